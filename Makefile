@@ -1,0 +1,103 @@
+# What a checkout can do. Each target sets up what it needs (.venv, GoogleTest, the build) by itself.
+#
+#   make demo       trains a model on two openreg devices
+#   make test       GoogleTest and pytest, all layers
+#   make bench      times openreg against its references
+#   make lint       compiler warnings as errors (gcc and clang), ruff, mypy
+#   make asan tsan valgrind   the runtime and its tests under a checker
+#   make coverage   line coverage of the C code
+#   make wheel      dist/*.whl
+SHELL := bash
+PYTHON ?= python3
+JOBS ?= $(shell nproc)
+VENV := .venv
+BUILD := build
+export PATH := $(CURDIR)/$(VENV)/bin:$(PATH)
+
+PACKAGES := $(VENV)/.openreg-packages
+EDITABLE := $(VENV)/.openreg-editable
+CONFIGURE := cmake -S . -G Ninja -DPython3_EXECUTABLE=$(CURDIR)/$(VENV)/bin/python
+RUNTIME_ONLY := -DOPENREG_BUILD_TORCH=OFF -DOPENREG_WERROR=ON
+RUN_CTEST = ctest --test-dir $(1) --output-on-failure --no-tests=error -j $(JOBS)
+
+.PHONY: all build demo test bench lint lint-c lint-python asan tsan valgrind coverage wheel clean
+all: build
+
+$(PACKAGES): requirements-dev.txt scripts/setup
+	scripts/setup $(VENV) $(PYTHON)
+	touch $@
+
+$(BUILD)/build.ninja: | $(PACKAGES)
+	scripts/googletest
+	$(CONFIGURE) -B $(BUILD)
+
+# The build goes into the package of the checkout, which the virtual environment sees through an editable install.
+build: $(PACKAGES) $(BUILD)/build.ninja
+	cmake --build $(BUILD) --parallel $(JOBS)
+	cmake --install $(BUILD) --prefix python/torch_openreg | grep -v -e "Up-to-date" || true
+	@$(MAKE) --no-print-directory $(EDITABLE)
+
+$(EDITABLE): pyproject.toml setup.py $(PACKAGES)
+	OPENREG_BUILD_DIR=$(BUILD) python -m pip install --disable-pip-version-check --quiet --no-build-isolation --no-deps -e .
+	touch $@
+
+demo: build
+	python examples/train_digits.py
+
+test: build
+	$(call RUN_CTEST,$(BUILD))
+	python -m pytest
+
+bench: build
+	cmake -DOPENREG_BUILD_BENCHMARKS=ON $(BUILD) > /dev/null
+	cmake --build $(BUILD) --parallel $(JOBS)
+	python benchmarks/bench.py --programs $(BUILD)/benchmarks --json bench.json
+
+lint: lint-c lint-python
+
+lint-python: $(PACKAGES)
+	ruff check .
+	ruff format --check .
+	mypy
+
+lint-c: $(PACKAGES)
+	scripts/googletest
+	for compiler in gcc clang; do \
+	  command -v $$compiler > /dev/null || { echo "lint: no $$compiler here, skipped"; continue; }; \
+	  CC=$$compiler $(CONFIGURE) -B build-lint-$$compiler $(RUNTIME_ONLY) > /dev/null && \
+	  cmake --build build-lint-$$compiler --parallel $(JOBS) || exit 1; \
+	done
+
+asan: $(PACKAGES)
+	scripts/googletest
+	$(CONFIGURE) -B build-asan $(RUNTIME_ONLY) -DOPENREG_SANITIZE=address,undefined
+	cmake --build build-asan --parallel $(JOBS)
+	$(call RUN_CTEST,build-asan)
+
+tsan: $(PACKAGES)
+	scripts/googletest
+	$(CONFIGURE) -B build-tsan $(RUNTIME_ONLY) -DOPENREG_SANITIZE=thread
+	cmake --build build-tsan --parallel $(JOBS)
+	$(call RUN_CTEST,build-tsan)
+
+valgrind: $(PACKAGES)
+	scripts/googletest
+	$(CONFIGURE) -B build-valgrind $(RUNTIME_ONLY) -DCMAKE_BUILD_TYPE=RelWithDebInfo
+	cmake --build build-valgrind --parallel $(JOBS)
+	scripts/valgrind build-valgrind
+
+coverage: $(PACKAGES)
+	scripts/googletest
+	$(CONFIGURE) -B build-coverage $(RUNTIME_ONLY) -DCMAKE_BUILD_TYPE=Debug -DOPENREG_COVERAGE=ON
+	cmake --build build-coverage --parallel $(JOBS)
+	find build-coverage -name '*.gcda' -delete
+	$(call RUN_CTEST,build-coverage)
+	gcovr --root . --filter runtime/src --filter runtime/drivers --object-directory build-coverage \
+	  --print-summary --fail-under-line 90
+
+wheel: build
+	OPENREG_BUILD_DIR=$(BUILD) python -m pip wheel --disable-pip-version-check --quiet --no-build-isolation --no-deps -w dist .
+
+clean:
+	rm -rf build build-* dist python/*.egg-info bench.json demo-output
+	cd python/torch_openreg && rm -rf bin include lib share _build_info.py *.so

@@ -1,0 +1,277 @@
+"""Times openreg, each figure beside its reference in the same run: `make bench`.
+
+A figure and its reference take turns, so that a change in the machine's load meets both; the least of the rounds
+counts. The table says how each compares with its aim. A figure that misses its aim is shown, and nothing fails.
+"""
+
+from __future__ import annotations
+
+import argparse
+import gc
+import json
+import os
+import platform
+import statistics
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+import torch
+import torch.nn.functional as F
+from torch import nn
+
+import torch_openreg  # noqa: F401
+
+DEVICE = "openreg:0"
+MIB = 1 << 20
+
+
+@dataclass
+class Figure:
+    """One line of the table."""
+
+    name: str
+    value: float  # nanoseconds
+    reference: float  # nanoseconds, of `reference_name`
+    reference_name: str
+    score: float  # what the aim speaks of
+    unit: str  # of the score: "ns", "ms", "x" (times the reference) or "x as fast"
+    aim: float
+    at_least: bool = False
+
+    @property
+    def met(self) -> bool:
+        """Whether the aim is reached."""
+        return self.score >= self.aim if self.at_least else self.score <= self.aim
+
+
+def time_once(work: Callable[[], object], count: int) -> float:
+    """Nanoseconds per call over `count` calls."""
+    calls = range(count)
+    start = time.perf_counter_ns()
+    for _ in calls:
+        work()
+    return (time.perf_counter_ns() - start) / count
+
+
+def time_pair(ours: Callable[[], object], theirs: Callable[[], object], rounds: int = 15) -> tuple[float, float]:
+    """Times both in turn and returns the least nanoseconds per call of each."""
+    count = 1
+    while time_once(theirs, count) * count < 5e6:  # about 10 ms a round
+        count *= 2
+    for work in (ours, theirs):
+        time_once(work, count)
+    gc.collect()
+    gc.disable()
+    try:
+        pairs = []
+        for turn in range(rounds):
+            first, second = (ours, theirs) if turn % 2 else (theirs, ours)
+            times = time_once(first, count), time_once(second, count)
+            pairs.append(times if turn % 2 else times[::-1])
+    finally:
+        gc.enable()
+    return min(pair[0] for pair in pairs), min(pair[1] for pair in pairs)
+
+
+def ratio(name: str, ours: Callable[[], object], theirs: Callable[[], object], what: str, aim: float) -> Figure:
+    """A figure that is to cost at most `aim` times its reference."""
+    value, reference = time_pair(ours, theirs)
+    return Figure(name, value, reference, what, value / reference, "x", aim)
+
+
+def c_figures(programs: Path) -> list[Figure]:
+    """Figures of the C and C++ programs."""
+    times: dict[str, float] = {}
+    for program in ("runtime_bench", "guard_bench"):
+        printed = subprocess.run([str(programs / program)], stdout=subprocess.PIPE, text=True, check=True).stdout
+        times.update((line.split()[0], float(line.split()[1])) for line in printed.splitlines())
+
+    figures = []
+    for name, title, aim in (
+        ("current_device", "C current_device", 1.0),
+        ("set_device", "C set_device to the same", 2.0),
+        ("exchange_device", "C exchange_device there and back", 5.0),
+    ):
+        for threads in (1, 2):
+            value, reference = times[f"{name}/{threads}"], times[f"{name}:call/{threads}"]
+            suffix = "" if threads == 1 else ", 2 threads"
+            figures.append(Figure(title + suffix, value, reference, "an exported call", value, "ns", aim))
+    same, cpu = times["guard_same"], times["guard_cpu"]
+    figures.append(Figure("c10::DeviceGuard, same device", same, cpu, "guard of the CPU", same, "ns", 10.0))
+    for size, label in (
+        (512, "512 B"),
+        (1 << 16, "64 KiB"),
+        (MIB, "1 MiB"),
+        (16 * MIB, "16 MiB"),
+        (64 * MIB, "64 MiB"),
+    ):
+        value, reference = times[f"cache_{size}/1"], times[f"cache_{size}:malloc/1"]
+        figures.append(Figure(f"cache alloc + free, {label}", value, reference, "malloc + free", value, "ns", 40.0))
+    for size, label in ((512, "512 B"), (64 * MIB, "64 MiB")):
+        one, two = times[f"cache_{size}/1"], times[f"cache_{size}/2"]
+        title = f"cache, 2 threads on 2 devices, {label}"
+        figures.append(Figure(title, two, one, "1 thread", 2 * one / two, "x as fast", 1.9, at_least=True))
+    return figures
+
+
+def operator_figures() -> list[Figure]:
+    """Figures of single calls against CPU tensors."""
+    figures = [
+        ratio(
+            "torch.openreg.current_device()",
+            torch.openreg.current_device,
+            torch.accelerator.current_device_index,
+            "torch.accelerator",
+            1.0,
+        ),
+        ratio(
+            "torch.empty(16)",
+            lambda: torch.empty(16, device=DEVICE),
+            lambda: torch.empty(16, device="cpu"),
+            "CPU",
+            1.15,
+        ),
+    ]
+    for elements, label, aim in ((16, "16", 1.3), (1 << 20, "1 M", 1.02)):
+        a, b = torch.randn(elements), torch.randn(elements)
+        x, y = a.to(DEVICE), b.to(DEVICE)
+        figures.append(ratio(f"a + b, {label} elements", lambda x=x, y=y: x + y, lambda a=a, b=b: a + b, "CPU", aim))
+    a, b = torch.randn(512, 512), torch.randn(512, 512)
+    x, y = a.to(DEVICE), b.to(DEVICE)
+    figures.append(ratio("mm, 512 x 512", lambda: torch.mm(x, y), lambda: torch.mm(a, b), "CPU", 1.02))
+    return figures
+
+
+def copy_figures() -> list[Figure]:
+    """Figures of copies of 64 MiB."""
+    source = torch.randn(16 * MIB)
+    source.to(DEVICE)  # its block is in the cache from here on
+    value, reference = time_pair(lambda: source.to(DEVICE), source.clone, rounds=9)
+    fast = reference / value
+    there, here = torch.empty_like(source, device=DEVICE), torch.empty_like(source)
+    return [
+        Figure(
+            "64 MiB .to(device), cached", value, reference, "a fresh CPU copy", fast, "x as fast", 7.0, at_least=True
+        ),
+        ratio("64 MiB copy_ into a tensor", lambda: there.copy_(source), lambda: here.copy_(source), "CPU copy_", 1.05),
+    ]
+
+
+class Block(nn.Module):
+    """A residual block."""
+
+    def __init__(self, channels: int) -> None:
+        super().__init__()
+        self.body = nn.Sequential(
+            nn.Conv2d(channels, channels, 3, padding=1, bias=False),
+            nn.BatchNorm2d(channels),
+            nn.ReLU(inplace=True),
+            nn.Conv2d(channels, channels, 3, padding=1, bias=False),
+            nn.BatchNorm2d(channels),
+        )
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """Adds the body's result to its input."""
+        return F.relu(self.body(x) + x)
+
+
+def mlp() -> nn.Module:
+    return nn.Sequential(nn.Flatten(), nn.Linear(784, 256), nn.ReLU(), nn.Linear(256, 10))
+
+
+def resnet() -> nn.Module:
+    return nn.Sequential(
+        nn.Conv2d(3, 32, 3, padding=1),
+        *(Block(32) for _ in range(3)),
+        nn.AdaptiveAvgPool2d(1),
+        nn.Flatten(),
+        nn.Linear(32, 10),
+    )
+
+
+def step_figure(title: str, make: Callable[[], nn.Module], shape: tuple[int, ...], aim: float) -> Figure:
+    """A training step on openreg against the CPU."""
+
+    def step(device: str) -> Callable[[], object]:
+        torch.manual_seed(0)
+        model = make().to(device)
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+        x, y = torch.randn(shape).to(device), torch.randint(0, 10, shape[:1]).to(device)
+
+        def run() -> None:
+            optimizer.zero_grad()
+            F.cross_entropy(model(x), y).backward()
+            optimizer.step()
+
+        return run
+
+    return ratio(title, step(DEVICE), step("cpu"), "CPU", aim)
+
+
+def import_figure(runs: int = 7) -> Figure:
+    """Time of `import torch_openreg` after `import torch`."""
+    code = (
+        "import time; a = time.perf_counter_ns(); import torch; b = time.perf_counter_ns();"
+        "import torch_openreg; print(b - a, time.perf_counter_ns() - b)"
+    )
+    environment = os.environ | {"TORCH_DEVICE_BACKEND_AUTOLOAD": "0"}
+    times = []
+    for _ in range(runs):
+        printed = subprocess.run(
+            [sys.executable, "-c", code], stdout=subprocess.PIPE, check=True, env=environment
+        ).stdout
+        times.append([int(word) for word in printed.split()])
+    value = statistics.median(pair[1] for pair in times)
+    reference = statistics.median(pair[0] for pair in times)
+    return Figure("import torch_openreg", value, reference, "import torch", value / 1e6, "ms", 60.0)
+
+
+def human(nanoseconds: float) -> str:
+    """A time with its unit."""
+    for limit, unit in ((1e3, "ns"), (1e6, "us"), (1e9, "ms")):
+        if nanoseconds < limit:
+            return f"{nanoseconds / (limit / 1e3):.4g} {unit}"
+    return f"{nanoseconds / 1e9:.4g} s"
+
+
+def main() -> None:
+    """Runs everything and prints the table."""
+    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    parser.add_argument(
+        "--programs", type=Path, help="folder of runtime_bench and guard_bench; without it they are left out"
+    )
+    parser.add_argument("--json", type=Path, help="file for the figures")
+    parser.add_argument("--threads", type=int, default=1, help="threads of torch's CPU kernels (default 1)")
+    options = parser.parse_args()
+
+    torch.set_num_threads(options.threads)
+    figures = c_figures(options.programs) if options.programs else []
+    figures += operator_figures()
+    figures += copy_figures()
+    figures.append(step_figure("MLP step, batch 32, 784-256-10", mlp, (32, 784), 1.08))
+    figures.append(step_figure("small ResNet step", resnet, (8, 3, 32, 32), 1.03))
+    figures.append(import_figure())
+
+    print(f"torch {torch.__version__}, {platform.machine()}, {os.cpu_count()} cores, {options.threads} thread(s)\n")
+    print(f"| {'figure':<42} | {'openreg':>9} | {'reference':>28} | {'result':>15} | {'aim':>9} |    |")
+    print(f"|{'-' * 44}|{'-' * 11}|{'-' * 30}|{'-' * 17}|{'-' * 11}|----|")
+    for figure in figures:
+        reference = f"{figure.reference_name} {human(figure.reference)}"
+        result = f"{figure.score:.2f} {figure.unit}"
+        aim = f"{'>=' if figure.at_least else '<='} {figure.aim:g}"
+        mark = "ok" if figure.met else "--"
+        print(f"| {figure.name:<42} | {human(figure.value):>9} | {reference:>28} | {result:>15} | {aim:>9} | {mark} |")
+    missed = sum(not figure.met for figure in figures)
+    print(f"\n{len(figures) - missed} of {len(figures)} figures reach their aim")
+
+    if options.json:
+        lines = [asdict(figure) | {"met": figure.met} for figure in figures]
+        options.json.write_text(json.dumps({"torch": torch.__version__, "figures": lines}, indent=1) + "\n")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,44 @@
+# torch_cpp and torch_python: the C++ and the Python side of the torch that a Python interpreter imports.
+#
+# find_package(Torch) is not used: on a CUDA build of torch it asks for a CUDA toolkit, and nothing here links CUDA.
+# The interpreter is -DPython3_EXECUTABLE=..., else the one of the active virtual environment, else python3.
+if(DEFINED ENV{VIRTUAL_ENV} AND NOT Python3_EXECUTABLE)
+  set(Python3_FIND_VIRTUALENV FIRST)
+endif()
+find_package(Python3 3.10 REQUIRED COMPONENTS Interpreter Development.Module)
+
+# Autoloading is off: the torch that is asked must not load an older build of this very backend.
+execute_process(
+  COMMAND ${CMAKE_COMMAND} -E env TORCH_DEVICE_BACKEND_AUTOLOAD=0 ${Python3_EXECUTABLE} -c
+          "import os, torch; print(os.path.dirname(torch.__file__)); print(torch.__version__); print(int(torch._C._GLIBCXX_USE_CXX11_ABI))"
+  OUTPUT_VARIABLE openreg_torch_answer
+  ERROR_VARIABLE openreg_torch_error
+  RESULT_VARIABLE openreg_torch_result
+  OUTPUT_STRIP_TRAILING_WHITESPACE)
+if(NOT openreg_torch_result EQUAL 0)
+  message(FATAL_ERROR
+    "${Python3_EXECUTABLE} cannot import torch:\n${openreg_torch_error}\n"
+    "Install torch, name another interpreter with -DPython3_EXECUTABLE=..., "
+    "or build the runtime alone with -DOPENREG_BUILD_TORCH=OFF.")
+endif()
+string(REPLACE "\n" ";" openreg_torch_answer "${openreg_torch_answer}")
+list(GET openreg_torch_answer 0 OPENREG_TORCH_DIR)
+list(GET openreg_torch_answer 1 OPENREG_TORCH_VERSION)
+list(GET openreg_torch_answer 2 OPENREG_TORCH_CXX11_ABI)
+message(STATUS "torch ${OPENREG_TORCH_VERSION}: ${OPENREG_TORCH_DIR}")
+
+add_library(torch_cpp INTERFACE IMPORTED GLOBAL)
+target_include_directories(torch_cpp SYSTEM INTERFACE
+  "${OPENREG_TORCH_DIR}/include" "${OPENREG_TORCH_DIR}/include/torch/csrc/api/include")
+target_compile_definitions(torch_cpp INTERFACE _GLIBCXX_USE_CXX11_ABI=${OPENREG_TORCH_CXX11_ABI})
+target_link_directories(torch_cpp INTERFACE "${OPENREG_TORCH_DIR}/lib")
+target_link_libraries(torch_cpp INTERFACE torch_cpu c10)
+
+add_library(torch_python INTERFACE IMPORTED GLOBAL)
+target_include_directories(torch_python SYSTEM INTERFACE ${Python3_INCLUDE_DIRS})
+target_link_libraries(torch_python INTERFACE torch_cpp "${OPENREG_TORCH_DIR}/lib/libtorch_python.so")
+
+# Suffix of an extension module: ".cpython-311-x86_64-linux-gnu.so".
+execute_process(
+  COMMAND ${Python3_EXECUTABLE} -c "import sysconfig; print(sysconfig.get_config_var('EXT_SUFFIX'))"
+  OUTPUT_VARIABLE OPENREG_PYTHON_EXT_SUFFIX OUTPUT_STRIP_TRAILING_WHITESPACE COMMAND_ERROR_IS_FATAL ANY)

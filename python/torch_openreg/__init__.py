@@ -1,0 +1,21 @@
+"""torch-openreg: accelerators behind a C driver interface, as the PyTorch device ``openreg``.
+
+Importing this package registers the device: ``torch.openreg`` and the device strings ``"openreg"`` and
+``"privateuseone"`` exist from then on. No driver is opened by that; the first use of a device does it.
+An installed package is imported by ``import torch`` itself (see ``_torch_openreg_autoload``).
+"""
+
+from __future__ import annotations
+
+from torch_openreg import _registration
+
+openreg = _registration.register()
+
+
+def _autoload() -> None:
+    """Entry point of the in-tree backend of the same name; importing the package has done its work."""
+
+
+from torch_openreg._build_info import OPENREG_VERSION as __version__  # noqa: E402
+
+__all__ = ["__version__", "openreg"]

@@ -1,0 +1,92 @@
+"""Registers the device ``openreg`` with PyTorch: once per process, in the order that PyTorch asks for."""
+
+from __future__ import annotations
+
+import importlib
+import sys
+import warnings
+from types import ModuleType
+
+import torch
+
+NAME = "openreg"
+# Imported through torch.openreg.<name> too, and then not a second time as a copy with a state of its own.
+_SUBMODULES = ("amp", "memory", "random", "streams")
+
+
+def register() -> ModuleType:
+    """Loads the binary part and registers the device. Repeating it changes nothing.
+
+    Returns:
+        The module that is ``torch.openreg``.
+
+    Raises:
+        ImportError: The binary part is missing or was built against another torch, or another backend has taken
+            PyTorch's one place for an out-of-tree device.
+    """
+    _check_build()
+    _check_place()
+    _tell_of_other_accelerator()
+
+    importlib.import_module("torch_openreg._C")
+    torch.utils.rename_privateuse1_backend(NAME)
+
+    module = importlib.import_module("torch_openreg.openreg")
+    if getattr(torch, NAME, None) is not module:
+        torch._register_device_module(NAME, module)
+    for name in _SUBMODULES:
+        sys.modules[f"torch.{NAME}.{name}"] = getattr(module, name)
+    if not hasattr(torch.Tensor, f"is_{NAME}"):
+        torch.utils.generate_methods_for_privateuse1_backend(for_storage=True)
+    # It caches its first answer, which without an accelerator is torch.cpu.
+    torch.get_device_module.cache_clear()
+
+    from torch_openreg import _exit, _log
+
+    _log.install()
+    _exit.install()
+    return module
+
+
+def _minor(version: str) -> tuple[str, ...]:
+    return tuple(version.split("+")[0].split(".")[:2])
+
+
+def _check_build() -> None:
+    """Compares before anything is loaded: torch's C++ interfaces change with each minor version."""
+    try:
+        from torch_openreg import _build_info
+    except ImportError as error:
+        raise ImportError(
+            "torch_openreg has no binary part here. In a checkout run `make build`, or install it with "
+            "`pip install --no-build-isolation .`"
+        ) from error
+    built, found = _build_info.TORCH_VERSION, torch.__version__
+    if _minor(built) != _minor(found):
+        raise ImportError(
+            f"torch_openreg {_build_info.OPENREG_VERSION} was built against torch {built}, but torch {found} is "
+            "installed. Each minor version of torch needs a build of its own: install the torch_openreg that matches, "
+            "or build it against this torch with `pip install --no-build-isolation .`"
+        )
+
+
+def _check_place() -> None:
+    name = torch._C._get_privateuse1_backend_name()
+    if name not in ("privateuseone", NAME):
+        raise ImportError(
+            f"PyTorch has place for one out-of-tree device in a process, and '{name}' has taken it. "
+            "TORCH_DEVICE_BACKEND_AUTOLOAD=0 keeps torch from loading backends by itself."
+        )
+
+
+def _tell_of_other_accelerator() -> None:
+    from _torch_openreg_autoload import own_accelerator
+
+    other = own_accelerator()
+    if other is not None:
+        warnings.warn(
+            f"openreg becomes the accelerator of this process. PyTorch supports one at a time: backward() on "
+            f"'{other}' fails from here on, and torch.accelerator means openreg. Use another process for '{other}'.",
+            UserWarning,
+            stacklevel=2,
+        )

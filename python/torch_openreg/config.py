@@ -1,0 +1,57 @@
+"""Where the installed headers, libraries and CMake files are, for those who build against them.
+
+From a shell: ``python -m torch_openreg.config --prefix`` (or ``--include-dir``, ``--lib-dir``, ``--cmake-dir``). It
+needs no device and opens no driver::
+
+    cmake -S . -B build -Dopenreg_ROOT=$(python -m torch_openreg.config --prefix)
+"""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+
+_PREFIX = Path(__file__).resolve().parent
+
+
+def prefix() -> str:
+    """The folder that holds ``include``, ``lib``, ``bin`` and ``share``."""
+    return str(_PREFIX)
+
+
+def include_dir() -> str:
+    """The folder of ``openreg/openreg.h`` and ``openreg/driver.h``."""
+    return str(_PREFIX / "include")
+
+
+def lib_dir() -> str:
+    """The folder of ``libopenreg.so`` and ``libtorch_openreg.so``."""
+    return str(_PREFIX / "lib")
+
+
+def cmake_dir() -> str:
+    """The folder of ``openregConfig.cmake``, for ``-Dopenreg_DIR=``."""
+    return str(_PREFIX / "share" / "cmake" / "openreg")
+
+
+def main(arguments: list[str] | None = None) -> None:
+    """Prints one of the folders.
+
+    Args:
+        arguments: Command line; ``sys.argv[1:]`` if None.
+    """
+    parser = argparse.ArgumentParser(prog="python -m torch_openreg.config", description=__doc__.split("\n")[0])
+    group = parser.add_mutually_exclusive_group(required=True)
+    for function in (prefix, include_dir, lib_dir, cmake_dir):
+        group.add_argument(
+            "--" + function.__name__.replace("_", "-"),
+            action="store_const",
+            const=function,
+            dest="wanted",
+            help=function.__doc__,
+        )
+    print(parser.parse_args(arguments).wanted())
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,143 @@
+"""``torch.openreg``: devices, streams, memory and random numbers of the device type ``openreg``.
+
+The names and their meaning are those of ``torch.cuda``. An argument ``device`` is an index, a string ("openreg:1",
+"privateuseone:1") or a torch.device. The current device and the current streams belong to the calling thread.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from torch_openreg.openreg import _lazy, amp, memory, operators, random, streams
+from torch_openreg.openreg._device import (
+    DeviceProperties,
+    _exchange_device,
+    _maybe_exchange_device,
+    current_device,
+    device,
+    device_count,
+    device_of,
+    driver_records,
+    get_device_capability,
+    get_device_name,
+    get_device_properties,
+    is_available,
+    set_device,
+    synchronize,
+)
+from torch_openreg.openreg._lazy import _is_in_bad_fork, _lazy_call, _lazy_init, init, is_initialized
+from torch_openreg.openreg._utils import _get_device_index
+from torch_openreg.openreg.amp import get_amp_supported_dtype, is_bf16_supported
+from torch_openreg.openreg.memory import (
+    empty_cache,
+    max_memory_allocated,
+    max_memory_reserved,
+    mem_get_info,
+    memory_allocated,
+    memory_reserved,
+    memory_snapshot,
+    memory_stats,
+    memory_summary,
+    reset_accumulated_memory_stats,
+    reset_peak_memory_stats,
+)
+from torch_openreg.openreg.operators import operator_stats, reset_operator_stats
+from torch_openreg.openreg.random import (
+    _get_generator,
+    default_generators,
+    get_rng_state,
+    get_rng_state_all,
+    initial_seed,
+    manual_seed,
+    manual_seed_all,
+    seed,
+    seed_all,
+    set_rng_state,
+    set_rng_state_all,
+)
+from torch_openreg.openreg.streams import (
+    Event,
+    Stream,
+    StreamContext,
+    current_stream,
+    default_stream,
+    set_stream,
+    stream,
+)
+
+__all__ = [
+    "DeviceProperties",
+    "Event",
+    "Stream",
+    "StreamContext",
+    "amp",
+    "current_device",
+    "current_stream",
+    "default_generators",
+    "default_stream",
+    "device",
+    "device_count",
+    "device_of",
+    "driver_records",
+    "empty_cache",
+    "get_amp_supported_dtype",
+    "get_device_capability",
+    "get_device_name",
+    "get_device_properties",
+    "get_rng_state",
+    "get_rng_state_all",
+    "init",
+    "initial_seed",
+    "is_available",
+    "is_bf16_supported",
+    "is_initialized",
+    "manual_seed",
+    "manual_seed_all",
+    "max_memory_allocated",
+    "max_memory_reserved",
+    "mem_get_info",
+    "memory",
+    "memory_allocated",
+    "memory_reserved",
+    "memory_snapshot",
+    "memory_stats",
+    "memory_summary",
+    "operator_stats",
+    "operators",
+    "random",
+    "reset_accumulated_memory_stats",
+    "reset_operator_stats",
+    "reset_peak_memory_stats",
+    "seed",
+    "seed_all",
+    "set_device",
+    "set_rng_state",
+    "set_rng_state_all",
+    "set_stream",
+    "stream",
+    "streams",
+    "synchronize",
+]
+
+# What PyTorch looks up under these names.
+_PRIVATE = (
+    _exchange_device,
+    _get_device_index,
+    _get_generator,
+    _is_in_bad_fork,
+    _lazy_call,
+    _lazy_init,
+    _maybe_exchange_device,
+)
+
+
+def _is_compiled() -> bool:
+    """Whether this build of the package can drive devices: always."""
+    return True
+
+
+def __getattr__(name: str) -> Any:
+    # A flag that PyTorch reads; it changes after the import.
+    if name == "_initialized":
+        return _lazy.is_initialized()
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

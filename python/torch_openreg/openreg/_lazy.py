@@ -1,0 +1,97 @@
+"""Initialisation on first use: importing opens no driver."""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Callable
+
+from torch_openreg import _C
+
+_lock = threading.RLock()
+_initialized = False
+_initializing = False  # only the owner of the lock sees True
+# Calls that need the devices but must not open them (a seed set beforehand), run when the devices are opened.
+_waiting: list[Callable[[], None]] = []
+
+_FORK_MESSAGE = (
+    "Cannot re-initialize OpenReg in forked subprocess. To use OpenReg with multiprocessing, "
+    "you must use the 'spawn' start method"
+)
+
+
+def _after_fork_in_child() -> None:
+    global _lock
+    _lock = threading.RLock()  # a thread that held it does not exist in the child
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_after_fork_in_child)
+
+
+def _is_in_bad_fork() -> bool:
+    """Whether this process is a fork of one that had opened the devices; they can't be used in it."""
+    return _C._isInBadFork()
+
+
+def is_initialized() -> bool:
+    """Returns whether the devices have been opened by this process. Never raises, opens nothing."""
+    return _initialized and not _is_in_bad_fork()
+
+
+def init() -> None:
+    """Opens the driver and its devices. Every function that needs them does so itself; repeating it changes nothing.
+
+    Raises:
+        RuntimeError: No driver could be opened (the message says why, for each), or this process was forked from one
+            that had opened the devices.
+    """
+    _lazy_init()
+
+
+def _lazy_init() -> None:
+    """What init() does. PyTorch's C++ calls it by this name at the first use of the device from Python."""
+    global _initialized, _initializing
+    if is_initialized():
+        return
+    if _is_in_bad_fork():
+        raise RuntimeError(_FORK_MESSAGE)
+    with _lock:
+        if _initialized or _initializing:  # the latter: what is below came back here through PyTorch
+            return
+        _initializing = True
+        try:
+            _C._init()
+            while _waiting:
+                _waiting.pop(0)()
+        finally:
+            _initializing = False
+        _initialized = True
+
+
+def _lazy_call(call: Callable[[], None], replaces_waiting: bool = False) -> None:
+    """Runs a call now if the devices are open, else as soon as they are.
+
+    Args:
+        call: The call.
+        replaces_waiting: It undoes what every call that still waits would do, so these are dropped.
+    """
+    with _lock:
+        if not is_initialized():
+            if replaces_waiting:
+                _waiting.clear()
+            _waiting.append(call)
+            return
+    call()
+
+
+def _shutdown() -> None:
+    """Closes the drivers, so that the next use reads the environment again. For tests.
+
+    Raises:
+        RuntimeError: Tensors, streams or events are alive.
+    """
+    global _initialized
+    with _lock:
+        _C._shutdown()
+        _initialized = False

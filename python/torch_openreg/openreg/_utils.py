@@ -1,0 +1,91 @@
+"""Reads what a caller may give as a device."""
+
+from __future__ import annotations
+
+import operator
+import re
+from typing import Any, NoReturn, SupportsIndex, TypeAlias
+
+import torch
+
+from torch_openreg import _C
+
+# What every function with a `device` argument accepts: an index, "openreg:1" or "privateuseone:1", a torch.device.
+Device: TypeAlias = SupportsIndex | str | torch.device | None
+
+_TYPE = "openreg"
+_TYPES = (_TYPE, "privateuseone")
+_NAME = re.compile(r"(openreg|privateuseone)(?::(0|[1-9][0-9]*))?")
+_MAX_INDEX = 127  # PyTorch keeps a device index in eight bits
+
+
+def _raise_out_of_range(index: int) -> NoReturn:
+    raise RuntimeError(
+        f"The device index is out of range. It must be in [0, {_C._get_device_count()}), but got {index}."
+    )
+
+
+def _index_of_name(name: str) -> int | None:
+    """Parses a device string here, because torch.device() wraps an index above 127 around without a word."""
+    match = _NAME.fullmatch(name)
+    if match is not None:
+        return None if match[2] is None else int(match[2])
+    kind = name.partition(":")[0]
+    if kind in _TYPES:
+        raise ValueError(f"Invalid device string: '{name}'. Expected 'openreg' or 'openreg:<index>'.")
+    raise ValueError(f"Expected an openreg device, but got '{name}'.")
+
+
+def _get_device_index(device: Any, optional: bool = False, allow_cpu: bool = False) -> int:
+    """Returns the index that a device-like argument names.
+
+    Args:
+        device: An index, a string, a torch.device, or None.
+        optional: None, "openreg" and "privateuseone" mean the current device. Otherwise they are an error.
+        allow_cpu: "cpu" and torch.device("cpu") give -1. Otherwise they are an error.
+
+    Returns:
+        An index between 0 and 127, or -1 where that was given. Whether there is such a device is not checked.
+
+    Raises:
+        RuntimeError: An index below -1 or above 127.
+        ValueError: Another kind of device, a malformed string, or no index where one is needed.
+        TypeError: Anything else.
+    """
+    index: int | None
+    if type(device) is int:
+        index = device
+    elif device is None:
+        index = None
+    elif isinstance(device, torch.device):
+        if device.type != _TYPE:
+            if allow_cpu and device.type == "cpu":
+                return -1
+            raise ValueError(f"Expected an openreg device, but got {device}.")
+        index = device.index
+    elif isinstance(device, str):
+        if allow_cpu and device == "cpu":
+            return -1
+        index = _index_of_name(device)
+    elif isinstance(device, bool) or not hasattr(device, "__index__"):
+        raise TypeError(
+            f"A device must be an int, a string, a torch.device or None, but got {type(device).__name__}: {device!r}."
+        )
+    else:
+        index = operator.index(device)
+
+    if index is None:
+        if optional:
+            return _C._get_device()
+        raise ValueError(f"Expected a device with an index, such as 'openreg:0', but got {device!r}.")
+    if not -1 <= index <= _MAX_INDEX:
+        _raise_out_of_range(index)
+    return index
+
+
+def _get_valid_index(device: Any) -> int:
+    """As _get_device_index(device, optional=True), for functions to which -1 means nothing."""
+    index = _get_device_index(device, optional=True)
+    if index < 0:
+        _raise_out_of_range(index)
+    return index

@@ -1,0 +1,145 @@
+"""Random numbers: a generator per device.
+
+A seed that is set before the devices are open is kept and used when they are: seeding opens no driver.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from torch_openreg import _C
+from torch_openreg.openreg import _lazy
+from torch_openreg.openreg._utils import Device, _get_valid_index
+
+
+class _DefaultGenerators(Sequence[torch.Generator]):
+    """The default generator of each device, by index. Opens the devices when one is asked for."""
+
+    def __len__(self) -> int:
+        return _C._get_device_count()
+
+    def __getitem__(self, index: Any) -> Any:
+        _lazy._lazy_init()
+        if isinstance(index, slice):
+            return tuple(_C._get_default_generator(i) for i in range(len(self))[index])
+        return _C._get_default_generator(range(len(self))[index])
+
+    def __iter__(self) -> Iterator[torch.Generator]:
+        return (self[index] for index in range(len(self)))
+
+
+default_generators = _DefaultGenerators()
+
+
+def _get_generator(device: torch.device) -> torch.Generator:
+    """Returns the default generator of a device. PyTorch calls it by this name."""
+    return default_generators[_get_valid_index(device)]
+
+
+def get_rng_state(device: Device = "openreg") -> Tensor:
+    """Returns the state of a device's generator, as a tensor of bytes on the CPU.
+
+    Args:
+        device: The device; the current one if None or without an index.
+
+    Raises:
+        RuntimeError: There is no such device.
+    """
+    index = _get_valid_index(device)
+    _lazy._lazy_init()
+    return _C._get_default_generator(index).get_state()
+
+
+def get_rng_state_all() -> list[Tensor]:
+    """Returns the state of every device's generator."""
+    return [get_rng_state(index) for index in range(_C._get_device_count())]
+
+
+def set_rng_state(new_state: Tensor, device: Device = "openreg") -> None:
+    """Sets the state of a device's generator.
+
+    Args:
+        new_state: What get_rng_state() gave.
+        device: The device; the current one if None or without an index.
+
+    Raises:
+        RuntimeError: There is no such device, or it is no such state.
+    """
+    index = _get_valid_index(device)
+    _lazy._lazy_init()
+    _C._get_default_generator(index).set_state(new_state)
+
+
+def set_rng_state_all(new_states: Iterable[Tensor]) -> None:
+    """Sets the state of every device's generator.
+
+    Args:
+        new_states: What get_rng_state_all() gave.
+
+    Raises:
+        RuntimeError: More states than devices, or no such state.
+    """
+    for index, state in enumerate(new_states):
+        set_rng_state(state, index)
+
+
+def manual_seed(seed: int) -> None:
+    """Seeds the generator of this thread's current device.
+
+    Args:
+        seed: The seed.
+    """
+    seed = int(seed)
+    _lazy._lazy_call(lambda: _seed_device(_C._get_device(), seed))
+
+
+def manual_seed_all(seed: int) -> None:
+    """Seeds the generator of every device. torch.manual_seed() does it too.
+
+    Args:
+        seed: The seed.
+    """
+    seed = int(seed)
+
+    def call() -> None:
+        for index in range(_C._get_device_count()):
+            _seed_device(index, seed)
+
+    _lazy._lazy_call(call, replaces_waiting=True)
+
+
+def seed() -> int:
+    """Seeds the generator of this thread's current device by chance.
+
+    Returns:
+        The seed.
+    """
+    _lazy._lazy_init()
+    return _C._get_default_generator(_C._get_device()).seed()
+
+
+def seed_all() -> int:
+    """Seeds the generator of every device by chance, all with the same seed.
+
+    Returns:
+        The seed.
+    """
+    _lazy._lazy_init()
+    chosen = _C._get_default_generator(0).seed()
+    for index in range(1, _C._get_device_count()):
+        _seed_device(index, chosen)
+    return chosen
+
+
+def initial_seed() -> int:
+    """Returns the seed of the generator of this thread's current device."""
+    _lazy._lazy_init()
+    return _C._get_default_generator(_C._get_device()).initial_seed()
+
+
+def _seed_device(index: int, seed: int) -> None:
+    _C._get_default_generator(index).manual_seed(seed)

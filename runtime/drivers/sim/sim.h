@@ -1,0 +1,182 @@
+/* sim.h: the simulated devices' own structures. Internal to drivers/sim.
+ *
+ * A device is a memory file (memfd) mapped twice: at `base` without any access, and at `alias` for reading and writing.
+ * Addresses of device memory lie in [base, base + span); host code that touches them faults, and the driver works at
+ * `address + alias_distance`. The file is sparse, and `span` is twice the capacity where the address space has room,
+ * so that fragmentation does not use up the addresses before the memory.
+ *
+ * Locks, outermost first: event lock, stream lock. The device list lock, the device memory lock and the pinned table's
+ * lock are leaves.
+ * No lock is held while a thread waits for a stream. */
+#ifndef OPENREG_DRIVERS_SIM_SIM_H
+#define OPENREG_DRIVERS_SIM_SIM_H
+
+#include <pthread.h>
+#include <stdatomic.h>
+#include <stdbool.h>
+
+#include <openreg/driver.h>
+
+#define OPENREG_SIM_MAX_DEVICES 127
+#define OPENREG_SIM_LARGE_PAGE (UINT64_C(2) << 20)
+#define OPENREG_SIM_MIN_MEMORY (UINT64_C(2) << 20)
+#define OPENREG_SIM_MAX_MEMORY (UINT64_C(16) << 40)
+
+/* The driver's table. Never fails. */
+openreg_status openreg_sim_query(const openreg_host *host, const openreg_driver **out);
+
+/* A piece of a device's address range. The pieces of a device are sorted by offset and cover the span. */
+typedef struct openreg_sim_piece {
+    uint64_t offset, size;
+    bool used;
+} openreg_sim_piece;
+
+typedef struct openreg_sim_device {
+    openreg_instance instance;
+    int32_t ordinal;
+    int file;                 /* the memfd, or -1 */
+    char *base, *alias;       /* both `span` bytes, or NULL */
+    ptrdiff_t alias_distance; /* alias - base */
+    uint64_t capacity, span;
+    atomic_int active;        /* memory or a stream was made */
+
+    pthread_mutex_t memory_lock; /* guards the four fields below */
+    openreg_sim_piece *pieces;
+    size_t piece_count, piece_room;
+    uint64_t used_bytes;
+
+    pthread_mutex_t list_lock;     /* guards `streams` and the links of its members */
+    openreg_driver_stream streams; /* the default stream too */
+    openreg_driver_stream default_stream;
+} openreg_sim_device;
+
+typedef struct openreg_sim_pinned {
+    uintptr_t start;
+    uint64_t size;
+} openreg_sim_pinned;
+
+struct openreg_instance_s {
+    const openreg_host *host;
+    int32_t device_count;
+    openreg_sim_device *devices;
+
+    pthread_mutex_t pinned_lock; /* guards the three fields below */
+    openreg_sim_pinned *pinned;  /* sorted by start */
+    size_t pinned_count, pinned_room;
+};
+
+/* Time of a record of a timed event, shared by the event and the queued task. */
+typedef struct openreg_sim_record {
+    atomic_int references;
+    atomic_uint_least64_t nanoseconds; /* CLOCK_MONOTONIC, 0 until passed */
+} openreg_sim_record;
+
+typedef enum openreg_sim_task_kind {
+    OPENREG_SIM_COPY,
+    OPENREG_SIM_FILL,
+    OPENREG_SIM_RECORD,
+    OPENREG_SIM_WAIT
+} openreg_sim_task_kind;
+
+typedef struct openreg_sim_task {
+    openreg_sim_task_kind kind;
+    uint8_t value;   /* FILL */
+    void *target;    /* COPY, FILL: a host address */
+    const void *source;
+    uint64_t amount; /* COPY, FILL: bytes; WAIT: the position waited for */
+    openreg_sim_record *record;   /* RECORD: a reference that the task owns */
+    openreg_driver_stream awaited; /* WAIT: a reference that the task owns */
+} openreg_sim_task;
+
+/* A stream is also a timeline: task number n has ended when completed >= n. Events refer to a position on it, so the
+ * structure outlives stream_destroy() until the last reference goes. */
+struct openreg_driver_stream_s {
+    openreg_sim_device *device;
+    openreg_driver_stream previous, next; /* in the device's list */
+    atomic_int references;
+    int32_t priority;
+    atomic_uint_least64_t queued;    /* tasks given to the stream; written under `lock` */
+    atomic_uint_least64_t completed; /* tasks that have ended; written under `lock` */
+
+    pthread_mutex_t lock; /* guards the rest */
+    pthread_cond_t work;  /* for the worker: a task came, or `stopping` */
+    pthread_cond_t progress;
+    openreg_sim_task *ring;
+    size_t ring_room, ring_head, ring_count;
+    unsigned waiters; /* threads waiting on `progress` */
+    bool has_worker, worker_idle, stopping;
+    bool inline_busy; /* a calling thread runs the oldest task itself; the worker keeps off */
+    pthread_t worker;
+};
+
+struct openreg_driver_event_s {
+    openreg_instance instance;
+    int32_t device;
+    bool timed;
+    pthread_mutex_t lock;           /* guards the rest */
+    openreg_driver_stream timeline; /* of the latest record, with a reference; NULL: never recorded */
+    uint64_t position;
+    openreg_sim_record *record;     /* timed events: of the latest record, with a reference */
+};
+
+/* ---- sim_memory.c ---- */
+
+/* Makes and unmakes the memory of a device whose `instance`, `ordinal` and `capacity` are set. On failure the error is
+ * set and destroy() may still be called. destroy() accepts a zeroed device whose `file` is -1. */
+openreg_status openreg_sim_memory_create(openreg_sim_device *device);
+void openreg_sim_memory_destroy(openreg_sim_device *device);
+
+openreg_status openreg_sim_mem_alloc(openreg_instance, int32_t dev, uint64_t size, openreg_driver_stream, void **out);
+openreg_status openreg_sim_mem_free(openreg_instance, int32_t dev, void *ptr, openreg_driver_stream);
+openreg_status openreg_sim_mem_info(openreg_instance, int32_t dev, uint64_t *free_bytes, uint64_t *total);
+openreg_status openreg_sim_host_alias(openreg_instance, int32_t dev, void *ptr, void **out);
+
+/* ---- sim_host.c ---- */
+
+openreg_status openreg_sim_host_alloc(openreg_instance, uint64_t size, void **out);
+openreg_status openreg_sim_host_free(openreg_instance, void *ptr);
+openreg_status openreg_sim_pointer_info(openreg_instance, const void *ptr, int32_t *dev, uint32_t *kind);
+/* Whether [ptr, ptr + size) lies in one pinned block. */
+bool openreg_sim_is_pinned(openreg_instance instance, const void *ptr, uint64_t size);
+
+/* ---- sim_stream.c ---- */
+
+openreg_driver_stream openreg_sim_stream_of(openreg_instance instance, int32_t dev, openreg_driver_stream stream);
+void openreg_sim_stream_reference(openreg_driver_stream stream);
+void openreg_sim_stream_release(openreg_driver_stream stream);
+/* Gives a task to the stream. E_NOMEM: no memory, or no worker thread; nothing was queued. */
+openreg_status openreg_sim_stream_submit(openreg_driver_stream stream, const openreg_sim_task *task);
+/* Appends a record: *position is where it stands. With `record` (timed) the worker notes the time when it passes. */
+openreg_status openreg_sim_stream_mark(openreg_driver_stream stream, openreg_sim_record *record, uint64_t *position);
+bool openreg_sim_stream_passed(openreg_driver_stream stream, uint64_t position);
+void openreg_sim_stream_await(openreg_driver_stream stream, uint64_t position);
+void openreg_sim_device_await(openreg_sim_device *device);
+/* For close(): ends every worker of the device after its queue, and frees all streams. */
+void openreg_sim_streams_destroy(openreg_sim_device *device);
+
+openreg_status openreg_sim_stream_create(openreg_instance, int32_t dev, uint32_t flags, int32_t priority,
+                                         openreg_driver_stream *out);
+openreg_status openreg_sim_stream_destroy(openreg_instance, int32_t dev, openreg_driver_stream);
+openreg_status openreg_sim_stream_query(openreg_instance, int32_t dev, openreg_driver_stream, int32_t *done);
+openreg_status openreg_sim_stream_sync(openreg_instance, int32_t dev, openreg_driver_stream);
+openreg_status openreg_sim_device_sync(openreg_instance, int32_t dev);
+openreg_status openreg_sim_copy(openreg_instance, void *dst, int32_t dst_dev, const void *src, int32_t src_dev,
+                                uint64_t size, int32_t stream_dev, openreg_driver_stream stream);
+openreg_status openreg_sim_fill(openreg_instance, int32_t dev, void *dst, uint8_t value, uint64_t size,
+                                openreg_driver_stream);
+
+/* ---- sim_event.c ---- */
+
+void openreg_sim_record_release(openreg_sim_record *record);
+uint64_t openreg_sim_now(void); /* CLOCK_MONOTONIC in nanoseconds */
+
+openreg_status openreg_sim_stream_wait(openreg_instance, int32_t dev, openreg_driver_stream, openreg_driver_event);
+openreg_status openreg_sim_event_create(openreg_instance, int32_t dev, uint32_t flags, openreg_driver_event *out);
+openreg_status openreg_sim_event_destroy(openreg_instance, openreg_driver_event);
+openreg_status openreg_sim_event_record(openreg_instance, int32_t dev, openreg_driver_event, openreg_driver_stream);
+openreg_status openreg_sim_event_query(openreg_instance, openreg_driver_event, int32_t *done);
+openreg_status openreg_sim_event_sync(openreg_instance, openreg_driver_event);
+openreg_status openreg_sim_event_elapsed(openreg_instance, openreg_driver_event start, openreg_driver_event end,
+                                         double *ms);
+
+#endif

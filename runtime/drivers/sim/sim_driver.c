@@ -1,0 +1,267 @@
+/* sim_driver.c: the simulated devices' table, options, open and close. */
+#define _GNU_SOURCE
+#include "sim.h"
+
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+typedef struct sim_settings {
+    int32_t devices;
+    uint64_t memory; /* bytes a device */
+} sim_settings;
+
+/* Reads decimal digits up to `*end`. False if there are none, or the value does not fit. */
+static bool
+read_digits(const char *text, const char **end, uint64_t *out)
+{
+    uint64_t value = 0;
+    const char *at = text;
+    for (; *at >= '0' && *at <= '9'; at++) {
+        const uint64_t digit = (uint64_t)(*at - '0');
+        if (value > (UINT64_MAX - digit) / 10)
+            return false;
+        value = value * 10 + digit;
+    }
+    if (at == text)
+        return false;
+    *end = at;
+    *out = value;
+    return true;
+}
+
+static bool
+read_devices(const char *text, int32_t *out)
+{
+    const char *end;
+    uint64_t value;
+    if (!read_digits(text, &end, &value) || *end != '\0' || value < 1 || value > OPENREG_SIM_MAX_DEVICES)
+        return false;
+    *out = (int32_t)value;
+    return true;
+}
+
+static bool
+read_memory(const char *text, uint64_t *out)
+{
+    static const char suffixes[] = "KMGT";
+    const char *end;
+    uint64_t value;
+    if (!read_digits(text, &end, &value))
+        return false;
+    if (*end != '\0') {
+        const char upper = *end >= 'a' && *end <= 'z' ? (char)(*end - 'a' + 'A') : *end;
+        const char *found = strchr(suffixes, upper);
+        if (found == NULL || end[1] != '\0')
+            return false;
+        const unsigned shift = 10u * (unsigned)(found - suffixes + 1);
+        if (value > (UINT64_MAX >> shift))
+            return false;
+        value <<= shift;
+    }
+    if (value < OPENREG_SIM_MIN_MEMORY || value > OPENREG_SIM_MAX_MEMORY)
+        return false;
+    *out = value;
+    return true;
+}
+
+static uint64_t
+default_memory(int32_t devices)
+{
+    const long pages = sysconf(_SC_PHYS_PAGES), page = sysconf(_SC_PAGESIZE);
+    uint64_t bytes = pages > 0 && page > 0 ? (uint64_t)pages * (uint64_t)page : UINT64_C(1) << 30;
+    bytes = bytes / (uint64_t)devices / OPENREG_SIM_LARGE_PAGE * OPENREG_SIM_LARGE_PAGE;
+    if (bytes < OPENREG_SIM_MIN_MEMORY)
+        return OPENREG_SIM_MIN_MEMORY;
+    return bytes > OPENREG_SIM_MAX_MEMORY ? OPENREG_SIM_MAX_MEMORY : bytes;
+}
+
+static openreg_status
+read_options(const openreg_host *host, const openreg_option *options, size_t n, sim_settings *out)
+{
+    sim_settings settings = {2, 0};
+    for (size_t i = 0; i < n; i++) {
+        const char *value = options[i].value;
+        if (strcmp(options[i].key, "devices") == 0) {
+            if (!read_devices(value, &settings.devices))
+                return openreg_fail(host, OPENREG_E_INVALID, 0,
+                                    "OPENREG_SIM_DEVICES must be an integer from 1 to %d, but is \"%.64s\"%s",
+                                    OPENREG_SIM_MAX_DEVICES, value,
+                                    strcmp(value, "0") == 0 ? "; the driver would provide no devices" : "");
+        } else if (strcmp(options[i].key, "memory") == 0) {
+            if (!read_memory(value, &settings.memory))
+                return openreg_fail(host, OPENREG_E_INVALID, 0,
+                                    "OPENREG_SIM_MEMORY must be a number of bytes from 2M to 16T, written as an "
+                                    "integer that K, M, G or T may follow, but is \"%.64s\"",
+                                    value);
+        }
+    }
+    if (settings.memory == 0)
+        settings.memory = default_memory(settings.devices);
+    *out = settings;
+    return OPENREG_OK;
+}
+
+static void
+destroy_device(openreg_sim_device *device)
+{
+    openreg_sim_streams_destroy(device);
+    openreg_sim_memory_destroy(device);
+    (void)pthread_mutex_destroy(&device->list_lock);
+    (void)pthread_mutex_destroy(&device->memory_lock);
+}
+
+static openreg_status
+create_device(openreg_instance instance, int32_t ordinal, uint64_t capacity)
+{
+    openreg_sim_device *device = &instance->devices[ordinal];
+    device->instance = instance;
+    device->ordinal = ordinal;
+    device->file = -1;
+    device->capacity = capacity;
+    (void)pthread_mutex_init(&device->memory_lock, NULL);
+    (void)pthread_mutex_init(&device->list_lock, NULL);
+    openreg_status status = openreg_sim_memory_create(device);
+    if (status == OPENREG_OK) {
+        status = openreg_sim_stream_create(instance, ordinal, 0, 0, &device->default_stream);
+        atomic_store_explicit(&device->active, 0, memory_order_relaxed); /* the default stream is no context */
+    }
+    if (status != OPENREG_OK)
+        destroy_device(device);
+    return status;
+}
+
+static openreg_status
+sim_close(openreg_instance instance)
+{
+    /* All workers end before any memory goes: a peer copy may still name another device's. */
+    for (int32_t i = 0; i < instance->device_count; i++)
+        openreg_sim_device_await(&instance->devices[i]);
+    for (int32_t i = 0; i < instance->device_count; i++)
+        destroy_device(&instance->devices[i]);
+    (void)pthread_mutex_destroy(&instance->pinned_lock);
+    free(instance->pinned);
+    free(instance->devices);
+    free(instance);
+    return OPENREG_OK;
+}
+
+static openreg_status
+sim_open(const openreg_host *host, const openreg_option *options, size_t n, openreg_instance *out)
+{
+    sim_settings settings;
+    openreg_status status = read_options(host, options, n, &settings);
+    if (status != OPENREG_OK)
+        return status;
+    openreg_instance instance = calloc(1, sizeof *instance);
+    openreg_sim_device *devices = calloc((size_t)settings.devices, sizeof *devices);
+    if (instance == NULL || devices == NULL) {
+        free(instance);
+        free(devices);
+        return openreg_fail(host, OPENREG_E_NOMEM, 0, "no host memory for %d simulated devices", settings.devices);
+    }
+    instance->host = host;
+    instance->devices = devices;
+    (void)pthread_mutex_init(&instance->pinned_lock, NULL);
+    for (int32_t i = 0; i < settings.devices; i++) {
+        status = create_device(instance, i, settings.memory);
+        if (status != OPENREG_OK) {
+            (void)sim_close(instance);
+            return status;
+        }
+        instance->device_count = i + 1;
+    }
+    *out = instance;
+    return OPENREG_OK;
+}
+
+static openreg_status
+sim_probe(const openreg_host *host, const openreg_option *options, size_t n, int32_t *count)
+{
+    sim_settings settings;
+    const openreg_status status = read_options(host, options, n, &settings);
+    if (status == OPENREG_OK)
+        *count = settings.devices;
+    return status;
+}
+
+static openreg_status
+sim_device_count(openreg_instance instance, int32_t *out)
+{
+    *out = instance->device_count;
+    return OPENREG_OK;
+}
+
+static openreg_status
+sim_device_info(openreg_instance instance, int32_t dev, openreg_device_info *inout)
+{
+    openreg_device_info info;
+    memset(&info, 0, sizeof info);
+    const uint32_t size = inout->struct_size < sizeof info ? inout->struct_size : (uint32_t)sizeof info;
+    const long processors = sysconf(_SC_NPROCESSORS_ONLN);
+    info.struct_size = inout->struct_size;
+    info.total_bytes = instance->devices[dev].capacity;
+    info.min_alignment = (uint64_t)sysconf(_SC_PAGESIZE);
+    info.priority_low = 0;
+    info.priority_high = -1;
+    info.multiprocessors = processors > 0 ? (int32_t)processors : 0;
+    info.capability_major = 1;
+    info.capability_minor = 0;
+    /* A version 8 (vendor-defined) UUID: the same device has the same one in every process. */
+    static const unsigned char uuid[16] = {'o', 'p', 'e', 'n', 'r', 'e', 0x80, 'g', 0x80, 's', 'i', 'm', 0, 0, 0, 0};
+    memcpy(info.uuid, uuid, sizeof uuid);
+    info.uuid[15] = (char)dev;
+    (void)snprintf(info.name, sizeof info.name, "OpenReg simulated device %d", dev);
+    memcpy(inout, &info, size);
+    return OPENREG_OK;
+}
+
+static openreg_status
+sim_device_active(openreg_instance instance, int32_t dev, int32_t *out)
+{
+    *out = atomic_load_explicit(&instance->devices[dev].active, memory_order_relaxed);
+    return OPENREG_OK;
+}
+
+openreg_status
+openreg_sim_query(const openreg_host *host, const openreg_driver **out)
+{
+    static const openreg_driver table = {
+        .struct_size = sizeof(openreg_driver),
+        .abi_minor = OPENREG_ABI_MINOR,
+        .name = "sim",
+        .version = "1.0",
+        .torch_device_type = NULL,
+        .caps = OPENREG_CAP_HOST_VISIBLE | OPENREG_CAP_FENCED | OPENREG_CAP_SIMULATED,
+        .open = sim_open,
+        .close = sim_close,
+        .device_count = sim_device_count,
+        .mem_alloc = openreg_sim_mem_alloc,
+        .mem_free = openreg_sim_mem_free,
+        .copy = openreg_sim_copy,
+        .device_sync = openreg_sim_device_sync,
+        .device_info = sim_device_info,
+        .fill = openreg_sim_fill,
+        .stream_create = openreg_sim_stream_create,
+        .stream_destroy = openreg_sim_stream_destroy,
+        .stream_query = openreg_sim_stream_query,
+        .stream_sync = openreg_sim_stream_sync,
+        .stream_wait = openreg_sim_stream_wait,
+        .event_create = openreg_sim_event_create,
+        .event_destroy = openreg_sim_event_destroy,
+        .event_record = openreg_sim_event_record,
+        .event_query = openreg_sim_event_query,
+        .event_sync = openreg_sim_event_sync,
+        .probe = sim_probe,
+        .device_active = sim_device_active,
+        .pointer_info = openreg_sim_pointer_info,
+        .host_alloc = openreg_sim_host_alloc,
+        .host_free = openreg_sim_host_free,
+        .mem_info = openreg_sim_mem_info,
+        .event_elapsed = openreg_sim_event_elapsed,
+        .host_alias = openreg_sim_host_alias,
+    };
+    (void)host;
+    *out = &table;
+    return OPENREG_OK;
+}

@@ -1,0 +1,400 @@
+/* sim_stream.c: streams of the simulated devices: a queue each, worked off in order by a thread of its own that starts
+ * with the first task. */
+#define _GNU_SOURCE
+#include "sim.h"
+
+#include <signal.h>
+#include <stdlib.h>
+#include <string.h>
+
+static uint64_t
+queued_of(openreg_driver_stream stream)
+{
+    return atomic_load_explicit(&stream->queued, memory_order_acquire);
+}
+
+bool
+openreg_sim_stream_passed(openreg_driver_stream stream, uint64_t position)
+{
+    return atomic_load_explicit(&stream->completed, memory_order_acquire) >= position;
+}
+
+openreg_driver_stream
+openreg_sim_stream_of(openreg_instance instance, int32_t dev, openreg_driver_stream stream)
+{
+    return stream != NULL ? stream : instance->devices[dev].default_stream;
+}
+
+/* ------------------------------------------------------------------------------------------------------- lifetime */
+
+void
+openreg_sim_stream_reference(openreg_driver_stream stream)
+{
+    (void)atomic_fetch_add_explicit(&stream->references, 1, memory_order_relaxed);
+}
+
+/* Takes a reference unless the last one is gone already. The device's list lock is held. */
+static bool
+try_reference(openreg_driver_stream stream)
+{
+    int seen = atomic_load_explicit(&stream->references, memory_order_relaxed);
+    while (seen > 0)
+        if (atomic_compare_exchange_weak_explicit(&stream->references, &seen, seen + 1, memory_order_acquire,
+                                                  memory_order_relaxed))
+            return true;
+    return false;
+}
+
+void
+openreg_sim_stream_release(openreg_driver_stream stream)
+{
+    if (atomic_fetch_sub_explicit(&stream->references, 1, memory_order_acq_rel) != 1)
+        return;
+    openreg_sim_device *device = stream->device;
+    (void)pthread_mutex_lock(&device->list_lock);
+    if (stream->previous != NULL)
+        stream->previous->next = stream->next;
+    else
+        device->streams = stream->next;
+    if (stream->next != NULL)
+        stream->next->previous = stream->previous;
+    (void)pthread_mutex_unlock(&device->list_lock);
+    (void)pthread_cond_destroy(&stream->progress);
+    (void)pthread_cond_destroy(&stream->work);
+    (void)pthread_mutex_destroy(&stream->lock);
+    free(stream->ring);
+    free(stream);
+}
+
+openreg_status
+openreg_sim_stream_create(openreg_instance instance, int32_t dev, uint32_t flags, int32_t priority,
+                          openreg_driver_stream *out)
+{
+    openreg_sim_device *device = &instance->devices[dev];
+    (void)flags;
+    openreg_driver_stream stream = calloc(1, sizeof *stream);
+    if (stream == NULL)
+        return openreg_fail(instance->host, OPENREG_E_NOMEM, 0, "no host memory for a stream of device %d", dev);
+    stream->device = device;
+    stream->priority = priority;
+    atomic_init(&stream->references, 1);
+    (void)pthread_mutex_init(&stream->lock, NULL);
+    (void)pthread_cond_init(&stream->work, NULL);
+    (void)pthread_cond_init(&stream->progress, NULL);
+    (void)pthread_mutex_lock(&device->list_lock);
+    stream->next = device->streams;
+    if (stream->next != NULL)
+        stream->next->previous = stream;
+    device->streams = stream;
+    (void)pthread_mutex_unlock(&device->list_lock);
+    atomic_store_explicit(&device->active, 1, memory_order_relaxed);
+    *out = stream;
+    return OPENREG_OK;
+}
+
+/* Lets the worker end its queue, and joins it. */
+static void
+stop_worker(openreg_driver_stream stream)
+{
+    (void)pthread_mutex_lock(&stream->lock);
+    stream->stopping = true;
+    const bool has_worker = stream->has_worker;
+    stream->has_worker = false;
+    (void)pthread_cond_signal(&stream->work);
+    (void)pthread_mutex_unlock(&stream->lock);
+    if (has_worker)
+        (void)pthread_join(stream->worker, NULL);
+}
+
+openreg_status
+openreg_sim_stream_destroy(openreg_instance instance, int32_t dev, openreg_driver_stream stream)
+{
+    (void)instance;
+    (void)dev;
+    if (stream != NULL) {
+        stop_worker(stream);
+        openreg_sim_stream_release(stream);
+    }
+    return OPENREG_OK;
+}
+
+void
+openreg_sim_streams_destroy(openreg_sim_device *device)
+{
+    /* close() is the only caller: no other thread uses the instance, so the list is ours. Streams that the caller left
+     * behind go too, or their workers would outlive the memory. */
+    for (openreg_driver_stream stream = device->streams; stream != NULL; stream = stream->next)
+        stop_worker(stream);
+    while (device->streams != NULL) {
+        openreg_driver_stream stream = device->streams;
+        atomic_store_explicit(&stream->references, 1, memory_order_relaxed);
+        openreg_sim_stream_release(stream);
+    }
+    device->default_stream = NULL;
+}
+
+/* ------------------------------------------------------------------------------------------------------- the worker */
+
+static void
+run_task(const openreg_sim_task *task)
+{
+    switch (task->kind) {
+    case OPENREG_SIM_COPY:
+        memcpy(task->target, task->source, task->amount);
+        break;
+    case OPENREG_SIM_FILL:
+        memset(task->target, task->value, task->amount);
+        break;
+    case OPENREG_SIM_RECORD:
+        atomic_store_explicit(&task->record->nanoseconds, openreg_sim_now(), memory_order_relaxed);
+        openreg_sim_record_release(task->record);
+        break;
+    case OPENREG_SIM_WAIT:
+        openreg_sim_stream_await(task->awaited, task->amount);
+        openreg_sim_stream_release(task->awaited);
+        break;
+    }
+}
+
+static void *
+worker_main(void *argument)
+{
+    openreg_driver_stream stream = argument;
+    (void)pthread_mutex_lock(&stream->lock);
+    for (;;) {
+        while ((stream->ring_count == 0 && !stream->stopping) || stream->inline_busy) {
+            stream->worker_idle = true;
+            (void)pthread_cond_wait(&stream->work, &stream->lock);
+            stream->worker_idle = false;
+        }
+        if (stream->ring_count == 0)
+            break;
+        const openreg_sim_task task = stream->ring[stream->ring_head];
+        stream->ring_head = (stream->ring_head + 1) % stream->ring_room;
+        stream->ring_count--;
+        (void)pthread_mutex_unlock(&stream->lock);
+        run_task(&task);
+        (void)pthread_mutex_lock(&stream->lock);
+        (void)atomic_fetch_add_explicit(&stream->completed, 1, memory_order_release);
+        if (stream->waiters > 0)
+            (void)pthread_cond_broadcast(&stream->progress);
+    }
+    (void)pthread_mutex_unlock(&stream->lock);
+    return NULL;
+}
+
+/* The stream's lock is held. */
+static openreg_status
+start_worker(openreg_driver_stream stream)
+{
+    sigset_t all, before;
+    (void)sigfillset(&all);
+    /* The worker inherits a full mask: no signal handler of the program ever runs on it. */
+    (void)pthread_sigmask(SIG_SETMASK, &all, &before);
+    const int error = pthread_create(&stream->worker, NULL, worker_main, stream);
+    (void)pthread_sigmask(SIG_SETMASK, &before, NULL);
+    if (error != 0)
+        return openreg_fail(stream->device->instance->host, OPENREG_E_NOMEM, error,
+                            "no worker thread for a stream of device %d: %s", stream->device->ordinal, strerror(error));
+    char name[16];
+    (void)snprintf(name, sizeof name, "openreg-sim:%d", stream->device->ordinal);
+    (void)pthread_setname_np(stream->worker, name);
+    stream->has_worker = true;
+    return OPENREG_OK;
+}
+
+/* The stream's lock is held. */
+static openreg_status
+reserve_slot(openreg_driver_stream stream)
+{
+    if (stream->ring_count < stream->ring_room)
+        return OPENREG_OK;
+    const size_t room = stream->ring_room == 0 ? 16 : 2 * stream->ring_room;
+    openreg_sim_task *ring = malloc(room * sizeof *ring);
+    if (ring == NULL)
+        return openreg_fail(stream->device->instance->host, OPENREG_E_NOMEM, 0,
+                            "no host memory for the queue of a stream of device %d", stream->device->ordinal);
+    for (size_t i = 0; i < stream->ring_count; i++)
+        ring[i] = stream->ring[(stream->ring_head + i) % stream->ring_room];
+    free(stream->ring);
+    stream->ring = ring;
+    stream->ring_room = room;
+    stream->ring_head = 0;
+    return OPENREG_OK;
+}
+
+/* The stream's lock is held. */
+static openreg_status
+submit_locked(openreg_driver_stream stream, const openreg_sim_task *task)
+{
+    openreg_status status = reserve_slot(stream);
+    if (status == OPENREG_OK && !stream->has_worker)
+        status = start_worker(stream);
+    if (status != OPENREG_OK)
+        return status;
+    stream->ring[(stream->ring_head + stream->ring_count) % stream->ring_room] = *task;
+    stream->ring_count++;
+    (void)atomic_fetch_add_explicit(&stream->queued, 1, memory_order_release);
+    if (stream->worker_idle)
+        (void)pthread_cond_signal(&stream->work);
+    return OPENREG_OK;
+}
+
+openreg_status
+openreg_sim_stream_submit(openreg_driver_stream stream, const openreg_sim_task *task)
+{
+    (void)pthread_mutex_lock(&stream->lock);
+    const openreg_status status = submit_locked(stream, task);
+    (void)pthread_mutex_unlock(&stream->lock);
+    return status;
+}
+
+openreg_status
+openreg_sim_stream_mark(openreg_driver_stream stream, openreg_sim_record *record, uint64_t *position)
+{
+    openreg_status status = OPENREG_OK;
+    (void)pthread_mutex_lock(&stream->lock);
+    if (record != NULL) {
+        if (openreg_sim_stream_passed(stream, queued_of(stream))) {
+            /* Nothing is queued: the record is passed now, and needs no worker. */
+            atomic_store_explicit(&record->nanoseconds, openreg_sim_now(), memory_order_relaxed);
+        } else {
+            const openreg_sim_task task = {.kind = OPENREG_SIM_RECORD, .record = record};
+            (void)atomic_fetch_add_explicit(&record->references, 1, memory_order_relaxed);
+            status = submit_locked(stream, &task);
+            if (status != OPENREG_OK)
+                (void)atomic_fetch_sub_explicit(&record->references, 1, memory_order_relaxed);
+        }
+    }
+    if (status == OPENREG_OK)
+        *position = queued_of(stream);
+    (void)pthread_mutex_unlock(&stream->lock);
+    return status;
+}
+
+/* ---------------------------------------------------------------------------------------------------------- waiting */
+
+void
+openreg_sim_stream_await(openreg_driver_stream stream, uint64_t position)
+{
+    if (openreg_sim_stream_passed(stream, position))
+        return;
+    (void)pthread_mutex_lock(&stream->lock);
+    stream->waiters++;
+    while (!openreg_sim_stream_passed(stream, position))
+        (void)pthread_cond_wait(&stream->progress, &stream->lock);
+    stream->waiters--;
+    (void)pthread_mutex_unlock(&stream->lock);
+}
+
+void
+openreg_sim_device_await(openreg_sim_device *device)
+{
+    /* A reference keeps the stream at hand in the list while its queue is waited for without the lock. New streams go
+     * to the front, so the walk ends. */
+    openreg_driver_stream held = NULL;
+    (void)pthread_mutex_lock(&device->list_lock);
+    openreg_driver_stream at = device->streams;
+    for (;;) {
+        while (at != NULL && (openreg_sim_stream_passed(at, queued_of(at)) || !try_reference(at)))
+            at = at->next;
+        (void)pthread_mutex_unlock(&device->list_lock);
+        if (held != NULL)
+            openreg_sim_stream_release(held);
+        if (at == NULL)
+            return;
+        held = at;
+        openreg_sim_stream_await(held, queued_of(held));
+        (void)pthread_mutex_lock(&device->list_lock);
+        at = held->next;
+    }
+}
+
+openreg_status
+openreg_sim_stream_query(openreg_instance instance, int32_t dev, openreg_driver_stream stream, int32_t *done)
+{
+    openreg_driver_stream own = openreg_sim_stream_of(instance, dev, stream);
+    *done = openreg_sim_stream_passed(own, queued_of(own));
+    return OPENREG_OK;
+}
+
+openreg_status
+openreg_sim_stream_sync(openreg_instance instance, int32_t dev, openreg_driver_stream stream)
+{
+    openreg_driver_stream own = openreg_sim_stream_of(instance, dev, stream);
+    openreg_sim_stream_await(own, queued_of(own));
+    return OPENREG_OK;
+}
+
+openreg_status
+openreg_sim_device_sync(openreg_instance instance, int32_t dev)
+{
+    openreg_sim_device_await(&instance->devices[dev]);
+    return OPENREG_OK;
+}
+
+/* ------------------------------------------------------------------------------------------------------------- work */
+
+/* Runs a task in its place in the stream and returns when it has ended. On an idle stream the calling thread runs it
+ * itself, and the worker, if there is one, waits meanwhile. */
+static openreg_status
+submit_and_await(openreg_driver_stream stream, const openreg_sim_task *task)
+{
+    (void)pthread_mutex_lock(&stream->lock);
+    if (!openreg_sim_stream_passed(stream, queued_of(stream))) {
+        const openreg_status status = submit_locked(stream, task);
+        const uint64_t position = queued_of(stream);
+        (void)pthread_mutex_unlock(&stream->lock);
+        if (status == OPENREG_OK)
+            openreg_sim_stream_await(stream, position);
+        return status;
+    }
+    stream->inline_busy = true;
+    (void)atomic_fetch_add_explicit(&stream->queued, 1, memory_order_release);
+    (void)pthread_mutex_unlock(&stream->lock);
+    run_task(task);
+    (void)pthread_mutex_lock(&stream->lock);
+    stream->inline_busy = false;
+    (void)atomic_fetch_add_explicit(&stream->completed, 1, memory_order_release);
+    if (stream->waiters > 0)
+        (void)pthread_cond_broadcast(&stream->progress);
+    if (stream->ring_count > 0)
+        (void)pthread_cond_signal(&stream->work);
+    (void)pthread_mutex_unlock(&stream->lock);
+    return OPENREG_OK;
+}
+
+/* The host's address of one side of a copy. */
+static uintptr_t
+host_address(openreg_instance instance, const void *ptr, int32_t dev)
+{
+    return (uintptr_t)ptr + (dev < 0 ? 0 : (uintptr_t)instance->devices[dev].alias_distance);
+}
+
+openreg_status
+openreg_sim_copy(openreg_instance instance, void *dst, int32_t dst_dev, const void *src, int32_t src_dev, uint64_t size,
+                 int32_t stream_dev, openreg_driver_stream stream)
+{
+    openreg_driver_stream own = openreg_sim_stream_of(instance, stream_dev, stream);
+    if (size == 0)
+        return OPENREG_OK;
+    openreg_sim_task task = {.kind = OPENREG_SIM_COPY, .amount = size};
+    task.target = (void *)host_address(instance, dst, dst_dev);
+    task.source = (const void *)host_address(instance, src, src_dev);
+    /* Pageable host memory may be freed or changed as soon as the call returns, as with cudaMemcpyAsync. */
+    if ((dst_dev < 0 && !openreg_sim_is_pinned(instance, dst, size)) ||
+        (src_dev < 0 && !openreg_sim_is_pinned(instance, src, size)))
+        return submit_and_await(own, &task);
+    return openreg_sim_stream_submit(own, &task);
+}
+
+openreg_status
+openreg_sim_fill(openreg_instance instance, int32_t dev, void *dst, uint8_t value, uint64_t size,
+                 openreg_driver_stream stream)
+{
+    if (size == 0)
+        return OPENREG_OK;
+    openreg_sim_task task = {.kind = OPENREG_SIM_FILL, .value = value, .amount = size};
+    task.target = (void *)host_address(instance, dst, dev);
+    return openreg_sim_stream_submit(openreg_sim_stream_of(instance, dev, stream), &task);
+}

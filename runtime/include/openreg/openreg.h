@@ -1,0 +1,353 @@
+/* openreg/openreg.h: the C API of libopenreg. Valid C11 and C++17.
+ *
+ * A table of devices, openreg:0 to openreg:count-1, driven by one or more drivers (driver.h): device selection, memory
+ * behind a caching allocator, copies, streams and events.
+ *
+ * Rules that hold for every function
+ *   Errors      A function that can fail returns a status. On failure it has changed nothing, its out-parameters are
+ *               as before (openreg_malloc() and openreg_malloc_host() store NULL), and openreg_last_error() holds a
+ *               text that names the call, the value and the allowed range. Success leaves the last error alone.
+ *   Common      Besides what each function lists, every function that reaches a device may return
+ *   errors        OPENREG_E_INVALID       device index out of [0, count), or a stream or event of another device
+ *                 OPENREG_E_NO_DEVICE, OPENREG_E_INCOMPATIBLE   no driver could be opened (see openreg_init())
+ *                 OPENREG_E_FORKED        this process is a fork of one that had opened a driver
+ *                 OPENREG_E_DEVICE_LOST, OPENREG_E_INTERNAL     from the driver
+ *   Threads     Every function may be called from any thread at any time. The current device and the current streams
+ *               belong to the calling thread. Freeing a pointer or destroying an event while another thread uses it is
+ *               the caller's error.
+ *   Start       Nothing needs to be called first: the first function that reaches a device runs openreg_init().
+ *               Nothing runs at exit.
+ *   Units       Sizes in bytes, times in milliseconds.
+ */
+#ifndef OPENREG_OPENREG_H
+#define OPENREG_OPENREG_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+#include <openreg/status.h>
+
+#if defined(__GNUC__)
+#define OPENREG_API __attribute__((visibility("default")))
+#else
+#define OPENREG_API
+#endif
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+#define OPENREG_VERSION_MAJOR 0
+#define OPENREG_VERSION_MINOR 1
+#define OPENREG_VERSION_PATCH 0
+#define OPENREG_VERSION_STRING "0.1.0"
+
+#define OPENREG_MAX_DEVICES 127 /* PyTorch's DeviceIndex is an int8 */
+#define OPENREG_HOST (-1)       /* "device" of host memory, where a function says so */
+
+/* A stream of a device: in order. 0 is the default stream of every device; it implies no synchronisation with others.
+ * Other values name one stream of one device; there is nothing to free. */
+typedef int64_t openreg_stream;
+#define OPENREG_STREAM_DEFAULT INT64_C(0)
+
+/* A marker in a stream, owned by the caller: openreg_event_create(), openreg_event_destroy(). */
+typedef struct openreg_event_s *openreg_event;
+
+/* ------------------------------------------------------------------------------------------------ life and errors */
+
+/* OPENREG_VERSION_STRING of the library that is loaded. Static. */
+OPENREG_API const char *openreg_version(void);
+
+/* Selects and opens the driver(s) and builds the device table. Idempotent; concurrent callers wait for the first.
+ * Which drivers: those of OPENREG_DRIVERS (a list of names; all of them, in that order, or an error), else the one of
+ * highest priority that works (libraries of OPENREG_DRIVER_LIBRARIES and registered ones 400, `cuda` and `hip` beside
+ * the runtime 200, `sim` 0). A failure is remembered per driver and retried by the next call.
+ * Errors: OPENREG_E_NO_DEVICE, OPENREG_E_INCOMPATIBLE, OPENREG_E_INVALID (an unknown name, a bad option),
+ * OPENREG_E_BUSY (called by a driver inside open()), OPENREG_E_FORKED. */
+OPENREG_API openreg_status openreg_init(void);
+
+/* 1 if the device table stands, else 0. Never fails. */
+OPENREG_API int openreg_is_initialized(void);
+
+/* Frees the caches, destroys the pool's streams, closes the drivers and forgets the table; environment variables are
+ * read again by the next openreg_init(). For tests and C programs; nothing calls it at exit.
+ * Errors: OPENREG_E_BUSY while allocations or events are alive (nothing is changed), OPENREG_E_FORKED. */
+OPENREG_API openreg_status openreg_shutdown(void);
+
+/* 1 in a child process whose parent had opened a driver that does not survive fork(), else 0. Never fails. */
+OPENREG_API int openreg_in_bad_fork(void);
+
+/* The last error of the calling thread. `message` is a whole sentence and names the driver where one was involved. */
+typedef struct openreg_error {
+    openreg_status code; /* OPENREG_OK if there was none */
+    int32_t reserved;
+    int64_t vendor_code;  /* the vendor's own number, or 0 */
+    char driver[32];      /* name of the driver that failed, or "" */
+    char message[1024];   /* NUL-terminated UTF-8 */
+} openreg_error;
+
+/* Valid, and owned by the runtime, until this thread's next call or end. Never NULL. */
+OPENREG_API const openreg_error *openreg_last_error(void);
+OPENREG_API void openreg_clear_error(void);
+
+/* "OPENREG_E_NOMEM" and "out of memory". Static; an unknown code gives "OPENREG_E_INTERNAL". */
+OPENREG_API const char *openreg_status_name(openreg_status code);
+OPENREG_API const char *openreg_status_text(openreg_status code);
+
+/* Where log lines of level >= OPENREG_LOG_LEVEL (debug, info, warning, error; default warning) go. NULL restores the
+ * default, one line to stderr. The callback may be called from any thread and must not call the runtime. */
+typedef void (*openreg_log_callback)(void *ctx, int32_t level, const char *utf8);
+OPENREG_API void openreg_set_log_callback(openreg_log_callback callback, void *ctx);
+
+/* ---------------------------------------------------------------------------------------------------------- drivers */
+
+struct openreg_driver; /* driver.h */
+
+#define OPENREG_DRIVER_FOUND 0    /* known, nothing loaded yet */
+#define OPENREG_DRIVER_LOADED 1   /* its table was read and accepted */
+#define OPENREG_DRIVER_OPEN 2     /* its devices are in the table, or were asked for */
+#define OPENREG_DRIVER_FAILED 3   /* `code` and `message` say why */
+#define OPENREG_DRIVER_SHADOWED 4 /* another of the same name, found later, replaced it */
+
+typedef struct openreg_driver_record {
+    uint32_t struct_size; /* set by the caller */
+    int32_t state;        /* OPENREG_DRIVER_* */
+    openreg_status code;  /* of the last failure, else OPENREG_OK */
+    int32_t priority;     /* higher is preferred */
+    int32_t device_count; /* -1 if not known yet */
+    int32_t first_device; /* its first index in the device table, or -1 */
+    uint64_t caps;        /* OPENREG_CAP_* of driver.h, 0 if not loaded */
+    uint64_t slots;       /* bit i: the driver has function i of its table (in order, open is 0) */
+    char name[32];
+    char source[32];      /* "built in", "beside the runtime", "OPENREG_DRIVER_LIBRARIES", "registered" */
+    char version[64];
+    char path[512];       /* resolved path of the library, or "" */
+    char message[1024];   /* why it failed, or "" */
+} openreg_driver_record;
+
+/* Candidates known so far (finds, but does not load, those beside the runtime). Never fails. */
+OPENREG_API int32_t openreg_driver_count(void);
+/* Record i, 0 <= i < openreg_driver_count(), copied. Errors: OPENREG_E_INVALID. */
+OPENREG_API openreg_status openreg_driver_record_get(int32_t i, openreg_driver_record *out);
+
+/* Adds a driver before or after initialisation; it is considered by the next openreg_init() with priority 400. The
+ * last registration of a name wins. `table` must stay valid until the process ends.
+ * Errors: OPENREG_E_INVALID (name malformed), OPENREG_E_INCOMPATIBLE (other ABI, a required slot missing),
+ * OPENREG_E_BUSY (a driver of this name is open). */
+OPENREG_API openreg_status openreg_register_driver(const struct openreg_driver *table);
+/* The same for a library: loads it now (dlopen RTLD_NOW|RTLD_LOCAL|RTLD_NODELETE) and reads its table. `name` may be
+ * NULL: then it is the table's. Errors: those above; OPENREG_E_INCOMPATIBLE also for a file that is missing, is no
+ * library, or has no entry point. */
+OPENREG_API openreg_status openreg_load_driver(const char *name, const char *path);
+
+/* ---------------------------------------------------------------------------------------------------------- devices */
+
+/* Number of devices; 0 if no driver works (once, a warning "Device initialization: ..." is logged and the last error
+ * says why). Probes, opens a driver only if that has no probe(), and caches the answer. Never fails. */
+OPENREG_API int32_t openreg_device_count(void);
+
+/* The calling thread's current device, 0 in a new thread. Lock-free, never fails, initialises nothing. */
+OPENREG_API int32_t openreg_current_device(void);
+
+/* Makes `device` current in this thread, all or nothing. No driver is called when it is current already; else a
+ * driver with device_bind() is. -1 is an error here.
+ * Errors: OPENREG_E_INVALID "The device index is out of range. It must be in [0, N), but got i.", common ones. */
+OPENREG_API openreg_status openreg_set_device(int32_t device);
+
+/* openreg_set_device(), and the previous index in *previous. */
+OPENREG_API openreg_status openreg_exchange_device(int32_t device, int32_t *previous);
+
+/* -1: changes nothing and gives -1. Else as openreg_exchange_device(), but never activates a device (no driver call).
+ * Errors: OPENREG_E_INVALID for any other negative index and for index >= count. */
+OPENREG_API openreg_status openreg_maybe_exchange_device(int32_t device, int32_t *previous);
+
+/* For destructors: makes `device` current if it is in range, else does nothing. Calls no driver, touches no error. */
+OPENREG_API void openreg_restore_device(int32_t device);
+
+typedef struct openreg_device_properties {
+    uint32_t struct_size;     /* set by the caller; no byte beyond it is written */
+    int32_t ordinal;          /* the device's number inside its driver */
+    uint64_t total_memory;    /* bytes, 0 if unknown */
+    uint64_t caps;            /* OPENREG_CAP_* of its driver */
+    int32_t priority_low;     /* least urgent stream priority (numerically greatest) */
+    int32_t priority_high;    /* most urgent (numerically least) */
+    int32_t multiprocessors;  /* 0 if unknown */
+    int32_t capability_major; /* 0 if the driver has no such notion */
+    int32_t capability_minor;
+    int32_t reserved;
+    char uuid[16];
+    char name[128];
+    char driver[32];
+    char driver_version[64];
+    char torch_device_type[16]; /* PyTorch device type whose kernels work on its memory, or "" */
+} openreg_device_properties;
+
+/* Errors: OPENREG_E_INVALID, common ones. */
+OPENREG_API openreg_status openreg_get_device_properties(int32_t device, openreg_device_properties *inout);
+
+/* *active = 1 once the device has a context: its first allocation or stream, not its selection. Never makes one. */
+OPENREG_API openreg_status openreg_device_active(int32_t device, int32_t *active);
+
+/* Waits for all work of the device, on every stream. Also reports its first asynchronous error. */
+OPENREG_API openreg_status openreg_device_synchronize(int32_t device);
+
+/* ----------------------------------------------------------------------------------------------------------- memory */
+
+/* Device memory from the caching allocator, at least 512-byte aligned where the driver can; for use on `stream` of
+ * `device`. size 0 gives NULL. When the device is full, cached blocks are given back and the driver is asked again.
+ * Errors: OPENREG_E_NOMEM (the text has the figures: asked, allocated, cached, free, total), OPENREG_E_INVALID (size
+ * above 2^47), common ones. On failure *out is NULL. */
+OPENREG_API openreg_status openreg_malloc(int32_t device, size_t size, openreg_stream stream, void **out);
+
+/* Gives a block back to the cache of the stream that it was allocated for: later work of that stream may reuse it at
+ * once; streams named by openreg_record_stream() are waited for before reuse. NULL is accepted.
+ * Errors: OPENREG_E_INVALID (not the start of a live block: freed already, foreign, or inside a block; says which). */
+OPENREG_API openreg_status openreg_free(void *ptr);
+
+/* Notes that work on `stream` uses the block that `ptr` starts, so that its reuse waits for that stream too.
+ * Errors: OPENREG_E_INVALID (not a live block, or a stream of another device). */
+OPENREG_API openreg_status openreg_record_stream(void *ptr, openreg_stream stream);
+
+/* Copies `size` bytes and returns when they are there, in order behind the calling thread's current stream of the
+ * device(s). A device of OPENREG_HOST means host memory. Any two devices, also of different drivers (staged through
+ * the host). Ranges must not overlap.
+ * Errors: OPENREG_E_INVALID (a range not inside one live block of the device named, NULL, a wrong device). */
+OPENREG_API openreg_status openreg_memcpy(void *dst, int32_t dst_device, const void *src, int32_t src_device,
+                                          size_t size);
+
+/* Queues the copy on `stream` of `stream_device` (one of the two devices; ignored between host and host) and returns.
+ * Both ranges must stay alive until the stream has passed it. With host memory that is not pinned it may be
+ * synchronous. Errors: as openreg_memcpy(). */
+OPENREG_API openreg_status openreg_memcpy_async(void *dst, int32_t dst_device, const void *src, int32_t src_device,
+                                                size_t size, int32_t stream_device, openreg_stream stream);
+
+/* Queues `size` bytes of `value` on a stream of the device. Errors: as openreg_memcpy(). */
+OPENREG_API openreg_status openreg_fill_async(void *dst, int32_t device, uint8_t value, size_t size,
+                                              openreg_stream stream);
+
+/* Pinned host memory of the driver of `device`, 64-byte aligned or better; size 0 gives NULL. Not cached.
+ * Errors: OPENREG_E_NOMEM, common ones. On failure *out is NULL. */
+OPENREG_API openreg_status openreg_malloc_host(int32_t device, size_t size, void **out);
+/* NULL is accepted. Errors: OPENREG_E_INVALID (not live pinned memory). */
+OPENREG_API openreg_status openreg_free_host(void *ptr);
+
+#define OPENREG_MEMORY_UNKNOWN 0 /* none of ours: plain host memory, or another library's */
+#define OPENREG_MEMORY_DEVICE 1
+#define OPENREG_MEMORY_PINNED 2  /* pinned host memory */
+#define OPENREG_MEMORY_ALIAS 3   /* the host's view of device memory */
+
+typedef struct openreg_pointer_info {
+    uint32_t struct_size; /* set by the caller */
+    int32_t kind;         /* OPENREG_MEMORY_* */
+    int32_t device;       /* of device memory and its alias; else -1 */
+    int32_t live;         /* 1 if inside a live block, 0 if inside a cached one */
+    void *base;           /* start of the block, as an address of the same kind */
+    uint64_t size;        /* bytes that were asked for */
+} openreg_pointer_info;
+
+/* What an address is; interior addresses too. An unknown one is not an error. Never initialises. */
+OPENREG_API openreg_status openreg_pointer_query(const void *ptr, openreg_pointer_info *inout);
+
+/* The host's address of a device address, and back (drivers with OPENREG_CAP_HOST_VISIBLE). Any address in a live
+ * block. Lock-free. The host may use the memory when the streams that use it are idle.
+ * Errors: OPENREG_E_UNSUPPORTED (the driver's memory is not visible), OPENREG_E_INVALID. */
+OPENREG_API openreg_status openreg_host_alias(const void *device_ptr, void **host_ptr);
+OPENREG_API openreg_status openreg_host_alias_owner(const void *host_ptr, void **device_ptr);
+
+/* Free and total bytes as the driver sees them (cached blocks count as used). */
+OPENREG_API openreg_status openreg_memory_info(int32_t device, uint64_t *free_bytes, uint64_t *total_bytes);
+
+/* Statistics of the caching allocator: index 0 all, 1 small pool (blocks up to 1 MiB), 2 large pool. */
+typedef struct openreg_stat {
+    int64_t current, peak, allocated, freed; /* `allocated` and `freed` only grow, until reset */
+} openreg_stat;
+
+typedef struct openreg_memory_stats {
+    uint32_t struct_size; /* set by the caller */
+    uint32_t reserved;
+    openreg_stat allocation[3];           /* number of blocks given out */
+    openreg_stat segment[3];              /* number of driver allocations */
+    openreg_stat active[3];               /* blocks given out, or freed and waiting for a stream */
+    openreg_stat inactive_split[3];       /* free pieces of segments in use */
+    openreg_stat allocated_bytes[3];      /* sum of `allocation`, rounded to 512 bytes */
+    openreg_stat reserved_bytes[3];       /* sum of `segment` */
+    openreg_stat active_bytes[3];
+    openreg_stat inactive_split_bytes[3];
+    openreg_stat requested_bytes[3];      /* sum of `allocation`, as asked for */
+    openreg_stat oversize_allocations;    /* kept 0 while no split limit is set */
+    openreg_stat oversize_segments;
+    int64_t num_alloc_retries;            /* times that the cache was flushed to serve a request */
+    int64_t num_ooms;
+    int64_t num_device_alloc;             /* calls of the driver */
+    int64_t num_device_free;
+    int64_t num_sync_all_streams;
+    int64_t max_split_size;               /* -1: no limit */
+} openreg_memory_stats;
+
+/* All zero for a device that was never used. */
+OPENREG_API openreg_status openreg_get_memory_stats(int32_t device, openreg_memory_stats *inout);
+OPENREG_API openreg_status openreg_reset_peak_memory_stats(int32_t device);        /* peak = current */
+OPENREG_API openreg_status openreg_reset_accumulated_memory_stats(int32_t device); /* allocated = freed = counts = 0 */
+
+/* Gives segments without live blocks back to the driver. Device -1: of all devices. */
+OPENREG_API openreg_status openreg_empty_cache(int32_t device);
+
+#define OPENREG_BLOCK_FREE 0
+#define OPENREG_BLOCK_ALLOCATED 1
+#define OPENREG_BLOCK_AWAITING_FREE 2 /* freed, a recorded stream has not passed yet */
+
+typedef struct openreg_block_info {
+    void *segment;         /* start of the segment */
+    void *address;
+    uint64_t segment_size, size, requested;
+    openreg_stream stream; /* whose cache it belongs to */
+    int32_t state;         /* OPENREG_BLOCK_* */
+    int32_t large;         /* 1: large pool */
+} openreg_block_info;
+
+/* Calls `visit` for every block of the device, segment by segment, in address order inside each. `visit` runs under
+ * the cache's lock: it must not call the runtime; a non-zero return ends the walk. */
+OPENREG_API openreg_status openreg_memory_snapshot(int32_t device,
+                                                   int (*visit)(void *ctx, const openreg_block_info *block), void *ctx);
+
+/* ---------------------------------------------------------------------------------------------- streams and events */
+
+#define OPENREG_STREAMS_PER_POOL 32
+
+/* A stream of the device's pool, round robin over OPENREG_STREAMS_PER_POOL a priority, created on first use.
+ * `priority` is clamped into the device's range. */
+OPENREG_API openreg_status openreg_stream_from_pool(int32_t device, int32_t priority, openreg_stream *out);
+
+/* This thread's current stream of the device: 0 until set. */
+OPENREG_API openreg_status openreg_current_stream(int32_t device, openreg_stream *out);
+OPENREG_API openreg_status openreg_set_current_stream(int32_t device, openreg_stream stream);
+
+/* *done = 1 if all work queued on it so far has ended. */
+OPENREG_API openreg_status openreg_stream_query(int32_t device, openreg_stream stream, int32_t *done);
+OPENREG_API openreg_status openreg_stream_synchronize(int32_t device, openreg_stream stream);
+/* Later work of the stream waits for the event's latest record. Events of other devices and drivers are fine (across
+ * drivers the host waits). Never recorded: nothing to wait for. */
+OPENREG_API openreg_status openreg_stream_wait_event(int32_t device, openreg_stream stream, openreg_event event);
+OPENREG_API openreg_status openreg_stream_priority(int32_t device, openreg_stream stream, int32_t *out);
+/* The vendor's own stream, for libraries of the vendor; NULL for a default stream is valid. */
+OPENREG_API openreg_status openreg_stream_native(int32_t device, openreg_stream stream, void **out);
+
+/* `flags`: 0, or OPENREG_EVENT_TIMED for openreg_event_elapsed(). */
+#define OPENREG_EVENT_TIMED 1u
+OPENREG_API openreg_status openreg_event_create(int32_t device, uint32_t flags, openreg_event *out);
+/* NULL is accepted; a pending record ends by itself. Errors: OPENREG_E_INVALID (not a live event). */
+OPENREG_API openreg_status openreg_event_destroy(openreg_event event);
+/* Records behind the work queued on `stream`, a stream of the event's device. Recording again replaces: query,
+ * synchronize and wait mean the latest record at the time of their call. */
+OPENREG_API openreg_status openreg_event_record(openreg_event event, openreg_stream stream);
+/* *done = 1 if the latest record has been passed, or there is none. */
+OPENREG_API openreg_status openreg_event_query(openreg_event event, int32_t *done);
+OPENREG_API openreg_status openreg_event_synchronize(openreg_event event);
+/* Errors: OPENREG_E_INVALID unless both are timed, recorded, complete and of one device. */
+OPENREG_API openreg_status openreg_event_elapsed(openreg_event start, openreg_event end, double *milliseconds);
+OPENREG_API openreg_status openreg_event_device(openreg_event event, int32_t *device);
+
+#ifdef __cplusplus
+}
+#endif
+#endif /* OPENREG_OPENREG_H */

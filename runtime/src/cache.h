@@ -1,0 +1,45 @@
+/* cache.h: the caching allocator of one device. Internal.
+ *
+ * Segments come from the driver (2 MiB for blocks up to 1 MiB, 20 MiB for those below 10 MiB, else rounded up to 2 MiB);
+ * inside them a two-level segregated fit finds, splits and coalesces blocks in O(1). Free blocks belong to the stream
+ * that they were allocated for. One lock a device; drivers are called with it held only for recorded-stream markers. */
+#ifndef OPENREG_SRC_CACHE_H
+#define OPENREG_SRC_CACHE_H
+
+#include "address_map.h"
+#include "device_table.h"
+
+#define OPENREG_MAX_ALLOCATION (UINT64_C(1) << 47)
+
+/* For registry.c. NULL if host memory is short. destroy() waits for blocks that still await a stream, and gives every
+ * segment back; live blocks must be gone. It leaves the last error alone. */
+struct openreg_cache *openreg_cache_create(openreg_device *device);
+void openreg_cache_destroy(struct openreg_cache *cache);
+
+/* Blocks that are allocated. Those freed and awaiting a stream do not count: the caller holds them no more. */
+int64_t openreg_cache_live_blocks(const struct openreg_cache *cache);
+
+/* For memory.c and copy.c. `call` is the public function. */
+
+/* 0 < size <= OPENREG_MAX_ALLOCATION. */
+openreg_status openreg_cache_malloc(struct openreg_cache *cache, uint64_t size, openreg_stream stream, void **out);
+/* `found` is the map's answer for `ptr`, a device address. */
+openreg_status openreg_cache_free(const openreg_found_range *found, void *ptr);
+openreg_status openreg_cache_record_stream(const openreg_found_range *found, void *ptr, openreg_stream stream);
+
+typedef struct openreg_block_view {
+    uintptr_t address;
+    uint64_t size;      /* bytes of the block */
+    uint64_t requested; /* bytes that were asked for; 0 unless live */
+    bool live;
+} openreg_block_view;
+
+/* The block around `address`, a device address in the range found. False if the segment has gone meanwhile. */
+bool openreg_cache_view(const openreg_found_range *found, uintptr_t address, openreg_block_view *out);
+/* The same for a signal handler: never waits. False also if the lock is taken. */
+bool openreg_cache_try_view(const openreg_found_range *found, uintptr_t address, openreg_block_view *out);
+
+openreg_status openreg_cache_trim(struct openreg_cache *cache, const char *call);
+uint64_t openreg_cache_reserved(struct openreg_cache *cache); /* bytes of its segments */
+
+#endif

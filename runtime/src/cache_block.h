@@ -1,0 +1,33 @@
+/* cache_block.h: a block of the caching allocator. Internal to cache*.c. */
+#ifndef OPENREG_SRC_CACHE_BLOCK_H
+#define OPENREG_SRC_CACHE_BLOCK_H
+
+#include <stdint.h>
+
+#include <openreg/openreg.h>
+
+struct openreg_segment;
+struct openreg_stream_use;
+
+/* Blocks tile their segment. No two neighbours are both free. 64 bytes: one cache line. */
+typedef struct openreg_block {
+    char *address;
+    uint64_t size;                         /* a multiple of 512 */
+    struct openreg_block *previous, *next; /* neighbours in the segment */
+    struct openreg_segment *segment;
+    union {
+        struct {
+            struct openreg_block *previous, *next;
+        } free; /* FREE: in its pool's list; in the store of unused blocks `next` alone */
+        struct {
+            struct openreg_stream_use *uses; /* ALLOCATED: streams recorded */
+            uint64_t waiting;                /* AWAITING_FREE: uses that have not been passed */
+        } used;
+    } u;
+    uint32_t slack;   /* size less the bytes that were asked for; below 2 MiB by the rules of splitting */
+    uint8_t state;    /* OPENREG_BLOCK_* */
+    uint8_t row, bin; /* FREE: where its list is */
+    uint8_t reserved;
+} openreg_block;
+
+#endif

@@ -1,0 +1,190 @@
+/* cache_stats.c: what the caching allocator says about itself (openreg.h). */
+#include "cache_internal.h"
+
+#include <string.h>
+
+#include "error.h"
+
+/* Inside, `freed` holds `current` as it was when the counts were reset; what was freed since follows from the rest. */
+static openreg_stat
+public_stat(openreg_stat stat)
+{
+    stat.freed = stat.allocated - stat.current + stat.freed;
+    return stat;
+}
+
+/* `allocated` of index 0 is not counted on the fast path: it is the sum of the pools'. */
+static void
+public_stats(const openreg_stat in[OPENREG_POOLS], openreg_stat out[OPENREG_POOLS])
+{
+    openreg_stat all = in[OPENREG_POOL_ALL];
+    all.allocated = in[OPENREG_POOL_SMALL].allocated + in[OPENREG_POOL_LARGE].allocated;
+    out[OPENREG_POOL_ALL] = public_stat(all);
+    out[OPENREG_POOL_SMALL] = public_stat(in[OPENREG_POOL_SMALL]);
+    out[OPENREG_POOL_LARGE] = public_stat(in[OPENREG_POOL_LARGE]);
+}
+
+/* Allocated and waiting blocks together. */
+static void
+active_stats(const openreg_stat allocated[OPENREG_POOLS], const openreg_stat waiting[OPENREG_POOLS],
+             openreg_stat out[OPENREG_POOLS])
+{
+    public_stats(allocated, out);
+    for (int i = 0; i < OPENREG_POOLS; i++) {
+        out[i].current += waiting[i].current;
+        /* The peak of `allocation` counts too: nothing waited then, or `waiting` has the higher one. */
+        if (waiting[i].peak > out[i].peak)
+            out[i].peak = waiting[i].peak;
+        out[i].freed -= waiting[i].current - waiting[i].freed;
+    }
+}
+
+static void
+fill_stats(struct openreg_cache *cache, openreg_memory_stats *out)
+{
+    const openreg_cache_stats *stats = &cache->stats;
+    openreg_lock_acquire(&cache->lock);
+    public_stats(stats->allocation, out->allocation);
+    public_stats(stats->segment, out->segment);
+    public_stats(stats->inactive_split, out->inactive_split);
+    public_stats(stats->allocated_bytes, out->allocated_bytes);
+    public_stats(stats->reserved_bytes, out->reserved_bytes);
+    public_stats(stats->inactive_split_bytes, out->inactive_split_bytes);
+    public_stats(stats->requested_bytes, out->requested_bytes);
+    active_stats(stats->allocation, stats->waiting, out->active);
+    active_stats(stats->allocated_bytes, stats->waiting_bytes, out->active_bytes);
+    out->num_alloc_retries = stats->retries;
+    out->num_ooms = stats->ooms;
+    out->num_device_alloc = stats->driver_allocs;
+    out->num_device_free = stats->driver_frees;
+    out->num_sync_all_streams = stats->syncs;
+    out->max_split_size = -1;
+    openreg_lock_release(&cache->lock);
+}
+
+openreg_status
+openreg_get_memory_stats(int32_t device, openreg_memory_stats *inout)
+{
+    static const char call[] = "openreg_get_memory_stats";
+    openreg_device *entry;
+    if (inout == NULL || inout->struct_size < 2 * sizeof(uint32_t))
+        return openreg_error_set(OPENREG_E_INVALID, "%s: struct_size must be set to the size of openreg_memory_stats",
+                                 call);
+    OPENREG_RETURN_NOT_OK(openreg_device_get(call, device, &entry));
+    openreg_memory_stats stats;
+    memset(&stats, 0, sizeof stats);
+    fill_stats(entry->cache, &stats);
+    stats.struct_size = inout->struct_size;
+    memcpy(inout, &stats, inout->struct_size < sizeof stats ? inout->struct_size : sizeof stats);
+    return OPENREG_OK;
+}
+
+static void
+reset_peaks(openreg_stat stat[OPENREG_POOLS])
+{
+    for (int i = 0; i < OPENREG_POOLS; i++)
+        stat[i].peak = stat[i].current;
+}
+
+static void
+reset_active_peaks(const openreg_stat allocated[OPENREG_POOLS], openreg_stat waiting[OPENREG_POOLS])
+{
+    for (int i = 0; i < OPENREG_POOLS; i++)
+        waiting[i].peak = allocated[i].current + waiting[i].current;
+}
+
+openreg_status
+openreg_reset_peak_memory_stats(int32_t device)
+{
+    openreg_device *entry;
+    OPENREG_RETURN_NOT_OK(openreg_device_get("openreg_reset_peak_memory_stats", device, &entry));
+    openreg_cache_stats *stats = &entry->cache->stats;
+    openreg_lock_acquire(&entry->cache->lock);
+    reset_peaks(stats->allocation);
+    reset_peaks(stats->allocated_bytes);
+    reset_peaks(stats->requested_bytes);
+    reset_peaks(stats->segment);
+    reset_peaks(stats->reserved_bytes);
+    reset_peaks(stats->inactive_split);
+    reset_peaks(stats->inactive_split_bytes);
+    reset_active_peaks(stats->allocation, stats->waiting);
+    reset_active_peaks(stats->allocated_bytes, stats->waiting_bytes);
+    openreg_lock_release(&entry->cache->lock);
+    return OPENREG_OK;
+}
+
+/* From now on allocated = freed = 0: freed is computed as allocated - current + base. */
+static void
+reset_accumulated(openreg_stat stat[OPENREG_POOLS])
+{
+    for (int i = 0; i < OPENREG_POOLS; i++) {
+        stat[i].allocated = 0;
+        stat[i].freed = stat[i].current;
+    }
+}
+
+openreg_status
+openreg_reset_accumulated_memory_stats(int32_t device)
+{
+    openreg_device *entry;
+    OPENREG_RETURN_NOT_OK(openreg_device_get("openreg_reset_accumulated_memory_stats", device, &entry));
+    openreg_cache_stats *stats = &entry->cache->stats;
+    openreg_lock_acquire(&entry->cache->lock);
+    reset_accumulated(stats->allocation);
+    reset_accumulated(stats->allocated_bytes);
+    reset_accumulated(stats->requested_bytes);
+    reset_accumulated(stats->segment);
+    reset_accumulated(stats->reserved_bytes);
+    reset_accumulated(stats->inactive_split);
+    reset_accumulated(stats->inactive_split_bytes);
+    reset_accumulated(stats->waiting);
+    reset_accumulated(stats->waiting_bytes);
+    stats->retries = stats->ooms = stats->driver_allocs = stats->driver_frees = stats->syncs = 0;
+    openreg_lock_release(&entry->cache->lock);
+    return OPENREG_OK;
+}
+
+openreg_status
+openreg_empty_cache(int32_t device)
+{
+    static const char call[] = "openreg_empty_cache";
+    openreg_device *entry;
+    if (device != -1) {
+        OPENREG_RETURN_NOT_OK(openreg_device_get(call, device, &entry));
+        return openreg_cache_trim(entry->cache, call);
+    }
+    OPENREG_RETURN_NOT_OK(openreg_fork_refuse(call));
+    openreg_device_table *table = openreg_device_table_peek();
+    for (int32_t i = 0; table != NULL && i < table->count; i++)
+        OPENREG_RETURN_NOT_OK(openreg_cache_trim(table->devices[i]->cache, call));
+    return OPENREG_OK;
+}
+
+openreg_status
+openreg_memory_snapshot(int32_t device, int (*visit)(void *ctx, const openreg_block_info *block), void *ctx)
+{
+    static const char call[] = "openreg_memory_snapshot";
+    openreg_device *entry;
+    if (visit == NULL)
+        return openreg_error_set(OPENREG_E_INVALID, "%s: visit must not be NULL", call);
+    OPENREG_RETURN_NOT_OK(openreg_device_get(call, device, &entry));
+    int stop = 0;
+    openreg_lock_acquire(&entry->cache->lock);
+    for (const openreg_segment *segment = entry->cache->segments; segment != NULL && !stop; segment = segment->next) {
+        for (const openreg_block *block = segment->first; block != NULL && !stop; block = block->next) {
+            const openreg_block_info info = {
+                .segment = segment->start,
+                .address = block->address,
+                .segment_size = segment->size,
+                .size = block->size,
+                .requested = block->state == OPENREG_BLOCK_FREE ? 0 : block->size - block->slack,
+                .stream = segment->pool->owner->stream,
+                .state = block->state,
+                .large = segment->pool->kind == OPENREG_POOL_LARGE,
+            };
+            stop = visit(ctx, &info);
+        }
+    }
+    openreg_lock_release(&entry->cache->lock);
+    return OPENREG_OK;
+}

@@ -1,0 +1,179 @@
+/* device.c: the calling thread's current device, and questions about devices (openreg.h). */
+#define _GNU_SOURCE
+#include <string.h>
+
+#include "device_table.h"
+#include "driver_calls.h"
+#include "error.h"
+#include "fork.h"
+#include "text.h"
+#include "thread.h"
+
+/* The thread's choice. It counts for the table of `generation` alone: after a shutdown, and in a new thread, the
+ * current device is 0. `bound` is the device that device_bind last made the vendor's; the vendor starts at 0 too. */
+typedef struct current_device {
+    uint32_t generation;
+    int16_t index;
+    int16_t bound;
+} current_device;
+
+static OPENREG_HOT_TLS current_device current;
+
+static int32_t
+index_in(const openreg_device_table *table)
+{
+    return current.generation == table->generation ? current.index : 0;
+}
+
+static int32_t
+bound_in(const openreg_device_table *table)
+{
+    return current.generation == table->generation ? current.bound : 0;
+}
+
+static void
+set_index(const openreg_device_table *table, int32_t index, int32_t bound)
+{
+    current = (current_device){table->generation, (int16_t)index, (int16_t)bound};
+}
+
+static openreg_status
+refuse_index(const char *call, const openreg_device_table *table, int32_t index)
+{
+    return openreg_error_set(OPENREG_E_INVALID,
+                             "%s: The device index is out of range. It must be in [0, %d), but got %d.", call,
+                             table->count, index);
+}
+
+/* The published table and an index that was checked against it. */
+static inline openreg_status
+check(const char *call, int32_t index, const openreg_device_table **out)
+{
+    const openreg_device_table *table = openreg_device_table_peek();
+    if (__builtin_expect(table == NULL, 0)) {
+        openreg_device *device;
+        OPENREG_RETURN_NOT_OK(openreg_device_get(call, index, &device)); /* initialises */
+        table = openreg_device_table_peek();
+        if (table == NULL)
+            return openreg_error_set(OPENREG_E_BUSY, "%s: the runtime is being shut down by another thread", call);
+    }
+    if (__builtin_expect((uint32_t)index >= (uint32_t)table->count, 0))
+        return refuse_index(call, table, index);
+    *out = table;
+    return OPENREG_OK;
+}
+
+/* Makes a checked index current, and the vendor's too where a driver wants to know. */
+static inline openreg_status
+select_index(const char *call, const openreg_device_table *table, int32_t index)
+{
+    if (__builtin_expect(table->binds != 0, 0) && bound_in(table) != index)
+        OPENREG_RETURN_NOT_OK(openreg_call_device_bind(table->devices[index], call));
+    set_index(table, index, index);
+    return OPENREG_OK;
+}
+
+int32_t
+openreg_current_device(void)
+{
+    const openreg_device_table *const table = openreg_device_table_peek();
+    return __builtin_expect(table != NULL, 1) ? index_in(table) : 0;
+}
+
+openreg_status
+openreg_set_device(int32_t device)
+{
+    static const char call[] = "openreg_set_device";
+    const openreg_device_table *table = NULL;
+    OPENREG_RETURN_NOT_OK(check(call, device, &table));
+    return select_index(call, table, device);
+}
+
+openreg_status
+openreg_exchange_device(int32_t device, int32_t *previous)
+{
+    static const char call[] = "openreg_exchange_device";
+    const openreg_device_table *table = NULL;
+    if (__builtin_expect(previous == NULL, 0))
+        return openreg_error_set(OPENREG_E_INVALID, "%s: previous is NULL", call);
+    OPENREG_RETURN_NOT_OK(check(call, device, &table));
+    const int32_t before = index_in(table);
+    OPENREG_RETURN_NOT_OK(select_index(call, table, device));
+    *previous = before;
+    return OPENREG_OK;
+}
+
+openreg_status
+openreg_maybe_exchange_device(int32_t device, int32_t *previous)
+{
+    static const char call[] = "openreg_maybe_exchange_device";
+    const openreg_device_table *table = NULL;
+    if (__builtin_expect(previous == NULL, 0))
+        return openreg_error_set(OPENREG_E_INVALID, "%s: previous is NULL", call);
+    if (device == -1) {
+        *previous = -1;
+        return OPENREG_OK;
+    }
+    OPENREG_RETURN_NOT_OK(check(call, device, &table));
+    *previous = index_in(table);
+    set_index(table, device, bound_in(table));
+    return OPENREG_OK;
+}
+
+void
+openreg_restore_device(int32_t device)
+{
+    const openreg_device_table *const table = openreg_device_table_peek();
+    if (table != NULL && (uint32_t)device < (uint32_t)table->count)
+        set_index(table, device, bound_in(table));
+}
+
+openreg_status
+openreg_get_device_properties(int32_t index, openreg_device_properties *inout)
+{
+    static const char call[] = "openreg_get_device_properties";
+    openreg_device *device = NULL;
+    if (inout == NULL || inout->struct_size < sizeof inout->struct_size)
+        return openreg_error_set(OPENREG_E_INVALID, "%s: inout is NULL or its struct_size not set", call);
+    OPENREG_RETURN_NOT_OK(openreg_device_get(call, index, &device));
+
+    const openreg_driver *const table = &device->driver->table;
+    openreg_device_properties properties;
+    memset(&properties, 0, sizeof properties);
+    properties.struct_size = inout->struct_size;
+    properties.ordinal = device->ordinal;
+    properties.total_memory = device->info.total_bytes;
+    properties.caps = table->caps;
+    properties.priority_low = device->info.priority_low;
+    properties.priority_high = device->info.priority_high;
+    properties.multiprocessors = device->info.multiprocessors;
+    properties.capability_major = device->info.capability_major;
+    properties.capability_minor = device->info.capability_minor;
+    memcpy(properties.uuid, device->info.uuid, sizeof properties.uuid);
+    openreg_text_copy(properties.name, sizeof properties.name, device->info.name);
+    openreg_text_copy(properties.driver, sizeof properties.driver, device->driver->name);
+    openreg_text_copy(properties.driver_version, sizeof properties.driver_version, table->version);
+    openreg_text_copy(properties.torch_device_type, sizeof properties.torch_device_type, table->torch_device_type);
+    memcpy(inout, &properties, inout->struct_size < sizeof properties ? inout->struct_size : sizeof properties);
+    return OPENREG_OK;
+}
+
+openreg_status
+openreg_device_active(int32_t index, int32_t *active)
+{
+    static const char call[] = "openreg_device_active";
+    openreg_device *device = NULL;
+    if (active == NULL)
+        return openreg_error_set(OPENREG_E_INVALID, "%s: active is NULL", call);
+    OPENREG_RETURN_NOT_OK(openreg_device_get(call, index, &device));
+    return openreg_call_device_active(device, call, active);
+}
+
+openreg_status
+openreg_device_synchronize(int32_t index)
+{
+    static const char call[] = "openreg_device_synchronize";
+    openreg_device *device = NULL;
+    OPENREG_RETURN_NOT_OK(openreg_device_get(call, index, &device));
+    return openreg_call_device_sync(device, call);
+}

@@ -1,0 +1,236 @@
+/* openreg-info: prints which drivers were found, where, why one cannot be used, and the devices.
+ *
+ * Usage: openreg-info [--json] [--help]
+ * Exit status: 0 if there is a device, 1 if there is none, 2 for a wrong argument. */
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <openreg/openreg.h>
+
+#include "driver_slots.h"
+
+static const struct {
+    uint64_t flag;
+    const char *name;
+} cap_names[] = {
+    {OPENREG_CAP_FORK_SAFE, "fork_safe"},   {OPENREG_CAP_HOST_VISIBLE, "host_visible"},
+    {OPENREG_CAP_ORDERED_FREE, "ordered_free"}, {OPENREG_CAP_FENCED, "fenced"},
+    {OPENREG_CAP_SIMULATED, "simulated"},
+};
+#define CAP_COUNT (sizeof cap_names / sizeof cap_names[0])
+
+static const char *
+state_name(int32_t state)
+{
+    switch (state) {
+    case OPENREG_DRIVER_FOUND:
+        return "found";
+    case OPENREG_DRIVER_LOADED:
+        return "loaded";
+    case OPENREG_DRIVER_OPEN:
+        return "open";
+    case OPENREG_DRIVER_FAILED:
+        return "failed";
+    case OPENREG_DRIVER_SHADOWED:
+        return "shadowed";
+    default:
+        return "unknown";
+    }
+}
+
+/* ------------------------------------------------------------------------------------------------------------ text */
+
+static void
+print_words(const char *label, uint64_t bits, int slots, int want)
+{
+    int printed = 0;
+    const size_t count = slots ? (size_t)OPENREG_SLOT_COUNT : CAP_COUNT;
+    printf("    %-10s", label);
+    for (size_t i = 0; i < count; ++i) {
+        const uint64_t bit = slots ? UINT64_C(1) << i : cap_names[i].flag;
+        if (((bits & bit) != 0) == want)
+            printf("%s%s", printed++ == 0 ? "" : " ", slots ? openreg_slots[i].name : cap_names[i].name);
+    }
+    printf("%s\n", printed == 0 ? "-" : "");
+}
+
+static void
+print_driver(const openreg_driver_record *record)
+{
+    printf("  %s: %s, %s, priority %d", record->name, state_name(record->state), record->source, record->priority);
+    if (record->device_count >= 0)
+        printf(", %d device%s", record->device_count, record->device_count == 1 ? "" : "s");
+    printf("\n");
+    if (record->version[0] != '\0')
+        printf("    version   %s\n", record->version);
+    if (record->path[0] != '\0')
+        printf("    path      %s\n", record->path);
+    if (record->message[0] != '\0')
+        printf("    why not   %s (%s)\n", record->message, openreg_status_name(record->code));
+    if (record->slots != 0) {
+        print_words("caps", record->caps, 0, 1);
+        print_words("native", record->slots, 1, 1);
+        print_words("made up", record->slots, 1, 0);
+    }
+}
+
+static void
+print_device(int32_t index, const openreg_device_properties *device)
+{
+    printf("  openreg:%d: %s, driver %s, ordinal %d\n", index, device->name, device->driver, device->ordinal);
+    if (device->total_memory != 0)
+        printf("    memory    %" PRIu64 " bytes (%.1f MiB)\n", device->total_memory,
+               (double)device->total_memory / 1048576.0);
+    else
+        printf("    memory    unknown\n");
+    printf("    priority  %d (most urgent) to %d\n", device->priority_high, device->priority_low);
+    if (device->capability_major != 0)
+        printf("    capability %d.%d\n", device->capability_major, device->capability_minor);
+    print_words("caps", device->caps, 0, 1);
+}
+
+/* ------------------------------------------------------------------------------------------------------------ JSON */
+
+static void
+json_string(const char *text)
+{
+    putchar('"');
+    for (const unsigned char *c = (const unsigned char *)text; *c != '\0'; ++c) {
+        if (*c == '"' || *c == '\\')
+            printf("\\%c", *c);
+        else if (*c < 0x20)
+            printf("\\u%04x", *c);
+        else
+            putchar(*c);
+    }
+    putchar('"');
+}
+
+static void
+json_field(const char *key, const char *value)
+{
+    printf("\"%s\": ", key);
+    json_string(value);
+    printf(", ");
+}
+
+static void
+json_words(const char *key, uint64_t bits, int slots, int want)
+{
+    int printed = 0;
+    const size_t count = slots ? (size_t)OPENREG_SLOT_COUNT : CAP_COUNT;
+    printf("\"%s\": [", key);
+    for (size_t i = 0; i < count; ++i) {
+        const uint64_t bit = slots ? UINT64_C(1) << i : cap_names[i].flag;
+        if (((bits & bit) != 0) == want)
+            printf("%s\"%s\"", printed++ == 0 ? "" : ", ", slots ? openreg_slots[i].name : cap_names[i].name);
+    }
+    printf("]");
+}
+
+static void
+json_driver(const openreg_driver_record *record)
+{
+    printf("    {");
+    json_field("name", record->name);
+    json_field("state", state_name(record->state));
+    json_field("source", record->source);
+    json_field("version", record->version);
+    json_field("path", record->path);
+    json_field("code", openreg_status_name(record->code));
+    json_field("message", record->message);
+    printf("\"priority\": %d, \"device_count\": %d, \"first_device\": %d, ", record->priority, record->device_count,
+           record->first_device);
+    json_words("caps", record->caps, 0, 1);
+    printf(", ");
+    json_words("native", record->slots, 1, 1);
+    printf(", ");
+    json_words("made_up", record->slots != 0 ? record->slots : ~UINT64_C(0), 1, 0);
+    printf("}");
+}
+
+static void
+json_device(int32_t index, const openreg_device_properties *device)
+{
+    printf("    {\"index\": %d, ", index);
+    json_field("name", device->name);
+    json_field("driver", device->driver);
+    json_field("driver_version", device->driver_version);
+    json_field("torch_device_type", device->torch_device_type);
+    printf("\"ordinal\": %d, \"total_memory\": %" PRIu64 ", \"priority_high\": %d, \"priority_low\": %d, "
+           "\"multiprocessors\": %d, \"capability\": [%d, %d], ",
+           device->ordinal, device->total_memory, device->priority_high, device->priority_low,
+           device->multiprocessors, device->capability_major, device->capability_minor);
+    json_words("caps", device->caps, 0, 1);
+    printf("}");
+}
+
+/* ------------------------------------------------------------------------------------------------------------ main */
+
+static int
+usage(FILE *to, int status)
+{
+    fprintf(to, "usage: openreg-info [--json]\n"
+                "Prints the drivers that were found, where, why one cannot be used, and the devices.\n"
+                "Exit status: 0 if there is a device, 1 if there is none, 2 for a wrong argument.\n");
+    return status;
+}
+
+int
+main(int argc, char **argv)
+{
+    int json = 0;
+    for (int i = 1; i < argc; ++i) {
+        if (strcmp(argv[i], "--json") == 0)
+            json = 1;
+        else if (strcmp(argv[i], "--help") == 0 || strcmp(argv[i], "-h") == 0)
+            return usage(stdout, 0);
+        else
+            return usage(stderr, 2);
+    }
+
+    const openreg_status status = openreg_init();
+    const char *const reason = status == OPENREG_OK ? "" : openreg_last_error()->message;
+    const int32_t devices = status == OPENREG_OK ? openreg_device_count() : 0;
+    const int32_t drivers = openreg_driver_count();
+
+    if (json) {
+        printf("{\n  ");
+        json_field("version", openreg_version());
+        json_field("status", openreg_status_name(status));
+        json_field("error", reason);
+        printf("\n  \"drivers\": [\n");
+    } else {
+        printf("openreg %s\n\ndrivers\n", openreg_version());
+    }
+    for (int32_t i = 0; i < drivers; ++i) {
+        openreg_driver_record record = {.struct_size = sizeof record};
+        if (openreg_driver_record_get(i, &record) != OPENREG_OK)
+            break;
+        if (json) {
+            json_driver(&record);
+            printf("%s\n", i + 1 < drivers ? "," : "");
+        } else {
+            print_driver(&record);
+        }
+    }
+    printf(json ? "  ],\n  \"devices\": [\n" : "\ndevices\n");
+    for (int32_t i = 0; i < devices; ++i) {
+        openreg_device_properties device = {.struct_size = sizeof device};
+        if (openreg_get_device_properties(i, &device) != OPENREG_OK)
+            break;
+        if (json) {
+            json_device(i, &device);
+            printf("%s\n", i + 1 < devices ? "," : "");
+        } else {
+            print_device(i, &device);
+        }
+    }
+    if (json)
+        printf("  ]\n}\n");
+    else if (devices == 0)
+        printf("  none: %s\n", reason);
+    return devices > 0 ? EXIT_SUCCESS : EXIT_FAILURE;
+}

@@ -1,0 +1,88 @@
+"""Builds the package: CMake makes everything native and installs it into torch_openreg/.
+
+Environment:
+    OPENREG_BUILD_DIR   CMake's build directory, kept between builds. One that is configured already is used as it is.
+    OPENREG_CMAKE_ARGS  Further arguments for CMake's configuration.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shlex
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+from setuptools import Extension, setup
+from setuptools.command.build_ext import build_ext
+
+ROOT = Path(__file__).resolve().parent
+PACKAGE = "torch_openreg"
+
+# The torch that is asked must not load an installed build of this package.
+os.environ["TORCH_DEVICE_BACKEND_AUTOLOAD"] = "0"
+
+
+def version() -> str:
+    """Reads the version from the C header."""
+    header = (ROOT / "runtime/include/openreg/openreg.h").read_text(encoding="utf-8")
+    match = re.search(r'^#define OPENREG_VERSION_STRING "([^"]+)"', header, re.MULTILINE)
+    if match is None:
+        raise RuntimeError("openreg.h does not define OPENREG_VERSION_STRING")
+    return match[1]
+
+
+def torch_requirement() -> str:
+    """Ties the package to the minor version of torch that it is built against: torch's C++ interfaces change."""
+    try:
+        import torch
+    except ImportError:
+        sys.exit(
+            "torch_openreg is built against the torch that it runs with, and there is none in this environment.\n"
+            "Install torch first, and build without isolation: pip install --no-build-isolation ."
+        )
+    major, minor = torch.__version__.split("+")[0].split(".")[:2]
+    return f"torch=={major}.{minor}.*"
+
+
+class CMakeBuild(build_ext):
+    """Runs CMake in place of the compiler."""
+
+    def run(self) -> None:
+        """Configures if needed, builds, and installs into the package's folder."""
+        base = ROOT / "python" if self.inplace else Path(self.build_lib).resolve()
+        build = Path(os.environ.get("OPENREG_BUILD_DIR", Path(self.build_temp) / "cmake")).resolve()
+        cmake = shutil.which("cmake")
+        if cmake is None:
+            sys.exit("torch_openreg is built by CMake, and there is no cmake (pip install cmake ninja)")
+        if not (build / "CMakeCache.txt").exists():
+            generator = ["-G", "Ninja"] if shutil.which("ninja") else []
+            subprocess.check_call(
+                [
+                    *(cmake, "-S", str(ROOT), "-B", str(build), *generator),
+                    f"-DPython3_EXECUTABLE={sys.executable}",
+                    "-DOPENREG_BUILD_TESTS=OFF",
+                    *shlex.split(os.environ.get("OPENREG_CMAKE_ARGS", "")),
+                ]
+            )
+        subprocess.check_call([cmake, "--build", str(build), "--parallel", str(os.cpu_count() or 1)])
+        subprocess.check_call([cmake, "--install", str(build), "--prefix", str(base / PACKAGE)])
+
+    def get_source_files(self) -> list[str]:
+        """Names no sources: setuptools would look for them one by one."""
+        return []
+
+    def get_outputs(self) -> list[str]:
+        """Names what the build has put into the package."""
+        top = Path(self.build_lib) / PACKAGE
+        return [str(path) for path in top.rglob("*") if path.is_file() and path.suffix != ".py"]
+
+
+setup(
+    version=version(),
+    install_requires=[torch_requirement()],
+    ext_modules=[Extension(f"{PACKAGE}._C", sources=[])],
+    cmdclass={"build_ext": CMakeBuild},
+)

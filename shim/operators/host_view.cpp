@@ -1,0 +1,406 @@
+#include "shim/operators/host_view.h"
+
+#include <c10/core/InferenceMode.h>
+#include <c10/core/TensorImpl.h>
+#include <openreg/openreg.h>
+
+#include <cstring>
+#include <vector>
+
+#include "shim/device_allocator.h"
+#include "shim/status.h"
+
+namespace c10::openreg {
+namespace {
+
+constexpr c10::DispatchKeySet kLazyBits({c10::DispatchKey::Conjugate, c10::DispatchKey::Negative});
+constexpr size_t kLinearSearch = 24;     // entries up to which a linear search is faster than a hash table
+constexpr size_t kPooledWrappers = 64;   // wrappers that a thread keeps for the next call
+
+// A CPU tensor that can be pointed at another storage with another tensor's metadata, so that a call needs no new
+// objects once its thread is warm.
+class ViewImpl final : public c10::TensorImpl {
+ public:
+  ViewImpl(c10::Storage&& storage, const caffe2::TypeMeta dtype)
+      : TensorImpl(std::move(storage), c10::DispatchKeySet(c10::DispatchKey::CPU), dtype), cpu_keys_(key_set_) {}
+
+  void show(const c10::TensorImpl& original, c10::Storage&& storage) {
+    copy_generic_tensor_metadata(&original, this);
+    device_opt_ = c10::Device(c10::DeviceType::CPU);
+    key_set_ = cpu_keys_ | (original.key_set() & kLazyBits);
+    storage_ = std::move(storage);
+  }
+
+  void release() {
+    storage_ = c10::Storage();
+  }
+
+ private:
+  const c10::DispatchKeySet cpu_keys_;
+};
+
+struct Wrappers {
+  std::vector<c10::intrusive_ptr<ViewImpl>> tensors;
+  std::vector<c10::intrusive_ptr<c10::StorageImpl>> storages;
+};
+
+Wrappers& wrappers() {
+  static thread_local Wrappers mine;
+  return mine;
+}
+
+void drop_storage_reference(void* storage) {
+  c10::intrusive_ptr<c10::StorageImpl>::reclaim(static_cast<c10::StorageImpl*>(storage));
+}
+
+// Memory at `address` that stays alive as long as the storage that owns it.
+c10::DataPtr borrowed_data(void* address, c10::intrusive_ptr<c10::StorageImpl> owner) {
+  return {address, owner.release(), &drop_storage_reference, c10::Device(c10::DeviceType::CPU)};
+}
+
+c10::intrusive_ptr<c10::StorageImpl> make_host_storage(c10::DataPtr&& data, size_t size) {
+  auto& pool = wrappers().storages;
+  if (pool.empty()) {
+    return c10::make_intrusive<c10::StorageImpl>(
+        c10::StorageImpl::use_byte_size_t(), static_cast<int64_t>(size), std::move(data), host_allocations(), true);
+  }
+  auto storage = std::move(pool.back());
+  pool.pop_back();
+  storage->set_data_ptr_noswap(std::move(data));
+  storage->set_nbytes(size);
+  return storage;
+}
+
+at::Tensor make_host_tensor(const c10::TensorImpl& original, c10::intrusive_ptr<c10::StorageImpl> storage) {
+  auto& pool = wrappers().tensors;
+  c10::intrusive_ptr<ViewImpl> host;
+  if (pool.empty()) {
+    // Wrappers outlive the mode that they were made in; those of inference mode would lack a version counter.
+    const c10::InferenceMode normal_mode(false);
+    host = c10::make_intrusive<ViewImpl>(c10::Storage(storage), original.dtype());
+  } else {
+    host = std::move(pool.back());
+    pool.pop_back();
+  }
+  host->show(original, c10::Storage(std::move(storage)));
+  return at::Tensor(std::move(host));
+}
+
+// FNV over 8-byte words in four lanes: only to notice that a kernel wrote what its schema doesn't declare as written
+// (native_batch_norm's running statistics).
+uint64_t checksum_of(const void* data, size_t size) {
+  constexpr uint64_t kPrime = 0x100000001b3;
+  uint64_t lanes[4] = {0xcbf29ce484222325, 0x84222325cbf29ce4, 0x9e3779b97f4a7c15, 0x7f4a7c159e3779b9};
+  const auto* bytes = static_cast<const unsigned char*>(data);
+  for (; size >= 32; size -= 32, bytes += 32) {
+    uint64_t words[4];
+    std::memcpy(words, bytes, sizeof words);
+    for (int lane = 0; lane < 4; ++lane) {
+      lanes[lane] = (lanes[lane] ^ words[lane]) * kPrime;
+      lanes[lane] ^= lanes[lane] >> 29;
+    }
+  }
+  for (; size > 0; --size, ++bytes) {
+    lanes[0] = (lanes[0] ^ *bytes) * kPrime;
+  }
+  return ((lanes[0] * kPrime ^ lanes[1]) * kPrime ^ lanes[2]) * kPrime ^ lanes[3];
+}
+
+bool metadata_differs(const c10::TensorImpl& a, const c10::TensorImpl& b) {
+  return a.sizes() != b.sizes() || a.strides() != b.strides() || a.storage_offset() != b.storage_offset() ||
+      (a.key_set() & kLazyBits) != (b.key_set() & kLazyBits);
+}
+
+void set_lazy_bits(const at::Tensor& tensor, const c10::TensorImpl& like) {
+  tensor._set_conj(like.key_set().has(c10::DispatchKey::Conjugate));
+  tensor._set_neg(like.key_set().has(c10::DispatchKey::Negative));
+}
+
+} // namespace
+
+void wait_for_current_stream(DeviceIndex device) {
+  openreg_stream stream = OPENREG_STREAM_DEFAULT;
+  OPENREG_CHECK(openreg_current_stream(device, &stream));
+  int32_t done = 0;
+  OPENREG_CHECK(openreg_stream_query(device, stream, &done));
+  if (!done) {
+    OPENREG_CHECK(openreg_stream_synchronize(device, stream));
+  }
+}
+
+at::Tensor tensor_over(c10::Storage storage, const at::Tensor& like) {
+  auto tensor = at::detail::make_tensor<c10::TensorImpl>(
+      std::move(storage), c10::DispatchKeySet(c10::DispatchKey::PrivateUse1), like.dtype());
+  auto* impl = tensor.unsafeGetTensorImpl();
+  impl->set_sizes_and_strides(like.sizes(), like.strides(), like.storage_offset());
+  const auto* source = like.unsafeGetTensorImpl();
+  if (source->key_set().has_any(kLazyBits)) {
+    set_lazy_bits(tensor, *source);
+  }
+  return tensor;
+}
+
+HostView::HostView(const std::string& name, DeviceIndex device) : name_(name), device_(-1) {
+  if (device >= 0) {
+    use_device(device);
+  }
+}
+
+HostView::~HostView() {
+  auto& pool = wrappers();
+  for (auto& entry : tensors_) {
+    auto host = c10::intrusive_ptr<ViewImpl>::reclaim(static_cast<ViewImpl*>(entry.host.unsafeReleaseTensorImpl()));
+    // A wrapper that somebody kept, or that grew state of its own, is not used again.
+    if (host.use_count() == 1 && pool.tensors.size() < kPooledWrappers && host->autograd_meta() == nullptr &&
+        !host->is_python_dispatch()) {
+      host->release();
+      pool.tensors.push_back(std::move(host));
+    }
+  }
+  for (auto& entry : storages_) {
+    if (entry.host.use_count() == 1) {
+      if (pool.storages.size() < kPooledWrappers && entry.host->resizable()) {
+        entry.host->set_data_ptr_noswap(c10::DataPtr());
+        pool.storages.push_back(std::move(entry.host));
+      }
+    } else if (entry.way == OperatorWay::aliased && entry.host->data_ptr().get() == entry.host_data) {
+      // The kernel kept the alias: from now on the alias keeps the device's storage.
+      entry.host->set_data_ptr_noswap(borrowed_data(
+          entry.host_data, c10::intrusive_ptr<c10::StorageImpl>::reclaim_copy(entry.original)));
+    }
+  }
+  if (staged_bytes_ > 0 || (way_is_known_ && way_ == OperatorWay::staged)) {
+    try {
+      count_staged_call(name_, staged_bytes_);
+    } catch (...) {
+      // Out of host memory for a counter: the call itself has its result.
+    }
+  } else if (way_is_known_) {
+    count_aliased_call();
+  }
+}
+
+void HostView::use_device(DeviceIndex device) {
+  for (const DeviceIndex waited : devices_) {
+    if (waited == device) {
+      return;
+    }
+  }
+  const OperatorWay way = operator_way(device);
+  wait_for_current_stream(device);
+  devices_.push_back(device);
+  if (!way_is_known_) {
+    device_ = device;
+    way_ = way;
+    way_is_known_ = true;
+    if (way == OperatorWay::aliased) {
+      allocations_.emplace(device);
+    }
+  }
+}
+
+HostView::TensorEntry* HostView::find_tensor(const c10::TensorImpl* original) {
+  if (tensors_.size() <= kLinearSearch) {
+    for (auto& entry : tensors_) {
+      if (entry.original.unsafeGetTensorImpl() == original) {
+        return &entry;
+      }
+    }
+    return nullptr;
+  }
+  for (size_t i = tensor_index_.size(); i < tensors_.size(); ++i) {
+    tensor_index_.emplace(tensors_[i].original.unsafeGetTensorImpl(), i);
+  }
+  const auto found = tensor_index_.find(original);
+  return found == tensor_index_.end() ? nullptr : &tensors_[found->second];
+}
+
+HostView::StorageEntry* HostView::find_storage(const c10::StorageImpl* original) {
+  if (storages_.size() <= kLinearSearch) {
+    for (auto& entry : storages_) {
+      if (entry.original == original) {
+        return &entry;
+      }
+    }
+    return nullptr;
+  }
+  for (size_t i = storage_index_.size(); i < storages_.size(); ++i) {
+    storage_index_.emplace(storages_[i].original, i);
+  }
+  const auto found = storage_index_.find(original);
+  return found == storage_index_.end() ? nullptr : &storages_[found->second];
+}
+
+at::Tensor HostView::view(at::Tensor tensor, bool written) {
+  if (!tensor.defined() || !tensor.is_privateuseone()) {
+    return tensor;
+  }
+  if (auto* known = find_tensor(tensor.unsafeGetTensorImpl())) {
+    known->written |= written;
+    if (written) {
+      find_storage(tensor.storage().unsafeGetStorageImpl())->written = true;
+    }
+    return known->host;
+  }
+  TORCH_CHECK_NOT_IMPLEMENTED(
+      tensor.has_storage() && tensor.layout() == c10::kStrided,
+      name_,
+      ": openreg has no support for tensors of layout ",
+      tensor.layout(),
+      ".");
+  const DeviceIndex device = tensor.device().index();
+  use_device(device);
+  auto storage = host_storage(tensor.storage(), device, written);
+  at::Tensor host = make_host_tensor(*tensor.unsafeGetTensorImpl(), std::move(storage));
+  tensors_.push_back({std::move(tensor), host, written});
+  return host;
+}
+
+c10::intrusive_ptr<c10::StorageImpl> HostView::host_storage(
+    const c10::Storage& storage,
+    DeviceIndex device,
+    bool written) {
+  c10::StorageImpl* original = storage.unsafeGetStorageImpl();
+  if (auto* known = find_storage(original)) {
+    known->written |= written;
+    return known->host;
+  }
+  const OperatorWay way = operator_way(device);
+  // Writing makes a copy-on-write storage its own, as mutable_data_ptr() does in a kernel.
+  void* const data = written ? original->mutable_data() : const_cast<void*>(original->data());
+  const size_t size = original->nbytes();
+  StorageEntry entry{original, {}, nullptr, size, 0, device, way, written};
+  if (data == nullptr) {
+    entry.host = make_host_storage({nullptr, c10::Device(c10::DeviceType::CPU)}, size);
+  } else if (way == OperatorWay::aliased) {
+    OPENREG_CHECK(openreg_host_alias(data, &entry.host_data));
+    entry.host = make_host_storage({entry.host_data, c10::Device(c10::DeviceType::CPU)}, size);
+  } else {
+    c10::DataPtr copy;
+    {
+      const AllocateOnDevice ordinary(-1);
+      copy = host_allocations()->allocate(size);
+    }
+    OPENREG_CHECK(openreg_memcpy(copy.get(), OPENREG_HOST, data, device, size));
+    staged_bytes_ += size;
+    entry.host_data = copy.get();
+    entry.checksum = written ? 0 : checksum_of(entry.host_data, size);
+    entry.host = make_host_storage(std::move(copy), size);
+  }
+  storages_.push_back(entry);
+  return entry.host;
+}
+
+c10::DataPtr HostView::device_data(c10::DataPtr& data, size_t size, DeviceIndex device) {
+  if (data.get() == nullptr || size == 0) {
+    return {nullptr, c10::Device(c10::DeviceType::PrivateUse1, device)};
+  }
+  if (c10::DataPtr block = take_device_block(data)) {
+    return block;
+  }
+  // Memory that didn't come from the device: staged, or allocated by the kernel in a way of its own.
+  c10::DataPtr block = device_allocator().allocate_on(device, size);
+  OPENREG_CHECK(openreg_memcpy(block.get(), device, data.get(), OPENREG_HOST, size));
+  if (way_ == OperatorWay::staged) {
+    staged_bytes_ += size;
+  }
+  return block;
+}
+
+void HostView::write_storage_back(StorageEntry& entry) {
+  c10::StorageImpl& host = *entry.host;
+  if (host.data_ptr().get() != entry.host_data || host.nbytes() != entry.size) {
+    // Resized: the kernel's new memory becomes the storage's, and the old memory goes back to the device.
+    const size_t size = host.nbytes();
+    c10::DataPtr data = device_data(host._mutable_data_ptr_no_checks(), size, entry.device);
+    void* const moved = data.get();
+    entry.original->set_data_ptr_noswap(std::move(data));
+    entry.original->set_nbytes(size);
+    entry.size = size;
+    if (entry.way == OperatorWay::aliased) {
+      void* alias = nullptr;
+      if (moved != nullptr) {
+        OPENREG_CHECK(openreg_host_alias(moved, &alias));
+      }
+      host.set_data_ptr_noswap({alias, c10::Device(c10::DeviceType::CPU)});
+      entry.host_data = alias;
+    }
+    return;
+  }
+  if (entry.way == OperatorWay::staged && entry.host_data != nullptr &&
+      (entry.written || checksum_of(entry.host_data, entry.size) != entry.checksum)) {
+    OPENREG_CHECK(
+        openreg_memcpy(entry.original->mutable_data(), entry.device, entry.host_data, OPENREG_HOST, entry.size));
+    staged_bytes_ += entry.size;
+  }
+}
+
+void HostView::write_metadata_back(const TensorEntry& entry) {
+  auto* original = entry.original.unsafeGetTensorImpl();
+  const auto* host = entry.host.unsafeGetTensorImpl();
+  if (entry.written && metadata_differs(*original, *host)) {
+    original->set_sizes_and_strides(host->sizes(), host->strides(), host->storage_offset());
+    set_lazy_bits(entry.original, *host);
+  }
+}
+
+void HostView::finish() {
+  for (auto& entry : storages_) {
+    write_storage_back(entry);
+  }
+  for (const auto& entry : tensors_) {
+    write_metadata_back(entry);
+  }
+}
+
+c10::intrusive_ptr<c10::StorageImpl> HostView::adopt_storage(c10::StorageImpl& storage) {
+  for (const auto& known : adopted_) {
+    if (known.host == &storage) {
+      return known.device;
+    }
+  }
+  const size_t size = storage.nbytes();
+  c10::DataPtr& host_data = storage._mutable_data_ptr_no_checks();
+  void* const host_address = host_data.get();
+  auto adopted = c10::make_intrusive<c10::StorageImpl>(
+      c10::StorageImpl::use_byte_size_t(),
+      static_cast<int64_t>(size),
+      device_data(host_data, size, device_),
+      &device_allocator(),
+      /*resizable=*/true);
+  if (host_address != nullptr && host_data.get_context() == nullptr) {
+    storage.set_data_ptr_noswap(borrowed_data(host_address, adopted)); // for whoever else holds the CPU storage
+  }
+  adopted_.push_back({&storage, adopted});
+  return adopted;
+}
+
+at::Tensor HostView::adopt(const at::Tensor& result) {
+  if (!result.defined() || result.is_privateuseone()) {
+    return result;
+  }
+  const auto* impl = result.unsafeGetTensorImpl();
+  for (const auto& entry : tensors_) {
+    if (entry.host.unsafeGetTensorImpl() == impl) {
+      return entry.original;
+    }
+  }
+  TORCH_CHECK_NOT_IMPLEMENTED(
+      result.is_cpu() && result.layout() == c10::kStrided && !result.is_quantized() && !impl->is_nested() &&
+          result.has_storage(),
+      name_,
+      ": the result is a sparse, nested or quantized tensor, for which openreg has no support.");
+  auto* storage = result.storage().unsafeGetStorageImpl();
+  for (const auto& entry : storages_) {
+    if (entry.host.get() == storage) {
+      return tensor_over(c10::Storage(c10::intrusive_ptr<c10::StorageImpl>::reclaim_copy(entry.original)), result);
+    }
+  }
+  auto adopted = tensor_over(c10::Storage(adopt_storage(*storage)), result);
+  if (impl->is_wrapped_number()) {
+    adopted.unsafeGetTensorImpl()->set_wrapped_number(true);
+  }
+  return adopted;
+}
+
+} // namespace c10::openreg

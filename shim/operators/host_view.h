@@ -1,0 +1,99 @@
+// openreg tensors as CPU tensors, for the length of one operator call.
+//
+// The recipe and its traps are those of PyTorch's own overlap, identity and resize checks: there is one CPU storage per
+// openreg storage and one CPU tensor per openreg tensor, with the same sizes, strides, offset, dtype and conj/neg bits,
+// so that a kernel sees exactly what it would see on the CPU.
+//   aliased  the CPU storage lies over the device's memory (openreg_host_alias()); nothing is copied.
+//   staged   the CPU storage is a copy; storages that the kernel wrote are copied back by finish().
+#pragma once
+
+#include <ATen/core/Tensor.h>
+#include <c10/core/StorageImpl.h>
+#include <c10/util/SmallVector.h>
+
+#include "shim/operators/host_allocations.h"
+#include "shim/operators/ways.h"
+
+#include <optional>
+#include <string>
+#include <unordered_map>
+
+namespace c10::openreg {
+
+class HostView {
+ public:
+  // `device`: where fresh results go and, aliased, where the kernel's allocations come from. -1: taken from the first
+  // tensor that view() sees. `name` is counted where a call is staged; it must outlive this object.
+  HostView(const std::string& name, DeviceIndex device);
+  ~HostView(); // without finish(), as after an exception: metadata is not written back
+
+  HostView(const HostView&) = delete;
+  HostView& operator=(const HostView&) = delete;
+
+  // The CPU tensor of an openreg tensor; any other tensor is returned as it is. Waits for the current stream of the
+  // tensor's device. `written`: the kernel changes the tensor's data or metadata. Keeps `tensor` alive.
+  at::Tensor view(at::Tensor tensor, bool written);
+
+  // After the kernel: takes over storages that it resized, copies staged data back and writes changed sizes back.
+  void finish();
+
+  // A result of the kernel as an openreg tensor: the tensor that it is a view() of, a view of that tensor's storage,
+  // or a new tensor whose memory is the device's. After finish(). CPU scalars that were passed in stay as they are.
+  at::Tensor adopt(const at::Tensor& result);
+
+  DeviceIndex device() const {
+    return device_;
+  }
+
+ private:
+  struct StorageEntry {
+    c10::StorageImpl* original;                  // kept alive by a TensorEntry
+    c10::intrusive_ptr<c10::StorageImpl> host;
+    void* host_data;                             // what `host` held when the kernel started
+    size_t size;
+    uint64_t checksum;                           // staged and not declared as written
+    DeviceIndex device;
+    OperatorWay way;
+    bool written;
+  };
+  struct TensorEntry {
+    at::Tensor original;
+    at::Tensor host;
+    bool written;
+  };
+  struct Adopted {
+    c10::StorageImpl* host;
+    c10::intrusive_ptr<c10::StorageImpl> device;
+  };
+
+  TensorEntry* find_tensor(const c10::TensorImpl* original);
+  StorageEntry* find_storage(const c10::StorageImpl* original);
+  c10::intrusive_ptr<c10::StorageImpl> host_storage(const c10::Storage& storage, DeviceIndex device, bool written);
+  void write_storage_back(StorageEntry& entry);
+  static void write_metadata_back(const TensorEntry& entry);
+  c10::intrusive_ptr<c10::StorageImpl> adopt_storage(c10::StorageImpl& storage);
+  c10::DataPtr device_data(c10::DataPtr& data, size_t size, DeviceIndex device);
+  void use_device(DeviceIndex device);
+
+  const std::string& name_;
+  DeviceIndex device_;
+  OperatorWay way_ = OperatorWay::aliased;
+  bool way_is_known_ = false;
+  uint64_t staged_bytes_ = 0;
+  std::optional<AllocateOnDevice> allocations_;
+  c10::SmallVector<StorageEntry, 6> storages_;
+  c10::SmallVector<TensorEntry, 6> tensors_;
+  // Positions by original, kept once there are too many entries for a linear search (foreach operators).
+  std::unordered_map<const void*, size_t> tensor_index_;
+  std::unordered_map<const void*, size_t> storage_index_;
+  c10::SmallVector<DeviceIndex, 2> devices_; // whose current streams were waited for
+  c10::SmallVector<Adopted, 2> adopted_;
+};
+
+// Waits until the calling thread's current stream of the device has no work left; cheap when it has none.
+void wait_for_current_stream(DeviceIndex device);
+
+// A new openreg tensor over a storage, with the sizes, strides, offset and conj/neg bits of `like`.
+at::Tensor tensor_over(c10::Storage storage, const at::Tensor& like);
+
+} // namespace c10::openreg

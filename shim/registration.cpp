@@ -1,0 +1,41 @@
+// Registrations of the shim. They run inside dlopen(): each stores a pointer, opens no driver, reads no environment
+// variable and throws nothing. The objects are never destroyed, so nothing of them runs at exit. Operators and autocast
+// rules register in their own files.
+#include "shim/registration.h"
+
+#include <ATen/core/CachingHostAllocator.h>
+
+#include "shim/device_allocator.h"
+#include "shim/guard.h"
+#include "shim/hooks.h"
+#include "shim/host_allocator.h"
+
+namespace c10::openreg {
+
+namespace {
+
+const char* register_backend() noexcept {
+  constexpr DeviceType type = DeviceType::PrivateUse1;
+  if (at::isPrivateUse1HooksRegistered() || c10::impl::hasDeviceGuardImpl(type)) {
+    return "another PrivateUse1 backend is registered in this process already";
+  }
+  try {
+    c10::impl::registerDeviceGuard(type, new OpenRegGuardImpl);
+    c10::SetAllocator(type, &device_allocator());
+    at::setHostAllocator(type, &host_allocator());
+    at::RegisterPrivateUse1HooksInterface(new OpenRegHooks);
+  } catch (...) {
+    return "PyTorch refused the registration";
+  }
+  return nullptr;
+}
+
+const char* const registration_result = register_backend();
+
+} // namespace
+
+const char* registration_error() noexcept {
+  return registration_result;
+}
+
+} // namespace c10::openreg

@@ -1,0 +1,35 @@
+#include "shim/status.h"
+
+#include <string>
+#include <utility>
+
+namespace c10::openreg {
+
+namespace {
+
+std::string describe(openreg_status status) {
+  const openreg_error& error = *openreg_last_error();
+  const char* name = openreg_status_name(status);
+  // A status without a matching record would be a defect of the runtime; a general text beats another call's text.
+  std::string text = error.code == status ? error.message : openreg_status_text(status);
+  if (text.find(name) == std::string::npos) { // texts that come from a driver hold the name already
+    text.append(" (").append(name).append(")");
+  }
+  return text;
+}
+
+} // namespace
+
+void throw_status(openreg_status status, SourceLocation location) {
+  std::string text = describe(status);
+  switch (status) {
+    case OPENREG_E_NOMEM:
+      throw OutOfMemoryError(location, std::move(text));
+    case OPENREG_E_UNSUPPORTED:
+      throw NotImplementedError(location, std::move(text));
+    default:
+      throw Error(location, std::move(text));
+  }
+}
+
+} // namespace c10::openreg

@@ -1,0 +1,698 @@
+/* full_toy_driver.c: a driver with every slot, for tests (full_toy_driver.h). It counts calls, fails on request, and can
+ * hold queued work back, so that tests see what is pending. Bytes move at once; only the books are asynchronous.
+ *
+ * Options: devices; fail=<slot>:<n>, which makes the n-th call of that slot since open() fail. */
+#define _GNU_SOURCE
+#include "full_toy_driver.h"
+
+#include <pthread.h>
+#include <stdatomic.h>
+#include <stdlib.h>
+#include <string.h>
+
+#define SLOTS(X)                                                                                                      \
+    X(open) X(close) X(device_count) X(mem_alloc) X(mem_free) X(copy) X(device_sync) X(device_info) X(fill)           \
+    X(stream_create) X(stream_destroy) X(stream_query) X(stream_sync) X(stream_wait) X(event_create)                  \
+    X(event_destroy) X(event_record) X(event_query) X(event_sync) X(probe) X(device_active) X(device_bind)            \
+    X(pointer_info) X(host_alloc) X(host_free) X(mem_info) X(event_elapsed) X(host_alias) X(stream_native)            \
+    X(extension)
+
+#define SLOT_NAME(name) #name,
+static const char *const slot_names[] = {SLOTS(SLOT_NAME)};
+#define SLOT_NUMBER(name) slot_##name,
+enum { SLOTS(SLOT_NUMBER) slot_count };
+
+#define MAX_DEVICES 200
+#define MAX_STREAMS 4096
+
+/* A timeline: `queued` tasks were given to it, the first `completed` have ended. Kept until close(), because events
+ * refer to it. */
+struct openreg_driver_stream_s {
+    int32_t device;
+    int32_t priority;
+    uint64_t queued, completed;
+    int is_live;
+};
+
+struct openreg_driver_event_s {
+    openreg_driver_stream timeline; /* of the latest record, or NULL */
+    uint64_t position;
+    double milliseconds;
+    uint32_t flags;
+};
+
+struct openreg_instance_s {
+    int32_t devices;
+    struct openreg_driver_stream_s defaults[MAX_DEVICES];
+    struct openreg_driver_stream_s streams[MAX_STREAMS];
+    int stream_count;
+    int has_context[MAX_DEVICES];
+};
+
+static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER; /* guards everything below and all timelines */
+static pthread_cond_t released = PTHREAD_COND_INITIALIZER;
+static int held;
+static int calls[slot_count];
+static int fail_slot = -1, fail_in, fail_flags;
+static openreg_status fail_code;
+static int32_t devices_found = 2;
+static int live_instances, live_memory, live_streams, live_events, live_host;
+static double clock_ms;
+static char seen_options[1024]; /* "key=value\n" */
+static void (*open_callback)(void);
+
+static const openreg_host *the_host;
+static _Thread_local int32_t bound_device;
+
+static int
+slot_of(const char *name)
+{
+    for (int i = 0; i < slot_count; ++i)
+        if (strcmp(slot_names[i], name) == 0)
+            return i;
+    return -1;
+}
+
+/* Counts the call; OPENREG_OK, or the failure that a test has asked for. */
+static openreg_status
+enter(int slot)
+{
+    (void)pthread_mutex_lock(&lock);
+    ++calls[slot];
+    openreg_status code = OPENREG_OK;
+    unsigned flags = 0;
+    if (slot == fail_slot && (--fail_in == 0 || (fail_in < 0 && ((unsigned)fail_flags & FULL_TOY_FOREVER) != 0))) {
+        code = fail_code;
+        flags = (unsigned)fail_flags;
+    }
+    (void)pthread_mutex_unlock(&lock);
+    if (code != OPENREG_OK && (flags & FULL_TOY_SILENT) == 0)
+        (void)openreg_fail(the_host, code, 42, "%s was told to fail", slot_names[slot]);
+    return code;
+}
+
+#define ENTER(name)                                                                                                   \
+    do {                                                                                                              \
+        const openreg_status enter_status = enter(slot_##name);                                                       \
+        if (enter_status != OPENREG_OK)                                                                               \
+            return enter_status;                                                                                      \
+    } while (0)
+
+static void
+add(int *counter, int change)
+{
+    (void)pthread_mutex_lock(&lock);
+    *counter += change;
+    (void)pthread_mutex_unlock(&lock);
+}
+
+/* ------------------------------------------------------------------------------------------------------- timelines */
+
+static openreg_driver_stream
+timeline_of(openreg_instance toy, int32_t dev, openreg_driver_stream stream)
+{
+    return stream != NULL ? stream : &toy->defaults[dev];
+}
+
+static uint64_t
+queue(openreg_driver_stream timeline)
+{
+    (void)pthread_mutex_lock(&lock);
+    const uint64_t position = ++timeline->queued;
+    if (!held)
+        timeline->completed = position;
+    clock_ms += 1.0;
+    (void)pthread_mutex_unlock(&lock);
+    return position;
+}
+
+static int
+has_passed(openreg_driver_stream timeline, uint64_t position)
+{
+    (void)pthread_mutex_lock(&lock);
+    if (!held)
+        timeline->completed = timeline->queued;
+    const int passed = timeline->completed >= position;
+    (void)pthread_mutex_unlock(&lock);
+    return passed;
+}
+
+static void
+wait_until_passed(openreg_driver_stream timeline, uint64_t position)
+{
+    (void)pthread_mutex_lock(&lock);
+    while (held && timeline->completed < position)
+        (void)pthread_cond_wait(&released, &lock);
+    if (!held)
+        timeline->completed = timeline->queued;
+    (void)pthread_mutex_unlock(&lock);
+}
+
+static uint64_t
+end_of(openreg_driver_stream timeline)
+{
+    (void)pthread_mutex_lock(&lock);
+    const uint64_t end = timeline->queued;
+    (void)pthread_mutex_unlock(&lock);
+    return end;
+}
+
+/* ------------------------------------------------------------------------------------------------------------ slots */
+
+static openreg_status
+read_options(const openreg_host *host, const openreg_option *options, size_t n, int32_t *devices)
+{
+    (void)pthread_mutex_lock(&lock);
+    *devices = devices_found;
+    seen_options[0] = '\0';
+    for (size_t i = 0; i < n; ++i) {
+        char line[256];
+        (void)snprintf(line, sizeof line, "%s=%s\n", options[i].key, options[i].value);
+        (void)strncat(seen_options, line, sizeof seen_options - strlen(seen_options) - 1);
+        if (strcmp(options[i].key, "devices") == 0)
+            *devices = (int32_t)strtol(options[i].value, NULL, 10);
+        char slot[64];
+        int nth;
+        if (strcmp(options[i].key, "fail") == 0 && sscanf(options[i].value, "%63[a-z_]:%d", slot, &nth) == 2) {
+            fail_slot = slot_of(slot);
+            fail_in = nth;
+            fail_code = OPENREG_E_INTERNAL;
+            fail_flags = 0;
+        }
+    }
+    (void)pthread_mutex_unlock(&lock);
+    if (*devices > MAX_DEVICES)
+        return openreg_fail(host, OPENREG_E_INVALID, 0, "devices must be at most %d", MAX_DEVICES);
+    return OPENREG_OK;
+}
+
+static openreg_status
+toy_open(const openreg_host *host, const openreg_option *options, size_t n, openreg_instance *out)
+{
+    the_host = host;
+    int32_t devices;
+    const openreg_status status = read_options(host, options, n, &devices);
+    if (status != OPENREG_OK)
+        return status;
+    ENTER(open);
+    (void)pthread_mutex_lock(&lock);
+    void (*const callback)(void) = open_callback;
+    (void)pthread_mutex_unlock(&lock);
+    if (callback != NULL)
+        callback();
+    openreg_instance const toy = calloc(1, sizeof *toy);
+    if (toy == NULL)
+        return openreg_fail(host, OPENREG_E_NOMEM, 0, "no host memory");
+    toy->devices = devices;
+    add(&live_instances, 1);
+    *out = toy;
+    return OPENREG_OK;
+}
+
+static openreg_status
+toy_close(openreg_instance toy)
+{
+    ENTER(close);
+    add(&live_instances, -1);
+    free(toy);
+    return OPENREG_OK;
+}
+
+static openreg_status
+toy_device_count(openreg_instance toy, int32_t *out)
+{
+    ENTER(device_count);
+    *out = toy->devices;
+    return OPENREG_OK;
+}
+
+static openreg_status
+toy_mem_alloc(openreg_instance toy, int32_t dev, uint64_t size, openreg_driver_stream stream, void **out)
+{
+    (void)stream;
+    ENTER(mem_alloc);
+    void *memory = NULL;
+    if (size > (UINT64_C(1) << 40) || posix_memalign(&memory, 512, size) != 0)
+        return openreg_fail(the_host, OPENREG_E_NOMEM, 2, "device %d is full", dev);
+    add(&toy->has_context[dev], 1);
+    add(&live_memory, 1);
+    *out = memory;
+    return OPENREG_OK;
+}
+
+static openreg_status
+toy_mem_free(openreg_instance toy, int32_t dev, void *ptr, openreg_driver_stream stream)
+{
+    (void)toy;
+    (void)dev;
+    (void)stream;
+    ENTER(mem_free);
+    add(&live_memory, -1);
+    free(ptr);
+    return OPENREG_OK;
+}
+
+static openreg_status
+toy_copy(openreg_instance toy, void *dst, int32_t dst_dev, const void *src, int32_t src_dev, uint64_t size,
+         int32_t stream_dev, openreg_driver_stream stream)
+{
+    (void)dst_dev;
+    (void)src_dev;
+    ENTER(copy);
+    memcpy(dst, src, size);
+    (void)queue(timeline_of(toy, stream_dev, stream));
+    return OPENREG_OK;
+}
+
+static openreg_status
+toy_device_sync(openreg_instance toy, int32_t dev)
+{
+    ENTER(device_sync);
+    wait_until_passed(&toy->defaults[dev], end_of(&toy->defaults[dev]));
+    (void)pthread_mutex_lock(&lock);
+    const int count = toy->stream_count;
+    (void)pthread_mutex_unlock(&lock);
+    for (int i = 0; i < count; ++i)
+        if (toy->streams[i].device == dev)
+            wait_until_passed(&toy->streams[i], end_of(&toy->streams[i]));
+    return OPENREG_OK;
+}
+
+static openreg_status
+toy_device_info(openreg_instance toy, int32_t dev, openreg_device_info *inout)
+{
+    (void)toy;
+    ENTER(device_info);
+    inout->total_bytes = UINT64_C(1) << 30;
+    inout->min_alignment = 512;
+    inout->priority_low = 0;
+    inout->priority_high = -2;
+    inout->multiprocessors = 4;
+    inout->capability_major = 1;
+    inout->capability_minor = 2;
+    (void)snprintf(inout->name, sizeof inout->name, "Full toy %d", dev);
+    memset(inout->uuid, dev + 1, sizeof inout->uuid);
+    return OPENREG_OK;
+}
+
+static openreg_status
+toy_fill(openreg_instance toy, int32_t dev, void *dst, uint8_t value, uint64_t size, openreg_driver_stream stream)
+{
+    ENTER(fill);
+    memset(dst, value, size);
+    (void)queue(timeline_of(toy, dev, stream));
+    return OPENREG_OK;
+}
+
+static openreg_status
+toy_stream_create(openreg_instance toy, int32_t dev, uint32_t flags, int32_t priority, openreg_driver_stream *out)
+{
+    (void)flags;
+    ENTER(stream_create);
+    (void)pthread_mutex_lock(&lock);
+    openreg_driver_stream const stream = toy->stream_count < MAX_STREAMS ? &toy->streams[toy->stream_count] : NULL;
+    if (stream != NULL) {
+        stream->device = dev;
+        stream->priority = priority;
+        stream->is_live = 1;
+        ++toy->stream_count;
+        ++live_streams;
+        ++toy->has_context[dev];
+    }
+    (void)pthread_mutex_unlock(&lock);
+    if (stream == NULL)
+        return openreg_fail(the_host, OPENREG_E_NOMEM, 0, "no more streams");
+    *out = stream;
+    return OPENREG_OK;
+}
+
+static openreg_status
+toy_stream_destroy(openreg_instance toy, int32_t dev, openreg_driver_stream stream)
+{
+    (void)toy;
+    (void)dev;
+    ENTER(stream_destroy);
+    if (stream != NULL)
+        add(&live_streams, -1);
+    return OPENREG_OK;
+}
+
+static openreg_status
+toy_stream_query(openreg_instance toy, int32_t dev, openreg_driver_stream stream, int32_t *done)
+{
+    ENTER(stream_query);
+    openreg_driver_stream const timeline = timeline_of(toy, dev, stream);
+    *done = has_passed(timeline, end_of(timeline));
+    return OPENREG_OK;
+}
+
+static openreg_status
+toy_stream_sync(openreg_instance toy, int32_t dev, openreg_driver_stream stream)
+{
+    ENTER(stream_sync);
+    openreg_driver_stream const timeline = timeline_of(toy, dev, stream);
+    wait_until_passed(timeline, end_of(timeline));
+    return OPENREG_OK;
+}
+
+static openreg_status
+toy_stream_wait(openreg_instance toy, int32_t dev, openreg_driver_stream stream, openreg_driver_event event)
+{
+    (void)event;
+    ENTER(stream_wait);
+    (void)queue(timeline_of(toy, dev, stream));
+    return OPENREG_OK;
+}
+
+static openreg_status
+toy_event_create(openreg_instance toy, int32_t dev, uint32_t flags, openreg_driver_event *out)
+{
+    (void)toy;
+    (void)dev;
+    ENTER(event_create);
+    openreg_driver_event const event = calloc(1, sizeof *event);
+    if (event == NULL)
+        return openreg_fail(the_host, OPENREG_E_NOMEM, 0, "no host memory");
+    event->flags = flags;
+    add(&live_events, 1);
+    *out = event;
+    return OPENREG_OK;
+}
+
+static openreg_status
+toy_event_destroy(openreg_instance toy, openreg_driver_event event)
+{
+    (void)toy;
+    ENTER(event_destroy);
+    if (event != NULL)
+        add(&live_events, -1);
+    free(event);
+    return OPENREG_OK;
+}
+
+static openreg_status
+toy_event_record(openreg_instance toy, int32_t dev, openreg_driver_event event, openreg_driver_stream stream)
+{
+    ENTER(event_record);
+    openreg_driver_stream const timeline = timeline_of(toy, dev, stream);
+    const uint64_t position = queue(timeline);
+    (void)pthread_mutex_lock(&lock);
+    event->timeline = timeline;
+    event->position = position;
+    event->milliseconds = clock_ms;
+    (void)pthread_mutex_unlock(&lock);
+    return OPENREG_OK;
+}
+
+static void
+read_event(openreg_driver_event event, openreg_driver_stream *timeline, uint64_t *position)
+{
+    (void)pthread_mutex_lock(&lock);
+    *timeline = event->timeline;
+    *position = event->position;
+    (void)pthread_mutex_unlock(&lock);
+}
+
+static openreg_status
+toy_event_query(openreg_instance toy, openreg_driver_event event, int32_t *done)
+{
+    (void)toy;
+    ENTER(event_query);
+    openreg_driver_stream timeline;
+    uint64_t position;
+    read_event(event, &timeline, &position);
+    *done = timeline == NULL || has_passed(timeline, position);
+    return OPENREG_OK;
+}
+
+static openreg_status
+toy_event_sync(openreg_instance toy, openreg_driver_event event)
+{
+    (void)toy;
+    ENTER(event_sync);
+    openreg_driver_stream timeline;
+    uint64_t position;
+    read_event(event, &timeline, &position);
+    if (timeline != NULL)
+        wait_until_passed(timeline, position);
+    return OPENREG_OK;
+}
+
+static openreg_status
+toy_probe(const openreg_host *host, const openreg_option *options, size_t n, int32_t *count)
+{
+    the_host = host;
+    int32_t devices;
+    const openreg_status status = read_options(host, options, n, &devices);
+    if (status != OPENREG_OK)
+        return status;
+    ENTER(probe);
+    *count = devices;
+    return OPENREG_OK;
+}
+
+static openreg_status
+toy_device_active(openreg_instance toy, int32_t dev, int32_t *out)
+{
+    ENTER(device_active);
+    (void)pthread_mutex_lock(&lock);
+    *out = toy->has_context[dev] != 0;
+    (void)pthread_mutex_unlock(&lock);
+    return OPENREG_OK;
+}
+
+static openreg_status
+toy_device_bind(openreg_instance toy, int32_t dev)
+{
+    (void)toy;
+    ENTER(device_bind);
+    bound_device = dev;
+    return OPENREG_OK;
+}
+
+static openreg_status
+toy_pointer_info(openreg_instance toy, const void *ptr, int32_t *dev, uint32_t *kind)
+{
+    (void)toy;
+    (void)ptr;
+    ENTER(pointer_info);
+    *dev = -1;
+    *kind = OPENREG_POINTER_UNKNOWN;
+    return OPENREG_OK;
+}
+
+static openreg_status
+toy_host_alloc(openreg_instance toy, uint64_t size, void **out)
+{
+    (void)toy;
+    ENTER(host_alloc);
+    void *memory = NULL;
+    if (posix_memalign(&memory, 4096, size) != 0)
+        return openreg_fail(the_host, OPENREG_E_NOMEM, 0, "no pinned memory");
+    add(&live_host, 1);
+    *out = memory;
+    return OPENREG_OK;
+}
+
+static openreg_status
+toy_host_free(openreg_instance toy, void *ptr)
+{
+    (void)toy;
+    ENTER(host_free);
+    add(&live_host, -1);
+    free(ptr);
+    return OPENREG_OK;
+}
+
+static openreg_status
+toy_mem_info(openreg_instance toy, int32_t dev, uint64_t *free_bytes, uint64_t *total)
+{
+    (void)toy;
+    (void)dev;
+    ENTER(mem_info);
+    *free_bytes = UINT64_C(1) << 29;
+    *total = UINT64_C(1) << 30;
+    return OPENREG_OK;
+}
+
+static openreg_status
+toy_event_elapsed(openreg_instance toy, openreg_driver_event start, openreg_driver_event end, double *ms)
+{
+    (void)toy;
+    ENTER(event_elapsed);
+    (void)pthread_mutex_lock(&lock);
+    *ms = end->milliseconds - start->milliseconds;
+    (void)pthread_mutex_unlock(&lock);
+    return OPENREG_OK;
+}
+
+static openreg_status
+toy_host_alias(openreg_instance toy, int32_t dev, void *ptr, void **out)
+{
+    (void)toy;
+    (void)dev;
+    ENTER(host_alias);
+    *out = ptr;
+    return OPENREG_OK;
+}
+
+static openreg_status
+toy_stream_native(openreg_instance toy, int32_t dev, openreg_driver_stream stream, void **out)
+{
+    ENTER(stream_native);
+    *out = timeline_of(toy, dev, stream);
+    return OPENREG_OK;
+}
+
+static const void *
+toy_extension(openreg_instance toy, const char *name, uint32_t version)
+{
+    (void)toy;
+    (void)name;
+    (void)version;
+    (void)enter(slot_extension);
+    return NULL;
+}
+
+#define SLOT_MEMBER(name) .name = toy_##name,
+static const openreg_driver full_toy_table = {
+    .struct_size = sizeof(openreg_driver),
+    .abi_minor = OPENREG_ABI_MINOR,
+    .name = "full_toy",
+    .version = "2.0",
+    .torch_device_type = NULL,
+    .caps = OPENREG_CAP_HOST_VISIBLE,
+    SLOTS(SLOT_MEMBER)};
+
+/* ------------------------------------------------------------------------------------------------------- test hooks */
+
+static void
+hook_reset(void)
+{
+    (void)pthread_mutex_lock(&lock);
+    memset(calls, 0, sizeof calls);
+    fail_slot = -1;
+    devices_found = 2;
+    held = 0;
+    open_callback = NULL;
+    (void)pthread_cond_broadcast(&released);
+    (void)pthread_mutex_unlock(&lock);
+}
+
+static int
+hook_calls(const char *slot)
+{
+    (void)pthread_mutex_lock(&lock);
+    const int count = calls[slot_of(slot)];
+    (void)pthread_mutex_unlock(&lock);
+    return count;
+}
+
+static void
+hook_set_devices(int32_t count)
+{
+    (void)pthread_mutex_lock(&lock);
+    devices_found = count;
+    (void)pthread_mutex_unlock(&lock);
+}
+
+static void
+hook_fail(const char *slot, int nth, openreg_status code, unsigned flags)
+{
+    (void)pthread_mutex_lock(&lock);
+    fail_slot = slot_of(slot);
+    fail_in = nth;
+    fail_code = code;
+    fail_flags = (int)flags;
+    (void)pthread_mutex_unlock(&lock);
+}
+
+static void
+hook_hold(int hold)
+{
+    (void)pthread_mutex_lock(&lock);
+    held = hold;
+    (void)pthread_cond_broadcast(&released);
+    (void)pthread_mutex_unlock(&lock);
+}
+
+static int
+hook_live(const char *what)
+{
+    static const struct {
+        const char *name;
+        const int *counter;
+    } counters[] = {{"instance", &live_instances}, {"memory", &live_memory}, {"stream", &live_streams},
+                    {"event", &live_events},       {"host", &live_host}};
+    int value = -1;
+    (void)pthread_mutex_lock(&lock);
+    for (size_t i = 0; i < sizeof counters / sizeof counters[0]; ++i)
+        if (strcmp(counters[i].name, what) == 0)
+            value = *counters[i].counter;
+    (void)pthread_mutex_unlock(&lock);
+    return value;
+}
+
+static int32_t
+hook_bound(void)
+{
+    return bound_device;
+}
+
+static void
+hook_on_open(void (*callback)(void))
+{
+    (void)pthread_mutex_lock(&lock);
+    open_callback = callback;
+    (void)pthread_mutex_unlock(&lock);
+}
+
+static int
+hook_option(const char *key, char *value, size_t size)
+{
+    int found = 0;
+    (void)pthread_mutex_lock(&lock);
+    const size_t length = strlen(key);
+    for (const char *line = seen_options; *line != '\0'; line = strchr(line, '\n') + 1)
+        if (strncmp(line, key, length) == 0 && line[length] == '=') {
+            (void)snprintf(value, size, "%.*s", (int)strcspn(line + length + 1, "\n"), line + length + 1);
+            found = 1;
+        }
+    (void)pthread_mutex_unlock(&lock);
+    return found;
+}
+
+static const openreg_driver *
+hook_table(void)
+{
+    return &full_toy_table;
+}
+
+__attribute__((visibility("default"))) const full_toy_hooks *
+full_toy_test_hooks(void)
+{
+    static const full_toy_hooks hooks = {
+        .reset = hook_reset,
+        .calls = hook_calls,
+        .set_devices = hook_set_devices,
+        .fail = hook_fail,
+        .hold = hook_hold,
+        .live = hook_live,
+        .bound = hook_bound,
+        .on_open = hook_on_open,
+        .option = hook_option,
+        .table = hook_table,
+    };
+    return &hooks;
+}
+
+__attribute__((visibility("default"))) openreg_status openreg_driver_query_v1(const openreg_host *host,
+                                                                             const openreg_driver **out);
+
+openreg_status
+openreg_driver_query_v1(const openreg_host *host, const openreg_driver **out)
+{
+    the_host = host;
+    *out = &full_toy_table;
+    return OPENREG_OK;
+}

@@ -1,0 +1,58 @@
+"""Shared fixtures. The suite runs in one process with two simulated devices; what needs other settings starts its own."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import textwrap
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+import torch
+
+import torch_openreg  # noqa: F401
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+@pytest.fixture(autouse=True)
+def _current_device_and_streams() -> Iterator[None]:
+    """Each test starts on device 0 with default streams and must not change what the next one sees."""
+    torch.manual_seed(0)
+    yield
+    for index in range(torch.openreg.device_count()):
+        torch.openreg.set_stream(torch.openreg.default_stream(index))
+    torch.openreg.set_device(0)
+
+
+@pytest.fixture
+def root() -> Path:
+    """Folder of the checkout."""
+    return ROOT
+
+
+PythonRunner = Callable[..., "subprocess.CompletedProcess[str]"]
+
+
+@pytest.fixture
+def python() -> PythonRunner:
+    """Runs code in a fresh interpreter and returns the finished process; a status other than `status` fails the test."""
+
+    def run(
+        code: str, *, status: int | None = 0, timeout: float = 120, arguments: tuple[str, ...] = (), **environment: str
+    ) -> subprocess.CompletedProcess[str]:
+        env = {k: v for k, v in os.environ.items() if not k.startswith("OPENREG_")} | environment
+        done = subprocess.run(
+            [sys.executable, *arguments, "-c", textwrap.dedent(code)],
+            env=env,
+            capture_output=True,
+            text=True,
+            timeout=timeout,
+            check=False,
+        )
+        assert status is None or done.returncode == status, f"status {done.returncode}\n{done.stdout}\n{done.stderr}"
+        return done
+
+    return run

@@ -1,0 +1,190 @@
+"""Streams and events from Python."""
+
+from __future__ import annotations
+
+import threading
+import time
+from typing import Any
+
+import pytest
+import torch
+
+
+def test_types() -> None:
+    stream, event = torch.openreg.Stream(), torch.openreg.Event()
+    assert isinstance(stream, torch.Stream)
+    assert isinstance(event, torch.Event)
+    assert isinstance(torch.openreg.current_stream(), torch.openreg.Stream)
+    assert isinstance(stream.record_event(), torch.openreg.Event)
+
+
+def test_default_and_current_stream() -> None:
+    for index in (0, 1):
+        default = torch.openreg.default_stream(index)
+        assert default.device == torch.device("openreg", index)
+        assert default.stream_id == 0
+        assert torch.openreg.current_stream(index) == default
+        assert torch.accelerator.current_stream(index) == default
+    assert torch.openreg.current_stream().device.index == 0
+    torch.openreg.set_device(1)
+    assert torch.openreg.current_stream().device.index == 1
+
+
+@pytest.mark.parametrize("function", ["current_stream", "default_stream", "Stream", "Event"])
+@pytest.mark.parametrize("index", [2, 127, 255, -2])
+def test_out_of_range(function: str, index: int) -> None:
+    with pytest.raises(RuntimeError, match="out of range"):
+        getattr(torch.openreg, function)(index)
+    with pytest.raises(ValueError, match="Expected an openreg device"):
+        getattr(torch.openreg, function)("cpu")
+
+
+def test_stream_context() -> None:
+    there = torch.openreg.Stream("openreg:1")
+    with torch.openreg.stream(there):
+        assert torch.openreg.current_device() == 1
+        assert torch.openreg.current_stream() == there
+        with torch.openreg.stream(torch.openreg.default_stream(0)):
+            assert torch.openreg.current_device() == 0
+        assert torch.openreg.current_stream() == there
+        with torch.openreg.stream(None):
+            assert torch.openreg.current_stream() == there
+    assert torch.openreg.current_device() == 0
+    assert torch.openreg.current_stream(1) == torch.openreg.default_stream(1)
+    with pytest.raises(KeyError), torch.openreg.stream(there):
+        raise KeyError
+    assert torch.openreg.current_device() == 0
+    assert torch.openreg.current_stream(1) == torch.openreg.default_stream(1)
+
+
+def test_a_stream_is_a_context_manager_itself() -> None:
+    there = torch.openreg.Stream(1)
+    with there:
+        assert torch.accelerator.current_stream() == there
+    assert torch.openreg.current_device() == 0
+    assert torch.openreg.current_stream(1).stream_id == 0
+
+
+def test_set_stream() -> None:
+    there = torch.openreg.Stream(1)
+    torch.openreg.set_stream(there)
+    assert torch.openreg.current_stream(1) == there
+    assert torch.openreg.current_device() == 1
+    torch.openreg.set_stream(None)
+    assert torch.openreg.current_stream(1) == there
+    with pytest.raises(TypeError, match="Expected a stream"):
+        torch.openreg.set_stream(1)  # type: ignore[arg-type]
+    with pytest.raises(TypeError, match="Expected a stream"):
+        torch.openreg.stream("openreg:1")  # type: ignore[arg-type]
+
+
+# current streams belong to the thread
+def test_streams_of_threads() -> None:
+    stream = torch.openreg.Stream(0)
+    seen: list[int] = []
+    with torch.openreg.stream(stream):
+        thread = threading.Thread(target=lambda: seen.append(torch.openreg.current_stream(0).stream_id))
+        thread.start()
+        thread.join()
+    assert seen == [0]
+    assert stream.stream_id != 0
+
+
+# the pool hands streams out in turn, and a stream is known by its number
+def test_pool_and_identity() -> None:
+    streams = [torch.openreg.Stream(0) for _ in range(5)]
+    assert len({stream.stream_id for stream in streams}) == 5
+    again = torch.openreg.Stream(
+        stream_id=streams[0].stream_id, device_index=0, device_type=int(torch._C._autograd.DeviceType.PrivateUse1)
+    )
+    assert again == streams[0]
+    assert hash(again) == hash(streams[0])
+    assert again != streams[1]
+    for priority in (-100, 0, 100):
+        assert torch.openreg.Stream(priority=priority).query()
+
+
+def test_events_order_streams() -> None:
+    source = torch.randn(1 << 20).pin_memory()
+    first, second = torch.openreg.Stream(0), torch.openreg.Stream(0)
+    device = torch.empty(1 << 20, device="openreg:0")
+    for _ in range(20):
+        with torch.openreg.stream(first):
+            device.copy_(source, non_blocking=True)
+            event = first.record_event()
+        second.wait_event(event)
+        with torch.openreg.stream(second):
+            back = device.to("cpu")
+        assert torch.equal(back, source)
+        first.wait_stream(second)
+        source.neg_()
+
+
+def test_event_queries() -> None:
+    event = torch.openreg.Event()
+    assert event.query()
+    event.synchronize()  # never recorded: nothing to wait for
+    event.record()
+    event.synchronize()
+    assert event.query()
+    with torch.openreg.stream(torch.openreg.Stream(0)) as _:
+        event.wait()
+        event.record()
+    event.synchronize()
+
+
+def test_elapsed_time() -> None:
+    start, end = torch.openreg.Event(enable_timing=True), torch.openreg.Event(enable_timing=True)
+    start.record()
+    time.sleep(0.05)
+    end.record()
+    end.synchronize()
+    assert 40 <= start.elapsed_time(end) < 5000
+    plain = torch.openreg.Event()
+    plain.record()
+    with pytest.raises(RuntimeError):
+        start.elapsed_time(plain)
+    with pytest.raises(RuntimeError):
+        start.elapsed_time(torch.openreg.Event(enable_timing=True))
+
+
+# a stream or event of another device
+def test_an_event_belongs_to_its_device() -> None:
+    event = torch.openreg.Event(0)
+    event.record(torch.openreg.default_stream(0))
+    with pytest.raises(RuntimeError):
+        event.record(torch.openreg.Stream(1))
+    torch.openreg.Stream(1).wait_event(event)  # waiting across devices is allowed
+    with pytest.raises(NotImplementedError):
+        torch.openreg.Event(interprocess=True)
+
+
+def test_record_stream_keeps_the_block() -> None:
+    side = torch.openreg.Stream(0)
+    x = torch.ones(1 << 16, device="openreg:0")
+    with torch.openreg.stream(side):
+        x.record_stream(side)
+        y = x + 1
+    del x
+    side.synchronize()
+    assert y.sum().item() == 2 << 16
+
+
+def test_many_streams_from_many_threads() -> None:
+    wrong: list[Any] = []
+
+    def work(number: int) -> None:
+        index = number % 2
+        torch.openreg.set_device(index)
+        for turn in range(30):
+            with torch.openreg.stream(torch.openreg.Stream(index)):
+                x = torch.full((64,), float(turn), device="openreg")
+                if (x * 2).sum().item() != 128.0 * turn:
+                    wrong.append((number, turn))
+
+    threads = [threading.Thread(target=work, args=(number,)) for number in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert wrong == []

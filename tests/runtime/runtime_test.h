@@ -1,0 +1,138 @@
+// runtime_test.h: what the tests of the runtime core share. Every test starts and ends with the runtime shut down, no
+// OPENREG_* variable set, and log lines collected instead of printed.
+#ifndef OPENREG_TESTS_RUNTIME_TEST_H
+#define OPENREG_TESTS_RUNTIME_TEST_H
+
+#include <gtest/gtest.h>
+#include <openreg/driver.h>
+#include <openreg/openreg.h>
+#include <stdlib.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <mutex>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "../drivers/full_toy_driver.h"
+
+namespace openreg_test {
+
+// A driver library of tests/drivers.
+inline std::string driver_path(const std::string& name) {
+  return std::string(OPENREG_TEST_DRIVERS_DIR) + "/" + name + ".so";
+}
+
+inline const full_toy_hooks& toy() { return *full_toy_test_hooks(); }
+
+inline std::string last_message() { return openreg_last_error()->message; }
+
+// The record of a driver, by name; of several the one that is not shadowed.
+inline openreg_driver_record record_of(const std::string& name) {
+  openreg_driver_record found{};
+  found.state = -1;
+  for (int32_t i = 0, n = openreg_driver_count(); i < n; ++i) {
+    openreg_driver_record record{};
+    record.struct_size = sizeof record;
+    if (openreg_driver_record_get(i, &record) == OPENREG_OK && name == record.name &&
+        (found.state == -1 || record.state != OPENREG_DRIVER_SHADOWED)) {
+      found = record;
+    }
+  }
+  return found;
+}
+
+class RuntimeTest : public ::testing::Test {
+ protected:
+  void SetUp() override {
+    clear_variables();
+    set("OPENREG_LOG_LEVEL", "debug");
+    set("OPENREG_SIM_MEMORY", "67108864");
+    lines_.clear();
+    openreg_set_log_callback(&RuntimeTest::log, this);
+    openreg_clear_error();
+    toy().reset();
+  }
+
+  void TearDown() override {
+    toy().reset();
+    EXPECT_EQ(openreg_shutdown(), OPENREG_OK) << last_message();
+    EXPECT_EQ(toy().live("instance"), 0);
+    EXPECT_EQ(toy().live("memory"), 0);
+    EXPECT_EQ(toy().live("stream"), 0);
+    EXPECT_EQ(toy().live("event"), 0);
+    EXPECT_EQ(toy().live("host"), 0);
+    openreg_set_log_callback(nullptr, nullptr);
+    clear_variables();
+  }
+
+  static void set(const char* name, const std::string& value) { ASSERT_EQ(setenv(name, value.c_str(), 1), 0); }
+  static void unset(const char* name) { ASSERT_EQ(unsetenv(name), 0); }
+
+  // Registers the driver with all slots, less those that `change` takes away, and makes it the one that is used.
+  template <typename Change>
+  void use_full_toy(Change change) {
+    static std::vector<openreg_driver*> tables;  // must live as long as the process
+    auto* table = new openreg_driver(*toy().table());
+    change(*table);
+    tables.push_back(table);
+    ASSERT_EQ(openreg_register_driver(table), OPENREG_OK) << last_message();
+    set("OPENREG_DRIVERS", table->name);
+  }
+  void use_full_toy() {
+    use_full_toy([](openreg_driver&) {});
+  }
+
+  // Lines of one level, or of all with level 0.
+  std::vector<std::string> lines(int32_t level = 0) {
+    std::lock_guard<std::mutex> guard(mutex_);
+    std::vector<std::string> found;
+    for (const auto& line : lines_) {
+      if (level == 0 || line.first == level) found.push_back(line.second);
+    }
+    return found;
+  }
+  int count_lines(int32_t level, const std::string& part) {
+    int count = 0;
+    for (const auto& line : lines(level)) count += line.find(part) != std::string::npos;
+    return count;
+  }
+
+ private:
+  static void log(void* self, int32_t level, const char* text) {
+    auto* test = static_cast<RuntimeTest*>(self);
+    std::lock_guard<std::mutex> guard(test->mutex_);
+    test->lines_.emplace_back(level, text);
+  }
+  static void clear_variables() {
+    std::vector<std::string> names;
+    for (char** variable = environ; *variable != nullptr; ++variable) {
+      const std::string text = *variable;
+      if (text.rfind("OPENREG_", 0) == 0) names.push_back(text.substr(0, text.find('=')));
+    }
+    for (const auto& name : names) unsetenv(name.c_str());
+  }
+
+  std::mutex mutex_;
+  std::vector<std::pair<int32_t, std::string>> lines_;
+};
+
+// Runs `body` in a child process; true if it returned true there. A child that hangs is killed by its alarm.
+template <typename Body>
+bool in_child(Body body) {
+  const pid_t child = fork();
+  if (child == 0) {
+    alarm(60);
+    _exit(body() ? 0 : 1);
+  }
+  int status = -1;
+  return child > 0 && waitpid(child, &status, 0) == child && WIFEXITED(status) && WEXITSTATUS(status) == 0;
+}
+
+}  // namespace openreg_test
+
+#define EXPECT_CONTAINS(text, part) \
+  EXPECT_NE(std::string(text).find(part), std::string::npos) << "in: " << (text)
+
+#endif

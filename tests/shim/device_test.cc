@@ -1,0 +1,155 @@
+// c10::openreg's device functions: what they change, and what a wrong index does.
+#include "shim/device.h"
+
+#include <openreg/openreg.h>
+
+#include <atomic>
+#include <thread>
+#include <vector>
+
+#include "shim/device_allocator.h"
+#include "shim/hooks.h"
+#include "shim/status.h"
+#include "tests/shim/support.h"
+
+namespace {
+
+using c10::DeviceIndex;
+using namespace openreg_test;
+namespace openreg = c10::openreg;
+
+class DeviceTest : public ShimTest {};
+
+// acceptance 4.1: the C++ function, the guard and the C runtime share one current device.
+TEST_F(DeviceTest, AllLayersShareTheCurrentDevice) {
+  openreg::set_device(1);
+  EXPECT_EQ(openreg_current_device(), 1);
+  EXPECT_EQ(openreg::current_device(), 1);
+  EXPECT_EQ(guard().getDevice(), device(1));
+  ASSERT_EQ(openreg_set_device(0), OPENREG_OK);
+  EXPECT_EQ(openreg::current_device(), 0);
+}
+
+// acceptance 4.3: every layer gives the same count, from noexcept functions.
+TEST_F(DeviceTest, AllLayersShareTheCount) {
+  static_assert(noexcept(openreg::device_count()));
+  EXPECT_EQ(openreg_device_count(), 2);
+  EXPECT_EQ(openreg::device_count(), 2);
+  EXPECT_EQ(openreg::device_count_ensure_non_zero(), 2);
+  EXPECT_EQ(guard().deviceCount(), 2);
+  DeviceIndex count = 0;
+  EXPECT_EQ(openreg::GetDeviceCount(&count), OPENREG_OK);
+  EXPECT_EQ(count, 2);
+}
+
+// acceptance 4.5: a new thread starts on device 0 and changes nobody else's.
+TEST_F(DeviceTest, TheCurrentDeviceBelongsToTheThread) {
+  openreg::set_device(1);
+  DeviceIndex seen = -1;
+  std::thread([&] {
+    seen = openreg::current_device();
+    openreg::set_device(1);
+    openreg::set_device(0);
+  }).join();
+  EXPECT_EQ(seen, 0);
+  EXPECT_EQ(openreg::current_device(), 1);
+  openreg::set_device(0);
+}
+
+// acceptance 4.7, 4.12, 4.15: an index out of range is refused with its number, and nothing changes.
+TEST_F(DeviceTest, AnIndexOutOfRangeIsRefused) {
+  for (const int index : {2, 65, 99, 127, -1, -2, -56}) {
+    const std::string text = error_of([&] { openreg::set_device(static_cast<DeviceIndex>(index)); });
+    EXPECT_HAS(text, "The device index is out of range. It must be in [0, 2), but got " + std::to_string(index) + ".");
+    EXPECT_HAS(text, "OPENREG_E_INVALID"); // acceptance 4.13: the code's name
+    EXPECT_HAS(text, "openreg_set_device"); // and the call
+    EXPECT_EQ(openreg::current_device(), 0);
+    EXPECT_EQ(openreg::SetDevice(static_cast<DeviceIndex>(index)), OPENREG_E_INVALID);
+  }
+}
+
+// acceptance 4.8: exchange is all or nothing.
+TEST_F(DeviceTest, ExchangeReturnsThePreviousDevice) {
+  EXPECT_EQ(openreg::exchange_device(1), 0);
+  EXPECT_EQ(openreg::current_device(), 1);
+  EXPECT_THROW(openreg::exchange_device(9), c10::Error);
+  EXPECT_THROW(openreg::exchange_device(-1), c10::Error);
+  EXPECT_EQ(openreg::current_device(), 1);
+  DeviceIndex previous = 42;
+  EXPECT_EQ(openreg::ExchangeDevice(9, &previous), OPENREG_E_INVALID);
+  EXPECT_EQ(previous, 42) << "an out-parameter was written on failure";
+  EXPECT_EQ(openreg::exchange_device(0), 1);
+}
+
+// acceptance 4.10: -1 does nothing, other wrong indices raise.
+TEST_F(DeviceTest, MaybeExchangeIgnoresMinusOneOnly) {
+  openreg::set_device(1);
+  EXPECT_EQ(openreg::maybe_exchange_device(-1), -1);
+  EXPECT_EQ(openreg::current_device(), 1);
+  EXPECT_EQ(openreg::maybe_exchange_device(0), 1);
+  EXPECT_EQ(openreg::current_device(), 0);
+  EXPECT_THROW(openreg::maybe_exchange_device(2), c10::Error);
+  EXPECT_THROW(openreg::maybe_exchange_device(-2), c10::Error);
+  EXPECT_EQ(openreg::current_device(), 0);
+}
+
+// acceptance 4.9: threads that switch all the time never see another thread's device.
+TEST_F(DeviceTest, ThreadsSwitchIndependently) {
+  std::atomic<int> wrong{0};
+  std::vector<std::thread> threads;
+  for (int t = 0; t < 4; ++t) {
+    threads.emplace_back([&wrong, t] {
+      for (int i = 0; i < 1000; ++i) {
+        const auto mine = static_cast<DeviceIndex>((t + i) % 2);
+        const c10::DeviceGuard on(device(mine));
+        wrong += openreg::current_device() != mine;
+        std::this_thread::yield();
+        wrong += openreg::current_device() != mine;
+      }
+    });
+  }
+  for (auto& thread : threads) {
+    thread.join();
+  }
+  EXPECT_EQ(wrong, 0);
+}
+
+// acceptance 4.12: "openreg:200" reaches C++ as -56; no allocation happens, on no device.
+TEST_F(DeviceTest, AWrappedIndexIsNoDevice) {
+  const c10::Device wrapped("privateuseone:200");
+  ASSERT_EQ(wrapped.index(), -56);
+  for (const size_t size : {size_t{0}, size_t{16}}) {
+    const std::string text = error_of([&] { openreg::device_allocator().allocate_on(wrapped.index(), size); });
+    EXPECT_HAS(text, "The device index is out of range. It must be in [0, 2), but got -56.");
+  }
+  EXPECT_THROW(guard().getStream(wrapped), c10::Error);
+  EXPECT_THROW(guard().exchangeDevice(wrapped), c10::Error);
+}
+
+// acceptance 4.12: an integer beyond int8 must not wrap around to a valid index.
+TEST_F(DeviceTest, NarrowingRefusesWhatDoesNotFit) {
+  EXPECT_EQ(openreg::narrow_device_index(1), 1);
+  EXPECT_EQ(openreg::narrow_device_index(-128), -128); // a DeviceIndex; the runtime refuses it
+  for (const int64_t index : {int64_t{128}, int64_t{256}, int64_t{257}, int64_t{-129}, int64_t{1} << 40}) {
+    EXPECT_HAS(
+        error_of([&] { openreg::narrow_device_index(index); }),
+        "The device index is out of range. It must be in [0, 2), but got " + std::to_string(index) + ".");
+  }
+}
+
+// acceptance 4.2: making a stream, an event, a generator or a block for device 1 leaves device 0 current.
+TEST_F(DeviceTest, CreatingThingsElsewhereLeavesTheCurrentDevice) {
+  const c10::Stream stream = guard().getNewStream(device(1), 0);
+  EXPECT_EQ(openreg::current_device(), 0);
+  void* event = nullptr;
+  guard().record(&event, stream, -1, c10::EventFlag::PYTORCH_DEFAULT);
+  EXPECT_EQ(openreg::current_device(), 0);
+  guard().destroyEvent(event, 1);
+  EXPECT_EQ(openreg::current_device(), 0);
+  EXPECT_EQ(at::detail::getPrivateUse1Hooks().getNewGenerator(1).device(), device(1));
+  EXPECT_EQ(openreg::current_device(), 0);
+  EXPECT_EQ(openreg::device_allocator().allocate_on(1, 64).device(), device(1));
+  EXPECT_EQ(openreg::current_device(), 0);
+}
+
+} // namespace

@@ -1,0 +1,118 @@
+"""Keeps what docs/ quotes equal to the source it is quoted from.
+
+A page holds directives, each followed by the quoted text and an end mark::
+
+    <!-- quote: shim/device.cpp marker OPENREG set_device FUNCTION -->
+    <!-- quote: runtime/include/openreg/openreg.h section memory -->
+    <!-- quote: python torch.openreg -->
+    <!-- end quote -->
+
+``marker`` takes the lines between ``LITERALINCLUDE START: X`` and ``LITERALINCLUDE END: X``; ``section`` takes what
+follows a divider comment (``/* ---- X */``) up to the next one; ``python`` lists a module's ``__all__`` with signatures
+and the first paragraph of each docstring.
+
+Run ``python tools/docs.py`` to rewrite the pages, ``python tools/docs.py --check`` to exit with 1 where one is stale.
+"""
+
+from __future__ import annotations
+
+import argparse
+import importlib
+import inspect
+import re
+import sys
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent
+DIRECTIVE = re.compile(r"<!-- quote: (?P<what>.+?) -->\n.*?<!-- end quote -->", re.DOTALL)
+LANGUAGES = {".h": "c", ".c": "c", ".cpp": "cpp", ".py": "python", ".txt": "cmake"}
+DIVIDER = re.compile(r"^/\* -{10,} (?P<name>.+?) \*/$", re.MULTILINE)
+
+
+def marked(path: Path, name: str) -> str:
+    """Lines of ``path`` between its START and END marker ``name``.
+
+    Raises:
+        ValueError: A marker is missing, or nothing stands between them.
+    """
+    found = re.search(
+        rf"^[^\n]*LITERALINCLUDE START: {re.escape(name)}\s*\n(?P<body>.*?)^[^\n]*LITERALINCLUDE END: {re.escape(name)}\s*$",
+        path.read_text(),
+        re.DOTALL | re.MULTILINE,
+    )
+    if found is None or not found["body"].strip():
+        raise ValueError(f"{path.relative_to(ROOT)}: no text between the markers {name!r}")
+    return found["body"].rstrip()
+
+
+def section(path: Path, name: str) -> str:
+    """What follows the divider comment ``name`` of ``path``, up to the next divider or the end of ``extern "C"``.
+
+    Raises:
+        ValueError: There is no such divider.
+    """
+    text = path.read_text()
+    dividers = list(DIVIDER.finditer(text))
+    for divider, following in zip(dividers, [*dividers[1:], None], strict=True):
+        if divider["name"] == name:
+            end = following.start() if following else text.index("#ifdef __cplusplus\n}", divider.end())
+            return text[divider.end() : end].strip()
+    raise ValueError(f"{path.relative_to(ROOT)}: no section {name!r}; there are {[d['name'] for d in dividers]}")
+
+
+def python_api(module_name: str) -> str:
+    """A Markdown list of a module's public names: signature and first paragraph of the docstring."""
+    importlib.import_module("torch_openreg")
+    module: object = sys.modules["torch"]
+    for part in module_name.split(".")[1:]:
+        module = getattr(module, part)
+    lines = []
+    for name in sorted(module.__all__, key=str.lower):  # type: ignore[attr-defined]
+        value = getattr(module, name)
+        if inspect.ismodule(value):
+            continue
+        try:
+            signature = str(inspect.signature(value)) if callable(value) else ""
+        except (TypeError, ValueError):
+            signature = "(...)"
+        signature = re.sub(r" at 0x[0-9a-f]+", "", signature)
+        summary = " ".join((inspect.getdoc(value) or "").split("\n\n")[0].split())
+        lines.append(f"- `{name}{signature}`  \n  {summary}")
+    return "\n".join(lines)
+
+
+def quoted(what: str) -> str:
+    """The text that a directive stands for, as Markdown."""
+    if what.startswith("python "):
+        return python_api(what.removeprefix("python "))
+    source, kind, name = what.split(" ", 2)
+    path = ROOT / source
+    body = {"marker": marked, "section": section}[kind](path, name)
+    return f"```{LANGUAGES[path.suffix]}\n{body}\n```"
+
+
+def refreshed(text: str) -> str:
+    """A page's text with every quotation made anew."""
+    return DIRECTIVE.sub(lambda m: f"<!-- quote: {m['what']} -->\n{quoted(m['what'])}\n<!-- end quote -->", text)
+
+
+def main() -> int:
+    """Rewrites, or with ``--check`` compares, README.md and every page of docs/."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--check", action="store_true", help="change nothing, exit with 1 if a page is stale")
+    check = parser.parse_args().check
+    stale = []
+    for page in [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]:
+        text = page.read_text()
+        fresh = refreshed(text)
+        if fresh != text:
+            stale.append(page.relative_to(ROOT))
+            if not check:
+                page.write_text(fresh)
+    for path in stale:
+        print(f"{path}: {'stale, run tools/docs.py' if check else 'rewritten'}")
+    return 1 if check and stale else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
