@@ -26,6 +26,12 @@ PyObject* _getDeviceProperties(PyObject* self, PyObject* device);
 PyObject* _driverRecords(PyObject* self, PyObject* unused);
 PyObject* _lastError(PyObject* self, PyObject* unused);
 
+// autograd.cpp
+PyObject* _settleAutograd(PyObject* self, PyObject* unused);
+
+// events.cpp
+PyObject* _eventElapsedTime(PyObject* self, PyObject* arguments);
+
 // operators.cpp
 PyObject* _operatorStats(PyObject* self, PyObject* unused);
 PyObject* _resetOperatorStats(PyObject* self, PyObject* unused);

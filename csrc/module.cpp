@@ -202,6 +202,8 @@ PyMethodDef methods[] = {
     {"_get_default_generator", _getDefaultGenerator, METH_O, "The default generator of a device."},
     {"_has_primary_context", _hasPrimaryContext, METH_O, "Whether the device has a context; never makes one."},
     {"_synchronize", _synchronize, METH_O, "Waits for all work of a device; -1: of the current one."},
+    {"_settle_autograd", _settleAutograd, METH_NOARGS, "Runs an empty task in the autograd thread of each device."},
+    {"_event_elapsed_time", _eventElapsedTime, METH_VARARGS, "Milliseconds between two torch.Event objects."},
     {"_get_device_properties", _getDeviceProperties, METH_O, "What the driver says of a device, as a dict."},
     {"_driver_records", _driverRecords, METH_NOARGS, "What is known of each driver, as a list of dicts."},
     {"_last_error", _lastError, METH_NOARGS, "This thread's last error of the runtime as a dict, or None."},

@@ -2,8 +2,6 @@
 
 #include <limits>
 
-#include "shim/status.h"
-
 namespace c10::openreg {
 
 openreg_status GetDeviceCount(DeviceIndex* count) noexcept {
@@ -60,12 +58,6 @@ void set_device(DeviceIndex device) {
   OPENREG_CHECK(SetDevice(device));
 }
 // LITERALINCLUDE END: OPENREG set_device FUNCTION
-
-DeviceIndex exchange_device(DeviceIndex device) {
-  DeviceIndex previous = -1;
-  OPENREG_CHECK(ExchangeDevice(device, &previous));
-  return previous;
-}
 
 DeviceIndex maybe_exchange_device(DeviceIndex device) {
   DeviceIndex previous = -1;

@@ -9,6 +9,7 @@
 #include <openreg/openreg.h>
 
 #include "shim/export.h"
+#include "shim/status.h"
 
 namespace c10::openreg {
 
@@ -33,8 +34,13 @@ inline DeviceIndex current_device() noexcept {
 // Makes `device` current. Throws c10::Error for an index outside [0, device_count()), -1 too.
 TORCH_OPENREG_API void set_device(DeviceIndex device);
 
-// set_device() that returns the previous index. On an error the current device is as before.
-TORCH_OPENREG_API DeviceIndex exchange_device(DeviceIndex device);
+// set_device() that returns the previous index. On an error the current device is as before. Inline: device guards are
+// made of it.
+inline DeviceIndex exchange_device(DeviceIndex device) {
+  int32_t previous = -1;
+  OPENREG_CHECK(openreg_exchange_device(device, &previous));
+  return static_cast<DeviceIndex>(previous);
+}
 
 // -1: does nothing and returns -1. Else as exchange_device(), but never makes a device's context.
 TORCH_OPENREG_API DeviceIndex maybe_exchange_device(DeviceIndex device);

@@ -139,9 +139,7 @@ void DeviceAllocator::emptyCache(MempoolId_t mempool_id) {
       ", ",
       mempool_id.second,
       ") to empty.");
-  if (initialized()) {
-    OPENREG_CHECK(openreg_empty_cache(-1)); // of every device
-  }
+  OPENREG_CHECK(openreg_empty_cache(-1)); // of every device
 }
 
 void DeviceAllocator::recordStream(const DataPtr& data, c10::Stream stream) {

@@ -36,7 +36,8 @@ def marked(path: Path, name: str) -> str:
         ValueError: A marker is missing, or nothing stands between them.
     """
     found = re.search(
-        rf"^[^\n]*LITERALINCLUDE START: {re.escape(name)}\s*\n(?P<body>.*?)^[^\n]*LITERALINCLUDE END: {re.escape(name)}\s*$",
+        rf"^[^\n]*LITERALINCLUDE START: {re.escape(name)}\s*\n"
+        rf"(?P<body>.*?)^[^\n]*LITERALINCLUDE END: {re.escape(name)}\s*$",
         path.read_text(),
         re.DOTALL | re.MULTILINE,
     )

@@ -41,9 +41,10 @@ def register() -> ModuleType:
     # It caches its first answer, which without an accelerator is torch.cpu.
     torch.get_device_module.cache_clear()
 
-    from torch_openreg import _exit, _log
+    from torch_openreg import _exit, _log, _serialization
 
     _log.install()
+    _serialization.install()
     _exit.install()
     return module
 

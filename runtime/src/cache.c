@@ -7,6 +7,8 @@
 
 #include "error.h"
 
+static const char malloc_call[] = "openreg_malloc";
+
 #define BLOCKS_PER_CHUNK 128
 #define CACHE_ALIGNMENT 128 /* two lines: the neighbour that a processor fetches along is ours too */
 
@@ -16,11 +18,11 @@
 static bool
 refill_blocks(struct openreg_cache *cache)
 {
-    openreg_block *chunk = aligned_alloc(sizeof *chunk, BLOCKS_PER_CHUNK * sizeof *chunk);
-    if (chunk == NULL)
+    void *memory;
+    if (posix_memalign(&memory, sizeof(openreg_block), BLOCKS_PER_CHUNK * sizeof(openreg_block)) != 0)
         return false;
-    memset(chunk, 0, BLOCKS_PER_CHUNK * sizeof *chunk);
-    *(void **)(void *)chunk = cache->block_chunks; /* the first block is the link */
+    openreg_block *chunk = memset(memory, 0, BLOCKS_PER_CHUNK * sizeof *chunk);
+    chunk[0].next = cache->block_chunks; /* the first block is the link */
     cache->block_chunks = chunk;
     for (int i = BLOCKS_PER_CHUNK - 1; i > 0; i--)
         openreg_cache_give_block(cache, &chunk[i]);
@@ -47,13 +49,12 @@ openreg_cache_give_block(struct openreg_cache *cache, openreg_block *block)
 struct openreg_cache *
 openreg_cache_create(openreg_device *device)
 {
-    struct openreg_cache *cache =
-        aligned_alloc(CACHE_ALIGNMENT, (sizeof *cache + CACHE_ALIGNMENT - 1) / CACHE_ALIGNMENT * CACHE_ALIGNMENT);
-    if (cache == NULL)
+    const size_t size = (sizeof(struct openreg_cache) + CACHE_ALIGNMENT - 1) / CACHE_ALIGNMENT * CACHE_ALIGNMENT;
+    void *memory;
+    if (posix_memalign(&memory, CACHE_ALIGNMENT, size) != 0)
         return NULL;
-    memset(cache, 0, sizeof *cache);
+    struct openreg_cache *cache = memset(memory, 0, size);
     cache->device = device;
-    openreg_lock_init(&cache->lock);
     openreg_lock_init(&cache->flush);
     return cache;
 }
@@ -68,17 +69,16 @@ openreg_cache_destroy(struct openreg_cache *cache)
     openreg_cache_destroy_segments(cache);
     openreg_cache_destroy_streams(cache);
     while (cache->block_chunks != NULL) {
-        void *chunk = cache->block_chunks;
-        cache->block_chunks = *(void **)chunk;
+        openreg_block *chunk = cache->block_chunks;
+        cache->block_chunks = chunk[0].next;
         free(chunk);
     }
-    openreg_lock_destroy(&cache->lock);
     openreg_lock_destroy(&cache->flush);
     free(cache);
     *openreg_error_record() = before;
 }
 
-/* ------------------------------------------------------------------------------------------------------ allocation */
+/* --------------------------------------------------------------------------------------------- splitting and joining */
 
 /* The rules of PyTorch's CUDA caching allocator, so that programs tuned to those behave alike. */
 static bool
@@ -99,102 +99,6 @@ is_split(const openreg_block *block)
     return block->previous != NULL || block->next != NULL;
 }
 
-/* Cuts `rounded` bytes off the start of a block that is in no list, and makes the rest a free block. `rest` is unused. */
-static void
-split(openreg_pool *pool, openreg_block *block, uint64_t rounded, openreg_block *rest)
-{
-    rest->address = block->address + rounded;
-    rest->size = block->size - rounded;
-    rest->previous = block;
-    rest->next = block->next;
-    rest->segment = block->segment;
-    rest->state = OPENREG_BLOCK_FREE;
-    if (rest->next != NULL)
-        rest->next->previous = rest;
-    block->next = rest;
-    block->size = rounded;
-    openreg_block_index_set(rest->segment->index, offset_of(rest), rest);
-    openreg_free_lists_insert(&pool->free, rest);
-}
-
-static void
-note_active_peak(openreg_cache_stats *stats, int pool)
-{
-    const int indices[2] = {OPENREG_POOL_ALL, pool};
-    for (int i = 0; i < 2; i++) {
-        const int at = indices[i];
-        const int64_t blocks = stats->allocation[at].current + stats->waiting[at].current;
-        const int64_t bytes = stats->allocated_bytes[at].current + stats->waiting_bytes[at].current;
-        if (blocks > stats->waiting[at].peak)
-            stats->waiting[at].peak = blocks;
-        if (bytes > stats->waiting_bytes[at].peak)
-            stats->waiting_bytes[at].peak = bytes;
-    }
-}
-
-/* Everything but the lock. */
-static openreg_status
-allocate(struct openreg_cache *cache, uint64_t size, openreg_stream stream, void **out)
-{
-    static const char call[] = "openreg_malloc";
-    const uint64_t rounded = (size + OPENREG_BLOCK_UNIT - 1) / OPENREG_BLOCK_UNIT * OPENREG_BLOCK_UNIT;
-    openreg_stream_pools *pools = openreg_cache_find_pools(cache, stream);
-    if (__builtin_expect(pools == NULL, 0))
-        OPENREG_RETURN_NOT_OK(openreg_cache_make_pools(cache, call, stream, &pools));
-    if (__builtin_expect(cache->waiting_uses > 0, 0))
-        OPENREG_RETURN_NOT_OK(openreg_cache_poll_waiting(cache, call));
-
-    openreg_pool *pool = rounded <= OPENREG_SMALL_BLOCK_MAX ? &pools->small : &pools->large;
-    openreg_block *block = openreg_free_lists_find(&pool->free, rounded, false);
-    if (__builtin_expect(block == NULL, 0))
-        OPENREG_RETURN_NOT_OK(openreg_cache_grow(cache, pool, rounded, size, &block));
-
-    openreg_cache_stats *stats = &cache->stats;
-    const uint64_t remainder = block->size - rounded;
-    const bool was_split = is_split(block);
-    if (should_split(pool, remainder)) {
-        openreg_block *rest = openreg_cache_take_block(cache);
-        if (rest == NULL)
-            return openreg_error_set(OPENREG_E_NOMEM, "%s: no host memory for the books of openreg:%d", call,
-                                     cache->device->index);
-        openreg_free_lists_remove(&pool->free, block);
-        split(pool, block, rounded, rest);
-        if (was_split) {
-            openreg_stat_subtract(stats->inactive_split_bytes, pool->kind, (int64_t)rounded);
-        } else {
-            openreg_stat_add(stats->inactive_split, pool->kind, 1);
-            openreg_stat_add(stats->inactive_split_bytes, pool->kind, (int64_t)remainder);
-        }
-    } else {
-        openreg_free_lists_remove(&pool->free, block);
-        if (was_split) {
-            openreg_stat_subtract(stats->inactive_split, pool->kind, 1);
-            openreg_stat_subtract(stats->inactive_split_bytes, pool->kind, (int64_t)block->size);
-        }
-    }
-    block->state = OPENREG_BLOCK_ALLOCATED;
-    block->slack = (uint32_t)(block->size - size);
-    block->u.used.uses = NULL;
-    openreg_stat_add(stats->allocation, pool->kind, 1);
-    openreg_stat_add(stats->allocated_bytes, pool->kind, (int64_t)block->size);
-    openreg_stat_add(stats->requested_bytes, pool->kind, (int64_t)size);
-    if (__builtin_expect(stats->waiting[OPENREG_POOL_ALL].current > 0, 0))
-        note_active_peak(stats, pool->kind);
-    *out = block->address;
-    return OPENREG_OK;
-}
-
-openreg_status
-openreg_cache_malloc(struct openreg_cache *cache, uint64_t size, openreg_stream stream, void **out)
-{
-    openreg_lock_acquire(&cache->lock);
-    const openreg_status status = allocate(cache, size, stream, out);
-    openreg_lock_release(&cache->lock);
-    return status;
-}
-
-/* ---------------------------------------------------------------------------------------------------------- freeing */
-
 /* `next` joins `block`, its neighbour before it; both are in no list. */
 static void
 join(struct openreg_cache *cache, openreg_block *block, openreg_block *next)
@@ -207,8 +111,8 @@ join(struct openreg_cache *cache, openreg_block *block, openreg_block *next)
     openreg_cache_give_block(cache, next);
 }
 
-void
-openreg_cache_release(struct openreg_cache *cache, openreg_block *block)
+static inline void
+release(struct openreg_cache *cache, openreg_block *block)
 {
     openreg_pool *pool = block->segment->pool;
     int64_t pieces = 0, bytes = 0; /* change of "inactive split" */
@@ -242,28 +146,195 @@ openreg_cache_release(struct openreg_cache *cache, openreg_block *block)
         openreg_stat_subtract(cache->stats.inactive_split_bytes, pool->kind, -bytes);
 }
 
-openreg_block *
-openreg_cache_block_around(const openreg_segment *segment, uintptr_t address)
+/* Cuts `rounded` bytes off the start of a block that is in no list, and makes the rest a free block. `rest` is unused. */
+static void
+split(openreg_pool *pool, openreg_block *block, uint64_t rounded, openreg_block *rest)
+{
+    rest->address = block->address + rounded;
+    rest->size = block->size - rounded;
+    rest->previous = block;
+    rest->next = block->next;
+    rest->segment = block->segment;
+    rest->state = OPENREG_BLOCK_FREE;
+    if (rest->next != NULL)
+        rest->next->previous = rest;
+    block->next = rest;
+    block->size = rounded;
+    openreg_block_index_set(rest->segment->index, offset_of(rest), rest);
+    openreg_free_lists_insert(&pool->free, rest);
+}
+
+/* ------------------------------------------------------------------------------------------------------ allocation */
+
+/* Blocks wait, so "active" is more than "allocated", and has a peak of its own. */
+static void
+note_active_peak(const openreg_stat allocated[OPENREG_POOLS], openreg_stat waiting[OPENREG_POOLS], int pool)
+{
+    const int64_t in_pool = allocated[pool].current + waiting[pool].current;
+    const int64_t in_all = openreg_stat_current(allocated) + openreg_stat_current(waiting);
+    if (in_pool > waiting[pool].peak)
+        waiting[pool].peak = in_pool;
+    if (in_all > waiting[OPENREG_POOL_ALL].peak)
+        waiting[OPENREG_POOL_ALL].peak = in_all;
+}
+
+/* The block freed last, if the request is for its size: nothing is split then, and nothing was joined. Fits no worse than
+ * before: where the block is bigger than its first request, the new one is at least as large. */
+static inline openreg_block *
+take_parked(struct openreg_cache *cache, openreg_pool *pool, uint64_t rounded)
+{
+    openreg_block *block = pool->parked;
+    if (block == NULL)
+        return NULL;
+    pool->parked = NULL;
+    if (rounded <= block->size && block->size - rounded <= block->slack)
+        return block;
+    release(cache, block);
+    return NULL;
+}
+
+/* A block from the lists, split if much is left over. */
+static inline openreg_status
+take_free(struct openreg_cache *cache, openreg_pool *pool, uint64_t rounded, uint64_t size, openreg_block **out)
+{
+    openreg_cache_stats *stats = &cache->stats;
+    openreg_block *block = openreg_free_lists_find(&pool->free, rounded, false);
+    if (__builtin_expect(block == NULL, 0))
+        OPENREG_RETURN_NOT_OK(openreg_cache_grow(cache, pool, rounded, size, &block));
+    const uint64_t remainder = block->size - rounded;
+    const bool was_split = is_split(block);
+    if (should_split(pool, remainder)) {
+        openreg_block *rest = openreg_cache_take_block(cache);
+        if (rest == NULL)
+            return openreg_error_set(OPENREG_E_NOMEM, "%s: no host memory for the books of openreg:%d", malloc_call,
+                                     cache->device->index);
+        openreg_free_lists_remove(&pool->free, block);
+        split(pool, block, rounded, rest);
+        if (was_split) {
+            openreg_stat_subtract(stats->inactive_split_bytes, pool->kind, (int64_t)rounded);
+        } else {
+            openreg_stat_add(stats->inactive_split, pool->kind, 1);
+            openreg_stat_add(stats->inactive_split_bytes, pool->kind, (int64_t)remainder);
+        }
+    } else {
+        openreg_free_lists_remove(&pool->free, block);
+        if (was_split) {
+            openreg_stat_subtract(stats->inactive_split, pool->kind, 1);
+            openreg_stat_subtract(stats->inactive_split_bytes, pool->kind, (int64_t)block->size);
+        }
+    }
+    *out = block;
+    return OPENREG_OK;
+}
+
+/* Everything but the lock. */
+static openreg_status
+allocate(struct openreg_cache *cache, uint64_t size, openreg_stream stream, void **out)
+{
+    const uint64_t rounded = (size + OPENREG_BLOCK_UNIT - 1) / OPENREG_BLOCK_UNIT * OPENREG_BLOCK_UNIT;
+    openreg_stream_pools *pools = openreg_cache_find_pools(cache, stream);
+    if (__builtin_expect(pools == NULL, 0))
+        OPENREG_RETURN_NOT_OK(openreg_cache_make_pools(cache, malloc_call, stream, &pools));
+    if (__builtin_expect(cache->waiting_blocks > 0, 0))
+        OPENREG_RETURN_NOT_OK(openreg_cache_poll_waiting(cache, malloc_call));
+
+    openreg_pool *pool = rounded <= OPENREG_SMALL_BLOCK_MAX ? &pools->small : &pools->large;
+    openreg_cache_stats *stats = &cache->stats;
+    openreg_block *block = take_parked(cache, pool, rounded);
+    if (block == NULL)
+        OPENREG_RETURN_NOT_OK(take_free(cache, pool, rounded, size, &block));
+    block->state = OPENREG_BLOCK_ALLOCATED;
+    block->slack = (uint32_t)(block->size - size);
+    block->u.used.uses = NULL;
+    openreg_stat_add(stats->allocation, pool->kind, 1);
+    openreg_stat_add(stats->allocated_bytes, pool->kind, (int64_t)block->size);
+    openreg_stat_add(stats->requested_bytes, pool->kind, (int64_t)size);
+    if (__builtin_expect(cache->waiting_blocks > 0, 0)) {
+        note_active_peak(stats->allocation, stats->waiting, pool->kind);
+        note_active_peak(stats->allocated_bytes, stats->waiting_bytes, pool->kind);
+    }
+    *out = block->address;
+    return OPENREG_OK;
+}
+
+openreg_status
+openreg_malloc(int32_t device, size_t size, openreg_stream stream, void **out)
+{
+    const char *const call = malloc_call;
+    if (out == NULL)
+        return openreg_error_set(OPENREG_E_INVALID, "%s: out must not be NULL", call);
+    *out = NULL;
+    const openreg_device_table *table = openreg_device_table_peek();
+    openreg_device *entry;
+    if (__builtin_expect(table != NULL && (uint32_t)device < (uint32_t)table->count, 1))
+        entry = table->devices[device];
+    else
+        OPENREG_RETURN_NOT_OK(openreg_device_get(call, device, &entry));
+    if (size == 0)
+        return OPENREG_OK;
+    if (size > OPENREG_MAX_ALLOCATION)
+        return openreg_error_set(OPENREG_E_INVALID, "%s: size must be at most 2^47 bytes, but is %zu", call, size);
+    openreg_fast_lock_acquire(&entry->cache->lock);
+    const openreg_status status = allocate(entry->cache, size, stream, out);
+    openreg_fast_lock_release(&entry->cache->lock);
+    return status;
+}
+
+/* ---------------------------------------------------------------------------------------------------------- freeing */
+
+void
+openreg_cache_release(struct openreg_cache *cache, openreg_block *block)
+{
+    release(cache, block);
+}
+
+static void
+unpark(struct openreg_cache *cache, openreg_pool *pool)
+{
+    if (pool->parked != NULL) {
+        release(cache, pool->parked);
+        pool->parked = NULL;
+    }
+}
+
+void
+openreg_cache_unpark(struct openreg_cache *cache)
+{
+    for (openreg_stream_pools *pools = cache->streams; pools != NULL; pools = pools->next) {
+        unpark(cache, &pools->small);
+        unpark(cache, &pools->large);
+    }
+}
+
+/* The block around an address of the segment. */
+static openreg_block *
+block_around(const openreg_segment *segment, uintptr_t address)
 {
     openreg_block *block = openreg_block_index_before(segment->index, address - (uintptr_t)segment->start);
     /* The cell of the address may hold a start that lies behind it. */
     return address < (uintptr_t)block->address ? block->previous : block;
 }
 
-/* The live block that starts at `ptr`. The lock is held. */
+/* The live block that starts at `ptr`, or NULL. The lock is held. */
+static inline openreg_block *
+find_live(const openreg_found_range *found, const void *ptr)
+{
+    if (__builtin_expect(atomic_load_explicit(&found->range->sequence, memory_order_relaxed) != found->sequence, 0))
+        return NULL; /* the segment went back to the driver meanwhile */
+    const openreg_segment *segment = found->info.segment;
+    openreg_block *block = openreg_block_index_at(segment->index, (uintptr_t)ptr - (uintptr_t)segment->start);
+    const bool live = block != NULL && block->address == ptr && block->state == OPENREG_BLOCK_ALLOCATED;
+    return __builtin_expect(live, 1) ? block : NULL;
+}
+
+/* Says why find_live() found nothing. The lock is held. */
 static openreg_status
-find_live(const openreg_found_range *found, const char *call, const void *ptr, openreg_block **out)
+refuse_block(const openreg_found_range *found, const char *call, const void *ptr)
 {
     const int32_t device = found->info.device->index;
     if (atomic_load_explicit(&found->range->sequence, memory_order_relaxed) != found->sequence)
         return openreg_error_set(OPENREG_E_INVALID, "%s: %p is not memory of openreg, or was freed already", call, ptr);
-    const openreg_segment *segment = found->info.segment;
-    openreg_block *block = openreg_block_index_at(segment->index, (uintptr_t)ptr - (uintptr_t)segment->start);
-    if (__builtin_expect(block != NULL && block->address == ptr && block->state == OPENREG_BLOCK_ALLOCATED, 1)) {
-        *out = block;
-        return OPENREG_OK;
-    }
-    block = openreg_cache_block_around(segment, (uintptr_t)ptr);
+    const openreg_block *block = block_around(found->info.segment, (uintptr_t)ptr);
     const uint64_t offset = (uint64_t)((const char *)ptr - block->address);
     if (block->state != OPENREG_BLOCK_ALLOCATED)
         return openreg_error_set(OPENREG_E_INVALID, "%s: %p on openreg:%d was freed already%s", call, ptr, device,
@@ -274,25 +345,43 @@ find_live(const openreg_found_range *found, const char *call, const void *ptr, o
                              call, ptr, (unsigned long long)offset, (void *)block->address, device);
 }
 
-openreg_status
-openreg_cache_free(const openreg_found_range *found, void *ptr)
+/* The range of a device address. False for anything else, and in a bad fork, which has no table. */
+static inline bool
+find_range(const void *ptr, openreg_found_range *found)
 {
-    struct openreg_cache *cache = found->info.device->cache;
-    openreg_block *block;
-    openreg_lock_acquire(&cache->lock);
-    openreg_status status = find_live(found, "openreg_free", ptr, &block);
-    if (status == OPENREG_OK) {
-        if (__builtin_expect(block->u.used.uses != NULL, 0)) {
-            status = openreg_cache_free_used(cache, block);
-        } else {
-            const int kind = block->segment->pool->kind;
-            openreg_stat_subtract(cache->stats.allocation, kind, 1);
-            openreg_stat_subtract(cache->stats.allocated_bytes, kind, (int64_t)block->size);
-            openreg_stat_subtract(cache->stats.requested_bytes, kind, (int64_t)(block->size - block->slack));
-            openreg_cache_release(cache, block);
-        }
+    return openreg_device_table_peek() != NULL && openreg_address_map_find(ptr, found) && !found->alias;
+}
+
+openreg_status
+openreg_free(void *ptr)
+{
+    static const char call[] = "openreg_free";
+    openreg_found_range found;
+    if (ptr == NULL)
+        return OPENREG_OK;
+    if (__builtin_expect(!find_range(ptr, &found), 0))
+        return openreg_refuse_address(call, ptr);
+    struct openreg_cache *cache = found.info.device->cache;
+    openreg_status status = OPENREG_OK;
+    openreg_fast_lock_acquire(&cache->lock);
+    openreg_block *block = find_live(&found, ptr);
+    if (__builtin_expect(block == NULL, 0)) {
+        status = refuse_block(&found, call, ptr);
+    } else if (__builtin_expect(block->u.used.uses != NULL, 0)) {
+        status = openreg_cache_free_used(cache, block);
+    } else {
+        const int kind = block->segment->pool->kind;
+        openreg_stat_subtract(cache->stats.allocation, kind, 1);
+        openreg_stat_subtract(cache->stats.allocated_bytes, kind, (int64_t)block->size);
+        openreg_stat_subtract(cache->stats.requested_bytes, kind, (int64_t)(block->size - block->slack));
+        openreg_pool *pool = block->segment->pool;
+        openreg_block *before = pool->parked;
+        block->state = OPENREG_BLOCK_PARKED;
+        pool->parked = block;
+        if (before != NULL)
+            release(cache, before);
     }
-    openreg_lock_release(&cache->lock);
+    openreg_fast_lock_release(&cache->lock);
     return status;
 }
 
@@ -327,15 +416,18 @@ record_stream(struct openreg_cache *cache, openreg_block *block, openreg_stream 
 }
 
 openreg_status
-openreg_cache_record_stream(const openreg_found_range *found, void *ptr, openreg_stream stream)
+openreg_record_stream(void *ptr, openreg_stream stream)
 {
-    struct openreg_cache *cache = found->info.device->cache;
-    openreg_block *block;
-    openreg_lock_acquire(&cache->lock);
-    openreg_status status = find_live(found, "openreg_record_stream", ptr, &block);
-    if (status == OPENREG_OK)
-        status = record_stream(cache, block, stream);
-    openreg_lock_release(&cache->lock);
+    static const char call[] = "openreg_record_stream";
+    openreg_found_range found;
+    if (!find_range(ptr, &found))
+        return openreg_refuse_address(call, ptr);
+    struct openreg_cache *cache = found.info.device->cache;
+    openreg_fast_lock_acquire(&cache->lock);
+    openreg_block *block = find_live(&found, ptr);
+    const openreg_status status =
+        block == NULL ? refuse_block(&found, call, ptr) : record_stream(cache, block, stream);
+    openreg_fast_lock_release(&cache->lock);
     return status;
 }
 
@@ -345,7 +437,7 @@ view(const openreg_found_range *found, uintptr_t address, openreg_block_view *ou
 {
     if (atomic_load_explicit(&found->range->sequence, memory_order_relaxed) != found->sequence)
         return false;
-    const openreg_block *block = openreg_cache_block_around(found->info.segment, address);
+    const openreg_block *block = block_around(found->info.segment, address);
     out->address = (uintptr_t)block->address;
     out->size = block->size;
     out->live = block->state == OPENREG_BLOCK_ALLOCATED;
@@ -357,9 +449,9 @@ bool
 openreg_cache_view(const openreg_found_range *found, uintptr_t address, openreg_block_view *out)
 {
     struct openreg_cache *cache = found->info.device->cache;
-    openreg_lock_acquire(&cache->lock);
+    openreg_fast_lock_acquire(&cache->lock);
     const bool seen = view(found, address, out);
-    openreg_lock_release(&cache->lock);
+    openreg_fast_lock_release(&cache->lock);
     return seen;
 }
 
@@ -367,28 +459,34 @@ bool
 openreg_cache_try_view(const openreg_found_range *found, uintptr_t address, openreg_block_view *out)
 {
     struct openreg_cache *cache = found->info.device->cache;
-    if (pthread_mutex_trylock(&cache->lock.mutex) != 0)
+    if (!openreg_fast_lock_try(&cache->lock))
         return false;
     const bool seen = view(found, address, out);
-    (void)pthread_mutex_unlock(&cache->lock.mutex);
+    openreg_fast_lock_release(&cache->lock);
     return seen;
+}
+
+void
+openreg_cache_after_fork(struct openreg_cache *cache)
+{
+    atomic_store_explicit(&cache->lock.state, 0, memory_order_relaxed);
 }
 
 int64_t
 openreg_cache_live_blocks(const struct openreg_cache *cache)
 {
     struct openreg_cache *mutable = (struct openreg_cache *)(uintptr_t)cache; /* for the lock */
-    openreg_lock_acquire(&mutable->lock);
-    const int64_t blocks = cache->stats.allocation[OPENREG_POOL_ALL].current;
-    openreg_lock_release(&mutable->lock);
+    openreg_fast_lock_acquire(&mutable->lock);
+    const int64_t blocks = openreg_stat_current(cache->stats.allocation);
+    openreg_fast_lock_release(&mutable->lock);
     return blocks;
 }
 
 uint64_t
 openreg_cache_reserved(struct openreg_cache *cache)
 {
-    openreg_lock_acquire(&cache->lock);
-    const int64_t bytes = cache->stats.reserved_bytes[OPENREG_POOL_ALL].current;
-    openreg_lock_release(&cache->lock);
+    openreg_fast_lock_acquire(&cache->lock);
+    const int64_t bytes = openreg_stat_current(cache->stats.reserved_bytes);
+    openreg_fast_lock_release(&cache->lock);
     return (uint64_t)bytes;
 }

@@ -16,16 +16,15 @@
 struct openreg_cache *openreg_cache_create(openreg_device *device);
 void openreg_cache_destroy(struct openreg_cache *cache);
 
+/* In the child of a fork() whose drivers survive it: another thread of the parent may have held the lock. */
+void openreg_cache_after_fork(struct openreg_cache *cache);
+
 /* Blocks that are allocated. Those freed and awaiting a stream do not count: the caller holds them no more. */
 int64_t openreg_cache_live_blocks(const struct openreg_cache *cache);
 
-/* For memory.c and copy.c. `call` is the public function. */
-
-/* 0 < size <= OPENREG_MAX_ALLOCATION. */
-openreg_status openreg_cache_malloc(struct openreg_cache *cache, uint64_t size, openreg_stream stream, void **out);
-/* `found` is the map's answer for `ptr`, a device address. */
-openreg_status openreg_cache_free(const openreg_found_range *found, void *ptr);
-openreg_status openreg_cache_record_stream(const openreg_found_range *found, void *ptr, openreg_stream stream);
+/* Sets the error text for an address that no lookup of device memory accepts: freed, foreign, an alias, pinned; or for a
+ * bad fork. Returns the code. memory.c. */
+openreg_status openreg_refuse_address(const char *call, const void *ptr);
 
 typedef struct openreg_block_view {
     uintptr_t address;

@@ -9,6 +9,10 @@
 struct openreg_segment;
 struct openreg_stream_use;
 
+/* A state beside OPENREG_BLOCK_*: freed, but neither in a list nor joined with its neighbours yet, because the next
+ * request is likely to be for its size (openreg_pool.parked). To everyone outside it is free. */
+#define OPENREG_BLOCK_PARKED 3
+
 /* Blocks tile their segment. No two neighbours are both free. 64 bytes: one cache line. */
 typedef struct openreg_block {
     char *address;
@@ -25,7 +29,7 @@ typedef struct openreg_block {
         } used;
     } u;
     uint32_t slack;   /* size less the bytes that were asked for; below 2 MiB by the rules of splitting */
-    uint8_t state;    /* OPENREG_BLOCK_* */
+    uint8_t state;    /* OPENREG_BLOCK_*, also PARKED */
     uint8_t row, bin; /* FREE: where its list is */
     uint8_t reserved;
 } openreg_block;

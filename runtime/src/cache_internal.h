@@ -13,6 +13,7 @@
 #include "driver_calls.h"
 #include "fork.h"
 #include "free_lists.h"
+#include "lock.h"
 
 #define OPENREG_MIB (UINT64_C(1) << 20)
 #define OPENREG_BLOCK_UNIT UINT64_C(512)
@@ -32,6 +33,7 @@ struct openreg_stream_pools;
 typedef struct openreg_pool {
     struct openreg_stream_pools *owner;
     int kind; /* OPENREG_POOL_SMALL or OPENREG_POOL_LARGE */
+    openreg_block *parked; /* the block freed last, or NULL: OPENREG_BLOCK_PARKED */
     openreg_free_lists free;
 } openreg_pool;
 
@@ -68,7 +70,7 @@ typedef struct openreg_segment {
 } openreg_segment;
 
 /* What was freed is not counted but computed, as allocated - current + (current at the last reset); the field `freed`
- * holds the last of the three. */
+ * holds the last of the three. Of index 0 only `peak` is used. */
 typedef struct openreg_cache_stats {
     openreg_stat allocation[OPENREG_POOLS], allocated_bytes[OPENREG_POOLS], requested_bytes[OPENREG_POOLS];
     openreg_stat segment[OPENREG_POOLS], reserved_bytes[OPENREG_POOLS];
@@ -82,38 +84,45 @@ typedef struct openreg_cache_stats {
 #define OPENREG_STREAM_BUCKETS 64
 
 struct openreg_cache {
-    openreg_lock lock; /* guards all below but `flush` and `device` */
+    openreg_fast_lock lock; /* guards all below but `flush` and `device` */
     openreg_stream_pools *default_pools; /* of stream 0 */
     openreg_block *unused_blocks;
-    int64_t waiting_uses; /* in the lists of all streams */
+    int64_t waiting_blocks; /* OPENREG_BLOCK_AWAITING_FREE */
     openreg_cache_stats stats;
 
     openreg_stream_use *unused_uses;
     openreg_segment *segments;
     openreg_stream_pools *streams;
     openreg_stream_pools *buckets[OPENREG_STREAM_BUCKETS];
-    void *block_chunks; /* linked through their first word */
+    openreg_block *block_chunks; /* linked through `next` of their first blocks */
     openreg_device *device;
     openreg_lock flush; /* one thread at a time gives memory back to satisfy a request; outside `lock` */
 };
 
+/* Of the sum over the pools only the peak is kept; the rest is added up when it is asked for. */
+static inline int64_t
+openreg_stat_current(const openreg_stat stat[OPENREG_POOLS])
+{
+    return stat[OPENREG_POOL_SMALL].current + stat[OPENREG_POOL_LARGE].current;
+}
+
 static inline void
 openreg_stat_add(openreg_stat stat[OPENREG_POOLS], int pool, int64_t amount)
 {
+    const int64_t current = stat[pool].current + amount;
     stat[pool].allocated += amount;
-    stat[pool].current += amount;
-    if (stat[pool].current > stat[pool].peak)
-        stat[pool].peak = stat[pool].current;
-    stat[0].current += amount;
-    if (stat[0].current > stat[0].peak)
-        stat[0].peak = stat[0].current;
+    stat[pool].current = current;
+    if (current > stat[pool].peak)
+        stat[pool].peak = current;
+    const int64_t sum = openreg_stat_current(stat);
+    if (sum > stat[OPENREG_POOL_ALL].peak)
+        stat[OPENREG_POOL_ALL].peak = sum;
 }
 
 static inline void
 openreg_stat_subtract(openreg_stat stat[OPENREG_POOLS], int pool, int64_t amount)
 {
     stat[pool].current -= amount;
-    stat[0].current -= amount;
 }
 
 /* ---- cache.c; the lock is held ---- */
@@ -123,9 +132,8 @@ openreg_block *openreg_cache_take_block(struct openreg_cache *cache);
 void openreg_cache_give_block(struct openreg_cache *cache, openreg_block *block);
 /* Makes a block whose owner is done with it free, and joins it with free neighbours. Counts "inactive split" only. */
 void openreg_cache_release(struct openreg_cache *cache, openreg_block *block);
-/* The block around an address of the segment. */
-openreg_block *openreg_cache_block_around(const openreg_segment *segment, uintptr_t address);
-
+/* Releases the parked blocks of all pools, for whoever looks at the whole cache. */
+void openreg_cache_unpark(struct openreg_cache *cache);
 /* ---- cache_segment.c ---- */
 
 /* A free block of at least `rounded` bytes, after asking the driver and if need be giving cached segments back. The

@@ -128,9 +128,9 @@ add_segment(struct openreg_cache *cache, openreg_pool *pool, uint64_t rounded, o
         return openreg_error_set(OPENREG_E_NOMEM, "%s: no host memory for the books of openreg:%d", malloc_call,
                                  cache->device->index);
     openreg_segment *segment;
-    openreg_lock_release(&cache->lock);
+    openreg_fast_lock_release(&cache->lock);
     const openreg_status status = make_segment(cache->device, pool, rounded, &segment, refused);
-    openreg_lock_acquire(&cache->lock);
+    openreg_fast_lock_acquire(&cache->lock);
     if (status != OPENREG_OK) {
         openreg_cache_give_block(cache, block);
         return status;
@@ -148,6 +148,7 @@ openreg_status
 openreg_cache_give_segments(struct openreg_cache *cache, const char *call)
 {
     openreg_segment *given = NULL, *kept = NULL;
+    openreg_cache_unpark(cache);
     for (openreg_segment *segment = cache->segments, *next; segment != NULL; segment = next) {
         next = segment->next;
         if (segment->first->state != OPENREG_BLOCK_FREE || segment->first->next != NULL)
@@ -158,7 +159,7 @@ openreg_cache_give_segments(struct openreg_cache *cache, const char *call)
         segment->next = given;
         given = segment;
     }
-    openreg_lock_release(&cache->lock);
+    openreg_fast_lock_release(&cache->lock);
     openreg_status result = OPENREG_OK;
     openreg_block *blocks = NULL;
     int64_t freed = 0;
@@ -184,7 +185,7 @@ openreg_cache_give_segments(struct openreg_cache *cache, const char *call)
         free_segment(segment);
         freed++;
     }
-    openreg_lock_acquire(&cache->lock);
+    openreg_fast_lock_acquire(&cache->lock);
     cache->stats.driver_frees += freed;
     while (blocks != NULL) {
         openreg_block *block = blocks;
@@ -215,11 +216,11 @@ openreg_status
 openreg_cache_trim(struct openreg_cache *cache, const char *call)
 {
     openreg_lock_acquire(&cache->flush);
-    openreg_lock_acquire(&cache->lock);
+    openreg_fast_lock_acquire(&cache->lock);
     openreg_status status = openreg_cache_sync_waiting(cache, call);
     if (status == OPENREG_OK)
         status = openreg_cache_give_segments(cache, call);
-    openreg_lock_release(&cache->lock);
+    openreg_fast_lock_release(&cache->lock);
     openreg_lock_release(&cache->flush);
     return status;
 }
@@ -230,10 +231,10 @@ out_of_memory(struct openreg_cache *cache, uint64_t size)
 {
     openreg_device *device = cache->device;
     const int64_t vendor_code = openreg_error_record()->vendor_code;
-    const int64_t allocated = cache->stats.allocated_bytes[OPENREG_POOL_ALL].current;
-    const int64_t reserved = cache->stats.reserved_bytes[OPENREG_POOL_ALL].current;
+    const int64_t allocated = openreg_stat_current(cache->stats.allocated_bytes);
+    const int64_t reserved = openreg_stat_current(cache->stats.reserved_bytes);
     uint64_t unused, total;
-    openreg_lock_release(&cache->lock);
+    openreg_fast_lock_release(&cache->lock);
     openreg_size_text asked = openreg_size_text_of(size), used = openreg_size_text_of((uint64_t)allocated);
     openreg_size_text cached = openreg_size_text_of((uint64_t)(reserved - allocated));
     char capacity[128] = "";
@@ -253,7 +254,7 @@ out_of_memory(struct openreg_cache *cache, uint64_t size)
     openreg_error *record = openreg_error_record();
     record->vendor_code = vendor_code;
     openreg_text_copy(record->driver, sizeof record->driver, device->driver->name);
-    openreg_lock_acquire(&cache->lock);
+    openreg_fast_lock_acquire(&cache->lock);
     return status;
 }
 
@@ -291,9 +292,9 @@ openreg_cache_grow(struct openreg_cache *cache, openreg_pool *pool, uint64_t rou
     openreg_status status = add_segment(cache, pool, rounded, out, &refused);
     if (!refused)
         return status;
-    openreg_lock_release(&cache->lock); /* the flush lock comes first */
+    openreg_fast_lock_release(&cache->lock); /* the flush lock comes first */
     openreg_lock_acquire(&cache->flush);
-    openreg_lock_acquire(&cache->lock);
+    openreg_fast_lock_acquire(&cache->lock);
     status = grow_after_flush(cache, pool, rounded, size, out);
     openreg_lock_release(&cache->flush);
     if (status == OPENREG_OK)

@@ -5,23 +5,25 @@
 
 #include "error.h"
 
-/* Inside, `freed` holds `current` as it was when the counts were reset; what was freed since follows from the rest. */
+/* Index 0 with the sums over the pools, where only `peak` is kept. */
 static openreg_stat
-public_stat(openreg_stat stat)
+sum_of(const openreg_stat stat[OPENREG_POOLS])
 {
-    stat.freed = stat.allocated - stat.current + stat.freed;
-    return stat;
+    const openreg_stat *small = &stat[OPENREG_POOL_SMALL], *large = &stat[OPENREG_POOL_LARGE];
+    return (openreg_stat){.current = small->current + large->current,
+                          .peak = stat[OPENREG_POOL_ALL].peak,
+                          .allocated = small->allocated + large->allocated,
+                          .freed = small->freed + large->freed};
 }
 
-/* `allocated` of index 0 is not counted on the fast path: it is the sum of the pools'. */
+/* Inside, `freed` holds `current` as it was when the counts were reset; what was freed since follows from the rest. */
 static void
 public_stats(const openreg_stat in[OPENREG_POOLS], openreg_stat out[OPENREG_POOLS])
 {
-    openreg_stat all = in[OPENREG_POOL_ALL];
-    all.allocated = in[OPENREG_POOL_SMALL].allocated + in[OPENREG_POOL_LARGE].allocated;
-    out[OPENREG_POOL_ALL] = public_stat(all);
-    out[OPENREG_POOL_SMALL] = public_stat(in[OPENREG_POOL_SMALL]);
-    out[OPENREG_POOL_LARGE] = public_stat(in[OPENREG_POOL_LARGE]);
+    for (int i = 0; i < OPENREG_POOLS; i++) {
+        out[i] = i == OPENREG_POOL_ALL ? sum_of(in) : in[i];
+        out[i].freed += out[i].allocated - out[i].current;
+    }
 }
 
 /* Allocated and waiting blocks together. */
@@ -31,11 +33,12 @@ active_stats(const openreg_stat allocated[OPENREG_POOLS], const openreg_stat wai
 {
     public_stats(allocated, out);
     for (int i = 0; i < OPENREG_POOLS; i++) {
-        out[i].current += waiting[i].current;
+        const openreg_stat more = i == OPENREG_POOL_ALL ? sum_of(waiting) : waiting[i];
+        out[i].current += more.current;
         /* The peak of `allocation` counts too: nothing waited then, or `waiting` has the higher one. */
-        if (waiting[i].peak > out[i].peak)
-            out[i].peak = waiting[i].peak;
-        out[i].freed -= waiting[i].current - waiting[i].freed;
+        if (more.peak > out[i].peak)
+            out[i].peak = more.peak;
+        out[i].freed += more.freed - more.current;
     }
 }
 
@@ -43,7 +46,8 @@ static void
 fill_stats(struct openreg_cache *cache, openreg_memory_stats *out)
 {
     const openreg_cache_stats *stats = &cache->stats;
-    openreg_lock_acquire(&cache->lock);
+    openreg_fast_lock_acquire(&cache->lock);
+    openreg_cache_unpark(cache);
     public_stats(stats->allocation, out->allocation);
     public_stats(stats->segment, out->segment);
     public_stats(stats->inactive_split, out->inactive_split);
@@ -59,7 +63,7 @@ fill_stats(struct openreg_cache *cache, openreg_memory_stats *out)
     out->num_device_free = stats->driver_frees;
     out->num_sync_all_streams = stats->syncs;
     out->max_split_size = -1;
-    openreg_lock_release(&cache->lock);
+    openreg_fast_lock_release(&cache->lock);
 }
 
 openreg_status
@@ -83,13 +87,14 @@ static void
 reset_peaks(openreg_stat stat[OPENREG_POOLS])
 {
     for (int i = 0; i < OPENREG_POOLS; i++)
-        stat[i].peak = stat[i].current;
+        stat[i].peak = i == OPENREG_POOL_ALL ? openreg_stat_current(stat) : stat[i].current;
 }
 
 static void
 reset_active_peaks(const openreg_stat allocated[OPENREG_POOLS], openreg_stat waiting[OPENREG_POOLS])
 {
-    for (int i = 0; i < OPENREG_POOLS; i++)
+    waiting[OPENREG_POOL_ALL].peak = openreg_stat_current(allocated) + openreg_stat_current(waiting);
+    for (int i = OPENREG_POOL_SMALL; i < OPENREG_POOLS; i++)
         waiting[i].peak = allocated[i].current + waiting[i].current;
 }
 
@@ -99,7 +104,8 @@ openreg_reset_peak_memory_stats(int32_t device)
     openreg_device *entry;
     OPENREG_RETURN_NOT_OK(openreg_device_get("openreg_reset_peak_memory_stats", device, &entry));
     openreg_cache_stats *stats = &entry->cache->stats;
-    openreg_lock_acquire(&entry->cache->lock);
+    openreg_fast_lock_acquire(&entry->cache->lock);
+    openreg_cache_unpark(entry->cache);
     reset_peaks(stats->allocation);
     reset_peaks(stats->allocated_bytes);
     reset_peaks(stats->requested_bytes);
@@ -109,7 +115,7 @@ openreg_reset_peak_memory_stats(int32_t device)
     reset_peaks(stats->inactive_split_bytes);
     reset_active_peaks(stats->allocation, stats->waiting);
     reset_active_peaks(stats->allocated_bytes, stats->waiting_bytes);
-    openreg_lock_release(&entry->cache->lock);
+    openreg_fast_lock_release(&entry->cache->lock);
     return OPENREG_OK;
 }
 
@@ -129,7 +135,8 @@ openreg_reset_accumulated_memory_stats(int32_t device)
     openreg_device *entry;
     OPENREG_RETURN_NOT_OK(openreg_device_get("openreg_reset_accumulated_memory_stats", device, &entry));
     openreg_cache_stats *stats = &entry->cache->stats;
-    openreg_lock_acquire(&entry->cache->lock);
+    openreg_fast_lock_acquire(&entry->cache->lock);
+    openreg_cache_unpark(entry->cache);
     reset_accumulated(stats->allocation);
     reset_accumulated(stats->allocated_bytes);
     reset_accumulated(stats->requested_bytes);
@@ -140,7 +147,7 @@ openreg_reset_accumulated_memory_stats(int32_t device)
     reset_accumulated(stats->waiting);
     reset_accumulated(stats->waiting_bytes);
     stats->retries = stats->ooms = stats->driver_allocs = stats->driver_frees = stats->syncs = 0;
-    openreg_lock_release(&entry->cache->lock);
+    openreg_fast_lock_release(&entry->cache->lock);
     return OPENREG_OK;
 }
 
@@ -169,7 +176,8 @@ openreg_memory_snapshot(int32_t device, int (*visit)(void *ctx, const openreg_bl
         return openreg_error_set(OPENREG_E_INVALID, "%s: visit must not be NULL", call);
     OPENREG_RETURN_NOT_OK(openreg_device_get(call, device, &entry));
     int stop = 0;
-    openreg_lock_acquire(&entry->cache->lock);
+    openreg_fast_lock_acquire(&entry->cache->lock);
+    openreg_cache_unpark(entry->cache);
     for (const openreg_segment *segment = entry->cache->segments; segment != NULL && !stop; segment = segment->next) {
         for (const openreg_block *block = segment->first; block != NULL && !stop; block = block->next) {
             const openreg_block_info info = {
@@ -185,6 +193,6 @@ openreg_memory_snapshot(int32_t device, int (*visit)(void *ctx, const openreg_bl
             stop = visit(ctx, &info);
         }
     }
-    openreg_lock_release(&entry->cache->lock);
+    openreg_fast_lock_release(&entry->cache->lock);
     return OPENREG_OK;
 }

@@ -46,7 +46,7 @@ give_use(struct openreg_cache *cache, openreg_stream_use *use)
 }
 
 static void
-append_waiting(struct openreg_cache *cache, openreg_stream_use *use)
+append_waiting(openreg_stream_use *use)
 {
     openreg_stream_pools *stream = use->stream;
     use->next = NULL;
@@ -55,29 +55,26 @@ append_waiting(struct openreg_cache *cache, openreg_stream_use *use)
     else
         stream->first_waiting = use;
     stream->last_waiting = use;
-    cache->waiting_uses++;
 }
 
 static openreg_stream_use *
-take_first_waiting(struct openreg_cache *cache, openreg_stream_pools *stream)
+take_first_waiting(openreg_stream_pools *stream)
 {
     openreg_stream_use *use = stream->first_waiting;
     stream->first_waiting = use->next;
     if (use->next == NULL)
         stream->last_waiting = NULL;
-    cache->waiting_uses--;
     return use;
 }
 
 static void
-put_back_first(struct openreg_cache *cache, openreg_stream_use *use)
+put_back_first(openreg_stream_use *use)
 {
     openreg_stream_pools *stream = use->stream;
     use->next = stream->first_waiting;
     stream->first_waiting = use;
     if (use->next == NULL)
         stream->last_waiting = use;
-    cache->waiting_uses++;
 }
 
 /* The stream has passed a use that is in no list any more. */
@@ -89,6 +86,7 @@ finish_use(struct openreg_cache *cache, openreg_stream_use *use)
     if (--block->u.used.waiting > 0)
         return;
     const int kind = block->segment->pool->kind;
+    cache->waiting_blocks--;
     openreg_stat_subtract(cache->stats.waiting, kind, 1);
     openreg_stat_subtract(cache->stats.waiting_bytes, kind, (int64_t)block->size);
     openreg_cache_release(cache, block);
@@ -131,7 +129,7 @@ openreg_cache_free_used(struct openreg_cache *cache, openreg_block *block)
         if (use->passed) {
             give_use(cache, use);
         } else {
-            append_waiting(cache, use);
+            append_waiting(use);
             waiting++;
         }
     }
@@ -142,11 +140,10 @@ openreg_cache_free_used(struct openreg_cache *cache, openreg_block *block)
     }
     block->state = OPENREG_BLOCK_AWAITING_FREE;
     block->u.used.waiting = waiting;
-    const int indices[2] = {OPENREG_POOL_ALL, kind};
-    for (int i = 0; i < 2; i++) { /* not openreg_stat_add(): `peak` is that of the sum with `allocation` */
-        cache->stats.waiting[indices[i]].current += 1;
-        cache->stats.waiting_bytes[indices[i]].current += (int64_t)block->size;
-    }
+    cache->waiting_blocks++;
+    /* Not openreg_stat_add(): the peak here is that of the sum with `allocation`, which stays the same now. */
+    cache->stats.waiting[kind].current += 1;
+    cache->stats.waiting_bytes[kind].current += (int64_t)block->size;
     return OPENREG_OK;
 }
 
@@ -160,7 +157,7 @@ openreg_cache_poll_waiting(struct openreg_cache *cache, const char *call)
                 openreg_call_marker_query(cache->device, call, &stream->first_waiting->marker, &done));
             if (!done)
                 break; /* those behind it are later in the same stream */
-            finish_use(cache, take_first_waiting(cache, stream));
+            finish_use(cache, take_first_waiting(stream));
         }
     }
     return OPENREG_OK;
@@ -172,12 +169,12 @@ openreg_cache_sync_waiting(struct openreg_cache *cache, const char *call)
     cache->stats.syncs++;
     for (openreg_stream_pools *stream = cache->streams; stream != NULL; stream = stream->next) {
         while (stream->first_waiting != NULL) {
-            openreg_stream_use *use = take_first_waiting(cache, stream);
-            openreg_lock_release(&cache->lock);
+            openreg_stream_use *use = take_first_waiting(stream);
+            openreg_fast_lock_release(&cache->lock);
             const openreg_status status = openreg_call_marker_sync(cache->device, call, &use->marker);
-            openreg_lock_acquire(&cache->lock);
+            openreg_fast_lock_acquire(&cache->lock);
             if (status != OPENREG_OK) {
-                put_back_first(cache, use);
+                put_back_first(use);
                 return status;
             }
             finish_use(cache, use);

@@ -241,21 +241,6 @@ openreg_call_fill(openreg_device *device, const char *call, void *dst, uint8_t v
 }
 
 openreg_status
-openreg_call_pointer_info(openreg_device *device, const char *call, const void *ptr, int32_t *ordinal, uint32_t *kind)
-{
-    openreg_open_driver *const driver = device->driver;
-    if (driver->table.pointer_info == NULL)
-        return OPENREG_E_UNSUPPORTED;
-    int32_t found_ordinal = -1;
-    uint32_t found_kind = OPENREG_POINTER_UNKNOWN;
-    OPENREG_RETURN_NOT_OK(
-        CALL(driver, call, driver->table.pointer_info(driver->instance, ptr, &found_ordinal, &found_kind)));
-    *ordinal = found_ordinal;
-    *kind = found_kind;
-    return OPENREG_OK;
-}
-
-openreg_status
 openreg_call_host_alloc(openreg_device *device, const char *call, uint64_t size, void **out)
 {
     openreg_open_driver *const driver = device->driver;

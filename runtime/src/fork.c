@@ -4,6 +4,7 @@
 #include <limits.h>
 #include <sched.h>
 
+#include "cache.h"
 #include "device_table.h"
 #include "error.h"
 #include "registry.h"
@@ -37,6 +38,9 @@ after_fork_in_child(void)
         atomic_store_explicit(&bad_fork, 1, memory_order_relaxed);
     if (atomic_load_explicit(&bad_fork, memory_order_relaxed))
         atomic_store_explicit(&openreg_device_table_published, NULL, memory_order_relaxed);
+    const openreg_device_table *const table = openreg_device_table_peek();
+    for (int32_t i = 0; table != NULL && i < table->count; ++i)
+        openreg_cache_after_fork(table->devices[i]->cache);
     openreg_registry_after_fork();
 }
 

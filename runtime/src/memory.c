@@ -1,4 +1,4 @@
-/* memory.c: device memory of the public API: blocks, what an address is, host aliases. */
+/* memory.c: what an address is, host aliases, free memory. malloc and free are in cache.c. */
 #define _GNU_SOURCE
 #include <string.h>
 
@@ -8,22 +8,6 @@
 #include "fork.h"
 #include "host_memory.h"
 
-openreg_status
-openreg_malloc(int32_t device, size_t size, openreg_stream stream, void **out)
-{
-    static const char call[] = "openreg_malloc";
-    if (out == NULL)
-        return openreg_error_set(OPENREG_E_INVALID, "%s: out must not be NULL", call);
-    *out = NULL;
-    openreg_device *entry;
-    OPENREG_RETURN_NOT_OK(openreg_device_get(call, device, &entry));
-    if (size == 0)
-        return OPENREG_OK;
-    if (size > OPENREG_MAX_ALLOCATION)
-        return openreg_error_set(OPENREG_E_INVALID, "%s: size must be at most 2^47 bytes, but is %zu", call, size);
-    return openreg_cache_malloc(entry->cache, size, stream, out);
-}
-
 /* The range of a device address that a caller gives. False for anything else, and in a bad fork, which has no table. */
 static inline bool
 find_device_address(const void *ptr, openreg_found_range *found)
@@ -31,9 +15,8 @@ find_device_address(const void *ptr, openreg_found_range *found)
     return openreg_device_table_peek() != NULL && openreg_address_map_find(ptr, found) && !found->alias;
 }
 
-/* Says what an address is that is not in device memory. */
-static openreg_status
-refuse_address(const char *call, const void *ptr)
+openreg_status
+openreg_refuse_address(const char *call, const void *ptr)
 {
     openreg_found_range found;
     openreg_host_block pinned;
@@ -45,26 +28,6 @@ refuse_address(const char *call, const void *ptr)
     if (openreg_host_memory_find((uintptr_t)ptr, &pinned))
         return openreg_error_set(OPENREG_E_INVALID, "%s: %p is pinned host memory, not device memory", call, ptr);
     return openreg_error_set(OPENREG_E_INVALID, "%s: %p is not memory of openreg, or was freed already", call, ptr);
-}
-
-openreg_status
-openreg_free(void *ptr)
-{
-    if (ptr == NULL)
-        return OPENREG_OK;
-    openreg_found_range found;
-    if (!find_device_address(ptr, &found))
-        return refuse_address("openreg_free", ptr);
-    return openreg_cache_free(&found, ptr);
-}
-
-openreg_status
-openreg_record_stream(void *ptr, openreg_stream stream)
-{
-    openreg_found_range found;
-    if (!find_device_address(ptr, &found))
-        return refuse_address("openreg_record_stream", ptr);
-    return openreg_cache_record_stream(&found, ptr, stream);
 }
 
 static void
@@ -114,7 +77,7 @@ openreg_host_alias(const void *device_ptr, void **host_ptr)
     if (host_ptr == NULL)
         return openreg_error_set(OPENREG_E_INVALID, "%s: host_ptr must not be NULL", call);
     if (!find_device_address(device_ptr, &found))
-        return refuse_address(call, device_ptr);
+        return openreg_refuse_address(call, device_ptr);
     if ((found.info.flags & OPENREG_RANGE_VISIBLE) == 0)
         return openreg_error_set(OPENREG_E_UNSUPPORTED,
                                  "%s: memory of openreg:%d (driver \"%s\") is not visible to the host", call,

@@ -272,6 +272,11 @@ path_beside(const char *name, char path[PATH_MAX])
 static openreg_status
 ensure_builtin(const char *call)
 {
+    openreg_registry_lock();
+    const int is_made = candidate_count > 0;
+    openreg_registry_unlock();
+    if (is_made)
+        return OPENREG_OK;
     /* Asked for before the lock is taken: a constructor that dlopen() runs may register a driver, so the dynamic
      * loader's lock comes before ours. */
     char paths[BESIDE_COUNT][PATH_MAX];
@@ -424,25 +429,30 @@ openreg_registry_environment(void)
 
 /* ------------------------------------------------------------------------------------------------ public: records */
 
-/* Brings the list up to date if nobody else is at it. */
+/* Brings the list up to date if nobody else is at it. Leaves the last error alone. */
 static void
-refresh_if_idle(void)
+refresh_if_idle(const char *call)
 {
+    const openreg_error before = *openreg_last_error();
+    openreg_status status = ensure_builtin(call);
     openreg_registry_lock();
     const int idle = !gate_held;
     openreg_registry_unlock();
-    if (!idle || openreg_in_bad_fork())
-        return;
-    if (openreg_registry_enter("openreg_driver_count") == OPENREG_OK) {
-        (void)openreg_registry_refresh("openreg_driver_count", NULL);
-        openreg_registry_leave();
+    if (status == OPENREG_OK && idle && !openreg_in_bad_fork()) {
+        status = openreg_registry_enter(call);
+        if (status == OPENREG_OK) {
+            status = openreg_registry_refresh(call, NULL);
+            openreg_registry_leave();
+        }
     }
+    if (status != OPENREG_OK)
+        *openreg_error_record() = before;
 }
 
 int32_t
 openreg_driver_count(void)
 {
-    refresh_if_idle();
+    refresh_if_idle("openreg_driver_count");
     int32_t count = 0;
     openreg_registry_lock();
     for (int i = 0; i < candidate_count; ++i)

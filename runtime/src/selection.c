@@ -353,6 +353,7 @@ openreg_shutdown(void)
             openreg_candidate_set_state(published.candidates[i], OPENREG_DRIVER_LOADED, -1, -1);
         close_all(call, &published, 1);
         counted.is_valid = 0;
+        openreg_fork_note_count(-1);
     }
     openreg_registry_leave();
     return status;
@@ -363,7 +364,7 @@ openreg_shutdown(void)
 static int32_t
 remember_count(openreg_status status, int64_t count, const openreg_error *before)
 {
-    counted.is_valid = 1;
+    counted.is_valid = status != OPENREG_E_NOMEM; /* that may be gone the next time */
     counted.count = status == OPENREG_OK ? (int32_t)count : 0;
     openreg_fork_note_count(counted.count);
     if (status != OPENREG_OK) {
@@ -381,7 +382,7 @@ count_gated(const char *call)
     const openreg_error before = *openreg_last_error();
     int changed = 1;
     openreg_status status = openreg_registry_refresh(call, &changed);
-    if (counted.is_valid && !changed) {
+    if (status == OPENREG_OK && counted.is_valid && !changed) {
         if (counted.count == 0)
             *openreg_error_record() = counted.error;
         return counted.count;

@@ -98,6 +98,34 @@ enter(int slot)
             return enter_status;                                                                                      \
     } while (0)
 
+/* What could not be given back, because a test made that fail: still ours until it is given back or forgotten. */
+static void *kept[256];
+
+static void
+keep(void *memory, int is_kept)
+{
+    (void)pthread_mutex_lock(&lock);
+    size_t at = 0;
+    const size_t room = sizeof kept / sizeof kept[0];
+    while (at < room && kept[at] != memory)
+        ++at;
+    if (is_kept && at == room) /* a free place */
+        for (at = 0; at < room && kept[at] != NULL; ++at) {
+        }
+    if (at < room)
+        kept[at] = is_kept ? memory : NULL;
+    (void)pthread_mutex_unlock(&lock);
+}
+
+/* As ENTER, in a slot that gives `memory` back. */
+#define ENTER_TO_FREE(name, memory)                                                                                   \
+    do {                                                                                                              \
+        const openreg_status enter_status = enter(slot_##name);                                                       \
+        keep(memory, enter_status != OPENREG_OK);                                                                     \
+        if (enter_status != OPENREG_OK)                                                                               \
+            return enter_status;                                                                                      \
+    } while (0)
+
 static void
 add(int *counter, int change)
 {
@@ -212,7 +240,7 @@ toy_open(const openreg_host *host, const openreg_option *options, size_t n, open
 static openreg_status
 toy_close(openreg_instance toy)
 {
-    ENTER(close);
+    ENTER_TO_FREE(close, toy);
     add(&live_instances, -1);
     free(toy);
     return OPENREG_OK;
@@ -246,7 +274,7 @@ toy_mem_free(openreg_instance toy, int32_t dev, void *ptr, openreg_driver_stream
     (void)toy;
     (void)dev;
     (void)stream;
-    ENTER(mem_free);
+    ENTER_TO_FREE(mem_free, ptr);
     add(&live_memory, -1);
     free(ptr);
     return OPENREG_OK;
@@ -383,7 +411,7 @@ static openreg_status
 toy_event_destroy(openreg_instance toy, openreg_driver_event event)
 {
     (void)toy;
-    ENTER(event_destroy);
+    ENTER_TO_FREE(event_destroy, event);
     if (event != NULL)
         add(&live_events, -1);
     free(event);
@@ -498,7 +526,7 @@ static openreg_status
 toy_host_free(openreg_instance toy, void *ptr)
 {
     (void)toy;
-    ENTER(host_free);
+    ENTER_TO_FREE(host_free, ptr);
     add(&live_host, -1);
     free(ptr);
     return OPENREG_OK;
@@ -616,6 +644,18 @@ hook_hold(int hold)
     (void)pthread_mutex_unlock(&lock);
 }
 
+static void
+hook_forget(void)
+{
+    (void)pthread_mutex_lock(&lock);
+    for (size_t i = 0; i < sizeof kept / sizeof kept[0]; ++i) {
+        free(kept[i]);
+        kept[i] = NULL;
+    }
+    live_instances = live_memory = live_streams = live_events = live_host = 0;
+    (void)pthread_mutex_unlock(&lock);
+}
+
 static int
 hook_live(const char *what)
 {
@@ -677,6 +717,7 @@ full_toy_test_hooks(void)
         .set_devices = hook_set_devices,
         .fail = hook_fail,
         .hold = hook_hold,
+        .forget = hook_forget,
         .live = hook_live,
         .bound = hook_bound,
         .on_open = hook_on_open,

@@ -20,6 +20,7 @@ typedef struct full_toy_hooks {
     void (*set_devices)(int32_t count);    /* what open() and probe() find */
     void (*fail)(const char *slot, int nth, openreg_status code, unsigned flags); /* nth call from now, from 1 */
     void (*hold)(int held);                /* 1: queued work does not end; 0: it ends now */
+    void (*forget)(void);                  /* frees what could not be given back, and counts nothing as alive */
     int (*live)(const char *what);         /* "instance", "memory", "stream", "event", "host" */
     int32_t (*bound)(void);                /* vendor's current device of this thread */
     void (*on_open)(void (*callback)(void)); /* called inside open() */

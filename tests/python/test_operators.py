@@ -295,9 +295,9 @@ def test_results_live_in_the_devices_memory() -> None:
     before = torch.openreg.memory_allocated(DEV)
     b = a + a  # structured
     c = torch.nn.functional.gelu(a)  # oneDNN may allocate it
-    d, _ = torch.sort(a)  # not structured
+    d, e = torch.sort(a)  # not structured
     assert torch.openreg.memory_allocated(DEV) - before >= 3 * a.nbytes
-    del b, c, d
+    del b, c, d, e
     assert torch.openreg.memory_allocated(DEV) == before
 
 

@@ -230,7 +230,7 @@ def test_third_party_driver(installed: Path, tmp_path: Path, way: str) -> None:
         try:
             torch.empty(1 << 31, dtype=torch.uint8, device="openreg")
         except torch.OutOfMemoryError as error:
-            assert "third: no" in str(error), error
+            assert 'driver "third"' in str(error), error
         model = torch.nn.Linear(4, 2).to("openreg")
         model(x.to("openreg")).sum().backward()
         print(model.weight.grad.device)

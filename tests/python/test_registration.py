@@ -132,6 +132,7 @@ def test_a_failure_never_breaks_import_torch(python: Any, reason: str, text: str
     out = python(
         "import sys\n"
         + inspect.cleandoc(BREAK[reason])
+        + "\n"
         + inspect.cleandoc(
             """
 

@@ -10,6 +10,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <list>
 #include <mutex>
 #include <string>
 #include <utility>
@@ -73,10 +74,10 @@ class RuntimeTest : public ::testing::Test {
   // Registers the driver with all slots, less those that `change` takes away, and makes it the one that is used.
   template <typename Change>
   void use_full_toy(Change change) {
-    static std::vector<openreg_driver*> tables;  // must live as long as the process
-    auto* table = new openreg_driver(*toy().table());
+    static auto* const tables = new std::list<openreg_driver>;  // must live as long as the process
+    tables->push_back(*toy().table());
+    openreg_driver* const table = &tables->back();
     change(*table);
-    tables.push_back(table);
     ASSERT_EQ(openreg_register_driver(table), OPENREG_OK) << last_message();
     set("OPENREG_DRIVERS", table->name);
   }
@@ -124,7 +125,12 @@ bool in_child(Body body) {
   const pid_t child = fork();
   if (child == 0) {
     alarm(60);
-    _exit(body() ? 0 : 1);
+    const int result = body() ? 0 : 1;
+#ifdef OPENREG_COVERAGE
+    exit(result);
+#else
+    _exit(result);
+#endif
   }
   int status = -1;
   return child > 0 && waitpid(child, &status, 0) == child && WIFEXITED(status) && WEXITSTATUS(status) == 0;

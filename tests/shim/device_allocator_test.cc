@@ -54,6 +54,28 @@ TEST_F(DeviceAllocatorTest, Allocates) {
   EXPECT_EQ(allocated(1), before[1]);
 }
 
+// A block belongs to the stream that is current on its own device, whichever device is current.
+TEST_F(DeviceAllocatorTest, BelongsToTheCurrentStreamOfItsDevice) {
+  const c10::Stream stream = guard().getNewStream(device(1), 0);
+  const c10::Stream before = guard().exchangeStream(stream);
+  const c10::DataPtr block = device_allocator().allocate_on(1, 100);
+  guard().exchangeStream(before);
+
+  struct Search {
+    const void* address;
+    openreg_stream stream = -1;
+  } search{block.get()};
+  const auto visit = [](void* context, const openreg_block_info* info) {
+    auto& wanted = *static_cast<Search*>(context);
+    if (info->address == wanted.address) {
+      wanted.stream = info->stream;
+    }
+    return 0;
+  };
+  ASSERT_EQ(openreg_memory_snapshot(1, visit, &search), OPENREG_OK);
+  EXPECT_EQ(search.stream, stream.id());
+}
+
 // 0 bytes: no memory, but a device.
 TEST_F(DeviceAllocatorTest, NoBytes) {
   const c10::DataPtr nothing = device_allocator().allocate_on(1, 0);

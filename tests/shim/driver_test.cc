@@ -130,10 +130,12 @@ TEST_F(DriverTest, NoMemoryIsOutOfMemoryError) {
 TEST_F(DriverTest, PendingWork) {
   const c10::Stream busy = guard().getNewStream(device(1), 0);
   const c10::Stream idle = guard().getNewStream(device(1), 0);
-  toy.hold(1);
   c10::Event event(c10::DeviceType::PrivateUse1);
   event.record(busy);
-  EXPECT_FALSE(event.query());
+  EXPECT_TRUE(event.query());
+  toy.hold(1);
+  event.record(busy);
+  EXPECT_FALSE(event.query()) << "the earlier record was taken for the later one";
   EXPECT_FALSE(guard().queryStream(busy));
   EXPECT_TRUE(guard().queryStream(idle));
   guard().synchronizeDevice(0); // would never return if it waited for device 1

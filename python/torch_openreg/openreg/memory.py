@@ -170,7 +170,7 @@ def memory_summary(device: Device = None, abbreviated: bool = False) -> str:
     """
     index = _get_valid_index(device)
     stats = memory_stats(index)
-    width = 77
+    width = 79
     lines = [
         "=" * width,
         f"  openreg:{index} memory summary, out of memory: {stats['num_ooms']}, retries: {stats['num_alloc_retries']}",

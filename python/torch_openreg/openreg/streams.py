@@ -10,9 +10,11 @@ from typing import Any
 
 import torch
 
+from torch_openreg import _C
 from torch_openreg.openreg._device import device as _device_guard
 from torch_openreg.openreg._utils import Device, _get_device_index, _get_valid_index
 
+_ANY_DEVICE = torch.device("openreg")
 _DEVICE_TYPE = int(torch._C._autograd.DeviceType.PrivateUse1)
 
 
@@ -86,11 +88,17 @@ class Event(torch.Event):
     """A marker in a stream. Recording it again replaces the mark.
 
     Args:
-        device: Its device; the current one if None.
+        device: Its device. If None, it becomes that of the first stream it is recorded on.
         enable_timing: Whether elapsed_time() can be asked.
         blocking: As in torch.Event.
         interprocess: As in torch.Event; not supported.
+
+    Raises:
+        RuntimeError: There is no such device.
+        ValueError: A device of another type.
     """
+
+    _index: int | None = None  # torch.Event keeps no index before the first record
 
     def __new__(  # noqa: D102
         cls,
@@ -102,22 +110,30 @@ class Event(torch.Event):
     ) -> Event:
         if interprocess:
             raise NotImplementedError("openreg: an event can't be shared between processes")
-        where = torch.device("openreg", _get_valid_index(device))
-        return super().__new__(cls, device=where, enable_timing=enable_timing, blocking=blocking)
+        event = super().__new__(cls, device=_ANY_DEVICE, enable_timing=enable_timing, blocking=blocking)
+        if device is not None:
+            event._index = current_stream(device).device_index  # refuses an index that is out of range
+        return event
+
+    @property
+    def device(self) -> torch.device:  # type: ignore[override]
+        """The event's device; without an index as long as it has none."""
+        return super().device if self._index is None else torch.device("openreg", self._index)
 
     def record(self, stream: torch.Stream | None = None) -> None:
         """Marks the end of the work queued on a stream so far.
 
         Args:
-            stream: A stream of the event's device; the current one if None.
+            stream: A stream of the event's device; that device's current one if None.
 
         Raises:
             RuntimeError: A stream of another device.
         """
         if stream is None:
-            super().record()
-        else:
-            super().record(stream)
+            stream = current_stream(self._index)
+        elif self._index is not None and stream.device != self.device:
+            raise RuntimeError(f"An event of {self.device} can't be recorded on a stream of {stream.device}.")
+        super().record(stream)
 
     def wait(self, stream: torch.Stream | None = None) -> None:
         """Makes later work of a stream wait for the mark. Returns at once.
@@ -146,8 +162,9 @@ class Event(torch.Event):
 
         Raises:
             RuntimeError: One of these does not hold.
+            ValueError: One has no enable_timing, or no mark.
         """
-        return super().elapsed_time(other)
+        return _C._event_elapsed_time(self, other)
 
 
 def _own(stream: torch.Stream) -> Stream:

@@ -1,0 +1,42 @@
+// A round trip through the device threads of the autograd engine, for the end of the process (_exit.py).
+#include <ATen/ops/empty.h>
+#include <pybind11/pybind11.h>
+#include <torch/csrc/Exceptions.h>
+#include <torch/csrc/autograd/autograd.h>
+
+#include <vector>
+
+#include "csrc/bindings.h"
+#include "shim/device.h"
+
+namespace torch_openreg {
+
+namespace {
+
+// Runs in the thread of the tensor's device. The tensors have no Python objects: a thread that lets go of a tensor which
+// Python knows takes the GIL. They are leaked, so that nobody frees them while the process ends.
+void run_backward_on(c10::DeviceIndex index) {
+  const auto options = at::TensorOptions().device(c10::Device(c10::DeviceType::PrivateUse1, index));
+  static auto* kept = new std::vector<at::Tensor>;
+  const at::Tensor leaf = at::empty({0}, options).requires_grad_();
+  const at::Tensor gradient = at::empty({0}, options);
+  kept->insert(kept->end(), {leaf, gradient});
+  torch::autograd::backward({leaf}, {gradient});
+  kept->push_back(leaf.grad());
+}
+
+} // namespace
+
+PyObject* _settleAutograd(PyObject* /*self*/, PyObject* /*unused*/) {
+  HANDLE_TH_ERRORS
+  {
+    const pybind11::gil_scoped_release no_gil;
+    for (c10::DeviceIndex index = 0; index < c10::openreg::device_count(); ++index) {
+      run_backward_on(index);
+    }
+  }
+  Py_RETURN_NONE;
+  END_HANDLE_TH_ERRORS
+}
+
+} // namespace torch_openreg

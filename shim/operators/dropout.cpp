@@ -1,0 +1,28 @@
+// native_dropout: PyTorch calls it for this device, and the CPU's kernel has no generator argument, so that it would
+// draw from the CPU's default generator. Formula: aten/src/ATen/native/Dropout.cpp, native_dropout_cpu.
+#include <ATen/core/Tensor.h>
+#include <ATen/ops/empty_like.h>
+#include <ATen/ops/mul.h>
+#include <ATen/ops/ones_like.h>
+#include <torch/library.h>
+
+namespace c10::openreg {
+namespace {
+
+// Returns the output and the mask of kept elements (bool).
+std::tuple<at::Tensor, at::Tensor> native_dropout(const at::Tensor& input, double p, std::optional<bool> train) {
+  const auto mask_options = input.options().dtype(at::kBool);
+  if (!train.value_or(true)) {
+    return {input.clone(), at::ones_like(input, mask_options, c10::MemoryFormat::Contiguous)};
+  }
+  const double kept = 1.0 - p;
+  const at::Tensor mask = at::empty_like(input, mask_options, c10::MemoryFormat::Contiguous).bernoulli_(kept);
+  return {input.mul(mask).mul_(kept == 0.0 ? 0.0 : 1.0 / kept), mask};
+}
+
+TORCH_LIBRARY_IMPL(aten, PrivateUse1, m) {
+  m.impl("native_dropout", native_dropout);
+}
+
+} // namespace
+} // namespace c10::openreg
