@@ -17,11 +17,15 @@ export PATH := $(CURDIR)/$(VENV)/bin:$(PATH)
 PACKAGES := $(VENV)/.openreg-packages
 EDITABLE := $(VENV)/.openreg-editable
 CONFIGURE := cmake -S . -G Ninja -DPython3_EXECUTABLE=$(CURDIR)/$(VENV)/bin/python
+PIP := python -m pip --disable-pip-version-check
 RUNTIME_ONLY := -DOPENREG_BUILD_TORCH=OFF -DOPENREG_WERROR=ON
 RUN_CTEST = ctest --test-dir $(1) --output-on-failure --no-tests=error -j $(JOBS)
 
-.PHONY: all build demo test bench lint lint-c lint-python asan tsan valgrind coverage wheel clean
+.PHONY: help all build demo test bench lint lint-c lint-python asan tsan valgrind coverage wheel clean
 all: build
+
+help:
+	@sed -n '/^SHELL/q; s/^#[ ]\{0,3\}//p' Makefile
 
 $(PACKAGES): requirements-dev.txt scripts/setup
 	scripts/setup $(VENV) $(PYTHON)
@@ -31,26 +35,27 @@ $(BUILD)/build.ninja: | $(PACKAGES)
 	scripts/googletest
 	$(CONFIGURE) -B $(BUILD)
 
-# The build goes into the package of the checkout, which the virtual environment sees through an editable install.
+# What is built goes into the package of the checkout, which the virtual environment sees through an editable install.
 build: $(PACKAGES) $(BUILD)/build.ninja
-	cmake --build $(BUILD) --parallel $(JOBS)
-	cmake --install $(BUILD) --prefix python/torch_openreg | grep -v -e "Up-to-date" || true
+	cmake --build $(BUILD) --target openreg_package --parallel $(JOBS)
+	cmake --install $(BUILD) --prefix python/torch_openreg > $(BUILD)/install.log
 	@$(MAKE) --no-print-directory $(EDITABLE)
 
 $(EDITABLE): pyproject.toml setup.py $(PACKAGES)
-	OPENREG_BUILD_DIR=$(BUILD) python -m pip install --disable-pip-version-check --quiet --no-build-isolation --no-deps -e .
+	OPENREG_BUILD_DIR=$(BUILD) $(PIP) install --quiet --no-build-isolation --no-deps -e .
 	touch $@
 
 demo: build
 	python examples/train_digits.py
 
 test: build
+	cmake --build $(BUILD) --parallel $(JOBS)
 	$(call RUN_CTEST,$(BUILD))
 	python -m pytest
 
 bench: build
 	cmake -DOPENREG_BUILD_BENCHMARKS=ON $(BUILD) > /dev/null
-	cmake --build $(BUILD) --parallel $(JOBS)
+	cmake --build $(BUILD) --target benchmarks/all --parallel $(JOBS)
 	python benchmarks/bench.py --programs $(BUILD)/benchmarks --json bench.json
 
 lint: lint-c lint-python
@@ -95,7 +100,7 @@ coverage: $(PACKAGES)
 	  --print-summary --fail-under-line 90
 
 wheel: build
-	OPENREG_BUILD_DIR=$(BUILD) python -m pip wheel --disable-pip-version-check --quiet --no-build-isolation --no-deps -w dist .
+	OPENREG_BUILD_DIR=$(BUILD) $(PIP) wheel --quiet --no-build-isolation --no-deps -w dist .
 
 clean:
 	rm -rf build build-* dist python/*.egg-info bench.json demo-output

@@ -67,7 +67,8 @@ class CMakeBuild(build_ext):
                     *shlex.split(os.environ.get("OPENREG_CMAKE_ARGS", "")),
                 ]
             )
-        subprocess.check_call([cmake, "--build", str(build), "--parallel", str(os.cpu_count() or 1)])
+        jobs = str(os.cpu_count() or 1)
+        subprocess.check_call([cmake, "--build", str(build), "--target", "openreg_package", "--parallel", jobs])
         subprocess.check_call([cmake, "--install", str(build), "--prefix", str(base / PACKAGE)])
 
     def get_source_files(self) -> list[str]:
@@ -80,7 +81,13 @@ class CMakeBuild(build_ext):
         return [str(path) for path in top.rglob("*") if path.is_file() and path.suffix != ".py"]
 
 
+# Beside `build`, which is CMake's. What an earlier build left of the package there would go into the wheel.
+BUILD_BASE = ROOT / "build-wheel"
+for stale in BUILD_BASE.glob("lib*"):
+    shutil.rmtree(stale)
+
 setup(
+    options={"build": {"build_base": str(BUILD_BASE)}},
     version=version(),
     install_requires=[torch_requirement()],
     ext_modules=[Extension(f"{PACKAGE}._C", sources=[])],

@@ -257,14 +257,14 @@ def main() -> None:
     figures.append(import_figure())
 
     print(f"torch {torch.__version__}, {platform.machine()}, {os.cpu_count()} cores, {options.threads} thread(s)\n")
-    print(f"| {'figure':<42} | {'openreg':>9} | {'reference':>28} | {'result':>15} | {'aim':>9} |    |")
-    print(f"|{'-' * 44}|{'-' * 11}|{'-' * 30}|{'-' * 17}|{'-' * 11}|----|")
+    print(f"| {'figure':<44} | {'openreg':>9} | {'reference':>28} | {'result':>15} | {'aim':>9} |    |")
+    print(f"|{'-' * 46}|{'-' * 11}|{'-' * 30}|{'-' * 17}|{'-' * 11}|----|")
     for figure in figures:
         reference = f"{figure.reference_name} {human(figure.reference)}"
         result = f"{figure.score:.2f} {figure.unit}"
         aim = f"{'>=' if figure.at_least else '<='} {figure.aim:g}"
         mark = "ok" if figure.met else "--"
-        print(f"| {figure.name:<42} | {human(figure.value):>9} | {reference:>28} | {result:>15} | {aim:>9} | {mark} |")
+        print(f"| {figure.name:<44} | {human(figure.value):>9} | {reference:>28} | {result:>15} | {aim:>9} | {mark} |")
     missed = sum(not figure.met for figure in figures)
     print(f"\n{len(figures) - missed} of {len(figures)} figures reach their aim")
 

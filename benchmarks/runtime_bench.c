@@ -90,6 +90,7 @@ struct job {
     int32_t device;
     size_t size;
     pthread_barrier_t *barrier;
+    double time; /* nanoseconds that the thread's calls took */
     long result;
 };
 
@@ -100,8 +101,9 @@ static void *run_job(void *argument)
         job->result = -1;
     job->work(job->count / 10 + 1, job->device, job->size); /* the thread's first calls are not timed */
     pthread_barrier_wait(job->barrier);
+    const double start = now();
     job->result += job->work(job->count, job->device, job->size);
-    pthread_barrier_wait(job->barrier);
+    job->time = now() - start;
     return NULL;
 }
 
@@ -113,24 +115,22 @@ static double time_calls(work_fn work, int threads, long count, size_t size)
     pthread_t ids[MAX_THREADS];
     struct job jobs[MAX_THREADS];
     pthread_barrier_t barrier;
-    pthread_barrier_init(&barrier, NULL, (unsigned)threads + 1);
+    pthread_barrier_init(&barrier, NULL, (unsigned)threads);
     for (int i = 0; i < threads; ++i) {
-        jobs[i] = (struct job){work, count, i, size, &barrier, 0};
+        jobs[i] = (struct job){work, count, i, size, &barrier, 0, 0};
         if (pthread_create(&ids[i], NULL, run_job, &jobs[i]) != 0) {
             fprintf(stderr, "runtime_bench: no thread\n");
             exit(1);
         }
     }
-    pthread_barrier_wait(&barrier);
-    const double start = now();
-    pthread_barrier_wait(&barrier);
-    const double end = now();
+    double longest = 0;
     for (int i = 0; i < threads; ++i) {
         pthread_join(ids[i], NULL);
         sink += jobs[i].result;
+        longest = jobs[i].time > longest ? jobs[i].time : longest;
     }
     pthread_barrier_destroy(&barrier);
-    return (end - start) / (double)count;
+    return longest / (double)count;
 }
 
 /* Times two kinds of work in turn and prints the least of each. */

@@ -9,9 +9,9 @@ It happens again when the engine's destructor, which runs after the interpreter 
 they end: before Python 3.12 a thread that ends takes the GIL. TORCH_AUTOGRAD_SHUTDOWN_WAIT_LIMIT=0, PyTorch's own
 variable, makes the destructor leave them asleep; it is set as the interpreter ends, unless the user has set it.
 
-The remedy for the rest is a round trip through each of those threads. A thread takes its next task only after it has finished
-and cleaned up the one before, so once a task of ours has been run, the thread has started wholly and holds nothing
-of the user's. The task itself owns nothing that Python knows of, allocates no memory, and calls no driver.
+The remedy for the rest is a round trip through each of those threads. A thread takes its next task only after it has
+finished and cleaned up the one before, so once a task of ours has been run, the thread has started wholly and holds
+nothing of the user's. The task itself owns nothing that Python knows of, allocates no memory, and calls no driver.
 """
 
 from __future__ import annotations

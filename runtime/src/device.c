@@ -9,32 +9,38 @@
 #include "text.h"
 #include "thread.h"
 
-/* The thread's choice. It counts for the table of `generation` alone: after a shutdown, and in a new thread, the
- * current device is 0. `bound` is the device that device_bind last made the vendor's; the vendor starts at 0 too. */
-typedef struct current_device {
-    uint32_t generation;
-    int16_t index;
-    int16_t bound;
-} current_device;
+/* The thread's choice, packed so that it is read and written at once: generation of the table << 32 | bound << 16 |
+ * index. It counts for the table of that generation alone: after a shutdown, and in a new thread, the current device is
+ * 0. `bound` is the device that device_bind last made the vendor's; the vendor starts at 0 too. */
+static OPENREG_HOT_TLS uint64_t current;
 
-static OPENREG_HOT_TLS current_device current;
-
-static int32_t
+static inline int32_t
 index_in(const openreg_device_table *table)
 {
-    return current.generation == table->generation ? current.index : 0;
+    const uint64_t packed = current;
+    return (uint32_t)(packed >> 32) == table->generation ? (int32_t)(packed & 0xffff) : 0;
 }
 
-static int32_t
+static inline int32_t
 bound_in(const openreg_device_table *table)
 {
-    return current.generation == table->generation ? current.bound : 0;
+    const uint64_t packed = current;
+    return (uint32_t)(packed >> 32) == table->generation ? (int32_t)(packed >> 16 & 0xffff) : 0;
 }
 
-static void
+static inline void
 set_index(const openreg_device_table *table, int32_t index, int32_t bound)
 {
-    current = (current_device){table->generation, (int16_t)index, (int16_t)bound};
+    current = (uint64_t)table->generation << 32 | (uint64_t)(uint32_t)bound << 16 | (uint32_t)index;
+}
+
+/* Whether the index can be set with nothing else to do: the usual case, kept apart from the rest so that it needs no
+ * stack frame. */
+static inline int
+is_simple(const openreg_device_table *table, int32_t index)
+{
+    return __builtin_expect(table != NULL, 1) && __builtin_expect((uint32_t)index < (uint32_t)table->count, 1) &&
+           __builtin_expect(!table->binds, 1);
 }
 
 static openreg_status
@@ -45,31 +51,34 @@ refuse_index(const char *call, const openreg_device_table *table, int32_t index)
                              table->count, index);
 }
 
-/* The published table and an index that was checked against it. */
-static inline openreg_status
+/* The published table and an index that was checked against it; initialises if needed. */
+static openreg_status
 check(const char *call, int32_t index, const openreg_device_table **out)
 {
-    const openreg_device_table *table = openreg_device_table_peek();
-    if (__builtin_expect(table == NULL, 0)) {
-        openreg_device *device;
-        OPENREG_RETURN_NOT_OK(openreg_device_get(call, index, &device)); /* initialises */
-        table = openreg_device_table_peek();
-        if (table == NULL)
-            return openreg_error_set(OPENREG_E_BUSY, "%s: the runtime is being shut down by another thread", call);
-    }
-    if (__builtin_expect((uint32_t)index >= (uint32_t)table->count, 0))
+    openreg_device *device = NULL;
+    if (openreg_device_table_peek() == NULL)
+        OPENREG_RETURN_NOT_OK(openreg_device_get(call, index, &device));
+    const openreg_device_table *const table = openreg_device_table_peek();
+    if (table == NULL)
+        return openreg_error_set(OPENREG_E_BUSY, "%s: the runtime is being shut down by another thread", call);
+    if ((uint32_t)index >= (uint32_t)table->count)
         return refuse_index(call, table, index);
     *out = table;
     return OPENREG_OK;
 }
 
-/* Makes a checked index current, and the vendor's too where a driver wants to know. */
-static inline openreg_status
-select_index(const char *call, const openreg_device_table *table, int32_t index)
+/* Makes an index current, and the vendor's too where a driver wants to know. `previous` may be NULL. */
+static __attribute__((noinline)) openreg_status
+set_with_care(const char *call, int32_t index, int32_t *previous)
 {
-    if (__builtin_expect(table->binds != 0, 0) && bound_in(table) != index)
+    const openreg_device_table *table = NULL;
+    OPENREG_RETURN_NOT_OK(check(call, index, &table));
+    const int32_t before = index_in(table);
+    if (table->binds && bound_in(table) != index)
         OPENREG_RETURN_NOT_OK(openreg_call_device_bind(table->devices[index], call));
     set_index(table, index, index);
+    if (previous != NULL)
+        *previous = before;
     return OPENREG_OK;
 }
 
@@ -83,23 +92,24 @@ openreg_current_device(void)
 openreg_status
 openreg_set_device(int32_t device)
 {
-    static const char call[] = "openreg_set_device";
-    const openreg_device_table *table = NULL;
-    OPENREG_RETURN_NOT_OK(check(call, device, &table));
-    return select_index(call, table, device);
+    const openreg_device_table *const table = openreg_device_table_peek();
+    if (!is_simple(table, device))
+        return set_with_care("openreg_set_device", device, NULL);
+    set_index(table, device, device);
+    return OPENREG_OK;
 }
 
 openreg_status
 openreg_exchange_device(int32_t device, int32_t *previous)
 {
     static const char call[] = "openreg_exchange_device";
-    const openreg_device_table *table = NULL;
+    const openreg_device_table *const table = openreg_device_table_peek();
     if (__builtin_expect(previous == NULL, 0))
         return openreg_error_set(OPENREG_E_INVALID, "%s: previous is NULL", call);
-    OPENREG_RETURN_NOT_OK(check(call, device, &table));
-    const int32_t before = index_in(table);
-    OPENREG_RETURN_NOT_OK(select_index(call, table, device));
-    *previous = before;
+    if (!is_simple(table, device))
+        return set_with_care(call, device, previous);
+    *previous = index_in(table);
+    set_index(table, device, device);
     return OPENREG_OK;
 }
 

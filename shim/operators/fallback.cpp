@@ -140,7 +140,7 @@ TORCH_LIBRARY_IMPL(_, PrivateUse1, m) {
 // structured operators (`add.Tensor` would run its shape function here, allocate, and come back as `add.out`), and
 // convolution (whose parts have no CPU kernels for this key). Read from the dispatcher, so that it is right for any
 // version of PyTorch.
-const bool registered_whole_operators [[maybe_unused]] = [] {
+const torch::Library* const whole_operators [[maybe_unused]] = [] {
   auto* library = new torch::Library( // leaked: unloading would unregister during exit
       torch::Library::IMPL, "aten", c10::DispatchKey::PrivateUse1, __FILE__, __LINE__);
   const auto hand_over = [library](const c10::OperatorName& name) {
@@ -158,7 +158,7 @@ const bool registered_whole_operators [[maybe_unused]] = [] {
   }
   hand_over({"aten::convolution", ""});
   hand_over({"aten::convolution_backward", ""});
-  return true;
+  return library;
 }();
 
 } // namespace

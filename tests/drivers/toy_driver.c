@@ -1,6 +1,7 @@
 /* toy_driver.c: the smallest driver, seven functions (rule A22). Its devices are plain malloc() memory that the host is
  * not told about. It is built by a C compiler alone, against openreg/driver.h and nothing else, and proves that the
  * runtime makes up for everything that is missing here: streams, events, fills, pinned memory, device information. */
+// LITERALINCLUDE START: TOY DRIVER
 #include <stdlib.h>
 #include <string.h>
 
@@ -116,3 +117,4 @@ openreg_driver_query_v1(const openreg_host *host, const openreg_driver **out)
     *out = &table;
     return OPENREG_OK;
 }
+// LITERALINCLUDE END: TOY DRIVER

@@ -43,10 +43,6 @@ def test_a_wrong_type_is_a_type_error(name: str, text: str, argument: object) ->
 @pytest.mark.parametrize(("name", "text"), WITH_INDEX)
 @pytest.mark.parametrize("index", [2, -2, 127, 128, 255, 256, 2**40, -(2**70)])
 def test_an_index_out_of_range_is_an_error(name: str, text: str, index: int) -> None:
-    if name == "_has_primary_context":  # a question that is never an error, unless the number fits in no index
-        if -128 <= index <= 127:
-            assert _C._has_primary_context(index) is False
-        return
     with pytest.raises(RuntimeError, match=rf"out of range.*\[0, 2\), but got {index}"):
         getattr(_C, name)(index)
     assert _C._get_device() == 0

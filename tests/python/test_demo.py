@@ -22,7 +22,7 @@ def demo(root: Path) -> ModuleType:
     return module
 
 
-# issue, item 6: one device equals the CPU to within 1e-4, for the same seed
+# one device equals the CPU to within 1e-4, for the same seed
 def test_one_device_equals_the_cpu(demo: ModuleType) -> None:
     cpu = demo.train([torch.device("cpu")], "cpu", epochs=2, seed=3, progress=False)
     one = demo.train([torch.device("openreg:0")], "one", epochs=2, seed=3, progress=False)
@@ -32,7 +32,7 @@ def test_one_device_equals_the_cpu(demo: ModuleType) -> None:
     assert cpu.losses[1] < cpu.losses[0]
 
 
-# issue, item 6: a replica per device with averaged gradients learns, and uses both devices
+# a replica per device with averaged gradients learns, and uses both devices
 def test_two_devices(demo: ModuleType) -> None:
     before = [torch.openreg.memory_stats(i)["allocation.all.allocated"] for i in (0, 1)]
     run = demo.train([torch.device("openreg:0"), torch.device("openreg:1")], "two", epochs=8, progress=False)
@@ -42,7 +42,7 @@ def test_two_devices(demo: ModuleType) -> None:
     assert torch.openreg.current_device() == 0
 
 
-# issue, item 6: the whole program, as `make demo` runs it
+# the whole program, as `make demo` runs it
 @pytest.mark.slow
 def test_the_program(demo: ModuleType, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert demo.main(["--output", str(tmp_path)]) == 0

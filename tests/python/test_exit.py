@@ -1,4 +1,4 @@
-"""A script that ends right after backward() must end with its own status (integration.md 6.2)."""
+"""A script that ends right after backward() must end with its own status."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ SCRIPT = textwrap.dedent(
 )
 
 
-# integration.md 6.2: 20 short scripts, with both cores busy
+# 20 short scripts, with both cores busy
 @pytest.mark.slow
 @pytest.mark.timeout(600)
 def test_ending_right_after_backward() -> None:

@@ -182,6 +182,18 @@ def test_pinned_dataloader() -> None:
     assert seen == list(range(32))
 
 
+# PyTorch dereferences a null pointer here on a backend without a host allocator.
+@pytest.mark.skipif(not hasattr(torch.accelerator, "empty_host_cache"), reason="since torch 2.12")
+def test_empty_host_cache() -> None:
+    kept = torch.arange(1000).pin_memory()
+    del kept
+    torch.accelerator.empty_host_cache()
+    again = torch.arange(1000).pin_memory()
+    assert again.is_pinned()
+    torch.accelerator.empty_host_cache()
+    assert torch.equal(again, torch.arange(1000))
+
+
 def test_mem_get_info() -> None:
     free, total = torch.openreg.mem_get_info(0)
     assert 0 < free <= total

@@ -374,3 +374,27 @@ def test_item_and_printing() -> None:
     assert x[1].item() == 2.5
     assert "device='openreg:1'" in repr(x)
     assert bool((x > 1).all())
+
+
+# the CPU's fused attention where the CPU takes it: the same bits, and its gradients
+@pytest.mark.parametrize("kind", ["plain", "causal", "mask", "mask with a gradient", "grouped"])
+def test_scaled_dot_product_attention_equals_the_cpu(kind: str) -> None:
+    heads = 2 if kind == "grouped" else 4
+    inputs = [torch.randn(2, n, 8, 16) for n in (4, heads, heads)]
+    mask = torch.randn(8, 8) if "mask" in kind else None
+    results = []
+    for device in ("cpu", DEV):
+        leaves = [t.detach().to(device).requires_grad_() for t in inputs]
+        there = mask.to(device) if mask is not None else None
+        if kind == "mask with a gradient" and there is not None:
+            leaves.append(there.requires_grad_())
+        out = torch.nn.functional.scaled_dot_product_attention(
+            *leaves[:3], attn_mask=there, is_causal=kind == "causal", enable_gqa=kind == "grouped"
+        )
+        out.square().sum().backward()
+        results.append([out.detach().cpu(), *(leaf.grad.cpu() for leaf in leaves)])
+    for got, expected in zip(results[1], results[0], strict=True):
+        if kind == "mask with a gradient":  # PyTorch's math on both, in steps that round differently
+            assert_close(got, expected)
+        else:
+            assert torch.equal(got, expected)

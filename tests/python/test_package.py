@@ -190,7 +190,7 @@ target_link_libraries(program PRIVATE openreg::openreg)
 """
 
 
-# issue, item 5: a third party compiles a driver against an installed wheel, and it becomes a device of torch
+# a third party compiles a driver against an installed wheel, and it becomes a device of torch
 @pytest.mark.parametrize("way", ["root", "dir"])
 def test_third_party_driver(installed: Path, tmp_path: Path, way: str) -> None:
     cmake = shutil.which("cmake") or str(Path(sys.executable).parent / "cmake")

@@ -116,7 +116,7 @@ BREAK = {
 }
 
 
-# architecture.md decision 12: a failure never breaks `import torch`, warns once, and is explained by an import
+# a failure never breaks `import torch`, warns once, and is explained by an import
 @pytest.mark.parametrize(
     ("reason", "text"),
     [
@@ -173,7 +173,7 @@ USABLE_CUDA = """
 """
 
 
-# architecture.md decision 11: nothing is registered on a torch whose own accelerator works
+# nothing is registered on a torch whose own accelerator works
 def test_autoload_leaves_a_working_accelerator_alone(python: Any) -> None:
     code = (
         USABLE_CUDA
@@ -190,7 +190,7 @@ def test_autoload_leaves_a_working_accelerator_alone(python: Any) -> None:
     assert out.stdout.startswith("True openreg")
 
 
-# architecture.md decision 11
+# one accelerator a process
 def test_autoload_can_be_forced_and_import_says_so(python: Any) -> None:
     out = python(
         (USABLE_CUDA + "\n    entry._autoload(); print(hasattr(torch, 'openreg'))").format(usable=True),
@@ -217,7 +217,7 @@ def test_another_backend_has_the_place(python: Any) -> None:
     assert "'npu' has taken it" in out.stdout
 
 
-# acceptance 5.11 as far as this issue goes: a clear error in the child, never a hang; the parent goes on
+# acceptance 5.11 a clear error in the child, never a hang; the parent goes on
 def test_a_forked_child_gets_an_error(python: Any) -> None:
     out = python(
         """

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import shutil
 import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -115,3 +116,8 @@ def test_headers_compile_alone(tmp_path: Path, header: str, compiler: str, flags
         ],
         check=True,
     )
+
+
+# what the documentation quotes is what the sources say (after a change: python tools/docs.py)
+def test_documentation_is_fresh(root: Path) -> None:
+    subprocess.run([sys.executable, str(root / "tools" / "docs.py"), "--check"], check=True, cwd=root)

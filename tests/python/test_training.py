@@ -107,7 +107,7 @@ def steps(
     return losses
 
 
-# issue, item 2: every operator that a CNN, an LSTM and a small transformer need in training runs right
+# every operator that a CNN, an LSTM and a small transformer need in training runs right
 @pytest.mark.parametrize("optimizer", OPTIMIZERS)
 @pytest.mark.parametrize(("network", "data"), NETWORKS, ids=["cnn", "recurrent", "transformer"])
 def test_training_equals_the_cpu(network: Any, data: Any, optimizer: str) -> None:
@@ -161,7 +161,7 @@ def test_evaluation_equals_the_cpu() -> None:
         assert_close(there(x.to(DEV)).cpu(), cpu(x))
 
 
-# integration.md 6.1: the trap that broke clients silently
+# new Parameters on a move would break tied weights and optimizers silently
 def test_moving_a_module_keeps_its_parameters() -> None:
     model = nn.Linear(3, 3)
     parameter = model.weight
@@ -175,7 +175,7 @@ def test_moving_a_module_keeps_its_parameters() -> None:
     assert parameter.device == torch.device(DEV)
 
 
-# integration.md 6.1
+# a move keeps the Parameters themselves
 def test_tied_weights_stay_tied() -> None:
     class Tied(nn.Module):
         def __init__(self) -> None:
@@ -198,7 +198,7 @@ def test_tied_weights_stay_tied() -> None:
     assert got == pytest.approx(expected, abs=1e-5)
 
 
-# integration.md 6.1
+# a move keeps the Parameters themselves
 @pytest.mark.parametrize("optimizer", ["SGD", "Adam"])
 def test_an_optimizer_built_before_the_move_trains_the_moved_model(optimizer: str) -> None:
     x, y = images(), torch.randint(0, 5, (6,))

@@ -1,5 +1,7 @@
 // The caching allocator: segments, splitting, coalescing, streams, statistics, running out of memory.
+#include <algorithm>
 #include <atomic>
+#include <chrono>
 #include <random>
 #include <thread>
 
@@ -532,6 +534,17 @@ TEST_F(CacheTest, DriverKeepsRefusingMemory) {
   EXPECT_EQ(stats_of(0).segment[0].current, 0);
 }
 
+// The same when the runtime shuts down: it asks once more, and then lets go.
+TEST_F(CacheTest, DriverRefusesMemoryAtShutdown) {
+  use_full_toy();
+  release(allocate(0, 4 * kMib));
+  release(allocate(0, 100));
+  toy().fail("mem_free", 1, OPENREG_E_INTERNAL, 0);
+  EXPECT_EQ(openreg_shutdown(), OPENREG_OK) << last_message();
+  EXPECT_EQ(toy().live("memory"), 0);
+  EXPECT_EQ(toy().calls("mem_free"), 3);
+}
+
 // Every driver call of a scenario fails once: for every slot and every n until it passes. No crash, the books are in
 // order, and afterwards everything can be freed.
 TEST_F(CacheTest, EveryDriverCallFails) {
@@ -815,6 +828,29 @@ TEST_F(CacheTest, ThreadsTimesDevices) {
   EXPECT_EQ(wrong, 0);
   check_cache(0);
   check_cache(1);
+}
+
+// Threads that find the cache's lock held go to sleep, and all of them get it.
+TEST_F(CacheTest, LockIsWaitedFor) {
+  release(allocate(0, 100));
+  std::atomic<int> inside{0}, through{0};
+  std::vector<std::thread> threads;
+  const auto visit = [](void* ctx, const openreg_block_info*) -> int {
+    *static_cast<std::atomic<int>*>(ctx) = 1;
+    std::this_thread::sleep_for(std::chrono::milliseconds(100));
+    return 1;
+  };
+  threads.emplace_back([&] { EXPECT_EQ(openreg_memory_snapshot(0, visit, &inside), OPENREG_OK); });
+  while (inside == 0) std::this_thread::yield();
+  for (int i = 0; i < 4; ++i) {
+    threads.emplace_back([&] {
+      release(allocate(0, 100));
+      ++through;
+    });
+  }
+  for (auto& thread : threads) thread.join();
+  EXPECT_EQ(through, 4);
+  check_cache(0);
 }
 
 // Several threads out of memory at once: whoever comes late finds what the first has freed.

@@ -13,6 +13,8 @@ using openreg_test::RuntimeTest;
 
 namespace {
 
+// Handlers end the process by exit(), which is not meant for them but works here, so that coverage is written.
+
 void touch(void* address) { *static_cast<volatile char*>(address) = 1; }
 
 class FaultDeathTest : public RuntimeTest {
@@ -61,7 +63,7 @@ TEST_F(FaultDeathTest, FreedMemory) {
 TEST_F(FaultDeathTest, OtherFaultsAreHandedOn) {
   EXPECT_DEATH(
       {
-        signal(SIGSEGV, [](int) { _exit(write(2, "earlier handler\n", 16) == 16 ? 3 : 4); });
+        signal(SIGSEGV, [](int) { exit(write(2, "earlier handler\n", 16) == 16 ? 3 : 4); });
         release(allocate(0, 1));  // installs ours on top
         touch(mmap(nullptr, 4096, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0));
       },
@@ -70,7 +72,7 @@ TEST_F(FaultDeathTest, OtherFaultsAreHandedOn) {
 
 void siginfo_handler(int, siginfo_t* info, void*) {
   const char sent = info->si_code <= 0 ? 's' : 'f';
-  _exit(write(2, &sent, 1) == 1 ? 3 : 4);
+  exit(write(2, &sent, 1) == 1 ? 3 : 4);
 }
 
 void install_siginfo_handler() {

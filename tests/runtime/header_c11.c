@@ -1,4 +1,4 @@
-/* The public headers, alone, as strict C11 (issue 3, "Done when"): compiling this file is the test. */
+/* The public headers, alone, as strict C11: compiling this file is the test. */
 #include <openreg/status.h>
 #include <openreg/driver.h>
 #include <openreg/openreg.h>

@@ -1,4 +1,4 @@
-// The public headers, alone, as strict C++17 (issue 3, "Done when"): compiling this file is the test.
+// The public headers, alone, as strict C++17: compiling this file is the test.
 #include <openreg/openreg.h>
 #include <openreg/driver.h>
 #include <openreg/status.h>

@@ -39,7 +39,7 @@ class LibraryTest : public RuntimeTest {
   }
 };
 
-// Nothing but openreg_ functions leaves the runtime (issue 3, "Done when").
+// Nothing but openreg_ functions leaves the runtime.
 TEST_F(LibraryTest, RuntimeExportsOnlyItsPrefix) {
   const std::vector<std::string> names = exports(OPENREG_LIBRARY);
   int functions = 0;

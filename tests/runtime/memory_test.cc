@@ -1,5 +1,6 @@
 // Copies, fills, host aliases, pinned memory, pointer queries: what works and what is refused.
 #include <algorithm>
+#include <atomic>
 #include <cstring>
 #include <numeric>
 #include <thread>
@@ -455,6 +456,7 @@ TEST_F(MemoryTest, LookupsRaceWithSegments) {
     void* alias = nullptr;
     if (openreg_host_alias(at(kept, 12345), &alias) != OPENREG_OK || alias != at(kept_alias, 12345)) ++wrong;
     if (query(at(kept, kMib)).base != kept) ++wrong;
+    std::this_thread::yield();
     char* const where = moving;
     if (where == nullptr) continue;
     const auto info = query(where + kMib);

@@ -79,8 +79,8 @@ TEST_F(GuardTest, ChecksTheDeviceType) {
   EXPECT_HAS(error_of([&] { guard().exchangeDevice(cpu); }), text);
   EXPECT_HAS(error_of([&] { guard().getStream(cpu); }), text);
   EXPECT_HAS(error_of([&] { guard().getNewStream(cpu, 0); }), text);
-  EXPECT_HAS(error_of([&] { openreg::OpenRegGuardImpl impl(c10::DeviceType::CPU); }), text);
-  EXPECT_NO_THROW(openreg::OpenRegGuardImpl(c10::DeviceType::PrivateUse1));
+  EXPECT_HAS(error_of([] { openreg::OpenRegGuardImpl{c10::DeviceType::CPU}; }), text);
+  EXPECT_NO_THROW(openreg::OpenRegGuardImpl{c10::DeviceType::PrivateUse1});
 }
 
 // acceptance 4.30b: what runs in destructors is noexcept and ignores every index that it can't use.

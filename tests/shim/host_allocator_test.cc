@@ -2,7 +2,6 @@
 #include "shim/host_allocator.h"
 
 #include <ATen/Context.h>
-#include <ATen/DeviceAccelerator.h>
 #include <ATen/core/CachingHostAllocator.h>
 
 #include <cstring>
@@ -55,7 +54,7 @@ TEST_F(HostAllocatorTest, CachesBlocks) {
   EXPECT_EQ(again.get(), first);
   void* dropped = host_allocator().allocate(6000).get();
   EXPECT_EQ(kind_of(dropped), OPENREG_MEMORY_PINNED);
-  at::accelerator::emptyHostCache();
+  host_allocator().empty_cache();
   EXPECT_EQ(kind_of(dropped), OPENREG_MEMORY_UNKNOWN);
   EXPECT_EQ(kind_of(again.get()), OPENREG_MEMORY_PINNED);
 }

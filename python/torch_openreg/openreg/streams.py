@@ -116,7 +116,7 @@ class Event(torch.Event):
         return event
 
     @property
-    def device(self) -> torch.device:  # type: ignore[override]
+    def device(self) -> torch.device:
         """The event's device; without an index as long as it has none."""
         return super().device if self._index is None else torch.device("openreg", self._index)
 

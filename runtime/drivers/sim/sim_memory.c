@@ -21,7 +21,8 @@ round_up(uint64_t value, uint64_t step)
     return (value + step - 1) / step * step;
 }
 
-/* Maps the file twice over `span` bytes, both at multiples of the large page. Returns 0 or an errno. */
+/* Maps the file twice over `span` bytes, both at multiples of the large page. Returns 0 or an errno. A core dump leaves
+ * them out: it would be as large as the address space that a device reserves. */
 static int
 map_twice(openreg_sim_device *device, uint64_t span)
 {
@@ -47,7 +48,7 @@ map_twice(openreg_sim_device *device, uint64_t span)
         if (after > 0)
             (void)munmap(start + span, after);
         if (mmap(start, span, protections[i], MAP_SHARED | MAP_NORESERVE | MAP_FIXED, device->file, 0) == MAP_FAILED ||
-            madvise(start, span, MADV_DONTFORK) != 0) {
+            madvise(start, span, MADV_DONTFORK) != 0 || madvise(start, span, MADV_DONTDUMP) != 0) {
             const int error = errno;
             (void)munmap(start, span);
             if (i == 1)

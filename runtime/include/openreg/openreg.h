@@ -70,7 +70,9 @@ OPENREG_API openreg_status openreg_init(void);
 OPENREG_API int openreg_is_initialized(void);
 
 /* Frees the caches, destroys the pool's streams, closes the drivers and forgets the table; environment variables are
- * read again by the next openreg_init(). For tests and C programs; nothing calls it at exit.
+ * read again by the next openreg_init(). For tests and C programs; nothing calls it at exit. No other thread may be
+ * inside a call that reaches a device; those that only ask (current and number of devices, whether the table stands)
+ * are safe at any time.
  * Errors: OPENREG_E_BUSY while allocations or events are alive (nothing is changed), OPENREG_E_FORKED. */
 OPENREG_API openreg_status openreg_shutdown(void);
 
