@@ -385,7 +385,7 @@ def test_scaled_dot_product_attention_equals_the_cpu(kind: str) -> None:
     results = []
     for device in ("cpu", DEV):
         leaves = [t.detach().to(device).requires_grad_() for t in inputs]
-        there = mask.to(device) if mask is not None else None
+        there = mask.detach().to(device) if mask is not None else None
         if kind == "mask with a gradient" and there is not None:
             leaves.append(there.requires_grad_())
         out = torch.nn.functional.scaled_dot_product_attention(

@@ -500,6 +500,8 @@ TEST_F(SimTest, WorkersBlockSignals) {
   static std::atomic<bool> on_worker{false};
   static std::atomic<int> delivered{0};
   static const std::thread::id main_thread = std::this_thread::get_id();
+  on_worker = false;
+  delivered = 0;
   struct sigaction action, before;
   std::memset(&action, 0, sizeof action);
   action.sa_handler = [](int) {
