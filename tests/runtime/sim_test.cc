@@ -8,6 +8,8 @@
 #include <atomic>
 #include <chrono>
 #include <cstring>
+#include <fstream>
+#include <string>
 #include <thread>
 
 #include "runtime_test.h"
@@ -48,10 +50,15 @@ std::string quoted(const char* text) {
   return out;
 }
 
-int threads_of_process() {
+// The simulator's workers, by their name: a sanitizer has threads of its own, which come when they like.
+int workers_of_process() {
   int count = 0;
   DIR* tasks = opendir("/proc/self/task");
-  while (const dirent* entry = readdir(tasks)) count += entry->d_name[0] != '.';
+  while (const dirent* entry = readdir(tasks)) {
+    std::ifstream name(std::string("/proc/self/task/") + entry->d_name + "/comm");
+    std::string text;
+    count += std::getline(name, text) && text.rfind("openreg-sim", 0) == 0;
+  }
   closedir(tasks);
   return count;
 }
@@ -62,11 +69,11 @@ bool has_address_space(uint64_t bytes) {
 }
 
 // A thread that was joined may be listed for a moment longer.
-int threads_once_settled(int expected) {
-  int count = threads_of_process();
+int workers_once_settled(int expected) {
+  int count = workers_of_process();
   for (int i = 0; i < 2000 && count != expected; ++i) {
     std::this_thread::sleep_for(std::chrono::milliseconds(1));
-    count = threads_of_process();
+    count = workers_of_process();
   }
   return count;
 }
@@ -211,11 +218,11 @@ TEST_F(SimTest, Defaults) {
   EXPECT_EQ(count, 5);
   const auto bytes = static_cast<uint64_t>(sysconf(_SC_PHYS_PAGES)) * static_cast<uint64_t>(sysconf(_SC_PAGESIZE));
   if (!has_address_space(8 * bytes)) GTEST_SKIP() << "no address space; a checker may have taken it";
-  const int threads = threads_of_process();
+  const int threads = workers_of_process();
   ASSERT_EQ(open({}), OPENREG_OK) << host_.text;
   EXPECT_LE(unused(0), bytes / 2);
   EXPECT_GT(unused(0), bytes / 2 - 2 * kMib);
-  EXPECT_EQ(threads_of_process(), threads);  // open() starts no thread
+  EXPECT_EQ(workers_of_process(), threads);  // open() starts no thread
 }
 
 // The text names the variable, the value and the range; open() and probe() agree. acceptance 4.3
@@ -463,7 +470,7 @@ TEST_F(SimTest, QueryWaitsForTheLastTask) {
 
 // A thread comes with the first task, not with the stream, and goes with the stream.
 TEST_F(SimTest, WorkersAreLazy) {
-  const int before = threads_of_process();
+  const int before = workers_of_process();
   open_default();
   char* block = alloc(0, 4096);
   std::vector<openreg_driver_stream> streams;
@@ -476,19 +483,19 @@ TEST_F(SimTest, WorkersAreLazy) {
   }
   char pageable[100] = {};
   EXPECT_EQ(sim_->copy(instance_, block, 0, pageable, -1, sizeof pageable, 0, nullptr), OPENREG_OK);
-  EXPECT_EQ(threads_of_process(), before);  // an idle stream needs none for any of this
+  EXPECT_EQ(workers_of_process(), before);  // an idle stream needs none for any of this
   fill(0, block, 1, 4096, streams[3]);
-  EXPECT_EQ(threads_of_process(), before + 1);
+  EXPECT_EQ(workers_of_process(), before + 1);
   sync(0, streams[3]);
   for (openreg_driver_stream on : streams) destroy(0, on);
-  EXPECT_EQ(threads_once_settled(before), before);
+  EXPECT_EQ(workers_once_settled(before), before);
   fill(0, block, 1, 4096, nullptr);
-  EXPECT_EQ(threads_of_process(), before + 1);
+  EXPECT_EQ(workers_of_process(), before + 1);
   destroy(timed);
   free(0, block);
   EXPECT_EQ(sim_->close(instance_), OPENREG_OK);
   instance_ = nullptr;
-  EXPECT_EQ(threads_once_settled(before), before);
+  EXPECT_EQ(workers_once_settled(before), before);
 }
 
 // Workers block all signals: a handler of the program never runs on them.
@@ -815,13 +822,13 @@ TEST_F(SimTest, ThreadsShareStreams) {
 
 // close() ends the workers of streams that were left behind, so that nothing runs on memory that has gone.
 TEST_F(SimTest, CloseWithStreamsLeft) {
-  const int before = threads_of_process();
+  const int before = workers_of_process();
   open_default();
   char* block = alloc(0, 16 * kMib);
   for (uint64_t i = 0; i < 4; ++i) fill(0, block + i * 4 * kMib, 1, 4 * kMib, stream(0));
   EXPECT_EQ(sim_->close(instance_), OPENREG_OK);
   instance_ = nullptr;
-  EXPECT_EQ(threads_once_settled(before), before);
+  EXPECT_EQ(workers_once_settled(before), before);
 }
 
 // ---------------------------------------------------------------------------------------------------------------------
