@@ -103,8 +103,7 @@ void copy_on_host(at::Tensor& destination, const at::Tensor& source, bool non_bl
   at::Tensor host_destination = view.view(destination, /*written=*/true);
   const at::Tensor host_source = view.view(source, /*written=*/false);
   {
-    const c10::impl::ExcludeDispatchKeyGuard below(
-        c10::autograd_dispatch_keyset_with_ADInplaceOrView | c10::autocast_dispatch_keyset);
+    const c10::impl::ExcludeDispatchKeyGuard below(kAboveKernels);
     at::_ops::copy_::redispatch(
         c10::DispatchKeySet(c10::DispatchKey::CPU), host_destination, host_source, non_blocking);
   }

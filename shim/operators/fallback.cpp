@@ -14,11 +14,6 @@
 namespace c10::openreg {
 namespace {
 
-// What must not see the CPU tensors: autograd's bookkeeping (it is done, above), and autocast for the CPU (the user's
-// tensors are not on the CPU).
-const c10::DispatchKeySet kAboveKernels =
-    c10::autograd_dispatch_keyset_with_ADInplaceOrView | c10::autocast_dispatch_keyset;
-
 bool is_written(const c10::Argument& argument) {
   return argument.alias_info() != nullptr && argument.alias_info()->isWrite();
 }

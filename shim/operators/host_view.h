@@ -20,6 +20,11 @@
 
 namespace c10::openreg {
 
+// What must not see the CPU tensors while a kernel runs: autograd's bookkeeping (it is done, above), and autocast for the
+// CPU (the user's tensors are not on the CPU).
+inline const c10::DispatchKeySet kAboveKernels =
+    c10::autograd_dispatch_keyset_with_ADInplaceOrView | c10::autocast_dispatch_keyset;
+
 class HostView {
  public:
   // `device`: where fresh results go and, aliased, where the kernel's allocations come from. -1: taken from the first

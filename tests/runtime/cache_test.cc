@@ -22,18 +22,7 @@ std::atomic<int> allocations{0};  // of use_addresses_only()
 
 constexpr size_t kKib = 1024, kMib = 1024 * kKib;
 
-class CacheTest : public RuntimeTest {
- protected:
-  void SetUp() override {
-    RuntimeTest::SetUp();
-    set("OPENREG_DRIVERS", "sim");  // unless a test takes the toy
-  }
-  static openreg_stream from_pool(int32_t device) {
-    openreg_stream stream = -1;
-    EXPECT_EQ(openreg_stream_from_pool(device, 0, &stream), OPENREG_OK) << last_message();
-    return stream;
-  }
-};
+class CacheTest : public openreg_test::SimDevicesTest {};
 
 // A block is a multiple of 512 bytes, from segments of 2 MiB, of 20 MiB, or of its own size rounded up to 2 MiB.
 TEST_F(CacheTest, SegmentSizes) {

@@ -200,15 +200,8 @@ TEST_F(MemoryInjectionTest, CopiesAndPinnedMemory) {
 
 // The staging buffer of a copy between drivers.
 TEST_F(MemoryInjectionTest, StagingBuffer) {
-  const auto hidden = [](const char* name) {
-    return [name](openreg_driver& table) {
-      table.name = name;
-      table.caps = 0;
-      table.host_alias = nullptr;
-    };
-  };
-  use_full_toy(hidden("hidden_a"));
-  use_full_toy(hidden("hidden_b"));
+  use_full_toy(openreg_test::hidden_from_host("hidden_a"));
+  use_full_toy(openreg_test::hidden_from_host("hidden_b"));
   set("OPENREG_DRIVERS", "hidden_a,hidden_b");
   void* from = openreg_test::allocate(0, 100);
   void* to = openreg_test::allocate(2, 100);

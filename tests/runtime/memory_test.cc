@@ -43,18 +43,7 @@ openreg_pointer_info query(const void* ptr) {
 
 char* at(void* base, size_t offset) { return static_cast<char*>(base) + offset; }
 
-class MemoryTest : public RuntimeTest {
- protected:
-  void SetUp() override {
-    RuntimeTest::SetUp();
-    set("OPENREG_DRIVERS", "sim");  // unless a test takes the toy
-  }
-  static openreg_stream from_pool(int32_t device) {
-    openreg_stream stream = -1;
-    EXPECT_EQ(openreg_stream_from_pool(device, 0, &stream), OPENREG_OK) << last_message();
-    return stream;
-  }
-};
+class MemoryTest : public openreg_test::SimDevicesTest {};
 
 // ---------------------------------------------------------------------------------------------------------------------
 // Copies
@@ -174,15 +163,8 @@ TEST_F(MemoryTest, CopiesByTheDriver) {
 TEST_F(MemoryTest, CopiesBetweenDrivers) {
   constexpr size_t kSize = 9 * kMib + 5;
   const auto bytes = pattern(kSize, 4);
-  const auto hidden = [](const char* name) {
-    return [name](openreg_driver& table) {
-      table.name = name;
-      table.caps = 0;
-      table.host_alias = nullptr;
-    };
-  };
-  use_full_toy(hidden("hidden_a"));
-  use_full_toy(hidden("hidden_b"));
+  use_full_toy(openreg_test::hidden_from_host("hidden_a"));
+  use_full_toy(openreg_test::hidden_from_host("hidden_b"));
   set("OPENREG_DRIVERS", "sim,hidden_a,hidden_b");  // devices 0, 1; 2, 3; 4, 5
   ASSERT_EQ(openreg_init(), OPENREG_OK) << last_message();
   ASSERT_EQ(openreg_device_count(), 6);

@@ -71,6 +71,12 @@ class RuntimeTest : public ::testing::Test {
   static void set(const char* name, const std::string& value) { ASSERT_EQ(setenv(name, value.c_str(), 1), 0); }
   static void unset(const char* name) { ASSERT_EQ(unsetenv(name), 0); }
 
+  static openreg_stream from_pool(int32_t device, int32_t priority = 0) {
+    openreg_stream stream = -1;
+    EXPECT_EQ(openreg_stream_from_pool(device, priority, &stream), OPENREG_OK) << last_message();
+    return stream;
+  }
+
   // Registers the driver with all slots, less those that `change` takes away, and makes it the one that is used.
   template <typename Change>
   void use_full_toy(Change change) {
@@ -118,6 +124,24 @@ class RuntimeTest : public ::testing::Test {
   std::mutex mutex_;
   std::vector<std::pair<int32_t, std::string>> lines_;
 };
+
+// On the simulated devices, unless a test takes the toy.
+class SimDevicesTest : public RuntimeTest {
+ protected:
+  void SetUp() override {
+    RuntimeTest::SetUp();
+    set("OPENREG_DRIVERS", "sim");
+  }
+};
+
+// For use_full_toy(): a driver of this name whose memory the host can't reach.
+inline auto hidden_from_host(const char* name) {
+  return [name](openreg_driver& table) {
+    table.name = name;
+    table.caps = 0;
+    table.host_alias = nullptr;
+  };
+}
 
 // Runs `body` in a child process; true if it returned true there. A child that hangs is killed by its alarm.
 template <typename Body>

@@ -14,11 +14,6 @@ namespace {
 
 class StreamTest : public RuntimeTest {
  protected:
-  static openreg_stream from_pool(int32_t device, int32_t priority = 0) {
-    openreg_stream stream = -1;
-    EXPECT_EQ(openreg_stream_from_pool(device, priority, &stream), OPENREG_OK) << last_message();
-    return stream;
-  }
   static int32_t priority_of(int32_t device, openreg_stream stream) {
     int32_t priority = 99;
     EXPECT_EQ(openreg_stream_priority(device, stream, &priority), OPENREG_OK) << last_message();
