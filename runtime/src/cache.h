@@ -11,7 +11,7 @@
 
 #define OPENREG_MAX_ALLOCATION (UINT64_C(1) << 47)
 
-/* For registry.c. NULL if host memory is short. destroy() waits for blocks that still await a stream, and gives every
+/* For device_table.c. NULL if host memory is short. destroy() waits for blocks that still await a stream, and gives every
  * segment back; live blocks must be gone. It leaves the last error alone. */
 struct openreg_cache *openreg_cache_create(openreg_device *device);
 void openreg_cache_destroy(struct openreg_cache *cache);

@@ -1,18 +1,17 @@
 /* device.c: the calling thread's current device, and questions about devices (openreg.h). */
-#define _GNU_SOURCE
-#include <string.h>
-
 #include "device_table.h"
 #include "driver_calls.h"
 #include "error.h"
 #include "fork.h"
-#include "text.h"
+#include "properties.h"
 #include "thread.h"
 
 /* The thread's choice, packed so that it is read and written at once: generation of the table << 32 | bound << 16 |
  * index. It counts for the table of that generation alone: after a shutdown, and in a new thread, the current device is
- * 0. `bound` is the device that device_bind last made the vendor's; the vendor starts at 0 too. */
+ * 0. `bound` is the device that device_bind last made the vendor's; the vendor starts at its device 0, which need not be
+ * openreg:0. */
 static OPENREG_HOT_TLS uint64_t current;
+#define NONE_BOUND 0xffff
 
 static inline int32_t
 index_in(const openreg_device_table *table)
@@ -25,7 +24,9 @@ static inline int32_t
 bound_in(const openreg_device_table *table)
 {
     const uint64_t packed = current;
-    return (uint32_t)(packed >> 32) == table->generation ? (int32_t)(packed >> 16 & 0xffff) : 0;
+    if ((uint32_t)(packed >> 32) == table->generation)
+        return (int32_t)(packed >> 16 & 0xffff);
+    return table->devices[0]->ordinal == 0 ? 0 : NONE_BOUND;
 }
 
 static inline void
@@ -147,24 +148,7 @@ openreg_get_device_properties(int32_t index, openreg_device_properties *inout)
         return openreg_error_set(OPENREG_E_INVALID, "%s: inout is NULL or its struct_size not set", call);
     OPENREG_RETURN_NOT_OK(openreg_device_get(call, index, &device));
 
-    const openreg_driver *const table = &device->driver->table;
-    openreg_device_properties properties;
-    memset(&properties, 0, sizeof properties);
-    properties.struct_size = inout->struct_size;
-    properties.ordinal = device->ordinal;
-    properties.total_memory = device->info.total_bytes;
-    properties.caps = table->caps;
-    properties.priority_low = device->info.priority_low;
-    properties.priority_high = device->info.priority_high;
-    properties.multiprocessors = device->info.multiprocessors;
-    properties.capability_major = device->info.capability_major;
-    properties.capability_minor = device->info.capability_minor;
-    memcpy(properties.uuid, device->info.uuid, sizeof properties.uuid);
-    openreg_text_copy(properties.name, sizeof properties.name, device->info.name);
-    openreg_text_copy(properties.driver, sizeof properties.driver, device->driver->name);
-    openreg_text_copy(properties.driver_version, sizeof properties.driver_version, table->version);
-    openreg_text_copy(properties.torch_device_type, sizeof properties.torch_device_type, table->torch_device_type);
-    memcpy(inout, &properties, inout->struct_size < sizeof properties ? inout->struct_size : sizeof properties);
+    openreg_properties_fill(&device->driver->table, device->driver->name, device->ordinal, &device->info, inout);
     return OPENREG_OK;
 }
 

@@ -4,11 +4,10 @@
 #include <stdlib.h>
 
 #include "cache.h"
-#include "driver_calls.h"
 #include "error.h"
 #include "fork.h"
 #include "host_memory.h"
-#include "selection.h"
+#include "initialization.h"
 #include "stream.h"
 
 _Atomic(openreg_device_table *) openreg_device_table_published;
@@ -44,16 +43,14 @@ openreg_device_table_dismantle(openreg_device_table *table, int retire)
 }
 
 static openreg_status
-add_device(const char *call, openreg_device_table *table, openreg_open_driver *driver, int32_t ordinal)
+add_device(const char *call, openreg_device_table *table, openreg_opened_driver *driver, int32_t i)
 {
-    openreg_device_info info;
-    OPENREG_RETURN_NOT_OK(openreg_call_device_info(driver, call, ordinal, &info));
     openreg_device *const device = calloc(1, sizeof *device);
     if (device != NULL) {
         device->index = table->count;
-        device->ordinal = ordinal;
+        device->ordinal = driver->visible.ordinals[i];
         device->driver = driver;
-        device->info = info;
+        device->info = driver->infos[i];
         device->cache = openreg_cache_create(device);
         device->streams = openreg_stream_set_create(device);
     }
@@ -61,7 +58,7 @@ add_device(const char *call, openreg_device_table *table, openreg_open_driver *d
         if (device != NULL)
             dismantle_device(device);
         free(device);
-        return openreg_error_set(OPENREG_E_NOMEM, "%s: no host memory for device %d of driver \"%s\"", call, ordinal,
+        return openreg_error_set(OPENREG_E_NOMEM, "%s: no host memory for device %d of driver \"%s\"", call, i,
                                  driver->name);
     }
     table->devices[table->count++] = device;
@@ -69,12 +66,12 @@ add_device(const char *call, openreg_device_table *table, openreg_open_driver *d
 }
 
 openreg_status
-openreg_device_table_build(const char *call, openreg_open_driver *const *drivers, int count,
+openreg_device_table_build(const char *call, openreg_opened_driver *const *drivers, int count,
                            openreg_device_table **out)
 {
     int64_t total = 0;
     for (int i = 0; i < count; ++i)
-        total += drivers[i]->device_count;
+        total += drivers[i]->visible.count;
     if (total > OPENREG_MAX_DEVICES)
         return openreg_error_set(OPENREG_E_NO_DEVICE,
                                  "%s: the drivers have %lld devices together; PyTorch can count to %d", call,
@@ -87,10 +84,9 @@ openreg_device_table_build(const char *call, openreg_open_driver *const *drivers
         ++last_generation;
     table->generation = last_generation;
     for (int i = 0; i < count; ++i) {
-        drivers[i]->first_device = table->count;
         table->binds |= drivers[i]->table.device_bind != NULL;
-        for (int32_t ordinal = 0; ordinal < drivers[i]->device_count; ++ordinal) {
-            const openreg_status status = add_device(call, table, drivers[i], ordinal);
+        for (int32_t k = 0; k < drivers[i]->visible.count; ++k) {
+            const openreg_status status = add_device(call, table, drivers[i], k);
             if (status != OPENREG_OK) {
                 openreg_device_table_dismantle(table, 0);
                 return status;
@@ -124,4 +120,13 @@ openreg_device_live_objects(const openreg_device *device)
 {
     return openreg_cache_live_blocks(device->cache) + openreg_host_memory_live_blocks(device) +
            atomic_load_explicit(&device->live_events, memory_order_relaxed);
+}
+
+int64_t
+openreg_device_table_live_objects(const openreg_device_table *table)
+{
+    int64_t live = 0;
+    for (int32_t i = 0; i < table->count; ++i)
+        live += openreg_device_live_objects(table->devices[i]);
+    return live;
 }

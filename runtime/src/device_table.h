@@ -1,5 +1,5 @@
 /* device_table.h: the table of devices that openreg_init() builds, and how the rest of the runtime reaches a device.
- * Internal. Made and destroyed by registry.c; entries never move or change while the table is published. */
+ * Internal. Made and destroyed by initialization.c; entries never move or change while the table is published. */
 #ifndef OPENREG_SRC_DEVICE_TABLE_H
 #define OPENREG_SRC_DEVICE_TABLE_H
 
@@ -8,19 +8,22 @@
 #include <openreg/driver.h>
 #include <openreg/openreg.h>
 
+#include "visible_devices.h"
+
 /* A driver that is open. */
-typedef struct openreg_open_driver {
+typedef struct openreg_opened_driver {
     openreg_driver table; /* the driver's table, cut or zero-extended to our size; optional slots may be NULL */
     openreg_instance instance;
     char name[32];
-    int32_t device_count;
-    int32_t first_device; /* its first index in the device table */
-} openreg_open_driver;
+    openreg_visible_devices visible;
+    openreg_device_info *infos; /* of the visible devices, until it is closed */
+    int was_published;          /* 1 once a device table had its devices */
+} openreg_opened_driver;
 
 typedef struct openreg_device {
     int32_t index;   /* openreg:index */
     int32_t ordinal; /* inside its driver */
-    openreg_open_driver *driver;
+    openreg_opened_driver *driver;
     openreg_device_info info;
     atomic_int active;            /* 1 once memory or a stream was made on it */
     atomic_llong live_events;     /* openreg_event objects alive */
@@ -38,7 +41,7 @@ typedef struct openreg_device_table {
     struct openreg_device_table *retired; /* tables are never freed: lock-free readers may still hold one */
 } openreg_device_table;
 
-/* Written by registry.c and fork.c alone. */
+/* Written by initialization.c and fork.c alone. */
 extern _Atomic(openreg_device_table *) openreg_device_table_published;
 
 /* The published table, or NULL before openreg_init(), after openreg_shutdown() and in a bad fork. One acquire load. */
@@ -52,16 +55,16 @@ openreg_device_table_peek(void)
  * texts ("<call>: The device index is out of range. It must be in [0, N), but got i."). Lock-free once initialised. */
 openreg_status openreg_device_get(const char *call, int32_t index, openreg_device **out);
 
-/* Builds an unpublished table of all devices of `count` open drivers, in that order, with caches and streams, and
- * numbers the drivers' devices. Errors: OPENREG_E_NO_DEVICE (more than OPENREG_MAX_DEVICES), OPENREG_E_NOMEM, the
- * drivers' own. On failure nothing is left. */
-openreg_status openreg_device_table_build(const char *call, openreg_open_driver *const *drivers, int count,
+/* Builds an unpublished table of the visible devices of `count` open drivers, in that order, with caches and streams.
+ * Errors: OPENREG_E_NO_DEVICE (more than OPENREG_MAX_DEVICES), OPENREG_E_NOMEM. On failure nothing is left. */
+openreg_status openreg_device_table_build(const char *call, openreg_opened_driver *const *drivers, int count,
                                           openreg_device_table **out);
 
 /* Destroys caches and streams of an unpublished table; retire: keeps the entries for late readers, else frees them. */
 void openreg_device_table_dismantle(openreg_device_table *table, int retire);
 
-/* Number of live objects that pin the table: allocations, pinned blocks and events. For openreg_shutdown(). */
+/* Number of live objects that pin the table: allocations, pinned blocks and events. */
 int64_t openreg_device_live_objects(const openreg_device *device);
+int64_t openreg_device_table_live_objects(const openreg_device_table *table);
 
 #endif

@@ -70,7 +70,7 @@ check_count(const char *name, const char *call, int32_t count, int32_t *out)
     if (count < 0)
         return defect(name, call, "gave a negative number of devices");
     if (count == 0) {
-        (void)openreg_error_set(OPENREG_E_NO_DEVICE, "%s: Driver \"%s\" provides no devices.", call, name);
+        (void)openreg_error_set(OPENREG_E_NO_DEVICE, "%s: Driver '%s' provides no devices.", call, name);
         openreg_text_copy(openreg_error_record()->driver, sizeof openreg_error_record()->driver, name);
         return OPENREG_E_NO_DEVICE;
     }
@@ -100,31 +100,57 @@ openreg_call_probe(const openreg_driver *table, const char *name, const char *ca
 
 /* --------------------------------------------------------------------------------------------------------- devices */
 
+/* Completes what a driver said of a device, or refuses it. */
+static openreg_status
+check_info(const char *name, const char *call, int32_t ordinal, openreg_device_info *info)
+{
+    info->struct_size = sizeof *info;
+    info->name[sizeof info->name - 1] = '\0';
+    if (info->name[0] == '\0')
+        (void)snprintf(info->name, sizeof info->name, "%s device %d", name, ordinal);
+    if ((info->min_alignment & (info->min_alignment - 1)) != 0)
+        return defect(name, call, "gave an alignment that is no power of two");
+    if (info->priority_high > info->priority_low)
+        return defect(name, call, "gave a most urgent priority above its least urgent one");
+    return OPENREG_OK;
+}
+
 openreg_status
-openreg_call_device_info(openreg_open_driver *driver, const char *call, int32_t ordinal, openreg_device_info *out)
+openreg_call_device_info(openreg_opened_driver *driver, const char *call, int32_t ordinal, openreg_device_info *out)
 {
     openreg_device_info info;
     memset(&info, 0, sizeof info);
     info.struct_size = sizeof info;
     if (driver->table.device_info != NULL)
         OPENREG_RETURN_NOT_OK(CALL(driver, call, driver->table.device_info(driver->instance, ordinal, &info)));
-
-    info.struct_size = sizeof info;
-    info.name[sizeof info.name - 1] = '\0';
-    if (info.name[0] == '\0')
-        (void)snprintf(info.name, sizeof info.name, "%s device %d", driver->name, ordinal);
-    if ((info.min_alignment & (info.min_alignment - 1)) != 0)
-        return defect(driver->name, call, "gave an alignment that is no power of two");
-    if (info.priority_high > info.priority_low)
-        return defect(driver->name, call, "gave a most urgent priority above its least urgent one");
+    OPENREG_RETURN_NOT_OK(check_info(driver->name, call, ordinal, &info));
     *out = info;
+    return OPENREG_OK;
+}
+
+openreg_status
+openreg_call_describe(const openreg_driver *table, const char *name, const char *call, const openreg_options *options,
+                      const char *topology, int32_t capacity, openreg_device_info *infos, uint8_t *peers,
+                      int32_t *count)
+{
+    int32_t described = -1;
+    if (table->describe == NULL)
+        return openreg_error_set(OPENREG_E_UNSUPPORTED, "%s: topology not implemented for %s", call, name);
+    OPENREG_RETURN_NOT_OK(CALL_OF(name, call,
+                                  table->describe(&openreg_host_services, options->items, options->count, topology,
+                                                  capacity, infos, peers, &described)));
+    if (described < 0)
+        return defect(name, call, "described a negative number of devices");
+    for (int32_t i = 0; i < described && i < capacity; ++i)
+        OPENREG_RETURN_NOT_OK(check_info(name, call, i, &infos[i]));
+    *count = described;
     return OPENREG_OK;
 }
 
 openreg_status
 openreg_call_device_active(openreg_device *device, const char *call, int32_t *out)
 {
-    openreg_open_driver *const driver = device->driver;
+    openreg_opened_driver *const driver = device->driver;
     int32_t active = atomic_load_explicit(&device->active, memory_order_relaxed);
     if (driver->table.device_active != NULL)
         OPENREG_RETURN_NOT_OK(
@@ -136,7 +162,7 @@ openreg_call_device_active(openreg_device *device, const char *call, int32_t *ou
 openreg_status
 openreg_call_device_bind(openreg_device *device, const char *call)
 {
-    openreg_open_driver *const driver = device->driver;
+    openreg_opened_driver *const driver = device->driver;
     if (driver->table.device_bind == NULL)
         return OPENREG_OK;
     return CALL(driver, call, driver->table.device_bind(driver->instance, device->ordinal));
@@ -145,7 +171,7 @@ openreg_call_device_bind(openreg_device *device, const char *call)
 openreg_status
 openreg_call_device_sync(openreg_device *device, const char *call)
 {
-    openreg_open_driver *const driver = device->driver;
+    openreg_opened_driver *const driver = device->driver;
     /* Markers (markers.c) wait for a sync that starts after they were recorded: number the starts, and remember the
      * greatest number that has ended. */
     const unsigned long long number = atomic_fetch_add_explicit(&device->syncs_started, 1, memory_order_acq_rel) + 1;
@@ -162,7 +188,7 @@ openreg_call_device_sync(openreg_device *device, const char *call)
 openreg_status
 openreg_call_mem_alloc(openreg_device *device, const char *call, uint64_t size, openreg_driver_stream stream, void **out)
 {
-    openreg_open_driver *const driver = device->driver;
+    openreg_opened_driver *const driver = device->driver;
     void *memory = NULL;
     OPENREG_RETURN_NOT_OK(
         CALL(driver, call, driver->table.mem_alloc(driver->instance, device->ordinal, size, stream, &memory)));
@@ -176,7 +202,7 @@ openreg_call_mem_alloc(openreg_device *device, const char *call, uint64_t size, 
 openreg_status
 openreg_call_mem_free(openreg_device *device, const char *call, void *ptr, openreg_driver_stream stream)
 {
-    openreg_open_driver *const driver = device->driver;
+    openreg_opened_driver *const driver = device->driver;
     return CALL(driver, call, driver->table.mem_free(driver->instance, device->ordinal, ptr, stream));
 }
 
@@ -184,7 +210,7 @@ openreg_status
 openreg_call_copy(openreg_device *on, const char *call, void *dst, openreg_device *dst_device, const void *src,
                   openreg_device *src_device, uint64_t size, openreg_driver_stream stream)
 {
-    openreg_open_driver *const driver = on->driver;
+    openreg_opened_driver *const driver = on->driver;
     if (size == 0)
         return OPENREG_OK;
     const int32_t dst_ordinal = dst_device == NULL ? -1 : dst_device->ordinal;
@@ -229,7 +255,7 @@ openreg_status
 openreg_call_fill(openreg_device *device, const char *call, void *dst, uint8_t value, uint64_t size,
                   openreg_driver_stream stream)
 {
-    openreg_open_driver *const driver = device->driver;
+    openreg_opened_driver *const driver = device->driver;
     if (size == 0)
         return OPENREG_OK;
     if (driver->table.fill == NULL)
@@ -243,7 +269,7 @@ openreg_call_fill(openreg_device *device, const char *call, void *dst, uint8_t v
 openreg_status
 openreg_call_host_alloc(openreg_device *device, const char *call, uint64_t size, void **out)
 {
-    openreg_open_driver *const driver = device->driver;
+    openreg_opened_driver *const driver = device->driver;
     void *memory = NULL;
     if (driver->table.host_alloc == NULL) {
         if (posix_memalign(&memory, HOST_ALIGNMENT, size) != 0)
@@ -261,7 +287,7 @@ openreg_call_host_alloc(openreg_device *device, const char *call, uint64_t size,
 openreg_status
 openreg_call_host_free(openreg_device *device, const char *call, void *ptr)
 {
-    openreg_open_driver *const driver = device->driver;
+    openreg_opened_driver *const driver = device->driver;
     if (driver->table.host_free == NULL) {
         free(ptr);
         return OPENREG_OK;
@@ -272,7 +298,7 @@ openreg_call_host_free(openreg_device *device, const char *call, void *ptr)
 openreg_status
 openreg_call_mem_info(openreg_device *device, const char *call, uint64_t *free_bytes, uint64_t *total)
 {
-    openreg_open_driver *const driver = device->driver;
+    openreg_opened_driver *const driver = device->driver;
     if (driver->table.mem_info == NULL)
         return OPENREG_E_UNSUPPORTED;
     uint64_t free_now = 0;
@@ -287,7 +313,7 @@ openreg_call_mem_info(openreg_device *device, const char *call, uint64_t *free_b
 openreg_status
 openreg_call_host_alias(openreg_device *device, const char *call, void *ptr, void **out)
 {
-    openreg_open_driver *const driver = device->driver;
+    openreg_opened_driver *const driver = device->driver;
     if ((driver->table.caps & OPENREG_CAP_HOST_VISIBLE) == 0)
         return openreg_error_set(OPENREG_E_UNSUPPORTED, "%s: the memory of driver \"%s\" is not visible to the host",
                                  call, driver->name);
@@ -305,7 +331,7 @@ openreg_call_host_alias(openreg_device *device, const char *call, void *ptr, voi
 openreg_status
 openreg_call_stream_create(openreg_device *device, const char *call, int32_t priority, openreg_driver_stream *out)
 {
-    openreg_open_driver *const driver = device->driver;
+    openreg_opened_driver *const driver = device->driver;
     openreg_driver_stream stream = NULL;
     if (driver->table.stream_create != NULL) {
         OPENREG_RETURN_NOT_OK(
@@ -319,7 +345,7 @@ openreg_call_stream_create(openreg_device *device, const char *call, int32_t pri
 openreg_status
 openreg_call_stream_destroy(openreg_device *device, const char *call, openreg_driver_stream stream)
 {
-    openreg_open_driver *const driver = device->driver;
+    openreg_opened_driver *const driver = device->driver;
     if (driver->table.stream_destroy == NULL)
         return OPENREG_OK;
     return CALL(driver, call, driver->table.stream_destroy(driver->instance, device->ordinal, stream));
@@ -328,7 +354,7 @@ openreg_call_stream_destroy(openreg_device *device, const char *call, openreg_dr
 openreg_status
 openreg_call_stream_query(openreg_device *device, const char *call, openreg_driver_stream stream, int32_t *done)
 {
-    openreg_open_driver *const driver = device->driver;
+    openreg_opened_driver *const driver = device->driver;
     int32_t finished = 1;
     if (driver->table.stream_query == NULL)
         OPENREG_RETURN_NOT_OK(openreg_call_device_sync(device, call));
@@ -342,7 +368,7 @@ openreg_call_stream_query(openreg_device *device, const char *call, openreg_driv
 openreg_status
 openreg_call_stream_sync(openreg_device *device, const char *call, openreg_driver_stream stream)
 {
-    openreg_open_driver *const driver = device->driver;
+    openreg_opened_driver *const driver = device->driver;
     if (driver->table.stream_sync == NULL)
         return openreg_call_device_sync(device, call);
     return CALL(driver, call, driver->table.stream_sync(driver->instance, device->ordinal, stream));
@@ -351,7 +377,7 @@ openreg_call_stream_sync(openreg_device *device, const char *call, openreg_drive
 openreg_status
 openreg_call_stream_native(openreg_device *device, const char *call, openreg_driver_stream stream, void **out)
 {
-    openreg_open_driver *const driver = device->driver;
+    openreg_opened_driver *const driver = device->driver;
     void *native = stream;
     if (driver->table.stream_native != NULL)
         OPENREG_RETURN_NOT_OK(

@@ -6,12 +6,13 @@
 #define OPENREG_SRC_DRIVER_CALLS_H
 
 #include "device_table.h"
+#include "options.h"
 
 /* Bit i: function i of the table is there (open is 0). */
 uint64_t openreg_driver_slots(const openreg_driver *table);
 
-/* For registry.c and selection.c, with no lock held. `name` is the candidate's. The count is checked: a driver without
- * devices is OPENREG_E_NO_DEVICE, 'Driver "sim" provides no devices.' */
+/* For opening.c and topology.c, with no lock held. `name` is the candidate's. The count is checked: a driver without
+ * devices is OPENREG_E_NO_DEVICE, "Driver 'sim' provides no devices." */
 openreg_status openreg_call_open(const openreg_driver *, const char *name, const char *call, const openreg_option *options,
                                  size_t n, openreg_instance *out);
 openreg_status openreg_call_close(const openreg_driver *, const char *name, const char *call, openreg_instance);
@@ -21,6 +22,11 @@ openreg_status openreg_call_device_count(const openreg_driver *, const char *nam
 openreg_status openreg_call_probe(const openreg_driver *, const char *name, const char *call, const openreg_option *options,
                                   size_t n, int32_t *out);
 
+/* Fills infos[0..min(*count, capacity)), whose struct_size is set. */
+openreg_status openreg_call_describe(const openreg_driver *, const char *name, const char *call,
+                                     const openreg_options *options, const char *topology, int32_t capacity,
+                                     openreg_device_info *infos, uint8_t *peers, int32_t *count);
+
 openreg_status openreg_call_mem_alloc(openreg_device *, const char *call, uint64_t size, openreg_driver_stream, void **out);
 openreg_status openreg_call_mem_free(openreg_device *, const char *call, void *ptr, openreg_driver_stream);
 /* The stream belongs to `on`; a NULL device means host memory. Both devices, if given, are of on's driver. */
@@ -29,7 +35,7 @@ openreg_status openreg_call_copy(openreg_device *on, const char *call, void *dst
 openreg_status openreg_call_fill(openreg_device *, const char *call, void *dst, uint8_t value, uint64_t size,
                                  openreg_driver_stream);
 openreg_status openreg_call_device_sync(openreg_device *, const char *call);
-openreg_status openreg_call_device_info(openreg_open_driver *, const char *call, int32_t ordinal, openreg_device_info *out);
+openreg_status openreg_call_device_info(openreg_opened_driver *, const char *call, int32_t ordinal, openreg_device_info *out);
 openreg_status openreg_call_device_active(openreg_device *, const char *call, int32_t *out);
 openreg_status openreg_call_device_bind(openreg_device *, const char *call); /* no slot: OK */
 openreg_status openreg_call_stream_create(openreg_device *, const char *call, int32_t priority, openreg_driver_stream *out);

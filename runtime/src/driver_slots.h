@@ -36,7 +36,8 @@
     X(event_elapsed, "")                                                                                              \
     X(host_alias, "")                                                                                                 \
     X(stream_native, "")                                                                                              \
-    X(extension, "")
+    X(extension, "")                                                                                                  \
+    X(describe, "")
 
 typedef struct openreg_slot {
     const char *name;
@@ -48,6 +49,6 @@ typedef struct openreg_slot {
 static const openreg_slot openreg_slots[] = {OPENREG_SLOT_MAP(OPENREG_SLOT_ENTRY)};
 #define OPENREG_SLOT_COUNT ((int)(sizeof openreg_slots / sizeof openreg_slots[0]))
 
-static_assert(sizeof openreg_slots / sizeof openreg_slots[0] == OPENREG_DRIVER_SLOTS_1_0, "a slot is missing here");
+static_assert(sizeof openreg_slots / sizeof openreg_slots[0] == OPENREG_DRIVER_SLOTS_1_1, "a slot is missing here");
 
 #endif

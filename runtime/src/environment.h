@@ -1,13 +1,11 @@
-/* environment.h: the variables OPENREG_*, read once per initialisation. Internal. */
+/* environment.h: the variables OPENREG_*, read once per selection. Internal. */
 #ifndef OPENREG_SRC_ENVIRONMENT_H
 #define OPENREG_SRC_ENVIRONMENT_H
 
-#include <stddef.h>
-
-#include <openreg/driver.h>
-
 /* A copy of all variables OPENREG_* of one moment. Empty in a process with raised privileges, as secure_getenv(). */
 typedef struct openreg_environment openreg_environment;
+
+#define OPENREG_VARIABLE_PREFIX "OPENREG_"
 
 openreg_environment *openreg_environment_read(void); /* NULL: host memory is short */
 void openreg_environment_free(openreg_environment *environment);
@@ -15,22 +13,13 @@ int openreg_environment_equal(const openreg_environment *a, const openreg_enviro
 
 /* The value of a variable, NULL if it is not set. Owned by the environment. */
 const char *openreg_environment_get(const openreg_environment *environment, const char *name);
+/* The same of OPENREG_<NAME>_<KEY>, `driver` and `key` in lower case. */
+const char *openreg_environment_get_option(const openreg_environment *environment, const char *driver, const char *key);
 
-/* OPENREG_<NAME>_<KEY>=value as the option key=value of driver `name`, with the key in lower case; never
- * OPENREG_<NAME>_LIBRARY_PATH. */
-typedef struct openreg_options {
-    openreg_option *items;
-    size_t count;
-} openreg_options;
+/* Walks through "NAME=value", from NULL until NULL. */
+const char *openreg_environment_next(const openreg_environment *environment, const char *variable);
 
-openreg_status openreg_options_read(const openreg_environment *environment, const char *driver, openreg_options *out);
-void openreg_options_free(openreg_options *options);
-
-/* Walks a list separated by commas: 1 and the next item, trimmed and not empty, in (*item, *length), or 0 at the end.
- * `*cursor` starts at the text; NULL is an empty list. */
-int openreg_list_next(const char **cursor, const char **item, size_t *length);
-
-/* Copies a driver's name, lower-cased. 0 if it is not 1 to 31 characters of [a-z0-9_]; `name` is then unchanged. */
-int openreg_driver_name_read(const char *text, size_t length, char name[32]);
+/* "KEY=value" of a variable "OPENREG_<NAME>_KEY=value" of the driver, with a KEY that is not empty, else NULL. */
+const char *openreg_environment_option(const char *variable, const char *driver);
 
 #endif

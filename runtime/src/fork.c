@@ -5,9 +5,10 @@
 #include <sched.h>
 
 #include "cache.h"
+#include "candidates.h"
 #include "device_table.h"
 #include "error.h"
-#include "registry.h"
+#include "gate.h"
 
 atomic_uint openreg_fork_epoch;
 
@@ -16,18 +17,18 @@ static atomic_int drivers_at_risk;
 static atomic_int last_known_count = -1;
 static pthread_once_t watch_once = PTHREAD_ONCE_INIT;
 
-/* The registry's lock is held over fork(), so the child sees no half-made list. It is only ever held briefly, and
+/* The lock of the list of drivers is held over fork(), so the child sees no half-made list. It is only ever held briefly, and
  * never while foreign code runs. */
 static void
 before_fork(void)
 {
-    openreg_registry_lock();
+    openreg_candidates_lock();
 }
 
 static void
 after_fork_in_parent(void)
 {
-    openreg_registry_unlock();
+    openreg_candidates_unlock();
 }
 
 static void
@@ -41,7 +42,7 @@ after_fork_in_child(void)
     const openreg_device_table *const table = openreg_device_table_peek();
     for (int32_t i = 0; table != NULL && i < table->count; ++i)
         openreg_cache_after_fork(table->devices[i]->cache);
-    openreg_registry_after_fork();
+    openreg_gate_after_fork();
 }
 
 static void

@@ -14,7 +14,7 @@
  * OPENREG_CAP_FORK_SAFE. Takes no lock. */
 openreg_status openreg_fork_refuse(const char *call);
 
-/* Installs the handlers, once. Called by registry.c before anything is loaded. */
+/* Installs the handlers, once. Called by gate.c before anything is loaded. */
 void openreg_fork_watch(void);
 
 /* Counts drivers that are being opened, or are open without OPENREG_CAP_FORK_SAFE: while there is one, a child is

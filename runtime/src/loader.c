@@ -5,12 +5,13 @@
 #include <dlfcn.h>
 #include <errno.h>
 #include <limits.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
 
+#include "driver_names.h"
 #include "driver_slots.h"
-#include "environment.h"
 #include "error.h"
 #include "log.h"
 #include "text.h"
@@ -106,12 +107,12 @@ find_entry(void *handle, const char *name)
 static openreg_status
 refuse_without_entry(void *handle, const char *path)
 {
-    char entry[sizeof OPENREG_DRIVER_ENTRY_NAME];
-    memcpy(entry, OPENREG_DRIVER_ENTRY_NAME, sizeof entry);
-    for (char major = '2'; major <= '9'; ++major) {
-        entry[sizeof entry - 2] = major;
+    char entry[sizeof OPENREG_DRIVER_ENTRY_NAME + 1];
+    const int stem = (int)sizeof OPENREG_DRIVER_ENTRY_NAME - 2; /* without the major */
+    for (unsigned major = OPENREG_ABI_MAJOR + 1; major < 100; ++major) {
+        (void)snprintf(entry, sizeof entry, "%.*s%u", stem, OPENREG_DRIVER_ENTRY_NAME, major);
         if (find_entry(handle, entry) != NULL)
-            return openreg_error_set(OPENREG_E_INCOMPATIBLE, "%s: the driver speaks ABI %c, this runtime ABI %u", path,
+            return openreg_error_set(OPENREG_E_INCOMPATIBLE, "%s: the driver speaks ABI %u, this runtime ABI %u", path,
                                      major, OPENREG_ABI_MAJOR);
     }
     return openreg_error_set(OPENREG_E_INCOMPATIBLE, "%s: is no driver: it does not export %s", path,

@@ -1,6 +1,6 @@
 /* loader.h: reads a driver's table, from a library or as it is given (rules A1 to A5, L4). Internal.
  *
- * Errors are set without the name of a call ("cannot load ..."): registry.c knows why the driver is wanted. */
+ * Errors are set without the name of a call ("cannot load ..."): the caller knows why the driver is wanted. */
 #ifndef OPENREG_SRC_LOADER_H
 #define OPENREG_SRC_LOADER_H
 
@@ -17,7 +17,7 @@ openreg_status openreg_loader_accept(const openreg_driver *given, openreg_driver
 openreg_status openreg_loader_query(openreg_driver_query_fn query, const char *name, openreg_driver *out);
 
 /* Loads a library (never the same file twice) and reads its table; `name` is for messages and may be NULL. `resolved`
- * receives the real path once that is known, also on failure. Not thread-safe: the caller holds the registry's gate.
+ * receives the real path once that is known, also on failure. Not thread-safe: the caller holds the gate (gate.h).
  * Errors: those above; OPENREG_E_INCOMPATIBLE: missing, not a library, no entry point, another ABI. */
 openreg_status openreg_loader_load(const char *path, const char *name, openreg_driver *out,
                                    char resolved[OPENREG_LOADER_PATH_MAX]);

@@ -32,7 +32,7 @@ is_made_up(const openreg_driver *table, uint32_t flags)
 openreg_status
 openreg_call_marker_create(openreg_device *device, const char *call, uint32_t flags, openreg_marker *out)
 {
-    openreg_open_driver *const driver = device->driver;
+    openreg_opened_driver *const driver = device->driver;
     openreg_marker marker = {.flags = flags};
     if (!is_made_up(&driver->table, flags)) {
         const uint32_t native_flags = (flags & OPENREG_EVENT_TIMED) != 0 ? OPENREG_EVENT_TIMING : 0;
@@ -51,7 +51,7 @@ openreg_call_marker_create(openreg_device *device, const char *call, uint32_t fl
 openreg_status
 openreg_call_marker_destroy(openreg_device *device, const char *call, openreg_marker *marker)
 {
-    openreg_open_driver *const driver = device->driver;
+    openreg_opened_driver *const driver = device->driver;
     if (is_made_up(&driver->table, marker->flags))
         return OPENREG_OK;
     return CALL(driver, call, driver->table.event_destroy(driver->instance, marker->native));
@@ -61,7 +61,7 @@ openreg_status
 openreg_call_marker_record(openreg_device *device, const char *call, openreg_marker *marker,
                            openreg_driver_stream stream)
 {
-    openreg_open_driver *const driver = device->driver;
+    openreg_opened_driver *const driver = device->driver;
     if (!is_made_up(&driver->table, marker->flags)) {
         OPENREG_RETURN_NOT_OK(CALL(
             driver, call, driver->table.event_record(driver->instance, device->ordinal, marker->native, stream)));
@@ -88,7 +88,7 @@ is_complete(const openreg_device *device, const openreg_marker *marker)
 openreg_status
 openreg_call_marker_sync(openreg_device *device, const char *call, openreg_marker *marker)
 {
-    openreg_open_driver *const driver = device->driver;
+    openreg_opened_driver *const driver = device->driver;
     if (!is_made_up(&driver->table, marker->flags))
         return CALL(driver, call, driver->table.event_sync(driver->instance, marker->native));
     if (is_complete(device, marker))
@@ -99,7 +99,7 @@ openreg_call_marker_sync(openreg_device *device, const char *call, openreg_marke
 openreg_status
 openreg_call_marker_query(openreg_device *device, const char *call, openreg_marker *marker, int32_t *done)
 {
-    openreg_open_driver *const driver = device->driver;
+    openreg_opened_driver *const driver = device->driver;
     int32_t passed = 1;
     if (is_made_up(&driver->table, marker->flags))
         OPENREG_RETURN_NOT_OK(openreg_call_marker_sync(device, call, marker));
@@ -113,7 +113,7 @@ openreg_status
 openreg_call_stream_wait(openreg_device *waiter, const char *call, openreg_driver_stream stream,
                          openreg_device *recorded_on, openreg_marker *marker)
 {
-    openreg_open_driver *const driver = waiter->driver;
+    openreg_opened_driver *const driver = waiter->driver;
     if (!marker->recorded)
         return OPENREG_OK;
     if (driver != recorded_on->driver || driver->table.stream_wait == NULL ||
@@ -126,7 +126,7 @@ openreg_status
 openreg_call_marker_elapsed(openreg_device *device, const char *call, openreg_marker *start, openreg_marker *end,
                             double *milliseconds)
 {
-    openreg_open_driver *const driver = device->driver;
+    openreg_opened_driver *const driver = device->driver;
     if (is_made_up(&driver->table, start->flags | end->flags)) {
         *milliseconds = ((double)end->recorded_ns - (double)start->recorded_ns) / 1e6;
         return OPENREG_OK;

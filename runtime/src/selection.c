@@ -1,201 +1,169 @@
-/* selection.c: chooses and opens drivers, publishes the device table and takes it back (selection.h).
- *
- * What is chosen, in this order: the drivers that OPENREG_DRIVERS lists, all of them; else the driver of highest
- * priority that can be opened and has a device. Everything is opened before anything is published, and closed again if
- * one step fails. */
+/* selection.c: the rules by which drivers are chosen (selection.h, openreg/registry.h). */
 #define _GNU_SOURCE
 #include "selection.h"
 
-#include <stdlib.h>
 #include <string.h>
 
-#include "cache.h"
-#include "driver_calls.h"
+#include "discovery.h"
 #include "error.h"
-#include "fault.h"
-#include "fork.h"
-#include "host_memory.h"
+#include "loading.h"
 #include "log.h"
+#include "missing_driver.h"
+#include "preference.h"
 #include "text.h"
+#include "values.h"
 
-/* Drivers opened by one initialisation, before they are published. */
-typedef struct opening {
-    int count;
-    openreg_open_driver *drivers[OPENREG_REGISTRY_MAX];
-    openreg_candidate *candidates[OPENREG_REGISTRY_MAX];
-} opening;
+#define DRIVERS_VARIABLE "OPENREG_DRIVERS"
 
-/* The answer of openreg_device_count() without a table. Of the holder of the gate. */
-static struct {
-    int is_valid;
-    int32_t count;
-    openreg_error error; /* why it is 0 */
-} counted;
-
-/* The open drivers of the published table. Of the holder of the gate. */
-static opening published;
-
-/* --------------------------------------------------------------------------------------------- opening and closing */
-
-static int
-at_risk(const openreg_driver *table)
+static const char *
+variable(const char *name)
 {
-    return (table->caps & OPENREG_CAP_FORK_SAFE) == 0;
+    return openreg_environment_get(openreg_discovery_environment(), name);
 }
 
-static openreg_status
-open_instance(const char *call, const openreg_candidate *candidate, openreg_open_driver *driver)
-{
-    const openreg_driver *const table = &candidate->table;
-    openreg_options options;
-    OPENREG_RETURN_NOT_OK(openreg_options_read(openreg_registry_environment(), candidate->name, &options));
-
-    openreg_fork_at_risk(1);
-    openreg_status status =
-        openreg_call_open(table, candidate->name, call, options.items, options.count, &driver->instance);
-    openreg_options_free(&options);
-    if (status == OPENREG_OK) {
-        status = openreg_call_device_count(table, candidate->name, call, driver->instance, &driver->device_count);
-        if (status != OPENREG_OK) {
-            const openreg_error first = *openreg_error_record();
-            (void)openreg_call_close(table, candidate->name, call, driver->instance);
-            *openreg_error_record() = first;
-        }
-    }
-    if (status != OPENREG_OK || !at_risk(table))
-        openreg_fork_at_risk(-1);
-    return status;
-}
-
-/* Loads and opens a candidate and adds it to `all`. A failure is remembered by the candidate. */
-static openreg_status
-open_candidate(const char *call, openreg_candidate *candidate, opening *all)
-{
-    OPENREG_RETURN_NOT_OK(openreg_candidate_load(call, candidate));
-    openreg_log(OPENREG_LOG_DEBUG, "Initializing driver \"%s\"", candidate->name);
-    openreg_open_driver *const driver = calloc(1, sizeof *driver);
-    openreg_status status;
-    if (driver == NULL) {
-        status = openreg_error_set(OPENREG_E_NOMEM, "%s: no host memory for driver \"%s\"", call, candidate->name);
-    } else {
-        driver->table = candidate->table;
-        openreg_text_copy(driver->name, sizeof driver->name, candidate->name);
-        status = open_instance(call, candidate, driver);
-    }
-    if (status != OPENREG_OK) {
-        free(driver);
-        openreg_candidate_fail(candidate, call);
-        return status;
-    }
-    all->drivers[all->count] = driver;
-    all->candidates[all->count++] = candidate;
-    openreg_log(OPENREG_LOG_DEBUG, "Driver \"%s\" initialized, %d devices", candidate->name, driver->device_count);
-    return OPENREG_OK;
-}
-
-/* Closes all drivers, the last one first. `retire`: keeps their entries for late readers of a retired table. Leaves the
- * thread's last error alone: a driver that cannot be closed is logged. */
-static void
-close_all(const char *call, opening *all, int retire)
-{
-    const openreg_error before = *openreg_last_error();
-    while (all->count > 0) {
-        openreg_open_driver *const driver = all->drivers[--all->count];
-        if (openreg_call_close(&driver->table, driver->name, call, driver->instance) != OPENREG_OK)
-            openreg_log(OPENREG_LOG_WARNING, "%s", openreg_last_error()->message);
-        if (at_risk(&driver->table))
-            openreg_fork_at_risk(-1);
-        driver->instance = NULL;
-        if (!retire)
-            free(driver);
-    }
-    *openreg_error_record() = before;
-}
-
-/* ------------------------------------------------------------------------------------------------------- selection */
-
-static openreg_choice
-choice_of(const openreg_candidate *candidate)
-{
-    switch (candidate->source) {
-    case OPENREG_SOURCE_LIBRARIES:
-        return OPENREG_CHOICE_BY_PATH;
-    case OPENREG_SOURCE_REGISTERED:
-        return OPENREG_CHOICE_BY_CALL;
-    default:
-        return OPENREG_CHOICE_DISCOVERED;
-    }
-}
-
-/* What to do with each driver of a selection: open it, or count its devices. `all` collects what was opened; *count
- * the devices. */
-typedef openreg_status (*try_driver)(const char *call, openreg_candidate *candidate, opening *all, int64_t *count);
-
-static openreg_status
-try_open(const char *call, openreg_candidate *candidate, opening *all, int64_t *count)
-{
-    OPENREG_RETURN_NOT_OK(open_candidate(call, candidate, all));
-    *count += all->drivers[all->count - 1]->device_count;
-    return OPENREG_OK;
-}
-
-#define MUST_OPEN (-1) /* *count of try_probe: only opening will tell */
-
-static openreg_status
-try_probe(const char *call, openreg_candidate *candidate, opening *all, int64_t *count)
-{
-    (void)all;
-    OPENREG_RETURN_NOT_OK(openreg_candidate_load(call, candidate));
-    if (candidate->table.probe == NULL || *count == MUST_OPEN) {
-        *count = MUST_OPEN;
-        return OPENREG_OK;
-    }
-    openreg_options options = {NULL, 0};
-    int32_t devices = 0;
-    openreg_status status = openreg_options_read(openreg_registry_environment(), candidate->name, &options);
-    if (status == OPENREG_OK)
-        status = openreg_call_probe(&candidate->table, candidate->name, call, options.items, options.count, &devices);
-    openreg_options_free(&options);
-    if (status != OPENREG_OK) {
-        openreg_candidate_fail(candidate, call);
-        return status;
-    }
-    openreg_candidate_set_state(candidate, OPENREG_DRIVER_LOADED, devices, -1);
-    *count += devices;
-    return OPENREG_OK;
-}
-
-static int
-is_repeated(const char *list, const char *before, const char *name)
+int
+openreg_list_is_empty(const char *list)
 {
     const char *item;
     size_t length;
-    char earlier[32];
-    for (const char *cursor = list; openreg_list_next(&cursor, &item, &length) && item < before;)
-        if (openreg_driver_name_read(item, length, earlier) && strcmp(earlier, name) == 0)
+    return !openreg_list_next(&list, &item, &length);
+}
+
+int
+openreg_candidate_is_not_loaded(const openreg_candidate *candidate)
+{
+    return candidate->is_unloadable || candidate->is_absent ||
+           (candidate->source == OPENREG_SOURCE_BESIDE &&
+            (candidate->code == OPENREG_E_NO_DEVICE || candidate->code == OPENREG_E_INCOMPATIBLE));
+}
+
+openreg_status
+openreg_check_target(const char *call)
+{
+    const char *const target = variable("OPENREG_TARGET");
+    if (target == NULL || target[0] == '\0' || strcmp(target, "local") == 0)
+        return OPENREG_OK;
+    return openreg_error_set(OPENREG_E_INVALID, "%s: OPENREG_TARGET=%.200s: only 'local' is supported", call, target);
+}
+
+/* ----------------------------------------------------------------------------------------------------- the decision */
+
+static int
+has(const openreg_decision *decision, const openreg_candidate *candidate)
+{
+    for (int i = 0; i < decision->count; ++i)
+        if (decision->drivers[i] == candidate)
             return 1;
     return 0;
 }
 
+/* Takes a driver whose attempt gave `devices`. One without a table can be asked, not used. */
+static void
+take(openreg_decision *decision, openreg_candidate *candidate, int64_t devices)
+{
+    if (candidate->is_described || has(decision, candidate))
+        return;
+    decision->drivers[decision->count++] = candidate;
+    decision->must_open |= devices == OPENREG_MUST_OPEN;
+    decision->devices += devices;
+}
+
+/* Members of a name's group, or the name itself. */
+static size_t
+members_of(const char *const *name, const char *const **members)
+{
+    const size_t count = openreg_driver_group(*name, members);
+    if (count > 0)
+        return count;
+    *members = name;
+    return 1;
+}
+
+/* The first member of a group that works. */
 static openreg_status
-select_listed(const char *call, const char *list, try_driver attempt, opening *all, int64_t *count)
+take_from_group(const char *call, const char *name, openreg_choice choice, openreg_attempt attempt,
+                openreg_decision *decision)
+{
+    const char *const *members;
+    const size_t count = openreg_driver_group(name, &members);
+    for (size_t i = 0; i < count; ++i) {
+        openreg_candidate *const candidate = openreg_candidates_find(members[i]);
+        int64_t devices = 0;
+        if (attempt(call, candidate, &devices) == OPENREG_OK) {
+            take(decision, candidate, devices);
+            return OPENREG_OK;
+        }
+        openreg_log(OPENREG_LOG_INFO, "driver \"%s\" (%s) is not used for '%s': %s", candidate->name,
+                    candidate->origin, name, candidate->message);
+    }
+    return openreg_report_group(call, name, choice);
+}
+
+static openreg_status
+take_item(const char *call, const char *item, size_t length, openreg_choice choice, openreg_attempt attempt,
+          openreg_decision *decision)
+{
+    char name[OPENREG_NAME_SIZE] = "";
+    const char *const *members;
+    const int is_name = openreg_driver_name_resolve(item, length, name);
+    if (is_name && openreg_driver_group(name, &members) > 0)
+        return take_from_group(call, name, choice, attempt, decision);
+    openreg_candidate *const candidate = is_name ? openreg_candidates_find(name) : NULL;
+    if (candidate == NULL) {
+        char text[64];
+        openreg_text_copy(text, length < sizeof text ? length + 1 : sizeof text, item);
+        return openreg_report_unknown_in_list(call, is_name ? name : text, choice);
+    }
+    if (has(decision, candidate))
+        return OPENREG_OK;
+    int64_t devices = 0;
+    if (attempt(call, candidate, &devices) != OPENREG_OK)
+        return openreg_report_failure(call, candidate, choice);
+    take(decision, candidate, devices);
+    return OPENREG_OK;
+}
+
+static openreg_status
+select_listed(const char *call, const char *list, openreg_choice choice, openreg_attempt attempt,
+              openreg_decision *decision)
 {
     const char *item;
     size_t length;
-    for (const char *cursor = list; openreg_list_next(&cursor, &item, &length);) {
-        char name[32] = "";
-        const int is_name = openreg_driver_name_read(item, length, name);
-        openreg_candidate *const candidate = is_name ? openreg_registry_find(name) : NULL;
-        if (candidate == NULL) {
-            char text[64];
-            openreg_text_copy(text, length < sizeof text ? length + 1 : sizeof text, item);
-            return openreg_report_unknown(call, is_name ? name : text);
-        }
-        if (is_repeated(list, item, name))
+    for (const char *cursor = list; openreg_list_next(&cursor, &item, &length);)
+        OPENREG_RETURN_NOT_OK(take_item(call, item, length, choice, attempt, decision));
+    if (decision->count == 0)
+        return openreg_error_set(OPENREG_E_UNSUPPORTED,
+                                 "%s: none of the drivers \"%.200s\" has a C table: they can be asked, not used", call,
+                                 list);
+    return OPENREG_OK;
+}
+
+/* Rule 3. *found = 1 if the preferred driver works. */
+static openreg_status
+select_preferred(const char *call, const char *name, openreg_attempt attempt, openreg_decision *decision, int *found)
+{
+    const char *const *members;
+    const size_t count = members_of(&name, &members);
+    const openreg_candidate *last = NULL;
+    for (size_t i = 0; i < count && !*found; ++i) {
+        openreg_candidate *const candidate = openreg_candidates_find(members[i]);
+        int64_t devices = 0;
+        if (candidate == NULL)
             continue;
-        if (attempt(call, candidate, all, count) != OPENREG_OK)
-            return openreg_report_asked_for(call, candidate, OPENREG_CHOICE_LISTED);
+        last = candidate;
+        if (openreg_opening_try(call, candidate, attempt, &devices) == OPENREG_OK) {
+            take(decision, candidate, devices);
+            *found = decision->count > 0;
+        }
     }
+    if (*found)
+        return OPENREG_OK;
+    if (last == NULL)
+        openreg_preference_warn_unknown(name);
+    else if (openreg_candidate_is_not_loaded(last))
+        openreg_preference_warn_not_loaded(name, last->message);
+    else
+        openreg_preference_warn_not_functional(name);
     return OPENREG_OK;
 }
 
@@ -205,218 +173,115 @@ load_named_libraries(const char *call, openreg_candidate *const *all, int count)
 {
     for (int i = 0; i < count; ++i)
         if (all[i]->source == OPENREG_SOURCE_LIBRARIES && openreg_candidate_load(call, all[i]) != OPENREG_OK)
-            return openreg_report_asked_for(call, all[i], OPENREG_CHOICE_BY_PATH);
+            return openreg_report_failure(call, all[i], OPENREG_CHOICE_FOUND);
     return OPENREG_OK;
 }
 
-static openreg_status
-select_automatically(const char *call, try_driver attempt, opening *opened, int64_t *count)
+static int
+is_loud(const openreg_candidate *candidate)
 {
-    openreg_candidate *all[OPENREG_REGISTRY_MAX];
-    const int candidates = openreg_registry_candidates(all, OPENREG_REGISTRY_MAX);
-    OPENREG_RETURN_NOT_OK(load_named_libraries(call, all, candidates));
-    for (int i = 0; i < candidates; ++i) {
+    return (candidate->flags & OPENREG_REGISTER_LOUD) != 0;
+}
+
+/* Rule 4. */
+static openreg_status
+select_automatically(const char *call, openreg_attempt attempt, openreg_decision *decision)
+{
+    openreg_candidate *all[OPENREG_CANDIDATES_MAX];
+    const int count = openreg_candidates_sorted(all);
+    const openreg_candidate *last = NULL;
+    OPENREG_RETURN_NOT_OK(load_named_libraries(call, all, count));
+    for (int i = 0; i < count && decision->count == 0; ++i) {
         openreg_candidate *const candidate = all[i];
-        const openreg_choice choice = choice_of(candidate);
-        /* Not installed: known by openreg_registry_refresh(), and nothing to talk about. */
-        if (candidate->source == OPENREG_SOURCE_BESIDE && !candidate->has_table &&
-            candidate->state == OPENREG_DRIVER_FAILED && candidate->code == OPENREG_E_NO_DEVICE)
+        int64_t devices = 0;
+        if (candidate->priority <= OPENREG_PRIORITY_NEVER)
             continue;
-        if (attempt(call, candidate, opened, count) == OPENREG_OK)
-            return OPENREG_OK;
-        if (choice != OPENREG_CHOICE_DISCOVERED)
-            return openreg_report_asked_for(call, candidate, choice);
-        /* Found, not asked for: quiet, unless a library is there and could not even be loaded. */
-        const int is_broken = candidate->source == OPENREG_SOURCE_BESIDE && !candidate->has_table;
-        openreg_log(is_broken ? OPENREG_LOG_WARNING : OPENREG_LOG_INFO, "driver \"%s\" (%s) is not used: %s",
-                    candidate->name, openreg_source_name(candidate->source), candidate->message);
+        last = candidate;
+        if (candidate->is_absent) /* not installed: nothing to talk about */
+            continue;
+        const openreg_status status = is_loud(candidate) ? attempt(call, candidate, &devices)
+                                                         : openreg_opening_try(call, candidate, attempt, &devices);
+        if (status == OPENREG_OK)
+            take(decision, candidate, devices);
+        else if (is_loud(candidate) && candidate->source == OPENREG_SOURCE_BUILT_IN)
+            return openreg_report_none(call, candidate);
+        else if (is_loud(candidate))
+            return openreg_report_failure(call, candidate, OPENREG_CHOICE_FOUND);
     }
-    return openreg_report_none(call);
-}
-
-static openreg_status
-select_drivers(const char *call, try_driver attempt, opening *all, int64_t *count)
-{
-    const char *const list = openreg_environment_get(openreg_registry_environment(), "OPENREG_DRIVERS");
-    const char *item;
-    size_t length;
-    const char *cursor = list;
-    if (openreg_list_next(&cursor, &item, &length))
-        return select_listed(call, list, attempt, all, count);
-    return select_automatically(call, attempt, all, count);
-}
-
-/* -------------------------------------------------------------------------------------------------- initialisation */
-
-static void
-publish(openreg_device_table *table, const opening *all)
-{
-    int is_fenced = 0;
-    for (int i = 0; i < all->count; ++i) {
-        openreg_candidate_set_state(all->candidates[i], OPENREG_DRIVER_OPEN, all->drivers[i]->device_count,
-                                    all->drivers[i]->first_device);
-        is_fenced |= (all->drivers[i]->table.caps & OPENREG_CAP_FENCED) != 0;
-    }
-    published = *all;
-    counted.is_valid = 0;
-    openreg_fork_note_count(table->count);
-    if (is_fenced)
-        openreg_fault_handler_install();
-    atomic_store_explicit(&openreg_device_table_published, table, memory_order_release);
-    openreg_log(OPENREG_LOG_INFO, "%d device%s, first driver \"%s\"", table->count, table->count == 1 ? "" : "s",
-                all->drivers[0]->name);
-}
-
-static openreg_status
-initialize_gated(const char *call)
-{
-    const openreg_error before = *openreg_last_error();
-    OPENREG_RETURN_NOT_OK(openreg_registry_refresh(call, NULL));
-    opening *const all = calloc(1, sizeof *all);
-    if (all == NULL)
-        return openreg_error_set(OPENREG_E_NOMEM, "%s: no host memory to open drivers", call);
-    int64_t count = 0;
-    openreg_device_table *table = NULL;
-    openreg_status status = select_drivers(call, try_open, all, &count);
-    if (status == OPENREG_OK)
-        status = openreg_device_table_build(call, all->drivers, all->count, &table);
-    if (status == OPENREG_OK) {
-        publish(table, all);
-        *openreg_error_record() = before; /* drivers that were tried in vain have left their errors */
-    } else {
-        close_all(call, all, 0);
-    }
-    free(all);
-    return status;
+    return decision->count > 0 ? OPENREG_OK : openreg_report_none(call, last);
 }
 
 openreg_status
-openreg_initialize(const char *call)
+openreg_select(const char *call, const char *list, openreg_attempt attempt, openreg_decision *out)
 {
-    if (openreg_device_table_peek() != NULL)
+    memset(out, 0, sizeof *out);
+    OPENREG_RETURN_NOT_OK(openreg_check_target(call));
+    if (list != NULL) {
+        out->chosen_by = OPENREG_CHOSEN_BY_CALL;
+        return select_listed(call, list, OPENREG_CHOICE_BY_CALL, attempt, out);
+    }
+    char preferred[OPENREG_NAME_SIZE];
+    const char *const listed = variable(DRIVERS_VARIABLE);
+    (void)openreg_preference_get(preferred);
+    if (!openreg_list_is_empty(listed)) {
+        if (preferred[0] != '\0')
+            openreg_log(OPENREG_LOG_INFO, "the preference '%s' is ignored: %s is set", preferred, DRIVERS_VARIABLE);
+        out->chosen_by = OPENREG_CHOSEN_BY_ENVIRONMENT;
+        return select_listed(call, listed, OPENREG_CHOICE_BY_VARIABLE, attempt, out);
+    }
+    int found = 0;
+    out->chosen_by = OPENREG_CHOSEN_BY_PREFERENCE;
+    if (preferred[0] != '\0')
+        OPENREG_RETURN_NOT_OK(select_preferred(call, preferred, attempt, out, &found));
+    if (found)
         return OPENREG_OK;
-    OPENREG_RETURN_NOT_OK(openreg_registry_enter(call));
-    const openreg_status status = openreg_device_table_peek() != NULL ? OPENREG_OK : initialize_gated(call);
-    openreg_registry_leave();
-    return status;
+    out->chosen_by = OPENREG_CHOSEN_AUTOMATICALLY;
+    OPENREG_RETURN_NOT_OK(select_automatically(call, attempt, out));
+    if (attempt == openreg_opening_open && out->drivers[0]->source == OPENREG_SOURCE_BUILT_IN)
+        openreg_suggest_missing_drivers();
+    return OPENREG_OK;
 }
 
 openreg_status
-openreg_init(void)
+openreg_select_all(const char *call, const char *list, openreg_decision *out)
 {
-    return openreg_initialize("openreg_init");
+    openreg_candidate *all[OPENREG_CANDIDATES_MAX];
+    OPENREG_RETURN_NOT_OK(openreg_check_target(call));
+    const int is_listed = list != NULL || !openreg_list_is_empty(variable(DRIVERS_VARIABLE));
+    const int count = is_listed ? 0 : openreg_candidates_sorted(all);
+    for (int i = 0; i < count; ++i) {
+        int64_t devices = 0;
+        if (!is_loud(all[i]) && !all[i]->is_absent)
+            (void)openreg_opening_try(call, all[i], openreg_opening_open, &devices);
+        else if (is_loud(all[i]) && openreg_opening_open(call, all[i], &devices) != OPENREG_OK)
+            return openreg_report_failure(call, all[i], OPENREG_CHOICE_FOUND);
+    }
+    return openreg_select(call, list, openreg_opening_open, out);
 }
 
 int
-openreg_is_initialized(void)
+openreg_list_means(const char *list, openreg_candidate *const *drivers, int count)
 {
-    return openreg_device_table_peek() != NULL;
-}
-
-/* -------------------------------------------------------------------------------------------------------- shutdown */
-
-static openreg_status
-refuse_if_in_use(const char *call, const openreg_device_table *table)
-{
-    for (int i = 0; i < published.count; ++i) {
-        const openreg_open_driver *const driver = published.drivers[i];
-        long long allocations = 0;
-        long long events = 0;
-        for (int32_t k = 0; k < driver->device_count; ++k) {
-            const openreg_device *const device = table->devices[driver->first_device + k];
-            const long long here = atomic_load_explicit(&device->live_events, memory_order_relaxed);
-            allocations += openreg_device_live_objects(device) - here;
-            events += here;
-        }
-        if (allocations + events > 0)
-            return openreg_error_set(OPENREG_E_BUSY,
-                                     "%s: %lld live allocation(s) and %lld live event(s) on driver '%s'; free them "
-                                     "first",
-                                     call, allocations, events, driver->name);
+    const char *item;
+    size_t length;
+    int at = 0;
+    for (const char *cursor = list; openreg_list_next(&cursor, &item, &length);) {
+        char name[OPENREG_NAME_SIZE];
+        if (!openreg_driver_name_resolve(item, length, name))
+            return 0;
+        const char *own = name;
+        const char *const *members;
+        const size_t members_count = members_of(&own, &members);
+        int is_here = 0;
+        for (size_t m = 0; m < members_count; ++m)
+            for (int i = 0; i <= at && i < count; ++i)
+                if (strcmp(drivers[i]->name, members[m]) == 0) {
+                    is_here = 1;
+                    at += i == at;
+                    break;
+                }
+        if (!is_here)
+            return 0;
     }
-    return OPENREG_OK;
-}
-
-openreg_status
-openreg_shutdown(void)
-{
-    static const char call[] = "openreg_shutdown";
-    OPENREG_RETURN_NOT_OK(openreg_registry_enter(call));
-    openreg_device_table *const table = openreg_device_table_peek();
-    openreg_status status = OPENREG_OK;
-    if (table != NULL)
-        status = refuse_if_in_use(call, table);
-    if (table != NULL && status == OPENREG_OK) {
-        atomic_store_explicit(&openreg_device_table_published, NULL, memory_order_release);
-        openreg_device_table_dismantle(table, 1);
-        for (int i = 0; i < published.count; ++i)
-            openreg_candidate_set_state(published.candidates[i], OPENREG_DRIVER_LOADED, -1, -1);
-        close_all(call, &published, 1);
-        counted.is_valid = 0;
-        openreg_fork_note_count(-1);
-    }
-    openreg_registry_leave();
-    return status;
-}
-
-/* ----------------------------------------------------------------------------------------------------------- count */
-
-static int32_t
-remember_count(openreg_status status, int64_t count, const openreg_error *before)
-{
-    counted.is_valid = status != OPENREG_E_NOMEM; /* that may be gone the next time */
-    counted.count = status == OPENREG_OK ? (int32_t)count : 0;
-    openreg_fork_note_count(counted.count);
-    if (status != OPENREG_OK) {
-        counted.error = *openreg_error_record();
-        openreg_log(OPENREG_LOG_WARNING, "Device initialization: %s", counted.error.message);
-    } else {
-        *openreg_error_record() = *before;
-    }
-    return counted.count;
-}
-
-static int32_t
-count_gated(const char *call)
-{
-    const openreg_error before = *openreg_last_error();
-    int changed = 1;
-    openreg_status status = openreg_registry_refresh(call, &changed);
-    if (status == OPENREG_OK && counted.is_valid && !changed) {
-        if (counted.count == 0)
-            *openreg_error_record() = counted.error;
-        return counted.count;
-    }
-    int64_t count = 0;
-    if (status == OPENREG_OK)
-        status = select_drivers(call, try_probe, NULL, &count);
-    if (status == OPENREG_OK && count == MUST_OPEN) {
-        status = initialize_gated(call);
-        if (status == OPENREG_OK)
-            return openreg_device_table_peek()->count;
-    }
-    if (status == OPENREG_OK && count > OPENREG_MAX_DEVICES)
-        status = openreg_error_set(OPENREG_E_NO_DEVICE,
-                                   "%s: the drivers have %lld devices together; PyTorch can count to %d", call,
-                                   (long long)count, OPENREG_MAX_DEVICES);
-    return remember_count(status, count, &before);
-}
-
-int32_t
-openreg_device_count(void)
-{
-    static const char call[] = "openreg_device_count";
-    const openreg_device_table *const table = openreg_device_table_peek();
-    if (table != NULL)
-        return table->count;
-    if (openreg_in_bad_fork()) {
-        const int32_t known = openreg_fork_parent_count();
-        return known > 0 ? known : 0;
-    }
-    if (openreg_registry_enter(call) != OPENREG_OK)
-        return 0;
-    const openreg_device_table *const raced = openreg_device_table_peek();
-    const int32_t count = raced != NULL ? raced->count : count_gated(call);
-    openreg_registry_leave();
-    return count;
+    return at == count;
 }

@@ -4,7 +4,7 @@
 
 #include "device_table.h"
 
-/* For registry.c. NULL if memory is short. destroy() syncs and destroys the streams that were made. */
+/* For device_table.c. NULL if memory is short. destroy() syncs and destroys the streams that were made. */
 struct openreg_stream_set *openreg_stream_set_create(openreg_device *device);
 void openreg_stream_set_destroy(struct openreg_stream_set *streams);
 

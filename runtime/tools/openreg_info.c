@@ -1,4 +1,5 @@
-/* openreg-info: prints which drivers were found, where, why one cannot be used, and the devices.
+/* openreg-info: prints which drivers were found, where, why one cannot be used, which were chosen and by which rule, and
+ * the devices.
  *
  * Usage: openreg-info [--json] [--help]
  * Exit status: 0 if there is a device, 1 if there is none, 2 for a wrong argument. */
@@ -11,15 +12,56 @@
 
 #include "driver_slots.h"
 
-static const struct {
-    uint64_t flag;
+/* A bit of a set, and its name. */
+typedef struct word {
+    uint64_t bit;
     const char *name;
-} cap_names[] = {
-    {OPENREG_CAP_FORK_SAFE, "fork_safe"},   {OPENREG_CAP_HOST_VISIBLE, "host_visible"},
+} word;
+
+static const word caps[] = {
+    {OPENREG_CAP_FORK_SAFE, "fork_safe"},       {OPENREG_CAP_HOST_VISIBLE, "host_visible"},
     {OPENREG_CAP_ORDERED_FREE, "ordered_free"}, {OPENREG_CAP_FENCED, "fenced"},
     {OPENREG_CAP_SIMULATED, "simulated"},
 };
-#define CAP_COUNT (sizeof cap_names / sizeof cap_names[0])
+static const word flags[] = {
+    {OPENREG_DRIVER_IS_ACTIVE, "active"}, {OPENREG_DRIVER_IS_GPU, "gpu"},
+    {OPENREG_DRIVER_IS_MOCK, "mock"},     {OPENREG_DRIVER_IS_LOUD, "loud"},
+    {OPENREG_DRIVER_IS_EXPERIMENTAL, "experimental"},
+};
+
+typedef enum set { CAPS, FLAGS, SLOTS } set;
+
+static size_t
+size_of(set words)
+{
+    return words == SLOTS ? (size_t)OPENREG_SLOT_COUNT
+                          : (words == CAPS ? sizeof caps / sizeof caps[0] : sizeof flags / sizeof flags[0]);
+}
+
+static word
+word_of(set words, size_t i)
+{
+    if (words == SLOTS)
+        return (word){UINT64_C(1) << i, openreg_slots[i].name};
+    return words == CAPS ? caps[i] : flags[i];
+}
+
+static const char *
+rule_name(int32_t chosen_by)
+{
+    switch (chosen_by) {
+    case OPENREG_CHOSEN_BY_CALL:
+        return "call";
+    case OPENREG_CHOSEN_BY_ENVIRONMENT:
+        return "environment";
+    case OPENREG_CHOSEN_BY_PREFERENCE:
+        return "preference";
+    case OPENREG_CHOSEN_AUTOMATICALLY:
+        return "automatic";
+    default:
+        return "none";
+    }
+}
 
 static const char *
 state_name(int32_t state)
@@ -43,16 +85,13 @@ state_name(int32_t state)
 /* ------------------------------------------------------------------------------------------------------------ text */
 
 static void
-print_words(const char *label, uint64_t bits, int slots, int want)
+print_words(const char *label, uint64_t bits, set words, int want)
 {
     int printed = 0;
-    const size_t count = slots ? (size_t)OPENREG_SLOT_COUNT : CAP_COUNT;
     printf("    %-10s", label);
-    for (size_t i = 0; i < count; ++i) {
-        const uint64_t bit = slots ? UINT64_C(1) << i : cap_names[i].flag;
-        if (((bits & bit) != 0) == want)
-            printf("%s%s", printed++ == 0 ? "" : " ", slots ? openreg_slots[i].name : cap_names[i].name);
-    }
+    for (size_t i = 0; i < size_of(words); ++i)
+        if (((bits & word_of(words, i).bit) != 0) == want)
+            printf("%s%s", printed++ == 0 ? "" : " ", word_of(words, i).name);
     printf("%s\n", printed == 0 ? "-" : "");
 }
 
@@ -63,6 +102,8 @@ print_driver(const openreg_driver_record *record)
     if (record->device_count >= 0)
         printf(", %d device%s", record->device_count, record->device_count == 1 ? "" : "s");
     printf("\n");
+    if (record->flags != 0)
+        print_words("flags", record->flags, FLAGS, 1);
     if (record->version[0] != '\0')
         printf("    version   %s\n", record->version);
     if (record->path[0] != '\0')
@@ -70,9 +111,10 @@ print_driver(const openreg_driver_record *record)
     if (record->message[0] != '\0')
         printf("    why not   %s (%s)\n", record->message, openreg_status_name(record->code));
     if (record->slots != 0) {
-        print_words("caps", record->caps, 0, 1);
-        print_words("native", record->slots, 1, 1);
-        print_words("made up", record->slots, 1, 0);
+        printf("    ABI       %u.%u\n", OPENREG_ABI_MAJOR, record->abi_minor);
+        print_words("caps", record->caps, CAPS, 1);
+        print_words("native", record->slots, SLOTS, 1);
+        print_words("made up", record->slots, SLOTS, 0);
     }
 }
 
@@ -88,7 +130,16 @@ print_device(int32_t index, const openreg_device_properties *device)
     printf("    priority  %d (most urgent) to %d\n", device->priority_high, device->priority_low);
     if (device->capability_major != 0)
         printf("    capability %d.%d\n", device->capability_major, device->capability_minor);
-    print_words("caps", device->caps, 0, 1);
+    print_words("caps", device->caps, CAPS, 1);
+}
+
+static void
+print_selection(const openreg_selection *selection)
+{
+    printf("\nselection\n  rule      %s\n  default   %s\n", rule_name(selection->chosen_by),
+           selection->default_driver[0] != '\0' ? selection->default_driver : "-");
+    if (selection->preference[0] != '\0')
+        printf("  preferred %s\n", selection->preference);
 }
 
 /* ------------------------------------------------------------------------------------------------------------ JSON */
@@ -117,16 +168,13 @@ json_field(const char *key, const char *value)
 }
 
 static void
-json_words(const char *key, uint64_t bits, int slots, int want)
+json_words(const char *key, uint64_t bits, set words, int want)
 {
     int printed = 0;
-    const size_t count = slots ? (size_t)OPENREG_SLOT_COUNT : CAP_COUNT;
     printf("\"%s\": [", key);
-    for (size_t i = 0; i < count; ++i) {
-        const uint64_t bit = slots ? UINT64_C(1) << i : cap_names[i].flag;
-        if (((bits & bit) != 0) == want)
-            printf("%s\"%s\"", printed++ == 0 ? "" : ", ", slots ? openreg_slots[i].name : cap_names[i].name);
-    }
+    for (size_t i = 0; i < size_of(words); ++i)
+        if (((bits & word_of(words, i).bit) != 0) == want)
+            printf("%s\"%s\"", printed++ == 0 ? "" : ", ", word_of(words, i).name);
     printf("]");
 }
 
@@ -141,13 +189,15 @@ json_driver(const openreg_driver_record *record)
     json_field("path", record->path);
     json_field("code", openreg_status_name(record->code));
     json_field("message", record->message);
-    printf("\"priority\": %d, \"device_count\": %d, \"first_device\": %d, ", record->priority, record->device_count,
-           record->first_device);
-    json_words("caps", record->caps, 0, 1);
+    printf("\"priority\": %d, \"device_count\": %d, \"first_device\": %d, \"abi_minor\": %u, ", record->priority,
+           record->device_count, record->first_device, record->abi_minor);
+    json_words("flags", record->flags, FLAGS, 1);
     printf(", ");
-    json_words("native", record->slots, 1, 1);
+    json_words("caps", record->caps, CAPS, 1);
     printf(", ");
-    json_words("made_up", record->slots != 0 ? record->slots : ~UINT64_C(0), 1, 0);
+    json_words("native", record->slots, SLOTS, 1);
+    printf(", ");
+    json_words("made_up", record->slots != 0 ? record->slots : ~UINT64_C(0), SLOTS, 0);
     printf("}");
 }
 
@@ -163,8 +213,18 @@ json_device(int32_t index, const openreg_device_properties *device)
            "\"multiprocessors\": %d, \"capability\": [%d, %d], ",
            device->ordinal, device->total_memory, device->priority_high, device->priority_low,
            device->multiprocessors, device->capability_major, device->capability_minor);
-    json_words("caps", device->caps, 0, 1);
+    json_words("caps", device->caps, CAPS, 1);
     printf("}");
+}
+
+static void
+json_selection(const openreg_selection *selection)
+{
+    printf("  \"selection\": {");
+    json_field("chosen_by", rule_name(selection->chosen_by));
+    json_field("default_driver", selection->default_driver);
+    json_field("preference", selection->preference);
+    printf("\"live_objects\": %" PRId64 "},\n", selection->live_objects);
 }
 
 /* ------------------------------------------------------------------------------------------------------------ main */
@@ -173,9 +233,55 @@ static int
 usage(FILE *to, int status)
 {
     fprintf(to, "usage: openreg-info [--json]\n"
-                "Prints the drivers that were found, where, why one cannot be used, and the devices.\n"
+                "Prints the drivers that were found, where, why one cannot be used, which were chosen and by which\n"
+                "rule, and the devices.\n"
                 "Exit status: 0 if there is a device, 1 if there is none, 2 for a wrong argument.\n");
     return status;
+}
+
+static void
+show_drivers(int json)
+{
+    const int32_t drivers = openreg_driver_count();
+    for (int32_t i = 0; i < drivers; ++i) {
+        openreg_driver_record record = {.struct_size = sizeof record};
+        if (openreg_driver_record_get(i, &record) != OPENREG_OK)
+            break;
+        if (json) {
+            json_driver(&record);
+            printf("%s\n", i + 1 < drivers ? "," : "");
+        } else {
+            print_driver(&record);
+        }
+    }
+}
+
+static void
+show_devices(int json, int32_t devices)
+{
+    for (int32_t i = 0; i < devices; ++i) {
+        openreg_device_properties device = {.struct_size = sizeof device};
+        if (openreg_get_device_properties(i, &device) != OPENREG_OK)
+            break;
+        if (json) {
+            json_device(i, &device);
+            printf("%s\n", i + 1 < devices ? "," : "");
+        } else {
+            print_device(i, &device);
+        }
+    }
+}
+
+static void
+show_selection(int json)
+{
+    openreg_selection selection = {.struct_size = sizeof selection};
+    if (openreg_selection_get(&selection) != OPENREG_OK)
+        return;
+    if (json)
+        json_selection(&selection);
+    else
+        print_selection(&selection);
 }
 
 int
@@ -194,7 +300,6 @@ main(int argc, char **argv)
     const openreg_status status = openreg_init();
     const char *const reason = status == OPENREG_OK ? "" : openreg_last_error()->message;
     const int32_t devices = status == OPENREG_OK ? openreg_device_count() : 0;
-    const int32_t drivers = openreg_driver_count();
 
     if (json) {
         printf("{\n  ");
@@ -205,29 +310,12 @@ main(int argc, char **argv)
     } else {
         printf("openreg %s\n\ndrivers\n", openreg_version());
     }
-    for (int32_t i = 0; i < drivers; ++i) {
-        openreg_driver_record record = {.struct_size = sizeof record};
-        if (openreg_driver_record_get(i, &record) != OPENREG_OK)
-            break;
-        if (json) {
-            json_driver(&record);
-            printf("%s\n", i + 1 < drivers ? "," : "");
-        } else {
-            print_driver(&record);
-        }
-    }
-    printf(json ? "  ],\n  \"devices\": [\n" : "\ndevices\n");
-    for (int32_t i = 0; i < devices; ++i) {
-        openreg_device_properties device = {.struct_size = sizeof device};
-        if (openreg_get_device_properties(i, &device) != OPENREG_OK)
-            break;
-        if (json) {
-            json_device(i, &device);
-            printf("%s\n", i + 1 < devices ? "," : "");
-        } else {
-            print_device(i, &device);
-        }
-    }
+    show_drivers(json);
+    if (json)
+        printf("  ],\n");
+    show_selection(json);
+    printf(json ? "  \"devices\": [\n" : "\ndevices\n");
+    show_devices(json, devices);
     if (json)
         printf("  ]\n}\n");
     else if (devices == 0)

@@ -176,6 +176,9 @@ static const future_table the_table = {
 #if defined(BROKEN_NO_ENTRY)
 EXPORT openreg_status some_other_symbol(const openreg_host *host, const openreg_driver **out);
 #define ENTRY some_other_symbol
+#elif defined(BROKEN_V99_ONLY)
+EXPORT openreg_status openreg_driver_query_v99(const openreg_host *host, const openreg_driver **out);
+#define ENTRY openreg_driver_query_v99
 #elif defined(BROKEN_V2_ONLY)
 EXPORT openreg_status openreg_driver_query_v2(const openreg_host *host, const openreg_driver **out);
 #define ENTRY openreg_driver_query_v2

@@ -1,7 +1,8 @@
 /* full_toy_driver.c: a driver with every slot, for tests (full_toy_driver.h). It counts calls, fails on request, and can
  * hold queued work back, so that tests see what is pending. Bytes move at once; only the books are asynchronous.
  *
- * Options: devices; fail=<slot>:<n>, which makes the n-th call of that slot since open() fail. */
+ * Options: devices; fail=<slot>:<n>, which makes the n-th call of that slot since open() fail; sleep=<milliseconds>,
+ * which open() takes. */
 #define _GNU_SOURCE
 #include "full_toy_driver.h"
 
@@ -9,13 +10,14 @@
 #include <stdatomic.h>
 #include <stdlib.h>
 #include <string.h>
+#include <time.h>
 
 #define SLOTS(X)                                                                                                      \
     X(open) X(close) X(device_count) X(mem_alloc) X(mem_free) X(copy) X(device_sync) X(device_info) X(fill)           \
     X(stream_create) X(stream_destroy) X(stream_query) X(stream_sync) X(stream_wait) X(event_create)                  \
     X(event_destroy) X(event_record) X(event_query) X(event_sync) X(probe) X(device_active) X(device_bind)            \
     X(pointer_info) X(host_alloc) X(host_free) X(mem_info) X(event_elapsed) X(host_alias) X(stream_native)            \
-    X(extension)
+    X(extension) X(describe)
 
 #define SLOT_NAME(name) #name,
 static const char *const slot_names[] = {SLOTS(SLOT_NAME)};
@@ -60,6 +62,8 @@ static int live_instances, live_memory, live_streams, live_events, live_host;
 static double clock_ms;
 static char seen_options[1024]; /* "key=value\n" */
 static void (*open_callback)(void);
+static int queries;
+static int32_t allocated_on; /* ordinal of the last mem_alloc() */
 
 static const openreg_host *the_host;
 static _Thread_local int32_t bound_device;
@@ -214,6 +218,15 @@ read_options(const openreg_host *host, const openreg_option *options, size_t n, 
     return OPENREG_OK;
 }
 
+static long
+milliseconds_of(const openreg_option *options, size_t n)
+{
+    for (size_t i = 0; i < n; ++i)
+        if (strcmp(options[i].key, "sleep") == 0)
+            return strtol(options[i].value, NULL, 10);
+    return 0;
+}
+
 static openreg_status
 toy_open(const openreg_host *host, const openreg_option *options, size_t n, openreg_instance *out)
 {
@@ -228,6 +241,10 @@ toy_open(const openreg_host *host, const openreg_option *options, size_t n, open
     (void)pthread_mutex_unlock(&lock);
     if (callback != NULL)
         callback();
+    const long pause = milliseconds_of(options, n);
+    const struct timespec span = {pause / 1000, pause % 1000 * 1000000};
+    if (pause > 0)
+        (void)nanosleep(&span, NULL);
     openreg_instance const toy = calloc(1, sizeof *toy);
     if (toy == NULL)
         return openreg_fail(host, OPENREG_E_NOMEM, 0, "no host memory");
@@ -264,6 +281,9 @@ toy_mem_alloc(openreg_instance toy, int32_t dev, uint64_t size, openreg_driver_s
         return openreg_fail(the_host, OPENREG_E_NOMEM, 2, "device %d is full", dev);
     add(&toy->has_context[dev], 1);
     add(&live_memory, 1);
+    (void)pthread_mutex_lock(&lock);
+    allocated_on = dev;
+    (void)pthread_mutex_unlock(&lock);
     *out = memory;
     return OPENREG_OK;
 }
@@ -582,6 +602,31 @@ toy_extension(openreg_instance toy, const char *name, uint32_t version)
     return NULL;
 }
 
+/* As many devices as open() finds; each copies to the next one only. "big" has twice as many. */
+static openreg_status
+toy_describe(const openreg_host *host, const openreg_option *options, size_t n, const char *topology, int32_t capacity,
+             openreg_device_info *infos, uint8_t *peers, int32_t *count)
+{
+    the_host = host;
+    int32_t devices;
+    const openreg_status status = read_options(host, options, n, &devices);
+    if (status != OPENREG_OK)
+        return status;
+    ENTER(describe);
+    if (strcmp(topology, "big") == 0)
+        devices *= 2;
+    else if (topology[0] != '\0')
+        return openreg_fail(host, OPENREG_E_INVALID, 0, "no topology \"%s\"", topology);
+    for (int32_t i = 0; i < devices && i < capacity; ++i) {
+        (void)snprintf(infos[i].name, sizeof infos[i].name, "Full toy %d", i);
+        infos[i].total_bytes = UINT64_C(1) << 30;
+        for (int32_t k = 0; peers != NULL && k < devices && k < capacity; ++k)
+            peers[(int64_t)i * capacity + k] = k == i + 1;
+    }
+    *count = devices;
+    return OPENREG_OK;
+}
+
 #define SLOT_MEMBER(name) .name = toy_##name,
 static const openreg_driver full_toy_table = {
     .struct_size = sizeof(openreg_driver),
@@ -599,6 +644,8 @@ hook_reset(void)
 {
     (void)pthread_mutex_lock(&lock);
     memset(calls, 0, sizeof calls);
+    queries = 0;
+    allocated_on = -1;
     fail_slot = -1;
     devices_found = 2;
     held = 0;
@@ -702,6 +749,24 @@ hook_option(const char *key, char *value, size_t size)
     return found;
 }
 
+static int
+hook_queries(void)
+{
+    (void)pthread_mutex_lock(&lock);
+    const int count = queries;
+    (void)pthread_mutex_unlock(&lock);
+    return count;
+}
+
+static int32_t
+hook_allocated_on(void)
+{
+    (void)pthread_mutex_lock(&lock);
+    const int32_t dev = allocated_on;
+    (void)pthread_mutex_unlock(&lock);
+    return dev;
+}
+
 static const openreg_driver *
 hook_table(void)
 {
@@ -723,6 +788,8 @@ full_toy_test_hooks(void)
         .on_open = hook_on_open,
         .option = hook_option,
         .table = hook_table,
+        .queries = hook_queries,
+        .allocated_on = hook_allocated_on,
     };
     return &hooks;
 }
@@ -734,6 +801,7 @@ openreg_status
 openreg_driver_query_v1(const openreg_host *host, const openreg_driver **out)
 {
     the_host = host;
+    add(&queries, 1);
     *out = &full_toy_table;
     return OPENREG_OK;
 }

@@ -1,4 +1,4 @@
-/* full_toy_driver.h: the test side of full_toy_driver.c, a driver with all thirty functions. */
+/* full_toy_driver.h: the test side of full_toy_driver.c, a driver with all functions. */
 #ifndef OPENREG_TESTS_FULL_TOY_DRIVER_H
 #define OPENREG_TESTS_FULL_TOY_DRIVER_H
 
@@ -26,6 +26,8 @@ typedef struct full_toy_hooks {
     void (*on_open)(void (*callback)(void)); /* called inside open() */
     int (*option)(const char *key, char *value, size_t size); /* option of the last open(); 1 if it was there */
     const openreg_driver *(*table)(void);
+    int (*queries)(void);                  /* calls of openreg_driver_query_v1() since reset() */
+    int32_t (*allocated_on)(void);         /* ordinal of the last mem_alloc(), -1 after reset() */
 } full_toy_hooks;
 
 const full_toy_hooks *full_toy_test_hooks(void);

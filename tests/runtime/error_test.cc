@@ -147,8 +147,8 @@ TEST_F(ErrorTest, DefaultLogGoesToStderr) {
   testing::internal::CaptureStderr();
   EXPECT_EQ(openreg_device_count(), 0);
   const std::string text = testing::internal::GetCapturedStderr();
-  EXPECT_CONTAINS(text, "openreg: warning: Device initialization: openreg_device_count: OPENREG_DRIVERS names the "
-                        "unknown driver \"nobody\"");
+  EXPECT_CONTAINS(text, "openreg: warning: Device initialization: openreg_device_count: Unable to "
+                        "initialize driver 'nobody'");
   EXPECT_EQ(text.back(), '\n');
 }
 

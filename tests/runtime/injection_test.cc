@@ -113,56 +113,112 @@ TEST_F(InjectionTest, EachSlotAtEachCall) {
   EXPECT_GT(injected, 100);
 }
 
-// Runs the scenario on a driver in a fresh process, whose n-th allocation of host memory fails, and once more without.
-bool survives(int nth, bool* was_reached) {
+// Runs work() in a fresh process, whose n-th allocation of host memory fails, and once more without. work() gives the
+// status, and whether all was given back.
+template <typename Work>
+bool survives(int nth, bool* was_reached, Work work) {
   return in_child([&] {
-    openreg_status status = -1;
-    bool is_clean = false;
+    std::pair<openreg_status, bool> first{-1, false};
     std::thread([&] {  // a thread that has no record of its own yet
-      Scenario scenario;
       countdown = nth;
-      status = scenario.run();
+      first = work();
       countdown = 0;
-      is_clean = scenario.is_clean();
     }).join();
-    Scenario again;
-    const openreg_status second = again.run();
+    const auto second = work();
+    const openreg_status status = first.first;
     if (status != OPENREG_OK && status != OPENREG_E_NOMEM) fprintf(stderr, "allocation %d: status %d\n", nth, status);
-    if (!is_clean) fprintf(stderr, "allocation %d: not clean\n", nth);
-    if (second != OPENREG_OK) fprintf(stderr, "allocation %d: again: %s\n", nth, last_message().c_str());
-    return (status == OPENREG_OK || status == OPENREG_E_NOMEM) && is_clean && second == OPENREG_OK &&
-           again.bytes_are_right();
+    if (!first.second) fprintf(stderr, "allocation %d: not clean\n", nth);
+    if (second.first != OPENREG_OK) fprintf(stderr, "allocation %d: again: %s\n", nth, last_message().c_str());
+    return (status == OPENREG_OK || status == OPENREG_E_NOMEM) && first.second && second.first == OPENREG_OK &&
+           second.second;
   }) && (*was_reached = in_child([&] {
-           Scenario scenario;
            countdown = nth;
-           (void)scenario.run();
+           (void)work();
            return countdown == 0;
          }),
          true);
 }
 
-void every_allocation() {
+template <typename Work>
+void every_allocation(Work work) {
   int nth = 0;
   bool was_reached = true;
   while (was_reached) {
     ++nth;
     ASSERT_LT(nth, 500);
-    ASSERT_TRUE(survives(nth, &was_reached)) << "allocation " << nth;
+    ASSERT_TRUE(survives(nth, &was_reached, work)) << "allocation " << nth;
   }
   EXPECT_GT(nth, 10);
+}
+
+std::pair<openreg_status, bool> run_scenario() {
+  Scenario scenario;
+  const openreg_status status = scenario.run();
+  return {status, scenario.is_clean() && (status != OPENREG_OK || scenario.bytes_are_right())};
+}
+
+// What chooses drivers: registrations, opening to ask, selections by each rule, descriptions.
+openreg_status choose() {
+#define STEP(expression)                                      \
+  do {                                                        \
+    const openreg_status step_status = (expression);          \
+    if (step_status != OPENREG_OK) return step_status;        \
+  } while (0)
+  static const openreg_option options[] = {{"colour", "red"}, {"visible_devices", "1"}};
+  openreg_registration registration{};
+  registration.struct_size = sizeof registration;
+  registration.name = "injected";
+  registration.table = toy().table();
+  registration.priority = 5;
+  registration.options = options;
+  registration.option_count = 2;
+  openreg_device_properties devices[4]{};
+  for (auto& device : devices) device.struct_size = sizeof device;
+  int32_t count = 0;
+  STEP(openreg_register(&registration));
+  STEP(openreg_open_driver("injected"));
+  STEP(openreg_driver_device("injected", 0, &devices[0]));
+  STEP(openreg_use_drivers("injected,sim"));
+  STEP(openreg_driver_topology("injected", "", options, 2, 4, devices, nullptr, &count));
+  STEP(openreg_open_all());
+  STEP(openreg_use_drivers(nullptr));
+  STEP(openreg_prefer_driver("cuda"));
+  STEP(openreg_reselect());
+  STEP(openreg_driver_find("hip", [] {
+    static openreg_driver_record record;
+    record.struct_size = sizeof record;
+    return &record;
+  }()));
+  return OPENREG_OK;
+#undef STEP
+}
+
+std::pair<openreg_status, bool> run_choose() {
+  const openreg_status status = choose();
+  bool is_clean = openreg_shutdown() == OPENREG_OK && openreg_is_initialized() == 0;
+  is_clean = is_clean && toy().live("instance") == 0;
+  return {status, is_clean};
+}
+
+TEST_F(InjectionTest, EachAllocationOfChoosing) {
+  set("OPENREG_LOG_LEVEL", "error");
+  set("OPENREG_USE_MOCK_GPU", "cuda");
+  set("OPENREG_SIM_VISIBLE_DEVICES", "1,0");
+  set("OPENREG_DRIVER_LIBRARIES", "toy:" + openreg_test::driver_path("toy_driver"));
+  every_allocation(run_choose);
 }
 
 TEST_F(InjectionTest, EachAllocationWithTheSimulator) {
   set("OPENREG_LOG_LEVEL", "error");
   set("OPENREG_DRIVERS", "sim");
-  every_allocation();
+  every_allocation(run_scenario);
 }
 
 TEST_F(InjectionTest, EachAllocationWithTheToyDriver) {
   set("OPENREG_LOG_LEVEL", "error");
   set("OPENREG_DRIVER_LIBRARIES", "toy:" + openreg_test::driver_path("toy_driver"));
   set("OPENREG_DRIVERS", "toy");
-  every_allocation();
+  every_allocation(run_scenario);
 }
 
 }  // namespace

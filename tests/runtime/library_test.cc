@@ -78,6 +78,26 @@ TEST_F(LibraryTest, InfoShowsDriversAndDevices) {
   EXPECT_CONTAINS(text, "  openreg:0: toy device 0, driver toy, ordinal 0");
   EXPECT_CONTAINS(text, "  openreg:3: ");
   EXPECT_CONTAINS(text, "67108864 bytes (64.0 MiB)");
+  EXPECT_CONTAINS(text, "    flags     active gpu loud\n");
+  EXPECT_CONTAINS(text, "    ABI       1.1\n");
+  EXPECT_CONTAINS(text, "\nselection\n  rule      environment\n  default   toy\n");
+}
+
+// Which rule chose, and what is mocked.
+TEST_F(LibraryTest, InfoShowsTheSelection) {
+  set("OPENREG_USE_MOCK_GPU", "1");
+  set("OPENREG_LOG_LEVEL", "error");
+  int status = -1;
+  const std::string text = info("", &status);
+  EXPECT_EQ(status, 0) << text;
+  EXPECT_CONTAINS(text, "  cuda: open, mock, priority 200, 1 device\n    flags     active gpu mock\n");
+  EXPECT_CONTAINS(text, "\nselection\n  rule      automatic\n  default   cuda\n");
+  EXPECT_CONTAINS(text, "  openreg:0: OpenReg mock CUDA device 0, driver cuda, ordinal 0");
+  const std::string json = info("--json", &status);
+  EXPECT_CONTAINS(json, "\"selection\": {\"chosen_by\": \"automatic\", \"default_driver\": \"cuda\"");
+  EXPECT_CONTAINS(json, "\"flags\": [\"active\", \"gpu\", \"mock\"]");
+  set("OPENREG_DRIVERS", "nobody");
+  EXPECT_CONTAINS(info("", &status), "\nselection\n  rule      none\n  default   -\n");
 }
 
 // Without a device: status 1 and the reason.
@@ -86,11 +106,11 @@ TEST_F(LibraryTest, InfoSaysWhyThereIsNoDevice) {
   int status = -1;
   const std::string text = info("", &status);
   EXPECT_EQ(status, 1);
-  EXPECT_CONTAINS(text, "  none: openreg_init: OPENREG_DRIVERS names the unknown driver \"nobody\"");
+  EXPECT_CONTAINS(text, "  none: openreg_init: Unable to initialize driver 'nobody': Driver 'nobody' is not in the list");
   const std::string json = info("--json", &status);
   EXPECT_EQ(status, 1);
   EXPECT_CONTAINS(json, "\"status\": \"OPENREG_E_INVALID\"");
-  EXPECT_CONTAINS(json, "unknown driver \\\"nobody\\\"");
+  EXPECT_CONTAINS(json, "Unable to initialize driver 'nobody'");
 }
 
 // The JSON has the same facts, with brackets and quotes that match.
@@ -190,7 +210,7 @@ TEST_F(BesideTest, NothingIsLeft) {
   EXPECT_EQ(status, 1);
   EXPECT_CONTAINS(text, "  none: openreg_init: no driver can be used\n  sim (built in): ");
   EXPECT_CONTAINS(text, "\"-3\"");
-  EXPECT_CONTAINS(text, "\n  hip (beside the runtime): Driver \"hip\" provides no devices.");
+  EXPECT_CONTAINS(text, "\n  hip (beside the runtime): Driver 'hip' provides no devices.");
   EXPECT_CONTAINS(text, "\n  cuda (beside the runtime): the vendor's library is too old");
 }
 
@@ -201,11 +221,12 @@ TEST_F(BesideTest, AskedForByName) {
   int status = -1;
   const std::string text = info_there(&status);
   EXPECT_EQ(status, 1);
-  EXPECT_CONTAINS(text, "openreg_init: driver \"cuda\" was asked for by OPENREG_DRIVERS and cannot be used\n"
+  EXPECT_CONTAINS(text, "openreg_init: Unable to initialize driver 'cuda': the vendor's library is too old "
+                        "(OPENREG_E_INCOMPATIBLE) (set OPENREG_DRIVERS='' to automatically choose an available driver)\n"
                         "  beside the runtime: " + directory_ + "/libopenreg_cuda.so: the vendor's library is too old "
                         "(OPENREG_E_INCOMPATIBLE)\n"
                         "  OPENREG_DRIVER_LIBRARIES: not set\n"
-                        "  other drivers: sim (built in, 2 devices). Unset OPENREG_DRIVERS to choose automatically.");
+                        "  other drivers: sim (built in, 2 devices)");
 }
 
 }  // namespace

@@ -12,6 +12,7 @@
 
 #include <list>
 #include <mutex>
+#include <set>
 #include <string>
 #include <utility>
 #include <vector>
@@ -50,7 +51,8 @@ class RuntimeTest : public ::testing::Test {
     clear_variables();
     set("OPENREG_LOG_LEVEL", "debug");
     set("OPENREG_SIM_MEMORY", "67108864");
-    lines_.clear();
+    set("OPENREG_SYSTEM_ROOT", "/nowhere");  // what GPUs this machine has is nobody's business
+    forget_lines();
     openreg_set_log_callback(&RuntimeTest::log, this);
     openreg_clear_error();
     toy().reset();
@@ -100,6 +102,10 @@ class RuntimeTest : public ::testing::Test {
     }
     return found;
   }
+  void forget_lines() {
+    std::lock_guard<std::mutex> guard(mutex_);
+    lines_.clear();
+  }
   int count_lines(int32_t level, const std::string& part) {
     int count = 0;
     for (const auto& line : lines(level)) count += line.find(part) != std::string::npos;
@@ -142,6 +148,96 @@ inline auto hidden_from_host(const char* name) {
     table.host_alias = nullptr;
   };
 }
+
+// A driver with all slots, registered under a name of the test's own. All of them are one code: its hooks count for all.
+struct Toy {
+  std::string name;
+  int32_t priority = OPENREG_PRIORITY_PLUGIN;
+  uint32_t flags = 0;
+  std::vector<openreg_option> options = {};
+  uint64_t caps = 0;
+};
+
+// Registers toys. Later tests of the program find them shadowed by drivers that no rule chooses and that do nothing.
+class ToysTest : public RuntimeTest {
+ protected:
+  void TearDown() override {
+    toy().reset();
+    EXPECT_EQ(openreg_prefer_driver(nullptr), OPENREG_OK);
+    EXPECT_EQ(openreg_shutdown(), OPENREG_OK) << last_message();
+    const std::set<std::string> names(names_.begin(), names_.end());
+    for (const auto& name : names) {
+      EXPECT_EQ(add_factory({name, OPENREG_PRIORITY_NEVER}, gone), OPENREG_OK) << last_message();
+    }
+    EXPECT_EQ(openreg_set_process(0, 1), OPENREG_OK);
+    RuntimeTest::TearDown();
+  }
+
+  openreg_status add(const Toy& wanted) {
+    static auto* const tables = new std::list<std::pair<std::string, openreg_driver>>;  // for ever, as the runtime asks
+    tables->emplace_back(wanted.name, *toy().table());
+    openreg_driver& table = tables->back().second;
+    table.name = tables->back().first.c_str();
+    table.caps |= wanted.caps;
+    openreg_registration registration = registration_of(wanted);
+    registration.table = &table;
+    return openreg_register(&registration);
+  }
+  openreg_status add_factory(const Toy& wanted, openreg_driver_factory factory, void* context = nullptr) {
+    openreg_registration registration = registration_of(wanted);
+    registration.factory = factory;
+    registration.ctx = context;
+    return openreg_register(&registration);
+  }
+
+  // Says that the test registers this name by itself.
+  void will_register(const std::string& name) { names_.push_back(name); }
+
+ private:
+  static openreg_status gone(void*, openreg_factory_result*) { return OPENREG_OK; }
+  openreg_registration registration_of(const Toy& wanted) {
+    will_register(wanted.name);
+    openreg_registration registration{};
+    registration.struct_size = sizeof registration;
+    registration.name = wanted.name.c_str();
+    registration.priority = wanted.priority;
+    registration.flags = wanted.flags;
+    registration.options = wanted.options.data();
+    registration.option_count = wanted.options.size();
+    return registration;
+  }
+  std::list<std::string> names_;
+};
+
+// What was chosen.
+inline openreg_selection selection() {
+  openreg_selection now{};
+  now.struct_size = sizeof now;
+  EXPECT_EQ(openreg_selection_get(&now), OPENREG_OK) << last_message();
+  return now;
+}
+
+// Names of the active drivers in the order of their devices, with "*n" devices: "cuda*2 sim*2".
+inline std::string active() {
+  std::string text;
+  const openreg_selection now = selection();
+  if (now.chosen_by == OPENREG_CHOSEN_NONE) return "none";
+  const int32_t count = openreg_device_count();
+  std::vector<std::pair<std::string, int>> drivers;
+  for (int32_t i = 0; i < count; ++i) {
+    openreg_device_properties properties{};
+    properties.struct_size = sizeof properties;
+    EXPECT_EQ(openreg_get_device_properties(i, &properties), OPENREG_OK) << last_message();
+    if (drivers.empty() || drivers.back().first != properties.driver) drivers.emplace_back(properties.driver, 0);
+    ++drivers.back().second;
+  }
+  for (const auto& driver : drivers) {
+    text += (text.empty() ? "" : " ") + driver.first + "*" + std::to_string(driver.second);
+  }
+  return text;
+}
+
+inline bool has_flag(const std::string& name, uint32_t flag) { return (record_of(name).flags & flag) != 0; }
 
 // Runs `body` in a child process; true if it returned true there. A child that hangs is killed by its alarm.
 template <typename Body>

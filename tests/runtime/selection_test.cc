@@ -99,8 +99,9 @@ TEST_F(SelectionTest, UnknownNameListsTheKnownOnes) {
   for (const std::string name : {"cudda", "not a name", "a_name_that_is_longer_than_31_characters"}) {
     set("OPENREG_DRIVERS", "sim," + name);
     EXPECT_EQ(openreg_init(), OPENREG_E_INVALID);
-    EXPECT_CONTAINS(last_message(), "openreg_init: OPENREG_DRIVERS names the unknown driver \"" + name + "\"");
-    EXPECT_CONTAINS(last_message(), "known drivers: cuda, hip, sim");
+    EXPECT_EQ(last_message(), "openreg_init: Unable to initialize driver '" + name + "': Driver '" + name +
+                                  "' is not in the list of known drivers: ['cuda', 'hip', 'sim'] (set "
+                                  "OPENREG_DRIVERS='' to automatically choose an available driver)");
     EXPECT_EQ(openreg_is_initialized(), 0);
     EXPECT_NE(record_of("sim").state, OPENREG_DRIVER_OPEN);
   }
@@ -113,25 +114,24 @@ TEST_F(SelectionTest, ListedFailureIsLoudAndAllOrNothing) {
   set("OPENREG_DRIVERS", "full_toy,cuda");
   for (int i = 0; i < 2; ++i) {
     EXPECT_EQ(openreg_init(), OPENREG_E_INCOMPATIBLE);
-    EXPECT_CONTAINS(last_message(), "driver \"cuda\" was asked for by OPENREG_DRIVERS and cannot be used");
+    EXPECT_CONTAINS(last_message(), "openreg_init: Unable to initialize driver 'cuda': cannot load ");
+    EXPECT_CONTAINS(last_message(), "(set OPENREG_DRIVERS='' to automatically choose an available driver)\n");
     EXPECT_CONTAINS(last_message(), "\n  beside the runtime: ");
     EXPECT_CONTAINS(last_message(), "libopenreg_cuda.so");
     EXPECT_CONTAINS(last_message(), "\n  OPENREG_DRIVER_LIBRARIES: no such name");
     EXPECT_CONTAINS(last_message(), "sim (built in, 2 devices)");
-    EXPECT_CONTAINS(last_message(), "Unset OPENREG_DRIVERS to choose automatically.");
     EXPECT_EQ(openreg_is_initialized(), 0);
     EXPECT_EQ(openreg_set_device(0), OPENREG_E_INCOMPATIBLE);
-    EXPECT_EQ(last_message().rfind("openreg_set_device: driver \"cuda\"", 0), 0u) << last_message();
+    EXPECT_EQ(last_message().rfind("openreg_set_device: Unable to initialize driver 'cuda'", 0), 0u) << last_message();
   }
   EXPECT_NE(record_of("full_toy").state, OPENREG_DRIVER_OPEN);
   unset("OPENREG_DRIVERS");
   EXPECT_EQ(openreg_init(), OPENREG_OK) << last_message();
 }
 
-// acceptance 5.27: bad values of OPENREG_SIM_DEVICES name the value and the range; 0 says that there are no devices. The
-// next attempt reads the variable again.
+// Bad values of OPENREG_SIM_DEVICES name the value and the range. The next attempt reads the variable again.
 TEST_F(SelectionTest, BadDeviceNumbersOfTheSimulator) {
-  for (const std::string value : {"0", "-3", "abc", "1000", "", "2x"}) {
+  for (const std::string value : {"-3", "abc", "1000", "", "2x"}) {
     SCOPED_TRACE(value);
     set("OPENREG_SIM_DEVICES", value);
     EXPECT_EQ(openreg_init(), OPENREG_E_INVALID);
@@ -192,7 +192,7 @@ TEST_F(SelectionTest, CountOpensADriverWithoutProbe) {
   ASSERT_EQ(openreg_shutdown(), OPENREG_OK);
   set("OPENREG_TOY_DEVICES", "0");
   EXPECT_EQ(openreg_device_count(), 0);
-  EXPECT_CONTAINS(last_message(), "Driver \"toy\" provides no devices.");
+  EXPECT_CONTAINS(last_message(), "Driver 'toy' provides no devices.");
 }
 
 // A wrong path in OPENREG_DRIVER_LIBRARIES is loud even if another driver would be chosen, unless OPENREG_DRIVERS says
@@ -200,7 +200,7 @@ TEST_F(SelectionTest, CountOpensADriverWithoutProbe) {
 TEST_F(SelectionTest, WrongPathIsNotSilent) {
   set("OPENREG_DRIVER_LIBRARIES", "toy:" + driver_path("toy_driver") + ",other:/nowhere/other.so");
   EXPECT_EQ(openreg_init(), OPENREG_E_INCOMPATIBLE);
-  EXPECT_CONTAINS(last_message(), "driver \"other\" was asked for by OPENREG_DRIVER_LIBRARIES");
+  EXPECT_CONTAINS(last_message(), "Unable to initialize driver 'other': ");
   EXPECT_CONTAINS(last_message(), "/nowhere/other.so: No such file or directory");
   EXPECT_EQ(openreg_device_count(), 0);
   set("OPENREG_DRIVERS", "toy");
@@ -273,7 +273,7 @@ TEST_F(SelectionTest, ThreadsInitialiseOnce) {
     });
   }
   for (auto& thread : threads) thread.join();
-  EXPECT_EQ(count_lines(OPENREG_LOG_DEBUG, "Driver \"toy\" initialized"), 1);
+  EXPECT_EQ(count_lines(OPENREG_LOG_DEBUG, "Driver 'toy' initialized"), 1);
 }
 
 }  // namespace

@@ -46,7 +46,7 @@ TEST_F(ToyDriverTest, DeviceInformationIsMadeUp) {
   EXPECT_EQ(properties.priority_high, 0);
 }
 
-// Bytes survive host to device, device to device and back, also on a stream with an event behind it.
+// Bytes survive host to device, device to device and back, also on a stream with an event behind it. acceptance 5.21
 TEST_F(ToyDriverTest, CopiesKeepTheBytes) {
   std::vector<uint8_t> source(1 << 20);
   std::iota(source.begin(), source.end(), uint8_t{0});

@@ -18,6 +18,7 @@
 #include <openreg/driver.h>
 
 #define OPENREG_SIM_MAX_DEVICES 127
+#define OPENREG_SIM_LABEL_SIZE 32
 #define OPENREG_SIM_LARGE_PAGE (UINT64_C(2) << 20)
 #define OPENREG_SIM_MIN_MEMORY (UINT64_C(2) << 20)
 #define OPENREG_SIM_MAX_MEMORY (UINT64_C(16) << 40)
@@ -57,6 +58,7 @@ typedef struct openreg_sim_pinned {
 
 struct openreg_instance_s {
     const openreg_host *host;
+    char label[OPENREG_SIM_LABEL_SIZE]; /* "SIM", or the name of the driver that it mocks */
     int32_t device_count;
     openreg_sim_device *devices;
 

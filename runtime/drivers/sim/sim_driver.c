@@ -8,7 +8,8 @@
 
 typedef struct sim_settings {
     int32_t devices;
-    uint64_t memory; /* bytes a device */
+    uint64_t memory;                  /* bytes a device */
+    char label[OPENREG_SIM_LABEL_SIZE]; /* upper case: of whom this is a mock, or "SIM" */
 } sim_settings;
 
 /* Reads decimal digits up to `*end`. False if there are none, or the value does not fit. */
@@ -35,7 +36,7 @@ read_devices(const char *text, int32_t *out)
 {
     const char *end;
     uint64_t value;
-    if (!read_digits(text, &end, &value) || *end != '\0' || value < 1 || value > OPENREG_SIM_MAX_DEVICES)
+    if (!read_digits(text, &end, &value) || *end != '\0' || value > OPENREG_SIM_MAX_DEVICES)
         return false;
     *out = (int32_t)value;
     return true;
@@ -70,31 +71,51 @@ default_memory(int32_t devices)
 {
     const long pages = sysconf(_SC_PHYS_PAGES), page = sysconf(_SC_PAGESIZE);
     uint64_t bytes = pages > 0 && page > 0 ? (uint64_t)pages * (uint64_t)page : UINT64_C(1) << 30;
-    bytes = bytes / (uint64_t)devices / OPENREG_SIM_LARGE_PAGE * OPENREG_SIM_LARGE_PAGE;
+    bytes = bytes / (uint64_t)(devices > 0 ? devices : 1) / OPENREG_SIM_LARGE_PAGE * OPENREG_SIM_LARGE_PAGE;
     if (bytes < OPENREG_SIM_MIN_MEMORY)
         return OPENREG_SIM_MIN_MEMORY;
     return bytes > OPENREG_SIM_MAX_MEMORY ? OPENREG_SIM_MAX_MEMORY : bytes;
 }
 
+/* The name of the driver that is mocked, in upper case; unmocked, the simulator's own. */
+static void
+read_label(const openreg_option *options, size_t n, char label[OPENREG_SIM_LABEL_SIZE])
+{
+    const char *name = "sim";
+    for (size_t i = 0; i < n; i++)
+        if (strcmp(options[i].key, "mock") == 0)
+            name = options[i].value;
+    size_t length = 0;
+    for (; name[length] != '\0' && length < OPENREG_SIM_LABEL_SIZE - 1; length++)
+        label[length] = name[length] >= 'a' && name[length] <= 'z' ? (char)(name[length] - 'a' + 'A') : name[length];
+    label[length] = '\0';
+}
+
+static openreg_status
+read_option(const openreg_host *host, const openreg_option *option, sim_settings *settings)
+{
+    const char *const value = option->value;
+    if (strcmp(option->key, "devices") == 0 && !read_devices(value, &settings->devices))
+        return openreg_fail(host, OPENREG_E_INVALID, 0,
+                            "OPENREG_%s_DEVICES must be an integer from 0 to %d, but is \"%.64s\"", settings->label,
+                            OPENREG_SIM_MAX_DEVICES, value);
+    if (strcmp(option->key, "memory") == 0 && !read_memory(value, &settings->memory))
+        return openreg_fail(host, OPENREG_E_INVALID, 0,
+                            "OPENREG_%s_MEMORY must be a number of bytes from 2M to 16T, written as an integer that "
+                            "K, M, G or T may follow, but is \"%.64s\"",
+                            settings->label, value);
+    return OPENREG_OK;
+}
+
 static openreg_status
 read_options(const openreg_host *host, const openreg_option *options, size_t n, sim_settings *out)
 {
-    sim_settings settings = {2, 0};
+    sim_settings settings = {2, 0, ""};
+    read_label(options, n, settings.label);
     for (size_t i = 0; i < n; i++) {
-        const char *value = options[i].value;
-        if (strcmp(options[i].key, "devices") == 0) {
-            if (!read_devices(value, &settings.devices))
-                return openreg_fail(host, OPENREG_E_INVALID, 0,
-                                    "OPENREG_SIM_DEVICES must be an integer from 1 to %d, but is \"%.64s\"%s",
-                                    OPENREG_SIM_MAX_DEVICES, value,
-                                    strcmp(value, "0") == 0 ? "; the driver would provide no devices" : "");
-        } else if (strcmp(options[i].key, "memory") == 0) {
-            if (!read_memory(value, &settings.memory))
-                return openreg_fail(host, OPENREG_E_INVALID, 0,
-                                    "OPENREG_SIM_MEMORY must be a number of bytes from 2M to 16T, written as an "
-                                    "integer that K, M, G or T may follow, but is \"%.64s\"",
-                                    value);
-        }
+        const openreg_status status = read_option(host, &options[i], &settings);
+        if (status != OPENREG_OK)
+            return status;
     }
     if (settings.memory == 0)
         settings.memory = default_memory(settings.devices);
@@ -154,7 +175,7 @@ sim_open(const openreg_host *host, const openreg_option *options, size_t n, open
     if (status != OPENREG_OK)
         return status;
     openreg_instance instance = calloc(1, sizeof *instance);
-    openreg_sim_device *devices = calloc((size_t)settings.devices, sizeof *devices);
+    openreg_sim_device *devices = calloc((size_t)settings.devices + 1, sizeof *devices); /* none is a number, too */
     if (instance == NULL || devices == NULL) {
         free(instance);
         free(devices);
@@ -162,6 +183,7 @@ sim_open(const openreg_host *host, const openreg_option *options, size_t n, open
     }
     instance->host = host;
     instance->devices = devices;
+    memcpy(instance->label, settings.label, sizeof instance->label);
     (void)pthread_mutex_init(&instance->pinned_lock, NULL);
     for (int32_t i = 0; i < settings.devices; i++) {
         status = create_device(instance, i, settings.memory);
@@ -192,15 +214,17 @@ sim_device_count(openreg_instance instance, int32_t *out)
     return OPENREG_OK;
 }
 
-static openreg_status
-sim_device_info(openreg_instance instance, int32_t dev, openreg_device_info *inout)
+/* Of a mock, the name and the UUID say so. */
+static void
+fill_info(const char *label, int32_t dev, uint64_t capacity, openreg_device_info *inout)
 {
     openreg_device_info info;
     memset(&info, 0, sizeof info);
     const uint32_t size = inout->struct_size < sizeof info ? inout->struct_size : (uint32_t)sizeof info;
+    const int is_mock = strcmp(label, "SIM") != 0;
     const long processors = sysconf(_SC_NPROCESSORS_ONLN);
     info.struct_size = inout->struct_size;
-    info.total_bytes = instance->devices[dev].capacity;
+    info.total_bytes = capacity;
     info.min_alignment = (uint64_t)sysconf(_SC_PAGESIZE);
     info.priority_low = 0;
     info.priority_high = -1;
@@ -210,9 +234,42 @@ sim_device_info(openreg_instance instance, int32_t dev, openreg_device_info *ino
     /* A version 8 (vendor-defined) UUID: the same device has the same one in every process. */
     static const unsigned char uuid[16] = {'o', 'p', 'e', 'n', 'r', 'e', 0x80, 'g', 0x80, 's', 'i', 'm', 0, 0, 0, 0};
     memcpy(info.uuid, uuid, sizeof uuid);
+    for (int i = 0; is_mock && i < 3 && label[i] != '\0'; i++)
+        info.uuid[12 + i] = label[i];
     info.uuid[15] = (char)dev;
-    (void)snprintf(info.name, sizeof info.name, "OpenReg simulated device %d", dev);
+    if (is_mock)
+        (void)snprintf(info.name, sizeof info.name, "OpenReg mock %s device %d", label, dev);
+    else
+        (void)snprintf(info.name, sizeof info.name, "OpenReg simulated device %d", dev);
     memcpy(inout, &info, size);
+}
+
+static openreg_status
+sim_device_info(openreg_instance instance, int32_t dev, openreg_device_info *inout)
+{
+    fill_info(instance->label, dev, instance->devices[dev].capacity, inout);
+    return OPENREG_OK;
+}
+
+/* Every device copies to every other one. */
+static openreg_status
+sim_describe(const openreg_host *host, const openreg_option *options, size_t n, const char *topology, int32_t capacity,
+             openreg_device_info *infos, uint8_t *peers, int32_t *count)
+{
+    sim_settings settings;
+    if (topology[0] != '\0')
+        return openreg_fail(host, OPENREG_E_INVALID, 0, "there is no topology \"%.64s\"; \"\" is the only one",
+                            topology);
+    const openreg_status status = read_options(host, options, n, &settings);
+    if (status != OPENREG_OK)
+        return status;
+    const int32_t described = settings.devices < capacity ? settings.devices : capacity;
+    for (int32_t i = 0; i < described; i++) {
+        fill_info(settings.label, i, settings.memory, &infos[i]);
+        if (peers != NULL)
+            memset(&peers[(size_t)i * (size_t)capacity], 1, (size_t)described);
+    }
+    *count = settings.devices;
     return OPENREG_OK;
 }
 
@@ -260,6 +317,7 @@ openreg_sim_query(const openreg_host *host, const openreg_driver **out)
         .mem_info = openreg_sim_mem_info,
         .event_elapsed = openreg_sim_event_elapsed,
         .host_alias = openreg_sim_host_alias,
+        .describe = sim_describe,
     };
     (void)host;
     *out = &table;

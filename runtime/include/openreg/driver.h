@@ -25,6 +25,7 @@
  * Changes are appended only (rule A5): a slot never changes its meaning, a new one goes to the end and raises
  * OPENREG_ABI_MINOR by one.
  *   1.0  first version
+ *   1.1  describe()
  */
 #ifndef OPENREG_DRIVER_H
 #define OPENREG_DRIVER_H
@@ -42,7 +43,7 @@ extern "C" {
 #endif
 
 #define OPENREG_ABI_MAJOR 1u /* part of the entry point's name */
-#define OPENREG_ABI_MINOR 0u /* +1 for each appended slot, field or flag */
+#define OPENREG_ABI_MINOR 1u /* +1 for each appended slot, field or flag */
 
 /* The only symbol that a driver library exports. */
 #define OPENREG_DRIVER_ENTRY_NAME "openreg_driver_query_v1"
@@ -157,7 +158,7 @@ typedef struct openreg_driver {
     /* Waits for the latest record; returns at once if there is none. */
     openreg_status (*event_sync)(openreg_instance, openreg_driver_event);
     /* Counts devices without open(); must leave a later fork() safe and start no thread. `options` as in open().
-     * Made up: open(), then device_count(). */
+     * E_UNSUPPORTED: only open() can tell. Made up: open(), then device_count(). */
     openreg_status (*probe)(const openreg_host *host, const openreg_option *options, size_t n, int32_t *count);
     /* *out = 1 if the device has a live context. Never makes one. Made up: whether the runtime has allocated memory
      * or made a stream on it. */
@@ -183,12 +184,23 @@ typedef struct openreg_driver {
     openreg_status (*stream_native)(openreg_instance, int32_t dev, openreg_driver_stream, void **out);
     /* A table led by a uint32_t struct_size, valid until close(), or NULL (no error): graphs, IPC and the like. */
     const void *(*extension)(openreg_instance, const char *name, uint32_t version);
+
+    /* ---- Since 1.1. ---- */
+
+    /* Describes devices without open(); as probe() it starts no thread and leaves a later fork() safe where the vendor
+     * allows it. `topology` is "" for this machine's devices; other names are the driver's own (E_INVALID if unknown).
+     * Sets *count, fills infos[0..min(*count, capacity)), whose struct_size the caller has set, and, unless `peers` is
+     * NULL, peers[i * capacity + j]: 1 if device i copies to device j without the host. Made up: E_UNSUPPORTED. */
+    openreg_status (*describe)(const openreg_host *host, const openreg_option *options, size_t n, const char *topology,
+                               int32_t capacity, openreg_device_info *infos, uint8_t *peers, int32_t *count);
 } openreg_driver;
 
 /* Sizes of released tables, frozen for ever (rule A4). LP64 only. */
 #define OPENREG_DRIVER_SLOTS_1_0 30u
 #define OPENREG_DRIVER_SIZE_1_0 (40u + OPENREG_DRIVER_SLOTS_1_0 * sizeof(void (*)(void)))
-static_assert(sizeof(openreg_driver) == OPENREG_DRIVER_SIZE_1_0, "append a slot, then freeze its size");
+#define OPENREG_DRIVER_SLOTS_1_1 31u
+#define OPENREG_DRIVER_SIZE_1_1 (40u + OPENREG_DRIVER_SLOTS_1_1 * sizeof(void (*)(void)))
+static_assert(sizeof(openreg_driver) == OPENREG_DRIVER_SIZE_1_1, "append a slot, then freeze its size");
 static_assert(sizeof(openreg_device_info) == 192u, "openreg_device_info is append-only");
 
 /* Cheap: opens no vendor library, starts no thread, touches no device; may be called more than once. Returns a table

@@ -1,7 +1,7 @@
 /* openreg/openreg.h: the C API of libopenreg. Valid C11 and C++17.
  *
  * A table of devices, openreg:0 to openreg:count-1, driven by one or more drivers (driver.h): device selection, memory
- * behind a caching allocator, copies, streams and events.
+ * behind a caching allocator, copies, streams and events. Which drivers these are is in registry.h.
  *
  * Rules that hold for every function
  *   Errors      A function that can fail returns a status. On failure it has changed nothing, its out-parameters are
@@ -25,13 +25,8 @@
 #include <stddef.h>
 #include <stdint.h>
 
+#include <openreg/registry.h>
 #include <openreg/status.h>
-
-#if defined(__GNUC__)
-#define OPENREG_API __attribute__((visibility("default")))
-#else
-#define OPENREG_API
-#endif
 
 #ifdef __cplusplus
 extern "C" {
@@ -58,21 +53,18 @@ typedef struct openreg_event_s *openreg_event;
 /* OPENREG_VERSION_STRING of the library that is loaded. Static. */
 OPENREG_API const char *openreg_version(void);
 
-/* Selects and opens the driver(s) and builds the device table. Idempotent; concurrent callers wait for the first.
- * Which drivers: those of OPENREG_DRIVERS (a list of names; all of them, in that order, or an error), else the one of
- * highest priority that works (libraries of OPENREG_DRIVER_LIBRARIES and registered ones 400, `cuda` and `hip` beside
- * the runtime 200, `sim` 0). A failure is remembered per driver and retried by the next call.
- * Errors: OPENREG_E_NO_DEVICE, OPENREG_E_INCOMPATIBLE, OPENREG_E_INVALID (an unknown name, a bad option),
+/* Chooses the active drivers (registry.h), opens them and builds the device table. Idempotent; concurrent callers wait
+ * for the first. Errors: OPENREG_E_NO_DEVICE, OPENREG_E_INCOMPATIBLE, OPENREG_E_INVALID (an unknown name, a bad option),
  * OPENREG_E_BUSY (called by a driver inside open()), OPENREG_E_FORKED. */
 OPENREG_API openreg_status openreg_init(void);
 
 /* 1 if the device table stands, else 0. Never fails. */
 OPENREG_API int openreg_is_initialized(void);
 
-/* Frees the caches, destroys the pool's streams, closes the drivers and forgets the table; environment variables are
- * read again by the next openreg_init(). For tests and C programs; nothing calls it at exit. No other thread may be
- * inside a call that reaches a device; those that only ask (current and number of devices, whether the table stands)
- * are safe at any time.
+/* Frees the caches, destroys the pool's streams, closes all drivers and forgets the table, failures and the choice of
+ * openreg_use_drivers(); environment variables are read again by the next openreg_init(). For tests and C programs;
+ * nothing calls it at exit. No other thread may be inside a call that reaches a device; those that only ask (current and
+ * number of devices, whether the table stands, records, the selection) are safe at any time.
  * Errors: OPENREG_E_BUSY while allocations or events are alive (nothing is changed), OPENREG_E_FORKED. */
 OPENREG_API openreg_status openreg_shutdown(void);
 
@@ -100,47 +92,6 @@ OPENREG_API const char *openreg_status_text(openreg_status code);
  * default, one line to stderr. The callback may be called from any thread and must not call the runtime. */
 typedef void (*openreg_log_callback)(void *ctx, int32_t level, const char *utf8);
 OPENREG_API void openreg_set_log_callback(openreg_log_callback callback, void *ctx);
-
-/* ---------------------------------------------------------------------------------------------------------- drivers */
-
-struct openreg_driver; /* driver.h */
-
-#define OPENREG_DRIVER_FOUND 0    /* known, nothing loaded yet */
-#define OPENREG_DRIVER_LOADED 1   /* its table was read and accepted */
-#define OPENREG_DRIVER_OPEN 2     /* its devices are in the table, or were asked for */
-#define OPENREG_DRIVER_FAILED 3   /* `code` and `message` say why */
-#define OPENREG_DRIVER_SHADOWED 4 /* another of the same name, found later, replaced it */
-
-typedef struct openreg_driver_record {
-    uint32_t struct_size; /* set by the caller */
-    int32_t state;        /* OPENREG_DRIVER_* */
-    openreg_status code;  /* of the last failure, else OPENREG_OK */
-    int32_t priority;     /* higher is preferred */
-    int32_t device_count; /* -1 if not known yet */
-    int32_t first_device; /* its first index in the device table, or -1 */
-    uint64_t caps;        /* OPENREG_CAP_* of driver.h, 0 if not loaded */
-    uint64_t slots;       /* bit i: the driver has function i of its table (in order, open is 0) */
-    char name[32];
-    char source[32];      /* "built in", "beside the runtime", "OPENREG_DRIVER_LIBRARIES", "registered" */
-    char version[64];
-    char path[512];       /* resolved path of the library, or "" */
-    char message[1024];   /* why it failed, or "" */
-} openreg_driver_record;
-
-/* Candidates known so far (finds, but does not load, those beside the runtime). Never fails. */
-OPENREG_API int32_t openreg_driver_count(void);
-/* Record i, 0 <= i < openreg_driver_count(), copied. Errors: OPENREG_E_INVALID. */
-OPENREG_API openreg_status openreg_driver_record_get(int32_t i, openreg_driver_record *out);
-
-/* Adds a driver before or after initialisation; it is considered by the next openreg_init() with priority 400. The
- * last registration of a name wins. `table` must stay valid until the process ends.
- * Errors: OPENREG_E_INVALID (name malformed), OPENREG_E_INCOMPATIBLE (other ABI, a required slot missing),
- * OPENREG_E_BUSY (a driver of this name is open). */
-OPENREG_API openreg_status openreg_register_driver(const struct openreg_driver *table);
-/* The same for a library: loads it now (dlopen RTLD_NOW|RTLD_LOCAL|RTLD_NODELETE) and reads its table. `name` may be
- * NULL: then it is the table's. Errors: those above; OPENREG_E_INCOMPATIBLE also for a file that is missing, is no
- * library, or has no entry point. */
-OPENREG_API openreg_status openreg_load_driver(const char *name, const char *path);
 
 /* ---------------------------------------------------------------------------------------------------------- devices */
 

@@ -1,0 +1,265 @@
+/* openreg/registry.h: drivers, from being known to being active. Part of openreg.h, which includes it and whose rules on
+ * errors and threads hold here. Valid C11 and C++17.
+ *
+ * A driver is *known* when it is in the list: built in (`sim`), a library beside the runtime (`cuda`, `hip`), a mock
+ * one, registered by a call, or named by OPENREG_DRIVER_LIBRARIES. It is *loaded* when its table was read, *open* when
+ * its open() succeeded and it has a device, and *active* when its devices are those of the device table. Several may
+ * be open; the active ones are chosen by the first of these that applies:
+ *   1  openreg_use_drivers()              all that are named, in that order, or an error
+ *   2  OPENREG_DRIVERS                    likewise; the preference is then ignored
+ *   3  openreg_prefer_driver()            if it works; else one warning, and the next rule
+ *   4  the driver of highest priority that works; of equal ones the one that was known first. A driver of priority
+ *      OPENREG_PRIORITY_NEVER is left out
+ * While allocations or events are alive the table is *pinned* and does not change. Drivers that are no longer active stay
+ * open until openreg_shutdown(), which also takes the choice of rule 1 back.
+ *
+ * Failures. A driver's failure is *loud* where it was asked for (rules 1 and 2) or registered with OPENREG_REGISTER_LOUD:
+ * the call fails, nothing is changed, the text is remembered, and the next call tries again. Else it is *quiet*:
+ * remembered, logged, and not tried again until the variables or the registrations change,
+ * openreg_forget_failures() or openreg_shutdown(). `sim` and the libraries of OPENREG_DRIVER_LIBRARIES are loud, cuda,
+ * hip and mocks quiet. In a list a group needs one member that works; the failures of the others are quiet.
+ *
+ * Names. 1 to 31 characters of [a-z0-9_]; functions that take one trim and lower-case it and resolve synonyms (rocm and
+ * amdgpu are hip). "gpu" is a group, cuda and hip: the first of them that works. In lists of names, separated by commas,
+ * repeats are left out.
+ *
+ * Variables, read at each selection, which is then made by one moment's values:
+ *   OPENREG_DRIVERS                 rule 2; an empty list is as good as none
+ *   OPENREG_DRIVER_LIBRARIES        name:path,...; a bad item is skipped with a warning, the last item of a name wins, and
+ *                                   a path that ends in .json is left to the embedding language
+ *   OPENREG_<NAME>_LIBRARY_PATH     of cuda and hip: the driver's library, instead of the one beside the runtime
+ *   OPENREG_<NAME>_VISIBLE_DEVICES  "all", or the driver's own numbers of the devices to use, in that order ("3,1"). A
+ *                                   number that is malformed, unknown or repeated is an error of opening the driver.
+ *                                   Never passed on; also the option visible_devices of a registration
+ *   OPENREG_<NAME>_<KEY>            the option <key> of the driver, before those of its registration
+ *   OPENREG_USE_MOCK_GPU            1 (cuda) or a list of cuda, hip and gpu: drivers of these names over simulated memory,
+ *                                   instead of the libraries beside the runtime, with OPENREG_MOCK_NUM_GPUS (1) devices
+ *   OPENREG_INIT_WARN_SECS          after this time in open() one warning is logged (60; 0: none)
+ *   OPENREG_TARGET                  empty or "local"; every selection fails with another value
+ *   OPENREG_SYSTEM_ROOT             where GPUs are looked for that no driver serves ("/"): an automatic choice that comes
+ *                                   down to `sim` warns of them once a process
+ *   OPENREG_LOG_LEVEL               openreg.h
+ *
+ * The preference is soft. Each of these is a warning, once per name (and again after openreg_forget_failures()), and rule
+ * 4 decides: an unknown name; a driver that is "not loaded", because its library or table is missing or unfit, or because
+ * a library beside the runtime says OPENREG_E_NO_DEVICE or OPENREG_E_INCOMPATIBLE (the vendor's library, or the GPU, is
+ * missing); one that is "not functional", because it failed otherwise.
+ *
+ * Foreign code (libraries' constructors, query(), open(), factories, callbacks) runs without a lock held. A factory or
+ * driver that calls one of these functions from there gets OPENREG_E_BUSY, never a deadlock. */
+#ifndef OPENREG_REGISTRY_H
+#define OPENREG_REGISTRY_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+#include <openreg/status.h>
+
+#if defined(__GNUC__)
+#define OPENREG_API __attribute__((visibility("default")))
+#else
+#define OPENREG_API
+#endif
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+struct openreg_driver;            /* driver.h */
+struct openreg_option;            /* driver.h */
+struct openreg_device_properties; /* openreg.h */
+
+/* --------------------------------------------------------------------------------------------------------- records */
+
+#define OPENREG_DRIVER_FOUND 0    /* known, nothing loaded yet */
+#define OPENREG_DRIVER_LOADED 1   /* its table was read and accepted */
+#define OPENREG_DRIVER_OPEN 2     /* its devices can be asked, and used if it is active */
+#define OPENREG_DRIVER_FAILED 3   /* `code` and `message` say why */
+#define OPENREG_DRIVER_SHADOWED 4 /* another of the same name, found later, replaced it */
+
+/* Bits of openreg_driver_record.flags. */
+#define OPENREG_DRIVER_IS_ACTIVE 1u       /* its devices are in the device table */
+#define OPENREG_DRIVER_IS_GPU 2u          /* counts as a GPU: cuda, hip, and plugins whose devices are not simulated */
+#define OPENREG_DRIVER_IS_MOCK 4u         /* a GPU driver over simulated memory (OPENREG_USE_MOCK_GPU) */
+#define OPENREG_DRIVER_IS_LOUD 8u         /* registered with OPENREG_REGISTER_LOUD, `sim`, or named by a variable */
+#define OPENREG_DRIVER_IS_EXPERIMENTAL 16u
+#define OPENREG_DRIVER_HAS_TABLE 32u      /* its C table was read; an open driver without one is merely described */
+
+typedef struct openreg_driver_record {
+    uint32_t struct_size; /* set by the caller */
+    int32_t state;        /* OPENREG_DRIVER_* */
+    openreg_status code;  /* of the last failure, else OPENREG_OK */
+    int32_t priority;     /* higher is preferred */
+    int32_t device_count; /* visible devices; -1 if not known yet */
+    int32_t first_device; /* its first index in the device table, or -1 */
+    uint32_t flags;       /* OPENREG_DRIVER_IS_*, _HAS_TABLE */
+    uint32_t abi_minor;   /* of its table, under OPENREG_ABI_MAJOR; 0 if not loaded */
+    uint64_t caps;        /* OPENREG_CAP_* of driver.h, 0 if not loaded */
+    uint64_t slots;       /* bit i: the driver has function i of its table (in order, open is 0) */
+    char name[32];
+    char source[64];      /* "built in", "beside the runtime", "OPENREG_CUDA_LIBRARY_PATH", "mock", "registered" or what
+                           * the registration says, "OPENREG_DRIVER_LIBRARIES" */
+    char version[64];
+    char path[512];       /* resolved path of the library, or "" */
+    char message[1024];   /* why it failed, or "" */
+} openreg_driver_record;
+
+/* Candidates known so far (finds, but does not load, those beside the runtime). Never fails. */
+OPENREG_API int32_t openreg_driver_count(void);
+/* Record i, 0 <= i < openreg_driver_count(), copied. Errors: OPENREG_E_INVALID. */
+OPENREG_API openreg_status openreg_driver_record_get(int32_t i, openreg_driver_record *out);
+/* The record that a name means (synonyms resolved; of a group the first open member, else the first). Loads and opens
+ * nothing. Errors: OPENREG_E_INVALID "Driver 'x' is not in the list of known drivers: ['cuda', 'hip', 'sim']". */
+OPENREG_API openreg_status openreg_driver_find(const char *name, openreg_driver_record *out);
+
+/* Lower-cases `name`, trims it and resolves synonyms: "AMDGPU" gives "hip". Whether there is such a driver is not asked.
+ * Errors: OPENREG_E_INVALID (not 1 to 31 characters of [a-z0-9_]). */
+OPENREG_API openreg_status openreg_driver_canonical_name(const char *name, char out[32]);
+/* The drivers that a canonical name stands for, in order of preference: "gpu" gives cuda and hip, any other name itself.
+ * Writes at most `capacity` names and returns their full number; 0 if the name is malformed. */
+OPENREG_API int32_t openreg_driver_expand(const char *name, char (*out)[32], int32_t capacity);
+
+/* ---------------------------------------------------------------------------------------------------- registration */
+
+#define OPENREG_PRIORITY_PLUGIN 400
+#define OPENREG_PRIORITY_GPU 200
+#define OPENREG_PRIORITY_SIM 0
+#define OPENREG_PRIORITY_NEVER (-1000) /* this and less: never chosen by priority */
+
+#define OPENREG_REGISTER_LOUD 1u         /* its failure is loud */
+#define OPENREG_REGISTER_EXPERIMENTAL 2u /* a warning is logged when it is opened */
+
+/* What a factory found. The runtime zeroes it and sets struct_size; at most one of `table`, `library_path` and
+ * `device_count` may be set. None: the driver is not available here ("Could not initialize driver 'x'"). */
+typedef struct openreg_factory_result {
+    uint32_t struct_size;
+    int32_t device_count;               /* of a driver without a C table: it can be asked, but never be active; < 0: it
+                                         * is available and provides no devices, an error */
+    const struct openreg_driver *table; /* valid until the process ends */
+    char library_path[512];             /* loaded as by openreg_load_driver() */
+    char version[64];                   /* with device_count */
+    char message[512];                  /* why the factory failed */
+} openreg_factory_result;
+
+/* Makes a driver when it is first opened or counted, and again after openreg_shutdown(); a code other than OPENREG_OK
+ * means failure. Called by one thread at a time, without any lock of the runtime; must not call the runtime
+ * (OPENREG_E_BUSY). */
+typedef openreg_status (*openreg_driver_factory)(void *ctx, openreg_factory_result *result);
+
+typedef struct openreg_registration {
+    uint32_t struct_size; /* set by the caller */
+    uint32_t flags;       /* OPENREG_REGISTER_* */
+    int32_t priority;
+    int32_t reserved;
+    const char *name;     /* no group; may be NULL with `table` or `library_path`: then it is the table's */
+    const char *source;   /* for records and messages, or NULL: "registered" */
+    /* Exactly one of these three. */
+    const struct openreg_driver *table; /* valid until the process ends */
+    const char *library_path;           /* loaded now */
+    openreg_driver_factory factory;
+    void *ctx;                          /* the factory's */
+    /* Given to open(), and overridden by OPENREG_<NAME>_<KEY>. Copied. "visible_devices" is the runtime's, below. */
+    const struct openreg_option *options;
+    size_t option_count;
+} openreg_registration;
+
+/* Adds a driver, before or after initialisation; the last registration of a name wins, and one of
+ * OPENREG_DRIVER_LIBRARIES wins over both. The same registration again adds nothing. While the table stands a new name
+ * takes effect at the next selection (openreg_reselect(), openreg_open_all(), openreg_use_drivers()).
+ * Errors: OPENREG_E_INVALID (name malformed, not exactly one source), OPENREG_E_INCOMPATIBLE (the table or library is
+ * unfit: other ABI, a required slot missing, no such file), OPENREG_E_BUSY "Driver x already initialized" (a driver of
+ * this name is open), OPENREG_E_NOMEM (more than 256 drivers, too). */
+OPENREG_API openreg_status openreg_register(const openreg_registration *registration);
+/* openreg_register() of a table, or of a library, with OPENREG_PRIORITY_PLUGIN and OPENREG_REGISTER_LOUD. `name` may be
+ * NULL. */
+OPENREG_API openreg_status openreg_register_driver(const struct openreg_driver *table);
+OPENREG_API openreg_status openreg_load_driver(const char *name, const char *path);
+
+/* Called before the list of drivers is looked at to choose, count, open or list drivers (each time, by any thread,
+ * no lock held), so that an embedding language can register what it finds; calls from inside it do not recur. */
+OPENREG_API void openreg_set_discovery_callback(void (*discover)(void *ctx), void *ctx);
+
+/* Around everything here that may wait for another thread or run foreign code: `before` is called by the thread that is
+ * about to, without a lock held, and what it returned is given to `after`. A language with a global lock lets go of it in
+ * between. NULL, NULL removes them. */
+OPENREG_API void openreg_set_wait_hooks(void *(*before)(void), void (*after)(void *token));
+
+/* This process among those of a distributed program: the options node_id and num_nodes of every driver opened later
+ * (0 and 1 until set). Errors: OPENREG_E_INVALID unless 0 <= index < count. */
+OPENREG_API openreg_status openreg_set_process(int32_t index, int32_t count);
+
+/* ------------------------------------------------------------------------------------------------------- selection */
+
+#define OPENREG_CHOSEN_NONE 0 /* no table stands */
+#define OPENREG_CHOSEN_BY_CALL 1
+#define OPENREG_CHOSEN_BY_ENVIRONMENT 2
+#define OPENREG_CHOSEN_BY_PREFERENCE 3
+#define OPENREG_CHOSEN_AUTOMATICALLY 4
+
+typedef struct openreg_selection {
+    uint32_t struct_size;     /* set by the caller */
+    int32_t chosen_by;        /* OPENREG_CHOSEN_* */
+    int64_t live_objects;     /* allocations and events; > 0: the table is pinned */
+    uint32_t generation;      /* of the device table; differs after each change, 0 without one */
+    uint32_t reserved;
+    char default_driver[32];  /* the first active driver, "" without a table */
+    char preference[32];      /* of openreg_prefer_driver(), or "" */
+} openreg_selection;
+
+/* What was chosen. Never initialises, never fails for a valid `out`. Errors: OPENREG_E_INVALID. */
+OPENREG_API openreg_status openreg_selection_get(openreg_selection *out);
+
+/* Chooses the active drivers by name ("cuda,sim"; a list as in OPENREG_DRIVERS) and opens them now; NULL or an empty
+ * list takes the choice back, and a table that stands and is not pinned is chosen again. All or nothing: on failure the
+ * drivers before stay active, and those opened in vain are closed. As with openreg_shutdown(), no other thread may be
+ * inside a call that reaches a device when a table changes.
+ * Errors: OPENREG_E_BUSY "1 live allocation(s) on driver 'sim'" (the table is pinned and would change),
+ * OPENREG_E_INVALID (unknown name), OPENREG_E_UNSUPPORTED (none has a C table), those of openreg_init(). */
+OPENREG_API openreg_status openreg_use_drivers(const char *names);
+
+/* The preference of rule 3, for selections from now on; a table that stands is not touched. NULL or "": none. The name
+ * need not be known. Errors: OPENREG_E_INVALID (malformed; the preference is then none). */
+OPENREG_API openreg_status openreg_prefer_driver(const char *name);
+
+/* Forgets failures, so that these drivers are tried again. Open drivers stay open. Never fails; waits while another thread
+ * opens a driver. */
+OPENREG_API void openreg_forget_failures(void);
+
+/* Chooses again, as openreg_init() would now; drivers that are open are not opened again. A pinned table stays, and so
+ * does one of the same drivers. Errors: those of openreg_init(); the table before then stays. */
+OPENREG_API openreg_status openreg_reselect(void);
+
+/* Opens a driver, so that it can be asked, without making it active; nothing if it is open. A failure is returned, and
+ * remembered as a quiet one: the next call returns it again without trying (until openreg_forget_failures(), or the
+ * variables or registrations change).
+ * Errors: OPENREG_E_INVALID (unknown), OPENREG_E_NO_DEVICE, OPENREG_E_INCOMPATIBLE, the driver's own. */
+OPENREG_API openreg_status openreg_open_driver(const char *name);
+
+/* Opens every known driver (with openreg_use_drivers() or OPENREG_DRIVERS: those alone) and chooses as
+ * openreg_reselect(). Quiet failures are remembered; a loud one fails the call, and everything that it had opened is closed
+ * again. Errors: those of openreg_init(). */
+OPENREG_API openreg_status openreg_open_all(void);
+
+/* Device i of an open driver, active or not, 0 <= i < record.device_count. `inout` as in
+ * openreg_get_device_properties(). Errors: OPENREG_E_INVALID (not open, i out of range), OPENREG_E_UNSUPPORTED (a
+ * driver that is only described). */
+OPENREG_API openreg_status openreg_driver_device(const char *driver, int32_t i,
+                                                 struct openreg_device_properties *inout);
+
+/* Describes all devices of a driver, visible or not, without opening it: loads its library if need be and asks describe()
+ * (driver.h) with the options of open() and, before those, the ones given here. A factory is not called for it. A group
+ * means its first open member, else the first that can be opened, which is opened.
+ * `topology` may be NULL or "": this machine's. Fills devices[0..min(*count, capacity)), whose struct_size the caller
+ * has set, and peers[i * capacity + j] (peers may be NULL): 1 if device i copies to device j directly.
+ * Errors: OPENREG_E_INVALID (unknown), OPENREG_E_UNSUPPORTED "topology not implemented for x",
+ * OPENREG_E_INCOMPATIBLE (the library; of a driver beside the runtime "CUDA support not installed; cannot generate CUDA
+ * topology (why)", also if it is the vendor's library that is missing), the driver's own. */
+OPENREG_API openreg_status openreg_driver_topology(const char *driver, const char *topology,
+                                                   const struct openreg_option *options, size_t option_count,
+                                                   int32_t capacity, struct openreg_device_properties *devices,
+                                                   uint8_t *peers, int32_t *count);
+
+#ifdef __cplusplus
+}
+#endif
+#endif /* OPENREG_REGISTRY_H */
