@@ -98,10 +98,10 @@ bool can_be_async(const at::Tensor& destination, const at::Tensor& source) {
 // The CPU's copy_, with the devices' memory shown to it. Strides, dtypes, broadcasting, conj bits: all its business.
 void copy_on_host(at::Tensor& destination, const at::Tensor& source, bool non_blocking) {
   static const std::string kName = "aten::copy_";
-  HostView view(kName, -1);
+  HostView view(kName, -1, 2);
   // Allocations belong to the destination's device, so it is seen first.
   at::Tensor host_destination = view.view(destination, /*written=*/true);
-  const at::Tensor host_source = view.view(source, /*written=*/false);
+  const at::Tensor& host_source = view.view(source, /*written=*/false);
   {
     const c10::impl::ExcludeDispatchKeyGuard below(kAboveKernels);
     at::_ops::copy_::redispatch(
@@ -198,7 +198,7 @@ at::Scalar local_scalar_dense(const at::Tensor& self) {
     count_staged_call(kName, self.itemsize());
     return at::_local_scalar_dense(element);
   }
-  HostView view(kName, -1);
+  HostView view(kName, -1, 1);
   return at::_ops::_local_scalar_dense::redispatch(
       c10::DispatchKeySet(c10::DispatchKey::CPU), view.view(self, /*written=*/false));
 }

@@ -5,13 +5,58 @@
 #include <ATen/core/function_schema.h>
 #include <ATen/core/ivalue.h>
 
+#include <optional>
+
 namespace c10::openreg {
 
-// The device of the openreg tensors among the arguments, -1 if there is none. `arguments` are the values of the
-// schema's arguments, in order.
-// Throws c10::Error "Expected all tensors to be on the same device, but found at least two devices, ..." for tensors
-// of two openreg devices, or of another device type. Allowed, as on CUDA: zero-dimensional CPU tensors that are not
-// written, index tensors (arguments of type Tensor?[]), and the lengths of ctc_loss.
+// Sees the tensors of one call, one after the other. Not allowed are tensors of two openreg devices, or of another
+// device type; except, as on CUDA, zero-dimensional CPU tensors that are not written.
+class DeviceCheck {
+ public:
+  explicit DeviceCheck(const c10::FunctionSchema& schema) : schema_(schema) {}
+
+  // `may_be_on_cpu`: whatever its dimension.
+  void see(const at::Tensor& tensor, bool written, bool may_be_on_cpu = false) {
+    if (!tensor.defined()) {
+      return;
+    }
+    const c10::Device device = tensor.device();
+    if (C10_LIKELY(device.is_privateuseone())) {
+      if (C10_UNLIKELY(first_.has_value() && *first_ != device)) {
+        refuse(*first_, device);
+      }
+      first_ = device;
+    } else if (!other_.has_value() && !may_be_on_cpu && (written || !device.is_cpu() || tensor.dim() != 0)) {
+      other_ = device;
+    }
+  }
+
+  // The device of the openreg tensors, -1 if there was none. Throws c10::Error "Expected all tensors to be on the same
+  // device, but found at least two devices, ..."; so does see().
+  DeviceIndex finish() const {
+    if (C10_UNLIKELY(first_.has_value() && other_.has_value())) {
+      refuse(*first_, *other_);
+    }
+    return first_.has_value() ? first_->index() : DeviceIndex{-1};
+  }
+
+ private:
+  [[noreturn]] void refuse(c10::Device first, c10::Device second) const;
+
+  const c10::FunctionSchema& schema_;
+  std::optional<c10::Device> first_;
+  std::optional<c10::Device> other_;
+};
+
+// Whether a tensor argument may be on the CPU whatever its dimension: the lengths of ctc_loss.
+bool may_be_on_cpu(const c10::Argument& argument);
+
+// DeviceCheck over the values of the schema's arguments, in order.
 DeviceIndex common_device(const c10::FunctionSchema& schema, const c10::IValue* arguments, size_t count);
+
+// Whether the kernel changes the argument's tensors.
+inline bool is_written(const c10::Argument& argument) {
+  return argument.alias_info() != nullptr && argument.alias_info()->isWrite();
+}
 
 } // namespace c10::openreg

@@ -6,6 +6,8 @@
 #include <openreg/openreg.h>
 #include <torch/library.h>
 
+#include <utility>
+
 #include "shim/device.h"
 #include "shim/generator.h"
 #include "shim/operators/device_check.h"
@@ -13,10 +15,6 @@
 
 namespace c10::openreg {
 namespace {
-
-bool is_written(const c10::Argument& argument) {
-  return argument.alias_info() != nullptr && argument.alias_info()->isWrite();
-}
 
 bool wants_generator(const c10::Argument& argument) {
   const auto& type = argument.real_type();
@@ -41,34 +39,34 @@ DeviceIndex device_without_tensors(const c10::IValue* arguments, size_t count) {
   return current_device();
 }
 
-c10::IValue host_argument(HostView& view, const c10::Argument& declared, c10::IValue value) {
+c10::IValue host_argument(HostView& view, const c10::Argument& declared, const c10::IValue& value) {
   if (value.isTensor()) {
-    return view.view(std::move(value).toTensor(), is_written(declared));
+    return view.view(value.toTensor(), is_written(declared));
   }
   if (value.isTensorList()) {
-    const bool written = is_written(declared);
-    const auto tensors = value.toTensorVector();
+    const auto tensors = value.toListRef();
     c10::List<at::Tensor> host;
     host.reserve(tensors.size());
-    for (const auto& tensor : tensors) {
-      host.push_back(view.view(tensor, written));
+    for (const c10::IValue& tensor : tensors) {
+      host.push_back(view.view(tensor.toTensor(), is_written(declared)));
     }
     return host;
   }
   if (value.isOptionalTensorList()) {
     c10::List<std::optional<at::Tensor>> host;
-    for (const std::optional<at::Tensor>& tensor : value.toOptionalTensorList()) {
+    for (const c10::IValue& tensor : value.toListRef()) {
       host.push_back(
-          tensor.has_value() ? std::optional<at::Tensor>(view.view(*tensor, is_written(declared))) : std::nullopt);
+          tensor.isNone() ? std::nullopt
+                          : std::optional<at::Tensor>(view.view(tensor.toTensor(), is_written(declared))));
     }
     return host;
   }
   if (value.isGenerator()) {
     return value.toGenerator().device().is_privateuseone() ? c10::IValue(inner_cpu_generator(value.toGenerator()))
-                                                           : std::move(value);
+                                                           : value;
   }
   if (value.isDevice()) {
-    return value.toDevice().is_privateuseone() ? c10::IValue(c10::Device(c10::DeviceType::CPU)) : std::move(value);
+    return value.toDevice().is_privateuseone() ? c10::IValue(c10::Device(c10::DeviceType::CPU)) : value;
   }
   if (value.isNone() && wants_generator(declared)) {
     // Otherwise the kernel would draw from the CPU's default generator, and openreg's seed would mean nothing.
@@ -79,12 +77,15 @@ c10::IValue host_argument(HostView& view, const c10::Argument& declared, c10::IV
 
 c10::IValue adopted_result(HostView& view, c10::IValue value) {
   if (value.isTensor()) {
-    return view.adopt(value.toTensor());
+    return view.adopt(std::move(value).toTensor());
   }
   if (value.isTensorList()) {
+    auto tensors = value.toTensorVector();
+    value = c10::IValue();
     c10::List<at::Tensor> adopted;
-    for (const at::Tensor& tensor : value.toTensorList()) {
-      adopted.push_back(view.adopt(tensor));
+    adopted.reserve(tensors.size());
+    for (at::Tensor& tensor : tensors) {
+      adopted.push_back(view.adopt(std::move(tensor)));
     }
     return adopted;
   }
@@ -111,9 +112,13 @@ void operator_fallback(const c10::OperatorHandle& op, c10::DispatchKeySet /*keys
     device = device_without_tensors(arguments, count);
   }
 
-  HostView view(schema.name(), device);
+  // The arguments live here while the stack holds their views.
+  c10::SmallVector<c10::IValue, 8> originals;
+  originals.reserve(count);
+  HostView view(schema.name(), device, count);
   for (size_t i = 0; i < count; ++i) {
-    arguments[i] = host_argument(view, declared[i], std::move(arguments[i]));
+    originals.push_back(std::exchange(arguments[i], c10::IValue()));
+    arguments[i] = host_argument(view, declared[i], originals.back());
   }
   {
     const c10::impl::ExcludeDispatchKeyGuard below(kAboveKernels);
@@ -130,31 +135,6 @@ namespace {
 TORCH_LIBRARY_IMPL(_, PrivateUse1, m) {
   m.fallback(torch::CppFunction::makeFromBoxedFunction<&operator_fallback>());
 }
-
-// Operators that PyTorch would take apart before they reach the fallback are better handed to the CPU whole:
-// structured operators (`add.Tensor` would run its shape function here, allocate, and come back as `add.out`), and
-// convolution (whose parts have no CPU kernels for this key). Read from the dispatcher, so that it is right for any
-// version of PyTorch.
-const torch::Library* const whole_operators [[maybe_unused]] = [] {
-  auto* library = new torch::Library( // leaked: unloading would unregister during exit
-      torch::Library::IMPL, "aten", c10::DispatchKey::PrivateUse1, __FILE__, __LINE__);
-  const auto hand_over = [library](const c10::OperatorName& name) {
-    const std::string qualified =
-        name.overload_name.empty() ? name.name : name.name + "." + name.overload_name;
-    library->impl(qualified.c_str(), torch::CppFunction::makeFromBoxedFunction<&operator_fallback>());
-  };
-  auto& dispatcher = c10::Dispatcher::singleton();
-  for (const auto& name : dispatcher.getAllOpNamesForDispatchKey(c10::DispatchKey::CPU)) {
-    const auto op = dispatcher.findOp(name);
-    if (op.has_value() && op->hasSchema() && name.getNamespace() == "aten" &&
-        op->hasKernelForDispatchKey(c10::DispatchKey::CompositeExplicitAutogradNonFunctional)) {
-      hand_over(name);
-    }
-  }
-  hand_over({"aten::convolution", ""});
-  hand_over({"aten::convolution_backward", ""});
-  return library;
-}();
 
 } // namespace
 

@@ -5,6 +5,7 @@
 #include <openreg/openreg.h>
 
 #include <cstring>
+#include <typeinfo>
 #include <vector>
 
 #include "shim/device_allocator.h"
@@ -37,6 +38,23 @@ class ViewImpl final : public c10::TensorImpl {
 
  private:
   const c10::DispatchKeySet cpu_keys_;
+};
+
+// Reaches what a TensorImpl keeps to itself and its descendants.
+class OpenregKeys final : public c10::TensorImpl {
+ public:
+  OpenregKeys() = delete;
+
+  // The keys that PyTorch gives a tensor depend on inference mode, which `impl` was made in too: so only what differs
+  // between a CPU tensor and an openreg tensor is exchanged.
+  static void put_on(c10::TensorImpl& impl, c10::Device device) {
+    constexpr auto cpu = c10::BackendComponent::CPUBit;
+    constexpr auto openreg = c10::BackendComponent::PrivateUse1Bit;
+    impl.*(&OpenregKeys::key_set_) =
+        (impl.key_set().remove_backend(cpu) - c10::getAutocastRelatedKeySetFromBackend(cpu)) |
+        c10::DispatchKeySet(openreg) | c10::getAutocastRelatedKeySetFromBackend(openreg);
+    impl.*(&OpenregKeys::device_opt_) = device;
+  }
 };
 
 struct Wrappers {
@@ -140,7 +158,8 @@ at::Tensor tensor_over(c10::Storage storage, const at::Tensor& like) {
   return tensor;
 }
 
-HostView::HostView(const std::string& name, DeviceIndex device) : name_(name), device_(-1) {
+HostView::HostView(const std::string& name, DeviceIndex device, size_t tensors) : name_(name), device_(-1) {
+  tensors_.reserve(tensors);
   if (device >= 0) {
     use_device(device);
   }
@@ -199,39 +218,40 @@ void HostView::use_device(DeviceIndex device) {
   }
 }
 
-HostView::TensorEntry* HostView::find_tensor(const c10::TensorImpl* original) {
-  if (tensors_.size() <= kLinearSearch) {
-    for (auto& entry : tensors_) {
-      if (entry.original.unsafeGetTensorImpl() == original) {
+template <class Entries, class Key>
+auto HostView::find(Entries& entries, std::unique_ptr<Index>& index, const void* original, Key key)
+    -> decltype(entries.data()) {
+  if (C10_LIKELY(entries.size() <= kLinearSearch)) {
+    for (auto& entry : entries) {
+      if (key(entry) == original) {
         return &entry;
       }
     }
     return nullptr;
   }
-  for (size_t i = tensor_index_.size(); i < tensors_.size(); ++i) {
-    tensor_index_.emplace(tensors_[i].original.unsafeGetTensorImpl(), i);
+  if (index == nullptr) {
+    index = std::make_unique<Index>();
   }
-  const auto found = tensor_index_.find(original);
-  return found == tensor_index_.end() ? nullptr : &tensors_[found->second];
+  for (size_t i = index->size(); i < entries.size(); ++i) {
+    index->emplace(key(entries[i]), i);
+  }
+  const auto found = index->find(original);
+  return found == index->end() ? nullptr : &entries[found->second];
+}
+
+HostView::TensorEntry* HostView::find_tensor(const c10::TensorImpl* original) {
+  return find(tensors_, tensor_index_, original, [](const TensorEntry& entry) -> const void* {
+    return entry.original->unsafeGetTensorImpl();
+  });
 }
 
 HostView::StorageEntry* HostView::find_storage(const c10::StorageImpl* original) {
-  if (storages_.size() <= kLinearSearch) {
-    for (auto& entry : storages_) {
-      if (entry.original == original) {
-        return &entry;
-      }
-    }
-    return nullptr;
-  }
-  for (size_t i = storage_index_.size(); i < storages_.size(); ++i) {
-    storage_index_.emplace(storages_[i].original, i);
-  }
-  const auto found = storage_index_.find(original);
-  return found == storage_index_.end() ? nullptr : &storages_[found->second];
+  return find(storages_, storage_index_, original, [](const StorageEntry& entry) -> const void* {
+    return entry.original;
+  });
 }
 
-at::Tensor HostView::view(at::Tensor tensor, bool written) {
+const at::Tensor& HostView::view(const at::Tensor& tensor, bool written) {
   if (!tensor.defined() || !tensor.is_privateuseone()) {
     return tensor;
   }
@@ -251,9 +271,8 @@ at::Tensor HostView::view(at::Tensor tensor, bool written) {
   const DeviceIndex device = tensor.device().index();
   use_device(device);
   auto storage = host_storage(tensor.storage(), device, written);
-  at::Tensor host = make_host_tensor(*tensor.unsafeGetTensorImpl(), std::move(storage));
-  tensors_.push_back({std::move(tensor), host, written});
-  return host;
+  tensors_.push_back({&tensor, make_host_tensor(*tensor.unsafeGetTensorImpl(), std::move(storage)), written});
+  return tensors_.back().host;
 }
 
 c10::intrusive_ptr<c10::StorageImpl> HostView::host_storage(
@@ -336,11 +355,11 @@ void HostView::write_storage_back(StorageEntry& entry) {
 }
 
 void HostView::write_metadata_back(const TensorEntry& entry) {
-  auto* original = entry.original.unsafeGetTensorImpl();
+  auto* original = entry.original->unsafeGetTensorImpl();
   const auto* host = entry.host.unsafeGetTensorImpl();
   if (entry.written && metadata_differs(*original, *host)) {
     original->set_sizes_and_strides(host->sizes(), host->strides(), host->storage_offset());
-    set_lazy_bits(entry.original, *host);
+    set_lazy_bits(*entry.original, *host);
   }
 }
 
@@ -375,14 +394,28 @@ c10::intrusive_ptr<c10::StorageImpl> HostView::adopt_storage(c10::StorageImpl& s
   return adopted;
 }
 
-at::Tensor HostView::adopt(const at::Tensor& result) {
+// Turns a fresh CPU tensor, which nobody else refers to, into the openreg tensor of the same memory.
+bool HostView::make_over(const at::Tensor& result) {
+  auto* impl = result.unsafeGetTensorImpl();
+  auto* storage = result.storage().unsafeGetStorageImpl();
+  if (result.use_count() != 1 || result.storage().use_count() != 1 || typeid(*impl) != typeid(c10::TensorImpl) ||
+      impl->autograd_meta() != nullptr || !storage->resizable()) {
+    return false;
+  }
+  storage->set_data_ptr_noswap(device_data(storage->_mutable_data_ptr_no_checks(), storage->nbytes(), device_));
+  storage->set_allocator(&device_allocator());
+  OpenregKeys::put_on(*impl, storage->device());
+  return true;
+}
+
+at::Tensor HostView::adopt(at::Tensor&& result) {
   if (!result.defined() || result.is_privateuseone()) {
-    return result;
+    return std::move(result);
   }
   const auto* impl = result.unsafeGetTensorImpl();
   for (const auto& entry : tensors_) {
     if (entry.host.unsafeGetTensorImpl() == impl) {
-      return entry.original;
+      return *entry.original;
     }
   }
   TORCH_CHECK_NOT_IMPLEMENTED(
@@ -395,6 +428,9 @@ at::Tensor HostView::adopt(const at::Tensor& result) {
     if (entry.host.get() == storage) {
       return tensor_over(c10::Storage(c10::intrusive_ptr<c10::StorageImpl>::reclaim_copy(entry.original)), result);
     }
+  }
+  if (make_over(result)) {
+    return std::move(result);
   }
   auto adopted = tensor_over(c10::Storage(adopt_storage(*storage)), result);
   if (impl->is_wrapped_number()) {

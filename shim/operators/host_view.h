@@ -14,6 +14,7 @@
 #include "shim/operators/host_allocations.h"
 #include "shim/operators/ways.h"
 
+#include <memory>
 #include <optional>
 #include <string>
 #include <unordered_map>
@@ -28,23 +29,26 @@ inline const c10::DispatchKeySet kAboveKernels =
 class HostView {
  public:
   // `device`: where fresh results go and, aliased, where the kernel's allocations come from. -1: taken from the first
-  // tensor that view() sees. `name` is counted where a call is staged; it must outlive this object.
-  HostView(const std::string& name, DeviceIndex device);
+  // tensor that view() sees. `name` is counted where a call is staged; it must outlive this object. `tensors`: as many
+  // view()s may follow without invalidating what they return.
+  HostView(const std::string& name, DeviceIndex device, size_t tensors);
   ~HostView(); // without finish(), as after an exception: metadata is not written back
 
   HostView(const HostView&) = delete;
   HostView& operator=(const HostView&) = delete;
 
   // The CPU tensor of an openreg tensor; any other tensor is returned as it is. Waits for the current stream of the
-  // tensor's device. `written`: the kernel changes the tensor's data or metadata. Keeps `tensor` alive.
-  at::Tensor view(at::Tensor tensor, bool written);
+  // tensor's device. `written`: the kernel changes the tensor's data or metadata. Borrows `tensor`, which must live as
+  // long as this object: a second reference to a tensor that Python knows would cost its lock.
+  const at::Tensor& view(const at::Tensor& tensor, bool written);
 
   // After the kernel: takes over storages that it resized, copies staged data back and writes changed sizes back.
   void finish();
 
   // A result of the kernel as an openreg tensor: the tensor that it is a view() of, a view of that tensor's storage,
-  // or a new tensor whose memory is the device's. After finish(). CPU scalars that were passed in stay as they are.
-  at::Tensor adopt(const at::Tensor& result);
+  // or a tensor whose memory is the device's: `result` itself, made over, where nobody else has it. After finish(). CPU
+  // scalars that were passed in stay as they are.
+  at::Tensor adopt(at::Tensor&& result);
 
   DeviceIndex device() const {
     return device_;
@@ -52,7 +56,7 @@ class HostView {
 
  private:
   struct StorageEntry {
-    c10::StorageImpl* original;                  // kept alive by a TensorEntry
+    c10::StorageImpl* original;                  // kept alive by a tensor that is viewed
     c10::intrusive_ptr<c10::StorageImpl> host;
     void* host_data;                             // what `host` held when the kernel started
     size_t size;
@@ -62,7 +66,7 @@ class HostView {
     bool written;
   };
   struct TensorEntry {
-    at::Tensor original;
+    const at::Tensor* original;
     at::Tensor host;
     bool written;
   };
@@ -71,12 +75,18 @@ class HostView {
     c10::intrusive_ptr<c10::StorageImpl> device;
   };
 
+  using Index = std::unordered_map<const void*, size_t>;
+
   TensorEntry* find_tensor(const c10::TensorImpl* original);
   StorageEntry* find_storage(const c10::StorageImpl* original);
+  template <class Entries, class Key>
+  static auto find(Entries& entries, std::unique_ptr<Index>& index, const void* original, Key key)
+      -> decltype(entries.data());
   c10::intrusive_ptr<c10::StorageImpl> host_storage(const c10::Storage& storage, DeviceIndex device, bool written);
   void write_storage_back(StorageEntry& entry);
   static void write_metadata_back(const TensorEntry& entry);
   c10::intrusive_ptr<c10::StorageImpl> adopt_storage(c10::StorageImpl& storage);
+  bool make_over(const at::Tensor& result);
   c10::DataPtr device_data(c10::DataPtr& data, size_t size, DeviceIndex device);
   void use_device(DeviceIndex device);
 
@@ -89,8 +99,8 @@ class HostView {
   c10::SmallVector<StorageEntry, 6> storages_;
   c10::SmallVector<TensorEntry, 6> tensors_;
   // Positions by original, kept once there are too many entries for a linear search (foreach operators).
-  std::unordered_map<const void*, size_t> tensor_index_;
-  std::unordered_map<const void*, size_t> storage_index_;
+  std::unique_ptr<Index> tensor_index_;
+  std::unique_ptr<Index> storage_index_;
   c10::SmallVector<DeviceIndex, 2> devices_; // whose current streams were waited for
   c10::SmallVector<Adopted, 2> adopted_;
 };
