@@ -1,0 +1,166 @@
+/* gpu.h: the CUDA and HIP drivers' own structures and functions. Internal to drivers/gpu.
+ *
+ * A slot of the table does its work between openreg_gpu_enter() and openreg_gpu_leave(), which make a device the
+ * calling thread's and give back what was current before. Streams are the vendor's own handles. No lock is held while
+ * the vendor is called. */
+#ifndef OPENREG_DRIVERS_GPU_GPU_H
+#define OPENREG_DRIVERS_GPU_GPU_H
+
+#include <stdatomic.h>
+#include <stdbool.h>
+
+#include <openreg/driver.h>
+
+#include "gpu_names.h"
+
+#define OPENREG_GPU_MAX_DEVICES 127
+
+/* Whether one device reaches another's memory: openreg_instance_s.peers. */
+#define OPENREG_GPU_PEER_UNKNOWN 0
+#define OPENREG_GPU_PEER_ENABLED 1
+#define OPENREG_GPU_PEER_STAGED 2 /* the hardware can't; the vendor copies through host memory */
+#define OPENREG_GPU_PEER_BY_US 3  /* nor does the vendor; gpu_peer.c copies through host memory */
+
+typedef struct openreg_gpu_device {
+    atomic_int lost;          /* the vendor's number of the error that ended it, 0 if it lives */
+    atomic_uintptr_t context; /* CUDA: the primary context, once retained; HIP: 1 once used */
+} openreg_gpu_device;
+
+struct openreg_instance_s {
+    const openreg_host *host;
+    int32_t device_count;
+    openreg_gpu_device *devices;
+    atomic_uchar *peers;   /* [from * device_count + to], OPENREG_GPU_PEER_* */
+    atomic_uchar *touched; /* [owner * device_count + other]: a stream of `other` has worked on memory of `owner` */
+};
+
+struct openreg_driver_event_s {
+    int32_t device;
+    bool timed;
+    GPU(Event_t) native;
+};
+
+/* A stretch of work of one thread on one device. */
+typedef struct openreg_gpu_scope {
+    openreg_instance instance;
+    int32_t device;
+    openreg_gpu_code pending; /* the thread's last error before, somebody else's */
+    int previous;             /* HIP: the device to return to */
+    bool switched;
+} openreg_gpu_scope;
+
+#define OPENREG_GPU_RETURN_NOT_OK(expression)                                                                         \
+    do {                                                                                                              \
+        const openreg_status not_ok_status = (expression);                                                            \
+        if (not_ok_status != OPENREG_OK)                                                                              \
+            return not_ok_status;                                                                                     \
+    } while (0)
+
+/* ---- gpu_error.c ---- */
+
+/* OPENREG_OK, or the status of a vendor's error, which is set as this thread's error with the vendor's function, name
+ * and text, the device and advice. Takes back the vendor's own note of the error, where the scope's call made it. */
+#define OPENREG_GPU_TRY(scope, name, ...)                                                                             \
+    openreg_gpu_check((scope), GPU_CALL(name)(__VA_ARGS__), GPU_NAME(name))
+openreg_status openreg_gpu_check(const openreg_gpu_scope *scope, openreg_gpu_code code, const char *function);
+/* For the answer of a query: *done is 0 for NotReady, which is no error. */
+openreg_status openreg_gpu_check_ready(const openreg_gpu_scope *scope, openreg_gpu_code code, const char *function,
+                                       int32_t *done);
+/* openreg_gpu_check() without a device: in open(), where there is no instance. */
+openreg_status openreg_gpu_fail_plain(const openreg_host *host, openreg_gpu_code code, const char *function);
+/* The vendor's name of an error; never NULL. */
+const char *openreg_gpu_error_name(openreg_gpu_code code);
+/* For answers that are no errors, as NotReady. */
+void openreg_gpu_forget(const openreg_gpu_scope *scope, openreg_gpu_code code);
+bool openreg_gpu_is_lost(openreg_instance instance, int32_t dev);
+/* E_DEVICE_LOST if the device is lost. */
+openreg_status openreg_gpu_refuse_lost(openreg_instance instance, int32_t dev);
+
+/* ---- gpu_library.c, gpu_library_cuda.c, gpu_library_hip.c ---- */
+
+/* Makes the vendor's functions callable. E_NO_DEVICE: the library or the kernel's driver is not installed;
+ * E_INCOMPATIBLE: the library lacks a function, or is older than what this driver was built against. May be called
+ * again. */
+openreg_status openreg_gpu_library_open(const openreg_host *host);
+/* Compares what the vendor's `function` answered, `code` and the version `found`; `scale` as openreg_version_ok(). */
+openreg_status openreg_gpu_version_check(const openreg_host *host, openreg_gpu_code code, const char *function,
+                                         int found, int built, int scale);
+
+/* ---- gpu_context_cuda.c, gpu_context_hip.c ---- */
+
+/* What the context functions need of the vendor's library. */
+openreg_status openreg_gpu_context_open(const openreg_host *host);
+/* Makes the device the calling thread's, and makes its context if it has none. On failure nothing is to be left. */
+openreg_status openreg_gpu_enter(openreg_gpu_scope *scope, openreg_instance instance, int32_t dev);
+/* The same for questions that need no context, which it doesn't make; also of a device that is lost. */
+openreg_status openreg_gpu_look(openreg_gpu_scope *scope, openreg_instance instance, int32_t dev);
+/* The same to wait for the device's work. *is_idle: there can be none, as the device has no context, and to ask would
+ * make one; then there is nothing to be left. */
+openreg_status openreg_gpu_enter_to_wait(openreg_gpu_scope *scope, openreg_instance instance, int32_t dev,
+                                         bool *is_idle);
+/* Gives the thread back what was current before. Cannot fail as far as the caller is concerned: it logs. */
+void openreg_gpu_leave(const openreg_gpu_scope *scope);
+/* Whether the device has a context; never makes one. */
+openreg_status openreg_gpu_is_active(openreg_instance instance, int32_t dev, bool *out);
+/* The same for work that belongs to no device: in this thread's if it can be, else in one with a context, else in the
+ * first. With `is_idle`, rather than make a context it says that no device has one. */
+openreg_status openreg_gpu_enter_any(openreg_gpu_scope *scope, openreg_instance instance, bool *is_idle);
+
+/* ---- gpu_properties_cuda.c, gpu_properties_hip.c ---- */
+
+/* Name, UUID, memory and priorities, in the vendor's way; *out has the capability already. Makes no context. */
+openreg_status openreg_gpu_read_properties(const openreg_gpu_scope *scope, openreg_device_info *out);
+
+/* ---- gpu_peer.c ---- */
+
+/* Waits for all work on memory of the device, on whatever device's streams. */
+openreg_status openreg_gpu_peer_await(openreg_instance instance, int32_t owner);
+openreg_status openreg_gpu_peer_copy(openreg_instance instance, void *dst, int32_t dst_dev, const void *src,
+                                     int32_t src_dev, uint64_t size, int32_t stream_dev, openreg_driver_stream stream);
+
+/* ---- the slots ---- */
+
+openreg_status openreg_gpu_device_count(openreg_instance, int32_t *out);
+openreg_status openreg_gpu_device_info(openreg_instance, int32_t dev, openreg_device_info *inout);
+openreg_status openreg_gpu_device_sync(openreg_instance, int32_t dev);
+openreg_status openreg_gpu_device_active(openreg_instance, int32_t dev, int32_t *out);
+openreg_status openreg_gpu_device_bind(openreg_instance, int32_t dev);
+
+openreg_status openreg_gpu_mem_alloc(openreg_instance, int32_t dev, uint64_t size, openreg_driver_stream, void **out);
+openreg_status openreg_gpu_mem_free(openreg_instance, int32_t dev, void *ptr, openreg_driver_stream);
+openreg_status openreg_gpu_mem_info(openreg_instance, int32_t dev, uint64_t *free_bytes, uint64_t *total);
+openreg_status openreg_gpu_host_alloc(openreg_instance, uint64_t size, void **out);
+openreg_status openreg_gpu_host_free(openreg_instance, void *ptr);
+openreg_status openreg_gpu_pointer_info(openreg_instance, const void *ptr, int32_t *dev, uint32_t *kind);
+
+openreg_status openreg_gpu_copy(openreg_instance, void *dst, int32_t dst_dev, const void *src, int32_t src_dev,
+                                uint64_t size, int32_t stream_dev, openreg_driver_stream stream);
+openreg_status openreg_gpu_fill(openreg_instance, int32_t dev, void *dst, uint8_t value, uint64_t size,
+                                openreg_driver_stream);
+
+openreg_status openreg_gpu_stream_create(openreg_instance, int32_t dev, uint32_t flags, int32_t priority,
+                                         openreg_driver_stream *out);
+openreg_status openreg_gpu_stream_destroy(openreg_instance, int32_t dev, openreg_driver_stream);
+openreg_status openreg_gpu_stream_query(openreg_instance, int32_t dev, openreg_driver_stream, int32_t *done);
+openreg_status openreg_gpu_stream_sync(openreg_instance, int32_t dev, openreg_driver_stream);
+openreg_status openreg_gpu_stream_wait(openreg_instance, int32_t dev, openreg_driver_stream, openreg_driver_event);
+openreg_status openreg_gpu_stream_native(openreg_instance, int32_t dev, openreg_driver_stream, void **out);
+
+openreg_status openreg_gpu_event_create(openreg_instance, int32_t dev, uint32_t flags, openreg_driver_event *out);
+openreg_status openreg_gpu_event_destroy(openreg_instance, openreg_driver_event);
+openreg_status openreg_gpu_event_record(openreg_instance, int32_t dev, openreg_driver_event, openreg_driver_stream);
+openreg_status openreg_gpu_event_query(openreg_instance, openreg_driver_event, int32_t *done);
+openreg_status openreg_gpu_event_sync(openreg_instance, openreg_driver_event);
+openreg_status openreg_gpu_event_elapsed(openreg_instance, openreg_driver_event start, openreg_driver_event end,
+                                         double *ms);
+/* An event with the vendor's flags. `handle`: opens another process's event instead. */
+openreg_status openreg_gpu_event_make(openreg_instance, int32_t dev, unsigned flags,
+                                      const GPU(IpcEventHandle_t) * handle, openreg_driver_event *out);
+
+openreg_status openreg_gpu_probe(const openreg_host *host, const openreg_option *options, size_t n, int32_t *count);
+openreg_status openreg_gpu_describe(const openreg_host *host, const openreg_option *options, size_t n,
+                                    const char *topology, int32_t capacity, openreg_device_info *infos, uint8_t *peers,
+                                    int32_t *count);
+const void *openreg_gpu_extension(openreg_instance, const char *name, uint32_t version);
+
+#endif

@@ -1,0 +1,88 @@
+/* gpu_context_hip.c: the calling thread's device in HIP (gpu.h). hipSetDevice() only notes the device for the thread,
+ * and makes no context: a device becomes active by its first work. So it is the way there and the way back.
+ *
+ * Whether a device is active is the driver's own knowledge or the vendor's word. Older versions say so of the current
+ * device alone, so that no wait is left out because of a "no", and nothing else depends on one: in HIP a context is no
+ * more than a queue. */
+#include "gpu.h"
+
+openreg_status
+openreg_gpu_context_open(const openreg_host *host)
+{
+    (void)host;
+    return OPENREG_OK;
+}
+
+openreg_status
+openreg_gpu_enter(openreg_gpu_scope *scope, openreg_instance instance, int32_t dev)
+{
+    OPENREG_GPU_RETURN_NOT_OK(openreg_gpu_refuse_lost(instance, dev));
+    OPENREG_GPU_RETURN_NOT_OK(openreg_gpu_look(scope, instance, dev));
+    atomic_store_explicit(&instance->devices[dev].context, 1, memory_order_relaxed);
+    return OPENREG_OK;
+}
+
+openreg_status
+openreg_gpu_look(openreg_gpu_scope *scope, openreg_instance instance, int32_t dev)
+{
+    *scope = (openreg_gpu_scope){.instance = instance, .device = dev, .pending = GPU_CALL(PeekAtLastError)()};
+    OPENREG_GPU_RETURN_NOT_OK(OPENREG_GPU_TRY(scope, GetDevice, &scope->previous));
+    if (scope->previous != dev) {
+        OPENREG_GPU_RETURN_NOT_OK(OPENREG_GPU_TRY(scope, SetDevice, dev));
+        scope->switched = true;
+    }
+    return OPENREG_OK;
+}
+
+void
+openreg_gpu_leave(const openreg_gpu_scope *scope)
+{
+    if (!scope->switched)
+        return;
+    const openreg_gpu_code code = GPU_CALL(SetDevice)(scope->previous);
+    if (code != GPU(Success)) {
+        const openreg_host *const host = scope->instance->host;
+        char text[128];
+        (void)snprintf(text, sizeof text, "hipSetDevice(%d): error %d: this thread stays on device %d",
+                       scope->previous, (int)code, scope->device);
+        host->log(host->ctx, OPENREG_LOG_ERROR, text);
+    }
+}
+
+openreg_status
+openreg_gpu_is_active(openreg_instance instance, int32_t dev, bool *out)
+{
+    if (atomic_load_explicit(&instance->devices[dev].context, memory_order_relaxed) != 0) {
+        *out = true;
+        return OPENREG_OK;
+    }
+    const openreg_gpu_scope scope = {.instance = instance, .device = dev, .pending = GPU_CALL(PeekAtLastError)()};
+    unsigned flags = 0;
+    int active = 0;
+    OPENREG_GPU_RETURN_NOT_OK(OPENREG_GPU_TRY(&scope, DevicePrimaryCtxGetState, dev, &flags, &active));
+    *out = active != 0;
+    return OPENREG_OK;
+}
+
+openreg_status
+openreg_gpu_enter_to_wait(openreg_gpu_scope *scope, openreg_instance instance, int32_t dev, bool *is_idle)
+{
+    *is_idle = false;
+    OPENREG_GPU_RETURN_NOT_OK(openreg_gpu_refuse_lost(instance, dev));
+    return openreg_gpu_look(scope, instance, dev);
+}
+
+openreg_status
+openreg_gpu_enter_any(openreg_gpu_scope *scope, openreg_instance instance, bool *is_idle)
+{
+    int own = 0;
+    int32_t dev = 0;
+    if (GPU_CALL(GetDevice)(&own) == GPU(Success) && own < instance->device_count)
+        dev = own;
+    for (int32_t i = 0; i < instance->device_count && openreg_gpu_is_lost(instance, dev); ++i)
+        dev = i;
+    if (is_idle != NULL)
+        *is_idle = false;
+    OPENREG_GPU_RETURN_NOT_OK(openreg_gpu_refuse_lost(instance, dev));
+    return openreg_gpu_look(scope, instance, dev);
+}

@@ -1,0 +1,113 @@
+/* gpu_driver.c: the table of the CUDA and of the HIP driver, open and close. */
+#include "gpu.h"
+
+#include <stdlib.h>
+
+/* Memory of the instance and of all that belongs to it. */
+static openreg_instance
+make_instance(const openreg_host *host, int32_t count)
+{
+    const size_t pairs = (size_t)count * (size_t)count;
+    openreg_instance instance = calloc(1, sizeof *instance);
+    openreg_gpu_device *const devices = calloc((size_t)count, sizeof *devices);
+    atomic_uchar *const matrices = calloc(2 * pairs, sizeof *matrices);
+    if (instance == NULL || devices == NULL || matrices == NULL) {
+        free(instance);
+        free(devices);
+        free(matrices);
+        return NULL;
+    }
+    instance->host = host;
+    instance->device_count = count;
+    instance->devices = devices;
+    instance->peers = matrices;
+    instance->touched = matrices + pairs;
+    return instance;
+}
+
+static openreg_status
+gpu_close(openreg_instance instance)
+{
+    free(instance->peers); /* `touched` too */
+    free(instance->devices);
+    free(instance);
+    return OPENREG_OK;
+}
+
+static openreg_status
+count_devices(const openreg_host *host, int32_t *out)
+{
+    int count = 0; /* some versions write nothing on failure */
+    const openreg_gpu_code code = GPU_CALL(GetDeviceCount)(&count);
+    if (code != GPU(Success))
+        return openreg_gpu_fail_plain(host, code, GPU_NAME(GetDeviceCount));
+    if (count <= 0)
+        return openreg_fail(host, OPENREG_E_NO_DEVICE, 0, GPU_NAME(GetDeviceCount) " finds no devices");
+    *out = count < OPENREG_GPU_MAX_DEVICES ? (int32_t)count : OPENREG_GPU_MAX_DEVICES;
+    return OPENREG_OK;
+}
+
+static openreg_status
+gpu_open(const openreg_host *host, const openreg_option *options, size_t n, openreg_instance *out)
+{
+    (void)options; /* none so far; the runtime keeps visible_devices and the like to itself */
+    (void)n;
+    int32_t count = 0;
+    OPENREG_GPU_RETURN_NOT_OK(openreg_gpu_library_open(host));
+    OPENREG_GPU_RETURN_NOT_OK(count_devices(host, &count));
+    OPENREG_GPU_RETURN_NOT_OK(openreg_gpu_context_open(host));
+    openreg_instance instance = make_instance(host, count);
+    if (instance == NULL)
+        return openreg_fail(host, OPENREG_E_NOMEM, 0, "no host memory for %d devices", count);
+    *out = instance;
+    return OPENREG_OK;
+}
+
+__attribute__((visibility("default"))) openreg_status openreg_driver_query_v1(const openreg_host *host,
+                                                                              const openreg_driver **out);
+
+openreg_status
+openreg_driver_query_v1(const openreg_host *host, const openreg_driver **out)
+{
+    static const openreg_driver table = {
+        .struct_size = sizeof(openreg_driver),
+        .abi_minor = OPENREG_ABI_MINOR,
+        .name = GPU_DRIVER_NAME,
+        .version = GPU_DRIVER_VERSION,
+        .torch_device_type = "cuda", /* PyTorch's build for HIP calls its devices so too */
+        .caps = 0,                   /* device memory may fault on the host's access or not: the vendors don't say */
+        .open = gpu_open,
+        .close = gpu_close,
+        .device_count = openreg_gpu_device_count,
+        .mem_alloc = openreg_gpu_mem_alloc,
+        .mem_free = openreg_gpu_mem_free,
+        .copy = openreg_gpu_copy,
+        .device_sync = openreg_gpu_device_sync,
+        .device_info = openreg_gpu_device_info,
+        .fill = openreg_gpu_fill,
+        .stream_create = openreg_gpu_stream_create,
+        .stream_destroy = openreg_gpu_stream_destroy,
+        .stream_query = openreg_gpu_stream_query,
+        .stream_sync = openreg_gpu_stream_sync,
+        .stream_wait = openreg_gpu_stream_wait,
+        .event_create = openreg_gpu_event_create,
+        .event_destroy = openreg_gpu_event_destroy,
+        .event_record = openreg_gpu_event_record,
+        .event_query = openreg_gpu_event_query,
+        .event_sync = openreg_gpu_event_sync,
+        .probe = openreg_gpu_probe,
+        .device_active = openreg_gpu_device_active,
+        .device_bind = openreg_gpu_device_bind,
+        .pointer_info = openreg_gpu_pointer_info,
+        .host_alloc = openreg_gpu_host_alloc,
+        .host_free = openreg_gpu_host_free,
+        .mem_info = openreg_gpu_mem_info,
+        .event_elapsed = openreg_gpu_event_elapsed,
+        .stream_native = openreg_gpu_stream_native,
+        .extension = openreg_gpu_extension,
+        .describe = openreg_gpu_describe,
+    };
+    (void)host;
+    *out = &table;
+    return OPENREG_OK;
+}

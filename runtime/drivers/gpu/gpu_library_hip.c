@@ -1,0 +1,76 @@
+/* gpu_library_hip.c: HIP's runtime, found at run time. It promises that programs run with newer minor versions, not
+ * with older ones, so major and minor are compared, and the patch, which is a build number, is not. A newer major
+ * version has other structures, and is refused too: only the name without a version can lead to one. */
+#include "gpu.h"
+#include "gpu_system.h"
+
+#define MINOR_SCALE 100000
+#define MAJOR_SCALE 10000000
+#define LIBRARY "libamdhip64.so"
+#define LIBRARY_BUILT LIBRARY "." GPU_TEXT(HIP_VERSION_MAJOR)
+
+openreg_gpu_functions openreg_gpu_library;
+
+static openreg_status
+find_functions(const openreg_host *host, void *library, const char *soname)
+{
+    static const struct {
+        const char *name;
+        size_t offset;
+    } wanted[] = {
+#define WANTED(name) {GPU_NAME(name), offsetof(openreg_gpu_functions, GPU_JOIN(call_, name))},
+        OPENREG_GPU_FUNCTIONS(WANTED)
+#undef WANTED
+    };
+    openreg_gpu_functions functions;
+    for (size_t i = 0; i < sizeof wanted / sizeof wanted[0]; ++i)
+        if (!openreg_gpu_system_find(library, wanted[i].name, (char *)&functions + wanted[i].offset))
+            return openreg_fail(host, OPENREG_E_INCOMPATIBLE, 0,
+                                "Unable to load HIP. Is it installed? (%s lacks the function %s)", soname,
+                                wanted[i].name);
+    openreg_gpu_library = functions;
+    return OPENREG_OK;
+}
+
+static openreg_status
+load(const openreg_host *host)
+{
+    if (GPU_CALL(GetDeviceCount) != NULL)
+        return OPENREG_OK;
+    /* Asked first: the library takes 80 MB of memory to say the same. */
+    if (!openreg_gpu_system_exists("/dev/kfd") && !openreg_gpu_system_exists("/dev/dxg"))
+        return openreg_fail(host, OPENREG_E_NO_DEVICE, 0,
+                            "no AMD GPU can be used: there is neither /dev/kfd nor /dev/dxg, so the kernel's amdgpu "
+                            "driver is not loaded, or this container was not given the device");
+    static const char *const sonames[] = {LIBRARY_BUILT, LIBRARY};
+    char reasons[2][160];
+    for (size_t i = 0; i < sizeof sonames / sizeof sonames[0]; ++i) {
+        void *const library = openreg_gpu_system_open(sonames[i], reasons[i], sizeof reasons[i]);
+        if (library != NULL)
+            return find_functions(host, library, sonames[i]);
+    }
+    return openreg_fail(host, OPENREG_E_NO_DEVICE, 0, LIBRARY_BUILT " is not installed: %s; %s", reasons[0],
+                        reasons[1]);
+}
+
+static openreg_status
+check_major(const openreg_host *host, int found)
+{
+    if (found / MAJOR_SCALE == HIP_VERSION / MAJOR_SCALE)
+        return OPENREG_OK;
+    return openreg_fail(host, OPENREG_E_INCOMPATIBLE, 0,
+                        "Found HIP version %d, but torch_openreg was built against version %d, whose structures "
+                        "differ. Install " LIBRARY_BUILT ", or build torch_openreg for the HIP that is installed.",
+                        found, HIP_VERSION);
+}
+
+openreg_status
+openreg_gpu_library_open(const openreg_host *host)
+{
+    int found = 0;
+    OPENREG_GPU_RETURN_NOT_OK(load(host));
+    const openreg_gpu_code code = GPU_CALL(RuntimeGetVersion)(&found);
+    OPENREG_GPU_RETURN_NOT_OK(
+        openreg_gpu_version_check(host, code, GPU_NAME(RuntimeGetVersion), found, HIP_VERSION, MINOR_SCALE));
+    return check_major(host, found);
+}

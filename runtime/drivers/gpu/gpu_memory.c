@@ -1,0 +1,104 @@
+/* gpu_memory.c: device memory, pinned host memory, and whose an address is (gpu.h). Plain allocations: the runtime's
+ * cache sits above and asks for large segments. */
+#include "gpu.h"
+
+openreg_status
+openreg_gpu_mem_alloc(openreg_instance instance, int32_t dev, uint64_t size, openreg_driver_stream stream, void **out)
+{
+    (void)stream; /* usable on every stream at once */
+    openreg_gpu_scope scope;
+    OPENREG_GPU_RETURN_NOT_OK(openreg_gpu_enter(&scope, instance, dev));
+    void *memory = NULL;
+    const openreg_status status = OPENREG_GPU_TRY(&scope, Malloc, &memory, (size_t)size);
+    openreg_gpu_leave(&scope);
+    if (status == OPENREG_OK)
+        *out = memory;
+    return status;
+}
+
+openreg_status
+openreg_gpu_mem_free(openreg_instance instance, int32_t dev, void *ptr, openreg_driver_stream stream)
+{
+    (void)stream;
+    if (openreg_gpu_is_lost(instance, dev)) /* its memory went with it */
+        return OPENREG_OK;
+    /* The vendors' Free() mostly waits, but what for is not written down, and copies by another device's stream are not
+     * part of it. */
+    OPENREG_GPU_RETURN_NOT_OK(openreg_gpu_peer_await(instance, dev));
+    openreg_gpu_scope scope;
+    OPENREG_GPU_RETURN_NOT_OK(openreg_gpu_enter(&scope, instance, dev));
+    const openreg_status status = OPENREG_GPU_TRY(&scope, Free, ptr);
+    openreg_gpu_leave(&scope);
+    return status;
+}
+
+openreg_status
+openreg_gpu_mem_info(openreg_instance instance, int32_t dev, uint64_t *free_bytes, uint64_t *total)
+{
+    openreg_gpu_scope scope;
+    OPENREG_GPU_RETURN_NOT_OK(openreg_gpu_enter(&scope, instance, dev));
+    size_t free_now = 0;
+    size_t total_now = 0;
+    const openreg_status status = OPENREG_GPU_TRY(&scope, MemGetInfo, &free_now, &total_now);
+    openreg_gpu_leave(&scope);
+    if (status == OPENREG_OK) {
+        *free_bytes = free_now;
+        *total = total_now;
+    }
+    return status;
+}
+
+openreg_status
+openreg_gpu_host_alloc(openreg_instance instance, uint64_t size, void **out)
+{
+    openreg_gpu_scope scope;
+    OPENREG_GPU_RETURN_NOT_OK(openreg_gpu_enter_any(&scope, instance, NULL));
+    void *memory = NULL;
+    const openreg_status status = OPENREG_GPU_TRY(&scope, GPU_HOST_ALLOC, &memory, (size_t)size, GPU_HOST_PORTABLE);
+    openreg_gpu_leave(&scope);
+    if (status == OPENREG_OK)
+        *out = memory;
+    return status;
+}
+
+openreg_status
+openreg_gpu_host_free(openreg_instance instance, void *ptr)
+{
+    openreg_gpu_scope scope;
+    OPENREG_GPU_RETURN_NOT_OK(openreg_gpu_enter_any(&scope, instance, NULL));
+    const openreg_status status = OPENREG_GPU_TRY(&scope, GPU_HOST_FREE, ptr);
+    openreg_gpu_leave(&scope);
+    return status;
+}
+
+openreg_status
+openreg_gpu_pointer_info(openreg_instance instance, const void *ptr, int32_t *dev, uint32_t *kind)
+{
+    openreg_gpu_scope scope;
+    bool is_idle = false;
+    OPENREG_GPU_RETURN_NOT_OK(openreg_gpu_enter_any(&scope, instance, &is_idle));
+    if (is_idle) { /* without a context there is no memory */
+        *kind = OPENREG_POINTER_UNKNOWN;
+        return OPENREG_OK;
+    }
+    openreg_gpu_pointer attributes;
+    const openreg_gpu_code code = GPU_CALL(PointerGetAttributes)(&attributes, ptr);
+    openreg_status status = OPENREG_OK;
+    uint32_t found = OPENREG_POINTER_UNKNOWN;
+    if (code == GPU(ErrorInvalidValue)) { /* HIP's way to say so; CUDA gives a kind of its own */
+        openreg_gpu_forget(&scope, code);
+    } else {
+        status = openreg_gpu_check(&scope, code, GPU_NAME(PointerGetAttributes));
+        if (status == OPENREG_OK && GPU_POINTER_TYPE(attributes) == GPU(MemoryTypeDevice))
+            found = OPENREG_POINTER_DEVICE;
+        else if (status == OPENREG_OK && GPU_POINTER_TYPE(attributes) == GPU(MemoryTypeHost))
+            found = OPENREG_POINTER_HOST;
+    }
+    openreg_gpu_leave(&scope);
+    if (status != OPENREG_OK)
+        return status;
+    *kind = found;
+    if (found == OPENREG_POINTER_DEVICE)
+        *dev = attributes.device;
+    return OPENREG_OK;
+}

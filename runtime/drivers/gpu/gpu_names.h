@@ -1,0 +1,154 @@
+/* gpu_names.h: the vendor's names. One source is compiled for CUDA's runtime API and for HIP's, whose functions and
+ * constants differ by their prefix; the few that do not are listed here. Internal to drivers/gpu.
+ *
+ *   OPENREG_GPU_HIP unset                    CUDA; the runtime is linked in, and opens libcuda.so.1 itself
+ *   OPENREG_GPU_HIP, __HIP_PLATFORM_AMD__    HIP; libamdhip64 is opened by gpu_library_hip.c
+ *   OPENREG_GPU_HIP, __HIP_PLATFORM_NVIDIA__ HIP's names over CUDA's runtime, for tests of the HIP calls on NVIDIA
+ *
+ * Streams are the legacy ones: CUDA_API_PER_THREAD_DEFAULT_STREAM must not be defined. */
+#ifndef OPENREG_DRIVERS_GPU_NAMES_H
+#define OPENREG_DRIVERS_GPU_NAMES_H
+
+#if defined(CUDA_API_PER_THREAD_DEFAULT_STREAM) || defined(HIP_API_PER_THREAD_DEFAULT_STREAM)
+#error "the default stream must be the legacy one, which PyTorch's kernels use"
+#endif
+
+#if defined(OPENREG_GPU_HIP)
+#if defined(__HIP_PLATFORM_NVIDIA__)
+#include "gpu_hip_nvidia.h"
+#endif
+#include <hip/hip_runtime_api.h>
+#else
+#include <cuda_runtime_api.h>
+#endif
+
+#if defined(OPENREG_GPU_HIP) && defined(__HIP_PLATFORM_AMD__)
+#define OPENREG_GPU_CUDART 0
+#else
+#define OPENREG_GPU_CUDART 1 /* the functions behind the names are CUDA's */
+#endif
+
+#define GPU_JOIN(prefix, name) GPU_JOIN_EXPANDED(prefix, name)
+#define GPU_JOIN_EXPANDED(prefix, name) prefix##name
+#define GPU_TEXT(name) GPU_TEXT_EXPANDED(name)
+#define GPU_TEXT_EXPANDED(name) #name
+
+/* GPU(Malloc): the vendor's name. GPU_NAME(Malloc): the same as text. GPU_CALL(Malloc): what to call. */
+#if defined(OPENREG_GPU_HIP)
+#define GPU(name) GPU_JOIN(hip, name)
+#define GPU_NAME(name) "hip" GPU_TEXT(name)
+#define GPU_DRIVER_NAME "hip"
+#define GPU_VENDOR_TEXT "HIP"
+#define GPU_DRIVER_VERSION GPU_TEXT(HIP_VERSION_MAJOR) "." GPU_TEXT(HIP_VERSION_MINOR) "." GPU_TEXT(HIP_VERSION_PATCH)
+#else
+#define GPU(name) GPU_JOIN(cuda, name)
+#define GPU_NAME(name) "cuda" GPU_TEXT(name)
+#define GPU_DRIVER_NAME "cuda"
+#define GPU_VENDOR_TEXT "CUDA"
+#define GPU_DRIVER_VERSION GPU_TEXT(CUDART_VERSION)
+#endif
+
+/* What has another name, or another place, in the other vendor's API. */
+#if defined(OPENREG_GPU_HIP)
+#define GPU_HOST_ALLOC HostMalloc
+#define GPU_HOST_FREE HostFree
+#define GPU_HOST_PORTABLE hipHostMallocPortable
+typedef hipPointerAttribute_t openreg_gpu_pointer;
+#if HIP_VERSION_MAJOR >= 6
+#define GPU_POINTER_TYPE(attributes) ((attributes).type)
+#else
+#define GPU_POINTER_TYPE(attributes) ((attributes).memoryType)
+#endif
+#else
+#define GPU_HOST_ALLOC HostAlloc
+#define GPU_HOST_FREE FreeHost
+#define GPU_HOST_PORTABLE cudaHostAllocPortable
+typedef struct cudaPointerAttributes openreg_gpu_pointer;
+#define GPU_POINTER_TYPE(attributes) ((attributes).type)
+#endif
+
+#if defined(OPENREG_GPU_HIP)
+typedef hipDeviceAttribute_t openreg_gpu_attribute;
+#define GPU_ATTRIBUTE_MULTIPROCESSORS hipDeviceAttributeMultiprocessorCount
+#define GPU_ATTRIBUTE_CAPABILITY_MAJOR hipDeviceAttributeComputeCapabilityMajor
+#define GPU_ATTRIBUTE_CAPABILITY_MINOR hipDeviceAttributeComputeCapabilityMinor
+#else
+typedef enum cudaDeviceAttr openreg_gpu_attribute;
+#define GPU_ATTRIBUTE_MULTIPROCESSORS cudaDevAttrMultiProcessorCount
+#define GPU_ATTRIBUTE_CAPABILITY_MAJOR cudaDevAttrComputeCapabilityMajor
+#define GPU_ATTRIBUTE_CAPABILITY_MINOR cudaDevAttrComputeCapabilityMinor
+#endif
+
+#if defined(OPENREG_GPU_HIP)
+typedef hipError_t openreg_gpu_code;
+typedef hipMemcpyKind openreg_gpu_copy_kind;
+#else
+typedef cudaError_t openreg_gpu_code;
+typedef enum cudaMemcpyKind openreg_gpu_copy_kind;
+#endif
+#define GPU_ERROR_TOO_MANY_PEERS ((openreg_gpu_code)711) /* HIP has no such limit, and no name for it */
+
+/* The functions that the driver calls, less those of gpu_properties_*.c: X(name). */
+#define OPENREG_GPU_COMMON_FUNCTIONS(X)                                                                               \
+    X(GetDeviceCount)                                                                                                 \
+    X(GetDevice)                                                                                                      \
+    X(SetDevice)                                                                                                      \
+    X(DeviceGetAttribute)                                                                                             \
+    X(DeviceGetStreamPriorityRange)                                                                                   \
+    X(DeviceSynchronize)                                                                                              \
+    X(DeviceCanAccessPeer)                                                                                            \
+    X(DeviceEnablePeerAccess)                                                                                         \
+    X(GetLastError)                                                                                                   \
+    X(PeekAtLastError)                                                                                                \
+    X(GetErrorName)                                                                                                   \
+    X(GetErrorString)                                                                                                 \
+    X(DriverGetVersion)                                                                                               \
+    X(RuntimeGetVersion)                                                                                              \
+    X(MemGetInfo)                                                                                                     \
+    X(Malloc)                                                                                                         \
+    X(Free)                                                                                                           \
+    X(GPU_HOST_ALLOC)                                                                                                 \
+    X(GPU_HOST_FREE)                                                                                                  \
+    X(PointerGetAttributes)                                                                                           \
+    X(MemsetAsync)                                                                                                    \
+    X(MemcpyAsync)                                                                                                    \
+    X(MemcpyPeerAsync)                                                                                                \
+    X(StreamCreateWithPriority)                                                                                       \
+    X(StreamDestroy)                                                                                                  \
+    X(StreamQuery)                                                                                                    \
+    X(StreamSynchronize)                                                                                              \
+    X(StreamWaitEvent)                                                                                                \
+    X(EventCreateWithFlags)                                                                                           \
+    X(EventDestroy)                                                                                                   \
+    X(EventRecord)                                                                                                    \
+    X(EventQuery)                                                                                                     \
+    X(EventSynchronize)                                                                                               \
+    X(EventElapsedTime)                                                                                               \
+    X(IpcGetMemHandle)                                                                                                \
+    X(IpcOpenMemHandle)                                                                                               \
+    X(IpcCloseMemHandle)                                                                                              \
+    X(IpcGetEventHandle)                                                                                              \
+    X(IpcOpenEventHandle)
+
+#if OPENREG_GPU_CUDART
+#define GPU_CALL(name) GPU(name)
+#else
+/* HIP alone: the library has no static form, so its functions are looked up at run time. */
+#define OPENREG_GPU_FUNCTIONS(X)                                                                                      \
+    OPENREG_GPU_COMMON_FUNCTIONS(X)                                                                                   \
+    X(DeviceGetName)                                                                                                  \
+    X(DeviceTotalMem)                                                                                                 \
+    X(DeviceGetUuid)                                                                                                  \
+    X(DevicePrimaryCtxGetState)
+
+#define OPENREG_GPU_MEMBER(name) __typeof__(&GPU(name)) GPU_JOIN(call_, name);
+typedef struct openreg_gpu_functions {
+    OPENREG_GPU_FUNCTIONS(OPENREG_GPU_MEMBER)
+} openreg_gpu_functions;
+
+/* Filled by openreg_gpu_library_open(), which open() calls before anything else. */
+extern openreg_gpu_functions openreg_gpu_library;
+#define GPU_CALL(name) openreg_gpu_library.GPU_JOIN(call_, name)
+#endif
+
+#endif

@@ -1,0 +1,23 @@
+/* gpu_system.h: what the driver asks of the operating system: libraries, files and the vendor's variables. One file, so
+ * that the tests' copy of the driver has another one in its place. Internal to drivers/gpu. */
+#ifndef OPENREG_DRIVERS_GPU_SYSTEM_H
+#define OPENREG_DRIVERS_GPU_SYSTEM_H
+
+#include <stdbool.h>
+#include <stddef.h>
+
+/* Opens a library by its soname, never from the current directory. NULL: `reason` says why. Libraries stay open for
+ * the life of the process: they have threads and handlers of their own. */
+void *openreg_gpu_system_open(const char *soname, char *reason, size_t size);
+/* Stores a function's address in the function pointer `*out`; false, and nothing stored, if the library lacks it. */
+bool openreg_gpu_system_find(void *library, const char *name, void *out);
+/* Whether a file or device node of that name is there. */
+bool openreg_gpu_system_exists(const char *path);
+/* Writes the path at which a file of /dev, /proc or /sys is read; false if it does not fit. */
+bool openreg_gpu_system_path(const char *path, char *out, size_t size);
+/* A variable that the vendor defines and reads by itself, or NULL. The driver has none of its own (rule A18). But which
+ * devices there are is the vendor's library's word, and it hides devices by this variable: a count that is taken
+ * without that library must read it too, or it would contradict open(). */
+const char *openreg_gpu_system_vendor_variable(const char *name);
+
+#endif

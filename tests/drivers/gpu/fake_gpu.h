@@ -1,0 +1,127 @@
+/* fake_gpu.h: the fake vendor's runtime: CUDA's or HIP's functions over host memory and threads. It is compiled against
+ * the vendor's own headers, so the compiler checks each prototype.
+ *
+ * Stricter than the vendor where that finds mistakes: device memory can't be touched by the host, fresh memory holds
+ * 0xCD, no function synchronises more than it must (Free() not at all), and a stream, an event or memory of another
+ * device than the current one is an error. */
+#ifndef OPENREG_TESTS_DRIVERS_FAKE_GPU_H
+#define OPENREG_TESTS_DRIVERS_FAKE_GPU_H
+
+#include <pthread.h>
+#include <stdatomic.h>
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include "gpu_names.h"
+
+#define FAKE_MAX_DEVICES 16
+#define FAKE_MARKS 64 /* records of one event that may be pending at once */
+
+typedef openreg_gpu_code fake_code;
+
+/* ---- fake_state.c: configuration, errors ---- */
+
+typedef struct fake_settings {
+    int devices;
+    size_t memory;
+    int driver_version, runtime_version;
+    bool staging;
+    bool peers[FAKE_MAX_DEVICES][FAKE_MAX_DEVICES];
+} fake_settings;
+
+const fake_settings *fake_settings_get(void);
+
+/* Starts a call: counts it and lets it fail if that was asked for. */
+fake_code fake_begin(const char *name);
+/* Ends a call: the thread's last error. */
+fake_code fake_end(fake_code code);
+/* Whether an error ends the context. */
+bool fake_is_sticky(int code);
+/* What a stream's work was told to fail with, or 0. */
+int fake_task_failure(void);
+int fake_delay(void);
+uint64_t fake_microseconds(void);
+
+/* ---- fake_device.c ---- */
+
+typedef struct fake_device {
+    atomic_int has_context;
+    atomic_int sticky; /* the error that ended the context */
+    size_t used;       /* bytes allocated; of the memory lock */
+    bool access[FAKE_MAX_DEVICES];
+} fake_device;
+
+extern fake_device fake_devices[FAKE_MAX_DEVICES];
+
+/* fake_begin() for a call that works in a context: *dev is the current device, whose context is made if there is none;
+ * a device whose context has ended gives its error. */
+fake_code fake_begin_work(const char *name, int *dev);
+/* The same for a call that does no work on the device, and so makes no context in HIP. */
+fake_code fake_begin_wait(const char *name, int *dev);
+bool fake_is_device(int dev);
+void fake_activate(int dev);
+int fake_current_device(void);
+int fake_has_current_context(void);
+void fake_devices_reset(void);
+
+/* ---- fake_memory.c ---- */
+
+typedef struct fake_block {
+    struct fake_block *next;
+    char *address, *alias; /* the same for pinned memory */
+    size_t size;
+    int device;            /* -1: pinned */
+    int file;              /* the memfd of device memory */
+    bool imported, freed;
+    int users;             /* queued tasks that work on it */
+} fake_block;
+
+/* The live block that holds all of [ptr, ptr + size), with one user more; NULL if there is none. */
+fake_block *fake_block_use(const void *ptr, size_t size);
+void fake_block_release(fake_block *block);
+/* The same address as the host may use it. */
+char *fake_block_alias(const fake_block *block, const void *ptr);
+void fake_memory_reset(void);
+
+/* ---- fake_stream.c ---- */
+
+typedef struct fake_stream fake_stream;
+typedef struct fake_event fake_event;
+
+typedef enum fake_task_kind { FAKE_COPY, FAKE_FILL, FAKE_RECORD, FAKE_WAIT } fake_task_kind;
+
+typedef struct fake_task {
+    struct fake_task *next;
+    fake_task_kind kind;
+    uint8_t value;
+    char *target;
+    const char *source;
+    size_t size;
+    fake_block *blocks[2]; /* in use until the task has ended */
+    char *owned;           /* freed with the task */
+    fake_event *event;
+    uint64_t number; /* of the event's record */
+} fake_task;
+
+/* The queue of a stream handle on the device; NULL if the handle is of another device, or dead. */
+fake_stream *fake_stream_of(GPU(Stream_t) stream, int dev);
+void fake_stream_hold(int dev, const void *stream, int is_held);
+void fake_stream_submit(fake_stream *stream, const fake_task *task);
+void fake_stream_await(fake_stream *stream);
+void fake_device_await(int dev);
+void fake_streams_reset(void);
+
+/* ---- fake_event.c ---- */
+
+void fake_event_pass(fake_event *event, uint64_t number);
+void fake_event_await(fake_event *event, uint64_t number);
+void fake_event_release(fake_event *event);
+void fake_events_reset(void);
+
+/* ---- live objects, for the hooks ---- */
+
+extern atomic_int fake_live_streams, fake_live_events, fake_violations;
+int fake_live_blocks(const char *kind);
+
+#endif
