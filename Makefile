@@ -2,6 +2,7 @@
 #
 #   make demo       trains a model on two openreg devices
 #   make test       GoogleTest and pytest, all layers
+#   make acceptance prints which rows of tests/acceptance.md have a passing test
 #   make bench      times openreg against its references
 #   make lint       compiler warnings as errors (gcc and clang), ruff, mypy
 #   make asan tsan valgrind   the runtime and its tests under a checker
@@ -21,7 +22,7 @@ PIP := python -m pip --disable-pip-version-check
 RUNTIME_ONLY := -DOPENREG_BUILD_TORCH=OFF -DOPENREG_WERROR=ON
 RUN_CTEST = ctest --test-dir $(1) --output-on-failure --no-tests=error -j $(JOBS)
 
-.PHONY: help all build demo test bench lint lint-c lint-python asan tsan valgrind coverage wheel clean
+.PHONY: help all build demo test acceptance bench lint lint-c lint-python asan tsan valgrind coverage wheel clean
 all: build
 
 help:
@@ -52,6 +53,10 @@ test: build
 	cmake --build $(BUILD) --parallel $(JOBS)
 	$(call RUN_CTEST,$(BUILD))
 	python -m pytest
+
+acceptance: build
+	cmake --build $(BUILD) --parallel $(JOBS)
+	python tools/acceptance.py --build $(BUILD)
 
 bench: build
 	cmake -DOPENREG_BUILD_BENCHMARKS=ON $(BUILD) > /dev/null

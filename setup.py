@@ -89,7 +89,7 @@ for stale in BUILD_BASE.glob("lib*"):
 setup(
     options={"build": {"build_base": str(BUILD_BASE)}},
     version=version(),
-    install_requires=[torch_requirement()],
+    install_requires=[torch_requirement(), "tomlkit>=0.12"],
     ext_modules=[Extension(f"{PACKAGE}._C", sources=[])],
     cmdclass={"build_ext": CMakeBuild},
 )

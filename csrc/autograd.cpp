@@ -4,6 +4,7 @@
 #include <torch/csrc/Exceptions.h>
 #include <torch/csrc/autograd/autograd.h>
 
+#include <algorithm>
 #include <vector>
 
 #include "csrc/bindings.h"
@@ -27,11 +28,14 @@ void run_backward_on(c10::DeviceIndex index) {
 
 } // namespace
 
-PyObject* _settleAutograd(PyObject* /*self*/, PyObject* /*unused*/) {
+PyObject* _settleAutograd(PyObject* /*self*/, PyObject* threads) {
   HANDLE_TH_ERRORS
-  {
+  // Other drivers may have been chosen since the engine made its threads.
+  const c10::DeviceIndex with_thread = unpack_device_index(threads, "settleAutograd");
+  if (openreg_is_initialized() != 0) {
     const pybind11::gil_scoped_release no_gil;
-    for (c10::DeviceIndex index = 0; index < c10::openreg::device_count(); ++index) {
+    const c10::DeviceIndex count = std::min(with_thread, c10::openreg::device_count());
+    for (c10::DeviceIndex index = 0; index < count; ++index) {
       run_backward_on(index);
     }
   }

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <c10/core/Device.h>
+#include <openreg/openreg.h>
 #include <torch/csrc/python_headers.h>
 
 namespace torch_openreg {
@@ -12,6 +13,12 @@ c10::DeviceIndex unpack_device_index(PyObject* argument, const char* function);
 
 // Initialises the backend through torch.openreg._lazy_init(), once in a process; raises in a forked child.
 void lazy_init();
+
+// gil.cpp
+// Whether this process still has a Python to call: false before, during and after its finalisation. Without the GIL.
+bool interpreter_is_alive() noexcept;
+// Lets whoever waits inside the runtime let go of the GIL. Once, when the module is loaded.
+void install_wait_hooks();
 
 // memory.cpp
 PyObject* _memoryStats(PyObject* self, PyObject* device);
@@ -24,10 +31,34 @@ PyObject* _memorySnapshot(PyObject* self, PyObject* device);
 // records.cpp
 PyObject* _getDeviceProperties(PyObject* self, PyObject* device);
 PyObject* _driverRecords(PyObject* self, PyObject* unused);
+PyObject* _findDriver(PyObject* self, PyObject* name);
+PyObject* _driverDevice(PyObject* self, PyObject* arguments);
+PyObject* _driverTopology(PyObject* self, PyObject* arguments);
+PyObject* _selection(PyObject* self, PyObject* unused);
 PyObject* _lastError(PyObject* self, PyObject* unused);
+PyObject* _runtimeVersion(PyObject* self, PyObject* unused);
+
+// drivers.cpp
+PyObject* _canonicalDriverName(PyObject* self, PyObject* name);
+PyObject* _expandDriver(PyObject* self, PyObject* name);
+PyObject* _useDrivers(PyObject* self, PyObject* names);
+PyObject* _preferDriver(PyObject* self, PyObject* name);
+PyObject* _reselect(PyObject* self, PyObject* unused);
+PyObject* _openDriver(PyObject* self, PyObject* name);
+PyObject* _openAll(PyObject* self, PyObject* unused);
+PyObject* _forgetFailures(PyObject* self, PyObject* unused);
+PyObject* _setProcess(PyObject* self, PyObject* arguments);
+// Closes the drivers. The caller forgets what it derived from them.
+void shut_down();
+
+// register.cpp
+PyObject* _registerDriver(PyObject* self, PyObject* arguments, PyObject* keywords);
+
+// discovery.cpp
+PyObject* _setDiscovery(PyObject* self, PyObject* callback);
 
 // autograd.cpp
-PyObject* _settleAutograd(PyObject* self, PyObject* unused);
+PyObject* _settleAutograd(PyObject* self, PyObject* threads);
 
 // events.cpp
 PyObject* _eventElapsedTime(PyObject* self, PyObject* arguments);

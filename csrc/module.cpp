@@ -7,6 +7,7 @@
 #include <torch/csrc/Exceptions.h>
 #include <torch/csrc/Generator.h>
 #include <torch/csrc/utils/device_lazy_init.h>
+#include <torch/csrc/utils/pycfunction_helpers.h>
 #include <torch/headeronly/version.h>
 
 #include <atomic>
@@ -15,12 +16,8 @@
 #include "csrc/bindings.h"
 #include "shim/device.h"
 #include "shim/generator.h"
-#include "shim/host_allocator.h"
-#include "shim/operators/ways.h"
 #include "shim/registration.h"
 #include "shim/status.h"
-
-#include <ATen/core/CachingHostAllocator.h>
 
 namespace torch_openreg {
 
@@ -92,17 +89,10 @@ PyObject* _isInBadFork(PyObject* /*self*/, PyObject* /*unused*/) {
   return PyBool_FromLong(openreg_in_bad_fork());
 }
 
-// Frees the caches and closes the drivers, so that the next use reads the environment again. For tests.
+// Frees the caches and closes the drivers, so that the next use reads the environment again.
 PyObject* _shutdown(PyObject* /*self*/, PyObject* /*unused*/) {
   HANDLE_TH_ERRORS
-  {
-    const pybind11::gil_scoped_release no_gil;
-    if (openreg_is_initialized() != 0) {
-      c10::openreg::host_allocator().empty_cache();
-    }
-    OPENREG_CHECK(openreg_shutdown());
-    c10::openreg::forget_operator_ways();
-  }
+  shut_down();
   lazily_initialized.store(false, std::memory_order_relaxed);
   torch::utils::set_requires_device_init(c10::DeviceType::PrivateUse1, true);
   Py_RETURN_NONE;
@@ -198,14 +188,31 @@ PyMethodDef methods[] = {
     // LITERALINCLUDE END: OPENREG MODULE METHODS
     {"_is_initialized", _isInitialized, METH_NOARGS, "Whether the device table stands."},
     {"_isInBadFork", _isInBadFork, METH_NOARGS, "Whether the process is a fork of one that had opened a driver."},
-    {"_shutdown", _shutdown, METH_NOARGS, "Closes the drivers. For tests."},
+    {"_shutdown", _shutdown, METH_NOARGS, "Closes the drivers."},
     {"_get_default_generator", _getDefaultGenerator, METH_O, "The default generator of a device."},
     {"_has_primary_context", _hasPrimaryContext, METH_O, "Whether the device has a context; never makes one."},
     {"_synchronize", _synchronize, METH_O, "Waits for all work of a device; -1: of the current one."},
-    {"_settle_autograd", _settleAutograd, METH_NOARGS, "Runs an empty task in the autograd thread of each device."},
+    {"_settle_autograd", _settleAutograd, METH_O, "Runs an empty task in each of the first n autograd threads."},
     {"_event_elapsed_time", _eventElapsedTime, METH_VARARGS, "Milliseconds between two torch.Event objects."},
     {"_get_device_properties", _getDeviceProperties, METH_O, "What the driver says of a device, as a dict."},
     {"_driver_records", _driverRecords, METH_NOARGS, "What is known of each driver, as a list of dicts."},
+    {"_find_driver", _findDriver, METH_O, "The record that a name means, as a dict."},
+    {"_driver_device", _driverDevice, METH_VARARGS, "Device i of an open driver, as a dict."},
+    {"_driver_topology", _driverTopology, METH_VARARGS, "A driver's devices and which reach each other, unopened."},
+    {"_selection", _selection, METH_NOARGS, "Which drivers were chosen, and how, as a dict."},
+    {"_runtime_version", _runtimeVersion, METH_NOARGS, "Version of libopenreg.so."},
+    {"_canonical_driver_name", _canonicalDriverName, METH_O, "A driver's name, lower-cased, synonyms resolved."},
+    {"_expand_driver", _expandDriver, METH_O, "The drivers that a name stands for."},
+    {"_register_driver", castPyCFunctionWithKeywords(_registerDriver), METH_VARARGS | METH_KEYWORDS,
+     "Adds a driver: a table, a library or a factory."},
+    {"_use_drivers", _useDrivers, METH_O, "Chooses the active drivers: a list of names, or None."},
+    {"_prefer_driver", _preferDriver, METH_O, "The driver to choose if it works, or None."},
+    {"_reselect", _reselect, METH_NOARGS, "Chooses the active drivers again."},
+    {"_open_driver", _openDriver, METH_O, "Opens a driver without making it active."},
+    {"_open_all", _openAll, METH_NOARGS, "Opens every driver."},
+    {"_forget_failures", _forgetFailures, METH_NOARGS, "Lets failed drivers be tried again."},
+    {"_set_process", _setProcess, METH_VARARGS, "(index, count) of this process in a distributed program."},
+    {"_set_discovery", _setDiscovery, METH_O, "Function that registers what Python finds; True: it is done."},
     {"_last_error", _lastError, METH_NOARGS, "This thread's last error of the runtime as a dict, or None."},
     {"_memory_stats", _memoryStats, METH_O, "Statistics of a device, by the keys of torch.cuda.memory_stats()."},
     {"_reset_peak_memory_stats", _resetPeakMemoryStats, METH_O, "peak = current."},
@@ -227,6 +234,7 @@ PYBIND11_MODULE(_C, m) {
   if (const char* reason = c10::openreg::registration_error()) {
     throw pybind11::import_error(std::string("torch_openreg cannot be registered with PyTorch: ") + reason);
   }
+  torch_openreg::install_wait_hooks();
   if (PyModule_AddFunctions(m.ptr(), torch_openreg::methods) != 0) {
     throw pybind11::error_already_set();
   }

@@ -5,11 +5,13 @@ A page holds directives, each followed by the quoted text and an end mark::
     <!-- quote: shim/device.cpp marker OPENREG set_device FUNCTION -->
     <!-- quote: runtime/include/openreg/openreg.h section memory -->
     <!-- quote: python torch.openreg -->
+    <!-- quote: run OPENREG_DRIVERS=sim python -m torch_openreg info -->
     <!-- end quote -->
 
 ``marker`` takes the lines between ``LITERALINCLUDE START: X`` and ``LITERALINCLUDE END: X``; ``section`` takes what
 follows a divider comment (``/* ---- X */``) up to the next one; ``python`` lists a module's ``__all__`` with signatures
-and the first paragraph of each docstring.
+and the first paragraph of each docstring; ``run`` gives a shell command and what it prints, in an empty folder that
+the commands of one page share, on a machine that looks as if it had no GPU.
 
 Run ``python tools/docs.py`` to rewrite the pages, ``python tools/docs.py --check`` to exit with 1 where one is stale.
 """
@@ -19,8 +21,11 @@ from __future__ import annotations
 import argparse
 import importlib
 import inspect
+import os
 import re
+import subprocess
 import sys
+import tempfile
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -82,10 +87,43 @@ def python_api(module_name: str) -> str:
     return "\n".join(lines)
 
 
-def quoted(what: str) -> str:
-    """The text that a directive stands for, as Markdown."""
+# What a reader's machine may have and this one must seem to lack, so that the output is the same everywhere.
+NO_GPU = {
+    "OPENREG_CUDA_LIBRARY_PATH": "/nowhere/libopenreg_cuda.so",
+    "OPENREG_HIP_LIBRARY_PATH": "/nowhere/libopenreg_hip.so",
+    "OPENREG_SYSTEM_ROOT": "/nowhere",
+}
+
+
+def command_output(command: str, folder: str) -> str:
+    """A shell command and its output, both streams, as a console block.
+
+    Raises:
+        ValueError: It printed nothing, or could not be run at all.
+    """
+    clean = {name: value for name, value in os.environ.items() if not name.startswith("OPENREG_")}
+    path = os.pathsep.join((os.path.dirname(sys.executable), os.environ.get("PATH", "")))
+    done = subprocess.run(
+        ["bash", "-c", command],
+        cwd=folder,
+        env=clean | NO_GPU | {"PATH": path, "XDG_CONFIG_HOME": folder, "COLUMNS": "100"},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        check=False,
+    )
+    output = done.stdout.replace(os.path.realpath(folder), "~/project").rstrip()
+    if done.returncode == 127 or not output:
+        raise ValueError(f"no output to quote: {command}\n{output}")
+    return f"```console\n$ {command}\n{output}\n```"
+
+
+def quoted(what: str, folder: str) -> str:
+    """The text that a directive stands for, as Markdown. Commands run in `folder`."""
     if what.startswith("python "):
         return python_api(what.removeprefix("python "))
+    if what.startswith("run "):
+        return command_output(what.removeprefix("run "), folder)
     source, kind, name = what.split(" ", 2)
     path = ROOT / source
     body = {"marker": marked, "section": section}[kind](path, name)
@@ -94,7 +132,10 @@ def quoted(what: str) -> str:
 
 def refreshed(text: str) -> str:
     """A page's text with every quotation made anew."""
-    return DIRECTIVE.sub(lambda m: f"<!-- quote: {m['what']} -->\n{quoted(m['what'])}\n<!-- end quote -->", text)
+    with tempfile.TemporaryDirectory() as folder:
+        return DIRECTIVE.sub(
+            lambda m: f"<!-- quote: {m['what']} -->\n{quoted(m['what'], folder)}\n<!-- end quote -->", text
+        )
 
 
 def main() -> int:

@@ -19,28 +19,42 @@ from __future__ import annotations
 import atexit
 import glob
 import os
+import warnings
 
 from torch_openreg import _C
 
 _installed = False
 
 
-def _engine_is_running() -> bool:
-    """Whether the engine has started its device threads; they start together, at the first device backward."""
+def engine_threads() -> int:
+    """The number of devices that the engine has a thread for; it starts them together, at the first device backward."""
+    count = 0
     for path in glob.glob("/proc/self/task/*/comm"):
         try:
             with open(path, encoding="utf-8", errors="replace") as file:
-                if file.read().startswith("pt_autograd_"):
-                    return True
+                count += file.read().startswith("pt_autograd_")
         except OSError:  # that thread has ended
             continue
-    return False
+    return count
 
 
 def settle_autograd() -> None:
     """Returns when every device thread of the autograd engine has finished what it was given."""
-    if not _C._isInBadFork() and _engine_is_running():
-        _C._settle_autograd()
+    threads = 0 if _C._isInBadFork() else engine_threads()
+    if threads > 0:
+        _C._settle_autograd(threads)
+
+
+def warn_of_devices_without_thread() -> None:
+    """Warns if there are more devices now than when the engine made its threads: it makes no more."""
+    threads, count = engine_threads(), _C._get_device_count()
+    if 0 < threads < count:
+        warnings.warn(
+            f"PyTorch has made its autograd threads for {threads} device(s), and there are {count} now: backward() "
+            f"fails on openreg:{threads} and above. Choose drivers before the first backward().",
+            UserWarning,
+            stacklevel=3,
+        )
 
 
 def let_threads_sleep() -> None:

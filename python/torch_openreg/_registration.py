@@ -11,7 +11,7 @@ import torch
 
 NAME = "openreg"
 # Imported through torch.openreg.<name> too, and then not a second time as a copy with a state of its own.
-_SUBMODULES = ("amp", "memory", "random", "streams")
+_SUBMODULES = ("amp", "memory", "plugins", "random", "selection", "streams")
 
 
 def register() -> ModuleType:
@@ -41,9 +41,11 @@ def register() -> ModuleType:
     # It caches its first answer, which without an accelerator is torch.cpu.
     torch.get_device_module.cache_clear()
 
-    from torch_openreg import _exit, _log, _serialization
+    from torch_openreg import _discovery, _exit, _fork, _log, _serialization
 
     _log.install()
+    _discovery.install()
+    _fork.install()
     _serialization.install()
     _exit.install()
     return module

@@ -53,15 +53,31 @@ class HostAllocations final : public c10::Allocator {
 
 HostAllocations* installed = nullptr;
 
+// Whether an address is the alias of a device's memory, which block that is (null if that can't be had), and the
+// device. A driver may give the device's address itself as the alias.
+bool is_alias(void* address, void** block, DeviceIndex* device) {
+  openreg_pointer_info info{};
+  info.struct_size = sizeof info;
+  if (openreg_pointer_query(address, &info) != OPENREG_OK ||
+      (info.kind != OPENREG_MEMORY_ALIAS && info.kind != OPENREG_MEMORY_DEVICE)) {
+    return false;
+  }
+  *block = address;
+  *device = static_cast<DeviceIndex>(info.device);
+  if (info.kind == OPENREG_MEMORY_ALIAS && openreg_host_alias_owner(address, block) != OPENREG_OK) {
+    *block = nullptr;
+  }
+  return true;
+}
+
 void free_alias_or_host(void* address) {
   if (address == nullptr) {
     return;
   }
-  openreg_pointer_info info{};
-  info.struct_size = sizeof info;
-  if (openreg_pointer_query(address, &info) == OPENREG_OK && info.kind == OPENREG_MEMORY_ALIAS) {
-    void* block = nullptr;
-    if (openreg_host_alias_owner(address, &block) == OPENREG_OK) {
+  void* block = nullptr;
+  DeviceIndex device = -1;
+  if (is_alias(address, &block, &device)) {
+    if (block != nullptr) {
       device_allocator().raw_deleter()(block);
     }
     return;
@@ -102,19 +118,13 @@ c10::DataPtr take_device_block(c10::DataPtr& data) {
   if (data.get_deleter() != &free_alias_or_host || data.get() == nullptr || data.get() != data.get_context()) {
     return {};
   }
-  openreg_pointer_info info{};
-  info.struct_size = sizeof info;
   void* block = nullptr;
-  if (openreg_pointer_query(data.get(), &info) != OPENREG_OK || info.kind != OPENREG_MEMORY_ALIAS ||
-      openreg_host_alias_owner(data.get(), &block) != OPENREG_OK) {
+  DeviceIndex device = -1;
+  if (!is_alias(data.get(), &block, &device) || block == nullptr) {
     return {};
   }
   data.release_context();
-  return {
-      block,
-      block,
-      device_allocator().raw_deleter(),
-      c10::Device(c10::DeviceType::PrivateUse1, static_cast<DeviceIndex>(info.device))};
+  return {block, block, device_allocator().raw_deleter(), c10::Device(c10::DeviceType::PrivateUse1, device)};
 }
 
 } // namespace c10::openreg

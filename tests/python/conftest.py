@@ -14,6 +14,9 @@ import torch
 
 import torch_openreg  # noqa: F401
 
+# What somebody has stored as preferred must not decide what is tested.
+os.environ["OPENREG_PREFERENCES"] = os.devnull
+
 ROOT = Path(__file__).resolve().parents[2]
 
 
@@ -43,7 +46,8 @@ def python() -> PythonRunner:
     def run(
         code: str, *, status: int | None = 0, timeout: float = 120, arguments: tuple[str, ...] = (), **environment: str
     ) -> subprocess.CompletedProcess[str]:
-        env = {k: v for k, v in os.environ.items() if not k.startswith("OPENREG_")} | environment
+        env = {k: v for k, v in os.environ.items() if not k.startswith("OPENREG_")}
+        env |= {"OPENREG_PREFERENCES": os.devnull} | environment
         done = subprocess.run(
             [sys.executable, *arguments, "-c", textwrap.dedent(code)],
             env=env,

@@ -22,7 +22,7 @@ def toy_library(tmp_path_factory: pytest.TempPathFactory) -> Path:
             os.environ.get("CC", "cc"),
             *("-std=c11", "-shared", "-fPIC", "-fvisibility=hidden", "-Wall", "-Wextra", "-Werror"),
             f"-I{root / 'runtime/include'}",
-            str(root / "tests/drivers/toy_driver.c"),
+            str(root / "examples/toy_driver/torch_openreg_toy/driver.c"),
             *("-o", str(library)),
         ],
         check=True,

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from torch_openreg.openreg import _lazy, amp, memory, operators, random, streams
+from torch_openreg.openreg import _lazy, amp, memory, operators, plugins, random, selection, streams
 from torch_openreg.openreg._device import (
     DeviceProperties,
     _exchange_device,
@@ -28,6 +28,34 @@ from torch_openreg.openreg._device import (
 from torch_openreg.openreg._lazy import _is_in_bad_fork, _lazy_call, _lazy_init, init, is_initialized
 from torch_openreg.openreg._utils import _get_device_index
 from torch_openreg.openreg.amp import get_amp_supported_dtype, is_bf16_supported
+from torch_openreg.openreg.diagnosis import diagnose
+from torch_openreg.openreg.drivers import (
+    DeviceInfo,
+    Driver,
+    Topology,
+    _clear_drivers,
+    _options_from_env,
+    canonicalize_driver,
+    default_driver,
+    devices,
+    driver_api_version,
+    driver_errors,
+    driver_info,
+    driver_topology,
+    drivers,
+    drivers_are_initialized,
+    expand_driver_alias,
+    get_device_driver,
+    get_driver,
+    global_device_count,
+    is_gpu_driver,
+    is_known_driver,
+    local_device_count,
+    local_devices,
+    process_count,
+    process_index,
+    using_driver_c_api,
+)
 from torch_openreg.openreg.memory import (
     empty_cache,
     max_memory_allocated,
@@ -42,6 +70,7 @@ from torch_openreg.openreg.memory import (
     reset_peak_memory_stats,
 )
 from torch_openreg.openreg.operators import operator_stats, reset_operator_stats
+from torch_openreg.openreg.plugins import DriverRegistration, register_driver_factory, register_driver_plugin
 from torch_openreg.openreg.random import (
     _get_generator,
     default_generators,
@@ -55,6 +84,20 @@ from torch_openreg.openreg.random import (
     set_rng_state,
     set_rng_state_all,
 )
+from torch_openreg.openreg.selection import (
+    DeviceSelectionError,
+    canonical_name,
+    cpu_device,
+    get_preferred_driver,
+    gpu_device,
+    is_functional,
+    is_loaded,
+    reset_gpu_device,
+    set_preferred_driver,
+    supported_drivers,
+    supported_gpu_drivers,
+    use_driver,
+)
 from torch_openreg.openreg.streams import (
     Event,
     Stream,
@@ -66,31 +109,60 @@ from torch_openreg.openreg.streams import (
 )
 
 __all__ = [
+    "DeviceInfo",
     "DeviceProperties",
+    "DeviceSelectionError",
+    "Driver",
+    "DriverRegistration",
     "Event",
     "Stream",
     "StreamContext",
+    "Topology",
     "amp",
+    "canonical_name",
+    "canonicalize_driver",
+    "cpu_device",
     "current_device",
     "current_stream",
+    "default_driver",
     "default_generators",
     "default_stream",
     "device",
     "device_count",
     "device_of",
+    "devices",
+    "diagnose",
+    "driver_api_version",
+    "driver_errors",
+    "driver_info",
     "driver_records",
+    "driver_topology",
+    "drivers",
+    "drivers_are_initialized",
     "empty_cache",
+    "expand_driver_alias",
     "get_amp_supported_dtype",
     "get_device_capability",
+    "get_device_driver",
     "get_device_name",
     "get_device_properties",
+    "get_driver",
+    "get_preferred_driver",
     "get_rng_state",
     "get_rng_state_all",
+    "global_device_count",
+    "gpu_device",
     "init",
     "initial_seed",
     "is_available",
     "is_bf16_supported",
+    "is_functional",
+    "is_gpu_driver",
     "is_initialized",
+    "is_known_driver",
+    "is_loaded",
+    "local_device_count",
+    "local_devices",
     "manual_seed",
     "manual_seed_all",
     "max_memory_allocated",
@@ -104,23 +176,36 @@ __all__ = [
     "memory_summary",
     "operator_stats",
     "operators",
+    "plugins",
+    "process_count",
+    "process_index",
     "random",
+    "register_driver_factory",
+    "register_driver_plugin",
     "reset_accumulated_memory_stats",
+    "reset_gpu_device",
     "reset_operator_stats",
     "reset_peak_memory_stats",
     "seed",
     "seed_all",
+    "selection",
     "set_device",
+    "set_preferred_driver",
     "set_rng_state",
     "set_rng_state_all",
     "set_stream",
     "stream",
     "streams",
+    "supported_drivers",
+    "supported_gpu_drivers",
     "synchronize",
+    "use_driver",
+    "using_driver_c_api",
 ]
 
-# What PyTorch looks up under these names.
+# What PyTorch and tests look up under these names.
 _PRIVATE = (
+    _clear_drivers,
     _exchange_device,
     _get_device_index,
     _get_generator,
@@ -128,6 +213,7 @@ _PRIVATE = (
     _lazy_call,
     _lazy_init,
     _maybe_exchange_device,
+    _options_from_env,
 )
 
 

@@ -3,21 +3,35 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 
 from torch_openreg import _C
 from torch_openreg.openreg._utils import Device, _get_device_index, _get_valid_index
 
+if TYPE_CHECKING:
+    from torch_openreg.openreg.drivers import Driver
+
 _get_device = _C._get_device
 _exchange_device = _C._exchange_device
 _maybe_exchange_device = _C._maybe_exchange_device
 
 
-def device_count() -> int:
-    """Returns the number of devices, 0 if no driver works. Never raises and creates no device context."""
-    return _C._get_device_count()
+def device_count(driver: str | Driver | None = None) -> int:
+    """Returns the number of devices of this process. Without an argument it creates no device context.
+
+    Args:
+        driver: A driver, which is opened if need be. None: the active drivers; 0 if none works, never an error.
+
+    Raises:
+        RuntimeError: There is no such driver, or it doesn't work.
+    """
+    if driver is None:
+        return _C._get_device_count()
+    from torch_openreg.openreg.drivers import local_device_count
+
+    return local_device_count(driver)
 
 
 def is_available() -> bool:

@@ -6,13 +6,22 @@ import os
 import threading
 from collections.abc import Callable
 
-from torch_openreg import _C
+from torch_openreg import _C, _discovery, _process
 
 _lock = threading.RLock()
 _initialized = False
 _initializing = False  # only the owner of the lock sees True
 # Calls that need the devices but must not open them (a seed set beforehand), run when the devices are opened.
 _waiting: list[Callable[[], None]] = []
+
+
+class _ThreadState(threading.local):
+    """Of the calling thread."""
+
+    in_factory = False  # it runs a driver's factory, which another thread may be waiting for with _lock held
+
+
+_thread = _ThreadState()
 
 _FORK_MESSAGE = (
     "Cannot re-initialize OpenReg in forked subprocess. To use OpenReg with multiprocessing, "
@@ -49,13 +58,26 @@ def init() -> None:
     _lazy_init()
 
 
+def _prepare() -> None:
+    """What comes before everything that chooses, opens or lists drivers.
+
+    Raises:
+        RuntimeError: This process can't use devices after a fork(), or the caller is a driver's factory.
+    """
+    if _is_in_bad_fork():
+        raise RuntimeError(_FORK_MESSAGE)
+    if _thread.in_factory:
+        raise RuntimeError("A driver's factory can't use torch.openreg: it is called while drivers are being opened.")
+    _discovery.discover()
+    _process.tell_runtime()
+
+
 def _lazy_init() -> None:
     """What init() does. PyTorch's C++ calls it by this name at the first use of the device from Python."""
     global _initialized, _initializing
     if is_initialized():
         return
-    if _is_in_bad_fork():
-        raise RuntimeError(_FORK_MESSAGE)
+    _prepare()
     with _lock:
         if _initialized or _initializing:  # the latter: what is below came back here through PyTorch
             return
@@ -86,7 +108,7 @@ def _lazy_call(call: Callable[[], None], replaces_waiting: bool = False) -> None
 
 
 def _shutdown() -> None:
-    """Closes the drivers, so that the next use reads the environment again. For tests.
+    """Closes the drivers, so that the next use reads the environment again.
 
     Raises:
         RuntimeError: Tensors, streams or events are alive.

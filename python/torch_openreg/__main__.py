@@ -1,0 +1,88 @@
+"""The command ``python -m torch_openreg``: what is there, what is wrong, and which driver is preferred.
+
+It ends with 0, with 1 if what was asked for is not so (``diagnose``: no device can be used; ``prefer``: it can't be
+stored), and with 2 for a wrong command line.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from typing import Any
+
+import torch_openreg
+from torch_openreg import _preferences
+from torch_openreg.openreg import diagnosis, selection
+
+_BOLD, _PLAIN = "\033[1m", "\033[0m"
+
+
+def _print(facts: dict[str, Any], as_json: bool) -> None:
+    if as_json:
+        print(json.dumps(facts, indent=2))
+        return
+    for line in diagnosis.text_of(facts).splitlines():
+        is_heading = bool(line) and not line.startswith(" ")
+        print(f"{_BOLD}{line}{_PLAIN}" if is_heading and sys.stdout.isatty() else line)
+
+
+def _info(arguments: argparse.Namespace) -> int:
+    _print(diagnosis.summary(), arguments.json)
+    return 0
+
+
+def _diagnose(arguments: argparse.Namespace) -> int:
+    facts = torch_openreg.openreg.diagnose(as_dict=True)
+    _print(facts, arguments.json)
+    return 1 if facts["error"] else 0
+
+
+def _prefer(arguments: argparse.Namespace) -> int:
+    try:
+        selection.set_preferred_driver(arguments.name)
+    except (OSError, ValueError) as error:
+        print(f"python -m torch_openreg prefer: {error}", file=sys.stderr)
+        return 1
+    stored, path = selection.get_preferred_driver(), str(_preferences.path_to_read())
+    if arguments.json:
+        print(json.dumps({"preference": stored, "path": path}, indent=2))
+    elif stored is None:
+        print("no driver is preferred")
+    else:
+        print(f"{stored} is preferred ({path})")
+    return 0
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="python -m torch_openreg", description="Inspects the drivers of torch-openreg and chooses one."
+    )
+    commands = parser.add_subparsers(dest="command", required=True)
+    info = commands.add_parser("info", help="what is there; opens no driver that can count without")
+    diagnose = commands.add_parser("diagnose", help="what is chosen and why, and what could be done; opens drivers")
+    prefer = commands.add_parser("prefer", help="stores the driver to choose if it works")
+    which = prefer.add_mutually_exclusive_group(required=True)
+    which.add_argument("name", nargs="?", metavar="NAME", help="name of the driver")
+    which.add_argument("--clear", action="store_true", help="removes the stored preference")
+    for command, function in ((info, _info), (diagnose, _diagnose), (prefer, _prefer)):
+        command.add_argument("--json", action="store_true", help="writes JSON")
+        command.set_defaults(function=function)
+    return parser
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Runs a command.
+
+    Args:
+        arguments: Command line; ``sys.argv[1:]`` if None.
+
+    Returns:
+        The exit status.
+    """
+    parsed = _parser().parse_args(arguments)
+    return int(parsed.function(parsed))
+
+
+if __name__ == "__main__":
+    sys.exit(main())

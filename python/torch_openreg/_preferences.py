@@ -1,0 +1,205 @@
+"""The stored preference for a driver: ``gpu_backend`` in the table ``[torch_openreg]`` of ``LocalPreferences.toml``.
+
+Read from ``$OPENREG_PREFERENCES`` if that is set, else from ``./LocalPreferences.toml`` if that exists, else from
+``$XDG_CONFIG_HOME/torch_openreg/LocalPreferences.toml``. Written to the first if it is set, else to the second. Only
+a driver's name is ever read from it, never a path.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import logging
+import os
+import threading
+from collections.abc import Iterator, MutableMapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    import tomlkit
+
+_logger = logging.getLogger("torch_openreg")
+
+FILE_NAME = "LocalPreferences.toml"
+TABLE = "torch_openreg"
+KEY = "gpu_backend"
+
+_lock = threading.Lock()
+_snapshot: str | None = None
+_is_snapshot_taken = False
+_warned: set[str] = set()  # what was said of a file once is not said again
+
+
+def _after_fork_in_child() -> None:
+    global _lock
+    _lock = threading.Lock()  # a thread that held it does not exist in the child
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_after_fork_in_child)
+
+
+def path_to_write() -> Path:
+    """The file that a preference is written to."""
+    return Path(os.environ.get("OPENREG_PREFERENCES") or FILE_NAME)
+
+
+def path_to_read() -> Path:
+    """The file that a preference is read from. It need not exist."""
+    path = path_to_write()
+    if os.environ.get("OPENREG_PREFERENCES") or os.path.exists(path):
+        return path
+    folder = os.environ.get("XDG_CONFIG_HOME") or os.path.join(os.path.expanduser("~"), ".config")
+    return Path(folder) / TABLE / FILE_NAME
+
+
+def _parse(text: str) -> tomlkit.TOMLDocument:
+    import tomlkit  # takes a while, and most processes have no file
+
+    return tomlkit.parse(text)
+
+
+def _read_text(path: Path) -> str:
+    with open(path, encoding="utf-8", newline="") as file:  # line ends stay as they are
+        return file.read()
+
+
+def _warn_once(text: str) -> None:
+    if text not in _warned:
+        _warned.add(text)
+        _logger.warning("%s", text)
+
+
+def _name_in(document: MutableMapping[str, Any]) -> Any:
+    table = document.get(TABLE)
+    return table.get(KEY) if isinstance(table, MutableMapping) else None
+
+
+def read() -> str | None:
+    """Returns the stored name, or None.
+
+    A file that can't be read, or is no TOML, is ignored with one warning that names it.
+    """
+    path = path_to_read()
+    try:
+        text = _read_text(path)
+    except (FileNotFoundError, NotADirectoryError):
+        return None
+    except (OSError, UnicodeDecodeError) as error:
+        _warn_once(f"The preferences in '{path}' are ignored: the file can't be read: {error}")
+        return None
+    try:
+        name = _name_in(_parse(text))
+    except (ValueError, ImportError) as error:  # tomlkit's errors are ValueErrors
+        _warn_once(f"The preferences in '{path}' are ignored: the file can't be parsed: {error}")
+        return None
+    if name is not None and not isinstance(name, str):
+        _warn_once(f"The preferences in '{path}' are ignored: {KEY} must be a string, but is {name!r}.")
+        return None
+    return str(name) if name else None
+
+
+def snapshot() -> str | None:
+    """Returns what was stored when this process first read or wrote the preference: what selection goes by."""
+    global _snapshot, _is_snapshot_taken
+    with _lock:
+        if not _is_snapshot_taken:
+            _snapshot = read()
+            _is_snapshot_taken = True
+        return _snapshot
+
+
+@contextlib.contextmanager
+def _locked(path: Path) -> Iterator[None]:
+    """Keeps other processes from writing the file.
+
+    The lock is on a file beside it, because the file itself is replaced: a process that waited for a lock on the old
+    one would then hold nothing. For the same reason the lock file, which is removed in the end, must be looked at
+    again once it is locked.
+    """
+    lock_path = path.with_name(f".{path.name}.lock")
+    while True:
+        descriptor = os.open(lock_path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX)
+            if _is_same_file(descriptor, lock_path):
+                try:
+                    yield
+                finally:
+                    os.unlink(lock_path)
+                return
+        finally:
+            os.close(descriptor)
+
+
+def _is_same_file(descriptor: int, path: Path) -> bool:
+    try:
+        return os.path.samestat(os.fstat(descriptor), os.stat(path))
+    except FileNotFoundError:
+        return False
+
+
+def _replace(path: Path, text: str) -> None:
+    """Replaces the file's content, all or nothing. The caller holds the lock, so one name for the new file serves."""
+    new = path.with_name(f".{path.name}.new")
+    with open(new, "w", encoding="utf-8", newline="") as file:
+        file.write(text)
+        file.flush()
+        if path.exists():
+            os.fchmod(file.fileno(), path.stat().st_mode & 0o777)
+        os.fsync(file.fileno())
+    os.replace(new, path)
+    folder = os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        os.fsync(folder)
+    finally:
+        os.close(folder)
+
+
+def _load_to_edit(path: Path) -> tomlkit.TOMLDocument:
+    try:
+        return _parse(_read_text(path) if path.exists() else "")
+    except ValueError as error:
+        raise ValueError(f"'{path}' can't be changed, because it is no valid TOML: {error}") from error
+
+
+def _edit(path: Path, name: str | None) -> bool:
+    """Sets or removes the name. Returns whether that changed the file."""
+    import tomlkit
+
+    document = _load_to_edit(path)
+    if _name_in(document) == name:
+        return False
+    table = document.setdefault(TABLE, tomlkit.table())
+    if not isinstance(table, MutableMapping):
+        raise ValueError(f"'{path}' can't be changed, because '{TABLE}' in it is no table.")
+    if name is None:
+        del table[KEY]
+    else:
+        table[KEY] = name
+    _replace(path, tomlkit.dumps(document))
+    return True
+
+
+def write(name: str | None) -> bool:
+    """Stores a name, or removes the one that is stored. All else in the file stays as it is.
+
+    The file is replaced at once: whoever reads it, and a crash at any moment, finds the old one or the new one.
+
+    Args:
+        name: The name; None removes it.
+
+    Returns:
+        Whether the file was changed.
+
+    Raises:
+        OSError: The file can't be read or written.
+        ValueError: It is no valid TOML. It is left as it is.
+    """
+    snapshot()  # what this process goes by is what was there before
+    path = Path(os.path.realpath(path_to_write()))  # a link stays one
+    if name is None and not path.exists():
+        return False
+    with _locked(path):
+        return _edit(path, name)

@@ -1,0 +1,199 @@
+"""Registration of drivers that come from outside: C tables, libraries, and Python functions that make drivers."""
+
+from __future__ import annotations
+
+import logging
+import os
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from torch_openreg import _C
+from torch_openreg._options import options_as_text
+from torch_openreg.openreg import _lazy
+
+if TYPE_CHECKING:
+    from torch_openreg.openreg.drivers import DeviceInfo
+
+__all__ = ["DriverRegistration", "register_driver_factory", "register_driver_plugin"]
+
+_logger = logging.getLogger("torch_openreg")
+
+PLUGIN_PRIORITY = 400
+# Drivers that were proven on hardware, or need none. A plugin of another name is experimental.
+_NONEXPERIMENTAL = frozenset({"cuda", "sim"})
+
+# What factories returned that describe their devices in Python, and functions of topology, by driver.
+_descriptions: dict[str, Any] = {}
+_topologies: dict[str, Callable[..., Iterable[DeviceInfo]]] = {}
+
+
+@dataclass(frozen=True)
+class DriverRegistration:
+    """A registered driver.
+
+    Attributes:
+        name: Its name.
+        factory: The function that makes it, or None.
+        priority: The driver of highest priority that works is chosen.
+        fail_quietly: A failure is remembered, and other drivers are tried. Else it is an error.
+        experimental: A warning is logged when the driver is opened.
+        library_path: Path of its library, or "".
+        c_api: Address or capsule of its C table, or None.
+        options: What it is opened with.
+    """
+
+    name: str
+    factory: Callable[[], Any] | None = None
+    priority: int = 0
+    fail_quietly: bool = False
+    experimental: bool = False
+    library_path: str = ""
+    c_api: Any = None
+    options: Mapping[str, str] = field(default_factory=dict)
+
+
+def _register(registration: DriverRegistration, source: str | None = None) -> DriverRegistration:
+    """Hands a registration to the runtime.
+
+    Raises:
+        RuntimeError: The runtime refuses it.
+    """
+    _C._register_driver(
+        registration.name,
+        source,
+        table=registration.c_api,
+        library_path=registration.library_path or None,
+        factory=None if registration.factory is None else _guarded(registration.name, registration.factory),
+        options=dict(registration.options),
+        priority=registration.priority,
+        loud=not registration.fail_quietly,
+        experimental=registration.experimental,
+    )
+    return registration
+
+
+def _guarded(name: str, factory: Callable[[], Any]) -> Callable[[], Any]:
+    """A factory that remembers what describes its devices, and can't wait for what waits for it."""
+
+    def call() -> Any:
+        outer = _lazy._thread.in_factory
+        _lazy._thread.in_factory = True
+        try:
+            found = factory()
+        finally:
+            _lazy._thread.in_factory = outer
+        if hasattr(found, "device_count"):
+            _descriptions[name] = found
+        else:
+            _descriptions.pop(name, None)
+        return found
+
+    return call
+
+
+def register_driver_factory(
+    name: str,
+    factory: Callable[[], Any],
+    *,
+    priority: int = 0,
+    fail_quietly: bool = True,
+    experimental: bool = False,
+    make_topology: Callable[..., Iterable[DeviceInfo]] | None = None,
+) -> None:
+    """Registers a function that makes a driver. It is called when the driver is first opened.
+
+    The function takes no arguments and returns one of these:
+
+    - the address of a driver's C table (an int), or a PyCapsule with the name "openreg_driver" that holds it; the
+      table must stay valid until the process ends
+    - the path of a driver library
+    - an object with ``device_count`` (a number or a function) and, if it likes, ``version`` (a text) and ``devices``
+      (a list of names, or a function that returns one): such a driver can be asked, but its devices can't be used
+    - None: the driver is not available here
+
+    It must not use torch.openreg. What it raises is remembered as the reason of the driver's failure.
+
+    Args:
+        name: Name of the driver. Of registrations of one name the last one holds. One that comes while devices are in
+            use takes effect when drivers are chosen again.
+        factory: The function.
+        priority: The driver of highest priority that works is chosen; built-in GPU drivers have 200, ``sim`` 0.
+        fail_quietly: A failure is remembered, and other drivers are tried. Else it is an error.
+        experimental: A warning is logged when the driver is opened.
+        make_topology: Function of (topology_name, **options) that returns the DeviceInfo of each device without
+            opening the driver, for driver_topology().
+
+    Raises:
+        RuntimeError: The name is malformed, or a driver of that name is open.
+        TypeError: The factory can't be called.
+    """
+    if not callable(factory):
+        raise TypeError(f"A factory must be a function, but is {type(factory).__name__}: {factory!r}.")
+    key = _C._canonical_driver_name(str(name))
+    _register(DriverRegistration(key, factory, priority, fail_quietly, experimental))
+    if make_topology is not None:
+        _topologies[key] = make_topology
+    else:
+        _topologies.pop(key, None)
+
+
+def register_driver_plugin(
+    name: str,
+    *,
+    priority: int = PLUGIN_PRIORITY,
+    library_path: str | os.PathLike[str] | None = None,
+    options: Mapping[str, Any] | None = None,
+    c_api: Any = None,
+) -> DriverRegistration | None:
+    """Registers a driver that is a C library, or the C table of one. It is loaded now and opened on first use.
+
+    Its failure is an error wherever drivers are chosen, since somebody has installed it. Giving both a library and a
+    table, or neither, is logged as an error and registers nothing.
+
+    Args:
+        name: Name of the driver. Of registrations of one name the last one holds.
+        priority: The driver of highest priority that works is chosen.
+        library_path: Path of the library; it exports ``openreg_driver_query_v1``.
+        options: What the driver is opened with: str, int, float, bool or list of int by key. Variables
+            ``OPENREG_<NAME>_<KEY>`` override them.
+        c_api: Address of a ``const openreg_driver``, or a PyCapsule with the name "openreg_driver" that holds it. It
+            must stay valid until the process ends.
+
+    Returns:
+        What was registered, or None.
+
+    Raises:
+        RuntimeError: The name is malformed, the library or table is unfit, or a driver of that name is open.
+        TypeError: An option of another type.
+    """
+    return _register_plugin(name, priority=priority, library_path=library_path, options=options, c_api=c_api)
+
+
+def _register_plugin(
+    name: str,
+    *,
+    priority: int = PLUGIN_PRIORITY,
+    library_path: str | os.PathLike[str] | None = None,
+    options: Mapping[str, Any] | None = None,
+    c_api: Any = None,
+    source: str | None = None,
+) -> DriverRegistration | None:
+    if library_path is not None and c_api is not None:
+        _logger.error("Both library_path and c_api are provided when registering OpenReg plugin %s", name)
+        return None
+    if library_path is None and c_api is None:
+        _logger.error("Neither library_path nor c_api provided when registering OpenReg plugin %s", name)
+        return None
+    key = _C._canonical_driver_name(str(name))
+    registration = DriverRegistration(
+        key,
+        priority=priority,
+        fail_quietly=False,
+        experimental=key not in _NONEXPERIMENTAL,
+        library_path="" if library_path is None else os.fspath(library_path),
+        c_api=c_api,
+        options=options_as_text(options),
+    )
+    _topologies.pop(key, None)
+    return _register(registration, source)

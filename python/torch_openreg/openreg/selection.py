@@ -1,0 +1,335 @@
+"""Choosing a driver: automatically, for this run, or by a stored preference.
+
+Which driver the devices ``openreg:0``, ... belong to is decided by the first of these that applies:
+
+1. :func:`use_driver`: what it names, or an error
+2. the variable ``OPENREG_DRIVERS``: likewise; a stored preference is then ignored
+3. the stored preference (:func:`set_preferred_driver`), if it works; else there is a warning, and the next rule
+4. the driver of highest priority that works; in the end that is the simulated one, ``sim``
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import threading
+import warnings
+from typing import Any
+
+import torch
+
+from torch_openreg import _C, _exit, _preferences
+from torch_openreg.openreg import _lazy
+from torch_openreg.openreg.drivers import Driver, _canonical, _name_of, _opened, _records, driver_errors
+
+__all__ = [
+    "DeviceSelectionError",
+    "canonical_name",
+    "cpu_device",
+    "get_preferred_driver",
+    "gpu_device",
+    "is_functional",
+    "is_loaded",
+    "reset_gpu_device",
+    "set_preferred_driver",
+    "supported_drivers",
+    "supported_gpu_drivers",
+    "use_driver",
+]
+
+_logger = logging.getLogger("torch_openreg")
+
+_CPU = torch.device("cpu")
+_ACCELERATOR = torch.device("openreg")  # without an index: it follows the thread's current device
+
+_lock = threading.RLock()
+_gpu_device: torch.device | None = None  # what gpu_device() has found
+
+
+def _after_fork_in_child() -> None:
+    global _lock
+    _lock = threading.RLock()  # a thread that held it does not exist in the child
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_after_fork_in_child)
+
+
+class DeviceSelectionError(RuntimeError):
+    """No device was found that counts as a GPU."""
+
+
+def canonical_name(name: str) -> str:
+    """Returns a driver's name in lower case, with synonyms resolved: "AMDGPU" gives "hip".
+
+    Args:
+        name: A name; it need not be known.
+
+    Raises:
+        ValueError: No driver can have that name.
+    """
+    try:
+        return _C._canonical_driver_name(name)
+    except RuntimeError as error:
+        raise ValueError(str(error)) from None
+
+
+def supported_gpu_drivers() -> tuple[str, ...]:
+    """Returns the GPU drivers that are known, in the order in which they are tried.
+
+    These are not the ones that work on this machine, but the ones that torch_openreg supports: "cuda" and "hip",
+    whether this build has them or not, and plugins. See :func:`is_functional`. Opens nothing.
+    """
+    return tuple(record["name"] for record in _records() if record["is_gpu"])
+
+
+def supported_drivers() -> tuple[str, ...]:
+    """Returns all drivers that are known, the simulated one too, in the order in which they are tried.
+
+    Opens nothing, and does not depend on the hardware.
+    """
+    return tuple(record["name"] for record in _records())
+
+
+def _is_vendor_missing(record: dict[str, Any]) -> bool:
+    """Whether a driver that comes with torch_openreg failed because of the vendor's library, not of its devices."""
+    sources = ("beside the runtime", f"OPENREG_{record['name'].upper()}_LIBRARY_PATH")
+    codes = ("OPENREG_E_NO_DEVICE", "OPENREG_E_INCOMPATIBLE")
+    return record["source"] in sources and record["code"] in codes
+
+
+def is_loaded(name: str) -> bool:
+    """Returns whether a driver's library, and the vendor's library that it needs, can be loaded here.
+
+    Why not is in :func:`driver_errors`. It says nothing of devices. Opens a driver only where that alone can tell.
+    Never raises.
+
+    Args:
+        name: Name of the driver; of a group one member must load.
+    """
+    return any(_is_one_loaded(member) for member in _C._expand_driver(str(name)))
+
+
+def _is_one_loaded(name: str) -> bool:
+    try:
+        _lazy._prepare()
+        record = _C._find_driver(name)
+    except RuntimeError:
+        return False
+    if record["state"] not in ("open", "failed") and not _is_describable(name):
+        _open(name)  # so that the failure is remembered
+        record = _C._find_driver(name)
+    if record["state"] == "failed":
+        return bool(record["has_table"]) and not _is_vendor_missing(record)
+    return True
+
+
+def _is_describable(name: str) -> bool:
+    """Whether a driver, unopened, says what devices there are, or is at least loaded and can't say."""
+    try:
+        _C._driver_topology(name, "", {})
+    except NotImplementedError:
+        return bool(_C._find_driver(name)["has_table"])
+    except RuntimeError:
+        return False
+    return True
+
+
+def _open(name: str) -> bool:
+    """Opens a driver. Returns whether it works; a failure is remembered and not tried again."""
+    try:
+        _C._open_driver(name)
+    except (RuntimeError, NotImplementedError, MemoryError):
+        return False
+    return True
+
+
+def is_functional(name: str) -> bool:
+    """Returns whether a driver is loaded, can be opened and has a device. Opens that driver alone. Never raises.
+
+    A failure is remembered, and not tried again until :func:`reset_gpu_device`. Why not is in
+    :func:`driver_errors`.
+
+    Args:
+        name: Name of the driver; of a group one member must work.
+    """
+    try:
+        _lazy._prepare()
+    except RuntimeError:
+        return False
+    return any(_open(member) for member in _C._expand_driver(str(name)))
+
+
+def use_driver(*names: str | Driver) -> None:
+    """Chooses the active drivers of this process and opens them. ``openreg:0``, ... are then their devices.
+
+    It goes before ``OPENREG_DRIVERS`` and the stored preference. All or nothing: after an error the drivers before
+    are still active.
+
+    Args:
+        names: Drivers; their devices come one driver after the other. None at all: the choice is taken back, and made
+            by the other rules.
+
+    Raises:
+        RuntimeError: One of them is unknown or doesn't work, or tensors or events of other devices are alive.
+    """
+    _lazy._prepare()
+    if any(not _name_of(name).strip() for name in names):
+        raise RuntimeError("The name of a driver is empty.")
+    _C._use_drivers(",".join(_name_of(name) for name in names) or None)
+    if names:
+        _lazy._lazy_init()
+    _opened.forget()
+    _forget_gpu_device()
+    _exit.warn_of_devices_without_thread()
+
+
+def cpu_device() -> torch.device:
+    """Returns the CPU, as ``torch.device("cpu")``. Opens no driver."""
+    return _CPU
+
+
+def gpu_device(*, force_gpu_usage: bool = False) -> torch.device:
+    """Chooses a GPU, or the CPU if there is none, and keeps the answer until :func:`reset_gpu_device`.
+
+    A driver counts as a GPU if it drives one, and if it was chosen explicitly: by :func:`use_driver`,
+    ``OPENREG_DRIVERS`` or the stored preference, ``sim`` too.
+
+    Args:
+        force_gpu_usage: The CPU is no answer, but an error.
+
+    Returns:
+        ``torch.device("openreg")``, the thread's current device, or ``torch.device("cpu")`` with a warning.
+
+    Raises:
+        DeviceSelectionError: There is no GPU, and ``force_gpu_usage`` is set. The text says why for each driver.
+        RuntimeError: A driver was asked for that doesn't work.
+    """
+    global _gpu_device
+    found = _gpu_device
+    if found is not None and not (force_gpu_usage and found == _CPU):
+        return found
+    _lazy._prepare()  # before the lock, which a driver's factory must not wait for
+    with _lock:
+        if _gpu_device is None or (force_gpu_usage and _gpu_device == _CPU):
+            if _find_gpu():
+                _gpu_device = _ACCELERATOR
+            elif force_gpu_usage:
+                raise DeviceSelectionError(_no_gpu_text())
+            else:
+                _gpu_device = _CPU
+                _tell_of_cpu()
+        return _gpu_device
+
+
+def reset_gpu_device() -> None:
+    """Forgets what :func:`gpu_device` has found, and failures of drivers, so that both are tried again.
+
+    Open drivers stay open, and the stored preference stays as this process read it first. Opens nothing.
+    """
+    _forget_gpu_device()
+    _C._forget_failures()
+    _opened.forget()
+
+
+def _forget_gpu_device() -> None:
+    global _gpu_device
+    _gpu_device = None
+
+
+def _find_gpu() -> bool:
+    """Opens a GPU and makes it active. Leaves the simulated driver alone where it would only be opened by this."""
+    if _is_gpu_active():
+        return True
+    if _C._selection()["live_objects"] > 0:
+        return False
+    if os.environ.get("OPENREG_DRIVERS", "").strip(" ,"):
+        _lazy._lazy_init()
+        return True
+    preference = _C._selection()["preference"]
+    if preference and not is_functional(preference):
+        _C._get_device_count()  # says why the preference is ignored; devices are counted without opening `sim`
+        preference = ""
+    if not preference and not any(_open(name) for name in supported_gpu_drivers()):
+        if any(record["state"] == "failed" and record["is_loud"] for record in _records()):
+            _select()  # raises
+        return False
+    _select()
+    return _is_gpu_active()
+
+
+def _select() -> None:
+    if _C._is_initialized():
+        _C._reselect()
+    _lazy._lazy_init()
+    _exit.warn_of_devices_without_thread()
+
+
+def _is_gpu_active() -> bool:
+    selection = _C._selection()
+    if selection["chosen_by"] in ("call", "environment", "preference"):
+        return True
+    return any(record["is_gpu"] and record["name"] == selection["default_driver"] for record in _records())
+
+
+def _no_gpu_text() -> str:
+    reasons = driver_errors()
+    lines = [f"  {name}: {reasons.get(name, 'not tried')}" for name in supported_gpu_drivers()]
+    return "\n".join(["No functional GPU device found!!", *lines])
+
+
+def _tell_of_cpu() -> None:
+    _logger.info("No GPU is available. Using CPU.")
+    selection = _C._selection()
+    text = "No functional GPU device found! Defaulting to CPU."
+    if selection["live_objects"] > 0:
+        text += (
+            f" {selection['live_objects']} live allocation(s) on driver '{selection['default_driver']}' keep another "
+            "driver from being chosen."
+        )
+    warnings.warn(text, UserWarning, stacklevel=3)
+
+
+def set_preferred_driver(driver: Any = "") -> None:
+    """Stores which driver to choose, in ``LocalPreferences.toml``; it takes effect when Python is restarted.
+
+    The file is ``$OPENREG_PREFERENCES`` if that is set, else the one in the current folder. All else in it stays.
+    The driver need not work on this machine.
+
+    Args:
+        driver: A name, a Driver, ``torch.device("openreg")`` for its driver, or anything whose text is a name. "" and
+            None remove the preference.
+
+    Raises:
+        ValueError: No such driver is known, it is a device of another type, or the file is no valid TOML.
+        OSError: The file can't be read or written.
+    """
+    name = _preference_from(driver)
+    if name is None:
+        if _preferences.write(None):
+            _logger.info("The preferred driver has been removed. Restart Python to choose automatically.")
+        return
+    valid = supported_drivers()
+    if name not in valid:
+        raise ValueError(f"'driver' must be one of {valid}, got {str(driver)!r}")
+    if _preferences.write(name):
+        _logger.info("driver has been set to %s. Restart Python to use the new driver.", name)
+    else:
+        _logger.info("driver is already set to %s. No action is required.", name)
+
+
+def _preference_from(driver: Any) -> str | None:
+    if isinstance(driver, torch.device):
+        if driver.type != "openreg":
+            raise ValueError(f"Expected an openreg device, but got {driver}.")
+        from torch_openreg.openreg.drivers import get_device_driver
+
+        return get_device_driver(driver).name
+    text = "" if driver is None else _name_of(driver)
+    return _canonical(text) if text.strip() else None
+
+
+def get_preferred_driver() -> str | None:
+    """Returns the driver that is stored as preferred, or None. This process may have started with another one."""
+    _preferences.snapshot()
+    return _preferences.read()

@@ -1,0 +1,91 @@
+"""python -m torch_openreg"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from toys import NO_GPU
+
+from torch_openreg.__main__ import main
+
+
+def run(folder: Path, *arguments: str, status: int = 0, **environment: str) -> subprocess.CompletedProcess[str]:
+    clean = {k: v for k, v in os.environ.items() if not k.startswith(("OPENREG_", "XDG_"))}
+    done = subprocess.run(
+        [sys.executable, "-m", "torch_openreg", *arguments],
+        cwd=folder,
+        env=clean | NO_GPU | {"XDG_CONFIG_HOME": str(folder / "config")} | environment,
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+    assert done.returncode == status, done.stdout + done.stderr
+    return done
+
+
+# info tells what is there, aligned, without colours into a pipe, and opens nothing
+def test_info(tmp_path: Path) -> None:
+    done = run(tmp_path, "info", OPENREG_SIM_DEVICES="5")
+    assert "\033" not in done.stdout
+    lines = done.stdout.splitlines()
+    assert "  5 device(s)" in lines
+    (header,) = [line for line in lines if line.split()[:2] == ["name", "state"]]
+    (sim,) = [line for line in lines if line.split()[:1] == ["sim"]]
+    assert sim.index("built in") == header.index("source")
+    assert "OPENREG_SIM_DEVICES" in done.stdout
+    facts = json.loads(run(tmp_path, "info", "--json").stdout)
+    assert {driver["name"] for driver in facts["drivers"]} == {"cuda", "hip", "sim"}
+    assert all(driver["state"] != "open" for driver in facts["drivers"])
+    assert facts["selection"]["device_count"] == 2
+
+
+# diagnose tells how the devices were chosen, and its status says whether there are any
+def test_diagnose(tmp_path: Path) -> None:
+    done = run(tmp_path, "diagnose")
+    assert "driver sim, chosen automatically" in done.stdout
+    assert "Advice" in done.stdout
+    done = run(tmp_path, "diagnose", "--json", status=1, OPENREG_DRIVERS="cuda")
+    facts = json.loads(done.stdout)
+    assert "Unable to initialize driver 'cuda'" in facts["error"]
+    assert facts["advice"]
+    done = run(tmp_path, "diagnose", OPENREG_USE_MOCK_GPU="hip", OPENREG_DRIVERS="hip")
+    assert "driver hip, chosen by the variable OPENREG_DRIVERS" in done.stdout
+
+
+# prefer stores, shows and clears the preference; what can't be stored is an error without a traceback
+def test_prefer(tmp_path: Path) -> None:
+    file = tmp_path / "LocalPreferences.toml"
+    assert run(tmp_path, "prefer", "ROCM").stdout == "hip is preferred (LocalPreferences.toml)\n"
+    assert 'gpu_backend = "hip"' in file.read_text()
+    done = run(tmp_path, "prefer", "foo", status=1)
+    assert "'driver' must be one of ('cuda', 'hip', 'sim'), got 'foo'" in done.stderr
+    assert "Traceback" not in done.stderr
+    assert json.loads(run(tmp_path, "prefer", "--clear", "--json").stdout)["preference"] is None
+    assert "gpu_backend" not in file.read_text()
+
+
+# a wrong command line has a status of its own
+@pytest.mark.parametrize("arguments", [[], ["prefer"], ["prefer", "sim", "--clear"], ["unknown"]])
+def test_a_wrong_command_line(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as end:
+        main(arguments)
+    assert end.value.code == 2
+    assert "usage: python -m torch_openreg" in capsys.readouterr().err
+
+
+# a file that is no TOML is named, and left alone
+def test_prefer_with_a_malformed_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = tmp_path / "broken.toml"
+    file.write_text("= broken")
+    monkeypatch.setenv("OPENREG_PREFERENCES", str(file))
+    assert main(["prefer", "sim"]) == 1
+    assert str(file) in capsys.readouterr().err
+    assert file.read_text() == "= broken"

@@ -1,0 +1,119 @@
+"""OPENREG_DRIVER_LIBRARIES: libraries by path, and JSON files that describe them."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+
+def manifest(path: Path, **content: Any) -> Path:
+    path.parent.mkdir(exist_ok=True)
+    path.write_text(json.dumps(content))
+    return path
+
+
+# acceptance 5.34, 5.35: name:path pairs; a bad item is warned of, and the others go on
+def test_libraries_by_path(python: Any, toy: str, full_toy: str) -> None:
+    value = f"bad, Toy:{full_toy} ,toy:{toy}"
+    python(
+        f"""
+        assert openreg.default_driver() == "toy"
+        driver = openreg.get_driver("toy")
+        assert (driver.priority, driver.source, driver.path) == (400, "OPENREG_DRIVER_LIBRARIES", {toy!r}), driver
+        warned = [line for line in lines if "invalid value bad in env var OPENREG_DRIVER_LIBRARIES " in line]
+        assert len(warned) == 1 and {value!r} in warned[0], lines
+        """,
+        OPENREG_DRIVER_LIBRARIES=value,
+    )
+    python('assert list(openreg.drivers()) == ["sim"]', OPENREG_DRIVER_LIBRARIES="")
+
+
+# acceptance 5.36, 5.37, 5.38: a JSON file, its library beside it, and options of each type under either key
+def test_a_json_file(python: Any, tmp_path: Path, full_toy: str) -> None:
+    (tmp_path / "there").mkdir()
+    (tmp_path / "there" / "driver.so").symlink_to(full_toy)
+    options = {"s": "text", "i": 3, "l": [3, 1], "f": 0.25, "t": True, "n": False}
+    for key in ("create_options", "create_option"):
+        path = manifest(tmp_path / "there" / "toy.json", library_path="driver.so", **{key: options})
+        python(
+            f"""
+            from toys import FullToy
+            assert openreg.default_driver() == "toy", lines
+            assert openreg.get_driver("toy").source == "OPENREG_DRIVER_LIBRARIES"
+            toy = FullToy({full_toy!r})
+            assert [toy.option(key) for key in "siflt" + "n"] == ["text", "3", "0.25", "3,1", "1", "0"]
+            """,
+            OPENREG_DRIVER_LIBRARIES=f"toy:{path}",
+        )
+    both = manifest(
+        tmp_path / "both.json", library_path=full_toy, create_options={"s": "right"}, create_option={"s": "wrong"}
+    )
+    python(
+        f"""
+        from toys import FullToy
+        openreg.init()
+        assert FullToy({full_toy!r}).option("s") == "right"
+        assert [line for line in lines if line.startswith("WARNING") and "both" in line], lines
+        """,
+        OPENREG_DRIVER_LIBRARIES=f"toy:{both}",
+    )
+
+
+# acceptance 5.36, 5.38: a bad file is logged with the reason, and the others go on
+def test_bad_json_files(python: Any, tmp_path: Path, toy: str) -> None:
+    good = manifest(tmp_path / "good.json", library_path=toy)
+    (tmp_path / "broken.json").write_text("{")
+    bad = {
+        "empty": (manifest(tmp_path / "empty.json"), 'should contain "library_path" field.'),
+        "null": (manifest(tmp_path / "null.json", library_path=toy, create_options={"key": None}), "'key'"),
+        "list": (manifest(tmp_path / "list.json", library_path=toy, create_options=[1]), "must be an object"),
+        "broken": (tmp_path / "broken.json", "JSONDecodeError"),
+        "absent": (tmp_path / "absent.json", "FileNotFoundError"),
+        "library": (manifest(tmp_path / "library.json", library_path="nowhere.so"), "nowhere.so"),
+    }
+    items = [f"{name}:{path}" for name, (path, _) in bad.items()]
+    python(
+        f"""
+        assert openreg.default_driver() == "toy", lines
+        errors = [line for line in lines if line.startswith("ERROR")]
+        expected = {[(item, text) for item, (_, text) in zip(items, bad.values(), strict=True)]!r}
+        assert len(errors) == len(expected), errors
+        for (item, text), error in zip(expected, errors, strict=True):
+            assert "invalid value " + item + " in env var OPENREG_DRIVER_LIBRARIES" in error and text in error, error
+        assert set(openreg.drivers()) == {{"toy", "sim"}}
+        """,
+        OPENREG_DRIVER_LIBRARIES=",".join([*items, f"toy:{good}"]),
+    )
+
+
+# acceptance 5.51: what the variable names goes before a plugin of the same name
+def test_the_variable_goes_before_plugins(python: Any, tmp_path: Path, toy: str, full_toy: str) -> None:
+    package = tmp_path / "site" / "torch_openreg_plugins"
+    package.mkdir(parents=True)
+    (package / "one.py").write_text(
+        f"import torch\ndef initialize():\n    torch.openreg.register_driver_plugin('toy', library_path={full_toy!r})\n"
+    )
+    json_file = manifest(tmp_path / "toy.json", library_path=toy)
+    for value in (f"toy:{toy}", f"toy:{json_file}"):
+        python(
+            f"""
+            assert openreg.get_driver("toy").path == {toy!r}
+            shadowed = [r["path"] for r in openreg.driver_records() if r["state"] == "shadowed"]
+            assert shadowed == [{full_toy!r}], shadowed
+            """,
+            OPENREG_DRIVER_LIBRARIES=value,
+            PYTHONPATH=str(tmp_path / "site"),
+        )
+
+
+# acceptance 5.12: the path of a built-in GPU driver's library
+def test_library_path_of_cuda(python: Any, full_toy: str) -> None:
+    python(
+        f"""
+        assert openreg.is_loaded("cuda"), openreg.driver_errors()
+        assert openreg.driver_info("cuda")["path"] == {full_toy!r}
+        assert openreg.default_driver() == "cuda"
+        """,
+        OPENREG_CUDA_LIBRARY_PATH=full_toy,
+    )

@@ -1,0 +1,386 @@
+"""drivers() and what is told of drivers and their devices."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from typing import Any
+
+import pytest
+import torch
+
+openreg = torch.openreg
+
+
+# acceptance 2.3, 5.13: several drivers are open at once; mock ones work, and say that they are simulated
+def test_mock_gpus(python: Any) -> None:
+    python(
+        """
+        found = openreg.drivers()
+        assert list(found) == ["cuda", "hip", "sim"], found
+        for name in ("cuda", "hip"):
+            driver = found[name]
+            assert driver.simulated and driver.is_gpu and driver.device_count == 2 and driver.source == "mock"
+            assert len(driver.devices()) == 2
+            assert any(line.startswith("WARNING") and name in line and "simulated" in line for line in lines), lines
+        assert not found["sim"].is_gpu
+        assert torch.ones(3).to("openreg:1").to("openreg:0").cpu().sum().item() == 3
+        openreg.use_driver("hip")
+        assert torch.ones(3, device="openreg:1").sum().item() == 3
+        """,
+        OPENREG_USE_MOCK_GPU="cuda,hip",
+        OPENREG_MOCK_NUM_GPUS="2",
+    )
+
+
+# acceptance 5.5: an argument, then the variable, then priority
+def test_what_get_driver_goes_by(python: Any, toy: str) -> None:
+    code = 'assert (openreg.get_driver("toy").name, openreg.get_driver().name) == ("toy", {!r})'
+    python(code.format("sim"), OPENREG_DRIVER_LIBRARIES=f"toy:{toy}", OPENREG_DRIVERS="sim,toy")
+    python(code.format("toy"), OPENREG_DRIVER_LIBRARIES=f"toy:{toy}")
+
+
+# acceptance 5.6: there is no runtime elsewhere
+def test_only_local_devices(python: Any) -> None:
+    python("openreg.drivers()", OPENREG_TARGET="local")
+    python(
+        """
+        from toys import raises
+        with raises(RuntimeError, "only 'local' is supported"):
+            openreg.drivers()
+        assert openreg.device_count() == 0
+        """,
+        OPENREG_TARGET="rpc:h:1",
+    )
+
+
+# acceptance 5.7, 5.8: visible devices, in their order; a value that is none is an error of the driver
+def test_visible_devices(python: Any) -> None:
+    python(
+        """
+        assert [device.ordinal for device in openreg.devices("cuda")] == [3, 1]
+        assert openreg.device_count() == 2
+        assert openreg.get_device_properties(0).ordinal == 3
+        for value in ("a", "0,0", "9"):
+            openreg._clear_drivers()
+            os.environ["OPENREG_CUDA_VISIBLE_DEVICES"] = value
+            assert not openreg.is_functional("cuda")
+            text = openreg.driver_errors()["cuda"]
+            assert "OPENREG_CUDA_VISIBLE_DEVICES" in text and value in text, text
+        openreg._clear_drivers()
+        del os.environ["OPENREG_USE_MOCK_GPU"]
+        os.environ["OPENREG_SIM_VISIBLE_DEVICES"] = "2"
+        assert openreg.device_count() == 1
+        assert [device.ordinal for device in openreg.devices()] == [2]
+        """,
+        OPENREG_USE_MOCK_GPU="cuda",
+        OPENREG_MOCK_NUM_GPUS="4",
+        OPENREG_CUDA_VISIBLE_DEVICES="3,1",
+        OPENREG_SIM_DEVICES="3",
+    )
+
+
+# acceptance 5.15: two drivers of the same kind of device
+def test_two_drivers_of_one_kind(python: Any, full_toy: str, toy: str) -> None:
+    python(
+        """
+        assert set(openreg.drivers()) == {"one", "two", "sim"}
+        assert openreg.devices("one")[0].torch_device == torch.device("openreg:0")
+        assert openreg.devices("two")[0].torch_device is None
+        """,
+        OPENREG_DRIVER_LIBRARIES=f"one:{full_toy},two:{toy}",
+    )
+
+
+# acceptance 5.27: without devices the simulated driver is an error
+def test_sim_without_devices(python: Any) -> None:
+    python(
+        """
+        from toys import raises
+        with raises(RuntimeError, "Driver 'sim' provides no devices."):
+            openreg.drivers()
+        """,
+        OPENREG_SIM_DEVICES="0",
+    )
+
+
+# acceptance 5.45: what the environment says of built-in GPU drivers, and only of those
+def test_options_from_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("OPENREG_CUDA_VISIBLE_DEVICES", "1")
+    monkeypatch.setenv("OPENREG_TOY_VISIBLE_DEVICES", "1")
+    assert openreg._options_from_env("cuda") == {"visible_devices": [1]}
+    assert openreg._options_from_env("hip") == openreg._options_from_env("toy") == openreg._options_from_env("?") == {}
+    monkeypatch.setenv("OPENREG_CUDA_VISIBLE_DEVICES", "all")
+    monkeypatch.setenv("OPENREG_USE_MOCK_GPU", "rocm")
+    monkeypatch.setenv("OPENREG_MOCK_NUM_GPUS", "3")
+    assert openreg._options_from_env("cuda") == {}
+    assert openreg._options_from_env("hip") == {"mock": True, "num_devices": 3}
+
+
+# acceptance 5.49: the variable goes before the option of the registration
+def test_a_variable_goes_before_an_option(python: Any, full_toy: str) -> None:
+    python(
+        f"""
+        openreg.register_driver_plugin("cuda", library_path={full_toy!r}, options={{"visible_devices": [0]}})
+        assert [device.ordinal for device in openreg.devices("cuda")] == [1]
+        """,
+        OPENREG_CUDA_VISIBLE_DEVICES="1",
+    )
+    python(
+        f"""
+        openreg.register_driver_plugin("toy", library_path={full_toy!r}, options={{"visible_devices": [1]}})
+        assert [device.ordinal for device in openreg.devices("toy")] == [1]
+        """
+    )
+
+
+# acceptance 5.55, 5.57: what is listed must work; all or nothing, again and again; an empty list is as good as none
+def test_listed_drivers_must_work(python: Any, library: Any) -> None:
+    python(
+        """
+        from toys import raises
+        for _ in range(2):
+            with raises(RuntimeError, "Unable to initialize driver 'cuda': ",
+                        "(set OPENREG_DRIVERS='' to automatically choose an available driver)"):
+                openreg.drivers()
+            assert not openreg.drivers_are_initialized()
+        os.environ["OPENREG_DRIVERS"] = "sim,boom"
+        for _ in range(2):
+            with raises(RuntimeError, "Unable to initialize driver 'boom': ", "the vendor's library is too old"):
+                openreg.drivers()
+            assert not openreg.drivers_are_initialized()
+        del os.environ["OPENREG_DRIVER_LIBRARIES"]
+        for value in (" SIM ,sim, ", ""):
+            os.environ["OPENREG_DRIVERS"] = value
+            assert list(openreg.drivers()) == ["sim"]
+            openreg._clear_drivers()
+        """,
+        OPENREG_DRIVERS="cuda",
+        OPENREG_DRIVER_LIBRARIES=f"boom:{library('broken_driver', 'BROKEN_OPEN_FAILS')}",
+    )
+
+
+# acceptance 5.56: one mapping as long as nothing changes; the listed ones alone, the first is the default
+def test_the_mapping_is_kept(python: Any) -> None:
+    python(
+        """
+        found = openreg.drivers()
+        assert list(found) == ["sim", "cuda"] and openreg.default_driver() == "sim"
+        assert openreg.drivers() is found
+        assert found["sim"] is openreg.get_driver("sim") is openreg.get_driver()
+        assert openreg.device_count() == 3
+        try:
+            found["x"] = 1
+        except TypeError:
+            pass
+        else:
+            raise AssertionError
+        """,
+        OPENREG_USE_MOCK_GPU="cuda",
+        OPENREG_DRIVERS="sim,cuda",
+    )
+
+
+# acceptance 5.58, 5.60: the texts for a driver that is unknown, and for one that has failed
+def test_drivers_that_can_not_be_had(python: Any) -> None:
+    python(
+        """
+        from toys import raises
+        openreg.drivers()
+        with raises(RuntimeError, "Driver 'cuda' failed to initialize: ", "Available drivers are ['sim']"):
+            openreg.get_driver("cuda")
+        with raises(RuntimeError, "Unknown driver zzz"):
+            openreg.get_driver("zzz")
+        sim = openreg.get_driver("SIM")
+        assert openreg.get_driver(sim) is sim and isinstance(sim, openreg.Driver)
+        """
+    )
+    python(
+        """
+        from toys import raises
+        with raises(RuntimeError, "'cudda'", "not in the list of known drivers: ['cuda', 'hip', 'sim']"):
+            openreg.drivers()
+        """,
+        OPENREG_DRIVERS="cudda",
+    )
+
+
+# acceptance 5.58, 5.58b: what is logged when a driver is opened
+def test_what_is_logged(python: Any) -> None:
+    python(
+        """
+        openreg.drivers()
+        for line in ("Initializing driver 'sim'", "Driver 'sim' initialized",
+                     "Initialized driver: driver=sim process_index=0 device_count=2 local_devices=2"):
+            assert "DEBUG " + line in lines, (line, lines)
+        """,
+        OPENREG_LOG_LEVEL="debug",
+    )
+
+
+# acceptance 5.59: a quiet failure is remembered and not repeated
+def test_a_quiet_failure_is_remembered(python: Any, full_toy: str) -> None:
+    python(
+        f"""
+        from toys import FullToy
+        toy = FullToy({full_toy!r})
+        toy.fail_open()
+        calls = []
+        openreg.register_driver_factory("toy", lambda: calls.append(1) or {full_toy!r}, priority=50)
+        for _ in range(3):
+            assert list(openreg.drivers()) == ["sim"]
+        assert toy.calls("open") == 1 and len(calls) == 1
+        assert "open was told to fail" in openreg.driver_errors()["toy"]
+        """
+    )
+
+
+# acceptance 5.61: clearing closes all and forgets failures, unless tensors live
+def test_clearing(python: Any, full_toy: str) -> None:
+    python(
+        f"""
+        from toys import FullToy, raises
+        toy = FullToy({full_toy!r})
+        openreg.register_driver_plugin("toy", library_path={full_toy!r}, priority=-1)
+        first = openreg.drivers()
+        x = torch.ones(1, device="openreg")
+        with raises(RuntimeError, "1 live allocation(s) on driver 'sim'"):
+            openreg._clear_drivers()
+        assert openreg.drivers_are_initialized()
+        del x
+        pinned = torch.ones(3).pin_memory()
+        del pinned
+        openreg._clear_drivers()
+        assert not openreg.drivers_are_initialized() and not openreg.is_initialized()
+        assert toy.hooks.live(b"instance") == 0
+        assert "toy" not in openreg.driver_errors()
+        second = openreg.drivers()
+        assert second is not first and set(second) == set(first)
+        assert toy.calls("open") == 2
+        assert torch.ones(2, device="openreg").sum().item() == 2
+        """
+    )
+
+
+# acceptance 5.62: hardware whose driver doesn't work is pointed out, unless somebody chose
+def test_hardware_without_a_driver_is_pointed_out(python: Any, tmp_path: Any, library: Any) -> None:
+    (tmp_path / "dev").mkdir()
+    (tmp_path / "dev" / "nvidia0").touch()
+    broken = library("broken_driver", "BROKEN_OPEN_FAILS")
+    told = """
+        openreg.drivers()
+        told = [line for line in lines if line.startswith("WARNING")]
+        assert len(told) == {count} and {text!r} in "".join(told), lines
+    """
+    python(
+        told.format(count=1, text="An NVIDIA GPU may be present on this machine, but"),
+        OPENREG_SYSTEM_ROOT=str(tmp_path),
+    )
+    python(
+        told.format(count=1, text="CUDA driver failed to initialize: the vendor's library is too old"),
+        OPENREG_SYSTEM_ROOT=str(tmp_path),
+        OPENREG_CUDA_LIBRARY_PATH=broken,
+    )
+    python(told.format(count=0, text=""), OPENREG_SYSTEM_ROOT=str(tmp_path), OPENREG_DRIVERS="sim")
+
+
+RANK = """
+import os, sys
+import torch
+openreg = torch.openreg
+openreg.use_driver("sim")
+assert (openreg.device_count(), openreg.local_device_count(), openreg.global_device_count()) == (2, 2, 2)
+openreg._clear_drivers()
+store = torch.distributed.FileStore(sys.argv[1], 2)
+torch.distributed.init_process_group("gloo", store=store, rank=int(sys.argv[2]), world_size=2)
+rank = int(sys.argv[2])
+assert (openreg.device_count(), openreg.local_device_count(), openreg.global_device_count()) == (2, 2, 4)
+assert (openreg.process_index(), openreg.process_count()) == (rank, 2)
+assert [device.process_index for device in openreg.devices()] == [rank] * 2
+assert openreg.local_devices() == openreg.local_devices(rank) == openreg.devices()
+assert openreg.local_devices(1 - rank) == []
+torch.distributed.destroy_process_group()
+"""
+
+
+# acceptance 5.63, 5.66: counts of this process, and of two
+def test_two_processes(tmp_path: Any) -> None:
+    store = str(tmp_path / "store")
+    ranks = [subprocess.Popen([sys.executable, "-c", RANK, store, str(rank)]) for rank in range(2)]
+    assert [rank.wait(timeout=120) for rank in ranks] == [0, 0]
+
+
+# acceptance 5.63, 5.64, 5.66: devices of one process
+def test_devices() -> None:
+    found = openreg.devices()
+    assert len(found) == openreg.device_count() == openreg.global_device_count() == 2
+    assert [device.torch_device for device in found] == [torch.device("openreg:0"), torch.device("openreg:1")]
+    assert [(device.index, device.driver, device.process_index) for device in found] == [(0, "sim", 0), (1, "sim", 0)]
+    assert found[0].is_simulated
+    assert (openreg.process_index(), openreg.process_count()) == (0, 1)
+    assert openreg.local_devices() == openreg.devices("sim") == openreg.devices(openreg.get_driver())
+    assert openreg.device_count("sim") == openreg.local_device_count("sim") == 2
+    for index in (1, -1):
+        with pytest.raises(ValueError, match=f"Unknown process_index {index}"):
+            openreg.local_devices(process_index=index)
+    for device in (None, 1, "openreg:1", torch.device("openreg", 1), found[1]):
+        assert openreg.get_device_driver(device) is openreg.get_driver()
+    with pytest.raises(ValueError):
+        openreg.get_device_driver("cpu")
+    with pytest.raises(RuntimeError, match="out of range"):
+        openreg.get_device_driver(7)
+
+
+# acceptance 5.65, 5.70: the version of the C interface, which a driver in Python lacks
+def test_the_c_interface(python: Any, full_toy: str) -> None:
+    python(
+        f"""
+        import types
+        openreg.register_driver_plugin("toy", library_path={full_toy!r})
+        openreg.register_driver_factory("described", lambda: types.SimpleNamespace(device_count=1, version="2"))
+        assert openreg.using_driver_c_api() and openreg.using_driver_c_api("sim")
+        assert not openreg.using_driver_c_api("described")
+        assert openreg.driver_api_version("toy") == (1, 1) and openreg.driver_api_version("described") is None
+        assert openreg.get_driver("toy").version == "toy 2.0 (OpenReg C API 1.1)"
+        assert openreg.get_driver("described").version == "described 2"
+        assert openreg.default_driver() == "toy"
+        """
+    )
+
+
+# what is told of one driver, and of none
+def test_driver_info() -> None:
+    information = openreg.driver_info("sim")
+    assert (information["state"], information["is_active"], information["device_count"]) == ("open", True, 2)
+    assert openreg.driver_info(openreg.get_driver("sim")) == information
+    with pytest.raises(RuntimeError, match="not in the list of known drivers"):
+        openreg.driver_info("nobody")
+    with pytest.raises(RuntimeError):
+        openreg.driver_info("not a name")
+
+
+# a program that is refused at one place gets to know why: the decision, the drivers, the plugins, advice
+def test_diagnose(python: Any) -> None:
+    python(
+        """
+        facts = openreg.diagnose(as_dict=True)
+        assert facts["error"] == "" and facts["selection"]["default_driver"] == "sim"
+        assert {driver["name"]: driver["state"] for driver in facts["drivers"]} == {
+            "cuda": "failed", "hip": "failed", "sim": "open"}
+        assert facts["variables"]["OPENREG_SIM_DEVICES"] == "3"
+        text = openreg.diagnose()
+        for part in ("Versions", torch.__version__, "3 device(s)", "driver sim, chosen automatically",
+                     "/nonexistent/libopenreg_cuda.so", "OPENREG_SIM_DEVICES", "LocalPreferences.toml", "Advice"):
+            assert part in text, text
+        """,
+        OPENREG_SIM_DEVICES="3",
+    )
+    python(
+        """
+        facts = openreg.diagnose(as_dict=True)
+        assert "Unable to initialize driver 'cuda'" in facts["error"]
+        assert any("cuda" in line for line in facts["advice"])
+        assert "Unable to initialize driver 'cuda'" in openreg.diagnose()
+        """,
+        OPENREG_DRIVERS="cuda",
+    )

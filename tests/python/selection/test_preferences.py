@@ -1,0 +1,266 @@
+"""The stored preference: LocalPreferences.toml."""
+
+from __future__ import annotations
+
+import os
+import signal
+import stat
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import torch_openreg._preferences as preferences
+
+if sys.version_info >= (3, 11):
+    import tomllib
+else:
+    import tomlkit as tomllib
+
+FILE = "LocalPreferences.toml"
+
+
+@pytest.fixture
+def file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Where this process stores the preference during a test."""
+    path = tmp_path / FILE
+    monkeypatch.setenv("OPENREG_PREFERENCES", str(path))
+    monkeypatch.setattr(preferences, "_warned", set())
+    return path
+
+
+def stored(path: Path) -> Any:
+    return tomllib.loads(path.read_text())["torch_openreg"].get("gpu_backend")
+
+
+# acceptance 1.4, 1.8: no name removes the key alone; without a file nothing happens and none is made
+def test_no_name_removes_the_preference(python: Any, tmp_path: Path) -> None:
+    python(
+        """
+        openreg.set_preferred_driver("")
+        assert not os.path.exists("LocalPreferences.toml")
+        openreg.set_preferred_driver("sim")
+        assert openreg.get_preferred_driver() == "sim"
+        openreg.set_preferred_driver()
+        assert openreg.get_preferred_driver() is None
+        openreg.set_preferred_driver("sim")
+        openreg.set_preferred_driver(None)
+        assert openreg.get_preferred_driver() is None
+        assert not openreg.drivers_are_initialized()
+        """
+    )
+    assert "gpu_backend" not in (tmp_path / FILE).read_text()
+
+
+# acceptance 1.5, 1.6: whatever has the text of a name, a driver, a device
+def test_what_may_be_preferred(python: Any) -> None:
+    python(
+        """
+        from toys import raises
+        class Name:
+            def __str__(self):
+                return " SIM"
+        def stored():
+            return open("LocalPreferences.toml").read()
+        openreg.set_preferred_driver(Name())
+        assert 'gpu_backend = "sim"' in stored(), stored()
+        openreg.set_preferred_driver("AMDGPU")
+        assert 'gpu_backend = "hip"' in stored(), stored()
+        openreg.set_preferred_driver(torch.device("openreg"))
+        assert 'gpu_backend = "sim"' in stored(), stored()
+        openreg.set_preferred_driver("cuda")
+        openreg.set_preferred_driver(openreg.get_driver("sim"))
+        assert 'gpu_backend = "sim"' in stored(), stored()
+        with raises(ValueError, "cpu"):
+            openreg.set_preferred_driver(torch.device("cpu"))
+        """
+    )
+
+
+# acceptance 1.7: other tables, keys, comments and line ends stay
+def test_the_rest_of_the_file_stays(file: Path) -> None:
+    before = '# mine\r\n[Other]\r\na = 1 # one\r\n\r\n[torch_openreg]\r\nelse = "x"\r\n'
+    file.write_bytes(before.encode())
+    file.chmod(0o640)
+    assert preferences.write("sim") is True
+    text = file.read_bytes().decode()
+    assert text.startswith(before)
+    assert tomllib.loads(text) == {"Other": {"a": 1}, "torch_openreg": {"else": "x", "gpu_backend": "sim"}}
+    assert stat.S_IMODE(file.stat().st_mode) == 0o640
+    assert preferences.write(None) is True
+    assert file.read_bytes().decode() == before
+    assert os.listdir(file.parent) == [FILE]  # neither lock nor temporary file is left
+
+
+# acceptance 1.7: a link to the file stays a link
+def test_a_linked_file_is_changed_where_it_is(file: Path, tmp_path: Path) -> None:
+    target = tmp_path / "elsewhere.toml"
+    target.write_text("[Other]\n")
+    file.symlink_to(target)
+    preferences.write("sim")
+    assert file.is_symlink()
+    assert stored(target) == "sim"
+
+
+# acceptance 1.9, 1.10: valid is what is supported, whether it works or not; else an error, and the file is as before
+def test_only_supported_drivers_may_be_preferred(python: Any) -> None:
+    python(
+        """
+        from toys import raises
+        openreg.set_preferred_driver("sim")
+        before = open("LocalPreferences.toml", "rb").read()
+        with raises(ValueError, "'driver' must be one of ('cuda', 'hip', 'sim'), got 'foo'"):
+            openreg.set_preferred_driver("foo")
+        assert open("LocalPreferences.toml", "rb").read() == before
+        openreg.set_preferred_driver("cuda")
+        assert openreg.get_preferred_driver() == "cuda"
+        assert not openreg.drivers_are_initialized()
+        assert openreg.driver_info("cuda")["state"] != "open"
+        """
+    )
+
+
+# acceptance 1.11: a process goes by what it found first; the next one sees what was set
+def test_a_new_preference_needs_a_new_process(python: Any) -> None:
+    python(
+        """
+        openreg.set_preferred_driver("hip")
+        assert "INFO driver has been set to hip. Restart Python to use the new driver." in lines, lines
+        openreg.reset_gpu_device()
+        assert openreg.default_driver() == "cuda"
+        """,
+        OPENREG_USE_MOCK_GPU="cuda,hip",
+    )
+    python(
+        'assert openreg.default_driver() == "hip"; assert _C._selection()["chosen_by"] == "preference"',
+        OPENREG_USE_MOCK_GPU="cuda,hip",
+    )
+
+
+# acceptance 1.12
+def test_setting_the_same_again_writes_nothing(python: Any) -> None:
+    python(
+        """
+        openreg.set_preferred_driver("sim")
+        before = os.stat("LocalPreferences.toml")
+        del lines[:]
+        openreg.set_preferred_driver("sim")
+        after = os.stat("LocalPreferences.toml")
+        assert (before.st_mtime_ns, before.st_ino) == (after.st_mtime_ns, after.st_ino)
+        assert lines == ["INFO driver is already set to sim. No action is required."], lines
+        """
+    )
+
+
+# acceptance 1.17: a file edited by hand; warned of once, never an error
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [
+        ('"foo"', "driver 'foo' set via preferences is not a valid driver. Valid drivers are ('cuda', 'hip', 'sim')"),
+        ('"../x.so"', "driver '../x.so' set via preferences is not a valid driver. Valid drivers are ("),
+        ("3", "gpu_backend must be a string, but is 3"),
+    ],
+)
+def test_a_preference_that_is_no_driver(python: Any, tmp_path: Path, value: str, text: str) -> None:
+    (tmp_path / FILE).write_text(f"[torch_openreg]\ngpu_backend = {value}\n")
+    python(
+        f"""
+        text = {text!r}
+        assert openreg.gpu_device() == torch.device("openreg")
+        assert openreg.default_driver() == "hip"
+        openreg.reset_gpu_device()
+        openreg._clear_drivers()
+        openreg.gpu_device()
+        warned = [line for line in lines if line.startswith("WARNING") and text in line]
+        assert len(warned) == 1 or "foo" in text and len(warned) == 2, lines  # the runtime says it after a reset again
+        """,
+        OPENREG_USE_MOCK_GPU="hip",
+    )
+
+
+# a broken file is named, ignored when it is read, and left alone when it is to be written
+@pytest.mark.parametrize("content", [b"= nothing [", b"\xff\xfe\x00", b"torch_openreg = 3\n"])
+def test_a_malformed_file(file: Path, content: bytes, caplog: pytest.LogCaptureFixture) -> None:
+    file.write_bytes(content)
+    assert preferences.read() is None
+    assert preferences.read() is None
+    warnings = [record.getMessage() for record in caplog.records]
+    if content.startswith(b"torch_openreg"):
+        assert warnings == []  # TOML, without a preference
+    else:
+        assert len(warnings) == 1
+        assert str(file) in warnings[0]
+    with pytest.raises(ValueError) as error:
+        preferences.write("sim")
+    assert str(file) in str(error.value)
+    assert file.read_bytes() == content
+    assert os.listdir(file.parent) == [FILE]
+
+
+# acceptance 2.10: where the file is looked for, and where it is written
+def test_where_the_file_is(python: Any, tmp_path: Path) -> None:
+    config = tmp_path / "config" / "torch_openreg"
+    config.mkdir(parents=True)
+    (config / FILE).write_text('[torch_openreg]\ngpu_backend = "hip"\n')
+    python(
+        """
+        assert openreg.get_preferred_driver() == "hip"  # of the user
+        openreg.set_preferred_driver("sim")  # of this folder
+        assert openreg.get_preferred_driver() == "sim"
+        os.environ["OPENREG_PREFERENCES"] = "named.toml"
+        assert openreg.get_preferred_driver() is None
+        openreg.set_preferred_driver("cuda")
+        assert openreg.get_preferred_driver() == "cuda"
+        """
+    )
+    assert stored(config / FILE) == "hip"
+    assert stored(tmp_path / FILE) == "sim"
+    assert stored(tmp_path / "named.toml") == "cuda"
+
+
+WRITE = """
+import sys, types
+package = types.ModuleType("torch_openreg")
+package.__path__ = [sys.argv[1]]
+sys.modules["torch_openreg"] = package  # without torch: this file alone
+from torch_openreg import _preferences as preferences
+"""
+PACKAGE = str(Path(preferences.__file__).parent)
+
+
+# a crash at any moment leaves the old file or the new one, and the next write works
+@pytest.mark.parametrize("moment", ["fsync", "replace"])
+def test_a_crash_while_writing_leaves_the_old_file(file: Path, moment: str) -> None:
+    before = '[Other]\na = 1\n\n[torch_openreg]\ngpu_backend = "sim"\n'
+    file.write_text(before)
+    kill = f"""
+import os, signal
+os.{moment} = lambda *arguments: os.kill(os.getpid(), signal.SIGKILL)
+preferences.write("hip")
+"""
+    done = subprocess.run([sys.executable, "-c", WRITE + kill, PACKAGE], check=False, timeout=60)
+    assert done.returncode == -signal.SIGKILL
+    assert file.read_text() == before
+    assert preferences.write("cuda") is True
+    assert tomllib.loads(file.read_text()) == {"Other": {"a": 1}, "torch_openreg": {"gpu_backend": "cuda"}}
+    assert os.listdir(file.parent) == [FILE]
+
+
+# two processes that write at once: neither loses what the other has written
+def test_two_writers_lose_nothing(file: Path) -> None:
+    turns = 60
+    work = f"""
+import tomlkit
+key = sys.argv[2]
+for turn in range({turns}):
+    path = preferences.path_to_write()
+    preferences.KEY = f"{{key}}{{turn}}"
+    preferences.write(key)
+"""
+    writers = [subprocess.Popen([sys.executable, "-c", WRITE + work, PACKAGE, key]) for key in ("a", "b", "c")]
+    assert [writer.wait(timeout=120) for writer in writers] == [0, 0, 0]
+    table = tomllib.loads(file.read_text())["torch_openreg"]
+    assert sorted(table) == sorted(f"{key}{turn}" for key in "abc" for turn in range(turns))
+    assert os.listdir(file.parent) == [FILE]
