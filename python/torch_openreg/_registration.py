@@ -41,10 +41,11 @@ def register() -> ModuleType:
     # It caches its first answer, which without an accelerator is torch.cpu.
     torch.get_device_module.cache_clear()
 
-    from torch_openreg import _exit, _log, _serialization
+    from torch_openreg import _distributed, _exit, _log, _serialization
 
     _log.install()
     _serialization.install()
+    _distributed.install()
     _exit.install()
     return module
 
