@@ -67,6 +67,10 @@ PyObject* _eventElapsedTime(PyObject* self, PyObject* arguments);
 PyObject* _operatorStats(PyObject* self, PyObject* unused);
 PyObject* _resetOperatorStats(PyObject* self, PyObject* unused);
 
+// collectives.cpp
+PyObject* _requireGlooCollectives(PyObject* self, PyObject* unused);
+PyObject* _stagedBackend(PyObject* self, PyObject* backend);
+
 // log.cpp
 PyObject* _setLogCallback(PyObject* self, PyObject* callback);
 

@@ -222,6 +222,8 @@ PyMethodDef methods[] = {
     {"_memory_snapshot", _memorySnapshot, METH_O, "The segments of a device with their blocks."},
     {"_operator_stats", _operatorStats, METH_NOARGS, "How operators ran, as a dict of counts."},
     {"_reset_operator_stats", _resetOperatorStats, METH_NOARGS, "Sets the operators' counts to 0."},
+    {"_require_gloo_collectives", _requireGlooCollectives, METH_NOARGS, "Raises unless they are switched on."},
+    {"_staged_backend", _stagedBackend, METH_O, "A c10d backend for openreg tensors, from one for CPU tensors."},
     {"_set_log_callback", _setLogCallback, METH_O, "Function of (level, text) for log lines; None: stderr."},
     {nullptr, nullptr, 0, nullptr},
 };

@@ -1,0 +1,58 @@
+// The tensors of one collective on the host, and the Work that brings its results back.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+#include <torch/csrc/distributed/c10d/Work.hpp>
+
+#include <cstdint>
+#include <vector>
+
+namespace c10::openreg {
+
+enum class TensorRole : uint8_t {
+  input,
+  output, // its contents before the collective don't matter
+  in_out,
+};
+
+// A result of a collective and what stands for it on the host. The same tensor twice where it is not an openreg tensor.
+struct StagedOutput {
+  at::Tensor tensor;
+  at::Tensor host;
+  bool is_copy; // `host` has memory of its own
+};
+
+// Shows the tensors of one collective to a backend that knows host memory only:
+//   in place     a dense tensor whose device runs operators on its memory (OperatorWay::aliased); nothing is copied.
+//   as a copy    any other openreg tensor, in pinned memory.
+//   as it is     a tensor of another device.
+// Memory stays alive as long as a host tensor that shows it. One object serves one call in one thread.
+class StagedTensors {
+ public:
+  // Waits for the calling thread's current stream of the tensor's device; the current device stays as it is. Throws
+  // c10::Error for a tensor that can't be copied.
+  at::Tensor show(const at::Tensor& tensor, TensorRole role);
+
+  template <class Item>
+  std::vector<Item> show(const std::vector<Item>& items, TensorRole role) {
+    std::vector<Item> shown;
+    shown.reserve(items.size());
+    for (const Item& item : items) {
+      shown.push_back(show(item, role));
+    }
+    return shown;
+  }
+
+  // What the host's backend returned, as the Work of the tensors that were shown. To be called once, at the end.
+  //
+  // The Work ends when its results are in device memory, in order before whatever its waiter does next, on any stream.
+  // Its future holds the list of the output tensors. Errors and timeouts are those of `host_work`; results are not
+  // brought back then. A Work without a future (gloo's send, recv and reduce_scatter) brings them back in wait().
+  c10::intrusive_ptr<c10d::Work> finish(c10::intrusive_ptr<c10d::Work> host_work);
+
+ private:
+  std::vector<StagedOutput> outputs_;
+  bool has_staged_output_ = false;
+};
+
+} // namespace c10::openreg

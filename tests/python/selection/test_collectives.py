@@ -1,0 +1,680 @@
+"""torch.distributed with openreg tensors: two processes, each with two simulated devices, against gloo on the CPU.
+
+The file is also the program of a rank: one pair of processes runs every check, with operators aliased and staged.
+"""
+
+from __future__ import annotations
+
+import copy
+import datetime
+import gc
+import json
+import os
+import re
+import subprocess
+import sys
+import threading
+import time
+import traceback
+import warnings
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import torch.distributed as dist
+import torch.distributed._functional_collectives as functional
+from torch import nn
+from torch.testing import assert_close
+
+import torch_openreg  # noqa: F401
+
+VARIABLE = "OPENREG_ENABLE_GLOO_COLLECTIVES"
+WORLD = 2
+CPU = torch.device("cpu")
+
+# By default group, "name of the group: name of the check". A check is called in both ranks, with its rank and device.
+Check = Callable[[int, torch.device], None]
+CHECKS: dict[str, dict[str, Check]] = {}
+
+
+def check(*backends: str) -> Callable[[Check], Check]:
+    """Has a function called where init_process_group() was called with that backend; "": without one."""
+
+    def register(function: Check) -> Check:
+        for backend in backends:
+            CHECKS.setdefault(backend, {})[function.__name__] = function
+        return function
+
+    return register
+
+
+PLAIN, PAIRED, OURS, UNNAMED = "gloo", "cpu:gloo,openreg:openreg_gloo", "openreg_gloo", ""
+ALL = (PLAIN, PAIRED, OURS, UNNAMED)
+
+
+def values(device: torch.device, *shape: int, dtype: torch.dtype = torch.float32) -> torch.Tensor:
+    """Another content in each rank."""
+    return (torch.arange(1, 1 + torch.Size(shape).numel()) + 10 * dist.get_rank()).reshape(shape).to(device, dtype)
+
+
+def blanks(device: torch.device, *shape: int) -> list[torch.Tensor]:
+    return [torch.full(shape, -1.0, device=device) for _ in range(WORLD)]
+
+
+def finish(work: Any) -> None:
+    """Waits for what a collective returned, a Work or a future; None is a finished one."""
+    if work is not None:
+        work.wait()
+
+
+def reduced(op: Any, dtype: torch.dtype = torch.float32) -> Callable[[torch.device, bool], list[torch.Tensor]]:
+    def run(device: torch.device, later: bool) -> list[torch.Tensor]:
+        x = values(device, 3, 4, dtype=dtype)
+        finish(dist.all_reduce(x, op, async_op=later))
+        return [x]
+
+    return run
+
+
+def broadcast(device: torch.device, later: bool) -> list[torch.Tensor]:
+    x = values(device, 5)
+    finish(dist.broadcast(x, 1, async_op=later))
+    return [x]
+
+
+def reduce(device: torch.device, later: bool) -> list[torch.Tensor]:
+    x = values(device, 5)
+    finish(dist.reduce(x, 1, async_op=later))
+    return [x] if dist.get_rank() == 1 else []
+
+
+def all_gather(device: torch.device, later: bool) -> list[torch.Tensor]:
+    out = blanks(device, 2, 3)
+    finish(dist.all_gather(out, values(device, 2, 3), async_op=later))
+    return out
+
+
+def all_gather_into_tensor(device: torch.device, later: bool) -> list[torch.Tensor]:
+    out = torch.empty(4, 3, device=device)
+    finish(dist.all_gather_into_tensor(out, values(device, 2, 3), async_op=later))
+    return [out]
+
+
+def all_gather_in_place(device: torch.device, later: bool) -> list[torch.Tensor]:
+    out = torch.zeros(4, 3, device=device)
+    mine = out.chunk(WORLD)[dist.get_rank()]
+    mine.copy_(values(device, 2, 3))
+    finish(dist.all_gather_into_tensor(out, mine, async_op=later))
+    return [out]
+
+
+def gather(device: torch.device, later: bool) -> list[torch.Tensor]:
+    out = blanks(device, 2, 3) if dist.get_rank() == 1 else None
+    finish(dist.gather(values(device, 2, 3), out, 1, async_op=later))
+    return out or []
+
+
+def scatter(device: torch.device, later: bool) -> list[torch.Tensor]:
+    out = torch.empty(3, device=device)
+    parts = [values(device, 3), values(device, 3) * 2] if dist.get_rank() == 0 else None
+    finish(dist.scatter(out, parts, 0, async_op=later))
+    return [out]
+
+
+def reduce_scatter(device: torch.device, later: bool) -> list[torch.Tensor]:
+    out = torch.empty(3, device=device)
+    finish(dist.reduce_scatter(out, [values(device, 3), values(device, 3) * 2], async_op=later))
+    return [out]
+
+
+def reduce_scatter_tensor(device: torch.device, later: bool) -> list[torch.Tensor]:
+    out = torch.empty(2, 3, device=device)
+    finish(dist.reduce_scatter_tensor(out, values(device, 4, 3), async_op=later))
+    return [out]
+
+
+def all_to_all(device: torch.device, later: bool) -> list[torch.Tensor]:
+    out = blanks(device, 2)
+    finish(dist.all_to_all(out, [values(device, 2), values(device, 2) * 2], async_op=later))
+    return out
+
+
+def all_to_all_single(device: torch.device, later: bool) -> list[torch.Tensor]:
+    mine, other = (3, 1) if dist.get_rank() == 0 else (2, 2)
+    sizes = [mine, other] if dist.get_rank() == 0 else [other, mine]
+    received = [3, 2] if dist.get_rank() == 0 else [1, 2]
+    out = torch.empty(sum(received), device=device)
+    finish(dist.all_to_all_single(out, values(device, 4), received, sizes, async_op=later))
+    return [out]
+
+
+def send_and_receive(device: torch.device, later: bool) -> list[torch.Tensor]:
+    out, peer = torch.zeros(4, device=device), 1 - dist.get_rank()
+    if later:
+        sending, receiving = dist.isend(values(device, 4), peer), dist.irecv(out, peer)
+        finish(sending)
+        finish(receiving)
+    elif peer == 1:
+        dist.send(values(device, 4), peer)
+    else:
+        assert dist.recv(out) == peer  # from any rank
+    return [out]
+
+
+def send_in_a_batch(device: torch.device, later: bool) -> list[torch.Tensor]:
+    out, peer = torch.zeros(4, device=device), 1 - dist.get_rank()
+    for work in dist.batch_isend_irecv(
+        [dist.P2POp(dist.isend, values(device, 4), peer), dist.P2POp(dist.irecv, out, peer)]
+    ):
+        work.wait()
+    return [out]
+
+
+def coalesced(device: torch.device, later: bool) -> list[torch.Tensor]:
+    x = [values(device, 2), values(device, 3)]
+    finish(dist.all_reduce_coalesced(x, async_op=later))
+    return x
+
+
+def transposed(device: torch.device, later: bool) -> list[torch.Tensor]:
+    x = values(device, 3, 4).t()
+    finish(dist.all_reduce(x, async_op=later))
+    return [x]
+
+
+def scalar_and_empty(device: torch.device, later: bool) -> list[torch.Tensor]:
+    x = [values(device).squeeze(), torch.empty(0, device=device)]
+    finish(dist.all_reduce(x[0], async_op=later))
+    finish(dist.broadcast(x[1], 0, async_op=later))
+    return x
+
+
+def view_of_a_larger_storage(device: torch.device, later: bool) -> list[torch.Tensor]:
+    whole = values(device, 6, 2)
+    finish(dist.all_reduce(whole[2:4], async_op=later))
+    return [whole]
+
+
+def parameter(device: torch.device, later: bool) -> list[torch.Tensor]:
+    x = nn.Parameter(values(device, 3))
+    finish(dist.broadcast(x, 0, async_op=later))
+    assert x.requires_grad
+    return [x.detach()]
+
+
+def wrong_sizes(device: torch.device, later: bool) -> list[torch.Tensor]:
+    finish(dist.all_gather([torch.empty(3, device=device), torch.empty(4, device=device)], values(device, 3)))
+    return []
+
+
+def wrong_dtypes(device: torch.device, later: bool) -> list[torch.Tensor]:
+    finish(dist.reduce_scatter_tensor(torch.empty(2, device=device), values(device, 4, dtype=torch.int64)))
+    return []
+
+
+OPS = dist.ReduceOp
+COLLECTIVES: dict[str, Callable[[torch.device, bool], list[torch.Tensor]]] = {
+    "sum": reduced(OPS.SUM),
+    "product": reduced(OPS.PRODUCT),
+    "min": reduced(OPS.MIN),
+    "max": reduced(OPS.MAX),
+    "average": reduced(OPS.AVG),
+    "bits": reduced(OPS.BXOR, torch.int64),
+    "bits of floats, an error": reduced(OPS.BAND),
+    "bfloat16": reduced(OPS.SUM, torch.bfloat16),
+    "complex": reduced(OPS.SUM, torch.complex64),
+} | {
+    function.__name__: function
+    for function in (
+        broadcast,
+        reduce,
+        all_gather,
+        all_gather_into_tensor,
+        all_gather_in_place,
+        gather,
+        scatter,
+        reduce_scatter,
+        reduce_scatter_tensor,
+        all_to_all,
+        all_to_all_single,
+        send_and_receive,
+        send_in_a_batch,
+        coalesced,
+        transposed,
+        scalar_and_empty,
+        view_of_a_larger_storage,
+        parameter,
+        wrong_sizes,
+        wrong_dtypes,
+    )
+}
+
+
+def outcome(function: Any, device: torch.device, later: bool) -> Any:
+    try:
+        return function(device, later)
+    except (RuntimeError, ValueError, TypeError) as error:
+        # Gloo's texts start with the time, in brackets.
+        return type(error).__name__ + ": " + re.sub(r"\[.*?\]", "", str(error).splitlines()[0])
+
+
+def as_on_the_cpu(name: str) -> Check:
+    """Results, and errors, are those of gloo with CPU tensors; called in the ordinary way and with async_op."""
+
+    def run(rank: int, device: torch.device) -> None:
+        for later in (False, True):
+            expected, got = outcome(COLLECTIVES[name], CPU, later), outcome(COLLECTIVES[name], device, later)
+            if isinstance(expected, str):
+                assert got == expected, (got, expected)
+                continue
+            assert not isinstance(got, str), got
+            assert all(tensor.device == device for tensor in got)
+            assert_close([tensor.cpu() for tensor in got], expected, rtol=0, atol=0)
+        assert torch.openreg.current_device() == rank
+
+    return run
+
+
+CHECKS[PLAIN] = {f"as on the CPU: {name}": as_on_the_cpu(name) for name in COLLECTIVES}
+
+
+@check(*ALL)
+def sum_is_in_every_rank(rank: int, device: torch.device) -> None:
+    """Every way to make a group serves openreg; the ones with gloo for the CPU serve that too."""
+    x = torch.full((3,), 1.0 + rank, device=device)
+    dist.all_reduce(x)
+    assert x.tolist() == [3.0] * 3
+    dist.barrier()
+    if dist.get_backend() != "undefined":
+        y = torch.full((3,), 1.0 + rank)
+        dist.all_reduce(y)
+        assert y.tolist() == [3.0] * 3
+
+
+@check(PLAIN, OURS)
+def off(rank: int, device: torch.device) -> None:
+    """Without the variable a collective of openreg tensors fails with its name; those of CPU tensors work."""
+    try:
+        for value in ("", "0", None):
+            os.environ.pop(VARIABLE) if value is None else os.environ.update({VARIABLE: value})
+            with pytest.raises(RuntimeError, match=f"openreg tensors are off. {VARIABLE}=1"):
+                dist.new_group(backend="openreg_gloo")
+            group = dist.new_group(backend="gloo")
+            for function in (dist.all_reduce, lambda x, group: dist.all_gather(blanks(x.device, 3), x, group=group)):
+                with pytest.raises(RuntimeError, match=f"openreg tensors are off. {VARIABLE}=1"):
+                    function(torch.ones(3, device=device), group=group)
+            x = torch.ones(3)
+            dist.all_reduce(x, group=group)
+            dist.barrier(group=group)
+            assert x.tolist() == [2.0] * 3
+        os.environ[VARIABLE] = "yes"
+        with pytest.raises(RuntimeError, match=f"{VARIABLE} must be '0' or '1', but is 'yes'"):
+            dist.all_reduce(torch.ones(3, device=device), group=dist.new_group(backend="gloo"))
+    finally:
+        os.environ[VARIABLE] = "1"
+
+
+@check(PLAIN)
+def tensor_with_gaps(rank: int, device: torch.device) -> None:
+    """The elements between those of the tensor stay; gloo itself would take the memory as if it were dense."""
+    whole = torch.full((3, 4), 1.0 + rank, device=device)
+    dist.all_reduce(whole[:, ::2])
+    assert whole.tolist() == [[3.0, 1.0 + rank] * 2] * 3
+
+
+@check(PLAIN)
+def other_device(rank: int, device: torch.device) -> None:
+    """Tensors of a device that is not current, and of both devices at once."""
+    other = torch.device("openreg", 1 - rank)
+    x = values(other, 4)
+    dist.all_reduce(x)
+    assert x.tolist() == [12.0, 14.0, 16.0, 18.0]
+    out = torch.empty(8, device=device)
+    dist.all_gather_into_tensor(out, values(other, 4))
+    assert out.tolist() == [1.0, 2.0, 3.0, 4.0, 11.0, 12.0, 13.0, 14.0]
+    assert torch.openreg.current_device() == rank
+
+
+@check(PLAIN)
+def results_of_a_work(rank: int, device: torch.device) -> None:
+    """The future and result() hold the caller's tensors; a callback sees the result."""
+    x = torch.full((3,), 1.0 + rank, device=device)
+    work = dist.all_reduce(x, async_op=True)
+    doubled = work.get_future().then(lambda future: future.value()[0] * 2)
+    assert doubled.wait().tolist() == [6.0] * 3
+    assert doubled.value().device == device
+    (value,) = work.get_future().wait()
+    assert value.data_ptr() == x.data_ptr()
+    assert x.tolist() == [3.0] * 3
+    work.wait()
+    assert work.is_completed()
+    assert work.is_success()
+    (result,) = work.result()
+    assert result.data_ptr() == x.data_ptr()
+    out = blanks(device, 2)
+    work = dist.all_gather(out, torch.ones(2, device=device), async_op=True)
+    assert [t.data_ptr() for t in work.get_future().wait()] == [t.data_ptr() for t in out]
+
+
+@check(PLAIN)
+def work_on_the_stream_comes_first(rank: int, device: torch.device) -> None:
+    """A collective sees what the calling thread's current stream was still to write."""
+    source = torch.full((1 << 22,), 1.0 + rank).pin_memory()
+    x, scratch = torch.zeros_like(source, device=device), torch.zeros_like(source, device=device)
+    with torch.openreg.stream(torch.openreg.Stream(device)):
+        for _ in range(50):
+            scratch.copy_(source, non_blocking=True)
+        x.copy_(source, non_blocking=True)
+        work = dist.all_reduce(x, async_op=True)
+    work.wait()
+    assert torch.equal(x.cpu(), torch.full_like(source, 3.0))
+
+
+@check(PLAIN)
+def input_that_nobody_keeps(rank: int, device: torch.device) -> None:
+    """Memory of an input is not used for other tensors before the peer has it."""
+    if rank == 0:
+        work = dist.isend(torch.ones(1 << 22, device=device), 1)
+        others = [torch.zeros(1 << 22, device=device) for _ in range(2)]
+        work.wait()
+        del others
+    else:
+        time.sleep(0.3)
+        x = torch.zeros(1 << 22, device=device)
+        dist.recv(x, 0)
+        assert torch.equal(x.cpu(), torch.ones(1 << 22))
+
+
+@check(PLAIN)
+def waiting_leaves_the_interpreter_alone(rank: int, device: torch.device) -> None:
+    """Other Python threads run while a rank waits for the other one."""
+    group, ticks, ended = dist.new_group(), 0, threading.Event()
+
+    def tick() -> None:
+        nonlocal ticks
+        while not ended.wait(0.01):
+            ticks += 1
+
+    thread = threading.Thread(target=tick)
+    if rank == 0:
+        thread.start()
+    else:
+        time.sleep(0.6)
+    dist.all_reduce(torch.ones(3, device=device), group=group)
+    ended.set()
+    if rank == 0:
+        thread.join()
+        assert ticks >= 10
+
+
+@check(PLAIN)
+def wait_with_a_timeout(rank: int, device: torch.device) -> None:
+    """wait() gives up in time, and a later one has the result."""
+    group, x = dist.new_group(), torch.full((3,), 1.0 + rank, device=device)
+    dist.all_reduce(torch.ones(1, device=device), group=group)
+    if rank == 1:
+        time.sleep(0.6)
+    work = dist.all_reduce(x, group=group, async_op=True)
+    if rank == 0:
+        with pytest.raises(RuntimeError, match="timed out"):
+            work.wait(datetime.timedelta(milliseconds=100))
+        assert not work.is_completed()
+    work.wait()
+    assert x.tolist() == [3.0] * 3
+
+
+@check(PLAIN)
+def failure_in_the_background(rank: int, device: torch.device) -> None:
+    """A peer that never comes: gloo's error reaches wait(), the Work and its future, as with CPU tensors."""
+    texts = []
+    for where in (CPU, device):
+        group = dist.new_group(timeout=datetime.timedelta(seconds=1))
+        if rank == 0:
+            work = dist.all_reduce(torch.ones(3, device=where), group=group, async_op=True)
+            with pytest.raises(RuntimeError) as raised:
+                work.wait()
+            texts.append(re.sub(r"\[.*?\]", "", str(raised.value)))
+            assert work.is_completed()
+            assert not work.is_success()
+            with pytest.raises(RuntimeError):
+                work.get_future().wait()
+        dist.barrier()
+    if rank == 0:
+        assert texts[0] == texts[1] != ""
+
+
+@check(PLAIN)
+def nothing_is_kept(rank: int, device: torch.device) -> None:
+    """After collectives, also failed and forgotten ones, no device memory stays in use."""
+    gc.collect()
+    before = torch.openreg.memory_allocated(device)
+    for run in (all_gather, all_to_all_single, reduce_scatter_tensor, send_and_receive, reduced(OPS.SUM), wrong_sizes):
+        outcome(run, device, True)
+    dist.all_reduce(torch.ones(1000, device=device), async_op=True)
+    dist.barrier()
+    deadline = time.monotonic() + 5
+    while torch.openreg.memory_allocated(device) != before:
+        assert time.monotonic() < deadline, torch.openreg.memory_allocated(device) - before
+        time.sleep(0.01)
+
+
+@check(PLAIN)
+def in_inference_mode(rank: int, device: torch.device) -> None:
+    """The first collective of a group may come in inference mode."""
+    with torch.inference_mode():
+        x = torch.full((3,), 1.0 + rank, device=device)
+        dist.all_reduce(x, group=dist.new_group())
+        assert x.tolist() == [3.0] * 3
+
+
+@check(PLAIN)
+def group_of_some_ranks(rank: int, device: torch.device) -> None:
+    """A group of one rank sums over that one."""
+    groups = [dist.new_group([each]) for each in range(WORLD)]
+    x = torch.full((3,), 1.0 + rank, device=device)
+    dist.all_reduce(x, group=groups[rank])
+    assert x.tolist() == [1.0 + rank] * 3
+
+
+@check(PLAIN, UNNAMED)
+def objects(rank: int, device: torch.device) -> None:
+    """Collectives of Python objects, with openreg tensors in them."""
+    gathered: list[Any] = [None] * WORLD
+    dist.all_gather_object(gathered, {"rank": rank, "tensor": torch.full((2,), rank, device="openreg:0")})
+    assert [entry["rank"] for entry in gathered] == [0, 1]
+    assert [entry["tensor"].tolist() for entry in gathered] == [[0, 0], [1, 1]]
+    listed: list[Any] = [("from", rank), None]
+    dist.broadcast_object_list(listed, 1, device=device)
+    assert listed == [("from", 1), None]
+
+
+@check(PLAIN, UNNAMED)
+def functional_collectives(rank: int, device: torch.device) -> None:
+    """The collectives that return new tensors, which torch.compile and DTensor use."""
+    world = dist.group.WORLD
+    x = torch.full((2,), 1.0 + rank, device=device)
+    assert functional.all_reduce(x, "sum", world).tolist() == [3.0] * 2
+    assert functional.all_gather_tensor(x, 0, world).tolist() == [1.0, 1.0, 2.0, 2.0]
+    assert functional.reduce_scatter_tensor(x, "sum", 0, world).tolist() == [3.0]
+    assert functional.all_to_all_single(values(device, 2), None, None, world).tolist() == [1.0 + rank, 11.0 + rank]
+    assert [t.tolist() for t in functional.all_reduce_coalesced([x, x * 2], "sum", world)] == [[3.0] * 2, [6.0] * 2]
+    gathered = functional.all_gather_into_tensor_coalesced([x, x * 2], world)
+    assert [t.tolist() for t in gathered] == [[1.0, 1.0, 2.0, 2.0], [2.0, 2.0, 4.0, 4.0]]
+    scattered = functional.reduce_scatter_tensor_coalesced([x, x * 2], "sum", [0, 0], world)
+    assert [t.tolist() for t in scattered] == [[3.0], [6.0]]
+    assert x.tolist() == [1.0 + rank] * 2
+
+
+def network() -> nn.Module:
+    torch.manual_seed(0)
+    return nn.Sequential(nn.Linear(8, 16), nn.BatchNorm1d(16), nn.ReLU(), nn.Linear(16, 4))
+
+
+def train(model: nn.Module, rank: int, device: torch.device) -> list[float]:
+    """Three steps with data that differ between the ranks; returns the losses."""
+    torch.manual_seed(1 + rank)
+    x, y = torch.randn(6, 8).to(device), torch.randn(6, 4).to(device)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    losses = []
+    for _ in range(3):
+        optimizer.zero_grad()
+        loss = nn.functional.mse_loss(model(x), y)
+        loss.backward()
+        optimizer.step()
+        losses.append(loss.item())
+    return losses
+
+
+DDP = nn.parallel.DistributedDataParallel
+
+
+@check(PLAIN)
+def data_parallel_training(rank: int, device: torch.device) -> None:
+    """DistributedDataParallel on openreg trains as it does on the CPU, in each of its modes."""
+    from torch.distributed.algorithms.ddp_comm_hooks import default_hooks
+
+    cpu = DDP(network())
+    expected = train(cpu, rank, CPU)
+    assert expected[-1] < expected[0]
+    for arguments in ({}, {"gradient_as_bucket_view": True}, {"static_graph": True}, {"hook": True}):
+        hooked = bool(arguments.pop("hook", False))
+        model = DDP(network().to(device), device_ids=[device], **arguments)
+        if hooked:
+            model.register_comm_hook(None, default_hooks.allreduce_hook)
+        assert train(model, rank, device) == pytest.approx(expected, rel=1e-5)
+        for (name, there), here in zip(model.state_dict().items(), cpu.state_dict().values(), strict=True):
+            assert there.device == device
+            assert_close(there.cpu(), here, msg=name)
+
+
+@check(UNNAMED)
+def data_parallel_training_without_a_name(rank: int, device: torch.device) -> None:
+    """DistributedDataParallel in the accelerator's default group; gradients are the same in both ranks."""
+    model = DDP(network().to(device))
+    train(model, rank, device)
+    weights: list[Any] = [None] * WORLD
+    dist.all_gather_object(weights, model.module[0].weight.tolist())
+    assert weights[0] == weights[1]
+
+
+@check(PLAIN)
+def sharded_training(rank: int, device: torch.device) -> None:
+    """fully_shard() on openreg gives the losses of DistributedDataParallel on the CPU."""
+    from torch.distributed.device_mesh import init_device_mesh
+    from torch.distributed.fsdp import fully_shard
+
+    base = nn.Sequential(*(layer for layer in network() if not isinstance(layer, nn.BatchNorm1d)))
+    expected = train(DDP(copy.deepcopy(base)), rank, CPU)
+    model, mesh = base.to(device), init_device_mesh("openreg", (WORLD,))
+    for layer in (model[0], model[2], model):
+        fully_shard(layer, mesh=mesh)
+    assert train(model, rank, device) == pytest.approx(expected, rel=1e-5)
+
+
+@check(PLAIN, UNNAMED)
+def distributed_tensors(rank: int, device: torch.device) -> None:
+    """A DTensor is sharded, summed and gathered over a mesh of openreg devices."""
+    from torch.distributed.device_mesh import init_device_mesh
+    from torch.distributed.tensor import Replicate, Shard, distribute_tensor
+
+    mesh = init_device_mesh("openreg", (WORLD,))
+    whole = torch.arange(16.0).reshape(4, 4)
+    sharded = distribute_tensor(whole.to(device), mesh, [Shard(0)])
+    assert sharded.to_local().device == device
+    assert torch.equal(sharded.to_local().cpu(), whole.chunk(WORLD)[rank])
+    assert sharded.sum().full_tensor().item() == 120.0
+    assert torch.equal(sharded.redistribute(mesh, [Replicate()]).to_local().cpu(), whole)
+
+
+def main(rank: int, folder: Path) -> None:
+    """The program of a rank: runs every check and writes the tracebacks, by group and name."""
+    warnings.simplefilter("ignore")
+    torch.set_num_threads(1)
+    torch.openreg.set_device(rank)
+    errors: dict[str, str] = {}
+    for number, (backend, checks) in enumerate(CHECKS.items()):
+        store = dist.FileStore(str(folder / f"store{number}"), WORLD)
+        timeout = datetime.timedelta(seconds=30)
+        dist.init_process_group(backend or None, rank=rank, world_size=WORLD, store=store, timeout=timeout)
+        for name, function in checks.items():
+            try:
+                function(rank, torch.device("openreg", rank))
+            except BaseException:
+                errors[f"{backend}/{name}"] = traceback.format_exc()
+            else:
+                errors[f"{backend}/{name}"] = ""
+            (folder / f"rank{rank}").write_text(json.dumps(errors))
+        dist.destroy_process_group()
+
+
+@pytest.fixture(scope="module", params=["auto", "staged"])
+def ranks(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, Any]]:
+    """What each rank of the pair reports: its errors by check, and how it ended."""
+    folder = tmp_path_factory.mktemp("ranks")
+    kept = {key: value for key, value in os.environ.items() if not key.startswith(("OPENREG_", "TORCH_DISTRIBUTED_"))}
+    environment = kept | {VARIABLE: "1", "OPENREG_OPERATORS": request.param, "OPENREG_SIM_DEVICES": "2"}
+    processes = [
+        subprocess.Popen(
+            [sys.executable, __file__, str(rank), str(folder)],
+            env=environment,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+        )
+        for rank in range(WORLD)
+    ]
+    reports = []
+    for rank, process in enumerate(processes):
+        try:
+            output, _ = process.communicate(timeout=150)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            output, _ = process.communicate()
+        report = folder / f"rank{rank}"
+        errors = json.loads(report.read_text()) if report.exists() else {}
+        reports.append({"errors": errors, "status": process.returncode, "output": output})
+    return reports
+
+
+def names() -> Iterator[str]:
+    for backend, checks in CHECKS.items():
+        yield from (f"{backend}/{name}" for name in checks)
+
+
+# acceptance 5.9: each collective, and what is built on them, in two processes
+@pytest.mark.parametrize("name", list(names()))
+def test_two_ranks(ranks: list[dict[str, Any]], name: str) -> None:
+    for report in ranks:
+        assert report["errors"].get(name, report["output"][-3000:]) == ""
+
+
+# the threads of gloo let go of tensors that Python knows while a rank ends
+def test_ranks_end_well(ranks: list[dict[str, Any]]) -> None:
+    assert [report["status"] for report in ranks] == [0, 0], ranks[0]["output"][-3000:]
+
+
+# acceptance 5.9: nothing is set; registering the backend opened no driver
+def test_off_by_default(python: Any, tmp_path: Path) -> None:
+    python(
+        f"""
+        import torch, torch.distributed as dist, torch_openreg
+        from torch_openreg import _C, _distributed
+        _distributed.install()
+        assert not _C._is_initialized()
+        assert dist.Backend.default_device_backend_map["openreg"] == dist.Backend.OPENREG_GLOO == "openreg_gloo"
+        for number, backend in enumerate((None, "openreg_gloo", "cpu:gloo,openreg:openreg_gloo")):
+            store = dist.FileStore({str(tmp_path)!r} + "/" + str(number), 1)
+            try:
+                dist.init_process_group(backend, rank=0, world_size=1, store=store)
+            except RuntimeError as error:
+                assert "{VARIABLE}=1" in str(error) and 'name the backend "gloo"' in str(error), error
+            else:
+                raise AssertionError(backend)
+        """
+    )
+
+
+if __name__ == "__main__":
+    main(int(sys.argv[1]), Path(sys.argv[2]))
