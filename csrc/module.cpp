@@ -215,6 +215,10 @@ PyMethodDef methods[] = {
     {"_memory_snapshot", _memorySnapshot, METH_O, "The segments of a device with their blocks."},
     {"_operator_stats", _operatorStats, METH_NOARGS, "How operators ran, as a dict of counts."},
     {"_reset_operator_stats", _resetOperatorStats, METH_NOARGS, "Sets the operators' counts to 0."},
+    {"_set_operator_details", _setOperatorDetails, METH_O, "Whether aliased calls are counted by operator; before."},
+    {"_set_operator_policy", _setOperatorPolicy, METH_VARARGS, "(policy, way, operators): what is allowed."},
+    {"_operator_rules", _operatorRules, METH_NOARGS, "The policy as a list of (way, operator or \"\", policy)."},
+    {"_replace_operator_rules", _replaceOperatorRules, METH_O, "Sets the whole policy from such a list."},
     {"_set_log_callback", _setLogCallback, METH_O, "Function of (level, text) for log lines; None: stderr."},
     {nullptr, nullptr, 0, nullptr},
 };

@@ -44,6 +44,7 @@ def register() -> ModuleType:
     from torch_openreg import _exit, _log, _serialization
 
     _log.install()
+    module.operators._install_report()
     _serialization.install()
     _exit.install()
     return module

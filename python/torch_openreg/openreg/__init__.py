@@ -41,7 +41,14 @@ from torch_openreg.openreg.memory import (
     reset_accumulated_memory_stats,
     reset_peak_memory_stats,
 )
-from torch_openreg.openreg.operators import operator_stats, reset_operator_stats
+from torch_openreg.openreg.operators import (
+    operator_policy,
+    operator_report,
+    operator_stats,
+    reset_operator_stats,
+    set_operator_details,
+    set_operator_policy,
+)
 from torch_openreg.openreg.random import (
     _get_generator,
     default_generators,
@@ -102,6 +109,8 @@ __all__ = [
     "memory_snapshot",
     "memory_stats",
     "memory_summary",
+    "operator_policy",
+    "operator_report",
     "operator_stats",
     "operators",
     "random",
@@ -111,6 +120,8 @@ __all__ = [
     "seed",
     "seed_all",
     "set_device",
+    "set_operator_details",
+    "set_operator_policy",
     "set_rng_state",
     "set_rng_state_all",
     "set_stream",
