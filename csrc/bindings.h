@@ -66,6 +66,10 @@ PyObject* _eventElapsedTime(PyObject* self, PyObject* arguments);
 // operators.cpp
 PyObject* _operatorStats(PyObject* self, PyObject* unused);
 PyObject* _resetOperatorStats(PyObject* self, PyObject* unused);
+PyObject* _setOperatorDetails(PyObject* self, PyObject* on);
+PyObject* _setOperatorPolicy(PyObject* self, PyObject* arguments);
+PyObject* _operatorRules(PyObject* self, PyObject* unused);
+PyObject* _replaceOperatorRules(PyObject* self, PyObject* rules);
 
 // collectives.cpp
 PyObject* _requireGlooCollectives(PyObject* self, PyObject* unused);

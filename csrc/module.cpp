@@ -224,6 +224,10 @@ PyMethodDef methods[] = {
     {"_reset_operator_stats", _resetOperatorStats, METH_NOARGS, "Sets the operators' counts to 0."},
     {"_require_gloo_collectives", _requireGlooCollectives, METH_NOARGS, "Raises unless they are switched on."},
     {"_staged_backend", _stagedBackend, METH_O, "A c10d backend for openreg tensors, from one for CPU tensors."},
+    {"_set_operator_details", _setOperatorDetails, METH_O, "Whether aliased calls are counted by operator; before."},
+    {"_set_operator_policy", _setOperatorPolicy, METH_VARARGS, "(policy, way, operators): what is allowed."},
+    {"_operator_rules", _operatorRules, METH_NOARGS, "The policy as a list of (way, operator or \"\", policy)."},
+    {"_replace_operator_rules", _replaceOperatorRules, METH_O, "Sets the whole policy from such a list."},
     {"_set_log_callback", _setLogCallback, METH_O, "Function of (level, text) for log lines; None: stderr."},
     {nullptr, nullptr, 0, nullptr},
 };

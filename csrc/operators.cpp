@@ -1,29 +1,66 @@
-// Bindings of the operators' counters.
+// Bindings of the operators' counters and of the policy for their ways.
 #include <pybind11/pybind11.h>
 #include <torch/csrc/Exceptions.h>
 
 #include "csrc/bindings.h"
-#include "shim/operators/ways.h"
+#include "shim/operators/operator_counts.h"
+#include "shim/operators/operator_policy.h"
 
 namespace torch_openreg {
 
 namespace py = pybind11;
+using c10::openreg::OperatorWay;
+
+namespace {
+
+constexpr size_t kNative = static_cast<size_t>(OperatorWay::native);
+constexpr size_t kAliased = static_cast<size_t>(OperatorWay::aliased);
+constexpr size_t kStaged = static_cast<size_t>(OperatorWay::staged);
+
+using CountsByOperator = std::map<std::string, c10::openreg::OperatorCount>;
+
+py::dict by_operator(const CountsByOperator& counts, size_t way) {
+  py::dict to;
+  for (const auto& [name, count] : counts) {
+    py::dict one;
+    one["calls"] = count.calls;
+    if (way == kNative) {
+      one["refused"] = count.refused;
+    } else if (way == kStaged) {
+      one["bytes"] = count.bytes;
+    }
+    one["seconds"] = count.seconds;
+    to[py::str(name)] = one;
+  }
+  return to;
+}
+
+c10::openreg::OperatorCount sum_of(const CountsByOperator& counts) {
+  c10::openreg::OperatorCount sum;
+  for (const auto& [name, count] : counts) {
+    sum.calls += count.calls;
+    sum.bytes += count.bytes;
+    sum.seconds += count.seconds;
+  }
+  return sum;
+}
+
+} // namespace
 
 PyObject* _operatorStats(PyObject* /*self*/, PyObject* /*unused*/) {
   HANDLE_TH_ERRORS
   const auto counts = c10::openreg::operator_counts();
-  py::dict staged;
-  for (const auto& [name, count] : counts.staged) {
-    py::dict one;
-    one["calls"] = count.calls;
-    one["bytes"] = count.bytes;
-    staged[py::str(name)] = one;
-  }
+  const auto native = sum_of(counts.by_operator[kNative]);
+  const auto staged = sum_of(counts.by_operator[kStaged]);
   py::dict result;
+  result["native_calls"] = native.calls;
   result["aliased_calls"] = counts.aliased_calls;
-  result["staged_calls"] = counts.staged_calls;
-  result["staged_bytes"] = counts.staged_bytes;
-  result["staged"] = staged;
+  result["staged_calls"] = staged.calls;
+  result["staged_bytes"] = staged.bytes;
+  result["staged_seconds"] = staged.seconds;
+  result["native"] = by_operator(counts.by_operator[kNative], kNative);
+  result["aliased"] = by_operator(counts.by_operator[kAliased], kAliased);
+  result["staged"] = by_operator(counts.by_operator[kStaged], kStaged);
   return result.release().ptr();
   END_HANDLE_TH_ERRORS
 }
@@ -31,6 +68,63 @@ PyObject* _operatorStats(PyObject* /*self*/, PyObject* /*unused*/) {
 PyObject* _resetOperatorStats(PyObject* /*self*/, PyObject* /*unused*/) {
   HANDLE_TH_ERRORS
   c10::openreg::reset_operator_counts();
+  Py_RETURN_NONE;
+  END_HANDLE_TH_ERRORS
+}
+
+PyObject* _setOperatorDetails(PyObject* /*self*/, PyObject* on) {
+  HANDLE_TH_ERRORS
+  TORCH_CHECK_TYPE(PyBool_Check(on), "invalid argument to setOperatorDetails");
+  const bool before = c10::openreg::operator_details();
+  c10::openreg::set_operator_details(on == Py_True);
+  return PyBool_FromLong(before);
+  END_HANDLE_TH_ERRORS
+}
+
+// (policy, way, operators): three texts of which the last is a list.
+PyObject* _setOperatorPolicy(PyObject* /*self*/, PyObject* arguments) {
+  HANDLE_TH_ERRORS
+  const char* policy = nullptr;
+  const char* way = nullptr;
+  PyObject* names = nullptr;
+  if (PyArg_ParseTuple(arguments, "ssO!", &policy, &way, &PyList_Type, &names) == 0) {
+    throw python_error();
+  }
+  std::vector<std::string> operators;
+  for (const py::handle name : py::reinterpret_borrow<py::list>(names)) {
+    TORCH_CHECK_TYPE(py::isinstance<py::str>(name), "operators must be names, as 'aten::add'");
+    operators.push_back(name.cast<std::string>());
+  }
+  c10::openreg::read_operator_variables(); // what is set here comes after them
+  c10::openreg::set_operator_policy(
+      c10::openreg::operator_policy_named(policy), c10::openreg::operator_way_named(way), operators);
+  Py_RETURN_NONE;
+  END_HANDLE_TH_ERRORS
+}
+
+PyObject* _operatorRules(PyObject* /*self*/, PyObject* /*unused*/) {
+  HANDLE_TH_ERRORS
+  c10::openreg::read_operator_variables();
+  py::list result;
+  for (const auto& rule : c10::openreg::operator_rules()) {
+    result.append(py::make_tuple(
+        c10::openreg::kOperatorWayNames[static_cast<size_t>(rule.way)],
+        rule.name,
+        c10::openreg::kOperatorPolicyNames[static_cast<size_t>(rule.policy)]));
+  }
+  return result.release().ptr();
+  END_HANDLE_TH_ERRORS
+}
+
+PyObject* _replaceOperatorRules(PyObject* /*self*/, PyObject* rules) {
+  HANDLE_TH_ERRORS
+  TORCH_CHECK_TYPE(PyList_Check(rules), "invalid argument to replaceOperatorRules");
+  std::vector<c10::openreg::OperatorRule> result;
+  for (const py::handle rule : py::reinterpret_borrow<py::list>(rules)) {
+    const auto [way, name, policy] = rule.cast<std::tuple<std::string, std::string, std::string>>();
+    result.push_back({c10::openreg::operator_way_named(way), name, c10::openreg::operator_policy_named(policy)});
+  }
+  c10::openreg::replace_operator_rules(result);
   Py_RETURN_NONE;
   END_HANDLE_TH_ERRORS
 }

@@ -48,10 +48,13 @@ def read(path: Path) -> tuple[Path, dict[str, Any]]:
 
     Raises:
         OSError: The file can't be read.
-        ValueError: It is no JSON, or has no "library_path".
+        ValueError: It is no JSON, is nested too deeply, or has no "library_path".
         TypeError: Its options are no object.
     """
-    manifest = json.loads(path.read_text(encoding="utf-8"))
+    try:
+        manifest = json.loads(path.read_text(encoding="utf-8"))
+    except RecursionError as error:
+        raise ValueError(f"'{path}' is nested too deeply.") from error
     if not isinstance(manifest, dict) or not isinstance(manifest.get("library_path"), str):
         raise ValueError(f"OpenReg plugin config file should contain \"library_path\" field. ('{path}')")
     return path.parent / manifest["library_path"], _options_in(manifest, path)

@@ -57,7 +57,10 @@ def path_to_read() -> Path:
 def _parse(text: str) -> tomlkit.TOMLDocument:
     import tomlkit  # takes a while, and most processes have no file
 
-    return tomlkit.parse(text)
+    try:
+        return tomlkit.parse(text)
+    except Exception as error:  # not only tomlkit's own: deep nesting is a RecursionError
+        raise ValueError(f"{type(error).__name__}: {error}") from error
 
 
 def _read_text(path: Path) -> str:
@@ -91,7 +94,7 @@ def read() -> str | None:
         return None
     try:
         name = _name_in(_parse(text))
-    except (ValueError, ImportError) as error:  # tomlkit's errors are ValueErrors
+    except (ValueError, ImportError) as error:
         _warn_once(f"The preferences in '{path}' are ignored: the file can't be parsed: {error}")
         return None
     if name is not None and not isinstance(name, str):

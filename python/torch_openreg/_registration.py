@@ -46,6 +46,7 @@ def register() -> ModuleType:
     _log.install()
     _discovery.install()
     _fork.install()
+    module.operators._install_report()
     _serialization.install()
     _distributed.install()
     _exit.install()

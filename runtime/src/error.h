@@ -21,7 +21,7 @@ openreg_status openreg_error_prefix(const char *prefix);
 /* The calling thread's record, to be read or rewritten in place. Never NULL. */
 openreg_error *openreg_error_record(void);
 
-/* Called around every driver slot, by driver_calls.c alone: begin() marks the record as "not set by a driver"; end()
+/* Called around every driver slot by driver_calls.c, around a driver's kernels by kernels.c: begin() marks the record as "not set by a driver"; end()
  * maps an unknown code to OPENREG_E_INTERNAL, supplies a text if the driver gave none, and rewrites the record as
  * "<call>: driver \"<name>\": <text> (<CODE NAME>)". */
 void openreg_error_begin_call(void);

@@ -192,10 +192,11 @@ at::Scalar local_scalar_dense(const at::Tensor& self) {
   static const std::string kName = "aten::_local_scalar_dense";
   if (is_staged(self)) {
     // One element: not worth a copy of the storage.
+    const auto start = OperatorClock::now();
     at::Tensor element = at::empty({}, self.options().device(at::kCPU));
     OPENREG_CHECK(openreg_memcpy(
         element.mutable_data_ptr(), OPENREG_HOST, self.const_data_ptr(), self.device().index(), self.itemsize()));
-    count_staged_call(kName, self.itemsize());
+    operator_counter(OperatorWay::staged, kName).add_call(self.itemsize(), OperatorClock::now() - start);
     return at::_local_scalar_dense(element);
   }
   HostView view(kName, -1, 1);

@@ -12,6 +12,7 @@
 #include "shim/generator.h"
 #include "shim/operators/device_check.h"
 #include "shim/operators/host_view.h"
+#include "shim/operators/native_kernels.h"
 
 namespace c10::openreg {
 namespace {
@@ -102,6 +103,9 @@ void operator_fallback(const c10::OperatorHandle& op, c10::DispatchKeySet /*keys
   c10::IValue* arguments = stack->data() + first;
 
   DeviceIndex device = common_device(schema, arguments, count);
+  if (device >= 0 && has_native_kernels(device) && run_native_kernel(op, device, stack)) {
+    return;
+  }
   TORCH_CHECK_NOT_IMPLEMENTED(
       op.hasComputedKernelForDispatchKey(c10::DispatchKey::CPU),
       schema.name(),

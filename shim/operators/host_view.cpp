@@ -188,14 +188,8 @@ HostView::~HostView() {
           entry.host_data, c10::intrusive_ptr<c10::StorageImpl>::reclaim_copy(entry.original)));
     }
   }
-  if (staged_bytes_ > 0 || (way_is_known_ && way_ == OperatorWay::staged)) {
-    try {
-      count_staged_call(name_, staged_bytes_);
-    } catch (...) {
-      // Out of host memory for a counter: the call itself has its result.
-    }
-  } else if (way_is_known_) {
-    count_aliased_call();
+  if (way_is_known_) {
+    call_.end(name_, staged_bytes_);
   }
 }
 
@@ -206,6 +200,7 @@ void HostView::use_device(DeviceIndex device) {
     }
   }
   const OperatorWay way = operator_way(device);
+  call_.take(way, name_, device);
   wait_for_current_stream(device);
   devices_.push_back(device);
   if (!way_is_known_) {

@@ -12,7 +12,7 @@
 #include <c10/util/SmallVector.h>
 
 #include "shim/operators/host_allocations.h"
-#include "shim/operators/ways.h"
+#include "shim/operators/operator_counts.h"
 
 #include <memory>
 #include <optional>
@@ -91,6 +91,7 @@ class HostView {
   void use_device(DeviceIndex device);
 
   const std::string& name_;
+  OperatorCall call_;
   DeviceIndex device_;
   OperatorWay way_ = OperatorWay::aliased;
   bool way_is_known_ = false;

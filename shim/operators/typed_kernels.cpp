@@ -12,7 +12,9 @@
 #include "shim/device.h"
 #include "shim/generator.h"
 #include "shim/operators/device_check.h"
+#include "shim/operators/fallback.h"
 #include "shim/operators/host_view.h"
+#include "shim/operators/native_kernels.h"
 
 namespace c10::openreg {
 namespace {
@@ -304,6 +306,11 @@ struct TypedKernel<Result(Args...)> {
     DeviceCheck check(schema);
     (HostArgument<Args>::see(check, arguments), ...);
     const DeviceIndex device = check.finish();
+    if (device >= 0 && has_native_kernels(device) && finds_native_kernel(op, device)) {
+      static const auto boxed = c10::KernelFunction::makeFromBoxedFunction<&operator_fallback>();
+      return boxed.call<Result, Args...>(
+          op, c10::DispatchKeySet(c10::DispatchKey::PrivateUse1), std::forward<Args>(arguments)...);
+    }
 
     HostView view(
         schema.name(), device < 0 ? current_device() : device, (HostArgument<Args>::tensors(arguments) + ... + 0));

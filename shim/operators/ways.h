@@ -1,39 +1,48 @@
-// How the operators of a device run, and how often each way was taken.
+// How the operators of a device run. How often each way was taken: operator_counts.h.
 #pragma once
 
 #include <c10/core/Device.h>
+#include <c10/macros/Macros.h>
+#include <openreg/openreg.h>
 
+#include <array>
+#include <atomic>
 #include <cstdint>
-#include <map>
-#include <string>
 
 #include "shim/export.h"
 
 namespace c10::openreg {
 
 enum class OperatorWay : uint8_t {
+  native,  // a kernel of the driver's own (native_kernels.h); of single operators, never the way of a device
   aliased, // PyTorch's CPU kernel works on the device's memory through the host's view of it
   staged,  // storages are copied to the host, the CPU kernel runs there, what it wrote is copied back
 };
+constexpr size_t kOperatorWays = 3;
+constexpr std::array<const char*, kOperatorWays> kOperatorWayNames = {"native", "aliased", "staged"};
 
 // Aliased where the driver's memory is visible to the host, unless OPENREG_OPERATORS=staged. Opens the driver. Throws
-// c10::Error for an index out of range. Cached per device until forget_operator_ways().
+// c10::Error for an index out of range and a bad value of a variable. Cached per device until forget_operator_ways().
 TORCH_OPENREG_API OperatorWay operator_way(DeviceIndex device);
 TORCH_OPENREG_API void forget_operator_ways() noexcept; // the device table has changed
 
-struct StagedCount {
-  uint64_t calls = 0;
-  uint64_t bytes = 0; // copied, both directions
-};
-struct OperatorCounts {
-  uint64_t aliased_calls = 0;
-  uint64_t staged_calls = 0;
-  uint64_t staged_bytes = 0;
-  std::map<std::string, StagedCount> staged; // by operator name, "aten::mm"
-};
-void count_aliased_call() noexcept;
-void count_staged_call(const std::string& name, uint64_t bytes);
-TORCH_OPENREG_API OperatorCounts operator_counts();
-TORCH_OPENREG_API void reset_operator_counts();
+namespace detail {
+constexpr uint8_t kWayIsKnown = 1;
+constexpr uint8_t kIsStaged = 2;
+constexpr uint8_t kKernelsAreKnown = 4;
+constexpr uint8_t kHasKernels = 8;
+extern std::array<std::atomic<uint8_t>, OPENREG_MAX_DEVICES> device_states;
+bool look_for_kernels(DeviceIndex device);
+} // namespace detail
+
+// Whether the driver of `device`, an index in range, has kernels of its own. Throws c10::Error for a malformed table.
+inline bool has_native_kernels(DeviceIndex device) {
+  using namespace detail;
+  const uint8_t state = device_states[device].load(std::memory_order_acquire);
+  if (C10_LIKELY((state & (kKernelsAreKnown | kHasKernels)) == kKernelsAreKnown)) {
+    return false;
+  }
+  return (state & kHasKernels) != 0 || look_for_kernels(device);
+}
 
 } // namespace c10::openreg

@@ -10,6 +10,7 @@
 #include <torch/library.h>
 
 #include "shim/operators/fallback.h"
+#include "shim/operators/native_kernels.h"
 #include "shim/operators/typed_kernels.h"
 
 namespace c10::openreg {
@@ -42,6 +43,7 @@ const torch::Library* const operators [[maybe_unused]] = [] {
     if (!whole && !reaches_the_fallback(*op)) {
       continue;
     }
+    note_operator_of_fallback(name);
     const std::string qualified =
         name.overload_name.empty() ? name.name : name.name + "." + name.overload_name;
     if (auto kernel = typed_kernel(*op)) {

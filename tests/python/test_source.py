@@ -93,7 +93,7 @@ def test_runtime_links_only_the_c_library() -> None:
     }
 
 
-@pytest.mark.parametrize("header", ["openreg/openreg.h", "openreg/driver.h", "openreg/status.h"])
+@pytest.mark.parametrize("header", ["openreg/openreg.h", "openreg/driver.h", "openreg/kernels.h", "openreg/status.h"])
 @pytest.mark.parametrize(
     ("compiler", "flags", "suffix"),
     [

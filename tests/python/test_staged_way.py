@@ -70,7 +70,9 @@ def test_staged_calls_are_counted(python: Callable[..., subprocess.CompletedProc
         y = torch.mm(x, x)
         stats = torch.openreg.operator_stats()
         assert stats["aliased_calls"] == 0, stats
-        assert stats["staged"] == {"aten::mm": {"calls": 1, "bytes": stats["staged_bytes"]}}, stats
+        seconds = stats["staged_seconds"]
+        assert seconds > 0
+        assert stats["staged"] == {"aten::mm": {"calls": 1, "bytes": stats["staged_bytes"], "seconds": seconds}}, stats
         assert stats["staged_bytes"] == 2 * x.nbytes, stats  # x once although it is passed twice, and the result
         assert y[3, 4].item() == 64
         """,

@@ -69,8 +69,15 @@ from torch_openreg.openreg.memory import (
     reset_accumulated_memory_stats,
     reset_peak_memory_stats,
 )
-from torch_openreg.openreg.operators import operator_stats, reset_operator_stats
 from torch_openreg.openreg.plugins import DriverRegistration, register_driver_factory, register_driver_plugin
+from torch_openreg.openreg.operators import (
+    operator_policy,
+    operator_report,
+    operator_stats,
+    reset_operator_stats,
+    set_operator_details,
+    set_operator_policy,
+)
 from torch_openreg.openreg.random import (
     _get_generator,
     default_generators,
@@ -174,6 +181,8 @@ __all__ = [
     "memory_snapshot",
     "memory_stats",
     "memory_summary",
+    "operator_policy",
+    "operator_report",
     "operator_stats",
     "operators",
     "plugins",
@@ -191,6 +200,8 @@ __all__ = [
     "selection",
     "set_device",
     "set_preferred_driver",
+    "set_operator_details",
+    "set_operator_policy",
     "set_rng_state",
     "set_rng_state_all",
     "set_stream",

@@ -1,0 +1,78 @@
+// How often each way of running an operator (ways.h) was taken, over all devices and threads.
+#pragma once
+
+#include <atomic>
+#include <chrono>
+#include <cstdint>
+#include <map>
+#include <string>
+
+#include "shim/operators/ways.h"
+
+namespace c10::openreg {
+
+struct OperatorCount {
+  uint64_t calls = 0;
+  uint64_t refused = 0; // native: calls that had to go another way
+  uint64_t bytes = 0;   // staged: copied, both directions
+  double seconds = 0;   // the host spent on them: staged, copies and kernel; native, until the kernel was queued
+};
+struct OperatorCounts {
+  uint64_t aliased_calls = 0;
+  // By way and operator name, "aten::mm"; aliased ones only while operator_details() was on.
+  std::array<std::map<std::string, OperatorCount>, kOperatorWays> by_operator;
+};
+TORCH_OPENREG_API OperatorCounts operator_counts();
+TORCH_OPENREG_API void reset_operator_counts();
+
+// Whether aliased calls are counted by operator too, which costs each of them a lock. Off at first.
+TORCH_OPENREG_API bool operator_details() noexcept;
+TORCH_OPENREG_API void set_operator_details(bool on) noexcept;
+
+using OperatorClock = std::chrono::steady_clock;
+
+// One operator's figures for one way. Lives until the process ends. Threads: any.
+struct OperatorCounter {
+  std::atomic<uint64_t> calls{0};
+  std::atomic<uint64_t> refused{0};
+  std::atomic<uint64_t> bytes{0};
+  std::atomic<uint64_t> nanoseconds{0};
+
+  void add_call(uint64_t copied, OperatorClock::duration time) noexcept;
+};
+OperatorCounter& operator_counter(OperatorWay way, const std::string& name);
+
+// One call through a HostView (host_view.h): asks the policy when the way is known, and is counted at its end.
+class OperatorCall {
+ public:
+  // Throws c10::Error where the policy forbids the way. Once for each device of the call; the slowest way counts.
+  void take(OperatorWay way, const std::string& name, DeviceIndex device) {
+    if (C10_UNLIKELY(way == OperatorWay::staged || aliased_is_watched.load(std::memory_order_relaxed))) {
+      watch(way, name, device);
+    }
+  }
+  void end(const std::string& name, uint64_t copied) noexcept {
+    if (C10_LIKELY(!watched_ && copied == 0)) {
+      count_aliased_call();
+    } else {
+      count(name, copied);
+    }
+  }
+
+  // Something wants to know of each aliased call: a rule of the policy, or operator_details().
+  static std::atomic<bool> aliased_is_watched;
+
+ private:
+  static void count_aliased_call() noexcept;
+  void watch(OperatorWay way, const std::string& name, DeviceIndex device);
+  void count(const std::string& name, uint64_t copied) noexcept;
+
+  OperatorClock::time_point start_;
+  bool watched_ = false;
+  bool staged_ = false;
+};
+
+// Decides anew whether aliased calls are watched: the policy has changed.
+void update_watching() noexcept;
+
+} // namespace c10::openreg
