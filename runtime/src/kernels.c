@@ -12,7 +12,7 @@
 #define KNOWN_FLAGS OPENREG_KERNEL_ELEMENTWISE
 
 static openreg_status
-refuse_table(const char *call, const openreg_open_driver *driver, const char *fault, const char *name)
+refuse_table(const char *call, const openreg_opened_driver *driver, const char *fault, const char *name)
 {
     return openreg_error_set(OPENREG_E_INCOMPATIBLE, "%s: driver \"%s\": its table of kernels %s%s (%s)", call,
                              driver->name, fault, name, openreg_status_name(OPENREG_E_INCOMPATIBLE));
@@ -52,7 +52,7 @@ find_double(const char *call, const openreg_kernels *kernels, openreg_status *st
 }
 
 static openreg_status
-check(const char *call, const openreg_open_driver *driver, const openreg_kernels *kernels)
+check(const char *call, const openreg_opened_driver *driver, const openreg_kernels *kernels)
 {
     if (kernels->struct_size < OPENREG_KERNELS_SIZE_1 || kernels->kernel_size < OPENREG_KERNEL_SIZE_1 ||
         kernels->kernel_size % sizeof(void *) != 0)
@@ -83,7 +83,7 @@ openreg_get_kernels(int32_t index, const openreg_kernels **out)
     if (out == NULL)
         return openreg_error_set(OPENREG_E_INVALID, "%s: out is NULL", call);
     OPENREG_RETURN_NOT_OK(openreg_device_get(call, index, &device));
-    const openreg_open_driver *const driver = device->driver;
+    const openreg_opened_driver *const driver = device->driver;
     const openreg_kernels *kernels = NULL;
     if (driver->table.extension != NULL)
         kernels = driver->table.extension(driver->instance, OPENREG_KERNELS_NAME, OPENREG_KERNELS_VERSION);

@@ -28,6 +28,8 @@ from torch_openreg.openreg._device import (
 from torch_openreg.openreg._lazy import _is_in_bad_fork, _lazy_call, _lazy_init, init, is_initialized
 from torch_openreg.openreg._utils import _get_device_index
 from torch_openreg.openreg.amp import get_amp_supported_dtype, is_bf16_supported
+from torch_openreg.openreg.creation import Generator, as_tensor, from_buffer, from_numpy, full
+from torch_openreg.openreg.defaults import as_device, default_device, default_dtype, dev, set_default_device
 from torch_openreg.openreg.diagnosis import diagnose
 from torch_openreg.openreg.drivers import (
     DeviceInfo,
@@ -69,7 +71,7 @@ from torch_openreg.openreg.memory import (
     reset_accumulated_memory_stats,
     reset_peak_memory_stats,
 )
-from torch_openreg.openreg.plugins import DriverRegistration, register_driver_factory, register_driver_plugin
+from torch_openreg.openreg.nested import to_device
 from torch_openreg.openreg.operators import (
     operator_policy,
     operator_report,
@@ -78,6 +80,7 @@ from torch_openreg.openreg.operators import (
     set_operator_details,
     set_operator_policy,
 )
+from torch_openreg.openreg.plugins import DriverRegistration, register_driver_factory, register_driver_plugin
 from torch_openreg.openreg.random import (
     _get_generator,
     default_generators,
@@ -122,18 +125,24 @@ __all__ = [
     "Driver",
     "DriverRegistration",
     "Event",
+    "Generator",
     "Stream",
     "StreamContext",
     "Topology",
     "amp",
+    "as_device",
+    "as_tensor",
     "canonical_name",
     "canonicalize_driver",
     "cpu_device",
     "current_device",
     "current_stream",
+    "default_device",
     "default_driver",
+    "default_dtype",
     "default_generators",
     "default_stream",
+    "dev",
     "device",
     "device_count",
     "device_of",
@@ -148,6 +157,9 @@ __all__ = [
     "drivers_are_initialized",
     "empty_cache",
     "expand_driver_alias",
+    "from_buffer",
+    "from_numpy",
+    "full",
     "get_amp_supported_dtype",
     "get_device_capability",
     "get_device_driver",
@@ -198,10 +210,11 @@ __all__ = [
     "seed",
     "seed_all",
     "selection",
+    "set_default_device",
     "set_device",
-    "set_preferred_driver",
     "set_operator_details",
     "set_operator_policy",
+    "set_preferred_driver",
     "set_rng_state",
     "set_rng_state_all",
     "set_stream",
@@ -210,6 +223,7 @@ __all__ = [
     "supported_drivers",
     "supported_gpu_drivers",
     "synchronize",
+    "to_device",
     "use_driver",
     "using_driver_c_api",
 ]

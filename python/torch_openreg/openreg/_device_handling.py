@@ -29,7 +29,7 @@ def handle_device(function: Callable[_P, _R]) -> Callable[_P, _R]:
     @functools.wraps(function)
     def wrapper(*args: _P.args, **kwargs: _P.kwargs) -> _R:
         others = {name: value for name, value in kwargs.items() if name != "device"}
-        kwargs["device"] = default_device(kwargs.get("device"), item=(args, others))  # type: ignore[arg-type]
+        kwargs["device"] = default_device(kwargs.get("device"), item=(args, others))
         return function(*args, **kwargs)
 
     return wrapper

@@ -46,7 +46,7 @@ def to_device(obj: _T, device: Device, *, non_blocking: bool = False) -> _T:
             # A named tuple takes its fields one by one.
             return type(item)(*values) if hasattr(item, "_fields") else type(item)(values)
         if isinstance(item, (list, set, frozenset)):
-            return type(item)([move(value) for value in item])  # type: ignore[call-arg]
+            return type(item)([move(value) for value in item])
         if dataclasses.is_dataclass(item) and not isinstance(item, type):
             clone = copy.copy(item)  # replace() would run __init__, which may do anything
             for field in dataclasses.fields(item):
@@ -64,4 +64,4 @@ def to_device(obj: _T, device: Device, *, non_blocking: bool = False) -> _T:
             return type(item)(values)  # type: ignore[call-arg]
         return clone
 
-    return move(obj)  # type: ignore[no-any-return]
+    return move(obj)

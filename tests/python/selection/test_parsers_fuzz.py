@@ -102,7 +102,7 @@ def test_preferences(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: py
             read += name is not None
             ignored += bool(caplog.messages)
             assert all(str(path) in message for message in caplog.messages)
-    assert read > 100
+    assert read > 40  # most mutations leave no name behind
     assert ignored > 100
 
 
