@@ -1,6 +1,6 @@
 # What a checkout can do. Each target sets up what it needs (.venv, GoogleTest, the build) by itself.
 #
-#   make demo       trains a model on two openreg devices
+#   make demo       trains a model on two openreg devices; DRIVER=cuda: on those of that driver, or an error
 #   make test       GoogleTest and pytest, all layers
 #   make acceptance prints which rows of tests/acceptance.md have a passing test
 #   make bench      times openreg against its references
@@ -47,7 +47,7 @@ $(EDITABLE): pyproject.toml setup.py $(PACKAGES)
 	touch $@
 
 demo: build
-	python examples/train_digits.py
+	$(if $(DRIVER),OPENREG_DRIVERS=$(DRIVER)) python examples/train_digits.py
 
 test: build
 	cmake --build $(BUILD) --parallel $(JOBS)

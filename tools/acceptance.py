@@ -24,6 +24,7 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[1]
 _ROW = re.compile(r"\| (\d\.\d+b?) \| ([DTX]) \| (.+) \|")
 _NAMED = re.compile(r"(?:#|//).*?\bacceptance (\d\.\d+[ab]?(?:, \d\.\d+[ab]?)*)")
+_IN_CTEST = re.compile(r"(?:^|[./])(\w+\.\w+)(?:/\w+)?$")
 _CPP_TEST = re.compile(r"(?:TYPED_)?TEST(?:_F|_P)?\((\w+), (\w+)\)")
 
 
@@ -63,8 +64,10 @@ class Results:
         for case in ElementTree.parse(report).iter("testcase"):
             name = case.get("name", "").partition("[")[0]
             place = case.get("classname", "")
-            # GoogleTest's suite is the class; ctest has all in the name, behind a prefix: "runtime.Suite.Name".
-            for known in (name, f"{place}.{name}", ".".join(name.split(".")[-2:])):
+            # GoogleTest's suite is the class; ctest has all in the name, with a prefix, and for parameters more:
+            # "runtime.Suite.Name", "runtime.Set/Suite.Name/parameter".
+            in_ctest = _IN_CTEST.search(name)
+            for known in (name, f"{place}.{name}", in_ctest[1] if in_ctest else ""):
                 for test in by_name.get(known, ()):
                     if test.layer != "python" or place == test.file.removesuffix(".py").replace("/", "."):
                         self.outcomes[test].append(_outcome(case))
@@ -160,7 +163,9 @@ def run_tests(tests: set[Test], build: Path) -> Results:
         report = Path(folder) / "report.xml"
         if layers["runtime"]:
             names = "|".join(re.escape(test.name) for test in layers["runtime"])
-            _run(["ctest", "--test-dir", str(build), "-R", rf"\.({names})$", "--output-junit", str(report), "-j2"])
+            _run(
+                ["ctest", "--test-dir", str(build), "-R", rf"[./]({names})(/|$)", "--output-junit", str(report), "-j2"]
+            )
             results.read(report, layers["runtime"])
         if layers["shim"]:
             names = ":".join(test.name for test in layers["shim"])

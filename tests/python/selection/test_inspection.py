@@ -310,7 +310,7 @@ def test_two_processes(tmp_path: Any) -> None:
     assert [rank.wait(timeout=120) for rank in ranks] == [0, 0]
 
 
-# acceptance 5.63, 5.64, 5.66: devices of one process
+# acceptance 3.20, 5.63, 5.64, 5.66: devices of one process
 def test_devices() -> None:
     found = openreg.devices()
     assert len(found) == openreg.device_count() == openreg.global_device_count() == 2
