@@ -3,6 +3,7 @@
 #   make demo       trains a model on two openreg devices; DRIVER=cuda: on those of that driver, or an error
 #   make test       GoogleTest and pytest, all layers
 #   make acceptance prints which rows of tests/acceptance.md have a passing test
+#   make opinfo     every operator of PyTorch's databases against the CPU, aliased and staged
 #   make bench      times openreg against its references
 #   make lint       compiler warnings as errors (gcc and clang), ruff, mypy
 #   make asan tsan valgrind   the runtime and its tests under a checker
@@ -22,7 +23,7 @@ PIP := python -m pip --disable-pip-version-check
 RUNTIME_ONLY := -DOPENREG_BUILD_TORCH=OFF -DOPENREG_WERROR=ON
 RUN_CTEST = ctest --test-dir $(1) --output-on-failure --no-tests=error -j $(JOBS)
 
-.PHONY: help all build demo test acceptance bench lint lint-c lint-python asan tsan valgrind coverage wheel clean
+.PHONY: help all build demo test acceptance opinfo bench lint lint-c lint-python asan tsan valgrind coverage wheel clean
 all: build
 
 help:
@@ -57,6 +58,9 @@ test: build
 acceptance: build
 	cmake --build $(BUILD) --parallel $(JOBS)
 	python tools/acceptance.py --build $(BUILD)
+
+opinfo: build
+	python tests/opinfo/run.py --jobs $(JOBS) --json opinfo.json
 
 bench: build
 	cmake -DOPENREG_BUILD_BENCHMARKS=ON $(BUILD) > /dev/null
@@ -108,5 +112,5 @@ wheel: build
 	OPENREG_BUILD_DIR=$(BUILD) $(PIP) wheel --quiet --no-build-isolation --no-deps -w dist .
 
 clean:
-	rm -rf build build-* dist python/*.egg-info bench.json demo-output
+	rm -rf build build-* dist python/*.egg-info bench.json opinfo.json demo-output
 	cd python/torch_openreg && rm -rf bin include lib share _build_info.py *.so

@@ -4,6 +4,7 @@
 // the fallback for lazy conj and neg bits calls copy_ again, without end.
 #include <ATen/core/CachingHostAllocator.h>
 #include <ATen/ops/_local_scalar_dense.h>
+#include <ATen/ops/clone_native.h>
 #include <ATen/ops/copy.h>
 #include <ATen/ops/empty.h>
 #include <ATen/ops/empty_strided.h>
@@ -12,11 +13,27 @@
 #include <openreg/openreg.h>
 #include <torch/library.h>
 
+#include "shim/operators/copy.h"
 #include "shim/operators/host_view.h"
 #include "shim/operators/storage.h"
 #include "shim/status.h"
 
 namespace c10::openreg {
+
+void copy_on_host(at::Tensor& destination, const at::Tensor& source, bool non_blocking) {
+  static const std::string kName = "aten::copy_";
+  HostView view(kName, -1, 2);
+  // Allocations belong to the destination's device, so it is seen first.
+  at::Tensor host_destination = view.view(destination, /*written=*/true);
+  const at::Tensor& host_source = view.view(source, /*written=*/false);
+  {
+    const c10::impl::ExcludeDispatchKeyGuard below(kAboveKernels);
+    at::_ops::copy_::redispatch(
+        c10::DispatchKeySet(c10::DispatchKey::CPU), host_destination, host_source, non_blocking);
+  }
+  view.finish();
+}
+
 namespace {
 
 bool is_device(const at::Tensor& tensor) {
@@ -93,21 +110,6 @@ void copy_bytes(at::Tensor& destination, const at::Tensor& source) {
 bool can_be_async(const at::Tensor& destination, const at::Tensor& source) {
   const auto reachable = [](const at::Tensor& tensor) { return is_device(tensor) || tensor.is_pinned(); };
   return reachable(destination) && reachable(source);
-}
-
-// The CPU's copy_, with the devices' memory shown to it. Strides, dtypes, broadcasting, conj bits: all its business.
-void copy_on_host(at::Tensor& destination, const at::Tensor& source, bool non_blocking) {
-  static const std::string kName = "aten::copy_";
-  HostView view(kName, -1, 2);
-  // Allocations belong to the destination's device, so it is seen first.
-  at::Tensor host_destination = view.view(destination, /*written=*/true);
-  const at::Tensor& host_source = view.view(source, /*written=*/false);
-  {
-    const c10::impl::ExcludeDispatchKeyGuard below(kAboveKernels);
-    at::_ops::copy_::redispatch(
-        c10::DispatchKeySet(c10::DispatchKey::CPU), host_destination, host_source, non_blocking);
-  }
-  view.finish();
 }
 
 // A staged device's dense tensor as a CPU tensor with the same bytes in the same order.
@@ -206,6 +208,7 @@ at::Scalar local_scalar_dense(const at::Tensor& self) {
 
 TORCH_LIBRARY_IMPL(aten, PrivateUse1, m) {
   m.impl("copy_", copy_);
+  m.impl("clone", TORCH_FN(at::native::clone)); // by copy_, which a device may do without the host
   m.impl("_copy_from", copy_from);
   m.impl("_copy_from_and_resize", copy_from_and_resize);
   m.impl("_local_scalar_dense", local_scalar_dense);

@@ -6,6 +6,7 @@
 #include <openreg/openreg.h>
 #include <torch/library.h>
 
+#include <optional>
 #include <utility>
 
 #include "shim/device.h"
@@ -26,18 +27,29 @@ bool wants_generator(const c10::Argument& argument) {
   return optional != nullptr && optional->getElementType()->kind() == c10::TypeKind::GeneratorType;
 }
 
-// The device of a call without openreg tensors: its device argument, its generator's, else the current one.
-DeviceIndex device_without_tensors(const c10::IValue* arguments, size_t count) {
+// Where the results of a call belong: on the device that an argument names, else on that of the openreg tensors, else on
+// that of a generator, else on the current one.
+c10::Device device_of_results(DeviceIndex of_tensors, const c10::IValue* arguments, size_t count) {
+  c10::Device device(c10::DeviceType::PrivateUse1, of_tensors);
   for (size_t i = 0; i < count; ++i) {
     const c10::IValue& value = arguments[i];
-    if (value.isDevice() && value.toDevice().is_privateuseone() && value.toDevice().has_index()) {
-      return value.toDevice().index();
+    if (value.isDevice() && (value.toDevice().is_cpu() || value.toDevice().has_index())) {
+      return value.toDevice();
     }
-    if (value.isGenerator() && value.toGenerator().device().is_privateuseone()) {
-      return value.toGenerator().device().index();
+    if (value.isGenerator() && value.toGenerator().device().is_privateuseone() && !device.has_index()) {
+      device.set_index(value.toGenerator().device().index());
     }
   }
-  return current_device();
+  if (!device.has_index()) {
+    device.set_index(current_device());
+  }
+  return device;
+}
+
+// The CPU's keys for the kind of tensors that the call is about: dense, or one of kComposed.
+c10::DispatchKeySet cpu_keys(c10::DispatchKeySet keys) {
+  constexpr c10::DispatchKeySet kinds = kComposed | c10::DispatchKeySet(c10::DispatchKey::Dense);
+  return (keys & kinds) | c10::DispatchKeySet(c10::BackendComponent::CPUBit);
 }
 
 c10::IValue host_argument(HostView& view, const c10::Argument& declared, const c10::IValue& value) {
@@ -95,40 +107,49 @@ c10::IValue adopted_result(HostView& view, c10::IValue value) {
 
 } // namespace
 
-void operator_fallback(const c10::OperatorHandle& op, c10::DispatchKeySet /*keys*/, torch::jit::Stack* stack) {
+void operator_fallback(const c10::OperatorHandle& op, c10::DispatchKeySet keys, torch::jit::Stack* stack) {
   const auto& schema = op.schema();
   const auto& declared = schema.arguments();
   const size_t count = declared.size();
   const size_t first = stack->size() - count;
   c10::IValue* arguments = stack->data() + first;
 
-  DeviceIndex device = common_device(schema, arguments, count);
-  if (device >= 0 && has_native_kernels(device) && run_native_kernel(op, device, stack)) {
+  const DeviceIndex of_tensors = common_device(schema, arguments, count);
+  if (of_tensors >= 0 && has_native_kernels(of_tensors) && run_native_kernel(op, of_tensors, stack)) {
     return;
   }
+  const c10::DispatchKeySet kernel_keys = cpu_keys(keys);
+  const c10::DispatchKey kernel_key = kernel_keys.highestPriorityTypeId();
   TORCH_CHECK_NOT_IMPLEMENTED(
-      op.hasComputedKernelForDispatchKey(c10::DispatchKey::CPU),
+      op.hasComputedKernelForDispatchKey(kernel_key),
       schema.name(),
       schema.overload_name().empty() ? "" : ".",
       schema.overload_name(),
-      ": there is no kernel for openreg, and none for the CPU that could run in its place.");
-  if (device < 0) {
-    device = device_without_tensors(arguments, count);
-  }
+      ": there is no kernel for openreg, and none for ",
+      kernel_key,
+      " that could run in its place.");
+  const c10::Device device = device_of_results(of_tensors, arguments, count);
 
   // The arguments live here while the stack holds their views.
   c10::SmallVector<c10::IValue, 8> originals;
   originals.reserve(count);
-  HostView view(schema.name(), device, count);
+  HostView view(schema.name(), device.is_cpu() ? of_tensors : device.index(), count);
   for (size_t i = 0; i < count; ++i) {
     originals.push_back(std::exchange(arguments[i], c10::IValue()));
     arguments[i] = host_argument(view, declared[i], originals.back());
   }
   {
     const c10::impl::ExcludeDispatchKeyGuard below(kAboveKernels);
-    op.redispatchBoxed(c10::DispatchKeySet(c10::DispatchKey::CPU), stack);
+    std::optional<AllocateOnDevice> ordinary;
+    if (device.is_cpu()) {
+      ordinary.emplace(DeviceIndex{-1});
+    }
+    op.redispatchBoxed(kernel_keys, stack);
   }
   view.finish();
+  if (device.is_cpu()) {
+    return;
+  }
   for (size_t i = first; i < stack->size(); ++i) {
     (*stack)[i] = adopted_result(view, std::move((*stack)[i]));
   }
@@ -136,8 +157,24 @@ void operator_fallback(const c10::OperatorHandle& op, c10::DispatchKeySet /*keys
 
 namespace {
 
+void register_fallback(torch::Library& library) {
+  library.fallback(torch::CppFunction::makeFromBoxedFunction<&operator_fallback>());
+}
+
 TORCH_LIBRARY_IMPL(_, PrivateUse1, m) {
-  m.fallback(torch::CppFunction::makeFromBoxedFunction<&operator_fallback>());
+  register_fallback(m);
+}
+TORCH_LIBRARY_IMPL(_, SparsePrivateUse1, m) {
+  register_fallback(m);
+}
+TORCH_LIBRARY_IMPL(_, SparseCsrPrivateUse1, m) {
+  register_fallback(m);
+}
+TORCH_LIBRARY_IMPL(_, QuantizedPrivateUse1, m) {
+  register_fallback(m);
+}
+TORCH_LIBRARY_IMPL(_, NestedTensorPrivateUse1, m) {
+  register_fallback(m);
 }
 
 } // namespace

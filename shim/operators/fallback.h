@@ -5,8 +5,9 @@
 
 namespace c10::openreg {
 
-// Boxed kernel for DispatchKey::PrivateUse1. Checks devices, shows the tensors to the CPU kernel through a HostView
-// (aliased or staged, ways.h), replaces device arguments and generators, and adopts the results.
+// Boxed kernel for DispatchKey::PrivateUse1 and the keys of its sparse, quantized and nested tensors. Checks devices,
+// shows the tensors to the CPU kernel for such tensors through a HostView (aliased or staged, ways.h), replaces device
+// arguments and generators, and adopts the results.
 // Throws c10::NotImplementedError where there is no CPU kernel either.
 void operator_fallback(const c10::OperatorHandle& op, c10::DispatchKeySet keys, torch::jit::Stack* stack);
 

@@ -6,7 +6,6 @@
 
 #include <cstring>
 #include <typeinfo>
-#include <vector>
 
 #include "shim/device_allocator.h"
 #include "shim/status.h"
@@ -166,6 +165,9 @@ HostView::HostView(const std::string& name, DeviceIndex device, size_t tensors) 
 }
 
 HostView::~HostView() {
+  for (const auto& entry : composed_) {
+    entry->host.reset(); // what it was put together from is looked at below
+  }
   auto& pool = wrappers();
   for (auto& entry : tensors_) {
     auto host = c10::intrusive_ptr<ViewImpl>::reclaim(static_cast<ViewImpl*>(entry.host.unsafeReleaseTensorImpl()));
@@ -250,6 +252,9 @@ const at::Tensor& HostView::view(const at::Tensor& tensor, bool written) {
   if (!tensor.defined() || !tensor.is_privateuseone()) {
     return tensor;
   }
+  if (C10_UNLIKELY(is_composed(*tensor.unsafeGetTensorImpl()))) {
+    return view_composed(tensor, written);
+  }
   if (auto* known = find_tensor(tensor.unsafeGetTensorImpl())) {
     known->written |= written;
     if (written) {
@@ -268,6 +273,26 @@ const at::Tensor& HostView::view(const at::Tensor& tensor, bool written) {
   auto storage = host_storage(tensor.storage(), device, written);
   tensors_.push_back({&tensor, make_host_tensor(*tensor.unsafeGetTensorImpl(), std::move(storage)), written});
   return tensors_.back().host;
+}
+
+const at::Tensor& HostView::view_composed(const at::Tensor& tensor, bool written) {
+  for (const auto& known : composed_) {
+    if (known->original->is_same(tensor)) {
+      known->written |= written;
+      for (const at::Tensor& part : known->parts) {
+        view(part, written);
+      }
+      return known->host;
+    }
+  }
+  composed_.push_back(std::make_unique<ComposedEntry>(ComposedEntry{&tensor, parts_of(tensor), {}, written}));
+  ComposedEntry& entry = *composed_.back();
+  Parts host;
+  for (const at::Tensor& part : entry.parts) {
+    host.push_back(view(part, written));
+  }
+  entry.host = composed_of(tensor, host, c10::Device(c10::DeviceType::CPU));
+  return entry.host;
 }
 
 c10::intrusive_ptr<c10::StorageImpl> HostView::host_storage(
@@ -365,6 +390,11 @@ void HostView::finish() {
   for (const auto& entry : tensors_) {
     write_metadata_back(entry);
   }
+  for (const auto& entry : composed_) {
+    if (entry->written) {
+      recompose(*entry->original, entry->host, adopt_parts(entry->host));
+    }
+  }
 }
 
 c10::intrusive_ptr<c10::StorageImpl> HostView::adopt_storage(c10::StorageImpl& storage) {
@@ -403,6 +433,23 @@ bool HostView::make_over(const at::Tensor& result) {
   return true;
 }
 
+Parts HostView::adopt_parts(const at::Tensor& composed) {
+  Parts adopted;
+  for (at::Tensor& part : parts_of(composed)) {
+    adopted.push_back(adopt(std::move(part)));
+  }
+  return adopted;
+}
+
+at::Tensor HostView::adopt_composed(const at::Tensor& result) {
+  for (const auto& entry : composed_) {
+    if (entry->host.is_same(result)) {
+      return *entry->original;
+    }
+  }
+  return composed_of(result, adopt_parts(result), c10::Device(c10::DeviceType::PrivateUse1, device_));
+}
+
 at::Tensor HostView::adopt(at::Tensor&& result) {
   if (!result.defined() || result.is_privateuseone()) {
     return std::move(result);
@@ -413,11 +460,17 @@ at::Tensor HostView::adopt(at::Tensor&& result) {
       return *entry.original;
     }
   }
+  if (C10_UNLIKELY(is_composed(*impl))) {
+    return adopt_composed(result);
+  }
   TORCH_CHECK_NOT_IMPLEMENTED(
-      result.is_cpu() && result.layout() == c10::kStrided && !result.is_quantized() && !impl->is_nested() &&
-          result.has_storage(),
+      result.is_cpu() && result.layout() == c10::kStrided && result.has_storage(),
       name_,
-      ": the result is a sparse, nested or quantized tensor, for which openreg has no support.");
+      ": the result is a tensor of layout ",
+      result.layout(),
+      " on ",
+      result.device(),
+      ", for which openreg has no support.");
   auto* storage = result.storage().unsafeGetStorageImpl();
   for (const auto& entry : storages_) {
     if (entry.host.get() == storage) {

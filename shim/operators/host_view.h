@@ -5,12 +5,14 @@
 // so that a kernel sees exactly what it would see on the CPU.
 //   aliased  the CPU storage lies over the device's memory (openreg_host_alias()); nothing is copied.
 //   staged   the CPU storage is a copy; storages that the kernel wrote are copied back by finish().
+// Sparse, nested and quantized tensors are shown as CPU tensors of their kind over their parts (composed.h).
 #pragma once
 
 #include <ATen/core/Tensor.h>
 #include <c10/core/StorageImpl.h>
 #include <c10/util/SmallVector.h>
 
+#include "shim/operators/composed.h"
 #include "shim/operators/host_allocations.h"
 #include "shim/operators/operator_counts.h"
 
@@ -18,6 +20,7 @@
 #include <optional>
 #include <string>
 #include <unordered_map>
+#include <vector>
 
 namespace c10::openreg {
 
@@ -70,6 +73,12 @@ class HostView {
     at::Tensor host;
     bool written;
   };
+  struct ComposedEntry {
+    const at::Tensor* original;
+    Parts parts; // of the original: borrowed by entries of tensors_
+    at::Tensor host;
+    bool written;
+  };
   struct Adopted {
     c10::StorageImpl* host;
     c10::intrusive_ptr<c10::StorageImpl> device;
@@ -83,6 +92,9 @@ class HostView {
   static auto find(Entries& entries, std::unique_ptr<Index>& index, const void* original, Key key)
       -> decltype(entries.data());
   c10::intrusive_ptr<c10::StorageImpl> host_storage(const c10::Storage& storage, DeviceIndex device, bool written);
+  const at::Tensor& view_composed(const at::Tensor& tensor, bool written);
+  at::Tensor adopt_composed(const at::Tensor& result);
+  Parts adopt_parts(const at::Tensor& composed);
   void write_storage_back(StorageEntry& entry);
   static void write_metadata_back(const TensorEntry& entry);
   c10::intrusive_ptr<c10::StorageImpl> adopt_storage(c10::StorageImpl& storage);
@@ -99,6 +111,7 @@ class HostView {
   std::optional<AllocateOnDevice> allocations_;
   c10::SmallVector<StorageEntry, 6> storages_;
   c10::SmallVector<TensorEntry, 6> tensors_;
+  std::vector<std::unique_ptr<ComposedEntry>> composed_; // rarely any
   // Positions by original, kept once there are too many entries for a linear search (foreach operators).
   std::unique_ptr<Index> tensor_index_;
   std::unique_ptr<Index> storage_index_;

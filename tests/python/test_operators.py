@@ -363,10 +363,8 @@ def test_an_operator_without_any_kernel_says_so() -> None:
     x = torch.randn(4, 4, device=DEV)
     with pytest.raises(NotImplementedError):
         torch._cudnn_rnn_flatten_weight([x], 1, 4, 2, 4, 0, 1, False, False)
-    with pytest.raises((NotImplementedError, RuntimeError), match="sparse|Sparse"):
-        x.to_sparse()
-    with pytest.raises(NotImplementedError, match="quantized"):
-        torch.quantize_per_tensor(x, 0.1, 0, torch.quint8)
+    with pytest.raises(NotImplementedError, match="layout Mkldnn"):
+        torch.ops.aten.to_mkldnn(x)
 
 
 def test_item_and_printing() -> None:

@@ -1,0 +1,101 @@
+"""What is known to differ from the CPU, and why. Reviewed by hand: each line needs a reason that holds.
+
+Patterns are those of ``fnmatch`` on ``database/operator/dtype``, on the check, and on the way (aliased, staged).
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from fnmatch import fnmatchcase
+
+from twins import Comparison, exactly, ignored, within
+
+
+@dataclasses.dataclass(frozen=True)
+class Known:
+    """Failures that are expected; a run fails where one of them passes throughout."""
+
+    entries: str
+    check: str
+    reason: str
+    way: str = "*"
+
+    def covers(self, entry_id: str, check: str, way: str) -> bool:
+        """Whether the failure is this one."""
+        return fnmatchcase(entry_id, self.entries) and fnmatchcase(check, self.check) and fnmatchcase(way, self.way)
+
+
+@dataclasses.dataclass(frozen=True)
+class Loose:
+    """Results that are not compared bit for bit."""
+
+    entries: str
+    check: str
+    compare: Comparison
+    reason: str
+    strides: bool = True
+    """Whether strides must be the same even so."""
+
+
+ARGUMENTS_ON_CPU = ("op/tensor_split/*", "ref/_refs.tensor_split/*")
+"""Operators whose tensor arguments, but for the first, must be on the CPU with any accelerator."""
+
+SKIPPED = (
+    # With strided out= they write beyond their memory, also in a process that knows only the CPU.
+    ("op/linalg.lu/*", "out strided"),
+    ("op/lu_unpack/*", "out strided"),
+)
+"""Checks (entry and check) that can't be run at all."""
+
+UNDEFINED = "the contents of new memory are undefined"
+
+LOOSE: tuple[Loose, ...] = (
+    Loose("op/empty*/*", "*", ignored, UNDEFINED),
+    Loose("op/new_empty*/*", "*", ignored, UNDEFINED),
+    Loose("ref/_refs.empty*/*", "*", ignored, UNDEFINED),
+    Loose("ref/_refs.new_empty*/*", "*", ignored, UNDEFINED),
+    Loose(
+        "op/linalg.lstsq*/*",
+        "forward",
+        within(1e-4, 1e-4),
+        "LAPACK's gelsy gives other last bits from call to call, also on the CPU",
+    ),
+)
+
+BY_DEVICE = "written in Python, it asks for the type of the device, and does on any but the CPU what it does on CUDA"
+
+KNOWN: tuple[Known, ...] = (
+    Known(
+        "op/as_strided_scatter/*",
+        "noncontiguous",
+        "the CPU fails on an assertion about a tensor that wants a gradient; openreg gives the result",
+    ),
+    Known("op/lu/*", "out other device", "written in Python, it copies its result to out= wherever that is"),
+    Known("op/nn.functional.linear_cross_entropy.chunked*/float16", "*", BY_DEVICE),
+    Known("op/nn.functional.linear_cross_entropy.chunked*/bfloat16", "*", BY_DEVICE),
+    Known("ref/_refs.native_group_norm/float32", "*", BY_DEVICE),
+    Known("ref/_refs.native_group_norm/float64", "*", BY_DEVICE),
+    Known("ref/_refs.native_layer_norm/float16", "*", BY_DEVICE),
+    Known("ref/_refs.native_layer_norm/bfloat16", "*", BY_DEVICE),
+)
+
+
+EXACT = Loose("*", "*", exactly, "")
+
+
+def comparison(entry: str, check: str) -> Loose:
+    """How results of a check are compared: bit for bit unless a line above says otherwise."""
+    for loose in LOOSE:
+        if fnmatchcase(entry, loose.entries) and fnmatchcase(check, loose.check):
+            return loose
+    return EXACT
+
+
+def stays_on_cpu(entry: str) -> bool:
+    """Whether the arguments of the operator stay on the CPU."""
+    return any(fnmatchcase(entry, pattern) for pattern in ARGUMENTS_ON_CPU)
+
+
+def is_skipped(entry: str, check: str) -> bool:
+    """Whether the check can't be run."""
+    return any(fnmatchcase(entry, skipped) and check == which for skipped, which in SKIPPED)

@@ -1,0 +1,209 @@
+"""Runs PyTorch's operator databases on the device against the CPU: ``python tests/opinfo/run.py --help``.
+
+Entries are checked in worker processes; one that crashes or hangs costs its entry and is replaced. Prints how many
+entries passed, by dtype, and the rest with its reasons (known.py). Status 1 on an unexpected failure, or where a known
+one passes.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import select
+import subprocess
+import sys
+import threading
+from collections import Counter, defaultdict
+from collections.abc import Iterable
+from fnmatch import fnmatchcase
+from pathlib import Path
+from queue import Empty, SimpleQueue
+from typing import Any
+
+HERE = Path(__file__).resolve().parent
+STARTUP_SECONDS = 300.0
+
+Result = dict[str, Any]
+
+
+class Worker:
+    """A worker process, started when first needed and again after it was lost."""
+
+    def __init__(self, samples: int, timeout: float, environment: dict[str, str]) -> None:
+        self._command = [sys.executable, str(HERE / "worker.py"), str(samples)]
+        self._timeout = timeout
+        self._environment = environment
+        self._process: subprocess.Popen[str] | None = None
+
+    def check(self, entry: str) -> Result:
+        """The worker's answer, or one that says how the worker was lost."""
+        try:
+            process = self._started()
+            assert process.stdin is not None
+            print(entry, file=process.stdin, flush=True)
+            return json.loads(self._answer(process, self._timeout))
+        except (TimeoutError, BrokenPipeError, EOFError) as error:
+            status = self.stop()
+            what = "hung" if isinstance(error, TimeoutError) else f"crashed, status {status}"
+            return {"entry": entry, "checks": {"process": what}, "seconds": 0.0}
+
+    def stop(self) -> int | None:
+        """Ends the process; its status."""
+        process, self._process = self._process, None
+        if process is None:
+            return None
+        if process.stdin is not None:
+            process.stdin.close()
+        try:
+            return process.wait(5)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            return process.wait()
+
+    def _started(self) -> subprocess.Popen[str]:
+        if self._process is None:
+            self._process = subprocess.Popen(
+                self._command,
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.DEVNULL,
+                text=True,
+                env=self._environment,
+            )
+            self._answer(self._process, STARTUP_SECONDS)
+        return self._process
+
+    @staticmethod
+    def _answer(process: subprocess.Popen[str], timeout: float) -> str:
+        assert process.stdout is not None
+        if not select.select([process.stdout], [], [], timeout)[0]:
+            raise TimeoutError
+        line = process.stdout.readline()
+        if not line:
+            raise EOFError
+        return line
+
+
+def run_entries(entries: Iterable[str], jobs: int, samples: int, timeout: float, staged: bool) -> list[Result]:
+    """Checks the entries in `jobs` processes, one way."""
+    environment = dict(os.environ, OMP_NUM_THREADS="1", PYTHONDONTWRITEBYTECODE="1")
+    environment["OPENREG_OPERATORS"] = "staged" if staged else "auto"
+    queue: SimpleQueue[str] = SimpleQueue()
+    for entry in entries:
+        queue.put(entry)
+    results: list[Result] = []
+
+    def work() -> None:
+        worker = Worker(samples, timeout, environment)
+        try:
+            while True:
+                results.append(worker.check(queue.get_nowait()))
+                if len(results) % 500 == 0:
+                    print(f"  {len(results)} checked", file=sys.stderr, flush=True)
+        except Empty:
+            pass
+        finally:
+            worker.stop()
+
+    threads = [threading.Thread(target=work) for _ in range(jobs)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    return sorted(results, key=lambda result: result["entry"])
+
+
+def failures(result: Result) -> dict[str, str]:
+    """The checks of an entry that failed, and how."""
+    return {check: what for check, what in result["checks"].items() if what is not None}
+
+
+def report(results: list[Result], way: str) -> bool:
+    """Prints the table of one way and everything that did not pass; whether all is as known.py says."""
+    from known import KNOWN
+
+    totals: Counter[str] = Counter()
+    passed: Counter[str] = Counter()
+    excused: dict[str, list[str]] = defaultdict(list)
+    unexpected: list[str] = []
+    used, seen = set(), set()
+    for result in results:
+        entry = result["entry"]
+        database, _, dtype = entry.split("/")
+        failed = failures(result)
+        for row in (f"{database:10} {dtype}", f"{database:10} all", "all"):
+            totals[row] += 1
+            passed[row] += not failed
+        for check in result["checks"]:
+            seen |= {known for known in KNOWN if known.covers(entry, check, way)}
+        for check, what in failed.items():
+            known = next((known for known in KNOWN if known.covers(entry, check, way)), None)
+            if known is None:
+                unexpected.append(f"{entry} [{check}]: {what}")
+            else:
+                used.add(known)
+                excused[known.reason].append(f"{entry} [{check}]")
+    print(f"\n{way}: passed / run")
+    for row in sorted(totals):
+        print(f"  {row:32} {passed[row]:5} / {totals[row]}")
+    for reason, entries in excused.items():
+        print(f"\nknown: {reason}")
+        print("".join(f"  {entry}\n" for entry in entries), end="")
+    passing = [known for known in KNOWN if known in seen - used]
+    for title, lines in (
+        ("unexpected failures", unexpected),
+        ("known failures that pass", [f"{known.entries} [{known.check}]" for known in passing]),
+    ):
+        if lines:
+            print(f"\n{title}: {len(lines)}")
+            print("".join(f"  {line}\n" for line in lines), end="")
+    sys.stdout.flush()
+    return not unexpected and not passing
+
+
+def parse(arguments: list[str] | None = None) -> argparse.Namespace:
+    """The command line."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n", 1)[0])
+    parser.add_argument("--entries", action="append", metavar="PATTERN", help="only entries database/operator/dtype")
+    parser.add_argument("--dtypes", nargs="+", metavar="DTYPE", help="only these dtypes")
+    parser.add_argument("--databases", nargs="+", metavar="NAME", help="only these databases")
+    parser.add_argument("--ways", nargs="+", choices=["aliased", "staged"], default=["aliased", "staged"])
+    parser.add_argument("--samples", type=int, default=8, help="samples an entry (default 8)")
+    parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1)
+    parser.add_argument("--timeout", type=float, default=300, help="seconds an entry may take")
+    parser.add_argument("--every", type=int, default=1, metavar="N", help="only every N-th entry")
+    parser.add_argument("--json", type=Path, help="write all results here")
+    return parser.parse_args(arguments)
+
+
+def main() -> int:
+    """Status 0 if everything is as known.py says."""
+    options = parse()
+    sys.path.insert(0, str(HERE))
+    from entries import all_entries
+
+    def wanted(entry: str) -> bool:
+        database, _, dtype = entry.split("/")
+        return (
+            (not options.entries or any(fnmatchcase(entry, pattern) for pattern in options.entries))
+            and (not options.dtypes or dtype in options.dtypes)
+            and (not options.databases or database in options.databases)
+        )
+
+    entries = [entry for entry in all_entries() if wanted(entry)][:: options.every]
+    if not entries:
+        print("no entry matches", file=sys.stderr)
+        return 2
+    good = True
+    written: dict[str, list[Result]] = {}
+    for way in options.ways:
+        written[way] = run_entries(entries, options.jobs, options.samples, options.timeout, way == "staged")
+        good = report(written[way], way) and good
+        if options.json is not None:
+            options.json.write_text(json.dumps(written, indent=1) + "\n")
+    return 0 if good else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,45 @@
+"""One process of a run: reads entries from standard input, a line each, and answers each with a line of JSON."""
+
+from __future__ import annotations
+
+import faulthandler
+import gc
+import json
+import os
+import sys
+import time
+import warnings
+
+
+def main() -> None:
+    """Works until standard input ends. Argument: how many samples."""
+    # Whatever PyTorch prints goes to standard error; answers go where standard output was.
+    answers = os.fdopen(os.dup(1), "w", buffering=1)
+    os.dup2(2, 1)
+    faulthandler.enable()
+    warnings.simplefilter("ignore")
+    samples = int(sys.argv[1])
+
+    import torch
+    from checks import Checks
+    from entries import all_entries
+
+    import torch_openreg  # noqa: F401
+
+    torch.set_num_threads(1)
+    for absent in (torch.cuda, torch.xpu, torch.mtia):
+        # torch.manual_seed() asks them too, and each keeps a traceback of every time it was asked.
+        absent.manual_seed_all = lambda _seed: None  # type: ignore[assignment]
+    entries = all_entries()
+    gc.freeze()  # what was imported is not looked at again
+    print("ready", file=answers)
+    for line in sys.stdin:
+        entry = entries[line.strip()]
+        start = time.perf_counter()
+        outcomes = Checks(entry, samples).run()
+        seconds = round(time.perf_counter() - start, 3)
+        print(json.dumps({"entry": entry.id, "checks": outcomes, "seconds": seconds}), file=answers)
+
+
+if __name__ == "__main__":
+    main()
