@@ -89,6 +89,14 @@ def operator_policy(policy: str, way: str = "staged", operators: Sequence[str] |
     """Context manager: :func:`set_operator_policy` inside ``with``, and the policy before it again at the end.
 
     The policy is that of the process, so it holds for other threads too, backward passes among them.
+
+    Args:
+        policy: "allow", "warn" or "forbid".
+        way: "native", "aliased" or "staged".
+        operators: Names without overload; None: all.
+
+    Raises:
+        ValueError, TypeError: As set_operator_policy().
     """
     before = _C._operator_rules()
     set_operator_policy(policy, way, operators)
