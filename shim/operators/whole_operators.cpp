@@ -78,6 +78,7 @@ void register_dense(torch::Library& library, const c10::OperatorHandle& op, cons
   if (!whole && is_composite(op)) {
     return;
   }
+  note_operator_of_fallback(op.operator_name());
   if (auto kernel = typed_kernel(op)) {
     library.impl(name, *std::move(kernel));
   } else if (whole) {
@@ -109,7 +110,6 @@ const bool registered [[maybe_unused]] = [] {
     if (!op.has_value() || !op->hasSchema() || name.getNamespace() != "aten") {
       continue;
     }
-    note_operator_of_fallback(name);
     const std::string qualified =
         name.overload_name.empty() ? name.name : name.name + "." + name.overload_name;
     register_dense(*dense, *op, qualified.c_str());
