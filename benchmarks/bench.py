@@ -21,6 +21,7 @@ from pathlib import Path
 
 import torch
 import torch.nn.functional as F
+from models import Gpt, Lstm, mlp, resnet18, small_resnet
 from torch import nn
 
 import torch_openreg  # noqa: F401
@@ -118,6 +119,50 @@ def c_figures(programs: Path) -> list[Figure]:
     return figures
 
 
+def on_tensors(operator: Callable[..., object]) -> Callable[[str, int], Callable[[], object]]:
+    """A function of device and number of elements that makes a call of an operator on three tensors."""
+
+    def make(device: str, elements: int) -> Callable[[], object]:
+        torch.manual_seed(0)
+        a, b, c = (torch.rand(elements).add_(0.1).to(device) for _ in range(3))
+        return lambda: operator(a, b, c)
+
+    return make
+
+
+VIEWS = ("a.view(-1)", "a[0]")
+SMALL = {
+    "a + b": on_tensors(lambda a, b, c: a + b),
+    "a.add_(b)": on_tensors(lambda a, b, c: a.add_(b)),
+    "torch.add(out=)": on_tensors(lambda a, b, c: torch.add(a, b, out=c)),
+    "a.view(-1)": on_tensors(lambda a, b, c: a.view(-1)),
+    "a[0]": on_tensors(lambda a, b, c: a[0]),
+    "a.sum()": on_tensors(lambda a, b, c: a.sum()),
+}
+LARGE = {
+    "a + b": on_tensors(lambda a, b, c: a + b),
+    "a * b": on_tensors(lambda a, b, c: a * b),
+    "a / b": on_tensors(lambda a, b, c: a / b),
+    "a + 2": on_tensors(lambda a, b, c: a + 2),
+    "a.add_(b, alpha=0)": on_tensors(lambda a, b, c: a.add_(b, alpha=0)),
+    "torch.mul(out=)": on_tensors(lambda a, b, c: torch.mul(a, b, out=c)),
+    "addcmul": on_tensors(torch.addcmul),
+    "relu": on_tensors(lambda a, b, c: torch.relu(a)),
+    "gelu": on_tensors(lambda a, b, c: F.gelu(a)),
+    "sigmoid": on_tensors(lambda a, b, c: torch.sigmoid(a)),
+    "tanh": on_tensors(lambda a, b, c: torch.tanh(a)),
+    "exp": on_tensors(lambda a, b, c: torch.exp(a)),
+    "log": on_tensors(lambda a, b, c: torch.log(a)),
+    "sqrt": on_tensors(lambda a, b, c: torch.sqrt(a)),
+    "where": on_tensors(lambda a, b, c: torch.where(a > b, a, b)),
+    "a > b": on_tensors(lambda a, b, c: a > b),
+    "clamp": on_tensors(lambda a, b, c: torch.clamp(a, 0.2, 0.8)),
+    "sum": on_tensors(lambda a, b, c: a.sum()),
+    "softmax, rows of 1024": on_tensors(lambda a, b, c: a.view(-1, 1024).softmax(-1)),
+    "layer norm, rows of 1024": on_tensors(lambda a, b, c: F.layer_norm(a.view(-1, 1024), (1024,))),
+}
+
+
 def operator_figures() -> list[Figure]:
     """Figures of single calls against CPU tensors."""
     figures = [
@@ -136,10 +181,13 @@ def operator_figures() -> list[Figure]:
             1.15,
         ),
     ]
-    for elements, label, aim in ((16, "16", 1.3), (1 << 20, "1 M", 1.02)):
-        a, b = torch.randn(elements), torch.randn(elements)
-        x, y = a.to(DEVICE), b.to(DEVICE)
-        figures.append(ratio(f"a + b, {label} elements", lambda x=x, y=y: x + y, lambda a=a, b=b: a + b, "CPU", aim))
+    figures += [
+        ratio(f"{name}, 16 elements", call(DEVICE, 16), call("cpu", 16), "CPU", 1.1 if name in VIEWS else 1.3)
+        for name, call in SMALL.items()
+    ]
+    figures += [
+        ratio(f"{name}, 1 M elements", call(DEVICE, MIB), call("cpu", MIB), "CPU", 1.02) for name, call in LARGE.items()
+    ]
     a, b = torch.randn(512, 512), torch.randn(512, 512)
     x, y = a.to(DEVICE), b.to(DEVICE)
     figures.append(ratio("mm, 512 x 512", lambda: torch.mm(x, y), lambda: torch.mm(a, b), "CPU", 1.02))
@@ -161,46 +209,14 @@ def copy_figures() -> list[Figure]:
     ]
 
 
-class Block(nn.Module):
-    """A residual block."""
-
-    def __init__(self, channels: int) -> None:
-        super().__init__()
-        self.body = nn.Sequential(
-            nn.Conv2d(channels, channels, 3, padding=1, bias=False),
-            nn.BatchNorm2d(channels),
-            nn.ReLU(inplace=True),
-            nn.Conv2d(channels, channels, 3, padding=1, bias=False),
-            nn.BatchNorm2d(channels),
-        )
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        """Adds the body's result to its input."""
-        return F.relu(self.body(x) + x)
-
-
-def mlp() -> nn.Module:
-    return nn.Sequential(nn.Flatten(), nn.Linear(784, 256), nn.ReLU(), nn.Linear(256, 10))
-
-
-def resnet() -> nn.Module:
-    return nn.Sequential(
-        nn.Conv2d(3, 32, 3, padding=1),
-        *(Block(32) for _ in range(3)),
-        nn.AdaptiveAvgPool2d(1),
-        nn.Flatten(),
-        nn.Linear(32, 10),
-    )
-
-
-def step_figure(title: str, make: Callable[[], nn.Module], shape: tuple[int, ...], aim: float) -> Figure:
+def step_figure(title: str, make: Callable[[], nn.Module], inputs: torch.Tensor, aim: float) -> Figure:
     """A training step on openreg against the CPU."""
 
     def step(device: str) -> Callable[[], object]:
         torch.manual_seed(0)
         model = make().to(device)
         optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
-        x, y = torch.randn(shape).to(device), torch.randint(0, 10, shape[:1]).to(device)
+        x, y = inputs.to(device), torch.randint(0, 10, inputs.shape[:1]).to(device)
 
         def run() -> None:
             optimizer.zero_grad()
@@ -210,6 +226,27 @@ def step_figure(title: str, make: Callable[[], nn.Module], shape: tuple[int, ...
         return run
 
     return ratio(title, step(DEVICE), step("cpu"), "CPU", aim)
+
+
+def training_figures() -> list[Figure]:
+    """Figures of training steps, and of an optimizer alone."""
+    torch.manual_seed(0)
+    figures = [
+        step_figure("MLP step, batch 32, 784-256-10", mlp, torch.randn(32, 784), 1.08),
+        step_figure("small ResNet step", small_resnet, torch.randn(8, 3, 32, 32), 1.03),
+        step_figure("ResNet-18 step, 32 x 32, batch 16", resnet18, torch.randn(16, 3, 32, 32), 1.03),
+        step_figure("GPT step, 4 layers of 128, batch 8 x 64", Gpt, torch.randint(0, 256, (8, 64)), 1.03),
+        step_figure("LSTM step, 2 layers of 128, batch 16 x 32", Lstm, torch.randn(16, 32, 64), 1.03),
+    ]
+
+    def adam(device: str) -> Callable[[], object]:
+        parameters = [nn.Parameter(torch.randn(16, 16, device=device)) for _ in range(200)]
+        for parameter in parameters:
+            parameter.grad = torch.randn_like(parameter)
+        return torch.optim.Adam(parameters, foreach=True).step
+
+    figures.append(ratio("foreach Adam, 200 parameters of 16 x 16", adam(DEVICE), adam("cpu"), "CPU", 1.15))
+    return figures
 
 
 def import_figure(runs: int = 7) -> Figure:
@@ -252,8 +289,7 @@ def main() -> None:
     figures = c_figures(options.programs) if options.programs else []
     figures += operator_figures()
     figures += copy_figures()
-    figures.append(step_figure("MLP step, batch 32, 784-256-10", mlp, (32, 784), 1.08))
-    figures.append(step_figure("small ResNet step", resnet, (8, 3, 32, 32), 1.03))
+    figures += training_figures()
     figures.append(import_figure())
 
     print(f"torch {torch.__version__}, {platform.machine()}, {os.cpu_count()} cores, {options.threads} thread(s)\n")

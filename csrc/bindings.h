@@ -3,6 +3,7 @@
 
 #include <c10/core/Device.h>
 #include <openreg/openreg.h>
+#include <pybind11/pybind11.h>
 #include <torch/csrc/python_headers.h>
 
 namespace torch_openreg {
@@ -17,6 +18,9 @@ void lazy_init();
 // gil.cpp
 // Whether this process still has a Python to call: false before, during and after its finalisation. Without the GIL.
 bool interpreter_is_alive() noexcept;
+// For callbacks that no exception may leave. Ctrl-C is raised by the main thread's next instruction instead, anything
+// else is printed, with `where`.
+void pass_on(pybind11::error_already_set& error, const char* where);
 // Lets whoever waits inside the runtime let go of the GIL. Once, when the module is loaded.
 void install_wait_hooks();
 

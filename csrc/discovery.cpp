@@ -17,15 +17,6 @@ namespace {
 std::atomic<bool> finished{false}; // discovery has run to its end: from then on the callback costs one load
 PyObject* callback = nullptr; // guarded by the GIL
 
-// The runtime takes no exceptions. Ctrl-C is raised by the main thread's next instruction instead, the rest is printed.
-void pass_on(py::error_already_set& error) {
-  if (error.matches(PyExc_KeyboardInterrupt)) {
-    PyErr_SetInterrupt();
-  } else {
-    error.discard_as_unraisable("torch_openreg's discovery of drivers");
-  }
-}
-
 // Called by the runtime, from any thread, with or without the GIL.
 void discover(void* /*context*/) {
   if (finished.load(std::memory_order_acquire) || openreg_in_bad_fork() != 0 || !interpreter_is_alive()) {
@@ -40,7 +31,7 @@ void discover(void* /*context*/) {
       }
     }
   } catch (py::error_already_set& error) {
-    pass_on(error);
+    pass_on(error, "torch_openreg's discovery of drivers");
   } catch (...) { // no memory: the next call tries again
   }
   PyGILState_Release(gil);

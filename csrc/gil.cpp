@@ -4,6 +4,7 @@
 // the runtime with the GIL held, from torch.accelerator.device_count() for example. A driver's factory in Python, which
 // another thread runs meanwhile, would then never get the GIL.
 #include <openreg/registry.h>
+#include <pybind11/pybind11.h>
 #include <torch/csrc/python_headers.h>
 
 #include "csrc/bindings.h"
@@ -16,6 +17,14 @@ bool interpreter_is_alive() noexcept {
 #else
   return Py_IsInitialized() != 0 && _Py_IsFinalizing() == 0;
 #endif
+}
+
+void pass_on(pybind11::error_already_set& error, const char* where) {
+  if (error.matches(PyExc_KeyboardInterrupt)) {
+    PyErr_SetInterrupt();
+  } else {
+    error.discard_as_unraisable(where);
+  }
 }
 
 namespace {

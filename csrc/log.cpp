@@ -81,7 +81,7 @@ void call(const py::object& callback, const Line& line) {
     callback(line.level, py::reinterpret_steal<py::object>(PyUnicode_DecodeUTF8(
                              line.text.data(), static_cast<Py_ssize_t>(line.text.size()), "replace")));
   } catch (py::error_already_set& error) {
-    error.discard_as_unraisable(callback);
+    pass_on(error, "torch_openreg's log");
   }
 }
 

@@ -161,6 +161,11 @@ struct Toy {
 // Registers toys. Later tests of the program find them shadowed by drivers that no rule chooses and that do nothing.
 class ToysTest : public RuntimeTest {
  protected:
+  void SetUp() override {
+    RuntimeTest::SetUp();
+    // Several simulated drivers are open at once: they must fit into the address space that a checker leaves.
+    for (const char* name : {"OPENREG_SIM_MEMORY", "OPENREG_CUDA_MEMORY", "OPENREG_HIP_MEMORY"}) set(name, "64M");
+  }
   void TearDown() override {
     toy().reset();
     EXPECT_EQ(openreg_prefer_driver(nullptr), OPENREG_OK);
