@@ -30,38 +30,6 @@ std::string hex(const char (&bytes)[16]) {
   return text;
 }
 
-const char* driver_state(int32_t state) {
-  switch (state) {
-    case OPENREG_DRIVER_FOUND:
-      return "found";
-    case OPENREG_DRIVER_LOADED:
-      return "loaded";
-    case OPENREG_DRIVER_OPEN:
-      return "open";
-    case OPENREG_DRIVER_FAILED:
-      return "failed";
-    case OPENREG_DRIVER_SHADOWED:
-      return "shadowed";
-    default:
-      return "unknown";
-  }
-}
-
-const char* chosen_by(int32_t rule) {
-  switch (rule) {
-    case OPENREG_CHOSEN_BY_CALL:
-      return "call";
-    case OPENREG_CHOSEN_BY_ENVIRONMENT:
-      return "environment";
-    case OPENREG_CHOSEN_BY_PREFERENCE:
-      return "preference";
-    case OPENREG_CHOSEN_AUTOMATICALLY:
-      return "automatic";
-    default:
-      return "none";
-  }
-}
-
 // Text that a driver wrote may not be UTF-8.
 py::object text(const char* utf8) {
   return py::reinterpret_steal<py::object>(PyUnicode_DecodeUTF8(utf8, std::char_traits<char>::length(utf8), "replace"));
@@ -87,7 +55,7 @@ py::dict properties_dict(const openreg_device_properties& properties) {
 py::dict record_dict(const openreg_driver_record& record) {
   py::dict to;
   to["name"] = text(record.name);
-  to["state"] = driver_state(record.state);
+  to["state"] = openreg_driver_state_name(record.state);
   to["source"] = text(record.source);
   to["priority"] = record.priority;
   to["version"] = text(record.version);
@@ -231,7 +199,7 @@ PyObject* _selection(PyObject* /*self*/, PyObject* /*unused*/) {
   selection.struct_size = sizeof selection;
   OPENREG_CHECK(openreg_selection_get(&selection));
   py::dict to;
-  to["chosen_by"] = chosen_by(selection.chosen_by);
+  to["chosen_by"] = openreg_chosen_by_name(selection.chosen_by);
   to["live_objects"] = selection.live_objects;
   to["generation"] = selection.generation;
   to["default_driver"] = text(selection.default_driver);

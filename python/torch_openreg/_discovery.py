@@ -16,7 +16,6 @@ import atexit
 import importlib
 import importlib.metadata
 import logging
-import os
 import pkgutil
 import threading
 import time
@@ -25,7 +24,7 @@ from dataclasses import dataclass
 from types import ModuleType
 from typing import Any
 
-from torch_openreg import _C, _manifests, _preferences, _process
+from torch_openreg import _C, _after_fork, _manifests, _preferences, _process
 
 _logger = logging.getLogger("torch_openreg")
 
@@ -60,14 +59,11 @@ class Plugin:
 _plugins: dict[tuple[str, str], Plugin] = {}  # those that were tried
 
 
-def _after_fork_in_child() -> None:
+@_after_fork.in_child
+def _remake_lock() -> None:
     global _lock, _is_running
-    _lock = threading.RLock()  # a thread that held it does not exist in the child
+    _lock = threading.RLock()
     _is_running = False
-
-
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_after_fork_in_child)
 
 
 def found_plugins() -> list[Plugin]:

@@ -16,6 +16,8 @@ from collections.abc import Iterator, MutableMapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from torch_openreg import _after_fork
+
 if TYPE_CHECKING:
     import tomlkit
 
@@ -31,13 +33,10 @@ _is_snapshot_taken = False
 _warned: set[str] = set()  # what was said of a file once is not said again
 
 
-def _after_fork_in_child() -> None:
+@_after_fork.in_child
+def _remake_lock() -> None:
     global _lock
-    _lock = threading.Lock()  # a thread that held it does not exist in the child
-
-
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_after_fork_in_child)
+    _lock = threading.Lock()
 
 
 def path_to_write() -> Path:

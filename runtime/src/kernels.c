@@ -2,7 +2,6 @@
 #define _GNU_SOURCE
 #include <openreg/kernels.h>
 
-#include <stdlib.h>
 #include <string.h>
 
 #include "device_table.h"
@@ -24,31 +23,15 @@ entry(const openreg_kernels *kernels, uint64_t i)
     return (const openreg_kernel *)((const char *)kernels->list + i * kernels->kernel_size);
 }
 
-static int
-compare_names(const void *a, const void *b)
-{
-    return strcmp(*(const char *const *)a, *(const char *const *)b);
-}
-
-/* A name that stands twice in the table, or NULL; *status for lack of memory. */
+/* A name that stands twice in the table, or NULL. Tables are read once and are short enough to compare all with all. */
 static const char *
-find_double(const char *call, const openreg_kernels *kernels, openreg_status *status)
+find_double(const openreg_kernels *kernels)
 {
-    const size_t count = (size_t)kernels->count;
-    const char **const names = malloc(count * sizeof *names);
-    const char *found = NULL;
-    if (names == NULL) {
-        *status = openreg_error_set(OPENREG_E_NOMEM, "%s: no host memory", call);
-        return NULL;
-    }
-    for (size_t i = 0; i < count; ++i)
-        names[i] = entry(kernels, i)->name;
-    qsort(names, count, sizeof *names, compare_names);
-    for (size_t i = 1; i < count && found == NULL; ++i)
-        if (strcmp(names[i - 1], names[i]) == 0)
-            found = names[i];
-    free(names);
-    return found;
+    for (uint64_t i = 1; i < kernels->count; ++i)
+        for (uint64_t k = 0; k < i; ++k)
+            if (strcmp(entry(kernels, i)->name, entry(kernels, k)->name) == 0)
+                return entry(kernels, i)->name;
+    return NULL;
 }
 
 static openreg_status
@@ -70,9 +53,8 @@ check(const char *call, const openreg_opened_driver *driver, const openreg_kerne
         if ((kernel->flags & ~KNOWN_FLAGS) != 0)
             return refuse_table(call, driver, "has unknown flags for ", kernel->name);
     }
-    openreg_status status = OPENREG_OK;
-    const char *const found = find_double(call, kernels, &status);
-    return found != NULL ? refuse_table(call, driver, "has two kernels for ", found) : status;
+    const char *const found = find_double(kernels);
+    return found != NULL ? refuse_table(call, driver, "has two kernels for ", found) : OPENREG_OK;
 }
 
 openreg_status

@@ -155,3 +155,39 @@ openreg_driver_find(const char *name, openreg_driver_record *out)
     give(&record, out);
     return OPENREG_OK;
 }
+
+const char *
+openreg_driver_state_name(int32_t state)
+{
+    switch (state) {
+    case OPENREG_DRIVER_FOUND:
+        return "found";
+    case OPENREG_DRIVER_LOADED:
+        return "loaded";
+    case OPENREG_DRIVER_OPEN:
+        return "open";
+    case OPENREG_DRIVER_FAILED:
+        return "failed";
+    case OPENREG_DRIVER_SHADOWED:
+        return "shadowed";
+    default:
+        return "unknown";
+    }
+}
+
+const char *
+openreg_chosen_by_name(int32_t chosen_by)
+{
+    switch (chosen_by) {
+    case OPENREG_CHOSEN_BY_CALL:
+        return "call";
+    case OPENREG_CHOSEN_BY_ENVIRONMENT:
+        return "environment";
+    case OPENREG_CHOSEN_BY_PREFERENCE:
+        return "preference";
+    case OPENREG_CHOSEN_AUTOMATICALLY:
+        return "automatic";
+    default:
+        return "none";
+    }
+}

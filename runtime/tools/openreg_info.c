@@ -46,42 +46,6 @@ word_of(set words, size_t i)
     return words == CAPS ? caps[i] : flags[i];
 }
 
-static const char *
-rule_name(int32_t chosen_by)
-{
-    switch (chosen_by) {
-    case OPENREG_CHOSEN_BY_CALL:
-        return "call";
-    case OPENREG_CHOSEN_BY_ENVIRONMENT:
-        return "environment";
-    case OPENREG_CHOSEN_BY_PREFERENCE:
-        return "preference";
-    case OPENREG_CHOSEN_AUTOMATICALLY:
-        return "automatic";
-    default:
-        return "none";
-    }
-}
-
-static const char *
-state_name(int32_t state)
-{
-    switch (state) {
-    case OPENREG_DRIVER_FOUND:
-        return "found";
-    case OPENREG_DRIVER_LOADED:
-        return "loaded";
-    case OPENREG_DRIVER_OPEN:
-        return "open";
-    case OPENREG_DRIVER_FAILED:
-        return "failed";
-    case OPENREG_DRIVER_SHADOWED:
-        return "shadowed";
-    default:
-        return "unknown";
-    }
-}
-
 /* ------------------------------------------------------------------------------------------------------------ text */
 
 static void
@@ -98,7 +62,7 @@ print_words(const char *label, uint64_t bits, set words, int want)
 static void
 print_driver(const openreg_driver_record *record)
 {
-    printf("  %s: %s, %s, priority %d", record->name, state_name(record->state), record->source, record->priority);
+    printf("  %s: %s, %s, priority %d", record->name, openreg_driver_state_name(record->state), record->source, record->priority);
     if (record->device_count >= 0)
         printf(", %d device%s", record->device_count, record->device_count == 1 ? "" : "s");
     printf("\n");
@@ -136,7 +100,7 @@ print_device(int32_t index, const openreg_device_properties *device)
 static void
 print_selection(const openreg_selection *selection)
 {
-    printf("\nselection\n  rule      %s\n  default   %s\n", rule_name(selection->chosen_by),
+    printf("\nselection\n  rule      %s\n  default   %s\n", openreg_chosen_by_name(selection->chosen_by),
            selection->default_driver[0] != '\0' ? selection->default_driver : "-");
     if (selection->preference[0] != '\0')
         printf("  preferred %s\n", selection->preference);
@@ -183,7 +147,7 @@ json_driver(const openreg_driver_record *record)
 {
     printf("    {");
     json_field("name", record->name);
-    json_field("state", state_name(record->state));
+    json_field("state", openreg_driver_state_name(record->state));
     json_field("source", record->source);
     json_field("version", record->version);
     json_field("path", record->path);
@@ -221,7 +185,7 @@ static void
 json_selection(const openreg_selection *selection)
 {
     printf("  \"selection\": {");
-    json_field("chosen_by", rule_name(selection->chosen_by));
+    json_field("chosen_by", openreg_chosen_by_name(selection->chosen_by));
     json_field("default_driver", selection->default_driver);
     json_field("preference", selection->preference);
     printf("\"live_objects\": %" PRId64 "},\n", selection->live_objects);

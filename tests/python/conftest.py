@@ -41,16 +41,26 @@ PythonRunner = Callable[..., "subprocess.CompletedProcess[str]"]
 
 @pytest.fixture
 def python() -> PythonRunner:
-    """Runs code in a fresh interpreter and returns the finished process; a status other than `status` fails the test."""
+    """Runs code in a fresh interpreter and returns the finished process; a status other than `status` fails the test.
+
+    The interpreter sees no variable OPENREG_* but those given, and no stored preference; None unsets a variable.
+    """
 
     def run(
-        code: str, *, status: int | None = 0, timeout: float = 120, arguments: tuple[str, ...] = (), **environment: str
+        code: str,
+        *,
+        status: int | None = 0,
+        timeout: float = 120,
+        arguments: tuple[str, ...] = (),
+        cwd: Path | None = None,
+        **environment: str | None,
     ) -> subprocess.CompletedProcess[str]:
-        env = {k: v for k, v in os.environ.items() if not k.startswith("OPENREG_")}
-        env |= {"OPENREG_PREFERENCES": os.devnull} | environment
+        inherited = {k: v for k, v in os.environ.items() if not k.startswith("OPENREG_")}
+        settings = {**inherited, "OPENREG_PREFERENCES": os.devnull, **environment}
         done = subprocess.run(
             [sys.executable, *arguments, "-c", textwrap.dedent(code)],
-            env=env,
+            env={k: v for k, v in settings.items() if v is not None},
+            cwd=cwd,
             capture_output=True,
             text=True,
             timeout=timeout,

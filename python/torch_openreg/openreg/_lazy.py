@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import os
 import threading
 from collections.abc import Callable
 
-from torch_openreg import _C, _discovery, _process
+from torch_openreg import _C, _after_fork, _discovery, _process
 
 _lock = threading.RLock()
 _initialized = False
@@ -29,13 +28,10 @@ _FORK_MESSAGE = (
 )
 
 
-def _after_fork_in_child() -> None:
+@_after_fork.in_child
+def _remake_lock() -> None:
     global _lock
-    _lock = threading.RLock()  # a thread that held it does not exist in the child
-
-
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_after_fork_in_child)
+    _lock = threading.RLock()
 
 
 def _is_in_bad_fork() -> bool:

@@ -16,7 +16,7 @@ from typing import Any
 
 import torch
 
-from torch_openreg import _C, _discovery, _process
+from torch_openreg import _C, _after_fork, _discovery, _process
 from torch_openreg.openreg import _lazy
 from torch_openreg.openreg._utils import Device, _get_valid_index
 from torch_openreg.openreg.plugins import _descriptions, _topologies
@@ -225,12 +225,9 @@ class _Opened:
 _opened = _Opened()
 
 
-def _after_fork_in_child() -> None:
-    _opened.lock = threading.Lock()  # a thread that held it does not exist in the child
-
-
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_after_fork_in_child)
+@_after_fork.in_child
+def _remake_lock() -> None:
+    _opened.lock = threading.Lock()
 
 
 def drivers() -> Mapping[str, Driver]:

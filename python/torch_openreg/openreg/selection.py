@@ -18,7 +18,7 @@ from typing import Any
 
 import torch
 
-from torch_openreg import _C, _exit, _preferences
+from torch_openreg import _C, _after_fork, _exit, _preferences
 from torch_openreg.openreg import _lazy
 from torch_openreg.openreg.drivers import Driver, _canonical, _name_of, _opened, _records, driver_errors
 
@@ -46,13 +46,10 @@ _lock = threading.RLock()
 _gpu_device: torch.device | None = None  # what gpu_device() has found
 
 
-def _after_fork_in_child() -> None:
+@_after_fork.in_child
+def _remake_lock() -> None:
     global _lock
-    _lock = threading.RLock()  # a thread that held it does not exist in the child
-
-
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_after_fork_in_child)
+    _lock = threading.RLock()
 
 
 class DeviceSelectionError(RuntimeError):

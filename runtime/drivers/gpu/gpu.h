@@ -100,11 +100,16 @@ openreg_status openreg_gpu_enter_to_wait(openreg_gpu_scope *scope, openreg_insta
                                          bool *is_idle);
 /* Gives the thread back what was current before. Cannot fail as far as the caller is concerned: it logs. */
 void openreg_gpu_leave(const openreg_gpu_scope *scope);
-/* Whether the device has a context; never makes one. */
-openreg_status openreg_gpu_is_active(openreg_instance instance, int32_t dev, bool *out);
+/* Asks the vendor whether the scope's device has a context: *active = 1 or 0. Never makes one. */
+openreg_status openreg_gpu_query_context(const openreg_gpu_scope *scope, int *active);
 /* The same for work that belongs to no device: in this thread's if it can be, else in one with a context, else in the
  * first. With `is_idle`, rather than make a context it says that no device has one. */
 openreg_status openreg_gpu_enter_any(openreg_gpu_scope *scope, openreg_instance instance, bool *is_idle);
+
+/* ---- gpu_device.c ---- */
+
+/* Whether the device has a context; never makes one. */
+openreg_status openreg_gpu_is_active(openreg_instance instance, int32_t dev, bool *out);
 
 /* ---- gpu_properties_cuda.c, gpu_properties_hip.c ---- */
 

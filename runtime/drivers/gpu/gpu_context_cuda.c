@@ -131,21 +131,12 @@ openreg_gpu_leave(const openreg_gpu_scope *scope)
 }
 
 openreg_status
-openreg_gpu_is_active(openreg_instance instance, int32_t dev, bool *out)
+openreg_gpu_query_context(const openreg_gpu_scope *scope, int *active)
 {
-    if (atomic_load_explicit(&instance->devices[dev].context, memory_order_relaxed) != 0) {
-        *out = true;
-        return OPENREG_OK;
-    }
-    const openreg_gpu_scope scope = {.instance = instance, .device = dev, .pending = GPU_CALL(PeekAtLastError)()};
     CUdevice handle;
     unsigned flags = 0;
-    int active = 0;
-    OPENREG_GPU_RETURN_NOT_OK(CONTEXT_TRY(&scope, get_device, "cuDeviceGet", &handle, dev));
-    OPENREG_GPU_RETURN_NOT_OK(
-        CONTEXT_TRY(&scope, get_state, "cuDevicePrimaryCtxGetState", handle, &flags, &active));
-    *out = active != 0;
-    return OPENREG_OK;
+    OPENREG_GPU_RETURN_NOT_OK(CONTEXT_TRY(scope, get_device, "cuDeviceGet", &handle, scope->device));
+    return CONTEXT_TRY(scope, get_state, "cuDevicePrimaryCtxGetState", handle, &flags, active);
 }
 
 openreg_status

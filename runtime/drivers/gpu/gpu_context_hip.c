@@ -50,18 +50,10 @@ openreg_gpu_leave(const openreg_gpu_scope *scope)
 }
 
 openreg_status
-openreg_gpu_is_active(openreg_instance instance, int32_t dev, bool *out)
+openreg_gpu_query_context(const openreg_gpu_scope *scope, int *active)
 {
-    if (atomic_load_explicit(&instance->devices[dev].context, memory_order_relaxed) != 0) {
-        *out = true;
-        return OPENREG_OK;
-    }
-    const openreg_gpu_scope scope = {.instance = instance, .device = dev, .pending = GPU_CALL(PeekAtLastError)()};
     unsigned flags = 0;
-    int active = 0;
-    OPENREG_GPU_RETURN_NOT_OK(OPENREG_GPU_TRY(&scope, DevicePrimaryCtxGetState, dev, &flags, &active));
-    *out = active != 0;
-    return OPENREG_OK;
+    return OPENREG_GPU_TRY(scope, DevicePrimaryCtxGetState, scope->device, &flags, active);
 }
 
 openreg_status

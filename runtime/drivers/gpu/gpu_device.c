@@ -63,6 +63,18 @@ openreg_gpu_device_sync(openreg_instance instance, int32_t dev)
 }
 
 openreg_status
+openreg_gpu_is_active(openreg_instance instance, int32_t dev, bool *out)
+{
+    int active = atomic_load_explicit(&instance->devices[dev].context, memory_order_relaxed) != 0;
+    if (!active) {
+        const openreg_gpu_scope scope = {.instance = instance, .device = dev, .pending = GPU_CALL(PeekAtLastError)()};
+        OPENREG_GPU_RETURN_NOT_OK(openreg_gpu_query_context(&scope, &active));
+    }
+    *out = active != 0;
+    return OPENREG_OK;
+}
+
+openreg_status
 openreg_gpu_device_active(openreg_instance instance, int32_t dev, int32_t *out)
 {
     bool active = false;

@@ -307,14 +307,15 @@ struct openreg_kernels;
 struct openreg_kernel_call;
 
 /* The operators that the driver of `device` runs itself; NULL if it gives none. Valid until openreg_shutdown().
- * Errors: OPENREG_E_INCOMPATIBLE (a malformed table: a name missing or twice, no function, unknown flags), common
- * ones. */
+ * Errors: OPENREG_E_INVALID (out is NULL), OPENREG_E_INCOMPATIBLE (a malformed table: an unknown version, no list, a
+ * name missing or twice, no function, unknown flags), common ones. */
 OPENREG_API openreg_status openreg_get_kernels(int32_t device, const struct openreg_kernels **out);
 
 /* Runs an entry of that table on `stream` of `device`. The caller sets struct_size, name, arguments and results of
  * `call`, with the device's ordinal as the tensors' device_id; the rest is set here.
  * Errors: OPENREG_E_UNSUPPORTED, with no error text: the kernel refuses these arguments and has done nothing. The
- * driver's, as 'aten::mm: driver "x": ...'. OPENREG_E_INVALID (a stream of another device). */
+ * driver's, as 'aten::mm: driver "x": ...'. OPENREG_E_INVALID (a stream of another device, a NULL, a call without a
+ * name or shorter than this header's). */
 OPENREG_API openreg_status openreg_run_kernel(int32_t device, openreg_stream stream,
                                               const struct openreg_kernel *kernel, struct openreg_kernel_call *call);
 

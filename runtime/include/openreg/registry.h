@@ -112,6 +112,10 @@ OPENREG_API openreg_status openreg_driver_record_get(int32_t i, openreg_driver_r
  * nothing. Errors: OPENREG_E_INVALID "Driver 'x' is not in the list of known drivers: ['cuda', 'hip', 'sim']". */
 OPENREG_API openreg_status openreg_driver_find(const char *name, openreg_driver_record *out);
 
+/* "found", "loaded", "open", "failed" or "shadowed" for OPENREG_DRIVER_*; "unknown" for another number. Static. Never
+ * fails. */
+OPENREG_API const char *openreg_driver_state_name(int32_t state);
+
 /* Lower-cases `name`, trims it and resolves synonyms: "AMDGPU" gives "hip". Whether there is such a driver is not asked.
  * Errors: OPENREG_E_INVALID (not 1 to 31 characters of [a-z0-9_]). */
 OPENREG_API openreg_status openreg_driver_canonical_name(const char *name, char out[32]);
@@ -205,6 +209,9 @@ typedef struct openreg_selection {
     char default_driver[32];  /* the first active driver, "" without a table */
     char preference[32];      /* of openreg_prefer_driver(), or "" */
 } openreg_selection;
+
+/* "call", "environment", "preference" or "automatic" for OPENREG_CHOSEN_*, else "none". Static. Never fails. */
+OPENREG_API const char *openreg_chosen_by_name(int32_t chosen_by);
 
 /* What was chosen. Never initialises, never fails for a valid `out`. Errors: OPENREG_E_INVALID. */
 OPENREG_API openreg_status openreg_selection_get(openreg_selection *out);

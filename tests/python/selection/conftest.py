@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import os
 import subprocess
-import sys
 import textwrap
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 from toys import NO_GPU
@@ -60,7 +60,7 @@ def full_toy(library: DriverLibrary) -> str:
 
 
 @pytest.fixture
-def python(tmp_path: Path) -> PythonRunner:
+def python(python: PythonRunner, tmp_path: Path) -> PythonRunner:
     """Runs code in a fresh interpreter, in an empty folder, without GPU drivers and without a stored preference.
 
     ``torch`` and ``openreg`` are imported, ``lines`` collects the log. A status other than `status` fails the test.
@@ -81,23 +81,14 @@ def python(tmp_path: Path) -> PythonRunner:
         """
     )
 
-    def run(
-        code: str, *, status: int | None = 0, timeout: float = 120, arguments: tuple[str, ...] = (), **environment: str
-    ) -> subprocess.CompletedProcess[str]:
-        clean = {k: v for k, v in os.environ.items() if not k.startswith(("OPENREG_", "XDG_"))}
-        folders = (str(HERE), environment.pop("PYTHONPATH", None), clean.get("PYTHONPATH"))
-        path = os.pathsep.join(filter(None, folders))
-        settings = {"PYTHONPATH": path, "XDG_CONFIG_HOME": str(tmp_path / "config"), **NO_GPU, **environment}
-        done = subprocess.run(
-            [sys.executable, *arguments, "-c", start + textwrap.dedent(code)],
-            env=clean | settings,
-            cwd=tmp_path,
-            capture_output=True,
-            text=True,
-            timeout=timeout,
-            check=False,
-        )
-        assert status is None or done.returncode == status, f"status {done.returncode}\n{done.stdout}\n{done.stderr}"
-        return done
+    def run(code: str, **options: Any) -> subprocess.CompletedProcess[str]:
+        folders = (str(HERE), options.pop("PYTHONPATH", None), os.environ.get("PYTHONPATH"))
+        settings = {
+            "PYTHONPATH": os.pathsep.join(filter(None, folders)),
+            "XDG_CONFIG_HOME": str(tmp_path / "config"),
+            "OPENREG_PREFERENCES": None,  # stored in files of the test's own
+            **NO_GPU,
+        }
+        return python(start + textwrap.dedent(code), cwd=tmp_path, **settings | options)
 
     return run
