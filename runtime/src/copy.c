@@ -10,6 +10,7 @@
 #include "driver_calls.h"
 #include "error.h"
 #include "stream.h"
+#include "trace.h"
 
 #define STAGING_SIZE (UINT64_C(4) << 20)
 
@@ -119,15 +120,34 @@ call_copy(openreg_device *on, const char *call, const copy_end *dst, const copy_
                              stream);
 }
 
-/* One of the ends, at least, is on a device; the driver copies. */
-static openreg_status
-copy_by_driver(const char *call, const copy_end *dst, const copy_end *src, uint64_t size)
+/* The device that a copy runs on where the caller names none; NULL: the host. */
+static openreg_device *
+worker_of(const copy_end *dst, const copy_end *src)
 {
-    openreg_device *on = dst->device != NULL ? dst->device : src->device;
+    return dst->device != NULL ? dst->device : src->device;
+}
+
+static void
+begin_span(openreg_trace_span *span, const char *call, openreg_device *on, openreg_stream stream, const copy_end *dst,
+           const copy_end *src, uint64_t size)
+{
+    openreg_trace_begin(span, OPENREG_TRACE_COPY, call, on, stream);
+    span->record.bytes = size;
+    span->record.source = src->device != NULL ? src->device->index : OPENREG_HOST;
+    span->record.destination = dst->device != NULL ? dst->device->index : OPENREG_HOST;
+}
+
+/* One of the ends, at least, is on a device; the driver copies. `span` is that of the device's part, or NULL. */
+static openreg_status
+copy_by_driver(const char *call, const copy_end *dst, const copy_end *src, uint64_t size, openreg_trace_span *span)
+{
+    openreg_device *on = worker_of(dst, src);
     openreg_driver_stream handle;
     if (src->device != NULL && src->device != on)
         OPENREG_RETURN_NOT_OK(sync_current_stream(src->device, call));
     OPENREG_RETURN_NOT_OK(current_stream_of(on, call, &handle));
+    if (span != NULL && span->device == on)
+        openreg_trace_queues(span, handle);
     OPENREG_RETURN_NOT_OK(call_copy(on, call, dst, src, size, handle));
     return openreg_call_stream_sync(on, call, handle);
 }
@@ -138,8 +158,8 @@ copy_in_chunks(const char *call, copy_end dst, copy_end src, uint64_t size, void
     const copy_end staging = {.role = "buffer", .address = (uintptr_t)buffer};
     while (size > 0) {
         const uint64_t chunk = size < room ? size : room;
-        OPENREG_RETURN_NOT_OK(copy_by_driver(call, &staging, &src, chunk));
-        OPENREG_RETURN_NOT_OK(copy_by_driver(call, &dst, &staging, chunk));
+        OPENREG_RETURN_NOT_OK(copy_by_driver(call, &staging, &src, chunk, NULL));
+        OPENREG_RETURN_NOT_OK(copy_by_driver(call, &dst, &staging, chunk, NULL));
         dst.address += chunk;
         src.address += chunk;
         size -= chunk;
@@ -163,17 +183,18 @@ copy_staged(const char *call, const copy_end *dst, const copy_end *src, uint64_t
 
 /* Copies behind the thread's current streams of the devices, and returns when the bytes are there. */
 static openreg_status
-copy_and_wait(const char *call, copy_end dst, copy_end src, uint64_t size)
+copy_and_wait(const char *call, copy_end dst, copy_end src, uint64_t size, openreg_trace_span *span)
 {
     OPENREG_RETURN_NOT_OK(reach_from_host(&dst, call));
     OPENREG_RETURN_NOT_OK(reach_from_host(&src, call));
     if (dst.device == NULL && src.device == NULL) {
+        openreg_trace_works(span);
         memcpy((void *)dst.address, (const void *)src.address, size);
         return OPENREG_OK;
     }
     if (dst.device != NULL && src.device != NULL && dst.device->driver != src.device->driver)
         return copy_staged(call, &dst, &src, size);
-    return copy_by_driver(call, &dst, &src, size);
+    return copy_by_driver(call, &dst, &src, size, span);
 }
 
 openreg_status
@@ -187,7 +208,10 @@ openreg_memcpy(void *dst, int32_t dst_device, const void *src, int32_t src_devic
         return OPENREG_OK;
     OPENREG_RETURN_NOT_OK(check_end(call, &to, dst, size));
     OPENREG_RETURN_NOT_OK(check_end(call, &from, src, size));
-    return copy_and_wait(call, to, from, size);
+    openreg_trace_span span;
+    openreg_device *const on = worker_of(&to, &from);
+    begin_span(&span, call, on, on != NULL ? openreg_stream_current_of(on) : OPENREG_STREAM_DEFAULT, &to, &from, size);
+    return openreg_trace_end(&span, copy_and_wait(call, to, from, size, &span));
 }
 
 openreg_status
@@ -213,13 +237,17 @@ openreg_memcpy_async(void *dst, int32_t dst_device, const void *src, int32_t src
         return OPENREG_OK;
     OPENREG_RETURN_NOT_OK(check_end(call, &to, dst, size));
     OPENREG_RETURN_NOT_OK(check_end(call, &from, src, size));
-    if (on == NULL)
-        return copy_and_wait(call, to, from, size);
-    if (to.device == NULL || from.device == NULL || to.device->driver == from.device->driver)
-        return call_copy(on, call, &to, &from, size, handle);
+    openreg_trace_span span;
+    begin_span(&span, call, on, stream, &to, &from, size);
+    if (on != NULL && (to.device == NULL || from.device == NULL || to.device->driver == from.device->driver)) {
+        openreg_trace_queues(&span, handle);
+        return openreg_trace_end(&span, call_copy(on, call, &to, &from, size, handle));
+    }
     /* Between drivers: in order behind the stream, and done when this returns, so ahead of what comes later. */
-    OPENREG_RETURN_NOT_OK(openreg_call_stream_sync(on, call, handle));
-    return copy_and_wait(call, to, from, size);
+    openreg_status status = on != NULL ? openreg_call_stream_sync(on, call, handle) : OPENREG_OK;
+    if (status == OPENREG_OK)
+        status = copy_and_wait(call, to, from, size, &span);
+    return openreg_trace_end(&span, status);
 }
 
 openreg_status
@@ -233,5 +261,10 @@ openreg_fill_async(void *dst, int32_t device, uint8_t value, size_t size, openre
     if (size == 0)
         return OPENREG_OK;
     OPENREG_RETURN_NOT_OK(check_end(call, &to, dst, size));
-    return openreg_call_fill(to.device, call, dst, value, size, handle);
+    openreg_trace_span span;
+    openreg_trace_begin(&span, OPENREG_TRACE_FILL, call, to.device, stream);
+    span.record.bytes = size;
+    span.record.destination = device;
+    openreg_trace_queues(&span, handle);
+    return openreg_trace_end(&span, openreg_call_fill(to.device, call, dst, value, size, handle));
 }

@@ -5,6 +5,7 @@
 #include "fork.h"
 #include "properties.h"
 #include "thread.h"
+#include "trace.h"
 
 /* The thread's choice, packed so that it is read and written at once: generation of the table << 32 | bound << 16 |
  * index. It counts for the table of that generation alone: after a shutdown, and in a new thread, the current device is
@@ -169,5 +170,7 @@ openreg_device_synchronize(int32_t index)
     static const char call[] = "openreg_device_synchronize";
     openreg_device *device = NULL;
     OPENREG_RETURN_NOT_OK(openreg_device_get(call, index, &device));
-    return openreg_call_device_sync(device, call);
+    openreg_trace_span span;
+    openreg_trace_begin(&span, OPENREG_TRACE_WAIT, call, device, OPENREG_STREAM_DEFAULT);
+    return openreg_trace_end(&span, openreg_call_device_sync(device, call));
 }

@@ -57,6 +57,8 @@ typedef struct openreg_marker {
     int32_t recorded;            /* 1 once recorded */
     uint32_t flags;              /* OPENREG_EVENT_TIMED */
 } openreg_marker;
+/* Whether timed markers of the device are the driver's: made-up ones wait for the stream when they are recorded. */
+int openreg_marker_is_measured(const openreg_device *);
 openreg_status openreg_call_marker_create(openreg_device *, const char *call, uint32_t flags, openreg_marker *out);
 openreg_status openreg_call_marker_destroy(openreg_device *, const char *call, openreg_marker *);
 openreg_status openreg_call_marker_record(openreg_device *, const char *call, openreg_marker *, openreg_driver_stream);

@@ -7,6 +7,7 @@
 #include "error.h"
 #include "fork.h"
 #include "stream.h"
+#include "trace.h"
 
 #define CHUNK_SLOTS 256u
 #define MAX_CHUNKS 4096u /* a million events */
@@ -202,7 +203,9 @@ openreg_event_synchronize(openreg_event event)
     openreg_device *device = NULL;
     openreg_marker marker;
     OPENREG_RETURN_NOT_OK(openreg_event_read(call, event, &device, &marker));
-    return openreg_call_marker_sync(device, call, &marker);
+    openreg_trace_span span;
+    openreg_trace_begin(&span, OPENREG_TRACE_WAIT, call, device, OPENREG_STREAM_DEFAULT);
+    return openreg_trace_end(&span, openreg_call_marker_sync(device, call, &marker));
 }
 
 openreg_status

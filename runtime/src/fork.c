@@ -9,6 +9,7 @@
 #include "device_table.h"
 #include "error.h"
 #include "gate.h"
+#include "trace.h"
 
 atomic_uint openreg_fork_epoch;
 
@@ -43,6 +44,7 @@ after_fork_in_child(void)
     for (int32_t i = 0; table != NULL && i < table->count; ++i)
         openreg_cache_after_fork(table->devices[i]->cache);
     openreg_gate_after_fork();
+    openreg_trace_after_fork();
 }
 
 static void

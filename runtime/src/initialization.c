@@ -19,6 +19,7 @@
 #include "preference.h"
 #include "selection.h"
 #include "text.h"
+#include "trace.h"
 
 /* What stands. Written by the holder of the gate, under the lock of the list. */
 static struct {
@@ -334,6 +335,7 @@ openreg_shutdown(void)
     openreg_device_table *const table = openreg_device_table_peek();
     const openreg_status status = table != NULL ? refuse_in_use(call, table) : OPENREG_OK;
     if (status == OPENREG_OK) {
+        openreg_trace_leave_devices();
         if (table != NULL)
             openreg_device_table_dismantle(exchange_table(NULL, &nothing), 1);
         openreg_opening_close_back_to(call, 0);

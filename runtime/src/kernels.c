@@ -7,6 +7,7 @@
 #include "device_table.h"
 #include "error.h"
 #include "stream.h"
+#include "trace.h"
 
 #define KNOWN_FLAGS OPENREG_KERNEL_ELEMENTWISE
 
@@ -86,8 +87,14 @@ openreg_run_kernel(int32_t index, openreg_stream stream, const openreg_kernel *k
     OPENREG_RETURN_NOT_OK(openreg_stream_resolve(device, call, stream, &what->stream));
     what->dev = device->ordinal;
     what->kernel = kernel;
+    openreg_trace_span span;
+    openreg_trace_begin(&span, OPENREG_TRACE_KERNEL, call, device, stream);
+    span.record.name = what->name;
+    openreg_trace_queues(&span, what->stream);
     openreg_error_begin_call();
-    const openreg_status status = kernel->run(device->driver->instance, what);
+    openreg_status status = kernel->run(device->driver->instance, what);
     /* A refusal is an answer, not an error: the caller has another way. */
-    return status == OPENREG_E_UNSUPPORTED ? status : openreg_error_end_call(device->driver->name, what->name, status);
+    if (status != OPENREG_E_UNSUPPORTED)
+        status = openreg_error_end_call(device->driver->name, what->name, status);
+    return openreg_trace_end(&span, status);
 }

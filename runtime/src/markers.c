@@ -7,26 +7,23 @@
  *
  * Timed events are made up as well if the driver has events but cannot measure them (no event_elapsed). */
 #define _GNU_SOURCE
-#include <time.h>
-
+#include "clock.h"
 #include "driver_calls.h"
 #include "error.h"
 
 #define CALL(driver, call, expression)                                                                                \
     (openreg_error_begin_call(), openreg_error_end_call((driver)->name, (call), (expression)))
 
-static uint64_t
-host_clock_ns(void)
-{
-    struct timespec now;
-    (void)clock_gettime(CLOCK_MONOTONIC, &now);
-    return (uint64_t)now.tv_sec * UINT64_C(1000000000) + (uint64_t)now.tv_nsec;
-}
-
 static int
 is_made_up(const openreg_driver *table, uint32_t flags)
 {
     return table->event_create == NULL || ((flags & OPENREG_EVENT_TIMED) != 0 && table->event_elapsed == NULL);
+}
+
+int
+openreg_marker_is_measured(const openreg_device *device)
+{
+    return !is_made_up(&device->driver->table, OPENREG_EVENT_TIMED);
 }
 
 openreg_status
@@ -68,7 +65,7 @@ openreg_call_marker_record(openreg_device *device, const char *call, openreg_mar
     } else if ((marker->flags & OPENREG_EVENT_TIMED) != 0) {
         OPENREG_RETURN_NOT_OK(openreg_call_stream_sync(device, call, stream));
         marker->ticket = 0;
-        marker->recorded_ns = host_clock_ns();
+        marker->recorded_ns = openreg_clock_ns();
     } else {
         /* A read-modify-write, so that the sync that takes the next number is ordered behind the work queued here. */
         marker->ticket = atomic_fetch_add_explicit(&device->syncs_started, 0, memory_order_acq_rel) + 1;

@@ -14,6 +14,7 @@
 #include "fork.h"
 #include "log.h"
 #include "thread.h"
+#include "trace.h"
 
 /* More priorities than any vendor has; a driver that names more gets the least urgent ones merged. */
 #define MAX_LEVELS 32
@@ -210,7 +211,9 @@ openreg_stream_synchronize(int32_t index, openreg_stream stream)
     openreg_device *device = NULL;
     openreg_driver_stream handle = NULL;
     OPENREG_RETURN_NOT_OK(reach(call, index, stream, &device, &handle));
-    return openreg_call_stream_sync(device, call, handle);
+    openreg_trace_span span;
+    openreg_trace_begin(&span, OPENREG_TRACE_WAIT, call, device, stream);
+    return openreg_trace_end(&span, openreg_call_stream_sync(device, call, handle));
 }
 
 openreg_status

@@ -3,6 +3,7 @@
 #include <openreg/openreg.h>
 #include <openreg/driver.h>
 #include <openreg/status.h>
+#include <openreg/trace.h>
 
 openreg_status openreg_test_header_cxx17(const openreg_host* host, const openreg_driver* table);
 

@@ -1,0 +1,82 @@
+/* openreg/trace.h: what the runtime does on devices, told to one listener: where a profiler's times come from. Part of
+ * the C API: the rules of openreg.h on errors, threads and start hold here. Valid C11 and C++17.
+ *
+ *   openreg_tracer tracer = {sizeof tracer, 0, &buffer, note_thread, keep};
+ *   openreg_trace_start(&tracer);
+ *   ...                                 copies, fills and kernels run and are not slowed down by being waited for
+ *   openreg_trace_stop();               keep() has now been called for each of them
+ *
+ * While nobody listens a traced call costs one load of a flag that nobody writes. All times are nanoseconds of
+ * CLOCK_MONOTONIC. */
+#ifndef OPENREG_TRACE_H
+#define OPENREG_TRACE_H
+
+#include <openreg/openreg.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/* Kinds of record. */
+#define OPENREG_TRACE_COPY 1   /* openreg_memcpy(), openreg_memcpy_async() */
+#define OPENREG_TRACE_FILL 2   /* openreg_fill_async() */
+#define OPENREG_TRACE_KERNEL 3 /* openreg_run_kernel() */
+#define OPENREG_TRACE_WAIT 4   /* the host waited: openreg_device_synchronize(), _stream_ and _event_synchronize() */
+
+/* Where device_begin and device_end come from. */
+#define OPENREG_TRACE_NO_TIMES 0 /* both are 0: the call gave the device no work */
+#define OPENREG_TRACE_MEASURED 1 /* by timed events of the driver, before and behind the work on its stream */
+#define OPENREG_TRACE_BY_HOST 2  /* the host did the work, in the device's memory, at that time */
+#define OPENREG_TRACE_ASSUMED 3  /* the driver can't time: the begin and the end of the call */
+
+/* One call that succeeded. Pointers are valid until the listener returns. */
+typedef struct openreg_trace_record {
+    uint32_t struct_size;
+    int32_t kind;         /* OPENREG_TRACE_* */
+    int32_t timing;       /* OPENREG_TRACE_NO_TIMES to _ASSUMED */
+    int32_t device;       /* on whose stream it ran, or what was waited for; OPENREG_HOST: a copy within the host */
+    int32_t source;       /* COPY: where the bytes were, an index or OPENREG_HOST; else OPENREG_HOST */
+    int32_t destination;  /* COPY and FILL: where they went; else OPENREG_HOST */
+    openreg_stream stream; /* of `device`; 0 where a whole device was waited for */
+    uint64_t bytes;       /* COPY and FILL, else 0 */
+    uint64_t tag;         /* what begin() gave */
+    uint64_t host_begin, host_end;     /* of the call */
+    uint64_t device_begin, device_end; /* of the work; not before host_begin */
+    const char *call;     /* "openreg_memcpy_async" */
+    const char *name;     /* KERNEL: the operator's, "aten::mm", cut at 127 characters; else "" */
+} openreg_trace_record;
+
+typedef struct openreg_tracer {
+    uint32_t struct_size; /* sizeof(openreg_tracer) */
+    uint32_t reserved;    /* 0 */
+    void *ctx;
+    /* Called by the thread that makes a traced call, when the call begins; its answer is the record's tag. May be NULL:
+     * tags are 0. */
+    uint64_t (*begin)(void *ctx);
+    /* Called once for each call that was traced, as soon as its times are known: by the calling thread if that is at
+     * once, else by any thread that makes a traced call, flushes or stops. Not in order. */
+    void (*record)(void *ctx, const openreg_trace_record *record);
+} openreg_tracer;
+
+/* Begins a trace. The functions of `tracer` may be called by several threads at once, and must not call the runtime.
+ * On a driver with timed events the first traced call of each device waits for its stream, to compare clocks.
+ * Errors: OPENREG_E_INVALID (NULL, a wrong struct_size, no record()), OPENREG_E_BUSY (somebody listens already),
+ * OPENREG_E_FORKED. */
+OPENREG_API openreg_status openreg_trace_start(const openreg_tracer *tracer);
+
+/* Waits for the work of the calls traced so far and tells the listener of what it has not heard of yet. Work whose end
+ * the driver fails to measure is left out. Errors: OPENREG_E_INVALID (nobody listens), OPENREG_E_FORKED. */
+OPENREG_API openreg_status openreg_trace_flush(void);
+
+/* openreg_trace_flush(), then the end: when this returns, the listener's functions are not running and are not called
+ * again. Calls that have begun and not ended are not told. openreg_shutdown() flushes, but does not stop; a forked
+ * child inherits no trace. Errors: OPENREG_E_INVALID (nobody listens). In a child that can't use devices it succeeds. */
+OPENREG_API openreg_status openreg_trace_stop(void);
+
+/* Now, on the clock of all times here. Never fails. */
+OPENREG_API uint64_t openreg_trace_clock(void);
+
+#ifdef __cplusplus
+}
+#endif
+#endif /* OPENREG_TRACE_H */
