@@ -20,20 +20,6 @@
 
 namespace c10::openreg {
 
-void copy_on_host(at::Tensor& destination, const at::Tensor& source, bool non_blocking) {
-  static const std::string kName = "aten::copy_";
-  HostView view(kName, -1, 2);
-  // Allocations belong to the destination's device, so it is seen first.
-  at::Tensor host_destination = view.view(destination, /*written=*/true);
-  const at::Tensor& host_source = view.view(source, /*written=*/false);
-  {
-    const c10::impl::ExcludeDispatchKeyGuard below(kAboveKernels);
-    at::_ops::copy_::redispatch(
-        c10::DispatchKeySet(c10::DispatchKey::CPU), host_destination, host_source, non_blocking);
-  }
-  view.finish();
-}
-
 namespace {
 
 bool is_device(const at::Tensor& tensor) {
@@ -43,6 +29,25 @@ bool is_device(const at::Tensor& tensor) {
 int32_t runtime_device(const at::Tensor& tensor) {
   return is_device(tensor) ? tensor.device().index() : OPENREG_HOST;
 }
+
+} // namespace
+
+void copy_on_host(at::Tensor& destination, const at::Tensor& source, bool non_blocking) {
+  static const std::string kName = "aten::copy_";
+  HostView view(kName, -1, 2);
+  // Allocations belong to the destination's device, so it is seen first.
+  at::Tensor host_destination = view.view(destination, /*written=*/true);
+  const at::Tensor& host_source = view.view(source, /*written=*/false);
+  view.describe_copy(runtime_device(source), runtime_device(destination), destination.nbytes());
+  {
+    const c10::impl::ExcludeDispatchKeyGuard below(kAboveKernels);
+    at::_ops::copy_::redispatch(
+        c10::DispatchKeySet(c10::DispatchKey::CPU), host_destination, host_source, non_blocking);
+  }
+  view.finish();
+}
+
+namespace {
 
 // Every element has the same position and the same bits in both: the copy is one move of bytes.
 bool same_bytes(const at::Tensor& a, const at::Tensor& b) {
@@ -202,8 +207,9 @@ at::Scalar local_scalar_dense(const at::Tensor& self) {
     return at::_local_scalar_dense(element);
   }
   HostView view(kName, -1, 1);
-  return at::_ops::_local_scalar_dense::redispatch(
-      c10::DispatchKeySet(c10::DispatchKey::CPU), view.view(self, /*written=*/false));
+  const at::Tensor& host = view.view(self, /*written=*/false);
+  view.describe_copy(runtime_device(self), OPENREG_HOST, self.itemsize());
+  return at::_ops::_local_scalar_dense::redispatch(c10::DispatchKeySet(c10::DispatchKey::CPU), host);
 }
 
 TORCH_LIBRARY_IMPL(aten, PrivateUse1, m) {

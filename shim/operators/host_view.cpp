@@ -165,6 +165,9 @@ HostView::HostView(const std::string& name, DeviceIndex device, size_t tensors) 
 }
 
 HostView::~HostView() {
+  if (C10_UNLIKELY(call_.is_traced()) && name_ == "aten::zero_" && tensors_.size() == 1) {
+    call_.describe_fill(tensors_[0].original->nbytes());
+  }
   for (const auto& entry : composed_) {
     entry->host.reset(); // what it was put together from is looked at below
   }
@@ -204,6 +207,7 @@ void HostView::use_device(DeviceIndex device) {
   const OperatorWay way = operator_way(device);
   call_.take(way, name_, device);
   wait_for_current_stream(device);
+  call_.begin_work();
   devices_.push_back(device);
   if (!way_is_known_) {
     device_ = device;

@@ -57,6 +57,13 @@ class HostView {
     return device_;
   }
 
+  // The call is no more than a copy of as many bytes: what a trace says of it. Device indices, or OPENREG_HOST.
+  void describe_copy(int32_t source, int32_t destination, uint64_t bytes) {
+    if (C10_UNLIKELY(call_.is_traced())) {
+      call_.describe_copy(source, destination, bytes);
+    }
+  }
+
  private:
   struct StorageEntry {
     c10::StorageImpl* original;                  // kept alive by a tensor that is viewed

@@ -71,6 +71,7 @@ void OperatorCall::watch(OperatorWay way, const std::string& name, DeviceIndex d
   ask_operator_policy(way, name, device);
   if (!watched_) {
     start_ = OperatorClock::now();
+    device_ = device;
   }
   watched_ = true;
   staged_ |= way == OperatorWay::staged;
@@ -80,6 +81,9 @@ void OperatorCall::count(const std::string& name, uint64_t copied) noexcept {
   const bool staged = staged_ || copied > 0;
   if (!staged) {
     count_aliased_call();
+    if (is_traced()) {
+      trace(name);
+    }
     if (!operator_details()) {
       return;
     }
@@ -90,6 +94,21 @@ void OperatorCall::count(const std::string& name, uint64_t copied) noexcept {
   } catch (...) {
     // Out of host memory for a counter: the call itself has its result.
   }
+}
+
+void OperatorCall::trace(const std::string& name) const noexcept {
+  // The clock is that of openreg_trace_clock().
+  const auto nanoseconds = [](OperatorClock::time_point at) {
+    return static_cast<uint64_t>(std::chrono::nanoseconds(at.time_since_epoch()).count());
+  };
+  openreg_trace_record record{};
+  record.kind = description_.kind;
+  record.source = description_.source;
+  record.destination = description_.destination;
+  record.bytes = description_.bytes;
+  record.host_begin = nanoseconds(start_);
+  record.device_begin = nanoseconds(work_start_);
+  trace_host_work(record, device_, name);
 }
 
 OperatorCounts operator_counts() {
@@ -132,7 +151,7 @@ void set_operator_details(bool on) noexcept {
 
 void update_watching() noexcept {
   OperatorCall::aliased_is_watched.store(
-      operator_details() || operator_way_has_rules(OperatorWay::aliased), std::memory_order_relaxed);
+      operator_details() || operator_way_has_rules(OperatorWay::aliased) || is_tracing(), std::memory_order_relaxed);
 }
 
 } // namespace c10::openreg

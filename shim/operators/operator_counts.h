@@ -8,6 +8,7 @@
 #include <string>
 
 #include "shim/operators/ways.h"
+#include "shim/trace.h"
 
 namespace c10::openreg {
 
@@ -51,6 +52,22 @@ class OperatorCall {
       watch(way, name, device);
     }
   }
+  // The device is idle now: what follows is the operator's own work.
+  void begin_work() noexcept {
+    if (C10_UNLIKELY(watched_)) {
+      work_start_ = OperatorClock::now();
+    }
+  }
+  // Traced calls that are known to be no more than a copy (of device indices or OPENREG_HOST) or a fill.
+  bool is_traced() const noexcept {
+    return watched_ && is_tracing();
+  }
+  void describe_copy(int32_t source, int32_t destination, uint64_t bytes) noexcept {
+    description_ = {OPENREG_TRACE_COPY, source, destination, bytes};
+  }
+  void describe_fill(uint64_t bytes) noexcept {
+    description_ = {OPENREG_TRACE_FILL, OPENREG_HOST, device_, bytes};
+  }
   void end(const std::string& name, uint64_t copied) noexcept {
     if (C10_LIKELY(!watched_ && copied == 0)) {
       count_aliased_call();
@@ -59,15 +76,26 @@ class OperatorCall {
     }
   }
 
-  // Something wants to know of each aliased call: a rule of the policy, or operator_details().
+  // Something wants to know of each aliased call: a rule of the policy, operator_details(), or a trace.
   static std::atomic<bool> aliased_is_watched;
 
  private:
   static void count_aliased_call() noexcept;
   void watch(OperatorWay way, const std::string& name, DeviceIndex device);
   void count(const std::string& name, uint64_t copied) noexcept;
+  void trace(const std::string& name) const noexcept;
+
+  struct Description {
+    int32_t kind = OPENREG_TRACE_KERNEL;
+    int32_t source = OPENREG_HOST;
+    int32_t destination = OPENREG_HOST;
+    uint64_t bytes = 0;
+  };
 
   OperatorClock::time_point start_;
+  OperatorClock::time_point work_start_;
+  Description description_;
+  DeviceIndex device_ = -1;
   bool watched_ = false;
   bool staged_ = false;
 };
