@@ -23,6 +23,7 @@ import torch
 import torch.nn.functional as F
 from models import Gpt, Lstm, mlp, resnet18, small_resnet
 from torch import nn
+from torch.profiler import ProfilerActivity, profile
 
 import torch_openreg  # noqa: F401
 
@@ -209,23 +210,51 @@ def copy_figures() -> list[Figure]:
     ]
 
 
+def training_step(make: Callable[[], nn.Module], inputs: torch.Tensor, device: str) -> Callable[[], None]:
+    """A function that makes one step."""
+    torch.manual_seed(0)
+    model = make().to(device)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+    x, y = inputs.to(device), torch.randint(0, 10, inputs.shape[:1]).to(device)
+
+    def run() -> None:
+        optimizer.zero_grad()
+        F.cross_entropy(model(x), y).backward()
+        optimizer.step()
+
+    return run
+
+
 def step_figure(title: str, make: Callable[[], nn.Module], inputs: torch.Tensor, aim: float) -> Figure:
     """A training step on openreg against the CPU."""
+    return ratio(title, training_step(make, inputs, DEVICE), training_step(make, inputs, "cpu"), "CPU", aim)
 
-    def step(device: str) -> Callable[[], object]:
-        torch.manual_seed(0)
-        model = make().to(device)
-        optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
-        x, y = inputs.to(device), torch.randint(0, 10, inputs.shape[:1]).to(device)
 
-        def run() -> None:
-            optimizer.zero_grad()
-            F.cross_entropy(model(x), y).backward()
-            optimizer.step()
+def profiler_figures(rounds: int = 15, steps: int = 5) -> list[Figure]:
+    """Training steps under torch.profiler, without its start and end: what the rows of the device cost."""
+    step = training_step(small_resnet, torch.randn(8, 3, 32, 32), DEVICE)
+    step()
+    host, device = ProfilerActivity.CPU, ProfilerActivity.PrivateUse1
+    kinds: dict[tuple[ProfilerActivity, ...], list[float]] = {(): [], (host,): [], (device,): [], (host, device): []}
+    for turn in range(rounds):
+        for activities in list(kinds) if turn % 2 else reversed(kinds):
+            if activities:
+                with profile(activities=activities):
+                    kinds[activities].append(time_once(step, steps))
+            else:
+                kinds[activities].append(time_once(step, steps))
+    least = {activities: min(times) for activities, times in kinds.items()}
 
-        return run
+    def figure(ours: tuple[ProfilerActivity, ...], theirs: tuple[ProfilerActivity, ...], what: str) -> Figure:
+        names = " + ".join("CPU" if activity is host else "PrivateUse1" for activity in ours)
+        value, reference = least[ours], least[theirs]
+        return Figure(f"small ResNet step, profiled {names}", value, reference, what, value / reference, "x", 1.05)
 
-    return ratio(title, step(DEVICE), step("cpu"), "CPU", aim)
+    return [
+        figure((host, device), (host,), "profiled CPU"),
+        figure((device,), (), "not profiled"),
+        figure((host, device), (), "not profiled"),
+    ]
 
 
 def training_figures() -> list[Figure]:
@@ -290,6 +319,7 @@ def main() -> None:
     figures += operator_figures()
     figures += copy_figures()
     figures += training_figures()
+    figures += profiler_figures()
     figures.append(import_figure())
 
     print(f"torch {torch.__version__}, {platform.machine()}, {os.cpu_count()} cores, {options.threads} thread(s)\n")

@@ -79,6 +79,10 @@ PyObject* _replaceOperatorRules(PyObject* self, PyObject* rules);
 PyObject* _requireGlooCollectives(PyObject* self, PyObject* unused);
 PyObject* _stagedBackend(PyObject* self, PyObject* backend);
 
+// profiler.cpp
+PyObject* _traceStart(PyObject* self, PyObject* unused);
+PyObject* _traceStop(PyObject* self, PyObject* unused);
+
 // log.cpp
 PyObject* _setLogCallback(PyObject* self, PyObject* callback);
 

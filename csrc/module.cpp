@@ -228,6 +228,8 @@ PyMethodDef methods[] = {
     {"_set_operator_policy", _setOperatorPolicy, METH_VARARGS, "(policy, way, operators): what is allowed."},
     {"_operator_rules", _operatorRules, METH_NOARGS, "The policy as a list of (way, operator or \"\", policy)."},
     {"_replace_operator_rules", _replaceOperatorRules, METH_O, "Sets the whole policy from such a list."},
+    {"_trace_start", _traceStart, METH_NOARGS, "Begins to note what devices do."},
+    {"_trace_stop", _traceStop, METH_NOARGS, "Ends that; the ranges as a list of dicts."},
     {"_set_log_callback", _setLogCallback, METH_O, "Function of (level, text) for log lines; None: stderr."},
     {nullptr, nullptr, 0, nullptr},
 };

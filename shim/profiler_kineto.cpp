@@ -146,9 +146,10 @@ class Session final : public libkineto::IActivityProfilerSession {
   using Lane = std::pair<int32_t, openreg_stream>;
 
   void fail(const std::exception& error) {
+    const auto* of_torch = dynamic_cast<const c10::Error*>(&error);
     status_ = libkineto::TraceStatus::ERROR;
-    errors_.emplace_back(error.what());
-    TORCH_WARN("The profile has no rows of openreg devices: ", error.what());
+    errors_.emplace_back(of_torch != nullptr ? of_torch->what_without_backtrace() : error.what());
+    TORCH_WARN("The profile has no rows of openreg devices: ", errors_.back());
   }
 
   int64_t unix_time(uint64_t monotonic) const {

@@ -11,7 +11,7 @@ import torch
 
 NAME = "openreg"
 # Imported through torch.openreg.<name> too, and then not a second time as a copy with a state of its own.
-_SUBMODULES = ("amp", "memory", "plugins", "random", "selection", "streams")
+_SUBMODULES = ("amp", "memory", "plugins", "profiler", "random", "selection", "streams")
 
 
 def register() -> ModuleType:

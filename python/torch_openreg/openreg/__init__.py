@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from torch_openreg.openreg import _lazy, amp, memory, operators, plugins, random, selection, streams
+from torch_openreg.openreg import _lazy, amp, memory, operators, plugins, profiler, random, selection, streams
 from torch_openreg.openreg._device import (
     DeviceProperties,
     _exchange_device,
@@ -200,6 +200,7 @@ __all__ = [
     "plugins",
     "process_count",
     "process_index",
+    "profiler",
     "random",
     "register_driver_factory",
     "register_driver_plugin",
