@@ -7,9 +7,14 @@ An installed package is imported by ``import torch`` itself (see ``_torch_openre
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from torch_openreg import _registration
 
-openreg = _registration.register()
+if TYPE_CHECKING:  # the same module, with its types
+    from torch_openreg import openreg
+else:
+    openreg = _registration.register()
 
 
 def _autoload() -> None:

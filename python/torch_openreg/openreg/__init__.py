@@ -8,7 +8,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from torch_openreg.openreg import _lazy, amp, memory, operators, plugins, profiler, random, selection, streams
+from torch import AcceleratorError, OutOfMemoryError
+
+from torch_openreg.openreg import _absent, _lazy, amp, memory, operators, plugins, profiler, random, selection, streams
 from torch_openreg.openreg._device import (
     DeviceProperties,
     _exchange_device,
@@ -28,6 +30,18 @@ from torch_openreg.openreg._device import (
 from torch_openreg.openreg._lazy import _is_in_bad_fork, _lazy_call, _lazy_init, init, is_initialized
 from torch_openreg.openreg._utils import _get_device_index
 from torch_openreg.openreg.amp import get_amp_supported_dtype, is_bf16_supported
+from torch_openreg.openreg.capabilities import (
+    can_device_access_peer,
+    device_memory_used,
+    get_arch_list,
+    get_gencode_flags,
+    get_sync_debug_mode,
+    has_half,
+    has_magma,
+    is_current_stream_capturing,
+    is_tf32_supported,
+    set_sync_debug_mode,
+)
 from torch_openreg.openreg.creation import Generator, as_tensor, from_buffer, from_numpy, full
 from torch_openreg.openreg.defaults import as_device, default_device, default_dtype, dev, set_default_device
 from torch_openreg.openreg.diagnosis import diagnose
@@ -117,21 +131,46 @@ from torch_openreg.openreg.streams import (
     set_stream,
     stream,
 )
+from torch_openreg.openreg.tensor_types import (
+    BFloat16Tensor,
+    BoolTensor,
+    ByteTensor,
+    CharTensor,
+    DoubleTensor,
+    FloatTensor,
+    HalfTensor,
+    IntTensor,
+    LongTensor,
+    ShortTensor,
+)
 
 __all__ = [
+    "AcceleratorError",
+    "BFloat16Tensor",
+    "BoolTensor",
+    "ByteTensor",
+    "CharTensor",
     "DeviceInfo",
     "DeviceProperties",
     "DeviceSelectionError",
+    "DoubleTensor",
     "Driver",
     "DriverRegistration",
     "Event",
+    "FloatTensor",
     "Generator",
+    "HalfTensor",
+    "IntTensor",
+    "LongTensor",
+    "OutOfMemoryError",
+    "ShortTensor",
     "Stream",
     "StreamContext",
     "Topology",
     "amp",
     "as_device",
     "as_tensor",
+    "can_device_access_peer",
     "canonical_name",
     "canonicalize_driver",
     "cpu_device",
@@ -145,6 +184,7 @@ __all__ = [
     "dev",
     "device",
     "device_count",
+    "device_memory_used",
     "device_of",
     "devices",
     "diagnose",
@@ -161,25 +201,32 @@ __all__ = [
     "from_numpy",
     "full",
     "get_amp_supported_dtype",
+    "get_arch_list",
     "get_device_capability",
     "get_device_driver",
     "get_device_name",
     "get_device_properties",
     "get_driver",
+    "get_gencode_flags",
     "get_preferred_driver",
     "get_rng_state",
     "get_rng_state_all",
+    "get_sync_debug_mode",
     "global_device_count",
     "gpu_device",
+    "has_half",
+    "has_magma",
     "init",
     "initial_seed",
     "is_available",
     "is_bf16_supported",
+    "is_current_stream_capturing",
     "is_functional",
     "is_gpu_driver",
     "is_initialized",
     "is_known_driver",
     "is_loaded",
+    "is_tf32_supported",
     "local_device_count",
     "local_devices",
     "manual_seed",
@@ -219,6 +266,7 @@ __all__ = [
     "set_rng_state",
     "set_rng_state_all",
     "set_stream",
+    "set_sync_debug_mode",
     "stream",
     "streams",
     "supported_drivers",
@@ -252,4 +300,5 @@ def __getattr__(name: str) -> Any:
     # A flag that PyTorch reads; it changes after the import.
     if name == "_initialized":
         return _lazy.is_initialized()
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    reason = _absent.reason(name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}" + (f": {reason}" if reason else ""))

@@ -1,0 +1,75 @@
+"""Names of ``torch.cuda`` that ``torch.openreg`` doesn't have, and why.
+
+They raise an AttributeError with the reason, so that ``hasattr()``, by which libraries ask, is False. The table of
+docs/module-completeness.md is made from here.
+"""
+
+from __future__ import annotations
+
+_GRAPHS = "graphs are not supported: a driver has no function that captures a stream"
+_LIBRARY = "it is a part of the CUDA toolkit; the runtime calls no library of a vendor but its driver"
+_LOAD = "the driver interface does not ask for load, clocks or sensors; ask the vendor's tool (nvidia-smi, rocm-smi)"
+_LEGACY_STORAGE = "typed storages are deprecated in PyTorch; use torch.UntypedStorage"
+_INTERNAL = "it is an import or a detail of torch.cuda's own code"
+_MEMORY = "this build has no such function of the caching allocator"
+
+REASONS: dict[str, str] = {
+    **dict.fromkeys(("CUDAGraph", "graph", "graph_pool_handle", "graphs", "make_graphed_callables"), _GRAPHS),
+    **dict.fromkeys(
+        (
+            *("CudaError", "cudaStatus", "cudart", "check_error", "current_blas_handle", "current_solver_handle"),
+            *("gds", "green_contexts", "GreenContext", "jiterator", "nccl", "nvtx", "tunable"),
+        ),
+        _LIBRARY,
+    ),
+    **dict.fromkeys(("clock_rate", "memory_usage", "power_draw", "temperature", "utilization"), _LOAD),
+    **dict.fromkeys(
+        (
+            f"{kind}Storage"
+            for kind in (
+                *("BFloat16", "Bool", "Byte", "Char", "ComplexDouble", "ComplexFloat"),
+                *("Double", "Float", "Half", "Int", "Long", "Short"),
+            )
+        ),
+        _LEGACY_STORAGE,
+    ),
+    **dict.fromkeys(
+        (
+            *("Callable", "DEVICE_REQUIREMENT", "NewType", "Optional", "PYTORCH_RELEASES_CODE_CC", "TYPE_CHECKING"),
+            *("cast", "classproperty", "importlib", "lru_cache", "os", "platform", "threading", "torch", "traceback"),
+            *("warnings", "Device", "DeferredCudaCallError"),
+        ),
+        _INTERNAL,
+    ),
+    **dict.fromkeys(
+        (
+            *("CUDAPluggableAllocator", "MemPool", "caching_allocator_alloc", "caching_allocator_delete"),
+            *("caching_allocator_disabled", "caching_allocator_enable", "change_current_allocator"),
+            *("get_allocator_backend", "get_per_process_memory_fraction", "host_memory_stats"),
+            *("host_memory_stats_as_nested_dict", "list_gpu_processes", "max_memory_cached", "memory_cached"),
+            *("memory_stats_as_nested_dict", "reset_accumulated_host_memory_stats", "reset_max_memory_allocated"),
+            *("reset_max_memory_cached", "reset_peak_host_memory_stats", "set_per_process_memory_fraction"),
+            "use_mem_pool",
+        ),
+        _MEMORY,
+    ),
+    **dict.fromkeys(
+        ("CppWrapperCodegen", "PythonWrapperCodegen", "Scheduling", "WrapperFxCodegen"),
+        "this build has no code generator for torch.compile's inductor; backends eager and aot_eager work",
+    ),
+    **dict.fromkeys(
+        ("set_rng_ctx", "unset_rng_ctx"),
+        "PyTorch asks for them on its hpu devices, whose generators are unlike others",
+    ),
+    "ExternalStream": "this build can't take over a stream that another library has made",
+    "get_stream_from_external": "this build can't take over a stream that another library has made",
+    "ipc_collect": "this build shares no memory with other processes",
+    "sparse": "it holds legacy types of sparse tensors; use torch.sparse_coo_tensor(..., device='openreg')",
+    "_gpu_trace": "no callbacks of the sanitizer are called; torch.openreg.profiler.trace() tells what devices do",
+    "_sleep": "a driver has no function that keeps a stream busy for a time",
+}
+
+
+def reason(name: str) -> str | None:
+    """Why there is no such name; None if nothing is known of it."""
+    return REASONS.get(name)

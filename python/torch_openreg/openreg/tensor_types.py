@@ -1,0 +1,63 @@
+"""``torch.openreg.FloatTensor`` and its like: the legacy types of tensors.
+
+``isinstance(x, torch.openreg.FloatTensor)`` asks for the device and the type of the elements, and a call makes a tensor
+as ``torch.FloatTensor`` does. New programs name ``dtype=`` and ``device=`` instead.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+
+class _TensorType(type):
+    dtype: torch.dtype
+
+    def __instancecheck__(cls, instance: object) -> bool:
+        return (
+            isinstance(instance, torch.Tensor)
+            and instance.device.type == "openreg"
+            and instance.dtype == cls.dtype
+            and instance.layout == torch.strided
+        )
+
+    def __call__(cls, *arguments: Any) -> Any:
+        name = cls.__name__
+        if len(arguments) == 1 and isinstance(arguments[0], torch.Tensor):
+            (given,) = arguments
+            if not isinstance(given, cls):
+                raise TypeError(f"torch.openreg.{name} expected a {given.type()} of its own type; use Tensor.to()")
+            return given.view_as(given)
+        return getattr(torch, name)(*arguments).to("openreg")
+
+
+def _make(name: str, dtype: torch.dtype) -> _TensorType:
+    made = _TensorType(name, (), {"dtype": dtype, "__doc__": f"Dense openreg tensors of {dtype}."})
+    made.__module__ = "torch.openreg"
+    return made
+
+
+BFloat16Tensor = _make("BFloat16Tensor", torch.bfloat16)
+BoolTensor = _make("BoolTensor", torch.bool)
+ByteTensor = _make("ByteTensor", torch.uint8)
+CharTensor = _make("CharTensor", torch.int8)
+DoubleTensor = _make("DoubleTensor", torch.float64)
+FloatTensor = _make("FloatTensor", torch.float32)
+HalfTensor = _make("HalfTensor", torch.float16)
+IntTensor = _make("IntTensor", torch.int32)
+LongTensor = _make("LongTensor", torch.int64)
+ShortTensor = _make("ShortTensor", torch.int16)
+
+__all__ = [
+    "BFloat16Tensor",
+    "BoolTensor",
+    "ByteTensor",
+    "CharTensor",
+    "DoubleTensor",
+    "FloatTensor",
+    "HalfTensor",
+    "IntTensor",
+    "LongTensor",
+    "ShortTensor",
+]
