@@ -1,0 +1,1 @@
+"""Helpers that a program imports by name; nothing of openreg needs them."""
