@@ -180,3 +180,18 @@ def test_types_reach_the_user(root: Path, tmp_path: Path) -> None:
         env={"MYPYPATH": str(root / "python"), "PATH": "/usr/bin:/bin"},
     )
     assert re.findall(r"program\.py:(\d+)", done.stdout) == ["8"], done.stdout + done.stderr
+
+
+def test_the_tests_that_the_page_names_exist(root: Path) -> None:
+    """Every test that docs/pytorch-integration.md names is there, and every row names one."""
+    text = (root / "docs" / "pytorch-integration.md").read_text()
+    named = re.findall(r"`([\w/]+\.(?:py|cc))::([\w.]+)`", text)
+    assert len(named) > 60
+    sources = {path.name: path.read_text() for path in (root / "tests").rglob("*_test.cc")}
+    sources |= {path.name: path.read_text() for path in (root / "tests").rglob("test_*.py")}
+    for file, name in named:
+        pattern = rf"^def {name}\(" if file.endswith(".py") else r"^TEST(_F)?\({}, {}\)".format(*name.split("."))
+        assert re.search(pattern, sources.get(file, ""), re.MULTILINE), f"there is no test {file}::{name}"
+    after = text.split("## C++ interfaces")[1]
+    rows = [row for row in after.splitlines() if row.startswith("| ") and "PyTorch asks for" not in row]
+    assert [row for row in rows if "::" not in row.rpartition(" | ")[2]] == []
