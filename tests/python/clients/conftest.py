@@ -15,7 +15,7 @@ os.environ["HF_HUB_OFFLINE"] = "1"
 os.environ["HF_HUB_DISABLE_TELEMETRY"] = "1"
 os.environ["TOKENIZERS_PARALLELISM"] = "false"
 
-import torchvision_operators  # noqa: E402, F401
+import torchvision_operators  # noqa: F401
 
 HERE = Path(__file__).resolve().parent
 
