@@ -119,7 +119,7 @@ class _OwnAutocast:
 
     @precision_plugin.setter
     def precision_plugin(self, plugin: Precision | None) -> None:
-        if type(plugin) is MixedPrecision and plugin.device == "cuda":
+        if isinstance(plugin, MixedPrecision) and plugin.device == "cuda":
             plugin = MixedPrecision(plugin.precision, _NAME)
         self._precision_plugin = plugin
 
@@ -134,7 +134,7 @@ class OpenRegStrategy(_OwnAutocast, SingleDeviceStrategy):
 
     @property
     def parallel_devices(self) -> list[torch.device]:
-        """The device, in a list; empty while the Trainer has not named it. That is where the Trainer puts its choice."""
+        """The device, in a list; empty till it has an index. The Trainer sets its choice here."""
         return [] if self._root_device.index is None else [self._root_device]
 
     @parallel_devices.setter
