@@ -41,7 +41,7 @@ def register() -> ModuleType:
     # It caches its first answer, which without an accelerator is torch.cpu.
     torch.get_device_module.cache_clear()
 
-    from torch_openreg import _discovery, _distributed, _exit, _fork, _log, _serialization
+    from torch_openreg import _discovery, _distributed, _exit, _fake_tensors, _fork, _log, _serialization
 
     _log.install()
     _discovery.install()
@@ -49,6 +49,7 @@ def register() -> ModuleType:
     module.operators._install_report()
     _serialization.install()
     _distributed.install()
+    _fake_tensors.install()
     _exit.install()
     return module
 

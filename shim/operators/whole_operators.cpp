@@ -49,8 +49,10 @@ bool is_view(const c10::OperatorHandle& op) {
 
 // Whether PyTorch's general kernel, below autograd, is to run on the CPU as a whole. Without a generator argument an
 // operator that draws random numbers would draw from the CPU's; and a generated `out=` variant is the operator and a copy.
+// _pack_padded_sequence() is of two devices by design: the lengths that it takes and returns are the CPU's.
 bool is_general(const c10::OperatorHandle& op) {
   return op.hasKernelForDispatchKey(Key::CompositeExplicitAutograd) && !op.hasTag(at::Tag::generated) &&
+      op.operator_name().name != "aten::_pack_padded_sequence" &&
       !op.hasTag(at::Tag::nondeterministic_seeded) && !is_view(op);
 }
 

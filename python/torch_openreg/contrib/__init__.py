@@ -1,1 +1,1 @@
-"""Helpers that a program imports by name; nothing of openreg needs them."""
+"""Helpers and connections to other libraries, each imported by name: torch_openreg itself imports none of them."""
