@@ -12,12 +12,12 @@
 static const char malloc_call[] = "openreg_malloc";
 
 static uint64_t
-segment_size_for(uint64_t rounded)
+segment_size_for(const openreg_pool *pool, uint64_t rounded)
 {
     if (rounded <= OPENREG_SMALL_BLOCK_MAX)
         return OPENREG_SMALL_SEGMENT;
-    if (rounded < OPENREG_LARGE_SEGMENT_BELOW)
-        return OPENREG_LARGE_SEGMENT;
+    if (rounded < OPENREG_LARGE_SEGMENT_BELOW && !pool->no_split)
+        rounded = openreg_cache_large_segment();
     return (rounded + OPENREG_SEGMENT_UNIT - 1) / OPENREG_SEGMENT_UNIT * OPENREG_SEGMENT_UNIT;
 }
 
@@ -54,13 +54,12 @@ free_segment(openreg_segment *segment)
     free(segment);
 }
 
-/* A new segment for a block of `rounded` bytes. No lock is held. *refused = true if the driver had no memory. */
+/* A new segment of `size` bytes. No lock is held. *refused = true if the driver had no memory. */
 static openreg_status
-make_segment(openreg_device *device, openreg_pool *pool, uint64_t rounded, openreg_segment **out, bool *refused)
+make_segment(openreg_device *device, openreg_pool *pool, uint64_t size, openreg_segment **out, bool *refused)
 {
     openreg_segment *segment = calloc(1, sizeof *segment);
-    openreg_block_index *index =
-        openreg_block_index_create(segment_size_for(rounded), pool->kind == OPENREG_POOL_SMALL ? 9 : 20);
+    openreg_block_index *index = openreg_block_index_create(size, pool->kind == OPENREG_POOL_SMALL ? 9 : 20);
     if (segment == NULL || index == NULL) {
         free(segment);
         free(index);
@@ -68,7 +67,7 @@ make_segment(openreg_device *device, openreg_pool *pool, uint64_t rounded, openr
                                  device->index);
     }
     segment->index = index;
-    segment->size = segment_size_for(rounded);
+    segment->size = size;
     segment->pool = pool;
     openreg_status status = openreg_call_mem_alloc(device, malloc_call, segment->size + padding_of(device),
                                                    pool->owner->handle, &segment->allocation);
@@ -90,10 +89,26 @@ make_segment(openreg_device *device, openreg_pool *pool, uint64_t rounded, openr
     return status;
 }
 
+static void
+trace_segment(const struct openreg_cache *cache, int32_t action, const openreg_segment *segment)
+{
+    if ((openreg_features() & OPENREG_FEATURE_TRACE) != 0)
+        openreg_cache_trace(cache, action, segment->pool, (uintptr_t)segment->start, segment->size);
+}
+
 /* Adds a segment to the cache, or takes it out: the list, its one free block, the figures. The lock is held. */
 static void
 link_segment(struct openreg_cache *cache, openreg_segment *segment)
 {
+    openreg_private_pool *private_pool = segment->pool->owner->private_pool;
+    if ((openreg_features() & OPENREG_FEATURE_SPLIT_LIMIT) != 0 && segment->size >= openreg_cache_max_split()) {
+        segment->oversize = true;
+        openreg_stat_count(&cache->stats.oversize_segments, 1);
+    }
+    if (private_pool != NULL)
+        openreg_stat_add(private_pool->reserved, segment->pool->kind, (int64_t)segment->size);
+    trace_segment(cache, OPENREG_TRACE_SEGMENT_ALLOC, segment);
+    segment->free_since = cache->clock;
     segment->previous = NULL;
     segment->next = cache->segments;
     if (segment->next != NULL)
@@ -107,6 +122,13 @@ link_segment(struct openreg_cache *cache, openreg_segment *segment)
 static void
 unlink_segment(struct openreg_cache *cache, openreg_segment *segment)
 {
+    openreg_private_pool *private_pool = segment->pool->owner->private_pool;
+    if (segment->oversize)
+        openreg_stat_count(&cache->stats.oversize_segments, -1);
+    segment->oversize = false;
+    if (private_pool != NULL)
+        openreg_stat_subtract(private_pool->reserved, segment->pool->kind, (int64_t)segment->size);
+    trace_segment(cache, OPENREG_TRACE_SEGMENT_FREE, segment);
     if (segment->previous != NULL)
         segment->previous->next = segment->next;
     else
@@ -118,20 +140,40 @@ unlink_segment(struct openreg_cache *cache, openreg_segment *segment)
     openreg_stat_subtract(cache->stats.reserved_bytes, segment->pool->kind, (int64_t)segment->size);
 }
 
+/* Counts a segment that the pool's books must outlive. */
+static void
+count_segment(const openreg_pool *pool, int64_t amount)
+{
+    if (pool->owner->private_pool != NULL)
+        pool->owner->private_pool->segments += amount;
+}
+
 /* Asks the driver for a segment and adds it. The lock is held, and let go meanwhile. */
 static openreg_status
 add_segment(struct openreg_cache *cache, openreg_pool *pool, uint64_t rounded, openreg_block **out, bool *refused)
 {
+    const uint64_t size = segment_size_for(pool, rounded), limit = openreg_cache_limit(cache);
+    const uint64_t reserved = (uint64_t)openreg_stat_current(cache->stats.reserved_bytes) + cache->coming;
     *refused = false;
+    cache->clock++;
+    if (size > limit || reserved > limit - size) {
+        *refused = true;
+        return openreg_error_set(OPENREG_E_NOMEM, "%s: openreg:%d is limited to %llu bytes", malloc_call,
+                                 cache->device->index, (unsigned long long)limit);
+    }
     openreg_block *block = openreg_cache_take_block(cache);
     if (block == NULL)
         return openreg_error_set(OPENREG_E_NOMEM, "%s: no host memory for the books of openreg:%d", malloc_call,
                                  cache->device->index);
     openreg_segment *segment;
+    cache->coming += size;
+    count_segment(pool, 1);
     openreg_fast_lock_release(&cache->lock);
-    const openreg_status status = make_segment(cache->device, pool, rounded, &segment, refused);
+    const openreg_status status = make_segment(cache->device, pool, size, &segment, refused);
     openreg_fast_lock_acquire(&cache->lock);
+    cache->coming -= size;
     if (status != OPENREG_OK) {
+        count_segment(pool, -1);
         openreg_cache_give_block(cache, block);
         return status;
     }
@@ -144,25 +186,54 @@ add_segment(struct openreg_cache *cache, openreg_pool *pool, uint64_t rounded, o
     return OPENREG_OK;
 }
 
-openreg_status
-openreg_cache_give_segments(struct openreg_cache *cache, const char *call)
+static bool
+is_given(const openreg_segment *segment, openreg_gift gift)
 {
-    openreg_segment *given = NULL, *kept = NULL;
-    openreg_cache_unpark(cache);
+    if (segment->first->state != OPENREG_BLOCK_FREE || segment->first->next != NULL)
+        return false;
+    const openreg_private_pool *pool = segment->pool->owner->private_pool;
+    switch (gift.kind) {
+    case OPENREG_GIVE_POOL:
+        return pool == gift.pool;
+    case OPENREG_GIVE_GONE:
+        return openreg_cache_is_gone(pool);
+    case OPENREG_GIVE_OVERSIZE:
+        return pool == NULL && segment->oversize;
+    case OPENREG_GIVE_UNUSED:
+        return pool == NULL && segment->pool->kind == OPENREG_POOL_LARGE && segment->free_since <= gift.free_since;
+    case OPENREG_GIVE_CACHED:
+        break;
+    }
+    return pool == NULL || openreg_cache_is_gone(pool);
+}
+
+/* Takes the segments of a kind out of the cache, and links them through `next`. The lock is held. */
+static openreg_segment *
+take_segments(struct openreg_cache *cache, openreg_gift gift)
+{
+    openreg_segment *taken = NULL;
     for (openreg_segment *segment = cache->segments, *next; segment != NULL; segment = next) {
         next = segment->next;
-        if (segment->first->state != OPENREG_BLOCK_FREE || segment->first->next != NULL)
+        if (!is_given(segment, gift))
             continue;
         unlink_segment(cache, segment);
         /* Before the driver has it back, or another thread could be given the same addresses and find them taken. */
         openreg_address_map_remove(segment->range);
-        segment->next = given;
-        given = segment;
+        segment->next = taken;
+        taken = segment;
     }
+    return taken;
+}
+
+openreg_status
+openreg_cache_give_segments(struct openreg_cache *cache, const char *call, openreg_gift gift)
+{
+    openreg_cache_unpark(cache);
+    openreg_segment *given = take_segments(cache, gift), *kept = NULL, *gone = NULL;
+    if (given == NULL)
+        return OPENREG_OK;
     openreg_fast_lock_release(&cache->lock);
     openreg_status result = OPENREG_OK;
-    openreg_block *blocks = NULL;
-    int64_t freed = 0;
     while (given != NULL) {
         openreg_segment *segment = given;
         given = segment->next;
@@ -180,17 +251,17 @@ openreg_cache_give_segments(struct openreg_cache *cache, const char *call)
             }
             /* The driver neither takes it nor lets it be used: nothing is left but to forget it. */
         }
-        segment->first->u.free.next = blocks;
-        blocks = segment->first;
-        free_segment(segment);
-        freed++;
+        segment->next = gone;
+        gone = segment;
     }
     openreg_fast_lock_acquire(&cache->lock);
-    cache->stats.driver_frees += freed;
-    while (blocks != NULL) {
-        openreg_block *block = blocks;
-        blocks = block->u.free.next;
-        openreg_cache_give_block(cache, block);
+    while (gone != NULL) {
+        openreg_segment *segment = gone;
+        gone = segment->next;
+        cache->stats.driver_frees++;
+        count_segment(segment->pool, -1);
+        openreg_cache_give_block(cache, segment->first);
+        free_segment(segment);
     }
     while (kept != NULL) {
         openreg_segment *segment = kept;
@@ -219,7 +290,8 @@ openreg_cache_trim(struct openreg_cache *cache, const char *call)
     openreg_fast_lock_acquire(&cache->lock);
     openreg_status status = openreg_cache_sync_waiting(cache, call);
     if (status == OPENREG_OK)
-        status = openreg_cache_give_segments(cache, call);
+        status = openreg_cache_give_segments(cache, call, (openreg_gift){.kind = OPENREG_GIVE_CACHED});
+    openreg_cache_forget_pools(cache);
     openreg_fast_lock_release(&cache->lock);
     openreg_lock_release(&cache->flush);
     return status;
@@ -227,17 +299,18 @@ openreg_cache_trim(struct openreg_cache *cache, const char *call)
 
 /* The text of running out of memory, with the figures. The lock is held, and let go meanwhile. */
 static openreg_status
-out_of_memory(struct openreg_cache *cache, uint64_t size)
+out_of_memory(struct openreg_cache *cache, const openreg_pool *pool, uint64_t size)
 {
     openreg_device *device = cache->device;
     const int64_t vendor_code = openreg_error_record()->vendor_code;
     const int64_t allocated = openreg_stat_current(cache->stats.allocated_bytes);
     const int64_t reserved = openreg_stat_current(cache->stats.reserved_bytes);
+    const uint64_t limit = openreg_cache_limit(cache);
     uint64_t unused, total;
     openreg_fast_lock_release(&cache->lock);
     openreg_size_text asked = openreg_size_text_of(size), used = openreg_size_text_of((uint64_t)allocated);
     openreg_size_text cached = openreg_size_text_of((uint64_t)(reserved - allocated));
-    char capacity[128] = "";
+    char capacity[128] = "", limited[128] = "";
     openreg_status status = openreg_call_mem_info(device, malloc_call, &unused, &total);
     if (status != OPENREG_OK) {
         total = device->info.total_bytes;
@@ -246,15 +319,19 @@ out_of_memory(struct openreg_cache *cache, uint64_t size)
     if (total > 0)
         (void)snprintf(capacity, sizeof capacity, " openreg:%d has %s in all, of which %s are free.", device->index,
                        openreg_size_text_of(total).text, openreg_size_text_of(unused).text);
+    if (limit != UINT64_MAX)
+        (void)snprintf(limited, sizeof limited, " This process is limited to %s.", openreg_size_text_of(limit).text);
     status = openreg_error_set(OPENREG_E_NOMEM,
-                               "%s: out of memory on openreg:%d (driver \"%s\"). Tried to allocate %s.%s %s are "
+                               "%s: out of memory on openreg:%d (driver \"%s\"). Tried to allocate %s.%s%s %s are "
                                "allocated by openreg, and %s are reserved by openreg but unallocated.",
-                               malloc_call, device->index, device->driver->name, asked.text, capacity, used.text,
-                               cached.text);
+                               malloc_call, device->index, device->driver->name, asked.text, capacity, limited,
+                               used.text, cached.text);
     openreg_error *record = openreg_error_record();
     record->vendor_code = vendor_code;
     openreg_text_copy(record->driver, sizeof record->driver, device->driver->name);
     openreg_fast_lock_acquire(&cache->lock);
+    if ((openreg_features() & OPENREG_FEATURE_TRACE) != 0)
+        openreg_cache_trace(cache, OPENREG_TRACE_OOM, pool, unused, size);
     return status;
 }
 
@@ -263,35 +340,81 @@ static openreg_status
 grow_after_flush(struct openreg_cache *cache, openreg_pool *pool, uint64_t rounded, uint64_t size, openreg_block **out)
 {
     cache->stats.retries++;
+    bool refused;
     /* Another thread may have flushed, or freed what fits, since the driver was asked. */
-    *out = openreg_free_lists_find(&pool->free, rounded, true);
+    *out = openreg_cache_find(pool, rounded, true);
     if (*out != NULL)
         return OPENREG_OK;
     OPENREG_RETURN_NOT_OK(openreg_cache_sync_waiting(cache, malloc_call));
-    *out = openreg_free_lists_find(&pool->free, rounded, true);
+    *out = openreg_cache_find(pool, rounded, true);
     if (*out != NULL)
         return OPENREG_OK;
-    OPENREG_RETURN_NOT_OK(openreg_cache_give_segments(cache, malloc_call));
-    bool refused;
+    if ((openreg_features() & OPENREG_FEATURE_SPLIT_LIMIT) != 0) {
+        OPENREG_RETURN_NOT_OK(
+            openreg_cache_give_segments(cache, malloc_call, (openreg_gift){.kind = OPENREG_GIVE_OVERSIZE}));
+        const openreg_status status = add_segment(cache, pool, rounded, out, &refused);
+        if (!refused)
+            return status;
+    }
+    OPENREG_RETURN_NOT_OK(
+        openreg_cache_give_segments(cache, malloc_call, (openreg_gift){.kind = OPENREG_GIVE_CACHED}));
     const openreg_status status = add_segment(cache, pool, rounded, out, &refused);
     if (!refused)
         return status;
+    *out = openreg_cache_borrow(cache, pool, rounded);
+    if (*out != NULL)
+        return OPENREG_OK;
     cache->stats.ooms++;
-    return out_of_memory(cache, size);
+    return out_of_memory(cache, pool, size);
+}
+
+/* Where more is reserved than garbage_collection_threshold allows, gives segments back that have been free for longer
+ * than the average, until it is no longer so. The lock is held, and let go meanwhile. A driver that fails to take one
+ * does not keep a request from being served. */
+static void
+collect_garbage(struct openreg_cache *cache)
+{
+    const uint64_t limit = openreg_cache_garbage_limit(cache);
+    if ((uint64_t)openreg_stat_current(cache->stats.reserved_bytes) <= limit)
+        return;
+    openreg_fast_lock_release(&cache->lock); /* the flush lock comes first */
+    openreg_lock_acquire(&cache->flush);
+    openreg_fast_lock_acquire(&cache->lock);
+    openreg_status status = OPENREG_OK;
+    while (status == OPENREG_OK && (uint64_t)openreg_stat_current(cache->stats.reserved_bytes) > limit) {
+        openreg_gift gift = {.kind = OPENREG_GIVE_UNUSED, .free_since = UINT64_MAX};
+        uint64_t count = 0, sum = 0;
+        openreg_cache_unpark(cache);
+        for (const openreg_segment *segment = cache->segments; segment != NULL; segment = segment->next) {
+            if (!is_given(segment, gift))
+                continue;
+            count++;
+            sum += segment->free_since;
+        }
+        if (count == 0)
+            break;
+        gift.free_since = sum / count;
+        status = openreg_cache_give_segments(cache, malloc_call, gift);
+    }
+    openreg_lock_release(&cache->flush);
 }
 
 openreg_status
 openreg_cache_grow(struct openreg_cache *cache, openreg_pool *pool, uint64_t rounded, uint64_t size,
                    openreg_block **out)
 {
-    *out = openreg_free_lists_find(&pool->free, rounded, true);
+    *out = openreg_cache_find(pool, rounded, true);
     if (*out != NULL)
         return OPENREG_OK;
     const openreg_error before = *openreg_error_record();
     bool refused;
+    collect_garbage(cache);
     openreg_status status = add_segment(cache, pool, rounded, out, &refused);
-    if (!refused)
+    if (!refused) {
+        if (status == OPENREG_OK)
+            *openreg_error_record() = before;
         return status;
+    }
     openreg_fast_lock_release(&cache->lock); /* the flush lock comes first */
     openreg_lock_acquire(&cache->flush);
     openreg_fast_lock_acquire(&cache->lock);
