@@ -36,6 +36,12 @@ std::shared_ptr<c10::GatheredContext> gather_all() {
   return torch::CapturedTraceback::gather(/*python=*/true, /*script=*/true, /*cpp=*/true);
 }
 
+// Times are exact between its making and its use, so it is made before anything is recorded.
+c10::ApproximateClockToUnixTimeConverter& clock_of_events() {
+  static auto& clock = *new c10::ApproximateClockToUnixTimeConverter;
+  return clock;
+}
+
 const char* action_name(TraceEntry::Action action) {
   switch (action) {
     case TraceEntry::ALLOC:
@@ -104,8 +110,8 @@ class Frames {
   std::vector<py::dict> targets_;
 };
 
-py::list trace_list(c10::DeviceIndex device, c10::ApproximateClockToUnixTimeConverter& clock, Frames& frames) {
-  const auto microseconds = clock.makeConverter();
+py::list trace_list(c10::DeviceIndex device, Frames& frames) {
+  const auto nanoseconds = clock_of_events().makeConverter();
   py::list to;
   for (const TraceEntry& entry : c10::openreg::memory_history(device)) {
     py::dict one;
@@ -115,7 +121,7 @@ py::list trace_list(c10::DeviceIndex device, c10::ApproximateClockToUnixTimeConv
     one["size"] = entry.size_;
     one["stream"] = reinterpret_cast<intptr_t>(entry.stream_);
     one["pool_id"] = py::make_tuple(entry.mempool_.first, entry.mempool_.second);
-    one["time_us"] = microseconds(entry.time_.approx_t_) / 1000;
+    one["time_us"] = nanoseconds(entry.time_.approx_t_) / 1000;
     one["compile_context"] = entry.compile_context_;
     one["user_metadata"] = entry.user_metadata_;
     to.append(std::move(one));
@@ -158,6 +164,7 @@ PyObject* _recordMemoryHistory(PyObject* /*self*/, PyObject* arguments) {
           size_t,
           bool,
           std::vector<std::string>>>(py::handle(arguments));
+  (void)clock_of_events();
   c10::openreg::HistorySettings settings;
   settings.enabled = enabled.has_value();
   settings.max_entries = enabled == "all" ? max_entries : 1; // "state": as PyTorch, which keeps the last event
@@ -181,7 +188,6 @@ PyObject* _recordMemoryHistory(PyObject* /*self*/, PyObject* arguments) {
 PyObject* _memorySnapshot(PyObject* /*self*/, PyObject* arguments) {
   HANDLE_TH_ERRORS
   const auto [devices, traces] = py::cast<std::pair<std::vector<int>, bool>>(py::handle(arguments));
-  static auto& clock = *new c10::ApproximateClockToUnixTimeConverter;
   Frames frames;
   py::list segments;
   py::list histories;
@@ -192,7 +198,7 @@ PyObject* _memorySnapshot(PyObject* /*self*/, PyObject* arguments) {
     segments += its;
     if (traces) {
       c10::openreg::note_snapshot(index, active);
-      histories.append(trace_list(index, clock, frames));
+      histories.append(trace_list(index, frames));
     }
   }
   frames.resolve();

@@ -292,7 +292,6 @@ uint64_t openreg_cache_round(uint64_t size); /* of a request, to its block */
 uint64_t openreg_cache_max_split(void);
 uint64_t openreg_cache_split_rounding(void);
 uint64_t openreg_cache_large_segment(void);
-bool openreg_cache_wants_expandable(void);
 /* What the cache may reserve; UINT64_MAX: no limit. The lock is held. */
 uint64_t openreg_cache_limit(const struct openreg_cache *cache);
 /* The reserved bytes from which on segments go back; UINT64_MAX: none do. The lock is held. */

@@ -178,19 +178,17 @@ def test_profile_plot() -> None:
 def test_recording_beside_other_threads() -> None:
     """Threads allocate and free, with stacks, while snapshots are taken: events of each block alternate."""
     memory._record_memory_history(stacks="python", clear_history=True)
-    stop = threading.Event()
 
     def work() -> None:
-        while not stop.is_set():
+        for _ in range(50):
             tensors = [allocate_here(1 << shift) for shift in range(8, 20)]
             del tensors
 
     threads = [threading.Thread(target=work) for _ in range(3)]
     for thread in threads:
         thread.start()
-    for _ in range(5):
+    for _ in range(3):
         memory._snapshot()
-    stop.set()
     for thread in threads:
         thread.join()
     live: set[int] = set()

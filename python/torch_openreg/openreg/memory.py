@@ -267,7 +267,7 @@ def host_memory_stats() -> dict[str, Any]:
 
     ``allocations`` and ``allocated_bytes`` are of the blocks that the allocator has from the driver,
     ``active_requests`` and ``active_bytes`` of those that are in use; each has current, peak, allocated and freed.
-    ``host_alloc_time`` and ``host_free_time`` are in microseconds: total, max, min, count and avg of the driver's calls.
+    ``host_alloc_time`` and ``host_free_time`` are in microseconds: total, max, min, count and avg of driver calls.
     """
     return OrderedDict(sorted(_flatten(host_memory_stats_as_nested_dict())))
 
