@@ -111,7 +111,7 @@ TEST_F(CachePoolsTest, ExpandableSegmentsWarnOnce) {
   auto settings = defaults();
   settings.expandable_segments = 1;
   for (int i = 0; i < 3; ++i) ASSERT_EQ(openreg_set_allocator_settings(&settings), OPENREG_OK);
-  EXPECT_EQ(lines_with("expandable_segments"), 1);
+  EXPECT_EQ(count_lines(OPENREG_LOG_WARNING, "expandable_segments"), 1);
   ASSERT_EQ(openreg_get_allocator_settings(&settings), OPENREG_OK);
   EXPECT_EQ(settings.expandable_segments, 0);
 }
