@@ -368,12 +368,20 @@ find_live(const openreg_found_range *found, const void *ptr)
     return __builtin_expect(live, 1) ? block : NULL;
 }
 
+/* Whether the segment went back to the driver meanwhile, or has no memory at the address yet. The lock is held. */
+static bool
+has_gone(const openreg_found_range *found, uintptr_t address)
+{
+    return atomic_load_explicit(&found->range->sequence, memory_order_relaxed) != found->sequence ||
+           address - (uintptr_t)found->info.segment->start >= found->info.segment->size;
+}
+
 /* Says why find_live() found nothing. The lock is held. */
 static openreg_status
 refuse_block(const openreg_found_range *found, const char *call, const void *ptr)
 {
     const int32_t device = found->info.device->index;
-    if (atomic_load_explicit(&found->range->sequence, memory_order_relaxed) != found->sequence)
+    if (has_gone(found, (uintptr_t)ptr))
         return openreg_error_set(OPENREG_E_INVALID, "%s: %p is not memory of openreg, or was freed already", call, ptr);
     const openreg_block *block = block_around(found->info.segment, (uintptr_t)ptr);
     const uint64_t offset = (uint64_t)((const char *)ptr - block->address);
@@ -514,7 +522,7 @@ openreg_record_stream(void *ptr, openreg_stream stream)
 static bool
 view(const openreg_found_range *found, uintptr_t address, openreg_block_view *out)
 {
-    if (atomic_load_explicit(&found->range->sequence, memory_order_relaxed) != found->sequence)
+    if (has_gone(found, address))
         return false;
     const openreg_block *block = block_around(found->info.segment, address);
     out->address = (uintptr_t)block->address;

@@ -3,6 +3,7 @@
  * cache.c          malloc and free: splitting, coalescing
  * cache_segment.c  segments from the driver and back, running out of memory
  * cache_stream.c   pools by stream, recorded streams
+ * cache_growing.c  segments that grow and shrink
  * cache_private.c  private pools, and which of them a thread's requests go to
  * cache_settings.c settings and limits
  * cache_trace.c    tells what happens to whoever listens
@@ -14,6 +15,7 @@
 #include <stdatomic.h>
 
 #include <openreg/allocator.h>
+#include <openreg/growing.h>
 
 #include "block_index.h"
 #include "cache.h"
@@ -108,6 +110,8 @@ typedef struct openreg_segment {
     openreg_range *range;
     uint64_t free_since; /* while no block is in use: the cache's clock when the last one was freed */
     bool oversize;       /* counted as such */
+    uint64_t room;       /* of one that grows: what `size` may become, the bytes that `index` and `range` cover; else 0 */
+    bool resizing;       /* the driver is changing it: it must neither go nor be changed by another thread */
     struct openreg_segment *previous, *next; /* all of the cache */
 } openreg_segment;
 
@@ -223,6 +227,9 @@ typedef struct openreg_gift {
     uint64_t free_since;
 } openreg_gift;
 
+/* Whether it is for segments of that kind, whatever their blocks. */
+bool openreg_cache_is_meant(const openreg_segment *segment, openreg_gift gift);
+
 /* Gives back those segments of a kind that have no block in use; lets go of the lock meanwhile. The flush lock is held
  * too. */
 openreg_status openreg_cache_give_segments(struct openreg_cache *cache, const char *call, openreg_gift gift);
@@ -283,6 +290,24 @@ void openreg_cache_destroy_pools(struct openreg_cache *cache); /* for openreg_ca
 /* Gives back what `returnable` counts. Takes the locks itself, so none is held. Errors are not the caller's. */
 void openreg_cache_return(struct openreg_cache *cache);
 
+/* ---- cache_growing.c ---- */
+
+/* The driver's functions, or NULL. No lock is needed. */
+const openreg_growing *openreg_cache_growing(const openreg_device *device);
+/* Addresses for a segment that has `size` bytes at first: *room of them. No lock is held. OPENREG_E_UNSUPPORTED, without
+ * a text, where the driver has none to give. */
+openreg_status openreg_cache_reserve(openreg_device *device, const openreg_pool *pool, uint64_t size, uint64_t *room,
+                                     void **out);
+/* A segment of the pool that has `rounded` free bytes at its end when it has grown by *amount, or NULL. */
+openreg_segment *openreg_cache_growable(struct openreg_cache *cache, const openreg_pool *pool, uint64_t rounded,
+                                        uint64_t *amount);
+/* Lets it grow; *out is the free block at its end, which may be smaller than planned: another thread was faster. Lets go
+ * of the lock meanwhile. Errors: the driver's. */
+openreg_status openreg_cache_grow_segment(struct openreg_cache *cache, openreg_segment *segment, uint64_t amount,
+                                          openreg_block **out);
+/* Takes the free ends off segments that stay. Lets go of the lock meanwhile; the flush lock is held too. */
+openreg_status openreg_cache_shrink_segments(struct openreg_cache *cache, const char *call, openreg_gift gift);
+
 /* ---- cache_settings.c ---- */
 
 /* Sets a bit of openreg_cache_features for one more reason, or for one less. */
@@ -292,6 +317,9 @@ uint64_t openreg_cache_round(uint64_t size); /* of a request, to its block */
 uint64_t openreg_cache_max_split(void);
 uint64_t openreg_cache_split_rounding(void);
 uint64_t openreg_cache_large_segment(void);
+bool openreg_cache_wants_growing(void);
+/* Says once in a process that this device's driver has no segments that grow. */
+void openreg_cache_warn_of_growing(const openreg_device *device);
 /* What the cache may reserve; UINT64_MAX: no limit. The lock is held. */
 uint64_t openreg_cache_limit(const struct openreg_cache *cache);
 /* The reserved bytes from which on segments go back; UINT64_MAX: none do. The lock is held. */

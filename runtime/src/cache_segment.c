@@ -33,8 +33,10 @@ padding_of(const openreg_device *device)
 static openreg_status
 map_segment(openreg_device *device, openreg_segment *segment)
 {
-    openreg_range_info info = {
-        .start = (uintptr_t)segment->start, .size = segment->size, .device = device, .segment = segment};
+    openreg_range_info info = {.start = (uintptr_t)segment->start,
+                               .size = segment->room > 0 ? segment->room : segment->size,
+                               .device = device,
+                               .segment = segment};
     const openreg_driver *table = &device->driver->table;
     if ((table->caps & OPENREG_CAP_FENCED) != 0)
         info.flags |= OPENREG_RANGE_FENCED;
@@ -47,6 +49,13 @@ map_segment(openreg_device *device, openreg_segment *segment)
     return openreg_address_map_insert(malloc_call, &info, &segment->range);
 }
 
+static openreg_status
+no_memory(const openreg_device *device)
+{
+    return openreg_error_set(OPENREG_E_NOMEM, "%s: no host memory for the books of openreg:%d", malloc_call,
+                             device->index);
+}
+
 static void
 free_segment(openreg_segment *segment)
 {
@@ -54,39 +63,86 @@ free_segment(openreg_segment *segment)
     free(segment);
 }
 
+static openreg_status
+free_allocation(openreg_device *device, const char *call, const openreg_segment *segment)
+{
+    if (segment->room > 0)
+        return openreg_call_release(device, call, openreg_cache_growing(device), segment->allocation);
+    return openreg_call_mem_free(device, call, segment->allocation, segment->pool->owner->handle);
+}
+
+/* Memory for a segment whose `pool` and `size` are set: sets `allocation`, `start` and `room`. */
+static openreg_status
+allocate_plain(openreg_device *device, openreg_segment *segment)
+{
+    OPENREG_RETURN_NOT_OK(openreg_call_mem_alloc(device, malloc_call, segment->size + padding_of(device),
+                                                 segment->pool->owner->handle, &segment->allocation));
+    const uintptr_t given = (uintptr_t)segment->allocation;
+    segment->start = (char *)segment->allocation + (padding_of(device) == 0 ? 0 : (0 - given) % OPENREG_BLOCK_UNIT);
+    return OPENREG_OK;
+}
+
+/* The same in a segment that can grow. OPENREG_E_UNSUPPORTED, without a text, where the driver has none. */
+static openreg_status
+allocate_growing(openreg_device *device, openreg_segment *segment)
+{
+    uint64_t room;
+    OPENREG_RETURN_NOT_OK(
+        openreg_cache_reserve(device, segment->pool, segment->size, &room, &segment->allocation));
+    const openreg_growing *growing = openreg_cache_growing(device);
+    const openreg_status status =
+        openreg_call_resize(device, malloc_call, growing, segment->allocation, segment->size);
+    if (status != OPENREG_OK) {
+        const openreg_error error = *openreg_error_record();
+        (void)openreg_call_release(device, malloc_call, growing, segment->allocation);
+        *openreg_error_record() = error;
+        return status;
+    }
+    segment->start = segment->allocation;
+    segment->room = room;
+    return OPENREG_OK;
+}
+
+static openreg_status
+allocate_segment(openreg_device *device, openreg_segment *segment)
+{
+    if (openreg_cache_wants_growing() && !segment->pool->no_split) {
+        const openreg_status status = allocate_growing(device, segment);
+        if (status != OPENREG_E_UNSUPPORTED)
+            return status;
+        if (openreg_cache_growing(device) == NULL)
+            openreg_cache_warn_of_growing(device);
+    }
+    return allocate_plain(device, segment);
+}
+
 /* A new segment of `size` bytes. No lock is held. *refused = true if the driver had no memory. */
 static openreg_status
 make_segment(openreg_device *device, openreg_pool *pool, uint64_t size, openreg_segment **out, bool *refused)
 {
     openreg_segment *segment = calloc(1, sizeof *segment);
-    openreg_block_index *index = openreg_block_index_create(size, pool->kind == OPENREG_POOL_SMALL ? 9 : 20);
-    if (segment == NULL || index == NULL) {
-        free(segment);
-        free(index);
-        return openreg_error_set(OPENREG_E_NOMEM, "%s: no host memory for the books of openreg:%d", malloc_call,
-                                 device->index);
-    }
-    segment->index = index;
+    if (segment == NULL)
+        return no_memory(device);
     segment->size = size;
     segment->pool = pool;
-    openreg_status status = openreg_call_mem_alloc(device, malloc_call, segment->size + padding_of(device),
-                                                   pool->owner->handle, &segment->allocation);
+    openreg_status status = allocate_segment(device, segment);
     *refused = status == OPENREG_E_NOMEM;
-    if (status == OPENREG_OK) {
-        const uintptr_t given = (uintptr_t)segment->allocation;
-        segment->start = (char *)segment->allocation + (padding_of(device) == 0 ? 0 : (0 - given) % OPENREG_BLOCK_UNIT);
-        status = map_segment(device, segment);
-        if (status != OPENREG_OK) {
-            const openreg_error error = *openreg_error_record();
-            (void)openreg_call_mem_free(device, malloc_call, segment->allocation, pool->owner->handle);
-            *openreg_error_record() = error;
-        }
-    }
-    if (status != OPENREG_OK)
+    if (status != OPENREG_OK) {
         free_segment(segment);
-    else
-        *out = segment;
-    return status;
+        return status;
+    }
+    segment->index = openreg_block_index_create(segment->room > 0 ? segment->room : size,
+                                                pool->kind == OPENREG_POOL_SMALL ? 9 : 20);
+    status = segment->index == NULL ? no_memory(device) : map_segment(device, segment);
+    if (status != OPENREG_OK) {
+        const openreg_error error = *openreg_error_record();
+        (void)free_allocation(device, malloc_call, segment);
+        *openreg_error_record() = error;
+        free_segment(segment);
+        return status;
+    }
+    *out = segment;
+    return OPENREG_OK;
 }
 
 static void
@@ -148,28 +204,65 @@ count_segment(const openreg_pool *pool, int64_t amount)
         pool->owner->private_pool->segments += amount;
 }
 
+/* Whether the cache may reserve that much more. The lock is held. */
+static openreg_status
+check_limit(const struct openreg_cache *cache, uint64_t size)
+{
+    const uint64_t limit = openreg_cache_limit(cache);
+    const uint64_t reserved = (uint64_t)openreg_stat_current(cache->stats.reserved_bytes) + cache->coming;
+    if (size <= limit && reserved <= limit - size)
+        return OPENREG_OK;
+    return openreg_error_set(OPENREG_E_NOMEM, "%s: openreg:%d is limited to %llu bytes", malloc_call,
+                             cache->device->index, (unsigned long long)limit);
+}
+
+/* Lets a segment of the pool grow for the request. *out = NULL if there is none that can. The lock is held, and let go
+ * meanwhile. */
+static openreg_status
+extend_segment(struct openreg_cache *cache, openreg_pool *pool, uint64_t rounded, openreg_block **out, bool *refused)
+{
+    uint64_t amount;
+    openreg_segment *segment;
+    *out = NULL;
+    while (*out == NULL && (segment = openreg_cache_growable(cache, pool, rounded, &amount)) != NULL) {
+        openreg_status status = check_limit(cache, amount);
+        if (status == OPENREG_OK)
+            status = openreg_cache_grow_segment(cache, segment, amount, out);
+        if (status != OPENREG_OK) {
+            *refused = status == OPENREG_E_NOMEM;
+            return status;
+        }
+        if ((*out)->size < rounded)
+            *out = NULL; /* another thread has taken from it */
+    }
+    return OPENREG_OK;
+}
+
 /* Asks the driver for a segment and adds it. The lock is held, and let go meanwhile. */
 static openreg_status
 add_segment(struct openreg_cache *cache, openreg_pool *pool, uint64_t rounded, openreg_block **out, bool *refused)
 {
-    const uint64_t size = segment_size_for(pool, rounded), limit = openreg_cache_limit(cache);
-    const uint64_t reserved = (uint64_t)openreg_stat_current(cache->stats.reserved_bytes) + cache->coming;
+    const uint64_t size = segment_size_for(pool, rounded);
     *refused = false;
     cache->clock++;
-    if (size > limit || reserved > limit - size) {
+    if (openreg_cache_wants_growing() && !pool->no_split) {
+        OPENREG_RETURN_NOT_OK(extend_segment(cache, pool, rounded, out, refused));
+        if (*out != NULL)
+            return OPENREG_OK;
+    }
+    openreg_status status = check_limit(cache, size);
+    if (status != OPENREG_OK) {
         *refused = true;
-        return openreg_error_set(OPENREG_E_NOMEM, "%s: openreg:%d is limited to %llu bytes", malloc_call,
-                                 cache->device->index, (unsigned long long)limit);
+        return status;
     }
     openreg_block *block = openreg_cache_take_block(cache);
     if (block == NULL)
-        return openreg_error_set(OPENREG_E_NOMEM, "%s: no host memory for the books of openreg:%d", malloc_call,
-                                 cache->device->index);
+        return no_memory(cache->device);
     openreg_segment *segment;
     cache->coming += size;
     count_segment(pool, 1);
     openreg_fast_lock_release(&cache->lock);
-    const openreg_status status = make_segment(cache->device, pool, size, &segment, refused);
+    status = make_segment(cache->device, pool, size, &segment, refused);
     openreg_fast_lock_acquire(&cache->lock);
     cache->coming -= size;
     if (status != OPENREG_OK) {
@@ -186,11 +279,9 @@ add_segment(struct openreg_cache *cache, openreg_pool *pool, uint64_t rounded, o
     return OPENREG_OK;
 }
 
-static bool
-is_given(const openreg_segment *segment, openreg_gift gift)
+bool
+openreg_cache_is_meant(const openreg_segment *segment, openreg_gift gift)
 {
-    if (segment->first->state != OPENREG_BLOCK_FREE || segment->first->next != NULL)
-        return false;
     const openreg_private_pool *pool = segment->pool->owner->private_pool;
     switch (gift.kind) {
     case OPENREG_GIVE_POOL:
@@ -205,6 +296,13 @@ is_given(const openreg_segment *segment, openreg_gift gift)
         break;
     }
     return pool == NULL || openreg_cache_is_gone(pool);
+}
+
+static bool
+is_given(const openreg_segment *segment, openreg_gift gift)
+{
+    return segment->first->state == OPENREG_BLOCK_FREE && segment->first->next == NULL && !segment->resizing &&
+           openreg_cache_is_meant(segment, gift);
 }
 
 /* Takes the segments of a kind out of the cache, and links them through `next`. The lock is held. */
@@ -229,6 +327,8 @@ openreg_status
 openreg_cache_give_segments(struct openreg_cache *cache, const char *call, openreg_gift gift)
 {
     openreg_cache_unpark(cache);
+    OPENREG_RETURN_NOT_OK(openreg_cache_shrink_segments(cache, call, gift));
+    openreg_cache_unpark(cache);
     openreg_segment *given = take_segments(cache, gift), *kept = NULL, *gone = NULL;
     if (given == NULL)
         return OPENREG_OK;
@@ -237,8 +337,7 @@ openreg_cache_give_segments(struct openreg_cache *cache, const char *call, openr
     while (given != NULL) {
         openreg_segment *segment = given;
         given = segment->next;
-        openreg_status status =
-            openreg_call_mem_free(cache->device, call, segment->allocation, segment->pool->owner->handle);
+        openreg_status status = free_allocation(cache->device, call, segment);
         if (status != OPENREG_OK) {
             const openreg_error error = *openreg_error_record();
             result = status;
@@ -278,7 +377,7 @@ openreg_cache_destroy_segments(struct openreg_cache *cache)
         openreg_segment *segment = cache->segments;
         cache->segments = segment->next;
         openreg_address_map_remove(segment->range);
-        (void)openreg_call_mem_free(cache->device, "openreg_shutdown", segment->allocation, segment->pool->owner->handle);
+        (void)free_allocation(cache->device, "openreg_shutdown", segment);
         free_segment(segment); /* its blocks go with their chunks */
     }
 }

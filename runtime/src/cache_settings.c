@@ -14,6 +14,7 @@ atomic_uint openreg_cache_features;
 
 /* Each value is read alone, so each is an atomic of its own. */
 static struct {
+    atomic_int expandable_segments;
     atomic_uint_least64_t max_split_size, max_non_split_rounding, large_segment_size;
     _Atomic double garbage_collection_threshold, memory_fraction;
     atomic_uint roundup_divisions[OPENREG_ROUNDUP_INTERVALS];
@@ -102,6 +103,21 @@ openreg_cache_large_segment(void)
     return atomic_load_explicit(&settings.large_segment_size, memory_order_relaxed);
 }
 
+bool
+openreg_cache_wants_growing(void)
+{
+    return atomic_load_explicit(&settings.expandable_segments, memory_order_relaxed) != 0;
+}
+
+void
+openreg_cache_warn_of_growing(const openreg_device *device)
+{
+    static atomic_flag warned = ATOMIC_FLAG_INIT;
+    if (!atomic_flag_test_and_set(&warned))
+        openreg_log(OPENREG_LOG_WARNING, "expandable_segments is ignored on openreg:%d: driver \"%s\" has none",
+                    device->index, device->driver->name);
+}
+
 static double
 fraction_of(const struct openreg_cache *cache)
 {
@@ -158,6 +174,7 @@ openreg_status
 openreg_get_allocator_settings(openreg_allocator_settings *inout)
 {
     openreg_allocator_settings values = {
+        .expandable_segments = openreg_cache_wants_growing(),
         .max_split_size = openreg_cache_max_split(),
         .max_non_split_rounding = openreg_cache_split_rounding(),
         .large_segment_size = openreg_cache_large_segment(),
@@ -207,6 +224,7 @@ take_settings(const openreg_allocator_settings *values)
 {
     bool rounds = false;
     openreg_lock_acquire(&lock);
+    atomic_store_explicit(&settings.expandable_segments, values->expandable_segments != 0, memory_order_relaxed);
     atomic_store_explicit(&settings.max_split_size, values->max_split_size, memory_order_relaxed);
     atomic_store_explicit(&settings.max_non_split_rounding,
                           values->max_non_split_rounding < MAX_ROUNDED ? values->max_non_split_rounding : MAX_ROUNDED,
@@ -224,14 +242,6 @@ take_settings(const openreg_allocator_settings *values)
     openreg_lock_release(&lock);
 }
 
-static void
-warn_of_expandable(void)
-{
-    static atomic_flag warned = ATOMIC_FLAG_INIT;
-    if (!atomic_flag_test_and_set(&warned))
-        openreg_log(OPENREG_LOG_WARNING, "expandable_segments is not supported by any driver, and is ignored");
-}
-
 openreg_status
 openreg_set_allocator_settings(const openreg_allocator_settings *values)
 {
@@ -244,8 +254,6 @@ openreg_set_allocator_settings(const openreg_allocator_settings *values)
     OPENREG_RETURN_NOT_OK(check_settings(call, &all));
     if (all.max_split_size > OPENREG_MAX_ALLOCATION)
         all.max_split_size = UINT64_MAX; /* no request is as large */
-    if (all.expandable_segments != 0)
-        warn_of_expandable();
     take_settings(&all);
     return OPENREG_OK;
 }

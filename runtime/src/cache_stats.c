@@ -216,6 +216,7 @@ openreg_memory_snapshot(int32_t device, int (*visit)(void *ctx, const openreg_bl
                 .state = block->state,
                 .large = segment->pool->kind == OPENREG_POOL_LARGE,
                 .pool = {id.first, id.second},
+                .expandable = segment->room > 0,
             };
             stop = visit(ctx, &info);
         }

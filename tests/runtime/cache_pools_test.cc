@@ -106,14 +106,90 @@ TEST_F(CachePoolsTest, ShorterSettings) {
   EXPECT_EQ(now.memory_fraction, 1.0);
 }
 
-// What no driver has is ignored with one warning, however often it is asked for.
-TEST_F(CachePoolsTest, ExpandableSegmentsWarnOnce) {
+// A driver without growing segments: one warning, however often it is asked for, and ordinary segments.
+TEST_F(CachePoolsTest, GrowingSegmentsThatADriverLacks) {
+  use_full_toy([](openreg_driver& table) { table.extension = nullptr; });
   auto settings = defaults();
   settings.expandable_segments = 1;
-  for (int i = 0; i < 3; ++i) ASSERT_EQ(openreg_set_allocator_settings(&settings), OPENREG_OK);
-  EXPECT_EQ(count_lines(OPENREG_LOG_WARNING, "expandable_segments"), 1);
-  ASSERT_EQ(openreg_get_allocator_settings(&settings), OPENREG_OK);
-  EXPECT_EQ(settings.expandable_segments, 0);
+  ASSERT_EQ(openreg_set_allocator_settings(&settings), OPENREG_OK);
+  void* blocks[] = {allocate(0, 100), allocate(0, 2 * kMib), allocate(0, 30 * kMib)};
+  EXPECT_EQ(count_lines(OPENREG_LOG_WARNING, "expandable_segments is ignored"), 1);
+  EXPECT_EQ(stats_of(0).segment[0].current, 3);
+  for (void* block : blocks) {
+    EXPECT_EQ(info_of(block).expandable, 0);
+    release(block);
+  }
+}
+
+// On the simulated devices a pool has one segment, which grows in place, and gives its end back.
+TEST_F(CachePoolsTest, GrowingSegments) {
+  auto settings = defaults();
+  settings.expandable_segments = 1;
+  ASSERT_EQ(openreg_set_allocator_settings(&settings), OPENREG_OK);
+  events.clear();
+  openreg_set_memory_trace([](const openreg_memory_event* event) { events.push_back(*event); });
+  void* first = allocate(0, 3 * kMib);
+  void* second = allocate(0, 25 * kMib);
+  void* third = allocate(0, 3 * kMib);
+  EXPECT_EQ(static_cast<char*>(second), static_cast<char*>(first) + 3 * kMib);
+  EXPECT_EQ(stats_of(0).segment[0].current, 1);
+  EXPECT_EQ(info_of(first).expandable, 1);
+  EXPECT_EQ(reserved(), static_cast<int64_t>(32 * kMib));  // by 20 MiB at a time, and by less at the end of its room
+  check_cache(0);
+  uint64_t unused = 0, total = 0;
+  ASSERT_EQ(openreg_memory_info(0, &unused, &total), OPENREG_OK);
+  EXPECT_EQ(total - unused, 32 * kMib);
+  openreg_pointer_info beyond{};
+  beyond.struct_size = sizeof beyond;
+  ASSERT_EQ(openreg_pointer_query(static_cast<char*>(first) + 32 * kMib, &beyond), OPENREG_OK);
+  EXPECT_EQ(beyond.kind, OPENREG_MEMORY_UNKNOWN);
+  EXPECT_EQ(openreg_free(static_cast<char*>(first) + 32 * kMib), OPENREG_E_INVALID);
+
+  release(third);
+  release(second);
+  check_cache(0);
+  ASSERT_EQ(openreg_empty_cache(0), OPENREG_OK);
+  check_cache(0);
+  EXPECT_EQ(reserved(), static_cast<int64_t>(4 * kMib));  // the unit in which the first block ends
+  ASSERT_EQ(openreg_memory_info(0, &unused, &total), OPENREG_OK);
+  EXPECT_EQ(total - unused, 4 * kMib);
+  beyond.struct_size = sizeof beyond;
+  ASSERT_EQ(openreg_pointer_query(second, &beyond), OPENREG_OK);  // it began in what is left
+  EXPECT_EQ(beyond.live, 0);
+  second = allocate(0, 20 * kMib);
+  EXPECT_EQ(static_cast<char*>(second), static_cast<char*>(first) + 3 * kMib);
+  check_cache(0);
+  release(second);
+  release(first);
+  ASSERT_EQ(openreg_empty_cache(0), OPENREG_OK);
+  EXPECT_EQ(reserved(), 0);
+  std::vector<int32_t> actions;
+  for (const auto& event : events)
+    if (event.action >= OPENREG_TRACE_SEGMENT_ALLOC) actions.push_back(event.action);
+  EXPECT_EQ(actions, (std::vector<int32_t>{OPENREG_TRACE_SEGMENT_ALLOC, OPENREG_TRACE_SEGMENT_MAP,
+                                           OPENREG_TRACE_SEGMENT_MAP, OPENREG_TRACE_SEGMENT_UNMAP,
+                                           OPENREG_TRACE_SEGMENT_MAP, OPENREG_TRACE_SEGMENT_FREE}));
+}
+
+// Where a segment has grown, memory keeps what is in it; the device's memory is all there is, and out of memory says so.
+TEST_F(CachePoolsTest, GrowingKeepsContentsAndLimits) {
+  auto settings = defaults();
+  settings.expandable_segments = 1;
+  ASSERT_EQ(openreg_set_allocator_settings(&settings), OPENREG_OK);
+  void* first = allocate(0, 2 * kMib);
+  void* alias = nullptr;
+  ASSERT_EQ(openreg_host_alias(first, &alias), OPENREG_OK);
+  *static_cast<int*>(alias) = 77;
+  void* second = allocate(0, 20 * kMib);
+  EXPECT_EQ(*static_cast<int*>(alias), 77);
+  void* other = nullptr;
+  EXPECT_EQ(openreg_malloc(0, 44 * kMib, OPENREG_STREAM_DEFAULT, &other), OPENREG_E_NOMEM);
+  release(second);
+  second = allocate(0, 50 * kMib);  // more than the addresses of the first segment: the cached end goes back for it
+  check_cache(0);
+  EXPECT_EQ(*static_cast<int*>(alias), 77);
+  release(first);
+  release(second);
 }
 
 // large_segment_size is the size of segments for blocks between 1 and 10 MiB.

@@ -78,6 +78,23 @@ struct Model {
     const auto inside = blocks.lower_bound(address);
     expect(inside == blocks.end() || inside->first >= address + size);
   }
+
+  // A segment grows at its end, and shrinks there by what no block lies in.
+  void segment_map(uint64_t address, uint64_t size) {
+    const auto segment = segments.lower_bound(address);
+    const bool found = segment != segments.begin();
+    expect(found && std::prev(segment)->first + std::prev(segment)->second == address);
+    if (found) std::prev(segment)->second += size;
+  }
+
+  void segment_unmap(uint64_t address, uint64_t size) {
+    const auto segment = segments.lower_bound(address);
+    const bool found = segment != segments.begin();
+    expect(found && std::prev(segment)->first + std::prev(segment)->second == address + size);
+    if (found) std::prev(segment)->second -= size;
+    const auto inside = blocks.lower_bound(address);
+    expect(inside == blocks.end() || inside->first >= address + size);
+  }
 };
 
 Model models[2];
@@ -101,6 +118,12 @@ void listen(const openreg_memory_event* event) {
       break;
     case OPENREG_TRACE_SEGMENT_FREE:
       model.segment_free(event->address, event->size);
+      break;
+    case OPENREG_TRACE_SEGMENT_MAP:
+      model.segment_map(event->address, event->size);
+      break;
+    case OPENREG_TRACE_SEGMENT_UNMAP:
+      model.segment_unmap(event->address, event->size);
       break;
     default:
       break;
@@ -308,6 +331,7 @@ class CacheStressTest : public openreg_test::SimDevicesTest {
     if (random() % 2 == 0) settings.max_split_size = 20 * kMib;
     if (random() % 2 == 0) settings.garbage_collection_threshold = 0.4;
     if (random() % 4 == 0) settings.memory_fraction = 0.7;
+    settings.expandable_segments = random() % 2 == 0;
     for (uint32_t& divisions : settings.roundup_divisions) divisions = 1u << (random() % 5);
     ASSERT_EQ(openreg_set_allocator_settings(&settings), OPENREG_OK) << last_message();
     openreg_set_caching(random() % 6 != 0);

@@ -2,6 +2,7 @@
 #include <openreg/status.h>
 #include <openreg/driver.h>
 #include <openreg/allocator.h>
+#include <openreg/growing.h>
 #include <openreg/ipc.h>
 #include <openreg/openreg.h>
 

@@ -18,7 +18,7 @@ extern "C" {
 /* For all devices of the process. Sizes in bytes. The first values are those of openreg_default_allocator_settings().*/
 typedef struct openreg_allocator_settings {
     uint32_t struct_size;             /* set by the caller */
-    int32_t expandable_segments;      /* 1: segments that grow in place. No driver has them: a warning, then 0 */
+    int32_t expandable_segments;      /* 1: segments that grow in place, where the driver has them (growing.h) */
     uint64_t max_split_size;          /* blocks from this size on are never split; UINT64_MAX: no limit */
     uint64_t max_non_split_rounding;  /* what such a block may be larger than a request that is given it */
     uint64_t large_segment_size;      /* of segments for blocks above 1 MiB and below 10 MiB: at least 20 MiB */
@@ -94,8 +94,8 @@ OPENREG_API openreg_status openreg_memory_pools(int32_t device,
 #define OPENREG_TRACE_FREE_COMPLETED 2 /* the block is free: at once, or when recorded streams have passed it */
 #define OPENREG_TRACE_SEGMENT_ALLOC 3  /* a segment came from the driver */
 #define OPENREG_TRACE_SEGMENT_FREE 4   /* it goes back */
-#define OPENREG_TRACE_SEGMENT_MAP 5    /* kept for segments that grow by this range */
-#define OPENREG_TRACE_SEGMENT_UNMAP 6  /* or shrink by it */
+#define OPENREG_TRACE_SEGMENT_MAP 5    /* a segment has grown by this range */
+#define OPENREG_TRACE_SEGMENT_UNMAP 6  /* or has shrunk by it */
 #define OPENREG_TRACE_OOM 7            /* a request has failed for lack of device memory */
 
 typedef struct openreg_memory_event {

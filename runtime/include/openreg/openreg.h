@@ -257,7 +257,7 @@ typedef struct openreg_block_info {
     int32_t state;         /* OPENREG_BLOCK_* */
     int32_t large;         /* 1: large pool */
     uint64_t pool[2];      /* the private pool (allocator.h) that it belongs to; 0, 0: none */
-    int32_t expandable;    /* 1: the segment can grow; 0 so far */
+    int32_t expandable;    /* 1: the segment can grow */
     int32_t reserved;
 } openreg_block_info;
 
