@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import argparse
 import gc
+import gzip
 import json
 import os
 import platform
@@ -36,13 +37,14 @@ class Figure:
     """One line of the table."""
 
     name: str
-    value: float  # nanoseconds
-    reference: float  # nanoseconds, of `reference_name`
+    value: float  # nanoseconds, or bytes
+    reference: float  # the same, of `reference_name`
     reference_name: str
     score: float  # what the aim speaks of
     unit: str  # of the score: "ns", "ms", "x" (times the reference) or "x as fast"
     aim: float
     at_least: bool = False
+    in_bytes: bool = False
 
     @property
     def met(self) -> bool:
@@ -162,6 +164,30 @@ LARGE = {
     "softmax, rows of 1024": on_tensors(lambda a, b, c: a.view(-1, 1024).softmax(-1)),
     "layer norm, rows of 1024": on_tensors(lambda a, b, c: F.layer_norm(a.view(-1, 1024), (1024,))),
 }
+
+
+def replay_figures(programs: Path) -> list[Figure]:
+    """Figures of recorded requests: time against malloc(), peaks against what the program has in use."""
+    figures = []
+    for path in sorted((Path(__file__).parent / "traces").glob("*.trace.gz")):
+        name = path.name.split(".")[0]
+        lines = subprocess.run(
+            [str(programs / "replay_bench"), name],
+            input=gzip.decompress(path.read_bytes()),
+            stdout=subprocess.PIPE,
+            check=True,
+        ).stdout
+        found = {line.split()[0]: float(line.split()[1]) for line in lines.decode().splitlines()}
+        value, reference = found[f"replay_{name}"], found[f"replay_{name}:malloc"]
+        live = found[f"peak_live_{name}"]
+        figures.append(
+            Figure(f"replay of {name}, an operation", value, reference, "malloc, free", value / reference, "x", 1.0)
+        )
+        for peak, aim in (("allocated", 1.1), ("reserved", 1.5)):
+            most = found[f"peak_{peak}_{name}"]
+            title = f"replay of {name}, peak {peak}"
+            figures.append(Figure(title, most, live, "live", most / live, "x", aim, in_bytes=True))
+    return figures
 
 
 def operator_figures() -> list[Figure]:
@@ -296,8 +322,10 @@ def import_figure(runs: int = 7) -> Figure:
     return Figure("import torch_openreg", value, reference, "import torch", value / 1e6, "ms", 60.0)
 
 
-def human(nanoseconds: float) -> str:
-    """A time with its unit."""
+def human(nanoseconds: float, in_bytes: bool = False) -> str:
+    """A time, or a number of bytes, with its unit."""
+    if in_bytes:
+        return f"{nanoseconds / MIB:.4g} MiB"
     for limit, unit in ((1e3, "ns"), (1e6, "us"), (1e9, "ms")):
         if nanoseconds < limit:
             return f"{nanoseconds / (limit / 1e3):.4g} {unit}"
@@ -315,7 +343,7 @@ def main() -> None:
     options = parser.parse_args()
 
     torch.set_num_threads(options.threads)
-    figures = c_figures(options.programs) if options.programs else []
+    figures = c_figures(options.programs) + replay_figures(options.programs) if options.programs else []
     figures += operator_figures()
     figures += copy_figures()
     figures += training_figures()
@@ -326,11 +354,13 @@ def main() -> None:
     print(f"| {'figure':<44} | {'openreg':>9} | {'reference':>28} | {'result':>15} | {'aim':>9} |    |")
     print(f"|{'-' * 46}|{'-' * 11}|{'-' * 30}|{'-' * 17}|{'-' * 11}|----|")
     for figure in figures:
-        reference = f"{figure.reference_name} {human(figure.reference)}"
+        reference = f"{figure.reference_name} {human(figure.reference, figure.in_bytes)}"
         result = f"{figure.score:.2f} {figure.unit}"
         aim = f"{'>=' if figure.at_least else '<='} {figure.aim:g}"
         mark = "ok" if figure.met else "--"
-        print(f"| {figure.name:<44} | {human(figure.value):>9} | {reference:>28} | {result:>15} | {aim:>9} | {mark} |")
+        print(
+            f"| {figure.name:<44} | {human(figure.value, figure.in_bytes):>9} | {reference:>28} | {result:>15} | {aim:>9} | {mark} |"
+        )
     missed = sum(not figure.met for figure in figures)
     print(f"\n{len(figures) - missed} of {len(figures)} figures reach their aim")
 

@@ -30,7 +30,12 @@ PyObject* _resetPeakMemoryStats(PyObject* self, PyObject* device);
 PyObject* _resetAccumulatedMemoryStats(PyObject* self, PyObject* device);
 PyObject* _emptyCache(PyObject* self, PyObject* unused);
 PyObject* _memGetInfo(PyObject* self, PyObject* device);
-PyObject* _memorySnapshot(PyObject* self, PyObject* device);
+// The segments of a device with their blocks, as dicts.
+pybind11::list memory_segments(c10::DeviceIndex device);
+
+// memory_history.cpp, memory_pools.cpp
+extern PyMethodDef memory_history_methods[];
+extern PyMethodDef memory_pool_methods[];
 
 // records.cpp
 PyObject* _getDeviceProperties(PyObject* self, PyObject* device);

@@ -1,4 +1,5 @@
-// Bindings of the caching allocator: statistics, snapshot, free memory.
+// Bindings of the caching allocator: statistics, segments, free memory.
+#include <openreg/allocator.h>
 #include <pybind11/pybind11.h>
 #include <torch/csrc/Exceptions.h>
 
@@ -22,17 +23,43 @@ c10::DeviceIndex device_argument(PyObject* device, const char* function) {
   return c10::openreg::index_or_current(unpack_device_index(device, function));
 }
 
-void add(py::dict& to, const std::string& prefix, const openreg_stat& stat) {
-  to[py::str(prefix + ".current")] = stat.current;
-  to[py::str(prefix + ".peak")] = stat.peak;
-  to[py::str(prefix + ".allocated")] = stat.allocated;
-  to[py::str(prefix + ".freed")] = stat.freed;
+py::dict stat_dict(const openreg_stat& stat) {
+  py::dict to;
+  to["current"] = stat.current;
+  to["peak"] = stat.peak;
+  to["allocated"] = stat.allocated;
+  to["freed"] = stat.freed;
+  return to;
 }
 
-void add(py::dict& to, const std::string& name, const openreg_stat (&stats)[3]) {
-  add(to, name + ".all", stats[0]);
-  add(to, name + ".small_pool", stats[1]);
-  add(to, name + ".large_pool", stats[2]);
+py::dict stat_dict(const openreg_stat (&stats)[3]) {
+  py::dict to;
+  to["all"] = stat_dict(stats[0]);
+  to["small_pool"] = stat_dict(stats[1]);
+  to["large_pool"] = stat_dict(stats[2]);
+  return to;
+}
+
+// Called under the allocator's lock: no Python here.
+int collect_pool(void* context, const openreg_memory_pool_info* pool) noexcept {
+  try {
+    static_cast<std::vector<openreg_memory_pool_info>*>(context)->push_back(*pool);
+    return 0;
+  } catch (...) {
+    return 1; // out of host memory: ends the walk
+  }
+}
+
+py::dict private_pools_dict(c10::DeviceIndex device) {
+  std::vector<openreg_memory_pool_info> pools;
+  OPENREG_CHECK(openreg_memory_pools(device, &collect_pool, &pools));
+  py::dict to;
+  for (const openreg_memory_pool_info& pool : pools) {
+    if (pool.uses > 0) {
+      to[py::make_tuple(pool.id.first, pool.id.second)] = stat_dict(pool.reserved);
+    }
+  }
+  return to;
 }
 
 const char* block_state(int32_t state) {
@@ -91,8 +118,8 @@ py::dict segment_dict(c10::DeviceIndex device, Iterator begin, Iterator end) {
   to["requested_size"] = requested;
   to["stream"] = begin->stream;
   to["segment_type"] = begin->large != 0 ? "large" : "small";
-  to["segment_pool_id"] = py::make_tuple(0, 0);
-  to["is_expandable"] = false;
+  to["segment_pool_id"] = py::make_tuple(begin->pool[0], begin->pool[1]);
+  to["is_expandable"] = begin->expandable != 0;
   to["blocks"] = std::move(blocks);
   return to;
 }
@@ -103,25 +130,27 @@ PyObject* _memoryStats(PyObject* /*self*/, PyObject* device) {
   HANDLE_TH_ERRORS
   openreg_memory_stats stats{};
   stats.struct_size = sizeof stats;
-  OPENREG_CHECK(openreg_get_memory_stats(device_argument(device, "memoryStats"), &stats));
+  const c10::DeviceIndex index = device_argument(device, "memoryStats");
+  OPENREG_CHECK(openreg_get_memory_stats(index, &stats));
   py::dict to;
-  add(to, "allocation", stats.allocation);
-  add(to, "segment", stats.segment);
-  add(to, "active", stats.active);
-  add(to, "inactive_split", stats.inactive_split);
-  add(to, "allocated_bytes", stats.allocated_bytes);
-  add(to, "reserved_bytes", stats.reserved_bytes);
-  add(to, "active_bytes", stats.active_bytes);
-  add(to, "inactive_split_bytes", stats.inactive_split_bytes);
-  add(to, "requested_bytes", stats.requested_bytes);
-  add(to, "oversize_allocations", stats.oversize_allocations);
-  add(to, "oversize_segments", stats.oversize_segments);
+  to["allocation"] = stat_dict(stats.allocation);
+  to["segment"] = stat_dict(stats.segment);
+  to["active"] = stat_dict(stats.active);
+  to["inactive_split"] = stat_dict(stats.inactive_split);
+  to["allocated_bytes"] = stat_dict(stats.allocated_bytes);
+  to["reserved_bytes"] = stat_dict(stats.reserved_bytes);
+  to["active_bytes"] = stat_dict(stats.active_bytes);
+  to["inactive_split_bytes"] = stat_dict(stats.inactive_split_bytes);
+  to["requested_bytes"] = stat_dict(stats.requested_bytes);
+  to["oversize_allocations"] = stat_dict(stats.oversize_allocations);
+  to["oversize_segments"] = stat_dict(stats.oversize_segments);
   to["num_alloc_retries"] = stats.num_alloc_retries;
   to["num_ooms"] = stats.num_ooms;
   to["num_device_alloc"] = stats.num_device_alloc;
   to["num_device_free"] = stats.num_device_free;
   to["num_sync_all_streams"] = stats.num_sync_all_streams;
   to["max_split_size"] = stats.max_split_size;
+  to["reserved_bytes_by_private_pools"] = private_pools_dict(index);
   return to.release().ptr();
   END_HANDLE_TH_ERRORS
 }
@@ -159,13 +188,11 @@ PyObject* _memGetInfo(PyObject* /*self*/, PyObject* device) {
   END_HANDLE_TH_ERRORS
 }
 
-PyObject* _memorySnapshot(PyObject* /*self*/, PyObject* device) {
-  HANDLE_TH_ERRORS
-  const c10::DeviceIndex index = device_argument(device, "memorySnapshot");
+py::list memory_segments(c10::DeviceIndex device) {
   std::vector<openreg_block_info> blocks;
   {
     const py::gil_scoped_release no_gil;
-    OPENREG_CHECK(openreg_memory_snapshot(index, &collect, &blocks));
+    OPENREG_CHECK(openreg_memory_snapshot(device, &collect, &blocks));
   }
   py::list segments;
   for (auto begin = blocks.begin(); begin != blocks.end();) {
@@ -173,11 +200,10 @@ PyObject* _memorySnapshot(PyObject* /*self*/, PyObject* device) {
     while (end != blocks.end() && end->segment == begin->segment) {
       ++end;
     }
-    segments.append(segment_dict(index, begin, end));
+    segments.append(segment_dict(device, begin, end));
     begin = end;
   }
-  return segments.release().ptr();
-  END_HANDLE_TH_ERRORS
+  return segments;
 }
 
 } // namespace torch_openreg

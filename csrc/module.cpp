@@ -214,12 +214,11 @@ PyMethodDef methods[] = {
     {"_set_process", _setProcess, METH_VARARGS, "(index, count) of this process in a distributed program."},
     {"_set_discovery", _setDiscovery, METH_O, "Function that registers what Python finds; True: it is done."},
     {"_last_error", _lastError, METH_NOARGS, "This thread's last error of the runtime as a dict, or None."},
-    {"_memory_stats", _memoryStats, METH_O, "Statistics of a device, by the keys of torch.cuda.memory_stats()."},
+    {"_memory_stats", _memoryStats, METH_O, "Statistics of a device, by the keys of torch.cuda's, nested."},
     {"_reset_peak_memory_stats", _resetPeakMemoryStats, METH_O, "peak = current."},
     {"_reset_accumulated_memory_stats", _resetAccumulatedMemoryStats, METH_O, "allocated = freed = counts = 0."},
     {"_empty_cache", _emptyCache, METH_NOARGS, "Gives cached memory of every device back to its driver."},
     {"_mem_get_info", _memGetInfo, METH_O, "(free, total) bytes of a device."},
-    {"_memory_snapshot", _memorySnapshot, METH_O, "The segments of a device with their blocks."},
     {"_operator_stats", _operatorStats, METH_NOARGS, "How operators ran, as a dict of counts."},
     {"_reset_operator_stats", _resetOperatorStats, METH_NOARGS, "Sets the operators' counts to 0."},
     {"_require_gloo_collectives", _requireGlooCollectives, METH_NOARGS, "Raises unless they are switched on."},
@@ -243,8 +242,11 @@ PYBIND11_MODULE(_C, m) {
     throw pybind11::import_error(std::string("torch_openreg cannot be registered with PyTorch: ") + reason);
   }
   torch_openreg::install_wait_hooks();
-  if (PyModule_AddFunctions(m.ptr(), torch_openreg::methods) != 0) {
-    throw pybind11::error_already_set();
+  for (PyMethodDef* methods :
+       {torch_openreg::methods, torch_openreg::memory_history_methods, torch_openreg::memory_pool_methods}) {
+    if (PyModule_AddFunctions(m.ptr(), methods) != 0) {
+      throw pybind11::error_already_set();
+    }
   }
   m.attr("_torch_version") = TORCH_VERSION; // that this module was built against
 }

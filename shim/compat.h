@@ -32,4 +32,17 @@ void set_oom_rejections(Stats& stats, int64_t count) {
   }
 }
 
+// DeviceStats::reserved_bytes_by_private_pools, since 2.13: (id of the pool, statistics) for each.
+template <class Stats>
+concept HasPrivatePools = requires(Stats& stats) { stats.reserved_bytes_by_private_pools; };
+
+template <class Stats, class Pools>
+void set_private_pools(Stats& stats, const Pools& pools) {
+  if constexpr (HasPrivatePools<Stats>) {
+    for (const auto& [id, reserved] : pools) {
+      stats.reserved_bytes_by_private_pools[id] = reserved;
+    }
+  }
+}
+
 } // namespace c10::openreg::compat

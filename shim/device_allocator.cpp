@@ -1,9 +1,13 @@
 #include "shim/device_allocator.h"
 
+#include <openreg/allocator.h>
+
 #include <iterator>
 
+#include "shim/allocator_settings.h"
 #include "shim/compat.h"
 #include "shim/device.h"
+#include "shim/memory_history.h"
 #include "shim/status.h"
 
 namespace c10::openreg {
@@ -47,6 +51,7 @@ void warn_of_failed_free() noexcept {
 }
 
 void free_block(void* block) noexcept {
+  const HistoryScope scope(CachingDeviceAllocator::RecordContext::ALL);
   const openreg_status status = openreg_free(block);
   // A forked child holds tensors of its parent: their memory is the parent's, there is nothing to free.
   if (C10_UNLIKELY(status != OPENREG_OK && status != OPENREG_E_FORKED)) {
@@ -106,13 +111,28 @@ DataPtr DeviceAllocator::allocate_on(DeviceIndex device, size_t size) {
   const DeviceIndex index = index_or_current(device);
   openreg_stream stream = OPENREG_STREAM_DEFAULT;
   OPENREG_CHECK(openreg_current_stream(index, &stream)); // checks the index for a size of 0 too
-  void* block = nullptr;
-  OPENREG_CHECK(openreg_malloc(index, size, stream, &block));
+  void* block = allocate_block(index, size, stream);
   DataPtr data(block, block, &delete_block, device_of(index));
   if (C10_UNLIKELY(block != nullptr && c10::memoryProfilingEnabled())) {
     report_to_profiler(block, static_cast<int64_t>(size), index);
   }
   return data;
+}
+
+void* DeviceAllocator::allocate_block(DeviceIndex device, size_t size, openreg_stream stream) {
+  ensure_allocator_settings();
+  const HistoryScope scope(CachingDeviceAllocator::RecordContext::STATE);
+  void* block = nullptr;
+  const openreg_status status = openreg_malloc(device, size, stream, &block);
+  if (C10_UNLIKELY(status != OPENREG_OK)) {
+    try {
+      throw_status(status);
+    } catch (const OutOfMemoryError&) {
+      observe_out_of_memory(device, size); // after the text was read: it calls the runtime
+      throw;
+    }
+  }
+  return block;
 }
 
 DeleterFnPtr DeviceAllocator::raw_deleter() const {
@@ -132,14 +152,13 @@ bool DeviceAllocator::initialized() {
 }
 
 void DeviceAllocator::emptyCache(MempoolId_t mempool_id) {
-  TORCH_CHECK_NOT_IMPLEMENTED(
-      mempool_id == MempoolId_t(0, 0),
-      "The openreg allocator has no private memory pools, so there is no pool (",
-      mempool_id.first,
-      ", ",
-      mempool_id.second,
-      ") to empty.");
-  OPENREG_CHECK(openreg_empty_cache(-1)); // of every device
+  if (mempool_id == MempoolId_t(0, 0)) {
+    OPENREG_CHECK(openreg_empty_cache(-1));
+    return;
+  }
+  for (DeviceIndex device = 0; initialized() && device < device_count(); ++device) {
+    OPENREG_CHECK(openreg_memory_pool_trim(device, {mempool_id.first, mempool_id.second}));
+  }
 }
 
 void DeviceAllocator::recordStream(const DataPtr& data, c10::Stream stream) {
@@ -186,6 +205,7 @@ CachingDeviceAllocator::DeviceStats DeviceAllocator::getDeviceStats(DeviceIndex 
   to.num_device_free = from.num_device_free;
   to.max_split_size = from.max_split_size;
   compat::set_oom_rejections(to, 0);
+  compat::set_private_pools(to, private_pools(index_or_current(device)));
   return to;
 }
 
@@ -202,6 +222,26 @@ std::pair<size_t, size_t> DeviceAllocator::getMemoryInfo(DeviceIndex device) {
   uint64_t total_bytes = 0;
   OPENREG_CHECK(openreg_memory_info(index_or_current(device), &free_bytes, &total_bytes));
   return {free_bytes, total_bytes};
+}
+
+std::vector<std::pair<MempoolId_t, CachingAllocator::StatArray>> private_pools(DeviceIndex device) {
+  std::vector<openreg_memory_pool_info> pools;
+  const auto collect = [](void* context, const openreg_memory_pool_info* pool) -> int {
+    try {
+      static_cast<std::vector<openreg_memory_pool_info>*>(context)->push_back(*pool);
+      return 0;
+    } catch (...) {
+      return 1; // out of host memory: ends the walk
+    }
+  };
+  OPENREG_CHECK(openreg_memory_pools(device, collect, &pools));
+  std::vector<std::pair<MempoolId_t, CachingAllocator::StatArray>> to;
+  for (const auto& pool : pools) {
+    if (pool.uses > 0) {
+      to.emplace_back(MempoolId_t(pool.id.first, pool.id.second), convert(pool.reserved));
+    }
+  }
+  return to;
 }
 
 DeviceAllocator& device_allocator() {

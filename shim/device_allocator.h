@@ -2,13 +2,17 @@
 #pragma once
 
 #include <c10/core/CachingDeviceAllocator.h>
+#include <openreg/openreg.h>
+
+#include <utility>
+#include <vector>
 
 #include "shim/export.h"
 
 namespace c10::openreg {
 
 // A block belongs to the stream that was current, in the calling thread and on its device, when it was allocated.
-// Statistics, peaks and limits are the runtime's. Private pools (graphs) don't exist.
+// Statistics, peaks, limits, settings and private pools are the runtime's (openreg/allocator.h).
 // Threads: any. No function takes the GIL.
 class TORCH_OPENREG_API DeviceAllocator final : public c10::DeviceAllocator {
  public:
@@ -19,6 +23,9 @@ class TORCH_OPENREG_API DeviceAllocator final : public c10::DeviceAllocator {
   // The same on any device (-1: the current one), without making it current.
   DataPtr allocate_on(DeviceIndex device, size_t size);
 
+  // A block for `stream` of a device, to be freed by raw_deleter(); null for a size of 0.
+  void* allocate_block(DeviceIndex device, size_t size, openreg_stream stream);
+
   // One constant function. Never throws; in a forked child it drops the block.
   DeleterFnPtr raw_deleter() const override;
 
@@ -26,6 +33,7 @@ class TORCH_OPENREG_API DeviceAllocator final : public c10::DeviceAllocator {
   void copy_data(void* destination, const void* source, std::size_t size) const override;
 
   bool initialized() override;
+  // Of every device. {0, 0}: what belongs to no private pool.
   void emptyCache(MempoolId_t mempool_id = {0, 0}) override;
 
   // Keeps the block of `data` from being reused before the work queued on `stream` has ended. Memory that is not the
@@ -37,6 +45,9 @@ class TORCH_OPENREG_API DeviceAllocator final : public c10::DeviceAllocator {
   void resetPeakStats(DeviceIndex device) override;
   std::pair<size_t, size_t> getMemoryInfo(DeviceIndex device) override; // free, total
 };
+
+// The private pools of a device that is in use, with the bytes reserved for each.
+TORCH_OPENREG_API std::vector<std::pair<MempoolId_t, CachingAllocator::StatArray>> private_pools(DeviceIndex device);
 
 // The allocator that is registered for PrivateUse1. Lives until the process ends.
 TORCH_OPENREG_API DeviceAllocator& device_allocator();

@@ -5,6 +5,7 @@
 
 #include <ATen/core/CachingHostAllocator.h>
 
+#include "shim/allocator_settings.h"
 #include "shim/device_allocator.h"
 #include "shim/guard.h"
 #include "shim/hooks.h"
@@ -24,6 +25,7 @@ const char* register_backend() noexcept {
     c10::SetAllocator(type, &device_allocator());
     at::setHostAllocator(type, &host_allocator());
     at::RegisterPrivateUse1HooksInterface(new OpenRegHooks);
+    register_allocator_settings();
   } catch (...) {
     return "PyTorch refused the registration";
   }

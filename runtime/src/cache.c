@@ -55,6 +55,8 @@ openreg_cache_create(openreg_device *device)
         return NULL;
     struct openreg_cache *cache = memset(memory, 0, size);
     cache->device = device;
+    cache->fraction = -1;
+    cache->uncached.flags = OPENREG_MEMORY_POOL_NO_SPLIT;
     openreg_lock_init(&cache->flush);
     return cache;
 }
@@ -67,6 +69,7 @@ openreg_cache_destroy(struct openreg_cache *cache)
     const openreg_error before = *openreg_error_record();
     (void)openreg_cache_trim(cache, "openreg_shutdown");
     openreg_cache_destroy_segments(cache);
+    openreg_cache_destroy_pools(cache);
     openreg_cache_destroy_streams(cache);
     while (cache->block_chunks != NULL) {
         openreg_block *chunk = cache->block_chunks;
@@ -82,9 +85,16 @@ openreg_cache_destroy(struct openreg_cache *cache)
 
 /* The rules of PyTorch's CUDA caching allocator, so that programs tuned to those behave alike. */
 static bool
-should_split(const openreg_pool *pool, uint64_t remainder)
+should_split(const openreg_pool *pool, uint64_t rounded, uint64_t remainder)
 {
-    return pool->kind == OPENREG_POOL_SMALL ? remainder >= OPENREG_BLOCK_UNIT : remainder > OPENREG_SMALL_BLOCK_MAX;
+    if (pool->no_split)
+        return false;
+    if (pool->kind == OPENREG_POOL_SMALL)
+        return remainder >= OPENREG_BLOCK_UNIT;
+    if (__builtin_expect((openreg_features() & OPENREG_FEATURE_SPLIT_LIMIT) != 0, 0) &&
+        rounded >= openreg_cache_max_split())
+        return false;
+    return remainder > OPENREG_SMALL_BLOCK_MAX;
 }
 
 static uint64_t
@@ -135,6 +145,11 @@ release(struct openreg_cache *cache, openreg_block *block)
     if (is_split(block)) {
         pieces++;
         bytes += (int64_t)block->size;
+    } else {
+        block->segment->free_since = cache->clock;
+        if (__builtin_expect((openreg_features() & (OPENREG_FEATURE_RETURNS | OPENREG_FEATURE_UNCACHED)) != 0, 0) &&
+            openreg_cache_is_gone(pool->owner->private_pool))
+            cache->returnable++;
     }
     if (pieces > 0)
         openreg_stat_add(cache->stats.inactive_split, pool->kind, pieces);
@@ -187,7 +202,7 @@ take_parked(struct openreg_cache *cache, openreg_pool *pool, uint64_t rounded)
     if (block == NULL)
         return NULL;
     pool->parked = NULL;
-    if (rounded <= block->size && block->size - rounded <= block->slack)
+    if (rounded <= block->size && rounded >= block->u.used.requested)
         return block;
     release(cache, block);
     return NULL;
@@ -198,12 +213,14 @@ static inline openreg_status
 take_free(struct openreg_cache *cache, openreg_pool *pool, uint64_t rounded, uint64_t size, openreg_block **out)
 {
     openreg_cache_stats *stats = &cache->stats;
-    openreg_block *block = openreg_free_lists_find(&pool->free, rounded, false);
-    if (__builtin_expect(block == NULL, 0))
+    openreg_block *block = openreg_cache_find(pool, rounded, false);
+    if (__builtin_expect(block == NULL, 0)) {
         OPENREG_RETURN_NOT_OK(openreg_cache_grow(cache, pool, rounded, size, &block));
+        pool = block->segment->pool; /* it may be lent */
+    }
     const uint64_t remainder = block->size - rounded;
     const bool was_split = is_split(block);
-    if (should_split(pool, remainder)) {
+    if (should_split(pool, rounded, remainder)) {
         openreg_block *rest = openreg_cache_take_block(cache);
         if (rest == NULL)
             return openreg_error_set(OPENREG_E_NOMEM, "%s: no host memory for the books of openreg:%d", malloc_call,
@@ -227,14 +244,30 @@ take_free(struct openreg_cache *cache, openreg_pool *pool, uint64_t rounded, uin
     return OPENREG_OK;
 }
 
+/* What only a process with special wishes asks of a block that was given out. */
+static void
+note_special(struct openreg_cache *cache, openreg_block *block, unsigned features)
+{
+    if ((features & OPENREG_FEATURE_SPLIT_LIMIT) != 0 && block->size >= openreg_cache_max_split()) {
+        block->oversize = 1;
+        openreg_stat_count(&cache->stats.oversize_allocations, 1);
+    }
+    if ((features & OPENREG_FEATURE_TRACE) != 0)
+        openreg_cache_trace_block(cache, OPENREG_TRACE_ALLOC, block);
+}
+
 /* Everything but the lock. */
 static openreg_status
-allocate(struct openreg_cache *cache, uint64_t size, openreg_stream stream, void **out)
+allocate(struct openreg_cache *cache, unsigned features, uint64_t size, openreg_stream stream, void **out)
 {
-    const uint64_t rounded = (size + OPENREG_BLOCK_UNIT - 1) / OPENREG_BLOCK_UNIT * OPENREG_BLOCK_UNIT;
+    uint64_t rounded = (size + OPENREG_BLOCK_UNIT - 1) / OPENREG_BLOCK_UNIT * OPENREG_BLOCK_UNIT;
     openreg_stream_pools *pools = openreg_cache_find_pools(cache, stream);
-    if (__builtin_expect(pools == NULL, 0))
+    if (__builtin_expect((features & OPENREG_FEATURES_OF_REQUESTS) != 0, 0)) {
+        rounded = openreg_cache_round(size);
+        OPENREG_RETURN_NOT_OK(openreg_cache_route(cache, stream, &pools));
+    } else if (__builtin_expect(pools == NULL, 0)) {
         OPENREG_RETURN_NOT_OK(openreg_cache_make_pools(cache, malloc_call, stream, &pools));
+    }
     if (__builtin_expect(cache->waiting_blocks > 0, 0))
         OPENREG_RETURN_NOT_OK(openreg_cache_poll_waiting(cache, malloc_call));
 
@@ -244,8 +277,9 @@ allocate(struct openreg_cache *cache, uint64_t size, openreg_stream stream, void
     if (block == NULL)
         OPENREG_RETURN_NOT_OK(take_free(cache, pool, rounded, size, &block));
     block->state = OPENREG_BLOCK_ALLOCATED;
-    block->slack = (uint32_t)(block->size - size);
+    block->oversize = 0;
     block->u.used.uses = NULL;
+    block->u.used.requested = size;
     openreg_stat_add(stats->allocation, pool->kind, 1);
     openreg_stat_add(stats->allocated_bytes, pool->kind, (int64_t)block->size);
     openreg_stat_add(stats->requested_bytes, pool->kind, (int64_t)size);
@@ -253,6 +287,8 @@ allocate(struct openreg_cache *cache, uint64_t size, openreg_stream stream, void
         note_active_peak(stats->allocation, stats->waiting, pool->kind);
         note_active_peak(stats->allocated_bytes, stats->waiting_bytes, pool->kind);
     }
+    if (__builtin_expect(features != 0, 0))
+        note_special(cache, block, features);
     *out = block->address;
     return OPENREG_OK;
 }
@@ -274,9 +310,14 @@ openreg_malloc(int32_t device, size_t size, openreg_stream stream, void **out)
         return OPENREG_OK;
     if (size > OPENREG_MAX_ALLOCATION)
         return openreg_error_set(OPENREG_E_INVALID, "%s: size must be at most 2^47 bytes, but is %zu", call, size);
-    openreg_fast_lock_acquire(&entry->cache->lock);
-    const openreg_status status = allocate(entry->cache, size, stream, out);
-    openreg_fast_lock_release(&entry->cache->lock);
+    struct openreg_cache *cache = entry->cache;
+    openreg_fast_lock_acquire(&cache->lock);
+    const unsigned features = openreg_features();
+    const openreg_status status = allocate(cache, features, size, stream, out);
+    const bool returns = features != 0 && cache->returnable > 0;
+    openreg_fast_lock_release(&cache->lock);
+    if (__builtin_expect(returns, 0))
+        openreg_cache_return(cache);
     return status;
 }
 
@@ -327,12 +368,20 @@ find_live(const openreg_found_range *found, const void *ptr)
     return __builtin_expect(live, 1) ? block : NULL;
 }
 
+/* Whether the segment went back to the driver meanwhile, or has no memory at the address yet. The lock is held. */
+static bool
+has_gone(const openreg_found_range *found, uintptr_t address)
+{
+    return atomic_load_explicit(&found->range->sequence, memory_order_relaxed) != found->sequence ||
+           address - (uintptr_t)found->info.segment->start >= found->info.segment->size;
+}
+
 /* Says why find_live() found nothing. The lock is held. */
 static openreg_status
 refuse_block(const openreg_found_range *found, const char *call, const void *ptr)
 {
     const int32_t device = found->info.device->index;
-    if (atomic_load_explicit(&found->range->sequence, memory_order_relaxed) != found->sequence)
+    if (has_gone(found, (uintptr_t)ptr))
         return openreg_error_set(OPENREG_E_INVALID, "%s: %p is not memory of openreg, or was freed already", call, ptr);
     const openreg_block *block = block_around(found->info.segment, (uintptr_t)ptr);
     const uint64_t offset = (uint64_t)((const char *)ptr - block->address);
@@ -352,6 +401,48 @@ find_range(const void *ptr, openreg_found_range *found)
     return openreg_device_table_peek() != NULL && openreg_address_map_find(ptr, found) && !found->alias;
 }
 
+/* Takes a block off the books of those that are given out. It is in no list then. */
+static inline void
+discount(struct openreg_cache *cache, const openreg_block *block)
+{
+    const int kind = block->segment->pool->kind;
+    openreg_stat_subtract(cache->stats.allocation, kind, 1);
+    openreg_stat_subtract(cache->stats.allocated_bytes, kind, (int64_t)block->size);
+    openreg_stat_subtract(cache->stats.requested_bytes, kind, (int64_t)block->u.used.requested);
+}
+
+/* The next request is likely to be for this size. */
+static inline void
+park(struct openreg_cache *cache, openreg_block *block)
+{
+    openreg_pool *pool = block->segment->pool;
+    openreg_block *before = pool->parked;
+    block->state = OPENREG_BLOCK_PARKED;
+    pool->parked = block;
+    if (before != NULL)
+        release(cache, before);
+}
+
+/* Frees a block that asks for more than the usual. */
+static openreg_status
+free_special(struct openreg_cache *cache, openreg_block *block, unsigned features)
+{
+    if (block->u.used.uses != NULL)
+        return openreg_cache_free_used(cache, block);
+    discount(cache, block);
+    if (block->oversize)
+        openreg_stat_count(&cache->stats.oversize_allocations, -1);
+    if ((features & OPENREG_FEATURE_TRACE) != 0) {
+        openreg_cache_trace_block(cache, OPENREG_TRACE_FREE_REQUESTED, block);
+        openreg_cache_trace_block(cache, OPENREG_TRACE_FREE_COMPLETED, block);
+    }
+    if (openreg_cache_is_gone(block->segment->pool->owner->private_pool))
+        release(cache, block);
+    else
+        park(cache, block);
+    return OPENREG_OK;
+}
+
 openreg_status
 openreg_free(void *ptr)
 {
@@ -364,24 +455,20 @@ openreg_free(void *ptr)
     struct openreg_cache *cache = found.info.device->cache;
     openreg_status status = OPENREG_OK;
     openreg_fast_lock_acquire(&cache->lock);
+    const unsigned features = openreg_features();
     openreg_block *block = find_live(&found, ptr);
     if (__builtin_expect(block == NULL, 0)) {
         status = refuse_block(&found, call, ptr);
-    } else if (__builtin_expect(block->u.used.uses != NULL, 0)) {
-        status = openreg_cache_free_used(cache, block);
+    } else if (__builtin_expect(block->u.used.uses != NULL || (features | block->oversize) != 0, 0)) {
+        status = free_special(cache, block, features);
     } else {
-        const int kind = block->segment->pool->kind;
-        openreg_stat_subtract(cache->stats.allocation, kind, 1);
-        openreg_stat_subtract(cache->stats.allocated_bytes, kind, (int64_t)block->size);
-        openreg_stat_subtract(cache->stats.requested_bytes, kind, (int64_t)(block->size - block->slack));
-        openreg_pool *pool = block->segment->pool;
-        openreg_block *before = pool->parked;
-        block->state = OPENREG_BLOCK_PARKED;
-        pool->parked = block;
-        if (before != NULL)
-            release(cache, before);
+        discount(cache, block);
+        park(cache, block);
     }
+    const bool returns = features != 0 && cache->returnable > 0;
     openreg_fast_lock_release(&cache->lock);
+    if (__builtin_expect(returns, 0))
+        openreg_cache_return(cache);
     return status;
 }
 
@@ -394,7 +481,7 @@ record_stream(struct openreg_cache *cache, openreg_block *block, openreg_stream 
     openreg_stream_pools *pools = openreg_cache_find_pools(cache, stream);
     if (pools == NULL)
         OPENREG_RETURN_NOT_OK(openreg_cache_make_pools(cache, "openreg_record_stream", stream, &pools));
-    if (pools == block->segment->pool->owner)
+    if (stream == block->segment->pool->owner->stream)
         return OPENREG_OK; /* its own stream is in order anyway */
     for (openreg_stream_use *use = block->u.used.uses; use != NULL; use = use->next_of_block)
         if (use->stream == pools)
@@ -435,13 +522,13 @@ openreg_record_stream(void *ptr, openreg_stream stream)
 static bool
 view(const openreg_found_range *found, uintptr_t address, openreg_block_view *out)
 {
-    if (atomic_load_explicit(&found->range->sequence, memory_order_relaxed) != found->sequence)
+    if (has_gone(found, address))
         return false;
     const openreg_block *block = block_around(found->info.segment, address);
     out->address = (uintptr_t)block->address;
     out->size = block->size;
     out->live = block->state == OPENREG_BLOCK_ALLOCATED;
-    out->requested = out->live ? block->size - block->slack : 0;
+    out->requested = out->live ? block->u.used.requested : 0;
     return true;
 }
 

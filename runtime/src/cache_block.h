@@ -25,13 +25,13 @@ typedef struct openreg_block {
         } free; /* FREE: in its pool's list; in the store of unused blocks `next` alone */
         struct {
             struct openreg_stream_use *uses; /* ALLOCATED: streams recorded */
-            uint64_t waiting;                /* AWAITING_FREE: uses that have not been passed */
-        } used;
+            uint64_t requested;              /* the bytes that were asked for; PARKED: asked for last */
+        } used; /* every other state */
     } u;
-    uint32_t slack;   /* size less the bytes that were asked for; below 2 MiB by the rules of splitting */
+    uint32_t waiting; /* AWAITING_FREE: uses that have not been passed */
     uint8_t state;    /* OPENREG_BLOCK_*, also PARKED */
     uint8_t row, bin; /* FREE: where its list is */
-    uint8_t reserved;
+    uint8_t oversize; /* ALLOCATED: counted as oversize */
 } openreg_block;
 
 #endif

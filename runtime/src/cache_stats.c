@@ -26,6 +26,14 @@ public_stats(const openreg_stat in[OPENREG_POOLS], openreg_stat out[OPENREG_POOL
     }
 }
 
+/* `freed` holds `current` as it was when the counts were reset, as everywhere inside. */
+static openreg_stat
+single_stat(openreg_stat in)
+{
+    in.freed += in.allocated - in.current;
+    return in;
+}
+
 /* Allocated and waiting blocks together. */
 static void
 active_stats(const openreg_stat allocated[OPENREG_POOLS], const openreg_stat waiting[OPENREG_POOLS],
@@ -62,7 +70,10 @@ fill_stats(struct openreg_cache *cache, openreg_memory_stats *out)
     out->num_device_alloc = stats->driver_allocs;
     out->num_device_free = stats->driver_frees;
     out->num_sync_all_streams = stats->syncs;
-    out->max_split_size = -1;
+    out->oversize_allocations = single_stat(stats->oversize_allocations);
+    out->oversize_segments = single_stat(stats->oversize_segments);
+    const uint64_t max_split = openreg_cache_max_split();
+    out->max_split_size = max_split == UINT64_MAX ? -1 : (int64_t)max_split;
     openreg_fast_lock_release(&cache->lock);
 }
 
@@ -113,6 +124,10 @@ openreg_reset_peak_memory_stats(int32_t device)
     reset_peaks(stats->reserved_bytes);
     reset_peaks(stats->inactive_split);
     reset_peaks(stats->inactive_split_bytes);
+    stats->oversize_allocations.peak = stats->oversize_allocations.current;
+    stats->oversize_segments.peak = stats->oversize_segments.current;
+    for (openreg_private_pool *pool = entry->cache->private_pools; pool != NULL; pool = pool->next)
+        reset_peaks(pool->reserved);
     reset_active_peaks(stats->allocation, stats->waiting);
     reset_active_peaks(stats->allocated_bytes, stats->waiting_bytes);
     openreg_fast_lock_release(&entry->cache->lock);
@@ -121,12 +136,17 @@ openreg_reset_peak_memory_stats(int32_t device)
 
 /* From now on allocated = freed = 0: freed is computed as allocated - current + base. */
 static void
+reset_single(openreg_stat *stat)
+{
+    stat->allocated = 0;
+    stat->freed = stat->current;
+}
+
+static void
 reset_accumulated(openreg_stat stat[OPENREG_POOLS])
 {
-    for (int i = 0; i < OPENREG_POOLS; i++) {
-        stat[i].allocated = 0;
-        stat[i].freed = stat[i].current;
-    }
+    for (int i = 0; i < OPENREG_POOLS; i++)
+        reset_single(&stat[i]);
 }
 
 openreg_status
@@ -146,6 +166,10 @@ openreg_reset_accumulated_memory_stats(int32_t device)
     reset_accumulated(stats->inactive_split_bytes);
     reset_accumulated(stats->waiting);
     reset_accumulated(stats->waiting_bytes);
+    for (openreg_private_pool *pool = entry->cache->private_pools; pool != NULL; pool = pool->next)
+        reset_accumulated(pool->reserved);
+    reset_single(&stats->oversize_allocations);
+    reset_single(&stats->oversize_segments);
     stats->retries = stats->ooms = stats->driver_allocs = stats->driver_frees = stats->syncs = 0;
     openreg_fast_lock_release(&entry->cache->lock);
     return OPENREG_OK;
@@ -179,19 +203,42 @@ openreg_memory_snapshot(int32_t device, int (*visit)(void *ctx, const openreg_bl
     openreg_fast_lock_acquire(&entry->cache->lock);
     openreg_cache_unpark(entry->cache);
     for (const openreg_segment *segment = entry->cache->segments; segment != NULL && !stop; segment = segment->next) {
+        const openreg_private_pool *pool = segment->pool->owner->private_pool;
+        const openreg_memory_pool_id id = pool == NULL ? (openreg_memory_pool_id){0, 0} : pool->id;
         for (const openreg_block *block = segment->first; block != NULL && !stop; block = block->next) {
             const openreg_block_info info = {
                 .segment = segment->start,
                 .address = block->address,
                 .segment_size = segment->size,
                 .size = block->size,
-                .requested = block->state == OPENREG_BLOCK_FREE ? 0 : block->size - block->slack,
+                .requested = block->state == OPENREG_BLOCK_FREE ? 0 : block->u.used.requested,
                 .stream = segment->pool->owner->stream,
                 .state = block->state,
                 .large = segment->pool->kind == OPENREG_POOL_LARGE,
+                .pool = {id.first, id.second},
+                .expandable = segment->room > 0,
             };
             stop = visit(ctx, &info);
         }
+    }
+    openreg_fast_lock_release(&entry->cache->lock);
+    return OPENREG_OK;
+}
+
+openreg_status
+openreg_memory_pools(int32_t device, int (*visit)(void *ctx, const openreg_memory_pool_info *pool), void *ctx)
+{
+    static const char call[] = "openreg_memory_pools";
+    openreg_device *entry;
+    if (visit == NULL)
+        return openreg_error_set(OPENREG_E_INVALID, "%s: visit must not be NULL", call);
+    OPENREG_RETURN_NOT_OK(openreg_device_get(call, device, &entry));
+    int stop = 0;
+    openreg_fast_lock_acquire(&entry->cache->lock);
+    for (const openreg_private_pool *pool = entry->cache->private_pools; pool != NULL && !stop; pool = pool->next) {
+        openreg_memory_pool_info info = {.id = pool->id, .uses = pool->uses};
+        public_stats(pool->reserved, info.reserved);
+        stop = visit(ctx, &info);
     }
     openreg_fast_lock_release(&entry->cache->lock);
     return OPENREG_OK;

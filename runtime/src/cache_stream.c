@@ -9,8 +9,8 @@
 static const char free_call[] = "openreg_free";
 
 openreg_status
-openreg_cache_make_pools(struct openreg_cache *cache, const char *call, openreg_stream stream,
-                         openreg_stream_pools **out)
+openreg_cache_new_pools(struct openreg_cache *cache, const char *call, openreg_stream stream,
+                        openreg_private_pool *private_pool, openreg_stream_pools **out)
 {
     openreg_driver_stream handle;
     OPENREG_RETURN_NOT_OK(openreg_stream_resolve(cache->device, call, stream, &handle));
@@ -20,19 +20,28 @@ openreg_cache_make_pools(struct openreg_cache *cache, const char *call, openreg_
                                  cache->device->index);
     pools->stream = stream;
     pools->handle = handle;
+    pools->private_pool = private_pool;
     pools->small.owner = pools->large.owner = pools;
     pools->small.kind = OPENREG_POOL_SMALL;
     pools->large.kind = OPENREG_POOL_LARGE;
     pools->next = cache->streams;
     cache->streams = pools;
+    *out = pools;
+    return OPENREG_OK;
+}
+
+openreg_status
+openreg_cache_make_pools(struct openreg_cache *cache, const char *call, openreg_stream stream,
+                         openreg_stream_pools **out)
+{
+    OPENREG_RETURN_NOT_OK(openreg_cache_new_pools(cache, call, stream, NULL, out));
     if (stream == OPENREG_STREAM_DEFAULT) {
-        cache->default_pools = pools;
+        cache->default_pools = *out;
     } else {
         openreg_stream_pools **bucket = &cache->buckets[openreg_stream_bucket(stream)];
-        pools->next_in_bucket = *bucket;
-        *bucket = pools;
+        (*out)->next_in_bucket = *bucket;
+        *bucket = *out;
     }
-    *out = pools;
     return OPENREG_OK;
 }
 
@@ -83,10 +92,12 @@ finish_use(struct openreg_cache *cache, openreg_stream_use *use)
 {
     openreg_block *block = use->block;
     give_use(cache, use);
-    if (--block->u.used.waiting > 0)
+    if (--block->waiting > 0)
         return;
     const int kind = block->segment->pool->kind;
     cache->waiting_blocks--;
+    if ((openreg_features() & OPENREG_FEATURE_TRACE) != 0)
+        openreg_cache_trace_block(cache, OPENREG_TRACE_FREE_COMPLETED, block);
     openreg_stat_subtract(cache->stats.waiting, kind, 1);
     openreg_stat_subtract(cache->stats.waiting_bytes, kind, (int64_t)block->size);
     openreg_cache_release(cache, block);
@@ -122,8 +133,13 @@ openreg_cache_free_used(struct openreg_cache *cache, openreg_block *block)
     const int kind = block->segment->pool->kind;
     openreg_stat_subtract(cache->stats.allocation, kind, 1);
     openreg_stat_subtract(cache->stats.allocated_bytes, kind, (int64_t)block->size);
-    openreg_stat_subtract(cache->stats.requested_bytes, kind, (int64_t)(block->size - block->slack));
-    uint64_t waiting = 0;
+    openreg_stat_subtract(cache->stats.requested_bytes, kind, (int64_t)block->u.used.requested);
+    if (block->oversize)
+        openreg_stat_count(&cache->stats.oversize_allocations, -1);
+    const bool traced = (openreg_features() & OPENREG_FEATURE_TRACE) != 0;
+    if (traced)
+        openreg_cache_trace_block(cache, OPENREG_TRACE_FREE_REQUESTED, block);
+    uint32_t waiting = 0;
     for (openreg_stream_use *use = block->u.used.uses, *next; use != NULL; use = next) {
         next = use->next_of_block;
         if (use->passed) {
@@ -135,11 +151,13 @@ openreg_cache_free_used(struct openreg_cache *cache, openreg_block *block)
     }
     block->u.used.uses = NULL;
     if (waiting == 0) {
+        if (traced)
+            openreg_cache_trace_block(cache, OPENREG_TRACE_FREE_COMPLETED, block);
         openreg_cache_release(cache, block);
         return OPENREG_OK;
     }
     block->state = OPENREG_BLOCK_AWAITING_FREE;
-    block->u.used.waiting = waiting;
+    block->waiting = waiting;
     cache->waiting_blocks++;
     /* Not openreg_stat_add(): the peak here is that of the sum with `allocation`, which stays the same now. */
     cache->stats.waiting[kind].current += 1;

@@ -207,6 +207,35 @@ openreg_call_mem_free(openreg_device *device, const char *call, void *ptr, openr
 }
 
 openreg_status
+openreg_call_reserve(openreg_device *device, const char *call, const openreg_growing *growing, uint64_t size, void **out)
+{
+    openreg_opened_driver *const driver = device->driver;
+    void *start = NULL;
+    OPENREG_RETURN_NOT_OK(
+        CALL(driver, call, growing->reserve(driver->instance, device->ordinal, size, &start)));
+    if ((uintptr_t)start % OPENREG_GROWING_UNIT != 0 || start == NULL)
+        return defect(driver->name, call, "reserve succeeded but gave no addresses, or not at a multiple of 2 MiB");
+    *out = start;
+    return OPENREG_OK;
+}
+
+openreg_status
+openreg_call_resize(openreg_device *device, const char *call, const openreg_growing *growing, void *ptr, uint64_t size)
+{
+    openreg_opened_driver *const driver = device->driver;
+    OPENREG_RETURN_NOT_OK(CALL(driver, call, growing->resize(driver->instance, device->ordinal, ptr, size)));
+    set_active(device);
+    return OPENREG_OK;
+}
+
+openreg_status
+openreg_call_release(openreg_device *device, const char *call, const openreg_growing *growing, void *ptr)
+{
+    openreg_opened_driver *const driver = device->driver;
+    return CALL(driver, call, growing->release(driver->instance, device->ordinal, ptr));
+}
+
+openreg_status
 openreg_call_copy(openreg_device *on, const char *call, void *dst, openreg_device *dst_device, const void *src,
                   openreg_device *src_device, uint64_t size, openreg_driver_stream stream)
 {

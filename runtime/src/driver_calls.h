@@ -5,6 +5,8 @@
 #ifndef OPENREG_SRC_DRIVER_CALLS_H
 #define OPENREG_SRC_DRIVER_CALLS_H
 
+#include <openreg/growing.h>
+
 #include "device_table.h"
 #include "options.h"
 
@@ -69,4 +71,12 @@ openreg_status openreg_call_stream_wait(openreg_device *waiter, const char *call
                                         openreg_device *recorded_on, openreg_marker *);
 openreg_status openreg_call_marker_elapsed(openreg_device *, const char *call, openreg_marker *start, openreg_marker *end,
                                            double *milliseconds);
+/* ---- The extension openreg.growing ---- */
+
+openreg_status openreg_call_reserve(openreg_device *device, const char *call, const openreg_growing *growing,
+                                    uint64_t size, void **out);
+openreg_status openreg_call_resize(openreg_device *device, const char *call, const openreg_growing *growing, void *ptr,
+                                   uint64_t size);
+openreg_status openreg_call_release(openreg_device *device, const char *call, const openreg_growing *growing, void *ptr);
+
 #endif

@@ -105,4 +105,27 @@ openreg_free_lists_find(const openreg_free_lists *lists, uint64_t size, bool exh
     return lists->heads[row][__builtin_ctz(bins)];
 }
 
+/* The smallest block of at least `size` bytes that is smaller than `limit`, still in its list, or NULL. Walks lists:
+ * for programs that set a limit. */
+static inline openreg_block *
+openreg_free_lists_find_below(const openreg_free_lists *lists, uint64_t size, uint64_t limit)
+{
+    unsigned row, bin;
+    openreg_bin_of(size, &row, &bin);
+    openreg_block *best = openreg_free_lists_own_bin(lists, size, row, bin, SIZE_MAX);
+    while (best == NULL) {
+        uint32_t bins = bin == 31 ? 0 : lists->bins[row] & (UINT32_MAX << (bin + 1));
+        if (bins == 0) {
+            const uint64_t rows = lists->rows & (UINT64_MAX << (row + 1));
+            if (rows == 0)
+                return NULL;
+            row = (unsigned)__builtin_ctzll(rows);
+            bins = lists->bins[row];
+        }
+        bin = (unsigned)__builtin_ctz(bins);
+        best = openreg_free_lists_own_bin(lists, size, row, bin, SIZE_MAX);
+    }
+    return best->size < limit ? best : NULL;
+}
+
 #endif

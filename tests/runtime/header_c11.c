@@ -1,6 +1,8 @@
 /* The public headers, alone, as strict C11: compiling this file is the test. */
 #include <openreg/status.h>
 #include <openreg/driver.h>
+#include <openreg/allocator.h>
+#include <openreg/growing.h>
 #include <openreg/ipc.h>
 #include <openreg/openreg.h>
 #include <openreg/trace.h>

@@ -1,4 +1,6 @@
 // The public headers, alone, as strict C++17: compiling this file is the test.
+#include <openreg/allocator.h>
+#include <openreg/growing.h>
 #include <openreg/ipc.h>
 #include <openreg/openreg.h>
 #include <openreg/driver.h>

@@ -7,18 +7,91 @@ for later tensors. Sizes are in bytes.
 from __future__ import annotations
 
 import math
+import warnings
 from collections import OrderedDict
-from typing import Any
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any, SupportsIndex
+
+import torch
+from typing_extensions import deprecated
 
 from torch_openreg import _C
+from torch_openreg.openreg._memory_history import (
+    _allocation_traceback,
+    _attach_out_of_memory_observer,
+    _dump_snapshot,
+    _get_memory_metadata,
+    _record_memory_history,
+    _save_memory_usage,
+    _save_segment_usage,
+    _set_memory_metadata,
+    _snapshot,
+)
+from torch_openreg.openreg._memory_pools import MemPool, _segments_of_pool, use_mem_pool
 from torch_openreg.openreg._utils import Device, _get_valid_index
 
+__all__ = [
+    "MemPool",
+    "caching_allocator_alloc",
+    "caching_allocator_delete",
+    "caching_allocator_disabled",
+    "caching_allocator_enable",
+    "change_current_allocator",
+    "empty_cache",
+    "empty_host_cache",
+    "get_allocator_backend",
+    "get_per_process_memory_fraction",
+    "host_memory_stats",
+    "host_memory_stats_as_nested_dict",
+    "list_gpu_processes",
+    "max_memory_allocated",
+    "max_memory_cached",
+    "max_memory_reserved",
+    "mem_get_info",
+    "memory_allocated",
+    "memory_cached",
+    "memory_reserved",
+    "memory_snapshot",
+    "memory_stats",
+    "memory_stats_as_nested_dict",
+    "memory_summary",
+    "reset_accumulated_host_memory_stats",
+    "reset_accumulated_memory_stats",
+    "reset_max_memory_allocated",
+    "reset_max_memory_cached",
+    "reset_peak_host_memory_stats",
+    "reset_peak_memory_stats",
+    "set_per_process_memory_fraction",
+    "use_mem_pool",
+]
 
-def memory_stats(device: Device = None) -> dict[str, Any]:
-    """Returns the statistics of the caching allocator, under the names of torch.cuda.memory_stats().
+# What tools look up under the names of torch.cuda.memory.
+_PRIVATE = (
+    _allocation_traceback,
+    _attach_out_of_memory_observer,
+    _dump_snapshot,
+    _get_memory_metadata,
+    _record_memory_history,
+    _save_memory_usage,
+    _save_segment_usage,
+    _set_memory_metadata,
+    _snapshot,
+)
 
-    Such as ``allocated_bytes.all.current``: a quantity (allocation, segment, active, inactive_split, their ``_bytes``,
-    requested_bytes), a pool (all, small_pool, large_pool) and a figure (current, peak, allocated, freed).
+
+def _flatten(nested: dict[Any, Any], prefix: str = "") -> Iterator[tuple[str, int]]:
+    """The entries of a nested dictionary under dotted names; a pool's id (0, 1) is "0_1" there."""
+    for key, value in nested.items():
+        name = prefix + ("_".join(str(part) for part in key) if isinstance(key, tuple) else key)
+        if isinstance(value, dict):
+            yield from _flatten(value, name + ".")
+        else:
+            yield name, value
+
+
+def memory_stats_as_nested_dict(device: Device = None) -> dict[str, Any]:
+    """Returns memory_stats() as nested dictionaries.
 
     Args:
         device: The device; the current one if None.
@@ -26,7 +99,29 @@ def memory_stats(device: Device = None) -> dict[str, Any]:
     Raises:
         RuntimeError: There is no such device.
     """
-    return OrderedDict(sorted(_C._memory_stats(_get_valid_index(device)).items()))
+    return _C._memory_stats(_get_valid_index(device))
+
+
+def memory_stats(device: Device = None) -> dict[str, Any]:
+    """Returns the statistics of the caching allocator, under the names of torch.cuda.memory_stats().
+
+    Such as ``allocated_bytes.all.current``: a quantity (allocation, segment, active, inactive_split, their ``_bytes``,
+    requested_bytes), a pool (all, small_pool, large_pool) and a figure (current, peak, allocated, freed). Private
+    pools add ``reserved_bytes_by_private_pools.0_1.all.current`` and so on.
+
+    Args:
+        device: The device; the current one if None.
+
+    Raises:
+        RuntimeError: There is no such device.
+    """
+    return OrderedDict(sorted(_flatten(memory_stats_as_nested_dict(device))))
+
+
+def _total(device: Device, quantity: str, figure: str) -> int:
+    """One figure of memory_stats(), of all pools."""
+    value: int = memory_stats_as_nested_dict(device)[quantity]["all"][figure]
+    return value
 
 
 def memory_allocated(device: Device = None) -> int:
@@ -38,7 +133,7 @@ def memory_allocated(device: Device = None) -> int:
     Raises:
         RuntimeError: There is no such device.
     """
-    return _C._memory_stats(_get_valid_index(device))["allocated_bytes.all.current"]
+    return _total(device, "allocated_bytes", "current")
 
 
 def max_memory_allocated(device: Device = None) -> int:
@@ -50,7 +145,7 @@ def max_memory_allocated(device: Device = None) -> int:
     Raises:
         RuntimeError: There is no such device.
     """
-    return _C._memory_stats(_get_valid_index(device))["allocated_bytes.all.peak"]
+    return _total(device, "allocated_bytes", "peak")
 
 
 def memory_reserved(device: Device = None) -> int:
@@ -62,7 +157,7 @@ def memory_reserved(device: Device = None) -> int:
     Raises:
         RuntimeError: There is no such device.
     """
-    return _C._memory_stats(_get_valid_index(device))["reserved_bytes.all.current"]
+    return _total(device, "reserved_bytes", "current")
 
 
 def max_memory_reserved(device: Device = None) -> int:
@@ -74,7 +169,7 @@ def max_memory_reserved(device: Device = None) -> int:
     Raises:
         RuntimeError: There is no such device.
     """
-    return _C._memory_stats(_get_valid_index(device))["reserved_bytes.all.peak"]
+    return _total(device, "reserved_bytes", "peak")
 
 
 def reset_peak_memory_stats(device: Device = None) -> None:
@@ -101,9 +196,214 @@ def reset_accumulated_memory_stats(device: Device = None) -> None:
     _C._reset_accumulated_memory_stats(_get_valid_index(device))
 
 
+def reset_max_memory_allocated(device: Device = None) -> None:
+    """Is reset_peak_memory_stats(), with the warning that torch.cuda gives.
+
+    Args:
+        device: The device; the current one if None.
+
+    Raises:
+        RuntimeError: There is no such device.
+    """
+    warnings.warn(
+        "torch.openreg.reset_max_memory_allocated now calls torch.openreg.reset_peak_memory_stats, "
+        "which resets /all/ peak memory stats.",
+        FutureWarning,
+        stacklevel=2,
+    )
+    reset_peak_memory_stats(device)
+
+
+def reset_max_memory_cached(device: Device = None) -> None:
+    """Is reset_peak_memory_stats(), with the warning that torch.cuda gives.
+
+    Args:
+        device: The device; the current one if None.
+
+    Raises:
+        RuntimeError: There is no such device.
+    """
+    warnings.warn(
+        "torch.openreg.reset_max_memory_cached now calls torch.openreg.reset_peak_memory_stats, "
+        "which resets /all/ peak memory stats.",
+        FutureWarning,
+        stacklevel=2,
+    )
+    reset_peak_memory_stats(device)
+
+
+@deprecated("`torch.openreg.memory_cached` has been renamed to `torch.openreg.memory_reserved`", category=FutureWarning)
+def memory_cached(device: Device = None) -> int:
+    """Is memory_reserved() under the name that torch.cuda once gave it."""
+    return memory_reserved(device)
+
+
+@deprecated(
+    "`torch.openreg.max_memory_cached` has been renamed to `torch.openreg.max_memory_reserved`",
+    category=FutureWarning,
+)
+def max_memory_cached(device: Device = None) -> int:
+    """Is max_memory_reserved() under the name that torch.cuda once gave it."""
+    return max_memory_reserved(device)
+
+
 def empty_cache() -> None:
-    """Gives the memory that no tensor holds back, on every device. Tensors are not affected."""
+    """Gives the memory that no tensor holds back, on every device. Tensors and private pools are not affected."""
     _C._empty_cache()
+
+
+def empty_host_cache() -> None:
+    """Gives the pinned memory that no tensor holds back to the driver."""
+    _C._empty_host_cache()
+
+
+def host_memory_stats_as_nested_dict() -> dict[str, Any]:
+    """Returns host_memory_stats() as nested dictionaries."""
+    return _C._host_memory_stats()
+
+
+def host_memory_stats() -> dict[str, Any]:
+    """Returns the statistics of pinned memory, under the names of torch.cuda.host_memory_stats().
+
+    ``allocations`` and ``allocated_bytes`` are of the blocks that the allocator has from the driver,
+    ``active_requests`` and ``active_bytes`` of those that are in use; each has current, peak, allocated and freed.
+    ``host_alloc_time`` and ``host_free_time`` are in microseconds: total, max, min, count and avg of driver calls.
+    """
+    return OrderedDict(sorted(_flatten(host_memory_stats_as_nested_dict())))
+
+
+def reset_accumulated_host_memory_stats() -> None:
+    """Sets every ``allocated`` and ``freed`` of host_memory_stats(), and the counters, to 0."""
+    _C._reset_accumulated_host_memory_stats()
+
+
+def reset_peak_host_memory_stats() -> None:
+    """Sets every ``peak`` of host_memory_stats() to ``current``."""
+    _C._reset_peak_host_memory_stats()
+
+
+def caching_allocator_alloc(
+    size: int, device: Device = None, stream: torch.Stream | SupportsIndex | None = None
+) -> int:
+    """Allocates memory without a tensor, for libraries beside PyTorch.
+
+    Args:
+        size: In bytes.
+        device: The device; the current one if None.
+        stream: The stream that uses it, or its ``stream_id``; the device's current stream if None.
+
+    Returns:
+        The device address, for caching_allocator_delete(). 0 for a size of 0.
+
+    Raises:
+        OutOfMemoryError: The device has no room for it.
+        RuntimeError: There is no such device or stream.
+        TypeError: The stream is neither.
+    """
+    index = _get_valid_index(device)
+    if stream is None:
+        stream = torch.accelerator.current_stream(index)
+    if isinstance(stream, torch.Stream):
+        if stream.device.type != "openreg" or stream.device.index != index:
+            raise RuntimeError(f"The stream belongs to {stream.device}, but memory of openreg:{index} is asked for.")
+        stream = stream.stream_id
+    if not isinstance(stream, int):
+        raise TypeError(
+            f"Invalid type for stream argument, must be a torch.Stream or an int, but is {type(stream).__name__}."
+        )
+    return _C._raw_alloc(index, size, stream)
+
+
+def caching_allocator_delete(mem_ptr: int) -> None:
+    """Frees what caching_allocator_alloc() has returned. 0 is accepted.
+
+    Args:
+        mem_ptr: The address.
+
+    Raises:
+        RuntimeError: No live block starts there.
+    """
+    _C._raw_delete(mem_ptr)
+
+
+def caching_allocator_enable(value: bool = True) -> None:
+    """Switches caching on or off, for all devices. It is on at the start.
+
+    Without it every tensor has a segment of its own, in multiples of 2 MiB, which goes back to the device as soon as
+    the tensor is gone: for looking for errors in the use of memory.
+    """
+    _C._set_caching(bool(value))
+
+
+@contextmanager
+def caching_allocator_disabled() -> Iterator[None]:
+    """Switches caching off for a while; see caching_allocator_enable()."""
+    before = _C._set_caching(False)
+    try:
+        yield
+    finally:
+        _C._set_caching(before)
+
+
+def set_per_process_memory_fraction(fraction: float, device: Device = None) -> None:
+    """Limits what this process may take from a device. Beyond it, OutOfMemoryError is raised.
+
+    Args:
+        fraction: Of the device's memory, between 0 and 1.
+        device: The device; the current one if None.
+
+    Raises:
+        TypeError: The fraction is not a float.
+        ValueError: It is not between 0 and 1.
+        RuntimeError: There is no such device.
+    """
+    if not isinstance(fraction, float):
+        raise TypeError("Invalid type for fraction argument, must be `float`")
+    if not 0 <= fraction <= 1:
+        raise ValueError(f"Invalid fraction value: {fraction}. Allowed range: 0~1")
+    _C._set_memory_fraction(_get_valid_index(device), fraction)
+
+
+def get_per_process_memory_fraction(device: Device = None) -> float:
+    """Returns the part of a device's memory that this process may use; 1.0 at the start.
+
+    Args:
+        device: The device; the current one if None.
+
+    Raises:
+        RuntimeError: There is no such device.
+    """
+    return _C._get_memory_fraction(_get_valid_index(device))
+
+
+def get_allocator_backend() -> str:
+    """Returns "native": there is one allocator."""
+    return "native"
+
+
+def change_current_allocator(allocator: object) -> None:
+    """Exists because torch.cuda has it.
+
+    Raises:
+        NotImplementedError: Always. A driver brings its own memory, so another allocator belongs there.
+    """
+    raise NotImplementedError(f"openreg has no other allocators, but {allocator!r} is to be used. Write a driver.")
+
+
+def list_gpu_processes(device: Device = None) -> str:
+    """Exists because torch.cuda has it.
+
+    Args:
+        device: The device; the current one if None.
+
+    Raises:
+        NotImplementedError: Always, for a device that there is: drivers don't say which processes use it.
+        RuntimeError: There is no such device.
+    """
+    index = _get_valid_index(device)
+    raise NotImplementedError(
+        f"The driver of openreg:{index} does not say which processes use the device. mem_get_info() says what is free."
+    )
 
 
 def mem_get_info(device: Device = None) -> tuple[int, int]:
@@ -118,17 +418,28 @@ def mem_get_info(device: Device = None) -> tuple[int, int]:
     return _C._mem_get_info(_get_valid_index(device))
 
 
-def memory_snapshot(device: Device = None) -> list[dict[str, Any]]:
+def memory_snapshot(
+    device: Device | tuple[int, int] = None, *, mempool_id: tuple[int, int] | None = None, include_traces: bool = True
+) -> list[dict[str, Any]]:
     """Returns every segment of the allocator with its blocks, under the names of torch.cuda.memory_snapshot().
 
     Args:
-        device: The device; all devices if None.
+        device: The device; all devices if None. A tuple is a `mempool_id`, which comes first in torch.cuda.
+        mempool_id: A MemPool's id: its segments alone.
+        include_traces: As by torch.cuda: the result has no traces either way; _snapshot() has.
 
     Raises:
         RuntimeError: There is no such device.
     """
+    if isinstance(device, tuple):
+        device, mempool_id = None, device
+    if mempool_id is not None:
+        segments = _segments_of_pool(mempool_id)
+        index = None if device is None else _get_valid_index(device)
+        return [segment for segment in segments if index is None or segment["device"] == index]
     indices = range(_C._get_device_count()) if device is None else (_get_valid_index(device),)
-    return [segment for index in indices for segment in _C._memory_snapshot(index)]
+    segments = _C._memory_snapshot(list(indices), False)["segments"]
+    return segments
 
 
 def _format_size(size: int) -> str:

@@ -29,7 +29,8 @@ openreg_status openreg_sim_query(const openreg_host *host, const openreg_driver 
 /* A piece of a device's address range. The pieces of a device are sorted by offset and cover the span. */
 typedef struct openreg_sim_piece {
     uint64_t offset, size;
-    bool used;
+    bool used, reserved; /* reserved: used, and only its first `memory` bytes count (openreg/growing.h) */
+    uint64_t memory;
 } openreg_sim_piece;
 
 typedef struct openreg_sim_device {
@@ -41,10 +42,10 @@ typedef struct openreg_sim_device {
     uint64_t capacity, span;
     atomic_int active;        /* memory or a stream was made */
 
-    pthread_mutex_t memory_lock; /* guards the four fields below */
+    pthread_mutex_t memory_lock; /* guards the five fields below */
     openreg_sim_piece *pieces;
     size_t piece_count, piece_room;
-    uint64_t used_bytes;
+    uint64_t used_bytes, reserved_bytes; /* of memory; of the addresses of reserved pieces */
 
     pthread_mutex_t list_lock;     /* guards `streams` and the links of its members */
     openreg_driver_stream streams; /* the default stream too */
@@ -132,6 +133,11 @@ openreg_status openreg_sim_mem_alloc(openreg_instance, int32_t dev, uint64_t siz
 openreg_status openreg_sim_mem_free(openreg_instance, int32_t dev, void *ptr, openreg_driver_stream);
 openreg_status openreg_sim_mem_info(openreg_instance, int32_t dev, uint64_t *free_bytes, uint64_t *total);
 openreg_status openreg_sim_host_alias(openreg_instance, int32_t dev, void *ptr, void **out);
+
+/* The functions of openreg/growing.h. */
+openreg_status openreg_sim_reserve(openreg_instance, int32_t dev, uint64_t size, void **out);
+openreg_status openreg_sim_resize(openreg_instance, int32_t dev, void *ptr, uint64_t size);
+openreg_status openreg_sim_release(openreg_instance, int32_t dev, void *ptr);
 
 /* ---- sim_host.c ---- */
 

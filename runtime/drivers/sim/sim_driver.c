@@ -2,6 +2,8 @@
 #define _GNU_SOURCE
 #include "sim.h"
 
+#include <openreg/growing.h>
+
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
@@ -280,6 +282,20 @@ sim_device_active(openreg_instance instance, int32_t dev, int32_t *out)
     return OPENREG_OK;
 }
 
+static const void *
+sim_extension(openreg_instance instance, const char *name, uint32_t version)
+{
+    static const openreg_growing growing = {
+        .struct_size = sizeof(openreg_growing),
+        .version = OPENREG_GROWING_VERSION,
+        .reserve = openreg_sim_reserve,
+        .resize = openreg_sim_resize,
+        .release = openreg_sim_release,
+    };
+    (void)instance;
+    return strcmp(name, OPENREG_GROWING_NAME) == 0 && version == OPENREG_GROWING_VERSION ? &growing : NULL;
+}
+
 openreg_status
 openreg_sim_query(const openreg_host *host, const openreg_driver **out)
 {
@@ -317,6 +333,7 @@ openreg_sim_query(const openreg_host *host, const openreg_driver **out)
         .mem_info = openreg_sim_mem_info,
         .event_elapsed = openreg_sim_event_elapsed,
         .host_alias = openreg_sim_host_alias,
+        .extension = sim_extension,
         .describe = sim_describe,
     };
     (void)host;

@@ -89,7 +89,7 @@ openreg_sim_memory_create(openreg_sim_device *device)
         return openreg_fail(host, OPENREG_E_NOMEM, 0, "no host memory for device %d", device->ordinal);
     device->piece_room = 8;
     device->piece_count = 1;
-    device->pieces[0] = (openreg_sim_piece){0, device->span, false};
+    device->pieces[0] = (openreg_sim_piece){.size = device->span};
     return OPENREG_OK;
 }
 
@@ -163,11 +163,11 @@ cut_piece(openreg_sim_device *device, size_t at, uint64_t start, uint64_t size)
 {
     const openreg_sim_piece whole = device->pieces[at];
     const uint64_t before = start - whole.offset, after = whole.size - before - size;
-    device->pieces[at] = (openreg_sim_piece){start, size, true};
+    device->pieces[at] = (openreg_sim_piece){.offset = start, .size = size, .used = true, .memory = size};
     if (after > 0)
-        insert_piece(device, at + 1, (openreg_sim_piece){start + size, after, false});
+        insert_piece(device, at + 1, (openreg_sim_piece){.offset = start + size, .size = after});
     if (before > 0)
-        insert_piece(device, at, (openreg_sim_piece){whole.offset, before, false});
+        insert_piece(device, at, (openreg_sim_piece){.offset = whole.offset, .size = before});
 }
 
 /* The used piece that starts at `ptr`, or piece_count. */
@@ -228,7 +228,7 @@ openreg_sim_mem_free(openreg_instance instance, int32_t dev, void *ptr, openreg_
     (void)pthread_mutex_lock(&device->memory_lock);
     size_t at = find_used_piece(device, ptr);
     const bool found = at < device->piece_count;
-    const openreg_sim_piece piece = found ? device->pieces[at] : (openreg_sim_piece){0, 0, false};
+    const openreg_sim_piece piece = found ? device->pieces[at] : (openreg_sim_piece){.size = 0};
     (void)pthread_mutex_unlock(&device->memory_lock);
     if (!found)
         return openreg_fail(instance->host, OPENREG_E_INVALID, 0, "mem_free: %p is not an allocation of device %d", ptr,
@@ -243,7 +243,9 @@ openreg_sim_mem_free(openreg_instance instance, int32_t dev, void *ptr, openreg_
     (void)pthread_mutex_lock(&device->memory_lock);
     at = find_used_piece(device, ptr);
     device->pieces[at].used = false;
-    device->used_bytes -= piece.size;
+    device->used_bytes -= piece.memory;
+    if (piece.reserved)
+        device->reserved_bytes -= piece.size;
     if (at + 1 < device->piece_count && !device->pieces[at + 1].used) {
         device->pieces[at].size += device->pieces[at + 1].size;
         remove_piece(device, at + 1);
@@ -254,6 +256,75 @@ openreg_sim_mem_free(openreg_instance instance, int32_t dev, void *ptr, openreg_
     }
     (void)pthread_mutex_unlock(&device->memory_lock);
     return OPENREG_OK;
+}
+
+/* Addresses for growing segments come out of those that the device has beyond its capacity, so that they never keep
+ * mem_alloc() from using the memory. */
+openreg_status
+openreg_sim_reserve(openreg_instance instance, int32_t dev, uint64_t size, void **out)
+{
+    openreg_sim_device *device = &instance->devices[dev];
+    uint64_t start = 0;
+    (void)pthread_mutex_lock(&device->memory_lock);
+    size_t at = device->piece_count;
+    if (size <= device->span - round_up(device->capacity, OPENREG_SIM_LARGE_PAGE) - device->reserved_bytes)
+        at = find_free_piece(device, size, OPENREG_SIM_LARGE_PAGE, &start);
+    if (at == device->piece_count || !reserve_pieces(device, device->piece_count + 2)) {
+        (void)pthread_mutex_unlock(&device->memory_lock);
+        return openreg_fail(instance->host, OPENREG_E_NOMEM, 0, "device %d: no room for %llu addresses", dev,
+                            (unsigned long long)size);
+    }
+    cut_piece(device, at, start, size);
+    at = find_used_piece(device, device->base + start);
+    device->pieces[at].reserved = true;
+    device->pieces[at].memory = 0;
+    device->reserved_bytes += size;
+    (void)pthread_mutex_unlock(&device->memory_lock);
+    *out = device->base + start;
+    return OPENREG_OK;
+}
+
+openreg_status
+openreg_sim_resize(openreg_instance instance, int32_t dev, void *ptr, uint64_t size)
+{
+    openreg_sim_device *device = &instance->devices[dev];
+    (void)pthread_mutex_lock(&device->memory_lock);
+    const size_t at = find_used_piece(device, ptr);
+    const bool valid = at < device->piece_count && device->pieces[at].reserved && size <= device->pieces[at].size &&
+                       size % OPENREG_SIM_LARGE_PAGE == 0;
+    const openreg_sim_piece piece = valid ? device->pieces[at] : (openreg_sim_piece){.size = 0};
+    const uint64_t unused = device->capacity - device->used_bytes;
+    const bool full = valid && size > piece.memory && size - piece.memory > unused;
+    if (valid && !full && size > piece.memory) {
+        device->pieces[at].memory = size;
+        device->used_bytes += size - piece.memory;
+    }
+    (void)pthread_mutex_unlock(&device->memory_lock);
+    if (!valid)
+        return openreg_fail(instance->host, OPENREG_E_INVALID, 0,
+                            "resize: %p is not a reservation of device %d for %llu bytes", ptr, dev,
+                            (unsigned long long)size);
+    if (full)
+        return openreg_fail(instance->host, OPENREG_E_NOMEM, 0, "device %d: asked for %llu bytes, %llu are free", dev,
+                            (unsigned long long)(size - piece.memory), (unsigned long long)unused);
+    atomic_store_explicit(&device->active, 1, memory_order_relaxed);
+    if (size >= piece.memory)
+        return OPENREG_OK;
+    for (int32_t i = 0; i < instance->device_count; i++)
+        openreg_sim_device_await(&instance->devices[i]);
+    (void)fallocate(device->file, FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, (off_t)(piece.offset + size),
+                    (off_t)(piece.memory - size));
+    (void)pthread_mutex_lock(&device->memory_lock);
+    device->pieces[find_used_piece(device, ptr)].memory = size;
+    device->used_bytes -= piece.memory - size;
+    (void)pthread_mutex_unlock(&device->memory_lock);
+    return OPENREG_OK;
+}
+
+openreg_status
+openreg_sim_release(openreg_instance instance, int32_t dev, void *ptr)
+{
+    return openreg_sim_mem_free(instance, dev, ptr, NULL);
 }
 
 openreg_status

@@ -256,6 +256,9 @@ typedef struct openreg_block_info {
     openreg_stream stream; /* whose cache it belongs to */
     int32_t state;         /* OPENREG_BLOCK_* */
     int32_t large;         /* 1: large pool */
+    uint64_t pool[2];      /* the private pool (allocator.h) that it belongs to; 0, 0: none */
+    int32_t expandable;    /* 1: the segment can grow */
+    int32_t reserved;
 } openreg_block_info;
 
 /* Calls `visit` for every block of the device, segment by segment, in address order inside each. `visit` runs under

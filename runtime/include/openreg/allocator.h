@@ -1,0 +1,118 @@
+/* openreg/allocator.h: the caching allocator's settings, private pools and history. Valid C11 and C++17.
+ *
+ * openreg.h has openreg_malloc() and its like; nothing here is needed to use them. Every function may be called from
+ * any thread. Those with a `device` initialise the runtime if needed and return its common errors (openreg.h). */
+#ifndef OPENREG_ALLOCATOR_H
+#define OPENREG_ALLOCATOR_H
+
+#include <openreg/openreg.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/* --------------------------------------------------------------------------------------------------------- settings */
+
+#define OPENREG_ROUNDUP_INTERVALS 16 /* sizes below 2 MiB, then one a power of two, the last from 32 GiB on */
+
+/* For all devices of the process. Sizes in bytes. The first values are those of openreg_default_allocator_settings().*/
+typedef struct openreg_allocator_settings {
+    uint32_t struct_size;             /* set by the caller */
+    int32_t expandable_segments;      /* 1: segments that grow in place, where the driver has them (growing.h) */
+    uint64_t max_split_size;          /* blocks from this size on are never split; UINT64_MAX: no limit */
+    uint64_t max_non_split_rounding;  /* what such a block may be larger than a request that is given it */
+    uint64_t large_segment_size;      /* of segments for blocks above 1 MiB and below 10 MiB: at least 20 MiB */
+    double garbage_collection_threshold; /* in [0, 1): the part of the device's (or the process's) memory from which on
+                                          * cached segments go back, the longest unused first; 0: never */
+    double memory_fraction;              /* in [0, 1]: of devices without openreg_set_memory_fraction() */
+    uint32_t roundup_divisions[OPENREG_ROUNDUP_INTERVALS]; /* steps that requests are rounded up to between powers of
+                                                            * two; a power of two, or 0 and 1: no rounding */
+} openreg_allocator_settings;
+
+/* Fills in the first values: nothing special. Writes no byte beyond `struct_size`. */
+OPENREG_API openreg_status openreg_default_allocator_settings(openreg_allocator_settings *inout);
+
+/* Takes effect for later requests; blocks and segments that exist stay as they are.
+ * Errors: OPENREG_E_INVALID (a value outside its range; the text names it). Nothing has changed then. */
+OPENREG_API openreg_status openreg_set_allocator_settings(const openreg_allocator_settings *settings);
+OPENREG_API openreg_status openreg_get_allocator_settings(openreg_allocator_settings *inout);
+
+/* Limits what the allocator may take from the device to `fraction` of its memory, 0 to 1. Until openreg_shutdown().
+ * Segments beyond the limit stay. Errors: OPENREG_E_INVALID (fraction), common ones. */
+OPENREG_API openreg_status openreg_set_memory_fraction(int32_t device, double fraction);
+OPENREG_API openreg_status openreg_get_memory_fraction(int32_t device, double *fraction); /* 1: all of it */
+
+/* Without caching each request is a segment of its own, which goes back to the driver as soon as it is freed (in
+ * multiples of 2 MiB, so for looking into things only). On at the start. Returns what it was before. */
+OPENREG_API int32_t openreg_set_caching(int32_t on);
+OPENREG_API int32_t openreg_get_caching(void);
+
+/* ---------------------------------------------------------------------------------------------------- private pools */
+
+/* A name of the caller's choice, the same on every device. {0, 0} is the cache that every request uses without one. */
+typedef struct openreg_memory_pool_id {
+    uint64_t first, second;
+} openreg_memory_pool_id;
+
+#define OPENREG_MEMORY_POOL_USE_ON_OOM 1u /* requests outside get its free blocks before they fail */
+#define OPENREG_MEMORY_POOL_NO_SPLIT 2u   /* its segments are not split */
+
+/* Makes the pool on this device, or adds a use to it (`flags` are those of the call that made it). A pool's memory
+ * serves its own requests alone, and openreg_empty_cache() leaves it.
+ * Errors: OPENREG_E_INVALID (the id {0, 0}, unknown flags), OPENREG_E_NOMEM (host memory), common ones. */
+OPENREG_API openreg_status openreg_memory_pool_retain(int32_t device, openreg_memory_pool_id id, uint32_t flags);
+
+/* Takes one use away. After the last one the pool is gone: its free segments go back to the driver at once, the others
+ * as soon as their blocks are freed. Errors: OPENREG_E_INVALID (there is no such pool), common ones; the driver's. */
+OPENREG_API openreg_status openreg_memory_pool_release(int32_t device, openreg_memory_pool_id id);
+
+/* From now on what the calling thread allocates on the device comes from the pool, until it leaves it. A thread may be
+ * in several; the one entered last counts. A use of the pool while it lasts.
+ * Errors: OPENREG_E_INVALID (no such pool; the thread is in it already, or, for leave, is not), OPENREG_E_NOMEM. */
+OPENREG_API openreg_status openreg_memory_pool_enter(int32_t device, openreg_memory_pool_id id);
+OPENREG_API openreg_status openreg_memory_pool_leave(int32_t device, openreg_memory_pool_id id);
+
+/* Gives the pool's segments without live blocks back to the driver. No error where there is no such pool. */
+OPENREG_API openreg_status openreg_memory_pool_trim(int32_t device, openreg_memory_pool_id id);
+
+typedef struct openreg_memory_pool_info {
+    openreg_memory_pool_id id;
+    int64_t uses;               /* 0: it is gone, and live blocks hold some of its segments */
+    openreg_stat reserved[3];   /* bytes of its segments: all, small pool, large pool */
+} openreg_memory_pool_info;
+
+/* Calls `visit` for every private pool of the device, under the cache's lock: it must not call the runtime. A non-zero
+ * return ends the walk. */
+OPENREG_API openreg_status openreg_memory_pools(int32_t device,
+                                                int (*visit)(void *ctx, const openreg_memory_pool_info *pool),
+                                                void *ctx);
+
+/* ---------------------------------------------------------------------------------------------------------- history */
+
+#define OPENREG_TRACE_ALLOC 0          /* a block was given out */
+#define OPENREG_TRACE_FREE_REQUESTED 1 /* openreg_free() was called */
+#define OPENREG_TRACE_FREE_COMPLETED 2 /* the block is free: at once, or when recorded streams have passed it */
+#define OPENREG_TRACE_SEGMENT_ALLOC 3  /* a segment came from the driver */
+#define OPENREG_TRACE_SEGMENT_FREE 4   /* it goes back */
+#define OPENREG_TRACE_SEGMENT_MAP 5    /* a segment has grown by this range */
+#define OPENREG_TRACE_SEGMENT_UNMAP 6  /* or has shrunk by it */
+#define OPENREG_TRACE_OOM 7            /* a request has failed for lack of device memory */
+
+typedef struct openreg_memory_event {
+    int32_t action; /* OPENREG_TRACE_* */
+    int32_t device;
+    uint64_t address; /* OOM: the free bytes of the device */
+    uint64_t size;    /* bytes: of blocks, and for OOM, those asked for */
+    openreg_stream stream;
+    openreg_memory_pool_id pool;
+} openreg_memory_event;
+
+/* Calls `trace` for everything that the allocator does from now on, in order on each device; NULL: no longer. One
+ * function a process. It runs in the thread that causes the event, under the cache's lock: it must be quick and must not
+ * call the runtime. A call that another thread has begun may end after the function was replaced. */
+OPENREG_API void openreg_set_memory_trace(void (*trace)(const openreg_memory_event *event));
+
+#ifdef __cplusplus
+}
+#endif
+#endif /* OPENREG_ALLOCATOR_H */
