@@ -41,13 +41,14 @@ def register() -> ModuleType:
     # It caches its first answer, which without an accelerator is torch.cpu.
     torch.get_device_module.cache_clear()
 
-    from torch_openreg import _discovery, _distributed, _exit, _fork, _log, _serialization
+    from torch_openreg import _discovery, _distributed, _dlpack, _exit, _fork, _log, _serialization
 
     _log.install()
     _discovery.install()
     _fork.install()
     module.operators._install_report()
     _serialization.install()
+    _dlpack.install()
     _distributed.install()
     _exit.install()
     return module
