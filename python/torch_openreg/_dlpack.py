@@ -34,4 +34,4 @@ def install() -> None:
     """Wraps the method. Repeating it changes nothing."""
     found = torch.Tensor.__dlpack_device__
     if not getattr(found, "_of_openreg", False):
-        torch.Tensor.__dlpack_device__ = _wrap(found)  # type: ignore[method-assign]
+        torch.Tensor.__dlpack_device__ = _wrap(found)

@@ -41,7 +41,7 @@ def register() -> ModuleType:
     # It caches its first answer, which without an accelerator is torch.cpu.
     torch.get_device_module.cache_clear()
 
-    from torch_openreg import _discovery, _distributed, _dlpack, _exit, _fork, _log, _serialization
+    from torch_openreg import _discovery, _distributed, _dlpack, _exit, _fork, _log, _serialization, _sharing
 
     _log.install()
     _discovery.install()
@@ -49,6 +49,7 @@ def register() -> ModuleType:
     module.operators._install_report()
     _serialization.install()
     _dlpack.install()
+    _sharing.install()
     _distributed.install()
     _exit.install()
     return module

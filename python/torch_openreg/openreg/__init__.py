@@ -60,6 +60,7 @@ from torch_openreg.openreg.drivers import (
 )
 from torch_openreg.openreg.memory import (
     empty_cache,
+    ipc_collect,
     max_memory_allocated,
     max_memory_reserved,
     mem_get_info,
@@ -173,6 +174,7 @@ __all__ = [
     "gpu_device",
     "init",
     "initial_seed",
+    "ipc_collect",
     "is_available",
     "is_bf16_supported",
     "is_functional",

@@ -101,6 +101,14 @@ def reset_accumulated_memory_stats(device: Device = None) -> None:
     _C._reset_accumulated_memory_stats(_get_valid_index(device))
 
 
+def ipc_collect() -> None:
+    """Frees blocks whose last user was another process, after it has released them.
+
+    It happens too when memory is short, when empty_cache() is called, and when something is shared or freed.
+    """
+    _C._collect_exports()
+
+
 def empty_cache() -> None:
     """Gives the memory that no tensor holds back, on every device. Tensors are not affected."""
     _C._empty_cache()

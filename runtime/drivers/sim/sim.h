@@ -5,6 +5,9 @@
  * `address + alias_distance`. The file is sparse, and `span` is twice the capacity where the address space has room,
  * so that fragmentation does not use up the addresses before the memory.
  *
+ * Memory of another process is a piece of that process's file, mapped over unused addresses of the device, twice like
+ * its own: so everything else works on it as on the device's own memory.
+ *
  * Locks, outermost first: event lock, stream lock. The device list lock, the device memory lock and the pinned table's
  * lock are leaves.
  * No lock is held while a thread waits for a stream. */
@@ -30,6 +33,7 @@ openreg_status openreg_sim_query(const openreg_host *host, const openreg_driver 
 typedef struct openreg_sim_piece {
     uint64_t offset, size;
     bool used;
+    bool is_foreign; /* shows memory of another process */
 } openreg_sim_piece;
 
 typedef struct openreg_sim_device {
@@ -130,6 +134,13 @@ void openreg_sim_memory_destroy(openreg_sim_device *device);
 
 openreg_status openreg_sim_mem_alloc(openreg_instance, int32_t dev, uint64_t size, openreg_driver_stream, void **out);
 openreg_status openreg_sim_mem_free(openreg_instance, int32_t dev, void *ptr, openreg_driver_stream);
+/* The size and the offset in the file of what mem_alloc() returned. False if `ptr` is no such address. */
+bool openreg_sim_find_memory(openreg_sim_device *device, const void *ptr, uint64_t *offset, uint64_t *size);
+/* Maps `size` bytes of another process's file at unused addresses; they do not count as used memory. */
+openreg_status openreg_sim_map_foreign(openreg_sim_device *device, int file, uint64_t offset, uint64_t size,
+                                       void **out);
+/* E_INVALID: not an address of map_foreign(). Nothing uses the memory any more. */
+openreg_status openreg_sim_unmap_foreign(openreg_sim_device *device, void *ptr);
 openreg_status openreg_sim_mem_info(openreg_instance, int32_t dev, uint64_t *free_bytes, uint64_t *total);
 openreg_status openreg_sim_host_alias(openreg_instance, int32_t dev, void *ptr, void **out);
 
@@ -166,6 +177,10 @@ openreg_status openreg_sim_copy(openreg_instance, void *dst, int32_t dst_dev, co
                                 uint64_t size, int32_t stream_dev, openreg_driver_stream stream);
 openreg_status openreg_sim_fill(openreg_instance, int32_t dev, void *dst, uint8_t value, uint64_t size,
                                 openreg_driver_stream);
+
+/* ---- sim_ipc.c ---- */
+
+const void *openreg_sim_extension(openreg_instance, const char *name, uint32_t version);
 
 /* ---- sim_event.c ---- */
 

@@ -317,6 +317,7 @@ openreg_sim_query(const openreg_host *host, const openreg_driver **out)
         .mem_info = openreg_sim_mem_info,
         .event_elapsed = openreg_sim_event_elapsed,
         .host_alias = openreg_sim_host_alias,
+        .extension = openreg_sim_extension,
         .describe = sim_describe,
     };
     (void)host;
