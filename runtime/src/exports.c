@@ -41,6 +41,16 @@ openreg_sharing_extension(const char *call, const openreg_opened_driver *driver,
     return OPENREG_OK;
 }
 
+/* The lock is held. */
+static exported_block *
+find_entry(const void *ptr)
+{
+    exported_block *block = blocks;
+    while (block != NULL && block->ptr != ptr)
+        block = block->next;
+    return block;
+}
+
 static void
 forget_released(exported_block *block)
 {
@@ -95,9 +105,11 @@ void
 openreg_exports_free(void *ptr)
 {
     openreg_lock_acquire(&lock);
-    for (exported_block *block = blocks; block != NULL; block = block->next)
-        if (block->ptr == ptr)
-            block->is_freed = true;
+    exported_block *block = find_entry(ptr);
+    if (block != NULL)
+        block->is_freed = true;
+    else if (openreg_cache_take_back(ptr)) /* no export of it has succeeded */
+        (void)openreg_free(ptr);
     openreg_lock_release(&lock);
     (void)openreg_exports_collect();
 }
@@ -106,9 +118,7 @@ openreg_exports_free(void *ptr)
 static exported_block *
 entry_of(void *ptr)
 {
-    exported_block *block = blocks;
-    while (block != NULL && block->ptr != ptr)
-        block = block->next;
+    exported_block *block = find_entry(ptr);
     if (block == NULL && (block = calloc(1, sizeof *block)) != NULL) {
         block->ptr = ptr;
         block->next = blocks;
