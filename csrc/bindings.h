@@ -67,6 +67,11 @@ PyObject* _settleAutograd(PyObject* self, PyObject* threads);
 // events.cpp
 PyObject* _eventElapsedTime(PyObject* self, PyObject* arguments);
 
+// streams.cpp
+PyObject* _streamPriorityRange(PyObject* self, PyObject* device);
+PyObject* _streamPriority(PyObject* self, PyObject* arguments);
+PyObject* _streamFromNative(PyObject* self, PyObject* arguments);
+
 // sharing.cpp
 PyObject* _exportStorage(PyObject* self, PyObject* storage);
 PyObject* _importStorage(PyObject* self, PyObject* arguments);

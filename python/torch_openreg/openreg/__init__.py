@@ -111,6 +111,7 @@ from torch_openreg.openreg.selection import (
 )
 from torch_openreg.openreg.streams import (
     Event,
+    ExternalStream,
     Stream,
     StreamContext,
     current_stream,
@@ -126,6 +127,7 @@ __all__ = [
     "Driver",
     "DriverRegistration",
     "Event",
+    "ExternalStream",
     "Generator",
     "Stream",
     "StreamContext",
