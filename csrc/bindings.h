@@ -72,6 +72,16 @@ PyObject* _settleAutograd(PyObject* self, PyObject* threads);
 // events.cpp
 PyObject* _eventElapsedTime(PyObject* self, PyObject* arguments);
 
+// streams.cpp
+PyObject* _streamPriorityRange(PyObject* self, PyObject* device);
+PyObject* _streamPriority(PyObject* self, PyObject* arguments);
+PyObject* _streamFromNative(PyObject* self, PyObject* arguments);
+
+// sharing.cpp
+PyObject* _exportStorage(PyObject* self, PyObject* storage);
+PyObject* _importStorage(PyObject* self, PyObject* arguments);
+PyObject* _collectExports(PyObject* self, PyObject* unused);
+
 // operators.cpp
 PyObject* _operatorStats(PyObject* self, PyObject* unused);
 PyObject* _resetOperatorStats(PyObject* self, PyObject* unused);

@@ -1,8 +1,11 @@
 #include "shim/generator.h"
 
 #include <ATen/CPUGeneratorImpl.h>
+#include <ATen/EmptyTensor.h>
+#include <ATen/core/Tensor.h>
 
 #include <array>
+#include <cstring>
 #include <mutex>
 
 #include "shim/device.h"
@@ -26,58 +29,131 @@ DeviceIndex existing_device(DeviceIndex device) {
   return index;
 }
 
-[[noreturn]] void refuse_offset() {
-  TORCH_CHECK_NOT_IMPLEMENTED(
-      false,
-      "An openreg generator is a Mersenne Twister, as the CPU's: it has a seed and a state, but no offset. "
-      "Use get_state() and set_state().");
+// The appendix of a state whose offset is not 0.
+struct Position {
+  uint64_t seed;
+  uint64_t offset;
+};
+
+// The mixing function of SplitMix64: neighbouring numbers give unlike ones.
+uint64_t mixed(uint64_t number) {
+  number += UINT64_C(0x9E3779B97F4A7C15);
+  number = (number ^ (number >> 30)) * UINT64_C(0xBF58476D1CE4E5B9);
+  number = (number ^ (number >> 27)) * UINT64_C(0x94D049BB133111EB);
+  return number ^ (number >> 31);
+}
+
+// What the inner generator is seeded with. Sequence 0 of a seed is the CPU's.
+uint64_t inner_seed(uint64_t seed, uint64_t offset) {
+  return offset == 0 ? seed : mixed(seed ^ mixed(offset));
+}
+
+// Bytes of a CPU generator's state.
+size_t inner_state_size() {
+  static const size_t size = at::detail::createCPUGenerator().get_state().nbytes();
+  return size;
 }
 
 } // namespace
 
 OpenRegGeneratorImpl::OpenRegGeneratorImpl(DeviceIndex device)
-    : OpenRegGeneratorImpl(device, at::detail::createCPUGenerator()) {}
+    : OpenRegGeneratorImpl(
+          device,
+          std::make_shared<Sequence>(Sequence{at::detail::createCPUGenerator(), c10::default_rng_seed_val, 0})) {}
 
-OpenRegGeneratorImpl::OpenRegGeneratorImpl(DeviceIndex device, at::Generator inner)
+OpenRegGeneratorImpl::OpenRegGeneratorImpl(DeviceIndex device, std::shared_ptr<Sequence> sequence)
     : c10::GeneratorImpl(Device(DeviceType::PrivateUse1, device), DispatchKeySet(DispatchKey::PrivateUse1)),
-      inner_(std::move(inner)) {}
+      sequence_(std::move(sequence)) {}
 
 void OpenRegGeneratorImpl::set_current_seed(uint64_t seed) {
-  const std::lock_guard<std::mutex> lock(inner_.mutex());
-  inner_.set_current_seed(seed);
+  const auto sequence = sequence_.load();
+  const std::lock_guard<std::mutex> lock(sequence->inner.mutex());
+  sequence->inner.set_current_seed(seed);
+  sequence->seed = seed;
+  sequence->offset = 0;
 }
 
 uint64_t OpenRegGeneratorImpl::current_seed() const {
-  const std::lock_guard<std::mutex> lock(inner_.unsafeGetGeneratorImpl()->mutex_);
-  return inner_.current_seed();
+  const auto sequence = sequence_.load();
+  const std::lock_guard<std::mutex> lock(sequence->inner.mutex());
+  return sequence->seed;
 }
 
 uint64_t OpenRegGeneratorImpl::seed() {
-  const std::lock_guard<std::mutex> lock(inner_.mutex());
-  return inner_.seed();
+  const auto sequence = sequence_.load();
+  const std::lock_guard<std::mutex> lock(sequence->inner.mutex());
+  sequence->seed = sequence->inner.seed();
+  sequence->offset = 0;
+  return sequence->seed;
 }
 
 void OpenRegGeneratorImpl::set_state(const c10::TensorImpl& new_state) {
-  const std::lock_guard<std::mutex> lock(inner_.mutex());
-  inner_.unsafeGetGeneratorImpl()->set_state(new_state);
+  at::detail::check_rng_state(new_state);
+  const auto sequence = sequence_.load();
+  const std::lock_guard<std::mutex> lock(sequence->inner.mutex());
+  auto* inner = sequence->inner.unsafeGetGeneratorImpl();
+  const size_t inner_size = inner_state_size();
+  if (static_cast<size_t>(new_state.numel()) != inner_size + sizeof(Position)) {
+    inner->set_state(new_state); // refuses what is no state
+    sequence->seed = inner->current_seed();
+    sequence->offset = 0;
+    return;
+  }
+  const auto* bytes = static_cast<const uint8_t*>(new_state.data());
+  const at::Tensor inner_state(at::detail::empty_cpu({static_cast<int64_t>(inner_size)}, at::kByte));
+  std::memcpy(inner_state.data_ptr(), bytes, inner_size);
+  Position position{};
+  std::memcpy(&position, bytes + inner_size, sizeof position);
+  inner->set_state(*inner_state.unsafeGetTensorImpl());
+  sequence->seed = position.seed;
+  sequence->offset = position.offset;
 }
 
 c10::intrusive_ptr<c10::TensorImpl> OpenRegGeneratorImpl::get_state() const {
-  const std::lock_guard<std::mutex> lock(inner_.unsafeGetGeneratorImpl()->mutex_);
-  return inner_.unsafeGetGeneratorImpl()->get_state();
+  const auto sequence = sequence_.load();
+  const std::lock_guard<std::mutex> lock(sequence->inner.mutex());
+  auto inner_state = sequence->inner.unsafeGetGeneratorImpl()->get_state();
+  if (sequence->offset == 0) {
+    return inner_state;
+  }
+  const size_t inner_size = inner_state_size();
+  const Position position{sequence->seed, sequence->offset};
+  const at::Tensor state(at::detail::empty_cpu({static_cast<int64_t>(inner_size + sizeof position)}, at::kByte));
+  auto* bytes = static_cast<uint8_t*>(state.data_ptr());
+  std::memcpy(bytes, inner_state->data(), inner_size);
+  std::memcpy(bytes + inner_size, &position, sizeof position);
+  return state.getIntrusivePtr();
 }
 
-void OpenRegGeneratorImpl::set_offset(uint64_t /*offset*/) {
-  refuse_offset();
+void OpenRegGeneratorImpl::set_offset(uint64_t offset) {
+  const auto sequence = sequence_.load();
+  const std::lock_guard<std::mutex> lock(sequence->inner.mutex());
+  sequence->inner.set_current_seed(inner_seed(sequence->seed, offset));
+  sequence->offset = offset;
 }
 
 uint64_t OpenRegGeneratorImpl::get_offset() const {
-  refuse_offset();
+  const auto sequence = sequence_.load();
+  const std::lock_guard<std::mutex> lock(sequence->inner.mutex());
+  return sequence->offset;
+}
+
+c10::intrusive_ptr<c10::GeneratorImpl> OpenRegGeneratorImpl::graphsafe_get_state() const {
+  return c10::intrusive_ptr<c10::GeneratorImpl>::reclaim(
+      new OpenRegGeneratorImpl(device().index(), sequence_.load()));
+}
+
+void OpenRegGeneratorImpl::graphsafe_set_state(const c10::intrusive_ptr<c10::GeneratorImpl>& new_state) {
+  const auto* other = dynamic_cast<const OpenRegGeneratorImpl*>(new_state.get());
+  TORCH_CHECK(other != nullptr, "graphsafe_set_state() expects a generator of an openreg device.");
+  sequence_.store(other->sequence_.load());
 }
 
 OpenRegGeneratorImpl* OpenRegGeneratorImpl::clone_impl() const {
-  const std::lock_guard<std::mutex> lock(inner_.unsafeGetGeneratorImpl()->mutex_);
-  return new OpenRegGeneratorImpl(device().index(), inner_.clone());
+  const auto sequence = sequence_.load();
+  const std::lock_guard<std::mutex> lock(sequence->inner.mutex());
+  return new OpenRegGeneratorImpl(
+      device().index(), std::make_shared<Sequence>(Sequence{sequence->inner.clone(), sequence->seed, sequence->offset}));
 }
 
 at::Generator inner_cpu_generator(const at::Generator& generator) {

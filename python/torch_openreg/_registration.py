@@ -41,13 +41,25 @@ def register() -> ModuleType:
     # It caches its first answer, which without an accelerator is torch.cpu.
     torch.get_device_module.cache_clear()
 
-    from torch_openreg import _discovery, _distributed, _exit, _fake_tensors, _fork, _log, _serialization
+    from torch_openreg import (
+        _discovery,
+        _distributed,
+        _dlpack,
+        _exit,
+        _fake_tensors,
+        _fork,
+        _log,
+        _serialization,
+        _sharing,
+    )
 
     _log.install()
     _discovery.install()
     _fork.install()
     module.operators._install_report()
     _serialization.install()
+    _dlpack.install()
+    _sharing.install()
     _distributed.install()
     _fake_tensors.install()
     _exit.install()

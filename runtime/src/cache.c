@@ -6,6 +6,7 @@
 #include <string.h>
 
 #include "error.h"
+#include "exports.h"
 
 static const char malloc_call[] = "openreg_malloc";
 
@@ -280,6 +281,7 @@ allocate(struct openreg_cache *cache, unsigned features, uint64_t size, openreg_
     block->oversize = 0;
     block->u.used.uses = NULL;
     block->u.used.requested = size;
+    block->is_shared = 0;
     openreg_stat_add(stats->allocation, pool->kind, 1);
     openreg_stat_add(stats->allocated_bytes, pool->kind, (int64_t)block->size);
     openreg_stat_add(stats->requested_bytes, pool->kind, (int64_t)size);
@@ -356,6 +358,20 @@ block_around(const openreg_segment *segment, uintptr_t address)
     return address < (uintptr_t)block->address ? block->previous : block;
 }
 
+/* Whether the segment went back to the driver meanwhile, or has no memory at the address yet. The lock is held. */
+static bool
+has_gone(const openreg_found_range *found, uintptr_t address)
+{
+    return atomic_load_explicit(&found->range->sequence, memory_order_relaxed) != found->sequence ||
+           address - (uintptr_t)found->info.segment->start >= found->info.segment->size;
+}
+
+openreg_block *
+openreg_cache_block_at(const openreg_found_range *found, uintptr_t address)
+{
+    return has_gone(found, address) ? NULL : block_around(found->info.segment, address);
+}
+
 /* The live block that starts at `ptr`, or NULL. The lock is held. */
 static inline openreg_block *
 find_live(const openreg_found_range *found, const void *ptr)
@@ -368,14 +384,6 @@ find_live(const openreg_found_range *found, const void *ptr)
     return __builtin_expect(live, 1) ? block : NULL;
 }
 
-/* Whether the segment went back to the driver meanwhile, or has no memory at the address yet. The lock is held. */
-static bool
-has_gone(const openreg_found_range *found, uintptr_t address)
-{
-    return atomic_load_explicit(&found->range->sequence, memory_order_relaxed) != found->sequence ||
-           address - (uintptr_t)found->info.segment->start >= found->info.segment->size;
-}
-
 /* Says why find_live() found nothing. The lock is held. */
 static openreg_status
 refuse_block(const openreg_found_range *found, const char *call, const void *ptr)
@@ -385,6 +393,11 @@ refuse_block(const openreg_found_range *found, const char *call, const void *ptr
         return openreg_error_set(OPENREG_E_INVALID, "%s: %p is not memory of openreg, or was freed already", call, ptr);
     const openreg_block *block = block_around(found->info.segment, (uintptr_t)ptr);
     const uint64_t offset = (uint64_t)((const char *)ptr - block->address);
+    if (block->state == OPENREG_BLOCK_LENT && block->segment->pool == NULL)
+        return openreg_error_set(OPENREG_E_INVALID,
+                                 "%s: %p on openreg:%d is memory of another process; openreg_import_release() ends its "
+                                 "use",
+                                 call, ptr, device);
     if (block->state != OPENREG_BLOCK_ALLOCATED)
         return openreg_error_set(OPENREG_E_INVALID, "%s: %p on openreg:%d was freed already%s", call, ptr, device,
                                  block->state == OPENREG_BLOCK_AWAITING_FREE ? " (a stream may still use it)" : "");
@@ -459,6 +472,11 @@ openreg_free(void *ptr)
     openreg_block *block = find_live(&found, ptr);
     if (__builtin_expect(block == NULL, 0)) {
         status = refuse_block(&found, call, ptr);
+    } else if (__builtin_expect(block->is_shared, 0)) {
+        block->state = OPENREG_BLOCK_LENT;
+        openreg_fast_lock_release(&cache->lock);
+        openreg_exports_free(ptr);
+        return OPENREG_OK;
     } else if (__builtin_expect(block->u.used.uses != NULL || (features | block->oversize) != 0, 0)) {
         status = free_special(cache, block, features);
     } else {
@@ -511,9 +529,14 @@ openreg_record_stream(void *ptr, openreg_stream stream)
         return openreg_refuse_address(call, ptr);
     struct openreg_cache *cache = found.info.device->cache;
     openreg_fast_lock_acquire(&cache->lock);
-    openreg_block *block = find_live(&found, ptr);
-    const openreg_status status =
-        block == NULL ? refuse_block(&found, call, ptr) : record_stream(cache, block, stream);
+    openreg_block *block = find_live(&found, ptr), *around = NULL;
+    if (block == NULL)
+        around = openreg_cache_block_at(&found, (uintptr_t)ptr);
+    openreg_status status = OPENREG_OK; /* the whole device is waited for before lent memory is given up */
+    if (block != NULL)
+        status = record_stream(cache, block, stream);
+    else if (around == NULL || around->state != OPENREG_BLOCK_LENT)
+        status = refuse_block(&found, call, ptr);
     openreg_fast_lock_release(&cache->lock);
     return status;
 }
@@ -522,12 +545,12 @@ openreg_record_stream(void *ptr, openreg_stream stream)
 static bool
 view(const openreg_found_range *found, uintptr_t address, openreg_block_view *out)
 {
-    if (has_gone(found, address))
+    const openreg_block *block = openreg_cache_block_at(found, address);
+    if (block == NULL)
         return false;
-    const openreg_block *block = block_around(found->info.segment, address);
     out->address = (uintptr_t)block->address;
     out->size = block->size;
-    out->live = block->state == OPENREG_BLOCK_ALLOCATED;
+    out->live = block->state == OPENREG_BLOCK_ALLOCATED || block->state == OPENREG_BLOCK_LENT;
     out->requested = out->live ? block->u.used.requested : 0;
     return true;
 }

@@ -38,6 +38,26 @@ bool openreg_cache_view(const openreg_found_range *found, uintptr_t address, ope
 /* The same for a signal handler: never waits. False also if the lock is taken. */
 bool openreg_cache_try_view(const openreg_found_range *found, uintptr_t address, openreg_block_view *out);
 
+/* ---- cache_sharing.c ---- */
+
+typedef struct openreg_shared_block {
+    openreg_device *device;
+    void *block;
+    uint64_t requested; /* bytes of the block that were asked for */
+    void *allocation;   /* the driver's, and its bytes */
+    uint64_t allocation_size;
+} openreg_shared_block;
+
+/* Notes that other processes may hold the block around `ptr`: openreg_free() then leaves it to openreg_exports_free().
+ * Errors: OPENREG_E_INVALID (not in a live block of this process). */
+openreg_status openreg_cache_share(const char *call, const void *ptr, openreg_shared_block *out);
+/* Makes a block that its owner has freed and nobody holds an ordinary live one. False if it is no such block. */
+bool openreg_cache_take_back(void *ptr);
+/* Enters memory that belongs to another process, `size` bytes at `base`; and takes it out again. */
+openreg_status openreg_cache_adopt(const char *call, openreg_device *device, void *base, uint64_t size,
+                                   struct openreg_segment **out);
+void openreg_cache_disown(struct openreg_segment *segment);
+
 openreg_status openreg_cache_trim(struct openreg_cache *cache, const char *call);
 uint64_t openreg_cache_reserved(struct openreg_cache *cache); /* bytes of its segments */
 

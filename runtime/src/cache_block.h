@@ -12,6 +12,9 @@ struct openreg_stream_use;
 /* A state beside OPENREG_BLOCK_*: freed, but neither in a list nor joined with its neighbours yet, because the next
  * request is likely to be for its size (openreg_pool.parked). To everyone outside it is free. */
 #define OPENREG_BLOCK_PARKED 3
+/* Another one: live, but nobody here can free it. Its owner has, and other processes still hold it (exports.c); or it is
+ * memory of another process (imports.c). */
+#define OPENREG_BLOCK_LENT 4
 
 /* Blocks tile their segment. No two neighbours are both free. 64 bytes: one cache line. */
 typedef struct openreg_block {
@@ -28,10 +31,11 @@ typedef struct openreg_block {
             uint64_t requested;              /* the bytes that were asked for; PARKED: asked for last */
         } used; /* every other state */
     } u;
-    uint32_t waiting; /* AWAITING_FREE: uses that have not been passed */
-    uint8_t state;    /* OPENREG_BLOCK_*, also PARKED */
-    uint8_t row, bin; /* FREE: where its list is */
-    uint8_t oversize; /* ALLOCATED: counted as oversize */
+    uint32_t waiting;         /* AWAITING_FREE: uses that have not been passed */
+    uint8_t state;            /* OPENREG_BLOCK_*, also PARKED and LENT */
+    uint8_t row, bin;         /* FREE: where its list is */
+    uint8_t oversize : 1;     /* ALLOCATED: counted as oversize */
+    uint8_t is_shared : 1;    /* ALLOCATED: other processes may hold it */
 } openreg_block;
 
 #endif

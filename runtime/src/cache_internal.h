@@ -6,6 +6,7 @@
  * cache_growing.c  segments that grow and shrink
  * cache_private.c  private pools, and which of them a thread's requests go to
  * cache_settings.c settings and limits
+ * cache_sharing.c  blocks in several processes
  * cache_trace.c    tells what happens to whoever listens
  * cache_stats.c    statistics and snapshot */
 #ifndef OPENREG_SRC_CACHE_INTERNAL_H
@@ -205,7 +206,13 @@ void openreg_cache_give_block(struct openreg_cache *cache, openreg_block *block)
 void openreg_cache_release(struct openreg_cache *cache, openreg_block *block);
 /* Releases the parked blocks of all pools, for whoever looks at the whole cache. */
 void openreg_cache_unpark(struct openreg_cache *cache);
+/* The block around a device address in the range found, or NULL if the segment went back to the driver meanwhile or
+ * has no memory there yet. */
+openreg_block *openreg_cache_block_at(const openreg_found_range *found, uintptr_t address);
 /* ---- cache_segment.c ---- */
+
+/* Enters a segment whose `start` and `size` are set into the address map. No lock is needed. */
+openreg_status openreg_cache_map_segment(const char *call, openreg_device *device, openreg_segment *segment);
 
 /* A free block of at least `rounded` bytes, after asking the driver and if need be giving cached segments back. The
  * lock is held, let go meanwhile, and held again; on success the block is in the pool's list. `size` is for the text. */

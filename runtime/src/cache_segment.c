@@ -6,6 +6,7 @@
 #include <stdlib.h>
 
 #include "error.h"
+#include "exports.h"
 #include "size_text.h"
 #include "text.h"
 
@@ -29,9 +30,8 @@ padding_of(const openreg_device *device)
     return alignment >= OPENREG_BLOCK_UNIT ? 0 : OPENREG_BLOCK_UNIT - alignment;
 }
 
-/* Enters a segment whose `allocation`, `start` and `size` are set into the address map. */
-static openreg_status
-map_segment(openreg_device *device, openreg_segment *segment)
+openreg_status
+openreg_cache_map_segment(const char *call, openreg_device *device, openreg_segment *segment)
 {
     openreg_range_info info = {.start = (uintptr_t)segment->start,
                                .size = segment->room > 0 ? segment->room : segment->size,
@@ -42,11 +42,11 @@ map_segment(openreg_device *device, openreg_segment *segment)
         info.flags |= OPENREG_RANGE_FENCED;
     if ((table->caps & OPENREG_CAP_HOST_VISIBLE) != 0 && table->host_alias != NULL) {
         void *alias;
-        OPENREG_RETURN_NOT_OK(openreg_call_host_alias(device, malloc_call, segment->start, &alias));
+        OPENREG_RETURN_NOT_OK(openreg_call_host_alias(device, call, segment->start, &alias));
         info.flags |= OPENREG_RANGE_VISIBLE;
         info.distance = (uintptr_t)alias - info.start;
     }
-    return openreg_address_map_insert(malloc_call, &info, &segment->range);
+    return openreg_address_map_insert(call, &info, &segment->range);
 }
 
 static openreg_status
@@ -133,7 +133,7 @@ make_segment(openreg_device *device, openreg_pool *pool, uint64_t size, openreg_
     }
     segment->index = openreg_block_index_create(segment->room > 0 ? segment->room : size,
                                                 pool->kind == OPENREG_POOL_SMALL ? 9 : 20);
-    status = segment->index == NULL ? no_memory(device) : map_segment(device, segment);
+    status = segment->index == NULL ? no_memory(device) : openreg_cache_map_segment(malloc_call, device, segment);
     if (status != OPENREG_OK) {
         const openreg_error error = *openreg_error_record();
         (void)free_allocation(device, malloc_call, segment);
@@ -341,7 +341,7 @@ openreg_cache_give_segments(struct openreg_cache *cache, const char *call, openr
         if (status != OPENREG_OK) {
             const openreg_error error = *openreg_error_record();
             result = status;
-            status = map_segment(cache->device, segment);
+            status = openreg_cache_map_segment(call, cache->device, segment);
             *openreg_error_record() = error;
             if (status == OPENREG_OK) {
                 segment->next = kept;
@@ -441,6 +441,7 @@ grow_after_flush(struct openreg_cache *cache, openreg_pool *pool, uint64_t round
     cache->stats.retries++;
     bool refused;
     /* Another thread may have flushed, or freed what fits, since the driver was asked. */
+    openreg_cache_unpark(cache);
     *out = openreg_cache_find(pool, rounded, true);
     if (*out != NULL)
         return OPENREG_OK;
@@ -515,6 +516,7 @@ openreg_cache_grow(struct openreg_cache *cache, openreg_pool *pool, uint64_t rou
         return status;
     }
     openreg_fast_lock_release(&cache->lock); /* the flush lock comes first */
+    (void)openreg_exports_collect();
     openreg_lock_acquire(&cache->flush);
     openreg_fast_lock_acquire(&cache->lock);
     status = grow_after_flush(cache, pool, rounded, size, out);

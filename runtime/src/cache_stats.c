@@ -4,6 +4,7 @@
 #include <string.h>
 
 #include "error.h"
+#include "exports.h"
 
 /* Index 0 with the sums over the pools, where only `peak` is kept. */
 static openreg_stat
@@ -180,6 +181,7 @@ openreg_empty_cache(int32_t device)
 {
     static const char call[] = "openreg_empty_cache";
     openreg_device *entry;
+    (void)openreg_exports_collect();
     if (device != -1) {
         OPENREG_RETURN_NOT_OK(openreg_device_get(call, device, &entry));
         return openreg_cache_trim(entry->cache, call);
@@ -213,7 +215,7 @@ openreg_memory_snapshot(int32_t device, int (*visit)(void *ctx, const openreg_bl
                 .size = block->size,
                 .requested = block->state == OPENREG_BLOCK_FREE ? 0 : block->u.used.requested,
                 .stream = segment->pool->owner->stream,
-                .state = block->state,
+                .state = block->state == OPENREG_BLOCK_LENT ? OPENREG_BLOCK_ALLOCATED : block->state,
                 .large = segment->pool->kind == OPENREG_POOL_LARGE,
                 .pool = {id.first, id.second},
                 .expandable = segment->room > 0,

@@ -119,7 +119,8 @@ int64_t
 openreg_device_live_objects(const openreg_device *device)
 {
     return openreg_cache_live_blocks(device->cache) + openreg_host_memory_live_blocks(device) +
-           atomic_load_explicit(&device->live_events, memory_order_relaxed);
+           atomic_load_explicit(&device->live_events, memory_order_relaxed) +
+           atomic_load_explicit(&device->live_imports, memory_order_relaxed);
 }
 
 int64_t

@@ -27,6 +27,7 @@ typedef struct openreg_device {
     openreg_device_info info;
     atomic_int active;            /* 1 once memory or a stream was made on it */
     atomic_llong live_events;     /* openreg_event objects alive */
+    atomic_llong live_imports;    /* openreg_import objects alive */
     atomic_ullong syncs_started;  /* made-up markers: device_sync calls begun, and the greatest number of one that */
     atomic_ullong syncs_ended;    /* has returned; driver_calls.c */
     struct openreg_cache *cache;          /* cache.h; never NULL */

@@ -6,6 +6,7 @@
 #define _GNU_SOURCE
 #include "stream.h"
 
+#include <openreg/native_stream.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -244,4 +245,35 @@ openreg_stream_native(int32_t index, openreg_stream stream, void **out)
         return openreg_error_set(OPENREG_E_INVALID, "%s: out is NULL", call);
     OPENREG_RETURN_NOT_OK(reach(call, index, stream, &device, &handle));
     return openreg_call_stream_native(device, call, handle, out);
+}
+
+openreg_status
+openreg_stream_from_native(int32_t index, const void *native, openreg_stream *out)
+{
+    static const char call[] = "openreg_stream_from_native";
+    openreg_device *device = NULL;
+    void *candidate = NULL;
+    if (out == NULL)
+        return openreg_error_set(OPENREG_E_INVALID, "%s: out is NULL", call);
+    OPENREG_RETURN_NOT_OK(openreg_device_get(call, index, &device));
+    OPENREG_RETURN_NOT_OK(openreg_call_stream_native(device, call, NULL, &candidate));
+    if (native == NULL || native == candidate) {
+        *out = OPENREG_STREAM_DEFAULT;
+        return OPENREG_OK;
+    }
+    struct openreg_stream_set *const set = device->streams;
+    for (int i = 0; i < set->levels * OPENREG_STREAMS_PER_POOL; ++i) {
+        pool_stream *const slot = &set->slots[i];
+        if (!atomic_load_explicit(&slot->is_made, memory_order_acquire))
+            continue;
+        OPENREG_RETURN_NOT_OK(openreg_call_stream_native(device, call, slot->handle, &candidate));
+        if (native == candidate) {
+            *out = ((int64_t)(device->index + 1) << 16) | (i + 1);
+            return OPENREG_OK;
+        }
+    }
+    return openreg_error_set(OPENREG_E_UNSUPPORTED,
+                             "%s: %p is no stream that openreg has made on openreg:%d, and driver \"%s\" has no way to "
+                             "adopt another library's",
+                             call, native, device->index, device->driver->name);
 }

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import copy
+import io
+import pickle
 from typing import Any
 
 import pytest
@@ -144,3 +147,103 @@ def test_checkpoint_repeats_dropout() -> None:
     y = torch.utils.checkpoint.checkpoint(lambda t: torch.nn.functional.dropout(t, 0.5), x, use_reentrant=False)
     y.sum().backward()
     assert torch.equal(x.grad.cpu(), y.detach().cpu())
+
+
+# the CPU's numbers for one seed: the CPU's kernels draw from a generator like the CPU's
+@pytest.mark.parametrize(
+    "draw", [torch.rand, torch.randn, lambda n, **k: torch.randint(1000, (n,), **k), torch.randperm]
+)
+def test_the_numbers_of_the_cpu(draw: Any) -> None:
+    mine, cpu = torch.Generator("openreg:1").manual_seed(3), torch.Generator().manual_seed(3)
+    assert torch.equal(draw(33, generator=mine, device="openreg:1").cpu(), draw(33, generator=cpu))
+
+
+def _ways_to_copy() -> dict[str, Any]:
+    def saved(generator: torch.Generator) -> Any:
+        file = io.BytesIO()
+        torch.save(generator, file)
+        file.seek(0)
+        return torch.load(file, weights_only=False)
+
+    return {"deepcopy": copy.deepcopy, "pickle": lambda g: pickle.loads(pickle.dumps(g)), "save": saved}
+
+
+# seed, offset and position survive every way to copy a generator, and the copy is of the same device
+@pytest.mark.parametrize("way", ["deepcopy", "pickle", "save"])
+@pytest.mark.parametrize("offset", [0, 12])
+def test_copies_of_a_generator(way: str, offset: int) -> None:
+    generator = torch.Generator("openreg:1").manual_seed(5)
+    generator.set_offset(offset)
+    torch.rand(7, generator=generator, device="openreg:1")
+    twin = _ways_to_copy()[way](generator)
+    assert twin.device == torch.device("openreg:1")
+    assert (twin.initial_seed(), twin.get_offset()) == (5, offset)
+    numbers = torch.rand(9, generator=generator, device="openreg:1").cpu()
+    assert torch.equal(numbers, torch.rand(9, generator=twin, device="openreg:1").cpu())
+
+
+# an offset names a sequence of the seed; set_offset() starts it, and a state saved to a file keeps it
+def test_offsets() -> None:
+    generator = torch.Generator("openreg").manual_seed(5)
+
+    def draw() -> list[float]:
+        return torch.rand(4, generator=generator, device="openreg").tolist()
+
+    first = draw()
+    generator.set_offset(8)
+    eighth = draw()
+    assert generator.get_offset() == 8
+    assert first != eighth
+    file = io.BytesIO()
+    torch.save(generator.get_state(), file)
+    after = draw()
+    generator.manual_seed(6)
+    assert generator.get_offset() == 0
+    file.seek(0)
+    generator.set_state(torch.load(file))
+    assert (generator.initial_seed(), generator.get_offset()) == (5, 8)
+    assert draw() == after
+    generator.set_offset(8)
+    assert draw() == eighth
+    generator.set_offset(0)
+    assert draw() == first
+
+
+# a graph-safe state is shared, not copied
+def test_graphsafe_state() -> None:
+    one, other = (torch.Generator("openreg").manual_seed(seed) for seed in (1, 2))
+    other.graphsafe_set_state(one.graphsafe_get_state())
+    first = torch.rand(4, generator=one, device="openreg").tolist()
+    assert torch.rand(4, generator=other, device="openreg").tolist() != first
+    one.manual_seed(1)
+    assert torch.rand(4, generator=other, device="openreg").tolist() == first
+
+
+# fork_rng() without a list of devices keeps the state of every device, and of the CPU
+@pytest.mark.filterwarnings("ignore:OPENREG reports")
+def test_fork_rng_of_all_devices() -> None:
+    states = [torch.get_rng_state(), *torch.openreg.get_rng_state_all()]
+    with torch.random.fork_rng(device_type="openreg"):
+        torch.manual_seed(99)
+    assert all(
+        torch.equal(a, b)
+        for a, b in zip(states, [torch.get_rng_state(), *torch.openreg.get_rng_state_all()], strict=True)
+    )
+
+
+# with preserve_rng_state=False a repeated dropout draws anew, so the test above tests something
+@pytest.mark.parametrize("reentrant", [False, True])
+@pytest.mark.parametrize("preserve", [False, True])
+def test_checkpoint_preserves_the_state(reentrant: bool, preserve: bool) -> None:
+    masks: list[Any] = []
+
+    def layer(t: torch.Tensor) -> torch.Tensor:
+        dropped = torch.nn.functional.dropout(t, 0.5)
+        masks.append(dropped.detach().cpu() != 0)
+        return dropped * dropped  # saves a tensor after the mask was noted
+
+    x = torch.ones(200, device="openreg:1", requires_grad=True)
+    y = torch.utils.checkpoint.checkpoint(layer, x, use_reentrant=reentrant, preserve_rng_state=preserve)
+    y.sum().backward()
+    assert len(masks) == 2
+    assert torch.equal(masks[0], masks[1]) == preserve

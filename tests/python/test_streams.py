@@ -189,3 +189,115 @@ def test_many_streams_from_many_threads() -> None:
     for thread in threads:
         thread.join()
     assert wrong == []
+
+
+# as in torch.cuda: (least, most) urgent, and a stream knows its own, clamped into that
+def test_priorities() -> None:
+    least, most = torch.openreg.Stream.priority_range()
+    assert (least, most) == (0, -1)
+    assert torch.openreg.Stream.priority_range("openreg:1") == (least, most)
+    assert [torch.openreg.Stream(priority=p).priority for p in (5, 0, -1, -9)] == [least, 0, most, most]
+    assert torch.openreg.default_stream(1).priority == 0
+    with pytest.raises(RuntimeError, match="out of range"):
+        torch.openreg.Stream.priority_range(2)
+
+
+def test_repr() -> None:
+    stream = torch.openreg.Stream(1)
+    assert repr(stream) == f"<torch.openreg.Stream device=openreg:1 stream_id={stream.stream_id:#x}>"
+
+
+# a native handle leads back to its stream, and to no other; a foreign one is refused
+def test_external_stream() -> None:
+    for stream in (torch.openreg.Stream(1), torch.openreg.Stream(1, priority=-1), torch.openreg.default_stream(1)):
+        external = torch.openreg.ExternalStream(stream.native_handle, "openreg:1")
+        assert isinstance(external, torch.openreg.Stream)
+        assert external == stream
+        with torch.openreg.stream(external):
+            assert torch.openreg.current_stream() == stream
+    assert torch.openreg.ExternalStream(0).stream_id == 0
+    with pytest.raises(NotImplementedError, match="0x8 is no stream that openreg has made on openreg:0"):
+        torch.openreg.ExternalStream(8)
+    with pytest.raises(NotImplementedError, match="no stream that openreg has made on openreg:0"):
+        torch.openreg.ExternalStream(torch.openreg.Stream(1).native_handle, 0)  # of the other device
+    with pytest.raises(RuntimeError, match="out of range"):
+        torch.openreg.ExternalStream(0, 2)
+
+
+# torch.Stream and torch.Event, of no subclass of ours, serve wherever ours do
+def test_generic_streams_and_events() -> None:
+    generic, own = torch.Stream("openreg:1"), torch.openreg.Stream(1)
+    event, own_event = torch.Event("openreg:1"), torch.openreg.Event()
+    event.record(own)
+    own_event.record(generic)
+    for stream in (generic, own):
+        for mark in (event, own_event):
+            stream.wait_event(mark)
+            mark.wait(stream)
+        for other in (generic, own):
+            stream.wait_stream(other)
+        assert stream.record_event(torch.Event("openreg:1")) is not None
+        stream.synchronize()
+        assert stream.query()
+    assert own.record_event(event) is event
+    event.synchronize()
+    assert event.query()
+    torch.openreg.set_stream(generic)
+    assert torch.openreg.current_stream(1) == generic
+    with torch.openreg.stream(torch.Stream("openreg:0")) as nothing:
+        assert nothing is None
+        assert torch.openreg.current_device() == 0
+    torch.ones(3, device="openreg:1").record_stream(generic)
+
+
+# the backward of what ran on a stream runs on that stream, in whatever thread
+def test_backward_runs_on_the_stream_of_the_forward() -> None:
+    seen: list[int] = []
+
+    class Note(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx: Any, x: torch.Tensor) -> torch.Tensor:
+            return x * 2
+
+        @staticmethod
+        def backward(ctx: Any, *gradients: torch.Tensor) -> torch.Tensor:
+            seen.append(torch.openreg.current_stream(gradients[0].device).stream_id)
+            return gradients[0] * 2
+
+    x = torch.ones(1000, device="openreg:1", requires_grad=True)
+    stream = torch.openreg.Stream(1)
+    with torch.openreg.stream(stream):
+        y = Note.apply(x).sum()
+    y.backward()
+    assert seen == [stream.stream_id]
+    assert x.grad is not None
+    assert x.grad.tolist() == [2.0] * 1000
+
+
+# the copy is queued, not made: a pinned block whose tensor has gone is not given out while a stream reads it
+def test_a_pinned_copy_keeps_its_source() -> None:
+    stream = torch.openreg.Stream(0)
+    sinks = []
+    with torch.openreg.stream(stream):
+        for number in range(20):
+            source = torch.full((1 << 18,), float(number)).pin_memory()
+            sinks.append(torch.empty(1 << 18, device="openreg:0"))
+            sinks[-1].copy_(source, non_blocking=True)
+            del source
+            torch.full((1 << 18,), -1.0).pin_memory()  # would be given the block
+    stream.synchronize()
+    assert [sink[[0, -1]].tolist() for sink in sinks] == [[float(n)] * 2 for n in range(20)]
+
+
+# a non-blocking copy returns before it is made where the memory is pinned
+def test_non_blocking_copies_return_early() -> None:
+    stream = torch.openreg.Stream(0)
+    sink = torch.empty(1 << 24, device="openreg:0")
+    pinned = torch.zeros(1 << 24).pin_memory()
+    with torch.openreg.stream(stream):
+        unfinished = 0
+        for _ in range(10):
+            sink.copy_(pinned, non_blocking=True)
+            unfinished += not stream.query()
+            stream.synchronize()
+    assert unfinished > 0

@@ -85,6 +85,7 @@ from torch_openreg.openreg.memory import (
     get_per_process_memory_fraction,
     host_memory_stats,
     host_memory_stats_as_nested_dict,
+    ipc_collect,
     list_gpu_processes,
     max_memory_allocated,
     max_memory_cached,
@@ -145,6 +146,7 @@ from torch_openreg.openreg.selection import (
 )
 from torch_openreg.openreg.streams import (
     Event,
+    ExternalStream,
     Stream,
     StreamContext,
     current_stream,
@@ -179,6 +181,7 @@ __all__ = [
     "DriverRegistration",
     "Event",
     "FloatTensor",
+    "ExternalStream",
     "Generator",
     "HalfTensor",
     "IntTensor",
@@ -250,6 +253,7 @@ __all__ = [
     "host_memory_stats_as_nested_dict",
     "init",
     "initial_seed",
+    "ipc_collect",
     "is_available",
     "is_bf16_supported",
     "is_current_stream_capturing",

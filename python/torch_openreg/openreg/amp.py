@@ -5,6 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 import torch
+from torch.amp import custom_bwd as _custom_bwd
+from torch.amp import custom_fwd as _custom_fwd
 
 
 def get_amp_supported_dtype() -> list[torch.dtype]:
@@ -41,3 +43,51 @@ class autocast(torch.amp.autocast_mode.autocast):
 
     def __call__(self, func: Any) -> Any:  # noqa: D102
         return super().__call__(func)
+
+
+class GradScaler(torch.amp.GradScaler):
+    """``torch.amp.GradScaler("openreg", ...)``.
+
+    Args:
+        init_scale: The scale at first.
+        growth_factor: By what it is multiplied after `growth_interval` steps without inf or NaN.
+        backoff_factor: By what it is multiplied after a step with inf or NaN.
+        growth_interval: Number of steps.
+        enabled: Whether it has an effect.
+    """
+
+    def __init__(
+        self,
+        init_scale: float = 2.0**16,
+        growth_factor: float = 2.0,
+        backoff_factor: float = 0.5,
+        growth_interval: int = 2000,
+        enabled: bool = True,
+    ) -> None:
+        super().__init__(
+            "openreg",
+            init_scale=init_scale,
+            growth_factor=growth_factor,
+            backoff_factor=backoff_factor,
+            growth_interval=growth_interval,
+            enabled=enabled,
+        )
+
+
+def custom_fwd(fwd: Any = None, *, cast_inputs: torch.dtype | None = None) -> Any:
+    """``torch.amp.custom_fwd(device_type="openreg")``, for ``forward`` of an autograd function.
+
+    Args:
+        fwd: The function; without it a decorator is returned.
+        cast_inputs: Type to which floating-point inputs on the device are cast under autocast; None: they are not.
+    """
+    return _custom_fwd(fwd, device_type="openreg", cast_inputs=cast_inputs)
+
+
+def custom_bwd(bwd: Any = None) -> Any:
+    """``torch.amp.custom_bwd(device_type="openreg")``, for ``backward`` of an autograd function.
+
+    Args:
+        bwd: The function; without it a decorator is returned.
+    """
+    return _custom_bwd(bwd, device_type="openreg")

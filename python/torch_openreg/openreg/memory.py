@@ -247,6 +247,14 @@ def max_memory_cached(device: Device = None) -> int:
     return max_memory_reserved(device)
 
 
+def ipc_collect() -> None:
+    """Frees blocks whose last user was another process, after it has released them.
+
+    It happens too when memory is short, when empty_cache() is called, and when something is shared or freed.
+    """
+    _C._collect_exports()
+
+
 def empty_cache() -> None:
     """Gives the memory that no tensor holds back, on every device. Tensors and private pools are not affected."""
     _C._empty_cache()

@@ -41,6 +41,26 @@ class Stream(torch.Stream):
             index = _get_valid_index(None)
         return super().__new__(cls, device=torch.device("openreg", index), priority=priority)
 
+    @staticmethod
+    def priority_range(device: Device = None) -> tuple[int, int]:
+        """Returns the least and the most urgent priority of a device's streams; both 0 if it has no priorities.
+
+        Args:
+            device: The device; the current one if None.
+
+        Raises:
+            RuntimeError: There is no such device.
+        """
+        return _C._stream_priority_range(_get_valid_index(device))
+
+    @property
+    def priority(self) -> int:
+        """The stream's priority: what was asked for, as far as the device has it."""
+        return _C._stream_priority(self.device_index, self.stream_id)
+
+    def __repr__(self) -> str:
+        return f"<torch.openreg.Stream device={self.device} stream_id={self.stream_id:#x}>"
+
     def record_event(self, event: torch.Event | None = None) -> torch.Event:
         """Records an event behind the work queued so far.
 
@@ -82,6 +102,24 @@ class Stream(torch.Stream):
             RuntimeError: Some of it has failed.
         """
         super().synchronize()
+
+
+class ExternalStream(Stream):
+    """The stream that a vendor's handle is of, such as another library was given by ``Stream.native_handle``.
+
+    Args:
+        stream_ptr: The handle, as a number. 0 means the default stream.
+        device: The device that the stream is of; the current one if None.
+
+    Raises:
+        RuntimeError: There is no such device.
+        NotImplementedError: openreg has not made the stream: a driver can't adopt another library's.
+    """
+
+    def __new__(cls, stream_ptr: int, device: Device = None) -> ExternalStream:  # noqa: D102
+        index = _get_valid_index(device)
+        stream_id = _C._stream_from_native(index, stream_ptr)
+        return super().__new__(cls, stream_id=stream_id, device_index=index, device_type=_DEVICE_TYPE)
 
 
 class Event(torch.Event):

@@ -5,6 +5,9 @@
  * `address + alias_distance`. The file is sparse, and `span` is twice the capacity where the address space has room,
  * so that fragmentation does not use up the addresses before the memory.
  *
+ * Memory of another process is a piece of that process's file, mapped over unused addresses of the device, twice like
+ * its own: so everything else works on it as on the device's own memory.
+ *
  * Locks, outermost first: event lock, stream lock. The device list lock, the device memory lock and the pinned table's
  * lock are leaves.
  * No lock is held while a thread waits for a stream. */
@@ -16,6 +19,7 @@
 #include <stdbool.h>
 
 #include <openreg/driver.h>
+#include <openreg/ipc.h>
 
 #define OPENREG_SIM_MAX_DEVICES 127
 #define OPENREG_SIM_LABEL_SIZE 32
@@ -30,6 +34,7 @@ openreg_status openreg_sim_query(const openreg_host *host, const openreg_driver 
 typedef struct openreg_sim_piece {
     uint64_t offset, size;
     bool used, reserved; /* reserved: used, and only its first `memory` bytes count (openreg/growing.h) */
+    bool is_foreign;     /* shows memory of another process */
     uint64_t memory;
 } openreg_sim_piece;
 
@@ -131,6 +136,13 @@ void openreg_sim_memory_destroy(openreg_sim_device *device);
 
 openreg_status openreg_sim_mem_alloc(openreg_instance, int32_t dev, uint64_t size, openreg_driver_stream, void **out);
 openreg_status openreg_sim_mem_free(openreg_instance, int32_t dev, void *ptr, openreg_driver_stream);
+/* The size and the offset in the file of what mem_alloc() returned. False if `ptr` is no such address. */
+bool openreg_sim_find_memory(openreg_sim_device *device, const void *ptr, uint64_t *offset, uint64_t *size);
+/* Maps `size` bytes of another process's file at unused addresses; they do not count as used memory. */
+openreg_status openreg_sim_map_foreign(openreg_sim_device *device, int file, uint64_t offset, uint64_t size,
+                                       void **out);
+/* E_INVALID: not an address of map_foreign(). Nothing uses the memory any more. */
+openreg_status openreg_sim_unmap_foreign(openreg_sim_device *device, void *ptr);
 openreg_status openreg_sim_mem_info(openreg_instance, int32_t dev, uint64_t *free_bytes, uint64_t *total);
 openreg_status openreg_sim_host_alias(openreg_instance, int32_t dev, void *ptr, void **out);
 
@@ -172,6 +184,10 @@ openreg_status openreg_sim_copy(openreg_instance, void *dst, int32_t dst_dev, co
                                 uint64_t size, int32_t stream_dev, openreg_driver_stream stream);
 openreg_status openreg_sim_fill(openreg_instance, int32_t dev, void *dst, uint8_t value, uint64_t size,
                                 openreg_driver_stream);
+
+/* ---- sim_ipc.c ---- */
+
+const openreg_ipc *openreg_sim_ipc(void);
 
 /* ---- sim_event.c ---- */
 

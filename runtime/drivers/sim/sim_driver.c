@@ -293,7 +293,9 @@ sim_extension(openreg_instance instance, const char *name, uint32_t version)
         .release = openreg_sim_release,
     };
     (void)instance;
-    return strcmp(name, OPENREG_GROWING_NAME) == 0 && version == OPENREG_GROWING_VERSION ? &growing : NULL;
+    if (strcmp(name, OPENREG_GROWING_NAME) == 0 && version == OPENREG_GROWING_VERSION)
+        return &growing;
+    return strcmp(name, OPENREG_IPC_NAME) == 0 && version == OPENREG_IPC_VERSION ? openreg_sim_ipc() : NULL;
 }
 
 openreg_status

@@ -170,9 +170,25 @@ cut_piece(openreg_sim_device *device, size_t at, uint64_t start, uint64_t size)
         insert_piece(device, at, (openreg_sim_piece){.offset = whole.offset, .size = before});
 }
 
-/* The used piece that starts at `ptr`, or piece_count. */
+/* Makes a used piece free, and joins it with free neighbours. */
+static void
+give_piece(openreg_sim_device *device, size_t at)
+{
+    openreg_sim_piece *piece = &device->pieces[at];
+    *piece = (openreg_sim_piece){.offset = piece->offset, .size = piece->size};
+    if (at + 1 < device->piece_count && !device->pieces[at + 1].used) {
+        device->pieces[at].size += device->pieces[at + 1].size;
+        remove_piece(device, at + 1);
+    }
+    if (at > 0 && !device->pieces[at - 1].used) {
+        device->pieces[at - 1].size += device->pieces[at].size;
+        remove_piece(device, at);
+    }
+}
+
+/* The used piece that starts at `ptr`, of the device's own memory or not, or piece_count. */
 static size_t
-find_used_piece(const openreg_sim_device *device, const void *ptr)
+find_used_piece(const openreg_sim_device *device, const void *ptr, bool is_foreign)
 {
     const uint64_t offset = (uint64_t)((uintptr_t)ptr - (uintptr_t)device->base);
     size_t low = 0, high = device->piece_count;
@@ -183,7 +199,8 @@ find_used_piece(const openreg_sim_device *device, const void *ptr)
         else
             high = middle;
     }
-    if (low < device->piece_count && device->pieces[low].used && device->pieces[low].offset == offset)
+    if (low < device->piece_count && device->pieces[low].used &&
+        device->pieces[low].is_foreign == is_foreign && device->pieces[low].offset == offset)
         return low;
     return device->piece_count;
 }
@@ -226,7 +243,7 @@ openreg_sim_mem_free(openreg_instance instance, int32_t dev, void *ptr, openreg_
     openreg_sim_device *device = &instance->devices[dev];
     (void)stream;
     (void)pthread_mutex_lock(&device->memory_lock);
-    size_t at = find_used_piece(device, ptr);
+    const size_t at = find_used_piece(device, ptr, false);
     const bool found = at < device->piece_count;
     const openreg_sim_piece piece = found ? device->pieces[at] : (openreg_sim_piece){.size = 0};
     (void)pthread_mutex_unlock(&device->memory_lock);
@@ -241,20 +258,87 @@ openreg_sim_mem_free(openreg_instance instance, int32_t dev, void *ptr, openreg_
     (void)fallocate(device->file, FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, (off_t)piece.offset, (off_t)piece.size);
 
     (void)pthread_mutex_lock(&device->memory_lock);
-    at = find_used_piece(device, ptr);
-    device->pieces[at].used = false;
     device->used_bytes -= piece.memory;
     if (piece.reserved)
         device->reserved_bytes -= piece.size;
-    if (at + 1 < device->piece_count && !device->pieces[at + 1].used) {
-        device->pieces[at].size += device->pieces[at + 1].size;
-        remove_piece(device, at + 1);
-    }
-    if (at > 0 && !device->pieces[at - 1].used) {
-        device->pieces[at - 1].size += device->pieces[at].size;
-        remove_piece(device, at);
+    give_piece(device, find_used_piece(device, ptr, false));
+    (void)pthread_mutex_unlock(&device->memory_lock);
+    return OPENREG_OK;
+}
+
+/* ------------------------------------------------------------------------------------------- other processes' memory */
+
+bool
+openreg_sim_find_memory(openreg_sim_device *device, const void *ptr, uint64_t *offset, uint64_t *size)
+{
+    (void)pthread_mutex_lock(&device->memory_lock);
+    const size_t at = find_used_piece(device, ptr, false);
+    const bool found = at < device->piece_count;
+    if (found) {
+        *offset = device->pieces[at].offset;
+        *size = device->pieces[at].memory;
     }
     (void)pthread_mutex_unlock(&device->memory_lock);
+    return found;
+}
+
+/* Maps [offset, offset + size) of a file at `start` of the device's addresses, in place of what is there. 0 or an errno;
+ * then the addresses may be left without the device's file and must not be used. */
+static int
+map_window(openreg_sim_device *device, uint64_t start, int file, uint64_t offset, uint64_t size)
+{
+    char *const at[2] = {device->base + start, device->alias + start};
+    const int protections[2] = {PROT_NONE, PROT_READ | PROT_WRITE};
+    for (int i = 0; i < 2; i++)
+        if (mmap(at[i], size, protections[i], MAP_SHARED | MAP_NORESERVE | MAP_FIXED, file, (off_t)offset) ==
+                MAP_FAILED ||
+            madvise(at[i], size, MADV_DONTFORK) != 0 || madvise(at[i], size, MADV_DONTDUMP) != 0)
+            return errno;
+    return 0;
+}
+
+openreg_status
+openreg_sim_map_foreign(openreg_sim_device *device, int file, uint64_t offset, uint64_t size, void **out)
+{
+    const openreg_host *host = device->instance->host;
+    uint64_t start = 0;
+    int error = ENOMEM;
+    (void)pthread_mutex_lock(&device->memory_lock);
+    size_t at = device->piece_count;
+    if (reserve_pieces(device, device->piece_count + 2))
+        at = find_free_piece(device, size, size >= OPENREG_SIM_LARGE_PAGE ? OPENREG_SIM_LARGE_PAGE : page_size(), &start);
+    if (at < device->piece_count) {
+        cut_piece(device, at, start, size);
+        at = find_used_piece(device, device->base + start, false);
+        device->pieces[at].is_foreign = true;
+        error = map_window(device, start, file, offset, size);
+        if (error != 0 && map_window(device, start, device->file, start, size) == 0)
+            give_piece(device, at);
+    }
+    (void)pthread_mutex_unlock(&device->memory_lock);
+    if (error != 0)
+        return openreg_fail(host, OPENREG_E_NOMEM, error,
+                            "device %d: %llu bytes of another process's memory can't be mapped: %s", device->ordinal,
+                            (unsigned long long)size, strerror(error));
+    atomic_store_explicit(&device->active, 1, memory_order_relaxed);
+    *out = device->base + start;
+    return OPENREG_OK;
+}
+
+openreg_status
+openreg_sim_unmap_foreign(openreg_sim_device *device, void *ptr)
+{
+    (void)pthread_mutex_lock(&device->memory_lock);
+    const size_t at = find_used_piece(device, ptr, true);
+    const bool found = at < device->piece_count;
+    /* If the kernel refuses, the addresses are lost until close(). */
+    if (found && map_window(device, device->pieces[at].offset, device->file, device->pieces[at].offset,
+                            device->pieces[at].size) == 0)
+        give_piece(device, at);
+    (void)pthread_mutex_unlock(&device->memory_lock);
+    if (!found)
+        return openreg_fail(device->instance->host, OPENREG_E_INVALID, 0,
+                            "memory_close: %p is not memory of another process on device %d", ptr, device->ordinal);
     return OPENREG_OK;
 }
 
@@ -275,7 +359,7 @@ openreg_sim_reserve(openreg_instance instance, int32_t dev, uint64_t size, void 
                             (unsigned long long)size);
     }
     cut_piece(device, at, start, size);
-    at = find_used_piece(device, device->base + start);
+    at = find_used_piece(device, device->base + start, false);
     device->pieces[at].reserved = true;
     device->pieces[at].memory = 0;
     device->reserved_bytes += size;
@@ -289,7 +373,7 @@ openreg_sim_resize(openreg_instance instance, int32_t dev, void *ptr, uint64_t s
 {
     openreg_sim_device *device = &instance->devices[dev];
     (void)pthread_mutex_lock(&device->memory_lock);
-    const size_t at = find_used_piece(device, ptr);
+    const size_t at = find_used_piece(device, ptr, false);
     const bool valid = at < device->piece_count && device->pieces[at].reserved && size <= device->pieces[at].size &&
                        size % OPENREG_SIM_LARGE_PAGE == 0;
     const openreg_sim_piece piece = valid ? device->pieces[at] : (openreg_sim_piece){.size = 0};
@@ -315,7 +399,7 @@ openreg_sim_resize(openreg_instance instance, int32_t dev, void *ptr, uint64_t s
     (void)fallocate(device->file, FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, (off_t)(piece.offset + size),
                     (off_t)(piece.memory - size));
     (void)pthread_mutex_lock(&device->memory_lock);
-    device->pieces[find_used_piece(device, ptr)].memory = size;
+    device->pieces[find_used_piece(device, ptr, false)].memory = size;
     device->used_bytes -= piece.memory - size;
     (void)pthread_mutex_unlock(&device->memory_lock);
     return OPENREG_OK;

@@ -1,0 +1,122 @@
+/* sim_ipc.c: the extension "openreg.ipc" (openreg/ipc.h). A handle names a file in memory by process and number; the
+ * other process opens it through /proc, which the system allows to processes of the same user. */
+#define _GNU_SOURCE
+#include "sim.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+
+#define MEMORY_HANDLE UINT32_C(0x53494d4d)
+
+/* What stands in the bytes of an openreg_ipc_handle. Numbers of processes and files are used again, those of the file's
+ * device and inode are not while a file is open. */
+typedef struct sim_handle {
+    uint32_t kind;
+    int32_t process, file;
+    uint32_t reserved;
+    uint64_t file_device, file_inode;
+    uint64_t offset, size;
+} sim_handle;
+
+static_assert(sizeof(sim_handle) <= sizeof(openreg_ipc_handle), "the handle is too long");
+
+static openreg_status
+fill_handle(openreg_instance instance, uint32_t kind, int file, uint64_t offset, uint64_t size, openreg_ipc_handle *out)
+{
+    struct stat status;
+    sim_handle handle = {.kind = kind, .process = (int32_t)getpid(), .file = file, .offset = offset, .size = size};
+    if (fstat(file, &status) != 0)
+        return openreg_fail(instance->host, OPENREG_E_INTERNAL, errno, "fstat() failed: %s", strerror(errno));
+    handle.file_device = (uint64_t)status.st_dev;
+    handle.file_inode = (uint64_t)status.st_ino;
+    memset(out, 0, sizeof *out);
+    memcpy(out, &handle, sizeof handle);
+    return OPENREG_OK;
+}
+
+static bool
+is_file_of(const sim_handle *handle, int file)
+{
+    struct stat status;
+    return fstat(file, &status) == 0 && (uint64_t)status.st_dev == handle->file_device &&
+           (uint64_t)status.st_ino == handle->file_inode;
+}
+
+/* Opens the file of a handle of that kind. */
+static openreg_status
+open_handle(openreg_instance instance, uint32_t kind, const openreg_ipc_handle *bytes, sim_handle *handle, int *out)
+{
+    char path[64];
+    memcpy(handle, bytes, sizeof *handle);
+    if (handle->kind != kind)
+        return openreg_fail(instance->host, OPENREG_E_INVALID, 0, "this is no handle of the simulated devices");
+    (void)snprintf(path, sizeof path, "/proc/%d/fd/%d", (int)handle->process, (int)handle->file);
+    const int file = open(path, O_RDWR | O_CLOEXEC);
+    if (file < 0 && errno != ENOENT)
+        return openreg_fail(instance->host, OPENREG_E_UNSUPPORTED, errno, "files of process %d can't be opened: %s",
+                            (int)handle->process, strerror(errno));
+    if (file < 0 || !is_file_of(handle, file)) {
+        if (file >= 0)
+            (void)close(file);
+        return openreg_fail(instance->host, OPENREG_E_INVALID, 0, "process %d, which made the handle, has ended or has "
+                            "closed its devices",
+                            (int)handle->process);
+    }
+    *out = file;
+    return OPENREG_OK;
+}
+
+static openreg_status
+memory_export(openreg_instance instance, int32_t dev, void *ptr, openreg_ipc_handle *out)
+{
+    openreg_sim_device *device = &instance->devices[dev];
+    uint64_t offset, size;
+    if (!openreg_sim_find_memory(device, ptr, &offset, &size))
+        return openreg_fail(instance->host, OPENREG_E_INVALID, 0, "memory_export: %p is not an allocation of device %d",
+                            ptr, dev);
+    return fill_handle(instance, MEMORY_HANDLE, device->file, offset, size, out);
+}
+
+static openreg_status
+memory_open(openreg_instance instance, int32_t dev, const openreg_ipc_handle *bytes, void **out)
+{
+    sim_handle handle;
+    int file = -1;
+    openreg_status status = open_handle(instance, MEMORY_HANDLE, bytes, &handle, &file);
+    if (status != OPENREG_OK)
+        return status;
+    for (int32_t i = 0; i < instance->device_count && status == OPENREG_OK; i++)
+        if (is_file_of(&handle, instance->devices[i].file))
+            status = openreg_fail(instance->host, OPENREG_E_INVALID, 0,
+                                  "memory_open: the handle is of this process, which has the memory already");
+    if (status == OPENREG_OK)
+        status = openreg_sim_map_foreign(&instance->devices[dev], file, handle.offset, handle.size, out);
+    (void)close(file);
+    return status;
+}
+
+static openreg_status
+memory_close(openreg_instance instance, int32_t dev, void *ptr)
+{
+    /* Peer copies that use this memory may be queued on any device. */
+    for (int32_t i = 0; i < instance->device_count; i++)
+        openreg_sim_device_await(&instance->devices[i]);
+    return openreg_sim_unmap_foreign(&instance->devices[dev], ptr);
+}
+
+const openreg_ipc *
+openreg_sim_ipc(void)
+{
+    static const openreg_ipc ipc = {
+        .struct_size = sizeof(openreg_ipc),
+        .version = OPENREG_IPC_VERSION,
+        .memory_export = memory_export,
+        .memory_open = memory_open,
+        .memory_close = memory_close,
+    };
+    return &ipc;
+}

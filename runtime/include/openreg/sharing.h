@@ -1,0 +1,69 @@
+/* openreg/sharing.h: device memory in several processes at once. Valid C11 and C++17.
+ *
+ * One process exports, another imports; both use the same driver, which has the extension "openreg.ipc" (ipc.h), and run
+ * as the same user of one machine. openreg.h's rules hold here too.
+ *
+ *   exporter:  openreg_memory_export(block, &handle);    // then the bytes of the handle go to the other process
+ *   importer:  openreg_memory_import(&handle, &import, &device, &pointer);
+ *              ... openreg_import_release(import);
+ *
+ * The exporter may free its block at any time: openreg_free() keeps it from reuse as long as another process holds it,
+ * or may still import it. Each handle counts as held from its export to the last release of what was imported from it;
+ * one that is never imported, or whose importer dies, keeps its block until the exporter ends.
+ * What is written on one side is seen on the other; who waits for whom is the programs' affair. */
+#ifndef OPENREG_SHARING_H
+#define OPENREG_SHARING_H
+
+#include <openreg/ipc.h>
+#include <openreg/openreg.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/* Plain bytes, for the same build of the library. */
+typedef struct openreg_memory_handle {
+    uint32_t struct_size;  /* sizeof(openreg_memory_handle) */
+    int32_t process;       /* the exporter */
+    int32_t leases;        /* a file of the exporter's: its number, device and inode */
+    int32_t ordinal;       /* of the device, inside its driver */
+    uint64_t leases_device, leases_inode;
+    uint32_t slot, use;    /* where in that file it is counted who holds the memory */
+    uint64_t address;      /* of the memory, in the exporter */
+    uint64_t size;         /* bytes from there to the end of the block as it was asked for */
+    uint64_t offset;       /* of the memory in the driver's allocation */
+    uint64_t allocation_size;
+    char uuid[16];         /* of the device */
+    char driver[32];
+    openreg_ipc_handle allocation;
+} openreg_memory_handle;
+
+typedef struct openreg_import_s *openreg_import; /* owned by the caller until openreg_import_release() */
+
+/* A handle of the memory that begins at `ptr`, anywhere in a live block. The caller waits for what it has queued on the
+ * memory first. Errors: OPENREG_E_INVALID (not in a live block of this process, NULL), OPENREG_E_UNSUPPORTED (the driver
+ * can't share memory), OPENREG_E_NOMEM (too many handles are held), the driver's. */
+OPENREG_API openreg_status openreg_memory_export(const void *ptr, openreg_memory_handle *out);
+
+/* The memory of a handle, on the device of this process that is the exporter's. A process may import one handle
+ * repeatedly, and the exporter itself may import it; it gets its own address. Until the release the memory is like a
+ * block of openreg_malloc(), but can't be freed.
+ * Errors: OPENREG_E_INVALID (no such handle: the exporter has ended, or it was imported and released already),
+ * OPENREG_E_NO_DEVICE (this process does not have the device), OPENREG_E_UNSUPPORTED (the driver or the system refuses),
+ * OPENREG_E_NOMEM, the driver's. */
+OPENREG_API openreg_status openreg_memory_import(const openreg_memory_handle *handle, openreg_import *import,
+                                                 int32_t *device, void **ptr);
+
+/* Waits for the work of the device, and gives the memory up. NULL is accepted. Errors: OPENREG_E_FORKED, the driver's;
+ * the import is gone all the same, but with OPENREG_E_FORKED, where it belongs to the parent. */
+OPENREG_API openreg_status openreg_import_release(openreg_import import);
+
+/* Frees what was freed while other processes held it and that they have released since. openreg_free() of an exported
+ * block, openreg_memory_export(), openreg_empty_cache() and an openreg_malloc() that finds no memory do it too.
+ * Never fails. Returns the number of blocks freed. */
+OPENREG_API int32_t openreg_exports_collect(void);
+
+#ifdef __cplusplus
+}
+#endif
+#endif /* OPENREG_SHARING_H */
