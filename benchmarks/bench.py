@@ -183,9 +183,13 @@ def replay_figures(programs: Path) -> list[Figure]:
         figures.append(
             Figure(f"replay of {name}, an operation", value, reference, "malloc, free", value / reference, "x", 1.0)
         )
-        for peak, aim in (("allocated", 1.1), ("reserved", 1.5)):
+        for peak, what, aim in (
+            ("allocated", "peak allocated", 1.1),
+            ("reserved", "peak reserved", 1.5),
+            ("growing", "peak, expandable segments", 1.5),
+        ):
             most = found[f"peak_{peak}_{name}"]
-            title = f"replay of {name}, peak {peak}"
+            title = f"replay of {name}, {what}"
             figures.append(Figure(title, most, live, "live", most / live, "x", aim, in_bytes=True))
     return figures
 

@@ -3,15 +3,16 @@
  *   replay_bench NAME < trace
  *
  * Prints lines "replay_NAME nanoseconds" per operation, the least of several rounds in which it takes turns with its
- * reference "replay_NAME:malloc", and lines "peak_reserved_NAME bytes", "peak_allocated_NAME bytes" and
- * "peak_live_NAME bytes": the most that the allocator took from the device and gave out, and the most that the trace
- * has in use, as asked for. */
+ * reference "replay_NAME:malloc", and lines "peak_reserved_NAME bytes", "peak_growing_NAME bytes",
+ * "peak_allocated_NAME bytes" and "peak_live_NAME bytes": the most that the allocator took from the device, without and
+ * with segments that grow, the most that it gave out, and the most that the trace has in use, as asked for. */
 #define _GNU_SOURCE
 #include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <time.h>
 
+#include <openreg/allocator.h>
 #include <openreg/openreg.h>
 
 enum { ROUNDS = 25 };
@@ -110,6 +111,23 @@ static uint64_t peak_live(const struct trace *trace)
     return peak;
 }
 
+/* The allocator's peaks over a pass from an empty cache. */
+static openreg_memory_stats peaks_of(const struct trace *trace, void **blocks, int32_t growing)
+{
+    openreg_allocator_settings settings = {.struct_size = sizeof settings};
+    openreg_memory_stats stats = {.struct_size = sizeof stats};
+    int failures = openreg_get_allocator_settings(&settings);
+    settings.expandable_segments = growing;
+    failures += openreg_set_allocator_settings(&settings);
+    failures += openreg_empty_cache(0);
+    failures += openreg_reset_peak_memory_stats(0);
+    (void)replay(trace, blocks, take_openreg, give_openreg);
+    failures += openreg_get_memory_stats(0, &stats);
+    if (failures != 0)
+        fail(openreg_last_error()->message);
+    return stats;
+}
+
 int main(int count, char **arguments)
 {
     if (count != 2)
@@ -121,10 +139,7 @@ int main(int count, char **arguments)
     void **blocks = calloc(trace.requests + 1, sizeof *blocks);
     if (blocks == NULL)
         fail("no memory");
-    openreg_memory_stats stats = {.struct_size = sizeof stats};
-    (void)replay(&trace, blocks, take_openreg, give_openreg); /* from an empty cache, for the peaks */
-    if (openreg_get_memory_stats(0, &stats) != OPENREG_OK)
-        fail(openreg_last_error()->message);
+    const openreg_memory_stats growing = peaks_of(&trace, blocks, 1), stats = peaks_of(&trace, blocks, 0);
     double best = 1e300, best_malloc = 1e300;
     for (int round = 0; round < ROUNDS; ++round) {
         const double time = replay(&trace, blocks, take_openreg, give_openreg);
@@ -135,6 +150,7 @@ int main(int count, char **arguments)
     printf("replay_%s %.3f\n", name, best / (double)trace.count);
     printf("replay_%s:malloc %.3f\n", name, best_malloc / (double)trace.count);
     printf("peak_reserved_%s %lld\n", name, (long long)stats.reserved_bytes[0].peak);
+    printf("peak_growing_%s %lld\n", name, (long long)growing.reserved_bytes[0].peak);
     printf("peak_allocated_%s %lld\n", name, (long long)stats.allocated_bytes[0].peak);
     printf("peak_live_%s %llu\n", name, (unsigned long long)peak_live(&trace));
     free(blocks);

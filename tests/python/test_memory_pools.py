@@ -243,6 +243,23 @@ def test_garbage_collection(python: Any) -> None:
     assert out.stdout.strip() == "32"
 
 
+def test_expandable_segments() -> None:
+    """expandable_segments: what needs several segments otherwise lies in one, which gives its end back."""
+    set_conf("expandable_segments:True")
+    pool = torch.openreg.MemPool()
+    with torch.openreg.use_mem_pool(pool):
+        tensors = [on_device(size * MIB).fill_(size) for size in (3, 25, 40)]
+        tensors += [(tensors[0][:MIB] + 1), on_device(3 * MIB)]
+    large = [segment for segment in pool.snapshot() if segment["segment_type"] == "large"]
+    assert [segment["is_expandable"] for segment in large] == [True]
+    assert all(tensors[i][-1].item() == value for i, value in ((0, 3), (1, 25), (2, 40), (3, 4)))
+    before = torch.openreg.mem_get_info(0)[0]
+    del tensors[1:]
+    del pool  # and its memory, but for the first tensor
+    assert torch.openreg.mem_get_info(0)[0] >= before + 60 * MIB
+    assert tensors[0].sum().item() == 9 * MIB
+
+
 def test_variable_is_read(python: Any) -> None:
     """PYTORCH_ALLOC_CONF reaches the allocator with all that it may hold."""
     out = python(

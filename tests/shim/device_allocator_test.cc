@@ -3,6 +3,7 @@
 
 #include <c10/core/Allocator.h>
 #include <c10/util/ThreadLocalDebugInfo.h>
+#include <openreg/allocator.h>
 
 #include <sys/wait.h>
 #include <unistd.h>
@@ -182,7 +183,8 @@ TEST_F(DeviceAllocatorTest, StatisticsAreTheRuntimes) {
   EXPECT_THROW(device_allocator().getDeviceStats(2), c10::Error);
 }
 
-// emptyCache() gives memory back to the driver; a pool that does not exist is refused.
+// emptyCache() gives memory back to the driver; with the id of a private pool, that pool's alone. A pool that does not
+// exist has nothing to give.
 TEST_F(DeviceAllocatorTest, EmptiesTheCache) {
   { const c10::DataPtr dropped = device_allocator().allocate(32 << 20); }
   EXPECT_GE(device_allocator().getDeviceStats(0).reserved_bytes[0].current, 32 << 20);
@@ -192,7 +194,23 @@ TEST_F(DeviceAllocatorTest, EmptiesTheCache) {
   EXPECT_EQ(total, size_t{256} << 20);
   EXPECT_EQ(total_after, total);
   EXPECT_GE(free_after, free_before + (size_t{32} << 20));
-  EXPECT_THROW(device_allocator().emptyCache({0, 7}), c10::NotImplementedError);
+  ASSERT_EQ(openreg_memory_pool_retain(0, {0, 7}, 0), OPENREG_OK);
+  ASSERT_EQ(openreg_memory_pool_enter(0, {0, 7}), OPENREG_OK);
+  (void)device_allocator().allocate_on(0, 100);
+  ASSERT_EQ(openreg_memory_pool_leave(0, {0, 7}), OPENREG_OK);
+  const auto reserved = [] { return device_allocator().getDeviceStats(0).reserved_bytes[0].current; };
+  const int64_t before = reserved();
+  device_allocator().emptyCache();
+  EXPECT_EQ(reserved(), before);
+  const auto pools = c10::openreg::private_pools(0);
+  ASSERT_EQ(pools.size(), 1u);
+  EXPECT_EQ(pools[0].first, c10::MempoolId_t(0, 7));
+  EXPECT_EQ(pools[0].second[0].current, 2 << 20);
+  device_allocator().emptyCache({0, 8});
+  EXPECT_EQ(reserved(), before);
+  device_allocator().emptyCache({0, 7});
+  EXPECT_EQ(reserved(), before - (2 << 20));
+  EXPECT_EQ(openreg_memory_pool_release(0, {0, 7}), OPENREG_OK);
 }
 
 // A stream of another device can't use the block; memory of others is ignored.
