@@ -119,7 +119,7 @@ class ExternalStream(Stream):
     def __new__(cls, stream_ptr: int, device: Device = None) -> ExternalStream:  # noqa: D102
         index = _get_valid_index(device)
         stream_id = _C._stream_from_native(index, stream_ptr)
-        return super().__new__(cls, stream_id=stream_id, device_index=index, device_type=_DEVICE_TYPE)  # type: ignore[return-value]
+        return super().__new__(cls, stream_id=stream_id, device_index=index, device_type=_DEVICE_TYPE)
 
 
 class Event(torch.Event):
