@@ -156,8 +156,13 @@ def test_an_event_belongs_to_its_device() -> None:
     with pytest.raises(RuntimeError):
         event.record(torch.openreg.Stream(1))
     torch.openreg.Stream(1).wait_event(event)  # waiting across devices is allowed
-    with pytest.raises(NotImplementedError):
+    refused = pytest.raises(NotImplementedError, match="can't be shared between processes. Synchronize it")
+    with refused:
         torch.openreg.Event(interprocess=True)
+    with refused:
+        event.ipc_handle()
+    with refused:
+        torch.openreg.Event.from_ipc_handle("openreg:0", b"")
 
 
 def test_record_stream_keeps_the_block() -> None:
