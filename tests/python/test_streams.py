@@ -156,8 +156,13 @@ def test_an_event_belongs_to_its_device() -> None:
     with pytest.raises(RuntimeError):
         event.record(torch.openreg.Stream(1))
     torch.openreg.Stream(1).wait_event(event)  # waiting across devices is allowed
-    with pytest.raises(NotImplementedError):
+    refused = pytest.raises(NotImplementedError, match="can't be shared between processes. Synchronize it")
+    with refused:
         torch.openreg.Event(interprocess=True)
+    with refused:
+        event.ipc_handle()
+    with refused:
+        torch.openreg.Event.from_ipc_handle("openreg:0", b"")
 
 
 def test_record_stream_keeps_the_block() -> None:
@@ -301,3 +306,20 @@ def test_non_blocking_copies_return_early() -> None:
             unfinished += not stream.query()
             stream.synchronize()
     assert unfinished > 0
+
+
+# work on one stream does not wait for copies that another has queued
+def test_streams_overlap() -> None:
+    side = torch.openreg.Stream(0)
+    source = torch.ones(1 << 24).pin_memory()
+    sink = torch.empty_like(source, device="openreg:0")
+    factor = torch.ones(8, 8, device="openreg:0")
+    factor @ factor  # what a first call does takes long
+    with torch.openreg.stream(side):
+        for _ in range(20):
+            sink.copy_(source, non_blocking=True)
+    total = (factor @ factor).sum().item()
+    assert not side.query()
+    side.synchronize()
+    assert total == 512.0
+    assert sink.sum().item() == float(1 << 24)

@@ -6,6 +6,8 @@
 #include <openreg/ipc.h>
 #include <openreg/openreg.h>
 #include <openreg/trace.h>
+#include <openreg/native_stream.h>
+#include <openreg/sharing.h>
 
 openreg_status openreg_test_header_c11(const openreg_host *host, const openreg_driver *table);
 

@@ -6,7 +6,7 @@ work goes; at first it is the default stream, which waits for no other.
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, NoReturn
 
 import torch
 
@@ -122,6 +122,12 @@ class ExternalStream(Stream):
         return super().__new__(cls, stream_id=stream_id, device_index=index, device_type=_DEVICE_TYPE)
 
 
+def _refuse_sharing() -> NoReturn:
+    raise NotImplementedError(
+        "openreg: an event can't be shared between processes. Synchronize it before you tell the other process."
+    )
+
+
 class Event(torch.Event):
     """A marker in a stream. Recording it again replaces the mark.
 
@@ -147,7 +153,7 @@ class Event(torch.Event):
         interprocess: bool = False,
     ) -> Event:
         if interprocess:
-            raise NotImplementedError("openreg: an event can't be shared between processes")
+            _refuse_sharing()
         event = super().__new__(cls, device=_ANY_DEVICE, enable_timing=enable_timing, blocking=blocking)
         if device is not None:
             event._index = current_stream(device).device_index  # refuses an index that is out of range
@@ -203,6 +209,27 @@ class Event(torch.Event):
             ValueError: One has no enable_timing, or no mark.
         """
         return _C._event_elapsed_time(self, other)
+
+    def ipc_handle(self) -> bytes:
+        """Refused: events are not shared between processes.
+
+        Raises:
+            NotImplementedError: Always.
+        """
+        _refuse_sharing()
+
+    @classmethod
+    def from_ipc_handle(cls, device: Any, handle: bytes) -> Event:
+        """Refused, as ipc_handle().
+
+        Args:
+            device: As in torch.cuda.Event.
+            handle: As in torch.cuda.Event.
+
+        Raises:
+            NotImplementedError: Always.
+        """
+        _refuse_sharing()
 
 
 def _own(stream: torch.Stream) -> Stream:

@@ -35,7 +35,8 @@ typedef struct openreg_ipc {
     /* Ends the use of what memory_open() returned, after work queued on it has ended. The memory lives on. */
     openreg_status (*memory_close)(openreg_instance, int32_t dev, void *ptr);
 
-    /* An event that can be shared; it has no timing. Used and destroyed with the driver's event slots. */
+    /* The event slots come together; NULL: events are not shared.
+     * An event that can be shared; it has no timing. Used and destroyed with the driver's event slots. */
     openreg_status (*event_create)(openreg_instance, int32_t dev, openreg_driver_event *out);
     /* A handle of an event of event_create(). E_INVALID: another event. */
     openreg_status (*event_export)(openreg_instance, openreg_driver_event, openreg_ipc_handle *out);
