@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import torch
 from torch import nn
-from torch.utils.data import DataLoader, TensorDataset
+from torch.utils.data import DataLoader, DistributedSampler, TensorDataset
 
 lightning = pytest.importorskip("lightning")
 
@@ -227,13 +227,16 @@ def test_ddp_averages_gradients(script: Any, tmp_path: Path) -> None:
     x = torch.randn(16, 8, generator=torch.Generator().manual_seed(1))
     y = (x.sum(1) > 0).long()
     optimizer = torch.optim.SGD(layer.parameters(), lr=0.1)
-    for _ in range(2):
-        for first in (0, 8):
+    # Lightning deals the samples out to the ranks, shuffled.
+    samplers = [DistributedSampler(TensorDataset(x), 2, rank, seed=0) for rank in (0, 1)]
+    for epoch in range(2):
+        for sampler in samplers:
+            sampler.set_epoch(epoch)
+        shares = [list(sampler) for sampler in samplers]
+        for first in (0, 4):
             optimizer.zero_grad()
-            # Lightning deals the samples out to the ranks in turn.
-            parts = [slice(first + rank, first + 8, 2) for rank in (0, 1)]
-            losses = [nn.functional.cross_entropy(layer(x[part]), y[part]) for part in parts]
-            loss = torch.stack(losses).mean()
+            parts = [share[first : first + 4] for share in shares]
+            loss = torch.stack([nn.functional.cross_entropy(layer(x[part]), y[part]) for part in parts]).mean()
             loss.backward()
             optimizer.step()
     for rank, report in enumerate(reports):
