@@ -1,8 +1,8 @@
-"""Lets a Lightning Trainer run on openreg devices. Importing this module registers the names that it takes.
+"""Lets Lightning's Trainer and Fabric run on openreg devices. Importing this module registers the names that they take.
 
-``Trainer(accelerator="openreg", strategy="openreg")`` trains on one device, ``strategy="openreg_ddp"`` on several, each
-with a process of its own. Lightning's own strategies know the devices of its own accelerators only: for others they
-take the CPU, and CUDA's autocast.
+``Trainer(accelerator="openreg", strategy="openreg")`` trains on one device, and so does Fabric with these arguments;
+``Trainer(strategy="openreg_ddp")`` trains on several, each with a process of its own. Lightning's own strategies know
+the devices of its own accelerators only: for others they take the CPU, and CUDA's autocast.
 """
 
 from __future__ import annotations
@@ -10,6 +10,11 @@ from __future__ import annotations
 from typing import Any
 
 import torch
+from lightning.fabric.accelerators import ACCELERATOR_REGISTRY
+from lightning.fabric.plugins.precision import MixedPrecision as FabricMixedPrecision
+from lightning.fabric.plugins.precision import Precision as FabricPrecision
+from lightning.fabric.strategies import STRATEGY_REGISTRY
+from lightning.fabric.strategies import SingleDeviceStrategy as FabricSingleDeviceStrategy
 from lightning.pytorch.accelerators import Accelerator, AcceleratorRegistry
 from lightning.pytorch.plugins.precision import MixedPrecision, Precision
 from lightning.pytorch.strategies import DDPStrategy, SingleDeviceStrategy, StrategyRegistry
@@ -17,7 +22,7 @@ from lightning.pytorch.utilities.exceptions import MisconfigurationException
 
 from torch_openreg.openreg import device_count, empty_cache, is_available, memory_stats, set_device
 
-__all__ = ["OpenRegAccelerator", "OpenRegDDPStrategy", "OpenRegStrategy"]
+__all__ = ["OpenRegAccelerator", "OpenRegDDPStrategy", "OpenRegFabricStrategy", "OpenRegStrategy"]
 
 _NAME = "openreg"
 
@@ -124,26 +129,51 @@ class _OwnAutocast:
         self._precision_plugin = plugin
 
 
-class OpenRegStrategy(_OwnAutocast, SingleDeviceStrategy):
-    """Training on one device, the one of ``Trainer(devices=)``, by the name "openreg"."""
+class _OneDevice:
+    """Part of a strategy: the device is the one that ``devices=`` names."""
 
-    strategy_name = _NAME
-
-    def __init__(self, device: torch.device | str = _NAME, **settings: Any) -> None:
-        super().__init__(device=device, **settings)
+    _root_device: torch.device
 
     @property
     def parallel_devices(self) -> list[torch.device]:
-        """The device, in a list; empty till it has an index. The Trainer sets its choice here."""
+        """The device, in a list; empty till it has an index. Lightning sets its choice here."""
         return [] if self._root_device.index is None else [self._root_device]
 
     @parallel_devices.setter
     def parallel_devices(self, devices: list[torch.device]) -> None:
         if len(devices) != 1:
             raise MisconfigurationException(
-                f"strategy='{_NAME}' is for one device, got {len(devices)}. Pass strategy='{_NAME}_ddp', or devices=1."
+                f"strategy='{_NAME}' is for one device, got {len(devices)}. Pass devices=1, or to a Trainer "
+                f"strategy='{_NAME}_ddp'."
             )
         self._root_device = devices[0]
+
+
+class OpenRegStrategy(_OneDevice, _OwnAutocast, SingleDeviceStrategy):
+    """A Trainer's work on one device, by the name "openreg"."""
+
+    strategy_name = _NAME
+
+    def __init__(self, device: torch.device | str = _NAME, **settings: Any) -> None:
+        super().__init__(device=device, **settings)
+
+
+class OpenRegFabricStrategy(_OneDevice, FabricSingleDeviceStrategy):
+    """Fabric's work on one device, by the name "openreg"."""
+
+    def __init__(self, device: torch.device | str = _NAME, **settings: Any) -> None:
+        super().__init__(device=device, **settings)
+
+    @property
+    def precision(self) -> FabricPrecision:
+        """How numbers are rounded; mixed precision that was set up for CUDA is set up for openreg instead."""
+        return super().precision
+
+    @precision.setter
+    def precision(self, plugin: FabricPrecision | None) -> None:
+        if isinstance(plugin, FabricMixedPrecision) and plugin.device == "cuda":
+            plugin = FabricMixedPrecision(plugin.precision, _NAME)
+        self._precision = plugin
 
 
 class OpenRegDDPStrategy(_OwnAutocast, DDPStrategy):
@@ -167,7 +197,9 @@ class OpenRegDDPStrategy(_OwnAutocast, DDPStrategy):
 def _register() -> None:
     if _NAME in AcceleratorRegistry:
         return
-    AcceleratorRegistry.register(_NAME, OpenRegAccelerator, description="devices of torch.openreg")
+    for accelerators in (AcceleratorRegistry, ACCELERATOR_REGISTRY):
+        accelerators.register(_NAME, OpenRegAccelerator, description="devices of torch.openreg")
+    STRATEGY_REGISTRY.register(_NAME, OpenRegFabricStrategy, description=OpenRegFabricStrategy.__name__)
     OpenRegStrategy.register_strategies(StrategyRegistry)
     OpenRegDDPStrategy.register_strategies(StrategyRegistry)
 

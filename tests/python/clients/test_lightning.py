@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import torch
 from torch import nn
-from torch.utils.data import DataLoader, TensorDataset
+from torch.utils.data import DataLoader, DistributedSampler, TensorDataset
 
 lightning = pytest.importorskip("lightning")
 
@@ -128,6 +128,35 @@ def test_statistics_and_prediction(tmp_path: Path) -> None:
     assert OpenRegAccelerator().get_device_stats("openreg:1")["allocated_bytes.all.peak"] > 0
 
 
+# Fabric: a loop of one's own on the device, the CPU's losses, and openreg's autocast
+def test_fabric_equals_the_cpu() -> None:
+    def losses(device: str, **settings: Any) -> tuple[list[float], set[Any]]:
+        fabric = lightning.Fabric(**settings)
+        fabric.launch()
+        torch.manual_seed(0)
+        model = nn.Sequential(nn.Linear(8, 16), nn.ReLU(), nn.Linear(16, 3))
+        seen = set()
+        model[2].register_forward_hook(lambda module, inputs, result: seen.add((result.device, result.dtype)))
+        wrapped, optimizer = fabric.setup(model, torch.optim.Adam(model.parameters(), lr=1e-2))
+        found = []
+        for x, y in fabric.setup_dataloaders(data()):
+            assert x.device == torch.device(device)
+            optimizer.zero_grad()
+            loss = nn.functional.cross_entropy(wrapped(x), y)
+            fabric.backward(loss)
+            fabric.clip_gradients(wrapped, optimizer, max_norm=1.0)
+            optimizer.step()
+            found.append(fabric.all_reduce(loss).item())
+        return found, seen
+
+    ours: dict[str, Any] = {"accelerator": "openreg", "strategy": "openreg", "devices": [1]}
+    expected, _ = losses("cpu", accelerator="cpu", devices=1)
+    assert losses("openreg:1", **ours) == (expected, {(torch.device("openreg:1"), torch.float32)})
+    got, seen = losses("openreg:1", precision="bf16-mixed", **ours)
+    assert seen == {(torch.device("openreg:1"), torch.bfloat16)}
+    assert got == pytest.approx(expected, abs=2e-2) and got != expected
+
+
 # what can't be meant is told, the silent fall to the CPU above all
 def test_misconfigurations(tmp_path: Path) -> None:
     with pytest.raises(MisconfigurationException, match="strategy='openreg'"):
@@ -187,15 +216,33 @@ with open(f"{sys.argv[2]}.{trainer.global_rank}", "w") as file:
 """
 
 
-# two processes that Lightning starts, a device each: the CPU's weights after gradients were averaged
-def test_ddp_equals_ddp_on_the_cpu(script: Any, tmp_path: Path) -> None:
-    reports: dict[str, list[Any]] = {}
-    for accelerator, strategy in (("cpu", "ddp"), ("openreg", "openreg_ddp")):
-        settings = json.dumps({"accelerator": accelerator, "strategy": strategy, "devices": 2})
-        script(DDP, settings, str(tmp_path / accelerator), OPENREG_ENABLE_GLOO_COLLECTIVES="1")
-        reports[accelerator] = [json.loads((tmp_path / f"{accelerator}.{rank}").read_text()) for rank in (0, 1)]
-    assert [report["devices"] for report in reports["openreg"]] == [["openreg:0"], ["openreg:1"]]
-    assert [report["gathered"] for report in reports["openreg"]] == [[10.0, 11.0], [10.0, 11.0]]
-    for got, expected in zip(reports["openreg"], reports["cpu"], strict=True):
-        assert got["weights"] == expected["weights"]
-        assert got["loss"] == expected["loss"]
+# two processes that Lightning starts, a device each: what averaged gradients make of the weights on the CPU
+def test_ddp_averages_gradients(script: Any, tmp_path: Path) -> None:
+    settings = json.dumps({"accelerator": "openreg", "strategy": "openreg_ddp", "devices": 2})
+    script(DDP, settings, str(tmp_path / "report"), OPENREG_ENABLE_GLOO_COLLECTIVES="1")
+    reports = [json.loads((tmp_path / f"report.{rank}").read_text()) for rank in (0, 1)]
+
+    torch.manual_seed(0)
+    layer = nn.Linear(8, 3)
+    x = torch.randn(16, 8, generator=torch.Generator().manual_seed(1))
+    y = (x.sum(1) > 0).long()
+    optimizer = torch.optim.SGD(layer.parameters(), lr=0.1)
+    # Lightning deals the samples out to the ranks, shuffled.
+    samplers = [DistributedSampler(TensorDataset(x), 2, rank, seed=0) for rank in (0, 1)]
+    for epoch in range(2):
+        for sampler in samplers:
+            sampler.set_epoch(epoch)
+        shares = [list(sampler) for sampler in samplers]
+        for first in (0, 4):
+            optimizer.zero_grad()
+            parts = [share[first : first + 4] for share in shares]
+            loss = torch.stack([nn.functional.cross_entropy(layer(x[part]), y[part]) for part in parts]).mean()
+            loss.backward()
+            optimizer.step()
+    for rank, report in enumerate(reports):
+        assert report["devices"] == [f"openreg:{rank}"]
+        assert report["gathered"] == [10.0, 11.0]
+        assert report["loss"] == pytest.approx(loss.item(), rel=1e-6)
+        assert report["weights"] == reports[0]["weights"]
+        for got, expected in zip(report["weights"], layer.parameters(), strict=True):
+            torch.testing.assert_close(torch.tensor(got), expected.detach())
