@@ -6,6 +6,8 @@ Every test of this file runs in the way that the environment chooses; test_stage
 
 from __future__ import annotations
 
+import copy
+
 import pytest
 import torch
 from torch.testing import assert_close
@@ -329,24 +331,97 @@ def test_convolution_and_its_backward(layers) -> None:
     assert_close(dev.bias.grad.cpu(), cpu.bias.grad)
 
 
+RECURRENT_OPTIONS: list[dict[str, object]] = [
+    {},
+    {"bias": False},
+    {"batch_first": True},
+    {"bidirectional": True},
+    {"dtype": torch.float64},
+    {"dtype": torch.bfloat16},
+    {"proj_size": 3},
+]
+
+
+def assert_same_training(
+    cpu: torch.nn.Module, dev: torch.nn.Module, on_cpu: torch.Tensor, on_dev: torch.Tensor
+) -> None:
+    """The results and the gradients of all parameters are equal bit for bit."""
+    assert torch.equal(on_dev.cpu(), on_cpu)
+    on_cpu.square().sum().backward()
+    on_dev.square().sum().backward()
+    for p, q in zip(dev.parameters(), cpu.parameters(), strict=True):
+        assert p.grad is not None
+        assert torch.equal(p.grad.cpu(), q.grad)
+
+
 @pytest.mark.parametrize("kind", [torch.nn.LSTM, torch.nn.GRU, torch.nn.RNN])
-@pytest.mark.parametrize("bias", [True, False])
-def test_recurrent_layers_and_their_gradients(kind: type, bias: bool) -> None:
+@pytest.mark.parametrize("options", RECURRENT_OPTIONS, ids=str)
+def test_recurrent_layers_and_their_gradients(kind: type, options: dict[str, object]) -> None:
+    """Recurrent layers take the CPU's way, oneDNN or steps, so that nothing differs; without gradients too."""
+    if "proj_size" in options and kind is not torch.nn.LSTM:
+        pytest.skip("only an LSTM has projections")
     torch.manual_seed(0)
-    cpu = kind(5, 7, num_layers=2, bias=bias, batch_first=True)
-    dev = kind(5, 7, num_layers=2, bias=bias, batch_first=True).to(DEV)
-    dev.load_state_dict(cpu.state_dict())
-    x = torch.randn(3, 4, 5)
+    cpu = kind(5, 7, num_layers=2, **options)
+    dev = copy.deepcopy(cpu).to(DEV)
+    x = torch.randn(3, 4, 5, dtype=options.get("dtype"))
     xd = x.to(DEV).requires_grad_()
     x.requires_grad_()
-    expected, _ = cpu(x)
-    actual, _ = dev(xd)
-    assert_close(actual.cpu(), expected)
-    expected.square().sum().backward()
-    actual.square().sum().backward()
-    assert_close(xd.grad.cpu(), x.grad, rtol=1e-4, atol=1e-5)
-    for p, q in zip(dev.parameters(), cpu.parameters(), strict=True):
-        assert_close(p.grad.cpu(), q.grad, rtol=1e-4, atol=1e-5)
+    assert_same_training(cpu, dev, cpu(x)[0], dev(xd)[0])
+    assert torch.equal(xd.grad.cpu(), x.grad)
+    with torch.inference_mode():
+        assert torch.equal(dev(xd)[0].cpu(), cpu(x)[0])
+
+
+@pytest.mark.parametrize("kind", [torch.nn.LSTM, torch.nn.GRU, torch.nn.RNN])
+@pytest.mark.parametrize("bidirectional", [False, True])
+def test_recurrent_layers_over_packed_sequences(kind: type, bidirectional: bool) -> None:
+    """Sequences of several lengths, in both directions: outputs, last states and gradients are the CPU's."""
+    torch.manual_seed(0)
+    cpu = kind(5, 7, num_layers=2, bidirectional=bidirectional)
+    dev = copy.deepcopy(cpu).to(DEV)
+    packed = torch.nn.utils.rnn.pack_sequence([torch.randn(length, 5) for length in (4, 3, 3, 1)])
+    expected, expected_state = cpu(packed)
+    actual, actual_state = dev(packed.to(DEV))
+    torch.testing.assert_close(actual_state, expected_state, rtol=0, atol=0, check_device=False)
+    assert_same_training(cpu, dev, expected.data, actual.data)
+
+
+@pytest.mark.parametrize("kind", [torch.nn.LSTMCell, torch.nn.GRUCell, torch.nn.RNNCell])
+@pytest.mark.parametrize("bias", [True, False])
+def test_recurrent_cells_and_their_gradients(kind: type, bias: bool) -> None:
+    """A single step is the CPU's bit for bit."""
+    torch.manual_seed(0)
+    cpu = kind(5, 7, bias=bias)
+    dev = copy.deepcopy(cpu).to(DEV)
+    x = torch.randn(3, 5)
+    expected, actual = (torch.cat(state) if isinstance(state, tuple) else state for state in (cpu(x), dev(x.to(DEV))))
+    assert_same_training(cpu, dev, expected, actual)
+
+
+@pytest.mark.parametrize("kind", [torch.nn.LSTM, torch.nn.GRU])
+def test_recurrent_layers_under_autocast(kind: type) -> None:
+    """Autocast applies to the steps, as on PyTorch's own devices: the products are of half the precision."""
+    torch.manual_seed(0)
+    layer = kind(5, 7).to(DEV)
+    x = torch.randn(3, 4, 5, device=DEV)
+    with torch.autocast("openreg", dtype=torch.bfloat16):
+        low = layer(x)[0]
+    assert_close(low.float(), layer(x)[0], rtol=0.05, atol=0.05)
+    assert not torch.equal(low.float(), layer(x)[0])
+
+
+def test_recurrent_layers_refuse_what_does_not_fit() -> None:
+    """Wrong arguments have PyTorch's own errors."""
+    layer = torch.nn.LSTM(5, 7).to(DEV)
+    x = torch.randn(3, 4, 5, device=DEV)
+    weights = [parameter.detach() for parameter in layer.parameters()]
+    state = torch.zeros(1, 4, 7, device=DEV)
+    with pytest.raises(RuntimeError, match="two hidden states"):
+        torch.lstm(x, [state], weights, True, 1, 0.0, False, False, False)
+    with pytest.raises(RuntimeError, match="number of RNN parameters|Expected"):
+        torch.gru(x, state, weights[:3], True, 1, 0.0, False, False, False)
+    with pytest.raises(RuntimeError, match="same device"):
+        torch.gru(x, state.cpu(), weights, True, 1, 0.0, False, False, False)
 
 
 def test_custom_operators_with_a_cpu_kernel_run() -> None:
