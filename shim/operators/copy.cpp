@@ -16,9 +16,20 @@
 #include "shim/operators/copy.h"
 #include "shim/operators/host_view.h"
 #include "shim/operators/storage.h"
+#include "shim/operators/streamed_copy.h"
 #include "shim/status.h"
 
 namespace c10::openreg {
+namespace {
+
+// Every element has the same position and the same bits in both: the copy is one move of bytes.
+bool same_bytes(const at::Tensor& a, const at::Tensor& b) {
+  return a.dtype() == b.dtype() && a.is_conj() == b.is_conj() && a.is_neg() == b.is_neg() && a.sizes() == b.sizes() &&
+      a.is_non_overlapping_and_dense() &&
+      (a.strides() == b.strides() || (a.is_contiguous() && b.is_contiguous()));
+}
+
+} // namespace
 
 void copy_on_host(at::Tensor& destination, const at::Tensor& source, bool non_blocking) {
   static const std::string kName = "aten::copy_";
@@ -26,7 +37,9 @@ void copy_on_host(at::Tensor& destination, const at::Tensor& source, bool non_bl
   // Allocations belong to the destination's device, so it is seen first.
   at::Tensor host_destination = view.view(destination, /*written=*/true);
   const at::Tensor& host_source = view.view(source, /*written=*/false);
-  {
+  if (same_bytes(destination, source) && is_faster_streamed(source.nbytes()) && !destination.is_alias_of(source)) {
+    copy_streamed(host_destination.mutable_data_ptr(), host_source.const_data_ptr(), source.nbytes());
+  } else {
     const c10::impl::ExcludeDispatchKeyGuard below(kAboveKernels);
     at::_ops::copy_::redispatch(
         c10::DispatchKeySet(c10::DispatchKey::CPU), host_destination, host_source, non_blocking);
@@ -42,13 +55,6 @@ bool is_device(const at::Tensor& tensor) {
 
 int32_t runtime_device(const at::Tensor& tensor) {
   return is_device(tensor) ? tensor.device().index() : OPENREG_HOST;
-}
-
-// Every element has the same position and the same bits in both: the copy is one move of bytes.
-bool same_bytes(const at::Tensor& a, const at::Tensor& b) {
-  return a.dtype() == b.dtype() && a.is_conj() == b.is_conj() && a.is_neg() == b.is_neg() && a.sizes() == b.sizes() &&
-      a.is_non_overlapping_and_dense() &&
-      (a.strides() == b.strides() || (a.is_contiguous() && b.is_contiguous()));
 }
 
 bool is_staged(const at::Tensor& tensor) {
