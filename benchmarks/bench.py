@@ -24,7 +24,7 @@ import torch.nn.functional as F
 from models import Gpt, Lstm, mlp, resnet18, small_resnet
 from torch import nn
 
-import torch_openreg  # noqa: F401
+from torch_openreg import _C
 
 DEVICE = "openreg:0"
 MIB = 1 << 20
@@ -39,7 +39,9 @@ class Figure:
     reference: float  # nanoseconds, of `reference_name`
     reference_name: str
     score: float  # what the aim speaks of
-    unit: str  # of the score: "ns", "ms", "x" (times the reference) or "x as fast"
+    unit: (
+        str  # of the score: "ns", "ms", "x" (times the reference), "x as fast" or "objects" (value, reference: numbers)
+    )
     aim: float
     at_least: bool = False
 
@@ -228,6 +230,20 @@ def step_figure(title: str, make: Callable[[], nn.Module], inputs: torch.Tensor,
     return ratio(title, step(DEVICE), step("cpu"), "CPU", aim)
 
 
+def wrapper_figures(calls: int = 100) -> list[Figure]:
+    """How many objects the calls of an operator make to show its arguments to the CPU's kernel, once warm."""
+    figures = []
+    for name, call in SMALL.items():
+        work = call(DEVICE, 16)
+        work()
+        before = _C._host_wrappers_made()
+        for _ in range(calls):
+            work()
+        made = (_C._host_wrappers_made() - before) / calls
+        figures.append(Figure(f"wrappers made by a call of {name}", made, 0, "none", made, "objects", 0))
+    return figures
+
+
 def training_figures() -> list[Figure]:
     """Figures of training steps, and of an optimizer alone."""
     torch.manual_seed(0)
@@ -288,6 +304,7 @@ def main() -> None:
     torch.set_num_threads(options.threads)
     figures = c_figures(options.programs) if options.programs else []
     figures += operator_figures()
+    figures += wrapper_figures()
     figures += copy_figures()
     figures += training_figures()
     figures.append(import_figure())
@@ -296,11 +313,13 @@ def main() -> None:
     print(f"| {'figure':<44} | {'openreg':>9} | {'reference':>28} | {'result':>15} | {'aim':>9} |    |")
     print(f"|{'-' * 46}|{'-' * 11}|{'-' * 30}|{'-' * 17}|{'-' * 11}|----|")
     for figure in figures:
-        reference = f"{figure.reference_name} {human(figure.reference)}"
+        counted = figure.unit == "objects"
+        value = f"{figure.value:g}" if counted else human(figure.value)
+        reference = figure.reference_name if counted else f"{figure.reference_name} {human(figure.reference)}"
         result = f"{figure.score:.2f} {figure.unit}"
         aim = f"{'>=' if figure.at_least else '<='} {figure.aim:g}"
         mark = "ok" if figure.met else "--"
-        print(f"| {figure.name:<44} | {human(figure.value):>9} | {reference:>28} | {result:>15} | {aim:>9} | {mark} |")
+        print(f"| {figure.name:<44} | {value:>9} | {reference:>28} | {result:>15} | {aim:>9} | {mark} |")
     missed = sum(not figure.met for figure in figures)
     print(f"\n{len(figures) - missed} of {len(figures)} figures reach their aim")
 

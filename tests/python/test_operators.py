@@ -12,6 +12,8 @@ import pytest
 import torch
 from torch.testing import assert_close
 
+import torch_openreg
+
 DEV = "openreg:1"
 
 
@@ -422,6 +424,80 @@ def test_recurrent_layers_refuse_what_does_not_fit() -> None:
         torch.gru(x, state, weights[:3], True, 1, 0.0, False, False, False)
     with pytest.raises(RuntimeError, match="same device"):
         torch.gru(x, state.cpu(), weights, True, 1, 0.0, False, False, False)
+
+
+@pytest.mark.parametrize("threads", [1, 4])
+@pytest.mark.parametrize("offset", [0, 1, 13])
+def test_large_copies_keep_every_byte(offset: int, threads: int) -> None:
+    """Whichever way a large copy goes, and wherever it starts and ends, it is what was copied and nothing around it."""
+    size = (20 << 20) + 7
+    bytes_before = torch.randint(0, 256, (size + 64,), dtype=torch.uint8)
+    source = bytes_before[5 : 5 + size]
+    there = torch.zeros(size + 64, dtype=torch.uint8, device=DEV)
+    back = torch.zeros(size + 64, dtype=torch.uint8)
+    before = torch.get_num_threads()
+    torch.set_num_threads(threads)
+    try:
+        there[offset : offset + size].copy_(source)
+        back[offset : offset + size].copy_(there[offset : offset + size])
+    finally:
+        torch.set_num_threads(before)
+    assert torch.equal(back[offset : offset + size], source)
+    for around in (there.cpu(), back):
+        assert not around[:offset].any()
+        assert not around[offset + size :].any()
+
+
+def test_large_copies_wait_for_the_stream() -> None:
+    """A copy that the host makes follows what is queued on the current stream."""
+    source = torch.ones(20 << 20, dtype=torch.uint8).pin_memory()
+    there = torch.empty_like(source, device=DEV)
+    with torch.Stream(DEV):
+        for value in (1, 2, 3):
+            source.fill_(value)
+            there.copy_(source, non_blocking=True)
+            assert there.cpu().eq(value).all()
+
+
+def test_large_overlapping_copies_are_refused() -> None:
+    """As on the CPU."""
+    x = torch.zeros(20 << 20, dtype=torch.uint8, device=DEV)
+    with pytest.raises(RuntimeError, match="memory location"):
+        x[1:].copy_(x[:-1])
+
+
+def test_calls_make_no_wrappers_once_warm() -> None:
+    """Showing arguments to a kernel takes no new objects: a call, views of one storage, an optimizer's list."""
+    x = torch.rand(8, 8, device=DEV)
+    out = torch.empty_like(x)
+    many = [torch.rand(4, device=DEV) for _ in range(300)]
+
+    def work() -> None:
+        torch.add(x, x.t(), out=out)
+        x.mul_(0.5)
+        torch.cat([x, x + x])
+        torch._foreach_add_(many, many)
+
+    work()
+    before = torch_openreg._C._host_wrappers_made()
+    assert before > 0
+    work()
+    assert torch_openreg._C._host_wrappers_made() == before
+
+
+def test_wrappers_that_a_kernel_keeps_are_not_used_again() -> None:
+    """A tensor that an operator has kept still shows the same memory after other calls."""
+    kept = []
+    with torch.library._scoped_library("openreg_keeping", "DEF") as library:
+        library.define("keep(Tensor x) -> Tensor")
+        library.impl("keep", lambda x: (kept.append(x), x.clone())[1], "CPU")
+        x = torch.arange(4.0, device=DEV)
+        torch.ops.openreg_keeping.keep(x)
+        for other in torch.rand(8, 4, device=DEV).unbind():
+            other.add_(other)
+        x.add_(1)
+        assert kept[0].device.type == "cpu"
+        assert kept[0].tolist() == [1, 2, 3, 4]
 
 
 def test_custom_operators_with_a_cpu_kernel_run() -> None:
