@@ -26,7 +26,7 @@ from models import Gpt, Lstm, mlp, resnet18, small_resnet
 from torch import nn
 from torch.profiler import ProfilerActivity, profile
 
-import torch_openreg  # noqa: F401
+from torch_openreg import _C
 
 DEVICE = "openreg:0"
 MIB = 1 << 20
@@ -37,14 +37,14 @@ class Figure:
     """One line of the table."""
 
     name: str
-    value: float  # nanoseconds, or bytes
+    value: float  # of what `measure` names
     reference: float  # the same, of `reference_name`
     reference_name: str
     score: float  # what the aim speaks of
-    unit: str  # of the score: "ns", "ms", "x" (times the reference) or "x as fast"
+    unit: str  # of the score: "ns", "ms", "x" (times the reference), "x as fast" or "objects"
     aim: float
     at_least: bool = False
-    in_bytes: bool = False
+    measure: str = "nanoseconds"  # or "bytes" or "objects": of value and reference
 
     @property
     def met(self) -> bool:
@@ -190,7 +190,7 @@ def replay_figures(programs: Path) -> list[Figure]:
         ):
             most = found[f"peak_{peak}_{name}"]
             title = f"replay of {name}, {what}"
-            figures.append(Figure(title, most, live, "live", most / live, "x", aim, in_bytes=True))
+            figures.append(Figure(title, most, live, "live", most / live, "x", aim, measure="bytes"))
     return figures
 
 
@@ -285,6 +285,22 @@ def profiler_figures(rounds: int = 15, steps: int = 5) -> list[Figure]:
         figure((device,), (), "not profiled"),
         figure((host, device), (), "not profiled"),
     ]
+
+
+def wrapper_figures(calls: int = 100) -> list[Figure]:
+    """How many objects the calls of an operator make to show its arguments to the CPU's kernel, once warm."""
+    figures = []
+    for name, call in SMALL.items():
+        work = call(DEVICE, 16)
+        work()
+        before = _C._host_wrappers_made()
+        for _ in range(calls):
+            work()
+        made = (_C._host_wrappers_made() - before) / calls
+        figures.append(
+            Figure(f"wrappers made by a call of {name}", made, 0, "none", made, "objects", 0, measure="objects")
+        )
+    return figures
 
 
 def training_figures() -> list[Figure]:
@@ -399,14 +415,16 @@ def import_figure(runs: int = 7) -> Figure:
     return Figure("import torch_openreg", value, reference, "import torch", value / 1e6, "ms", 60.0)
 
 
-def human(nanoseconds: float, in_bytes: bool = False) -> str:
-    """A time, or a number of bytes, with its unit."""
-    if in_bytes:
-        return f"{nanoseconds / MIB:.4g} MiB"
+def human(value: float, measure: str = "nanoseconds") -> str:
+    """A quantity with its unit."""
+    if measure == "objects":
+        return f"{value:g}"
+    if measure == "bytes":
+        return f"{value / MIB:.4g} MiB"
     for limit, unit in ((1e3, "ns"), (1e6, "us"), (1e9, "ms")):
-        if nanoseconds < limit:
-            return f"{nanoseconds / (limit / 1e3):.4g} {unit}"
-    return f"{nanoseconds / 1e9:.4g} s"
+        if value < limit:
+            return f"{value / (limit / 1e3):.4g} {unit}"
+    return f"{value / 1e9:.4g} s"
 
 
 def main() -> None:
@@ -422,6 +440,7 @@ def main() -> None:
     torch.set_num_threads(options.threads)
     figures = c_figures(options.programs) + replay_figures(options.programs) if options.programs else []
     figures += operator_figures()
+    figures += wrapper_figures()
     figures += copy_figures()
     figures += training_figures()
     figures += profiler_figures()
@@ -432,13 +451,13 @@ def main() -> None:
     print(f"| {'figure':<44} | {'openreg':>9} | {'reference':>28} | {'result':>15} | {'aim':>9} |    |")
     print(f"|{'-' * 46}|{'-' * 11}|{'-' * 30}|{'-' * 17}|{'-' * 11}|----|")
     for figure in figures:
-        reference = f"{figure.reference_name} {human(figure.reference, figure.in_bytes)}"
+        quantity = f" {human(figure.reference, figure.measure)}" if figure.reference else ""
+        reference = f"{figure.reference_name}{quantity}"
         result = f"{figure.score:.2f} {figure.unit}"
         aim = f"{'>=' if figure.at_least else '<='} {figure.aim:g}"
         mark = "ok" if figure.met else "--"
-        print(
-            f"| {figure.name:<44} | {human(figure.value, figure.in_bytes):>9} | {reference:>28} | {result:>15} | {aim:>9} | {mark} |"
-        )
+        value = human(figure.value, figure.measure)
+        print(f"| {figure.name:<44} | {value:>9} | {reference:>28} | {result:>15} | {aim:>9} | {mark} |")
     missed = sum(not figure.met for figure in figures)
     print(f"\n{len(figures) - missed} of {len(figures)} figures reach their aim")
 

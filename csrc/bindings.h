@@ -85,6 +85,7 @@ PyObject* _collectExports(PyObject* self, PyObject* unused);
 // operators.cpp
 PyObject* _operatorStats(PyObject* self, PyObject* unused);
 PyObject* _resetOperatorStats(PyObject* self, PyObject* unused);
+PyObject* _hostWrappersMade(PyObject* self, PyObject* unused);
 PyObject* _setOperatorDetails(PyObject* self, PyObject* on);
 PyObject* _setOperatorPolicy(PyObject* self, PyObject* arguments);
 PyObject* _operatorRules(PyObject* self, PyObject* unused);

@@ -227,6 +227,7 @@ PyMethodDef methods[] = {
     {"_mem_get_info", _memGetInfo, METH_O, "(free, total) bytes of a device."},
     {"_operator_stats", _operatorStats, METH_NOARGS, "How operators ran, as a dict of counts."},
     {"_reset_operator_stats", _resetOperatorStats, METH_NOARGS, "Sets the operators' counts to 0."},
+    {"_host_wrappers_made", _hostWrappersMade, METH_NOARGS, "CPU tensors made so far to show openreg tensors to kernels."},
     {"_require_gloo_collectives", _requireGlooCollectives, METH_NOARGS, "Raises unless they are switched on."},
     {"_staged_backend", _stagedBackend, METH_O, "A c10d backend for openreg tensors, from one for CPU tensors."},
     {"_set_operator_details", _setOperatorDetails, METH_O, "Whether aliased calls are counted by operator; before."},

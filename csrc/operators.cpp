@@ -3,6 +3,7 @@
 #include <torch/csrc/Exceptions.h>
 
 #include "csrc/bindings.h"
+#include "shim/operators/host_wrappers.h"
 #include "shim/operators/operator_counts.h"
 #include "shim/operators/operator_policy.h"
 
@@ -69,6 +70,12 @@ PyObject* _resetOperatorStats(PyObject* /*self*/, PyObject* /*unused*/) {
   HANDLE_TH_ERRORS
   c10::openreg::reset_operator_counts();
   Py_RETURN_NONE;
+  END_HANDLE_TH_ERRORS
+}
+
+PyObject* _hostWrappersMade(PyObject* /*self*/, PyObject* /*unused*/) {
+  HANDLE_TH_ERRORS
+  return PyLong_FromUnsignedLongLong(c10::openreg::host_wrappers_made());
   END_HANDLE_TH_ERRORS
 }
 

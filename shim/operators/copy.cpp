@@ -16,11 +16,18 @@
 #include "shim/operators/copy.h"
 #include "shim/operators/host_view.h"
 #include "shim/operators/storage.h"
+#include "shim/operators/streamed_copy.h"
 #include "shim/status.h"
 
 namespace c10::openreg {
-
 namespace {
+
+// Every element has the same position and the same bits in both: the copy is one move of bytes.
+bool same_bytes(const at::Tensor& a, const at::Tensor& b) {
+  return a.dtype() == b.dtype() && a.is_conj() == b.is_conj() && a.is_neg() == b.is_neg() && a.sizes() == b.sizes() &&
+      a.is_non_overlapping_and_dense() &&
+      (a.strides() == b.strides() || (a.is_contiguous() && b.is_contiguous()));
+}
 
 bool is_device(const at::Tensor& tensor) {
   return tensor.is_privateuseone();
@@ -39,7 +46,9 @@ void copy_on_host(at::Tensor& destination, const at::Tensor& source, bool non_bl
   at::Tensor host_destination = view.view(destination, /*written=*/true);
   const at::Tensor& host_source = view.view(source, /*written=*/false);
   view.describe_copy(runtime_device(source), runtime_device(destination), destination.nbytes());
-  {
+  if (same_bytes(destination, source) && is_faster_streamed(source.nbytes()) && !destination.is_alias_of(source)) {
+    copy_streamed(host_destination.mutable_data_ptr(), host_source.const_data_ptr(), source.nbytes());
+  } else {
     const c10::impl::ExcludeDispatchKeyGuard below(kAboveKernels);
     at::_ops::copy_::redispatch(
         c10::DispatchKeySet(c10::DispatchKey::CPU), host_destination, host_source, non_blocking);
@@ -48,13 +57,6 @@ void copy_on_host(at::Tensor& destination, const at::Tensor& source, bool non_bl
 }
 
 namespace {
-
-// Every element has the same position and the same bits in both: the copy is one move of bytes.
-bool same_bytes(const at::Tensor& a, const at::Tensor& b) {
-  return a.dtype() == b.dtype() && a.is_conj() == b.is_conj() && a.is_neg() == b.is_neg() && a.sizes() == b.sizes() &&
-      a.is_non_overlapping_and_dense() &&
-      (a.strides() == b.strides() || (a.is_contiguous() && b.is_contiguous()));
-}
 
 bool is_staged(const at::Tensor& tensor) {
   return is_device(tensor) && operator_way(tensor.device().index()) == OperatorWay::staged;

@@ -1,6 +1,5 @@
 #include "shim/operators/host_view.h"
 
-#include <c10/core/InferenceMode.h>
 #include <c10/core/TensorImpl.h>
 #include <openreg/openreg.h>
 
@@ -13,31 +12,7 @@
 namespace c10::openreg {
 namespace {
 
-constexpr c10::DispatchKeySet kLazyBits({c10::DispatchKey::Conjugate, c10::DispatchKey::Negative});
-constexpr size_t kLinearSearch = 24;     // entries up to which a linear search is faster than a hash table
-constexpr size_t kPooledWrappers = 64;   // wrappers that a thread keeps for the next call
-
-// A CPU tensor that can be pointed at another storage with another tensor's metadata, so that a call needs no new
-// objects once its thread is warm.
-class ViewImpl final : public c10::TensorImpl {
- public:
-  ViewImpl(c10::Storage&& storage, const caffe2::TypeMeta dtype)
-      : TensorImpl(std::move(storage), c10::DispatchKeySet(c10::DispatchKey::CPU), dtype), cpu_keys_(key_set_) {}
-
-  void show(const c10::TensorImpl& original, c10::Storage&& storage) {
-    copy_generic_tensor_metadata(&original, this);
-    device_opt_ = c10::Device(c10::DeviceType::CPU);
-    key_set_ = cpu_keys_ | (original.key_set() & kLazyBits);
-    storage_ = std::move(storage);
-  }
-
-  void release() {
-    storage_ = c10::Storage();
-  }
-
- private:
-  const c10::DispatchKeySet cpu_keys_;
-};
+constexpr size_t kLinearSearch = 24; // entries up to which a linear search is faster than an index
 
 // Reaches what a TensorImpl keeps to itself and its descendants.
 class OpenregKeys final : public c10::TensorImpl {
@@ -56,16 +31,6 @@ class OpenregKeys final : public c10::TensorImpl {
   }
 };
 
-struct Wrappers {
-  std::vector<c10::intrusive_ptr<ViewImpl>> tensors;
-  std::vector<c10::intrusive_ptr<c10::StorageImpl>> storages;
-};
-
-Wrappers& wrappers() {
-  static thread_local Wrappers mine;
-  return mine;
-}
-
 void drop_storage_reference(void* storage) {
   c10::intrusive_ptr<c10::StorageImpl>::reclaim(static_cast<c10::StorageImpl*>(storage));
 }
@@ -73,34 +38,6 @@ void drop_storage_reference(void* storage) {
 // Memory at `address` that stays alive as long as the storage that owns it.
 c10::DataPtr borrowed_data(void* address, c10::intrusive_ptr<c10::StorageImpl> owner) {
   return {address, owner.release(), &drop_storage_reference, c10::Device(c10::DeviceType::CPU)};
-}
-
-c10::intrusive_ptr<c10::StorageImpl> make_host_storage(c10::DataPtr&& data, size_t size) {
-  auto& pool = wrappers().storages;
-  if (pool.empty()) {
-    return c10::make_intrusive<c10::StorageImpl>(
-        c10::StorageImpl::use_byte_size_t(), static_cast<int64_t>(size), std::move(data), host_allocations(), true);
-  }
-  auto storage = std::move(pool.back());
-  pool.pop_back();
-  storage->set_data_ptr_noswap(std::move(data));
-  storage->set_nbytes(size);
-  return storage;
-}
-
-at::Tensor make_host_tensor(const c10::TensorImpl& original, c10::intrusive_ptr<c10::StorageImpl> storage) {
-  auto& pool = wrappers().tensors;
-  c10::intrusive_ptr<ViewImpl> host;
-  if (pool.empty()) {
-    // Wrappers outlive the mode that they were made in; those of inference mode would lack a version counter.
-    const c10::InferenceMode normal_mode(false);
-    host = c10::make_intrusive<ViewImpl>(c10::Storage(storage), original.dtype());
-  } else {
-    host = std::move(pool.back());
-    pool.pop_back();
-  }
-  host->show(original, c10::Storage(std::move(storage)));
-  return at::Tensor(std::move(host));
 }
 
 // FNV over 8-byte words in four lanes: only to notice that a kernel wrote what its schema doesn't declare as written
@@ -157,7 +94,8 @@ at::Tensor tensor_over(c10::Storage storage, const at::Tensor& like) {
   return tensor;
 }
 
-HostView::HostView(const std::string& name, DeviceIndex device, size_t tensors) : name_(name), device_(-1) {
+HostView::HostView(const std::string& name, DeviceIndex device, size_t tensors)
+    : name_(name), wrappers_(HostWrappers::of_this_thread()), device_(-1) {
   tensors_.reserve(tensors);
   if (device >= 0) {
     use_device(device);
@@ -171,30 +109,42 @@ HostView::~HostView() {
   for (const auto& entry : composed_) {
     entry->host.reset(); // what it was put together from is looked at below
   }
-  auto& pool = wrappers();
-  for (auto& entry : tensors_) {
-    auto host = c10::intrusive_ptr<ViewImpl>::reclaim(static_cast<ViewImpl*>(entry.host.unsafeReleaseTensorImpl()));
+  // Those that show another's storage come after it, and let go of it first.
+  for (auto entry = tensors_.rbegin(); entry != tensors_.rend(); ++entry) {
     // A wrapper that somebody kept, or that grew state of its own, is not used again.
-    if (host.use_count() == 1 && pool.tensors.size() < kPooledWrappers && host->autograd_meta() == nullptr &&
-        !host->is_python_dispatch()) {
-      host->release();
-      pool.tensors.push_back(std::move(host));
-    }
+    entry->reusable = entry->host.use_count() == 1 && wrapper_of(*entry).restore();
   }
   for (auto& entry : storages_) {
-    if (entry.host.use_count() == 1) {
-      if (pool.storages.size() < kPooledWrappers && entry.host->resizable()) {
-        entry.host->set_data_ptr_noswap(c10::DataPtr());
-        pool.storages.push_back(std::move(entry.host));
-      }
-    } else if (entry.way == OperatorWay::aliased && entry.host->data_ptr().get() == entry.host_data) {
-      // The kernel kept the alias: from now on the alias keeps the device's storage.
-      entry.host->set_data_ptr_noswap(borrowed_data(
-          entry.host_data, c10::intrusive_ptr<c10::StorageImpl>::reclaim_copy(entry.original)));
+    release_storage(entry);
+  }
+  for (auto& entry : tensors_) {
+    if (C10_LIKELY(entry.reusable)) {
+      wrappers_.give_back(
+          c10::intrusive_ptr<HostWrapper>::reclaim(static_cast<HostWrapper*>(entry.host.unsafeReleaseTensorImpl())));
     }
   }
   if (way_is_known_) {
     call_.end(name_, staged_bytes_);
+  }
+}
+
+HostWrapper& HostView::wrapper_of(const TensorEntry& entry) {
+  return *static_cast<HostWrapper*>(entry.host.unsafeGetTensorImpl());
+}
+
+void HostView::release_storage(const StorageEntry& entry) {
+  TensorEntry& shown_first = tensors_[entry.tensor];
+  if (C10_LIKELY(shown_first.reusable && !wrapper_of(shown_first).own_storage_is_shared() && entry.host->resizable())) {
+    if (entry.host->data_ptr().get_context() != nullptr) {
+      entry.host->set_data_ptr_noswap(c10::DataPtr());
+    }
+    return;
+  }
+  shown_first.reusable = false;
+  if (entry.way == OperatorWay::aliased && entry.host->data_ptr().get() == entry.host_data) {
+    // The kernel kept the alias: from now on the alias keeps the device's storage.
+    entry.host->set_data_ptr_noswap(
+        borrowed_data(entry.host_data, c10::intrusive_ptr<c10::StorageImpl>::reclaim_copy(entry.original)));
   }
 }
 
@@ -220,7 +170,7 @@ void HostView::use_device(DeviceIndex device) {
 }
 
 template <class Entries, class Key>
-auto HostView::find(Entries& entries, std::unique_ptr<Index>& index, const void* original, Key key)
+C10_ALWAYS_INLINE auto HostView::find(Entries& entries, std::unique_ptr<PointerIndex>& index, const void* original, Key key)
     -> decltype(entries.data()) {
   if (C10_LIKELY(entries.size() <= kLinearSearch)) {
     for (auto& entry : entries) {
@@ -230,14 +180,23 @@ auto HostView::find(Entries& entries, std::unique_ptr<Index>& index, const void*
     }
     return nullptr;
   }
+  return find_indexed(entries, index, original, key);
+}
+
+template <class Entries, class Key>
+C10_NOINLINE auto HostView::find_indexed(
+    Entries& entries,
+    std::unique_ptr<PointerIndex>& index,
+    const void* original,
+    Key key) -> decltype(entries.data()) {
   if (index == nullptr) {
-    index = std::make_unique<Index>();
+    index = std::make_unique<PointerIndex>();
   }
   for (size_t i = index->size(); i < entries.size(); ++i) {
-    index->emplace(key(entries[i]), i);
+    index->append(key(entries[i]));
   }
-  const auto found = index->find(original);
-  return found == index->end() ? nullptr : &entries[found->second];
+  const size_t found = index->find(original);
+  return found == PointerIndex::kNone ? nullptr : &entries[found];
 }
 
 HostView::TensorEntry* HostView::find_tensor(const c10::TensorImpl* original) {
@@ -273,9 +232,13 @@ const at::Tensor& HostView::view(const at::Tensor& tensor, bool written) {
       tensor.layout(),
       ".");
   const DeviceIndex device = tensor.device().index();
-  use_device(device);
-  auto storage = host_storage(tensor.storage(), device, written);
-  tensors_.push_back({&tensor, make_host_tensor(*tensor.unsafeGetTensorImpl(), std::move(storage)), written});
+  if (C10_UNLIKELY(device != device_)) {
+    use_device(device);
+  }
+  auto wrapper = wrappers_.take();
+  wrapper->show(*tensor.unsafeGetTensorImpl());
+  tensors_.push_back({&tensor, at::Tensor(std::move(wrapper)), written});
+  show_storage(tensors_.back(), tensor.storage(), device);
   return tensors_.back().host;
 }
 
@@ -299,25 +262,26 @@ const at::Tensor& HostView::view_composed(const at::Tensor& tensor, bool written
   return entry.host;
 }
 
-c10::intrusive_ptr<c10::StorageImpl> HostView::host_storage(
-    const c10::Storage& storage,
-    DeviceIndex device,
-    bool written) {
+void HostView::show_storage(const TensorEntry& shown, const c10::Storage& storage, DeviceIndex device) {
+  HostWrapper& wrapper = wrapper_of(shown);
+  const bool written = shown.written;
   c10::StorageImpl* original = storage.unsafeGetStorageImpl();
   if (auto* known = find_storage(original)) {
     known->written |= written;
-    return known->host;
+    wrapper.show_storage_of(wrapper_of(tensors_[known->tensor]));
+    return;
   }
-  const OperatorWay way = operator_way(device);
+  const OperatorWay way = device == device_ ? way_ : operator_way(device);
   // Writing makes a copy-on-write storage its own, as mutable_data_ptr() does in a kernel.
   void* const data = written ? original->mutable_data() : const_cast<void*>(original->data());
   const size_t size = original->nbytes();
-  StorageEntry entry{original, {}, nullptr, size, 0, device, way, written};
-  if (data == nullptr) {
-    entry.host = make_host_storage({nullptr, c10::Device(c10::DeviceType::CPU)}, size);
-  } else if (way == OperatorWay::aliased) {
-    OPENREG_CHECK(openreg_host_alias(data, &entry.host_data));
-    entry.host = make_host_storage({entry.host_data, c10::Device(c10::DeviceType::CPU)}, size);
+  c10::StorageImpl& host = wrapper.own_storage();
+  StorageEntry entry{original, &host, tensors_.size() - 1, nullptr, size, 0, device, way, written};
+  if (data == nullptr || way == OperatorWay::aliased) {
+    if (data != nullptr) {
+      OPENREG_CHECK(openreg_host_alias(data, &entry.host_data));
+    }
+    host.set_data_ptr_noswap({entry.host_data, c10::Device(c10::DeviceType::CPU)});
   } else {
     c10::DataPtr copy;
     {
@@ -328,10 +292,10 @@ c10::intrusive_ptr<c10::StorageImpl> HostView::host_storage(
     staged_bytes_ += size;
     entry.host_data = copy.get();
     entry.checksum = written ? 0 : checksum_of(entry.host_data, size);
-    entry.host = make_host_storage(std::move(copy), size);
+    host.set_data_ptr_noswap(std::move(copy));
   }
+  host.set_nbytes(size);
   storages_.push_back(entry);
-  return entry.host;
 }
 
 c10::DataPtr HostView::device_data(c10::DataPtr& data, size_t size, DeviceIndex device) {
@@ -350,9 +314,13 @@ c10::DataPtr HostView::device_data(c10::DataPtr& data, size_t size, DeviceIndex 
   return block;
 }
 
+bool HostView::was_resized(const StorageEntry& entry) {
+  return entry.host->data_ptr().get() != entry.host_data || entry.host->nbytes() != entry.size;
+}
+
 void HostView::write_storage_back(StorageEntry& entry) {
   c10::StorageImpl& host = *entry.host;
-  if (host.data_ptr().get() != entry.host_data || host.nbytes() != entry.size) {
+  if (was_resized(entry)) {
     // Resized: the kernel's new memory becomes the storage's, and the old memory goes back to the device.
     const size_t size = host.nbytes();
     c10::DataPtr data = device_data(host._mutable_data_ptr_no_checks(), size, entry.device);
@@ -381,7 +349,7 @@ void HostView::write_storage_back(StorageEntry& entry) {
 void HostView::write_metadata_back(const TensorEntry& entry) {
   auto* original = entry.original->unsafeGetTensorImpl();
   const auto* host = entry.host.unsafeGetTensorImpl();
-  if (entry.written && metadata_differs(*original, *host)) {
+  if (metadata_differs(*original, *host)) {
     original->set_sizes_and_strides(host->sizes(), host->strides(), host->storage_offset());
     set_lazy_bits(*entry.original, *host);
   }
@@ -389,10 +357,14 @@ void HostView::write_metadata_back(const TensorEntry& entry) {
 
 void HostView::finish() {
   for (auto& entry : storages_) {
-    write_storage_back(entry);
+    if (C10_UNLIKELY(entry.way == OperatorWay::staged || was_resized(entry))) {
+      write_storage_back(entry);
+    }
   }
   for (const auto& entry : tensors_) {
-    write_metadata_back(entry);
+    if (entry.written) {
+      write_metadata_back(entry);
+    }
   }
   for (const auto& entry : composed_) {
     if (entry->written) {
@@ -423,12 +395,16 @@ c10::intrusive_ptr<c10::StorageImpl> HostView::adopt_storage(c10::StorageImpl& s
   return adopted;
 }
 
-// Turns a fresh CPU tensor, which nobody else refers to, into the openreg tensor of the same memory.
+// Turns a fresh CPU tensor, which nobody else refers to (so that it is none of the views), into the openreg tensor of the
+// same memory. False if it is any other.
 bool HostView::make_over(const at::Tensor& result) {
   auto* impl = result.unsafeGetTensorImpl();
+  if (result.use_count() != 1 || typeid(*impl) != typeid(c10::TensorImpl) || !impl->is_cpu() || !impl->has_storage() ||
+      impl->layout() != c10::kStrided || impl->autograd_meta() != nullptr) {
+    return false;
+  }
   auto* storage = result.storage().unsafeGetStorageImpl();
-  if (result.use_count() != 1 || result.storage().use_count() != 1 || typeid(*impl) != typeid(c10::TensorImpl) ||
-      impl->autograd_meta() != nullptr || !storage->resizable()) {
+  if (result.storage().use_count() != 1 || !storage->resizable()) {
     return false;
   }
   storage->set_data_ptr_noswap(device_data(storage->_mutable_data_ptr_no_checks(), storage->nbytes(), device_));
@@ -459,6 +435,9 @@ at::Tensor HostView::adopt(at::Tensor&& result) {
     return std::move(result);
   }
   const auto* impl = result.unsafeGetTensorImpl();
+  if (C10_LIKELY(make_over(result))) {
+    return std::move(result);
+  }
   for (const auto& entry : tensors_) {
     if (entry.host.unsafeGetTensorImpl() == impl) {
       return *entry.original;
@@ -477,12 +456,9 @@ at::Tensor HostView::adopt(at::Tensor&& result) {
       ", for which openreg has no support.");
   auto* storage = result.storage().unsafeGetStorageImpl();
   for (const auto& entry : storages_) {
-    if (entry.host.get() == storage) {
+    if (entry.host == storage) {
       return tensor_over(c10::Storage(c10::intrusive_ptr<c10::StorageImpl>::reclaim_copy(entry.original)), result);
     }
-  }
-  if (make_over(result)) {
-    return std::move(result);
   }
   auto adopted = tensor_over(c10::Storage(adopt_storage(*storage)), result);
   if (impl->is_wrapped_number()) {

@@ -14,12 +14,13 @@
 
 #include "shim/operators/composed.h"
 #include "shim/operators/host_allocations.h"
+#include "shim/operators/host_wrappers.h"
 #include "shim/operators/operator_counts.h"
+#include "shim/operators/pointer_index.h"
 
 #include <memory>
 #include <optional>
 #include <string>
-#include <unordered_map>
 #include <vector>
 
 namespace c10::openreg {
@@ -67,7 +68,8 @@ class HostView {
  private:
   struct StorageEntry {
     c10::StorageImpl* original;                  // kept alive by a tensor that is viewed
-    c10::intrusive_ptr<c10::StorageImpl> host;
+    c10::StorageImpl* host;                      // of the wrapper in tensors_[tensor], the first that shows it
+    size_t tensor;
     void* host_data;                             // what `host` held when the kernel started
     size_t size;
     uint64_t checksum;                           // staged and not declared as written
@@ -77,8 +79,9 @@ class HostView {
   };
   struct TensorEntry {
     const at::Tensor* original;
-    at::Tensor host;
+    at::Tensor host; // a HostWrapper
     bool written;
+    bool reusable = false; // when the call has ended
   };
   struct ComposedEntry {
     const at::Tensor* original;
@@ -91,17 +94,21 @@ class HostView {
     c10::intrusive_ptr<c10::StorageImpl> device;
   };
 
-  using Index = std::unordered_map<const void*, size_t>;
-
   TensorEntry* find_tensor(const c10::TensorImpl* original);
   StorageEntry* find_storage(const c10::StorageImpl* original);
   template <class Entries, class Key>
-  static auto find(Entries& entries, std::unique_ptr<Index>& index, const void* original, Key key)
+  static auto find(Entries& entries, std::unique_ptr<PointerIndex>& index, const void* original, Key key)
       -> decltype(entries.data());
-  c10::intrusive_ptr<c10::StorageImpl> host_storage(const c10::Storage& storage, DeviceIndex device, bool written);
+  template <class Entries, class Key>
+  static auto find_indexed(Entries& entries, std::unique_ptr<PointerIndex>& index, const void* original, Key key)
+      -> decltype(entries.data());
+  static HostWrapper& wrapper_of(const TensorEntry& entry);
+  void show_storage(const TensorEntry& shown, const c10::Storage& storage, DeviceIndex device);
+  void release_storage(const StorageEntry& entry);
   const at::Tensor& view_composed(const at::Tensor& tensor, bool written);
   at::Tensor adopt_composed(const at::Tensor& result);
   Parts adopt_parts(const at::Tensor& composed);
+  static bool was_resized(const StorageEntry& entry);
   void write_storage_back(StorageEntry& entry);
   static void write_metadata_back(const TensorEntry& entry);
   c10::intrusive_ptr<c10::StorageImpl> adopt_storage(c10::StorageImpl& storage);
@@ -110,6 +117,7 @@ class HostView {
   void use_device(DeviceIndex device);
 
   const std::string& name_;
+  HostWrappers& wrappers_;
   OperatorCall call_;
   DeviceIndex device_;
   OperatorWay way_ = OperatorWay::aliased;
@@ -120,8 +128,8 @@ class HostView {
   c10::SmallVector<TensorEntry, 6> tensors_;
   std::vector<std::unique_ptr<ComposedEntry>> composed_; // rarely any
   // Positions by original, kept once there are too many entries for a linear search (foreach operators).
-  std::unique_ptr<Index> tensor_index_;
-  std::unique_ptr<Index> storage_index_;
+  std::unique_ptr<PointerIndex> tensor_index_;
+  std::unique_ptr<PointerIndex> storage_index_;
   c10::SmallVector<DeviceIndex, 2> devices_; // whose current streams were waited for
   c10::SmallVector<Adopted, 2> adopted_;
 };

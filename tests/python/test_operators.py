@@ -6,9 +6,13 @@ Every test of this file runs in the way that the environment chooses; test_stage
 
 from __future__ import annotations
 
+import copy
+
 import pytest
 import torch
 from torch.testing import assert_close
+
+import torch_openreg
 
 DEV = "openreg:1"
 
@@ -329,24 +333,171 @@ def test_convolution_and_its_backward(layers) -> None:
     assert_close(dev.bias.grad.cpu(), cpu.bias.grad)
 
 
+RECURRENT_OPTIONS: list[dict[str, object]] = [
+    {},
+    {"bias": False},
+    {"batch_first": True},
+    {"bidirectional": True},
+    {"dtype": torch.float64},
+    {"dtype": torch.bfloat16},
+    {"proj_size": 3},
+]
+
+
+def assert_same_training(
+    cpu: torch.nn.Module, dev: torch.nn.Module, on_cpu: torch.Tensor, on_dev: torch.Tensor
+) -> None:
+    """The results and the gradients of all parameters are equal bit for bit."""
+    assert torch.equal(on_dev.cpu(), on_cpu)
+    on_cpu.square().sum().backward()
+    on_dev.square().sum().backward()
+    for p, q in zip(dev.parameters(), cpu.parameters(), strict=True):
+        assert p.grad is not None
+        assert torch.equal(p.grad.cpu(), q.grad)
+
+
 @pytest.mark.parametrize("kind", [torch.nn.LSTM, torch.nn.GRU, torch.nn.RNN])
-@pytest.mark.parametrize("bias", [True, False])
-def test_recurrent_layers_and_their_gradients(kind: type, bias: bool) -> None:
+@pytest.mark.parametrize("options", RECURRENT_OPTIONS, ids=str)
+def test_recurrent_layers_and_their_gradients(kind: type, options: dict[str, object]) -> None:
+    """Recurrent layers take the CPU's way, oneDNN or steps, so that nothing differs; without gradients too."""
+    if "proj_size" in options and kind is not torch.nn.LSTM:
+        pytest.skip("only an LSTM has projections")
     torch.manual_seed(0)
-    cpu = kind(5, 7, num_layers=2, bias=bias, batch_first=True)
-    dev = kind(5, 7, num_layers=2, bias=bias, batch_first=True).to(DEV)
-    dev.load_state_dict(cpu.state_dict())
-    x = torch.randn(3, 4, 5)
+    cpu = kind(5, 7, num_layers=2, **options)
+    dev = copy.deepcopy(cpu).to(DEV)
+    x = torch.randn(3, 4, 5, dtype=options.get("dtype"))
     xd = x.to(DEV).requires_grad_()
     x.requires_grad_()
-    expected, _ = cpu(x)
-    actual, _ = dev(xd)
-    assert_close(actual.cpu(), expected)
-    expected.square().sum().backward()
-    actual.square().sum().backward()
-    assert_close(xd.grad.cpu(), x.grad, rtol=1e-4, atol=1e-5)
-    for p, q in zip(dev.parameters(), cpu.parameters(), strict=True):
-        assert_close(p.grad.cpu(), q.grad, rtol=1e-4, atol=1e-5)
+    assert_same_training(cpu, dev, cpu(x)[0], dev(xd)[0])
+    assert torch.equal(xd.grad.cpu(), x.grad)
+    with torch.inference_mode():
+        assert torch.equal(dev(xd)[0].cpu(), cpu(x)[0])
+
+
+@pytest.mark.parametrize("kind", [torch.nn.LSTM, torch.nn.GRU, torch.nn.RNN])
+@pytest.mark.parametrize("bidirectional", [False, True])
+def test_recurrent_layers_over_packed_sequences(kind: type, bidirectional: bool) -> None:
+    """Sequences of several lengths, in both directions: outputs, last states and gradients are the CPU's."""
+    torch.manual_seed(0)
+    cpu = kind(5, 7, num_layers=2, bidirectional=bidirectional)
+    dev = copy.deepcopy(cpu).to(DEV)
+    packed = torch.nn.utils.rnn.pack_sequence([torch.randn(length, 5) for length in (4, 3, 3, 1)])
+    expected, expected_state = cpu(packed)
+    actual, actual_state = dev(packed.to(DEV))
+    torch.testing.assert_close(actual_state, expected_state, rtol=0, atol=0, check_device=False)
+    assert_same_training(cpu, dev, expected.data, actual.data)
+
+
+@pytest.mark.parametrize("kind", [torch.nn.LSTMCell, torch.nn.GRUCell, torch.nn.RNNCell])
+@pytest.mark.parametrize("bias", [True, False])
+def test_recurrent_cells_and_their_gradients(kind: type, bias: bool) -> None:
+    """A single step is the CPU's bit for bit."""
+    torch.manual_seed(0)
+    cpu = kind(5, 7, bias=bias)
+    dev = copy.deepcopy(cpu).to(DEV)
+    x = torch.randn(3, 5)
+    expected, actual = (torch.cat(state) if isinstance(state, tuple) else state for state in (cpu(x), dev(x.to(DEV))))
+    assert_same_training(cpu, dev, expected, actual)
+
+
+@pytest.mark.parametrize("kind", [torch.nn.LSTM, torch.nn.GRU])
+def test_recurrent_layers_under_autocast(kind: type) -> None:
+    """Autocast applies to the steps, as on PyTorch's own devices: the products are of half the precision."""
+    torch.manual_seed(0)
+    layer = kind(5, 7).to(DEV)
+    x = torch.randn(3, 4, 5, device=DEV)
+    with torch.autocast("openreg", dtype=torch.bfloat16):
+        low = layer(x)[0]
+    assert_close(low.float(), layer(x)[0], rtol=0.05, atol=0.05)
+    assert not torch.equal(low.float(), layer(x)[0])
+
+
+def test_recurrent_layers_refuse_what_does_not_fit() -> None:
+    """Wrong arguments have PyTorch's own errors."""
+    layer = torch.nn.LSTM(5, 7).to(DEV)
+    x = torch.randn(3, 4, 5, device=DEV)
+    weights = [parameter.detach() for parameter in layer.parameters()]
+    state = torch.zeros(1, 4, 7, device=DEV)
+    with pytest.raises(RuntimeError, match="two hidden states"):
+        torch.lstm(x, [state], weights, True, 1, 0.0, False, False, False)
+    with pytest.raises(RuntimeError, match="number of RNN parameters|Expected"):
+        torch.gru(x, state, weights[:3], True, 1, 0.0, False, False, False)
+    with pytest.raises(RuntimeError, match="same device"):
+        torch.gru(x, state.cpu(), weights, True, 1, 0.0, False, False, False)
+
+
+@pytest.mark.parametrize("threads", [1, 4])
+@pytest.mark.parametrize("offset", [0, 1, 13])
+def test_large_copies_keep_every_byte(offset: int, threads: int) -> None:
+    """Whichever way a large copy goes, and wherever it starts and ends, it is what was copied and nothing around it."""
+    size = (20 << 20) + 7
+    bytes_before = torch.randint(0, 256, (size + 64,), dtype=torch.uint8)
+    source = bytes_before[5 : 5 + size]
+    there = torch.zeros(size + 64, dtype=torch.uint8, device=DEV)
+    back = torch.zeros(size + 64, dtype=torch.uint8)
+    before = torch.get_num_threads()
+    torch.set_num_threads(threads)
+    try:
+        there[offset : offset + size].copy_(source)
+        back[offset : offset + size].copy_(there[offset : offset + size])
+    finally:
+        torch.set_num_threads(before)
+    assert torch.equal(back[offset : offset + size], source)
+    for around in (there.cpu(), back):
+        assert not around[:offset].any()
+        assert not around[offset + size :].any()
+
+
+def test_large_copies_wait_for_the_stream() -> None:
+    """A copy that the host makes follows what is queued on the current stream."""
+    source = torch.ones(20 << 20, dtype=torch.uint8).pin_memory()
+    there = torch.empty_like(source, device=DEV)
+    with torch.Stream(DEV):
+        for value in (1, 2, 3):
+            source.fill_(value)
+            there.copy_(source, non_blocking=True)
+            assert there.cpu().eq(value).all()
+
+
+def test_large_overlapping_copies_are_refused() -> None:
+    """As on the CPU."""
+    x = torch.zeros(20 << 20, dtype=torch.uint8, device=DEV)
+    with pytest.raises(RuntimeError, match="memory location"):
+        x[1:].copy_(x[:-1])
+
+
+def test_calls_make_no_wrappers_once_warm() -> None:
+    """Showing arguments to a kernel takes no new objects: a call, views of one storage, an optimizer's list."""
+    x = torch.rand(8, 8, device=DEV)
+    out = torch.empty_like(x)
+    many = [torch.rand(4, device=DEV) for _ in range(300)]
+
+    def work() -> None:
+        torch.add(x, x.t(), out=out)
+        x.mul_(0.5)
+        torch.cat([x, x + x])
+        torch._foreach_add_(many, many)
+
+    work()
+    before = torch_openreg._C._host_wrappers_made()
+    assert before > 0
+    work()
+    assert torch_openreg._C._host_wrappers_made() == before
+
+
+def test_wrappers_that_a_kernel_keeps_are_not_used_again() -> None:
+    """A tensor that an operator has kept still shows the same memory after other calls."""
+    kept = []
+    with torch.library._scoped_library("openreg_keeping", "DEF") as library:
+        library.define("keep(Tensor x) -> Tensor")
+        library.impl("keep", lambda x: (kept.append(x), x.clone())[1], "CPU")
+        x = torch.arange(4.0, device=DEV)
+        torch.ops.openreg_keeping.keep(x)
+        for other in torch.rand(8, 4, device=DEV).unbind():
+            other.add_(other)
+        x.add_(1)
+        assert kept[0].device.type == "cpu"
+        assert kept[0].tolist() == [1, 2, 3, 4]
 
 
 def test_custom_operators_with_a_cpu_kernel_run() -> None:

@@ -1,0 +1,49 @@
+#include "shim/operators/host_wrappers.h"
+
+#include <c10/core/InferenceMode.h>
+
+#include <atomic>
+
+#include "shim/operators/host_allocations.h"
+
+namespace c10::openreg {
+namespace {
+
+std::atomic<uint64_t> made{0};
+
+c10::intrusive_ptr<c10::StorageImpl> empty_storage() {
+  return c10::make_intrusive<c10::StorageImpl>(
+      c10::StorageImpl::use_byte_size_t(),
+      0,
+      c10::DataPtr(nullptr, c10::Device(c10::DeviceType::CPU)),
+      host_allocations(),
+      /*resizable=*/true);
+}
+
+} // namespace
+
+HostWrapper::HostWrapper()
+    : TensorImpl(
+          c10::Storage(empty_storage()),
+          c10::DispatchKeySet(c10::DispatchKey::CPU),
+          caffe2::TypeMeta::Make<float>()),
+      own_storage_(c10::intrusive_ptr<c10::StorageImpl>::reclaim_copy(storage_.unsafeGetStorageImpl())),
+      cpu_keys_(key_set_) {}
+
+HostWrappers& HostWrappers::of_this_thread() {
+  static thread_local HostWrappers mine;
+  return mine;
+}
+
+c10::intrusive_ptr<HostWrapper> HostWrappers::make() {
+  // Wrappers outlive the mode that they were made in; those of inference mode would lack a version counter.
+  const c10::InferenceMode normal_mode(false);
+  made.fetch_add(1, std::memory_order_relaxed);
+  return c10::make_intrusive<HostWrapper>();
+}
+
+uint64_t host_wrappers_made() noexcept {
+  return made.load(std::memory_order_relaxed);
+}
+
+} // namespace c10::openreg
