@@ -1,11 +1,13 @@
 #include "shim/generator.h"
 
 #include <ATen/CPUGeneratorImpl.h>
+#include <ATen/detail/CUDAHooksInterface.h>
 
 #include <array>
 #include <mutex>
 
 #include "shim/device.h"
+#include "shim/operators/gpu_kernels.h"
 #include "shim/status.h"
 
 namespace c10::openreg {
@@ -42,42 +44,94 @@ OpenRegGeneratorImpl::OpenRegGeneratorImpl(DeviceIndex device, at::Generator inn
     : c10::GeneratorImpl(Device(DeviceType::PrivateUse1, device), DispatchKeySet(DispatchKey::PrivateUse1)),
       inner_(std::move(inner)) {}
 
+at::Generator OpenRegGeneratorImpl::gpu() const {
+  const std::lock_guard<std::mutex> guard(gpu_lock_);
+  if (!gpu_.defined()) {
+    const auto& hooks = at::detail::getCUDAHooks();
+    const DeviceIndex gpu = gpu_of(device().index()).index();
+    at::Generator made = is_default_ ? hooks.getDefaultGenerator(gpu) : hooks.getNewGenerator(gpu);
+    const std::lock_guard<std::mutex> lock(made.mutex());
+    made.set_current_seed(inner_.current_seed());
+    gpu_ = made;
+  }
+  return gpu_;
+}
+
+at::Generator OpenRegGeneratorImpl::existing_gpu() const {
+  const std::lock_guard<std::mutex> guard(gpu_lock_);
+  return gpu_;
+}
+
+at::Generator OpenRegGeneratorImpl::drawn_from() const {
+  // Opens no driver where PyTorch has no kernels for GPUs.
+  return torch_has_gpus() && has_gpu_kernels(device().index()) ? gpu() : inner_;
+}
+
 void OpenRegGeneratorImpl::set_current_seed(uint64_t seed) {
-  const std::lock_guard<std::mutex> lock(inner_.mutex());
-  inner_.set_current_seed(seed);
+  for (const at::Generator& generator : {inner_, existing_gpu()}) {
+    if (generator.defined()) {
+      const std::lock_guard<std::mutex> lock(generator.unsafeGetGeneratorImpl()->mutex_);
+      generator.unsafeGetGeneratorImpl()->set_current_seed(seed);
+    }
+  }
 }
 
 uint64_t OpenRegGeneratorImpl::current_seed() const {
-  const std::lock_guard<std::mutex> lock(inner_.unsafeGetGeneratorImpl()->mutex_);
-  return inner_.current_seed();
+  const at::Generator gpu = existing_gpu();
+  const at::Generator& generator = gpu.defined() ? gpu : inner_; // the state that was set may be of another seed
+  const std::lock_guard<std::mutex> lock(generator.unsafeGetGeneratorImpl()->mutex_);
+  return generator.current_seed();
 }
 
 uint64_t OpenRegGeneratorImpl::seed() {
-  const std::lock_guard<std::mutex> lock(inner_.mutex());
-  return inner_.seed();
+  uint64_t seed = 0;
+  {
+    const std::lock_guard<std::mutex> lock(inner_.mutex());
+    seed = inner_.seed();
+  }
+  set_current_seed(seed);
+  return seed;
 }
 
 void OpenRegGeneratorImpl::set_state(const c10::TensorImpl& new_state) {
-  const std::lock_guard<std::mutex> lock(inner_.mutex());
-  inner_.unsafeGetGeneratorImpl()->set_state(new_state);
+  const at::Generator generator = drawn_from();
+  const std::lock_guard<std::mutex> lock(generator.unsafeGetGeneratorImpl()->mutex_);
+  generator.unsafeGetGeneratorImpl()->set_state(new_state);
 }
 
 c10::intrusive_ptr<c10::TensorImpl> OpenRegGeneratorImpl::get_state() const {
-  const std::lock_guard<std::mutex> lock(inner_.unsafeGetGeneratorImpl()->mutex_);
-  return inner_.unsafeGetGeneratorImpl()->get_state();
+  const at::Generator generator = drawn_from();
+  const std::lock_guard<std::mutex> lock(generator.unsafeGetGeneratorImpl()->mutex_);
+  return generator.unsafeGetGeneratorImpl()->get_state();
 }
 
-void OpenRegGeneratorImpl::set_offset(uint64_t /*offset*/) {
-  refuse_offset();
+void OpenRegGeneratorImpl::set_offset(uint64_t offset) {
+  const at::Generator generator = drawn_from();
+  if (generator.device().is_cpu()) {
+    refuse_offset();
+  }
+  const std::lock_guard<std::mutex> lock(generator.unsafeGetGeneratorImpl()->mutex_);
+  generator.unsafeGetGeneratorImpl()->set_offset(offset);
 }
 
 uint64_t OpenRegGeneratorImpl::get_offset() const {
-  refuse_offset();
+  const at::Generator generator = drawn_from();
+  if (generator.device().is_cpu()) {
+    refuse_offset();
+  }
+  const std::lock_guard<std::mutex> lock(generator.unsafeGetGeneratorImpl()->mutex_);
+  return generator.unsafeGetGeneratorImpl()->get_offset();
 }
 
 OpenRegGeneratorImpl* OpenRegGeneratorImpl::clone_impl() const {
+  const at::Generator gpu = existing_gpu();
   const std::lock_guard<std::mutex> lock(inner_.unsafeGetGeneratorImpl()->mutex_);
-  return new OpenRegGeneratorImpl(device().index(), inner_.clone());
+  auto* clone = new OpenRegGeneratorImpl(device().index(), inner_.clone());
+  if (gpu.defined()) {
+    const std::lock_guard<std::mutex> gpu_lock(gpu.unsafeGetGeneratorImpl()->mutex_);
+    clone->gpu_ = gpu.clone();
+  }
+  return clone;
 }
 
 at::Generator inner_cpu_generator(const at::Generator& generator) {
@@ -87,6 +141,10 @@ at::Generator inner_cpu_generator(const at::Generator& generator) {
   }
   TORCH_CHECK(device.is_cpu(), "Expected a generator of a PrivateUse1 device, but got one of ", device);
   return generator;
+}
+
+at::Generator inner_gpu_generator(const at::Generator& generator) {
+  return generator.device().is_privateuseone() ? generator.get<OpenRegGeneratorImpl>()->gpu() : generator;
 }
 
 const at::Generator& default_generator(DeviceIndex device) {
@@ -100,6 +158,7 @@ const at::Generator& default_generator(DeviceIndex device) {
   Slot& slot = slots[static_cast<size_t>(index)];
   std::call_once(slot.once, [&] {
     at::Generator created = at::make_generator<OpenRegGeneratorImpl>(index);
+    created.get<OpenRegGeneratorImpl>()->be_default();
     created.seed();
     slot.generator = std::move(created);
   });

@@ -8,6 +8,8 @@
 #include <typeinfo>
 
 #include "shim/device_allocator.h"
+#include "shim/generator.h"
+#include "shim/operators/gpu_allocations.h"
 #include "shim/status.h"
 
 namespace c10::openreg {
@@ -17,17 +19,26 @@ constexpr c10::DispatchKeySet kLazyBits({c10::DispatchKey::Conjugate, c10::Dispa
 constexpr size_t kLinearSearch = 24;     // entries up to which a linear search is faster than a hash table
 constexpr size_t kPooledWrappers = 64;   // wrappers that a thread keeps for the next call
 
-// A CPU tensor that can be pointed at another storage with another tensor's metadata, so that a call needs no new
+// `keys` of a tensor of one type of device as those of another. They depend on inference mode too: so only what differs
+// between the types is exchanged.
+c10::DispatchKeySet keys_moved(c10::DispatchKeySet keys, c10::BackendComponent from, c10::BackendComponent to) {
+  return (keys.remove_backend(from) - c10::getAutocastRelatedKeySetFromBackend(from)) | c10::DispatchKeySet(to) |
+      c10::getAutocastRelatedKeySetFromBackend(to);
+}
+
+// A CPU or GPU tensor that can be pointed at another storage with another tensor's metadata, so that a call needs no new
 // objects once its thread is warm.
 class ViewImpl final : public c10::TensorImpl {
  public:
   ViewImpl(c10::Storage&& storage, const caffe2::TypeMeta dtype)
-      : TensorImpl(std::move(storage), c10::DispatchKeySet(c10::DispatchKey::CPU), dtype), cpu_keys_(key_set_) {}
+      : TensorImpl(std::move(storage), c10::DispatchKeySet(c10::DispatchKey::CPU), dtype),
+        cpu_keys_(key_set_),
+        gpu_keys_(keys_moved(key_set_, c10::BackendComponent::CPUBit, c10::BackendComponent::CUDABit)) {}
 
-  void show(const c10::TensorImpl& original, c10::Storage&& storage) {
+  void show(const c10::TensorImpl& original, c10::Storage&& storage, c10::Device device) {
     copy_generic_tensor_metadata(&original, this);
-    device_opt_ = c10::Device(c10::DeviceType::CPU);
-    key_set_ = cpu_keys_ | (original.key_set() & kLazyBits);
+    device_opt_ = device;
+    key_set_ = (device.is_cpu() ? cpu_keys_ : gpu_keys_) | (original.key_set() & kLazyBits);
     storage_ = std::move(storage);
   }
 
@@ -37,6 +48,7 @@ class ViewImpl final : public c10::TensorImpl {
 
  private:
   const c10::DispatchKeySet cpu_keys_;
+  const c10::DispatchKeySet gpu_keys_;
 };
 
 // Reaches what a TensorImpl keeps to itself and its descendants.
@@ -44,14 +56,9 @@ class OpenregKeys final : public c10::TensorImpl {
  public:
   OpenregKeys() = delete;
 
-  // The keys that PyTorch gives a tensor depend on inference mode, which `impl` was made in too: so only what differs
-  // between a CPU tensor and an openreg tensor is exchanged.
   static void put_on(c10::TensorImpl& impl, c10::Device device) {
-    constexpr auto cpu = c10::BackendComponent::CPUBit;
-    constexpr auto openreg = c10::BackendComponent::PrivateUse1Bit;
-    impl.*(&OpenregKeys::key_set_) =
-        (impl.key_set().remove_backend(cpu) - c10::getAutocastRelatedKeySetFromBackend(cpu)) |
-        c10::DispatchKeySet(openreg) | c10::getAutocastRelatedKeySetFromBackend(openreg);
+    impl.*(&OpenregKeys::key_set_) = keys_moved(
+        impl.key_set(), c10::toBackendComponent(impl.device_type()), c10::BackendComponent::PrivateUse1Bit);
     impl.*(&OpenregKeys::device_opt_) = device;
   }
 };
@@ -71,24 +78,29 @@ void drop_storage_reference(void* storage) {
 }
 
 // Memory at `address` that stays alive as long as the storage that owns it.
-c10::DataPtr borrowed_data(void* address, c10::intrusive_ptr<c10::StorageImpl> owner) {
-  return {address, owner.release(), &drop_storage_reference, c10::Device(c10::DeviceType::CPU)};
+c10::DataPtr borrowed_data(void* address, c10::intrusive_ptr<c10::StorageImpl> owner, c10::Device device) {
+  return {address, owner.release(), &drop_storage_reference, device};
 }
 
 c10::intrusive_ptr<c10::StorageImpl> make_host_storage(c10::DataPtr&& data, size_t size) {
+  c10::Allocator* const allocator = data.device().is_cpu() ? host_allocations() : gpu_allocator();
   auto& pool = wrappers().storages;
   if (pool.empty()) {
     return c10::make_intrusive<c10::StorageImpl>(
-        c10::StorageImpl::use_byte_size_t(), static_cast<int64_t>(size), std::move(data), host_allocations(), true);
+        c10::StorageImpl::use_byte_size_t(), static_cast<int64_t>(size), std::move(data), allocator, true);
   }
   auto storage = std::move(pool.back());
   pool.pop_back();
   storage->set_data_ptr_noswap(std::move(data));
   storage->set_nbytes(size);
+  storage->set_allocator(allocator);
   return storage;
 }
 
-at::Tensor make_host_tensor(const c10::TensorImpl& original, c10::intrusive_ptr<c10::StorageImpl> storage) {
+at::Tensor make_host_tensor(
+    const c10::TensorImpl& original,
+    c10::intrusive_ptr<c10::StorageImpl> storage,
+    c10::Device device) {
   auto& pool = wrappers().tensors;
   c10::intrusive_ptr<ViewImpl> host;
   if (pool.empty()) {
@@ -99,7 +111,7 @@ at::Tensor make_host_tensor(const c10::TensorImpl& original, c10::intrusive_ptr<
     host = std::move(pool.back());
     pool.pop_back();
   }
-  host->show(original, c10::Storage(std::move(storage)));
+  host->show(original, c10::Storage(std::move(storage)), device);
   return at::Tensor(std::move(host));
 }
 
@@ -157,7 +169,8 @@ at::Tensor tensor_over(c10::Storage storage, const at::Tensor& like) {
   return tensor;
 }
 
-HostView::HostView(const std::string& name, DeviceIndex device, size_t tensors) : name_(name), device_(-1) {
+HostView::HostView(const std::string& name, DeviceIndex device, size_t tensors, Kernels kernels)
+    : name_(name), kernels_(kernels), device_(-1) {
   tensors_.reserve(tensors);
   if (device >= 0) {
     use_device(device);
@@ -187,7 +200,7 @@ HostView::~HostView() {
     } else if (entry.way == OperatorWay::aliased && entry.host->data_ptr().get() == entry.host_data) {
       // The kernel kept the alias: from now on the alias keeps the device's storage.
       entry.host->set_data_ptr_noswap(borrowed_data(
-          entry.host_data, c10::intrusive_ptr<c10::StorageImpl>::reclaim_copy(entry.original)));
+          entry.host_data, c10::intrusive_ptr<c10::StorageImpl>::reclaim_copy(entry.original), shown_device()));
     }
   }
   if (way_is_known_) {
@@ -201,6 +214,10 @@ void HostView::use_device(DeviceIndex device) {
       return;
     }
   }
+  if (C10_UNLIKELY(kernels_ == Kernels::gpu)) {
+    use_gpu(device);
+    return;
+  }
   const OperatorWay way = operator_way(device);
   call_.take(way, name_, device);
   wait_for_current_stream(device);
@@ -213,6 +230,19 @@ void HostView::use_device(DeviceIndex device) {
       allocations_.emplace(device);
     }
   }
+}
+
+void HostView::use_gpu(DeviceIndex device) {
+  TORCH_INTERNAL_ASSERT(!way_is_known_, name_, ": one device a call for the GPU's kernels");
+  call_.take(OperatorWay::aliased, name_, device);
+  gpu_scope_.emplace(device);
+  devices_.push_back(device);
+  device_ = device;
+  way_is_known_ = true;
+}
+
+at::Generator HostView::shown_generator(const at::Generator& generator) const {
+  return kernels_ == Kernels::gpu ? inner_gpu_generator(generator) : inner_cpu_generator(generator);
 }
 
 template <class Entries, class Key>
@@ -271,7 +301,7 @@ const at::Tensor& HostView::view(const at::Tensor& tensor, bool written) {
   const DeviceIndex device = tensor.device().index();
   use_device(device);
   auto storage = host_storage(tensor.storage(), device, written);
-  tensors_.push_back({&tensor, make_host_tensor(*tensor.unsafeGetTensorImpl(), std::move(storage)), written});
+  tensors_.push_back({&tensor, make_host_tensor(*tensor.unsafeGetTensorImpl(), std::move(storage), shown_device()), written});
   return tensors_.back().host;
 }
 
@@ -291,7 +321,7 @@ const at::Tensor& HostView::view_composed(const at::Tensor& tensor, bool written
   for (const at::Tensor& part : entry.parts) {
     host.push_back(view(part, written));
   }
-  entry.host = composed_of(tensor, host, c10::Device(c10::DeviceType::CPU));
+  entry.host = composed_of(tensor, host, shown_device());
   return entry.host;
 }
 
@@ -304,16 +334,15 @@ c10::intrusive_ptr<c10::StorageImpl> HostView::host_storage(
     known->written |= written;
     return known->host;
   }
-  const OperatorWay way = operator_way(device);
+  const OperatorWay way = kernels_ == Kernels::gpu ? OperatorWay::aliased : operator_way(device);
   // Writing makes a copy-on-write storage its own, as mutable_data_ptr() does in a kernel.
   void* const data = written ? original->mutable_data() : const_cast<void*>(original->data());
   const size_t size = original->nbytes();
   StorageEntry entry{original, {}, nullptr, size, 0, device, way, written};
-  if (data == nullptr) {
-    entry.host = make_host_storage({nullptr, c10::Device(c10::DeviceType::CPU)}, size);
-  } else if (way == OperatorWay::aliased) {
-    OPENREG_CHECK(openreg_host_alias(data, &entry.host_data));
-    entry.host = make_host_storage({entry.host_data, c10::Device(c10::DeviceType::CPU)}, size);
+  if (data == nullptr || way == OperatorWay::aliased) {
+    c10::DataPtr shown = shown_data(data);
+    entry.host_data = shown.get();
+    entry.host = make_host_storage(std::move(shown), size);
   } else {
     c10::DataPtr copy;
     {
@@ -330,9 +359,19 @@ c10::intrusive_ptr<c10::StorageImpl> HostView::host_storage(
   return entry.host;
 }
 
+c10::DataPtr HostView::shown_data(void* address) {
+  if (address != nullptr && kernels_ == Kernels::host) {
+    OPENREG_CHECK(openreg_host_alias(address, &address));
+  }
+  return {address, shown_device()};
+}
+
 c10::DataPtr HostView::device_data(c10::DataPtr& data, size_t size, DeviceIndex device) {
   if (data.get() == nullptr || size == 0) {
     return {nullptr, c10::Device(c10::DeviceType::PrivateUse1, device)};
+  }
+  if (data.device().is_cuda()) {
+    return adopt_gpu_memory(data, size, device);
   }
   if (c10::DataPtr block = take_device_block(data)) {
     return block;
@@ -357,12 +396,8 @@ void HostView::write_storage_back(StorageEntry& entry) {
     entry.original->set_nbytes(size);
     entry.size = size;
     if (entry.way == OperatorWay::aliased) {
-      void* alias = nullptr;
-      if (moved != nullptr) {
-        OPENREG_CHECK(openreg_host_alias(moved, &alias));
-      }
-      host.set_data_ptr_noswap({alias, c10::Device(c10::DeviceType::CPU)});
-      entry.host_data = alias;
+      host.set_data_ptr_noswap(shown_data(moved));
+      entry.host_data = host.data_ptr().get();
     }
     return;
   }
@@ -413,13 +448,14 @@ c10::intrusive_ptr<c10::StorageImpl> HostView::adopt_storage(c10::StorageImpl& s
       &device_allocator(),
       /*resizable=*/true);
   if (host_address != nullptr && host_data.get_context() == nullptr) {
-    storage.set_data_ptr_noswap(borrowed_data(host_address, adopted)); // for whoever else holds the CPU storage
+    // For whoever else holds the CPU storage.
+    storage.set_data_ptr_noswap(borrowed_data(host_address, adopted, shown_device()));
   }
   adopted_.push_back({&storage, adopted});
   return adopted;
 }
 
-// Turns a fresh CPU tensor, which nobody else refers to, into the openreg tensor of the same memory.
+// Turns a fresh host tensor, which nobody else refers to, into the openreg tensor of the same memory.
 bool HostView::make_over(const at::Tensor& result) {
   auto* impl = result.unsafeGetTensorImpl();
   auto* storage = result.storage().unsafeGetStorageImpl();
@@ -451,7 +487,8 @@ at::Tensor HostView::adopt_composed(const at::Tensor& result) {
 }
 
 at::Tensor HostView::adopt(at::Tensor&& result) {
-  if (!result.defined() || result.is_privateuseone()) {
+  // The GPU's kernels return some tensors on the CPU, as they'd do for a GPU's.
+  if (!result.defined() || result.is_privateuseone() || (result.is_cpu() && kernels_ == Kernels::gpu)) {
     return std::move(result);
   }
   const auto* impl = result.unsafeGetTensorImpl();
@@ -464,7 +501,7 @@ at::Tensor HostView::adopt(at::Tensor&& result) {
     return adopt_composed(result);
   }
   TORCH_CHECK_NOT_IMPLEMENTED(
-      result.is_cpu() && result.layout() == c10::kStrided && result.has_storage(),
+      result.device().type() == shown_device().type() && result.layout() == c10::kStrided && result.has_storage(),
       name_,
       ": the result is a tensor of layout ",
       result.layout(),
