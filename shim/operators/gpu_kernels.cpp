@@ -7,6 +7,7 @@
 #include <cstring>
 
 #include "shim/device_allocator.h"
+#include "shim/generator.h"
 #include "shim/operators/composed.h"
 #include "shim/operators/gpu_allocations.h"
 #include "shim/status.h"
@@ -71,6 +72,8 @@ bool find_gpu(DeviceIndex device, const openreg_device_properties& properties) {
   }
   gpus[static_cast<size_t>(device)].store(owner->index(), std::memory_order_relaxed);
   note_gpu(owner->index(), device);
+  // Kernels without a generator argument draw from PyTorch's default one, which openreg's seed is to mean.
+  (void)inner_gpu_generator(default_generator(device));
   return true;
 }
 

@@ -57,8 +57,8 @@ class OpenregKeys final : public c10::TensorImpl {
   OpenregKeys() = delete;
 
   static void put_on(c10::TensorImpl& impl, c10::Device device) {
-    impl.*(&OpenregKeys::key_set_) = keys_moved(
-        impl.key_set(), c10::toBackendComponent(impl.device_type()), c10::BackendComponent::PrivateUse1Bit);
+    impl.*(&OpenregKeys::key_set_) =
+        keys_moved(impl.key_set(), backend_of(impl.device_type()), c10::BackendComponent::PrivateUse1Bit);
     impl.*(&OpenregKeys::device_opt_) = device;
   }
 };
