@@ -82,6 +82,14 @@ c10::DispatchKeySet gpu_keys(c10::DispatchKeySet keys) {
   return (keys & kinds) | c10::DispatchKeySet(c10::BackendComponent::CUDABit);
 }
 
+bool has_gpu_kernel(const c10::OperatorHandle& op, c10::DispatchKeySet keys) {
+  const c10::DispatchKey key = gpu_keys(keys).highestPriorityTypeId();
+  // What is made of an operator's out= variant has a kernel where that has one.
+  return op.hasKernelForDispatchKey(key) ||
+      (!op.hasKernelForDispatchKey(c10::DispatchKey::CompositeExplicitAutogradNonFunctional) &&
+       op.hasComputedKernelForDispatchKey(key));
+}
+
 GpuScope::GpuScope(DeviceIndex device)
     : gpu_(gpu_of(device)),
       device_(device),

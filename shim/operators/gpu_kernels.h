@@ -32,13 +32,15 @@ bool find_gpu(DeviceIndex device, const openreg_device_properties& properties);
 // The keys of the GPU's kernels for tensors with these keys of openreg's: dense, or one of kComposed (composed.h).
 c10::DispatchKeySet gpu_keys(c10::DispatchKeySet keys);
 
+// Whether PyTorch has a kernel for GPUs for tensors with these keys of openreg's, or a general one that it builds on such.
+bool has_gpu_kernel(const c10::OperatorHandle& op, c10::DispatchKeySet keys);
+
 // Whether PyTorch has a kernel for GPUs that can run the call on `device`.
 inline Kernels kernels_of(
     const c10::OperatorHandle& op,
     DeviceIndex device,
     c10::DispatchKeySet keys = c10::DispatchKeySet(c10::DispatchKey::PrivateUse1)) {
-  return device >= 0 && device < OPENREG_MAX_DEVICES && C10_UNLIKELY(has_gpu_kernels(device)) &&
-          op.hasComputedKernelForDispatchKey(gpu_keys(keys).highestPriorityTypeId())
+  return device >= 0 && device < OPENREG_MAX_DEVICES && C10_UNLIKELY(has_gpu_kernels(device)) && has_gpu_kernel(op, keys)
       ? Kernels::gpu
       : Kernels::host;
 }
