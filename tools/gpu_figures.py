@@ -105,7 +105,7 @@ class Figures:
             self.found[f"device to device, {title}"] = size / self.least(lambda a=other, b=near: a.copy_(b), count)
 
     def copy_between(self, to: torch.Tensor, source: torch.Tensor, kind: int) -> Callable[[], object]:
-        """openreg's copy_, CUDA's own call for `cuda`."""
+        """The copy_ of openreg, CUDA's own call for `cuda`."""
         if self.device.type != "cuda":
             return lambda: to.copy_(source, non_blocking=True)
         runtime = ctypes.CDLL(f"libcudart.so.{(torch.version.cuda or '12').split('.')[0]}")

@@ -1,7 +1,7 @@
 """Compares PyTorch's database of operators on openreg with the device `cuda`, forward and backward.
 
-Once openreg is registered, backward on `cuda` fails in the process. So each device has processes of its own, which write
-what they got; then both are compared. An operator that crashes its process costs itself alone.
+Once openreg is registered, backward on `cuda` fails in the process. So each device has processes of its own, which
+write what they got; then both are compared. An operator that crashes its process costs itself alone.
 """
 
 from __future__ import annotations
@@ -302,7 +302,9 @@ def compare_all(
         by_dtype.setdefault(entry.rsplit("/", 1)[1], Counter())[verdict.state] += 1
         if verdict.state in ("differs", "fails", "crashed"):
             wrong[entry] = f"{verdict.state}: {verdict.why}"
-    texts = [f"{dtype}: " + ", ".join(f"{n} {state}" for state, n in sorted(c.items())) for dtype, c in by_dtype.items()]
+    texts = [
+        f"{dtype}: " + ", ".join(f"{n} {state}" for state, n in sorted(c.items())) for dtype, c in by_dtype.items()
+    ]
     return {"summary": "; ".join(texts), "counts": by_dtype, "wrong": wrong}
 
 

@@ -53,9 +53,10 @@ int64_t choose(
   if (choice != kFlash) {
     return choice;
   }
-  // A GPU's kernel wants rows of whole 16 bytes, to which PyTorch pads the tensors of its own devices alone.
+  // A GPU's kernel takes no mask, and wants rows of whole 16 bytes, to which PyTorch pads the tensors of its own devices
+  // alone.
   constexpr int64_t kRow = 8;
-  return is_on_gpu(query) && query.size(-1) % kRow != 0 ? kMath : kOverrideable;
+  return is_on_gpu(query) && (mask.has_value() || query.size(-1) % kRow != 0) ? kMath : kOverrideable;
 }
 
 // Returns output, logsumexp, and what CUDA's kernels would keep for their backward, left undefined.

@@ -84,10 +84,10 @@ c10::DispatchKeySet gpu_keys(c10::DispatchKeySet keys) {
 
 bool has_gpu_kernel(const c10::OperatorHandle& op, c10::DispatchKeySet keys) {
   const c10::DispatchKey key = gpu_keys(keys).highestPriorityTypeId();
-  // What is made of an operator's out= variant has a kernel where that has one.
-  return op.hasKernelForDispatchKey(key) ||
-      (!op.hasKernelForDispatchKey(c10::DispatchKey::CompositeExplicitAutogradNonFunctional) &&
-       op.hasComputedKernelForDispatchKey(key));
+  // What PyTorch makes of an operator's out= variant is of use only where that has a kernel, and then the operator has one.
+  const bool is_made_of_out = op.hasKernelForDispatchKey(c10::DispatchKey::CompositeExplicitAutogradNonFunctional) &&
+      op.hasKernelForDispatchKey(c10::DispatchKey::CPU);
+  return op.hasKernelForDispatchKey(key) || (!is_made_of_out && op.hasComputedKernelForDispatchKey(key));
 }
 
 GpuScope::GpuScope(DeviceIndex device)

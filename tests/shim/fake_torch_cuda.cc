@@ -593,11 +593,19 @@ std::tuple<at::Tensor, at::Tensor, at::Tensor> flash_attention_backward(
 }
 
 bool is_missing(const std::string& name) {
+  if (name.find("mkldnn") != std::string::npos) {
+    return true; // the CPU's alone
+  }
   const char* const list = std::getenv("FAKE_TORCH_CUDA_MISSING");
   return list != nullptr && ("," + std::string(list) + ",").find("," + name + ",") != std::string::npos;
 }
 
-// Where the CPU has a kernel of its own, CUDA has one, and for copy_, which has one for all devices with parts for each.
+// Has one kernel for all devices with parts for each, of which this build of PyTorch lacks CUDA's.
+bool has_parts(const std::string& name) {
+  return name == "aten::copy_" || name == "aten::convolution" || name == "aten::convolution_backward";
+}
+
+// Where the CPU has a kernel of its own, CUDA has one.
 void register_kernels() {
   auto* const library = new torch::Library(torch::Library::IMPL, "aten", c10::DispatchKey::CUDA, __FILE__, __LINE__);
   library->impl("native_dropout", native_dropout);
@@ -606,7 +614,7 @@ void register_kernels() {
   for (const auto& name : c10::Dispatcher::singleton().getAllOpNames()) {
     const auto op = c10::Dispatcher::singleton().findOp(name);
     const bool has_kernel = op.has_value() && op->hasSchema() && name.getNamespace() == "aten" &&
-        (op->hasKernelForDispatchKey(c10::DispatchKey::CPU) || name.name == "aten::copy_");
+        (op->hasKernelForDispatchKey(c10::DispatchKey::CPU) || has_parts(name.name));
     if (!has_kernel || is_missing(name.name) || op->hasKernelForDispatchKey(c10::DispatchKey::CUDA)) {
       continue;
     }

@@ -16,6 +16,8 @@ from pathlib import Path
 
 import pytest
 
+sys.path.insert(0, str(Path(__file__).resolve().parents[3] / "tools"))
+
 Program = Callable[..., "subprocess.CompletedProcess[str]"]
 
 START = """

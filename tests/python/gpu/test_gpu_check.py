@@ -9,13 +9,11 @@ import sys
 import time
 from pathlib import Path
 
+import gpu_check  # conftest.py says where
+import gpu_operators
 import pytest
 
 ROOT = Path(__file__).resolve().parents[3]
-sys.path.insert(0, str(ROOT / "tools"))
-
-import gpu_check
-import gpu_operators
 
 START = """
 import ctypes, os, runpy, sys
@@ -62,7 +60,9 @@ def test_a_part_that_fails_costs_itself_alone(tmp_path: Path) -> None:
         run.command(outcome, "sleep", gpu_check.run(["sleep", "60"], 1))
 
     def crashes(outcome: gpu_check.Outcome) -> None:
-        run.command(outcome, "abort", gpu_check.run([sys.executable, "-c", "print('last words'); import os; os.abort()"], 30))
+        run.command(
+            outcome, "abort", gpu_check.run([sys.executable, "-c", "print('last words'); import os; os.abort()"], 30)
+        )
 
     def passes(outcome: gpu_check.Outcome) -> None:
         run.command(outcome, "true", gpu_check.run(["true"], 30))
@@ -145,7 +145,11 @@ def test_verdicts() -> None:
     assert state(None, result(1.0), "crashed, status -6", None) == "crashed"
     assert state(None, result(1.0), None, None) == "not reached"
     report = gpu_operators.compare_all(
-        ["a/float32", "b/float32"], {"a/float32": result(1.0), "b/float32": result(2.0)}, {"a/float32": result(1.0), "b/float32": result(1.0)}, {}, {}
+        ["a/float32", "b/float32"],
+        {"a/float32": result(1.0), "b/float32": result(2.0)},
+        {"a/float32": result(1.0), "b/float32": result(1.0)},
+        {},
+        {},
     )
     assert report["summary"] == "float32: 1 differs, 1 passed" and list(report["wrong"]) == ["b/float32"]
 
