@@ -256,7 +256,7 @@ class Check:
             outcome.summary = f"{len(passed)} programs"
 
     def python(self, outcome: Outcome) -> None:
-        """The tests made for a GPU decide. The suites are shown beside them: they ask for the CPU's very bits in places.
+        """The tests made for a GPU decide. The suites are shown beside: they ask for the CPU's bits in places.
 
         They use openreg:1; device 0 is a simulated one, so that there are two on a machine with one GPU.
         """
