@@ -4,6 +4,7 @@
 #   make test       GoogleTest and pytest, all layers
 #   make acceptance prints which rows of tests/acceptance.md have a passing test
 #   make opinfo     every operator of PyTorch's databases against the CPU, aliased and staged
+#   make gpu-check  everything that takes a GPU, with the machine's own torch; status 77 where there is none
 #   make bench      times openreg against its references
 #   make lint       compiler warnings as errors (gcc and clang), ruff, mypy
 #   make asan tsan valgrind   the runtime and its tests under a checker
@@ -23,7 +24,7 @@ PIP := python -m pip --disable-pip-version-check
 RUNTIME_ONLY := -DOPENREG_BUILD_TORCH=OFF -DOPENREG_WERROR=ON
 RUN_CTEST = ctest --test-dir $(1) --output-on-failure --no-tests=error -j $(JOBS)
 
-.PHONY: help all build demo test acceptance opinfo bench lint lint-c lint-python asan tsan valgrind coverage wheel clean
+.PHONY: help all build demo test acceptance opinfo gpu-check bench lint lint-c lint-python asan tsan valgrind coverage wheel clean
 all: build
 
 help:
@@ -61,6 +62,10 @@ acceptance: build
 
 opinfo: build
 	python tests/opinfo/run.py --jobs $(JOBS) --json opinfo.json
+
+# Sets up nothing: a machine with a GPU has the torch and the CUDA that are to be checked.
+gpu-check:
+	$(PYTHON) tools/gpu_check.py --build build-gpu --jobs $(JOBS) --json gpu-check.json $(if $(GOOGLETEST),--googletest $(GOOGLETEST))
 
 bench: build
 	cmake -DOPENREG_BUILD_BENCHMARKS=ON $(BUILD) > /dev/null
@@ -112,5 +117,5 @@ wheel: build
 	OPENREG_BUILD_DIR=$(BUILD) $(PIP) wheel --quiet --no-build-isolation --no-deps -w dist .
 
 clean:
-	rm -rf build build-* dist python/*.egg-info bench.json opinfo.json demo-output
+	rm -rf build build-* dist python/*.egg-info bench.json opinfo.json gpu-check.json demo-output
 	cd python/torch_openreg && rm -rf bin include lib share _build_info.py *.so

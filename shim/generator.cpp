@@ -3,12 +3,14 @@
 #include <ATen/CPUGeneratorImpl.h>
 #include <ATen/EmptyTensor.h>
 #include <ATen/core/Tensor.h>
+#include <ATen/detail/CUDAHooksInterface.h>
 
 #include <array>
 #include <cstring>
 #include <mutex>
 
 #include "shim/device.h"
+#include "shim/operators/gpu_kernels.h"
 #include "shim/status.h"
 
 namespace c10::openreg {
@@ -59,36 +61,74 @@ size_t inner_state_size() {
 OpenRegGeneratorImpl::OpenRegGeneratorImpl(DeviceIndex device)
     : OpenRegGeneratorImpl(
           device,
-          std::make_shared<Sequence>(Sequence{at::detail::createCPUGenerator(), c10::default_rng_seed_val, 0})) {}
+          std::make_shared<Sequence>(at::detail::createCPUGenerator(), c10::default_rng_seed_val, 0)) {}
 
 OpenRegGeneratorImpl::OpenRegGeneratorImpl(DeviceIndex device, std::shared_ptr<Sequence> sequence)
     : c10::GeneratorImpl(Device(DeviceType::PrivateUse1, device), DispatchKeySet(DispatchKey::PrivateUse1)),
       sequence_(std::move(sequence)) {}
 
+at::Generator OpenRegGeneratorImpl::gpu() const {
+  const auto sequence = sequence_.load();
+  const std::lock_guard<std::mutex> guard(sequence->gpu_lock);
+  if (!sequence->gpu.defined()) {
+    const auto& hooks = at::detail::getCUDAHooks();
+    const DeviceIndex gpu = gpu_of(device().index()).index();
+    at::Generator made = sequence->is_default ? hooks.getDefaultGenerator(gpu) : hooks.getNewGenerator(gpu);
+    const std::scoped_lock locks(made.mutex(), sequence->inner.mutex());
+    made.set_current_seed(sequence->seed);
+    sequence->gpu = made;
+  }
+  return sequence->gpu;
+}
+
+bool OpenRegGeneratorImpl::draws_from_gpu() const {
+  // Opens no driver where PyTorch has no kernels for GPUs.
+  return torch_has_gpus() && has_gpu_kernels(device().index());
+}
+
 void OpenRegGeneratorImpl::set_current_seed(uint64_t seed) {
   const auto sequence = sequence_.load();
-  const std::lock_guard<std::mutex> lock(sequence->inner.mutex());
-  sequence->inner.set_current_seed(seed);
-  sequence->seed = seed;
-  sequence->offset = 0;
+  {
+    const std::lock_guard<std::mutex> lock(sequence->inner.mutex());
+    sequence->inner.set_current_seed(seed);
+    sequence->seed = seed;
+    sequence->offset = 0;
+  }
+  if (at::Generator gpu = sequence->existing_gpu(); gpu.defined()) {
+    const std::lock_guard<std::mutex> lock(gpu.mutex());
+    gpu.set_current_seed(seed);
+  }
 }
 
 uint64_t OpenRegGeneratorImpl::current_seed() const {
   const auto sequence = sequence_.load();
+  if (at::Generator gpu = sequence->existing_gpu(); gpu.defined()) {
+    const std::lock_guard<std::mutex> lock(gpu.mutex());
+    return gpu.current_seed(); // the state that was set may be of another seed
+  }
   const std::lock_guard<std::mutex> lock(sequence->inner.mutex());
   return sequence->seed;
 }
 
 uint64_t OpenRegGeneratorImpl::seed() {
   const auto sequence = sequence_.load();
-  const std::lock_guard<std::mutex> lock(sequence->inner.mutex());
-  sequence->seed = sequence->inner.seed();
-  sequence->offset = 0;
-  return sequence->seed;
+  uint64_t seed = 0;
+  {
+    const std::lock_guard<std::mutex> lock(sequence->inner.mutex());
+    seed = sequence->inner.seed();
+  }
+  set_current_seed(seed);
+  return seed;
 }
 
 void OpenRegGeneratorImpl::set_state(const c10::TensorImpl& new_state) {
   at::detail::check_rng_state(new_state);
+  if (draws_from_gpu()) {
+    at::Generator generator = gpu();
+    const std::lock_guard<std::mutex> lock(generator.mutex());
+    generator.unsafeGetGeneratorImpl()->set_state(new_state);
+    return;
+  }
   const auto sequence = sequence_.load();
   const std::lock_guard<std::mutex> lock(sequence->inner.mutex());
   auto* inner = sequence->inner.unsafeGetGeneratorImpl();
@@ -110,6 +150,11 @@ void OpenRegGeneratorImpl::set_state(const c10::TensorImpl& new_state) {
 }
 
 c10::intrusive_ptr<c10::TensorImpl> OpenRegGeneratorImpl::get_state() const {
+  if (draws_from_gpu()) {
+    at::Generator generator = gpu();
+    const std::lock_guard<std::mutex> lock(generator.mutex());
+    return generator.unsafeGetGeneratorImpl()->get_state();
+  }
   const auto sequence = sequence_.load();
   const std::lock_guard<std::mutex> lock(sequence->inner.mutex());
   auto inner_state = sequence->inner.unsafeGetGeneratorImpl()->get_state();
@@ -126,6 +171,12 @@ c10::intrusive_ptr<c10::TensorImpl> OpenRegGeneratorImpl::get_state() const {
 }
 
 void OpenRegGeneratorImpl::set_offset(uint64_t offset) {
+  if (draws_from_gpu()) {
+    at::Generator generator = gpu();
+    const std::lock_guard<std::mutex> lock(generator.mutex());
+    generator.unsafeGetGeneratorImpl()->set_offset(offset);
+    return;
+  }
   const auto sequence = sequence_.load();
   const std::lock_guard<std::mutex> lock(sequence->inner.mutex());
   sequence->inner.set_current_seed(inner_seed(sequence->seed, offset));
@@ -133,6 +184,11 @@ void OpenRegGeneratorImpl::set_offset(uint64_t offset) {
 }
 
 uint64_t OpenRegGeneratorImpl::get_offset() const {
+  if (draws_from_gpu()) {
+    at::Generator generator = gpu();
+    const std::lock_guard<std::mutex> lock(generator.mutex());
+    return generator.unsafeGetGeneratorImpl()->get_offset();
+  }
   const auto sequence = sequence_.load();
   const std::lock_guard<std::mutex> lock(sequence->inner.mutex());
   return sequence->offset;
@@ -151,9 +207,16 @@ void OpenRegGeneratorImpl::graphsafe_set_state(const c10::intrusive_ptr<c10::Gen
 
 OpenRegGeneratorImpl* OpenRegGeneratorImpl::clone_impl() const {
   const auto sequence = sequence_.load();
-  const std::lock_guard<std::mutex> lock(sequence->inner.mutex());
-  return new OpenRegGeneratorImpl(
-      device().index(), std::make_shared<Sequence>(Sequence{sequence->inner.clone(), sequence->seed, sequence->offset}));
+  std::shared_ptr<Sequence> copy;
+  {
+    const std::lock_guard<std::mutex> lock(sequence->inner.mutex());
+    copy = std::make_shared<Sequence>(sequence->inner.clone(), sequence->seed, sequence->offset);
+  }
+  if (at::Generator gpu = sequence->existing_gpu(); gpu.defined()) {
+    const std::lock_guard<std::mutex> lock(gpu.mutex());
+    copy->gpu = gpu.clone();
+  }
+  return new OpenRegGeneratorImpl(device().index(), std::move(copy));
 }
 
 at::Generator inner_cpu_generator(const at::Generator& generator) {
@@ -163,6 +226,10 @@ at::Generator inner_cpu_generator(const at::Generator& generator) {
   }
   TORCH_CHECK(device.is_cpu(), "Expected a generator of a PrivateUse1 device, but got one of ", device);
   return generator;
+}
+
+at::Generator inner_gpu_generator(const at::Generator& generator) {
+  return generator.device().is_privateuseone() ? generator.get<OpenRegGeneratorImpl>()->gpu() : generator;
 }
 
 const at::Generator& default_generator(DeviceIndex device) {
@@ -176,6 +243,7 @@ const at::Generator& default_generator(DeviceIndex device) {
   Slot& slot = slots[static_cast<size_t>(index)];
   std::call_once(slot.once, [&] {
     at::Generator created = at::make_generator<OpenRegGeneratorImpl>(index);
+    created.get<OpenRegGeneratorImpl>()->be_default();
     created.seed();
     slot.generator = std::move(created);
   });

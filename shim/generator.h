@@ -6,17 +6,21 @@
 
 #include <atomic>
 #include <memory>
+#include <mutex>
 
 #include "shim/export.h"
 
 namespace c10::openreg {
 
 // A generator of device openreg:i that holds a CPU generator: for one seed it gives the CPU's numbers, and its state is
-// the CPU generator's state, a ByteTensor on the CPU. Kernels that run on the CPU draw from the inner generator.
+// the CPU generator's state, a ByteTensor on the CPU. Kernels that run on the CPU draw from the inner generator. Where
+// PyTorch's kernels for GPUs run (operators/gpu_kernels.h), they draw from a generator of that GPU, seeded alike, and the
+// state and the offset are that one's.
 //
 // A Mersenne Twister cannot jump, so an offset is not a position but names one of the sequences of a seed: 0, the one
 // after seeding, is the CPU's; set_offset(n) starts sequence n. Drawing leaves the offset alone: where a sequence has
-// got to is in the state. With an offset other than 0 seed and offset are appended to the state.
+// got to is in the state. With an offset other than 0 seed and offset are appended to the state. A GPU's offset is a
+// position.
 //
 // Threads: PyTorch's callers lock mutex_ of this generator; each function here also locks the inner generator's, which
 // is what a drawing kernel holds.
@@ -40,22 +44,44 @@ class TORCH_OPENREG_API OpenRegGeneratorImpl final : public c10::GeneratorImpl {
     return sequence_.load()->inner;
   }
 
+  // The generator of the GPU, made when first asked for: PyTorch's default one where this is a device's default
+  // generator, because some kernels draw from that whatever they are given. For a device with has_gpu_kernels().
+  at::Generator gpu() const;
+  void be_default() {
+    sequence_.load()->is_default = true;
+  }
+
  private:
   // What is drawn from. `inner`'s mutex guards the numbers too.
   struct Sequence {
+    Sequence(at::Generator generator, uint64_t its_seed, uint64_t its_offset)
+        : inner(std::move(generator)), seed(its_seed), offset(its_offset) {}
+
+    at::Generator existing_gpu() {
+      const std::lock_guard<std::mutex> guard(gpu_lock);
+      return gpu;
+    }
+
     at::Generator inner;
     uint64_t seed;
     uint64_t offset;
+    bool is_default = false;
+    std::mutex gpu_lock; // guards gpu; taken before `inner`'s mutex
+    at::Generator gpu;   // undefined before it is made
   };
 
   OpenRegGeneratorImpl(DeviceIndex device, std::shared_ptr<Sequence> sequence);
   OpenRegGeneratorImpl* clone_impl() const override;
+  bool draws_from_gpu() const; // the kernels of the device do
 
   std::atomic<std::shared_ptr<Sequence>> sequence_;
 };
 
 // The CPU generator inside `generator`; `generator` itself if it is a CPU generator. Throws for one of another device.
 TORCH_OPENREG_API at::Generator inner_cpu_generator(const at::Generator& generator);
+
+// The generator of the GPU that is openreg's device, for one of a device with has_gpu_kernels(); else `generator` itself.
+at::Generator inner_gpu_generator(const at::Generator& generator);
 
 // The default generator of a device (-1: the current one), created on first use with an unpredictable seed. The
 // reference stays valid until the process ends. Throws for an index out of range.

@@ -1,15 +1,20 @@
 // scaled_dot_product_attention: the CPU's fused kernel where the CPU would take it, else PyTorch's math.
 //
 // PyTorch reaches a fused kernel of this device through the "overrideable" pair of operators; here they are the CPU's
-// flash attention, which runs through the fallback like any other operator.
+// flash attention, which runs through the fallback like any other operator. Where the device runs PyTorch's kernels for
+// GPUs, the choice is the GPU's; of its fused kernels PyTorch calls all but flash attention by their own operators.
 #include <ATen/core/Tensor.h>
 #include <ATen/native/transformers/attention.h>
 #include <ATen/ops/_fused_sdp_choice.h>
+#include <ATen/ops/_scaled_dot_product_flash_attention.h>
+#include <ATen/ops/_scaled_dot_product_flash_attention_backward.h>
 #include <ATen/ops/_scaled_dot_product_flash_attention_for_cpu.h>
 #include <ATen/ops/_scaled_dot_product_flash_attention_for_cpu_backward.h>
 #include <torch/library.h>
 
 #include <array>
+
+#include "shim/operators/gpu_copy.h"
 
 #if __has_include(<ATen/SDPBackend.h>)
 #include <ATen/SDPBackend.h>
@@ -44,8 +49,14 @@ int64_t choose(
   if (mask.has_value() && mask->defined() && mask->requires_grad()) {
     return kMath;
   }
-  const int64_t on_cpu = at::_fused_sdp_choice(query, key, value, mask, dropout, causal, scale, grouped);
-  return on_cpu == kFlash ? kOverrideable : on_cpu;
+  const int64_t choice = at::_fused_sdp_choice(query, key, value, mask, dropout, causal, scale, grouped);
+  if (choice != kFlash) {
+    return choice;
+  }
+  // A GPU's kernel takes no mask, and wants rows of whole 16 bytes, to which PyTorch pads the tensors of its own devices
+  // alone.
+  constexpr int64_t kRow = 8;
+  return is_on_gpu(query) && (mask.has_value() || query.size(-1) % kRow != 0) ? kMath : kOverrideable;
 }
 
 // Returns output, logsumexp, and what CUDA's kernels would keep for their backward, left undefined.
@@ -66,8 +77,11 @@ fused_attention(
     const OptionalTensor& mask,
     double dropout,
     bool causal,
-    bool /*return_debug_mask*/,
+    bool return_debug_mask,
     std::optional<double> scale) {
+  if (is_on_gpu(query)) {
+    return at::_scaled_dot_product_flash_attention(query, key, value, dropout, causal, return_debug_mask, scale);
+  }
   auto [output, logsumexp] =
       at::_scaled_dot_product_flash_attention_for_cpu(query, key, value, dropout, causal, mask, scale);
   return {
@@ -91,15 +105,34 @@ std::tuple<at::Tensor, at::Tensor, at::Tensor, at::Tensor> fused_attention_backw
     std::array<bool, 4> /*wanted*/,
     const at::Tensor& output,
     const at::Tensor& logsumexp,
-    const at::Tensor& /*cum_seq_q*/,
-    const at::Tensor& /*cum_seq_k*/,
-    int64_t /*max_q*/,
-    int64_t /*max_k*/,
+    const at::Tensor& cum_seq_q,
+    const at::Tensor& cum_seq_k,
+    int64_t max_q,
+    int64_t max_k,
     double dropout,
     bool causal,
-    const at::Tensor& /*philox_seed*/,
-    const at::Tensor& /*philox_offset*/,
+    const at::Tensor& philox_seed,
+    const at::Tensor& philox_offset,
     std::optional<double> scale) {
+  if (is_on_gpu(query)) {
+    auto [for_query, for_key, for_value] = at::_scaled_dot_product_flash_attention_backward(
+        gradient,
+        query,
+        key,
+        value,
+        output,
+        logsumexp,
+        cum_seq_q,
+        cum_seq_k,
+        max_q,
+        max_k,
+        dropout,
+        causal,
+        philox_seed,
+        philox_offset,
+        scale);
+    return {for_query, for_key, for_value, at::Tensor()};
+  }
   auto [grad_query, grad_key, grad_value] = at::_scaled_dot_product_flash_attention_for_cpu_backward(
       gradient,
       query,

@@ -20,21 +20,17 @@ bool is_kind(const at::Tensor& tensor, c10::DispatchKey kind) {
   return tensor.unsafeGetTensorImpl()->key_set().has(kind);
 }
 
-c10::BackendComponent backend_of(c10::Device device) {
-  return device.is_cpu() ? c10::BackendComponent::CPUBit : c10::BackendComponent::PrivateUse1Bit;
-}
-
 // The keys of `like` as they would be on the device.
 c10::DispatchKeySet keys_on(const at::Tensor& like, c10::Device device) {
-  const c10::BackendComponent from = backend_of(like.device());
+  const c10::BackendComponent from = backend_of(like.device().type());
   return (like.key_set().remove_backend(from) - c10::getAutocastRelatedKeySetFromBackend(from) - c10::python_ks) |
-      c10::DispatchKeySet(backend_of(device));
+      c10::DispatchKeySet(backend_of(device.type()));
 }
 
 at::Tensor bytes_of(const at::Tensor& tensor) {
   auto bytes = at::detail::make_tensor<c10::TensorImpl>(
       c10::Storage(tensor.unsafeGetTensorImpl()->unsafe_storage()),
-      c10::DispatchKeySet(tensor.is_cpu() ? c10::DispatchKey::CPU : c10::DispatchKey::PrivateUse1),
+      c10::DispatchKeySet(backend_of(tensor.device().type())) | c10::DispatchKeySet(c10::DispatchKey::Dense),
       caffe2::TypeMeta::Make<uint8_t>());
   bytes.unsafeGetTensorImpl()->set_sizes_contiguous({static_cast<int64_t>(bytes.storage().nbytes())});
   return bytes;

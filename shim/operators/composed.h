@@ -20,6 +20,13 @@ inline bool is_composed(const c10::TensorImpl& tensor) {
   return tensor.key_set().has_any(kComposed);
 }
 
+// Of the types of device that openreg tensors are shown as, and of openreg's own.
+inline c10::BackendComponent backend_of(c10::DeviceType type) {
+  return type == c10::DeviceType::CPU ? c10::BackendComponent::CPUBit
+      : type == c10::DeviceType::CUDA ? c10::BackendComponent::CUDABit
+                                      : c10::BackendComponent::PrivateUse1Bit;
+}
+
 using Parts = c10::SmallVector<at::Tensor, 3>;
 
 // COO: indices and values. CSR, CSC, BSR, BSC: compressed indices, plain indices, values. Nested and quantized: the

@@ -14,6 +14,7 @@
 #include <torch/library.h>
 
 #include "shim/operators/copy.h"
+#include "shim/operators/gpu_copy.h"
 #include "shim/operators/host_view.h"
 #include "shim/operators/storage.h"
 #include "shim/operators/streamed_copy.h"
@@ -148,6 +149,10 @@ at::Tensor& copy_(at::Tensor& self, const at::Tensor& source, bool non_blocking)
     TORCH_CHECK_NOT_IMPLEMENTED(
         other->layout() == c10::kStrided, "openreg can't copy tensors of layout ", other->layout(), ".");
   }
+  if (is_on_gpu(self) && is_on_gpu(source) && self.device() == source.device()) {
+    copy_on_gpu(self, source);
+    return self;
+  }
 
   const bool staged = is_staged(self) || is_staged(source);
   if (same_bytes(self, source)) {
@@ -166,6 +171,13 @@ at::Tensor& copy_(at::Tensor& self, const at::Tensor& source, bool non_blocking)
   if (!staged) {
     copy_on_host(self, source, non_blocking);
     return self;
+  }
+  if (is_on_gpu(self)) {
+    copy_to_gpu(self, source, non_blocking);
+    return self;
+  }
+  if (is_on_gpu(source) && !source.is_non_overlapping_and_dense()) {
+    return copy_(self, source.clone(c10::MemoryFormat::Contiguous), non_blocking);
   }
   // Staged: move only the tensors' own bytes where they are dense, whole storages otherwise.
   const bool dense_source = is_staged(source) && source.is_non_overlapping_and_dense();
@@ -205,7 +217,9 @@ at::Scalar local_scalar_dense(const at::Tensor& self) {
     at::Tensor element = at::empty({}, self.options().device(at::kCPU));
     OPENREG_CHECK(openreg_memcpy(
         element.mutable_data_ptr(), OPENREG_HOST, self.const_data_ptr(), self.device().index(), self.itemsize()));
-    operator_counter(OperatorWay::staged, kName).add_call(self.itemsize(), OperatorClock::now() - start);
+    if (!is_on_gpu(self)) { // for a GPU it is what PyTorch does too
+      operator_counter(OperatorWay::staged, kName).add_call(self.itemsize(), OperatorClock::now() - start);
+    }
     return at::_local_scalar_dense(element);
   }
   HostView view(kName, -1, 1);

@@ -46,8 +46,11 @@ c10::Device device_of_results(DeviceIndex of_tensors, const c10::IValue* argumen
   return device;
 }
 
-// The CPU's keys for the kind of tensors that the call is about: dense, or one of kComposed.
-c10::DispatchKeySet cpu_keys(c10::DispatchKeySet keys) {
+// The keys of the kernels for the kind of tensors that the call is about: dense, or one of kComposed.
+c10::DispatchKeySet kernel_keys_of(Kernels kernels, c10::DispatchKeySet keys) {
+  if (kernels == Kernels::gpu) {
+    return gpu_keys(keys);
+  }
   constexpr c10::DispatchKeySet kinds = kComposed | c10::DispatchKeySet(c10::DispatchKey::Dense);
   return (keys & kinds) | c10::DispatchKeySet(c10::BackendComponent::CPUBit);
 }
@@ -75,15 +78,15 @@ c10::IValue host_argument(HostView& view, const c10::Argument& declared, const c
     return host;
   }
   if (value.isGenerator()) {
-    return value.toGenerator().device().is_privateuseone() ? c10::IValue(inner_cpu_generator(value.toGenerator()))
+    return value.toGenerator().device().is_privateuseone() ? c10::IValue(view.shown_generator(value.toGenerator()))
                                                            : value;
   }
   if (value.isDevice()) {
-    return value.toDevice().is_privateuseone() ? c10::IValue(c10::Device(c10::DeviceType::CPU)) : value;
+    return value.toDevice().is_privateuseone() ? c10::IValue(view.shown_device()) : value;
   }
   if (value.isNone() && wants_generator(declared)) {
     // Otherwise the kernel would draw from the CPU's default generator, and openreg's seed would mean nothing.
-    return inner_cpu_generator(default_generator(view.device()));
+    return view.shown_generator(default_generator(view.device()));
   }
   return value;
 }
@@ -118,7 +121,9 @@ void operator_fallback(const c10::OperatorHandle& op, c10::DispatchKeySet keys, 
   if (of_tensors >= 0 && has_native_kernels(of_tensors) && run_native_kernel(op, of_tensors, stack)) {
     return;
   }
-  const c10::DispatchKeySet kernel_keys = cpu_keys(keys);
+  const c10::Device device = device_of_results(of_tensors, arguments, count);
+  const Kernels kernels = device.is_cpu() ? Kernels::host : kernels_of(op, device.index(), keys);
+  const c10::DispatchKeySet kernel_keys = kernel_keys_of(kernels, keys);
   const c10::DispatchKey kernel_key = kernel_keys.highestPriorityTypeId();
   TORCH_CHECK_NOT_IMPLEMENTED(
       op.hasComputedKernelForDispatchKey(kernel_key),
@@ -128,12 +133,11 @@ void operator_fallback(const c10::OperatorHandle& op, c10::DispatchKeySet keys, 
       ": there is no kernel for openreg, and none for ",
       kernel_key,
       " that could run in its place.");
-  const c10::Device device = device_of_results(of_tensors, arguments, count);
 
   // The arguments live here while the stack holds their views.
   c10::SmallVector<c10::IValue, 8> originals;
   originals.reserve(count);
-  HostView view(schema.name(), device.is_cpu() ? of_tensors : device.index(), count);
+  HostView view(schema.name(), device.is_cpu() ? of_tensors : device.index(), count, kernels);
   for (size_t i = 0; i < count; ++i) {
     originals.push_back(std::exchange(arguments[i], c10::IValue()));
     arguments[i] = host_argument(view, declared[i], originals.back());

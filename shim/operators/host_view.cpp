@@ -7,6 +7,8 @@
 #include <typeinfo>
 
 #include "shim/device_allocator.h"
+#include "shim/generator.h"
+#include "shim/operators/gpu_allocations.h"
 #include "shim/status.h"
 
 namespace c10::openreg {
@@ -19,14 +21,9 @@ class OpenregKeys final : public c10::TensorImpl {
  public:
   OpenregKeys() = delete;
 
-  // The keys that PyTorch gives a tensor depend on inference mode, which `impl` was made in too: so only what differs
-  // between a CPU tensor and an openreg tensor is exchanged.
   static void put_on(c10::TensorImpl& impl, c10::Device device) {
-    constexpr auto cpu = c10::BackendComponent::CPUBit;
-    constexpr auto openreg = c10::BackendComponent::PrivateUse1Bit;
     impl.*(&OpenregKeys::key_set_) =
-        (impl.key_set().remove_backend(cpu) - c10::getAutocastRelatedKeySetFromBackend(cpu)) |
-        c10::DispatchKeySet(openreg) | c10::getAutocastRelatedKeySetFromBackend(openreg);
+        keys_moved(impl.key_set(), backend_of(impl.device_type()), c10::BackendComponent::PrivateUse1Bit);
     impl.*(&OpenregKeys::device_opt_) = device;
   }
 };
@@ -36,8 +33,8 @@ void drop_storage_reference(void* storage) {
 }
 
 // Memory at `address` that stays alive as long as the storage that owns it.
-c10::DataPtr borrowed_data(void* address, c10::intrusive_ptr<c10::StorageImpl> owner) {
-  return {address, owner.release(), &drop_storage_reference, c10::Device(c10::DeviceType::CPU)};
+c10::DataPtr borrowed_data(void* address, c10::intrusive_ptr<c10::StorageImpl> owner, c10::Device device) {
+  return {address, owner.release(), &drop_storage_reference, device};
 }
 
 // FNV over 8-byte words in four lanes: only to notice that a kernel wrote what its schema doesn't declare as written
@@ -94,8 +91,8 @@ at::Tensor tensor_over(c10::Storage storage, const at::Tensor& like) {
   return tensor;
 }
 
-HostView::HostView(const std::string& name, DeviceIndex device, size_t tensors)
-    : name_(name), wrappers_(HostWrappers::of_this_thread()), device_(-1) {
+HostView::HostView(const std::string& name, DeviceIndex device, size_t tensors, Kernels kernels)
+    : name_(name), wrappers_(HostWrappers::of_this_thread(kernels)), kernels_(kernels), device_(-1) {
   tensors_.reserve(tensors);
   if (device >= 0) {
     use_device(device);
@@ -143,8 +140,8 @@ void HostView::release_storage(const StorageEntry& entry) {
   shown_first.reusable = false;
   if (entry.way == OperatorWay::aliased && entry.host->data_ptr().get() == entry.host_data) {
     // The kernel kept the alias: from now on the alias keeps the device's storage.
-    entry.host->set_data_ptr_noswap(
-        borrowed_data(entry.host_data, c10::intrusive_ptr<c10::StorageImpl>::reclaim_copy(entry.original)));
+    entry.host->set_data_ptr_noswap(borrowed_data(
+        entry.host_data, c10::intrusive_ptr<c10::StorageImpl>::reclaim_copy(entry.original), shown_device()));
   }
 }
 
@@ -153,6 +150,10 @@ void HostView::use_device(DeviceIndex device) {
     if (waited == device) {
       return;
     }
+  }
+  if (C10_UNLIKELY(kernels_ == Kernels::gpu)) {
+    use_gpu(device);
+    return;
   }
   const OperatorWay way = operator_way(device);
   call_.take(way, name_, device);
@@ -167,6 +168,20 @@ void HostView::use_device(DeviceIndex device) {
       allocations_.emplace(device);
     }
   }
+}
+
+void HostView::use_gpu(DeviceIndex device) {
+  TORCH_INTERNAL_ASSERT(!way_is_known_, name_, ": one device a call for the GPU's kernels");
+  call_.take(OperatorWay::aliased, name_, device);
+  gpu_scope_.emplace(device);
+  call_.begin_work();
+  devices_.push_back(device);
+  device_ = device;
+  way_is_known_ = true;
+}
+
+at::Generator HostView::shown_generator(const at::Generator& generator) const {
+  return kernels_ == Kernels::gpu ? inner_gpu_generator(generator) : inner_cpu_generator(generator);
 }
 
 template <class Entries, class Key>
@@ -236,7 +251,7 @@ const at::Tensor& HostView::view(const at::Tensor& tensor, bool written) {
     use_device(device);
   }
   auto wrapper = wrappers_.take();
-  wrapper->show(*tensor.unsafeGetTensorImpl());
+  wrapper->show(*tensor.unsafeGetTensorImpl(), shown_device());
   tensors_.push_back({&tensor, at::Tensor(std::move(wrapper)), written});
   show_storage(tensors_.back(), tensor.storage(), device);
   return tensors_.back().host;
@@ -258,7 +273,7 @@ const at::Tensor& HostView::view_composed(const at::Tensor& tensor, bool written
   for (const at::Tensor& part : entry.parts) {
     host.push_back(view(part, written));
   }
-  entry.host = composed_of(tensor, host, c10::Device(c10::DeviceType::CPU));
+  entry.host = composed_of(tensor, host, shown_device());
   return entry.host;
 }
 
@@ -278,10 +293,9 @@ void HostView::show_storage(const TensorEntry& shown, const c10::Storage& storag
   c10::StorageImpl& host = wrapper.own_storage();
   StorageEntry entry{original, &host, tensors_.size() - 1, nullptr, size, 0, device, way, written};
   if (data == nullptr || way == OperatorWay::aliased) {
-    if (data != nullptr) {
-      OPENREG_CHECK(openreg_host_alias(data, &entry.host_data));
-    }
-    host.set_data_ptr_noswap({entry.host_data, c10::Device(c10::DeviceType::CPU)});
+    c10::DataPtr shown_here = shown_data(data);
+    entry.host_data = shown_here.get();
+    host.set_data_ptr_noswap(std::move(shown_here));
   } else {
     c10::DataPtr copy;
     {
@@ -298,9 +312,19 @@ void HostView::show_storage(const TensorEntry& shown, const c10::Storage& storag
   storages_.push_back(entry);
 }
 
+c10::DataPtr HostView::shown_data(void* address) {
+  if (address != nullptr && C10_LIKELY(kernels_ == Kernels::host)) {
+    OPENREG_CHECK(openreg_host_alias(address, &address));
+  }
+  return {address, shown_device()};
+}
+
 c10::DataPtr HostView::device_data(c10::DataPtr& data, size_t size, DeviceIndex device) {
   if (data.get() == nullptr || size == 0) {
     return {nullptr, c10::Device(c10::DeviceType::PrivateUse1, device)};
+  }
+  if (data.device().is_cuda()) {
+    return adopt_gpu_memory(data, size, device);
   }
   if (c10::DataPtr block = take_device_block(data)) {
     return block;
@@ -329,12 +353,8 @@ void HostView::write_storage_back(StorageEntry& entry) {
     entry.original->set_nbytes(size);
     entry.size = size;
     if (entry.way == OperatorWay::aliased) {
-      void* alias = nullptr;
-      if (moved != nullptr) {
-        OPENREG_CHECK(openreg_host_alias(moved, &alias));
-      }
-      host.set_data_ptr_noswap({alias, c10::Device(c10::DeviceType::CPU)});
-      entry.host_data = alias;
+      host.set_data_ptr_noswap(shown_data(moved));
+      entry.host_data = host.data_ptr().get();
     }
     return;
   }
@@ -389,18 +409,19 @@ c10::intrusive_ptr<c10::StorageImpl> HostView::adopt_storage(c10::StorageImpl& s
       &device_allocator(),
       /*resizable=*/true);
   if (host_address != nullptr && host_data.get_context() == nullptr) {
-    storage.set_data_ptr_noswap(borrowed_data(host_address, adopted)); // for whoever else holds the CPU storage
+    // For whoever else holds the CPU storage.
+    storage.set_data_ptr_noswap(borrowed_data(host_address, adopted, shown_device()));
   }
   adopted_.push_back({&storage, adopted});
   return adopted;
 }
 
-// Turns a fresh CPU tensor, which nobody else refers to (so that it is none of the views), into the openreg tensor of the
+// Turns a fresh host tensor, which nobody else refers to (so that it is none of the views), into the openreg tensor of the
 // same memory. False if it is any other.
 bool HostView::make_over(const at::Tensor& result) {
   auto* impl = result.unsafeGetTensorImpl();
-  if (result.use_count() != 1 || typeid(*impl) != typeid(c10::TensorImpl) || !impl->is_cpu() || !impl->has_storage() ||
-      impl->layout() != c10::kStrided || impl->autograd_meta() != nullptr) {
+  if (result.use_count() != 1 || typeid(*impl) != typeid(c10::TensorImpl) ||
+      impl->device_type() != shown_device().type() || !impl->has_storage() || impl->layout() != c10::kStrided || impl->autograd_meta() != nullptr) {
     return false;
   }
   auto* storage = result.storage().unsafeGetStorageImpl();
@@ -431,7 +452,8 @@ at::Tensor HostView::adopt_composed(const at::Tensor& result) {
 }
 
 at::Tensor HostView::adopt(at::Tensor&& result) {
-  if (!result.defined() || result.is_privateuseone()) {
+  // The GPU's kernels return some tensors on the CPU, as they'd do for a GPU's.
+  if (!result.defined() || result.is_privateuseone() || (kernels_ == Kernels::gpu && result.is_cpu())) {
     return std::move(result);
   }
   const auto* impl = result.unsafeGetTensorImpl();
@@ -447,7 +469,7 @@ at::Tensor HostView::adopt(at::Tensor&& result) {
     return adopt_composed(result);
   }
   TORCH_CHECK_NOT_IMPLEMENTED(
-      result.is_cpu() && result.layout() == c10::kStrided && result.has_storage(),
+      result.device().type() == shown_device().type() && result.layout() == c10::kStrided && result.has_storage(),
       name_,
       ": the result is a tensor of layout ",
       result.layout(),

@@ -1,10 +1,12 @@
-// openreg tensors as CPU tensors, for the length of one operator call.
+// openreg tensors as tensors of a type that PyTorch has kernels for, for the length of one operator call: as CPU tensors,
+// or as those of the GPU that their device is (gpu_kernels.h).
 //
 // The recipe and its traps are those of PyTorch's own overlap, identity and resize checks: there is one CPU storage per
 // openreg storage and one CPU tensor per openreg tensor, with the same sizes, strides, offset, dtype and conj/neg bits,
-// so that a kernel sees exactly what it would see on the CPU.
+// so that a kernel sees exactly what it would see on the CPU. "Host" below stands for the GPU where its kernels run.
 //   aliased  the CPU storage lies over the device's memory (openreg_host_alias()); nothing is copied.
 //   staged   the CPU storage is a copy; storages that the kernel wrote are copied back by finish().
+//   GPU      as aliased, at the same address; nothing is waited for, as the kernel is queued on the current stream.
 // Sparse, nested and quantized tensors are shown as CPU tensors of their kind over their parts (composed.h).
 #pragma once
 
@@ -13,6 +15,7 @@
 #include <c10/util/SmallVector.h>
 
 #include "shim/operators/composed.h"
+#include "shim/operators/gpu_kernels.h"
 #include "shim/operators/host_allocations.h"
 #include "shim/operators/host_wrappers.h"
 #include "shim/operators/operator_counts.h"
@@ -25,8 +28,8 @@
 
 namespace c10::openreg {
 
-// What must not see the CPU tensors while a kernel runs: autograd's bookkeeping (it is done, above), and autocast for the
-// CPU (the user's tensors are not on the CPU).
+// What must not see the host tensors while a kernel runs: autograd's bookkeeping (it is done, above), and autocast for
+// their type (the user's tensors are not of it).
 inline const c10::DispatchKeySet kAboveKernels =
     c10::autograd_dispatch_keyset_with_ADInplaceOrView | c10::autocast_dispatch_keyset;
 
@@ -34,16 +37,18 @@ class HostView {
  public:
   // `device`: where fresh results go and, aliased, where the kernel's allocations come from. -1: taken from the first
   // tensor that view() sees. `name` is counted where a call is staged; it must outlive this object. `tensors`: as many
-  // view()s may follow without invalidating what they return.
-  HostView(const std::string& name, DeviceIndex device, size_t tensors);
+  // view()s may follow without invalidating what they return. `kernels`: whose tensors they are shown as; those of the GPU
+  // for one device.
+  HostView(const std::string& name, DeviceIndex device, size_t tensors, Kernels kernels = Kernels::host);
   ~HostView(); // without finish(), as after an exception: metadata is not written back
 
   HostView(const HostView&) = delete;
   HostView& operator=(const HostView&) = delete;
 
   // The CPU tensor of an openreg tensor; any other tensor is returned as it is. Waits for the current stream of the
-  // tensor's device. `written`: the kernel changes the tensor's data or metadata. Borrows `tensor`, which must live as
-  // long as this object: a second reference to a tensor that Python knows would cost its lock.
+  // tensor's device, unless the kernel is the GPU's. `written`: the kernel changes the tensor's data or metadata. Borrows
+  // `tensor`, which must live as long as this object: a second reference to a tensor that Python knows would cost its
+  // lock.
   const at::Tensor& view(const at::Tensor& tensor, bool written);
 
   // After the kernel: takes over storages that it resized, copies staged data back and writes changed sizes back.
@@ -63,6 +68,17 @@ class HostView {
     if (C10_UNLIKELY(call_.is_traced())) {
       call_.describe_copy(source, destination, bytes);
     }
+  }
+
+  // What openreg's device and a generator of it are to the kernel.
+  c10::Device shown_device() const {
+    return C10_UNLIKELY(kernels_ == Kernels::gpu) ? gpu_of(device_) : c10::Device(c10::DeviceType::CPU);
+  }
+  at::Generator shown_generator(const at::Generator& generator) const;
+
+  // The keys of the kernel for dense tensors.
+  c10::DispatchKeySet kernel_keys() const {
+    return c10::DispatchKeySet(kernels_ == Kernels::gpu ? c10::DispatchKey::CUDA : c10::DispatchKey::CPU);
   }
 
  private:
@@ -114,11 +130,15 @@ class HostView {
   c10::intrusive_ptr<c10::StorageImpl> adopt_storage(c10::StorageImpl& storage);
   bool make_over(const at::Tensor& result);
   c10::DataPtr device_data(c10::DataPtr& data, size_t size, DeviceIndex device);
+  c10::DataPtr shown_data(void* address); // of aliased memory, or null
   void use_device(DeviceIndex device);
+  void use_gpu(DeviceIndex device);
 
   const std::string& name_;
   HostWrappers& wrappers_;
   OperatorCall call_;
+  const Kernels kernels_;
+  std::optional<GpuScope> gpu_scope_;
   DeviceIndex device_;
   OperatorWay way_ = OperatorWay::aliased;
   bool way_is_known_ = false;

@@ -4,6 +4,7 @@
 
 #include <atomic>
 
+#include "shim/operators/gpu_allocations.h"
 #include "shim/operators/host_allocations.h"
 
 namespace c10::openreg {
@@ -11,35 +12,38 @@ namespace {
 
 std::atomic<uint64_t> made{0};
 
-c10::intrusive_ptr<c10::StorageImpl> empty_storage() {
+c10::intrusive_ptr<c10::StorageImpl> empty_storage(Kernels kernels) {
   return c10::make_intrusive<c10::StorageImpl>(
       c10::StorageImpl::use_byte_size_t(),
       0,
       c10::DataPtr(nullptr, c10::Device(c10::DeviceType::CPU)),
-      host_allocations(),
+      kernels == Kernels::gpu ? gpu_allocator() : host_allocations(),
       /*resizable=*/true);
 }
 
 } // namespace
 
-HostWrapper::HostWrapper()
+HostWrapper::HostWrapper(Kernels kernels)
     : TensorImpl(
-          c10::Storage(empty_storage()),
+          c10::Storage(empty_storage(kernels)),
           c10::DispatchKeySet(c10::DispatchKey::CPU),
           caffe2::TypeMeta::Make<float>()),
       own_storage_(c10::intrusive_ptr<c10::StorageImpl>::reclaim_copy(storage_.unsafeGetStorageImpl())),
-      cpu_keys_(key_set_) {}
+      own_keys_(
+          kernels == Kernels::gpu ? keys_moved(key_set_, c10::BackendComponent::CPUBit, c10::BackendComponent::CUDABit)
+                                  : key_set_) {}
 
-HostWrappers& HostWrappers::of_this_thread() {
-  static thread_local HostWrappers mine;
-  return mine;
+HostWrappers& HostWrappers::of_this_thread(Kernels kernels) {
+  static thread_local HostWrappers hosts(Kernels::host);
+  static thread_local HostWrappers gpus(Kernels::gpu);
+  return C10_LIKELY(kernels == Kernels::host) ? hosts : gpus;
 }
 
-c10::intrusive_ptr<HostWrapper> HostWrappers::make() {
+c10::intrusive_ptr<HostWrapper> HostWrappers::make() const {
   // Wrappers outlive the mode that they were made in; those of inference mode would lack a version counter.
   const c10::InferenceMode normal_mode(false);
   made.fetch_add(1, std::memory_order_relaxed);
-  return c10::make_intrusive<HostWrapper>();
+  return c10::make_intrusive<HostWrapper>(kernels_);
 }
 
 uint64_t host_wrappers_made() noexcept {

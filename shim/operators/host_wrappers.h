@@ -1,5 +1,5 @@
-// CPU tensors over memory that isn't theirs, which a thread uses again for one operator call after another: a call needs no
-// new TensorImpl or StorageImpl once its thread is warm.
+// CPU or GPU tensors over memory that isn't theirs, which a thread uses again for one operator call after another: a call
+// needs no new TensorImpl or StorageImpl once its thread is warm.
 #pragma once
 
 #include <c10/core/StorageImpl.h>
@@ -9,21 +9,30 @@
 #include <vector>
 
 #include "shim/export.h"
+#include "shim/operators/gpu_kernels.h"
 
 namespace c10::openreg {
 
 constexpr c10::DispatchKeySet kLazyBits({c10::DispatchKey::Conjugate, c10::DispatchKey::Negative});
 
-// A CPU tensor with a storage of its own, which can be pointed at other memory with another tensor's metadata.
+// `keys` of a tensor of one type of device as those of another. They depend on inference mode too: so only what differs
+// between the types is exchanged.
+inline c10::DispatchKeySet keys_moved(c10::DispatchKeySet keys, c10::BackendComponent from, c10::BackendComponent to) {
+  return (keys.remove_backend(from) - c10::getAutocastRelatedKeySetFromBackend(from)) | c10::DispatchKeySet(to) |
+      c10::getAutocastRelatedKeySetFromBackend(to);
+}
+
+// A tensor of the type that `kernels` work on, with a storage of its own, which can be pointed at other memory with another
+// tensor's metadata.
 class HostWrapper final : public c10::TensorImpl {
  public:
-  HostWrapper();
+  explicit HostWrapper(Kernels kernels);
 
-  // Sizes, strides, offset, dtype, conj and neg bits of `original`.
-  void show(const c10::TensorImpl& original) {
+  // Sizes, strides, offset, dtype, conj and neg bits of `original`, on a device of the wrapper's type.
+  void show(const c10::TensorImpl& original, c10::Device device) {
     copy_generic_tensor_metadata(&original, this);
-    device_opt_ = c10::Device(c10::DeviceType::CPU);
-    key_set_ = cpu_keys_ | (original.key_set() & kLazyBits);
+    device_opt_ = device;
+    key_set_ = own_keys_ | (original.key_set() & kLazyBits);
   }
 
   c10::StorageImpl& own_storage() {
@@ -51,13 +60,13 @@ class HostWrapper final : public c10::TensorImpl {
 
  private:
   c10::intrusive_ptr<c10::StorageImpl> own_storage_; // beside storage_, so that neither reference is made for a call
-  const c10::DispatchKeySet cpu_keys_;
+  const c10::DispatchKeySet own_keys_;
 };
 
-// The calling thread's wrappers that no call uses.
+// The calling thread's wrappers for one kind of kernels that no call uses.
 class HostWrappers {
  public:
-  static HostWrappers& of_this_thread();
+  static HostWrappers& of_this_thread(Kernels kernels);
 
   c10::intrusive_ptr<HostWrapper> take() {
     if (C10_UNLIKELY(free_.empty())) {
@@ -78,8 +87,10 @@ class HostWrappers {
  private:
   static constexpr size_t kKept = 2048; // what an optimizer shows of a large model's parameters at once
 
-  static c10::intrusive_ptr<HostWrapper> make();
+  explicit HostWrappers(Kernels kernels) : kernels_(kernels) {}
+  c10::intrusive_ptr<HostWrapper> make() const;
 
+  const Kernels kernels_;
   std::vector<c10::intrusive_ptr<HostWrapper>> free_;
 };
 

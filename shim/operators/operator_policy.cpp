@@ -87,12 +87,13 @@ std::string driver_of(DeviceIndex device) {
   return properties.driver;
 }
 
-const char* meaning_of(OperatorWay way) {
+const char* meaning_of(OperatorWay way, DeviceIndex device) {
   switch (way) {
     case OperatorWay::native:
       return "by a kernel of the driver";
     case OperatorWay::aliased:
-      return "by PyTorch's CPU kernel on the device's memory";
+      return has_gpu_kernels(device) ? "by PyTorch's kernel for GPUs on the device's memory"
+                                     : "by PyTorch's CPU kernel on the device's memory";
     default:
       return "on copies of its tensors in host memory";
   }
@@ -250,7 +251,7 @@ void ask_operator_policy(OperatorWay way, const std::string& name, DeviceIndex d
       " (driver \"",
       driver_of(device),
       "\"), ",
-      meaning_of(way));
+      meaning_of(way, device));
   TORCH_CHECK(
       policy != OperatorPolicy::forbid,
       how,

@@ -23,6 +23,7 @@
 #include <vector>
 
 #include "shim/operators/recurrent_steps.h"
+#include "shim/operators/ways.h"
 
 namespace c10::openreg {
 namespace {
@@ -60,7 +61,7 @@ bool one_dnn_computes_in(c10::ScalarType dtype) {
 }
 
 // Whether the call is all of one openreg device and nothing else is to be seen to: PyTorch's own function tells what is
-// wrong with any other. Autocast has rules for the operators that it calls.
+// wrong with any other. Autocast has rules for the operators that it calls, and a GPU has kernels for some of them.
 bool is_ours(const Tensor& input, TensorList states, TensorList params, size_t expected_params) {
   const auto fits = [&input](const Tensor& tensor) {
     return tensor.defined() && tensor.is_privateuseone() && tensor.device() == input.device() &&
@@ -68,7 +69,7 @@ bool is_ours(const Tensor& input, TensorList states, TensorList params, size_t e
   };
   return params.size() == expected_params && fits(input) && std::all_of(states.begin(), states.end(), fits) &&
       std::all_of(params.begin(), params.end(), fits) &&
-      !at::autocast::is_autocast_enabled(c10::DeviceType::PrivateUse1);
+      !at::autocast::is_autocast_enabled(c10::DeviceType::PrivateUse1) && !has_gpu_kernels(input.device().index());
 }
 
 size_t directions_of(const Options& options) {

@@ -199,8 +199,8 @@ class HostArgument<OptionalGenerator> {
   // None would be the CPU's default generator, and openreg's seed would mean nothing.
   explicit HostArgument(Source<OptionalGenerator> source)
       : host_(
-            !source.value.has_value() ? inner_cpu_generator(default_generator(source.view.device()))
-                : source.value->device().is_privateuseone() ? inner_cpu_generator(*source.value)
+            !source.value.has_value() ? source.view.shown_generator(default_generator(source.view.device()))
+                : source.value->device().is_privateuseone() ? source.view.shown_generator(*source.value)
                                                             : *source.value) {}
   OptionalGenerator get() {
     return std::move(host_);
@@ -312,14 +312,15 @@ struct TypedKernel<Result(Args...)> {
           op, c10::DispatchKeySet(c10::DispatchKey::PrivateUse1), std::forward<Args>(arguments)...);
     }
 
+    const DeviceIndex runs_on = device < 0 ? current_device() : device;
     HostView view(
-        schema.name(), device < 0 ? current_device() : device, (HostArgument<Args>::tensors(arguments) + ... + 0));
+        schema.name(), runs_on, (HostArgument<Args>::tensors(arguments) + ... + 0), kernels_of(op, runs_on));
     std::tuple<HostArgument<Args>...> host{Source<Args>{view, arguments}...};
     const auto call = [&]() -> Result {
       const c10::impl::ExcludeDispatchKeyGuard below(kAboveKernels);
       return std::apply(
-          [&op](auto&... shown) -> Result {
-            return op.redispatch(c10::DispatchKeySet(c10::DispatchKey::CPU), shown.get()...);
+          [&](auto&... shown) -> Result {
+            return op.redispatch(view.kernel_keys(), shown.get()...);
           },
           host);
     };

@@ -5,6 +5,7 @@
 #include <cstdlib>
 #include <cstring>
 
+#include "shim/operators/gpu_kernels.h"
 #include "shim/operators/native_kernels.h"
 #include "shim/operators/operator_policy.h"
 #include "shim/status.h"
@@ -41,6 +42,14 @@ std::array<std::atomic<uint8_t>, OPENREG_MAX_DEVICES> device_states;
 bool look_for_kernels(DeviceIndex device) {
   const bool found = read_native_kernels(device, properties_of(device));
   device_states[device].fetch_or(kKernelsAreKnown | (found ? kHasKernels : 0), std::memory_order_release);
+  return found;
+}
+
+bool look_for_gpu(DeviceIndex device) {
+  const openreg_device_properties properties = properties_of(device);
+  read_operator_variables();
+  const bool found = !staging_is_forced() && find_gpu(device, properties);
+  device_states[device].fetch_or(kGpuIsKnown | (found ? kIsGpu : 0), std::memory_order_release);
   return found;
 }
 

@@ -21,8 +21,10 @@ enum class OperatorWay : uint8_t {
 constexpr size_t kOperatorWays = 3;
 constexpr std::array<const char*, kOperatorWays> kOperatorWayNames = {"native", "aliased", "staged"};
 
-// Aliased where the driver's memory is visible to the host, unless OPENREG_OPERATORS=staged. Opens the driver. Throws
-// c10::Error for an index out of range and a bad value of a variable. Cached per device until forget_operator_ways().
+// How PyTorch's kernels for the CPU run on a device, where its operators have no other (has_native_kernels(),
+// has_gpu_kernels()). Aliased where the driver's memory is visible to the host, unless OPENREG_OPERATORS=staged. Opens the
+// driver. Throws c10::Error for an index out of range and a bad value of a variable. Cached per device until
+// forget_operator_ways().
 TORCH_OPENREG_API OperatorWay operator_way(DeviceIndex device);
 TORCH_OPENREG_API void forget_operator_ways() noexcept; // the device table has changed
 
@@ -31,8 +33,11 @@ constexpr uint8_t kWayIsKnown = 1;
 constexpr uint8_t kIsStaged = 2;
 constexpr uint8_t kKernelsAreKnown = 4;
 constexpr uint8_t kHasKernels = 8;
+constexpr uint8_t kGpuIsKnown = 16;
+constexpr uint8_t kIsGpu = 32;
 extern std::array<std::atomic<uint8_t>, OPENREG_MAX_DEVICES> device_states;
 bool look_for_kernels(DeviceIndex device);
+bool look_for_gpu(DeviceIndex device);
 } // namespace detail
 
 // Whether the driver of `device`, an index in range, has kernels of its own. Throws c10::Error for a malformed table.
@@ -43,6 +48,17 @@ inline bool has_native_kernels(DeviceIndex device) {
     return false;
   }
   return (state & kHasKernels) != 0 || look_for_kernels(device);
+}
+
+// Whether the operators of `device`, an index in range, run PyTorch's kernels for GPUs where there are some
+// (gpu_kernels.h): never with OPENREG_OPERATORS=staged. Counted as aliased. Throws c10::Error as operator_way().
+inline bool has_gpu_kernels(DeviceIndex device) {
+  using namespace detail;
+  const uint8_t state = device_states[device].load(std::memory_order_acquire);
+  if (C10_LIKELY((state & (kGpuIsKnown | kIsGpu)) == kGpuIsKnown)) {
+    return false;
+  }
+  return (state & kIsGpu) != 0 || look_for_gpu(device);
 }
 
 } // namespace c10::openreg

@@ -1,0 +1,113 @@
+"""Programs on the CUDA driver over a fake of CUDA's runtime, with and without a stand-in for PyTorch's library for CUDA.
+
+Both are built beside the C++ tests (tests/drivers/gpu, tests/shim/fake_torch_cuda.cc). The stand-in has to be in the
+process before PyTorch is, so each program has a process of its own.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import textwrap
+from collections.abc import Callable
+from importlib.util import find_spec
+from pathlib import Path
+
+import pytest
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[3] / "tools"))
+
+Program = Callable[..., "subprocess.CompletedProcess[str]"]
+
+START = """
+import ctypes, os, sys, warnings
+from pathlib import Path
+
+torch_libraries = Path(os.environ["TORCH_LIBRARIES"])
+if "FAKE_TORCH_CUDA" in os.environ:
+    for name in ("libc10.so", "libtorch_cpu.so"):
+        ctypes.CDLL(str(torch_libraries / name))
+    fake = ctypes.CDLL(os.environ["FAKE_TORCH_CUDA"])
+    fake.fake_torch_cuda_last_stream.restype = ctypes.c_int64
+    fake.fake_torch_cuda_current_stream.restype = ctypes.c_int64
+
+import pytest
+import torch
+
+D = torch.device("openreg:0")
+
+
+def figures(way="staged"):
+    return {name: count["calls"] for name, count in torch.openreg.operator_stats()[way].items() if count["calls"]}
+
+
+def all_on_gpu():
+    "Whether every operator since the counts were reset ran a kernel of the GPU."
+    stats = torch.openreg.operator_stats()
+    return stats["staged_calls"] == 0 and stats["aliased_calls"] > 0
+"""
+
+
+def built(root: Path, path: str) -> Path:
+    """A library of the build; the test is skipped where it is missing."""
+    library = Path(os.environ.get("OPENREG_BUILD_DIR", root / "build")) / "tests" / path
+    if not library.exists():
+        pytest.skip(f"{library} is not built: it takes CUDA's headers, and `cmake --build build`")
+    return library
+
+
+@pytest.fixture
+def driver_environment(root: Path) -> dict[str, str]:
+    """Makes the CUDA driver over the fake the only one."""
+    driver = str(built(root, "drivers/libopenreg_cuda_fake.so"))
+    spec = find_spec("torch")
+    assert spec is not None and spec.origin is not None
+    return {
+        "OPENREG_DRIVER_LIBRARIES": f"cuda:{driver}",
+        "OPENREG_DRIVERS": "cuda",
+        "FAKE_GPU_MEMORY": str(1 << 30),
+        "FAKE_TORCH_CUDA_DRIVER": driver,
+        "TORCH_LIBRARIES": str(Path(spec.origin).parent / "lib"),
+    }
+
+
+@pytest.fixture
+def torch_cuda(root: Path) -> dict[str, str]:
+    """Puts the stand-in for PyTorch's library for CUDA into the process."""
+    return {"FAKE_TORCH_CUDA": str(built(root, "shim/libtorch_cuda.so"))}
+
+
+def run_program(code: str, environment: dict[str, str], timeout: float = 240) -> subprocess.CompletedProcess[str]:
+    """Runs code after START; a status other than 0 fails the test."""
+    inherited = {k: v for k, v in os.environ.items() if not k.startswith(("OPENREG_", "FAKE_", "PYTEST_"))}
+    done = subprocess.run(
+        [sys.executable, "-c", START + textwrap.dedent(code)],
+        env={**inherited, "OPENREG_PREFERENCES": os.devnull, **environment},
+        capture_output=True,
+        text=True,
+        timeout=timeout,
+        check=False,
+    )
+    assert done.returncode == 0, f"status {done.returncode}\n{done.stdout[-6000:]}\n{done.stderr[-6000:]}"
+    return done
+
+
+@pytest.fixture
+def gpu(driver_environment: dict[str, str], torch_cuda: dict[str, str]) -> Program:
+    """Runs a program whose PyTorch has kernels for GPUs."""
+
+    def run(code: str, timeout: float = 240, **environment: str) -> subprocess.CompletedProcess[str]:
+        return run_program(code, {**driver_environment, **torch_cuda, **environment}, timeout)
+
+    return run
+
+
+@pytest.fixture
+def without_kernels(driver_environment: dict[str, str]) -> Program:
+    """Runs a program on the GPU of the same driver with a PyTorch that has no kernels for it."""
+
+    def run(code: str, **environment: str) -> subprocess.CompletedProcess[str]:
+        return run_program(code, {**driver_environment, **environment})
+
+    return run

@@ -1,0 +1,194 @@
+"""tools/gpu_check.py and its parts, as far as a machine without a GPU can show: on the fakes, and by their functions."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import gpu_check  # conftest.py says where
+import gpu_operators
+import pytest
+
+ROOT = Path(__file__).resolve().parents[3]
+
+START = """
+import ctypes, os, runpy, sys
+fake = ctypes.CDLL(os.environ["FAKE_TORCH_CUDA"])
+"""
+
+
+@pytest.fixture
+def tool_environment(driver_environment: dict[str, str], torch_cuda: dict[str, str]) -> dict[str, str]:
+    """The tools' processes load the stand-in for PyTorch's library before anything else."""
+    inherited = {k: v for k, v in os.environ.items() if not k.startswith(("OPENREG_", "PYTEST_"))}
+    return {**inherited, **driver_environment, **torch_cuda}
+
+
+def test_without_a_gpu_it_says_so() -> None:
+    """Status 77, one line, and nothing is built."""
+    if gpu_check.find_gpu() is not None:
+        pytest.skip("there is a GPU")
+    done = subprocess.run(
+        ["make", "--no-print-directory", "gpu-check", f"PYTHON={sys.executable}"],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert "no NVIDIA GPU here" in done.stdout
+    assert "77" in done.stderr  # make's own status is 2
+    assert gpu_check.main([]) == 77
+    assert not (ROOT / "build-gpu").exists()
+
+
+def check(tmp_path: Path, budget: float = 60) -> gpu_check.Check:
+    return gpu_check.Check(gpu_check.parse(["--build", str(tmp_path / "build"), "--budget", str(budget)]))
+
+
+def test_a_part_that_fails_costs_itself_alone(tmp_path: Path) -> None:
+    """An exception, a bad status and a command without end are failures of their part; the next one runs."""
+    run = check(tmp_path)
+
+    def raises(_outcome: gpu_check.Outcome) -> None:
+        raise OSError("no disk")
+
+    def hangs(outcome: gpu_check.Outcome) -> None:
+        run.command(outcome, "sleep", gpu_check.run(["sleep", "60"], 1))
+
+    def crashes(outcome: gpu_check.Outcome) -> None:
+        run.command(
+            outcome, "abort", gpu_check.run([sys.executable, "-c", "print('last words'); import os; os.abort()"], 30)
+        )
+
+    def passes(outcome: gpu_check.Outcome) -> None:
+        run.command(outcome, "true", gpu_check.run(["true"], 30))
+
+    states = [run.part(work.__name__, work) for work in (raises, hangs, crashes, passes)]
+    assert [outcome.state for outcome in states] == ["failed", "failed", "failed", "passed"]
+    assert states[0].summary == "OSError: no disk"
+    assert states[1].summary == "sleep: out of time" and states[1].seconds < 20
+    assert states[2].summary == "abort: signal 6" or "python" in states[2].summary
+    assert "last words" in states[2].details["abort"] or states[2].details["abort"] == ""
+
+
+def test_nothing_starts_when_the_time_is_up(tmp_path: Path) -> None:
+    """A part that the budget leaves no time for is a failure that says so."""
+    run = check(tmp_path, budget=0.0)
+    outcome = run.part("late", lambda _outcome: None)
+    assert (outcome.state, outcome.summary) == ("failed", "no time left")
+
+
+def test_figures_are_compared_by_their_aims(tmp_path: Path) -> None:
+    """More is better for copies, less for times; the better of two runs counts; what has no counterpart is left out."""
+    ours: dict[str, float] = {}
+    gpu_check.keep_best(ours, {"host to device, 1 MiB": 20.0, "event, record and query": 900.0})
+    gpu_check.keep_best(ours, {"host to device, 1 MiB": 25.0, "event, record and query": 1000.0, "unknown": 1.0})
+    assert ours["host to device, 1 MiB"] == 25.0 and ours["event, record and query"] == 900.0
+    figures = gpu_check.compare_figures(ours, {"host to device, 1 MiB": 25.0, "event, record and query": 850.0})
+    assert [(one.name, one.met) for one in figures] == [
+        ("host to device, 1 MiB", True),
+        ("event, record and query", False),
+    ]
+    table = gpu_check.table_of_figures(figures)
+    assert "MISSED" in table.splitlines()[2] and "MISSED" not in table.splitlines()[1]
+
+    outcome = gpu_check.Outcome("figures", "failed", "1 of 2 aims reached", 1.5, {"figures": [1]})
+    gpu_check.write_json(tmp_path / "out.json", "H200", [outcome])
+    written = json.loads((tmp_path / "out.json").read_text())
+    assert written["gpu"] == "H200" and written["parts"][0]["summary"] == "1 of 2 aims reached"
+    assert "1 of 2 aims reached" in gpu_check.line_of(outcome)
+
+
+WORKER = """
+import os, sys, time
+print("ready", flush=True)
+for line in sys.stdin:
+    item = line.strip()
+    if item == "crash":
+        os.abort()
+    if item == "hang":
+        time.sleep(60)
+    with open(os.path.join(sys.argv[1], "done"), "a") as file:
+        file.write(item + "\\\\n")
+    print(item, flush=True)
+"""
+
+
+def test_operators_survive_a_crash_and_a_hang(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The item that ends its worker is lost and said to be; all others are dealt with."""
+    monkeypatch.setattr(gpu_operators, "ENTRY_SECONDS", 2.0)
+    command = [sys.executable, "-c", WORKER.replace("\\\\n", "\\n"), str(tmp_path)]
+    lost = gpu_operators.run_all(["a", "crash", "b", "hang", "c"], command, 1, time.monotonic() + 60)
+    assert lost["crash"].startswith("crashed, status -6") and lost["hang"] == "hung"
+    assert (tmp_path / "done").read_text().split() == ["a", "b", "c"]
+
+
+def test_verdicts() -> None:
+    """What differs, fails on one alone, fails on both, is lost or was not reached."""
+    import torch
+
+    def result(*values: float, **more: str) -> dict[str, object]:
+        return {"samples": [{"forward": [torch.tensor(values)]}], **more}
+
+    def state(*arguments: object) -> str:
+        return gpu_operators.compare(*arguments).state
+
+    assert state(result(1.0), result(1.0), None, None) == "passed"
+    assert state(result(1.0), result(1.5), None, None) == "differs"
+    assert state(result(1.0, 2.0), result(1.0), None, None) == "differs"
+    assert state(result(1.0, error="no"), result(1.0), None, None) == "fails"
+    assert state(result(1.0), result(1.0, error="no"), None, None) == "both fail"
+    assert state(None, result(1.0), "crashed, status -6", None) == "crashed"
+    assert state(None, result(1.0), None, None) == "not reached"
+    report = gpu_operators.compare_all(
+        ["a/float32", "b/float32"],
+        {"a/float32": result(1.0), "b/float32": result(2.0)},
+        {"a/float32": result(1.0), "b/float32": result(1.0)},
+        {},
+        {},
+    )
+    assert report["summary"] == "float32: 1 differs, 1 passed" and list(report["wrong"]) == ["b/float32"]
+
+
+def test_operators_are_compared_across_processes(tmp_path: Path, tool_environment: dict[str, str]) -> None:
+    """The whole way, with the stand-in's device against the CPU: forward, backward, and a draw by one seed."""
+    entries = ["add/float32", "matmul/float32", "mul/bfloat16", "nn.functional.conv2d/float32", "sum/float32"]
+    code = START + "sys.argv = sys.argv[1:]; runpy.run_path(sys.argv[0], run_name='__main__')"
+    path = tmp_path / "operators.json"
+    # The processes that it starts load the stand-in too: LD_PRELOAD has no use for the shell's programs, so only here.
+    preload = {**tool_environment, "LD_PRELOAD": tool_environment["FAKE_TORCH_CUDA"]}
+    done = subprocess.run(
+        [
+            *(sys.executable, "-c", code, str(ROOT / "tools/gpu_operators.py"), "--folder", str(tmp_path / "f")),
+            *("--reference", "cpu", "--jobs", "1", "--json", str(path), "--entries", *entries),
+        ],
+        env=preload,
+        capture_output=True,
+        text=True,
+        timeout=280,
+        check=False,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr[-3000:]
+    assert json.loads(path.read_text())["counts"] == {"float32": {"passed": 4}, "bfloat16": {"passed": 1}}
+
+
+def test_figures_run_on_the_stand_in(tool_environment: dict[str, str]) -> None:
+    """Each figure has a number; with small sizes, because these are no real ones."""
+    code = START + "sys.argv = sys.argv[1:]; runpy.run_path(sys.argv[0], run_name='__main__')"
+    done = subprocess.run(
+        [sys.executable, "-c", code, str(ROOT / "tools/gpu_figures.py"), "--device", "openreg", "--quick"],
+        env=tool_environment,
+        capture_output=True,
+        text=True,
+        timeout=280,
+        check=False,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr[-3000:]
+    figures = json.loads(done.stdout.splitlines()[-1])
+    assert all(value > 0 for value in figures.values())
+    named = {start for start in gpu_check.AIMS if any(name.startswith(start) for name in figures)}
+    assert named == set(gpu_check.AIMS)

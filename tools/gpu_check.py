@@ -1,0 +1,424 @@
+"""Checks everything that takes a GPU, on the machine that this runs on: ``make gpu-check``.
+
+Builds with the torch and the CUDA of the machine, without the network, and runs in turn
+    drivers    the tests of the CUDA driver, and of HIP's calls over CUDA where HIP's headers are, on the GPU
+    python     the operator and training suites on the GPU, and the tests made for real ones
+    demo       examples/train_digits.py on the GPU
+    operators  PyTorch's database of operators, forward and backward, against the device `cuda` in another process:
+               float32 and bfloat16
+    figures    copies, submission, allocation, events, a training step, beside CUDA's own
+Each part has its budget of seconds, and one that crashes or hangs costs only itself. Prints a table; --json writes
+everything. Status 0: all as it should be; 1: something is not; 77: there is no GPU.
+"""
+
+from __future__ import annotations
+
+import argparse
+import ctypes
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).resolve().parents[1]
+NO_GPU = 77
+DRIVER_TESTS = ("gpu_slots_test", "gpu_peer_test")  # those that don't need a fake
+TAIL = 3000
+"""Characters of a failed command's output that are kept."""
+
+
+@dataclass
+class Outcome:
+    """What came of one part."""
+
+    part: str
+    state: str = "passed"
+    """passed, failed, left out."""
+    summary: str = ""
+    seconds: float = 0.0
+    details: dict[str, Any] = field(default_factory=dict)
+
+    def fail(self, summary: str) -> Outcome:
+        """Marks it as failed."""
+        self.state, self.summary = "failed", summary
+        return self
+
+
+@dataclass
+class Ran:
+    """A command that has ended, or was ended."""
+
+    status: int | None
+    """None: it ran out of time."""
+    output: str
+
+
+@dataclass(frozen=True)
+class Figure:
+    """A figure of openreg's beside its reference, and the aim of the one divided by the other."""
+
+    name: str
+    value: float
+    reference: float
+    aim: float
+    at_least: bool
+
+    @property
+    def ratio(self) -> float:
+        """The figure in units of its reference."""
+        return self.value / self.reference if self.reference else float("inf")
+
+    @property
+    def met(self) -> bool:
+        """Whether the aim is reached."""
+        return self.ratio >= self.aim if self.at_least else self.ratio <= self.aim
+
+
+AIMS: dict[str, tuple[float, bool]] = {
+    "host to device": (0.98, True),
+    "device to host": (0.98, True),
+    "device to device": (0.98, True),
+    "a + b, 16 elements": (1.3, False),
+    "transformer block": (1.03, False),
+    "allocation": (1.0, False),
+    "event": (1.0, False),
+    "stream switch": (1.0, False),
+}
+"""By the start of a figure's name: the aim, and whether more is better (GB/s) or less (ns)."""
+
+
+def find_gpu() -> str | None:
+    """Name of the first NVIDIA GPU, by CUDA's driver alone; None without one."""
+    try:
+        cuda = ctypes.CDLL("libcuda.so.1")
+    except OSError:
+        return None
+    count, device, name = ctypes.c_int(0), ctypes.c_int(0), ctypes.create_string_buffer(128)
+    if cuda.cuInit(0) or cuda.cuDeviceGetCount(ctypes.byref(count)) or count.value == 0:
+        return None
+    if cuda.cuDeviceGet(ctypes.byref(device), 0) or cuda.cuDeviceGetName(name, 128, device):
+        return "NVIDIA GPU"
+    return name.value.decode(errors="replace")
+
+
+def run(command: list[str], seconds: float, environment: dict[str, str] | None = None) -> Ran:
+    """Runs a command in the checkout and ends it, with all it has started, after `seconds`."""
+    process = subprocess.Popen(
+        command,
+        cwd=ROOT,
+        env={**os.environ, **(environment or {})},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        errors="replace",
+        start_new_session=True,
+    )
+    try:
+        output, _ = process.communicate(timeout=max(seconds, 1.0))
+        return Ran(process.returncode, output)
+    except subprocess.TimeoutExpired:
+        os.killpg(process.pid, signal.SIGKILL)
+        output, _ = process.communicate()
+        return Ran(None, output)
+
+
+def how_it_ended(ran: Ran) -> str:
+    """Of a command that did not succeed."""
+    if ran.status is None:
+        return "out of time"
+    return f"signal {-ran.status}" if ran.status < 0 else f"status {ran.status}"
+
+
+def last_line(ran: Ran) -> str:
+    """What pytest says at its end, or how it was ended."""
+    lines = ran.output.strip().splitlines()
+    return lines[-1].strip("= ") if lines and ran.status is not None else how_it_ended(ran)
+
+
+def python_environment(build: Path, **more: str) -> dict[str, str]:
+    """Variables of a process that uses the package of this build."""
+    path = os.pathsep.join([str(ROOT / "python"), *filter(None, [os.environ.get("PYTHONPATH")])])
+    return {
+        "PYTHONPATH": path,
+        "OPENREG_BUILD_DIR": str(build),
+        "OPENREG_PREFERENCES": os.devnull,
+        "TORCH_DEVICE_BACKEND_AUTOLOAD": "0",
+        **more,
+    }
+
+
+class Check:
+    """One run over all parts.
+
+    Args:
+        options: The command line.
+    """
+
+    def __init__(self, options: argparse.Namespace) -> None:
+        self.build: Path = options.build.resolve()
+        self.jobs: int = options.jobs
+        self.googletest: Path | None = options.googletest
+        self.samples: int = options.samples
+        self.deadline = time.monotonic() + options.budget
+        self.outcomes: list[Outcome] = []
+
+    def left(self, at_most: float) -> float:
+        """Seconds for the next command."""
+        return max(0.0, min(at_most, self.deadline - time.monotonic()))
+
+    def part(self, name: str, work: Callable[[Outcome], None]) -> Outcome:
+        """Runs a part; what it raises is its failure and nobody else's."""
+        outcome = Outcome(name)
+        start = time.monotonic()
+        if self.left(1) <= 0:
+            outcome.fail("no time left")
+        else:
+            try:
+                work(outcome)
+            except Exception as error:
+                outcome.fail(f"{type(error).__name__}: {error}")
+        outcome.seconds = round(time.monotonic() - start, 1)
+        self.outcomes.append(outcome)
+        print(line_of(outcome), flush=True)
+        return outcome
+
+    def command(self, outcome: Outcome, what: str, ran: Ran) -> bool:
+        """Notes how a command of the part went; whether it succeeded."""
+        if ran.status == 0:
+            return True
+        outcome.fail(f"{what}: {how_it_ended(ran)}")
+        outcome.details[what] = ran.output[-TAIL:]
+        return False
+
+    def build_all(self, outcome: Outcome) -> None:
+        """The package, and the C++ tests where GoogleTest is on the machine."""
+        googletest = self.googletest_arguments()
+        hip = "-DOPENREG_HIP_ON_NVIDIA=" + ("ON" if has_hip_headers() else "OFF")
+        python = f"-DPython3_EXECUTABLE={sys.executable}"
+        configure = ["cmake", "-S", ".", "-B", str(self.build), python, "-DOPENREG_CUDA=ON", hip, *googletest]
+        if not self.command(outcome, "configure", run(configure, self.left(60))):
+            return
+        targets = ["openreg_package", *self.driver_targets()]
+        make = ["cmake", "--build", str(self.build), "--parallel", str(self.jobs), "--target", *targets]
+        if not self.command(outcome, "build", run(make, self.left(280))):
+            return
+        install = ["cmake", "--install", str(self.build), "--prefix", "python/torch_openreg"]
+        if self.command(outcome, "install", run(install, self.left(30))):
+            outcome.summary = ", ".join(targets)
+
+    def googletest_arguments(self) -> list[str]:
+        """Nothing is fetched: tests in C++ are built from sources or an installed GoogleTest, or not at all."""
+        if self.googletest is not None:
+            return ["-DOPENREG_BUILD_TESTS=ON", f"-DFETCHCONTENT_SOURCE_DIR_GOOGLETEST={self.googletest}"]
+        installed = any(Path(root, "gtest/gtest.h").exists() for root in ("/usr/include", "/usr/local/include"))
+        return ["-DOPENREG_BUILD_TESTS=" + ("ON" if installed else "OFF")]
+
+    def driver_targets(self) -> list[str]:
+        """The tests of the drivers that CMake has made targets of, and the libraries that they load."""
+        known = run(["cmake", "--build", str(self.build), "--target", "help"], 30).output
+        targets = set(re.findall(r"\w+", known))
+        wanted = (
+            *DRIVER_TESTS,
+            "openreg_hip_nvidia",
+            *(f"libopenreg_{name}_fake" for name in ("cuda", "hip", "hip_nvidia")),
+        )
+        return [name for name in wanted if name in targets]
+
+    def drivers(self, outcome: Outcome) -> None:
+        """GoogleTest programs of the drivers, on the real libraries."""
+        programs = [path for path in (self.build / "tests/runtime" / name for name in DRIVER_TESTS) if path.exists()]
+        folder = self.build / "runtime/drivers/gpu"
+        libraries = [folder / f"libopenreg_{name}.so" for name in ("cuda", "hip_nvidia")]
+        libraries = [library for library in libraries if library.exists()]
+        if not programs:
+            outcome.state, outcome.summary = (
+                "left out",
+                "no GoogleTest on this machine (--googletest PATH of its sources)",
+            )
+            return
+        passed = []
+        for library in libraries:
+            for program in programs:
+                command = [str(program), "--gtest_filter=*real*", "--gtest_brief=1"]
+                ran = run(command, self.left(60), {"TEST_GPU_DRIVER": str(library)})
+                if not self.command(outcome, f"{library.stem}: {program.name}", ran):
+                    continue
+                passed.append(f"{library.stem}: {program.name}")
+        outcome.details["passed"] = passed
+        if outcome.state == "passed":
+            outcome.summary = f"{len(passed)} programs"
+
+    def python(self, outcome: Outcome) -> None:
+        """The tests made for a GPU decide. The suites are shown beside: they ask for the CPU's bits in places.
+
+        They use openreg:1; device 0 is a simulated one, so that there are two on a machine with one GPU.
+        """
+        mixed = {"OPENREG_DRIVERS": "sim,cuda", "OPENREG_SIM_DEVICES": "1", "OPENREG_CUDA_VISIBLE_DEVICES": "0"}
+        summaries = []
+        for name, variables in (
+            ("gpu/test_real_gpu.py", {"OPENREG_DRIVERS": "cuda", "TEST_REAL_GPU": "1"}),
+            ("test_operators.py", mixed),
+            ("test_training.py", mixed),
+        ):
+            command = [
+                sys.executable,
+                "-m",
+                "pytest",
+                "-q",
+                "--tb=line",
+                "-p",
+                "no:cacheprovider",
+                f"tests/python/{name}",
+            ]
+            ran = run(command, self.left(90), python_environment(self.build, **variables))
+            if ran.status == 0 or variables is mixed:
+                summaries.append(f"{name}: {last_line(ran)}")
+                outcome.details[f"{name}, failed"] = re.findall(r"^FAILED (\S+)", ran.output, re.MULTILINE)
+            else:
+                self.command(outcome, name, ran)
+        if outcome.state == "passed":
+            outcome.summary = "; ".join(summaries)
+
+    def demo(self, outcome: Outcome) -> None:
+        """The demonstration, on the GPU alone."""
+        command = [sys.executable, "examples/train_digits.py", "--epochs", "5", "--output", str(self.build / "demo")]
+        ran = run(command, self.left(60), python_environment(self.build, OPENREG_DRIVERS="cuda"))
+        outcome.details["output"] = ran.output[-TAIL:]
+        self.command(outcome, "examples/train_digits.py", ran)
+
+    def operators(self, outcome: Outcome) -> None:
+        """See gpu_operators.py."""
+        path = self.build / "gpu-operators.json"
+        path.unlink(missing_ok=True)
+        seconds = self.left(220)
+        command = [sys.executable, "tools/gpu_operators.py", "--folder", str(self.build / "gpu-operators")]
+        command += ["--json", str(path), "--budget", str(max(seconds - 15, 5)), "--samples", str(self.samples)]
+        command += ["--jobs", str(min(self.jobs, 6))]
+        ran = run(command, seconds, python_environment(self.build, OPENREG_DRIVERS="cuda"))
+        if path.exists():
+            outcome.details.update(json.loads(path.read_text()))
+            outcome.summary = outcome.details["summary"]
+        if ran.status != 0:
+            summary = outcome.summary or how_it_ended(ran)
+            outcome.fail(summary).details["output"] = ran.output[-TAIL:]
+
+    def figures(self, outcome: Outcome) -> None:
+        """Twice in turn, openreg and CUDA each in a process of its own; the better of the two counts."""
+        best: dict[str, dict[str, float]] = {"openreg": {}, "cuda": {}}
+        for _ in range(2):
+            for device, known in best.items():
+                command = [sys.executable, "tools/gpu_figures.py", "--device", device]
+                ran = run(command, self.left(60), python_environment(self.build, OPENREG_DRIVERS="cuda"))
+                lines = [line for line in ran.output.splitlines() if line.startswith("{")]
+                if not self.command(outcome, f"gpu_figures.py --device {device}", ran) or not lines:
+                    return
+                keep_best(known, json.loads(lines[-1]))
+        compared = compare_figures(best["openreg"], best["cuda"])
+        outcome.details["figures"] = [{**asdict(one), "ratio": one.ratio, "met": one.met} for one in compared]
+        missed = [one for one in compared if not one.met]
+        outcome.summary = f"{len(compared) - len(missed)} of {len(compared)} aims reached"
+        if missed or not compared:
+            outcome.fail(outcome.summary)
+        print(table_of_figures(compared), flush=True)
+
+
+def has_hip_headers() -> bool:
+    """Whether HIP's headers are there, with those for NVIDIA."""
+    roots = (os.environ.get("ROCM_PATH", "/opt/rocm") + "/include", "/usr/include")
+    return any(Path(root, "hip/nvidia_detail/nvidia_hip_runtime_api.h").exists() for root in roots)
+
+
+def aim_of(name: str) -> tuple[float, bool] | None:
+    """The aim of a figure, by the start of its name."""
+    return next((aim for start, aim in AIMS.items() if name.startswith(start)), None)
+
+
+def keep_best(known: dict[str, float], fresh: dict[str, float]) -> None:
+    """Takes over what is better in `fresh`: more of GB/s, less of nanoseconds."""
+    for name, value in fresh.items():
+        aim = aim_of(name)
+        better = max if aim is not None and aim[1] else min
+        known[name] = better(known.get(name, value), value)
+
+
+def compare_figures(ours: dict[str, float], theirs: dict[str, float]) -> list[Figure]:
+    """The figures that both have and that have an aim, in their order."""
+    figures = []
+    for name, value in ours.items():
+        aim = aim_of(name)
+        if aim is not None and name in theirs:
+            figures.append(Figure(name, value, theirs[name], *aim))
+    return figures
+
+
+def table_of_figures(figures: list[Figure]) -> str:
+    """A line each: figure, reference, ratio, aim."""
+    lines = [f"  {'figure':36} {'openreg':>12} {'cuda':>12} {'ratio':>7}  aim"]
+    for one in figures:
+        sign = ">=" if one.at_least else "<="
+        unit = "GB/s" if one.at_least else "ns"
+        lines.append(
+            f"  {one.name:36} {one.value:12.1f} {one.reference:12.1f} {one.ratio:7.3f}  {sign} {one.aim} ({unit})"
+            f"{'' if one.met else '  MISSED'}"
+        )
+    return "\n".join(lines)
+
+
+def line_of(outcome: Outcome) -> str:
+    """One line of the summary."""
+    return f"  {outcome.part:10} {outcome.state:9} {outcome.seconds:7.1f} s  {outcome.summary}"
+
+
+def write_json(path: Path, gpu: str, outcomes: list[Outcome]) -> None:
+    """Everything, for programs."""
+    path.write_text(json.dumps({"gpu": gpu, "parts": [asdict(outcome) for outcome in outcomes]}, indent=1) + "\n")
+
+
+def parse(arguments: list[str] | None = None) -> argparse.Namespace:
+    """The command line."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n", 1)[0])
+    parser.add_argument("--build", type=Path, default=ROOT / "build-gpu", help="folder to build in")
+    parser.add_argument("--budget", type=float, default=570, help="seconds for everything (default 570)")
+    parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1)
+    parser.add_argument("--samples", type=int, default=2, help="samples an operator (default 2)")
+    parser.add_argument("--googletest", type=Path, help="GoogleTest's sources, where it is not installed")
+    names = ("drivers", "python", "demo", "operators", "figures")
+    parser.add_argument("--parts", nargs="+", choices=names, default=names, help="only these, after the build")
+    parser.add_argument("--json", type=Path, help="write all results here")
+    return parser.parse_args(arguments)
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """0, 1 or 77."""
+    options = parse(arguments)
+    gpu = find_gpu()
+    if gpu is None:
+        print("gpu-check: no NVIDIA GPU here: CUDA's driver is missing or finds none. Nothing was checked.")
+        return NO_GPU
+    print(f"gpu-check: {gpu}", flush=True)
+    check = Check(options)
+    if check.part("build", check.build_all).state == "passed":
+        for name in ("drivers", "python", "demo", "operators", "figures"):
+            if name in options.parts:
+                check.part(name, getattr(check, name))
+                if options.json is not None:
+                    write_json(options.json, gpu, check.outcomes)
+    if options.json is not None:
+        write_json(options.json, gpu, check.outcomes)
+    print("\n".join(["", f"{gpu}:", *map(line_of, check.outcomes)]))
+    for outcome in check.outcomes:
+        for what, text in outcome.details.items():
+            if outcome.state == "failed" and isinstance(text, str):
+                print(f"\n{outcome.part}, {what}:\n{text}")
+    return int(any(outcome.state == "failed" for outcome in check.outcomes))
+
+
+if __name__ == "__main__":
+    sys.exit(main())
