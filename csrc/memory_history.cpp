@@ -2,7 +2,6 @@
 #include <ATen/record_function.h>
 #include <c10/util/ApproximateClock.h>
 #include <pybind11/pybind11.h>
-#include <pybind11/stl.h>
 #include <torch/csrc/Exceptions.h>
 #include <torch/csrc/profiler/combined_traceback.h>
 #include <torch/csrc/profiler/unwind/unwind.h>
@@ -14,6 +13,7 @@
 #include <utility>
 #include <vector>
 
+#include "csrc/arguments.h"
 #include "csrc/bindings.h"
 #include "shim/device.h"
 #include "shim/memory_history.h"
@@ -157,13 +157,13 @@ RecordContext level_of(const std::optional<std::string>& context) {
 PyObject* _recordMemoryHistory(PyObject* /*self*/, PyObject* arguments) {
   HANDLE_TH_ERRORS
   const auto [enabled, context, stacks, max_entries, clear, skip] =
-      py::cast<std::tuple<
+      argument_as<std::tuple<
           std::optional<std::string>,
           std::optional<std::string>,
           std::string,
           size_t,
           bool,
-          std::vector<std::string>>>(py::handle(arguments));
+          std::vector<std::string>>>(arguments, "recordMemoryHistory");
   (void)clock_of_events();
   c10::openreg::HistorySettings settings;
   settings.enabled = enabled.has_value();
@@ -187,7 +187,7 @@ PyObject* _recordMemoryHistory(PyObject* /*self*/, PyObject* arguments) {
 // (devices, traces): a dict with the segments of these devices and, unless `traces` is False, the events of all.
 PyObject* _memorySnapshot(PyObject* /*self*/, PyObject* arguments) {
   HANDLE_TH_ERRORS
-  const auto [devices, traces] = py::cast<std::pair<std::vector<int>, bool>>(py::handle(arguments));
+  const auto [devices, traces] = argument_as<std::pair<std::vector<int>, bool>>(arguments, "memorySnapshot");
   Frames frames;
   py::list segments;
   py::list histories;
@@ -214,7 +214,7 @@ PyObject* _allocationTraceback(PyObject* /*self*/, PyObject* address) {
   HANDLE_TH_ERRORS
   openreg_pointer_info info{};
   info.struct_size = sizeof info;
-  const auto number = py::handle(address).cast<uintptr_t>();
+  const auto number = argument_as<uintptr_t>(address, "allocationTraceback");
   OPENREG_CHECK(openreg_pointer_query(reinterpret_cast<const void*>(number), &info));
   if (info.kind != OPENREG_MEMORY_DEVICE || info.live == 0) {
     Py_RETURN_NONE;
@@ -233,7 +233,7 @@ PyObject* _allocationTraceback(PyObject* /*self*/, PyObject* address) {
 
 PyObject* _setMemoryMetadata(PyObject* /*self*/, PyObject* text) {
   HANDLE_TH_ERRORS
-  c10::openreg::set_memory_metadata(py::handle(text).cast<std::string>());
+  c10::openreg::set_memory_metadata(argument_as<std::string>(text, "setMemoryMetadata"));
   Py_RETURN_NONE;
   END_HANDLE_TH_ERRORS
 }

@@ -9,6 +9,7 @@
 #include <utility>
 #include <vector>
 
+#include "csrc/arguments.h"
 #include "csrc/bindings.h"
 #include "shim/device.h"
 #include "shim/device_allocator.h"
@@ -28,7 +29,7 @@ struct PoolArguments {
 
 // (device, (first, second))
 PoolArguments pool_arguments(PyObject* arguments) {
-  const auto [device, id] = py::cast<std::pair<int64_t, std::pair<uint64_t, uint64_t>>>(py::handle(arguments));
+  const auto [device, id] = argument_as<std::pair<int64_t, std::pair<uint64_t, uint64_t>>>(arguments, "memoryPool");
   return {c10::openreg::narrow_device_index(device), {id.first, id.second}};
 }
 
@@ -45,7 +46,7 @@ PyObject* run_without_gil(const Call& call) {
 PyObject* _memoryPoolRetain(PyObject* /*self*/, PyObject* arguments) {
   HANDLE_TH_ERRORS
   const auto [device, id, use_on_oom, no_split] =
-      py::cast<std::tuple<int64_t, std::pair<uint64_t, uint64_t>, bool, bool>>(py::handle(arguments));
+      argument_as<std::tuple<int64_t, std::pair<uint64_t, uint64_t>, bool, bool>>(arguments, "memoryPoolRetain");
   const uint32_t flags =
       (use_on_oom ? OPENREG_MEMORY_POOL_USE_ON_OOM : 0u) | (no_split ? OPENREG_MEMORY_POOL_NO_SPLIT : 0u);
   OPENREG_CHECK(
@@ -107,7 +108,7 @@ PyObject* _memoryPoolUses(PyObject* /*self*/, PyObject* arguments) {
 
 PyObject* _rawAlloc(PyObject* /*self*/, PyObject* arguments) {
   HANDLE_TH_ERRORS
-  const auto [device, size, stream] = py::cast<std::tuple<int64_t, size_t, openreg_stream>>(py::handle(arguments));
+  const auto [device, size, stream] = argument_as<std::tuple<int64_t, size_t, openreg_stream>>(arguments, "rawAlloc");
   const c10::DeviceIndex index = c10::openreg::narrow_device_index(device);
   void* block = nullptr;
   {
@@ -121,14 +122,14 @@ PyObject* _rawAlloc(PyObject* /*self*/, PyObject* arguments) {
 PyObject* _rawDelete(PyObject* /*self*/, PyObject* address) {
   HANDLE_TH_ERRORS
   // Checked, unlike a tensor's deleter: the address is a caller's.
-  auto* const block = reinterpret_cast<void*>(py::handle(address).cast<uintptr_t>());
+  auto* const block = reinterpret_cast<void*>(argument_as<uintptr_t>(address, "rawDelete"));
   return run_without_gil([block] { return openreg_free(block); });
   END_HANDLE_TH_ERRORS
 }
 
 PyObject* _setMemoryFraction(PyObject* /*self*/, PyObject* arguments) {
   HANDLE_TH_ERRORS
-  const auto [device, fraction] = py::cast<std::pair<int64_t, double>>(py::handle(arguments));
+  const auto [device, fraction] = argument_as<std::pair<int64_t, double>>(arguments, "setMemoryFraction");
   OPENREG_CHECK(openreg_set_memory_fraction(c10::openreg::narrow_device_index(device), fraction));
   Py_RETURN_NONE;
   END_HANDLE_TH_ERRORS
@@ -144,7 +145,7 @@ PyObject* _getMemoryFraction(PyObject* /*self*/, PyObject* device) {
 
 PyObject* _setCaching(PyObject* /*self*/, PyObject* on) {
   HANDLE_TH_ERRORS
-  return PyBool_FromLong(openreg_set_caching(py::handle(on).cast<bool>() ? 1 : 0));
+  return PyBool_FromLong(openreg_set_caching(argument_as<bool>(on, "setCaching") ? 1 : 0));
   END_HANDLE_TH_ERRORS
 }
 

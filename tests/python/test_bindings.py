@@ -15,7 +15,7 @@ WITH_INDEX = [
     ("_synchronize", "synchronize"),
     ("_memory_stats", "memoryStats"),
     ("_mem_get_info", "memGetInfo"),
-    ("_memory_snapshot", "memorySnapshot"),
+    ("_get_memory_fraction", "getMemoryFraction"),
     ("_get_device_properties", "getDeviceProperties"),
 ]
 

@@ -10,6 +10,8 @@ from typing import Any
 import pytest
 import torch
 
+import torch_openreg
+
 MIB = 1 << 20
 memory = torch.openreg.memory
 
@@ -131,6 +133,22 @@ def test_raw_blocks() -> None:
         torch.openreg.caching_allocator_alloc(1, 7)
     with pytest.raises(torch.OutOfMemoryError):
         torch.openreg.caching_allocator_alloc(1 << 46, 0)
+
+
+def test_bindings_check_their_arguments() -> None:
+    """What is not of the kind that a binding takes is a TypeError, not an error of the converter."""
+    for name, arguments in (
+        ("_raw_alloc", ("x", 1, 0)),
+        ("_raw_delete", (None,)),
+        ("_memory_pool_enter", (0, 1)),
+        ("_memory_pool_retain", (0, (0, 1))),
+        ("_memory_snapshot", ("x", True)),
+        ("_set_memory_fraction", (0,)),
+        ("_allocation_traceback", ("x",)),
+        ("_record_memory_history", ()),
+    ):
+        with pytest.raises(TypeError, match="invalid argument to"):
+            getattr(torch_openreg._C, name)(*arguments)
 
 
 # ------------------------------------------------------------------------------------------------- caching, limits
