@@ -2,6 +2,7 @@
 // driver, because the library does not show its table.
 #include <dirent.h>
 #include <openreg/driver.h>
+#include <openreg/ipc.h>
 #include <signal.h>
 #include <sys/mman.h>
 #include <sys/resource.h>
@@ -855,6 +856,35 @@ TEST_F(SimTest, CloseWithStreamsLeft) {
   EXPECT_EQ(sim_->close(instance_), OPENREG_OK);
   instance_ = nullptr;
   EXPECT_EQ(workers_once_settled(before), before);
+}
+
+// Two instances stand for two processes, but a process may not open its own memory: each refusal names its reason, and
+// costs neither memory nor addresses. What other processes do is in sharing_test.cc.
+TEST_F(SimTest, SharingRefuses) {
+  open_default();
+  const auto* ipc =
+      static_cast<const openreg_ipc*>(sim_->extension(instance_, OPENREG_IPC_NAME, OPENREG_IPC_VERSION));
+  ASSERT_NE(ipc, nullptr);
+  EXPECT_EQ(ipc->struct_size, sizeof(openreg_ipc));
+  EXPECT_EQ(sim_->extension(instance_, OPENREG_IPC_NAME, OPENREG_IPC_VERSION + 1), nullptr);
+  EXPECT_EQ(sim_->extension(instance_, "openreg.graph", 1), nullptr);
+  char* block = alloc(1, kMib);
+  const uint64_t before = unused(1);
+  openreg_ipc_handle handle{};
+  void* out = nullptr;
+  EXPECT_EQ(ipc->memory_export(instance_, 1, block + 4096, &handle), OPENREG_E_INVALID);
+  EXPECT_CONTAINS(host_.text, "is not an allocation of device 1");
+  EXPECT_EQ(ipc->memory_export(instance_, 0, block, &handle), OPENREG_E_INVALID);  // of the other device
+  EXPECT_EQ(ipc->memory_open(instance_, 1, &handle, &out), OPENREG_E_INVALID);
+  EXPECT_CONTAINS(host_.text, "this is no handle of the simulated devices");
+  ASSERT_EQ(ipc->memory_export(instance_, 1, block, &handle), OPENREG_OK) << host_.text;
+  EXPECT_EQ(ipc->memory_open(instance_, 1, &handle, &out), OPENREG_E_INVALID);
+  EXPECT_CONTAINS(host_.text, "the handle is of this process, which has the memory already");
+  EXPECT_EQ(ipc->memory_close(instance_, 1, block), OPENREG_E_INVALID);
+  EXPECT_CONTAINS(host_.text, "is not memory of another process on device 1");
+  EXPECT_EQ(out, nullptr);
+  EXPECT_EQ(unused(1), before);
+  free(1, block);
 }
 
 // ---------------------------------------------------------------------------------------------------------------------
