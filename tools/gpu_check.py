@@ -292,7 +292,7 @@ class Check:
 
     def demo(self, outcome: Outcome) -> None:
         """The demonstration, on the GPU alone."""
-        command = [sys.executable, "examples/train_digits.py", "--epochs", "5", "--output", str(self.build / "demo")]
+        command = [sys.executable, "examples/train_digits.py", "--output", str(self.build / "demo")]
         ran = run(command, self.left(60), python_environment(self.build, OPENREG_DRIVERS="cuda"))
         outcome.details["output"] = ran.output[-TAIL:]
         self.command(outcome, "examples/train_digits.py", ran)
