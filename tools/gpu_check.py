@@ -243,17 +243,21 @@ class Check:
                 "no GoogleTest on this machine (--googletest PATH of its sources)",
             )
             return
-        passed = []
+        total = 0
         for library in libraries:
+            before = total
             for program in programs:
-                command = [str(program), "--gtest_filter=*real*", "--gtest_brief=1"]
-                ran = run(command, self.left(60), {"TEST_GPU_DRIVER": str(library)})
-                if not self.command(outcome, f"{library.stem}: {program.name}", ran):
-                    continue
-                passed.append(f"{library.stem}: {program.name}")
-        outcome.details["passed"] = passed
+                what = f"{library.stem}: {program.name}"
+                ran = run([str(program), "--gtest_filter=*/real"], self.left(60), {"TEST_GPU_DRIVER": str(library)})
+                passed = re.search(r"\[  PASSED  \] (\d+) test", ran.output)
+                number = int(passed.group(1)) if passed else 0
+                total += number
+                outcome.details[f"{what}, passed"] = number
+                self.command(outcome, what, ran)
+            if total == before and outcome.state == "passed":  # one program alone may need a second GPU
+                outcome.fail(f"{library.stem}: no test ran")
         if outcome.state == "passed":
-            outcome.summary = f"{len(passed)} programs"
+            outcome.summary = f"{total} tests passed"
 
     def python(self, outcome: Outcome) -> None:
         """The tests made for a GPU decide. The suites are shown beside: they ask for the CPU's bits in places.
@@ -288,7 +292,7 @@ class Check:
 
     def demo(self, outcome: Outcome) -> None:
         """The demonstration, on the GPU alone."""
-        command = [sys.executable, "examples/train_digits.py", "--epochs", "5", "--output", str(self.build / "demo")]
+        command = [sys.executable, "examples/train_digits.py", "--output", str(self.build / "demo")]
         ran = run(command, self.left(60), python_environment(self.build, OPENREG_DRIVERS="cuda"))
         outcome.details["output"] = ran.output[-TAIL:]
         self.command(outcome, "examples/train_digits.py", ran)
