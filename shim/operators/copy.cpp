@@ -2,6 +2,7 @@
 //
 // copy_ itself is registered, not only _copy_from: PyTorch's copy_ would call _copy_from through the dispatcher, and
 // the fallback for lazy conj and neg bits calls copy_ again, without end.
+#include <ATen/MemoryOverlap.h>
 #include <ATen/core/CachingHostAllocator.h>
 #include <ATen/ops/_local_scalar_dense.h>
 #include <ATen/ops/clone_native.h>
@@ -159,6 +160,7 @@ at::Tensor& copy_(at::Tensor& self, const at::Tensor& source, bool non_blocking)
     if (self.numel() == 0) {
       return self;
     }
+    at::assert_no_partial_overlap(self, source);
     if (non_blocking && can_be_async(self, source)) {
       copy_bytes_async(self, source);
       return self;
