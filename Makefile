@@ -18,6 +18,7 @@ BUILD := build
 export PATH := $(CURDIR)/$(VENV)/bin:$(PATH)
 
 PACKAGES := $(VENV)/.openreg-packages
+CLIENTS := $(VENV)/.openreg-clients
 EDITABLE := $(VENV)/.openreg-editable
 CONFIGURE := cmake -S . -G Ninja -DPython3_EXECUTABLE=$(CURDIR)/$(VENV)/bin/python
 PIP := python -m pip --disable-pip-version-check
@@ -51,12 +52,17 @@ $(EDITABLE): pyproject.toml setup.py $(PACKAGES)
 demo: build
 	$(if $(DRIVER),OPENREG_DRIVERS=$(DRIVER)) python examples/train_digits.py
 
-test: build
+# Other libraries, which the tests run on the devices. They must not bring another torch.
+$(CLIENTS): requirements-clients.txt $(PACKAGES)
+	$(PIP) install --quiet -r requirements-dev.txt -r requirements-clients.txt
+	touch $@
+
+test: build $(CLIENTS)
 	cmake --build $(BUILD) --parallel $(JOBS)
 	$(call RUN_CTEST,$(BUILD))
 	python -m pytest
 
-acceptance: build
+acceptance: build $(CLIENTS)
 	cmake --build $(BUILD) --parallel $(JOBS)
 	python tools/acceptance.py --build $(BUILD)
 
