@@ -357,6 +357,7 @@ openreg_trace_start(const openreg_tracer *tracer)
     if (tracer == NULL || tracer->struct_size != sizeof *tracer || tracer->record == NULL)
         return openreg_error_set(OPENREG_E_INVALID,
                                  "%s: tracer is NULL, has a wrong struct_size, or has no function record()", call);
+    openreg_fork_watch(); /* a child inherits no trace */
     openreg_lock_acquire(&control_lock);
     const int is_free = atomic_load(&openreg_trace_number) == 0;
     if (is_free) {
