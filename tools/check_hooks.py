@@ -83,10 +83,6 @@ INTERFACES = (
         "generator",
         (("c10/core/GeneratorImpl.h", "GeneratorImpl"),),
         (("shim/generator.h", "OpenRegGeneratorImpl"),),
-        {
-            "graphsafe_set_state": "graphs are not supported; PyTorch's default refuses",
-            "graphsafe_get_state": "graphs are not supported; PyTorch's default refuses",
-        },
     ),
     Interface(
         "profiler, by events",
@@ -162,7 +158,6 @@ def report(include: Path, interface: Interface) -> tuple[set[str], set[str], set
 
 def torch_include() -> Path:
     """The installed PyTorch's headers."""
-    os.environ.setdefault("TORCH_DEVICE_BACKEND_AUTOLOAD", "0")
     import torch
 
     return Path(torch.__file__).parent / "include"
@@ -191,4 +186,5 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 if __name__ == "__main__":
+    os.environ.setdefault("TORCH_DEVICE_BACKEND_AUTOLOAD", "0")
     sys.exit(main())
