@@ -146,7 +146,7 @@ copy_by_driver(const char *call, const copy_end *dst, const copy_end *src, uint6
     if (src->device != NULL && src->device != on)
         OPENREG_RETURN_NOT_OK(sync_current_stream(src->device, call));
     OPENREG_RETURN_NOT_OK(current_stream_of(on, call, &handle));
-    if (span != NULL && span->device == on)
+    if (span != NULL && span->trace != 0 && span->device == on)
         openreg_trace_queues(span, handle);
     OPENREG_RETURN_NOT_OK(call_copy(on, call, dst, src, size, handle));
     return openreg_call_stream_sync(on, call, handle);
