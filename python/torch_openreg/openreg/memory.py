@@ -234,7 +234,11 @@ def reset_max_memory_cached(device: Device = None) -> None:
 
 @deprecated("`torch.openreg.memory_cached` has been renamed to `torch.openreg.memory_reserved`", category=FutureWarning)
 def memory_cached(device: Device = None) -> int:
-    """Is memory_reserved() under the name that torch.cuda once gave it."""
+    """Is memory_reserved() under the name that torch.cuda once gave it.
+
+    Args:
+        device: The device; the current one if None.
+    """
     return memory_reserved(device)
 
 
@@ -243,7 +247,11 @@ def memory_cached(device: Device = None) -> int:
     category=FutureWarning,
 )
 def max_memory_cached(device: Device = None) -> int:
-    """Is max_memory_reserved() under the name that torch.cuda once gave it."""
+    """Is max_memory_reserved() under the name that torch.cuda once gave it.
+
+    Args:
+        device: The device; the current one if None.
+    """
     return max_memory_reserved(device)
 
 
@@ -339,6 +347,9 @@ def caching_allocator_enable(value: bool = True) -> None:
 
     Without it every tensor has a segment of its own, in multiples of 2 MiB, which goes back to the device as soon as
     the tensor is gone: for looking for errors in the use of memory.
+
+    Args:
+        value: Whether it is on from now on.
     """
     _C._set_caching(bool(value))
 
@@ -391,6 +402,9 @@ def get_allocator_backend() -> str:
 
 def change_current_allocator(allocator: object) -> None:
     """Exists because torch.cuda has it.
+
+    Args:
+        allocator: What torch.cuda would take.
 
     Raises:
         NotImplementedError: Always. A driver brings its own memory, so another allocator belongs there.

@@ -426,11 +426,9 @@ def test_recurrent_layers(gpu: Program) -> None:
 def test_the_suites_pass(gpu: Program, root: Path, suite: str) -> None:
     done = gpu(
         f"""
-        # The CPU's bits of its fused attention and recurrent layers: a GPU takes other kernels, with a mask and there. An
-        # operator with a kernel for the CPU alone is staged, so what it keeps is a copy.
+        # The CPU's bits of its fused attention and recurrent layers: a GPU takes other kernels, with a mask and there.
         other = (
             "not (scaled_dot_product_attention_equals_the_cpu and mask) and not recurrent_layers and not recurrent_cells"
-            " and not wrappers_that_a_kernel_keeps"
         )
         suite = {str(root / "tests/python" / suite)!r}
         status = pytest.main(["-q", "--tb=short", "-p", "no:cacheprovider", "-k", other, suite])
