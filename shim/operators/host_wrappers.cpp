@@ -34,9 +34,13 @@ HostWrapper::HostWrapper(Kernels kernels)
                                   : key_set_) {}
 
 HostWrappers& HostWrappers::of_this_thread(Kernels kernels) {
-  static thread_local HostWrappers hosts(Kernels::host);
-  static thread_local HostWrappers gpus(Kernels::gpu);
-  return C10_LIKELY(kernels == Kernels::host) ? hosts : gpus;
+  // One variable, so that a call asks once whether it is made already.
+  struct Both {
+    HostWrappers host{Kernels::host};
+    HostWrappers gpu{Kernels::gpu};
+  };
+  static thread_local Both mine;
+  return C10_LIKELY(kernels == Kernels::host) ? mine.host : mine.gpu;
 }
 
 c10::intrusive_ptr<HostWrapper> HostWrappers::make() const {
