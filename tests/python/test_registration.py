@@ -183,7 +183,7 @@ def test_autoload_leaves_a_working_accelerator_alone(python: Any) -> None:
     print("PYTORCH_NVML_BASED_CUDA_CHECK" in os.environ)
     """
     )
-    out = python(code.format(usable=True))
+    out = python(code.format(usable=True), PYTORCH_NVML_BASED_CUDA_CHECK=None)  # a library may have set it here
     # the question did not initialise CUDA, and the environment is as before
     assert out.stdout.splitlines() == ["False privateuseone ['1']", "False"]
     out = python(code.format(usable=False))
