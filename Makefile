@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: BSD-3-Clause
 # What a checkout can do. Each target sets up what it needs (.venv, GoogleTest, the build) by itself.
 #
 #   make demo       trains a model on two openreg devices; DRIVER=cuda: on those of that driver, or an error
@@ -31,12 +32,12 @@ all: build
 help:
 	@sed -n '/^SHELL/q; s/^#[ ]\{0,3\}//p' Makefile
 
-$(PACKAGES): requirements-dev.txt scripts/setup
-	scripts/setup $(VENV) $(PYTHON)
+$(PACKAGES): requirements-dev.txt tools/setup
+	tools/setup $(VENV) $(PYTHON)
 	touch $@
 
 $(BUILD)/build.ninja: | $(PACKAGES)
-	scripts/googletest
+	tools/googletest
 	$(CONFIGURE) -B $(BUILD)
 
 # What is built goes into the package of the checkout, which the virtual environment sees through an editable install.
@@ -93,25 +94,25 @@ lint-c: $(PACKAGES)
 	done
 
 asan: $(PACKAGES)
-	scripts/googletest
+	tools/googletest
 	$(CONFIGURE) -B build-asan $(RUNTIME_ONLY) -DOPENREG_SANITIZE=address,undefined
 	cmake --build build-asan --parallel $(JOBS)
 	$(call RUN_CTEST,build-asan)
 
 tsan: $(PACKAGES)
-	scripts/googletest
+	tools/googletest
 	$(CONFIGURE) -B build-tsan $(RUNTIME_ONLY) -DOPENREG_SANITIZE=thread
 	cmake --build build-tsan --parallel $(JOBS)
 	$(call RUN_CTEST,build-tsan)
 
 valgrind: $(PACKAGES)
-	scripts/googletest
+	tools/googletest
 	$(CONFIGURE) -B build-valgrind $(RUNTIME_ONLY) -DCMAKE_BUILD_TYPE=RelWithDebInfo
 	cmake --build build-valgrind --parallel $(JOBS)
-	scripts/valgrind build-valgrind
+	tools/valgrind build-valgrind
 
 coverage: $(PACKAGES)
-	scripts/googletest
+	tools/googletest
 	$(CONFIGURE) -B build-coverage $(RUNTIME_ONLY) -DCMAKE_BUILD_TYPE=Debug -DOPENREG_COVERAGE=ON
 	cmake --build build-coverage --parallel $(JOBS)
 	find build-coverage -name '*.gcda' -delete

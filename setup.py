@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: BSD-3-Clause
 """Builds the package: CMake makes everything native and installs it into torch_openreg/.
 
 Environment:

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: BSD-3-Clause
 """Times openreg, each figure beside its reference in the same run: `make bench`.
 
 A figure and its reference take turns, so that a change in the machine's load meets both; the least of the rounds
@@ -293,10 +294,10 @@ def wrapper_figures(calls: int = 100) -> list[Figure]:
     for name, call in SMALL.items():
         work = call(DEVICE, 16)
         work()
-        before = _C._host_wrappers_made()
+        before = _C._kernel_tensors_made()
         for _ in range(calls):
             work()
-        made = (_C._host_wrappers_made() - before) / calls
+        made = (_C._kernel_tensors_made() - before) / calls
         figures.append(
             Figure(f"wrappers made by a call of {name}", made, 0, "none", made, "objects", 0, measure="objects")
         )

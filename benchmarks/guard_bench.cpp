@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: BSD-3-Clause
 // Times c10::DeviceGuard on openreg: made and destroyed, to the device that is current and to another. Prints a line
 // "name nanoseconds" per figure, the least of several rounds; the reference is the guard of the CPU, which does nothing.
 #include <c10/core/Device.h>

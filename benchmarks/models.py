@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: BSD-3-Clause
 """The models whose training steps are timed, built from random weights."""
 
 from __future__ import annotations

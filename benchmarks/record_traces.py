@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: BSD-3-Clause
 """Records what training steps of small models ask of the allocator, for replay_bench.c.
 
 Writes traces/<model>.trace.gz: text of one number a line. A positive number is a request for that many bytes, the n-th of

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: BSD-3-Clause
 # openreg_find_googletest(): makes the targets GTest::gtest and GTest::gtest_main. An installed GoogleTest is used
 # where there is one (for example Debian's libgtest-dev); else its sources are fetched.
 function(openreg_find_googletest)

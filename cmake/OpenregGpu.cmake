@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: BSD-3-Clause
 # What the CUDA and HIP drivers are built from: the targets openreg_cuda_headers, openreg_cuda_library and
 # openreg_hip_headers, where the vendor's files are found, and one status line a vendor.
 #

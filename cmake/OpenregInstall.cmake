@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: BSD-3-Clause
 # What an installed tree holds, and so what the Python package holds: lib/, bin/, include/, share/cmake/openreg.
 # The libraries and programs are installed by the directories that make them; here are the headers and the package
 # configuration for find_package(openreg).

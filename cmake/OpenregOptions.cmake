@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: BSD-3-Clause
 # openreg_options: warnings, sanitizers and coverage, for `target_link_libraries(x PRIVATE openreg_options)`.
 add_library(openreg_options INTERFACE)
 

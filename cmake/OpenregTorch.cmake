@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: BSD-3-Clause
 # torch_cpp and torch_python: the C++ and the Python side of the torch that a Python interpreter imports.
 #
 # find_package(Torch) is not used: on a CUDA build of torch it asks for a CUDA toolkit, and nothing here links CUDA.

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
 // Arguments of bindings that are more than a device index.
 #pragma once
 

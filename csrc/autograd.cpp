@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: BSD-3-Clause
 // A round trip through the device threads of the autograd engine, for the end of the process (_exit.py).
 #include <ATen/ops/empty.h>
 #include <pybind11/pybind11.h>

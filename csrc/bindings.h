@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
 // What the files of torch_openreg._C share. Every function here is called with the GIL held.
 #pragma once
 

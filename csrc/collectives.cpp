@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: BSD-3-Clause
 // Bindings of collectives.
 #include <pybind11/pybind11.h>
 #include <torch/csrc/Exceptions.h>

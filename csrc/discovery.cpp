@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: BSD-3-Clause
 // Runs Python's discovery of drivers before the runtime looks at its list of drivers, whoever makes it look.
 #include <openreg/registry.h>
 #include <pybind11/pybind11.h>
@@ -15,7 +16,7 @@ namespace py = pybind11;
 namespace {
 
 std::atomic<bool> finished{false}; // discovery has run to its end: from then on the callback costs one load
-PyObject* callback = nullptr; // guarded by the GIL
+PyObject* callback = nullptr;      // guarded by the GIL
 
 // Called by the runtime, from any thread, with or without the GIL.
 void discover(void* /*context*/) {

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: BSD-3-Clause
 // Bindings that choose and open drivers. Contracts: registry.h. All of them may wait, so none holds the GIL meanwhile.
 #include <ATen/core/CachingHostAllocator.h>
 #include <openreg/registry.h>
@@ -10,7 +11,7 @@
 
 #include "csrc/bindings.h"
 #include "shim/host_allocator.h"
-#include "shim/operators/ways.h"
+#include "shim/operators/policy/execution_mode.h"
 #include "shim/status.h"
 
 namespace torch_openreg {
@@ -46,7 +47,7 @@ void change_table(Change change) {
     c10::openreg::host_allocator().empty_cache();
   }
   OPENREG_CHECK(change());
-  c10::openreg::forget_operator_ways();
+  c10::openreg::forget_execution_modes();
 }
 
 using Name = char[32];
@@ -70,7 +71,7 @@ PyObject* _expandDriver(PyObject* /*self*/, PyObject* name) {
   HANDLE_TH_ERRORS
   const std::string given = unpack_required_name(name, "expandDriver");
   std::array<Name, 16> names{};
-  const int32_t count = openreg_driver_expand(given.c_str(), names.data(), static_cast<int32_t>(names.size()));
+  const int32_t count = openreg_expand_driver_name(given.c_str(), names.data(), static_cast<int32_t>(names.size()));
   py::list to;
   for (int32_t i = 0; i < count; ++i) {
     to.append(py::str(names[static_cast<size_t>(i)]));
@@ -124,8 +125,7 @@ PyObject* _openAll(PyObject* /*self*/, PyObject* /*unused*/) {
 }
 
 PyObject* _forgetFailures(PyObject* /*self*/, PyObject* /*unused*/) {
-  HANDLE_TH_ERRORS
-  {
+  HANDLE_TH_ERRORS {
     const py::gil_scoped_release no_gil;
     openreg_forget_failures();
   }

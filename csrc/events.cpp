@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: BSD-3-Clause
 // Bindings of events.
 #include <torch/csrc/Event.h>
 #include <torch/csrc/Exceptions.h>

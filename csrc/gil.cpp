@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: BSD-3-Clause
 // The GIL and waiting inside the runtime.
 //
 // The bindings release the GIL before they call what may wait. PyTorch's own C++ code does not always do so: it reaches
@@ -42,7 +43,7 @@ void take_back(void* state) {
 } // namespace
 
 void install_wait_hooks() {
-  openreg_set_wait_hooks(&let_go, &take_back);
+  openreg_set_blocking_hooks(&let_go, &take_back);
 }
 
 } // namespace torch_openreg

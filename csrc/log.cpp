@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: BSD-3-Clause
 // Log lines of the runtime to a Python function.
 //
 // The runtime may log from any thread, with its locks held, and a thread that has the GIL may be waiting for one of
@@ -39,13 +40,13 @@ struct Line {
 };
 
 struct Queue {
-  std::mutex mutex; // guards the next five; Python is never called under it
+  std::mutex mutex;                // guards the next five; Python is never called under it
   std::condition_variable changed; // lines were taken, or the end has come
   std::vector<Line> lines;
   bool scheduled = false;
   bool is_ending = false; // no thread starts any more, and the one that runs ends
   enum { none, running, ended } thread_state = none;
-  pthread_t thread{}; // to be joined unless thread_state is `none`
+  pthread_t thread{};           // to be joined unless thread_state is `none`
   PyObject* callback = nullptr; // guarded by the GIL, as is the next
   bool delivering = false;
 };
@@ -78,8 +79,10 @@ std::vector<Line> take_lines(Queue& from) {
 
 void call(const py::object& callback, const Line& line) {
   try {
-    callback(line.level, py::reinterpret_steal<py::object>(PyUnicode_DecodeUTF8(
-                             line.text.data(), static_cast<Py_ssize_t>(line.text.size()), "replace")));
+    callback(
+        line.level,
+        py::reinterpret_steal<py::object>(
+            PyUnicode_DecodeUTF8(line.text.data(), static_cast<Py_ssize_t>(line.text.size()), "replace")));
   } catch (py::error_already_set& error) {
     pass_on(error, "torch_openreg's log");
   }

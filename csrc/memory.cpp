@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: BSD-3-Clause
 // Bindings of the caching allocator: statistics, segments, free memory.
 #include <openreg/allocator.h>
 #include <pybind11/pybind11.h>
@@ -52,7 +53,7 @@ int collect_pool(void* context, const openreg_memory_pool_info* pool) noexcept {
 
 py::dict private_pools_dict(c10::DeviceIndex device) {
   std::vector<openreg_memory_pool_info> pools;
-  OPENREG_CHECK(openreg_memory_pools(device, &collect_pool, &pools));
+  OPENREG_CHECK(openreg_visit_memory_pools(device, &collect_pool, &pools));
   py::dict to;
   for (const openreg_memory_pool_info& pool : pools) {
     if (pool.uses > 0) {
@@ -164,15 +165,13 @@ PyObject* _resetPeakMemoryStats(PyObject* /*self*/, PyObject* device) {
 
 PyObject* _resetAccumulatedMemoryStats(PyObject* /*self*/, PyObject* device) {
   HANDLE_TH_ERRORS
-  c10::openreg::device_allocator().resetAccumulatedStats(
-      unpack_device_index(device, "resetAccumulatedMemoryStats"));
+  c10::openreg::device_allocator().resetAccumulatedStats(unpack_device_index(device, "resetAccumulatedMemoryStats"));
   Py_RETURN_NONE;
   END_HANDLE_TH_ERRORS
 }
 
 PyObject* _emptyCache(PyObject* /*self*/, PyObject* /*unused*/) {
-  HANDLE_TH_ERRORS
-  {
+  HANDLE_TH_ERRORS {
     const py::gil_scoped_release no_gil; // waits for recorded streams
     c10::openreg::device_allocator().emptyCache();
   }

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: BSD-3-Clause
 // Bindings of the allocator's history: recording, the snapshot of memory with its stacks, observers of running out.
 #include <ATen/record_function.h>
 #include <c10/util/ApproximateClock.h>
@@ -139,16 +140,15 @@ size_t add_frames(c10::DeviceIndex device, const py::list& segments, Frames& fra
     for (const py::handle block : dict["blocks"]) {
       const auto its = py::reinterpret_borrow<py::dict>(block);
       const bool free = its["state"].cast<std::string>() == "inactive";
-      frames.add(
-          its, free ? nullptr : c10::openreg::context_of_block(device, its["address"].cast<uint64_t>()));
+      frames.add(its, free ? nullptr : c10::openreg::context_of_block(device, its["address"].cast<uint64_t>()));
     }
   }
   return active;
 }
 
 RecordContext level_of(const std::optional<std::string>& context) {
-  return !context ? RecordContext::NEVER
-      : *context == "all" ? RecordContext::ALL
+  return !context           ? RecordContext::NEVER
+      : *context == "all"   ? RecordContext::ALL
       : *context == "alloc" ? RecordContext::ALLOC
                             : RecordContext::STATE;
 }
@@ -156,14 +156,13 @@ RecordContext level_of(const std::optional<std::string>& context) {
 // (enabled, context, stacks, max_entries, clear_history, skip_actions); torch.openreg.memory has checked the strings.
 PyObject* _recordMemoryHistory(PyObject* /*self*/, PyObject* arguments) {
   HANDLE_TH_ERRORS
-  const auto [enabled, context, stacks, max_entries, clear, skip] =
-      argument_as<std::tuple<
-          std::optional<std::string>,
-          std::optional<std::string>,
-          std::string,
-          size_t,
-          bool,
-          std::vector<std::string>>>(arguments, "recordMemoryHistory");
+  const auto [enabled, context, stacks, max_entries, clear, skip] = argument_as<std::tuple<
+      std::optional<std::string>,
+      std::optional<std::string>,
+      std::string,
+      size_t,
+      bool,
+      std::vector<std::string>>>(arguments, "recordMemoryHistory");
   (void)clock_of_events();
   c10::openreg::HistorySettings settings;
   settings.enabled = enabled.has_value();
@@ -215,7 +214,7 @@ PyObject* _allocationTraceback(PyObject* /*self*/, PyObject* address) {
   openreg_pointer_info info{};
   info.struct_size = sizeof info;
   const auto number = argument_as<uintptr_t>(address, "allocationTraceback");
-  OPENREG_CHECK(openreg_pointer_query(reinterpret_cast<const void*>(number), &info));
+  OPENREG_CHECK(openreg_get_pointer_info(reinterpret_cast<const void*>(number), &info));
   if (info.kind != OPENREG_MEMORY_DEVICE || info.live == 0) {
     Py_RETURN_NONE;
   }
@@ -267,13 +266,17 @@ PyObject* _attachOutOfMemoryObserver(PyObject* /*self*/, PyObject* observer) {
 } // namespace
 
 PyMethodDef memory_history_methods[] = {
-    {"_record_memory_history", _recordMemoryHistory, METH_VARARGS,
+    {"_record_memory_history",
+     _recordMemoryHistory,
+     METH_VARARGS,
      "(enabled, context, stacks, max_entries, clear_history, skip_actions)"},
     {"_memory_snapshot", _memorySnapshot, METH_VARARGS, "(devices, traces): segments and events, with stacks."},
     {"_allocation_traceback", _allocationTraceback, METH_O, "Frames of the allocation of a live block, or None."},
     {"_set_memory_metadata", _setMemoryMetadata, METH_O, "Text that later events of this thread carry."},
     {"_get_memory_metadata", _getMemoryMetadata, METH_NOARGS, "That text."},
-    {"_attach_out_of_memory_observer", _attachOutOfMemoryObserver, METH_O,
+    {"_attach_out_of_memory_observer",
+     _attachOutOfMemoryObserver,
+     METH_O,
      "Function of (device, asked, allowed, free) bytes."},
     {nullptr, nullptr, 0, nullptr},
 };

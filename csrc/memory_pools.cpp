@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: BSD-3-Clause
 // Bindings of the allocator's private pools, limits and settings, of blocks without a tensor, and of pinned memory.
 #include <ATen/core/CachingHostAllocator.h>
 #include <openreg/allocator.h>
@@ -49,8 +50,7 @@ PyObject* _memoryPoolRetain(PyObject* /*self*/, PyObject* arguments) {
       argument_as<std::tuple<int64_t, std::pair<uint64_t, uint64_t>, bool, bool>>(arguments, "memoryPoolRetain");
   const uint32_t flags =
       (use_on_oom ? OPENREG_MEMORY_POOL_USE_ON_OOM : 0u) | (no_split ? OPENREG_MEMORY_POOL_NO_SPLIT : 0u);
-  OPENREG_CHECK(
-      openreg_memory_pool_retain(c10::openreg::narrow_device_index(device), {id.first, id.second}, flags));
+  OPENREG_CHECK(openreg_memory_pool_retain(c10::openreg::narrow_device_index(device), {id.first, id.second}, flags));
   Py_RETURN_NONE;
   END_HANDLE_TH_ERRORS
 }
@@ -101,7 +101,7 @@ PyObject* _memoryPoolUses(PyObject* /*self*/, PyObject* arguments) {
   HANDLE_TH_ERRORS
   const PoolArguments pool = pool_arguments(arguments);
   UseSearch search{pool.id, 0};
-  OPENREG_CHECK(openreg_memory_pools(pool.device, &find_uses, &search));
+  OPENREG_CHECK(openreg_visit_memory_pools(pool.device, &find_uses, &search));
   return PyLong_FromLongLong(search.uses);
   END_HANDLE_TH_ERRORS
 }
@@ -159,7 +159,8 @@ PyObject* _allocatorSettings(PyObject* /*self*/, PyObject* /*unused*/) {
     divisions[py::str(std::to_string(size_t{1} << i))] = settings.roundup_divisions[i];
   }
   py::dict to;
-  to["max_split_size"] = settings.max_split_size == UINT64_MAX ? int64_t{-1} : static_cast<int64_t>(settings.max_split_size);
+  to["max_split_size"] =
+      settings.max_split_size == UINT64_MAX ? int64_t{-1} : static_cast<int64_t>(settings.max_split_size);
   to["max_non_split_rounding"] = settings.max_non_split_rounding;
   to["large_segment_size"] = settings.large_segment_size;
   to["garbage_collection_threshold"] = settings.garbage_collection_threshold;
@@ -222,8 +223,7 @@ PyObject* _resetPeakHostMemoryStats(PyObject* /*self*/, PyObject* /*unused*/) {
 }
 
 PyObject* _emptyHostCache(PyObject* /*self*/, PyObject* /*unused*/) {
-  HANDLE_TH_ERRORS
-  {
+  HANDLE_TH_ERRORS {
     const py::gil_scoped_release no_gil;
     c10::openreg::host_allocator().empty_cache();
   }

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: BSD-3-Clause
 // torch_openreg._C: what torch.openreg calls. Every name starts with "_": the public names are Python's.
 //
 // Plain functions of the C API, without argument parsing by pybind11: current_device() and its like are called in the
@@ -101,8 +102,7 @@ PyObject* _shutdown(PyObject* /*self*/, PyObject* /*unused*/) {
 
 PyObject* _getDefaultGenerator(PyObject* /*self*/, PyObject* device) {
   HANDLE_TH_ERRORS
-  return THPGenerator_Wrap(
-      c10::openreg::default_generator(unpack_device_index(device, "getDefaultGenerator")));
+  return THPGenerator_Wrap(c10::openreg::default_generator(unpack_device_index(device, "getDefaultGenerator")));
   END_HANDLE_TH_ERRORS
 }
 
@@ -112,9 +112,8 @@ PyObject* _getDeviceCount(PyObject* /*self*/, PyObject* /*unused*/) {
   }
   DeviceIndex count = 0;
   Py_BEGIN_ALLOW_THREADS // may load a driver
-  count = c10::openreg::device_count();
-  Py_END_ALLOW_THREADS
-  return PyLong_FromLong(count);
+      count = c10::openreg::device_count();
+  Py_END_ALLOW_THREADS return PyLong_FromLong(count);
 }
 
 PyObject* _getDevice(PyObject* /*self*/, PyObject* /*unused*/) {
@@ -209,7 +208,9 @@ PyMethodDef methods[] = {
     {"_runtime_version", _runtimeVersion, METH_NOARGS, "Version of libopenreg.so."},
     {"_canonical_driver_name", _canonicalDriverName, METH_O, "A driver's name, lower-cased, synonyms resolved."},
     {"_expand_driver", _expandDriver, METH_O, "The drivers that a name stands for."},
-    {"_register_driver", castPyCFunctionWithKeywords(_registerDriver), METH_VARARGS | METH_KEYWORDS,
+    {"_register_driver",
+     castPyCFunctionWithKeywords(_registerDriver),
+     METH_VARARGS | METH_KEYWORDS,
      "Adds a driver: a table, a library or a factory."},
     {"_use_drivers", _useDrivers, METH_O, "Chooses the active drivers: a list of names, or None."},
     {"_prefer_driver", _preferDriver, METH_O, "The driver to choose if it works, or None."},
@@ -227,7 +228,10 @@ PyMethodDef methods[] = {
     {"_mem_get_info", _memGetInfo, METH_O, "(free, total) bytes of a device."},
     {"_operator_stats", _operatorStats, METH_NOARGS, "How operators ran, as a dict of counts."},
     {"_reset_operator_stats", _resetOperatorStats, METH_NOARGS, "Sets the operators' counts to 0."},
-    {"_host_wrappers_made", _hostWrappersMade, METH_NOARGS, "CPU tensors made so far to show openreg tensors to kernels."},
+    {"_kernel_tensors_made",
+     _hostWrappersMade,
+     METH_NOARGS,
+     "CPU tensors made so far to show openreg tensors to kernels."},
     {"_require_gloo_collectives", _requireGlooCollectives, METH_NOARGS, "Raises unless they are switched on."},
     {"_staged_backend", _stagedBackend, METH_O, "A c10d backend for openreg tensors, from one for CPU tensors."},
     {"_set_operator_details", _setOperatorDetails, METH_O, "Whether aliased calls are counted by operator; before."},

@@ -1,22 +1,23 @@
+// SPDX-License-Identifier: BSD-3-Clause
 // Bindings of the operators' counters and of the policy for their ways.
 #include <pybind11/pybind11.h>
 #include <torch/csrc/Exceptions.h>
 
 #include "csrc/bindings.h"
-#include "shim/operators/host_wrappers.h"
-#include "shim/operators/operator_counts.h"
-#include "shim/operators/operator_policy.h"
+#include "shim/operators/fallback/kernel_tensor_cache.h"
+#include "shim/operators/policy/operator_counts.h"
+#include "shim/operators/policy/operator_policy.h"
 
 namespace torch_openreg {
 
 namespace py = pybind11;
-using c10::openreg::OperatorWay;
+using c10::openreg::ExecutionMode;
 
 namespace {
 
-constexpr size_t kNative = static_cast<size_t>(OperatorWay::native);
-constexpr size_t kAliased = static_cast<size_t>(OperatorWay::aliased);
-constexpr size_t kStaged = static_cast<size_t>(OperatorWay::staged);
+constexpr size_t kNative = static_cast<size_t>(ExecutionMode::native);
+constexpr size_t kAliased = static_cast<size_t>(ExecutionMode::aliased);
+constexpr size_t kStaged = static_cast<size_t>(ExecutionMode::staged);
 
 using CountsByOperator = std::map<std::string, c10::openreg::OperatorCount>;
 
@@ -75,7 +76,7 @@ PyObject* _resetOperatorStats(PyObject* /*self*/, PyObject* /*unused*/) {
 
 PyObject* _hostWrappersMade(PyObject* /*self*/, PyObject* /*unused*/) {
   HANDLE_TH_ERRORS
-  return PyLong_FromUnsignedLongLong(c10::openreg::host_wrappers_made());
+  return PyLong_FromUnsignedLongLong(c10::openreg::kernel_tensors_made());
   END_HANDLE_TH_ERRORS
 }
 

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
 // Options of a driver, from a Python dict of texts.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: BSD-3-Clause
 // Bindings of the shim's traces, for programs that want the ranges without PyTorch's profiler.
 #include <pybind11/pybind11.h>
 #include <torch/csrc/Exceptions.h>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: BSD-3-Clause
 // Bindings of what the runtime says of devices, drivers, its choice and errors.
 #include <openreg/driver.h>
 #include <pybind11/pybind11.h>
@@ -42,7 +43,7 @@ py::dict properties_dict(const openreg_device_properties& properties) {
   to["driver_version"] = text(properties.driver_version);
   to["ordinal"] = properties.ordinal;
   to["total_memory"] = properties.total_memory;
-  to["multi_processor_count"] = properties.multiprocessors;
+  to["multi_processor_count"] = properties.multi_processor_count;
   to["major"] = properties.capability_major;
   to["minor"] = properties.capability_minor;
   to["uuid"] = hex(properties.uuid);
@@ -95,7 +96,7 @@ std::vector<openreg_driver_record> all_records() {
   const py::gil_scoped_release no_gil;
   std::vector<openreg_driver_record> records(static_cast<size_t>(openreg_driver_count()), empty_record());
   for (size_t i = 0; i < records.size(); ++i) {
-    OPENREG_CHECK(openreg_driver_record_get(static_cast<int32_t>(i), &records[i]));
+    OPENREG_CHECK(openreg_get_driver_record(static_cast<int32_t>(i), &records[i]));
   }
   return records;
 }
@@ -112,7 +113,7 @@ Topology topology(const char* driver, const char* name, const Options& options) 
       std::vector<openreg_device_properties>(capacity, empty_properties()),
       std::vector<uint8_t>(static_cast<size_t>(capacity) * capacity)};
   int32_t count = 0;
-  OPENREG_CHECK(openreg_driver_topology(
+  OPENREG_CHECK(openreg_get_driver_topology(
       driver, name, options.data(), options.size(), capacity, to.devices.data(), to.peers.data(), &count));
   to.devices.resize(static_cast<size_t>(std::min(count, capacity)));
   return to;
@@ -122,8 +123,7 @@ Topology topology(const char* driver, const char* name, const Options& options) 
 
 PyObject* _getDeviceProperties(PyObject* /*self*/, PyObject* device) {
   HANDLE_TH_ERRORS
-  const c10::DeviceIndex index =
-      c10::openreg::index_or_current(unpack_device_index(device, "getDeviceProperties"));
+  const c10::DeviceIndex index = c10::openreg::index_or_current(unpack_device_index(device, "getDeviceProperties"));
   openreg_device_properties properties = empty_properties();
   OPENREG_CHECK(openreg_get_device_properties(index, &properties));
   return properties_dict(properties).release().ptr();
@@ -147,7 +147,7 @@ PyObject* _findDriver(PyObject* /*self*/, PyObject* name) {
   openreg_driver_record record = empty_record();
   {
     const py::gil_scoped_release no_gil;
-    OPENREG_CHECK(openreg_driver_find(driver.c_str(), &record));
+    OPENREG_CHECK(openreg_find_driver(driver.c_str(), &record));
   }
   return record_dict(record).release().ptr();
   END_HANDLE_TH_ERRORS
@@ -163,7 +163,7 @@ PyObject* _driverDevice(PyObject* /*self*/, PyObject* arguments) {
   openreg_device_properties properties = empty_properties();
   {
     const py::gil_scoped_release no_gil;
-    OPENREG_CHECK(openreg_driver_device(driver, index, &properties));
+    OPENREG_CHECK(openreg_get_driver_device_properties(driver, index, &properties));
   }
   return properties_dict(properties).release().ptr();
   END_HANDLE_TH_ERRORS
@@ -197,7 +197,7 @@ PyObject* _selection(PyObject* /*self*/, PyObject* /*unused*/) {
   HANDLE_TH_ERRORS
   openreg_selection selection{};
   selection.struct_size = sizeof selection;
-  OPENREG_CHECK(openreg_selection_get(&selection));
+  OPENREG_CHECK(openreg_get_selection(&selection));
   py::dict to;
   to["chosen_by"] = openreg_chosen_by_name(selection.chosen_by);
   to["live_objects"] = selection.live_objects;

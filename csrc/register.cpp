@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: BSD-3-Clause
 // Registration of drivers from Python: a C table, a library, or a Python function that makes one of them.
 #include <openreg/driver.h>
 #include <openreg/registry.h>
@@ -96,8 +97,7 @@ openreg_status explain(py::error_already_set& error, openreg_factory_result& res
     PyErr_SetInterrupt(); // the runtime takes no exceptions: the main thread's next instruction raises it
   }
   copy_text(
-      result.message,
-      std::string(py::str(error.type().attr("__name__"))) + ": " + std::string(py::str(error.value())));
+      result.message, std::string(py::str(error.type().attr("__name__"))) + ": " + std::string(py::str(error.value())));
   return error.matches(PyExc_MemoryError) ? OPENREG_E_NOMEM : OPENREG_E_NO_DEVICE;
 }
 
@@ -171,8 +171,8 @@ PyObject* _registerDriver(PyObject* /*self*/, PyObject* arguments, PyObject* key
 
   openreg_registration registration{};
   registration.struct_size = sizeof registration;
-  registration.flags = (loud != 0 ? OPENREG_REGISTER_LOUD : 0) |
-      (experimental != 0 ? OPENREG_REGISTER_EXPERIMENTAL : 0);
+  registration.flags =
+      (loud != 0 ? OPENREG_REGISTER_LOUD : 0) | (experimental != 0 ? OPENREG_REGISTER_EXPERIMENTAL : 0);
   registration.priority = priority;
   registration.name = name;
   registration.source = source;

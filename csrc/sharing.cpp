@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: BSD-3-Clause
 // Bindings of shared memory.
 #define PY_SSIZE_T_CLEAN
 #include <torch/csrc/Exceptions.h>
@@ -41,7 +42,12 @@ PyObject* _importStorage(PyObject* /*self*/, PyObject* arguments) {
   }
   openreg_memory_handle handle{};
   TORCH_CHECK_VALUE(
-      length == sizeof handle && size >= 0, "A handle of shared memory has ", sizeof handle, " bytes, not ", length, ".");
+      length == sizeof handle && size >= 0,
+      "A handle of shared memory has ",
+      sizeof handle,
+      " bytes, not ",
+      length,
+      ".");
   std::memcpy(&handle, bytes, sizeof handle);
   lazy_init();
   c10::Storage storage;
@@ -55,10 +61,8 @@ PyObject* _importStorage(PyObject* /*self*/, PyObject* arguments) {
 
 PyObject* _collectExports(PyObject* /*self*/, PyObject* /*unused*/) {
   int32_t count = 0;
-  Py_BEGIN_ALLOW_THREADS
-  count = openreg_exports_collect();
-  Py_END_ALLOW_THREADS
-  return PyLong_FromLong(count);
+  Py_BEGIN_ALLOW_THREADS count = openreg_collect_exports();
+  Py_END_ALLOW_THREADS return PyLong_FromLong(count);
 }
 
 } // namespace torch_openreg

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: BSD-3-Clause
 // Bindings of streams, beside what torch.Stream does.
 #include <openreg/native_stream.h>
 #include <torch/csrc/Exceptions.h>

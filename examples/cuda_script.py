@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: BSD-3-Clause
 """A training script as people write them for CUDA: mixed precision, pinned batches, timing, a checkpoint.
 
 It knows nothing of openreg. On a machine without CUDA::

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: BSD-3-Clause
 """Trains a small convolutional network on handwritten digits: on the CPU, on one openreg device, and on all of them.
 
 The images are the 1,797 that ship inside scikit-learn. The three runs start from the same weights and see the same

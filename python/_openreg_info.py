@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: BSD-3-Clause
 """The command ``openreg-info`` of an installed package: runs the C program of that name.
 
 A module of its own, so that the command works, and is quick, where torch or the package's import is what is broken.

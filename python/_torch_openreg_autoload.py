@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: BSD-3-Clause
 """Entry point of the group ``torch.backends``: what ``import torch`` runs to find the device ``openreg``.
 
 It is a module of its own, beside the package, because importing the package registers the device, and whether to

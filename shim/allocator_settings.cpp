@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: BSD-3-Clause
 #include "shim/allocator_settings.h"
 
 #include <c10/core/AllocatorConfig.h>
@@ -87,7 +88,8 @@ void register_allocator_settings() {
 }
 
 void ensure_allocator_settings() {
-  static const bool done = (AcceleratorAllocatorConfig::instance(), apply(CachingAllocator::getAllocatorSettings()), true);
+  static const bool done =
+      (AcceleratorAllocatorConfig::instance(), apply(CachingAllocator::getAllocatorSettings()), true);
   (void)done;
 }
 

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
 // The settings of PYTORCH_ALLOC_CONF, handed to the runtime's caching allocator.
 #pragma once
 

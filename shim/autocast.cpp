@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: BSD-3-Clause
 // torch.autocast("openreg"): PyTorch's own lists of operators, with its usual rule for each. Without the fallthrough
 // every operator that is in no list would be an error under autocast.
 #include <ATen/autocast_mode.h>

@@ -1,8 +1,9 @@
+// SPDX-License-Identifier: BSD-3-Clause
 #include "shim/collectives.h"
 
 #include <ATen/core/dispatch/Dispatcher.h>
-#include <torch/csrc/distributed/c10d/ProcessGroup.hpp>
 #include <torch/library.h>
+#include <torch/csrc/distributed/c10d/ProcessGroup.hpp>
 
 #include <algorithm>
 #include <cstdlib>
@@ -22,7 +23,8 @@ using TensorLists = std::vector<Tensors>;
 class StagedBackend final : public c10d::Backend {
  public:
   explicit StagedBackend(c10::intrusive_ptr<c10d::Backend> host)
-      : Backend(host->getRank(), host->getSize()), host_(std::move(host)) {
+      : Backend(host->getRank(), host->getSize()),
+        host_(std::move(host)) {
     pg_uid_ = host_->getGroupUid(); // of a group that stands already
     pg_desc_ = host_->getGroupDesc();
     init();
@@ -44,8 +46,8 @@ class StagedBackend final : public c10d::Backend {
     return in_place(tensors, [&](Tensors& host) { return host_->allreduce(host, options); });
   }
 
-  c10::intrusive_ptr<Work> allreduce_coalesced(Tensors& tensors, const c10d::AllreduceCoalescedOptions& options)
-      override {
+  c10::intrusive_ptr<Work> allreduce_coalesced(
+      Tensors& tensors, const c10d::AllreduceCoalescedOptions& options) override {
     return in_place(tensors, [&](Tensors& host) { return host_->allreduce_coalesced(host, options); });
   }
 
@@ -53,33 +55,26 @@ class StagedBackend final : public c10d::Backend {
     return in_place(tensors, [&](Tensors& host) { return host_->reduce(host, options); });
   }
 
-  c10::intrusive_ptr<Work> allgather(TensorLists& outputs, Tensors& inputs, const c10d::AllgatherOptions& options)
-      override {
+  c10::intrusive_ptr<Work> allgather(
+      TensorLists& outputs, Tensors& inputs, const c10d::AllgatherOptions& options) override {
     return from_to(
         inputs, outputs, [&](Tensors& from, TensorLists& to) { return host_->allgather(to, from, options); });
   }
 
   c10::intrusive_ptr<Work> _allgather_base(
-      at::Tensor& output,
-      at::Tensor& input,
-      const c10d::AllgatherOptions& options) override {
+      at::Tensor& output, at::Tensor& input, const c10d::AllgatherOptions& options) override {
     return from_to(
         input, output, [&](at::Tensor& from, at::Tensor& to) { return host_->_allgather_base(to, from, options); });
   }
 
   c10::intrusive_ptr<Work> allgather_coalesced(
-      TensorLists& outputs,
-      Tensors& inputs,
-      const c10d::AllgatherOptions& options) override {
-    return from_to(inputs, outputs, [&](Tensors& from, TensorLists& to) {
-      return host_->allgather_coalesced(to, from, options);
-    });
+      TensorLists& outputs, Tensors& inputs, const c10d::AllgatherOptions& options) override {
+    return from_to(
+        inputs, outputs, [&](Tensors& from, TensorLists& to) { return host_->allgather_coalesced(to, from, options); });
   }
 
   c10::intrusive_ptr<Work> allgather_into_tensor_coalesced(
-      Tensors& outputs,
-      Tensors& inputs,
-      const c10d::AllgatherOptions& options) override {
+      Tensors& outputs, Tensors& inputs, const c10d::AllgatherOptions& options) override {
     return from_to(inputs, outputs, [&](Tensors& from, Tensors& to) {
       return host_->allgather_into_tensor_coalesced(to, from, options);
     });
@@ -89,32 +84,26 @@ class StagedBackend final : public c10d::Backend {
     return from_to(inputs, outputs, [&](Tensors& from, TensorLists& to) { return host_->gather(to, from, options); });
   }
 
-  c10::intrusive_ptr<Work> scatter(Tensors& outputs, TensorLists& inputs, const c10d::ScatterOptions& options)
-      override {
+  c10::intrusive_ptr<Work> scatter(
+      Tensors& outputs, TensorLists& inputs, const c10d::ScatterOptions& options) override {
     return from_to(inputs, outputs, [&](TensorLists& from, Tensors& to) { return host_->scatter(to, from, options); });
   }
 
   c10::intrusive_ptr<Work> reduce_scatter(
-      Tensors& outputs,
-      TensorLists& inputs,
-      const c10d::ReduceScatterOptions& options) override {
+      Tensors& outputs, TensorLists& inputs, const c10d::ReduceScatterOptions& options) override {
     return from_to(
         inputs, outputs, [&](TensorLists& from, Tensors& to) { return host_->reduce_scatter(to, from, options); });
   }
 
   c10::intrusive_ptr<Work> _reduce_scatter_base(
-      at::Tensor& output,
-      at::Tensor& input,
-      const c10d::ReduceScatterOptions& options) override {
+      at::Tensor& output, at::Tensor& input, const c10d::ReduceScatterOptions& options) override {
     return from_to(input, output, [&](at::Tensor& from, at::Tensor& to) {
       return host_->_reduce_scatter_base(to, from, options);
     });
   }
 
   c10::intrusive_ptr<Work> reduce_scatter_tensor_coalesced(
-      Tensors& outputs,
-      Tensors& inputs,
-      const c10d::ReduceScatterOptions& options) override {
+      Tensors& outputs, Tensors& inputs, const c10d::ReduceScatterOptions& options) override {
     return from_to(inputs, outputs, [&](Tensors& from, Tensors& to) {
       return host_->reduce_scatter_tensor_coalesced(to, from, options);
     });

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
 // torch.distributed for openreg tensors: a c10d backend that hands them to a backend for host memory.
 //
 // A process group reaches it in two ways. The backend "openreg_gloo" (_distributed.py) makes it with a gloo of its own,

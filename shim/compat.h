@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
 // Differences between the PyTorch versions that this source builds against (2.11 to 2.13), in one place.
 #pragma once
 

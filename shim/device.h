@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
 // Device selection for C++: the runtime's current device in PyTorch's types.
 //
 // The current device belongs to the runtime and to the calling thread; nothing is cached here. A DeviceIndex is an

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: BSD-3-Clause
 #include "shim/device_allocator.h"
 
 #include <openreg/allocator.h>
@@ -28,7 +29,7 @@ openreg_memory_stats memory_stats(DeviceIndex device) {
 openreg_pointer_info pointer_info(const void* pointer) {
   openreg_pointer_info info{};
   info.struct_size = sizeof info;
-  OPENREG_CHECK(openreg_pointer_query(pointer, &info));
+  OPENREG_CHECK(openreg_get_pointer_info(pointer, &info));
   return info;
 }
 
@@ -62,7 +63,7 @@ void free_block(void* block) noexcept {
 void free_and_report(void* block) noexcept {
   openreg_pointer_info info{};
   info.struct_size = sizeof info;
-  const bool known = openreg_pointer_query(block, &info) == OPENREG_OK && info.kind == OPENREG_MEMORY_DEVICE;
+  const bool known = openreg_get_pointer_info(block, &info) == OPENREG_OK && info.kind == OPENREG_MEMORY_DEVICE;
   free_block(block);
   try {
     if (known) {
@@ -143,8 +144,8 @@ void DeviceAllocator::copy_data(void* destination, const void* source, std::size
   if (size == 0) {
     return;
   }
-  OPENREG_CHECK(openreg_memcpy(
-      destination, pointer_info(destination).device, source, pointer_info(source).device, size));
+  OPENREG_CHECK(
+      openreg_memcpy(destination, pointer_info(destination).device, source, pointer_info(source).device, size));
 }
 
 bool DeviceAllocator::initialized() {
@@ -220,7 +221,7 @@ void DeviceAllocator::resetPeakStats(DeviceIndex device) {
 std::pair<size_t, size_t> DeviceAllocator::getMemoryInfo(DeviceIndex device) {
   uint64_t free_bytes = 0;
   uint64_t total_bytes = 0;
-  OPENREG_CHECK(openreg_memory_info(index_or_current(device), &free_bytes, &total_bytes));
+  OPENREG_CHECK(openreg_get_memory_info(index_or_current(device), &free_bytes, &total_bytes));
   return {free_bytes, total_bytes};
 }
 
@@ -234,7 +235,7 @@ std::vector<std::pair<MempoolId_t, CachingAllocator::StatArray>> private_pools(D
       return 1; // out of host memory: ends the walk
     }
   };
-  OPENREG_CHECK(openreg_memory_pools(device, collect, &pools));
+  OPENREG_CHECK(openreg_visit_memory_pools(device, collect, &pools));
   std::vector<std::pair<MempoolId_t, CachingAllocator::StatArray>> to;
   for (const auto& pool : pools) {
     if (pool.uses > 0) {

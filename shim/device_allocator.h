@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
 // Device memory for tensors: PyTorch's DeviceAllocator on the runtime's caching allocator.
 #pragma once
 

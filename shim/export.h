@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
 // What libtorch_openreg.so exports: the shim is compiled with hidden visibility.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: BSD-3-Clause
 #include "shim/generator.h"
 
 #include <ATen/CPUGeneratorImpl.h>
@@ -10,7 +11,7 @@
 #include <mutex>
 
 #include "shim/device.h"
-#include "shim/operators/gpu_kernels.h"
+#include "shim/operators/fallback/gpu_kernels.h"
 #include "shim/status.h"
 
 namespace c10::openreg {
@@ -60,8 +61,7 @@ size_t inner_state_size() {
 
 OpenRegGeneratorImpl::OpenRegGeneratorImpl(DeviceIndex device)
     : OpenRegGeneratorImpl(
-          device,
-          std::make_shared<Sequence>(at::detail::createCPUGenerator(), c10::default_rng_seed_val, 0)) {}
+          device, std::make_shared<Sequence>(at::detail::createCPUGenerator(), c10::default_rng_seed_val, 0)) {}
 
 OpenRegGeneratorImpl::OpenRegGeneratorImpl(DeviceIndex device, std::shared_ptr<Sequence> sequence)
     : c10::GeneratorImpl(Device(DeviceType::PrivateUse1, device), DispatchKeySet(DispatchKey::PrivateUse1)),
@@ -195,8 +195,7 @@ uint64_t OpenRegGeneratorImpl::get_offset() const {
 }
 
 c10::intrusive_ptr<c10::GeneratorImpl> OpenRegGeneratorImpl::graphsafe_get_state() const {
-  return c10::intrusive_ptr<c10::GeneratorImpl>::reclaim(
-      new OpenRegGeneratorImpl(device().index(), sequence_.load()));
+  return c10::intrusive_ptr<c10::GeneratorImpl>::reclaim(new OpenRegGeneratorImpl(device().index(), sequence_.load()));
 }
 
 void OpenRegGeneratorImpl::graphsafe_set_state(const c10::intrusive_ptr<c10::GeneratorImpl>& new_state) {

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
 // Random number generators of openreg devices.
 #pragma once
 
@@ -30,7 +31,7 @@ class TORCH_OPENREG_API OpenRegGeneratorImpl final : public c10::GeneratorImpl {
 
   void set_current_seed(uint64_t seed) override;
   uint64_t current_seed() const override;
-  uint64_t seed() override; // a new, unpredictable seed, which is returned
+  uint64_t seed() override;                                  // a new, unpredictable seed, which is returned
   void set_state(const c10::TensorImpl& new_state) override; // a CPU generator's too
   c10::intrusive_ptr<c10::TensorImpl> get_state() const override;
   void set_offset(uint64_t offset) override;
@@ -55,7 +56,9 @@ class TORCH_OPENREG_API OpenRegGeneratorImpl final : public c10::GeneratorImpl {
   // What is drawn from. `inner`'s mutex guards the numbers too.
   struct Sequence {
     Sequence(at::Generator generator, uint64_t its_seed, uint64_t its_offset)
-        : inner(std::move(generator)), seed(its_seed), offset(its_offset) {}
+        : inner(std::move(generator)),
+          seed(its_seed),
+          offset(its_offset) {}
 
     at::Generator existing_gpu() {
       const std::lock_guard<std::mutex> guard(gpu_lock);

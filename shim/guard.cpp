@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: BSD-3-Clause
 #include "shim/guard.h"
 
 #include <limits>
@@ -40,7 +41,7 @@ uint32_t event_flags(EventFlag flag) {
     case EventFlag::PYTORCH_DEFAULT:
       return 0;
     case EventFlag::BACKEND_DEFAULT:
-      return OPENREG_EVENT_TIMED;
+      return OPENREG_EVENT_TIMING;
     default:
       TORCH_CHECK(false, "An openreg event received an unknown flag: ", static_cast<int>(flag), ".");
   }
@@ -206,8 +207,7 @@ void OpenRegGuardImpl::destroyEvent(void* event, DeviceIndex /*device_index*/) c
 }
 
 double OpenRegGuardImpl::elapsedTime(void* start, void* end, DeviceIndex /*device_index*/) const {
-  TORCH_CHECK(
-      start != nullptr && end != nullptr, "Both events must be recorded before calculating elapsed time.");
+  TORCH_CHECK(start != nullptr && end != nullptr, "Both events must be recorded before calculating elapsed time.");
   double milliseconds = 0;
   OPENREG_CHECK(openreg_event_elapsed(as_event(start), as_event(end), &milliseconds));
   return milliseconds;

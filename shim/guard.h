@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
 // The device guard: how PyTorch switches devices and streams, and records and waits for events.
 #pragma once
 

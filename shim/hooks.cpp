@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: BSD-3-Clause
 #include "shim/hooks.h"
 
 #include <ATen/core/CachingHostAllocator.h>
@@ -18,7 +19,7 @@ namespace {
 openreg_pointer_info query(const void* data) noexcept {
   openreg_pointer_info info{};
   info.struct_size = sizeof info;
-  if (openreg_pointer_query(data, &info) != OPENREG_OK) {
+  if (openreg_get_pointer_info(data, &info) != OPENREG_OK) {
     info.kind = OPENREG_MEMORY_UNKNOWN;
   }
   return info;
@@ -91,7 +92,7 @@ Device OpenRegHooks::getDeviceFromPtr(void* data) const {
       "The pointer ",
       data,
       " is not memory of an openreg device",
-      info.kind == OPENREG_MEMORY_PINNED ? ": it is pinned host memory."
+      info.kind == OPENREG_MEMORY_PINNED      ? ": it is pinned host memory."
           : info.kind == OPENREG_MEMORY_ALIAS ? ": it is a host view of device memory."
                                               : ".");
   return Device(DeviceType::PrivateUse1, static_cast<DeviceIndex>(info.device));

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
 // What PyTorch asks the backend outside operators: availability, devices, generators, pinned memory, addresses.
 #pragma once
 

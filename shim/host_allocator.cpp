@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: BSD-3-Clause
 #include "shim/host_allocator.h"
 
 #include <ATen/core/CachingHostAllocator.h>

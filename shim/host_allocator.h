@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
 // Pinned host memory for tensors: PyTorch's caching host allocator over the runtime's pinned memory.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: BSD-3-Clause
 #include "shim/memory_history.h"
 
 #include <deque>
@@ -37,19 +38,19 @@ thread_local std::string metadata;
 
 TraceEntry::Action action_of(int32_t action) {
   switch (action) {
-    case OPENREG_TRACE_ALLOC:
+    case OPENREG_MEMORY_EVENT_ALLOC:
       return TraceEntry::ALLOC;
-    case OPENREG_TRACE_FREE_REQUESTED:
+    case OPENREG_MEMORY_EVENT_FREE_REQUESTED:
       return TraceEntry::FREE_REQUESTED;
-    case OPENREG_TRACE_FREE_COMPLETED:
+    case OPENREG_MEMORY_EVENT_FREE_COMPLETED:
       return TraceEntry::FREE_COMPLETED;
-    case OPENREG_TRACE_SEGMENT_ALLOC:
+    case OPENREG_MEMORY_EVENT_SEGMENT_ALLOC:
       return TraceEntry::SEGMENT_ALLOC;
-    case OPENREG_TRACE_SEGMENT_FREE:
+    case OPENREG_MEMORY_EVENT_SEGMENT_FREE:
       return TraceEntry::SEGMENT_FREE;
-    case OPENREG_TRACE_SEGMENT_MAP:
+    case OPENREG_MEMORY_EVENT_SEGMENT_MAP:
       return TraceEntry::SEGMENT_MAP;
-    case OPENREG_TRACE_SEGMENT_UNMAP:
+    case OPENREG_MEMORY_EVENT_SEGMENT_UNMAP:
       return TraceEntry::SEGMENT_UNMAP;
     default:
       return TraceEntry::OOM;
@@ -76,13 +77,13 @@ void keep(History& all, DeviceHistory& its, TraceEntry entry) {
 Context context_for(DeviceHistory& its, const openreg_memory_event& event) {
   Context context = current_context == nullptr ? nullptr : *current_context;
   switch (event.action) {
-    case OPENREG_TRACE_ALLOC:
+    case OPENREG_MEMORY_EVENT_ALLOC:
       if (context != nullptr) {
         its.blocks[event.address] = context;
       }
       break;
-    case OPENREG_TRACE_FREE_REQUESTED:
-    case OPENREG_TRACE_FREE_COMPLETED: {
+    case OPENREG_MEMORY_EVENT_FREE_REQUESTED:
+    case OPENREG_MEMORY_EVENT_FREE_COMPLETED: {
       const auto block = its.blocks.find(event.address);
       if (block == its.blocks.end()) {
         break;
@@ -90,17 +91,17 @@ Context context_for(DeviceHistory& its, const openreg_memory_event& event) {
       if (context == nullptr) {
         context = block->second; // better than nothing: who allocated it
       }
-      if (event.action == OPENREG_TRACE_FREE_COMPLETED) {
+      if (event.action == OPENREG_MEMORY_EVENT_FREE_COMPLETED) {
         its.blocks.erase(block);
       }
       break;
     }
-    case OPENREG_TRACE_SEGMENT_ALLOC:
+    case OPENREG_MEMORY_EVENT_SEGMENT_ALLOC:
       if (context != nullptr) {
         its.segments[event.address] = context;
       }
       break;
-    case OPENREG_TRACE_SEGMENT_FREE:
+    case OPENREG_MEMORY_EVENT_SEGMENT_FREE:
       its.segments.erase(event.address);
       break;
     default:
@@ -183,7 +184,16 @@ void note_snapshot(DeviceIndex device, size_t active_bytes) {
         all,
         all.devices.at(device),
         TraceEntry(
-            TraceEntry::SNAPSHOT, device, 0, active_bytes, nullptr, {0, 0}, c10::getApproximateTime(), nullptr, "", metadata));
+            TraceEntry::SNAPSHOT,
+            device,
+            0,
+            active_bytes,
+            nullptr,
+            {0, 0},
+            c10::getApproximateTime(),
+            nullptr,
+            "",
+            metadata));
   }
 }
 
@@ -231,7 +241,7 @@ void observe_out_of_memory(DeviceIndex device, size_t asked) {
   double fraction = 1;
   uint64_t unused = 0;
   uint64_t total = 0;
-  OPENREG_CHECK(openreg_memory_info(device, &unused, &total));
+  OPENREG_CHECK(openreg_get_memory_info(device, &unused, &total));
   OPENREG_CHECK(openreg_get_memory_fraction(device, &fraction));
   for (const auto& observer : observers) {
     observer(

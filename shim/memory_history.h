@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
 // What the caching allocator has done, and which code asked for it: the events behind torch.openreg.memory._snapshot().
 #pragma once
 
@@ -22,7 +23,7 @@ struct HistorySettings {
   bool enabled = false;
   CachingDeviceAllocator::CreateContextFn gather = nullptr; // takes a stack; may take the GIL; any thread
   CachingDeviceAllocator::RecordContext when = CachingDeviceAllocator::RecordContext::NEVER;
-  size_t max_entries = 0; // of a device; then the oldest go
+  size_t max_entries = 0;        // of a device; then the oldest go
   std::array<bool, 9> skipped{}; // by TraceEntry::Action: these are not kept
 };
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: BSD-3-Clause
 // The older way of PyTorch's profiler to time a device: events before and behind each operator (use_kineto=False). What
 // replaces it, with a row for each piece of work: profiler_kineto.cpp.
 #include <openreg/openreg.h>
@@ -21,8 +22,9 @@ struct ProfilerStubs final : torch::profiler::impl::ProfilerStubs {
     openreg_stream stream = OPENREG_STREAM_DEFAULT;
     openreg_event created = nullptr;
     OPENREG_CHECK(openreg_current_stream(index, &stream));
-    OPENREG_CHECK(openreg_event_create(index, OPENREG_EVENT_TIMED, &created));
-    *event = ProfilerVoidEventStub(created, [](void* last) { (void)openreg_event_destroy(static_cast<openreg_event>(last)); });
+    OPENREG_CHECK(openreg_event_create(index, OPENREG_EVENT_TIMING, &created));
+    *event = ProfilerVoidEventStub(
+        created, [](void* last) { (void)openreg_event_destroy(static_cast<openreg_event>(last)); });
     if (device != nullptr) {
       *device = index;
     }

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: BSD-3-Clause
 // openreg in PyTorch's profiler: a source of rows for Kineto, which writes them into the Chrome trace and the tables.
 // PyTorch takes such sources since 2.12, whose wheels hold Kineto's headers.
 #if __has_include(<torch/csrc/profiler/standalone/privateuse1_profiler.h>) && __has_include(<libkineto.h>)
@@ -37,8 +38,7 @@ const std::set<ActivityType>& offered() {
 // Kineto's times are those of the system's clock.
 int64_t unix_minus_monotonic() {
   const auto before = static_cast<int64_t>(openreg_trace_clock());
-  const auto unix_now =
-      std::chrono::nanoseconds(std::chrono::system_clock::now().time_since_epoch()).count();
+  const auto unix_now = std::chrono::nanoseconds(std::chrono::system_clock::now().time_since_epoch()).count();
   const auto after = static_cast<int64_t>(openreg_trace_clock());
   return unix_now - (before + (after - before) / 2);
 }
@@ -58,9 +58,9 @@ const char* direction(const openreg_trace_record& record) {
 }
 
 const char* source_of_times(int32_t timing) {
-  return timing == OPENREG_TRACE_MEASURED ? "measured by the driver"
-      : timing == OPENREG_TRACE_BY_HOST   ? "the host did the work"
-                                          : "of the call: the driver can't time";
+  return timing == OPENREG_TIMING_MEASURED ? "measured by the driver"
+      : timing == OPENREG_TIMING_BY_HOST   ? "the host did the work"
+                                           : "of the call: the driver can't time";
 }
 
 class Session final : public libkineto::IActivityProfilerSession {
@@ -98,10 +98,7 @@ class Session final : public libkineto::IActivityProfilerSession {
   }
 
   void processTrace(
-      ActivityLogger& logger,
-      libkineto::getLinkedActivityCallback linked,
-      int64_t start,
-      int64_t end) override {
+      ActivityLogger& logger, libkineto::getLinkedActivityCallback linked, int64_t start, int64_t end) override {
     buffer_ = std::make_unique<libkineto::CpuTraceBuffer>();
     buffer_->span = libkineto::TraceSpan(start, end, "openreg");
     buffer_->gpuOpCount = 0;
@@ -188,25 +185,27 @@ class Session final : public libkineto::IActivityProfilerSession {
       activity->threadId = event.thread;
       activity->linked = operation(event, linked);
       activity->addMetadata("correlation", correlation_);
-      link(*activity, record.timing != OPENREG_TRACE_NO_TIMES, /*start=*/true);
+      link(*activity, record.timing != OPENREG_TIMING_NONE, /*start=*/true);
     }
   }
 
   // The device's side.
   void add_work(const TraceEvent& event, const Linked& linked) {
     const auto& record = event.record;
-    if (record.timing == OPENREG_TRACE_NO_TIMES || record.device == OPENREG_HOST) {
+    if (record.timing == OPENREG_TIMING_NONE || record.device == OPENREG_HOST) {
       return;
     }
     const bool is_copy = record.kind == OPENREG_TRACE_COPY;
     const bool is_fill = record.kind == OPENREG_TRACE_FILL;
-    auto* activity = add(
-        is_copy       ? ActivityType::GPU_MEMCPY
-            : is_fill ? ActivityType::GPU_MEMSET
-                      : ActivityType::CONCURRENT_KERNEL,
-        is_copy ? direction(record) : is_fill ? "Memset (Device)" : event.name,
-        record.device_begin,
-        record.device_end);
+    auto* activity =
+        add(is_copy       ? ActivityType::GPU_MEMCPY
+                : is_fill ? ActivityType::GPU_MEMSET
+                          : ActivityType::CONCURRENT_KERNEL,
+            is_copy       ? direction(record)
+                : is_fill ? "Memset (Device)"
+                          : event.name,
+            record.device_begin,
+            record.device_end);
     if (activity == nullptr) {
       return;
     }
@@ -230,8 +229,10 @@ class Session final : public libkineto::IActivityProfilerSession {
     }
     note_lane({record.device, record.stream});
     if (event.annotation != 0) {
-      auto& range = annotations_.try_emplace({event.annotation, {record.device, record.stream}},
-                                             record.device_begin, record.device_end).first->second;
+      auto& range =
+          annotations_
+              .try_emplace({event.annotation, {record.device, record.stream}}, record.device_begin, record.device_end)
+              .first->second;
       range.first = std::min(range.first, record.device_begin);
       range.second = std::max(range.second, record.device_end);
     }
@@ -309,8 +310,7 @@ class Profiler final : public libkineto::IActivityProfiler {
   }
 
   std::unique_ptr<libkineto::IActivityProfilerSession> configure(
-      const std::set<ActivityType>& types,
-      const libkineto::Config& /*config*/) override {
+      const std::set<ActivityType>& types, const libkineto::Config& /*config*/) override {
     std::set<ActivityType> wanted;
     std::set_intersection(
         types.begin(), types.end(), offered().begin(), offered().end(), std::inserter(wanted, wanted.begin()));

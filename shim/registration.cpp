@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: BSD-3-Clause
 // Registrations of the shim. They run inside dlopen(): each stores a pointer, opens no driver, reads no environment
 // variable and throws nothing. The objects are never destroyed, so nothing of them runs at exit. Operators and autocast
 // rules register in their own files.

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
 // What the shim tells PyTorch while it is loaded.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: BSD-3-Clause
 #include "shim/sharing.h"
 
 #include "shim/device_allocator.h"
@@ -22,8 +23,7 @@ void release_import(void* import) noexcept {
 
 openreg_memory_handle export_storage(const Storage& storage) {
   const Device device = storage.device();
-  TORCH_CHECK(
-      device.is_privateuseone(), "Expected a storage of an openreg device, but got one of ", device, ".");
+  TORCH_CHECK(device.is_privateuseone(), "Expected a storage of an openreg device, but got one of ", device, ".");
   // Not of one stream: a queue of multiprocessing exports in a thread of its own, whose streams are not the sender's.
   OPENREG_CHECK(openreg_device_synchronize(device.index()));
   openreg_memory_handle handle{};
@@ -37,8 +37,7 @@ Storage import_storage(const openreg_memory_handle& handle, size_t size) {
   int32_t device = 0;
   void* memory = nullptr;
   OPENREG_CHECK(openreg_memory_import(&handle, &import, &device, &memory));
-  DataPtr data(
-      memory, import, &release_import, Device(DeviceType::PrivateUse1, static_cast<DeviceIndex>(device)));
+  DataPtr data(memory, import, &release_import, Device(DeviceType::PrivateUse1, static_cast<DeviceIndex>(device)));
   return make_intrusive<StorageImpl>(
       StorageImpl::use_byte_size_t(),
       static_cast<int64_t>(size),

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
 // Storages in several processes: PyTorch's storages on the runtime's exports and imports.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: BSD-3-Clause
 #include "shim/staged_work.h"
 
 #include <ATen/core/ivalue.h>
@@ -11,8 +12,8 @@
 #include <mutex>
 #include <utility>
 
-#include "shim/operators/host_view.h"
-#include "shim/operators/ways.h"
+#include "shim/operators/fallback/kernel_view.h"
+#include "shim/operators/policy/execution_mode.h"
 #include "shim/status.h"
 
 namespace c10::openreg {
@@ -23,14 +24,13 @@ using c10::ivalue::Future;
 using Outputs = std::vector<StagedOutput>;
 
 bool can_show_in_place(const at::Tensor& tensor) {
-  return operator_way(tensor.device().index()) == OperatorWay::aliased && tensor.numel() > 0 &&
+  return execution_mode(tensor.device().index()) == ExecutionMode::aliased && tensor.numel() > 0 &&
       tensor.is_non_overlapping_and_dense() && !tensor.is_conj() && !tensor.is_neg();
 }
 
 at::Tensor shown_in_place(const at::Tensor& tensor, TensorRole role) {
   // Writing makes a copy-on-write storage its own.
-  void* const data =
-      role == TensorRole::input ? const_cast<void*>(tensor.const_data_ptr()) : tensor.mutable_data_ptr();
+  void* const data = role == TensorRole::input ? const_cast<void*>(tensor.const_data_ptr()) : tensor.mutable_data_ptr();
   void* address = nullptr;
   OPENREG_CHECK(openreg_host_alias(data, &address));
   return at::from_blob(

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
 // The tensors of one collective on the host, and the Work that brings its results back.
 #pragma once
 
@@ -23,7 +24,7 @@ struct StagedOutput {
 };
 
 // Shows the tensors of one collective to a backend that knows host memory only:
-//   in place     a dense tensor whose device runs operators on its memory (OperatorWay::aliased); nothing is copied.
+//   in place     a dense tensor whose device runs operators on its memory (ExecutionMode::aliased); nothing is copied.
 //   as a copy    any other openreg tensor, in pinned memory.
 //   as it is     a tensor of another device.
 // Memory stays alive as long as a host tensor that shows it. One object serves one call in one thread.

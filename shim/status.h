@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
 // From status codes of the runtime to PyTorch's exceptions.
 #pragma once
 
@@ -15,16 +16,15 @@ namespace c10::openreg {
 //   OPENREG_E_UNSUPPORTED  c10::NotImplementedError   NotImplementedError
 //   every other code       c10::Error                 RuntimeError
 [[noreturn]] TORCH_OPENREG_API void throw_status(
-    openreg_status status,
-    SourceLocation location = SourceLocation::current());
+    openreg_status status, SourceLocation location = SourceLocation::current());
 
 } // namespace c10::openreg
 
 // Runs a call of the runtime and throws unless it returns OPENREG_OK. Not for destructors or noexcept functions.
-#define OPENREG_CHECK(call)                                           \
-  do {                                                                \
-    const openreg_status openreg_check_status = (call);               \
-    if (C10_UNLIKELY(openreg_check_status != OPENREG_OK)) {           \
-      ::c10::openreg::throw_status(openreg_check_status);             \
-    }                                                                 \
+#define OPENREG_CHECK(call)                                 \
+  do {                                                      \
+    const openreg_status openreg_check_status = (call);     \
+    if (C10_UNLIKELY(openreg_check_status != OPENREG_OK)) { \
+      ::c10::openreg::throw_status(openreg_check_status);   \
+    }                                                       \
   } while (false)

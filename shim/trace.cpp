@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: BSD-3-Clause
 #include "shim/trace.h"
 
 #include <sys/syscall.h>
@@ -6,7 +7,7 @@
 #include <algorithm>
 #include <mutex>
 
-#include "shim/operators/operator_counts.h"
+#include "shim/operators/policy/operator_counts.h"
 #include "shim/status.h"
 
 namespace c10::openreg {
@@ -144,16 +145,15 @@ std::vector<TraceEvent> stop_trace() {
   const auto begin = [](const TraceEvent& event) {
     return std::max(event.record.device_begin, event.record.host_begin); // a wait has no device_begin
   };
-  std::stable_sort(events.begin(), events.end(), [&](const TraceEvent& a, const TraceEvent& b) {
-    return begin(a) < begin(b);
-  });
+  std::stable_sort(
+      events.begin(), events.end(), [&](const TraceEvent& a, const TraceEvent& b) { return begin(a) < begin(b); });
   return events;
 }
 
 void trace_host_work(openreg_trace_record record, DeviceIndex device, const std::string& name) noexcept {
   try {
     record.struct_size = sizeof record;
-    record.timing = OPENREG_TRACE_BY_HOST;
+    record.timing = OPENREG_TIMING_BY_HOST;
     record.device = device;
     (void)openreg_current_stream(device, &record.stream);
     record.host_end = record.device_end = openreg_trace_clock();

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
 // What devices did, and when: the calls of the runtime (openreg/trace.h), and the operators that the host ran in the
 // devices' memory. For profilers.
 #pragma once
@@ -18,10 +19,10 @@ namespace c10::openreg {
 // that the host ran is null.
 struct TraceEvent {
   openreg_trace_record record;
-  std::string name;   // KERNEL: "aten::mm [native]", "aten::add [aliased]"; else empty
-  int32_t thread;     // the system's number of the thread that made the call
-  uint64_t operation; // innermost id of trace_operations() in that thread, 0 outside
-  uint64_t nested;    // the first id inside it, as of a kernel that has called its operator once more; 0: none so far
+  std::string name;    // KERNEL: "aten::mm [native]", "aten::add [aliased]"; else empty
+  int32_t thread;      // the system's number of the thread that made the call
+  uint64_t operation;  // innermost id of trace_operations() in that thread, 0 outside
+  uint64_t nested;     // the first id inside it, as of a kernel that has called its operator once more; 0: none so far
   uint64_t annotation; // likewise of trace_annotations()
 };
 

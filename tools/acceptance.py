@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: BSD-3-Clause
 """Runs the tests that cover the rows of tests/acceptance.md, and prints which rows hold.
 
 A test names its rows in a comment: ``# acceptance 5.35`` or ``// acceptance 5.35, 5.36``, either in front of the test

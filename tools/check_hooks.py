@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: BSD-3-Clause
 """Compares what PyTorch lets a backend override with what the shim overrides.
 
 Reads the virtual functions of the installed PyTorch's interfaces and the members of the shim's classes. A function that

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: BSD-3-Clause
 """Keeps what docs/ quotes equal to the source it is quoted from.
 
 A page holds directives, each followed by the quoted text and an end mark::

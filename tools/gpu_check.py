@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: BSD-3-Clause
 """Checks everything that takes a GPU, on the machine that this runs on: ``make gpu-check``.
 
 Builds with the torch and the CUDA of the machine, without the network, and runs in turn
@@ -268,8 +269,8 @@ class Check:
         summaries = []
         for name, variables in (
             ("gpu/test_real_gpu.py", {"OPENREG_DRIVERS": "cuda", "TEST_REAL_GPU": "1"}),
-            ("test_operators.py", mixed),
-            ("test_training.py", mixed),
+            ("operators/test_operators.py", mixed),
+            ("training/test_training.py", mixed),
         ):
             command = [
                 sys.executable,

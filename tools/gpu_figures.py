@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: BSD-3-Clause
 """Times one device, `openreg` or `cuda`, and prints one line of JSON: GB/s of copies, nanoseconds of everything else.
 
 The two have the same names for the same thing, and are compared by gpu_check.py. For `cuda` the copies between host and

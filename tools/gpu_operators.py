@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: BSD-3-Clause
 """Compares PyTorch's database of operators on openreg with the device `cuda`, forward and backward.
 
 Once openreg is registered, backward on `cuda` fails in the process. So each device has processes of its own, which

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: BSD-3-Clause
 """Writes docs/module-completeness.md: what of ``torch.cuda`` is in ``torch.openreg``, and why the rest is not.
 
 Three questions: which public names of the installed ``torch.cuda`` are there; which names does the installed PyTorch

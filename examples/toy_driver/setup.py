@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: BSD-3-Clause
 """Compiles driver.c into a shared library inside the package; everything else is in pyproject.toml."""
 
 import os

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: BSD-3-Clause
 """torch-openreg: accelerators behind a C driver interface, as the PyTorch device ``openreg``.
 
 Importing this package registers the device: ``torch.openreg`` and the device strings ``"openreg"`` and

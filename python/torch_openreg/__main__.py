@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: BSD-3-Clause
 """The command ``python -m torch_openreg``: what is there, what is wrong, and which driver is preferred.
 
 It ends with 0, with 1 if what was asked for is not so (``diagnose``: no device can be used; ``prefer``: it can't be

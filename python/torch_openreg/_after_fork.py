@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: BSD-3-Clause
 """What must be made anew in the child of a fork()."""
 
 from __future__ import annotations

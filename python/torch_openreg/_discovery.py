@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: BSD-3-Clause
 """Finds drivers that are installed as Python packages, once per process, before the runtime looks at its drivers.
 
 A plugin is a module in the namespace package ``torch_openreg_plugins``, or what an entry point of the group

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: BSD-3-Clause
 """Registers the backend ``openreg_gloo`` with torch.distributed: gloo for tensors on openreg and on the CPU.
 
 It is the backend of ``init_process_group()`` without a name, too, for then PyTorch takes the accelerator's.

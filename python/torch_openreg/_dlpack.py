@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: BSD-3-Clause
 """Tells DLPack what an openreg tensor's device is.
 
 DLPack's name for a device that it does not know by name is kDLExtDev. ``Tensor.__dlpack__()`` says so in its capsule,

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: BSD-3-Clause
 """Lets autograd's device threads come to rest before the interpreter ends.
 
 The autograd engine runs the backward pass of a device in a thread per device (``pt_autograd_0``, ...). Such a thread

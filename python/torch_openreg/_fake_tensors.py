@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: BSD-3-Clause
 """Makes fake tensors of openreg come out of a convolution as real ones do: in the memory format of the CPU's kernels.
 
 Convolutions run as the CPU's (docs/operators.md). PyTorch takes every device of this kind for one that computes in

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: BSD-3-Clause
 """Warns when a process with open drivers forks: the child can't use them."""
 
 from __future__ import annotations

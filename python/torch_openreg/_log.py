@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: BSD-3-Clause
 """Sends the runtime's log lines to ``logging.getLogger("torch_openreg")``.
 
 Which lines the runtime writes at all is set by ``OPENREG_LOG_LEVEL`` (debug, info, warning, error; default warning).

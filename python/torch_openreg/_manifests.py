@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: BSD-3-Clause
 """JSON files that describe a driver library, named by ``OPENREG_DRIVER_LIBRARIES=name:path.json,...``.
 
 Such a file holds ``library_path``, relative to the file itself, and may hold ``create_options``: options for the

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: BSD-3-Clause
 """Options of a driver: from Python values to the texts that a driver gets."""
 
 from __future__ import annotations

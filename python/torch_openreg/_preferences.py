@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: BSD-3-Clause
 """The stored preference for a driver: ``gpu_backend`` in the table ``[torch_openreg]`` of ``LocalPreferences.toml``.
 
 Read from ``$OPENREG_PREFERENCES`` if that is set, else from ``./LocalPreferences.toml`` if that exists, else from

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: BSD-3-Clause
 """This process among those of a distributed program, as torch.distributed knows it."""
 
 from __future__ import annotations

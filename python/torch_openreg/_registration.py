@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: BSD-3-Clause
 """Registers the device ``openreg`` with PyTorch: once per process, in the order that PyTorch asks for."""
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ def register() -> ModuleType:
     """
     _check_build()
     _check_place()
-    _tell_of_other_accelerator()
+    _warn_other_accelerator()
 
     importlib.import_module("torch_openreg._C")
     torch.utils.rename_privateuse1_backend(NAME)
@@ -97,7 +98,7 @@ def _check_place() -> None:
         )
 
 
-def _tell_of_other_accelerator() -> None:
+def _warn_other_accelerator() -> None:
     from _torch_openreg_autoload import own_accelerator
 
     other = own_accelerator()

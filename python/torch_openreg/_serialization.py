@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: BSD-3-Clause
 """Lets ``map_location="privateuseone:1"`` and files with that tag be loaded: torch knows the renamed type only."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: BSD-3-Clause
 """Lets torch.multiprocessing send openreg tensors: the memory stays where it is, and a handle of it is sent.
 
 PyTorch's reducers for tensors send a tensor's storage, and the one for storages knows the CPU and refuses the rest. So

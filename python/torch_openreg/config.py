@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: BSD-3-Clause
 """Where the installed headers, libraries and CMake files are, for those who build against them.
 
 From a shell: ``python -m torch_openreg.config --prefix`` (or ``--include-dir``, ``--lib-dir``, ``--cmake-dir``). It

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
 /* openreg-info: prints which drivers were found, where, why one cannot be used, which were chosen and by which rule, and
  * the devices.
  *
@@ -10,7 +11,7 @@
 
 #include <openreg/openreg.h>
 
-#include "driver_slots.h"
+#include "driver/driver_slots.h"
 
 /* A bit of a set, and its name. */
 typedef struct word {
@@ -24,8 +25,10 @@ static const word caps[] = {
     {OPENREG_CAP_SIMULATED, "simulated"},
 };
 static const word flags[] = {
-    {OPENREG_DRIVER_IS_ACTIVE, "active"}, {OPENREG_DRIVER_IS_GPU, "gpu"},
-    {OPENREG_DRIVER_IS_MOCK, "mock"},     {OPENREG_DRIVER_IS_LOUD, "loud"},
+    {OPENREG_DRIVER_IS_ACTIVE, "active"},
+    {OPENREG_DRIVER_IS_GPU, "gpu"},
+    {OPENREG_DRIVER_IS_MOCK, "mock"},
+    {OPENREG_DRIVER_IS_LOUD, "loud"},
     {OPENREG_DRIVER_IS_EXPERIMENTAL, "experimental"},
 };
 
@@ -62,7 +65,8 @@ print_words(const char *label, uint64_t bits, set words, int want)
 static void
 print_driver(const openreg_driver_record *record)
 {
-    printf("  %s: %s, %s, priority %d", record->name, openreg_driver_state_name(record->state), record->source, record->priority);
+    printf("  %s: %s, %s, priority %d", record->name, openreg_driver_state_name(record->state), record->source,
+           record->priority);
     if (record->device_count >= 0)
         printf(", %d device%s", record->device_count, record->device_count == 1 ? "" : "s");
     printf("\n");
@@ -174,9 +178,9 @@ json_device(int32_t index, const openreg_device_properties *device)
     json_field("driver_version", device->driver_version);
     json_field("torch_device_type", device->torch_device_type);
     printf("\"ordinal\": %d, \"total_memory\": %" PRIu64 ", \"priority_high\": %d, \"priority_low\": %d, "
-           "\"multiprocessors\": %d, \"capability\": [%d, %d], ",
+           "\"multi_processor_count\": %d, \"capability\": [%d, %d], ",
            device->ordinal, device->total_memory, device->priority_high, device->priority_low,
-           device->multiprocessors, device->capability_major, device->capability_minor);
+           device->multi_processor_count, device->capability_major, device->capability_minor);
     json_words("caps", device->caps, CAPS, 1);
     printf("}");
 }
@@ -209,7 +213,7 @@ show_drivers(int json)
     const int32_t drivers = openreg_driver_count();
     for (int32_t i = 0; i < drivers; ++i) {
         openreg_driver_record record = {.struct_size = sizeof record};
-        if (openreg_driver_record_get(i, &record) != OPENREG_OK)
+        if (openreg_get_driver_record(i, &record) != OPENREG_OK)
             break;
         if (json) {
             json_driver(&record);
@@ -240,7 +244,7 @@ static void
 show_selection(int json)
 {
     openreg_selection selection = {.struct_size = sizeof selection};
-    if (openreg_selection_get(&selection) != OPENREG_OK)
+    if (openreg_get_selection(&selection) != OPENREG_OK)
         return;
     if (json)
         json_selection(&selection);

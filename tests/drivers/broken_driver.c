@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
 /* broken_driver.c: one broken driver for each BROKEN_* macro, for the loader's tests. Without one of them it is a driver
  * of a single device. */
 #include <stdlib.h>

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
 /* full_toy_driver.c: a driver with every slot, for tests (full_toy_driver.h). It counts calls, fails on request, and can
  * hold queued work back, so that tests see what is pending. Bytes move at once; only the books are asynchronous.
  *
@@ -12,12 +13,13 @@
 #include <string.h>
 #include <time.h>
 
-#define SLOTS(X)                                                                                                      \
-    X(open) X(close) X(device_count) X(mem_alloc) X(mem_free) X(copy) X(device_sync) X(device_info) X(fill)           \
-    X(stream_create) X(stream_destroy) X(stream_query) X(stream_sync) X(stream_wait) X(event_create)                  \
-    X(event_destroy) X(event_record) X(event_query) X(event_sync) X(probe) X(device_active) X(device_bind)            \
-    X(pointer_info) X(host_alloc) X(host_free) X(mem_info) X(event_elapsed) X(host_alias) X(stream_native)            \
-    X(extension) X(describe)
+#define SLOTS(X)                                                                                                       \
+    X(open)                                                                                                            \
+    X(close) X(device_count) X(mem_alloc) X(mem_free) X(copy) X(device_sync) X(device_info) X(fill) X(stream_create)   \
+        X(stream_destroy) X(stream_query) X(stream_sync) X(stream_wait) X(event_create) X(event_destroy)               \
+            X(event_record) X(event_query) X(event_sync) X(probe) X(device_active) X(device_bind) X(pointer_info)      \
+                X(host_alloc) X(host_free) X(mem_info) X(event_elapsed) X(host_alias) X(stream_native) X(extension)    \
+                    X(describe)
 
 #define SLOT_NAME(name) #name,
 static const char *const slot_names[] = {SLOTS(SLOT_NAME)};
@@ -95,11 +97,11 @@ enter(int slot)
     return code;
 }
 
-#define ENTER(name)                                                                                                   \
-    do {                                                                                                              \
-        const openreg_status enter_status = enter(slot_##name);                                                       \
-        if (enter_status != OPENREG_OK)                                                                               \
-            return enter_status;                                                                                      \
+#define ENTER(name)                                                                                                    \
+    do {                                                                                                               \
+        const openreg_status enter_status = enter(slot_##name);                                                        \
+        if (enter_status != OPENREG_OK)                                                                                \
+            return enter_status;                                                                                       \
     } while (0)
 
 /* What could not be given back, because a test made that fail: still ours until it is given back or forgotten. */
@@ -122,12 +124,12 @@ keep(void *memory, int is_kept)
 }
 
 /* As ENTER, in a slot that gives `memory` back. */
-#define ENTER_TO_FREE(name, memory)                                                                                   \
-    do {                                                                                                              \
-        const openreg_status enter_status = enter(slot_##name);                                                       \
-        keep(memory, enter_status != OPENREG_OK);                                                                     \
-        if (enter_status != OPENREG_OK)                                                                               \
-            return enter_status;                                                                                      \
+#define ENTER_TO_FREE(name, memory)                                                                                    \
+    do {                                                                                                               \
+        const openreg_status enter_status = enter(slot_##name);                                                        \
+        keep(memory, enter_status != OPENREG_OK);                                                                      \
+        if (enter_status != OPENREG_OK)                                                                                \
+            return enter_status;                                                                                       \
     } while (0)
 
 static void
@@ -335,7 +337,7 @@ toy_device_info(openreg_instance toy, int32_t dev, openreg_device_info *inout)
     inout->min_alignment = 512;
     inout->priority_low = 0;
     inout->priority_high = -2;
-    inout->multiprocessors = 4;
+    inout->multi_processor_count = 4;
     inout->capability_major = 1;
     inout->capability_minor = 2;
     (void)snprintf(inout->name, sizeof inout->name, "Full toy %d", dev);
@@ -628,14 +630,13 @@ toy_describe(const openreg_host *host, const openreg_option *options, size_t n, 
 }
 
 #define SLOT_MEMBER(name) .name = toy_##name,
-static const openreg_driver full_toy_table = {
-    .struct_size = sizeof(openreg_driver),
-    .abi_minor = OPENREG_ABI_MINOR,
-    .name = "full_toy",
-    .version = "2.0",
-    .torch_device_type = NULL,
-    .caps = OPENREG_CAP_HOST_VISIBLE,
-    SLOTS(SLOT_MEMBER)};
+static const openreg_driver full_toy_table = {.struct_size = sizeof(openreg_driver),
+                                              .abi_minor = OPENREG_ABI_MINOR,
+                                              .name = "full_toy",
+                                              .version = "2.0",
+                                              .torch_device_type = NULL,
+                                              .caps = OPENREG_CAP_HOST_VISIBLE,
+                                              SLOTS(SLOT_MEMBER)};
 
 /* ------------------------------------------------------------------------------------------------------- test hooks */
 
@@ -709,8 +710,11 @@ hook_live(const char *what)
     static const struct {
         const char *name;
         const int *counter;
-    } counters[] = {{"instance", &live_instances}, {"memory", &live_memory}, {"stream", &live_streams},
-                    {"event", &live_events},       {"host", &live_host}};
+    } counters[] = {{"instance", &live_instances},
+                    {"memory", &live_memory},
+                    {"stream", &live_streams},
+                    {"event", &live_events},
+                    {"host", &live_host}};
     int value = -1;
     (void)pthread_mutex_lock(&lock);
     for (size_t i = 0; i < sizeof counters / sizeof counters[0]; ++i)
@@ -795,7 +799,7 @@ full_toy_test_hooks(void)
 }
 
 __attribute__((visibility("default"))) openreg_status openreg_driver_query_v1(const openreg_host *host,
-                                                                             const openreg_driver **out);
+                                                                              const openreg_driver **out);
 
 openreg_status
 openreg_driver_query_v1(const openreg_host *host, const openreg_driver **out)

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
 /* kernels_driver.c: a driver of seven functions with three operators of its own (openreg/kernels.h), on memory that the
  * host can't reach: a device address is the host's with one bit flipped, where nothing is mapped. So an operator of the
  * list works only if it was given device addresses, and every other one only if PyTorch made copies. */

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
 /* kernels_more_driver.c: the driver of kernels_driver.c with another table of kernels: every kind of value and result,
  * kernels that fail, and entries that can't be served. BROKEN, a macro, takes a malformed table instead. */
 #define openreg_driver_query_v1 kernels_query

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: BSD-3-Clause
 """What is checked of an operator: each check runs it on CPU tensors and on their twins and compares everything."""
 
 from __future__ import annotations

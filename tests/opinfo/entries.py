@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: BSD-3-Clause
 """What there is to check: PyTorch's own databases of operators, one entry for each operator, variant and dtype."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: BSD-3-Clause
 """What is known to differ from the CPU, and why. Reviewed by hand: each line needs a reason that holds.
 
 Patterns are those of ``fnmatch`` on ``database/operator/dtype``, on the check, and on the way (aliased, staged).

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: BSD-3-Clause
 """Runs PyTorch's operator databases on the device against the CPU: ``python tests/opinfo/run.py --help``.
 
 Entries are checked in worker processes; one that crashes or hangs costs its entry and is replaced. Prints how many

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: BSD-3-Clause
 """One process of a run: reads entries from standard input, a line each, and answers each with a line of JSON."""
 
 from __future__ import annotations

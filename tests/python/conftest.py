@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: BSD-3-Clause
 """Shared fixtures. The suite runs in one process with two simulated devices; what needs other settings starts its own."""
 
 from __future__ import annotations

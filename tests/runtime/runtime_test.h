@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
 // runtime_test.h: what the tests of the runtime core share. Every test starts and ends with the runtime shut down, no
 // OPENREG_* variable set, and log lines collected instead of printed.
 #ifndef OPENREG_TESTS_RUNTIME_TEST_H
@@ -37,7 +38,7 @@ inline openreg_driver_record record_of(const std::string& name) {
   for (int32_t i = 0, n = openreg_driver_count(); i < n; ++i) {
     openreg_driver_record record{};
     record.struct_size = sizeof record;
-    if (openreg_driver_record_get(i, &record) == OPENREG_OK && name == record.name &&
+    if (openreg_get_driver_record(i, &record) == OPENREG_OK && name == record.name &&
         (found.state == -1 || record.state != OPENREG_DRIVER_SHADOWED)) {
       found = record;
     }
@@ -218,7 +219,7 @@ class ToysTest : public RuntimeTest {
 inline openreg_selection selection() {
   openreg_selection now{};
   now.struct_size = sizeof now;
-  EXPECT_EQ(openreg_selection_get(&now), OPENREG_OK) << last_message();
+  EXPECT_EQ(openreg_get_selection(&now), OPENREG_OK) << last_message();
   return now;
 }
 
@@ -263,7 +264,6 @@ bool in_child(Body body) {
 
 }  // namespace openreg_test
 
-#define EXPECT_CONTAINS(text, part) \
-  EXPECT_NE(std::string(text).find(part), std::string::npos) << "in: " << (text)
+#define EXPECT_CONTAINS(text, part) EXPECT_NE(std::string(text).find(part), std::string::npos) << "in: " << (text)
 
 #endif

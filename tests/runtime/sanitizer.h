@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
 // sanitizer.h: OPENREG_TEST_SANITIZER is 1 in a build with the address or thread sanitizer, whose handlers end the process
 // instead of the default action, and whose address space is smaller.
 #ifndef OPENREG_TESTS_SANITIZER_H

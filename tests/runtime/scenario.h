@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
 // scenario.h: a little of everything the runtime does, for tests that make one step of it fail.
 #ifndef OPENREG_TESTS_SCENARIO_H
 #define OPENREG_TESTS_SCENARIO_H
@@ -24,10 +25,10 @@ class Scenario {
   bool is_clean() const { return is_clean_; }
 
  private:
-#define OPENREG_STEP(expression)                              \
-  do {                                                        \
-    const openreg_status step_status = (expression);          \
-    if (step_status != OPENREG_OK) return step_status;        \
+#define OPENREG_STEP(expression)                       \
+  do {                                                 \
+    const openreg_status step_status = (expression);   \
+    if (step_status != OPENREG_OK) return step_status; \
   } while (0)
 
   openreg_status work() {
@@ -48,10 +49,10 @@ class Scenario {
     OPENREG_STEP(openreg_malloc(1, sizeof source_, 0, &second_));
     OPENREG_STEP(openreg_stream_from_pool(0, -1, &stream_));
     OPENREG_STEP(openreg_set_current_stream(0, stream_));
-    OPENREG_STEP(openreg_event_create(0, OPENREG_EVENT_TIMED, &start_));
-    OPENREG_STEP(openreg_event_create(0, OPENREG_EVENT_TIMED, &end_));
+    OPENREG_STEP(openreg_event_create(0, OPENREG_EVENT_TIMING, &start_));
+    OPENREG_STEP(openreg_event_create(0, OPENREG_EVENT_TIMING, &end_));
     OPENREG_STEP(openreg_event_record(start_, stream_));
-    OPENREG_STEP(openreg_fill_async(first_, 0, 1, sizeof source_, stream_));
+    OPENREG_STEP(openreg_memset_async(first_, 0, 1, sizeof source_, stream_));
     OPENREG_STEP(openreg_malloc_host(0, sizeof source_, &pinned_));
     std::memcpy(pinned_, source_, sizeof source_);
     OPENREG_STEP(openreg_memcpy_async(first_, 0, pinned_, OPENREG_HOST, sizeof source_, 0, stream_));
@@ -67,7 +68,7 @@ class Scenario {
     OPENREG_STEP(openreg_stream_synchronize(0, stream_));
     OPENREG_STEP(openreg_stream_native(0, stream_, &native));
     OPENREG_STEP(openreg_device_active(0, &value));
-    OPENREG_STEP(openreg_memory_info(0, &free_bytes, &total));
+    OPENREG_STEP(openreg_get_memory_info(0, &free_bytes, &total));
     OPENREG_STEP(openreg_device_synchronize(1));
     OPENREG_STEP(give(&first_, openreg_free));
     OPENREG_STEP(give(&second_, openreg_free));

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: BSD-3-Clause
 // Autocast: operators of PyTorch's lists have a kernel under the autocast key, all others fall through it.
 #include <ATen/autocast_mode.h>
 #include <ATen/core/dispatch/Dispatcher.h>
@@ -18,12 +19,12 @@ bool has_rule(const char* name, const char* overload = "") {
 }
 
 TEST_F(AutocastTest, RulesOfEachList) {
-  EXPECT_TRUE(has_rule("aten::mm")); // lower precision
-  EXPECT_TRUE(has_rule("aten::layer_norm")); // single precision
-  EXPECT_TRUE(has_rule("aten::softmax", "int")); // single precision result
-  EXPECT_TRUE(has_rule("aten::norm", "Scalar")); // another signature below
-  EXPECT_TRUE(has_rule("aten::addcmul")); // widest precision
-  EXPECT_FALSE(has_rule("aten::add", "Tensor")); // in no list
+  EXPECT_TRUE(has_rule("aten::mm"));              // lower precision
+  EXPECT_TRUE(has_rule("aten::layer_norm"));      // single precision
+  EXPECT_TRUE(has_rule("aten::softmax", "int"));  // single precision result
+  EXPECT_TRUE(has_rule("aten::norm", "Scalar"));  // another signature below
+  EXPECT_TRUE(has_rule("aten::addcmul"));         // widest precision
+  EXPECT_FALSE(has_rule("aten::add", "Tensor"));  // in no list
 }
 
 // Without the fallthrough every operator in no list would be an error under autocast.
@@ -32,4 +33,4 @@ TEST_F(AutocastTest, OtherOperatorsFallThrough) {
   EXPECT_TRUE(at::autocast::is_autocast_available(c10::DeviceType::PrivateUse1));
 }
 
-} // namespace
+}  // namespace

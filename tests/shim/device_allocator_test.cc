@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: BSD-3-Clause
 // c10::DeviceAllocator on the runtime's caching allocator.
 #include "shim/device_allocator.h"
 
@@ -116,8 +117,7 @@ TEST_F(DeviceAllocatorTest, CopiesData) {
   device_allocator().copy_data(nullptr, nullptr, 0);
   for (const c10::DataPtr* copy : {&same, &other}) {
     std::vector<unsigned char> back(bytes.size());
-    ASSERT_EQ(
-        openreg_memcpy(back.data(), OPENREG_HOST, copy->get(), copy->device().index(), back.size()), OPENREG_OK);
+    ASSERT_EQ(openreg_memcpy(back.data(), OPENREG_HOST, copy->get(), copy->device().index(), back.size()), OPENREG_OK);
     EXPECT_EQ(back, bytes);
   }
 }
@@ -126,8 +126,7 @@ TEST_F(DeviceAllocatorTest, CopiesData) {
 TEST_F(DeviceAllocatorTest, OutOfMemory) {
   const int64_t before = allocated(0);
   const int64_t ooms = device_allocator().getDeviceStats(0).num_ooms;
-  const std::string text =
-      error_of<c10::OutOfMemoryError>([] { device_allocator().allocate(size_t{1} << 40); });
+  const std::string text = error_of<c10::OutOfMemoryError>([] { device_allocator().allocate(size_t{1} << 40); });
   EXPECT_HAS(text, "OPENREG_E_NOMEM");
   EXPECT_EQ(allocated(0), before);
   EXPECT_EQ(device_allocator().getDeviceStats(0).num_ooms, ooms + 1);
@@ -141,7 +140,9 @@ TEST_F(DeviceAllocatorTest, StatisticsAreTheRuntimes) {
   device_allocator().emptyCache();
   device_allocator().resetPeakStats(0);
   device_allocator().resetAccumulatedStats(0);
-  { const c10::DataPtr dropped = device_allocator().allocate(4 << 20); }
+  {
+    const c10::DataPtr dropped = device_allocator().allocate(4 << 20);
+  }
   const c10::DataPtr small = device_allocator().allocate(1000);
   const c10::DataPtr large = device_allocator().allocate(3 << 20);
 
@@ -151,7 +152,7 @@ TEST_F(DeviceAllocatorTest, StatisticsAreTheRuntimes) {
   const auto stats = device_allocator().getDeviceStats(0);
   const auto same = [](const c10::CachingAllocator::Stat& left, const openreg_stat& right) {
     return left.current == right.current && left.peak == right.peak && left.allocated == right.allocated &&
-        left.freed == right.freed;
+           left.freed == right.freed;
   };
   for (size_t pool = 0; pool < 3; ++pool) {
     EXPECT_TRUE(same(stats.allocation[pool], raw.allocation[pool])) << pool;
@@ -186,7 +187,9 @@ TEST_F(DeviceAllocatorTest, StatisticsAreTheRuntimes) {
 // emptyCache() gives memory back to the driver; with the id of a private pool, that pool's alone. A pool that does not
 // exist has nothing to give.
 TEST_F(DeviceAllocatorTest, EmptiesTheCache) {
-  { const c10::DataPtr dropped = device_allocator().allocate(32 << 20); }
+  {
+    const c10::DataPtr dropped = device_allocator().allocate(32 << 20);
+  }
   EXPECT_GE(device_allocator().getDeviceStats(0).reserved_bytes[0].current, 32 << 20);
   const auto [free_before, total] = device_allocator().getMemoryInfo(0);
   device_allocator().emptyCache();
@@ -219,9 +222,8 @@ TEST_F(DeviceAllocatorTest, RecordStreamChecksItsArguments) {
   const c10::Stream mine = guard().getNewStream(device(0), 0);
   EXPECT_NO_THROW(guard().recordDataPtrOnStream(block, mine));
   EXPECT_NO_THROW(device_allocator().recordStream(c10::DataPtr(), mine));
-  EXPECT_HAS(
-      error_of([&] { device_allocator().recordStream(block, guard().getDefaultStream(device(1))); }),
-      "A stream of openreg:1 cannot be recorded for memory of openreg:0.");
+  EXPECT_HAS(error_of([&] { device_allocator().recordStream(block, guard().getDefaultStream(device(1))); }),
+             "A stream of openreg:1 cannot be recorded for memory of openreg:0.");
   EXPECT_THROW(
       device_allocator().recordStream(block, c10::Stream(c10::Stream::DEFAULT, c10::Device(c10::DeviceType::CPU))),
       c10::Error);
@@ -232,9 +234,7 @@ TEST_F(DeviceAllocatorTest, RecordStreamChecksItsArguments) {
 // The deleter may not throw: freeing twice is a warning.
 TEST_F(DeviceAllocatorTest, FreeingTwiceWarns) {
   struct Handler : c10::WarningHandler {
-    void process(const c10::Warning& warning) override {
-      texts.push_back(warning.msg());
-    }
+    void process(const c10::Warning& warning) override { texts.push_back(warning.msg()); }
     std::vector<std::string> texts;
   } handler;
   const c10::WarningUtils::WarningHandlerGuard installed(&handler);
@@ -258,9 +258,7 @@ TEST_F(DeviceAllocatorTest, ReportsToTheProfiler) {
     void reportMemoryUsage(void* block, int64_t size, size_t total, size_t, c10::Device where) override {
       rows.push_back({block, size, total, where});
     }
-    bool memoryProfilingEnabled() const override {
-      return true;
-    }
+    bool memoryProfilingEnabled() const override { return true; }
     std::vector<Row> rows;
   };
   const int64_t before = allocated(1);
@@ -287,7 +285,7 @@ TEST_F(DeviceAllocatorTest, AForkedChildDropsBlocksAndRefusesNewOnes) {
   const pid_t child = fork();
   ASSERT_GE(child, 0);
   if (child == 0) {
-    alarm(20); // a hang ends the child with a signal
+    alarm(20);  // a hang ends the child with a signal
     block.clear();
     int code = 1;
     try {
@@ -302,4 +300,4 @@ TEST_F(DeviceAllocatorTest, AForkedChildDropsBlocksAndRefusesNewOnes) {
   EXPECT_TRUE(WIFEXITED(status) && WEXITSTATUS(status) == 0) << status;
 }
 
-} // namespace
+}  // namespace

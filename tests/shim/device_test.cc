@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: BSD-3-Clause
 // c10::openreg's device functions: what they change, and what a wrong index does.
 #include "shim/device.h"
 
@@ -61,8 +62,8 @@ TEST_F(DeviceTest, AnIndexOutOfRangeIsRefused) {
   for (const int index : {2, 65, 99, 127, -1, -2, -56}) {
     const std::string text = error_of([&] { openreg::set_device(static_cast<DeviceIndex>(index)); });
     EXPECT_HAS(text, "The device index is out of range. It must be in [0, 2), but got " + std::to_string(index) + ".");
-    EXPECT_HAS(text, "OPENREG_E_INVALID"); // acceptance 4.13: the code's name
-    EXPECT_HAS(text, "openreg_set_device"); // and the call
+    EXPECT_HAS(text, "OPENREG_E_INVALID");   // acceptance 4.13: the code's name
+    EXPECT_HAS(text, "openreg_set_device");  // and the call
     EXPECT_EQ(openreg::current_device(), 0);
     EXPECT_EQ(openreg::SetDevice(static_cast<DeviceIndex>(index)), OPENREG_E_INVALID);
   }
@@ -129,11 +130,10 @@ TEST_F(DeviceTest, AWrappedIndexIsNoDevice) {
 // acceptance 4.12: an integer beyond int8 must not wrap around to a valid index.
 TEST_F(DeviceTest, NarrowingRefusesWhatDoesNotFit) {
   EXPECT_EQ(openreg::narrow_device_index(1), 1);
-  EXPECT_EQ(openreg::narrow_device_index(-128), -128); // a DeviceIndex; the runtime refuses it
+  EXPECT_EQ(openreg::narrow_device_index(-128), -128);  // a DeviceIndex; the runtime refuses it
   for (const int64_t index : {int64_t{128}, int64_t{256}, int64_t{257}, int64_t{-129}, int64_t{1} << 40}) {
-    EXPECT_HAS(
-        error_of([&] { openreg::narrow_device_index(index); }),
-        "The device index is out of range. It must be in [0, 2), but got " + std::to_string(index) + ".");
+    EXPECT_HAS(error_of([&] { openreg::narrow_device_index(index); }),
+               "The device index is out of range. It must be in [0, 2), but got " + std::to_string(index) + ".");
   }
 }
 
@@ -152,4 +152,4 @@ TEST_F(DeviceTest, CreatingThingsElsewhereLeavesTheCurrentDevice) {
   EXPECT_EQ(openreg::current_device(), 0);
 }
 
-} // namespace
+}  // namespace

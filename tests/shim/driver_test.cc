@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: BSD-3-Clause
 // What the shim asks of a driver, and what it makes of a driver's failures: on the toy driver, which counts its calls,
 // fails on request and holds queued work back.
 #include <ATen/core/CachingHostAllocator.h>
@@ -35,9 +36,7 @@ class DriverTest : public ShimTest {
 
 // Keeps warnings instead of printing them.
 struct Warnings : c10::WarningHandler {
-  void process(const c10::Warning& warning) override {
-    texts.push_back(warning.msg());
-  }
+  void process(const c10::Warning& warning) override { texts.push_back(warning.msg()); }
   std::vector<std::string> texts;
 };
 
@@ -78,7 +77,9 @@ TEST_F(DriverTest, SettingTheCurrentDeviceCallsNoDriver) {
   const int before = toy.calls("device_bind");
   c10::openreg::set_device(0);
   guard().setDevice(device(0));
-  { const c10::DeviceGuard same(device(0)); }
+  {
+    const c10::DeviceGuard same(device(0));
+  }
   EXPECT_EQ(toy.calls("device_bind"), before);
   c10::openreg::set_device(1);
   EXPECT_EQ(toy.calls("device_bind"), before + 1);
@@ -138,7 +139,7 @@ TEST_F(DriverTest, PendingWork) {
   EXPECT_FALSE(event.query()) << "the earlier record was taken for the later one";
   EXPECT_FALSE(guard().queryStream(busy));
   EXPECT_TRUE(guard().queryStream(idle));
-  guard().synchronizeDevice(0); // would never return if it waited for device 1
+  guard().synchronizeDevice(0);  // would never return if it waited for device 1
   guard().synchronizeDevice(-1);
   EXPECT_FALSE(event.query());
   toy.hold(0);
@@ -160,7 +161,7 @@ TEST_F(DriverTest, RecordStreamDelaysReuse) {
     const c10::DataPtr next = device_allocator().allocate(3 << 20);
     EXPECT_NE(next.get(), first) << "a block in use by another stream was given out";
   }
-  EXPECT_EQ(device_allocator().getDeviceStats(0).active[0].current, 1); // freed, but waiting
+  EXPECT_EQ(device_allocator().getDeviceStats(0).active[0].current, 1);  // freed, but waiting
   toy.hold(0);
   device_allocator().emptyCache();
   EXPECT_EQ(device_allocator().getDeviceStats(0).active[0].current, 0);
@@ -168,8 +169,8 @@ TEST_F(DriverTest, RecordStreamDelaysReuse) {
 
 // A storage that grows while another stream is current keeps its old block until that stream has copied from it.
 TEST_F(DriverTest, ResizeKeepsTheOldBlockForTheCopy) {
-  const c10::Storage storage(
-      c10::Storage::use_byte_size_t(), 3 << 20, device_allocator().allocate(3 << 20), &device_allocator(), true);
+  const c10::Storage storage(c10::Storage::use_byte_size_t(), 3 << 20, device_allocator().allocate(3 << 20),
+                             &device_allocator(), true);
   const void* old = storage.data();
   {
     const c10::Stream side = guard().getNewStream(device(0), 0);
@@ -210,8 +211,7 @@ TEST_F(DriverTest, AFailedRecordLeavesNothing) {
   toy.fail("event_record", 1, OPENREG_E_INTERNAL, 0);
   {
     c10::Event event(c10::DeviceType::PrivateUse1);
-    EXPECT_HAS(
-        error_of([&] { event.record(guard().getDefaultStream(device(0))); }), "event_record was told to fail");
+    EXPECT_HAS(error_of([&] { event.record(guard().getDefaultStream(device(0))); }), "event_record was told to fail");
     EXPECT_TRUE(event.query());
   }
   EXPECT_EQ(toy.live("event"), events);
@@ -223,12 +223,11 @@ TEST_F(DriverTest, AHostDeleterNeverThrows) {
   const c10::WarningUtils::WarningHandlerGuard installed(&warnings);
   {
     const c10::DataPtr block = host_allocator().allocate(512);
-    ASSERT_TRUE(
-        host_allocator().record_event(block.get(), block.get_context(), guard().getDefaultStream(device(0))));
+    ASSERT_TRUE(host_allocator().record_event(block.get(), block.get_context(), guard().getDefaultStream(device(0))));
     toy.fail("event_record", 1, OPENREG_E_INTERNAL, 0);
   }
   ASSERT_EQ(warnings.texts.size(), 1u);
   EXPECT_HAS(warnings.texts[0], "event_record was told to fail");
 }
 
-} // namespace
+}  // namespace

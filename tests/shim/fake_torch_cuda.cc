@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: BSD-3-Clause
 // A stand-in for PyTorch's library for CUDA, over the fake of CUDA's runtime (tests/drivers/gpu): what openreg's shim meets
 // in a build of PyTorch for GPUs is registered here, in a build for the CPU. Loaded before `import torch`, it gives PyTorch
 // a guard, hooks, generators, an allocator that can be replaced, and kernels for the key CUDA.
@@ -45,7 +46,7 @@ struct CUstream_st;
 // As in PyTorch's headers, as far as the names of the functions below say.
 namespace c10::cuda::CUDACachingAllocator {
 class CUDAAllocator : public c10::Allocator {};
-} // namespace c10::cuda::CUDACachingAllocator
+}  // namespace c10::cuda::CUDACachingAllocator
 
 static thread_local c10::DeviceIndex current_device = 0;
 
@@ -59,18 +60,13 @@ using c10::cuda::CUDACachingAllocator::CUDAAllocator;
 thread_local std::string vendor_error;
 
 const openreg_host& host() {
-  static const openreg_host table = {
-      sizeof(openreg_host),
-      OPENREG_ABI_MINOR,
-      nullptr,
-      [](void*, openreg_status, int64_t, const char* text) { vendor_error = text; },
-      [](void*, int32_t, const char*) {}};
+  static const openreg_host table = {sizeof(openreg_host), OPENREG_ABI_MINOR, nullptr,
+                                     [](void*, openreg_status, int64_t, const char* text) { vendor_error = text; },
+                                     [](void*, int32_t, const char*) {}};
   return table;
 }
 
-void check(openreg_status status) {
-  TORCH_CHECK(status == OPENREG_OK, "fake CUDA: ", vendor_error);
-}
+void check(openreg_status status) { TORCH_CHECK(status == OPENREG_OK, "fake CUDA: ", vendor_error); }
 
 // The runtime of CUDA that PyTorch's library would be linked to: an instance of its own, of the same fake devices.
 struct Vendor {
@@ -93,7 +89,7 @@ struct Vendor {
 };
 
 Vendor& vendor() {
-  static auto& only = *new Vendor; // leaked, as the contexts of the real one
+  static auto& only = *new Vendor;  // leaked, as the contexts of the real one
   return only;
 }
 
@@ -101,49 +97,35 @@ Vendor& vendor() {
 
 thread_local std::array<c10::StreamId, 16> current_streams{};
 
-c10::StreamId current_stream() {
-  return current_streams[static_cast<size_t>(current_device)];
-}
+c10::StreamId current_stream() { return current_streams[static_cast<size_t>(current_device)]; }
 
-openreg_driver_stream native(c10::StreamId stream) {
-  return reinterpret_cast<openreg_driver_stream>(stream);
-}
+openreg_driver_stream native(c10::StreamId stream) { return reinterpret_cast<openreg_driver_stream>(stream); }
 
 struct Guard final : c10::impl::DeviceGuardImplInterface {
-  c10::DeviceType type() const override {
-    return kCuda;
-  }
+  c10::DeviceType type() const override { return kCuda; }
   c10::Device exchangeDevice(c10::Device device) const override {
     const c10::Device previous = getDevice();
     setDevice(device);
     return previous;
   }
-  c10::Device getDevice() const override {
-    return {kCuda, current_device};
-  }
+  c10::Device getDevice() const override { return {kCuda, current_device}; }
   void setDevice(c10::Device device) const override {
     TORCH_CHECK(device.is_cuda() && device.index() >= 0 && device.index() < vendor().count, "no such device: ", device);
     current_device = device.index();
   }
-  void uncheckedSetDevice(c10::Device device) const noexcept override {
-    current_device = device.index();
-  }
+  void uncheckedSetDevice(c10::Device device) const noexcept override { current_device = device.index(); }
   c10::Stream getStream(c10::Device device) const override {
     const c10::DeviceIndex index = device.has_index() ? device.index() : current_device;
     return c10::Stream(c10::Stream::UNSAFE, c10::Device(kCuda, index), current_streams[static_cast<size_t>(index)]);
   }
-  c10::Stream getDefaultStream(c10::Device device) const override {
-    return c10::Stream(c10::Stream::DEFAULT, device);
-  }
+  c10::Stream getDefaultStream(c10::Device device) const override { return c10::Stream(c10::Stream::DEFAULT, device); }
   c10::Stream exchangeStream(c10::Stream stream) const override {
     TORCH_CHECK(stream.device_type() == kCuda, "not a stream of CUDA: ", stream);
     const c10::Stream previous = getStream(stream.device());
     current_streams[static_cast<size_t>(stream.device_index())] = stream.id();
     return previous;
   }
-  c10::DeviceIndex deviceCount() const noexcept override {
-    return static_cast<c10::DeviceIndex>(vendor().count);
-  }
+  c10::DeviceIndex deviceCount() const noexcept override { return static_cast<c10::DeviceIndex>(vendor().count); }
 };
 
 // -------------------------------------------------------------------------------------------------------- generators
@@ -152,40 +134,31 @@ struct Guard final : c10::impl::DeviceGuardImplInterface {
 class Generator final : public c10::GeneratorImpl {
  public:
   explicit Generator(c10::DeviceIndex device, at::Generator inner = at::detail::createCPUGenerator())
-      : GeneratorImpl(c10::Device(kCuda, device), c10::DispatchKeySet(c10::DispatchKey::CUDA)), inner_(std::move(inner)) {}
+      : GeneratorImpl(c10::Device(kCuda, device), c10::DispatchKeySet(c10::DispatchKey::CUDA)),
+        inner_(std::move(inner)) {}
 
   void set_current_seed(uint64_t seed) override {
     inner_.set_current_seed(seed);
     offset_ = 0;
   }
-  uint64_t current_seed() const override {
-    return inner_.current_seed();
-  }
+  uint64_t current_seed() const override { return inner_.current_seed(); }
   uint64_t seed() override {
     offset_ = 0;
     return inner_.seed();
   }
-  void set_state(const c10::TensorImpl& state) override {
-    inner_.unsafeGetGeneratorImpl()->set_state(state);
-  }
+  void set_state(const c10::TensorImpl& state) override { inner_.unsafeGetGeneratorImpl()->set_state(state); }
   c10::intrusive_ptr<c10::TensorImpl> get_state() const override {
     return inner_.unsafeGetGeneratorImpl()->get_state();
   }
-  void set_offset(uint64_t offset) override {
-    offset_ = offset;
-  }
-  uint64_t get_offset() const override {
-    return offset_;
-  }
+  void set_offset(uint64_t offset) override { offset_ = offset; }
+  uint64_t get_offset() const override { return offset_; }
   at::Generator draw() {
     offset_ += 4;
     return inner_;
   }
 
  private:
-  Generator* clone_impl() const override {
-    return new Generator(device().index(), inner_.clone());
-  }
+  Generator* clone_impl() const override { return new Generator(device().index(), inner_.clone()); }
   at::Generator inner_;
   uint64_t offset_ = 0;
 };
@@ -217,12 +190,8 @@ class OwnAllocator final : public CUDAAllocator {
     }
     return {block, block, &release, c10::Device(kCuda, current_device)};
   }
-  c10::DeleterFnPtr raw_deleter() const override {
-    return &release;
-  }
-  void copy_data(void*, const void*, size_t) const override {
-    TORCH_CHECK(false, "not here");
-  }
+  c10::DeleterFnPtr raw_deleter() const override { return &release; }
+  void copy_data(void*, const void*, size_t) const override { TORCH_CHECK(false, "not here"); }
 
  private:
   static void release(void* block) {
@@ -250,12 +219,8 @@ class PluggableAllocator final : public CUDAAllocator {
     }
     return {block, block, &release, c10::Device(kCuda, current_device)};
   }
-  c10::DeleterFnPtr raw_deleter() const override {
-    return &release;
-  }
-  void copy_data(void*, const void*, size_t) const override {
-    TORCH_CHECK(false, "not here");
-  }
+  c10::DeleterFnPtr raw_deleter() const override { return &release; }
+  void copy_data(void*, const void*, size_t) const override { TORCH_CHECK(false, "not here"); }
 
  private:
   static void release(void* block);
@@ -287,36 +252,18 @@ bool allocator_is_in_use = false;
 struct CUDAHooks final : at::CUDAHooksInterface {
   explicit CUDAHooks(at::CUDAHooksArgs) {}
 
-  void init() const override {
-    allocator_is_in_use = true;
-  }
-  bool isBuilt() const override {
-    return true;
-  }
-  bool isAvailable() const override {
-    return true;
-  }
-  bool hasCUDA() const override {
-    return true;
-  }
-  int getNumGPUs() const override {
-    return vendor().count;
-  }
-  c10::DeviceIndex deviceCount() const override {
-    return static_cast<c10::DeviceIndex>(vendor().count);
-  }
-  bool hasPrimaryContext(c10::DeviceIndex) const override {
-    return false;
-  }
-  const at::Generator& getDefaultGenerator(c10::DeviceIndex device) const override {
-    return default_generator(device);
-  }
+  void init() const override { allocator_is_in_use = true; }
+  bool isBuilt() const override { return true; }
+  bool isAvailable() const override { return true; }
+  bool hasCUDA() const override { return true; }
+  int getNumGPUs() const override { return vendor().count; }
+  c10::DeviceIndex deviceCount() const override { return static_cast<c10::DeviceIndex>(vendor().count); }
+  bool hasPrimaryContext(c10::DeviceIndex) const override { return false; }
+  const at::Generator& getDefaultGenerator(c10::DeviceIndex device) const override { return default_generator(device); }
   at::Generator getNewGenerator(c10::DeviceIndex device) const override {
     return at::make_generator<Generator>(device < 0 ? ::current_device : device);
   }
-  at::Allocator* getCUDADeviceAllocator() const override {
-    return allocator().get();
-  }
+  at::Allocator* getCUDADeviceAllocator() const override { return allocator().get(); }
   c10::Device getDeviceFromPtr(void* data) const override {
     int32_t device = -1;
     uint32_t kind = OPENREG_POINTER_UNKNOWN;
@@ -336,8 +283,8 @@ void wait_for_current_stream() {
 }
 
 void queue_write(void* address, const void* bytes, size_t size) {
-  check(vendor().table->copy(
-      vendor().instance, address, current_device, bytes, -1, size, current_device, native(current_stream())));
+  check(vendor().table->copy(vendor().instance, address, current_device, bytes, -1, size, current_device,
+                             native(current_stream())));
 }
 
 c10::DataPtr new_memory(const void* bytes, size_t size) {
@@ -374,16 +321,14 @@ class Launch {
     if (!tensor.defined() || !tensor.is_cuda()) {
       return tensor;
     }
-    TORCH_CHECK(
-        tensor.device().index() == current_device,
-        "the tensor is on ", tensor.device(), ", but cuda:", static_cast<int>(current_device), " is current");
+    TORCH_CHECK(tensor.device().index() == current_device, "the tensor is on ", tensor.device(),
+                ", but cuda:", static_cast<int>(current_device), " is current");
     for (const auto& known : tensors_) {
       if (known.first.is_same(tensor)) {
         return known.second;
       }
     }
-    tensors_.emplace_back(
-        tensor, tensor_over(c10::Storage(copy_of(tensor.storage())), c10::DispatchKey::CPU, tensor));
+    tensors_.emplace_back(tensor, tensor_over(c10::Storage(copy_of(tensor.storage())), c10::DispatchKey::CPU, tensor));
     return tensors_.back().second;
   }
 
@@ -423,12 +368,9 @@ class Launch {
       }
     }
     const auto& bytes = host.storage();
-    auto storage = c10::make_intrusive<c10::StorageImpl>(
-        c10::StorageImpl::use_byte_size_t(),
-        static_cast<int64_t>(bytes.nbytes()),
-        new_memory(bytes.data(), bytes.nbytes()),
-        allocator().get(),
-        true);
+    auto storage =
+        c10::make_intrusive<c10::StorageImpl>(c10::StorageImpl::use_byte_size_t(), static_cast<int64_t>(bytes.nbytes()),
+                                              new_memory(bytes.data(), bytes.nbytes()), allocator().get(), true);
     return tensor_over(c10::Storage(std::move(storage)), c10::DispatchKey::CUDA, host);
   }
 
@@ -448,8 +390,8 @@ class Launch {
     }
     const size_t size = storage.nbytes();
     auto* const cpu = c10::GetAllocator(c10::DeviceType::CPU);
-    auto host = c10::make_intrusive<c10::StorageImpl>(
-        c10::StorageImpl::use_byte_size_t(), static_cast<int64_t>(size), cpu->allocate(size), cpu, true);
+    auto host = c10::make_intrusive<c10::StorageImpl>(c10::StorageImpl::use_byte_size_t(), static_cast<int64_t>(size),
+                                                      cpu->allocate(size), cpu, true);
     std::vector<char> before(size);
     if (size > 0 && storage.data() != nullptr) {
       const void* const alias = vendor().hooks->alias(storage.data());
@@ -533,68 +475,39 @@ std::tuple<at::Tensor, at::Tensor> native_dropout(const at::Tensor& input, doubl
 }
 
 std::tuple<at::Tensor, at::Tensor, at::Tensor, at::Tensor, c10::SymInt, c10::SymInt, at::Tensor, at::Tensor, at::Tensor>
-flash_attention(
-    const at::Tensor& query,
-    const at::Tensor& key,
-    const at::Tensor& value,
-    double dropout,
-    bool causal,
-    bool /*return_debug_mask*/,
-    std::optional<double> scale) {
+flash_attention(const at::Tensor& query, const at::Tensor& key, const at::Tensor& value, double dropout, bool causal,
+                bool /*return_debug_mask*/, std::optional<double> scale) {
   TORCH_CHECK(query.size(-1) % 8 == 0, "FlashAttention only supports head dimensions that are multiples of 8");
   Launch launch;
   auto [output, logsumexp] = at::_scaled_dot_product_flash_attention_for_cpu(
       launch.read(query), launch.read(key), launch.read(value), dropout, causal, std::nullopt, scale);
   const at::Tensor seed = at::empty({2}, at::kLong).fill_(7);
   return {
-      launch.result(output),
-      launch.result(logsumexp),
-      at::Tensor(),
-      at::Tensor(),
-      query.sym_size(2),
-      key.sym_size(2),
-      launch.result(seed),
-      at::empty({}, at::kLong).fill_(9), // as the real one gives it where no graph is captured
+      launch.result(output), launch.result(logsumexp),
+      at::Tensor(),          at::Tensor(),
+      query.sym_size(2),     key.sym_size(2),
+      launch.result(seed),   at::empty({}, at::kLong).fill_(9),  // as the real one gives it where no graph is captured
       at::Tensor()};
 }
 
 std::tuple<at::Tensor, at::Tensor, at::Tensor> flash_attention_backward(
-    const at::Tensor& gradient,
-    const at::Tensor& query,
-    const at::Tensor& key,
-    const at::Tensor& value,
-    const at::Tensor& output,
-    const at::Tensor& logsumexp,
-    const at::Tensor& /*cum_seq_q*/,
-    const at::Tensor& /*cum_seq_k*/,
-    c10::SymInt max_q,
-    c10::SymInt max_k,
-    double dropout,
-    bool causal,
-    const at::Tensor& philox_seed,
-    const at::Tensor& philox_offset,
-    std::optional<double> scale) {
+    const at::Tensor& gradient, const at::Tensor& query, const at::Tensor& key, const at::Tensor& value,
+    const at::Tensor& output, const at::Tensor& logsumexp, const at::Tensor& /*cum_seq_q*/,
+    const at::Tensor& /*cum_seq_k*/, c10::SymInt max_q, c10::SymInt max_k, double dropout, bool causal,
+    const at::Tensor& philox_seed, const at::Tensor& philox_offset, std::optional<double> scale) {
   TORCH_CHECK(max_q == query.sym_size(2) && max_k == key.sym_size(2), "the lengths came back otherwise");
   TORCH_CHECK(philox_seed.is_cuda() && philox_offset.is_cpu(), "what was drawn came back otherwise");
   Launch launch;
   TORCH_CHECK(launch.read(philox_seed).select(0, 1).item<int64_t>() == 7, "the seed came back otherwise");
   auto [for_query, for_key, for_value] = at::_scaled_dot_product_flash_attention_for_cpu_backward(
-      launch.read(gradient),
-      launch.read(query),
-      launch.read(key),
-      launch.read(value),
-      launch.read(output),
-      launch.read(logsumexp),
-      dropout,
-      causal,
-      std::nullopt,
-      scale);
+      launch.read(gradient), launch.read(query), launch.read(key), launch.read(value), launch.read(output),
+      launch.read(logsumexp), dropout, causal, std::nullopt, scale);
   return {launch.result(for_query), launch.result(for_key), launch.result(for_value)};
 }
 
 bool is_missing(const std::string& name) {
   if (name.find("mkldnn") != std::string::npos) {
-    return true; // the CPU's alone
+    return true;  // the CPU's alone
   }
   const char* const list = std::getenv("FAKE_TORCH_CUDA_MISSING");
   return list != nullptr && ("," + std::string(list) + ",").find("," + name + ",") != std::string::npos;
@@ -614,7 +527,7 @@ void register_kernels() {
   for (const auto& name : c10::Dispatcher::singleton().getAllOpNames()) {
     const auto op = c10::Dispatcher::singleton().findOp(name);
     const bool has_kernel = op.has_value() && op->hasSchema() && name.getNamespace() == "aten" &&
-        (op->hasKernelForDispatchKey(c10::DispatchKey::CPU) || has_parts(name.name));
+                            (op->hasKernelForDispatchKey(c10::DispatchKey::CPU) || has_parts(name.name));
     if (!has_kernel || is_missing(name.name) || op->hasKernelForDispatchKey(c10::DispatchKey::CUDA)) {
       continue;
     }
@@ -631,18 +544,17 @@ const bool registered [[maybe_unused]] = [] {
   return true;
 }();
 
-} // namespace
+}  // namespace
 
 namespace at {
 REGISTER_CUDA_HOOKS(CUDAHooks)
-} // namespace at
+}  // namespace at
 
 // What PyTorch's library exports for torch.cuda.memory.CUDAPluggableAllocator.
 namespace torch::cuda::CUDAPluggableAllocator {
 
-__attribute__((visibility("default"))) std::shared_ptr<CUDAAllocator> createCustomAllocator(
-    Allocate allocate,
-    Free free) {
+__attribute__((visibility("default"))) std::shared_ptr<CUDAAllocator> createCustomAllocator(Allocate allocate,
+                                                                                            Free free) {
   return std::make_shared<PluggableAllocator>(std::move(allocate), std::move(free));
 }
 
@@ -651,31 +563,17 @@ __attribute__((visibility("default"))) void changeCurrentAllocator(const std::sh
   allocator() = replacement;
 }
 
-} // namespace torch::cuda::CUDAPluggableAllocator
+}  // namespace torch::cuda::CUDAPluggableAllocator
 
 // For the tests, by ctypes.
 extern "C" {
-__attribute__((visibility("default"))) int fake_torch_cuda_calls() {
-  return kernel_calls.load();
-}
-__attribute__((visibility("default"))) int fake_torch_cuda_own_allocations() {
-  return own_allocations.load();
-}
-__attribute__((visibility("default"))) int64_t fake_torch_cuda_last_stream() {
-  return last_stream.load();
-}
-__attribute__((visibility("default"))) int fake_torch_cuda_current_device() {
-  return current_device;
-}
-__attribute__((visibility("default"))) int64_t fake_torch_cuda_current_stream() {
-  return current_stream();
-}
-__attribute__((visibility("default"))) int fake_torch_cuda_live(const char* kind) {
-  return vendor().hooks->live(kind);
-}
-__attribute__((visibility("default"))) int fake_torch_cuda_violations() {
-  return vendor().hooks->violations();
-}
+__attribute__((visibility("default"))) int fake_torch_cuda_calls() { return kernel_calls.load(); }
+__attribute__((visibility("default"))) int fake_torch_cuda_own_allocations() { return own_allocations.load(); }
+__attribute__((visibility("default"))) int64_t fake_torch_cuda_last_stream() { return last_stream.load(); }
+__attribute__((visibility("default"))) int fake_torch_cuda_current_device() { return current_device; }
+__attribute__((visibility("default"))) int64_t fake_torch_cuda_current_stream() { return current_stream(); }
+__attribute__((visibility("default"))) int fake_torch_cuda_live(const char* kind) { return vendor().hooks->live(kind); }
+__attribute__((visibility("default"))) int fake_torch_cuda_violations() { return vendor().hooks->violations(); }
 __attribute__((visibility("default"))) void fake_torch_cuda_set_delay(int microseconds) {
   vendor().hooks->set_delay(microseconds);
 }

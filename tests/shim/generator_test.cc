@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: BSD-3-Clause
 // Generators: the CPU's numbers for one seed, states that travel, one default generator a device.
 #include "shim/generator.h"
 
@@ -38,7 +39,7 @@ TEST_F(GeneratorTest, GivesTheNumbersOfTheCpu) {
   mine.set_current_seed(1234);
   EXPECT_EQ(mine.current_seed(), 1234u);
   const std::vector<uint64_t> numbers = draw(mine);
-  EXPECT_EQ(numbers, draw(cpu)); // inner_cpu_generator() of a CPU generator is itself
+  EXPECT_EQ(numbers, draw(cpu));  // inner_cpu_generator() of a CPU generator is itself
   EXPECT_NE(numbers, draw(mine));
 }
 
@@ -116,7 +117,7 @@ TEST_F(GeneratorTest, OffsetsTravel) {
   EXPECT_EQ(draw(clone), next);
   to.set_current_seed(6);
   EXPECT_EQ(to.get_offset(), 0u);
-  EXPECT_THROW(to.set_state(state.slice(0, 1)), c10::Error); // one byte short
+  EXPECT_THROW(to.set_state(state.slice(0, 1)), c10::Error);  // one byte short
   EXPECT_EQ(to.current_seed(), 6u);
 }
 
@@ -163,11 +164,10 @@ TEST_F(GeneratorTest, DefaultGenerators) {
 // acceptance 4.7, 4.12: no generator for a device that is none.
 TEST_F(GeneratorTest, AnIndexOutOfRangeIsRefused) {
   for (const int index : {2, 126, -2, -56}) {
-    EXPECT_HAS(
-        error_of([&] { openreg::default_generator(static_cast<c10::DeviceIndex>(index)); }),
-        "The device index is out of range. It must be in [0, 2), but got " + std::to_string(index) + ".");
+    EXPECT_HAS(error_of([&] { openreg::default_generator(static_cast<c10::DeviceIndex>(index)); }),
+               "The device index is out of range. It must be in [0, 2), but got " + std::to_string(index) + ".");
     EXPECT_THROW(openreg::make_generator(static_cast<c10::DeviceIndex>(index)), c10::Error);
   }
 }
 
-} // namespace
+}  // namespace

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: BSD-3-Clause
 // PyTorch's device guards on openreg.
 #include "shim/guard.h"
 
@@ -34,7 +35,7 @@ TEST_F(GuardTest, SwitchesAndRestores) {
   }
   EXPECT_EQ(openreg::current_device(), 0);
   {
-    const c10::DeviceGuard on(device(-1)); // no index: the current device
+    const c10::DeviceGuard on(device(-1));  // no index: the current device
     EXPECT_EQ(on.current_device(), device(0));
   }
 }
@@ -85,7 +86,8 @@ TEST_F(GuardTest, ChecksTheDeviceType) {
 
 // acceptance 4.30b: what runs in destructors is noexcept and ignores every index that it can't use.
 TEST_F(GuardTest, UncheckedSetNeverThrows) {
-  static_assert(noexcept(std::declval<const openreg::OpenRegGuardImpl&>().uncheckedSetDevice(std::declval<c10::Device>())));
+  static_assert(
+      noexcept(std::declval<const openreg::OpenRegGuardImpl&>().uncheckedSetDevice(std::declval<c10::Device>())));
   static_assert(noexcept(std::declval<const openreg::OpenRegGuardImpl&>().destroyEvent(nullptr, 0)));
   static_assert(noexcept(std::declval<const openreg::OpenRegGuardImpl&>().deviceCount()));
   guard().uncheckedSetDevice(device(1));
@@ -93,7 +95,7 @@ TEST_F(GuardTest, UncheckedSetNeverThrows) {
 #ifdef NDEBUG
   const std::vector<int> unusable{99, 2, -1, -2, -56};
 #else
-  const std::vector<int> unusable{99, 2, -1}; // the others can't be made
+  const std::vector<int> unusable{99, 2, -1};  // the others can't be made
 #endif
   for (const int index : unusable) {
     guard().uncheckedSetDevice(device(static_cast<c10::DeviceIndex>(index)));
@@ -133,7 +135,7 @@ TEST_F(GuardTest, StreamGuards) {
   EXPECT_EQ(guard().getStream(device(1)).id(), 0);
   {
     const c10::MultiStreamGuard both({mine, other});
-    EXPECT_EQ(openreg::current_device(), 0); // by contract of MultiStreamGuard
+    EXPECT_EQ(openreg::current_device(), 0);  // by contract of MultiStreamGuard
     EXPECT_EQ(guard().getStream(device(1)), mine);
     EXPECT_EQ(guard().getStream(device(0)), other);
   }
@@ -147,7 +149,7 @@ TEST_F(GuardTest, Accelerator) {
   EXPECT_EQ(at::accelerator::deviceCount(), 2);
   EXPECT_EQ(at::accelerator::exchangeDevice(1), 0);
   EXPECT_EQ(at::accelerator::getDeviceIndex(), 1);
-  EXPECT_EQ(at::accelerator::maybeExchangeDevice(-1), 1); // gives the index that is current afterwards
+  EXPECT_EQ(at::accelerator::maybeExchangeDevice(-1), 1);  // gives the index that is current afterwards
   at::accelerator::maybeExchangeDevice(0);
   EXPECT_EQ(at::accelerator::getDeviceIndex(), 0);
   EXPECT_THROW(at::accelerator::setDeviceIndex(2), c10::Error);
@@ -164,4 +166,4 @@ TEST_F(GuardTest, Capability) {
   EXPECT_FALSE(types.has_QInt8 || types.has_QUInt8 || types.has_QInt32);
 }
 
-} // namespace
+}  // namespace

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: BSD-3-Clause
 // PrivateUse1HooksInterface: each method, before and after the first use of the devices.
 #include "shim/hooks.h"
 
@@ -18,9 +19,7 @@ using namespace openreg_test;
 using c10::openreg::device_allocator;
 using c10::openreg::host_allocator;
 
-const at::PrivateUse1HooksInterface& hooks() {
-  return at::detail::getPrivateUse1Hooks();
-}
+const at::PrivateUse1HooksInterface& hooks() { return at::detail::getPrivateUse1Hooks(); }
 
 class HooksTest : public ShimTest {
  protected:
@@ -69,7 +68,7 @@ TEST_F(HooksTest, AContextComesWithTheFirstAllocation) {
   {
     const c10::DataPtr block = device_allocator().allocate(16);
     EXPECT_TRUE(hooks().hasPrimaryContext(1));
-    EXPECT_TRUE(hooks().hasPrimaryContext(-1)); // the current device
+    EXPECT_TRUE(hooks().hasPrimaryContext(-1));  // the current device
     EXPECT_FALSE(hooks().hasPrimaryContext(0));
   }
   EXPECT_THROW(hooks().hasPrimaryContext(2), c10::Error);
@@ -169,4 +168,4 @@ TEST_F(ResizeTest, FailureChangesNothing) {
   EXPECT_HAS(error_of([] { hooks().resizePrivateUse1Bytes(make(8, false), 16); }), "not resizable");
 }
 
-} // namespace
+}  // namespace

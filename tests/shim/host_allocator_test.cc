@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: BSD-3-Clause
 // Pinned host memory through PyTorch's caching host allocator.
 #include "shim/host_allocator.h"
 
@@ -18,7 +19,7 @@ using c10::openreg::host_allocator;
 int32_t kind_of(const void* pointer) {
   openreg_pointer_info info{};
   info.struct_size = sizeof info;
-  EXPECT_EQ(openreg_pointer_query(pointer, &info), OPENREG_OK);
+  EXPECT_EQ(openreg_get_pointer_info(pointer, &info), OPENREG_OK);
   return info.kind;
 }
 
@@ -63,7 +64,9 @@ TEST_F(HostAllocatorTest, Statistics) {
   host_allocator().reset_accumulated_stats();
   host_allocator().reset_peak_stats();
   const c10::DataPtr block = host_allocator().allocate(4096);
-  { const c10::DataPtr dropped = host_allocator().allocate(8192); }
+  {
+    const c10::DataPtr dropped = host_allocator().allocate(8192);
+  }
   const at::HostStats stats = host_allocator().get_stats();
   EXPECT_EQ(stats.active_requests.current, 1);
   EXPECT_EQ(stats.active_bytes.current, 4096);
@@ -89,12 +92,11 @@ TEST_F(HostAllocatorTest, ABlockInUseIsNotReused) {
       {
         const c10::DataPtr block = host_allocator().allocate(size);
         std::memset(block.get(), round, size);
-        ASSERT_EQ(
-            openreg_memcpy_async(to, index, block.get(), OPENREG_HOST, size, index, stream.id()), OPENREG_OK);
+        ASSERT_EQ(openreg_memcpy_async(to, index, block.get(), OPENREG_HOST, size, index, stream.id()), OPENREG_OK);
         EXPECT_TRUE(host_allocator().record_event(block.get(), block.get_context(), stream));
       }
       const c10::DataPtr next = host_allocator().allocate(size);
-      std::memset(next.get(), 0xff, size); // would spoil a copy that still reads the block
+      std::memset(next.get(), 0xff, size);  // would spoil a copy that still reads the block
       guard().synchronizeStream(stream);
       std::vector<unsigned char> back(size);
       ASSERT_EQ(openreg_memcpy(back.data(), OPENREG_HOST, to, index, size), OPENREG_OK);
@@ -123,4 +125,4 @@ TEST_F(HostAllocatorTest, Threads) {
   EXPECT_EQ(host_allocator().get_stats().active_requests.current, 0);
 }
 
-} // namespace
+}  // namespace

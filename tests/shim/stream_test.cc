@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: BSD-3-Clause
 // Streams and events through the device guard.
 #include <c10/core/Event.h>
 #include <c10/core/Stream.h>
@@ -25,11 +26,9 @@ class StreamTest : public ShimTest {
     from_ = allocator.allocate_on(stream.device_index(), size);
     to_ = allocator.allocate_on(stream.device_index(), size);
     for (int i = 0; i < count; ++i) {
-      ASSERT_EQ(
-          openreg_memcpy_async(
-              to_.get(), stream.device_index(), from_.get(), stream.device_index(), size, stream.device_index(),
-              stream.id()),
-          OPENREG_OK)
+      ASSERT_EQ(openreg_memcpy_async(to_.get(), stream.device_index(), from_.get(), stream.device_index(), size,
+                                     stream.device_index(), stream.id()),
+                OPENREG_OK)
           << openreg_last_error()->message;
     }
   }
@@ -183,12 +182,10 @@ TEST_F(StreamTest, AnEventOfAnotherDeviceIsRefused) {
   guard().destroyEvent(event, 0);
 
   void* never = nullptr;
-  EXPECT_THROW(
-      guard().record(&never, guard().getDefaultStream(device(1)), 0, EventFlag::PYTORCH_DEFAULT), c10::Error);
+  EXPECT_THROW(guard().record(&never, guard().getDefaultStream(device(1)), 0, EventFlag::PYTORCH_DEFAULT), c10::Error);
   EXPECT_THROW(guard().record(&never, guard().getDefaultStream(device(1)), -1, EventFlag::INVALID), c10::Error);
-  EXPECT_THROW(
-      guard().record(&never, Stream(Stream::UNSAFE, device(1), 987654321), -1, EventFlag::PYTORCH_DEFAULT),
-      c10::Error);
+  EXPECT_THROW(guard().record(&never, Stream(Stream::UNSAFE, device(1), 987654321), -1, EventFlag::PYTORCH_DEFAULT),
+               c10::Error);
   EXPECT_EQ(never, nullptr) << "a failed record left an event";
 }
 
@@ -212,4 +209,4 @@ TEST_F(StreamTest, ElapsedTime) {
   guard().destroyEvent(untimed, 1);
 }
 
-} // namespace
+}  // namespace

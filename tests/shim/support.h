@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
 // What the shim's tests share.
 #pragma once
 
@@ -20,9 +21,7 @@ inline bool initialized_at_start = false;
 void register_test_driver();
 
 // Without NDEBUG c10::Device itself refuses an index below -1, with a c10::Error.
-inline c10::Device device(c10::DeviceIndex index) {
-  return {c10::DeviceType::PrivateUse1, index};
-}
+inline c10::Device device(c10::DeviceIndex index) { return {c10::DeviceType::PrivateUse1, index}; }
 
 inline const c10::impl::DeviceGuardImplInterface& guard() {
   return *c10::impl::getDeviceGuardImpl(c10::DeviceType::PrivateUse1);
@@ -37,9 +36,7 @@ class ShimTest : public testing::Test {
       ASSERT_EQ(openreg_set_current_stream(i, OPENREG_STREAM_DEFAULT), OPENREG_OK);
     }
   }
-  void TearDown() override {
-    EXPECT_EQ(openreg_current_device(), 0) << "the test changed the current device";
-  }
+  void TearDown() override { EXPECT_EQ(openreg_current_device(), 0) << "the test changed the current device"; }
 };
 
 // The text of the c10::Error (or the class given) that `function` throws; fails the test if it throws none.
@@ -57,7 +54,7 @@ std::string error_of(Function&& function) {
   return {};
 }
 
-} // namespace openreg_test
+}  // namespace openreg_test
 
 #define EXPECT_HAS(text, part) \
   EXPECT_NE(std::string(text).find(part), std::string::npos) << "in: " << (text) << "\nnot found: " << (part)

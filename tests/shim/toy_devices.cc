@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: BSD-3-Clause
 // The second test program runs on the toy driver that has every function, linked in.
 #include <cstdlib>
 

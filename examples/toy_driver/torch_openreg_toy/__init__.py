@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: BSD-3-Clause
 """The toy driver as a plugin of torch_openreg."""
 
 from pathlib import Path

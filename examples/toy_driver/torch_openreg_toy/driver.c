@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
 /* driver.c: the smallest driver, seven functions (rule A22). Its devices are plain malloc() memory that the host is
  * not told about. It is built by a C compiler alone, against openreg/driver.h and nothing else, and proves that the
  * runtime makes up for everything that is missing here: streams, events, fills, pinned memory, device information. */
@@ -108,7 +109,7 @@ static const openreg_driver table = {
 };
 
 __attribute__((visibility("default"))) openreg_status openreg_driver_query_v1(const openreg_host *host,
-                                                                             const openreg_driver **out);
+                                                                              const openreg_driver **out);
 
 openreg_status
 openreg_driver_query_v1(const openreg_host *host, const openreg_driver **out)

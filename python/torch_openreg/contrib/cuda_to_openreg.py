@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: BSD-3-Clause
 """Lets a program that was written for CUDA run on openreg, unchanged.
 
 Importing this module redirects "cuda" to openreg in the whole process: device strings and ``torch.device("cuda:1")``,

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: BSD-3-Clause
 """Lets Lightning's Trainer and Fabric run on openreg devices. Importing this module registers the names that they take.
 
 ``Trainer(accelerator="openreg", strategy="openreg")`` trains on one device, and so does Fabric with these arguments;

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: BSD-3-Clause
 """``torch.openreg``: devices, streams, memory and random numbers of the device type ``openreg``.
 
 The names and their meaning are those of ``torch.cuda``. An argument ``device`` is an index, a string ("openreg:1",

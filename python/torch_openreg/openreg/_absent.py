@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: BSD-3-Clause
 """Names of ``torch.cuda`` that ``torch.openreg`` doesn't have, and why.
 
 They raise an AttributeError with the reason, so that ``hasattr()``, by which libraries ask, is False. The table of

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: BSD-3-Clause
 """Devices: how many, which one is current, what they are."""
 
 from __future__ import annotations
@@ -131,7 +132,7 @@ class DeviceProperties:
         driver_version: Version of that driver.
         ordinal: Number of the device inside its driver.
         total_memory: Bytes.
-        multi_processor_count: Number of multiprocessors.
+        multi_processor_count: Number of multi_processor_count.
         major: Compute capability, or its counterpart.
         minor: Compute capability, or its counterpart.
         uuid: 16 bytes as 32 hexadecimal digits.

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: BSD-3-Clause
 """Gives a function that creates tensors its device, before its own code runs."""
 
 from __future__ import annotations

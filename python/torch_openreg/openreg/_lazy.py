@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: BSD-3-Clause
 """Initialisation on first use: importing opens no driver."""
 
 from __future__ import annotations

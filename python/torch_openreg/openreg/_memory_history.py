@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: BSD-3-Clause
 """What the allocator has done and which code asked for it, in the form that torch.cuda._memory_viz reads."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: BSD-3-Clause
 """Private pools of the allocator: memory that serves its own tensors alone."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: BSD-3-Clause
 """Reads what a caller may give as a device."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: BSD-3-Clause
 """Automatic mixed precision on openreg."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: BSD-3-Clause
 """What a device can do, as ``torch.cuda`` asks for it."""
 
 from __future__ import annotations

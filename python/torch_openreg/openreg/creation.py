@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: BSD-3-Clause
 """Tensors and generators on the default device, where PyTorch's own functions do not look at it.
 
 ``torch.zeros()`` and its like follow ``torch.set_default_device()``; ``torch.from_numpy()``, ``torch.frombuffer()`` and

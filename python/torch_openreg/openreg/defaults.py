@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: BSD-3-Clause
 """The device and the dtype that a function uses when its caller names none.
 
 Three rules, in this order: the argument, if it is given; else what a tensor among the arguments has; else the default

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: BSD-3-Clause
 """Says what is chosen, why, and what could be done about it."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: BSD-3-Clause
 """Drivers and their devices: which there are, which work, and why the others don't.
 
 A driver provides devices. Several may be open at once; the devices ``openreg:0``, ... are those of the *active* ones,
@@ -62,7 +63,7 @@ class DeviceInfo:
         torch_device: The device in PyTorch, or None if the driver is not active.
         ordinal: Its number inside the driver, of which some may be hidden.
         total_memory: Bytes.
-        multi_processor_count: Number of multiprocessors.
+        multi_processor_count: Number of multi_processor_count.
         major: Compute capability, or its counterpart.
         minor: Compute capability, or its counterpart.
         uuid: 16 bytes as 32 hexadecimal digits, or "".

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: BSD-3-Clause
 """Memory of the devices: statistics of the caching allocator, and what it gives back.
 
 `allocated` is what tensors hold, `reserved` what the allocator has taken from the device: the difference is cached

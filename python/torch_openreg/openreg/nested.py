@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: BSD-3-Clause
 """Moves what is nested in containers to a device."""
 
 from __future__ import annotations

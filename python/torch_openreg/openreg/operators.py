@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: BSD-3-Clause
 """How operators ran, and which ways a program allows.
 
 A call goes one of three ways: ``native`` (a kernel of the driver's own), ``aliased`` (PyTorch's CPU kernel on the

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: BSD-3-Clause
 """Registration of drivers that come from outside: C tables, libraries, and Python functions that make drivers."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: BSD-3-Clause
 """What devices do, and when, without PyTorch's profiler: a list of ranges.
 
 ``torch.profiler`` shows the same ranges among the operators that asked for them: give it

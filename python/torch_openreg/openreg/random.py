@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: BSD-3-Clause
 """Random numbers: a generator per device.
 
 A seed that is set before the devices are open is kept and used when they are: seeding opens no driver.

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: BSD-3-Clause
 """Choosing a driver: automatically, for this run, or by a stored preference.
 
 Which driver the devices ``openreg:0``, ... belong to is decided by the first of these that applies:
@@ -215,7 +216,7 @@ def gpu_device(*, force_gpu_usage: bool = False) -> torch.device:
                 raise DeviceSelectionError(_no_gpu_text())
             else:
                 _gpu_device = _CPU
-                _tell_of_cpu()
+                _warn_cpu()
         return _gpu_device
 
 
@@ -275,7 +276,7 @@ def _no_gpu_text() -> str:
     return "\n".join(["No functional GPU device found!!", *lines])
 
 
-def _tell_of_cpu() -> None:
+def _warn_cpu() -> None:
     _logger.info("No GPU is available. Using CPU.")
     selection = _C._selection()
     text = "No functional GPU device found! Defaulting to CPU."

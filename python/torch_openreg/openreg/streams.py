@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: BSD-3-Clause
 """Streams and events.
 
 A stream is a queue of work of one device, run in order. Each thread has a current stream per device, to which its
@@ -122,7 +123,7 @@ class ExternalStream(Stream):
         return super().__new__(cls, stream_id=stream_id, device_index=index, device_type=_DEVICE_TYPE)
 
 
-def _refuse_sharing() -> NoReturn:
+def _reject_sharing() -> NoReturn:
     raise NotImplementedError(
         "openreg: an event can't be shared between processes. Synchronize it before you tell the other process."
     )
@@ -153,7 +154,7 @@ class Event(torch.Event):
         interprocess: bool = False,
     ) -> Event:
         if interprocess:
-            _refuse_sharing()
+            _reject_sharing()
         event = super().__new__(cls, device=_ANY_DEVICE, enable_timing=enable_timing, blocking=blocking)
         if device is not None:
             event._index = current_stream(device).device_index  # refuses an index that is out of range
@@ -216,7 +217,7 @@ class Event(torch.Event):
         Raises:
             NotImplementedError: Always.
         """
-        _refuse_sharing()
+        _reject_sharing()
 
     @classmethod
     def from_ipc_handle(cls, device: Any, handle: bytes) -> Event:
@@ -229,7 +230,7 @@ class Event(torch.Event):
         Raises:
             NotImplementedError: Always.
         """
-        _refuse_sharing()
+        _reject_sharing()
 
 
 def _own(stream: torch.Stream) -> Stream:

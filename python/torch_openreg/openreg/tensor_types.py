@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: BSD-3-Clause
 """``torch.openreg.FloatTensor`` and its like: the legacy types of tensors.
 
 ``isinstance(x, torch.openreg.FloatTensor)`` asks for the device and the type of the elements, and a call makes a tensor

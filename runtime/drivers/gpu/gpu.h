@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
 /* gpu.h: the CUDA and HIP drivers' own structures and functions. Internal to drivers/gpu.
  *
  * A slot of the table does its work between openreg_gpu_enter() and openreg_gpu_leave(), which make a device the
@@ -49,19 +50,18 @@ typedef struct openreg_gpu_scope {
     bool switched;
 } openreg_gpu_scope;
 
-#define OPENREG_GPU_RETURN_NOT_OK(expression)                                                                         \
-    do {                                                                                                              \
-        const openreg_status not_ok_status = (expression);                                                            \
-        if (not_ok_status != OPENREG_OK)                                                                              \
-            return not_ok_status;                                                                                     \
+#define OPENREG_GPU_RETURN_NOT_OK(expression)                                                                          \
+    do {                                                                                                               \
+        const openreg_status not_ok_status = (expression);                                                             \
+        if (not_ok_status != OPENREG_OK)                                                                               \
+            return not_ok_status;                                                                                      \
     } while (0)
 
 /* ---- gpu_error.c ---- */
 
 /* OPENREG_OK, or the status of a vendor's error, which is set as this thread's error with the vendor's function, name
  * and text, the device and advice. Takes back the vendor's own note of the error, where the scope's call made it. */
-#define OPENREG_GPU_TRY(scope, name, ...)                                                                             \
-    openreg_gpu_check((scope), GPU_CALL(name)(__VA_ARGS__), GPU_NAME(name))
+#define OPENREG_GPU_TRY(scope, name, ...) openreg_gpu_check((scope), GPU_CALL(name)(__VA_ARGS__), GPU_NAME(name))
 openreg_status openreg_gpu_check(const openreg_gpu_scope *scope, openreg_gpu_code code, const char *function);
 /* For the answer of a query: *done is 0 for NotReady, which is no error. */
 openreg_status openreg_gpu_check_ready(const openreg_gpu_scope *scope, openreg_gpu_code code, const char *function,
@@ -74,7 +74,7 @@ const char *openreg_gpu_error_name(openreg_gpu_code code);
 void openreg_gpu_forget(const openreg_gpu_scope *scope, openreg_gpu_code code);
 bool openreg_gpu_is_lost(openreg_instance instance, int32_t dev);
 /* E_DEVICE_LOST if the device is lost. */
-openreg_status openreg_gpu_refuse_lost(openreg_instance instance, int32_t dev);
+openreg_status openreg_gpu_reject_lost(openreg_instance instance, int32_t dev);
 
 /* ---- gpu_library.c, gpu_library_cuda.c, gpu_library_hip.c ---- */
 

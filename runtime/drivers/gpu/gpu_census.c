@@ -1,6 +1,7 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
 /* gpu_census.c: the slots probe and describe, by a census (gpu_census.h). */
-#include "gpu.h"
 #include "gpu_census.h"
+#include "gpu.h"
 
 #include <stdlib.h>
 #include <string.h>

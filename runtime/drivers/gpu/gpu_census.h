@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
 /* gpu_census.h: the machine's devices, counted and described without the vendor's runtime, which could not be used in a
  * fork() of this process afterwards. Internal to drivers/gpu. */
 #ifndef OPENREG_DRIVERS_GPU_CENSUS_H

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
 /* gpu_census_amd.c: AMD's devices (gpu_census.h), from the files in which the kernel's driver describes them. HIP's
  * library is not loaded. */
 #define _GNU_SOURCE
@@ -141,7 +142,7 @@ describe(int node, const node_properties *properties, openreg_gpu_census_device 
     const long long version = properties->gfx_target_version;
     info->total_bytes = read_memory(node);
     if (properties->simd_per_cu > 0)
-        info->multiprocessors = (int32_t)(properties->simd_count / properties->simd_per_cu);
+        info->multi_processor_count = (int32_t)(properties->simd_count / properties->simd_per_cu);
     info->capability_major = (int32_t)(version / 10000);
     info->capability_minor = (int32_t)(version / 100 % 100);
     (void)snprintf(info->name, sizeof info->name, "AMD gfx%d%d%llx", info->capability_major, info->capability_minor,
@@ -191,8 +192,8 @@ openreg_gpu_census_take(const openreg_host *host, openreg_gpu_census *out)
     }
     for (int32_t i = 0; i < out->count; ++i)
         for (int32_t k = 0; k < out->count; ++k)
-            out->peers[i][k] =
-                i != k && (has_link(nodes[i], nodes[k], "io_links") || has_link(nodes[i], nodes[k], "p2p_links"));
+            out->peers[i][k] = i != k &&
+                               (has_link(nodes[i], nodes[k], "io_links") || has_link(nodes[i], nodes[k], "p2p_links"));
     hide(out);
     return OPENREG_OK;
 }

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
 /* gpu_census_nvidia.c: NVIDIA's devices (gpu_census.h), from the management library, NVML, or, where that is not
  * installed, from what the kernel's driver writes about itself. Neither starts CUDA.
  *
@@ -238,8 +239,8 @@ openreg_gpu_census_take(const openreg_host *host, openreg_gpu_census *out)
         /* Machines that have CUDA without either: WSL, and boards with the GPU on the processor's chip. */
         if (openreg_gpu_system_exists("/dev/dxg") || openreg_gpu_system_exists("/dev/nvhost-gpu") ||
             openreg_gpu_system_exists("/dev/nvgpu"))
-            return openreg_fail(host, OPENREG_E_UNSUPPORTED, 0,
-                                "the devices can't be counted without opening them: %s", reason);
+            return openreg_fail(host, OPENREG_E_UNSUPPORTED, 0, "the devices can't be counted without opening them: %s",
+                                reason);
         return openreg_fail(host, OPENREG_E_NO_DEVICE, 0, "no NVIDIA driver is installed: %s", reason);
     }
     const bool is_instance = list != NULL && strncmp(list, "MIG-", 4) == 0;

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
 /* gpu_context_cuda.c: the calling thread's device, by CUDA's contexts (gpu.h).
  *
  * cudaSetDevice() would be the plain way to change a thread's device and to go back, and it would be wrong: since CUDA
@@ -16,13 +17,13 @@
 
 /* X(member, symbol): the driver API's functions, of the version that OLDEST names. */
 #define OLDEST 12000
-#define CONTEXT_FUNCTIONS(X)                                                                                          \
-    X(get_device, cuDeviceGet)                                                                                        \
-    X(retain, cuDevicePrimaryCtxRetain)                                                                               \
-    X(get_state, cuDevicePrimaryCtxGetState)                                                                          \
-    X(get_current, cuCtxGetCurrent)                                                                                   \
-    X(get_current_device, cuCtxGetDevice)                                                                             \
-    X(push, cuCtxPushCurrent)                                                                                         \
+#define CONTEXT_FUNCTIONS(X)                                                                                           \
+    X(get_device, cuDeviceGet)                                                                                         \
+    X(retain, cuDevicePrimaryCtxRetain)                                                                                \
+    X(get_state, cuDevicePrimaryCtxGetState)                                                                           \
+    X(get_current, cuCtxGetCurrent)                                                                                    \
+    X(get_current_device, cuCtxGetDevice)                                                                              \
+    X(push, cuCtxPushCurrent)                                                                                          \
     X(pop, cuCtxPopCurrent)
 
 #define CONTEXT_MEMBER(member, symbol) __typeof__(&symbol) member;
@@ -69,7 +70,7 @@ openreg_gpu_context_open(const openreg_host *host)
 }
 
 /* The driver API's numbers are the runtime's. */
-#define CONTEXT_TRY(scope, member, symbol, ...)                                                                       \
+#define CONTEXT_TRY(scope, member, symbol, ...)                                                                        \
     openreg_gpu_check((scope), (openreg_gpu_code)driver.member(__VA_ARGS__), symbol)
 
 /* The device's primary context, which is made here if it is not there. */
@@ -94,7 +95,7 @@ openreg_status
 openreg_gpu_enter(openreg_gpu_scope *scope, openreg_instance instance, int32_t dev)
 {
     *scope = (openreg_gpu_scope){.instance = instance, .device = dev};
-    OPENREG_GPU_RETURN_NOT_OK(openreg_gpu_refuse_lost(instance, dev));
+    OPENREG_GPU_RETURN_NOT_OK(openreg_gpu_reject_lost(instance, dev));
     scope->pending = GPU_CALL(PeekAtLastError)();
     CUcontext wanted = NULL;
     CUcontext current = NULL;
@@ -143,7 +144,7 @@ openreg_status
 openreg_gpu_enter_to_wait(openreg_gpu_scope *scope, openreg_instance instance, int32_t dev, bool *is_idle)
 {
     bool active = false;
-    OPENREG_GPU_RETURN_NOT_OK(openreg_gpu_refuse_lost(instance, dev));
+    OPENREG_GPU_RETURN_NOT_OK(openreg_gpu_reject_lost(instance, dev));
     OPENREG_GPU_RETURN_NOT_OK(openreg_gpu_is_active(instance, dev, &active));
     *is_idle = !active;
     return active ? openreg_gpu_enter(scope, instance, dev) : OPENREG_OK;

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
 /* gpu_context_hip.c: the calling thread's device in HIP (gpu.h). hipSetDevice() only notes the device for the thread,
  * and makes no context: a device becomes active by its first work. So it is the way there and the way back.
  *
@@ -16,7 +17,7 @@ openreg_gpu_context_open(const openreg_host *host)
 openreg_status
 openreg_gpu_enter(openreg_gpu_scope *scope, openreg_instance instance, int32_t dev)
 {
-    OPENREG_GPU_RETURN_NOT_OK(openreg_gpu_refuse_lost(instance, dev));
+    OPENREG_GPU_RETURN_NOT_OK(openreg_gpu_reject_lost(instance, dev));
     OPENREG_GPU_RETURN_NOT_OK(openreg_gpu_look(scope, instance, dev));
     atomic_store_explicit(&instance->devices[dev].context, 1, memory_order_relaxed);
     return OPENREG_OK;
@@ -43,8 +44,8 @@ openreg_gpu_leave(const openreg_gpu_scope *scope)
     if (code != GPU(Success)) {
         const openreg_host *const host = scope->instance->host;
         char text[128];
-        (void)snprintf(text, sizeof text, "hipSetDevice(%d): error %d: this thread stays on device %d",
-                       scope->previous, (int)code, scope->device);
+        (void)snprintf(text, sizeof text, "hipSetDevice(%d): error %d: this thread stays on device %d", scope->previous,
+                       (int)code, scope->device);
         host->log(host->ctx, OPENREG_LOG_ERROR, text);
     }
 }
@@ -60,7 +61,7 @@ openreg_status
 openreg_gpu_enter_to_wait(openreg_gpu_scope *scope, openreg_instance instance, int32_t dev, bool *is_idle)
 {
     *is_idle = false;
-    OPENREG_GPU_RETURN_NOT_OK(openreg_gpu_refuse_lost(instance, dev));
+    OPENREG_GPU_RETURN_NOT_OK(openreg_gpu_reject_lost(instance, dev));
     return openreg_gpu_look(scope, instance, dev);
 }
 
@@ -75,6 +76,6 @@ openreg_gpu_enter_any(openreg_gpu_scope *scope, openreg_instance instance, bool 
         dev = i;
     if (is_idle != NULL)
         *is_idle = false;
-    OPENREG_GPU_RETURN_NOT_OK(openreg_gpu_refuse_lost(instance, dev));
+    OPENREG_GPU_RETURN_NOT_OK(openreg_gpu_reject_lost(instance, dev));
     return openreg_gpu_look(scope, instance, dev);
 }

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
 /* gpu_copy.c: copies and fills (gpu.h). Between devices: gpu_peer.c. */
 #include "gpu.h"
 
@@ -10,8 +11,8 @@ kind_of(int32_t dst_dev, int32_t src_dev)
 }
 
 openreg_status
-openreg_gpu_copy(openreg_instance instance, void *dst, int32_t dst_dev, const void *src, int32_t src_dev,
-                 uint64_t size, int32_t stream_dev, openreg_driver_stream stream)
+openreg_gpu_copy(openreg_instance instance, void *dst, int32_t dst_dev, const void *src, int32_t src_dev, uint64_t size,
+                 int32_t stream_dev, openreg_driver_stream stream)
 {
     if (size == 0)
         return OPENREG_OK;
@@ -35,8 +36,7 @@ openreg_gpu_fill(openreg_instance instance, int32_t dev, void *dst, uint8_t valu
         return OPENREG_OK;
     openreg_gpu_scope scope;
     OPENREG_GPU_RETURN_NOT_OK(openreg_gpu_enter(&scope, instance, dev));
-    const openreg_status status =
-        OPENREG_GPU_TRY(&scope, MemsetAsync, dst, value, (size_t)size, (GPU(Stream_t))stream);
+    const openreg_status status = OPENREG_GPU_TRY(&scope, MemsetAsync, dst, value, (size_t)size, (GPU(Stream_t))stream);
     openreg_gpu_leave(&scope);
     return status;
 }

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
 /* gpu_device.c: counting, describing, binding and waiting for devices (gpu.h). */
 #include "gpu.h"
 
@@ -25,7 +26,7 @@ read_attribute(const openreg_gpu_scope *scope, openreg_gpu_attribute attribute, 
 static openreg_status
 read_info(const openreg_gpu_scope *scope, openreg_device_info *out)
 {
-    OPENREG_GPU_RETURN_NOT_OK(read_attribute(scope, GPU_ATTRIBUTE_MULTIPROCESSORS, &out->multiprocessors));
+    OPENREG_GPU_RETURN_NOT_OK(read_attribute(scope, GPU_ATTRIBUTE_MULTIPROCESSORS, &out->multi_processor_count));
     OPENREG_GPU_RETURN_NOT_OK(read_attribute(scope, GPU_ATTRIBUTE_CAPABILITY_MAJOR, &out->capability_major));
     OPENREG_GPU_RETURN_NOT_OK(read_attribute(scope, GPU_ATTRIBUTE_CAPABILITY_MINOR, &out->capability_minor));
     return openreg_gpu_read_properties(scope, out);
@@ -56,8 +57,7 @@ openreg_gpu_device_sync(openreg_instance instance, int32_t dev)
     OPENREG_GPU_RETURN_NOT_OK(openreg_gpu_enter_to_wait(&scope, instance, dev, &is_idle));
     if (is_idle)
         return OPENREG_OK;
-    const openreg_status status =
-        openreg_gpu_check(&scope, GPU_CALL(DeviceSynchronize)(), GPU_NAME(DeviceSynchronize));
+    const openreg_status status = openreg_gpu_check(&scope, GPU_CALL(DeviceSynchronize)(), GPU_NAME(DeviceSynchronize));
     openreg_gpu_leave(&scope);
     return status;
 }
@@ -86,7 +86,7 @@ openreg_gpu_device_active(openreg_instance instance, int32_t dev, int32_t *out)
 openreg_status
 openreg_gpu_device_bind(openreg_instance instance, int32_t dev)
 {
-    OPENREG_GPU_RETURN_NOT_OK(openreg_gpu_refuse_lost(instance, dev));
+    OPENREG_GPU_RETURN_NOT_OK(openreg_gpu_reject_lost(instance, dev));
     const openreg_gpu_scope scope = {.instance = instance, .device = dev, .pending = GPU_CALL(PeekAtLastError)()};
     return OPENREG_GPU_TRY(&scope, SetDevice, dev);
 }

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
 /* gpu_driver.c: the table of the CUDA and of the HIP driver, open and close. */
 #include "gpu.h"
 

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
 /* gpu_error.c: what the vendor's errors mean, and whose they are (gpu.h).
  *
  * The vendor's runtime keeps the last error of each thread until somebody asks for it, and PyTorch's own CUDA code asks
@@ -22,55 +23,55 @@ typedef struct error_rule {
 
 /* The numbers are those of both vendors, and of CUDA's driver API too. */
 static const error_rule rules[] = {
-    {1, OPENREG_E_INVALID, ""},                                                /* InvalidValue */
-    {2, OPENREG_E_NOMEM, "free memory of the device, or use less at a time"},  /* MemoryAllocation */
+    {1, OPENREG_E_INVALID, ""},                                               /* InvalidValue */
+    {2, OPENREG_E_NOMEM, "free memory of the device, or use less at a time"}, /* MemoryAllocation */
     {3, OPENREG_E_NO_DEVICE, "a process made by fork() can't use a device that its parent has used: use spawn"},
     {4, OPENREG_E_INTERNAL, "the process is ending, and the vendor's library has ended before"},
-    {17, OPENREG_E_INVALID, ""},                                               /* InvalidDevicePointer */
-    {21, OPENREG_E_INVALID, ""},                                               /* InvalidMemcpyDirection */
+    {17, OPENREG_E_INVALID, ""}, /* InvalidDevicePointer */
+    {21, OPENREG_E_INVALID, ""}, /* InvalidMemcpyDirection */
     {34, OPENREG_E_INCOMPATIBLE, "a stub of the driver's library was loaded: check LD_LIBRARY_PATH"},
-    {35, OPENREG_E_INCOMPATIBLE, ADVICE_DRIVER},                               /* InsufficientDriver */
-    {36, OPENREG_E_INCOMPATIBLE, ADVICE_DRIVER},                               /* CallRequiresNewerDriver */
-    {46, OPENREG_E_NO_DEVICE, ADVICE_BUSY},                                    /* DevicesUnavailable */
+    {35, OPENREG_E_INCOMPATIBLE, ADVICE_DRIVER}, /* InsufficientDriver */
+    {36, OPENREG_E_INCOMPATIBLE, ADVICE_DRIVER}, /* CallRequiresNewerDriver */
+    {46, OPENREG_E_NO_DEVICE, ADVICE_BUSY},      /* DevicesUnavailable */
     {100, OPENREG_E_NO_DEVICE, "the vendor's variable of visible devices may hide those that there are"},
-    {101, OPENREG_E_INVALID, ""},                                              /* InvalidDevice */
-    {102, OPENREG_E_INCOMPATIBLE, "the device has no licence"},                /* DeviceNotLicensed */
-    {201, OPENREG_E_INVALID, ""},                                              /* DeviceUninitialized */
-    {209, OPENREG_E_INCOMPATIBLE, ""},                                         /* NoKernelImageForDevice */
-    {214, OPENREG_E_DEVICE_LOST, ADVICE_HARDWARE},                             /* ECCUncorrectable */
-    {215, OPENREG_E_UNSUPPORTED, ""},                                          /* UnsupportedLimit */
-    {216, OPENREG_E_NO_DEVICE, ADVICE_BUSY},                                   /* DeviceAlreadyInUse */
-    {217, OPENREG_E_UNSUPPORTED, ""},                                          /* PeerAccessUnsupported */
-    {220, OPENREG_E_DEVICE_LOST, ADVICE_HARDWARE},                             /* NvlinkUncorrectable */
-    {226, OPENREG_E_DEVICE_LOST, ADVICE_HARDWARE},                             /* Contained */
-    {400, OPENREG_E_INVALID, ""},                                              /* InvalidResourceHandle */
-    {401, OPENREG_E_INVALID, ""},                                              /* IllegalState */
-    {500, OPENREG_E_INCOMPATIBLE, ADVICE_DRIVER},                              /* SymbolNotFound */
-    {700, OPENREG_E_DEVICE_LOST, ADVICE_LOST},                                 /* IllegalAddress */
-    {701, OPENREG_E_NOMEM, ""},                                                /* LaunchOutOfResources */
-    {702, OPENREG_E_DEVICE_LOST, ADVICE_LOST},                                 /* LaunchTimeout */
-    {708, OPENREG_E_INVALID, ""},                                              /* SetOnActiveProcess */
+    {101, OPENREG_E_INVALID, ""},                               /* InvalidDevice */
+    {102, OPENREG_E_INCOMPATIBLE, "the device has no licence"}, /* DeviceNotLicensed */
+    {201, OPENREG_E_INVALID, ""},                               /* DeviceUninitialized */
+    {209, OPENREG_E_INCOMPATIBLE, ""},                          /* NoKernelImageForDevice */
+    {214, OPENREG_E_DEVICE_LOST, ADVICE_HARDWARE},              /* ECCUncorrectable */
+    {215, OPENREG_E_UNSUPPORTED, ""},                           /* UnsupportedLimit */
+    {216, OPENREG_E_NO_DEVICE, ADVICE_BUSY},                    /* DeviceAlreadyInUse */
+    {217, OPENREG_E_UNSUPPORTED, ""},                           /* PeerAccessUnsupported */
+    {220, OPENREG_E_DEVICE_LOST, ADVICE_HARDWARE},              /* NvlinkUncorrectable */
+    {226, OPENREG_E_DEVICE_LOST, ADVICE_HARDWARE},              /* Contained */
+    {400, OPENREG_E_INVALID, ""},                               /* InvalidResourceHandle */
+    {401, OPENREG_E_INVALID, ""},                               /* IllegalState */
+    {500, OPENREG_E_INCOMPATIBLE, ADVICE_DRIVER},               /* SymbolNotFound */
+    {700, OPENREG_E_DEVICE_LOST, ADVICE_LOST},                  /* IllegalAddress */
+    {701, OPENREG_E_NOMEM, ""},                                 /* LaunchOutOfResources */
+    {702, OPENREG_E_DEVICE_LOST, ADVICE_LOST},                  /* LaunchTimeout */
+    {708, OPENREG_E_INVALID, ""},                               /* SetOnActiveProcess */
     {709, OPENREG_E_DEVICE_LOST, "the device was reset by another part of this process"},
-    {710, OPENREG_E_DEVICE_LOST, ADVICE_LOST},                                 /* Assert */
-    {712, OPENREG_E_INVALID, ""},                                              /* HostMemoryAlreadyRegistered */
-    {713, OPENREG_E_INVALID, ""},                                              /* HostMemoryNotRegistered */
-    {714, OPENREG_E_DEVICE_LOST, ADVICE_LOST},                                 /* HardwareStackError */
-    {715, OPENREG_E_DEVICE_LOST, ADVICE_LOST},                                 /* IllegalInstruction */
-    {716, OPENREG_E_DEVICE_LOST, ADVICE_LOST},                                 /* MisalignedAddress */
-    {717, OPENREG_E_DEVICE_LOST, ADVICE_LOST},                                 /* InvalidAddressSpace */
-    {718, OPENREG_E_DEVICE_LOST, ADVICE_LOST},                                 /* InvalidPc */
-    {719, OPENREG_E_DEVICE_LOST, ADVICE_LOST},                                 /* LaunchFailure */
-    {721, OPENREG_E_DEVICE_LOST, ADVICE_LOST},                                 /* TensorMemoryLeak */
-    {801, OPENREG_E_UNSUPPORTED, ""},                                          /* NotSupported */
+    {710, OPENREG_E_DEVICE_LOST, ADVICE_LOST}, /* Assert */
+    {712, OPENREG_E_INVALID, ""},              /* HostMemoryAlreadyRegistered */
+    {713, OPENREG_E_INVALID, ""},              /* HostMemoryNotRegistered */
+    {714, OPENREG_E_DEVICE_LOST, ADVICE_LOST}, /* HardwareStackError */
+    {715, OPENREG_E_DEVICE_LOST, ADVICE_LOST}, /* IllegalInstruction */
+    {716, OPENREG_E_DEVICE_LOST, ADVICE_LOST}, /* MisalignedAddress */
+    {717, OPENREG_E_DEVICE_LOST, ADVICE_LOST}, /* InvalidAddressSpace */
+    {718, OPENREG_E_DEVICE_LOST, ADVICE_LOST}, /* InvalidPc */
+    {719, OPENREG_E_DEVICE_LOST, ADVICE_LOST}, /* LaunchFailure */
+    {721, OPENREG_E_DEVICE_LOST, ADVICE_LOST}, /* TensorMemoryLeak */
+    {801, OPENREG_E_UNSUPPORTED, ""},          /* NotSupported */
     {802, OPENREG_E_NO_DEVICE, "on machines with NVSwitch the fabric manager must run"}, /* SystemNotReady */
     {803, OPENREG_E_INCOMPATIBLE, "the driver's library and kernel module differ: restart the machine"},
     {804, OPENREG_E_INCOMPATIBLE, "remove the compatibility package from LD_LIBRARY_PATH"},
-    {805, OPENREG_E_NO_DEVICE, ADVICE_MPS},                                    /* MpsConnectionFailed */
-    {806, OPENREG_E_DEVICE_LOST, ADVICE_MPS},                                  /* MpsRpcFailure */
-    {807, OPENREG_E_NO_DEVICE, ADVICE_MPS},                                    /* MpsServerNotReady */
-    {808, OPENREG_E_NO_DEVICE, ADVICE_MPS},                                    /* MpsMaxClientsReached */
-    {809, OPENREG_E_NO_DEVICE, ADVICE_MPS},                                    /* MpsMaxConnectionsReached */
-    {810, OPENREG_E_DEVICE_LOST, ADVICE_MPS},                                  /* MpsClientTerminated */
+    {805, OPENREG_E_NO_DEVICE, ADVICE_MPS},   /* MpsConnectionFailed */
+    {806, OPENREG_E_DEVICE_LOST, ADVICE_MPS}, /* MpsRpcFailure */
+    {807, OPENREG_E_NO_DEVICE, ADVICE_MPS},   /* MpsServerNotReady */
+    {808, OPENREG_E_NO_DEVICE, ADVICE_MPS},   /* MpsMaxClientsReached */
+    {809, OPENREG_E_NO_DEVICE, ADVICE_MPS},   /* MpsMaxConnectionsReached */
+    {810, OPENREG_E_DEVICE_LOST, ADVICE_MPS}, /* MpsClientTerminated */
 };
 
 static_assert(GPU(Success) == 0 && GPU(ErrorMemoryAllocation) == 2 && GPU(ErrorInsufficientDriver) == 35 &&
@@ -111,9 +112,8 @@ fail(const openreg_host *host, int32_t dev, openreg_gpu_code code, const char *f
     char where[32] = "";
     if (dev >= 0)
         (void)snprintf(where, sizeof where, " on device %d", dev);
-    return openreg_fail(host, rule->status, (int64_t)code, "%s: %s (%s)%s%s%s", function,
-                        openreg_gpu_error_name(code), error_text(code), where, rule->advice[0] != '\0' ? "; " : "",
-                        rule->advice);
+    return openreg_fail(host, rule->status, (int64_t)code, "%s: %s (%s)%s%s%s", function, openreg_gpu_error_name(code),
+                        error_text(code), where, rule->advice[0] != '\0' ? "; " : "", rule->advice);
 }
 
 void
@@ -172,7 +172,7 @@ openreg_gpu_is_lost(openreg_instance instance, int32_t dev)
 }
 
 openreg_status
-openreg_gpu_refuse_lost(openreg_instance instance, int32_t dev)
+openreg_gpu_reject_lost(openreg_instance instance, int32_t dev)
 {
     const int code = atomic_load_explicit(&instance->devices[dev].lost, memory_order_relaxed);
     if (code == 0)

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
 /* gpu_event.c: events (gpu.h). The vendor's own have the generations that the ABI asks for: query, sync and wait mean
  * the latest record at the time of the call, and an event that was never recorded is complete. */
 #include "gpu.h"

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
 /* gpu_hip_nvidia.h: lets HIP's headers for NVIDIA, which were written for CUDA 12, compile with CUDA 13. That version
  * took away fields of cudaDeviceProp and an attribute, and changed the arguments of three functions, all of which HIP's
  * inline functions use. Included before them; without effect on CUDA 12. For tests, not for a driver that is installed.
@@ -75,13 +76,13 @@ openreg_cuda12_choose_device(int *device, const struct openreg_cuda12_device_pro
 }
 
 static inline cudaError_t
-openreg_cuda12_refuse(void)
+openreg_cuda12_reject(void)
 {
     return cudaErrorNotSupported;
 }
 
 static inline CUresult
-openreg_cuda12_refuse_context(void)
+openreg_cuda12_reject_context(void)
 {
     return CUDA_ERROR_NOT_SUPPORTED;
 }
@@ -89,11 +90,11 @@ openreg_cuda12_refuse_context(void)
 #define cudaDeviceProp openreg_cuda12_device_prop
 #define cudaGetDeviceProperties openreg_cuda12_get_device_properties
 #define cudaChooseDevice openreg_cuda12_choose_device
-#define cudaMemAdvise(ptr, size, advice, device) ((void)(device), openreg_cuda12_refuse())
-#define cudaMemPrefetchAsync(ptr, size, device, stream) ((void)(device), openreg_cuda12_refuse())
+#define cudaMemAdvise(ptr, size, advice, device) ((void)(device), openreg_cuda12_reject())
+#define cudaMemPrefetchAsync(ptr, size, device, stream) ((void)(device), openreg_cuda12_reject())
 #define cudaDevAttrCooperativeMultiDeviceLaunch cudaDevAttrCooperativeLaunch
 #undef cuCtxCreate
-#define cuCtxCreate(context, flags, device) ((void)(device), openreg_cuda12_refuse_context())
+#define cuCtxCreate(context, flags, device) ((void)(device), openreg_cuda12_reject_context())
 
 #endif
 

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
 /* gpu_ipc.c: the extension "openreg.ipc" (openreg/ipc.h), by the vendor's handles, which have the same size. */
 #include "gpu.h"
 
@@ -30,8 +31,8 @@ memory_open(openreg_instance instance, int32_t dev, const openreg_ipc_handle *ha
     GPU(IpcMemHandle_t) native;
     void *memory = NULL;
     memcpy(&native, handle, sizeof native);
-    const openreg_status status =
-        OPENREG_GPU_TRY(&scope, IpcOpenMemHandle, &memory, native, GPU(IpcMemLazyEnablePeerAccess));
+    const openreg_status status = OPENREG_GPU_TRY(&scope, IpcOpenMemHandle, &memory, native,
+                                                  GPU(IpcMemLazyEnablePeerAccess));
     openreg_gpu_leave(&scope);
     if (status == OPENREG_OK)
         *out = memory;

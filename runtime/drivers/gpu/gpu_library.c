@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
 /* gpu_library.c: whether the installed copy of the vendor's library will do (gpu.h). Which numbers are compared:
  * gpu_library_cuda.c, gpu_library_hip.c. */
 #include "gpu.h"

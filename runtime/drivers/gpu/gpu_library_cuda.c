@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
 /* gpu_library_cuda.c: CUDA's runtime, which is linked in, so that its own version says nothing about the machine. What
  * is installed is the driver: it tells for which version of CUDA it is made, and CUDA promises that a driver serves
  * every runtime of the same major version ("minor version compatibility"). So the major is what counts. */

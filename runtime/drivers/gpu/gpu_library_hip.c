@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
 /* gpu_library_hip.c: HIP's runtime, found at run time. It promises that programs run with newer minor versions, not
  * with older ones, so major and minor are compared, and the patch, which is a build number, is not. A newer major
  * version has other structures, and is refused too: only the name without a version can lead to one. */

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
 /* gpu_memory.c: device memory, pinned host memory, and whose an address is (gpu.h). Plain allocations: the runtime's
  * cache sits above and asks for large segments. */
 #include "gpu.h"

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
 /* gpu_names.h: the vendor's names. One source is compiled for CUDA's runtime API and for HIP's, whose functions and
  * constants differ by their prefix; the few that do not are listed here. Internal to drivers/gpu.
  *
@@ -89,56 +90,56 @@ typedef enum cudaMemcpyKind openreg_gpu_copy_kind;
 #define GPU_ERROR_TOO_MANY_PEERS ((openreg_gpu_code)711) /* HIP has no such limit, and no name for it */
 
 /* The functions that the driver calls, less those of gpu_properties_*.c: X(name). */
-#define OPENREG_GPU_COMMON_FUNCTIONS(X)                                                                               \
-    X(GetDeviceCount)                                                                                                 \
-    X(GetDevice)                                                                                                      \
-    X(SetDevice)                                                                                                      \
-    X(DeviceGetAttribute)                                                                                             \
-    X(DeviceGetStreamPriorityRange)                                                                                   \
-    X(DeviceSynchronize)                                                                                              \
-    X(DeviceCanAccessPeer)                                                                                            \
-    X(DeviceEnablePeerAccess)                                                                                         \
-    X(GetLastError)                                                                                                   \
-    X(PeekAtLastError)                                                                                                \
-    X(GetErrorName)                                                                                                   \
-    X(GetErrorString)                                                                                                 \
-    X(DriverGetVersion)                                                                                               \
-    X(RuntimeGetVersion)                                                                                              \
-    X(MemGetInfo)                                                                                                     \
-    X(Malloc)                                                                                                         \
-    X(Free)                                                                                                           \
-    X(GPU_HOST_ALLOC)                                                                                                 \
-    X(GPU_HOST_FREE)                                                                                                  \
-    X(PointerGetAttributes)                                                                                           \
-    X(MemsetAsync)                                                                                                    \
-    X(MemcpyAsync)                                                                                                    \
-    X(MemcpyPeerAsync)                                                                                                \
-    X(StreamCreateWithPriority)                                                                                       \
-    X(StreamDestroy)                                                                                                  \
-    X(StreamQuery)                                                                                                    \
-    X(StreamSynchronize)                                                                                              \
-    X(StreamWaitEvent)                                                                                                \
-    X(EventCreateWithFlags)                                                                                           \
-    X(EventDestroy)                                                                                                   \
-    X(EventRecord)                                                                                                    \
-    X(EventQuery)                                                                                                     \
-    X(EventSynchronize)                                                                                               \
-    X(EventElapsedTime)                                                                                               \
-    X(IpcGetMemHandle)                                                                                                \
-    X(IpcOpenMemHandle)                                                                                               \
-    X(IpcCloseMemHandle)                                                                                              \
-    X(IpcGetEventHandle)                                                                                              \
+#define OPENREG_GPU_COMMON_FUNCTIONS(X)                                                                                \
+    X(GetDeviceCount)                                                                                                  \
+    X(GetDevice)                                                                                                       \
+    X(SetDevice)                                                                                                       \
+    X(DeviceGetAttribute)                                                                                              \
+    X(DeviceGetStreamPriorityRange)                                                                                    \
+    X(DeviceSynchronize)                                                                                               \
+    X(DeviceCanAccessPeer)                                                                                             \
+    X(DeviceEnablePeerAccess)                                                                                          \
+    X(GetLastError)                                                                                                    \
+    X(PeekAtLastError)                                                                                                 \
+    X(GetErrorName)                                                                                                    \
+    X(GetErrorString)                                                                                                  \
+    X(DriverGetVersion)                                                                                                \
+    X(RuntimeGetVersion)                                                                                               \
+    X(MemGetInfo)                                                                                                      \
+    X(Malloc)                                                                                                          \
+    X(Free)                                                                                                            \
+    X(GPU_HOST_ALLOC)                                                                                                  \
+    X(GPU_HOST_FREE)                                                                                                   \
+    X(PointerGetAttributes)                                                                                            \
+    X(MemsetAsync)                                                                                                     \
+    X(MemcpyAsync)                                                                                                     \
+    X(MemcpyPeerAsync)                                                                                                 \
+    X(StreamCreateWithPriority)                                                                                        \
+    X(StreamDestroy)                                                                                                   \
+    X(StreamQuery)                                                                                                     \
+    X(StreamSynchronize)                                                                                               \
+    X(StreamWaitEvent)                                                                                                 \
+    X(EventCreateWithFlags)                                                                                            \
+    X(EventDestroy)                                                                                                    \
+    X(EventRecord)                                                                                                     \
+    X(EventQuery)                                                                                                      \
+    X(EventSynchronize)                                                                                                \
+    X(EventElapsedTime)                                                                                                \
+    X(IpcGetMemHandle)                                                                                                 \
+    X(IpcOpenMemHandle)                                                                                                \
+    X(IpcCloseMemHandle)                                                                                               \
+    X(IpcGetEventHandle)                                                                                               \
     X(IpcOpenEventHandle)
 
 #if OPENREG_GPU_CUDART
 #define GPU_CALL(name) GPU(name)
 #else
 /* HIP alone: the library has no static form, so its functions are looked up at run time. */
-#define OPENREG_GPU_FUNCTIONS(X)                                                                                      \
-    OPENREG_GPU_COMMON_FUNCTIONS(X)                                                                                   \
-    X(DeviceGetName)                                                                                                  \
-    X(DeviceTotalMem)                                                                                                 \
-    X(DeviceGetUuid)                                                                                                  \
+#define OPENREG_GPU_FUNCTIONS(X)                                                                                       \
+    OPENREG_GPU_COMMON_FUNCTIONS(X)                                                                                    \
+    X(DeviceGetName)                                                                                                   \
+    X(DeviceTotalMem)                                                                                                  \
+    X(DeviceGetUuid)                                                                                                   \
     X(DevicePrimaryCtxGetState)
 
 #define OPENREG_GPU_MEMBER(name) __typeof__(&GPU(name)) GPU_JOIN(call_, name);

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
 /* gpu_peer.c: copies that concern a device other than the stream's (gpu.h).
  *
  * Access between two devices is enabled at the first copy between them, both ways. Where the hardware has no way, the
@@ -144,8 +145,8 @@ copy_by_vendor(openreg_instance instance, void *dst, int32_t dst_dev, const void
     openreg_gpu_scope scope;
     OPENREG_GPU_RETURN_NOT_OK(openreg_gpu_enter(&scope, instance, stream_dev));
     openreg_status status = OPENREG_OK;
-    const openreg_gpu_code code =
-        GPU_CALL(MemcpyPeerAsync)(dst, dst_dev, src, src_dev, (size_t)size, (GPU(Stream_t))stream);
+    const openreg_gpu_code code = GPU_CALL(MemcpyPeerAsync)(dst, dst_dev, src, src_dev, (size_t)size,
+                                                            (GPU(Stream_t))stream);
     *refused = code == GPU(ErrorPeerAccessUnsupported) || code == GPU(ErrorNotSupported);
     if (*refused)
         openreg_gpu_forget(&scope, code);
@@ -160,9 +161,9 @@ openreg_gpu_peer_copy(openreg_instance instance, void *dst, int32_t dst_dev, con
                       uint64_t size, int32_t stream_dev, openreg_driver_stream stream)
 {
     if (dst_dev >= 0)
-        OPENREG_GPU_RETURN_NOT_OK(openreg_gpu_refuse_lost(instance, dst_dev));
+        OPENREG_GPU_RETURN_NOT_OK(openreg_gpu_reject_lost(instance, dst_dev));
     if (src_dev >= 0)
-        OPENREG_GPU_RETURN_NOT_OK(openreg_gpu_refuse_lost(instance, src_dev));
+        OPENREG_GPU_RETURN_NOT_OK(openreg_gpu_reject_lost(instance, src_dev));
     /* Host memory and a device that is not the stream's: no call of the vendor's promises that. */
     bool by_us = dst_dev < 0 || src_dev < 0;
     if (!by_us && dst_dev != src_dev) {

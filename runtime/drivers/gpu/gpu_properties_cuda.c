@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
 /* gpu_properties_cuda.c: a device's name, UUID, memory and priorities (gpu.h) by CUDA's structure of properties. */
 #include "gpu.h"
 

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
 /* gpu_properties_hip.c: a device's name, UUID, memory and priorities (gpu.h). HIP's structure of properties differs
  * between versions of the library, which is found at run time; so it is asked function by function. */
 #include "gpu.h"
@@ -11,8 +12,7 @@ openreg_gpu_read_properties(const openreg_gpu_scope *scope, openreg_device_info 
     int low = 0;
     int high = 0;
     hipUUID uuid;
-    OPENREG_GPU_RETURN_NOT_OK(
-        OPENREG_GPU_TRY(scope, DeviceGetName, out->name, (int)sizeof out->name, scope->device));
+    OPENREG_GPU_RETURN_NOT_OK(OPENREG_GPU_TRY(scope, DeviceGetName, out->name, (int)sizeof out->name, scope->device));
     OPENREG_GPU_RETURN_NOT_OK(OPENREG_GPU_TRY(scope, DeviceTotalMem, &total, scope->device));
     OPENREG_GPU_RETURN_NOT_OK(OPENREG_GPU_TRY(scope, DeviceGetUuid, &uuid, scope->device));
     OPENREG_GPU_RETURN_NOT_OK(OPENREG_GPU_TRY(scope, DeviceGetStreamPriorityRange, &low, &high));

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
 /* gpu_stream.c: streams (gpu.h). The handle is the vendor's own stream.
  *
  * The default stream, NULL, is the vendor's legacy stream of the device: it is the one on which PyTorch's CUDA code
@@ -14,8 +15,8 @@ openreg_gpu_stream_create(openreg_instance instance, int32_t dev, uint32_t flags
     openreg_gpu_scope scope;
     OPENREG_GPU_RETURN_NOT_OK(openreg_gpu_enter(&scope, instance, dev));
     GPU(Stream_t) stream = NULL;
-    const openreg_status status =
-        OPENREG_GPU_TRY(&scope, StreamCreateWithPriority, &stream, GPU(StreamNonBlocking), priority);
+    const openreg_status status = OPENREG_GPU_TRY(&scope, StreamCreateWithPriority, &stream, GPU(StreamNonBlocking),
+                                                  priority);
     openreg_gpu_leave(&scope);
     if (status == OPENREG_OK)
         *out = (openreg_driver_stream)stream;

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
 /* gpu_system.c: libraries, files and the vendor's variables of this machine (gpu_system.h). */
 #define _GNU_SOURCE
 #include "gpu_system.h"

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
 /* gpu_system.h: what the driver asks of the operating system: libraries, files and the vendor's variables. One file, so
  * that the tests' copy of the driver has another one in its place. Internal to drivers/gpu. */
 #ifndef OPENREG_DRIVERS_GPU_SYSTEM_H

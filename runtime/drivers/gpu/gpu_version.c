@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
 /* gpu_version.c: comparison of versions (gpu_version.h). Knows no vendor. */
 #include "gpu_version.h"
 

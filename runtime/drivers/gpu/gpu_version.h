@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
 /* gpu_version.h: whether the installed copy of a vendor's library is new enough. Internal to drivers/gpu. */
 #ifndef OPENREG_DRIVERS_GPU_VERSION_H
 #define OPENREG_DRIVERS_GPU_VERSION_H

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
 /* gpu_visible.c: the vendors' lists of visible devices, CUDA_VISIBLE_DEVICES and the like (gpu_census.h). */
 #include "gpu_census.h"
 

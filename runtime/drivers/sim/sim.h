@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
 /* sim.h: the simulated devices' own structures. Internal to drivers/sim.
  *
  * A device is a memory file (memfd) mapped twice: at `base` without any access, and at `alias` for reading and writing.
@@ -33,7 +34,7 @@ openreg_status openreg_sim_query(const openreg_host *host, const openreg_driver 
 /* A piece of a device's address range. The pieces of a device are sorted by offset and cover the span. */
 typedef struct openreg_sim_piece {
     uint64_t offset, size;
-    bool used, reserved; /* reserved: used, and only its first `memory` bytes count (openreg/growing.h) */
+    bool used, reserved; /* reserved: used, and only its first `memory` bytes count (openreg/vmm.h) */
     bool is_foreign;     /* shows memory of another process */
     uint64_t memory;
 } openreg_sim_piece;
@@ -45,7 +46,7 @@ typedef struct openreg_sim_device {
     char *base, *alias;       /* both `span` bytes, or NULL */
     ptrdiff_t alias_distance; /* alias - base */
     uint64_t capacity, span;
-    atomic_int active;        /* memory or a stream was made */
+    atomic_int active; /* memory or a stream was made */
 
     pthread_mutex_t memory_lock; /* guards the five fields below */
     openreg_sim_piece *pieces;
@@ -88,11 +89,11 @@ typedef enum openreg_sim_task_kind {
 
 typedef struct openreg_sim_task {
     openreg_sim_task_kind kind;
-    uint8_t value;   /* FILL */
-    void *target;    /* COPY, FILL: a host address */
+    uint8_t value; /* FILL */
+    void *target;  /* COPY, FILL: a host address */
     const void *source;
-    uint64_t amount; /* COPY, FILL: bytes; WAIT: the position waited for */
-    openreg_sim_record *record;   /* RECORD: a reference that the task owns */
+    uint64_t amount;               /* COPY, FILL: bytes; WAIT: the position waited for */
+    openreg_sim_record *record;    /* RECORD: a reference that the task owns */
     openreg_driver_stream awaited; /* WAIT: a reference that the task owns */
 } openreg_sim_task;
 
@@ -124,7 +125,7 @@ struct openreg_driver_event_s {
     pthread_mutex_t lock;           /* guards the rest */
     openreg_driver_stream timeline; /* of the latest record, with a reference; NULL: never recorded */
     uint64_t position;
-    openreg_sim_record *record;     /* timed events: of the latest record, with a reference */
+    openreg_sim_record *record; /* timed events: of the latest record, with a reference */
 };
 
 /* ---- sim_memory.c ---- */
@@ -146,7 +147,7 @@ openreg_status openreg_sim_unmap_foreign(openreg_sim_device *device, void *ptr);
 openreg_status openreg_sim_mem_info(openreg_instance, int32_t dev, uint64_t *free_bytes, uint64_t *total);
 openreg_status openreg_sim_host_alias(openreg_instance, int32_t dev, void *ptr, void **out);
 
-/* The functions of openreg/growing.h. */
+/* The functions of openreg/vmm.h. */
 openreg_status openreg_sim_reserve(openreg_instance, int32_t dev, uint64_t size, void **out);
 openreg_status openreg_sim_resize(openreg_instance, int32_t dev, void *ptr, uint64_t size);
 openreg_status openreg_sim_release(openreg_instance, int32_t dev, void *ptr);

@@ -1,8 +1,9 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
 /* sim_driver.c: the simulated devices' table, options, open and close. */
 #define _GNU_SOURCE
 #include "sim.h"
 
-#include <openreg/growing.h>
+#include <openreg/vmm.h>
 
 #include <stdlib.h>
 #include <string.h>
@@ -10,7 +11,7 @@
 
 typedef struct sim_settings {
     int32_t devices;
-    uint64_t memory;                  /* bytes a device */
+    uint64_t memory;                    /* bytes a device */
     char label[OPENREG_SIM_LABEL_SIZE]; /* upper case: of whom this is a mock, or "SIM" */
 } sim_settings;
 
@@ -230,7 +231,7 @@ fill_info(const char *label, int32_t dev, uint64_t capacity, openreg_device_info
     info.min_alignment = (uint64_t)sysconf(_SC_PAGESIZE);
     info.priority_low = 0;
     info.priority_high = -1;
-    info.multiprocessors = processors > 0 ? (int32_t)processors : 0;
+    info.multi_processor_count = processors > 0 ? (int32_t)processors : 0;
     info.capability_major = 1;
     info.capability_minor = 0;
     /* A version 8 (vendor-defined) UUID: the same device has the same one in every process. */
@@ -285,15 +286,15 @@ sim_device_active(openreg_instance instance, int32_t dev, int32_t *out)
 static const void *
 sim_extension(openreg_instance instance, const char *name, uint32_t version)
 {
-    static const openreg_growing growing = {
-        .struct_size = sizeof(openreg_growing),
-        .version = OPENREG_GROWING_VERSION,
+    static const openreg_vmm growing = {
+        .struct_size = sizeof(openreg_vmm),
+        .version = OPENREG_VMM_VERSION,
         .reserve = openreg_sim_reserve,
         .resize = openreg_sim_resize,
         .release = openreg_sim_release,
     };
     (void)instance;
-    if (strcmp(name, OPENREG_GROWING_NAME) == 0 && version == OPENREG_GROWING_VERSION)
+    if (strcmp(name, OPENREG_VMM_NAME) == 0 && version == OPENREG_VMM_VERSION)
         return &growing;
     return strcmp(name, OPENREG_IPC_NAME) == 0 && version == OPENREG_IPC_VERSION ? openreg_sim_ipc() : NULL;
 }

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
 /* sim_event.c: events of the simulated devices. A record is a position on a stream's timeline, so a later record of the
  * same event, on whatever stream, never completes or delays an earlier one (rule A15). */
 #define _GNU_SOURCE
@@ -155,8 +156,8 @@ openreg_status
 openreg_sim_event_elapsed(openreg_instance instance, openreg_driver_event start, openreg_driver_event end, double *ms)
 {
     if (!start->timed || !end->timed)
-        return openreg_fail(instance->host, OPENREG_E_INVALID, 0, "event_elapsed: the %s event was created without timing",
-                            start->timed ? "end" : "start");
+        return openreg_fail(instance->host, OPENREG_E_INVALID, 0,
+                            "event_elapsed: the %s event was created without timing", start->timed ? "end" : "start");
     if (start->device != end->device)
         return openreg_fail(instance->host, OPENREG_E_INVALID, 0,
                             "event_elapsed: the events are of devices %d and %d, not of one", start->device,

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
 /* sim_host.c: pinned host memory of the simulated devices, and whose memory an address is. */
 #define _GNU_SOURCE
 #include "sim.h"

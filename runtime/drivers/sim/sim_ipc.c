@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
 /* sim_ipc.c: the extension "openreg.ipc" (openreg/ipc.h). A handle names a file in memory by process and number; the
  * other process opens it through /proc, which the system allows to processes of the same user. */
 #define _GNU_SOURCE
@@ -8,7 +9,6 @@
 #include <string.h>
 #include <sys/stat.h>
 #include <unistd.h>
-
 
 #define MEMORY_HANDLE UINT32_C(0x53494d4d)
 
@@ -62,7 +62,8 @@ open_handle(openreg_instance instance, uint32_t kind, const openreg_ipc_handle *
     if (file < 0 || !is_file_of(handle, file)) {
         if (file >= 0)
             (void)close(file);
-        return openreg_fail(instance->host, OPENREG_E_INVALID, 0, "process %d, which made the handle, has ended or has "
+        return openreg_fail(instance->host, OPENREG_E_INVALID, 0,
+                            "process %d, which made the handle, has ended or has "
                             "closed its devices",
                             (int)handle->process);
     }

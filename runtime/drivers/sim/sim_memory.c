@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
 /* sim_memory.c: memory of a simulated device: the file, its two mappings, and the pieces handed out. */
 #define _GNU_SOURCE
 #include "sim.h"
@@ -199,8 +200,8 @@ find_used_piece(const openreg_sim_device *device, const void *ptr, bool is_forei
         else
             high = middle;
     }
-    if (low < device->piece_count && device->pieces[low].used &&
-        device->pieces[low].is_foreign == is_foreign && device->pieces[low].offset == offset)
+    if (low < device->piece_count && device->pieces[low].used && device->pieces[low].is_foreign == is_foreign &&
+        device->pieces[low].offset == offset)
         return low;
     return device->piece_count;
 }
@@ -222,8 +223,8 @@ openreg_sim_mem_alloc(openreg_instance instance, int32_t dev, uint64_t size, ope
         (void)pthread_mutex_unlock(&device->memory_lock);
         return openreg_fail(instance->host, OPENREG_E_NOMEM, 0,
                             "device %d: asked for %llu bytes, %llu of %llu bytes are free%s", dev,
-                            (unsigned long long)size, (unsigned long long)unused,
-                            (unsigned long long)device->capacity, rounded <= unused ? ", but not in one piece" : "");
+                            (unsigned long long)size, (unsigned long long)unused, (unsigned long long)device->capacity,
+                            rounded <= unused ? ", but not in one piece" : "");
     }
     if (!reserve_pieces(device, device->piece_count + 2)) {
         (void)pthread_mutex_unlock(&device->memory_lock);
@@ -306,7 +307,8 @@ openreg_sim_map_foreign(openreg_sim_device *device, int file, uint64_t offset, u
     (void)pthread_mutex_lock(&device->memory_lock);
     size_t at = device->piece_count;
     if (reserve_pieces(device, device->piece_count + 2))
-        at = find_free_piece(device, size, size >= OPENREG_SIM_LARGE_PAGE ? OPENREG_SIM_LARGE_PAGE : page_size(), &start);
+        at = find_free_piece(device, size, size >= OPENREG_SIM_LARGE_PAGE ? OPENREG_SIM_LARGE_PAGE : page_size(),
+                             &start);
     if (at < device->piece_count) {
         cut_piece(device, at, start, size);
         at = find_used_piece(device, device->base + start, false);

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
 /* sim_stream.c: streams of the simulated devices: a queue each, worked off in order by a thread of its own that starts
  * with the first task. */
 #define _GNU_SOURCE

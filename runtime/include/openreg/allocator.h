@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
 /* openreg/allocator.h: the caching allocator's settings, private pools and history. Valid C11 and C++17.
  *
  * openreg.h has openreg_malloc() and its like; nothing here is needed to use them. Every function may be called from
@@ -17,11 +18,11 @@ extern "C" {
 
 /* For all devices of the process. Sizes in bytes. The first values are those of openreg_default_allocator_settings().*/
 typedef struct openreg_allocator_settings {
-    uint32_t struct_size;             /* set by the caller */
-    int32_t expandable_segments;      /* 1: segments that grow in place, where the driver has them (growing.h) */
-    uint64_t max_split_size;          /* blocks from this size on are never split; UINT64_MAX: no limit */
-    uint64_t max_non_split_rounding;  /* what such a block may be larger than a request that is given it */
-    uint64_t large_segment_size;      /* of segments for blocks above 1 MiB and below 10 MiB: at least 20 MiB */
+    uint32_t struct_size;                /* set by the caller */
+    int32_t expandable_segments;         /* 1: segments that grow in place, where the driver has them (growing.h) */
+    uint64_t max_split_size;             /* blocks from this size on are never split; UINT64_MAX: no limit */
+    uint64_t max_non_split_rounding;     /* what such a block may be larger than a request that is given it */
+    uint64_t large_segment_size;         /* of segments for blocks above 1 MiB and below 10 MiB: at least 20 MiB */
     double garbage_collection_threshold; /* in [0, 1): the part of the device's (or the process's) memory from which on
                                           * cached segments go back, the longest unused first; 0: never */
     double memory_fraction;              /* in [0, 1]: of devices without openreg_set_memory_fraction() */
@@ -77,26 +78,26 @@ OPENREG_API openreg_status openreg_memory_pool_trim(int32_t device, openreg_memo
 
 typedef struct openreg_memory_pool_info {
     openreg_memory_pool_id id;
-    int64_t uses;               /* 0: it is gone, and live blocks hold some of its segments */
-    openreg_stat reserved[3];   /* bytes of its segments: all, small pool, large pool */
+    int64_t uses;             /* 0: it is gone, and live blocks hold some of its segments */
+    openreg_stat reserved[3]; /* bytes of its segments: all, small pool, large pool */
 } openreg_memory_pool_info;
 
 /* Calls `visit` for every private pool of the device, under the cache's lock: it must not call the runtime. A non-zero
  * return ends the walk. */
-OPENREG_API openreg_status openreg_memory_pools(int32_t device,
-                                                int (*visit)(void *ctx, const openreg_memory_pool_info *pool),
-                                                void *ctx);
+OPENREG_API openreg_status openreg_visit_memory_pools(int32_t device,
+                                                      int (*visit)(void *ctx, const openreg_memory_pool_info *pool),
+                                                      void *ctx);
 
 /* ---------------------------------------------------------------------------------------------------------- history */
 
-#define OPENREG_TRACE_ALLOC 0          /* a block was given out */
-#define OPENREG_TRACE_FREE_REQUESTED 1 /* openreg_free() was called */
-#define OPENREG_TRACE_FREE_COMPLETED 2 /* the block is free: at once, or when recorded streams have passed it */
-#define OPENREG_TRACE_SEGMENT_ALLOC 3  /* a segment came from the driver */
-#define OPENREG_TRACE_SEGMENT_FREE 4   /* it goes back */
-#define OPENREG_TRACE_SEGMENT_MAP 5    /* a segment has grown by this range */
-#define OPENREG_TRACE_SEGMENT_UNMAP 6  /* or has shrunk by it */
-#define OPENREG_TRACE_OOM 7            /* a request has failed for lack of device memory */
+#define OPENREG_MEMORY_EVENT_ALLOC 0          /* a block was given out */
+#define OPENREG_MEMORY_EVENT_FREE_REQUESTED 1 /* openreg_free() was called */
+#define OPENREG_MEMORY_EVENT_FREE_COMPLETED 2 /* the block is free: at once, or when recorded streams have passed it */
+#define OPENREG_MEMORY_EVENT_SEGMENT_ALLOC 3  /* a segment came from the driver */
+#define OPENREG_MEMORY_EVENT_SEGMENT_FREE 4   /* it goes back */
+#define OPENREG_MEMORY_EVENT_SEGMENT_MAP 5    /* a segment has grown by this range */
+#define OPENREG_MEMORY_EVENT_SEGMENT_UNMAP 6  /* or has shrunk by it */
+#define OPENREG_MEMORY_EVENT_OOM 7            /* a request has failed for lack of device memory */
 
 typedef struct openreg_memory_event {
     int32_t action; /* OPENREG_TRACE_* */

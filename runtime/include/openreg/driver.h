@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
 /* openreg/driver.h: what a driver library gives the runtime. ABI major 1. Valid C11 and C++17.
  *
  * A driver is one shared library with one exported function, openreg_driver_query_v1(), that returns a constant table
@@ -84,16 +85,16 @@ typedef struct openreg_host {
 /* The runtime zeroes it and sets struct_size; the driver writes no byte beyond that size. */
 typedef struct openreg_device_info {
     uint32_t struct_size, reserved;
-    uint64_t total_bytes;       /* memory of the device */
-    uint64_t min_alignment;     /* of mem_alloc()'s addresses, a power of two; 0: as malloc() */
-    int32_t priority_low;       /* numerically greatest, least urgent stream priority */
-    int32_t priority_high;      /* numerically least, most urgent; both 0 if streams have none */
-    int32_t multiprocessors;    /* 0 if unknown */
-    int32_t capability_major;   /* compute capability or the vendor's counterpart, 0 if none */
+    uint64_t total_bytes;          /* memory of the device */
+    uint64_t min_alignment;        /* of mem_alloc()'s addresses, a power of two; 0: as malloc() */
+    int32_t priority_low;          /* numerically greatest, least urgent stream priority */
+    int32_t priority_high;         /* numerically least, most urgent; both 0 if streams have none */
+    int32_t multi_processor_count; /* 0 if unknown */
+    int32_t capability_major;      /* compute capability or the vendor's counterpart, 0 if none */
     int32_t capability_minor;
     int32_t reserved2;
-    char uuid[16];              /* all zero if unknown */
-    char name[128];             /* NUL-terminated UTF-8 */
+    char uuid[16];  /* all zero if unknown */
+    char name[128]; /* NUL-terminated UTF-8 */
 } openreg_device_info;
 
 typedef struct openreg_driver {
@@ -175,8 +176,7 @@ typedef struct openreg_driver {
     openreg_status (*mem_info)(openreg_instance, int32_t dev, uint64_t *free_bytes, uint64_t *total);
     /* Milliseconds from start to end; both created with OPENREG_EVENT_TIMING on one device, recorded and complete,
      * else E_INVALID. */
-    openreg_status (*event_elapsed)(openreg_instance, openreg_driver_event start, openreg_driver_event end,
-                                    double *ms);
+    openreg_status (*event_elapsed)(openreg_instance, openreg_driver_event start, openreg_driver_event end, double *ms);
     /* With OPENREG_CAP_HOST_VISIBLE: the host's address of a device address, at a constant distance inside one
      * allocation (rule A20). The host may read and write there when the streams that use the memory are idle. */
     openreg_status (*host_alias)(openreg_instance, int32_t dev, void *ptr, void **out);

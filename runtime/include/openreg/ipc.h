@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
 /* openreg/ipc.h: sharing device memory and events between processes: the driver extension "openreg.ipc", version 1.
  * Valid C11 and C++17.
  *

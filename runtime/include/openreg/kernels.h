@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
 /* openreg/kernels.h: operators that a driver runs itself. The driver extension "openreg.kernels", version 1. Valid C11
  * and C++17.
  *
@@ -77,9 +78,9 @@ typedef struct openreg_dtype {
  * dimensions has ndim 0 and one element. Strides count elements, may be 0 (an expanded dimension), are never negative,
  * and are always there. */
 typedef struct openreg_tensor {
-    void *data;           /* device address of the first element; NULL only without elements */
-    int32_t device_type;  /* OPENREG_TENSOR_DEVICE_TYPE */
-    int32_t device_id;    /* openreg_kernel_call.dev */
+    void *data;          /* device address of the first element; NULL only without elements */
+    int32_t device_type; /* OPENREG_TENSOR_DEVICE_TYPE */
+    int32_t device_id;   /* openreg_kernel_call.dev */
     int32_t ndim;
     openreg_dtype dtype;
     const int64_t *shape;   /* ndim sizes; NULL if ndim is 0 */
@@ -121,10 +122,10 @@ typedef struct openreg_kernel openreg_kernel;
 
 typedef struct openreg_kernel_call {
     uint32_t struct_size;
-    int32_t dev;                    /* ordinal of the device */
-    openreg_driver_stream stream;   /* of that device */
-    const openreg_kernel *kernel;   /* the entry that led here */
-    const char *name;               /* the operator that was called: "aten::add_" for a kernel of "aten::add.Tensor" */
+    int32_t dev;                  /* ordinal of the device */
+    openreg_driver_stream stream; /* of that device */
+    const openreg_kernel *kernel; /* the entry that led here */
+    const char *name;             /* the operator that was called: "aten::add_" for a kernel of "aten::add.Tensor" */
     /* In the order of the operator's schema, without names; tensors that an out= form writes are at the end. */
     const openreg_value *arguments;
     uint64_t argument_count;

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
 /* openreg/native_stream.h: from a vendor's stream back to ours. Valid C11 and C++17. */
 #ifndef OPENREG_NATIVE_STREAM_H
 #define OPENREG_NATIVE_STREAM_H

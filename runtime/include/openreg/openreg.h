@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
 /* openreg/openreg.h: the C API of libopenreg. Valid C11 and C++17.
  *
  * A table of devices, openreg:0 to openreg:count-1, driven by one or more drivers (driver.h): device selection, memory
@@ -75,9 +76,9 @@ OPENREG_API int openreg_in_bad_fork(void);
 typedef struct openreg_error {
     openreg_status code; /* OPENREG_OK if there was none */
     int32_t reserved;
-    int64_t vendor_code;  /* the vendor's own number, or 0 */
-    char driver[32];      /* name of the driver that failed, or "" */
-    char message[1024];   /* NUL-terminated UTF-8 */
+    int64_t vendor_code; /* the vendor's own number, or 0 */
+    char driver[32];     /* name of the driver that failed, or "" */
+    char message[1024];  /* NUL-terminated UTF-8 */
 } openreg_error;
 
 /* Valid, and owned by the runtime, until this thread's next call or end. Never NULL. */
@@ -118,14 +119,14 @@ OPENREG_API openreg_status openreg_maybe_exchange_device(int32_t device, int32_t
 OPENREG_API void openreg_restore_device(int32_t device);
 
 typedef struct openreg_device_properties {
-    uint32_t struct_size;     /* set by the caller; no byte beyond it is written */
-    int32_t ordinal;          /* the device's number inside its driver */
-    uint64_t total_memory;    /* bytes, 0 if unknown */
-    uint64_t caps;            /* OPENREG_CAP_* of its driver */
-    int32_t priority_low;     /* least urgent stream priority (numerically greatest) */
-    int32_t priority_high;    /* most urgent (numerically least) */
-    int32_t multiprocessors;  /* 0 if unknown */
-    int32_t capability_major; /* 0 if the driver has no such notion */
+    uint32_t struct_size;          /* set by the caller; no byte beyond it is written */
+    int32_t ordinal;               /* the device's number inside its driver */
+    uint64_t total_memory;         /* bytes, 0 if unknown */
+    uint64_t caps;                 /* OPENREG_CAP_* of its driver */
+    int32_t priority_low;          /* least urgent stream priority (numerically greatest) */
+    int32_t priority_high;         /* most urgent (numerically least) */
+    int32_t multi_processor_count; /* 0 if unknown */
+    int32_t capability_major;      /* 0 if the driver has no such notion */
     int32_t capability_minor;
     int32_t reserved;
     char uuid[16];
@@ -175,8 +176,8 @@ OPENREG_API openreg_status openreg_memcpy_async(void *dst, int32_t dst_device, c
                                                 size_t size, int32_t stream_device, openreg_stream stream);
 
 /* Queues `size` bytes of `value` on a stream of the device. Errors: as openreg_memcpy(). */
-OPENREG_API openreg_status openreg_fill_async(void *dst, int32_t device, uint8_t value, size_t size,
-                                              openreg_stream stream);
+OPENREG_API openreg_status openreg_memset_async(void *dst, int32_t device, uint8_t value, size_t size,
+                                                openreg_stream stream);
 
 /* Pinned host memory of the driver of `device`, 64-byte aligned or better; size 0 gives NULL. Not cached.
  * Errors: OPENREG_E_NOMEM, common ones. On failure *out is NULL. */
@@ -186,8 +187,8 @@ OPENREG_API openreg_status openreg_free_host(void *ptr);
 
 #define OPENREG_MEMORY_UNKNOWN 0 /* none of ours: plain host memory, or another library's */
 #define OPENREG_MEMORY_DEVICE 1
-#define OPENREG_MEMORY_PINNED 2  /* pinned host memory */
-#define OPENREG_MEMORY_ALIAS 3   /* the host's view of device memory */
+#define OPENREG_MEMORY_PINNED 2 /* pinned host memory */
+#define OPENREG_MEMORY_ALIAS 3  /* the host's view of device memory */
 
 typedef struct openreg_pointer_info {
     uint32_t struct_size; /* set by the caller */
@@ -199,16 +200,16 @@ typedef struct openreg_pointer_info {
 } openreg_pointer_info;
 
 /* What an address is; interior addresses too. An unknown one is not an error. Never initialises. */
-OPENREG_API openreg_status openreg_pointer_query(const void *ptr, openreg_pointer_info *inout);
+OPENREG_API openreg_status openreg_get_pointer_info(const void *ptr, openreg_pointer_info *inout);
 
 /* The host's address of a device address, and back (drivers with OPENREG_CAP_HOST_VISIBLE). Any address in a live
  * block. Lock-free. The host may use the memory when the streams that use it are idle.
  * Errors: OPENREG_E_UNSUPPORTED (the driver's memory is not visible), OPENREG_E_INVALID. */
 OPENREG_API openreg_status openreg_host_alias(const void *device_ptr, void **host_ptr);
-OPENREG_API openreg_status openreg_host_alias_owner(const void *host_ptr, void **device_ptr);
+OPENREG_API openreg_status openreg_device_address(const void *host_ptr, void **device_ptr);
 
 /* Free and total bytes as the driver sees them (cached blocks count as used). */
-OPENREG_API openreg_status openreg_memory_info(int32_t device, uint64_t *free_bytes, uint64_t *total_bytes);
+OPENREG_API openreg_status openreg_get_memory_info(int32_t device, uint64_t *free_bytes, uint64_t *total_bytes);
 
 /* Statistics of the caching allocator: index 0 all, 1 small pool (blocks up to 1 MiB), 2 large pool. */
 typedef struct openreg_stat {
@@ -218,23 +219,23 @@ typedef struct openreg_stat {
 typedef struct openreg_memory_stats {
     uint32_t struct_size; /* set by the caller */
     uint32_t reserved;
-    openreg_stat allocation[3];           /* number of blocks given out */
-    openreg_stat segment[3];              /* number of driver allocations */
-    openreg_stat active[3];               /* blocks given out, or freed and waiting for a stream */
-    openreg_stat inactive_split[3];       /* free pieces of segments in use */
-    openreg_stat allocated_bytes[3];      /* sum of `allocation`, rounded to 512 bytes */
-    openreg_stat reserved_bytes[3];       /* sum of `segment` */
+    openreg_stat allocation[3];      /* number of blocks given out */
+    openreg_stat segment[3];         /* number of driver allocations */
+    openreg_stat active[3];          /* blocks given out, or freed and waiting for a stream */
+    openreg_stat inactive_split[3];  /* free pieces of segments in use */
+    openreg_stat allocated_bytes[3]; /* sum of `allocation`, rounded to 512 bytes */
+    openreg_stat reserved_bytes[3];  /* sum of `segment` */
     openreg_stat active_bytes[3];
     openreg_stat inactive_split_bytes[3];
-    openreg_stat requested_bytes[3];      /* sum of `allocation`, as asked for */
-    openreg_stat oversize_allocations;    /* kept 0 while no split limit is set */
+    openreg_stat requested_bytes[3];   /* sum of `allocation`, as asked for */
+    openreg_stat oversize_allocations; /* kept 0 while no split limit is set */
     openreg_stat oversize_segments;
-    int64_t num_alloc_retries;            /* times that the cache was flushed to serve a request */
+    int64_t num_alloc_retries; /* times that the cache was flushed to serve a request */
     int64_t num_ooms;
-    int64_t num_device_alloc;             /* calls of the driver */
+    int64_t num_device_alloc; /* calls of the driver */
     int64_t num_device_free;
     int64_t num_sync_all_streams;
-    int64_t max_split_size;               /* -1: no limit */
+    int64_t max_split_size; /* -1: no limit */
 } openreg_memory_stats;
 
 /* All zero for a device that was never used. */
@@ -250,7 +251,7 @@ OPENREG_API openreg_status openreg_empty_cache(int32_t device);
 #define OPENREG_BLOCK_AWAITING_FREE 2 /* freed, a recorded stream has not passed yet */
 
 typedef struct openreg_block_info {
-    void *segment;         /* start of the segment */
+    void *segment; /* start of the segment */
     void *address;
     uint64_t segment_size, size, requested;
     openreg_stream stream; /* whose cache it belongs to */
@@ -288,8 +289,8 @@ OPENREG_API openreg_status openreg_stream_priority(int32_t device, openreg_strea
 /* The vendor's own stream, for libraries of the vendor; NULL for a default stream is valid. */
 OPENREG_API openreg_status openreg_stream_native(int32_t device, openreg_stream stream, void **out);
 
-/* `flags`: 0, or OPENREG_EVENT_TIMED for openreg_event_elapsed(). */
-#define OPENREG_EVENT_TIMED 1u
+/* `flags`: 0, or OPENREG_EVENT_TIMING for openreg_event_elapsed(). */
+#define OPENREG_EVENT_TIMING 1u
 OPENREG_API openreg_status openreg_event_create(int32_t device, uint32_t flags, openreg_event *out);
 /* NULL is accepted; a pending record ends by itself. Errors: OPENREG_E_INVALID (not a live event). */
 OPENREG_API openreg_status openreg_event_destroy(openreg_event event);

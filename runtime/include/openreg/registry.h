@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
 /* openreg/registry.h: drivers, from being known to being active. Part of openreg.h, which includes it and whose rules on
  * errors and threads hold here. Valid C11 and C++17.
  *
@@ -78,12 +79,12 @@ struct openreg_device_properties; /* openreg.h */
 #define OPENREG_DRIVER_SHADOWED 4 /* another of the same name, found later, replaced it */
 
 /* Bits of openreg_driver_record.flags. */
-#define OPENREG_DRIVER_IS_ACTIVE 1u       /* its devices are in the device table */
-#define OPENREG_DRIVER_IS_GPU 2u          /* counts as a GPU: cuda, hip, and plugins whose devices are not simulated */
-#define OPENREG_DRIVER_IS_MOCK 4u         /* a GPU driver over simulated memory (OPENREG_USE_MOCK_GPU) */
-#define OPENREG_DRIVER_IS_LOUD 8u         /* registered with OPENREG_REGISTER_LOUD, `sim`, or named by a variable */
+#define OPENREG_DRIVER_IS_ACTIVE 1u /* its devices are in the device table */
+#define OPENREG_DRIVER_IS_GPU 2u    /* counts as a GPU: cuda, hip, and plugins whose devices are not simulated */
+#define OPENREG_DRIVER_IS_MOCK 4u   /* a GPU driver over simulated memory (OPENREG_USE_MOCK_GPU) */
+#define OPENREG_DRIVER_IS_LOUD 8u   /* registered with OPENREG_REGISTER_LOUD, `sim`, or named by a variable */
 #define OPENREG_DRIVER_IS_EXPERIMENTAL 16u
-#define OPENREG_DRIVER_HAS_TABLE 32u      /* its C table was read; an open driver without one is merely described */
+#define OPENREG_DRIVER_HAS_TABLE 32u /* its C table was read; an open driver without one is merely described */
 
 typedef struct openreg_driver_record {
     uint32_t struct_size; /* set by the caller */
@@ -97,20 +98,20 @@ typedef struct openreg_driver_record {
     uint64_t caps;        /* OPENREG_CAP_* of driver.h, 0 if not loaded */
     uint64_t slots;       /* bit i: the driver has function i of its table (in order, open is 0) */
     char name[32];
-    char source[64];      /* "built in", "beside the runtime", "OPENREG_CUDA_LIBRARY_PATH", "mock", "registered" or what
+    char source[64]; /* "built in", "beside the runtime", "OPENREG_CUDA_LIBRARY_PATH", "mock", "registered" or what
                            * the registration says, "OPENREG_DRIVER_LIBRARIES" */
     char version[64];
-    char path[512];       /* resolved path of the library, or "" */
-    char message[1024];   /* why it failed, or "" */
+    char path[512];     /* resolved path of the library, or "" */
+    char message[1024]; /* why it failed, or "" */
 } openreg_driver_record;
 
 /* Candidates known so far (finds, but does not load, those beside the runtime). Never fails. */
 OPENREG_API int32_t openreg_driver_count(void);
 /* Record i, 0 <= i < openreg_driver_count(), copied. Errors: OPENREG_E_INVALID. */
-OPENREG_API openreg_status openreg_driver_record_get(int32_t i, openreg_driver_record *out);
+OPENREG_API openreg_status openreg_get_driver_record(int32_t i, openreg_driver_record *out);
 /* The record that a name means (synonyms resolved; of a group the first open member, else the first). Loads and opens
  * nothing. Errors: OPENREG_E_INVALID "Driver 'x' is not in the list of known drivers: ['cuda', 'hip', 'sim']". */
-OPENREG_API openreg_status openreg_driver_find(const char *name, openreg_driver_record *out);
+OPENREG_API openreg_status openreg_find_driver(const char *name, openreg_driver_record *out);
 
 /* "found", "loaded", "open", "failed" or "shadowed" for OPENREG_DRIVER_*; "unknown" for another number. Static. Never
  * fails. */
@@ -121,7 +122,7 @@ OPENREG_API const char *openreg_driver_state_name(int32_t state);
 OPENREG_API openreg_status openreg_driver_canonical_name(const char *name, char out[32]);
 /* The drivers that a canonical name stands for, in order of preference: "gpu" gives cuda and hip, any other name itself.
  * Writes at most `capacity` names and returns their full number; 0 if the name is malformed. */
-OPENREG_API int32_t openreg_driver_expand(const char *name, char (*out)[32], int32_t capacity);
+OPENREG_API int32_t openreg_expand_driver_name(const char *name, char (*out)[32], int32_t capacity);
 
 /* ---------------------------------------------------------------------------------------------------- registration */
 
@@ -155,13 +156,13 @@ typedef struct openreg_registration {
     uint32_t flags;       /* OPENREG_REGISTER_* */
     int32_t priority;
     int32_t reserved;
-    const char *name;     /* no group; may be NULL with `table` or `library_path`: then it is the table's */
-    const char *source;   /* for records and messages, or NULL: "registered" */
+    const char *name;   /* no group; may be NULL with `table` or `library_path`: then it is the table's */
+    const char *source; /* for records and messages, or NULL: "registered" */
     /* Exactly one of these three. */
     const struct openreg_driver *table; /* valid until the process ends */
     const char *library_path;           /* loaded now */
     openreg_driver_factory factory;
-    void *ctx;                          /* the factory's */
+    void *ctx; /* the factory's */
     /* Given to open(), and overridden by OPENREG_<NAME>_<KEY>. Copied. "visible_devices" is the runtime's, below. */
     const struct openreg_option *options;
     size_t option_count;
@@ -186,7 +187,7 @@ OPENREG_API void openreg_set_discovery_callback(void (*discover)(void *ctx), voi
 /* Around everything here that may wait for another thread or run foreign code: `before` is called by the thread that is
  * about to, without a lock held, and what it returned is given to `after`. A language with a global lock lets go of it in
  * between. NULL, NULL removes them. */
-OPENREG_API void openreg_set_wait_hooks(void *(*before)(void), void (*after)(void *token));
+OPENREG_API void openreg_set_blocking_hooks(void *(*before)(void), void (*after)(void *token));
 
 /* This process among those of a distributed program: the options node_id and num_nodes of every driver opened later
  * (0 and 1 until set). Errors: OPENREG_E_INVALID unless 0 <= index < count. */
@@ -201,20 +202,20 @@ OPENREG_API openreg_status openreg_set_process(int32_t index, int32_t count);
 #define OPENREG_CHOSEN_AUTOMATICALLY 4
 
 typedef struct openreg_selection {
-    uint32_t struct_size;     /* set by the caller */
-    int32_t chosen_by;        /* OPENREG_CHOSEN_* */
-    int64_t live_objects;     /* allocations and events; > 0: the table is pinned */
-    uint32_t generation;      /* of the device table; differs after each change, 0 without one */
+    uint32_t struct_size; /* set by the caller */
+    int32_t chosen_by;    /* OPENREG_CHOSEN_* */
+    int64_t live_objects; /* allocations and events; > 0: the table is pinned */
+    uint32_t generation;  /* of the device table; differs after each change, 0 without one */
     uint32_t reserved;
-    char default_driver[32];  /* the first active driver, "" without a table */
-    char preference[32];      /* of openreg_prefer_driver(), or "" */
+    char default_driver[32]; /* the first active driver, "" without a table */
+    char preference[32];     /* of openreg_prefer_driver(), or "" */
 } openreg_selection;
 
 /* "call", "environment", "preference" or "automatic" for OPENREG_CHOSEN_*, else "none". Static. Never fails. */
 OPENREG_API const char *openreg_chosen_by_name(int32_t chosen_by);
 
 /* What was chosen. Never initialises, never fails for a valid `out`. Errors: OPENREG_E_INVALID. */
-OPENREG_API openreg_status openreg_selection_get(openreg_selection *out);
+OPENREG_API openreg_status openreg_get_selection(openreg_selection *out);
 
 /* Chooses the active drivers by name ("cuda,sim"; a list as in OPENREG_DRIVERS) and opens them now; NULL or an empty
  * list takes the choice back, and a table that stands and is not pinned is chosen again. All or nothing: on failure the
@@ -250,8 +251,8 @@ OPENREG_API openreg_status openreg_open_all(void);
 /* Device i of an open driver, active or not, 0 <= i < record.device_count. `inout` as in
  * openreg_get_device_properties(). Errors: OPENREG_E_INVALID (not open, i out of range), OPENREG_E_UNSUPPORTED (a
  * driver that is only described). */
-OPENREG_API openreg_status openreg_driver_device(const char *driver, int32_t i,
-                                                 struct openreg_device_properties *inout);
+OPENREG_API openreg_status openreg_get_driver_device_properties(const char *driver, int32_t i,
+                                                                struct openreg_device_properties *inout);
 
 /* Describes all devices of a driver, visible or not, without opening it: loads its library if need be and asks describe()
  * (driver.h) with the options of open() and, before those, the ones given here. A factory is not called for it. A group
@@ -261,10 +262,10 @@ OPENREG_API openreg_status openreg_driver_device(const char *driver, int32_t i,
  * Errors: OPENREG_E_INVALID (unknown), OPENREG_E_UNSUPPORTED "topology not implemented for x",
  * OPENREG_E_INCOMPATIBLE (the library; of a driver beside the runtime "CUDA support not installed; cannot generate CUDA
  * topology (why)", also if it is the vendor's library that is missing), the driver's own. */
-OPENREG_API openreg_status openreg_driver_topology(const char *driver, const char *topology,
-                                                   const struct openreg_option *options, size_t option_count,
-                                                   int32_t capacity, struct openreg_device_properties *devices,
-                                                   uint8_t *peers, int32_t *count);
+OPENREG_API openreg_status openreg_get_driver_topology(const char *driver, const char *topology,
+                                                       const struct openreg_option *options, size_t option_count,
+                                                       int32_t capacity, struct openreg_device_properties *devices,
+                                                       uint8_t *peers, int32_t *count);
 
 #ifdef __cplusplus
 }

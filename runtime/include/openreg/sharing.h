@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
 /* openreg/sharing.h: device memory in several processes at once. Valid C11 and C++17.
  *
  * One process exports, another imports; both use the same driver, which has the extension "openreg.ipc" (ipc.h), and run
@@ -23,17 +24,17 @@ extern "C" {
 
 /* Plain bytes, for the same build of the library. */
 typedef struct openreg_memory_handle {
-    uint32_t struct_size;  /* sizeof(openreg_memory_handle) */
-    int32_t process;       /* the exporter */
-    int32_t leases;        /* a file of the exporter's: its number, device and inode */
-    int32_t ordinal;       /* of the device, inside its driver */
+    uint32_t struct_size; /* sizeof(openreg_memory_handle) */
+    int32_t process;      /* the exporter */
+    int32_t leases;       /* a file of the exporter's: its number, device and inode */
+    int32_t ordinal;      /* of the device, inside its driver */
     uint64_t leases_device, leases_inode;
-    uint32_t slot, use;    /* where in that file it is counted who holds the memory */
-    uint64_t address;      /* of the memory, in the exporter */
-    uint64_t size;         /* bytes from there to the end of the block as it was asked for */
-    uint64_t offset;       /* of the memory in the driver's allocation */
+    uint32_t slot, use; /* where in that file it is counted who holds the memory */
+    uint64_t address;   /* of the memory, in the exporter */
+    uint64_t size;      /* bytes from there to the end of the block as it was asked for */
+    uint64_t offset;    /* of the memory in the driver's allocation */
     uint64_t allocation_size;
-    char uuid[16];         /* of the device */
+    char uuid[16]; /* of the device */
     char driver[32];
     openreg_ipc_handle allocation;
 } openreg_memory_handle;
@@ -61,7 +62,7 @@ OPENREG_API openreg_status openreg_import_release(openreg_import import);
 /* Frees what was freed while other processes held it and that they have released since. openreg_free() of an exported
  * block, openreg_memory_export(), openreg_empty_cache() and an openreg_malloc() that finds no memory do it too.
  * Never fails. Returns the number of blocks freed. */
-OPENREG_API int32_t openreg_exports_collect(void);
+OPENREG_API int32_t openreg_collect_exports(void);
 
 #ifdef __cplusplus
 }

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
 /* openreg/status.h: status codes and log levels, shared by openreg.h and driver.h. Valid C11 and C++17. */
 #ifndef OPENREG_STATUS_H
 #define OPENREG_STATUS_H
@@ -7,16 +8,16 @@
 typedef int32_t openreg_status; /* a fixed width, never a C enum */
 
 /* X(name, number, text): the one list of codes; names, numbers and texts are made from it. */
-#define OPENREG_STATUS_MAP(X)                                                                                         \
-    X(OPENREG_OK, 0, "success")                                                                                       \
-    X(OPENREG_E_INVALID, 1, "invalid argument")                                                                       \
-    X(OPENREG_E_NOMEM, 2, "out of memory")                                                                            \
-    X(OPENREG_E_UNSUPPORTED, 3, "not supported by this driver")                                                       \
-    X(OPENREG_E_NO_DEVICE, 4, "no device")                                                                            \
-    X(OPENREG_E_INCOMPATIBLE, 5, "incompatible driver, vendor library or ABI")                                        \
-    X(OPENREG_E_DEVICE_LOST, 6, "device lost")                                                                        \
-    X(OPENREG_E_FORKED, 7, "used in a forked child")                                                                  \
-    X(OPENREG_E_INTERNAL, 8, "internal error")                                                                        \
+#define OPENREG_STATUS_MAP(X)                                                                                          \
+    X(OPENREG_OK, 0, "success")                                                                                        \
+    X(OPENREG_E_INVALID, 1, "invalid argument")                                                                        \
+    X(OPENREG_E_NOMEM, 2, "out of memory")                                                                             \
+    X(OPENREG_E_UNSUPPORTED, 3, "not supported by this driver")                                                        \
+    X(OPENREG_E_NO_DEVICE, 4, "no device")                                                                             \
+    X(OPENREG_E_INCOMPATIBLE, 5, "incompatible driver, vendor library or ABI")                                         \
+    X(OPENREG_E_DEVICE_LOST, 6, "device lost")                                                                         \
+    X(OPENREG_E_FORKED, 7, "used in a forked child")                                                                   \
+    X(OPENREG_E_INTERNAL, 8, "internal error")                                                                         \
     X(OPENREG_E_BUSY, 9, "in use")
 
 #define OPENREG_OK 0             /* done */

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
 /* openreg/trace.h: what the runtime does on devices, told to one listener: where a profiler's times come from. Part of
  * the C API: the rules of openreg.h on errors, threads and start hold here. Valid C11 and C++17.
  *
@@ -19,31 +20,31 @@ extern "C" {
 
 /* Kinds of record. */
 #define OPENREG_TRACE_COPY 1   /* openreg_memcpy(), openreg_memcpy_async() */
-#define OPENREG_TRACE_FILL 2   /* openreg_fill_async() */
+#define OPENREG_TRACE_FILL 2   /* openreg_memset_async() */
 #define OPENREG_TRACE_KERNEL 3 /* openreg_run_kernel() */
 #define OPENREG_TRACE_WAIT 4   /* the host waited: openreg_device_synchronize(), _stream_ and _event_synchronize() */
 
 /* Where device_begin and device_end come from. */
-#define OPENREG_TRACE_NO_TIMES 0 /* both are 0: the call gave the device no work */
-#define OPENREG_TRACE_MEASURED 1 /* by timed events of the driver, before and behind the work on its stream */
-#define OPENREG_TRACE_BY_HOST 2  /* the host did the work, in the device's memory, at that time */
-#define OPENREG_TRACE_ASSUMED 3  /* the driver can't time: the begin and the end of the call */
+#define OPENREG_TIMING_NONE 0     /* both are 0: the call gave the device no work */
+#define OPENREG_TIMING_MEASURED 1 /* by timed events of the driver, before and behind the work on its stream */
+#define OPENREG_TIMING_BY_HOST 2  /* the host did the work, in the device's memory, at that time */
+#define OPENREG_TIMING_ASSUMED 3  /* the driver can't time: the begin and the end of the call */
 
 /* One call that succeeded. Pointers are valid until the listener returns. */
 typedef struct openreg_trace_record {
     uint32_t struct_size;
-    int32_t kind;         /* OPENREG_TRACE_* */
-    int32_t timing;       /* OPENREG_TRACE_NO_TIMES to _ASSUMED */
-    int32_t device;       /* on whose stream it ran, or what was waited for; OPENREG_HOST: a copy within the host */
-    int32_t source;       /* COPY: where the bytes were, an index or OPENREG_HOST; else OPENREG_HOST */
-    int32_t destination;  /* COPY and FILL: where they went; else OPENREG_HOST */
+    int32_t kind;          /* OPENREG_TRACE_* */
+    int32_t timing;        /* OPENREG_TIMING_NONE to _ASSUMED */
+    int32_t device;        /* on whose stream it ran, or what was waited for; OPENREG_HOST: a copy within the host */
+    int32_t source;        /* COPY: where the bytes were, an index or OPENREG_HOST; else OPENREG_HOST */
+    int32_t destination;   /* COPY and FILL: where they went; else OPENREG_HOST */
     openreg_stream stream; /* of `device`; 0 where a whole device was waited for */
-    uint64_t bytes;       /* COPY and FILL, else 0 */
-    uint64_t tag;         /* what begin() gave */
+    uint64_t bytes;        /* COPY and FILL, else 0 */
+    uint64_t tag;          /* what begin() gave */
     uint64_t host_begin, host_end;     /* of the call */
     uint64_t device_begin, device_end; /* of the work; not before host_begin */
-    const char *call;     /* "openreg_memcpy_async" */
-    const char *name;     /* KERNEL: the operator's, "aten::mm", cut at 127 characters; else "" */
+    const char *call;                  /* "openreg_memcpy_async" */
+    const char *name;                  /* KERNEL: the operator's, "aten::mm", cut at 127 characters; else "" */
 } openreg_trace_record;
 
 typedef struct openreg_tracer {

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
 /* fake_device.c: the fake vendor's devices and contexts (fake_gpu.h), and the part of CUDA's driver API
  * that the driver uses. */
 #define _GNU_SOURCE

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
 /* fake_event.c: the fake vendor's events (fake_gpu.h). Records are numbered; each leaves its mark when its stream
  * passes it, in memory that another process can share. Whoever waits, polls. */
 #define _GNU_SOURCE
@@ -207,9 +208,8 @@ GPU(StreamWaitEvent)(GPU(Stream_t) stream_handle, GPU(Event_t) handle, unsigned 
     if (event == NULL || stream == NULL)
         return fake_end(GPU(ErrorInvalidResourceHandle));
     (void)atomic_fetch_add(&event->references, 1);
-    fake_stream_submit(stream, &(fake_task){.kind = FAKE_WAIT,
-                                            .event = event,
-                                            .number = atomic_load(&event->marks->recorded)});
+    fake_stream_submit(stream,
+                       &(fake_task){.kind = FAKE_WAIT, .event = event, .number = atomic_load(&event->marks->recorded)});
     return fake_end(code);
 }
 

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
 /* fake_gpu.h: the fake vendor's runtime: CUDA's or HIP's functions over host memory and threads. It is compiled against
  * the vendor's own headers, so the compiler checks each prototype.
  *
@@ -71,10 +72,10 @@ typedef struct fake_block {
     struct fake_block *next;
     char *address, *alias; /* the same for pinned memory */
     size_t size;
-    int device;            /* -1: pinned */
-    int file;              /* the memfd of device memory */
+    int device; /* -1: pinned */
+    int file;   /* the memfd of device memory */
     bool imported, freed;
-    int users;             /* queued tasks that work on it */
+    int users; /* queued tasks that work on it */
 } fake_block;
 
 /* The live block that holds all of [ptr, ptr + size), with one user more; NULL if there is none. */

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
 /* fake_gpu_hooks.h: how a test sees into the fake GPU libraries, libopenreg_cuda_fake.so and the like. Valid C and C++.
  *
  * Those are the drivers' own objects with a fake of the vendor's runtime linked in. The fake reads its variables at the

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
 /* fake_memory.c: the fake vendor's device and pinned memory, and copies (fake_gpu.h). Device memory is a memory file,
  * mapped once without any access, at the address that the driver gives out, and once for the streams. */
 #define _GNU_SOURCE

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
 /* fake_state.c: the fake vendor's configuration, errors and versions (fake_gpu.h), and the tests' hooks. */
 #define _GNU_SOURCE
 #include "fake_gpu.h"

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
 /* fake_stream.c: the fake vendor's streams (fake_gpu.h): one thread each, which works through a queue. A stream that
  * was not created as non-blocking has no queue of its own, but the legacy stream's: the two are in order, as the
  * vendor's implied synchronisation makes them. */

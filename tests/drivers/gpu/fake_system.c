@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
 /* fake_system.c: stands in for gpu_system.c: the libraries are the fakes, and files are looked for below a directory of
  * the test's. */
 #define _GNU_SOURCE

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: BSD-3-Clause
 """Settings for tests with other libraries: nothing is downloaded, and a torchvision for CUDA does not get in the way."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: BSD-3-Clause
 """Accelerate: one process on the device it is told, launched scripts, mixed precision, saved states, two processes."""
 
 from __future__ import annotations

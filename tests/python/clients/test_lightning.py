@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: BSD-3-Clause
 """Lightning's Trainer through torch_openreg.contrib.lightning: one device, mixed precision, checkpoints, and DDP."""
 
 from __future__ import annotations

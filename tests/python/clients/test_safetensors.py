@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: BSD-3-Clause
 """safetensors: tensors and models written from the device and read onto it."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: BSD-3-Clause
 """Transformers: its Trainer, generation, checkpoints and precisions on the device, with models made from configurations."""
 
 from __future__ import annotations

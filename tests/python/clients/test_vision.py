@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: BSD-3-Clause
 """torchvision and timm: networks trained, images transformed, on the device."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: BSD-3-Clause
 """Importing this makes ``import torchvision`` work beside a torch for the CPU, whatever torchvision was built for.
 
 The extension of a torchvision for CUDA does not load there. Torchvision goes on without it, but fails where it describes

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: BSD-3-Clause
 """Programs on the CUDA driver over a fake of CUDA's runtime, with and without a stand-in for PyTorch's library for CUDA.
 
 Both are built beside the C++ tests (tests/drivers/gpu, tests/shim/fake_torch_cuda.cc). The stand-in has to be in the

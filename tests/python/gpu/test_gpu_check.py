@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: BSD-3-Clause
 """tools/gpu_check.py and its parts, as far as a machine without a GPU can show: on the fakes, and by their functions."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: BSD-3-Clause
 """Operators of a GPU's devices run PyTorch's kernels for GPUs: on openreg's memory, streams and generators."""
 
 from __future__ import annotations
@@ -422,7 +423,7 @@ def test_recurrent_layers(gpu: Program) -> None:
 
 # the operator and training suites, whole, by the kernels of the GPU
 @pytest.mark.slow
-@pytest.mark.parametrize("suite", ["test_operators.py", "test_training.py"])
+@pytest.mark.parametrize("suite", ["operators/test_operators.py", "training/test_training.py"])
 def test_the_suites_pass(gpu: Program, root: Path, suite: str) -> None:
     done = gpu(
         f"""

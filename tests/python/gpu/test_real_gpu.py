@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: BSD-3-Clause
 """What only a real GPU can show: run by `make gpu-check`, skipped elsewhere. One GPU is enough."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: BSD-3-Clause
 """Fixtures of the tests on choosing drivers: drivers to choose from, and processes that see nothing else."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: BSD-3-Clause
 """Names of drivers: case, synonyms and the group of GPUs."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: BSD-3-Clause
 """torch.distributed with openreg tensors: two processes, each with two simulated devices, against gloo on the CPU.
 
 The file is also the program of a rank: one pair of processes runs every check, with operators aliased and staged.

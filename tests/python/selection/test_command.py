@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: BSD-3-Clause
 """python -m torch_openreg"""
 
 from __future__ import annotations

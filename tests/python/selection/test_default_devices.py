@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: BSD-3-Clause
 """Which device and dtype a function uses when its caller names none."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: BSD-3-Clause
 """Drivers that come as Python packages."""
 
 from __future__ import annotations

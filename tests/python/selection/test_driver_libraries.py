@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: BSD-3-Clause
 """OPENREG_DRIVER_LIBRARIES: libraries by path, and JSON files that describe them."""
 
 from __future__ import annotations

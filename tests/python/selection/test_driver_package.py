@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: BSD-3-Clause
 """A driver that is installed by pip is found, chosen, and gone when it is uninstalled."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: BSD-3-Clause
 """cpu_device(), gpu_device() and what they go by."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: BSD-3-Clause
 """drivers() and what is told of drivers and their devices."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: BSD-3-Clause
 """Threads, the GIL, forks and slow drivers."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: BSD-3-Clause
 """to_device(): what is nested in containers."""
 
 from __future__ import annotations

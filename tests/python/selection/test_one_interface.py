@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: BSD-3-Clause
 """Whatever drives the devices, PyTorch sees the same thing."""
 
 from __future__ import annotations

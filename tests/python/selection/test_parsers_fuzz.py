@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: BSD-3-Clause
 """What people write into files and arguments: no input makes a parser crash, hang, or fail without naming the input.
 
 Inputs are made from the seeds beside this file by a generator with a fixed seed, so a failure repeats. An input that

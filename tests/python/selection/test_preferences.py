@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: BSD-3-Clause
 """The stored preference: LocalPreferences.toml."""
 
 from __future__ import annotations

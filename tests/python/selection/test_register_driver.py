@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: BSD-3-Clause
 """register_driver_factory() and register_driver_plugin()."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: BSD-3-Clause
 """driver_topology(): devices of a driver that is not open."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: BSD-3-Clause
 """use_driver(): another driver for the same devices, while the process runs."""
 
 from __future__ import annotations

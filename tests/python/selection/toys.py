@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: BSD-3-Clause
 """For these tests and the processes that they start: the test side of full_toy_driver.c, and expected errors."""
 
 from __future__ import annotations

@@ -1,0 +1,42 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
+/* thread.c: life of the per-thread state (thread.h). */
+#include "base/thread.h"
+
+#include <pthread.h>
+#include <stdlib.h>
+
+OPENREG_HOT_TLS openreg_thread *openreg_thread_state;
+
+static pthread_key_t key;
+static int key_is_made;
+static pthread_once_t key_once = PTHREAD_ONCE_INIT;
+
+static void
+free_state(void *state)
+{
+    openreg_thread_state = NULL; /* a later destructor of this thread may fail again, and gets a new one */
+    free(state);
+}
+
+static void
+make_key(void)
+{
+    key_is_made = pthread_key_create(&key, free_state) == 0;
+}
+
+openreg_thread *
+openreg_thread_get(void)
+{
+    if (openreg_thread_state != NULL)
+        return openreg_thread_state;
+    (void)pthread_once(&key_once, make_key);
+    if (!key_is_made)
+        return NULL;
+    openreg_thread *const state = calloc(1, sizeof *state);
+    if (state != NULL && pthread_setspecific(key, state) != 0) {
+        free(state);
+        return NULL;
+    }
+    openreg_thread_state = state;
+    return state;
+}

@@ -1,0 +1,29 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
+/* thread.h: what the runtime keeps for each thread that has failed once or has set a stream. Internal.
+ *
+ * Allocated on first need and freed when the thread ends. Only a pointer to it lives in static TLS, which is scarce in
+ * a library that is loaded by dlopen(). */
+#ifndef OPENREG_SRC_THREAD_H
+#define OPENREG_SRC_THREAD_H
+
+#include <openreg/openreg.h>
+
+#define OPENREG_HOT_TLS _Thread_local __attribute__((tls_model("initial-exec")))
+
+typedef struct openreg_thread {
+    openreg_error error;
+    /* What the driver told set_error() during the current call of a slot; error.c. */
+    int driver_error_is_set;
+    int64_t driver_vendor_code;
+    char driver_text[512];
+    /* Current stream of each device, valid for the table of this generation; stream.c. */
+    uint32_t streams_generation;
+    openreg_stream streams[OPENREG_MAX_DEVICES];
+} openreg_thread;
+
+extern OPENREG_HOT_TLS openreg_thread *openreg_thread_state; /* NULL until openreg_thread_get() */
+
+/* The calling thread's state, made if needed. NULL if memory is short. */
+openreg_thread *openreg_thread_get(void);
+
+#endif

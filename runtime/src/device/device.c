@@ -1,0 +1,177 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
+/* device.c: the calling thread's current device, and questions about devices (openreg.h). */
+#include "base/error.h"
+#include "base/fork.h"
+#include "base/thread.h"
+#include "device/trace.h"
+#include "driver/device_table.h"
+#include "driver/driver_calls.h"
+#include "driver/properties.h"
+
+/* The thread's choice, packed so that it is read and written at once: generation of the table << 32 | bound << 16 |
+ * index. It counts for the table of that generation alone: after a shutdown, and in a new thread, the current device is
+ * 0. `bound` is the device that device_bind last made the vendor's; the vendor starts at its device 0, which need not be
+ * openreg:0. */
+static OPENREG_HOT_TLS uint64_t current;
+#define NONE_BOUND 0xffff
+
+static inline int32_t
+index_in(const openreg_device_table *table)
+{
+    const uint64_t packed = current;
+    return (uint32_t)(packed >> 32) == table->generation ? (int32_t)(packed & 0xffff) : 0;
+}
+
+static inline int32_t
+bound_in(const openreg_device_table *table)
+{
+    const uint64_t packed = current;
+    if ((uint32_t)(packed >> 32) == table->generation)
+        return (int32_t)(packed >> 16 & 0xffff);
+    return table->devices[0]->ordinal == 0 ? 0 : NONE_BOUND;
+}
+
+static inline void
+set_index(const openreg_device_table *table, int32_t index, int32_t bound)
+{
+    current = (uint64_t)table->generation << 32 | (uint64_t)(uint32_t)bound << 16 | (uint32_t)index;
+}
+
+/* Whether the index can be set with nothing else to do: the usual case, kept apart from the rest so that it needs no
+ * stack frame. */
+static inline int
+is_simple(const openreg_device_table *table, int32_t index)
+{
+    return __builtin_expect(table != NULL, 1) && __builtin_expect((uint32_t)index < (uint32_t)table->count, 1) &&
+           __builtin_expect(!table->binds, 1);
+}
+
+static openreg_status
+reject_index(const char *call, const openreg_device_table *table, int32_t index)
+{
+    return openreg_error_set(OPENREG_E_INVALID,
+                             "%s: The device index is out of range. It must be in [0, %d), but got %d.", call,
+                             table->count, index);
+}
+
+/* The published table and an index that was checked against it; initialises if needed. */
+static openreg_status
+check(const char *call, int32_t index, const openreg_device_table **out)
+{
+    openreg_device *device = NULL;
+    if (openreg_device_table_peek() == NULL)
+        OPENREG_RETURN_NOT_OK(openreg_device_get(call, index, &device));
+    const openreg_device_table *const table = openreg_device_table_peek();
+    if (table == NULL)
+        return openreg_error_set(OPENREG_E_BUSY, "%s: the runtime is being shut down by another thread", call);
+    if ((uint32_t)index >= (uint32_t)table->count)
+        return reject_index(call, table, index);
+    *out = table;
+    return OPENREG_OK;
+}
+
+/* Makes an index current, and the vendor's too where a driver wants to know. `previous` may be NULL. */
+static __attribute__((noinline)) openreg_status
+set_with_care(const char *call, int32_t index, int32_t *previous)
+{
+    const openreg_device_table *table = NULL;
+    OPENREG_RETURN_NOT_OK(check(call, index, &table));
+    const int32_t before = index_in(table);
+    if (table->binds && bound_in(table) != index)
+        OPENREG_RETURN_NOT_OK(openreg_call_device_bind(table->devices[index], call));
+    set_index(table, index, index);
+    if (previous != NULL)
+        *previous = before;
+    return OPENREG_OK;
+}
+
+int32_t
+openreg_current_device(void)
+{
+    const openreg_device_table *const table = openreg_device_table_peek();
+    return __builtin_expect(table != NULL, 1) ? index_in(table) : 0;
+}
+
+openreg_status
+openreg_set_device(int32_t device)
+{
+    const openreg_device_table *const table = openreg_device_table_peek();
+    if (!is_simple(table, device))
+        return set_with_care("openreg_set_device", device, NULL);
+    set_index(table, device, device);
+    return OPENREG_OK;
+}
+
+openreg_status
+openreg_exchange_device(int32_t device, int32_t *previous)
+{
+    static const char call[] = "openreg_exchange_device";
+    const openreg_device_table *const table = openreg_device_table_peek();
+    if (__builtin_expect(previous == NULL, 0))
+        return openreg_error_set(OPENREG_E_INVALID, "%s: previous is NULL", call);
+    if (!is_simple(table, device))
+        return set_with_care(call, device, previous);
+    *previous = index_in(table);
+    set_index(table, device, device);
+    return OPENREG_OK;
+}
+
+openreg_status
+openreg_maybe_exchange_device(int32_t device, int32_t *previous)
+{
+    static const char call[] = "openreg_maybe_exchange_device";
+    const openreg_device_table *table = NULL;
+    if (__builtin_expect(previous == NULL, 0))
+        return openreg_error_set(OPENREG_E_INVALID, "%s: previous is NULL", call);
+    if (device == -1) {
+        *previous = -1;
+        return OPENREG_OK;
+    }
+    OPENREG_RETURN_NOT_OK(check(call, device, &table));
+    *previous = index_in(table);
+    set_index(table, device, bound_in(table));
+    return OPENREG_OK;
+}
+
+void
+openreg_restore_device(int32_t device)
+{
+    const openreg_device_table *const table = openreg_device_table_peek();
+    if (table != NULL && (uint32_t)device < (uint32_t)table->count)
+        set_index(table, device, bound_in(table));
+}
+
+openreg_status
+openreg_get_device_properties(int32_t index, openreg_device_properties *inout)
+{
+    static const char call[] = "openreg_get_device_properties";
+    openreg_device *device = NULL;
+    if (inout == NULL || inout->struct_size < sizeof inout->struct_size)
+        return openreg_error_set(OPENREG_E_INVALID, "%s: inout is NULL or its struct_size not set", call);
+    OPENREG_RETURN_NOT_OK(openreg_device_get(call, index, &device));
+
+    openreg_properties_fill(&device->driver->table, device->driver->name, device->ordinal, &device->info, inout);
+    return OPENREG_OK;
+}
+
+openreg_status
+openreg_device_active(int32_t index, int32_t *active)
+{
+    static const char call[] = "openreg_device_active";
+    openreg_device *device = NULL;
+    if (active == NULL)
+        return openreg_error_set(OPENREG_E_INVALID, "%s: active is NULL", call);
+    OPENREG_RETURN_NOT_OK(openreg_device_get(call, index, &device));
+    return openreg_call_device_active(device, call, active);
+}
+
+openreg_status
+openreg_device_synchronize(int32_t index)
+{
+    static const char call[] = "openreg_device_synchronize";
+    openreg_device *device = NULL;
+    OPENREG_RETURN_NOT_OK(openreg_device_get(call, index, &device));
+    openreg_trace_span span;
+    openreg_trace_begin(&span, OPENREG_TRACE_WAIT, call, device, OPENREG_STREAM_DEFAULT);
+    return openreg_trace_end(&span, openreg_call_device_sync(device, call));
+}

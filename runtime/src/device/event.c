@@ -1,0 +1,277 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
+/* event.c: events (event.h, openreg.h). What a driver lacks is made up below, in emulated_events.c. */
+#define _GNU_SOURCE
+#include "device/event.h"
+
+#include <stdlib.h>
+
+#include "base/error.h"
+#include "base/fork.h"
+#include "device/stream.h"
+#include "device/trace.h"
+
+#define CHUNK_SLOTS 256u
+#define MAX_CHUNKS 4096u /* a million events */
+
+/* Slots are never given back to the host, so reading one through a stale handle is safe. */
+typedef struct event_slot {
+    atomic_uint use;   /* odd while the event lives; the upper half of its handle */
+    uint32_t number;   /* of this slot, constant */
+    openreg_lock lock; /* protects the marker against record and read at once */
+    openreg_device *device;
+    openreg_backend_event marker;
+    struct event_slot *next_free;
+} event_slot;
+
+static _Atomic(event_slot *) chunks[MAX_CHUNKS];
+
+static openreg_lock free_lock = OPENREG_LOCK_INITIALIZER;
+static event_slot *first_free;
+static uint32_t chunk_count;
+
+static openreg_event
+handle_of(const event_slot *slot, unsigned use)
+{
+    return (openreg_event)(uintptr_t)(((uint64_t)use << 32) | (slot->number + 1u));
+}
+
+/* The slot that a handle means if it is that of a live event, else NULL. */
+static event_slot *
+find(openreg_event event)
+{
+    const uint64_t value = (uint64_t)(uintptr_t)event;
+    const uint32_t number = (uint32_t)value - 1u;
+    const unsigned use = (unsigned)(value >> 32);
+    if ((uint32_t)value == 0 || number / CHUNK_SLOTS >= MAX_CHUNKS || (use & 1u) == 0)
+        return NULL;
+    event_slot *const chunk = atomic_load_explicit(&chunks[number / CHUNK_SLOTS], memory_order_acquire);
+    if (chunk == NULL)
+        return NULL;
+    event_slot *const slot = &chunk[number % CHUNK_SLOTS];
+    return atomic_load_explicit(&slot->use, memory_order_acquire) == use ? slot : NULL;
+}
+
+static int
+add_chunk_locked(void)
+{
+    if (chunk_count == MAX_CHUNKS)
+        return 0;
+    event_slot *const chunk = calloc(CHUNK_SLOTS, sizeof *chunk);
+    if (chunk == NULL)
+        return 0;
+    for (uint32_t i = CHUNK_SLOTS; i-- > 0;) {
+        chunk[i].number = chunk_count * CHUNK_SLOTS + i;
+        openreg_lock_init(&chunk[i].lock);
+        chunk[i].next_free = first_free;
+        first_free = &chunk[i];
+    }
+    atomic_store_explicit(&chunks[chunk_count++], chunk, memory_order_release);
+    return 1;
+}
+
+static event_slot *
+take_slot(void)
+{
+    event_slot *slot = NULL;
+    openreg_lock_acquire(&free_lock);
+    if (first_free != NULL || add_chunk_locked()) {
+        slot = first_free;
+        first_free = slot->next_free;
+    }
+    openreg_lock_release(&free_lock);
+    return slot;
+}
+
+static void
+put_slot(event_slot *slot)
+{
+    openreg_lock_acquire(&free_lock);
+    slot->next_free = first_free;
+    first_free = slot;
+    openreg_lock_release(&free_lock);
+}
+
+static openreg_status
+reach(const char *call, openreg_event event, event_slot **out)
+{
+    OPENREG_RETURN_NOT_OK(openreg_fork_reject(call));
+    event_slot *const slot = find(event);
+    if (slot == NULL)
+        return openreg_error_set(OPENREG_E_INVALID, "%s: %p is not a live event", call, (void *)event);
+    *out = slot;
+    return OPENREG_OK;
+}
+
+openreg_status
+openreg_event_read(const char *call, openreg_event event, openreg_device **device, openreg_backend_event *marker)
+{
+    event_slot *slot = NULL;
+    OPENREG_RETURN_NOT_OK(reach(call, event, &slot));
+    openreg_lock_acquire(&slot->lock);
+    *device = slot->device;
+    *marker = slot->marker;
+    openreg_lock_release(&slot->lock);
+    return OPENREG_OK;
+}
+
+openreg_status
+openreg_event_create(int32_t index, uint32_t flags, openreg_event *out)
+{
+    static const char call[] = "openreg_event_create";
+    openreg_device *device = NULL;
+    if (out == NULL)
+        return openreg_error_set(OPENREG_E_INVALID, "%s: out is NULL", call);
+    if ((flags & ~OPENREG_EVENT_TIMING) != 0)
+        return openreg_error_set(OPENREG_E_INVALID, "%s: flags must be 0 or OPENREG_EVENT_TIMING (%u), but got 0x%x",
+                                 call, OPENREG_EVENT_TIMING, flags);
+    OPENREG_RETURN_NOT_OK(openreg_device_get(call, index, &device));
+
+    openreg_backend_event marker;
+    event_slot *const slot = take_slot();
+    if (slot == NULL)
+        return openreg_error_set(OPENREG_E_NOMEM, "%s: no host memory for another event", call);
+    const openreg_status status = openreg_call_marker_create(device, call, flags, &marker);
+    if (status != OPENREG_OK) {
+        put_slot(slot);
+        return status;
+    }
+    openreg_lock_acquire(&slot->lock);
+    slot->device = device;
+    slot->marker = marker;
+    openreg_lock_release(&slot->lock);
+    (void)atomic_fetch_add_explicit(&device->live_events, 1, memory_order_relaxed);
+    const unsigned use = atomic_load_explicit(&slot->use, memory_order_relaxed) + 1;
+    atomic_store_explicit(&slot->use, use, memory_order_release);
+    *out = handle_of(slot, use);
+    return OPENREG_OK;
+}
+
+openreg_status
+openreg_event_destroy(openreg_event event)
+{
+    static const char call[] = "openreg_event_destroy";
+    event_slot *slot = NULL;
+    if (event == NULL)
+        return OPENREG_OK;
+    OPENREG_RETURN_NOT_OK(reach(call, event, &slot));
+    /* The use number is what makes the handle valid; whoever ends it owns the slot. So two threads that destroy one
+     * event, the callers' error, cannot destroy it twice. */
+    unsigned use = (unsigned)((uint64_t)(uintptr_t)event >> 32);
+    if (!atomic_compare_exchange_strong_explicit(&slot->use, &use, use + 1, memory_order_acq_rel, memory_order_relaxed))
+        return openreg_error_set(OPENREG_E_INVALID, "%s: %p is not a live event", call, (void *)event);
+    openreg_device *const device = slot->device;
+    const openreg_status status = openreg_call_marker_destroy(device, call, &slot->marker);
+    if (status != OPENREG_OK) { /* nothing has changed: the event lives on */
+        atomic_store_explicit(&slot->use, (unsigned)((uint64_t)(uintptr_t)event >> 32), memory_order_release);
+        return status;
+    }
+    (void)atomic_fetch_sub_explicit(&device->live_events, 1, memory_order_relaxed);
+    put_slot(slot);
+    return OPENREG_OK;
+}
+
+openreg_status
+openreg_event_record(openreg_event event, openreg_stream stream)
+{
+    static const char call[] = "openreg_event_record";
+    event_slot *slot = NULL;
+    openreg_driver_stream handle = NULL;
+    OPENREG_RETURN_NOT_OK(reach(call, event, &slot));
+    OPENREG_RETURN_NOT_OK(openreg_stream_resolve(slot->device, call, stream, &handle));
+    openreg_lock_acquire(&slot->lock);
+    const openreg_status status = openreg_call_marker_record(slot->device, call, &slot->marker, handle);
+    openreg_lock_release(&slot->lock);
+    return status;
+}
+
+openreg_status
+openreg_event_query(openreg_event event, int32_t *done)
+{
+    static const char call[] = "openreg_event_query";
+    openreg_device *device = NULL;
+    openreg_backend_event marker;
+    if (done == NULL)
+        return openreg_error_set(OPENREG_E_INVALID, "%s: done is NULL", call);
+    OPENREG_RETURN_NOT_OK(openreg_event_read(call, event, &device, &marker));
+    return openreg_call_marker_query(device, call, &marker, done);
+}
+
+openreg_status
+openreg_event_synchronize(openreg_event event)
+{
+    static const char call[] = "openreg_event_synchronize";
+    openreg_device *device = NULL;
+    openreg_backend_event marker;
+    OPENREG_RETURN_NOT_OK(openreg_event_read(call, event, &device, &marker));
+    openreg_trace_span span;
+    openreg_trace_begin(&span, OPENREG_TRACE_WAIT, call, device, OPENREG_STREAM_DEFAULT);
+    return openreg_trace_end(&span, openreg_call_marker_sync(device, call, &marker));
+}
+
+openreg_status
+openreg_stream_wait_event(int32_t index, openreg_stream stream, openreg_event event)
+{
+    static const char call[] = "openreg_stream_wait_event";
+    openreg_device *waiter = NULL;
+    openreg_device *recorded_on = NULL;
+    openreg_driver_stream handle = NULL;
+    openreg_backend_event marker;
+    OPENREG_RETURN_NOT_OK(openreg_device_get(call, index, &waiter));
+    OPENREG_RETURN_NOT_OK(openreg_stream_resolve(waiter, call, stream, &handle));
+    OPENREG_RETURN_NOT_OK(openreg_event_read(call, event, &recorded_on, &marker));
+    return openreg_call_stream_wait(waiter, call, handle, recorded_on, &marker);
+}
+
+/* A marker that can be measured, else the reason why not. */
+static openreg_status
+read_timed(const char *call, const char *which, openreg_event event, openreg_device **device,
+           openreg_backend_event *marker)
+{
+    const char *missing = NULL;
+    int32_t done = 0;
+    OPENREG_RETURN_NOT_OK(openreg_event_read(call, event, device, marker));
+    if ((marker->flags & OPENREG_EVENT_TIMING) == 0)
+        missing = "was created without OPENREG_EVENT_TIMING";
+    else if (!marker->recorded)
+        missing = "was never recorded";
+    else {
+        OPENREG_RETURN_NOT_OK(openreg_call_marker_query(*device, call, marker, &done));
+        if (!done)
+            missing = "is not complete yet";
+    }
+    if (missing != NULL)
+        return openreg_error_set(OPENREG_E_INVALID, "%s: the %s event %s", call, which, missing);
+    return OPENREG_OK;
+}
+
+openreg_status
+openreg_event_elapsed(openreg_event start, openreg_event end, double *milliseconds)
+{
+    static const char call[] = "openreg_event_elapsed";
+    openreg_device *start_device = NULL;
+    openreg_device *end_device = NULL;
+    openreg_backend_event start_marker;
+    openreg_backend_event end_marker;
+    if (milliseconds == NULL)
+        return openreg_error_set(OPENREG_E_INVALID, "%s: milliseconds is NULL", call);
+    OPENREG_RETURN_NOT_OK(read_timed(call, "start", start, &start_device, &start_marker));
+    OPENREG_RETURN_NOT_OK(read_timed(call, "end", end, &end_device, &end_marker));
+    if (start_device != end_device)
+        return openreg_error_set(OPENREG_E_INVALID,
+                                 "%s: the events are of openreg:%d and openreg:%d; both must be of "
+                                 "one device",
+                                 call, start_device->index, end_device->index);
+    return openreg_call_marker_elapsed(start_device, call, &start_marker, &end_marker, milliseconds);
+}
+
+openreg_status
+openreg_event_device(openreg_event event, int32_t *device)
+{
+    static const char call[] = "openreg_event_device";
+    event_slot *slot = NULL;
+    if (device == NULL)
+        return openreg_error_set(OPENREG_E_INVALID, "%s: device is NULL", call);
+    OPENREG_RETURN_NOT_OK(reach(call, event, &slot));
+    *device = slot->device->index;
+    return OPENREG_OK;
+}

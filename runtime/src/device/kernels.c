@@ -1,0 +1,101 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
+/* kernels.c: the operators that a driver runs itself (openreg.h, kernels.h). */
+#define _GNU_SOURCE
+#include <openreg/kernels.h>
+
+#include <string.h>
+
+#include "base/error.h"
+#include "device/stream.h"
+#include "device/trace.h"
+#include "driver/device_table.h"
+
+#define KNOWN_FLAGS OPENREG_KERNEL_ELEMENTWISE
+
+static openreg_status
+reject_table(const char *call, const openreg_opened_driver *driver, const char *fault, const char *name)
+{
+    return openreg_error_set(OPENREG_E_INCOMPATIBLE, "%s: driver \"%s\": its table of kernels %s%s (%s)", call,
+                             driver->name, fault, name, openreg_status_name(OPENREG_E_INCOMPATIBLE));
+}
+
+static const openreg_kernel *
+entry(const openreg_kernels *kernels, uint64_t i)
+{
+    return (const openreg_kernel *)((const char *)kernels->list + i * kernels->kernel_size);
+}
+
+/* A name that stands twice in the table, or NULL. Tables are read once and are short enough to compare all with all. */
+static const char *
+find_double(const openreg_kernels *kernels)
+{
+    for (uint64_t i = 1; i < kernels->count; ++i)
+        for (uint64_t k = 0; k < i; ++k)
+            if (strcmp(entry(kernels, i)->name, entry(kernels, k)->name) == 0)
+                return entry(kernels, i)->name;
+    return NULL;
+}
+
+static openreg_status
+check(const char *call, const openreg_opened_driver *driver, const openreg_kernels *kernels)
+{
+    if (kernels->struct_size < OPENREG_KERNELS_SIZE_1 || kernels->kernel_size < OPENREG_KERNEL_SIZE_1 ||
+        kernels->kernel_size % sizeof(void *) != 0)
+        return reject_table(call, driver, "is of no known version", "");
+    if (kernels->count == 0)
+        return OPENREG_OK;
+    if (kernels->list == NULL)
+        return reject_table(call, driver, "has no list", "");
+    for (uint64_t i = 0; i < kernels->count; ++i) {
+        const openreg_kernel *const kernel = entry(kernels, i);
+        if (kernel->name == NULL || strstr(kernel->name, "::") == NULL)
+            return reject_table(call, driver, "has an entry without an operator's name", "");
+        if (kernel->run == NULL)
+            return reject_table(call, driver, "has no function for ", kernel->name);
+        if ((kernel->flags & ~KNOWN_FLAGS) != 0)
+            return reject_table(call, driver, "has unknown flags for ", kernel->name);
+    }
+    const char *const found = find_double(kernels);
+    return found != NULL ? reject_table(call, driver, "has two kernels for ", found) : OPENREG_OK;
+}
+
+openreg_status
+openreg_get_kernels(int32_t index, const openreg_kernels **out)
+{
+    static const char call[] = "openreg_get_kernels";
+    openreg_device *device = NULL;
+    if (out == NULL)
+        return openreg_error_set(OPENREG_E_INVALID, "%s: out is NULL", call);
+    OPENREG_RETURN_NOT_OK(openreg_device_get(call, index, &device));
+    const openreg_opened_driver *const driver = device->driver;
+    const openreg_kernels *kernels = NULL;
+    if (driver->table.extension != NULL)
+        kernels = driver->table.extension(driver->instance, OPENREG_KERNELS_NAME, OPENREG_KERNELS_VERSION);
+    if (kernels != NULL)
+        OPENREG_RETURN_NOT_OK(check(call, driver, kernels));
+    *out = kernels;
+    return OPENREG_OK;
+}
+
+openreg_status
+openreg_run_kernel(int32_t index, openreg_stream stream, const openreg_kernel *kernel, openreg_kernel_call *what)
+{
+    static const char call[] = "openreg_run_kernel";
+    openreg_device *device = NULL;
+    if (kernel == NULL || what == NULL || what->struct_size < sizeof *what || what->name == NULL)
+        return openreg_error_set(OPENREG_E_INVALID, "%s: kernel or call is NULL, or the call is incomplete", call);
+    OPENREG_RETURN_NOT_OK(openreg_device_get(call, index, &device));
+    OPENREG_RETURN_NOT_OK(openreg_stream_resolve(device, call, stream, &what->stream));
+    what->dev = device->ordinal;
+    what->kernel = kernel;
+    openreg_trace_span span;
+    openreg_trace_begin(&span, OPENREG_TRACE_KERNEL, call, device, stream);
+    span.record.name = what->name;
+    openreg_trace_queues(&span, what->stream);
+    openreg_error_begin_call();
+    openreg_status status = kernel->run(device->driver->instance, what);
+    /* A refusal is an answer, not an error: the caller has another way. */
+    if (status != OPENREG_E_UNSUPPORTED)
+        status = openreg_error_end_call(device->driver->name, what->name, status);
+    return openreg_trace_end(&span, status);
+}

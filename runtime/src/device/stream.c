@@ -1,0 +1,280 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
+/* stream.c: streams of a device and the thread's current one (stream.h, openreg.h).
+ *
+ * An id is ((device + 1) << 16) | (slot + 1); slots are level * OPENREG_STREAMS_PER_POOL + number, level 0 is the most
+ * urgent. 0 is every device's default stream. A driver without streams gives distinct ids that all mean its default
+ * stream, so that code which juggles streams behaves, only without overlap. */
+#define _GNU_SOURCE
+#include "device/stream.h"
+
+#include <openreg/native_stream.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/error.h"
+#include "base/fork.h"
+#include "base/log.h"
+#include "base/thread.h"
+#include "device/trace.h"
+#include "driver/driver_calls.h"
+
+/* More priorities than any vendor has; a driver that names more gets the least urgent ones merged. */
+#define MAX_LEVELS 32
+
+typedef struct pool_stream {
+    atomic_int is_made;
+    openreg_driver_stream handle; /* valid once is_made */
+} pool_stream;
+
+struct openreg_stream_set {
+    openreg_device *device;
+    int levels;
+    openreg_lock making; /* held while a stream is made */
+    atomic_uint next[MAX_LEVELS];
+    pool_stream slots[]; /* levels * OPENREG_STREAMS_PER_POOL */
+};
+
+struct openreg_stream_set *
+openreg_stream_set_create(openreg_device *device)
+{
+    int levels = device->info.priority_low - device->info.priority_high + 1;
+    if (levels > MAX_LEVELS)
+        levels = MAX_LEVELS;
+    const size_t slots = (size_t)levels * OPENREG_STREAMS_PER_POOL;
+    struct openreg_stream_set *const set = calloc(1, sizeof *set + slots * sizeof set->slots[0]);
+    if (set == NULL)
+        return NULL;
+    set->device = device;
+    set->levels = levels;
+    openreg_lock_init(&set->making);
+    return set;
+}
+
+void
+openreg_stream_set_destroy(struct openreg_stream_set *streams)
+{
+    static const char call[] = "openreg_shutdown";
+    const openreg_error before = *openreg_last_error();
+    for (int i = 0; i < streams->levels * OPENREG_STREAMS_PER_POOL; ++i) {
+        pool_stream *const slot = &streams->slots[i];
+        if (!atomic_load_explicit(&slot->is_made, memory_order_acquire))
+            continue;
+        if (openreg_call_stream_sync(streams->device, call, slot->handle) != OPENREG_OK)
+            openreg_log(OPENREG_LOG_WARNING, "%s", openreg_last_error()->message);
+        if (openreg_call_stream_destroy(streams->device, call, slot->handle) != OPENREG_OK)
+            openreg_log(OPENREG_LOG_WARNING, "%s", openreg_last_error()->message);
+    }
+    openreg_lock_destroy(&streams->making);
+    free(streams);
+    *openreg_error_record() = before;
+}
+
+static openreg_status
+reject_stream(const openreg_device *device, const char *call, openreg_stream stream)
+{
+    const int64_t owner = (stream >> 16) - 1;
+    if (stream > 0 && owner != device->index && owner >= 0 && owner < OPENREG_MAX_DEVICES)
+        return openreg_error_set(OPENREG_E_INVALID, "%s: stream 0x%llx belongs to openreg:%lld, not to openreg:%d",
+                                 call, (unsigned long long)stream, (long long)owner, device->index);
+    return openreg_error_set(OPENREG_E_INVALID, "%s: 0x%llx is no stream of openreg:%d", call,
+                             (unsigned long long)stream, device->index);
+}
+
+/* The slot of an id that openreg_stream_from_pool() has given, or NULL. */
+static pool_stream *
+find_slot(const openreg_device *device, openreg_stream stream)
+{
+    struct openreg_stream_set *const set = device->streams;
+    const int64_t slot = (stream & 0xffff) - 1;
+    if ((stream >> 16) - 1 != device->index || slot < 0 || slot >= set->levels * OPENREG_STREAMS_PER_POOL)
+        return NULL;
+    pool_stream *const found = &set->slots[slot];
+    return atomic_load_explicit(&found->is_made, memory_order_acquire) ? found : NULL;
+}
+
+openreg_status
+openreg_stream_resolve(openreg_device *device, const char *call, openreg_stream stream, openreg_driver_stream *out)
+{
+    if (stream == OPENREG_STREAM_DEFAULT) {
+        *out = NULL;
+        return OPENREG_OK;
+    }
+    const pool_stream *const slot = find_slot(device, stream);
+    if (slot == NULL)
+        return reject_stream(device, call, stream);
+    *out = slot->handle;
+    return OPENREG_OK;
+}
+
+static openreg_status
+make_stream(struct openreg_stream_set *set, const char *call, pool_stream *slot, int32_t priority)
+{
+    openreg_status status = OPENREG_OK;
+    openreg_lock_acquire(&set->making);
+    if (!atomic_load_explicit(&slot->is_made, memory_order_relaxed)) {
+        status = openreg_call_stream_create(set->device, call, priority, &slot->handle);
+        if (status == OPENREG_OK)
+            atomic_store_explicit(&slot->is_made, 1, memory_order_release);
+    }
+    openreg_lock_release(&set->making);
+    return status;
+}
+
+openreg_status
+openreg_stream_from_pool(int32_t index, int32_t priority, openreg_stream *out)
+{
+    static const char call[] = "openreg_stream_from_pool";
+    openreg_device *device = NULL;
+    if (out == NULL)
+        return openreg_error_set(OPENREG_E_INVALID, "%s: out is NULL", call);
+    OPENREG_RETURN_NOT_OK(openreg_device_get(call, index, &device));
+
+    struct openreg_stream_set *const set = device->streams;
+    const int64_t distance = (int64_t)priority - device->info.priority_high;
+    const int level = distance < 0 ? 0 : distance >= set->levels ? set->levels - 1 : (int)distance;
+    const unsigned number = atomic_fetch_add_explicit(&set->next[level], 1, memory_order_relaxed) %
+                            OPENREG_STREAMS_PER_POOL;
+    const int at = level * OPENREG_STREAMS_PER_POOL + (int)number;
+    pool_stream *const slot = &set->slots[at];
+    if (!atomic_load_explicit(&slot->is_made, memory_order_acquire))
+        OPENREG_RETURN_NOT_OK(make_stream(set, call, slot, device->info.priority_high + level));
+    *out = ((int64_t)(device->index + 1) << 16) | (at + 1);
+    return OPENREG_OK;
+}
+
+openreg_stream
+openreg_stream_current_of(openreg_device *device)
+{
+    const openreg_thread *const thread = openreg_thread_state;
+    const openreg_device_table *const table = openreg_device_table_peek();
+    if (thread == NULL || table == NULL || thread->streams_generation != table->generation)
+        return OPENREG_STREAM_DEFAULT;
+    return thread->streams[device->index];
+}
+
+openreg_status
+openreg_current_stream(int32_t index, openreg_stream *out)
+{
+    static const char call[] = "openreg_current_stream";
+    openreg_device *device = NULL;
+    if (out == NULL)
+        return openreg_error_set(OPENREG_E_INVALID, "%s: out is NULL", call);
+    OPENREG_RETURN_NOT_OK(openreg_device_get(call, index, &device));
+    *out = openreg_stream_current_of(device);
+    return OPENREG_OK;
+}
+
+openreg_status
+openreg_set_current_stream(int32_t index, openreg_stream stream)
+{
+    static const char call[] = "openreg_set_current_stream";
+    openreg_device *device = NULL;
+    openreg_driver_stream handle = NULL;
+    OPENREG_RETURN_NOT_OK(openreg_device_get(call, index, &device));
+    OPENREG_RETURN_NOT_OK(openreg_stream_resolve(device, call, stream, &handle));
+    const openreg_device_table *const table = openreg_device_table_peek();
+    if (table == NULL)
+        return openreg_error_set(OPENREG_E_BUSY, "%s: the runtime is being shut down by another thread", call);
+    openreg_thread *const thread = openreg_thread_get();
+    if (thread == NULL)
+        return openreg_error_set(OPENREG_E_NOMEM, "%s: no host memory for this thread's streams", call);
+    if (thread->streams_generation != table->generation) {
+        memset(thread->streams, 0, sizeof thread->streams);
+        thread->streams_generation = table->generation;
+    }
+    thread->streams[device->index] = stream;
+    return OPENREG_OK;
+}
+
+/* What most functions on a stream begin with. */
+static openreg_status
+reach(const char *call, int32_t index, openreg_stream stream, openreg_device **device, openreg_driver_stream *handle)
+{
+    OPENREG_RETURN_NOT_OK(openreg_device_get(call, index, device));
+    return openreg_stream_resolve(*device, call, stream, handle);
+}
+
+openreg_status
+openreg_stream_query(int32_t index, openreg_stream stream, int32_t *done)
+{
+    static const char call[] = "openreg_stream_query";
+    openreg_device *device = NULL;
+    openreg_driver_stream handle = NULL;
+    if (done == NULL)
+        return openreg_error_set(OPENREG_E_INVALID, "%s: done is NULL", call);
+    OPENREG_RETURN_NOT_OK(reach(call, index, stream, &device, &handle));
+    return openreg_call_stream_query(device, call, handle, done);
+}
+
+openreg_status
+openreg_stream_synchronize(int32_t index, openreg_stream stream)
+{
+    static const char call[] = "openreg_stream_synchronize";
+    openreg_device *device = NULL;
+    openreg_driver_stream handle = NULL;
+    OPENREG_RETURN_NOT_OK(reach(call, index, stream, &device, &handle));
+    openreg_trace_span span;
+    openreg_trace_begin(&span, OPENREG_TRACE_WAIT, call, device, stream);
+    return openreg_trace_end(&span, openreg_call_stream_sync(device, call, handle));
+}
+
+openreg_status
+openreg_stream_priority(int32_t index, openreg_stream stream, int32_t *out)
+{
+    static const char call[] = "openreg_stream_priority";
+    openreg_device *device = NULL;
+    openreg_driver_stream handle = NULL;
+    if (out == NULL)
+        return openreg_error_set(OPENREG_E_INVALID, "%s: out is NULL", call);
+    OPENREG_RETURN_NOT_OK(reach(call, index, stream, &device, &handle));
+    const int32_t high = device->info.priority_high;
+    const int32_t low = device->info.priority_low;
+    if (stream == OPENREG_STREAM_DEFAULT)
+        *out = high > 0 ? high : low < 0 ? low : 0; /* 0, or what is nearest to it */
+    else
+        *out = high + (int32_t)(((stream & 0xffff) - 1) / OPENREG_STREAMS_PER_POOL);
+    return OPENREG_OK;
+}
+
+openreg_status
+openreg_stream_native(int32_t index, openreg_stream stream, void **out)
+{
+    static const char call[] = "openreg_stream_native";
+    openreg_device *device = NULL;
+    openreg_driver_stream handle = NULL;
+    if (out == NULL)
+        return openreg_error_set(OPENREG_E_INVALID, "%s: out is NULL", call);
+    OPENREG_RETURN_NOT_OK(reach(call, index, stream, &device, &handle));
+    return openreg_call_stream_native(device, call, handle, out);
+}
+
+openreg_status
+openreg_stream_from_native(int32_t index, const void *native, openreg_stream *out)
+{
+    static const char call[] = "openreg_stream_from_native";
+    openreg_device *device = NULL;
+    void *candidate = NULL;
+    if (out == NULL)
+        return openreg_error_set(OPENREG_E_INVALID, "%s: out is NULL", call);
+    OPENREG_RETURN_NOT_OK(openreg_device_get(call, index, &device));
+    OPENREG_RETURN_NOT_OK(openreg_call_stream_native(device, call, NULL, &candidate));
+    if (native == NULL || native == candidate) {
+        *out = OPENREG_STREAM_DEFAULT;
+        return OPENREG_OK;
+    }
+    struct openreg_stream_set *const set = device->streams;
+    for (int i = 0; i < set->levels * OPENREG_STREAMS_PER_POOL; ++i) {
+        pool_stream *const slot = &set->slots[i];
+        if (!atomic_load_explicit(&slot->is_made, memory_order_acquire))
+            continue;
+        OPENREG_RETURN_NOT_OK(openreg_call_stream_native(device, call, slot->handle, &candidate));
+        if (native == candidate) {
+            *out = ((int64_t)(device->index + 1) << 16) | (i + 1);
+            return OPENREG_OK;
+        }
+    }
+    return openreg_error_set(OPENREG_E_UNSUPPORTED,
+                             "%s: %p is no stream that openreg has made on openreg:%d, and driver \"%s\" has no way to "
+                             "adopt another library's",
+                             call, native, device->index, device->driver->name);
+}

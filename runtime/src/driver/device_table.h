@@ -1,0 +1,72 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
+/* device_table.h: the table of devices that openreg_init() builds, and how the rest of the runtime reaches a device.
+ * Internal. Made and destroyed by activation.c; entries never move or change while the table is published. */
+#ifndef OPENREG_SRC_DEVICE_TABLE_H
+#define OPENREG_SRC_DEVICE_TABLE_H
+
+#include <stdatomic.h>
+
+#include <openreg/driver.h>
+#include <openreg/openreg.h>
+
+#include "driver/visible_devices.h"
+
+/* A driver that is open. */
+typedef struct openreg_opened_driver {
+    openreg_driver table; /* the driver's table, cut or zero-extended to our size; optional slots may be NULL */
+    openreg_instance instance;
+    char name[32];
+    openreg_visible_devices visible;
+    openreg_device_info *infos; /* of the visible devices, until it is closed */
+    int was_published;          /* 1 once a device table had its devices */
+} openreg_opened_driver;
+
+typedef struct openreg_device {
+    int32_t index;   /* openreg:index */
+    int32_t ordinal; /* inside its driver */
+    openreg_opened_driver *driver;
+    openreg_device_info info;
+    atomic_int active;           /* 1 once memory or a stream was made on it */
+    atomic_llong live_events;    /* openreg_event objects alive */
+    atomic_llong live_imports;   /* openreg_import objects alive */
+    atomic_ullong syncs_started; /* made-up markers: device_sync calls begun, and the greatest number of one that */
+    atomic_ullong syncs_ended;   /* has returned; driver_calls.c */
+    struct openreg_cache *cache; /* cache.h; never NULL */
+    struct openreg_stream_set *streams; /* stream.h; never NULL */
+} openreg_device;
+
+typedef struct openreg_device_table {
+    uint32_t generation; /* differs from every earlier table's: stale thread-local indices read as 0 */
+    int32_t count;
+    int32_t binds; /* 1 if a driver has device_bind */
+    openreg_device *devices[OPENREG_MAX_DEVICES];
+    struct openreg_device_table *retired; /* tables are never freed: lock-free readers may still hold one */
+} openreg_device_table;
+
+/* Written by activation.c and fork.c alone. */
+extern _Atomic(openreg_device_table *) openreg_device_table_published;
+
+/* The published table, or NULL before openreg_init(), after openreg_shutdown() and in a bad fork. One acquire load. */
+static inline openreg_device_table *
+openreg_device_table_peek(void)
+{
+    return atomic_load_explicit(&openreg_device_table_published, memory_order_acquire);
+}
+
+/* openreg:index for use: initialises if needed, refuses a bad fork and an index outside [0, count) with the standard
+ * texts ("<call>: The device index is out of range. It must be in [0, N), but got i."). Lock-free once initialised. */
+openreg_status openreg_device_get(const char *call, int32_t index, openreg_device **out);
+
+/* Builds an unpublished table of the visible devices of `count` open drivers, in that order, with caches and streams.
+ * Errors: OPENREG_E_NO_DEVICE (more than OPENREG_MAX_DEVICES), OPENREG_E_NOMEM. On failure nothing is left. */
+openreg_status openreg_device_table_build(const char *call, openreg_opened_driver *const *drivers, int count,
+                                          openreg_device_table **out);
+
+/* Destroys caches and streams of an unpublished table; retire: keeps the entries for late readers, else frees them. */
+void openreg_device_table_dismantle(openreg_device_table *table, int retire);
+
+/* Number of live objects that pin the table: allocations, pinned blocks and events. */
+int64_t openreg_device_live_objects(const openreg_device *device);
+int64_t openreg_device_table_live_objects(const openreg_device_table *table);
+
+#endif

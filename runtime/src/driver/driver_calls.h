@@ -1,0 +1,88 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
+/* driver_calls.h: every call of a driver's slot. Internal.
+ *
+ * Here, and only here, a NULL slot is noticed and made up for (rule A22), the driver's error is completed with the name
+ * of the call and of the driver, and `active` is set. `call` is the public function on whose behalf it happens. */
+#ifndef OPENREG_SRC_DRIVER_CALLS_H
+#define OPENREG_SRC_DRIVER_CALLS_H
+
+#include <openreg/vmm.h>
+
+#include "driver/device_table.h"
+#include "driver/options.h"
+
+/* Bit i: function i of the table is there (open is 0). */
+uint64_t openreg_driver_slots(const openreg_driver *table);
+
+/* For driver_open.c and topology.c, with no lock held. `name` is the candidate's. The count is checked: a driver without
+ * devices is OPENREG_E_NO_DEVICE, "Driver 'sim' provides no devices." */
+openreg_status openreg_call_open(const openreg_driver *, const char *name, const char *call,
+                                 const openreg_option *options, size_t n, openreg_instance *out);
+openreg_status openreg_call_close(const openreg_driver *, const char *name, const char *call, openreg_instance);
+openreg_status openreg_call_device_count(const openreg_driver *, const char *name, const char *call, openreg_instance,
+                                         int32_t *out);
+/* OPENREG_E_UNSUPPORTED without an error text if the driver has no probe: open it. */
+openreg_status openreg_call_probe(const openreg_driver *, const char *name, const char *call,
+                                  const openreg_option *options, size_t n, int32_t *out);
+
+/* Fills infos[0..min(*count, capacity)), whose struct_size is set. */
+openreg_status openreg_call_describe(const openreg_driver *, const char *name, const char *call,
+                                     const openreg_options *options, const char *topology, int32_t capacity,
+                                     openreg_device_info *infos, uint8_t *peers, int32_t *count);
+
+openreg_status openreg_call_mem_alloc(openreg_device *, const char *call, uint64_t size, openreg_driver_stream,
+                                      void **out);
+openreg_status openreg_call_mem_free(openreg_device *, const char *call, void *ptr, openreg_driver_stream);
+/* The stream belongs to `on`; a NULL device means host memory. Both devices, if given, are of on's driver. */
+openreg_status openreg_call_copy(openreg_device *on, const char *call, void *dst, openreg_device *dst_device,
+                                 const void *src, openreg_device *src_device, uint64_t size, openreg_driver_stream);
+openreg_status openreg_call_fill(openreg_device *, const char *call, void *dst, uint8_t value, uint64_t size,
+                                 openreg_driver_stream);
+openreg_status openreg_call_device_sync(openreg_device *, const char *call);
+openreg_status openreg_call_device_info(openreg_opened_driver *, const char *call, int32_t ordinal,
+                                        openreg_device_info *out);
+openreg_status openreg_call_device_active(openreg_device *, const char *call, int32_t *out);
+openreg_status openreg_call_device_bind(openreg_device *, const char *call); /* no slot: OK */
+openreg_status openreg_call_stream_create(openreg_device *, const char *call, int32_t priority,
+                                          openreg_driver_stream *out);
+openreg_status openreg_call_stream_destroy(openreg_device *, const char *call, openreg_driver_stream);
+openreg_status openreg_call_stream_query(openreg_device *, const char *call, openreg_driver_stream, int32_t *done);
+openreg_status openreg_call_stream_sync(openreg_device *, const char *call, openreg_driver_stream);
+openreg_status openreg_call_stream_native(openreg_device *, const char *call, openreg_driver_stream, void **out);
+openreg_status openreg_call_host_alloc(openreg_device *, const char *call, uint64_t size, void **out);
+openreg_status openreg_call_host_free(openreg_device *, const char *call, void *ptr);
+/* UNSUPPORTED without an error text if the driver has no mem_info: memory.c answers from the cache's books. */
+openreg_status openreg_call_mem_info(openreg_device *, const char *call, uint64_t *free_bytes, uint64_t *total);
+openreg_status openreg_call_host_alias(openreg_device *, const char *call, void *ptr, void **out);
+
+/* Markers: the driver's event, or a made-up one, as one value. Used by event.c and, for recorded streams, cache.c. */
+typedef struct openreg_backend_event {
+    openreg_driver_event native; /* NULL for a made-up marker */
+    uint64_t ticket;             /* made up: value of the device's sync counter that completes it; 0: complete */
+    uint64_t recorded_ns;        /* made up: host clock when it was seen complete, 0 before */
+    int32_t recorded;            /* 1 once recorded */
+    uint32_t flags;              /* OPENREG_EVENT_TIMING */
+} openreg_backend_event;
+/* Whether timed markers of the device are the driver's: made-up ones wait for the stream when they are recorded. */
+int openreg_backend_event_is_measured(const openreg_device *);
+openreg_status openreg_call_marker_create(openreg_device *, const char *call, uint32_t flags,
+                                          openreg_backend_event *out);
+openreg_status openreg_call_marker_destroy(openreg_device *, const char *call, openreg_backend_event *);
+openreg_status openreg_call_marker_record(openreg_device *, const char *call, openreg_backend_event *,
+                                          openreg_driver_stream);
+openreg_status openreg_call_marker_query(openreg_device *, const char *call, openreg_backend_event *, int32_t *done);
+openreg_status openreg_call_marker_sync(openreg_device *, const char *call, openreg_backend_event *);
+/* `waiter` may be of another device of the same driver; of another driver: the host waits. */
+openreg_status openreg_call_stream_wait(openreg_device *waiter, const char *call, openreg_driver_stream,
+                                        openreg_device *recorded_on, openreg_backend_event *);
+openreg_status openreg_call_marker_elapsed(openreg_device *, const char *call, openreg_backend_event *start,
+                                           openreg_backend_event *end, double *milliseconds);
+/* ---- The extension openreg.vmm ---- */
+
+openreg_status openreg_call_reserve(openreg_device *device, const char *call, const openreg_vmm *growing, uint64_t size,
+                                    void **out);
+openreg_status openreg_call_resize(openreg_device *device, const char *call, const openreg_vmm *growing, void *ptr,
+                                   uint64_t size);
+openreg_status openreg_call_release(openreg_device *device, const char *call, const openreg_vmm *growing, void *ptr);
+
+#endif

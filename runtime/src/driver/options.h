@@ -1,0 +1,37 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
+/* options.h: key=value options, as open(), probe() and describe() get them. Internal. */
+#ifndef OPENREG_SRC_OPTIONS_H
+#define OPENREG_SRC_OPTIONS_H
+
+#include <stddef.h>
+
+#include <openreg/driver.h>
+
+#include "base/environment.h"
+
+/* Owned copies; a key occurs once. All zero is none. */
+typedef struct openreg_options {
+    openreg_option *items;
+    size_t count;
+} openreg_options;
+
+/* Adds an option, or replaces that of the same key. 0 if host memory is short; nothing is changed then. */
+int openreg_options_set(openreg_options *options, const char *key, const char *value);
+int openreg_options_set_all(openreg_options *options, const openreg_option *items,
+                            size_t count); /* as far as it goes */
+int openreg_options_equal(const openreg_options *options, const openreg_option *items, size_t count);
+void openreg_options_free(openreg_options *options);
+
+/* Takes the option of this key out; {NULL, NULL} if there is none. The caller gives it to openreg_option_free(). */
+openreg_option openreg_options_remove(openreg_options *options, const char *key);
+void openreg_option_free(openreg_option option);
+
+/* Adds what the environment says of a driver: OPENREG_<NAME>_<KEY>=value as key=value with the key in lower case, never
+ * OPENREG_<NAME>_LIBRARY_PATH. 0 if host memory is short. */
+int openreg_options_set_from(openreg_options *options, const openreg_environment *environment, const char *driver);
+
+/* Adds node_id and num_nodes of openreg_set_process(). 0 if host memory is short. */
+int openreg_options_set_process(openreg_options *options);
+int32_t openreg_process_index(void);
+
+#endif

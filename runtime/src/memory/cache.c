@@ -1,0 +1,603 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
+/* cache.c: allocation and freeing of blocks (cache.h). */
+#define _GNU_SOURCE
+#include "memory/cache_internal.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/error.h"
+#include "memory/exports.h"
+
+static const char malloc_call[] = "openreg_malloc";
+
+#define BLOCKS_PER_CHUNK 128
+#define CACHE_ALIGNMENT 128 /* two lines: the neighbour that a processor fetches along is ours too */
+
+/* --------------------------------------------------------------------------------------------------------- objects */
+
+/* Blocks are never given back before the cache goes: a chunk holds many, and the number of blocks settles. */
+static bool
+refill_blocks(struct openreg_cache *cache)
+{
+    void *memory;
+    if (posix_memalign(&memory, sizeof(openreg_block), BLOCKS_PER_CHUNK * sizeof(openreg_block)) != 0)
+        return false;
+    openreg_block *chunk = memset(memory, 0, BLOCKS_PER_CHUNK * sizeof *chunk);
+    chunk[0].next = cache->block_chunks; /* the first block is the link */
+    cache->block_chunks = chunk;
+    for (int i = BLOCKS_PER_CHUNK - 1; i > 0; i--)
+        openreg_cache_give_block(cache, &chunk[i]);
+    return true;
+}
+
+openreg_block *
+openreg_cache_take_block(struct openreg_cache *cache)
+{
+    if (cache->unused_blocks == NULL && !refill_blocks(cache))
+        return NULL;
+    openreg_block *block = cache->unused_blocks;
+    cache->unused_blocks = block->u.free.next;
+    return block;
+}
+
+void
+openreg_cache_give_block(struct openreg_cache *cache, openreg_block *block)
+{
+    block->u.free.next = cache->unused_blocks;
+    cache->unused_blocks = block;
+}
+
+struct openreg_cache *
+openreg_cache_create(openreg_device *device)
+{
+    const size_t size = (sizeof(struct openreg_cache) + CACHE_ALIGNMENT - 1) / CACHE_ALIGNMENT * CACHE_ALIGNMENT;
+    void *memory;
+    if (posix_memalign(&memory, CACHE_ALIGNMENT, size) != 0)
+        return NULL;
+    struct openreg_cache *cache = memset(memory, 0, size);
+    cache->device = device;
+    cache->fraction = -1;
+    cache->uncached.flags = OPENREG_MEMORY_POOL_NO_SPLIT;
+    openreg_lock_init(&cache->flush);
+    return cache;
+}
+
+void
+openreg_cache_destroy(struct openreg_cache *cache)
+{
+    if (cache == NULL)
+        return;
+    const openreg_error before = *openreg_error_record();
+    (void)openreg_cache_trim(cache, "openreg_shutdown");
+    openreg_cache_destroy_segments(cache);
+    openreg_cache_destroy_pools(cache);
+    openreg_cache_destroy_streams(cache);
+    while (cache->block_chunks != NULL) {
+        openreg_block *chunk = cache->block_chunks;
+        cache->block_chunks = chunk[0].next;
+        free(chunk);
+    }
+    openreg_lock_destroy(&cache->flush);
+    free(cache);
+    *openreg_error_record() = before;
+}
+
+/* --------------------------------------------------------------------------------------------- splitting and joining */
+
+/* The rules of PyTorch's CUDA caching allocator, so that programs tuned to those behave alike. */
+static bool
+should_split(const openreg_pool *pool, uint64_t rounded, uint64_t remainder)
+{
+    if (pool->no_split)
+        return false;
+    if (pool->kind == OPENREG_POOL_SMALL)
+        return remainder >= OPENREG_BLOCK_UNIT;
+    if (__builtin_expect((openreg_features() & OPENREG_FEATURE_SPLIT_LIMIT) != 0, 0) &&
+        rounded >= openreg_cache_max_split())
+        return false;
+    return remainder > OPENREG_SMALL_BLOCK_MAX;
+}
+
+static uint64_t
+offset_of(const openreg_block *block)
+{
+    return (uint64_t)(block->address - block->segment->start);
+}
+
+static bool
+is_split(const openreg_block *block)
+{
+    return block->previous != NULL || block->next != NULL;
+}
+
+/* `next` joins `block`, its neighbour before it; both are in no list. */
+static void
+join(struct openreg_cache *cache, openreg_block *block, openreg_block *next)
+{
+    openreg_block_index_clear(next->segment->index, offset_of(next));
+    block->size += next->size;
+    block->next = next->next;
+    if (block->next != NULL)
+        block->next->previous = block;
+    openreg_cache_give_block(cache, next);
+}
+
+static inline void
+release(struct openreg_cache *cache, openreg_block *block)
+{
+    openreg_pool *pool = block->segment->pool;
+    int64_t pieces = 0, bytes = 0; /* change of "inactive split" */
+    openreg_block *previous = block->previous, *next = block->next;
+    if (next != NULL && next->state == OPENREG_BLOCK_FREE) {
+        pieces--;
+        bytes -= (int64_t)next->size;
+        openreg_free_lists_remove(&pool->free, next);
+        join(cache, block, next);
+    }
+    if (previous != NULL && previous->state == OPENREG_BLOCK_FREE) {
+        pieces--;
+        bytes -= (int64_t)previous->size;
+        openreg_free_lists_remove(&pool->free, previous);
+        join(cache, previous, block);
+        block = previous;
+    }
+    block->state = OPENREG_BLOCK_FREE;
+    openreg_free_lists_insert(&pool->free, block);
+    if (is_split(block)) {
+        pieces++;
+        bytes += (int64_t)block->size;
+    } else {
+        block->segment->free_since = cache->clock;
+        if (__builtin_expect((openreg_features() & (OPENREG_FEATURE_RETURNS | OPENREG_FEATURE_UNCACHED)) != 0, 0) &&
+            openreg_cache_is_gone(pool->owner->private_pool))
+            cache->returnable++;
+    }
+    if (pieces > 0)
+        openreg_stat_add(cache->stats.inactive_split, pool->kind, pieces);
+    else if (pieces < 0)
+        openreg_stat_subtract(cache->stats.inactive_split, pool->kind, -pieces);
+    if (bytes > 0)
+        openreg_stat_add(cache->stats.inactive_split_bytes, pool->kind, bytes);
+    else if (bytes < 0)
+        openreg_stat_subtract(cache->stats.inactive_split_bytes, pool->kind, -bytes);
+}
+
+/* Cuts `rounded` bytes off the start of a block that is in no list, and makes the rest a free block. `rest` is unused. */
+static void
+split(openreg_pool *pool, openreg_block *block, uint64_t rounded, openreg_block *rest)
+{
+    rest->address = block->address + rounded;
+    rest->size = block->size - rounded;
+    rest->previous = block;
+    rest->next = block->next;
+    rest->segment = block->segment;
+    rest->state = OPENREG_BLOCK_FREE;
+    if (rest->next != NULL)
+        rest->next->previous = rest;
+    block->next = rest;
+    block->size = rounded;
+    openreg_block_index_set(rest->segment->index, offset_of(rest), rest);
+    openreg_free_lists_insert(&pool->free, rest);
+}
+
+/* ------------------------------------------------------------------------------------------------------ allocation */
+
+/* Blocks wait, so "active" is more than "allocated", and has a peak of its own. */
+static void
+note_active_peak(const openreg_stat allocated[OPENREG_POOLS], openreg_stat waiting[OPENREG_POOLS], int pool)
+{
+    const int64_t in_pool = allocated[pool].current + waiting[pool].current;
+    const int64_t in_all = openreg_stat_current(allocated) + openreg_stat_current(waiting);
+    if (in_pool > waiting[pool].peak)
+        waiting[pool].peak = in_pool;
+    if (in_all > waiting[OPENREG_POOL_ALL].peak)
+        waiting[OPENREG_POOL_ALL].peak = in_all;
+}
+
+/* The block freed last, if the request is for its size: nothing is split then, and nothing was joined. Fits no worse than
+ * before: where the block is bigger than its first request, the new one is at least as large. */
+static inline openreg_block *
+take_hot(struct openreg_cache *cache, openreg_pool *pool, uint64_t rounded)
+{
+    openreg_block *block = pool->hot;
+    if (block == NULL)
+        return NULL;
+    pool->hot = NULL;
+    if (rounded <= block->size && rounded >= block->u.used.requested)
+        return block;
+    release(cache, block);
+    return NULL;
+}
+
+/* A block from the lists, split if much is left over. */
+static inline openreg_status
+take_free(struct openreg_cache *cache, openreg_pool *pool, uint64_t rounded, uint64_t size, openreg_block **out)
+{
+    openreg_cache_stats *stats = &cache->stats;
+    openreg_block *block = openreg_cache_find(pool, rounded, false);
+    if (__builtin_expect(block == NULL, 0)) {
+        OPENREG_RETURN_NOT_OK(openreg_cache_grow(cache, pool, rounded, size, &block));
+        pool = block->segment->pool; /* it may be lent */
+    }
+    const uint64_t remainder = block->size - rounded;
+    const bool was_split = is_split(block);
+    if (should_split(pool, rounded, remainder)) {
+        openreg_block *rest = openreg_cache_take_block(cache);
+        if (rest == NULL)
+            return openreg_error_set(OPENREG_E_NOMEM, "%s: no host memory for the books of openreg:%d", malloc_call,
+                                     cache->device->index);
+        openreg_free_lists_remove(&pool->free, block);
+        split(pool, block, rounded, rest);
+        if (was_split) {
+            openreg_stat_subtract(stats->inactive_split_bytes, pool->kind, (int64_t)rounded);
+        } else {
+            openreg_stat_add(stats->inactive_split, pool->kind, 1);
+            openreg_stat_add(stats->inactive_split_bytes, pool->kind, (int64_t)remainder);
+        }
+    } else {
+        openreg_free_lists_remove(&pool->free, block);
+        if (was_split) {
+            openreg_stat_subtract(stats->inactive_split, pool->kind, 1);
+            openreg_stat_subtract(stats->inactive_split_bytes, pool->kind, (int64_t)block->size);
+        }
+    }
+    *out = block;
+    return OPENREG_OK;
+}
+
+/* What only a process with special wishes asks of a block that was given out. */
+static void
+note_special(struct openreg_cache *cache, openreg_block *block, unsigned features)
+{
+    if ((features & OPENREG_FEATURE_SPLIT_LIMIT) != 0 && block->size >= openreg_cache_max_split()) {
+        block->oversize = 1;
+        openreg_stat_count(&cache->stats.oversize_allocations, 1);
+    }
+    if ((features & OPENREG_FEATURE_TRACE) != 0)
+        openreg_cache_trace_block(cache, OPENREG_MEMORY_EVENT_ALLOC, block);
+}
+
+/* Everything but the lock. */
+static openreg_status
+allocate(struct openreg_cache *cache, unsigned features, uint64_t size, openreg_stream stream, void **out)
+{
+    uint64_t rounded = (size + OPENREG_BLOCK_UNIT - 1) / OPENREG_BLOCK_UNIT * OPENREG_BLOCK_UNIT;
+    openreg_stream_pools *pools = openreg_cache_find_pools(cache, stream);
+    if (__builtin_expect((features & OPENREG_FEATURES_OF_REQUESTS) != 0, 0)) {
+        rounded = openreg_cache_round(size);
+        OPENREG_RETURN_NOT_OK(openreg_cache_route(cache, stream, &pools));
+    } else if (__builtin_expect(pools == NULL, 0)) {
+        OPENREG_RETURN_NOT_OK(openreg_cache_make_pools(cache, malloc_call, stream, &pools));
+    }
+    if (__builtin_expect(cache->waiting_blocks > 0, 0))
+        OPENREG_RETURN_NOT_OK(openreg_cache_poll_waiting(cache, malloc_call));
+
+    openreg_pool *pool = rounded <= OPENREG_SMALL_BLOCK_MAX ? &pools->small : &pools->large;
+    openreg_cache_stats *stats = &cache->stats;
+    openreg_block *block = take_hot(cache, pool, rounded);
+    if (block == NULL)
+        OPENREG_RETURN_NOT_OK(take_free(cache, pool, rounded, size, &block));
+    block->state = OPENREG_BLOCK_ALLOCATED;
+    block->oversize = 0;
+    block->u.used.uses = NULL;
+    block->u.used.requested = size;
+    block->is_shared = 0;
+    openreg_stat_add(stats->allocation, pool->kind, 1);
+    openreg_stat_add(stats->allocated_bytes, pool->kind, (int64_t)block->size);
+    openreg_stat_add(stats->requested_bytes, pool->kind, (int64_t)size);
+    if (__builtin_expect(cache->waiting_blocks > 0, 0)) {
+        note_active_peak(stats->allocation, stats->waiting, pool->kind);
+        note_active_peak(stats->allocated_bytes, stats->waiting_bytes, pool->kind);
+    }
+    if (__builtin_expect(features != 0, 0))
+        note_special(cache, block, features);
+    *out = block->address;
+    return OPENREG_OK;
+}
+
+openreg_status
+openreg_malloc(int32_t device, size_t size, openreg_stream stream, void **out)
+{
+    const char *const call = malloc_call;
+    if (out == NULL)
+        return openreg_error_set(OPENREG_E_INVALID, "%s: out must not be NULL", call);
+    *out = NULL;
+    const openreg_device_table *table = openreg_device_table_peek();
+    openreg_device *entry;
+    if (__builtin_expect(table != NULL && (uint32_t)device < (uint32_t)table->count, 1))
+        entry = table->devices[device];
+    else
+        OPENREG_RETURN_NOT_OK(openreg_device_get(call, device, &entry));
+    if (size == 0)
+        return OPENREG_OK;
+    if (size > OPENREG_MAX_ALLOCATION)
+        return openreg_error_set(OPENREG_E_INVALID, "%s: size must be at most 2^47 bytes, but is %zu", call, size);
+    struct openreg_cache *cache = entry->cache;
+    openreg_fast_lock_acquire(&cache->lock);
+    const unsigned features = openreg_features();
+    const openreg_status status = allocate(cache, features, size, stream, out);
+    const bool returns = features != 0 && cache->returnable > 0;
+    openreg_fast_lock_release(&cache->lock);
+    if (__builtin_expect(returns, 0))
+        openreg_cache_return(cache);
+    return status;
+}
+
+/* ---------------------------------------------------------------------------------------------------------- freeing */
+
+void
+openreg_cache_release(struct openreg_cache *cache, openreg_block *block)
+{
+    release(cache, block);
+}
+
+static void
+unpark(struct openreg_cache *cache, openreg_pool *pool)
+{
+    if (pool->hot != NULL) {
+        release(cache, pool->hot);
+        pool->hot = NULL;
+    }
+}
+
+void
+openreg_cache_release_hot(struct openreg_cache *cache)
+{
+    for (openreg_stream_pools *pools = cache->streams; pools != NULL; pools = pools->next) {
+        unpark(cache, &pools->small);
+        unpark(cache, &pools->large);
+    }
+}
+
+/* The block around an address of the segment. */
+static openreg_block *
+block_around(const openreg_segment *segment, uintptr_t address)
+{
+    openreg_block *block = openreg_block_index_before(segment->index, address - (uintptr_t)segment->start);
+    /* The cell of the address may hold a start that lies behind it. */
+    return address < (uintptr_t)block->address ? block->previous : block;
+}
+
+/* Whether the segment went back to the driver meanwhile, or has no memory at the address yet. The lock is held. */
+static bool
+has_gone(const openreg_found_range *found, uintptr_t address)
+{
+    return atomic_load_explicit(&found->range->sequence, memory_order_relaxed) != found->sequence ||
+           address - (uintptr_t)found->info.segment->start >= found->info.segment->size;
+}
+
+openreg_block *
+openreg_cache_block_at(const openreg_found_range *found, uintptr_t address)
+{
+    return has_gone(found, address) ? NULL : block_around(found->info.segment, address);
+}
+
+/* The live block that starts at `ptr`, or NULL. The lock is held. */
+static inline openreg_block *
+find_live(const openreg_found_range *found, const void *ptr)
+{
+    if (__builtin_expect(atomic_load_explicit(&found->range->sequence, memory_order_relaxed) != found->sequence, 0))
+        return NULL; /* the segment went back to the driver meanwhile */
+    const openreg_segment *segment = found->info.segment;
+    openreg_block *block = openreg_block_index_at(segment->index, (uintptr_t)ptr - (uintptr_t)segment->start);
+    const bool live = block != NULL && block->address == ptr && block->state == OPENREG_BLOCK_ALLOCATED;
+    return __builtin_expect(live, 1) ? block : NULL;
+}
+
+/* Says why find_live() found nothing. The lock is held. */
+static openreg_status
+reject_block(const openreg_found_range *found, const char *call, const void *ptr)
+{
+    const int32_t device = found->info.device->index;
+    if (has_gone(found, (uintptr_t)ptr))
+        return openreg_error_set(OPENREG_E_INVALID, "%s: %p is not memory of openreg, or was freed already", call, ptr);
+    const openreg_block *block = block_around(found->info.segment, (uintptr_t)ptr);
+    const uint64_t offset = (uint64_t)((const char *)ptr - block->address);
+    if (block->state == OPENREG_BLOCK_SHARED && block->segment->pool == NULL)
+        return openreg_error_set(OPENREG_E_INVALID,
+                                 "%s: %p on openreg:%d is memory of another process; openreg_import_release() ends its "
+                                 "use",
+                                 call, ptr, device);
+    if (block->state != OPENREG_BLOCK_ALLOCATED)
+        return openreg_error_set(OPENREG_E_INVALID, "%s: %p on openreg:%d was freed already%s", call, ptr, device,
+                                 block->state == OPENREG_BLOCK_AWAITING_FREE ? " (a stream may still use it)" : "");
+    return openreg_error_set(OPENREG_E_INVALID,
+                             "%s: %p is inside a block, %llu bytes behind its start %p on openreg:%d; only the start "
+                             "of a block names it",
+                             call, ptr, (unsigned long long)offset, (void *)block->address, device);
+}
+
+/* The range of a device address. False for anything else, and in a bad fork, which has no table. */
+static inline bool
+find_range(const void *ptr, openreg_found_range *found)
+{
+    return openreg_device_table_peek() != NULL && openreg_address_map_find(ptr, found) && !found->alias;
+}
+
+/* Takes a block off the books of those that are given out. It is in no list then. */
+static inline void
+discount(struct openreg_cache *cache, const openreg_block *block)
+{
+    const int kind = block->segment->pool->kind;
+    openreg_stat_subtract(cache->stats.allocation, kind, 1);
+    openreg_stat_subtract(cache->stats.allocated_bytes, kind, (int64_t)block->size);
+    openreg_stat_subtract(cache->stats.requested_bytes, kind, (int64_t)block->u.used.requested);
+}
+
+/* The next request is likely to be for this size. */
+static inline void
+park(struct openreg_cache *cache, openreg_block *block)
+{
+    openreg_pool *pool = block->segment->pool;
+    openreg_block *before = pool->hot;
+    block->state = OPENREG_BLOCK_HOT;
+    pool->hot = block;
+    if (before != NULL)
+        release(cache, before);
+}
+
+/* Frees a block that asks for more than the usual. */
+static openreg_status
+free_special(struct openreg_cache *cache, openreg_block *block, unsigned features)
+{
+    if (block->u.used.uses != NULL)
+        return openreg_cache_free_used(cache, block);
+    discount(cache, block);
+    if (block->oversize)
+        openreg_stat_count(&cache->stats.oversize_allocations, -1);
+    if ((features & OPENREG_FEATURE_TRACE) != 0) {
+        openreg_cache_trace_block(cache, OPENREG_MEMORY_EVENT_FREE_REQUESTED, block);
+        openreg_cache_trace_block(cache, OPENREG_MEMORY_EVENT_FREE_COMPLETED, block);
+    }
+    if (openreg_cache_is_gone(block->segment->pool->owner->private_pool))
+        release(cache, block);
+    else
+        park(cache, block);
+    return OPENREG_OK;
+}
+
+openreg_status
+openreg_free(void *ptr)
+{
+    static const char call[] = "openreg_free";
+    openreg_found_range found;
+    if (ptr == NULL)
+        return OPENREG_OK;
+    if (__builtin_expect(!find_range(ptr, &found), 0))
+        return openreg_reject_address(call, ptr);
+    struct openreg_cache *cache = found.info.device->cache;
+    openreg_status status = OPENREG_OK;
+    openreg_fast_lock_acquire(&cache->lock);
+    const unsigned features = openreg_features();
+    openreg_block *block = find_live(&found, ptr);
+    if (__builtin_expect(block == NULL, 0)) {
+        status = reject_block(&found, call, ptr);
+    } else if (__builtin_expect(block->is_shared, 0)) {
+        block->state = OPENREG_BLOCK_SHARED;
+        openreg_fast_lock_release(&cache->lock);
+        openreg_exports_free(ptr);
+        return OPENREG_OK;
+    } else if (__builtin_expect(block->u.used.uses != NULL || (features | block->oversize) != 0, 0)) {
+        status = free_special(cache, block, features);
+    } else {
+        discount(cache, block);
+        park(cache, block);
+    }
+    const bool returns = features != 0 && cache->returnable > 0;
+    openreg_fast_lock_release(&cache->lock);
+    if (__builtin_expect(returns, 0))
+        openreg_cache_return(cache);
+    return status;
+}
+
+/* ---------------------------------------------------------------------------------------------------------- queries */
+
+/* Notes on the block that `stream` uses it. The lock is held. */
+static openreg_status
+record_stream(struct openreg_cache *cache, openreg_block *block, openreg_stream stream)
+{
+    openreg_stream_pools *pools = openreg_cache_find_pools(cache, stream);
+    if (pools == NULL)
+        OPENREG_RETURN_NOT_OK(openreg_cache_make_pools(cache, "openreg_record_stream", stream, &pools));
+    if (stream == block->segment->pool->owner->stream)
+        return OPENREG_OK; /* its own stream is in order anyway */
+    for (openreg_stream_use *use = block->u.used.uses; use != NULL; use = use->next_of_block)
+        if (use->stream == pools)
+            return OPENREG_OK;
+    openreg_stream_use *use = cache->unused_uses;
+    if (use != NULL)
+        cache->unused_uses = use->next;
+    else
+        use = calloc(1, sizeof *use);
+    if (use == NULL)
+        return openreg_error_set(OPENREG_E_NOMEM, "openreg_record_stream: no host memory for the books of openreg:%d",
+                                 cache->device->index);
+    use->block = block;
+    use->stream = pools;
+    use->next = NULL;
+    use->next_of_block = block->u.used.uses;
+    block->u.used.uses = use;
+    return OPENREG_OK;
+}
+
+openreg_status
+openreg_record_stream(void *ptr, openreg_stream stream)
+{
+    static const char call[] = "openreg_record_stream";
+    openreg_found_range found;
+    if (!find_range(ptr, &found))
+        return openreg_reject_address(call, ptr);
+    struct openreg_cache *cache = found.info.device->cache;
+    openreg_fast_lock_acquire(&cache->lock);
+    openreg_block *block = find_live(&found, ptr), *around = NULL;
+    if (block == NULL)
+        around = openreg_cache_block_at(&found, (uintptr_t)ptr);
+    openreg_status status = OPENREG_OK; /* the whole device is waited for before lent memory is given up */
+    if (block != NULL)
+        status = record_stream(cache, block, stream);
+    else if (around == NULL || around->state != OPENREG_BLOCK_SHARED)
+        status = reject_block(&found, call, ptr);
+    openreg_fast_lock_release(&cache->lock);
+    return status;
+}
+
+/* The lock is held. */
+static bool
+view(const openreg_found_range *found, uintptr_t address, openreg_block_view *out)
+{
+    const openreg_block *block = openreg_cache_block_at(found, address);
+    if (block == NULL)
+        return false;
+    out->address = (uintptr_t)block->address;
+    out->size = block->size;
+    out->live = block->state == OPENREG_BLOCK_ALLOCATED || block->state == OPENREG_BLOCK_SHARED;
+    out->requested = out->live ? block->u.used.requested : 0;
+    return true;
+}
+
+bool
+openreg_cache_view(const openreg_found_range *found, uintptr_t address, openreg_block_view *out)
+{
+    struct openreg_cache *cache = found->info.device->cache;
+    openreg_fast_lock_acquire(&cache->lock);
+    const bool seen = view(found, address, out);
+    openreg_fast_lock_release(&cache->lock);
+    return seen;
+}
+
+bool
+openreg_cache_try_view(const openreg_found_range *found, uintptr_t address, openreg_block_view *out)
+{
+    struct openreg_cache *cache = found->info.device->cache;
+    if (!openreg_fast_lock_try(&cache->lock))
+        return false;
+    const bool seen = view(found, address, out);
+    openreg_fast_lock_release(&cache->lock);
+    return seen;
+}
+
+void
+openreg_cache_after_fork(struct openreg_cache *cache)
+{
+    atomic_store_explicit(&cache->lock.state, 0, memory_order_relaxed);
+}
+
+int64_t
+openreg_cache_live_blocks(const struct openreg_cache *cache)
+{
+    struct openreg_cache *mutable = (struct openreg_cache *)(uintptr_t)cache; /* for the lock */
+    openreg_fast_lock_acquire(&mutable->lock);
+    const int64_t blocks = openreg_stat_current(cache->stats.allocation);
+    openreg_fast_lock_release(&mutable->lock);
+    return blocks;
+}
+
+uint64_t
+openreg_cache_reserved(struct openreg_cache *cache)
+{
+    openreg_fast_lock_acquire(&cache->lock);
+    const int64_t bytes = openreg_stat_current(cache->stats.reserved_bytes);
+    openreg_fast_lock_release(&cache->lock);
+    return (uint64_t)bytes;
+}

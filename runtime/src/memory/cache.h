@@ -1,0 +1,65 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
+/* cache.h: the caching allocator of one device. Internal.
+ *
+ * Segments come from the driver (2 MiB for blocks up to 1 MiB, 20 MiB for those below 10 MiB, else rounded up to 2 MiB);
+ * inside them a two-level segregated fit finds, splits and coalesces blocks in O(1). Free blocks belong to the stream
+ * that they were allocated for. One lock a device; drivers are called with it held only for recorded streams. */
+#ifndef OPENREG_SRC_CACHE_H
+#define OPENREG_SRC_CACHE_H
+
+#include "driver/device_table.h"
+#include "memory/address_map.h"
+
+#define OPENREG_MAX_ALLOCATION (UINT64_C(1) << 47)
+
+/* For device_table.c. NULL if host memory is short. destroy() waits for blocks that still await a stream, and gives every
+ * segment back; live blocks must be gone. It leaves the last error alone. */
+struct openreg_cache *openreg_cache_create(openreg_device *device);
+void openreg_cache_destroy(struct openreg_cache *cache);
+
+/* In the child of a fork() whose drivers survive it: another thread of the parent may have held the lock. */
+void openreg_cache_after_fork(struct openreg_cache *cache);
+
+/* Blocks that are allocated. Those freed and awaiting a stream do not count: the caller holds them no more. */
+int64_t openreg_cache_live_blocks(const struct openreg_cache *cache);
+
+/* Sets the error text for an address that no lookup of device memory accepts: freed, foreign, an alias, pinned; or for a
+ * bad fork. Returns the code. memory.c. */
+openreg_status openreg_reject_address(const char *call, const void *ptr);
+
+typedef struct openreg_block_view {
+    uintptr_t address;
+    uint64_t size;      /* bytes of the block */
+    uint64_t requested; /* bytes that were asked for; 0 unless live */
+    bool live;
+} openreg_block_view;
+
+/* The block around `address`, a device address in the range found. False if the segment has gone meanwhile. */
+bool openreg_cache_view(const openreg_found_range *found, uintptr_t address, openreg_block_view *out);
+/* The same for a signal handler: never waits. False also if the lock is taken. */
+bool openreg_cache_try_view(const openreg_found_range *found, uintptr_t address, openreg_block_view *out);
+
+/* ---- cache_sharing.c ---- */
+
+typedef struct openreg_shared_block {
+    openreg_device *device;
+    void *block;
+    uint64_t requested; /* bytes of the block that were asked for */
+    void *allocation;   /* the driver's, and its bytes */
+    uint64_t allocation_size;
+} openreg_shared_block;
+
+/* Notes that other processes may hold the block around `ptr`: openreg_free() then leaves it to openreg_exports_free().
+ * Errors: OPENREG_E_INVALID (not in a live block of this process). */
+openreg_status openreg_cache_share(const char *call, const void *ptr, openreg_shared_block *out);
+/* Makes a block that its owner has freed and nobody holds an ordinary live one. False if it is no such block. */
+bool openreg_cache_take_back(void *ptr);
+/* Enters memory that belongs to another process, `size` bytes at `base`; and takes it out again. */
+openreg_status openreg_cache_adopt(const char *call, openreg_device *device, void *base, uint64_t size,
+                                   struct openreg_segment **out);
+void openreg_cache_disown(struct openreg_segment *segment);
+
+openreg_status openreg_cache_trim(struct openreg_cache *cache, const char *call);
+uint64_t openreg_cache_reserved(struct openreg_cache *cache); /* bytes of its segments */
+
+#endif

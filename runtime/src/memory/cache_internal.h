@@ -1,0 +1,361 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
+/* cache_internal.h: structures of the caching allocator, shared by cache*.c. Internal to those.
+ *
+ * cache.c          malloc and free: splitting, coalescing
+ * cache_segment.c  segments from the driver and back, running out of memory
+ * cache_stream.c   pools by stream, recorded streams
+ * cache_vmm.c  segments that grow and shrink
+ * cache_private.c  private pools, and which of them a thread's requests go to
+ * cache_settings.c settings and limits
+ * cache_sharing.c  blocks in several processes
+ * cache_trace.c    tells what happens to whoever listens
+ * cache_stats.c    statistics and snapshot */
+#ifndef OPENREG_SRC_CACHE_INTERNAL_H
+#define OPENREG_SRC_CACHE_INTERNAL_H
+
+#include <pthread.h>
+#include <stdatomic.h>
+
+#include <openreg/allocator.h>
+#include <openreg/vmm.h>
+
+#include "base/fork.h"
+#include "base/lock.h"
+#include "driver/driver_calls.h"
+#include "memory/block_index.h"
+#include "memory/cache.h"
+#include "memory/cache_block.h"
+#include "memory/free_lists.h"
+
+#define OPENREG_MIB (UINT64_C(1) << 20)
+#define OPENREG_BLOCK_UNIT UINT64_C(512)
+#define OPENREG_SMALL_BLOCK_MAX OPENREG_MIB
+#define OPENREG_SMALL_SEGMENT (2 * OPENREG_MIB)
+#define OPENREG_LARGE_SEGMENT (20 * OPENREG_MIB)
+#define OPENREG_LARGE_SEGMENT_BELOW (10 * OPENREG_MIB) /* bigger blocks get a segment of their own size */
+#define OPENREG_SEGMENT_UNIT (2 * OPENREG_MIB)
+
+#define OPENREG_POOL_ALL 0 /* indices of the statistics */
+#define OPENREG_POOL_SMALL 1
+#define OPENREG_POOL_LARGE 2
+#define OPENREG_POOLS 3
+
+/* What requests and frees must look after beside the ordinary. No bit is set in a process that asks for nothing
+ * special, so the fast paths test one word. */
+#define OPENREG_FEATURE_TRACE 1u       /* someone listens */
+#define OPENREG_FEATURE_ROUNDING 2u    /* roundup_divisions */
+#define OPENREG_FEATURE_SPLIT_LIMIT 4u /* max_split_size */
+#define OPENREG_FEATURE_ROUTES 8u      /* a thread is in a private pool */
+#define OPENREG_FEATURE_RETURNS 16u    /* segments of a pool that is gone wait for their blocks */
+#define OPENREG_FEATURE_UNCACHED 32u   /* openreg_set_caching(0) */
+#define OPENREG_FEATURES 6
+#define OPENREG_FEATURES_OF_REQUESTS (OPENREG_FEATURE_ROUNDING | OPENREG_FEATURE_ROUTES | OPENREG_FEATURE_UNCACHED)
+extern atomic_uint openreg_cache_features;
+
+struct openreg_stream_pools;
+
+typedef struct openreg_pool {
+    struct openreg_stream_pools *owner;
+    int kind; /* OPENREG_POOL_SMALL or OPENREG_POOL_LARGE */
+    bool no_split;
+    openreg_block *hot; /* the block freed last, or NULL: OPENREG_BLOCK_HOT */
+    openreg_free_lists free;
+} openreg_pool;
+
+/* Memory that serves its own requests alone. It is gone (`uses` is 0) before its last segment is. */
+typedef struct openreg_private_pool {
+    openreg_memory_pool_id id;
+    int64_t uses;
+    uint32_t flags;
+    int64_t segments; /* those that the driver is being asked for, or is being given back, too */
+    openreg_stat reserved[OPENREG_POOLS];
+    struct openreg_stream_pools *streams; /* linked through next_in_bucket */
+    struct openreg_private_pool *next;
+} openreg_private_pool;
+
+/* "Requests of this thread go to this pool." */
+typedef struct openreg_pool_binding {
+    pthread_t thread;
+    openreg_private_pool *pool;
+    struct openreg_pool_binding *next;
+} openreg_pool_binding;
+
+/* The pools of one stream, and the uses of other streams' blocks that this stream has yet to pass. */
+typedef struct openreg_stream_pools {
+    openreg_stream stream;
+    openreg_driver_stream handle;
+    openreg_private_pool *private_pool; /* NULL: the cache that every request uses without one */
+    openreg_pool small, large;
+    struct openreg_stream_use *first_waiting, *last_waiting; /* in stream order */
+    struct openreg_stream_pools *next;                       /* all of the cache */
+    struct openreg_stream_pools *next_in_bucket;
+} openreg_stream_pools;
+
+/* "Work on this stream uses this block." */
+typedef struct openreg_stream_use {
+    openreg_block *block;
+    openreg_stream_pools *stream;
+    struct openreg_stream_use *next_of_block;
+    struct openreg_stream_use *next; /* waiting in the stream, or unused */
+    openreg_backend_event marker;    /* kept when the use is over, for the next one */
+    bool has_marker;
+    bool passed; /* while its block is being freed: the stream was waited for, no marker is needed */
+} openreg_stream_use;
+
+typedef struct openreg_segment {
+    char *start;
+    uint64_t size;
+    void *allocation; /* what the driver gave: `start`, or before it where the driver aligns to less than 512 */
+    openreg_pool *pool;
+    openreg_block *first;
+    openreg_block_index *index;
+    openreg_range *range;
+    uint64_t free_since; /* while no block is in use: the cache's clock when the last one was freed */
+    bool oversize;       /* counted as such */
+    uint64_t room; /* of one that grows: what `size` may become, the bytes that `index` and `range` cover; else 0 */
+    bool resizing; /* the driver is changing it: it must neither go nor be changed by another thread */
+    struct openreg_segment *previous, *next; /* all of the cache */
+} openreg_segment;
+
+/* What was freed is not counted but computed, as allocated - current + (current at the last reset); the field `freed`
+ * holds the last of the three. Of index 0 only `peak` is used. */
+typedef struct openreg_cache_stats {
+    openreg_stat allocation[OPENREG_POOLS], allocated_bytes[OPENREG_POOLS], requested_bytes[OPENREG_POOLS];
+    openreg_stat segment[OPENREG_POOLS], reserved_bytes[OPENREG_POOLS];
+    openreg_stat inactive_split[OPENREG_POOLS], inactive_split_bytes[OPENREG_POOLS];
+    /* Freed and awaiting a stream. "Active" is this and `allocation`, so on the fast path, where nothing waits, it needs
+     * no counters; `peak` here is the peak of the sum while something waited, `allocated` is not used. */
+    openreg_stat waiting[OPENREG_POOLS], waiting_bytes[OPENREG_POOLS];
+    openreg_stat oversize_allocations, oversize_segments; /* here `freed` is not used */
+    int64_t retries, ooms, driver_allocs, driver_frees, syncs;
+} openreg_cache_stats;
+
+#define OPENREG_STREAM_BUCKETS 64
+
+struct openreg_cache {
+    openreg_fast_lock lock;              /* guards all below but `flush` and `device` */
+    openreg_stream_pools *default_pools; /* of stream 0 */
+    openreg_block *unused_blocks;
+    int64_t waiting_blocks; /* OPENREG_BLOCK_AWAITING_FREE */
+    openreg_cache_stats stats;
+
+    openreg_stream_use *unused_uses;
+    openreg_segment *segments;
+    openreg_stream_pools *streams; /* also those of private pools */
+    openreg_stream_pools *buckets[OPENREG_STREAM_BUCKETS];
+    openreg_private_pool *private_pools;
+    openreg_pool_binding *routes;  /* the latest first */
+    openreg_private_pool uncached; /* for openreg_set_caching(0): not in the list, never had a use */
+    int64_t returnable;            /* segments of pools that are gone, without a block in use; an upper bound */
+    uint64_t clock;                /* driver allocations tried: the unit of age */
+    uint64_t coming;               /* bytes that the driver is being asked for */
+    double fraction;               /* of openreg_set_memory_fraction(); negative: that of the settings */
+    openreg_block *block_chunks;   /* linked through `next` of their first blocks */
+    openreg_device *device;
+    openreg_lock flush; /* one thread at a time gives memory back to satisfy a request; outside `lock` */
+};
+
+/* Of the sum over the pools only the peak is kept; the rest is added up when it is asked for. */
+static inline int64_t
+openreg_stat_current(const openreg_stat stat[OPENREG_POOLS])
+{
+    return stat[OPENREG_POOL_SMALL].current + stat[OPENREG_POOL_LARGE].current;
+}
+
+static inline void
+openreg_stat_add(openreg_stat stat[OPENREG_POOLS], int pool, int64_t amount)
+{
+    const int64_t current = stat[pool].current + amount;
+    stat[pool].allocated += amount;
+    stat[pool].current = current;
+    if (current > stat[pool].peak)
+        stat[pool].peak = current;
+    const int64_t sum = openreg_stat_current(stat);
+    if (sum > stat[OPENREG_POOL_ALL].peak)
+        stat[OPENREG_POOL_ALL].peak = sum;
+}
+
+static inline void
+openreg_stat_subtract(openreg_stat stat[OPENREG_POOLS], int pool, int64_t amount)
+{
+    stat[pool].current -= amount;
+}
+
+static inline unsigned
+openreg_features(void)
+{
+    return atomic_load_explicit(&openreg_cache_features, memory_order_relaxed);
+}
+
+/* Of "oversize" there is one pool only. */
+static inline void
+openreg_stat_count(openreg_stat *stat, int64_t amount)
+{
+    stat->current += amount;
+    if (amount > 0)
+        stat->allocated += amount;
+    if (stat->current > stat->peak)
+        stat->peak = stat->current;
+}
+
+/* ---- cache.c; the lock is held ---- */
+
+/* A block object that is not in use, or NULL if host memory is short. */
+openreg_block *openreg_cache_take_block(struct openreg_cache *cache);
+void openreg_cache_give_block(struct openreg_cache *cache, openreg_block *block);
+/* Makes a block whose owner is done with it free, and joins it with free neighbours. Counts "inactive split" only. */
+void openreg_cache_release(struct openreg_cache *cache, openreg_block *block);
+/* Releases the hot blocks of all pools, for whoever looks at the whole cache. */
+void openreg_cache_release_hot(struct openreg_cache *cache);
+/* The block around a device address in the range found, or NULL if the segment went back to the driver meanwhile or
+ * has no memory there yet. */
+openreg_block *openreg_cache_block_at(const openreg_found_range *found, uintptr_t address);
+/* ---- cache_segment.c ---- */
+
+/* Enters a segment whose `start` and `size` are set into the address map. No lock is needed. */
+openreg_status openreg_cache_map_segment(const char *call, openreg_device *device, openreg_segment *segment);
+
+/* A free block of at least `rounded` bytes, after asking the driver and if need be giving cached segments back. The
+ * lock is held, let go meanwhile, and held again; on success the block is in the pool's list. `size` is for the text. */
+openreg_status openreg_cache_grow(struct openreg_cache *cache, openreg_pool *pool, uint64_t rounded, uint64_t size,
+                                  openreg_block **out);
+
+/* Segments that are to go back to the driver. */
+typedef enum openreg_give {
+    OPENREG_FILTER_CACHED,   /* all but those of private pools in use */
+    OPENREG_FILTER_POOL,     /* those of `pool` */
+    OPENREG_FILTER_GONE,     /* those of private pools that are gone */
+    OPENREG_FILTER_OVERSIZE, /* those that max_split_size keeps whole */
+    OPENREG_FILTER_UNUSED    /* large ones that have been free since the time `free_since` */
+} openreg_give;
+
+typedef struct openreg_segment_filter {
+    openreg_give kind;
+    const openreg_private_pool *pool;
+    uint64_t free_since;
+} openreg_segment_filter;
+
+/* Whether it is for segments of that kind, whatever their blocks. */
+bool openreg_cache_is_meant(const openreg_segment *segment, openreg_segment_filter gift);
+
+/* Gives back those segments of a kind that have no block in use; lets go of the lock meanwhile. The flush lock is held
+ * too. */
+openreg_status openreg_cache_give_segments(struct openreg_cache *cache, const char *call, openreg_segment_filter gift);
+void openreg_cache_destroy_segments(struct openreg_cache *cache); /* for openreg_cache_destroy(): all of them */
+
+/* ---- cache_stream.c; the lock is held ---- */
+
+static inline size_t
+openreg_stream_bucket(openreg_stream stream)
+{
+    return (size_t)(((uint64_t)stream * UINT64_C(0x9E3779B97F4A7C15)) >> 58); /* 64 buckets */
+}
+
+/* The pools of a stream, or NULL if they have not been made. */
+static inline openreg_stream_pools *
+openreg_cache_find_pools(const struct openreg_cache *cache, openreg_stream stream)
+{
+    if (stream == OPENREG_STREAM_DEFAULT)
+        return cache->default_pools;
+    openreg_stream_pools *pools = cache->buckets[openreg_stream_bucket(stream)];
+    while (pools != NULL && pools->stream != stream)
+        pools = pools->next_in_bucket;
+    return pools;
+}
+
+/* Resolves the stream and makes its pools. Errors: the stream is not of this device; E_NOMEM. */
+openreg_status openreg_cache_make_pools(struct openreg_cache *cache, const char *call, openreg_stream stream,
+                                        openreg_stream_pools **out);
+/* The same without entering them anywhere, for a private pool or NULL. */
+openreg_status openreg_cache_new_pools(struct openreg_cache *cache, const char *call, openreg_stream stream,
+                                       openreg_private_pool *private_pool, openreg_stream_pools **out);
+/* Frees a block that other streams use: marks their streams, and frees it at once if none is behind. On failure the
+ * block is allocated as before. */
+openreg_status openreg_cache_free_used(struct openreg_cache *cache, openreg_block *block);
+/* Frees waiting blocks whose streams have passed. */
+openreg_status openreg_cache_poll_waiting(struct openreg_cache *cache, const char *call);
+/* Waits for all of them; lets go of the lock meanwhile. Holds the flush lock. */
+openreg_status openreg_cache_sync_waiting(struct openreg_cache *cache, const char *call);
+void openreg_cache_destroy_streams(struct openreg_cache *cache); /* for openreg_cache_destroy(), after the segments */
+
+/* ---- cache_private.c; the lock is held ---- */
+
+/* The pools that a request of the calling thread goes to, if OPENREG_FEATURE_ROUTES or _UNCACHED says that there may be
+ * special ones. Made if needed; errors as openreg_cache_make_pools(). */
+openreg_status openreg_cache_route(struct openreg_cache *cache, openreg_stream stream, openreg_stream_pools **out);
+
+static inline bool
+openreg_cache_is_gone(const openreg_private_pool *pool)
+{
+    return pool != NULL && pool->uses == 0;
+}
+
+/* A free block of a pool that lends its memory when there is none left, or NULL. */
+openreg_block *openreg_cache_borrow(const struct openreg_cache *cache, const openreg_pool *pool, uint64_t rounded);
+/* Frees the books of pools that are gone and have no segment left. */
+void openreg_cache_forget_pools(struct openreg_cache *cache);
+void openreg_cache_destroy_pools(struct openreg_cache *cache); /* for openreg_cache_destroy(), before the streams */
+/* Gives back what `returnable` counts. Takes the locks itself, so none is held. Errors are not the caller's. */
+void openreg_cache_return(struct openreg_cache *cache);
+
+/* ---- cache_vmm.c ---- */
+
+/* The driver's functions, or NULL. No lock is needed. */
+const openreg_vmm *openreg_cache_vmm(const openreg_device *device);
+/* Addresses for a segment that has `size` bytes at first: *room of them. No lock is held. OPENREG_E_UNSUPPORTED, without
+ * a text, where the driver has none to give. */
+openreg_status openreg_cache_reserve(openreg_device *device, const openreg_pool *pool, uint64_t size, uint64_t *room,
+                                     void **out);
+/* A segment of the pool that has `rounded` free bytes at its end when it has grown by *amount, or NULL. */
+openreg_segment *openreg_cache_growable(struct openreg_cache *cache, const openreg_pool *pool, uint64_t rounded,
+                                        uint64_t *amount);
+/* Lets it grow; *out is the free block at its end, which may be smaller than planned: another thread was faster. Lets go
+ * of the lock meanwhile. Errors: the driver's. */
+openreg_status openreg_cache_grow_segment(struct openreg_cache *cache, openreg_segment *segment, uint64_t amount,
+                                          openreg_block **out);
+/* Takes the free ends off segments that stay. Lets go of the lock meanwhile; the flush lock is held too. */
+openreg_status openreg_cache_shrink_segments(struct openreg_cache *cache, const char *call,
+                                             openreg_segment_filter gift);
+
+/* ---- cache_settings.c ---- */
+
+/* Sets a bit of openreg_cache_features for one more reason, or for one less. */
+void openreg_cache_feature(unsigned feature, bool on);
+/* Sizes in bytes, as of now. */
+uint64_t openreg_cache_round(uint64_t size); /* of a request, to its block */
+uint64_t openreg_cache_max_split(void);
+uint64_t openreg_cache_split_rounding(void);
+uint64_t openreg_cache_large_segment(void);
+bool openreg_cache_wants_growing(void);
+/* Says once in a process that this device's driver has no segments that grow. */
+void openreg_cache_warn_of_growing(const openreg_device *device);
+/* What the cache may reserve; UINT64_MAX: no limit. The lock is held. */
+uint64_t openreg_cache_limit(const struct openreg_cache *cache);
+/* The reserved bytes from which on segments go back; UINT64_MAX: none do. The lock is held. */
+uint64_t openreg_cache_garbage_limit(const struct openreg_cache *cache);
+
+/* ---- cache_trace.c; the lock is held ---- */
+
+/* For OPENREG_FEATURE_TRACE. */
+void openreg_cache_trace(const struct openreg_cache *cache, int32_t action, const openreg_pool *pool, uint64_t address,
+                         uint64_t size);
+
+static inline void
+openreg_cache_trace_block(const struct openreg_cache *cache, int32_t action, const openreg_block *block)
+{
+    openreg_cache_trace(cache, action, block->segment->pool, (uintptr_t)block->address, block->u.used.requested);
+}
+
+/* A block of at least `rounded` bytes from the pool's lists, as openreg_free_lists_find(), or NULL. */
+static inline openreg_block *
+openreg_cache_find(const openreg_pool *pool, uint64_t rounded, bool exhaustive)
+{
+    if (__builtin_expect((openreg_features() & OPENREG_FEATURE_SPLIT_LIMIT) == 0, 1) ||
+        pool->kind == OPENREG_POOL_SMALL)
+        return openreg_free_lists_find(&pool->free, rounded, exhaustive);
+    const uint64_t limit = openreg_cache_max_split();
+    return openreg_free_lists_find_below(&pool->free, rounded,
+                                         rounded < limit ? limit : rounded + openreg_cache_split_rounding());
+}
+
+#endif

@@ -1,0 +1,338 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
+/* cache_private.c: private pools of the caching allocator, and which of them a thread's requests go to
+ * (openreg/allocator.h). */
+#include "memory/cache_internal.h"
+
+#include <stdlib.h>
+
+#include "base/error.h"
+
+static bool
+same_id(openreg_memory_pool_id one, openreg_memory_pool_id other)
+{
+    return one.first == other.first && one.second == other.second;
+}
+
+/* A pool that is in use, or NULL. One that is gone may have the same id as a new one. */
+static openreg_private_pool *
+find_pool(const struct openreg_cache *cache, openreg_memory_pool_id id)
+{
+    openreg_private_pool *pool = cache->private_pools;
+    while (pool != NULL && !(pool->uses > 0 && same_id(pool->id, id)))
+        pool = pool->next;
+    return pool;
+}
+
+static openreg_status
+no_such_pool(const char *call, const openreg_device *device, openreg_memory_pool_id id)
+{
+    return openreg_error_set(OPENREG_E_INVALID, "%s: there is no memory pool (%llu, %llu) on openreg:%d", call,
+                             (unsigned long long)id.first, (unsigned long long)id.second, device->index);
+}
+
+static openreg_status
+no_memory(const char *call, const openreg_device *device)
+{
+    return openreg_error_set(OPENREG_E_NOMEM, "%s: no host memory for the books of openreg:%d", call, device->index);
+}
+
+/* --------------------------------------------------------------------------------------------------------- requests */
+
+/* Where the calling thread's requests go, or NULL. */
+static openreg_private_pool *
+routed_pool(const struct openreg_cache *cache)
+{
+    const pthread_t self = pthread_self();
+    for (const openreg_pool_binding *route = cache->routes; route != NULL; route = route->next)
+        if (pthread_equal(route->thread, self))
+            return route->pool;
+    return NULL;
+}
+
+static openreg_status
+pools_of_private(struct openreg_cache *cache, openreg_private_pool *pool, openreg_stream stream,
+                 openreg_stream_pools **out)
+{
+    openreg_stream_pools *pools = pool->streams;
+    while (pools != NULL && pools->stream != stream)
+        pools = pools->next_in_bucket;
+    if (pools == NULL) {
+        OPENREG_RETURN_NOT_OK(openreg_cache_new_pools(cache, "openreg_malloc", stream, pool, &pools));
+        const bool no_split = (pool->flags & OPENREG_MEMORY_POOL_NO_SPLIT) != 0;
+        pools->small.no_split = pools->large.no_split = no_split;
+        pools->next_in_bucket = pool->streams;
+        pool->streams = pools;
+    }
+    *out = pools;
+    return OPENREG_OK;
+}
+
+openreg_status
+openreg_cache_route(struct openreg_cache *cache, openreg_stream stream, openreg_stream_pools **out)
+{
+    openreg_private_pool *pool = routed_pool(cache);
+    if (pool == NULL && (openreg_features() & OPENREG_FEATURE_UNCACHED) != 0)
+        pool = &cache->uncached;
+    if (pool != NULL)
+        return pools_of_private(cache, pool, stream, out);
+    *out = openreg_cache_find_pools(cache, stream);
+    return *out != NULL ? OPENREG_OK : openreg_cache_make_pools(cache, "openreg_malloc", stream, out);
+}
+
+openreg_block *
+openreg_cache_borrow(const struct openreg_cache *cache, const openreg_pool *pool, uint64_t rounded)
+{
+    for (const openreg_private_pool *lender = cache->private_pools; lender != NULL; lender = lender->next) {
+        if ((lender->flags & OPENREG_MEMORY_POOL_USE_ON_OOM) == 0)
+            continue;
+        for (openreg_stream_pools *pools = lender->streams; pools != NULL; pools = pools->next_in_bucket) {
+            if (pools->stream != pool->owner->stream)
+                continue;
+            const openreg_pool *its = pool->kind == OPENREG_POOL_SMALL ? &pools->small : &pools->large;
+            openreg_block *block = openreg_cache_find(its, rounded, true);
+            if (block != NULL)
+                return block;
+        }
+    }
+    return NULL;
+}
+
+/* -------------------------------------------------------------------------------------------------- coming and going */
+
+/* Frees the pools by stream of a private pool that has no segment. */
+static void
+free_streams(struct openreg_cache *cache, openreg_private_pool *pool)
+{
+    for (openreg_stream_pools **link = &cache->streams; *link != NULL;) {
+        openreg_stream_pools *pools = *link;
+        if (pools->private_pool == pool) {
+            *link = pools->next;
+            free(pools);
+        } else {
+            link = &pools->next;
+        }
+    }
+    pool->streams = NULL;
+}
+
+void
+openreg_cache_forget_pools(struct openreg_cache *cache)
+{
+    for (openreg_private_pool **link = &cache->private_pools; *link != NULL;) {
+        openreg_private_pool *pool = *link;
+        if (pool->uses > 0 || pool->segments > 0) {
+            link = &pool->next;
+            continue;
+        }
+        *link = pool->next;
+        free_streams(cache, pool);
+        free(pool);
+        openreg_cache_feature(OPENREG_FEATURE_RETURNS, false);
+    }
+}
+
+void
+openreg_cache_destroy_pools(struct openreg_cache *cache)
+{
+    while (cache->routes != NULL) {
+        openreg_pool_binding *route = cache->routes;
+        cache->routes = route->next;
+        free(route);
+        openreg_cache_feature(OPENREG_FEATURE_ROUTES, false);
+    }
+    while (cache->private_pools != NULL) {
+        openreg_private_pool *pool = cache->private_pools;
+        cache->private_pools = pool->next;
+        if (pool->uses == 0)
+            openreg_cache_feature(OPENREG_FEATURE_RETURNS, false);
+        free(pool); /* its pools by stream go with the others */
+    }
+}
+
+void
+openreg_cache_return(struct openreg_cache *cache)
+{
+    const openreg_error before = *openreg_error_record();
+    openreg_lock_acquire(&cache->flush);
+    openreg_fast_lock_acquire(&cache->lock);
+    if (cache->returnable > 0) {
+        cache->returnable = 0;
+        (void)openreg_cache_give_segments(cache, "openreg_free", (openreg_segment_filter){.kind = OPENREG_FILTER_GONE});
+    }
+    openreg_cache_forget_pools(cache);
+    openreg_fast_lock_release(&cache->lock);
+    openreg_lock_release(&cache->flush);
+    *openreg_error_record() = before;
+}
+
+static openreg_status
+trim(struct openreg_cache *cache, const char *call, openreg_memory_pool_id id)
+{
+    openreg_status status = OPENREG_OK;
+    openreg_lock_acquire(&cache->flush);
+    openreg_fast_lock_acquire(&cache->lock);
+    openreg_private_pool *pool = find_pool(cache, id);
+    if (pool != NULL) {
+        pool->uses++; /* it must not go while the lock is let go */
+        status = openreg_cache_sync_waiting(cache, call);
+        if (status == OPENREG_OK)
+            status = openreg_cache_give_segments(cache, call,
+                                                 (openreg_segment_filter){.kind = OPENREG_FILTER_POOL, .pool = pool});
+        pool->uses--;
+        if (pool->uses == 0) { /* released meanwhile */
+            openreg_cache_feature(OPENREG_FEATURE_RETURNS, true);
+            cache->returnable++;
+        }
+    }
+    openreg_fast_lock_release(&cache->lock);
+    openreg_lock_release(&cache->flush);
+    return status;
+}
+
+/* Takes a use away, and gives back what the pool holds if it was the last. No lock is held. */
+static openreg_status
+release_use(struct openreg_cache *cache, const char *call, openreg_memory_pool_id id)
+{
+    openreg_fast_lock_acquire(&cache->lock);
+    openreg_private_pool *pool = find_pool(cache, id);
+    const bool last = pool != NULL && pool->uses == 1;
+    if (pool != NULL)
+        pool->uses--;
+    openreg_fast_lock_release(&cache->lock);
+    if (pool == NULL)
+        return no_such_pool(call, cache->device, id);
+    if (!last)
+        return OPENREG_OK;
+    openreg_cache_feature(OPENREG_FEATURE_RETURNS, true);
+    openreg_fast_lock_acquire(&cache->lock);
+    cache->returnable++;
+    openreg_fast_lock_release(&cache->lock);
+    openreg_cache_return(cache);
+    return OPENREG_OK;
+}
+
+/* ------------------------------------------------------------------------------------------------------- public API */
+
+/* The lock is held. */
+static openreg_status
+retain(struct openreg_cache *cache, const char *call, openreg_memory_pool_id id, uint32_t flags)
+{
+    openreg_private_pool *pool = find_pool(cache, id);
+    if (pool == NULL) {
+        pool = calloc(1, sizeof *pool);
+        if (pool == NULL)
+            return no_memory(call, cache->device);
+        pool->id = id;
+        pool->flags = flags;
+        pool->next = cache->private_pools;
+        cache->private_pools = pool;
+    }
+    pool->uses++;
+    return OPENREG_OK;
+}
+
+openreg_status
+openreg_memory_pool_retain(int32_t device, openreg_memory_pool_id id, uint32_t flags)
+{
+    static const char call[] = "openreg_memory_pool_retain";
+    openreg_device *entry;
+    if (id.first == 0 && id.second == 0)
+        return openreg_error_set(OPENREG_E_INVALID, "%s: (0, 0) is no memory pool's id", call);
+    if ((flags & ~(OPENREG_MEMORY_POOL_USE_ON_OOM | OPENREG_MEMORY_POOL_NO_SPLIT)) != 0)
+        return openreg_error_set(OPENREG_E_INVALID, "%s: unknown flags %#x", call, flags);
+    OPENREG_RETURN_NOT_OK(openreg_device_get(call, device, &entry));
+    openreg_fast_lock_acquire(&entry->cache->lock);
+    const openreg_status status = retain(entry->cache, call, id, flags);
+    openreg_fast_lock_release(&entry->cache->lock);
+    return status;
+}
+
+openreg_status
+openreg_memory_pool_release(int32_t device, openreg_memory_pool_id id)
+{
+    static const char call[] = "openreg_memory_pool_release";
+    openreg_device *entry;
+    OPENREG_RETURN_NOT_OK(openreg_device_get(call, device, &entry));
+    return release_use(entry->cache, call, id);
+}
+
+/* The link to the calling thread's route to the pool, or to NULL. The lock is held. */
+static openreg_pool_binding **
+find_route(struct openreg_cache *cache, const openreg_private_pool *pool)
+{
+    const pthread_t self = pthread_self();
+    openreg_pool_binding **link = &cache->routes;
+    while (*link != NULL && !((*link)->pool == pool && pthread_equal((*link)->thread, self)))
+        link = &(*link)->next;
+    return link;
+}
+
+/* The lock is held. `route` is unused on an error. */
+static openreg_status
+enter(struct openreg_cache *cache, const char *call, openreg_memory_pool_id id, openreg_pool_binding *route)
+{
+    openreg_private_pool *pool = find_pool(cache, id);
+    if (pool == NULL)
+        return no_such_pool(call, cache->device, id);
+    if (*find_route(cache, pool) != NULL)
+        return openreg_error_set(OPENREG_E_INVALID,
+                                 "%s: this thread is in memory pool (%llu, %llu) of openreg:%d already", call,
+                                 (unsigned long long)id.first, (unsigned long long)id.second, cache->device->index);
+    *route = (openreg_pool_binding){.thread = pthread_self(), .pool = pool, .next = cache->routes};
+    cache->routes = route;
+    pool->uses++;
+    return OPENREG_OK;
+}
+
+openreg_status
+openreg_memory_pool_enter(int32_t device, openreg_memory_pool_id id)
+{
+    static const char call[] = "openreg_memory_pool_enter";
+    openreg_device *entry;
+    OPENREG_RETURN_NOT_OK(openreg_device_get(call, device, &entry));
+    openreg_pool_binding *route = malloc(sizeof *route);
+    if (route == NULL)
+        return no_memory(call, entry);
+    openreg_cache_feature(OPENREG_FEATURE_ROUTES, true);
+    openreg_fast_lock_acquire(&entry->cache->lock);
+    const openreg_status status = enter(entry->cache, call, id, route);
+    openreg_fast_lock_release(&entry->cache->lock);
+    if (status != OPENREG_OK) {
+        openreg_cache_feature(OPENREG_FEATURE_ROUTES, false);
+        free(route);
+    }
+    return status;
+}
+
+openreg_status
+openreg_memory_pool_leave(int32_t device, openreg_memory_pool_id id)
+{
+    static const char call[] = "openreg_memory_pool_leave";
+    openreg_device *entry;
+    OPENREG_RETURN_NOT_OK(openreg_device_get(call, device, &entry));
+    struct openreg_cache *cache = entry->cache;
+    openreg_fast_lock_acquire(&cache->lock);
+    const openreg_private_pool *pool = find_pool(cache, id);
+    openreg_pool_binding **link = pool == NULL ? NULL : find_route(cache, pool);
+    openreg_pool_binding *route = link == NULL ? NULL : *link;
+    if (route != NULL)
+        *link = route->next;
+    openreg_fast_lock_release(&cache->lock);
+    if (route == NULL)
+        return openreg_error_set(OPENREG_E_INVALID, "%s: this thread is not in memory pool (%llu, %llu) of openreg:%d",
+                                 call, (unsigned long long)id.first, (unsigned long long)id.second, device);
+    free(route);
+    openreg_cache_feature(OPENREG_FEATURE_ROUTES, false);
+    return release_use(cache, call, id);
+}
+
+openreg_status
+openreg_memory_pool_trim(int32_t device, openreg_memory_pool_id id)
+{
+    static const char call[] = "openreg_memory_pool_trim";
+    openreg_device *entry;
+    OPENREG_RETURN_NOT_OK(openreg_device_get(call, device, &entry));
+    OPENREG_RETURN_NOT_OK(trim(entry->cache, call, id));
+    openreg_cache_return(entry->cache);
+    return OPENREG_OK;
+}

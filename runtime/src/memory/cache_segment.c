@@ -1,0 +1,526 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
+/* cache_segment.c: segments of the caching allocator, from the driver and back, and running out of memory. */
+#define _GNU_SOURCE
+#include "memory/cache_internal.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+
+#include "base/error.h"
+#include "base/format_bytes.h"
+#include "base/text.h"
+#include "memory/exports.h"
+
+static const char malloc_call[] = "openreg_malloc";
+
+static uint64_t
+segment_size_for(const openreg_pool *pool, uint64_t rounded)
+{
+    if (rounded <= OPENREG_SMALL_BLOCK_MAX)
+        return OPENREG_SMALL_SEGMENT;
+    if (rounded < OPENREG_LARGE_SEGMENT_BELOW && !pool->no_split)
+        rounded = openreg_cache_large_segment();
+    return (rounded + OPENREG_SEGMENT_UNIT - 1) / OPENREG_SEGMENT_UNIT * OPENREG_SEGMENT_UNIT;
+}
+
+/* Extra bytes to ask for, so that a start that is aligned to 512 bytes fits whatever the driver gives. */
+static uint64_t
+padding_of(const openreg_device *device)
+{
+    const uint64_t alignment = device->info.min_alignment == 0 ? 16 : device->info.min_alignment;
+    return alignment >= OPENREG_BLOCK_UNIT ? 0 : OPENREG_BLOCK_UNIT - alignment;
+}
+
+openreg_status
+openreg_cache_map_segment(const char *call, openreg_device *device, openreg_segment *segment)
+{
+    openreg_range_info info = {.start = (uintptr_t)segment->start,
+                               .size = segment->room > 0 ? segment->room : segment->size,
+                               .device = device,
+                               .segment = segment};
+    const openreg_driver *table = &device->driver->table;
+    if ((table->caps & OPENREG_CAP_FENCED) != 0)
+        info.flags |= OPENREG_RANGE_FENCED;
+    if ((table->caps & OPENREG_CAP_HOST_VISIBLE) != 0 && table->host_alias != NULL) {
+        void *alias;
+        OPENREG_RETURN_NOT_OK(openreg_call_host_alias(device, call, segment->start, &alias));
+        info.flags |= OPENREG_RANGE_VISIBLE;
+        info.distance = (uintptr_t)alias - info.start;
+    }
+    return openreg_address_map_insert(call, &info, &segment->range);
+}
+
+static openreg_status
+no_memory(const openreg_device *device)
+{
+    return openreg_error_set(OPENREG_E_NOMEM, "%s: no host memory for the books of openreg:%d", malloc_call,
+                             device->index);
+}
+
+static void
+free_segment(openreg_segment *segment)
+{
+    free(segment->index);
+    free(segment);
+}
+
+static openreg_status
+free_allocation(openreg_device *device, const char *call, const openreg_segment *segment)
+{
+    if (segment->room > 0)
+        return openreg_call_release(device, call, openreg_cache_vmm(device), segment->allocation);
+    return openreg_call_mem_free(device, call, segment->allocation, segment->pool->owner->handle);
+}
+
+/* Memory for a segment whose `pool` and `size` are set: sets `allocation`, `start` and `room`. */
+static openreg_status
+allocate_plain(openreg_device *device, openreg_segment *segment)
+{
+    OPENREG_RETURN_NOT_OK(openreg_call_mem_alloc(device, malloc_call, segment->size + padding_of(device),
+                                                 segment->pool->owner->handle, &segment->allocation));
+    const uintptr_t given = (uintptr_t)segment->allocation;
+    segment->start = (char *)segment->allocation + (padding_of(device) == 0 ? 0 : (0 - given) % OPENREG_BLOCK_UNIT);
+    return OPENREG_OK;
+}
+
+/* The same in a segment that can grow. OPENREG_E_UNSUPPORTED, without a text, where the driver has none. */
+static openreg_status
+allocate_growing(openreg_device *device, openreg_segment *segment)
+{
+    uint64_t room;
+    OPENREG_RETURN_NOT_OK(openreg_cache_reserve(device, segment->pool, segment->size, &room, &segment->allocation));
+    const openreg_vmm *growing = openreg_cache_vmm(device);
+    const openreg_status status = openreg_call_resize(device, malloc_call, growing, segment->allocation, segment->size);
+    if (status != OPENREG_OK) {
+        const openreg_error error = *openreg_error_record();
+        (void)openreg_call_release(device, malloc_call, growing, segment->allocation);
+        *openreg_error_record() = error;
+        return status;
+    }
+    segment->start = segment->allocation;
+    segment->room = room;
+    return OPENREG_OK;
+}
+
+static openreg_status
+allocate_segment(openreg_device *device, openreg_segment *segment)
+{
+    if (openreg_cache_wants_growing() && !segment->pool->no_split) {
+        const openreg_status status = allocate_growing(device, segment);
+        if (status != OPENREG_E_UNSUPPORTED)
+            return status;
+        if (openreg_cache_vmm(device) == NULL)
+            openreg_cache_warn_of_growing(device);
+    }
+    return allocate_plain(device, segment);
+}
+
+/* A new segment of `size` bytes. No lock is held. *refused = true if the driver had no memory. */
+static openreg_status
+make_segment(openreg_device *device, openreg_pool *pool, uint64_t size, openreg_segment **out, bool *refused)
+{
+    openreg_segment *segment = calloc(1, sizeof *segment);
+    if (segment == NULL)
+        return no_memory(device);
+    segment->size = size;
+    segment->pool = pool;
+    openreg_status status = allocate_segment(device, segment);
+    *refused = status == OPENREG_E_NOMEM;
+    if (status != OPENREG_OK) {
+        free_segment(segment);
+        return status;
+    }
+    segment->index = openreg_block_index_create(segment->room > 0 ? segment->room : size,
+                                                pool->kind == OPENREG_POOL_SMALL ? 9 : 20);
+    status = segment->index == NULL ? no_memory(device) : openreg_cache_map_segment(malloc_call, device, segment);
+    if (status != OPENREG_OK) {
+        const openreg_error error = *openreg_error_record();
+        (void)free_allocation(device, malloc_call, segment);
+        *openreg_error_record() = error;
+        free_segment(segment);
+        return status;
+    }
+    *out = segment;
+    return OPENREG_OK;
+}
+
+static void
+trace_segment(const struct openreg_cache *cache, int32_t action, const openreg_segment *segment)
+{
+    if ((openreg_features() & OPENREG_FEATURE_TRACE) != 0)
+        openreg_cache_trace(cache, action, segment->pool, (uintptr_t)segment->start, segment->size);
+}
+
+/* Adds a segment to the cache, or takes it out: the list, its one free block, the figures. The lock is held. */
+static void
+link_segment(struct openreg_cache *cache, openreg_segment *segment)
+{
+    openreg_private_pool *private_pool = segment->pool->owner->private_pool;
+    if ((openreg_features() & OPENREG_FEATURE_SPLIT_LIMIT) != 0 && segment->size >= openreg_cache_max_split()) {
+        segment->oversize = true;
+        openreg_stat_count(&cache->stats.oversize_segments, 1);
+    }
+    if (private_pool != NULL)
+        openreg_stat_add(private_pool->reserved, segment->pool->kind, (int64_t)segment->size);
+    trace_segment(cache, OPENREG_MEMORY_EVENT_SEGMENT_ALLOC, segment);
+    segment->free_since = cache->clock;
+    segment->previous = NULL;
+    segment->next = cache->segments;
+    if (segment->next != NULL)
+        segment->next->previous = segment;
+    cache->segments = segment;
+    openreg_free_lists_insert(&segment->pool->free, segment->first);
+    openreg_stat_add(cache->stats.segment, segment->pool->kind, 1);
+    openreg_stat_add(cache->stats.reserved_bytes, segment->pool->kind, (int64_t)segment->size);
+}
+
+static void
+unlink_segment(struct openreg_cache *cache, openreg_segment *segment)
+{
+    openreg_private_pool *private_pool = segment->pool->owner->private_pool;
+    if (segment->oversize)
+        openreg_stat_count(&cache->stats.oversize_segments, -1);
+    segment->oversize = false;
+    if (private_pool != NULL)
+        openreg_stat_subtract(private_pool->reserved, segment->pool->kind, (int64_t)segment->size);
+    trace_segment(cache, OPENREG_MEMORY_EVENT_SEGMENT_FREE, segment);
+    if (segment->previous != NULL)
+        segment->previous->next = segment->next;
+    else
+        cache->segments = segment->next;
+    if (segment->next != NULL)
+        segment->next->previous = segment->previous;
+    openreg_free_lists_remove(&segment->pool->free, segment->first);
+    openreg_stat_subtract(cache->stats.segment, segment->pool->kind, 1);
+    openreg_stat_subtract(cache->stats.reserved_bytes, segment->pool->kind, (int64_t)segment->size);
+}
+
+/* Counts a segment that the pool's books must outlive. */
+static void
+count_segment(const openreg_pool *pool, int64_t amount)
+{
+    if (pool->owner->private_pool != NULL)
+        pool->owner->private_pool->segments += amount;
+}
+
+/* Whether the cache may reserve that much more. The lock is held. */
+static openreg_status
+check_limit(const struct openreg_cache *cache, uint64_t size)
+{
+    const uint64_t limit = openreg_cache_limit(cache);
+    const uint64_t reserved = (uint64_t)openreg_stat_current(cache->stats.reserved_bytes) + cache->coming;
+    if (size <= limit && reserved <= limit - size)
+        return OPENREG_OK;
+    return openreg_error_set(OPENREG_E_NOMEM, "%s: openreg:%d is limited to %llu bytes", malloc_call,
+                             cache->device->index, (unsigned long long)limit);
+}
+
+/* Lets a segment of the pool grow for the request. *out = NULL if there is none that can. The lock is held, and let go
+ * meanwhile. */
+static openreg_status
+extend_segment(struct openreg_cache *cache, openreg_pool *pool, uint64_t rounded, openreg_block **out, bool *refused)
+{
+    uint64_t amount;
+    openreg_segment *segment;
+    *out = NULL;
+    while (*out == NULL && (segment = openreg_cache_growable(cache, pool, rounded, &amount)) != NULL) {
+        openreg_status status = check_limit(cache, amount);
+        if (status == OPENREG_OK)
+            status = openreg_cache_grow_segment(cache, segment, amount, out);
+        if (status != OPENREG_OK) {
+            *refused = status == OPENREG_E_NOMEM;
+            return status;
+        }
+        if ((*out)->size < rounded)
+            *out = NULL; /* another thread has taken from it */
+    }
+    return OPENREG_OK;
+}
+
+/* Asks the driver for a segment and adds it. The lock is held, and let go meanwhile. */
+static openreg_status
+add_segment(struct openreg_cache *cache, openreg_pool *pool, uint64_t rounded, openreg_block **out, bool *refused)
+{
+    const uint64_t size = segment_size_for(pool, rounded);
+    *refused = false;
+    cache->clock++;
+    if (openreg_cache_wants_growing() && !pool->no_split) {
+        OPENREG_RETURN_NOT_OK(extend_segment(cache, pool, rounded, out, refused));
+        if (*out != NULL)
+            return OPENREG_OK;
+    }
+    openreg_status status = check_limit(cache, size);
+    if (status != OPENREG_OK) {
+        *refused = true;
+        return status;
+    }
+    openreg_block *block = openreg_cache_take_block(cache);
+    if (block == NULL)
+        return no_memory(cache->device);
+    openreg_segment *segment;
+    cache->coming += size;
+    count_segment(pool, 1);
+    openreg_fast_lock_release(&cache->lock);
+    status = make_segment(cache->device, pool, size, &segment, refused);
+    openreg_fast_lock_acquire(&cache->lock);
+    cache->coming -= size;
+    if (status != OPENREG_OK) {
+        count_segment(pool, -1);
+        openreg_cache_give_block(cache, block);
+        return status;
+    }
+    *block = (openreg_block){.address = segment->start, .size = segment->size, .segment = segment};
+    segment->first = block;
+    openreg_block_index_set(segment->index, 0, block);
+    link_segment(cache, segment);
+    cache->stats.driver_allocs++;
+    *out = block;
+    return OPENREG_OK;
+}
+
+bool
+openreg_cache_is_meant(const openreg_segment *segment, openreg_segment_filter gift)
+{
+    const openreg_private_pool *pool = segment->pool->owner->private_pool;
+    switch (gift.kind) {
+    case OPENREG_FILTER_POOL:
+        return pool == gift.pool;
+    case OPENREG_FILTER_GONE:
+        return openreg_cache_is_gone(pool);
+    case OPENREG_FILTER_OVERSIZE:
+        return pool == NULL && segment->oversize;
+    case OPENREG_FILTER_UNUSED:
+        return pool == NULL && segment->pool->kind == OPENREG_POOL_LARGE && segment->free_since <= gift.free_since;
+    case OPENREG_FILTER_CACHED:
+        break;
+    }
+    return pool == NULL || openreg_cache_is_gone(pool);
+}
+
+static bool
+is_given(const openreg_segment *segment, openreg_segment_filter gift)
+{
+    return segment->first->state == OPENREG_BLOCK_FREE && segment->first->next == NULL && !segment->resizing &&
+           openreg_cache_is_meant(segment, gift);
+}
+
+/* Takes the segments of a kind out of the cache, and links them through `next`. The lock is held. */
+static openreg_segment *
+take_segments(struct openreg_cache *cache, openreg_segment_filter gift)
+{
+    openreg_segment *taken = NULL;
+    for (openreg_segment *segment = cache->segments, *next; segment != NULL; segment = next) {
+        next = segment->next;
+        if (!is_given(segment, gift))
+            continue;
+        unlink_segment(cache, segment);
+        /* Before the driver has it back, or another thread could be given the same addresses and find them taken. */
+        openreg_address_map_remove(segment->range);
+        segment->next = taken;
+        taken = segment;
+    }
+    return taken;
+}
+
+openreg_status
+openreg_cache_give_segments(struct openreg_cache *cache, const char *call, openreg_segment_filter gift)
+{
+    openreg_cache_release_hot(cache);
+    OPENREG_RETURN_NOT_OK(openreg_cache_shrink_segments(cache, call, gift));
+    openreg_cache_release_hot(cache);
+    openreg_segment *given = take_segments(cache, gift), *kept = NULL, *gone = NULL;
+    if (given == NULL)
+        return OPENREG_OK;
+    openreg_fast_lock_release(&cache->lock);
+    openreg_status result = OPENREG_OK;
+    while (given != NULL) {
+        openreg_segment *segment = given;
+        given = segment->next;
+        openreg_status status = free_allocation(cache->device, call, segment);
+        if (status != OPENREG_OK) {
+            const openreg_error error = *openreg_error_record();
+            result = status;
+            status = openreg_cache_map_segment(call, cache->device, segment);
+            *openreg_error_record() = error;
+            if (status == OPENREG_OK) {
+                segment->next = kept;
+                kept = segment;
+                continue;
+            }
+            /* The driver neither takes it nor lets it be used: nothing is left but to forget it. */
+        }
+        segment->next = gone;
+        gone = segment;
+    }
+    openreg_fast_lock_acquire(&cache->lock);
+    while (gone != NULL) {
+        openreg_segment *segment = gone;
+        gone = segment->next;
+        cache->stats.driver_frees++;
+        count_segment(segment->pool, -1);
+        openreg_cache_give_block(cache, segment->first);
+        free_segment(segment);
+    }
+    while (kept != NULL) {
+        openreg_segment *segment = kept;
+        kept = segment->next;
+        link_segment(cache, segment);
+    }
+    return result;
+}
+
+void
+openreg_cache_destroy_segments(struct openreg_cache *cache)
+{
+    while (cache->segments != NULL) {
+        openreg_segment *segment = cache->segments;
+        cache->segments = segment->next;
+        openreg_address_map_remove(segment->range);
+        (void)free_allocation(cache->device, "openreg_shutdown", segment);
+        free_segment(segment); /* its blocks go with their chunks */
+    }
+}
+
+openreg_status
+openreg_cache_trim(struct openreg_cache *cache, const char *call)
+{
+    openreg_lock_acquire(&cache->flush);
+    openreg_fast_lock_acquire(&cache->lock);
+    openreg_status status = openreg_cache_sync_waiting(cache, call);
+    if (status == OPENREG_OK)
+        status = openreg_cache_give_segments(cache, call, (openreg_segment_filter){.kind = OPENREG_FILTER_CACHED});
+    openreg_cache_forget_pools(cache);
+    openreg_fast_lock_release(&cache->lock);
+    openreg_lock_release(&cache->flush);
+    return status;
+}
+
+/* The text of running out of memory, with the figures. The lock is held, and let go meanwhile. */
+static openreg_status
+out_of_memory(struct openreg_cache *cache, const openreg_pool *pool, uint64_t size)
+{
+    openreg_device *device = cache->device;
+    const int64_t vendor_code = openreg_error_record()->vendor_code;
+    const int64_t allocated = openreg_stat_current(cache->stats.allocated_bytes);
+    const int64_t reserved = openreg_stat_current(cache->stats.reserved_bytes);
+    const uint64_t limit = openreg_cache_limit(cache);
+    uint64_t unused, total;
+    openreg_fast_lock_release(&cache->lock);
+    openreg_byte_text asked = openreg_format_bytes(size), used = openreg_format_bytes((uint64_t)allocated);
+    openreg_byte_text cached = openreg_format_bytes((uint64_t)(reserved - allocated));
+    char capacity[128] = "", limited[128] = "";
+    openreg_status status = openreg_call_mem_info(device, malloc_call, &unused, &total);
+    if (status != OPENREG_OK) {
+        total = device->info.total_bytes;
+        unused = total > (uint64_t)reserved ? total - (uint64_t)reserved : 0;
+    }
+    if (total > 0)
+        (void)snprintf(capacity, sizeof capacity, " openreg:%d has %s in all, of which %s are free.", device->index,
+                       openreg_format_bytes(total).text, openreg_format_bytes(unused).text);
+    if (limit != UINT64_MAX)
+        (void)snprintf(limited, sizeof limited, " This process is limited to %s.", openreg_format_bytes(limit).text);
+    status = openreg_error_set(OPENREG_E_NOMEM,
+                               "%s: out of memory on openreg:%d (driver \"%s\"). Tried to allocate %s.%s%s %s are "
+                               "allocated by openreg, and %s are reserved by openreg but unallocated.",
+                               malloc_call, device->index, device->driver->name, asked.text, capacity, limited,
+                               used.text, cached.text);
+    openreg_error *record = openreg_error_record();
+    record->vendor_code = vendor_code;
+    openreg_text_copy(record->driver, sizeof record->driver, device->driver->name);
+    openreg_fast_lock_acquire(&cache->lock);
+    if ((openreg_features() & OPENREG_FEATURE_TRACE) != 0)
+        openreg_cache_trace(cache, OPENREG_MEMORY_EVENT_OOM, pool, unused, size);
+    return status;
+}
+
+/* The driver is out of memory: gives back what is cached, and asks once more. Both locks are held. */
+static openreg_status
+grow_after_flush(struct openreg_cache *cache, openreg_pool *pool, uint64_t rounded, uint64_t size, openreg_block **out)
+{
+    cache->stats.retries++;
+    bool refused;
+    /* Another thread may have flushed, or freed what fits, since the driver was asked. */
+    openreg_cache_release_hot(cache);
+    *out = openreg_cache_find(pool, rounded, true);
+    if (*out != NULL)
+        return OPENREG_OK;
+    OPENREG_RETURN_NOT_OK(openreg_cache_sync_waiting(cache, malloc_call));
+    *out = openreg_cache_find(pool, rounded, true);
+    if (*out != NULL)
+        return OPENREG_OK;
+    if ((openreg_features() & OPENREG_FEATURE_SPLIT_LIMIT) != 0) {
+        OPENREG_RETURN_NOT_OK(
+            openreg_cache_give_segments(cache, malloc_call, (openreg_segment_filter){.kind = OPENREG_FILTER_OVERSIZE}));
+        const openreg_status status = add_segment(cache, pool, rounded, out, &refused);
+        if (!refused)
+            return status;
+    }
+    OPENREG_RETURN_NOT_OK(
+        openreg_cache_give_segments(cache, malloc_call, (openreg_segment_filter){.kind = OPENREG_FILTER_CACHED}));
+    const openreg_status status = add_segment(cache, pool, rounded, out, &refused);
+    if (!refused)
+        return status;
+    *out = openreg_cache_borrow(cache, pool, rounded);
+    if (*out != NULL)
+        return OPENREG_OK;
+    cache->stats.ooms++;
+    return out_of_memory(cache, pool, size);
+}
+
+/* Where more is reserved than garbage_collection_threshold allows, gives segments back that have been free for longer
+ * than the average, until it is no longer so. The lock is held, and let go meanwhile. A driver that fails to take one
+ * does not keep a request from being served. */
+static void
+collect_garbage(struct openreg_cache *cache)
+{
+    const uint64_t limit = openreg_cache_garbage_limit(cache);
+    if ((uint64_t)openreg_stat_current(cache->stats.reserved_bytes) <= limit)
+        return;
+    openreg_fast_lock_release(&cache->lock); /* the flush lock comes first */
+    openreg_lock_acquire(&cache->flush);
+    openreg_fast_lock_acquire(&cache->lock);
+    openreg_status status = OPENREG_OK;
+    while (status == OPENREG_OK && (uint64_t)openreg_stat_current(cache->stats.reserved_bytes) > limit) {
+        openreg_segment_filter gift = {.kind = OPENREG_FILTER_UNUSED, .free_since = UINT64_MAX};
+        uint64_t count = 0, sum = 0;
+        openreg_cache_release_hot(cache);
+        for (const openreg_segment *segment = cache->segments; segment != NULL; segment = segment->next) {
+            if (!is_given(segment, gift))
+                continue;
+            count++;
+            sum += segment->free_since;
+        }
+        if (count == 0)
+            break;
+        gift.free_since = sum / count;
+        status = openreg_cache_give_segments(cache, malloc_call, gift);
+    }
+    openreg_lock_release(&cache->flush);
+}
+
+openreg_status
+openreg_cache_grow(struct openreg_cache *cache, openreg_pool *pool, uint64_t rounded, uint64_t size,
+                   openreg_block **out)
+{
+    *out = openreg_cache_find(pool, rounded, true);
+    if (*out != NULL)
+        return OPENREG_OK;
+    const openreg_error before = *openreg_error_record();
+    bool refused;
+    collect_garbage(cache);
+    openreg_status status = add_segment(cache, pool, rounded, out, &refused);
+    if (!refused) {
+        if (status == OPENREG_OK)
+            *openreg_error_record() = before;
+        return status;
+    }
+    openreg_fast_lock_release(&cache->lock); /* the flush lock comes first */
+    (void)openreg_collect_exports();
+    openreg_lock_acquire(&cache->flush);
+    openreg_fast_lock_acquire(&cache->lock);
+    status = grow_after_flush(cache, pool, rounded, size, out);
+    openreg_lock_release(&cache->flush);
+    if (status == OPENREG_OK)
+        *openreg_error_record() = before; /* a success leaves the last error alone */
+    return status;
+}

@@ -1,0 +1,227 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
+/* cache_stream.c: the caching allocator's pools by stream, and blocks that other streams have been recorded on. */
+#include "memory/cache_internal.h"
+
+#include <stdlib.h>
+
+#include "base/error.h"
+#include "device/stream.h"
+
+static const char free_call[] = "openreg_free";
+
+openreg_status
+openreg_cache_new_pools(struct openreg_cache *cache, const char *call, openreg_stream stream,
+                        openreg_private_pool *private_pool, openreg_stream_pools **out)
+{
+    openreg_driver_stream handle;
+    OPENREG_RETURN_NOT_OK(openreg_stream_resolve(cache->device, call, stream, &handle));
+    openreg_stream_pools *pools = calloc(1, sizeof *pools);
+    if (pools == NULL)
+        return openreg_error_set(OPENREG_E_NOMEM, "%s: no host memory for the books of openreg:%d", call,
+                                 cache->device->index);
+    pools->stream = stream;
+    pools->handle = handle;
+    pools->private_pool = private_pool;
+    pools->small.owner = pools->large.owner = pools;
+    pools->small.kind = OPENREG_POOL_SMALL;
+    pools->large.kind = OPENREG_POOL_LARGE;
+    pools->next = cache->streams;
+    cache->streams = pools;
+    *out = pools;
+    return OPENREG_OK;
+}
+
+openreg_status
+openreg_cache_make_pools(struct openreg_cache *cache, const char *call, openreg_stream stream,
+                         openreg_stream_pools **out)
+{
+    OPENREG_RETURN_NOT_OK(openreg_cache_new_pools(cache, call, stream, NULL, out));
+    if (stream == OPENREG_STREAM_DEFAULT) {
+        cache->default_pools = *out;
+    } else {
+        openreg_stream_pools **bucket = &cache->buckets[openreg_stream_bucket(stream)];
+        (*out)->next_in_bucket = *bucket;
+        *bucket = *out;
+    }
+    return OPENREG_OK;
+}
+
+static void
+give_use(struct openreg_cache *cache, openreg_stream_use *use)
+{
+    use->block = NULL;
+    use->next_of_block = NULL;
+    use->next = cache->unused_uses;
+    cache->unused_uses = use;
+}
+
+static void
+append_waiting(openreg_stream_use *use)
+{
+    openreg_stream_pools *stream = use->stream;
+    use->next = NULL;
+    if (stream->last_waiting != NULL)
+        stream->last_waiting->next = use;
+    else
+        stream->first_waiting = use;
+    stream->last_waiting = use;
+}
+
+static openreg_stream_use *
+take_first_waiting(openreg_stream_pools *stream)
+{
+    openreg_stream_use *use = stream->first_waiting;
+    stream->first_waiting = use->next;
+    if (use->next == NULL)
+        stream->last_waiting = NULL;
+    return use;
+}
+
+static void
+put_back_first(openreg_stream_use *use)
+{
+    openreg_stream_pools *stream = use->stream;
+    use->next = stream->first_waiting;
+    stream->first_waiting = use;
+    if (use->next == NULL)
+        stream->last_waiting = use;
+}
+
+/* The stream has passed a use that is in no list any more. */
+static void
+finish_use(struct openreg_cache *cache, openreg_stream_use *use)
+{
+    openreg_block *block = use->block;
+    give_use(cache, use);
+    if (--block->waiting > 0)
+        return;
+    const int kind = block->segment->pool->kind;
+    cache->waiting_blocks--;
+    if ((openreg_features() & OPENREG_FEATURE_TRACE) != 0)
+        openreg_cache_trace_block(cache, OPENREG_MEMORY_EVENT_FREE_COMPLETED, block);
+    openreg_stat_subtract(cache->stats.waiting, kind, 1);
+    openreg_stat_subtract(cache->stats.waiting_bytes, kind, (int64_t)block->size);
+    openreg_cache_release(cache, block);
+}
+
+/* Puts a marker behind the stream's work. Where the driver has none to give, waits for the stream instead. */
+static openreg_status
+mark_use(openreg_device *device, openreg_stream_use *use)
+{
+    use->passed = false;
+    openreg_status status = OPENREG_OK;
+    if (!use->has_marker) {
+        status = openreg_call_marker_create(device, free_call, 0, &use->marker);
+        use->has_marker = status == OPENREG_OK;
+    }
+    if (status == OPENREG_OK)
+        status = openreg_call_marker_record(device, free_call, &use->marker, use->stream->handle);
+    if (status != OPENREG_OK) {
+        status = openreg_call_stream_sync(device, free_call, use->stream->handle);
+        use->passed = true;
+    }
+    return status;
+}
+
+openreg_status
+openreg_cache_free_used(struct openreg_cache *cache, openreg_block *block)
+{
+    const openreg_error before = *openreg_error_record();
+    for (openreg_stream_use *use = block->u.used.uses; use != NULL; use = use->next_of_block)
+        OPENREG_RETURN_NOT_OK(mark_use(cache->device, use));
+    *openreg_error_record() = before;
+
+    const int kind = block->segment->pool->kind;
+    openreg_stat_subtract(cache->stats.allocation, kind, 1);
+    openreg_stat_subtract(cache->stats.allocated_bytes, kind, (int64_t)block->size);
+    openreg_stat_subtract(cache->stats.requested_bytes, kind, (int64_t)block->u.used.requested);
+    if (block->oversize)
+        openreg_stat_count(&cache->stats.oversize_allocations, -1);
+    const bool traced = (openreg_features() & OPENREG_FEATURE_TRACE) != 0;
+    if (traced)
+        openreg_cache_trace_block(cache, OPENREG_MEMORY_EVENT_FREE_REQUESTED, block);
+    uint32_t waiting = 0;
+    for (openreg_stream_use *use = block->u.used.uses, *next; use != NULL; use = next) {
+        next = use->next_of_block;
+        if (use->passed) {
+            give_use(cache, use);
+        } else {
+            append_waiting(use);
+            waiting++;
+        }
+    }
+    block->u.used.uses = NULL;
+    if (waiting == 0) {
+        if (traced)
+            openreg_cache_trace_block(cache, OPENREG_MEMORY_EVENT_FREE_COMPLETED, block);
+        openreg_cache_release(cache, block);
+        return OPENREG_OK;
+    }
+    block->state = OPENREG_BLOCK_AWAITING_FREE;
+    block->waiting = waiting;
+    cache->waiting_blocks++;
+    /* Not openreg_stat_add(): the peak here is that of the sum with `allocation`, which stays the same now. */
+    cache->stats.waiting[kind].current += 1;
+    cache->stats.waiting_bytes[kind].current += (int64_t)block->size;
+    return OPENREG_OK;
+}
+
+openreg_status
+openreg_cache_poll_waiting(struct openreg_cache *cache, const char *call)
+{
+    for (openreg_stream_pools *stream = cache->streams; stream != NULL; stream = stream->next) {
+        while (stream->first_waiting != NULL) {
+            int32_t done = 0;
+            OPENREG_RETURN_NOT_OK(
+                openreg_call_marker_query(cache->device, call, &stream->first_waiting->marker, &done));
+            if (!done)
+                break; /* those behind it are later in the same stream */
+            finish_use(cache, take_first_waiting(stream));
+        }
+    }
+    return OPENREG_OK;
+}
+
+openreg_status
+openreg_cache_sync_waiting(struct openreg_cache *cache, const char *call)
+{
+    cache->stats.syncs++;
+    for (openreg_stream_pools *stream = cache->streams; stream != NULL; stream = stream->next) {
+        while (stream->first_waiting != NULL) {
+            openreg_stream_use *use = take_first_waiting(stream);
+            openreg_fast_lock_release(&cache->lock);
+            const openreg_status status = openreg_call_marker_sync(cache->device, call, &use->marker);
+            openreg_fast_lock_acquire(&cache->lock);
+            if (status != OPENREG_OK) {
+                put_back_first(use);
+                return status;
+            }
+            finish_use(cache, use);
+        }
+    }
+    return OPENREG_OK;
+}
+
+static void
+destroy_uses(openreg_device *device, openreg_stream_use *use)
+{
+    while (use != NULL) {
+        openreg_stream_use *next = use->next;
+        if (use->has_marker)
+            (void)openreg_call_marker_destroy(device, "openreg_shutdown", &use->marker);
+        free(use);
+        use = next;
+    }
+}
+
+void
+openreg_cache_destroy_streams(struct openreg_cache *cache)
+{
+    while (cache->streams != NULL) {
+        openreg_stream_pools *pools = cache->streams;
+        cache->streams = pools->next;
+        destroy_uses(cache->device, pools->first_waiting); /* their stream failed */
+        free(pools);
+    }
+    destroy_uses(cache->device, cache->unused_uses);
+}

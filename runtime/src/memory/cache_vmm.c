@@ -1,0 +1,218 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
+/* cache_vmm.c: segments of the caching allocator that grow and shrink in place (openreg/vmm.h).
+ *
+ * A segment of this kind has addresses for much more than its memory, which is the first `size` bytes. It grows where
+ * the last block is too small for a request, and shrinks when cached memory is given back. One pool has one, until its
+ * addresses are used up. */
+#include "memory/cache_internal.h"
+
+#include <stdlib.h>
+
+#include "base/error.h"
+
+#define SMALL_ROOM (256 * OPENREG_MIB)
+#define UNKNOWN_ROOM (UINT64_C(64) << 30) /* where the device's size is not known */
+
+static const char malloc_call[] = "openreg_malloc";
+
+const openreg_vmm *
+openreg_cache_vmm(const openreg_device *device)
+{
+    const openreg_driver *table = &device->driver->table;
+    const openreg_vmm *growing = NULL;
+    if (table->extension != NULL)
+        growing = table->extension(device->driver->instance, OPENREG_VMM_NAME, OPENREG_VMM_VERSION);
+    return growing != NULL && growing->struct_size >= sizeof *growing ? growing : NULL;
+}
+
+openreg_status
+openreg_cache_reserve(openreg_device *device, const openreg_pool *pool, uint64_t size, uint64_t *room, void **out)
+{
+    const openreg_vmm *growing = openreg_cache_vmm(device);
+    const uint64_t total = device->info.total_bytes == 0 ? UNKNOWN_ROOM : device->info.total_bytes;
+    uint64_t wanted = pool->kind == OPENREG_POOL_SMALL ? SMALL_ROOM : total / 2;
+    if (growing == NULL)
+        return OPENREG_E_UNSUPPORTED;
+    for (; wanted >= size; wanted /= 2) {
+        *room = wanted / OPENREG_VMM_GRANULARITY * OPENREG_VMM_GRANULARITY;
+        if (*room < size)
+            break;
+        const openreg_status status = openreg_call_reserve(device, malloc_call, growing, *room, out);
+        if (status == OPENREG_OK || status != OPENREG_E_NOMEM)
+            return status;
+    }
+    return OPENREG_E_UNSUPPORTED;
+}
+
+static openreg_block *
+last_block(const openreg_segment *segment)
+{
+    return openreg_block_index_before(segment->index, segment->size - 1);
+}
+
+/* Counts free bytes at the end of a segment as "inactive split", or no longer. */
+static void
+count_tail(struct openreg_cache *cache, const openreg_block *tail, int64_t pieces, int64_t bytes)
+{
+    const int kind = tail->segment->pool->kind;
+    if (tail->previous == NULL)
+        return; /* the whole segment is free */
+    if (pieces > 0)
+        openreg_stat_add(cache->stats.inactive_split, kind, pieces);
+    else if (pieces < 0)
+        openreg_stat_subtract(cache->stats.inactive_split, kind, -pieces);
+    if (bytes > 0)
+        openreg_stat_add(cache->stats.inactive_split_bytes, kind, bytes);
+    else if (bytes < 0)
+        openreg_stat_subtract(cache->stats.inactive_split_bytes, kind, -bytes);
+}
+
+static void
+count_reserved(struct openreg_cache *cache, const openreg_segment *segment, int64_t bytes)
+{
+    const int kind = segment->pool->kind;
+    openreg_private_pool *private_pool = segment->pool->owner->private_pool;
+    if (bytes > 0)
+        openreg_stat_add(cache->stats.reserved_bytes, kind, bytes);
+    else
+        openreg_stat_subtract(cache->stats.reserved_bytes, kind, -bytes);
+    if (private_pool != NULL && bytes > 0)
+        openreg_stat_add(private_pool->reserved, kind, bytes);
+    else if (private_pool != NULL)
+        openreg_stat_subtract(private_pool->reserved, kind, -bytes);
+}
+
+static void
+trace_range(const struct openreg_cache *cache, int32_t action, const openreg_segment *segment, uint64_t offset,
+            uint64_t size)
+{
+    if ((openreg_features() & OPENREG_FEATURE_TRACE) != 0)
+        openreg_cache_trace(cache, action, segment->pool, (uintptr_t)segment->start + offset, size);
+}
+
+/* The segment has `amount` more bytes: they join its last block if that is free, else they are a block, for which
+ * `spare` serves. Returns the free block at the end. */
+static openreg_block *
+append(struct openreg_cache *cache, openreg_segment *segment, uint64_t amount, openreg_block *spare)
+{
+    openreg_cache_release_hot(cache);
+    openreg_block *last = last_block(segment);
+    trace_range(cache, OPENREG_MEMORY_EVENT_SEGMENT_MAP, segment, segment->size, amount);
+    if (last->state == OPENREG_BLOCK_FREE) {
+        openreg_free_lists_remove(&segment->pool->free, last);
+        last->size += amount;
+        count_tail(cache, last, 0, (int64_t)amount);
+        openreg_cache_give_block(cache, spare);
+    } else {
+        *spare = (openreg_block){
+            .address = segment->start + segment->size, .size = amount, .segment = segment, .previous = last};
+        last->next = spare;
+        last = spare;
+        openreg_block_index_set(segment->index, segment->size, last);
+        count_tail(cache, last, 1, (int64_t)amount);
+    }
+    openreg_free_lists_insert(&segment->pool->free, last);
+    segment->size += amount;
+    count_reserved(cache, segment, (int64_t)amount);
+    return last;
+}
+
+/* Changes the memory of a segment. The lock is let go meanwhile. */
+static openreg_status
+resize(struct openreg_cache *cache, const char *call, openreg_segment *segment, uint64_t size)
+{
+    segment->resizing = true;
+    openreg_fast_lock_release(&cache->lock);
+    const openreg_status status = openreg_call_resize(cache->device, call, openreg_cache_vmm(cache->device),
+                                                      segment->allocation, size);
+    openreg_fast_lock_acquire(&cache->lock);
+    segment->resizing = false;
+    return status;
+}
+
+openreg_segment *
+openreg_cache_growable(struct openreg_cache *cache, const openreg_pool *pool, uint64_t rounded, uint64_t *amount)
+{
+    const uint64_t unit = pool->kind == OPENREG_POOL_SMALL ? OPENREG_SMALL_SEGMENT : OPENREG_LARGE_SEGMENT;
+    openreg_cache_release_hot(cache);
+    for (openreg_segment *segment = cache->segments; segment != NULL; segment = segment->next) {
+        if (segment->pool != pool || segment->room == 0 || segment->resizing)
+            continue;
+        const openreg_block *last = last_block(segment);
+        const uint64_t there = last->state == OPENREG_BLOCK_FREE ? last->size : 0;
+        const uint64_t missing = rounded > there ? rounded - there : 0, room = segment->room - segment->size;
+        *amount = (missing + unit - 1) / unit * unit;
+        if (*amount > room)
+            *amount = (missing + OPENREG_VMM_GRANULARITY - 1) / OPENREG_VMM_GRANULARITY * OPENREG_VMM_GRANULARITY;
+        if (*amount <= room)
+            return segment;
+    }
+    return NULL;
+}
+
+openreg_status
+openreg_cache_grow_segment(struct openreg_cache *cache, openreg_segment *segment, uint64_t amount, openreg_block **out)
+{
+    openreg_block *spare = openreg_cache_take_block(cache);
+    if (spare == NULL)
+        return openreg_error_set(OPENREG_E_NOMEM, "%s: no host memory for the books of openreg:%d", malloc_call,
+                                 cache->device->index);
+    cache->coming += amount;
+    const openreg_status status = resize(cache, malloc_call, segment, segment->size + amount);
+    cache->coming -= amount;
+    if (status != OPENREG_OK) {
+        openreg_cache_give_block(cache, spare);
+        return status;
+    }
+    cache->stats.driver_allocs++;
+    *out = append(cache, segment, amount, spare);
+    return OPENREG_OK;
+}
+
+/* Takes the free end off a segment that has blocks in use, in whole units. Nothing where there is none. */
+static openreg_status
+shrink(struct openreg_cache *cache, const char *call, openreg_segment *segment)
+{
+    openreg_block *last = last_block(segment);
+    const uint64_t begin = (uint64_t)(last->address - segment->start);
+    const uint64_t end = (begin + OPENREG_VMM_GRANULARITY - 1) / OPENREG_VMM_GRANULARITY * OPENREG_VMM_GRANULARITY;
+    if (last->state != OPENREG_BLOCK_FREE || last->previous == NULL || end >= segment->size)
+        return OPENREG_OK;
+    const uint64_t amount = segment->size - end;
+    openreg_block *spare = openreg_cache_take_block(cache); /* for putting it back */
+    if (spare == NULL)
+        return OPENREG_OK;
+    openreg_free_lists_remove(&segment->pool->free, last);
+    count_tail(cache, last, begin == end ? -1 : 0, -(int64_t)amount);
+    if (begin == end) {
+        last->previous->next = NULL;
+        openreg_block_index_clear(segment->index, begin);
+        openreg_cache_give_block(cache, last);
+    } else {
+        last->size -= amount;
+        openreg_free_lists_insert(&segment->pool->free, last);
+    }
+    segment->size = end;
+    count_reserved(cache, segment, -(int64_t)amount);
+    trace_range(cache, OPENREG_MEMORY_EVENT_SEGMENT_UNMAP, segment, end, amount);
+    const openreg_status status = resize(cache, call, segment, end);
+    if (status != OPENREG_OK) {
+        (void)append(cache, segment, amount, spare);
+        return status;
+    }
+    cache->stats.driver_frees++;
+    openreg_cache_give_block(cache, spare);
+    return OPENREG_OK;
+}
+
+openreg_status
+openreg_cache_shrink_segments(struct openreg_cache *cache, const char *call, openreg_segment_filter gift)
+{
+    for (openreg_segment *segment = cache->segments; segment != NULL;) {
+        /* No segment goes while the flush lock is held, but new ones come: at the start of the list. */
+        if (segment->room > 0 && !segment->resizing && openreg_cache_is_meant(segment, gift))
+            OPENREG_RETURN_NOT_OK(shrink(cache, call, segment));
+        segment = segment->next;
+    }
+    return OPENREG_OK;
+}

@@ -1,0 +1,271 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
+/* copy.c: copies and fills of the public API: what may be copied, and the way it takes.
+ *
+ * Memory of a driver that the host can see is copied by the host, through its alias, when the caller waits anyway: no
+ * queue, no other thread. Everything else goes to the driver; between two drivers the bytes pass through the host. */
+#define _GNU_SOURCE
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/error.h"
+#include "device/stream.h"
+#include "device/trace.h"
+#include "driver/driver_calls.h"
+#include "memory/cache.h"
+
+#define STAGING_SIZE (UINT64_C(4) << 20)
+
+/* One end of a copy. */
+typedef struct copy_end {
+    const char *role; /* "destination" or "source" */
+    uintptr_t address;
+    openreg_device *device; /* NULL: host memory */
+    uintptr_t distance;     /* to the host's alias */
+    bool visible;           /* the alias exists */
+} copy_end;
+
+static openreg_status
+find_device(const char *call, const char *role, int32_t index, copy_end *end)
+{
+    *end = (copy_end){.role = role};
+    return index == OPENREG_HOST ? OPENREG_OK : openreg_device_get(call, index, &end->device);
+}
+
+/* Host memory may be anything but device memory that the host cannot touch. */
+static openreg_status
+check_host_range(const char *call, const copy_end *end, const void *ptr, uint64_t size)
+{
+    openreg_found_range found;
+    if (ptr == NULL)
+        return openreg_error_set(OPENREG_E_INVALID, "%s: the %s is NULL", call, end->role);
+    if (size - 1 > UINTPTR_MAX - (uintptr_t)ptr)
+        return openreg_error_set(OPENREG_E_INVALID, "%s: the %s, %llu bytes at %p, leaves the address space", call,
+                                 end->role, (unsigned long long)size, ptr);
+    if (!openreg_address_map_find(ptr, &found) && !openreg_address_map_find((const char *)ptr + (size - 1), &found))
+        return OPENREG_OK;
+    if (found.alias || ((found.info.flags & OPENREG_RANGE_VISIBLE) != 0 && found.info.distance == 0))
+        return OPENREG_OK;
+    return openreg_error_set(OPENREG_E_INVALID,
+                             "%s: the %s %p was given as host memory, but it is memory of openreg:%d", call, end->role,
+                             ptr, found.info.device->index);
+}
+
+/* A device range must lie inside one live block of the device named. */
+static openreg_status
+check_device_range(const char *call, copy_end *end, const void *ptr, uint64_t size)
+{
+    const int32_t index = end->device->index;
+    openreg_found_range found;
+    openreg_block_view block;
+    if (!openreg_address_map_find(ptr, &found))
+        return openreg_error_set(OPENREG_E_INVALID, "%s: the %s %p is not memory of openreg:%d, or was freed already",
+                                 call, end->role, ptr, index);
+    if (found.info.device != end->device || found.alias)
+        return openreg_error_set(OPENREG_E_INVALID, "%s: the %s %p is %s openreg:%d, not memory of openreg:%d", call,
+                                 end->role, ptr, found.alias ? "the host's alias of memory of" : "memory of",
+                                 found.info.device->index, index);
+    if (!openreg_cache_view(&found, (uintptr_t)ptr, &block) || !block.live)
+        return openreg_error_set(OPENREG_E_INVALID, "%s: the %s %p on openreg:%d was freed already", call, end->role,
+                                 ptr, index);
+    const uint64_t offset = (uintptr_t)ptr - block.address;
+    if (offset > block.requested || size > block.requested - offset)
+        return openreg_error_set(OPENREG_E_INVALID,
+                                 "%s: the %s, %llu bytes at offset %llu, exceeds its block of %llu bytes at 0x%llx on "
+                                 "openreg:%d",
+                                 call, end->role, (unsigned long long)size, (unsigned long long)offset,
+                                 (unsigned long long)block.requested, (unsigned long long)block.address, index);
+    end->distance = found.info.distance;
+    end->visible = (found.info.flags & OPENREG_RANGE_VISIBLE) != 0;
+    return OPENREG_OK;
+}
+
+static openreg_status
+check_end(const char *call, copy_end *end, const void *ptr, uint64_t size)
+{
+    end->address = (uintptr_t)ptr;
+    return end->device == NULL ? check_host_range(call, end, ptr, size) : check_device_range(call, end, ptr, size);
+}
+
+static openreg_status
+current_stream_of(openreg_device *device, const char *call, openreg_driver_stream *out)
+{
+    return openreg_stream_resolve(device, call, openreg_stream_current_of(device), out);
+}
+
+static openreg_status
+sync_current_stream(openreg_device *device, const char *call)
+{
+    openreg_driver_stream handle;
+    OPENREG_RETURN_NOT_OK(current_stream_of(device, call, &handle));
+    return openreg_call_stream_sync(device, call, handle);
+}
+
+/* Turns an end that the host can see into host memory, behind the thread's current stream of its device. */
+static openreg_status
+reach_from_host(copy_end *end, const char *call)
+{
+    if (!end->visible)
+        return OPENREG_OK;
+    OPENREG_RETURN_NOT_OK(sync_current_stream(end->device, call));
+    end->address += end->distance;
+    end->device = NULL;
+    end->visible = false;
+    return OPENREG_OK;
+}
+
+static openreg_status
+call_copy(openreg_device *on, const char *call, const copy_end *dst, const copy_end *src, uint64_t size,
+          openreg_driver_stream stream)
+{
+    return openreg_call_copy(on, call, (void *)dst->address, dst->device, (const void *)src->address, src->device, size,
+                             stream);
+}
+
+/* The device that a copy runs on where the caller names none; NULL: the host. */
+static openreg_device *
+worker_of(const copy_end *dst, const copy_end *src)
+{
+    return dst->device != NULL ? dst->device : src->device;
+}
+
+static void
+begin_span(openreg_trace_span *span, const char *call, openreg_device *on, openreg_stream stream, const copy_end *dst,
+           const copy_end *src, uint64_t size)
+{
+    openreg_trace_begin(span, OPENREG_TRACE_COPY, call, on, stream);
+    span->record.bytes = size;
+    span->record.source = src->device != NULL ? src->device->index : OPENREG_HOST;
+    span->record.destination = dst->device != NULL ? dst->device->index : OPENREG_HOST;
+}
+
+/* One of the ends, at least, is on a device; the driver copies. `span` is that of the device's part, or NULL. */
+static openreg_status
+copy_by_driver(const char *call, const copy_end *dst, const copy_end *src, uint64_t size, openreg_trace_span *span)
+{
+    openreg_device *on = worker_of(dst, src);
+    openreg_driver_stream handle;
+    if (src->device != NULL && src->device != on)
+        OPENREG_RETURN_NOT_OK(sync_current_stream(src->device, call));
+    OPENREG_RETURN_NOT_OK(current_stream_of(on, call, &handle));
+    if (span != NULL && span->trace != 0 && span->device == on)
+        openreg_trace_queues(span, handle);
+    OPENREG_RETURN_NOT_OK(call_copy(on, call, dst, src, size, handle));
+    return openreg_call_stream_sync(on, call, handle);
+}
+
+static openreg_status
+copy_in_chunks(const char *call, copy_end dst, copy_end src, uint64_t size, void *buffer, uint64_t room)
+{
+    const copy_end staging = {.role = "buffer", .address = (uintptr_t)buffer};
+    while (size > 0) {
+        const uint64_t chunk = size < room ? size : room;
+        OPENREG_RETURN_NOT_OK(copy_by_driver(call, &staging, &src, chunk, NULL));
+        OPENREG_RETURN_NOT_OK(copy_by_driver(call, &dst, &staging, chunk, NULL));
+        dst.address += chunk;
+        src.address += chunk;
+        size -= chunk;
+    }
+    return OPENREG_OK;
+}
+
+/* Between two drivers neither of whose memory the host can see. */
+static openreg_status
+copy_staged(const char *call, const copy_end *dst, const copy_end *src, uint64_t size)
+{
+    const uint64_t room = size < STAGING_SIZE ? size : STAGING_SIZE;
+    void *buffer = malloc(room);
+    if (buffer == NULL)
+        return openreg_error_set(OPENREG_E_NOMEM, "%s: no host memory of %llu bytes to pass the copy through", call,
+                                 (unsigned long long)room);
+    const openreg_status status = copy_in_chunks(call, *dst, *src, size, buffer, room);
+    free(buffer);
+    return status;
+}
+
+/* Copies behind the thread's current streams of the devices, and returns when the bytes are there. */
+static openreg_status
+copy_and_wait(const char *call, copy_end dst, copy_end src, uint64_t size, openreg_trace_span *span)
+{
+    OPENREG_RETURN_NOT_OK(reach_from_host(&dst, call));
+    OPENREG_RETURN_NOT_OK(reach_from_host(&src, call));
+    if (dst.device == NULL && src.device == NULL) {
+        openreg_trace_works(span);
+        memcpy((void *)dst.address, (const void *)src.address, size);
+        return OPENREG_OK;
+    }
+    if (dst.device != NULL && src.device != NULL && dst.device->driver != src.device->driver)
+        return copy_staged(call, &dst, &src, size);
+    return copy_by_driver(call, &dst, &src, size, span);
+}
+
+openreg_status
+openreg_memcpy(void *dst, int32_t dst_device, const void *src, int32_t src_device, size_t size)
+{
+    static const char call[] = "openreg_memcpy";
+    copy_end to, from;
+    OPENREG_RETURN_NOT_OK(find_device(call, "destination", dst_device, &to));
+    OPENREG_RETURN_NOT_OK(find_device(call, "source", src_device, &from));
+    if (size == 0)
+        return OPENREG_OK;
+    OPENREG_RETURN_NOT_OK(check_end(call, &to, dst, size));
+    OPENREG_RETURN_NOT_OK(check_end(call, &from, src, size));
+    openreg_trace_span span;
+    openreg_device *const on = worker_of(&to, &from);
+    begin_span(&span, call, on, on != NULL ? openreg_stream_current_of(on) : OPENREG_STREAM_DEFAULT, &to, &from, size);
+    return openreg_trace_end(&span, copy_and_wait(call, to, from, size, &span));
+}
+
+openreg_status
+openreg_memcpy_async(void *dst, int32_t dst_device, const void *src, int32_t src_device, size_t size,
+                     int32_t stream_device, openreg_stream stream)
+{
+    static const char call[] = "openreg_memcpy_async";
+    copy_end to, from;
+    openreg_device *on = NULL;
+    openreg_driver_stream handle = NULL;
+    OPENREG_RETURN_NOT_OK(find_device(call, "destination", dst_device, &to));
+    OPENREG_RETURN_NOT_OK(find_device(call, "source", src_device, &from));
+    if (to.device != NULL || from.device != NULL) {
+        OPENREG_RETURN_NOT_OK(openreg_device_get(call, stream_device, &on));
+        if (on != to.device && on != from.device)
+            return openreg_error_set(OPENREG_E_INVALID,
+                                     "%s: stream_device must be the device of the destination (%d) or of the source "
+                                     "(%d), but is %d",
+                                     call, dst_device, src_device, stream_device);
+        OPENREG_RETURN_NOT_OK(openreg_stream_resolve(on, call, stream, &handle));
+    }
+    if (size == 0)
+        return OPENREG_OK;
+    OPENREG_RETURN_NOT_OK(check_end(call, &to, dst, size));
+    OPENREG_RETURN_NOT_OK(check_end(call, &from, src, size));
+    openreg_trace_span span;
+    begin_span(&span, call, on, stream, &to, &from, size);
+    if (on != NULL && (to.device == NULL || from.device == NULL || to.device->driver == from.device->driver)) {
+        openreg_trace_queues(&span, handle);
+        return openreg_trace_end(&span, call_copy(on, call, &to, &from, size, handle));
+    }
+    /* Between drivers: in order behind the stream, and done when this returns, so ahead of what comes later. */
+    openreg_status status = on != NULL ? openreg_call_stream_sync(on, call, handle) : OPENREG_OK;
+    if (status == OPENREG_OK)
+        status = copy_and_wait(call, to, from, size, &span);
+    return openreg_trace_end(&span, status);
+}
+
+openreg_status
+openreg_memset_async(void *dst, int32_t device, uint8_t value, size_t size, openreg_stream stream)
+{
+    static const char call[] = "openreg_memset_async";
+    copy_end to = {.role = "destination"};
+    openreg_driver_stream handle;
+    OPENREG_RETURN_NOT_OK(openreg_device_get(call, device, &to.device));
+    OPENREG_RETURN_NOT_OK(openreg_stream_resolve(to.device, call, stream, &handle));
+    if (size == 0)
+        return OPENREG_OK;
+    OPENREG_RETURN_NOT_OK(check_end(call, &to, dst, size));
+    openreg_trace_span span;
+    openreg_trace_begin(&span, OPENREG_TRACE_FILL, call, to.device, stream);
+    span.record.bytes = size;
+    span.record.destination = device;
+    openreg_trace_queues(&span, handle);
+    return openreg_trace_end(&span, openreg_call_fill(to.device, call, dst, value, size, handle));
+}

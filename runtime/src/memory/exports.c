@@ -1,0 +1,186 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
+/* exports.c: device memory for other processes (sharing.h). */
+#define _GNU_SOURCE
+#include "memory/exports.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/error.h"
+#include "base/fork.h"
+#include "memory/cache.h"
+#include "memory/leases.h"
+
+typedef struct export_handle {
+    uint32_t slot;
+    struct export_handle *next;
+} export_handle;
+
+/* A block that was exported and has not been freed since, or not wholly. */
+typedef struct exported_block {
+    void *ptr; /* the start of the block */
+    bool is_freed;
+    export_handle *handles; /* that somebody held when they were last looked at */
+    struct exported_block *next;
+} exported_block;
+
+static openreg_lock lock = OPENREG_LOCK_INITIALIZER; /* guards the list; taken before any other lock of the runtime */
+static exported_block *blocks;
+
+openreg_status
+openreg_sharing_extension(const char *call, const openreg_opened_driver *driver, const openreg_ipc **out)
+{
+    const openreg_ipc *ipc = NULL;
+    if (driver->table.extension != NULL)
+        ipc = driver->table.extension(driver->instance, OPENREG_IPC_NAME, OPENREG_IPC_VERSION);
+    if (ipc == NULL || ipc->struct_size < sizeof *ipc)
+        return openreg_error_set(
+            OPENREG_E_UNSUPPORTED,
+            "%s: driver \"%s\" can't share memory or events with other processes; copy to the host "
+            "first",
+            call, driver->name);
+    *out = ipc;
+    return OPENREG_OK;
+}
+
+/* The lock is held. */
+static exported_block *
+find_entry(const void *ptr)
+{
+    exported_block *block = blocks;
+    while (block != NULL && block->ptr != ptr)
+        block = block->next;
+    return block;
+}
+
+static void
+forget_released(exported_block *block)
+{
+    export_handle **link = &block->handles;
+    while (*link != NULL) {
+        export_handle *handle = *link;
+        if (openreg_lease_is_held(handle->slot)) {
+            link = &handle->next;
+            continue;
+        }
+        *link = handle->next;
+        openreg_lease_end(handle->slot);
+        free(handle);
+    }
+}
+
+/* Frees what was freed and is no longer held. The lock is held. */
+static int32_t
+collect(void)
+{
+    int32_t count = 0;
+    exported_block **link = &blocks;
+    while (*link != NULL) {
+        exported_block *block = *link;
+        forget_released(block);
+        if (!block->is_freed || block->handles != NULL) {
+            link = &block->next;
+            continue;
+        }
+        *link = block->next;
+        if (openreg_cache_take_back(block->ptr) && openreg_free(block->ptr) == OPENREG_OK)
+            count++;
+        free(block);
+    }
+    return count;
+}
+
+int32_t
+openreg_collect_exports(void)
+{
+    if (openreg_in_bad_fork())
+        return 0;
+    const openreg_error before = *openreg_error_record();
+    openreg_lock_acquire(&lock);
+    const int32_t count = collect();
+    openreg_lock_release(&lock);
+    *openreg_error_record() = before;
+    return count;
+}
+
+void
+openreg_exports_free(void *ptr)
+{
+    openreg_lock_acquire(&lock);
+    exported_block *block = find_entry(ptr);
+    if (block != NULL)
+        block->is_freed = true;
+    else if (openreg_cache_take_back(ptr)) /* no export of it has succeeded */
+        (void)openreg_free(ptr);
+    openreg_lock_release(&lock);
+    (void)openreg_collect_exports();
+}
+
+/* The entry of a block, a new one if need be. The lock is held. NULL: no host memory. */
+static exported_block *
+entry_of(void *ptr)
+{
+    exported_block *block = find_entry(ptr);
+    if (block == NULL && (block = calloc(1, sizeof *block)) != NULL) {
+        block->ptr = ptr;
+        block->next = blocks;
+        blocks = block;
+    }
+    return block;
+}
+
+static openreg_status
+export_locked(const char *call, const void *ptr, const openreg_shared_block *shared, openreg_memory_handle *handle)
+{
+    const openreg_device *device = shared->device;
+    const openreg_ipc *ipc = NULL;
+    OPENREG_RETURN_NOT_OK(openreg_sharing_extension(call, device->driver, &ipc));
+    openreg_error_begin_call();
+    OPENREG_RETURN_NOT_OK(openreg_error_end_call(
+        device->driver->name, call,
+        ipc->memory_export(device->driver->instance, device->ordinal, shared->allocation, &handle->allocation)));
+    exported_block *block = entry_of(shared->block);
+    export_handle *listed = calloc(1, sizeof *listed);
+    if (block == NULL || listed == NULL) {
+        free(listed);
+        return openreg_error_set(OPENREG_E_NOMEM, "%s: no host memory to export memory of openreg:%d", call,
+                                 device->index);
+    }
+    const openreg_status status = openreg_lease_grant(call, handle);
+    if (status != OPENREG_OK) {
+        free(listed);
+        return status;
+    }
+    listed->slot = handle->slot;
+    listed->next = block->handles;
+    block->handles = listed;
+    handle->struct_size = sizeof *handle;
+    handle->ordinal = device->ordinal;
+    handle->address = (uintptr_t)ptr;
+    handle->size = shared->requested - (uint64_t)((const char *)ptr - (const char *)shared->block);
+    handle->offset = (uint64_t)((const char *)ptr - (const char *)shared->allocation);
+    handle->allocation_size = shared->allocation_size;
+    memcpy(handle->uuid, device->info.uuid, sizeof handle->uuid);
+    memcpy(handle->driver, device->driver->name, sizeof handle->driver);
+    return OPENREG_OK;
+}
+
+openreg_status
+openreg_memory_export(const void *ptr, openreg_memory_handle *out)
+{
+    static const char call[] = "openreg_memory_export";
+    openreg_memory_handle handle;
+    openreg_shared_block shared;
+    if (out == NULL)
+        return openreg_error_set(OPENREG_E_INVALID, "%s: out is NULL", call);
+    memset(&handle, 0, sizeof handle); /* padding too: the bytes go to another process */
+    (void)openreg_collect_exports();
+    openreg_lock_acquire(&lock);
+    openreg_status status = openreg_cache_share(call, ptr, &shared);
+    if (status == OPENREG_OK)
+        status = export_locked(call, ptr, &shared, &handle);
+    openreg_lock_release(&lock);
+    if (status == OPENREG_OK)
+        *out = handle;
+    return status;
+}

@@ -1,0 +1,128 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
+/* fault.c: names the device and the block when host code touches fenced device memory (fault.h).
+ *
+ * The handler uses only async-signal-safe calls, takes no lock that it would have to wait for, and leaves the outcome
+ * to whoever was there before: it puts that handler back and returns, so that the instruction faults again and a
+ * debugger, Python's faulthandler, a sanitizer or the default action sees the fault as if nothing had happened. Faults
+ * of other addresses are handed on without a word, and this handler stays. A handler installed later that re-raises the
+ * signal by raise() hides the address from this one; then there is no message. */
+#define _GNU_SOURCE
+#include "memory/fault.h"
+
+#include <errno.h>
+#include <pthread.h>
+#include <signal.h>
+#include <stdint.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "memory/cache.h"
+
+typedef struct fault_text {
+    char text[512];
+    size_t length;
+} fault_text;
+
+static struct sigaction previous; /* written once, before the handler can run */
+static pthread_once_t install_once = PTHREAD_ONCE_INIT;
+
+static void
+append(fault_text *out, const char *text)
+{
+    while (*text != '\0' && out->length < sizeof out->text)
+        out->text[out->length++] = *text++;
+}
+
+static void
+append_number(fault_text *out, uint64_t value, unsigned base)
+{
+    char digits[24];
+    size_t at = sizeof digits - 1;
+    digits[at] = '\0';
+    do {
+        digits[--at] = "0123456789abcdef"[value % base];
+        value /= base;
+    } while (value > 0);
+    append(out, base == 16 ? "0x" : "");
+    append(out, &digits[at]);
+}
+
+static void
+describe(const openreg_found_range *found, uintptr_t address)
+{
+    fault_text out = {.length = 0};
+    openreg_block_view block;
+    append(&out, "openreg: host code touched device memory: address ");
+    append_number(&out, address, 16);
+    if (openreg_cache_try_view(found, address, &block)) {
+        append(&out, " is byte ");
+        append_number(&out, address - block.address, 10);
+        append(&out, block.live ? " of a live block of " : " of a freed block of ");
+        append_number(&out, block.live ? block.requested : block.size, 10);
+        append(&out, " bytes at ");
+        append_number(&out, block.address, 16);
+        append(&out, " on");
+    } else {
+        append(&out, " is on");
+    }
+    append(&out, " openreg:");
+    append_number(&out, (uint64_t)found->info.device->index, 10);
+    append(&out, " (driver \"");
+    append(&out, found->info.device->driver->name);
+    append(&out, "\"). Copy it to the host first: tensor.cpu() or openreg_memcpy().\n");
+    (void)!write(STDERR_FILENO, out.text, out.length);
+}
+
+/* Lets the earlier handler have a signal that is none of ours. */
+static void
+hand_on(int signal_number, siginfo_t *info, void *context, bool by_instruction)
+{
+    if ((previous.sa_flags & SA_SIGINFO) != 0) {
+        previous.sa_sigaction(signal_number, info, context);
+    } else if (previous.sa_handler != SIG_DFL && previous.sa_handler != SIG_IGN) {
+        previous.sa_handler(signal_number);
+    } else if (by_instruction || previous.sa_handler == SIG_DFL) {
+        (void)sigaction(signal_number, &previous, NULL);
+        if (!by_instruction)            /* else the instruction faults again */
+            (void)raise(signal_number); /* delivered when the handler returns */
+    }
+}
+
+static void
+on_fault(int signal_number, siginfo_t *info, void *context)
+{
+    const int error = errno;
+    const bool by_instruction = info->si_code > 0; /* else si_addr means nothing: kill(), raise() */
+    openreg_found_range found;
+    if (by_instruction && openreg_address_map_find(info->si_addr, &found) && !found.alias &&
+        (found.info.flags & OPENREG_RANGE_FENCED) != 0) {
+        describe(&found, (uintptr_t)info->si_addr);
+        (void)sigaction(signal_number, &previous, NULL);
+    } else {
+        hand_on(signal_number, info, context, by_instruction);
+    }
+    errno = error;
+}
+
+static void
+install(void)
+{
+    const char *wanted = secure_getenv("OPENREG_FAULT_HANDLER");
+    if (wanted != NULL && strcmp(wanted, "0") == 0)
+        return;
+    if (sigaction(SIGSEGV, NULL, &previous) != 0)
+        return;
+    struct sigaction action;
+    memset(&action, 0, sizeof action);
+    action.sa_sigaction = on_fault;
+    action.sa_flags = SA_SIGINFO | SA_ONSTACK;
+    (void)sigemptyset(&action.sa_mask);
+    (void)sigaction(SIGSEGV, &action, NULL);
+}
+
+void
+openreg_fault_handler_install(void)
+{
+    (void)pthread_once(&install_once, install);
+}

@@ -1,0 +1,21 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
+/* host_memory.h: live pinned host blocks. Internal. */
+#ifndef OPENREG_SRC_HOST_MEMORY_H
+#define OPENREG_SRC_HOST_MEMORY_H
+
+#include <stdbool.h>
+
+#include "driver/device_table.h"
+
+int64_t openreg_host_memory_live_blocks(const openreg_device *device); /* pinned blocks made through this device */
+
+typedef struct openreg_host_block {
+    uintptr_t start;
+    uint64_t size; /* bytes that were asked for */
+    openreg_device *device;
+} openreg_host_block;
+
+/* The pinned block that holds `address`; false if none does. Takes no lock while there are no pinned blocks. */
+bool openreg_host_memory_find(uintptr_t address, openreg_host_block *out);
+
+#endif

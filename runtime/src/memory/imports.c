@@ -1,0 +1,206 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
+/* imports.c: device memory of other processes (sharing.h). Of one allocation a process has one mapping, however often
+ * its blocks are imported: vendors refuse a second one. */
+#define _GNU_SOURCE
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/error.h"
+#include "base/fork.h"
+#include "driver/driver_calls.h"
+#include "memory/cache.h"
+#include "memory/exports.h"
+#include "memory/leases.h"
+
+typedef struct mapping {
+    openreg_device *device;
+    openreg_ipc_handle handle;
+    uint64_t size;
+    void *base;
+    struct openreg_segment *segment;
+    int references;
+    struct mapping *next;
+} mapping;
+
+struct openreg_import_s {
+    openreg_device *device;
+    mapping *mapping; /* NULL: memory of this very process */
+    openreg_lease_file *leases;
+    uint32_t slot;
+};
+
+static openreg_lock lock = OPENREG_LOCK_INITIALIZER; /* guards the list */
+static mapping *mappings;
+
+/* The device of this process that is the exporter's: of the same driver, with the same UUID or, where the driver gives
+ * none, the same number. */
+static openreg_status
+find_device(const char *call, const openreg_memory_handle *handle, openreg_device **out)
+{
+    static const char no_uuid[sizeof handle->uuid];
+    OPENREG_RETURN_NOT_OK(openreg_init());
+    const openreg_device_table *table = openreg_device_table_peek();
+    const bool has_uuid = memcmp(handle->uuid, no_uuid, sizeof no_uuid) != 0;
+    for (int32_t i = 0; table != NULL && i < table->count; i++) {
+        openreg_device *device = table->devices[i];
+        if (strncmp(device->driver->name, handle->driver, sizeof handle->driver) != 0)
+            continue;
+        if (has_uuid ? memcmp(device->info.uuid, handle->uuid, sizeof handle->uuid) == 0
+                     : device->ordinal == handle->ordinal) {
+            *out = device;
+            return OPENREG_OK;
+        }
+    }
+    return openreg_error_set(OPENREG_E_NO_DEVICE,
+                             "%s: the memory is on device %d of driver \"%.31s\" of process %d, which is none of this "
+                             "process's devices",
+                             call, (int)handle->ordinal, handle->driver, (int)handle->process);
+}
+
+static openreg_status
+close_mapping(const char *call, const openreg_device *device, void *base)
+{
+    const openreg_ipc *ipc = NULL;
+    OPENREG_RETURN_NOT_OK(openreg_sharing_extension(call, device->driver, &ipc));
+    openreg_error_begin_call();
+    return openreg_error_end_call(device->driver->name, call,
+                                  ipc->memory_close(device->driver->instance, device->ordinal, base));
+}
+
+static openreg_status
+open_mapping(const char *call, openreg_device *device, const openreg_memory_handle *handle, mapping **out)
+{
+    const openreg_ipc *ipc = NULL;
+    OPENREG_RETURN_NOT_OK(openreg_sharing_extension(call, device->driver, &ipc));
+    mapping *made = calloc(1, sizeof *made);
+    if (made == NULL)
+        return openreg_error_set(OPENREG_E_NOMEM, "%s: no host memory to import memory", call);
+    openreg_error_begin_call();
+    openreg_status status = openreg_error_end_call(
+        device->driver->name, call,
+        ipc->memory_open(device->driver->instance, device->ordinal, &handle->allocation, &made->base));
+    if (status == OPENREG_OK) {
+        status = openreg_cache_adopt(call, device, made->base, handle->allocation_size, &made->segment);
+        if (status != OPENREG_OK) {
+            const openreg_error error = *openreg_error_record();
+            (void)close_mapping(call, device, made->base);
+            *openreg_error_record() = error;
+        }
+    }
+    if (status != OPENREG_OK) {
+        free(made);
+        return status;
+    }
+    made->device = device;
+    made->handle = handle->allocation;
+    made->size = handle->allocation_size;
+    *out = made;
+    return OPENREG_OK;
+}
+
+/* The mapping of an allocation, with a reference. The lock is held. */
+static openreg_status
+reach_mapping(const char *call, openreg_device *device, const openreg_memory_handle *handle, mapping **out)
+{
+    mapping *found = mappings;
+    while (found != NULL && (found->device != device || found->size != handle->allocation_size ||
+                             memcmp(&found->handle, &handle->allocation, sizeof found->handle) != 0))
+        found = found->next;
+    if (found == NULL) {
+        OPENREG_RETURN_NOT_OK(open_mapping(call, device, handle, &found));
+        found->next = mappings;
+        mappings = found;
+    }
+    found->references++;
+    *out = found;
+    return OPENREG_OK;
+}
+
+/* Gives a reference up; with the last one the mapping goes, whatever the driver says. */
+static openreg_status
+let_mapping_go(const char *call, mapping *held)
+{
+    openreg_status status = OPENREG_OK;
+    openreg_lock_acquire(&lock);
+    if (--held->references == 0) {
+        mapping **link = &mappings;
+        while (*link != held)
+            link = &(*link)->next;
+        *link = held->next;
+        openreg_cache_disown(held->segment);
+        status = close_mapping(call, held->device, held->base);
+        free(held);
+    }
+    openreg_lock_release(&lock);
+    return status;
+}
+
+static openreg_status
+import_leased(const char *call, const openreg_memory_handle *handle, struct openreg_import_s *import, void **ptr)
+{
+    if (openreg_lease_is_ours(handle)) {
+        *ptr = (void *)(uintptr_t)handle->address;
+        return OPENREG_OK;
+    }
+    openreg_lock_acquire(&lock);
+    const openreg_status status = reach_mapping(call, import->device, handle, &import->mapping);
+    openreg_lock_release(&lock);
+    if (status == OPENREG_OK)
+        *ptr = (char *)import->mapping->base + handle->offset;
+    return status;
+}
+
+openreg_status
+openreg_memory_import(const openreg_memory_handle *handle, openreg_import *out, int32_t *device, void **ptr)
+{
+    static const char call[] = "openreg_memory_import";
+    bool was_first;
+    if (handle == NULL || out == NULL || device == NULL || ptr == NULL)
+        return openreg_error_set(OPENREG_E_INVALID, "%s: a pointer is NULL", call);
+    if (handle->struct_size != sizeof *handle || handle->offset > handle->allocation_size ||
+        handle->size > handle->allocation_size - handle->offset)
+        return openreg_error_set(OPENREG_E_INVALID, "%s: this is no handle of memory", call);
+    struct openreg_import_s *import = calloc(1, sizeof *import);
+    if (import == NULL)
+        return openreg_error_set(OPENREG_E_NOMEM, "%s: no host memory to import memory", call);
+    import->slot = handle->slot;
+    openreg_status status = find_device(call, handle, &import->device);
+    if (status == OPENREG_OK)
+        status = openreg_lease_take(call, handle, &import->leases, &was_first);
+    if (status == OPENREG_OK) {
+        void *address = NULL;
+        status = import_leased(call, handle, import, &address);
+        if (status == OPENREG_OK) {
+            (void)atomic_fetch_add_explicit(&import->device->live_imports, 1, memory_order_relaxed);
+            *out = import;
+            *device = import->device->index;
+            *ptr = address;
+            return OPENREG_OK;
+        }
+        openreg_lease_undo(import->leases, import->slot, was_first);
+    }
+    free(import);
+    return status;
+}
+
+openreg_status
+openreg_import_release(openreg_import import)
+{
+    static const char call[] = "openreg_import_release";
+    if (import == NULL)
+        return OPENREG_OK;
+    OPENREG_RETURN_NOT_OK(openreg_fork_reject(call));
+    /* The exporter may use the memory again as soon as the lease is gone. */
+    openreg_status status = openreg_call_device_sync(import->device, call);
+    if (import->mapping != NULL) {
+        const openreg_status closed = let_mapping_go(call, import->mapping);
+        status = status == OPENREG_OK ? closed : status;
+    }
+    const bool is_ours = import->mapping == NULL;
+    openreg_lease_release(import->leases, import->slot);
+    (void)atomic_fetch_sub_explicit(&import->device->live_imports, 1, memory_order_relaxed);
+    free(import);
+    if (is_ours)
+        (void)openreg_collect_exports();
+    return status;
+}

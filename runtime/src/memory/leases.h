@@ -1,0 +1,34 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
+/* leases.h: who, of all processes, holds memory that this one has exported. Internal; used by exports.c and imports.c.
+ *
+ * Every process that exports has a file in memory with a word a handle. The word counts the holders; a handle that has
+ * not been imported yet is one. Importers open the file through /proc and change the word themselves, so the exporter
+ * needs no thread, and learns of releases whenever it looks. */
+#ifndef OPENREG_SRC_LEASES_H
+#define OPENREG_SRC_LEASES_H
+
+#include <stdbool.h>
+
+#include <openreg/sharing.h>
+
+typedef struct openreg_lease_file openreg_lease_file; /* another process's, or this one's */
+
+/* The exporter's half. Takes an unused word, held once, and completes the handle. E_NOMEM: none is left. */
+openreg_status openreg_lease_grant(const char *call, openreg_memory_handle *handle);
+/* Whether somebody holds it. */
+bool openreg_lease_is_held(uint32_t slot);
+/* Makes the word of a handle that nobody holds usable again; also one that was granted and never given away. */
+void openreg_lease_end(uint32_t slot);
+
+/* Whether this very process has exported the handle. */
+bool openreg_lease_is_ours(const openreg_memory_handle *handle);
+
+/* The importer's half. Holds the handle once more; the first time, takes over the count of the export. *was_first is for
+ * undo(). Errors: OPENREG_E_INVALID, OPENREG_E_UNSUPPORTED, OPENREG_E_NOMEM. */
+openreg_status openreg_lease_take(const char *call, const openreg_memory_handle *handle, openreg_lease_file **out,
+                                  bool *was_first);
+/* As if take() had not been called. */
+void openreg_lease_undo(openreg_lease_file *file, uint32_t slot, bool was_first);
+void openreg_lease_release(openreg_lease_file *file, uint32_t slot);
+
+#endif

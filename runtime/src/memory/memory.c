@@ -1,0 +1,123 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
+/* memory.c: what an address is, host aliases, free memory. malloc and free are in cache.c. */
+#define _GNU_SOURCE
+#include <string.h>
+
+#include "base/error.h"
+#include "base/fork.h"
+#include "driver/driver_calls.h"
+#include "memory/cache.h"
+#include "memory/host_memory.h"
+
+/* The range of a device address that a caller gives. False for anything else, and in a bad fork, which has no table. */
+static inline bool
+find_device_address(const void *ptr, openreg_found_range *found)
+{
+    return openreg_device_table_peek() != NULL && openreg_address_map_find(ptr, found) && !found->alias;
+}
+
+openreg_status
+openreg_reject_address(const char *call, const void *ptr)
+{
+    openreg_found_range found;
+    openreg_host_block pinned;
+    OPENREG_RETURN_NOT_OK(openreg_fork_reject(call));
+    if (openreg_address_map_find(ptr, &found))
+        return openreg_error_set(OPENREG_E_INVALID,
+                                 "%s: %p is the host's alias of memory of openreg:%d, not its device address", call,
+                                 ptr, found.info.device->index);
+    if (openreg_host_memory_find((uintptr_t)ptr, &pinned))
+        return openreg_error_set(OPENREG_E_INVALID, "%s: %p is pinned host memory, not device memory", call, ptr);
+    return openreg_error_set(OPENREG_E_INVALID, "%s: %p is not memory of openreg, or was freed already", call, ptr);
+}
+
+static void
+describe(const void *ptr, openreg_pointer_info *info)
+{
+    openreg_found_range found;
+    openreg_block_view block;
+    openreg_host_block pinned;
+    if (openreg_address_map_find(ptr, &found)) {
+        const uintptr_t shift = found.alias ? found.info.distance : 0;
+        if (!openreg_cache_view(&found, (uintptr_t)ptr - shift, &block))
+            return;
+        info->kind = found.alias ? OPENREG_MEMORY_ALIAS : OPENREG_MEMORY_DEVICE;
+        info->device = found.info.device->index;
+        info->live = block.live;
+        info->base = (void *)(block.address + shift);
+        info->size = block.live ? block.requested : block.size;
+    } else if (openreg_host_memory_find((uintptr_t)ptr, &pinned)) {
+        info->kind = OPENREG_MEMORY_PINNED;
+        info->live = 1;
+        info->base = (void *)pinned.start;
+        info->size = pinned.size;
+    }
+}
+
+openreg_status
+openreg_get_pointer_info(const void *ptr, openreg_pointer_info *inout)
+{
+    static const char call[] = "openreg_get_pointer_info";
+    if (inout == NULL || inout->struct_size < 2 * sizeof(uint32_t))
+        return openreg_error_set(OPENREG_E_INVALID, "%s: struct_size must be set to the size of openreg_pointer_info",
+                                 call);
+    openreg_pointer_info info = {.struct_size = inout->struct_size, .kind = OPENREG_MEMORY_UNKNOWN, .device = -1};
+    if (openreg_device_table_peek() == NULL)
+        OPENREG_RETURN_NOT_OK(openreg_fork_reject(call));
+    else
+        describe(ptr, &info);
+    memcpy(inout, &info, info.struct_size < sizeof info ? info.struct_size : sizeof info);
+    return OPENREG_OK;
+}
+
+openreg_status
+openreg_host_alias(const void *device_ptr, void **host_ptr)
+{
+    static const char call[] = "openreg_host_alias";
+    openreg_found_range found;
+    if (host_ptr == NULL)
+        return openreg_error_set(OPENREG_E_INVALID, "%s: host_ptr must not be NULL", call);
+    if (!find_device_address(device_ptr, &found))
+        return openreg_reject_address(call, device_ptr);
+    if ((found.info.flags & OPENREG_RANGE_VISIBLE) == 0)
+        return openreg_error_set(OPENREG_E_UNSUPPORTED,
+                                 "%s: memory of openreg:%d (driver \"%s\") is not visible to the host", call,
+                                 found.info.device->index, found.info.device->driver->name);
+    *host_ptr = (void *)((uintptr_t)device_ptr + found.info.distance);
+    return OPENREG_OK;
+}
+
+openreg_status
+openreg_device_address(const void *host_ptr, void **device_ptr)
+{
+    static const char call[] = "openreg_device_address";
+    openreg_found_range found;
+    if (device_ptr == NULL)
+        return openreg_error_set(OPENREG_E_INVALID, "%s: device_ptr must not be NULL", call);
+    if (openreg_device_table_peek() == NULL)
+        OPENREG_RETURN_NOT_OK(openreg_fork_reject(call));
+    /* Where alias and device address are the same, the map says "device". */
+    const bool ours = openreg_address_map_find(host_ptr, &found);
+    if (!ours || !(found.alias || ((found.info.flags & OPENREG_RANGE_VISIBLE) != 0 && found.info.distance == 0)))
+        return openreg_error_set(OPENREG_E_INVALID, "%s: %p is not the host's alias of device memory%s", call, host_ptr,
+                                 ours ? ", but a device address itself" : "");
+    *device_ptr = (void *)((uintptr_t)host_ptr - found.info.distance);
+    return OPENREG_OK;
+}
+
+openreg_status
+openreg_get_memory_info(int32_t device, uint64_t *free_bytes, uint64_t *total_bytes)
+{
+    static const char call[] = "openreg_get_memory_info";
+    openreg_device *entry;
+    if (free_bytes == NULL || total_bytes == NULL)
+        return openreg_error_set(OPENREG_E_INVALID, "%s: free_bytes and total_bytes must not be NULL", call);
+    OPENREG_RETURN_NOT_OK(openreg_device_get(call, device, &entry));
+    const openreg_status status = openreg_call_mem_info(entry, call, free_bytes, total_bytes);
+    if (status != OPENREG_E_UNSUPPORTED)
+        return status;
+    const uint64_t total = entry->info.total_bytes, reserved = openreg_cache_reserved(entry->cache);
+    *total_bytes = total;
+    *free_bytes = total > reserved ? total - reserved : 0;
+    return OPENREG_OK;
+}

@@ -1,0 +1,216 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
+/* candidates.c: the list of candidate drivers and their states (candidates.h). */
+#define _GNU_SOURCE
+#include "registry/candidates.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/error.h"
+#include "base/fork.h"
+#include "base/text.h"
+
+static openreg_lock lock = OPENREG_LOCK_INITIALIZER;
+static openreg_candidate *candidates[OPENREG_CANDIDATES_MAX];
+static int candidate_count;
+static unsigned changes;
+
+void
+openreg_candidates_lock(void)
+{
+    openreg_lock_acquire(&lock);
+}
+
+void
+openreg_candidates_unlock(void)
+{
+    openreg_lock_release(&lock);
+}
+
+/* -------------------------------------------------------------------------------------------------------- the list */
+
+openreg_candidate *
+openreg_candidate_create(const char *name, openreg_source source, const char *origin, int32_t priority,
+                         const char *path)
+{
+    openreg_candidate *const candidate = calloc(1, sizeof *candidate);
+    if (candidate == NULL)
+        return NULL;
+    if (path != NULL && (candidate->wanted_path = strdup(path)) == NULL) {
+        free(candidate);
+        return NULL;
+    }
+    openreg_text_copy(candidate->name, sizeof candidate->name, name);
+    openreg_text_copy(candidate->origin, sizeof candidate->origin, origin);
+    openreg_text_copy(candidate->path, sizeof candidate->path, path);
+    candidate->source = source;
+    candidate->priority = priority;
+    candidate->device_count = candidate->first_device = -1;
+    return candidate;
+}
+
+void
+openreg_candidate_discard(openreg_candidate *candidate)
+{
+    if (candidate == NULL)
+        return;
+    openreg_options_free(&candidate->options);
+    free(candidate->wanted_path);
+    free(candidate);
+}
+
+int
+openreg_candidates_add_locked(openreg_candidate *candidate)
+{
+    if (candidate_count == OPENREG_CANDIDATES_MAX)
+        return 0;
+    candidates[candidate_count++] = candidate;
+    return 1;
+}
+
+openreg_candidate *
+openreg_candidates_at_locked(int i)
+{
+    return i < candidate_count ? candidates[i] : NULL;
+}
+
+openreg_candidate *
+openreg_candidates_find_locked(const char *name)
+{
+    openreg_candidate *best = NULL;
+    for (int i = 0; i < candidate_count; ++i) {
+        openreg_candidate *const candidate = candidates[i];
+        if (!candidate->hidden && strcmp(candidate->name, name) == 0 &&
+            (best == NULL || candidate->source >= best->source))
+            best = candidate;
+    }
+    return best;
+}
+
+int
+openreg_candidate_is_listed_locked(const openreg_candidate *candidate)
+{
+    return !candidate->hidden || candidate->state == OPENREG_DRIVER_OPEN;
+}
+
+openreg_candidate *
+openreg_candidates_find(const char *name)
+{
+    openreg_candidates_lock();
+    openreg_candidate *const found = openreg_candidates_find_locked(name);
+    openreg_candidates_unlock();
+    return found;
+}
+
+int
+openreg_candidates_sorted(openreg_candidate *out[OPENREG_CANDIDATES_MAX])
+{
+    int count = 0;
+    openreg_candidates_lock();
+    for (int i = 0; i < candidate_count; ++i) {
+        openreg_candidate *const candidate = candidates[i];
+        if (openreg_candidates_find_locked(candidate->name) != candidate)
+            continue;
+        int at = count++; /* a stable insertion: equal priorities stay in order of age */
+        for (; at > 0 && out[at - 1]->priority < candidate->priority; --at)
+            out[at] = out[at - 1];
+        out[at] = candidate;
+    }
+    openreg_candidates_unlock();
+    return count;
+}
+
+int
+openreg_candidates_namesakes(const char *name, openreg_candidate *out[OPENREG_CANDIDATES_MAX])
+{
+    int count = 0;
+    openreg_candidates_lock();
+    for (int i = 0; i < candidate_count; ++i)
+        if (!candidates[i]->hidden && strcmp(candidates[i]->name, name) == 0)
+            out[count++] = candidates[i];
+    openreg_candidates_unlock();
+    return count;
+}
+
+unsigned
+openreg_candidates_changes(void)
+{
+    openreg_candidates_lock();
+    const unsigned now = changes;
+    openreg_candidates_unlock();
+    return now;
+}
+
+void
+openreg_candidates_note_change(void)
+{
+    openreg_candidates_lock();
+    ++changes;
+    openreg_candidates_unlock();
+}
+
+/* ---------------------------------------------------------------------------------------------------------- states */
+
+void
+openreg_candidate_fail_with(openreg_candidate *candidate, openreg_status code, const char *message)
+{
+    openreg_candidates_lock();
+    candidate->state = OPENREG_DRIVER_FAILED;
+    candidate->code = code;
+    candidate->vendor_code = 0;
+    candidate->failed_at = changes;
+    candidate->device_count = candidate->first_device = -1;
+    openreg_text_copy(candidate->message, sizeof candidate->message, message);
+    openreg_candidates_unlock();
+}
+
+void
+openreg_candidate_fail(openreg_candidate *candidate, const char *call)
+{
+    const openreg_error *const error = openreg_last_error();
+    const char *text = error->message;
+    char prefix[192];
+    /* As openreg_error_end_call() writes it. */
+    const int length = snprintf(prefix, sizeof prefix, "%s: driver \"%s\": ", call, candidate->name);
+    if (length > 0 && strncmp(text, prefix, (size_t)length) == 0)
+        text += length;
+    else if (strncmp(text, call, strlen(call)) == 0 && strncmp(text + strlen(call), ": ", 2) == 0)
+        text += strlen(call) + 2;
+    openreg_candidate_fail_with(candidate, error->code, text);
+    openreg_candidates_lock();
+    candidate->vendor_code = error->vendor_code;
+    openreg_candidates_unlock();
+}
+
+void
+openreg_candidate_set_state(openreg_candidate *candidate, int32_t state, int32_t device_count)
+{
+    openreg_candidates_lock();
+    candidate->state = state;
+    candidate->code = OPENREG_OK;
+    candidate->vendor_code = 0;
+    candidate->message[0] = '\0';
+    candidate->device_count = device_count;
+    openreg_candidates_unlock();
+}
+
+void
+openreg_candidate_reset(openreg_candidate *candidate)
+{
+    openreg_candidates_lock();
+    if (candidate->factory != NULL)
+        candidate->has_table = candidate->is_described = 0; /* it is asked again */
+    candidate->is_unloadable = candidate->is_absent = 0;
+    candidate->first_device = -1;
+    const int32_t state = candidate->has_table ? OPENREG_DRIVER_LOADED : OPENREG_DRIVER_FOUND;
+    openreg_candidates_unlock();
+    openreg_candidate_set_state(candidate, state, -1);
+}
+
+int
+openreg_candidate_failed_before(const openreg_candidate *candidate)
+{
+    return candidate->state == OPENREG_DRIVER_FAILED && candidate->code != OPENREG_E_NOMEM &&
+           candidate->failed_at == openreg_candidates_changes();
+}

@@ -1,0 +1,19 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
+/* discovery.h: brings the list of candidates up to the environment. Internal. */
+#ifndef OPENREG_SRC_DISCOVERY_H
+#define OPENREG_SRC_DISCOVERY_H
+
+#include "registry/candidates.h"
+
+/* Makes the candidates that every process has; they are older than any registered one. Not with the lock held.
+ * Errors: OPENREG_E_NOMEM. */
+openreg_status openreg_discovery_ensure(const char *call);
+
+/* ---- By the holder of the gate. ---- */
+
+/* Reads the environment again, unless the device table stands and `anew` is 0, and brings the list up to it.
+ * Errors: OPENREG_E_NOMEM. */
+openreg_status openreg_discovery_refresh(const char *call, int anew);
+const openreg_environment *openreg_discovery_environment(void); /* the one that was read last; may be NULL */
+
+#endif

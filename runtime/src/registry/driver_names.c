@@ -1,0 +1,101 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
+/* driver_names.c: names, synonyms and groups (driver_names.h), and the public functions that ask for them. */
+#define _GNU_SOURCE
+#include "registry/driver_names.h"
+
+#include <ctype.h>
+#include <string.h>
+
+#include <openreg/openreg.h>
+
+#include "base/error.h"
+#include "base/parse.h"
+#include "base/text.h"
+
+#define GROUP "gpu"
+
+static const char *const group_members[] = {"cuda", "hip"};
+#define GROUP_SIZE (sizeof group_members / sizeof group_members[0])
+
+static const struct {
+    const char *synonym, *name;
+} synonyms[] = {{"rocm", "hip"}, {"amdgpu", "hip"}};
+
+int
+openreg_driver_name_read(const char *text, size_t length, char name[OPENREG_NAME_SIZE])
+{
+    char lower[OPENREG_NAME_SIZE];
+    if (length < 1 || length > sizeof lower - 1)
+        return 0;
+    for (size_t i = 0; i < length; ++i) {
+        const int c = tolower((unsigned char)text[i]);
+        if (!(c >= 'a' && c <= 'z') && !(c >= '0' && c <= '9') && c != '_')
+            return 0;
+        lower[i] = (char)c;
+    }
+    lower[length] = '\0';
+    memcpy(name, lower, length + 1);
+    return 1;
+}
+
+int
+openreg_driver_name_resolve(const char *text, size_t length, char name[OPENREG_NAME_SIZE])
+{
+    openreg_text_trim(&text, &length);
+    if (!openreg_driver_name_read(text, length, name))
+        return 0;
+    for (size_t i = 0; i < sizeof synonyms / sizeof synonyms[0]; ++i)
+        if (strcmp(name, synonyms[i].synonym) == 0)
+            openreg_text_copy(name, OPENREG_NAME_SIZE, synonyms[i].name);
+    return 1;
+}
+
+void
+openreg_driver_name_upper(const char *name, char *out, size_t size)
+{
+    openreg_text_copy(out, size, name);
+    for (char *c = out; *c != '\0'; ++c)
+        *c = (char)toupper((unsigned char)*c);
+}
+
+size_t
+openreg_driver_group(const char *name, const char *const **members)
+{
+    *members = group_members;
+    return strcmp(name, GROUP) == 0 ? GROUP_SIZE : 0;
+}
+
+int
+openreg_driver_is_gpu_name(const char *name)
+{
+    for (size_t i = 0; i < GROUP_SIZE; ++i)
+        if (strcmp(name, group_members[i]) == 0)
+            return 1;
+    return 0;
+}
+
+openreg_status
+openreg_driver_canonical_name(const char *name, char out[OPENREG_NAME_SIZE])
+{
+    static const char call[] = "openreg_driver_canonical_name";
+    if (name == NULL || out == NULL)
+        return openreg_error_set(OPENREG_E_INVALID, "%s: an argument is NULL", call);
+    if (!openreg_driver_name_resolve(name, strlen(name), out))
+        return openreg_error_set(OPENREG_E_INVALID, "%s: the name \"%.40s\" is not 1 to 31 characters of [a-z0-9_]",
+                                 call, name);
+    return OPENREG_OK;
+}
+
+int32_t
+openreg_expand_driver_name(const char *name, char (*out)[OPENREG_NAME_SIZE], int32_t capacity)
+{
+    char canonical[OPENREG_NAME_SIZE];
+    if (name == NULL || !openreg_driver_name_resolve(name, strlen(name), canonical))
+        return 0;
+    const char *const *members = NULL;
+    const size_t grouped = openreg_driver_group(canonical, &members);
+    const size_t count = grouped > 0 ? grouped : 1;
+    for (size_t i = 0; i < count && (int64_t)i < capacity; ++i)
+        openreg_text_copy(out[i], OPENREG_NAME_SIZE, grouped > 0 ? members[i] : canonical);
+    return (int32_t)count;
+}

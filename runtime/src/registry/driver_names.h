@@ -1,0 +1,25 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
+/* driver_names.h: names of drivers, their synonyms and groups. Internal. */
+#ifndef OPENREG_SRC_DRIVER_NAMES_H
+#define OPENREG_SRC_DRIVER_NAMES_H
+
+#include <stddef.h>
+
+#define OPENREG_NAME_SIZE 32 /* with the NUL */
+
+/* Copies a name, lower-cased. 0 if it is not 1 to 31 characters of [a-z0-9_]; `name` is then unchanged. */
+int openreg_driver_name_read(const char *text, size_t length, char name[OPENREG_NAME_SIZE]);
+
+/* openreg_driver_name_read() of the trimmed text, and synonyms resolved: " ROCm" gives "hip". */
+int openreg_driver_name_resolve(const char *text, size_t length, char name[OPENREG_NAME_SIZE]);
+
+/* Upper case, for the names of variables; `size` bytes at most. */
+void openreg_driver_name_upper(const char *name, char *out, size_t size);
+
+/* Members of the group that a canonical name means, in order of preference; 0 if it is no group. Static. */
+size_t openreg_driver_group(const char *name, const char *const **members);
+
+/* 1 for the members of the group "gpu". */
+int openreg_driver_is_gpu_name(const char *name);
+
+#endif

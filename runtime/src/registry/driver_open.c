@@ -1,0 +1,304 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
+/* driver_open.c: opens, counts and closes drivers (driver_open.h). */
+#define _GNU_SOURCE
+#include "registry/driver_open.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/error.h"
+#include "base/fork.h"
+#include "base/log.h"
+#include "base/text.h"
+#include "driver/driver_calls.h"
+#include "driver/visible_devices.h"
+#include "registry/candidate_load.h"
+#include "registry/discovery.h"
+#include "registry/mock.h"
+#include "registry/open_watchdog.h"
+
+/* The open drivers, in the order in which they were opened. */
+static openreg_candidate *open_candidates[OPENREG_CANDIDATES_MAX];
+static int open_count;
+
+static int
+at_risk(const openreg_driver *table)
+{
+    return (table->caps & OPENREG_CAP_FORK_SAFE) == 0;
+}
+
+/* -------------------------------------------------------------------------------------------------------- settings */
+
+void
+openreg_settings_free(openreg_settings *settings)
+{
+    openreg_options_free(&settings->options);
+    openreg_option_free(settings->visible);
+    settings->visible = (openreg_option){NULL, NULL};
+}
+
+static openreg_status
+collect(const char *call, const openreg_candidate *candidate, openreg_options *options)
+{
+    const openreg_environment *const environment = openreg_discovery_environment();
+    if (!openreg_options_set_process(options))
+        return OPENREG_E_NOMEM;
+    if (candidate->source == OPENREG_SOURCE_MOCK)
+        OPENREG_RETURN_NOT_OK(openreg_mock_set_options(
+            call, candidate->name, openreg_environment_get(environment, OPENREG_MOCK_COUNT_VARIABLE), options));
+    return openreg_options_set_all(options, candidate->options.items, candidate->options.count) &&
+                   openreg_options_set_from(options, environment, candidate->name)
+               ? OPENREG_OK
+               : OPENREG_E_NOMEM;
+}
+
+openreg_status
+openreg_settings_read(const char *call, const openreg_candidate *candidate, openreg_settings *out)
+{
+    openreg_settings settings = {{NULL, 0}, {NULL, NULL}};
+    const openreg_status status = collect(call, candidate, &settings.options);
+    if (status != OPENREG_OK) {
+        openreg_settings_free(&settings);
+        if (status == OPENREG_E_NOMEM)
+            (void)openreg_error_set(status, "%s: no host memory for the options of driver '%s'", call, candidate->name);
+        return status;
+    }
+    settings.visible = openreg_options_remove(&settings.options, OPENREG_VISIBLE_DEVICES);
+    *out = settings;
+    return OPENREG_OK;
+}
+
+static openreg_status
+read_visible(const char *call, const openreg_candidate *candidate, const openreg_settings *settings, int32_t found,
+             openreg_visible_devices *out)
+{
+    char upper[OPENREG_NAME_SIZE], variable[64];
+    openreg_driver_name_upper(candidate->name, upper, sizeof upper);
+    (void)snprintf(variable, sizeof variable, "%s%s_VISIBLE_DEVICES", OPENREG_VARIABLE_PREFIX, upper);
+    const int is_variable = openreg_environment_get_option(openreg_discovery_environment(), candidate->name,
+                                                           OPENREG_VISIBLE_DEVICES) != NULL;
+    return openreg_visible_devices_read(call, candidate->name, is_variable ? variable : "option visible_devices",
+                                        settings->visible.value, found, out);
+}
+
+/* --------------------------------------------------------------------------------------------------------- opening */
+
+/* What is asked of a driver right after open(). */
+static openreg_status
+inspect(const char *call, const openreg_candidate *candidate, const openreg_settings *settings,
+        openreg_opened_driver *driver)
+{
+    int32_t found = 0;
+    OPENREG_RETURN_NOT_OK(openreg_call_device_count(&driver->table, driver->name, call, driver->instance, &found));
+    OPENREG_RETURN_NOT_OK(read_visible(call, candidate, settings, found, &driver->visible));
+    driver->infos = calloc((size_t)driver->visible.count, sizeof *driver->infos);
+    if (driver->infos == NULL)
+        return openreg_error_set(OPENREG_E_NOMEM, "%s: no host memory for the devices of driver '%s'", call,
+                                 driver->name);
+    for (int32_t i = 0; i < driver->visible.count; ++i)
+        OPENREG_RETURN_NOT_OK(openreg_call_device_info(driver, call, driver->visible.ordinals[i], &driver->infos[i]));
+    return OPENREG_OK;
+}
+
+static openreg_status
+open_instance(const char *call, const openreg_candidate *candidate, openreg_opened_driver *driver)
+{
+    openreg_settings settings;
+    OPENREG_RETURN_NOT_OK(openreg_settings_read(call, candidate, &settings));
+    const openreg_driver *const table = &driver->table;
+    openreg_fork_at_risk(1);
+    openreg_status status = openreg_call_open(table, driver->name, call, settings.options.items, settings.options.count,
+                                              &driver->instance);
+    if (status == OPENREG_OK) {
+        status = inspect(call, candidate, &settings, driver);
+        if (status != OPENREG_OK) {
+            const openreg_error first = *openreg_error_record();
+            (void)openreg_call_close(table, driver->name, call, driver->instance);
+            *openreg_error_record() = first;
+        }
+    }
+    if (status != OPENREG_OK || !at_risk(table))
+        openreg_fork_at_risk(-1);
+    openreg_settings_free(&settings);
+    return status;
+}
+
+static void
+free_driver(openreg_opened_driver *driver)
+{
+    free(driver->infos);
+    free(driver);
+}
+
+/* The candidate has a table. */
+static openreg_status
+open_table(const char *call, openreg_candidate *candidate)
+{
+    openreg_opened_driver *const driver = calloc(1, sizeof *driver);
+    openreg_status status;
+    if (driver == NULL) {
+        status = openreg_error_set(OPENREG_E_NOMEM, "%s: no host memory for driver '%s'", call, candidate->name);
+    } else {
+        driver->table = candidate->table;
+        openreg_text_copy(driver->name, sizeof driver->name, candidate->name);
+        status = open_instance(call, candidate, driver);
+    }
+    if (status != OPENREG_OK) {
+        if (driver != NULL)
+            free_driver(driver);
+        openreg_candidate_fail(candidate, call);
+        return status;
+    }
+    openreg_candidates_lock();
+    candidate->opened = driver;
+    openreg_candidates_unlock();
+    openreg_candidate_set_state(candidate, OPENREG_DRIVER_OPEN, driver->visible.count);
+    return OPENREG_OK;
+}
+
+static void
+announce(openreg_candidate *candidate)
+{
+    if (candidate->source == OPENREG_SOURCE_MOCK && !candidate->was_announced) {
+        candidate->was_announced = 1;
+        openreg_log(OPENREG_LOG_WARNING, "Driver '%s' is a mock: its devices are simulated (%s)", candidate->name,
+                    OPENREG_MOCK_VARIABLE);
+    }
+    if ((candidate->flags & OPENREG_REGISTER_EXPERIMENTAL) != 0)
+        openreg_log(OPENREG_LOG_WARNING,
+                    "Driver '%s' is experimental and not all OpenReg functionality may be correctly supported!",
+                    candidate->name);
+    openreg_log(OPENREG_LOG_DEBUG, "Initializing driver '%s'", candidate->name);
+}
+
+static openreg_status
+open_watched(const char *call, openreg_candidate *candidate)
+{
+    OPENREG_RETURN_NOT_OK(openreg_candidate_load(call, candidate));
+    if (candidate->has_table)
+        return open_table(call, candidate);
+    openreg_candidate_set_state(candidate, OPENREG_DRIVER_OPEN, candidate->device_count);
+    return OPENREG_OK;
+}
+
+openreg_status
+openreg_driver_open(const char *call, openreg_candidate *candidate, int64_t *devices)
+{
+    if (candidate->state != OPENREG_DRIVER_OPEN) {
+        announce(candidate);
+        openreg_open_watchdog watch;
+        const char *const limit = openreg_environment_get(openreg_discovery_environment(), OPENREG_INIT_WARN_VARIABLE);
+        openreg_open_watchdog_begin(&watch, candidate->name, openreg_open_watchdog_limit(limit));
+        const openreg_status status = open_watched(call, candidate);
+        openreg_open_watchdog_end(&watch);
+        OPENREG_RETURN_NOT_OK(status);
+        open_candidates[open_count++] = candidate;
+        openreg_log(OPENREG_LOG_DEBUG,
+                    "Initialized driver: driver=%s process_index=%d device_count=%d local_devices=%d", candidate->name,
+                    openreg_process_index(), candidate->device_count, candidate->device_count);
+        openreg_log(OPENREG_LOG_DEBUG, "Driver '%s' initialized", candidate->name);
+    }
+    *devices = candidate->device_count;
+    return OPENREG_OK;
+}
+
+int
+openreg_driver_open_mark(void)
+{
+    return open_count;
+}
+
+static void
+close_candidate(const char *call, openreg_candidate *candidate)
+{
+    openreg_opened_driver *const driver = candidate->opened;
+    openreg_candidates_lock();
+    candidate->opened = NULL; /* from here on nobody asks it */
+    openreg_candidates_unlock();
+    openreg_candidate_reset(candidate);
+    if (driver == NULL)
+        return;
+    if (openreg_call_close(&driver->table, driver->name, call, driver->instance) != OPENREG_OK)
+        openreg_log(OPENREG_LOG_WARNING, "%s", openreg_last_error()->message);
+    if (at_risk(&driver->table))
+        openreg_fork_at_risk(-1);
+    driver->instance = NULL;
+    if (!driver->was_published) { /* late readers of a retired table still look at it */
+        free_driver(driver);
+        return;
+    }
+    free(driver->infos);
+    driver->infos = NULL;
+}
+
+void
+openreg_driver_open_close_back_to(const char *call, int mark)
+{
+    const openreg_error before = *openreg_last_error();
+    while (open_count > mark)
+        close_candidate(call, open_candidates[--open_count]);
+    *openreg_error_record() = before;
+}
+
+/* -------------------------------------------------------------------------------------------------------- counting */
+
+static openreg_status
+probe(const char *call, const openreg_candidate *candidate, int64_t *devices)
+{
+    openreg_settings settings;
+    OPENREG_RETURN_NOT_OK(openreg_settings_read(call, candidate, &settings));
+    int32_t found = 0;
+    openreg_visible_devices visible;
+    openreg_status status = openreg_call_probe(&candidate->table, candidate->name, call, settings.options.items,
+                                               settings.options.count, &found);
+    if (status == OPENREG_OK)
+        status = read_visible(call, candidate, &settings, found, &visible);
+    if (status == OPENREG_OK)
+        *devices = visible.count;
+    openreg_settings_free(&settings);
+    return status;
+}
+
+openreg_status
+openreg_driver_open_count(const char *call, openreg_candidate *candidate, int64_t *devices)
+{
+    if (candidate->state == OPENREG_DRIVER_OPEN) {
+        *devices = candidate->device_count;
+        return OPENREG_OK;
+    }
+    OPENREG_RETURN_NOT_OK(openreg_candidate_load(call, candidate));
+    if (candidate->is_described) {
+        *devices = candidate->device_count;
+        return OPENREG_OK;
+    }
+    const openreg_error before = *openreg_last_error();
+    const openreg_status status = candidate->table.probe != NULL ? probe(call, candidate, devices)
+                                                                 : OPENREG_E_UNSUPPORTED;
+    if (status == OPENREG_E_UNSUPPORTED) {
+        *openreg_error_record() = before;
+        *devices = OPENREG_MUST_OPEN;
+        return OPENREG_OK;
+    }
+    if (status != OPENREG_OK) {
+        openreg_candidate_fail(candidate, call);
+        return status;
+    }
+    openreg_candidate_set_state(candidate, OPENREG_DRIVER_LOADED, (int32_t)*devices);
+    return OPENREG_OK;
+}
+
+openreg_status
+openreg_driver_open_try(const char *call, openreg_candidate *candidate, openreg_attempt attempt, int64_t *devices)
+{
+    if (openreg_candidate_failed_before(candidate))
+        return candidate->code;
+    const openreg_status status = attempt(call, candidate, devices);
+    if (status == OPENREG_OK)
+        return OPENREG_OK;
+    /* Found, not asked for: an information, unless a library is there and could not even be loaded. */
+    const int is_broken = candidate->source == OPENREG_SOURCE_BESIDE && candidate->is_unloadable;
+    openreg_log(is_broken ? OPENREG_LOG_WARNING : OPENREG_LOG_INFO, "driver \"%s\" (%s) is not used: %s",
+                candidate->name, candidate->origin, candidate->message);
+    return status;
+}

@@ -1,0 +1,38 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
+/* driver_open.h: drivers are opened, counted and closed. Internal. The caller holds the gate.
+ *
+ * Several may be open; they stay so until openreg_driver_open_close_back_to(). */
+#ifndef OPENREG_SRC_OPENING_H
+#define OPENREG_SRC_OPENING_H
+
+#include "registry/candidates.h"
+
+/* What to do with a driver: open it, or only count its devices. *devices: its visible devices. A failure is remembered
+ * by the candidate. */
+typedef openreg_status (*openreg_attempt)(const char *call, openreg_candidate *candidate, int64_t *devices);
+
+/* Loads and opens it, unless it is open. A driver that a factory describes is open then, too. */
+openreg_status openreg_driver_open(const char *call, openreg_candidate *candidate, int64_t *devices);
+
+#define OPENREG_MUST_OPEN INT64_C(-1) /* *devices of openreg_driver_open_count(): only opening will tell */
+openreg_status openreg_driver_open_count(const char *call, openreg_candidate *candidate, int64_t *devices);
+
+/* Makes an attempt whose failure is quiet: not made again before something has changed, logged once. */
+openreg_status openreg_driver_open_try(const char *call, openreg_candidate *candidate, openreg_attempt attempt,
+                                       int64_t *devices);
+
+/* Options of a driver: of this process, of its registration, of the environment, each overriding those before, and its
+ * visible devices apart from them. Errors: OPENREG_E_NOMEM, OPENREG_E_INVALID. */
+typedef struct openreg_settings {
+    openreg_options options;
+    openreg_option visible; /* {NULL, NULL}: not set */
+} openreg_settings;
+openreg_status openreg_settings_read(const char *call, const openreg_candidate *candidate, openreg_settings *out);
+void openreg_settings_free(openreg_settings *settings);
+
+/* Number of open drivers. close_back_to() closes all but the first `mark` of them, the last one first, and leaves the
+ * thread's error alone. */
+int openreg_driver_open_mark(void);
+void openreg_driver_open_close_back_to(const char *call, int mark);
+
+#endif

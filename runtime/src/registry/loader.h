@@ -1,0 +1,26 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
+/* loader.h: reads a driver's table, from a library or as it is given (rules A1 to A5, L4). Internal.
+ *
+ * Errors are set without the name of a call ("cannot load ..."): the caller knows why the driver is wanted. */
+#ifndef OPENREG_SRC_LOADER_H
+#define OPENREG_SRC_LOADER_H
+
+#include <openreg/driver.h>
+
+#define OPENREG_LOADER_PATH_MAX 512
+
+/* Checks a driver's table and copies the part that both sides know into *out, the rest zero.
+ * Errors: OPENREG_E_INCOMPATIBLE (NULL, shorter than 1.0, a required slot or a part of a group missing, a host view
+ * without host_alias), OPENREG_E_INVALID (the name). */
+openreg_status openreg_loader_accept(const openreg_driver *given, openreg_driver *out);
+
+/* Calls an entry point and accepts its table. Errors: those above, and the driver's own. */
+openreg_status openreg_loader_query(openreg_driver_query_fn query, const char *name, openreg_driver *out);
+
+/* Loads a library (never the same file twice) and reads its table; `name` is for messages and may be NULL. `resolved`
+ * receives the real path once that is known, also on failure. Not thread-safe: the caller holds the gate (driver_lock.h).
+ * Errors: those above; OPENREG_E_INCOMPATIBLE: missing, not a library, no entry point, another ABI. */
+openreg_status openreg_loader_load(const char *path, const char *name, openreg_driver *out,
+                                   char resolved[OPENREG_LOADER_PATH_MAX]);
+
+#endif

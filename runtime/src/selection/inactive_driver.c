@@ -1,0 +1,128 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
+/* inactive_driver.c: opens a driver to ask it, without making it active (inactive_driver.h). */
+#define _GNU_SOURCE
+#include "selection/inactive_driver.h"
+
+#include <string.h>
+
+#include "base/error.h"
+#include "base/fork.h"
+#include "driver/properties.h"
+#include "registry/discovery.h"
+#include "registry/driver_lock.h"
+#include "selection/selection.h"
+
+static openreg_status
+open_quietly(const char *call, openreg_candidate *candidate)
+{
+    const openreg_error before = *openreg_last_error();
+    int64_t devices;
+    if (openreg_driver_open_try(call, candidate, openreg_driver_open, &devices) != OPENREG_OK)
+        return openreg_report_not_open(call, candidate);
+    *openreg_error_record() = before;
+    return OPENREG_OK;
+}
+
+static openreg_status
+find_in_group(const char *call, const char *const *members, size_t count, openreg_candidate **out)
+{
+    for (size_t i = 0; i < count; ++i) {
+        *out = openreg_candidates_find(members[i]);
+        if ((*out)->state == OPENREG_DRIVER_OPEN)
+            return OPENREG_OK;
+    }
+    openreg_status status = OPENREG_E_NO_DEVICE;
+    for (size_t i = 0; i < count && status != OPENREG_OK; ++i) {
+        *out = openreg_candidates_find(members[i]);
+        status = open_quietly(call, *out);
+    }
+    return status;
+}
+
+openreg_status
+openreg_inactive_driver_find(const char *call, const char *name, openreg_candidate **out)
+{
+    char canonical[OPENREG_NAME_SIZE];
+    const char *const *members;
+    if (!openreg_driver_name_resolve(name, strlen(name), canonical))
+        return openreg_report_unknown(call, name);
+    const size_t count = openreg_driver_group(canonical, &members);
+    if (count > 0)
+        return find_in_group(call, members, count, out);
+    *out = openreg_candidates_find(canonical);
+    return *out != NULL ? OPENREG_OK : openreg_report_unknown(call, canonical);
+}
+
+static openreg_status
+open_gated(const char *call, const char *name)
+{
+    openreg_candidate *candidate;
+    OPENREG_RETURN_NOT_OK(openreg_discovery_refresh(call, 0));
+    OPENREG_RETURN_NOT_OK(openreg_check_target(call));
+    OPENREG_RETURN_NOT_OK(openreg_inactive_driver_find(call, name, &candidate));
+    return open_quietly(call, candidate);
+}
+
+openreg_status
+openreg_open_driver(const char *name)
+{
+    static const char call[] = "openreg_open_driver";
+    if (name == NULL)
+        return openreg_error_set(OPENREG_E_INVALID, "%s: name is NULL", call);
+    OPENREG_RETURN_NOT_OK(openreg_driver_lock_acquire_discovering(call));
+    const openreg_status status = open_gated(call, name);
+    openreg_driver_lock_release();
+    return status;
+}
+
+/* ----------------------------------------------------------------------------------------------- asking open drivers */
+
+/* The open candidate of a name; of a group the first. */
+static openreg_candidate *
+find_open_locked(const char *name)
+{
+    const char *const *members = &name;
+    const size_t grouped = openreg_driver_group(name, &members);
+    if (grouped == 0)
+        members = &name;
+    openreg_candidate *candidate;
+    for (size_t m = 0; m < (grouped > 0 ? grouped : 1); ++m)
+        for (int i = 0; (candidate = openreg_candidates_at_locked(i)) != NULL; ++i)
+            if (candidate->state == OPENREG_DRIVER_OPEN && strcmp(candidate->name, members[m]) == 0)
+                return candidate;
+    return NULL;
+}
+
+openreg_status
+openreg_get_driver_device_properties(const char *driver, int32_t i, struct openreg_device_properties *inout)
+{
+    static const char call[] = "openreg_get_driver_device_properties";
+    char name[OPENREG_NAME_SIZE];
+    if (driver == NULL || inout == NULL || inout->struct_size < sizeof inout->struct_size)
+        return openreg_error_set(OPENREG_E_INVALID, "%s: an argument is NULL, or struct_size not set", call);
+    OPENREG_RETURN_NOT_OK(openreg_fork_reject(call));
+    int is_open = 0, is_described = 0;
+    int32_t count = 0;
+    if (openreg_driver_name_resolve(driver, strlen(driver), name)) {
+        openreg_candidates_lock();
+        const openreg_candidate *const candidate = find_open_locked(name);
+        is_open = candidate != NULL;
+        if (is_open) {
+            const openreg_opened_driver *const opened = candidate->opened;
+            count = candidate->device_count;
+            is_described = opened == NULL;
+            if (opened != NULL && i >= 0 && i < count)
+                openreg_properties_fill(&opened->table, opened->name, opened->visible.ordinals[i], &opened->infos[i],
+                                        inout);
+        }
+        openreg_candidates_unlock();
+    }
+    if (!is_open)
+        return openreg_error_set(OPENREG_E_INVALID, "%s: driver '%.40s' is not open", call, driver);
+    if (i < 0 || i >= count)
+        return openreg_error_set(OPENREG_E_INVALID, "%s: the index is out of range. It must be in [0, %d), but got %d.",
+                                 call, count, i);
+    if (is_described)
+        return openreg_error_set(OPENREG_E_UNSUPPORTED, "%s: driver '%s' is only described by its factory", call, name);
+    return OPENREG_OK;
+}

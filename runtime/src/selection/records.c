@@ -1,0 +1,195 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
+/* records.c: what is known of drivers, as records (openreg/registry.h). Nothing here loads or opens a driver. */
+#define _GNU_SOURCE
+#include <string.h>
+
+#include "base/error.h"
+#include "base/text.h"
+#include "driver/driver_calls.h"
+#include "registry/candidates.h"
+#include "registry/discovery.h"
+#include "registry/driver_lock.h"
+#include "selection/selection.h"
+
+/* Brings the list up to date if nobody else is at it. Leaves the last error alone. */
+static void
+refresh_if_idle(const char *call)
+{
+    const openreg_error before = *openreg_last_error();
+    openreg_status status = openreg_discovery_ensure(call);
+    if (status == OPENREG_OK && !openreg_in_bad_fork()) {
+        if (openreg_driver_lock_reject_reentry(call) == OPENREG_OK)
+            openreg_run_discovery_callback();
+        if (!openreg_driver_lock_is_held() && openreg_driver_lock_acquire(call) == OPENREG_OK) {
+            status = openreg_discovery_refresh(call, 0);
+            openreg_driver_lock_release();
+        }
+    }
+    *openreg_error_record() = before;
+}
+
+int32_t
+openreg_driver_count(void)
+{
+    refresh_if_idle("openreg_driver_count");
+    int32_t count = 0;
+    const openreg_candidate *candidate;
+    openreg_candidates_lock();
+    for (int i = 0; (candidate = openreg_candidates_at_locked(i)) != NULL; ++i)
+        count += openreg_candidate_is_listed_locked(candidate);
+    openreg_candidates_unlock();
+    return count;
+}
+
+static uint32_t
+flags_of(const openreg_candidate *candidate)
+{
+    const int is_plugin = candidate->source == OPENREG_SOURCE_REGISTERED ||
+                          candidate->source == OPENREG_SOURCE_LIBRARIES;
+    const int is_simulated = candidate->has_table && (candidate->table.caps & OPENREG_CAP_SIMULATED) != 0;
+    uint32_t flags = 0;
+    if (candidate->first_device >= 0)
+        flags |= OPENREG_DRIVER_IS_ACTIVE;
+    if (is_plugin ? !is_simulated && strcmp(candidate->name, "sim") != 0 : candidate->source != OPENREG_SOURCE_BUILT_IN)
+        flags |= OPENREG_DRIVER_IS_GPU;
+    if (candidate->source == OPENREG_SOURCE_MOCK)
+        flags |= OPENREG_DRIVER_IS_MOCK;
+    if ((candidate->flags & OPENREG_REGISTER_LOUD) != 0)
+        flags |= OPENREG_DRIVER_IS_LOUD;
+    if ((candidate->flags & OPENREG_REGISTER_EXPERIMENTAL) != 0)
+        flags |= OPENREG_DRIVER_IS_EXPERIMENTAL;
+    if (candidate->has_table)
+        flags |= OPENREG_DRIVER_HAS_TABLE;
+    return flags;
+}
+
+static void
+fill_locked(const openreg_candidate *candidate, openreg_driver_record *record)
+{
+    record->state = candidate->state;
+    if (candidate->state != OPENREG_DRIVER_OPEN && openreg_candidates_find_locked(candidate->name) != candidate)
+        record->state = OPENREG_DRIVER_SHADOWED;
+    record->code = candidate->code;
+    record->priority = candidate->priority;
+    record->device_count = candidate->device_count;
+    record->first_device = candidate->first_device;
+    record->flags = flags_of(candidate);
+    openreg_text_copy(record->name, sizeof record->name, candidate->name);
+    openreg_text_copy(record->source, sizeof record->source, candidate->origin);
+    openreg_text_copy(record->path, sizeof record->path, candidate->path);
+    openreg_text_copy(record->message, sizeof record->message, candidate->message);
+    openreg_text_copy(record->version, sizeof record->version, candidate->version);
+    if (candidate->has_table) {
+        record->abi_minor = candidate->table.abi_minor;
+        record->caps = candidate->table.caps;
+        record->slots = openreg_driver_slots(&candidate->table);
+        openreg_text_copy(record->version, sizeof record->version, candidate->table.version);
+    }
+}
+
+static void
+give(openreg_driver_record *record, openreg_driver_record *out)
+{
+    record->struct_size = out->struct_size;
+    memcpy(out, record, out->struct_size < sizeof *record ? out->struct_size : sizeof *record);
+}
+
+openreg_status
+openreg_get_driver_record(int32_t i, openreg_driver_record *out)
+{
+    static const char call[] = "openreg_get_driver_record";
+    if (out == NULL || out->struct_size < sizeof out->struct_size)
+        return openreg_error_set(OPENREG_E_INVALID, "%s: out is NULL or its struct_size not set", call);
+    openreg_driver_record record;
+    memset(&record, 0, sizeof record);
+    int32_t visible = 0;
+    int found = 0;
+    const openreg_candidate *candidate;
+    openreg_candidates_lock();
+    for (int k = 0; !found && (candidate = openreg_candidates_at_locked(k)) != NULL; ++k)
+        if (openreg_candidate_is_listed_locked(candidate) && visible++ == i) {
+            fill_locked(candidate, &record);
+            found = 1;
+        }
+    openreg_candidates_unlock();
+    if (!found)
+        return openreg_error_set(OPENREG_E_INVALID, "%s: the index is out of range. It must be in [0, %d), but got %d.",
+                                 call, visible, i);
+    give(&record, out);
+    return OPENREG_OK;
+}
+
+/* The candidate that a name means; of a group the first open member, else the first. */
+static const openreg_candidate *
+find_meant_locked(const char *name)
+{
+    const char *const *members;
+    const size_t count = openreg_driver_group(name, &members);
+    const openreg_candidate *first = NULL;
+    for (size_t i = 0; i < count; ++i) {
+        const openreg_candidate *const member = openreg_candidates_find_locked(members[i]);
+        if (member != NULL && member->state == OPENREG_DRIVER_OPEN)
+            return member;
+        first = first == NULL ? member : first;
+    }
+    return count > 0 ? first : openreg_candidates_find_locked(name);
+}
+
+openreg_status
+openreg_find_driver(const char *name, openreg_driver_record *out)
+{
+    static const char call[] = "openreg_find_driver";
+    char canonical[OPENREG_NAME_SIZE];
+    if (name == NULL || out == NULL || out->struct_size < sizeof out->struct_size)
+        return openreg_error_set(OPENREG_E_INVALID, "%s: an argument is NULL, or struct_size not set", call);
+    refresh_if_idle(call);
+    if (!openreg_driver_name_resolve(name, strlen(name), canonical))
+        return openreg_report_unknown(call, name);
+    openreg_driver_record record;
+    memset(&record, 0, sizeof record);
+    openreg_candidates_lock();
+    const openreg_candidate *const candidate = find_meant_locked(canonical);
+    if (candidate != NULL)
+        fill_locked(candidate, &record);
+    openreg_candidates_unlock();
+    if (candidate == NULL)
+        return openreg_report_unknown(call, canonical);
+    give(&record, out);
+    return OPENREG_OK;
+}
+
+const char *
+openreg_driver_state_name(int32_t state)
+{
+    switch (state) {
+    case OPENREG_DRIVER_FOUND:
+        return "found";
+    case OPENREG_DRIVER_LOADED:
+        return "loaded";
+    case OPENREG_DRIVER_OPEN:
+        return "open";
+    case OPENREG_DRIVER_FAILED:
+        return "failed";
+    case OPENREG_DRIVER_SHADOWED:
+        return "shadowed";
+    default:
+        return "unknown";
+    }
+}
+
+const char *
+openreg_chosen_by_name(int32_t chosen_by)
+{
+    switch (chosen_by) {
+    case OPENREG_CHOSEN_BY_CALL:
+        return "call";
+    case OPENREG_CHOSEN_BY_ENVIRONMENT:
+        return "environment";
+    case OPENREG_CHOSEN_BY_PREFERENCE:
+        return "preference";
+    case OPENREG_CHOSEN_AUTOMATICALLY:
+        return "automatic";
+    default:
+        return "none";
+    }
+}

@@ -1,0 +1,288 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
+/* selection.c: the rules by which drivers are chosen (selection.h, openreg/registry.h). */
+#define _GNU_SOURCE
+#include "selection/selection.h"
+
+#include <string.h>
+
+#include "base/error.h"
+#include "base/log.h"
+#include "base/parse.h"
+#include "base/text.h"
+#include "registry/candidate_load.h"
+#include "registry/discovery.h"
+#include "selection/driver_hints.h"
+#include "selection/preference.h"
+
+#define DRIVERS_VARIABLE "OPENREG_DRIVERS"
+
+static const char *
+variable(const char *name)
+{
+    return openreg_environment_get(openreg_discovery_environment(), name);
+}
+
+int
+openreg_list_is_empty(const char *list)
+{
+    const char *item;
+    size_t length;
+    return !openreg_list_next(&list, &item, &length);
+}
+
+int
+openreg_candidate_is_not_loaded(const openreg_candidate *candidate)
+{
+    return candidate->is_unloadable || candidate->is_absent ||
+           (candidate->source == OPENREG_SOURCE_BESIDE &&
+            (candidate->code == OPENREG_E_NO_DEVICE || candidate->code == OPENREG_E_INCOMPATIBLE));
+}
+
+openreg_status
+openreg_check_target(const char *call)
+{
+    const char *const target = variable("OPENREG_TARGET");
+    if (target == NULL || target[0] == '\0' || strcmp(target, "local") == 0)
+        return OPENREG_OK;
+    return openreg_error_set(OPENREG_E_INVALID, "%s: OPENREG_TARGET=%.200s: only 'local' is supported", call, target);
+}
+
+/* ----------------------------------------------------------------------------------------------------- the decision */
+
+static int
+has(const openreg_decision *decision, const openreg_candidate *candidate)
+{
+    for (int i = 0; i < decision->count; ++i)
+        if (decision->drivers[i] == candidate)
+            return 1;
+    return 0;
+}
+
+/* Takes a driver whose attempt gave `devices`. One without a table can be asked, not used. */
+static void
+take(openreg_decision *decision, openreg_candidate *candidate, int64_t devices)
+{
+    if (candidate->is_described || has(decision, candidate))
+        return;
+    decision->drivers[decision->count++] = candidate;
+    decision->must_open |= devices == OPENREG_MUST_OPEN;
+    decision->devices += devices;
+}
+
+/* Members of a name's group, or the name itself. */
+static size_t
+members_of(const char *const *name, const char *const **members)
+{
+    const size_t count = openreg_driver_group(*name, members);
+    if (count > 0)
+        return count;
+    *members = name;
+    return 1;
+}
+
+/* The first member of a group that works. */
+static openreg_status
+take_from_group(const char *call, const char *name, openreg_choice choice, openreg_attempt attempt,
+                openreg_decision *decision)
+{
+    const char *const *members;
+    const size_t count = openreg_driver_group(name, &members);
+    for (size_t i = 0; i < count; ++i) {
+        openreg_candidate *const candidate = openreg_candidates_find(members[i]);
+        int64_t devices = 0;
+        if (attempt(call, candidate, &devices) == OPENREG_OK) {
+            take(decision, candidate, devices);
+            return OPENREG_OK;
+        }
+        openreg_log(OPENREG_LOG_INFO, "driver \"%s\" (%s) is not used for '%s': %s", candidate->name, candidate->origin,
+                    name, candidate->message);
+    }
+    return openreg_report_group(call, name, choice);
+}
+
+static openreg_status
+take_item(const char *call, const char *item, size_t length, openreg_choice choice, openreg_attempt attempt,
+          openreg_decision *decision)
+{
+    char name[OPENREG_NAME_SIZE] = "";
+    const char *const *members;
+    const int is_name = openreg_driver_name_resolve(item, length, name);
+    if (is_name && openreg_driver_group(name, &members) > 0)
+        return take_from_group(call, name, choice, attempt, decision);
+    openreg_candidate *const candidate = is_name ? openreg_candidates_find(name) : NULL;
+    if (candidate == NULL) {
+        char text[64];
+        openreg_text_copy(text, length < sizeof text ? length + 1 : sizeof text, item);
+        return openreg_report_unknown_in_list(call, is_name ? name : text, choice);
+    }
+    if (has(decision, candidate))
+        return OPENREG_OK;
+    int64_t devices = 0;
+    if (attempt(call, candidate, &devices) != OPENREG_OK)
+        return openreg_report_failure(call, candidate, choice);
+    take(decision, candidate, devices);
+    return OPENREG_OK;
+}
+
+static openreg_status
+select_listed(const char *call, const char *list, openreg_choice choice, openreg_attempt attempt,
+              openreg_decision *decision)
+{
+    const char *item;
+    size_t length;
+    for (const char *cursor = list; openreg_list_next(&cursor, &item, &length);)
+        OPENREG_RETURN_NOT_OK(take_item(call, item, length, choice, attempt, decision));
+    if (decision->count == 0)
+        return openreg_error_set(OPENREG_E_UNSUPPORTED,
+                                 "%s: none of the drivers \"%.200s\" has a C table: they can be asked, not used", call,
+                                 list);
+    return OPENREG_OK;
+}
+
+/* Rule 3. *found = 1 if the preferred driver works. */
+static openreg_status
+select_preferred(const char *call, const char *name, openreg_attempt attempt, openreg_decision *decision, int *found)
+{
+    const char *const *members;
+    const size_t count = members_of(&name, &members);
+    const openreg_candidate *last = NULL;
+    for (size_t i = 0; i < count && !*found; ++i) {
+        openreg_candidate *const candidate = openreg_candidates_find(members[i]);
+        int64_t devices = 0;
+        if (candidate == NULL)
+            continue;
+        last = candidate;
+        if (openreg_driver_open_try(call, candidate, attempt, &devices) == OPENREG_OK) {
+            take(decision, candidate, devices);
+            *found = decision->count > 0;
+        }
+    }
+    if (*found)
+        return OPENREG_OK;
+    if (last == NULL)
+        openreg_preference_warn_unknown(name);
+    else if (openreg_candidate_is_not_loaded(last))
+        openreg_preference_warn_not_loaded(name, last->message);
+    else
+        openreg_preference_warn_not_functional(name);
+    return OPENREG_OK;
+}
+
+/* A library that somebody named must load, whether it is chosen or not: a wrong path is no reason to be silent. */
+static openreg_status
+load_named_libraries(const char *call, openreg_candidate *const *all, int count)
+{
+    for (int i = 0; i < count; ++i)
+        if (all[i]->source == OPENREG_SOURCE_LIBRARIES && openreg_candidate_load(call, all[i]) != OPENREG_OK)
+            return openreg_report_failure(call, all[i], OPENREG_CHOICE_FOUND);
+    return OPENREG_OK;
+}
+
+static int
+is_loud(const openreg_candidate *candidate)
+{
+    return (candidate->flags & OPENREG_REGISTER_LOUD) != 0;
+}
+
+/* Rule 4. */
+static openreg_status
+select_automatically(const char *call, openreg_attempt attempt, openreg_decision *decision)
+{
+    openreg_candidate *all[OPENREG_CANDIDATES_MAX];
+    const int count = openreg_candidates_sorted(all);
+    const openreg_candidate *last = NULL;
+    OPENREG_RETURN_NOT_OK(load_named_libraries(call, all, count));
+    for (int i = 0; i < count && decision->count == 0; ++i) {
+        openreg_candidate *const candidate = all[i];
+        int64_t devices = 0;
+        if (candidate->priority <= OPENREG_PRIORITY_NEVER)
+            continue;
+        last = candidate;
+        if (candidate->is_absent) /* not installed: nothing to talk about */
+            continue;
+        const openreg_status status = is_loud(candidate) ? attempt(call, candidate, &devices)
+                                                         : openreg_driver_open_try(call, candidate, attempt, &devices);
+        if (status == OPENREG_OK)
+            take(decision, candidate, devices);
+        else if (is_loud(candidate) && candidate->source == OPENREG_SOURCE_BUILT_IN)
+            return openreg_report_none(call, candidate);
+        else if (is_loud(candidate))
+            return openreg_report_failure(call, candidate, OPENREG_CHOICE_FOUND);
+    }
+    return decision->count > 0 ? OPENREG_OK : openreg_report_none(call, last);
+}
+
+openreg_status
+openreg_select(const char *call, const char *list, openreg_attempt attempt, openreg_decision *out)
+{
+    memset(out, 0, sizeof *out);
+    OPENREG_RETURN_NOT_OK(openreg_check_target(call));
+    if (list != NULL) {
+        out->chosen_by = OPENREG_CHOSEN_BY_CALL;
+        return select_listed(call, list, OPENREG_CHOICE_BY_CALL, attempt, out);
+    }
+    char preferred[OPENREG_NAME_SIZE];
+    const char *const listed = variable(DRIVERS_VARIABLE);
+    (void)openreg_preference_get(preferred);
+    if (!openreg_list_is_empty(listed)) {
+        if (preferred[0] != '\0')
+            openreg_log(OPENREG_LOG_INFO, "the preference '%s' is ignored: %s is set", preferred, DRIVERS_VARIABLE);
+        out->chosen_by = OPENREG_CHOSEN_BY_ENVIRONMENT;
+        return select_listed(call, listed, OPENREG_CHOICE_BY_VARIABLE, attempt, out);
+    }
+    int found = 0;
+    out->chosen_by = OPENREG_CHOSEN_BY_PREFERENCE;
+    if (preferred[0] != '\0')
+        OPENREG_RETURN_NOT_OK(select_preferred(call, preferred, attempt, out, &found));
+    if (found)
+        return OPENREG_OK;
+    out->chosen_by = OPENREG_CHOSEN_AUTOMATICALLY;
+    OPENREG_RETURN_NOT_OK(select_automatically(call, attempt, out));
+    if (attempt == openreg_driver_open && out->drivers[0]->source == OPENREG_SOURCE_BUILT_IN)
+        openreg_suggest_missing_drivers();
+    return OPENREG_OK;
+}
+
+openreg_status
+openreg_select_all(const char *call, const char *list, openreg_decision *out)
+{
+    openreg_candidate *all[OPENREG_CANDIDATES_MAX];
+    OPENREG_RETURN_NOT_OK(openreg_check_target(call));
+    const int is_listed = list != NULL || !openreg_list_is_empty(variable(DRIVERS_VARIABLE));
+    const int count = is_listed ? 0 : openreg_candidates_sorted(all);
+    for (int i = 0; i < count; ++i) {
+        int64_t devices = 0;
+        if (!is_loud(all[i]) && !all[i]->is_absent)
+            (void)openreg_driver_open_try(call, all[i], openreg_driver_open, &devices);
+        else if (is_loud(all[i]) && openreg_driver_open(call, all[i], &devices) != OPENREG_OK)
+            return openreg_report_failure(call, all[i], OPENREG_CHOICE_FOUND);
+    }
+    return openreg_select(call, list, openreg_driver_open, out);
+}
+
+int
+openreg_list_means(const char *list, openreg_candidate *const *drivers, int count)
+{
+    const char *item;
+    size_t length;
+    int at = 0;
+    for (const char *cursor = list; openreg_list_next(&cursor, &item, &length);) {
+        char name[OPENREG_NAME_SIZE];
+        if (!openreg_driver_name_resolve(item, length, name))
+            return 0;
+        const char *own = name;
+        const char *const *members;
+        const size_t members_count = members_of(&own, &members);
+        int is_here = 0;
+        for (size_t m = 0; m < members_count; ++m)
+            for (int i = 0; i <= at && i < count; ++i)
+                if (strcmp(drivers[i]->name, members[m]) == 0) {
+                    is_here = 1;
+                    at += i == at;
+                    break;
+                }
+        if (!is_here)
+            return 0;
+    }
+    return at == count;
+}

@@ -1,0 +1,231 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
+/* selection_report.c: the texts of a failed selection (selection.h, rule L6). */
+#define _GNU_SOURCE
+#include <stdarg.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "base/error.h"
+#include "base/text.h"
+#include "driver/driver_calls.h"
+#include "registry/discovery.h"
+#include "registry/libraries_env.h"
+#include "selection/selection.h"
+
+typedef struct report {
+    size_t length;
+    char text[1024];
+} report;
+
+static void __attribute__((format(printf, 2, 3)))
+append(report *r, const char *format, ...)
+{
+    va_list arguments;
+    va_start(arguments, format);
+    const int length = vsnprintf(r->text + r->length, sizeof r->text - r->length, format, arguments);
+    va_end(arguments);
+    if (length > 0)
+        r->length += (size_t)length;
+    if (r->length >= sizeof r->text)
+        r->length = sizeof r->text - 1;
+}
+
+/* "Driver 'x' provides no devices." is a sentence of its own; what a driver says gets its name in front. */
+static int
+is_sentence(const char *message)
+{
+    return strncmp(message, "Driver '", 8) == 0;
+}
+
+static openreg_status
+set(openreg_status code, const openreg_candidate *candidate, const report *r)
+{
+    (void)openreg_error_set(code, "%s", r->text);
+    if (candidate != NULL) {
+        openreg_error_record()->vendor_code = candidate->vendor_code;
+        openreg_text_copy(openreg_error_record()->driver, sizeof openreg_error_record()->driver, candidate->name);
+    }
+    return code;
+}
+
+void
+openreg_known_names(char *out, size_t size)
+{
+    openreg_candidate *all[OPENREG_CANDIDATES_MAX];
+    const int count = openreg_candidates_sorted(all);
+    report r = {0};
+    for (int i = 0; i < count; ++i)
+        append(&r, "%s'%s'", i == 0 ? "" : ", ", all[i]->name);
+    openreg_text_copy(out, size, r.text);
+}
+
+static void
+append_unknown(report *r, const char *name)
+{
+    char known[512];
+    openreg_known_names(known, sizeof known);
+    append(r, "Driver '%s' is not in the list of known drivers: [%s]", name, known);
+}
+
+/* -------------------------------------------------------------------------------------- places and other drivers */
+
+static void
+append_place(report *r, const openreg_candidate *candidate)
+{
+    append(r, "\n  %s: ", candidate->origin);
+    const char *const path = candidate->path;
+    /* The loader's texts name the path themselves. */
+    if (path[0] != '\0' && strstr(candidate->message, path) == NULL)
+        append(r, "%s: ", path);
+    if (candidate->state == OPENREG_DRIVER_FAILED)
+        append(r, "%s", candidate->message);
+    else
+        append(r, "not tried, another one replaces it");
+}
+
+static void
+append_places(report *r, const char *name)
+{
+    openreg_candidate *all[OPENREG_CANDIDATES_MAX];
+    const int count = openreg_candidates_namesakes(name, all);
+    int by_variable = 0;
+    for (int i = 0; i < count; ++i) {
+        append_place(r, all[i]);
+        by_variable |= all[i]->source == OPENREG_SOURCE_LIBRARIES;
+    }
+    if (by_variable)
+        return;
+    const char *const value = openreg_environment_get(openreg_discovery_environment(), OPENREG_LIBRARIES_VARIABLE);
+    append(r, "\n  %s: %s", OPENREG_LIBRARIES_VARIABLE, value == NULL || value[0] == '\0' ? "not set" : "no such name");
+}
+
+/* "sim (built in, 2 devices)"; counts only where that opens nothing. */
+static void
+append_other(report *r, openreg_candidate *candidate, int *listed)
+{
+    int64_t count = candidate->device_count;
+    if (count < 0 && candidate->source == OPENREG_SOURCE_BUILT_IN &&
+        openreg_driver_open_count("", candidate, &count) != OPENREG_OK)
+        return; /* no way out */
+    append(r, "%s%s (%s", (*listed)++ == 0 ? "\n  other drivers: " : ", ", candidate->name, candidate->origin);
+    if (count >= 0)
+        append(r, ", %lld device%s", (long long)count, count == 1 ? "" : "s");
+    append(r, ")");
+}
+
+static void
+append_others(report *r, const char *name)
+{
+    openreg_candidate *all[OPENREG_CANDIDATES_MAX];
+    const char *const *members;
+    const int count = openreg_candidates_sorted(all);
+    const int is_group = openreg_driver_group(name, &members) > 0;
+    int listed = 0;
+    for (int i = 0; i < count; ++i)
+        if (strcmp(all[i]->name, name) != 0 && all[i]->state != OPENREG_DRIVER_FAILED &&
+            !(is_group && openreg_driver_is_gpu_name(all[i]->name)))
+            append_other(r, all[i], &listed);
+}
+
+/* ---------------------------------------------------------------------------------------------------------- texts */
+
+static const char *
+way_out(const openreg_candidate *candidate, openreg_choice choice)
+{
+    switch (choice) {
+    case OPENREG_CHOICE_BY_VARIABLE:
+        return "set OPENREG_DRIVERS='' to automatically choose an available driver";
+    case OPENREG_CHOICE_BY_CALL:
+        return "name other drivers, or none to automatically choose an available driver";
+    case OPENREG_CHOICE_FOUND:
+        break;
+    }
+    if (candidate->source == OPENREG_SOURCE_BUILT_IN)
+        return "set OPENREG_DRIVERS to the drivers to use without this one.";
+    return "you may need to uninstall the failing plugin package, or set OPENREG_DRIVERS=sim to skip this driver.";
+}
+
+openreg_status
+openreg_report_failure(const char *call, const openreg_candidate *candidate, openreg_choice choice)
+{
+    report r = {0};
+    const openreg_status code = candidate->code;
+    append(&r, "%s: Unable to initialize driver '%s': %s (%s)", call, candidate->name, candidate->message,
+           way_out(candidate, choice));
+    append_places(&r, candidate->name);
+    append_others(&r, candidate->name);
+    return set(code, candidate, &r);
+}
+
+openreg_status
+openreg_report_group(const char *call, const char *name, openreg_choice choice)
+{
+    report r = {0};
+    const openreg_candidate *first = NULL;
+    const char *const *members;
+    const size_t count = openreg_driver_group(name, &members);
+    append(&r, "%s: Unable to initialize driver '%s': ", call, name);
+    for (size_t i = 0; i < count; ++i) {
+        const openreg_candidate *const member = openreg_candidates_find(members[i]);
+        append(&r, "%s%s: %.300s", i == 0 ? "" : "; ", member->name, member->message);
+        if (first == NULL)
+            first = member;
+    }
+    append(&r, " (%s)", way_out(first, choice));
+    append_others(&r, name);
+    return set(first->code, first, &r);
+}
+
+openreg_status
+openreg_report_unknown_in_list(const char *call, const char *name, openreg_choice choice)
+{
+    report r = {0};
+    append(&r, "%s: Unable to initialize driver '%s': ", call, name);
+    append_unknown(&r, name);
+    append(&r, " (%s)", way_out(NULL, choice));
+    return set(OPENREG_E_INVALID, NULL, &r);
+}
+
+openreg_status
+openreg_report_unknown(const char *call, const char *name)
+{
+    report r = {0};
+    append(&r, "%s: ", call);
+    append_unknown(&r, name);
+    return set(OPENREG_E_INVALID, NULL, &r);
+}
+
+openreg_status
+openreg_report_not_open(const char *call, const openreg_candidate *candidate)
+{
+    report r = {0};
+    append(&r, "%s: Unable to initialize driver '%s': %s", call, candidate->name, candidate->message);
+    return set(candidate->code, candidate, &r);
+}
+
+openreg_status
+openreg_report_none(const char *call, const openreg_candidate *last)
+{
+    report r = {0};
+    if (last == NULL) {
+        append(&r, "%s: no driver is left to choose from", call);
+        return set(OPENREG_E_NO_DEVICE, NULL, &r);
+    }
+    openreg_candidate *all[OPENREG_CANDIDATES_MAX];
+    const int count = openreg_candidates_sorted(all);
+    int others = 0;
+    for (int i = 0; i < count; ++i)
+        others += all[i] != last && all[i]->state == OPENREG_DRIVER_FAILED && !all[i]->is_absent;
+    if (others == 0) {
+        append(&r, "%s: ", call);
+        if (!is_sentence(last->message))
+            append(&r, "driver \"%s\": ", last->name);
+        append(&r, "%s", last->message);
+        return set(last->code, last, &r);
+    }
+    append(&r, "%s: no driver can be used", call);
+    for (int i = count - 1; i >= 0; --i)
+        if (all[i]->state == OPENREG_DRIVER_FAILED)
+            append(&r, "\n  %s (%s): %s", all[i]->name, all[i]->origin, all[i]->message);
+    return set(last->code, last, &r);
+}

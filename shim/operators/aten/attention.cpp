@@ -1,0 +1,152 @@
+// SPDX-License-Identifier: BSD-3-Clause
+// scaled_dot_product_attention: the CPU's fused kernel where the CPU would take it, else PyTorch's math.
+//
+// PyTorch reaches a fused kernel of this device through the "overrideable" pair of operators; here they are the CPU's
+// flash attention, which runs through the fallback like any other operator. Where the device runs PyTorch's kernels for
+// GPUs, the choice is the GPU's; of its fused kernels PyTorch calls all but flash attention by their own operators.
+#include <ATen/core/Tensor.h>
+#include <ATen/native/transformers/attention.h>
+#include <ATen/ops/_fused_sdp_choice.h>
+#include <ATen/ops/_scaled_dot_product_flash_attention.h>
+#include <ATen/ops/_scaled_dot_product_flash_attention_backward.h>
+#include <ATen/ops/_scaled_dot_product_flash_attention_for_cpu.h>
+#include <ATen/ops/_scaled_dot_product_flash_attention_for_cpu_backward.h>
+#include <torch/library.h>
+
+#include <array>
+
+#include "shim/operators/fallback/gpu_copy.h"
+
+#if __has_include(<ATen/SDPBackend.h>)
+#include <ATen/SDPBackend.h>
+#endif
+
+namespace c10::openreg {
+namespace {
+
+// Values of PyTorch's enum SDPBackend, whose header has moved between versions.
+constexpr int64_t kMath = 0;
+constexpr int64_t kFlash = 1;
+constexpr int64_t kOverrideable = 4;
+#if __has_include(<ATen/SDPBackend.h>)
+static_assert(kMath == static_cast<int64_t>(at::SDPBackend::math));
+static_assert(kFlash == static_cast<int64_t>(at::SDPBackend::flash_attention));
+static_assert(kOverrideable == static_cast<int64_t>(at::SDPBackend::overrideable));
+#endif
+
+using OptionalTensor = std::optional<at::Tensor>;
+
+int64_t choose(
+    const at::Tensor& query,
+    const at::Tensor& key,
+    const at::Tensor& value,
+    const OptionalTensor& mask,
+    double dropout,
+    bool causal,
+    std::optional<double> scale,
+    bool grouped) {
+  // The CPU's choice looks at CPU views of the tensors, which don't say that a gradient of the mask is wanted; the fused
+  // kernel gives none.
+  if (mask.has_value() && mask->defined() && mask->requires_grad()) {
+    return kMath;
+  }
+  const int64_t choice = at::_fused_sdp_choice(query, key, value, mask, dropout, causal, scale, grouped);
+  if (choice != kFlash) {
+    return choice;
+  }
+  // A GPU's kernel takes no mask, and wants rows of whole 16 bytes, to which PyTorch pads the tensors of its own devices
+  // alone.
+  constexpr int64_t kRow = 8;
+  return is_on_gpu(query) && (mask.has_value() || query.size(-1) % kRow != 0) ? kMath : kOverrideable;
+}
+
+// Returns output, logsumexp, and what CUDA's kernels would keep for their backward, left undefined.
+std::tuple<at::Tensor, at::Tensor, at::Tensor, at::Tensor, c10::SymInt, c10::SymInt, at::Tensor, at::Tensor, at::Tensor>
+fused_attention(
+    const at::Tensor& query,
+    const at::Tensor& key,
+    const at::Tensor& value,
+    const OptionalTensor& mask,
+    double dropout,
+    bool causal,
+    bool return_debug_mask,
+    std::optional<double> scale) {
+  if (is_on_gpu(query)) {
+    return at::_scaled_dot_product_flash_attention(query, key, value, dropout, causal, return_debug_mask, scale);
+  }
+  auto [output, logsumexp] =
+      at::_scaled_dot_product_flash_attention_for_cpu(query, key, value, dropout, causal, mask, scale);
+  return {
+      output,
+      logsumexp,
+      at::Tensor(),
+      at::Tensor(),
+      c10::SymInt(query.size(2)),
+      c10::SymInt(key.size(2)),
+      at::Tensor(),
+      at::Tensor(),
+      at::Tensor()};
+}
+
+std::tuple<at::Tensor, at::Tensor, at::Tensor, at::Tensor> fused_attention_backward(
+    const at::Tensor& gradient,
+    const at::Tensor& query,
+    const at::Tensor& key,
+    const at::Tensor& value,
+    const at::Tensor& mask,
+    std::array<bool, 4> /*wanted*/,
+    const at::Tensor& output,
+    const at::Tensor& logsumexp,
+    const at::Tensor& cum_seq_q,
+    const at::Tensor& cum_seq_k,
+    int64_t max_q,
+    int64_t max_k,
+    double dropout,
+    bool causal,
+    const at::Tensor& philox_seed,
+    const at::Tensor& philox_offset,
+    std::optional<double> scale) {
+  if (is_on_gpu(query)) {
+    auto [for_query, for_key, for_value] = at::_scaled_dot_product_flash_attention_backward(
+        gradient,
+        query,
+        key,
+        value,
+        output,
+        logsumexp,
+        cum_seq_q,
+        cum_seq_k,
+        max_q,
+        max_k,
+        dropout,
+        causal,
+        philox_seed,
+        philox_offset,
+        scale);
+    return {for_query, for_key, for_value, at::Tensor()};
+  }
+  auto [grad_query, grad_key, grad_value] = at::_scaled_dot_product_flash_attention_for_cpu_backward(
+      gradient,
+      query,
+      key,
+      value,
+      output,
+      logsumexp,
+      dropout,
+      causal,
+      mask.defined() ? OptionalTensor(mask) : std::nullopt,
+      scale);
+  return {grad_query, grad_key, grad_value, at::Tensor()};
+}
+
+TORCH_LIBRARY_IMPL(aten, PrivateUse1, m) {
+  m.impl("_scaled_dot_product_fused_attention_overrideable", fused_attention);
+  m.impl("_scaled_dot_product_fused_attention_overrideable_backward", fused_attention_backward);
+}
+
+} // namespace
+} // namespace c10::openreg
+
+namespace at::native {
+REGISTER_PRIVATEUSE1_DISPATCH(_fused_sdp_choice_stub, &c10::openreg::choose)
+} // namespace at::native

@@ -1,0 +1,245 @@
+// SPDX-License-Identifier: BSD-3-Clause
+// Copies: copy_ in every direction (host, device, device to device), _copy_from, _local_scalar_dense.
+//
+// copy_ itself is registered, not only _copy_from: PyTorch's copy_ would call _copy_from through the dispatcher, and
+// the fallback for lazy conj and neg bits calls copy_ again, without end.
+#include <ATen/MemoryOverlap.h>
+#include <ATen/core/CachingHostAllocator.h>
+#include <ATen/ops/_local_scalar_dense.h>
+#include <ATen/ops/clone_native.h>
+#include <ATen/ops/copy.h>
+#include <ATen/ops/empty.h>
+#include <ATen/ops/empty_strided.h>
+#include <ATen/ops/zero.h>
+#include <c10/core/impl/LocalDispatchKeySet.h>
+#include <openreg/openreg.h>
+#include <torch/library.h>
+
+#include "shim/operators/aten/copy.h"
+#include "shim/operators/aten/streamed_copy.h"
+#include "shim/operators/fallback/gpu_copy.h"
+#include "shim/operators/fallback/kernel_view.h"
+#include "shim/operators/policy/storage.h"
+#include "shim/status.h"
+
+namespace c10::openreg {
+namespace {
+
+// Every element has the same position and the same bits in both: the copy is one move of bytes.
+bool same_bytes(const at::Tensor& a, const at::Tensor& b) {
+  return a.dtype() == b.dtype() && a.is_conj() == b.is_conj() && a.is_neg() == b.is_neg() && a.sizes() == b.sizes() &&
+      a.is_non_overlapping_and_dense() && (a.strides() == b.strides() || (a.is_contiguous() && b.is_contiguous()));
+}
+
+bool is_device(const at::Tensor& tensor) {
+  return tensor.is_privateuseone();
+}
+
+int32_t runtime_device(const at::Tensor& tensor) {
+  return is_device(tensor) ? tensor.device().index() : OPENREG_HOST;
+}
+
+} // namespace
+
+void copy_on_host(at::Tensor& destination, const at::Tensor& source, bool non_blocking) {
+  static const std::string kName = "aten::copy_";
+  KernelView view(kName, -1, 2);
+  // Allocations belong to the destination's device, so it is seen first.
+  at::Tensor host_destination = view.view(destination, /*written=*/true);
+  const at::Tensor& host_source = view.view(source, /*written=*/false);
+  view.describe_copy(runtime_device(source), runtime_device(destination), destination.nbytes());
+  if (same_bytes(destination, source) && is_faster_streamed(source.nbytes()) && !destination.is_alias_of(source)) {
+    copy_streamed(host_destination.mutable_data_ptr(), host_source.const_data_ptr(), source.nbytes());
+  } else {
+    const c10::impl::ExcludeDispatchKeyGuard below(kAboveKernels);
+    at::_ops::copy_::redispatch(
+        c10::DispatchKeySet(c10::DispatchKey::CPU), host_destination, host_source, non_blocking);
+  }
+  view.finish();
+}
+
+namespace {
+
+bool is_staged(const at::Tensor& tensor) {
+  return is_device(tensor) && execution_mode(tensor.device().index()) == ExecutionMode::staged;
+}
+
+// Makes the current stream of `waiter` wait for the work that is now on the current stream of `worker`.
+void order_streams(DeviceIndex worker, DeviceIndex waiter) {
+  openreg_stream worked = OPENREG_STREAM_DEFAULT;
+  openreg_stream waiting = OPENREG_STREAM_DEFAULT;
+  OPENREG_CHECK(openreg_current_stream(worker, &worked));
+  OPENREG_CHECK(openreg_current_stream(waiter, &waiting));
+  openreg_event event = nullptr;
+  OPENREG_CHECK(openreg_event_create(worker, 0, &event));
+  const auto status = openreg_event_record(event, worked) == OPENREG_OK
+      ? openreg_stream_wait_event(waiter, waiting, event)
+      : openreg_last_error()->code;
+  openreg_event_destroy(event);
+  OPENREG_CHECK(status);
+}
+
+// Queues the bytes on the current stream of the device concerned (the source's between two devices).
+void copy_bytes_async(at::Tensor& destination, const at::Tensor& source) {
+  const int32_t to = runtime_device(destination);
+  const int32_t from = runtime_device(source);
+  const auto worker = static_cast<DeviceIndex>(from != OPENREG_HOST ? from : to);
+  const bool peers = from != OPENREG_HOST && to != OPENREG_HOST && from != to;
+  openreg_stream stream = OPENREG_STREAM_DEFAULT;
+  OPENREG_CHECK(openreg_current_stream(worker, &stream));
+  if (peers) {
+    order_streams(static_cast<DeviceIndex>(to), worker); // the destination may still be in use there
+  }
+  OPENREG_CHECK(openreg_memcpy_async(
+      destination.mutable_data_ptr(), to, source.const_data_ptr(), from, source.nbytes(), worker, stream));
+  if (peers) {
+    order_streams(worker, static_cast<DeviceIndex>(to));
+  }
+  const at::Tensor& host = is_device(destination) ? source : destination;
+  if (!is_device(host)) {
+    // The pinned block must not be reused before the stream has passed the copy.
+    at::getHostAllocator(at::kPrivateUse1)
+        ->record_event(
+            const_cast<void*>(host.const_data_ptr()),
+            host.storage().data_ptr().get_context(),
+            c10::Stream(
+                c10::Stream::UNSAFE, c10::Device(c10::DeviceType::PrivateUse1, worker), static_cast<StreamId>(stream)));
+  }
+}
+
+void copy_bytes(at::Tensor& destination, const at::Tensor& source) {
+  OPENREG_CHECK(openreg_memcpy(
+      destination.mutable_data_ptr(),
+      runtime_device(destination),
+      source.const_data_ptr(),
+      runtime_device(source),
+      source.nbytes()));
+}
+
+bool can_be_async(const at::Tensor& destination, const at::Tensor& source) {
+  const auto reachable = [](const at::Tensor& tensor) { return is_device(tensor) || tensor.is_pinned(); };
+  return reachable(destination) && reachable(source);
+}
+
+// A staged device's dense tensor as a CPU tensor with the same bytes in the same order.
+at::Tensor dense_to_host(const at::Tensor& tensor) {
+  at::Tensor host = at::empty_strided(tensor.sizes(), tensor.strides(), tensor.options().device(at::kCPU));
+  host._set_conj(tensor.is_conj());
+  host._set_neg(tensor.is_neg());
+  copy_bytes(host, tensor);
+  return host;
+}
+
+at::Tensor& copy_(at::Tensor& self, const at::Tensor& source, bool non_blocking) {
+  if (self.is_same(source)) {
+    return self;
+  }
+  if (source._is_zerotensor()) {
+    return self.zero_();
+  }
+  TORCH_CHECK(
+      !self._is_zerotensor(),
+      "ZeroTensors are immutable. Please materialize the tensor using `.clone()`, if you want a mutable zero tensor.");
+  TORCH_CHECK_NOT_IMPLEMENTED(!source.is_meta(), "Cannot copy out of meta tensor; no data!");
+  if (self.is_meta()) {
+    return self;
+  }
+  for (const at::Tensor* other : {&std::as_const(self), &source}) {
+    TORCH_CHECK_NOT_IMPLEMENTED(
+        is_device(*other) || other->is_cpu(),
+        "openreg can't copy from or to ",
+        other->device(),
+        " directly; copy through the CPU.");
+    TORCH_CHECK_NOT_IMPLEMENTED(
+        other->layout() == c10::kStrided, "openreg can't copy tensors of layout ", other->layout(), ".");
+  }
+  if (is_on_gpu(self) && is_on_gpu(source) && self.device() == source.device()) {
+    copy_on_gpu(self, source);
+    return self;
+  }
+
+  const bool staged = is_staged(self) || is_staged(source);
+  if (same_bytes(self, source)) {
+    if (self.numel() == 0) {
+      return self;
+    }
+    at::assert_no_partial_overlap(self, source);
+    if (non_blocking && can_be_async(self, source)) {
+      copy_bytes_async(self, source);
+      return self;
+    }
+    if (staged) {
+      copy_bytes(self, source);
+      return self;
+    }
+  }
+  if (!staged) {
+    copy_on_host(self, source, non_blocking);
+    return self;
+  }
+  if (is_on_gpu(self)) {
+    copy_to_gpu(self, source, non_blocking);
+    return self;
+  }
+  if (is_on_gpu(source) && !source.is_non_overlapping_and_dense()) {
+    return copy_(self, source.clone(c10::MemoryFormat::Contiguous), non_blocking);
+  }
+  // Staged: move only the tensors' own bytes where they are dense, whole storages otherwise.
+  const bool dense_source = is_staged(source) && source.is_non_overlapping_and_dense();
+  const at::Tensor near_source = dense_source ? dense_to_host(source) : source;
+  if (is_staged(self) && self.is_non_overlapping_and_dense()) {
+    at::Tensor host = at::empty_strided(self.sizes(), self.strides(), self.options().device(at::kCPU));
+    host._set_conj(self.is_conj());
+    host._set_neg(self.is_neg());
+    copy_on_host(host, near_source, false);
+    copy_bytes(self, host);
+  } else {
+    copy_on_host(self, near_source, false);
+  }
+  return self;
+}
+
+at::Tensor copy_from(const at::Tensor& self, const at::Tensor& destination, bool non_blocking) {
+  at::Tensor result = destination;
+  copy_(result, self, non_blocking);
+  return result;
+}
+
+at::Tensor copy_from_and_resize(const at::Tensor& self, const at::Tensor& destination) {
+  if (is_device(destination)) {
+    resize_tensor(*destination.unsafeGetTensorImpl(), self.sizes(), std::nullopt);
+  } else {
+    destination.resize_(self.sizes());
+  }
+  return copy_from(self, destination, false);
+}
+
+at::Scalar local_scalar_dense(const at::Tensor& self) {
+  static const std::string kName = "aten::_local_scalar_dense";
+  if (is_staged(self)) {
+    // One element: not worth a copy of the storage.
+    const auto start = OperatorClock::now();
+    at::Tensor element = at::empty({}, self.options().device(at::kCPU));
+    OPENREG_CHECK(openreg_memcpy(
+        element.mutable_data_ptr(), OPENREG_HOST, self.const_data_ptr(), self.device().index(), self.itemsize()));
+    if (!is_on_gpu(self)) { // for a GPU it is what PyTorch does too
+      operator_counter(ExecutionMode::staged, kName).add_call(self.itemsize(), OperatorClock::now() - start);
+    }
+    return at::_local_scalar_dense(element);
+  }
+  KernelView view(kName, -1, 1);
+  const at::Tensor& host = view.view(self, /*written=*/false);
+  view.describe_copy(runtime_device(self), OPENREG_HOST, self.itemsize());
+  return at::_ops::_local_scalar_dense::redispatch(c10::DispatchKeySet(c10::DispatchKey::CPU), host);
+}
+
+TORCH_LIBRARY_IMPL(aten, PrivateUse1, m) {
+  m.impl("copy_", copy_);
+  m.impl("clone", TORCH_FN(at::native::clone)); // by copy_, which a device may do without the host
+  m.impl("_copy_from", copy_from);
+  m.impl("_copy_from_and_resize", copy_from_and_resize);
+  m.impl("_local_scalar_dense", local_scalar_dense);
+}
+
+} // namespace
+} // namespace c10::openreg

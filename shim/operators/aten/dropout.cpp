@@ -1,0 +1,39 @@
+// SPDX-License-Identifier: BSD-3-Clause
+// native_dropout: PyTorch calls it for this device, and the CPU's kernel has no generator argument, so that it would
+// draw from the CPU's default generator. A GPU's draws from that of the GPU, which is openreg's. Formula: aten/src/ATen/native/Dropout.cpp, native_dropout_cpu.
+#include <ATen/core/Tensor.h>
+#include <ATen/ops/empty_like.h>
+#include <ATen/ops/mul.h>
+#include <ATen/ops/ones_like.h>
+#include <torch/library.h>
+
+#include "shim/operators/fallback/fallback.h"
+#include "shim/operators/fallback/gpu_copy.h"
+
+namespace c10::openreg {
+namespace {
+
+// Returns the output and the mask of kept elements (bool).
+std::tuple<at::Tensor, at::Tensor> native_dropout(const at::Tensor& input, double p, std::optional<bool> train) {
+  if (is_on_gpu(input)) {
+    static const auto op =
+        c10::Dispatcher::singleton()
+            .findSchemaOrThrow("aten::native_dropout", "")
+            .typed<std::tuple<at::Tensor, at::Tensor>(const at::Tensor&, double, std::optional<bool>)>();
+    return call_fallback(op, input, p, train);
+  }
+  const auto mask_options = input.options().dtype(at::kBool);
+  if (!train.value_or(true)) {
+    return {input.clone(), at::ones_like(input, mask_options, c10::MemoryFormat::Contiguous)};
+  }
+  const double kept = 1.0 - p;
+  const at::Tensor mask = at::empty_like(input, mask_options, c10::MemoryFormat::Contiguous).bernoulli_(kept);
+  return {input.mul(mask).mul_(kept == 0.0 ? 0.0 : 1.0 / kept), mask};
+}
+
+TORCH_LIBRARY_IMPL(aten, PrivateUse1, m) {
+  m.impl("native_dropout", native_dropout);
+}
+
+} // namespace
+} // namespace c10::openreg

@@ -1,0 +1,131 @@
+// SPDX-License-Identifier: BSD-3-Clause
+#include "shim/operators/fallback/cpu_allocations.h"
+
+#include <openreg/openreg.h>
+
+#include <cstring>
+
+#include "shim/device_allocator.h"
+#include "shim/status.h"
+
+namespace c10::openreg {
+namespace {
+
+thread_local DeviceIndex allocate_on_device = -1;
+
+void free_alias_or_host(void* address);
+
+// Stands in front of the CPU allocator that was there. Its one deleter looks up whose memory an address is, because
+// raw_deallocate() (oneDNN uses it) hands every block of this allocator to raw_deleter(), whichever way it came.
+class CpuAllocations final : public c10::Allocator {
+ public:
+  explicit CpuAllocations(c10::Allocator* host) : host_(host) {}
+
+  c10::DataPtr allocate(size_t size) override {
+    const DeviceIndex device = allocate_on_device;
+    if (C10_LIKELY(device < 0)) {
+      return host_->allocate(size);
+    }
+    if (size == 0) {
+      return {nullptr, nullptr, &free_alias_or_host, c10::Device(c10::DeviceType::CPU)};
+    }
+    c10::DataPtr block = device_allocator().allocate_on(device, size);
+    void* alias = nullptr;
+    OPENREG_CHECK(openreg_host_alias(block.get(), &alias));
+    block.release_context();
+    return {alias, alias, &free_alias_or_host, c10::Device(c10::DeviceType::CPU)};
+  }
+
+  c10::DeleterFnPtr raw_deleter() const override {
+    return &free_alias_or_host;
+  }
+
+  void copy_data(void* destination, const void* source, size_t count) const override {
+    std::memcpy(destination, source, count);
+  }
+
+  c10::DeleterFnPtr host_deleter() const {
+    return host_->raw_deleter();
+  }
+
+ private:
+  c10::Allocator* const host_;
+};
+
+CpuAllocations* installed = nullptr;
+
+// Whether an address is the alias of a device's memory, which block that is (null if that can't be had), and the
+// device. A driver may give the device's address itself as the alias.
+bool is_alias(void* address, void** block, DeviceIndex* device) {
+  openreg_pointer_info info{};
+  info.struct_size = sizeof info;
+  if (openreg_get_pointer_info(address, &info) != OPENREG_OK ||
+      (info.kind != OPENREG_MEMORY_ALIAS && info.kind != OPENREG_MEMORY_DEVICE)) {
+    return false;
+  }
+  *block = address;
+  *device = static_cast<DeviceIndex>(info.device);
+  if (info.kind == OPENREG_MEMORY_ALIAS && openreg_device_address(address, block) != OPENREG_OK) {
+    *block = nullptr;
+  }
+  return true;
+}
+
+void free_alias_or_host(void* address) {
+  if (address == nullptr) {
+    return;
+  }
+  void* block = nullptr;
+  DeviceIndex device = -1;
+  if (is_alias(address, &block, &device)) {
+    if (block != nullptr) {
+      device_allocator().raw_deleter()(block);
+    }
+    return;
+  }
+  if (const auto deleter = installed->host_deleter()) {
+    deleter(address);
+  }
+}
+
+} // namespace
+
+void install_cpu_allocations() {
+  static const bool once [[maybe_unused]] = [] {
+    installed = new CpuAllocations(c10::GetAllocator(c10::DeviceType::CPU)); // leaked: blocks outlive everything
+    // Priority 100: above PyTorch's own registration (0), below nothing that is known.
+    c10::SetAllocator(c10::DeviceType::CPU, installed, 100);
+    return true;
+  }();
+}
+
+namespace {
+const bool installed_when_loaded [[maybe_unused]] = (install_cpu_allocations(), true);
+}
+
+c10::Allocator* cpu_allocations() {
+  return installed;
+}
+
+AllocateOnDevice::AllocateOnDevice(DeviceIndex device) noexcept : previous_(allocate_on_device) {
+  allocate_on_device = device;
+}
+
+AllocateOnDevice::~AllocateOnDevice() {
+  allocate_on_device = previous_;
+}
+
+c10::DataPtr take_device_block(c10::DataPtr& data) {
+  if (data.get_deleter() != &free_alias_or_host || data.get() == nullptr || data.get() != data.get_context()) {
+    return {};
+  }
+  void* block = nullptr;
+  DeviceIndex device = -1;
+  if (!is_alias(data.get(), &block, &device) || block == nullptr) {
+    return {};
+  }
+  data.release_context();
+  return {block, block, device_allocator().raw_deleter(), c10::Device(c10::DeviceType::PrivateUse1, device)};
+}
+
+} // namespace c10::openreg

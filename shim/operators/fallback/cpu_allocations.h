@@ -1,0 +1,35 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
+// CPU allocations of a kernel that runs on a device's memory come out of that device's memory.
+//
+// While an AllocateOnDevice is alive in a thread, PyTorch's CPU allocator gives that thread alias addresses of blocks
+// of the device's caching allocator, so that the results and temporaries of a CPU kernel count against the device and
+// can be adopted without a copy. Elsewhere the CPU allocator is what it was.
+#pragma once
+
+#include <c10/core/Allocator.h>
+#include <c10/core/Device.h>
+
+namespace c10::openreg {
+
+// Puts the allocator in place, once. Called when the library is loaded, before other threads allocate.
+void install_cpu_allocations();
+
+// The allocator that install_cpu_allocations() put in place.
+c10::Allocator* cpu_allocations();
+
+class AllocateOnDevice {
+ public:
+  explicit AllocateOnDevice(DeviceIndex device) noexcept; // -1: ordinary CPU memory, also inside another scope
+  ~AllocateOnDevice();
+  AllocateOnDevice(const AllocateOnDevice&) = delete;
+  AllocateOnDevice& operator=(const AllocateOnDevice&) = delete;
+
+ private:
+  DeviceIndex previous_;
+};
+
+// If `data` is memory that an AllocateOnDevice gave out, takes it out of `data` and returns it as the device's own
+// address, owned as openreg's allocator owns its blocks; else returns an empty DataPtr and leaves `data` alone.
+c10::DataPtr take_device_block(c10::DataPtr& data);
+
+} // namespace c10::openreg

@@ -1,0 +1,20 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
+// Copies to and on devices whose operators run PyTorch's kernels for GPUs (gpu_kernels.h).
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+namespace c10::openreg {
+
+// A dense or strided openreg tensor of a device with has_gpu_kernels().
+bool is_on_gpu(const at::Tensor& tensor);
+
+// Between tensors of one such device, by the GPU's copy_: strides, dtypes, broadcasting, conj bits. Queued on the current
+// stream.
+void copy_on_gpu(at::Tensor& destination, const at::Tensor& source);
+
+// To a tensor of such a device from the host or another device, where it is more than a move of bytes: the source's bytes
+// are moved to the device, and become what they are to be there.
+void copy_to_gpu(at::Tensor& destination, const at::Tensor& source, bool non_blocking);
+
+} // namespace c10::openreg

@@ -1,0 +1,124 @@
+// SPDX-License-Identifier: BSD-3-Clause
+#include "shim/operators/fallback/gpu_kernels.h"
+
+#include <ATen/Context.h>
+#include <ATen/detail/CUDAHooksInterface.h>
+#include <c10/core/impl/DeviceGuardImplInterface.h>
+
+#include <cstring>
+
+#include "shim/device_allocator.h"
+#include "shim/generator.h"
+#include "shim/operators/fallback/gpu_allocations.h"
+#include "shim/operators/fallback/non_dense.h"
+#include "shim/status.h"
+
+namespace c10::openreg {
+namespace {
+
+constexpr c10::DeviceType kGpu = c10::DeviceType::CUDA;
+
+// Written before has_gpu_kernels() of the device gives true.
+std::array<std::atomic<DeviceIndex>, OPENREG_MAX_DEVICES> gpus;
+
+thread_local GpuScope* innermost = nullptr;
+
+const c10::impl::DeviceGuardImplInterface& guard() {
+  return *c10::impl::getDeviceGuardImpl(kGpu);
+}
+
+// PyTorch's device whose memory this is, as the vendor's library that PyTorch uses sees it: a driver's numbers are right
+// only where both see the same devices, and a driver for HIP has devices that a PyTorch for CUDA knows nothing of.
+std::optional<c10::Device> owner_of(void* memory) {
+  try {
+    return at::detail::getCUDAHooks().getDeviceFromPtr(memory);
+  } catch (const c10::Error&) {
+    return std::nullopt;
+  }
+}
+
+void* native_stream_of(DeviceIndex device) {
+  openreg_stream stream = OPENREG_STREAM_DEFAULT;
+  void* native = nullptr;
+  OPENREG_CHECK(openreg_current_stream(device, &stream));
+  OPENREG_CHECK(openreg_stream_native(device, stream, &native));
+  return native;
+}
+
+} // namespace
+
+bool torch_has_gpus() {
+  static const bool has_kernels = [] {
+    const auto op = c10::Dispatcher::singleton().findOp({"aten::add", "out"});
+    return op.has_value() && op->hasKernelForDispatchKey(c10::DispatchKey::CUDA);
+  }();
+  return has_kernels && c10::impl::hasDeviceGuardImpl(kGpu) && at::detail::getCUDAHooks().hasCUDA() &&
+      guard().deviceCount() > 0;
+}
+
+c10::Device gpu_of(DeviceIndex device) {
+  return {kGpu, gpus[static_cast<size_t>(device)].load(std::memory_order_relaxed)};
+}
+
+bool find_gpu(DeviceIndex device, const openreg_device_properties& properties) {
+  if (std::strcmp(properties.torch_device_type, "cuda") != 0 || !torch_has_gpus()) {
+    return false;
+  }
+  install_gpu_allocations(); // before PyTorch makes its own allocator ready
+  at::globalContext().lazyInitDevice(kGpu);
+  const c10::DataPtr block = device_allocator().allocate_on(device, 1);
+  const std::optional<c10::Device> owner = owner_of(block.get());
+  if (!owner.has_value() || owner->type() != kGpu) {
+    return false;
+  }
+  gpus[static_cast<size_t>(device)].store(owner->index(), std::memory_order_relaxed);
+  note_gpu(owner->index(), device);
+  // Kernels without a generator argument draw from PyTorch's default one, which openreg's seed is to mean.
+  (void)inner_gpu_generator(default_generator(device));
+  return true;
+}
+
+c10::DispatchKeySet gpu_keys(c10::DispatchKeySet keys) {
+  constexpr c10::DispatchKeySet kinds = kNonDense | c10::DispatchKeySet(c10::DispatchKey::Dense);
+  return (keys & kinds) | c10::DispatchKeySet(c10::BackendComponent::CUDABit);
+}
+
+bool has_gpu_kernel(const c10::OperatorHandle& op, c10::DispatchKeySet keys) {
+  const c10::DispatchKey key = gpu_keys(keys).highestPriorityTypeId();
+  // What PyTorch makes of an operator's out= variant is of use only where that has a kernel, and then the operator has one.
+  const bool is_made_of_out = op.hasKernelForDispatchKey(c10::DispatchKey::CompositeExplicitAutogradNonFunctional) &&
+      op.hasKernelForDispatchKey(c10::DispatchKey::CPU);
+  return op.hasKernelForDispatchKey(key) || (!is_made_of_out && op.hasComputedKernelForDispatchKey(key));
+}
+
+GpuScope::GpuScope(DeviceIndex device)
+    : gpu_(gpu_of(device)),
+      device_(device),
+      native_stream_(native_stream_of(device)),
+      outer_(innermost),
+      previous_device_(guard().exchangeDevice(gpu_)),
+      // PyTorch's number of a stream that it didn't make is the vendor's handle; that of a default stream is 0, as null.
+      previous_stream_(guard().exchangeStream(
+          c10::Stream(c10::Stream::UNSAFE, gpu_, reinterpret_cast<c10::StreamId>(native_stream_)))) {
+  innermost = this;
+}
+
+GpuScope::~GpuScope() {
+  innermost = outer_;
+  try {
+    guard().exchangeStream(previous_stream_);
+  } catch (...) { // it was the current one before
+  }
+  guard().uncheckedSetDevice(previous_device_);
+}
+
+DeviceIndex GpuScope::device_of(DeviceIndex gpu, const void* native_stream) noexcept {
+  for (const GpuScope* scope = innermost; scope != nullptr; scope = scope->outer_) {
+    if (scope->gpu_.index() == gpu && scope->native_stream_ == native_stream) {
+      return scope->device_;
+    }
+  }
+  return -1;
+}
+
+} // namespace c10::openreg

@@ -1,0 +1,493 @@
+// SPDX-License-Identifier: BSD-3-Clause
+#include "shim/operators/fallback/kernel_view.h"
+
+#include <c10/core/TensorImpl.h>
+#include <openreg/openreg.h>
+
+#include <cstring>
+#include <typeinfo>
+
+#include "shim/device_allocator.h"
+#include "shim/generator.h"
+#include "shim/operators/fallback/gpu_allocations.h"
+#include "shim/status.h"
+
+namespace c10::openreg {
+namespace {
+
+constexpr size_t kLinearSearch = 24; // entries up to which a linear search is faster than an index
+
+// Reaches what a TensorImpl keeps to itself and its descendants.
+class OpenregKeys final : public c10::TensorImpl {
+ public:
+  OpenregKeys() = delete;
+
+  static void put_on(c10::TensorImpl& impl, c10::Device device) {
+    impl.*(&OpenregKeys::key_set_) =
+        keys_moved(impl.key_set(), backend_of(impl.device_type()), c10::BackendComponent::PrivateUse1Bit);
+    impl.*(&OpenregKeys::device_opt_) = device;
+  }
+};
+
+void drop_storage_reference(void* storage) {
+  c10::intrusive_ptr<c10::StorageImpl>::reclaim(static_cast<c10::StorageImpl*>(storage));
+}
+
+// Memory at `address` that stays alive as long as the storage that owns it.
+c10::DataPtr borrowed_data(void* address, c10::intrusive_ptr<c10::StorageImpl> owner, c10::Device device) {
+  return {address, owner.release(), &drop_storage_reference, device};
+}
+
+// FNV over 8-byte words in four lanes: only to notice that a kernel wrote what its schema doesn't declare as written
+// (native_batch_norm's running statistics).
+uint64_t checksum_of(const void* data, size_t size) {
+  constexpr uint64_t kPrime = 0x100000001b3;
+  uint64_t lanes[4] = {0xcbf29ce484222325, 0x84222325cbf29ce4, 0x9e3779b97f4a7c15, 0x7f4a7c159e3779b9};
+  const auto* bytes = static_cast<const unsigned char*>(data);
+  for (; size >= 32; size -= 32, bytes += 32) {
+    uint64_t words[4];
+    std::memcpy(words, bytes, sizeof words);
+    for (int lane = 0; lane < 4; ++lane) {
+      lanes[lane] = (lanes[lane] ^ words[lane]) * kPrime;
+      lanes[lane] ^= lanes[lane] >> 29;
+    }
+  }
+  for (; size > 0; --size, ++bytes) {
+    lanes[0] = (lanes[0] ^ *bytes) * kPrime;
+  }
+  return ((lanes[0] * kPrime ^ lanes[1]) * kPrime ^ lanes[2]) * kPrime ^ lanes[3];
+}
+
+bool metadata_differs(const c10::TensorImpl& a, const c10::TensorImpl& b) {
+  return a.sizes() != b.sizes() || a.strides() != b.strides() || a.storage_offset() != b.storage_offset() ||
+      (a.key_set() & kLazyBits) != (b.key_set() & kLazyBits);
+}
+
+void set_lazy_bits(const at::Tensor& tensor, const c10::TensorImpl& like) {
+  tensor._set_conj(like.key_set().has(c10::DispatchKey::Conjugate));
+  tensor._set_neg(like.key_set().has(c10::DispatchKey::Negative));
+}
+
+} // namespace
+
+void wait_for_current_stream(DeviceIndex device) {
+  openreg_stream stream = OPENREG_STREAM_DEFAULT;
+  OPENREG_CHECK(openreg_current_stream(device, &stream));
+  int32_t done = 0;
+  OPENREG_CHECK(openreg_stream_query(device, stream, &done));
+  if (!done) {
+    OPENREG_CHECK(openreg_stream_synchronize(device, stream));
+  }
+}
+
+at::Tensor tensor_over(c10::Storage storage, const at::Tensor& like) {
+  auto tensor = at::detail::make_tensor<c10::TensorImpl>(
+      std::move(storage), c10::DispatchKeySet(c10::DispatchKey::PrivateUse1), like.dtype());
+  auto* impl = tensor.unsafeGetTensorImpl();
+  impl->set_sizes_and_strides(like.sizes(), like.strides(), like.storage_offset());
+  const auto* source = like.unsafeGetTensorImpl();
+  if (source->key_set().has_any(kLazyBits)) {
+    set_lazy_bits(tensor, *source);
+  }
+  return tensor;
+}
+
+KernelView::KernelView(const std::string& name, DeviceIndex device, size_t tensors, Kernels kernels)
+    : name_(name),
+      wrappers_(KernelTensorCache::of_this_thread(kernels)),
+      kernels_(kernels),
+      device_(-1) {
+  tensors_.reserve(tensors);
+  if (device >= 0) {
+    use_device(device);
+  }
+}
+
+KernelView::~KernelView() {
+  if (C10_UNLIKELY(call_.is_traced()) && name_ == "aten::zero_" && tensors_.size() == 1) {
+    call_.describe_fill(tensors_[0].original->nbytes());
+  }
+  for (const auto& entry : non_dense_) {
+    entry->host.reset(); // what it was put together from is looked at below
+  }
+  // Those that show another's storage come after it, and let go of it first.
+  for (auto entry = tensors_.rbegin(); entry != tensors_.rend(); ++entry) {
+    // A wrapper that somebody kept, or that grew state of its own, is not used again.
+    entry->reusable = entry->host.use_count() == 1 && wrapper_of(*entry).restore();
+  }
+  for (auto& entry : storages_) {
+    release_storage(entry);
+  }
+  for (auto& entry : tensors_) {
+    if (C10_LIKELY(entry.reusable)) {
+      wrappers_.give_back(
+          c10::intrusive_ptr<KernelTensor>::reclaim(static_cast<KernelTensor*>(entry.host.unsafeReleaseTensorImpl())));
+    }
+  }
+  if (way_is_known_) {
+    call_.end(name_, staged_bytes_);
+  }
+}
+
+KernelTensor& KernelView::wrapper_of(const TensorEntry& entry) {
+  return *static_cast<KernelTensor*>(entry.host.unsafeGetTensorImpl());
+}
+
+void KernelView::release_storage(const StorageEntry& entry) {
+  TensorEntry& shown_first = tensors_[entry.tensor];
+  if (C10_LIKELY(shown_first.reusable && !wrapper_of(shown_first).own_storage_is_shared() && entry.host->resizable())) {
+    if (entry.host->data_ptr().get_context() != nullptr) {
+      entry.host->set_data_ptr_noswap(c10::DataPtr());
+    }
+    return;
+  }
+  shown_first.reusable = false;
+  if (entry.way == ExecutionMode::aliased && entry.host->data_ptr().get() == entry.host_data) {
+    // The kernel kept the alias: from now on the alias keeps the device's storage.
+    entry.host->set_data_ptr_noswap(borrowed_data(
+        entry.host_data, c10::intrusive_ptr<c10::StorageImpl>::reclaim_copy(entry.original), shown_device()));
+  }
+}
+
+void KernelView::use_device(DeviceIndex device) {
+  for (const DeviceIndex waited : devices_) {
+    if (waited == device) {
+      return;
+    }
+  }
+  if (C10_UNLIKELY(kernels_ == Kernels::gpu)) {
+    use_gpu(device);
+    return;
+  }
+  const ExecutionMode way = execution_mode(device);
+  call_.take(way, name_, device);
+  wait_for_current_stream(device);
+  call_.begin_work();
+  devices_.push_back(device);
+  if (!way_is_known_) {
+    device_ = device;
+    way_ = way;
+    way_is_known_ = true;
+    if (way == ExecutionMode::aliased) {
+      allocations_.emplace(device);
+    }
+  }
+}
+
+void KernelView::use_gpu(DeviceIndex device) {
+  TORCH_INTERNAL_ASSERT(!way_is_known_, name_, ": one device a call for the GPU's kernels");
+  call_.take(ExecutionMode::aliased, name_, device);
+  gpu_scope_.emplace(device);
+  call_.begin_work();
+  devices_.push_back(device);
+  device_ = device;
+  way_is_known_ = true;
+}
+
+at::Generator KernelView::shown_generator(const at::Generator& generator) const {
+  return kernels_ == Kernels::gpu ? inner_gpu_generator(generator) : inner_cpu_generator(generator);
+}
+
+template <class Entries, class Key>
+C10_ALWAYS_INLINE auto KernelView::find(
+    Entries& entries, std::unique_ptr<PointerIndex>& index, const void* original, Key key) -> decltype(entries.data()) {
+  if (C10_LIKELY(entries.size() <= kLinearSearch)) {
+    for (auto& entry : entries) {
+      if (key(entry) == original) {
+        return &entry;
+      }
+    }
+    return nullptr;
+  }
+  return find_indexed(entries, index, original, key);
+}
+
+template <class Entries, class Key>
+C10_NOINLINE auto KernelView::find_indexed(
+    Entries& entries, std::unique_ptr<PointerIndex>& index, const void* original, Key key) -> decltype(entries.data()) {
+  if (index == nullptr) {
+    index = std::make_unique<PointerIndex>();
+  }
+  for (size_t i = index->size(); i < entries.size(); ++i) {
+    index->append(key(entries[i]));
+  }
+  const size_t found = index->find(original);
+  return found == PointerIndex::kNone ? nullptr : &entries[found];
+}
+
+KernelView::TensorEntry* KernelView::find_tensor(const c10::TensorImpl* original) {
+  return find(tensors_, tensor_index_, original, [](const TensorEntry& entry) -> const void* {
+    return entry.original->unsafeGetTensorImpl();
+  });
+}
+
+KernelView::StorageEntry* KernelView::find_storage(const c10::StorageImpl* original) {
+  return find(
+      storages_, storage_index_, original, [](const StorageEntry& entry) -> const void* { return entry.original; });
+}
+
+const at::Tensor& KernelView::view(const at::Tensor& tensor, bool written) {
+  if (!tensor.defined() || !tensor.is_privateuseone()) {
+    return tensor;
+  }
+  if (C10_UNLIKELY(is_non_dense(*tensor.unsafeGetTensorImpl()))) {
+    return view_non_dense(tensor, written);
+  }
+  if (auto* known = find_tensor(tensor.unsafeGetTensorImpl())) {
+    known->written |= written;
+    if (written) {
+      find_storage(tensor.storage().unsafeGetStorageImpl())->written = true;
+    }
+    return known->host;
+  }
+  TORCH_CHECK_NOT_IMPLEMENTED(
+      tensor.has_storage() && tensor.layout() == c10::kStrided,
+      name_,
+      ": openreg has no support for tensors of layout ",
+      tensor.layout(),
+      ".");
+  const DeviceIndex device = tensor.device().index();
+  if (C10_UNLIKELY(device != device_)) {
+    use_device(device);
+  }
+  auto wrapper = wrappers_.take();
+  wrapper->show(*tensor.unsafeGetTensorImpl(), shown_device());
+  tensors_.push_back({&tensor, at::Tensor(std::move(wrapper)), written});
+  show_storage(tensors_.back(), tensor.storage(), device);
+  return tensors_.back().host;
+}
+
+const at::Tensor& KernelView::view_non_dense(const at::Tensor& tensor, bool written) {
+  for (const auto& known : non_dense_) {
+    if (known->original->is_same(tensor)) {
+      known->written |= written;
+      for (const at::Tensor& part : known->parts) {
+        view(part, written);
+      }
+      return known->host;
+    }
+  }
+  non_dense_.push_back(std::make_unique<NonDenseEntry>(NonDenseEntry{&tensor, parts_of(tensor), {}, written}));
+  NonDenseEntry& entry = *non_dense_.back();
+  Parts host;
+  for (const at::Tensor& part : entry.parts) {
+    host.push_back(view(part, written));
+  }
+  entry.host = non_dense_of(tensor, host, shown_device());
+  return entry.host;
+}
+
+void KernelView::show_storage(const TensorEntry& shown, const c10::Storage& storage, DeviceIndex device) {
+  KernelTensor& wrapper = wrapper_of(shown);
+  const bool written = shown.written;
+  c10::StorageImpl* original = storage.unsafeGetStorageImpl();
+  if (auto* known = find_storage(original)) {
+    known->written |= written;
+    wrapper.show_storage_of(wrapper_of(tensors_[known->tensor]));
+    return;
+  }
+  const ExecutionMode way = device == device_ ? way_ : execution_mode(device);
+  // Writing makes a copy-on-write storage its own, as mutable_data_ptr() does in a kernel.
+  void* const data = written ? original->mutable_data() : const_cast<void*>(original->data());
+  const size_t size = original->nbytes();
+  c10::StorageImpl& host = wrapper.own_storage();
+  StorageEntry entry{original, &host, tensors_.size() - 1, nullptr, size, 0, device, way, written};
+  if (data == nullptr || way == ExecutionMode::aliased) {
+    c10::DataPtr shown_here = shown_data(data);
+    entry.host_data = shown_here.get();
+    host.set_data_ptr_noswap(std::move(shown_here));
+  } else {
+    c10::DataPtr copy;
+    {
+      const AllocateOnDevice ordinary(-1);
+      copy = cpu_allocations()->allocate(size);
+    }
+    OPENREG_CHECK(openreg_memcpy(copy.get(), OPENREG_HOST, data, device, size));
+    staged_bytes_ += size;
+    entry.host_data = copy.get();
+    entry.checksum = written ? 0 : checksum_of(entry.host_data, size);
+    host.set_data_ptr_noswap(std::move(copy));
+  }
+  host.set_nbytes(size);
+  storages_.push_back(entry);
+}
+
+c10::DataPtr KernelView::shown_data(void* address) {
+  if (address != nullptr && C10_LIKELY(kernels_ == Kernels::host)) {
+    OPENREG_CHECK(openreg_host_alias(address, &address));
+  }
+  return {address, shown_device()};
+}
+
+c10::DataPtr KernelView::device_data(c10::DataPtr& data, size_t size, DeviceIndex device) {
+  if (data.get() == nullptr || size == 0) {
+    return {nullptr, c10::Device(c10::DeviceType::PrivateUse1, device)};
+  }
+  if (data.device().is_cuda()) {
+    return adopt_gpu_memory(data, size, device);
+  }
+  if (c10::DataPtr block = take_device_block(data)) {
+    return block;
+  }
+  // Memory that didn't come from the device: staged, or allocated by the kernel in a way of its own.
+  c10::DataPtr block = device_allocator().allocate_on(device, size);
+  OPENREG_CHECK(openreg_memcpy(block.get(), device, data.get(), OPENREG_HOST, size));
+  if (way_ == ExecutionMode::staged) {
+    staged_bytes_ += size;
+  }
+  return block;
+}
+
+bool KernelView::was_resized(const StorageEntry& entry) {
+  return entry.host->data_ptr().get() != entry.host_data || entry.host->nbytes() != entry.size;
+}
+
+void KernelView::write_storage_back(StorageEntry& entry) {
+  c10::StorageImpl& host = *entry.host;
+  if (was_resized(entry)) {
+    // Resized: the kernel's new memory becomes the storage's, and the old memory goes back to the device.
+    const size_t size = host.nbytes();
+    c10::DataPtr data = device_data(host._mutable_data_ptr_no_checks(), size, entry.device);
+    void* const moved = data.get();
+    entry.original->set_data_ptr_noswap(std::move(data));
+    entry.original->set_nbytes(size);
+    entry.size = size;
+    if (entry.way == ExecutionMode::aliased) {
+      host.set_data_ptr_noswap(shown_data(moved));
+      entry.host_data = host.data_ptr().get();
+    }
+    return;
+  }
+  if (entry.way == ExecutionMode::staged && entry.host_data != nullptr &&
+      (entry.written || checksum_of(entry.host_data, entry.size) != entry.checksum)) {
+    OPENREG_CHECK(
+        openreg_memcpy(entry.original->mutable_data(), entry.device, entry.host_data, OPENREG_HOST, entry.size));
+    staged_bytes_ += entry.size;
+  }
+}
+
+void KernelView::write_metadata_back(const TensorEntry& entry) {
+  auto* original = entry.original->unsafeGetTensorImpl();
+  const auto* host = entry.host.unsafeGetTensorImpl();
+  if (metadata_differs(*original, *host)) {
+    original->set_sizes_and_strides(host->sizes(), host->strides(), host->storage_offset());
+    set_lazy_bits(*entry.original, *host);
+  }
+}
+
+void KernelView::finish() {
+  for (auto& entry : storages_) {
+    if (C10_UNLIKELY(entry.way == ExecutionMode::staged || was_resized(entry))) {
+      write_storage_back(entry);
+    }
+  }
+  for (const auto& entry : tensors_) {
+    if (entry.written) {
+      write_metadata_back(entry);
+    }
+  }
+  for (const auto& entry : non_dense_) {
+    if (entry->written) {
+      recompose(*entry->original, entry->host, adopt_parts(entry->host));
+    }
+  }
+}
+
+c10::intrusive_ptr<c10::StorageImpl> KernelView::adopt_storage(c10::StorageImpl& storage) {
+  for (const auto& known : adopted_) {
+    if (known.host == &storage) {
+      return known.device;
+    }
+  }
+  const size_t size = storage.nbytes();
+  c10::DataPtr& host_data = storage._mutable_data_ptr_no_checks();
+  void* const host_address = host_data.get();
+  auto adopted = c10::make_intrusive<c10::StorageImpl>(
+      c10::StorageImpl::use_byte_size_t(),
+      static_cast<int64_t>(size),
+      device_data(host_data, size, device_),
+      &device_allocator(),
+      /*resizable=*/true);
+  if (host_address != nullptr && host_data.get_context() == nullptr) {
+    // For whoever else holds the CPU storage.
+    storage.set_data_ptr_noswap(borrowed_data(host_address, adopted, shown_device()));
+  }
+  adopted_.push_back({&storage, adopted});
+  return adopted;
+}
+
+// Turns a fresh host tensor, which nobody else refers to (so that it is none of the views), into the openreg tensor of the
+// same memory. False if it is any other.
+bool KernelView::make_over(const at::Tensor& result) {
+  auto* impl = result.unsafeGetTensorImpl();
+  if (result.use_count() != 1 || typeid(*impl) != typeid(c10::TensorImpl) ||
+      impl->device_type() != shown_device().type() || !impl->has_storage() || impl->layout() != c10::kStrided ||
+      impl->autograd_meta() != nullptr) {
+    return false;
+  }
+  auto* storage = result.storage().unsafeGetStorageImpl();
+  if (result.storage().use_count() != 1 || !storage->resizable()) {
+    return false;
+  }
+  storage->set_data_ptr_noswap(device_data(storage->_mutable_data_ptr_no_checks(), storage->nbytes(), device_));
+  storage->set_allocator(&device_allocator());
+  OpenregKeys::put_on(*impl, storage->device());
+  return true;
+}
+
+Parts KernelView::adopt_parts(const at::Tensor& non_dense) {
+  Parts adopted;
+  for (at::Tensor& part : parts_of(non_dense)) {
+    adopted.push_back(adopt(std::move(part)));
+  }
+  return adopted;
+}
+
+at::Tensor KernelView::adopt_non_dense(const at::Tensor& result) {
+  for (const auto& entry : non_dense_) {
+    if (entry->host.is_same(result)) {
+      return *entry->original;
+    }
+  }
+  return non_dense_of(result, adopt_parts(result), c10::Device(c10::DeviceType::PrivateUse1, device_));
+}
+
+at::Tensor KernelView::adopt(at::Tensor&& result) {
+  // The GPU's kernels return some tensors on the CPU, as they'd do for a GPU's.
+  if (!result.defined() || result.is_privateuseone() || (kernels_ == Kernels::gpu && result.is_cpu())) {
+    return std::move(result);
+  }
+  const auto* impl = result.unsafeGetTensorImpl();
+  if (C10_LIKELY(make_over(result))) {
+    return std::move(result);
+  }
+  for (const auto& entry : tensors_) {
+    if (entry.host.unsafeGetTensorImpl() == impl) {
+      return *entry.original;
+    }
+  }
+  if (C10_UNLIKELY(is_non_dense(*impl))) {
+    return adopt_non_dense(result);
+  }
+  TORCH_CHECK_NOT_IMPLEMENTED(
+      result.device().type() == shown_device().type() && result.layout() == c10::kStrided && result.has_storage(),
+      name_,
+      ": the result is a tensor of layout ",
+      result.layout(),
+      " on ",
+      result.device(),
+      ", for which openreg has no support.");
+  auto* storage = result.storage().unsafeGetStorageImpl();
+  for (const auto& entry : storages_) {
+    if (entry.host == storage) {
+      return tensor_over(c10::Storage(c10::intrusive_ptr<c10::StorageImpl>::reclaim_copy(entry.original)), result);
+    }
+  }
+  auto adopted = tensor_over(c10::Storage(adopt_storage(*storage)), result);
+  if (impl->is_wrapped_number()) {
+    adopted.unsafeGetTensorImpl()->set_wrapped_number(true);
+  }
+  return adopted;
+}
+
+} // namespace c10::openreg

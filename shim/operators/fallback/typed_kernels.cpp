@@ -1,0 +1,475 @@
+// SPDX-License-Identifier: BSD-3-Clause
+#include "shim/operators/fallback/typed_kernels.h"
+
+#include <c10/core/impl/LocalDispatchKeySet.h>
+
+#include <array>
+#include <string>
+#include <string_view>
+#include <tuple>
+#include <type_traits>
+#include <vector>
+
+#include "shim/device.h"
+#include "shim/generator.h"
+#include "shim/operators/fallback/fallback.h"
+#include "shim/operators/fallback/kernel_view.h"
+#include "shim/operators/native/native_kernels.h"
+#include "shim/operators/policy/device_check.h"
+
+namespace c10::openreg {
+namespace {
+
+using at::Tensor;
+using at::TensorList;
+using c10::Scalar;
+using OptionalTensor = std::optional<Tensor>;
+using OptionalScalar = std::optional<Scalar>;
+using OptionalGenerator = std::optional<at::Generator>;
+
+// ---------------------------------------------------------------------------------------------- types of arguments
+
+// How a schema writes the C++ type of an argument, "!" for a tensor that is written.
+template <class T>
+constexpr std::string_view kSchemaType = "";
+template <>
+constexpr std::string_view kSchemaType<const Tensor&> = "Tensor";
+template <>
+constexpr std::string_view kSchemaType<Tensor&> = "Tensor!";
+template <>
+constexpr std::string_view kSchemaType<const OptionalTensor&> = "Tensor?";
+template <>
+constexpr std::string_view kSchemaType<TensorList> = "Tensor[]";
+template <>
+constexpr std::string_view kSchemaType<const at::ITensorListRef&> = "Tensor[]";
+template <>
+constexpr std::string_view kSchemaType<const Scalar&> = "Scalar";
+template <>
+constexpr std::string_view kSchemaType<const OptionalScalar&> = "Scalar?";
+template <>
+constexpr std::string_view kSchemaType<bool> = "bool";
+template <>
+constexpr std::string_view kSchemaType<double> = "float";
+template <>
+constexpr std::string_view kSchemaType<std::optional<double>> = "float?";
+template <>
+constexpr std::string_view kSchemaType<int64_t> = "int";
+template <>
+constexpr std::string_view kSchemaType<std::optional<int64_t>> = "int?";
+template <>
+constexpr std::string_view kSchemaType<at::IntArrayRef> = "int[]";
+template <>
+constexpr std::string_view kSchemaType<at::OptionalIntArrayRef> = "int[]?";
+template <>
+constexpr std::string_view kSchemaType<c10::SymInt> = "SymInt";
+template <>
+constexpr std::string_view kSchemaType<c10::SymIntArrayRef> = "SymInt[]";
+template <>
+constexpr std::string_view kSchemaType<std::optional<c10::ScalarType>> = "ScalarType?";
+template <>
+constexpr std::string_view kSchemaType<c10::string_view> = "str";
+template <>
+constexpr std::string_view kSchemaType<std::optional<c10::string_view>> = "str?";
+template <>
+constexpr std::string_view kSchemaType<OptionalGenerator> = "Generator?";
+template <>
+constexpr std::string_view kSchemaType<std::array<bool, 3>> = "bool[]";
+
+// The types of a schema's arguments in that notation; empty where an argument follows a rule of its own.
+std::vector<std::string> schema_types(const c10::FunctionSchema& schema) {
+  std::vector<std::string> types;
+  types.reserve(schema.arguments().size());
+  for (const c10::Argument& argument : schema.arguments()) {
+    if (may_be_on_cpu(argument)) {
+      return {};
+    }
+    types.push_back(argument.real_type()->str() + (is_written(argument) ? "!" : ""));
+  }
+  return types;
+}
+
+// ------------------------------------------------------------------------------------------- arguments of one call
+
+// Where a HostArgument is made from, in its place: some must not move.
+template <class T>
+struct Source {
+  KernelView& view;
+  std::remove_reference_t<T>& value;
+};
+
+// An argument for the CPU kernel. Most types are what they are; the lifetime is that of the call.
+template <class T>
+class HostArgument {
+ public:
+  explicit HostArgument(Source<T> source) : value_(std::forward<T>(source.value)) {}
+  T get() {
+    return std::forward<T>(value_);
+  }
+  static void see(DeviceCheck& /*check*/, const std::remove_reference_t<T>& /*value*/) {}
+  static size_t tensors(const std::remove_reference_t<T>& /*value*/) {
+    return 0;
+  }
+
+ private:
+  T value_;
+};
+
+template <class T>
+  requires std::is_same_v<std::remove_cvref_t<T>, Tensor>
+class HostArgument<T> {
+ public:
+  static constexpr bool is_written = !std::is_const_v<std::remove_reference_t<T>>;
+
+  // The view's own tensor is the lvalue that an out or in-place kernel wants.
+  explicit HostArgument(Source<T> source) : host_(const_cast<Tensor&>(source.view.view(source.value, is_written))) {}
+  T get() {
+    return host_;
+  }
+  static void see(DeviceCheck& check, const Tensor& value) {
+    check.see(value, is_written);
+  }
+  static size_t tensors(const Tensor& /*value*/) {
+    return 1;
+  }
+
+ private:
+  Tensor& host_;
+};
+
+template <>
+class HostArgument<const OptionalTensor&> {
+ public:
+  explicit HostArgument(Source<const OptionalTensor&> source) {
+    if (source.value.has_value()) {
+      host_ = source.view.view(*source.value, /*written=*/false);
+    }
+  }
+  const OptionalTensor& get() {
+    return host_;
+  }
+  static void see(DeviceCheck& check, const OptionalTensor& value) {
+    if (value.has_value()) {
+      check.see(*value, /*written=*/false);
+    }
+  }
+  static size_t tensors(const OptionalTensor& /*value*/) {
+    return 1;
+  }
+
+ private:
+  OptionalTensor host_;
+};
+
+// Both kinds of list of tensors.
+template <class T>
+  requires(kSchemaType<T> == "Tensor[]")
+class HostArgument<T> {
+ public:
+  using List = std::remove_cvref_t<T>;
+
+  explicit HostArgument(Source<T> source) {
+    host_.reserve(source.value.size());
+    for (const Tensor& tensor : source.value) {
+      host_.push_back(source.view.view(tensor, /*written=*/false));
+    }
+    list_ = List(TensorList(host_));
+  }
+  HostArgument(const HostArgument&) = delete;
+  HostArgument& operator=(const HostArgument&) = delete;
+  T get() {
+    return list_;
+  }
+  static void see(DeviceCheck& check, const List& value) {
+    for (const Tensor& tensor : value) {
+      check.see(tensor, /*written=*/false);
+    }
+  }
+  static size_t tensors(const List& value) {
+    return value.size();
+  }
+
+ private:
+  c10::SmallVector<Tensor, 8> host_;
+  List list_;
+};
+
+template <>
+class HostArgument<OptionalGenerator> {
+ public:
+  // None would be the CPU's default generator, and openreg's seed would mean nothing.
+  explicit HostArgument(Source<OptionalGenerator> source)
+      : host_(
+            !source.value.has_value() ? source.view.shown_generator(default_generator(source.view.device()))
+                : source.value->device().is_privateuseone() ? source.view.shown_generator(*source.value)
+                                                            : *source.value) {}
+  OptionalGenerator get() {
+    return std::move(host_);
+  }
+  static void see(DeviceCheck& /*check*/, const OptionalGenerator& /*value*/) {}
+  static size_t tensors(const OptionalGenerator& /*value*/) {
+    return 0;
+  }
+
+ private:
+  OptionalGenerator host_;
+};
+
+// --------------------------------------------------------------------------------------------------------- results
+
+// References to the tensors that an operator returns because it has written them.
+template <class T>
+auto written(T value) {
+  if constexpr (std::is_same_v<T, Tensor&>) {
+    return std::tuple<Tensor&>(value);
+  } else {
+    return std::tuple<>();
+  }
+}
+
+template <class Result>
+struct Returned {
+  // Written tensors are returned as they came; they are all that an operator with such a result returns.
+  template <class... Args>
+  static Result of(KernelView& /*view*/, Result&& host, Args&... arguments) {
+    if constexpr (std::is_reference_v<Result>) {
+      return std::get<0>(std::tuple_cat(written<Args>(arguments)...));
+    } else {
+      return std::forward<Result>(host);
+    }
+  }
+};
+
+template <class First, class... Rest>
+struct Returned<std::tuple<First, Rest...>> {
+  using Result = std::tuple<First, Rest...>;
+
+  template <class... Args>
+  static Result of(KernelView& view, Result&& host, Args&... arguments) {
+    if constexpr (std::is_reference_v<First>) {
+      return std::tuple_cat(written<Args>(arguments)...);
+    } else {
+      return std::apply([&](auto&... result) { return Result(view.adopt(std::move(result))...); }, host);
+    }
+  }
+};
+
+template <>
+struct Returned<Tensor> {
+  template <class... Args>
+  static Tensor of(KernelView& view, Tensor&& host, Args&... /*arguments*/) {
+    return view.adopt(std::move(host));
+  }
+};
+
+// --------------------------------------------------------------------------------------------------------- kernels
+
+template <class Signature>
+struct TypedKernel;
+
+template <class Result, class... Args>
+struct TypedKernel<Result(Args...)> {
+  using Signature = Result(Args...);
+
+  static bool fits(const std::vector<std::string>& types, const c10::FunctionSchema& schema) {
+    if (types.size() != sizeof...(Args) || schema.returns().size() != Count<Result>::value) {
+      return false;
+    }
+    size_t i = 0;
+    return ((types[i++] == kSchemaType<Args>) && ...) && returns_fit(schema);
+  }
+
+  static torch::CppFunction make(const c10::OperatorHandle& handle) {
+    // typed() checks the signature against that of PyTorch's own kernels.
+    return torch::CppFunction(
+        [op = handle.typed<Signature>()](Args... arguments) -> Result { return run(op, arguments...); });
+  }
+
+ private:
+  template <class T>
+  struct Count : std::integral_constant<size_t, 1> {};
+  template <class... Ts>
+  struct Count<std::tuple<Ts...>> : std::integral_constant<size_t, sizeof...(Ts)> {};
+
+  // Of the kind of the first result alone: a tensor, one of the arguments, or something else.
+  static bool returns_fit(const c10::FunctionSchema& schema) {
+    const c10::Argument& first = schema.returns()[0];
+    if constexpr (std::is_same_v<Result, bool>) {
+      return first.type()->kind() == c10::TypeKind::BoolType;
+    } else {
+      constexpr bool is_argument = (std::is_same_v<Args, Tensor&> || ...);
+      return first.type()->kind() == c10::TypeKind::TensorType && is_written(first) == is_argument;
+    }
+  }
+
+  static Result run(const c10::TypedOperatorHandle<Signature>& op, Args&... arguments) {
+    const auto& schema = op.schema();
+    DeviceCheck check(schema);
+    (HostArgument<Args>::see(check, arguments), ...);
+    const DeviceIndex device = check.finish();
+    if (device >= 0 && has_native_kernels(device) && finds_native_kernel(op, device)) {
+      static const auto boxed = c10::KernelFunction::makeFromBoxedFunction<&operator_fallback>();
+      return boxed.call<Result, Args...>(
+          op, c10::DispatchKeySet(c10::DispatchKey::PrivateUse1), std::forward<Args>(arguments)...);
+    }
+
+    const DeviceIndex runs_on = device < 0 ? current_device() : device;
+    KernelView view(
+        schema.name(), runs_on, (HostArgument<Args>::tensors(arguments) + ... + 0), kernels_of(op, runs_on));
+    std::tuple<HostArgument<Args>...> host{Source<Args>{view, arguments}...};
+    const auto call = [&]() -> Result {
+      const c10::impl::ExcludeDispatchKeyGuard below(kAboveKernels);
+      return std::apply(
+          [&](auto&... shown) -> Result { return op.redispatch(view.kernel_keys(), shown.get()...); }, host);
+    };
+    Result result = call();
+    view.finish();
+    return Returned<Result>::template of<Args...>(view, std::forward<Result>(result), arguments...);
+  }
+};
+
+// The signatures of most operators that have a CPU kernel, the common ones first. An operator of any other is served by
+// the boxed fallback.
+template <class...>
+struct Signatures {};
+using KnownSignatures = Signatures<
+    // one tensor
+    Tensor(const Tensor&),
+    Tensor&(Tensor&),
+    Tensor&(const Tensor&, Tensor&),
+    Tensor(const Tensor&, const Scalar&),
+    Tensor&(Tensor&, const Scalar&),
+    Tensor&(const Tensor&, const Scalar&, Tensor&),
+    Tensor(const Tensor&, const Scalar&, const Scalar&),
+    Tensor&(Tensor&, const Scalar&, const Scalar&),
+    Tensor&(const Tensor&, const Scalar&, const Scalar&, Tensor&),
+    Tensor(const Tensor&, const Scalar&, const Scalar&, const Scalar&),
+    Tensor(const Tensor&, const OptionalScalar&, const OptionalScalar&),
+    Tensor&(Tensor&, const OptionalScalar&, const OptionalScalar&),
+    Tensor(const Tensor&, bool),
+    Tensor(const Tensor&, int64_t),
+    Tensor&(const Tensor&, int64_t, Tensor&),
+    Tensor(const Tensor&, int64_t, bool),
+    Tensor&(const Tensor&, int64_t, bool, Tensor&),
+    std::tuple<Tensor, Tensor>(const Tensor&, int64_t, bool),
+    std::tuple<Tensor&, Tensor&>(const Tensor&, int64_t, bool, Tensor&, Tensor&),
+    std::tuple<Tensor, Tensor>(const Tensor&, bool, std::optional<c10::string_view>),
+    Tensor(const Tensor&, at::IntArrayRef),
+    Tensor(const Tensor&, c10::SymIntArrayRef),
+    Tensor(const Tensor&, at::OptionalIntArrayRef, bool),
+    Tensor(const Tensor&, at::IntArrayRef, bool),
+    Tensor(const Tensor&, at::OptionalIntArrayRef, bool, std::optional<c10::ScalarType>),
+    Tensor&(const Tensor&, at::OptionalIntArrayRef, bool, std::optional<c10::ScalarType>, Tensor&),
+    Tensor(const Tensor&, std::optional<c10::ScalarType>),
+    Tensor(const Tensor&, at::OptionalIntArrayRef, const OptionalScalar&, bool),
+    Tensor(const Tensor&, std::optional<int64_t>, bool),
+    Tensor(const Tensor&, int64_t, std::optional<c10::ScalarType>),
+    Tensor(const Tensor&, const Scalar&, at::IntArrayRef, bool),
+    Tensor(const Tensor&, const OptionalScalar&, at::IntArrayRef, bool, std::optional<c10::ScalarType>),
+    Tensor(const Tensor&, c10::string_view),
+    std::tuple<Tensor, Tensor>(const Tensor&),
+    std::tuple<Tensor, Tensor>(const Tensor&, c10::SymInt, int64_t, bool, bool),
+    std::tuple<Tensor, Tensor>(const Tensor&, at::IntArrayRef, at::IntArrayRef, at::IntArrayRef, at::IntArrayRef, bool),
+    Tensor(const Tensor&, at::IntArrayRef, at::IntArrayRef, at::IntArrayRef, bool, bool, std::optional<int64_t>),
+    Tensor(const Tensor&, c10::SymIntArrayRef, bool, std::optional<double>, std::optional<double>),
+    Tensor(const Tensor&, c10::SymIntArrayRef, std::optional<double>, std::optional<double>),
+    // two tensors
+    Tensor(const Tensor&, const Tensor&),
+    Tensor&(Tensor&, const Tensor&),
+    Tensor&(const Tensor&, const Tensor&, Tensor&),
+    Tensor(const Tensor&, const Tensor&, const Scalar&),
+    Tensor&(Tensor&, const Tensor&, const Scalar&),
+    Tensor&(const Tensor&, const Tensor&, const Scalar&, Tensor&),
+    Tensor(const Tensor&, const Tensor&, const Scalar&, const Scalar&),
+    Tensor(const Tensor&, const Tensor&, int64_t),
+    Tensor&(const Tensor&, const Tensor&, int64_t, Tensor&),
+    Tensor(const Tensor&, const Tensor&, int64_t, c10::ScalarType),
+    Tensor(const Tensor&, const Tensor&, bool),
+    Tensor(const Tensor&, const Tensor&, c10::string_view),
+    Tensor(const Tensor&, const Tensor&, std::optional<c10::string_view>),
+    Tensor&(Tensor&, const Tensor&, std::optional<c10::string_view>),
+    Tensor&(const Tensor&, const Tensor&, std::optional<c10::string_view>, Tensor&),
+    Tensor(const Tensor&, int64_t, const Tensor&),
+    Tensor(const Tensor&, int64_t, const Tensor&, bool),
+    Tensor(const Tensor&, const Tensor&, c10::SymInt, bool, bool),
+    Tensor(const Tensor&, const Tensor&, c10::SymInt, c10::SymInt, bool),
+    Tensor(const Tensor&, const Tensor&, at::IntArrayRef),
+    Tensor(const Tensor&, const Tensor&, c10::SymIntArrayRef),
+    Tensor(const Tensor&, int64_t, const Tensor&, const Scalar&),
+    Tensor&(Tensor&, int64_t, const Tensor&, const Scalar&),
+    Tensor(const Tensor&, const Tensor&, const OptionalTensor&, int64_t),
+    bool(const Tensor&, const Tensor&),
+    // three tensors and more
+    Tensor(const Tensor&, const Tensor&, const Tensor&),
+    Tensor&(Tensor&, const Tensor&, const Tensor&),
+    Tensor&(const Tensor&, const Tensor&, const Tensor&, Tensor&),
+    Tensor(const Tensor&, const Tensor&, const Tensor&, const Scalar&),
+    Tensor&(Tensor&, const Tensor&, const Tensor&, const Scalar&),
+    Tensor(const Tensor&, const Tensor&, const Tensor&, const Scalar&, const Scalar&),
+    Tensor&(Tensor&, const Tensor&, const Tensor&, const Scalar&, const Scalar&),
+    Tensor&(const Tensor&, const Tensor&, const Tensor&, const Scalar&, const Scalar&, Tensor&),
+    Tensor(const Tensor&, const Tensor&, const Tensor&, int64_t),
+    Tensor(const Tensor&, int64_t, const Tensor&, const Tensor&),
+    Tensor&(Tensor&, int64_t, const Tensor&, const Tensor&),
+    Tensor(const Tensor&, int64_t, const Tensor&, const Tensor&, const Scalar&),
+    Tensor&(Tensor&, int64_t, const Tensor&, const Tensor&, const Scalar&),
+    std::tuple<Tensor, Tensor>(const Tensor&, const Tensor&, const OptionalTensor&, int64_t, c10::SymInt),
+    Tensor(const Tensor&, const Tensor&, const Tensor&, const OptionalTensor&, int64_t, c10::SymInt, const Tensor&),
+    std::tuple<Tensor, Tensor, Tensor>(
+        const Tensor&, c10::SymIntArrayRef, const OptionalTensor&, const OptionalTensor&, double),
+    std::tuple<Tensor, Tensor, Tensor>(
+        const Tensor&,
+        const Tensor&,
+        c10::SymIntArrayRef,
+        const Tensor&,
+        const Tensor&,
+        const OptionalTensor&,
+        const OptionalTensor&,
+        std::array<bool, 3>),
+    Tensor(
+        const Tensor&,
+        const Tensor&,
+        at::IntArrayRef,
+        at::IntArrayRef,
+        at::IntArrayRef,
+        at::IntArrayRef,
+        bool,
+        const Tensor&),
+    // lists
+    Tensor(const at::ITensorListRef&, int64_t),
+    Tensor&(const at::ITensorListRef&, int64_t, Tensor&),
+    Tensor(TensorList, int64_t),
+    // random numbers
+    Tensor&(Tensor&, OptionalGenerator),
+    Tensor&(Tensor&, double, OptionalGenerator),
+    Tensor&(Tensor&, double, double, OptionalGenerator),
+    Tensor&(Tensor&, int64_t, OptionalGenerator),
+    Tensor&(Tensor&, int64_t, std::optional<int64_t>, OptionalGenerator),
+    Tensor(const Tensor&, OptionalGenerator),
+    Tensor(const Tensor&, double, OptionalGenerator)>;
+
+template <class... Known>
+std::optional<torch::CppFunction> first_that_fits(const c10::OperatorHandle& op, Signatures<Known...> /*known*/) {
+  const auto types = schema_types(op.schema());
+  std::optional<torch::CppFunction> kernel;
+  const auto attempt = [&]<class Signature>(std::type_identity<Signature> /*type*/) {
+    if (!TypedKernel<Signature>::fits(types, op.schema())) {
+      return false;
+    }
+    try {
+      kernel.emplace(TypedKernel<Signature>::make(op));
+    } catch (const c10::Error&) {
+      return false; // the schema fits, the C++ signature does not: two kinds of list look alike
+    }
+    return true;
+  };
+  (attempt(std::type_identity<Known>()) || ...);
+  return kernel;
+}
+
+} // namespace
+
+std::optional<torch::CppFunction> typed_kernel(const c10::OperatorHandle& op) {
+  return first_that_fits(op, KnownSignatures());
+}
+
+} // namespace c10::openreg

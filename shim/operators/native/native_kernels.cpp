@@ -1,0 +1,291 @@
+// SPDX-License-Identifier: BSD-3-Clause
+#include "shim/operators/native/native_kernels.h"
+
+#include <openreg/kernels.h>
+#include <torch/library.h>
+
+#include <algorithm>
+#include <memory>
+#include <mutex>
+#include <unordered_map>
+#include <unordered_set>
+
+#include "shim/operators/fallback/fallback.h"
+#include "shim/operators/native/native_call.h"
+#include "shim/operators/policy/device_check.h"
+#include "shim/operators/policy/operator_counts.h"
+#include "shim/operators/policy/operator_policy.h"
+#include "shim/status.h"
+
+namespace c10::openreg {
+namespace {
+
+using Key = c10::DispatchKey;
+
+// An operator that a driver's kernel serves.
+struct Served {
+  Served(const openreg_kernel& by, const std::string& name)
+      : kernel(by),
+        counter(operator_counter(ExecutionMode::native, name)) {}
+
+  const openreg_kernel& kernel;
+  OperatorCounter& counter;
+  ShapeFunction shape_function;
+};
+
+struct DriverKernels {
+  std::unordered_map<c10::OperatorName, std::unique_ptr<Served>> by_operator;
+};
+
+struct Device {
+  const DriverKernels* kernels;
+  int32_t ordinal;
+};
+
+// Read without a lock: what is published stays, also after forget_native_kernels().
+std::array<std::atomic<const Device*>, OPENREG_MAX_DEVICES> devices;
+
+struct Registry {
+  std::mutex lock;
+  std::unordered_map<const openreg_kernels*, std::unique_ptr<DriverKernels>> by_table;
+  std::vector<std::unique_ptr<Device>> devices;
+  std::vector<std::unique_ptr<DriverKernels>> retired;        // other threads may be reading them
+  std::unordered_map<std::string, torch::Library*> libraries; // by namespace; leaked, as in register_aten.cpp
+};
+
+Registry& registry() {
+  static auto* instance = new Registry; // leaked: used until the process ends
+  return *instance;
+}
+
+std::unordered_set<c10::OperatorName>& operators_of_fallback() {
+  static auto* names = new std::unordered_set<c10::OperatorName>; // leaked: used until the process ends
+  return *names;
+}
+
+const openreg_kernel& entry(const openreg_kernels& table, uint64_t i) {
+  const auto* first = reinterpret_cast<const char*>(table.list);
+  return *reinterpret_cast<const openreg_kernel*>(first + i * table.kernel_size);
+}
+
+c10::OperatorName operator_name(const std::string& name) {
+  const size_t dot = name.find('.', name.find("::"));
+  return dot == std::string::npos ? c10::OperatorName(name, "")
+                                  : c10::OperatorName(name.substr(0, dot), name.substr(dot + 1));
+}
+
+// ----------------------------------------------------------------------------------------- what can't be served, why
+
+bool is_tensor_or_list(const c10::Argument& result) {
+  const auto kind = result.type()->kind();
+  return kind == c10::TypeKind::TensorType || result.type()->isSubtypeOf(*c10::ListType::ofTensors());
+}
+
+const char* refusal_of(const c10::FunctionSchema& schema) {
+  for (const c10::Argument& result : schema.returns()) {
+    if (!is_tensor_or_list(result)) {
+      return "returns something other than tensors";
+    }
+    if (result.alias_info() != nullptr && !is_written(result)) {
+      return "returns a view of its argument";
+    }
+  }
+  for (const c10::Argument& argument : schema.arguments()) {
+    if (kind_of(argument) == c10::TypeKind::GeneratorType) {
+      return "draws random numbers from a generator of PyTorch's";
+    }
+  }
+  return nullptr;
+}
+
+bool comes_to_the_fallback(const c10::OperatorHandle& op) {
+  return operators_of_fallback().count(op.operator_name()) != 0 || !op.hasKernelForDispatchKey(Key::PrivateUse1);
+}
+
+// Why a driver's kernel can't serve the operator; nullptr if it can.
+const char* refusal_of(const c10::OperatorHandle& op) {
+  if (op.hasKernelForDispatchKey(Key::CompositeImplicitAutograd)) {
+    return "is put together by PyTorch from other operators, which are the ones to list";
+  }
+  if (!comes_to_the_fallback(op)) {
+    return "has a kernel for this device already";
+  }
+  if (!op.hasComputedKernelForDispatchKey(Key::Meta)) {
+    return "has no shape function (a kernel for the key Meta)";
+  }
+  return refusal_of(op.schema());
+}
+
+// ---------------------------------------------------------------------------------------------- forms of an operator
+
+bool same_type(const c10::Argument& a, const c10::Argument& b) {
+  return a.name() == b.name() && *a.real_type() == *b.real_type();
+}
+
+bool writes_nothing(const c10::FunctionSchema& schema) {
+  return std::none_of(schema.arguments().begin(), schema.arguments().end(), is_written);
+}
+
+// The same operator, which writes into its first argument (in place) or into tensors at the end (out=).
+bool is_form_of(const c10::FunctionSchema& form, const c10::FunctionSchema& functional) {
+  const auto& arguments = functional.arguments();
+  const auto& other = form.arguments();
+  if (other.size() < arguments.size() || form.returns().size() != functional.returns().size()) {
+    return false;
+  }
+  for (size_t i = 0; i < other.size(); ++i) {
+    const bool written = is_written(other[i]);
+    const bool in_place = i == 0 && form.name() == functional.name() + "_";
+    if (i < arguments.size() ? !same_type(other[i], arguments[i]) || written != in_place : !other[i].is_out()) {
+      return false;
+    }
+  }
+  return form.name() != functional.name() || other.size() > arguments.size();
+}
+
+// ---------------------------------------------------------------------------------------------------- reading tables
+
+class Reader {
+ public:
+  Reader(const openreg_kernels& table, const char* driver) : table_(table), driver_(driver) {}
+
+  std::unique_ptr<DriverKernels> read() {
+    for (uint64_t i = 0; i < table_.count; ++i) {
+      const openreg_kernel& kernel = entry(table_, i);
+      add_listed(kernel, operator_name(kernel.name));
+    }
+    for (const auto& name : c10::Dispatcher::singleton().getAllOpNames()) {
+      add_if_form(name);
+    }
+    return std::move(result_);
+  }
+
+ private:
+  void add(const c10::OperatorName& name, const openreg_kernel& kernel) {
+    result_->by_operator.emplace(name, std::make_unique<Served>(kernel, name.name));
+  }
+
+  void add_listed(const openreg_kernel& kernel, const c10::OperatorName& name) {
+    const auto op = c10::Dispatcher::singleton().findOp(name);
+    const bool known = op.has_value() && op->hasSchema();
+    if (!known && name.getNamespace() != "aten") {
+      add(name, kernel); // of a library that is not loaded yet
+      return;
+    }
+    if (const char* reason = known ? refusal_of(*op) : "is not an operator of this PyTorch") {
+      TORCH_WARN("Driver \"", driver_, "\" lists a kernel for ", kernel.name, ", which is not used: it ", reason, ".");
+      return;
+    }
+    add(name, kernel);
+    keep_whole(*op);
+    if (writes_nothing(op->schema())) {
+      functional_.emplace(name.name, std::make_pair(*op, &kernel));
+    }
+  }
+
+  void add_if_form(const c10::OperatorName& name) {
+    const bool in_place = name.name.back() == '_';
+    const std::string& functional = in_place ? name.name.substr(0, name.name.size() - 1) : name.name;
+    const auto [first, last] = functional_.equal_range(functional);
+    if (first == last) {
+      return;
+    }
+    const auto form = c10::Dispatcher::singleton().findOp(name);
+    for (auto at = first; at != last; ++at) {
+      const auto& [op, kernel] = at->second;
+      // In place, a kernel would write where it may still read.
+      const bool may_share = !in_place || (kernel->flags & OPENREG_KERNEL_ELEMENTWISE) != 0;
+      if (may_share && form.has_value() && form->hasSchema() && is_form_of(form->schema(), op.schema()) &&
+          refusal_of(*form) == nullptr) {
+        add(name, *kernel);
+      }
+    }
+  }
+
+  // What PyTorch would take apart for this key comes to the fallback whole.
+  static void keep_whole(const c10::OperatorHandle& op) {
+    if (op.hasKernelForDispatchKey(Key::PrivateUse1) || !op.hasKernelForDispatchKey(Key::CompositeExplicitAutograd)) {
+      return;
+    }
+    const auto& name = op.operator_name();
+    const std::string space(*name.getNamespace());
+    auto& library = registry().libraries[space];
+    if (library == nullptr) {
+      library = new torch::Library(torch::Library::IMPL, space, Key::PrivateUse1, __FILE__, __LINE__);
+    }
+    library->impl(toString(name).c_str(), torch::CppFunction::makeFromBoxedFunction<&operator_fallback>());
+    note_operator_of_fallback(name);
+  }
+
+  const openreg_kernels& table_;
+  const char* driver_;
+  std::unique_ptr<DriverKernels> result_ = std::make_unique<DriverKernels>();
+  std::unordered_multimap<std::string, std::pair<c10::OperatorHandle, const openreg_kernel*>> functional_; // by name
+};
+
+Served* find(const c10::OperatorHandle& op, const Device& device) {
+  const auto found = device.kernels->by_operator.find(op.operator_name());
+  return found == device.kernels->by_operator.end() ? nullptr : found->second.get();
+}
+
+const Device& device_with_kernels(DeviceIndex device) {
+  return *devices[device].load(std::memory_order_acquire);
+}
+
+} // namespace
+
+bool read_native_kernels(DeviceIndex device, const openreg_device_properties& properties) {
+  const openreg_kernels* table = nullptr;
+  OPENREG_CHECK(openreg_get_kernels(device, &table));
+  if (table == nullptr || table->count == 0) {
+    return false;
+  }
+  const std::lock_guard<std::mutex> guard(registry().lock);
+  auto& kernels = registry().by_table[table];
+  if (kernels == nullptr) {
+    kernels = Reader(*table, properties.driver).read();
+  }
+  registry().devices.push_back(std::make_unique<Device>(Device{kernels.get(), properties.ordinal}));
+  devices[device].store(registry().devices.back().get(), std::memory_order_release);
+  return true;
+}
+
+void forget_native_kernels() noexcept {
+  const std::lock_guard<std::mutex> guard(registry().lock);
+  for (auto& [table, kernels] : registry().by_table) {
+    registry().retired.push_back(std::move(kernels));
+  }
+  registry().by_table.clear();
+}
+
+void note_operator_of_fallback(const c10::OperatorName& name) {
+  operators_of_fallback().insert(name);
+}
+
+bool finds_native_kernel(const c10::OperatorHandle& op, DeviceIndex device) {
+  return find(op, device_with_kernels(device)) != nullptr;
+}
+
+bool run_native_kernel(const c10::OperatorHandle& op, DeviceIndex device, torch::jit::Stack* stack) {
+  const Device& native = device_with_kernels(device);
+  Served* const served = find(op, native);
+  if (served == nullptr) {
+    return false;
+  }
+  NativeCall call(op, served->kernel, served->shape_function, device, native.ordinal, *stack);
+  if (!call.prepare()) {
+    served->counter.refused.fetch_add(1, std::memory_order_relaxed);
+    return false;
+  }
+  ask_operator_policy(ExecutionMode::native, op.schema().name(), device);
+  const auto start = OperatorClock::now();
+  if (!call.run()) {
+    served->counter.refused.fetch_add(1, std::memory_order_relaxed);
+    return false;
+  }
+  served->counter.add_call(0, OperatorClock::now() - start);
+  call.replace_arguments(*stack);
+  return true;
+}
+
+} // namespace c10::openreg

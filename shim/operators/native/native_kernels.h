@@ -1,0 +1,33 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
+// Operators that drivers run themselves (openreg/kernels.h): which, and how PyTorch's calls get to them.
+//
+// A driver's table is read when an operator first runs on one of its devices. Operators come here through the fallback
+// and the typed kernels, which ask has_native_kernels() (execution_mode.h) of the call's device: a load and a branch where the
+// driver has none.
+#pragma once
+
+#include <ATen/core/dispatch/Dispatcher.h>
+#include <openreg/openreg.h>
+
+#include "shim/operators/policy/execution_mode.h"
+
+namespace c10::openreg {
+
+// Reads the table of the device's driver and prepares it. Returns whether there are kernels. Throws c10::Error for a
+// malformed table; warns of entries that can't be used.
+bool read_native_kernels(DeviceIndex device, const openreg_device_properties& properties);
+void forget_native_kernels() noexcept; // the device table has changed
+
+// Whether the driver of `device` may run the operator itself.
+bool finds_native_kernel(const c10::OperatorHandle& op, DeviceIndex device);
+
+// Runs the operator of the stack by the driver's kernel and replaces the arguments by the results. All tensors have
+// been checked to be on `device`. False if there is none or it refuses: then nothing has changed but the size of an
+// out= tensor, which is the same in every way. Throws c10::Error with driver, operator and text where the kernel fails.
+bool run_native_kernel(const c10::OperatorHandle& op, DeviceIndex device, torch::jit::Stack* stack);
+
+// Called while the shim is loaded for each operator of PyTorch that comes to the fallback or to a typed kernel although
+// it may have a kernel registered for PrivateUse1: the other ones that have are none of theirs.
+void note_operator_of_fallback(const c10::OperatorName& name);
+
+} // namespace c10::openreg

@@ -1,0 +1,44 @@
+// SPDX-License-Identifier: BSD-3-Clause
+#include "shim/operators/policy/device_check.h"
+
+namespace c10::openreg {
+
+void DeviceCheck::refuse(c10::Device first, c10::Device second) const {
+  TORCH_CHECK(
+      false,
+      "Expected all tensors to be on the same device, but found at least two devices, ",
+      first,
+      " and ",
+      second,
+      "! (when checking arguments of ",
+      schema_.name(),
+      ")");
+}
+
+bool may_be_on_cpu(const c10::Argument& argument) {
+  return argument.name() == "input_lengths" || argument.name() == "target_lengths";
+}
+
+DeviceIndex common_device(const c10::FunctionSchema& schema, const c10::IValue* arguments, size_t count) {
+  DeviceCheck check(schema);
+  const auto& declared = schema.arguments();
+  for (size_t i = 0; i < count; ++i) {
+    const c10::IValue& value = arguments[i];
+    if (value.isTensor()) {
+      check.see(value.toTensor(), is_written(declared[i]), may_be_on_cpu(declared[i]));
+    } else if (value.isTensorList()) {
+      for (const c10::IValue& tensor : value.toListRef()) {
+        check.see(tensor.toTensor(), is_written(declared[i]));
+      }
+    } else if (value.isOptionalTensorList()) {
+      for (const std::optional<at::Tensor>& tensor : value.toOptionalTensorList()) {
+        if (tensor.has_value()) {
+          check.see(*tensor, false, /*may_be_on_cpu=*/true); // indices
+        }
+      }
+    }
+  }
+  return check.finish();
+}
+
+} // namespace c10::openreg

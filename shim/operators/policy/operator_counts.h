@@ -1,0 +1,107 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
+// How often each way of running an operator (execution_mode.h) was taken, over all devices and threads.
+#pragma once
+
+#include <atomic>
+#include <chrono>
+#include <cstdint>
+#include <map>
+#include <string>
+
+#include "shim/operators/policy/execution_mode.h"
+#include "shim/trace.h"
+
+namespace c10::openreg {
+
+struct OperatorCount {
+  uint64_t calls = 0;
+  uint64_t refused = 0; // native: calls that had to go another way
+  uint64_t bytes = 0;   // staged: copied, both directions
+  double seconds = 0;   // the host spent on them: staged, copies and kernel; native, until the kernel was queued
+};
+struct OperatorCounts {
+  uint64_t aliased_calls = 0;
+  // By way and operator name, "aten::mm"; aliased ones only while operator_details() was on.
+  std::array<std::map<std::string, OperatorCount>, kExecutionModes> by_operator;
+};
+TORCH_OPENREG_API OperatorCounts operator_counts();
+TORCH_OPENREG_API void reset_operator_counts();
+
+// Whether aliased calls are counted by operator too, which costs each of them a lock. Off at first.
+TORCH_OPENREG_API bool operator_details() noexcept;
+TORCH_OPENREG_API void set_operator_details(bool on) noexcept;
+
+using OperatorClock = std::chrono::steady_clock;
+
+// One operator's figures for one way. Lives until the process ends. Threads: any.
+struct OperatorCounter {
+  std::atomic<uint64_t> calls{0};
+  std::atomic<uint64_t> refused{0};
+  std::atomic<uint64_t> bytes{0};
+  std::atomic<uint64_t> nanoseconds{0};
+
+  void add_call(uint64_t copied, OperatorClock::duration time) noexcept;
+};
+OperatorCounter& operator_counter(ExecutionMode way, const std::string& name);
+
+// One call through a KernelView (kernel_view.h): asks the policy when the way is known, and is counted at its end.
+class OperatorCall {
+ public:
+  // Throws c10::Error where the policy forbids the way. Once for each device of the call; the slowest way counts.
+  void take(ExecutionMode way, const std::string& name, DeviceIndex device) {
+    if (C10_UNLIKELY(way == ExecutionMode::staged || aliased_is_watched.load(std::memory_order_relaxed))) {
+      watch(way, name, device);
+    }
+  }
+  // The device is idle now: what follows is the operator's own work.
+  void begin_work() noexcept {
+    if (C10_UNLIKELY(watched_)) {
+      work_start_ = OperatorClock::now();
+    }
+  }
+  // Traced calls that are known to be no more than a copy (of device indices or OPENREG_HOST) or a fill.
+  bool is_traced() const noexcept {
+    return watched_ && is_tracing();
+  }
+  void describe_copy(int32_t source, int32_t destination, uint64_t bytes) noexcept {
+    description_ = {OPENREG_TRACE_COPY, source, destination, bytes};
+  }
+  void describe_fill(uint64_t bytes) noexcept {
+    description_ = {OPENREG_TRACE_FILL, OPENREG_HOST, device_, bytes};
+  }
+  void end(const std::string& name, uint64_t copied) noexcept {
+    if (C10_LIKELY(!watched_ && copied == 0)) {
+      count_aliased_call();
+    } else {
+      count(name, copied);
+    }
+  }
+
+  // Something wants to know of each aliased call: a rule of the policy, operator_details(), or a trace.
+  static std::atomic<bool> aliased_is_watched;
+
+ private:
+  static void count_aliased_call() noexcept;
+  void watch(ExecutionMode way, const std::string& name, DeviceIndex device);
+  void count(const std::string& name, uint64_t copied) noexcept;
+  void trace(const std::string& name) const noexcept;
+
+  struct Description {
+    int32_t kind = OPENREG_TRACE_KERNEL;
+    int32_t source = OPENREG_HOST;
+    int32_t destination = OPENREG_HOST;
+    uint64_t bytes = 0;
+  };
+
+  OperatorClock::time_point start_;
+  OperatorClock::time_point work_start_;
+  Description description_;
+  DeviceIndex device_ = -1;
+  bool watched_ = false;
+  bool staged_ = false;
+};
+
+// Decides anew whether aliased calls are watched: the policy has changed.
+void update_watching() noexcept;
+
+} // namespace c10::openreg

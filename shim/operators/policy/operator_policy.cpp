@@ -1,0 +1,268 @@
+// SPDX-License-Identifier: BSD-3-Clause
+#include "shim/operators/policy/operator_policy.h"
+
+#include <ATen/core/dispatch/Dispatcher.h>
+
+#include <cstdlib>
+#include <map>
+#include <mutex>
+#include <set>
+
+#include "shim/operators/policy/operator_counts.h"
+#include "shim/status.h"
+
+namespace c10::openreg {
+namespace {
+
+constexpr char kPolicyVariable[] = "OPENREG_OPERATORS_POLICY";
+constexpr char kReportVariable[] = "OPENREG_OPERATORS_REPORT";
+
+struct WayRules {
+  OperatorPolicy others = OperatorPolicy::allow;
+  std::map<std::string, OperatorPolicy> by_operator;
+  std::set<std::string> warned;
+};
+
+struct Rules {
+  std::mutex lock;
+  std::array<WayRules, kExecutionModes> by_mode;
+};
+
+Rules& rules() {
+  static auto* instance = new Rules; // leaked: used until the process ends
+  return *instance;
+}
+
+std::array<std::atomic<bool>, kExecutionModes> has_rules;
+
+size_t index_of(ExecutionMode way) {
+  return static_cast<size_t>(way);
+}
+
+// With the lock held.
+void rules_have_changed(ExecutionMode way) {
+  auto& own = rules().by_mode[index_of(way)];
+  own.warned.clear();
+  has_rules[index_of(way)].store(
+      own.others != OperatorPolicy::allow || !own.by_operator.empty(), std::memory_order_relaxed);
+  update_watching();
+}
+
+template <class Value, size_t Count>
+Value value_named(const std::array<const char*, Count>& names, const std::string& name, const char* what) {
+  for (size_t i = 0; i < Count; ++i) {
+    if (name == names[i]) {
+      return static_cast<Value>(i);
+    }
+  }
+  std::string known;
+  for (const char* other : names) {
+    known.append(known.empty() ? "'" : ", '").append(other).append("'");
+  }
+  TORCH_CHECK_VALUE(false, what, " must be one of ", known, ", but is '", name, "'.");
+}
+
+// "aten::mm". Only PyTorch's own names can be looked up: other libraries may be loaded later.
+void check_operator_name(const std::string& name) {
+  const size_t separator = name.find("::");
+  TORCH_CHECK_VALUE(
+      separator != std::string::npos && separator > 0 && name.find('.') == std::string::npos,
+      "an operator is named by namespace and name, without an overload, as 'aten::add', but got '",
+      name,
+      "'.");
+  if (name.compare(0, separator, "aten") != 0) {
+    return;
+  }
+  for (const auto& known : c10::Dispatcher::singleton().getAllOpNames()) {
+    if (known.name == name) {
+      return;
+    }
+  }
+  TORCH_CHECK_VALUE(false, "this PyTorch has no operator '", name, "'.");
+}
+
+std::string driver_of(DeviceIndex device) {
+  openreg_device_properties properties{};
+  properties.struct_size = sizeof properties;
+  OPENREG_CHECK(openreg_get_device_properties(device, &properties));
+  return properties.driver;
+}
+
+const char* meaning_of(ExecutionMode way, DeviceIndex device) {
+  switch (way) {
+    case ExecutionMode::native:
+      return "by a kernel of the driver";
+    case ExecutionMode::aliased:
+      return has_gpu_kernels(device) ? "by PyTorch's kernel for GPUs on the device's memory"
+                                     : "by PyTorch's CPU kernel on the device's memory";
+    default:
+      return "on copies of its tensors in host memory";
+  }
+}
+
+// The policy of a call, allow where it has been warned of already.
+OperatorPolicy policy_of(ExecutionMode way, const std::string& name) {
+  const std::lock_guard<std::mutex> guard(rules().lock);
+  auto& own = rules().by_mode[index_of(way)];
+  const auto found = own.by_operator.find(name);
+  const OperatorPolicy policy = found == own.by_operator.end() ? own.others : found->second;
+  return policy == OperatorPolicy::warn && !own.warned.insert(name).second ? OperatorPolicy::allow : policy;
+}
+
+std::string way_out(ExecutionMode way, const std::string& name) {
+  std::string call = "torch.openreg.set_operator_policy(\"allow\", ";
+  if (way != ExecutionMode::staged) {
+    call.append("way=\"").append(kOperatorWayNames[index_of(way)]).append("\", ");
+  }
+  return call.append("operators=[\"").append(name).append("\"])");
+}
+
+const char* variable(const char* name) {
+  const char* value = std::getenv(name);
+  return value != nullptr ? value : "";
+}
+
+void apply_policy_item(const std::string& item) {
+  const size_t equals = item.find('=');
+  TORCH_CHECK_VALUE(equals != std::string::npos, "'", item, "' has no '='.");
+  const std::string what = item.substr(0, equals);
+  const OperatorPolicy policy = operator_policy_named(item.substr(equals + 1));
+  if (what.find("::") != std::string::npos) {
+    set_operator_policy(policy, ExecutionMode::staged, {what});
+  } else {
+    set_operator_policy(policy, operator_way_named(what), {});
+  }
+}
+
+void read_policy() {
+  const std::string value = variable(kPolicyVariable);
+  const auto before = operator_rules();
+  try {
+    for (size_t start = 0; start < value.size();) {
+      const size_t end = std::min(value.find(',', start), value.size());
+      apply_policy_item(value.substr(start, end - start));
+      start = end + 1;
+    }
+  } catch (const c10::ValueError& error) {
+    replace_operator_rules(before);
+    TORCH_CHECK(
+        false,
+        kPolicyVariable,
+        " is a list of way=policy and operator=policy, as 'staged=warn,aten::mm=forbid', but is '",
+        value,
+        "': ",
+        error.what_without_backtrace());
+  }
+}
+
+void read_report() {
+  const std::string value = variable(kReportVariable);
+  TORCH_CHECK(
+      value.empty() || value == "0" || value == "1" || value == "detailed",
+      kReportVariable,
+      " must be '0', '1' or 'detailed', but is '",
+      value,
+      "'.");
+  if (value == "detailed") {
+    set_operator_details(true);
+  }
+}
+
+} // namespace
+
+ExecutionMode operator_way_named(const std::string& name) {
+  return value_named<ExecutionMode>(kOperatorWayNames, name, "the way");
+}
+
+OperatorPolicy operator_policy_named(const std::string& name) {
+  return value_named<OperatorPolicy>(kOperatorPolicyNames, name, "the policy");
+}
+
+void set_operator_policy(OperatorPolicy policy, ExecutionMode way, const std::vector<std::string>& names) {
+  for (const auto& name : names) {
+    check_operator_name(name);
+  }
+  const std::lock_guard<std::mutex> guard(rules().lock);
+  auto& own = rules().by_mode[index_of(way)];
+  if (names.empty()) {
+    own.others = policy;
+    own.by_operator.clear();
+  }
+  for (const auto& name : names) {
+    own.by_operator[name] = policy;
+  }
+  rules_have_changed(way);
+}
+
+std::vector<OperatorRule> operator_rules() {
+  std::vector<OperatorRule> result;
+  const std::lock_guard<std::mutex> guard(rules().lock);
+  for (size_t i = 0; i < kExecutionModes; ++i) {
+    const auto way = static_cast<ExecutionMode>(i);
+    result.push_back({way, "", rules().by_mode[i].others});
+    for (const auto& [name, policy] : rules().by_mode[i].by_operator) {
+      result.push_back({way, name, policy});
+    }
+  }
+  return result;
+}
+
+void replace_operator_rules(const std::vector<OperatorRule>& replacement) {
+  const std::lock_guard<std::mutex> guard(rules().lock);
+  rules().by_mode = {};
+  for (const auto& rule : replacement) {
+    auto& own = rules().by_mode[index_of(rule.way)];
+    (rule.name.empty() ? own.others : own.by_operator[rule.name]) = rule.policy;
+  }
+  for (size_t i = 0; i < kExecutionModes; ++i) {
+    rules_have_changed(static_cast<ExecutionMode>(i));
+  }
+}
+
+void read_operator_variables() {
+  static std::mutex lock;
+  static bool done = false; // false after a bad value: it is refused by each use until it is corrected
+  const std::lock_guard<std::mutex> guard(lock);
+  if (!done) {
+    read_policy();
+    read_report();
+    done = true;
+  }
+}
+
+bool operator_way_has_rules(ExecutionMode way) noexcept {
+  return has_rules[index_of(way)].load(std::memory_order_relaxed);
+}
+
+void ask_operator_policy(ExecutionMode way, const std::string& name, DeviceIndex device) {
+  if (C10_LIKELY(!operator_way_has_rules(way))) {
+    return;
+  }
+  const OperatorPolicy policy = policy_of(way, name);
+  if (policy == OperatorPolicy::allow) {
+    return;
+  }
+  const c10::Device where(c10::DeviceType::PrivateUse1, device);
+  const std::string how = c10::str(
+      name,
+      policy == OperatorPolicy::forbid ? " would run " : " runs ",
+      kOperatorWayNames[index_of(way)],
+      " on ",
+      where,
+      " (driver \"",
+      driver_of(device),
+      "\"), ",
+      meaning_of(way, device));
+  TORCH_CHECK(
+      policy != OperatorPolicy::forbid,
+      how,
+      ", and the policy for operators forbids that. ",
+      way == ExecutionMode::staged
+          ? "The ways out: a kernel of the driver's own (openreg/kernels.h), this step on CPU tensors, or "
+          : "To allow it: ",
+      way_out(way, name),
+      ".");
+  TORCH_WARN(how, ". Said once an operator; to allow it: ", way_out(way, name), ".");
+}
+
+} // namespace c10::openreg

@@ -1,0 +1,104 @@
+// SPDX-License-Identifier: BSD-3-Clause
+#include "shim/operators/policy/storage.h"
+
+#include <ATen/EmptyTensor.h>
+#include <ATen/ops/from_file.h>
+#include <openreg/openreg.h>
+#include <torch/library.h>
+
+#include <algorithm>
+
+#include "shim/device_allocator.h"
+#include "shim/status.h"
+
+namespace c10::openreg {
+namespace {
+
+at::Tensor tensor_with_bytes(c10::Device device, caffe2::TypeMeta dtype, size_t bytes) {
+  auto storage = c10::make_intrusive<c10::StorageImpl>(
+      c10::StorageImpl::use_byte_size_t(),
+      static_cast<int64_t>(bytes),
+      device_allocator().allocate_on(device.index(), bytes),
+      &device_allocator(),
+      /*resizable=*/true);
+  return at::detail::make_tensor<c10::TensorImpl>(
+      std::move(storage), c10::DispatchKeySet(c10::DispatchKey::PrivateUse1), dtype);
+}
+
+} // namespace
+
+at::Tensor new_contiguous_tensor(c10::Device device, caffe2::TypeMeta dtype, at::IntArrayRef sizes) {
+  auto tensor = tensor_with_bytes(device, dtype, at::detail::computeStorageNbytesContiguous(sizes, dtype.itemsize()));
+  if (sizes.size() != 1 || sizes[0] != 0) { // a new TensorImpl has sizes {0}
+    tensor.unsafeGetTensorImpl()->set_sizes_contiguous(sizes);
+  }
+  return tensor;
+}
+
+at::Tensor new_tensor(c10::Device device, caffe2::TypeMeta dtype, at::IntArrayRef sizes, at::IntArrayRef strides) {
+  auto tensor = tensor_with_bytes(device, dtype, at::detail::computeStorageNbytes(sizes, strides, dtype.itemsize()));
+  tensor.unsafeGetTensorImpl()->set_sizes_and_strides(sizes, strides);
+  return tensor;
+}
+
+void resize_storage(c10::StorageImpl& storage, size_t size) {
+  TORCH_CHECK(storage.resizable(), "Trying to resize storage that is not resizable");
+  const c10::Device device = storage.device();
+  c10::DataPtr data = device_allocator().allocate_on(device.index(), size);
+  const size_t kept = std::min(size, storage.nbytes());
+  if (kept > 0 && storage.data() != nullptr) {
+    OPENREG_CHECK(openreg_memcpy(data.get(), device.index(), storage.data(), device.index(), kept));
+  }
+  storage.set_data_ptr_noswap(std::move(data));
+  storage.set_nbytes(size);
+}
+
+void resize_tensor(c10::TensorImpl& tensor, at::IntArrayRef sizes, std::optional<at::IntArrayRef> strides) {
+  at::detail::check_size_nonnegative(sizes);
+  if (tensor.sizes() == sizes && (!strides.has_value() || tensor.strides() == *strides)) {
+    return;
+  }
+  const size_t item = tensor.dtype().itemsize();
+  const size_t offset = static_cast<size_t>(tensor.storage_offset());
+  const size_t bytes = strides.has_value() ? at::detail::computeStorageNbytes(sizes, *strides, item, offset)
+                                           : at::detail::computeStorageNbytesContiguous(sizes, item, offset);
+  auto* storage = tensor.unsafe_storage().unsafeGetStorageImpl();
+  TORCH_CHECK(storage != nullptr, "Tensor: invalid null storage");
+  const bool empty = std::find(sizes.begin(), sizes.end(), 0) != sizes.end();
+  if (!empty && bytes > storage->nbytes()) {
+    resize_storage(*storage, bytes);
+  }
+  if (strides.has_value()) {
+    tensor.set_sizes_and_strides(sizes, *strides);
+  } else {
+    tensor.set_sizes_contiguous(sizes);
+  }
+}
+
+namespace {
+
+// A private mapping of a file is a copy, and the device's is one too. A shared one would have to write back.
+at::Tensor from_file(
+    c10::string_view filename,
+    std::optional<bool> shared,
+    std::optional<int64_t> size,
+    std::optional<c10::ScalarType> dtype,
+    std::optional<c10::Layout> layout,
+    std::optional<c10::Device> device,
+    std::optional<bool> pin_memory) {
+  TORCH_CHECK_NOT_IMPLEMENTED(
+      !shared.value_or(false),
+      "torch.from_file(shared=True): a file can't be mapped into the memory of an openreg device. Read it with "
+      "shared=False, or map it on the CPU.");
+  TORCH_CHECK(!pin_memory.value_or(false), "Only dense CPU tensors can be pinned");
+  const c10::Device sink = device.value_or(c10::Device(c10::DeviceType::PrivateUse1));
+  return at::from_file(filename, shared, size, dtype, layout, c10::kCPU, false).to(sink);
+}
+
+TORCH_LIBRARY_IMPL(aten, PrivateUse1, m) {
+  m.impl("from_file", from_file);
+}
+
+} // namespace
+
+} // namespace c10::openreg

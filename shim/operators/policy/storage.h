@@ -1,0 +1,20 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
+// Storages and new tensors in device memory.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+#include <c10/core/StorageImpl.h>
+
+namespace c10::openreg {
+
+// A new tensor on the device, contents undefined, without a device guard. Sizes must not be negative.
+at::Tensor new_tensor(c10::Device device, caffe2::TypeMeta dtype, at::IntArrayRef sizes, at::IntArrayRef strides);
+at::Tensor new_contiguous_tensor(c10::Device device, caffe2::TypeMeta dtype, at::IntArrayRef sizes);
+
+// Gives the storage `size` bytes of memory on its own device and keeps the first min(old, new) bytes.
+void resize_storage(c10::StorageImpl& storage, size_t size);
+
+// Sets sizes (and strides; none: contiguous) of a tensor and grows its storage where they need more.
+void resize_tensor(c10::TensorImpl& tensor, at::IntArrayRef sizes, std::optional<at::IntArrayRef> strides);
+
+} // namespace c10::openreg

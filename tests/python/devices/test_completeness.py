@@ -1,0 +1,198 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""torch.openreg has what torch.cuda has, or says why not; importing changes in PyTorch what is written down; stubs."""
+
+from __future__ import annotations
+
+import ast
+import re
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from torch_openreg import _C
+from torch_openreg.openreg import _absent
+
+O = torch.openreg  # noqa: E741
+
+
+def test_the_table_of_names_is_complete_and_current(root: Path) -> None:
+    """Each public name of torch.cuda, and each that PyTorch looks up on modules of devices, is there or has a reason."""
+    command = [sys.executable, str(root / "tools" / "module_table.py"), "--check"]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+def test_what_is_missing_says_why() -> None:
+    """A name of torch.cuda that isn't there raises with its reason, and hasattr() is False; others raise as ever."""
+    missing = [name for name in _absent.REASONS if name in dir(torch.cuda) and not hasattr(O, name)]
+    assert {"nvtx", "CUDAGraph", "cudart", "temperature"} <= set(missing)
+    for name in missing:
+        with pytest.raises(AttributeError, match=re.escape(f"has no attribute '{name}': {_absent.REASONS[name]}")):
+            getattr(O, name)
+    with pytest.raises(AttributeError, match="has no attribute 'nonsense'$"):
+        O.nonsense  # noqa: B018
+
+
+def test_what_a_device_can_do() -> None:
+    """Questions of torch.cuda with a plain answer."""
+    assert O.get_arch_list() == []
+    assert O.get_gencode_flags() == ""
+    assert O.is_tf32_supported() is False
+    assert O.is_current_stream_capturing() is False
+    assert (O.has_half, O.has_magma) == (True, False)
+    assert O.OutOfMemoryError is torch.OutOfMemoryError
+    assert O.AcceleratorError is torch.AcceleratorError
+    block = torch.empty(1 << 20, device="openreg:1")
+    assert O.device_memory_used(1) >= block.nbytes
+
+
+def test_peers(python: Any) -> None:
+    """Simulated devices reach each other, a device isn't its own peer, and different drivers share nothing."""
+    assert O.can_device_access_peer(0, "openreg:1") is True
+    assert O.can_device_access_peer(1, 1) is False
+    with pytest.raises(RuntimeError, match="out of range"):
+        O.can_device_access_peer(0, 9)
+    with pytest.raises(ValueError, match="Expected an openreg device"):
+        O.can_device_access_peer("cpu", 0)
+    code = "import torch; assert not torch.openreg.can_device_access_peer(0, 2)"
+    python(
+        code,
+        OPENREG_DRIVERS="sim,cuda",
+        OPENREG_USE_MOCK_GPU="cuda",
+        OPENREG_SIM_MEMORY="64M",
+        OPENREG_CUDA_MEMORY="64M",
+    )
+
+
+def test_sync_debug_mode() -> None:
+    """Only "default" can be set; wrong values raise as in torch.cuda."""
+    O.set_sync_debug_mode("default")
+    O.set_sync_debug_mode(0)
+    assert O.get_sync_debug_mode() == 0
+    for mode in ("warn", 2):
+        with pytest.raises(NotImplementedError, match=r"profiler\.trace"):
+            O.set_sync_debug_mode(mode)
+    with pytest.raises(RuntimeError, match="invalid value of debug_mode.*'loud'"):
+        O.set_sync_debug_mode("loud")
+    with pytest.raises(ValueError, match="3"):
+        O.set_sync_debug_mode(3)
+
+
+@pytest.mark.parametrize("name", O.tensor_types.__all__)
+def test_legacy_types_of_tensors(name: str) -> None:
+    """They make tensors as torch's own do, know their instances, and are what Tensor.type() calls them."""
+    made = getattr(O, name)(2, 3)
+    like = getattr(torch, name)(2, 3)
+    assert (made.shape, made.dtype, made.device.type) == (like.shape, like.dtype, "openreg")
+    assert isinstance(made, getattr(O, name))
+    assert not isinstance(like, getattr(O, name))
+    assert not isinstance(made.to(torch.complex64), getattr(O, name))
+    assert made.type() == f"torch.openreg.{name}"
+    assert getattr(O, name)([1, 0]).tolist() == [1, 0]
+    with pytest.raises(TypeError, match="of its own type"):
+        getattr(O, name)(like)
+
+
+def documented_changes(root: Path) -> set[str]:
+    """Names in the table of docs/pytorch-integration.md."""
+    text = (root / "docs" / "pytorch-integration.md").read_text()
+    table = text.split("## What importing changes in PyTorch")[1].split("\n## ")[0]
+    return {name for row in re.findall(r"^\| (`.*?) \|", table, re.MULTILINE) for name in re.findall(r"`([^`]+)`", row)}
+
+
+def test_importing_changes_what_is_documented_and_nothing_else(root: Path, python: Any) -> None:
+    """Every attribute of PyTorch's modules and classes is compared before and after the import, containers by size."""
+    code = """
+    import sys, types, warnings
+    warnings.simplefilter("ignore")
+    import torch, torch.distributed, torch.multiprocessing, torch.profiler, torch.utils._device, torch.utils.data
+
+    def note(seen, where, what):
+        size = len(what) if isinstance(what, (dict, list, set)) else None
+        seen[where] = (what, size)
+
+    def snapshot(modules):
+        seen = {}
+        for name in modules:
+            for key, value in list(vars(sys.modules[name]).items()):
+                note(seen, f"{name}.{key}", value)
+                if isinstance(value, type) and value.__module__.partition(".")[0] == "torch":
+                    for member, what in list(vars(value).items()):
+                        note(seen, f"{value.__module__}.{value.__qualname__}.{member}", what)
+        return seen
+
+    modules = [name for name, module in sys.modules.items()
+               if name.partition(".")[0] == "torch" and isinstance(module, types.ModuleType)]
+    before = snapshot(modules)
+    import torch_openreg
+    after = snapshot(modules)
+    own = tuple(name + "." for name in ("torch.openreg", "torch_openreg"))
+    for name in before.keys() | after.keys():
+        if name.startswith(own):
+            continue
+        old, new = before.get(name, (None, "missing")), after.get(name, (None, "missing"))
+        if old[0] is not new[0] or old[1] != new[1]:
+            print(name)
+    """
+    printed = python(code, TORCH_DEVICE_BACKEND_AUTOLOAD="0").stdout.split()
+    documented = documented_changes(root)
+    assert set(printed) <= documented
+    assert {"torch.openreg", "torch.Tensor.openreg", "torch.nn.modules.module.Module.openreg"} <= set(printed)
+
+
+def test_the_stub_of_the_binary_module_is_complete(root: Path) -> None:
+    """_C.pyi declares each name of _C, and no other."""
+    tree = ast.parse((root / "python/torch_openreg/_C.pyi").read_text())
+    declared = {node.name for node in tree.body if isinstance(node, (ast.FunctionDef, ast.ClassDef))}
+    declared |= {
+        node.target.id for node in tree.body if isinstance(node, ast.AnnAssign) and isinstance(node.target, ast.Name)
+    }
+    assert declared == {name for name in dir(_C) if not name.startswith("__")}
+
+
+def test_types_reach_the_user(root: Path, tmp_path: Path) -> None:
+    """The package says that it is typed, and mypy finds a wrong type in a program that uses it, and nothing else."""
+    pytest.importorskip("mypy", reason="mypy is not installed")
+    assert (root / "python/torch_openreg/py.typed").is_file()
+    program = tmp_path / "program.py"
+    program.write_text(
+        "from torch_openreg import openreg\n"
+        "name: str = openreg.get_device_name(0)\n"
+        "with openreg.profiler.trace() as ranges:\n"
+        "    total: int = sum(entry.bytes for entry in ranges)\n"
+        "free, whole = openreg.mem_get_info('openreg:1')\n"
+        "share: float = free / whole\n"
+        "peers: bool = openreg.can_device_access_peer(0, 1)\n"
+        "wrong: str = openreg.device_count()\n"
+    )
+    # PyTorch itself is not read: it takes mypy longer than a test may.
+    (tmp_path / "mypy.ini").write_text("[mypy]\nstrict = true\n[mypy-torch.*]\nfollow_imports = skip\n")
+    command = [sys.executable, "-m", "mypy", "--cache-dir", str(tmp_path / "cache"), "--follow-imports=silent"]
+    done = subprocess.run(
+        [*command, "program.py"],
+        capture_output=True,
+        text=True,
+        check=False,
+        cwd=tmp_path,
+        env={"MYPYPATH": str(root / "python"), "PATH": "/usr/bin:/bin"},
+    )
+    assert re.findall(r"program\.py:(\d+)", done.stdout) == ["8"], done.stdout + done.stderr
+
+
+def test_the_tests_that_the_page_names_exist(root: Path) -> None:
+    """Every test that docs/pytorch-integration.md names is there, and every row names one."""
+    text = (root / "docs" / "pytorch-integration.md").read_text()
+    named = re.findall(r"`([\w/]+\.(?:py|cc))::([\w.]+)`", text)
+    assert len(named) > 60
+    sources = {path.name: path.read_text() for path in (root / "tests").rglob("*_test.cc")}
+    sources |= {path.name: path.read_text() for path in (root / "tests").rglob("test_*.py")}
+    for file, name in named:
+        pattern = rf"^def {name}\(" if file.endswith(".py") else r"^TEST(_F)?\({}, {}\)".format(*name.split("."))
+        assert re.search(pattern, sources.get(file, ""), re.MULTILINE), f"there is no test {file}::{name}"
+    after = text.split("## C++ interfaces")[1]
+    rows = [row for row in after.splitlines() if row.startswith("| ") and "PyTorch asks for" not in row]
+    assert [row for row in rows if "::" not in row.rpartition(" | ")[2]] == []

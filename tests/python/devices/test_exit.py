@@ -1,0 +1,93 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""A script that ends right after backward() must end with its own status."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import textwrap
+import threading
+
+import pytest
+
+# Python frames in the backward pass make the engine's threads want the GIL to the very end.
+SCRIPT = textwrap.dedent(
+    """
+    import torch
+
+    class Twice(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx, x):
+            return 2 * x
+
+        @staticmethod
+        def backward(ctx, g):
+            return 2 * g
+
+    model = torch.nn.Linear(4, 4).to("openreg:{index}")
+    x = torch.randn(2, 4, device="openreg:{index}", requires_grad=True)
+    x.register_hook(lambda g: g + 0)
+    Twice.apply(model(x)).sum().backward()
+    print("done")
+    """
+)
+
+
+# 20 short scripts, with both cores busy
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+def test_ending_right_after_backward() -> None:
+    codes: list[int] = []
+    lock = threading.Lock()
+
+    def runs(worker: int) -> None:
+        for turn in range(5):
+            done = subprocess.run(
+                [sys.executable, "-c", SCRIPT.format(index=(worker + turn) % 2)],
+                env=os.environ | {"OMP_NUM_THREADS": "1"},
+                capture_output=True,
+                text=True,
+                check=False,
+            )
+            with lock:
+                codes.append(done.returncode if done.stdout == "done\n" else -1000)
+
+    workers = [threading.Thread(target=runs, args=(worker,)) for worker in range(4)]
+    for worker in workers:
+        worker.start()
+    for worker in workers:
+        worker.join()
+    assert codes == [0] * 20
+
+
+# the step at exit starts no threads and opens no driver in a process that never ran a backward pass
+def test_nothing_happens_at_exit_without_backward(python) -> None:
+    python(
+        """
+        import os, threading, torch
+        from torch_openreg import _C, _exit
+        before = len(os.listdir("/proc/self/task"))
+        _exit.settle_autograd()
+        assert len(os.listdir("/proc/self/task")) == before
+        assert not _C._is_initialized()
+        """
+    )
+
+
+# the step leaves no trace, and can be repeated
+def test_settling_changes_nothing(python) -> None:
+    python(
+        """
+        import torch
+        from torch_openreg import _exit
+        torch.ones(2, device="openreg:1", requires_grad=True).sum().backward()
+        assert _exit.engine_threads() == 2
+        before = [torch.openreg.memory_stats(i)["allocation.all.allocated"] for i in (0, 1)]
+        torch.set_grad_enabled(False)
+        for _ in range(3):
+            _exit.settle_autograd()
+        assert before == [torch.openreg.memory_stats(i)["allocation.all.allocated"] for i in (0, 1)]
+        assert torch.openreg.current_device() == 0
+        """
+    )

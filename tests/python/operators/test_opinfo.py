@@ -1,0 +1,90 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""A part of PyTorch's operator databases against the CPU, both ways; ``make opinfo`` runs them whole."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+DTYPES = ("float32", "complex64", "int64")
+
+
+# every operator, its gradients, in-place and out= variants and errors: the CPU's results bit for bit, with its strides
+@pytest.mark.slow
+@pytest.mark.timeout(900)
+@pytest.mark.parametrize("way", ["aliased", "staged"])
+def test_operators_give_what_they_give_on_the_cpu(root: Path, way: str) -> None:
+    done = subprocess.run(
+        [
+            *(sys.executable, str(root / "tests/opinfo/run.py")),
+            *("--ways", way, "--dtypes", *DTYPES, "--samples", "2"),
+        ],
+        capture_output=True,
+        text=True,
+        timeout=850,
+        check=False,
+    )
+    assert done.returncode == 0, done.stdout[-8000:] + done.stderr[-2000:]
+    assert f"{way}: passed / run" in done.stdout
+
+
+# a difference, a crash and a hang are found, and cost one entry each
+def test_the_harness_notices_what_is_wrong(root: Path, tmp_path: Path) -> None:
+    (tmp_path / "broken.py").write_text(
+        f"""
+import os, sys, time
+sys.path.insert(0, {str(root / "tests/opinfo")!r})
+import checks, twins, worker
+
+class Broken(checks.Checks):
+    def run(self):
+        if self.entry.operator == "abs":
+            os.abort()
+        if self.entry.operator == "acos":
+            time.sleep(600)
+        return super().run()
+
+tensor = twins.Mover.tensor
+
+def device_adds_one(mover, original):
+    moved = tensor(mover, original)
+    return moved if moved.is_cpu else (moved.detach() + 1).requires_grad_(original.requires_grad)
+
+twins.Mover.tensor = device_adds_one
+checks.Checks = Broken
+worker.main()
+"""
+    )
+    done = subprocess.run(
+        [
+            *(sys.executable, "-c"),
+            f"""
+import sys
+sys.path.insert(0, {str(root / "tests/opinfo")!r})
+import run
+started = run.Worker.__init__
+def start(self, *args):
+    started(self, *args)
+    self._command[1] = {str(tmp_path / "broken.py")!r}
+run.Worker.__init__ = start
+sys.argv = "run.py --jobs 1 --timeout 5 --ways aliased --dtypes float32".split()
+for name in ("abs", "acos", "exp", "ones"):
+    sys.argv += ["--entries", f"op/{{name}}/*"]
+sys.exit(run.main())
+""",
+        ],
+        capture_output=True,
+        text=True,
+        timeout=250,
+        check=False,
+    )
+    assert done.returncode == 1, done.stdout[-4000:] + done.stderr[-2000:]
+    assert "op/abs/float32 [process]: crashed, status -6" in done.stdout
+    assert "op/acos/float32 [process]: hung" in done.stdout
+    assert re.search(r"op/exp/float32 \[forward\]: sample 0: .*not equal", done.stdout)
+    assert "op/ones/" not in done.stdout
+    assert re.search(r"all +1 / 4", done.stdout)

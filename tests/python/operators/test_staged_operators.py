@@ -1,0 +1,103 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""Operators on memory that the host can't reach, or is told not to: staged, with the same results, and counted."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+
+@pytest.fixture(scope="module")
+def toy_library(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The driver of seven functions, built by a C compiler alone."""
+    root = Path(__file__).resolve().parents[3]
+    library = tmp_path_factory.mktemp("toy") / "libtoy.so"
+    subprocess.run(
+        [
+            os.environ.get("CC", "cc"),
+            *("-std=c11", "-shared", "-fPIC", "-fvisibility=hidden", "-Wall", "-Wextra", "-Werror"),
+            f"-I{root / 'runtime/include'}",
+            str(root / "examples/toy_driver/torch_openreg_toy/driver.c"),
+            *("-o", str(library)),
+        ],
+        check=True,
+    )
+    return library
+
+
+def run_suites(root: Path, environment: dict[str, str]) -> None:
+    """The operator and training suites, in a process whose operators are staged."""
+    done = subprocess.run(
+        [
+            *(sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider"),
+            *(str(root / "tests/python" / name) for name in ("operators/test_operators.py", "training/test_training.py")),
+        ],
+        env={k: v for k, v in os.environ.items() if not k.startswith(("OPENREG_", "PYTEST_"))} | environment,
+        cwd=root,
+        capture_output=True,
+        text=True,
+        timeout=900,
+        check=False,
+    )
+    assert done.returncode == 0, done.stdout[-8000:] + done.stderr[-2000:]
+    assert re.search(r"\b[1-9]\d+ passed\b", done.stdout), done.stdout[-2000:]
+
+
+# staged gives what aliased gives, on the simulated devices
+@pytest.mark.slow
+def test_the_suites_pass_staged_on_sim(root: Path) -> None:
+    run_suites(root, {"OPENREG_OPERATORS": "staged"})
+
+
+# rule A22: seven functions are a driver, and PyTorch trains on it; what is missing the runtime makes up
+@pytest.mark.slow
+def test_the_suites_pass_on_a_driver_of_seven_functions(root: Path, toy_library: Path) -> None:
+    run_suites(root, {"OPENREG_DRIVER_LIBRARIES": f"toy:{toy_library}"})
+
+
+# never silent: counted by operator, with the bytes moved
+def test_staged_calls_are_counted(python: Callable[..., subprocess.CompletedProcess[str]]) -> None:
+    python(
+        """
+        import torch
+        x = torch.ones(64, 64, device="openreg")
+        torch.openreg.reset_operator_stats()
+        y = torch.mm(x, x)
+        stats = torch.openreg.operator_stats()
+        assert stats["aliased_calls"] == 0, stats
+        seconds = stats["staged_seconds"]
+        assert seconds > 0
+        assert stats["staged"] == {"aten::mm": {"calls": 1, "bytes": stats["staged_bytes"], "seconds": seconds}}, stats
+        assert stats["staged_bytes"] == 2 * x.nbytes, stats  # x once although it is passed twice, and the result
+        assert y[3, 4].item() == 64
+        """,
+        OPENREG_OPERATORS="staged",
+    )
+
+
+def test_aliased_calls_are_counted_and_copy_nothing() -> None:
+    import torch
+
+    x = torch.ones(64, 64, device="openreg")
+    torch.openreg.reset_operator_stats()
+    torch.mm(x, x)
+    stats = torch.openreg.operator_stats()
+    assert (stats["aliased_calls"], stats["staged_calls"], stats["staged_bytes"]) == (1, 0, 0)
+
+
+# a bad value is refused by name where it is read
+def test_a_bad_value_of_the_variable_is_refused(python: Callable[..., subprocess.CompletedProcess[str]]) -> None:
+    python(
+        """
+        import pytest, torch
+        with pytest.raises(RuntimeError, match="OPENREG_OPERATORS must be 'auto' or 'staged', but is 'fast'"):
+            torch.ones(2, device="openreg") + 1
+        """,
+        OPENREG_OPERATORS="fast",
+    )

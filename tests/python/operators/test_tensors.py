@@ -1,0 +1,269 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""Tensors on their way: copies of every kind, pickling, saving, copying, and devices that do not mix."""
+
+from __future__ import annotations
+
+import copy
+import io
+import pickle
+from typing import Any
+
+import pytest
+import torch
+
+DTYPES = [
+    torch.float32,
+    torch.float64,
+    torch.float16,
+    torch.bfloat16,
+    torch.complex64,
+    torch.complex128,
+    torch.int8,
+    torch.int16,
+    torch.int32,
+    torch.int64,
+    torch.uint8,
+    torch.uint16,
+    torch.uint32,
+    torch.uint64,
+    torch.bool,
+    torch.float8_e4m3fn,
+    torch.float8_e5m2,
+]
+DEVICES = ["cpu", "openreg:0", "openreg:1"]
+
+
+# acceptance 2.16: a round trip keeps every bit, NaN payloads included
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+def test_a_round_trip_is_bit_exact(dtype: torch.dtype) -> None:
+    if dtype == torch.bool:
+        x = torch.randint(0, 2, (999,), dtype=dtype)
+    else:
+        x = torch.randint(0, 256, (999 * dtype.itemsize,), dtype=torch.uint8).view(dtype)
+    there = x.to("openreg:1")
+    assert (there.dtype, there.shape, there.stride()) == (x.dtype, x.shape, x.stride())
+    assert torch.equal(there.to("cpu").view(torch.uint8), x.view(torch.uint8))
+    assert torch.equal(there.to("openreg:0").cpu().view(torch.uint8), x.view(torch.uint8))
+
+
+# acceptance 1.1: every direction, contiguous or not, with and without a change of type
+@pytest.mark.parametrize("non_blocking", [False, True])
+@pytest.mark.parametrize("target", [torch.float32, torch.float64, torch.int32, torch.bfloat16], ids=str)
+@pytest.mark.parametrize(
+    "view",
+    [
+        lambda t: t,
+        lambda t: t.t(),
+        lambda t: t[::2, 1::3],
+        lambda t: t[3],
+        lambda t: t[:, 0].expand(7, -1),
+        lambda t: t[:0],
+        lambda t: t[2, 3],
+    ],
+    ids=["whole", "transposed", "strided", "row", "expanded", "empty", "scalar"],
+)
+@pytest.mark.parametrize("source", DEVICES)
+@pytest.mark.parametrize("sink", DEVICES)
+def test_copies(source: str, sink: str, view: Any, target: torch.dtype, non_blocking: bool) -> None:
+    values = torch.arange(60.0).reshape(6, 10) - 20.5
+    expected = view(values).to(target)
+    got = view(values.to(source)).to(sink, target, non_blocking=non_blocking)
+    torch.accelerator.synchronize("openreg:0")
+    torch.accelerator.synchronize("openreg:1")
+    assert got.device == torch.device(sink)
+    assert got.dtype == target
+    assert torch.equal(got.cpu(), expected)
+
+
+@pytest.mark.parametrize("source", DEVICES)
+@pytest.mark.parametrize("sink", DEVICES)
+def test_copies_into_a_part(source: str, sink: str) -> None:
+    values = torch.randn(4, 6)
+    for view in (lambda t: t, lambda t: t.t(), lambda t: t[1:3, ::2]):
+        there = torch.zeros(8, 12, device=sink)
+        expected = torch.zeros(8, 12)
+        for tensor in (there, expected):
+            part = tensor[: view(values).shape[0], : view(values).shape[1]]
+            part.copy_(view(values.to(source if tensor is there else "cpu")))
+        assert torch.equal(there.cpu(), expected)
+    # a broadcast, and a lazy conjugate
+    there = torch.zeros(4, 6, device=sink)
+    there.copy_(torch.arange(6.0).to(source))
+    assert torch.equal(there.cpu(), torch.arange(6.0).expand(4, 6))
+    numbers = torch.randn(5, dtype=torch.complex64)
+    assert torch.equal(numbers.to(source).conj().to(sink).cpu().resolve_conj(), numbers.conj().resolve_conj())
+
+
+def test_non_blocking_copies_keep_their_order() -> None:
+    pinned = torch.zeros(1 << 18).pin_memory()
+    there = torch.empty(1 << 18, device="openreg:0")
+    for turn in range(10):
+        pinned.fill_(turn)
+        there.copy_(pinned, non_blocking=True)
+        there.add_(1)  # behind the copy, on the same stream
+        torch.openreg.synchronize()  # before the host writes again
+        assert there.min().item() == there.max().item() == turn + 1
+
+
+# acceptance 3.4, 3.5
+@pytest.mark.parametrize("other", ["openreg:1", "cpu"])
+@pytest.mark.parametrize(
+    "call",
+    [
+        lambda a, b: a + b,
+        lambda a, b: torch.mm(a, b),
+        lambda a, b: torch.cat([a, b]),
+        lambda a, b: torch.where(a > 0, a, b),
+        lambda a, b: torch.nn.functional.linear(a, b),
+        lambda a, b: torch.linalg.solve(a, b),  # falls back
+        lambda a, b: torch.cdist(a, b),
+        lambda a, b: a.index_select(0, b[0].long()),
+        lambda a, b: torch.dot(a[0], b[0]),
+        lambda a, b: a.addmm_(a, b),
+    ],
+)
+def test_devices_do_not_mix(call: Any, other: str) -> None:
+    a, b = torch.eye(3, device="openreg:0"), torch.eye(3, device=other)
+    with pytest.raises(RuntimeError, match="(?i)expected all tensors to be on the same device|same device") as caught:
+        call(a, b)
+    assert "openreg:0" in str(caught.value)
+    assert torch.equal(a.cpu(), torch.eye(3))
+    assert torch.openreg.current_device() == 0
+
+
+def test_a_scalar_of_the_cpu_mixes() -> None:
+    a = torch.ones(3, device="openreg:1")
+    result = a * torch.tensor(2.5) + 1
+    assert result.device == a.device
+    assert result.tolist() == [3.5] * 3
+
+
+def test_views_share_and_in_place_shows() -> None:
+    base = torch.arange(24.0, device="openreg:1").reshape(4, 6)
+    view = base[1:3, ::2]
+    view.mul_(10)
+    assert base.cpu()[1].tolist() == [60.0, 7.0, 80.0, 9.0, 100.0, 11.0]
+    assert view.untyped_storage().data_ptr() == base.untyped_storage().data_ptr()
+    assert base.t()._is_view()
+    base.t_().add_(1)
+    assert base.shape == (6, 4)
+    assert view[0, 0].item() == 61.0
+    with pytest.raises(RuntimeError):
+        base.view(5, 5)
+
+
+@pytest.mark.parametrize("device", ["openreg:0", "openreg:1"])
+def test_deepcopy(device: str) -> None:
+    x = torch.arange(6.0, device=device, requires_grad=True)
+    y = copy.deepcopy(x)
+    assert y.device == x.device
+    assert y.requires_grad
+    assert torch.equal(x.cpu(), y.cpu())
+    with torch.no_grad():
+        y += 1
+    assert not torch.equal(x.cpu(), y.cpu())
+    pair = {"a": x.detach()[:3], "b": x.detach()}
+    both = copy.deepcopy(pair)
+    both["b"][0] = 100.0
+    assert both["a"][0].item() == 100.0  # still one storage
+    model = torch.nn.LSTM(3, 4).to(device)
+    twin = copy.deepcopy(model)
+    assert all(torch.equal(a.cpu(), b.cpu()) for a, b in zip(model.parameters(), twin.parameters(), strict=True))
+    assert all(b.device == torch.device(device) for b in twin.parameters())
+
+
+@pytest.mark.parametrize("way", ["torch", "pickle", "legacy"])
+def test_save_and_load(way: str) -> None:
+    x = torch.randn(4, 5, device="openreg:1")
+    saved: Any = {"x": x, "view": x[1:], "number": 3, "strided": x.t()}
+    file = io.BytesIO()
+    if way == "pickle":
+        loaded = pickle.loads(pickle.dumps(saved))
+    else:
+        torch.save(saved, file, _use_new_zipfile_serialization=way == "torch")
+        file.seek(0)
+        loaded = torch.load(file)
+    assert loaded["x"].device == x.device
+    assert loaded["strided"].stride() == (1, 5)
+    for key in ("x", "view", "strided"):
+        assert torch.equal(loaded[key].cpu(), saved[key].cpu())
+    if way == "pickle":
+        return
+    loaded["x"][1].fill_(7)
+    assert loaded["view"][0].tolist() == [7.0] * 5  # sharing survives
+
+
+@pytest.mark.parametrize(
+    ("where", "device"),
+    [
+        ("cpu", "cpu"),
+        ("openreg:0", "openreg:0"),
+        ("privateuseone:0", "openreg:0"),
+        ({"openreg:1": "openreg:0"}, "openreg:0"),
+        (torch.device("openreg:1"), "openreg:1"),
+    ],
+    ids=str,
+)
+def test_map_location(where: Any, device: str) -> None:
+    file = io.BytesIO()
+    torch.save(torch.arange(5.0, device="openreg:1"), file)
+    file.seek(0)
+    loaded = torch.load(file, map_location=where)
+    assert loaded.device == torch.device(device)
+    assert loaded.tolist() == [0, 1, 2, 3, 4]
+
+
+# what was saved on a device that is not there says so
+def test_load_without_the_device(python: Any, tmp_path: Any) -> None:
+    path = tmp_path / "x.pt"
+    torch.save(torch.arange(5.0, device="openreg:1"), path)
+    out = python(
+        f"""
+        import torch
+        try:
+            torch.load({str(path)!r})
+        except RuntimeError as error:
+            print(error)
+        print(torch.load({str(path)!r}, map_location="cpu").tolist())
+        """,
+        OPENREG_SIM_DEVICES="1",
+    )
+    assert "map_location" in out.stdout
+    assert out.stdout.endswith("[0.0, 1.0, 2.0, 3.0, 4.0]\n")
+
+
+# a checkpoint of openreg can be read where there is no openreg
+def test_state_dict_round_trip_through_the_cpu() -> None:
+    model = torch.nn.Sequential(torch.nn.Conv2d(1, 2, 3), torch.nn.BatchNorm2d(2)).to("openreg:1")
+    file = io.BytesIO()
+    torch.save(model.state_dict(), file)
+    file.seek(0)
+    state = torch.load(file, map_location="cpu")
+    assert {value.device.type for value in state.values()} == {"cpu"}
+    again = torch.nn.Sequential(torch.nn.Conv2d(1, 2, 3), torch.nn.BatchNorm2d(2)).to("openreg:0")
+    again.load_state_dict(state)
+    for name, value in again.state_dict().items():
+        assert torch.equal(value.cpu(), model.state_dict()[name].cpu())
+
+
+def test_repr_and_str() -> None:
+    x = torch.arange(3, device="openreg:1")
+    assert repr(x) == "tensor([0, 1, 2], device='openreg:1')"
+    assert "device='openreg:0'" in repr(torch.randn(2, dtype=torch.complex64, device="openreg"))
+
+
+def test_resize_and_storage() -> None:
+    x = torch.arange(4.0, device="openreg:1")
+    x.resize_(1000)
+    assert x[:4].tolist() == [0, 1, 2, 3]
+    storage = x.untyped_storage()
+    storage.resize_(16)
+    assert storage.nbytes() == 16
+    assert storage.device == torch.device("openreg:1")
+    storage.resize_(0)
+    assert storage.nbytes() == 0
+
+
+def test_numpy_needs_the_cpu() -> None:
+    with pytest.raises(TypeError, match="openreg"):
+        torch.ones(2, device="openreg").numpy()

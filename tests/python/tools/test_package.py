@@ -1,0 +1,241 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""The wheel: what is in it, that it works installed, and that a third party can build a driver against it."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+import sysconfig
+import textwrap
+import zipfile
+from pathlib import Path
+
+import pytest
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(1200)]
+
+
+@pytest.fixture(scope="module")
+def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A wheel of this checkout. It takes the libraries of the build directory where there is one."""
+    root = Path(__file__).resolve().parents[3]
+    folder = tmp_path_factory.mktemp("wheel")
+    environment = dict(os.environ)
+    build = Path(os.environ.get("OPENREG_BUILD_DIR", root / "build"))
+    if (build / "CMakeCache.txt").exists():
+        environment["OPENREG_BUILD_DIR"] = str(build)
+    subprocess.run(
+        [
+            *(sys.executable, "-m", "pip", "wheel", "--quiet", "--disable-pip-version-check", "--no-build-isolation"),
+            *("--no-deps", "--wheel-dir", str(folder), str(root)),
+        ],
+        check=True,
+        env=environment,
+    )
+    (found,) = folder.glob("*.whl")
+    return found
+
+
+@pytest.fixture(scope="module")
+def installed(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A virtual environment with the wheel, which sees the packages (torch, ...) of this one but not this checkout."""
+    folder = tmp_path_factory.mktemp("venv")
+    subprocess.run([sys.executable, "-m", "venv", "--without-pip", str(folder)], check=True)
+    site = next(folder.glob("lib/python*/site-packages"))
+    subprocess.run(
+        [
+            *(sys.executable, "-m", "pip", "install", "--quiet", "--disable-pip-version-check", "--no-deps"),
+            *("--target", str(site), str(wheel)),
+        ],
+        check=True,
+    )
+    # A plain path, whose own .pth files are not read: the editable install of this checkout stays out of sight.
+    (site / "packages.pth").write_text(sysconfig.get_path("purelib") + "\n")
+    return folder
+
+
+def run(venv: Path, code: str, **environment: str) -> str:
+    """Runs code in the virtual environment and returns what it printed."""
+    done = subprocess.run(
+        [str(venv / "bin" / "python"), "-c", textwrap.dedent(code)],
+        capture_output=True,
+        text=True,
+        check=False,
+        cwd=venv,
+        env={k: v for k, v in os.environ.items() if not k.startswith(("OPENREG_", "PYTHONPATH"))} | environment,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done.stdout
+
+
+def test_contents(wheel: Path) -> None:
+    names = zipfile.ZipFile(wheel).namelist()
+    for wanted in (
+        "torch_openreg/lib/libopenreg.so",
+        "torch_openreg/lib/libtorch_openreg.so",
+        "torch_openreg/_C" + sysconfig.get_config_var("EXT_SUFFIX"),
+        "torch_openreg/_build_info.py",
+        "torch_openreg/py.typed",
+        "torch_openreg/include/openreg/openreg.h",
+        "torch_openreg/include/openreg/driver.h",
+        "torch_openreg/include/openreg/status.h",
+        "torch_openreg/share/cmake/openreg/openregConfig.cmake",
+        "torch_openreg/bin/openreg-info",
+        "torch_openreg/openreg/__init__.py",
+        "_torch_openreg_autoload.py",
+    ):
+        assert wanted in names, names
+    (metadata,) = [name for name in names if name.endswith("/METADATA")]
+    text = zipfile.ZipFile(wheel).read(metadata).decode()
+    assert "Requires-Dist: torch==2." in text  # the minor version that it was built against
+    assert "none-any" not in wheel.name
+
+
+# acceptance 4.33: an installed wheel is found by `import torch`
+def test_import_torch_is_enough(installed: Path) -> None:
+    out = run(
+        installed,
+        """
+        import sys, torch
+        x = torch.empty(1, device="openreg")
+        print(x.device, sys.modules["torch_openreg"].__file__)
+        """,
+    )
+    assert out.startswith("openreg:0 ")
+    assert str(installed) in out
+    out = run(installed, "import torch; print(hasattr(torch, 'openreg'))", TORCH_DEVICE_BACKEND_AUTOLOAD="0")
+    assert out == "False\n"
+
+
+def test_openreg_info(installed: Path) -> None:
+    code = "import sys; sys.argv = ['openreg-info']; from _openreg_info import main; main()"
+    out = run(installed, code, OPENREG_SIM_DEVICES="3")
+    assert "sim" in out
+    assert "openreg:2" in out
+
+
+DRIVER = r"""
+#include <openreg/driver.h>
+#include <stdlib.h>
+#include <string.h>
+
+static const openreg_host *runtime;
+
+static openreg_status open_(const openreg_host *host, const openreg_option *options, size_t n, openreg_instance *out)
+{
+    (void)options, (void)n;
+    runtime = host;
+    *out = (openreg_instance)&runtime;
+    return OPENREG_OK;
+}
+static openreg_status close_(openreg_instance instance) { (void)instance; return OPENREG_OK; }
+static openreg_status count(openreg_instance instance, int32_t *out) { (void)instance; *out = 1; return OPENREG_OK; }
+static openreg_status alloc(openreg_instance instance, int32_t dev, uint64_t size, openreg_driver_stream stream, void **out)
+{
+    (void)instance, (void)dev, (void)stream;
+    void *p = size > (1u << 30) ? NULL : malloc(size);
+    if (p == NULL)
+        return openreg_fail(runtime, OPENREG_E_NOMEM, 0, "third: no %llu bytes", (unsigned long long)size);
+    *out = p;
+    return OPENREG_OK;
+}
+static openreg_status release(openreg_instance instance, int32_t dev, void *ptr, openreg_driver_stream stream)
+{
+    (void)instance, (void)dev, (void)stream;
+    free(ptr);
+    return OPENREG_OK;
+}
+static openreg_status copy(openreg_instance instance, void *dst, int32_t dst_dev, const void *src, int32_t src_dev,
+                           uint64_t size, int32_t stream_dev, openreg_driver_stream stream)
+{
+    (void)instance, (void)dst_dev, (void)src_dev, (void)stream_dev, (void)stream;
+    memcpy(dst, src, size);
+    return OPENREG_OK;
+}
+static openreg_status sync_(openreg_instance instance, int32_t dev) { (void)instance, (void)dev; return OPENREG_OK; }
+
+static const openreg_driver table = {
+    .struct_size = sizeof table, .abi_minor = OPENREG_ABI_MINOR, .name = "third", .version = "3.0",
+    .open = open_, .close = close_, .device_count = count, .mem_alloc = alloc, .mem_free = release, .copy = copy,
+    .device_sync = sync_,
+};
+
+__attribute__((visibility("default"))) openreg_status openreg_driver_query_v1(const openreg_host *host,
+                                                                              const openreg_driver **out)
+{
+    (void)host;
+    *out = &table;
+    return OPENREG_OK;
+}
+"""
+
+PROGRAM = r"""
+#include <openreg/openreg.h>
+#include <stdio.h>
+int main(void)
+{
+    printf("%s %d\n", openreg_version(), (int)openreg_device_count());
+    return 0;
+}
+"""
+
+CMAKE = """
+cmake_minimum_required(VERSION 3.22)
+project(third C)
+find_package(openreg 0.1 REQUIRED)
+openreg_add_driver(third third.c)
+add_executable(program program.c)
+target_link_libraries(program PRIVATE openreg::openreg)
+"""
+
+
+# a third party compiles a driver against an installed wheel, and it becomes a device of torch
+@pytest.mark.parametrize("way", ["root", "dir"])
+def test_third_party_driver(installed: Path, tmp_path: Path, way: str) -> None:
+    cmake = shutil.which("cmake") or str(Path(sys.executable).parent / "cmake")
+    (tmp_path / "third.c").write_text(DRIVER)
+    (tmp_path / "program.c").write_text(PROGRAM)
+    (tmp_path / "CMakeLists.txt").write_text(CMAKE)
+    option, argument = {"root": ("--prefix", "openreg_ROOT"), "dir": ("--cmake-dir", "openreg_DIR")}[way]
+    where = run(
+        installed, f"import sys; sys.argv = ['config', {option!r}]; import torch_openreg.config as c; c.main()"
+    ).strip()
+    assert where.startswith(str(installed))
+    build = tmp_path / "build"
+    subprocess.run(
+        [cmake, "-S", str(tmp_path), "-B", str(build), f"-D{argument}={where}", "-DCMAKE_C_FLAGS=-Wall -Werror"],
+        check=True,
+    )
+    subprocess.run([cmake, "--build", str(build)], check=True)
+
+    library = build / "libopenreg_third.so"
+    exported = subprocess.run(
+        ["nm", "-D", "--defined-only", str(library)], capture_output=True, text=True, check=True
+    ).stdout
+    assert [line.split()[-1] for line in exported.splitlines()] == ["openreg_driver_query_v1"]
+    printed = subprocess.run(
+        [str(build / "program")], capture_output=True, text=True, check=True, env={"OPENREG_SIM_DEVICES": "5"}
+    )
+    assert printed.stdout.split()[1] == "5"
+
+    out = run(
+        installed,
+        """
+        import torch
+        print(torch.openreg.get_device_properties(0).driver, torch.openreg.device_count())
+        x = torch.randn(4, 4)
+        y = (x.to("openreg") @ x.to("openreg")).relu()
+        assert torch.allclose(y.cpu(), (x @ x).relu())
+        try:
+            torch.empty(1 << 31, dtype=torch.uint8, device="openreg")
+        except torch.OutOfMemoryError as error:
+            assert 'driver "third"' in str(error), error
+        model = torch.nn.Linear(4, 2).to("openreg")
+        model(x.to("openreg")).sum().backward()
+        print(model.weight.grad.device)
+        """,
+        OPENREG_DRIVER_LIBRARIES=f"third:{library}",
+    )
+    assert out.split() == ["third", "1", "openreg:0"]

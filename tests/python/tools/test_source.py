@@ -1,0 +1,124 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""The sources and libraries themselves: quoted parts, exported symbols, headers that compile."""
+
+from __future__ import annotations
+
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import torch_openreg.config
+
+MARKERS = {
+    "OPENREG SetDevice FUNCTION",
+    "OPENREG set_device FUNCTION",
+    "MODULE SET DEVICE HELPER",
+    "OPENREG MODULE METHODS",
+    "PYTHON SET DEVICE FUNCTION",
+    "OPENREG DEVICE MGMT GUARD IMPL EXAMPLE",
+}
+
+
+def quoted(root: Path) -> dict[str, list[str]]:
+    """Lines between each pair of markers in the sources. Fails on a pair that is missing, doubled or turned round."""
+    found: dict[str, list[str]] = {}
+    files = [path for folder in ("shim", "csrc", "python") for path in (root / folder).rglob("*")]
+    for path in files:
+        if path.suffix not in (".cpp", ".h", ".py"):
+            continue
+        open_marker = None
+        for line in path.read_text(encoding="utf-8").splitlines():
+            match = re.search(r"LITERALINCLUDE (START|END): (.+?)\s*$", line)
+            if match is None:
+                if open_marker is not None:
+                    found[open_marker].append(line)
+            elif match[1] == "START":
+                assert open_marker is None, f"{path}: {match[2]} starts inside {open_marker}"
+                assert match[2] not in found, f"{match[2]} is there twice"
+                open_marker = match[2]
+                found[open_marker] = []
+            else:
+                assert open_marker == match[2], f"{path}: {match[2]} ends without a start"
+                open_marker = None
+        assert open_marker is None, f"{path}: {open_marker} has no end"
+    return found
+
+
+# acceptance 4.23
+def test_every_marker_is_there(root: Path) -> None:
+    found = quoted(root)
+    assert set(found) >= MARKERS
+    for marker in MARKERS:
+        assert any(line.strip() for line in found[marker]), marker
+
+
+# acceptance 4.24
+def test_fifth_line_of_the_method_table_binds_set_device(root: Path) -> None:
+    assert "_set_device" in quoted(root)["OPENREG MODULE METHODS"][4]
+
+
+# acceptance 4.17
+@pytest.mark.parametrize("name", ["_getDeviceCount", "_getDevice", "_setDevice", "_exchangeDevice"])
+def test_helper_functions_have_the_documents_names(root: Path, name: str) -> None:
+    text = "".join(path.read_text(encoding="utf-8") for path in (root / "csrc").glob("*.cpp"))
+    assert re.search(rf"\b{name}\(PyObject\*", text)
+
+
+# nothing but openreg_ symbols leaves the runtime
+def test_runtime_exports_only_its_own_names() -> None:
+    library = Path(torch_openreg.config.lib_dir()) / "libopenreg.so"
+    listing = subprocess.run(
+        ["nm", "-D", "--defined-only", str(library)], capture_output=True, text=True, check=True
+    ).stdout
+    names = [line.split()[-1] for line in listing.splitlines()]
+    assert "openreg_set_device" in names
+    assert [name for name in names if not name.startswith("openreg_")] == []
+
+
+# the runtime needs neither C++ nor Python nor torch
+def test_runtime_links_only_the_c_library() -> None:
+    library = Path(torch_openreg.config.lib_dir()) / "libopenreg.so"
+    listing = subprocess.run(["readelf", "-d", str(library)], capture_output=True, text=True, check=True).stdout
+    needed = set(re.findall(r"\(NEEDED\).*\[(.+?)\]", listing))
+    assert needed <= {
+        "libc.so.6",
+        "libpthread.so.0",
+        "libdl.so.2",
+        "libm.so.6",
+        "ld-linux-x86-64.so.2",
+        "ld-linux-aarch64.so.1",
+    }
+
+
+@pytest.mark.parametrize("header", ["openreg/openreg.h", "openreg/driver.h", "openreg/kernels.h", "openreg/status.h"])
+@pytest.mark.parametrize(
+    ("compiler", "flags", "suffix"),
+    [
+        ("gcc", ["-std=c11"], "c"),
+        ("g++", ["-std=c++17"], "cpp"),
+        ("g++", ["-std=c++20"], "cpp"),
+        ("clang", ["-std=c11"], "c"),
+        ("clang++", ["-std=c++17"], "cpp"),
+    ],
+)
+def test_headers_compile_alone(tmp_path: Path, header: str, compiler: str, flags: list[str], suffix: str) -> None:
+    if shutil.which(compiler) is None:
+        pytest.skip(f"no {compiler}")
+    source = tmp_path / f"alone.{suffix}"
+    source.write_text(f"#include <{header}>\nint main(void) {{ return 0; }}\n")
+    subprocess.run(
+        [
+            *(compiler, *flags, "-Wall", "-Wextra", "-Wpedantic", "-Werror", "-fsyntax-only"),
+            *("-I", torch_openreg.config.include_dir(), str(source)),
+        ],
+        check=True,
+    )
+
+
+# what the documentation quotes is what the sources say (after a change: python tools/docs.py)
+def test_documentation_is_fresh(root: Path) -> None:
+    subprocess.run([sys.executable, str(root / "tools" / "docs.py"), "--check"], check=True, cwd=root)

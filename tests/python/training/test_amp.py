@@ -1,0 +1,139 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""Automatic mixed precision: lists of operators, types, GradScaler, custom autograd functions."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from torch._C import _dispatch_get_registrations_for_dispatch_key as registered
+
+
+# the operators that autocast treats here are those it treats on CUDA, as far as PyTorch's lists have them
+def test_the_lists() -> None:
+    ours, cuda = set(registered("AutocastPrivateUse1")), set(registered("AutocastCUDA"))
+    assert len(ours) > 100
+    assert ours - cuda == set()
+    # what CUDA registers by itself, beside the lists
+    assert {name.split("::")[0] for name in cuda - ours} <= {"aten", "torchvision", "torchaudio"}
+    assert len(cuda - ours) <= 8, sorted(cuda - ours)
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+def test_types(dtype: torch.dtype) -> None:
+    x, y = torch.ones(4, 4, device="openreg:1"), torch.ones(4, 4, device="openreg:1", dtype=torch.float64)
+    with torch.autocast("openreg", dtype=dtype):
+        assert torch.is_autocast_enabled("openreg")
+        assert torch.get_autocast_dtype("openreg") == dtype
+        assert (x @ x).dtype == dtype
+        assert torch.nn.functional.linear(x, x).dtype == dtype
+        assert x.to(dtype).exp().dtype == torch.float32
+        assert x.to(dtype).sum().dtype == torch.float32
+        assert torch.addcmul(x.to(dtype), x, x).dtype == torch.float32
+        assert (y @ y).dtype == torch.float64  # as on CUDA: only float32 and the lower ones are cast
+        assert (x + x).dtype == torch.float32
+        with torch.autocast("openreg", enabled=False):
+            assert (x @ x).dtype == torch.float32
+        assert (torch.ones(2, 2) @ torch.ones(2, 2)).dtype == torch.float32  # the CPU is not meant
+    assert not torch.is_autocast_enabled("openreg")
+    assert (x @ x).dtype == torch.float32
+
+
+def test_names() -> None:
+    assert torch.amp.is_autocast_available("openreg")
+    assert torch.openreg.get_amp_supported_dtype() == [torch.float16, torch.bfloat16]
+    before = torch.get_autocast_dtype("openreg")
+    try:
+        torch.set_autocast_dtype("openreg", torch.bfloat16)
+        with torch.autocast("openreg"):
+            assert torch.mm(*[torch.ones(2, 2, device="openreg")] * 2).dtype == torch.bfloat16
+    finally:
+        torch.set_autocast_dtype("openreg", before)
+    with torch.openreg.amp.autocast(dtype=torch.float16):
+        assert torch.get_autocast_dtype("openreg") == torch.float16
+
+    @torch.autocast("openreg", dtype=torch.bfloat16)
+    def product(x: torch.Tensor) -> torch.Tensor:
+        return x @ x
+
+    assert product(torch.ones(2, 2, device="openreg")).dtype == torch.bfloat16
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.int32])
+def test_a_type_that_is_none(dtype: torch.dtype) -> None:
+    with pytest.warns(UserWarning, match="target dtype is not supported. Disabling autocast"):
+        context = torch.autocast("openreg", dtype=dtype)
+    with context:
+        assert not torch.is_autocast_enabled("openreg")
+
+
+@pytest.mark.parametrize("make", [lambda **k: torch.amp.GradScaler("openreg", **k), torch.openreg.amp.GradScaler])
+def test_grad_scaler(make: Any) -> None:
+    torch.manual_seed(1)
+    model = torch.nn.Linear(4, 1).to("openreg:1")
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    scaler = make(init_scale=1024.0, growth_interval=2)
+    assert scaler.is_enabled()
+    x = torch.ones(8, 4, device="openreg:1")
+    losses = []
+    for _ in range(4):
+        optimizer.zero_grad()
+        with torch.autocast("openreg", dtype=torch.float16):
+            loss = model(x).float().pow(2).mean()
+        scaler.scale(loss).backward()
+        scaler.unscale_(optimizer)
+        torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+        scaler.step(optimizer)
+        scaler.update()
+        losses.append(loss.item())
+    assert losses[-1] < losses[0]
+    assert scaler.get_scale() == 4096.0  # it grew twice
+    weight = model.weight.detach().cpu()
+    optimizer.zero_grad()
+    scaler.scale(model(x).sum() * float("inf")).backward()
+    scaler.step(optimizer)
+    scaler.update()
+    assert torch.equal(model.weight.detach().cpu(), weight)  # the step was left out
+    assert scaler.get_scale() == 2048.0
+    twin = make()
+    twin.load_state_dict(scaler.state_dict())
+    assert twin.get_scale() == 2048.0
+
+
+# inputs are cast and autocast is off inside; the backward runs as the forward did
+@pytest.mark.parametrize("generic", [True, False])
+def test_custom_functions(generic: bool) -> None:
+    forward_of: Any = torch.openreg.amp.custom_fwd
+    backward_of: Any = torch.openreg.amp.custom_bwd
+    if generic:
+
+        def forward_of(**k: Any) -> Any:
+            return torch.amp.custom_fwd(device_type="openreg", **k)
+
+        def backward_of(function: Any) -> Any:
+            return torch.amp.custom_bwd(function, device_type="openreg")
+
+    seen: list[Any] = []
+
+    class Product(torch.autograd.Function):
+        @staticmethod
+        @forward_of(cast_inputs=torch.float32)
+        def forward(ctx: Any, a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
+            seen.append((a.dtype, torch.is_autocast_enabled("openreg")))
+            ctx.save_for_backward(a, b)
+            return a @ b
+
+        @staticmethod
+        @backward_of
+        def backward(ctx: Any, *gradients: torch.Tensor) -> Any:
+            seen.append(torch.is_autocast_enabled("openreg"))
+            a, b = ctx.saved_tensors
+            return gradients[0] @ b.t(), a.t() @ gradients[0]
+
+    x = torch.ones(2, 2, device="openreg", dtype=torch.float16, requires_grad=True)
+    with torch.autocast("openreg", dtype=torch.float16):
+        y = Product.apply(x, x)
+    assert y.dtype == torch.float32
+    y.sum().backward()
+    assert seen == [(torch.float32, False), False]

@@ -1,0 +1,298 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""Programs written for CUDA run on openreg after one import, and everything is as before once it is taken back."""
+
+from __future__ import annotations
+
+import copy
+import io
+import pickle
+import subprocess
+import sys
+import textwrap
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+REAL_DEVICE = torch.device
+
+
+@pytest.fixture(scope="module")
+def redirect() -> Any:
+    """The module, taken back at once: each test switches it on for itself."""
+    from torch_openreg.contrib import cuda_to_openreg
+
+    cuda_to_openreg.disable()
+    return cuda_to_openreg
+
+
+@pytest.fixture
+def on(redirect: Any) -> Iterator[None]:
+    with redirect.enabled():
+        yield
+
+
+def test_an_unmodified_script(root: Path) -> None:
+    """examples/cuda_script.py trains, with mixed precision, streams, events and a checkpoint."""
+    script = root / "examples/cuda_script.py"
+    command = [
+        sys.executable,
+        "-W",
+        "ignore",
+        "-m",
+        "torch_openreg.contrib.cuda_to_openreg",
+        str(script),
+        "--epochs",
+        "2",
+    ]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=120)
+    assert done.returncode == 0, done.stderr
+    assert "OpenReg simulated device 0 of 2" in done.stdout
+    assert "accuracy: " in done.stdout
+    assert "openreg" not in script.read_text().replace("It knows nothing of openreg", "").replace(
+        "torch_openreg.contrib.cuda_to_openreg", ""
+    )
+
+
+@pytest.mark.usefixtures("on")
+def test_names_of_devices() -> None:
+    """Strings, torch.device and its isinstance, with and without an index."""
+    for name, index in (("cuda", None), ("cuda:1", 1)):
+        device = torch.device(name)
+        assert (device.type, device.index) == ("openreg", index)
+        assert isinstance(device, torch.device)
+        assert isinstance(device, REAL_DEVICE)
+    assert torch.device("cuda", 1) == REAL_DEVICE("openreg:1")
+    assert torch.device("cpu") == REAL_DEVICE("cpu")
+    assert not isinstance("cuda", torch.device)
+    assert torch.device(torch.device("cuda:1")).index == 1
+    assert (torch.device | None) == (REAL_DEVICE | None)
+    assert pickle.loads(pickle.dumps(torch.device("cuda:1"))) == REAL_DEVICE("openreg:1")
+    with torch.device("cuda:1"):
+        assert torch.ones(1).device == REAL_DEVICE("openreg:1")
+
+
+# what CUDA programs write, each with the index of the device that the result is on
+MAKERS: dict[str, tuple[Any, int]] = {
+    "torch.empty": (lambda: torch.empty(2, device="cuda:1"), 1),
+    "torch.ones, index": (lambda: torch.ones(2, device="cuda"), 0),
+    "torch.tensor": (lambda: torch.tensor([1.0], device=torch.device("cuda:1")), 1),
+    "torch.zeros_like": (lambda: torch.zeros_like(torch.ones(2), device="cuda:1"), 1),
+    "torch.arange": (lambda: torch.arange(3, device="cuda:1"), 1),
+    "torch.randn": (lambda: torch.randn(3, device="cuda:1", generator=torch.Generator("cuda:1")), 1),
+    "torch.as_tensor": (lambda: torch.as_tensor([1, 2], device="cuda"), 0),
+    "torch.fft.fftfreq": (lambda: torch.fft.fftfreq(4, device="cuda:1"), 1),
+    "Tensor.cuda()": (lambda: torch.ones(2).cuda(), 0),
+    "Tensor.cuda(1)": (lambda: torch.ones(2).cuda(1), 1),
+    "Tensor.cuda(str)": (lambda: torch.ones(2).cuda("cuda:1", non_blocking=True), 1),
+    "Tensor.cuda(device=)": (lambda: torch.ones(2).cuda(device=REAL_DEVICE("cuda:1")), 1),
+    "Tensor.to": (lambda: torch.ones(2).to("cuda:1"), 1),
+    "Tensor.to, type": (lambda: torch.ones(2).to("cuda:1", torch.float16), 1),
+    "Tensor.to(device=)": (lambda: torch.ones(2).to(device="cuda:1", dtype=torch.float64), 1),
+    "Tensor.to, CUDA's device": (lambda: torch.ones(2).to(REAL_DEVICE("cuda:1")), 1),
+    "Tensor.new_zeros": (lambda: torch.ones(2).new_zeros(3, device="cuda:1"), 1),
+    "Tensor.type": (lambda: torch.ones(2).type("torch.cuda.HalfTensor"), 0),
+    "torch.cuda.FloatTensor": (lambda: torch.cuda.FloatTensor([1.0, 2.0]), 0),
+    "Module.cuda": (lambda: nn.Linear(2, 2).cuda(1).weight, 1),
+    "Module.to": (lambda: nn.Linear(2, 2).to("cuda:1").weight, 1),
+    "Module(device=)": (lambda: nn.Linear(2, 2, device="cuda:1").weight, 1),
+    "Module.to_empty": (lambda: nn.Linear(2, 2, device="meta").to_empty(device="cuda:1").weight, 1),
+    "storage": (
+        lambda: torch.tensor([], device="cuda:1").set_(torch.ones(2).untyped_storage().cuda(1).cpu().cuda(1)),
+        1,
+    ),
+}
+
+
+@pytest.mark.usefixtures("on")
+@pytest.mark.parametrize("name", MAKERS)
+def test_tensors_and_modules(name: str) -> None:
+    """Each way to say "on CUDA" ends on the openreg device of the same index."""
+    make, index = MAKERS[name]
+    made = make()
+    assert made.device == REAL_DEVICE("openreg", index)
+    assert made.is_cuda
+
+
+@pytest.mark.usefixtures("on")
+def test_the_module_torch_cuda() -> None:
+    """torch.cuda answers as torch.openreg does, also for "cuda:1"; what openreg lacks stays CUDA's."""
+    assert torch.cuda.is_available()
+    assert torch.cuda.device_count() == torch.openreg.device_count() == 2
+    assert torch.cuda.get_device_name("cuda:1") == torch.openreg.get_device_name(1)
+    torch.cuda.set_device("cuda:1")
+    assert torch.cuda.current_device() == 1
+    with torch.cuda.device("cuda:0"):
+        assert torch.cuda.current_device() == 0
+    torch.cuda.set_device(0)
+    block = torch.empty(1 << 20, device="cuda:1")
+    assert torch.cuda.memory_allocated("cuda:1") >= block.nbytes
+    assert torch.cuda.memory.memory_allocated(torch.device("cuda:1")) >= block.nbytes
+    torch.cuda.synchronize("cuda:1")
+    torch.cuda.manual_seed_all(3)
+    first = torch.rand(2, device="cuda")
+    torch.cuda.manual_seed_all(3)
+    assert torch.equal(torch.rand(2, device="cuda").cpu(), first.cpu())
+    state = torch.cuda.get_rng_state("cuda:1")
+    torch.cuda.set_rng_state(state, "cuda:1")
+    with torch.random.fork_rng(devices=[0], device_type="cuda"):
+        pass
+    stream = torch.cuda.Stream(device="cuda:1", priority=-1)
+    assert isinstance(stream, torch.cuda.Stream)
+    with torch.cuda.stream(stream):
+        assert torch.cuda.current_stream("cuda:1") == stream
+    event = torch.cuda.Event(enable_timing=True)
+    event.record()
+    event.synchronize()
+    assert isinstance(event, torch.cuda.Event)
+
+    class Mine(torch.cuda.Stream):
+        pass
+
+    assert isinstance(Mine(), torch.openreg.Stream)
+    assert not hasattr(torch.openreg, "CUDAGraph")
+    assert torch.cuda.CUDAGraph is torch.cuda.graphs.CUDAGraph
+
+
+@pytest.mark.usefixtures("on")
+@pytest.mark.filterwarnings("ignore::FutureWarning")
+def test_mixed_precision() -> None:
+    """autocast in its three spellings with CUDA's default type, GradScaler, and functions of one's own."""
+    a = torch.ones(4, 4, device="cuda")
+    for context in (torch.autocast("cuda"), torch.amp.autocast("cuda"), torch.cuda.amp.autocast()):
+        with context:
+            assert torch.is_autocast_enabled("cuda")
+            assert (a @ a).dtype == torch.float16
+    with torch.autocast(device_type="cuda", dtype=torch.bfloat16):
+        assert (a @ a).dtype == torch.bfloat16
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        assert (a @ a).dtype == torch.float32
+
+    class Own(torch.autograd.Function):
+        @staticmethod
+        @torch.amp.custom_fwd(device_type="cuda", cast_inputs=torch.float32)
+        def forward(ctx: Any, x: torch.Tensor) -> torch.Tensor:
+            return x * 2
+
+        @staticmethod
+        @torch.amp.custom_bwd(device_type="cuda")
+        def backward(ctx: Any, *gradients: torch.Tensor) -> Any:
+            return gradients[0] * 2
+
+    for scaler in (torch.amp.GradScaler("cuda"), torch.cuda.amp.GradScaler(), torch.GradScaler()):
+        weight = torch.ones(4, 4, device="cuda", requires_grad=True)
+        optimizer = torch.optim.SGD([weight], lr=0.1)
+        with torch.autocast("cuda"):
+            loss = Own.apply(weight).sum()
+        scaler.scale(loss).backward()
+        scaler.step(optimizer)
+        scaler.update()
+        assert scaler.is_enabled()
+        torch.testing.assert_close(weight.detach().cpu(), torch.full((4, 4), 0.8))
+
+
+@pytest.mark.usefixtures("on")
+def test_files() -> None:
+    """map_location in all its forms, and a file that was written on a machine with CUDA."""
+    file = io.BytesIO()
+    torch.save({"a": torch.arange(3.0).cuda(1)}, file)
+    for location, index in (("cuda:0", 0), (torch.device("cuda", 1), 1), ({"cuda:1": "cuda:0"}, 0), (None, 1)):
+        if isinstance(location, dict):  # the file says openreg:1
+            location = {"openreg:1": "cuda:0"}
+        file.seek(0)
+        assert torch.load(file, map_location=location)["a"].device == REAL_DEVICE("openreg", index)
+    # The same bytes, as CUDA would have tagged them: both names of the device are nine characters with their index.
+    foreign = io.BytesIO()
+    torch.save(torch.arange(3.0), foreign, _use_new_zipfile_serialization=False)
+    tagged = foreign.getvalue().replace(b"X\x03\x00\x00\x00cpu", b"X\x06\x00\x00\x00cuda:1")
+    assert tagged != foreign.getvalue()
+    assert torch.load(io.BytesIO(tagged)).device == REAL_DEVICE("openreg:1")
+
+
+@pytest.mark.usefixtures("on")
+def test_ranges_and_the_profiler() -> None:
+    """Ranges of nvtx are ranges of torch.profiler, and its activity CUDA is openreg's."""
+    activity = torch.profiler.ProfilerActivity
+    a = torch.ones(8, 8, device="cuda")
+    with torch.profiler.profile(activities=[activity.CPU, activity.CUDA]) as profiled:
+        torch.cuda.nvtx.range_push("outer")
+        with torch.cuda.nvtx.range("inner {}", 1):
+            a @ a
+        torch.cuda.nvtx.range_pop()
+        torch.cuda.nvtx.mark("here")
+    rows = {event.key for event in profiled.key_averages()}
+    assert {"outer", "inner 1", "here"} <= rows
+    if activity.PrivateUse1 in torch.profiler.supported_activities():
+        assert "aten::mm [aliased]" in rows
+
+
+@pytest.mark.usefixtures("on")
+def test_defaults() -> None:
+    """set_default_device and the older set_default_tensor_type."""
+    dtype = torch.get_default_dtype()
+    try:
+        torch.set_default_device("cuda:1")
+        assert torch.ones(1).device == REAL_DEVICE("openreg:1")
+        torch.set_default_tensor_type("torch.cuda.DoubleTensor")
+        assert torch.ones(1).type() == "torch.openreg.DoubleTensor"
+    finally:
+        torch.set_default_device(None)
+        torch.set_default_dtype(dtype)
+
+
+def test_taken_back(redirect: Any) -> None:
+    """After disable() every name is the object that it was; twice on or off is once; disabled() is for a block."""
+
+    def names() -> dict[tuple[str, str], Any]:
+        owners = (
+            torch,
+            torch.cuda,
+            torch.Tensor,
+            torch.cuda.memory,
+            torch.cuda.nvtx,
+            torch.cuda.amp,
+            torch.amp,
+            torch.fft,
+        )
+        owners += (torch.serialization, torch.storage._StorageBase, torch.amp.autocast_mode.autocast, torch.distributed)
+        owners += (torch.amp.grad_scaler.GradScaler, torch.profiler.profiler._KinetoProfile, torch.cuda.random)
+        return {(repr(owner), name): value for owner in owners for name, value in vars(owner).items()}
+
+    before = names()
+    redirect.enable()
+    redirect.enable()
+    assert redirect.is_enabled()
+    changed = [key for key, value in names().items() if before.get(key) is not value]
+    assert len(changed) > 100
+    assert "torch.cuda.synchronize" in redirect.redirected()
+    assert "torch.Tensor.cuda" in redirect.redirected()
+    with redirect.disabled():
+        assert torch.device is REAL_DEVICE
+        assert not torch.cuda.is_available()
+    assert torch.cuda.is_available()
+    redirect.disable()
+    redirect.disable()
+    after = names()
+    assert after.keys() == before.keys()
+    assert [key for key in before if before[key] is not after[key]] == []
+    assert redirect.redirected() == []
+    with redirect.enabled():
+        tensor = torch.ones(2).cuda()
+        model = copy.deepcopy(nn.Linear(2, 2).cuda())
+    assert tensor.device.type == model.weight.device.type == "openreg"
+    with pytest.raises((AssertionError, RuntimeError)):
+        torch.ones(1).cuda()
+
+
+def test_importing_is_enough() -> None:
+    """The import alone redirects, wherever it stands; openreg itself never imports it."""
+    code = """
+    import sys, torch, torch_openreg
+    assert not [name for name in sys.modules if name.startswith("torch_openreg.contrib")]
+    import torch_openreg.contrib.cuda_to_openreg
+    assert torch.zeros(1, device="cuda:1").device.index == 1
+    """
+    subprocess.run([sys.executable, "-c", textwrap.dedent(code)], check=True, timeout=120)

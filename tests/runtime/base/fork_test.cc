@@ -1,0 +1,174 @@
+// SPDX-License-Identifier: BSD-3-Clause
+// fork(): a child of a process that has opened nothing works; one whose parent had an open driver is refused by every
+// call that reaches a device, and never hangs (rule L8, acceptance 5.11).
+#include <atomic>
+#include <thread>
+
+#include "runtime_test.h"
+
+using openreg_test::in_child;
+using openreg_test::last_message;
+using openreg_test::RuntimeTest;
+using openreg_test::toy;
+
+namespace {
+
+class ForkTest : public RuntimeTest {};
+
+bool is_refused(openreg_status status, const char* call) {
+  const std::string expected =
+      std::string(call) +
+      ": Cannot re-initialize OpenReg in forked subprocess. To use OpenReg with multiprocessing, you must use the "
+      "'spawn' start method";
+  return status == OPENREG_E_FORKED && last_message() == expected;
+}
+
+// Nothing was open: the child initialises, allocates and shuts down as any process.
+TEST_F(ForkTest, ChildOfAnUninitialisedParentWorks) {
+  set("OPENREG_DRIVERS", "sim");
+  ASSERT_EQ(openreg_device_count(), 2);  // counting opens nothing
+  EXPECT_TRUE(in_child([] {
+    void* memory = nullptr;
+    return openreg_in_bad_fork() == 0 && openreg_device_count() == 2 && openreg_init() == OPENREG_OK &&
+           openreg_set_device(1) == OPENREG_OK && openreg_malloc(1, 100, 0, &memory) == OPENREG_OK &&
+           openreg_free(memory) == OPENREG_OK && openreg_shutdown() == OPENREG_OK;
+  }));
+  EXPECT_EQ(openreg_in_bad_fork(), 0);
+  EXPECT_EQ(openreg_init(), OPENREG_OK) << last_message();
+}
+
+// After a shutdown nothing is open either.
+TEST_F(ForkTest, ChildAfterShutdownWorks) {
+  set("OPENREG_DRIVERS", "sim");
+  ASSERT_EQ(openreg_init(), OPENREG_OK);
+  ASSERT_EQ(openreg_shutdown(), OPENREG_OK);
+  EXPECT_TRUE(in_child([] { return openreg_init() == OPENREG_OK && openreg_shutdown() == OPENREG_OK; }));
+}
+
+// Every function that reaches a device is refused with the standard text; the others answer.
+TEST_F(ForkTest, ChildOfAnInitialisedParentIsRefused) {
+  set("OPENREG_DRIVERS", "sim");
+  set("OPENREG_SIM_DEVICES", "3");
+  ASSERT_EQ(openreg_set_device(1), OPENREG_OK) << last_message();
+  openreg_event event = nullptr;
+  void* memory = nullptr;
+  void* pinned = nullptr;
+  ASSERT_EQ(openreg_event_create(0, 0, &event), OPENREG_OK);
+  ASSERT_EQ(openreg_malloc(0, 64, 0, &memory), OPENREG_OK) << last_message();
+  ASSERT_EQ(openreg_malloc_host(0, 64, &pinned), OPENREG_OK) << last_message();
+  EXPECT_TRUE(in_child([&] {
+    int32_t value = 0;
+    openreg_stream stream = 0;
+    openreg_event other = nullptr;
+    void* more = nullptr;
+    double ms = 0;
+    openreg_device_properties properties{};
+    properties.struct_size = sizeof properties;
+    bool good = openreg_in_bad_fork() == 1 && openreg_is_initialized() == 0;
+    good = good && openreg_device_count() == 3;  // knowledge, not use
+    good = good && openreg_driver_count() >= 3;
+    good = good && openreg_current_device() == 0;
+    openreg_restore_device(2);
+    good = good && is_refused(openreg_init(), "openreg_init");
+    good = good && is_refused(openreg_shutdown(), "openreg_shutdown");
+    good = good && is_refused(openreg_set_device(0), "openreg_set_device");
+    good = good && is_refused(openreg_exchange_device(0, &value), "openreg_exchange_device");
+    good = good && is_refused(openreg_maybe_exchange_device(0, &value), "openreg_maybe_exchange_device");
+    good = good && openreg_maybe_exchange_device(-1, &value) == OPENREG_OK;
+    good = good && is_refused(openreg_get_device_properties(0, &properties), "openreg_get_device_properties");
+    good = good && is_refused(openreg_device_active(0, &value), "openreg_device_active");
+    good = good && is_refused(openreg_device_synchronize(0), "openreg_device_synchronize");
+    good = good && is_refused(openreg_malloc(0, 8, 0, &more), "openreg_malloc") && more == nullptr;
+    good = good && is_refused(openreg_free(memory), "openreg_free");
+    good = good && is_refused(openreg_free_host(pinned), "openreg_free_host");
+    good = good && is_refused(openreg_stream_from_pool(0, 0, &stream), "openreg_stream_from_pool");
+    good = good && is_refused(openreg_current_stream(0, &stream), "openreg_current_stream");
+    good = good && is_refused(openreg_stream_synchronize(0, 0), "openreg_stream_synchronize");
+    good = good && is_refused(openreg_event_create(0, 0, &other), "openreg_event_create");
+    good = good && is_refused(openreg_event_record(event, 0), "openreg_event_record");
+    good = good && is_refused(openreg_event_query(event, &value), "openreg_event_query");
+    good = good && is_refused(openreg_event_synchronize(event), "openreg_event_synchronize");
+    good = good && is_refused(openreg_event_elapsed(event, event, &ms), "openreg_event_elapsed");
+    good = good && is_refused(openreg_event_destroy(event), "openreg_event_destroy");
+    good = good && is_refused(openreg_register_driver(toy().table()), "openreg_register_driver");
+    good = good && is_refused(openreg_load_driver(nullptr, "/x.so"), "openreg_load_driver");
+    // A grandchild is no better off.
+    good = good && in_child([] { return openreg_in_bad_fork() == 1 && openreg_init() == OPENREG_E_FORKED; });
+    return good;
+  }));
+  // The parent is unharmed.
+  EXPECT_EQ(openreg_current_device(), 1);
+  EXPECT_EQ(openreg_event_destroy(event), OPENREG_OK);
+  EXPECT_EQ(openreg_free(memory), OPENREG_OK);
+  EXPECT_EQ(openreg_free_host(pinned), OPENREG_OK);
+}
+
+// A driver that survives a fork keeps its table in the child.
+TEST_F(ForkTest, ForkSafeDriverWorksInTheChild) {
+  use_full_toy([](openreg_driver& table) { table.caps |= OPENREG_CAP_FORK_SAFE; });
+  ASSERT_EQ(openreg_set_device(1), OPENREG_OK) << last_message();
+  openreg_event event = nullptr;
+  ASSERT_EQ(openreg_event_create(0, 0, &event), OPENREG_OK);
+  EXPECT_TRUE(in_child([&] {
+    openreg_stream stream = 0;
+    return openreg_in_bad_fork() == 0 && openreg_is_initialized() == 1 && openreg_current_device() == 1 &&
+           openreg_stream_from_pool(0, 0, &stream) == OPENREG_OK && openreg_event_record(event, stream) == OPENREG_OK &&
+           openreg_event_synchronize(event) == OPENREG_OK && openreg_event_destroy(event) == OPENREG_OK &&
+           openreg_shutdown() == OPENREG_OK;
+  }));
+  EXPECT_EQ(openreg_event_destroy(event), OPENREG_OK);
+}
+
+// One unsafe driver in the table is enough.
+TEST_F(ForkTest, OneUnsafeDriverPoisonsTheChild) {
+  use_full_toy([](openreg_driver& table) { table.caps |= OPENREG_CAP_FORK_SAFE; });
+  set("OPENREG_DRIVERS", "full_toy,sim");
+  ASSERT_EQ(openreg_init(), OPENREG_OK) << last_message();
+  EXPECT_TRUE(in_child([] { return is_refused(openreg_set_device(0), "openreg_set_device"); }));
+}
+
+std::atomic<bool> in_open{false};
+void slow_open() {
+  in_open = true;
+  usleep(200000);
+}
+
+// A fork while another thread is inside open(): the child neither hangs at the gate nor uses the half-open driver.
+TEST_F(ForkTest, ForkWhileAnotherThreadOpens) {
+  use_full_toy();
+  toy().on_open(slow_open);
+  in_open = false;
+  std::thread opener([] { EXPECT_EQ(openreg_init(), OPENREG_OK) << last_message(); });
+  while (!in_open) usleep(1000);
+  EXPECT_TRUE(in_child([] {
+    return openreg_in_bad_fork() == 1 && openreg_driver_count() >= 3 && openreg_device_count() == 0 &&
+           is_refused(openreg_init(), "openreg_init");
+  }));
+  opener.join();
+}
+
+// Children made while other threads use the registry never meet a lock that a vanished thread holds.
+TEST_F(ForkTest, ForkWhileOthersUseTheRegistry) {
+  set("OPENREG_DRIVERS", "sim");
+  set("OPENREG_INIT_WARN_SECS", "0");  // the thread sanitizer allows no thread in a child of many
+  set("OPENREG_LOG_LEVEL", "error");
+  std::atomic<bool> stop{false};
+  std::vector<std::thread> threads;
+  for (int i = 0; i < 2; ++i) {
+    threads.emplace_back([&] {
+      while (!stop) {
+        EXPECT_EQ(openreg_device_count(), 2);
+        EXPECT_GE(openreg_driver_count(), 3);
+      }
+    });
+  }
+  for (int i = 0; i < 20; ++i) {
+    EXPECT_TRUE(in_child([] {
+      return openreg_device_count() == 2 && openreg_init() == OPENREG_OK && openreg_shutdown() == OPENREG_OK;
+    }));
+  }
+  stop = true;
+  for (auto& thread : threads) thread.join();
+}
+
+}  // namespace

@@ -1,0 +1,386 @@
+// SPDX-License-Identifier: BSD-3-Clause
+// Events: handles, generations (rule A15), waits between streams, devices and drivers, and what is made up (rule A22).
+#include <atomic>
+#include <thread>
+
+#include "runtime_test.h"
+
+using openreg_test::driver_path;
+using openreg_test::last_message;
+using openreg_test::RuntimeTest;
+using openreg_test::toy;
+
+namespace {
+
+void without_events(openreg_driver& table) {
+  table.event_create = nullptr;
+  table.event_destroy = nullptr;
+  table.event_record = nullptr;
+  table.event_query = nullptr;
+  table.event_sync = nullptr;
+  table.event_elapsed = nullptr;
+  table.stream_wait = nullptr;
+}
+
+class EventTest : public RuntimeTest {
+ protected:
+  static openreg_event create(int32_t device, uint32_t flags = 0) {
+    openreg_event event = nullptr;
+    EXPECT_EQ(openreg_event_create(device, flags, &event), OPENREG_OK) << last_message();
+    return event;
+  }
+  static int32_t query(openreg_event event) {
+    int32_t done = -1;
+    EXPECT_EQ(openreg_event_query(event, &done), OPENREG_OK) << last_message();
+    return done;
+  }
+  static void destroy(openreg_event event) { EXPECT_EQ(openreg_event_destroy(event), OPENREG_OK) << last_message(); }
+  static openreg_stream from_pool(int32_t device) {
+    openreg_stream stream = -1;
+    EXPECT_EQ(openreg_stream_from_pool(device, 0, &stream), OPENREG_OK) << last_message();
+    return stream;
+  }
+};
+
+// An event that was never recorded is complete, and nobody waits for it.
+TEST_F(EventTest, NeverRecordedIsComplete) {
+  use_full_toy();
+  const openreg_event event = create(1);
+  toy().hold(1);
+  EXPECT_EQ(query(event), 1);
+  EXPECT_EQ(openreg_event_synchronize(event), OPENREG_OK);
+  EXPECT_EQ(openreg_stream_wait_event(0, 0, event), OPENREG_OK);
+  int32_t device = -1;
+  ASSERT_EQ(openreg_event_device(event, &device), OPENREG_OK);
+  EXPECT_EQ(device, 1);
+  destroy(event);
+  EXPECT_EQ(openreg_event_destroy(nullptr), OPENREG_OK);
+}
+
+// Rule A15: recording again replaces; the first record's end does not complete the second.
+TEST_F(EventTest, RecordingAgainReplaces) {
+  use_full_toy();
+  const openreg_event event = create(0);
+  const openreg_stream stream = from_pool(0);
+  ASSERT_EQ(openreg_event_record(event, stream), OPENREG_OK);
+  EXPECT_EQ(query(event), 1);
+  toy().hold(1);
+  ASSERT_EQ(openreg_event_record(event, OPENREG_STREAM_DEFAULT), OPENREG_OK);
+  EXPECT_EQ(query(event), 0);
+  std::atomic<bool> passed{false};
+  std::thread waiter([&] {
+    EXPECT_EQ(openreg_event_synchronize(event), OPENREG_OK);
+    passed = true;
+  });
+  usleep(30000);
+  EXPECT_FALSE(passed);
+  toy().hold(0);
+  waiter.join();
+  EXPECT_EQ(query(event), 1);
+  destroy(event);
+}
+
+// Destroyed events, made-up handles and NULL are refused by every function; a new event never has an old handle.
+TEST_F(EventTest, DeadHandlesAreRefused) {
+  use_full_toy();
+  const openreg_event dead = create(0);
+  destroy(dead);
+  const openreg_event fresh = create(0);
+  EXPECT_NE(fresh, dead);
+  int32_t value = 5;
+  double elapsed = 5;
+  for (const uintptr_t bits : {reinterpret_cast<uintptr_t>(dead), uintptr_t{0}, uintptr_t{1}, uintptr_t{0xdeadbeef},
+                               uintptr_t{1} << 32, (uintptr_t{1} << 32) | 0xffffffff, ~uintptr_t{0},
+                               reinterpret_cast<uintptr_t>(&value), (uintptr_t{1} << 32) | 0xf0000}) {
+    SCOPED_TRACE(bits);
+    const auto bad = reinterpret_cast<openreg_event>(bits);
+    EXPECT_EQ(openreg_event_record(bad, 0), OPENREG_E_INVALID);
+    EXPECT_CONTAINS(last_message(), "not a live event");
+    EXPECT_EQ(openreg_event_query(bad, &value), OPENREG_E_INVALID);
+    EXPECT_EQ(openreg_event_synchronize(bad), OPENREG_E_INVALID);
+    EXPECT_EQ(openreg_event_device(bad, &value), OPENREG_E_INVALID);
+    EXPECT_EQ(openreg_event_elapsed(bad, fresh, &elapsed), OPENREG_E_INVALID);
+    EXPECT_EQ(openreg_stream_wait_event(0, 0, bad), OPENREG_E_INVALID);
+    if (bits != 0) {
+      EXPECT_EQ(openreg_event_destroy(bad), OPENREG_E_INVALID);
+      EXPECT_CONTAINS(last_message(), "openreg_event_destroy: ");
+    }
+  }
+  EXPECT_EQ(value, 5);
+  EXPECT_EQ(elapsed, 5);
+  destroy(fresh);
+}
+
+TEST_F(EventTest, ArgumentsAreChecked) {
+  use_full_toy();
+  openreg_event event = reinterpret_cast<openreg_event>(this);
+  EXPECT_EQ(openreg_event_create(2, 0, &event), OPENREG_E_INVALID);
+  EXPECT_EQ(openreg_event_create(0, 2, &event), OPENREG_E_INVALID);
+  EXPECT_CONTAINS(last_message(), "but got 0x2");
+  EXPECT_EQ(openreg_event_create(0, 0, nullptr), OPENREG_E_INVALID);
+  EXPECT_EQ(event, reinterpret_cast<openreg_event>(this));
+  event = create(0, OPENREG_EVENT_TIMING);
+  EXPECT_EQ(openreg_event_query(event, nullptr), OPENREG_E_INVALID);
+  EXPECT_EQ(openreg_event_device(event, nullptr), OPENREG_E_INVALID);
+  EXPECT_EQ(openreg_event_elapsed(event, event, nullptr), OPENREG_E_INVALID);
+  destroy(event);
+}
+
+// elapsed: both timed, recorded, complete and of one device, else an error that says which condition fails.
+TEST_F(EventTest, Elapsed) {
+  use_full_toy();
+  const openreg_event start = create(0, OPENREG_EVENT_TIMING);
+  const openreg_event end = create(0, OPENREG_EVENT_TIMING);
+  const openreg_event untimed = create(0);
+  const openreg_event elsewhere = create(1, OPENREG_EVENT_TIMING);
+  double ms = -1;
+  EXPECT_EQ(openreg_event_elapsed(start, end, &ms), OPENREG_E_INVALID);
+  EXPECT_CONTAINS(last_message(), "the start event was never recorded");
+  ASSERT_EQ(openreg_event_record(start, 0), OPENREG_OK);
+  EXPECT_EQ(openreg_event_elapsed(start, end, &ms), OPENREG_E_INVALID);
+  EXPECT_CONTAINS(last_message(), "the end event was never recorded");
+  EXPECT_EQ(openreg_event_elapsed(start, untimed, &ms), OPENREG_E_INVALID);
+  EXPECT_CONTAINS(last_message(), "without OPENREG_EVENT_TIMING");
+  ASSERT_EQ(openreg_event_record(elsewhere, 0), OPENREG_OK);
+  EXPECT_EQ(openreg_event_elapsed(start, elsewhere, &ms), OPENREG_E_INVALID);
+  EXPECT_CONTAINS(last_message(), "openreg:0 and openreg:1");
+  toy().hold(1);
+  ASSERT_EQ(openreg_event_record(end, 0), OPENREG_OK);
+  EXPECT_EQ(openreg_event_elapsed(start, end, &ms), OPENREG_E_INVALID);
+  EXPECT_CONTAINS(last_message(), "the end event is not complete yet");
+  EXPECT_EQ(ms, -1);
+  toy().hold(0);
+  ASSERT_EQ(openreg_event_elapsed(start, end, &ms), OPENREG_OK) << last_message();
+  EXPECT_EQ(ms, 2.0);  // the toy's clock: one millisecond a task, the record on openreg:1 between them
+  toy().fail("event_elapsed", 1, OPENREG_E_INTERNAL, 0);
+  EXPECT_EQ(openreg_event_elapsed(start, end, &ms), OPENREG_E_INTERNAL);
+  EXPECT_EQ(ms, 2.0);
+  for (const openreg_event event : {start, end, untimed, elsewhere}) destroy(event);
+}
+
+// A stream of one device waits for an event of another device of the same driver through the driver.
+TEST_F(EventTest, StreamWaitsForAnotherDevice) {
+  use_full_toy();
+  const openreg_event event = create(1);
+  ASSERT_EQ(openreg_event_record(event, from_pool(1)), OPENREG_OK);
+  ASSERT_EQ(openreg_stream_wait_event(0, from_pool(0), event), OPENREG_OK);
+  EXPECT_EQ(toy().calls("stream_wait"), 1);
+  EXPECT_EQ(toy().calls("event_sync"), 0);
+  destroy(event);
+}
+
+// Across drivers the host waits: the call returns only when the event has been passed.
+TEST_F(EventTest, WaitAcrossDriversIsOfTheHost) {
+  use_full_toy();
+  set("OPENREG_DRIVERS", "full_toy,sim");
+  const openreg_event event = create(0);
+  toy().hold(1);
+  ASSERT_EQ(openreg_event_record(event, 0), OPENREG_OK);
+  std::atomic<bool> passed{false};
+  std::thread waiter([&] {
+    EXPECT_EQ(openreg_stream_wait_event(2, 0, event), OPENREG_OK) << last_message();
+    passed = true;
+  });
+  usleep(30000);
+  EXPECT_FALSE(passed);
+  toy().hold(0);
+  waiter.join();
+  EXPECT_EQ(toy().calls("stream_wait"), 0);
+  EXPECT_EQ(toy().calls("event_sync"), 1);
+  destroy(event);
+}
+
+// A driver with events but without stream_wait: the host waits too.
+TEST_F(EventTest, WaitWithoutStreamWait) {
+  use_full_toy([](openreg_driver& table) { table.stream_wait = nullptr; });
+  const openreg_event event = create(0);
+  ASSERT_EQ(openreg_event_record(event, 0), OPENREG_OK);
+  ASSERT_EQ(openreg_stream_wait_event(0, 0, event), OPENREG_OK);
+  EXPECT_EQ(toy().calls("event_sync"), 1);
+  destroy(event);
+}
+
+// Every event slot fails in turn: an error with its name, nothing changed, no leak.
+TEST_F(EventTest, FailingSlots) {
+  use_full_toy();
+  ASSERT_EQ(openreg_init(), OPENREG_OK);
+  openreg_event event = nullptr;
+  toy().fail("event_create", 1, OPENREG_E_NOMEM, 0);
+  EXPECT_EQ(openreg_event_create(0, 0, &event), OPENREG_E_NOMEM);
+  EXPECT_CONTAINS(last_message(), "event_create was told to fail");
+  EXPECT_EQ(event, nullptr);
+  EXPECT_EQ(openreg_shutdown(), OPENREG_OK);  // nothing lives
+
+  event = create(0);
+  ASSERT_EQ(openreg_init(), OPENREG_OK);
+  int32_t done = -1;
+  toy().fail("event_record", 1, OPENREG_E_DEVICE_LOST, 0);
+  EXPECT_EQ(openreg_event_record(event, 0), OPENREG_E_DEVICE_LOST);
+  toy().fail("event_query", 1, OPENREG_E_DEVICE_LOST, 0);
+  EXPECT_EQ(openreg_event_query(event, &done), OPENREG_E_DEVICE_LOST);
+  EXPECT_EQ(done, -1);
+  toy().fail("event_sync", 1, OPENREG_E_DEVICE_LOST, 0);
+  EXPECT_EQ(openreg_event_synchronize(event), OPENREG_E_DEVICE_LOST);
+  ASSERT_EQ(openreg_event_record(event, 0), OPENREG_OK);
+  toy().fail("stream_wait", 1, OPENREG_E_DEVICE_LOST, 0);
+  EXPECT_EQ(openreg_stream_wait_event(0, 0, event), OPENREG_E_DEVICE_LOST);
+  toy().fail("event_destroy", 1, OPENREG_E_INTERNAL, 0);
+  EXPECT_EQ(openreg_event_destroy(event), OPENREG_E_INTERNAL);
+  EXPECT_EQ(query(event), 1);  // it lives on
+  destroy(event);
+}
+
+// Rule A22: without events a marker stands in, complete once the device was synchronised after its record.
+TEST_F(EventTest, MadeUpEvents) {
+  use_full_toy(without_events);
+  const openreg_event event = create(0);
+  EXPECT_EQ(query(event), 1);
+  EXPECT_EQ(toy().calls("device_sync"), 0);
+  ASSERT_EQ(openreg_event_record(event, 0), OPENREG_OK);
+  EXPECT_EQ(query(event), 1);
+  EXPECT_EQ(toy().calls("device_sync"), 1);
+  EXPECT_EQ(query(event), 1);  // known by now
+  EXPECT_EQ(openreg_event_synchronize(event), OPENREG_OK);
+  EXPECT_EQ(toy().calls("device_sync"), 1);
+  ASSERT_EQ(openreg_event_record(event, 0), OPENREG_OK);
+  ASSERT_EQ(openreg_device_synchronize(0), OPENREG_OK);  // completes it
+  EXPECT_EQ(openreg_event_synchronize(event), OPENREG_OK);
+  EXPECT_EQ(toy().calls("device_sync"), 2);
+  ASSERT_EQ(openreg_event_record(event, 0), OPENREG_OK);
+  ASSERT_EQ(openreg_device_synchronize(1), OPENREG_OK);  // another device: does not
+  ASSERT_EQ(openreg_stream_wait_event(1, 0, event), OPENREG_OK);
+  EXPECT_EQ(toy().calls("device_sync"), 4);
+  // A synchronisation that fails completes nothing.
+  ASSERT_EQ(openreg_event_record(event, 0), OPENREG_OK);
+  toy().fail("device_sync", 1, OPENREG_E_DEVICE_LOST, 0);
+  int32_t done = -1;
+  EXPECT_EQ(openreg_event_query(event, &done), OPENREG_E_DEVICE_LOST);
+  EXPECT_EQ(done, -1);
+  EXPECT_EQ(query(event), 1);
+  EXPECT_EQ(toy().calls("device_sync"), 6);
+  destroy(event);
+}
+
+// A synchronisation that had begun before the record does not complete it, even if it ends after it.
+TEST_F(EventTest, MadeUpEventNeedsALaterSynchronisation) {
+  use_full_toy(without_events);
+  const openreg_event event = create(0);
+  void* memory = nullptr;
+  const char bytes[8] = "1234567";
+  ASSERT_EQ(openreg_malloc(0, sizeof bytes, 0, &memory), OPENREG_OK) << last_message();
+  toy().hold(1);
+  ASSERT_EQ(openreg_memcpy_async(memory, 0, bytes, OPENREG_HOST, sizeof bytes, 0, 0), OPENREG_OK) << last_message();
+  std::thread early([] { EXPECT_EQ(openreg_device_synchronize(0), OPENREG_OK); });
+  while (toy().calls("device_sync") == 0) usleep(1000);
+  ASSERT_EQ(openreg_event_record(event, 0), OPENREG_OK);
+  toy().hold(0);
+  early.join();
+  EXPECT_EQ(query(event), 1);
+  EXPECT_EQ(toy().calls("device_sync"), 2);
+  EXPECT_EQ(openreg_free(memory), OPENREG_OK);
+  destroy(event);
+}
+
+// Elapsed time by the host's clock, for drivers without events and for those that cannot measure.
+TEST_F(EventTest, MadeUpElapsed) {
+  for (const bool has_events : {false, true}) {
+    SCOPED_TRACE(has_events);
+    use_full_toy([&](openreg_driver& table) {
+      if (has_events) {
+        table.event_elapsed = nullptr;
+      } else {
+        without_events(table);
+      }
+    });
+    const openreg_event start = create(0, OPENREG_EVENT_TIMING);
+    const openreg_event end = create(0, OPENREG_EVENT_TIMING);
+    double ms = -1;
+    ASSERT_EQ(openreg_event_record(start, 0), OPENREG_OK);
+    usleep(20000);
+    ASSERT_EQ(openreg_event_record(end, 0), OPENREG_OK);
+    ASSERT_EQ(openreg_event_elapsed(start, end, &ms), OPENREG_OK) << last_message();
+    EXPECT_GE(ms, 20.0);
+    EXPECT_LT(ms, 5000.0);
+    ASSERT_EQ(openreg_event_elapsed(end, start, &ms), OPENREG_OK);
+    EXPECT_LE(ms, -20.0);
+    EXPECT_EQ(openreg_stream_wait_event(1, 0, start), OPENREG_OK);
+    destroy(start);
+    destroy(end);
+    ASSERT_EQ(openreg_shutdown(), OPENREG_OK);
+  }
+}
+
+openreg_status null_event(openreg_instance, int32_t, uint32_t, openreg_driver_event* out) {
+  *out = nullptr;
+  return OPENREG_OK;
+}
+
+TEST_F(EventTest, DriverGivesNoEvent) {
+  use_full_toy([](openreg_driver& table) { table.event_create = null_event; });
+  openreg_event event = nullptr;
+  EXPECT_EQ(openreg_event_create(0, 0, &event), OPENREG_E_INTERNAL);
+  EXPECT_CONTAINS(last_message(), "gave no event");
+}
+
+// More events than one chunk of slots, all distinct, all destroyed, and their slots used again.
+TEST_F(EventTest, ManyEvents) {
+  use_full_toy();
+  for (int round = 0; round < 2; ++round) {
+    std::vector<openreg_event> events;
+    for (int i = 0; i < 700; ++i) events.push_back(create(i % 2));
+    for (const openreg_event event : events) EXPECT_EQ(openreg_event_record(event, 0), OPENREG_OK);
+    for (const openreg_event event : events) destroy(event);
+    for (const openreg_event event : events) EXPECT_EQ(openreg_event_destroy(event), OPENREG_E_INVALID);
+  }
+}
+
+// Threads record, query, wait for and synchronise shared events on two devices at once (for TSan).
+TEST_F(EventTest, ThreadsShareEvents) {
+  for (const bool has_events : {true, false}) {
+    use_full_toy([&](openreg_driver& table) {
+      if (!has_events) without_events(table);
+    });
+    const openreg_event events[2] = {create(0), create(1)};
+    std::vector<std::thread> threads;
+    for (int t = 0; t < 4; ++t) {
+      threads.emplace_back([&events, t] {
+        for (int i = 0; i < 100; ++i) {
+          int32_t done;
+          ASSERT_EQ(openreg_event_record(events[i % 2], 0), OPENREG_OK);
+          ASSERT_EQ(openreg_event_query(events[t % 2], &done), OPENREG_OK);
+          ASSERT_EQ(openreg_stream_wait_event(i % 2, 0, events[(i + 1) % 2]), OPENREG_OK);
+          ASSERT_EQ(openreg_event_synchronize(events[t / 2]), OPENREG_OK);
+          openreg_event mine;
+          ASSERT_EQ(openreg_event_create(t % 2, 0, &mine), OPENREG_OK);
+          ASSERT_EQ(openreg_event_destroy(mine), OPENREG_OK);
+        }
+      });
+    }
+    for (auto& thread : threads) thread.join();
+    destroy(events[0]);
+    destroy(events[1]);
+    ASSERT_EQ(openreg_shutdown(), OPENREG_OK) << last_message();
+  }
+}
+
+// The simulator's events through the same calls.
+TEST_F(EventTest, SimulatorEvents) {
+  set("OPENREG_DRIVERS", "sim");
+  const openreg_stream first = from_pool(0);
+  const openreg_stream second = from_pool(1);
+  const openreg_event start = create(0, OPENREG_EVENT_TIMING);
+  const openreg_event end = create(0, OPENREG_EVENT_TIMING);
+  ASSERT_EQ(openreg_event_record(start, first), OPENREG_OK);
+  ASSERT_EQ(openreg_stream_wait_event(1, second, start), OPENREG_OK);
+  ASSERT_EQ(openreg_event_record(end, first), OPENREG_OK);
+  ASSERT_EQ(openreg_event_synchronize(end), OPENREG_OK);
+  EXPECT_EQ(query(start), 1);
+  double ms = -1;
+  ASSERT_EQ(openreg_event_elapsed(start, end, &ms), OPENREG_OK) << last_message();
+  EXPECT_GE(ms, 0.0);
+  EXPECT_EQ(openreg_event_record(start, second), OPENREG_E_INVALID);
+  destroy(start);
+  destroy(end);
+}
+
+}  // namespace

@@ -1,0 +1,161 @@
+// SPDX-License-Identifier: BSD-3-Clause
+// Rule A22: seven functions are a driver. Everything the API offers works on the toy driver, whose library was built by a
+// C compiler alone and knows nothing of streams, events, fills or pinned memory.
+#include <cstring>
+#include <numeric>
+#include <thread>
+
+#include "runtime_test.h"
+
+using openreg_test::driver_path;
+using openreg_test::last_message;
+using openreg_test::record_of;
+using openreg_test::RuntimeTest;
+
+namespace {
+
+class ToyDriverTest : public RuntimeTest {
+ protected:
+  void SetUp() override {
+    RuntimeTest::SetUp();
+    set("OPENREG_DRIVER_LIBRARIES", "toy:" + driver_path("toy_driver"));
+    set("OPENREG_DRIVERS", "toy");
+    ASSERT_EQ(openreg_init(), OPENREG_OK) << last_message();
+  }
+  static void* allocate(int32_t device, size_t size) {
+    void* memory = nullptr;
+    EXPECT_EQ(openreg_malloc(device, size, 0, &memory), OPENREG_OK) << last_message();
+    return memory;
+  }
+};
+
+// openreg-info's answer: seven native functions, the rest made up.
+TEST_F(ToyDriverTest, RecordSaysWhatItHas) {
+  const openreg_driver_record record = record_of("toy");
+  EXPECT_EQ(record.slots, 0x7fu);
+  EXPECT_EQ(record.caps, 0u);
+  EXPECT_EQ(record.device_count, 2);
+}
+
+TEST_F(ToyDriverTest, DeviceInformationIsMadeUp) {
+  openreg_device_properties properties{};
+  properties.struct_size = sizeof properties;
+  ASSERT_EQ(openreg_get_device_properties(1, &properties), OPENREG_OK);
+  EXPECT_STREQ(properties.name, "toy device 1");
+  EXPECT_EQ(properties.total_memory, 0u);
+  EXPECT_EQ(properties.priority_low, 0);
+  EXPECT_EQ(properties.priority_high, 0);
+}
+
+// Bytes survive host to device, device to device and back, also on a stream with an event behind it. acceptance 5.21
+TEST_F(ToyDriverTest, CopiesKeepTheBytes) {
+  std::vector<uint8_t> source(1 << 20);
+  std::iota(source.begin(), source.end(), uint8_t{0});
+  std::vector<uint8_t> back(source.size());
+  void* first = allocate(0, source.size());
+  void* second = allocate(1, source.size());
+  ASSERT_EQ(openreg_memcpy(first, 0, source.data(), OPENREG_HOST, source.size()), OPENREG_OK) << last_message();
+  ASSERT_EQ(openreg_memcpy(second, 1, first, 0, source.size()), OPENREG_OK) << last_message();
+  openreg_stream stream = 0;
+  openreg_event event = nullptr;
+  ASSERT_EQ(openreg_stream_from_pool(1, 0, &stream), OPENREG_OK);
+  ASSERT_EQ(openreg_event_create(1, 0, &event), OPENREG_OK);
+  ASSERT_EQ(openreg_memcpy_async(back.data(), OPENREG_HOST, second, 1, back.size(), 1, stream), OPENREG_OK)
+      << last_message();
+  ASSERT_EQ(openreg_event_record(event, stream), OPENREG_OK);
+  ASSERT_EQ(openreg_event_synchronize(event), OPENREG_OK);
+  EXPECT_EQ(back, source);
+  EXPECT_EQ(openreg_event_destroy(event), OPENREG_OK);
+  EXPECT_EQ(openreg_free(first), OPENREG_OK);
+  EXPECT_EQ(openreg_free(second), OPENREG_OK);
+}
+
+// fill() by copying, of sizes around the size of the buffer that it copies from.
+TEST_F(ToyDriverTest, FillIsMadeUp) {
+  for (const size_t size : {size_t{1}, size_t{1000}, size_t{1} << 20, (size_t{1} << 20) + 1, (size_t{3} << 20) - 7}) {
+    std::vector<uint8_t> back(size + 1, 9);
+    void* memory = allocate(0, size + 1);
+    ASSERT_EQ(openreg_memset_async(memory, 0, 9, size + 1, 0), OPENREG_OK) << last_message();
+    ASSERT_EQ(openreg_memset_async(memory, 0, 0xa5, size, 0), OPENREG_OK) << last_message();
+    ASSERT_EQ(openreg_memcpy(back.data(), OPENREG_HOST, memory, 0, size + 1), OPENREG_OK);
+    EXPECT_EQ(back, [&] {
+      std::vector<uint8_t> expected(size, 0xa5);
+      expected.push_back(9);
+      return expected;
+    }());
+    EXPECT_EQ(openreg_memset_async(memory, 0, 1, 0, 0), OPENREG_OK);
+    EXPECT_EQ(openreg_free(memory), OPENREG_OK);
+  }
+}
+
+TEST_F(ToyDriverTest, PinnedMemoryIsPlainMemory) {
+  void* pinned = nullptr;
+  ASSERT_EQ(openreg_malloc_host(0, 4097, &pinned), OPENREG_OK) << last_message();
+  EXPECT_EQ(reinterpret_cast<uintptr_t>(pinned) % 64, 0u);
+  std::memset(pinned, 1, 4097);
+  EXPECT_EQ(openreg_free_host(pinned), OPENREG_OK);
+}
+
+TEST_F(ToyDriverTest, StreamsAndTimedEvents) {
+  openreg_stream first = 0;
+  openreg_stream second = 0;
+  ASSERT_EQ(openreg_stream_from_pool(0, -5, &first), OPENREG_OK);
+  ASSERT_EQ(openreg_stream_from_pool(0, 5, &second), OPENREG_OK);
+  EXPECT_NE(first, second);
+  openreg_event start = nullptr;
+  openreg_event end = nullptr;
+  ASSERT_EQ(openreg_event_create(0, OPENREG_EVENT_TIMING, &start), OPENREG_OK);
+  ASSERT_EQ(openreg_event_create(0, OPENREG_EVENT_TIMING, &end), OPENREG_OK);
+  ASSERT_EQ(openreg_event_record(start, first), OPENREG_OK);
+  usleep(5000);
+  ASSERT_EQ(openreg_stream_wait_event(0, second, start), OPENREG_OK);
+  ASSERT_EQ(openreg_event_record(end, second), OPENREG_OK);
+  double ms = -1;
+  ASSERT_EQ(openreg_event_elapsed(start, end, &ms), OPENREG_OK) << last_message();
+  EXPECT_GE(ms, 5.0);
+  EXPECT_EQ(openreg_event_destroy(start), OPENREG_OK);
+  EXPECT_EQ(openreg_event_destroy(end), OPENREG_OK);
+}
+
+// Its memory is not the host's to see: no alias, no guess.
+TEST_F(ToyDriverTest, MemoryIsNotHostVisible) {
+  void* memory = allocate(0, 64);
+  void* alias = nullptr;
+  EXPECT_EQ(openreg_host_alias(memory, &alias), OPENREG_E_UNSUPPORTED);
+  EXPECT_EQ(alias, nullptr);
+  openreg_pointer_info info{};
+  info.struct_size = sizeof info;
+  ASSERT_EQ(openreg_get_pointer_info(memory, &info), OPENREG_OK);
+  EXPECT_EQ(info.kind, OPENREG_MEMORY_DEVICE);
+  EXPECT_EQ(info.device, 0);
+  EXPECT_EQ(openreg_free(memory), OPENREG_OK);
+}
+
+// In one table with the simulator: copies between the two drivers are staged through the host, both ways.
+TEST_F(ToyDriverTest, CopiesBetweenDrivers) {
+  ASSERT_EQ(openreg_shutdown(), OPENREG_OK);
+  set("OPENREG_DRIVERS", "toy,sim");
+  ASSERT_EQ(openreg_device_count(), 4);
+  std::vector<uint8_t> source(300001);
+  std::iota(source.begin(), source.end(), uint8_t{3});
+  std::vector<uint8_t> back(source.size());
+  void* on_toy = allocate(0, source.size());
+  void* on_sim = allocate(3, source.size());
+  void* on_toy_again = allocate(1, source.size());
+  ASSERT_EQ(openreg_memcpy(on_toy, 0, source.data(), OPENREG_HOST, source.size()), OPENREG_OK) << last_message();
+  ASSERT_EQ(openreg_memcpy(on_sim, 3, on_toy, 0, source.size()), OPENREG_OK) << last_message();
+  ASSERT_EQ(openreg_memcpy(on_toy_again, 1, on_sim, 3, source.size()), OPENREG_OK) << last_message();
+  ASSERT_EQ(openreg_memcpy(back.data(), OPENREG_HOST, on_toy_again, 1, back.size()), OPENREG_OK) << last_message();
+  EXPECT_EQ(back, source);
+  for (void* memory : {on_toy, on_sim, on_toy_again}) EXPECT_EQ(openreg_free(memory), OPENREG_OK);
+}
+
+// A bad option is the driver's own error text, through the runtime.
+TEST_F(ToyDriverTest, BadOption) {
+  ASSERT_EQ(openreg_shutdown(), OPENREG_OK);
+  set("OPENREG_TOY_DEVICES", "many");
+  EXPECT_EQ(openreg_init(), OPENREG_E_INVALID);
+  EXPECT_CONTAINS(last_message(), "devices must be an integer from 0 to 8, but is \"many\"");
+}
+
+}  // namespace

@@ -1,0 +1,212 @@
+// SPDX-License-Identifier: BSD-3-Clause
+// The CUDA and HIP drivers under the runtime: over fakes, and the real libraries on whatever machine this is.
+#include <sys/wait.h>
+
+#include <filesystem>
+
+#include "gpu_test.h"
+#include "runtime_test.h"
+#include "scenario.h"
+
+namespace openreg_test {
+namespace {
+
+// The runtime with a fake GPU driver that a variable names.
+class FakeGpuRuntime : public RuntimeTest, public ::testing::WithParamInterface<Gpu> {
+ protected:
+  void SetUp() override {
+    if (!GetParam().is_fake) GTEST_SKIP() << "needs the fake of the vendor's runtime";
+    RuntimeTest::SetUp();
+    name_ = GetParam().prefix();
+    void* library = dlopen(GetParam().library.c_str(), RTLD_NOW | RTLD_LOCAL | RTLD_NODELETE);
+    ASSERT_NE(library, nullptr) << dlerror();
+    hooks_ = reinterpret_cast<fake_gpu_hooks_fn>(dlsym(library, FAKE_GPU_HOOKS_NAME))();
+    hooks_->reset();
+    set("OPENREG_DRIVER_LIBRARIES", name_ + ":" + GetParam().library);
+    set("OPENREG_DRIVERS", name_);
+  }
+  void TearDown() override {
+    if (!GetParam().is_fake) return;
+    RuntimeTest::TearDown();
+    for (const char* name :
+         {"FAKE_GPU_FAIL", "FAKE_GPU_MEMORY", "FAKE_GPU_DRIVER_VERSION", "FAKE_GPU_RUNTIME_VERSION"}) {
+      unsetenv(name);
+    }
+    for (const char* kind : {"memory", "host", "stream", "event"}) EXPECT_EQ(hooks_->live(kind), 0) << kind;
+    EXPECT_EQ(hooks_->violations(), 0);
+    hooks_->reset();
+  }
+
+  std::string name_;
+  const fake_gpu_hooks* hooks_ = nullptr;
+};
+INSTANTIATE_TEST_SUITE_P(Gpu, FakeGpuRuntime, ::testing::ValuesIn(gpus()), gpu_name);
+
+// A little of everything, from initialisation to shutdown.
+TEST_P(FakeGpuRuntime, DoesEverything) {
+  Scenario scenario;
+  EXPECT_EQ(scenario.run(), OPENREG_OK) << last_message();
+  EXPECT_TRUE(scenario.bytes_are_right());
+  EXPECT_TRUE(scenario.is_clean());
+}
+
+// Initialising reads the devices' names and makes no context.
+TEST_P(FakeGpuRuntime, InitialisationMakesNoContext) {
+  ASSERT_EQ(openreg_init(), OPENREG_OK) << last_message();
+  EXPECT_EQ(openreg_device_count(), 2);
+  openreg_device_properties properties{};
+  properties.struct_size = sizeof properties;
+  ASSERT_EQ(openreg_get_device_properties(1, &properties), OPENREG_OK);
+  EXPECT_STREQ(properties.name, "Fake GPU 1");
+  EXPECT_EQ(hooks_->contexts(), 0u);
+}
+
+// The cache's segments are given back when the device is full, and the allocation then succeeds.
+TEST_P(FakeGpuRuntime, FullDeviceIsFlushedAndTriedAgain) {
+  set("FAKE_GPU_MEMORY", std::to_string(64 << 20));
+  hooks_->reset();
+  void* first = nullptr;
+  void* second = nullptr;
+  ASSERT_EQ(openreg_malloc(0, 40 << 20, 0, &first), OPENREG_OK) << last_message();
+  ASSERT_EQ(openreg_free(first), OPENREG_OK);
+  EXPECT_EQ(hooks_->live("memory"), 1) << "the cache keeps it";
+  ASSERT_EQ(openreg_malloc(0, 50 << 20, 0, &second), OPENREG_OK) << last_message();
+  EXPECT_EQ(hooks_->live("memory"), 1);
+  EXPECT_EQ(openreg_malloc(0, 50 << 20, 0, &first), OPENREG_E_NOMEM);
+  EXPECT_EQ(hooks_->peek_error(), 0);
+  EXPECT_EQ(openreg_free(second), OPENREG_OK);
+}
+
+// A lost device says so at the next synchronisation; the other one goes on.
+TEST_P(FakeGpuRuntime, LostDeviceIsReported) {
+  void* lost = nullptr;
+  void* alive = nullptr;
+  ASSERT_EQ(openreg_malloc(0, 4096, 0, &lost), OPENREG_OK) << last_message();
+  ASSERT_EQ(openreg_malloc(1, 4096, 0, &alive), OPENREG_OK);
+  hooks_->set_failures("Task:1:700");
+  ASSERT_EQ(openreg_memset_async(lost, 0, 1, 4096, 0), OPENREG_OK);
+  EXPECT_EQ(openreg_device_synchronize(0), OPENREG_E_DEVICE_LOST);
+  EXPECT_EQ(openreg_last_error()->vendor_code, 700);
+  EXPECT_EQ(openreg_last_error()->code, OPENREG_E_DEVICE_LOST);
+  hooks_->set_failures("");
+  uint8_t byte = 0;
+  ASSERT_EQ(openreg_memset_async(alive, 1, 6, 4096, 0), OPENREG_OK);
+  ASSERT_EQ(openreg_memcpy(&byte, OPENREG_HOST, alive, 1, 1), OPENREG_OK);
+  EXPECT_EQ(byte, 6);
+  EXPECT_EQ(openreg_free(lost), OPENREG_OK);
+  EXPECT_EQ(openreg_free(alive), OPENREG_OK);
+  EXPECT_EQ(openreg_shutdown(), OPENREG_OK) << last_message();
+  hooks_->reset();
+}
+
+// What open() said about versions stays with the driver's record. acceptance 5.29, 5.30
+TEST_P(FakeGpuRuntime, RecordKeepsTheReason) {
+  const bool is_cudart = GetParam().is_cudart();
+  set(is_cudart ? "FAKE_GPU_DRIVER_VERSION" : "FAKE_GPU_RUNTIME_VERSION", "1000");
+  hooks_->reset();
+  EXPECT_EQ(openreg_init(), OPENREG_E_INCOMPATIBLE);
+  EXPECT_CONTAINS(record_of(name_).message, "version 1000, but torch_openreg was built against version ");
+  unsetenv(is_cudart ? "FAKE_GPU_DRIVER_VERSION" : "FAKE_GPU_RUNTIME_VERSION");
+  set("FAKE_GPU_FAIL", is_cudart ? "DriverGetVersion:0:999" : "RuntimeGetVersion:0:999");
+  hooks_->reset();
+  EXPECT_EQ(openreg_init(), OPENREG_E_INCOMPATIBLE);
+  EXPECT_CONTAINS(record_of(name_).message, "Unable to load");
+  EXPECT_CONTAINS(record_of(name_).message, ". Is it installed?");
+}
+
+// ------------------------------------------------------------------------------------------------- the real libraries
+
+std::vector<std::pair<std::string, std::string>> real_drivers() {
+  std::vector<std::pair<std::string, std::string>> all;
+#ifdef OPENREG_TEST_REAL_CUDA
+  all.emplace_back("cuda", OPENREG_TEST_REAL_CUDA);
+#endif
+#ifdef OPENREG_TEST_REAL_HIP
+  all.emplace_back("hip", OPENREG_TEST_REAL_HIP);
+#endif
+  return all;
+}
+
+std::string output_of(const std::string& command, int* status) {
+  FILE* pipe = popen(command.c_str(), "r");
+  std::string output;
+  char buffer[4096];
+  for (size_t length; (length = fread(buffer, 1, sizeof buffer, pipe)) > 0;) output.append(buffer, length);
+  const int result = pclose(pipe);
+  *status = WIFEXITED(result) ? WEXITSTATUS(result) : -1;
+  return output;
+}
+
+// Each loads on any machine, and either has devices or says that there are none and why.
+TEST(RealGpuDrivers, LoadEverywhere) {
+  for (const auto& [name, path] : real_drivers()) {
+    SCOPED_TRACE(name);
+    void* library = dlopen(path.c_str(), RTLD_NOW | RTLD_LOCAL | RTLD_NODELETE);
+    ASSERT_NE(library, nullptr) << dlerror();
+    const auto query = reinterpret_cast<openreg_driver_query_fn>(dlsym(library, OPENREG_DRIVER_ENTRY_NAME));
+    ASSERT_NE(query, nullptr);
+    const openreg_driver* table = nullptr;
+    ASSERT_EQ(query(&test_host(), &table), OPENREG_OK);
+    EXPECT_EQ(table->name, name);
+    host_record = HostRecord();
+    int32_t probed = -1, opened = -1;
+    openreg_instance instance = nullptr;
+    const openreg_status probe = table->probe(&test_host(), nullptr, 0, &probed);
+    const openreg_status open = table->open(&test_host(), nullptr, 0, &instance);
+    if (open == OPENREG_OK) {
+      EXPECT_EQ(table->device_count(instance, &opened), OPENREG_OK);
+      EXPECT_TRUE(probe == OPENREG_E_UNSUPPORTED || probed == opened) << probed << " and " << opened;
+      EXPECT_EQ(table->close(instance), OPENREG_OK);
+    } else {
+      EXPECT_EQ(open, OPENREG_E_NO_DEVICE) << host_record.text;
+      EXPECT_EQ(probe, OPENREG_E_NO_DEVICE);
+      EXPECT_EQ(host_record.errors, 2);
+      EXPECT_FALSE(host_record.text.empty());
+    }
+  }
+}
+
+// Rule A1: nothing of ours or of the vendor's leaves the library but its entry.
+TEST(RealGpuDrivers, ExportOneSymbol) {
+  for (const auto& [name, path] : real_drivers()) {
+    int status = -1;
+    std::istringstream lines(output_of("nm -D --defined-only '" + path + "'", &status));
+    ASSERT_EQ(status, 0);
+    std::vector<std::string> own;
+    for (std::string address, kind, symbol; lines >> address >> kind >> symbol;) {
+      if (symbol.rfind("__", 0) != 0) own.push_back(symbol);  // instrumented builds add their own
+    }
+    EXPECT_EQ(own, std::vector<std::string>{OPENREG_DRIVER_ENTRY_NAME}) << name;
+  }
+}
+
+// Beside the runtime, on a machine without GPUs, they are passed over without a word, and the simulated devices are
+// used.
+TEST(RealGpuDrivers, AutomaticSelectionPassesOver) {
+  if (std::filesystem::exists("/dev/kfd") || std::filesystem::exists("/proc/driver/nvidia")) {
+    GTEST_SKIP() << "this machine has a GPU";
+  }
+  namespace fs = std::filesystem;
+  char name[] = "/tmp/openreg_gpu_test_XXXXXX";
+  const fs::path root = mkdtemp(name);
+  fs::create_directories(root / "lib");
+  fs::copy_file(OPENREG_LIBRARY, root / "lib" / "libopenreg.so");
+  for (const auto& [driver, path] : real_drivers()) {
+    fs::copy_file(path, root / "lib" / ("libopenreg_" + driver + ".so"));
+  }
+  int status = -1;
+  // The variable goes before the program's own idea of where the library is.
+  const std::string output = output_of(
+      "env -i LD_LIBRARY_PATH='" + (root / "lib").string() + "' '" + OPENREG_INFO_PROGRAM + "' 2>&1", &status);
+  EXPECT_EQ(status, 0);
+  EXPECT_CONTAINS(output, "sim: open");
+  for (const auto& [driver, path] : real_drivers()) {
+    EXPECT_CONTAINS(output, driver + ": failed, beside the runtime");
+    EXPECT_CONTAINS(output, (root / "lib" / ("libopenreg_" + driver + ".so")).string());
+  }
+  EXPECT_EQ(output.find("warning"), std::string::npos) << output;
+  fs::remove_all(root);
+}
+
+}  // namespace
+}  // namespace openreg_test

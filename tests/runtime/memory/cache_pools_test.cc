@@ -1,0 +1,365 @@
+// SPDX-License-Identifier: BSD-3-Clause
+// The caching allocator's settings, limits, private pools and events (openreg/allocator.h).
+#include <openreg/allocator.h>
+
+#include <algorithm>
+#include <cmath>
+#include <thread>
+#include <vector>
+
+#include "cache_check.h"
+
+using openreg_test::allocate;
+using openreg_test::check_cache;
+using openreg_test::last_message;
+using openreg_test::release;
+using openreg_test::snapshot;
+using openreg_test::stats_of;
+
+namespace {
+
+constexpr size_t kMib = 1024 * 1024;
+constexpr openreg_memory_pool_id kPool{0, 1}, kOther{0, 2};
+
+std::vector<openreg_memory_event> events;
+
+class CachePoolsTest : public openreg_test::SimDevicesTest {
+ protected:
+  void TearDown() override {
+    openreg_set_memory_trace(nullptr);
+    auto settings = defaults();
+    EXPECT_EQ(openreg_set_allocator_settings(&settings), OPENREG_OK);
+    openreg_set_caching(1);
+    SimDevicesTest::TearDown();
+  }
+
+  static openreg_allocator_settings defaults() {
+    openreg_allocator_settings settings{};
+    settings.struct_size = sizeof settings;
+    EXPECT_EQ(openreg_default_allocator_settings(&settings), OPENREG_OK);
+    return settings;
+  }
+
+  static void* allocate_in(openreg_memory_pool_id id, size_t size, openreg_stream stream = OPENREG_STREAM_DEFAULT) {
+    EXPECT_EQ(openreg_memory_pool_enter(0, id), OPENREG_OK) << last_message();
+    void* block = allocate(0, size, stream);
+    EXPECT_EQ(openreg_memory_pool_leave(0, id), OPENREG_OK) << last_message();
+    return block;
+  }
+
+  static openreg_block_info info_of(void* address) {
+    for (const auto& block : snapshot(0))
+      if (block.address == address) return block;
+    ADD_FAILURE() << "no such block";
+    return {};
+  }
+
+  static int64_t reserved() { return stats_of(0).reserved_bytes[0].current; }
+};
+
+// Values outside their range are refused by name and change nothing; NULL and short structures are errors.
+TEST_F(CachePoolsTest, BadSettings) {
+  const auto refused = [](openreg_allocator_settings settings, const char* name) {
+    EXPECT_EQ(openreg_set_allocator_settings(&settings), OPENREG_E_INVALID);
+    EXPECT_NE(last_message().find(name), std::string::npos) << last_message();
+  };
+  auto settings = defaults();
+  settings.max_split_size = kMib;
+  refused(settings, "max_split_size");
+  settings = defaults();
+  settings.large_segment_size = kMib;
+  refused(settings, "large_segment_size");
+  for (const double wrong : {-0.5, 1.0, std::nan("")}) {
+    settings = defaults();
+    settings.garbage_collection_threshold = wrong;
+    refused(settings, "garbage_collection_threshold");
+    settings = defaults();
+    settings.memory_fraction = wrong == 1.0 ? 1.5 : wrong;
+    refused(settings, "memory_fraction");
+    EXPECT_EQ(openreg_set_memory_fraction(0, settings.memory_fraction), OPENREG_E_INVALID);
+  }
+  settings = defaults();
+  settings.roundup_divisions[3] = 6;
+  refused(settings, "roundup_divisions[3]");
+  settings.struct_size = 4;
+  refused(settings, "struct_size");
+  EXPECT_EQ(openreg_set_allocator_settings(nullptr), OPENREG_E_INVALID);
+  EXPECT_EQ(openreg_get_allocator_settings(nullptr), OPENREG_E_INVALID);
+  EXPECT_EQ(openreg_get_memory_fraction(0, nullptr), OPENREG_E_INVALID);
+  openreg_allocator_settings now{};
+  now.struct_size = sizeof now;
+  ASSERT_EQ(openreg_get_allocator_settings(&now), OPENREG_OK);
+  EXPECT_EQ(now.max_split_size, UINT64_MAX);
+  EXPECT_EQ(now.memory_fraction, 1.0);
+}
+
+// An older program's shorter structure sets what it has, and the rest keeps its first values.
+TEST_F(CachePoolsTest, ShorterSettings) {
+  auto settings = defaults();
+  settings.struct_size = offsetof(openreg_allocator_settings, max_non_split_rounding);
+  settings.max_split_size = 64 * kMib;
+  settings.memory_fraction = 0.1;  // beyond the size: not read
+  ASSERT_EQ(openreg_set_allocator_settings(&settings), OPENREG_OK);
+  openreg_allocator_settings now{};
+  now.struct_size = sizeof now;
+  ASSERT_EQ(openreg_get_allocator_settings(&now), OPENREG_OK);
+  EXPECT_EQ(now.max_split_size, 64 * kMib);
+  EXPECT_EQ(now.memory_fraction, 1.0);
+}
+
+// A driver without growing segments: one warning, however often it is asked for, and ordinary segments.
+TEST_F(CachePoolsTest, GrowingSegmentsThatADriverLacks) {
+  use_full_toy([](openreg_driver& table) { table.extension = nullptr; });
+  auto settings = defaults();
+  settings.expandable_segments = 1;
+  ASSERT_EQ(openreg_set_allocator_settings(&settings), OPENREG_OK);
+  void* blocks[] = {allocate(0, 100), allocate(0, 2 * kMib), allocate(0, 30 * kMib)};
+  EXPECT_EQ(count_lines(OPENREG_LOG_WARNING, "expandable_segments is ignored"), 1);
+  EXPECT_EQ(stats_of(0).segment[0].current, 3);
+  for (void* block : blocks) {
+    EXPECT_EQ(info_of(block).expandable, 0);
+    release(block);
+  }
+}
+
+// On the simulated devices a pool has one segment, which grows in place, and gives its end back.
+TEST_F(CachePoolsTest, GrowingSegments) {
+  auto settings = defaults();
+  settings.expandable_segments = 1;
+  ASSERT_EQ(openreg_set_allocator_settings(&settings), OPENREG_OK);
+  events.clear();
+  openreg_set_memory_trace([](const openreg_memory_event* event) { events.push_back(*event); });
+  void* first = allocate(0, 3 * kMib);
+  void* second = allocate(0, 25 * kMib);
+  void* third = allocate(0, 3 * kMib);
+  EXPECT_EQ(static_cast<char*>(second), static_cast<char*>(first) + 3 * kMib);
+  EXPECT_EQ(stats_of(0).segment[0].current, 1);
+  EXPECT_EQ(info_of(first).expandable, 1);
+  EXPECT_EQ(reserved(), static_cast<int64_t>(32 * kMib));  // by 20 MiB at a time, and by less at the end of its room
+  check_cache(0);
+  uint64_t unused = 0, total = 0;
+  ASSERT_EQ(openreg_get_memory_info(0, &unused, &total), OPENREG_OK);
+  EXPECT_EQ(total - unused, 32 * kMib);
+  openreg_pointer_info beyond{};
+  beyond.struct_size = sizeof beyond;
+  ASSERT_EQ(openreg_get_pointer_info(static_cast<char*>(first) + 32 * kMib, &beyond), OPENREG_OK);
+  EXPECT_EQ(beyond.kind, OPENREG_MEMORY_UNKNOWN);
+  EXPECT_EQ(openreg_free(static_cast<char*>(first) + 32 * kMib), OPENREG_E_INVALID);
+
+  release(third);
+  release(second);
+  check_cache(0);
+  ASSERT_EQ(openreg_empty_cache(0), OPENREG_OK);
+  check_cache(0);
+  EXPECT_EQ(reserved(), static_cast<int64_t>(4 * kMib));  // the unit in which the first block ends
+  ASSERT_EQ(openreg_get_memory_info(0, &unused, &total), OPENREG_OK);
+  EXPECT_EQ(total - unused, 4 * kMib);
+  beyond.struct_size = sizeof beyond;
+  ASSERT_EQ(openreg_get_pointer_info(second, &beyond), OPENREG_OK);  // it began in what is left
+  EXPECT_EQ(beyond.live, 0);
+  second = allocate(0, 20 * kMib);
+  EXPECT_EQ(static_cast<char*>(second), static_cast<char*>(first) + 3 * kMib);
+  check_cache(0);
+  release(second);
+  release(first);
+  ASSERT_EQ(openreg_empty_cache(0), OPENREG_OK);
+  EXPECT_EQ(reserved(), 0);
+  std::vector<int32_t> actions;
+  for (const auto& event : events)
+    if (event.action >= OPENREG_MEMORY_EVENT_SEGMENT_ALLOC) actions.push_back(event.action);
+  EXPECT_EQ(actions, (std::vector<int32_t>{OPENREG_MEMORY_EVENT_SEGMENT_ALLOC, OPENREG_MEMORY_EVENT_SEGMENT_MAP,
+                                           OPENREG_MEMORY_EVENT_SEGMENT_MAP, OPENREG_MEMORY_EVENT_SEGMENT_UNMAP,
+                                           OPENREG_MEMORY_EVENT_SEGMENT_MAP, OPENREG_MEMORY_EVENT_SEGMENT_FREE}));
+}
+
+// Where a segment has grown, memory keeps what is in it; the device's memory is all there is, and out of memory says so.
+TEST_F(CachePoolsTest, GrowingKeepsContentsAndLimits) {
+  auto settings = defaults();
+  settings.expandable_segments = 1;
+  ASSERT_EQ(openreg_set_allocator_settings(&settings), OPENREG_OK);
+  void* first = allocate(0, 2 * kMib);
+  void* alias = nullptr;
+  ASSERT_EQ(openreg_host_alias(first, &alias), OPENREG_OK);
+  *static_cast<int*>(alias) = 77;
+  void* second = allocate(0, 20 * kMib);
+  EXPECT_EQ(*static_cast<int*>(alias), 77);
+  void* other = nullptr;
+  EXPECT_EQ(openreg_malloc(0, 44 * kMib, OPENREG_STREAM_DEFAULT, &other), OPENREG_E_NOMEM);
+  release(second);
+  second = allocate(0, 50 * kMib);  // more than the addresses of the first segment: the cached end goes back for it
+  check_cache(0);
+  EXPECT_EQ(*static_cast<int*>(alias), 77);
+  release(first);
+  release(second);
+}
+
+// large_segment_size is the size of segments for blocks between 1 and 10 MiB.
+TEST_F(CachePoolsTest, LargeSegmentSize) {
+  auto settings = defaults();
+  settings.large_segment_size = 32 * kMib;
+  ASSERT_EQ(openreg_set_allocator_settings(&settings), OPENREG_OK);
+  void* block = allocate(0, 2 * kMib);
+  EXPECT_EQ(reserved(), static_cast<int64_t>(32 * kMib));
+  release(block);
+  check_cache(0);
+}
+
+// A request that rounding makes larger is still freed, counted and known by the bytes that were asked for.
+TEST_F(CachePoolsTest, RoundingKeepsTheRequestedSize) {
+  auto settings = defaults();
+  std::fill(std::begin(settings.roundup_divisions), std::end(settings.roundup_divisions), 2u);
+  ASSERT_EQ(openreg_set_allocator_settings(&settings), OPENREG_OK);
+  void* block = allocate(0, 5 * kMib);
+  EXPECT_EQ(info_of(block).size, 6 * kMib);
+  EXPECT_EQ(info_of(block).requested, 5 * kMib);
+  openreg_pointer_info info{};
+  info.struct_size = sizeof info;
+  ASSERT_EQ(openreg_get_pointer_info(block, &info), OPENREG_OK);
+  EXPECT_EQ(info.size, 5 * kMib);
+  check_cache(0);
+  release(block);
+}
+
+// The limit holds for what is reserved, cached memory is given back first, and the text names it.
+TEST_F(CachePoolsTest, Fraction) {
+  ASSERT_EQ(openreg_set_memory_fraction(0, 0.5), OPENREG_OK);
+  double fraction = 0;
+  ASSERT_EQ(openreg_get_memory_fraction(0, &fraction), OPENREG_OK);
+  EXPECT_EQ(fraction, 0.5);
+  release(allocate(0, 20 * kMib));
+  void* block = allocate(0, 30 * kMib);
+  EXPECT_EQ(reserved(), static_cast<int64_t>(30 * kMib));
+  void* more = nullptr;
+  EXPECT_EQ(openreg_malloc(0, 4 * kMib, OPENREG_STREAM_DEFAULT, &more), OPENREG_E_NOMEM);
+  EXPECT_NE(last_message().find("limited to 32.00 MiB"), std::string::npos) << last_message();
+  EXPECT_EQ(stats_of(0).num_ooms, 1);
+  void* elsewhere = allocate(1, 50 * kMib);
+  release(block);
+  release(elsewhere);
+}
+
+// A pool that is gone gives back what is free at once and the rest with its last block, also one that waits for a
+// stream.
+TEST_F(CachePoolsTest, GonePoolGivesBack) {
+  const openreg_stream stream = from_pool(0);
+  ASSERT_EQ(openreg_memory_pool_retain(0, kPool, 0), OPENREG_OK);
+  void* small = allocate_in(kPool, 100);
+  void* large = allocate_in(kPool, 12 * kMib);
+  release(allocate_in(kPool, 14 * kMib));
+  EXPECT_EQ(reserved(), static_cast<int64_t>(28 * kMib));
+  ASSERT_EQ(openreg_memory_pool_release(0, kPool), OPENREG_OK);
+  EXPECT_EQ(reserved(), static_cast<int64_t>(14 * kMib));
+  check_cache(0);
+  ASSERT_EQ(openreg_record_stream(large, stream), OPENREG_OK);
+  release(large);
+  ASSERT_EQ(openreg_stream_synchronize(0, stream), OPENREG_OK);
+  release(allocate(0, 100));  // notices that the stream has passed
+  EXPECT_EQ(reserved(), static_cast<int64_t>(4 * kMib));
+  release(small);
+  EXPECT_EQ(reserved(), static_cast<int64_t>(2 * kMib));
+  EXPECT_EQ(openreg_memory_pool_release(0, kPool), OPENREG_E_INVALID);
+  check_cache(0);
+}
+
+// Pools and the rest never serve one another; statistics of a pool are its own.
+TEST_F(CachePoolsTest, PoolsAreApart) {
+  ASSERT_EQ(openreg_memory_pool_retain(0, kPool, 0), OPENREG_OK);
+  ASSERT_EQ(openreg_memory_pool_retain(0, kOther, 0), OPENREG_OK);
+  void* blocks[3] = {allocate(0, 5000), allocate_in(kPool, 5000), allocate_in(kOther, 5000)};
+  void* segments[3];
+  for (int i = 0; i < 3; ++i) {
+    EXPECT_EQ(info_of(blocks[i]).pool[1], static_cast<uint64_t>(i));
+    segments[i] = info_of(blocks[i]).segment;
+    release(blocks[i]);
+  }
+  EXPECT_EQ(openreg_empty_cache(0), OPENREG_OK);  // not the pools'
+  EXPECT_EQ(reserved(), static_cast<int64_t>(4 * kMib));
+  void* again = allocate_in(kPool, 4000);
+  EXPECT_EQ(info_of(again).segment, segments[1]);
+  struct Seen {
+    int pools = 0;
+    int64_t bytes = 0;
+  } seen;
+  const auto visit = [](void* ctx, const openreg_memory_pool_info* pool) {
+    auto* const to = static_cast<Seen*>(ctx);
+    ++to->pools;
+    to->bytes += pool->reserved[1].current;
+    EXPECT_EQ(pool->uses, 1);
+    return 0;
+  };
+  ASSERT_EQ(openreg_visit_memory_pools(0, visit, &seen), OPENREG_OK);
+  EXPECT_EQ(seen.pools, 2);
+  EXPECT_EQ(seen.bytes, static_cast<int64_t>(4 * kMib));
+  ASSERT_EQ(openreg_memory_pool_trim(0, kOther), OPENREG_OK);
+  EXPECT_EQ(reserved(), static_cast<int64_t>(2 * kMib));
+  release(again);
+  EXPECT_EQ(openreg_memory_pool_release(0, kPool), OPENREG_OK);
+  EXPECT_EQ(openreg_memory_pool_release(0, kOther), OPENREG_OK);
+  EXPECT_EQ(reserved(), 0);
+}
+
+// Only the thread that is in the pool allocates from it.
+TEST_F(CachePoolsTest, PoolOfAThread) {
+  ASSERT_EQ(openreg_memory_pool_retain(0, kPool, 0), OPENREG_OK);
+  ASSERT_EQ(openreg_memory_pool_enter(0, kPool), OPENREG_OK);
+  void* theirs = nullptr;
+  std::thread([&theirs] { theirs = allocate(0, 100); }).join();
+  void* mine = allocate(0, 100);
+  EXPECT_EQ(info_of(theirs).pool[1], 0u);
+  EXPECT_EQ(info_of(mine).pool[1], kPool.second);
+  EXPECT_EQ(openreg_memory_pool_enter(0, kPool), OPENREG_E_INVALID);  // already
+  EXPECT_EQ(openreg_memory_pool_enter(1, kPool), OPENREG_E_INVALID);  // not there
+  EXPECT_EQ(openreg_memory_pool_leave(0, kPool), OPENREG_OK);
+  EXPECT_EQ(openreg_memory_pool_leave(0, kPool), OPENREG_E_INVALID);
+  EXPECT_EQ(openreg_memory_pool_retain(0, {0, 0}, 0), OPENREG_E_INVALID);
+  EXPECT_EQ(openreg_memory_pool_retain(0, kOther, 64), OPENREG_E_INVALID);
+  EXPECT_EQ(openreg_memory_pool_trim(0, kOther), OPENREG_OK);
+  EXPECT_EQ(openreg_visit_memory_pools(0, nullptr, nullptr), OPENREG_E_INVALID);
+  release(theirs);
+  release(mine);
+  EXPECT_EQ(openreg_memory_pool_release(0, kPool), OPENREG_OK);
+}
+
+// A pool in use and a thread in it do not keep the runtime from shutting down.
+TEST_F(CachePoolsTest, ShutdownWithPools) {
+  ASSERT_EQ(openreg_memory_pool_retain(0, kPool, 0), OPENREG_OK);
+  release(allocate_in(kPool, 100));
+  ASSERT_EQ(openreg_memory_pool_enter(0, kPool), OPENREG_OK);
+  ASSERT_EQ(openreg_shutdown(), OPENREG_OK) << last_message();
+  void* block = allocate(0, 100);
+  EXPECT_EQ(info_of(block).pool[1], 0u);
+  release(block);
+}
+
+// Every event, in order, with its figures; none when nobody listens.
+TEST_F(CachePoolsTest, Events) {
+  events.clear();
+  const openreg_stream stream = from_pool(0);
+  openreg_set_memory_trace([](const openreg_memory_event* event) { events.push_back(*event); });
+  ASSERT_EQ(openreg_memory_pool_retain(0, kPool, 0), OPENREG_OK);
+  void* block = allocate_in(kPool, 30 * kMib, stream);
+  ASSERT_EQ(openreg_record_stream(block, OPENREG_STREAM_DEFAULT), OPENREG_OK);
+  release(block);
+  EXPECT_EQ(openreg_memory_pool_trim(0, kPool), OPENREG_OK);
+  void* none = nullptr;
+  EXPECT_EQ(openreg_malloc(0, 100 * kMib, OPENREG_STREAM_DEFAULT, &none), OPENREG_E_NOMEM);
+  openreg_set_memory_trace(nullptr);
+  release(allocate(0, 100));
+  const int32_t actions[] = {OPENREG_MEMORY_EVENT_SEGMENT_ALLOC,  OPENREG_MEMORY_EVENT_ALLOC,
+                             OPENREG_MEMORY_EVENT_FREE_REQUESTED, OPENREG_MEMORY_EVENT_FREE_COMPLETED,
+                             OPENREG_MEMORY_EVENT_SEGMENT_FREE,   OPENREG_MEMORY_EVENT_OOM};
+  ASSERT_EQ(events.size(), std::size(actions));
+  for (size_t i = 0; i < events.size(); ++i) {
+    SCOPED_TRACE(i);
+    const bool oom = actions[i] == OPENREG_MEMORY_EVENT_OOM;
+    EXPECT_EQ(events[i].action, actions[i]);
+    EXPECT_EQ(events[i].device, 0);
+    EXPECT_EQ(events[i].address, oom ? 64 * kMib : reinterpret_cast<uint64_t>(block));
+    EXPECT_EQ(events[i].size, (oom ? 100 : 30) * kMib);
+    EXPECT_EQ(events[i].stream, oom ? OPENREG_STREAM_DEFAULT : stream);
+    EXPECT_EQ(events[i].pool.second, oom ? 0 : kPool.second);
+  }
+  EXPECT_EQ(openreg_memory_pool_release(0, kPool), OPENREG_OK);
+}
+
+}  // namespace

@@ -1,0 +1,873 @@
+// SPDX-License-Identifier: BSD-3-Clause
+// The caching allocator: segments, splitting, coalescing, streams, statistics, running out of memory.
+#include <algorithm>
+#include <atomic>
+#include <chrono>
+#include <random>
+#include <thread>
+
+#include "cache_check.h"
+
+using openreg_test::allocate;
+using openreg_test::check_cache;
+using openreg_test::last_message;
+using openreg_test::release;
+using openreg_test::RuntimeTest;
+using openreg_test::snapshot;
+using openreg_test::stats_of;
+using openreg_test::toy;
+
+namespace {
+
+std::atomic<int> allocations{0};  // of use_addresses_only()
+
+constexpr size_t kKib = 1024, kMib = 1024 * kKib;
+
+class CacheTest : public openreg_test::SimDevicesTest {};
+
+// A block is a multiple of 512 bytes, from segments of 2 MiB, of 20 MiB, or of its own size rounded up to 2 MiB.
+TEST_F(CacheTest, SegmentSizes) {
+  struct Case {
+    size_t size, block, segment;
+  };
+  for (const Case& c : {Case{1, 512, 2 * kMib}, Case{512, 512, 2 * kMib}, Case{513, 1024, 2 * kMib},
+                        Case{kMib, kMib, 2 * kMib}, Case{kMib + 1, kMib + 512, 20 * kMib},
+                        Case{10 * kMib - 512, 10 * kMib - 512, 20 * kMib}, Case{10 * kMib, 10 * kMib, 10 * kMib},
+                        Case{11 * kMib + 1, 12 * kMib, 12 * kMib}, Case{24 * kMib, 24 * kMib, 24 * kMib}}) {
+    SCOPED_TRACE(c.size);
+    void* block = allocate(0, c.size);
+    const auto blocks = snapshot(0);
+    ASSERT_FALSE(blocks.empty());
+    EXPECT_EQ(blocks[0].address, block);
+    EXPECT_EQ(blocks[0].size, c.block);
+    EXPECT_EQ(blocks[0].requested, c.size);
+    EXPECT_EQ(blocks[0].segment_size, c.segment);
+    EXPECT_EQ(stats_of(0).reserved_bytes[0].current, static_cast<int64_t>(c.segment));
+    check_cache(0);
+    release(block);
+    check_cache(0);
+    EXPECT_EQ(openreg_empty_cache(0), OPENREG_OK);
+    EXPECT_EQ(stats_of(0).reserved_bytes[0].current, 0);
+  }
+}
+
+// A large block is split only if more than 1 MiB is left; a small one from 512 bytes on.
+TEST_F(CacheTest, SplitRules) {
+  void* whole = allocate(0, 12 * kMib - kMib);  // 1 MiB would be left of the segment: it stays whole
+  EXPECT_EQ(snapshot(0).size(), 1u);
+  EXPECT_EQ(stats_of(0).allocated_bytes[2].current, static_cast<int64_t>(12 * kMib));
+  EXPECT_EQ(stats_of(0).requested_bytes[2].current, static_cast<int64_t>(11 * kMib));
+  release(whole);
+  void* part = allocate(0, 11 * kMib - 512);
+  EXPECT_EQ(part, whole);
+  EXPECT_EQ(snapshot(0).size(), 2u);
+  check_cache(0);
+  release(part);
+  void* small = allocate(0, 2 * kMib - 1024);
+  void* large = allocate(0, kMib);
+  check_cache(0);
+  release(small);
+  release(large);
+  check_cache(0);
+}
+
+// Freed neighbours join in whatever order they come back, and the segment is whole again.
+TEST_F(CacheTest, Coalesces) {
+  std::mt19937 random(1);
+  for (int round = 0; round < 50; ++round) {
+    std::vector<void*> blocks;
+    for (int i = 0; i < 64; ++i) blocks.push_back(allocate(0, 1 + random() % (30 * kKib)));
+    std::shuffle(blocks.begin(), blocks.end(), random);
+    for (void* block : blocks) release(block);
+    check_cache(0);
+  }
+  for (const auto& block : snapshot(0)) EXPECT_EQ(block.size, block.segment_size);
+}
+
+// A size that was freed is served from the cache: the driver is not asked again.
+TEST_F(CacheTest, ReusesWithoutTheDriver) {
+  use_full_toy();
+  std::vector<size_t> sizes;
+  for (size_t size = 512; size <= 64 * kMib; size *= 2) sizes.push_back(size);
+  for (const size_t size : sizes) release(allocate(0, size));
+  const int calls = toy().calls("mem_alloc");
+  for (int round = 0; round < 3; ++round) {
+    for (const size_t size : sizes) {
+      void* first = allocate(0, size);
+      release(first);
+      EXPECT_EQ(allocate(0, size), first) << size;  // the block freed last comes back
+      release(first);
+    }
+  }
+  EXPECT_EQ(toy().calls("mem_alloc"), calls);
+  EXPECT_EQ(stats_of(0).num_device_alloc, calls);
+}
+
+// A driver of addresses without memory behind them, for tests with many large blocks that nobody touches.
+void use_addresses_only(openreg_driver& table) {
+  table.caps = 0;
+  table.host_alias = nullptr;
+  table.mem_alloc = [](openreg_instance, int32_t, uint64_t size, openreg_driver_stream, void** out) {
+    static std::atomic<uintptr_t> next{uintptr_t{1} << 40};
+    *out = reinterpret_cast<void*>(next.fetch_add(size));
+    ++allocations;
+    return openreg_status{OPENREG_OK};
+  };
+  table.mem_free = [](openreg_instance, int32_t, void*, openreg_driver_stream) { return openreg_status{OPENREG_OK}; };
+}
+
+// Among free blocks of a like size the best fit is taken, and one that lies deep in its list is found before the
+// driver is asked.
+TEST_F(CacheTest, FindsTheFitThatIsThere) {
+  use_full_toy(use_addresses_only);
+  allocations = 0;
+  std::vector<void*> blocks;
+  // 32 segments of which the first fits the request; the rest, freed later, are a little too small and hide it.
+  blocks.push_back(allocate(0, 514 * kMib));
+  for (int i = 0; i < 31; ++i) blocks.push_back(allocate(0, 512 * kMib));
+  for (void* block : blocks) release(block);
+  EXPECT_EQ(allocations, 32);
+  EXPECT_EQ(allocate(0, 513 * kMib), blocks[0]);
+  EXPECT_EQ(allocations, 32);
+  release(blocks[0]);
+  check_cache(0);
+}
+
+// Blocks belong to the stream that they were allocated for: another stream never gets them from the cache.
+TEST_F(CacheTest, PoolsByStream) {
+  const openreg_stream stream = from_pool(0);
+  void* block = allocate(0, 4096);
+  release(block);
+  void* other = allocate(0, 4096, stream);
+  EXPECT_NE(other, block);
+  EXPECT_EQ(stats_of(0).segment[1].current, 2);
+  release(other);
+  EXPECT_EQ(allocate(0, 4096), block);
+  EXPECT_EQ(allocate(0, 4096, stream), other);
+  release(block);
+  release(other);
+  int of_default = 0, of_stream = 0;
+  for (const auto& info : snapshot(0)) {
+    of_default += info.stream == OPENREG_STREAM_DEFAULT;
+    of_stream += info.stream == stream;
+  }
+  EXPECT_EQ(of_default, 1);
+  EXPECT_EQ(of_stream, 1);
+}
+
+// size 0 is NULL; a stream of another device, a size above 2^47, a bad device and a NULL out are refused.
+TEST_F(CacheTest, BadRequests) {
+  void* block = &block;
+  EXPECT_EQ(openreg_malloc(0, 0, OPENREG_STREAM_DEFAULT, &block), OPENREG_OK);
+  EXPECT_EQ(block, nullptr);
+  EXPECT_EQ(openreg_free(nullptr), OPENREG_OK);
+
+  block = &block;
+  EXPECT_EQ(openreg_malloc(0, 1, from_pool(1), &block), OPENREG_E_INVALID);
+  EXPECT_EQ(block, nullptr);
+  EXPECT_CONTAINS(last_message(), "openreg_malloc");
+  EXPECT_CONTAINS(last_message(), "openreg:1");
+
+  block = &block;
+  EXPECT_EQ(openreg_malloc(0, (size_t{1} << 47) + 1, 0, &block), OPENREG_E_INVALID);
+  EXPECT_EQ(block, nullptr);
+  EXPECT_CONTAINS(last_message(), "2^47");
+  EXPECT_EQ(openreg_malloc(0, SIZE_MAX, 0, &block), OPENREG_E_INVALID);
+
+  for (const int32_t device : {-2, -1, 2, 200, INT32_MAX, INT32_MIN}) {
+    block = &block;
+    EXPECT_EQ(openreg_malloc(device, 1, 0, &block), OPENREG_E_INVALID);
+    EXPECT_EQ(block, nullptr);
+    EXPECT_CONTAINS(last_message(), "[0, 2), but got " + std::to_string(device));
+  }
+  EXPECT_EQ(openreg_malloc(0, 1, 0, nullptr), OPENREG_E_INVALID);
+  EXPECT_EQ(stats_of(0).segment[0].current, 0);
+}
+
+// What is not the start of a live block is refused, and the text says what it is instead.
+TEST_F(CacheTest, BadFrees) {
+  void* block = allocate(0, 4096);
+  void* behind = allocate(0, 4096);
+  void* large = allocate(0, 3 * kMib);
+  EXPECT_EQ(openreg_free(static_cast<char*>(block) + 24), OPENREG_E_INVALID);
+  EXPECT_CONTAINS(last_message(), "openreg_free");
+  EXPECT_CONTAINS(last_message(), "24 bytes behind its start");
+  EXPECT_EQ(openreg_free(static_cast<char*>(large) + 2 * kMib), OPENREG_E_INVALID);
+  EXPECT_CONTAINS(last_message(), "2097152 bytes behind its start");
+  int on_stack = 0;
+  EXPECT_EQ(openreg_free(&on_stack), OPENREG_E_INVALID);
+  EXPECT_CONTAINS(last_message(), "is not memory of openreg");
+  EXPECT_EQ(openreg_free(reinterpret_cast<void*>(UINTPTR_MAX - 7)), OPENREG_E_INVALID);
+  void* alias = nullptr;
+  ASSERT_EQ(openreg_host_alias(block, &alias), OPENREG_OK);
+  EXPECT_EQ(openreg_free(alias), OPENREG_E_INVALID);
+  EXPECT_CONTAINS(last_message(), "alias");
+  void* pinned = nullptr;
+  ASSERT_EQ(openreg_malloc_host(0, 4096, &pinned), OPENREG_OK);
+  EXPECT_EQ(openreg_free(pinned), OPENREG_E_INVALID);
+  EXPECT_CONTAINS(last_message(), "pinned");
+  EXPECT_EQ(openreg_free_host(pinned), OPENREG_OK);
+
+  release(block);
+  for (int i = 0; i < 2; ++i) {
+    EXPECT_EQ(openreg_free(block), OPENREG_E_INVALID);
+    EXPECT_CONTAINS(last_message(), "was freed already");
+  }
+  EXPECT_EQ(openreg_record_stream(block, from_pool(0)), OPENREG_E_INVALID);
+  EXPECT_CONTAINS(last_message(), "openreg_record_stream");
+  release(behind);
+  EXPECT_EQ(openreg_free(behind), OPENREG_E_INVALID);  // now in the middle of a joined block
+  EXPECT_CONTAINS(last_message(), "was freed already");
+  release(large);
+  EXPECT_EQ(openreg_empty_cache(0), OPENREG_OK);
+  EXPECT_EQ(openreg_free(large), OPENREG_E_INVALID);
+  EXPECT_CONTAINS(last_message(), "or was freed already");
+  check_cache(0);
+}
+
+// ---------------------------------------------------------------------------------------------------------------------
+// Recorded streams
+
+// A block that another stream uses is not given out again before that stream has passed.
+TEST_F(CacheTest, RecordedStreamDelaysReuse) {
+  use_full_toy();
+  const openreg_stream stream = from_pool(0);
+  void* block = allocate(0, 4096);
+  EXPECT_EQ(openreg_record_stream(block, stream), OPENREG_OK);
+  EXPECT_EQ(openreg_record_stream(block, stream), OPENREG_OK);                  // once is enough
+  EXPECT_EQ(openreg_record_stream(block, OPENREG_STREAM_DEFAULT), OPENREG_OK);  // its own: nothing to note
+  toy().hold(1);
+  release(block);
+  EXPECT_EQ(toy().calls("event_record"), 1);
+  EXPECT_EQ(snapshot(0)[0].state, OPENREG_BLOCK_AWAITING_FREE);
+  EXPECT_EQ(stats_of(0).allocation[1].current, 0);
+  EXPECT_EQ(stats_of(0).active[1].current, 1);
+  EXPECT_EQ(openreg_free(block), OPENREG_E_INVALID);
+  EXPECT_CONTAINS(last_message(), "was freed already (a stream may still use it)");
+  void* other = allocate(0, 4096);
+  EXPECT_NE(other, block);
+  EXPECT_EQ(stats_of(0).active[0].peak, 2);
+  EXPECT_EQ(stats_of(0).allocation[0].peak, 1);
+  check_cache(0);
+  toy().hold(0);
+  release(other);
+  EXPECT_EQ(allocate(0, 8192), block);  // passed, and joined with its neighbours
+  check_cache(0);
+  release(block);
+  // The marker is used again.
+  block = allocate(0, 4096);
+  EXPECT_EQ(openreg_record_stream(block, stream), OPENREG_OK);
+  release(block);
+  EXPECT_EQ(toy().calls("event_create"), 1);
+}
+
+// Several streams: the slowest decides. A block that waits does not keep openreg_shutdown() from working.
+TEST_F(CacheTest, SeveralRecordedStreams) {
+  use_full_toy();
+  void* block = allocate(0, 2 * kMib);
+  for (int i = 0; i < 3; ++i) EXPECT_EQ(openreg_record_stream(block, from_pool(0)), OPENREG_OK);
+  EXPECT_EQ(openreg_record_stream(block, from_pool(1)), OPENREG_E_INVALID);
+  EXPECT_CONTAINS(last_message(), "openreg:1");
+  toy().hold(1);
+  release(block);
+  EXPECT_EQ(toy().calls("event_record"), 3);
+  EXPECT_EQ(stats_of(0).active_bytes[2].current, static_cast<int64_t>(2 * kMib));
+  EXPECT_EQ(openreg_reset_peak_memory_stats(0), OPENREG_OK);
+  EXPECT_EQ(stats_of(0).active_bytes[2].peak, static_cast<int64_t>(2 * kMib));
+  EXPECT_EQ(stats_of(0).allocated_bytes[2].peak, 0);
+  EXPECT_EQ(openreg_reset_accumulated_memory_stats(0), OPENREG_OK);
+  EXPECT_EQ(stats_of(0).active[2].allocated, 0);
+  EXPECT_EQ(stats_of(0).active[2].freed, 0);
+  toy().hold(0);
+  EXPECT_EQ(openreg_empty_cache(0), OPENREG_OK);
+  EXPECT_EQ(stats_of(0).active[2].freed, 1);
+  EXPECT_EQ(stats_of(0).num_sync_all_streams, 1);
+  EXPECT_EQ(stats_of(0).segment[0].current, 0);
+
+  block = allocate(0, 4096);
+  EXPECT_EQ(openreg_record_stream(block, from_pool(0)), OPENREG_OK);
+  release(block);
+  EXPECT_EQ(openreg_shutdown(), OPENREG_OK) << last_message();
+}
+
+// Out of memory while blocks wait for a stream: they are waited for, and serve the request.
+TEST_F(CacheTest, OutOfMemoryWaitsForStreams) {
+  set("OPENREG_SIM_DEVICES", "1");
+  const openreg_stream stream = from_pool(0);
+  void* pinned = nullptr;
+  ASSERT_EQ(openreg_malloc_host(0, 32 * kMib, &pinned), OPENREG_OK);
+  void* block = allocate(0, 40 * kMib);
+  for (int i = 0; i < 4; ++i)
+    ASSERT_EQ(openreg_memcpy_async(block, 0, pinned, OPENREG_HOST, 32 * kMib, 0, stream), OPENREG_OK);
+  ASSERT_EQ(openreg_record_stream(block, stream), OPENREG_OK);
+  release(block);
+  EXPECT_EQ(allocate(0, 40 * kMib), block);
+  int32_t done = 0;
+  EXPECT_EQ(openreg_stream_query(0, stream, &done), OPENREG_OK);
+  EXPECT_EQ(done, 1);
+  EXPECT_EQ(openreg_last_error()->code, OPENREG_OK);  // a success leaves the last error alone
+  release(block);
+  EXPECT_EQ(openreg_free_host(pinned), OPENREG_OK);
+}
+
+// Where a marker can't be had, the stream is waited for instead; where that fails too, the block stays allocated.
+TEST_F(CacheTest, MarkerFailures) {
+  use_full_toy();
+  void* block = allocate(0, 4096);
+  ASSERT_EQ(openreg_record_stream(block, from_pool(0)), OPENREG_OK);
+  toy().fail("event_create", 1, OPENREG_E_NOMEM, 0);
+  EXPECT_EQ(openreg_free(block), OPENREG_OK) << last_message();
+  EXPECT_EQ(toy().calls("stream_sync"), 1);
+  EXPECT_EQ(openreg_last_error()->code, OPENREG_OK);
+  check_cache(0);
+
+  const auto no_marker = [](openreg_instance, int32_t, openreg_driver_event, openreg_driver_stream) {
+    return openreg_status{OPENREG_E_DEVICE_LOST};
+  };
+  ASSERT_EQ(openreg_shutdown(), OPENREG_OK);
+  use_full_toy([&](openreg_driver& table) { table.event_record = no_marker; });
+  block = allocate(0, 4096);
+  ASSERT_EQ(openreg_record_stream(block, from_pool(0)), OPENREG_OK);
+  toy().fail("stream_sync", 1, OPENREG_E_DEVICE_LOST, 0);
+  EXPECT_EQ(openreg_free(block), OPENREG_E_DEVICE_LOST);
+  EXPECT_CONTAINS(last_message(), "openreg_free");
+  EXPECT_EQ(snapshot(0)[0].state, OPENREG_BLOCK_ALLOCATED);
+  check_cache(0);
+  EXPECT_EQ(openreg_free(block), OPENREG_OK);
+  check_cache(0);
+}
+
+// A driver error met while looking after waiting blocks is reported; nothing is lost.
+TEST_F(CacheTest, QueryOfWaitingBlockFails) {
+  use_full_toy();
+  void* block = allocate(0, 4096);
+  ASSERT_EQ(openreg_record_stream(block, from_pool(0)), OPENREG_OK);
+  toy().hold(1);
+  release(block);
+  toy().fail("event_query", 1, OPENREG_E_DEVICE_LOST, 0);
+  void* out = &out;
+  EXPECT_EQ(openreg_malloc(0, 512, 0, &out), OPENREG_E_DEVICE_LOST);
+  EXPECT_EQ(out, nullptr);
+  toy().hold(0);
+  toy().fail("event_sync", 1, OPENREG_E_DEVICE_LOST, 0);
+  EXPECT_EQ(openreg_empty_cache(0), OPENREG_E_DEVICE_LOST);
+  check_cache(0);
+  EXPECT_EQ(openreg_empty_cache(0), OPENREG_OK);
+  EXPECT_EQ(stats_of(0).segment[0].current, 0);
+}
+
+// ---------------------------------------------------------------------------------------------------------------------
+// Running out of memory
+
+// The text has the figures, in PyTorch's units; the next smaller allocation works.
+TEST_F(CacheTest, OutOfMemoryText) {
+  void* big = allocate(0, 40 * kMib);
+  void* small = allocate(0, 4096);
+  void* out = &out;
+  EXPECT_EQ(openreg_malloc(0, 30 * kMib, 0, &out), OPENREG_E_NOMEM);
+  EXPECT_EQ(out, nullptr);
+  const std::string text = last_message();
+  EXPECT_CONTAINS(text, "openreg_malloc: out of memory on openreg:0 (driver \"sim\")");
+  EXPECT_CONTAINS(text, "Tried to allocate 30.00 MiB");
+  EXPECT_CONTAINS(text, "openreg:0 has 64.00 MiB in all, of which 22.00 MiB are free");
+  EXPECT_CONTAINS(text, "40.00 MiB are allocated by openreg, and 2.00 MiB are reserved by openreg but unallocated");
+  EXPECT_STREQ(openreg_last_error()->driver, "sim");
+  EXPECT_EQ(stats_of(0).num_ooms, 1);
+  EXPECT_EQ(stats_of(0).num_alloc_retries, 1);
+  check_cache(0);
+  void* smaller = allocate(0, 22 * kMib);
+  EXPECT_EQ(openreg_malloc(0, 2 * kMib, 0, &out), OPENREG_E_NOMEM);
+  release(smaller);
+  release(small);
+  release(big);
+  release(allocate(0, 64 * kMib));  // after the flush, all of it
+  check_cache(0);
+}
+
+// Cached segments of other sizes and other streams are given back to serve a request.
+TEST_F(CacheTest, FlushesBeforeGivingUp) {
+  const openreg_stream stream = from_pool(0);
+  release(allocate(0, 20 * kMib));
+  release(allocate(0, 24 * kMib, stream));
+  void* kept = allocate(0, 1024);
+  EXPECT_EQ(stats_of(0).reserved_bytes[0].current, static_cast<int64_t>(46 * kMib));
+  void* block = allocate(0, 60 * kMib);
+  EXPECT_EQ(stats_of(0).reserved_bytes[0].current, static_cast<int64_t>(62 * kMib));
+  EXPECT_EQ(stats_of(0).num_alloc_retries, 1);
+  EXPECT_EQ(stats_of(0).num_ooms, 0);
+  EXPECT_EQ(stats_of(0).num_device_free, 2);
+  EXPECT_EQ(openreg_last_error()->code, OPENREG_OK);
+  check_cache(0);
+  release(block);
+  release(kept);
+}
+
+// A driver that can't say how much is free: the figures come from the runtime's books.
+TEST_F(CacheTest, OutOfMemoryTextFromTheBooks) {
+  use_full_toy([](openreg_driver& table) { table.mem_info = nullptr; });
+  void* kept = allocate(0, 512 * kMib);
+  toy().fail("mem_alloc", 1, OPENREG_E_NOMEM, FULL_TOY_FOREVER);
+  void* out = nullptr;
+  EXPECT_EQ(openreg_malloc(0, kMib, 0, &out), OPENREG_E_NOMEM);
+  EXPECT_CONTAINS(last_message(), "1.00 GiB in all, of which 512.00 MiB are free");
+  EXPECT_EQ(openreg_last_error()->vendor_code, 42);
+  release(kept);
+  // What was freed serves the request: no more out of memory.
+  release(allocate(0, 512 * kMib));
+}
+
+// ---------------------------------------------------------------------------------------------------------------------
+// Drivers that misbehave
+
+// Segments are aligned to 512 bytes even if the driver aligns to 16.
+TEST_F(CacheTest, DriverWithLittleAlignment) {
+  static std::map<void*, void*> given;  // what the cache got -> what the toy gave
+  const auto alloc = [](openreg_instance instance, int32_t dev, uint64_t size, openreg_driver_stream stream,
+                        void** out) {
+    void* start = nullptr;
+    const openreg_status status = toy().table()->mem_alloc(instance, dev, size + 16, stream, &start);
+    if (status == OPENREG_OK) {
+      *out = static_cast<char*>(start) + 16;
+      given[*out] = start;
+    }
+    return status;
+  };
+  const auto free = [](openreg_instance instance, int32_t dev, void* ptr, openreg_driver_stream stream) {
+    return toy().table()->mem_free(instance, dev, given.at(ptr), stream);
+  };
+  const auto info = [](openreg_instance, int32_t, openreg_device_info* inout) {
+    inout->min_alignment = 16;
+    return openreg_status{OPENREG_OK};
+  };
+  use_full_toy([&](openreg_driver& table) {
+    table.mem_alloc = alloc;
+    table.mem_free = free;
+    table.device_info = info;
+  });
+  std::vector<void*> blocks;
+  for (const size_t size : {size_t{1}, 3 * kMib, 30 * kMib}) {
+    blocks.push_back(allocate(0, size));
+    EXPECT_EQ(reinterpret_cast<uintptr_t>(blocks.back()) % 512, 0u);
+    std::memset(blocks.back(), 1, size);  // the toy's memory is plain memory
+  }
+  check_cache(0);
+  for (void* block : blocks) release(block);
+  EXPECT_EQ(openreg_empty_cache(-1), OPENREG_OK);
+  EXPECT_EQ(toy().live("memory"), 0);
+}
+
+// A driver that hands out the same memory twice, or addresses that can't be, is caught; its memory goes back to it.
+TEST_F(CacheTest, DriverGivesImpossibleMemory) {
+  static std::atomic<char*> next{nullptr};
+  static std::atomic<int> frees{0};
+  const auto alloc = [](openreg_instance, int32_t, uint64_t, openreg_driver_stream, void** out) {
+    *out = next.load();
+    return openreg_status{OPENREG_OK};
+  };
+  const auto free = [](openreg_instance, int32_t, void*, openreg_driver_stream) {
+    ++frees;
+    return openreg_status{OPENREG_OK};
+  };
+  use_full_toy([&](openreg_driver& table) {
+    table.mem_alloc = alloc;
+    table.mem_free = free;
+    table.host_alias = nullptr;
+    table.caps = 0;
+  });
+  next = reinterpret_cast<char*>(uintptr_t{7} << 30);
+  void* first = allocate(0, 4 * kMib);  // a segment of 20 MiB
+  EXPECT_EQ(first, next.load());
+  void* out = &out;
+  for (const uintptr_t address :
+       {uintptr_t{7} << 30, (uintptr_t{7} << 30) + 10 * kMib, (uintptr_t{7} << 30) - 10 * kMib, uintptr_t{1} << 48,
+        (uintptr_t{1} << 48) - kMib, UINTPTR_MAX - kMib + 1}) {
+    SCOPED_TRACE(address);
+    next = reinterpret_cast<char*>(address);
+    frees = 0;
+    EXPECT_EQ(openreg_malloc(1, 20 * kMib, 0, &out), OPENREG_E_INTERNAL);
+    EXPECT_EQ(out, nullptr);
+    EXPECT_CONTAINS(last_message(), "driver \"full_toy\" gave 20971520 bytes at 0x");
+    EXPECT_EQ(frees, 1);
+    EXPECT_EQ(stats_of(1).segment[0].current, 0);
+  }
+  // Right behind, and right before, is fine; so is a start in the middle of a granule of the address map.
+  next = reinterpret_cast<char*>((uintptr_t{7} << 30) + 20 * kMib);
+  void* second = allocate(1, 21 * kMib);
+  next = reinterpret_cast<char*>((uintptr_t{7} << 30) + 42 * kMib + 512);
+  void* third = allocate(1, 26 * kMib);
+  openreg_pointer_info info{};
+  info.struct_size = sizeof info;
+  EXPECT_EQ(openreg_get_pointer_info(static_cast<char*>(third) + 26 * kMib - 1, &info), OPENREG_OK);
+  EXPECT_EQ(info.base, third);
+  EXPECT_EQ(openreg_get_pointer_info(static_cast<char*>(first) + 4 * kMib - 1, &info), OPENREG_OK);
+  EXPECT_EQ(info.base, first);
+  EXPECT_EQ(info.device, 0);
+  EXPECT_EQ(openreg_get_pointer_info(static_cast<char*>(third) - 1, &info), OPENREG_OK);
+  EXPECT_EQ(info.kind, OPENREG_MEMORY_UNKNOWN);
+  release(first);
+  release(second);
+  release(third);
+}
+
+// A driver that fails to take memory back: the segment stays in the cache, whole and usable, and goes at the next try.
+TEST_F(CacheTest, DriverKeepsRefusingMemory) {
+  use_full_toy();
+  void* block = allocate(0, 4 * kMib);
+  release(block);
+  release(allocate(0, 100));
+  toy().fail("mem_free", 1, OPENREG_E_INTERNAL, 0);
+  EXPECT_EQ(openreg_empty_cache(0), OPENREG_E_INTERNAL);
+  EXPECT_CONTAINS(last_message(), "openreg_empty_cache");
+  EXPECT_EQ(stats_of(0).segment[0].current, 1);
+  check_cache(0);
+  EXPECT_EQ(openreg_empty_cache(0), OPENREG_OK);
+  EXPECT_EQ(stats_of(0).segment[0].current, 0);
+}
+
+// The same when the runtime shuts down: it asks once more, and then lets go.
+TEST_F(CacheTest, DriverRefusesMemoryAtShutdown) {
+  use_full_toy();
+  release(allocate(0, 4 * kMib));
+  release(allocate(0, 100));
+  toy().fail("mem_free", 1, OPENREG_E_INTERNAL, 0);
+  EXPECT_EQ(openreg_shutdown(), OPENREG_OK) << last_message();
+  EXPECT_EQ(toy().live("memory"), 0);
+  EXPECT_EQ(toy().calls("mem_free"), 3);
+}
+
+// Every driver call of a scenario fails once: for every slot and every n until it passes. No crash, the books are in
+// order, and afterwards everything can be freed.
+TEST_F(CacheTest, EveryDriverCallFails) {
+  use_full_toy();
+  const auto scenario = [](std::vector<void*>& blocks) {
+    const auto get = [&](size_t size, openreg_stream stream) {
+      void* block = nullptr;
+      const openreg_status status = openreg_malloc(0, size, stream, &block);
+      EXPECT_EQ(block == nullptr, status != OPENREG_OK);
+      if (block != nullptr) blocks.push_back(block);
+      return status;
+    };
+    openreg_stream stream = 0;
+    openreg_status worst = openreg_stream_from_pool(0, 0, &stream);
+    if (worst != OPENREG_OK) return worst;
+    for (const size_t size : {size_t{100}, 3 * kMib, 30 * kMib}) {
+      for (const openreg_stream on : {openreg_stream{0}, stream}) {
+        const openreg_status status = get(size, on);
+        if (status != OPENREG_OK) worst = status;
+      }
+    }
+    while (!blocks.empty()) {
+      void* block = blocks.back();
+      openreg_status status = openreg_record_stream(block, stream);
+      if (status == OPENREG_OK) status = openreg_free(block);
+      if (status != OPENREG_OK) return status;
+      blocks.pop_back();
+    }
+    const openreg_status status = openreg_empty_cache(0);
+    return status != OPENREG_OK ? status : worst;
+  };
+  for (const char* slot : {"mem_alloc", "mem_free", "host_alias", "event_create", "event_record", "event_query",
+                           "event_sync", "stream_create", "stream_sync", "mem_info"}) {
+    for (const openreg_status code : {OPENREG_E_NOMEM, OPENREG_E_INTERNAL, OPENREG_E_DEVICE_LOST}) {
+      for (int n = 1;; ++n) {
+        SCOPED_TRACE(std::string(slot) + " " + std::to_string(code) + " " + std::to_string(n));
+        ASSERT_LT(n, 100);
+        const int before = toy().calls(slot);
+        std::vector<void*> blocks;
+        openreg_clear_error();
+        toy().fail(slot, n, code, 0);
+        const openreg_status status = scenario(blocks);
+        const bool reached = toy().calls(slot) - before >= n;
+        toy().fail(slot, 0, OPENREG_OK, 0);
+        if (status != OPENREG_OK) {
+          EXPECT_EQ(openreg_last_error()->code, status) << last_message();
+          EXPECT_TRUE(reached);
+        }
+        check_cache(0);
+        for (void* block : blocks) release(block);
+        EXPECT_EQ(openreg_empty_cache(0), OPENREG_OK) << last_message();
+        check_cache(0);
+        ASSERT_EQ(openreg_shutdown(), OPENREG_OK) << last_message();
+        EXPECT_EQ(toy().live("memory") + toy().live("event") + toy().live("stream"), 0);
+        if (!reached) break;
+      }
+    }
+  }
+}
+
+// ---------------------------------------------------------------------------------------------------------------------
+// Statistics
+
+TEST_F(CacheTest, Statistics) {
+  openreg_memory_stats zero{};
+  zero.struct_size = sizeof zero;
+  zero.max_split_size = -1;
+  const auto fresh = stats_of(0);
+  EXPECT_EQ(std::memcmp(&fresh, &zero, sizeof zero), 0);
+
+  void* a = allocate(0, 100);
+  void* b = allocate(0, 2000);
+  void* c = allocate(0, 3 * kMib);
+  auto stats = stats_of(0);
+  EXPECT_EQ(stats.allocation[0].current, 3);
+  EXPECT_EQ(stats.allocation[1].current, 2);
+  EXPECT_EQ(stats.allocation[2].current, 1);
+  EXPECT_EQ(stats.allocated_bytes[1].current, 512 + 2048);
+  EXPECT_EQ(stats.requested_bytes[1].current, 2100);
+  EXPECT_EQ(stats.reserved_bytes[0].current, static_cast<int64_t>(22 * kMib));
+  EXPECT_EQ(stats.inactive_split[0].current, 2);
+  EXPECT_EQ(stats.num_device_alloc, 2);
+  release(b);
+  release(c);
+  stats = stats_of(0);
+  EXPECT_EQ(stats.allocation[0].current, 1);
+  EXPECT_EQ(stats.allocation[0].peak, 3);
+  EXPECT_EQ(stats.allocation[0].allocated, 3);
+  EXPECT_EQ(stats.allocation[0].freed, 2);
+  EXPECT_EQ(stats.allocated_bytes[0].peak, static_cast<int64_t>(512 + 2048 + 3 * kMib));
+  EXPECT_EQ(openreg_reset_peak_memory_stats(0), OPENREG_OK);
+  EXPECT_EQ(openreg_reset_accumulated_memory_stats(0), OPENREG_OK);
+  stats = stats_of(0);
+  EXPECT_EQ(stats.allocation[0].current, 1);
+  EXPECT_EQ(stats.allocation[0].peak, 1);
+  EXPECT_EQ(stats.allocation[0].allocated, 0);
+  EXPECT_EQ(stats.allocation[0].freed, 0);
+  EXPECT_EQ(stats.num_device_alloc, 0);
+  release(a);
+  stats = stats_of(0);
+  EXPECT_EQ(stats.allocation[0].allocated, 0);
+  EXPECT_EQ(stats.allocation[0].freed, 1);
+  EXPECT_EQ(stats.allocated_bytes[1].freed, 512);
+  EXPECT_EQ(stats_of(1).allocation[0].allocated, 0);
+}
+
+// A caller compiled against a shorter structure gets its part, and not a byte more.
+TEST_F(CacheTest, StatisticsOfAnOlderCaller) {
+  release(allocate(0, 100));
+  openreg_memory_stats stats;
+  std::memset(&stats, 0x5a, sizeof stats);
+  stats.struct_size = offsetof(openreg_memory_stats, segment);
+  EXPECT_EQ(openreg_get_memory_stats(0, &stats), OPENREG_OK);
+  EXPECT_EQ(stats.struct_size, offsetof(openreg_memory_stats, segment));
+  EXPECT_EQ(stats.allocation[0].allocated, 1);
+  EXPECT_EQ(stats.segment[0].current, 0x5a5a5a5a5a5a5a5a);
+  stats.struct_size = 0;
+  EXPECT_EQ(openreg_get_memory_stats(0, &stats), OPENREG_E_INVALID);
+  EXPECT_EQ(openreg_get_memory_stats(0, nullptr), OPENREG_E_INVALID);
+  EXPECT_EQ(openreg_memory_snapshot(0, nullptr, nullptr), OPENREG_E_INVALID);
+  stats.struct_size = sizeof stats;
+  EXPECT_EQ(openreg_get_memory_stats(2, &stats), OPENREG_E_INVALID);
+  EXPECT_EQ(openreg_reset_peak_memory_stats(-1), OPENREG_E_INVALID);
+  EXPECT_EQ(openreg_reset_accumulated_memory_stats(9), OPENREG_E_INVALID);
+  EXPECT_EQ(openreg_empty_cache(9), OPENREG_E_INVALID);
+}
+
+// The walk stops where the visitor says so. Emptying "all" caches starts nothing.
+TEST_F(CacheTest, SnapshotStopsAndEmptyStartsNothing) {
+  EXPECT_EQ(openreg_empty_cache(-1), OPENREG_OK);
+  EXPECT_EQ(openreg_is_initialized(), 0);
+  void* a = allocate(0, 100);
+  void* b = allocate(0, 100);
+  int visits = 0;
+  const auto visit = [](void* ctx, const openreg_block_info*) -> int { return ++*static_cast<int*>(ctx) == 2; };
+  EXPECT_EQ(openreg_memory_snapshot(0, visit, &visits), OPENREG_OK);
+  EXPECT_EQ(visits, 2);
+  release(a);
+  release(b);
+  release(allocate(1, 100));
+  EXPECT_EQ(openreg_empty_cache(-1), OPENREG_OK);
+  EXPECT_EQ(stats_of(0).segment[0].current + stats_of(1).segment[0].current, 0);
+}
+
+// ---------------------------------------------------------------------------------------------------------------------
+// Random programs
+
+size_t random_size(std::mt19937& random) {
+  switch (random() % 8) {
+    case 0:
+      return 1 + random() % 512;
+    case 1:
+      return 1 + random() % (20 * kMib);
+    case 2:
+      return kMib - 2 + random() % 5;
+    default:
+      return 1 + random() % (200 * kKib);
+  }
+}
+
+// Seeded programs of malloc, free, record_stream and empty_cache on several streams; the books are checked all along,
+// and every byte of every block is marked as its own.
+TEST_F(CacheTest, RandomProgram) {
+  set("OPENREG_SIM_MEMORY", "256M");
+  std::vector<openreg_stream> streams = {OPENREG_STREAM_DEFAULT};
+  for (int i = 0; i < 3; ++i) streams.push_back(from_pool(0));
+  struct Live {
+    void* block;
+    size_t size;
+    unsigned char mark;
+  };
+  for (unsigned seed = 0; seed < 4; ++seed) {
+    std::mt19937 random(seed);
+    std::vector<Live> live;
+    int refused = 0;
+    for (int step = 0; step < 4000; ++step) {
+      const unsigned what = random() % 100;
+      if (what < 50) {
+        const size_t size = random_size(random);
+        void* block = nullptr;
+        const openreg_status status = openreg_malloc(0, size, streams[random() % streams.size()], &block);
+        if (status == OPENREG_OK) {
+          void* alias = nullptr;
+          ASSERT_EQ(openreg_host_alias(block, &alias), OPENREG_OK);
+          const auto mark = static_cast<unsigned char>(random());
+          std::memset(alias, mark, std::min<size_t>(size, 512));
+          static_cast<unsigned char*>(alias)[size - 1] = mark;
+          live.push_back({block, size, mark});
+        } else {
+          ASSERT_EQ(status, OPENREG_E_NOMEM) << last_message();
+          ++refused;
+        }
+      } else if (what < 99 && !live.empty()) {
+        const size_t at = random() % live.size();
+        void* alias = nullptr;
+        ASSERT_EQ(openreg_host_alias(live[at].block, &alias), OPENREG_OK);
+        ASSERT_EQ(*static_cast<unsigned char*>(alias), live[at].mark);
+        ASSERT_EQ(static_cast<unsigned char*>(alias)[live[at].size - 1], live[at].mark);
+        if (random() % 4 == 0) {
+          ASSERT_EQ(openreg_record_stream(live[at].block, streams[random() % streams.size()]), OPENREG_OK);
+        }
+        release(live[at].block);
+        live[at] = live.back();
+        live.pop_back();
+      } else if (what == 99) {
+        ASSERT_EQ(openreg_empty_cache(0), OPENREG_OK);
+      }
+      if (step % 50 == 0) check_cache(0);
+      if (HasFatalFailure()) return;
+    }
+    for (const auto& one : live) release(one.block);
+    check_cache(0);
+    ASSERT_EQ(openreg_empty_cache(0), OPENREG_OK);
+    EXPECT_EQ(stats_of(0).reserved_bytes[0].current, 0);
+    EXPECT_EQ(stats_of(0).num_ooms, refused);
+    ASSERT_EQ(openreg_reset_accumulated_memory_stats(0), OPENREG_OK);
+  }
+}
+
+// Threads on shared devices and streams: blocks never overlap, and pass from thread to thread. (Also under TSan.)
+TEST_F(CacheTest, ThreadsTimesDevices) {
+  set("OPENREG_SIM_MEMORY", "128M");
+  constexpr int kThreads = 4;
+  std::mutex mutex;
+  std::vector<std::pair<void*, unsigned>> exchange;  // blocks that another thread frees
+  ASSERT_EQ(openreg_init(), OPENREG_OK);
+  std::vector<openreg_stream> streams[2];
+  for (int device = 0; device < 2; ++device) {
+    streams[device] = {OPENREG_STREAM_DEFAULT, from_pool(device)};
+  }
+  std::atomic<int> wrong{0};
+  const auto body = [&](unsigned id) {
+    std::mt19937 random(id);
+    std::vector<std::pair<void*, unsigned>> live;
+    const auto word = [](void* block) {
+      void* alias = nullptr;
+      return openreg_host_alias(block, &alias) == OPENREG_OK ? static_cast<unsigned*>(alias) : nullptr;
+    };
+    const auto drop = [&](std::pair<void*, unsigned> one) {
+      const unsigned* at = word(one.first);
+      if (at == nullptr || *at != one.second || openreg_free(one.first) != OPENREG_OK) ++wrong;
+    };
+    for (unsigned step = 0; step < 3000; ++step) {
+      const int device = random() % 2;
+      if (random() % 2 == 0) {
+        void* block = nullptr;
+        const size_t size = 4 + random_size(random) % (2 * kMib);
+        const openreg_status status = openreg_malloc(device, size, streams[device][random() % 2], &block);
+        if (status == OPENREG_OK) {
+          *word(block) = id << 16 | step;
+          live.emplace_back(block, id << 16 | step);
+        } else if (status != OPENREG_E_NOMEM) {
+          ++wrong;
+        }
+      } else if (!live.empty()) {
+        const auto one = live.back();
+        live.pop_back();
+        if (random() % 8 == 0) openreg_record_stream(one.first, streams[device][1]);  // may be another device's
+        if (random() % 4 == 0) {
+          std::lock_guard<std::mutex> guard(mutex);
+          exchange.push_back(one);
+        } else {
+          drop(one);
+        }
+      }
+      if (step % 64 == 0) {
+        std::unique_lock<std::mutex> guard(mutex);
+        if (!exchange.empty()) {
+          const auto one = exchange.back();
+          exchange.pop_back();
+          guard.unlock();
+          drop(one);
+        }
+      }
+      if (step % 512 == id) openreg_empty_cache(device);
+      if (step % 512 == 7 + id) (void)snapshot(device);
+      if (step % 128 == 0) (void)stats_of(device);
+    }
+    for (const auto& one : live) drop(one);
+  };
+  std::vector<std::thread> threads;
+  for (unsigned id = 0; id < kThreads; ++id) threads.emplace_back(body, id);
+  for (auto& thread : threads) thread.join();
+  for (const auto& one : exchange) release(one.first);
+  EXPECT_EQ(wrong, 0);
+  check_cache(0);
+  check_cache(1);
+}
+
+// Threads that find the cache's lock held go to sleep, and all of them get it.
+TEST_F(CacheTest, LockIsWaitedFor) {
+  release(allocate(0, 100));
+  std::atomic<int> inside{0}, through{0};
+  std::vector<std::thread> threads;
+  const auto visit = [](void* ctx, const openreg_block_info*) -> int {
+    *static_cast<std::atomic<int>*>(ctx) = 1;
+    std::this_thread::sleep_for(std::chrono::milliseconds(100));
+    return 1;
+  };
+  threads.emplace_back([&] { EXPECT_EQ(openreg_memory_snapshot(0, visit, &inside), OPENREG_OK); });
+  while (inside == 0) std::this_thread::yield();
+  for (int i = 0; i < 4; ++i) {
+    threads.emplace_back([&] {
+      release(allocate(0, 100));
+      ++through;
+    });
+  }
+  for (auto& thread : threads) thread.join();
+  EXPECT_EQ(through, 4);
+  check_cache(0);
+}
+
+// Several threads out of memory at once: whoever comes late finds what the first has freed.
+TEST_F(CacheTest, ThreadsOutOfMemory) {
+  constexpr int kThreads = 3;  // together 60 of 64 MiB
+  for (int round = 0; round < 20; ++round) {
+    std::vector<void*> pieces;
+    for (int i = 0; i < 6; ++i) pieces.push_back(allocate(0, 10 * kMib));
+    for (void* piece : pieces) release(piece);  // all is cached, in pieces that are too small
+    std::atomic<int> refused{0};
+    std::vector<std::thread> threads;
+    for (int i = 0; i < kThreads; ++i) {
+      threads.emplace_back([&] {
+        void* block = nullptr;
+        if (openreg_malloc(0, 20 * kMib, 0, &block) != OPENREG_OK) ++refused;
+        openreg_free(block);
+      });
+    }
+    for (auto& thread : threads) thread.join();
+    EXPECT_EQ(refused, 0);
+    check_cache(0);
+    EXPECT_EQ(openreg_empty_cache(0), OPENREG_OK);
+  }
+}
+
+}  // namespace

@@ -1,0 +1,332 @@
+// SPDX-License-Identifier: BSD-3-Clause
+// Device memory in several processes (sharing.h): on the simulated devices, with an exporter in a process of its own.
+#include <openreg/sharing.h>
+#include <signal.h>
+
+#include <cstring>
+#include <numeric>
+#include <vector>
+
+#include "runtime_test.h"
+
+using openreg_test::in_child;
+using openreg_test::last_message;
+using openreg_test::SimDevicesTest;
+
+namespace {
+
+constexpr size_t kSize = 4000;
+
+std::vector<unsigned char> numbers(unsigned char first) {
+  std::vector<unsigned char> bytes(kSize);
+  std::iota(bytes.begin(), bytes.end(), first);
+  return bytes;
+}
+
+class SharingTest : public SimDevicesTest {
+ protected:
+  static std::vector<unsigned char> read_back(const void* ptr, int32_t device) {
+    std::vector<unsigned char> bytes(kSize);
+    EXPECT_EQ(openreg_memcpy(bytes.data(), OPENREG_HOST, ptr, device, kSize), OPENREG_OK) << last_message();
+    return bytes;
+  }
+  static void write(void* ptr, int32_t device, unsigned char first) {
+    EXPECT_EQ(openreg_memcpy(ptr, device, numbers(first).data(), OPENREG_HOST, kSize), OPENREG_OK) << last_message();
+  }
+  static void* allocate(int32_t device, size_t size = kSize) {
+    void* block = nullptr;
+    EXPECT_EQ(openreg_malloc(device, size, OPENREG_STREAM_DEFAULT, &block), OPENREG_OK) << last_message();
+    return block;
+  }
+  static int64_t allocated(int32_t device) {
+    openreg_memory_stats stats{};
+    stats.struct_size = sizeof stats;
+    EXPECT_EQ(openreg_get_memory_stats(device, &stats), OPENREG_OK);
+    return stats.allocated_bytes[0].current;
+  }
+  static openreg_memory_handle exported(const void* ptr) {
+    openreg_memory_handle handle{};
+    EXPECT_EQ(openreg_memory_export(ptr, &handle), OPENREG_OK) << last_message();
+    return handle;
+  }
+  static openreg_status import(const openreg_memory_handle& handle, openreg_import* out, void** ptr) {
+    int32_t device = -1;
+    return openreg_memory_import(&handle, out, &device, ptr);
+  }
+};
+
+// A process that exports a block of openreg:1, and then does as it is told, a letter at a time.
+class Exporter {
+ public:
+  Exporter() {
+    EXPECT_EQ(pipe(commands_), 0);
+    EXPECT_EQ(pipe(answers_), 0);
+    child_ = fork();
+    if (child_ == 0) {
+      alarm(60);
+      _exit(work());
+    }
+    EXPECT_EQ(::read(answers_[0], &handle, sizeof handle), static_cast<ssize_t>(sizeof handle));
+    EXPECT_EQ(::read(answers_[0], &second, sizeof second), static_cast<ssize_t>(sizeof second));
+  }
+  ~Exporter() {
+    stop();
+    for (const int end : {commands_[0], commands_[1], answers_[0], answers_[1]}) close(end);
+  }
+  int ask(char command) {
+    char answer = -1;
+    EXPECT_EQ(::write(commands_[1], &command, 1), 1);
+    EXPECT_EQ(::read(answers_[0], &answer, 1), 1);
+    return answer;
+  }
+  void stop() {
+    if (child_ <= 0) return;
+    kill(child_, SIGKILL);
+    waitpid(child_, nullptr, 0);
+    child_ = -1;
+  }
+
+  openreg_memory_handle handle{}, second{};  // of the block, and of its part behind 512 bytes
+
+ private:
+  int work() {
+    void* block = nullptr;
+    std::vector<unsigned char> bytes = numbers(1);
+    // Not the first block of its segment.
+    if (openreg_malloc(1, 100, 0, &block) != OPENREG_OK || openreg_malloc(1, kSize, 0, &block) != OPENREG_OK ||
+        openreg_memcpy(block, 1, bytes.data(), OPENREG_HOST, kSize) != OPENREG_OK ||
+        openreg_memory_export(block, &handle) != OPENREG_OK ||
+        openreg_memory_export(static_cast<char*>(block) + 512, &second) != OPENREG_OK)
+      return 1;
+    if (::write(answers_[1], &handle, sizeof handle) < 0 || ::write(answers_[1], &second, sizeof second) < 0) return 1;
+    for (char command = 0; ::read(commands_[0], &command, 1) == 1;) {
+      int answer = -1;
+      openreg_pointer_info info{};
+      info.struct_size = sizeof info;
+      if (command == 'r' && openreg_memcpy(bytes.data(), OPENREG_HOST, block, 1, kSize) == OPENREG_OK)
+        answer = bytes[0];                                                                             // read
+      if (command == 'f') answer = openreg_free(block);                                                // free
+      if (command == 'c') answer = openreg_collect_exports();                                          // collect
+      if (command == 'l' && openreg_get_pointer_info(block, &info) == OPENREG_OK) answer = info.live;  // is it live?
+      const char byte = static_cast<char>(answer);
+      if (::write(answers_[1], &byte, 1) != 1) return 1;
+    }
+    return 0;
+  }
+
+  int commands_[2] = {}, answers_[2] = {};
+  pid_t child_ = -1;
+};
+
+// What one process writes the other reads, both ways, through every kind of access; the memory counts as a live block.
+TEST_F(SharingTest, BothSidesSeeWhatIsWritten) {
+  Exporter other;
+  openreg_import import = nullptr;
+  int32_t device = -1;
+  void* ptr = nullptr;
+  ASSERT_EQ(openreg_memory_import(&other.handle, &import, &device, &ptr), OPENREG_OK) << last_message();
+  EXPECT_EQ(device, 1);
+  EXPECT_EQ(read_back(ptr, 1), numbers(1));
+  write(ptr, 1, 77);
+  EXPECT_EQ(other.ask('r'), 77);
+  void* host = nullptr;
+  ASSERT_EQ(openreg_host_alias(ptr, &host), OPENREG_OK) << last_message();
+  static_cast<unsigned char*>(host)[0] = 78;
+  EXPECT_EQ(other.ask('r'), 78);
+  ASSERT_EQ(openreg_memset_async(ptr, 1, 79, 10, OPENREG_STREAM_DEFAULT), OPENREG_OK) << last_message();
+  ASSERT_EQ(openreg_device_synchronize(1), OPENREG_OK);
+  EXPECT_EQ(other.ask('r'), 79);
+  void* own = allocate(0);
+  EXPECT_EQ(openreg_memcpy(own, 0, ptr, 1, kSize), OPENREG_OK) << last_message();
+  EXPECT_EQ(read_back(own, 0)[9], 79);
+  EXPECT_EQ(openreg_free(own), OPENREG_OK);
+
+  openreg_pointer_info info{};
+  info.struct_size = sizeof info;
+  ASSERT_EQ(openreg_get_pointer_info(ptr, &info), OPENREG_OK);
+  EXPECT_EQ(info.kind, OPENREG_MEMORY_DEVICE);
+  EXPECT_EQ(info.device, 1);
+  EXPECT_EQ(info.live, 1);
+  EXPECT_EQ(allocated(1), 0);  // it is not this process's
+  EXPECT_EQ(openreg_import_release(import), OPENREG_OK) << last_message();
+  ASSERT_EQ(openreg_get_pointer_info(ptr, &info), OPENREG_OK);
+  EXPECT_EQ(info.kind, OPENREG_MEMORY_UNKNOWN);
+}
+
+// Of one allocation there is one mapping; a handle of a part leads to that part.
+TEST_F(SharingTest, PartsOfOneAllocation) {
+  Exporter other;
+  openreg_import whole = nullptr, part = nullptr;
+  void *start = nullptr, *inside = nullptr;
+  ASSERT_EQ(import(other.handle, &whole, &start), OPENREG_OK) << last_message();
+  ASSERT_EQ(import(other.second, &part, &inside), OPENREG_OK) << last_message();
+  EXPECT_EQ(static_cast<char*>(inside) - static_cast<char*>(start), 512);
+  EXPECT_EQ(openreg_import_release(whole), OPENREG_OK);
+  EXPECT_EQ(openreg_memset_async(inside, 1, 5, 1, OPENREG_STREAM_DEFAULT), OPENREG_OK) << last_message();
+  EXPECT_EQ(openreg_import_release(part), OPENREG_OK);
+}
+
+// A block that its owner frees stays until the last holder has released it.
+TEST_F(SharingTest, AFreedBlockWaitsForItsHolders) {
+  Exporter other;
+  openreg_import first = nullptr, again = nullptr, part = nullptr;
+  void* ptr = nullptr;
+  ASSERT_EQ(import(other.handle, &first, &ptr), OPENREG_OK) << last_message();
+  ASSERT_EQ(import(other.handle, &again, &ptr), OPENREG_OK) << last_message();
+  EXPECT_EQ(other.ask('f'), OPENREG_OK);
+  EXPECT_EQ(other.ask('l'), 1);
+  EXPECT_EQ(other.ask('f'), OPENREG_E_INVALID);  // twice
+  EXPECT_EQ(read_back(ptr, 1), numbers(1));
+  EXPECT_EQ(openreg_import_release(first), OPENREG_OK);
+  EXPECT_EQ(openreg_import_release(again), OPENREG_OK);
+  EXPECT_EQ(other.ask('c'), 0);  // the second handle may yet be imported
+  ASSERT_EQ(import(other.second, &part, &ptr), OPENREG_OK) << last_message();
+  EXPECT_EQ(openreg_import_release(part), OPENREG_OK);
+  EXPECT_EQ(other.ask('c'), 1);
+  EXPECT_EQ(other.ask('l'), 0);
+  EXPECT_EQ(import(other.handle, &first, &ptr), OPENREG_E_INVALID);
+  EXPECT_CONTAINS(last_message(), "was imported and released already");
+}
+
+// Memory that was imported outlives the exporter; a handle does not.
+TEST_F(SharingTest, TheExporterEnds) {
+  Exporter other;
+  openreg_import import_ = nullptr, late = nullptr;
+  void* ptr = nullptr;
+  ASSERT_EQ(import(other.handle, &import_, &ptr), OPENREG_OK) << last_message();
+  other.stop();
+  EXPECT_EQ(read_back(ptr, 1), numbers(1));
+  EXPECT_EQ(openreg_import_release(import_), OPENREG_OK) << last_message();
+  EXPECT_EQ(import(other.second, &late, &ptr), OPENREG_E_INVALID);
+  EXPECT_CONTAINS(last_message(), "has ended; it must live until the memory was imported");
+}
+
+// Imported memory can't be freed or exported, and keeps the table from going.
+TEST_F(SharingTest, WhatIsImportedIsNotOurs) {
+  Exporter other;
+  openreg_import import_ = nullptr;
+  void* ptr = nullptr;
+  ASSERT_EQ(import(other.handle, &import_, &ptr), OPENREG_OK) << last_message();
+  EXPECT_EQ(openreg_free(ptr), OPENREG_E_INVALID);
+  EXPECT_CONTAINS(last_message(), "is memory of another process; openreg_import_release()");
+  openreg_memory_handle handle{};
+  EXPECT_EQ(openreg_memory_export(ptr, &handle), OPENREG_E_INVALID);
+  EXPECT_CONTAINS(last_message(), "which only that process can export");
+  openreg_stream stream = from_pool(1);
+  EXPECT_EQ(openreg_record_stream(ptr, stream), OPENREG_OK) << last_message();
+  EXPECT_EQ(openreg_shutdown(), OPENREG_E_BUSY);
+  EXPECT_EQ(openreg_import_release(import_), OPENREG_OK);
+}
+
+// The exporter imports its own handle and gets its own address; the block waits for that holder too.
+TEST_F(SharingTest, InOneProcess) {
+  void* block = allocate(1);
+  const openreg_memory_handle handle = exported(block);
+  openreg_import import_ = nullptr;
+  void* ptr = nullptr;
+  ASSERT_EQ(import(handle, &import_, &ptr), OPENREG_OK) << last_message();
+  EXPECT_EQ(ptr, block);
+  EXPECT_EQ(openreg_free(block), OPENREG_OK);
+  write(ptr, 1, 3);
+  EXPECT_GT(allocated(1), 0);
+  EXPECT_EQ(openreg_import_release(import_), OPENREG_OK);
+  EXPECT_EQ(allocated(1), 0);
+  EXPECT_EQ(openreg_free(block), OPENREG_E_INVALID);
+}
+
+// A block exported and held by nobody any more is freed like any other, also while a stream uses it.
+TEST_F(SharingTest, NobodyHoldsIt) {
+  void* block = allocate(1);
+  openreg_import import_ = nullptr;
+  void* ptr = nullptr;
+  ASSERT_EQ(import(exported(block), &import_, &ptr), OPENREG_OK) << last_message();
+  EXPECT_EQ(openreg_import_release(import_), OPENREG_OK);
+  EXPECT_EQ(openreg_record_stream(block, from_pool(1)), OPENREG_OK);
+  EXPECT_EQ(openreg_free(block), OPENREG_OK);
+  EXPECT_EQ(allocated(1), 0);
+  void* next = allocate(1);  // a new block at the old address is not shared
+  EXPECT_EQ(openreg_free(next), OPENREG_OK);
+  EXPECT_EQ(allocated(1), 0);
+}
+
+// Refusals: what is no block, no handle, no such device.
+TEST_F(SharingTest, Refusals) {
+  openreg_memory_handle handle{};
+  openreg_import import_ = nullptr;
+  int32_t device = -1;
+  void* ptr = nullptr;
+  int local = 0;
+  EXPECT_EQ(openreg_memory_export(nullptr, &handle), OPENREG_E_INVALID);
+  EXPECT_EQ(openreg_memory_export(&local, &handle), OPENREG_E_INVALID);
+  EXPECT_EQ(openreg_memory_export(&local, nullptr), OPENREG_E_INVALID);
+  EXPECT_EQ(openreg_memory_import(&handle, &import_, &device, &ptr), OPENREG_E_INVALID);
+  EXPECT_CONTAINS(last_message(), "this is no handle of memory");
+  EXPECT_EQ(openreg_memory_import(nullptr, &import_, &device, &ptr), OPENREG_E_INVALID);
+  EXPECT_EQ(openreg_import_release(nullptr), OPENREG_OK);
+  Exporter other;
+  openreg_memory_handle changed = other.handle;
+  changed.uuid[0] ^= 1;
+  EXPECT_EQ(import(changed, &import_, &ptr), OPENREG_E_NO_DEVICE);
+  EXPECT_CONTAINS(last_message(), "device 1 of driver \"sim\"");
+  changed = other.handle;
+  changed.slot = 1u << 20;
+  EXPECT_EQ(import(changed, &import_, &ptr), OPENREG_E_INVALID);
+  changed = other.handle;
+  changed.offset = changed.allocation_size + 1;
+  EXPECT_EQ(import(changed, &import_, &ptr), OPENREG_E_INVALID);
+  // A failure of the driver takes nothing from the handle.
+  changed = other.handle;
+  std::memset(&changed.allocation, 0, sizeof changed.allocation);
+  EXPECT_EQ(import(changed, &import_, &ptr), OPENREG_E_INVALID);
+  EXPECT_CONTAINS(last_message(), "no handle of the simulated devices");
+  EXPECT_EQ(import(other.handle, &import_, &ptr), OPENREG_OK) << last_message();
+  EXPECT_EQ(openreg_import_release(import_), OPENREG_OK);
+}
+
+// In a forked child whose parent has open drivers everything is refused, and the parent's leases stay as they are.
+TEST_F(SharingTest, AForkedChild) {
+  void* block = allocate(1);
+  const openreg_memory_handle handle = exported(block);
+  openreg_import import_ = nullptr;
+  void* ptr = nullptr;
+  ASSERT_EQ(import(handle, &import_, &ptr), OPENREG_OK) << last_message();
+  EXPECT_TRUE(in_child([&] {
+    openreg_memory_handle other{};
+    return openreg_memory_export(block, &other) == OPENREG_E_FORKED &&
+           import(handle, &import_, &ptr) == OPENREG_E_FORKED && openreg_collect_exports() == 0 &&
+           openreg_import_release(import_) == OPENREG_E_FORKED;
+  }));
+  EXPECT_EQ(openreg_free(block), OPENREG_OK);
+  EXPECT_GT(allocated(1), 0);
+  EXPECT_EQ(openreg_import_release(import_), OPENREG_OK);
+  EXPECT_EQ(allocated(1), 0);
+}
+
+// A driver without the extension says so, and what to do instead.
+TEST_F(SharingTest, ADriverThatCannotShare) {
+  use_full_toy();
+  void* block = allocate(0);
+  openreg_memory_handle handle{};
+  EXPECT_EQ(openreg_memory_export(block, &handle), OPENREG_E_UNSUPPORTED);
+  EXPECT_CONTAINS(last_message(), "can't share memory or events with other processes; copy to the host first");
+  EXPECT_EQ(openreg_free(block), OPENREG_OK);
+  EXPECT_EQ(allocated(0), 0);
+}
+
+// Windows onto other processes' memory come and go without using up a device's addresses.
+TEST_F(SharingTest, ManyImports) {
+  Exporter other;
+  openreg_import held = nullptr;
+  void* ptr = nullptr;
+  ASSERT_EQ(import(other.second, &held, &ptr), OPENREG_OK) << last_message();
+  for (int i = 0; i < 200; ++i) {
+    openreg_import import_ = nullptr;
+    ASSERT_EQ(import(other.second, &import_, &ptr), OPENREG_OK) << last_message();
+    ASSERT_EQ(openreg_import_release(import_), OPENREG_OK);
+  }
+  EXPECT_EQ(openreg_import_release(held), OPENREG_OK);
+  void* whole = allocate(1, 60 << 20);  // of 64 MiB
+  EXPECT_EQ(openreg_free(whole), OPENREG_OK);
+}
+
+}  // namespace

@@ -1,0 +1,238 @@
+// SPDX-License-Identifier: BSD-3-Clause
+// The built files from outside: what libopenreg.so and a driver export, and the program openreg-info.
+#include <sys/wait.h>
+
+#include <cstdio>
+#include <sstream>
+
+#include "runtime_test.h"
+
+using openreg_test::driver_path;
+using openreg_test::RuntimeTest;
+
+namespace {
+
+class LibraryTest : public RuntimeTest {
+ protected:
+  // Runs a shell command; its output, and its exit status in *status.
+  static std::string run(const std::string& command, int* status) {
+    FILE* pipe = popen(command.c_str(), "r");
+    EXPECT_NE(pipe, nullptr);
+    std::string output;
+    char buffer[4096];
+    size_t length;
+    while ((length = fread(buffer, 1, sizeof buffer, pipe)) > 0) output.append(buffer, length);
+    const int result = pclose(pipe);
+    *status = WIFEXITED(result) ? WEXITSTATUS(result) : -1;
+    return output;
+  }
+  static std::vector<std::string> exports(const std::string& path) {
+    int status = -1;
+    std::istringstream lines(run("nm -D --defined-only '" + path + "'", &status));
+    EXPECT_EQ(status, 0);
+    std::vector<std::string> names;
+    std::string address, kind, name;
+    while (lines >> address >> kind >> name) names.push_back(name);
+    return names;
+  }
+  static std::string info(const std::string& arguments, int* status) {
+    return run(std::string("'") + OPENREG_INFO_PROGRAM + "' " + arguments + " 2>&1", status);
+  }
+};
+
+// Nothing but openreg_ functions leaves the runtime.
+TEST_F(LibraryTest, RuntimeExportsOnlyItsPrefix) {
+  const std::vector<std::string> names = exports(OPENREG_LIBRARY);
+  int functions = 0;
+  for (const auto& name : names) {
+    // Instrumented builds add their own.
+    const bool is_instrumentation = name.rfind("__", 0) == 0;
+    EXPECT_TRUE(name.rfind("openreg_", 0) == 0 || is_instrumentation) << name;
+    functions += name.rfind("openreg_", 0) == 0;
+  }
+  EXPECT_GT(functions, 50);
+}
+
+// Rule A1: a driver exports one symbol.
+TEST_F(LibraryTest, DriverExportsOneSymbol) {
+  std::vector<std::string> own;
+  for (const auto& name : exports(driver_path("toy_driver"))) {
+    if (name.rfind("__", 0) != 0) own.push_back(name);
+  }
+  EXPECT_EQ(own, std::vector<std::string>{"openreg_driver_query_v1"});
+}
+
+// openreg-info: the devices, the drivers with what is native and what is made up; status 0 with a device.
+TEST_F(LibraryTest, InfoShowsDriversAndDevices) {
+  set("OPENREG_DRIVER_LIBRARIES", "toy:" + driver_path("toy_driver"));
+  set("OPENREG_DRIVERS", "toy,sim");
+  int status = -1;
+  const std::string text = info("", &status);
+  EXPECT_EQ(status, 0) << text;
+  EXPECT_CONTAINS(text, "openreg " OPENREG_VERSION_STRING);
+  EXPECT_CONTAINS(text, "  toy: open, OPENREG_DRIVER_LIBRARIES, priority 400, 2 devices");
+  EXPECT_CONTAINS(text, "    native    open close device_count mem_alloc mem_free copy device_sync\n");
+  EXPECT_CONTAINS(text, "    made up   device_info fill stream_create");
+  EXPECT_CONTAINS(text, "/toy_driver.so");
+  EXPECT_CONTAINS(text, "  cuda: failed, beside the runtime, priority 200");
+  EXPECT_CONTAINS(text, "    why not   the library is not there (OPENREG_E_NO_DEVICE)");
+  EXPECT_CONTAINS(text, "  openreg:0: toy device 0, driver toy, ordinal 0");
+  EXPECT_CONTAINS(text, "  openreg:3: ");
+  EXPECT_CONTAINS(text, "67108864 bytes (64.0 MiB)");
+  EXPECT_CONTAINS(text, "    flags     active gpu loud\n");
+  EXPECT_CONTAINS(text, "    ABI       1.1\n");
+  EXPECT_CONTAINS(text, "\nselection\n  rule      environment\n  default   toy\n");
+}
+
+// Which rule chose, and what is mocked.
+TEST_F(LibraryTest, InfoShowsTheSelection) {
+  set("OPENREG_USE_MOCK_GPU", "1");
+  set("OPENREG_LOG_LEVEL", "error");
+  int status = -1;
+  const std::string text = info("", &status);
+  EXPECT_EQ(status, 0) << text;
+  EXPECT_CONTAINS(text, "  cuda: open, mock, priority 200, 1 device\n    flags     active gpu mock\n");
+  EXPECT_CONTAINS(text, "\nselection\n  rule      automatic\n  default   cuda\n");
+  EXPECT_CONTAINS(text, "  openreg:0: OpenReg mock CUDA device 0, driver cuda, ordinal 0");
+  const std::string json = info("--json", &status);
+  EXPECT_CONTAINS(json, "\"selection\": {\"chosen_by\": \"automatic\", \"default_driver\": \"cuda\"");
+  EXPECT_CONTAINS(json, "\"flags\": [\"active\", \"gpu\", \"mock\"]");
+  set("OPENREG_DRIVERS", "nobody");
+  EXPECT_CONTAINS(info("", &status), "\nselection\n  rule      none\n  default   -\n");
+}
+
+// Without a device: status 1 and the reason.
+TEST_F(LibraryTest, InfoSaysWhyThereIsNoDevice) {
+  set("OPENREG_DRIVERS", "nobody");
+  int status = -1;
+  const std::string text = info("", &status);
+  EXPECT_EQ(status, 1);
+  EXPECT_CONTAINS(text,
+                  "  none: openreg_init: Unable to initialize driver 'nobody': Driver 'nobody' is not in the list");
+  const std::string json = info("--json", &status);
+  EXPECT_EQ(status, 1);
+  EXPECT_CONTAINS(json, "\"status\": \"OPENREG_E_INVALID\"");
+  EXPECT_CONTAINS(json, "Unable to initialize driver 'nobody'");
+}
+
+// The JSON has the same facts, with brackets and quotes that match.
+TEST_F(LibraryTest, InfoAsJson) {
+  set("OPENREG_DRIVERS", "sim");
+  int status = -1;
+  const std::string json = info("--json", &status);
+  EXPECT_EQ(status, 0) << json;
+  EXPECT_CONTAINS(json, "{\"name\": \"sim\", \"state\": \"open\", \"source\": \"built in\"");
+  EXPECT_CONTAINS(json, "{\"index\": 1, \"name\": \"");
+  EXPECT_CONTAINS(json, "\"total_memory\": 67108864");
+  int depth = 0;
+  bool in_string = false;
+  for (size_t i = 0; i < json.size(); ++i) {
+    if (in_string) {
+      i += json[i] == '\\';
+      in_string = json[i] != '"';
+    } else {
+      in_string = json[i] == '"';
+      depth += json[i] == '{' || json[i] == '[';
+      depth -= json[i] == '}' || json[i] == ']';
+    }
+    EXPECT_GE(depth, 0);
+  }
+  EXPECT_EQ(depth, 0);
+  EXPECT_FALSE(in_string);
+}
+
+TEST_F(LibraryTest, InfoArguments) {
+  int status = -1;
+  EXPECT_CONTAINS(info("--help", &status), "usage: openreg-info [--json]");
+  EXPECT_EQ(status, 0);
+  EXPECT_CONTAINS(info("--wrong", &status), "usage: openreg-info");
+  EXPECT_EQ(status, 2);
+}
+
+// A copy of the runtime in a directory of its own, with other libraries beside it, as it is installed.
+class BesideTest : public LibraryTest {
+ protected:
+  void SetUp() override {
+    LibraryTest::SetUp();
+    char directory[] = "/tmp/openreg_beside_XXXXXX";
+    ASSERT_NE(mkdtemp(directory), nullptr);
+    directory_ = directory;
+    place("libopenreg.so", OPENREG_LIBRARY);
+  }
+  void TearDown() override {
+    int status = -1;
+    run("rm -r '" + directory_ + "'", &status);
+    EXPECT_EQ(status, 0);
+    LibraryTest::TearDown();
+  }
+  void place(const std::string& name, const std::string& source) {
+    int status = -1;
+    run("cp '" + source + "' '" + directory_ + "/" + name + "'", &status);
+    ASSERT_EQ(status, 0);
+  }
+  std::string info_there(int* status) {
+    return run("LD_LIBRARY_PATH='" + directory_ + "' '" + OPENREG_INFO_PROGRAM + "' 2>&1", status);
+  }
+  std::string directory_;
+};
+
+// Rule L1: a library beside the runtime is found, and preferred to the simulator.
+TEST_F(BesideTest, LibraryBesideTheRuntimeIsUsed) {
+  place("libopenreg_hip.so", driver_path("full_toy_driver"));
+  int status = -1;
+  const std::string text = info_there(&status);
+  EXPECT_EQ(status, 0);
+  EXPECT_CONTAINS(text, "  hip: open, beside the runtime, priority 200, 2 devices");
+  EXPECT_CONTAINS(text, directory_ + "/libopenreg_hip.so");
+  EXPECT_CONTAINS(text, "  openreg:0: Full toy 0, driver hip, ordinal 0");
+}
+
+// Rule L6: found and not usable is quiet, one info line; there and not even loadable is a warning. The simulator is used.
+TEST_F(BesideTest, FailuresOfFoundLibrariesAreQuiet) {
+  place("libopenreg_cuda.so", driver_path("broken_open_fails"));
+  place("libopenreg_hip.so", driver_path("broken_no_entry"));
+  set("OPENREG_LOG_LEVEL", "info");
+  int status = -1;
+  const std::string text = info_there(&status);
+  EXPECT_EQ(status, 0);
+  EXPECT_CONTAINS(text,
+                  "openreg: info: driver \"cuda\" (beside the runtime) is not used: the vendor's library is too "
+                  "old (OPENREG_E_INCOMPATIBLE)");
+  EXPECT_CONTAINS(text, "openreg: warning: driver \"hip\" (beside the runtime) is not used: ");
+  EXPECT_CONTAINS(text, "does not export openreg_driver_query_v1");
+  EXPECT_CONTAINS(text, ", driver sim, ordinal 0");
+}
+
+// If nothing is left, the error lists every driver with its reason.
+TEST_F(BesideTest, NothingIsLeft) {
+  place("libopenreg_cuda.so", driver_path("broken_open_fails"));
+  place("libopenreg_hip.so", driver_path("broken_no_devices"));
+  set("OPENREG_SIM_DEVICES", "-3");
+  int status = -1;
+  const std::string text = info_there(&status);
+  EXPECT_EQ(status, 1);
+  EXPECT_CONTAINS(text, "  none: openreg_init: no driver can be used\n  sim (built in): ");
+  EXPECT_CONTAINS(text, "\"-3\"");
+  EXPECT_CONTAINS(text, "\n  hip (beside the runtime): Driver 'hip' provides no devices.");
+  EXPECT_CONTAINS(text, "\n  cuda (beside the runtime): the vendor's library is too old");
+}
+
+// Asked for by name, the same failure is loud, and names the others.
+TEST_F(BesideTest, AskedForByName) {
+  place("libopenreg_cuda.so", driver_path("broken_open_fails"));
+  set("OPENREG_DRIVERS", "cuda");
+  int status = -1;
+  const std::string text = info_there(&status);
+  EXPECT_EQ(status, 1);
+  EXPECT_CONTAINS(text,
+                  "openreg_init: Unable to initialize driver 'cuda': the vendor's library is too old "
+                  "(OPENREG_E_INCOMPATIBLE) (set OPENREG_DRIVERS='' to automatically choose an available driver)\n"
+                  "  beside the runtime: " +
+                      directory_ +
+                      "/libopenreg_cuda.so: the vendor's library is too old "
+                      "(OPENREG_E_INCOMPATIBLE)\n"
+                      "  OPENREG_DRIVER_LIBRARIES: not set\n"
+                      "  other drivers: sim (built in, 2 devices)");
+}
+
+}  // namespace

@@ -1,0 +1,102 @@
+// SPDX-License-Identifier: BSD-3-Clause
+// The warning about a driver that takes long to open.
+#include <dirent.h>
+
+#include <atomic>
+#include <chrono>
+#include <thread>
+
+#include "runtime_test.h"
+
+using openreg_test::last_message;
+using openreg_test::toy;
+using openreg_test::ToysTest;
+
+namespace {
+
+int threads() {
+  int count = 0;
+  DIR* tasks = opendir("/proc/self/task");
+  while (const dirent* task = readdir(tasks)) count += task->d_name[0] != '.';
+  closedir(tasks);
+  return count;
+}
+
+// The number of threads once it is `expected`, or a second later: the kernel lists a thread a little longer than it runs.
+int threads_once_settled(int expected) {
+  for (int i = 0; i < 1000 && threads() != expected; ++i) usleep(1000);
+  return threads();
+}
+
+std::atomic<int> threads_in_open{0};
+void count_threads() { threads_in_open = threads(); }
+
+class SlowOpenTest : public ToysTest {
+ protected:
+  void SetUp() override {
+    ToysTest::SetUp();
+    ASSERT_EQ(add({"slow", 400, 0, {{"sleep", "300"}}}), OPENREG_OK) << last_message();
+    set("OPENREG_DRIVERS", "slow");
+    set("OPENREG_INIT_WARN_SECS", "0.1");
+    std::thread([] {}).join();  // with the first one the thread sanitizer starts its own
+    usleep(20000);
+    before_ = threads();
+  }
+  int before_ = 0;
+  int warnings() { return count_lines(OPENREG_LOG_WARNING, "Driver 'slow' initialization is taking more than"); }
+};
+
+// acceptance 5.14: exactly one warning, naming the driver and the limit, and no thread is left.
+TEST_F(SlowOpenTest, OneWarning) {
+  ASSERT_EQ(openreg_init(), OPENREG_OK) << last_message();
+  EXPECT_EQ(warnings(), 1);
+  EXPECT_EQ(count_lines(OPENREG_LOG_WARNING, "more than 0.1 seconds. "), 1);
+  EXPECT_EQ(threads_once_settled(before_), before_);
+}
+
+// acceptance 5.14: on an error, too.
+TEST_F(SlowOpenTest, OneWarningOnAnError) {
+  set("OPENREG_SLOW_DEVICES", "0");
+  EXPECT_EQ(openreg_init(), OPENREG_E_NO_DEVICE);
+  EXPECT_EQ(warnings(), 1);
+  EXPECT_EQ(threads_once_settled(before_), before_);
+}
+
+// acceptance 5.14: a fast driver is not warned about, and does not wait for the limit.
+TEST_F(SlowOpenTest, NoneForAFastDriver) {
+  set("OPENREG_SLOW_SLEEP", "0");
+  set("OPENREG_INIT_WARN_SECS", "5");
+  const auto start = std::chrono::steady_clock::now();
+  ASSERT_EQ(openreg_init(), OPENREG_OK) << last_message();
+  EXPECT_LT(std::chrono::steady_clock::now() - start, std::chrono::seconds(4));
+  EXPECT_EQ(warnings(), 0);
+  EXPECT_EQ(threads_once_settled(before_), before_);
+}
+
+// 0 turns it off, thread and all; with a limit there is one thread more inside open().
+TEST_F(SlowOpenTest, NoThreadWithZero) {
+  toy().on_open(count_threads);
+  set("OPENREG_INIT_WARN_SECS", "0");
+  ASSERT_EQ(openreg_init(), OPENREG_OK) << last_message();
+  EXPECT_EQ(warnings(), 0);
+  EXPECT_EQ(threads_in_open, before_);
+  ASSERT_EQ(openreg_shutdown(), OPENREG_OK);
+  set("OPENREG_INIT_WARN_SECS", "60");
+  ASSERT_EQ(openreg_init(), OPENREG_OK) << last_message();
+  EXPECT_EQ(threads_in_open, before_ + 1);
+}
+
+// A value that is no number of seconds is a warning; the default of a minute counts.
+TEST_F(SlowOpenTest, BadValue) {
+  set("OPENREG_SLOW_SLEEP", "0");
+  for (const std::string value : {"soon", "-1", "", "1e3", "1,5", "."}) {
+    set("OPENREG_INIT_WARN_SECS", value);
+    ASSERT_EQ(openreg_init(), OPENREG_OK) << last_message();
+    EXPECT_EQ(count_lines(OPENREG_LOG_WARNING,
+                          "invalid value " + value + " in env var OPENREG_INIT_WARN_SECS: the limit is 60 seconds"),
+              1);
+    ASSERT_EQ(openreg_shutdown(), OPENREG_OK);
+  }
+}
+
+}  // namespace

@@ -1,0 +1,909 @@
+// SPDX-License-Identifier: BSD-3-Clause
+// The simulated devices, through the driver ABI itself: options, memory, streams, events. The program contains the
+// driver, because the library does not show its table.
+#include <dirent.h>
+#include <openreg/driver.h>
+#include <openreg/ipc.h>
+#include <signal.h>
+#include <sys/mman.h>
+#include <sys/resource.h>
+
+#include <atomic>
+#include <chrono>
+#include <cstring>
+#include <fstream>
+#include <string>
+#include <thread>
+
+#include "runtime_test.h"
+
+extern "C" openreg_status openreg_sim_query(const openreg_host* host, const openreg_driver** out);
+
+using openreg_test::RuntimeTest;
+
+namespace {
+
+constexpr uint64_t kMib = uint64_t{1} << 20;
+
+// The runtime's side of the border.
+struct Host {
+  openreg_host services{};
+  openreg_status code = OPENREG_OK;
+  std::string text;
+  int errors = 0;
+
+  Host() {
+    services.struct_size = sizeof services;
+    services.abi_minor = OPENREG_ABI_MINOR;
+    services.ctx = this;
+    services.set_error = [](void* ctx, openreg_status status, int64_t, const char* utf8) {
+      auto* self = static_cast<Host*>(ctx);
+      self->code = status;
+      self->text = utf8;
+      ++self->errors;
+    };
+    services.log = [](void*, int32_t, const char*) {};
+  }
+};
+
+std::string quoted(const char* text) {
+  std::string out(1, '"');
+  out.append(text);
+  out.push_back('"');
+  return out;
+}
+
+// The simulator's workers, by their name: a sanitizer has threads of its own, which come when they like.
+int workers_of_process() {
+  int count = 0;
+  DIR* tasks = opendir("/proc/self/task");
+  while (const dirent* entry = readdir(tasks)) {
+    std::ifstream name(std::string("/proc/self/task/") + entry->d_name + "/comm");
+    std::string text;
+    count += std::getline(name, text) && text.rfind("openreg-sim", 0) == 0;
+  }
+  closedir(tasks);
+  return count;
+}
+
+// Lets this process map `bytes` more than it has mapped now.
+bool limit_address_space(uint64_t bytes) {
+  uint64_t pages = 0;
+  std::ifstream("/proc/self/statm") >> pages;
+  const auto most = pages * static_cast<uint64_t>(sysconf(_SC_PAGESIZE)) + bytes;
+  const rlimit limit = {most, most};
+  return pages > 0 && setrlimit(RLIMIT_AS, &limit) == 0;
+}
+
+bool has_address_space(uint64_t bytes) {
+  void* start = mmap(nullptr, bytes, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+  return start != MAP_FAILED && munmap(start, bytes) == 0;
+}
+
+// A thread that was joined may be listed for a moment longer.
+int workers_once_settled(int expected) {
+  int count = workers_of_process();
+  for (int i = 0; i < 2000 && count != expected; ++i) {
+    std::this_thread::sleep_for(std::chrono::milliseconds(1));
+    count = workers_of_process();
+  }
+  return count;
+}
+
+class SimTest : public ::testing::Test {
+ protected:
+  void SetUp() override { ASSERT_EQ(openreg_sim_query(&host_.services, &sim_), OPENREG_OK); }
+  void TearDown() override {
+    if (instance_ != nullptr) {
+      EXPECT_EQ(sim_->close(instance_), OPENREG_OK);
+    }
+  }
+
+  openreg_status open(const std::vector<openreg_option>& options) {
+    return sim_->open(&host_.services, options.data(), options.size(), &instance_);
+  }
+  void open_default() { ASSERT_EQ(open({{"devices", "2"}, {"memory", "64M"}}), OPENREG_OK) << host_.text; }
+
+  char* alloc(int32_t dev, uint64_t size) {
+    void* out = nullptr;
+    EXPECT_EQ(sim_->mem_alloc(instance_, dev, size, nullptr, &out), OPENREG_OK) << host_.text;
+    return static_cast<char*>(out);
+  }
+  void free(int32_t dev, void* ptr) {
+    EXPECT_EQ(sim_->mem_free(instance_, dev, ptr, nullptr), OPENREG_OK) << host_.text;
+  }
+  char* alias(int32_t dev, void* ptr) {
+    void* out = nullptr;
+    EXPECT_EQ(sim_->host_alias(instance_, dev, ptr, &out), OPENREG_OK) << host_.text;
+    return static_cast<char*>(out);
+  }
+  char* pinned(uint64_t size) {
+    void* out = nullptr;
+    EXPECT_EQ(sim_->host_alloc(instance_, size, &out), OPENREG_OK) << host_.text;
+    return static_cast<char*>(out);
+  }
+  uint64_t unused(int32_t dev) {
+    uint64_t bytes = 0, total = 0;
+    EXPECT_EQ(sim_->mem_info(instance_, dev, &bytes, &total), OPENREG_OK);
+    return bytes;
+  }
+  openreg_driver_stream stream(int32_t dev) {
+    openreg_driver_stream out = nullptr;
+    EXPECT_EQ(sim_->stream_create(instance_, dev, 0, 0, &out), OPENREG_OK) << host_.text;
+    return out;
+  }
+  openreg_driver_event event(int32_t dev, uint32_t flags = 0) {
+    openreg_driver_event out = nullptr;
+    EXPECT_EQ(sim_->event_create(instance_, dev, flags, &out), OPENREG_OK) << host_.text;
+    return out;
+  }
+  bool done(int32_t dev, openreg_driver_stream on) {
+    int32_t out = -1;
+    EXPECT_EQ(sim_->stream_query(instance_, dev, on, &out), OPENREG_OK);
+    return out == 1;
+  }
+  bool done(openreg_driver_event of) {
+    int32_t out = -1;
+    EXPECT_EQ(sim_->event_query(instance_, of, &out), OPENREG_OK);
+    return out == 1;
+  }
+  void sync(int32_t dev, openreg_driver_stream on) { EXPECT_EQ(sim_->stream_sync(instance_, dev, on), OPENREG_OK); }
+  void record(int32_t dev, openreg_driver_event of, openreg_driver_stream on) {
+    EXPECT_EQ(sim_->event_record(instance_, dev, of, on), OPENREG_OK) << host_.text;
+  }
+  void fill(int32_t dev, void* dst, uint8_t value, uint64_t size, openreg_driver_stream on) {
+    EXPECT_EQ(sim_->fill(instance_, dev, dst, value, size, on), OPENREG_OK) << host_.text;
+  }
+  void destroy(int32_t dev, openreg_driver_stream one) {
+    EXPECT_EQ(sim_->stream_destroy(instance_, dev, one), OPENREG_OK);
+  }
+  void destroy(openreg_driver_event one) { EXPECT_EQ(sim_->event_destroy(instance_, one), OPENREG_OK); }
+
+  Host host_;
+  const openreg_driver* sim_ = nullptr;
+  openreg_instance instance_ = nullptr;
+};
+
+// Holds a stream back: work queued on it after construction waits until release(). Made of the ABI alone: the stream
+// waits for an event on a stream that is busy with fills until told otherwise.
+class Gate {
+ public:
+  Gate(const openreg_driver* sim, openreg_instance instance, char* scratch, uint64_t size)
+      : sim_(sim), instance_(instance) {
+    EXPECT_EQ(sim_->stream_create(instance_, 0, 0, 0, &stream_), OPENREG_OK);
+    EXPECT_EQ(sim_->event_create(instance_, 0, 0, &event_), OPENREG_OK);
+    // Enough work that the test's next steps come before its end; each step that depends on it is checked.
+    for (int i = 0; i < 12; ++i) EXPECT_EQ(sim_->fill(instance_, 0, scratch, 1, size, stream_), OPENREG_OK);
+    EXPECT_EQ(sim_->event_record(instance_, 0, event_, stream_), OPENREG_OK);
+  }
+  ~Gate() {
+    EXPECT_EQ(sim_->event_destroy(instance_, event_), OPENREG_OK);
+    EXPECT_EQ(sim_->stream_destroy(instance_, 0, stream_), OPENREG_OK);
+  }
+  void hold(int32_t dev, openreg_driver_stream stream) {
+    EXPECT_EQ(sim_->stream_wait(instance_, dev, stream, event_), OPENREG_OK);
+  }
+  bool closed() const {
+    int32_t done = 0;
+    EXPECT_EQ(sim_->event_query(instance_, event_, &done), OPENREG_OK);
+    return done == 0;
+  }
+  void wait() const { EXPECT_EQ(sim_->event_sync(instance_, event_), OPENREG_OK); }
+
+ private:
+  const openreg_driver* sim_;
+  openreg_instance instance_;
+  openreg_driver_stream stream_ = nullptr;
+  openreg_driver_event event_ = nullptr;
+};
+
+// ---------------------------------------------------------------------------------------------------------------------
+// Options and devices
+
+TEST_F(SimTest, Options) {
+  struct Case {
+    const char *devices, *memory;
+    int32_t count;
+    uint64_t bytes;
+  };
+  for (const Case& c :
+       {Case{"1", "2M", 1, 2 * kMib}, Case{"3", "4194304", 3, 4 * kMib}, Case{"2", "3000k", 2, 3000 << 10},
+        Case{"127", "2m", 127, 2 * kMib}, Case{"1", "1G", 1, 1024 * kMib}}) {
+    SCOPED_TRACE(c.memory);
+    // Unknown options are ignored.
+    ASSERT_EQ(open({{"devices", c.devices}, {"colour", "red"}, {"memory", c.memory}}), OPENREG_OK) << host_.text;
+    int32_t count = 0;
+    EXPECT_EQ(sim_->device_count(instance_, &count), OPENREG_OK);
+    EXPECT_EQ(count, c.count);
+    uint64_t free_bytes = 0, total = 0;
+    EXPECT_EQ(sim_->mem_info(instance_, count - 1, &free_bytes, &total), OPENREG_OK);
+    EXPECT_EQ(total, c.bytes);
+    EXPECT_EQ(free_bytes, c.bytes);
+    EXPECT_EQ(sim_->close(instance_), OPENREG_OK);
+    instance_ = nullptr;
+  }
+}
+
+TEST_F(SimTest, Defaults) {
+  int32_t count = 0;
+  EXPECT_EQ(sim_->probe(&host_.services, nullptr, 0, &count), OPENREG_OK);
+  EXPECT_EQ(count, 2);
+  const openreg_option devices = {"devices", "5"};
+  EXPECT_EQ(sim_->probe(&host_.services, &devices, 1, &count), OPENREG_OK);
+  EXPECT_EQ(count, 5);
+  const auto bytes = static_cast<uint64_t>(sysconf(_SC_PHYS_PAGES)) * static_cast<uint64_t>(sysconf(_SC_PAGESIZE));
+  if (!has_address_space(8 * bytes)) GTEST_SKIP() << "no address space; a checker may have taken it";
+  const int threads = workers_of_process();
+  ASSERT_EQ(open({}), OPENREG_OK) << host_.text;
+  EXPECT_LE(unused(0), bytes / 2);
+  EXPECT_GT(unused(0), bytes / 2 - 2 * kMib);
+  EXPECT_EQ(workers_of_process(), threads);  // open() starts no thread
+}
+
+// The text names the variable, the value and the range; open() and probe() agree. acceptance 4.3
+TEST_F(SimTest, BadOptions) {
+  for (const char* value : {"-3", "abc", "1000", "128", "", " 2", "2 ", "+2", "0x2", "1.5", "99999999999999999999"}) {
+    SCOPED_TRACE(value);
+    const openreg_option option = {"devices", value};
+    int32_t count = 77;
+    host_.errors = 0;
+    EXPECT_EQ(open({option}), OPENREG_E_INVALID);
+    EXPECT_EQ(instance_, nullptr);
+    EXPECT_EQ(host_.errors, 1);
+    EXPECT_CONTAINS(host_.text, "OPENREG_SIM_DEVICES must be an integer from 0 to 127, but is " + quoted(value));
+    EXPECT_EQ(sim_->probe(&host_.services, &option, 1, &count), OPENREG_E_INVALID);
+    EXPECT_EQ(count, 77);
+    EXPECT_EQ(host_.errors, 2);
+  }
+  for (const char* value : {"0", "1", "2097151", "-1", "many", "", "64MB", "64 M", "M", "17T", "16777217M",
+                            "99999999999999999999", "18446744073709551615", "18446744073709551615K"}) {
+    SCOPED_TRACE(value);
+    EXPECT_EQ(open({{"memory", value}}), OPENREG_E_INVALID);
+    EXPECT_CONTAINS(host_.text, "OPENREG_SIM_MEMORY must be a number of bytes from 2M to 16T");
+    EXPECT_CONTAINS(host_.text, quoted(value));
+  }
+}
+
+// No devices at all is for the runtime to refuse. acceptance 5.27
+TEST_F(SimTest, NoDevices) {
+  ASSERT_EQ(open({{"devices", "0"}}), OPENREG_OK) << host_.text;
+  int32_t count = -1;
+  EXPECT_EQ(sim_->device_count(instance_, &count), OPENREG_OK);
+  EXPECT_EQ(count, 0);
+}
+
+TEST_F(SimTest, DeviceInfo) {
+  open_default();
+  openreg_device_info infos[2];
+  for (int32_t dev = 0; dev < 2; ++dev) {
+    std::memset(&infos[dev], 0, sizeof infos[dev]);
+    infos[dev].struct_size = sizeof infos[dev];
+    EXPECT_EQ(sim_->device_info(instance_, dev, &infos[dev]), OPENREG_OK);
+    EXPECT_EQ(std::string(infos[dev].name), "OpenReg simulated device " + std::to_string(dev));
+    EXPECT_EQ(infos[dev].total_bytes, 64 * kMib);
+    EXPECT_GE(infos[dev].min_alignment, 512u);
+    EXPECT_EQ(infos[dev].priority_low, 0);
+    EXPECT_EQ(infos[dev].priority_high, -1);
+    EXPECT_GT(infos[dev].multi_processor_count, 0);
+    EXPECT_EQ(infos[dev].capability_major, 1);
+    EXPECT_EQ(infos[dev].capability_minor, 0);
+  }
+  EXPECT_NE(std::memcmp(infos[0].uuid, infos[1].uuid, 16), 0);
+  // An older runtime's structure is not overrun.
+  openreg_device_info old;
+  std::memset(&old, 0x5a, sizeof old);
+  old.struct_size = offsetof(openreg_device_info, name);
+  EXPECT_EQ(sim_->device_info(instance_, 0, &old), OPENREG_OK);
+  EXPECT_EQ(old.total_bytes, 64 * kMib);
+  EXPECT_EQ(old.name[0], 0x5a);
+}
+
+// Active from the first memory or stream on. acceptance 4.6b
+TEST_F(SimTest, DeviceActive) {
+  open_default();
+  const auto active = [&](int32_t dev) {
+    int32_t out = -1;
+    EXPECT_EQ(sim_->device_active(instance_, dev, &out), OPENREG_OK);
+    return out;
+  };
+  EXPECT_EQ(active(0), 0);
+  EXPECT_EQ(active(1), 0);
+  free(0, alloc(0, 1));
+  EXPECT_EQ(active(0), 1);
+  EXPECT_EQ(active(1), 0);
+  destroy(1, stream(1));
+  EXPECT_EQ(active(1), 1);
+}
+
+// ---------------------------------------------------------------------------------------------------------------------
+// Memory
+
+// Bytes are counted in pages against the capacity; what is freed can be had again; the kernel gets the pages back.
+TEST_F(SimTest, MemoryIsCounted) {
+  open_default();
+  char* block = alloc(0, 1);
+  EXPECT_EQ(unused(0), 64 * kMib - 4096);
+  EXPECT_EQ(unused(1), 64 * kMib);
+  std::memset(alias(0, block), 1, 4096);
+  free(0, block);
+  EXPECT_EQ(unused(0), 64 * kMib);
+  block = alloc(0, 64 * kMib);
+  EXPECT_EQ(alias(0, block)[0], 0);
+  void* out = &out;
+  for (const uint64_t size : {uint64_t{1}, 64 * kMib, UINT64_MAX, UINT64_MAX - 4095}) {
+    host_.errors = 0;
+    EXPECT_EQ(sim_->mem_alloc(instance_, 0, size, nullptr, &out), OPENREG_E_NOMEM);
+    EXPECT_EQ(host_.errors, 1);
+    EXPECT_EQ(out, &out);
+  }
+  EXPECT_CONTAINS(host_.text, "0 of 67108864 bytes are free");
+  free(0, block);
+}
+
+// Blocks don't overlap, are aligned, lie at one constant distance from their aliases, and hold what is written.
+TEST_F(SimTest, BlocksAndAliases) {
+  open_default();
+  std::vector<std::pair<char*, uint64_t>> blocks;
+  for (uint64_t i = 0; i < 60; ++i) {
+    const uint64_t size = 1 + (i * i * 104729) % (2 * kMib);
+    char* block = alloc(1, size);
+    EXPECT_EQ(reinterpret_cast<uintptr_t>(block) % 4096, 0u);
+    std::memset(alias(1, block), static_cast<int>(i), size);
+    blocks.emplace_back(block, size);
+    if (i % 3 == 2) {
+      free(1, blocks[i / 2].first);
+      blocks[i / 2] = {alloc(1, 5000), 5000};
+      std::memset(alias(1, blocks[i / 2].first), static_cast<int>(i / 2), 5000);
+    }
+  }
+  const ptrdiff_t distance = alias(1, blocks[0].first) - blocks[0].first;
+  for (size_t i = 0; i < blocks.size(); ++i) {
+    const auto [block, size] = blocks[i];
+    EXPECT_EQ(alias(1, block + size - 1) - (block + size - 1), distance);
+    EXPECT_EQ(alias(1, block)[0], static_cast<char>(i));
+    EXPECT_EQ(alias(1, block)[size - 1], static_cast<char>(i));
+  }
+  for (const auto& one : blocks) free(1, one.first);
+  EXPECT_EQ(unused(1), 64 * kMib);
+  EXPECT_EQ(alloc(1, 64 * kMib), blocks[0].first);  // all pieces have joined
+  free(1, blocks[0].first);
+}
+
+// Twice the addresses: memory in pieces does not use up the addresses before the capacity.
+TEST_F(SimTest, FragmentationLeavesRoom) {
+  open_default();
+  std::vector<char*> blocks;
+  for (int i = 0; i < 32; ++i) blocks.push_back(alloc(0, 2 * kMib));
+  for (size_t i = 0; i < blocks.size(); i += 2) free(0, blocks[i]);
+  char* big = alloc(0, 32 * kMib);  // half is free, in pieces of 2 MiB
+  free(0, big);
+  for (size_t i = 1; i < blocks.size(); i += 2) free(0, blocks[i]);
+}
+
+TEST_F(SimTest, BadAddresses) {
+  open_default();
+  char* block = alloc(0, 8192);
+  int local = 0;
+  void* out = &out;
+  EXPECT_EQ(sim_->mem_free(instance_, 0, block + 4096, nullptr), OPENREG_E_INVALID);
+  EXPECT_EQ(sim_->mem_free(instance_, 0, &local, nullptr), OPENREG_E_INVALID);
+  EXPECT_EQ(sim_->mem_free(instance_, 1, block, nullptr), OPENREG_E_INVALID);
+  EXPECT_EQ(sim_->host_alias(instance_, 0, &local, &out), OPENREG_E_INVALID);
+  EXPECT_EQ(sim_->host_alias(instance_, 1, block, &out), OPENREG_E_INVALID);
+  EXPECT_EQ(out, &out);
+  free(0, block);
+  EXPECT_EQ(sim_->mem_free(instance_, 0, block, nullptr), OPENREG_E_INVALID);
+}
+
+TEST_F(SimTest, PointerInfo) {
+  open_default();
+  char* block = alloc(1, 8192);
+  char* host = pinned(100);
+  int local = 0;
+  const auto info = [&](const void* ptr) {
+    int32_t dev = -9;
+    uint32_t kind = 99;
+    EXPECT_EQ(sim_->pointer_info(instance_, ptr, &dev, &kind), OPENREG_OK);
+    return std::pair(kind, dev);
+  };
+  EXPECT_EQ(info(block + 8191), std::pair(OPENREG_POINTER_DEVICE, 1));
+  EXPECT_EQ(info(block + 8192), std::pair(OPENREG_POINTER_UNKNOWN, -9));
+  EXPECT_EQ(info(host + 99), std::pair(OPENREG_POINTER_HOST, -9));
+  EXPECT_EQ(info(&local), std::pair(OPENREG_POINTER_UNKNOWN, -9));
+  free(1, block);
+  EXPECT_EQ(info(block), std::pair(OPENREG_POINTER_UNKNOWN, -9));
+  EXPECT_EQ(sim_->host_free(instance_, host + 1), OPENREG_E_INVALID);
+  EXPECT_EQ(sim_->host_free(instance_, host), OPENREG_OK);
+  EXPECT_EQ(sim_->host_free(instance_, host), OPENREG_E_INVALID);
+  void* out = &out;
+  EXPECT_EQ(sim_->host_alloc(instance_, UINT64_MAX, &out), OPENREG_E_NOMEM);
+  EXPECT_EQ(out, &out);
+}
+
+// No address space for twice the capacity: once is enough. Less than that: an error, and nothing left behind.
+TEST_F(SimTest, LittleAddressSpace) {
+  constexpr uint64_t capacity = 1024 * kMib;
+  const std::vector<openreg_option> options = {{"devices", "2"}, {"memory", "1G"}};
+  // A device maps what it reserves two times: 4 GiB for twice the capacity, 2 GiB for once.
+  const auto open_within = [&](uint64_t bytes) {
+    return limit_address_space(bytes) ? open(options) : OPENREG_E_INTERNAL;
+  };
+  EXPECT_TRUE(openreg_test::in_child([&] {
+    if (open_within(7 * capacity) != OPENREG_OK) return false;
+    char* block = alloc(1, capacity - kMib);
+    alias(1, block)[capacity - kMib - 1] = 1;
+    free(1, block);
+    return sim_->close(instance_) == OPENREG_OK;
+  }));
+  EXPECT_TRUE(openreg_test::in_child([&] {
+    return open_within(5 * capacity) == OPENREG_E_NOMEM && instance_ == nullptr &&
+           host_.text.find("OPENREG_SIM_MEMORY") != std::string::npos;
+  }));
+}
+
+// The child of a fork() does not inherit the mappings.
+TEST_F(SimTest, NotForkedInto) {
+  open_default();
+  char* block = alloc(0, 4096);
+  char* seen = alias(0, block);
+  *seen = 1;
+  EXPECT_TRUE(openreg_test::in_child([&] {
+    unsigned char resident = 0;  // mincore() fails for what is not mapped
+    return mincore(seen, 4096, &resident) != 0 && mincore(block, 4096, &resident) != 0;
+  }));
+  EXPECT_EQ(*seen, 1);
+  free(0, block);
+}
+
+// ---------------------------------------------------------------------------------------------------------------------
+// Streams
+
+// Work of a stream is done in its order, whoever queues it.
+TEST_F(SimTest, StreamsAreInOrder) {
+  open_default();
+  char* block = alloc(0, 4 * kMib);
+  char* host = pinned(4 * kMib);
+  openreg_driver_stream on = stream(0);
+  for (int round = 0; round < 5; ++round) {
+    for (int i = 0; i < 40; ++i) fill(0, block, static_cast<uint8_t>(i), kMib, on);  // more than the queue's first size
+    EXPECT_EQ(sim_->copy(instance_, host, -1, block, 0, kMib, 0, on), OPENREG_OK);
+    EXPECT_EQ(sim_->copy(instance_, block + kMib, 0, host, -1, kMib, 0, on), OPENREG_OK);
+    sync(0, on);
+    EXPECT_TRUE(done(0, on));
+    EXPECT_EQ(host[0], 39);
+    EXPECT_EQ(host[kMib - 1], 39);
+    EXPECT_EQ(alias(0, block)[2 * kMib - 1], 39);
+  }
+  destroy(0, on);
+  destroy(0, openreg_driver_stream{nullptr});
+  free(0, block);
+  EXPECT_EQ(sim_->host_free(instance_, host), OPENREG_OK);
+}
+
+// Queued work is asynchronous, and a query never says "done" before its last task has ended.
+TEST_F(SimTest, QueryWaitsForTheLastTask) {
+  open_default();
+  char* block = alloc(0, 32 * kMib);
+  openreg_driver_stream on = stream(0);
+  int pending = 0;
+  for (int round = 1; round <= 20; ++round) {
+    fill(0, block, static_cast<uint8_t>(round), 32 * kMib, on);
+    while (!done(0, on)) {
+      ++pending;
+      std::this_thread::yield();
+    }
+    ASSERT_EQ(alias(0, block)[32 * kMib - 1], round);
+  }
+  EXPECT_GT(pending, 0);
+  destroy(0, on);
+  free(0, block);
+}
+
+// A thread comes with the first task, not with the stream, and goes with the stream.
+TEST_F(SimTest, WorkersAreLazy) {
+  const int before = workers_of_process();
+  open_default();
+  char* block = alloc(0, 4096);
+  std::vector<openreg_driver_stream> streams;
+  for (int i = 0; i < 10; ++i) streams.push_back(stream(0));
+  openreg_driver_event timed = event(0, OPENREG_EVENT_TIMING);
+  for (openreg_driver_stream on : streams) {
+    record(0, timed, on);
+    EXPECT_EQ(sim_->stream_wait(instance_, 0, on, timed), OPENREG_OK);
+    sync(0, on);
+  }
+  char pageable[100] = {};
+  EXPECT_EQ(sim_->copy(instance_, block, 0, pageable, -1, sizeof pageable, 0, nullptr), OPENREG_OK);
+  EXPECT_EQ(workers_of_process(), before);  // an idle stream needs none for any of this
+  fill(0, block, 1, 4096, streams[3]);
+  EXPECT_EQ(workers_of_process(), before + 1);
+  sync(0, streams[3]);
+  for (openreg_driver_stream on : streams) destroy(0, on);
+  EXPECT_EQ(workers_once_settled(before), before);
+  fill(0, block, 1, 4096, nullptr);
+  EXPECT_EQ(workers_of_process(), before + 1);
+  destroy(timed);
+  free(0, block);
+  EXPECT_EQ(sim_->close(instance_), OPENREG_OK);
+  instance_ = nullptr;
+  EXPECT_EQ(workers_once_settled(before), before);
+}
+
+// Workers block all signals: a handler of the program never runs on them.
+TEST_F(SimTest, WorkersBlockSignals) {
+  open_default();
+  char* block = alloc(0, 4096);
+  fill(0, block, 1, 4096, nullptr);
+  sync(0, nullptr);
+  static std::atomic<bool> on_worker{false};
+  static std::atomic<int> delivered{0};
+  static const std::thread::id main_thread = std::this_thread::get_id();
+  on_worker = false;
+  delivered = 0;
+  struct sigaction action, before;
+  std::memset(&action, 0, sizeof action);
+  action.sa_handler = [](int) {
+    if (std::this_thread::get_id() != main_thread) on_worker = true;
+    ++delivered;
+  };
+  sigaction(SIGUSR1, &action, &before);
+  sigset_t mine;
+  sigemptyset(&mine);
+  sigaddset(&mine, SIGUSR1);
+  pthread_sigmask(SIG_BLOCK, &mine, nullptr);  // only a worker could take it now
+  kill(getpid(), SIGUSR1);
+  for (int i = 0; i < 10; ++i) {
+    fill(0, block, 1, 4096, nullptr);
+    sync(0, nullptr);
+  }
+  EXPECT_EQ(delivered, 0);
+  pthread_sigmask(SIG_UNBLOCK, &mine, nullptr);
+  EXPECT_EQ(delivered, 1);
+  EXPECT_FALSE(on_worker);
+  sigaction(SIGUSR1, &before, nullptr);
+  free(0, block);
+}
+
+// The default stream and others don't wait for each other; the device waits for all of them.
+TEST_F(SimTest, StreamsAreIndependent) {
+  ASSERT_EQ(open({{"memory", "256M"}}), OPENREG_OK);
+  char* scratch = alloc(0, 64 * kMib);
+  char* block = alloc(0, 8192);
+  openreg_driver_stream a = stream(0), b = stream(0);
+  {
+    Gate gate(sim_, instance_, scratch, 64 * kMib);
+    gate.hold(0, a);
+    fill(0, block, 1, 4096, a);
+    fill(0, block + 4096, 2, 4096, b);
+    sync(0, b);
+    EXPECT_EQ(alias(0, block)[4096], 2);
+    fill(0, block + 4096, 3, 4096, nullptr);
+    sync(0, nullptr);
+    EXPECT_EQ(alias(0, block)[4096], 3);
+    if (gate.closed()) {
+      EXPECT_FALSE(done(0, a));
+    }
+    EXPECT_EQ(sim_->device_sync(instance_, 0), OPENREG_OK);
+    EXPECT_FALSE(gate.closed());
+    EXPECT_TRUE(done(0, a));
+    EXPECT_EQ(alias(0, block)[0], 1);
+  }
+  destroy(0, a);
+  destroy(0, b);
+  free(0, block);
+  free(0, scratch);
+}
+
+// Freed memory is not given out before the work that was queued on it has ended; a peer's work too.
+TEST_F(SimTest, FreeWaitsForWork) {
+  ASSERT_EQ(open({{"memory", "256M"}}), OPENREG_OK);
+  char* scratch = alloc(0, 64 * kMib);
+  char* block = alloc(0, kMib);
+  char* peer = alloc(1, kMib);
+  openreg_driver_stream on = stream(1);
+  Gate gate(sim_, instance_, scratch, 64 * kMib);
+  gate.hold(1, on);
+  EXPECT_EQ(sim_->copy(instance_, peer, 1, block, 0, kMib, 1, on), OPENREG_OK);
+  free(0, block);
+  EXPECT_TRUE(done(1, on));
+  EXPECT_FALSE(gate.closed());
+  free(1, peer);
+  destroy(1, on);
+  free(0, scratch);
+}
+
+// Host memory that is not pinned may be freed when the call returns: the copy is done then, in its place in the stream.
+TEST_F(SimTest, PageableCopiesAreInOrder) {
+  ASSERT_EQ(open({{"memory", "256M"}}), OPENREG_OK);
+  char* scratch = alloc(0, 64 * kMib);
+  char* block = alloc(0, kMib);
+  std::vector<char> bytes(kMib, 7);
+  Gate gate(sim_, instance_, scratch, 64 * kMib);
+  openreg_driver_stream on = stream(0);
+  gate.hold(0, on);
+  fill(0, block, 9, kMib, on);
+  EXPECT_EQ(sim_->copy(instance_, bytes.data(), -1, block, 0, kMib, 0, on), OPENREG_OK);
+  EXPECT_FALSE(gate.closed());
+  EXPECT_EQ(bytes, std::vector<char>(kMib, 9));
+  EXPECT_TRUE(done(0, on));
+  EXPECT_EQ(sim_->copy(instance_, nullptr, -1, nullptr, 0, 0, 0, on), OPENREG_OK);  // 0 bytes
+  EXPECT_EQ(sim_->fill(instance_, 0, nullptr, 0, 0, on), OPENREG_OK);
+  destroy(0, on);
+  free(0, block);
+  free(0, scratch);
+}
+
+// A destroyed stream finishes its queue. (Rule A10.)
+TEST_F(SimTest, DestroyedStreamFinishes) {
+  open_default();
+  char* block = alloc(0, 16 * kMib);
+  openreg_driver_stream on = stream(0);
+  for (uint8_t i = 1; i <= 8; ++i) fill(0, block, i, 16 * kMib, on);
+  destroy(0, on);
+  EXPECT_EQ(sim_->device_sync(instance_, 0), OPENREG_OK);
+  EXPECT_EQ(alias(0, block)[16 * kMib - 1], 8);
+  free(0, block);
+}
+
+// ---------------------------------------------------------------------------------------------------------------------
+// Events (rule A15)
+
+TEST_F(SimTest, EventNeverRecorded) {
+  open_default();
+  openreg_driver_event one = event(0);
+  EXPECT_TRUE(done(one));
+  EXPECT_EQ(sim_->event_sync(instance_, one), OPENREG_OK);
+  EXPECT_EQ(sim_->stream_wait(instance_, 0, nullptr, one), OPENREG_OK);
+  sync(0, nullptr);
+  destroy(one);
+  destroy(openreg_driver_event{nullptr});
+}
+
+// Query and sync mean the latest record. A record that is passed does not complete a later one that is pending, nor a
+// pending one a later one that is passed.
+TEST_F(SimTest, EventGenerations) {
+  ASSERT_EQ(open({{"memory", "256M"}}), OPENREG_OK);
+  char* scratch = alloc(0, 64 * kMib);
+  char* block = alloc(0, 4096);
+  openreg_driver_stream slow = stream(0), fast = stream(0), waiter = stream(1);
+  openreg_driver_event one = event(0);
+  for (const bool timed : {false, true}) {
+    if (timed) {
+      destroy(one);
+      one = event(0, OPENREG_EVENT_TIMING);
+    }
+    Gate gate(sim_, instance_, scratch, 64 * kMib);
+    std::memset(alias(0, block), 0, 4096);
+    record(0, one, fast);
+    EXPECT_TRUE(done(one));
+    gate.hold(0, slow);
+    fill(0, block, 5, 4096, slow);
+    record(0, one, slow);  // replaces the first, which was complete
+    if (gate.closed()) {
+      EXPECT_FALSE(done(one));
+    }
+    EXPECT_EQ(sim_->stream_wait(instance_, 1, waiter, one), OPENREG_OK);  // means the record on `slow`, for good
+    fill(0, block, 6, 2048, waiter);
+    record(0, one, fast);  // complete at once
+    EXPECT_TRUE(done(one));
+    EXPECT_EQ(sim_->event_sync(instance_, one), OPENREG_OK);
+    if (gate.closed()) {
+      EXPECT_FALSE(done(1, waiter));
+    }
+    sync(1, waiter);
+    EXPECT_FALSE(gate.closed());
+    EXPECT_EQ(alias(0, block)[0], 6);
+    EXPECT_EQ(alias(0, block)[4095], 5);
+    record(0, one, slow);
+    EXPECT_EQ(sim_->event_sync(instance_, one), OPENREG_OK);
+    EXPECT_TRUE(done(0, slow));
+  }
+  destroy(one);
+  destroy(0, slow);
+  destroy(0, fast);
+  destroy(1, waiter);
+  free(0, block);
+  free(0, scratch);
+}
+
+// An event may be destroyed while its record is pending, and its stream before the event.
+TEST_F(SimTest, EventOutlivesAndIsOutlived) {
+  ASSERT_EQ(open({{"memory", "256M"}}), OPENREG_OK);
+  char* scratch = alloc(0, 64 * kMib);
+  char* block = alloc(0, 4096);
+  openreg_driver_stream held = stream(0), waiter = stream(0), gone = stream(0);
+  openreg_driver_event kept = event(0, OPENREG_EVENT_TIMING), dropped = event(0, OPENREG_EVENT_TIMING);
+  {
+    Gate gate(sim_, instance_, scratch, 64 * kMib);
+    gate.hold(0, held);
+    record(0, dropped, held);
+    EXPECT_EQ(sim_->stream_wait(instance_, 0, waiter, dropped), OPENREG_OK);
+    destroy(dropped);
+    fill(0, block, 1, 4096, gone);
+    record(0, kept, gone);
+    destroy(0, gone);
+    EXPECT_TRUE(done(kept));
+    EXPECT_EQ(sim_->event_sync(instance_, kept), OPENREG_OK);
+    EXPECT_EQ(sim_->stream_wait(instance_, 0, waiter, kept), OPENREG_OK);
+    sync(0, waiter);
+    EXPECT_TRUE(done(0, held));
+  }
+  destroy(kept);
+  destroy(0, held);
+  destroy(0, waiter);
+  free(0, block);
+  free(0, scratch);
+}
+
+// A stream that waits for its own event waits for nothing; streams that wait for each other in turn get through.
+TEST_F(SimTest, WaitsDoNotDeadlock) {
+  open_default();
+  char* block = alloc(0, 4 * kMib);
+  openreg_driver_stream a = stream(0), b = stream(1);
+  openreg_driver_event of_a = event(0), of_b = event(1);
+  for (int round = 0; round < 200; ++round) {
+    fill(0, block, 1, 4096, a);
+    record(0, of_a, a);
+    EXPECT_EQ(sim_->stream_wait(instance_, 0, a, of_a), OPENREG_OK);
+    EXPECT_EQ(sim_->stream_wait(instance_, 1, b, of_a), OPENREG_OK);
+    fill(0, block + 4096, 1, 4096, b);
+    record(1, of_b, b);
+    EXPECT_EQ(sim_->stream_wait(instance_, 0, a, of_b), OPENREG_OK);
+  }
+  EXPECT_EQ(sim_->device_sync(instance_, 0), OPENREG_OK);
+  EXPECT_TRUE(done(of_a));
+  EXPECT_TRUE(done(of_b));
+  destroy(of_a);
+  destroy(of_b);
+  destroy(0, a);
+  destroy(1, b);
+  free(0, block);
+}
+
+// Elapsed time is that between the passing of the records, and an error unless both are timed, complete and of one
+// device.
+TEST_F(SimTest, EventElapsed) {
+  ASSERT_EQ(open({{"memory", "256M"}}), OPENREG_OK);
+  char* scratch = alloc(0, 64 * kMib);
+  openreg_driver_stream on = stream(0);
+  openreg_driver_event start = event(0, OPENREG_EVENT_TIMING), end = event(0, OPENREG_EVENT_TIMING);
+  openreg_driver_event plain = event(0), other = event(1, OPENREG_EVENT_TIMING);
+  double ms = -1;
+  const auto refused = [&](openreg_driver_event from, openreg_driver_event to, const char* part) {
+    EXPECT_EQ(sim_->event_elapsed(instance_, from, to, &ms), OPENREG_E_INVALID);
+    EXPECT_CONTAINS(host_.text, part);
+    EXPECT_EQ(ms, -1);
+  };
+  refused(start, end, "start event is not recorded");
+  record(0, start, on);
+  refused(start, end, "end event is not recorded");
+  for (int i = 0; i < 4; ++i) fill(0, scratch, 1, 64 * kMib, on);
+  record(0, end, on);
+  if (!done(end)) {
+    host_.text.clear();
+    const openreg_status status = sim_->event_elapsed(instance_, start, end, &ms);
+    EXPECT_TRUE(status == OPENREG_E_INVALID || done(end));
+    if (status == OPENREG_E_INVALID) {
+      EXPECT_CONTAINS(host_.text, "not complete");
+    }
+    ms = -1;
+  }
+  sync(0, on);
+  EXPECT_EQ(sim_->event_elapsed(instance_, start, end, &ms), OPENREG_OK) << host_.text;
+  EXPECT_GT(ms, 0.5);  // 256 MiB were written
+  EXPECT_LT(ms, 60000);
+  double back = 0;
+  EXPECT_EQ(sim_->event_elapsed(instance_, end, start, &back), OPENREG_OK);
+  EXPECT_EQ(back, -ms);
+  ms = -1;
+  record(0, plain, on);
+  record(1, other, nullptr);
+  sync(1, nullptr);
+  refused(start, plain, "end event was created without timing");
+  refused(plain, end, "start event was created without timing");
+  refused(start, other, "devices 0 and 1");
+  for (openreg_driver_event one : {start, end, plain, other}) destroy(one);
+  destroy(0, on);
+  free(0, scratch);
+}
+
+// All at once, on shared streams and events. (For the thread sanitizer; the bytes are checked too.)
+TEST_F(SimTest, ThreadsShareStreams) {
+  open_default();
+  constexpr int kThreads = 4;
+  openreg_driver_stream shared[2] = {stream(0), stream(1)};
+  openreg_driver_event events[2] = {event(0), event(1, OPENREG_EVENT_TIMING)};
+  std::atomic<int> wrong{0};
+  std::vector<std::thread> threads;
+  for (int id = 0; id < kThreads; ++id) {
+    threads.emplace_back([&, id] {
+      for (int step = 0; step < 60; ++step) {
+        const int32_t dev = (id + step) % 2;
+        void *block = nullptr, *view = nullptr;
+        openreg_driver_stream own = nullptr;
+        int32_t finished = 0;
+        char pageable[64];
+        if (sim_->mem_alloc(instance_, dev, 8192, nullptr, &block) != OPENREG_OK) ++wrong;
+        if (sim_->stream_create(instance_, dev, 0, 0, &own) != OPENREG_OK) ++wrong;
+        if (sim_->fill(instance_, dev, block, static_cast<uint8_t>(id), 8192, shared[dev]) != OPENREG_OK) ++wrong;
+        if (sim_->event_record(instance_, dev, events[dev], shared[dev]) != OPENREG_OK) ++wrong;
+        if (sim_->stream_wait(instance_, dev, own, events[dev]) != OPENREG_OK) ++wrong;
+        if (sim_->fill(instance_, dev, block, static_cast<uint8_t>(id + 1), 100, own) != OPENREG_OK) ++wrong;
+        if (sim_->copy(instance_, pageable, -1, block, dev, 64, dev, own) != OPENREG_OK) ++wrong;
+        if (pageable[63] != static_cast<char>(id + 1)) ++wrong;
+        if (sim_->event_query(instance_, events[1 - dev], &finished) != OPENREG_OK) ++wrong;
+        if (step % 16 == 0 && sim_->device_sync(instance_, dev) != OPENREG_OK) ++wrong;
+        if (sim_->event_sync(instance_, events[dev]) != OPENREG_OK) ++wrong;
+        if (sim_->stream_sync(instance_, dev, shared[dev]) != OPENREG_OK) ++wrong;
+        if (sim_->host_alias(instance_, dev, block, &view) != OPENREG_OK) ++wrong;
+        if (static_cast<char*>(view)[8191] != id) ++wrong;
+        if (sim_->stream_destroy(instance_, dev, own) != OPENREG_OK) ++wrong;
+        if (sim_->mem_free(instance_, dev, block, nullptr) != OPENREG_OK) ++wrong;
+      }
+    });
+  }
+  for (auto& thread : threads) thread.join();
+  EXPECT_EQ(wrong, 0);
+  for (int dev = 0; dev < 2; ++dev) {
+    destroy(events[dev]);
+    destroy(dev, shared[dev]);
+    EXPECT_EQ(unused(dev), 64 * kMib);
+  }
+}
+
+// close() ends the workers of streams that were left behind, so that nothing runs on memory that has gone.
+TEST_F(SimTest, CloseWithStreamsLeft) {
+  const int before = workers_of_process();
+  open_default();
+  char* block = alloc(0, 16 * kMib);
+  for (uint64_t i = 0; i < 4; ++i) fill(0, block + i * 4 * kMib, 1, 4 * kMib, stream(0));
+  EXPECT_EQ(sim_->close(instance_), OPENREG_OK);
+  instance_ = nullptr;
+  EXPECT_EQ(workers_once_settled(before), before);
+}
+
+// Two instances stand for two processes, but a process may not open its own memory: each refusal names its reason, and
+// costs neither memory nor addresses. What other processes do is in sharing_test.cc.
+TEST_F(SimTest, SharingRefuses) {
+  open_default();
+  const auto* ipc = static_cast<const openreg_ipc*>(sim_->extension(instance_, OPENREG_IPC_NAME, OPENREG_IPC_VERSION));
+  ASSERT_NE(ipc, nullptr);
+  EXPECT_EQ(ipc->struct_size, sizeof(openreg_ipc));
+  EXPECT_EQ(sim_->extension(instance_, OPENREG_IPC_NAME, OPENREG_IPC_VERSION + 1), nullptr);
+  EXPECT_EQ(sim_->extension(instance_, "openreg.graph", 1), nullptr);
+  char* block = alloc(1, kMib);
+  const uint64_t before = unused(1);
+  openreg_ipc_handle handle{};
+  void* out = nullptr;
+  EXPECT_EQ(ipc->memory_export(instance_, 1, block + 4096, &handle), OPENREG_E_INVALID);
+  EXPECT_CONTAINS(host_.text, "is not an allocation of device 1");
+  EXPECT_EQ(ipc->memory_export(instance_, 0, block, &handle), OPENREG_E_INVALID);  // of the other device
+  EXPECT_EQ(ipc->memory_open(instance_, 1, &handle, &out), OPENREG_E_INVALID);
+  EXPECT_CONTAINS(host_.text, "this is no handle of the simulated devices");
+  ASSERT_EQ(ipc->memory_export(instance_, 1, block, &handle), OPENREG_OK) << host_.text;
+  EXPECT_EQ(ipc->memory_open(instance_, 1, &handle, &out), OPENREG_E_INVALID);
+  EXPECT_CONTAINS(host_.text, "the handle is of this process, which has the memory already");
+  EXPECT_EQ(ipc->memory_close(instance_, 1, block), OPENREG_E_INVALID);
+  EXPECT_CONTAINS(host_.text, "is not memory of another process on device 1");
+  EXPECT_EQ(out, nullptr);
+  EXPECT_EQ(unused(1), before);
+  free(1, block);
+}
+
+// ---------------------------------------------------------------------------------------------------------------------
+// Through the runtime
+
+class SimRuntimeTest : public RuntimeTest {};
+
+TEST_F(SimRuntimeTest, BadVariables) {
+  for (const char* value : {"-3", "abc", "1000"}) {
+    set("OPENREG_SIM_DEVICES", value);
+    EXPECT_EQ(openreg_device_count(), 0);
+    EXPECT_EQ(openreg_init(), OPENREG_E_INVALID);
+    EXPECT_CONTAINS(openreg_test::last_message(), "OPENREG_SIM_DEVICES must be an integer from 0 to 127, but is \"");
+  }
+  set("OPENREG_SIM_DEVICES", "3");
+  EXPECT_EQ(openreg_device_count(), 3);
+}
+
+}  // namespace
