@@ -36,7 +36,10 @@ def run_suites(root: Path, environment: dict[str, str]) -> None:
     done = subprocess.run(
         [
             *(sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider"),
-            *(str(root / "tests/python" / name) for name in ("operators/test_operators.py", "training/test_training.py")),
+            *(
+                str(root / "tests/python" / name)
+                for name in ("operators/test_operators.py", "training/test_training.py")
+            ),
         ],
         env={k: v for k, v in os.environ.items() if not k.startswith(("OPENREG_", "PYTEST_"))} | environment,
         cwd=root,

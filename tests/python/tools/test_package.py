@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import email
 import os
 import shutil
 import subprocess
@@ -91,6 +92,19 @@ def test_contents(wheel: Path) -> None:
     text = zipfile.ZipFile(wheel).read(metadata).decode()
     assert "Requires-Dist: torch==2." in text  # the minor version that it was built against
     assert "none-any" not in wheel.name
+
+
+# the licence travels with the wheel, and its metadata name it
+def test_licence(wheel: Path, root: Path) -> None:
+    archive = zipfile.ZipFile(wheel)
+    (folder,) = {name.split("/")[0] for name in archive.namelist() if name.endswith(".dist-info/METADATA")}
+    metadata = email.message_from_bytes(archive.read(f"{folder}/METADATA"))
+    assert metadata["License-Expression"] == "BSD-3-Clause"
+    assert metadata.get_all("License-File") == ["LICENSE"]
+    assert metadata["Author"] == "The torch-openreg authors"
+    # An expression and a classifier of the licence exclude each other.
+    assert not [name for name in metadata.get_all("Classifier") if name.startswith("License ::")]
+    assert archive.read(f"{folder}/licenses/LICENSE") == (root / "LICENSE").read_bytes()
 
 
 # acceptance 4.33: an installed wheel is found by `import torch`

@@ -48,6 +48,33 @@ def quoted(root: Path) -> dict[str, list[str]]:
     return found
 
 
+_SOURCE_SUFFIXES = (".c", ".h", ".cc", ".cpp", ".py", ".pyi", ".cmake", ".cmake.in", ".toml")
+_SOURCE_NAMES = ("CMakeLists.txt", "Makefile")
+
+
+def _is_source(path: Path) -> bool:
+    if path.name.endswith(_SOURCE_SUFFIXES) or path.name in _SOURCE_NAMES:
+        return True
+    with path.open("rb") as file:
+        return file.read(2) == b"#!"
+
+
+# each source file says under which licence it may be used, in its first line or right below "#!"
+def test_every_source_names_its_licence(root: Path) -> None:
+    if not (root / ".git").exists():
+        pytest.skip("not a checkout of git: which files belong to the project is not known")
+    listed = subprocess.run(["git", "ls-files"], capture_output=True, text=True, check=True, cwd=root).stdout
+    sources = [path for name in listed.splitlines() if (path := root / name).is_file() and _is_source(path)]
+    assert len(sources) > 300, "git ls-files names too few sources"
+    without = []
+    for path in sources:
+        lines = path.read_text(encoding="utf-8").splitlines()[:2]
+        first = lines[1:] if lines[:1] and lines[0].startswith("#!") else lines[:1]
+        if not first or "SPDX-License-Identifier: BSD-3-Clause" not in first[0]:
+            without.append(str(path.relative_to(root)))
+    assert without == []
+
+
 # acceptance 4.23
 def test_every_marker_is_there(root: Path) -> None:
     found = quoted(root)
