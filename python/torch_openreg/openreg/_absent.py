@@ -12,7 +12,6 @@ _LIBRARY = "it is a part of the CUDA toolkit; the runtime calls no library of a 
 _LOAD = "the driver interface does not ask for load, clocks or sensors; ask the vendor's tool (nvidia-smi, rocm-smi)"
 _LEGACY_STORAGE = "typed storages are deprecated in PyTorch; use torch.UntypedStorage"
 _INTERNAL = "it is an import or a detail of torch.cuda's own code"
-_MEMORY = "this build has no such function of the caching allocator"
 
 REASONS: dict[str, str] = {
     **dict.fromkeys(("CUDAGraph", "graph", "graph_pool_handle", "graphs", "make_graphed_callables"), _GRAPHS),
@@ -43,18 +42,6 @@ REASONS: dict[str, str] = {
         _INTERNAL,
     ),
     **dict.fromkeys(
-        (
-            *("CUDAPluggableAllocator", "MemPool", "caching_allocator_alloc", "caching_allocator_delete"),
-            *("caching_allocator_disabled", "caching_allocator_enable", "change_current_allocator"),
-            *("get_allocator_backend", "get_per_process_memory_fraction", "host_memory_stats"),
-            *("host_memory_stats_as_nested_dict", "list_gpu_processes", "max_memory_cached", "memory_cached"),
-            *("memory_stats_as_nested_dict", "reset_accumulated_host_memory_stats", "reset_max_memory_allocated"),
-            *("reset_max_memory_cached", "reset_peak_host_memory_stats", "set_per_process_memory_fraction"),
-            "use_mem_pool",
-        ),
-        _MEMORY,
-    ),
-    **dict.fromkeys(
         ("CppWrapperCodegen", "PythonWrapperCodegen", "Scheduling", "WrapperFxCodegen"),
         "this build has no code generator for torch.compile's inductor; backends eager and aot_eager work",
     ),
@@ -62,9 +49,8 @@ REASONS: dict[str, str] = {
         ("set_rng_ctx", "unset_rng_ctx"),
         "PyTorch asks for them on its hpu devices, whose generators are unlike others",
     ),
-    "ExternalStream": "this build can't take over a stream that another library has made",
-    "get_stream_from_external": "this build can't take over a stream that another library has made",
-    "ipc_collect": "this build shares no memory with other processes",
+    "CUDAPluggableAllocator": "memory comes from the driver; another allocator belongs in a driver of its own",
+    "get_stream_from_external": "wrap the other library's stream with torch.openreg.ExternalStream",
     "sparse": "it holds legacy types of sparse tensors; use torch.sparse_coo_tensor(..., device='openreg')",
     "_gpu_trace": "no callbacks of the sanitizer are called; torch.openreg.profiler.trace() tells what devices do",
     "_sleep": "a driver has no function that keeps a stream busy for a time",

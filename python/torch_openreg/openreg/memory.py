@@ -3,6 +3,9 @@
 
 `allocated` is what tensors hold, `reserved` what the allocator has taken from the device: the difference is cached
 for later tensors. Sizes are in bytes.
+
+A parameter ``device`` is an index, a string, a torch.device, or None for the thread's current device; a device that
+does not exist raises RuntimeError. Functions below document it only where it means more than that.
 """
 
 from __future__ import annotations
@@ -92,14 +95,7 @@ def _flatten(nested: dict[Any, Any], prefix: str = "") -> Iterator[tuple[str, in
 
 
 def memory_stats_as_nested_dict(device: Device = None) -> dict[str, Any]:
-    """Returns memory_stats() as nested dictionaries.
-
-    Args:
-        device: The device; the current one if None.
-
-    Raises:
-        RuntimeError: There is no such device.
-    """
+    """Returns memory_stats() as nested dictionaries."""
     return _C._memory_stats(_get_valid_index(device))
 
 
@@ -109,12 +105,6 @@ def memory_stats(device: Device = None) -> dict[str, Any]:
     Such as ``allocated_bytes.all.current``: a quantity (allocation, segment, active, inactive_split, their ``_bytes``,
     requested_bytes), a pool (all, small_pool, large_pool) and a figure (current, peak, allocated, freed). Private
     pools add ``reserved_bytes_by_private_pools.0_1.all.current`` and so on.
-
-    Args:
-        device: The device; the current one if None.
-
-    Raises:
-        RuntimeError: There is no such device.
     """
     return OrderedDict(sorted(_flatten(memory_stats_as_nested_dict(device))))
 
@@ -126,86 +116,37 @@ def _total(device: Device, quantity: str, figure: str) -> int:
 
 
 def memory_allocated(device: Device = None) -> int:
-    """Returns the bytes that tensors hold, each tensor rounded up to 512.
-
-    Args:
-        device: The device; the current one if None.
-
-    Raises:
-        RuntimeError: There is no such device.
-    """
+    """Returns the bytes that tensors hold, each tensor rounded up to 512."""
     return _total(device, "allocated_bytes", "current")
 
 
 def max_memory_allocated(device: Device = None) -> int:
-    """Returns the most that memory_allocated() has been since the start or reset_peak_memory_stats().
-
-    Args:
-        device: The device; the current one if None.
-
-    Raises:
-        RuntimeError: There is no such device.
-    """
+    """Returns the most that memory_allocated() has been since the start or reset_peak_memory_stats()."""
     return _total(device, "allocated_bytes", "peak")
 
 
 def memory_reserved(device: Device = None) -> int:
-    """Returns the bytes that the allocator has taken from the device.
-
-    Args:
-        device: The device; the current one if None.
-
-    Raises:
-        RuntimeError: There is no such device.
-    """
+    """Returns the bytes that the allocator has taken from the device."""
     return _total(device, "reserved_bytes", "current")
 
 
 def max_memory_reserved(device: Device = None) -> int:
-    """Returns the most that memory_reserved() has been since the start or reset_peak_memory_stats().
-
-    Args:
-        device: The device; the current one if None.
-
-    Raises:
-        RuntimeError: There is no such device.
-    """
+    """Returns the most that memory_reserved() has been since the start or reset_peak_memory_stats()."""
     return _total(device, "reserved_bytes", "peak")
 
 
 def reset_peak_memory_stats(device: Device = None) -> None:
-    """Sets every ``peak`` of memory_stats() to ``current``.
-
-    Args:
-        device: The device; the current one if None.
-
-    Raises:
-        RuntimeError: There is no such device.
-    """
+    """Sets every ``peak`` of memory_stats() to ``current``."""
     _C._reset_peak_memory_stats(_get_valid_index(device))
 
 
 def reset_accumulated_memory_stats(device: Device = None) -> None:
-    """Sets every ``allocated`` and ``freed`` of memory_stats(), and the counters, to 0.
-
-    Args:
-        device: The device; the current one if None.
-
-    Raises:
-        RuntimeError: There is no such device.
-    """
+    """Sets every ``allocated`` and ``freed`` of memory_stats(), and the counters, to 0."""
     _C._reset_accumulated_memory_stats(_get_valid_index(device))
 
 
 def reset_max_memory_allocated(device: Device = None) -> None:
-    """Is reset_peak_memory_stats(), with the warning that torch.cuda gives.
-
-    Args:
-        device: The device; the current one if None.
-
-    Raises:
-        RuntimeError: There is no such device.
-    """
+    """Is reset_peak_memory_stats(), with the warning that torch.cuda gives."""
     warnings.warn(
         "torch.openreg.reset_max_memory_allocated now calls torch.openreg.reset_peak_memory_stats, "
         "which resets /all/ peak memory stats.",
@@ -216,14 +157,7 @@ def reset_max_memory_allocated(device: Device = None) -> None:
 
 
 def reset_max_memory_cached(device: Device = None) -> None:
-    """Is reset_peak_memory_stats(), with the warning that torch.cuda gives.
-
-    Args:
-        device: The device; the current one if None.
-
-    Raises:
-        RuntimeError: There is no such device.
-    """
+    """Is reset_peak_memory_stats(), with the warning that torch.cuda gives."""
     warnings.warn(
         "torch.openreg.reset_max_memory_cached now calls torch.openreg.reset_peak_memory_stats, "
         "which resets /all/ peak memory stats.",
@@ -235,11 +169,7 @@ def reset_max_memory_cached(device: Device = None) -> None:
 
 @deprecated("`torch.openreg.memory_cached` has been renamed to `torch.openreg.memory_reserved`", category=FutureWarning)
 def memory_cached(device: Device = None) -> int:
-    """Is memory_reserved() under the name that torch.cuda once gave it.
-
-    Args:
-        device: The device; the current one if None.
-    """
+    """Is memory_reserved() under the name that torch.cuda once gave it."""
     return memory_reserved(device)
 
 
@@ -248,11 +178,7 @@ def memory_cached(device: Device = None) -> int:
     category=FutureWarning,
 )
 def max_memory_cached(device: Device = None) -> int:
-    """Is max_memory_reserved() under the name that torch.cuda once gave it.
-
-    Args:
-        device: The device; the current one if None.
-    """
+    """Is max_memory_reserved() under the name that torch.cuda once gave it."""
     return max_memory_reserved(device)
 
 
@@ -385,14 +311,7 @@ def set_per_process_memory_fraction(fraction: float, device: Device = None) -> N
 
 
 def get_per_process_memory_fraction(device: Device = None) -> float:
-    """Returns the part of a device's memory that this process may use; 1.0 at the start.
-
-    Args:
-        device: The device; the current one if None.
-
-    Raises:
-        RuntimeError: There is no such device.
-    """
+    """Returns the part of a device's memory that this process may use; 1.0 at the start."""
     return _C._get_memory_fraction(_get_valid_index(device))
 
 
@@ -430,14 +349,7 @@ def list_gpu_processes(device: Device = None) -> str:
 
 
 def mem_get_info(device: Device = None) -> tuple[int, int]:
-    """Returns the free and the total bytes, as the driver sees them: cached memory counts as used.
-
-    Args:
-        device: The device; the current one if None.
-
-    Raises:
-        RuntimeError: There is no such device.
-    """
+    """Returns the free and the total bytes, as the driver sees them: cached memory counts as used."""
     return _C._mem_get_info(_get_valid_index(device))
 
 

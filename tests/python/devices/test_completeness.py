@@ -37,6 +37,11 @@ def test_what_is_missing_says_why() -> None:
         O.nonsense  # noqa: B018
 
 
+def test_reasons_are_for_names_that_are_missing() -> None:
+    """A name that has come to exist loses its reason, which no one would ever read."""
+    assert [name for name in _absent.REASONS if hasattr(O, name)] == []
+
+
 def test_what_a_device_can_do() -> None:
     """Questions of torch.cuda with a plain answer."""
     assert O.get_arch_list() == []
