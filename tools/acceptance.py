@@ -23,7 +23,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
-_ROW = re.compile(r"\| (\d\.\d+b?) \| ([DTX]) \| (.+) \|")
+_ROW = re.compile(r"\| (\d\.\d+b?) \| ([DTX]) \| ([^|]+) \| ([^|]+) \|")
 _NAMED = re.compile(r"(?:#|//).*?\bacceptance (\d\.\d+[ab]?(?:, \d\.\d+[ab]?)*)")
 _IN_CTEST = re.compile(r"(?:^|[./])(\w+\.\w+)(?:/\w+)?$")
 _CPP_TEST = re.compile(r"(?:TYPED_)?TEST(?:_F|_P)?\((\w+), (\w+)\)")
@@ -31,11 +31,12 @@ _CPP_TEST = re.compile(r"(?:TYPED_)?TEST(?:_F|_P)?\((\w+), (\w+)\)")
 
 @dataclass(frozen=True)
 class Row:
-    """One behaviour: its number, its kind ("D", "T" or "X"), and what must hold."""
+    """One behaviour: its number, its kind ("D", "T" or "X"), what must hold, and how that is seen."""
 
     number: str
     kind: str
     text: str
+    check: str
 
 
 @dataclass(frozen=True)
@@ -91,7 +92,11 @@ def read_rows(root: Path = ROOT) -> dict[str, Row]:
     for line in (root / "tests/acceptance.md").read_text().splitlines():
         match = _ROW.fullmatch(line)
         if match is not None:
+            if match[1] in rows:
+                raise SystemExit(f"tests/acceptance.md has two rows {match[1]}")
             rows[match[1]] = Row(*match.groups())
+        elif re.match(r"\| \d", line):
+            raise SystemExit(f"tests/acceptance.md has a malformed row: {line}")
     return rows
 
 
@@ -204,7 +209,7 @@ def main() -> int:
     rows, tests = read_rows(), find_tests()
     if arguments.list:
         for number, row in rows.items():
-            print(f"{number:6} {row.kind}  {row.text}")
+            print(f"{number:6} {row.kind}  {row.text}\n          {row.check}")
             for test in tests[number]:
                 print(f"          {test.file}::{test.name}")
         return 0
