@@ -2,35 +2,40 @@
 /* fork.c: the fork handlers (fork.h). */
 #include "base/fork.h"
 
-#include <limits.h>
-#include <sched.h>
+#include <pthread.h>
+#include <stdatomic.h>
+#include <stddef.h>
 
 #include "base/error.h"
-#include "device/trace.h"
-#include "driver/device_table.h"
-#include "memory/cache.h"
-#include "registry/candidates.h"
-#include "registry/driver_lock.h"
-
-atomic_uint openreg_fork_epoch;
+#include "base/lock.h"
 
 static atomic_int bad_fork;
 static atomic_int drivers_at_risk;
-static atomic_int last_known_count = -1;
 static pthread_once_t watch_once = PTHREAD_ONCE_INIT;
 
-/* The lock of the list of drivers is held over fork(), so the child sees no half-made list. It is only ever held briefly, and
- * never while foreign code runs. */
+/* Written while the library is loaded, and only read from then on. */
+static openreg_fork_handlers handlers[OPENREG_FORK_STAGES];
+
+void
+openreg_fork_handle(openreg_fork_stage stage, const openreg_fork_handlers *own)
+{
+    handlers[stage] = *own;
+}
+
 static void
 before_fork(void)
 {
-    openreg_candidates_lock();
+    for (int stage = OPENREG_FORK_STAGES - 1; stage >= 0; --stage)
+        if (handlers[stage].prepare != NULL)
+            handlers[stage].prepare();
 }
 
 static void
 after_fork_in_parent(void)
 {
-    openreg_candidates_unlock();
+    for (int stage = 0; stage < OPENREG_FORK_STAGES; ++stage)
+        if (handlers[stage].parent != NULL)
+            handlers[stage].parent();
 }
 
 static void
@@ -39,13 +44,9 @@ after_fork_in_child(void)
     atomic_fetch_add_explicit(&openreg_fork_epoch, 1, memory_order_relaxed);
     if (atomic_load_explicit(&drivers_at_risk, memory_order_relaxed) > 0)
         atomic_store_explicit(&bad_fork, 1, memory_order_relaxed);
-    if (atomic_load_explicit(&bad_fork, memory_order_relaxed))
-        atomic_store_explicit(&openreg_device_table_published, NULL, memory_order_relaxed);
-    const openreg_device_table *const table = openreg_device_table_peek();
-    for (int32_t i = 0; table != NULL && i < table->count; ++i)
-        openreg_cache_after_fork(table->devices[i]->cache);
-    openreg_driver_lock_after_fork();
-    openreg_trace_after_fork();
+    for (int stage = 0; stage < OPENREG_FORK_STAGES; ++stage)
+        if (handlers[stage].child != NULL)
+            handlers[stage].child();
 }
 
 static void
@@ -67,18 +68,6 @@ openreg_fork_at_risk(int change)
     (void)atomic_fetch_add_explicit(&drivers_at_risk, change, memory_order_relaxed);
 }
 
-int32_t
-openreg_fork_parent_count(void)
-{
-    return atomic_load_explicit(&last_known_count, memory_order_relaxed);
-}
-
-void
-openreg_fork_note_count(int32_t count)
-{
-    atomic_store_explicit(&last_known_count, count, memory_order_relaxed);
-}
-
 int
 openreg_in_bad_fork(void)
 {
@@ -94,38 +83,4 @@ openreg_fork_reject(const char *call)
                              "%s: Cannot re-initialize OpenReg in forked subprocess. To use OpenReg with "
                              "multiprocessing, you must use the 'spawn' start method",
                              call);
-}
-
-void
-openreg_lock_init(openreg_lock *lock)
-{
-    (void)pthread_mutex_init(&lock->mutex, NULL);
-    atomic_init(&lock->epoch, atomic_load_explicit(&openreg_fork_epoch, memory_order_relaxed));
-}
-
-void
-openreg_lock_destroy(openreg_lock *lock)
-{
-    /* A mutex that a vanished thread holds may not be destroyed; nothing is lost by leaving it. */
-    if (atomic_load_explicit(&lock->epoch, memory_order_relaxed) ==
-        atomic_load_explicit(&openreg_fork_epoch, memory_order_relaxed))
-        (void)pthread_mutex_destroy(&lock->mutex);
-}
-
-void
-openreg_lock_remake(openreg_lock *lock)
-{
-    const unsigned epoch = atomic_load_explicit(&openreg_fork_epoch, memory_order_relaxed);
-    unsigned seen = atomic_load_explicit(&lock->epoch, memory_order_acquire);
-    while (seen != epoch) {
-        if (seen == UINT_MAX) { /* another thread of this child is at it */
-            (void)sched_yield();
-            seen = atomic_load_explicit(&lock->epoch, memory_order_acquire);
-        } else if (atomic_compare_exchange_weak_explicit(&lock->epoch, &seen, UINT_MAX, memory_order_acquire,
-                                                         memory_order_acquire)) {
-            (void)pthread_mutex_init(&lock->mutex, NULL);
-            atomic_store_explicit(&lock->epoch, epoch, memory_order_release);
-            return;
-        }
-    }
 }

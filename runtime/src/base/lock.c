@@ -1,11 +1,49 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
-/* lock.c: waiting for a fast lock (lock.h). */
+/* lock.c: locks after a fork(), and waiting for a fast lock (lock.h). */
 #define _GNU_SOURCE
 #include "base/lock.h"
 
+#include <limits.h>
 #include <linux/futex.h>
+#include <sched.h>
 #include <sys/syscall.h>
 #include <unistd.h>
+
+atomic_uint openreg_fork_epoch;
+
+void
+openreg_lock_init(openreg_lock *lock)
+{
+    (void)pthread_mutex_init(&lock->mutex, NULL);
+    atomic_init(&lock->epoch, atomic_load_explicit(&openreg_fork_epoch, memory_order_relaxed));
+}
+
+void
+openreg_lock_destroy(openreg_lock *lock)
+{
+    /* A mutex that a vanished thread holds may not be destroyed; nothing is lost by leaving it. */
+    if (atomic_load_explicit(&lock->epoch, memory_order_relaxed) ==
+        atomic_load_explicit(&openreg_fork_epoch, memory_order_relaxed))
+        (void)pthread_mutex_destroy(&lock->mutex);
+}
+
+void
+openreg_lock_remake(openreg_lock *lock)
+{
+    const unsigned epoch = atomic_load_explicit(&openreg_fork_epoch, memory_order_relaxed);
+    unsigned seen = atomic_load_explicit(&lock->epoch, memory_order_acquire);
+    while (seen != epoch) {
+        if (seen == UINT_MAX) { /* another thread of this child is at it */
+            (void)sched_yield();
+            seen = atomic_load_explicit(&lock->epoch, memory_order_acquire);
+        } else if (atomic_compare_exchange_weak_explicit(&lock->epoch, &seen, UINT_MAX, memory_order_acquire,
+                                                         memory_order_acquire)) {
+            (void)pthread_mutex_init(&lock->mutex, NULL);
+            atomic_store_explicit(&lock->epoch, epoch, memory_order_release);
+            return;
+        }
+    }
+}
 
 #define SPINS 100 /* about as long as the lock is held on the fast path, several times over */
 

@@ -1,14 +1,46 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
-/* lock.h: the mutex of the caching allocator's fast path. Internal.
+/* lock.h: the runtime's two mutexes. Internal.
  *
- * Three states and a futex, after Drepper's "Futexes Are Tricky": taking and giving back a free lock is one atomic
+ * openreg_lock survives fork(): the child re-makes it on first use, because another thread of the parent, which the
+ * child lacks, may have held it. openreg_fast_lock is that of the caching allocator's fast path: three states and a futex, after Drepper's "Futexes Are Tricky": taking and giving back a free lock is one atomic
  * instruction each, inlined, which saves a quarter of the time of an allocation against pthread_mutex_t. Not recursive.
  * Written with acquire and release operations alone, so thread sanitizers follow it. */
 #ifndef OPENREG_SRC_LOCK_H
 #define OPENREG_SRC_LOCK_H
 
+#include <pthread.h>
 #include <stdatomic.h>
 #include <stdbool.h>
+
+/* Initialise with OPENREG_LOCK_INITIALIZER or openreg_lock_init(). */
+typedef struct openreg_lock {
+    pthread_mutex_t mutex;
+    atomic_uint epoch; /* fork epoch that the mutex belongs to; UINT_MAX while it is re-made */
+} openreg_lock;
+
+#define OPENREG_LOCK_INITIALIZER {PTHREAD_MUTEX_INITIALIZER, 0}
+
+/* Forks between the process that was exec'ed and this one. Counted by fork.c, in the child. */
+extern atomic_uint openreg_fork_epoch;
+
+void openreg_lock_init(openreg_lock *lock);
+void openreg_lock_destroy(openreg_lock *lock);
+void openreg_lock_remake(openreg_lock *lock);
+
+static inline void
+openreg_lock_acquire(openreg_lock *lock)
+{
+    if (atomic_load_explicit(&lock->epoch, memory_order_acquire) !=
+        atomic_load_explicit(&openreg_fork_epoch, memory_order_relaxed))
+        openreg_lock_remake(lock);
+    (void)pthread_mutex_lock(&lock->mutex);
+}
+
+static inline void
+openreg_lock_release(openreg_lock *lock)
+{
+    (void)pthread_mutex_unlock(&lock->mutex);
+}
 
 typedef struct openreg_fast_lock {
     atomic_uint state; /* 0 free, 1 held, 2 held and perhaps waited for. All zero is a free lock. */

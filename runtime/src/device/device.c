@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 /* device.c: the calling thread's current device, and questions about devices (openreg.h). */
 #include "base/error.h"
-#include "base/fork.h"
 #include "base/thread.h"
 #include "device/trace.h"
 #include "driver/device_table.h"

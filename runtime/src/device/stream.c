@@ -12,7 +12,7 @@
 #include <string.h>
 
 #include "base/error.h"
-#include "base/fork.h"
+#include "base/lock.h"
 #include "base/log.h"
 #include "base/thread.h"
 #include "device/trace.h"

@@ -17,6 +17,7 @@
 #include "base/clock.h"
 #include "base/error.h"
 #include "base/fork.h"
+#include "base/lock.h"
 #include "base/text.h"
 
 #define NAME_SIZE 128
@@ -428,8 +429,9 @@ openreg_trace_leave_devices(void)
     restore_error(&saved);
 }
 
-void
-openreg_trace_after_fork(void)
+/* The child inherits no trace. */
+static void
+after_fork_in_child(void)
 {
     /* Threads that were telling are not in the child, and its markers are the parent's. */
     atomic_store_explicit(&openreg_trace_number, 0, memory_order_relaxed);
@@ -437,6 +439,12 @@ openreg_trace_after_fork(void)
     waiting = NULL;
     waiting_count = 0;
     bases = NULL;
+}
+
+__attribute__((constructor)) static void
+handle_forks(void)
+{
+    openreg_fork_handle(OPENREG_FORK_TRACE, &(openreg_fork_handlers){.child = after_fork_in_child});
 }
 
 uint64_t

@@ -37,8 +37,6 @@ void openreg_trace_end_on(openreg_trace_span *span, openreg_status status);
 
 /* Flushes and forgets what refers to devices: before their drivers are closed. */
 void openreg_trace_leave_devices(void);
-/* By the child of a fork(): it inherits no trace. */
-void openreg_trace_after_fork(void);
 
 /* The call begins. A NULL device is the host. */
 static inline void

@@ -43,7 +43,7 @@ typedef struct openreg_device_table {
     struct openreg_device_table *retired; /* tables are never freed: lock-free readers may still hold one */
 } openreg_device_table;
 
-/* Written by activation.c and fork.c alone. */
+/* Written by activation.c, and by the child of a fork() that may not use it. */
 extern _Atomic(openreg_device_table *) openreg_device_table_published;
 
 /* The published table, or NULL before openreg_init(), after openreg_shutdown() and in a bad fork. One acquire load. */
@@ -57,16 +57,8 @@ openreg_device_table_peek(void)
  * texts ("<call>: The device index is out of range. It must be in [0, N), but got i."). Lock-free once initialised. */
 openreg_status openreg_device_get(const char *call, int32_t index, openreg_device **out);
 
-/* Builds an unpublished table of the visible devices of `count` open drivers, in that order, with caches and streams.
- * Errors: OPENREG_E_NO_DEVICE (more than OPENREG_MAX_DEVICES), OPENREG_E_NOMEM. On failure nothing is left. */
-openreg_status openreg_device_table_build(const char *call, openreg_opened_driver *const *drivers, int count,
-                                          openreg_device_table **out);
-
-/* Destroys caches and streams of an unpublished table; retire: keeps the entries for late readers, else frees them. */
-void openreg_device_table_dismantle(openreg_device_table *table, int retire);
-
-/* Number of live objects that pin the table: allocations, pinned blocks and events. */
-int64_t openreg_device_live_objects(const openreg_device *device);
-int64_t openreg_device_table_live_objects(const openreg_device_table *table);
+/* What openreg_device_get() calls where there is no table yet: openreg_init() on behalf of `call`, of a room above. Set by
+ * a constructor of activation.c. */
+void openreg_device_table_set_first_use(openreg_status (*initialize)(const char *call));
 
 #endif

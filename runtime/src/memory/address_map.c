@@ -5,7 +5,7 @@
 #include <stdlib.h>
 
 #include "base/error.h"
-#include "base/fork.h"
+#include "base/lock.h"
 
 #define GRANULE (UINT64_C(1) << OPENREG_GRANULE_SHIFT)
 #define RANGES_PER_CHUNK 64

@@ -7,6 +7,7 @@
 #include <string.h>
 
 #include "base/error.h"
+#include "base/fork.h"
 #include "memory/exports.h"
 
 static const char malloc_call[] = "openreg_malloc";
@@ -577,10 +578,19 @@ openreg_cache_try_view(const openreg_found_range *found, uintptr_t address, open
     return seen;
 }
 
-void
-openreg_cache_after_fork(struct openreg_cache *cache)
+/* In the child of a fork() whose drivers survive it: another thread of the parent may have held a lock. */
+static void
+after_fork_in_child(void)
 {
-    atomic_store_explicit(&cache->lock.state, 0, memory_order_relaxed);
+    const openreg_device_table *const table = openreg_device_table_peek();
+    for (int32_t i = 0; table != NULL && i < table->count; ++i)
+        atomic_store_explicit(&table->devices[i]->cache->lock.state, 0, memory_order_relaxed);
+}
+
+__attribute__((constructor)) static void
+handle_forks(void)
+{
+    openreg_fork_handle(OPENREG_FORK_CACHES, &(openreg_fork_handlers){.child = after_fork_in_child});
 }
 
 int64_t

@@ -12,13 +12,10 @@
 
 #define OPENREG_MAX_ALLOCATION (UINT64_C(1) << 47)
 
-/* For device_table.c. NULL if host memory is short. destroy() waits for blocks that still await a stream, and gives every
+/* For activation.c. NULL if host memory is short. destroy() waits for blocks that still await a stream, and gives every
  * segment back; live blocks must be gone. It leaves the last error alone. */
 struct openreg_cache *openreg_cache_create(openreg_device *device);
 void openreg_cache_destroy(struct openreg_cache *cache);
-
-/* In the child of a fork() whose drivers survive it: another thread of the parent may have held the lock. */
-void openreg_cache_after_fork(struct openreg_cache *cache);
 
 /* Blocks that are allocated. Those freed and awaiting a stream do not count: the caller holds them no more. */
 int64_t openreg_cache_live_blocks(const struct openreg_cache *cache);

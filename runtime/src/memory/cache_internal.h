@@ -4,22 +4,19 @@
  * cache.c          malloc and free: splitting, coalescing
  * cache_segment.c  segments from the driver and back, running out of memory
  * cache_stream.c   pools by stream, recorded streams
- * cache_vmm.c  segments that grow and shrink
+ * cache_vmm.c      segments that grow and shrink
  * cache_private.c  private pools, and which of them a thread's requests go to
  * cache_settings.c settings and limits
  * cache_sharing.c  blocks in several processes
- * cache_trace.c    tells what happens to whoever listens
- * cache_stats.c    statistics and snapshot */
+ * cache_stats.c    statistics, snapshot, events to a listener */
 #ifndef OPENREG_SRC_CACHE_INTERNAL_H
 #define OPENREG_SRC_CACHE_INTERNAL_H
 
-#include <pthread.h>
 #include <stdatomic.h>
 
 #include <openreg/allocator.h>
 #include <openreg/vmm.h>
 
-#include "base/fork.h"
 #include "base/lock.h"
 #include "driver/driver_calls.h"
 #include "memory/block_index.h"
@@ -334,7 +331,7 @@ uint64_t openreg_cache_limit(const struct openreg_cache *cache);
 /* The reserved bytes from which on segments go back; UINT64_MAX: none do. The lock is held. */
 uint64_t openreg_cache_garbage_limit(const struct openreg_cache *cache);
 
-/* ---- cache_trace.c; the lock is held ---- */
+/* ---- cache_stats.c; the lock is held ---- */
 
 /* For OPENREG_FEATURE_TRACE. */
 void openreg_cache_trace(const struct openreg_cache *cache, int32_t action, const openreg_pool *pool, uint64_t address,

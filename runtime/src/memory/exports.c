@@ -8,6 +8,7 @@
 
 #include "base/error.h"
 #include "base/fork.h"
+#include "base/lock.h"
 #include "memory/cache.h"
 #include "memory/leases.h"
 

@@ -8,6 +8,7 @@
 
 #include "base/error.h"
 #include "base/fork.h"
+#include "base/lock.h"
 #include "driver/driver_calls.h"
 
 typedef struct host_entry {

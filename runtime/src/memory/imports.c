@@ -7,6 +7,7 @@
 
 #include "base/error.h"
 #include "base/fork.h"
+#include "base/lock.h"
 #include "driver/driver_calls.h"
 #include "memory/cache.h"
 #include "memory/exports.h"
@@ -38,7 +39,8 @@ static openreg_status
 find_device(const char *call, const openreg_memory_handle *handle, openreg_device **out)
 {
     static const char no_uuid[sizeof handle->uuid];
-    OPENREG_RETURN_NOT_OK(openreg_init());
+    openreg_device *first;
+    OPENREG_RETURN_NOT_OK(openreg_device_get(call, 0, &first)); /* initialises */
     const openreg_device_table *table = openreg_device_table_peek();
     const bool has_uuid = memcmp(handle->uuid, no_uuid, sizeof no_uuid) != 0;
     for (int32_t i = 0; table != NULL && i < table->count; i++) {

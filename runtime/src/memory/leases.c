@@ -17,7 +17,7 @@
 #include <unistd.h>
 
 #include "base/error.h"
-#include "base/fork.h"
+#include "base/lock.h"
 
 #define SLOTS 65536u
 #define FILE_SIZE (SLOTS * sizeof(atomic_uint_least64_t))

@@ -9,6 +9,7 @@
 
 #include "base/error.h"
 #include "base/fork.h"
+#include "base/lock.h"
 #include "base/text.h"
 
 static openreg_lock lock = OPENREG_LOCK_INITIALIZER;
@@ -26,6 +27,15 @@ void
 openreg_candidates_unlock(void)
 {
     openreg_lock_release(&lock);
+}
+
+/* Held over fork(), so that the child sees no half-made list. It is only ever held briefly, and never while foreign code
+ * runs. The child's is re-made on first use. */
+__attribute__((constructor)) static void
+handle_forks(void)
+{
+    openreg_fork_handle(OPENREG_FORK_CANDIDATES, &(openreg_fork_handlers){.prepare = openreg_candidates_lock,
+                                                                          .parent = openreg_candidates_unlock});
 }
 
 /* -------------------------------------------------------------------------------------------------------- the list */

@@ -5,6 +5,7 @@
 
 #include "base/error.h"
 #include "base/fork.h"
+#include "base/lock.h"
 
 typedef struct wait_hooks {
     void *(*before)(void);
@@ -13,7 +14,7 @@ typedef struct wait_hooks {
 
 static openreg_lock lock = OPENREG_LOCK_INITIALIZER; /* guards everything below */
 static pthread_cond_t driver_lock_released =
-    PTHREAD_COND_INITIALIZER; /* not re-made with the lock: openreg_driver_lock_after_fork() */
+    PTHREAD_COND_INITIALIZER; /* not re-made with the lock: after_fork_in_child() */
 static int is_held;
 static pthread_t owner;
 static wait_hooks hooks;
@@ -121,9 +122,16 @@ openreg_driver_lock_acquire_discovering(const char *call)
     return openreg_driver_lock_acquire(call);
 }
 
-void
-openreg_driver_lock_after_fork(void)
+/* Nobody holds it in the child. */
+static void
+after_fork_in_child(void)
 {
     driver_lock_released = (pthread_cond_t)PTHREAD_COND_INITIALIZER;
     is_held = 0;
+}
+
+__attribute__((constructor)) static void
+handle_forks(void)
+{
+    openreg_fork_handle(OPENREG_FORK_DRIVER_LOCK, &(openreg_fork_handlers){.child = after_fork_in_child});
 }

@@ -23,6 +23,4 @@ void openreg_run_discovery_callback(void);
 /* openreg_driver_lock_reject_reentry(), openreg_run_discovery_callback(), openreg_driver_lock_acquire(). */
 openreg_status openreg_driver_lock_acquire_discovering(const char *call);
 
-void openreg_driver_lock_after_fork(void); /* in the child: nobody holds it any more */
-
 #endif

@@ -1,11 +1,10 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
-/* activation.c: publishes the device table, changes it and takes it back (activation.h).
+/* activation.c: the life of the device table: built, published, changed, taken back; and the number of devices before
+ * there is one, for which as little as possible is opened.
  *
  * Everything is opened and built before anything is published, and what was opened in vain is closed again. Drivers that
  * are no longer active stay open until openreg_shutdown(). */
 #define _GNU_SOURCE
-#include "selection/activation.h"
-
 #include <stdlib.h>
 #include <string.h>
 
@@ -13,39 +12,168 @@
 #include "base/fork.h"
 #include "base/log.h"
 #include "base/text.h"
+#include "device/stream.h"
 #include "device/trace.h"
 #include "memory/cache.h"
 #include "memory/fault.h"
+#include "memory/host_memory.h"
 #include "registry/discovery.h"
 #include "registry/driver_lock.h"
-#include "selection/device_count.h"
 #include "selection/preference.h"
 #include "selection/selection.h"
 
-/* What stands. Written by the holder of the gate, under the lock of the list. */
+/* What stands. Written by the holder of the driver lock, under the lock of the list. */
 static struct {
     int32_t chosen_by;
     int count;
     openreg_candidate *drivers[OPENREG_CANDIDATES_MAX];
 } standing;
 
-static char *chosen_list; /* of openreg_use_drivers(), or NULL; of the holder of the gate */
+static char *chosen_list; /* of openreg_use_drivers(), or NULL; by the holder of the driver lock */
 static unsigned list_changes;
 
-const char *
-openreg_chosen_list(unsigned *changes)
+/* Differs after each change of what a selection depends on. */
+typedef struct basis {
+    unsigned candidates, preference, list;
+} basis;
+
+/* The answer without a table. By the holder of the driver lock. */
+static struct {
+    int is_valid;
+    int32_t count;
+    openreg_error error; /* why it is 0 */
+    basis of;
+} counted;
+
+static void
+forget_count(void)
 {
-    *changes = list_changes;
-    return chosen_list;
+    counted.is_valid = 0;
+}
+
+/* The latest answer of openreg_device_count(), for the child of a fork(); -1: not known. */
+static atomic_int last_known_count = -1;
+
+static void
+note_count(int32_t count)
+{
+    atomic_store_explicit(&last_known_count, count, memory_order_relaxed);
+}
+
+/* -------------------------------------------------------------------------------------------------- building a table */
+
+static openreg_device_table *retired_tables; /* by the holder of the driver lock */
+static uint32_t last_generation;             /* likewise */
+
+static void
+dismantle_device(openreg_device *device)
+{
+    if (device->cache != NULL)
+        openreg_cache_destroy(device->cache);
+    if (device->streams != NULL)
+        openreg_stream_set_destroy(device->streams);
+    device->cache = NULL;
+    device->streams = NULL;
+}
+
+/* Destroys caches and streams of an unpublished table; retire: keeps the entries for late readers, else frees them. */
+static void
+dismantle(openreg_device_table *table, int retire)
+{
+    for (int32_t i = 0; i < table->count; ++i) {
+        dismantle_device(table->devices[i]);
+        if (!retire)
+            free(table->devices[i]);
+    }
+    if (!retire) {
+        free(table);
+        return;
+    }
+    table->retired = retired_tables;
+    retired_tables = table;
+}
+
+static openreg_status
+add_device(const char *call, openreg_device_table *table, openreg_opened_driver *driver, int32_t i)
+{
+    openreg_device *const device = calloc(1, sizeof *device);
+    if (device != NULL) {
+        device->index = table->count;
+        device->ordinal = driver->visible.ordinals[i];
+        device->driver = driver;
+        device->info = driver->infos[i];
+        device->cache = openreg_cache_create(device);
+        device->streams = openreg_stream_set_create(device);
+    }
+    if (device == NULL || device->cache == NULL || device->streams == NULL) {
+        if (device != NULL)
+            dismantle_device(device);
+        free(device);
+        return openreg_error_set(OPENREG_E_NOMEM, "%s: no host memory for device %d of driver \"%s\"", call, i,
+                                 driver->name);
+    }
+    table->devices[table->count++] = device;
+    return OPENREG_OK;
+}
+
+/* An unpublished table of the visible devices of `count` open drivers, in that order, with caches and streams. Errors:
+ * OPENREG_E_NO_DEVICE (more than OPENREG_MAX_DEVICES), OPENREG_E_NOMEM. On failure nothing is left. */
+static openreg_status
+build(const char *call, openreg_opened_driver *const *drivers, int count, openreg_device_table **out)
+{
+    int64_t total = 0;
+    for (int i = 0; i < count; ++i)
+        total += drivers[i]->visible.count;
+    if (total > OPENREG_MAX_DEVICES)
+        return openreg_error_set(OPENREG_E_NO_DEVICE,
+                                 "%s: the drivers have %lld devices together; PyTorch can count to %d", call,
+                                 (long long)total, OPENREG_MAX_DEVICES);
+
+    openreg_device_table *const table = calloc(1, sizeof *table);
+    if (table == NULL)
+        return openreg_error_set(OPENREG_E_NOMEM, "%s: no host memory for the device table", call);
+    if (++last_generation == 0) /* 0 is "no table" in thread-local records */
+        ++last_generation;
+    table->generation = last_generation;
+    for (int i = 0; i < count; ++i) {
+        table->binds |= drivers[i]->table.device_bind != NULL;
+        for (int32_t k = 0; k < drivers[i]->visible.count; ++k) {
+            const openreg_status status = add_device(call, table, drivers[i], k);
+            if (status != OPENREG_OK) {
+                dismantle(table, 0);
+                return status;
+            }
+        }
+    }
+    *out = table;
+    return OPENREG_OK;
 }
 
 /* ------------------------------------------------------------------------------------------------- in use or not */
+
+/* Objects that pin the table: allocations, pinned blocks, events and imports. */
+static int64_t
+live_objects_of(const openreg_device *device)
+{
+    return openreg_cache_live_blocks(device->cache) + openreg_host_memory_live_blocks(device) +
+           atomic_load_explicit(&device->live_events, memory_order_relaxed) +
+           atomic_load_explicit(&device->live_imports, memory_order_relaxed);
+}
+
+static int64_t
+live_objects(const openreg_device_table *table)
+{
+    int64_t live = 0;
+    for (int32_t i = 0; i < table->count; ++i)
+        live += live_objects_of(table->devices[i]);
+    return live;
+}
 
 static int
 is_pinned(void)
 {
     const openreg_device_table *const table = openreg_device_table_peek();
-    return table != NULL && openreg_device_table_live_objects(table) > 0;
+    return table != NULL && live_objects(table) > 0;
 }
 
 /* Sets the error for a table that is in use. */
@@ -61,7 +189,7 @@ reject_in_use(const char *call, const openreg_device_table *table)
             if (device->driver != driver)
                 continue;
             const long long here = atomic_load_explicit(&device->live_events, memory_order_relaxed);
-            allocations += openreg_device_live_objects(device) - here;
+            allocations += live_objects_of(device) - here;
             events += here;
         }
         if (events > 0)
@@ -96,8 +224,8 @@ exchange_table(openreg_device_table *table, const openreg_decision *decision)
     openreg_device_table *const before = openreg_device_table_peek();
     atomic_store_explicit(&openreg_device_table_published, table, memory_order_release);
     openreg_candidates_unlock();
-    openreg_count_forget();
-    openreg_fork_note_count(table != NULL ? table->count : -1);
+    forget_count();
+    note_count(table != NULL ? table->count : -1);
     return before;
 }
 
@@ -111,7 +239,7 @@ publish(openreg_device_table *table, const openreg_decision *decision)
         openreg_fault_handler_install();
     openreg_device_table *const before = exchange_table(table, decision);
     if (before != NULL)
-        openreg_device_table_dismantle(before, 1);
+        dismantle(before, 1);
     openreg_log(OPENREG_LOG_INFO, "%d device%s, first driver \"%s\"", table->count, table->count == 1 ? "" : "s",
                 decision->drivers[0]->name);
 }
@@ -137,7 +265,7 @@ commit(const char *call, const openreg_decision *decision)
     openreg_device_table *table = NULL;
     for (int i = 0; i < decision->count; ++i)
         drivers[i] = decision->drivers[i]->opened;
-    OPENREG_RETURN_NOT_OK(openreg_device_table_build(call, drivers, decision->count, &table));
+    OPENREG_RETURN_NOT_OK(build(call, drivers, decision->count, &table));
     publish(table, decision);
     return OPENREG_OK;
 }
@@ -167,27 +295,34 @@ select_and_commit(const char *call, const char *list, scope wanted)
 
 /* -------------------------------------------------------------------------------------------------- initialisation */
 
-openreg_status
-openreg_initialize_gated(const char *call)
+/* Chooses, opens and publishes. The thread's error is as before if it succeeds. */
+static openreg_status
+initialize_locked(const char *call)
 {
     return select_and_commit(call, chosen_list, CHOSEN);
 }
 
-openreg_status
-openreg_initialize(const char *call)
+static openreg_status
+initialize(const char *call)
 {
     if (openreg_device_table_peek() != NULL)
         return OPENREG_OK;
     OPENREG_RETURN_NOT_OK(openreg_driver_lock_acquire_discovering(call));
-    const openreg_status status = openreg_device_table_peek() != NULL ? OPENREG_OK : openreg_initialize_gated(call);
+    const openreg_status status = openreg_device_table_peek() != NULL ? OPENREG_OK : initialize_locked(call);
     openreg_driver_lock_release();
     return status;
+}
+
+__attribute__((constructor)) static void
+handle_first_use(void)
+{
+    openreg_device_table_set_first_use(initialize);
 }
 
 openreg_status
 openreg_init(void)
 {
-    return openreg_initialize("openreg_init");
+    return initialize("openreg_init");
 }
 
 int
@@ -214,6 +349,92 @@ openreg_open_all(void)
     const openreg_status status = select_and_commit(call, chosen_list, EVERY);
     openreg_driver_lock_release();
     return status;
+}
+
+/* -------------------------------------------------------------------------------------------------- counting devices */
+
+static basis
+present_basis(void)
+{
+    char preferred[OPENREG_NAME_SIZE];
+    return (basis){.candidates = openreg_candidates_changes(),
+                   .preference = openreg_preference_get(preferred),
+                   .list = list_changes};
+}
+
+static int
+is_same(basis a, basis b)
+{
+    return a.candidates == b.candidates && a.preference == b.preference && a.list == b.list;
+}
+
+static int32_t
+remember(openreg_status status, int64_t count, const openreg_error *before)
+{
+    counted.is_valid = status != OPENREG_E_NOMEM; /* that may be gone the next time */
+    counted.of = present_basis();
+    counted.count = status == OPENREG_OK ? (int32_t)count : 0;
+    note_count(counted.count);
+    if (status != OPENREG_OK) {
+        counted.error = *openreg_error_record();
+        openreg_log(OPENREG_LOG_WARNING, "Device initialization: %s", counted.error.message);
+    } else {
+        *openreg_error_record() = *before;
+    }
+    return counted.count;
+}
+
+static openreg_status
+count_selected(const char *call, openreg_decision *decision)
+{
+    OPENREG_RETURN_NOT_OK(openreg_select(call, chosen_list, openreg_driver_open_count, decision));
+    if (!decision->must_open && decision->devices > OPENREG_MAX_DEVICES)
+        return openreg_error_set(OPENREG_E_NO_DEVICE,
+                                 "%s: the drivers have %lld devices together; PyTorch can count to %d", call,
+                                 (long long)decision->devices, OPENREG_MAX_DEVICES);
+    return OPENREG_OK;
+}
+
+static int32_t
+count_locked(const char *call)
+{
+    const openreg_error before = *openreg_last_error();
+    openreg_status status = openreg_discovery_refresh(call, 0);
+    if (status == OPENREG_OK && counted.is_valid && is_same(counted.of, present_basis())) {
+        if (counted.count == 0)
+            *openreg_error_record() = counted.error;
+        return counted.count;
+    }
+    int64_t count = 0;
+    openreg_decision decision;
+    if (status == OPENREG_OK)
+        status = count_selected(call, &decision);
+    if (status == OPENREG_OK && decision.must_open) {
+        status = initialize_locked(call);
+        count = status == OPENREG_OK ? openreg_device_table_peek()->count : 0;
+    } else if (status == OPENREG_OK) {
+        count = decision.devices;
+    }
+    return remember(status, count, &before);
+}
+
+int32_t
+openreg_device_count(void)
+{
+    static const char call[] = "openreg_device_count";
+    const openreg_device_table *const table = openreg_device_table_peek();
+    if (table != NULL)
+        return table->count;
+    if (openreg_in_bad_fork()) {
+        const int32_t known = atomic_load_explicit(&last_known_count, memory_order_relaxed);
+        return known > 0 ? known : 0;
+    }
+    if (openreg_driver_lock_acquire_discovering(call) != OPENREG_OK)
+        return 0;
+    const openreg_device_table *const raced = openreg_device_table_peek();
+    const int32_t count = raced != NULL ? raced->count : count_locked(call);
+    openreg_driver_lock_release();
+    return count;
 }
 
 /* ------------------------------------------------------------------------------------------------ the explicit call */
@@ -287,7 +508,7 @@ openreg_get_selection(openreg_selection *out)
     const openreg_device_table *const table = openreg_device_table_peek();
     if (table != NULL) {
         now.chosen_by = standing.chosen_by;
-        now.live_objects = openreg_device_table_live_objects(table);
+        now.live_objects = live_objects(table);
         now.generation = table->generation;
         openreg_text_copy(now.default_driver, sizeof now.default_driver, standing.drivers[0]->name);
     }
@@ -338,12 +559,12 @@ openreg_shutdown(void)
     if (status == OPENREG_OK) {
         openreg_trace_leave_devices();
         if (table != NULL)
-            openreg_device_table_dismantle(exchange_table(NULL, &nothing), 1);
+            dismantle(exchange_table(NULL, &nothing), 1);
         openreg_driver_open_close_back_to(call, 0);
         reset_failures();
         openreg_candidates_note_change();
         remember_list(NULL);
-        openreg_count_forget();
+        forget_count();
     }
     openreg_driver_lock_release();
     return status;
