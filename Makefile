@@ -30,7 +30,7 @@ RUN_CTEST = ctest --test-dir $(1) --output-on-failure --no-tests=error -j $(JOBS
 all: build
 
 help:
-	@sed -n '/^SHELL/q; s/^#[ ]\{0,3\}//p' Makefile
+	@sed -n '/^SHELL/q; /SPDX/d; s/^#[ ]\{0,3\}//p' Makefile
 
 $(PACKAGES): requirements-dev.txt tools/setup
 	tools/setup $(VENV) $(PYTHON)

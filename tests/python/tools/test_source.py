@@ -149,3 +149,33 @@ def test_headers_compile_alone(tmp_path: Path, header: str, compiler: str, flags
 # what the documentation quotes is what the sources say (after a change: python tools/docs.py)
 def test_documentation_is_fresh(root: Path) -> None:
     subprocess.run([sys.executable, str(root / "tools" / "docs.py"), "--check"], check=True, cwd=root)
+
+
+def anchors(page: Path) -> set[str]:
+    """The names that links into a page of Markdown may end in."""
+    headings = re.findall(r"^#{1,6} (.+)$", page.read_text(encoding="utf-8"), re.MULTILINE)
+    return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
+
+
+# links between pages, and from pages into the tree, lead somewhere
+def test_links_of_the_documentation(root: Path) -> None:
+    pages = [*root.glob("*.md"), *(root / "docs").glob("*.md"), *(root / "examples").rglob("*.md")]
+    assert len(pages) > 20
+    broken = []
+    for page in pages:
+        text = re.sub(r"```.*?```|`[^`\n]*`", "", page.read_text(encoding="utf-8"), flags=re.DOTALL)
+        for target in re.findall(r"\]\(([^)\s]+)\)", text):
+            name, _, anchor = target.partition("#")
+            there = (page.parent / name).resolve() if name else page
+            if target.startswith(("https://", "mailto:")):
+                continue
+            if not there.exists() or (anchor and anchor not in anchors(there)):
+                broken.append(f"{page.relative_to(root)}: {target}")
+    assert broken == []
+
+
+# every page of docs/ is in its index
+def test_the_index_of_the_documentation_is_complete(root: Path) -> None:
+    index = (root / "docs" / "README.md").read_text(encoding="utf-8")
+    pages = {page.name for page in (root / "docs").glob("*.md")} - {"README.md"}
+    assert {page for page in pages if f"]({page})" not in index} == set()
