@@ -20,8 +20,9 @@ typedef struct word {
 } word;
 
 static const word caps[] = {
-    {OPENREG_CAP_FORK_SAFE, "fork_safe"},       {OPENREG_CAP_HOST_VISIBLE, "host_visible"},
-    {OPENREG_CAP_ORDERED_FREE, "ordered_free"}, {OPENREG_CAP_FENCED, "fenced"},
+    {OPENREG_CAP_FORK_SAFE, "fork_safe"},
+    {OPENREG_CAP_HOST_VISIBLE, "host_visible"},
+    {OPENREG_CAP_FENCED, "fenced"},
     {OPENREG_CAP_SIMULATED, "simulated"},
 };
 static const word flags[] = {

@@ -15,11 +15,12 @@
 
 #define SLOTS(X)                                                                                                       \
     X(open)                                                                                                            \
-    X(close) X(device_count) X(mem_alloc) X(mem_free) X(copy) X(device_sync) X(device_info) X(fill) X(stream_create)   \
-        X(stream_destroy) X(stream_query) X(stream_sync) X(stream_wait) X(event_create) X(event_destroy)               \
-            X(event_record) X(event_query) X(event_sync) X(probe) X(device_active) X(device_bind) X(pointer_info)      \
-                X(host_alloc) X(host_free) X(mem_info) X(event_elapsed) X(host_alias) X(stream_native) X(extension)    \
-                    X(describe)
+    X(close)                                                                                                           \
+    X(device_count)                                                                                                    \
+    X(mem_alloc) X(mem_free) X(copy) X(device_sync) X(device_info) X(fill) X(stream_create) X(stream_destroy)          \
+        X(stream_query) X(stream_sync) X(stream_wait) X(event_create) X(event_destroy) X(event_record) X(event_query)  \
+            X(event_sync) X(probe) X(device_active) X(device_bind) X(host_alloc) X(host_free) X(mem_info)              \
+                X(event_elapsed) X(host_alias) X(stream_native) X(extension) X(describe)
 
 #define SLOT_NAME(name) #name,
 static const char *const slot_names[] = {SLOTS(SLOT_NAME)};
@@ -517,17 +518,6 @@ toy_device_bind(openreg_instance toy, int32_t dev)
     (void)toy;
     ENTER(device_bind);
     bound_device = dev;
-    return OPENREG_OK;
-}
-
-static openreg_status
-toy_pointer_info(openreg_instance toy, const void *ptr, int32_t *dev, uint32_t *kind)
-{
-    (void)toy;
-    (void)ptr;
-    ENTER(pointer_info);
-    *dev = -1;
-    *kind = OPENREG_POINTER_UNKNOWN;
     return OPENREG_OK;
 }
 

@@ -61,7 +61,7 @@ thread_local std::string vendor_error;
 
 const openreg_host& host() {
   static const openreg_host table = {sizeof(openreg_host), OPENREG_ABI_MINOR, nullptr,
-                                     [](void*, openreg_status, int64_t, const char* text) { vendor_error = text; },
+                                     [](void*, int64_t, const char* text) { vendor_error = text; },
                                      [](void*, int32_t, const char*) {}};
   return table;
 }
@@ -195,9 +195,7 @@ class OwnAllocator final : public CUDAAllocator {
 
  private:
   static void release(void* block) {
-    int32_t device = 0;
-    uint32_t kind = 0;
-    check(vendor().table->pointer_info(vendor().instance, block, &device, &kind));
+    const int32_t device = vendor().hooks->device_of(block);
     check(vendor().table->device_sync(vendor().instance, device));
     check(vendor().table->mem_free(vendor().instance, device, block, nullptr));
   }
@@ -265,10 +263,8 @@ struct CUDAHooks final : at::CUDAHooksInterface {
   }
   at::Allocator* getCUDADeviceAllocator() const override { return allocator().get(); }
   c10::Device getDeviceFromPtr(void* data) const override {
-    int32_t device = -1;
-    uint32_t kind = OPENREG_POINTER_UNKNOWN;
-    check(vendor().table->pointer_info(vendor().instance, data, &device, &kind));
-    TORCH_CHECK(kind == OPENREG_POINTER_DEVICE, "the pointer is not memory of a CUDA device");
+    const int32_t device = vendor().hooks->device_of(data);
+    TORCH_CHECK(device >= 0, "the pointer is not memory of a CUDA device");
     return {kCuda, static_cast<c10::DeviceIndex>(device)};
   }
 };

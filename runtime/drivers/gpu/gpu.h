@@ -103,8 +103,8 @@ void openreg_gpu_leave(const openreg_gpu_scope *scope);
 /* Asks the vendor whether the scope's device has a context: *active = 1 or 0. Never makes one. */
 openreg_status openreg_gpu_query_context(const openreg_gpu_scope *scope, int *active);
 /* The same for work that belongs to no device: in this thread's if it can be, else in one with a context, else in the
- * first. With `is_idle`, rather than make a context it says that no device has one. */
-openreg_status openreg_gpu_enter_any(openreg_gpu_scope *scope, openreg_instance instance, bool *is_idle);
+ * first. */
+openreg_status openreg_gpu_enter_any(openreg_gpu_scope *scope, openreg_instance instance);
 
 /* ---- gpu_device.c ---- */
 
@@ -136,7 +136,6 @@ openreg_status openreg_gpu_mem_free(openreg_instance, int32_t dev, void *ptr, op
 openreg_status openreg_gpu_mem_info(openreg_instance, int32_t dev, uint64_t *free_bytes, uint64_t *total);
 openreg_status openreg_gpu_host_alloc(openreg_instance, uint64_t size, void **out);
 openreg_status openreg_gpu_host_free(openreg_instance, void *ptr);
-openreg_status openreg_gpu_pointer_info(openreg_instance, const void *ptr, int32_t *dev, uint32_t *kind);
 
 openreg_status openreg_gpu_copy(openreg_instance, void *dst, int32_t dst_dev, const void *src, int32_t src_dev,
                                 uint64_t size, int32_t stream_dev, openreg_driver_stream stream);
@@ -158,9 +157,6 @@ openreg_status openreg_gpu_event_query(openreg_instance, openreg_driver_event, i
 openreg_status openreg_gpu_event_sync(openreg_instance, openreg_driver_event);
 openreg_status openreg_gpu_event_elapsed(openreg_instance, openreg_driver_event start, openreg_driver_event end,
                                          double *ms);
-/* An event with the vendor's flags. `handle`: opens another process's event instead. */
-openreg_status openreg_gpu_event_make(openreg_instance, int32_t dev, unsigned flags,
-                                      const GPU(IpcEventHandle_t) * handle, openreg_driver_event *out);
 
 openreg_status openreg_gpu_probe(const openreg_host *host, const openreg_option *options, size_t n, int32_t *count);
 openreg_status openreg_gpu_describe(const openreg_host *host, const openreg_option *options, size_t n,

@@ -172,14 +172,9 @@ find_active(openreg_instance instance)
 }
 
 openreg_status
-openreg_gpu_enter_any(openreg_gpu_scope *scope, openreg_instance instance, bool *is_idle)
+openreg_gpu_enter_any(openreg_gpu_scope *scope, openreg_instance instance)
 {
     int32_t dev = find_active(instance);
-    if (is_idle != NULL) {
-        *is_idle = dev < 0;
-        if (dev < 0)
-            return OPENREG_OK;
-    }
     if (dev < 0) {
         dev = 0;
         while (dev + 1 < instance->device_count && openreg_gpu_is_lost(instance, dev))

@@ -66,7 +66,7 @@ openreg_gpu_enter_to_wait(openreg_gpu_scope *scope, openreg_instance instance, i
 }
 
 openreg_status
-openreg_gpu_enter_any(openreg_gpu_scope *scope, openreg_instance instance, bool *is_idle)
+openreg_gpu_enter_any(openreg_gpu_scope *scope, openreg_instance instance)
 {
     int own = 0;
     int32_t dev = 0;
@@ -74,8 +74,6 @@ openreg_gpu_enter_any(openreg_gpu_scope *scope, openreg_instance instance, bool 
         dev = own;
     for (int32_t i = 0; i < instance->device_count && openreg_gpu_is_lost(instance, dev); ++i)
         dev = i;
-    if (is_idle != NULL)
-        *is_idle = false;
     OPENREG_GPU_RETURN_NOT_OK(openreg_gpu_reject_lost(instance, dev));
     return openreg_gpu_look(scope, instance, dev);
 }

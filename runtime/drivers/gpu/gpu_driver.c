@@ -99,7 +99,6 @@ openreg_driver_query_v1(const openreg_host *host, const openreg_driver **out)
         .probe = openreg_gpu_probe,
         .device_active = openreg_gpu_device_active,
         .device_bind = openreg_gpu_device_bind,
-        .pointer_info = openreg_gpu_pointer_info,
         .host_alloc = openreg_gpu_host_alloc,
         .host_free = openreg_gpu_host_free,
         .mem_info = openreg_gpu_mem_info,

@@ -6,19 +6,18 @@
 #include <stdlib.h>
 
 openreg_status
-openreg_gpu_event_make(openreg_instance instance, int32_t dev, unsigned flags, const GPU(IpcEventHandle_t) * handle,
-                       openreg_driver_event *out)
+openreg_gpu_event_create(openreg_instance instance, int32_t dev, uint32_t flags, openreg_driver_event *out)
 {
     openreg_driver_event event = calloc(1, sizeof *event);
     if (event == NULL)
         return openreg_fail(instance->host, OPENREG_E_NOMEM, 0, "no host memory for an event of device %d", dev);
     event->device = dev;
-    event->timed = handle == NULL && (flags & GPU(EventDisableTiming)) == 0;
+    event->timed = (flags & OPENREG_EVENT_TIMING) != 0;
     openreg_gpu_scope scope;
     openreg_status status = openreg_gpu_enter(&scope, instance, dev);
     if (status == OPENREG_OK) {
-        status = handle == NULL ? OPENREG_GPU_TRY(&scope, EventCreateWithFlags, &event->native, flags)
-                                : OPENREG_GPU_TRY(&scope, IpcOpenEventHandle, &event->native, *handle);
+        status = OPENREG_GPU_TRY(&scope, EventCreateWithFlags, &event->native,
+                                 event->timed ? 0u : (unsigned)GPU(EventDisableTiming));
         openreg_gpu_leave(&scope);
     }
     if (status != OPENREG_OK) {
@@ -27,13 +26,6 @@ openreg_gpu_event_make(openreg_instance instance, int32_t dev, unsigned flags, c
     }
     *out = event;
     return OPENREG_OK;
-}
-
-openreg_status
-openreg_gpu_event_create(openreg_instance instance, int32_t dev, uint32_t flags, openreg_driver_event *out)
-{
-    const unsigned native = (flags & OPENREG_EVENT_TIMING) != 0 ? 0u : (unsigned)GPU(EventDisableTiming);
-    return openreg_gpu_event_make(instance, dev, native, NULL, out);
 }
 
 openreg_status

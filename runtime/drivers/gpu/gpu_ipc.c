@@ -6,9 +6,7 @@
 
 #include <openreg/ipc.h>
 
-static_assert(sizeof(GPU(IpcMemHandle_t)) == sizeof(openreg_ipc_handle) &&
-                  sizeof(GPU(IpcEventHandle_t)) == sizeof(openreg_ipc_handle),
-              "the vendor's handles have another size");
+static_assert(sizeof(GPU(IpcMemHandle_t)) == sizeof(openreg_ipc_handle), "the vendor's handles have another size");
 
 static openreg_status
 memory_export(openreg_instance instance, int32_t dev, void *ptr, openreg_ipc_handle *out)
@@ -52,33 +50,6 @@ memory_close(openreg_instance instance, int32_t dev, void *ptr)
     return status;
 }
 
-static openreg_status
-event_create(openreg_instance instance, int32_t dev, openreg_driver_event *out)
-{
-    return openreg_gpu_event_make(instance, dev, GPU(EventInterprocess) | GPU(EventDisableTiming), NULL, out);
-}
-
-static openreg_status
-event_export(openreg_instance instance, openreg_driver_event event, openreg_ipc_handle *out)
-{
-    openreg_gpu_scope scope;
-    OPENREG_GPU_RETURN_NOT_OK(openreg_gpu_enter(&scope, instance, event->device));
-    GPU(IpcEventHandle_t) native;
-    const openreg_status status = OPENREG_GPU_TRY(&scope, IpcGetEventHandle, &native, event->native);
-    openreg_gpu_leave(&scope);
-    if (status == OPENREG_OK)
-        memcpy(out, &native, sizeof *out);
-    return status;
-}
-
-static openreg_status
-event_open(openreg_instance instance, int32_t dev, const openreg_ipc_handle *handle, openreg_driver_event *out)
-{
-    GPU(IpcEventHandle_t) native;
-    memcpy(&native, handle, sizeof native);
-    return openreg_gpu_event_make(instance, dev, GPU(EventDisableTiming), &native, out);
-}
-
 const void *
 openreg_gpu_extension(openreg_instance instance, const char *name, uint32_t version)
 {
@@ -88,9 +59,6 @@ openreg_gpu_extension(openreg_instance instance, const char *name, uint32_t vers
         .memory_export = memory_export,
         .memory_open = memory_open,
         .memory_close = memory_close,
-        .event_create = event_create,
-        .event_export = event_export,
-        .event_open = event_open,
     };
     (void)instance;
     return strcmp(name, OPENREG_IPC_NAME) == 0 && version == OPENREG_IPC_VERSION ? &ipc : NULL;

@@ -53,7 +53,7 @@ openreg_status
 openreg_gpu_host_alloc(openreg_instance instance, uint64_t size, void **out)
 {
     openreg_gpu_scope scope;
-    OPENREG_GPU_RETURN_NOT_OK(openreg_gpu_enter_any(&scope, instance, NULL));
+    OPENREG_GPU_RETURN_NOT_OK(openreg_gpu_enter_any(&scope, instance));
     void *memory = NULL;
     const openreg_status status = OPENREG_GPU_TRY(&scope, GPU_HOST_ALLOC, &memory, (size_t)size, GPU_HOST_PORTABLE);
     openreg_gpu_leave(&scope);
@@ -66,40 +66,8 @@ openreg_status
 openreg_gpu_host_free(openreg_instance instance, void *ptr)
 {
     openreg_gpu_scope scope;
-    OPENREG_GPU_RETURN_NOT_OK(openreg_gpu_enter_any(&scope, instance, NULL));
+    OPENREG_GPU_RETURN_NOT_OK(openreg_gpu_enter_any(&scope, instance));
     const openreg_status status = OPENREG_GPU_TRY(&scope, GPU_HOST_FREE, ptr);
     openreg_gpu_leave(&scope);
     return status;
-}
-
-openreg_status
-openreg_gpu_pointer_info(openreg_instance instance, const void *ptr, int32_t *dev, uint32_t *kind)
-{
-    openreg_gpu_scope scope;
-    bool is_idle = false;
-    OPENREG_GPU_RETURN_NOT_OK(openreg_gpu_enter_any(&scope, instance, &is_idle));
-    if (is_idle) { /* without a context there is no memory */
-        *kind = OPENREG_POINTER_UNKNOWN;
-        return OPENREG_OK;
-    }
-    openreg_gpu_pointer attributes;
-    const openreg_gpu_code code = GPU_CALL(PointerGetAttributes)(&attributes, ptr);
-    openreg_status status = OPENREG_OK;
-    uint32_t found = OPENREG_POINTER_UNKNOWN;
-    if (code == GPU(ErrorInvalidValue)) { /* HIP's way to say so; CUDA gives a kind of its own */
-        openreg_gpu_forget(&scope, code);
-    } else {
-        status = openreg_gpu_check(&scope, code, GPU_NAME(PointerGetAttributes));
-        if (status == OPENREG_OK && GPU_POINTER_TYPE(attributes) == GPU(MemoryTypeDevice))
-            found = OPENREG_POINTER_DEVICE;
-        else if (status == OPENREG_OK && GPU_POINTER_TYPE(attributes) == GPU(MemoryTypeHost))
-            found = OPENREG_POINTER_HOST;
-    }
-    openreg_gpu_leave(&scope);
-    if (status != OPENREG_OK)
-        return status;
-    *kind = found;
-    if (found == OPENREG_POINTER_DEVICE)
-        *dev = attributes.device;
-    return OPENREG_OK;
 }

@@ -54,18 +54,10 @@
 #define GPU_HOST_ALLOC HostMalloc
 #define GPU_HOST_FREE HostFree
 #define GPU_HOST_PORTABLE hipHostMallocPortable
-typedef hipPointerAttribute_t openreg_gpu_pointer;
-#if HIP_VERSION_MAJOR >= 6
-#define GPU_POINTER_TYPE(attributes) ((attributes).type)
-#else
-#define GPU_POINTER_TYPE(attributes) ((attributes).memoryType)
-#endif
 #else
 #define GPU_HOST_ALLOC HostAlloc
 #define GPU_HOST_FREE FreeHost
 #define GPU_HOST_PORTABLE cudaHostAllocPortable
-typedef struct cudaPointerAttributes openreg_gpu_pointer;
-#define GPU_POINTER_TYPE(attributes) ((attributes).type)
 #endif
 
 #if defined(OPENREG_GPU_HIP)
@@ -110,7 +102,6 @@ typedef enum cudaMemcpyKind openreg_gpu_copy_kind;
     X(Free)                                                                                                            \
     X(GPU_HOST_ALLOC)                                                                                                  \
     X(GPU_HOST_FREE)                                                                                                   \
-    X(PointerGetAttributes)                                                                                            \
     X(MemsetAsync)                                                                                                     \
     X(MemcpyAsync)                                                                                                     \
     X(MemcpyPeerAsync)                                                                                                 \
@@ -127,9 +118,7 @@ typedef enum cudaMemcpyKind openreg_gpu_copy_kind;
     X(EventElapsedTime)                                                                                                \
     X(IpcGetMemHandle)                                                                                                 \
     X(IpcOpenMemHandle)                                                                                                \
-    X(IpcCloseMemHandle)                                                                                               \
-    X(IpcGetEventHandle)                                                                                               \
-    X(IpcOpenEventHandle)
+    X(IpcCloseMemHandle)
 
 #if OPENREG_GPU_CUDART
 #define GPU_CALL(name) GPU(name)

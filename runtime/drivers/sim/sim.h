@@ -156,7 +156,6 @@ openreg_status openreg_sim_release(openreg_instance, int32_t dev, void *ptr);
 
 openreg_status openreg_sim_host_alloc(openreg_instance, uint64_t size, void **out);
 openreg_status openreg_sim_host_free(openreg_instance, void *ptr);
-openreg_status openreg_sim_pointer_info(openreg_instance, const void *ptr, int32_t *dev, uint32_t *kind);
 /* Whether [ptr, ptr + size) lies in one pinned block. */
 bool openreg_sim_is_pinned(openreg_instance instance, const void *ptr, uint64_t size);
 

@@ -330,7 +330,6 @@ openreg_sim_query(const openreg_host *host, const openreg_driver **out)
         .event_sync = openreg_sim_event_sync,
         .probe = sim_probe,
         .device_active = sim_device_active,
-        .pointer_info = openreg_sim_pointer_info,
         .host_alloc = openreg_sim_host_alloc,
         .host_free = openreg_sim_host_free,
         .mem_info = openreg_sim_mem_info,

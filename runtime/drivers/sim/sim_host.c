@@ -105,28 +105,3 @@ openreg_sim_is_pinned(openreg_instance instance, const void *ptr, uint64_t size)
     (void)pthread_mutex_unlock(&instance->pinned_lock);
     return inside;
 }
-
-openreg_status
-openreg_sim_pointer_info(openreg_instance instance, const void *ptr, int32_t *dev, uint32_t *kind)
-{
-    *kind = OPENREG_POINTER_UNKNOWN;
-    for (int32_t i = 0; i < instance->device_count; i++) {
-        openreg_sim_device *device = &instance->devices[i];
-        const uint64_t offset = (uintptr_t)ptr - (uintptr_t)device->base;
-        if (offset >= device->span)
-            continue;
-        (void)pthread_mutex_lock(&device->memory_lock);
-        for (size_t j = 0; j < device->piece_count; j++) {
-            const openreg_sim_piece *piece = &device->pieces[j];
-            if (piece->used && offset - piece->offset < piece->size) {
-                *kind = OPENREG_POINTER_DEVICE;
-                *dev = i;
-            }
-        }
-        (void)pthread_mutex_unlock(&device->memory_lock);
-        return OPENREG_OK;
-    }
-    if (openreg_sim_is_pinned(instance, ptr, 1))
-        *kind = OPENREG_POINTER_HOST;
-    return OPENREG_OK;
-}

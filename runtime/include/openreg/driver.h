@@ -14,7 +14,7 @@
  *               is no "current device": a slot leaves the vendor's current device of the calling thread as it was,
  *               except device_bind().
  *   Sizes       In bytes. A size of 0 is valid, succeeds and does nothing (mem_alloc() is never asked for 0).
- *   Errors      A slot returns OPENREG_OK, or calls host->set_error() exactly once and returns the same code. On
+ *   Errors      A slot returns OPENREG_OK, or calls host->set_error() exactly once and returns another code. On
  *               failure nothing has changed and no out-parameter has been written. openreg_fail() below does both.
  *               An asynchronous failure is reported by the next query or sync of that stream.
  *   Ownership   Strings in the table are static. Text passed to the host is copied during the call. Neither side frees
@@ -52,16 +52,10 @@ extern "C" {
 /* What a table cannot show by a NULL slot (rule A17): bits of openreg_driver.caps. */
 #define OPENREG_CAP_FORK_SAFE (UINT64_C(1) << 0)    /* an open instance stays usable in a child made by fork() */
 #define OPENREG_CAP_HOST_VISIBLE (UINT64_C(1) << 1) /* host_alias() gives the host a view of device memory */
-#define OPENREG_CAP_ORDERED_FREE (UINT64_C(1) << 2) /* mem_free() takes effect in stream order */
-#define OPENREG_CAP_FENCED (UINT64_C(1) << 3)       /* device addresses fault when the host touches them */
-#define OPENREG_CAP_SIMULATED (UINT64_C(1) << 4)    /* the devices are simulated on the host */
+#define OPENREG_CAP_FENCED (UINT64_C(1) << 2)       /* device addresses fault when the host touches them */
+#define OPENREG_CAP_SIMULATED (UINT64_C(1) << 3)    /* the devices are simulated on the host */
 
 #define OPENREG_EVENT_TIMING 1u /* event_create flag: the event can be given to event_elapsed() */
-
-/* Kinds that pointer_info() reports. */
-#define OPENREG_POINTER_UNKNOWN 0u /* not memory of this driver */
-#define OPENREG_POINTER_DEVICE 1u  /* device memory, `dev` says whose */
-#define OPENREG_POINTER_HOST 2u    /* pinned host memory of this driver */
 
 typedef struct openreg_instance_s *openreg_instance;           /* driver-owned, from open() to close() */
 typedef struct openreg_driver_stream_s *openreg_driver_stream; /* in order; NULL is the device's default stream */
@@ -76,9 +70,9 @@ typedef struct openreg_option {
 typedef struct openreg_host {
     uint32_t struct_size, abi_minor;
     void *ctx; /* first argument of both functions */
-    /* Stores the error of this thread. `vendor_code` is the vendor's own number, 0 if none; `utf8` is copied (at most
-     * 511 bytes are kept). */
-    void (*set_error)(void *ctx, openreg_status code, int64_t vendor_code, const char *utf8);
+    /* Stores the text of this thread's error; its code is the one that the slot returns. `vendor_code` is the vendor's
+     * own number, 0 if none; `utf8` is copied (at most 511 bytes are kept). */
+    void (*set_error)(void *ctx, int64_t vendor_code, const char *utf8);
     void (*log)(void *ctx, int32_t level, const char *utf8); /* level: OPENREG_LOG_*, status.h */
 } openreg_host;
 
@@ -116,8 +110,7 @@ typedef struct openreg_driver {
     openreg_status (*device_count)(openreg_instance, int32_t *out);
     /* `size` > 0 bytes of device memory, contents undefined. E_NOMEM: the runtime frees its caches and asks again. */
     openreg_status (*mem_alloc)(openreg_instance, int32_t dev, uint64_t size, openreg_driver_stream, void **out);
-    /* Frees what mem_alloc() returned. Without OPENREG_CAP_ORDERED_FREE it returns after work queued on that memory
-     * has ended. */
+    /* Frees what mem_alloc() returned, after work queued on that memory has ended. */
     openreg_status (*mem_free)(openreg_instance, int32_t dev, void *ptr, openreg_driver_stream);
     /* Queues a copy on stream `stream` of device `stream_dev`, in order. dst_dev or src_dev -1: host memory, pinned or
      * not. Devices may differ (a peer copy). Ranges don't overlap; both stay alive until the stream has passed it.
@@ -166,9 +159,6 @@ typedef struct openreg_driver {
     openreg_status (*device_active)(openreg_instance, int32_t dev, int32_t *out);
     /* Makes it the vendor's current device in this thread. Made up: nothing to do. */
     openreg_status (*device_bind)(openreg_instance, int32_t dev);
-    /* Whose memory an address is: *kind is OPENREG_POINTER_*; *dev for device memory. An unknown address is not an
-     * error. Made up: from the runtime's own books. */
-    openreg_status (*pointer_info)(openreg_instance, const void *ptr, int32_t *dev, uint32_t *kind);
     /* Pinned host memory, usable by every device of this driver; size > 0. Made up: plain aligned memory. */
     openreg_status (*host_alloc)(openreg_instance, uint64_t size, void **out);
     openreg_status (*host_free)(openreg_instance, void *ptr);
@@ -196,9 +186,9 @@ typedef struct openreg_driver {
 } openreg_driver;
 
 /* Sizes of released tables, frozen for ever (rule A4). LP64 only. */
-#define OPENREG_DRIVER_SLOTS_1_0 30u
+#define OPENREG_DRIVER_SLOTS_1_0 29u
 #define OPENREG_DRIVER_SIZE_1_0 (40u + OPENREG_DRIVER_SLOTS_1_0 * sizeof(void (*)(void)))
-#define OPENREG_DRIVER_SLOTS_1_1 31u
+#define OPENREG_DRIVER_SLOTS_1_1 30u
 #define OPENREG_DRIVER_SIZE_1_1 (40u + OPENREG_DRIVER_SLOTS_1_1 * sizeof(void (*)(void)))
 static_assert(sizeof(openreg_driver) == OPENREG_DRIVER_SIZE_1_1, "append a slot, then freeze its size");
 static_assert(sizeof(openreg_device_info) == 192u, "openreg_device_info is append-only");
@@ -219,7 +209,7 @@ openreg_fail(const openreg_host *host, openreg_status code, int64_t vendor_code,
     va_start(args, format);
     (void)vsnprintf(text, sizeof text, format, args);
     va_end(args);
-    host->set_error(host->ctx, code, vendor_code, text);
+    host->set_error(host->ctx, vendor_code, text);
     return code;
 }
 

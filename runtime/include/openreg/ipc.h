@@ -1,12 +1,12 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
-/* openreg/ipc.h: sharing device memory and events between processes: the driver extension "openreg.ipc", version 1.
+/* openreg/ipc.h: sharing device memory between processes: the driver extension "openreg.ipc", version 1.
  * Valid C11 and C++17.
  *
  *   const openreg_ipc *ipc = table->extension(instance, OPENREG_IPC_NAME, OPENREG_IPC_VERSION);
  *
  * NULL: the driver does not share. driver.h's rules on threads, devices, errors and ownership hold here too. A handle
  * is 64 bytes without pointers, which go to the other process by whatever way it likes; that process uses the same
- * driver and device. A handle means something while the object that it was made from lives. */
+ * driver and device. A handle is valid while the allocation that it was made from lives. */
 #ifndef OPENREG_IPC_H
 #define OPENREG_IPC_H
 
@@ -35,15 +35,6 @@ typedef struct openreg_ipc {
     openreg_status (*memory_open)(openreg_instance, int32_t dev, const openreg_ipc_handle *, void **out);
     /* Ends the use of what memory_open() returned, after work queued on it has ended. The memory lives on. */
     openreg_status (*memory_close)(openreg_instance, int32_t dev, void *ptr);
-
-    /* The event slots come together; NULL: events are not shared.
-     * An event that can be shared; it has no timing. Used and destroyed with the driver's event slots. */
-    openreg_status (*event_create)(openreg_instance, int32_t dev, openreg_driver_event *out);
-    /* A handle of an event of event_create(). E_INVALID: another event. */
-    openreg_status (*event_export)(openreg_instance, openreg_driver_event, openreg_ipc_handle *out);
-    /* The event of another process: records there can be waited for here, and the other way round. E_INVALID as in
-     * memory_open(). */
-    openreg_status (*event_open)(openreg_instance, int32_t dev, const openreg_ipc_handle *, openreg_driver_event *out);
 } openreg_ipc;
 
 #ifdef __cplusplus

@@ -109,10 +109,9 @@ openreg_error_end_call(const char *driver, const char *call, openreg_status code
 }
 
 static void
-host_set_error(void *context, openreg_status code, int64_t vendor_code, const char *utf8)
+host_set_error(void *context, int64_t vendor_code, const char *utf8)
 {
     (void)context;
-    (void)code; /* the code that the slot returns counts */
     openreg_thread *const thread = openreg_thread_get();
     if (thread == NULL)
         return;

@@ -30,7 +30,6 @@
     X(probe, "")                                                                                                       \
     X(device_active, "")                                                                                               \
     X(device_bind, "")                                                                                                 \
-    X(pointer_info, "")                                                                                                \
     X(host_alloc, "host memory")                                                                                       \
     X(host_free, "host memory")                                                                                        \
     X(mem_info, "")                                                                                                    \

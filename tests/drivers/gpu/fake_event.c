@@ -1,14 +1,10 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 /* fake_event.c: the fake vendor's events (fake_gpu.h). Records are numbered; each leaves its mark when its stream
- * passes it, in memory that another process can share. Whoever waits, polls. */
+ * passes it. Whoever waits, polls. */
 #define _GNU_SOURCE
 #include "fake_gpu.h"
 
-#include <fcntl.h>
-#include <stdio.h>
 #include <stdlib.h>
-#include <string.h>
-#include <sys/mman.h>
 #include <unistd.h>
 
 #define POLL_MICROSECONDS 50
@@ -23,8 +19,7 @@ struct fake_event {
     fake_event *next;
     int device;
     unsigned flags;
-    int file; /* the memfd of `marks` */
-    marks *marks;
+    marks marks;
     atomic_int references; /* the handle's, and one of each queued task */
     bool destroyed;
 };
@@ -34,19 +29,13 @@ static fake_event *events;
 atomic_int fake_live_events;
 
 static fake_event *
-make_event(int dev, unsigned flags, int file)
+make_event(int dev, unsigned flags)
 {
-    const int own = file >= 0 ? file : memfd_create("fake_gpu_event", MFD_CLOEXEC);
-    if (own < 0 || (file < 0 && ftruncate(own, sizeof(marks)) != 0))
-        return NULL;
-    void *const memory = mmap(NULL, sizeof(marks), PROT_READ | PROT_WRITE, MAP_SHARED, own, 0);
-    if (memory == MAP_FAILED)
-        return NULL;
     fake_event *const event = calloc(1, sizeof *event);
+    if (event == NULL)
+        return NULL;
     event->device = dev;
     event->flags = flags;
-    event->file = own;
-    event->marks = memory;
     atomic_init(&event->references, 1);
     (void)pthread_mutex_lock(&event_lock);
     event->next = events;
@@ -80,22 +69,20 @@ fake_event_release(fake_event *event)
         link = &(*link)->next;
     *link = event->next;
     (void)pthread_mutex_unlock(&event_lock);
-    (void)munmap(event->marks, sizeof *event->marks);
-    (void)close(event->file);
     free(event);
 }
 
 static bool
 has_passed(const fake_event *event, uint64_t number)
 {
-    return number == 0 || atomic_load(&event->marks->passed[number % FAKE_MARKS]) >= number;
+    return number == 0 || atomic_load(&event->marks.passed[number % FAKE_MARKS]) >= number;
 }
 
 void
 fake_event_pass(fake_event *event, uint64_t number)
 {
-    atomic_store(&event->marks->time[number % FAKE_MARKS], fake_microseconds());
-    atomic_store(&event->marks->passed[number % FAKE_MARKS], number);
+    atomic_store(&event->marks.time[number % FAKE_MARKS], fake_microseconds());
+    atomic_store(&event->marks.passed[number % FAKE_MARKS], number);
 }
 
 void
@@ -122,9 +109,7 @@ GPU(EventCreateWithFlags)(GPU(Event_t) * out, unsigned flags)
     const fake_code code = fake_begin_work("EventCreateWithFlags", &dev);
     if (code != GPU(Success))
         return fake_end(code);
-    if ((flags & GPU(EventInterprocess)) != 0 && (flags & GPU(EventDisableTiming)) == 0)
-        return fake_end(GPU(ErrorInvalidValue));
-    fake_event *const event = make_event(dev, flags, -1);
+    fake_event *const event = make_event(dev, flags);
     if (event == NULL)
         return fake_end(GPU(ErrorUnknown));
     *out = (GPU(Event_t))(void *)event;
@@ -160,7 +145,7 @@ GPU(EventRecord)(GPU(Event_t) handle, GPU(Stream_t) stream_handle)
         return fake_end(GPU(ErrorInvalidResourceHandle));
     (void)atomic_fetch_add(&event->references, 1);
     (void)pthread_mutex_lock(&event_lock);
-    const uint64_t number = atomic_fetch_add(&event->marks->recorded, 1) + 1;
+    const uint64_t number = atomic_fetch_add(&event->marks.recorded, 1) + 1;
     (void)pthread_mutex_unlock(&event_lock);
     fake_stream_submit(stream, &(fake_task){.kind = FAKE_RECORD, .event = event, .number = number});
     return fake_end(code);
@@ -176,7 +161,7 @@ GPU(EventQuery)(GPU(Event_t) handle)
     const fake_event *const event = event_of(handle);
     if (event == NULL)
         return fake_end(GPU(ErrorInvalidResourceHandle));
-    if (!has_passed(event, atomic_load(&event->marks->recorded)))
+    if (!has_passed(event, atomic_load(&event->marks.recorded)))
         return fake_end(GPU(ErrorNotReady));
     return fake_end((fake_code)atomic_load(&fake_devices[event->device].sticky));
 }
@@ -191,7 +176,7 @@ GPU(EventSynchronize)(GPU(Event_t) handle)
     fake_event *const event = event_of(handle);
     if (event == NULL)
         return fake_end(GPU(ErrorInvalidResourceHandle));
-    fake_event_await(event, atomic_load(&event->marks->recorded));
+    fake_event_await(event, atomic_load(&event->marks.recorded));
     return fake_end((fake_code)atomic_load(&fake_devices[event->device].sticky));
 }
 
@@ -209,7 +194,7 @@ GPU(StreamWaitEvent)(GPU(Stream_t) stream_handle, GPU(Event_t) handle, unsigned 
         return fake_end(GPU(ErrorInvalidResourceHandle));
     (void)atomic_fetch_add(&event->references, 1);
     fake_stream_submit(stream,
-                       &(fake_task){.kind = FAKE_WAIT, .event = event, .number = atomic_load(&event->marks->recorded)});
+                       &(fake_task){.kind = FAKE_WAIT, .event = event, .number = atomic_load(&event->marks.recorded)});
     return fake_end(code);
 }
 
@@ -224,63 +209,14 @@ GPU(EventElapsedTime)(float *ms, GPU(Event_t) start_handle, GPU(Event_t) end_han
     const fake_event *const end = event_of(end_handle);
     if (start == NULL || end == NULL || ((start->flags | end->flags) & GPU(EventDisableTiming)) != 0)
         return fake_end(GPU(ErrorInvalidResourceHandle));
-    const uint64_t from = atomic_load(&start->marks->recorded);
-    const uint64_t to = atomic_load(&end->marks->recorded);
+    const uint64_t from = atomic_load(&start->marks.recorded);
+    const uint64_t to = atomic_load(&end->marks.recorded);
     if (from == 0 || to == 0)
         return fake_end(GPU(ErrorInvalidResourceHandle));
     if (!has_passed(start, from) || !has_passed(end, to))
         return fake_end(GPU(ErrorNotReady));
-    *ms = (float)((double)(int64_t)(atomic_load(&end->marks->time[to % FAKE_MARKS]) -
-                                    atomic_load(&start->marks->time[from % FAKE_MARKS])) /
+    *ms = (float)((double)(int64_t)(atomic_load(&end->marks.time[to % FAKE_MARKS]) -
+                                    atomic_load(&start->marks.time[from % FAKE_MARKS])) /
                   1000.0);
-    return fake_end(code);
-}
-
-/* --------------------------------------------------------------------------------------- events of other processes */
-
-typedef struct event_handle {
-    char magic[8];
-    int pid, file;
-} event_handle;
-
-static const char magic[8] = "fakeevt";
-
-fake_code
-GPU(IpcGetEventHandle)(GPU(IpcEventHandle_t) * out, GPU(Event_t) handle)
-{
-    int dev;
-    const fake_code code = fake_begin_work("IpcGetEventHandle", &dev);
-    if (code != GPU(Success))
-        return fake_end(code);
-    const fake_event *const event = event_of(handle);
-    if (event == NULL || (event->flags & GPU(EventInterprocess)) == 0)
-        return fake_end(GPU(ErrorInvalidResourceHandle));
-    event_handle shared = {.pid = getpid(), .file = event->file};
-    memcpy(shared.magic, magic, sizeof magic);
-    memset(out, 0, sizeof *out);
-    memcpy(out, &shared, sizeof shared);
-    return fake_end(code);
-}
-
-fake_code
-GPU(IpcOpenEventHandle)(GPU(Event_t) * out, GPU(IpcEventHandle_t) native)
-{
-    int dev;
-    const fake_code code = fake_begin_work("IpcOpenEventHandle", &dev);
-    event_handle shared;
-    char path[64];
-    if (code != GPU(Success))
-        return fake_end(code);
-    memcpy(&shared, &native, sizeof shared);
-    if (memcmp(shared.magic, magic, sizeof magic) != 0)
-        return fake_end(GPU(ErrorInvalidValue));
-    if (shared.pid == getpid())
-        return fake_end((fake_code)201);
-    (void)snprintf(path, sizeof path, "/proc/%d/fd/%d", shared.pid, shared.file);
-    const int file = open(path, O_RDWR | O_CLOEXEC);
-    fake_event *const event = file < 0 ? NULL : make_event(dev, GPU(EventDisableTiming), file);
-    if (event == NULL)
-        return fake_end(GPU(ErrorInvalidValue));
-    *out = (GPU(Event_t))(void *)event;
     return fake_end(code);
 }

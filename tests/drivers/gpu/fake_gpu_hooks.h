@@ -54,6 +54,8 @@ typedef struct fake_gpu_hooks {
     int (*violations)(void);
     /* The host's view of device memory, NULL if it is none. */
     void *(*alias)(const void *ptr);
+    /* Whose memory an address is, -1 if no device's. */
+    int (*device_of)(const void *ptr);
 } fake_gpu_hooks;
 
 typedef const fake_gpu_hooks *(*fake_gpu_hooks_fn)(void);

@@ -213,31 +213,6 @@ GPU(MemGetInfo)(size_t *free_bytes, size_t *total)
     return fake_end(code);
 }
 
-fake_code
-GPU(PointerGetAttributes)(openreg_gpu_pointer *attributes, const void *ptr)
-{
-    int dev;
-    const fake_code code = fake_begin_wait("PointerGetAttributes", &dev);
-    if (code != GPU(Success))
-        return fake_end(code);
-    memset(attributes, 0, sizeof *attributes);
-    (void)pthread_mutex_lock(&memory_lock);
-    const fake_block *const block = find_block(ptr);
-    const int owner = block == NULL ? -2 : block->device;
-    (void)pthread_mutex_unlock(&memory_lock);
-    if (owner == -2) {
-#if OPENREG_GPU_CUDART
-        attributes->type = cudaMemoryTypeUnregistered;
-        return fake_end(cudaSuccess);
-#else
-        return fake_end(hipErrorInvalidValue);
-#endif
-    }
-    GPU_POINTER_TYPE(*attributes) = owner < 0 ? GPU(MemoryTypeHost) : GPU(MemoryTypeDevice);
-    attributes->device = owner < 0 ? 0 : owner;
-    return fake_end(GPU(Success));
-}
-
 /* ------------------------------------------------------------------------------------------------- copies and fills */
 
 static bool

@@ -334,6 +334,16 @@ alias_of(const void *ptr)
     return alias;
 }
 
+static int
+device_of(const void *ptr)
+{
+    fake_block *const block = fake_block_use(ptr, 1);
+    const int device = block == NULL ? -1 : block->device;
+    if (block != NULL)
+        fake_block_release(block);
+    return device;
+}
+
 __attribute__((visibility("default"))) const fake_gpu_hooks *fake_gpu_test_hooks(void);
 
 const fake_gpu_hooks *
@@ -355,6 +365,7 @@ fake_gpu_test_hooks(void)
         .live = count_live,
         .violations = count_violations,
         .alias = alias_of,
+        .device_of = device_of,
     };
     return &hooks;
 }

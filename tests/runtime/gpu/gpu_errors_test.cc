@@ -94,12 +94,6 @@ class FakeGpuState : public FakeGpuTest {
            double ms;
            return t->event_elapsed(i, event_, event_, &ms);
          }},
-        {"pointer_info", "PointerGetAttributes",
-         [=, this] {
-           int32_t dev;
-           uint32_t kind;
-           return t->pointer_info(i, memory_, &dev, &kind);
-         }},
         {"mem_alloc", "Malloc", [=, this] { return t->mem_alloc(i, 1, 64, nullptr, &made_); }},
         {"mem_free", "Free", [=, this] { return t->mem_free(i, 1, made_, nullptr); }},
         {"host_alloc", "HostAlloc", [=, this] { return t->host_alloc(i, 64, &made_); }},
@@ -108,13 +102,6 @@ class FakeGpuState : public FakeGpuTest {
          [=, this] { return t->stream_create(i, 1, 0, 0, &made_stream_); }},
         {"stream_destroy", "StreamDestroy", [=, this] { return t->stream_destroy(i, 1, made_stream_); }},
         {"event_create", "EventCreateWithFlags", [=, this] { return t->event_create(i, 1, 0, &made_event_); }},
-        {"event_destroy", "EventDestroy", [=, this] { return t->event_destroy(i, made_event_); }},
-        {"ipc event_create", "EventCreateWithFlags", [=, this] { return ipc()->event_create(i, 1, &made_event_); }},
-        {"ipc event_export", "IpcGetEventHandle",
-         [=, this] {
-           openreg_ipc_handle handle;
-           return ipc()->event_export(i, made_event_, &handle);
-         }},
         {"event_destroy", "EventDestroy", [=, this] { return t->event_destroy(i, made_event_); }},
         {"ipc memory_export", "IpcGetMemHandle",
          [=, this] {
@@ -217,8 +204,7 @@ TEST_P(FakeCudaErrors, FirstUseFails) {
 
 // What only asks makes no context, and what works makes one on its own device alone.
 TEST_P(FakeGpuErrors, NoContextAppearsByAccident) {
-  int32_t value = -1, dev = -1;
-  uint32_t kind = 99;
+  int32_t value = -1;
   openreg_device_info info{};
   info.struct_size = sizeof info;
   EXPECT_EQ(device_count(), 2);
@@ -229,8 +215,6 @@ TEST_P(FakeGpuErrors, NoContextAppearsByAccident) {
   succeeds([&] { return table_->device_sync(instance_, 0); });
   sync(0);
   EXPECT_EQ(is_done(1, nullptr), 1);
-  succeeds([&] { return table_->pointer_info(instance_, &value, &dev, &kind); });
-  EXPECT_EQ(kind, OPENREG_POINTER_UNKNOWN);
   EXPECT_NE(ipc(), nullptr);
   EXPECT_EQ(hooks_->contexts(), 0u);
 
@@ -239,7 +223,6 @@ TEST_P(FakeGpuErrors, NoContextAppearsByAccident) {
   EXPECT_EQ(bytes(1, memory), filled(1));
   void* const host = pinned();  // of no device, so of one that has a context
   EXPECT_EQ(hooks_->contexts(), 2u);
-  succeeds([&] { return table_->pointer_info(instance_, memory, &dev, &kind); });
   succeeds([&] { return table_->device_active(instance_, 1, &value); });
   EXPECT_EQ(value, 1);
   succeeds([&] { return table_->device_active(instance_, 0, &value); });

@@ -187,73 +187,51 @@ TEST_P(FakeGpuIpc, ExtensionIsKnownByNameAndVersion) {
 TEST_P(FakeGpuIpc, WrongHandlesAreErrors) {
   void* const memory = allocate(0);
   void* out = nullptr;
-  openreg_driver_event event = make_event(0), opened = nullptr, shared = nullptr;
   openreg_ipc_handle handle{};
   EXPECT_EQ(fails([&] { return ipc()->memory_open(instance_, 0, &handle, &out); }), OPENREG_E_INVALID);
-  EXPECT_EQ(fails([&] { return ipc()->event_open(instance_, 0, &handle, &opened); }), OPENREG_E_INVALID);
-  EXPECT_EQ(fails([&] { return ipc()->event_export(instance_, event, &handle); }), OPENREG_E_INVALID);
   EXPECT_EQ(fails([&] { return ipc()->memory_export(instance_, 1, memory, &handle); }), OPENREG_E_INVALID);
   EXPECT_EQ(fails([&] { return ipc()->memory_close(instance_, 0, memory); }), OPENREG_E_INVALID);
   succeeds([&] { return ipc()->memory_export(instance_, 0, memory, &handle); });
   EXPECT_EQ(fails([&] { return ipc()->memory_open(instance_, 0, &handle, &out); }), OPENREG_E_INVALID);
   EXPECT_EQ(host_record.vendor_code, 201);
-  succeeds([&] { return ipc()->event_create(instance_, 0, &shared); });
-  succeeds([&] { return ipc()->event_export(instance_, shared, &handle); });
-  EXPECT_EQ(fails([&] { return ipc()->event_open(instance_, 0, &handle, &opened); }), OPENREG_E_INVALID);
   EXPECT_EQ(out, nullptr);
-  EXPECT_EQ(opened, nullptr);
-  destroy(event);
-  destroy(shared);
   release(0, memory);
 }
 
-// Another process opens the memory and the event, waits for the event, and finds the bytes; what it writes is seen
-// here.
-TEST_P(FakeGpuIpc, MemoryAndEventsAreShared) {
-  struct Message {
-    openreg_ipc_handle memory, event;
-  } message;
+// Another process opens the memory and finds the bytes; what it writes is seen here.
+TEST_P(FakeGpuIpc, MemoryIsShared) {
+  openreg_ipc_handle handle;
   int there[2], back[2];
   ASSERT_EQ(pipe(there), 0);
   ASSERT_EQ(pipe(back), 0);
   const pid_t child = fork();  // before this process has any thread of the fake's
   if (child == 0) {
     alarm(60);
-    bool right = read(there[0], &message, sizeof message) == static_cast<ssize_t>(sizeof message);
+    bool right = read(there[0], &handle, sizeof handle) == static_cast<ssize_t>(sizeof handle);
     void* memory = nullptr;
-    openreg_driver_event event = nullptr;
     openreg_driver_stream stream = nullptr;
     right = right && table_->stream_create(instance_, 1, 0, 0, &stream) == OPENREG_OK &&
-            ipc()->memory_open(instance_, 1, &message.memory, &memory) == OPENREG_OK &&
-            ipc()->event_open(instance_, 1, &message.event, &event) == OPENREG_OK &&
-            table_->stream_wait(instance_, 1, stream, event) == OPENREG_OK;
+            ipc()->memory_open(instance_, 1, &handle, &memory) == OPENREG_OK;
     std::vector<uint8_t> seen(4096);
     right = right && table_->copy(instance_, seen.data(), -1, memory, 1, 4096, 1, stream) == OPENREG_OK &&
             seen == filled(3) && table_->fill(instance_, 1, memory, 4, 4096, stream) == OPENREG_OK &&
-            ipc()->memory_close(instance_, 1, memory) == OPENREG_OK &&
-            table_->event_destroy(instance_, event) == OPENREG_OK && hooks_->violations() == 0 &&
+            ipc()->memory_close(instance_, 1, memory) == OPENREG_OK && hooks_->violations() == 0 &&
             hooks_->live("import") == 0;
     const char answer = right ? 'y' : 'n';
     _exit(write(back[1], &answer, 1) == 1 ? 0 : 1);
   }
   void* const memory = allocate(1);
-  openreg_driver_event event = nullptr;
-  succeeds([&] { return ipc()->event_create(instance_, 1, &event); });
-  hooks_->set_delay(30000);
-  for (uint8_t value = 1; value < 4; ++value) fill(1, memory, value);
-  succeeds([&] { return table_->event_record(instance_, 1, event, nullptr); });
-  succeeds([&] { return ipc()->memory_export(instance_, 1, memory, &message.memory); });
-  succeeds([&] { return ipc()->event_export(instance_, event, &message.event); });
-  ASSERT_EQ(write(there[1], &message, sizeof message), static_cast<ssize_t>(sizeof message));
+  fill(1, memory, 3);
+  sync(1);
+  succeeds([&] { return ipc()->memory_export(instance_, 1, memory, &handle); });
+  ASSERT_EQ(write(there[1], &handle, sizeof handle), static_cast<ssize_t>(sizeof handle));
   char answer = 0;
   EXPECT_EQ(read(back[0], &answer, 1), 1);
   EXPECT_EQ(answer, 'y');
   int status = -1;
   EXPECT_EQ(waitpid(child, &status, 0), child);
-  hooks_->set_delay(0);
   EXPECT_EQ(bytes(1, memory), filled(4));
   for (const int file : {there[0], there[1], back[0], back[1]}) ::close(file);
-  destroy(event);
   release(1, memory);
 }
 

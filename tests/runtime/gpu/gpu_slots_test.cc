@@ -178,28 +178,6 @@ TEST_P(GpuSlots, MemoryInfoCountsWhatIsUsed) {
   release(0, warm);
 }
 
-// Device memory with its device, pinned memory, and neither.
-TEST_P(GpuSlots, PointerInfoKnowsItsOwn) {
-  const int32_t last = device_count() - 1;
-  int32_t dev = -7, local = 0;
-  uint32_t kind = 99;
-  succeeds([&] { return table_->pointer_info(instance_, &local, &dev, &kind); });
-  EXPECT_EQ(kind, OPENREG_POINTER_UNKNOWN);
-  void* const memory = allocate(last);
-  succeeds([&] { return table_->pointer_info(instance_, static_cast<char*>(memory) + 100, &dev, &kind); });
-  EXPECT_EQ(kind, OPENREG_POINTER_DEVICE);
-  EXPECT_EQ(dev, last);
-  dev = -7;
-  uint8_t* const host = pinned();
-  succeeds([&] { return table_->pointer_info(instance_, host, &dev, &kind); });
-  EXPECT_EQ(kind, OPENREG_POINTER_HOST);
-  succeeds([&] { return table_->pointer_info(instance_, &local, &dev, &kind); });
-  EXPECT_EQ(kind, OPENREG_POINTER_UNKNOWN);
-  EXPECT_EQ(dev, -7) << "a device was given for memory that is on none";
-  release_pinned(host);
-  release(last, memory);
-}
-
 // The handles are the vendor's own.
 TEST_P(GpuSlots, NativeStreamIsTheVendors) {
   void* native = &native;

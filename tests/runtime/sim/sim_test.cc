@@ -28,7 +28,6 @@ constexpr uint64_t kMib = uint64_t{1} << 20;
 // The runtime's side of the border.
 struct Host {
   openreg_host services{};
-  openreg_status code = OPENREG_OK;
   std::string text;
   int errors = 0;
 
@@ -36,9 +35,8 @@ struct Host {
     services.struct_size = sizeof services;
     services.abi_minor = OPENREG_ABI_MINOR;
     services.ctx = this;
-    services.set_error = [](void* ctx, openreg_status status, int64_t, const char* utf8) {
+    services.set_error = [](void* ctx, int64_t, const char* utf8) {
       auto* self = static_cast<Host*>(ctx);
-      self->code = status;
       self->text = utf8;
       ++self->errors;
     };
@@ -395,23 +393,10 @@ TEST_F(SimTest, BadAddresses) {
   EXPECT_EQ(sim_->mem_free(instance_, 0, block, nullptr), OPENREG_E_INVALID);
 }
 
-TEST_F(SimTest, PointerInfo) {
+// Pinned memory is freed by its start, once; too much of it is an error that changes nothing.
+TEST_F(SimTest, PinnedMemory) {
   open_default();
-  char* block = alloc(1, 8192);
   char* host = pinned(100);
-  int local = 0;
-  const auto info = [&](const void* ptr) {
-    int32_t dev = -9;
-    uint32_t kind = 99;
-    EXPECT_EQ(sim_->pointer_info(instance_, ptr, &dev, &kind), OPENREG_OK);
-    return std::pair(kind, dev);
-  };
-  EXPECT_EQ(info(block + 8191), std::pair(OPENREG_POINTER_DEVICE, 1));
-  EXPECT_EQ(info(block + 8192), std::pair(OPENREG_POINTER_UNKNOWN, -9));
-  EXPECT_EQ(info(host + 99), std::pair(OPENREG_POINTER_HOST, -9));
-  EXPECT_EQ(info(&local), std::pair(OPENREG_POINTER_UNKNOWN, -9));
-  free(1, block);
-  EXPECT_EQ(info(block), std::pair(OPENREG_POINTER_UNKNOWN, -9));
   EXPECT_EQ(sim_->host_free(instance_, host + 1), OPENREG_E_INVALID);
   EXPECT_EQ(sim_->host_free(instance_, host), OPENREG_OK);
   EXPECT_EQ(sim_->host_free(instance_, host), OPENREG_E_INVALID);
