@@ -98,6 +98,43 @@ openreg_candidates_find_locked(const char *name)
     return best;
 }
 
+/* The names that a name means: of a group its members, else itself. */
+static size_t
+names_meant(const char *const *name, const char *const **out)
+{
+    const size_t count = openreg_driver_group(*name, out);
+    if (count == 0)
+        *out = name;
+    return count > 0 ? count : 1;
+}
+
+openreg_candidate *
+openreg_candidates_find_member_locked(const char *name)
+{
+    const char *const *members;
+    const size_t count = names_meant(&name, &members);
+    openreg_candidate *first = NULL;
+    for (size_t i = 0; i < count; ++i) {
+        openreg_candidate *const member = openreg_candidates_find_locked(members[i]);
+        if (member != NULL && member->state == OPENREG_DRIVER_OPEN)
+            return member;
+        first = first == NULL ? member : first;
+    }
+    return first;
+}
+
+openreg_candidate *
+openreg_candidates_find_open_locked(const char *name)
+{
+    const char *const *members;
+    const size_t count = names_meant(&name, &members);
+    for (size_t m = 0; m < count; ++m)
+        for (int i = 0; i < candidate_count; ++i)
+            if (candidates[i]->state == OPENREG_DRIVER_OPEN && strcmp(candidates[i]->name, members[m]) == 0)
+                return candidates[i];
+    return NULL;
+}
+
 int
 openreg_candidate_is_listed_locked(const openreg_candidate *candidate)
 {

@@ -71,6 +71,10 @@ int openreg_candidates_add_locked(openreg_candidate *candidate); /* 0: the list 
 openreg_candidate *openreg_candidates_at_locked(int i);
 /* The one that a canonical name means, or NULL. */
 openreg_candidate *openreg_candidates_find_locked(const char *name);
+/* Likewise of a name that may be a group's: of that the first open member, else its first. */
+openreg_candidate *openreg_candidates_find_member_locked(const char *name);
+/* The open one of a name, hidden and shadowed ones too; of a group that of the first member that has one. NULL: none. */
+openreg_candidate *openreg_candidates_find_open_locked(const char *name);
 int openreg_candidate_is_listed_locked(const openreg_candidate *candidate); /* is to be seen in the records */
 
 /* ---- Without. ---- */

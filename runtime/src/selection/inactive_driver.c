@@ -23,14 +23,10 @@ open_quietly(const char *call, openreg_candidate *candidate)
     return OPENREG_OK;
 }
 
+/* The first member of a group that can be opened; none is open. */
 static openreg_status
-find_in_group(const char *call, const char *const *members, size_t count, openreg_candidate **out)
+open_member(const char *call, const char *const *members, size_t count, openreg_candidate **out)
 {
-    for (size_t i = 0; i < count; ++i) {
-        *out = openreg_candidates_find(members[i]);
-        if ((*out)->state == OPENREG_DRIVER_OPEN)
-            return OPENREG_OK;
-    }
     openreg_status status = OPENREG_E_NO_DEVICE;
     for (size_t i = 0; i < count && status != OPENREG_OK; ++i) {
         *out = openreg_candidates_find(members[i]);
@@ -46,11 +42,15 @@ openreg_inactive_driver_find(const char *call, const char *name, openreg_candida
     const char *const *members;
     if (!openreg_driver_name_resolve(name, strlen(name), canonical))
         return openreg_report_unknown(call, name);
+    openreg_candidates_lock();
+    *out = openreg_candidates_find_member_locked(canonical);
+    openreg_candidates_unlock();
+    if (*out == NULL)
+        return openreg_report_unknown(call, canonical);
     const size_t count = openreg_driver_group(canonical, &members);
-    if (count > 0)
-        return find_in_group(call, members, count, out);
-    *out = openreg_candidates_find(canonical);
-    return *out != NULL ? OPENREG_OK : openreg_report_unknown(call, canonical);
+    if (count > 0 && (*out)->state != OPENREG_DRIVER_OPEN)
+        return open_member(call, members, count, out);
+    return OPENREG_OK;
 }
 
 static openreg_status
@@ -77,22 +77,6 @@ openreg_open_driver(const char *name)
 
 /* ----------------------------------------------------------------------------------------------- asking open drivers */
 
-/* The open candidate of a name; of a group the first. */
-static openreg_candidate *
-find_open_locked(const char *name)
-{
-    const char *const *members = &name;
-    const size_t grouped = openreg_driver_group(name, &members);
-    if (grouped == 0)
-        members = &name;
-    openreg_candidate *candidate;
-    for (size_t m = 0; m < (grouped > 0 ? grouped : 1); ++m)
-        for (int i = 0; (candidate = openreg_candidates_at_locked(i)) != NULL; ++i)
-            if (candidate->state == OPENREG_DRIVER_OPEN && strcmp(candidate->name, members[m]) == 0)
-                return candidate;
-    return NULL;
-}
-
 openreg_status
 openreg_get_driver_device_properties(const char *driver, int32_t i, struct openreg_device_properties *inout)
 {
@@ -105,7 +89,7 @@ openreg_get_driver_device_properties(const char *driver, int32_t i, struct openr
     int32_t count = 0;
     if (openreg_driver_name_resolve(driver, strlen(driver), name)) {
         openreg_candidates_lock();
-        const openreg_candidate *const candidate = find_open_locked(name);
+        const openreg_candidate *const candidate = openreg_candidates_find_open_locked(name);
         is_open = candidate != NULL;
         if (is_open) {
             const openreg_opened_driver *const opened = candidate->opened;

@@ -119,22 +119,6 @@ openreg_get_driver_record(int32_t i, openreg_driver_record *out)
     return OPENREG_OK;
 }
 
-/* The candidate that a name means; of a group the first open member, else the first. */
-static const openreg_candidate *
-find_meant_locked(const char *name)
-{
-    const char *const *members;
-    const size_t count = openreg_driver_group(name, &members);
-    const openreg_candidate *first = NULL;
-    for (size_t i = 0; i < count; ++i) {
-        const openreg_candidate *const member = openreg_candidates_find_locked(members[i]);
-        if (member != NULL && member->state == OPENREG_DRIVER_OPEN)
-            return member;
-        first = first == NULL ? member : first;
-    }
-    return count > 0 ? first : openreg_candidates_find_locked(name);
-}
-
 openreg_status
 openreg_find_driver(const char *name, openreg_driver_record *out)
 {
@@ -148,7 +132,7 @@ openreg_find_driver(const char *name, openreg_driver_record *out)
     openreg_driver_record record;
     memset(&record, 0, sizeof record);
     openreg_candidates_lock();
-    const openreg_candidate *const candidate = find_meant_locked(canonical);
+    const openreg_candidate *const candidate = openreg_candidates_find_member_locked(canonical);
     if (candidate != NULL)
         fill_locked(candidate, &record);
     openreg_candidates_unlock();
