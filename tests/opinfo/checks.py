@@ -18,7 +18,7 @@ import torch
 import torch.autograd.forward_ad as forward_ad
 from entries import Entry
 from known import comparison, is_skipped, stays_on_cpu
-from twins import COMPRESSED, Mover, difference, tensors_of
+from paired_tensors import COMPRESSED, Mover, difference, tensors_of
 
 DEVICE = "openreg:1"
 """Not the current device, which no operator may change."""

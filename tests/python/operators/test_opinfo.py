@@ -38,7 +38,7 @@ def test_the_harness_notices_what_is_wrong(root: Path, tmp_path: Path) -> None:
         f"""
 import os, sys, time
 sys.path.insert(0, {str(root / "tests/opinfo")!r})
-import checks, twins, worker
+import checks, paired_tensors, worker
 
 class Broken(checks.Checks):
     def run(self):
@@ -48,13 +48,13 @@ class Broken(checks.Checks):
             time.sleep(600)
         return super().run()
 
-tensor = twins.Mover.tensor
+tensor = paired_tensors.Mover.tensor
 
 def device_adds_one(mover, original):
     moved = tensor(mover, original)
     return moved if moved.is_cpu else (moved.detach() + 1).requires_grad_(original.requires_grad)
 
-twins.Mover.tensor = device_adds_one
+paired_tensors.Mover.tensor = device_adds_one
 checks.Checks = Broken
 worker.main()
 """
