@@ -29,7 +29,7 @@ static const word flags[] = {
     {OPENREG_DRIVER_IS_ACTIVE, "active"},
     {OPENREG_DRIVER_IS_GPU, "gpu"},
     {OPENREG_DRIVER_IS_MOCK, "mock"},
-    {OPENREG_DRIVER_IS_LOUD, "loud"},
+    {OPENREG_DRIVER_IS_LOUD, "required"},
     {OPENREG_DRIVER_IS_EXPERIMENTAL, "experimental"},
 };
 
@@ -83,7 +83,7 @@ print_driver(const openreg_driver_record *record)
         printf("    ABI       %u.%u\n", OPENREG_ABI_MAJOR, record->abi_minor);
         print_words("caps", record->caps, CAPS, 1);
         print_words("native", record->slots, SLOTS, 1);
-        print_words("made up", record->slots, SLOTS, 0);
+        print_words("emulated", record->slots, SLOTS, 0);
     }
 }
 

@@ -105,7 +105,7 @@ class Driver:
     Attributes:
         name: Its name.
         version: Name and version; of a C driver also that of its interface: "sim 1.0 (OpenReg C API 1.1)".
-        source: Where it comes from: "built in", "beside the runtime", "registered", ...
+        source: Where it comes from: "built in", "bundled", "registered", ...
         path: Path of its library, or "".
         priority: The driver of highest priority that works is chosen.
         simulated: Its devices are simulated on the host.

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""How operators ran, and which ways a program allows.
+"""How operators ran, and which execution modes a program allows.
 
-A call goes one of three ways: ``native`` (a kernel of the driver's own), ``aliased`` (PyTorch's CPU kernel on the
-device's memory) or ``staged`` (the tensors are copied to the host and what was written is copied back). Counts and
+A call runs in one of three execution modes: ``native`` (a kernel of the driver), ``aliased`` (PyTorch's CPU kernel on
+the device's memory) or ``staged`` (the tensors are copied to the host, and what was written is copied back). Counts and
 policy are those of the whole process: all devices, all threads.
 
 Two variables are read when an operator first runs: ``OPENREG_OPERATORS_POLICY``, a list as
@@ -36,9 +36,9 @@ def operator_stats() -> dict[str, Any]:
     """Counts of the operators that ran since the start or the last reset, over all devices and threads.
 
     Returns:
-        ``native_calls``, ``aliased_calls``, ``staged_calls``: calls by way; ``staged_bytes``: copied for the staged
+        ``native_calls``, ``aliased_calls``, ``staged_calls``: calls by mode; ``staged_bytes``: copied for the staged
         ones, both directions together; ``staged_seconds``: the host's time for their copies and kernels. By operator
-        name (``"aten::mm"``): ``native``, ``{"calls", "refused", "seconds"}``, where refused calls went another way
+        name (``"aten::mm"``): ``native``, ``{"calls", "refused", "seconds"}``, where refused calls ran in another mode
         and the seconds are the host's until the kernel was queued; ``staged``, ``{"calls", "bytes", "seconds"}``;
         ``aliased``, ``{"calls", "seconds"}``, counted only while :func:`set_operator_details` is on.
     """
@@ -62,45 +62,45 @@ def set_operator_details(enabled: bool) -> None:
     _C._set_operator_details(enabled)
 
 
-def set_operator_policy(policy: str, way: str = "staged", operators: Sequence[str] | None = None) -> None:
-    """Says what happens when an operator is about to go a certain way. At first, everything is allowed.
+def set_operator_policy(policy: str, mode: str = "staged", operators: Sequence[str] | None = None) -> None:
+    """Sets what happens when an operator is about to run in an execution mode. Default: everything is allowed.
 
-    Reading a single element (``item()``) and copying a whole dense tensor are no operators in this sense.
+    Reading a single element (``item()``) and copying a whole dense tensor do not count as operators here.
 
     Args:
-        policy: ``"allow"``; ``"warn"``, a UserWarning, once an operator; or ``"forbid"``, a RuntimeError before
-            anything runs, which names operator, device, driver and ways out.
-        way: ``"native"``, ``"aliased"`` or ``"staged"``.
-        operators: Names without overload, ``["aten::mm"]``. None: all of them, and what was said of single operators of
-            this way is dropped.
+        policy: ``"allow"``; ``"warn"``, a UserWarning, once per operator; or ``"forbid"``, a RuntimeError before
+            anything runs, which names the operator, device and driver, and what to do.
+        mode: ``"native"``, ``"aliased"`` or ``"staged"``.
+        operators: Names without overload, ``["aten::mm"]``. None: all of them, and rules for single operators of
+            this mode are dropped.
 
     Raises:
-        ValueError: An unknown policy, way or operator of ATen, or a name with an overload or without a namespace.
+        ValueError: An unknown policy, mode or operator of ATen, or a name with an overload or without a namespace.
         TypeError: ``operators`` holds something other than names, or is a single one.
     """
     if isinstance(operators, str):
         raise TypeError(f"operators must be a list of names, but is '{operators}'")
     if operators is not None and not operators:
         return
-    _C._set_operator_policy(policy, way, list(operators or ()))
+    _C._set_operator_policy(policy, mode, list(operators or ()))
 
 
 @contextmanager
-def operator_policy(policy: str, way: str = "staged", operators: Sequence[str] | None = None) -> Iterator[None]:
+def operator_policy(policy: str, mode: str = "staged", operators: Sequence[str] | None = None) -> Iterator[None]:
     """Context manager: :func:`set_operator_policy` inside ``with``, and the policy before it again at the end.
 
     The policy is that of the process, so it holds for other threads too, backward passes among them.
 
     Args:
         policy: "allow", "warn" or "forbid".
-        way: "native", "aliased" or "staged".
+        mode: "native", "aliased" or "staged".
         operators: Names without overload; None: all.
 
     Raises:
         ValueError, TypeError: As set_operator_policy().
     """
     before = _C._operator_rules()
-    set_operator_policy(policy, way, operators)
+    set_operator_policy(policy, mode, operators)
     try:
         yield
     finally:
@@ -116,11 +116,11 @@ def _bytes_text(count: int) -> str:
     return f"{size:.1f} GiB"
 
 
-def _rows(way: str, counts: dict[str, dict[str, Any]]) -> list[tuple[str, ...]]:
+def _rows(mode: str, counts: dict[str, dict[str, Any]]) -> list[tuple[str, ...]]:
     slowest_first = sorted(counts.items(), key=lambda item: (-item[1]["seconds"], item[0]))
     return [
         (
-            way,
+            mode,
             name,
             str(count["calls"]),
             f"{count['seconds']:.6f}",
@@ -137,15 +137,15 @@ def operator_report() -> str:
     Times are the host's, in seconds. Aliased calls are one row unless :func:`set_operator_details` is on.
     """
     stats = operator_stats()
-    rows: list[tuple[str, ...]] = [("way", "operator", "calls", "seconds", "copied", "")]
+    rows: list[tuple[str, ...]] = [("mode", "operator", "calls", "seconds", "copied", "")]
     rows += _rows("staged", stats["staged"])
     rows += _rows("native", stats["native"])
     rows += _rows("aliased", stats["aliased"])
     rows.append(("aliased", "all", str(stats["aliased_calls"]), "", "0 B", ""))
     widths = [max(len(row[column]) for row in rows) for column in range(5)]
     lines = ["openreg operators"]
-    for way, name, *figures, note in rows:
-        cells = [way.ljust(widths[0]), name.ljust(widths[1])]
+    for mode, name, *figures, note in rows:
+        cells = [mode.ljust(widths[0]), name.ljust(widths[1])]
         cells += [figure.rjust(width) for figure, width in zip(figures, widths[2:], strict=True)]
         lines.append("  ".join([*cells, note]).rstrip())
     return "\n".join(lines) + "\n"

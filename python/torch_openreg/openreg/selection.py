@@ -91,7 +91,7 @@ def supported_drivers() -> tuple[str, ...]:
 
 def _is_vendor_missing(record: dict[str, Any]) -> bool:
     """Whether a driver that comes with torch_openreg failed because of the vendor's library, not of its devices."""
-    sources = ("beside the runtime", f"OPENREG_{record['name'].upper()}_LIBRARY_PATH")
+    sources = ("bundled", f"OPENREG_{record['name'].upper()}_LIBRARY_PATH")
     codes = ("OPENREG_E_NO_DEVICE", "OPENREG_E_INCOMPATIBLE")
     return record["source"] in sources and record["code"] in codes
 

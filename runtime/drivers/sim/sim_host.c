@@ -59,7 +59,7 @@ openreg_sim_host_alloc(openreg_instance instance, uint64_t size, void **out)
     (void)pthread_mutex_unlock(&instance->pinned_lock);
     if (!room) {
         (void)munmap(start, rounded);
-        return openreg_fail(instance->host, OPENREG_E_NOMEM, 0, "no host memory for the books of pinned memory");
+        return openreg_fail(instance->host, OPENREG_E_NOMEM, 0, "out of host memory for metadata of pinned memory");
     }
     *out = start;
     return OPENREG_OK;

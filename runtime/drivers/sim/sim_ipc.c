@@ -53,7 +53,7 @@ open_handle(openreg_instance instance, uint32_t kind, const openreg_ipc_handle *
     char path[64];
     memcpy(handle, bytes, sizeof *handle);
     if (handle->kind != kind)
-        return openreg_fail(instance->host, OPENREG_E_INVALID, 0, "this is no handle of the simulated devices");
+        return openreg_fail(instance->host, OPENREG_E_INVALID, 0, "this is not a handle of the simulated devices");
     (void)snprintf(path, sizeof path, "/proc/%d/fd/%d", (int)handle->process, (int)handle->file);
     const int file = open(path, O_RDWR | O_CLOEXEC);
     if (file < 0 && errno != ENOENT)

@@ -228,7 +228,7 @@ openreg_sim_mem_alloc(openreg_instance instance, int32_t dev, uint64_t size, ope
     }
     if (!reserve_pieces(device, device->piece_count + 2)) {
         (void)pthread_mutex_unlock(&device->memory_lock);
-        return openreg_fail(instance->host, OPENREG_E_NOMEM, 0, "no host memory for the books of device %d", dev);
+        return openreg_fail(instance->host, OPENREG_E_NOMEM, 0, "out of host memory for metadata of device %d", dev);
     }
     cut_piece(device, at, start, rounded);
     device->used_bytes += rounded;

@@ -76,7 +76,7 @@ reject_stream(const openreg_device *device, const char *call, openreg_stream str
     if (stream > 0 && owner != device->index && owner >= 0 && owner < OPENREG_MAX_DEVICES)
         return openreg_error_set(OPENREG_E_INVALID, "%s: stream 0x%llx belongs to openreg:%lld, not to openreg:%d",
                                  call, (unsigned long long)stream, (long long)owner, device->index);
-    return openreg_error_set(OPENREG_E_INVALID, "%s: 0x%llx is no stream of openreg:%d", call,
+    return openreg_error_set(OPENREG_E_INVALID, "%s: 0x%llx is not a stream of openreg:%d", call,
                              (unsigned long long)stream, device->index);
 }
 
@@ -273,8 +273,9 @@ openreg_stream_from_native(int32_t index, const void *native, openreg_stream *ou
             return OPENREG_OK;
         }
     }
-    return openreg_error_set(OPENREG_E_UNSUPPORTED,
-                             "%s: %p is no stream that openreg has made on openreg:%d, and driver \"%s\" has no way to "
-                             "adopt another library's",
-                             call, native, device->index, device->driver->name);
+    return openreg_error_set(
+        OPENREG_E_UNSUPPORTED,
+        "%s: %p is not a stream that openreg has made on openreg:%d, and driver \"%s\" has no way to "
+        "adopt another library's",
+        call, native, device->index, device->driver->name);
 }

@@ -368,7 +368,7 @@ openreg_trace_start(const openreg_tracer *tracer)
     }
     openreg_lock_release(&control_lock);
     return is_free ? OPENREG_OK
-                   : openreg_error_set(OPENREG_E_BUSY, "%s: somebody listens already; stop that trace first", call);
+                   : openreg_error_set(OPENREG_E_BUSY, "%s: a trace is active already; stop it first", call);
 }
 
 /* What is known to be in a trace; the control lock is held. */
@@ -376,7 +376,8 @@ static openreg_status
 flush(const char *call)
 {
     if (atomic_load(&openreg_trace_number) == 0)
-        return openreg_error_set(OPENREG_E_INVALID, "%s: there is no trace; begin one by openreg_trace_start()", call);
+        return openreg_error_set(OPENREG_E_INVALID, "%s: no trace is active; start one with openreg_trace_start()",
+                                 call);
     const openreg_error saved = save_error();
     settle_all();
     restore_error(&saved);

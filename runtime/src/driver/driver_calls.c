@@ -111,7 +111,7 @@ check_info(const char *name, const char *call, int32_t ordinal, openreg_device_i
     if (info->name[0] == '\0')
         (void)snprintf(info->name, sizeof info->name, "%s device %d", name, ordinal);
     if ((info->min_alignment & (info->min_alignment - 1)) != 0)
-        return defect(name, call, "gave an alignment that is no power of two");
+        return defect(name, call, "gave an alignment that is not a power of two");
     if (info->priority_high > info->priority_low)
         return defect(name, call, "gave a most urgent priority above its least urgent one");
     return OPENREG_OK;

@@ -226,8 +226,8 @@ take_free(struct openreg_cache *cache, openreg_pool *pool, uint64_t rounded, uin
     if (should_split(pool, rounded, remainder)) {
         openreg_block *rest = openreg_cache_take_block(cache);
         if (rest == NULL)
-            return openreg_error_set(OPENREG_E_NOMEM, "%s: no host memory for the books of openreg:%d", malloc_call,
-                                     cache->device->index);
+            return openreg_error_set(OPENREG_E_NOMEM, "%s: out of host memory for allocator metadata of openreg:%d",
+                                     malloc_call, cache->device->index);
         openreg_free_lists_remove(&pool->free, block);
         split(pool, block, rounded, rest);
         if (was_split) {
@@ -512,7 +512,8 @@ record_stream(struct openreg_cache *cache, openreg_block *block, openreg_stream 
     else
         use = calloc(1, sizeof *use);
     if (use == NULL)
-        return openreg_error_set(OPENREG_E_NOMEM, "openreg_record_stream: no host memory for the books of openreg:%d",
+        return openreg_error_set(OPENREG_E_NOMEM,
+                                 "openreg_record_stream: out of host memory for allocator metadata of openreg:%d",
                                  cache->device->index);
     use->block = block;
     use->stream = pools;

@@ -33,7 +33,8 @@ no_such_pool(const char *call, const openreg_device *device, openreg_memory_pool
 static openreg_status
 no_memory(const char *call, const openreg_device *device)
 {
-    return openreg_error_set(OPENREG_E_NOMEM, "%s: no host memory for the books of openreg:%d", call, device->index);
+    return openreg_error_set(OPENREG_E_NOMEM, "%s: out of host memory for allocator metadata of openreg:%d", call,
+                             device->index);
 }
 
 /* --------------------------------------------------------------------------------------------------------- requests */
@@ -237,7 +238,7 @@ openreg_memory_pool_retain(int32_t device, openreg_memory_pool_id id, uint32_t f
     static const char call[] = "openreg_memory_pool_retain";
     openreg_device *entry;
     if (id.first == 0 && id.second == 0)
-        return openreg_error_set(OPENREG_E_INVALID, "%s: (0, 0) is no memory pool's id", call);
+        return openreg_error_set(OPENREG_E_INVALID, "%s: (0, 0) is not the id of a memory pool", call);
     if ((flags & ~(OPENREG_MEMORY_POOL_USE_ON_OOM | OPENREG_MEMORY_POOL_NO_SPLIT)) != 0)
         return openreg_error_set(OPENREG_E_INVALID, "%s: unknown flags %#x", call, flags);
     OPENREG_RETURN_NOT_OK(openreg_device_get(call, device, &entry));

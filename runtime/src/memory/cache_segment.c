@@ -53,8 +53,8 @@ openreg_cache_map_segment(const char *call, openreg_device *device, openreg_segm
 static openreg_status
 no_memory(const openreg_device *device)
 {
-    return openreg_error_set(OPENREG_E_NOMEM, "%s: no host memory for the books of openreg:%d", malloc_call,
-                             device->index);
+    return openreg_error_set(OPENREG_E_NOMEM, "%s: out of host memory for allocator metadata of openreg:%d",
+                             malloc_call, device->index);
 }
 
 static void

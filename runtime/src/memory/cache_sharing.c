@@ -61,7 +61,8 @@ openreg_cache_adopt(const char *call, openreg_device *device, void *base, uint64
     openreg_block_index *index = openreg_block_index_create(size, 20);
     openreg_status status = OPENREG_E_NOMEM;
     if (segment == NULL || block == NULL || index == NULL) {
-        (void)openreg_error_set(OPENREG_E_NOMEM, "%s: no host memory for the books of openreg:%d", call, device->index);
+        (void)openreg_error_set(OPENREG_E_NOMEM, "%s: out of host memory for allocator metadata of openreg:%d", call,
+                                device->index);
     } else {
         *block = (openreg_block){
             .address = base, .size = size, .segment = segment, .u.used.requested = size, .state = OPENREG_BLOCK_SHARED};

@@ -17,7 +17,7 @@ openreg_cache_new_pools(struct openreg_cache *cache, const char *call, openreg_s
     OPENREG_RETURN_NOT_OK(openreg_stream_resolve(cache->device, call, stream, &handle));
     openreg_stream_pools *pools = calloc(1, sizeof *pools);
     if (pools == NULL)
-        return openreg_error_set(OPENREG_E_NOMEM, "%s: no host memory for the books of openreg:%d", call,
+        return openreg_error_set(OPENREG_E_NOMEM, "%s: out of host memory for allocator metadata of openreg:%d", call,
                                  cache->device->index);
     pools->stream = stream;
     pools->handle = handle;

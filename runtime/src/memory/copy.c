@@ -175,8 +175,8 @@ copy_staged(const char *call, const copy_end *dst, const copy_end *src, uint64_t
     const uint64_t room = size < STAGING_SIZE ? size : STAGING_SIZE;
     void *buffer = malloc(room);
     if (buffer == NULL)
-        return openreg_error_set(OPENREG_E_NOMEM, "%s: no host memory of %llu bytes to pass the copy through", call,
-                                 (unsigned long long)room);
+        return openreg_error_set(OPENREG_E_NOMEM, "%s: out of host memory for %llu bytes to stage the copy through",
+                                 call, (unsigned long long)room);
     const openreg_status status = copy_in_chunks(call, *dst, *src, size, buffer, room);
     free(buffer);
     return status;

@@ -161,7 +161,7 @@ openreg_memory_import(const openreg_memory_handle *handle, openreg_import *out, 
         return openreg_error_set(OPENREG_E_INVALID, "%s: a pointer is NULL", call);
     if (handle->struct_size != sizeof *handle || handle->offset > handle->allocation_size ||
         handle->size > handle->allocation_size - handle->offset)
-        return openreg_error_set(OPENREG_E_INVALID, "%s: this is no handle of memory", call);
+        return openreg_error_set(OPENREG_E_INVALID, "%s: this is not a handle of memory", call);
     struct openreg_import_s *import = calloc(1, sizeof *import);
     if (import == NULL)
         return openreg_error_set(OPENREG_E_NOMEM, "%s: no host memory to import memory", call);

@@ -59,8 +59,8 @@ make_own_file(const char *call)
         const int error = errno;
         if (number >= 0)
             (void)close(number);
-        return openreg_error_set(OPENREG_E_NOMEM, "%s: no file to count the holders of shared memory in: %s", call,
-                                 strerror(error));
+        return openreg_error_set(OPENREG_E_NOMEM, "%s: cannot create the file that counts who holds shared memory: %s",
+                                 call, strerror(error));
     }
     own.file.words = words;
     own.file.device = status.st_dev;
@@ -214,7 +214,7 @@ openreg_lease_take(const char *call, const openreg_memory_handle *handle, openre
 {
     openreg_lease_file *file;
     if (handle->slot >= SLOTS)
-        return openreg_error_set(OPENREG_E_INVALID, "%s: this is no handle of memory", call);
+        return openreg_error_set(OPENREG_E_INVALID, "%s: this is not a handle of memory", call);
     openreg_lock_acquire(&lock);
     const openreg_status status = reach_file(call, handle, &file);
     openreg_lock_release(&lock);

@@ -15,8 +15,8 @@
 /* Where a candidate comes from. Of two of one name the later kind wins, then the later one of a kind. */
 typedef enum openreg_source {
     OPENREG_SOURCE_BUILT_IN,
-    OPENREG_SOURCE_BESIDE, /* or at the path of OPENREG_<NAME>_LIBRARY_PATH */
-    OPENREG_SOURCE_MOCK,   /* OPENREG_USE_MOCK_GPU */
+    OPENREG_SOURCE_BUNDLED, /* or at the path of OPENREG_<NAME>_LIBRARY_PATH */
+    OPENREG_SOURCE_MOCK,    /* OPENREG_USE_MOCK_GPU */
     OPENREG_SOURCE_REGISTERED,
     OPENREG_SOURCE_LIBRARIES, /* OPENREG_DRIVER_LIBRARIES */
 } openreg_source;

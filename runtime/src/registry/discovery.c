@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
-/* discovery.c: the candidates that nobody registers: the simulator, libraries beside the runtime and those that
+/* discovery.c: the candidates that nobody registers: the simulator, bundled libraries and those that
  * variables name (discovery.h). */
 #define _GNU_SOURCE
 #include "registry/discovery.h"
@@ -79,8 +79,7 @@ openreg_discovery_ensure(const char *call)
     for (size_t i = 0; i < beside; ++i) {
         char path[PATH_MAX];
         path_beside(names[i], path);
-        made[1 + i] = openreg_candidate_create(names[i], OPENREG_SOURCE_BESIDE, "beside the runtime",
-                                               OPENREG_PRIORITY_GPU, path);
+        made[1 + i] = openreg_candidate_create(names[i], OPENREG_SOURCE_BUNDLED, "bundled", OPENREG_PRIORITY_GPU, path);
     }
     for (size_t i = 0; i <= beside; ++i)
         complete &= made[i] != NULL;
@@ -166,8 +165,8 @@ read_libraries(void)
                                             OPENREG_PRIORITY_PLUGIN, item.path));
             continue;
         }
-        openreg_log(OPENREG_LOG_DEBUG, "%s: %s is not for the C library to read: skipped", OPENREG_LIBRARIES_VARIABLE,
-                    item.path);
+        openreg_log(OPENREG_LOG_DEBUG, "%s: %s is skipped: the C library does not read JSON",
+                    OPENREG_LIBRARIES_VARIABLE, item.path);
         openreg_candidates_lock(); /* the last item of a name wins */
         hide_locked(OPENREG_SOURCE_LIBRARIES, item.name, 1);
         openreg_candidates_unlock();
@@ -191,7 +190,7 @@ read_mocks(void)
     return OPENREG_OK;
 }
 
-/* OPENREG_<NAME>_LIBRARY_PATH: a path instead of the one beside the runtime. */
+/* OPENREG_<NAME>_LIBRARY_PATH: a path instead of the bundled one. */
 static openreg_status
 read_library_paths(void)
 {
@@ -204,7 +203,7 @@ read_library_paths(void)
         openreg_driver_name_upper(names[i], upper, sizeof upper);
         (void)snprintf(origin, sizeof origin, "%s%s_LIBRARY_PATH", OPENREG_VARIABLE_PREFIX, upper);
         path_beside(names[i], beside);
-        OPENREG_RETURN_NOT_OK(show_only(OPENREG_SOURCE_BESIDE, names[i], is_set ? origin : "beside the runtime",
+        OPENREG_RETURN_NOT_OK(show_only(OPENREG_SOURCE_BUNDLED, names[i], is_set ? origin : "bundled",
                                         OPENREG_PRIORITY_GPU, is_set ? path : beside));
     }
     return OPENREG_OK;
@@ -221,7 +220,7 @@ look_for_files(void)
         openreg_candidate *known[OPENREG_CANDIDATES_MAX];
         const int known_count = openreg_candidates_namesakes(names[i], known);
         for (int k = 0; k < known_count; ++k) {
-            if (known[k]->source != OPENREG_SOURCE_BESIDE || known[k]->has_table)
+            if (known[k]->source != OPENREG_SOURCE_BUNDLED || known[k]->has_table)
                 continue;
             const int is_absent = access(known[k]->wanted_path, F_OK) != 0;
             if (!is_absent && known[k]->is_absent)

@@ -297,7 +297,7 @@ openreg_driver_open_try(const char *call, openreg_candidate *candidate, openreg_
     if (status == OPENREG_OK)
         return OPENREG_OK;
     /* Found, not asked for: an information, unless a library is there and could not even be loaded. */
-    const int is_broken = candidate->source == OPENREG_SOURCE_BESIDE && candidate->is_unloadable;
+    const int is_broken = candidate->source == OPENREG_SOURCE_BUNDLED && candidate->is_unloadable;
     openreg_log(is_broken ? OPENREG_LOG_WARNING : OPENREG_LOG_INFO, "driver \"%s\" (%s) is not used: %s",
                 candidate->name, candidate->origin, candidate->message);
     return status;

@@ -112,10 +112,10 @@ reject_without_entry(void *handle, const char *path)
     for (unsigned major = OPENREG_ABI_MAJOR + 1; major < 100; ++major) {
         (void)snprintf(entry, sizeof entry, "%.*s%u", stem, OPENREG_DRIVER_ENTRY_NAME, major);
         if (find_entry(handle, entry) != NULL)
-            return openreg_error_set(OPENREG_E_INCOMPATIBLE, "%s: the driver speaks ABI %u, this runtime ABI %u", path,
-                                     major, OPENREG_ABI_MAJOR);
+            return openreg_error_set(OPENREG_E_INCOMPATIBLE, "%s: the driver implements ABI %u, this runtime ABI %u",
+                                     path, major, OPENREG_ABI_MAJOR);
     }
-    return openreg_error_set(OPENREG_E_INCOMPATIBLE, "%s: is no driver: it does not export %s", path,
+    return openreg_error_set(OPENREG_E_INCOMPATIBLE, "%s: not a driver: it does not export %s", path,
                              OPENREG_DRIVER_ENTRY_NAME);
 }
 
@@ -163,7 +163,7 @@ openreg_loader_load(const char *path, const char *name, openreg_driver *out, cha
     /* A bare name would be searched for by dlopen() in places that nobody named. */
     if (strchr(path, '/') == NULL)
         return openreg_error_set(OPENREG_E_INVALID,
-                                 "\"%s\" is no path to a library: give an absolute path or one with a '/'", path);
+                                 "\"%s\" is not a path to a library: give an absolute path or one with a '/'", path);
     char real[PATH_MAX];
     struct stat file;
     if (realpath(path, real) == NULL || stat(real, &file) != 0) {

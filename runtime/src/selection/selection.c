@@ -34,7 +34,7 @@ int
 openreg_candidate_is_not_loaded(const openreg_candidate *candidate)
 {
     return candidate->is_unloadable || candidate->is_absent ||
-           (candidate->source == OPENREG_SOURCE_BESIDE &&
+           (candidate->source == OPENREG_SOURCE_BUNDLED &&
             (candidate->code == OPENREG_E_NO_DEVICE || candidate->code == OPENREG_E_INCOMPATIBLE));
 }
 

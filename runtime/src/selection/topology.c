@@ -27,7 +27,7 @@ typedef struct question {
 static openreg_status
 reject_if_not_installed(const question *q, const openreg_candidate *candidate, openreg_status status)
 {
-    const int is_gpu = candidate->source == OPENREG_SOURCE_BESIDE;
+    const int is_gpu = candidate->source == OPENREG_SOURCE_BUNDLED;
     if (!is_gpu || (status != OPENREG_E_NO_DEVICE && status != OPENREG_E_INCOMPATIBLE))
         return status;
     char title[OPENREG_NAME_SIZE];
@@ -77,7 +77,7 @@ answer(const question *q, int32_t *count)
     OPENREG_RETURN_NOT_OK(openreg_inactive_driver_find(q->call, q->driver, &candidate));
     if (candidate->factory == NULL) { /* a factory is not asked for this: that would open the driver */
         const openreg_status status = openreg_candidate_load(q->call, candidate);
-        if (status != OPENREG_OK && candidate->source == OPENREG_SOURCE_BESIDE)
+        if (status != OPENREG_OK && candidate->source == OPENREG_SOURCE_BUNDLED)
             return reject_if_not_installed(q, candidate, OPENREG_E_INCOMPATIBLE);
         if (status != OPENREG_OK)
             return openreg_report_not_open(q->call, candidate);

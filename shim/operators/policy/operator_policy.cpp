@@ -112,7 +112,7 @@ OperatorPolicy policy_of(ExecutionMode way, const std::string& name) {
 std::string way_out(ExecutionMode way, const std::string& name) {
   std::string call = "torch.openreg.set_operator_policy(\"allow\", ";
   if (way != ExecutionMode::staged) {
-    call.append("way=\"").append(kOperatorWayNames[index_of(way)]).append("\", ");
+    call.append("mode=\"").append(kOperatorWayNames[index_of(way)]).append("\", ");
   }
   return call.append("operators=[\"").append(name).append("\"])");
 }
@@ -148,7 +148,7 @@ void read_policy() {
     TORCH_CHECK(
         false,
         kPolicyVariable,
-        " is a list of way=policy and operator=policy, as 'staged=warn,aten::mm=forbid', but is '",
+        " is a list of mode=policy and operator=policy, as 'staged=warn,aten::mm=forbid', but is '",
         value,
         "': ",
         error.what_without_backtrace());
@@ -171,7 +171,7 @@ void read_report() {
 } // namespace
 
 ExecutionMode operator_way_named(const std::string& name) {
-  return value_named<ExecutionMode>(kOperatorWayNames, name, "the way");
+  return value_named<ExecutionMode>(kOperatorWayNames, name, "the mode");
 }
 
 OperatorPolicy operator_policy_named(const std::string& name) {
@@ -258,11 +258,11 @@ void ask_operator_policy(ExecutionMode way, const std::string& name, DeviceIndex
       how,
       ", and the policy for operators forbids that. ",
       way == ExecutionMode::staged
-          ? "The ways out: a kernel of the driver's own (openreg/kernels.h), this step on CPU tensors, or "
+          ? "To avoid it: a kernel of the driver (openreg/kernels.h), this step on CPU tensors, or "
           : "To allow it: ",
       way_out(way, name),
       ".");
-  TORCH_WARN(how, ". Said once an operator; to allow it: ", way_out(way, name), ".");
+  TORCH_WARN(how, ". Shown once per operator; to allow it: ", way_out(way, name), ".");
 }
 
 } // namespace c10::openreg

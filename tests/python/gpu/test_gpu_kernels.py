@@ -230,7 +230,7 @@ def test_an_operator_without_a_kernel_is_staged_and_counted(gpu: Program) -> Non
         sums = torch.cumsum(x, 0)
         assert figures() == {"aten::cumsum": 1}
         assert sums.tolist() == torch.arange(6.0).cumsum(0).tolist()
-        torch.openreg.set_operator_policy("forbid", way="staged")
+        torch.openreg.set_operator_policy("forbid", mode="staged")
         with pytest.raises(RuntimeError, match="aten::cumsum would run staged on openreg:0"):
             torch.cumsum(x, 0)
         x + 1

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""What a program learns of the ways in which its operators ran, and what it may say of them: nothing is silent."""
+"""What a program learns about how its operators ran, and what it may allow: nothing is silent."""
 
 from __future__ import annotations
 
@@ -81,8 +81,8 @@ def test_figures_of_staged_calls(python: Program) -> None:
     )
 
 
-# forbidden: an error before anything runs, with operator, device, driver and way out; other operators run
-def test_forbidden_ways(python: Program) -> None:
+# forbidden: an error before anything runs, with operator, device, driver and what to do; other operators run
+def test_forbidden_modes(python: Program) -> None:
     python(
         """
         import pytest, torch
@@ -150,15 +150,15 @@ def test_warnings(python: Program) -> None:
     )
 
 
-# a policy for the aliased way; the context manager restores what was, after an exception too
+# a policy for the aliased mode; the context manager restores what was, after an exception too
 def test_the_context_manager() -> None:
     x = torch.ones(3, device="openreg")
     torch.openreg.set_operator_policy("forbid", "aliased", ["aten::exp"])
     with pytest.raises(ZeroDivisionError):
-        with torch.openreg.operator_policy("forbid", way="aliased"):
-            with pytest.raises(RuntimeError, match=re.escape('"allow", way="aliased", operators=["aten::sin"])')):
+        with torch.openreg.operator_policy("forbid", mode="aliased"):
+            with pytest.raises(RuntimeError, match=re.escape('"allow", mode="aliased", operators=["aten::sin"])')):
                 x.sin()
-            with torch.openreg.operator_policy("allow", way="aliased", operators=["aten::cos", "aten::exp"]):
+            with torch.openreg.operator_policy("allow", mode="aliased", operators=["aten::cos", "aten::exp"]):
                 x.cos()
                 x.exp()
                 with pytest.raises(RuntimeError, match="aten::sin would run aliased on openreg:0"):
@@ -179,7 +179,7 @@ def test_the_context_manager() -> None:
     ("arguments", "error", "text"),
     [
         (("deny",), ValueError, "the policy must be one of 'allow', 'warn', 'forbid', but is 'deny'"),
-        (("warn", "slow"), ValueError, "the way must be one of 'native', 'aliased', 'staged', but is 'slow'"),
+        (("warn", "slow"), ValueError, "the mode must be one of 'native', 'aliased', 'staged', but is 'slow'"),
         (("forbid", "aliased", ["mm"]), ValueError, "named by namespace and name, without an overload"),
         (("forbid", "aliased", ["aten::add.Tensor"]), ValueError, "but got 'aten::add.Tensor'"),
         (("forbid", "aliased", ["aten::sin", "aten::ad"]), ValueError, "this PyTorch has no operator 'aten::ad'"),
@@ -236,7 +236,7 @@ def test_bad_values_of_variables(python: Program) -> None:
             ("OPENREG_OPERATORS_REPORT", "yes", "must be '0', '1' or 'detailed', but is 'yes'"),
             ("OPENREG_OPERATORS_POLICY", "staged", "but is 'staged': 'staged' has no '='"),
             ("OPENREG_OPERATORS_POLICY", "staged=deny", "but is 'staged=deny': the policy must be one of"),
-            ("OPENREG_OPERATORS_POLICY", "slow=warn", "but is 'slow=warn': the way must be one of"),
+            ("OPENREG_OPERATORS_POLICY", "slow=warn", "but is 'slow=warn': the mode must be one of"),
             ("OPENREG_OPERATORS_POLICY", "aliased=forbid,,", "but is 'aliased=forbid,,': '' has no '='"),
             ("OPENREG_OPERATORS_POLICY", "aten::ad=warn", "but is 'aten::ad=warn': this PyTorch has no operator"),
         ]:
@@ -269,7 +269,7 @@ def test_the_report_at_exit(python: Program) -> None:
     )
     assert done.stderr.count("openreg operators") == 1, done.stderr
     header, *rows = [line.split() for line in done.stderr.split("openreg operators\n")[1].splitlines()]
-    assert header == ["way", "operator", "calls", "seconds", "copied"]
+    assert header == ["mode", "operator", "calls", "seconds", "copied"]
     assert rows[-1] == ["aliased", "all", "0", "0", "B"]
     staged = {row[1]: row for row in rows if row[0] == "staged"}
     assert staged["aten::mm"][2] == "1" and staged["aten::mm"][4:] == ["512.0", "KiB"]

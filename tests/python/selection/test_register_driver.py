@@ -81,7 +81,7 @@ def test_the_higher_priority_is_chosen(python: Any, toy: str) -> None:
     )
 
 
-# acceptance 5.18: the class is loud by default, the function quiet
+# acceptance 5.18: the class reports failures by default, the function is quiet about them
 def test_who_fails_quietly(python: Any) -> None:
     assert openreg.DriverRegistration("x").fail_quietly is False
     python(
@@ -100,7 +100,7 @@ def test_who_fails_quietly(python: Any) -> None:
     )
 
 
-# acceptance 5.21: an optional function that a driver lacks is made up for, or refused, and never wrong
+# acceptance 5.21: an optional function that a driver lacks is emulated, or refused, and never wrong
 def test_missing_functions_give_no_wrong_results(python: Any, toy: str) -> None:
     python(
         """
@@ -239,8 +239,8 @@ def test_node_id(python: Any, full_toy: str) -> None:
     )
 
 
-# acceptance 5.50: a plugin fails loudly, and is experimental unless its name is one of those proven on hardware
-def test_plugins_fail_loudly(python: Any, library: Any, full_toy: str) -> None:
+# acceptance 5.50: the failure of a plugin is an error, and it is experimental unless its name is one of those proven on hardware
+def test_failing_plugins_are_errors(python: Any, library: Any, full_toy: str) -> None:
     python(
         f"""
         from toys import raises

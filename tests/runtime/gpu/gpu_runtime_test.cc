@@ -180,7 +180,7 @@ TEST(RealGpuDrivers, ExportOneSymbol) {
   }
 }
 
-// Beside the runtime, on a machine without GPUs, they are passed over without a word, and the simulated devices are
+// Bundled, on a machine without GPUs, they are passed over without a word, and the simulated devices are
 // used.
 TEST(RealGpuDrivers, AutomaticSelectionPassesOver) {
   if (std::filesystem::exists("/dev/kfd") || std::filesystem::exists("/proc/driver/nvidia")) {
@@ -201,7 +201,7 @@ TEST(RealGpuDrivers, AutomaticSelectionPassesOver) {
   EXPECT_EQ(status, 0);
   EXPECT_CONTAINS(output, "sim: open");
   for (const auto& [driver, path] : real_drivers()) {
-    EXPECT_CONTAINS(output, driver + ": failed, beside the runtime");
+    EXPECT_CONTAINS(output, driver + ": failed, bundled");
     EXPECT_CONTAINS(output, (root / "lib" / ("libopenreg_" + driver + ".so")).string());
   }
   EXPECT_EQ(output.find("warning"), std::string::npos) << output;

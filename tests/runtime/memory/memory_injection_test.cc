@@ -211,7 +211,7 @@ TEST_F(MemoryInjectionTest, StagingBuffer) {
   countdown = 1;
   EXPECT_EQ(openreg_memcpy(to, 2, from, 0, 100), OPENREG_E_NOMEM);
   EXPECT_EQ(countdown, 0);
-  EXPECT_CONTAINS(last_message(), "openreg_memcpy: no host memory of 100 bytes");
+  EXPECT_CONTAINS(last_message(), "openreg_memcpy: out of host memory for 100 bytes");
   EXPECT_EQ(openreg_memcpy(to, 2, from, 0, 100), OPENREG_OK);
   openreg_test::release(from);
   openreg_test::release(to);

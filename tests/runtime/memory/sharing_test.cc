@@ -260,7 +260,7 @@ TEST_F(SharingTest, Refusals) {
   EXPECT_EQ(openreg_memory_export(&local, &handle), OPENREG_E_INVALID);
   EXPECT_EQ(openreg_memory_export(&local, nullptr), OPENREG_E_INVALID);
   EXPECT_EQ(openreg_memory_import(&handle, &import_, &device, &ptr), OPENREG_E_INVALID);
-  EXPECT_CONTAINS(last_message(), "this is no handle of memory");
+  EXPECT_CONTAINS(last_message(), "this is not a handle of memory");
   EXPECT_EQ(openreg_memory_import(nullptr, &import_, &device, &ptr), OPENREG_E_INVALID);
   EXPECT_EQ(openreg_import_release(nullptr), OPENREG_OK);
   Exporter other;
@@ -278,7 +278,7 @@ TEST_F(SharingTest, Refusals) {
   changed = other.handle;
   std::memset(&changed.allocation, 0, sizeof changed.allocation);
   EXPECT_EQ(import(changed, &import_, &ptr), OPENREG_E_INVALID);
-  EXPECT_CONTAINS(last_message(), "no handle of the simulated devices");
+  EXPECT_CONTAINS(last_message(), "not a handle of the simulated devices");
   EXPECT_EQ(import(other.handle, &import_, &ptr), OPENREG_OK) << last_message();
   EXPECT_EQ(openreg_import_release(import_), OPENREG_OK);
 }

@@ -62,7 +62,7 @@ TEST_F(LibraryTest, DriverExportsOneSymbol) {
   EXPECT_EQ(own, std::vector<std::string>{"openreg_driver_query_v1"});
 }
 
-// openreg-info: the devices, the drivers with what is native and what is made up; status 0 with a device.
+// openreg-info: the devices, the drivers with what is native and what is emulated; status 0 with a device.
 TEST_F(LibraryTest, InfoShowsDriversAndDevices) {
   set("OPENREG_DRIVER_LIBRARIES", "toy:" + driver_path("toy_driver"));
   set("OPENREG_DRIVERS", "toy,sim");
@@ -72,14 +72,14 @@ TEST_F(LibraryTest, InfoShowsDriversAndDevices) {
   EXPECT_CONTAINS(text, "openreg " OPENREG_VERSION_STRING);
   EXPECT_CONTAINS(text, "  toy: open, OPENREG_DRIVER_LIBRARIES, priority 400, 2 devices");
   EXPECT_CONTAINS(text, "    native    open close device_count mem_alloc mem_free copy device_sync\n");
-  EXPECT_CONTAINS(text, "    made up   device_info fill stream_create");
+  EXPECT_CONTAINS(text, "    emulated  device_info fill stream_create");
   EXPECT_CONTAINS(text, "/toy_driver.so");
-  EXPECT_CONTAINS(text, "  cuda: failed, beside the runtime, priority 200");
+  EXPECT_CONTAINS(text, "  cuda: failed, bundled, priority 200");
   EXPECT_CONTAINS(text, "    why not   the library is not there (OPENREG_E_NO_DEVICE)");
   EXPECT_CONTAINS(text, "  openreg:0: toy device 0, driver toy, ordinal 0");
   EXPECT_CONTAINS(text, "  openreg:3: ");
   EXPECT_CONTAINS(text, "67108864 bytes (64.0 MiB)");
-  EXPECT_CONTAINS(text, "    flags     active gpu loud\n");
+  EXPECT_CONTAINS(text, "    flags     active gpu required\n");
   EXPECT_CONTAINS(text, "    ABI       1.1\n");
   EXPECT_CONTAINS(text, "\nselection\n  rule      environment\n  default   toy\n");
 }
@@ -176,13 +176,13 @@ class BesideTest : public LibraryTest {
   std::string directory_;
 };
 
-// Rule L1: a library beside the runtime is found, and preferred to the simulator.
+// Rule L1: a bundled library is found, and preferred to the simulator.
 TEST_F(BesideTest, LibraryBesideTheRuntimeIsUsed) {
   place("libopenreg_hip.so", driver_path("full_toy_driver"));
   int status = -1;
   const std::string text = info_there(&status);
   EXPECT_EQ(status, 0);
-  EXPECT_CONTAINS(text, "  hip: open, beside the runtime, priority 200, 2 devices");
+  EXPECT_CONTAINS(text, "  hip: open, bundled, priority 200, 2 devices");
   EXPECT_CONTAINS(text, directory_ + "/libopenreg_hip.so");
   EXPECT_CONTAINS(text, "  openreg:0: Full toy 0, driver hip, ordinal 0");
 }
@@ -196,9 +196,9 @@ TEST_F(BesideTest, FailuresOfFoundLibrariesAreQuiet) {
   const std::string text = info_there(&status);
   EXPECT_EQ(status, 0);
   EXPECT_CONTAINS(text,
-                  "openreg: info: driver \"cuda\" (beside the runtime) is not used: the vendor's library is too "
+                  "openreg: info: driver \"cuda\" (bundled) is not used: the vendor's library is too "
                   "old (OPENREG_E_INCOMPATIBLE)");
-  EXPECT_CONTAINS(text, "openreg: warning: driver \"hip\" (beside the runtime) is not used: ");
+  EXPECT_CONTAINS(text, "openreg: warning: driver \"hip\" (bundled) is not used: ");
   EXPECT_CONTAINS(text, "does not export openreg_driver_query_v1");
   EXPECT_CONTAINS(text, ", driver sim, ordinal 0");
 }
@@ -213,11 +213,11 @@ TEST_F(BesideTest, NothingIsLeft) {
   EXPECT_EQ(status, 1);
   EXPECT_CONTAINS(text, "  none: openreg_init: no driver can be used\n  sim (built in): ");
   EXPECT_CONTAINS(text, "\"-3\"");
-  EXPECT_CONTAINS(text, "\n  hip (beside the runtime): Driver 'hip' provides no devices.");
-  EXPECT_CONTAINS(text, "\n  cuda (beside the runtime): the vendor's library is too old");
+  EXPECT_CONTAINS(text, "\n  hip (bundled): Driver 'hip' provides no devices.");
+  EXPECT_CONTAINS(text, "\n  cuda (bundled): the vendor's library is too old");
 }
 
-// Asked for by name, the same failure is loud, and names the others.
+// Asked for by name, the same failure is an error, and names the others.
 TEST_F(BesideTest, AskedForByName) {
   place("libopenreg_cuda.so", driver_path("broken_open_fails"));
   set("OPENREG_DRIVERS", "cuda");
@@ -227,7 +227,7 @@ TEST_F(BesideTest, AskedForByName) {
   EXPECT_CONTAINS(text,
                   "openreg_init: Unable to initialize driver 'cuda': the vendor's library is too old "
                   "(OPENREG_E_INCOMPATIBLE) (set OPENREG_DRIVERS='' to automatically choose an available driver)\n"
-                  "  beside the runtime: " +
+                  "  bundled: " +
                       directory_ +
                       "/libopenreg_cuda.so: the vendor's library is too old "
                       "(OPENREG_E_INCOMPATIBLE)\n"

@@ -84,15 +84,15 @@ TEST_F(LoaderTest, ZooOfFiles) {
   machine[18] = 8;  // for MIPS
   machine[20] = 1;
   expect_refused(file("machine.so", machine), OPENREG_E_INCOMPATIBLE, "machine.so");
-  expect_refused("toy_driver.so", OPENREG_E_INVALID, "no path to a library");
+  expect_refused("toy_driver.so", OPENREG_E_INVALID, "not a path to a library");
 }
 
 TEST_F(LoaderTest, ZooOfLibraries) {
   expect_refused(driver_path("broken_no_entry"), OPENREG_E_INCOMPATIBLE, "does not export openreg_driver_query_v1");
-  expect_refused(driver_path("broken_v2_only"), OPENREG_E_INCOMPATIBLE, "the driver speaks ABI 2");
+  expect_refused(driver_path("broken_v2_only"), OPENREG_E_INCOMPATIBLE, "the driver implements ABI 2");
   // acceptance 5.65
   expect_refused(driver_path("broken_v99_only"), OPENREG_E_INCOMPATIBLE,
-                 "the driver speaks ABI 99, this runtime ABI 1");
+                 "the driver implements ABI 99, this runtime ABI 1");
   expect_refused(driver_path("broken_query_fails"), OPENREG_E_NO_DEVICE, "nothing here");
   expect_refused(driver_path("broken_null_table"), OPENREG_E_INCOMPATIBLE, "gave no table");
   expect_refused(driver_path("broken_short_table"), OPENREG_E_INCOMPATIBLE,
@@ -119,7 +119,7 @@ TEST_F(LoaderTest, ZooOfOpening) {
   expect_open_fails("broken_no_devices", OPENREG_E_NO_DEVICE, "Driver 'zoo' provides no devices.");
   expect_open_fails("broken_negative_count", OPENREG_E_INTERNAL, "negative number of devices");
   expect_open_fails("broken_too_many", OPENREG_E_NO_DEVICE, "128 devices");
-  expect_open_fails("broken_info", OPENREG_E_INTERNAL, "no power of two");
+  expect_open_fails("broken_info", OPENREG_E_INTERNAL, "not a power of two");
 }
 
 // A driver that cannot be closed does not keep the runtime from shutting down; it is logged.

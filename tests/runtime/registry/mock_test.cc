@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// GPU drivers over simulated memory, and the variables that stand for a library beside the runtime.
+// GPU drivers over simulated memory, and the variables that stand for a bundled library.
 #include <numeric>
 
 #include "runtime_test.h"
@@ -69,7 +69,7 @@ TEST_F(MockTest, OneIsCuda) {
   ASSERT_EQ(openreg_init(), OPENREG_OK) << last_message();
   EXPECT_EQ(active(), "sim*2");
   EXPECT_EQ(record_of("cuda").state, OPENREG_DRIVER_FAILED);
-  EXPECT_STREQ(record_of("cuda").source, "beside the runtime");
+  EXPECT_STREQ(record_of("cuda").source, "bundled");
 }
 
 // Names of the variable: the group, synonyms, any case; what can't be mocked is a warning.
@@ -113,7 +113,7 @@ TEST_F(MockTest, NumberOfDevices) {
   EXPECT_CONTAINS(last_message(), "OPENREG_CUDA_MEMORY must be a number of bytes");
 }
 
-// acceptance 5.12: the variable's library instead of the one beside the runtime; the record has its path.
+// acceptance 5.12: the variable's library instead of the bundled one; the record has its path.
 TEST_F(MockTest, LibraryPathOfAVariable) {
   set("OPENREG_CUDA_LIBRARY_PATH", driver_path("toy_driver"));
   ASSERT_EQ(openreg_init(), OPENREG_OK) << last_message();

@@ -375,7 +375,7 @@ TEST_F(RegistrationTest, DescriptionsAreSkipped) {
   set("OPENREG_DRIVER_LIBRARIES", "told:" + driver_path("toy_driver") + ",told:/x/driver.json");
   EXPECT_EQ(openreg_device_count(), 2);
   EXPECT_EQ(record_of("told").state, -1);
-  EXPECT_EQ(count_lines(OPENREG_LOG_DEBUG, "OPENREG_DRIVER_LIBRARIES: /x/driver.json is not for the C library"), 1);
+  EXPECT_EQ(count_lines(OPENREG_LOG_DEBUG, "OPENREG_DRIVER_LIBRARIES: /x/driver.json is skipped: the C library"), 1);
   EXPECT_TRUE(lines(OPENREG_LOG_WARNING).empty());
 }
 

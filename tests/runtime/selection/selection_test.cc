@@ -117,7 +117,7 @@ TEST_F(SelectionTest, ListedFailureIsLoudAndAllOrNothing) {
     EXPECT_EQ(openreg_init(), OPENREG_E_INCOMPATIBLE);
     EXPECT_CONTAINS(last_message(), "openreg_init: Unable to initialize driver 'cuda': cannot load ");
     EXPECT_CONTAINS(last_message(), "(set OPENREG_DRIVERS='' to automatically choose an available driver)\n");
-    EXPECT_CONTAINS(last_message(), "\n  beside the runtime: ");
+    EXPECT_CONTAINS(last_message(), "\n  bundled: ");
     EXPECT_CONTAINS(last_message(), "libopenreg_cuda.so");
     EXPECT_CONTAINS(last_message(), "\n  OPENREG_DRIVER_LIBRARIES: no such name");
     EXPECT_CONTAINS(last_message(), "sim (built in, 2 devices)");
@@ -243,7 +243,7 @@ TEST_F(SelectionTest, RecordsShowWhatIsNotThere) {
   EXPECT_EQ(cuda.state, OPENREG_DRIVER_FAILED);
   EXPECT_EQ(cuda.code, OPENREG_E_NO_DEVICE);
   EXPECT_EQ(cuda.priority, 200);
-  EXPECT_STREQ(cuda.source, "beside the runtime");
+  EXPECT_STREQ(cuda.source, "bundled");
   EXPECT_CONTAINS(cuda.path, "/libopenreg_cuda.so");
   EXPECT_EQ(cuda.first_device, -1);
   EXPECT_STREQ(record_of("hip").message, "the library is not there");

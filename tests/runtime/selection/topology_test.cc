@@ -178,7 +178,7 @@ TEST_F(TopologyTest, DefectsOfTheDriver) {
   EXPECT_CONTAINS(last_message(), "described a negative number of devices");
   use_full_toy([](openreg_driver& table) { table.name = "crooked", table.describe = crooked_alignment; });
   EXPECT_EQ(ask("crooked"), OPENREG_E_INTERNAL);
-  EXPECT_CONTAINS(last_message(), "no power of two");
+  EXPECT_CONTAINS(last_message(), "not a power of two");
   use_full_toy([](openreg_driver& table) { table.name = "nameless", table.describe = without_names; });
   ASSERT_EQ(ask("nameless"), OPENREG_OK) << last_message();
   EXPECT_STREQ(devices_[0].name, "nameless device 0");
