@@ -166,7 +166,8 @@ void openreg_sim_stream_reference(openreg_driver_stream stream);
 void openreg_sim_stream_release(openreg_driver_stream stream);
 /* Gives a task to the stream. E_NOMEM: no memory, or no worker thread; nothing was queued. */
 openreg_status openreg_sim_stream_submit(openreg_driver_stream stream, const openreg_sim_task *task);
-/* Appends a record: *position is where it stands. With `record` (timed) the worker notes the time when it passes. */
+/* Appends a record: *position is its place in the queue. With `record` (timed) the worker notes the time when it
+ * passes. */
 openreg_status openreg_sim_stream_mark(openreg_driver_stream stream, openreg_sim_record *record, uint64_t *position);
 bool openreg_sim_stream_passed(openreg_driver_stream stream, uint64_t position);
 void openreg_sim_stream_await(openreg_driver_stream stream, uint64_t position);

@@ -12,7 +12,7 @@
 
 #define MEMORY_HANDLE UINT32_C(0x53494d4d)
 
-/* What stands in the bytes of an openreg_ipc_handle. Numbers of processes and files are used again, those of the file's
+/* The contents of an openreg_ipc_handle. Numbers of processes and files are used again, those of the file's
  * device and inode are not while a file is open. */
 typedef struct sim_handle {
     uint32_t kind;

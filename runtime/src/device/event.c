@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
-/* event.c: events (event.h, openreg.h). What a driver lacks is made up below, in emulated_events.c. */
+/* event.c: events (event.h, openreg.h). What a driver lacks is emulated (emulated_events.c). */
 #define _GNU_SOURCE
 #include "device/event.h"
 

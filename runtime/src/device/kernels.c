@@ -25,7 +25,7 @@ entry(const openreg_kernels *kernels, uint64_t i)
     return (const openreg_kernel *)((const char *)kernels->list + i * kernels->kernel_size);
 }
 
-/* A name that stands twice in the table, or NULL. Tables are read once and are short enough to compare all with all. */
+/* A name that is in the table twice, or NULL. Tables are read once and are short enough to compare all with all. */
 static const char *
 find_double(const openreg_kernels *kernels)
 {

@@ -29,7 +29,7 @@ typedef struct openreg_device {
     atomic_int active;           /* 1 once memory or a stream was made on it */
     atomic_llong live_events;    /* openreg_event objects alive */
     atomic_llong live_imports;   /* openreg_import objects alive */
-    atomic_ullong syncs_started; /* made-up markers: device_sync calls begun, and the greatest number of one that */
+    atomic_ullong syncs_started; /* emulated events: device_sync calls begun, and the greatest number of one that */
     atomic_ullong syncs_ended;   /* has returned; driver_calls.c */
     struct openreg_cache *cache; /* cache.h; never NULL */
     struct openreg_stream_set *streams; /* stream.h; never NULL */
@@ -57,8 +57,8 @@ openreg_device_table_peek(void)
  * texts ("<call>: The device index is out of range. It must be in [0, N), but got i."). Lock-free once initialised. */
 openreg_status openreg_device_get(const char *call, int32_t index, openreg_device **out);
 
-/* What openreg_device_get() calls where there is no table yet: openreg_init() on behalf of `call`, of a room above. Set by
- * a constructor of activation.c. */
+/* What openreg_device_get() calls where there is no table yet: openreg_init() on behalf of `call`, of a room above.
+ * Set by a constructor of activation.c. */
 void openreg_device_table_set_first_use(openreg_status (*initialize)(const char *call));
 
 #endif

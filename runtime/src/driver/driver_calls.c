@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
-/* driver_calls.c: every call of a driver's slot, and what stands in for the slots that it lacks (driver_calls.h).
- * Events and what stands in for them: emulated_events.c. */
+/* driver_calls.c: every call of a driver's slot, and the emulation of those that it lacks (driver_calls.h).
+ * Events and their emulation: emulated_events.c. */
 #define _GNU_SOURCE
 #include "driver/driver_calls.h"
 
@@ -174,8 +174,8 @@ openreg_status
 openreg_call_device_sync(openreg_device *device, const char *call)
 {
     openreg_opened_driver *const driver = device->driver;
-    /* Markers (emulated_events.c) wait for a sync that starts after they were recorded: number the starts, and remember the
-     * greatest number that has ended. */
+    /* Markers (emulated_events.c) wait for a sync that starts after they were recorded: number the starts, and
+     * remember the greatest number that has ended. */
     const unsigned long long number = atomic_fetch_add_explicit(&device->syncs_started, 1, memory_order_acq_rel) + 1;
     OPENREG_RETURN_NOT_OK(CALL(driver, call, driver->table.device_sync(driver->instance, device->ordinal)));
     unsigned long long ended = atomic_load_explicit(&device->syncs_ended, memory_order_relaxed);

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 /* driver_calls.h: every call of a driver's slot. Internal.
  *
- * Here, and only here, a NULL slot is noticed and made up for (rule A22), the driver's error is completed with the name
+ * Here, and only here, a NULL slot is noticed and emulated (rule A22), the driver's error is completed with the name
  * of the call and of the driver, and `active` is set. `call` is the public function on whose behalf it happens. */
 #ifndef OPENREG_SRC_DRIVER_CALLS_H
 #define OPENREG_SRC_DRIVER_CALLS_H
@@ -14,8 +14,8 @@
 /* Bit i: function i of the table is there (open is 0). */
 uint64_t openreg_driver_slots(const openreg_driver *table);
 
-/* For driver_open.c and topology.c, with no lock held. `name` is the candidate's. The count is checked: a driver without
- * devices is OPENREG_E_NO_DEVICE, "Driver 'sim' provides no devices." */
+/* For driver_open.c and topology.c, with no lock held. `name` is the candidate's. The count is checked: a driver
+ * without devices is OPENREG_E_NO_DEVICE, "Driver 'sim' provides no devices." */
 openreg_status openreg_call_open(const openreg_driver *, const char *name, const char *call,
                                  const openreg_option *options, size_t n, openreg_instance *out);
 openreg_status openreg_call_close(const openreg_driver *, const char *name, const char *call, openreg_instance);
@@ -51,19 +51,19 @@ openreg_status openreg_call_stream_sync(openreg_device *, const char *call, open
 openreg_status openreg_call_stream_native(openreg_device *, const char *call, openreg_driver_stream, void **out);
 openreg_status openreg_call_host_alloc(openreg_device *, const char *call, uint64_t size, void **out);
 openreg_status openreg_call_host_free(openreg_device *, const char *call, void *ptr);
-/* UNSUPPORTED without an error text if the driver has no mem_info: memory.c answers from the cache's books. */
+/* UNSUPPORTED without an error text if the driver has no mem_info: memory.c answers from the cache's statistics. */
 openreg_status openreg_call_mem_info(openreg_device *, const char *call, uint64_t *free_bytes, uint64_t *total);
 openreg_status openreg_call_host_alias(openreg_device *, const char *call, void *ptr, void **out);
 
 /* Markers: the driver's event, or a made-up one, as one value. Used by event.c and, for recorded streams, cache.c. */
 typedef struct openreg_backend_event {
-    openreg_driver_event native; /* NULL for a made-up marker */
-    uint64_t ticket;             /* made up: value of the device's sync counter that completes it; 0: complete */
-    uint64_t recorded_ns;        /* made up: host clock when it was seen complete, 0 before */
+    openreg_driver_event native; /* NULL for an emulated event */
+    uint64_t ticket;             /* emulated: value of the device's sync counter that completes it; 0: complete */
+    uint64_t recorded_ns;        /* emulated: host clock when it was seen complete, 0 before */
     int32_t recorded;            /* 1 once recorded */
     uint32_t flags;              /* OPENREG_EVENT_TIMING */
 } openreg_backend_event;
-/* Whether timed markers of the device are the driver's: made-up ones wait for the stream when they are recorded. */
+/* Whether timed markers of the device are the driver's: emulated ones wait for the stream when they are recorded. */
 int openreg_backend_event_is_measured(const openreg_device *);
 openreg_status openreg_call_marker_create(openreg_device *, const char *call, uint32_t flags,
                                           openreg_backend_event *out);

@@ -1,12 +1,12 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
-/* emulated_events.c: a driver's events, and the markers that stand in for them (driver_calls.h).
+/* emulated_events.c: a driver's events, and their emulation (driver_calls.h).
  *
- * A made-up marker is complete once a device_sync() that began after its record has returned; its ticket is the number
+ * An emulated event is complete once a device_sync() that began after its record has returned; its ticket is the number
  * of the first such call (openreg_call_device_sync() counts them). Nothing is queued, so nobody has to poll: query and
  * sync of a marker that is not complete synchronise the device. A timed one is synchronised when it is recorded, so
  * that the clock is read when the work before it has just ended.
  *
- * Timed events are made up as well if the driver has events but cannot measure them (no event_elapsed). */
+ * Timed events are emulated as well if the driver has events but cannot measure them (no event_elapsed). */
 #define _GNU_SOURCE
 #include "base/clock.h"
 #include "base/error.h"
@@ -16,7 +16,7 @@
     (openreg_error_begin_call(), openreg_error_end_call((driver)->name, (call), (expression)))
 
 static int
-is_made_up(const openreg_driver *table, uint32_t flags)
+is_emulated(const openreg_driver *table, uint32_t flags)
 {
     return table->event_create == NULL || ((flags & OPENREG_EVENT_TIMING) != 0 && table->event_elapsed == NULL);
 }
@@ -24,7 +24,7 @@ is_made_up(const openreg_driver *table, uint32_t flags)
 int
 openreg_backend_event_is_measured(const openreg_device *device)
 {
-    return !is_made_up(&device->driver->table, OPENREG_EVENT_TIMING);
+    return !is_emulated(&device->driver->table, OPENREG_EVENT_TIMING);
 }
 
 openreg_status
@@ -32,7 +32,7 @@ openreg_call_marker_create(openreg_device *device, const char *call, uint32_t fl
 {
     openreg_opened_driver *const driver = device->driver;
     openreg_backend_event marker = {.flags = flags};
-    if (!is_made_up(&driver->table, flags)) {
+    if (!is_emulated(&driver->table, flags)) {
         const uint32_t native_flags = (flags & OPENREG_EVENT_TIMING) != 0 ? OPENREG_EVENT_TIMING : 0;
         OPENREG_RETURN_NOT_OK(CALL(
             driver, call, driver->table.event_create(driver->instance, device->ordinal, native_flags, &marker.native)));
@@ -49,7 +49,7 @@ openreg_status
 openreg_call_marker_destroy(openreg_device *device, const char *call, openreg_backend_event *marker)
 {
     openreg_opened_driver *const driver = device->driver;
-    if (is_made_up(&driver->table, marker->flags))
+    if (is_emulated(&driver->table, marker->flags))
         return OPENREG_OK;
     return CALL(driver, call, driver->table.event_destroy(driver->instance, marker->native));
 }
@@ -59,7 +59,7 @@ openreg_call_marker_record(openreg_device *device, const char *call, openreg_bac
                            openreg_driver_stream stream)
 {
     openreg_opened_driver *const driver = device->driver;
-    if (!is_made_up(&driver->table, marker->flags)) {
+    if (!is_emulated(&driver->table, marker->flags)) {
         OPENREG_RETURN_NOT_OK(
             CALL(driver, call, driver->table.event_record(driver->instance, device->ordinal, marker->native, stream)));
     } else if ((marker->flags & OPENREG_EVENT_TIMING) != 0) {
@@ -86,7 +86,7 @@ openreg_status
 openreg_call_marker_sync(openreg_device *device, const char *call, openreg_backend_event *marker)
 {
     openreg_opened_driver *const driver = device->driver;
-    if (!is_made_up(&driver->table, marker->flags))
+    if (!is_emulated(&driver->table, marker->flags))
         return CALL(driver, call, driver->table.event_sync(driver->instance, marker->native));
     if (is_complete(device, marker))
         return OPENREG_OK;
@@ -98,7 +98,7 @@ openreg_call_marker_query(openreg_device *device, const char *call, openreg_back
 {
     openreg_opened_driver *const driver = device->driver;
     int32_t passed = 1;
-    if (is_made_up(&driver->table, marker->flags))
+    if (is_emulated(&driver->table, marker->flags))
         OPENREG_RETURN_NOT_OK(openreg_call_marker_sync(device, call, marker));
     else
         OPENREG_RETURN_NOT_OK(CALL(driver, call, driver->table.event_query(driver->instance, marker->native, &passed)));
@@ -113,7 +113,8 @@ openreg_call_stream_wait(openreg_device *waiter, const char *call, openreg_drive
     openreg_opened_driver *const driver = waiter->driver;
     if (!marker->recorded)
         return OPENREG_OK;
-    if (driver != recorded_on->driver || driver->table.stream_wait == NULL || is_made_up(&driver->table, marker->flags))
+    if (driver != recorded_on->driver || driver->table.stream_wait == NULL ||
+        is_emulated(&driver->table, marker->flags))
         return openreg_call_marker_sync(recorded_on, call, marker);
     return CALL(driver, call, driver->table.stream_wait(driver->instance, waiter->ordinal, stream, marker->native));
 }
@@ -123,7 +124,7 @@ openreg_call_marker_elapsed(openreg_device *device, const char *call, openreg_ba
                             openreg_backend_event *end, double *milliseconds)
 {
     openreg_opened_driver *const driver = device->driver;
-    if (is_made_up(&driver->table, start->flags | end->flags)) {
+    if (is_emulated(&driver->table, start->flags | end->flags)) {
         *milliseconds = ((double)end->recorded_ns - (double)start->recorded_ns) / 1e6;
         return OPENREG_OK;
     }

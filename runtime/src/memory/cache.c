@@ -13,7 +13,7 @@
 static const char malloc_call[] = "openreg_malloc";
 
 #define BLOCKS_PER_CHUNK 128
-#define CACHE_ALIGNMENT 128 /* two lines: the neighbour that a processor fetches along is ours too */
+#define CACHE_ALIGNMENT 128 /* two cache lines: avoids false sharing through adjacent-line prefetch */
 
 /* --------------------------------------------------------------------------------------------------------- objects */
 
@@ -151,7 +151,7 @@ release(struct openreg_cache *cache, openreg_block *block)
     } else {
         block->segment->free_since = cache->clock;
         if (__builtin_expect((openreg_features() & (OPENREG_FEATURE_RETURNS | OPENREG_FEATURE_UNCACHED)) != 0, 0) &&
-            openreg_cache_is_gone(pool->owner->private_pool))
+            openreg_cache_is_released(pool->owner->private_pool))
             cache->returnable++;
     }
     if (pieces > 0)
@@ -196,8 +196,8 @@ note_active_peak(const openreg_stat allocated[OPENREG_POOLS], openreg_stat waiti
         waiting[OPENREG_POOL_ALL].peak = in_all;
 }
 
-/* The block freed last, if the request is for its size: nothing is split then, and nothing was joined. Fits no worse than
- * before: where the block is bigger than its first request, the new one is at least as large. */
+/* The block freed last, if the request is for its size: nothing is split then, and nothing was joined. Fits no worse
+ * than before: where the block is bigger than its first request, the new one is at least as large. */
 static inline openreg_block *
 take_hot(struct openreg_cache *cache, openreg_pool *pool, uint64_t rounded)
 {
@@ -219,7 +219,7 @@ take_free(struct openreg_cache *cache, openreg_pool *pool, uint64_t rounded, uin
     openreg_block *block = openreg_cache_find(pool, rounded, false);
     if (__builtin_expect(block == NULL, 0)) {
         OPENREG_RETURN_NOT_OK(openreg_cache_grow(cache, pool, rounded, size, &block));
-        pool = block->segment->pool; /* it may be lent */
+        pool = block->segment->pool; /* it may belong to another pool */
     }
     const uint64_t remainder = block->size - rounded;
     const bool was_split = is_split(block);
@@ -334,7 +334,7 @@ openreg_cache_release(struct openreg_cache *cache, openreg_block *block)
 }
 
 static void
-unpark(struct openreg_cache *cache, openreg_pool *pool)
+release_hot(struct openreg_cache *cache, openreg_pool *pool)
 {
     if (pool->hot != NULL) {
         release(cache, pool->hot);
@@ -346,8 +346,8 @@ void
 openreg_cache_release_hot(struct openreg_cache *cache)
 {
     for (openreg_stream_pools *pools = cache->streams; pools != NULL; pools = pools->next) {
-        unpark(cache, &pools->small);
-        unpark(cache, &pools->large);
+        release_hot(cache, &pools->small);
+        release_hot(cache, &pools->large);
     }
 }
 
@@ -416,7 +416,7 @@ find_range(const void *ptr, openreg_found_range *found)
     return openreg_device_table_peek() != NULL && openreg_address_map_find(ptr, found) && !found->alias;
 }
 
-/* Takes a block off the books of those that are given out. It is in no list then. */
+/* Counts a block as no longer given out. It is in no list then. */
 static inline void
 discount(struct openreg_cache *cache, const openreg_block *block)
 {
@@ -451,7 +451,7 @@ free_special(struct openreg_cache *cache, openreg_block *block, unsigned feature
         openreg_cache_trace_block(cache, OPENREG_MEMORY_EVENT_FREE_REQUESTED, block);
         openreg_cache_trace_block(cache, OPENREG_MEMORY_EVENT_FREE_COMPLETED, block);
     }
-    if (openreg_cache_is_gone(block->segment->pool->owner->private_pool))
+    if (openreg_cache_is_released(block->segment->pool->owner->private_pool))
         release(cache, block);
     else
         park(cache, block);
@@ -535,7 +535,7 @@ openreg_record_stream(void *ptr, openreg_stream stream)
     openreg_block *block = find_live(&found, ptr), *around = NULL;
     if (block == NULL)
         around = openreg_cache_block_at(&found, (uintptr_t)ptr);
-    openreg_status status = OPENREG_OK; /* the whole device is waited for before lent memory is given up */
+    openreg_status status = OPENREG_OK; /* the whole device is waited for before shared memory is given up */
     if (block != NULL)
         status = record_stream(cache, block, stream);
     else if (around == NULL || around->state != OPENREG_BLOCK_SHARED)

@@ -43,7 +43,7 @@
 #define OPENREG_FEATURE_ROUNDING 2u    /* roundup_divisions */
 #define OPENREG_FEATURE_SPLIT_LIMIT 4u /* max_split_size */
 #define OPENREG_FEATURE_ROUTES 8u      /* a thread is in a private pool */
-#define OPENREG_FEATURE_RETURNS 16u    /* segments of a pool that is gone wait for their blocks */
+#define OPENREG_FEATURE_RETURNS 16u    /* segments of a released pool wait for their blocks */
 #define OPENREG_FEATURE_UNCACHED 32u   /* openreg_set_caching(0) */
 #define OPENREG_FEATURES 6
 #define OPENREG_FEATURES_OF_REQUESTS (OPENREG_FEATURE_ROUNDING | OPENREG_FEATURE_ROUTES | OPENREG_FEATURE_UNCACHED)
@@ -120,8 +120,8 @@ typedef struct openreg_cache_stats {
     openreg_stat allocation[OPENREG_POOLS], allocated_bytes[OPENREG_POOLS], requested_bytes[OPENREG_POOLS];
     openreg_stat segment[OPENREG_POOLS], reserved_bytes[OPENREG_POOLS];
     openreg_stat inactive_split[OPENREG_POOLS], inactive_split_bytes[OPENREG_POOLS];
-    /* Freed and awaiting a stream. "Active" is this and `allocation`, so on the fast path, where nothing waits, it needs
-     * no counters; `peak` here is the peak of the sum while something waited, `allocated` is not used. */
+    /* Freed and awaiting a stream. "Active" is this and `allocation`, so on the fast path, where nothing waits, it
+     * needs no counters; `peak` here is the peak of the sum while something waited, `allocated` is not used. */
     openreg_stat waiting[OPENREG_POOLS], waiting_bytes[OPENREG_POOLS];
     openreg_stat oversize_allocations, oversize_segments; /* here `freed` is not used */
     int64_t retries, ooms, driver_allocs, driver_frees, syncs;
@@ -143,7 +143,7 @@ struct openreg_cache {
     openreg_private_pool *private_pools;
     openreg_pool_binding *routes;  /* the latest first */
     openreg_private_pool uncached; /* for openreg_set_caching(0): not in the list, never had a use */
-    int64_t returnable;            /* segments of pools that are gone, without a block in use; an upper bound */
+    int64_t returnable;            /* segments of released pools, without a block in use; an upper bound */
     uint64_t clock;                /* driver allocations tried: the unit of age */
     uint64_t coming;               /* bytes that the driver is being asked for */
     double fraction;               /* of openreg_set_memory_fraction(); negative: that of the settings */
@@ -213,31 +213,33 @@ openreg_block *openreg_cache_block_at(const openreg_found_range *found, uintptr_
 openreg_status openreg_cache_map_segment(const char *call, openreg_device *device, openreg_segment *segment);
 
 /* A free block of at least `rounded` bytes, after asking the driver and if need be giving cached segments back. The
- * lock is held, let go meanwhile, and held again; on success the block is in the pool's list. `size` is for the text. */
+ * lock is held, released meanwhile, and held again; on success the block is in the pool's list. `size` is for the
+ * text. */
 openreg_status openreg_cache_grow(struct openreg_cache *cache, openreg_pool *pool, uint64_t rounded, uint64_t size,
                                   openreg_block **out);
 
 /* Segments that are to go back to the driver. */
-typedef enum openreg_give {
+typedef enum openreg_filter_kind {
     OPENREG_FILTER_CACHED,   /* all but those of private pools in use */
     OPENREG_FILTER_POOL,     /* those of `pool` */
-    OPENREG_FILTER_GONE,     /* those of private pools that are gone */
+    OPENREG_FILTER_RELEASED, /* those of released private pools */
     OPENREG_FILTER_OVERSIZE, /* those that max_split_size keeps whole */
     OPENREG_FILTER_UNUSED    /* large ones that have been free since the time `free_since` */
-} openreg_give;
+} openreg_filter_kind;
 
 typedef struct openreg_segment_filter {
-    openreg_give kind;
+    openreg_filter_kind kind;
     const openreg_private_pool *pool;
     uint64_t free_since;
 } openreg_segment_filter;
 
 /* Whether it is for segments of that kind, whatever their blocks. */
-bool openreg_cache_is_meant(const openreg_segment *segment, openreg_segment_filter gift);
+bool openreg_cache_filter_matches(const openreg_segment *segment, openreg_segment_filter filter);
 
-/* Gives back those segments of a kind that have no block in use; lets go of the lock meanwhile. The flush lock is held
+/* Gives back those segments of a kind that have no block in use; releases the lock meanwhile. The flush lock is held
  * too. */
-openreg_status openreg_cache_give_segments(struct openreg_cache *cache, const char *call, openreg_segment_filter gift);
+openreg_status openreg_cache_give_segments(struct openreg_cache *cache, const char *call,
+                                           openreg_segment_filter filter);
 void openreg_cache_destroy_segments(struct openreg_cache *cache); /* for openreg_cache_destroy(): all of them */
 
 /* ---- cache_stream.c; the lock is held ---- */
@@ -271,7 +273,7 @@ openreg_status openreg_cache_new_pools(struct openreg_cache *cache, const char *
 openreg_status openreg_cache_free_used(struct openreg_cache *cache, openreg_block *block);
 /* Frees waiting blocks whose streams have passed. */
 openreg_status openreg_cache_poll_waiting(struct openreg_cache *cache, const char *call);
-/* Waits for all of them; lets go of the lock meanwhile. Holds the flush lock. */
+/* Waits for all of them; releases the lock meanwhile. Holds the flush lock. */
 openreg_status openreg_cache_sync_waiting(struct openreg_cache *cache, const char *call);
 void openreg_cache_destroy_streams(struct openreg_cache *cache); /* for openreg_cache_destroy(), after the segments */
 
@@ -282,14 +284,14 @@ void openreg_cache_destroy_streams(struct openreg_cache *cache); /* for openreg_
 openreg_status openreg_cache_route(struct openreg_cache *cache, openreg_stream stream, openreg_stream_pools **out);
 
 static inline bool
-openreg_cache_is_gone(const openreg_private_pool *pool)
+openreg_cache_is_released(const openreg_private_pool *pool)
 {
     return pool != NULL && pool->uses == 0;
 }
 
-/* A free block of a pool that lends its memory when there is none left, or NULL. */
+/* A free block of a pool that shares its memory when there is none left, or NULL. */
 openreg_block *openreg_cache_borrow(const struct openreg_cache *cache, const openreg_pool *pool, uint64_t rounded);
-/* Frees the books of pools that are gone and have no segment left. */
+/* Frees private pools that are released and have no segment left. */
 void openreg_cache_forget_pools(struct openreg_cache *cache);
 void openreg_cache_destroy_pools(struct openreg_cache *cache); /* for openreg_cache_destroy(), before the streams */
 /* Gives back what `returnable` counts. Takes the locks itself, so none is held. Errors are not the caller's. */
@@ -299,20 +301,20 @@ void openreg_cache_return(struct openreg_cache *cache);
 
 /* The driver's functions, or NULL. No lock is needed. */
 const openreg_vmm *openreg_cache_vmm(const openreg_device *device);
-/* Addresses for a segment that has `size` bytes at first: *room of them. No lock is held. OPENREG_E_UNSUPPORTED, without
- * a text, where the driver has none to give. */
+/* Addresses for a segment that has `size` bytes at first: *room of them. No lock is held. OPENREG_E_UNSUPPORTED,
+ * without a text, where the driver has none to give. */
 openreg_status openreg_cache_reserve(openreg_device *device, const openreg_pool *pool, uint64_t size, uint64_t *room,
                                      void **out);
 /* A segment of the pool that has `rounded` free bytes at its end when it has grown by *amount, or NULL. */
 openreg_segment *openreg_cache_growable(struct openreg_cache *cache, const openreg_pool *pool, uint64_t rounded,
                                         uint64_t *amount);
-/* Lets it grow; *out is the free block at its end, which may be smaller than planned: another thread was faster. Lets go
- * of the lock meanwhile. Errors: the driver's. */
+/* Lets it grow; *out is the free block at its end, which may be smaller than planned: another thread was faster. Releases
+ * the lock meanwhile. Errors: the driver's. */
 openreg_status openreg_cache_grow_segment(struct openreg_cache *cache, openreg_segment *segment, uint64_t amount,
                                           openreg_block **out);
-/* Takes the free ends off segments that stay. Lets go of the lock meanwhile; the flush lock is held too. */
+/* Takes the free ends off segments that stay. Releases the lock meanwhile; the flush lock is held too. */
 openreg_status openreg_cache_shrink_segments(struct openreg_cache *cache, const char *call,
-                                             openreg_segment_filter gift);
+                                             openreg_segment_filter filter);
 
 /* ---- cache_settings.c ---- */
 

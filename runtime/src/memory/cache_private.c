@@ -158,7 +158,8 @@ openreg_cache_return(struct openreg_cache *cache)
     openreg_fast_lock_acquire(&cache->lock);
     if (cache->returnable > 0) {
         cache->returnable = 0;
-        (void)openreg_cache_give_segments(cache, "openreg_free", (openreg_segment_filter){.kind = OPENREG_FILTER_GONE});
+        (void)openreg_cache_give_segments(cache, "openreg_free",
+                                          (openreg_segment_filter){.kind = OPENREG_FILTER_RELEASED});
     }
     openreg_cache_forget_pools(cache);
     openreg_fast_lock_release(&cache->lock);
@@ -174,7 +175,7 @@ trim(struct openreg_cache *cache, const char *call, openreg_memory_pool_id id)
     openreg_fast_lock_acquire(&cache->lock);
     openreg_private_pool *pool = find_pool(cache, id);
     if (pool != NULL) {
-        pool->uses++; /* it must not go while the lock is let go */
+        pool->uses++; /* it must not go while the lock is released */
         status = openreg_cache_sync_waiting(cache, call);
         if (status == OPENREG_OK)
             status = openreg_cache_give_segments(cache, call,

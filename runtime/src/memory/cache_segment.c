@@ -195,7 +195,7 @@ unlink_segment(struct openreg_cache *cache, openreg_segment *segment)
     openreg_stat_subtract(cache->stats.reserved_bytes, segment->pool->kind, (int64_t)segment->size);
 }
 
-/* Counts a segment that the pool's books must outlive. */
+/* Counts a segment that the pool must outlive. */
 static void
 count_segment(const openreg_pool *pool, int64_t amount)
 {
@@ -237,7 +237,7 @@ extend_segment(struct openreg_cache *cache, openreg_pool *pool, uint64_t rounded
     return OPENREG_OK;
 }
 
-/* Asks the driver for a segment and adds it. The lock is held, and let go meanwhile. */
+/* Asks the driver for a segment and adds it. Called with the lock held; releases and reacquires it. */
 static openreg_status
 add_segment(struct openreg_cache *cache, openreg_pool *pool, uint64_t rounded, openreg_block **out, bool *refused)
 {
@@ -279,39 +279,39 @@ add_segment(struct openreg_cache *cache, openreg_pool *pool, uint64_t rounded, o
 }
 
 bool
-openreg_cache_is_meant(const openreg_segment *segment, openreg_segment_filter gift)
+openreg_cache_filter_matches(const openreg_segment *segment, openreg_segment_filter filter)
 {
     const openreg_private_pool *pool = segment->pool->owner->private_pool;
-    switch (gift.kind) {
+    switch (filter.kind) {
     case OPENREG_FILTER_POOL:
-        return pool == gift.pool;
-    case OPENREG_FILTER_GONE:
-        return openreg_cache_is_gone(pool);
+        return pool == filter.pool;
+    case OPENREG_FILTER_RELEASED:
+        return openreg_cache_is_released(pool);
     case OPENREG_FILTER_OVERSIZE:
         return pool == NULL && segment->oversize;
     case OPENREG_FILTER_UNUSED:
-        return pool == NULL && segment->pool->kind == OPENREG_POOL_LARGE && segment->free_since <= gift.free_since;
+        return pool == NULL && segment->pool->kind == OPENREG_POOL_LARGE && segment->free_since <= filter.free_since;
     case OPENREG_FILTER_CACHED:
         break;
     }
-    return pool == NULL || openreg_cache_is_gone(pool);
+    return pool == NULL || openreg_cache_is_released(pool);
 }
 
 static bool
-is_given(const openreg_segment *segment, openreg_segment_filter gift)
+is_given(const openreg_segment *segment, openreg_segment_filter filter)
 {
     return segment->first->state == OPENREG_BLOCK_FREE && segment->first->next == NULL && !segment->resizing &&
-           openreg_cache_is_meant(segment, gift);
+           openreg_cache_filter_matches(segment, filter);
 }
 
 /* Takes the segments of a kind out of the cache, and links them through `next`. The lock is held. */
 static openreg_segment *
-take_segments(struct openreg_cache *cache, openreg_segment_filter gift)
+take_segments(struct openreg_cache *cache, openreg_segment_filter filter)
 {
     openreg_segment *taken = NULL;
     for (openreg_segment *segment = cache->segments, *next; segment != NULL; segment = next) {
         next = segment->next;
-        if (!is_given(segment, gift))
+        if (!is_given(segment, filter))
             continue;
         unlink_segment(cache, segment);
         /* Before the driver has it back, or another thread could be given the same addresses and find them taken. */
@@ -323,12 +323,12 @@ take_segments(struct openreg_cache *cache, openreg_segment_filter gift)
 }
 
 openreg_status
-openreg_cache_give_segments(struct openreg_cache *cache, const char *call, openreg_segment_filter gift)
+openreg_cache_give_segments(struct openreg_cache *cache, const char *call, openreg_segment_filter filter)
 {
     openreg_cache_release_hot(cache);
-    OPENREG_RETURN_NOT_OK(openreg_cache_shrink_segments(cache, call, gift));
+    OPENREG_RETURN_NOT_OK(openreg_cache_shrink_segments(cache, call, filter));
     openreg_cache_release_hot(cache);
-    openreg_segment *given = take_segments(cache, gift), *kept = NULL, *gone = NULL;
+    openreg_segment *given = take_segments(cache, filter), *kept = NULL, *gone = NULL;
     if (given == NULL)
         return OPENREG_OK;
     openreg_fast_lock_release(&cache->lock);
@@ -395,7 +395,7 @@ openreg_cache_trim(struct openreg_cache *cache, const char *call)
     return status;
 }
 
-/* The text of running out of memory, with the figures. The lock is held, and let go meanwhile. */
+/* The text of running out of memory, with the figures. Called with the lock held; releases and reacquires it. */
 static openreg_status
 out_of_memory(struct openreg_cache *cache, const openreg_pool *pool, uint64_t size)
 {
@@ -468,8 +468,8 @@ grow_after_flush(struct openreg_cache *cache, openreg_pool *pool, uint64_t round
 }
 
 /* Where more is reserved than garbage_collection_threshold allows, gives segments back that have been free for longer
- * than the average, until it is no longer so. The lock is held, and let go meanwhile. A driver that fails to take one
- * does not keep a request from being served. */
+ * than the average, until it is no longer so. Called with the lock held; releases and reacquires it. A driver that
+ * fails to take one does not keep a request from being served. */
 static void
 collect_garbage(struct openreg_cache *cache)
 {
@@ -481,19 +481,19 @@ collect_garbage(struct openreg_cache *cache)
     openreg_fast_lock_acquire(&cache->lock);
     openreg_status status = OPENREG_OK;
     while (status == OPENREG_OK && (uint64_t)openreg_stat_current(cache->stats.reserved_bytes) > limit) {
-        openreg_segment_filter gift = {.kind = OPENREG_FILTER_UNUSED, .free_since = UINT64_MAX};
+        openreg_segment_filter filter = {.kind = OPENREG_FILTER_UNUSED, .free_since = UINT64_MAX};
         uint64_t count = 0, sum = 0;
         openreg_cache_release_hot(cache);
         for (const openreg_segment *segment = cache->segments; segment != NULL; segment = segment->next) {
-            if (!is_given(segment, gift))
+            if (!is_given(segment, filter))
                 continue;
             count++;
             sum += segment->free_since;
         }
         if (count == 0)
             break;
-        gift.free_since = sum / count;
-        status = openreg_cache_give_segments(cache, malloc_call, gift);
+        filter.free_since = sum / count;
+        status = openreg_cache_give_segments(cache, malloc_call, filter);
     }
     openreg_lock_release(&cache->flush);
 }

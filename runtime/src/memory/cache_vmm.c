@@ -117,7 +117,7 @@ append(struct openreg_cache *cache, openreg_segment *segment, uint64_t amount, o
     return last;
 }
 
-/* Changes the memory of a segment. The lock is let go meanwhile. */
+/* Changes the memory of a segment. Releases and reacquires the lock. */
 static openreg_status
 resize(struct openreg_cache *cache, const char *call, openreg_segment *segment, uint64_t size)
 {
@@ -206,11 +206,11 @@ shrink(struct openreg_cache *cache, const char *call, openreg_segment *segment)
 }
 
 openreg_status
-openreg_cache_shrink_segments(struct openreg_cache *cache, const char *call, openreg_segment_filter gift)
+openreg_cache_shrink_segments(struct openreg_cache *cache, const char *call, openreg_segment_filter filter)
 {
     for (openreg_segment *segment = cache->segments; segment != NULL;) {
         /* No segment goes while the flush lock is held, but new ones come: at the start of the list. */
-        if (segment->room > 0 && !segment->resizing && openreg_cache_is_meant(segment, gift))
+        if (segment->room > 0 && !segment->resizing && openreg_cache_filter_matches(segment, filter))
             OPENREG_RETURN_NOT_OK(shrink(cache, call, segment));
         segment = segment->next;
     }

@@ -5,8 +5,8 @@
 
 #include <openreg/sharing.h>
 
-/* For openreg_free(): the owner has freed an exported block, which is lent now (OPENREG_BLOCK_SHARED). Frees it if nobody
- * holds it, else later. */
+/* For openreg_free(): the owner has freed an exported block, which is shared now (OPENREG_BLOCK_SHARED). Frees it if
+ * nobody holds it, else later. */
 void openreg_exports_free(void *ptr);
 
 /* The driver's extension. E_UNSUPPORTED, with a text that names the driver, if it has none. */

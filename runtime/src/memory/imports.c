@@ -118,7 +118,7 @@ reach_mapping(const char *call, openreg_device *device, const openreg_memory_han
     return OPENREG_OK;
 }
 
-/* Gives a reference up; with the last one the mapping goes, whatever the driver says. */
+/* Drops a reference; with the last one the mapping is removed, whatever the driver returns. */
 static openreg_status
 let_mapping_go(const char *call, mapping *held)
 {

@@ -152,15 +152,15 @@ open_file(const char *call, const openreg_memory_handle *handle, openreg_lease_f
                                  call, (int)handle->process, strerror(errno));
     if (number < 0)
         return reject_released(call, handle);
-    const bool filter_matches = fstat(number, &status) == 0 && (uint64_t)status.st_ino == handle->leases_inode &&
-                                (uint64_t)status.st_dev == handle->leases_device && status.st_size == (off_t)FILE_SIZE;
-    openreg_lease_file *file = filter_matches ? calloc(1, sizeof *file) : NULL;
+    const bool is_same_file = fstat(number, &status) == 0 && (uint64_t)status.st_ino == handle->leases_inode &&
+                              (uint64_t)status.st_dev == handle->leases_device && status.st_size == (off_t)FILE_SIZE;
+    openreg_lease_file *file = is_same_file ? calloc(1, sizeof *file) : NULL;
     void *words = file == NULL ? MAP_FAILED : mmap(NULL, FILE_SIZE, PROT_READ | PROT_WRITE, MAP_SHARED, number, 0);
     (void)close(number);
     if (words == MAP_FAILED) {
         free(file);
-        return filter_matches ? openreg_error_set(OPENREG_E_NOMEM, "%s: no host memory to import memory", call)
-                              : reject_released(call, handle);
+        return is_same_file ? openreg_error_set(OPENREG_E_NOMEM, "%s: no host memory to import memory", call)
+                            : reject_released(call, handle);
     }
     file->words = words;
     file->device = status.st_dev;

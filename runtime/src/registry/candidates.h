@@ -2,8 +2,8 @@
 /* candidates.h: the list of candidate drivers. Internal.
  *
  * Two kinds of exclusion (rule L7). The *lock* protects the list and what openreg_get_driver_record() reads of its
- * members; it is held for a few instructions and never while foreign code runs or a line is logged. The *gate* (driver_lock.h)
- * is held by the one thread that loads, opens or closes drivers, for as long as that takes. */
+ * members; it is held for a few instructions and never while foreign code runs or a line is logged. The *driver lock*
+ * (driver_lock.h) is held by the one thread that loads, opens or closes drivers, for as long as that takes. */
 #ifndef OPENREG_SRC_CANDIDATES_H
 #define OPENREG_SRC_CANDIDATES_H
 
@@ -22,7 +22,7 @@ typedef enum openreg_source {
 } openreg_source;
 
 /* Never freed once it is in the list, never moved. The first part is constant from then on; the rest is written by the
- * holder of the gate, under the lock. */
+ * holder of the driver lock, under the lock. */
 typedef struct openreg_candidate {
     char name[OPENREG_NAME_SIZE];
     openreg_source source;
@@ -91,7 +91,7 @@ int openreg_candidates_namesakes(const char *name, openreg_candidate *out[OPENRE
 unsigned openreg_candidates_changes(void);
 void openreg_candidates_note_change(void);
 
-/* ---- By the holder of the gate. ---- */
+/* ---- With the driver lock held. ---- */
 
 /* Remembers the thread's last error, less "<call>: " and the name of the driver. */
 void openreg_candidate_fail(openreg_candidate *candidate, const char *call);

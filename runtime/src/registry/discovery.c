@@ -21,7 +21,7 @@
 
 #define BESIDE_MAX 4 /* at least as many as the group has members */
 
-/* Of the holder of the gate. */
+/* Guarded by the driver lock. */
 static openreg_environment *environment;
 static int was_read;
 
@@ -249,9 +249,9 @@ read_variables(const char *call)
 }
 
 openreg_status
-openreg_discovery_refresh(const char *call, int anew)
+openreg_discovery_refresh(const char *call, int again)
 {
-    if (openreg_device_table_peek() != NULL && !anew)
+    if (openreg_device_table_peek() != NULL && !again)
         return OPENREG_OK;
     OPENREG_RETURN_NOT_OK(openreg_discovery_ensure(call));
     openreg_environment *const now = openreg_environment_read();

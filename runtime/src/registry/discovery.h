@@ -9,11 +9,11 @@
  * Errors: OPENREG_E_NOMEM. */
 openreg_status openreg_discovery_ensure(const char *call);
 
-/* ---- By the holder of the gate. ---- */
+/* ---- With the driver lock held. ---- */
 
-/* Reads the environment again, unless the device table stands and `anew` is 0, and brings the list up to it.
+/* Reads the environment again, unless a device table is published and `again` is 0, and brings the list up to it.
  * Errors: OPENREG_E_NOMEM. */
-openreg_status openreg_discovery_refresh(const char *call, int anew);
+openreg_status openreg_discovery_refresh(const char *call, int again);
 const openreg_environment *openreg_discovery_environment(void); /* the one that was read last; may be NULL */
 
 #endif

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
-/* driver_lock.c: the gate, the wait hooks around it and the discovery callback before it (driver_lock.h). */
+/* driver_lock.c: the driver lock, the blocking hooks around it and the discovery callback before it (driver_lock.h). */
 #define _GNU_SOURCE
 #include "registry/driver_lock.h"
 
@@ -21,7 +21,7 @@ static wait_hooks hooks;
 static void (*discover)(void *context);
 static void *discover_context;
 
-/* Of the holder: what its own leaving calls, whatever the hooks are then. */
+/* The owner's own hook: called on release even if the hooks have changed since. */
 static void (*owner_after)(void *token);
 static void *owner_token;
 

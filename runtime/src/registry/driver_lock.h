@@ -1,15 +1,15 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 /* driver_lock.h: the one thread at a time that loads, opens or closes drivers (rule L7). Internal.
  *
- * Others wait on a condition, and a driver that calls back is refused. The wait hooks of openreg_set_blocking_hooks() run
- * around the waiting and the whole time that the gate is held; no lock is held then. */
-#ifndef OPENREG_SRC_GATE_H
-#define OPENREG_SRC_GATE_H
+ * Others wait on a condition, and a driver that calls back is refused. The blocking hooks of
+ * openreg_set_blocking_hooks() run around the waiting and the whole time that it is held; no lock is held then. */
+#ifndef OPENREG_SRC_DRIVER_LOCK_H
+#define OPENREG_SRC_DRIVER_LOCK_H
 
 #include <openreg/openreg.h>
 
-/* Waits for the gate. Errors: OPENREG_E_FORKED; OPENREG_E_BUSY if this thread holds it already (a driver or factory
- * calls the runtime). */
+/* Waits for the driver lock. Errors: OPENREG_E_FORKED; OPENREG_E_BUSY if this thread holds it already (a driver or
+ * factory calls the runtime). */
 openreg_status openreg_driver_lock_acquire(const char *call);
 void openreg_driver_lock_release(void);
 
@@ -18,7 +18,7 @@ openreg_status openreg_driver_lock_reject_reentry(const char *call);
 /* 1 while a thread holds it. */
 int openreg_driver_lock_is_held(void);
 
-/* Runs the discovery callback, unless this thread is inside it; not with the gate held. */
+/* Runs the discovery callback, unless this thread is inside it; not with the driver lock held. */
 void openreg_run_discovery_callback(void);
 /* openreg_driver_lock_reject_reentry(), openreg_run_discovery_callback(), openreg_driver_lock_acquire(). */
 openreg_status openreg_driver_lock_acquire_discovering(const char *call);

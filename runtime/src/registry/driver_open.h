@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
-/* driver_open.h: drivers are opened, counted and closed. Internal. The caller holds the gate.
+/* driver_open.h: drivers are opened, counted and closed. Internal. The caller holds the driver lock.
  *
  * Several may be open; they stay so until openreg_driver_open_close_back_to(). */
-#ifndef OPENREG_SRC_OPENING_H
-#define OPENREG_SRC_OPENING_H
+#ifndef OPENREG_SRC_DRIVER_OPEN_H
+#define OPENREG_SRC_DRIVER_OPEN_H
 
 #include "registry/candidates.h"
 
@@ -17,7 +17,7 @@ openreg_status openreg_driver_open(const char *call, openreg_candidate *candidat
 #define OPENREG_MUST_OPEN INT64_C(-1) /* *devices of openreg_driver_open_count(): only opening will tell */
 openreg_status openreg_driver_open_count(const char *call, openreg_candidate *candidate, int64_t *devices);
 
-/* Makes an attempt whose failure is quiet: not made again before something has changed, logged once. */
+/* Makes an attempt whose failure is not an error: not repeated before something has changed, logged once. */
 openreg_status openreg_driver_open_try(const char *call, openreg_candidate *candidate, openreg_attempt attempt,
                                        int64_t *devices);
 

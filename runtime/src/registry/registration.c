@@ -147,8 +147,8 @@ add(const request *r, openreg_candidate *candidate, int *is_added)
 static openreg_status
 register_driver(request *r)
 {
-    /* A table is added without waiting for the gate: a constructor that dlopen() runs may do it, while the holder of the
-     * gate waits for the dynamic loader. */
+    /* A table is added without waiting for the driver lock: a constructor that dlopen() runs may do it, while the
+     * holder of the driver lock waits for the dynamic loader. */
     OPENREG_RETURN_NOT_OK(openreg_driver_lock_reject_reentry(r->call));
     OPENREG_RETURN_NOT_OK(check(r));
     OPENREG_RETURN_NOT_OK(read_table(r));

@@ -2,8 +2,8 @@
 /* activation.c: the life of the device table: built, published, changed, taken back; and the number of devices before
  * there is one, for which as little as possible is opened.
  *
- * Everything is opened and built before anything is published, and what was opened in vain is closed again. Drivers that
- * are no longer active stay open until openreg_shutdown(). */
+ * Everything is opened and built before anything is published, and what was opened in vain is closed again. Drivers
+ * that are no longer active stay open until openreg_shutdown(). */
 #define _GNU_SOURCE
 #include <stdlib.h>
 #include <string.h>
@@ -22,7 +22,7 @@
 #include "selection/preference.h"
 #include "selection/selection.h"
 
-/* What stands. Written by the holder of the driver lock, under the lock of the list. */
+/* What is published. Written by the holder of the driver lock, under the lock of the list. */
 static struct {
     int32_t chosen_by;
     int count;
@@ -205,7 +205,7 @@ reject_in_use(const char *call, const openreg_device_table *table)
 
 /* ---------------------------------------------------------------------------------------------------- publishing */
 
-/* Makes the table (NULL: none) the one that stands, and gives back the one before. */
+/* Publishes the table (NULL: none), and returns the one before. */
 static openreg_device_table *
 exchange_table(openreg_device_table *table, const openreg_decision *decision)
 {
@@ -251,7 +251,7 @@ is_standing(const openreg_decision *decision)
            memcmp(decision->drivers, standing.drivers, (size_t)standing.count * sizeof standing.drivers[0]) == 0;
 }
 
-/* Makes the decision the one that stands. */
+/* Publishes the decision's table. */
 static openreg_status
 commit(const char *call, const openreg_decision *decision)
 {
@@ -272,8 +272,8 @@ commit(const char *call, const openreg_decision *decision)
 
 typedef enum scope { CHOSEN, EVERY } scope;
 
-/* Selects by `list` (NULL: by the other rules) and commits, or leaves everything as it was. A table that is in use stays;
- * then drivers are only opened, and only in scope EVERY. */
+/* Selects by `list` (NULL: by the other rules) and commits, or leaves everything as it was. A table that is in use
+ * stays; then drivers are only opened, and only in scope EVERY. */
 static openreg_status
 select_and_commit(const char *call, const char *list, scope wanted)
 {
@@ -447,7 +447,7 @@ remember_list(char *list)
     ++list_changes;
 }
 
-/* Takes the choice back; a table that stands and is not in use follows. */
+/* Takes the choice back; a published table that is not in use follows. */
 static openreg_status
 use_none(const char *call)
 {

@@ -28,7 +28,7 @@ static const vendor vendors[] = {
 };
 #define VENDORS (sizeof vendors / sizeof vendors[0])
 
-static int was_suggested[VENDORS]; /* of the holder of the gate */
+static int was_suggested[VENDORS]; /* guarded by the driver lock */
 
 static int
 has_file(const char *root, const vendor *v)

@@ -6,7 +6,7 @@
 #include "registry/candidates.h"
 
 /* The candidate of a name, with the errors of openreg_find_driver(); of a group the first open member, else the first
- * that can be opened, which is open then. The caller holds the gate. */
+ * that can be opened, which is open then. The caller holds the driver lock. */
 openreg_status openreg_inactive_driver_find(const char *call, const char *name, openreg_candidate **out);
 
 #endif

@@ -26,10 +26,10 @@ openreg_status openreg_select_all(const char *call, const char *list, openreg_de
 /* Refuses an OPENREG_TARGET other than "local". */
 openreg_status openreg_check_target(const char *call);
 
-/* Whether the drivers of a list, all of them open, are just these. Opens nothing. */
+/* Whether `list` names exactly these drivers, all of them open. Opens nothing. */
 int openreg_list_means(const char *list, openreg_candidate *const *drivers, int count);
 
-/* 1 if nothing is in the list; NULL is an empty one. */
+/* 1 if the list is empty or NULL. */
 int openreg_list_is_empty(const char *list);
 
 /* Whether a failure is one of the driver's library (and of the vendor's behind it), so that it counts as not loaded. */
@@ -41,7 +41,7 @@ int openreg_candidate_is_not_loaded(const openreg_candidate *candidate);
 typedef enum openreg_choice {
     OPENREG_CHOICE_BY_VARIABLE, /* OPENREG_DRIVERS names it */
     OPENREG_CHOICE_BY_CALL,     /* openreg_use_drivers() names it */
-    OPENREG_CHOICE_FOUND,       /* nobody did, and its failure is loud */
+    OPENREG_CHOICE_FOUND,       /* nobody did, and its failure is an error */
 } openreg_choice;
 
 /* Each sets the thread's error and returns its code. */
