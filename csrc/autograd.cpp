@@ -8,7 +8,7 @@
 #include <algorithm>
 #include <vector>
 
-#include "csrc/bindings.h"
+#include "csrc/module.h"
 #include "shim/device.h"
 
 namespace torch_openreg {
@@ -27,8 +27,6 @@ void run_backward_on(c10::DeviceIndex index) {
   kept->push_back(leaf.grad());
 }
 
-} // namespace
-
 PyObject* _settleAutograd(PyObject* /*self*/, PyObject* threads) {
   HANDLE_TH_ERRORS
   // Other drivers may have been chosen since the engine made its threads.
@@ -44,4 +42,14 @@ PyObject* _settleAutograd(PyObject* /*self*/, PyObject* threads) {
   END_HANDLE_TH_ERRORS
 }
 
+} // namespace
+
 } // namespace torch_openreg
+
+PyMethodDef openreg_autograd_methods[] = {
+    {"_settle_autograd",
+     torch_openreg::_settleAutograd,
+     METH_O,
+     "Runs an empty task in each of the first n autograd threads."},
+    {nullptr, nullptr, 0, nullptr},
+};

@@ -1,106 +1,44 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
-// What the files of torch_openreg._C share. Every function here is called with the GIL held.
+// The files of torch_openreg._C. Valid C11 and C++20.
+//
+// A file that uses Python and the runtime alone is C; a file is C++ where it has tensors, storages or other classes of
+// PyTorch. In both languages a binding is a plain function of Python's C API, listed in its file's table of methods:
+// current_device() and its like are called in the inner loops of user code. pybind11 makes the module and holds
+// references in C++, it binds nothing.
+//
+// In C, what may wait is called between Py_BEGIN_ALLOW_THREADS and Py_END_ALLOW_THREADS, a status becomes an exception
+// by openreg_raise() (torch_calls.h), and dicts and lists are filled by python_support.h. In C++ a binding's body is
+// between HANDLE_TH_ERRORS and END_HANDLE_TH_ERRORS.
 #pragma once
 
-#include <c10/core/Device.h>
-#include <openreg/openreg.h>
-#include <pybind11/pybind11.h>
-#include <torch/csrc/python_headers.h>
+#include <Python.h>
 
-namespace torch_openreg {
+#ifdef __cplusplus
+extern "C" {
+#endif
 
-// A Python integer, or anything with __index__ but no bool, as a device index. Throws c10::TypeError "invalid argument
-// to <function>" for other types, and the error of an index out of range where it does not fit in a DeviceIndex.
-c10::DeviceIndex unpack_device_index(PyObject* argument, const char* function);
+// The functions of each file, ended by a row of zeros.
+extern PyMethodDef openreg_autograd_methods[];
+extern PyMethodDef openreg_collective_methods[];
+extern PyMethodDef openreg_discovery_methods[];
+extern PyMethodDef openreg_driver_methods[];
+extern PyMethodDef openreg_event_methods[];
+extern PyMethodDef openreg_log_methods[];
+extern PyMethodDef openreg_memory_methods[];
+extern PyMethodDef openreg_memory_history_methods[];
+extern PyMethodDef openreg_memory_pool_methods[];
+extern PyMethodDef openreg_operator_methods[];
+extern PyMethodDef openreg_profiler_methods[];
+extern PyMethodDef openreg_record_methods[];
+extern PyMethodDef openreg_registration_methods[];
+extern PyMethodDef openreg_sharing_methods[];
+extern PyMethodDef openreg_stream_methods[];
 
-// Initialises the backend through torch.openreg._lazy_init(), once in a process; raises in a forked child.
-void lazy_init();
+// gil.c: lets whoever waits inside the runtime release the GIL. Once, when the module is loaded.
+void openreg_install_wait_hooks(void);
+// drivers.c: closes the drivers. None, or NULL with an exception set. The caller forgets what it derived from them.
+PyObject* openreg_close_drivers(void);
 
-// gil.cpp
-// Whether this process still has a Python to call: false before, during and after its finalisation. Without the GIL.
-bool interpreter_is_alive() noexcept;
-// For callbacks that no exception may leave. Ctrl-C is raised by the main thread's next instruction instead, anything
-// else is printed, with `where`.
-void pass_on(pybind11::error_already_set& error, const char* where);
-// Lets whoever waits inside the runtime let go of the GIL. Once, when the module is loaded.
-void install_wait_hooks();
-
-// memory.cpp
-PyObject* _memoryStats(PyObject* self, PyObject* device);
-PyObject* _resetPeakMemoryStats(PyObject* self, PyObject* device);
-PyObject* _resetAccumulatedMemoryStats(PyObject* self, PyObject* device);
-PyObject* _emptyCache(PyObject* self, PyObject* unused);
-PyObject* _memGetInfo(PyObject* self, PyObject* device);
-// The segments of a device with their blocks, as dicts.
-pybind11::list memory_segments(c10::DeviceIndex device);
-
-// memory_history.cpp, memory_pools.cpp
-extern PyMethodDef memory_history_methods[];
-extern PyMethodDef memory_pool_methods[];
-
-// records.cpp
-PyObject* _getDeviceProperties(PyObject* self, PyObject* device);
-PyObject* _driverRecords(PyObject* self, PyObject* unused);
-PyObject* _findDriver(PyObject* self, PyObject* name);
-PyObject* _driverDevice(PyObject* self, PyObject* arguments);
-PyObject* _driverTopology(PyObject* self, PyObject* arguments);
-PyObject* _selection(PyObject* self, PyObject* unused);
-PyObject* _lastError(PyObject* self, PyObject* unused);
-PyObject* _runtimeVersion(PyObject* self, PyObject* unused);
-
-// drivers.cpp
-PyObject* _canonicalDriverName(PyObject* self, PyObject* name);
-PyObject* _expandDriver(PyObject* self, PyObject* name);
-PyObject* _useDrivers(PyObject* self, PyObject* names);
-PyObject* _preferDriver(PyObject* self, PyObject* name);
-PyObject* _reselect(PyObject* self, PyObject* unused);
-PyObject* _openDriver(PyObject* self, PyObject* name);
-PyObject* _openAll(PyObject* self, PyObject* unused);
-PyObject* _forgetFailures(PyObject* self, PyObject* unused);
-PyObject* _setProcess(PyObject* self, PyObject* arguments);
-// Closes the drivers. The caller forgets what it derived from them.
-void shut_down();
-
-// register.cpp
-PyObject* _registerDriver(PyObject* self, PyObject* arguments, PyObject* keywords);
-
-// discovery.cpp
-PyObject* _setDiscovery(PyObject* self, PyObject* callback);
-
-// autograd.cpp
-PyObject* _settleAutograd(PyObject* self, PyObject* threads);
-
-// events.cpp
-PyObject* _eventElapsedTime(PyObject* self, PyObject* arguments);
-
-// streams.cpp
-PyObject* _streamPriorityRange(PyObject* self, PyObject* device);
-PyObject* _streamPriority(PyObject* self, PyObject* arguments);
-PyObject* _streamFromNative(PyObject* self, PyObject* arguments);
-
-// sharing.cpp
-PyObject* _exportStorage(PyObject* self, PyObject* storage);
-PyObject* _importStorage(PyObject* self, PyObject* arguments);
-PyObject* _collectExports(PyObject* self, PyObject* unused);
-
-// operators.cpp
-PyObject* _operatorStats(PyObject* self, PyObject* unused);
-PyObject* _resetOperatorStats(PyObject* self, PyObject* unused);
-PyObject* _hostWrappersMade(PyObject* self, PyObject* unused);
-PyObject* _setOperatorDetails(PyObject* self, PyObject* on);
-PyObject* _setOperatorPolicy(PyObject* self, PyObject* arguments);
-PyObject* _operatorRules(PyObject* self, PyObject* unused);
-PyObject* _replaceOperatorRules(PyObject* self, PyObject* rules);
-
-// collectives.cpp
-PyObject* _requireGlooCollectives(PyObject* self, PyObject* unused);
-PyObject* _stagedBackend(PyObject* self, PyObject* backend);
-
-// profiler.cpp
-PyObject* _traceStart(PyObject* self, PyObject* unused);
-PyObject* _traceStop(PyObject* self, PyObject* unused);
-
-// log.cpp
-PyObject* _setLogCallback(PyObject* self, PyObject* callback);
-
-} // namespace torch_openreg
+#ifdef __cplusplus
+}
+#endif

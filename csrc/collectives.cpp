@@ -11,6 +11,8 @@ namespace torch_openreg {
 
 namespace py = pybind11;
 
+namespace {
+
 PyObject* _requireGlooCollectives(PyObject* /*self*/, PyObject* /*unused*/) {
   HANDLE_TH_ERRORS
   c10::openreg::require_gloo_collectives();
@@ -25,4 +27,18 @@ PyObject* _stagedBackend(PyObject* /*self*/, PyObject* backend) {
   END_HANDLE_TH_ERRORS
 }
 
+} // namespace
+
 } // namespace torch_openreg
+
+PyMethodDef openreg_collective_methods[] = {
+    {"_require_gloo_collectives",
+     torch_openreg::_requireGlooCollectives,
+     METH_NOARGS,
+     "Raises unless they are switched on."},
+    {"_staged_backend",
+     torch_openreg::_stagedBackend,
+     METH_O,
+     "A c10d backend for openreg tensors, from one for CPU tensors."},
+    {nullptr, nullptr, 0, nullptr},
+};

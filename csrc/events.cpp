@@ -7,6 +7,8 @@
 
 namespace torch_openreg {
 
+namespace {
+
 // torch.Event.elapsed_time() takes no subclass of torch.Event as its argument, and torch.openreg.Event is one.
 PyObject* _eventElapsedTime(PyObject* /*self*/, PyObject* arguments) {
   HANDLE_TH_ERRORS
@@ -23,4 +25,14 @@ PyObject* _eventElapsedTime(PyObject* /*self*/, PyObject* arguments) {
   END_HANDLE_TH_ERRORS
 }
 
+} // namespace
+
 } // namespace torch_openreg
+
+PyMethodDef openreg_event_methods[] = {
+    {"_event_elapsed_time",
+     torch_openreg::_eventElapsedTime,
+     METH_VARARGS,
+     "Milliseconds between two torch.Event objects."},
+    {nullptr, nullptr, 0, nullptr},
+};

@@ -16,6 +16,8 @@
 
 #include "csrc/arguments.h"
 #include "csrc/bindings.h"
+#include "csrc/memory.h"
+#include "csrc/python_support.h"
 #include "shim/device.h"
 #include "shim/memory_history.h"
 #include "shim/status.h"
@@ -192,7 +194,10 @@ PyObject* _memorySnapshot(PyObject* /*self*/, PyObject* arguments) {
   py::list histories;
   for (const int device : devices) {
     const auto index = c10::openreg::narrow_device_index(device);
-    const py::list its = memory_segments(index);
+    const auto its = py::reinterpret_steal<py::list>(openreg_memory_segments(index));
+    if (!its) {
+      throw python_error();
+    }
     const size_t active = add_frames(index, its, frames);
     segments += its;
     if (traces) {
@@ -249,14 +254,15 @@ PyObject* _attachOutOfMemoryObserver(PyObject* /*self*/, PyObject* observer) {
   // The list of observers outlives the interpreter, so this reference is never given back.
   PyObject* const function = Py_NewRef(observer);
   c10::openreg::attach_out_of_memory_observer([function](int64_t device, int64_t asked, int64_t allowed, int64_t free) {
-    if (!interpreter_is_alive()) {
+    if (!openreg_interpreter_is_alive()) {
       return;
     }
     const py::gil_scoped_acquire gil;
     try {
       py::reinterpret_borrow<py::function>(function)(device, asked, allowed, free);
     } catch (py::error_already_set& error) { // OutOfMemoryError is what the program is to see
-      pass_on(error, "an out-of-memory observer");
+      error.restore();
+      openreg_pass_on_error("an out-of-memory observer");
     }
   });
   Py_RETURN_NONE;
@@ -265,20 +271,26 @@ PyObject* _attachOutOfMemoryObserver(PyObject* /*self*/, PyObject* observer) {
 
 } // namespace
 
-PyMethodDef memory_history_methods[] = {
+} // namespace torch_openreg
+
+PyMethodDef openreg_memory_history_methods[] = {
     {"_record_memory_history",
-     _recordMemoryHistory,
+     torch_openreg::_recordMemoryHistory,
      METH_VARARGS,
      "(enabled, context, stacks, max_entries, clear_history, skip_actions)"},
-    {"_memory_snapshot", _memorySnapshot, METH_VARARGS, "(devices, traces): segments and events, with stacks."},
-    {"_allocation_traceback", _allocationTraceback, METH_O, "Frames of the allocation of a live block, or None."},
-    {"_set_memory_metadata", _setMemoryMetadata, METH_O, "Text that later events of this thread carry."},
-    {"_get_memory_metadata", _getMemoryMetadata, METH_NOARGS, "That text."},
+    {"_memory_snapshot",
+     torch_openreg::_memorySnapshot,
+     METH_VARARGS,
+     "(devices, traces): segments and events, with stacks."},
+    {"_allocation_traceback",
+     torch_openreg::_allocationTraceback,
+     METH_O,
+     "Frames of the allocation of a live block, or None."},
+    {"_set_memory_metadata", torch_openreg::_setMemoryMetadata, METH_O, "Text that later events of this thread carry."},
+    {"_get_memory_metadata", torch_openreg::_getMemoryMetadata, METH_NOARGS, "That text."},
     {"_attach_out_of_memory_observer",
-     _attachOutOfMemoryObserver,
+     torch_openreg::_attachOutOfMemoryObserver,
      METH_O,
      "Function of (device, asked, allowed, free) bytes."},
     {nullptr, nullptr, 0, nullptr},
 };
-
-} // namespace torch_openreg

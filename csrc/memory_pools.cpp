@@ -11,7 +11,7 @@
 #include <vector>
 
 #include "csrc/arguments.h"
-#include "csrc/bindings.h"
+#include "csrc/module.h"
 #include "shim/device.h"
 #include "shim/device_allocator.h"
 #include "shim/host_allocator.h"
@@ -233,24 +233,39 @@ PyObject* _emptyHostCache(PyObject* /*self*/, PyObject* /*unused*/) {
 
 } // namespace
 
-PyMethodDef memory_pool_methods[] = {
-    {"_memory_pool_retain", _memoryPoolRetain, METH_VARARGS, "(device, id, use_on_oom, no_split): a pool, or a use."},
-    {"_memory_pool_release", _memoryPoolRelease, METH_VARARGS, "(device, id): one use less."},
-    {"_memory_pool_enter", _memoryPoolEnter, METH_VARARGS, "(device, id): this thread allocates from it."},
-    {"_memory_pool_leave", _memoryPoolLeave, METH_VARARGS, "(device, id): no longer."},
-    {"_memory_pool_trim", _memoryPoolTrim, METH_VARARGS, "(device, id): gives its cached memory back."},
-    {"_memory_pool_uses", _memoryPoolUses, METH_VARARGS, "(device, id): how many uses it has, 0 if there is none."},
-    {"_raw_alloc", _rawAlloc, METH_VARARGS, "(device, size, stream): the address of a block."},
-    {"_raw_delete", _rawDelete, METH_O, "Frees such a block."},
-    {"_set_memory_fraction", _setMemoryFraction, METH_VARARGS, "(device, fraction): what the process may use."},
-    {"_get_memory_fraction", _getMemoryFraction, METH_O, "That fraction."},
-    {"_set_caching", _setCaching, METH_O, "Whether freed memory is kept; returns what it was."},
-    {"_allocator_settings", _allocatorSettings, METH_NOARGS, "The settings in force, as a dict."},
-    {"_host_memory_stats", _hostMemoryStats, METH_NOARGS, "Statistics of pinned memory, nested."},
-    {"_reset_accumulated_host_memory_stats", _resetAccumulatedHostMemoryStats, METH_NOARGS, "allocated = freed = 0."},
-    {"_reset_peak_host_memory_stats", _resetPeakHostMemoryStats, METH_NOARGS, "peak = current."},
-    {"_empty_host_cache", _emptyHostCache, METH_NOARGS, "Gives cached pinned memory back."},
+} // namespace torch_openreg
+
+PyMethodDef openreg_memory_pool_methods[] = {
+    {"_memory_pool_retain",
+     torch_openreg::_memoryPoolRetain,
+     METH_VARARGS,
+     "(device, id, use_on_oom, no_split): a pool, or a use."},
+    {"_memory_pool_release", torch_openreg::_memoryPoolRelease, METH_VARARGS, "(device, id): one use less."},
+    {"_memory_pool_enter",
+     torch_openreg::_memoryPoolEnter,
+     METH_VARARGS,
+     "(device, id): this thread allocates from it."},
+    {"_memory_pool_leave", torch_openreg::_memoryPoolLeave, METH_VARARGS, "(device, id): no longer."},
+    {"_memory_pool_trim", torch_openreg::_memoryPoolTrim, METH_VARARGS, "(device, id): gives its cached memory back."},
+    {"_memory_pool_uses",
+     torch_openreg::_memoryPoolUses,
+     METH_VARARGS,
+     "(device, id): how many uses it has, 0 if there is none."},
+    {"_raw_alloc", torch_openreg::_rawAlloc, METH_VARARGS, "(device, size, stream): the address of a block."},
+    {"_raw_delete", torch_openreg::_rawDelete, METH_O, "Frees such a block."},
+    {"_set_memory_fraction",
+     torch_openreg::_setMemoryFraction,
+     METH_VARARGS,
+     "(device, fraction): what the process may use."},
+    {"_get_memory_fraction", torch_openreg::_getMemoryFraction, METH_O, "That fraction."},
+    {"_set_caching", torch_openreg::_setCaching, METH_O, "Whether freed memory is kept; returns what it was."},
+    {"_allocator_settings", torch_openreg::_allocatorSettings, METH_NOARGS, "The settings in force, as a dict."},
+    {"_host_memory_stats", torch_openreg::_hostMemoryStats, METH_NOARGS, "Statistics of pinned memory, nested."},
+    {"_reset_accumulated_host_memory_stats",
+     torch_openreg::_resetAccumulatedHostMemoryStats,
+     METH_NOARGS,
+     "allocated = freed = 0."},
+    {"_reset_peak_host_memory_stats", torch_openreg::_resetPeakHostMemoryStats, METH_NOARGS, "peak = current."},
+    {"_empty_host_cache", torch_openreg::_emptyHostCache, METH_NOARGS, "Gives cached pinned memory back."},
     {nullptr, nullptr, 0, nullptr},
 };
-
-} // namespace torch_openreg

@@ -47,8 +47,6 @@ c10::openreg::OperatorCount sum_of(const CountsByOperator& counts) {
   return sum;
 }
 
-} // namespace
-
 PyObject* _operatorStats(PyObject* /*self*/, PyObject* /*unused*/) {
   HANDLE_TH_ERRORS
   const auto counts = c10::openreg::operator_counts();
@@ -137,4 +135,32 @@ PyObject* _replaceOperatorRules(PyObject* /*self*/, PyObject* rules) {
   END_HANDLE_TH_ERRORS
 }
 
+} // namespace
+
 } // namespace torch_openreg
+
+PyMethodDef openreg_operator_methods[] = {
+    {"_operator_stats", torch_openreg::_operatorStats, METH_NOARGS, "How operators ran, as a dict of counts."},
+    {"_reset_operator_stats", torch_openreg::_resetOperatorStats, METH_NOARGS, "Sets the operators' counts to 0."},
+    {"_kernel_tensors_made",
+     torch_openreg::_hostWrappersMade,
+     METH_NOARGS,
+     "CPU tensors made so far to show openreg tensors to kernels."},
+    {"_set_operator_details",
+     torch_openreg::_setOperatorDetails,
+     METH_O,
+     "Whether aliased calls are counted by operator; before."},
+    {"_set_operator_policy",
+     torch_openreg::_setOperatorPolicy,
+     METH_VARARGS,
+     "(policy, mode, operators): what is allowed."},
+    {"_operator_rules",
+     torch_openreg::_operatorRules,
+     METH_NOARGS,
+     "The policy as a list of (mode, operator or \"\", policy)."},
+    {"_replace_operator_rules",
+     torch_openreg::_replaceOperatorRules,
+     METH_O,
+     "Sets the whole policy from such a list."},
+    {nullptr, nullptr, 0, nullptr},
+};

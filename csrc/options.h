@@ -2,39 +2,18 @@
 // Options of a driver, from a Python dict of texts.
 #pragma once
 
+#include <Python.h>
 #include <openreg/driver.h>
-#include <pybind11/pybind11.h>
+#include <stddef.h>
 
-#include <string>
-#include <utility>
-#include <vector>
-
-namespace torch_openreg {
-
-class Options {
- public:
-  // Throws for a key or value that is no str.
-  explicit Options(pybind11::handle dict) {
-    for (const auto& [key, value] : pybind11::cast<pybind11::dict>(dict)) {
-      texts_.emplace_back(pybind11::cast<std::string>(key), pybind11::cast<std::string>(value));
-    }
-    for (const auto& [key, value] : texts_) {
-      options_.push_back({key.c_str(), value.c_str()});
-    }
-  }
-  Options(const Options&) = delete; // options_ points into texts_
-  Options& operator=(const Options&) = delete;
-
-  const openreg_option* data() const noexcept {
-    return options_.data();
-  }
-  size_t size() const noexcept {
-    return options_.size();
-  }
-
- private:
-  std::vector<std::pair<std::string, std::string>> texts_;
-  std::vector<openreg_option> options_;
+struct openreg_option_list {
+  openreg_option* options; // their texts belong to the strs in `items`
+  size_t count;
+  PyObject* items; // the dict may change meanwhile
 };
 
-} // namespace torch_openreg
+// Fills `to`, which openreg_free_options() frees. Returns -1, with nothing to free and an exception set, for a key or
+// value that is no str (TypeError "invalid argument to <function>") or that has a NUL inside (ValueError). Both functions
+// need the GIL.
+int openreg_unpack_options(PyObject* dict, const char* function, struct openreg_option_list* to);
+void openreg_free_options(struct openreg_option_list* list);

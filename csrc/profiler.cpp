@@ -32,8 +32,6 @@ py::dict range_of(const c10::openreg::TraceEvent& event) {
   return range;
 }
 
-} // namespace
-
 PyObject* _traceStart(PyObject* /*self*/, PyObject* /*unused*/) {
   HANDLE_TH_ERRORS
   c10::openreg::start_trace();
@@ -56,4 +54,12 @@ PyObject* _traceStop(PyObject* /*self*/, PyObject* /*unused*/) {
   END_HANDLE_TH_ERRORS
 }
 
+} // namespace
+
 } // namespace torch_openreg
+
+PyMethodDef openreg_profiler_methods[] = {
+    {"_trace_start", torch_openreg::_traceStart, METH_NOARGS, "Begins to note what devices do."},
+    {"_trace_stop", torch_openreg::_traceStop, METH_NOARGS, "Ends that; the ranges as a list of dicts."},
+    {nullptr, nullptr, 0, nullptr},
+};

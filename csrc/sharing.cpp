@@ -1,15 +1,18 @@
 // SPDX-License-Identifier: BSD-3-Clause
 // Bindings of shared memory.
 #define PY_SSIZE_T_CLEAN
+#include <pybind11/pybind11.h>
 #include <torch/csrc/Exceptions.h>
 #include <torch/csrc/Storage.h>
 
 #include <cstring>
 
-#include "csrc/bindings.h"
+#include "csrc/module.h"
 #include "shim/sharing.h"
 
 namespace torch_openreg {
+
+namespace {
 
 // The bytes of a handle, and what names the memory as long as somebody holds it.
 PyObject* _exportStorage(PyObject* /*self*/, PyObject* storage) {
@@ -61,8 +64,25 @@ PyObject* _importStorage(PyObject* /*self*/, PyObject* arguments) {
 
 PyObject* _collectExports(PyObject* /*self*/, PyObject* /*unused*/) {
   int32_t count = 0;
-  Py_BEGIN_ALLOW_THREADS count = openreg_collect_exports();
-  Py_END_ALLOW_THREADS return PyLong_FromLong(count);
+  Py_BEGIN_ALLOW_THREADS
+    count = openreg_collect_exports();
+  Py_END_ALLOW_THREADS
+  return PyLong_FromLong(count);
 }
 
+} // namespace
+
 } // namespace torch_openreg
+
+PyMethodDef openreg_sharing_methods[] = {
+    {"_export_storage", torch_openreg::_exportStorage, METH_O, "(handle, name) of a storage, for another process."},
+    {"_import_storage",
+     torch_openreg::_importStorage,
+     METH_VARARGS,
+     "The storage of a handle; (handle, size in bytes)."},
+    {"_collect_exports",
+     torch_openreg::_collectExports,
+     METH_NOARGS,
+     "Frees what other processes have released; how many blocks."},
+    {nullptr, nullptr, 0, nullptr},
+};

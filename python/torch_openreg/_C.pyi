@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-# The binary module; csrc/module.cpp has its documentation.
+# The binary module; the tables of methods in csrc/ have its documentation.
 from collections.abc import Callable
 from os import PathLike
 from typing import Any

@@ -41,6 +41,10 @@ def test_what_a_factory_may_return(python: Any, toy: str, full_toy: str) -> None
 
         def boom():
             raise LookupError("no such thing")
+        class Counted:
+            @property
+            def device_count(self):
+                raise LookupError("not counted")
         other = new_capsule(table, b"other", None)
         bad = {{
             "none": (lambda: None, "Could not initialize driver 'none'"),
@@ -50,7 +54,9 @@ def test_what_a_factory_may_return(python: Any, toy: str, full_toy: str) -> None
             "float": (lambda: 1.5, "TypeError: A factory must return"),
             "wrong": (lambda: other, "ValueError"),
             "empty": (lambda: types.SimpleNamespace(device_count=0), "Driver 'empty' provides no devices."),
-            "odd": (lambda: types.SimpleNamespace(device_count="many"), "RuntimeError"),
+            "odd": (lambda: types.SimpleNamespace(device_count="many"), "TypeError: 'str' object cannot be"),
+            "huge": (lambda: types.SimpleNamespace(device_count=2**31), "OverflowError"),
+            "property": (Counted, "LookupError: not counted"),
             "absent": (lambda: "/nonexistent/driver.so", "/nonexistent/driver.so"),
             "long": (lambda: "/x" * 400, "too long"),
         }}

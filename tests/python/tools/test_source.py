@@ -7,6 +7,7 @@ import re
 import shutil
 import subprocess
 import sys
+import sysconfig
 from pathlib import Path
 
 import pytest
@@ -141,6 +142,32 @@ def test_headers_compile_alone(tmp_path: Path, header: str, compiler: str, flags
         [
             *(compiler, *flags, "-Wall", "-Wextra", "-Wpedantic", "-Werror", "-fsyntax-only"),
             *("-I", torch_openreg.config.include_dir(), str(source)),
+        ],
+        check=True,
+    )
+
+
+# the bindings in C are C11 without warnings
+@pytest.mark.parametrize("compiler", ["gcc", "clang"])
+def test_c_bindings_compile_without_warnings(root: Path, compiler: str) -> None:
+    if shutil.which(compiler) is None:
+        pytest.skip(f"no {compiler}")
+    sources = sorted((root / "csrc").glob("*.c"))
+    assert len(sources) >= 9
+    warnings = ["-Wall", "-Wextra", "-Wpedantic", "-Wshadow", "-Wstrict-prototypes", "-Wmissing-prototypes", "-Werror"]
+    subprocess.run(
+        [
+            *(
+                compiler,
+                "-std=c11",
+                "-fsyntax-only",
+                *warnings,
+                "-I",
+                str(root),
+                "-I",
+                torch_openreg.config.include_dir(),
+            ),
+            *("-isystem", sysconfig.get_path("include"), *map(str, sources)),
         ],
         check=True,
     )

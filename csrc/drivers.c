@@ -1,0 +1,157 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
+// Bindings that choose and open drivers. Contracts: registry.h. All of them may wait, so none holds the GIL meanwhile.
+#include "csrc/bindings.h"
+#include "csrc/python_support.h"
+#include "csrc/torch_calls.h"
+
+#include <openreg/openreg.h>
+
+typedef char driver_name[32];
+
+// A name, or NULL for None.
+static int unpack_optional_name(PyObject* argument, const char* function, const char** name) {
+  *name = NULL;
+  if (argument == Py_None) {
+    return 0;
+  }
+  *name = openreg_unpack_text(argument, function);
+  return *name == NULL ? -1 : 0;
+}
+
+// Runs what may change the device table.
+static PyObject* change_table(openreg_status (*change)(void)) {
+  if (openreg_release_pinned_memory() != 0) {
+    return NULL;
+  }
+  openreg_status status = OPENREG_OK;
+  Py_BEGIN_ALLOW_THREADS
+    status = change();
+  Py_END_ALLOW_THREADS
+  if (status == OPENREG_OK) {
+    openreg_forget_devices();
+  }
+  return openreg_none_or_raise(status);
+}
+
+PyObject* openreg_close_drivers(void) {
+  return change_table(openreg_shutdown);
+}
+
+static PyObject* reselect(PyObject* self, PyObject* unused) {
+  (void)self;
+  (void)unused;
+  return change_table(openreg_reselect);
+}
+
+static PyObject* open_all(PyObject* self, PyObject* unused) {
+  (void)self;
+  (void)unused;
+  return change_table(openreg_open_all);
+}
+
+static PyObject* use_drivers(PyObject* self, PyObject* argument) {
+  (void)self;
+  const char* names = NULL;
+  if (unpack_optional_name(argument, "useDrivers", &names) != 0 || openreg_release_pinned_memory() != 0) {
+    return NULL;
+  }
+  openreg_status status = OPENREG_OK;
+  Py_BEGIN_ALLOW_THREADS
+    status = openreg_use_drivers(names);
+  Py_END_ALLOW_THREADS
+  if (status == OPENREG_OK) {
+    openreg_forget_devices();
+  }
+  return openreg_none_or_raise(status);
+}
+
+static PyObject* prefer_driver(PyObject* self, PyObject* argument) {
+  (void)self;
+  const char* name = NULL;
+  if (unpack_optional_name(argument, "preferDriver", &name) != 0) {
+    return NULL;
+  }
+  openreg_status status = OPENREG_OK;
+  Py_BEGIN_ALLOW_THREADS
+    status = openreg_prefer_driver(name);
+  Py_END_ALLOW_THREADS
+  return openreg_none_or_raise(status);
+}
+
+static PyObject* open_driver(PyObject* self, PyObject* argument) {
+  (void)self;
+  const char* name = openreg_unpack_text(argument, "openDriver");
+  if (name == NULL) {
+    return NULL;
+  }
+  openreg_status status = OPENREG_OK;
+  Py_BEGIN_ALLOW_THREADS
+    status = openreg_open_driver(name);
+  Py_END_ALLOW_THREADS
+  return openreg_none_or_raise(status);
+}
+
+static PyObject* forget_failures(PyObject* self, PyObject* unused) {
+  (void)self;
+  (void)unused;
+  Py_BEGIN_ALLOW_THREADS
+    openreg_forget_failures();
+  Py_END_ALLOW_THREADS
+  Py_RETURN_NONE;
+}
+
+static PyObject* set_process(PyObject* self, PyObject* arguments) {
+  (void)self;
+  int index = 0;
+  int count = 0;
+  if (!PyArg_ParseTuple(arguments, "ii:_set_process", &index, &count)) {
+    return NULL;
+  }
+  openreg_status status = OPENREG_OK;
+  Py_BEGIN_ALLOW_THREADS
+    status = openreg_set_process(index, count);
+  Py_END_ALLOW_THREADS
+  return openreg_none_or_raise(status);
+}
+
+static PyObject* get_canonical_name(PyObject* self, PyObject* argument) {
+  (void)self;
+  const char* name = openreg_unpack_text(argument, "canonicalDriverName");
+  if (name == NULL) {
+    return NULL;
+  }
+  driver_name canonical = "";
+  const openreg_status status = openreg_driver_canonical_name(name, canonical);
+  return status == OPENREG_OK ? openreg_text(canonical) : openreg_raise(status);
+}
+
+static PyObject* expand_name(PyObject* self, PyObject* argument) {
+  (void)self;
+  enum { capacity = 16 };
+  const char* name = openreg_unpack_text(argument, "expandDriver");
+  if (name == NULL) {
+    return NULL;
+  }
+  driver_name names[capacity];
+  const int32_t count = openreg_expand_driver_name(name, names, capacity);
+  PyObject* list = PyList_New(0);
+  for (int32_t i = 0; list != NULL && i < count && i < capacity; ++i) {
+    if (openreg_list_put(list, openreg_text(names[i])) != 0) {
+      Py_CLEAR(list);
+    }
+  }
+  return list;
+}
+
+PyMethodDef openreg_driver_methods[] = {
+    {"_canonical_driver_name", get_canonical_name, METH_O, "A driver's name, lower-cased, synonyms resolved."},
+    {"_expand_driver", expand_name, METH_O, "The drivers that a name means."},
+    {"_use_drivers", use_drivers, METH_O, "Chooses the active drivers: a list of names, or None."},
+    {"_prefer_driver", prefer_driver, METH_O, "The driver to choose if it works, or None."},
+    {"_reselect", reselect, METH_NOARGS, "Chooses the active drivers again."},
+    {"_open_driver", open_driver, METH_O, "Opens a driver without making it active."},
+    {"_open_all", open_all, METH_NOARGS, "Opens every driver."},
+    {"_forget_failures", forget_failures, METH_NOARGS, "Lets failed drivers be tried again."},
+    {"_set_process", set_process, METH_VARARGS, "(index, count) of this process in a distributed program."},
+    {NULL, NULL, 0, NULL},
+};

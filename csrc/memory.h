@@ -1,0 +1,18 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
+// Valid C11 and C++20.
+#pragma once
+
+#include <Python.h>
+#include <stdint.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+// The segments of a device with their blocks, a list of dicts, or NULL with an exception set. Needs the GIL, which is
+// released while the allocator is asked.
+PyObject* openreg_memory_segments(int32_t device);
+
+#ifdef __cplusplus
+}
+#endif
