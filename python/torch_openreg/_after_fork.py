@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""What must be made anew in the child of a fork()."""
+"""What must be made again in the child of a fork()."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from collections.abc import Callable
 def in_child(function: Callable[[], None]) -> Callable[[], None]:
     """Decorates a function that is to run in the child of every fork(), before anything else of Python does.
 
-    It replaces locks: a thread of the parent that held one does not exist in the child, so nobody would release it.
+    It replaces locks: a thread of the parent that held one does not exist in the child, so it would never be released.
     """
     if hasattr(os, "register_at_fork"):
         os.register_at_fork(after_in_child=function)

@@ -124,7 +124,7 @@ def synchronize(device: Device = None) -> None:
 
 @dataclass(frozen=True)
 class DeviceProperties:
-    """What a driver says of a device. Numbers are 0 and texts are empty where it does not know.
+    """Properties of a device, as its driver reports them. Numbers are 0 and texts are empty where it does not know.
 
     Attributes:
         name: Name of the device.
@@ -156,7 +156,7 @@ class DeviceProperties:
 
 
 def get_device_properties(device: Device = None) -> DeviceProperties:
-    """Returns what the driver says of a device.
+    """Returns the properties of a device, as its driver reports them.
 
     Args:
         device: The device; the current one if None.

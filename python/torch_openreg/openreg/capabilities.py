@@ -80,7 +80,7 @@ def get_sync_debug_mode() -> int:
 
 
 def set_sync_debug_mode(debug_mode: int | str) -> None:
-    """Says what happens at an operation that waits for the device.
+    """Sets what happens at an operation that waits for the device.
 
     Args:
         debug_mode: "default" or 0. ``torch.openreg.profiler.trace()`` tells of waits.

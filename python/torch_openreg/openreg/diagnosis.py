@@ -69,7 +69,7 @@ def _advice(facts: dict[str, Any]) -> list[str]:
     if facts["error"]:
         advice.append("No devices can be used until this is solved: " + facts["error"].splitlines()[0])
     if selection["chosen_by"] == "automatic" and selection["default_driver"] == "sim":
-        advice.append("No GPU driver works, so the devices are simulated; the reasons stand beside the drivers.")
+        advice.append("No GPU driver works, so the devices are simulated; the reasons are listed with the drivers.")
     if preference["stored"] != preference["in effect"]:
         advice.append("The stored preference has changed; it takes effect when Python is restarted.")
     wish = preference["in effect"]
@@ -147,7 +147,7 @@ def diagnose(*, as_dict: Literal[True]) -> dict[str, Any]: ...
 
 
 def diagnose(*, as_dict: bool = False) -> str | dict[str, Any]:
-    """Tells which driver is chosen and why, the state of each driver, and what could be done. Opens drivers.
+    """Reports which driver is chosen and why, the state of each driver, and what could be done. Opens drivers.
 
     Args:
         as_dict: The same as data.

@@ -339,7 +339,7 @@ def driver_info(driver: str | Driver) -> dict[str, Any]:
 
 
 def expand_driver_alias(name: str) -> list[str]:
-    """Returns the names that a name stands for: "gpu" gives ["cuda", "hip"], any other gives itself.
+    """Returns the names that a name means: "gpu" gives ["cuda", "hip"], any other gives itself.
 
     Args:
         name: A name; it need not be known.

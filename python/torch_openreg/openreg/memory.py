@@ -146,7 +146,7 @@ def reset_accumulated_memory_stats(device: Device = None) -> None:
 
 
 def reset_max_memory_allocated(device: Device = None) -> None:
-    """Is reset_peak_memory_stats(), with the warning that torch.cuda gives."""
+    """Calls reset_peak_memory_stats(), with the warning that torch.cuda gives."""
     warnings.warn(
         "torch.openreg.reset_max_memory_allocated now calls torch.openreg.reset_peak_memory_stats, "
         "which resets /all/ peak memory stats.",
@@ -157,7 +157,7 @@ def reset_max_memory_allocated(device: Device = None) -> None:
 
 
 def reset_max_memory_cached(device: Device = None) -> None:
-    """Is reset_peak_memory_stats(), with the warning that torch.cuda gives."""
+    """Calls reset_peak_memory_stats(), with the warning that torch.cuda gives."""
     warnings.warn(
         "torch.openreg.reset_max_memory_cached now calls torch.openreg.reset_peak_memory_stats, "
         "which resets /all/ peak memory stats.",
@@ -169,7 +169,7 @@ def reset_max_memory_cached(device: Device = None) -> None:
 
 @deprecated("`torch.openreg.memory_cached` has been renamed to `torch.openreg.memory_reserved`", category=FutureWarning)
 def memory_cached(device: Device = None) -> int:
-    """Is memory_reserved() under the name that torch.cuda once gave it."""
+    """Deprecated name of memory_reserved(), as in torch.cuda."""
     return memory_reserved(device)
 
 
@@ -178,7 +178,7 @@ def memory_cached(device: Device = None) -> int:
     category=FutureWarning,
 )
 def max_memory_cached(device: Device = None) -> int:
-    """Is max_memory_reserved() under the name that torch.cuda once gave it."""
+    """Deprecated name of max_memory_reserved(), as in torch.cuda."""
     return max_memory_reserved(device)
 
 
@@ -191,12 +191,12 @@ def ipc_collect() -> None:
 
 
 def empty_cache() -> None:
-    """Gives the memory that no tensor holds back, on every device. Tensors and private pools are not affected."""
+    """Returns memory that no tensor uses to the drivers, on every device. Tensors and private pools are unaffected."""
     _C._empty_cache()
 
 
 def empty_host_cache() -> None:
-    """Gives the pinned memory that no tensor holds back to the driver."""
+    """Returns pinned memory that no tensor uses to the driver."""
     _C._empty_host_cache()
 
 
@@ -228,7 +228,7 @@ def reset_peak_host_memory_stats() -> None:
 def caching_allocator_alloc(
     size: int, device: Device = None, stream: torch.Stream | SupportsIndex | None = None
 ) -> int:
-    """Allocates memory without a tensor, for libraries beside PyTorch.
+    """Allocates memory without a tensor, for libraries other than PyTorch.
 
     Args:
         size: In bytes.
@@ -273,7 +273,7 @@ def caching_allocator_enable(value: bool = True) -> None:
     """Switches caching on or off, for all devices. It is on at the start.
 
     Without it every tensor has a segment of its own, in multiples of 2 MiB, which goes back to the device as soon as
-    the tensor is gone: for looking for errors in the use of memory.
+    the tensor is gone: for debugging the use of memory.
 
     Args:
         value: Whether it is on from now on.
@@ -405,7 +405,7 @@ _FIGURES = ("current", "peak", "allocated", "freed")
 
 
 def memory_summary(device: Device = None, abbreviated: bool = False) -> str:
-    """Returns the statistics as a table for people.
+    """Returns the statistics as a readable table.
 
     Args:
         device: The device; the current one if None.

@@ -51,7 +51,7 @@ def reset_operator_stats() -> None:
 
 
 def set_operator_details(enabled: bool) -> None:
-    """Counts aliased calls by operator too, which costs each of them a lock. Off at first.
+    """Counts aliased calls by operator too, which costs each of them a lock. Off by default.
 
     Args:
         enabled: Whether to do so from now on. What was counted stays.
@@ -132,7 +132,7 @@ def _rows(mode: str, counts: dict[str, dict[str, Any]]) -> list[tuple[str, ...]]
 
 
 def operator_report() -> str:
-    """Returns :func:`operator_stats` as a table for people: staged calls first, the slowest operators on top.
+    """Returns :func:`operator_stats` as a readable table: staged calls first, the slowest operators on top.
 
     Times are the host's, in seconds. Aliased calls are one row unless :func:`set_operator_details` is on.
     """

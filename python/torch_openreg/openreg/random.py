@@ -114,7 +114,7 @@ def manual_seed_all(seed: int) -> None:
 
 
 def seed() -> int:
-    """Seeds the generator of this thread's current device by chance.
+    """Seeds the generator of this thread's current device with a random number.
 
     Returns:
         The seed.
@@ -124,7 +124,7 @@ def seed() -> int:
 
 
 def seed_all() -> int:
-    """Seeds the generator of every device by chance, all with the same seed.
+    """Seeds the generator of every device with one random number.
 
     Returns:
         The seed.
