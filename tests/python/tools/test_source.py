@@ -206,3 +206,16 @@ def test_the_index_of_the_documentation_is_complete(root: Path) -> None:
     index = (root / "docs" / "README.md").read_text(encoding="utf-8")
     pages = {page.name for page in (root / "docs").glob("*.md")} - {"README.md"}
     assert {page for page in pages if f"]({page})" not in index} == set()
+
+
+# files that the pages for those who work on the project name exist: "memory/cache.c" may leave out the folders above
+def test_files_that_the_documentation_names(root: Path) -> None:
+    if not (root / ".git").exists():
+        pytest.skip("not a checkout of git: which files belong to the project is not known")
+    listed = subprocess.run(["git", "ls-files"], capture_output=True, text=True, check=True, cwd=root).stdout.split()
+    missing = []
+    for page in ("ARCHITECTURE.md", "CONTRIBUTING.md", "docs/operators.md", "docs/distributed.md"):
+        for name in re.findall(r"`([\w./]+\.(?:c|h|cpp|py))`", (root / page).read_text(encoding="utf-8")):
+            if not any(f"/{path}".endswith(f"/{name}") for path in listed):
+                missing.append(f"{page}: {name}")
+    assert missing == []
