@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 /* full_toy_driver.c: a driver with every slot, for tests (full_toy_driver.h). It counts calls, fails on request, and can
- * hold queued work back, so that tests see what is pending. Bytes move at once; only the books are asynchronous.
+ * hold queued work back, so that tests see what is pending. Bytes move at once; only the books and the host functions are
+ * asynchronous.
  *
  * Options: devices; fail=<slot>:<n>, which makes the n-th call of that slot since open() fail; sleep=<milliseconds>,
  * which open() takes. */
@@ -17,10 +18,11 @@
     X(open)                                                                                                            \
     X(close)                                                                                                           \
     X(device_count)                                                                                                    \
-    X(mem_alloc) X(mem_free) X(copy) X(device_sync) X(device_info) X(fill) X(stream_create) X(stream_destroy)          \
-        X(stream_query) X(stream_sync) X(stream_wait) X(event_create) X(event_destroy) X(event_record) X(event_query)  \
-            X(event_sync) X(probe) X(device_active) X(device_bind) X(host_alloc) X(host_free) X(mem_info)              \
-                X(event_elapsed) X(host_alias) X(stream_native) X(extension) X(describe)
+    X(mem_alloc)                                                                                                       \
+    X(mem_free) X(copy) X(device_sync) X(device_info) X(fill) X(stream_create) X(stream_destroy) X(stream_query)       \
+        X(stream_sync) X(stream_wait) X(event_create) X(event_destroy) X(event_record) X(event_query) X(event_sync)    \
+            X(probe) X(device_active) X(device_bind) X(host_alloc) X(host_free) X(mem_info) X(event_elapsed)           \
+                X(host_alias) X(stream_native) X(extension) X(describe) X(host_func)
 
 #define SLOT_NAME(name) #name,
 static const char *const slot_names[] = {SLOTS(SLOT_NAME)};
@@ -67,6 +69,13 @@ static char seen_options[1024]; /* "key=value\n" */
 static void (*open_callback)(void);
 static int queries;
 static int32_t allocated_on; /* ordinal of the last mem_alloc() */
+
+typedef struct host_call {
+    void (*function)(void *argument);
+    void *argument;
+} host_call;
+static host_call pending_calls[64]; /* host functions that are held */
+static size_t pending_count;
 
 static const openreg_host *the_host;
 static _Thread_local int32_t bound_device;
@@ -619,6 +628,59 @@ toy_describe(const openreg_host *host, const openreg_option *options, size_t n, 
     return OPENREG_OK;
 }
 
+static void *
+run_host_func(void *argument)
+{
+    const host_call *const wanted = argument;
+    wanted->function(wanted->argument);
+    return NULL;
+}
+
+/* On another thread than the caller's. */
+static void
+run_and_wait(const host_call *wanted)
+{
+    pthread_t thread;
+    host_call copy = *wanted;
+    if (pthread_create(&thread, NULL, run_host_func, &copy) == 0)
+        (void)pthread_join(thread, NULL);
+}
+
+static openreg_status
+toy_host_func(openreg_instance toy, int32_t dev, openreg_driver_stream stream, void (*function)(void *argument),
+              void *argument)
+{
+    ENTER(host_func);
+    const host_call wanted = {function, argument};
+    const size_t room = sizeof pending_calls / sizeof pending_calls[0];
+    (void)pthread_mutex_lock(&lock);
+    const int is_pending = held != 0;
+    if (is_pending && pending_count < room)
+        pending_calls[pending_count++] = wanted;
+    (void)pthread_mutex_unlock(&lock);
+    if (!is_pending)
+        run_and_wait(&wanted);
+    (void)queue(timeline_of(toy, dev, stream));
+    return OPENREG_OK;
+}
+
+/* Runs the host functions that were held, in the order of their calls. */
+static void
+run_pending(void)
+{
+    for (size_t i = 0;; ++i) {
+        (void)pthread_mutex_lock(&lock);
+        const int is_there = i < pending_count;
+        const host_call wanted = is_there ? pending_calls[i] : (host_call){NULL, NULL};
+        if (!is_there)
+            pending_count = 0;
+        (void)pthread_mutex_unlock(&lock);
+        if (!is_there)
+            return;
+        run_and_wait(&wanted);
+    }
+}
+
 #define SLOT_MEMBER(name) .name = toy_##name,
 static const openreg_driver full_toy_table = {.struct_size = sizeof(openreg_driver),
                                               .abi_minor = OPENREG_ABI_MINOR,
@@ -633,6 +695,7 @@ static const openreg_driver full_toy_table = {.struct_size = sizeof(openreg_driv
 static void
 hook_reset(void)
 {
+    run_pending();
     (void)pthread_mutex_lock(&lock);
     memset(calls, 0, sizeof calls);
     queries = 0;
@@ -676,6 +739,8 @@ hook_fail(const char *slot, int nth, openreg_status code, unsigned flags)
 static void
 hook_hold(int hold)
 {
+    if (!hold)
+        run_pending();
     (void)pthread_mutex_lock(&lock);
     held = hold;
     (void)pthread_cond_broadcast(&released);

@@ -56,6 +56,7 @@ class Scenario {
     OPENREG_STEP(openreg_malloc_host(0, sizeof source_, &pinned_));
     std::memcpy(pinned_, source_, sizeof source_);
     OPENREG_STEP(openreg_memcpy_async(first_, 0, pinned_, OPENREG_HOST, sizeof source_, 0, stream_));
+    OPENREG_STEP(openreg_launch_host_func(0, stream_, ran, nullptr));
     OPENREG_STEP(openreg_event_record(end_, stream_));
     OPENREG_STEP(openreg_stream_wait_event(1, 0, end_));
     OPENREG_STEP(openreg_event_synchronize(end_));
@@ -79,6 +80,8 @@ class Scenario {
     return openreg_shutdown();
   }
 #undef OPENREG_STEP
+
+  static void ran(void*) {}
 
   template <typename Handle, typename Function>
   static openreg_status give(Handle* handle, Function function) {

@@ -149,6 +149,8 @@ openreg_status openreg_gpu_stream_query(openreg_instance, int32_t dev, openreg_d
 openreg_status openreg_gpu_stream_sync(openreg_instance, int32_t dev, openreg_driver_stream);
 openreg_status openreg_gpu_stream_wait(openreg_instance, int32_t dev, openreg_driver_stream, openreg_driver_event);
 openreg_status openreg_gpu_stream_native(openreg_instance, int32_t dev, openreg_driver_stream, void **out);
+openreg_status openreg_gpu_host_func(openreg_instance, int32_t dev, openreg_driver_stream,
+                                     void (*function)(void *argument), void *argument);
 
 openreg_status openreg_gpu_event_create(openreg_instance, int32_t dev, uint32_t flags, openreg_driver_event *out);
 openreg_status openreg_gpu_event_destroy(openreg_instance, openreg_driver_event);

@@ -106,6 +106,7 @@ openreg_driver_query_v1(const openreg_host *host, const openreg_driver **out)
         .stream_native = openreg_gpu_stream_native,
         .extension = openreg_gpu_extension,
         .describe = openreg_gpu_describe,
+        .host_func = openreg_gpu_host_func,
     };
     (void)host;
     *out = &table;

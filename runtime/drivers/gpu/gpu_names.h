@@ -110,6 +110,7 @@ typedef enum cudaMemcpyKind openreg_gpu_copy_kind;
     X(StreamQuery)                                                                                                     \
     X(StreamSynchronize)                                                                                               \
     X(StreamWaitEvent)                                                                                                 \
+    X(LaunchHostFunc)                                                                                                  \
     X(EventCreateWithFlags)                                                                                            \
     X(EventDestroy)                                                                                                    \
     X(EventRecord)                                                                                                     \

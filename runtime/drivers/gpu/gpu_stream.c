@@ -83,3 +83,14 @@ openreg_gpu_stream_native(openreg_instance instance, int32_t dev, openreg_driver
     *out = stream;
     return OPENREG_OK;
 }
+
+openreg_status
+openreg_gpu_host_func(openreg_instance instance, int32_t dev, openreg_driver_stream stream,
+                      void (*function)(void *argument), void *argument)
+{
+    openreg_gpu_scope scope;
+    OPENREG_GPU_RETURN_NOT_OK(openreg_gpu_enter(&scope, instance, dev));
+    const openreg_status status = OPENREG_GPU_TRY(&scope, LaunchHostFunc, (GPU(Stream_t))stream, function, argument);
+    openreg_gpu_leave(&scope);
+    return status;
+}

@@ -84,17 +84,19 @@ typedef enum openreg_sim_task_kind {
     OPENREG_SIM_COPY,
     OPENREG_SIM_FILL,
     OPENREG_SIM_RECORD,
-    OPENREG_SIM_WAIT
+    OPENREG_SIM_WAIT,
+    OPENREG_SIM_HOST_FUNC
 } openreg_sim_task_kind;
 
 typedef struct openreg_sim_task {
     openreg_sim_task_kind kind;
     uint8_t value; /* FILL */
-    void *target;  /* COPY, FILL: a host address */
+    void *target;  /* COPY, FILL: a host address; HOST_FUNC: the argument */
     const void *source;
     uint64_t amount;               /* COPY, FILL: bytes; WAIT: the position waited for */
     openreg_sim_record *record;    /* RECORD: a reference that the task owns */
     openreg_driver_stream awaited; /* WAIT: a reference that the task owns */
+    void (*function)(void *);      /* HOST_FUNC: called with `target` */
 } openreg_sim_task;
 
 /* A stream is also a timeline: task number n has ended when completed >= n. Events refer to a position on it, so the
@@ -185,6 +187,8 @@ openreg_status openreg_sim_copy(openreg_instance, void *dst, int32_t dst_dev, co
                                 uint64_t size, int32_t stream_dev, openreg_driver_stream stream);
 openreg_status openreg_sim_fill(openreg_instance, int32_t dev, void *dst, uint8_t value, uint64_t size,
                                 openreg_driver_stream);
+openreg_status openreg_sim_host_func(openreg_instance, int32_t dev, openreg_driver_stream,
+                                     void (*function)(void *argument), void *argument);
 
 /* ---- sim_ipc.c ---- */
 

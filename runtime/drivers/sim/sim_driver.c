@@ -337,6 +337,7 @@ openreg_sim_query(const openreg_host *host, const openreg_driver **out)
         .host_alias = openreg_sim_host_alias,
         .extension = sim_extension,
         .describe = sim_describe,
+        .host_func = openreg_sim_host_func,
     };
     (void)host;
     *out = &table;

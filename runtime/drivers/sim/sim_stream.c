@@ -154,6 +154,9 @@ run_task(const openreg_sim_task *task)
         openreg_sim_stream_await(task->awaited, task->amount);
         openreg_sim_stream_release(task->awaited);
         break;
+    case OPENREG_SIM_HOST_FUNC:
+        task->function(task->target);
+        break;
     }
 }
 
@@ -397,5 +400,13 @@ openreg_sim_fill(openreg_instance instance, int32_t dev, void *dst, uint8_t valu
         return OPENREG_OK;
     openreg_sim_task task = {.kind = OPENREG_SIM_FILL, .value = value, .amount = size};
     task.target = (void *)host_address(instance, dst, dev);
+    return openreg_sim_stream_submit(openreg_sim_stream_of(instance, dev, stream), &task);
+}
+
+openreg_status
+openreg_sim_host_func(openreg_instance instance, int32_t dev, openreg_driver_stream stream,
+                      void (*function)(void *argument), void *argument)
+{
+    const openreg_sim_task task = {.kind = OPENREG_SIM_HOST_FUNC, .function = function, .target = argument};
     return openreg_sim_stream_submit(openreg_sim_stream_of(instance, dev, stream), &task);
 }

@@ -27,6 +27,7 @@
  * OPENREG_ABI_MINOR by one.
  *   1.0  first version
  *   1.1  describe()
+ *   1.2  host_func()
  */
 #ifndef OPENREG_DRIVER_H
 #define OPENREG_DRIVER_H
@@ -44,7 +45,7 @@ extern "C" {
 #endif
 
 #define OPENREG_ABI_MAJOR 1u /* part of the entry point's name */
-#define OPENREG_ABI_MINOR 1u /* +1 for each appended slot, field or flag */
+#define OPENREG_ABI_MINOR 2u /* +1 for each appended slot, field or flag */
 
 /* The only symbol that a driver library exports. */
 #define OPENREG_DRIVER_ENTRY_NAME "openreg_driver_query_v1"
@@ -183,6 +184,18 @@ typedef struct openreg_driver {
      * NULL, peers[i * capacity + j]: 1 if device i copies to device j without the host. Made up: E_UNSUPPORTED. */
     openreg_status (*describe)(const openreg_host *host, const openreg_option *options, size_t n, const char *topology,
                                int32_t capacity, openreg_device_info *infos, uint8_t *peers, int32_t *count);
+
+    /* ---- Since 1.2. ---- */
+
+    /* Queues a call of `function` on the stream, as cudaLaunchHostFunc: it runs once, when the work queued before has
+     * ended, and work queued later waits until it returns, as do the stream's queries and syncs and events recorded
+     * behind it. It runs on a thread of the driver's or of the vendor's, with no lock of the driver held, and calls no
+     * slot. Functions of several streams may run one after the other. After an asynchronous error that ends the
+     * device's work it does not run.
+     * Emulated: the calling thread waits for the stream, then for the function, which runs on a thread made for this
+     * call. So nothing overlaps, and each call costs a stream_sync and a thread, about 30 microseconds. */
+    openreg_status (*host_func)(openreg_instance, int32_t dev, openreg_driver_stream, void (*function)(void *argument),
+                                void *argument);
 } openreg_driver;
 
 /* Sizes of released tables, frozen for ever (rule A4). LP64 only. */
@@ -190,7 +203,9 @@ typedef struct openreg_driver {
 #define OPENREG_DRIVER_SIZE_1_0 (40u + OPENREG_DRIVER_SLOTS_1_0 * sizeof(void (*)(void)))
 #define OPENREG_DRIVER_SLOTS_1_1 30u
 #define OPENREG_DRIVER_SIZE_1_1 (40u + OPENREG_DRIVER_SLOTS_1_1 * sizeof(void (*)(void)))
-static_assert(sizeof(openreg_driver) == OPENREG_DRIVER_SIZE_1_1, "append a slot, then freeze its size");
+#define OPENREG_DRIVER_SLOTS_1_2 31u
+#define OPENREG_DRIVER_SIZE_1_2 (40u + OPENREG_DRIVER_SLOTS_1_2 * sizeof(void (*)(void)))
+static_assert(sizeof(openreg_driver) == OPENREG_DRIVER_SIZE_1_2, "append a slot, then freeze its size");
 static_assert(sizeof(openreg_device_info) == 192u, "openreg_device_info is append-only");
 
 /* Cheap: opens no vendor library, starts no thread, touches no device; may be called more than once. Returns a table

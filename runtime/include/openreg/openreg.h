@@ -65,7 +65,8 @@ OPENREG_API int openreg_is_initialized(void);
 /* Frees the caches, destroys the pool's streams, closes all drivers and forgets the table, failures and the choice of
  * openreg_use_drivers(); environment variables are read again by the next openreg_init(). For tests and C programs;
  * nothing calls it at exit. No other thread may be inside a call that reaches a device; those that only ask (current and
- * number of devices, whether the table stands, records, the selection) are safe at any time.
+ * number of devices, whether the table stands, records, the selection) are safe at any time. Waits for the pool's
+ * streams and for host functions.
  * Errors: OPENREG_E_BUSY while allocations or events are alive (nothing is changed), OPENREG_E_FORKED. */
 OPENREG_API openreg_status openreg_shutdown(void);
 
@@ -288,6 +289,33 @@ OPENREG_API openreg_status openreg_stream_wait_event(int32_t device, openreg_str
 OPENREG_API openreg_status openreg_stream_priority(int32_t device, openreg_stream stream, int32_t *out);
 /* The vendor's own stream, for libraries of the vendor; NULL for a default stream is valid. */
 OPENREG_API openreg_status openreg_stream_native(int32_t device, openreg_stream stream, void **out);
+
+/* Queues a call of `function` with `argument` on the stream. It runs once, when all work queued on the stream before
+ * has ended, and work queued there after this call has returned waits until the function returns; so do queries,
+ * synchronisations and events recorded behind it.
+ *   Thread      One of the driver's or of the runtime's, never the caller's; it blocks signals where the runtime or the
+ *               simulated devices made it. Thread-local state of the caller, as its current device, is not there.
+ *   May do      Anything of the host that ends by itself: compute, read and write host and pinned memory, the alias of
+ *               device memory whose users are behind in this stream, take locks, wake threads, write to files.
+ *   May call    openreg_host_alias(), openreg_device_address(), openreg_last_error(), openreg_clear_error(),
+ *               openreg_status_name(), openreg_status_text(), openreg_is_initialized(), openreg_version(),
+ *               openreg_trace_clock(). No other function of the runtime, nor of the vendor: they may wait for the
+ *               device, which waits for this function.
+ *   Must not    wait for work of a device, for another host function, not even of another stream (the vendor may run
+ *               all of them one after the other), or for something that the calling thread does after this call: a
+ *               driver without host_func() makes the caller wait here until the function has returned. Python's GIL is
+ *               held by threads that wait for devices, so it must not be taken.
+ *   Argument    Never read by the runtime; must be valid until the function has run.
+ *   Failure     On an error the function was not queued and never runs. When the device is lost, or its work ended with
+ *               an asynchronous error before the function's turn, it never runs either, and synchronising the stream
+ *               reports that error; then `argument` is the caller's again.
+ *   Shutdown    openreg_shutdown() waits for all functions that are queued. At exit of the process those that have not
+ *               run don't run. A fork()'s child runs none of its parent's, and gets OPENREG_E_FORKED here.
+ *   Traces      don't mention host functions (openreg/trace.h).
+ * Errors: OPENREG_E_INVALID (function is NULL), OPENREG_E_NOMEM, common ones; where the caller waits also what the
+ * stream's work ended with. */
+OPENREG_API openreg_status openreg_launch_host_func(int32_t device, openreg_stream stream,
+                                                    void (*function)(void *argument), void *argument);
 
 /* `flags`: 0, or OPENREG_EVENT_TIMING for openreg_event_elapsed(). */
 #define OPENREG_EVENT_TIMING 1u

@@ -29,7 +29,8 @@ typedef struct pool_stream {
 struct openreg_stream_set {
     openreg_device *device;
     int levels;
-    openreg_lock making; /* held while a stream is made */
+    openreg_lock making;              /* held while a stream is made */
+    atomic_int has_default_functions; /* 1 once a host function was queued on the default stream */
     atomic_uint next[MAX_LEVELS];
     pool_stream slots[]; /* levels * OPENREG_STREAMS_PER_POOL */
 };
@@ -55,6 +56,10 @@ openreg_stream_set_destroy(struct openreg_stream_set *streams)
 {
     static const char call[] = "openreg_shutdown";
     const openreg_error before = *openreg_last_error();
+    /* The driver may be unloaded, or the function's library: nothing of the caller's may run after the shutdown. */
+    if (atomic_load_explicit(&streams->has_default_functions, memory_order_relaxed) &&
+        openreg_call_stream_sync(streams->device, call, NULL) != OPENREG_OK)
+        openreg_log(OPENREG_LOG_WARNING, "%s", openreg_last_error()->message);
     for (int i = 0; i < streams->levels * OPENREG_STREAMS_PER_POOL; ++i) {
         pool_stream *const slot = &streams->slots[i];
         if (!atomic_load_explicit(&slot->is_made, memory_order_acquire))
@@ -216,6 +221,20 @@ openreg_stream_synchronize(int32_t index, openreg_stream stream)
     openreg_trace_span span;
     openreg_trace_begin(&span, OPENREG_TRACE_WAIT, call, device, stream);
     return openreg_trace_end(&span, openreg_call_stream_sync(device, call, handle));
+}
+
+openreg_status
+openreg_launch_host_func(int32_t index, openreg_stream stream, void (*function)(void *argument), void *argument)
+{
+    static const char call[] = "openreg_launch_host_func";
+    openreg_device *device = NULL;
+    openreg_driver_stream handle = NULL;
+    if (function == NULL)
+        return openreg_error_set(OPENREG_E_INVALID, "%s: function is NULL", call);
+    OPENREG_RETURN_NOT_OK(reach(call, index, stream, &device, &handle));
+    if (stream == OPENREG_STREAM_DEFAULT)
+        atomic_store_explicit(&device->streams->has_default_functions, 1, memory_order_relaxed);
+    return openreg_call_host_func(device, call, handle, function, argument);
 }
 
 openreg_status

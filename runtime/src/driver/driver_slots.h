@@ -37,7 +37,8 @@
     X(host_alias, "")                                                                                                  \
     X(stream_native, "")                                                                                               \
     X(extension, "")                                                                                                   \
-    X(describe, "")
+    X(describe, "")                                                                                                    \
+    X(host_func, "")
 
 typedef struct openreg_slot {
     const char *name;
@@ -49,6 +50,6 @@ typedef struct openreg_slot {
 static const openreg_slot openreg_slots[] = {OPENREG_SLOT_MAP(OPENREG_SLOT_ENTRY)};
 #define OPENREG_SLOT_COUNT ((int)(sizeof openreg_slots / sizeof openreg_slots[0]))
 
-static_assert(sizeof openreg_slots / sizeof openreg_slots[0] == OPENREG_DRIVER_SLOTS_1_1, "a slot is missing here");
+static_assert(sizeof openreg_slots / sizeof openreg_slots[0] == OPENREG_DRIVER_SLOTS_1_2, "a slot is missing here");
 
 #endif

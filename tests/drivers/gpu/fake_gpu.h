@@ -33,7 +33,7 @@ typedef struct fake_settings {
 
 const fake_settings *fake_settings_get(void);
 
-/* Starts a call: counts it and lets it fail if that was asked for. */
+/* Starts a call: counts it and lets it fail if that was asked for, or if a host function of a stream makes it. */
 fake_code fake_begin(const char *name);
 /* Ends a call: the thread's last error. */
 fake_code fake_end(fake_code code);
@@ -90,7 +90,7 @@ void fake_memory_reset(void);
 typedef struct fake_stream fake_stream;
 typedef struct fake_event fake_event;
 
-typedef enum fake_task_kind { FAKE_COPY, FAKE_FILL, FAKE_RECORD, FAKE_WAIT } fake_task_kind;
+typedef enum fake_task_kind { FAKE_COPY, FAKE_FILL, FAKE_RECORD, FAKE_WAIT, FAKE_HOST_FUNC } fake_task_kind;
 
 typedef struct fake_task {
     struct fake_task *next;
@@ -103,6 +103,8 @@ typedef struct fake_task {
     char *owned;           /* freed with the task */
     fake_event *event;
     uint64_t number; /* of the event's record */
+    void (*function)(void *);
+    void *argument;
 } fake_task;
 
 /* The queue of a stream handle on the device; NULL if the handle is of another device, or dead. */
@@ -112,6 +114,8 @@ void fake_stream_submit(fake_stream *stream, const fake_task *task);
 void fake_stream_await(fake_stream *stream);
 void fake_device_await(int dev);
 void fake_streams_reset(void);
+/* Whether the calling thread is inside a host function of a stream, which may not call the vendor. */
+bool fake_is_in_host_func(void);
 
 /* ---- fake_event.c ---- */
 

@@ -50,7 +50,8 @@ typedef struct fake_gpu_hooks {
     int (*calls)(const char *name);
     /* Live "memory", "host", "stream", "event", "import". */
     int (*live)(const char *kind);
-    /* How often memory was freed or unmapped while queued work was going to use it. */
+    /* How often memory was freed or unmapped while queued work was going to use it, and how often a host function of a
+     * stream called the vendor. */
     int (*violations)(void);
     /* The host's view of device memory, NULL if it is none. */
     void *(*alias)(const void *ptr);

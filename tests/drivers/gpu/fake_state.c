@@ -152,7 +152,11 @@ fake_task_failure(void)
 fake_code
 fake_begin(const char *name)
 {
-    return (fake_code)count_call(name);
+    const int code = count_call(name);
+    if (!fake_is_in_host_func())
+        return (fake_code)code;
+    (void)atomic_fetch_add(&fake_violations, 1);
+    return (fake_code)800; /* CUDA: not permitted */
 }
 
 fake_code

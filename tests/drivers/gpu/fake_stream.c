@@ -1,7 +1,9 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 /* fake_stream.c: the fake vendor's streams (fake_gpu.h): one thread each, which works through a queue. A stream that
  * was not created as non-blocking has no queue of its own, but the legacy stream's: the two are in order, as the
- * vendor's implied synchronisation makes them. */
+ * vendor's implied synchronisation makes them.
+ *
+ * Host functions run one at a time, whatever their streams, as the vendor may run them. */
 #define _GNU_SOURCE
 #include "fake_gpu.h"
 
@@ -31,6 +33,25 @@ static pthread_mutex_t list_lock = PTHREAD_MUTEX_INITIALIZER; /* guards the list
 static fake_stream *streams;                                  /* all, until reset, so that a dead handle is known */
 atomic_int fake_live_streams;
 
+static pthread_mutex_t host_func_lock = PTHREAD_MUTEX_INITIALIZER; /* held while one runs */
+static _Thread_local bool is_in_host_func;
+
+bool
+fake_is_in_host_func(void)
+{
+    return is_in_host_func;
+}
+
+static void
+run_host_func(const fake_task *task)
+{
+    (void)pthread_mutex_lock(&host_func_lock);
+    is_in_host_func = true;
+    task->function(task->argument);
+    is_in_host_func = false;
+    (void)pthread_mutex_unlock(&host_func_lock);
+}
+
 static void
 wait_while_held(const fake_stream *stream)
 {
@@ -55,6 +76,10 @@ run(const fake_stream *stream, const fake_task *task)
             memcpy(task->target, task->source, task->size);
         else
             memset(task->target, task->value, task->size);
+    } else if (task->kind == FAKE_HOST_FUNC) {
+        wait_while_held(stream);
+        if (atomic_load(sticky) == 0) /* not after an error that ended the context */
+            run_host_func(task);
     } else if (task->kind == FAKE_RECORD) {
         fake_event_pass(task->event, task->number);
     } else if (task->kind == FAKE_WAIT) {
@@ -277,4 +302,18 @@ GPU(StreamSynchronize)(GPU(Stream_t) handle)
         return fake_end(GPU(ErrorInvalidResourceHandle));
     fake_stream_await(stream);
     return fake_end((fake_code)atomic_load(&fake_devices[dev].sticky));
+}
+
+fake_code
+GPU(LaunchHostFunc)(GPU(Stream_t) handle, GPU(HostFn_t) function, void *argument)
+{
+    int dev;
+    const fake_code code = fake_begin_work("LaunchHostFunc", &dev);
+    if (code != GPU(Success))
+        return fake_end(code);
+    fake_stream *const stream = fake_stream_of(handle, dev);
+    if (stream == NULL || function == NULL)
+        return fake_end(stream == NULL ? GPU(ErrorInvalidResourceHandle) : GPU(ErrorInvalidValue));
+    fake_stream_submit(stream, &(fake_task){.kind = FAKE_HOST_FUNC, .function = function, .argument = argument});
+    return fake_end(code);
 }

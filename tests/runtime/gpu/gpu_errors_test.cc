@@ -82,6 +82,7 @@ class FakeGpuState : public FakeGpuTest {
          }},
         {"stream_sync", "StreamSynchronize", [=, this] { return t->stream_sync(i, 1, stream_); }},
         {"stream_wait", "StreamWaitEvent", [=, this] { return t->stream_wait(i, 1, stream_, event_); }},
+        {"host_func", "LaunchHostFunc", [=, this] { return t->host_func(i, 1, stream_, [](void*) {}, nullptr); }},
         {"event_record", "EventRecord", [=, this] { return t->event_record(i, 1, event_, stream_); }},
         {"event_sync", "EventSynchronize", [=, this] { return t->event_sync(i, event_); }},
         {"event_query", "EventQuery",

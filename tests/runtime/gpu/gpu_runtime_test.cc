@@ -3,6 +3,7 @@
 #include <sys/wait.h>
 
 #include <filesystem>
+#include <thread>
 
 #include "gpu_test.h"
 #include "runtime_test.h"
@@ -97,6 +98,61 @@ TEST_P(FakeGpuRuntime, LostDeviceIsReported) {
   EXPECT_EQ(openreg_free(alive), OPENREG_OK);
   EXPECT_EQ(openreg_shutdown(), OPENREG_OK) << last_message();
   hooks_->reset();
+}
+
+// Host functions run in the order of their stream; after an error that ends the context they don't, and the error says so.
+TEST_P(FakeGpuRuntime, HostFunctionsEndWithTheContext) {
+  int calls = 0;
+  const auto add = [](void* argument) { ++*static_cast<int*>(argument); };
+  void* memory = nullptr;
+  ASSERT_EQ(openreg_malloc(0, 4096, 0, &memory), OPENREG_OK) << last_message();
+  ASSERT_EQ(openreg_launch_host_func(0, 0, add, &calls), OPENREG_OK) << last_message();
+  ASSERT_EQ(openreg_stream_synchronize(0, 0), OPENREG_OK);
+  EXPECT_EQ(calls, 1);
+  hooks_->set_failures("Task:1:700");
+  ASSERT_EQ(openreg_memset_async(memory, 0, 1, 4096, 0), OPENREG_OK);
+  const openreg_status queued = openreg_launch_host_func(0, 0, add, &calls);
+  EXPECT_TRUE(queued == OPENREG_OK || queued == OPENREG_E_DEVICE_LOST) << last_message();
+  EXPECT_EQ(openreg_stream_synchronize(0, 0), OPENREG_E_DEVICE_LOST);
+  EXPECT_EQ(openreg_launch_host_func(0, 0, add, &calls), OPENREG_E_DEVICE_LOST);
+  EXPECT_EQ(calls, 1);
+  hooks_->set_failures("");
+  EXPECT_EQ(openreg_free(memory), OPENREG_OK);
+  EXPECT_EQ(openreg_shutdown(), OPENREG_OK) << last_message();
+  hooks_->reset();
+}
+
+// The fake notes a host function that calls the vendor, which the vendor forbids.
+TEST_P(FakeGpuRuntime, HostFunctionsMustNotCallTheVendor) {
+  openreg_status inside = OPENREG_OK;
+  ASSERT_EQ(openreg_launch_host_func(
+                0, 0,
+                [](void* argument) {
+                  uint64_t free_bytes, total;
+                  *static_cast<openreg_status*>(argument) = openreg_get_memory_info(0, &free_bytes, &total);
+                },
+                &inside),
+            OPENREG_OK);
+  ASSERT_EQ(openreg_stream_synchronize(0, 0), OPENREG_OK);
+  EXPECT_NE(inside, OPENREG_OK);
+  EXPECT_GT(hooks_->violations(), 0);
+  EXPECT_EQ(openreg_shutdown(), OPENREG_OK) << last_message();
+  hooks_->reset();
+}
+
+// A shutdown waits for the host functions of the default stream, which is no stream that the driver destroys.
+TEST_P(FakeGpuRuntime, ShutdownWaitsForHostFunctions) {
+  int calls = 0;
+  ASSERT_EQ(openreg_init(), OPENREG_OK) << last_message();
+  hooks_->hold(0, nullptr, 1);
+  ASSERT_EQ(openreg_launch_host_func(0, 0, [](void* argument) { ++*static_cast<int*>(argument); }, &calls), OPENREG_OK);
+  std::thread opener([&] {
+    std::this_thread::sleep_for(std::chrono::milliseconds(50));
+    hooks_->hold(0, nullptr, 0);
+  });
+  EXPECT_EQ(openreg_shutdown(), OPENREG_OK) << last_message();
+  EXPECT_EQ(calls, 1);
+  opener.join();
 }
 
 // What open() said about versions stays with the driver's record. acceptance 5.29, 5.30

@@ -5,6 +5,7 @@
 #include <signal.h>
 #include <sys/wait.h>
 
+#include <atomic>
 #include <thread>
 
 #include "sanitizer.h"
@@ -446,6 +447,54 @@ TEST_P(GpuSlots, OpensAgain) {
     EXPECT_EQ(bytes(0, memory), filled(5));
     release(0, memory);
   }
+}
+
+// A host function runs behind the copies that were queued before it and ahead of the fill that comes later.
+TEST_P(GpuSlots, HostFunctionsRunInStreamOrder) {
+  struct Look {
+    uint8_t* bytes;
+    int seen = -1;
+    static void look(void* argument) {
+      auto* self = static_cast<Look*>(argument);
+      self->seen = self->bytes[4095];
+    }
+  };
+  uint8_t* const host = pinned();
+  void* const memory = allocate(0);
+  openreg_driver_stream stream = make_stream(0);
+  std::vector<Look> looks(20, Look{host});
+  for (size_t i = 0; i < looks.size(); ++i) {
+    fill(0, memory, static_cast<uint8_t>(i), 4096, stream);
+    copy(host, -1, memory, 0, 4096, 0, stream);
+    succeeds([&] { return table_->host_func(instance_, 0, stream, Look::look, &looks[i]); });
+  }
+  sync(0, stream);
+  for (size_t i = 0; i < looks.size(); ++i) EXPECT_EQ(looks[i].seen, static_cast<int>(i));
+  destroy(0, stream);
+  release(0, memory);
+  release_pinned(host);
+}
+
+// An event behind a host function, and a stream of another device that waits for that event, wait for the function.
+TEST_P(FakeGpuSlots, HostFunctionsHoldEventsBack) {
+  static std::atomic<int> calls;
+  calls = 0;
+  openreg_driver_stream first = make_stream(0), second = make_stream(1);
+  openreg_driver_event event = make_event(0);
+  hooks_->hold(0, first, 1);
+  succeeds([&] { return table_->host_func(instance_, 0, first, [](void*) { ++calls; }, nullptr); });
+  succeeds([&] { return table_->event_record(instance_, 0, event, first); });
+  succeeds([&] { return table_->stream_wait(instance_, 1, second, event); });
+  succeeds([&] { return table_->host_func(instance_, 1, second, [](void*) { calls = 10 * calls; }, nullptr); });
+  EXPECT_EQ(is_done(event), 0);
+  EXPECT_EQ(is_done(1, second), 0);
+  EXPECT_EQ(calls, 0);
+  hooks_->hold(0, first, 0);
+  sync(1, second);
+  EXPECT_EQ(calls, 10);
+  destroy(event);
+  destroy(0, first);
+  destroy(1, second);
 }
 
 }  // namespace

@@ -201,6 +201,35 @@ TEST_F(MemoryInjectionTest, CopiesAndPinnedMemory) {
   });
 }
 
+// The thread that runs a host function for a driver without host_func(), and the worker of a simulated stream.
+TEST_F(MemoryInjectionTest, HostFunction) {
+  const auto add = [](void* argument) { ++*static_cast<int*>(argument); };
+  use_full_toy([](openreg_driver& table) {
+    table.name = "no_host_func";
+    table.host_func = nullptr;
+  });
+  for (const char* driver : {"no_host_func", "sim"}) {
+    int calls = 0;
+    set("OPENREG_DRIVERS", driver);
+    ASSERT_EQ(openreg_init(), OPENREG_OK) << last_message();
+    int failures = 0;
+    openreg_status status = OPENREG_E_NOMEM;
+    for (int n = 1; status != OPENREG_OK && n < 20; ++n) {
+      countdown = n;
+      status = openreg_launch_host_func(0, 0, add, &calls);
+      countdown = 0;
+      if (status == OPENREG_OK) break;
+      ++failures;
+      EXPECT_EQ(status, OPENREG_E_NOMEM);
+      EXPECT_CONTAINS(last_message(), "openreg_launch_host_func: ");
+      EXPECT_EQ(calls, 0);
+    }
+    EXPECT_GT(failures, 0) << driver;
+    ASSERT_EQ(openreg_shutdown(), OPENREG_OK) << last_message();
+    EXPECT_EQ(calls, 1);
+  }
+}
+
 // The staging buffer of a copy between drivers.
 TEST_F(MemoryInjectionTest, StagingBuffer) {
   use_full_toy(openreg_test::hidden_from_host("hidden_a"));

@@ -21,7 +21,7 @@ TEST_F(RegistryTest, RegistrationTakesEffectAtTheNextInitialisation) {
   use_full_toy();
   ASSERT_EQ(openreg_init(), OPENREG_OK) << last_message();
   EXPECT_EQ(record_of("full_toy").state, OPENREG_DRIVER_OPEN);
-  EXPECT_EQ(record_of("full_toy").slots, (uint64_t{1} << OPENREG_DRIVER_SLOTS_1_1) - 1);
+  EXPECT_EQ(record_of("full_toy").slots, (uint64_t{1} << OPENREG_DRIVER_SLOTS_1_2) - 1);
 
   EXPECT_EQ(openreg_register_driver(toy().table()), OPENREG_E_BUSY);
   EXPECT_EQ(last_message(), "openreg_register_driver: Driver full_toy already initialized");

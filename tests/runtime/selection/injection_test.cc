@@ -51,12 +51,12 @@ namespace {
 
 class InjectionTest : public RuntimeTest {};
 
-const char* const slots[] = {"open",           "close",        "device_count", "mem_alloc",   "mem_free",
-                             "copy",           "device_sync",  "device_info",  "fill",        "stream_create",
-                             "stream_destroy", "stream_query", "stream_sync",  "stream_wait", "event_create",
-                             "event_destroy",  "event_record", "event_query",  "event_sync",  "probe",
-                             "device_active",  "device_bind",  "host_alloc",   "host_free",   "mem_info",
-                             "event_elapsed",  "host_alias",   "stream_native"};
+const char* const slots[] = {"open",           "close",        "device_count",  "mem_alloc",   "mem_free",
+                             "copy",           "device_sync",  "device_info",   "fill",        "stream_create",
+                             "stream_destroy", "stream_query", "stream_sync",   "stream_wait", "event_create",
+                             "event_destroy",  "event_record", "event_query",   "event_sync",  "probe",
+                             "device_active",  "device_bind",  "host_alloc",    "host_free",   "mem_info",
+                             "event_elapsed",  "host_alias",   "stream_native", "host_func"};
 
 // A driver that fails to give something back keeps it, so its own books don't come out even.
 bool gives_back(const std::string& slot) {

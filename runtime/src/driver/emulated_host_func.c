@@ -1,0 +1,63 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
+/* emulated_host_func.c: host functions of a stream, by the driver or, where it has no host_func(), by a thread of the
+ * runtime (driver_calls.h).
+ *
+ * Without a host function nothing but the driver's own work can hold a stream back, so the caller is what waits: for the
+ * stream, then for the function. What it queues afterwards is behind the function, on this stream and on every one that
+ * waits for an event of it. */
+#define _GNU_SOURCE
+#include <pthread.h>
+#include <signal.h>
+#include <string.h>
+
+#include "base/error.h"
+#include "driver/driver_calls.h"
+
+typedef struct host_call {
+    void (*function)(void *argument);
+    void *argument;
+} host_call;
+
+static void *
+run(void *argument)
+{
+    const host_call *const wanted = argument;
+    wanted->function(wanted->argument);
+    return NULL;
+}
+
+/* Runs the function on a thread of its own, whose signals are blocked, and waits for it: the caller may hold locks, or
+ * have thread-local state, which the function must not see on one driver and miss on another. */
+static openreg_status
+run_on_thread(const char *call, host_call *wanted)
+{
+    pthread_t thread;
+    sigset_t all, before;
+    (void)sigfillset(&all);
+    (void)pthread_sigmask(SIG_SETMASK, &all, &before);
+    const int error = pthread_create(&thread, NULL, run, wanted);
+    (void)pthread_sigmask(SIG_SETMASK, &before, NULL);
+    if (error != 0)
+        return openreg_error_set(OPENREG_E_NOMEM, "%s: no thread for a host function: %s", call, strerror(error));
+    (void)pthread_join(thread, NULL);
+    return OPENREG_OK;
+}
+
+openreg_status
+openreg_call_host_func(openreg_device *device, const char *call, openreg_driver_stream stream,
+                       void (*function)(void *argument), void *argument)
+{
+    openreg_opened_driver *const driver = device->driver;
+    if (driver->table.host_func == NULL) {
+        host_call wanted = {.function = function, .argument = argument};
+        OPENREG_RETURN_NOT_OK(openreg_call_stream_sync(device, call, stream));
+        return run_on_thread(call, &wanted);
+    }
+    openreg_error_begin_call();
+    const openreg_status status = driver->table.host_func(driver->instance, device->ordinal, stream, function,
+                                                          argument);
+    OPENREG_RETURN_NOT_OK(openreg_error_end_call(driver->name, call, status));
+    if (!atomic_load_explicit(&device->active, memory_order_relaxed))
+        atomic_store_explicit(&device->active, 1, memory_order_relaxed);
+    return OPENREG_OK;
+}

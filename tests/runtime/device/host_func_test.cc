@@ -1,0 +1,346 @@
+// SPDX-License-Identifier: BSD-3-Clause
+// Host functions of a stream: their order, their thread, what they may call, and what emulates them.
+#include <signal.h>
+
+#include <atomic>
+#include <chrono>
+#include <cstring>
+#include <thread>
+
+#include "runtime_test.h"
+
+using openreg_test::driver_path;
+using openreg_test::in_child;
+using openreg_test::last_message;
+using openreg_test::RuntimeTest;
+using openreg_test::SimDevicesTest;
+using openreg_test::toy;
+
+namespace {
+
+constexpr size_t kSize = 1 << 16;
+
+void count(void* argument) { ++*static_cast<std::atomic<int>*>(argument); }
+
+// A gate that a host function waits at, and gives up after a while so that a failure ends.
+struct Gate {
+  std::atomic<bool> is_open{false}, was_reached{false}, timed_out{false};
+
+  static void wait(void* argument) {
+    auto* self = static_cast<Gate*>(argument);
+    self->was_reached = true;
+    for (int i = 0; i < 20000 && !self->is_open; ++i) std::this_thread::sleep_for(std::chrono::milliseconds(1));
+    self->timed_out = !self->is_open;
+  }
+};
+
+// What a function saw of the bytes at an address.
+struct Look {
+  const uint8_t* bytes = nullptr;
+  std::atomic<int> first{-1}, last{-1};
+
+  static void look(void* argument) {
+    auto* self = static_cast<Look*>(argument);
+    self->first = self->bytes[0];
+    self->last = self->bytes[kSize - 1];
+  }
+};
+
+struct Where {
+  std::thread::id thread;
+  sigset_t blocked;
+  int32_t device = -1;
+
+  static void note(void* argument) {
+    auto* self = static_cast<Where*>(argument);
+    self->thread = std::this_thread::get_id();
+    pthread_sigmask(SIG_SETMASK, nullptr, &self->blocked);
+    self->device = openreg_current_device();
+  }
+};
+
+class HostFuncTest : public RuntimeTest {};
+
+class SimHostFuncTest : public SimDevicesTest {
+ protected:
+  static void launch(int32_t device, openreg_stream stream, void (*function)(void*), void* argument) {
+    ASSERT_EQ(openreg_launch_host_func(device, stream, function, argument), OPENREG_OK) << last_message();
+  }
+  static uint8_t* pinned() {
+    void* memory = nullptr;
+    EXPECT_EQ(openreg_malloc_host(0, kSize, &memory), OPENREG_OK) << last_message();
+    return static_cast<uint8_t*>(memory);
+  }
+  static void* allocate(int32_t device, openreg_stream stream) {
+    void* memory = nullptr;
+    EXPECT_EQ(openreg_malloc(device, kSize, stream, &memory), OPENREG_OK) << last_message();
+    return memory;
+  }
+};
+
+// Each function sees what was queued before it, and nothing that was queued after it.
+TEST_F(SimHostFuncTest, RunsBetweenCopiesAndFills) {
+  const openreg_stream stream = from_pool(0);
+  void* const memory = allocate(0, stream);
+  uint8_t* const host = pinned();
+  std::vector<Look> looks(40);
+  for (size_t i = 0; i < looks.size(); ++i) {
+    looks[i].bytes = host;
+    ASSERT_EQ(openreg_memset_async(memory, 0, static_cast<uint8_t>(i + 1), kSize, stream), OPENREG_OK);
+    ASSERT_EQ(openreg_memcpy_async(host, OPENREG_HOST, memory, 0, kSize, 0, stream), OPENREG_OK);
+    launch(0, stream, Look::look, &looks[i]);
+  }
+  ASSERT_EQ(openreg_stream_synchronize(0, stream), OPENREG_OK);
+  for (size_t i = 0; i < looks.size(); ++i) {
+    EXPECT_EQ(looks[i].first, static_cast<int>(i + 1));
+    EXPECT_EQ(looks[i].last, static_cast<int>(i + 1));
+  }
+  EXPECT_EQ(openreg_free(memory), OPENREG_OK);
+  EXPECT_EQ(openreg_free_host(host), OPENREG_OK);
+}
+
+// The stream, its query, an event behind the function and another stream that waits for that event all wait for it; a
+// third stream goes on. The call itself does not wait.
+TEST_F(SimHostFuncTest, HoldsLaterWorkBack) {
+  const openreg_stream stream = from_pool(0), other = from_pool(1), third = from_pool(0);
+  void* const memory = allocate(1, other);
+  uint8_t* const host = pinned();
+  std::memset(host, 0, kSize);
+  Gate gate;
+  openreg_event event = nullptr;
+  int32_t done = -1;
+  ASSERT_EQ(openreg_event_create(0, 0, &event), OPENREG_OK);
+  launch(0, stream, Gate::wait, &gate);
+  ASSERT_EQ(openreg_event_record(event, stream), OPENREG_OK);
+  ASSERT_EQ(openreg_stream_wait_event(1, other, event), OPENREG_OK);
+  ASSERT_EQ(openreg_memset_async(memory, 1, 7, kSize, other), OPENREG_OK);
+  ASSERT_EQ(openreg_memcpy_async(host, OPENREG_HOST, memory, 1, kSize, 1, other), OPENREG_OK);
+  std::atomic<int> calls{0};
+  launch(0, third, count, &calls);
+  ASSERT_EQ(openreg_stream_synchronize(0, third), OPENREG_OK);
+  EXPECT_EQ(calls, 1);
+  for (const auto& [device, at] : {std::pair{0, stream}, std::pair{1, other}}) {
+    ASSERT_EQ(openreg_stream_query(device, at, &done), OPENREG_OK);
+    EXPECT_EQ(done, 0);
+  }
+  ASSERT_EQ(openreg_event_query(event, &done), OPENREG_OK);
+  EXPECT_EQ(done, 0);
+  EXPECT_EQ(host[0], 0);
+  gate.is_open = true;
+  ASSERT_EQ(openreg_stream_synchronize(1, other), OPENREG_OK);
+  EXPECT_TRUE(gate.was_reached);
+  EXPECT_FALSE(gate.timed_out);
+  EXPECT_EQ(host[kSize - 1], 7);
+  EXPECT_EQ(openreg_event_destroy(event), OPENREG_OK);
+  EXPECT_EQ(openreg_free(memory), OPENREG_OK);
+  EXPECT_EQ(openreg_free_host(host), OPENREG_OK);
+}
+
+// Work of a device is waited for with its functions.
+TEST_F(SimHostFuncTest, SynchronisingTheDeviceWaits) {
+  std::atomic<int> calls{0};
+  for (int i = 0; i < 10; ++i) launch(0, i % 2 == 0 ? OPENREG_STREAM_DEFAULT : from_pool(0), count, &calls);
+  ASSERT_EQ(openreg_device_synchronize(0), OPENREG_OK);
+  EXPECT_EQ(calls, 10);
+}
+
+// Eight threads on four streams of two devices: each function runs once, and those of a thread in its order.
+TEST_F(SimHostFuncTest, ManyThreads) {
+  struct Turn {
+    std::atomic<int>* next;
+    int number;
+    static void take(void* argument) {
+      const auto* self = static_cast<Turn*>(argument);
+      int expected = self->number;
+      self->next->compare_exchange_strong(expected, self->number + 1);
+    }
+  };
+  constexpr int kThreads = 8, kTurns = 200;
+  std::vector<std::atomic<int>> next(kThreads);
+  std::vector<std::vector<Turn>> turns(kThreads);
+  const openreg_stream streams[] = {from_pool(0), from_pool(0), from_pool(1), OPENREG_STREAM_DEFAULT};
+  std::vector<std::thread> threads;
+  for (int t = 0; t < kThreads; ++t) {
+    for (int i = 0; i < kTurns; ++i) turns[t].push_back({&next[t], i});
+    threads.emplace_back([&, t] {
+      const int32_t device = t % 4 >= 2 ? 1 : 0;
+      for (auto& turn : turns[t]) {
+        EXPECT_EQ(openreg_launch_host_func(device, streams[t % 4], Turn::take, &turn), OPENREG_OK);
+      }
+      EXPECT_EQ(openreg_stream_synchronize(device, streams[t % 4]), OPENREG_OK);
+      EXPECT_EQ(next[t], kTurns);
+    });
+  }
+  for (auto& thread : threads) thread.join();
+}
+
+// The function runs on another thread, to which the caller's current device means nothing and no signal comes.
+TEST_F(SimHostFuncTest, RunsOnAThreadWithoutSignals) {
+  Where where;
+  ASSERT_EQ(openreg_set_device(1), OPENREG_OK);
+  launch(1, OPENREG_STREAM_DEFAULT, Where::note, &where);
+  ASSERT_EQ(openreg_stream_synchronize(1, OPENREG_STREAM_DEFAULT), OPENREG_OK);
+  EXPECT_NE(where.thread, std::this_thread::get_id());
+  EXPECT_EQ(where.device, 0);
+  for (const int signal : {SIGINT, SIGTERM, SIGUSR1, SIGCHLD}) EXPECT_EQ(sigismember(&where.blocked, signal), 1);
+  ASSERT_EQ(openreg_set_device(0), OPENREG_OK);
+}
+
+// All that the header allows inside a function works there; errors there are not the caller's.
+TEST_F(SimHostFuncTest, MayCallWhatTheHeaderNames) {
+  struct Inside {
+    void* memory = nullptr;
+    openreg_status alias = OPENREG_E_INTERNAL, back = OPENREG_E_INTERNAL, wrong = OPENREG_OK;
+    void* host = nullptr;
+    void* device = nullptr;
+    std::string text;
+    int initialized = 0;
+    static void run(void* argument) {
+      auto* self = static_cast<Inside*>(argument);
+      self->alias = openreg_host_alias(self->memory, &self->host);
+      if (self->host != nullptr) std::memset(self->host, 9, kSize);
+      self->back = openreg_device_address(self->host, &self->device);
+      self->wrong = openreg_host_alias(self, &self->host);
+      self->text = openreg_last_error()->message;
+      openreg_clear_error();
+      self->initialized = openreg_is_initialized();
+      (void)openreg_version();
+    }
+  };
+  const openreg_stream stream = from_pool(0);
+  Inside inside;
+  inside.memory = allocate(0, stream);
+  openreg_clear_error();
+  launch(0, stream, Inside::run, &inside);
+  uint8_t* const host = pinned();
+  ASSERT_EQ(openreg_memcpy_async(host, OPENREG_HOST, inside.memory, 0, kSize, 0, stream), OPENREG_OK);
+  ASSERT_EQ(openreg_stream_synchronize(0, stream), OPENREG_OK);
+  EXPECT_EQ(inside.alias, OPENREG_OK);
+  EXPECT_EQ(inside.back, OPENREG_OK);
+  EXPECT_EQ(inside.device, inside.memory);
+  EXPECT_EQ(inside.wrong, OPENREG_E_INVALID);
+  EXPECT_CONTAINS(inside.text, "openreg_host_alias");
+  EXPECT_EQ(openreg_last_error()->code, OPENREG_OK);
+  EXPECT_EQ(inside.initialized, 1);
+  EXPECT_EQ(host[kSize - 1], 9);
+  EXPECT_EQ(openreg_free(inside.memory), OPENREG_OK);
+  EXPECT_EQ(openreg_free_host(host), OPENREG_OK);
+}
+
+// A shutdown waits for the functions that are queued, on the default stream and on others.
+TEST_F(SimHostFuncTest, ShutdownWaits) {
+  const openreg_stream stream = from_pool(0);
+  Gate gate;
+  std::atomic<int> calls{0};
+  for (const openreg_stream at : {OPENREG_STREAM_DEFAULT, stream}) {
+    launch(0, at, Gate::wait, &gate);
+    launch(0, at, count, &calls);
+  }
+  std::thread opener([&] {
+    std::this_thread::sleep_for(std::chrono::milliseconds(50));
+    gate.is_open = true;
+  });
+  ASSERT_EQ(openreg_shutdown(), OPENREG_OK);
+  EXPECT_EQ(calls, 2);
+  EXPECT_FALSE(gate.timed_out);
+  opener.join();
+}
+
+// A child of fork() runs no function of its parent's and can queue none.
+TEST_F(SimHostFuncTest, ChildrenRunNone) {
+  Gate gate;
+  std::atomic<int> calls{0};
+  launch(0, OPENREG_STREAM_DEFAULT, Gate::wait, &gate);
+  launch(0, OPENREG_STREAM_DEFAULT, count, &calls);
+  EXPECT_TRUE(in_child([&] {
+    gate.is_open = true;
+    const openreg_status status = openreg_launch_host_func(0, OPENREG_STREAM_DEFAULT, count, &calls);
+    std::this_thread::sleep_for(std::chrono::milliseconds(20));
+    return status == OPENREG_E_FORKED && calls == 0;
+  }));
+  gate.is_open = true;
+  ASSERT_EQ(openreg_stream_synchronize(0, OPENREG_STREAM_DEFAULT), OPENREG_OK);
+  EXPECT_EQ(calls, 1);
+}
+
+// A null function, a device out of range and a stream of another device are refused by name.
+TEST_F(SimHostFuncTest, BadArgumentsAreRefused) {
+  std::atomic<int> calls{0};
+  const openreg_stream foreign = from_pool(1);
+  EXPECT_EQ(openreg_launch_host_func(0, 0, nullptr, &calls), OPENREG_E_INVALID);
+  EXPECT_EQ(last_message(), "openreg_launch_host_func: function is NULL");
+  EXPECT_EQ(openreg_launch_host_func(99, 0, count, &calls), OPENREG_E_INVALID);
+  EXPECT_CONTAINS(last_message(), "openreg_launch_host_func: The device index is out of range");
+  EXPECT_EQ(openreg_launch_host_func(0, foreign, count, &calls), OPENREG_E_INVALID);
+  EXPECT_CONTAINS(last_message(), "belongs to openreg:1");
+  ASSERT_EQ(openreg_device_synchronize(0), OPENREG_OK);
+  EXPECT_EQ(calls, 0);
+}
+
+// A driver of seven functions: the call returns when the function has run, on a thread of its own without signals.
+TEST_F(HostFuncTest, IsEmulated) {
+  set("OPENREG_DRIVER_LIBRARIES", "toy:" + driver_path("toy_driver"));
+  set("OPENREG_DRIVERS", "toy");
+  std::atomic<int> calls{0};
+  Where where;
+  for (const openreg_stream stream : {OPENREG_STREAM_DEFAULT, from_pool(0)}) {
+    ASSERT_EQ(openreg_launch_host_func(0, stream, count, &calls), OPENREG_OK) << last_message();
+  }
+  EXPECT_EQ(calls, 2);
+  sigset_t before, after;
+  pthread_sigmask(SIG_SETMASK, nullptr, &before);
+  ASSERT_EQ(openreg_launch_host_func(0, 0, Where::note, &where), OPENREG_OK) << last_message();
+  pthread_sigmask(SIG_SETMASK, nullptr, &after);
+  EXPECT_NE(where.thread, std::this_thread::get_id());
+  EXPECT_EQ(sigismember(&where.blocked, SIGTERM), 1);
+  EXPECT_EQ(sigismember(&after, SIGTERM), sigismember(&before, SIGTERM));
+}
+
+void without_host_func(openreg_driver& table) {
+  table.name = "no_host_func";
+  table.host_func = nullptr;
+}
+
+// An emulated function waits for the stream's work, and does not run where that work failed.
+TEST_F(HostFuncTest, EmulationIsBehindTheStream) {
+  use_full_toy(without_host_func);
+  const openreg_stream stream = from_pool(0);
+  std::atomic<int> calls{0};
+  toy().hold(1);
+  std::thread opener([] {
+    std::this_thread::sleep_for(std::chrono::milliseconds(50));
+    toy().hold(0);
+  });
+  void* memory = nullptr;
+  ASSERT_EQ(openreg_malloc(0, kSize, stream, &memory), OPENREG_OK);
+  ASSERT_EQ(openreg_memset_async(memory, 0, 1, kSize, stream), OPENREG_OK);
+  const auto start = std::chrono::steady_clock::now();
+  ASSERT_EQ(openreg_launch_host_func(0, stream, count, &calls), OPENREG_OK) << last_message();
+  EXPECT_GE(std::chrono::steady_clock::now() - start, std::chrono::milliseconds(20));
+  EXPECT_EQ(calls, 1);
+  opener.join();
+  toy().fail("stream_sync", 1, OPENREG_E_DEVICE_LOST, 0);
+  EXPECT_EQ(openreg_launch_host_func(0, stream, count, &calls), OPENREG_E_DEVICE_LOST);
+  EXPECT_CONTAINS(last_message(), "openreg_launch_host_func: driver \"no_host_func\"");
+  EXPECT_EQ(calls, 1);
+  EXPECT_EQ(openreg_free(memory), OPENREG_OK);
+}
+
+// The driver's own slot is used where it is there; its failure is the caller's, and the function does not run.
+TEST_F(HostFuncTest, UsesTheDriversSlot) {
+  use_full_toy();
+  std::atomic<int> calls{0};
+  toy().hold(1);
+  ASSERT_EQ(openreg_launch_host_func(0, 0, count, &calls), OPENREG_OK) << last_message();
+  EXPECT_EQ(toy().calls("host_func"), 1);
+  EXPECT_EQ(toy().calls("stream_sync"), 0);
+  EXPECT_EQ(calls, 0);
+  toy().hold(0);
+  EXPECT_EQ(calls, 1);
+  toy().fail("host_func", 1, OPENREG_E_INTERNAL, 0);
+  EXPECT_EQ(openreg_launch_host_func(0, 0, count, &calls), OPENREG_E_INTERNAL);
+  EXPECT_CONTAINS(last_message(), "driver \"full_toy\": host_func was told to fail");
+  EXPECT_EQ(calls, 1);
+}
+
+}  // namespace
