@@ -126,6 +126,9 @@ void* DeviceAllocator::allocate_block(DeviceIndex device, size_t size, openreg_s
   void* block = nullptr;
   const openreg_status status = openreg_malloc(device, size, stream, &block);
   if (C10_UNLIKELY(status != OPENREG_OK)) {
+    // No device has so much: to a program that falls back to less it is the same as too much.
+    constexpr size_t kLargest = size_t{1} << 47;
+    TORCH_CHECK_WITH(OutOfMemoryError, size <= kLargest, openreg_last_error()->message);
     try {
       throw_status(status);
     } catch (const OutOfMemoryError&) {

@@ -17,8 +17,10 @@ from typing import Any
 import torch
 import torch.autograd.forward_ad as forward_ad
 from entries import Entry
+from kinds import KINDS, changed
 from known import comparison, is_skipped, stays_on_cpu
-from paired_tensors import COMPRESSED, Mover, difference, tensors_of
+from paired_tensors import COMPRESSED, Mover, _metadata, difference, tensors_of
+from torch._subclasses.fake_tensor import FakeTensorMode
 
 DEVICE = "openreg:1"
 """Not the current device, which no operator may change."""
@@ -76,13 +78,18 @@ def _first_line(error: Exception) -> str:
     return f"{type(error).__name__}: {str(error).strip().splitlines()[0] if str(error) else ''}"[:300]
 
 
-def compare_calls(entry: Entry, check: str, body: Body, call: Call) -> str | None:
-    """Runs `body` on both devices; what differs, or None. An error is right where the CPU gives the same one."""
+def compare_calls(entry: Entry, check: str, body: Body, call: Call, lenient: bool = False) -> str | None:
+    """Runs `body` on both devices; what differs, or None.
+
+    An error is right where the CPU gives the same one; `lenient`: anything is where the CPU gives one.
+    """
     expected, wanted = _outcome(body, call, "cpu")
     actual, got = _outcome(body, call, DEVICE)
     if torch.openreg.current_device() != 0:
         torch.openreg.set_device(0)
         return "the current device has changed"
+    if wanted is not None and lenient:
+        return None
     if wanted is not None or got is not None:
         if wanted is None:
             assert got is not None
@@ -293,10 +300,15 @@ def _memory_kept(before: int) -> int:
 
 
 class Checks:
-    """The checks of one entry. `samples`: how many samples the forward check takes; the others take fewer."""
+    """The checks of one entry.
 
-    def __init__(self, entry: Entry, samples: int) -> None:
+    `samples`: how many samples the forward check takes; the others take fewer. `kind`: what their tensors are: "plain",
+    one of kinds.py, or "fake" for a comparison of fake tensors with real ones.
+    """
+
+    def __init__(self, entry: Entry, samples: int, kind: str = "plain") -> None:
         self.entry = entry
+        self.kind = kind
         self.info = entry.info
         self.samples = samples
         self._cache: dict[bool, list[Any]] = {}
@@ -326,6 +338,14 @@ class Checks:
             yield "steps", self._steps
             return
         gradients = self._has_gradients()
+        if self.kind == "fake":
+            yield "fake", self._fake
+            return
+        if self.kind != "plain":
+            yield "forward", lambda: self._each("forward", forward(info.op), gradients, self.samples)
+            if gradients:
+                yield "backward", lambda: self._each("backward", backward(info.op), True, self.samples)
+            return
         yield "forward", lambda: self._each("forward", forward(info.op), gradients, self.samples)
         if self.entry.database in ("op", "ref"):
             yield "noncontiguous", lambda: self._each("noncontiguous", forward(info.op), gradients, 3, strided=True)
@@ -369,9 +389,33 @@ class Checks:
                 continue
             call = call_of(sample.noncontiguous() if strided else sample)
             call.keep = stays_on_cpu(self.entry.id)
-            found = compare_calls(self.entry, check, body, call)
+            if self.kind in KINDS:
+                call.input, call.args, call.kwargs = changed(self.kind, (call.input, call.args, call.kwargs))
+            found = compare_calls(self.entry, check, body, call, lenient=self.kind in KINDS)
             if found is not None:
                 return f"sample {number}: {found}"
+        return None
+
+    def _fake(self) -> str | None:
+        for number, sample in enumerate(self._samples(False, self.samples)):
+            call = call_of(sample)
+            call.keep = stays_on_cpu(self.entry.id)
+            call = call.on(DEVICE)
+            mode = FakeTensorMode(allow_non_fake_inputs=True)
+            try:
+                fakes = torch.utils._pytree.tree_map_only(torch.Tensor, mode.from_tensor, call.all)
+                with mode:
+                    fake = tensors_of(self.info.op(fakes[0], *fakes[1], **fakes[2]))
+            except Exception:
+                continue  # results that depend on data, and operators that have no rule for fake tensors
+            try:
+                real = tensors_of(call(self.info.op))
+            except Exception as error:
+                return f"sample {number}: fake tensors work, real ones don't: {_first_line(error)}"
+            for a, b in zip(fake, real, strict=True):
+                expected, got = ([*_metadata(t, torch.device(DEVICE), True)] for t in (b, a))
+                if expected != got and b.layout == torch.strided:
+                    return f"sample {number}: fake {got}, real {expected}"
         return None
 
     def _out_on_another_device(self) -> str | None:

@@ -59,6 +59,8 @@ class Mover:
             )
         if tensor.is_nested or tensor.is_quantized or tensor.layout != torch.strided:
             return tensor.to(self.device)
+        if tensor._is_zerotensor():
+            return torch._efficientzerotensor(tensor.shape, dtype=tensor.dtype, device=self.device)
         if tensor.is_conj():
             return self._moved(tensor.conj()).conj()
         if tensor.is_neg():

@@ -31,8 +31,8 @@ Result = dict[str, Any]
 class Worker:
     """A worker process, started when first needed and again after it was lost."""
 
-    def __init__(self, samples: int, timeout: float, environment: dict[str, str]) -> None:
-        self._command = [sys.executable, str(HERE / "worker.py"), str(samples)]
+    def __init__(self, samples: int, timeout: float, environment: dict[str, str], kind: str = "plain") -> None:
+        self._command = [sys.executable, str(HERE / "worker.py"), str(samples), kind]
         self._timeout = timeout
         self._environment = environment
         self._process: subprocess.Popen[str] | None = None
@@ -86,8 +86,10 @@ class Worker:
         return line
 
 
-def run_entries(entries: Iterable[str], jobs: int, samples: int, timeout: float, staged: bool) -> list[Result]:
-    """Checks the entries in `jobs` processes, one way."""
+def run_entries(
+    entries: Iterable[str], jobs: int, samples: int, timeout: float, staged: bool, kind: str = "plain"
+) -> list[Result]:
+    """Checks the entries in `jobs` processes, one way, with tensors of one kind."""
     environment = dict(os.environ, OMP_NUM_THREADS="1", PYTHONDONTWRITEBYTECODE="1")
     environment["OPENREG_OPERATORS"] = "staged" if staged else "auto"
     queue: SimpleQueue[str] = SimpleQueue()
@@ -96,7 +98,7 @@ def run_entries(entries: Iterable[str], jobs: int, samples: int, timeout: float,
     results: list[Result] = []
 
     def work() -> None:
-        worker = Worker(samples, timeout, environment)
+        worker = Worker(samples, timeout, environment, kind)
         try:
             while True:
                 results.append(worker.check(queue.get_nowait()))
@@ -120,7 +122,7 @@ def failures(result: Result) -> dict[str, str]:
     return {check: what for check, what in result["checks"].items() if what is not None}
 
 
-def report(results: list[Result], way: str) -> bool:
+def report(results: list[Result], way: str, kind: str = "plain") -> bool:
     """Prints the table of one way and everything that did not pass; whether all is as known.py says."""
     from known import KNOWN
 
@@ -151,7 +153,7 @@ def report(results: list[Result], way: str) -> bool:
     for reason, entries in excused.items():
         print(f"\nknown: {reason}")
         print("".join(f"  {entry}\n" for entry in entries), end="")
-    passing = [known for known in KNOWN if known in seen - used]
+    passing = [known for known in KNOWN if known in seen - used and kind == "plain"]
     for title, lines in (
         ("unexpected failures", unexpected),
         ("known failures that pass", [f"{known.entries} [{known.check}]" for known in passing]),
@@ -170,6 +172,12 @@ def parse(arguments: list[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--dtypes", nargs="+", metavar="DTYPE", help="only these dtypes")
     parser.add_argument("--databases", nargs="+", metavar="NAME", help="only these databases")
     parser.add_argument("--ways", nargs="+", choices=["aliased", "staged"], default=["aliased", "staged"])
+    parser.add_argument(
+        "--kind",
+        choices=["plain", "zero", "conjugated", "negated", "expanded", "empty", "fake"],
+        default="plain",
+        help="what the tensors are; fake: fake tensors against real ones",
+    )
     parser.add_argument("--samples", type=int, default=8, help="samples an entry (default 8)")
     parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1)
     parser.add_argument("--timeout", type=float, default=300, help="seconds an entry may take")
@@ -199,8 +207,10 @@ def main() -> int:
     good = True
     written: dict[str, list[Result]] = {}
     for way in options.ways:
-        written[way] = run_entries(entries, options.jobs, options.samples, options.timeout, way == "staged")
-        good = report(written[way], way) and good
+        written[way] = run_entries(
+            entries, options.jobs, options.samples, options.timeout, way == "staged", options.kind
+        )
+        good = report(written[way], way, options.kind) and good
         if options.json is not None:
             options.json.write_text(json.dumps(written, indent=1) + "\n")
     return 0 if good else 1

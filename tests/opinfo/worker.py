@@ -13,13 +13,13 @@ import warnings
 
 
 def main() -> None:
-    """Works until standard input ends. Argument: how many samples."""
+    """Works until standard input ends. Arguments: how many samples, and the kind of tensors."""
     # Whatever PyTorch prints goes to standard error; answers go where standard output was.
     answers = os.fdopen(os.dup(1), "w", buffering=1)
     os.dup2(2, 1)
     faulthandler.enable()
     warnings.simplefilter("ignore")
-    samples = int(sys.argv[1])
+    samples, kind = int(sys.argv[1]), sys.argv[2]
 
     import torch
     from checks import Checks
@@ -37,7 +37,7 @@ def main() -> None:
     for line in sys.stdin:
         entry = entries[line.strip()]
         start = time.perf_counter()
-        outcomes = Checks(entry, samples).run()
+        outcomes = Checks(entry, samples, kind).run()
         seconds = round(time.perf_counter() - start, 3)
         print(json.dumps({"entry": entry.id, "checks": outcomes, "seconds": seconds}), file=answers)
 

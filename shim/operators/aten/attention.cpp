@@ -4,15 +4,19 @@
 // PyTorch reaches a fused kernel of this device through the "overrideable" pair of operators; here they are the CPU's
 // flash attention, which runs through the fallback like any other operator. Where the device runs PyTorch's kernels for
 // GPUs, the choice is the GPU's; of its fused kernels PyTorch calls all but flash attention by their own operators.
+#include <ATen/Context.h>
 #include <ATen/core/Tensor.h>
 #include <ATen/native/transformers/attention.h>
+#include <ATen/native/transformers/sdp_utils_cpp.h>
 #include <ATen/ops/_fused_sdp_choice.h>
+#include <ATen/ops/_fused_sdp_choice_native.h>
 #include <ATen/ops/_scaled_dot_product_flash_attention.h>
 #include <ATen/ops/_scaled_dot_product_flash_attention_backward.h>
 #include <ATen/ops/_scaled_dot_product_flash_attention_for_cpu.h>
 #include <ATen/ops/_scaled_dot_product_flash_attention_for_cpu_backward.h>
 #include <torch/library.h>
 
+#include <algorithm>
 #include <array>
 
 #include "shim/operators/fallback/gpu_copy.h"
@@ -36,6 +40,31 @@ static_assert(kOverrideable == static_cast<int64_t>(at::SDPBackend::overrideable
 
 using OptionalTensor = std::optional<at::Tensor>;
 
+// Tensors that a transform or a subclass stands for: their sizes are known, but an operator on them would be the transform's.
+bool is_wrapped(const at::Tensor& tensor) {
+  constexpr c10::DispatchKeySet kWrappers({c10::DispatchKey::FuncTorchBatched, c10::DispatchKey::Python});
+  return tensor.unsafeGetTensorImpl()->key_set().has_any(kWrappers);
+}
+
+bool is_batched(const at::Tensor& tensor) {
+  return tensor.unsafeGetTensorImpl()->key_set().has(c10::DispatchKey::FuncTorchBatched);
+}
+
+// What PyTorch asks before it takes the CPU's fused kernel, but for whether that is enabled.
+bool fits_fused_kernel(const sdp::sdp_params& call) {
+  using Check = bool (*)(const sdp::sdp_params&, bool);
+  constexpr std::array<Check, 7> checks = {
+      sdp::check_nested_tensor,
+      sdp::check_for_dropout,
+      sdp::check_tensor_shapes,
+      sdp::check_batch_size_and_num_heads_dense</*supports_gqa=*/true>,
+      sdp::check_attn_mask_shape,
+      sdp::check_nonzero_sequence_lengths_dense,
+      sdp::check_last_dim_stride_equals_1_dense</*ignore_singleton_dim=*/false>};
+  return std::all_of(checks.begin(), checks.end(), [&](Check check) { return check(call, /*debug=*/false); }) &&
+      call.query.sym_size(-1) == call.key.sym_size(-1) && call.query.sym_size(-1) == call.value.sym_size(-1);
+}
+
 int64_t choose(
     const at::Tensor& query,
     const at::Tensor& key,
@@ -50,7 +79,22 @@ int64_t choose(
   if (mask.has_value() && mask->defined() && mask->requires_grad()) {
     return kMath;
   }
-  const int64_t choice = at::_fused_sdp_choice(query, key, value, mask, dropout, causal, scale, grouped);
+  const at::Context& context = at::globalContext();
+  const OptionalTensor given_mask = mask.has_value() && mask->defined() ? mask : std::nullopt;
+  const std::array<at::Tensor, 4> tensors{query, key, value, given_mask.value_or(query)};
+  if (context.userEnabledOverrideableSDP() && !context.userEnabledFlashSDP() && !is_on_gpu(query) &&
+      fits_fused_kernel({query, key, value, given_mask, dropout, causal, grouped})) {
+    return std::any_of(tensors.begin(), tensors.end(), is_batched) ? kFlash : kOverrideable;
+  }
+  if (std::any_of(tensors.begin(), tensors.end(), is_wrapped) && !is_on_gpu(query)) {
+    const int64_t choice =
+        at::native::_fused_sdp_choice_cpp(query, key, value, given_mask, dropout, causal, scale, grouped);
+    // The CPU's own operator has a batching rule, the overrideable one has none.
+    return choice == kFlash && !std::any_of(tensors.begin(), tensors.end(), is_batched) ? kOverrideable : choice;
+  }
+  const int64_t choice = std::any_of(tensors.begin(), tensors.end(), is_batched)
+      ? kMath
+      : at::_fused_sdp_choice(query, key, value, mask, dropout, causal, scale, grouped);
   if (choice != kFlash) {
     return choice;
   }

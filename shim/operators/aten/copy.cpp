@@ -130,8 +130,36 @@ at::Tensor dense_to_host(const at::Tensor& tensor) {
   return host;
 }
 
+// Integers of less than a byte: each has a byte of its own, and PyTorch has kernels for none.
+bool is_sub_byte(c10::ScalarType type) {
+  switch (type) {
+    case c10::ScalarType::UInt1:
+    case c10::ScalarType::UInt2:
+    case c10::ScalarType::UInt3:
+    case c10::ScalarType::UInt4:
+    case c10::ScalarType::UInt5:
+    case c10::ScalarType::UInt6:
+    case c10::ScalarType::UInt7:
+    case c10::ScalarType::Int1:
+    case c10::ScalarType::Int2:
+    case c10::ScalarType::Int3:
+    case c10::ScalarType::Int4:
+    case c10::ScalarType::Int5:
+    case c10::ScalarType::Int6:
+    case c10::ScalarType::Int7:
+      return true;
+    default:
+      return false;
+  }
+}
+
 at::Tensor& copy_(at::Tensor& self, const at::Tensor& source, bool non_blocking) {
   if (self.is_same(source)) {
+    return self;
+  }
+  if (C10_UNLIKELY(is_sub_byte(self.scalar_type())) && self.dtype() == source.dtype()) {
+    at::Tensor bytes = self.view(at::kByte);
+    copy_(bytes, source.view(at::kByte), non_blocking);
     return self;
   }
   if (source._is_zerotensor()) {

@@ -1,6 +1,9 @@
 // SPDX-License-Identifier: BSD-3-Clause
 // Operators that change what a tensor shows of its storage, without touching the data: views, set_, resize_.
+#include <ATen/Context.h>
 #include <ATen/native/Resize.h>
+#include <ATen/native/ResizeCommon.h>
+#include <ATen/ops/_lazy_clone_native.h>
 #include <ATen/ops/_reshape_alias_native.h>
 #include <ATen/ops/as_strided_native.h>
 #include <ATen/ops/set_native.h>
@@ -37,12 +40,25 @@ at::Tensor& set_empty(at::Tensor& self) {
 const at::Tensor& resize(
     const at::Tensor& self, c10::IntArrayRef size, std::optional<c10::MemoryFormat> memory_format) {
   auto* impl = self.unsafeGetTensorImpl();
+  const auto bytes_before = static_cast<int64_t>(impl->unsafe_storage().nbytes());
   resize_tensor(*impl, size, std::nullopt);
   if (memory_format.has_value()) {
     TORCH_CHECK(*memory_format != c10::MemoryFormat::Preserve, "Unsupported memory format ", *memory_format);
     impl->empty_tensor_restride(*memory_format);
   }
+  if (C10_UNLIKELY(
+          at::globalContext().deterministicAlgorithms() &&
+          at::globalContext().deterministicFillUninitializedMemory())) {
+    at::native::fill_resize_deterministic_(self, bytes_before);
+  }
   return self;
+}
+
+// Of two tensors' storages, on whichever devices they are.
+bool is_set_to(const at::Tensor& self, const at::Tensor& other) {
+  return self.storage().unsafeGetStorageImpl() == other.storage().unsafeGetStorageImpl() &&
+      self.storage_offset() == other.storage_offset() && self.sizes() == other.sizes() &&
+      self.strides() == other.strides();
 }
 
 TORCH_LIBRARY_IMPL(aten, PrivateUse1, m) {
@@ -55,6 +71,8 @@ TORCH_LIBRARY_IMPL(aten, PrivateUse1, m) {
   m.impl("set_.source_Tensor", TORCH_FN(at::native::set_tensor_));
   m.impl("set_", set_empty);
   m.impl("resize_", resize);
+  m.impl("is_set_to", is_set_to);
+  m.impl("_lazy_clone", TORCH_FN(at::native::_lazy_clone)); // of the tensor's own storage, not of a view of it
 }
 
 TORCH_LIBRARY_IMPL(aten, QuantizedPrivateUse1, m) {

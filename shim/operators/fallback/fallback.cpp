@@ -7,12 +7,15 @@
 #include <openreg/openreg.h>
 #include <torch/library.h>
 
+#include <algorithm>
+#include <iterator>
 #include <optional>
 #include <utility>
 
 #include "shim/device.h"
 #include "shim/generator.h"
 #include "shim/operators/fallback/kernel_view.h"
+#include "shim/operators/fallback/wider_types.h"
 #include "shim/operators/native/native_kernels.h"
 #include "shim/operators/policy/device_check.h"
 
@@ -92,6 +95,31 @@ c10::IValue host_argument(KernelView& view, const c10::Argument& declared, const
   return value;
 }
 
+// Whether a tensor has no memory because it is all zeros: a driver's kernel can't know that.
+bool has_zero_tensor(const c10::IValue* arguments, size_t count) {
+  return std::any_of(arguments, arguments + count, [](const c10::IValue& value) {
+    return value.isTensor() && value.toTensor().defined() && value.toTensor()._is_zerotensor();
+  });
+}
+
+// For an operator on lists whose tensors are on several devices: PyTorch's general kernel, which works through the lists,
+// as a GPU's operators do then. It is reached by a key that no backend has kernels for. False where there is none.
+bool run_tensor_by_tensor(const c10::OperatorHandle& op, torch::jit::Stack* stack) {
+  constexpr c10::DispatchKey kNobody = c10::DispatchKey::FPGA;
+  const auto& declared = op.schema().arguments();
+  const bool has_list = std::any_of(declared.begin(), declared.end(), [](const c10::Argument& argument) {
+    const auto* list = argument.real_type()->castRaw<c10::ListType>();
+    return list != nullptr && list->getElementType()->kind() == c10::TypeKind::TensorType;
+  });
+  if (!has_list || !op.hasKernelForDispatchKey(c10::DispatchKey::CompositeExplicitAutograd) ||
+      op.hasKernelForDispatchKey(c10::DispatchKey::CPU) || op.hasKernelForDispatchKey(kNobody)) {
+    return false;
+  }
+  const c10::impl::ExcludeDispatchKeyGuard below(kAboveKernels);
+  op.redispatchBoxed(c10::DispatchKeySet(kNobody), stack);
+  return true;
+}
+
 c10::IValue adopted_result(KernelView& view, c10::IValue value) {
   if (value.isTensor()) {
     return view.adopt(std::move(value).toTensor());
@@ -109,6 +137,47 @@ c10::IValue adopted_result(KernelView& view, c10::IValue value) {
   return value;
 }
 
+using Originals = c10::SmallVector<c10::IValue, 8>;
+
+struct Where {
+  Kernels kernels;
+  c10::DispatchKeySet keys; // of the kernel
+  c10::Device results;
+  DeviceIndex tensors;
+};
+
+// Runs the kernel on views of the arguments on the stack, which are moved to `originals`.
+void run_kernel(const c10::OperatorHandle& op, const Where& where, torch::jit::Stack* stack, Originals& originals) {
+  const auto& declared = op.schema().arguments();
+  const size_t first = stack->size() - declared.size();
+  originals.reserve(declared.size());
+  const bool on_cpu = where.results.is_cpu();
+  KernelView view(op.schema().name(), on_cpu ? where.tensors : where.results.index(), declared.size(), where.kernels);
+  for (size_t i = 0; i < declared.size(); ++i) {
+    c10::IValue& argument = (*stack)[first + i];
+    originals.push_back(std::exchange(argument, c10::IValue()));
+    argument = host_argument(view, declared[i], originals.back());
+    if (C10_UNLIKELY(where.keys.has_any(kNonDense)) && argument.isTensor()) {
+      KernelView::show_wanted_gradient(originals.back().toTensor(), argument.toTensor());
+    }
+  }
+  {
+    const c10::impl::ExcludeDispatchKeyGuard below(kAboveKernels);
+    std::optional<AllocateOnDevice> ordinary;
+    if (on_cpu) {
+      ordinary.emplace(DeviceIndex{-1});
+    }
+    op.redispatchBoxed(where.keys, stack);
+  }
+  view.finish();
+  if (on_cpu) {
+    return;
+  }
+  for (size_t i = first; i < stack->size(); ++i) {
+    (*stack)[i] = adopted_result(view, std::move((*stack)[i]));
+  }
+}
+
 } // namespace
 
 void operator_fallback(const c10::OperatorHandle& op, c10::DispatchKeySet keys, torch::jit::Stack* stack) {
@@ -118,8 +187,17 @@ void operator_fallback(const c10::OperatorHandle& op, c10::DispatchKeySet keys, 
   const size_t first = stack->size() - count;
   c10::IValue* arguments = stack->data() + first;
 
-  const DeviceIndex of_tensors = common_device(schema, arguments, count);
-  if (of_tensors >= 0 && has_native_kernels(of_tensors) && run_native_kernel(op, of_tensors, stack)) {
+  DeviceIndex of_tensors = -1;
+  try {
+    of_tensors = common_device(schema, arguments, count);
+  } catch (const c10::Error&) {
+    if (run_tensor_by_tensor(op, stack)) {
+      return;
+    }
+    throw;
+  }
+  if (of_tensors >= 0 && has_native_kernels(of_tensors) && !has_zero_tensor(arguments, count) &&
+      run_native_kernel(op, of_tensors, stack)) {
     return;
   }
   const c10::Device device = device_of_results(of_tensors, arguments, count);
@@ -136,28 +214,18 @@ void operator_fallback(const c10::OperatorHandle& op, c10::DispatchKeySet keys, 
       " that could run in its place.");
 
   // The arguments live here while the stack holds their views.
-  c10::SmallVector<c10::IValue, 8> originals;
-  originals.reserve(count);
-  KernelView view(schema.name(), device.is_cpu() ? of_tensors : device.index(), count, kernels);
-  for (size_t i = 0; i < count; ++i) {
-    originals.push_back(std::exchange(arguments[i], c10::IValue()));
-    arguments[i] = host_argument(view, declared[i], originals.back());
-  }
-  {
-    const c10::impl::ExcludeDispatchKeyGuard below(kAboveKernels);
-    std::optional<AllocateOnDevice> ordinary;
-    if (device.is_cpu()) {
-      ordinary.emplace(DeviceIndex{-1});
-    }
-    op.redispatchBoxed(kernel_keys, stack);
-  }
-  view.finish();
-  if (device.is_cpu()) {
+  Originals originals;
+  try {
+    run_kernel(op, {kernels, kernel_keys, device, of_tensors}, stack, originals);
     return;
+  } catch (const c10::NotImplementedError& refusal) {
+    if (kernels == Kernels::gpu || keys.has_any(kNonDense) || !fits_wider_type(op, refusal)) {
+      throw;
+    }
   }
-  for (size_t i = first; i < stack->size(); ++i) {
-    (*stack)[i] = adopted_result(view, std::move((*stack)[i]));
-  }
+  stack->resize(first);
+  std::move(originals.begin(), originals.end(), std::back_inserter(*stack));
+  call_in_wider_type(op, stack, WiderCall::below_autograd);
 }
 
 namespace {

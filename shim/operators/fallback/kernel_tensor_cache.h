@@ -14,7 +14,10 @@
 
 namespace c10::openreg {
 
-constexpr c10::DispatchKeySet kLazyBits({c10::DispatchKey::Conjugate, c10::DispatchKey::Negative});
+// What a tensor's keys say of its values besides its memory: to be read as conjugated, as negated, or as zeros, for which
+// there is no memory. Kernels that know ZeroTensors see them as such; before all others PyTorch has made them ordinary.
+constexpr c10::DispatchKeySet kLazyBits(
+    {c10::DispatchKey::Conjugate, c10::DispatchKey::Negative, c10::DispatchKey::ZeroTensor});
 
 // `keys` of a tensor of one type of device as those of another. They depend on inference mode too: so only what differs
 // between the types is exchanged.
@@ -29,7 +32,7 @@ class KernelTensor final : public c10::TensorImpl {
  public:
   explicit KernelTensor(Kernels kernels);
 
-  // Sizes, strides, offset, dtype, conj and neg bits of `original`, on a device of the wrapper's type.
+  // Sizes, strides, offset, dtype and lazy bits of `original`, on a device of the wrapper's type.
   void show(const c10::TensorImpl& original, c10::Device device) {
     copy_generic_tensor_metadata(&original, this);
     device_opt_ = device;

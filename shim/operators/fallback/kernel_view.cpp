@@ -27,6 +27,10 @@ class OpenregKeys final : public c10::TensorImpl {
         keys_moved(impl.key_set(), backend_of(impl.device_type()), c10::BackendComponent::PrivateUse1Bit);
     impl.*(&OpenregKeys::device_opt_) = device;
   }
+
+  static void set_lazy_bits(c10::TensorImpl& impl, const c10::TensorImpl& like) {
+    impl.*(&OpenregKeys::key_set_) = (impl.key_set() - kLazyBits) | (like.key_set() & kLazyBits);
+  }
 };
 
 void drop_storage_reference(void* storage) {
@@ -63,11 +67,6 @@ bool metadata_differs(const c10::TensorImpl& a, const c10::TensorImpl& b) {
       (a.key_set() & kLazyBits) != (b.key_set() & kLazyBits);
 }
 
-void set_lazy_bits(const at::Tensor& tensor, const c10::TensorImpl& like) {
-  tensor._set_conj(like.key_set().has(c10::DispatchKey::Conjugate));
-  tensor._set_neg(like.key_set().has(c10::DispatchKey::Negative));
-}
-
 } // namespace
 
 void wait_for_current_stream(DeviceIndex device) {
@@ -87,7 +86,7 @@ at::Tensor tensor_over(c10::Storage storage, const at::Tensor& like) {
   impl->set_sizes_and_strides(like.sizes(), like.strides(), like.storage_offset());
   const auto* source = like.unsafeGetTensorImpl();
   if (source->key_set().has_any(kLazyBits)) {
-    set_lazy_bits(tensor, *source);
+    OpenregKeys::set_lazy_bits(*impl, *source);
   }
   return tensor;
 }
@@ -236,7 +235,9 @@ const at::Tensor& KernelView::view(const at::Tensor& tensor, bool written) {
   if (auto* known = find_tensor(tensor.unsafeGetTensorImpl())) {
     known->written |= written;
     if (written) {
-      find_storage(tensor.storage().unsafeGetStorageImpl())->written = true;
+      if (auto* storage = find_storage(tensor.storage().unsafeGetStorageImpl()); !storage->written) {
+        take_for_writing(*storage);
+      }
     }
     return known->host;
   }
@@ -253,8 +254,10 @@ const at::Tensor& KernelView::view(const at::Tensor& tensor, bool written) {
   auto wrapper = wrappers_.take();
   wrapper->show(*tensor.unsafeGetTensorImpl(), shown_device());
   tensors_.push_back({&tensor, at::Tensor(std::move(wrapper)), written});
-  show_storage(tensors_.back(), tensor.storage(), device);
-  return tensors_.back().host;
+  TensorEntry& entry = tensors_.back();
+  show_storage(entry, tensor.storage(), device);
+  entry.shown = entry.host.unsafeGetTensorImpl()->unsafe_storage().unsafeGetStorageImpl();
+  return entry.host;
 }
 
 const at::Tensor& KernelView::view_non_dense(const at::Tensor& tensor, bool written) {
@@ -274,7 +277,14 @@ const at::Tensor& KernelView::view_non_dense(const at::Tensor& tensor, bool writ
     host.push_back(view(part, written));
   }
   entry.host = non_dense_of(tensor, host, shown_device());
+  show_wanted_gradient(tensor, entry.host);
   return entry.host;
+}
+
+void KernelView::show_wanted_gradient(const at::Tensor& tensor, const at::Tensor& host) {
+  if (tensor.defined() && !host.is_same(tensor) && tensor.requires_grad()) {
+    host.unsafeGetTensorImpl()->set_requires_grad(true);
+  }
 }
 
 void KernelView::show_storage(const TensorEntry& shown, const c10::Storage& storage, DeviceIndex device) {
@@ -282,7 +292,9 @@ void KernelView::show_storage(const TensorEntry& shown, const c10::Storage& stor
   const bool written = shown.written;
   c10::StorageImpl* original = storage.unsafeGetStorageImpl();
   if (auto* known = find_storage(original)) {
-    known->written |= written;
+    if (written && !known->written) {
+      take_for_writing(*known);
+    }
     wrapper.show_storage_of(wrapper_of(tensors_[known->tensor]));
     return;
   }
@@ -310,6 +322,16 @@ void KernelView::show_storage(const TensorEntry& shown, const c10::Storage& stor
   }
   host.set_nbytes(size);
   storages_.push_back(entry);
+}
+
+// A storage that was shown to be read is to be written too.
+void KernelView::take_for_writing(StorageEntry& entry) {
+  entry.written = true;
+  if (void* const data = entry.original->mutable_data();
+      entry.way == ExecutionMode::aliased && entry.host->data_ptr().get() == entry.host_data) {
+    entry.host->set_data_ptr_noswap(shown_data(data)); // elsewhere, if it was a copy-on-write one
+    entry.host_data = entry.host->data_ptr().get();
+  }
 }
 
 c10::DataPtr KernelView::shown_data(void* address) {
@@ -366,12 +388,40 @@ void KernelView::write_storage_back(StorageEntry& entry) {
   }
 }
 
+// The kernel gave a tensor other memory, as set_() and assignments to .data do: that of another tensor of the call, or
+// memory that is new.
+void KernelView::take_replaced_storage(const TensorEntry& entry) {
+  auto* original = entry.original->unsafeGetTensorImpl();
+  auto* host = entry.host.unsafeGetTensorImpl();
+  TORCH_CHECK_NOT_IMPLEMENTED(
+      host->has_storage() && host->layout() == c10::kStrided && host->device_type() == shown_device().type() &&
+          original->device().index() == device_,
+      name_,
+      ": the kernel replaced a tensor by one of layout ",
+      host->layout(),
+      " on ",
+      host->device(),
+      ", for which openreg has no support.");
+  c10::StorageImpl* const storage = host->unsafe_storage().unsafeGetStorageImpl();
+  c10::intrusive_ptr<c10::StorageImpl> replacing;
+  for (const auto& known : storages_) {
+    if (known.host == storage) {
+      replacing = c10::intrusive_ptr<c10::StorageImpl>::reclaim_copy(known.original);
+    }
+  }
+  if (replacing == nullptr) {
+    replacing = adopt_storage(*storage);
+  }
+  original->set_storage_and_dtype(c10::Storage(std::move(replacing)), host->dtype());
+  write_metadata_back(entry);
+}
+
 void KernelView::write_metadata_back(const TensorEntry& entry) {
   auto* original = entry.original->unsafeGetTensorImpl();
   const auto* host = entry.host.unsafeGetTensorImpl();
   if (metadata_differs(*original, *host)) {
     original->set_sizes_and_strides(host->sizes(), host->strides(), host->storage_offset());
-    set_lazy_bits(*entry.original, *host);
+    OpenregKeys::set_lazy_bits(*original, *host);
   }
 }
 
@@ -382,7 +432,9 @@ void KernelView::finish() {
     }
   }
   for (const auto& entry : tensors_) {
-    if (entry.written) {
+    if (C10_UNLIKELY(entry.host.unsafeGetTensorImpl()->unsafe_storage().unsafeGetStorageImpl() != entry.shown)) {
+      take_replaced_storage(entry);
+    } else if (entry.written) {
       write_metadata_back(entry);
     }
   }

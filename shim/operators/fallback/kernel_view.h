@@ -3,7 +3,7 @@
 // or as those of the GPU that their device is (gpu_kernels.h).
 //
 // The recipe and its traps are those of PyTorch's own overlap, identity and resize checks: there is one CPU storage per
-// openreg storage and one CPU tensor per openreg tensor, with the same sizes, strides, offset, dtype and conj/neg bits,
+// openreg storage and one CPU tensor per openreg tensor, with the same sizes, strides, offset, dtype and lazy bits,
 // so that a kernel sees exactly what it would see on the CPU. "Host" below stands for the GPU where its kernels run.
 //   aliased  the CPU storage lies over the device's memory (openreg_host_alias()); nothing is copied.
 //   staged   the CPU storage is a copy; storages that the kernel wrote are copied back by finish().
@@ -52,7 +52,11 @@ class KernelView {
   // lock.
   const at::Tensor& view(const at::Tensor& tensor, bool written);
 
-  // After the kernel: takes over storages that it resized, copies staged data back and writes changed sizes back.
+  // Lets the kernel see that a gradient of `tensor` is wanted, whose view `host` is. Some kernels for sparse tensors leave out
+  // what only their backward needs. Costs `host` its further use, so dense operators, of which none asks, go without.
+  static void show_wanted_gradient(const at::Tensor& tensor, const at::Tensor& host);
+
+  // After the kernel: takes over storages that it resized or put in the place of others, copies staged data back and writes changed sizes back.
   void finish();
 
   // A result of the kernel as an openreg tensor: the tensor that it is a view() of, a view of that tensor's storage,
@@ -98,7 +102,8 @@ class KernelView {
     const at::Tensor* original;
     at::Tensor host; // a KernelTensor
     bool written;
-    bool reusable = false; // when the call has ended
+    bool reusable = false;             // when the call has ended
+    c10::StorageImpl* shown = nullptr; // what storage `host` had when the kernel started
   };
   struct NonDenseEntry {
     const at::Tensor* original;
@@ -127,6 +132,8 @@ class KernelView {
   Parts adopt_parts(const at::Tensor& non_dense);
   static bool was_resized(const StorageEntry& entry);
   void write_storage_back(StorageEntry& entry);
+  void take_for_writing(StorageEntry& entry);
+  void take_replaced_storage(const TensorEntry& entry);
   static void write_metadata_back(const TensorEntry& entry);
   c10::intrusive_ptr<c10::StorageImpl> adopt_storage(c10::StorageImpl& storage);
   bool make_over(const at::Tensor& result);
@@ -158,7 +165,7 @@ class KernelView {
 // Waits until the calling thread's current stream of the device has no work left; cheap when it has none.
 void wait_for_current_stream(DeviceIndex device);
 
-// A new openreg tensor over a storage, with the sizes, strides, offset and conj/neg bits of `like`.
+// A new openreg tensor over a storage, with the sizes, strides, offset and lazy bits of `like`.
 at::Tensor tensor_over(c10::Storage storage, const at::Tensor& like);
 
 } // namespace c10::openreg

@@ -19,6 +19,7 @@
 #include "shim/operators/fallback/fallback.h"
 #include "shim/operators/fallback/typed_kernels.h"
 #include "shim/operators/native/native_kernels.h"
+#include "shim/operators/policy/device_check.h"
 
 namespace c10::openreg {
 namespace {
@@ -33,6 +34,15 @@ bool is_composite(const c10::OperatorHandle& op) {
 bool has_argument(const c10::OperatorHandle& op, bool (*wanted)(const c10::Argument&)) {
   const auto& arguments = op.schema().arguments();
   return std::any_of(arguments.begin(), arguments.end(), wanted);
+}
+
+bool gives_tensors(const c10::OperatorHandle& op) {
+  const auto& returns = op.schema().returns();
+  return has_argument(op, is_written) || std::any_of(returns.begin(), returns.end(), [](const c10::Argument& returned) {
+           const auto* list = returned.real_type()->castRaw<c10::ListType>();
+           const auto kind = (list == nullptr ? returned.real_type() : list->getElementType())->kind();
+           return kind == c10::TypeKind::TensorType;
+         });
 }
 
 // Copies between devices, and operators that make tensors on a device that they are told, are not of one device.
@@ -50,11 +60,12 @@ bool is_view(const c10::OperatorHandle& op) {
 
 // Whether PyTorch's general kernel, below autograd, is to run on the CPU as a whole. Without a generator argument an
 // operator that draws random numbers would draw from the CPU's; and a generated `out=` variant is the operator and a copy.
-// _pack_padded_sequence() is of two devices by design: the lengths that it takes and returns are the CPU's.
+// _pack_padded_sequence() is of two devices by design: the lengths that it takes and returns are the CPU's. An operator that
+// neither returns nor writes tensors asks what they are, whichever device they are on, or is put together from operators.
 bool is_general(const c10::OperatorHandle& op) {
-  return op.hasKernelForDispatchKey(Key::CompositeExplicitAutograd) && !op.hasTag(at::Tag::generated) &&
-      op.operator_name().name != "aten::_pack_padded_sequence" && !op.hasTag(at::Tag::nondeterministic_seeded) &&
-      !is_view(op);
+  return op.hasKernelForDispatchKey(Key::CompositeExplicitAutograd) && gives_tensors(op) &&
+      !op.hasTag(at::Tag::generated) && op.operator_name().name != "aten::_pack_padded_sequence" &&
+      !op.hasTag(at::Tag::nondeterministic_seeded) && !is_view(op);
 }
 
 bool is_taken_apart(const c10::OperatorHandle& op) {

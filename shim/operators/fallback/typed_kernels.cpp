@@ -14,6 +14,7 @@
 #include "shim/generator.h"
 #include "shim/operators/fallback/fallback.h"
 #include "shim/operators/fallback/kernel_view.h"
+#include "shim/operators/fallback/wider_types.h"
 #include "shim/operators/native/native_kernels.h"
 #include "shim/operators/policy/device_check.h"
 
@@ -101,7 +102,7 @@ struct Source {
 template <class T>
 class HostArgument {
  public:
-  explicit HostArgument(Source<T> source) : value_(std::forward<T>(source.value)) {}
+  explicit HostArgument(Source<T> source) : value_(source.value) {} // the call may be made once more
   T get() {
     return std::forward<T>(value_);
   }
@@ -205,7 +206,11 @@ class HostArgument<OptionalGenerator> {
   OptionalGenerator get() {
     return std::move(host_);
   }
-  static void see(DeviceCheck& /*check*/, const OptionalGenerator& /*value*/) {}
+  static void see(DeviceCheck& check, const OptionalGenerator& value) {
+    if (value.has_value()) {
+      check.see(*value);
+    }
+  }
   static size_t tensors(const OptionalGenerator& /*value*/) {
     return 0;
   }
@@ -307,14 +312,29 @@ struct TypedKernel<Result(Args...)> {
     (HostArgument<Args>::see(check, arguments), ...);
     const DeviceIndex device = check.finish();
     if (device >= 0 && has_native_kernels(device) && finds_native_kernel(op, device)) {
-      static const auto boxed = c10::KernelFunction::makeFromBoxedFunction<&operator_fallback>();
-      return boxed.call<Result, Args...>(
-          op, c10::DispatchKeySet(c10::DispatchKey::PrivateUse1), std::forward<Args>(arguments)...);
+      return run_boxed(op, arguments...);
     }
 
     const DeviceIndex runs_on = device < 0 ? current_device() : device;
+    try {
+      return run_kernel(op, runs_on, arguments...);
+    } catch (const c10::NotImplementedError& refusal) {
+      if (!fits_wider_type(op, refusal)) {
+        throw;
+      }
+    }
+    return run_boxed(op, arguments...); // which deals with it
+  }
+
+  static Result run_boxed(const c10::TypedOperatorHandle<Signature>& op, Args&... arguments) {
+    static const auto boxed = c10::KernelFunction::makeFromBoxedFunction<&operator_fallback>();
+    return boxed.call<Result, Args...>(
+        op, c10::DispatchKeySet(c10::DispatchKey::PrivateUse1), std::forward<Args>(arguments)...);
+  }
+
+  static Result run_kernel(const c10::TypedOperatorHandle<Signature>& op, DeviceIndex device, Args&... arguments) {
     KernelView view(
-        schema.name(), runs_on, (HostArgument<Args>::tensors(arguments) + ... + 0), kernels_of(op, runs_on));
+        op.schema().name(), device, (HostArgument<Args>::tensors(arguments) + ... + 0), kernels_of(op, device));
     std::tuple<HostArgument<Args>...> host{Source<Args>{view, arguments}...};
     const auto call = [&]() -> Result {
       const c10::impl::ExcludeDispatchKeyGuard below(kAboveKernels);

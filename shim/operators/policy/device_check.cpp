@@ -15,6 +15,20 @@ void DeviceCheck::refuse(c10::Device first, c10::Device second) const {
       ")");
 }
 
+void DeviceCheck::check_generator() const {
+  if (!first_.has_value() && !has_others_) {
+    return; // of an operator that makes tensors
+  }
+  const c10::DeviceType type = first_.has_value() ? c10::DeviceType::PrivateUse1 : c10::DeviceType::CPU;
+  TORCH_CHECK(
+      *generator_ == type,
+      "Expected a '",
+      c10::DeviceTypeName(type, /*lower_case=*/true),
+      "' device type for generator but found '",
+      c10::DeviceTypeName(*generator_, /*lower_case=*/true),
+      "'");
+}
+
 bool may_be_on_cpu(const c10::Argument& argument) {
   return argument.name() == "input_lengths" || argument.name() == "target_lengths";
 }
@@ -26,6 +40,8 @@ DeviceIndex common_device(const c10::FunctionSchema& schema, const c10::IValue* 
     const c10::IValue& value = arguments[i];
     if (value.isTensor()) {
       check.see(value.toTensor(), is_written(declared[i]), may_be_on_cpu(declared[i]));
+    } else if (value.isGenerator()) {
+      check.see(value.toGenerator());
     } else if (value.isTensorList()) {
       for (const c10::IValue& tensor : value.toListRef()) {
         check.see(tensor.toTensor(), is_written(declared[i]));

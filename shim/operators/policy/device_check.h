@@ -2,6 +2,7 @@
 // The rule that all tensors of an operator are on one device, checked before anything runs.
 #pragma once
 
+#include <ATen/core/Generator.h>
 #include <ATen/core/Tensor.h>
 #include <ATen/core/function_schema.h>
 #include <ATen/core/ivalue.h>
@@ -27,26 +28,42 @@ class DeviceCheck {
         refuse(*first_, device);
       }
       first_ = device;
-    } else if (!other_.has_value() && !may_be_on_cpu && (written || !device.is_cpu() || tensor.dim() != 0)) {
+      return;
+    }
+    has_others_ = true;
+    if (!other_.has_value() && !may_be_on_cpu && (written || !device.is_cpu() || tensor.dim() != 0)) {
       other_ = device;
     }
   }
 
+  void see(const at::Generator& generator) {
+    if (generator.defined()) {
+      generator_ = generator.device().type();
+    }
+  }
+
   // The device of the openreg tensors, -1 if there was none. Throws c10::Error "Expected all tensors to be on the same
-  // device, but found at least two devices, ..."; so does see().
+  // device, but found at least two devices, ..."; so does see(). And "Expected a
+  // '...' device type for generator but found '...'" where a generator is not of the type of the tensors; its index is free.
   DeviceIndex finish() const {
     if (C10_UNLIKELY(first_.has_value() && other_.has_value())) {
       refuse(*first_, *other_);
+    }
+    if (C10_UNLIKELY(generator_.has_value())) {
+      check_generator();
     }
     return first_.has_value() ? first_->index() : DeviceIndex{-1};
   }
 
  private:
   [[noreturn]] void refuse(c10::Device first, c10::Device second) const;
+  void check_generator() const;
 
   const c10::FunctionSchema& schema_;
   std::optional<c10::Device> first_;
   std::optional<c10::Device> other_;
+  std::optional<c10::DeviceType> generator_;
+  bool has_others_ = false; // tensors that aren't openreg's
 };
 
 // Whether a tensor argument may be on the CPU whatever its dimension: the lengths of ctc_loss.

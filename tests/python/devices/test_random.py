@@ -248,3 +248,17 @@ def test_checkpoint_preserves_the_state(reentrant: bool, preserve: bool) -> None
     y.sum().backward()
     assert len(masks) == 2
     assert torch.equal(masks[0], masks[1]) == preserve
+
+
+# acceptance 3.21
+# a generator of another type of device is an error, of another index none
+def test_generators_of_other_devices() -> None:
+    with pytest.raises(RuntimeError, match="Expected a 'openreg' device type for generator but found 'cpu'"):
+        torch.rand(2, device="openreg", generator=torch.Generator())
+    with pytest.raises(RuntimeError, match="Expected a 'cpu' device type for generator but found 'openreg'"):
+        torch.rand(2, generator=torch.Generator("openreg"))
+    with pytest.raises(RuntimeError, match="Expected a 'openreg' device type"):
+        torch.ones(3, device="openreg").multinomial(1, generator=torch.Generator())
+    with pytest.raises(RuntimeError, match="device type for generator"):
+        torch.ones(3).multinomial(1, generator=torch.Generator("openreg"))
+    assert torch.rand(2, device="openreg:0", generator=torch.Generator("openreg:1")).device.index == 0

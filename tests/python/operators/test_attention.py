@@ -155,3 +155,28 @@ def test_multihead_attention_equals_the_cpu(settings: dict[str, Any], need_weigh
         with torch.no_grad():
             self_attention = there(*[q.to(DEV)] * 3, need_weights=False)[0]
             assert_close(self_attention.cpu(), cpu(q, q, q, need_weights=False)[0])
+
+
+# a vectorised call computes what single calls do, and gradients of single samples exist
+@pytest.mark.parametrize("backends", [None, [SDPBackend.MATH]])
+def test_vectorised(backends: list[SDPBackend] | None) -> None:
+    query = torch.randn(2, 3, 4, 8, 8, device=DEV)
+
+    def calls() -> torch.Tensor:
+        return torch.func.vmap(F.scaled_dot_product_attention)(query, query, query)
+
+    if backends is None:
+        got = calls()
+    else:
+        with sdpa_kernel(backends):
+            got = calls()
+    expected = torch.stack([F.scaled_dot_product_attention(q, q, q) for q in query])
+    assert_close(got, expected)
+
+
+# the kernel of this device by its own name
+def test_the_overrideable_backend() -> None:
+    query = torch.randn(2, 4, 8, 8, device=DEV)
+    with sdpa_kernel(SDPBackend.OVERRIDEABLE):
+        got = F.scaled_dot_product_attention(query, query, query)
+    assert_close(got, F.scaled_dot_product_attention(query, query, query))

@@ -151,3 +151,29 @@ def test_an_operator_registered_in_cpp(tmp_path: Path) -> None:
     assert total.item() == 30
     rows[1].zero_()  # a view of x, as on the CPU
     assert x.sum().item() == 15
+
+
+@torch.library.custom_op("openreg_custom::replace_", mutates_args={"x"}, device_types="cpu")
+def replace_(x: torch.Tensor, by: torch.Tensor, how: str) -> None:
+    if how == "set_":
+        x.set_(torch.full((3,), 7.0))
+    elif how == "data":
+        x.data = torch.full((5,), 7.0)
+    elif how == "other dtype":
+        x.data = torch.full((2,), 7, dtype=torch.int64)
+    else:
+        x.set_(by)
+
+
+# a kernel that gives an argument other memory gives it to the device's tensor
+@pytest.mark.parametrize("how", ["set_", "data", "other dtype", "an argument's"])
+def test_a_replaced_storage(how: str) -> None:
+    near, near_by = torch.arange(3.0), torch.arange(4.0)
+    replace_(near, near_by, how)
+    x, by = torch.arange(3.0, device=DEV), torch.arange(4.0, device=DEV)
+    replace_(x, by, how)
+    assert x.device == torch.device(DEV)
+    assert x.dtype == near.dtype
+    assert_close(x.cpu(), near)
+    assert (x.data_ptr() == by.data_ptr()) == (near.data_ptr() == near_by.data_ptr())
+    assert_close((x + 1).cpu(), near + 1)

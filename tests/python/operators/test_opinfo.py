@@ -32,6 +32,24 @@ def test_operators_give_what_they_give_on_the_cpu(root: Path, way: str) -> None:
     assert f"{way}: passed / run" in done.stdout
 
 
+# tensors without memory, conjugated, negated, expanded and empty ones give what they give on the CPU, and none a crash
+@pytest.mark.timeout(600)
+@pytest.mark.parametrize("kind", ["zero", "conjugated", "negated", "expanded", "empty"])
+def test_other_kinds_of_tensors(root: Path, kind: str) -> None:
+    done = subprocess.run(
+        [
+            *(sys.executable, str(root / "tests/opinfo/run.py")),
+            *("--ways", "aliased", "--databases", "op", "--dtypes", "complex64" if kind == "conjugated" else "float32"),
+            *("--samples", "1", "--every", "9", "--kind", kind),
+        ],
+        capture_output=True,
+        text=True,
+        timeout=550,
+        check=False,
+    )
+    assert done.returncode == 0, done.stdout[-8000:] + done.stderr[-2000:]
+
+
 # a difference, a crash and a hang are found, and cost one entry each
 def test_the_harness_notices_what_is_wrong(root: Path, tmp_path: Path) -> None:
     (tmp_path / "broken.py").write_text(

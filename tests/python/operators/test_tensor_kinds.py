@@ -207,3 +207,30 @@ def test_nested_tensors_in_a_model(kind: str) -> None:
         torch.cat(parts).square().sum().backward()
         results.append((torch.cat(parts).detach().cpu(), layer.weight.grad.cpu()))
     assert_close(results[1], results[0], rtol=0, atol=0)
+
+
+# what a gradient needs is kept by the kernel although it sees views of the tensors
+@pytest.mark.parametrize("reduce", ["sum", "mean", "amax", "amin"])
+@pytest.mark.parametrize("wanted", [(True, True), (True, False), (False, True)])
+def test_gradients_of_reducing_products(reduce: str, wanted: tuple[bool, bool]) -> None:
+    def gradients(device: str) -> list[torch.Tensor]:
+        a = dense().to(device).to_sparse_csr().requires_grad_(wanted[0])
+        b = torch.arange(8.0, device=device).reshape(4, 2).requires_grad_(wanted[1])
+        torch.sparse.mm(a, b, reduce).sum().backward()
+        return [t.grad.to_dense().cpu() for t in (a, b) if t.grad is not None]
+
+    expected, got = gradients("cpu"), gradients(DEV)
+    assert len(got) == sum(wanted)
+    for x, y in zip(got, expected, strict=True):
+        assert_close(x, y)
+
+
+# a tensor that is said to be coalesced is looked at
+def test_invariants_of_coalesced_tensors() -> None:
+    indices, values = torch.tensor([[0, 1], [0, 2]], device=DEV), torch.ones(2, device=DEV)
+    made = torch.sparse_coo_tensor(indices, values, (2, 3), check_invariants=True, is_coalesced=True)
+    assert made.is_coalesced()
+    assert made.to_dense().cpu().tolist() == [[1, 0, 0], [0, 0, 1]]
+    twice = torch.tensor([[0, 0], [1, 1]], device=DEV)
+    with pytest.raises(RuntimeError, match="cannot set is_coalesced"):
+        torch.sparse_coo_tensor(twice, values, (2, 3), check_invariants=True, is_coalesced=True)

@@ -267,3 +267,67 @@ def test_resize_and_storage() -> None:
 def test_numpy_needs_the_cpu() -> None:
     with pytest.raises(TypeError, match="openreg"):
         torch.ones(2, device="openreg").numpy()
+
+
+# acceptance 2.16
+# integers of less than a byte move
+@pytest.mark.parametrize("name", [f"{kind}{bits}" for kind in ("uint", "int") for bits in range(1, 8)])
+def test_sub_byte_integers_move(name: str) -> None:
+    x = torch.arange(12, dtype=torch.uint8).reshape(3, 4).view(getattr(torch, name))
+    moved = x.to("openreg:1")
+    assert moved.dtype == x.dtype
+    for back in (moved.cpu(), moved.t().to("openreg:0").cpu().t()):
+        assert torch.equal(back.view(torch.uint8), x.view(torch.uint8))
+
+
+# a lazy clone is a tensor of its own as soon as either is written
+def test_lazy_clone() -> None:
+    x = torch.ones(3, device="openreg:1")
+    y = x._lazy_clone()
+    z = x._lazy_clone()
+    y.add_(1)
+    x.mul_(5)
+    assert [t.cpu().tolist() for t in (x, y, z)] == [[5, 5, 5], [2, 2, 2], [1, 1, 1]]
+
+
+# what resize_() adds is filled in deterministic mode, as on the CPU
+@pytest.mark.parametrize("dtype", [torch.float32, torch.int32])
+def test_resize_fills_in_deterministic_mode(dtype: torch.dtype) -> None:
+    torch.use_deterministic_algorithms(True)
+    try:
+        near, far = (torch.ones(2, dtype=dtype, device=device).resize_(5) for device in ("cpu", "openreg"))
+    finally:
+        torch.use_deterministic_algorithms(False)
+    assert torch.equal(far.cpu().nan_to_num(-1), near.nan_to_num(-1))
+
+
+# more than any device has is out of memory
+def test_too_much_memory() -> None:
+    with pytest.raises(torch.OutOfMemoryError):
+        torch.empty(1 << 50, device="openreg")
+
+
+# what is asked of tensors, not of their data, may be asked of tensors of two devices
+def test_questions_across_devices() -> None:
+    import torch.autograd.forward_ad as forward_ad
+
+    near, far = torch.ones(2), torch.ones(2, device="openreg")
+    assert torch.is_same_size(near, far)
+    assert not near.is_set_to(far)
+    assert not far.is_set_to(near)
+    with forward_ad.dual_level():
+        for one, other in (("cpu", "openreg"), ("openreg", "cpu"), ("openreg:0", "openreg:1")):
+            dual = forward_ad.make_dual(torch.ones(2, device=one), torch.ones(2, device=one))
+            copied = torch.zeros(2, device=other).copy_(dual)
+            assert forward_ad.unpack_dual(copied).tangent is not None
+
+
+# lists over several devices are worked through tensor by tensor
+def test_lists_over_devices() -> None:
+    tensors = [torch.ones(2, device="openreg:0"), torch.ones(2, device="openreg:1")]
+    added = torch._foreach_add(tensors, 1.0)
+    assert [t.device.index for t in added] == [0, 1]
+    torch._foreach_mul_(tensors, tensors)
+    torch._foreach_add_(tensors, 2.0)
+    assert [t.cpu().tolist() for t in tensors] == [[3, 3], [3, 3]]
+    assert [t.item() for t in torch._foreach_norm(tensors, 1)] == [6, 6]

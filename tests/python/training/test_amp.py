@@ -137,3 +137,11 @@ def test_custom_functions(generic: bool) -> None:
     assert y.dtype == torch.float32
     y.sum().backward()
     assert seen == [(torch.float32, False), False]
+
+
+# a loss that overflows in half precision is refused, as on CUDA
+def test_binary_cross_entropy_is_refused() -> None:
+    x = torch.rand(3, device="openreg")
+    with torch.autocast("openreg"), pytest.raises(RuntimeError, match="unsafe to autocast"):
+        torch.nn.functional.binary_cross_entropy(x, x)
+    torch.nn.functional.binary_cross_entropy(x, x)

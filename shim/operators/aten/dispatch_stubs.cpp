@@ -1,0 +1,41 @@
+// SPDX-License-Identifier: BSD-3-Clause
+// Kernels that PyTorch looks up by the type of the device from within operators that it has put together from others, so
+// that no operator of ours is asked: the windows of kaiser_window(), and the check that indices of a sparse tensor which
+// is said to be coalesced have no duplicates. What else is looked up so: the choice of attention.cpp. PyTorch exports where
+// its kernels are noted, not the call of the CPU's.
+#include <ATen/TensorIterator.h>
+#include <ATen/native/UnaryOps.h>
+#include <ATen/ops/kaiser_window.h>
+#include <ATen/ops/tensor.h>
+
+#include <vector>
+
+namespace at::native {
+// In a header of PyTorch's that is not installed.
+DECLARE_DISPATCH(at::Tensor (*)(const at::Tensor&, c10::IntArrayRef), flatten_indices_stub)
+} // namespace at::native
+
+namespace c10::openreg {
+namespace {
+
+void kaiser_window(at::TensorIteratorBase& iterator, int64_t length, double beta) {
+  const at::Tensor& window = iterator.output();
+  window.copy_(at::kaiser_window(length, /*periodic=*/false, beta, window.options().device(at::kCPU)));
+}
+
+at::Tensor flatten_indices(const at::Tensor& indices, c10::IntArrayRef sizes) {
+  std::vector<int64_t> strides(sizes.size(), 1);
+  for (size_t i = sizes.size(); i-- > 1;) {
+    strides[i - 1] = strides[i] * sizes[i];
+  }
+  const at::Tensor factors = at::tensor(strides, at::kLong).unsqueeze(1).to(indices.device());
+  return indices.to(at::kLong).mul(factors).sum(0);
+}
+
+} // namespace
+} // namespace c10::openreg
+
+namespace at::native {
+REGISTER_PRIVATEUSE1_DISPATCH(kaiser_window_stub, &c10::openreg::kaiser_window)
+REGISTER_PRIVATEUSE1_DISPATCH(flatten_indices_stub, &c10::openreg::flatten_indices)
+} // namespace at::native
