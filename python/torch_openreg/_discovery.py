@@ -155,16 +155,19 @@ def _load_plugins() -> None:
             _initialize(found[key])
 
 
+def known_drivers() -> list[dict[str, Any]]:
+    """The record of each driver that is known so far, by preference. Opens nothing."""
+    records = [record for record in _C._driver_records() if record["state"] != "shadowed"]
+    return sorted(records, key=lambda record: -record["priority"])  # stable: equal ones stay in order of age
+
+
 def _hand_over_preference() -> None:
     name = _preferences.snapshot()
     try:
         _C._prefer_driver(name)
     except RuntimeError:  # no name at all; of one that nobody knows the runtime says so itself
-        from torch_openreg.openreg.selection import supported_drivers
-
-        _logger.warning(
-            "driver '%s' set via preferences is not a valid driver. Valid drivers are %s", name, supported_drivers()
-        )
+        valid = tuple(record["name"] for record in known_drivers())
+        _logger.warning("driver '%s' set via preferences is not a valid driver. Valid drivers are %s", name, valid)
 
 
 def is_finished() -> bool:

@@ -63,7 +63,7 @@ def read(path: Path) -> tuple[Path, dict[str, Any]]:
 
 def register_all() -> None:
     """Registers the driver of each JSON file in the variable. One that fails is logged, and the others go on."""
-    from torch_openreg.openreg.plugins import _register_plugin
+    from torch_openreg.openreg.plugins import _register_plugin  # the package imports this module
 
     for name, path in _items():
         try:

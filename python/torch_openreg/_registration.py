@@ -9,6 +9,7 @@ import warnings
 from types import ModuleType
 
 import torch
+from _torch_openreg_accelerator import own_accelerator
 
 NAME = "openreg"
 # Imported through torch.openreg.<name> too, and then not a second time as a copy with a state of its own.
@@ -99,8 +100,6 @@ def _check_place() -> None:
 
 
 def _warn_other_accelerator() -> None:
-    from _torch_openreg_autoload import own_accelerator
-
     other = own_accelerator()
     if other is not None:
         warnings.warn(

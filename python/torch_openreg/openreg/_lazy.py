@@ -6,22 +6,13 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable
 
-from torch_openreg import _C, _after_fork, _discovery, _process
+from torch_openreg import _C, _after_fork, _discovery, _factory, _process
 
 _lock = threading.RLock()
 _initialized = False
 _initializing = False  # only the owner of the lock sees True
 # Calls that need the devices but must not open them (a seed set beforehand), run when the devices are opened.
 _waiting: list[Callable[[], None]] = []
-
-
-class _ThreadState(threading.local):
-    """Of the calling thread."""
-
-    in_factory = False  # it runs a driver's factory, which another thread may be waiting for with _lock held
-
-
-_thread = _ThreadState()
 
 _FORK_MESSAGE = (
     "Cannot re-initialize OpenReg in forked subprocess. To use OpenReg with multiprocessing, "
@@ -63,7 +54,7 @@ def _prepare() -> None:
     """
     if _is_in_bad_fork():
         raise RuntimeError(_FORK_MESSAGE)
-    if _thread.in_factory:
+    if _factory.thread.in_factory:
         raise RuntimeError("A driver's factory can't use torch.openreg: it is called while drivers are being opened.")
     _discovery.discover()
     _process.tell_runtime()

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import os
 import threading
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any
@@ -138,8 +138,7 @@ class Driver:
 def _records() -> list[dict[str, Any]]:
     """The record of each known driver, by preference. Opens nothing."""
     _discovery.discover()
-    records = [record for record in _C._driver_records() if record["state"] != "shadowed"]
-    return sorted(records, key=lambda record: -record["priority"])  # stable: equal ones stay in order of age
+    return _discovery.known_drivers()
 
 
 def _name_of(driver: str | Driver) -> str:
@@ -206,10 +205,13 @@ class _Opened:
         self.lock = threading.Lock()
         self.generation = -1
         self.mapping: Mapping[str, Driver] | None = None
+        self.on_forget: list[Callable[[], None]] = []  # of modules that keep what follows from the choice of drivers
 
     def forget(self) -> None:
         with self.lock:
             self.mapping = None
+        for call in self.on_forget:
+            call()
 
     def get(self) -> Mapping[str, Driver] | None:
         with self.lock:
@@ -304,11 +306,8 @@ def _clear_drivers() -> None:
     Raises:
         RuntimeError: Tensors or events are alive.
     """
-    from torch_openreg.openreg.selection import _forget_gpu_device
-
     _lazy._shutdown()
     _opened.forget()
-    _forget_gpu_device()
 
 
 def driver_errors() -> dict[str, str]:

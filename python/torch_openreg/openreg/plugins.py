@@ -9,9 +9,8 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from torch_openreg import _C
+from torch_openreg import _C, _factory
 from torch_openreg._options import options_as_text
-from torch_openreg.openreg import _lazy
 
 if TYPE_CHECKING:
     from torch_openreg.openreg.drivers import DeviceInfo
@@ -78,12 +77,12 @@ def _guarded(name: str, factory: Callable[[], Any]) -> Callable[[], Any]:
     """A factory that remembers what describes its devices, and can't wait for what waits for it."""
 
     def call() -> Any:
-        outer = _lazy._thread.in_factory
-        _lazy._thread.in_factory = True
+        outer = _factory.thread.in_factory
+        _factory.thread.in_factory = True
         try:
             found = factory()
         finally:
-            _lazy._thread.in_factory = outer
+            _factory.thread.in_factory = outer
         if hasattr(found, "device_count"):
             _descriptions[name] = found
         else:

@@ -21,7 +21,15 @@ import torch
 
 from torch_openreg import _C, _after_fork, _exit, _preferences
 from torch_openreg.openreg import _lazy
-from torch_openreg.openreg.drivers import Driver, _canonical, _name_of, _opened, _records, driver_errors
+from torch_openreg.openreg.drivers import (
+    Driver,
+    _canonical,
+    _name_of,
+    _opened,
+    _records,
+    driver_errors,
+    get_device_driver,
+)
 
 __all__ = [
     "DeviceSelectionError",
@@ -178,7 +186,6 @@ def use_driver(*names: str | Driver) -> None:
     if names:
         _lazy._lazy_init()
     _opened.forget()
-    _forget_gpu_device()
     _exit.warn_of_devices_without_thread()
 
 
@@ -225,7 +232,6 @@ def reset_gpu_device() -> None:
 
     Open drivers stay open, and the stored preference stays as this process read it first. Opens nothing.
     """
-    _forget_gpu_device()
     _C._forget_failures()
     _opened.forget()
 
@@ -233,6 +239,9 @@ def reset_gpu_device() -> None:
 def _forget_gpu_device() -> None:
     global _gpu_device
     _gpu_device = None
+
+
+_opened.on_forget.append(_forget_gpu_device)
 
 
 def _find_gpu() -> bool:
@@ -320,8 +329,6 @@ def _preference_from(driver: Any) -> str | None:
     if isinstance(driver, torch.device):
         if driver.type != "openreg":
             raise ValueError(f"Expected an openreg device, but got {driver}.")
-        from torch_openreg.openreg.drivers import get_device_driver
-
         return get_device_driver(driver).name
     text = "" if driver is None else _name_of(driver)
     return _canonical(text) if text.strip() else None

@@ -85,6 +85,7 @@ def test_contents(wheel: Path) -> None:
         "torch_openreg/share/cmake/openreg/openregConfig.cmake",
         "torch_openreg/bin/openreg-info",
         "torch_openreg/openreg/__init__.py",
+        "_torch_openreg_accelerator.py",
         "_torch_openreg_autoload.py",
     ):
         assert wanted in names, names
