@@ -8,7 +8,7 @@
 #include "csrc/module.h"
 #include "shim/device.h"
 #include "shim/host_allocator.h"
-#include "shim/operators/policy/execution_mode.h"
+#include "shim/operators/native/native_kernels.h"
 #include "shim/status.h"
 
 PyObject* openreg_raise(openreg_status status) {
@@ -57,4 +57,5 @@ int openreg_release_pinned_memory(void) {
 
 void openreg_forget_devices(void) {
   c10::openreg::forget_execution_modes();
+  c10::openreg::forget_native_kernels();
 }

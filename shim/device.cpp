@@ -78,4 +78,11 @@ DeviceIndex narrow_device_index(int64_t index) {
   return static_cast<DeviceIndex>(index);
 }
 
+openreg_device_properties properties_of(DeviceIndex device) {
+  openreg_device_properties properties{};
+  properties.struct_size = sizeof properties;
+  OPENREG_CHECK(openreg_get_device_properties(device, &properties));
+  return properties;
+}
+
 } // namespace c10::openreg

@@ -27,6 +27,9 @@ TORCH_OPENREG_API DeviceIndex device_count() noexcept;
 // The same, but 0 is an error that says why there is none.
 TORCH_OPENREG_API DeviceIndex device_count_ensure_non_zero();
 
+// What the runtime knows of a device. Opens the driver. Throws c10::Error for an index outside [0, device_count()).
+openreg_device_properties properties_of(DeviceIndex device);
+
 // The calling thread's current device, 0 in a new thread. Initialises nothing.
 inline DeviceIndex current_device() noexcept {
   return static_cast<DeviceIndex>(openreg_current_device());

@@ -11,7 +11,6 @@
 #include <mutex>
 
 #include "shim/device.h"
-#include "shim/operators/fallback/gpu_kernels.h"
 #include "shim/status.h"
 
 namespace c10::openreg {
@@ -52,12 +51,18 @@ uint64_t inner_seed(uint64_t seed, uint64_t offset) {
 }
 
 // Bytes of a CPU generator's state.
+GpuLookup gpu_lookup = nullptr;
+
 size_t inner_state_size() {
   static const size_t size = at::detail::createCPUGenerator().get_state().nbytes();
   return size;
 }
 
 } // namespace
+
+void set_gpu_lookup(GpuLookup lookup) noexcept {
+  gpu_lookup = lookup;
+}
 
 OpenRegGeneratorImpl::OpenRegGeneratorImpl(DeviceIndex device)
     : OpenRegGeneratorImpl(
@@ -67,13 +72,13 @@ OpenRegGeneratorImpl::OpenRegGeneratorImpl(DeviceIndex device, std::shared_ptr<S
     : c10::GeneratorImpl(Device(DeviceType::PrivateUse1, device), DispatchKeySet(DispatchKey::PrivateUse1)),
       sequence_(std::move(sequence)) {}
 
-at::Generator OpenRegGeneratorImpl::gpu() const {
+at::Generator OpenRegGeneratorImpl::gpu(c10::Device device) const {
   const auto sequence = sequence_.load();
   const std::lock_guard<std::mutex> guard(sequence->gpu_lock);
   if (!sequence->gpu.defined()) {
     const auto& hooks = at::detail::getCUDAHooks();
-    const DeviceIndex gpu = gpu_of(device().index()).index();
-    at::Generator made = sequence->is_default ? hooks.getDefaultGenerator(gpu) : hooks.getNewGenerator(gpu);
+    at::Generator made =
+        sequence->is_default ? hooks.getDefaultGenerator(device.index()) : hooks.getNewGenerator(device.index());
     const std::scoped_lock locks(made.mutex(), sequence->inner.mutex());
     made.set_current_seed(sequence->seed);
     sequence->gpu = made;
@@ -81,9 +86,9 @@ at::Generator OpenRegGeneratorImpl::gpu() const {
   return sequence->gpu;
 }
 
-bool OpenRegGeneratorImpl::draws_from_gpu() const {
-  // Opens no driver where PyTorch has no kernels for GPUs.
-  return torch_has_gpus() && has_gpu_kernels(device().index());
+std::optional<at::Generator> OpenRegGeneratorImpl::drawn_from_gpu() const {
+  const auto device_of_gpu = gpu_lookup(device().index());
+  return device_of_gpu.has_value() ? std::optional(gpu(*device_of_gpu)) : std::nullopt;
 }
 
 void OpenRegGeneratorImpl::set_current_seed(uint64_t seed) {
@@ -123,10 +128,9 @@ uint64_t OpenRegGeneratorImpl::seed() {
 
 void OpenRegGeneratorImpl::set_state(const c10::TensorImpl& new_state) {
   at::detail::check_rng_state(new_state);
-  if (draws_from_gpu()) {
-    at::Generator generator = gpu();
-    const std::lock_guard<std::mutex> lock(generator.mutex());
-    generator.unsafeGetGeneratorImpl()->set_state(new_state);
+  if (auto generator = drawn_from_gpu()) {
+    const std::lock_guard<std::mutex> lock(generator->mutex());
+    generator->unsafeGetGeneratorImpl()->set_state(new_state);
     return;
   }
   const auto sequence = sequence_.load();
@@ -150,10 +154,9 @@ void OpenRegGeneratorImpl::set_state(const c10::TensorImpl& new_state) {
 }
 
 c10::intrusive_ptr<c10::TensorImpl> OpenRegGeneratorImpl::get_state() const {
-  if (draws_from_gpu()) {
-    at::Generator generator = gpu();
-    const std::lock_guard<std::mutex> lock(generator.mutex());
-    return generator.unsafeGetGeneratorImpl()->get_state();
+  if (auto generator = drawn_from_gpu()) {
+    const std::lock_guard<std::mutex> lock(generator->mutex());
+    return generator->unsafeGetGeneratorImpl()->get_state();
   }
   const auto sequence = sequence_.load();
   const std::lock_guard<std::mutex> lock(sequence->inner.mutex());
@@ -171,10 +174,9 @@ c10::intrusive_ptr<c10::TensorImpl> OpenRegGeneratorImpl::get_state() const {
 }
 
 void OpenRegGeneratorImpl::set_offset(uint64_t offset) {
-  if (draws_from_gpu()) {
-    at::Generator generator = gpu();
-    const std::lock_guard<std::mutex> lock(generator.mutex());
-    generator.unsafeGetGeneratorImpl()->set_offset(offset);
+  if (auto generator = drawn_from_gpu()) {
+    const std::lock_guard<std::mutex> lock(generator->mutex());
+    generator->unsafeGetGeneratorImpl()->set_offset(offset);
     return;
   }
   const auto sequence = sequence_.load();
@@ -184,10 +186,9 @@ void OpenRegGeneratorImpl::set_offset(uint64_t offset) {
 }
 
 uint64_t OpenRegGeneratorImpl::get_offset() const {
-  if (draws_from_gpu()) {
-    at::Generator generator = gpu();
-    const std::lock_guard<std::mutex> lock(generator.mutex());
-    return generator.unsafeGetGeneratorImpl()->get_offset();
+  if (auto generator = drawn_from_gpu()) {
+    const std::lock_guard<std::mutex> lock(generator->mutex());
+    return generator->unsafeGetGeneratorImpl()->get_offset();
   }
   const auto sequence = sequence_.load();
   const std::lock_guard<std::mutex> lock(sequence->inner.mutex());
@@ -227,8 +228,8 @@ at::Generator inner_cpu_generator(const at::Generator& generator) {
   return generator;
 }
 
-at::Generator inner_gpu_generator(const at::Generator& generator) {
-  return generator.device().is_privateuseone() ? generator.get<OpenRegGeneratorImpl>()->gpu() : generator;
+at::Generator inner_gpu_generator(const at::Generator& generator, c10::Device gpu) {
+  return generator.device().is_privateuseone() ? generator.get<OpenRegGeneratorImpl>()->gpu(gpu) : generator;
 }
 
 const at::Generator& default_generator(DeviceIndex device) {

@@ -46,8 +46,8 @@ class TORCH_OPENREG_API OpenRegGeneratorImpl final : public c10::GeneratorImpl {
   }
 
   // The generator of the GPU, made when first asked for: PyTorch's default one where this is a device's default
-  // generator, because some kernels draw from that whatever they are given. For a device with has_gpu_kernels().
-  at::Generator gpu() const;
+  // generator, because some kernels draw from that whatever they are given. `device`: the GPU that is openreg's device.
+  at::Generator gpu(c10::Device device) const;
   void be_default() {
     sequence_.load()->is_default = true;
   }
@@ -75,7 +75,7 @@ class TORCH_OPENREG_API OpenRegGeneratorImpl final : public c10::GeneratorImpl {
 
   OpenRegGeneratorImpl(DeviceIndex device, std::shared_ptr<Sequence> sequence);
   OpenRegGeneratorImpl* clone_impl() const override;
-  bool draws_from_gpu() const; // the kernels of the device do
+  std::optional<at::Generator> drawn_from_gpu() const; // where the kernels of the device do
 
   std::atomic<std::shared_ptr<Sequence>> sequence_;
 };
@@ -83,8 +83,13 @@ class TORCH_OPENREG_API OpenRegGeneratorImpl final : public c10::GeneratorImpl {
 // The CPU generator inside `generator`; `generator` itself if it is a CPU generator. Throws for one of another device.
 TORCH_OPENREG_API at::Generator inner_cpu_generator(const at::Generator& generator);
 
-// The generator of the GPU that is openreg's device, for one of a device with has_gpu_kernels(); else `generator` itself.
-at::Generator inner_gpu_generator(const at::Generator& generator);
+// The device of PyTorch's own whose kernels run on an openreg device, if there is one. Set by gpu_kernels.cpp while the
+// shim is loaded.
+using GpuLookup = std::optional<c10::Device> (*)(DeviceIndex device);
+void set_gpu_lookup(GpuLookup lookup) noexcept;
+
+// The generator of `gpu`, PyTorch's own device that is openreg's, for a generator of openreg's; else `generator` itself.
+at::Generator inner_gpu_generator(const at::Generator& generator, c10::Device gpu);
 
 // The default generator of a device (-1: the current one), created on first use with an unpredictable seed. The
 // reference stays valid until the process ends. Throws for an index out of range.

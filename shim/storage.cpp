@@ -1,10 +1,8 @@
 // SPDX-License-Identifier: BSD-3-Clause
-#include "shim/operators/policy/storage.h"
+#include "shim/storage.h"
 
 #include <ATen/EmptyTensor.h>
-#include <ATen/ops/from_file.h>
 #include <openreg/openreg.h>
-#include <torch/library.h>
 
 #include <algorithm>
 
@@ -74,31 +72,5 @@ void resize_tensor(c10::TensorImpl& tensor, at::IntArrayRef sizes, std::optional
     tensor.set_sizes_contiguous(sizes);
   }
 }
-
-namespace {
-
-// A private mapping of a file is a copy, and the device's is one too. A shared one would have to write back.
-at::Tensor from_file(
-    c10::string_view filename,
-    std::optional<bool> shared,
-    std::optional<int64_t> size,
-    std::optional<c10::ScalarType> dtype,
-    std::optional<c10::Layout> layout,
-    std::optional<c10::Device> device,
-    std::optional<bool> pin_memory) {
-  TORCH_CHECK_NOT_IMPLEMENTED(
-      !shared.value_or(false),
-      "torch.from_file(shared=True): a file can't be mapped into the memory of an openreg device. Read it with "
-      "shared=False, or map it on the CPU.");
-  TORCH_CHECK(!pin_memory.value_or(false), "Only dense CPU tensors can be pinned");
-  const c10::Device sink = device.value_or(c10::Device(c10::DeviceType::PrivateUse1));
-  return at::from_file(filename, shared, size, dtype, layout, c10::kCPU, false).to(sink);
-}
-
-TORCH_LIBRARY_IMPL(aten, PrivateUse1, m) {
-  m.impl("from_file", from_file);
-}
-
-} // namespace
 
 } // namespace c10::openreg

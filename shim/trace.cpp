@@ -7,7 +7,7 @@
 #include <algorithm>
 #include <mutex>
 
-#include "shim/operators/policy/operator_counts.h"
+#include "shim/operators/policy/operator_watch.h"
 #include "shim/status.h"
 
 namespace c10::openreg {
@@ -128,14 +128,14 @@ void start_trace() {
   tracer.record = keep;
   OPENREG_CHECK(openreg_trace_start(&tracer));
   detail::trace_number.store(++last, std::memory_order_relaxed);
-  update_watching();
+  watch_operators(OperatorWatch::trace, true);
 }
 
 std::vector<TraceEvent> stop_trace() {
   const std::lock_guard<std::mutex> control(book().control);
   TORCH_CHECK(is_tracing(), "openreg is not being profiled.");
   detail::trace_number.store(0, std::memory_order_relaxed);
-  update_watching();
+  watch_operators(OperatorWatch::trace, false);
   OPENREG_CHECK(openreg_trace_stop());
   std::vector<TraceEvent> events;
   {

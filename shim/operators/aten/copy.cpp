@@ -19,8 +19,8 @@
 #include "shim/operators/aten/streamed_copy.h"
 #include "shim/operators/fallback/gpu_copy.h"
 #include "shim/operators/fallback/kernel_view.h"
-#include "shim/operators/policy/storage.h"
 #include "shim/status.h"
+#include "shim/storage.h"
 
 namespace c10::openreg {
 namespace {

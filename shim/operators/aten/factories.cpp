@@ -1,13 +1,14 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// Operators that make tensors: empty, empty_strided, _efficientzerotensor. Everything else that makes tensors
+// Operators that make tensors: empty, empty_strided, _efficientzerotensor, from_file. Everything else that makes tensors
 // (zeros, arange, randn, ...) is built on these by PyTorch, or runs through the fallback.
 #include <ATen/Context.h>
 #include <ATen/EmptyTensor.h>
 #include <ATen/native/TensorFactories.h>
+#include <ATen/ops/from_file.h>
 #include <torch/library.h>
 
 #include "shim/device.h"
-#include "shim/operators/policy/storage.h"
+#include "shim/storage.h"
 
 namespace c10::openreg {
 namespace {
@@ -81,7 +82,26 @@ at::Tensor efficient_zero_tensor(
   return at::Tensor(at::detail::empty_generic(size, &no_memory, keys, c10::dtype_or_default(dtype), std::nullopt));
 }
 
+// A private mapping of a file is a copy, and the device's is one too. A shared one would have to write back.
+at::Tensor from_file(
+    c10::string_view filename,
+    std::optional<bool> shared,
+    std::optional<int64_t> size,
+    std::optional<c10::ScalarType> dtype,
+    std::optional<c10::Layout> layout,
+    std::optional<c10::Device> device,
+    std::optional<bool> pin_memory) {
+  TORCH_CHECK_NOT_IMPLEMENTED(
+      !shared.value_or(false),
+      "torch.from_file(shared=True): a file can't be mapped into the memory of an openreg device. Read it with "
+      "shared=False, or map it on the CPU.");
+  TORCH_CHECK(!pin_memory.value_or(false), "Only dense CPU tensors can be pinned");
+  const c10::Device sink = device.value_or(c10::Device(c10::DeviceType::PrivateUse1));
+  return at::from_file(filename, shared, size, dtype, layout, c10::kCPU, false).to(sink);
+}
+
 TORCH_LIBRARY_IMPL(aten, PrivateUse1, m) {
+  m.impl("from_file", from_file);
   m.impl("empty.memory_format", empty_memory_format);
   m.impl("empty_strided", empty_strided);
   m.impl("_efficientzerotensor", efficient_zero_tensor);

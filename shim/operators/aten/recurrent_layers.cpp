@@ -24,7 +24,7 @@
 #include <vector>
 
 #include "shim/operators/aten/recurrent_steps.h"
-#include "shim/operators/policy/execution_mode.h"
+#include "shim/operators/fallback/gpu_kernels.h"
 
 namespace c10::openreg {
 namespace {

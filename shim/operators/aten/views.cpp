@@ -11,7 +11,7 @@
 #include <ATen/ops/view_native.h>
 #include <torch/library.h>
 
-#include "shim/operators/policy/storage.h"
+#include "shim/storage.h"
 
 namespace c10::openreg {
 namespace {

@@ -234,6 +234,11 @@ void register_fallback(torch::Library& library) {
   library.fallback(torch::CppFunction::makeFromBoxedFunction<&operator_fallback>());
 }
 
+void register_operator(torch::Library& library, const char* name) {
+  library.impl(name, torch::CppFunction::makeFromBoxedFunction<&operator_fallback>());
+}
+const bool registration_is_set [[maybe_unused]] = (set_fallback_registration(&register_operator), true);
+
 TORCH_LIBRARY_IMPL(_, PrivateUse1, m) {
   register_fallback(m);
 }

@@ -6,11 +6,14 @@
 #include <c10/core/impl/DeviceGuardImplInterface.h>
 
 #include <cstring>
+#include <optional>
 
+#include "shim/device.h"
 #include "shim/device_allocator.h"
 #include "shim/generator.h"
 #include "shim/operators/fallback/gpu_allocations.h"
 #include "shim/operators/fallback/non_dense.h"
+#include "shim/operators/policy/operator_policy.h"
 #include "shim/status.h"
 
 namespace c10::openreg {
@@ -45,6 +48,24 @@ void* native_stream_of(DeviceIndex device) {
   return native;
 }
 
+bool find_gpu(DeviceIndex device, const openreg_device_properties& properties) {
+  if (std::strcmp(properties.torch_device_type, "cuda") != 0 || !torch_has_gpus()) {
+    return false;
+  }
+  install_gpu_allocations(); // before PyTorch makes its own allocator ready
+  at::globalContext().lazyInitDevice(kGpu);
+  const c10::DataPtr block = device_allocator().allocate_on(device, 1);
+  const std::optional<c10::Device> owner = owner_of(block.get());
+  if (!owner.has_value() || owner->type() != kGpu) {
+    return false;
+  }
+  gpus[static_cast<size_t>(device)].store(owner->index(), std::memory_order_relaxed);
+  note_gpu(owner->index(), device);
+  // Kernels without a generator argument draw from PyTorch's default one, which openreg's seed is to mean.
+  (void)inner_gpu_generator(default_generator(device), *owner);
+  return true;
+}
+
 } // namespace
 
 bool torch_has_gpus() {
@@ -60,22 +81,12 @@ c10::Device gpu_of(DeviceIndex device) {
   return {kGpu, gpus[static_cast<size_t>(device)].load(std::memory_order_relaxed)};
 }
 
-bool find_gpu(DeviceIndex device, const openreg_device_properties& properties) {
-  if (std::strcmp(properties.torch_device_type, "cuda") != 0 || !torch_has_gpus()) {
-    return false;
-  }
-  install_gpu_allocations(); // before PyTorch makes its own allocator ready
-  at::globalContext().lazyInitDevice(kGpu);
-  const c10::DataPtr block = device_allocator().allocate_on(device, 1);
-  const std::optional<c10::Device> owner = owner_of(block.get());
-  if (!owner.has_value() || owner->type() != kGpu) {
-    return false;
-  }
-  gpus[static_cast<size_t>(device)].store(owner->index(), std::memory_order_relaxed);
-  note_gpu(owner->index(), device);
-  // Kernels without a generator argument draw from PyTorch's default one, which openreg's seed is to mean.
-  (void)inner_gpu_generator(default_generator(device));
-  return true;
+bool look_for_gpu(DeviceIndex device) {
+  const openreg_device_properties properties = properties_of(device);
+  read_operator_variables();
+  const bool found = !staging_is_forced() && find_gpu(device, properties);
+  detail::add_device_state(device, detail::kGpuIsKnown | (found ? detail::kIsGpu : 0));
+  return found;
 }
 
 c10::DispatchKeySet gpu_keys(c10::DispatchKeySet keys) {
@@ -120,5 +131,16 @@ DeviceIndex GpuScope::device_of(DeviceIndex gpu, const void* native_stream) noex
   }
   return -1;
 }
+
+namespace {
+
+std::optional<c10::Device> gpu_that_is(DeviceIndex device) {
+  // Opens no driver where PyTorch has no kernels for GPUs.
+  return torch_has_gpus() && has_gpu_kernels(device) ? std::optional(gpu_of(device)) : std::nullopt;
+}
+
+const bool lookup_is_set [[maybe_unused]] = (set_gpu_lookup(&gpu_that_is), true);
+
+} // namespace
 
 } // namespace c10::openreg

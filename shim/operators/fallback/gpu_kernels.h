@@ -27,8 +27,19 @@ bool torch_has_gpus();
 TORCH_OPENREG_API c10::Device gpu_of(DeviceIndex device);
 
 // Finds out which of PyTorch's own devices the openreg device is: PyTorch is asked whose memory a block of it is. False
-// if it is none, or if this PyTorch has no kernels for GPUs. Throws c10::Error where the device fails.
-bool find_gpu(DeviceIndex device, const openreg_device_properties& properties);
+// if it is none, if this PyTorch has no kernels for GPUs, or with OPENREG_OPERATORS=staged. Throws c10::Error where the
+// device fails, and as execution_mode().
+bool look_for_gpu(DeviceIndex device);
+
+// Whether the operators of `device`, an index in range, run PyTorch's kernels for GPUs where there are some. They count
+// as aliased. Throws as look_for_gpu().
+inline bool has_gpu_kernels(DeviceIndex device) {
+  const uint8_t state = detail::device_state(device);
+  if (C10_LIKELY((state & (detail::kGpuIsKnown | detail::kIsGpu)) == detail::kGpuIsKnown)) {
+    return false;
+  }
+  return (state & detail::kIsGpu) != 0 || look_for_gpu(device);
+}
 
 // The keys of the GPU's kernels for tensors with these keys of openreg's: dense, or one of kNonDense (non_dense.h).
 c10::DispatchKeySet gpu_keys(c10::DispatchKeySet keys);

@@ -184,12 +184,13 @@ void KernelView::use_gpu(DeviceIndex device) {
 }
 
 at::Generator KernelView::shown_generator(const at::Generator& generator) const {
-  return kernels_ == Kernels::gpu ? inner_gpu_generator(generator) : inner_cpu_generator(generator);
+  return kernels_ == Kernels::gpu ? inner_gpu_generator(generator, gpu_of(device_)) : inner_cpu_generator(generator);
 }
 
 template <class Entries, class Key>
 C10_ALWAYS_INLINE auto KernelView::find(
-    Entries& entries, std::unique_ptr<PointerIndex>& index, const void* original, Key key) -> decltype(entries.data()) {
+    Entries& entries, std::unique_ptr<PositionByOriginal>& index, const void* original, Key key)
+    -> decltype(entries.data()) {
   if (C10_LIKELY(entries.size() <= kLinearSearch)) {
     for (auto& entry : entries) {
       if (key(entry) == original) {
@@ -203,15 +204,16 @@ C10_ALWAYS_INLINE auto KernelView::find(
 
 template <class Entries, class Key>
 C10_NOINLINE auto KernelView::find_indexed(
-    Entries& entries, std::unique_ptr<PointerIndex>& index, const void* original, Key key) -> decltype(entries.data()) {
+    Entries& entries, std::unique_ptr<PositionByOriginal>& index, const void* original, Key key)
+    -> decltype(entries.data()) {
   if (index == nullptr) {
-    index = std::make_unique<PointerIndex>();
+    index = std::make_unique<PositionByOriginal>();
   }
   for (size_t i = index->size(); i < entries.size(); ++i) {
-    index->append(key(entries[i]));
+    index->emplace(key(entries[i]), i);
   }
-  const size_t found = index->find(original);
-  return found == PointerIndex::kNone ? nullptr : &entries[found];
+  const auto found = index->find(original);
+  return found == index->end() ? nullptr : &entries[found->second];
 }
 
 KernelView::TensorEntry* KernelView::find_tensor(const c10::TensorImpl* original) {

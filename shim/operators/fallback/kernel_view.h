@@ -14,12 +14,13 @@
 #include <ATen/core/Tensor.h>
 #include <c10/core/StorageImpl.h>
 #include <c10/util/SmallVector.h>
+#include <c10/util/flat_hash_map.h>
 
 #include "shim/operators/fallback/cpu_allocations.h"
 #include "shim/operators/fallback/gpu_kernels.h"
 #include "shim/operators/fallback/kernel_tensor_cache.h"
 #include "shim/operators/fallback/non_dense.h"
-#include "shim/operators/fallback/pointer_index.h"
+#include "shim/operators/policy/kernel_keys.h"
 #include "shim/operators/policy/operator_counts.h"
 
 #include <memory>
@@ -28,11 +29,6 @@
 #include <vector>
 
 namespace c10::openreg {
-
-// What must not see the host tensors while a kernel runs: autograd's bookkeeping (it is done, above), and autocast for
-// their type (the user's tensors are not of it).
-inline const c10::DispatchKeySet kAboveKernels =
-    c10::autograd_dispatch_keyset_with_ADInplaceOrView | c10::autocast_dispatch_keyset;
 
 class KernelView {
  public:
@@ -87,6 +83,8 @@ class KernelView {
   }
 
  private:
+  using PositionByOriginal = ska::flat_hash_map<const void*, size_t>;
+
   struct StorageEntry {
     c10::StorageImpl* original; // kept alive by a tensor that is viewed
     c10::StorageImpl* host;     // of the wrapper in tensors_[tensor], the first that shows it
@@ -119,10 +117,10 @@ class KernelView {
   TensorEntry* find_tensor(const c10::TensorImpl* original);
   StorageEntry* find_storage(const c10::StorageImpl* original);
   template <class Entries, class Key>
-  static auto find(Entries& entries, std::unique_ptr<PointerIndex>& index, const void* original, Key key)
+  static auto find(Entries& entries, std::unique_ptr<PositionByOriginal>& index, const void* original, Key key)
       -> decltype(entries.data());
   template <class Entries, class Key>
-  static auto find_indexed(Entries& entries, std::unique_ptr<PointerIndex>& index, const void* original, Key key)
+  static auto find_indexed(Entries& entries, std::unique_ptr<PositionByOriginal>& index, const void* original, Key key)
       -> decltype(entries.data());
   static KernelTensor& wrapper_of(const TensorEntry& entry);
   void show_storage(const TensorEntry& shown, const c10::Storage& storage, DeviceIndex device);
@@ -156,8 +154,8 @@ class KernelView {
   c10::SmallVector<TensorEntry, 6> tensors_;
   std::vector<std::unique_ptr<NonDenseEntry>> non_dense_; // rarely any
   // Positions by original, kept once there are too many entries for a linear search (foreach operators).
-  std::unique_ptr<PointerIndex> tensor_index_;
-  std::unique_ptr<PointerIndex> storage_index_;
+  std::unique_ptr<PositionByOriginal> tensor_index_;
+  std::unique_ptr<PositionByOriginal> storage_index_;
   c10::SmallVector<DeviceIndex, 2> devices_; // whose current streams were waited for
   c10::SmallVector<Adopted, 2> adopted_;
 };

@@ -10,7 +10,7 @@
 #include <unordered_map>
 #include <unordered_set>
 
-#include "shim/operators/fallback/fallback.h"
+#include "shim/device.h"
 #include "shim/operators/native/native_call.h"
 #include "shim/operators/policy/device_check.h"
 #include "shim/operators/policy/operator_counts.h"
@@ -62,6 +62,8 @@ std::unordered_set<c10::OperatorName>& operators_of_fallback() {
   static auto* names = new std::unordered_set<c10::OperatorName>; // leaked: used until the process ends
   return *names;
 }
+
+void (*register_fallback)(torch::Library& library, const char* name) = nullptr;
 
 const openreg_kernel& entry(const openreg_kernels& table, uint64_t i) {
   const auto* first = reinterpret_cast<const char*>(table.list);
@@ -213,7 +215,7 @@ class Reader {
     if (library == nullptr) {
       library = new torch::Library(torch::Library::IMPL, space, Key::PrivateUse1, __FILE__, __LINE__);
     }
-    library->impl(toString(name).c_str(), torch::CppFunction::makeFromBoxedFunction<&operator_fallback>());
+    register_fallback(*library, toString(name).c_str());
     note_operator_of_fallback(name);
   }
 
@@ -234,20 +236,22 @@ const Device& device_with_kernels(DeviceIndex device) {
 
 } // namespace
 
-bool read_native_kernels(DeviceIndex device, const openreg_device_properties& properties) {
+bool look_for_kernels(DeviceIndex device) {
+  const openreg_device_properties properties = properties_of(device);
   const openreg_kernels* table = nullptr;
   OPENREG_CHECK(openreg_get_kernels(device, &table));
-  if (table == nullptr || table->count == 0) {
-    return false;
+  const bool found = table != nullptr && table->count > 0;
+  if (found) {
+    const std::lock_guard<std::mutex> guard(registry().lock);
+    auto& kernels = registry().by_table[table];
+    if (kernels == nullptr) {
+      kernels = Reader(*table, properties.driver).read();
+    }
+    registry().devices.push_back(std::make_unique<Device>(Device{kernels.get(), properties.ordinal}));
+    devices[device].store(registry().devices.back().get(), std::memory_order_release);
   }
-  const std::lock_guard<std::mutex> guard(registry().lock);
-  auto& kernels = registry().by_table[table];
-  if (kernels == nullptr) {
-    kernels = Reader(*table, properties.driver).read();
-  }
-  registry().devices.push_back(std::make_unique<Device>(Device{kernels.get(), properties.ordinal}));
-  devices[device].store(registry().devices.back().get(), std::memory_order_release);
-  return true;
+  detail::add_device_state(device, detail::kKernelsAreKnown | (found ? detail::kHasKernels : 0));
+  return found;
 }
 
 void forget_native_kernels() noexcept {
@@ -256,6 +260,10 @@ void forget_native_kernels() noexcept {
     registry().retired.push_back(std::move(kernels));
   }
   registry().by_table.clear();
+}
+
+void set_fallback_registration(void (*function)(torch::Library& library, const char* name)) noexcept {
+  register_fallback = function;
 }
 
 void note_operator_of_fallback(const c10::OperatorName& name) {

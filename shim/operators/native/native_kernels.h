@@ -2,8 +2,8 @@
 // Operators that drivers run themselves (openreg/kernels.h): which, and how PyTorch's calls get to them.
 //
 // A driver's table is read when an operator first runs on one of its devices. Operators come here through the fallback
-// and the typed kernels, which ask has_native_kernels() (execution_mode.h) of the call's device: a load and a branch where the
-// driver has none.
+// and the typed kernels, which ask has_native_kernels() of the call's device: a load and a branch where the driver has
+// none.
 #pragma once
 
 #include <ATen/core/dispatch/Dispatcher.h>
@@ -11,12 +11,25 @@
 
 #include "shim/operators/policy/execution_mode.h"
 
+namespace torch {
+class Library;
+}
+
 namespace c10::openreg {
 
 // Reads the table of the device's driver and prepares it. Returns whether there are kernels. Throws c10::Error for a
 // malformed table; warns of entries that can't be used.
-bool read_native_kernels(DeviceIndex device, const openreg_device_properties& properties);
-void forget_native_kernels() noexcept; // the device table has changed
+bool look_for_kernels(DeviceIndex device);
+TORCH_OPENREG_API void forget_native_kernels() noexcept; // after forget_execution_modes()
+
+// Whether the driver of `device`, an index in range, has kernels of its own. Throws as look_for_kernels().
+inline bool has_native_kernels(DeviceIndex device) {
+  const uint8_t state = detail::device_state(device);
+  if (C10_LIKELY((state & (detail::kKernelsAreKnown | detail::kHasKernels)) == detail::kKernelsAreKnown)) {
+    return false;
+  }
+  return (state & detail::kHasKernels) != 0 || look_for_kernels(device);
+}
 
 // Whether the driver of `device` may run the operator itself.
 bool finds_native_kernel(const c10::OperatorHandle& op, DeviceIndex device);
@@ -29,5 +42,9 @@ bool run_native_kernel(const c10::OperatorHandle& op, DeviceIndex device, torch:
 // Called while the shim is loaded for each operator of PyTorch that comes to the fallback or to a typed kernel although
 // it may have a kernel registered for PrivateUse1: the other ones that have are none of theirs.
 void note_operator_of_fallback(const c10::OperatorName& name);
+
+// How an operator that PyTorch would take apart for PrivateUse1 comes to the fallback whole: the function registers the
+// fallback for it. Set by fallback.cpp while the shim is loaded.
+void set_fallback_registration(void (*function)(torch::Library& library, const char* name)) noexcept;
 
 } // namespace c10::openreg

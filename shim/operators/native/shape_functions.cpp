@@ -9,8 +9,8 @@
 #include <bit>
 #include <optional>
 
-#include "shim/operators/fallback/kernel_view.h"
 #include "shim/operators/policy/device_check.h"
+#include "shim/operators/policy/kernel_keys.h"
 
 namespace c10::openreg {
 namespace {

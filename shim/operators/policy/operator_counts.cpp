@@ -49,8 +49,6 @@ std::atomic<bool> details{false};
 
 } // namespace
 
-std::atomic<bool> OperatorCall::aliased_is_watched{false};
-
 OperatorCounter& operator_counter(ExecutionMode way, const std::string& name) {
   const std::lock_guard<std::mutex> guard(book().lock);
   return book().by_operator[static_cast<size_t>(way)][name];
@@ -147,12 +145,7 @@ bool operator_details() noexcept {
 
 void set_operator_details(bool on) noexcept {
   details.store(on, std::memory_order_relaxed);
-  update_watching();
-}
-
-void update_watching() noexcept {
-  OperatorCall::aliased_is_watched.store(
-      operator_details() || operator_way_has_rules(ExecutionMode::aliased) || is_tracing(), std::memory_order_relaxed);
+  watch_operators(OperatorWatch::details, on);
 }
 
 } // namespace c10::openreg

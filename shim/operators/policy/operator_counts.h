@@ -9,6 +9,7 @@
 #include <string>
 
 #include "shim/operators/policy/execution_mode.h"
+#include "shim/operators/policy/operator_watch.h"
 #include "shim/trace.h"
 
 namespace c10::openreg {
@@ -49,7 +50,7 @@ class OperatorCall {
  public:
   // Throws c10::Error where the policy forbids the way. Once for each device of the call; the slowest way counts.
   void take(ExecutionMode way, const std::string& name, DeviceIndex device) {
-    if (C10_UNLIKELY(way == ExecutionMode::staged || aliased_is_watched.load(std::memory_order_relaxed))) {
+    if (C10_UNLIKELY(way == ExecutionMode::staged || operators_are_watched())) {
       watch(way, name, device);
     }
   }
@@ -77,9 +78,6 @@ class OperatorCall {
     }
   }
 
-  // Something wants to know of each aliased call: a rule of the policy, operator_details(), or a trace.
-  static std::atomic<bool> aliased_is_watched;
-
  private:
   static void count_aliased_call() noexcept;
   void watch(ExecutionMode way, const std::string& name, DeviceIndex device);
@@ -100,8 +98,5 @@ class OperatorCall {
   bool watched_ = false;
   bool staged_ = false;
 };
-
-// Decides anew whether aliased calls are watched: the policy has changed.
-void update_watching() noexcept;
 
 } // namespace c10::openreg

@@ -8,7 +8,9 @@
 #include <mutex>
 #include <set>
 
+#include "shim/device.h"
 #include "shim/operators/policy/operator_counts.h"
+#include "shim/operators/policy/operator_watch.h"
 #include "shim/status.h"
 
 namespace c10::openreg {
@@ -43,9 +45,11 @@ size_t index_of(ExecutionMode way) {
 void rules_have_changed(ExecutionMode way) {
   auto& own = rules().by_mode[index_of(way)];
   own.warned.clear();
-  has_rules[index_of(way)].store(
-      own.others != OperatorPolicy::allow || !own.by_operator.empty(), std::memory_order_relaxed);
-  update_watching();
+  const bool has_some = own.others != OperatorPolicy::allow || !own.by_operator.empty();
+  has_rules[index_of(way)].store(has_some, std::memory_order_relaxed);
+  if (way == ExecutionMode::aliased) {
+    watch_operators(OperatorWatch::rules, has_some);
+  }
 }
 
 template <class Value, size_t Count>
@@ -81,20 +85,14 @@ void check_operator_name(const std::string& name) {
   TORCH_CHECK_VALUE(false, "this PyTorch has no operator '", name, "'.");
 }
 
-std::string driver_of(DeviceIndex device) {
-  openreg_device_properties properties{};
-  properties.struct_size = sizeof properties;
-  OPENREG_CHECK(openreg_get_device_properties(device, &properties));
-  return properties.driver;
-}
-
 const char* meaning_of(ExecutionMode way, DeviceIndex device) {
   switch (way) {
     case ExecutionMode::native:
       return "by a kernel of the driver";
     case ExecutionMode::aliased:
-      return has_gpu_kernels(device) ? "by PyTorch's kernel for GPUs on the device's memory"
-                                     : "by PyTorch's CPU kernel on the device's memory";
+      return (detail::device_state(device) & detail::kIsGpu) != 0
+          ? "by PyTorch's kernel for GPUs on the device's memory"
+          : "by PyTorch's CPU kernel on the device's memory";
     default:
       return "on copies of its tensors in host memory";
   }
@@ -250,7 +248,7 @@ void ask_operator_policy(ExecutionMode way, const std::string& name, DeviceIndex
       " on ",
       where,
       " (driver \"",
-      driver_of(device),
+      properties_of(device).driver,
       "\"), ",
       meaning_of(way, device));
   TORCH_CHECK(
