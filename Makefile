@@ -7,7 +7,8 @@
 #   make opinfo     every operator of PyTorch's databases against the CPU, aliased and staged
 #   make gpu-check  everything that takes a GPU, with the machine's own torch; status 77 where there is none
 #   make bench      times openreg against its references
-#   make lint       compiler warnings as errors (gcc and clang), ruff, mypy
+#   make lint       compiler warnings as errors (gcc and clang), headers alone, rooms, formatting, ruff, mypy
+#   make format     formats all C, C++ and Python
 #   make asan tsan valgrind   the runtime and its tests under a checker
 #   make coverage   line coverage of the C code
 #   make wheel      dist/*.whl
@@ -26,7 +27,7 @@ PIP := python -m pip --disable-pip-version-check
 RUNTIME_ONLY := -DOPENREG_BUILD_TORCH=OFF -DOPENREG_WERROR=ON
 RUN_CTEST = ctest --test-dir $(1) --output-on-failure --no-tests=error -j $(JOBS)
 
-.PHONY: help all build demo test acceptance opinfo gpu-check bench lint lint-c lint-python asan tsan valgrind coverage wheel clean
+.PHONY: help all build demo test acceptance opinfo gpu-check bench lint lint-c lint-headers lint-rooms lint-format lint-python format asan tsan valgrind coverage wheel clean
 all: build
 
 help:
@@ -79,12 +80,29 @@ bench: build
 	cmake --build $(BUILD) --target benchmarks/all --parallel $(JOBS)
 	python benchmarks/bench.py --programs $(BUILD)/benchmarks --json bench.json
 
-lint: lint-c lint-python
+lint: lint-c lint-headers lint-rooms lint-format lint-python
 
 lint-python: $(PACKAGES)
 	ruff check .
-	ruff format --check .
 	mypy
+
+C_FILES = git ls-files '*.c' '*.h' '*.cc' '*.cpp'
+
+lint-format: $(PACKAGES)
+	$(C_FILES) | xargs clang-format --dry-run -Werror
+	ruff format --check .
+
+format: $(PACKAGES)
+	$(C_FILES) | xargs clang-format -i
+	ruff format .
+
+# Each internal header must compile alone; those of the shim where the environment has torch.
+lint-headers: $(PACKAGES)
+	python tools/check_headers.py --jobs $(JOBS)
+
+# No room of the source tree depends on one above it.
+lint-rooms: lint-c
+	python tools/check_rooms.py $(if $(wildcard build-lint-gcc/runtime),--build build-lint-gcc,--build build-lint-clang)
 
 lint-c: $(PACKAGES)
 	for compiler in gcc clang; do \

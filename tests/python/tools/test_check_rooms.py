@@ -1,0 +1,137 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""tools/check_rooms.py: the tree has no dependency that runs up, and the script finds one that is planted."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+
+def check(root: Path, tree: Path, *arguments: str) -> tuple[int, str]:
+    """The status and the output of the script for a source tree."""
+    script = root / "tools" / "check_rooms.py"
+    done = subprocess.run(
+        [sys.executable, str(script), "--root", str(tree), *arguments], capture_output=True, text=True, check=False
+    )
+    return done.returncode, done.stdout + done.stderr
+
+
+@pytest.fixture
+def tree(tmp_path: Path) -> Path:
+    """A source tree with a file in each of two rooms, and a Python package of two modules."""
+    write(tmp_path, "runtime/src/base/log.c", '#include "base/log.h"\nvoid openreg_log(void) {}\n')
+    write(tmp_path, "runtime/src/base/log.h", "void openreg_log(void);\n")
+    write(tmp_path, "runtime/src/memory/cache.h", "void openreg_free_all(void);\n")
+    write(
+        tmp_path,
+        "runtime/src/memory/cache.c",
+        '#include "base/log.h"\n#include "memory/cache.h"\nvoid openreg_free_all(void) { openreg_log(); }\n',
+    )
+    write(tmp_path, "shim/operators/policy/rules.h", "")
+    write(tmp_path, "shim/operators/aten/copy.cpp", '#include "shim/operators/policy/rules.h"\n')
+    write(tmp_path, "python/package/__init__.py", "from package import lower\n")
+    write(tmp_path, "python/package/lower.py", "import os\n")
+    write(tmp_path, "python/package/upper.py", "from package.lower import os\n")
+    return tmp_path
+
+
+def write(tree: Path, name: str, text: str) -> None:
+    (tree / name).parent.mkdir(parents=True, exist_ok=True)
+    (tree / name).write_text(text)
+
+
+def build(tree: Path) -> Path:
+    """Compiles the tree's C files to where CMake puts the runtime's objects."""
+    folder = tree / "build" / "runtime" / "CMakeFiles" / "openreg_objects.dir" / "src"
+    for source in (tree / "runtime" / "src").rglob("*.c"):
+        target = folder / f"{source.relative_to(tree / 'runtime' / 'src')}.o"
+        target.parent.mkdir(parents=True, exist_ok=True)
+        subprocess.run(["gcc", "-c", "-I", str(tree / "runtime" / "src"), str(source), "-o", str(target)], check=True)
+    return tree / "build"
+
+
+# no source of this project includes or imports a higher room
+def test_the_project_has_no_upward_dependency(root: Path) -> None:
+    assert check(root, root) == (0, "")
+
+
+# a tree without upward dependencies passes, symbols read too
+@pytest.mark.skipif(shutil.which("gcc") is None, reason="no gcc")
+def test_downward_calls_pass(root: Path, tree: Path) -> None:
+    assert check(root, tree, "--build", str(build(tree))) == (0, "")
+
+
+# a call from base to memory is found by its symbol, though nothing is included
+@pytest.mark.skipif(shutil.which("gcc") is None, reason="no gcc")
+def test_planted_upward_call(root: Path, tree: Path) -> None:
+    write(
+        tree,
+        "runtime/src/base/log.c",
+        "void openreg_free_all(void);\nvoid openreg_log(void);\nvoid openreg_log(void) { openreg_free_all(); }\n",
+    )
+    status, output = check(root, tree, "--build", str(build(tree)))
+    assert (status, output) == (1, "runtime: base/log.c uses openreg_free_all, which is above it in memory/cache.c\n")
+
+
+# each kind of planted dependency is named with both ends
+@pytest.mark.parametrize(
+    ("name", "text", "expected"),
+    [
+        (
+            "runtime/src/base/log.h",
+            '#include "memory/cache.h"\n',
+            "runtime: runtime/src/base/log.h includes memory/cache.h, which is above it",
+        ),
+        ("runtime/src/extra/x.c", "", "runtime: runtime/src/extra/x.c is in no room"),
+        (
+            "runtime/drivers/sim/sim.c",
+            '#include "memory/cache.h"\n',
+            "runtime: runtime/drivers/sim/sim.c includes memory/cache.h, which is above it",
+        ),
+        (
+            "shim/operators/policy/rules.h",
+            '#include "shim/operators/aten/copy.h"\n',
+            "shim: shim/operators/policy/rules.h includes shim/operators/aten/copy.h, which is above it",
+        ),
+        ("shim/operators/extra/x.cpp", "", "shim: shim/operators/extra/x.cpp is in no room"),
+        (
+            "python/package/lower.py",
+            "def late() -> None:\n    from package import upper\n",
+            "python: package.lower imports package.upper, in a circle of 2",
+        ),
+    ],
+)
+def test_planted_dependency(root: Path, tree: Path, name: str, text: str, expected: str) -> None:
+    write(tree, name, text)
+    status, output = check(root, tree)
+    assert status == 1
+    assert expected in output.splitlines()
+
+
+# files of shim/ itself may lie below or above the operators, but not both
+def test_circle_through_the_ground_of_the_shim(root: Path, tree: Path) -> None:
+    write(tree, "shim/trace.h", '#include "shim/operators/policy/rules.h"\n')
+    assert check(root, tree) == (0, "")
+    write(tree, "shim/operators/policy/rules.h", '#include "shim/trace.h"\n')
+    assert check(root, tree) == (1, "shim: shim/operators/policy/rules, shim/trace include each other\n")
+
+
+# imports for types alone never run
+def test_imports_for_types_are_no_circle(root: Path, tree: Path) -> None:
+    write(
+        tree,
+        "python/package/lower.py",
+        "from typing import TYPE_CHECKING\nif TYPE_CHECKING:\n    from package import upper\n",
+    )
+    assert check(root, tree) == (0, "")
+
+
+# a build tree without objects is an error, not a success
+def test_empty_build_tree(root: Path, tree: Path) -> None:
+    status, output = check(root, tree, "--build", str(tree))
+    assert status == 2
+    assert "has no object files of the runtime" in output

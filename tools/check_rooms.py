@@ -1,0 +1,263 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""Checks that the rooms of the source tree depend on each other in one direction only.
+
+Three checks, each of which prints one line for every dependency that it refuses:
+
+* ``runtime/src``: no object file refers to a symbol of a higher room (read with ``nm``), and no source includes a
+  header of one.
+* ``shim``: no source includes a header of a higher room.
+* ``python/torch_openreg``: the modules import each other without a circle, neither at their head nor inside functions.
+
+Run ``python tools/check_rooms.py --build build``: exits with 1 where a check fails. Without ``--build`` symbols are not
+read. Nothing of the package is imported.
+"""
+
+from __future__ import annotations
+
+import argparse
+import ast
+import re
+import subprocess
+import sys
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent
+
+# From the ground up: a room may use those before it. The simulated devices are a driver beside the rooms: they use the
+# ground alone, and the registry names their table.
+RUNTIME_ROOMS = ("base", "driver", "device", "memory", "registry", "selection")
+SIM = "sim"
+SIM_USES = ("base",)
+SIM_IS_USED_BY = ("registry",)
+
+# Folders of shim/operators, likewise. The files of shim/ itself are no room: some are below the operators (device,
+# storage), some above (staged_work); none may be part of a circle.
+SHIM_ROOMS = ("policy", "native", "fallback", "aten")
+
+# Modules that the build makes.
+PYTHON_BUILT = ("torch_openreg._C", "torch_openreg._build_info")
+
+# Imports inside functions that close a circle, and why each is there: "module -> module".
+PYTHON_EXCEPTIONS: Mapping[str, str] = {}
+
+INCLUDE = re.compile(r'^\s*#\s*include\s+"([^"]+)"', re.MULTILINE)
+
+
+def may_use(lower: str, higher: str, rooms: Sequence[str]) -> bool:
+    """Whether a file in the room `lower` may use one in the room `higher`."""
+    if lower == higher:
+        return True
+    if lower == SIM:
+        return higher in SIM_USES
+    if higher == SIM:
+        return lower in SIM_IS_USED_BY
+    return rooms.index(higher) <= rooms.index(lower)
+
+
+# ------------------------------------------------------------------------------------------------------------ symbols
+
+
+def object_modules(build: Path) -> dict[str, Path]:
+    """The runtime's object files in a build tree by module, as ``memory/cache.c`` or ``sim/sim_memory.c``."""
+    folder = build / "runtime" / "CMakeFiles" / "openreg_objects.dir"
+    found = {str(path.relative_to(folder / "src").with_suffix("")): path for path in (folder / "src").rglob("*.o")}
+    found.update({f"{SIM}/{path.stem}": path for path in (folder / "drivers" / "sim").glob("*.o")})
+    return found
+
+
+def read_symbols(path: Path) -> tuple[set[str], set[str]]:
+    """The symbols that an object file defines for others, and those that it wants."""
+    defined: set[str] = set()
+    wanted: set[str] = set()
+    listing = subprocess.run(["nm", "-g", str(path)], capture_output=True, text=True, check=True).stdout
+    for line in listing.splitlines():
+        *_, kind, name = line.split()
+        (wanted if kind in "Uw" else defined).add(name)
+    return defined, wanted
+
+
+def check_symbols(objects: Mapping[str, Path]) -> Iterator[str]:
+    """One line for every symbol of a higher room that a module refers to."""
+    symbols = {module: read_symbols(path) for module, path in objects.items()}
+    owners = {name: module for module, (defined, _) in symbols.items() for name in defined}
+    for module, (_, wanted) in sorted(symbols.items()):
+        for name in sorted(wanted & owners.keys()):
+            owner = owners[name]
+            if not may_use(room_of(module), room_of(owner), RUNTIME_ROOMS):
+                yield f"runtime: {module} uses {name}, which is above it in {owner}"
+
+
+def room_of(module: str) -> str:
+    """The room of a module of the runtime: its folder."""
+    return module.split("/", 1)[0]
+
+
+# ----------------------------------------------------------------------------------------------------------- includes
+
+
+def includes_of(path: Path) -> list[str]:
+    """What a C or C++ file includes in quotes."""
+    return INCLUDE.findall(path.read_text(encoding="utf-8"))
+
+
+def sources(folder: Path) -> list[Path]:
+    """All C and C++ files below a folder."""
+    return sorted(path for path in folder.rglob("*") if path.suffix in (".c", ".h", ".cpp"))
+
+
+def check_runtime_includes(root: Path) -> Iterator[str]:
+    """One line for every header of a higher room that a file of the runtime includes."""
+    source = root / "runtime" / "src"
+    files = [(path.relative_to(source).parts[0], path) for path in sources(source)]
+    files += [(SIM, path) for path in sources(root / "runtime" / "drivers" / "sim")]
+    for room, path in files:
+        if room not in (*RUNTIME_ROOMS, SIM):
+            yield f"runtime: {path.relative_to(root)} is in no room"
+            continue
+        for header in includes_of(path):
+            target = header.split("/", 1)[0]
+            if target in RUNTIME_ROOMS and not may_use(room, target, RUNTIME_ROOMS):
+                yield f"runtime: {path.relative_to(root)} includes {header}, which is above it"
+
+
+def shim_module(path: Path) -> str:
+    """The module of a file below shim/, source and header alike: ``shim/operators/policy/device_check``."""
+    return str(path.with_suffix(""))
+
+
+def shim_room(module: str) -> str | None:
+    """The room of a module of the shim, None for those outside shim/operators."""
+    parts = module.split("/")
+    return parts[2] if parts[1] == "operators" else None
+
+
+def check_shim_includes(root: Path) -> Iterator[str]:
+    """One line for every header of a higher room that a file of the shim includes, and for every circle of modules."""
+    graph: dict[str, set[str]] = {}
+    for path in sources(root / "shim"):
+        module = shim_module(path.relative_to(root))
+        room = shim_room(module)
+        if room is not None and room not in SHIM_ROOMS:
+            yield f"shim: {path.relative_to(root)} is in no room"
+            continue
+        for header in includes_of(path):
+            included = shim_module(Path(header))
+            if not header.startswith("shim/") or included == module:
+                continue
+            graph.setdefault(module, set()).add(included)
+            graph.setdefault(included, set())
+            target = shim_room(included)
+            if room is not None and target in SHIM_ROOMS and not may_use(room, target, SHIM_ROOMS):
+                yield f"shim: {path.relative_to(root)} includes {header}, which is above it"
+    for circle in find_circles(graph):
+        if len({shim_room(module) for module in circle}) > 1 or None in {shim_room(module) for module in circle}:
+            yield f"shim: {', '.join(circle)} include each other"
+
+
+# ------------------------------------------------------------------------------------------------------------- Python
+
+
+def module_name(path: Path, root: Path) -> str:
+    """``torch_openreg.openreg.memory`` of a file; a package is named without ``__init__``."""
+    parts = list(path.relative_to(root).with_suffix("").parts)
+    return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
+
+
+def is_for_types(node: ast.stmt) -> bool:
+    """Whether a statement is ``if TYPE_CHECKING:``, whose imports never run."""
+    if not isinstance(node, ast.If):
+        return False
+    names = {inner.id for inner in ast.walk(node.test) if isinstance(inner, ast.Name)}
+    return names == {"TYPE_CHECKING"}
+
+
+def import_statements(tree: ast.AST) -> Iterator[ast.Import | ast.ImportFrom]:
+    """All imports of a module that can run, also those inside functions."""
+    for node in ast.iter_child_nodes(tree):
+        if isinstance(node, (ast.Import, ast.ImportFrom)):
+            yield node
+        elif not (isinstance(node, ast.If) and is_for_types(node)):
+            yield from import_statements(node)
+
+
+def imported_modules(path: Path, name: str, known: Iterable[str]) -> set[str]:
+    """The modules among `known` that the file of module `name` imports.
+
+    ``from package import module`` counts as the module alone: a package is initialised before its modules in any case.
+    """
+    modules = set(known)
+    package = name if path.name == "__init__.py" else name.rpartition(".")[0]
+    found: set[str] = set()
+    for node in import_statements(ast.parse(path.read_text(encoding="utf-8"))):
+        if isinstance(node, ast.Import):
+            found.update(alias.name for alias in node.names)
+            continue
+        base = node.module or ""
+        if node.level:
+            above = package.split(".")[: len(package.split(".")) - node.level + 1]
+            base = ".".join([*above, base] if base else above)
+        for alias in node.names:
+            member = f"{base}.{alias.name}"
+            found.add(member if member in modules else base)
+    return (found & modules) - {name}
+
+
+def find_circles(graph: Mapping[str, set[str]]) -> list[list[str]]:
+    """The groups of more than one module of which each imports all others, directly or not."""
+    reached: dict[str, set[str]] = {}
+    for start in graph:
+        seen: set[str] = set()
+        pending = list(graph[start])
+        while pending:
+            module = pending.pop()
+            if module not in seen:
+                seen.add(module)
+                pending.extend(graph[module])
+        reached[start] = seen
+    groups = {
+        frozenset(other for other in reached[module] if module in reached[other])
+        for module in graph
+        if module in reached[module]
+    }
+    return sorted(sorted(group) for group in groups)
+
+
+def check_python(root: Path, exceptions: Mapping[str, str] = PYTHON_EXCEPTIONS) -> Iterator[str]:
+    """One line for every import that is part of a circle, and for every exception that is not needed."""
+    folder = root / "python"
+    files = {module_name(path, folder): path for path in sorted(folder.rglob("*.py"))}
+    graph: dict[str, set[str]] = {name: set() for name in PYTHON_BUILT}
+    for name, path in files.items():
+        graph[name] = imported_modules(path, name, {*files, *PYTHON_BUILT})
+    for exception in exceptions:
+        module, _, imported = exception.partition(" -> ")
+        if imported not in graph.get(module, set()):
+            yield f"python: the exception '{exception}' is not needed"
+        else:
+            graph[module].discard(imported)
+    for circle in find_circles(graph):
+        for module in circle:
+            for imported in sorted(graph[module] & set(circle)):
+                yield f"python: {module} imports {imported}, in a circle of {len(circle)}"
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Runs all checks; 1 if one fails."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("--build", type=Path, help="a build tree, for the symbols of the runtime's object files")
+    parser.add_argument("--root", type=Path, default=ROOT, help="the source tree; default: this one")
+    options = parser.parse_args(arguments)
+    found = [*check_runtime_includes(options.root), *check_shim_includes(options.root), *check_python(options.root)]
+    if options.build is not None:
+        objects = object_modules(options.build)
+        if not objects:
+            parser.error(f"{options.build} has no object files of the runtime")
+        found += check_symbols(objects)
+    for line in found:
+        print(line)
+    return 1 if found else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
