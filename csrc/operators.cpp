@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// Bindings of the operators' counters and of the policy for their ways.
+// Bindings of the operators' counters and of the policy for their execution modes.
 #include <pybind11/pybind11.h>
 #include <torch/csrc/Exceptions.h>
 
@@ -21,14 +21,14 @@ constexpr size_t kStaged = static_cast<size_t>(ExecutionMode::staged);
 
 using CountsByOperator = std::map<std::string, c10::openreg::OperatorCount>;
 
-py::dict by_operator(const CountsByOperator& counts, size_t way) {
+py::dict by_operator(const CountsByOperator& counts, size_t mode) {
   py::dict to;
   for (const auto& [name, count] : counts) {
     py::dict one;
     one["calls"] = count.calls;
-    if (way == kNative) {
+    if (mode == kNative) {
       one["refused"] = count.refused;
-    } else if (way == kStaged) {
+    } else if (mode == kStaged) {
       one["bytes"] = count.bytes;
     }
     one["seconds"] = count.seconds;
@@ -87,13 +87,13 @@ PyObject* _setOperatorDetails(PyObject* /*self*/, PyObject* on) {
   END_HANDLE_TH_ERRORS
 }
 
-// (policy, way, operators): three texts of which the last is a list.
+// (policy, mode, operators): three texts of which the last is a list.
 PyObject* _setOperatorPolicy(PyObject* /*self*/, PyObject* arguments) {
   HANDLE_TH_ERRORS
   const char* policy = nullptr;
-  const char* way = nullptr;
+  const char* mode = nullptr;
   PyObject* names = nullptr;
-  if (PyArg_ParseTuple(arguments, "ssO!", &policy, &way, &PyList_Type, &names) == 0) {
+  if (PyArg_ParseTuple(arguments, "ssO!", &policy, &mode, &PyList_Type, &names) == 0) {
     throw python_error();
   }
   std::vector<std::string> operators;
@@ -103,7 +103,7 @@ PyObject* _setOperatorPolicy(PyObject* /*self*/, PyObject* arguments) {
   }
   c10::openreg::read_operator_variables(); // what is set here comes after them
   c10::openreg::set_operator_policy(
-      c10::openreg::operator_policy_named(policy), c10::openreg::operator_way_named(way), operators);
+      c10::openreg::operator_policy_named(policy), c10::openreg::execution_mode_named(mode), operators);
   Py_RETURN_NONE;
   END_HANDLE_TH_ERRORS
 }
@@ -114,7 +114,7 @@ PyObject* _operatorRules(PyObject* /*self*/, PyObject* /*unused*/) {
   py::list result;
   for (const auto& rule : c10::openreg::operator_rules()) {
     result.append(py::make_tuple(
-        c10::openreg::kOperatorWayNames[static_cast<size_t>(rule.way)],
+        c10::openreg::kExecutionModeNames[static_cast<size_t>(rule.mode)],
         rule.name,
         c10::openreg::kOperatorPolicyNames[static_cast<size_t>(rule.policy)]));
   }
@@ -127,8 +127,8 @@ PyObject* _replaceOperatorRules(PyObject* /*self*/, PyObject* rules) {
   TORCH_CHECK_TYPE(PyList_Check(rules), "invalid argument to replaceOperatorRules");
   std::vector<c10::openreg::OperatorRule> result;
   for (const py::handle rule : py::reinterpret_borrow<py::list>(rules)) {
-    const auto [way, name, policy] = rule.cast<std::tuple<std::string, std::string, std::string>>();
-    result.push_back({c10::openreg::operator_way_named(way), name, c10::openreg::operator_policy_named(policy)});
+    const auto [mode, name, policy] = rule.cast<std::tuple<std::string, std::string, std::string>>();
+    result.push_back({c10::openreg::execution_mode_named(mode), name, c10::openreg::operator_policy_named(policy)});
   }
   c10::openreg::replace_operator_rules(result);
   Py_RETURN_NONE;

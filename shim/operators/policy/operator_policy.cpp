@@ -19,7 +19,7 @@ namespace {
 constexpr char kPolicyVariable[] = "OPENREG_OPERATORS_POLICY";
 constexpr char kReportVariable[] = "OPENREG_OPERATORS_REPORT";
 
-struct WayRules {
+struct ModeRules {
   OperatorPolicy others = OperatorPolicy::allow;
   std::map<std::string, OperatorPolicy> by_operator;
   std::set<std::string> warned;
@@ -27,7 +27,7 @@ struct WayRules {
 
 struct Rules {
   std::mutex lock;
-  std::array<WayRules, kExecutionModes> by_mode;
+  std::array<ModeRules, kExecutionModes> by_mode;
 };
 
 Rules& rules() {
@@ -37,17 +37,17 @@ Rules& rules() {
 
 std::array<std::atomic<bool>, kExecutionModes> has_rules;
 
-size_t index_of(ExecutionMode way) {
-  return static_cast<size_t>(way);
+size_t index_of(ExecutionMode mode) {
+  return static_cast<size_t>(mode);
 }
 
 // With the lock held.
-void rules_have_changed(ExecutionMode way) {
-  auto& own = rules().by_mode[index_of(way)];
+void rules_have_changed(ExecutionMode mode) {
+  auto& own = rules().by_mode[index_of(mode)];
   own.warned.clear();
   const bool has_some = own.others != OperatorPolicy::allow || !own.by_operator.empty();
-  has_rules[index_of(way)].store(has_some, std::memory_order_relaxed);
-  if (way == ExecutionMode::aliased) {
+  has_rules[index_of(mode)].store(has_some, std::memory_order_relaxed);
+  if (mode == ExecutionMode::aliased) {
     watch_operators(OperatorWatch::rules, has_some);
   }
 }
@@ -85,8 +85,8 @@ void check_operator_name(const std::string& name) {
   TORCH_CHECK_VALUE(false, "this PyTorch has no operator '", name, "'.");
 }
 
-const char* meaning_of(ExecutionMode way, DeviceIndex device) {
-  switch (way) {
+const char* meaning_of(ExecutionMode mode, DeviceIndex device) {
+  switch (mode) {
     case ExecutionMode::native:
       return "by a kernel of the driver";
     case ExecutionMode::aliased:
@@ -99,18 +99,18 @@ const char* meaning_of(ExecutionMode way, DeviceIndex device) {
 }
 
 // The policy of a call, allow where it has been warned of already.
-OperatorPolicy policy_of(ExecutionMode way, const std::string& name) {
+OperatorPolicy policy_of(ExecutionMode mode, const std::string& name) {
   const std::lock_guard<std::mutex> guard(rules().lock);
-  auto& own = rules().by_mode[index_of(way)];
+  auto& own = rules().by_mode[index_of(mode)];
   const auto found = own.by_operator.find(name);
   const OperatorPolicy policy = found == own.by_operator.end() ? own.others : found->second;
   return policy == OperatorPolicy::warn && !own.warned.insert(name).second ? OperatorPolicy::allow : policy;
 }
 
-std::string way_out(ExecutionMode way, const std::string& name) {
+std::string how_to_allow(ExecutionMode mode, const std::string& name) {
   std::string call = "torch.openreg.set_operator_policy(\"allow\", ";
-  if (way != ExecutionMode::staged) {
-    call.append("mode=\"").append(kOperatorWayNames[index_of(way)]).append("\", ");
+  if (mode != ExecutionMode::staged) {
+    call.append("mode=\"").append(kExecutionModeNames[index_of(mode)]).append("\", ");
   }
   return call.append("operators=[\"").append(name).append("\"])");
 }
@@ -128,7 +128,7 @@ void apply_policy_item(const std::string& item) {
   if (what.find("::") != std::string::npos) {
     set_operator_policy(policy, ExecutionMode::staged, {what});
   } else {
-    set_operator_policy(policy, operator_way_named(what), {});
+    set_operator_policy(policy, execution_mode_named(what), {});
   }
 }
 
@@ -168,20 +168,20 @@ void read_report() {
 
 } // namespace
 
-ExecutionMode operator_way_named(const std::string& name) {
-  return value_named<ExecutionMode>(kOperatorWayNames, name, "the mode");
+ExecutionMode execution_mode_named(const std::string& name) {
+  return value_named<ExecutionMode>(kExecutionModeNames, name, "the mode");
 }
 
 OperatorPolicy operator_policy_named(const std::string& name) {
   return value_named<OperatorPolicy>(kOperatorPolicyNames, name, "the policy");
 }
 
-void set_operator_policy(OperatorPolicy policy, ExecutionMode way, const std::vector<std::string>& names) {
+void set_operator_policy(OperatorPolicy policy, ExecutionMode mode, const std::vector<std::string>& names) {
   for (const auto& name : names) {
     check_operator_name(name);
   }
   const std::lock_guard<std::mutex> guard(rules().lock);
-  auto& own = rules().by_mode[index_of(way)];
+  auto& own = rules().by_mode[index_of(mode)];
   if (names.empty()) {
     own.others = policy;
     own.by_operator.clear();
@@ -189,17 +189,17 @@ void set_operator_policy(OperatorPolicy policy, ExecutionMode way, const std::ve
   for (const auto& name : names) {
     own.by_operator[name] = policy;
   }
-  rules_have_changed(way);
+  rules_have_changed(mode);
 }
 
 std::vector<OperatorRule> operator_rules() {
   std::vector<OperatorRule> result;
   const std::lock_guard<std::mutex> guard(rules().lock);
   for (size_t i = 0; i < kExecutionModes; ++i) {
-    const auto way = static_cast<ExecutionMode>(i);
-    result.push_back({way, "", rules().by_mode[i].others});
+    const auto mode = static_cast<ExecutionMode>(i);
+    result.push_back({mode, "", rules().by_mode[i].others});
     for (const auto& [name, policy] : rules().by_mode[i].by_operator) {
-      result.push_back({way, name, policy});
+      result.push_back({mode, name, policy});
     }
   }
   return result;
@@ -209,7 +209,7 @@ void replace_operator_rules(const std::vector<OperatorRule>& replacement) {
   const std::lock_guard<std::mutex> guard(rules().lock);
   rules().by_mode = {};
   for (const auto& rule : replacement) {
-    auto& own = rules().by_mode[index_of(rule.way)];
+    auto& own = rules().by_mode[index_of(rule.mode)];
     (rule.name.empty() ? own.others : own.by_operator[rule.name]) = rule.policy;
   }
   for (size_t i = 0; i < kExecutionModes; ++i) {
@@ -228,15 +228,15 @@ void read_operator_variables() {
   }
 }
 
-bool operator_way_has_rules(ExecutionMode way) noexcept {
-  return has_rules[index_of(way)].load(std::memory_order_relaxed);
+bool operator_mode_has_rules(ExecutionMode mode) noexcept {
+  return has_rules[index_of(mode)].load(std::memory_order_relaxed);
 }
 
-void ask_operator_policy(ExecutionMode way, const std::string& name, DeviceIndex device) {
-  if (C10_LIKELY(!operator_way_has_rules(way))) {
+void ask_operator_policy(ExecutionMode mode, const std::string& name, DeviceIndex device) {
+  if (C10_LIKELY(!operator_mode_has_rules(mode))) {
     return;
   }
-  const OperatorPolicy policy = policy_of(way, name);
+  const OperatorPolicy policy = policy_of(mode, name);
   if (policy == OperatorPolicy::allow) {
     return;
   }
@@ -244,23 +244,23 @@ void ask_operator_policy(ExecutionMode way, const std::string& name, DeviceIndex
   const std::string how = c10::str(
       name,
       policy == OperatorPolicy::forbid ? " would run " : " runs ",
-      kOperatorWayNames[index_of(way)],
+      kExecutionModeNames[index_of(mode)],
       " on ",
       where,
       " (driver \"",
       properties_of(device).driver,
       "\"), ",
-      meaning_of(way, device));
+      meaning_of(mode, device));
   TORCH_CHECK(
       policy != OperatorPolicy::forbid,
       how,
       ", and the policy for operators forbids that. ",
-      way == ExecutionMode::staged
+      mode == ExecutionMode::staged
           ? "To avoid it: a kernel of the driver (openreg/kernels.h), this step on CPU tensors, or "
           : "To allow it: ",
-      way_out(way, name),
+      how_to_allow(mode, name),
       ".");
-  TORCH_WARN(how, ". Shown once per operator; to allow it: ", way_out(way, name), ".");
+  TORCH_WARN(how, ". Shown once per operator; to allow it: ", how_to_allow(mode, name), ".");
 }
 
 } // namespace c10::openreg

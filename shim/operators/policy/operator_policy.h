@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
-// What a program allows of the ways in which operators run (execution_mode.h): nothing said, everything is allowed. The rules are
-// those of the process, not of a thread: backward passes run in threads of their own.
+// Which execution modes (execution_mode.h) a program permits for its operators. Default: all. The rules are those of the
+// process, not of a thread: backward passes run in threads of their own.
 #pragma once
 
 #include <string>
@@ -12,25 +12,25 @@ namespace c10::openreg {
 
 enum class OperatorPolicy : uint8_t {
   allow,
-  warn,   // by PyTorch's warnings, once an operator and way
+  warn,   // by PyTorch's warnings, once an operator and mode
   forbid, // c10::Error before anything runs
 };
 constexpr std::array<const char*, 3> kOperatorPolicyNames = {"allow", "warn", "forbid"};
 
 struct OperatorRule {
-  ExecutionMode way;
+  ExecutionMode mode;
   std::string name; // "aten::mm"; empty: every operator without a rule of its own
   OperatorPolicy policy;
 };
 
 // From their names. Throw c10::ValueError that lists the known ones.
-TORCH_OPENREG_API ExecutionMode operator_way_named(const std::string& name);
+TORCH_OPENREG_API ExecutionMode execution_mode_named(const std::string& name);
 TORCH_OPENREG_API OperatorPolicy operator_policy_named(const std::string& name);
 
-// Sets the policy of the operators named; without names, of the whole way, and drops what was said of single operators
-// of that way. Throws c10::ValueError for a name without namespace, with an overload, or unknown to PyTorch.
+// Sets the policy of the operators named; without names, of the whole mode, and drops what was said of single
+// operators in that mode. Throws c10::ValueError for a name without namespace, with an overload, or unknown to PyTorch.
 TORCH_OPENREG_API void set_operator_policy(
-    OperatorPolicy policy, ExecutionMode way, const std::vector<std::string>& names);
+    OperatorPolicy policy, ExecutionMode mode, const std::vector<std::string>& names);
 
 // All rules, and all rules exchanged: to come back to what was before.
 TORCH_OPENREG_API std::vector<OperatorRule> operator_rules();
@@ -40,9 +40,9 @@ TORCH_OPENREG_API void replace_operator_rules(const std::vector<OperatorRule>& r
 // c10::Error that names the variable and the value.
 TORCH_OPENREG_API void read_operator_variables();
 
-bool operator_way_has_rules(ExecutionMode way) noexcept;
+bool operator_mode_has_rules(ExecutionMode mode) noexcept;
 
-// Warns or throws as the rules say. Cheap where the way has none.
-void ask_operator_policy(ExecutionMode way, const std::string& name, DeviceIndex device);
+// Warns or throws as the rules say. Cheap where the mode has none.
+void ask_operator_policy(ExecutionMode mode, const std::string& name, DeviceIndex device);
 
 } // namespace c10::openreg
