@@ -215,6 +215,39 @@ openreg_memcpy(void *dst, int32_t dst_device, const void *src, int32_t src_devic
     return openreg_trace_end(&span, copy_and_wait(call, to, from, size, &span));
 }
 
+/* Makes stream `later` of `waiter` wait for the work that is now on stream `first` of `worker`. */
+static openreg_status
+order(const char *call, openreg_device *worker, openreg_driver_stream first, openreg_device *waiter,
+      openreg_driver_stream later)
+{
+    openreg_backend_event event;
+    OPENREG_RETURN_NOT_OK(openreg_call_marker_create(worker, call, 0, &event));
+    openreg_status status = openreg_call_marker_record(worker, call, &event, first);
+    if (status == OPENREG_OK)
+        status = openreg_call_stream_wait(waiter, call, later, worker, &event);
+    if (status != OPENREG_OK) { /* the first error counts */
+        const openreg_error error = *openreg_error_record();
+        (void)openreg_call_marker_destroy(worker, call, &event);
+        *openreg_error_record() = error;
+        return status;
+    }
+    return openreg_call_marker_destroy(worker, call, &event);
+}
+
+/* Between two devices of one driver: in order behind the current stream of the other device, and ahead of what is queued
+ * there later. */
+static openreg_status
+copy_between_peers(const char *call, openreg_device *on, openreg_driver_stream stream, const copy_end *dst,
+                   const copy_end *src, uint64_t size)
+{
+    openreg_device *const other = on == dst->device ? src->device : dst->device;
+    openreg_driver_stream others;
+    OPENREG_RETURN_NOT_OK(current_stream_of(other, call, &others));
+    OPENREG_RETURN_NOT_OK(order(call, other, others, on, stream));
+    OPENREG_RETURN_NOT_OK(call_copy(on, call, dst, src, size, stream));
+    return order(call, on, stream, other, others);
+}
+
 openreg_status
 openreg_memcpy_async(void *dst, int32_t dst_device, const void *src, int32_t src_device, size_t size,
                      int32_t stream_device, openreg_stream stream)
@@ -242,7 +275,9 @@ openreg_memcpy_async(void *dst, int32_t dst_device, const void *src, int32_t src
     begin_span(&span, call, on, stream, &to, &from, size);
     if (on != NULL && (to.device == NULL || from.device == NULL || to.device->driver == from.device->driver)) {
         openreg_trace_queues(&span, handle);
-        return openreg_trace_end(&span, call_copy(on, call, &to, &from, size, handle));
+        const int between = to.device != NULL && from.device != NULL && to.device != from.device;
+        return openreg_trace_end(&span, between ? copy_between_peers(call, on, handle, &to, &from, size)
+                                                : call_copy(on, call, &to, &from, size, handle));
     }
     /* Between drivers: in order behind the stream, and done when this returns, so ahead of what comes later. */
     openreg_status status = on != NULL ? openreg_call_stream_sync(on, call, handle) : OPENREG_OK;

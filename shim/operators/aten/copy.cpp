@@ -31,6 +31,11 @@ bool same_bytes(const at::Tensor& a, const at::Tensor& b) {
       a.is_non_overlapping_and_dense() && (a.strides() == b.strides() || (a.is_contiguous() && b.is_contiguous()));
 }
 
+// Of tensors with same_bytes(): there is nothing to copy, though their strides may differ in dimensions of one element.
+bool is_same_place(const at::Tensor& a, const at::Tensor& b) {
+  return a.storage_offset() == b.storage_offset() && a.is_alias_of(b);
+}
+
 bool is_device(const at::Tensor& tensor) {
   return tensor.is_privateuseone();
 }
@@ -64,19 +69,21 @@ bool is_staged(const at::Tensor& tensor) {
   return is_device(tensor) && execution_mode(tensor.device().index()) == ExecutionMode::staged;
 }
 
-// Makes the current stream of `waiter` wait for the work that is now on the current stream of `worker`.
-void order_streams(DeviceIndex worker, DeviceIndex waiter) {
-  openreg_stream worked = OPENREG_STREAM_DEFAULT;
-  openreg_stream waiting = OPENREG_STREAM_DEFAULT;
-  OPENREG_CHECK(openreg_current_stream(worker, &worked));
-  OPENREG_CHECK(openreg_current_stream(waiter, &waiting));
-  openreg_event event = nullptr;
-  OPENREG_CHECK(openreg_event_create(worker, 0, &event));
-  const auto status = openreg_event_record(event, worked) == OPENREG_OK
-      ? openreg_stream_wait_event(waiter, waiting, event)
-      : openreg_last_error()->code;
-  openreg_event_destroy(event);
-  OPENREG_CHECK(status);
+// Keeps the pinned block that `host` is in from being reused before the stream has passed what is queued on it now.
+void keep_pinned(const at::Tensor& host, c10::Stream stream) {
+  auto* const allocator = at::getHostAllocator(at::kPrivateUse1);
+  void* const address = const_cast<void*>(host.const_data_ptr());
+  if (allocator->record_event(address, host.storage().data_ptr().get_context(), stream)) {
+    return;
+  }
+  // The storage is not the allocator's own: another library's view of one of its blocks, as NumPy's, or of pinned memory
+  // that it doesn't know.
+  openreg_pointer_info block{};
+  block.struct_size = sizeof block;
+  OPENREG_CHECK(openreg_get_pointer_info(address, &block));
+  if (!allocator->record_event(block.base, nullptr, stream)) {
+    OPENREG_CHECK(openreg_stream_synchronize(stream.device_index(), static_cast<openreg_stream>(stream.id())));
+  }
 }
 
 // Queues the bytes on the current stream of the device concerned (the source's between two devices).
@@ -84,26 +91,14 @@ void copy_bytes_async(at::Tensor& destination, const at::Tensor& source) {
   const int32_t to = runtime_device(destination);
   const int32_t from = runtime_device(source);
   const auto worker = static_cast<DeviceIndex>(from != OPENREG_HOST ? from : to);
-  const bool peers = from != OPENREG_HOST && to != OPENREG_HOST && from != to;
   openreg_stream stream = OPENREG_STREAM_DEFAULT;
   OPENREG_CHECK(openreg_current_stream(worker, &stream));
-  if (peers) {
-    order_streams(static_cast<DeviceIndex>(to), worker); // the destination may still be in use there
-  }
   OPENREG_CHECK(openreg_memcpy_async(
       destination.mutable_data_ptr(), to, source.const_data_ptr(), from, source.nbytes(), worker, stream));
-  if (peers) {
-    order_streams(worker, static_cast<DeviceIndex>(to));
-  }
   const at::Tensor& host = is_device(destination) ? source : destination;
   if (!is_device(host)) {
-    // The pinned block must not be reused before the stream has passed the copy.
-    at::getHostAllocator(at::kPrivateUse1)
-        ->record_event(
-            const_cast<void*>(host.const_data_ptr()),
-            host.storage().data_ptr().get_context(),
-            c10::Stream(
-                c10::Stream::UNSAFE, c10::Device(c10::DeviceType::PrivateUse1, worker), static_cast<StreamId>(stream)));
+    const c10::Device device(c10::DeviceType::PrivateUse1, worker);
+    keep_pinned(host, c10::Stream(c10::Stream::UNSAFE, device, static_cast<StreamId>(stream)));
   }
 }
 
@@ -188,7 +183,7 @@ at::Tensor& copy_(at::Tensor& self, const at::Tensor& source, bool non_blocking)
 
   const bool staged = is_staged(self) || is_staged(source);
   if (same_bytes(self, source)) {
-    if (self.numel() == 0) {
+    if (self.numel() == 0 || is_same_place(self, source)) {
       return self;
     }
     at::assert_no_partial_overlap(self, source);
@@ -212,6 +207,9 @@ at::Tensor& copy_(at::Tensor& self, const at::Tensor& source, bool non_blocking)
   if (is_on_gpu(source) && !source.is_non_overlapping_and_dense()) {
     return copy_(self, source.clone(c10::MemoryFormat::Contiguous), non_blocking);
   }
+  // The CPU's kernel checks what it gets, which are copies here.
+  at::assert_no_internal_overlap(self);
+  at::assert_no_partial_overlap(self, source);
   // Staged: move only the tensors' own bytes where they are dense, whole storages otherwise.
   const bool dense_source = is_staged(source) && source.is_non_overlapping_and_dense();
   const at::Tensor near_source = dense_source ? dense_to_host(source) : source;

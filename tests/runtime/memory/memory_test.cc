@@ -160,6 +160,36 @@ TEST_F(MemoryTest, CopiesByTheDriver) {
   release(b);
 }
 
+// Between two devices a copy is in order with the current streams of both, whichever runs it.
+TEST_F(MemoryTest, CopiesBetweenPeersAreInOrderWithBoth) {
+  constexpr size_t kSize = 8 * kMib;
+  void* a = allocate(0, kSize);
+  void* b = allocate(1, kSize);
+  void* seen = nullptr;
+  ASSERT_EQ(openreg_malloc_host(1, kSize, &seen), OPENREG_OK);
+  for (const int32_t on : {0, 1}) {
+    SCOPED_TRACE("run by device " + std::to_string(on));
+    const openreg_stream source = from_pool(0), destination = from_pool(1);
+    ASSERT_EQ(openreg_set_current_stream(0, source), OPENREG_OK);
+    ASSERT_EQ(openreg_set_current_stream(1, destination), OPENREG_OK);
+    for (int i = 0; i < 8; ++i) {  // what the destination still has to do
+      ASSERT_EQ(openreg_memset_async(b, 1, 0x11, kSize, destination), OPENREG_OK);
+      ASSERT_EQ(openreg_memset_async(a, 0, 0x22, kSize, source), OPENREG_OK);
+    }
+    ASSERT_EQ(openreg_memcpy_async(b, 1, a, 0, kSize, on, on == 0 ? source : destination), OPENREG_OK)
+        << last_message();
+    ASSERT_EQ(openreg_memset_async(a, 0, 0x33, kSize, source), OPENREG_OK);
+    ASSERT_EQ(openreg_memcpy_async(seen, OPENREG_HOST, b, 1, kSize, 1, destination), OPENREG_OK);
+    ASSERT_EQ(openreg_stream_synchronize(1, destination), OPENREG_OK);
+    EXPECT_EQ(std::vector<unsigned char>(kSize, 0x22),
+              std::vector<unsigned char>(static_cast<unsigned char*>(seen), static_cast<unsigned char*>(seen) + kSize));
+    ASSERT_EQ(openreg_stream_synchronize(0, source), OPENREG_OK);
+  }
+  EXPECT_EQ(openreg_free_host(seen), OPENREG_OK);
+  release(a);
+  release(b);
+}
+
 // Copies between drivers, one or both of which hide their memory from the host, longer than the staging buffer.
 TEST_F(MemoryTest, CopiesBetweenDrivers) {
   constexpr size_t kSize = 9 * kMib + 5;
