@@ -27,9 +27,6 @@ static PyObject* change_table(openreg_status (*change)(void)) {
   Py_BEGIN_ALLOW_THREADS
     status = change();
   Py_END_ALLOW_THREADS
-  if (status == OPENREG_OK) {
-    openreg_forget_devices();
-  }
   return openreg_none_or_raise(status);
 }
 
@@ -49,6 +46,20 @@ static PyObject* open_all(PyObject* self, PyObject* unused) {
   return change_table(openreg_open_all);
 }
 
+static PyObject* select_gpu(PyObject* self, PyObject* unused) {
+  (void)self;
+  (void)unused;
+  if (openreg_release_pinned_memory() != 0) {
+    return NULL;
+  }
+  int32_t found = 0;
+  openreg_status status = OPENREG_OK;
+  Py_BEGIN_ALLOW_THREADS
+    status = openreg_select_gpu(&found);
+  Py_END_ALLOW_THREADS
+  return status == OPENREG_OK ? PyBool_FromLong(found) : openreg_raise(status);
+}
+
 static PyObject* use_drivers(PyObject* self, PyObject* argument) {
   (void)self;
   const char* names = NULL;
@@ -59,9 +70,6 @@ static PyObject* use_drivers(PyObject* self, PyObject* argument) {
   Py_BEGIN_ALLOW_THREADS
     status = openreg_use_drivers(names);
   Py_END_ALLOW_THREADS
-  if (status == OPENREG_OK) {
-    openreg_forget_devices();
-  }
   return openreg_none_or_raise(status);
 }
 
@@ -98,6 +106,20 @@ static PyObject* forget_failures(PyObject* self, PyObject* unused) {
     openreg_forget_failures();
   Py_END_ALLOW_THREADS
   Py_RETURN_NONE;
+}
+
+// A variable may hold any bytes: the text is as os.environ gives it.
+static PyObject* get_variable(PyObject* self, PyObject* argument) {
+  (void)self;
+  const char* name = openreg_unpack_text(argument, "variable");
+  if (name == NULL) {
+    return NULL;
+  }
+  const char* value = openreg_variable(name);
+  if (value == NULL) {
+    Py_RETURN_NONE;
+  }
+  return PyUnicode_DecodeFSDefault(value);
 }
 
 static PyObject* set_process(PyObject* self, PyObject* arguments) {
@@ -149,6 +171,8 @@ PyMethodDef openreg_driver_methods[] = {
     {"_use_drivers", use_drivers, METH_O, "Chooses the active drivers: a list of names, or None."},
     {"_prefer_driver", prefer_driver, METH_O, "The driver to choose if it works, or None."},
     {"_reselect", reselect, METH_NOARGS, "Chooses the active drivers again."},
+    {"_select_gpu", select_gpu, METH_NOARGS, "Makes a GPU active if one works; whether one is."},
+    {"_variable", get_variable, METH_O, "The value of a variable OPENREG_*, or None."},
     {"_open_driver", open_driver, METH_O, "Opens a driver without making it active."},
     {"_open_all", open_all, METH_NOARGS, "Opens every driver."},
     {"_forget_failures", forget_failures, METH_NOARGS, "Lets failed drivers be tried again."},

@@ -8,7 +8,6 @@
 #include <torch/csrc/utils/device_lazy_init.h>
 #include <torch/headeronly/version.h>
 
-#include <atomic>
 #include <mutex>
 
 #include "csrc/module.h"
@@ -21,17 +20,6 @@ namespace torch_openreg {
 
 using c10::DeviceIndex;
 
-namespace {
-
-// torch.openreg._lazy_init() has run to its end in this process or in the one that it was forked from.
-std::atomic<bool> lazily_initialized{false};
-
-bool is_ready() {
-  return C10_LIKELY(lazily_initialized.load(std::memory_order_relaxed)) && openreg_in_bad_fork() == 0;
-}
-
-} // namespace
-
 DeviceIndex unpack_device_index(PyObject* argument, const char* function) {
   TORCH_CHECK_TYPE(PyIndex_Check(argument) && !PyBool_Check(argument), "invalid argument to ", function);
   const auto number = pybind11::reinterpret_steal<pybind11::object>(PyNumber_Index(argument));
@@ -40,34 +28,22 @@ DeviceIndex unpack_device_index(PyObject* argument, const char* function) {
   }
   int overflow = 0;
   const long long value = PyLong_AsLongLongAndOverflow(number.ptr(), &overflow);
-  TORCH_CHECK(
-      overflow == 0,
-      "The device index is out of range. It must be in [0, ",
-      static_cast<int>(c10::openreg::device_count()),
-      "), but got ",
-      std::string(pybind11::str(number)),
-      ".");
+  if (overflow != 0) {
+    c10::openreg::throw_index_out_of_range(pybind11::str(number));
+  }
   return c10::openreg::narrow_device_index(value);
 }
 
 void lazy_init() {
-  if (is_ready()) {
-    return;
+  if (C10_UNLIKELY(openreg_generation() == 0)) {
+    torch::utils::device_lazy_init(c10::DeviceType::PrivateUse1); // does nothing under FakeTensorMode
   }
-  torch::utils::device_lazy_init(c10::DeviceType::PrivateUse1);
-  // It does nothing under FakeTensorMode.
-  lazily_initialized.store(openreg_is_initialized() != 0, std::memory_order_relaxed);
 }
 
 namespace {
 
 PyObject* _init(PyObject* /*self*/, PyObject* /*unused*/) {
-  HANDLE_TH_ERRORS
-  TORCH_CHECK(
-      openreg_in_bad_fork() == 0,
-      "Cannot re-initialize OpenReg in forked subprocess. To use OpenReg with multiprocessing, you must use the "
-      "'spawn' start method");
-  {
+  HANDLE_TH_ERRORS {
     const pybind11::gil_scoped_release no_gil;
     at::globalContext().lazyInitDevice(c10::DeviceType::PrivateUse1);
     OPENREG_CHECK(openreg_init()); // PyTorch initialises once; this serves after _shutdown()
@@ -75,6 +51,13 @@ PyObject* _init(PyObject* /*self*/, PyObject* /*unused*/) {
   // Only a process that has opened a driver has children that must be told; the call is a process's once.
   static std::once_flag once;
   std::call_once(once, [] { torch::utils::register_fork_handler_for_device_init(c10::DeviceType::PrivateUse1); });
+  Py_RETURN_NONE;
+  END_HANDLE_TH_ERRORS
+}
+
+PyObject* _requireInit(PyObject* /*self*/, PyObject* /*unused*/) {
+  HANDLE_TH_ERRORS
+  torch::utils::set_requires_device_init(c10::DeviceType::PrivateUse1, true);
   Py_RETURN_NONE;
   END_HANDLE_TH_ERRORS
 }
@@ -94,7 +77,6 @@ PyObject* _shutdown(PyObject* /*self*/, PyObject* /*unused*/) {
   if (closed == nullptr) {
     return nullptr;
   }
-  lazily_initialized.store(false, std::memory_order_relaxed);
   torch::utils::set_requires_device_init(c10::DeviceType::PrivateUse1, true);
   return closed;
   END_HANDLE_TH_ERRORS
@@ -118,7 +100,7 @@ PyObject* _getDeviceCount(PyObject* /*self*/, PyObject* /*unused*/) {
 }
 
 PyObject* _getDevice(PyObject* /*self*/, PyObject* /*unused*/) {
-  if (is_ready()) {
+  if (C10_LIKELY(openreg_generation() != 0)) {
     return PyLong_FromLong(c10::openreg::current_device());
   }
   HANDLE_TH_ERRORS
@@ -186,6 +168,7 @@ PyMethodDef methods[] = {
     {"_exchangeDevice", _exchangeDevice, METH_O, "Another name of _exchange_device()."},
     {"_maybe_exchange_device", _maybeExchangeDevice, METH_O, "_exchange_device() that ignores -1."},
     // LITERALINCLUDE END: OPENREG MODULE METHODS
+    {"_require_init", _requireInit, METH_NOARGS, "Lets PyTorch call _lazy_init() at the next use of a device."},
     {"_is_initialized", _isInitialized, METH_NOARGS, "Whether the device table is published."},
     {"_isInBadFork", _isInBadFork, METH_NOARGS, "Whether the process is a fork of one that had opened a driver."},
     {"_shutdown", _shutdown, METH_NOARGS, "Closes the drivers."},

@@ -57,6 +57,7 @@ static PyObject* record_dict(const openreg_driver_record* record) {
       openreg_dict_put(to, "first_device", PyLong_FromLong(record->first_device)) ||
       openreg_dict_put(to, "is_active", bit(flags, OPENREG_DRIVER_IS_ACTIVE)) ||
       openreg_dict_put(to, "is_gpu", bit(flags, OPENREG_DRIVER_IS_GPU)) ||
+      openreg_dict_put(to, "is_unloadable", bit(flags, OPENREG_DRIVER_IS_UNLOADABLE)) ||
       openreg_dict_put(to, "is_mock", bit(flags, OPENREG_DRIVER_IS_MOCK)) ||
       openreg_dict_put(to, "is_loud", bit(flags, OPENREG_DRIVER_IS_LOUD)) ||
       openreg_dict_put(to, "is_experimental", bit(flags, OPENREG_DRIVER_IS_EXPERIMENTAL)) ||
@@ -228,6 +229,7 @@ static PyObject* get_selection(PyObject* self, PyObject* unused) {
   if (to == NULL || openreg_dict_put(to, "chosen_by", openreg_text(openreg_chosen_by_name(selection.chosen_by))) ||
       openreg_dict_put(to, "live_objects", PyLong_FromLongLong(selection.live_objects)) ||
       openreg_dict_put(to, "generation", PyLong_FromUnsignedLong(selection.generation)) ||
+      openreg_dict_put(to, "requests", PyLong_FromUnsignedLong(selection.requests)) ||
       openreg_dict_put(to, "default_driver", openreg_text(selection.default_driver)) ||
       openreg_dict_put(to, "preference", openreg_text(selection.preference))) {
     Py_CLEAR(to);

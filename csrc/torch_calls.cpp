@@ -8,7 +8,6 @@
 #include "csrc/module.h"
 #include "shim/device.h"
 #include "shim/host_allocator.h"
-#include "shim/operators/native/native_kernels.h"
 #include "shim/status.h"
 
 PyObject* openreg_raise(openreg_status status) {
@@ -53,9 +52,4 @@ int openreg_release_pinned_memory(void) {
   }
   return 0;
   END_HANDLE_TH_ERRORS_RET(-1)
-}
-
-void openreg_forget_devices(void) {
-  c10::openreg::forget_execution_modes();
-  c10::openreg::forget_native_kernels();
 }

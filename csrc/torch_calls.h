@@ -24,10 +24,8 @@ int openreg_unpack_device(PyObject* argument, const char* function, int32_t* ind
 // Initialises the backend through torch.openreg._lazy_init(), once in a process; fails in a forked child.
 int openreg_lazy_init(void);
 
-// Before and after a change of the device table: cached pinned memory would pin the table (without the GIL inside), and
-// what is known of its devices may hold no longer.
+// Before a change of the device table: cached pinned memory would pin the table (without the GIL inside).
 int openreg_release_pinned_memory(void);
-void openreg_forget_devices(void);
 
 #ifdef __cplusplus
 }

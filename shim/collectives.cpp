@@ -2,11 +2,11 @@
 #include "shim/collectives.h"
 
 #include <ATen/core/dispatch/Dispatcher.h>
+#include <openreg/openreg.h>
 #include <torch/library.h>
 #include <torch/csrc/distributed/c10d/ProcessGroup.hpp>
 
 #include <algorithm>
-#include <cstdlib>
 #include <cstring>
 #include <mutex>
 #include <utility>
@@ -278,7 +278,7 @@ TORCH_LIBRARY_IMPL(c10d, BackendSelect, m) {
 } // namespace
 
 void require_gloo_collectives() {
-  const char* value = std::getenv("OPENREG_ENABLE_GLOO_COLLECTIVES");
+  const char* value = openreg_variable("OPENREG_ENABLE_GLOO_COLLECTIVES");
   const bool is_off = value == nullptr || *value == '\0' || std::strcmp(value, "0") == 0;
   TORCH_CHECK(
       !is_off,

@@ -66,15 +66,16 @@ DeviceIndex maybe_exchange_device(DeviceIndex device) {
   return previous;
 }
 
+void throw_index_out_of_range(const std::string& index) {
+  TORCH_CHECK(
+      false, "The device index is out of range. It must be in [0, ", openreg_device_count(), "), but got ", index, ".");
+}
+
 DeviceIndex narrow_device_index(int64_t index) {
   using Limits = std::numeric_limits<DeviceIndex>;
-  TORCH_CHECK(
-      index >= Limits::min() && index <= Limits::max(),
-      "The device index is out of range. It must be in [0, ",
-      openreg_device_count(),
-      "), but got ",
-      index,
-      ".");
+  if (index < Limits::min() || index > Limits::max()) {
+    throw_index_out_of_range(std::to_string(index));
+  }
   return static_cast<DeviceIndex>(index);
 }
 

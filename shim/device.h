@@ -9,6 +9,8 @@
 #include <c10/core/Device.h>
 #include <openreg/openreg.h>
 
+#include <string>
+
 #include "shim/export.h"
 #include "shim/status.h"
 
@@ -53,6 +55,9 @@ TORCH_OPENREG_API DeviceIndex maybe_exchange_device(DeviceIndex device);
 inline DeviceIndex index_or_current(DeviceIndex device) noexcept {
   return device == -1 ? current_device() : device;
 }
+
+// Throws the runtime's error for an index outside [0, device_count()): for numbers that don't fit into its own type.
+[[noreturn]] TORCH_OPENREG_API void throw_index_out_of_range(const std::string& index);
 
 // `index` as a DeviceIndex. Throws c10::Error where it does not fit, with the text of an index out of range: it must
 // not wrap around to a valid one.

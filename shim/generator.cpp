@@ -21,13 +21,9 @@ namespace {
 DeviceIndex existing_device(DeviceIndex device) {
   const DeviceIndex index = index_or_current(device);
   const DeviceIndex count = device_count_ensure_non_zero();
-  TORCH_CHECK(
-      index >= 0 && index < count,
-      "The device index is out of range. It must be in [0, ",
-      static_cast<int>(count),
-      "), but got ",
-      static_cast<int>(index),
-      ".");
+  if (index < 0 || index >= count) {
+    throw_index_out_of_range(std::to_string(index));
+  }
   return index;
 }
 

@@ -9,10 +9,11 @@ from __future__ import annotations
 
 import json
 import logging
-import os
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
+
+from torch_openreg import _C
 
 _logger = logging.getLogger("torch_openreg")
 
@@ -23,7 +24,7 @@ _OPTIONS_TOO = "create_option"
 
 def _items() -> Iterator[tuple[str, Path]]:
     """Name and path of each JSON file in the variable."""
-    for item in os.environ.get(VARIABLE, "").split(","):
+    for item in (_C._variable(VARIABLE) or "").split(","):
         name, _, path = item.strip().partition(":")
         if path.strip().lower().endswith(".json"):
             yield name.strip(), Path(path.strip())

@@ -17,7 +17,7 @@ from collections.abc import Iterator, MutableMapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from torch_openreg import _after_fork
+from torch_openreg import _C, _after_fork
 
 if TYPE_CHECKING:
     import tomlkit
@@ -42,13 +42,13 @@ def _remake_lock() -> None:
 
 def path_to_write() -> Path:
     """The file that a preference is written to."""
-    return Path(os.environ.get("OPENREG_PREFERENCES") or FILE_NAME)
+    return Path(_C._variable("OPENREG_PREFERENCES") or FILE_NAME)
 
 
 def path_to_read() -> Path:
     """The file that a preference is read from. It need not exist."""
     path = path_to_write()
-    if os.environ.get("OPENREG_PREFERENCES") or os.path.exists(path):
+    if _C._variable("OPENREG_PREFERENCES") or os.path.exists(path):
         return path
     folder = os.environ.get("XDG_CONFIG_HOME") or os.path.join(os.path.expanduser("~"), ".config")
     return Path(folder) / TABLE / FILE_NAME

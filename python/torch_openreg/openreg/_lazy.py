@@ -9,15 +9,9 @@ from collections.abc import Callable
 from torch_openreg import _C, _after_fork, _discovery, _factory, _process
 
 _lock = threading.RLock()
-_initialized = False
 _initializing = False  # only the owner of the lock sees True
 # Calls that need the devices but must not open them (a seed set beforehand), run when the devices are opened.
 _waiting: list[Callable[[], None]] = []
-
-_FORK_MESSAGE = (
-    "Cannot re-initialize OpenReg in forked subprocess. To use OpenReg with multiprocessing, "
-    "you must use the 'spawn' start method"
-)
 
 
 @_after_fork.in_child
@@ -33,7 +27,7 @@ def _is_in_bad_fork() -> bool:
 
 def is_initialized() -> bool:
     """Returns whether the devices have been opened by this process. Never raises, opens nothing."""
-    return _initialized and not _is_in_bad_fork()
+    return _C._is_initialized()
 
 
 def init() -> None:
@@ -53,7 +47,7 @@ def _prepare() -> None:
         RuntimeError: This process can't use devices after a fork(), or the caller is a driver's factory.
     """
     if _is_in_bad_fork():
-        raise RuntimeError(_FORK_MESSAGE)
+        _C._init()  # raises
     if _factory.thread.in_factory:
         raise RuntimeError("A driver's factory can't use torch.openreg: it is called while drivers are being opened.")
     _discovery.discover()
@@ -62,21 +56,23 @@ def _prepare() -> None:
 
 def _lazy_init() -> None:
     """What init() does. PyTorch's C++ calls it by this name at the first use of the device from Python."""
-    global _initialized, _initializing
-    if is_initialized():
+    global _initializing
+    if is_initialized() and not _waiting:
         return
     _prepare()
     with _lock:
-        if _initialized or _initializing:  # the latter: what is below came back here through PyTorch
+        if _initializing:  # what is below came back here through PyTorch
             return
         _initializing = True
         try:
             _C._init()
             while _waiting:
-                _waiting.pop(0)()
+                try:
+                    _waiting[0]()
+                finally:
+                    del _waiting[0]  # only now: another thread that finds none goes on without waiting
         finally:
             _initializing = False
-        _initialized = True
 
 
 def _lazy_call(call: Callable[[], None], replaces_waiting: bool = False) -> None:
@@ -91,6 +87,7 @@ def _lazy_call(call: Callable[[], None], replaces_waiting: bool = False) -> None
             if replaces_waiting:
                 _waiting.clear()
             _waiting.append(call)
+            _C._require_init()  # the devices may have been open before: PyTorch would not ask again
             return
     call()
 
@@ -101,7 +98,5 @@ def _shutdown() -> None:
     Raises:
         RuntimeError: Tensors, streams or events are alive.
     """
-    global _initialized
     with _lock:
         _C._shutdown()
-        _initialized = False

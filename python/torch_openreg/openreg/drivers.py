@@ -8,9 +8,8 @@ as a rule of one. Names are case-insensitive; ``rocm`` and ``amdgpu`` mean ``hip
 
 from __future__ import annotations
 
-import os
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any
@@ -203,26 +202,25 @@ class _Opened:
 
     def __init__(self) -> None:
         self.lock = threading.Lock()
-        self.generation = -1
+        self.basis = (-1, -1)
         self.mapping: Mapping[str, Driver] | None = None
-        self.on_forget: list[Callable[[], None]] = []  # of modules that keep what follows from the choice of drivers
-
-    def forget(self) -> None:
-        with self.lock:
-            self.mapping = None
-        for call in self.on_forget:
-            call()
 
     def get(self) -> Mapping[str, Driver] | None:
+        basis = _basis_of(_C._selection())
         with self.lock:
-            return self.mapping if self.generation == _C._selection()["generation"] else None
+            return self.mapping if self.basis == basis else None
 
-    def keep(self, mapping: Mapping[str, Driver], generation: int) -> Mapping[str, Driver]:
+    def keep(self, mapping: Mapping[str, Driver], basis: tuple[int, int]) -> Mapping[str, Driver]:
         """Returns what another thread has kept meanwhile, if it is the same: one object serves all."""
         with self.lock:
-            if self.mapping is None or self.mapping != mapping or self.generation != generation:
-                self.mapping, self.generation = mapping, generation
+            if self.mapping is None or self.mapping != mapping or self.basis != basis:
+                self.mapping, self.basis = mapping, basis
             return self.mapping
+
+
+def _basis_of(selection: dict[str, Any]) -> tuple[int, int]:
+    """What differs once the drivers must be looked at again."""
+    return selection["generation"], selection["requests"]
 
 
 _opened = _Opened()
@@ -257,9 +255,7 @@ def drivers() -> Mapping[str, Driver]:
     if selection["chosen_by"] in ("call", "environment"):
         records = [record for record in records if record["is_active"]]
     records.sort(key=lambda record: (not record["is_active"], record["first_device"]))
-    return _opened.keep(
-        MappingProxyType({record["name"]: _view(record) for record in records}), selection["generation"]
-    )
+    return _opened.keep(MappingProxyType({record["name"]: _view(record) for record in records}), _basis_of(selection))
 
 
 def get_driver(driver: str | Driver | None = None) -> Driver:
@@ -307,7 +303,6 @@ def _clear_drivers() -> None:
         RuntimeError: Tensors or events are alive.
     """
     _lazy._shutdown()
-    _opened.forget()
 
 
 def driver_errors() -> dict[str, str]:
@@ -550,12 +545,12 @@ def _options_from_env(name: str) -> dict[str, Any]:
     if name not in expand_driver_alias("gpu"):
         return {}
     found: dict[str, Any] = {}
-    visible = os.environ.get(f"OPENREG_{name.upper()}_VISIBLE_DEVICES", "all").strip()
+    visible = (_C._variable(f"OPENREG_{name.upper()}_VISIBLE_DEVICES") or "all").strip()
     if visible.lower() != "all":
         found["visible_devices"] = [int(item) for item in visible.split(",") if item.strip()]
-    mocked = os.environ.get("OPENREG_USE_MOCK_GPU", "").strip()
+    mocked = (_C._variable("OPENREG_USE_MOCK_GPU") or "").strip()
     mocks = ["cuda"] if mocked == "1" else [_canonical(item) for item in mocked.split(",") if item.strip()]
     if name in {member for mock in mocks for member in expand_driver_alias(mock)}:
         found["mock"] = True
-        found["num_devices"] = int(os.environ.get("OPENREG_MOCK_NUM_GPUS") or 1)
+        found["num_devices"] = int(_C._variable("OPENREG_MOCK_NUM_GPUS") or 1)
     return found

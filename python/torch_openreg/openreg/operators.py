@@ -163,5 +163,5 @@ def _report_at_exit(process: int) -> None:
 
 def _install_report() -> None:
     """Registers the report with ``atexit`` if the variable asks for it. Its value is checked by the first operator."""
-    if os.environ.get("OPENREG_OPERATORS_REPORT") in ("1", "detailed"):
+    if _C._variable("OPENREG_OPERATORS_REPORT") in ("1", "detailed"):
         atexit.register(_report_at_exit, os.getpid())

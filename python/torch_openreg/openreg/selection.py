@@ -12,7 +12,6 @@ Which driver the devices ``openreg:0``, ... belong to is decided by the first of
 from __future__ import annotations
 
 import logging
-import os
 import threading
 import warnings
 from typing import Any
@@ -21,15 +20,7 @@ import torch
 
 from torch_openreg import _C, _after_fork, _exit, _preferences
 from torch_openreg.openreg import _lazy
-from torch_openreg.openreg.drivers import (
-    Driver,
-    _canonical,
-    _name_of,
-    _opened,
-    _records,
-    driver_errors,
-    get_device_driver,
-)
+from torch_openreg.openreg.drivers import Driver, _canonical, _name_of, _records, driver_errors, get_device_driver
 
 __all__ = [
     "DeviceSelectionError",
@@ -53,6 +44,7 @@ _ACCELERATOR = torch.device("openreg")  # without an index: it follows the threa
 
 _lock = threading.RLock()
 _gpu_device: torch.device | None = None  # what gpu_device() has found
+_gpu_device_of = -1  # the selection's "requests" when it had
 
 
 @_after_fork.in_child
@@ -97,13 +89,6 @@ def supported_drivers() -> tuple[str, ...]:
     return tuple(record["name"] for record in _records())
 
 
-def _is_vendor_missing(record: dict[str, Any]) -> bool:
-    """Whether a driver that comes with torch_openreg failed because of the vendor's library, not of its devices."""
-    sources = ("bundled", f"OPENREG_{record['name'].upper()}_LIBRARY_PATH")
-    codes = ("OPENREG_E_NO_DEVICE", "OPENREG_E_INCOMPATIBLE")
-    return record["source"] in sources and record["code"] in codes
-
-
 def is_loaded(name: str) -> bool:
     """Returns whether a driver's library, and the vendor's library that it needs, can be loaded here.
 
@@ -126,7 +111,7 @@ def _is_one_loaded(name: str) -> bool:
         _open(name)  # so that the failure is remembered
         record = _C._find_driver(name)
     if record["state"] == "failed":
-        return bool(record["has_table"]) and not _is_vendor_missing(record)
+        return bool(record["has_table"] and not record["is_unloadable"])
     return True
 
 
@@ -185,7 +170,6 @@ def use_driver(*names: str | Driver) -> None:
     _C._use_drivers(",".join(_name_of(name) for name in names) or None)
     if names:
         _lazy._lazy_init()
-    _opened.forget()
     _exit.warn_of_devices_without_thread()
 
 
@@ -210,21 +194,31 @@ def gpu_device(*, force_gpu_usage: bool = False) -> torch.device:
         DeviceSelectionError: There is no GPU, and ``force_gpu_usage`` is set. The text says why for each driver.
         RuntimeError: A driver was asked for that doesn't work.
     """
-    global _gpu_device
-    found = _gpu_device
-    if found is not None and not (force_gpu_usage and found == _CPU):
+    global _gpu_device, _gpu_device_of
+    found = _known_gpu_device(force_gpu_usage)
+    if found is not None:
         return found
     _lazy._prepare()  # before the lock, which a driver's factory must not wait for
     with _lock:
-        if _gpu_device is None or (force_gpu_usage and _gpu_device == _CPU):
-            if _find_gpu():
-                _gpu_device = _ACCELERATOR
-            elif force_gpu_usage:
-                raise DeviceSelectionError(_no_gpu_text())
-            else:
-                _gpu_device = _CPU
-                _warn_cpu()
-        return _gpu_device
+        found = _known_gpu_device(force_gpu_usage)
+        if found is not None:
+            return found
+        if _find_gpu():
+            found = _ACCELERATOR
+        elif force_gpu_usage:
+            raise DeviceSelectionError(_no_gpu_text())
+        else:
+            found = _CPU
+            _warn_cpu()
+        _gpu_device, _gpu_device_of = found, _C._selection()["requests"]
+        return found
+
+
+def _known_gpu_device(force_gpu_usage: bool) -> torch.device | None:
+    """What was found before, if it is an answer and nothing has changed since."""
+    if _gpu_device is None or (force_gpu_usage and _gpu_device == _CPU):
+        return None
+    return _gpu_device if _gpu_device_of == _C._selection()["requests"] else None
 
 
 def reset_gpu_device() -> None:
@@ -233,50 +227,15 @@ def reset_gpu_device() -> None:
     Open drivers stay open, and the stored preference stays as this process read it first. Opens nothing.
     """
     _C._forget_failures()
-    _opened.forget()
-
-
-def _forget_gpu_device() -> None:
-    global _gpu_device
-    _gpu_device = None
-
-
-_opened.on_forget.append(_forget_gpu_device)
 
 
 def _find_gpu() -> bool:
     """Opens a GPU and makes it active. Leaves the simulated driver alone where it would only be opened by this."""
-    if _is_gpu_active():
-        return True
-    if _C._selection()["live_objects"] > 0:
-        return False
-    if os.environ.get("OPENREG_DRIVERS", "").strip(" ,"):
+    found = _C._select_gpu()
+    if found:
         _lazy._lazy_init()
-        return True
-    preference = _C._selection()["preference"]
-    if preference and not is_functional(preference):
-        _C._get_device_count()  # says why the preference is ignored; devices are counted without opening `sim`
-        preference = ""
-    if not preference and not any(_open(name) for name in supported_gpu_drivers()):
-        if any(record["state"] == "failed" and record["is_loud"] for record in _records()):
-            _select()  # raises
-        return False
-    _select()
-    return _is_gpu_active()
-
-
-def _select() -> None:
-    if _C._is_initialized():
-        _C._reselect()
-    _lazy._lazy_init()
-    _exit.warn_of_devices_without_thread()
-
-
-def _is_gpu_active() -> bool:
-    selection = _C._selection()
-    if selection["chosen_by"] in ("call", "environment", "preference"):
-        return True
-    return any(record["is_gpu"] and record["name"] == selection["default_driver"] for record in _records())
+        _exit.warn_of_devices_without_thread()
+    return found
 
 
 def _no_gpu_text() -> str:

@@ -59,8 +59,24 @@ OPENREG_API const char *openreg_version(void);
  * OPENREG_E_BUSY (called by a driver inside open()), OPENREG_E_FORKED. */
 OPENREG_API openreg_status openreg_init(void);
 
-/* 1 if the device table stands, else 0. Never fails. */
+/* The generation of the device table: differs after each change of the table, 0 while there is none. What was derived
+ * from a table holds as long as its generation does; whoever keeps such things compares instead of being told.
+ * The variable is read by openreg_generation() alone. */
+OPENREG_API extern uint32_t openreg_published_generation;
+
+/* Lock-free, one load, never fails. */
+static inline uint32_t
+openreg_generation(void)
+{
+    return __atomic_load_n(&openreg_published_generation, __ATOMIC_ACQUIRE);
+}
+
+/* 1 if the device table is published, else 0: whether openreg_generation() is not 0. Never fails. */
 OPENREG_API int openreg_is_initialized(void);
+
+/* The value of a variable OPENREG_*, or NULL if it is not set; for drivers' and languages' own settings. NULL, too, in a
+ * process with raised privileges, as secure_getenv(), and for a name without that prefix. Owned by the environment. */
+OPENREG_API const char *openreg_variable(const char *name);
 
 /* Frees the caches, destroys the pool's streams, closes all drivers and forgets the table, failures and the choice of
  * openreg_use_drivers(); environment variables are read again by the next openreg_init(). For tests and C programs;
@@ -79,7 +95,10 @@ typedef struct openreg_error {
     int32_t reserved;
     int64_t vendor_code; /* the vendor's own number, or 0 */
     char driver[32];     /* name of the driver that failed, or "" */
-    char message[1024];  /* NUL-terminated UTF-8 */
+    char message[1024];  /* the whole sentence, "<call>: driver \"<driver>\": <text> (<code>)"; NUL-terminated UTF-8 */
+    /* What the sentence is made of. */
+    char call[64];   /* the function that failed, or "" */
+    char text[1024]; /* what went wrong: the driver's own words where it gave some */
 } openreg_error;
 
 /* Valid, and owned by the runtime, until this thread's next call or end. Never NULL. */
@@ -172,7 +191,8 @@ OPENREG_API openreg_status openreg_memcpy(void *dst, int32_t dst_device, const v
 
 /* Queues the copy on `stream` of `stream_device` (one of the two devices; ignored between host and host) and returns.
  * Both ranges must stay alive until the stream has passed it. With host memory that is not pinned it may be
- * synchronous. Errors: as openreg_memcpy(). */
+ * synchronous. Between two devices it also starts after the work that is on the calling thread's current stream of the
+ * other device, and what is queued there later waits for it. Errors: as openreg_memcpy(). */
 OPENREG_API openreg_status openreg_memcpy_async(void *dst, int32_t dst_device, const void *src, int32_t src_device,
                                                 size_t size, int32_t stream_device, openreg_stream stream);
 

@@ -84,7 +84,8 @@ struct openreg_device_properties; /* openreg.h */
 #define OPENREG_DRIVER_IS_MOCK 4u   /* a GPU driver over simulated memory (OPENREG_USE_MOCK_GPU) */
 #define OPENREG_DRIVER_IS_LOUD 8u   /* registered with OPENREG_REGISTER_LOUD, `sim`, or named by a variable */
 #define OPENREG_DRIVER_IS_EXPERIMENTAL 16u
-#define OPENREG_DRIVER_HAS_TABLE 32u /* its C table was read; an open driver without one is merely described */
+#define OPENREG_DRIVER_HAS_TABLE 32u     /* its C table was read; an open driver without one is merely described */
+#define OPENREG_DRIVER_IS_UNLOADABLE 64u /* failed: its library, or the vendor's that it needs, can't be loaded here */
 
 typedef struct openreg_driver_record {
     uint32_t struct_size; /* set by the caller */
@@ -205,8 +206,9 @@ typedef struct openreg_selection {
     uint32_t struct_size; /* set by the caller */
     int32_t chosen_by;    /* OPENREG_CHOSEN_* */
     int64_t live_objects; /* allocations and events; > 0: the table is pinned */
-    uint32_t generation;  /* of the device table; differs after each change, 0 without one */
-    uint32_t reserved;
+    uint32_t generation;  /* openreg_generation() */
+    uint32_t requests;    /* differs after each openreg_use_drivers(), openreg_forget_failures() and openreg_shutdown():
+                           * answers that were kept are to be found again */
     char default_driver[32]; /* the first active driver, "" without a table */
     char preference[32];     /* of openreg_prefer_driver(), or "" */
 } openreg_selection;
@@ -236,6 +238,11 @@ OPENREG_API void openreg_forget_failures(void);
 /* Chooses again, as openreg_init() would now; drivers that are open are not opened again. A pinned table stays, and so
  * does one of the same drivers. Errors: those of openreg_init(); the table before then stays. */
 OPENREG_API openreg_status openreg_reselect(void);
+
+/* Makes a GPU active if one works: chooses as openreg_reselect() does, but leaves `sim` unopened where no GPU was found.
+ * *found = 1 if the default driver counts as a GPU or was chosen explicitly (by openreg_use_drivers(), OPENREG_DRIVERS or
+ * the preference, `sim` too), else 0; a pinned table stays. Errors: those of openreg_init(). */
+OPENREG_API openreg_status openreg_select_gpu(int32_t *found);
 
 /* Opens a driver, so that it can be asked, without making it active; nothing if it is open. A failure is returned, and
  * remembered as a quiet one: the next call returns it again without trying (until openreg_forget_failures(), or the

@@ -10,6 +10,8 @@
 #include <sys/auxv.h>
 #include <unistd.h>
 
+#include <openreg/openreg.h>
+
 static const char prefix[] = OPENREG_VARIABLE_PREFIX;
 #define PREFIX_LENGTH (sizeof prefix - 1)
 
@@ -57,6 +59,12 @@ openreg_environment_equal(const openreg_environment *a, const openreg_environmen
     const size_t size_a = a == NULL ? 0 : a->size;
     const size_t size_b = b == NULL ? 0 : b->size;
     return size_a == size_b && (size_a == 0 || memcmp(a->text, b->text, size_a) == 0);
+}
+
+const char *
+openreg_variable(const char *name)
+{
+    return name != NULL && strncmp(name, prefix, PREFIX_LENGTH) == 0 ? secure_getenv(name) : NULL;
 }
 
 const char *

@@ -107,7 +107,7 @@ openreg_log(int32_t level, const char *format, ...)
 {
     int least = atomic_load_explicit(&threshold, memory_order_relaxed);
     if (least == 0) {
-        openreg_log_set_level(secure_getenv("OPENREG_LOG_LEVEL"));
+        openreg_log_set_level(openreg_variable("OPENREG_LOG_LEVEL"));
         least = atomic_load_explicit(&threshold, memory_order_relaxed);
     }
     if (level < least)

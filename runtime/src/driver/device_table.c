@@ -8,6 +8,9 @@
 #include "base/fork.h"
 
 _Atomic(openreg_device_table *) openreg_device_table_published;
+uint32_t openreg_published_generation;
+
+static atomic_uint publications;
 
 static openreg_status (*initialize)(const char *call); /* written while the library is loaded */
 
@@ -15,6 +18,27 @@ void
 openreg_device_table_set_first_use(openreg_status (*function)(const char *call))
 {
     initialize = function;
+}
+
+void
+openreg_device_table_publish(openreg_device_table *table)
+{
+    /* In this order: whoever sees the new generation finds the table that it belongs to. */
+    atomic_store_explicit(&openreg_device_table_published, table, memory_order_release);
+    __atomic_store_n(&openreg_published_generation, table != NULL ? table->generation : 0, __ATOMIC_RELEASE);
+    (void)atomic_fetch_add_explicit(&publications, 1, memory_order_relaxed);
+}
+
+uint32_t
+openreg_device_table_publications(void)
+{
+    return atomic_load_explicit(&publications, memory_order_relaxed);
+}
+
+int
+openreg_is_initialized(void)
+{
+    return openreg_generation() != 0;
 }
 
 openreg_status
@@ -39,7 +63,7 @@ static void
 after_fork_in_child(void)
 {
     if (openreg_in_bad_fork())
-        atomic_store_explicit(&openreg_device_table_published, NULL, memory_order_relaxed);
+        openreg_device_table_publish(NULL);
 }
 
 __attribute__((constructor)) static void

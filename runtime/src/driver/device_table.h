@@ -43,7 +43,7 @@ typedef struct openreg_device_table {
     struct openreg_device_table *retired; /* tables are never freed: lock-free readers may still hold one */
 } openreg_device_table;
 
-/* Written by activation.c, and by the child of a fork() that may not use it. */
+/* Written by openreg_device_table_publish() alone. */
 extern _Atomic(openreg_device_table *) openreg_device_table_published;
 
 /* The published table, or NULL before openreg_init(), after openreg_shutdown() and in a bad fork. One acquire load. */
@@ -52,6 +52,11 @@ openreg_device_table_peek(void)
 {
     return atomic_load_explicit(&openreg_device_table_published, memory_order_acquire);
 }
+
+/* Publishes the table (NULL: none) and its generation. By the holder of the driver lock, or in the child of a fork(). */
+void openreg_device_table_publish(openreg_device_table *table);
+/* How often that has happened. */
+uint32_t openreg_device_table_publications(void);
 
 /* openreg:index for use: initialises if needed, refuses a bad fork and an index outside [0, count) with the standard
  * texts ("<call>: The device index is out of range. It must be in [0, N), but got i."). Lock-free once initialised. */

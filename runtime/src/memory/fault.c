@@ -108,7 +108,7 @@ on_fault(int signal_number, siginfo_t *info, void *context)
 static void
 install(void)
 {
-    const char *wanted = secure_getenv("OPENREG_FAULT_HANDLER");
+    const char *wanted = openreg_variable("OPENREG_FAULT_HANDLER");
     if (wanted != NULL && strcmp(wanted, "0") == 0)
         return;
     if (sigaction(SIGSEGV, NULL, &previous) != 0)

@@ -141,6 +141,16 @@ openreg_candidate_is_listed_locked(const openreg_candidate *candidate)
     return !candidate->hidden || candidate->state == OPENREG_DRIVER_OPEN;
 }
 
+int
+openreg_candidate_is_gpu(const openreg_candidate *candidate)
+{
+    const int is_plugin = candidate->source == OPENREG_SOURCE_REGISTERED ||
+                          candidate->source == OPENREG_SOURCE_LIBRARIES;
+    const int is_simulated = candidate->has_table && (candidate->table.caps & OPENREG_CAP_SIMULATED) != 0;
+    return is_plugin ? !is_simulated && strcmp(candidate->name, "sim") != 0
+                     : candidate->source != OPENREG_SOURCE_BUILT_IN;
+}
+
 openreg_candidate *
 openreg_candidates_find(const char *name)
 {

@@ -79,6 +79,8 @@ int openreg_candidate_is_listed_locked(const openreg_candidate *candidate); /* i
 
 /* ---- Without. ---- */
 
+int openreg_candidate_is_gpu(const openreg_candidate *candidate); /* OPENREG_DRIVER_IS_GPU */
+
 openreg_candidate *openreg_candidates_find(const char *name);
 /* Copies pointers to all candidates that are neither shadowed nor hidden, by priority, then by age; returns their
  * number. */

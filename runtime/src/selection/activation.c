@@ -29,26 +29,25 @@ static struct {
     openreg_candidate *drivers[OPENREG_CANDIDATES_MAX];
 } standing;
 
-static char *chosen_list; /* of openreg_use_drivers(), or NULL; by the holder of the driver lock */
-static unsigned list_changes;
-
-/* Differs after each change of what a selection depends on. */
-typedef struct basis {
-    unsigned candidates, preference, list;
-} basis;
+static char *chosen_list;    /* of openreg_use_drivers(), or NULL; by the holder of the driver lock */
+static atomic_uint requests; /* openreg_selection.requests */
 
 /* The answer without a table. By the holder of the driver lock. */
 static struct {
     int is_valid;
     int32_t count;
     openreg_error error; /* why it is 0 */
-    basis of;
+    uint32_t of;         /* changes() at that time */
 } counted;
 
-static void
-forget_count(void)
+/* Differs after each change of what a choice depends on. Takes the lock of the list. */
+static uint32_t
+changes(void)
 {
-    counted.is_valid = 0;
+    char preferred[OPENREG_NAME_SIZE];
+    /* Each of these only grows, so their sum differs too. */
+    return openreg_device_table_publications() + openreg_candidates_changes() + openreg_preference_get(preferred) +
+           atomic_load_explicit(&requests, memory_order_relaxed);
 }
 
 /* The latest answer of openreg_device_count(), for the child of a fork(); -1: not known. */
@@ -222,9 +221,8 @@ exchange_table(openreg_device_table *table, const openreg_decision *decision)
         first += standing.drivers[i]->device_count;
     }
     openreg_device_table *const before = openreg_device_table_peek();
-    atomic_store_explicit(&openreg_device_table_published, table, memory_order_release);
+    openreg_device_table_publish(table);
     openreg_candidates_unlock();
-    forget_count();
     note_count(table != NULL ? table->count : -1);
     return before;
 }
@@ -325,12 +323,6 @@ openreg_init(void)
     return initialize("openreg_init");
 }
 
-int
-openreg_is_initialized(void)
-{
-    return openreg_device_table_peek() != NULL;
-}
-
 openreg_status
 openreg_reselect(void)
 {
@@ -353,26 +345,11 @@ openreg_open_all(void)
 
 /* -------------------------------------------------------------------------------------------------- counting devices */
 
-static basis
-present_basis(void)
-{
-    char preferred[OPENREG_NAME_SIZE];
-    return (basis){.candidates = openreg_candidates_changes(),
-                   .preference = openreg_preference_get(preferred),
-                   .list = list_changes};
-}
-
-static int
-is_same(basis a, basis b)
-{
-    return a.candidates == b.candidates && a.preference == b.preference && a.list == b.list;
-}
-
 static int32_t
 remember(openreg_status status, int64_t count, const openreg_error *before)
 {
     counted.is_valid = status != OPENREG_E_NOMEM; /* that may be gone the next time */
-    counted.of = present_basis();
+    counted.of = changes();
     counted.count = status == OPENREG_OK ? (int32_t)count : 0;
     note_count(counted.count);
     if (status != OPENREG_OK) {
@@ -400,7 +377,7 @@ count_locked(const char *call)
 {
     const openreg_error before = *openreg_last_error();
     openreg_status status = openreg_discovery_refresh(call, 0);
-    if (status == OPENREG_OK && counted.is_valid && is_same(counted.of, present_basis())) {
+    if (status == OPENREG_OK && counted.is_valid && counted.of == changes()) {
         if (counted.count == 0)
             *openreg_error_record() = counted.error;
         return counted.count;
@@ -444,7 +421,7 @@ remember_list(char *list)
 {
     free(chosen_list);
     chosen_list = list;
-    ++list_changes;
+    (void)atomic_fetch_add_explicit(&requests, 1, memory_order_relaxed);
 }
 
 /* Takes the choice back; a published table that is not in use follows. */
@@ -492,6 +469,38 @@ openreg_use_drivers(const char *names)
     return status;
 }
 
+/* -------------------------------------------------------------------------------------------------- choosing a GPU */
+
+static int
+is_gpu_active(void)
+{
+    return openreg_device_table_peek() != NULL &&
+           (standing.chosen_by != OPENREG_CHOSEN_AUTOMATICALLY || openreg_candidate_is_gpu(standing.drivers[0]));
+}
+
+static openreg_status
+select_gpu(const char *call)
+{
+    if (is_gpu_active() || is_pinned())
+        return OPENREG_OK;
+    OPENREG_RETURN_NOT_OK(openreg_discovery_refresh(call, 1));
+    return openreg_would_find_gpu(call, chosen_list) ? select_and_commit(call, chosen_list, CHOSEN) : OPENREG_OK;
+}
+
+openreg_status
+openreg_select_gpu(int32_t *found)
+{
+    static const char call[] = "openreg_select_gpu";
+    if (found == NULL)
+        return openreg_error_set(OPENREG_E_INVALID, "%s: found is NULL", call);
+    OPENREG_RETURN_NOT_OK(openreg_driver_lock_acquire_discovering(call));
+    const openreg_status status = select_gpu(call);
+    if (status == OPENREG_OK)
+        *found = is_gpu_active();
+    openreg_driver_lock_release();
+    return status;
+}
+
 /* -------------------------------------------------------------------------------------------------------- the state */
 
 openreg_status
@@ -503,6 +512,7 @@ openreg_get_selection(openreg_selection *out)
     memset(&now, 0, sizeof now);
     now.struct_size = out->struct_size;
     (void)openreg_preference_get(now.preference);
+    now.requests = atomic_load_explicit(&requests, memory_order_relaxed);
     /* The table cannot be dismantled before the lock is released. */
     openreg_candidates_lock();
     const openreg_device_table *const table = openreg_device_table_peek();
@@ -538,6 +548,7 @@ void
 openreg_forget_failures(void)
 {
     const openreg_error before = *openreg_last_error();
+    (void)atomic_fetch_add_explicit(&requests, 1, memory_order_relaxed);
     openreg_candidates_note_change();
     openreg_preference_forget_warnings();
     if (openreg_driver_lock_acquire("openreg_forget_failures") == OPENREG_OK) {
@@ -564,7 +575,6 @@ openreg_shutdown(void)
         reset_failures();
         openreg_candidates_note_change();
         remember_list(NULL);
-        forget_count();
     }
     openreg_driver_lock_release();
     return status;

@@ -44,13 +44,10 @@ openreg_driver_count(void)
 static uint32_t
 flags_of(const openreg_candidate *candidate)
 {
-    const int is_plugin = candidate->source == OPENREG_SOURCE_REGISTERED ||
-                          candidate->source == OPENREG_SOURCE_LIBRARIES;
-    const int is_simulated = candidate->has_table && (candidate->table.caps & OPENREG_CAP_SIMULATED) != 0;
     uint32_t flags = 0;
     if (candidate->first_device >= 0)
         flags |= OPENREG_DRIVER_IS_ACTIVE;
-    if (is_plugin ? !is_simulated && strcmp(candidate->name, "sim") != 0 : candidate->source != OPENREG_SOURCE_BUILT_IN)
+    if (openreg_candidate_is_gpu(candidate))
         flags |= OPENREG_DRIVER_IS_GPU;
     if (candidate->source == OPENREG_SOURCE_MOCK)
         flags |= OPENREG_DRIVER_IS_MOCK;
@@ -60,6 +57,8 @@ flags_of(const openreg_candidate *candidate)
         flags |= OPENREG_DRIVER_IS_EXPERIMENTAL;
     if (candidate->has_table)
         flags |= OPENREG_DRIVER_HAS_TABLE;
+    if (candidate->state == OPENREG_DRIVER_FAILED && openreg_candidate_is_not_loaded(candidate))
+        flags |= OPENREG_DRIVER_IS_UNLOADABLE;
     return flags;
 }
 

@@ -260,6 +260,40 @@ openreg_select_all(const char *call, const char *list, openreg_decision *out)
     return openreg_select(call, list, openreg_driver_open, out);
 }
 
+/* Opens the GPUs until one works. */
+static int
+opens_gpu(const char *call)
+{
+    openreg_candidate *all[OPENREG_CANDIDATES_MAX];
+    const int count = openreg_candidates_sorted(all);
+    for (int i = 0; i < count; ++i) {
+        int64_t devices = 0;
+        if (openreg_candidate_is_gpu(all[i]) &&
+            openreg_driver_open_try(call, all[i], openreg_driver_open, &devices) == OPENREG_OK)
+            return 1;
+    }
+    for (int i = 0; i < count; ++i)
+        if (is_loud(all[i]) && all[i]->state == OPENREG_DRIVER_FAILED)
+            return 1;
+    return 0;
+}
+
+int
+openreg_would_find_gpu(const char *call, const char *list)
+{
+    char preferred[OPENREG_NAME_SIZE];
+    openreg_decision ignored = {0};
+    const openreg_error before = *openreg_last_error();
+    int found = list != NULL || !openreg_list_is_empty(variable(DRIVERS_VARIABLE));
+    (void)openreg_preference_get(preferred);
+    if (!found && preferred[0] != '\0')
+        (void)select_preferred(call, preferred, openreg_driver_open, &ignored, &found);
+    if (!found)
+        found = opens_gpu(call);
+    *openreg_error_record() = before;
+    return found;
+}
+
 int
 openreg_list_means(const char *list, openreg_candidate *const *drivers, int count)
 {

@@ -23,6 +23,10 @@ openreg_status openreg_select(const char *call, const char *list, openreg_attemp
 /* Opens every driver, or those alone that `list` or OPENREG_DRIVERS names. As openreg_select() otherwise. */
 openreg_status openreg_select_all(const char *call, const char *list, openreg_decision *out);
 
+/* Whether openreg_select() would find a GPU or a driver that somebody has asked for, or would fail because of one. Opens GPUs
+ * and the preferred driver, but none that is simulated and was not asked for. The thread's error stays as it is. */
+int openreg_would_find_gpu(const char *call, const char *list);
+
 /* Refuses an OPENREG_TARGET other than "local". */
 openreg_status openreg_check_target(const char *call);
 

@@ -82,10 +82,11 @@ c10::Device gpu_of(DeviceIndex device) {
 }
 
 bool look_for_gpu(DeviceIndex device) {
+  const uint32_t generation = present_generation();
   const openreg_device_properties properties = properties_of(device);
   read_operator_variables();
   const bool found = !staging_is_forced() && find_gpu(device, properties);
-  detail::add_device_state(device, detail::kGpuIsKnown | (found ? detail::kIsGpu : 0));
+  detail::keep_bits(device, generation, detail::kGpuIsKnown | (found ? detail::kIsGpu : 0));
   return found;
 }
 

@@ -34,11 +34,8 @@ bool look_for_gpu(DeviceIndex device);
 // Whether the operators of `device`, an index in range, run PyTorch's kernels for GPUs where there are some. They count
 // as aliased. Throws as look_for_gpu().
 inline bool has_gpu_kernels(DeviceIndex device) {
-  const uint8_t state = detail::device_state(device);
-  if (C10_LIKELY((state & (detail::kGpuIsKnown | detail::kIsGpu)) == detail::kGpuIsKnown)) {
-    return false;
-  }
-  return (state & detail::kIsGpu) != 0 || look_for_gpu(device);
+  const uint8_t bits = detail::device_bits(device);
+  return C10_UNLIKELY((bits & detail::kGpuIsKnown) == 0) ? look_for_gpu(device) : (bits & detail::kIsGpu) != 0;
 }
 
 // The keys of the GPU's kernels for tensors with these keys of openreg's: dense, or one of kNonDense (non_dense.h).

@@ -42,11 +42,12 @@ struct Device {
   int32_t ordinal;
 };
 
-// Read without a lock: what is published stays, also after forget_native_kernels().
+// Read without a lock: what is published stays, also when the device table changes.
 std::array<std::atomic<const Device*>, OPENREG_MAX_DEVICES> devices;
 
 struct Registry {
   std::mutex lock;
+  uint32_t generation = 0; // of the device table that `by_table` was read for
   std::unordered_map<const openreg_kernels*, std::unique_ptr<DriverKernels>> by_table;
   std::vector<std::unique_ptr<Device>> devices;
   std::vector<std::unique_ptr<DriverKernels>> retired;        // other threads may be reading them
@@ -234,15 +235,29 @@ const Device& device_with_kernels(DeviceIndex device) {
   return *devices[device].load(std::memory_order_acquire);
 }
 
+// With the lock held.
+void retire_kernels_of_other_tables(uint32_t generation) {
+  if (registry().generation == generation) {
+    return;
+  }
+  for (auto& [table, kernels] : registry().by_table) {
+    registry().retired.push_back(std::move(kernels));
+  }
+  registry().by_table.clear();
+  registry().generation = generation;
+}
+
 } // namespace
 
 bool look_for_kernels(DeviceIndex device) {
+  const uint32_t generation = present_generation();
   const openreg_device_properties properties = properties_of(device);
   const openreg_kernels* table = nullptr;
   OPENREG_CHECK(openreg_get_kernels(device, &table));
   const bool found = table != nullptr && table->count > 0;
   if (found) {
     const std::lock_guard<std::mutex> guard(registry().lock);
+    retire_kernels_of_other_tables(generation);
     auto& kernels = registry().by_table[table];
     if (kernels == nullptr) {
       kernels = Reader(*table, properties.driver).read();
@@ -250,16 +265,8 @@ bool look_for_kernels(DeviceIndex device) {
     registry().devices.push_back(std::make_unique<Device>(Device{kernels.get(), properties.ordinal}));
     devices[device].store(registry().devices.back().get(), std::memory_order_release);
   }
-  detail::add_device_state(device, detail::kKernelsAreKnown | (found ? detail::kHasKernels : 0));
+  detail::keep_bits(device, generation, detail::kKernelsAreKnown | (found ? detail::kHasKernels : 0));
   return found;
-}
-
-void forget_native_kernels() noexcept {
-  const std::lock_guard<std::mutex> guard(registry().lock);
-  for (auto& [table, kernels] : registry().by_table) {
-    registry().retired.push_back(std::move(kernels));
-  }
-  registry().by_table.clear();
 }
 
 void set_fallback_registration(void (*function)(torch::Library& library, const char* name)) noexcept {

@@ -18,17 +18,15 @@ class Library;
 namespace c10::openreg {
 
 // Reads the table of the device's driver and prepares it. Returns whether there are kernels. Throws c10::Error for a
-// malformed table; warns of entries that can't be used.
+// malformed table; warns of entries that can't be used. What was read for another generation of the device table is read
+// again: its driver may have been closed since.
 bool look_for_kernels(DeviceIndex device);
-TORCH_OPENREG_API void forget_native_kernels() noexcept; // after forget_execution_modes()
 
 // Whether the driver of `device`, an index in range, has kernels of its own. Throws as look_for_kernels().
 inline bool has_native_kernels(DeviceIndex device) {
-  const uint8_t state = detail::device_state(device);
-  if (C10_LIKELY((state & (detail::kKernelsAreKnown | detail::kHasKernels)) == detail::kKernelsAreKnown)) {
-    return false;
-  }
-  return (state & detail::kHasKernels) != 0 || look_for_kernels(device);
+  const uint8_t bits = detail::device_bits(device);
+  return C10_UNLIKELY((bits & detail::kKernelsAreKnown) == 0) ? look_for_kernels(device)
+                                                              : (bits & detail::kHasKernels) != 0;
 }
 
 // Whether the driver of `device` may run the operator itself.

@@ -3,21 +3,21 @@
 
 #include <openreg/driver.h>
 
-#include <cstdlib>
 #include <cstring>
 
 #include "shim/device.h"
 #include "shim/operators/policy/operator_policy.h"
+#include "shim/status.h"
 
 namespace c10::openreg {
 namespace detail {
 
-std::array<std::atomic<uint8_t>, OPENREG_MAX_DEVICES> device_states;
+std::array<std::atomic<uint64_t>, OPENREG_MAX_DEVICES> device_states;
 
 } // namespace detail
 
 bool staging_is_forced() {
-  const char* value = std::getenv("OPENREG_OPERATORS");
+  const char* value = openreg_variable("OPENREG_OPERATORS");
   if (value == nullptr || *value == '\0' || std::strcmp(value, "auto") == 0) {
     return false;
   }
@@ -25,26 +25,33 @@ bool staging_is_forced() {
   return true;
 }
 
-ExecutionMode execution_mode(DeviceIndex device) {
-  using namespace detail;
-  if (device >= 0 && device < OPENREG_MAX_DEVICES) {
-    const uint8_t state = device_states[device].load(std::memory_order_relaxed);
-    if (C10_LIKELY((state & kModeIsKnown) != 0)) {
-      return (state & kIsStaged) != 0 ? ExecutionMode::staged : ExecutionMode::aliased;
-    }
-  }
+uint32_t present_generation() {
+  OPENREG_CHECK(openreg_init());
+  return openreg_generation();
+}
+
+namespace detail {
+
+void keep_bits(DeviceIndex device, uint32_t generation, unsigned bits) noexcept {
+  auto& state = device_states[static_cast<size_t>(device)];
+  const uint64_t now = uint64_t{generation} << kGenerationShift;
+  uint64_t before = state.load(std::memory_order_relaxed);
+  uint64_t after = 0;
+  do {
+    after = (before >> kGenerationShift == generation ? before : now) | bits;
+  } while (!state.compare_exchange_weak(before, after, std::memory_order_release, std::memory_order_relaxed));
+}
+
+ExecutionMode look_for_mode(DeviceIndex device) {
+  const uint32_t generation = present_generation();
   const openreg_device_properties properties = properties_of(device);
   read_operator_variables();
   const bool visible = (properties.caps & OPENREG_CAP_HOST_VISIBLE) != 0;
   const auto mode = visible && !staging_is_forced() ? ExecutionMode::aliased : ExecutionMode::staged;
-  add_device_state(device, kModeIsKnown | (mode == ExecutionMode::staged ? kIsStaged : 0));
+  keep_bits(device, generation, kModeIsKnown | (mode == ExecutionMode::staged ? kIsStaged : 0));
   return mode;
 }
 
-void forget_execution_modes() noexcept {
-  for (auto& state : detail::device_states) {
-    state.store(0, std::memory_order_relaxed);
-  }
-}
+} // namespace detail
 
 } // namespace c10::openreg

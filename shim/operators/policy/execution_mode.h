@@ -22,19 +22,14 @@ enum class ExecutionMode : uint8_t {
 constexpr size_t kExecutionModes = 3;
 constexpr std::array<const char*, kExecutionModes> kExecutionModeNames = {"native", "aliased", "staged"};
 
-// Which mode PyTorch's kernels for the CPU use on a device, where neither the driver (has_native_kernels()) nor PyTorch's
-// build for GPUs (has_gpu_kernels()) has one. Aliased where the driver's memory is visible to the host, unless
-// OPENREG_OPERATORS=staged. Opens the driver. Throws c10::Error for an index out of range and a bad value of a variable.
-// Cached per device until forget_execution_modes().
-TORCH_OPENREG_API ExecutionMode execution_mode(DeviceIndex device);
-
-// The device table has changed: what is known of its devices holds no longer.
-TORCH_OPENREG_API void forget_execution_modes() noexcept;
-
 // OPENREG_OPERATORS=staged. Throws c10::Error for a value that is neither that nor "auto".
 bool staging_is_forced();
 
-// What has been found out of a device's kernels: a bit that says that it is known, and the answer. 0 at first.
+// The generation of the device table that what follows asks; there is a table from here on. Throws c10::Error.
+uint32_t present_generation();
+
+// What is known of a device: a bit that says that it is known, and the answer, valid for one generation of the device
+// table (openreg.h).
 namespace detail {
 constexpr uint8_t kModeIsKnown = 1;
 constexpr uint8_t kIsStaged = 2;
@@ -42,14 +37,29 @@ constexpr uint8_t kKernelsAreKnown = 4; // native_kernels.h
 constexpr uint8_t kHasKernels = 8;
 constexpr uint8_t kGpuIsKnown = 16; // gpu_kernels.h
 constexpr uint8_t kIsGpu = 32;
-extern std::array<std::atomic<uint8_t>, OPENREG_MAX_DEVICES> device_states;
+constexpr unsigned kGenerationShift = 8; // the generation lies above the bits
+extern std::array<std::atomic<uint64_t>, OPENREG_MAX_DEVICES> device_states;
 
-inline uint8_t device_state(DeviceIndex device) noexcept { // of an index in range
-  return device_states[static_cast<size_t>(device)].load(std::memory_order_acquire);
+// The bits of the present device table; 0 where they are of an earlier one. For an index in range.
+inline uint8_t device_bits(DeviceIndex device) noexcept {
+  const uint64_t state = device_states[static_cast<size_t>(device)].load(std::memory_order_acquire);
+  return C10_LIKELY(state >> kGenerationShift == openreg_generation()) ? static_cast<uint8_t>(state) : 0;
 }
-inline void add_device_state(DeviceIndex device, uint8_t bits) noexcept {
-  device_states[static_cast<size_t>(device)].fetch_or(bits, std::memory_order_release);
-}
+
+void keep_bits(DeviceIndex device, uint32_t generation, unsigned bits) noexcept;
+TORCH_OPENREG_API ExecutionMode look_for_mode(DeviceIndex device);
 } // namespace detail
+
+// Which mode PyTorch's kernels for the CPU use on a device, where neither the driver (has_native_kernels()) nor PyTorch's
+// build for GPUs (has_gpu_kernels()) has one. Aliased where the driver's memory is visible to the host, unless
+// OPENREG_OPERATORS=staged. Opens the driver. Throws c10::Error for an index out of range and a bad value of a variable.
+inline ExecutionMode execution_mode(DeviceIndex device) {
+  using namespace detail;
+  const uint8_t bits = device >= 0 && device < OPENREG_MAX_DEVICES ? device_bits(device) : 0;
+  if (C10_UNLIKELY((bits & kModeIsKnown) == 0)) {
+    return look_for_mode(device);
+  }
+  return (bits & kIsStaged) != 0 ? ExecutionMode::staged : ExecutionMode::aliased;
+}
 
 } // namespace c10::openreg

@@ -3,7 +3,6 @@
 
 #include <ATen/core/dispatch/Dispatcher.h>
 
-#include <cstdlib>
 #include <map>
 #include <mutex>
 #include <set>
@@ -90,7 +89,7 @@ const char* meaning_of(ExecutionMode mode, DeviceIndex device) {
     case ExecutionMode::native:
       return "by a kernel of the driver";
     case ExecutionMode::aliased:
-      return (detail::device_state(device) & detail::kIsGpu) != 0
+      return (detail::device_bits(device) & detail::kIsGpu) != 0
           ? "by PyTorch's kernel for GPUs on the device's memory"
           : "by PyTorch's CPU kernel on the device's memory";
     default:
@@ -116,7 +115,7 @@ std::string how_to_allow(ExecutionMode mode, const std::string& name) {
 }
 
 const char* variable(const char* name) {
-  const char* value = std::getenv(name);
+  const char* value = openreg_variable(name);
   return value != nullptr ? value : "";
 }
 

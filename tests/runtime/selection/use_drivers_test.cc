@@ -1,6 +1,9 @@
 // SPDX-License-Identifier: BSD-3-Clause
 // openreg_use_drivers(), openreg_reselect(), openreg_open_driver(), openreg_open_all(): several drivers open at once, what
 // is chosen by which rule, and what stays when something fails.
+#include <set>
+#include <utility>
+
 #include "runtime_test.h"
 
 using openreg_test::active;
@@ -339,6 +342,105 @@ TEST_F(ChoosingTest, OpenDriver) {
   ASSERT_EQ(openreg_init(), OPENREG_OK) << last_message();
   EXPECT_EQ(active(), "asked*2");
   EXPECT_EQ(toy().calls("open"), 1);
+}
+
+// The generation is one number that every cache can compare itself with: of this table, 0 without one, and never that of an
+// earlier table. acceptance 5.44
+TEST_F(ChoosingTest, GenerationOfTheTable) {
+  EXPECT_EQ(openreg_generation(), 0u);
+  ASSERT_EQ(openreg_device_count(), 2);
+  EXPECT_EQ(openreg_generation(), 0u);
+  ASSERT_EQ(add({"other", -1}), OPENREG_OK);
+  std::set<uint32_t> seen{0};
+  for (const char* names : {"sim", "other", "sim", "sim,other"}) {
+    ASSERT_EQ(openreg_use_drivers(names), OPENREG_OK) << last_message();
+    EXPECT_TRUE(seen.insert(openreg_generation()).second) << names;
+    EXPECT_EQ(openreg_generation(), selection().generation);
+    EXPECT_EQ(openreg_is_initialized(), 1);
+    ASSERT_EQ(openreg_use_drivers(names), OPENREG_OK) << last_message();
+    EXPECT_EQ(openreg_generation(), *seen.rbegin()) << "the same drivers are the same table";
+  }
+  ASSERT_EQ(openreg_shutdown(), OPENREG_OK);
+  EXPECT_EQ(openreg_generation(), 0u);
+  EXPECT_EQ(openreg_is_initialized(), 0);
+  ASSERT_EQ(openreg_init(), OPENREG_OK) << last_message();
+  EXPECT_TRUE(seen.insert(openreg_generation()).second);
+}
+
+// What somebody kept of a choice is to be asked again after these calls, and after no others.
+TEST_F(ChoosingTest, RequestsToChooseAgain) {
+  uint32_t before = selection().requests;
+  const auto has_changed = [&before] {
+    const uint32_t now = selection().requests;
+    return std::exchange(before, now) != now;
+  };
+  ASSERT_EQ(openreg_init(), OPENREG_OK) << last_message();
+  ASSERT_EQ(add({"other", 5}), OPENREG_OK);
+  ASSERT_EQ(openreg_prefer_driver("other"), OPENREG_OK);
+  ASSERT_EQ(openreg_reselect(), OPENREG_OK) << last_message();
+  EXPECT_FALSE(has_changed());
+  ASSERT_EQ(openreg_use_drivers("sim"), OPENREG_OK) << last_message();
+  EXPECT_TRUE(has_changed());
+  EXPECT_NE(openreg_use_drivers("nobody"), OPENREG_OK);
+  EXPECT_FALSE(has_changed());
+  openreg_forget_failures();
+  EXPECT_TRUE(has_changed());
+  ASSERT_EQ(openreg_shutdown(), OPENREG_OK);
+  EXPECT_TRUE(has_changed());
+}
+
+// A GPU is chosen if one works; `sim` alone is not opened for it, unless it was asked for. acceptance 1.20
+TEST_F(ChoosingTest, SelectGpu) {
+  int32_t found = -1;
+  EXPECT_EQ(openreg_select_gpu(nullptr), OPENREG_E_INVALID);
+  ASSERT_EQ(openreg_select_gpu(&found), OPENREG_OK) << last_message();
+  EXPECT_EQ(found, 0);
+  EXPECT_EQ(openreg_is_initialized(), 0);
+  EXPECT_NE(record_of("sim").state, OPENREG_DRIVER_OPEN);
+
+  ASSERT_EQ(openreg_use_drivers("sim"), OPENREG_OK) << last_message();
+  ASSERT_EQ(openreg_select_gpu(&found), OPENREG_OK) << last_message();
+  EXPECT_EQ(found, 1);
+  EXPECT_EQ(active(), "sim*2");
+  ASSERT_EQ(openreg_shutdown(), OPENREG_OK);
+
+  set("OPENREG_USE_MOCK_GPU", "hip");
+  ASSERT_EQ(openreg_use_drivers(nullptr), OPENREG_OK);
+  ASSERT_EQ(openreg_select_gpu(&found), OPENREG_OK) << last_message();
+  EXPECT_EQ(found, 1);
+  EXPECT_EQ(active(), "hip*1");
+  ASSERT_EQ(openreg_shutdown(), OPENREG_OK);
+  set("OPENREG_USE_MOCK_GPU", "");
+
+  // A pinned table stays; one that nothing pins makes room for the GPU.
+  ASSERT_EQ(openreg_init(), OPENREG_OK) << last_message();
+  void* const memory = allocate();
+  set("OPENREG_USE_MOCK_GPU", "cuda");
+  ASSERT_EQ(openreg_select_gpu(&found), OPENREG_OK) << last_message();
+  EXPECT_EQ(found, 0);
+  EXPECT_EQ(active(), "sim*2");
+  ASSERT_EQ(openreg_free(memory), OPENREG_OK);
+  ASSERT_EQ(openreg_select_gpu(&found), OPENREG_OK) << last_message();
+  EXPECT_EQ(found, 1);
+  EXPECT_EQ(active(), "cuda*1");
+
+  // What somebody asked for must work.
+  ASSERT_EQ(openreg_shutdown(), OPENREG_OK);
+  set("OPENREG_USE_MOCK_GPU", "");
+  set("OPENREG_DRIVERS", "hip");
+  found = -1;
+  EXPECT_NE(openreg_select_gpu(&found), OPENREG_OK);
+  EXPECT_EQ(found, -1);
+  EXPECT_CONTAINS(last_message(), "openreg_select_gpu: Unable to initialize driver 'hip'");
+}
+
+// A driver whose library is missing has failed in another way than one without a device.
+TEST_F(ChoosingTest, UnloadableDrivers) {
+  ASSERT_EQ(add({"deviceless", 5, 0, {{"fail", "open:1"}}}), OPENREG_OK);
+  EXPECT_NE(openreg_open_driver("deviceless"), OPENREG_OK);
+  EXPECT_FALSE(has_flag("deviceless", OPENREG_DRIVER_IS_UNLOADABLE));
+  EXPECT_NE(openreg_open_driver("cuda"), OPENREG_OK);
+  EXPECT_TRUE(has_flag("cuda", OPENREG_DRIVER_IS_UNLOADABLE));
 }
 
 // A group: the first member that can be opened, and the same one from then on.
