@@ -101,10 +101,7 @@ typedef struct openreg_error {
     int32_t reserved;
     int64_t vendor_code; /* the vendor's own number, or 0 */
     char driver[32];     /* name of the driver that failed, or "" */
-    char message[1024];  /* the whole sentence, "<call>: driver \"<driver>\": <text> (<code>)"; NUL-terminated UTF-8 */
-    /* What the sentence is made of. */
-    char call[64];   /* the function that failed, or "" */
-    char text[1024]; /* what went wrong: the driver's own words where it gave some */
+    char message[1024];  /* NUL-terminated UTF-8 */
 } openreg_error;
 
 /* Valid, and owned by the runtime, until this thread's next call or end. Never NULL. */
