@@ -59,7 +59,7 @@ static PyObject* record_dict(const openreg_driver_record* record) {
       openreg_dict_put(to, "is_gpu", bit(flags, OPENREG_DRIVER_IS_GPU)) ||
       openreg_dict_put(to, "is_unloadable", bit(flags, OPENREG_DRIVER_IS_UNLOADABLE)) ||
       openreg_dict_put(to, "is_mock", bit(flags, OPENREG_DRIVER_IS_MOCK)) ||
-      openreg_dict_put(to, "is_loud", bit(flags, OPENREG_DRIVER_IS_LOUD)) ||
+      openreg_dict_put(to, "is_required", bit(flags, OPENREG_DRIVER_IS_REQUIRED)) ||
       openreg_dict_put(to, "is_experimental", bit(flags, OPENREG_DRIVER_IS_EXPERIMENTAL)) ||
       openreg_dict_put(to, "has_table", bit(flags, OPENREG_DRIVER_HAS_TABLE)) ||
       openreg_dict_put(to, "is_simulated", bit(record->caps, OPENREG_CAP_SIMULATED)) ||

@@ -217,13 +217,13 @@ struct arguments {
   PyObject* factory;
   PyObject* options;
   int priority;
-  int loud;
+  int required;
   int experimental;
 };
 
 static int unpack(PyObject* arguments, PyObject* keywords, struct arguments* to) {
   static char* names[] = {
-      "name", "source", "table", "library_path", "factory", "options", "priority", "loud", "experimental", NULL};
+      "name", "source", "table", "library_path", "factory", "options", "priority", "required", "experimental", NULL};
   to->table = to->library_path = to->factory = Py_None;
   to->priority = OPENREG_PRIORITY_PLUGIN;
   if (!PyArg_ParseTupleAndKeywords(
@@ -239,7 +239,7 @@ static int unpack(PyObject* arguments, PyObject* keywords, struct arguments* to)
           &PyDict_Type,
           &to->options,
           &to->priority,
-          &to->loud,
+          &to->required,
           &to->experimental)) {
     return -1;
   }
@@ -273,7 +273,7 @@ static int prepare(const struct arguments* from, struct request* to) {
   }
   to->registration.struct_size = sizeof to->registration;
   to->registration.flags =
-      (from->loud ? OPENREG_REGISTER_LOUD : 0) | (from->experimental ? OPENREG_REGISTER_EXPERIMENTAL : 0);
+      (from->required ? OPENREG_REGISTER_REQUIRED : 0) | (from->experimental ? OPENREG_REGISTER_EXPERIMENTAL : 0);
   to->registration.priority = from->priority;
   to->registration.name = from->name;
   to->registration.source = from->source;

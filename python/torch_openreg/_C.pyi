@@ -51,7 +51,7 @@ def _register_driver(
     factory: Callable[[], Any] | None = None,
     options: dict[str, str] = ...,
     priority: int = 400,
-    loud: bool = False,
+    required: bool = False,
     experimental: bool = False,
 ) -> None: ...
 def _use_drivers(names: str | None, /) -> None: ...

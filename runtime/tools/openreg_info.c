@@ -29,7 +29,7 @@ static const word flags[] = {
     {OPENREG_DRIVER_IS_ACTIVE, "active"},
     {OPENREG_DRIVER_IS_GPU, "gpu"},
     {OPENREG_DRIVER_IS_MOCK, "mock"},
-    {OPENREG_DRIVER_IS_LOUD, "required"},
+    {OPENREG_DRIVER_IS_REQUIRED, "required"},
     {OPENREG_DRIVER_IS_EXPERIMENTAL, "experimental"},
 };
 

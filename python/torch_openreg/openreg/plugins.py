@@ -67,7 +67,7 @@ def _register(registration: DriverRegistration, source: str | None = None) -> Dr
         factory=None if registration.factory is None else _guarded(registration.name, registration.factory),
         options=dict(registration.options),
         priority=registration.priority,
-        loud=not registration.fail_quietly,
+        required=not registration.fail_quietly,
         experimental=registration.experimental,
     )
     return registration

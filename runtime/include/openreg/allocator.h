@@ -63,8 +63,9 @@ OPENREG_API int32_t openreg_set_caching(int32_t on);
 OPENREG_API OPENREG_WARN_UNUSED openreg_status openreg_memory_pool_retain(int32_t device, openreg_memory_pool_id id,
                                                                           uint32_t flags);
 
-/* Takes one use away. After the last one the pool is gone: its free segments go back to the driver at once, the others
- * as soon as their blocks are freed. Errors: OPENREG_E_INVALID (there is no such pool), common ones; the driver's. */
+/* Takes one use away. After the last one the pool is released: its free segments go back to the driver at once, the
+ * others as soon as their blocks are freed. Errors: OPENREG_E_INVALID (there is no such pool), common ones; the
+ * driver's. */
 OPENREG_API openreg_status openreg_memory_pool_release(int32_t device, openreg_memory_pool_id id);
 
 /* From now on what the calling thread allocates on the device comes from the pool, until it leaves it. A thread may be
@@ -78,7 +79,7 @@ OPENREG_API openreg_status openreg_memory_pool_trim(int32_t device, openreg_memo
 
 typedef struct openreg_memory_pool_info {
     openreg_memory_pool_id id;
-    int64_t uses;                         /* 0: it is gone, and live blocks hold some of its segments */
+    int64_t uses;                         /* 0: it is released, and live blocks hold some of its segments */
     openreg_stat reserved[OPENREG_POOLS]; /* bytes of its segments */
 } openreg_memory_pool_info;
 

@@ -2,7 +2,7 @@
 /* openreg/registry.h: drivers, from being known to being active. Part of openreg.h, which includes it and whose rules on
  * errors and threads hold here. Valid C11 and C++17.
  *
- * A driver is *known* when it is in the list: built in (`sim`), a library beside the runtime (`cuda`, `hip`), a mock
+ * A driver is *known* when it is in the list: built in (`sim`), a bundled library (`cuda`, `hip`), a mock
  * one, registered by a call, or named by OPENREG_DRIVER_LIBRARIES. It is *loaded* when its table was read, *open* when
  * its open() succeeded and it has a device, and *active* when its devices are those of the device table. Several may
  * be open; the active ones are chosen by the first of these that applies:
@@ -14,11 +14,11 @@
  * While allocations or events are alive the table is *pinned* and does not change. Drivers that are no longer active stay
  * open until openreg_shutdown(), which also takes the choice of rule 1 back.
  *
- * Failures. A driver's failure is *loud* where it was asked for (rules 1 and 2) or registered with OPENREG_REGISTER_LOUD:
- * the call fails, nothing is changed, the text is remembered, and the next call tries again. Else it is *quiet*:
- * remembered, logged, and not tried again until the variables or the registrations change,
- * openreg_forget_failures() or openreg_shutdown(). `sim` and the libraries of OPENREG_DRIVER_LIBRARIES are loud, cuda,
- * hip and mocks quiet. In a list a group needs one member that works; the failures of the others are quiet.
+ * Failures. A driver is *required* where it was asked for (rules 1 and 2) or registered with OPENREG_REGISTER_REQUIRED:
+ * if it fails the call fails, nothing is changed, the text is remembered, and the next call tries again. Else it is
+ * *optional*: remembered, logged, and not tried again until the variables or the registrations change,
+ * openreg_forget_failures() or openreg_shutdown(). `sim` and the libraries of OPENREG_DRIVER_LIBRARIES are required,
+ * cuda, hip and mocks optional. In a list a group needs one member that works; the others are optional.
  *
  * Names. 1 to 31 characters of [a-z0-9_]; functions that take one trim and lower-case it and resolve synonyms (rocm and
  * amdgpu are hip). "gpu" is a group, cuda and hip: the first of them that works. In lists of names, separated by commas,
@@ -28,13 +28,13 @@
  *   OPENREG_DRIVERS                 rule 2; an empty list is as good as none
  *   OPENREG_DRIVER_LIBRARIES        name:path,...; a bad item is skipped with a warning, the last item of a name wins, and
  *                                   a path that ends in .json is left to the embedding language
- *   OPENREG_<NAME>_LIBRARY_PATH     of cuda and hip: the driver's library, instead of the one beside the runtime
+ *   OPENREG_<NAME>_LIBRARY_PATH     of cuda and hip: the driver's library, instead of the bundled one
  *   OPENREG_<NAME>_VISIBLE_DEVICES  "all", or the driver's own numbers of the devices to use, in that order ("3,1"). A
  *                                   number that is malformed, unknown or repeated is an error of opening the driver.
  *                                   Never passed on; also the option visible_devices of a registration
  *   OPENREG_<NAME>_<KEY>            the option <key> of the driver, before those of its registration
  *   OPENREG_USE_MOCK_GPU            1 (cuda) or a list of cuda, hip and gpu: drivers of these names over simulated memory,
- *                                   instead of the libraries beside the runtime, with OPENREG_MOCK_NUM_GPUS (1) devices
+ *                                   instead of the bundled libraries, with OPENREG_MOCK_NUM_GPUS (1) devices
  *   OPENREG_INIT_WARN_SECS          after this time in open() one warning is logged (60; 0: none)
  *   OPENREG_TARGET                  empty or "local"; every selection fails with another value
  *   OPENREG_SYSTEM_ROOT             where GPUs are looked for that no driver serves ("/"): an automatic choice that comes
@@ -43,7 +43,7 @@
  *
  * The preference is soft. Each of these is a warning, once per name (and again after openreg_forget_failures()), and rule
  * 4 decides: an unknown name; a driver that is "not loaded", because its library or table is missing or unfit, or because
- * a library beside the runtime says OPENREG_E_NO_DEVICE or OPENREG_E_INCOMPATIBLE (the vendor's library, or the GPU, is
+ * a bundled library says OPENREG_E_NO_DEVICE or OPENREG_E_INCOMPATIBLE (the vendor's library, or the GPU, is
  * missing); one that is "not functional", because it failed otherwise.
  *
  * Foreign code (libraries' constructors, query(), open(), factories, callbacks) runs without a lock held. A factory or
@@ -76,10 +76,10 @@ struct openreg_device_properties; /* openreg.h */
 #define OPENREG_DRIVER_SHADOWED 4 /* another of the same name, found later, replaced it */
 
 /* Bits of openreg_driver_record.flags. */
-#define OPENREG_DRIVER_IS_ACTIVE 1u /* its devices are in the device table */
-#define OPENREG_DRIVER_IS_GPU 2u    /* counts as a GPU: cuda, hip, and plugins whose devices are not simulated */
-#define OPENREG_DRIVER_IS_MOCK 4u   /* a GPU driver over simulated memory (OPENREG_USE_MOCK_GPU) */
-#define OPENREG_DRIVER_IS_LOUD 8u   /* registered with OPENREG_REGISTER_LOUD, `sim`, or named by a variable */
+#define OPENREG_DRIVER_IS_ACTIVE 1u   /* its devices are in the device table */
+#define OPENREG_DRIVER_IS_GPU 2u      /* counts as a GPU: cuda, hip, and plugins whose devices are not simulated */
+#define OPENREG_DRIVER_IS_MOCK 4u     /* a GPU driver over simulated memory (OPENREG_USE_MOCK_GPU) */
+#define OPENREG_DRIVER_IS_REQUIRED 8u /* registered with OPENREG_REGISTER_REQUIRED, `sim`, or named by a variable */
 #define OPENREG_DRIVER_IS_EXPERIMENTAL 16u
 #define OPENREG_DRIVER_HAS_TABLE 32u     /* its C table was read; an open driver without one is merely described */
 #define OPENREG_DRIVER_IS_UNLOADABLE 64u /* failed: its library, or the vendor's that it needs, can't be loaded here */
@@ -96,7 +96,7 @@ typedef struct openreg_driver_record {
     uint64_t caps;        /* OPENREG_CAP_* of driver.h, 0 if not loaded */
     uint64_t slots;       /* bit i: the driver has function i of its table (in order, open is 0) */
     char name[32];
-    char source[64]; /* "built in", "beside the runtime", "OPENREG_CUDA_LIBRARY_PATH", "mock", "registered" or what
+    char source[64]; /* "built in", "bundled", "OPENREG_CUDA_LIBRARY_PATH", "mock", "registered" or what
                            * the registration says, "OPENREG_DRIVER_LIBRARIES" */
     char version[64];
     char path[512];     /* resolved path of the library, or "" */
@@ -106,7 +106,7 @@ typedef struct openreg_driver_record {
 #define OPENREG_DRIVER_RECORD_SIZE_1 1744u
 static_assert(sizeof(openreg_driver_record) == OPENREG_DRIVER_RECORD_SIZE_1, "append a field, then freeze its size");
 
-/* Candidates known so far (finds, but does not load, those beside the runtime). Never fails. */
+/* Candidates known so far (finds, but does not load, bundled ones). Never fails. */
 OPENREG_API int32_t openreg_driver_count(void);
 /* Record i, 0 <= i < openreg_driver_count(), copied. Errors: OPENREG_E_INVALID. */
 OPENREG_API openreg_status openreg_get_driver_record(int32_t i, openreg_driver_record *out);
@@ -121,7 +121,7 @@ OPENREG_API const char *openreg_driver_state_name(int32_t state);
 /* Lower-cases `name`, trims it and resolves synonyms: "AMDGPU" gives "hip". Whether there is such a driver is not asked.
  * Errors: OPENREG_E_INVALID (not 1 to 31 characters of [a-z0-9_]). */
 OPENREG_API openreg_status openreg_driver_canonical_name(const char *name, char out[32]);
-/* The drivers that a canonical name stands for, in order of preference: "gpu" gives cuda and hip, any other name itself.
+/* The drivers that a canonical name means, in order of preference: "gpu" gives cuda and hip, any other name itself.
  * Writes at most `capacity` names and returns their full number; 0 if the name is malformed. */
 OPENREG_API int32_t openreg_expand_driver_name(const char *name, char (*out)[32], int32_t capacity);
 
@@ -132,7 +132,7 @@ OPENREG_API int32_t openreg_expand_driver_name(const char *name, char (*out)[32]
 #define OPENREG_PRIORITY_SIM 0
 #define OPENREG_PRIORITY_NEVER (-1000) /* this and less: never chosen by priority */
 
-#define OPENREG_REGISTER_LOUD 1u         /* its failure is loud */
+#define OPENREG_REGISTER_REQUIRED 1u     /* its failure is an error */
 #define OPENREG_REGISTER_EXPERIMENTAL 2u /* a warning is logged when it is opened */
 
 /* What a factory found. The runtime zeroes it and sets struct_size; at most one of `table`, `library_path` and
@@ -176,22 +176,22 @@ typedef struct openreg_registration {
 static_assert(sizeof(openreg_registration) == OPENREG_REGISTRATION_SIZE_1, "append a field, then freeze its size");
 
 /* Adds a driver, before or after initialisation; the last registration of a name wins, and one of
- * OPENREG_DRIVER_LIBRARIES wins over both. The same registration again adds nothing. While the table stands a new name
- * takes effect at the next selection (openreg_reselect(), openreg_open_all(), openreg_use_drivers()).
- * Errors: OPENREG_E_INVALID (name malformed, not exactly one source), OPENREG_E_INCOMPATIBLE (the table or library is
- * unfit: other ABI, a required slot missing, no such file), OPENREG_E_BUSY "Driver x already initialized" (a driver of
- * this name is open), OPENREG_E_NOMEM (more than 256 drivers, too). */
+ * OPENREG_DRIVER_LIBRARIES wins over both. The same registration again adds nothing. While a table is published a new
+ * name takes effect at the next selection (openreg_reselect(), openreg_open_all(), openreg_use_drivers()). Errors:
+ * OPENREG_E_INVALID (name malformed, not exactly one source), OPENREG_E_INCOMPATIBLE (the table or library is unfit:
+ * other ABI, a required slot missing, no such file), OPENREG_E_BUSY "Driver x already initialized" (a driver of this
+ * name is open), OPENREG_E_NOMEM (more than 256 drivers, too). */
 OPENREG_API OPENREG_WARN_UNUSED openreg_status openreg_register(const openreg_registration *registration);
 
-/* openreg_register() of a table, or of a library, with OPENREG_PRIORITY_PLUGIN and OPENREG_REGISTER_LOUD. `name` may be
- * NULL. */
+/* openreg_register() of a table, or of a library, with OPENREG_PRIORITY_PLUGIN and OPENREG_REGISTER_REQUIRED. `name`
+ * may be NULL. */
 OPENREG_HELPER openreg_status
 openreg_register_driver(const struct openreg_driver *table)
 {
     openreg_registration registration;
     memset(&registration, 0, sizeof registration);
     registration.struct_size = sizeof registration;
-    registration.flags = OPENREG_REGISTER_LOUD;
+    registration.flags = OPENREG_REGISTER_REQUIRED;
     registration.priority = OPENREG_PRIORITY_PLUGIN;
     registration.table = table;
     return openreg_register(&registration);
@@ -203,7 +203,7 @@ openreg_load_driver(const char *name, const char *path)
     openreg_registration registration;
     memset(&registration, 0, sizeof registration);
     registration.struct_size = sizeof registration;
-    registration.flags = OPENREG_REGISTER_LOUD;
+    registration.flags = OPENREG_REGISTER_REQUIRED;
     registration.priority = OPENREG_PRIORITY_PLUGIN;
     registration.name = name;
     registration.library_path = path;
@@ -215,8 +215,8 @@ openreg_load_driver(const char *name, const char *path)
 OPENREG_API void openreg_set_discovery_callback(void (*discover)(void *ctx), void *ctx);
 
 /* Around everything here that may wait for another thread or run foreign code: `before` is called by the thread that is
- * about to, without a lock held, and what it returned is given to `after`. A language with a global lock lets go of it in
- * between. NULL, NULL removes them. */
+ * about to, without a lock held, and what it returned is given to `after`. A language with a global lock (Python's GIL)
+ * can release it meanwhile. NULL, NULL removes them. */
 OPENREG_API void openreg_set_blocking_hooks(void *(*before)(void), void (*after)(void *token));
 
 /* This process among those of a distributed program: the options node_id and num_nodes of every driver opened later
@@ -225,7 +225,7 @@ OPENREG_API openreg_status openreg_set_process(int32_t index, int32_t count);
 
 /* ------------------------------------------------------------------------------------------------------- selection */
 
-#define OPENREG_CHOSEN_NONE 0 /* no table stands */
+#define OPENREG_CHOSEN_NONE 0 /* no table is published */
 #define OPENREG_CHOSEN_BY_CALL 1
 #define OPENREG_CHOSEN_BY_ENVIRONMENT 2
 #define OPENREG_CHOSEN_BY_PREFERENCE 3
@@ -252,14 +252,14 @@ OPENREG_API const char *openreg_chosen_by_name(int32_t chosen_by);
 OPENREG_API openreg_status openreg_get_selection(openreg_selection *out);
 
 /* Chooses the active drivers by name ("cuda,sim"; a list as in OPENREG_DRIVERS) and opens them now; NULL or an empty
- * list takes the choice back, and a table that stands and is not pinned is chosen again. All or nothing: on failure the
+ * list takes the choice back, and a published table that is not pinned is chosen again. All or nothing: on failure the
  * drivers before stay active, and those opened in vain are closed. As with openreg_shutdown(), no other thread may be
  * inside a call that reaches a device when a table changes.
  * Errors: OPENREG_E_BUSY "1 live allocation(s) on driver 'sim'" (the table is pinned and would change),
  * OPENREG_E_INVALID (unknown name), OPENREG_E_UNSUPPORTED (none has a C table), those of openreg_init(). */
 OPENREG_API OPENREG_WARN_UNUSED openreg_status openreg_use_drivers(const char *names);
 
-/* The preference of rule 3, for selections from now on; a table that stands is not touched. NULL or "": none. The name
+/* The preference of rule 3, for selections from now on; a published table is not touched. NULL or "": none. The name
  * need not be known. Errors: OPENREG_E_INVALID (malformed; the preference is then none). */
 OPENREG_API openreg_status openreg_prefer_driver(const char *name);
 
@@ -277,14 +277,14 @@ OPENREG_API openreg_status openreg_reselect(void);
 OPENREG_API openreg_status openreg_select_gpu(int32_t *found);
 
 /* Opens a driver, so that it can be asked, without making it active; nothing if it is open. A failure is returned, and
- * remembered as a quiet one: the next call returns it again without trying (until openreg_forget_failures(), or the
- * variables or registrations change).
+ * remembered as that of an optional driver: the next call returns it again without trying (until
+ * openreg_forget_failures(), or the variables or registrations change).
  * Errors: OPENREG_E_INVALID (unknown), OPENREG_E_NO_DEVICE, OPENREG_E_INCOMPATIBLE, the driver's own. */
 OPENREG_API openreg_status openreg_open_driver(const char *name);
 
 /* Opens every known driver (with openreg_use_drivers() or OPENREG_DRIVERS: those alone) and chooses as
- * openreg_reselect(). Quiet failures are remembered; a loud one fails the call, and everything that it had opened is closed
- * again. Errors: those of openreg_init(). */
+ * openreg_reselect(). Failures of optional drivers are remembered; that of a required one fails the call, and
+ * everything that it had opened is closed again. Errors: those of openreg_init(). */
 OPENREG_API openreg_status openreg_open_all(void);
 
 /* Device i of an open driver, active or not, 0 <= i < record.device_count. `inout` as in
@@ -299,7 +299,7 @@ OPENREG_API openreg_status openreg_get_driver_device_properties(const char *driv
  * `topology` may be NULL or "": this machine's. Fills devices[0..min(*count, capacity)); each is devices[0].struct_size
  * bytes long, which the caller has set; and peers[i * capacity + j] (peers may be NULL): 1 if device i copies to device j directly.
  * Errors: OPENREG_E_INVALID (unknown), OPENREG_E_UNSUPPORTED "topology not implemented for x",
- * OPENREG_E_INCOMPATIBLE (the library; of a driver beside the runtime "CUDA support not installed; cannot generate CUDA
+ * OPENREG_E_INCOMPATIBLE (the library; of a bundled driver "CUDA support not installed; cannot generate CUDA
  * topology (why)", also if it is the vendor's library that is missing), the driver's own. */
 OPENREG_API openreg_status openreg_get_driver_topology(const char *driver, const char *topology,
                                                        const struct openreg_option *options, size_t option_count,

@@ -12,7 +12,7 @@
  * The exporter may free its block at any time: openreg_free() keeps it from reuse as long as another process holds it,
  * or may still import it. Each handle counts as held from its export to the last release of what was imported from it;
  * one that is never imported, or whose importer dies, keeps its block until the exporter ends.
- * What is written on one side is seen on the other; who waits for whom is the programs' affair. */
+ * What is written on one side is seen on the other; synchronisation is up to the programs. */
 #ifndef OPENREG_SHARING_H
 #define OPENREG_SHARING_H
 
@@ -60,8 +60,8 @@ OPENREG_API OPENREG_WARN_UNUSED openreg_status openreg_memory_import(const openr
                                                                      openreg_import *import, int32_t *device,
                                                                      void **ptr);
 
-/* Waits for the work of the device, and gives the memory up. NULL is accepted. Errors: OPENREG_E_FORKED, the driver's;
- * the import is gone all the same, but with OPENREG_E_FORKED, where it belongs to the parent. */
+/* Waits for the work of the device, and releases the memory. NULL is accepted. Errors: OPENREG_E_FORKED, the driver's;
+ * the import is released all the same, but with OPENREG_E_FORKED, where it belongs to the parent. */
 OPENREG_API openreg_status openreg_import_release(openreg_import import);
 
 /* Frees what was freed while other processes held it and that they have released since. openreg_free() of an exported

@@ -7,7 +7,7 @@
  *   ...                                 copies, fills and kernels run and are not slowed down by being waited for
  *   openreg_trace_stop();               keep() has now been called for each of them
  *
- * While nobody listens a traced call costs one load of a flag that nobody writes. All times are nanoseconds of
+ * Without a listener a traced call costs one load of a flag that is not written. All times are nanoseconds of
  * CLOCK_MONOTONIC. */
 #ifndef OPENREG_TRACE_H
 #define OPENREG_TRACE_H
@@ -67,17 +67,18 @@ static_assert(sizeof(openreg_tracer) == OPENREG_TRACER_SIZE_1, "append a field, 
 
 /* Begins a trace. The functions of `tracer` may be called by several threads at once, and must not call the runtime.
  * On a driver with timed events the first traced call of each device waits for its stream, to compare clocks.
- * Errors: OPENREG_E_INVALID (NULL, struct_size not set, no record()), OPENREG_E_BUSY (somebody listens already),
+ * Errors: OPENREG_E_INVALID (NULL, struct_size not set, no record()), OPENREG_E_BUSY (a trace is active already),
  * OPENREG_E_FORKED. */
 OPENREG_API OPENREG_WARN_UNUSED openreg_status openreg_trace_start(const openreg_tracer *tracer);
 
 /* Waits for the work of the calls traced so far and tells the listener of what it has not heard of yet. Work whose end
- * the driver fails to measure is left out. Errors: OPENREG_E_INVALID (nobody listens), OPENREG_E_FORKED. */
+ * the driver fails to measure is left out. Errors: OPENREG_E_INVALID (no trace is active), OPENREG_E_FORKED. */
 OPENREG_API openreg_status openreg_trace_flush(void);
 
 /* openreg_trace_flush(), then the end: when this returns, the listener's functions are not running and are not called
  * again. Calls that have begun and not ended are not told. openreg_shutdown() flushes, but does not stop; a forked
- * child inherits no trace. Errors: OPENREG_E_INVALID (nobody listens). In a child that can't use devices it succeeds. */
+ * child inherits no trace. Errors: OPENREG_E_INVALID (no trace is active). In a child that can't use devices it
+ * succeeds. */
 OPENREG_API openreg_status openreg_trace_stop(void);
 
 /* Now, on the clock of all times here. Never fails. */

@@ -74,7 +74,7 @@ openreg_discovery_ensure(const char *call)
     made[0] = openreg_candidate_create("sim", OPENREG_SOURCE_BUILT_IN, "built in", OPENREG_PRIORITY_SIM, NULL);
     if (made[0] != NULL) {
         made[0]->query = openreg_sim_query;
-        made[0]->flags = OPENREG_REGISTER_LOUD;
+        made[0]->flags = OPENREG_REGISTER_REQUIRED;
     }
     for (size_t i = 0; i < beside; ++i) {
         char path[PATH_MAX];
@@ -134,7 +134,7 @@ show_only(openreg_source source, const char *name, const char *origin, int32_t p
         if (fresh == NULL)
             return OPENREG_E_NOMEM;
         if (source == OPENREG_SOURCE_LIBRARIES)
-            fresh->flags = OPENREG_REGISTER_LOUD;
+            fresh->flags = OPENREG_REGISTER_REQUIRED;
         if (source == OPENREG_SOURCE_MOCK)
             fresh->query = openreg_sim_query;
     }

@@ -52,8 +52,8 @@ flags_of(const openreg_candidate *candidate)
         flags |= OPENREG_DRIVER_IS_GPU;
     if (candidate->source == OPENREG_SOURCE_MOCK)
         flags |= OPENREG_DRIVER_IS_MOCK;
-    if ((candidate->flags & OPENREG_REGISTER_LOUD) != 0)
-        flags |= OPENREG_DRIVER_IS_LOUD;
+    if ((candidate->flags & OPENREG_REGISTER_REQUIRED) != 0)
+        flags |= OPENREG_DRIVER_IS_REQUIRED;
     if ((candidate->flags & OPENREG_REGISTER_EXPERIMENTAL) != 0)
         flags |= OPENREG_DRIVER_IS_EXPERIMENTAL;
     if (candidate->has_table)

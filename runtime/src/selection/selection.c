@@ -179,9 +179,9 @@ load_named_libraries(const char *call, openreg_candidate *const *all, int count)
 }
 
 static int
-is_loud(const openreg_candidate *candidate)
+is_required(const openreg_candidate *candidate)
 {
-    return (candidate->flags & OPENREG_REGISTER_LOUD) != 0;
+    return (candidate->flags & OPENREG_REGISTER_REQUIRED) != 0;
 }
 
 /* Rule 4. */
@@ -200,13 +200,14 @@ select_automatically(const char *call, openreg_attempt attempt, openreg_decision
         last = candidate;
         if (candidate->is_absent) /* not installed: nothing to talk about */
             continue;
-        const openreg_status status = is_loud(candidate) ? attempt(call, candidate, &devices)
-                                                         : openreg_driver_open_try(call, candidate, attempt, &devices);
+        const openreg_status status = is_required(candidate)
+                                          ? attempt(call, candidate, &devices)
+                                          : openreg_driver_open_try(call, candidate, attempt, &devices);
         if (status == OPENREG_OK)
             take(decision, candidate, devices);
-        else if (is_loud(candidate) && candidate->source == OPENREG_SOURCE_BUILT_IN)
+        else if (is_required(candidate) && candidate->source == OPENREG_SOURCE_BUILT_IN)
             return openreg_report_none(call, candidate);
-        else if (is_loud(candidate))
+        else if (is_required(candidate))
             return openreg_report_failure(call, candidate, OPENREG_CHOICE_FOUND);
     }
     return decision->count > 0 ? OPENREG_OK : openreg_report_none(call, last);
@@ -252,9 +253,9 @@ openreg_select_all(const char *call, const char *list, openreg_decision *out)
     const int count = is_listed ? 0 : openreg_candidates_sorted(all);
     for (int i = 0; i < count; ++i) {
         int64_t devices = 0;
-        if (!is_loud(all[i]) && !all[i]->is_absent)
+        if (!is_required(all[i]) && !all[i]->is_absent)
             (void)openreg_driver_open_try(call, all[i], openreg_driver_open, &devices);
-        else if (is_loud(all[i]) && openreg_driver_open(call, all[i], &devices) != OPENREG_OK)
+        else if (is_required(all[i]) && openreg_driver_open(call, all[i], &devices) != OPENREG_OK)
             return openreg_report_failure(call, all[i], OPENREG_CHOICE_FOUND);
     }
     return openreg_select(call, list, openreg_driver_open, out);

@@ -85,8 +85,8 @@ TEST_F(DriverNamesTest, BuiltInRecords) {
   EXPECT_TRUE(openreg_test::has_flag("cuda", OPENREG_DRIVER_IS_GPU));
   EXPECT_TRUE(openreg_test::has_flag("hip", OPENREG_DRIVER_IS_GPU));
   EXPECT_FALSE(openreg_test::has_flag("sim", OPENREG_DRIVER_IS_GPU));
-  EXPECT_TRUE(openreg_test::has_flag("sim", OPENREG_DRIVER_IS_LOUD));
-  EXPECT_FALSE(openreg_test::has_flag("cuda", OPENREG_DRIVER_IS_LOUD));
+  EXPECT_TRUE(openreg_test::has_flag("sim", OPENREG_DRIVER_IS_REQUIRED));
+  EXPECT_FALSE(openreg_test::has_flag("cuda", OPENREG_DRIVER_IS_REQUIRED));
   EXPECT_EQ(record_of("cuda").priority, OPENREG_PRIORITY_GPU);
   EXPECT_EQ(record_of("hip").priority, OPENREG_PRIORITY_GPU);
   EXPECT_EQ(record_of("sim").priority, OPENREG_PRIORITY_SIM);

@@ -99,7 +99,7 @@ TEST_F(RegistrationTest, LibraryIsLoadedAtOnceAndOpenedLater) {
   EXPECT_STREQ(record.version, "2.0");
   EXPECT_CONTAINS(record.path, "/full_toy_driver.so");
   EXPECT_NE(record.flags & OPENREG_DRIVER_HAS_TABLE, 0u);
-  EXPECT_EQ(record.flags & OPENREG_DRIVER_IS_LOUD, 0u);
+  EXPECT_EQ(record.flags & OPENREG_DRIVER_IS_REQUIRED, 0u);
   EXPECT_GT(record.priority, record_of("cuda").priority);
   set("OPENREG_DRIVERS", "by_path");
   for (int i = 0; i < 3; ++i) ASSERT_EQ(openreg_open_all(), OPENREG_OK) << last_message();
@@ -254,7 +254,7 @@ TEST_F(RegistrationTest, DescribedDriver) {
   EXPECT_CONTAINS(last_message(), "none of the drivers \"described\" has a C table");
 }
 
-// acceptance 5.16, 5.58, 5.18: what a factory may fail with, remembered as any quiet failure.
+// acceptance 5.16, 5.58, 5.18: what a factory may fail with, remembered as that of any optional driver.
 TEST_F(RegistrationTest, FailuresOfFactories) {
   Recipe nothing, none, boom, strange, both, missing;
   none.devices = -1;
@@ -362,7 +362,7 @@ TEST_F(RegistrationTest, VariableWinsOverTheCall) {
   set("OPENREG_DRIVERS", "both_ways");
   ASSERT_EQ(openreg_init(), OPENREG_OK) << last_message();
   EXPECT_STREQ(record_of("both_ways").source, "OPENREG_DRIVER_LIBRARIES");
-  EXPECT_TRUE(has_flag("both_ways", OPENREG_DRIVER_IS_LOUD));
+  EXPECT_TRUE(has_flag("both_ways", OPENREG_DRIVER_IS_REQUIRED));
   ASSERT_EQ(openreg_shutdown(), OPENREG_OK);
   ASSERT_EQ(add({"both_ways", 401}), OPENREG_OK);
   ASSERT_EQ(openreg_init(), OPENREG_OK) << last_message();

@@ -56,8 +56,8 @@ TEST_F(RegistryTest, LastRegistrationWins) {
   EXPECT_STREQ(record_of("rival").version, "first");
 }
 
-// A registered driver that fails is loud: the simulator does not step in unasked (acceptance 5.50).
-TEST_F(RegistryTest, RegisteredFailureIsLoud) {
+// A registered driver is required: if it fails, the simulator does not step in unasked (acceptance 5.50).
+TEST_F(RegistryTest, RegisteredDriverIsRequired) {
   use_full_toy();
   unset("OPENREG_DRIVERS");
   // Registered by other tests of this program, too; all of them are the same code.

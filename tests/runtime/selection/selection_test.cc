@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// Which drivers are opened: OPENREG_DRIVERS, OPENREG_DRIVER_LIBRARIES, priorities, loud and quiet failures.
+// Which drivers are opened: OPENREG_DRIVERS, OPENREG_DRIVER_LIBRARIES, priorities, required and optional drivers.
 // Registers nothing, so that an automatic choice depends on the variables alone.
 #include <thread>
 
@@ -110,7 +110,7 @@ TEST_F(SelectionTest, UnknownNameListsTheKnownOnes) {
 
 // acceptance 5.57a: a listed driver that fails makes the whole initialisation fail, every time, with every
 // place, what else there is, and a way out; drivers opened before it are closed again.
-TEST_F(SelectionTest, ListedFailureIsLoudAndAllOrNothing) {
+TEST_F(SelectionTest, ListedDriversAreRequiredAllOrNothing) {
   set("OPENREG_DRIVER_LIBRARIES", "full_toy:" + driver_path("full_toy_driver"));
   set("OPENREG_DRIVERS", "full_toy,cuda");
   for (int i = 0; i < 2; ++i) {
@@ -196,7 +196,7 @@ TEST_F(SelectionTest, CountOpensADriverWithoutProbe) {
   EXPECT_CONTAINS(last_message(), "Driver 'toy' provides no devices.");
 }
 
-// A wrong path in OPENREG_DRIVER_LIBRARIES is loud even if another driver would be chosen, unless OPENREG_DRIVERS says
+// A wrong path in OPENREG_DRIVER_LIBRARIES is an error even if another driver would be chosen, unless OPENREG_DRIVERS says
 // which drivers are wanted.
 TEST_F(SelectionTest, WrongPathIsNotSilent) {
   set("OPENREG_DRIVER_LIBRARIES", "toy:" + driver_path("toy_driver") + ",other:/nowhere/other.so");
@@ -230,7 +230,7 @@ TEST_F(SelectionTest, LibraryShadowsTheBuiltInDriver) {
 }
 
 // If the replacement fails, the text lists both places, and the built-in driver does not step in.
-TEST_F(SelectionTest, FailedReplacementIsLoud) {
+TEST_F(SelectionTest, FailedReplacementIsAnError) {
   set("OPENREG_DRIVER_LIBRARIES", "sim:" + driver_path("broken_open_fails"));
   EXPECT_EQ(openreg_init(), OPENREG_E_INCOMPATIBLE);
   EXPECT_CONTAINS(last_message(), "\n  built in: not tried, another one replaces it");

@@ -133,7 +133,7 @@ TEST_F(ChoosingTest, FailedCallChangesNothing) {
     EXPECT_EQ(selection().generation, generation);
     EXPECT_NE(record_of("good").state, OPENREG_DRIVER_OPEN);
   }
-  EXPECT_EQ(toy().calls("open"), 4);  // loud: tried again each time
+  EXPECT_EQ(toy().calls("open"), 4);  // required: tried again each time
   EXPECT_EQ(openreg_use_drivers("nobody"), OPENREG_E_INVALID);
   EXPECT_CONTAINS(last_message(), "Driver 'nobody' is not in the list of known drivers: ['");
   EXPECT_EQ(active(), "sim*2");
@@ -229,7 +229,7 @@ TEST_F(ChoosingTest, OpenAllOfAList) {
   EXPECT_NE(record_of("hip").state, OPENREG_DRIVER_OPEN);
 }
 
-// acceptance 5.27: the simulator's failure is loud where all drivers are opened.
+// acceptance 5.27: the simulator's failure is an error where all drivers are opened.
 TEST_F(ChoosingTest, SimulatorWithoutDevices) {
   set("OPENREG_USE_MOCK_GPU", "cuda");
   set("OPENREG_SIM_DEVICES", "0");
@@ -247,11 +247,11 @@ TEST_F(ChoosingTest, SimulatorWithoutDevices) {
   EXPECT_EQ(openreg_device_count(), 0);
 }
 
-// acceptance 5.57: a loud failure rolls back what the call opened, and is raised again; what was open before stays.
+// acceptance 5.57: the failure of a required driver rolls back what the call opened, and is raised again; what was open before stays.
 TEST_F(ChoosingTest, OpenAllIsAllOrNothing) {
   ASSERT_EQ(add({"before", 7}), OPENREG_OK);
   ASSERT_EQ(add({"first", 6}), OPENREG_OK);
-  ASSERT_EQ(add({"boom", 5, OPENREG_REGISTER_LOUD, {{"fail", "open:1"}}}), OPENREG_OK);
+  ASSERT_EQ(add({"boom", 5, OPENREG_REGISTER_REQUIRED, {{"fail", "open:1"}}}), OPENREG_OK);
   ASSERT_EQ(openreg_open_driver("before"), OPENREG_OK) << last_message();
   for (int i = 0; i < 2; ++i) {
     EXPECT_EQ(openreg_open_all(), OPENREG_E_INTERNAL);
