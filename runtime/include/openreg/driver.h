@@ -21,7 +21,7 @@
  *   Streams     Run their work in order. Order between streams comes from events alone: the default stream (NULL) waits
  *               for no other stream, and none waits for it.
  *   Sizes       In bytes. A size of 0 is valid, succeeds and does nothing (mem_alloc() is never asked for 0).
- *   Errors      A slot returns OPENREG_OK, or calls host->set_error() exactly once and returns another code. On
+ *   Errors      A slot returns OPENREG_OK, or calls host->set_error() exactly once and returns the same code. On
  *               failure nothing has changed and no out-parameter has been written. openreg_fail() below does both.
  *               An asynchronous failure is reported by the next query or sync of that stream.
  *   Loss        A device that is lost stays lost until the process ends: each later call that needs it returns
@@ -84,9 +84,10 @@ typedef struct openreg_option {
 typedef struct openreg_host {
     uint32_t struct_size, abi_minor;
     void *ctx; /* first argument of both functions */
-    /* Stores the text of this thread's error; its code is the one that the slot returns. `vendor_code` is the vendor's
-     * own number, 0 if none; `utf8` is copied (at most 511 bytes are kept). */
-    void (*set_error)(void *ctx, int64_t vendor_code, const char *utf8);
+    /* Stores this thread's error. `code` is the one that the slot then returns (that one counts; if they differ, the
+     * text says so); `vendor_code` is the vendor's own number, 0 if none; `utf8` is copied (at most 511 bytes are
+     * kept). */
+    void (*set_error)(void *ctx, openreg_status code, int64_t vendor_code, const char *utf8);
     void (*log)(void *ctx, int32_t level, const char *utf8); /* level: OPENREG_LOG_*, status.h */
 } openreg_host;
 
@@ -248,7 +249,7 @@ openreg_fail(const openreg_host *host, openreg_status code, int64_t vendor_code,
     va_start(args, format);
     (void)vsnprintf(text, sizeof text, format, args);
     va_end(args);
-    host->set_error(host->ctx, vendor_code, text);
+    host->set_error(host->ctx, code, vendor_code, text);
     return code;
 }
 

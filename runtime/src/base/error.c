@@ -94,7 +94,10 @@ openreg_error_end_call(const char *driver, const char *call, openreg_status code
     const int is_set = thread != NULL && thread->driver_error_is_set;
     const char *const text = is_set ? thread->driver_text : "failed and gave no reason";
     const int64_t vendor_code = is_set ? thread->driver_vendor_code : 0;
-    if (is_known(code)) {
+    if (is_known(code) && is_set && thread->driver_code != code) {
+        (void)openreg_error_set(code, "%s: driver \"%s\": %s (%s; set_error() was given code %d)", call, driver, text,
+                                openreg_status_name(code), thread->driver_code);
+    } else if (is_known(code)) {
         (void)openreg_error_set(code, "%s: driver \"%s\": %s (%s)", call, driver, text, openreg_status_name(code));
     } else {
         const openreg_status unknown = code;
@@ -109,13 +112,14 @@ openreg_error_end_call(const char *driver, const char *call, openreg_status code
 }
 
 static void
-host_set_error(void *context, int64_t vendor_code, const char *utf8)
+host_set_error(void *context, openreg_status code, int64_t vendor_code, const char *utf8)
 {
     (void)context;
     openreg_thread *const thread = openreg_thread_get();
     if (thread == NULL)
         return;
     thread->driver_error_is_set = 1;
+    thread->driver_code = code;
     thread->driver_vendor_code = vendor_code;
     openreg_text_copy(thread->driver_text, sizeof thread->driver_text, utf8);
 }

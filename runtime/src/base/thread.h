@@ -14,6 +14,7 @@ typedef struct openreg_thread {
     openreg_error error;
     /* What the driver told set_error() during the current call of a slot; error.c. */
     int driver_error_is_set;
+    openreg_status driver_code;
     int64_t driver_vendor_code;
     char driver_text[512];
     /* Current stream of each device, valid for the table of this generation; stream.c. */

@@ -79,12 +79,14 @@ TEST_F(ErrorTest, DefectiveDriversAreDescribed) {
 const openreg_host* chatty_host = nullptr;
 std::string chatty_text;  // NOLINT: given to set_error by the driver below
 
+openreg_status chatty_code = OPENREG_E_INTERNAL;
+
 openreg_status chatty_sync_ok(openreg_instance, int32_t) {
-  chatty_host->set_error(chatty_host->ctx, 1, "said, but not meant");
+  chatty_host->set_error(chatty_host->ctx, OPENREG_E_INVALID, 1, "said, but not meant");
   return OPENREG_OK;
 }
 openreg_status chatty_sync_fails(openreg_instance, int32_t) {
-  chatty_host->set_error(chatty_host->ctx, 1, chatty_text.empty() ? nullptr : chatty_text.c_str());
+  chatty_host->set_error(chatty_host->ctx, chatty_code, 1, chatty_text.empty() ? nullptr : chatty_text.c_str());
   return OPENREG_E_INTERNAL;
 }
 openreg_status chatty_open(const openreg_host* host, const openreg_option* options, size_t n, openreg_instance* out) {
@@ -121,6 +123,22 @@ TEST_F(ErrorTest, LongTextsAreCutBetweenCharacters) {
   chatty_text = "";
   EXPECT_EQ(openreg_device_synchronize(0), OPENREG_E_INTERNAL);
   EXPECT_CONTAINS(last_message(), "driver \"chatty\":  (OPENREG_E_INTERNAL)");
+}
+
+// The code that a slot returns counts; where the driver told set_error() another one, the text says so.
+TEST_F(ErrorTest, CodesThatDifferAreShown) {
+  use_full_toy([](openreg_driver& table) {
+    table.name = "chatty";
+    table.open = chatty_open;
+    table.device_sync = chatty_sync_fails;
+  });
+  chatty_text = "two minds";
+  chatty_code = OPENREG_E_NOMEM;
+  EXPECT_EQ(openreg_device_synchronize(0), OPENREG_E_INTERNAL);
+  EXPECT_CONTAINS(last_message(), "two minds (OPENREG_E_INTERNAL; set_error() was given code 2)");
+  chatty_code = OPENREG_E_INTERNAL;
+  EXPECT_EQ(openreg_device_synchronize(0), OPENREG_E_INTERNAL);
+  EXPECT_CONTAINS(last_message(), "two minds (OPENREG_E_INTERNAL)");
 }
 
 // OPENREG_LOG_LEVEL is a threshold, read again by each initialisation; an unknown word means "warning".

@@ -35,7 +35,7 @@ struct Host {
     services.struct_size = sizeof services;
     services.abi_minor = OPENREG_ABI_MINOR;
     services.ctx = this;
-    services.set_error = [](void* ctx, int64_t, const char* utf8) {
+    services.set_error = [](void* ctx, openreg_status, int64_t, const char* utf8) {
       auto* self = static_cast<Host*>(ctx);
       self->text = utf8;
       ++self->errors;
