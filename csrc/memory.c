@@ -163,7 +163,7 @@ static PyObject* segment_dict(int32_t device, const openreg_block_info* blocks, 
       active += blocks[i].size;
     }
   }
-  const unsigned long long pool[2] = {blocks->pool[0], blocks->pool[1]};
+  const unsigned long long pool[2] = {blocks->pool.first, blocks->pool.second};
   PyObject* to = PyDict_New();
   if (to == NULL || openreg_dict_put(to, "device", PyLong_FromLong(device)) ||
       openreg_dict_put(to, "address", PyLong_FromVoidPtr(blocks->segment)) ||

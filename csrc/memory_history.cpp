@@ -220,7 +220,7 @@ PyObject* _allocationTraceback(PyObject* /*self*/, PyObject* address) {
   info.struct_size = sizeof info;
   const auto number = argument_as<uintptr_t>(address, "allocationTraceback");
   OPENREG_CHECK(openreg_get_pointer_info(reinterpret_cast<const void*>(number), &info));
-  if (info.kind != OPENREG_MEMORY_DEVICE || info.live == 0) {
+  if (info.kind != OPENREG_POINTER_DEVICE || info.live == 0) {
     Py_RETURN_NONE;
   }
   const auto context = c10::openreg::context_of_block(static_cast<c10::DeviceIndex>(info.device), number);

@@ -3,7 +3,6 @@
 #include "csrc/bindings.h"
 #include "csrc/torch_calls.h"
 
-#include <openreg/native_stream.h>
 #include <openreg/openreg.h>
 #include <stdint.h>
 

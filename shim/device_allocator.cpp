@@ -63,7 +63,7 @@ void free_block(void* block) noexcept {
 void free_and_report(void* block) noexcept {
   openreg_pointer_info info{};
   info.struct_size = sizeof info;
-  const bool known = openreg_get_pointer_info(block, &info) == OPENREG_OK && info.kind == OPENREG_MEMORY_DEVICE;
+  const bool known = openreg_get_pointer_info(block, &info) == OPENREG_OK && info.kind == OPENREG_POINTER_DEVICE;
   free_block(block);
   try {
     if (known) {
@@ -175,7 +175,7 @@ void DeviceAllocator::recordStream(const DataPtr& data, c10::Stream stream) {
       stream.device());
   // By address and not by deleter: a DataPtr may wrap a block in a context of its own.
   const openreg_pointer_info info = pointer_info(data.get());
-  if (info.kind != OPENREG_MEMORY_DEVICE || info.live == 0) {
+  if (info.kind != OPENREG_POINTER_DEVICE || info.live == 0) {
     return;
   }
   TORCH_CHECK(

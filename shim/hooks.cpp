@@ -15,12 +15,12 @@ namespace c10::openreg {
 
 namespace {
 
-// The kind of an unknown address is OPENREG_MEMORY_UNKNOWN; never throws.
+// The kind of an unknown address is OPENREG_POINTER_UNKNOWN; never throws.
 openreg_pointer_info query(const void* data) noexcept {
   openreg_pointer_info info{};
   info.struct_size = sizeof info;
   if (openreg_get_pointer_info(data, &info) != OPENREG_OK) {
-    info.kind = OPENREG_MEMORY_UNKNOWN;
+    info.kind = OPENREG_POINTER_UNKNOWN;
   }
   return info;
 }
@@ -78,7 +78,7 @@ at::Generator OpenRegHooks::getNewGenerator(DeviceIndex device_index) const {
 }
 
 bool OpenRegHooks::isPinnedPtr(const void* data) const {
-  return query(data).kind == OPENREG_MEMORY_PINNED;
+  return query(data).kind == OPENREG_POINTER_PINNED;
 }
 
 at::Allocator* OpenRegHooks::getPinnedMemoryAllocator() const {
@@ -88,13 +88,13 @@ at::Allocator* OpenRegHooks::getPinnedMemoryAllocator() const {
 Device OpenRegHooks::getDeviceFromPtr(void* data) const {
   const openreg_pointer_info info = query(data);
   TORCH_CHECK(
-      info.kind == OPENREG_MEMORY_DEVICE,
+      info.kind == OPENREG_POINTER_DEVICE,
       "The pointer ",
       data,
       " is not memory of an openreg device",
-      info.kind == OPENREG_MEMORY_PINNED      ? ": it is pinned host memory."
-          : info.kind == OPENREG_MEMORY_ALIAS ? ": it is a host view of device memory."
-                                              : ".");
+      info.kind == OPENREG_POINTER_PINNED      ? ": it is pinned host memory."
+          : info.kind == OPENREG_POINTER_ALIAS ? ": it is a host view of device memory."
+                                               : ".");
   return Device(DeviceType::PrivateUse1, static_cast<DeviceIndex>(info.device));
 }
 

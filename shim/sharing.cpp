@@ -27,6 +27,7 @@ openreg_memory_handle export_storage(const Storage& storage) {
   // Not of one stream: a queue of multiprocessing exports in a thread of its own, whose streams are not the sender's.
   OPENREG_CHECK(openreg_device_synchronize(device.index()));
   openreg_memory_handle handle{};
+  handle.struct_size = sizeof handle;
   OPENREG_CHECK(openreg_memory_export(storage.data(), &handle));
   return handle;
 }

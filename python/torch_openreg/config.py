@@ -26,7 +26,7 @@ def include_dir() -> str:
 
 
 def lib_dir() -> str:
-    """The folder of ``libopenreg.so`` and ``libtorch_openreg.so``."""
+    """The folder of ``libopenreg.so.1`` and ``libtorch_openreg.so``."""
     return str(_PREFIX / "lib")
 
 

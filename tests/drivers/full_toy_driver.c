@@ -19,10 +19,11 @@
     X(close)                                                                                                           \
     X(device_count)                                                                                                    \
     X(mem_alloc)                                                                                                       \
-    X(mem_free) X(copy) X(device_sync) X(device_info) X(fill) X(stream_create) X(stream_destroy) X(stream_query)       \
-        X(stream_sync) X(stream_wait) X(event_create) X(event_destroy) X(event_record) X(event_query) X(event_sync)    \
-            X(probe) X(device_active) X(device_bind) X(host_alloc) X(host_free) X(mem_info) X(event_elapsed)           \
-                X(host_alias) X(stream_native) X(extension) X(describe) X(host_func)
+    X(mem_free)                                                                                                        \
+    X(copy) X(device_sync) X(device_info) X(fill) X(stream_create) X(stream_destroy) X(stream_query) X(stream_sync)    \
+        X(stream_wait) X(event_create) X(event_destroy) X(event_record) X(event_query) X(event_sync) X(probe)          \
+            X(device_active) X(device_bind) X(host_alloc) X(host_free) X(mem_info) X(event_elapsed) X(host_alias)      \
+                X(stream_native) X(extension) X(describe) X(host_func)
 
 #define SLOT_NAME(name) #name,
 static const char *const slot_names[] = {SLOTS(SLOT_NAME)};
@@ -606,7 +607,7 @@ toy_extension(openreg_instance toy, const char *name, uint32_t version)
 /* As many devices as open() finds; each copies to the next one only. "big" has twice as many. */
 static openreg_status
 toy_describe(const openreg_host *host, const openreg_option *options, size_t n, const char *topology, int32_t capacity,
-             openreg_device_info *infos, uint8_t *peers, int32_t *count)
+             openreg_device_info *const *infos, uint8_t *peers, int32_t *count)
 {
     the_host = host;
     int32_t devices;
@@ -619,8 +620,8 @@ toy_describe(const openreg_host *host, const openreg_option *options, size_t n, 
     else if (topology[0] != '\0')
         return openreg_fail(host, OPENREG_E_INVALID, 0, "no topology \"%s\"", topology);
     for (int32_t i = 0; i < devices && i < capacity; ++i) {
-        (void)snprintf(infos[i].name, sizeof infos[i].name, "Full toy %d", i);
-        infos[i].total_bytes = UINT64_C(1) << 30;
+        (void)snprintf(infos[i]->name, sizeof infos[i]->name, "Full toy %d", i);
+        infos[i]->total_bytes = UINT64_C(1) << 30;
         for (int32_t k = 0; peers != NULL && k < devices && k < capacity; ++k)
             peers[(int64_t)i * capacity + k] = k == i + 1;
     }

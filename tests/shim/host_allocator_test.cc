@@ -41,7 +41,7 @@ TEST_F(HostAllocatorTest, AllocatesPinnedMemory) {
   const c10::DataPtr block = host_allocator().allocate(10000);
   ASSERT_NE(block.get(), nullptr);
   EXPECT_EQ(block.device(), c10::Device(c10::DeviceType::CPU));
-  EXPECT_EQ(kind_of(block.get()), OPENREG_MEMORY_PINNED);
+  EXPECT_EQ(kind_of(block.get()), OPENREG_POINTER_PINNED);
   std::memset(block.get(), 0x5a, 10000);
   const c10::DataPtr copy = host_allocator().clone(block.get(), 10000);
   EXPECT_EQ(std::memcmp(copy.get(), block.get(), 10000), 0);
@@ -54,10 +54,10 @@ TEST_F(HostAllocatorTest, CachesBlocks) {
   const c10::DataPtr again = host_allocator().allocate(5000);
   EXPECT_EQ(again.get(), first);
   void* dropped = host_allocator().allocate(6000).get();
-  EXPECT_EQ(kind_of(dropped), OPENREG_MEMORY_PINNED);
+  EXPECT_EQ(kind_of(dropped), OPENREG_POINTER_PINNED);
   host_allocator().empty_cache();
-  EXPECT_EQ(kind_of(dropped), OPENREG_MEMORY_UNKNOWN);
-  EXPECT_EQ(kind_of(again.get()), OPENREG_MEMORY_PINNED);
+  EXPECT_EQ(kind_of(dropped), OPENREG_POINTER_UNKNOWN);
+  EXPECT_EQ(kind_of(again.get()), OPENREG_POINTER_PINNED);
 }
 
 TEST_F(HostAllocatorTest, Statistics) {

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
-/* driver.c: the smallest driver, seven functions (rule A22). Its devices are plain malloc() memory that the host is
+/* driver.c: the smallest driver, seven functions. Its devices are plain malloc() memory that the host is
  * not told about. It is built by a C compiler alone, against openreg/driver.h and nothing else, and proves that the
  * runtime makes up for everything that is missing here: streams, events, fills, pinned memory, device information. */
 // LITERALINCLUDE START: TOY DRIVER

@@ -162,8 +162,8 @@ openreg_status openreg_gpu_event_elapsed(openreg_instance, openreg_driver_event 
 
 openreg_status openreg_gpu_probe(const openreg_host *host, const openreg_option *options, size_t n, int32_t *count);
 openreg_status openreg_gpu_describe(const openreg_host *host, const openreg_option *options, size_t n,
-                                    const char *topology, int32_t capacity, openreg_device_info *infos, uint8_t *peers,
-                                    int32_t *count);
+                                    const char *topology, int32_t capacity, openreg_device_info *const *infos,
+                                    uint8_t *peers, int32_t *count);
 const void *openreg_gpu_extension(openreg_instance, const char *name, uint32_t version);
 
 #endif

@@ -37,7 +37,7 @@ openreg_gpu_probe(const openreg_host *host, const openreg_option *options, size_
 
 openreg_status
 openreg_gpu_describe(const openreg_host *host, const openreg_option *options, size_t n, const char *topology,
-                     int32_t capacity, openreg_device_info *infos, uint8_t *peers, int32_t *count)
+                     int32_t capacity, openreg_device_info *const *infos, uint8_t *peers, int32_t *count)
 {
     (void)options;
     (void)n;
@@ -49,9 +49,9 @@ openreg_gpu_describe(const openreg_host *host, const openreg_option *options, si
     OPENREG_GPU_RETURN_NOT_OK(take(host, &census));
     for (int32_t i = 0; i < census->count && i < capacity; ++i) {
         openreg_device_info *const info = &census->devices[i].info;
-        const uint32_t size = infos[i].struct_size;
+        const uint32_t size = infos[i]->struct_size;
         info->struct_size = size;
-        memcpy(&infos[i], info, size < sizeof *info ? size : sizeof *info);
+        memcpy(infos[i], info, size < sizeof *info ? size : sizeof *info);
         for (int32_t k = 0; peers != NULL && k < census->count && k < capacity; ++k)
             peers[(size_t)i * (size_t)capacity + (size_t)k] = census->peers[i][k];
     }

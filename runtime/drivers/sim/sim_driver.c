@@ -257,7 +257,7 @@ sim_device_info(openreg_instance instance, int32_t dev, openreg_device_info *ino
 /* Every device copies to every other one. */
 static openreg_status
 sim_describe(const openreg_host *host, const openreg_option *options, size_t n, const char *topology, int32_t capacity,
-             openreg_device_info *infos, uint8_t *peers, int32_t *count)
+             openreg_device_info *const *infos, uint8_t *peers, int32_t *count)
 {
     sim_settings settings;
     if (topology[0] != '\0')
@@ -268,7 +268,7 @@ sim_describe(const openreg_host *host, const openreg_option *options, size_t n, 
         return status;
     const int32_t described = settings.devices < capacity ? settings.devices : capacity;
     for (int32_t i = 0; i < described; i++) {
-        fill_info(settings.label, i, settings.memory, &infos[i]);
+        fill_info(settings.label, i, settings.memory, infos[i]);
         if (peers != NULL)
             memset(&peers[(size_t)i * (size_t)capacity], 1, (size_t)described);
     }

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 /* sim_event.c: events of the simulated devices. A record is a position on a stream's timeline, so a later record of the
- * same event, on whatever stream, never completes or delays an earlier one (rule A15). */
+ * same event, on whatever stream, never completes or delays an earlier one. */
 #define _GNU_SOURCE
 #include "sim.h"
 

@@ -19,7 +19,7 @@ extern "C" {
 /* For all devices of the process. Sizes in bytes. The first values are those of openreg_default_allocator_settings().*/
 typedef struct openreg_allocator_settings {
     uint32_t struct_size;                /* set by the caller */
-    int32_t expandable_segments;         /* 1: segments that grow in place, where the driver has them (growing.h) */
+    int32_t expandable_segments;         /* 1: segments that grow in place, where the driver has them (vmm.h) */
     uint64_t max_split_size;             /* blocks from this size on are never split; UINT64_MAX: no limit */
     uint64_t max_non_split_rounding;     /* what such a block may be larger than a request that is given it */
     uint64_t large_segment_size;         /* of segments for blocks above 1 MiB and below 10 MiB: at least 20 MiB */
@@ -30,12 +30,17 @@ typedef struct openreg_allocator_settings {
                                                             * two; a power of two, or 0 and 1: no rounding */
 } openreg_allocator_settings;
 
+#define OPENREG_ALLOCATOR_SETTINGS_SIZE_1 112u
+static_assert(sizeof(openreg_allocator_settings) == OPENREG_ALLOCATOR_SETTINGS_SIZE_1,
+              "append a field, then freeze its size");
+
 /* Fills in the first values: nothing special. Writes no byte beyond `struct_size`. */
 OPENREG_API openreg_status openreg_default_allocator_settings(openreg_allocator_settings *inout);
 
 /* Takes effect for later requests; blocks and segments that exist stay as they are.
  * Errors: OPENREG_E_INVALID (a value outside its range; the text names it). Nothing has changed then. */
-OPENREG_API openreg_status openreg_set_allocator_settings(const openreg_allocator_settings *settings);
+OPENREG_API OPENREG_WARN_UNUSED openreg_status
+openreg_set_allocator_settings(const openreg_allocator_settings *settings);
 OPENREG_API openreg_status openreg_get_allocator_settings(openreg_allocator_settings *inout);
 
 /* Limits what the allocator may take from the device to `fraction` of its memory, 0 to 1. Until openreg_shutdown().
@@ -46,14 +51,8 @@ OPENREG_API openreg_status openreg_get_memory_fraction(int32_t device, double *f
 /* Without caching each request is a segment of its own, which goes back to the driver as soon as it is freed (in
  * multiples of 2 MiB, so for looking into things only). On at the start. Returns what it was before. */
 OPENREG_API int32_t openreg_set_caching(int32_t on);
-OPENREG_API int32_t openreg_get_caching(void);
 
 /* ---------------------------------------------------------------------------------------------------- private pools */
-
-/* A name of the caller's choice, the same on every device. {0, 0} is the cache that every request uses without one. */
-typedef struct openreg_memory_pool_id {
-    uint64_t first, second;
-} openreg_memory_pool_id;
 
 #define OPENREG_MEMORY_POOL_USE_ON_OOM 1u /* requests outside get its free blocks before they fail */
 #define OPENREG_MEMORY_POOL_NO_SPLIT 2u   /* its segments are not split */
@@ -61,7 +60,8 @@ typedef struct openreg_memory_pool_id {
 /* Makes the pool on this device, or adds a use to it (`flags` are those of the call that made it). A pool's memory
  * serves its own requests alone, and openreg_empty_cache() leaves it.
  * Errors: OPENREG_E_INVALID (the id {0, 0}, unknown flags), OPENREG_E_NOMEM (host memory), common ones. */
-OPENREG_API openreg_status openreg_memory_pool_retain(int32_t device, openreg_memory_pool_id id, uint32_t flags);
+OPENREG_API OPENREG_WARN_UNUSED openreg_status openreg_memory_pool_retain(int32_t device, openreg_memory_pool_id id,
+                                                                          uint32_t flags);
 
 /* Takes one use away. After the last one the pool is gone: its free segments go back to the driver at once, the others
  * as soon as their blocks are freed. Errors: OPENREG_E_INVALID (there is no such pool), common ones; the driver's. */
@@ -70,7 +70,7 @@ OPENREG_API openreg_status openreg_memory_pool_release(int32_t device, openreg_m
 /* From now on what the calling thread allocates on the device comes from the pool, until it leaves it. A thread may be
  * in several; the one entered last counts. A use of the pool while it lasts.
  * Errors: OPENREG_E_INVALID (no such pool; the thread is in it already, or, for leave, is not), OPENREG_E_NOMEM. */
-OPENREG_API openreg_status openreg_memory_pool_enter(int32_t device, openreg_memory_pool_id id);
+OPENREG_API OPENREG_WARN_UNUSED openreg_status openreg_memory_pool_enter(int32_t device, openreg_memory_pool_id id);
 OPENREG_API openreg_status openreg_memory_pool_leave(int32_t device, openreg_memory_pool_id id);
 
 /* Gives the pool's segments without live blocks back to the driver. No error where there is no such pool. */
@@ -78,8 +78,8 @@ OPENREG_API openreg_status openreg_memory_pool_trim(int32_t device, openreg_memo
 
 typedef struct openreg_memory_pool_info {
     openreg_memory_pool_id id;
-    int64_t uses;             /* 0: it is gone, and live blocks hold some of its segments */
-    openreg_stat reserved[3]; /* bytes of its segments: all, small pool, large pool */
+    int64_t uses;                         /* 0: it is gone, and live blocks hold some of its segments */
+    openreg_stat reserved[OPENREG_POOLS]; /* bytes of its segments */
 } openreg_memory_pool_info;
 
 /* Calls `visit` for every private pool of the device, under the cache's lock: it must not call the runtime. A non-zero
@@ -100,7 +100,7 @@ OPENREG_API openreg_status openreg_visit_memory_pools(int32_t device,
 #define OPENREG_MEMORY_EVENT_OOM 7            /* a request has failed for lack of device memory */
 
 typedef struct openreg_memory_event {
-    int32_t action; /* OPENREG_TRACE_* */
+    int32_t action; /* OPENREG_MEMORY_EVENT_* */
     int32_t device;
     uint64_t address; /* OOM: the free bytes of the device */
     uint64_t size;    /* bytes: of blocks, and for OOM, those asked for */

@@ -37,6 +37,9 @@ typedef struct openreg_ipc {
     openreg_status (*memory_close)(openreg_instance, int32_t dev, void *ptr);
 } openreg_ipc;
 
+#define OPENREG_IPC_SIZE_1 32u
+static_assert(sizeof(openreg_ipc) == OPENREG_IPC_SIZE_1, "append a function, then freeze its size");
+
 #ifdef __cplusplus
 }
 #endif

@@ -155,21 +155,16 @@ typedef struct openreg_kernels {
 
 static_assert(sizeof(openreg_tensor) == 48u, "openreg_tensor is DLPack's DLTensor");
 static_assert(sizeof(openreg_value) == 80u, "openreg_value is an element of arrays: it cannot grow");
-static_assert(sizeof(openreg_kernel_call) == 64u, "append a field, then freeze its size");
 
 /* Sizes of the first version, frozen for ever. */
+#define OPENREG_KERNEL_CALL_SIZE_1 64u
 #define OPENREG_KERNEL_SIZE_1 24u
 #define OPENREG_KERNELS_SIZE_1 24u
-static_assert(sizeof(openreg_kernel) == OPENREG_KERNEL_SIZE_1 && sizeof(openreg_kernels) == OPENREG_KERNELS_SIZE_1,
+static_assert(sizeof(openreg_kernel_call) == OPENREG_KERNEL_CALL_SIZE_1 &&
+                  sizeof(openreg_kernel) == OPENREG_KERNEL_SIZE_1 && sizeof(openreg_kernels) == OPENREG_KERNELS_SIZE_1,
               "append a field, then freeze its size");
 
 /* ---------------------------------------------------------------------------------------------------------- helpers */
-
-#if defined(__GNUC__)
-#define OPENREG_HELPER __attribute__((unused)) static inline
-#else
-#define OPENREG_HELPER static inline
-#endif
 
 /* The tensor of argument `i`, or NULL if that is none. */
 OPENREG_HELPER const openreg_tensor *

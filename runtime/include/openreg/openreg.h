@@ -19,13 +19,19 @@
  *   Start       Nothing needs to be called first: the first function that reaches a device runs openreg_init().
  *               Nothing runs at exit.
  *   Units       Sizes in bytes, times in milliseconds.
+ *   Structures  A structure that begins with struct_size may get more fields at its end, and never changes otherwise. The
+ *               caller sets struct_size to its sizeof. Both directions work: the library writes no byte beyond it, and
+ *               reads fields beyond it as zero. Less than the frozen size of the first version (OPENREG_*_SIZE_1) is
+ *               OPENREG_E_INVALID. Structures that the library hands to a callback or returns may grow too.
  */
 #ifndef OPENREG_OPENREG_H
 #define OPENREG_OPENREG_H
 
+#include <assert.h>
 #include <stddef.h>
 #include <stdint.h>
 
+#include <openreg/export.h>
 #include <openreg/registry.h>
 #include <openreg/status.h>
 
@@ -57,16 +63,16 @@ OPENREG_API const char *openreg_version(void);
 /* Chooses the active drivers (registry.h), opens them and builds the device table. Idempotent; concurrent callers wait
  * for the first. Errors: OPENREG_E_NO_DEVICE, OPENREG_E_INCOMPATIBLE, OPENREG_E_INVALID (an unknown name, a bad option),
  * OPENREG_E_BUSY (called by a driver inside open()), OPENREG_E_FORKED. */
-OPENREG_API openreg_status openreg_init(void);
+OPENREG_API OPENREG_WARN_UNUSED openreg_status openreg_init(void);
 
-/* 1 if the device table stands, else 0. Never fails. */
+/* 1 if the device table has been published, else 0. Never fails. */
 OPENREG_API int openreg_is_initialized(void);
 
 /* Frees the caches, destroys the pool's streams, closes all drivers and forgets the table, failures and the choice of
  * openreg_use_drivers(); environment variables are read again by the next openreg_init(). For tests and C programs;
- * nothing calls it at exit. No other thread may be inside a call that reaches a device; those that only ask (current and
- * number of devices, whether the table stands, records, the selection) are safe at any time. Waits for the pool's
- * streams and for host functions.
+ * nothing calls it at exit. No other thread may be inside a call that reaches a device. Read-only queries (current and
+ * number of devices, whether the table has been published, records, the selection) are always safe. Waits for
+ * the pool's streams and for host functions.
  * Errors: OPENREG_E_BUSY while allocations or events are alive (nothing is changed), OPENREG_E_FORKED. */
 OPENREG_API openreg_status openreg_shutdown(void);
 
@@ -137,6 +143,10 @@ typedef struct openreg_device_properties {
     char torch_device_type[16]; /* PyTorch device type whose kernels work on its memory, or "" */
 } openreg_device_properties;
 
+#define OPENREG_DEVICE_PROPERTIES_SIZE_1 304u
+static_assert(sizeof(openreg_device_properties) == OPENREG_DEVICE_PROPERTIES_SIZE_1,
+              "append a field, then freeze its size");
+
 /* Errors: OPENREG_E_INVALID, common ones. */
 OPENREG_API openreg_status openreg_get_device_properties(int32_t device, openreg_device_properties *inout);
 
@@ -152,14 +162,15 @@ OPENREG_API openreg_status openreg_device_synchronize(int32_t device);
  * `device`. size 0 gives NULL. When the device is full, cached blocks are given back and the driver is asked again.
  * Errors: OPENREG_E_NOMEM (the text has the figures: asked, allocated, cached, free, total), OPENREG_E_INVALID (size
  * above 2^47), common ones. On failure *out is NULL. */
-OPENREG_API openreg_status openreg_malloc(int32_t device, size_t size, openreg_stream stream, void **out);
+OPENREG_API OPENREG_WARN_UNUSED openreg_status openreg_malloc(int32_t device, size_t size, openreg_stream stream,
+                                                              void **out);
 
 /* Gives a block back to the cache of the stream that it was allocated for: later work of that stream may reuse it at
  * once; streams named by openreg_record_stream() are waited for before reuse. NULL is accepted.
  * Errors: OPENREG_E_INVALID (not the start of a live block: freed already, foreign, or inside a block; says which). */
 OPENREG_API openreg_status openreg_free(void *ptr);
 
-/* Notes that work on `stream` uses the block that `ptr` starts, so that its reuse waits for that stream too.
+/* Records that work on `stream` uses the block at `ptr`, so that its reuse waits for that stream too.
  * Errors: OPENREG_E_INVALID (not a live block, or a stream of another device). */
 OPENREG_API openreg_status openreg_record_stream(void *ptr, openreg_stream stream);
 
@@ -167,38 +178,42 @@ OPENREG_API openreg_status openreg_record_stream(void *ptr, openreg_stream strea
  * device(s). A device of OPENREG_HOST means host memory. Any two devices, also of different drivers (staged through
  * the host). Ranges must not overlap.
  * Errors: OPENREG_E_INVALID (a range not inside one live block of the device named, NULL, a wrong device). */
-OPENREG_API openreg_status openreg_memcpy(void *dst, int32_t dst_device, const void *src, int32_t src_device,
-                                          size_t size);
+OPENREG_API OPENREG_WARN_UNUSED openreg_status openreg_memcpy(void *dst, int32_t dst_device, const void *src,
+                                                              int32_t src_device, size_t size);
 
 /* Queues the copy on `stream` of `stream_device` (one of the two devices; ignored between host and host) and returns.
  * Both ranges must stay alive until the stream has passed it. With host memory that is not pinned it may be
  * synchronous. Errors: as openreg_memcpy(). */
-OPENREG_API openreg_status openreg_memcpy_async(void *dst, int32_t dst_device, const void *src, int32_t src_device,
-                                                size_t size, int32_t stream_device, openreg_stream stream);
+OPENREG_API OPENREG_WARN_UNUSED openreg_status openreg_memcpy_async(void *dst, int32_t dst_device, const void *src,
+                                                                    int32_t src_device, size_t size,
+                                                                    int32_t stream_device, openreg_stream stream);
 
 /* Queues `size` bytes of `value` on a stream of the device. Errors: as openreg_memcpy(). */
-OPENREG_API openreg_status openreg_memset_async(void *dst, int32_t device, uint8_t value, size_t size,
-                                                openreg_stream stream);
+OPENREG_API OPENREG_WARN_UNUSED openreg_status openreg_memset_async(void *dst, int32_t device, uint8_t value,
+                                                                    size_t size, openreg_stream stream);
 
 /* Pinned host memory of the driver of `device`, 64-byte aligned or better; size 0 gives NULL. Not cached.
  * Errors: OPENREG_E_NOMEM, common ones. On failure *out is NULL. */
-OPENREG_API openreg_status openreg_malloc_host(int32_t device, size_t size, void **out);
+OPENREG_API OPENREG_WARN_UNUSED openreg_status openreg_malloc_host(int32_t device, size_t size, void **out);
 /* NULL is accepted. Errors: OPENREG_E_INVALID (not live pinned memory). */
 OPENREG_API openreg_status openreg_free_host(void *ptr);
 
-#define OPENREG_MEMORY_UNKNOWN 0 /* none of ours: plain host memory, or another library's */
-#define OPENREG_MEMORY_DEVICE 1
-#define OPENREG_MEMORY_PINNED 2 /* pinned host memory */
-#define OPENREG_MEMORY_ALIAS 3  /* the host's view of device memory */
+#define OPENREG_POINTER_UNKNOWN 0 /* none of ours: plain host memory, or another library's */
+#define OPENREG_POINTER_DEVICE 1
+#define OPENREG_POINTER_PINNED 2 /* pinned host memory */
+#define OPENREG_POINTER_ALIAS 3  /* the host's view of device memory */
 
 typedef struct openreg_pointer_info {
     uint32_t struct_size; /* set by the caller */
-    int32_t kind;         /* OPENREG_MEMORY_* */
+    int32_t kind;         /* OPENREG_POINTER_* */
     int32_t device;       /* of device memory and its alias; else -1 */
     int32_t live;         /* 1 if inside a live block, 0 if inside a cached one */
     void *base;           /* start of the block, as an address of the same kind */
     uint64_t size;        /* bytes that were asked for */
 } openreg_pointer_info;
+
+#define OPENREG_POINTER_INFO_SIZE_1 32u
+static_assert(sizeof(openreg_pointer_info) == OPENREG_POINTER_INFO_SIZE_1, "append a field, then freeze its size");
 
 /* What an address is; interior addresses too. An unknown one is not an error. Never initialises. */
 OPENREG_API openreg_status openreg_get_pointer_info(const void *ptr, openreg_pointer_info *inout);
@@ -212,7 +227,13 @@ OPENREG_API openreg_status openreg_device_address(const void *host_ptr, void **d
 /* Free and total bytes as the driver sees them (cached blocks count as used). */
 OPENREG_API openreg_status openreg_get_memory_info(int32_t device, uint64_t *free_bytes, uint64_t *total_bytes);
 
-/* Statistics of the caching allocator: index 0 all, 1 small pool (blocks up to 1 MiB), 2 large pool. */
+/* Index of the arrays of statistics. */
+#define OPENREG_POOL_ALL 0
+#define OPENREG_POOL_SMALL 1 /* blocks up to 1 MiB */
+#define OPENREG_POOL_LARGE 2
+#define OPENREG_POOLS 3
+
+/* A statistic of the caching allocator. */
 typedef struct openreg_stat {
     int64_t current, peak, allocated, freed; /* `allocated` and `freed` only grow, until reset */
 } openreg_stat;
@@ -220,16 +241,16 @@ typedef struct openreg_stat {
 typedef struct openreg_memory_stats {
     uint32_t struct_size; /* set by the caller */
     uint32_t reserved;
-    openreg_stat allocation[3];      /* number of blocks given out */
-    openreg_stat segment[3];         /* number of driver allocations */
-    openreg_stat active[3];          /* blocks given out, or freed and waiting for a stream */
-    openreg_stat inactive_split[3];  /* free pieces of segments in use */
-    openreg_stat allocated_bytes[3]; /* sum of `allocation`, rounded to 512 bytes */
-    openreg_stat reserved_bytes[3];  /* sum of `segment` */
-    openreg_stat active_bytes[3];
-    openreg_stat inactive_split_bytes[3];
-    openreg_stat requested_bytes[3];   /* sum of `allocation`, as asked for */
-    openreg_stat oversize_allocations; /* kept 0 while no split limit is set */
+    openreg_stat allocation[OPENREG_POOLS];      /* number of blocks given out */
+    openreg_stat segment[OPENREG_POOLS];         /* number of driver allocations */
+    openreg_stat active[OPENREG_POOLS];          /* blocks given out, or freed and waiting for a stream */
+    openreg_stat inactive_split[OPENREG_POOLS];  /* free pieces of segments in use */
+    openreg_stat allocated_bytes[OPENREG_POOLS]; /* sum of `allocation`, rounded to 512 bytes */
+    openreg_stat reserved_bytes[OPENREG_POOLS];  /* sum of `segment` */
+    openreg_stat active_bytes[OPENREG_POOLS];
+    openreg_stat inactive_split_bytes[OPENREG_POOLS];
+    openreg_stat requested_bytes[OPENREG_POOLS]; /* sum of `allocation`, as asked for */
+    openreg_stat oversize_allocations;           /* kept 0 while no split limit is set */
     openreg_stat oversize_segments;
     int64_t num_alloc_retries; /* times that the cache was flushed to serve a request */
     int64_t num_ooms;
@@ -238,6 +259,9 @@ typedef struct openreg_memory_stats {
     int64_t num_sync_all_streams;
     int64_t max_split_size; /* -1: no limit */
 } openreg_memory_stats;
+
+#define OPENREG_MEMORY_STATS_SIZE_1 984u
+static_assert(sizeof(openreg_memory_stats) == OPENREG_MEMORY_STATS_SIZE_1, "append a field, then freeze its size");
 
 /* All zero for a device that was never used. */
 OPENREG_API openreg_status openreg_get_memory_stats(int32_t device, openreg_memory_stats *inout);
@@ -251,6 +275,12 @@ OPENREG_API openreg_status openreg_empty_cache(int32_t device);
 #define OPENREG_BLOCK_ALLOCATED 1
 #define OPENREG_BLOCK_AWAITING_FREE 2 /* freed, a recorded stream has not passed yet */
 
+/* A name of the caller's choice for a private pool (allocator.h), the same on every device. {0, 0} is the cache that
+ * every request uses without one. */
+typedef struct openreg_memory_pool_id {
+    uint64_t first, second;
+} openreg_memory_pool_id;
+
 typedef struct openreg_block_info {
     void *segment; /* start of the segment */
     void *address;
@@ -258,8 +288,8 @@ typedef struct openreg_block_info {
     openreg_stream stream; /* whose cache it belongs to */
     int32_t state;         /* OPENREG_BLOCK_* */
     int32_t large;         /* 1: large pool */
-    uint64_t pool[2];      /* the private pool (allocator.h) that it belongs to; 0, 0: none */
-    int32_t expandable;    /* 1: the segment can grow */
+    openreg_memory_pool_id pool;
+    int32_t expandable; /* 1: the segment can grow */
     int32_t reserved;
 } openreg_block_info;
 
@@ -274,7 +304,8 @@ OPENREG_API openreg_status openreg_memory_snapshot(int32_t device,
 
 /* A stream of the device's pool, round robin over OPENREG_STREAMS_PER_POOL a priority, created on first use.
  * `priority` is clamped into the device's range. */
-OPENREG_API openreg_status openreg_stream_from_pool(int32_t device, int32_t priority, openreg_stream *out);
+OPENREG_API OPENREG_WARN_UNUSED openreg_status openreg_stream_from_pool(int32_t device, int32_t priority,
+                                                                        openreg_stream *out);
 
 /* This thread's current stream of the device: 0 until set. */
 OPENREG_API openreg_status openreg_current_stream(int32_t device, openreg_stream *out);
@@ -289,6 +320,10 @@ OPENREG_API openreg_status openreg_stream_wait_event(int32_t device, openreg_str
 OPENREG_API openreg_status openreg_stream_priority(int32_t device, openreg_stream stream, int32_t *out);
 /* The vendor's own stream, for libraries of the vendor; NULL for a default stream is valid. */
 OPENREG_API openreg_status openreg_stream_native(int32_t device, openreg_stream stream, void **out);
+/* The stream of the device whose openreg_stream_native() is `native`: one that openreg_stream_from_pool() has given, or
+ * the default stream, which NULL means too.
+ * Errors: OPENREG_E_UNSUPPORTED (no such stream: another library's can't be adopted), common ones, the driver's. */
+OPENREG_API openreg_status openreg_stream_from_native(int32_t device, const void *native, openreg_stream *out);
 
 /* Queues a call of `function` with `argument` on the stream. It runs once, when all work queued on the stream before
  * has ended, and work queued there after this call has returned waits until the function returns; so do queries,
@@ -314,12 +349,12 @@ OPENREG_API openreg_status openreg_stream_native(int32_t device, openreg_stream 
  *   Traces      don't mention host functions (openreg/trace.h).
  * Errors: OPENREG_E_INVALID (function is NULL), OPENREG_E_NOMEM, common ones; where the caller waits also what the
  * stream's work ended with. */
-OPENREG_API openreg_status openreg_launch_host_func(int32_t device, openreg_stream stream,
-                                                    void (*function)(void *argument), void *argument);
+OPENREG_API OPENREG_WARN_UNUSED openreg_status openreg_launch_host_func(int32_t device, openreg_stream stream,
+                                                                        void (*function)(void *argument),
+                                                                        void *argument);
 
 /* `flags`: 0, or OPENREG_EVENT_TIMING for openreg_event_elapsed(). */
-#define OPENREG_EVENT_TIMING 1u
-OPENREG_API openreg_status openreg_event_create(int32_t device, uint32_t flags, openreg_event *out);
+OPENREG_API OPENREG_WARN_UNUSED openreg_status openreg_event_create(int32_t device, uint32_t flags, openreg_event *out);
 /* NULL is accepted; a pending record ends by itself. Errors: OPENREG_E_INVALID (not a live event). */
 OPENREG_API openreg_status openreg_event_destroy(openreg_event event);
 /* Records behind the work queued on `stream`, a stream of the event's device. Recording again replaces: query,
@@ -347,9 +382,10 @@ OPENREG_API openreg_status openreg_get_kernels(int32_t device, const struct open
  * `call`, with the device's ordinal as the tensors' device_id; the rest is set here.
  * Errors: OPENREG_E_UNSUPPORTED, with no error text: the kernel refuses these arguments and has done nothing. The
  * driver's, as 'aten::mm: driver "x": ...'. OPENREG_E_INVALID (a stream of another device, a NULL, a call without a
- * name or shorter than this header's). */
-OPENREG_API openreg_status openreg_run_kernel(int32_t device, openreg_stream stream,
-                                              const struct openreg_kernel *kernel, struct openreg_kernel_call *call);
+ * name or shorter than OPENREG_KERNEL_CALL_SIZE_1). */
+OPENREG_API OPENREG_WARN_UNUSED openreg_status openreg_run_kernel(int32_t device, openreg_stream stream,
+                                                                  const struct openreg_kernel *kernel,
+                                                                  struct openreg_kernel_call *call);
 
 #ifdef __cplusplus
 }

@@ -51,16 +51,13 @@
 #ifndef OPENREG_REGISTRY_H
 #define OPENREG_REGISTRY_H
 
+#include <assert.h>
 #include <stddef.h>
 #include <stdint.h>
+#include <string.h>
 
+#include <openreg/export.h>
 #include <openreg/status.h>
-
-#if defined(__GNUC__)
-#define OPENREG_API __attribute__((visibility("default")))
-#else
-#define OPENREG_API
-#endif
 
 #ifdef __cplusplus
 extern "C" {
@@ -105,6 +102,9 @@ typedef struct openreg_driver_record {
     char message[1024]; /* why it failed, or "" */
 } openreg_driver_record;
 
+#define OPENREG_DRIVER_RECORD_SIZE_1 1744u
+static_assert(sizeof(openreg_driver_record) == OPENREG_DRIVER_RECORD_SIZE_1, "append a field, then freeze its size");
+
 /* Candidates known so far (finds, but does not load, those beside the runtime). Never fails. */
 OPENREG_API int32_t openreg_driver_count(void);
 /* Record i, 0 <= i < openreg_driver_count(), copied. Errors: OPENREG_E_INVALID. */
@@ -146,6 +146,9 @@ typedef struct openreg_factory_result {
     char message[512];                  /* why the factory failed */
 } openreg_factory_result;
 
+#define OPENREG_FACTORY_RESULT_SIZE_1 1104u
+static_assert(sizeof(openreg_factory_result) == OPENREG_FACTORY_RESULT_SIZE_1, "append a field, then freeze its size");
+
 /* Makes a driver when it is first opened or counted, and again after openreg_shutdown(); a code other than OPENREG_OK
  * means failure. Called by one thread at a time, without any lock of the runtime; must not call the runtime
  * (OPENREG_E_BUSY). */
@@ -168,17 +171,43 @@ typedef struct openreg_registration {
     size_t option_count;
 } openreg_registration;
 
+#define OPENREG_REGISTRATION_SIZE_1 80u
+static_assert(sizeof(openreg_registration) == OPENREG_REGISTRATION_SIZE_1, "append a field, then freeze its size");
+
 /* Adds a driver, before or after initialisation; the last registration of a name wins, and one of
  * OPENREG_DRIVER_LIBRARIES wins over both. The same registration again adds nothing. While the table stands a new name
  * takes effect at the next selection (openreg_reselect(), openreg_open_all(), openreg_use_drivers()).
  * Errors: OPENREG_E_INVALID (name malformed, not exactly one source), OPENREG_E_INCOMPATIBLE (the table or library is
  * unfit: other ABI, a required slot missing, no such file), OPENREG_E_BUSY "Driver x already initialized" (a driver of
  * this name is open), OPENREG_E_NOMEM (more than 256 drivers, too). */
-OPENREG_API openreg_status openreg_register(const openreg_registration *registration);
+OPENREG_API OPENREG_WARN_UNUSED openreg_status openreg_register(const openreg_registration *registration);
+
 /* openreg_register() of a table, or of a library, with OPENREG_PRIORITY_PLUGIN and OPENREG_REGISTER_LOUD. `name` may be
  * NULL. */
-OPENREG_API openreg_status openreg_register_driver(const struct openreg_driver *table);
-OPENREG_API openreg_status openreg_load_driver(const char *name, const char *path);
+OPENREG_HELPER openreg_status
+openreg_register_driver(const struct openreg_driver *table)
+{
+    openreg_registration registration;
+    memset(&registration, 0, sizeof registration);
+    registration.struct_size = sizeof registration;
+    registration.flags = OPENREG_REGISTER_LOUD;
+    registration.priority = OPENREG_PRIORITY_PLUGIN;
+    registration.table = table;
+    return openreg_register(&registration);
+}
+
+OPENREG_HELPER openreg_status
+openreg_load_driver(const char *name, const char *path)
+{
+    openreg_registration registration;
+    memset(&registration, 0, sizeof registration);
+    registration.struct_size = sizeof registration;
+    registration.flags = OPENREG_REGISTER_LOUD;
+    registration.priority = OPENREG_PRIORITY_PLUGIN;
+    registration.name = name;
+    registration.library_path = path;
+    return openreg_register(&registration);
+}
 
 /* Called before the list of drivers is looked at to choose, count, open or list drivers (each time, by any thread,
  * no lock held), so that an embedding language can register what it finds; calls from inside it do not recur. */
@@ -211,6 +240,9 @@ typedef struct openreg_selection {
     char preference[32];     /* of openreg_prefer_driver(), or "" */
 } openreg_selection;
 
+#define OPENREG_SELECTION_SIZE_1 88u
+static_assert(sizeof(openreg_selection) == OPENREG_SELECTION_SIZE_1, "append a field, then freeze its size");
+
 /* "call", "environment", "preference" or "automatic" for OPENREG_CHOSEN_*, else "none". Static. Never fails. */
 OPENREG_API const char *openreg_chosen_by_name(int32_t chosen_by);
 
@@ -223,7 +255,7 @@ OPENREG_API openreg_status openreg_get_selection(openreg_selection *out);
  * inside a call that reaches a device when a table changes.
  * Errors: OPENREG_E_BUSY "1 live allocation(s) on driver 'sim'" (the table is pinned and would change),
  * OPENREG_E_INVALID (unknown name), OPENREG_E_UNSUPPORTED (none has a C table), those of openreg_init(). */
-OPENREG_API openreg_status openreg_use_drivers(const char *names);
+OPENREG_API OPENREG_WARN_UNUSED openreg_status openreg_use_drivers(const char *names);
 
 /* The preference of rule 3, for selections from now on; a table that stands is not touched. NULL or "": none. The name
  * need not be known. Errors: OPENREG_E_INVALID (malformed; the preference is then none). */
@@ -257,8 +289,8 @@ OPENREG_API openreg_status openreg_get_driver_device_properties(const char *driv
 /* Describes all devices of a driver, visible or not, without opening it: loads its library if need be and asks describe()
  * (driver.h) with the options of open() and, before those, the ones given here. A factory is not called for it. A group
  * means its first open member, else the first that can be opened, which is opened.
- * `topology` may be NULL or "": this machine's. Fills devices[0..min(*count, capacity)), whose struct_size the caller
- * has set, and peers[i * capacity + j] (peers may be NULL): 1 if device i copies to device j directly.
+ * `topology` may be NULL or "": this machine's. Fills devices[0..min(*count, capacity)); each is devices[0].struct_size
+ * bytes long, which the caller has set; and peers[i * capacity + j] (peers may be NULL): 1 if device i copies to device j directly.
  * Errors: OPENREG_E_INVALID (unknown), OPENREG_E_UNSUPPORTED "topology not implemented for x",
  * OPENREG_E_INCOMPATIBLE (the library; of a driver beside the runtime "CUDA support not installed; cannot generate CUDA
  * topology (why)", also if it is the vendor's library that is missing), the driver's own. */

@@ -4,7 +4,8 @@
  * One process exports, another imports; both use the same driver, which has the extension "openreg.ipc" (ipc.h), and run
  * as the same user of one machine. openreg.h's rules hold here too.
  *
- *   exporter:  openreg_memory_export(block, &handle);    // then the bytes of the handle go to the other process
+ *   exporter:  openreg_memory_handle handle = {.struct_size = sizeof handle};
+ *              openreg_memory_export(block, &handle);    // then the bytes of the handle go to the other process
  *   importer:  openreg_memory_import(&handle, &import, &device, &pointer);
  *              ... openreg_import_release(import);
  *
@@ -22,9 +23,9 @@
 extern "C" {
 #endif
 
-/* Plain bytes, for the same build of the library. */
+/* Plain bytes, which another process may read. */
 typedef struct openreg_memory_handle {
-    uint32_t struct_size; /* sizeof(openreg_memory_handle) */
+    uint32_t struct_size; /* set by the caller of openreg_memory_export() */
     int32_t process;      /* the exporter */
     int32_t leases;       /* a file of the exporter's: its number, device and inode */
     int32_t ordinal;      /* of the device, inside its driver */
@@ -39,12 +40,15 @@ typedef struct openreg_memory_handle {
     openreg_ipc_handle allocation;
 } openreg_memory_handle;
 
+#define OPENREG_MEMORY_HANDLE_SIZE_1 184u
+static_assert(sizeof(openreg_memory_handle) == OPENREG_MEMORY_HANDLE_SIZE_1, "append a field, then freeze its size");
+
 typedef struct openreg_import_s *openreg_import; /* owned by the caller until openreg_import_release() */
 
 /* A handle of the memory that begins at `ptr`, anywhere in a live block. The caller waits for what it has queued on the
- * memory first. Errors: OPENREG_E_INVALID (not in a live block of this process, NULL), OPENREG_E_UNSUPPORTED (the driver
+ * memory first. Errors: OPENREG_E_INVALID (not in a live block of this process, NULL, struct_size not set), OPENREG_E_UNSUPPORTED (the driver
  * can't share memory), OPENREG_E_NOMEM (too many handles are held), the driver's. */
-OPENREG_API openreg_status openreg_memory_export(const void *ptr, openreg_memory_handle *out);
+OPENREG_API OPENREG_WARN_UNUSED openreg_status openreg_memory_export(const void *ptr, openreg_memory_handle *inout);
 
 /* The memory of a handle, on the device of this process that is the exporter's. A process may import one handle
  * repeatedly, and the exporter itself may import it; it gets its own address. Until the release the memory is like a
@@ -52,8 +56,9 @@ OPENREG_API openreg_status openreg_memory_export(const void *ptr, openreg_memory
  * Errors: OPENREG_E_INVALID (no such handle: the exporter has ended, or it was imported and released already),
  * OPENREG_E_NO_DEVICE (this process does not have the device), OPENREG_E_UNSUPPORTED (the driver or the system refuses),
  * OPENREG_E_NOMEM, the driver's. */
-OPENREG_API openreg_status openreg_memory_import(const openreg_memory_handle *handle, openreg_import *import,
-                                                 int32_t *device, void **ptr);
+OPENREG_API OPENREG_WARN_UNUSED openreg_status openreg_memory_import(const openreg_memory_handle *handle,
+                                                                     openreg_import *import, int32_t *device,
+                                                                     void **ptr);
 
 /* Waits for the work of the device, and gives the memory up. NULL is accepted. Errors: OPENREG_E_FORKED, the driver's;
  * the import is gone all the same, but with OPENREG_E_FORKED, where it belongs to the parent. */

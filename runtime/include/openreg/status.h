@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
-/* openreg/status.h: status codes and log levels, shared by openreg.h and driver.h. Valid C11 and C++17. */
+/* openreg/status.h: the constants that openreg.h and driver.h share: status codes, log levels, flags of events. Valid
+ * C11 and C++17. */
 #ifndef OPENREG_STATUS_H
 #define OPENREG_STATUS_H
 
@@ -35,5 +36,7 @@ typedef int32_t openreg_status; /* a fixed width, never a C enum */
 #define OPENREG_LOG_INFO 20
 #define OPENREG_LOG_WARNING 30
 #define OPENREG_LOG_ERROR 40
+
+#define OPENREG_EVENT_TIMING 1u /* flag of an event: its time can be measured */
 
 #endif /* OPENREG_STATUS_H */

@@ -47,8 +47,11 @@ typedef struct openreg_trace_record {
     const char *name;                  /* KERNEL: the operator's, "aten::mm", cut at 127 characters; else "" */
 } openreg_trace_record;
 
+#define OPENREG_TRACE_RECORD_SIZE_1 96u
+static_assert(sizeof(openreg_trace_record) == OPENREG_TRACE_RECORD_SIZE_1, "append a field, then freeze its size");
+
 typedef struct openreg_tracer {
-    uint32_t struct_size; /* sizeof(openreg_tracer) */
+    uint32_t struct_size; /* set by the caller */
     uint32_t reserved;    /* 0 */
     void *ctx;
     /* Called by the thread that makes a traced call, when the call begins; its answer is the record's tag. May be NULL:
@@ -59,11 +62,14 @@ typedef struct openreg_tracer {
     void (*record)(void *ctx, const openreg_trace_record *record);
 } openreg_tracer;
 
+#define OPENREG_TRACER_SIZE_1 32u
+static_assert(sizeof(openreg_tracer) == OPENREG_TRACER_SIZE_1, "append a field, then freeze its size");
+
 /* Begins a trace. The functions of `tracer` may be called by several threads at once, and must not call the runtime.
  * On a driver with timed events the first traced call of each device waits for its stream, to compare clocks.
- * Errors: OPENREG_E_INVALID (NULL, a wrong struct_size, no record()), OPENREG_E_BUSY (somebody listens already),
+ * Errors: OPENREG_E_INVALID (NULL, struct_size not set, no record()), OPENREG_E_BUSY (somebody listens already),
  * OPENREG_E_FORKED. */
-OPENREG_API openreg_status openreg_trace_start(const openreg_tracer *tracer);
+OPENREG_API OPENREG_WARN_UNUSED openreg_status openreg_trace_start(const openreg_tracer *tracer);
 
 /* Waits for the work of the calls traced so far and tells the listener of what it has not heard of yet. Work whose end
  * the driver fails to measure is left out. Errors: OPENREG_E_INVALID (nobody listens), OPENREG_E_FORKED. */

@@ -2,7 +2,7 @@
 /* openreg/vmm.h: device memory that grows in place: the driver extension "openreg.vmm", version 1. Valid C11 and
  * C++17.
  *
- *   const openreg_vmm *growing = table->extension(instance, OPENREG_VMM_NAME, OPENREG_VMM_VERSION);
+ *   const openreg_vmm *vmm = table->extension(instance, OPENREG_VMM_NAME, OPENREG_VMM_VERSION);
  *
  * NULL: the driver has none. driver.h's rules on threads, devices, errors and ownership hold here too; the runtime never
  * calls two of these functions for one reservation at a time. With it the caching allocator can have segments that grow
@@ -28,11 +28,14 @@ typedef struct openreg_vmm {
     openreg_status (*reserve)(openreg_instance, int32_t dev, uint64_t size, void **out);
     /* From now on the first `size` bytes of a reservation are device memory; what was memory before and still is keeps
      * its contents. Where it becomes smaller, returns after work queued on the rest has ended. E_NOMEM: as mem_alloc().
-     * E_INVALID: no reservation, more than it has, or not a multiple of the unit. */
+     * E_INVALID: no reservation, more than it has, or not a multiple of OPENREG_VMM_GRANULARITY. */
     openreg_status (*resize)(openreg_instance, int32_t dev, void *ptr, uint64_t size);
     /* Ends a reservation with the memory that it has, as mem_free(). */
     openreg_status (*release)(openreg_instance, int32_t dev, void *ptr);
 } openreg_vmm;
+
+#define OPENREG_VMM_SIZE_1 32u
+static_assert(sizeof(openreg_vmm) == OPENREG_VMM_SIZE_1, "append a function, then freeze its size");
 
 #ifdef __cplusplus
 }

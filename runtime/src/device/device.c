@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 /* device.c: the calling thread's current device, and questions about devices (openreg.h). */
 #include "base/error.h"
+#include "base/sized_struct.h"
 #include "base/thread.h"
 #include "device/trace.h"
 #include "driver/device_table.h"
@@ -145,7 +146,7 @@ openreg_get_device_properties(int32_t index, openreg_device_properties *inout)
 {
     static const char call[] = "openreg_get_device_properties";
     openreg_device *device = NULL;
-    if (inout == NULL || inout->struct_size < sizeof inout->struct_size)
+    if (!openreg_sized_is_valid(inout, OPENREG_DEVICE_PROPERTIES_SIZE_1))
         return openreg_error_set(OPENREG_E_INVALID, "%s: inout is NULL or its struct_size not set", call);
     OPENREG_RETURN_NOT_OK(openreg_device_get(call, index, &device));
 

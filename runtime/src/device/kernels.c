@@ -6,9 +6,10 @@
 #include <string.h>
 
 #include "base/error.h"
+#include "base/sized_struct.h"
 #include "device/stream.h"
 #include "device/trace.h"
-#include "driver/device_table.h"
+#include "driver/driver_calls.h"
 
 #define KNOWN_FLAGS OPENREG_KERNEL_ELEMENTWISE
 
@@ -68,9 +69,9 @@ openreg_get_kernels(int32_t index, const openreg_kernels **out)
         return openreg_error_set(OPENREG_E_INVALID, "%s: out is NULL", call);
     OPENREG_RETURN_NOT_OK(openreg_device_get(call, index, &device));
     const openreg_opened_driver *const driver = device->driver;
-    const openreg_kernels *kernels = NULL;
-    if (driver->table.extension != NULL)
-        kernels = driver->table.extension(driver->instance, OPENREG_KERNELS_NAME, OPENREG_KERNELS_VERSION);
+    /* A table that is too short is an error here, not as good as none. */
+    const openreg_kernels *const kernels = openreg_call_extension(driver, OPENREG_KERNELS_NAME, OPENREG_KERNELS_VERSION,
+                                                                  sizeof kernels->struct_size);
     if (kernels != NULL)
         OPENREG_RETURN_NOT_OK(check(call, driver, kernels));
     *out = kernels;
@@ -82,7 +83,7 @@ openreg_run_kernel(int32_t index, openreg_stream stream, const openreg_kernel *k
 {
     static const char call[] = "openreg_run_kernel";
     openreg_device *device = NULL;
-    if (kernel == NULL || what == NULL || what->struct_size < sizeof *what || what->name == NULL)
+    if (kernel == NULL || !openreg_sized_is_valid(what, OPENREG_KERNEL_CALL_SIZE_1) || what->name == NULL)
         return openreg_error_set(OPENREG_E_INVALID, "%s: kernel or call is NULL, or the call is incomplete", call);
     OPENREG_RETURN_NOT_OK(openreg_device_get(call, index, &device));
     OPENREG_RETURN_NOT_OK(openreg_stream_resolve(device, call, stream, &what->stream));

@@ -7,7 +7,7 @@
 #define _GNU_SOURCE
 #include "device/stream.h"
 
-#include <openreg/native_stream.h>
+#include <openreg/openreg.h>
 #include <stdlib.h>
 #include <string.h>
 

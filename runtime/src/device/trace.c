@@ -18,6 +18,7 @@
 #include "base/error.h"
 #include "base/fork.h"
 #include "base/lock.h"
+#include "base/sized_struct.h"
 #include "base/text.h"
 
 #define NAME_SIZE 128
@@ -354,14 +355,14 @@ openreg_trace_start(const openreg_tracer *tracer)
 {
     static const char call[] = "openreg_trace_start";
     OPENREG_RETURN_NOT_OK(openreg_fork_reject(call));
-    if (tracer == NULL || tracer->struct_size != sizeof *tracer || tracer->record == NULL)
+    if (!openreg_sized_is_valid(tracer, OPENREG_TRACER_SIZE_1) || tracer->record == NULL)
         return openreg_error_set(OPENREG_E_INVALID,
-                                 "%s: tracer is NULL, has a wrong struct_size, or has no function record()", call);
+                                 "%s: tracer is NULL, its struct_size not set, or it has no function record()", call);
     openreg_fork_watch(); /* a child inherits no trace */
     openreg_lock_acquire(&control_lock);
     const int is_free = atomic_load(&openreg_trace_number) == 0;
     if (is_free) {
-        listener = *tracer;
+        openreg_sized_read(&listener, sizeof listener, tracer);
         if (++last_number == 0)
             last_number = 1;
         atomic_store(&openreg_trace_number, last_number);

@@ -9,6 +9,8 @@
 #include <string.h>
 
 #include "base/error.h"
+#include "base/log.h"
+#include "base/sized_struct.h"
 #include "base/text.h"
 #include "driver/driver_slots.h"
 
@@ -132,7 +134,7 @@ openreg_call_device_info(openreg_opened_driver *driver, const char *call, int32_
 
 openreg_status
 openreg_call_describe(const openreg_driver *table, const char *name, const char *call, const openreg_options *options,
-                      const char *topology, int32_t capacity, openreg_device_info *infos, uint8_t *peers,
+                      const char *topology, int32_t capacity, openreg_device_info *const *infos, uint8_t *peers,
                       int32_t *count)
 {
     int32_t described = -1;
@@ -144,7 +146,7 @@ openreg_call_describe(const openreg_driver *table, const char *name, const char 
     if (described < 0)
         return defect(name, call, "described a negative number of devices");
     for (int32_t i = 0; i < described && i < capacity; ++i)
-        OPENREG_RETURN_NOT_OK(check_info(name, call, i, &infos[i]));
+        OPENREG_RETURN_NOT_OK(check_info(name, call, i, infos[i]));
     *count = described;
     return OPENREG_OK;
 }
@@ -207,6 +209,19 @@ openreg_call_mem_free(openreg_device *device, const char *call, void *ptr, openr
 {
     openreg_opened_driver *const driver = device->driver;
     return CALL(driver, call, driver->table.mem_free(driver->instance, device->ordinal, ptr, stream));
+}
+
+const void *
+openreg_call_extension(const openreg_opened_driver *driver, const char *name, uint32_t version, uint32_t least_size)
+{
+    if (driver->table.extension == NULL)
+        return NULL;
+    const void *const table = driver->table.extension(driver->instance, name, version);
+    if (table == NULL || openreg_sized_is_valid(table, least_size))
+        return table;
+    openreg_log(OPENREG_LOG_WARNING, "driver \"%s\": its table %s has %u bytes, version %u needs at least %u: not used",
+                driver->name, name, (unsigned)openreg_sized_size(table), (unsigned)version, (unsigned)least_size);
+    return NULL;
 }
 
 openreg_status

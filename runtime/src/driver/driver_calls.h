@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 /* driver_calls.h: every call of a driver's slot. Internal.
  *
- * Here, and only here, a NULL slot is noticed and emulated (rule A22), the driver's error is completed with the name
+ * Here, and only here, a NULL slot is noticed and emulated, the driver's error is completed with the name
  * of the call and of the driver, and `active` is set. `call` is the public function on whose behalf it happens. */
 #ifndef OPENREG_SRC_DRIVER_CALLS_H
 #define OPENREG_SRC_DRIVER_CALLS_H
@@ -25,10 +25,10 @@ openreg_status openreg_call_device_count(const openreg_driver *, const char *nam
 openreg_status openreg_call_probe(const openreg_driver *, const char *name, const char *call,
                                   const openreg_option *options, size_t n, int32_t *out);
 
-/* Fills infos[0..min(*count, capacity)), whose struct_size is set. */
+/* Fills *infos[0..min(*count, capacity)), whose struct_size is set. */
 openreg_status openreg_call_describe(const openreg_driver *, const char *name, const char *call,
                                      const openreg_options *options, const char *topology, int32_t capacity,
-                                     openreg_device_info *infos, uint8_t *peers, int32_t *count);
+                                     openreg_device_info *const *infos, uint8_t *peers, int32_t *count);
 
 openreg_status openreg_call_mem_alloc(openreg_device *, const char *call, uint64_t size, openreg_driver_stream,
                                       void **out);
@@ -80,7 +80,12 @@ openreg_status openreg_call_stream_wait(openreg_device *waiter, const char *call
                                         openreg_device *recorded_on, openreg_backend_event *);
 openreg_status openreg_call_marker_elapsed(openreg_device *, const char *call, openreg_backend_event *start,
                                            openreg_backend_event *end, double *milliseconds);
-/* ---- The extension openreg.vmm ---- */
+/* ---- Extensions ---- */
+
+/* The driver's table of that name and version; NULL if it has none, or one that is shorter than the `least_size` that the
+ * version began with, of which a warning is logged. Fields beyond `least_size` are there only if its struct_size says so. */
+const void *openreg_call_extension(const openreg_opened_driver *, const char *name, uint32_t version,
+                                   uint32_t least_size);
 
 openreg_status openreg_call_reserve(openreg_device *device, const char *call, const openreg_vmm *growing, uint64_t size,
                                     void **out);

@@ -5,6 +5,7 @@
 
 #include <string.h>
 
+#include "base/sized_struct.h"
 #include "base/text.h"
 
 void
@@ -13,7 +14,6 @@ openreg_properties_fill(const openreg_driver *table, const char *driver, int32_t
 {
     openreg_device_properties properties;
     memset(&properties, 0, sizeof properties);
-    properties.struct_size = inout->struct_size;
     properties.ordinal = ordinal;
     properties.total_memory = info->total_bytes;
     properties.caps = table->caps;
@@ -27,5 +27,5 @@ openreg_properties_fill(const openreg_driver *table, const char *driver, int32_t
     openreg_text_copy(properties.driver, sizeof properties.driver, driver);
     openreg_text_copy(properties.driver_version, sizeof properties.driver_version, table->version);
     openreg_text_copy(properties.torch_device_type, sizeof properties.torch_device_type, table->torch_device_type);
-    memcpy(inout, &properties, inout->struct_size < sizeof properties ? inout->struct_size : sizeof properties);
+    openreg_sized_write(inout, &properties, sizeof properties);
 }

@@ -32,11 +32,6 @@
 #define OPENREG_LARGE_SEGMENT_BELOW (10 * OPENREG_MIB) /* bigger blocks get a segment of their own size */
 #define OPENREG_SEGMENT_UNIT (2 * OPENREG_MIB)
 
-#define OPENREG_POOL_ALL 0 /* indices of the statistics */
-#define OPENREG_POOL_SMALL 1
-#define OPENREG_POOL_LARGE 2
-#define OPENREG_POOLS 3
-
 /* What requests and frees must look after beside the ordinary. No bit is set in a process that asks for nothing
  * special, so the fast paths test one word. */
 #define OPENREG_FEATURE_TRACE 1u       /* someone listens */

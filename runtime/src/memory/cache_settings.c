@@ -6,6 +6,7 @@
 
 #include "base/error.h"
 #include "base/log.h"
+#include "base/sized_struct.h"
 
 /* Beyond this nothing is rounded, so that no size overflows. */
 #define MAX_ROUNDED (UINT64_C(1) << 46)
@@ -157,11 +158,10 @@ static const openreg_allocator_settings first_values = {
 static openreg_status
 give_settings(const char *call, openreg_allocator_settings values, openreg_allocator_settings *inout)
 {
-    if (inout == NULL || inout->struct_size < 2 * sizeof(uint32_t))
+    if (!openreg_sized_is_valid(inout, OPENREG_ALLOCATOR_SETTINGS_SIZE_1))
         return openreg_error_set(OPENREG_E_INVALID,
                                  "%s: struct_size must be set to the size of openreg_allocator_settings", call);
-    values.struct_size = inout->struct_size;
-    memcpy(inout, &values, values.struct_size < sizeof values ? values.struct_size : sizeof values);
+    openreg_sized_write(inout, &values, sizeof values);
     return OPENREG_OK;
 }
 
@@ -247,7 +247,7 @@ openreg_status
 openreg_set_allocator_settings(const openreg_allocator_settings *values)
 {
     static const char call[] = "openreg_set_allocator_settings";
-    if (values == NULL || values->struct_size < 2 * sizeof(uint32_t))
+    if (!openreg_sized_is_valid(values, OPENREG_ALLOCATOR_SETTINGS_SIZE_1))
         return openreg_error_set(OPENREG_E_INVALID,
                                  "%s: struct_size must be set to the size of openreg_allocator_settings", call);
     openreg_allocator_settings all = first_values; /* for what an older caller does not know */
@@ -291,14 +291,8 @@ int32_t
 openreg_set_caching(int32_t on)
 {
     openreg_lock_acquire(&lock);
-    const int32_t before = openreg_get_caching();
+    const int32_t before = (openreg_features() & OPENREG_FEATURE_UNCACHED) == 0;
     switch_feature(OPENREG_FEATURE_UNCACHED, on == 0);
     openreg_lock_release(&lock);
     return before;
-}
-
-int32_t
-openreg_get_caching(void)
-{
-    return (openreg_features() & OPENREG_FEATURE_UNCACHED) == 0;
 }

@@ -7,6 +7,7 @@
 
 #include "base/error.h"
 #include "base/fork.h"
+#include "base/sized_struct.h"
 #include "memory/exports.h"
 
 /* Index 0 with the sums over the pools, where only `peak` is kept. */
@@ -86,15 +87,14 @@ openreg_get_memory_stats(int32_t device, openreg_memory_stats *inout)
 {
     static const char call[] = "openreg_get_memory_stats";
     openreg_device *entry;
-    if (inout == NULL || inout->struct_size < 2 * sizeof(uint32_t))
+    if (!openreg_sized_is_valid(inout, OPENREG_MEMORY_STATS_SIZE_1))
         return openreg_error_set(OPENREG_E_INVALID, "%s: struct_size must be set to the size of openreg_memory_stats",
                                  call);
     OPENREG_RETURN_NOT_OK(openreg_device_get(call, device, &entry));
     openreg_memory_stats stats;
     memset(&stats, 0, sizeof stats);
     fill_stats(entry->cache, &stats);
-    stats.struct_size = inout->struct_size;
-    memcpy(inout, &stats, inout->struct_size < sizeof stats ? inout->struct_size : sizeof stats);
+    openreg_sized_write(inout, &stats, sizeof stats);
     return OPENREG_OK;
 }
 
@@ -220,7 +220,7 @@ openreg_memory_snapshot(int32_t device, int (*visit)(void *ctx, const openreg_bl
                 .stream = segment->pool->owner->stream,
                 .state = block->state == OPENREG_BLOCK_SHARED ? OPENREG_BLOCK_ALLOCATED : block->state,
                 .large = segment->pool->kind == OPENREG_POOL_LARGE,
-                .pool = {id.first, id.second},
+                .pool = id,
                 .expandable = segment->room > 0,
             };
             stop = visit(ctx, &info);

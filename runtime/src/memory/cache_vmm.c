@@ -18,11 +18,7 @@ static const char malloc_call[] = "openreg_malloc";
 const openreg_vmm *
 openreg_cache_vmm(const openreg_device *device)
 {
-    const openreg_driver *table = &device->driver->table;
-    const openreg_vmm *growing = NULL;
-    if (table->extension != NULL)
-        growing = table->extension(device->driver->instance, OPENREG_VMM_NAME, OPENREG_VMM_VERSION);
-    return growing != NULL && growing->struct_size >= sizeof *growing ? growing : NULL;
+    return openreg_call_extension(device->driver, OPENREG_VMM_NAME, OPENREG_VMM_VERSION, OPENREG_VMM_SIZE_1);
 }
 
 openreg_status

@@ -9,6 +9,8 @@
 #include "base/error.h"
 #include "base/fork.h"
 #include "base/lock.h"
+#include "base/sized_struct.h"
+#include "driver/driver_calls.h"
 #include "memory/cache.h"
 #include "memory/leases.h"
 
@@ -31,15 +33,13 @@ static exported_block *blocks;
 openreg_status
 openreg_sharing_extension(const char *call, const openreg_opened_driver *driver, const openreg_ipc **out)
 {
-    const openreg_ipc *ipc = NULL;
-    if (driver->table.extension != NULL)
-        ipc = driver->table.extension(driver->instance, OPENREG_IPC_NAME, OPENREG_IPC_VERSION);
-    if (ipc == NULL || ipc->struct_size < sizeof *ipc)
-        return openreg_error_set(
-            OPENREG_E_UNSUPPORTED,
-            "%s: driver \"%s\" can't share memory or events with other processes; copy to the host "
-            "first",
-            call, driver->name);
+    const openreg_ipc *const ipc = openreg_call_extension(driver, OPENREG_IPC_NAME, OPENREG_IPC_VERSION,
+                                                          OPENREG_IPC_SIZE_1);
+    if (ipc == NULL)
+        return openreg_error_set(OPENREG_E_UNSUPPORTED,
+                                 "%s: driver \"%s\" can't share memory with other processes; copy to the host "
+                                 "first",
+                                 call, driver->name);
     *out = ipc;
     return OPENREG_OK;
 }
@@ -155,7 +155,6 @@ export_locked(const char *call, const void *ptr, const openreg_shared_block *sha
     listed->slot = handle->slot;
     listed->next = block->handles;
     block->handles = listed;
-    handle->struct_size = sizeof *handle;
     handle->ordinal = device->ordinal;
     handle->address = (uintptr_t)ptr;
     handle->size = shared->requested - (uint64_t)((const char *)ptr - (const char *)shared->block);
@@ -167,13 +166,13 @@ export_locked(const char *call, const void *ptr, const openreg_shared_block *sha
 }
 
 openreg_status
-openreg_memory_export(const void *ptr, openreg_memory_handle *out)
+openreg_memory_export(const void *ptr, openreg_memory_handle *inout)
 {
     static const char call[] = "openreg_memory_export";
     openreg_memory_handle handle;
     openreg_shared_block shared;
-    if (out == NULL)
-        return openreg_error_set(OPENREG_E_INVALID, "%s: out is NULL", call);
+    if (!openreg_sized_is_valid(inout, OPENREG_MEMORY_HANDLE_SIZE_1))
+        return openreg_error_set(OPENREG_E_INVALID, "%s: inout is NULL or its struct_size not set", call);
     memset(&handle, 0, sizeof handle); /* padding too: the bytes go to another process */
     (void)openreg_collect_exports();
     openreg_lock_acquire(&lock);
@@ -182,6 +181,6 @@ openreg_memory_export(const void *ptr, openreg_memory_handle *out)
         status = export_locked(call, ptr, &shared, &handle);
     openreg_lock_release(&lock);
     if (status == OPENREG_OK)
-        *out = handle;
+        openreg_sized_write(inout, &handle, sizeof handle);
     return status;
 }

@@ -8,6 +8,7 @@
 #include "base/error.h"
 #include "base/fork.h"
 #include "base/lock.h"
+#include "base/sized_struct.h"
 #include "driver/driver_calls.h"
 #include "memory/cache.h"
 #include "memory/exports.h"
@@ -153,14 +154,18 @@ import_leased(const char *call, const openreg_memory_handle *handle, struct open
 }
 
 openreg_status
-openreg_memory_import(const openreg_memory_handle *handle, openreg_import *out, int32_t *device, void **ptr)
+openreg_memory_import(const openreg_memory_handle *given, openreg_import *out, int32_t *device, void **ptr)
 {
     static const char call[] = "openreg_memory_import";
     bool was_first;
-    if (handle == NULL || out == NULL || device == NULL || ptr == NULL)
+    if (given == NULL || out == NULL || device == NULL || ptr == NULL)
         return openreg_error_set(OPENREG_E_INVALID, "%s: a pointer is NULL", call);
-    if (handle->struct_size != sizeof *handle || handle->offset > handle->allocation_size ||
-        handle->size > handle->allocation_size - handle->offset)
+    if (!openreg_sized_is_valid(given, OPENREG_MEMORY_HANDLE_SIZE_1))
+        return openreg_error_set(OPENREG_E_INVALID, "%s: this is not a handle of memory", call);
+    openreg_memory_handle own;
+    openreg_sized_read(&own, sizeof own, given);
+    const openreg_memory_handle *const handle = &own;
+    if (handle->offset > handle->allocation_size || handle->size > handle->allocation_size - handle->offset)
         return openreg_error_set(OPENREG_E_INVALID, "%s: this is not a handle of memory", call);
     struct openreg_import_s *import = calloc(1, sizeof *import);
     if (import == NULL)

@@ -5,6 +5,7 @@
 
 #include "base/error.h"
 #include "base/fork.h"
+#include "base/sized_struct.h"
 #include "driver/driver_calls.h"
 #include "memory/cache.h"
 #include "memory/host_memory.h"
@@ -41,13 +42,13 @@ describe(const void *ptr, openreg_pointer_info *info)
         const uintptr_t shift = found.alias ? found.info.distance : 0;
         if (!openreg_cache_view(&found, (uintptr_t)ptr - shift, &block))
             return;
-        info->kind = found.alias ? OPENREG_MEMORY_ALIAS : OPENREG_MEMORY_DEVICE;
+        info->kind = found.alias ? OPENREG_POINTER_ALIAS : OPENREG_POINTER_DEVICE;
         info->device = found.info.device->index;
         info->live = block.live;
         info->base = (void *)(block.address + shift);
         info->size = block.live ? block.requested : block.size;
     } else if (openreg_host_memory_find((uintptr_t)ptr, &pinned)) {
-        info->kind = OPENREG_MEMORY_PINNED;
+        info->kind = OPENREG_POINTER_PINNED;
         info->live = 1;
         info->base = (void *)pinned.start;
         info->size = pinned.size;
@@ -58,15 +59,15 @@ openreg_status
 openreg_get_pointer_info(const void *ptr, openreg_pointer_info *inout)
 {
     static const char call[] = "openreg_get_pointer_info";
-    if (inout == NULL || inout->struct_size < 2 * sizeof(uint32_t))
+    if (!openreg_sized_is_valid(inout, OPENREG_POINTER_INFO_SIZE_1))
         return openreg_error_set(OPENREG_E_INVALID, "%s: struct_size must be set to the size of openreg_pointer_info",
                                  call);
-    openreg_pointer_info info = {.struct_size = inout->struct_size, .kind = OPENREG_MEMORY_UNKNOWN, .device = -1};
+    openreg_pointer_info info = {.kind = OPENREG_POINTER_UNKNOWN, .device = -1};
     if (openreg_device_table_peek() == NULL)
         OPENREG_RETURN_NOT_OK(openreg_fork_reject(call));
     else
         describe(ptr, &info);
-    memcpy(inout, &info, info.struct_size < sizeof info ? info.struct_size : sizeof info);
+    openreg_sized_write(inout, &info, sizeof info);
     return OPENREG_OK;
 }
 

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
-/* driver_lock.h: the one thread at a time that loads, opens or closes drivers (rule L7). Internal.
+/* driver_lock.h: the one thread at a time that loads, opens or closes drivers. Internal.
  *
  * Others wait on a condition, and a driver that calls back is refused. The blocking hooks of
  * openreg_set_blocking_hooks() run around the waiting and the whole time that it is held; no lock is held then. */

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
-/* loader.h: reads a driver's table, from a library or as it is given (rules A1 to A5, L4). Internal.
+/* loader.h: reads a driver's table, from a library or as it is given. Internal.
  *
  * Errors are set without the name of a call ("cannot load ..."): the caller knows why the driver is wanted. */
 #ifndef OPENREG_SRC_LOADER_H

@@ -6,6 +6,7 @@
 
 #include "base/error.h"
 #include "base/log.h"
+#include "base/sized_struct.h"
 #include "registry/candidates.h"
 #include "registry/discovery.h"
 #include "registry/driver_lock.h"
@@ -174,36 +175,8 @@ openreg_register(const openreg_registration *registration)
     request r;
     memset(&r, 0, sizeof r);
     r.call = "openreg_register";
-    if (registration == NULL || registration->struct_size < sizeof registration->struct_size)
+    if (!openreg_sized_is_valid(registration, OPENREG_REGISTRATION_SIZE_1))
         return openreg_error_set(OPENREG_E_INVALID, "%s: registration is NULL or its struct_size not set", r.call);
-    const size_t size = registration->struct_size;
-    memcpy(&r.asked, registration, size < sizeof r.asked ? size : sizeof r.asked);
-    return register_driver(&r);
-}
-
-openreg_status
-openreg_register_driver(const struct openreg_driver *table)
-{
-    request r;
-    memset(&r, 0, sizeof r);
-    r.call = "openreg_register_driver";
-    r.asked.flags = OPENREG_REGISTER_LOUD;
-    r.asked.priority = OPENREG_PRIORITY_PLUGIN;
-    r.asked.table = table;
-    if (table == NULL)
-        return openreg_error_set(OPENREG_E_INCOMPATIBLE, "%s: the driver gave no table", r.call);
-    return register_driver(&r);
-}
-
-openreg_status
-openreg_load_driver(const char *name, const char *path)
-{
-    request r;
-    memset(&r, 0, sizeof r);
-    r.call = "openreg_load_driver";
-    r.asked.flags = OPENREG_REGISTER_LOUD;
-    r.asked.priority = OPENREG_PRIORITY_PLUGIN;
-    r.asked.name = name;
-    r.asked.library_path = path != NULL ? path : "";
+    openreg_sized_read(&r.asked, sizeof r.asked, registration);
     return register_driver(&r);
 }

@@ -11,6 +11,7 @@
 #include "base/error.h"
 #include "base/fork.h"
 #include "base/log.h"
+#include "base/sized_struct.h"
 #include "base/text.h"
 #include "device/stream.h"
 #include "device/trace.h"
@@ -497,11 +498,10 @@ openreg_use_drivers(const char *names)
 openreg_status
 openreg_get_selection(openreg_selection *out)
 {
-    if (out == NULL || out->struct_size < sizeof out->struct_size)
+    if (!openreg_sized_is_valid(out, OPENREG_SELECTION_SIZE_1))
         return openreg_error_set(OPENREG_E_INVALID, "openreg_get_selection: out is NULL or its struct_size not set");
     openreg_selection now;
     memset(&now, 0, sizeof now);
-    now.struct_size = out->struct_size;
     (void)openreg_preference_get(now.preference);
     /* The table cannot be dismantled before the lock is released. */
     openreg_candidates_lock();
@@ -513,7 +513,7 @@ openreg_get_selection(openreg_selection *out)
         openreg_text_copy(now.default_driver, sizeof now.default_driver, standing.drivers[0]->name);
     }
     openreg_candidates_unlock();
-    memcpy(out, &now, out->struct_size < sizeof now ? out->struct_size : sizeof now);
+    openreg_sized_write(out, &now, sizeof now);
     return OPENREG_OK;
 }
 

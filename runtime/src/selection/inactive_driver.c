@@ -7,6 +7,7 @@
 
 #include "base/error.h"
 #include "base/fork.h"
+#include "base/sized_struct.h"
 #include "driver/properties.h"
 #include "registry/discovery.h"
 #include "registry/driver_lock.h"
@@ -82,7 +83,7 @@ openreg_get_driver_device_properties(const char *driver, int32_t i, struct openr
 {
     static const char call[] = "openreg_get_driver_device_properties";
     char name[OPENREG_NAME_SIZE];
-    if (driver == NULL || inout == NULL || inout->struct_size < sizeof inout->struct_size)
+    if (driver == NULL || !openreg_sized_is_valid(inout, OPENREG_DEVICE_PROPERTIES_SIZE_1))
         return openreg_error_set(OPENREG_E_INVALID, "%s: an argument is NULL, or struct_size not set", call);
     OPENREG_RETURN_NOT_OK(openreg_fork_reject(call));
     int is_open = 0, is_described = 0;

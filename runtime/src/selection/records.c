@@ -4,6 +4,7 @@
 #include <string.h>
 
 #include "base/error.h"
+#include "base/sized_struct.h"
 #include "base/text.h"
 #include "driver/driver_calls.h"
 #include "registry/candidates.h"
@@ -87,18 +88,11 @@ fill_locked(const openreg_candidate *candidate, openreg_driver_record *record)
     }
 }
 
-static void
-give(openreg_driver_record *record, openreg_driver_record *out)
-{
-    record->struct_size = out->struct_size;
-    memcpy(out, record, out->struct_size < sizeof *record ? out->struct_size : sizeof *record);
-}
-
 openreg_status
 openreg_get_driver_record(int32_t i, openreg_driver_record *out)
 {
     static const char call[] = "openreg_get_driver_record";
-    if (out == NULL || out->struct_size < sizeof out->struct_size)
+    if (!openreg_sized_is_valid(out, OPENREG_DRIVER_RECORD_SIZE_1))
         return openreg_error_set(OPENREG_E_INVALID, "%s: out is NULL or its struct_size not set", call);
     openreg_driver_record record;
     memset(&record, 0, sizeof record);
@@ -115,7 +109,7 @@ openreg_get_driver_record(int32_t i, openreg_driver_record *out)
     if (!found)
         return openreg_error_set(OPENREG_E_INVALID, "%s: the index is out of range. It must be in [0, %d), but got %d.",
                                  call, visible, i);
-    give(&record, out);
+    openreg_sized_write(out, &record, sizeof record);
     return OPENREG_OK;
 }
 
@@ -124,7 +118,7 @@ openreg_find_driver(const char *name, openreg_driver_record *out)
 {
     static const char call[] = "openreg_find_driver";
     char canonical[OPENREG_NAME_SIZE];
-    if (name == NULL || out == NULL || out->struct_size < sizeof out->struct_size)
+    if (name == NULL || !openreg_sized_is_valid(out, OPENREG_DRIVER_RECORD_SIZE_1))
         return openreg_error_set(OPENREG_E_INVALID, "%s: an argument is NULL, or struct_size not set", call);
     refresh_if_idle(call);
     if (!openreg_driver_name_resolve(name, strlen(name), canonical))
@@ -138,7 +132,7 @@ openreg_find_driver(const char *name, openreg_driver_record *out)
     openreg_candidates_unlock();
     if (candidate == NULL)
         return openreg_report_unknown(call, canonical);
-    give(&record, out);
+    openreg_sized_write(out, &record, sizeof record);
     return OPENREG_OK;
 }
 

@@ -46,7 +46,7 @@ typedef enum openreg_choice {
 
 /* Each sets the thread's error and returns its code. */
 
-/* Rule L6, for a candidate that has failed: what cannot be used and why, a way out, every place of that name with its
+/* For a candidate that has failed: what cannot be used and why, a way out, every place of that name with its
  * reason, the other drivers. */
 openreg_status openreg_report_failure(const char *call, const openreg_candidate *candidate, openreg_choice choice);
 /* The same for a group of which no member works. */

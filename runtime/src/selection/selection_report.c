@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
-/* selection_report.c: the texts of a failed selection (selection.h, rule L6). */
+/* selection_report.c: the texts of a failed selection (selection.h). */
 #define _GNU_SOURCE
 #include <stdarg.h>
 #include <stdio.h>

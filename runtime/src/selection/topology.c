@@ -6,6 +6,7 @@
 #include <string.h>
 
 #include "base/error.h"
+#include "base/sized_struct.h"
 #include "driver/driver_calls.h"
 #include "driver/properties.h"
 #include "registry/candidate_load.h"
@@ -39,7 +40,7 @@ reject_if_not_installed(const question *q, const openreg_candidate *candidate, o
 }
 
 static openreg_status
-describe(const question *q, const openreg_candidate *candidate, openreg_device_info *infos, int32_t *count)
+describe(const question *q, const openreg_candidate *candidate, openreg_device_info *const *infos, int32_t *count)
 {
     openreg_settings settings;
     OPENREG_RETURN_NOT_OK(openreg_settings_read(q->call, candidate, &settings));
@@ -53,18 +54,31 @@ describe(const question *q, const openreg_candidate *candidate, openreg_device_i
     return reject_if_not_installed(q, candidate, status);
 }
 
+/* Element i of the caller's array, which is as long as the caller's first one says. */
+static openreg_device_properties *
+next(const question *q, int32_t i)
+{
+    const uint32_t size = q->devices->struct_size;
+    void *const element = (char *)q->devices + (size_t)i * size;
+    memcpy(element, &size, sizeof size);
+    return element;
+}
+
 static openreg_status
 describe_all(const question *q, const openreg_candidate *candidate, int32_t *count)
 {
     const size_t room = q->capacity > 0 ? (size_t)q->capacity : 1;
-    openreg_device_info *const infos = calloc(room, sizeof *infos);
+    openreg_device_info *const infos = calloc(room, sizeof *infos + sizeof(openreg_device_info *));
     if (infos == NULL)
         return openreg_error_set(OPENREG_E_NOMEM, "%s: no host memory for %d devices", q->call, q->capacity);
-    for (size_t i = 0; i < room; ++i)
+    openreg_device_info **const pointers = (openreg_device_info **)(void *)(infos + room);
+    for (size_t i = 0; i < room; ++i) {
         infos[i].struct_size = sizeof infos[i];
-    const openreg_status status = describe(q, candidate, infos, count);
+        pointers[i] = &infos[i];
+    }
+    const openreg_status status = describe(q, candidate, pointers, count);
     for (int32_t i = 0; status == OPENREG_OK && i < *count && i < q->capacity; ++i)
-        openreg_properties_fill(&candidate->table, candidate->name, i, &infos[i], &q->devices[i]);
+        openreg_properties_fill(&candidate->table, candidate->name, i, &infos[i], next(q, i));
     free(infos);
     return status;
 }
@@ -94,9 +108,9 @@ check(const question *q, const int32_t *count)
     if (q->driver == NULL || count == NULL || q->capacity < 0 || (q->devices == NULL && q->capacity > 0) ||
         (q->options == NULL && q->option_count > 0))
         return openreg_error_set(OPENREG_E_INVALID, "%s: an argument is NULL, or capacity negative", q->call);
-    for (int32_t i = 0; i < q->capacity; ++i)
-        if (q->devices[i].struct_size < sizeof q->devices[i].struct_size)
-            return openreg_error_set(OPENREG_E_INVALID, "%s: struct_size of device %d is not set", q->call, i);
+    if (q->capacity > 0 && (!openreg_sized_is_valid(q->devices, OPENREG_DEVICE_PROPERTIES_SIZE_1) ||
+                            q->devices->struct_size % sizeof(uint64_t) != 0))
+        return openreg_error_set(OPENREG_E_INVALID, "%s: struct_size of device 0 is not set", q->call);
     return OPENREG_OK;
 }
 

@@ -60,12 +60,12 @@ bool is_alias(void* address, void** block, DeviceIndex* device) {
   openreg_pointer_info info{};
   info.struct_size = sizeof info;
   if (openreg_get_pointer_info(address, &info) != OPENREG_OK ||
-      (info.kind != OPENREG_MEMORY_ALIAS && info.kind != OPENREG_MEMORY_DEVICE)) {
+      (info.kind != OPENREG_POINTER_ALIAS && info.kind != OPENREG_POINTER_DEVICE)) {
     return false;
   }
   *block = address;
   *device = static_cast<DeviceIndex>(info.device);
-  if (info.kind == OPENREG_MEMORY_ALIAS && openreg_device_address(address, block) != OPENREG_OK) {
+  if (info.kind == OPENREG_POINTER_ALIAS && openreg_device_address(address, block) != OPENREG_OK) {
     *block = nullptr;
   }
   return true;

@@ -58,7 +58,7 @@ def test_the_suites_pass_staged_on_sim(root: Path) -> None:
     run_suites(root, {"OPENREG_OPERATORS": "staged"})
 
 
-# rule A22: seven functions are a driver, and PyTorch trains on it; what is missing the runtime makes up
+# seven functions are a driver, and PyTorch trains on it; what is missing the runtime emulates
 @pytest.mark.slow
 def test_the_suites_pass_on_a_driver_of_seven_functions(root: Path, toy_library: Path) -> None:
     run_suites(root, {"OPENREG_DRIVER_LIBRARIES": f"toy:{toy_library}"})

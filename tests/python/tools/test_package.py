@@ -74,6 +74,7 @@ def run(venv: Path, code: str, **environment: str) -> str:
 def test_contents(wheel: Path) -> None:
     names = zipfile.ZipFile(wheel).namelist()
     for wanted in (
+        "torch_openreg/lib/libopenreg.so.1",
         "torch_openreg/lib/libopenreg.so",
         "torch_openreg/lib/libtorch_openreg.so",
         "torch_openreg/_C" + sysconfig.get_config_var("EXT_SUFFIX"),

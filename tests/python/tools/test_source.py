@@ -98,18 +98,20 @@ def test_helper_functions_have_the_documents_names(root: Path, name: str) -> Non
 
 # nothing but openreg_ symbols leaves the runtime
 def test_runtime_exports_only_its_own_names() -> None:
-    library = Path(torch_openreg.config.lib_dir()) / "libopenreg.so"
+    library = Path(torch_openreg.config.lib_dir()) / "libopenreg.so.1"
     listing = subprocess.run(
         ["nm", "-D", "--defined-only", str(library)], capture_output=True, text=True, check=True
     ).stdout
-    names = [line.split()[-1] for line in listing.splitlines()]
-    assert "openreg_set_device" in names
+    # "A" is the version node itself
+    names = [line.split()[-1] for line in listing.splitlines() if line.split()[-2] != "A"]
+    assert "openreg_set_device@@OPENREG_1" in names
+    assert {name.split("@@")[1] for name in names} == {"OPENREG_1"}
     assert [name for name in names if not name.startswith("openreg_")] == []
 
 
 # the runtime needs neither C++ nor Python nor torch
 def test_runtime_links_only_the_c_library() -> None:
-    library = Path(torch_openreg.config.lib_dir()) / "libopenreg.so"
+    library = Path(torch_openreg.config.lib_dir()) / "libopenreg.so.1"
     listing = subprocess.run(["readelf", "-d", str(library)], capture_output=True, text=True, check=True).stdout
     needed = set(re.findall(r"\(NEEDED\).*\[(.+?)\]", listing))
     assert needed <= {
@@ -122,11 +124,19 @@ def test_runtime_links_only_the_c_library() -> None:
     }
 
 
-@pytest.mark.parametrize("header", ["openreg/openreg.h", "openreg/driver.h", "openreg/kernels.h", "openreg/status.h"])
+HEADERS = sorted(path.name for path in (Path(torch_openreg.config.include_dir()) / "openreg").glob("*.h"))
+
+
+def test_every_header_is_installed(root: Path) -> None:
+    assert sorted(path.name for path in (root / "runtime/include/openreg").glob("*.h")) == HEADERS
+
+
+@pytest.mark.parametrize("header", HEADERS)
 @pytest.mark.parametrize(
     ("compiler", "flags", "suffix"),
     [
         ("gcc", ["-std=c11"], "c"),
+        ("gcc", ["-std=gnu11"], "c"),
         ("g++", ["-std=c++17"], "cpp"),
         ("g++", ["-std=c++20"], "cpp"),
         ("clang", ["-std=c11"], "c"),
@@ -137,7 +147,7 @@ def test_headers_compile_alone(tmp_path: Path, header: str, compiler: str, flags
     if shutil.which(compiler) is None:
         pytest.skip(f"no {compiler}")
     source = tmp_path / f"alone.{suffix}"
-    source.write_text(f"#include <{header}>\nint main(void) {{ return 0; }}\n")
+    source.write_text(f"#include <openreg/{header}>\nint main(void) {{ return 0; }}\n")
     subprocess.run(
         [
             *(compiler, *flags, "-Wall", "-Wextra", "-Wpedantic", "-Werror", "-fsyntax-only"),

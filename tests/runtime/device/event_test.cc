@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// Events: handles, generations (rule A15), waits between streams, devices and drivers, and what is made up (rule A22).
+// Events: handles, generations, waits between streams, devices and drivers, and what is emulated.
 #include <atomic>
 #include <thread>
 
@@ -57,7 +57,7 @@ TEST_F(EventTest, NeverRecordedIsComplete) {
   EXPECT_EQ(openreg_event_destroy(nullptr), OPENREG_OK);
 }
 
-// Rule A15: recording again replaces; the first record's end does not complete the second.
+// Recording again replaces; the first record's end does not complete the second.
 TEST_F(EventTest, RecordingAgainReplaces) {
   use_full_toy();
   const openreg_event event = create(0);
@@ -230,7 +230,7 @@ TEST_F(EventTest, FailingSlots) {
   destroy(event);
 }
 
-// Rule A22: without events a marker stands in, complete once the device was synchronised after its record.
+// Without a driver's events an emulated one is used, complete once the device was synchronised after its record.
 TEST_F(EventTest, MadeUpEvents) {
   use_full_toy(without_events);
   const openreg_event event = create(0);

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// Streams: ids, the pool, the thread's current stream, what is made up for a driver without streams (rules A14, A22).
+// Streams: ids, the pool, the thread's current stream, what is emulated for a driver without streams.
 #include <atomic>
 #include <set>
 #include <thread>
@@ -220,7 +220,7 @@ TEST_F(StreamTest, FailingSlots) {
   toy().forget();
 }
 
-// Rule A22: without streams every id is distinct, means the default stream, and its work is waited for with the device.
+// Without streams every id is distinct, means the default stream, and its work is waited for with the device.
 TEST_F(StreamTest, MadeUpStreams) {
   use_full_toy([](openreg_driver& table) {
     table.stream_create = nullptr;

@@ -41,7 +41,7 @@ TEST_F(DriverCallsTest, SuccessWithoutAResultIsADefect) {
   EXPECT_EQ(toy().live("memory"), 0);
 }
 
-// Rule A22: a fill by copying that fails in the middle is an error; the device is synchronised before the buffer that it
+// A fill by copying that fails in the middle is an error; the device is synchronised before the buffer that it
 // copies from is freed.
 TEST_F(DriverCallsTest, MadeUpFillThatFails) {
   use_full_toy([](openreg_driver& table) { table.fill = nullptr; });

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// Rule A22: seven functions are a driver. Everything the API offers works on the toy driver, whose library was built by a
+// Seven functions are a driver. Everything the API offers works on the toy driver, whose library was built by a
 // C compiler alone and knows nothing of streams, events, fills or pinned memory.
 #include <cstring>
 #include <numeric>
@@ -126,7 +126,7 @@ TEST_F(ToyDriverTest, MemoryIsNotHostVisible) {
   openreg_pointer_info info{};
   info.struct_size = sizeof info;
   ASSERT_EQ(openreg_get_pointer_info(memory, &info), OPENREG_OK);
-  EXPECT_EQ(info.kind, OPENREG_MEMORY_DEVICE);
+  EXPECT_EQ(info.kind, OPENREG_POINTER_DEVICE);
   EXPECT_EQ(info.device, 0);
   EXPECT_EQ(openreg_free(memory), OPENREG_OK);
 }

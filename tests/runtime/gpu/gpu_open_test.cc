@@ -259,13 +259,13 @@ TEST_P(FakeGpuCensus, ProbeLeavesNothing) {
 TEST_P(FakeGpuCensus, DevicesAreDescribed) {
   Root root;
   root.add_two_amd_devices();
-  openreg_device_info infos[3] = {};
+  openreg_device_info infos[3] = {}, *const pointers[3] = {&infos[0], &infos[1], &infos[2]};
   for (auto& info : infos) info.struct_size = sizeof info;
   uint8_t peers[9];
   std::memset(peers, 9, sizeof peers);
   int32_t count = -1;
   const auto describe = [&](const char* topology, int32_t capacity, uint8_t* matrix) {
-    return table_->describe(&test_host(), nullptr, 0, topology, capacity, infos, matrix, &count);
+    return table_->describe(&test_host(), nullptr, 0, topology, capacity, pointers, matrix, &count);
   };
   succeeds([&] { return describe("", 3, peers); });
   ASSERT_EQ(count, 2);
@@ -339,10 +339,10 @@ TEST_P(FakeNvidiaCensus, VisibleDevices) {
   }
   // In the order of the list.
   set("CUDA_VISIBLE_DEVICES", "3,1");
-  openreg_device_info infos[2] = {};
+  openreg_device_info infos[2] = {}, *const pointers[2] = {&infos[0], &infos[1]};
   infos[0].struct_size = infos[1].struct_size = sizeof infos[0];
   int32_t count = -1;
-  succeeds([&] { return table_->describe(&test_host(), nullptr, 0, "", 2, infos, nullptr, &count); });
+  succeeds([&] { return table_->describe(&test_host(), nullptr, 0, "", 2, pointers, nullptr, &count); });
   EXPECT_STREQ(infos[0].name, "Fake GPU 3");
   EXPECT_STREQ(infos[1].name, "Fake GPU 1");
 }
@@ -409,10 +409,10 @@ TEST_P(FakeNvidiaCensus, WithoutNvml) {
   root.write(gpus + "0000:17:00.0/information", "Model: A100\nGPU UUID: GPU-????\n");
   root.write(gpus + "0000:98:00.0/other", "");
   EXPECT_EQ(probe(), 3);
-  openreg_device_info infos[3] = {};
+  openreg_device_info infos[3] = {}, *const pointers[3] = {&infos[0], &infos[1], &infos[2]};
   for (auto& info : infos) info.struct_size = sizeof info;
   int32_t count = -1;
-  succeeds([&] { return table_->describe(&test_host(), nullptr, 0, "", 3, infos, nullptr, &count); });
+  succeeds([&] { return table_->describe(&test_host(), nullptr, 0, "", 3, pointers, nullptr, &count); });
   EXPECT_STREQ(infos[0].name, "A100");
   EXPECT_EQ(std::string(infos[0].uuid, 16), std::string(16, '\0'));
   EXPECT_STREQ(infos[1].name, "NVIDIA H200");

@@ -222,7 +222,7 @@ TEST(RealGpuDrivers, LoadEverywhere) {
   }
 }
 
-// Rule A1: nothing of ours or of the vendor's leaves the library but its entry.
+// Nothing of ours or of the vendor's leaves the library but its entry.
 TEST(RealGpuDrivers, ExportOneSymbol) {
   for (const auto& [name, path] : real_drivers()) {
     int status = -1;
@@ -246,7 +246,7 @@ TEST(RealGpuDrivers, AutomaticSelectionPassesOver) {
   char name[] = "/tmp/openreg_gpu_test_XXXXXX";
   const fs::path root = mkdtemp(name);
   fs::create_directories(root / "lib");
-  fs::copy_file(OPENREG_LIBRARY, root / "lib" / "libopenreg.so");
+  fs::copy_file(OPENREG_LIBRARY, root / "lib" / "libopenreg.so.1");
   for (const auto& [driver, path] : real_drivers()) {
     fs::copy_file(path, root / "lib" / ("libopenreg_" + driver + ".so"));
   }

@@ -23,6 +23,12 @@ std::vector<unsigned char> numbers(unsigned char first) {
   return bytes;
 }
 
+openreg_memory_handle unfilled() {
+  openreg_memory_handle handle{};
+  handle.struct_size = sizeof handle;
+  return handle;
+}
+
 class SharingTest : public SimDevicesTest {
  protected:
   static std::vector<unsigned char> read_back(const void* ptr, int32_t device) {
@@ -45,7 +51,7 @@ class SharingTest : public SimDevicesTest {
     return stats.allocated_bytes[0].current;
   }
   static openreg_memory_handle exported(const void* ptr) {
-    openreg_memory_handle handle{};
+    openreg_memory_handle handle = unfilled();
     EXPECT_EQ(openreg_memory_export(ptr, &handle), OPENREG_OK) << last_message();
     return handle;
   }
@@ -86,7 +92,7 @@ class Exporter {
     child_ = -1;
   }
 
-  openreg_memory_handle handle{}, second{};  // of the block, and of its part behind 512 bytes
+  openreg_memory_handle handle = unfilled(), second = unfilled();  // of the block, and of its part behind 512 bytes
 
  private:
   int work() {
@@ -144,13 +150,13 @@ TEST_F(SharingTest, BothSidesSeeWhatIsWritten) {
   openreg_pointer_info info{};
   info.struct_size = sizeof info;
   ASSERT_EQ(openreg_get_pointer_info(ptr, &info), OPENREG_OK);
-  EXPECT_EQ(info.kind, OPENREG_MEMORY_DEVICE);
+  EXPECT_EQ(info.kind, OPENREG_POINTER_DEVICE);
   EXPECT_EQ(info.device, 1);
   EXPECT_EQ(info.live, 1);
   EXPECT_EQ(allocated(1), 0);  // it is not this process's
   EXPECT_EQ(openreg_import_release(import), OPENREG_OK) << last_message();
   ASSERT_EQ(openreg_get_pointer_info(ptr, &info), OPENREG_OK);
-  EXPECT_EQ(info.kind, OPENREG_MEMORY_UNKNOWN);
+  EXPECT_EQ(info.kind, OPENREG_POINTER_UNKNOWN);
 }
 
 // Of one allocation there is one mapping; a handle of a part leads to that part.
@@ -209,7 +215,7 @@ TEST_F(SharingTest, WhatIsImportedIsNotOurs) {
   ASSERT_EQ(import(other.handle, &import_, &ptr), OPENREG_OK) << last_message();
   EXPECT_EQ(openreg_free(ptr), OPENREG_E_INVALID);
   EXPECT_CONTAINS(last_message(), "is memory of another process; openreg_import_release()");
-  openreg_memory_handle handle{};
+  openreg_memory_handle handle = unfilled();
   EXPECT_EQ(openreg_memory_export(ptr, &handle), OPENREG_E_INVALID);
   EXPECT_CONTAINS(last_message(), "which only that process can export");
   openreg_stream stream = from_pool(1);
@@ -251,7 +257,7 @@ TEST_F(SharingTest, NobodyHoldsIt) {
 
 // Refusals: what is no block, no handle, no such device.
 TEST_F(SharingTest, Refusals) {
-  openreg_memory_handle handle{};
+  openreg_memory_handle handle = unfilled();
   openreg_import import_ = nullptr;
   int32_t device = -1;
   void* ptr = nullptr;
@@ -259,6 +265,7 @@ TEST_F(SharingTest, Refusals) {
   EXPECT_EQ(openreg_memory_export(nullptr, &handle), OPENREG_E_INVALID);
   EXPECT_EQ(openreg_memory_export(&local, &handle), OPENREG_E_INVALID);
   EXPECT_EQ(openreg_memory_export(&local, nullptr), OPENREG_E_INVALID);
+  handle.struct_size = 0;
   EXPECT_EQ(openreg_memory_import(&handle, &import_, &device, &ptr), OPENREG_E_INVALID);
   EXPECT_CONTAINS(last_message(), "this is not a handle of memory");
   EXPECT_EQ(openreg_memory_import(nullptr, &import_, &device, &ptr), OPENREG_E_INVALID);
@@ -291,7 +298,7 @@ TEST_F(SharingTest, AForkedChild) {
   void* ptr = nullptr;
   ASSERT_EQ(import(handle, &import_, &ptr), OPENREG_OK) << last_message();
   EXPECT_TRUE(in_child([&] {
-    openreg_memory_handle other{};
+    openreg_memory_handle other = unfilled();
     return openreg_memory_export(block, &other) == OPENREG_E_FORKED &&
            import(handle, &import_, &ptr) == OPENREG_E_FORKED && openreg_collect_exports() == 0 &&
            openreg_import_release(import_) == OPENREG_E_FORKED;
@@ -306,9 +313,9 @@ TEST_F(SharingTest, AForkedChild) {
 TEST_F(SharingTest, ADriverThatCannotShare) {
   use_full_toy();
   void* block = allocate(0);
-  openreg_memory_handle handle{};
+  openreg_memory_handle handle = unfilled();
   EXPECT_EQ(openreg_memory_export(block, &handle), OPENREG_E_UNSUPPORTED);
-  EXPECT_CONTAINS(last_message(), "can't share memory or events with other processes; copy to the host first");
+  EXPECT_CONTAINS(last_message(), "can't share memory with other processes; copy to the host first");
   EXPECT_EQ(openreg_free(block), OPENREG_OK);
   EXPECT_EQ(allocated(0), 0);
 }

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// D10: the one thread at a time that opens drivers; hooks around waiting, discovery before it, many threads at once.
+// The one thread at a time that opens drivers; hooks around waiting, discovery before it, many threads at once.
 #include <atomic>
 #include <thread>
 
@@ -49,7 +49,7 @@ class DriverLockTest : public ToysTest {
 std::atomic<int> depth_in_open{-1};
 void note_depth() { depth_in_open = depth; }
 
-// D10: the hooks come in pairs, around the whole time in which foreign code runs, also where that fails or is refused.
+// The hooks come in pairs, around the whole time in which foreign code runs, also where that fails or is refused.
 TEST_F(DriverLockTest, HooksComeInPairs) {
   ASSERT_EQ(add({"hooked", 5}), OPENREG_OK);
   openreg_set_blocking_hooks(let_go, take);
@@ -97,7 +97,7 @@ void call_everything() {
   inside[7] = openreg_load_driver("x", "/x.so");
 }
 
-// D10: from inside a driver everything that would need the gate is refused.
+// From inside a driver everything that would need the gate is refused.
 TEST_F(DriverLockTest, EverythingIsRefusedInside) {
   ASSERT_EQ(add({"caller", 5}), OPENREG_OK);
   openreg_set_blocking_hooks(let_go, take);

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// The loader: which tables and libraries are accepted (rules A1 to A5, L4), and what is said of those that are not.
+// The loader: which tables and libraries are accepted, and what is said of those that are not.
 #include <limits.h>
 #include <sys/stat.h>
 
@@ -51,7 +51,7 @@ class LoaderTest : public RuntimeTest {
 void expect_refused(const std::string& path, openreg_status code, const std::string& reason) {
   SCOPED_TRACE(path);
   EXPECT_EQ(openreg_load_driver("zoo", path.c_str()), code);
-  EXPECT_EQ(last_message().rfind("openreg_load_driver: ", 0), 0u) << last_message();
+  EXPECT_EQ(last_message().rfind("openreg_register: ", 0), 0u) << last_message();
   EXPECT_CONTAINS(last_message(), reason);
 
   setenv("OPENREG_DRIVER_LIBRARIES", ("zoo:" + path).c_str(), 1);
@@ -68,7 +68,7 @@ void expect_refused(const std::string& path, openreg_status code, const std::str
   unsetenv("OPENREG_DRIVER_LIBRARIES");
 }
 
-// The loader zoo (rule C6).
+// The loader zoo.
 TEST_F(LoaderTest, ZooOfFiles) {
   expect_refused(directory_ + "/missing.so", OPENREG_E_INCOMPATIBLE, "No such file or directory");
   expect_refused(file("text.so", "this is no library\n"), OPENREG_E_INCOMPATIBLE, "text.so");
@@ -131,7 +131,7 @@ TEST_F(LoaderTest, FailingCloseIsLogged) {
   EXPECT_EQ(count_lines(OPENREG_LOG_WARNING, "cannot close"), 1);
 }
 
-// Rule A3, C5: a table of a later minor, 64 bytes longer, is read up to where both sides know it.
+// A table of a later minor, 64 bytes longer, is read up to where both sides know it.
 TEST_F(LoaderTest, TableFromTheFutureIsAccepted) {
   set("OPENREG_DRIVER_LIBRARIES", "zoo:" + driver_path("broken_future"));
   ASSERT_EQ(openreg_init(), OPENREG_OK) << last_message();
@@ -148,7 +148,7 @@ TEST_F(LoaderTest, AllocationWithoutMemoryIsAnError) {
   EXPECT_CONTAINS(last_message(), "gave no memory");
 }
 
-// Rule L4: one file is loaded once, whatever path leads to it, and the resolved path is logged and recorded.
+// One file is loaded once, whatever path leads to it, and the resolved path is logged and recorded.
 TEST_F(LoaderTest, SameFileLoadsOnce) {
   const std::string target = driver_path("broken_future");
   const std::string alias = link("alias.so", target);
@@ -166,13 +166,12 @@ TEST_F(LoaderTest, ArgumentsAreChecked) {
   EXPECT_EQ(openreg_load_driver("x", ""), OPENREG_E_INVALID);
   EXPECT_EQ(openreg_load_driver("no spaces", "/x.so"), OPENREG_E_INVALID);
   EXPECT_EQ(openreg_load_driver("a_name_that_is_longer_than_31_characters", "/x.so"), OPENREG_E_INVALID);
-  EXPECT_EQ(openreg_register_driver(nullptr), OPENREG_E_INCOMPATIBLE);
-  EXPECT_EQ(last_message(), "openreg_register_driver: the driver gave no table");
+  EXPECT_EQ(openreg_register_driver(nullptr), OPENREG_E_INVALID);
   const std::string longest = directory_ + "/" + std::string(200, 'a') + "/../" + std::string(400, 'b') + ".so";
   EXPECT_EQ(openreg_load_driver("x", longest.c_str()), OPENREG_E_INCOMPATIBLE);
 }
 
-// Each required slot by its name, each group whole (rule A3).
+// Each required slot by its name, each group whole.
 TEST_F(LoaderTest, EachMissingSlotIsNamed) {
   const auto refused = [](auto change, const char* reason) {
     openreg_driver table = *toy().table();

@@ -189,7 +189,7 @@ TEST_F(RegistrationTest, WhileTheTableStands) {
   static openreg_driver rival = *toy().table();
   rival.name = "sim";
   EXPECT_EQ(openreg_register_driver(&rival), OPENREG_E_BUSY);
-  EXPECT_EQ(last_message(), "openreg_register_driver: Driver sim already initialized");
+  EXPECT_EQ(last_message(), "openreg_register: Driver sim already initialized");
   ASSERT_EQ(add({"fresh"}), OPENREG_OK) << last_message();
   EXPECT_EQ(count_lines(OPENREG_LOG_DEBUG, "driver \"fresh\" registered: takes effect after reset"), 1);
   ASSERT_EQ(openreg_init(), OPENREG_OK);
@@ -297,7 +297,7 @@ openreg_status reenter(void*, openreg_factory_result* result) {
   return OPENREG_OK;
 }
 
-// D10: a factory that calls back gets an error instead of a deadlock; what it may know, it is told.
+// A factory that calls back gets an error instead of a deadlock; what it may know, it is told.
 TEST_F(RegistrationTest, FactoryThatCallsBack) {
   ASSERT_EQ(add_factory({"outer", 300}, reenter), OPENREG_OK);
   ASSERT_EQ(openreg_init(), OPENREG_OK) << last_message();

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// Registered drivers, the gate around opening, and failures of each step of it (rules L5, L7).
+// Registered drivers, the gate around opening, and failures of each step of it.
 #include <atomic>
 #include <thread>
 
@@ -24,7 +24,7 @@ TEST_F(RegistryTest, RegistrationTakesEffectAtTheNextInitialisation) {
   EXPECT_EQ(record_of("full_toy").slots, (uint64_t{1} << OPENREG_DRIVER_SLOTS_1_2) - 1);
 
   EXPECT_EQ(openreg_register_driver(toy().table()), OPENREG_E_BUSY);
-  EXPECT_EQ(last_message(), "openreg_register_driver: Driver full_toy already initialized");
+  EXPECT_EQ(last_message(), "openreg_register: Driver full_toy already initialized");
 
   static openreg_driver other = *toy().table();
   other.name = "late";
@@ -56,7 +56,7 @@ TEST_F(RegistryTest, LastRegistrationWins) {
   EXPECT_STREQ(record_of("rival").version, "first");
 }
 
-// A registered driver that fails is loud: the simulator does not step in unasked (acceptance 5.50, rule L6).
+// A registered driver that fails is loud: the simulator does not step in unasked (acceptance 5.50).
 TEST_F(RegistryTest, RegisteredFailureIsLoud) {
   use_full_toy();
   unset("OPENREG_DRIVERS");
@@ -150,7 +150,7 @@ void reenter() {
   reentered_register = openreg_register_driver(&table);
 }
 
-// Rule L7: a driver that calls the runtime inside open() gets an error, not a deadlock; what needs no driver works.
+// A driver that calls the runtime inside open() gets an error, not a deadlock; what needs no driver works.
 TEST_F(RegistryTest, ReentryIsAnErrorNotADeadlock) {
   use_full_toy();
   toy().on_open(reenter);

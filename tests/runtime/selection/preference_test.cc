@@ -16,7 +16,7 @@ class PreferenceTest : public ToysTest {
   void prefer(const char* name) { ASSERT_EQ(openreg_prefer_driver(name), OPENREG_OK) << last_message(); }
 };
 
-// D3, acceptance 1.15, 2.10: the preference beats the priority.
+// acceptance 1.15, 2.10: the preference beats the priority.
 TEST_F(PreferenceTest, BeatsThePriority) {
   set("OPENREG_USE_MOCK_GPU", "cuda,hip");
   prefer("AMDGPU");
@@ -104,7 +104,7 @@ TEST_F(PreferenceTest, FollowedOnceTheDriverIsThere) {
   EXPECT_EQ(active(), "late_one*2");
 }
 
-// D3: OPENREG_DRIVERS and openreg_use_drivers() come first, and nothing is warned about. acceptance 2.17, 5.5
+// OPENREG_DRIVERS and openreg_use_drivers() come first, and nothing is warned about. acceptance 2.17, 5.5
 TEST_F(PreferenceTest, IgnoredWhereSomebodyChose) {
   prefer("cuda");
   set("OPENREG_DRIVERS", "sim");

@@ -155,18 +155,18 @@ TEST_F(TopologyTest, Arguments) {
 }
 
 openreg_status counts_below_zero(const openreg_host*, const openreg_option*, size_t, const char*, int32_t,
-                                 openreg_device_info*, uint8_t*, int32_t* count) {
+                                 openreg_device_info* const*, uint8_t*, int32_t* count) {
   *count = -2;
   return OPENREG_OK;
 }
 openreg_status crooked_alignment(const openreg_host*, const openreg_option*, size_t, const char*, int32_t,
-                                 openreg_device_info* infos, uint8_t*, int32_t* count) {
-  infos[0].min_alignment = 24;
+                                 openreg_device_info* const* infos, uint8_t*, int32_t* count) {
+  infos[0]->min_alignment = 24;
   *count = 1;
   return OPENREG_OK;
 }
 openreg_status without_names(const openreg_host*, const openreg_option*, size_t, const char*, int32_t,
-                             openreg_device_info*, uint8_t*, int32_t* count) {
+                             openreg_device_info* const*, uint8_t*, int32_t* count) {
   *count = 1;
   return OPENREG_OK;
 }

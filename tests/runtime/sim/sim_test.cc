@@ -618,7 +618,7 @@ TEST_F(SimTest, PageableCopiesAreInOrder) {
   free(0, scratch);
 }
 
-// A destroyed stream finishes its queue. (Rule A10.)
+// A destroyed stream finishes its queue.
 TEST_F(SimTest, DestroyedStreamFinishes) {
   open_default();
   char* block = alloc(0, 16 * kMib);
@@ -631,7 +631,7 @@ TEST_F(SimTest, DestroyedStreamFinishes) {
 }
 
 // ---------------------------------------------------------------------------------------------------------------------
-// Events (rule A15)
+// Events
 
 TEST_F(SimTest, EventNeverRecorded) {
   open_default();
