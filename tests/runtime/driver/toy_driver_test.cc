@@ -29,7 +29,7 @@ class ToyDriverTest : public RuntimeTest {
   }
 };
 
-// openreg-info's answer: seven native functions, the rest made up.
+// openreg-info's answer: seven native functions, the rest emulated.
 TEST_F(ToyDriverTest, RecordSaysWhatItHas) {
   const openreg_driver_record record = record_of("toy");
   EXPECT_EQ(record.slots, 0x7fu);

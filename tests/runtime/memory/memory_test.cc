@@ -459,7 +459,7 @@ TEST_F(MemoryTest, MemoryInfo) {
   EXPECT_EQ(openreg_get_memory_info(0, nullptr, &total), OPENREG_E_INVALID);
   EXPECT_EQ(openreg_get_memory_info(0, &unused, nullptr), OPENREG_E_INVALID);
   ASSERT_EQ(openreg_shutdown(), OPENREG_OK);
-  use_full_toy([](openreg_driver& table) { table.mem_info = nullptr; });  // made up from the books
+  use_full_toy([](openreg_driver& table) { table.mem_info = nullptr; });  // emulated, from the cache's own numbers
   block = allocate(0, 100);
   EXPECT_EQ(openreg_get_memory_info(0, &unused, &total), OPENREG_OK);
   EXPECT_EQ(total, 1024 * kMib);
