@@ -61,7 +61,7 @@ thread_local std::string vendor_error;
 
 const openreg_host& host() {
   static const openreg_host table = {sizeof(openreg_host), OPENREG_ABI_MINOR, nullptr,
-                                     [](void*, int64_t, const char* text) { vendor_error = text; },
+                                     [](void*, openreg_status, int64_t, const char* text) { vendor_error = text; },
                                      [](void*, int32_t, const char*) {}};
   return table;
 }

@@ -15,11 +15,8 @@ from pathlib import Path
 
 import pytest
 import torch
+from compiled_drivers import compile_driver
 
-FLAGS = (
-    *("-std=c11", "-shared", "-fPIC", "-fvisibility=hidden", "-Wall", "-Wextra", "-Wpedantic", "-Wshadow"),
-    *("-Wstrict-prototypes", "-Wmissing-prototypes", "-Werror"),
-)
 Program = Callable[..., "subprocess.CompletedProcess[str]"]
 
 START = """
@@ -40,15 +37,6 @@ def same(result, expected, **tolerance):
     torch.testing.assert_close(result.cpu(), expected, **tolerance)
 
 """
-
-
-def compile_driver(folder: Path, source: str, *flags: str) -> Path:
-    root = Path(__file__).resolve().parents[3]
-    library = folder / ("lib" + "".join(c for c in source + "".join(flags) if c.isalnum()) + ".so")
-    include = f"-I{root / 'runtime/include'}"
-    command = [os.environ.get("CC", "cc"), *FLAGS, include, *flags, str(root / "tests/drivers" / source)]
-    subprocess.run([*command, "-o", str(library)], check=True)
-    return library
 
 
 @pytest.fixture(scope="module")

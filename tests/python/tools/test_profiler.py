@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 import torch
-from test_native_kernels import compile_driver
+from compiled_drivers import compile_driver
 from torch.profiler import ProfilerActivity, profile, record_function
 
 D = torch.device("openreg:1")

@@ -90,7 +90,7 @@ inline std::vector<std::string> host_log_lines;
 
 inline const openreg_host& test_host() {
   static const openreg_host host = {sizeof(openreg_host), OPENREG_ABI_MINOR, nullptr,
-                                    [](void*, int64_t vendor_code, const char* text) {
+                                    [](void*, openreg_status, int64_t vendor_code, const char* text) {
                                       host_record.errors += 1;
                                       host_record.vendor_code = vendor_code;
                                       host_record.text = text;
