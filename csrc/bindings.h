@@ -20,6 +20,7 @@ extern "C" {
 // The functions of each file, ended by a row of zeros.
 extern PyMethodDef openreg_autograd_methods[];
 extern PyMethodDef openreg_collective_methods[];
+extern PyMethodDef openreg_compiled_graph_methods[];
 extern PyMethodDef openreg_discovery_methods[];
 extern PyMethodDef openreg_driver_methods[];
 extern PyMethodDef openreg_event_methods[];

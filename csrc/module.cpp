@@ -191,6 +191,7 @@ PYBIND11_MODULE(_C, m) {
            torch_openreg::methods,
            openreg_autograd_methods,
            openreg_collective_methods,
+           openreg_compiled_graph_methods,
            openreg_discovery_methods,
            openreg_driver_methods,
            openreg_event_methods,

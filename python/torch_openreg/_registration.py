@@ -44,6 +44,7 @@ def register() -> ModuleType:
     torch.get_device_module.cache_clear()
 
     from torch_openreg import (
+        _compile,
         _discovery,
         _distributed,
         _dlpack,
@@ -64,6 +65,7 @@ def register() -> ModuleType:
     _sharing.install()
     _distributed.install()
     _fake_tensors.install()
+    _compile.install()
     _exit.install()
     return module
 

@@ -89,8 +89,11 @@ int64_t choose(
   if (std::any_of(tensors.begin(), tensors.end(), is_wrapped) && !is_on_gpu(query)) {
     const int64_t choice =
         at::native::_fused_sdp_choice_cpp(query, key, value, given_mask, dropout, causal, scale, grouped);
-    // The CPU's own operator has a batching rule, the overrideable one has none.
-    return choice == kFlash && !std::any_of(tensors.begin(), tensors.end(), is_batched) ? kOverrideable : choice;
+    // The CPU's own operator has a batching rule, and PyTorch knows the strides of its results, which torch.compile asks
+    // for; it has neither for the overrideable one.
+    const bool is_cpu_operator = std::any_of(tensors.begin(), tensors.end(), is_batched) ||
+        query.key_set().has(c10::DispatchKey::Python);
+    return choice == kFlash && !is_cpu_operator ? kOverrideable : choice;
   }
   const int64_t choice = std::any_of(tensors.begin(), tensors.end(), is_batched)
       ? kMath

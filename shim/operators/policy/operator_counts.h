@@ -41,9 +41,9 @@ struct OperatorCounter {
   std::atomic<uint64_t> bytes{0};
   std::atomic<uint64_t> nanoseconds{0};
 
-  void add_call(uint64_t copied, OperatorClock::duration time) noexcept;
+  TORCH_OPENREG_API void add_call(uint64_t copied, OperatorClock::duration time) noexcept;
 };
-OperatorCounter& operator_counter(ExecutionMode way, const std::string& name);
+TORCH_OPENREG_API OperatorCounter& operator_counter(ExecutionMode way, const std::string& name);
 
 // One call through a KernelView (kernel_view.h): asks the policy when the way is known, and is counted at its end.
 class OperatorCall {

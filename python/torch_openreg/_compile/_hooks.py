@@ -1,0 +1,65 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""Registers the device with Dynamo and Inductor right after PyTorch has executed the modules that keep the registers.
+
+``import torch`` imports neither of them, and they cost seconds: so this package must not import them either. PyTorch up
+to 2.14 calls nobody when it does, hence a finder in ``sys.meta_path``, which finds nothing by itself.
+"""
+
+from __future__ import annotations
+
+import importlib
+import importlib.util
+import sys
+from collections.abc import Callable, Sequence
+from importlib.abc import MetaPathFinder
+from importlib.machinery import ModuleSpec
+from types import ModuleType
+
+# The module of PyTorch that keeps a register, and the module here whose register() writes into it.
+_REGISTERS = {
+    "torch._dynamo.device_interface": "torch_openreg._compile.device_interface",
+    "torch._dynamo.backends.registry": "torch_openreg._compile.backends",
+    "torch._dynamo.polyfills.loader": "torch_openreg._compile.tracing",
+    "torch._inductor.codegen.common": "torch_openreg._compile.registration",
+}
+
+
+def _after(execute: Callable[[ModuleType], None], ours: str) -> Callable[[ModuleType], None]:
+    def exec_module(module: ModuleType) -> None:
+        execute(module)
+        importlib.import_module(ours).register()
+
+    return exec_module
+
+
+class _Finder(MetaPathFinder):
+    """Finds what the other finders find, and has the loader call register() after it has executed the module."""
+
+    def __init__(self) -> None:
+        self._looking_for: set[str] = set()
+
+    def find_spec(
+        self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
+    ) -> ModuleSpec | None:
+        ours = _REGISTERS.get(fullname)
+        if ours is None or fullname in self._looking_for:
+            return None
+        self._looking_for.add(fullname)
+        try:
+            spec = importlib.util.find_spec(fullname)
+        finally:
+            self._looking_for.discard(fullname)
+        if spec is not None and spec.loader is not None:
+            # The loader is this module's own object; its class is left alone.
+            setattr(spec.loader, "exec_module", _after(spec.loader.exec_module, ours))  # noqa: B010
+        return spec
+
+
+def install() -> None:
+    """Registers the device now where PyTorch's module is there already, else when it is imported. Once in a process."""
+    if any(isinstance(finder, _Finder) for finder in sys.meta_path):
+        return
+    sys.meta_path.insert(0, _Finder())
+    for name, ours in _REGISTERS.items():
+        if name in sys.modules:
+            importlib.import_module(ours).register()

@@ -1,0 +1,100 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""Compiled graphs on memory that the host can't reach, or is told not to: each is staged once."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+PythonRunner = Callable[..., "subprocess.CompletedProcess[str]"]
+
+PROGRAM = """
+    import copy, torch
+    from torch import nn
+    from torch.nn import functional as F
+    assert torch.openreg.operator_stats()["staged_calls"] == 0
+    device = torch.device("openreg", torch.openreg.device_count() - 1)
+
+    def staged_graphs():
+        return torch.openreg.operator_stats()["staged"].get("openreg::compiled_graph", {}).get("calls", 0)
+
+    torch.manual_seed(0)
+    host = nn.Sequential(nn.Conv1d(3, 4, 3), nn.BatchNorm1d(4), nn.ReLU(), nn.Flatten(), nn.Linear(24, 5))
+    ours = copy.deepcopy(host).to(device)
+    x = torch.randn(2, 3, 8)
+    for module, where in ((host, x), (ours, x.to(device))):
+        torch.compile(module)(where).square().sum().backward()
+    assert staged_graphs() == 2  # forward and backward, however many operators they have
+    for a, b in zip([*host.parameters(), *host.buffers()], [*ours.parameters(), *ours.buffers()], strict=True):
+        assert b.device == device
+        torch.testing.assert_close(b.detach().cpu(), a.detach(), rtol=1e-4, atol=1e-5)
+        if a.grad is not None:
+            assert b.grad.device == device
+            torch.testing.assert_close(b.grad.cpu(), a.grad, rtol=1e-4, atol=1e-5)
+
+    # written arguments, views of arguments and of results, tensors of the host, operators that make tensors
+    def function(x, y, host):
+        x[1:].add_(y[0])
+        total = x.sum(0)
+        order = torch.randperm(4, device=x.device)
+        return x[:2], total, total[1:], host * 2, host.to(x.device) + x, order.sort()[0], x.cpu()
+
+    arguments = [torch.randn(3, 4), torch.randn(6, 4), torch.randn(3, 4)]
+    given = [arguments[0].to(device), arguments[1].to(device), arguments[2]]
+    before = staged_graphs()
+    got = torch.compile(function, fullgraph=True)(*given)
+    assert staged_graphs() == before + 1
+    expected = function(*arguments)
+    for a, b, where in zip(expected, got, ("openreg",) * 3 + ("cpu", "openreg", "openreg", "cpu"), strict=True):
+        assert b.device.type == where
+        torch.testing.assert_close(b.cpu(), a)
+    torch.testing.assert_close(given[0].cpu(), arguments[0])
+    assert got[0].untyped_storage().data_ptr() == given[0].untyped_storage().data_ptr()
+    assert got[2].untyped_storage().data_ptr() == got[1].untyped_storage().data_ptr()
+
+    # random numbers are the device's, and follow its seed
+    drop = torch.compile(lambda t: F.dropout(t, 0.5))
+    results = []
+    for seed in (1, 1, 2):
+        torch.manual_seed(seed)
+        results.append(drop(torch.ones(256, device=device)).cpu())
+    assert torch.equal(results[0], results[1]) and not torch.equal(results[0], results[2])
+    print("done")
+"""
+
+
+@pytest.fixture(scope="module")
+def toy_library(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A driver without host_alias, built by a C compiler alone."""
+    root = Path(__file__).resolve().parents[3]
+    library = tmp_path_factory.mktemp("toy") / "libtoy.so"
+    subprocess.run(
+        [
+            os.environ.get("CC", "cc"),
+            *("-std=c11", "-shared", "-fPIC", "-fvisibility=hidden"),
+            f"-I{root / 'runtime/include'}",
+            str(root / "examples/toy_driver/torch_openreg_toy/driver.c"),
+            *("-o", str(library)),
+        ],
+        check=True,
+    )
+    return library
+
+
+# a driver whose memory the host can't reach: results as the CPU's, one staged call for each graph
+def test_graphs_on_a_driver_without_host_memory(python: PythonRunner, toy_library: Path) -> None:
+    done = python(
+        PROGRAM,
+        timeout=280,
+        OPENREG_DRIVER_LIBRARIES=f"toy:{toy_library}",
+    )
+    assert done.stdout.split()[-1] == "done"
+
+
+# the same where staging was asked for
+def test_graphs_on_sim_told_to_stage(python: PythonRunner) -> None:
+    assert python(PROGRAM, timeout=280, OPENREG_OPERATORS="staged").stdout.split()[-1] == "done"
