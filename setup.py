@@ -71,6 +71,15 @@ class CMakeBuild(build_ext):
         jobs = str(os.cpu_count() or 1)
         subprocess.check_call([cmake, "--build", str(build), "--target", "openreg_package", "--parallel", jobs])
         subprocess.check_call([cmake, "--install", str(build), "--prefix", str(base / PACKAGE)])
+        if not self.inplace:
+            self.replace_link(base / PACKAGE / "lib" / "libopenreg.so")
+
+    @staticmethod
+    def replace_link(link: Path) -> None:
+        """Puts a linker script in place of a link, which a wheel can't hold: ``cc -lopenreg`` takes either."""
+        target = os.readlink(link)
+        link.unlink()
+        link.write_text(f"/* GNU ld script: for linking only; programs load {target}. */\nINPUT({target})\n")
 
     def get_source_files(self) -> list[str]:
         """Names no sources: setuptools would look for them one by one."""

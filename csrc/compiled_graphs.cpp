@@ -127,6 +127,10 @@ PyObject* _compiledNeedsStaging(PyObject* /*self*/, PyObject* device) {
 
 // Whether the calling thread runs a graph on copies from now on; returns whether it did so before.
 PyObject* _compiledSetStaging(PyObject* /*self*/, PyObject* on) {
+  if (!PyBool_Check(on)) {
+    PyErr_SetString(PyExc_TypeError, "_compiled_set_staging() takes a bool");
+    return nullptr;
+  }
   const bool before = is_staging;
   is_staging = on == Py_True;
   return PyBool_FromLong(before);

@@ -38,7 +38,7 @@ constexpr uint8_t kHasKernels = 8;
 constexpr uint8_t kGpuIsKnown = 16; // gpu_kernels.h
 constexpr uint8_t kIsGpu = 32;
 constexpr unsigned kGenerationShift = 8; // the generation lies above the bits
-extern std::array<std::atomic<uint64_t>, OPENREG_MAX_DEVICES> device_states;
+TORCH_OPENREG_API extern std::array<std::atomic<uint64_t>, OPENREG_MAX_DEVICES> device_states;
 
 // The bits of the present device table; 0 where they are of an earlier one. For an index in range.
 inline uint8_t device_bits(DeviceIndex device) noexcept {

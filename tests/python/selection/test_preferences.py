@@ -222,10 +222,12 @@ def test_where_the_file_is(python: Any, tmp_path: Path) -> None:
 
 
 WRITE = """
-import sys, types
+import os, sys, types
+os.environ["TORCH_DEVICE_BACKEND_AUTOLOAD"] = "0"
+import torch  # whose libraries torch_openreg._C needs
 package = types.ModuleType("torch_openreg")
 package.__path__ = [sys.argv[1]]
-sys.modules["torch_openreg"] = package  # without torch: this file alone
+sys.modules["torch_openreg"] = package  # this file alone
 from torch_openreg import _preferences as preferences
 """
 PACKAGE = str(Path(preferences.__file__).parent)

@@ -9,7 +9,7 @@ _C_LIBRARY = """
 import ctypes
 from pathlib import Path
 import torch_openreg
-c = ctypes.CDLL(str(Path(torch_openreg.__file__).parent / "lib/libopenreg.so"))
+c = ctypes.CDLL(str(Path(torch_openreg.__file__).parent / "lib/libopenreg.so.1"))
 def use_drivers(names):
     assert c.openreg_use_drivers(names) == 0
 """
