@@ -132,7 +132,8 @@ TEST_F(DeviceAllocatorTest, OutOfMemory) {
   EXPECT_EQ(device_allocator().getDeviceStats(0).num_ooms, ooms + 1);
   EXPECT_NE(device_allocator().allocate(1 << 20).get(), nullptr);
   // So is a size that no address space has.
-  EXPECT_HAS(error_of<c10::OutOfMemoryError>([] { device_allocator().allocate(size_t{1} << 60); }), "at most 2^47 bytes");
+  EXPECT_HAS(error_of<c10::OutOfMemoryError>([] { device_allocator().allocate(size_t{1} << 60); }),
+             "at most 2^47 bytes");
 }
 
 // Every figure of the runtime reaches its field.

@@ -13,38 +13,38 @@
 #if CUDART_VERSION >= 13000
 
 /* Fields that CUDA 13 still has: X(type, name, dimensions). */
-#define OPENREG_CUDA12_FIELDS(X)                                                                                      \
-    X(char, name, [256])                                                                                              \
-    X(size_t, totalGlobalMem, )                                                                                       \
-    X(size_t, sharedMemPerBlock, )                                                                                    \
-    X(size_t, totalConstMem, )                                                                                        \
-    X(size_t, memPitch, )                                                                                             \
-    X(size_t, textureAlignment, )                                                                                     \
-    X(size_t, texturePitchAlignment, )                                                                                \
-    X(size_t, sharedMemPerMultiprocessor, )                                                                           \
-    X(int, regsPerBlock, )                                                                                            \
-    X(int, warpSize, )                                                                                                \
-    X(int, maxThreadsPerBlock, )                                                                                      \
-    X(int, maxThreadsDim, [3])                                                                                        \
-    X(int, maxGridSize, [3])                                                                                          \
-    X(int, memoryBusWidth, )                                                                                          \
-    X(int, major, )                                                                                                   \
-    X(int, minor, )                                                                                                   \
-    X(int, multiProcessorCount, )                                                                                     \
-    X(int, l2CacheSize, )                                                                                             \
-    X(int, maxThreadsPerMultiProcessor, )                                                                             \
-    X(int, concurrentKernels, )                                                                                       \
-    X(int, pciDomainID, )                                                                                             \
-    X(int, pciBusID, )                                                                                                \
-    X(int, pciDeviceID, )                                                                                             \
-    X(int, isMultiGpuBoard, )                                                                                         \
-    X(int, canMapHostMemory, )                                                                                        \
-    X(int, integrated, )                                                                                              \
-    X(int, cooperativeLaunch, )                                                                                       \
-    X(int, maxTexture1D, )                                                                                            \
-    X(int, maxTexture2D, [2])                                                                                         \
-    X(int, maxTexture3D, [3])                                                                                         \
-    X(int, ECCEnabled, )                                                                                              \
+#define OPENREG_CUDA12_FIELDS(X)                                                                                       \
+    X(char, name, [256])                                                                                               \
+    X(size_t, totalGlobalMem, )                                                                                        \
+    X(size_t, sharedMemPerBlock, )                                                                                     \
+    X(size_t, totalConstMem, )                                                                                         \
+    X(size_t, memPitch, )                                                                                              \
+    X(size_t, textureAlignment, )                                                                                      \
+    X(size_t, texturePitchAlignment, )                                                                                 \
+    X(size_t, sharedMemPerMultiprocessor, )                                                                            \
+    X(int, regsPerBlock, )                                                                                             \
+    X(int, warpSize, )                                                                                                 \
+    X(int, maxThreadsPerBlock, )                                                                                       \
+    X(int, maxThreadsDim, [3])                                                                                         \
+    X(int, maxGridSize, [3])                                                                                           \
+    X(int, memoryBusWidth, )                                                                                           \
+    X(int, major, )                                                                                                    \
+    X(int, minor, )                                                                                                    \
+    X(int, multiProcessorCount, )                                                                                      \
+    X(int, l2CacheSize, )                                                                                              \
+    X(int, maxThreadsPerMultiProcessor, )                                                                              \
+    X(int, concurrentKernels, )                                                                                        \
+    X(int, pciDomainID, )                                                                                              \
+    X(int, pciBusID, )                                                                                                 \
+    X(int, pciDeviceID, )                                                                                              \
+    X(int, isMultiGpuBoard, )                                                                                          \
+    X(int, canMapHostMemory, )                                                                                         \
+    X(int, integrated, )                                                                                               \
+    X(int, cooperativeLaunch, )                                                                                        \
+    X(int, maxTexture1D, )                                                                                             \
+    X(int, maxTexture2D, [2])                                                                                          \
+    X(int, maxTexture3D, [3])                                                                                          \
+    X(int, ECCEnabled, )                                                                                               \
     X(int, tccDriver, )
 
 #define OPENREG_CUDA12_MEMBER(type, name, dimensions) type name dimensions;

@@ -91,8 +91,8 @@ int64_t choose(
         at::native::_fused_sdp_choice_cpp(query, key, value, given_mask, dropout, causal, scale, grouped);
     // The CPU's own operator has a batching rule, and PyTorch knows the strides of its results, which torch.compile asks
     // for; it has neither for the overrideable one.
-    const bool is_cpu_operator = std::any_of(tensors.begin(), tensors.end(), is_batched) ||
-        query.key_set().has(c10::DispatchKey::Python);
+    const bool is_cpu_operator =
+        std::any_of(tensors.begin(), tensors.end(), is_batched) || query.key_set().has(c10::DispatchKey::Python);
     return choice == kFlash && !is_cpu_operator ? kOverrideable : choice;
   }
   const int64_t choice = std::any_of(tensors.begin(), tensors.end(), is_batched)

@@ -89,9 +89,8 @@ const char* meaning_of(ExecutionMode mode, DeviceIndex device) {
     case ExecutionMode::native:
       return "by a kernel of the driver";
     case ExecutionMode::aliased:
-      return (detail::device_bits(device) & detail::kIsGpu) != 0
-          ? "by PyTorch's kernel for GPUs on the device's memory"
-          : "by PyTorch's CPU kernel on the device's memory";
+      return (detail::device_bits(device) & detail::kIsGpu) != 0 ? "by PyTorch's kernel for GPUs on the device's memory"
+                                                                 : "by PyTorch's CPU kernel on the device's memory";
     default:
       return "on copies of its tensors in host memory";
   }
