@@ -14,7 +14,8 @@
 #include <string.h>
 #include <time.h>
 
-/* clang-format off: it lays such a list out anew at each run */
+/* The formatter gives such a list another layout at each run. */
+/* clang-format off */
 #define SLOTS(X) \
     X(open) X(close) X(device_count) X(mem_alloc) X(mem_free) X(copy) X(device_sync) X(device_info) X(fill) \
     X(stream_create) X(stream_destroy) X(stream_query) X(stream_sync) X(stream_wait) X(event_create) \
