@@ -62,7 +62,7 @@ $(CLIENTS): requirements-clients.txt $(PACKAGES)
 test: build $(CLIENTS)
 	cmake --build $(BUILD) --parallel $(JOBS)
 	$(call RUN_CTEST,$(BUILD))
-	python -m pytest
+	python -m pytest -n $(JOBS) --dist loadfile
 
 acceptance: build $(CLIENTS)
 	cmake --build $(BUILD) --parallel $(JOBS)
