@@ -56,3 +56,17 @@ def test_dataloader(method: str) -> None:
 def test_dataloader_without_workers() -> None:
     loader = DataLoader(TensorDataset(torch.arange(6.0)), 3, pin_memory=True)
     assert [batch[0].is_pinned() for batch in loader] == [True, True]
+
+
+# a pinned block that a copy reads through another library's view is not given to the next tensor before the copy has ended
+def test_a_view_by_numpy_keeps_the_block_during_its_copy() -> None:
+    for turn in range(10):
+        pinned = torch.full((1 << 24,), float(turn)).pin_memory()
+        view = torch.from_numpy(pinned.numpy()[8:])
+        assert view.is_pinned()
+        there = torch.empty(view.shape, device="openreg")
+        there.copy_(view, non_blocking=True)
+        del pinned, view
+        torch.empty(1 << 24, pin_memory=True).fill_(-1.0)  # takes the block if it is free
+        assert torch.equal(there[[0, -1]].cpu(), torch.full((2,), float(turn)))
+        assert there.min().item() == there.max().item() == turn

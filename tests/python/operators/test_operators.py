@@ -8,6 +8,8 @@ Every test of this file runs in the way that the environment chooses; test_stage
 from __future__ import annotations
 
 import copy
+from collections.abc import Callable
+from typing import Any
 
 import pytest
 import torch
@@ -550,3 +552,55 @@ def test_scaled_dot_product_attention_equals_the_cpu(kind: str) -> None:
             assert_close(got, expected)
         else:
             assert torch.equal(got, expected)
+
+
+def _onto_itself(device: str) -> list[float]:
+    x = torch.ones(1, 1, device=device)
+    x[0] = x[0, 0]
+    return x.flatten().tolist()
+
+
+def _shifted(device: str) -> list[float]:
+    x = torch.arange(6.0, device=device)
+    x[1:].copy_(x[:-1])
+    return x.tolist()
+
+
+def _interleaved(device: str) -> list[float]:
+    x = torch.arange(6.0, device=device)
+    x[:4:2].copy_(x[1:3])
+    return x.tolist()
+
+
+def _onto_expanded(device: str) -> list[float]:
+    x = torch.arange(6.0, device=device)
+    x.expand(2, 6).copy_(torch.ones(2, 6, device=device))
+    return x.tolist()
+
+
+def _transposed(device: str) -> list[float]:
+    x = torch.arange(4.0, device=device).view(2, 2)
+    x.copy_(x.t())
+    return x.flatten().tolist()
+
+
+def _same_memory(device: str) -> list[float]:
+    x = torch.arange(4.0, device=device)
+    x.view(1, 4)[0].copy_(x)
+    return x.tolist()
+
+
+# overlapping copies are refused where the CPU refuses them, and a copy onto the same place is none
+@pytest.mark.parametrize(
+    "program",
+    [_onto_itself, _shifted, _interleaved, _onto_expanded, _transposed, _same_memory],
+    ids=lambda f: f.__name__,
+)
+def test_copies_within_one_storage_are_as_on_the_cpu(program: Callable[[str], list[float]]) -> None:
+    def outcome(device: str) -> Any:
+        try:
+            return program(device)
+        except RuntimeError as error:
+            return str(error).partition(".")[0].partition("\n")[0]
+
+    assert outcome("openreg:1") == outcome("cpu")
