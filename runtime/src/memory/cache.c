@@ -360,11 +360,13 @@ block_around(const openreg_segment *segment, uintptr_t address)
     return address < (uintptr_t)block->address ? block->previous : block;
 }
 
-/* Whether the segment went back to the driver meanwhile, or has no memory at the address yet. The lock is held. */
+/* Whether the segment went back to the driver meanwhile, or has no memory at the address yet: the address map knows a
+ * segment before its first block does. The lock is held. */
 static bool
 has_gone(const openreg_found_range *found, uintptr_t address)
 {
     return atomic_load_explicit(&found->range->sequence, memory_order_relaxed) != found->sequence ||
+           found->info.segment->first == NULL ||
            address - (uintptr_t)found->info.segment->start >= found->info.segment->size;
 }
 

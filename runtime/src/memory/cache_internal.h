@@ -57,7 +57,8 @@ typedef struct openreg_pool {
 /* Memory that serves its own requests alone. It is gone (`uses` is 0) before its last segment is. */
 typedef struct openreg_private_pool {
     openreg_memory_pool_id id;
-    int64_t uses;
+    int64_t uses;     /* by openreg_memory_pool_retain(), by threads that are in it, and while it is trimmed */
+    int64_t retained; /* those by openreg_memory_pool_retain() */
     uint32_t flags;
     int64_t segments; /* those that the driver is being asked for, or is being given back, too */
     openreg_stat reserved[OPENREG_POOLS];
@@ -67,7 +68,7 @@ typedef struct openreg_private_pool {
 
 /* "Requests of this thread go to this pool." */
 typedef struct openreg_pool_binding {
-    pthread_t thread;
+    uint64_t thread; /* a number that no other thread has had, as a pthread_t may */
     openreg_private_pool *pool;
     struct openreg_pool_binding *next;
 } openreg_pool_binding;

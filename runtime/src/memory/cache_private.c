@@ -3,9 +3,22 @@
  * (openreg/allocator.h). */
 #include "memory/cache_internal.h"
 
+#include <stdatomic.h>
 #include <stdlib.h>
 
 #include "base/error.h"
+#include "base/thread.h"
+
+static atomic_uint_fast64_t last_thread;
+static OPENREG_HOT_TLS uint64_t own_thread; /* 0 until number_of_this_thread() */
+
+static uint64_t
+number_of_this_thread(void)
+{
+    if (own_thread == 0)
+        own_thread = atomic_fetch_add_explicit(&last_thread, 1, memory_order_relaxed) + 1;
+    return own_thread;
+}
 
 static bool
 same_id(openreg_memory_pool_id one, openreg_memory_pool_id other)
@@ -43,9 +56,9 @@ no_memory(const char *call, const openreg_device *device)
 static openreg_private_pool *
 routed_pool(const struct openreg_cache *cache)
 {
-    const pthread_t self = pthread_self();
+    const uint64_t self = number_of_this_thread();
     for (const openreg_pool_binding *route = cache->routes; route != NULL; route = route->next)
-        if (pthread_equal(route->thread, self))
+        if (route->thread == self)
             return route->pool;
     return NULL;
 }
@@ -230,6 +243,7 @@ retain(struct openreg_cache *cache, const char *call, openreg_memory_pool_id id,
         cache->private_pools = pool;
     }
     pool->uses++;
+    pool->retained++;
     return OPENREG_OK;
 }
 
@@ -255,6 +269,17 @@ openreg_memory_pool_release(int32_t device, openreg_memory_pool_id id)
     static const char call[] = "openreg_memory_pool_release";
     openreg_device *entry;
     OPENREG_RETURN_NOT_OK(openreg_device_get(call, device, &entry));
+    openreg_fast_lock_acquire(&entry->cache->lock);
+    openreg_private_pool *pool = find_pool(entry->cache, id);
+    const bool is_retained = pool != NULL && pool->retained > 0;
+    if (is_retained)
+        pool->retained--;
+    openreg_fast_lock_release(&entry->cache->lock);
+    if (pool != NULL && !is_retained)
+        return openreg_error_set(OPENREG_E_INVALID,
+                                 "%s: memory pool (%llu, %llu) of openreg:%d was released as often as it was retained; "
+                                 "threads are still in it",
+                                 call, (unsigned long long)id.first, (unsigned long long)id.second, device);
     return release_use(entry->cache, call, id);
 }
 
@@ -262,9 +287,9 @@ openreg_memory_pool_release(int32_t device, openreg_memory_pool_id id)
 static openreg_pool_binding **
 find_route(struct openreg_cache *cache, const openreg_private_pool *pool)
 {
-    const pthread_t self = pthread_self();
+    const uint64_t self = number_of_this_thread();
     openreg_pool_binding **link = &cache->routes;
-    while (*link != NULL && !((*link)->pool == pool && pthread_equal((*link)->thread, self)))
+    while (*link != NULL && !((*link)->pool == pool && (*link)->thread == self))
         link = &(*link)->next;
     return link;
 }
@@ -280,7 +305,7 @@ enter(struct openreg_cache *cache, const char *call, openreg_memory_pool_id id, 
         return openreg_error_set(OPENREG_E_INVALID,
                                  "%s: this thread is in memory pool (%llu, %llu) of openreg:%d already", call,
                                  (unsigned long long)id.first, (unsigned long long)id.second, cache->device->index);
-    *route = (openreg_pool_binding){.thread = pthread_self(), .pool = pool, .next = cache->routes};
+    *route = (openreg_pool_binding){.thread = number_of_this_thread(), .pool = pool, .next = cache->routes};
     cache->routes = route;
     pool->uses++;
     return OPENREG_OK;

@@ -224,6 +224,35 @@ TEST_F(CachePoolsTest, Fraction) {
   release(elsewhere);
 }
 
+// One release too many does not free a pool that a thread is in.
+TEST_F(CachePoolsTest, ReleasedOncePerRetain) {
+  ASSERT_EQ(openreg_memory_pool_retain(0, kPool, 0), OPENREG_OK);
+  ASSERT_EQ(openreg_memory_pool_enter(0, kPool), OPENREG_OK);
+  EXPECT_EQ(openreg_memory_pool_release(0, kPool), OPENREG_OK);
+  EXPECT_EQ(openreg_memory_pool_release(0, kPool), OPENREG_E_INVALID);
+  EXPECT_CONTAINS(last_message(), "released as often as it was retained");
+  release(allocate(0, kMib));
+  release(allocate(0, kMib));
+  EXPECT_EQ(openreg_memory_pool_leave(0, kPool), OPENREG_OK);
+  EXPECT_EQ(openreg_memory_pool_release(0, kPool), OPENREG_E_INVALID);
+  EXPECT_CONTAINS(last_message(), "there is no memory pool");
+}
+
+// A thread that ends inside a pool leaves it to no other thread, whatever pthread_t that gets.
+TEST_F(CachePoolsTest, EndedThreadsLeaveNoPoolBehind) {
+  ASSERT_EQ(openreg_memory_pool_retain(0, kPool, 0), OPENREG_OK);
+  std::thread([] { EXPECT_EQ(openreg_memory_pool_enter(0, kPool), OPENREG_OK); }).join();
+  for (int i = 0; i < 20; ++i)
+    std::thread([] {
+      void* block = allocate(0, kMib);
+      const openreg_memory_pool_id id = info_of(block).pool;
+      EXPECT_TRUE(id.first == 0 && id.second == 0);
+      EXPECT_EQ(openreg_memory_pool_leave(0, kPool), OPENREG_E_INVALID);
+      release(block);
+    }).join();
+  EXPECT_EQ(openreg_memory_pool_release(0, kPool), OPENREG_OK);
+}
+
 // A pool that is gone gives back what is free at once and the rest with its last block, also one that waits for a
 // stream.
 TEST_F(CachePoolsTest, GonePoolGivesBack) {

@@ -589,6 +589,27 @@ TEST_F(MemoryTest, PinnedThreads) {
 // ---------------------------------------------------------------------------------------------------------------------
 // fork
 
+// A stale pointer may be asked about at any time, also while its segment is being added again.
+TEST_F(MemoryTest, QueriesWhileSegmentsComeAndGo) {
+  void* const stale = allocate(0, 30 * kMib);
+  release(stale);
+  std::atomic<bool> stop{false};
+  std::vector<std::thread> askers;
+  for (int i = 0; i < 2; ++i)
+    askers.emplace_back([&] {
+      while (!stop) {
+        const openreg_pointer_info info = query(at(stale, kMib));
+        ASSERT_TRUE(info.kind == OPENREG_POINTER_UNKNOWN || info.kind == OPENREG_POINTER_DEVICE);
+      }
+    });
+  for (int turn = 0; turn < 200000; ++turn) {
+    ASSERT_EQ(openreg_empty_cache(0), OPENREG_OK);
+    release(allocate(0, 30 * kMib));
+  }
+  stop = true;
+  for (auto& asker : askers) asker.join();
+}
+
 // In a forked child every function of memory refuses, at once and without a lock; the parent goes on.
 TEST_F(MemoryTest, ForkedChild) {
   void* block = allocate(0, 4096);
