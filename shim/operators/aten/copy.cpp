@@ -176,16 +176,17 @@ at::Tensor& copy_(at::Tensor& self, const at::Tensor& source, bool non_blocking)
     TORCH_CHECK_NOT_IMPLEMENTED(
         other->layout() == c10::kStrided, "openreg can't copy tensors of layout ", other->layout(), ".");
   }
+  const bool is_plain = same_bytes(self, source);
+  if (is_plain && (self.numel() == 0 || is_same_place(self, source))) {
+    return self;
+  }
   if (is_on_gpu(self) && is_on_gpu(source) && self.device() == source.device()) {
     copy_on_gpu(self, source);
     return self;
   }
 
   const bool staged = is_staged(self) || is_staged(source);
-  if (same_bytes(self, source)) {
-    if (self.numel() == 0 || is_same_place(self, source)) {
-      return self;
-    }
+  if (is_plain) {
     at::assert_no_partial_overlap(self, source);
     if (non_blocking && can_be_async(self, source)) {
       copy_bytes_async(self, source);
