@@ -3,6 +3,8 @@
 #include <openreg/sharing.h>
 #include <signal.h>
 
+#include <array>
+#include <bit>
 #include <cstring>
 #include <numeric>
 #include <vector>
@@ -72,8 +74,8 @@ class Exporter {
       alarm(60);
       _exit(work());
     }
-    EXPECT_EQ(::read(answers_[0], &handle, sizeof handle), static_cast<ssize_t>(sizeof handle));
-    EXPECT_EQ(::read(answers_[0], &second, sizeof second), static_cast<ssize_t>(sizeof second));
+    handle = received();
+    second = received();
   }
   ~Exporter() {
     stop();
@@ -95,6 +97,18 @@ class Exporter {
   openreg_memory_handle handle = unfilled(), second = unfilled();  // of the block, and of its part behind 512 bytes
 
  private:
+  using Bytes = std::array<char, sizeof(openreg_memory_handle)>;
+
+  openreg_memory_handle received() const {
+    Bytes bytes{};
+    EXPECT_EQ(::read(answers_[0], bytes.data(), bytes.size()), static_cast<ssize_t>(bytes.size()));
+    return std::bit_cast<openreg_memory_handle>(bytes);
+  }
+  bool sent(const openreg_memory_handle& value) const {
+    const auto bytes = std::bit_cast<Bytes>(value);
+    return ::write(answers_[1], bytes.data(), bytes.size()) == static_cast<ssize_t>(bytes.size());
+  }
+
   int work() {
     void* block = nullptr;
     std::vector<unsigned char> bytes = numbers(1);
@@ -104,7 +118,7 @@ class Exporter {
         openreg_memory_export(block, &handle) != OPENREG_OK ||
         openreg_memory_export(static_cast<char*>(block) + 512, &second) != OPENREG_OK)
       return 1;
-    if (::write(answers_[1], &handle, sizeof handle) < 0 || ::write(answers_[1], &second, sizeof second) < 0) return 1;
+    if (!sent(handle) || !sent(second)) return 1;
     for (char command = 0; ::read(commands_[0], &command, 1) == 1;) {
       int answer = -1;
       openreg_pointer_info info{};
