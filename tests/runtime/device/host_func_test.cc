@@ -247,7 +247,7 @@ TEST_F(SimHostFuncTest, ShutdownWaits) {
 }
 
 // A child of fork() runs no function of its parent's and can queue none.
-TEST_F(SimHostFuncTest, ChildrenRunNone) {
+TEST_F(SimHostFuncTest, ForkedChildrenRunNone) {
   Gate gate;
   std::atomic<int> calls{0};
   launch(0, OPENREG_STREAM_DEFAULT, Gate::wait, &gate);
