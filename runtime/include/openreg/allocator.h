@@ -64,12 +64,13 @@ OPENREG_API OPENREG_WARN_UNUSED openreg_status openreg_memory_pool_retain(int32_
                                                                           uint32_t flags);
 
 /* Takes one use away. After the last one the pool is released: its free segments go back to the driver at once, the
- * others as soon as their blocks are freed. Errors: OPENREG_E_INVALID (there is no such pool), common ones; the
- * driver's. */
+ * others as soon as their blocks are freed. Errors: OPENREG_E_INVALID (there is no such pool, or it was released as often
+ * as it was retained and is still in use by threads that are in it), common ones; the driver's. */
 OPENREG_API openreg_status openreg_memory_pool_release(int32_t device, openreg_memory_pool_id id);
 
 /* From now on what the calling thread allocates on the device comes from the pool, until it leaves it. A thread may be
- * in several; the one entered last counts. A use of the pool while it lasts.
+ * in several; the one entered last counts. A use of the pool while it lasts; a thread that ends without leaving keeps it
+ * until openreg_shutdown().
  * Errors: OPENREG_E_INVALID (no such pool; the thread is in it already, or, for leave, is not), OPENREG_E_NOMEM. */
 OPENREG_API OPENREG_WARN_UNUSED openreg_status openreg_memory_pool_enter(int32_t device, openreg_memory_pool_id id);
 OPENREG_API openreg_status openreg_memory_pool_leave(int32_t device, openreg_memory_pool_id id);

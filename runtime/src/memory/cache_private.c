@@ -204,18 +204,28 @@ trim(struct openreg_cache *cache, const char *call, openreg_memory_pool_id id)
     return status;
 }
 
-/* Takes a use away, and gives back what the pool holds if it was the last. No lock is held. */
+/* Takes a use away, one of openreg_memory_pool_retain() or one of a thread that is leaving, and gives back what the pool
+ * holds if it was the last. No lock is held. */
 static openreg_status
-release_use(struct openreg_cache *cache, const char *call, openreg_memory_pool_id id)
+release_use(struct openreg_cache *cache, const char *call, openreg_memory_pool_id id, bool is_retained)
 {
     openreg_fast_lock_acquire(&cache->lock);
     openreg_private_pool *pool = find_pool(cache, id);
+    const bool is_missing = pool != NULL && is_retained && pool->retained == 0;
     const bool last = pool != NULL && pool->uses == 1;
-    if (pool != NULL)
+    if (pool != NULL && !is_missing) {
         pool->uses--;
+        pool->retained -= is_retained;
+    }
     openreg_fast_lock_release(&cache->lock);
     if (pool == NULL)
         return no_such_pool(call, cache->device, id);
+    if (is_missing)
+        return openreg_error_set(OPENREG_E_INVALID,
+                                 "%s: memory pool (%llu, %llu) of openreg:%d was released as often as it was retained; "
+                                 "threads are still in it",
+                                 call, (unsigned long long)id.first, (unsigned long long)id.second,
+                                 cache->device->index);
     if (!last)
         return OPENREG_OK;
     openreg_cache_feature(OPENREG_FEATURE_RETURNS, true);
@@ -269,18 +279,7 @@ openreg_memory_pool_release(int32_t device, openreg_memory_pool_id id)
     static const char call[] = "openreg_memory_pool_release";
     openreg_device *entry;
     OPENREG_RETURN_NOT_OK(openreg_device_get(call, device, &entry));
-    openreg_fast_lock_acquire(&entry->cache->lock);
-    openreg_private_pool *pool = find_pool(entry->cache, id);
-    const bool is_retained = pool != NULL && pool->retained > 0;
-    if (is_retained)
-        pool->retained--;
-    openreg_fast_lock_release(&entry->cache->lock);
-    if (pool != NULL && !is_retained)
-        return openreg_error_set(OPENREG_E_INVALID,
-                                 "%s: memory pool (%llu, %llu) of openreg:%d was released as often as it was retained; "
-                                 "threads are still in it",
-                                 call, (unsigned long long)id.first, (unsigned long long)id.second, device);
-    return release_use(entry->cache, call, id);
+    return release_use(entry->cache, call, id, true);
 }
 
 /* The link to the calling thread's route to the pool, or to NULL. The lock is held. */
@@ -350,7 +349,7 @@ openreg_memory_pool_leave(int32_t device, openreg_memory_pool_id id)
                                  call, (unsigned long long)id.first, (unsigned long long)id.second, device);
     free(route);
     openreg_cache_feature(OPENREG_FEATURE_ROUTES, false);
-    return release_use(cache, call, id);
+    return release_use(cache, call, id, false);
 }
 
 openreg_status
