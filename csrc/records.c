@@ -55,13 +55,13 @@ static PyObject* record_dict(const openreg_driver_record* record) {
       openreg_dict_put(to, "path", openreg_text(record->path)) ||
       openreg_dict_put(to, "device_count", PyLong_FromLong(record->device_count)) ||
       openreg_dict_put(to, "first_device", PyLong_FromLong(record->first_device)) ||
-      openreg_dict_put(to, "is_active", bit(flags, OPENREG_DRIVER_IS_ACTIVE)) ||
-      openreg_dict_put(to, "is_gpu", bit(flags, OPENREG_DRIVER_IS_GPU)) ||
-      openreg_dict_put(to, "is_unloadable", bit(flags, OPENREG_DRIVER_IS_UNLOADABLE)) ||
-      openreg_dict_put(to, "is_mock", bit(flags, OPENREG_DRIVER_IS_MOCK)) ||
-      openreg_dict_put(to, "is_required", bit(flags, OPENREG_DRIVER_IS_REQUIRED)) ||
-      openreg_dict_put(to, "is_experimental", bit(flags, OPENREG_DRIVER_IS_EXPERIMENTAL)) ||
-      openreg_dict_put(to, "has_table", bit(flags, OPENREG_DRIVER_HAS_TABLE)) ||
+      openreg_dict_put(to, "is_active", bit(flags, OPENREG_DRIVER_FLAG_ACTIVE)) ||
+      openreg_dict_put(to, "is_gpu", bit(flags, OPENREG_DRIVER_FLAG_GPU)) ||
+      openreg_dict_put(to, "is_unloadable", bit(flags, OPENREG_DRIVER_FLAG_UNLOADABLE)) ||
+      openreg_dict_put(to, "is_mock", bit(flags, OPENREG_DRIVER_FLAG_MOCK)) ||
+      openreg_dict_put(to, "is_required", bit(flags, OPENREG_DRIVER_FLAG_REQUIRED)) ||
+      openreg_dict_put(to, "is_experimental", bit(flags, OPENREG_DRIVER_FLAG_EXPERIMENTAL)) ||
+      openreg_dict_put(to, "has_table", bit(flags, OPENREG_DRIVER_FLAG_HAS_TABLE)) ||
       openreg_dict_put(to, "is_simulated", bit(record->caps, OPENREG_CAP_SIMULATED)) ||
       openreg_dict_put(to, "is_fork_safe", bit(record->caps, OPENREG_CAP_FORK_SAFE)) ||
       openreg_dict_put(to, "abi", Py_BuildValue("II", (unsigned)OPENREG_ABI_MAJOR, (unsigned)record->abi_minor)) ||

@@ -26,11 +26,11 @@ static const word caps[] = {
     {OPENREG_CAP_SIMULATED, "simulated"},
 };
 static const word flags[] = {
-    {OPENREG_DRIVER_IS_ACTIVE, "active"},
-    {OPENREG_DRIVER_IS_GPU, "gpu"},
-    {OPENREG_DRIVER_IS_MOCK, "mock"},
-    {OPENREG_DRIVER_IS_REQUIRED, "required"},
-    {OPENREG_DRIVER_IS_EXPERIMENTAL, "experimental"},
+    {OPENREG_DRIVER_FLAG_ACTIVE, "active"},
+    {OPENREG_DRIVER_FLAG_GPU, "gpu"},
+    {OPENREG_DRIVER_FLAG_MOCK, "mock"},
+    {OPENREG_DRIVER_FLAG_REQUIRED, "required"},
+    {OPENREG_DRIVER_FLAG_EXPERIMENTAL, "experimental"},
 };
 
 typedef enum set { CAPS, FLAGS, SLOTS } set;

@@ -39,7 +39,7 @@ inline openreg_driver_record record_of(const std::string& name) {
     openreg_driver_record record{};
     record.struct_size = sizeof record;
     if (openreg_get_driver_record(i, &record) == OPENREG_OK && name == record.name &&
-        (found.state == -1 || record.state != OPENREG_DRIVER_SHADOWED)) {
+        (found.state == -1 || record.state != OPENREG_DRIVER_STATE_SHADOWED)) {
       found = record;
     }
   }

@@ -69,29 +69,30 @@ struct openreg_device_properties; /* openreg.h */
 
 /* --------------------------------------------------------------------------------------------------------- records */
 
-#define OPENREG_DRIVER_FOUND 0    /* known, nothing loaded yet */
-#define OPENREG_DRIVER_LOADED 1   /* its table was read and accepted */
-#define OPENREG_DRIVER_OPEN 2     /* its devices can be asked, and used if it is active */
-#define OPENREG_DRIVER_FAILED 3   /* `code` and `message` say why */
-#define OPENREG_DRIVER_SHADOWED 4 /* another of the same name, found later, replaced it */
+#define OPENREG_DRIVER_STATE_FOUND 0    /* known, nothing loaded yet */
+#define OPENREG_DRIVER_STATE_LOADED 1   /* its table was read and accepted */
+#define OPENREG_DRIVER_STATE_OPEN 2     /* its devices can be asked, and used if it is active */
+#define OPENREG_DRIVER_STATE_FAILED 3   /* `code` and `message` say why */
+#define OPENREG_DRIVER_STATE_SHADOWED 4 /* another of the same name, found later, replaced it */
 
 /* Bits of openreg_driver_record.flags. */
-#define OPENREG_DRIVER_IS_ACTIVE 1u   /* its devices are in the device table */
-#define OPENREG_DRIVER_IS_GPU 2u      /* counts as a GPU: cuda, hip, and plugins whose devices are not simulated */
-#define OPENREG_DRIVER_IS_MOCK 4u     /* a GPU driver over simulated memory (OPENREG_USE_MOCK_GPU) */
-#define OPENREG_DRIVER_IS_REQUIRED 8u /* registered with OPENREG_REGISTER_REQUIRED, `sim`, or named by a variable */
-#define OPENREG_DRIVER_IS_EXPERIMENTAL 16u
-#define OPENREG_DRIVER_HAS_TABLE 32u     /* its C table was read; an open driver without one is merely described */
-#define OPENREG_DRIVER_IS_UNLOADABLE 64u /* failed: its library, or the vendor's that it needs, can't be loaded here */
+#define OPENREG_DRIVER_FLAG_ACTIVE 1u   /* its devices are in the device table */
+#define OPENREG_DRIVER_FLAG_GPU 2u      /* counts as a GPU: cuda, hip, and plugins whose devices are not simulated */
+#define OPENREG_DRIVER_FLAG_MOCK 4u     /* a GPU driver over simulated memory (OPENREG_USE_MOCK_GPU) */
+#define OPENREG_DRIVER_FLAG_REQUIRED 8u /* registered with OPENREG_REGISTER_REQUIRED, `sim`, or named by a variable */
+#define OPENREG_DRIVER_FLAG_EXPERIMENTAL 16u
+#define OPENREG_DRIVER_FLAG_HAS_TABLE 32u /* its C table was read; an open driver without one is merely described */
+#define OPENREG_DRIVER_FLAG_UNLOADABLE                                                                                 \
+    64u /* failed: its library, or the vendor's that it needs, can't be loaded here */
 
 typedef struct openreg_driver_record {
     uint32_t struct_size; /* set by the caller */
-    int32_t state;        /* OPENREG_DRIVER_* */
+    int32_t state;        /* OPENREG_DRIVER_STATE_* */
     openreg_status code;  /* of the last failure, else OPENREG_OK */
     int32_t priority;     /* higher is preferred */
     int32_t device_count; /* visible devices; -1 if not known yet */
     int32_t first_device; /* its first index in the device table, or -1 */
-    uint32_t flags;       /* OPENREG_DRIVER_IS_*, _HAS_TABLE */
+    uint32_t flags;       /* OPENREG_DRIVER_FLAG_* */
     uint32_t abi_minor;   /* of its table, under OPENREG_ABI_MAJOR; 0 if not loaded */
     uint64_t caps;        /* OPENREG_CAP_* of driver.h, 0 if not loaded */
     uint64_t slots;       /* bit i: the driver has function i of its table (in order, open is 0) */
@@ -114,7 +115,7 @@ OPENREG_API openreg_status openreg_get_driver_record(int32_t i, openreg_driver_r
  * nothing. Errors: OPENREG_E_INVALID "Driver 'x' is not in the list of known drivers: ['cuda', 'hip', 'sim']". */
 OPENREG_API openreg_status openreg_find_driver(const char *name, openreg_driver_record *out);
 
-/* "found", "loaded", "open", "failed" or "shadowed" for OPENREG_DRIVER_*; "unknown" for another number. Static. Never
+/* "found", "loaded", "open", "failed" or "shadowed" for OPENREG_DRIVER_STATE_*; "unknown" for another number. Static. Never
  * fails. */
 OPENREG_API const char *openreg_driver_state_name(int32_t state);
 

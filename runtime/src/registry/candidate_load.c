@@ -90,6 +90,6 @@ openreg_candidate_load(const char *call, openreg_candidate *candidate)
     openreg_text_copy(candidate->version, sizeof candidate->version, now.has_table ? now.table.version : now.version);
     openreg_text_copy(candidate->path, sizeof candidate->path, now.path);
     openreg_candidates_unlock();
-    openreg_candidate_set_state(candidate, OPENREG_DRIVER_LOADED, now.has_table ? -1 : now.described_devices);
+    openreg_candidate_set_state(candidate, OPENREG_DRIVER_STATE_LOADED, now.has_table ? -1 : now.described_devices);
     return OPENREG_OK;
 }

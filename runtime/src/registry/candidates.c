@@ -116,7 +116,7 @@ openreg_candidates_find_member_locked(const char *name)
     openreg_candidate *first = NULL;
     for (size_t i = 0; i < count; ++i) {
         openreg_candidate *const member = openreg_candidates_find_locked(members[i]);
-        if (member != NULL && member->state == OPENREG_DRIVER_OPEN)
+        if (member != NULL && member->state == OPENREG_DRIVER_STATE_OPEN)
             return member;
         first = first == NULL ? member : first;
     }
@@ -130,7 +130,7 @@ openreg_candidates_find_open_locked(const char *name)
     const size_t count = names_meant(&name, &members);
     for (size_t m = 0; m < count; ++m)
         for (int i = 0; i < candidate_count; ++i)
-            if (candidates[i]->state == OPENREG_DRIVER_OPEN && strcmp(candidates[i]->name, members[m]) == 0)
+            if (candidates[i]->state == OPENREG_DRIVER_STATE_OPEN && strcmp(candidates[i]->name, members[m]) == 0)
                 return candidates[i];
     return NULL;
 }
@@ -138,7 +138,7 @@ openreg_candidates_find_open_locked(const char *name)
 int
 openreg_candidate_is_listed_locked(const openreg_candidate *candidate)
 {
-    return !candidate->hidden || candidate->state == OPENREG_DRIVER_OPEN;
+    return !candidate->hidden || candidate->state == OPENREG_DRIVER_STATE_OPEN;
 }
 
 int
@@ -213,7 +213,7 @@ void
 openreg_candidate_fail_with(openreg_candidate *candidate, openreg_status code, const char *message)
 {
     openreg_candidates_lock();
-    candidate->state = OPENREG_DRIVER_FAILED;
+    candidate->state = OPENREG_DRIVER_STATE_FAILED;
     candidate->code = code;
     candidate->vendor_code = 0;
     candidate->failed_at = changes;
@@ -260,7 +260,7 @@ openreg_candidate_reset(openreg_candidate *candidate)
         candidate->has_table = candidate->is_described = 0; /* it is asked again */
     candidate->is_unloadable = candidate->is_absent = 0;
     candidate->first_device = -1;
-    const int32_t state = candidate->has_table ? OPENREG_DRIVER_LOADED : OPENREG_DRIVER_FOUND;
+    const int32_t state = candidate->has_table ? OPENREG_DRIVER_STATE_LOADED : OPENREG_DRIVER_STATE_FOUND;
     openreg_candidates_unlock();
     openreg_candidate_set_state(candidate, state, -1);
 }
@@ -268,6 +268,6 @@ openreg_candidate_reset(openreg_candidate *candidate)
 int
 openreg_candidate_failed_before(const openreg_candidate *candidate)
 {
-    return candidate->state == OPENREG_DRIVER_FAILED && candidate->code != OPENREG_E_NOMEM &&
+    return candidate->state == OPENREG_DRIVER_STATE_FAILED && candidate->code != OPENREG_E_NOMEM &&
            candidate->failed_at == openreg_candidates_changes();
 }

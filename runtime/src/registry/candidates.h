@@ -41,7 +41,7 @@ typedef struct openreg_candidate {
     int is_described;  /* by its factory, instead of a table */
     int is_unloadable; /* the failure is that of its library or table */
     int was_announced; /* the warning that it is a mock */
-    int32_t state;     /* OPENREG_DRIVER_*, without SHADOWED */
+    int32_t state;     /* OPENREG_DRIVER_STATE_*, without _SHADOWED */
     openreg_status code;
     int64_t vendor_code;
     unsigned failed_at; /* openreg_candidates_changes() at the time of the failure */
@@ -79,7 +79,7 @@ int openreg_candidate_is_listed_locked(const openreg_candidate *candidate); /* i
 
 /* ---- Without. ---- */
 
-int openreg_candidate_is_gpu(const openreg_candidate *candidate); /* OPENREG_DRIVER_IS_GPU */
+int openreg_candidate_is_gpu(const openreg_candidate *candidate); /* OPENREG_DRIVER_FLAG_GPU */
 
 openreg_candidate *openreg_candidates_find(const char *name);
 /* Copies pointers to all candidates that are neither shadowed nor hidden, by priority, then by age; returns their

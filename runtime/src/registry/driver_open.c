@@ -153,7 +153,7 @@ open_table(const char *call, openreg_candidate *candidate)
     openreg_candidates_lock();
     candidate->opened = driver;
     openreg_candidates_unlock();
-    openreg_candidate_set_state(candidate, OPENREG_DRIVER_OPEN, driver->visible.count);
+    openreg_candidate_set_state(candidate, OPENREG_DRIVER_STATE_OPEN, driver->visible.count);
     return OPENREG_OK;
 }
 
@@ -178,14 +178,14 @@ open_watched(const char *call, openreg_candidate *candidate)
     OPENREG_RETURN_NOT_OK(openreg_candidate_load(call, candidate));
     if (candidate->has_table)
         return open_table(call, candidate);
-    openreg_candidate_set_state(candidate, OPENREG_DRIVER_OPEN, candidate->device_count);
+    openreg_candidate_set_state(candidate, OPENREG_DRIVER_STATE_OPEN, candidate->device_count);
     return OPENREG_OK;
 }
 
 openreg_status
 openreg_driver_open(const char *call, openreg_candidate *candidate, int64_t *devices)
 {
-    if (candidate->state != OPENREG_DRIVER_OPEN) {
+    if (candidate->state != OPENREG_DRIVER_STATE_OPEN) {
         announce(candidate);
         openreg_open_watchdog watch;
         const char *const limit = openreg_environment_get(openreg_discovery_environment(), OPENREG_INIT_WARN_VARIABLE);
@@ -263,7 +263,7 @@ probe(const char *call, const openreg_candidate *candidate, int64_t *devices)
 openreg_status
 openreg_driver_open_count(const char *call, openreg_candidate *candidate, int64_t *devices)
 {
-    if (candidate->state == OPENREG_DRIVER_OPEN) {
+    if (candidate->state == OPENREG_DRIVER_STATE_OPEN) {
         *devices = candidate->device_count;
         return OPENREG_OK;
     }
@@ -284,7 +284,7 @@ openreg_driver_open_count(const char *call, openreg_candidate *candidate, int64_
         openreg_candidate_fail(candidate, call);
         return status;
     }
-    openreg_candidate_set_state(candidate, OPENREG_DRIVER_LOADED, (int32_t)*devices);
+    openreg_candidate_set_state(candidate, OPENREG_DRIVER_STATE_LOADED, (int32_t)*devices);
     return OPENREG_OK;
 }
 

@@ -98,7 +98,7 @@ make_candidate(const request *r)
     candidate->factory_context = asked->ctx;
     candidate->table = r->table;
     candidate->has_table = r->has_table;
-    candidate->state = r->has_table ? OPENREG_DRIVER_LOADED : OPENREG_DRIVER_FOUND;
+    candidate->state = r->has_table ? OPENREG_DRIVER_STATE_LOADED : OPENREG_DRIVER_STATE_FOUND;
     if (openreg_options_set_all(&candidate->options, asked->options, asked->option_count))
         return candidate;
     openreg_candidate_discard(candidate);
@@ -128,7 +128,7 @@ add(const request *r, openreg_candidate *candidate, int *is_added)
     for (int i = 0; (other = openreg_candidates_at_locked(i)) != NULL; ++i) {
         if (strcmp(other->name, candidate->name) != 0)
             continue;
-        if (other->state == OPENREG_DRIVER_OPEN)
+        if (other->state == OPENREG_DRIVER_STATE_OPEN)
             status = OPENREG_E_BUSY;
         if (other->source == OPENREG_SOURCE_REGISTERED)
             latest = other;

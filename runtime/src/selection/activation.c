@@ -539,7 +539,7 @@ reset_failures(void)
         openreg_candidates_unlock();
         if (candidate == NULL)
             return;
-        if (candidate->state == OPENREG_DRIVER_FAILED && !candidate->is_absent)
+        if (candidate->state == OPENREG_DRIVER_STATE_FAILED && !candidate->is_absent)
             openreg_candidate_reset(candidate);
     }
 }

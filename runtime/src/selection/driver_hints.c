@@ -97,7 +97,7 @@ openreg_suggest_missing_drivers(void)
     const char *const root = set == NULL || set[0] == '\0' ? "" : set;
     for (size_t i = 0; i < VENDORS; ++i) {
         const openreg_candidate *const candidate = openreg_candidates_find(vendors[i].driver);
-        if (was_suggested[i] || candidate->state != OPENREG_DRIVER_FAILED)
+        if (was_suggested[i] || candidate->state != OPENREG_DRIVER_STATE_FAILED)
             continue;
         was_suggested[i] = has_file(root, &vendors[i]) || is_on_the_bus(root, &vendors[i]);
         if (was_suggested[i])

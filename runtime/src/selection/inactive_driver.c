@@ -49,7 +49,7 @@ openreg_inactive_driver_find(const char *call, const char *name, openreg_candida
     if (*out == NULL)
         return openreg_report_unknown(call, canonical);
     const size_t count = openreg_driver_group(canonical, &members);
-    if (count > 0 && (*out)->state != OPENREG_DRIVER_OPEN)
+    if (count > 0 && (*out)->state != OPENREG_DRIVER_STATE_OPEN)
         return open_member(call, members, count, out);
     return OPENREG_OK;
 }

@@ -47,19 +47,19 @@ flags_of(const openreg_candidate *candidate)
 {
     uint32_t flags = 0;
     if (candidate->first_device >= 0)
-        flags |= OPENREG_DRIVER_IS_ACTIVE;
+        flags |= OPENREG_DRIVER_FLAG_ACTIVE;
     if (openreg_candidate_is_gpu(candidate))
-        flags |= OPENREG_DRIVER_IS_GPU;
+        flags |= OPENREG_DRIVER_FLAG_GPU;
     if (candidate->source == OPENREG_SOURCE_MOCK)
-        flags |= OPENREG_DRIVER_IS_MOCK;
+        flags |= OPENREG_DRIVER_FLAG_MOCK;
     if ((candidate->flags & OPENREG_REGISTER_REQUIRED) != 0)
-        flags |= OPENREG_DRIVER_IS_REQUIRED;
+        flags |= OPENREG_DRIVER_FLAG_REQUIRED;
     if ((candidate->flags & OPENREG_REGISTER_EXPERIMENTAL) != 0)
-        flags |= OPENREG_DRIVER_IS_EXPERIMENTAL;
+        flags |= OPENREG_DRIVER_FLAG_EXPERIMENTAL;
     if (candidate->has_table)
-        flags |= OPENREG_DRIVER_HAS_TABLE;
-    if (candidate->state == OPENREG_DRIVER_FAILED && openreg_candidate_is_not_loaded(candidate))
-        flags |= OPENREG_DRIVER_IS_UNLOADABLE;
+        flags |= OPENREG_DRIVER_FLAG_HAS_TABLE;
+    if (candidate->state == OPENREG_DRIVER_STATE_FAILED && openreg_candidate_is_not_loaded(candidate))
+        flags |= OPENREG_DRIVER_FLAG_UNLOADABLE;
     return flags;
 }
 
@@ -67,8 +67,8 @@ static void
 fill_locked(const openreg_candidate *candidate, openreg_driver_record *record)
 {
     record->state = candidate->state;
-    if (candidate->state != OPENREG_DRIVER_OPEN && openreg_candidates_find_locked(candidate->name) != candidate)
-        record->state = OPENREG_DRIVER_SHADOWED;
+    if (candidate->state != OPENREG_DRIVER_STATE_OPEN && openreg_candidates_find_locked(candidate->name) != candidate)
+        record->state = OPENREG_DRIVER_STATE_SHADOWED;
     record->code = candidate->code;
     record->priority = candidate->priority;
     record->device_count = candidate->device_count;
@@ -139,15 +139,15 @@ const char *
 openreg_driver_state_name(int32_t state)
 {
     switch (state) {
-    case OPENREG_DRIVER_FOUND:
+    case OPENREG_DRIVER_STATE_FOUND:
         return "found";
-    case OPENREG_DRIVER_LOADED:
+    case OPENREG_DRIVER_STATE_LOADED:
         return "loaded";
-    case OPENREG_DRIVER_OPEN:
+    case OPENREG_DRIVER_STATE_OPEN:
         return "open";
-    case OPENREG_DRIVER_FAILED:
+    case OPENREG_DRIVER_STATE_FAILED:
         return "failed";
-    case OPENREG_DRIVER_SHADOWED:
+    case OPENREG_DRIVER_STATE_SHADOWED:
         return "shadowed";
     default:
         return "unknown";

@@ -274,7 +274,7 @@ opens_gpu(const char *call)
             return 1;
     }
     for (int i = 0; i < count; ++i)
-        if (is_required(all[i]) && all[i]->state == OPENREG_DRIVER_FAILED)
+        if (is_required(all[i]) && all[i]->state == OPENREG_DRIVER_STATE_FAILED)
             return 1;
     return 0;
 }

@@ -77,7 +77,7 @@ append_place(report *r, const openreg_candidate *candidate)
     /* The loader's texts name the path themselves. */
     if (path[0] != '\0' && strstr(candidate->message, path) == NULL)
         append(r, "%s: ", path);
-    if (candidate->state == OPENREG_DRIVER_FAILED)
+    if (candidate->state == OPENREG_DRIVER_STATE_FAILED)
         append(r, "%s", candidate->message);
     else
         append(r, "not tried, another one replaces it");
@@ -122,7 +122,7 @@ append_others(report *r, const char *name)
     const int is_group = openreg_driver_group(name, &members) > 0;
     int listed = 0;
     for (int i = 0; i < count; ++i)
-        if (strcmp(all[i]->name, name) != 0 && all[i]->state != OPENREG_DRIVER_FAILED &&
+        if (strcmp(all[i]->name, name) != 0 && all[i]->state != OPENREG_DRIVER_STATE_FAILED &&
             !(is_group && openreg_driver_is_gpu_name(all[i]->name)))
             append_other(r, all[i], &listed);
 }
@@ -215,7 +215,7 @@ openreg_report_none(const char *call, const openreg_candidate *last)
     const int count = openreg_candidates_sorted(all);
     int others = 0;
     for (int i = 0; i < count; ++i)
-        others += all[i] != last && all[i]->state == OPENREG_DRIVER_FAILED && !all[i]->is_absent;
+        others += all[i] != last && all[i]->state == OPENREG_DRIVER_STATE_FAILED && !all[i]->is_absent;
     if (others == 0) {
         append(&r, "%s: ", call);
         if (!is_sentence(last->message))
@@ -225,7 +225,7 @@ openreg_report_none(const char *call, const openreg_candidate *last)
     }
     append(&r, "%s: no driver can be used", call);
     for (int i = count - 1; i >= 0; --i)
-        if (all[i]->state == OPENREG_DRIVER_FAILED)
+        if (all[i]->state == OPENREG_DRIVER_STATE_FAILED)
             append(&r, "\n  %s (%s): %s", all[i]->name, all[i]->origin, all[i]->message);
     return set(last->code, last, &r);
 }

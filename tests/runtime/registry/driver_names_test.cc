@@ -82,15 +82,15 @@ TEST_F(DriverNamesTest, KnownNames) {
 
 // acceptance 5.52, 5.28: which are GPUs, whether they are there or not; both at priority 200 in the order of the group.
 TEST_F(DriverNamesTest, BuiltInRecords) {
-  EXPECT_TRUE(openreg_test::has_flag("cuda", OPENREG_DRIVER_IS_GPU));
-  EXPECT_TRUE(openreg_test::has_flag("hip", OPENREG_DRIVER_IS_GPU));
-  EXPECT_FALSE(openreg_test::has_flag("sim", OPENREG_DRIVER_IS_GPU));
-  EXPECT_TRUE(openreg_test::has_flag("sim", OPENREG_DRIVER_IS_REQUIRED));
-  EXPECT_FALSE(openreg_test::has_flag("cuda", OPENREG_DRIVER_IS_REQUIRED));
+  EXPECT_TRUE(openreg_test::has_flag("cuda", OPENREG_DRIVER_FLAG_GPU));
+  EXPECT_TRUE(openreg_test::has_flag("hip", OPENREG_DRIVER_FLAG_GPU));
+  EXPECT_FALSE(openreg_test::has_flag("sim", OPENREG_DRIVER_FLAG_GPU));
+  EXPECT_TRUE(openreg_test::has_flag("sim", OPENREG_DRIVER_FLAG_REQUIRED));
+  EXPECT_FALSE(openreg_test::has_flag("cuda", OPENREG_DRIVER_FLAG_REQUIRED));
   EXPECT_EQ(record_of("cuda").priority, OPENREG_PRIORITY_GPU);
   EXPECT_EQ(record_of("hip").priority, OPENREG_PRIORITY_GPU);
   EXPECT_EQ(record_of("sim").priority, OPENREG_PRIORITY_SIM);
-  EXPECT_FALSE(openreg_test::has_flag("cuda", OPENREG_DRIVER_HAS_TABLE));
+  EXPECT_FALSE(openreg_test::has_flag("cuda", OPENREG_DRIVER_FLAG_HAS_TABLE));
 }
 
 // The open member is what the group means once there is one.

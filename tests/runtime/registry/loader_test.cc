@@ -61,7 +61,7 @@ void expect_refused(const std::string& path, openreg_status code, const std::str
   EXPECT_CONTAINS(last_message(), "set OPENREG_DRIVERS=sim");
   EXPECT_EQ(openreg_is_initialized(), 0);
   const openreg_driver_record record = record_of("zoo");
-  EXPECT_EQ(record.state, OPENREG_DRIVER_FAILED);
+  EXPECT_EQ(record.state, OPENREG_DRIVER_STATE_FAILED);
   EXPECT_EQ(record.code, code);
   EXPECT_STREQ(record.source, "OPENREG_DRIVER_LIBRARIES");
   EXPECT_CONTAINS(record.message, reason);
@@ -194,7 +194,7 @@ TEST_F(LoaderTest, EachMissingSlotIsNamed) {
 TEST_F(LoaderTest, ToyDriverLoadsByPath) {
   EXPECT_EQ(openreg_load_driver(nullptr, driver_path("toy_driver").c_str()), OPENREG_OK) << last_message();
   const openreg_driver_record record = record_of("toy");
-  EXPECT_EQ(record.state, OPENREG_DRIVER_LOADED);
+  EXPECT_EQ(record.state, OPENREG_DRIVER_STATE_LOADED);
   EXPECT_EQ(record.priority, 400);
   EXPECT_STREQ(record.source, "registered");
   EXPECT_STREQ(record.version, "1.0");

@@ -35,9 +35,9 @@ TEST_F(MockTest, BothDriversAtOnce) {
   EXPECT_EQ(name_of(2), "OpenReg mock HIP device 0");
   EXPECT_EQ(name_of(5), "OpenReg simulated device 1");
   for (const char* name : {"cuda", "hip"}) {
-    EXPECT_TRUE(has_flag(name, OPENREG_DRIVER_IS_MOCK));
-    EXPECT_TRUE(has_flag(name, OPENREG_DRIVER_IS_GPU));
-    EXPECT_TRUE(has_flag(name, OPENREG_DRIVER_IS_ACTIVE));
+    EXPECT_TRUE(has_flag(name, OPENREG_DRIVER_FLAG_MOCK));
+    EXPECT_TRUE(has_flag(name, OPENREG_DRIVER_FLAG_GPU));
+    EXPECT_TRUE(has_flag(name, OPENREG_DRIVER_FLAG_ACTIVE));
     EXPECT_STREQ(record_of(name).source, "mock");
     EXPECT_EQ(record_of(name).priority, OPENREG_PRIORITY_GPU);
     EXPECT_NE(record_of(name).caps & OPENREG_CAP_SIMULATED, 0u);
@@ -62,13 +62,13 @@ TEST_F(MockTest, OneIsCuda) {
   set("OPENREG_USE_MOCK_GPU", "1");
   ASSERT_EQ(openreg_init(), OPENREG_OK) << last_message();
   EXPECT_EQ(active(), "cuda*1");
-  EXPECT_EQ(record_of("hip").state, OPENREG_DRIVER_FAILED);
+  EXPECT_EQ(record_of("hip").state, OPENREG_DRIVER_STATE_FAILED);
   // The variable is gone: so is the mock, at the next initialisation.
   ASSERT_EQ(openreg_shutdown(), OPENREG_OK);
   set("OPENREG_USE_MOCK_GPU", "0");
   ASSERT_EQ(openreg_init(), OPENREG_OK) << last_message();
   EXPECT_EQ(active(), "sim*2");
-  EXPECT_EQ(record_of("cuda").state, OPENREG_DRIVER_FAILED);
+  EXPECT_EQ(record_of("cuda").state, OPENREG_DRIVER_STATE_FAILED);
   EXPECT_STREQ(record_of("cuda").source, "bundled");
 }
 
@@ -76,8 +76,8 @@ TEST_F(MockTest, OneIsCuda) {
 TEST_F(MockTest, NamesOfTheVariable) {
   set("OPENREG_USE_MOCK_GPU", "GPU");
   ASSERT_EQ(openreg_open_all(), OPENREG_OK) << last_message();
-  EXPECT_EQ(record_of("cuda").state, OPENREG_DRIVER_OPEN);
-  EXPECT_EQ(record_of("hip").state, OPENREG_DRIVER_OPEN);
+  EXPECT_EQ(record_of("cuda").state, OPENREG_DRIVER_STATE_OPEN);
+  EXPECT_EQ(record_of("hip").state, OPENREG_DRIVER_STATE_OPEN);
   ASSERT_EQ(openreg_shutdown(), OPENREG_OK);
   set("OPENREG_USE_MOCK_GPU", "sim,RoCM,not a name,2,0");
   ASSERT_EQ(openreg_init(), OPENREG_OK) << last_message();
@@ -120,8 +120,8 @@ TEST_F(MockTest, LibraryPathOfAVariable) {
   EXPECT_EQ(active(), "cuda*2");
   EXPECT_CONTAINS(record_of("cuda").path, "/toy_driver.so");
   EXPECT_STREQ(record_of("cuda").source, "OPENREG_CUDA_LIBRARY_PATH");
-  EXPECT_TRUE(has_flag("cuda", OPENREG_DRIVER_IS_GPU));
-  EXPECT_FALSE(has_flag("cuda", OPENREG_DRIVER_IS_MOCK));
+  EXPECT_TRUE(has_flag("cuda", OPENREG_DRIVER_FLAG_GPU));
+  EXPECT_FALSE(has_flag("cuda", OPENREG_DRIVER_FLAG_MOCK));
   ASSERT_EQ(openreg_shutdown(), OPENREG_OK);
   set("OPENREG_CUDA_LIBRARY_PATH", "/nowhere/libcuda_driver.so");
   set("OPENREG_DRIVERS", "cuda");
@@ -140,9 +140,9 @@ TEST_F(MockTest, LibraryThatAppears) {
   ASSERT_NE(mkdtemp(directory), nullptr);
   const std::string path = std::string(directory) + "/driver.so";
   set("OPENREG_HIP_LIBRARY_PATH", path);
-  EXPECT_EQ(record_of("hip").state, OPENREG_DRIVER_FAILED);
+  EXPECT_EQ(record_of("hip").state, OPENREG_DRIVER_STATE_FAILED);
   ASSERT_EQ(symlink(driver_path("toy_driver").c_str(), path.c_str()), 0);
-  EXPECT_EQ(record_of("hip").state, OPENREG_DRIVER_FOUND);
+  EXPECT_EQ(record_of("hip").state, OPENREG_DRIVER_STATE_FOUND);
   ASSERT_EQ(openreg_init(), OPENREG_OK) << last_message();
   EXPECT_EQ(active(), "hip*2");
   unlink(path.c_str());
@@ -154,7 +154,7 @@ TEST_F(MockTest, RegisteredDriverReplacesTheMock) {
   EXPECT_TRUE(openreg_test::in_child([this] {
     setenv("OPENREG_USE_MOCK_GPU", "cuda", 1);
     return add({"cuda", OPENREG_PRIORITY_PLUGIN}) == OPENREG_OK && openreg_init() == OPENREG_OK &&
-           std::string(record_of("cuda").source) == "registered" && !has_flag("cuda", OPENREG_DRIVER_IS_MOCK) &&
+           std::string(record_of("cuda").source) == "registered" && !has_flag("cuda", OPENREG_DRIVER_FLAG_MOCK) &&
            active() == "cuda*2" && openreg_shutdown() == OPENREG_OK;
   }));
 }

@@ -93,13 +93,13 @@ TEST_F(RegistrationTest, LibraryIsLoadedAtOnceAndOpenedLater) {
   registration.source = "a test";
   ASSERT_EQ(openreg_register(&registration), OPENREG_OK) << last_message();
   const openreg_driver_record record = record_of("by_path");
-  EXPECT_EQ(record.state, OPENREG_DRIVER_LOADED);
+  EXPECT_EQ(record.state, OPENREG_DRIVER_STATE_LOADED);
   EXPECT_EQ(record.abi_minor, OPENREG_ABI_MINOR);
   EXPECT_STREQ(record.source, "a test");
   EXPECT_STREQ(record.version, "2.0");
   EXPECT_CONTAINS(record.path, "/full_toy_driver.so");
-  EXPECT_NE(record.flags & OPENREG_DRIVER_HAS_TABLE, 0u);
-  EXPECT_EQ(record.flags & OPENREG_DRIVER_IS_REQUIRED, 0u);
+  EXPECT_NE(record.flags & OPENREG_DRIVER_FLAG_HAS_TABLE, 0u);
+  EXPECT_EQ(record.flags & OPENREG_DRIVER_FLAG_REQUIRED, 0u);
   EXPECT_GT(record.priority, record_of("cuda").priority);
   set("OPENREG_DRIVERS", "by_path");
   for (int i = 0; i < 3; ++i) ASSERT_EQ(openreg_open_all(), OPENREG_OK) << last_message();
@@ -178,7 +178,7 @@ TEST_F(RegistrationTest, SameAgainAddsNothing) {
   EXPECT_EQ(record_of("again").priority, 4);
   for (int i = 0; i < 2; ++i) ASSERT_EQ(add_factory({"again", 4}, make, &recipe), OPENREG_OK);
   EXPECT_EQ(openreg_driver_count(), count + 4);
-  EXPECT_EQ(record_of("again").state, OPENREG_DRIVER_FOUND);
+  EXPECT_EQ(record_of("again").state, OPENREG_DRIVER_STATE_FOUND);
 }
 
 // acceptance 5.23, 5.24: not while it is open; a new name is not seen before the next selection.
@@ -196,8 +196,8 @@ TEST_F(RegistrationTest, WhileTheTableStands) {
   EXPECT_EQ(active(), "sim*2");
   ASSERT_EQ(openreg_reselect(), OPENREG_OK) << last_message();
   EXPECT_EQ(active(), "fresh*2");
-  EXPECT_EQ(record_of("sim").state, OPENREG_DRIVER_OPEN);  // idle
-  EXPECT_FALSE(has_flag("sim", OPENREG_DRIVER_IS_ACTIVE));
+  EXPECT_EQ(record_of("sim").state, OPENREG_DRIVER_STATE_OPEN);  // idle
+  EXPECT_FALSE(has_flag("sim", OPENREG_DRIVER_FLAG_ACTIVE));
 }
 
 // acceptance 5.22: a factory is asked when its driver is opened, once, and again after a shutdown.
@@ -206,13 +206,13 @@ TEST_F(RegistrationTest, FactoryOfATable) {
   recipe.table = toy().table();
   ASSERT_EQ(add_factory({"made", 300}, make, &recipe), OPENREG_OK) << last_message();
   EXPECT_EQ(recipe.asked, 0);
-  EXPECT_EQ(record_of("made").state, OPENREG_DRIVER_FOUND);
+  EXPECT_EQ(record_of("made").state, OPENREG_DRIVER_STATE_FOUND);
   for (int i = 0; i < 3; ++i) ASSERT_EQ(openreg_init(), OPENREG_OK) << last_message();
   EXPECT_EQ(recipe.asked, 1);
   EXPECT_EQ(active(), "made*2");
-  EXPECT_TRUE(has_flag("made", OPENREG_DRIVER_HAS_TABLE));
+  EXPECT_TRUE(has_flag("made", OPENREG_DRIVER_FLAG_HAS_TABLE));
   ASSERT_EQ(openreg_shutdown(), OPENREG_OK);
-  EXPECT_EQ(record_of("made").state, OPENREG_DRIVER_FOUND);
+  EXPECT_EQ(record_of("made").state, OPENREG_DRIVER_STATE_FOUND);
   EXPECT_EQ(openreg_device_count(), 2);
   EXPECT_EQ(recipe.asked, 2);
   ASSERT_EQ(openreg_init(), OPENREG_OK);
@@ -237,11 +237,11 @@ TEST_F(RegistrationTest, DescribedDriver) {
   ASSERT_EQ(openreg_open_all(), OPENREG_OK) << last_message();
   EXPECT_EQ(active(), "sim*2");
   const openreg_driver_record record = record_of("described");
-  EXPECT_EQ(record.state, OPENREG_DRIVER_OPEN);
+  EXPECT_EQ(record.state, OPENREG_DRIVER_STATE_OPEN);
   EXPECT_EQ(record.device_count, 3);
   EXPECT_EQ(record.first_device, -1);
   EXPECT_STREQ(record.version, "of a factory");
-  EXPECT_FALSE(has_flag("described", OPENREG_DRIVER_HAS_TABLE));
+  EXPECT_FALSE(has_flag("described", OPENREG_DRIVER_FLAG_HAS_TABLE));
   EXPECT_EQ(recipe.asked, 1);
   openreg_device_properties properties{};
   properties.struct_size = sizeof properties;
@@ -309,7 +309,7 @@ TEST_F(RegistrationTest, FactoryThatCallsBack) {
 // acceptance 5.19, 1.26: an experimental driver says so when it is opened.
 TEST_F(RegistrationTest, Experimental) {
   ASSERT_EQ(add({"trial", 300, OPENREG_REGISTER_EXPERIMENTAL}), OPENREG_OK);
-  EXPECT_TRUE(has_flag("trial", OPENREG_DRIVER_IS_EXPERIMENTAL));
+  EXPECT_TRUE(has_flag("trial", OPENREG_DRIVER_FLAG_EXPERIMENTAL));
   const std::string text =
       "Driver 'trial' is experimental and not all OpenReg functionality may be correctly supported!";
   EXPECT_EQ(count_lines(OPENREG_LOG_WARNING, text), 0);
@@ -321,8 +321,8 @@ TEST_F(RegistrationTest, Experimental) {
 TEST_F(RegistrationTest, GpuKind) {
   ASSERT_EQ(add({"card"}), OPENREG_OK);
   ASSERT_EQ(add({"card_simulated", 400, 0, {}, OPENREG_CAP_SIMULATED}), OPENREG_OK);
-  EXPECT_TRUE(has_flag("card", OPENREG_DRIVER_IS_GPU));
-  EXPECT_FALSE(has_flag("card_simulated", OPENREG_DRIVER_IS_GPU));
+  EXPECT_TRUE(has_flag("card", OPENREG_DRIVER_FLAG_GPU));
+  EXPECT_FALSE(has_flag("card_simulated", OPENREG_DRIVER_FLAG_GPU));
 }
 
 // acceptance 5.33: the place among the processes is an option of every driver; the registration and the environment may
@@ -362,7 +362,7 @@ TEST_F(RegistrationTest, VariableWinsOverTheCall) {
   set("OPENREG_DRIVERS", "both_ways");
   ASSERT_EQ(openreg_init(), OPENREG_OK) << last_message();
   EXPECT_STREQ(record_of("both_ways").source, "OPENREG_DRIVER_LIBRARIES");
-  EXPECT_TRUE(has_flag("both_ways", OPENREG_DRIVER_IS_REQUIRED));
+  EXPECT_TRUE(has_flag("both_ways", OPENREG_DRIVER_FLAG_REQUIRED));
   ASSERT_EQ(openreg_shutdown(), OPENREG_OK);
   ASSERT_EQ(add({"both_ways", 401}), OPENREG_OK);
   ASSERT_EQ(openreg_init(), OPENREG_OK) << last_message();

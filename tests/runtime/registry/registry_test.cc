@@ -20,7 +20,7 @@ class RegistryTest : public RuntimeTest {};
 TEST_F(RegistryTest, RegistrationTakesEffectAtTheNextInitialisation) {
   use_full_toy();
   ASSERT_EQ(openreg_init(), OPENREG_OK) << last_message();
-  EXPECT_EQ(record_of("full_toy").state, OPENREG_DRIVER_OPEN);
+  EXPECT_EQ(record_of("full_toy").state, OPENREG_DRIVER_STATE_OPEN);
   EXPECT_EQ(record_of("full_toy").slots, (uint64_t{1} << OPENREG_DRIVER_SLOTS_1_2) - 1);
 
   EXPECT_EQ(openreg_register_driver(toy().table()), OPENREG_E_BUSY);
@@ -30,7 +30,7 @@ TEST_F(RegistryTest, RegistrationTakesEffectAtTheNextInitialisation) {
   other.name = "late";
   EXPECT_EQ(openreg_register_driver(&other), OPENREG_OK);
   EXPECT_EQ(count_lines(OPENREG_LOG_DEBUG, "driver \"late\" registered: takes effect after reset"), 1);
-  EXPECT_EQ(record_of("late").state, OPENREG_DRIVER_LOADED);
+  EXPECT_EQ(record_of("late").state, OPENREG_DRIVER_STATE_LOADED);
   EXPECT_EQ(openreg_device_count(), 2);
   ASSERT_EQ(openreg_shutdown(), OPENREG_OK);
   set("OPENREG_DRIVERS", "late,full_toy");
@@ -105,7 +105,7 @@ TEST_F(RegistryTest, FailedProbeIsRemembered) {
                         "Device initialization: openreg_device_count: Unable to initialize driver 'full_toy'"),
             1);
   EXPECT_CONTAINS(last_message(), "probe was told to fail");
-  EXPECT_EQ(record_of("full_toy").state, OPENREG_DRIVER_FAILED);
+  EXPECT_EQ(record_of("full_toy").state, OPENREG_DRIVER_STATE_FAILED);
   ASSERT_EQ(openreg_init(), OPENREG_OK) << last_message();
   EXPECT_EQ(openreg_device_count(), 2);
 }
@@ -180,7 +180,7 @@ TEST_F(RegistryTest, OthersWaitForTheFirst) {
   while (!in_open) usleep(1000);
   EXPECT_EQ(openreg_is_initialized(), 0);
   EXPECT_GE(openreg_driver_count(), 4);
-  EXPECT_EQ(record_of("full_toy").state, OPENREG_DRIVER_LOADED);
+  EXPECT_EQ(record_of("full_toy").state, OPENREG_DRIVER_STATE_LOADED);
   EXPECT_EQ(openreg_set_device(1), OPENREG_OK) << last_message();
   first.join();
   EXPECT_EQ(toy().calls("open"), 1);
@@ -214,8 +214,8 @@ TEST_F(RegistryTest, FailureOfTheSecondDriverClosesTheFirst) {
   EXPECT_EQ(openreg_init(), OPENREG_E_INCOMPATIBLE);
   EXPECT_EQ(toy().calls("close"), 1);
   EXPECT_EQ(toy().live("instance"), 0);
-  EXPECT_EQ(record_of("full_toy").state, OPENREG_DRIVER_LOADED);
-  EXPECT_EQ(record_of("second").state, OPENREG_DRIVER_FAILED);
+  EXPECT_EQ(record_of("full_toy").state, OPENREG_DRIVER_STATE_LOADED);
+  EXPECT_EQ(record_of("second").state, OPENREG_DRIVER_STATE_FAILED);
 }
 
 // acceptance 5.61: shutdown is refused while something lives, and changes nothing then.

@@ -29,7 +29,7 @@ TEST_F(SelectionTest, DefaultIsTheSimulator) {
   EXPECT_EQ(openreg_is_initialized(), 1);
   EXPECT_EQ(openreg_device_count(), 2);
   EXPECT_EQ(driver_of(1), "sim:1");
-  EXPECT_EQ(record_of("sim").state, OPENREG_DRIVER_OPEN);
+  EXPECT_EQ(record_of("sim").state, OPENREG_DRIVER_STATE_OPEN);
   EXPECT_EQ(record_of("sim").device_count, 2);
   EXPECT_EQ(record_of("sim").first_device, 0);
   EXPECT_TRUE(lines(OPENREG_LOG_WARNING).empty());
@@ -43,10 +43,10 @@ TEST_F(SelectionTest, LibraryOfTheVariableWins) {
   ASSERT_EQ(openreg_init(), OPENREG_OK) << last_message();
   EXPECT_EQ(driver_of(0), "toy:0");
   EXPECT_EQ(record_of("toy").priority, 400);
-  EXPECT_NE(record_of("sim").state, OPENREG_DRIVER_OPEN);
+  EXPECT_NE(record_of("sim").state, OPENREG_DRIVER_STATE_OPEN);
   // The variable is gone: so is the candidate, at the next initialisation.
   ASSERT_EQ(openreg_shutdown(), OPENREG_OK);
-  EXPECT_EQ(record_of("toy").state, OPENREG_DRIVER_LOADED);
+  EXPECT_EQ(record_of("toy").state, OPENREG_DRIVER_STATE_LOADED);
   unset("OPENREG_DRIVER_LIBRARIES");
   ASSERT_EQ(openreg_init(), OPENREG_OK);
   EXPECT_EQ(driver_of(0), "sim:0");
@@ -104,7 +104,7 @@ TEST_F(SelectionTest, UnknownNameListsTheKnownOnes) {
                                   "' is not in the list of known drivers: ['cuda', 'hip', 'sim'] (set "
                                   "OPENREG_DRIVERS='' to automatically choose an available driver)");
     EXPECT_EQ(openreg_is_initialized(), 0);
-    EXPECT_NE(record_of("sim").state, OPENREG_DRIVER_OPEN);
+    EXPECT_NE(record_of("sim").state, OPENREG_DRIVER_STATE_OPEN);
   }
 }
 
@@ -125,7 +125,7 @@ TEST_F(SelectionTest, ListedDriversAreRequiredAllOrNothing) {
     EXPECT_EQ(openreg_set_device(0), OPENREG_E_INCOMPATIBLE);
     EXPECT_EQ(last_message().rfind("openreg_set_device: Unable to initialize driver 'cuda'", 0), 0u) << last_message();
   }
-  EXPECT_NE(record_of("full_toy").state, OPENREG_DRIVER_OPEN);
+  EXPECT_NE(record_of("full_toy").state, OPENREG_DRIVER_STATE_OPEN);
   unset("OPENREG_DRIVERS");
   EXPECT_EQ(openreg_init(), OPENREG_OK) << last_message();
 }
@@ -224,7 +224,7 @@ TEST_F(SelectionTest, LibraryShadowsTheBuiltInDriver) {
     openreg_driver_record record{};
     record.struct_size = sizeof record;
     ASSERT_EQ(openreg_get_driver_record(i, &record), OPENREG_OK);
-    shadowed += record.state == OPENREG_DRIVER_SHADOWED && std::string(record.source) == "built in";
+    shadowed += record.state == OPENREG_DRIVER_STATE_SHADOWED && std::string(record.source) == "built in";
   }
   EXPECT_EQ(shadowed, 1);
 }
@@ -240,7 +240,7 @@ TEST_F(SelectionTest, FailedReplacementIsAnError) {
 // What openreg-info shows of drivers that are not installed: known by name, with the place that was looked at.
 TEST_F(SelectionTest, RecordsShowWhatIsNotThere) {
   const openreg_driver_record cuda = record_of("cuda");
-  EXPECT_EQ(cuda.state, OPENREG_DRIVER_FAILED);
+  EXPECT_EQ(cuda.state, OPENREG_DRIVER_STATE_FAILED);
   EXPECT_EQ(cuda.code, OPENREG_E_NO_DEVICE);
   EXPECT_EQ(cuda.priority, 200);
   EXPECT_STREQ(cuda.source, "bundled");

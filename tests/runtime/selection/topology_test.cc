@@ -40,7 +40,7 @@ TEST_F(TopologyTest, SimulatorIsDescribedUnopened) {
     for (int k = 0; k < 8; ++k) EXPECT_EQ(peers_[static_cast<size_t>(i * 8 + k)], k < 3 ? 1 : 9);
   }
   EXPECT_EQ(openreg_is_initialized(), 0);
-  EXPECT_NE(record_of("sim").state, OPENREG_DRIVER_OPEN);
+  EXPECT_NE(record_of("sim").state, OPENREG_DRIVER_STATE_OPEN);
   EXPECT_TRUE(in_child([] { return openreg_in_bad_fork() == 0 && openreg_device_count() == 3; }));
   EXPECT_EQ(ask("sim", "other"), OPENREG_E_INVALID);
   EXPECT_CONTAINS(last_message(), "openreg_get_driver_topology: driver \"sim\": there is no topology \"other\"");
@@ -61,7 +61,7 @@ TEST_F(TopologyTest, DriverDescribesItself) {
   EXPECT_EQ(count_, 4);
   EXPECT_STREQ(devices_[3].name, "Full toy 3");
   EXPECT_EQ(count_lines(OPENREG_LOG_INFO, "loaded driver \"full_toy\""), 1);
-  EXPECT_EQ(record_of("ring").state, OPENREG_DRIVER_LOADED);
+  EXPECT_EQ(record_of("ring").state, OPENREG_DRIVER_STATE_LOADED);
   EXPECT_EQ(openreg_is_initialized(), 0);
   // More devices than there is room for: as many as fit, and the full number.
   ASSERT_EQ(ask("ring", "", {{"devices", "5"}}, 2), OPENREG_OK) << last_message();
@@ -134,7 +134,7 @@ TEST_F(TopologyTest, GroupOpensItsFirstWorkingMember) {
   ASSERT_EQ(ask("gpu"), OPENREG_OK) << last_message();
   EXPECT_EQ(count_, 1);
   EXPECT_STREQ(devices_[0].name, "OpenReg mock HIP device 0");
-  EXPECT_EQ(record_of("hip").state, OPENREG_DRIVER_OPEN);
+  EXPECT_EQ(record_of("hip").state, OPENREG_DRIVER_STATE_OPEN);
   EXPECT_EQ(openreg_is_initialized(), 0);
   ASSERT_EQ(ask("gpu"), OPENREG_OK) << last_message();
 }

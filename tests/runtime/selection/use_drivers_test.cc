@@ -82,10 +82,10 @@ TEST_F(ChoosingTest, IdleDriversStayOpen) {
   ASSERT_EQ(openreg_use_drivers("two"), OPENREG_OK) << last_message();
   EXPECT_NE(selection().generation, first);
   EXPECT_EQ(openreg_current_device(), 0);
-  EXPECT_EQ(record_of("one").state, OPENREG_DRIVER_OPEN);
+  EXPECT_EQ(record_of("one").state, OPENREG_DRIVER_STATE_OPEN);
   EXPECT_EQ(record_of("one").first_device, -1);
-  EXPECT_FALSE(has_flag("one", OPENREG_DRIVER_IS_ACTIVE));
-  EXPECT_TRUE(has_flag("two", OPENREG_DRIVER_IS_ACTIVE));
+  EXPECT_FALSE(has_flag("one", OPENREG_DRIVER_FLAG_ACTIVE));
+  EXPECT_TRUE(has_flag("two", OPENREG_DRIVER_FLAG_ACTIVE));
   std::string name;
   EXPECT_EQ(device("one", 1, &name), OPENREG_OK) << last_message();
   EXPECT_EQ(name, "Full toy 1");
@@ -96,7 +96,7 @@ TEST_F(ChoosingTest, IdleDriversStayOpen) {
   EXPECT_EQ(toy().calls("close"), 0);
   ASSERT_EQ(openreg_shutdown(), OPENREG_OK);
   EXPECT_EQ(toy().calls("close"), 2);
-  EXPECT_EQ(record_of("one").state, OPENREG_DRIVER_LOADED);
+  EXPECT_EQ(record_of("one").state, OPENREG_DRIVER_STATE_LOADED);
 }
 
 // Idle drivers count for the risk of a fork.
@@ -131,7 +131,7 @@ TEST_F(ChoosingTest, FailedCallChangesNothing) {
     EXPECT_CONTAINS(last_message(), "(name other drivers, or none to automatically choose an available driver)");
     EXPECT_EQ(active(), "sim*2");
     EXPECT_EQ(selection().generation, generation);
-    EXPECT_NE(record_of("good").state, OPENREG_DRIVER_OPEN);
+    EXPECT_NE(record_of("good").state, OPENREG_DRIVER_STATE_OPEN);
   }
   EXPECT_EQ(toy().calls("open"), 4);  // required: tried again each time
   EXPECT_EQ(openreg_use_drivers("nobody"), OPENREG_E_INVALID);
@@ -211,7 +211,7 @@ TEST_F(ChoosingTest, GroupInAList) {
   EXPECT_EQ(openreg_device_count(), 1);
   ASSERT_EQ(openreg_init(), OPENREG_OK) << last_message();
   EXPECT_EQ(active(), "hip*1");
-  EXPECT_EQ(record_of("cuda").state, OPENREG_DRIVER_FAILED);
+  EXPECT_EQ(record_of("cuda").state, OPENREG_DRIVER_STATE_FAILED);
   ASSERT_EQ(openreg_shutdown(), OPENREG_OK);
   set("OPENREG_USE_MOCK_GPU", "gpu");
   set("OPENREG_DRIVERS", "gpu,cuda,rocm,gpu,sim");
@@ -226,7 +226,7 @@ TEST_F(ChoosingTest, OpenAllOfAList) {
   ASSERT_EQ(openreg_open_all(), OPENREG_OK) << last_message();
   EXPECT_EQ(active(), "sim*2 cuda*1");
   EXPECT_STREQ(selection().default_driver, "sim");
-  EXPECT_NE(record_of("hip").state, OPENREG_DRIVER_OPEN);
+  EXPECT_NE(record_of("hip").state, OPENREG_DRIVER_STATE_OPEN);
 }
 
 // acceptance 5.27: the simulator's failure is an error where all drivers are opened.
@@ -239,7 +239,7 @@ TEST_F(ChoosingTest, SimulatorWithoutDevices) {
                     "openreg_open_all: Unable to initialize driver 'sim': Driver 'sim' provides no "
                     "devices. (");
     EXPECT_EQ(openreg_is_initialized(), 0);
-    EXPECT_NE(record_of("cuda").state, OPENREG_DRIVER_OPEN);
+    EXPECT_NE(record_of("cuda").state, OPENREG_DRIVER_STATE_OPEN);
   }
   unset("OPENREG_USE_MOCK_GPU");
   EXPECT_EQ(openreg_init(), OPENREG_E_NO_DEVICE);
@@ -261,8 +261,8 @@ TEST_F(ChoosingTest, OpenAllIsAllOrNothing) {
                     "(OPENREG_E_INTERNAL) (you may need to uninstall the failing plugin package, or "
                     "set OPENREG_DRIVERS=sim to skip this driver.)\n");
     EXPECT_EQ(openreg_is_initialized(), 0);
-    EXPECT_NE(record_of("first").state, OPENREG_DRIVER_OPEN);
-    EXPECT_EQ(record_of("before").state, OPENREG_DRIVER_OPEN);
+    EXPECT_NE(record_of("first").state, OPENREG_DRIVER_STATE_OPEN);
+    EXPECT_EQ(record_of("before").state, OPENREG_DRIVER_STATE_OPEN);
   }
   EXPECT_STREQ(record_of("boom").message, "open was told to fail (OPENREG_E_INTERNAL)");
   set("OPENREG_DRIVERS", "sim,boom");
@@ -292,9 +292,9 @@ TEST_F(ChoosingTest, QuietFailureIsRemembered) {
   }
   EXPECT_EQ(toy().calls("open"), 1);
   openreg_forget_failures();
-  EXPECT_EQ(record_of("quiet").state, OPENREG_DRIVER_LOADED);
+  EXPECT_EQ(record_of("quiet").state, OPENREG_DRIVER_STATE_LOADED);
   EXPECT_STREQ(record_of("quiet").message, "");
-  EXPECT_EQ(record_of("sim").state, OPENREG_DRIVER_OPEN);
+  EXPECT_EQ(record_of("sim").state, OPENREG_DRIVER_STATE_OPEN);
   set("OPENREG_QUIET_FAIL", "none");
   ASSERT_EQ(openreg_shutdown(), OPENREG_OK);
   EXPECT_EQ(openreg_open_driver("quiet"), OPENREG_OK) << last_message();
@@ -314,7 +314,7 @@ TEST_F(ChoosingTest, OpenDriver) {
   for (int i = 0; i < 2; ++i) ASSERT_EQ(openreg_open_driver(" Asked"), OPENREG_OK) << last_message();
   EXPECT_EQ(toy().calls("open"), 1);
   EXPECT_EQ(openreg_is_initialized(), 0);
-  EXPECT_NE(record_of("sim").state, OPENREG_DRIVER_OPEN);
+  EXPECT_NE(record_of("sim").state, OPENREG_DRIVER_STATE_OPEN);
   ASSERT_EQ(device("asked", 0, &name), OPENREG_OK);
   EXPECT_EQ(name, "Full toy 2");
   EXPECT_EQ(device("asked", 2, &name), OPENREG_E_INVALID);
@@ -390,7 +390,7 @@ TEST_F(ChoosingTest, SelectGpu) {
   ASSERT_EQ(openreg_select_gpu(&found), OPENREG_OK) << last_message();
   EXPECT_EQ(found, 0);
   EXPECT_EQ(openreg_is_initialized(), 0);
-  EXPECT_NE(record_of("sim").state, OPENREG_DRIVER_OPEN);
+  EXPECT_NE(record_of("sim").state, OPENREG_DRIVER_STATE_OPEN);
 
   ASSERT_EQ(openreg_use_drivers("sim"), OPENREG_OK) << last_message();
   ASSERT_EQ(openreg_select_gpu(&found), OPENREG_OK) << last_message();
@@ -432,9 +432,9 @@ TEST_F(ChoosingTest, SelectGpu) {
 TEST_F(ChoosingTest, UnloadableDrivers) {
   ASSERT_EQ(add({"deviceless", 5, 0, {{"fail", "open:1"}}}), OPENREG_OK);
   EXPECT_NE(openreg_open_driver("deviceless"), OPENREG_OK);
-  EXPECT_FALSE(has_flag("deviceless", OPENREG_DRIVER_IS_UNLOADABLE));
+  EXPECT_FALSE(has_flag("deviceless", OPENREG_DRIVER_FLAG_UNLOADABLE));
   EXPECT_NE(openreg_open_driver("cuda"), OPENREG_OK);
-  EXPECT_TRUE(has_flag("cuda", OPENREG_DRIVER_IS_UNLOADABLE));
+  EXPECT_TRUE(has_flag("cuda", OPENREG_DRIVER_FLAG_UNLOADABLE));
 }
 
 // A group: the first member that can be opened, and the same one from then on.
@@ -442,7 +442,7 @@ TEST_F(ChoosingTest, OpenDriverOfAGroup) {
   EXPECT_EQ(openreg_open_driver("gpu"), OPENREG_E_NO_DEVICE);
   set("OPENREG_USE_MOCK_GPU", "hip");
   ASSERT_EQ(openreg_open_driver("gpu"), OPENREG_OK) << last_message();
-  EXPECT_EQ(record_of("hip").state, OPENREG_DRIVER_OPEN);
+  EXPECT_EQ(record_of("hip").state, OPENREG_DRIVER_STATE_OPEN);
   ASSERT_EQ(openreg_open_driver("gpu"), OPENREG_OK) << last_message();
   std::string name;
   EXPECT_EQ(device("gpu", 0, &name), OPENREG_OK) << last_message();
