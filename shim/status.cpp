@@ -10,11 +10,13 @@ namespace {
 
 std::string describe(openreg_status status) {
   const openreg_error& error = *openreg_last_error();
-  const char* name = openreg_status_name(status);
   // A status without a matching record would be a defect of the runtime; a general text beats another call's text.
-  std::string text = error.code == status ? error.message : openreg_status_text(status);
-  if (text.find(name) == std::string::npos) { // texts that come from a driver hold the name already
-    text.append(" (").append(name).append(")");
+  if (error.code != status) {
+    return std::string(openreg_status_text(status)).append(" (").append(openreg_status_name(status)).append(")");
+  }
+  std::string text = error.message;
+  if (!error.names_code) {
+    text.append(" (").append(openreg_status_name(status)).append(")");
   }
   return text;
 }

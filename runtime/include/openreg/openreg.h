@@ -98,7 +98,7 @@ OPENREG_API int openreg_in_bad_fork(void);
 /* The last error of the calling thread. `message` is a whole sentence and names the driver where one was involved. */
 typedef struct openreg_error {
     openreg_status code; /* OPENREG_OK if there was none */
-    int32_t reserved;
+    int32_t names_code;  /* 1 if `message` holds the code's name (texts about a driver do), else 0 */
     int64_t vendor_code; /* the vendor's own number, or 0 */
     char driver[32];     /* name of the driver that failed, or "" */
     char message[1024];  /* NUL-terminated UTF-8 */

@@ -13,20 +13,55 @@
 
 /* Used by a thread for which not even its own record could be allocated. Several such threads share it: their texts
  * may mix, their codes are returned all the same. */
-static openreg_error emergency_record;
+static openreg_error_fields emergency_record;
 static const openreg_error no_error;
 
-openreg_error *
-openreg_error_record(void)
+static openreg_error_fields *
+record_of_thread(void)
 {
     openreg_thread *const thread = openreg_thread_get();
     return thread != NULL ? &thread->error : &emergency_record;
 }
 
+/* ------------------------------------------------------------------------------------------------------ the message */
+
+/* The one place where an error's parts become a sentence. */
+static void
+compose(const openreg_error_fields *error, int with_call, int with_driver, char *out, size_t size)
+{
+    char whole[sizeof error->call + sizeof error->driver + sizeof error->text + sizeof error->note + 64];
+    size_t length = 0;
+    if (with_call && error->call[0] != '\0')
+        length += (size_t)snprintf(whole, sizeof whole, "%s: ", error->call);
+    if (with_driver && error->is_drivers)
+        length += (size_t)snprintf(whole + length, sizeof whole - length, "driver \"%s\": ", error->driver);
+    length += (size_t)snprintf(whole + length, sizeof whole - length, "%s", error->text);
+    if (error->is_drivers)
+        (void)snprintf(whole + length, sizeof whole - length, " (%s%s)", openreg_status_name(error->code), error->note);
+    openreg_text_copy(out, size, whole);
+}
+
+void
+openreg_error_reason(const openreg_error_fields *error, const char *call, const char *driver, char *out, size_t size)
+{
+    const int is_known = strcmp(error->call, call) == 0;
+    compose(error, !is_known, !is_known || strcmp(error->driver, driver) != 0, out, size);
+}
+
 const openreg_error *
 openreg_last_error(void)
 {
-    return openreg_thread_state != NULL ? &openreg_thread_state->error : &no_error;
+    openreg_thread *const thread = openreg_thread_state;
+    if (thread == NULL)
+        return &no_error;
+    const openreg_error_fields *const error = &thread->error;
+    openreg_error *const shown = &thread->shown;
+    shown->code = error->code;
+    shown->names_code = error->is_drivers || error->names_code;
+    shown->vendor_code = error->vendor_code;
+    memcpy(shown->driver, error->driver, sizeof shown->driver);
+    compose(error, 1, 1, shown->message, sizeof shown->message);
+    return shown;
 }
 
 void
@@ -36,33 +71,102 @@ openreg_clear_error(void)
         memset(&openreg_thread_state->error, 0, sizeof openreg_thread_state->error);
 }
 
-openreg_status
-openreg_error_set(openreg_status code, const char *format, ...)
+/* -------------------------------------------------------------------------------------------------------- the parts */
+
+static openreg_status
+store(openreg_status code, const char *call, const char *driver, int is_drivers, const char *text)
 {
-    char text[sizeof no_error.message + 4]; /* the arguments may point into the record */
+    openreg_error_fields now; /* the arguments may point into the record */
+    memset(&now, 0, sizeof now);
+    now.code = code;
+    now.is_drivers = is_drivers;
+    if (call != NULL)
+        openreg_text_copy(now.call, sizeof now.call, call);
+    if (driver != NULL)
+        openreg_text_copy(now.driver, sizeof now.driver, driver);
+    openreg_text_copy(now.text, sizeof now.text, text);
+    *record_of_thread() = now;
+    return code;
+}
+
+openreg_status
+openreg_error_set(openreg_status code, const char *call, const char *format, ...)
+{
+    char text[sizeof emergency_record.text + 4];
     va_list arguments;
     va_start(arguments, format);
     if (vsnprintf(text, sizeof text, format, arguments) < 0)
         text[0] = '\0';
     va_end(arguments);
+    return store(code, call, NULL, 0, text);
+}
 
-    openreg_error *const record = openreg_error_record();
-    memset(record, 0, sizeof *record);
-    record->code = code;
-    openreg_text_copy(record->message, sizeof record->message, text);
-    return code;
+openreg_status
+openreg_error_set_driver(openreg_status code, const char *call, const char *driver, const char *format, ...)
+{
+    char text[sizeof emergency_record.text + 4];
+    va_list arguments;
+    va_start(arguments, format);
+    if (vsnprintf(text, sizeof text, format, arguments) < 0)
+        text[0] = '\0';
+    va_end(arguments);
+    return store(code, call, driver, 1, text);
+}
+
+openreg_status
+openreg_error_names_driver(const char *driver, int64_t vendor_code)
+{
+    openreg_error_fields *const record = record_of_thread();
+    record->names_driver = 1;
+    record->vendor_code = vendor_code;
+    openreg_text_copy(record->driver, sizeof record->driver, driver);
+    return record->code;
+}
+
+void
+openreg_error_names_code(int it_does)
+{
+    record_of_thread()->names_code = it_does;
+}
+
+openreg_status
+openreg_error_set_call(const char *call)
+{
+    openreg_error_fields *const record = record_of_thread();
+    openreg_text_copy(record->call, sizeof record->call, call);
+    return record->code;
 }
 
 openreg_status
 openreg_error_prefix(const char *prefix)
 {
-    const openreg_error before = *openreg_error_record();
-    (void)openreg_error_set(before.code, "%s: %s", prefix, before.message);
-    openreg_error *const record = openreg_error_record();
+    const openreg_error_fields before = openreg_error_save();
+    char message[sizeof before.text];
+    compose(&before, 1, 1, message, sizeof message);
+    (void)openreg_error_set(before.code, NULL, "%s: %s", prefix, message);
+    openreg_error_fields *const record = record_of_thread();
     record->vendor_code = before.vendor_code;
+    record->names_driver = before.is_drivers || before.names_driver;
+    record->names_code = before.is_drivers || before.names_code;
     memcpy(record->driver, before.driver, sizeof record->driver);
     return before.code;
 }
+
+openreg_error_fields
+openreg_error_save(void)
+{
+    static const openreg_error_fields none;
+    return openreg_thread_state != NULL ? openreg_thread_state->error : none;
+}
+
+void
+openreg_error_restore(const openreg_error_fields *saved)
+{
+    if (openreg_thread_state != NULL || saved->code != OPENREG_OK)
+        *record_of_thread() = *saved;
+}
+
+/* -------------------------------------------------------------------------------------------------- drivers' errors */
 
 void
 openreg_error_begin_call(void)
@@ -92,22 +196,16 @@ openreg_error_end_call(const char *driver, const char *call, openreg_status code
 
     const openreg_thread *const thread = openreg_thread_state;
     const int is_set = thread != NULL && thread->driver_error_is_set;
-    const char *const text = is_set ? thread->driver_text : "failed and gave no reason";
-    const int64_t vendor_code = is_set ? thread->driver_vendor_code : 0;
-    if (is_known(code) && is_set && thread->driver_code != code) {
-        (void)openreg_error_set(code, "%s: driver \"%s\": %s (%s; set_error() was given code %d)", call, driver, text,
-                                openreg_status_name(code), thread->driver_code);
-    } else if (is_known(code)) {
-        (void)openreg_error_set(code, "%s: driver \"%s\": %s (%s)", call, driver, text, openreg_status_name(code));
-    } else {
-        const openreg_status unknown = code;
+    const openreg_status given = code;
+    if (!is_known(code))
         code = OPENREG_E_INTERNAL;
-        (void)openreg_error_set(code, "%s: driver \"%s\": %s (%s, for its unknown code %d)", call, driver, text,
-                                openreg_status_name(code), unknown);
-    }
-    openreg_error *const record = openreg_error_record();
-    record->vendor_code = vendor_code;
-    openreg_text_copy(record->driver, sizeof record->driver, driver);
+    (void)store(code, call, driver, 1, is_set ? thread->driver_text : "failed and gave no reason");
+    openreg_error_fields *const record = record_of_thread();
+    record->vendor_code = is_set ? thread->driver_vendor_code : 0;
+    if (given != code)
+        (void)snprintf(record->note, sizeof record->note, ", for its unknown code %d", given);
+    else if (is_set && thread->driver_code != code)
+        (void)snprintf(record->note, sizeof record->note, "; set_error() was given code %d", thread->driver_code);
     return code;
 }
 

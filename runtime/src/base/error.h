@@ -13,18 +13,54 @@
             return return_not_ok_status;                                                                               \
     } while (0)
 
-/* Stores (code, no vendor code, no driver, text) as this thread's error and returns `code`. Truncates, never fails. */
-openreg_status openreg_error_set(openreg_status code, const char *format, ...) __attribute__((format(printf, 2, 3)));
+/* A thread's error in its parts. The message that openreg_last_error() shows is put together from them in error.c and
+ * nowhere else:
+ *   [<call>: ][driver "<driver>": ]<text>[ (<CODE NAME><note>)]
+ * Name and code are shown where is_drivers is set. */
+typedef struct openreg_error_fields {
+    openreg_status code;  /* OPENREG_OK: no error */
+    int32_t is_drivers;   /* 1: `text` is a driver's own, or of what a driver did */
+    int32_t names_driver; /* 1: `text` holds the driver's name */
+    int32_t names_code;   /* 1: `text` holds the code's name */
+    int64_t vendor_code;
+    char driver[32];
+    char call[64]; /* the public function that failed, or "" */
+    char note[48]; /* what else is to be said of the code, or "" */
+    char text[1024];
+} openreg_error_fields;
 
-/* Puts "<prefix>: " in front of the thread's error and returns its code. */
+/* Stores (code, no vendor code, no driver, call, text) as this thread's error and returns `code`. `call` may be NULL.
+ * Truncates, never fails. */
+openreg_status openreg_error_set(openreg_status code, const char *call, const char *format, ...)
+    __attribute__((format(printf, 3, 4)));
+
+/* Likewise, of something that a driver did. */
+openreg_status openreg_error_set_driver(openreg_status code, const char *call, const char *driver, const char *format,
+                                        ...) __attribute__((format(printf, 4, 5)));
+
+/* The text of the thread's error names that driver, whose number of it is `vendor_code`. Returns the error's code. */
+openreg_status openreg_error_names_driver(const char *driver, int64_t vendor_code);
+
+/* Whether that text names the error's code. */
+void openreg_error_names_code(int it_does);
+
+/* The function on whose behalf an error without a call has happened. Returns the error's code. */
+openreg_status openreg_error_set_call(const char *call);
+
+/* Makes the message so far, with "<prefix>: " in front, the text of the thread's error, and returns its code. */
 openreg_status openreg_error_prefix(const char *prefix);
 
-/* The calling thread's record, to be read or rewritten in place. Never NULL. */
-openreg_error *openreg_error_record(void);
+/* The thread's error, to be put back after calls whose failures are nobody's concern. */
+openreg_error_fields openreg_error_save(void);
+void openreg_error_restore(const openreg_error_fields *saved);
 
-/* Called around every driver slot by driver_calls.c, around a driver's kernels by kernels.c: begin() marks the record as "not set by a driver"; end()
- * maps an unknown code to OPENREG_E_INTERNAL, supplies a text if the driver gave none, and rewrites the record as
- * "<call>: driver \"<name>\": <text> (<CODE NAME>)". */
+/* The message of an error for someone who knows already that `call` failed, and that `driver` is meant: without them. */
+void openreg_error_reason(const openreg_error_fields *error, const char *call, const char *driver, char *out,
+                          size_t size);
+
+/* Called around every driver slot by driver_calls.c, around a driver's kernels by kernels.c: begin() marks the record
+ * as "not set by a driver"; end() maps an unknown code to OPENREG_E_INTERNAL, supplies a text if the driver gave none,
+ * and stores the parts. */
 void openreg_error_begin_call(void);
 openreg_status openreg_error_end_call(const char *driver, const char *call, openreg_status code);
 

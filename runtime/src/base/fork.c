@@ -79,8 +79,7 @@ openreg_fork_reject(const char *call)
 {
     if (!openreg_in_bad_fork())
         return OPENREG_OK;
-    return openreg_error_set(OPENREG_E_FORKED,
-                             "%s: Cannot re-initialize OpenReg in forked subprocess. To use OpenReg with "
-                             "multiprocessing, you must use the 'spawn' start method",
-                             call);
+    return openreg_error_set(OPENREG_E_FORKED, call,
+                             "Cannot re-initialize OpenReg in forked subprocess. To use OpenReg with "
+                             "multiprocessing, you must use the 'spawn' start method");
 }

@@ -6,12 +6,13 @@
 #ifndef OPENREG_SRC_THREAD_H
 #define OPENREG_SRC_THREAD_H
 
-#include <openreg/openreg.h>
+#include "base/error.h"
 
 #define OPENREG_HOT_TLS _Thread_local __attribute__((tls_model("initial-exec")))
 
 typedef struct openreg_thread {
-    openreg_error error;
+    openreg_error_fields error;
+    openreg_error shown; /* what openreg_last_error() made of it */
     /* What the driver told set_error() during the current call of a slot; error.c. */
     int driver_error_is_set;
     openreg_status driver_code;

@@ -49,9 +49,9 @@ is_simple(const openreg_device_table *table, int32_t index)
 static openreg_status
 reject_index(const char *call, const openreg_device_table *table, int32_t index)
 {
-    return openreg_error_set(OPENREG_E_INVALID,
-                             "%s: The device index is out of range. It must be in [0, %d), but got %d.", call,
-                             table->count, index);
+    return openreg_error_set(OPENREG_E_INVALID, call,
+                             "The device index is out of range. It must be in [0, %d), but got %d.", table->count,
+                             index);
 }
 
 /* The published table and an index that was checked against it; initialises if needed. */
@@ -63,7 +63,7 @@ check(const char *call, int32_t index, const openreg_device_table **out)
         OPENREG_RETURN_NOT_OK(openreg_device_get(call, index, &device));
     const openreg_device_table *const table = openreg_device_table_peek();
     if (table == NULL)
-        return openreg_error_set(OPENREG_E_BUSY, "%s: the runtime is being shut down by another thread", call);
+        return openreg_error_set(OPENREG_E_BUSY, call, "the runtime is being shut down by another thread");
     if ((uint32_t)index >= (uint32_t)table->count)
         return reject_index(call, table, index);
     *out = table;
@@ -108,7 +108,7 @@ openreg_exchange_device(int32_t device, int32_t *previous)
     static const char call[] = "openreg_exchange_device";
     const openreg_device_table *const table = openreg_device_table_peek();
     if (__builtin_expect(previous == NULL, 0))
-        return openreg_error_set(OPENREG_E_INVALID, "%s: previous is NULL", call);
+        return openreg_error_set(OPENREG_E_INVALID, call, "previous is NULL");
     if (!is_simple(table, device))
         return set_with_care(call, device, previous);
     *previous = index_in(table);
@@ -122,7 +122,7 @@ openreg_maybe_exchange_device(int32_t device, int32_t *previous)
     static const char call[] = "openreg_maybe_exchange_device";
     const openreg_device_table *table = NULL;
     if (__builtin_expect(previous == NULL, 0))
-        return openreg_error_set(OPENREG_E_INVALID, "%s: previous is NULL", call);
+        return openreg_error_set(OPENREG_E_INVALID, call, "previous is NULL");
     if (device == -1) {
         *previous = -1;
         return OPENREG_OK;
@@ -147,7 +147,7 @@ openreg_get_device_properties(int32_t index, openreg_device_properties *inout)
     static const char call[] = "openreg_get_device_properties";
     openreg_device *device = NULL;
     if (!openreg_sized_is_valid(inout, OPENREG_DEVICE_PROPERTIES_SIZE_1))
-        return openreg_error_set(OPENREG_E_INVALID, "%s: inout is NULL or its struct_size not set", call);
+        return openreg_error_set(OPENREG_E_INVALID, call, "inout is NULL or its struct_size not set");
     OPENREG_RETURN_NOT_OK(openreg_device_get(call, index, &device));
 
     openreg_properties_fill(&device->driver->table, device->driver->name, device->ordinal, &device->info, inout);
@@ -160,7 +160,7 @@ openreg_device_active(int32_t index, int32_t *active)
     static const char call[] = "openreg_device_active";
     openreg_device *device = NULL;
     if (active == NULL)
-        return openreg_error_set(OPENREG_E_INVALID, "%s: active is NULL", call);
+        return openreg_error_set(OPENREG_E_INVALID, call, "active is NULL");
     OPENREG_RETURN_NOT_OK(openreg_device_get(call, index, &device));
     return openreg_call_device_active(device, call, active);
 }

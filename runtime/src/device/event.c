@@ -98,7 +98,7 @@ reach(const char *call, openreg_event event, event_slot **out)
     OPENREG_RETURN_NOT_OK(openreg_fork_reject(call));
     event_slot *const slot = find(event);
     if (slot == NULL)
-        return openreg_error_set(OPENREG_E_INVALID, "%s: %p is not a live event", call, (void *)event);
+        return openreg_error_set(OPENREG_E_INVALID, call, "%p is not a live event", (void *)event);
     *out = slot;
     return OPENREG_OK;
 }
@@ -121,16 +121,16 @@ openreg_event_create(int32_t index, uint32_t flags, openreg_event *out)
     static const char call[] = "openreg_event_create";
     openreg_device *device = NULL;
     if (out == NULL)
-        return openreg_error_set(OPENREG_E_INVALID, "%s: out is NULL", call);
+        return openreg_error_set(OPENREG_E_INVALID, call, "out is NULL");
     if ((flags & ~OPENREG_EVENT_TIMING) != 0)
-        return openreg_error_set(OPENREG_E_INVALID, "%s: flags must be 0 or OPENREG_EVENT_TIMING (%u), but got 0x%x",
-                                 call, OPENREG_EVENT_TIMING, flags);
+        return openreg_error_set(OPENREG_E_INVALID, call, "flags must be 0 or OPENREG_EVENT_TIMING (%u), but got 0x%x",
+                                 OPENREG_EVENT_TIMING, flags);
     OPENREG_RETURN_NOT_OK(openreg_device_get(call, index, &device));
 
     openreg_backend_event marker;
     event_slot *const slot = take_slot();
     if (slot == NULL)
-        return openreg_error_set(OPENREG_E_NOMEM, "%s: no host memory for another event", call);
+        return openreg_error_set(OPENREG_E_NOMEM, call, "no host memory for another event");
     const openreg_status status = openreg_call_marker_create(device, call, flags, &marker);
     if (status != OPENREG_OK) {
         put_slot(slot);
@@ -159,7 +159,7 @@ openreg_event_destroy(openreg_event event)
      * event, the callers' error, cannot destroy it twice. */
     unsigned use = (unsigned)((uint64_t)(uintptr_t)event >> 32);
     if (!atomic_compare_exchange_strong_explicit(&slot->use, &use, use + 1, memory_order_acq_rel, memory_order_relaxed))
-        return openreg_error_set(OPENREG_E_INVALID, "%s: %p is not a live event", call, (void *)event);
+        return openreg_error_set(OPENREG_E_INVALID, call, "%p is not a live event", (void *)event);
     openreg_device *const device = slot->device;
     const openreg_status status = openreg_call_marker_destroy(device, call, &slot->marker);
     if (status != OPENREG_OK) { /* nothing has changed: the event lives on */
@@ -192,7 +192,7 @@ openreg_event_query(openreg_event event, int32_t *done)
     openreg_device *device = NULL;
     openreg_backend_event marker;
     if (done == NULL)
-        return openreg_error_set(OPENREG_E_INVALID, "%s: done is NULL", call);
+        return openreg_error_set(OPENREG_E_INVALID, call, "done is NULL");
     OPENREG_RETURN_NOT_OK(openreg_event_read(call, event, &device, &marker));
     return openreg_call_marker_query(device, call, &marker, done);
 }
@@ -241,7 +241,7 @@ read_timed(const char *call, const char *which, openreg_event event, openreg_dev
             missing = "is not complete yet";
     }
     if (missing != NULL)
-        return openreg_error_set(OPENREG_E_INVALID, "%s: the %s event %s", call, which, missing);
+        return openreg_error_set(OPENREG_E_INVALID, call, "the %s event %s", which, missing);
     return OPENREG_OK;
 }
 
@@ -254,14 +254,14 @@ openreg_event_elapsed(openreg_event start, openreg_event end, double *millisecon
     openreg_backend_event start_marker;
     openreg_backend_event end_marker;
     if (milliseconds == NULL)
-        return openreg_error_set(OPENREG_E_INVALID, "%s: milliseconds is NULL", call);
+        return openreg_error_set(OPENREG_E_INVALID, call, "milliseconds is NULL");
     OPENREG_RETURN_NOT_OK(read_timed(call, "start", start, &start_device, &start_marker));
     OPENREG_RETURN_NOT_OK(read_timed(call, "end", end, &end_device, &end_marker));
     if (start_device != end_device)
-        return openreg_error_set(OPENREG_E_INVALID,
-                                 "%s: the events are of openreg:%d and openreg:%d; both must be of "
+        return openreg_error_set(OPENREG_E_INVALID, call,
+                                 "the events are of openreg:%d and openreg:%d; both must be of "
                                  "one device",
-                                 call, start_device->index, end_device->index);
+                                 start_device->index, end_device->index);
     return openreg_call_marker_elapsed(start_device, call, &start_marker, &end_marker, milliseconds);
 }
 
@@ -271,7 +271,7 @@ openreg_event_device(openreg_event event, int32_t *device)
     static const char call[] = "openreg_event_device";
     event_slot *slot = NULL;
     if (device == NULL)
-        return openreg_error_set(OPENREG_E_INVALID, "%s: device is NULL", call);
+        return openreg_error_set(OPENREG_E_INVALID, call, "device is NULL");
     OPENREG_RETURN_NOT_OK(reach(call, event, &slot));
     *device = slot->device->index;
     return OPENREG_OK;

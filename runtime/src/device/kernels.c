@@ -16,8 +16,8 @@
 static openreg_status
 reject_table(const char *call, const openreg_opened_driver *driver, const char *fault, const char *name)
 {
-    return openreg_error_set(OPENREG_E_INCOMPATIBLE, "%s: driver \"%s\": its table of kernels %s%s (%s)", call,
-                             driver->name, fault, name, openreg_status_name(OPENREG_E_INCOMPATIBLE));
+    return openreg_error_set_driver(OPENREG_E_INCOMPATIBLE, call, driver->name, "its table of kernels %s%s", fault,
+                                    name);
 }
 
 static const openreg_kernel *
@@ -66,7 +66,7 @@ openreg_get_kernels(int32_t index, const openreg_kernels **out)
     static const char call[] = "openreg_get_kernels";
     openreg_device *device = NULL;
     if (out == NULL)
-        return openreg_error_set(OPENREG_E_INVALID, "%s: out is NULL", call);
+        return openreg_error_set(OPENREG_E_INVALID, call, "out is NULL");
     OPENREG_RETURN_NOT_OK(openreg_device_get(call, index, &device));
     const openreg_opened_driver *const driver = device->driver;
     /* A table that is too short is an error here, not as good as none. */
@@ -84,7 +84,7 @@ openreg_run_kernel(int32_t index, openreg_stream stream, const openreg_kernel *k
     static const char call[] = "openreg_run_kernel";
     openreg_device *device = NULL;
     if (kernel == NULL || !openreg_sized_is_valid(what, OPENREG_KERNEL_CALL_SIZE_1) || what->name == NULL)
-        return openreg_error_set(OPENREG_E_INVALID, "%s: kernel or call is NULL, or the call is incomplete", call);
+        return openreg_error_set(OPENREG_E_INVALID, call, "kernel or call is NULL, or the call is incomplete");
     OPENREG_RETURN_NOT_OK(openreg_device_get(call, index, &device));
     OPENREG_RETURN_NOT_OK(openreg_stream_resolve(device, call, stream, &what->stream));
     what->dev = device->ordinal;

@@ -55,7 +55,7 @@ void
 openreg_stream_set_destroy(struct openreg_stream_set *streams)
 {
     static const char call[] = "openreg_shutdown";
-    const openreg_error before = *openreg_last_error();
+    const openreg_error_fields before = openreg_error_save();
     /* The driver may be unloaded, or the function's library: nothing of the caller's may run after the shutdown. */
     if (atomic_load_explicit(&streams->has_default_functions, memory_order_relaxed) &&
         openreg_call_stream_sync(streams->device, call, NULL) != OPENREG_OK)
@@ -71,7 +71,7 @@ openreg_stream_set_destroy(struct openreg_stream_set *streams)
     }
     openreg_lock_destroy(&streams->making);
     free(streams);
-    *openreg_error_record() = before;
+    openreg_error_restore(&before);
 }
 
 static openreg_status
@@ -79,9 +79,9 @@ reject_stream(const openreg_device *device, const char *call, openreg_stream str
 {
     const int64_t owner = (stream >> 16) - 1;
     if (stream > 0 && owner != device->index && owner >= 0 && owner < OPENREG_MAX_DEVICES)
-        return openreg_error_set(OPENREG_E_INVALID, "%s: stream 0x%llx belongs to openreg:%lld, not to openreg:%d",
-                                 call, (unsigned long long)stream, (long long)owner, device->index);
-    return openreg_error_set(OPENREG_E_INVALID, "%s: 0x%llx is not a stream of openreg:%d", call,
+        return openreg_error_set(OPENREG_E_INVALID, call, "stream 0x%llx belongs to openreg:%lld, not to openreg:%d",
+                                 (unsigned long long)stream, (long long)owner, device->index);
+    return openreg_error_set(OPENREG_E_INVALID, call, "0x%llx is not a stream of openreg:%d",
                              (unsigned long long)stream, device->index);
 }
 
@@ -131,7 +131,7 @@ openreg_stream_from_pool(int32_t index, int32_t priority, openreg_stream *out)
     static const char call[] = "openreg_stream_from_pool";
     openreg_device *device = NULL;
     if (out == NULL)
-        return openreg_error_set(OPENREG_E_INVALID, "%s: out is NULL", call);
+        return openreg_error_set(OPENREG_E_INVALID, call, "out is NULL");
     OPENREG_RETURN_NOT_OK(openreg_device_get(call, index, &device));
 
     struct openreg_stream_set *const set = device->streams;
@@ -163,7 +163,7 @@ openreg_current_stream(int32_t index, openreg_stream *out)
     static const char call[] = "openreg_current_stream";
     openreg_device *device = NULL;
     if (out == NULL)
-        return openreg_error_set(OPENREG_E_INVALID, "%s: out is NULL", call);
+        return openreg_error_set(OPENREG_E_INVALID, call, "out is NULL");
     OPENREG_RETURN_NOT_OK(openreg_device_get(call, index, &device));
     *out = openreg_stream_current_of(device);
     return OPENREG_OK;
@@ -179,10 +179,10 @@ openreg_set_current_stream(int32_t index, openreg_stream stream)
     OPENREG_RETURN_NOT_OK(openreg_stream_resolve(device, call, stream, &handle));
     const openreg_device_table *const table = openreg_device_table_peek();
     if (table == NULL)
-        return openreg_error_set(OPENREG_E_BUSY, "%s: the runtime is being shut down by another thread", call);
+        return openreg_error_set(OPENREG_E_BUSY, call, "the runtime is being shut down by another thread");
     openreg_thread *const thread = openreg_thread_get();
     if (thread == NULL)
-        return openreg_error_set(OPENREG_E_NOMEM, "%s: no host memory for this thread's streams", call);
+        return openreg_error_set(OPENREG_E_NOMEM, call, "no host memory for this thread's streams");
     if (thread->streams_generation != table->generation) {
         memset(thread->streams, 0, sizeof thread->streams);
         thread->streams_generation = table->generation;
@@ -206,7 +206,7 @@ openreg_stream_query(int32_t index, openreg_stream stream, int32_t *done)
     openreg_device *device = NULL;
     openreg_driver_stream handle = NULL;
     if (done == NULL)
-        return openreg_error_set(OPENREG_E_INVALID, "%s: done is NULL", call);
+        return openreg_error_set(OPENREG_E_INVALID, call, "done is NULL");
     OPENREG_RETURN_NOT_OK(reach(call, index, stream, &device, &handle));
     return openreg_call_stream_query(device, call, handle, done);
 }
@@ -230,7 +230,7 @@ openreg_launch_host_func(int32_t index, openreg_stream stream, void (*function)(
     openreg_device *device = NULL;
     openreg_driver_stream handle = NULL;
     if (function == NULL)
-        return openreg_error_set(OPENREG_E_INVALID, "%s: function is NULL", call);
+        return openreg_error_set(OPENREG_E_INVALID, call, "function is NULL");
     OPENREG_RETURN_NOT_OK(reach(call, index, stream, &device, &handle));
     if (stream == OPENREG_STREAM_DEFAULT)
         atomic_store_explicit(&device->streams->has_default_functions, 1, memory_order_relaxed);
@@ -244,7 +244,7 @@ openreg_stream_priority(int32_t index, openreg_stream stream, int32_t *out)
     openreg_device *device = NULL;
     openreg_driver_stream handle = NULL;
     if (out == NULL)
-        return openreg_error_set(OPENREG_E_INVALID, "%s: out is NULL", call);
+        return openreg_error_set(OPENREG_E_INVALID, call, "out is NULL");
     OPENREG_RETURN_NOT_OK(reach(call, index, stream, &device, &handle));
     const int32_t high = device->info.priority_high;
     const int32_t low = device->info.priority_low;
@@ -262,7 +262,7 @@ openreg_stream_native(int32_t index, openreg_stream stream, void **out)
     openreg_device *device = NULL;
     openreg_driver_stream handle = NULL;
     if (out == NULL)
-        return openreg_error_set(OPENREG_E_INVALID, "%s: out is NULL", call);
+        return openreg_error_set(OPENREG_E_INVALID, call, "out is NULL");
     OPENREG_RETURN_NOT_OK(reach(call, index, stream, &device, &handle));
     return openreg_call_stream_native(device, call, handle, out);
 }
@@ -274,7 +274,7 @@ openreg_stream_from_native(int32_t index, const void *native, openreg_stream *ou
     openreg_device *device = NULL;
     void *candidate = NULL;
     if (out == NULL)
-        return openreg_error_set(OPENREG_E_INVALID, "%s: out is NULL", call);
+        return openreg_error_set(OPENREG_E_INVALID, call, "out is NULL");
     OPENREG_RETURN_NOT_OK(openreg_device_get(call, index, &device));
     OPENREG_RETURN_NOT_OK(openreg_call_stream_native(device, call, NULL, &candidate));
     if (native == NULL || native == candidate) {
@@ -292,9 +292,8 @@ openreg_stream_from_native(int32_t index, const void *native, openreg_stream *ou
             return OPENREG_OK;
         }
     }
-    return openreg_error_set(
-        OPENREG_E_UNSUPPORTED,
-        "%s: %p is not a stream that openreg has made on openreg:%d, and driver \"%s\" has no way to "
-        "adopt another library's",
-        call, native, device->index, device->driver->name);
+    return openreg_error_set(OPENREG_E_UNSUPPORTED, call,
+                             "%p is not a stream that openreg has made on openreg:%d, and driver \"%s\" has no way to "
+                             "adopt another library's",
+                             native, device->index, device->driver->name);
 }

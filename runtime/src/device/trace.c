@@ -53,20 +53,6 @@ static openreg_lock waiting_lock = OPENREG_LOCK_INITIALIZER;
 static waiting_span *waiting;
 static unsigned waiting_count;
 
-/* The driver is called for the trace's own purposes in between: its failures are not the caller's. */
-static openreg_error
-save_error(void)
-{
-    return *openreg_last_error();
-}
-
-static void
-restore_error(const openreg_error *saved)
-{
-    if (openreg_last_error()->code != OPENREG_OK)
-        *openreg_error_record() = *saved;
-}
-
 /* -------------------------------------------------------------------------------------------------- the listener */
 
 /* Whether the listener of that trace may be called until leave_listener(). */
@@ -211,12 +197,12 @@ openreg_trace_queues_on(openreg_trace_span *span, openreg_driver_stream handle)
 {
     if (span->base != NULL || !openreg_backend_event_is_measured(span->device))
         return;
-    const openreg_error saved = save_error();
+    const openreg_error_fields saved = openreg_error_save();
     span->handle = handle;
     const openreg_trace_base *const base = base_of(span->device, span->record.call, handle);
     if (base != NULL && mark(span, &span->first) == OPENREG_OK)
         span->base = base;
-    restore_error(&saved);
+    openreg_error_restore(&saved);
 }
 
 static void
@@ -330,7 +316,7 @@ openreg_trace_end_on(openreg_trace_span *span, openreg_status status)
 {
     openreg_trace_record *const record = &span->record;
     record->host_end = openreg_clock_ns();
-    const openreg_error saved = save_error();
+    const openreg_error_fields saved = openreg_error_save();
     if (span->base != NULL) {
         if (status == OPENREG_OK && enter_listener(span->trace)) { /* so the base stays until the span is in the list */
             end_measured(span);
@@ -345,7 +331,7 @@ openreg_trace_end_on(openreg_trace_span *span, openreg_status status)
             record->device_end = record->host_end;
         tell(span->trace, record);
     }
-    restore_error(&saved);
+    openreg_error_restore(&saved);
 }
 
 /* ---------------------------------------------------------------------------------------------------- public API */
@@ -356,8 +342,8 @@ openreg_trace_start(const openreg_tracer *tracer)
     static const char call[] = "openreg_trace_start";
     OPENREG_RETURN_NOT_OK(openreg_fork_reject(call));
     if (!openreg_sized_is_valid(tracer, OPENREG_TRACER_SIZE_1) || tracer->record == NULL)
-        return openreg_error_set(OPENREG_E_INVALID,
-                                 "%s: tracer is NULL, its struct_size not set, or it has no function record()", call);
+        return openreg_error_set(OPENREG_E_INVALID, call,
+                                 "tracer is NULL, its struct_size not set, or it has no function record()");
     openreg_fork_watch(); /* a child inherits no trace */
     openreg_lock_acquire(&control_lock);
     const int is_free = atomic_load(&openreg_trace_number) == 0;
@@ -368,8 +354,7 @@ openreg_trace_start(const openreg_tracer *tracer)
         atomic_store(&openreg_trace_number, last_number);
     }
     openreg_lock_release(&control_lock);
-    return is_free ? OPENREG_OK
-                   : openreg_error_set(OPENREG_E_BUSY, "%s: a trace is active already; stop it first", call);
+    return is_free ? OPENREG_OK : openreg_error_set(OPENREG_E_BUSY, call, "a trace is active already; stop it first");
 }
 
 /* What is known to be in a trace; the control lock is held. */
@@ -377,11 +362,10 @@ static openreg_status
 flush(const char *call)
 {
     if (atomic_load(&openreg_trace_number) == 0)
-        return openreg_error_set(OPENREG_E_INVALID, "%s: no trace is active; start one with openreg_trace_start()",
-                                 call);
-    const openreg_error saved = save_error();
+        return openreg_error_set(OPENREG_E_INVALID, call, "no trace is active; start one with openreg_trace_start()");
+    const openreg_error_fields saved = openreg_error_save();
     settle_all();
-    restore_error(&saved);
+    openreg_error_restore(&saved);
     return OPENREG_OK;
 }
 
@@ -403,10 +387,10 @@ stop(const char *call)
     atomic_store(&openreg_trace_number, 0);
     while (atomic_load(&tellers) != 0)
         (void)sched_yield(); /* a listener is running, which takes no time to speak of */
-    const openreg_error saved = save_error();
+    const openreg_error_fields saved = openreg_error_save();
     settle_all(); /* spans that ended meanwhile: nobody is told */
     forget_bases(call);
-    restore_error(&saved);
+    openreg_error_restore(&saved);
     return OPENREG_OK;
 }
 
@@ -425,10 +409,10 @@ openreg_trace_stop(void)
 void
 openreg_trace_leave_devices(void)
 {
-    const openreg_error saved = save_error();
+    const openreg_error_fields saved = openreg_error_save();
     settle_all();
     forget_bases("openreg_shutdown");
-    restore_error(&saved);
+    openreg_error_restore(&saved);
 }
 
 /* The child inherits no trace. */

@@ -49,12 +49,12 @@ openreg_device_get(const char *call, int32_t index, openreg_device **out)
         OPENREG_RETURN_NOT_OK(initialize(call));
         table = openreg_device_table_peek();
         if (table == NULL) /* another thread has shut down at once */
-            return openreg_error_set(OPENREG_E_BUSY, "%s: the runtime is being shut down by another thread", call);
+            return openreg_error_set(OPENREG_E_BUSY, call, "the runtime is being shut down by another thread");
     }
     if (__builtin_expect((uint32_t)index >= (uint32_t)table->count, 0))
-        return openreg_error_set(OPENREG_E_INVALID,
-                                 "%s: The device index is out of range. It must be in [0, %d), but got %d.", call,
-                                 table->count, index);
+        return openreg_error_set(OPENREG_E_INVALID, call,
+                                 "The device index is out of range. It must be in [0, %d), but got %d.", table->count,
+                                 index);
     *out = table->devices[index];
     return OPENREG_OK;
 }

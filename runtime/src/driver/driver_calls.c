@@ -38,9 +38,7 @@ openreg_driver_slots(const openreg_driver *table)
 static openreg_status
 defect(const char *name, const char *call, const char *text)
 {
-    (void)openreg_error_set(OPENREG_E_INTERNAL, "%s: driver \"%s\": %s (OPENREG_E_INTERNAL)", call, name, text);
-    openreg_text_copy(openreg_error_record()->driver, sizeof openreg_error_record()->driver, name);
-    return OPENREG_E_INTERNAL;
+    return openreg_error_set_driver(OPENREG_E_INTERNAL, call, name, "%s", text);
 }
 
 static void
@@ -74,9 +72,8 @@ check_count(const char *name, const char *call, int32_t count, int32_t *out)
     if (count < 0)
         return defect(name, call, "gave a negative number of devices");
     if (count == 0) {
-        (void)openreg_error_set(OPENREG_E_NO_DEVICE, "%s: Driver '%s' provides no devices.", call, name);
-        openreg_text_copy(openreg_error_record()->driver, sizeof openreg_error_record()->driver, name);
-        return OPENREG_E_NO_DEVICE;
+        (void)openreg_error_set(OPENREG_E_NO_DEVICE, call, "Driver '%s' provides no devices.", name);
+        return openreg_error_names_driver(name, 0);
     }
     *out = count;
     return OPENREG_OK;
@@ -139,7 +136,7 @@ openreg_call_describe(const openreg_driver *table, const char *name, const char 
 {
     int32_t described = -1;
     if (table->describe == NULL)
-        return openreg_error_set(OPENREG_E_UNSUPPORTED, "%s: topology not implemented for %s", call, name);
+        return openreg_error_set(OPENREG_E_UNSUPPORTED, call, "topology not implemented for %s", name);
     OPENREG_RETURN_NOT_OK(CALL_OF(name, call,
                                   table->describe(&openreg_host_services, options->items, options->count, topology,
                                                   capacity, infos, peers, &described)));
@@ -279,7 +276,7 @@ fill_by_copying(openreg_device *device, const char *call, void *dst, uint8_t val
     const size_t chunk = size < FILL_CHUNK ? (size_t)size : FILL_CHUNK;
     void *const source = malloc(chunk);
     if (source == NULL)
-        return openreg_error_set(OPENREG_E_NOMEM, "%s: no host memory for a fill by copying", call);
+        return openreg_error_set(OPENREG_E_NOMEM, call, "no host memory for a fill by copying");
     memset(source, value, chunk);
     openreg_status status = OPENREG_OK;
     for (uint64_t done = 0; done < size && status == OPENREG_OK; done += chunk) {
@@ -289,9 +286,9 @@ fill_by_copying(openreg_device *device, const char *call, void *dst, uint8_t val
     if (status == OPENREG_OK) {
         status = openreg_call_device_sync(device, call);
     } else {
-        const openreg_error first = *openreg_error_record();
+        const openreg_error_fields first = openreg_error_save();
         (void)openreg_call_device_sync(device, call);
-        *openreg_error_record() = first;
+        openreg_error_restore(&first);
     }
     free(source);
     return status;
@@ -319,8 +316,7 @@ openreg_call_host_alloc(openreg_device *device, const char *call, uint64_t size,
     void *memory = NULL;
     if (driver->table.host_alloc == NULL) {
         if (posix_memalign(&memory, HOST_ALIGNMENT, size) != 0)
-            return openreg_error_set(OPENREG_E_NOMEM, "%s: no host memory for %llu bytes", call,
-                                     (unsigned long long)size);
+            return openreg_error_set(OPENREG_E_NOMEM, call, "no host memory for %llu bytes", (unsigned long long)size);
     } else {
         OPENREG_RETURN_NOT_OK(CALL(driver, call, driver->table.host_alloc(driver->instance, size, &memory)));
         if (memory == NULL)
@@ -361,8 +357,8 @@ openreg_call_host_alias(openreg_device *device, const char *call, void *ptr, voi
 {
     openreg_opened_driver *const driver = device->driver;
     if ((driver->table.caps & OPENREG_CAP_HOST_VISIBLE) == 0)
-        return openreg_error_set(OPENREG_E_UNSUPPORTED, "%s: the memory of driver \"%s\" is not visible to the host",
-                                 call, driver->name);
+        return openreg_error_set(OPENREG_E_UNSUPPORTED, call, "the memory of driver \"%s\" is not visible to the host",
+                                 driver->name);
     void *alias = NULL;
     OPENREG_RETURN_NOT_OK(CALL(driver, call, driver->table.host_alias(driver->instance, device->ordinal, ptr, &alias)));
     if (alias == NULL)

@@ -37,9 +37,8 @@ openreg_call_marker_create(openreg_device *device, const char *call, uint32_t fl
         OPENREG_RETURN_NOT_OK(CALL(
             driver, call, driver->table.event_create(driver->instance, device->ordinal, native_flags, &marker.native)));
         if (marker.native == NULL)
-            return openreg_error_set(OPENREG_E_INTERNAL,
-                                     "%s: driver \"%s\": event_create succeeded but gave no event (OPENREG_E_INTERNAL)",
-                                     call, driver->name);
+            return openreg_error_set_driver(OPENREG_E_INTERNAL, call, driver->name,
+                                            "event_create succeeded but gave no event");
     }
     *out = marker;
     return OPENREG_OK;

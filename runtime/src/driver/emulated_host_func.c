@@ -38,7 +38,7 @@ run_on_thread(const char *call, host_call *wanted)
     const int error = pthread_create(&thread, NULL, run, wanted);
     (void)pthread_sigmask(SIG_SETMASK, &before, NULL);
     if (error != 0)
-        return openreg_error_set(OPENREG_E_NOMEM, "%s: no thread for a host function: %s", call, strerror(error));
+        return openreg_error_set(OPENREG_E_NOMEM, call, "no thread for a host function: %s", strerror(error));
     (void)pthread_join(thread, NULL);
     return OPENREG_OK;
 }

@@ -142,9 +142,8 @@ openreg_status
 openreg_set_process(int32_t index, int32_t count)
 {
     if (index < 0 || index >= count)
-        return openreg_error_set(OPENREG_E_INVALID,
-                                 "openreg_set_process: process %d of %d: the index must be in [0, %d)", index, count,
-                                 count);
+        return openreg_error_set(OPENREG_E_INVALID, "openreg_set_process",
+                                 "process %d of %d: the index must be in [0, %d)", index, count, count);
     atomic_store_explicit(&process, (uint64_t)(uint32_t)count << 32 | (uint32_t)index, memory_order_relaxed);
     return OPENREG_OK;
 }

@@ -21,15 +21,15 @@ refuse(const reading *r, const char *item, size_t length, const char *why)
     char ids[48] = "device 0";
     if (r->found > 1)
         (void)snprintf(ids, sizeof ids, "devices 0 to %d", r->found - 1);
-    return openreg_error_set(OPENREG_E_INVALID, "%s: %s=\"%.160s\": '%.*s' %s; driver '%s' has %s", r->call,
-                             r->variable, r->value, (int)(length < 40 ? length : 40), item, why, r->driver, ids);
+    return openreg_error_set(OPENREG_E_INVALID, r->call, "%s=\"%.160s\": '%.*s' %s; driver '%s' has %s", r->variable,
+                             r->value, (int)(length < 40 ? length : 40), item, why, r->driver, ids);
 }
 
 static openreg_status
 too_many(const reading *r, long long count)
 {
-    return openreg_error_set(OPENREG_E_NO_DEVICE, "%s: Driver '%s' provides %lld devices; PyTorch can count to %d",
-                             r->call, r->driver, count, OPENREG_MAX_DEVICES);
+    return openreg_error_set(OPENREG_E_NO_DEVICE, r->call, "Driver '%s' provides %lld devices; PyTorch can count to %d",
+                             r->driver, count, OPENREG_MAX_DEVICES);
 }
 
 static openreg_status

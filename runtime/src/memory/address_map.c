@@ -54,24 +54,24 @@ static openreg_status
 prepare(const char *call, const openreg_device *device, uintptr_t start, uint64_t size)
 {
     if (!in_bounds(start, size) || size < GRANULE)
-        return openreg_error_set(
-            OPENREG_E_INTERNAL, "%s: driver \"%s\" gave %llu bytes at 0x%llx, outside %d bits of address space", call,
-            device->driver->name, (unsigned long long)size, (unsigned long long)start, OPENREG_ADDRESS_BITS);
+        return openreg_error_set_driver(OPENREG_E_INTERNAL, call, device->driver->name,
+                                        "gave %llu bytes at 0x%llx, outside %d bits of address space",
+                                        (unsigned long long)size, (unsigned long long)start, OPENREG_ADDRESS_BITS);
     for (uintptr_t at = start & ~(GRANULE - 1); at < start + size; at += GRANULE) {
         _Atomic(openreg_leaf *) *root = &openreg_address_map_root[at >> OPENREG_LEAF_ADDRESS_SHIFT];
         if (atomic_load_explicit(root, memory_order_relaxed) == NULL) {
             openreg_leaf *leaf = calloc(1, sizeof *leaf);
             if (leaf == NULL)
-                return openreg_error_set(OPENREG_E_NOMEM, "%s: no host memory for the address map", call);
+                return openreg_error_set(OPENREG_E_NOMEM, call, "no host memory for the address map");
             atomic_store_explicit(root, leaf, memory_order_release);
         }
         _Atomic(openreg_range *) *slots = granule_of(at);
         for (int i = 0; i < 2; i++) {
             const openreg_range *range = atomic_load_explicit(&slots[i], memory_order_relaxed);
             if (range != NULL && range_overlaps(range, start, size))
-                return openreg_error_set(OPENREG_E_INTERNAL,
-                                         "%s: driver \"%s\" gave %llu bytes at 0x%llx, which overlap live memory", call,
-                                         device->driver->name, (unsigned long long)size, (unsigned long long)start);
+                return openreg_error_set_driver(OPENREG_E_INTERNAL, call, device->driver->name,
+                                                "gave %llu bytes at 0x%llx, which overlap live memory",
+                                                (unsigned long long)size, (unsigned long long)start);
         }
     }
     return OPENREG_OK;
@@ -115,12 +115,12 @@ insert_locked(const char *call, const openreg_range_info *info, openreg_range **
     if (info->distance != 0) {
         OPENREG_RETURN_NOT_OK(prepare(call, info->device, info->start + info->distance, info->size));
         if (overlap(info->start, info->size, info->start + info->distance, info->size))
-            return openreg_error_set(OPENREG_E_INTERNAL, "%s: driver \"%s\" gave an alias that overlaps its memory",
-                                     call, info->device->driver->name);
+            return openreg_error_set_driver(OPENREG_E_INTERNAL, call, info->device->driver->name,
+                                            "gave an alias that overlaps its memory");
     }
     openreg_range *range = take_range();
     if (range == NULL)
-        return openreg_error_set(OPENREG_E_NOMEM, "%s: no host memory for the address map", call);
+        return openreg_error_set(OPENREG_E_NOMEM, call, "no host memory for the address map");
     /* `sequence` is odd here. The fields are stored with release so that a reader that sees one of them sees, at its
      * second look, an odd or a later sequence. */
     atomic_store_explicit(&range->start, info->start, memory_order_release);

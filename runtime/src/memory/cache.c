@@ -69,7 +69,7 @@ openreg_cache_destroy(struct openreg_cache *cache)
 {
     if (cache == NULL)
         return;
-    const openreg_error before = *openreg_error_record();
+    const openreg_error_fields before = openreg_error_save();
     (void)openreg_cache_trim(cache, "openreg_shutdown");
     openreg_cache_destroy_segments(cache);
     openreg_cache_destroy_pools(cache);
@@ -81,7 +81,7 @@ openreg_cache_destroy(struct openreg_cache *cache)
     }
     openreg_lock_destroy(&cache->flush);
     free(cache);
-    *openreg_error_record() = before;
+    openreg_error_restore(&before);
 }
 
 /* --------------------------------------------------------------------------------------------- splitting and joining */
@@ -226,8 +226,8 @@ take_free(struct openreg_cache *cache, openreg_pool *pool, uint64_t rounded, uin
     if (should_split(pool, rounded, remainder)) {
         openreg_block *rest = openreg_cache_take_block(cache);
         if (rest == NULL)
-            return openreg_error_set(OPENREG_E_NOMEM, "%s: out of host memory for allocator metadata of openreg:%d",
-                                     malloc_call, cache->device->index);
+            return openreg_error_set(OPENREG_E_NOMEM, malloc_call,
+                                     "out of host memory for allocator metadata of openreg:%d", cache->device->index);
         openreg_free_lists_remove(&pool->free, block);
         split(pool, block, rounded, rest);
         if (was_split) {
@@ -302,7 +302,7 @@ openreg_malloc(int32_t device, size_t size, openreg_stream stream, void **out)
 {
     const char *const call = malloc_call;
     if (out == NULL)
-        return openreg_error_set(OPENREG_E_INVALID, "%s: out must not be NULL", call);
+        return openreg_error_set(OPENREG_E_INVALID, call, "out must not be NULL");
     *out = NULL;
     const openreg_device_table *table = openreg_device_table_peek();
     openreg_device *entry;
@@ -313,7 +313,7 @@ openreg_malloc(int32_t device, size_t size, openreg_stream stream, void **out)
     if (size == 0)
         return OPENREG_OK;
     if (size > OPENREG_MAX_ALLOCATION)
-        return openreg_error_set(OPENREG_E_INVALID, "%s: size must be at most 2^47 bytes, but is %zu", call, size);
+        return openreg_error_set(OPENREG_E_INVALID, call, "size must be at most 2^47 bytes, but is %zu", size);
     struct openreg_cache *cache = entry->cache;
     openreg_fast_lock_acquire(&cache->lock);
     const unsigned features = openreg_features();
@@ -394,21 +394,21 @@ reject_block(const openreg_found_range *found, const char *call, const void *ptr
 {
     const int32_t device = found->info.device->index;
     if (has_gone(found, (uintptr_t)ptr))
-        return openreg_error_set(OPENREG_E_INVALID, "%s: %p is not memory of openreg, or was freed already", call, ptr);
+        return openreg_error_set(OPENREG_E_INVALID, call, "%p is not memory of openreg, or was freed already", ptr);
     const openreg_block *block = block_around(found->info.segment, (uintptr_t)ptr);
     const uint64_t offset = (uint64_t)((const char *)ptr - block->address);
     if (block->state == OPENREG_BLOCK_SHARED && block->segment->pool == NULL)
-        return openreg_error_set(OPENREG_E_INVALID,
-                                 "%s: %p on openreg:%d is memory of another process; openreg_import_release() ends its "
+        return openreg_error_set(OPENREG_E_INVALID, call,
+                                 "%p on openreg:%d is memory of another process; openreg_import_release() ends its "
                                  "use",
-                                 call, ptr, device);
+                                 ptr, device);
     if (block->state != OPENREG_BLOCK_ALLOCATED)
-        return openreg_error_set(OPENREG_E_INVALID, "%s: %p on openreg:%d was freed already%s", call, ptr, device,
+        return openreg_error_set(OPENREG_E_INVALID, call, "%p on openreg:%d was freed already%s", ptr, device,
                                  block->state == OPENREG_BLOCK_AWAITING_FREE ? " (a stream may still use it)" : "");
-    return openreg_error_set(OPENREG_E_INVALID,
-                             "%s: %p is inside a block, %llu bytes behind its start %p on openreg:%d; only the start "
+    return openreg_error_set(OPENREG_E_INVALID, call,
+                             "%p is inside a block, %llu bytes behind its start %p on openreg:%d; only the start "
                              "of a block names it",
-                             call, ptr, (unsigned long long)offset, (void *)block->address, device);
+                             ptr, (unsigned long long)offset, (void *)block->address, device);
 }
 
 /* The range of a device address. False for anything else, and in a bad fork, which has no table. */
@@ -514,9 +514,8 @@ record_stream(struct openreg_cache *cache, openreg_block *block, openreg_stream 
     else
         use = calloc(1, sizeof *use);
     if (use == NULL)
-        return openreg_error_set(OPENREG_E_NOMEM,
-                                 "openreg_record_stream: out of host memory for allocator metadata of openreg:%d",
-                                 cache->device->index);
+        return openreg_error_set(OPENREG_E_NOMEM, "openreg_record_stream",
+                                 "out of host memory for allocator metadata of openreg:%d", cache->device->index);
     use->block = block;
     use->stream = pools;
     use->next = NULL;

@@ -39,14 +39,14 @@ find_pool(const struct openreg_cache *cache, openreg_memory_pool_id id)
 static openreg_status
 no_such_pool(const char *call, const openreg_device *device, openreg_memory_pool_id id)
 {
-    return openreg_error_set(OPENREG_E_INVALID, "%s: there is no memory pool (%llu, %llu) on openreg:%d", call,
+    return openreg_error_set(OPENREG_E_INVALID, call, "there is no memory pool (%llu, %llu) on openreg:%d",
                              (unsigned long long)id.first, (unsigned long long)id.second, device->index);
 }
 
 static openreg_status
 no_memory(const char *call, const openreg_device *device)
 {
-    return openreg_error_set(OPENREG_E_NOMEM, "%s: out of host memory for allocator metadata of openreg:%d", call,
+    return openreg_error_set(OPENREG_E_NOMEM, call, "out of host memory for allocator metadata of openreg:%d",
                              device->index);
 }
 
@@ -166,7 +166,7 @@ openreg_cache_destroy_pools(struct openreg_cache *cache)
 void
 openreg_cache_return(struct openreg_cache *cache)
 {
-    const openreg_error before = *openreg_error_record();
+    const openreg_error_fields before = openreg_error_save();
     openreg_lock_acquire(&cache->flush);
     openreg_fast_lock_acquire(&cache->lock);
     if (cache->returnable > 0) {
@@ -177,7 +177,7 @@ openreg_cache_return(struct openreg_cache *cache)
     openreg_cache_forget_pools(cache);
     openreg_fast_lock_release(&cache->lock);
     openreg_lock_release(&cache->flush);
-    *openreg_error_record() = before;
+    openreg_error_restore(&before);
 }
 
 static openreg_status
@@ -221,11 +221,10 @@ release_use(struct openreg_cache *cache, const char *call, openreg_memory_pool_i
     if (pool == NULL)
         return no_such_pool(call, cache->device, id);
     if (is_missing)
-        return openreg_error_set(OPENREG_E_INVALID,
-                                 "%s: memory pool (%llu, %llu) of openreg:%d was released as often as it was retained; "
+        return openreg_error_set(OPENREG_E_INVALID, call,
+                                 "memory pool (%llu, %llu) of openreg:%d was released as often as it was retained; "
                                  "threads are still in it",
-                                 call, (unsigned long long)id.first, (unsigned long long)id.second,
-                                 cache->device->index);
+                                 (unsigned long long)id.first, (unsigned long long)id.second, cache->device->index);
     if (!last)
         return OPENREG_OK;
     openreg_cache_feature(OPENREG_FEATURE_RETURNS, true);
@@ -263,9 +262,9 @@ openreg_memory_pool_retain(int32_t device, openreg_memory_pool_id id, uint32_t f
     static const char call[] = "openreg_memory_pool_retain";
     openreg_device *entry;
     if (id.first == 0 && id.second == 0)
-        return openreg_error_set(OPENREG_E_INVALID, "%s: (0, 0) is not the id of a memory pool", call);
+        return openreg_error_set(OPENREG_E_INVALID, call, "(0, 0) is not the id of a memory pool");
     if ((flags & ~(OPENREG_MEMORY_POOL_USE_ON_OOM | OPENREG_MEMORY_POOL_NO_SPLIT)) != 0)
-        return openreg_error_set(OPENREG_E_INVALID, "%s: unknown flags %#x", call, flags);
+        return openreg_error_set(OPENREG_E_INVALID, call, "unknown flags %#x", flags);
     OPENREG_RETURN_NOT_OK(openreg_device_get(call, device, &entry));
     openreg_fast_lock_acquire(&entry->cache->lock);
     const openreg_status status = retain(entry->cache, call, id, flags);
@@ -301,8 +300,8 @@ enter(struct openreg_cache *cache, const char *call, openreg_memory_pool_id id, 
     if (pool == NULL)
         return no_such_pool(call, cache->device, id);
     if (*find_route(cache, pool) != NULL)
-        return openreg_error_set(OPENREG_E_INVALID,
-                                 "%s: this thread is in memory pool (%llu, %llu) of openreg:%d already", call,
+        return openreg_error_set(OPENREG_E_INVALID, call,
+                                 "this thread is in memory pool (%llu, %llu) of openreg:%d already",
                                  (unsigned long long)id.first, (unsigned long long)id.second, cache->device->index);
     *route = (openreg_pool_binding){.thread = number_of_this_thread(), .pool = pool, .next = cache->routes};
     cache->routes = route;
@@ -345,8 +344,9 @@ openreg_memory_pool_leave(int32_t device, openreg_memory_pool_id id)
         *link = route->next;
     openreg_fast_lock_release(&cache->lock);
     if (route == NULL)
-        return openreg_error_set(OPENREG_E_INVALID, "%s: this thread is not in memory pool (%llu, %llu) of openreg:%d",
-                                 call, (unsigned long long)id.first, (unsigned long long)id.second, device);
+        return openreg_error_set(OPENREG_E_INVALID, call,
+                                 "this thread is not in memory pool (%llu, %llu) of openreg:%d",
+                                 (unsigned long long)id.first, (unsigned long long)id.second, device);
     free(route);
     openreg_cache_feature(OPENREG_FEATURE_ROUTES, false);
     return release_use(cache, call, id, false);

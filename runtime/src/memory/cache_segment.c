@@ -53,8 +53,8 @@ openreg_cache_map_segment(const char *call, openreg_device *device, openreg_segm
 static openreg_status
 no_memory(const openreg_device *device)
 {
-    return openreg_error_set(OPENREG_E_NOMEM, "%s: out of host memory for allocator metadata of openreg:%d",
-                             malloc_call, device->index);
+    return openreg_error_set(OPENREG_E_NOMEM, malloc_call, "out of host memory for allocator metadata of openreg:%d",
+                             device->index);
 }
 
 static void
@@ -92,9 +92,9 @@ allocate_growing(openreg_device *device, openreg_segment *segment)
     const openreg_vmm *growing = openreg_cache_vmm(device);
     const openreg_status status = openreg_call_resize(device, malloc_call, growing, segment->allocation, segment->size);
     if (status != OPENREG_OK) {
-        const openreg_error error = *openreg_error_record();
+        const openreg_error_fields error = openreg_error_save();
         (void)openreg_call_release(device, malloc_call, growing, segment->allocation);
-        *openreg_error_record() = error;
+        openreg_error_restore(&error);
         return status;
     }
     segment->start = segment->allocation;
@@ -134,9 +134,9 @@ make_segment(openreg_device *device, openreg_pool *pool, uint64_t size, openreg_
                                                 pool->kind == OPENREG_POOL_SMALL ? 9 : 20);
     status = segment->index == NULL ? no_memory(device) : openreg_cache_map_segment(malloc_call, device, segment);
     if (status != OPENREG_OK) {
-        const openreg_error error = *openreg_error_record();
+        const openreg_error_fields error = openreg_error_save();
         (void)free_allocation(device, malloc_call, segment);
-        *openreg_error_record() = error;
+        openreg_error_restore(&error);
         free_segment(segment);
         return status;
     }
@@ -211,8 +211,8 @@ check_limit(const struct openreg_cache *cache, uint64_t size)
     const uint64_t reserved = (uint64_t)openreg_stat_current(cache->stats.reserved_bytes) + cache->coming;
     if (size <= limit && reserved <= limit - size)
         return OPENREG_OK;
-    return openreg_error_set(OPENREG_E_NOMEM, "%s: openreg:%d is limited to %llu bytes", malloc_call,
-                             cache->device->index, (unsigned long long)limit);
+    return openreg_error_set(OPENREG_E_NOMEM, malloc_call, "openreg:%d is limited to %llu bytes", cache->device->index,
+                             (unsigned long long)limit);
 }
 
 /* Lets a segment of the pool grow for the request. *out = NULL if there is none that can. The lock is held, and let go
@@ -338,10 +338,10 @@ openreg_cache_give_segments(struct openreg_cache *cache, const char *call, openr
         given = segment->next;
         openreg_status status = free_allocation(cache->device, call, segment);
         if (status != OPENREG_OK) {
-            const openreg_error error = *openreg_error_record();
+            const openreg_error_fields error = openreg_error_save();
             result = status;
             status = openreg_cache_map_segment(call, cache->device, segment);
-            *openreg_error_record() = error;
+            openreg_error_restore(&error);
             if (status == OPENREG_OK) {
                 segment->next = kept;
                 kept = segment;
@@ -400,7 +400,7 @@ static openreg_status
 out_of_memory(struct openreg_cache *cache, const openreg_pool *pool, uint64_t size)
 {
     openreg_device *device = cache->device;
-    const int64_t vendor_code = openreg_error_record()->vendor_code;
+    const openreg_error_fields cause = openreg_error_save();
     const int64_t allocated = openreg_stat_current(cache->stats.allocated_bytes);
     const int64_t reserved = openreg_stat_current(cache->stats.reserved_bytes);
     const uint64_t limit = openreg_cache_limit(cache);
@@ -408,7 +408,7 @@ out_of_memory(struct openreg_cache *cache, const openreg_pool *pool, uint64_t si
     openreg_fast_lock_release(&cache->lock);
     openreg_byte_text asked = openreg_format_bytes(size), used = openreg_format_bytes((uint64_t)allocated);
     openreg_byte_text cached = openreg_format_bytes((uint64_t)(reserved - allocated));
-    char capacity[128] = "", limited[128] = "";
+    char capacity[128] = "", limited[128] = "", vendor_code[48] = "";
     openreg_status status = openreg_call_mem_info(device, malloc_call, &unused, &total);
     if (status != OPENREG_OK) {
         total = device->info.total_bytes;
@@ -419,14 +419,15 @@ out_of_memory(struct openreg_cache *cache, const openreg_pool *pool, uint64_t si
                        openreg_format_bytes(total).text, openreg_format_bytes(unused).text);
     if (limit != UINT64_MAX)
         (void)snprintf(limited, sizeof limited, " This process is limited to %s.", openreg_format_bytes(limit).text);
-    status = openreg_error_set(OPENREG_E_NOMEM,
-                               "%s: out of memory on openreg:%d (driver \"%s\"). Tried to allocate %s.%s%s %s are "
-                               "allocated by openreg, and %s are reserved by openreg but unallocated.",
-                               malloc_call, device->index, device->driver->name, asked.text, capacity, limited,
-                               used.text, cached.text);
-    openreg_error *record = openreg_error_record();
-    record->vendor_code = vendor_code;
-    openreg_text_copy(record->driver, sizeof record->driver, device->driver->name);
+    if (cause.is_drivers && cause.vendor_code != 0)
+        (void)snprintf(vendor_code, sizeof vendor_code, " (vendor code %lld)", (long long)cause.vendor_code);
+    status = openreg_error_set(OPENREG_E_NOMEM, malloc_call,
+                               "out of memory on openreg:%d (driver \"%s\"). Tried to allocate %s.%s%s %s are "
+                               "allocated by openreg, and %s are reserved by openreg but unallocated%s%s%s",
+                               device->index, device->driver->name, asked.text, capacity, limited, used.text,
+                               cached.text, cause.is_drivers ? "; the driver said: " : ".",
+                               cause.is_drivers ? cause.text : "", vendor_code);
+    (void)openreg_error_names_driver(device->driver->name, cause.vendor_code);
     openreg_fast_lock_acquire(&cache->lock);
     if ((openreg_features() & OPENREG_FEATURE_TRACE) != 0)
         openreg_cache_trace(cache, OPENREG_MEMORY_EVENT_OOM, pool, unused, size);
@@ -505,13 +506,13 @@ openreg_cache_grow(struct openreg_cache *cache, openreg_pool *pool, uint64_t rou
     *out = openreg_cache_find(pool, rounded, true);
     if (*out != NULL)
         return OPENREG_OK;
-    const openreg_error before = *openreg_error_record();
+    const openreg_error_fields before = openreg_error_save();
     bool refused;
     collect_garbage(cache);
     openreg_status status = add_segment(cache, pool, rounded, out, &refused);
     if (!refused) {
         if (status == OPENREG_OK)
-            *openreg_error_record() = before;
+            openreg_error_restore(&before);
         return status;
     }
     openreg_fast_lock_release(&cache->lock); /* the flush lock comes first */
@@ -521,6 +522,6 @@ openreg_cache_grow(struct openreg_cache *cache, openreg_pool *pool, uint64_t rou
     status = grow_after_flush(cache, pool, rounded, size, out);
     openreg_lock_release(&cache->flush);
     if (status == OPENREG_OK)
-        *openreg_error_record() = before; /* a success leaves the last error alone */
+        openreg_error_restore(&before); /* a success leaves the last error alone */
     return status;
 }

@@ -159,8 +159,8 @@ static openreg_status
 give_settings(const char *call, openreg_allocator_settings values, openreg_allocator_settings *inout)
 {
     if (!openreg_sized_is_valid(inout, OPENREG_ALLOCATOR_SETTINGS_SIZE_1))
-        return openreg_error_set(OPENREG_E_INVALID,
-                                 "%s: struct_size must be set to the size of openreg_allocator_settings", call);
+        return openreg_error_set(OPENREG_E_INVALID, call,
+                                 "struct_size must be set to the size of openreg_allocator_settings");
     openreg_sized_write(inout, &values, sizeof values);
     return OPENREG_OK;
 }
@@ -199,23 +199,23 @@ static openreg_status
 check_settings(const char *call, const openreg_allocator_settings *values)
 {
     if (values->max_split_size < OPENREG_LARGE_SEGMENT)
-        return openreg_error_set(OPENREG_E_INVALID, "%s: max_split_size must be at least 20 MiB, but is %llu bytes",
-                                 call, (unsigned long long)values->max_split_size);
+        return openreg_error_set(OPENREG_E_INVALID, call, "max_split_size must be at least 20 MiB, but is %llu bytes",
+                                 (unsigned long long)values->max_split_size);
     if (values->large_segment_size < OPENREG_LARGE_SEGMENT || values->large_segment_size > OPENREG_MAX_ALLOCATION)
-        return openreg_error_set(OPENREG_E_INVALID,
-                                 "%s: large_segment_size must be between 20 MiB and 2^47 bytes, but is %llu bytes",
-                                 call, (unsigned long long)values->large_segment_size);
+        return openreg_error_set(OPENREG_E_INVALID, call,
+                                 "large_segment_size must be between 20 MiB and 2^47 bytes, but is %llu bytes",
+                                 (unsigned long long)values->large_segment_size);
     if (!is_fraction(values->garbage_collection_threshold) || values->garbage_collection_threshold >= 1)
-        return openreg_error_set(OPENREG_E_INVALID, "%s: garbage_collection_threshold must be in [0, 1), but is %g",
-                                 call, values->garbage_collection_threshold);
+        return openreg_error_set(OPENREG_E_INVALID, call, "garbage_collection_threshold must be in [0, 1), but is %g",
+                                 values->garbage_collection_threshold);
     if (!is_fraction(values->memory_fraction))
-        return openreg_error_set(OPENREG_E_INVALID, "%s: memory_fraction must be in [0, 1], but is %g", call,
+        return openreg_error_set(OPENREG_E_INVALID, call, "memory_fraction must be in [0, 1], but is %g",
                                  values->memory_fraction);
     for (int i = 0; i < OPENREG_ROUNDUP_INTERVALS; i++) {
         const uint32_t divisions = values->roundup_divisions[i];
         if ((divisions & (divisions - 1)) != 0)
-            return openreg_error_set(OPENREG_E_INVALID, "%s: roundup_divisions[%d] must be a power of two, but is %u",
-                                     call, i, divisions);
+            return openreg_error_set(OPENREG_E_INVALID, call, "roundup_divisions[%d] must be a power of two, but is %u",
+                                     i, divisions);
     }
     return OPENREG_OK;
 }
@@ -248,8 +248,8 @@ openreg_set_allocator_settings(const openreg_allocator_settings *values)
 {
     static const char call[] = "openreg_set_allocator_settings";
     if (!openreg_sized_is_valid(values, OPENREG_ALLOCATOR_SETTINGS_SIZE_1))
-        return openreg_error_set(OPENREG_E_INVALID,
-                                 "%s: struct_size must be set to the size of openreg_allocator_settings", call);
+        return openreg_error_set(OPENREG_E_INVALID, call,
+                                 "struct_size must be set to the size of openreg_allocator_settings");
     openreg_allocator_settings all = first_values; /* for what an older caller does not know */
     memcpy(&all, values, values->struct_size < sizeof all ? values->struct_size : sizeof all);
     OPENREG_RETURN_NOT_OK(check_settings(call, &all));
@@ -265,7 +265,7 @@ openreg_set_memory_fraction(int32_t device, double fraction)
     static const char call[] = "openreg_set_memory_fraction";
     openreg_device *entry;
     if (!is_fraction(fraction))
-        return openreg_error_set(OPENREG_E_INVALID, "%s: fraction must be in [0, 1], but is %g", call, fraction);
+        return openreg_error_set(OPENREG_E_INVALID, call, "fraction must be in [0, 1], but is %g", fraction);
     OPENREG_RETURN_NOT_OK(openreg_device_get(call, device, &entry));
     openreg_fast_lock_acquire(&entry->cache->lock);
     entry->cache->fraction = fraction;
@@ -279,7 +279,7 @@ openreg_get_memory_fraction(int32_t device, double *fraction)
     static const char call[] = "openreg_get_memory_fraction";
     openreg_device *entry;
     if (fraction == NULL)
-        return openreg_error_set(OPENREG_E_INVALID, "%s: fraction must not be NULL", call);
+        return openreg_error_set(OPENREG_E_INVALID, call, "fraction must not be NULL");
     OPENREG_RETURN_NOT_OK(openreg_device_get(call, device, &entry));
     openreg_fast_lock_acquire(&entry->cache->lock);
     *fraction = fraction_of(entry->cache);

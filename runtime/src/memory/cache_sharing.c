@@ -18,10 +18,10 @@ openreg_cache_share(const char *call, const void *ptr, openreg_shared_block *out
     openreg_fast_lock_acquire(&cache->lock);
     openreg_block *block = openreg_cache_block_at(&found, (uintptr_t)ptr);
     if (block == NULL || block->state != OPENREG_BLOCK_ALLOCATED) {
-        status = openreg_error_set(OPENREG_E_INVALID,
-                                   "%s: %p on openreg:%d was freed already, or is another process's memory, which only "
+        status = openreg_error_set(OPENREG_E_INVALID, call,
+                                   "%p on openreg:%d was freed already, or is another process's memory, which only "
                                    "that process can export",
-                                   call, ptr, found.info.device->index);
+                                   ptr, found.info.device->index);
     } else {
         block->is_shared = 1;
         out->device = found.info.device;
@@ -61,7 +61,7 @@ openreg_cache_adopt(const char *call, openreg_device *device, void *base, uint64
     openreg_block_index *index = openreg_block_index_create(size, 20);
     openreg_status status = OPENREG_E_NOMEM;
     if (segment == NULL || block == NULL || index == NULL) {
-        (void)openreg_error_set(OPENREG_E_NOMEM, "%s: out of host memory for allocator metadata of openreg:%d", call,
+        (void)openreg_error_set(OPENREG_E_NOMEM, call, "out of host memory for allocator metadata of openreg:%d",
                                 device->index);
     } else {
         *block = (openreg_block){

@@ -88,8 +88,8 @@ openreg_get_memory_stats(int32_t device, openreg_memory_stats *inout)
     static const char call[] = "openreg_get_memory_stats";
     openreg_device *entry;
     if (!openreg_sized_is_valid(inout, OPENREG_MEMORY_STATS_SIZE_1))
-        return openreg_error_set(OPENREG_E_INVALID, "%s: struct_size must be set to the size of openreg_memory_stats",
-                                 call);
+        return openreg_error_set(OPENREG_E_INVALID, call,
+                                 "struct_size must be set to the size of openreg_memory_stats");
     OPENREG_RETURN_NOT_OK(openreg_device_get(call, device, &entry));
     openreg_memory_stats stats;
     memset(&stats, 0, sizeof stats);
@@ -202,7 +202,7 @@ openreg_memory_snapshot(int32_t device, int (*visit)(void *ctx, const openreg_bl
     static const char call[] = "openreg_memory_snapshot";
     openreg_device *entry;
     if (visit == NULL)
-        return openreg_error_set(OPENREG_E_INVALID, "%s: visit must not be NULL", call);
+        return openreg_error_set(OPENREG_E_INVALID, call, "visit must not be NULL");
     OPENREG_RETURN_NOT_OK(openreg_device_get(call, device, &entry));
     int stop = 0;
     openreg_fast_lock_acquire(&entry->cache->lock);
@@ -236,7 +236,7 @@ openreg_visit_memory_pools(int32_t device, int (*visit)(void *ctx, const openreg
     static const char call[] = "openreg_visit_memory_pools";
     openreg_device *entry;
     if (visit == NULL)
-        return openreg_error_set(OPENREG_E_INVALID, "%s: visit must not be NULL", call);
+        return openreg_error_set(OPENREG_E_INVALID, call, "visit must not be NULL");
     OPENREG_RETURN_NOT_OK(openreg_device_get(call, device, &entry));
     int stop = 0;
     openreg_fast_lock_acquire(&entry->cache->lock);

@@ -17,7 +17,7 @@ openreg_cache_new_pools(struct openreg_cache *cache, const char *call, openreg_s
     OPENREG_RETURN_NOT_OK(openreg_stream_resolve(cache->device, call, stream, &handle));
     openreg_stream_pools *pools = calloc(1, sizeof *pools);
     if (pools == NULL)
-        return openreg_error_set(OPENREG_E_NOMEM, "%s: out of host memory for allocator metadata of openreg:%d", call,
+        return openreg_error_set(OPENREG_E_NOMEM, call, "out of host memory for allocator metadata of openreg:%d",
                                  cache->device->index);
     pools->stream = stream;
     pools->handle = handle;
@@ -126,10 +126,10 @@ mark_use(openreg_device *device, openreg_stream_use *use)
 openreg_status
 openreg_cache_free_used(struct openreg_cache *cache, openreg_block *block)
 {
-    const openreg_error before = *openreg_error_record();
+    const openreg_error_fields before = openreg_error_save();
     for (openreg_stream_use *use = block->u.used.uses; use != NULL; use = use->next_of_block)
         OPENREG_RETURN_NOT_OK(mark_use(cache->device, use));
-    *openreg_error_record() = before;
+    openreg_error_restore(&before);
 
     const int kind = block->segment->pool->kind;
     openreg_stat_subtract(cache->stats.allocation, kind, 1);

@@ -151,8 +151,8 @@ openreg_cache_grow_segment(struct openreg_cache *cache, openreg_segment *segment
 {
     openreg_block *spare = openreg_cache_take_block(cache);
     if (spare == NULL)
-        return openreg_error_set(OPENREG_E_NOMEM, "%s: out of host memory for allocator metadata of openreg:%d",
-                                 malloc_call, cache->device->index);
+        return openreg_error_set(OPENREG_E_NOMEM, malloc_call,
+                                 "out of host memory for allocator metadata of openreg:%d", cache->device->index);
     cache->coming += amount;
     const openreg_status status = resize(cache, malloc_call, segment, segment->size + amount);
     cache->coming -= amount;

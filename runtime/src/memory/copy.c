@@ -37,17 +37,17 @@ check_host_range(const char *call, const copy_end *end, const void *ptr, uint64_
 {
     openreg_found_range found;
     if (ptr == NULL)
-        return openreg_error_set(OPENREG_E_INVALID, "%s: the %s is NULL", call, end->role);
+        return openreg_error_set(OPENREG_E_INVALID, call, "the %s is NULL", end->role);
     if (size - 1 > UINTPTR_MAX - (uintptr_t)ptr)
-        return openreg_error_set(OPENREG_E_INVALID, "%s: the %s, %llu bytes at %p, leaves the address space", call,
+        return openreg_error_set(OPENREG_E_INVALID, call, "the %s, %llu bytes at %p, leaves the address space",
                                  end->role, (unsigned long long)size, ptr);
     if (!openreg_address_map_find(ptr, &found) && !openreg_address_map_find((const char *)ptr + (size - 1), &found))
         return OPENREG_OK;
     if (found.alias || ((found.info.flags & OPENREG_RANGE_VISIBLE) != 0 && found.info.distance == 0))
         return OPENREG_OK;
-    return openreg_error_set(OPENREG_E_INVALID,
-                             "%s: the %s %p was given as host memory, but it is memory of openreg:%d", call, end->role,
-                             ptr, found.info.device->index);
+    return openreg_error_set(OPENREG_E_INVALID, call,
+                             "the %s %p was given as host memory, but it is memory of openreg:%d", end->role, ptr,
+                             found.info.device->index);
 }
 
 /* A device range must lie inside one live block of the device named. */
@@ -58,21 +58,21 @@ check_device_range(const char *call, copy_end *end, const void *ptr, uint64_t si
     openreg_found_range found;
     openreg_block_view block;
     if (!openreg_address_map_find(ptr, &found))
-        return openreg_error_set(OPENREG_E_INVALID, "%s: the %s %p is not memory of openreg:%d, or was freed already",
-                                 call, end->role, ptr, index);
+        return openreg_error_set(OPENREG_E_INVALID, call, "the %s %p is not memory of openreg:%d, or was freed already",
+                                 end->role, ptr, index);
     if (found.info.device != end->device || found.alias)
-        return openreg_error_set(OPENREG_E_INVALID, "%s: the %s %p is %s openreg:%d, not memory of openreg:%d", call,
+        return openreg_error_set(OPENREG_E_INVALID, call, "the %s %p is %s openreg:%d, not memory of openreg:%d",
                                  end->role, ptr, found.alias ? "the host's alias of memory of" : "memory of",
                                  found.info.device->index, index);
     if (!openreg_cache_view(&found, (uintptr_t)ptr, &block) || !block.live)
-        return openreg_error_set(OPENREG_E_INVALID, "%s: the %s %p on openreg:%d was freed already", call, end->role,
-                                 ptr, index);
+        return openreg_error_set(OPENREG_E_INVALID, call, "the %s %p on openreg:%d was freed already", end->role, ptr,
+                                 index);
     const uint64_t offset = (uintptr_t)ptr - block.address;
     if (offset > block.requested || size > block.requested - offset)
-        return openreg_error_set(OPENREG_E_INVALID,
-                                 "%s: the %s, %llu bytes at offset %llu, exceeds its block of %llu bytes at 0x%llx on "
+        return openreg_error_set(OPENREG_E_INVALID, call,
+                                 "the %s, %llu bytes at offset %llu, exceeds its block of %llu bytes at 0x%llx on "
                                  "openreg:%d",
-                                 call, end->role, (unsigned long long)size, (unsigned long long)offset,
+                                 end->role, (unsigned long long)size, (unsigned long long)offset,
                                  (unsigned long long)block.requested, (unsigned long long)block.address, index);
     end->distance = found.info.distance;
     end->visible = (found.info.flags & OPENREG_RANGE_VISIBLE) != 0;
@@ -175,8 +175,8 @@ copy_staged(const char *call, const copy_end *dst, const copy_end *src, uint64_t
     const uint64_t room = size < STAGING_SIZE ? size : STAGING_SIZE;
     void *buffer = malloc(room);
     if (buffer == NULL)
-        return openreg_error_set(OPENREG_E_NOMEM, "%s: out of host memory for %llu bytes to stage the copy through",
-                                 call, (unsigned long long)room);
+        return openreg_error_set(OPENREG_E_NOMEM, call, "out of host memory for %llu bytes to stage the copy through",
+                                 (unsigned long long)room);
     const openreg_status status = copy_in_chunks(call, *dst, *src, size, buffer, room);
     free(buffer);
     return status;
@@ -226,9 +226,9 @@ order(const char *call, openreg_device *worker, openreg_driver_stream first, ope
     if (status == OPENREG_OK)
         status = openreg_call_stream_wait(waiter, call, later, worker, &event);
     if (status != OPENREG_OK) { /* the first error counts */
-        const openreg_error error = *openreg_error_record();
+        const openreg_error_fields error = openreg_error_save();
         (void)openreg_call_marker_destroy(worker, call, &event);
-        *openreg_error_record() = error;
+        openreg_error_restore(&error);
         return status;
     }
     return openreg_call_marker_destroy(worker, call, &event);
@@ -261,10 +261,10 @@ openreg_memcpy_async(void *dst, int32_t dst_device, const void *src, int32_t src
     if (to.device != NULL || from.device != NULL) {
         OPENREG_RETURN_NOT_OK(openreg_device_get(call, stream_device, &on));
         if (on != to.device && on != from.device)
-            return openreg_error_set(OPENREG_E_INVALID,
-                                     "%s: stream_device must be the device of the destination (%d) or of the source "
+            return openreg_error_set(OPENREG_E_INVALID, call,
+                                     "stream_device must be the device of the destination (%d) or of the source "
                                      "(%d), but is %d",
-                                     call, dst_device, src_device, stream_device);
+                                     dst_device, src_device, stream_device);
         OPENREG_RETURN_NOT_OK(openreg_stream_resolve(on, call, stream, &handle));
     }
     if (size == 0)

@@ -36,10 +36,10 @@ openreg_sharing_extension(const char *call, const openreg_opened_driver *driver,
     const openreg_ipc *const ipc = openreg_call_extension(driver, OPENREG_IPC_NAME, OPENREG_IPC_VERSION,
                                                           OPENREG_IPC_SIZE_1);
     if (ipc == NULL)
-        return openreg_error_set(OPENREG_E_UNSUPPORTED,
-                                 "%s: driver \"%s\" can't share memory with other processes; copy to the host "
+        return openreg_error_set(OPENREG_E_UNSUPPORTED, call,
+                                 "driver \"%s\" can't share memory with other processes; copy to the host "
                                  "first",
-                                 call, driver->name);
+                                 driver->name);
     *out = ipc;
     return OPENREG_OK;
 }
@@ -96,11 +96,11 @@ openreg_collect_exports(void)
 {
     if (openreg_in_bad_fork())
         return 0;
-    const openreg_error before = *openreg_error_record();
+    const openreg_error_fields before = openreg_error_save();
     openreg_lock_acquire(&lock);
     const int32_t count = collect();
     openreg_lock_release(&lock);
-    *openreg_error_record() = before;
+    openreg_error_restore(&before);
     return count;
 }
 
@@ -144,8 +144,7 @@ export_locked(const char *call, const void *ptr, const openreg_shared_block *sha
     export_handle *listed = calloc(1, sizeof *listed);
     if (block == NULL || listed == NULL) {
         free(listed);
-        return openreg_error_set(OPENREG_E_NOMEM, "%s: no host memory to export memory of openreg:%d", call,
-                                 device->index);
+        return openreg_error_set(OPENREG_E_NOMEM, call, "no host memory to export memory of openreg:%d", device->index);
     }
     const openreg_status status = openreg_lease_grant(call, handle);
     if (status != OPENREG_OK) {
@@ -172,7 +171,7 @@ openreg_memory_export(const void *ptr, openreg_memory_handle *inout)
     openreg_memory_handle handle;
     openreg_shared_block shared;
     if (!openreg_sized_is_valid(inout, OPENREG_MEMORY_HANDLE_SIZE_1))
-        return openreg_error_set(OPENREG_E_INVALID, "%s: inout is NULL or its struct_size not set", call);
+        return openreg_error_set(OPENREG_E_INVALID, call, "inout is NULL or its struct_size not set");
     memset(&handle, 0, sizeof handle); /* padding too: the bytes go to another process */
     (void)openreg_collect_exports();
     openreg_lock_acquire(&lock);

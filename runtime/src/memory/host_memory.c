@@ -120,7 +120,7 @@ openreg_malloc_host(int32_t device, size_t size, void **out)
 {
     static const char call[] = "openreg_malloc_host";
     if (out == NULL)
-        return openreg_error_set(OPENREG_E_INVALID, "%s: out must not be NULL", call);
+        return openreg_error_set(OPENREG_E_INVALID, call, "out must not be NULL");
     *out = NULL;
     openreg_device *entry;
     OPENREG_RETURN_NOT_OK(openreg_device_get(call, device, &entry));
@@ -134,7 +134,7 @@ openreg_malloc_host(int32_t device, size_t size, void **out)
     openreg_lock_release(&table_lock);
     if (!inserted) {
         (void)openreg_call_host_free(entry, call, start);
-        return openreg_error_set(OPENREG_E_NOMEM, "%s: no host memory for the table of pinned blocks", call);
+        return openreg_error_set(OPENREG_E_NOMEM, call, "no host memory for the table of pinned blocks");
     }
     *out = start;
     return OPENREG_OK;
@@ -159,13 +159,12 @@ openreg_free_host(void *ptr)
     if (entry == NULL) {
         openreg_host_block around;
         if (openreg_host_memory_find(start, &around))
-            return openreg_error_set(
-                OPENREG_E_INVALID,
-                "%s: %p is inside a pinned block, %llu bytes behind its start; only the start of a "
-                "block names it",
-                call, ptr, (unsigned long long)(start - around.start));
-        return openreg_error_set(OPENREG_E_INVALID, "%s: %p is not pinned memory of openreg, or was freed already",
-                                 call, ptr);
+            return openreg_error_set(OPENREG_E_INVALID, call,
+                                     "%p is inside a pinned block, %llu bytes behind its start; only the start of a "
+                                     "block names it",
+                                     ptr, (unsigned long long)(start - around.start));
+        return openreg_error_set(OPENREG_E_INVALID, call, "%p is not pinned memory of openreg, or was freed already",
+                                 ptr);
     }
     const openreg_status status = openreg_call_host_free(device, call, ptr);
     openreg_lock_acquire(&table_lock);

@@ -54,10 +54,10 @@ find_device(const char *call, const openreg_memory_handle *handle, openreg_devic
             return OPENREG_OK;
         }
     }
-    return openreg_error_set(OPENREG_E_NO_DEVICE,
-                             "%s: the memory is on device %d of driver \"%.31s\" of process %d, which is none of this "
+    return openreg_error_set(OPENREG_E_NO_DEVICE, call,
+                             "the memory is on device %d of driver \"%.31s\" of process %d, which is none of this "
                              "process's devices",
-                             call, (int)handle->ordinal, handle->driver, (int)handle->process);
+                             (int)handle->ordinal, handle->driver, (int)handle->process);
 }
 
 static openreg_status
@@ -77,7 +77,7 @@ open_mapping(const char *call, openreg_device *device, const openreg_memory_hand
     OPENREG_RETURN_NOT_OK(openreg_sharing_extension(call, device->driver, &ipc));
     mapping *made = calloc(1, sizeof *made);
     if (made == NULL)
-        return openreg_error_set(OPENREG_E_NOMEM, "%s: no host memory to import memory", call);
+        return openreg_error_set(OPENREG_E_NOMEM, call, "no host memory to import memory");
     openreg_error_begin_call();
     openreg_status status = openreg_error_end_call(
         device->driver->name, call,
@@ -85,9 +85,9 @@ open_mapping(const char *call, openreg_device *device, const openreg_memory_hand
     if (status == OPENREG_OK) {
         status = openreg_cache_adopt(call, device, made->base, handle->allocation_size, &made->segment);
         if (status != OPENREG_OK) {
-            const openreg_error error = *openreg_error_record();
+            const openreg_error_fields error = openreg_error_save();
             (void)close_mapping(call, device, made->base);
-            *openreg_error_record() = error;
+            openreg_error_restore(&error);
         }
     }
     if (status != OPENREG_OK) {
@@ -159,17 +159,17 @@ openreg_memory_import(const openreg_memory_handle *given, openreg_import *out, i
     static const char call[] = "openreg_memory_import";
     bool was_first;
     if (given == NULL || out == NULL || device == NULL || ptr == NULL)
-        return openreg_error_set(OPENREG_E_INVALID, "%s: a pointer is NULL", call);
+        return openreg_error_set(OPENREG_E_INVALID, call, "a pointer is NULL");
     if (!openreg_sized_is_valid(given, OPENREG_MEMORY_HANDLE_SIZE_1))
-        return openreg_error_set(OPENREG_E_INVALID, "%s: this is not a handle of memory", call);
+        return openreg_error_set(OPENREG_E_INVALID, call, "this is not a handle of memory");
     openreg_memory_handle own;
     openreg_sized_read(&own, sizeof own, given);
     const openreg_memory_handle *const handle = &own;
     if (handle->offset > handle->allocation_size || handle->size > handle->allocation_size - handle->offset)
-        return openreg_error_set(OPENREG_E_INVALID, "%s: this is not a handle of memory", call);
+        return openreg_error_set(OPENREG_E_INVALID, call, "this is not a handle of memory");
     struct openreg_import_s *import = calloc(1, sizeof *import);
     if (import == NULL)
-        return openreg_error_set(OPENREG_E_NOMEM, "%s: no host memory to import memory", call);
+        return openreg_error_set(OPENREG_E_NOMEM, call, "no host memory to import memory");
     import->slot = handle->slot;
     openreg_status status = find_device(call, handle, &import->device);
     if (status == OPENREG_OK)

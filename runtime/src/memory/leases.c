@@ -59,8 +59,8 @@ make_own_file(const char *call)
         const int error = errno;
         if (number >= 0)
             (void)close(number);
-        return openreg_error_set(OPENREG_E_NOMEM, "%s: cannot create the file that counts who holds shared memory: %s",
-                                 call, strerror(error));
+        return openreg_error_set(OPENREG_E_NOMEM, call,
+                                 "cannot create the file that counts who holds shared memory: %s", strerror(error));
     }
     own.file.words = words;
     own.file.device = status.st_dev;
@@ -76,7 +76,7 @@ grant_locked(const char *call, openreg_memory_handle *handle)
 {
     OPENREG_RETURN_NOT_OK(make_own_file(call));
     if (own.free_count == 0 && own.used_slots == SLOTS)
-        return openreg_error_set(OPENREG_E_NOMEM, "%s: %u handles of shared memory are held already", call, SLOTS);
+        return openreg_error_set(OPENREG_E_NOMEM, call, "%u handles of shared memory are held already", SLOTS);
     const uint32_t slot = own.free_count > 0 ? own.free_slots[--own.free_count] : own.used_slots++;
     atomic_uint_least64_t *word = &own.file.words[slot];
     const uint64_t use = (atomic_load_explicit(word, memory_order_relaxed) >> 32) + 1;
@@ -131,10 +131,10 @@ openreg_lease_is_ours(const openreg_memory_handle *handle)
 static openreg_status
 reject_released(const char *call, const openreg_memory_handle *handle)
 {
-    return openreg_error_set(OPENREG_E_INVALID,
-                             "%s: process %d, which has exported this memory, has ended; it must live until the memory "
+    return openreg_error_set(OPENREG_E_INVALID, call,
+                             "process %d, which has exported this memory, has ended; it must live until the memory "
                              "was imported",
-                             call, (int)handle->process);
+                             (int)handle->process);
 }
 
 /* Opens the exporter's file and makes sure that it is the one meant: numbers of processes and files are used again. */
@@ -146,10 +146,10 @@ open_file(const char *call, const openreg_memory_handle *handle, openreg_lease_f
     (void)snprintf(path, sizeof path, "/proc/%d/fd/%d", (int)handle->process, (int)handle->leases);
     const int number = open(path, O_RDWR | O_CLOEXEC);
     if (number < 0 && errno != ENOENT)
-        return openreg_error_set(OPENREG_E_UNSUPPORTED,
-                                 "%s: files of process %d can't be opened: %s; memory is shared "
+        return openreg_error_set(OPENREG_E_UNSUPPORTED, call,
+                                 "files of process %d can't be opened: %s; memory is shared "
                                  "between processes of one user on one machine",
-                                 call, (int)handle->process, strerror(errno));
+                                 (int)handle->process, strerror(errno));
     if (number < 0)
         return reject_released(call, handle);
     const bool is_same_file = fstat(number, &status) == 0 && (uint64_t)status.st_ino == handle->leases_inode &&
@@ -159,7 +159,7 @@ open_file(const char *call, const openreg_memory_handle *handle, openreg_lease_f
     (void)close(number);
     if (words == MAP_FAILED) {
         free(file);
-        return is_same_file ? openreg_error_set(OPENREG_E_NOMEM, "%s: no host memory to import memory", call)
+        return is_same_file ? openreg_error_set(OPENREG_E_NOMEM, call, "no host memory to import memory")
                             : reject_released(call, handle);
     }
     file->words = words;
@@ -214,7 +214,7 @@ openreg_lease_take(const char *call, const openreg_memory_handle *handle, openre
 {
     openreg_lease_file *file;
     if (handle->slot >= SLOTS)
-        return openreg_error_set(OPENREG_E_INVALID, "%s: this is not a handle of memory", call);
+        return openreg_error_set(OPENREG_E_INVALID, call, "this is not a handle of memory");
     openreg_lock_acquire(&lock);
     const openreg_status status = reach_file(call, handle, &file);
     openreg_lock_release(&lock);
@@ -225,10 +225,10 @@ openreg_lease_take(const char *call, const openreg_memory_handle *handle, openre
     do {
         if ((uint32_t)(seen >> 32) != handle->use || (seen & HOLDERS) == 0) {
             let_file_go(file);
-            return openreg_error_set(OPENREG_E_INVALID,
-                                     "%s: this memory of process %d was imported and released already; export it again "
+            return openreg_error_set(OPENREG_E_INVALID, call,
+                                     "this memory of process %d was imported and released already; export it again "
                                      "for every time that it is sent",
-                                     call, (int)handle->process);
+                                     (int)handle->process);
         }
         next = (seen & NOT_IMPORTED) != 0 ? seen & ~NOT_IMPORTED : seen + 1;
     } while (!atomic_compare_exchange_weak_explicit(word, &seen, next, memory_order_acq_rel, memory_order_relaxed));

@@ -24,12 +24,12 @@ openreg_reject_address(const char *call, const void *ptr)
     openreg_host_block pinned;
     OPENREG_RETURN_NOT_OK(openreg_fork_reject(call));
     if (openreg_address_map_find(ptr, &found))
-        return openreg_error_set(OPENREG_E_INVALID,
-                                 "%s: %p is the host's alias of memory of openreg:%d, not its device address", call,
-                                 ptr, found.info.device->index);
+        return openreg_error_set(OPENREG_E_INVALID, call,
+                                 "%p is the host's alias of memory of openreg:%d, not its device address", ptr,
+                                 found.info.device->index);
     if (openreg_host_memory_find((uintptr_t)ptr, &pinned))
-        return openreg_error_set(OPENREG_E_INVALID, "%s: %p is pinned host memory, not device memory", call, ptr);
-    return openreg_error_set(OPENREG_E_INVALID, "%s: %p is not memory of openreg, or was freed already", call, ptr);
+        return openreg_error_set(OPENREG_E_INVALID, call, "%p is pinned host memory, not device memory", ptr);
+    return openreg_error_set(OPENREG_E_INVALID, call, "%p is not memory of openreg, or was freed already", ptr);
 }
 
 static void
@@ -60,8 +60,8 @@ openreg_get_pointer_info(const void *ptr, openreg_pointer_info *inout)
 {
     static const char call[] = "openreg_get_pointer_info";
     if (!openreg_sized_is_valid(inout, OPENREG_POINTER_INFO_SIZE_1))
-        return openreg_error_set(OPENREG_E_INVALID, "%s: struct_size must be set to the size of openreg_pointer_info",
-                                 call);
+        return openreg_error_set(OPENREG_E_INVALID, call,
+                                 "struct_size must be set to the size of openreg_pointer_info");
     openreg_pointer_info info = {.kind = OPENREG_POINTER_UNKNOWN, .device = -1};
     if (openreg_device_table_peek() == NULL)
         OPENREG_RETURN_NOT_OK(openreg_fork_reject(call));
@@ -77,12 +77,12 @@ openreg_host_alias(const void *device_ptr, void **host_ptr)
     static const char call[] = "openreg_host_alias";
     openreg_found_range found;
     if (host_ptr == NULL)
-        return openreg_error_set(OPENREG_E_INVALID, "%s: host_ptr must not be NULL", call);
+        return openreg_error_set(OPENREG_E_INVALID, call, "host_ptr must not be NULL");
     if (!find_device_address(device_ptr, &found))
         return openreg_reject_address(call, device_ptr);
     if ((found.info.flags & OPENREG_RANGE_VISIBLE) == 0)
-        return openreg_error_set(OPENREG_E_UNSUPPORTED,
-                                 "%s: memory of openreg:%d (driver \"%s\") is not visible to the host", call,
+        return openreg_error_set(OPENREG_E_UNSUPPORTED, call,
+                                 "memory of openreg:%d (driver \"%s\") is not visible to the host",
                                  found.info.device->index, found.info.device->driver->name);
     *host_ptr = (void *)((uintptr_t)device_ptr + found.info.distance);
     return OPENREG_OK;
@@ -94,13 +94,13 @@ openreg_device_address(const void *host_ptr, void **device_ptr)
     static const char call[] = "openreg_device_address";
     openreg_found_range found;
     if (device_ptr == NULL)
-        return openreg_error_set(OPENREG_E_INVALID, "%s: device_ptr must not be NULL", call);
+        return openreg_error_set(OPENREG_E_INVALID, call, "device_ptr must not be NULL");
     if (openreg_device_table_peek() == NULL)
         OPENREG_RETURN_NOT_OK(openreg_fork_reject(call));
     /* Where alias and device address are the same, the map says "device". */
     const bool ours = openreg_address_map_find(host_ptr, &found);
     if (!ours || !(found.alias || ((found.info.flags & OPENREG_RANGE_VISIBLE) != 0 && found.info.distance == 0)))
-        return openreg_error_set(OPENREG_E_INVALID, "%s: %p is not the host's alias of device memory%s", call, host_ptr,
+        return openreg_error_set(OPENREG_E_INVALID, call, "%p is not the host's alias of device memory%s", host_ptr,
                                  ours ? ", but a device address itself" : "");
     *device_ptr = (void *)((uintptr_t)host_ptr - found.info.distance);
     return OPENREG_OK;
@@ -112,7 +112,7 @@ openreg_get_memory_info(int32_t device, uint64_t *free_bytes, uint64_t *total_by
     static const char call[] = "openreg_get_memory_info";
     openreg_device *entry;
     if (free_bytes == NULL || total_bytes == NULL)
-        return openreg_error_set(OPENREG_E_INVALID, "%s: free_bytes and total_bytes must not be NULL", call);
+        return openreg_error_set(OPENREG_E_INVALID, call, "free_bytes and total_bytes must not be NULL");
     OPENREG_RETURN_NOT_OK(openreg_device_get(call, device, &entry));
     const openreg_status status = openreg_call_mem_info(entry, call, free_bytes, total_bytes);
     if (status != OPENREG_E_UNSUPPORTED)

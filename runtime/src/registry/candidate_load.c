@@ -22,7 +22,7 @@ factory_failure(const char *call, openreg_status status, const openreg_factory_r
 {
     const char *const text = result->message[0] != '\0' ? result->message : "its factory failed and gave no reason";
     const int is_known = status == OPENREG_E_INTERNAL || strcmp(openreg_status_name(status), "OPENREG_E_INTERNAL") != 0;
-    return openreg_error_set(is_known ? status : OPENREG_E_INTERNAL, "%s: %s", call, text);
+    return openreg_error_set(is_known ? status : OPENREG_E_INTERNAL, call, "%s", text);
 }
 
 static openreg_status
@@ -39,12 +39,14 @@ ask_factory(const char *call, openreg_candidate *candidate, loaded *out)
 
     const int given = (result.table != NULL) + (result.library_path[0] != '\0') + (result.device_count != 0);
     if (given == 0)
-        return openreg_error_set(OPENREG_E_NO_DEVICE, "%s: Could not initialize driver '%s'", call, candidate->name);
+        return openreg_error_set(OPENREG_E_NO_DEVICE, call, "Could not initialize driver '%s'", candidate->name);
     if (given > 1)
-        return openreg_error_set(OPENREG_E_INVALID, "%s: the factory gave more than one of table, library and devices",
-                                 call);
-    if (result.device_count < 0)
-        return openreg_error_set(OPENREG_E_NO_DEVICE, "%s: Driver '%s' provides no devices.", call, candidate->name);
+        return openreg_error_set(OPENREG_E_INVALID, call,
+                                 "the factory gave more than one of table, library and devices");
+    if (result.device_count < 0) {
+        (void)openreg_error_set(OPENREG_E_NO_DEVICE, call, "Driver '%s' provides no devices.", candidate->name);
+        return openreg_error_names_driver(candidate->name, 0);
+    }
     if (result.device_count > 0) {
         out->described_devices = result.device_count;
         openreg_text_copy(out->version, sizeof out->version, result.version);

@@ -216,6 +216,7 @@ openreg_candidate_fail_with(openreg_candidate *candidate, openreg_status code, c
     candidate->state = OPENREG_DRIVER_STATE_FAILED;
     candidate->code = code;
     candidate->vendor_code = 0;
+    candidate->names_driver = candidate->names_code = 0;
     candidate->failed_at = changes;
     candidate->device_count = candidate->first_device = -1;
     openreg_text_copy(candidate->message, sizeof candidate->message, message);
@@ -225,18 +226,14 @@ openreg_candidate_fail_with(openreg_candidate *candidate, openreg_status code, c
 void
 openreg_candidate_fail(openreg_candidate *candidate, const char *call)
 {
-    const openreg_error *const error = openreg_last_error();
-    const char *text = error->message;
-    char prefix[192];
-    /* As openreg_error_end_call() writes it. */
-    const int length = snprintf(prefix, sizeof prefix, "%s: driver \"%s\": ", call, candidate->name);
-    if (length > 0 && strncmp(text, prefix, (size_t)length) == 0)
-        text += length;
-    else if (strncmp(text, call, strlen(call)) == 0 && strncmp(text + strlen(call), ": ", 2) == 0)
-        text += strlen(call) + 2;
-    openreg_candidate_fail_with(candidate, error->code, text);
+    const openreg_error_fields error = openreg_error_save();
+    char reason[sizeof candidate->message];
+    openreg_error_reason(&error, call, candidate->name, reason, sizeof reason);
+    openreg_candidate_fail_with(candidate, error.code, reason);
     openreg_candidates_lock();
-    candidate->vendor_code = error->vendor_code;
+    candidate->vendor_code = error.vendor_code;
+    candidate->names_driver = error.names_driver;
+    candidate->names_code = error.is_drivers || error.names_code;
     openreg_candidates_unlock();
 }
 

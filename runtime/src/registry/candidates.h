@@ -50,7 +50,9 @@ typedef struct openreg_candidate {
     openreg_driver table;
     char version[64]; /* described ones */
     char path[OPENREG_LOADER_PATH_MAX];
-    char message[1024]; /* why it failed, without the name of call and driver */
+    char message[1024]; /* why it failed, without the name of the call, nor "driver \"<name>\": " in front */
+    int names_driver;   /* the message holds the driver's name */
+    int names_code;     /* likewise its code's */
 } openreg_candidate;
 
 #define OPENREG_CANDIDATES_MAX 256

@@ -94,7 +94,7 @@ openreg_discovery_ensure(const char *call)
     for (size_t i = 0; i <= beside; ++i)
         openreg_candidate_discard(made[i]);
     if (!complete)
-        return openreg_error_set(OPENREG_E_NOMEM, "%s: no host memory for the list of drivers", call);
+        return openreg_error_set(OPENREG_E_NOMEM, call, "no host memory for the list of drivers");
     return OPENREG_OK;
 }
 
@@ -244,7 +244,7 @@ read_variables(const char *call)
     if (status == OPENREG_OK)
         status = read_libraries();
     if (status != OPENREG_OK)
-        return openreg_error_set(status, "%s: no room for the drivers that variables name", call);
+        return openreg_error_set(status, call, "no room for the drivers that variables name");
     return OPENREG_OK;
 }
 
@@ -256,7 +256,7 @@ openreg_discovery_refresh(const char *call, int again)
     OPENREG_RETURN_NOT_OK(openreg_discovery_ensure(call));
     openreg_environment *const now = openreg_environment_read();
     if (now == NULL)
-        return openreg_error_set(OPENREG_E_NOMEM, "%s: no host memory for the environment", call);
+        return openreg_error_set(OPENREG_E_NOMEM, call, "no host memory for the environment");
     if (was_read && openreg_environment_equal(environment, now)) {
         openreg_environment_free(now);
     } else {

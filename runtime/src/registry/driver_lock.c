@@ -62,8 +62,8 @@ openreg_driver_lock_reject_reentry(const char *call)
     const int is_ours = is_held && pthread_equal(owner, pthread_self());
     openreg_lock_release(&lock);
     if (is_ours)
-        return openreg_error_set(OPENREG_E_BUSY, "%s: called by a driver while the runtime loads, opens or closes it",
-                                 call);
+        return openreg_error_set(OPENREG_E_BUSY, call,
+                                 "called by a driver while the runtime loads, opens or closes it");
     return OPENREG_OK;
 }
 

@@ -79,10 +79,10 @@ openreg_driver_canonical_name(const char *name, char out[OPENREG_NAME_SIZE])
 {
     static const char call[] = "openreg_driver_canonical_name";
     if (name == NULL || out == NULL)
-        return openreg_error_set(OPENREG_E_INVALID, "%s: an argument is NULL", call);
+        return openreg_error_set(OPENREG_E_INVALID, call, "an argument is NULL");
     if (!openreg_driver_name_resolve(name, strlen(name), out))
-        return openreg_error_set(OPENREG_E_INVALID, "%s: the name \"%.40s\" is not 1 to 31 characters of [a-z0-9_]",
-                                 call, name);
+        return openreg_error_set(OPENREG_E_INVALID, call, "the name \"%.40s\" is not 1 to 31 characters of [a-z0-9_]",
+                                 name);
     return OPENREG_OK;
 }
 

@@ -61,7 +61,7 @@ openreg_settings_read(const char *call, const openreg_candidate *candidate, open
     if (status != OPENREG_OK) {
         openreg_settings_free(&settings);
         if (status == OPENREG_E_NOMEM)
-            (void)openreg_error_set(status, "%s: no host memory for the options of driver '%s'", call, candidate->name);
+            (void)openreg_error_set(status, call, "no host memory for the options of driver '%s'", candidate->name);
         return status;
     }
     settings.visible = openreg_options_remove(&settings.options, OPENREG_VISIBLE_DEVICES);
@@ -94,8 +94,7 @@ inspect(const char *call, const openreg_candidate *candidate, const openreg_sett
     OPENREG_RETURN_NOT_OK(read_visible(call, candidate, settings, found, &driver->visible));
     driver->infos = calloc((size_t)driver->visible.count, sizeof *driver->infos);
     if (driver->infos == NULL)
-        return openreg_error_set(OPENREG_E_NOMEM, "%s: no host memory for the devices of driver '%s'", call,
-                                 driver->name);
+        return openreg_error_set(OPENREG_E_NOMEM, call, "no host memory for the devices of driver '%s'", driver->name);
     for (int32_t i = 0; i < driver->visible.count; ++i)
         OPENREG_RETURN_NOT_OK(openreg_call_device_info(driver, call, driver->visible.ordinals[i], &driver->infos[i]));
     return OPENREG_OK;
@@ -113,9 +112,9 @@ open_instance(const char *call, const openreg_candidate *candidate, openreg_open
     if (status == OPENREG_OK) {
         status = inspect(call, candidate, &settings, driver);
         if (status != OPENREG_OK) {
-            const openreg_error first = *openreg_error_record();
+            const openreg_error_fields first = openreg_error_save();
             (void)openreg_call_close(table, driver->name, call, driver->instance);
-            *openreg_error_record() = first;
+            openreg_error_restore(&first);
         }
     }
     if (status != OPENREG_OK || !at_risk(table))
@@ -138,7 +137,7 @@ open_table(const char *call, openreg_candidate *candidate)
     openreg_opened_driver *const driver = calloc(1, sizeof *driver);
     openreg_status status;
     if (driver == NULL) {
-        status = openreg_error_set(OPENREG_E_NOMEM, "%s: no host memory for driver '%s'", call, candidate->name);
+        status = openreg_error_set(OPENREG_E_NOMEM, call, "no host memory for driver '%s'", candidate->name);
     } else {
         driver->table = candidate->table;
         openreg_text_copy(driver->name, sizeof driver->name, candidate->name);
@@ -235,10 +234,10 @@ close_candidate(const char *call, openreg_candidate *candidate)
 void
 openreg_driver_open_close_back_to(const char *call, int mark)
 {
-    const openreg_error before = *openreg_last_error();
+    const openreg_error_fields before = openreg_error_save();
     while (open_count > mark)
         close_candidate(call, open_candidates[--open_count]);
-    *openreg_error_record() = before;
+    openreg_error_restore(&before);
 }
 
 /* -------------------------------------------------------------------------------------------------------- counting */
@@ -272,11 +271,11 @@ openreg_driver_open_count(const char *call, openreg_candidate *candidate, int64_
         *devices = candidate->device_count;
         return OPENREG_OK;
     }
-    const openreg_error before = *openreg_last_error();
+    const openreg_error_fields before = openreg_error_save();
     const openreg_status status = candidate->table.probe != NULL ? probe(call, candidate, devices)
                                                                  : OPENREG_E_UNSUPPORTED;
     if (status == OPENREG_E_UNSUPPORTED) {
-        *openreg_error_record() = before;
+        openreg_error_restore(&before);
         *devices = OPENREG_MUST_OPEN;
         return OPENREG_OK;
     }

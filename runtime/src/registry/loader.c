@@ -43,15 +43,16 @@ check_slots(const openreg_driver *table)
         if (slot_is_set(table, slot))
             continue;
         if (strcmp(slot->group, OPENREG_SLOT_REQUIRED) == 0)
-            return openreg_error_set(OPENREG_E_INCOMPATIBLE, "the driver lacks the required function %s", slot->name);
+            return openreg_error_set(OPENREG_E_INCOMPATIBLE, NULL, "the driver lacks the required function %s",
+                                     slot->name);
         for (int k = 0; slot->group[0] != '\0' && k < OPENREG_SLOT_COUNT; ++k)
             if (strcmp(openreg_slots[k].group, slot->group) == 0 && slot_is_set(table, &openreg_slots[k]))
-                return openreg_error_set(OPENREG_E_INCOMPATIBLE,
+                return openreg_error_set(OPENREG_E_INCOMPATIBLE, NULL,
                                          "the driver has %s but lacks %s: the %s functions come together",
                                          openreg_slots[k].name, slot->name, slot->group);
     }
     if ((table->caps & OPENREG_CAP_HOST_VISIBLE) != 0 && table->host_alias == NULL)
-        return openreg_error_set(OPENREG_E_INCOMPATIBLE,
+        return openreg_error_set(OPENREG_E_INCOMPATIBLE, NULL,
                                  "the driver says OPENREG_CAP_HOST_VISIBLE but lacks host_alias");
     return OPENREG_OK;
 }
@@ -60,11 +61,12 @@ openreg_status
 openreg_loader_accept(const openreg_driver *given, openreg_driver *out)
 {
     if (given == NULL)
-        return openreg_error_set(OPENREG_E_INCOMPATIBLE, "the driver gave no table");
+        return openreg_error_set(OPENREG_E_INCOMPATIBLE, NULL, "the driver gave no table");
     const uint32_t size = given->struct_size; /* the one field that may be read before it is checked */
     if (size < OPENREG_DRIVER_SIZE_1_0)
-        return openreg_error_set(OPENREG_E_INCOMPATIBLE, "the driver's table has %u bytes, ABI %u.0 needs at least %u",
-                                 (unsigned)size, OPENREG_ABI_MAJOR, (unsigned)OPENREG_DRIVER_SIZE_1_0);
+        return openreg_error_set(OPENREG_E_INCOMPATIBLE, NULL,
+                                 "the driver's table has %u bytes, ABI %u.0 needs at least %u", (unsigned)size,
+                                 OPENREG_ABI_MAJOR, (unsigned)OPENREG_DRIVER_SIZE_1_0);
 
     openreg_driver table;
     memset(&table, 0, sizeof table);
@@ -75,7 +77,7 @@ openreg_loader_accept(const openreg_driver *given, openreg_driver *out)
     char name[32];
     const size_t length = table.name == NULL ? 0 : strnlen(table.name, sizeof name);
     if (!openreg_driver_name_read(table.name, length, name) || strcmp(name, table.name) != 0)
-        return openreg_error_set(OPENREG_E_INVALID,
+        return openreg_error_set(OPENREG_E_INVALID, NULL,
                                  "the driver's name \"%.40s\" is not 1 to 31 characters of [a-z0-9_]",
                                  table.name == NULL ? "" : table.name);
     OPENREG_RETURN_NOT_OK(check_slots(&table));
@@ -112,10 +114,11 @@ reject_without_entry(void *handle, const char *path)
     for (unsigned major = OPENREG_ABI_MAJOR + 1; major < 100; ++major) {
         (void)snprintf(entry, sizeof entry, "%.*s%u", stem, OPENREG_DRIVER_ENTRY_NAME, major);
         if (find_entry(handle, entry) != NULL)
-            return openreg_error_set(OPENREG_E_INCOMPATIBLE, "%s: the driver implements ABI %u, this runtime ABI %u",
-                                     path, major, OPENREG_ABI_MAJOR);
+            return openreg_error_set(OPENREG_E_INCOMPATIBLE, NULL,
+                                     "%s: the driver implements ABI %u, this runtime ABI %u", path, major,
+                                     OPENREG_ABI_MAJOR);
     }
-    return openreg_error_set(OPENREG_E_INCOMPATIBLE, "%s: not a driver: it does not export %s", path,
+    return openreg_error_set(OPENREG_E_INCOMPATIBLE, NULL, "%s: not a driver: it does not export %s", path,
                              OPENREG_DRIVER_ENTRY_NAME);
 }
 
@@ -124,14 +127,14 @@ load_new(const char *path, const char *name, const struct stat *file, openreg_dr
 {
     loaded_library *const library = calloc(1, sizeof *library);
     if (library == NULL)
-        return openreg_error_set(OPENREG_E_NOMEM, "%s: no host memory to load it", path);
+        return openreg_error_set(OPENREG_E_NOMEM, NULL, "%s: no host memory to load it", path);
 
     (void)dlerror();
     void *const handle = dlopen(path, RTLD_NOW | RTLD_LOCAL | RTLD_NODELETE);
     if (handle == NULL) {
         const char *const reason = dlerror(); /* valid until the next dl call: used at once */
         free(library);
-        return openreg_error_set(OPENREG_E_INCOMPATIBLE, "cannot load %s: %s", path,
+        return openreg_error_set(OPENREG_E_INCOMPATIBLE, NULL, "cannot load %s: %s", path,
                                  reason != NULL ? reason : "unknown reason");
     }
     const openreg_driver_query_fn query = find_entry(handle, OPENREG_DRIVER_ENTRY_NAME);
@@ -162,21 +165,21 @@ openreg_loader_load(const char *path, const char *name, openreg_driver *out, cha
 {
     /* A bare name would be searched for by dlopen() in places that nobody named. */
     if (strchr(path, '/') == NULL)
-        return openreg_error_set(OPENREG_E_INVALID,
+        return openreg_error_set(OPENREG_E_INVALID, NULL,
                                  "\"%s\" is not a path to a library: give an absolute path or one with a '/'", path);
     char real[PATH_MAX];
     struct stat file;
     if (realpath(path, real) == NULL || stat(real, &file) != 0) {
         char buffer[128];
-        return openreg_error_set(OPENREG_E_INCOMPATIBLE, "cannot load %s: %s", path,
+        return openreg_error_set(OPENREG_E_INCOMPATIBLE, NULL, "cannot load %s: %s", path,
                                  strerror_r(errno, buffer, sizeof buffer));
     }
     if (strlen(real) >= OPENREG_LOADER_PATH_MAX)
-        return openreg_error_set(OPENREG_E_INVALID, "cannot load %.64s...: its path is longer than %d bytes", real,
-                                 OPENREG_LOADER_PATH_MAX - 1);
+        return openreg_error_set(OPENREG_E_INVALID, NULL, "cannot load %.64s...: its path is longer than %d bytes",
+                                 real, OPENREG_LOADER_PATH_MAX - 1);
     openreg_text_copy(resolved, OPENREG_LOADER_PATH_MAX, real);
     if (!S_ISREG(file.st_mode))
-        return openreg_error_set(OPENREG_E_INCOMPATIBLE, "cannot load %s: it is not a regular file", real);
+        return openreg_error_set(OPENREG_E_INCOMPATIBLE, NULL, "cannot load %s: it is not a regular file", real);
 
     for (const loaded_library *library = libraries; library != NULL; library = library->next)
         if (library->device == file.st_dev && library->inode == file.st_ino) {

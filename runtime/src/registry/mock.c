@@ -64,11 +64,11 @@ openreg_mock_set_options(const char *call, const char *name, const char *count, 
     int64_t devices;
     openreg_text_trim(&text, &length);
     if (!openreg_integer_read(text, length, 1, OPENREG_MAX_DEVICES, &devices))
-        return openreg_error_set(OPENREG_E_INVALID, "%s: %s must be an integer from 1 to %d, but is \"%.64s\"", call,
+        return openreg_error_set(OPENREG_E_INVALID, call, "%s must be an integer from 1 to %d, but is \"%.64s\"",
                                  OPENREG_MOCK_COUNT_VARIABLE, OPENREG_MAX_DEVICES, count);
     char digits[8]; /* of a value without the zeros that may lead it */
     (void)snprintf(digits, sizeof digits, "%d", (int)devices);
     if (!openreg_options_set(options, "devices", digits) || !openreg_options_set(options, "mock", name))
-        return openreg_error_set(OPENREG_E_NOMEM, "%s: no host memory for the options of driver '%s'", call, name);
+        return openreg_error_set(OPENREG_E_NOMEM, call, "no host memory for the options of driver '%s'", name);
     return OPENREG_OK;
 }

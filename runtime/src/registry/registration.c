@@ -29,10 +29,10 @@ read_name(request *r)
     if (name == NULL)
         return OPENREG_OK;
     if (!openreg_driver_name_resolve(name, strlen(name), r->name))
-        return openreg_error_set(OPENREG_E_INVALID, "%s: the name \"%.40s\" is not 1 to 31 characters of [a-z0-9_]",
-                                 r->call, name);
+        return openreg_error_set(OPENREG_E_INVALID, r->call,
+                                 "the name \"%.40s\" is not 1 to 31 characters of [a-z0-9_]", name);
     if (openreg_driver_group(r->name, &members) > 0)
-        return openreg_error_set(OPENREG_E_INVALID, "%s: '%s' is the name of a group of drivers", r->call, r->name);
+        return openreg_error_set(OPENREG_E_INVALID, r->call, "'%s' is the name of a group of drivers", r->name);
     return OPENREG_OK;
 }
 
@@ -43,17 +43,17 @@ check(request *r)
     const int sources = (asked->table != NULL) + (asked->library_path != NULL) + (asked->factory != NULL);
     OPENREG_RETURN_NOT_OK(read_name(r));
     if (sources != 1)
-        return openreg_error_set(OPENREG_E_INVALID,
-                                 "%s: driver '%s' needs one of table, library_path and factory, but has %d", r->call,
-                                 r->name, sources);
+        return openreg_error_set(OPENREG_E_INVALID, r->call,
+                                 "driver '%s' needs one of table, library_path and factory, but has %d", r->name,
+                                 sources);
     if (asked->factory != NULL && r->name[0] == '\0')
-        return openreg_error_set(OPENREG_E_INVALID, "%s: a driver that a factory makes needs a name", r->call);
+        return openreg_error_set(OPENREG_E_INVALID, r->call, "a driver that a factory makes needs a name");
     if (asked->library_path != NULL && asked->library_path[0] == '\0')
-        return openreg_error_set(OPENREG_E_INVALID, "%s: path is NULL or empty", r->call);
+        return openreg_error_set(OPENREG_E_INVALID, r->call, "path is NULL or empty");
     for (size_t i = 0; i < asked->option_count; ++i)
         if (asked->options == NULL || asked->options[i].key == NULL || asked->options[i].value == NULL)
-            return openreg_error_set(OPENREG_E_INVALID, "%s: option %zu of driver '%s' has no key or no value", r->call,
-                                     i, r->name);
+            return openreg_error_set(OPENREG_E_INVALID, r->call, "option %zu of driver '%s' has no key or no value", i,
+                                     r->name);
     return OPENREG_OK;
 }
 
@@ -64,7 +64,7 @@ load_library(request *r)
     const openreg_status status = openreg_loader_load(r->asked.library_path, r->name[0] != '\0' ? r->name : NULL,
                                                       &r->table, r->path);
     openreg_driver_lock_release();
-    return status == OPENREG_OK ? OPENREG_OK : openreg_error_prefix(r->call);
+    return status == OPENREG_OK ? OPENREG_OK : openreg_error_set_call(r->call);
 }
 
 /* Reads the table that there is, and a name from it if none was given. */
@@ -77,7 +77,7 @@ read_table(request *r)
     if (r->asked.library_path != NULL)
         OPENREG_RETURN_NOT_OK(load_library(r));
     else if (openreg_loader_accept(r->asked.table, &r->table) != OPENREG_OK)
-        return openreg_error_prefix(r->call);
+        return openreg_error_set_call(r->call);
     if (r->name[0] != '\0')
         return OPENREG_OK;
     r->asked.name = r->table.name;
@@ -139,9 +139,9 @@ add(const request *r, openreg_candidate *candidate, int *is_added)
     openreg_candidates_unlock();
     *is_added = *is_added && status == OPENREG_OK;
     if (status == OPENREG_E_BUSY)
-        return openreg_error_set(status, "%s: Driver %s already initialized", r->call, r->name);
+        return openreg_error_set(status, r->call, "Driver %s already initialized", r->name);
     if (status != OPENREG_OK)
-        return openreg_error_set(status, "%s: no room for driver '%s'", r->call, r->name);
+        return openreg_error_set(status, r->call, "no room for driver '%s'", r->name);
     return OPENREG_OK;
 }
 
@@ -156,7 +156,7 @@ register_driver(request *r)
     OPENREG_RETURN_NOT_OK(openreg_discovery_ensure(r->call));
     openreg_candidate *const candidate = make_candidate(r);
     if (candidate == NULL)
-        return openreg_error_set(OPENREG_E_NOMEM, "%s: no host memory for driver '%s'", r->call, r->name);
+        return openreg_error_set(OPENREG_E_NOMEM, r->call, "no host memory for driver '%s'", r->name);
     int is_added = 0;
     const openreg_status status = add(r, candidate, &is_added);
     if (!is_added)
@@ -176,7 +176,7 @@ openreg_register(const openreg_registration *registration)
     memset(&r, 0, sizeof r);
     r.call = "openreg_register";
     if (!openreg_sized_is_valid(registration, OPENREG_REGISTRATION_SIZE_1))
-        return openreg_error_set(OPENREG_E_INVALID, "%s: registration is NULL or its struct_size not set", r.call);
+        return openreg_error_set(OPENREG_E_INVALID, r.call, "registration is NULL or its struct_size not set");
     openreg_sized_read(&r.asked, sizeof r.asked, registration);
     return register_driver(&r);
 }

@@ -37,8 +37,8 @@ static atomic_uint requests; /* openreg_selection.requests */
 static struct {
     int is_valid;
     int32_t count;
-    openreg_error error; /* why it is 0 */
-    uint32_t of;         /* changes() at that time */
+    openreg_error_fields error; /* why it is 0 */
+    uint32_t of;                /* changes() at that time */
 } counted;
 
 /* Differs after each change of what a choice depends on. Takes the lock of the list. */
@@ -109,7 +109,7 @@ add_device(const char *call, openreg_device_table *table, openreg_opened_driver 
         if (device != NULL)
             dismantle_device(device);
         free(device);
-        return openreg_error_set(OPENREG_E_NOMEM, "%s: no host memory for device %d of driver \"%s\"", call, i,
+        return openreg_error_set(OPENREG_E_NOMEM, call, "no host memory for device %d of driver \"%s\"", i,
                                  driver->name);
     }
     table->devices[table->count++] = device;
@@ -125,13 +125,13 @@ build(const char *call, openreg_opened_driver *const *drivers, int count, openre
     for (int i = 0; i < count; ++i)
         total += drivers[i]->visible.count;
     if (total > OPENREG_MAX_DEVICES)
-        return openreg_error_set(OPENREG_E_NO_DEVICE,
-                                 "%s: the drivers have %lld devices together; PyTorch can count to %d", call,
-                                 (long long)total, OPENREG_MAX_DEVICES);
+        return openreg_error_set(OPENREG_E_NO_DEVICE, call,
+                                 "the drivers have %lld devices together; PyTorch can count to %d", (long long)total,
+                                 OPENREG_MAX_DEVICES);
 
     openreg_device_table *const table = calloc(1, sizeof *table);
     if (table == NULL)
-        return openreg_error_set(OPENREG_E_NOMEM, "%s: no host memory for the device table", call);
+        return openreg_error_set(OPENREG_E_NOMEM, call, "no host memory for the device table");
     if (++last_generation == 0) /* 0 is "no table" in thread-local records */
         ++last_generation;
     table->generation = last_generation;
@@ -193,12 +193,12 @@ reject_in_use(const char *call, const openreg_device_table *table)
             events += here;
         }
         if (events > 0)
-            return openreg_error_set(
-                OPENREG_E_BUSY, "%s: %lld live allocation(s) and %lld live event(s) on driver '%s'; free them first",
-                call, allocations, events, driver->name);
+            return openreg_error_set(OPENREG_E_BUSY, call,
+                                     "%lld live allocation(s) and %lld live event(s) on driver '%s'; free them first",
+                                     allocations, events, driver->name);
         if (allocations > 0)
-            return openreg_error_set(OPENREG_E_BUSY, "%s: %lld live allocation(s) on driver '%s'; free them first",
-                                     call, allocations, driver->name);
+            return openreg_error_set(OPENREG_E_BUSY, call, "%lld live allocation(s) on driver '%s'; free them first",
+                                     allocations, driver->name);
     }
     return OPENREG_OK;
 }
@@ -276,7 +276,7 @@ typedef enum scope { CHOSEN, EVERY } scope;
 static openreg_status
 select_and_commit(const char *call, const char *list, scope wanted)
 {
-    const openreg_error before = *openreg_last_error();
+    const openreg_error_fields before = openreg_error_save();
     const int pinned = is_pinned();
     OPENREG_RETURN_NOT_OK(openreg_discovery_refresh(call, !pinned));
     openreg_decision decision;
@@ -286,7 +286,7 @@ select_and_commit(const char *call, const char *list, scope wanted)
     if (status == OPENREG_OK && !pinned)
         status = commit(call, &decision);
     if (status == OPENREG_OK)
-        *openreg_error_record() = before; /* drivers that were tried in vain have left their errors */
+        openreg_error_restore(&before); /* drivers that were tried in vain have left their errors */
     else
         openreg_driver_open_close_back_to(call, mark);
     return status;
@@ -347,17 +347,17 @@ openreg_open_all(void)
 /* -------------------------------------------------------------------------------------------------- counting devices */
 
 static int32_t
-remember(openreg_status status, int64_t count, const openreg_error *before)
+remember(openreg_status status, int64_t count, const openreg_error_fields *before)
 {
     counted.is_valid = status != OPENREG_E_NOMEM; /* that may be gone the next time */
     counted.of = changes();
     counted.count = status == OPENREG_OK ? (int32_t)count : 0;
     note_count(counted.count);
     if (status != OPENREG_OK) {
-        counted.error = *openreg_error_record();
-        openreg_log(OPENREG_LOG_WARNING, "Device initialization: %s", counted.error.message);
+        counted.error = openreg_error_save();
+        openreg_log(OPENREG_LOG_WARNING, "Device initialization: %s", openreg_last_error()->message);
     } else {
-        *openreg_error_record() = *before;
+        openreg_error_restore(before);
     }
     return counted.count;
 }
@@ -367,8 +367,8 @@ count_selected(const char *call, openreg_decision *decision)
 {
     OPENREG_RETURN_NOT_OK(openreg_select(call, chosen_list, openreg_driver_open_count, decision));
     if (!decision->must_open && decision->devices > OPENREG_MAX_DEVICES)
-        return openreg_error_set(OPENREG_E_NO_DEVICE,
-                                 "%s: the drivers have %lld devices together; PyTorch can count to %d", call,
+        return openreg_error_set(OPENREG_E_NO_DEVICE, call,
+                                 "the drivers have %lld devices together; PyTorch can count to %d",
                                  (long long)decision->devices, OPENREG_MAX_DEVICES);
     return OPENREG_OK;
 }
@@ -376,11 +376,11 @@ count_selected(const char *call, openreg_decision *decision)
 static int32_t
 count_locked(const char *call)
 {
-    const openreg_error before = *openreg_last_error();
+    const openreg_error_fields before = openreg_error_save();
     openreg_status status = openreg_discovery_refresh(call, 0);
     if (status == OPENREG_OK && counted.is_valid && counted.of == changes()) {
         if (counted.count == 0)
-            *openreg_error_record() = counted.error;
+            openreg_error_restore(&counted.error);
         return counted.count;
     }
     int64_t count = 0;
@@ -440,7 +440,7 @@ use_list(const char *call, const char *names)
 {
     char *const list = strdup(names);
     if (list == NULL)
-        return openreg_error_set(OPENREG_E_NOMEM, "%s: no host memory for the list of drivers", call);
+        return openreg_error_set(OPENREG_E_NOMEM, call, "no host memory for the list of drivers");
     openreg_status status;
     if (!is_pinned()) {
         status = select_and_commit(call, list, CHOSEN);
@@ -493,7 +493,7 @@ openreg_select_gpu(int32_t *found)
 {
     static const char call[] = "openreg_select_gpu";
     if (found == NULL)
-        return openreg_error_set(OPENREG_E_INVALID, "%s: found is NULL", call);
+        return openreg_error_set(OPENREG_E_INVALID, call, "found is NULL");
     OPENREG_RETURN_NOT_OK(openreg_driver_lock_acquire_discovering(call));
     const openreg_status status = select_gpu(call);
     if (status == OPENREG_OK)
@@ -508,7 +508,7 @@ openreg_status
 openreg_get_selection(openreg_selection *out)
 {
     if (!openreg_sized_is_valid(out, OPENREG_SELECTION_SIZE_1))
-        return openreg_error_set(OPENREG_E_INVALID, "openreg_get_selection: out is NULL or its struct_size not set");
+        return openreg_error_set(OPENREG_E_INVALID, "openreg_get_selection", "out is NULL or its struct_size not set");
     openreg_selection now;
     memset(&now, 0, sizeof now);
     (void)openreg_preference_get(now.preference);
@@ -547,7 +547,7 @@ reset_failures(void)
 void
 openreg_forget_failures(void)
 {
-    const openreg_error before = *openreg_last_error();
+    const openreg_error_fields before = openreg_error_save();
     (void)atomic_fetch_add_explicit(&requests, 1, memory_order_relaxed);
     openreg_candidates_note_change();
     openreg_preference_forget_warnings();
@@ -555,7 +555,7 @@ openreg_forget_failures(void)
         reset_failures();
         openreg_driver_lock_release();
     } else {
-        *openreg_error_record() = before;
+        openreg_error_restore(&before);
     }
 }
 

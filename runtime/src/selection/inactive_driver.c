@@ -16,11 +16,11 @@
 static openreg_status
 open_quietly(const char *call, openreg_candidate *candidate)
 {
-    const openreg_error before = *openreg_last_error();
+    const openreg_error_fields before = openreg_error_save();
     int64_t devices;
     if (openreg_driver_open_try(call, candidate, openreg_driver_open, &devices) != OPENREG_OK)
         return openreg_report_not_open(call, candidate);
-    *openreg_error_record() = before;
+    openreg_error_restore(&before);
     return OPENREG_OK;
 }
 
@@ -69,7 +69,7 @@ openreg_open_driver(const char *name)
 {
     static const char call[] = "openreg_open_driver";
     if (name == NULL)
-        return openreg_error_set(OPENREG_E_INVALID, "%s: name is NULL", call);
+        return openreg_error_set(OPENREG_E_INVALID, call, "name is NULL");
     OPENREG_RETURN_NOT_OK(openreg_driver_lock_acquire_discovering(call));
     const openreg_status status = open_gated(call, name);
     openreg_driver_lock_release();
@@ -84,7 +84,7 @@ openreg_get_driver_device_properties(const char *driver, int32_t i, struct openr
     static const char call[] = "openreg_get_driver_device_properties";
     char name[OPENREG_NAME_SIZE];
     if (driver == NULL || !openreg_sized_is_valid(inout, OPENREG_DEVICE_PROPERTIES_SIZE_1))
-        return openreg_error_set(OPENREG_E_INVALID, "%s: an argument is NULL, or struct_size not set", call);
+        return openreg_error_set(OPENREG_E_INVALID, call, "an argument is NULL, or struct_size not set");
     OPENREG_RETURN_NOT_OK(openreg_fork_reject(call));
     int is_open = 0, is_described = 0;
     int32_t count = 0;
@@ -103,11 +103,11 @@ openreg_get_driver_device_properties(const char *driver, int32_t i, struct openr
         openreg_candidates_unlock();
     }
     if (!is_open)
-        return openreg_error_set(OPENREG_E_INVALID, "%s: driver '%.40s' is not open", call, driver);
+        return openreg_error_set(OPENREG_E_INVALID, call, "driver '%.40s' is not open", driver);
     if (i < 0 || i >= count)
-        return openreg_error_set(OPENREG_E_INVALID, "%s: the index is out of range. It must be in [0, %d), but got %d.",
-                                 call, count, i);
+        return openreg_error_set(OPENREG_E_INVALID, call,
+                                 "the index is out of range. It must be in [0, %d), but got %d.", count, i);
     if (is_described)
-        return openreg_error_set(OPENREG_E_UNSUPPORTED, "%s: driver '%s' is only described by its factory", call, name);
+        return openreg_error_set(OPENREG_E_UNSUPPORTED, call, "driver '%s' is only described by its factory", name);
     return OPENREG_OK;
 }

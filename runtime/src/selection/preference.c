@@ -44,9 +44,8 @@ openreg_prefer_driver(const char *name)
     }
     openreg_candidates_unlock();
     if (!is_good)
-        return openreg_error_set(OPENREG_E_INVALID,
-                                 "openreg_prefer_driver: the name \"%.40s\" is not 1 to 31 characters of [a-z0-9_]",
-                                 name);
+        return openreg_error_set(OPENREG_E_INVALID, "openreg_prefer_driver",
+                                 "the name \"%.40s\" is not 1 to 31 characters of [a-z0-9_]", name);
     return OPENREG_OK;
 }
 

@@ -16,7 +16,7 @@
 static void
 refresh_if_idle(const char *call)
 {
-    const openreg_error before = *openreg_last_error();
+    const openreg_error_fields before = openreg_error_save();
     openreg_status status = openreg_discovery_ensure(call);
     if (status == OPENREG_OK && !openreg_in_bad_fork()) {
         if (openreg_driver_lock_reject_reentry(call) == OPENREG_OK)
@@ -26,7 +26,7 @@ refresh_if_idle(const char *call)
             openreg_driver_lock_release();
         }
     }
-    *openreg_error_record() = before;
+    openreg_error_restore(&before);
 }
 
 int32_t
@@ -92,7 +92,7 @@ openreg_get_driver_record(int32_t i, openreg_driver_record *out)
 {
     static const char call[] = "openreg_get_driver_record";
     if (!openreg_sized_is_valid(out, OPENREG_DRIVER_RECORD_SIZE_1))
-        return openreg_error_set(OPENREG_E_INVALID, "%s: out is NULL or its struct_size not set", call);
+        return openreg_error_set(OPENREG_E_INVALID, call, "out is NULL or its struct_size not set");
     openreg_driver_record record;
     memset(&record, 0, sizeof record);
     int32_t visible = 0;
@@ -106,8 +106,8 @@ openreg_get_driver_record(int32_t i, openreg_driver_record *out)
         }
     openreg_candidates_unlock();
     if (!found)
-        return openreg_error_set(OPENREG_E_INVALID, "%s: the index is out of range. It must be in [0, %d), but got %d.",
-                                 call, visible, i);
+        return openreg_error_set(OPENREG_E_INVALID, call,
+                                 "the index is out of range. It must be in [0, %d), but got %d.", visible, i);
     openreg_sized_write(out, &record, sizeof record);
     return OPENREG_OK;
 }
@@ -118,7 +118,7 @@ openreg_find_driver(const char *name, openreg_driver_record *out)
     static const char call[] = "openreg_find_driver";
     char canonical[OPENREG_NAME_SIZE];
     if (name == NULL || !openreg_sized_is_valid(out, OPENREG_DRIVER_RECORD_SIZE_1))
-        return openreg_error_set(OPENREG_E_INVALID, "%s: an argument is NULL, or struct_size not set", call);
+        return openreg_error_set(OPENREG_E_INVALID, call, "an argument is NULL, or struct_size not set");
     refresh_if_idle(call);
     if (!openreg_driver_name_resolve(name, strlen(name), canonical))
         return openreg_report_unknown(call, name);

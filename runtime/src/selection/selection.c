@@ -44,7 +44,7 @@ openreg_check_target(const char *call)
     const char *const target = variable("OPENREG_TARGET");
     if (target == NULL || target[0] == '\0' || strcmp(target, "local") == 0)
         return OPENREG_OK;
-    return openreg_error_set(OPENREG_E_INVALID, "%s: OPENREG_TARGET=%.200s: only 'local' is supported", call, target);
+    return openreg_error_set(OPENREG_E_INVALID, call, "OPENREG_TARGET=%.200s: only 'local' is supported", target);
 }
 
 /* ----------------------------------------------------------------------------------------------------- the decision */
@@ -133,9 +133,8 @@ select_listed(const char *call, const char *list, openreg_choice choice, openreg
     for (const char *cursor = list; openreg_list_next(&cursor, &item, &length);)
         OPENREG_RETURN_NOT_OK(take_item(call, item, length, choice, attempt, decision));
     if (decision->count == 0)
-        return openreg_error_set(OPENREG_E_UNSUPPORTED,
-                                 "%s: none of the drivers \"%.200s\" has a C table: they can be asked, not used", call,
-                                 list);
+        return openreg_error_set(OPENREG_E_UNSUPPORTED, call,
+                                 "none of the drivers \"%.200s\" has a C table: they can be asked, not used", list);
     return OPENREG_OK;
 }
 
@@ -284,14 +283,14 @@ openreg_would_find_gpu(const char *call, const char *list)
 {
     char preferred[OPENREG_NAME_SIZE];
     openreg_decision ignored = {0};
-    const openreg_error before = *openreg_last_error();
+    const openreg_error_fields before = openreg_error_save();
     int found = list != NULL || !openreg_list_is_empty(variable(DRIVERS_VARIABLE));
     (void)openreg_preference_get(preferred);
     if (!found && preferred[0] != '\0')
         (void)select_preferred(call, preferred, openreg_driver_open, &ignored, &found);
     if (!found)
         found = opens_gpu(call);
-    *openreg_error_record() = before;
+    openreg_error_restore(&before);
     return found;
 }
 

@@ -30,20 +30,14 @@ append(report *r, const char *format, ...)
         r->length = sizeof r->text - 1;
 }
 
-/* "Driver 'x' provides no devices." is a sentence of its own; what a driver says gets its name in front. */
-static int
-is_sentence(const char *message)
-{
-    return strncmp(message, "Driver '", 8) == 0;
-}
-
+/* The report as the thread's error; `candidate` is the driver that it is about, or NULL. */
 static openreg_status
-set(openreg_status code, const openreg_candidate *candidate, const report *r)
+set(openreg_status code, const char *call, const openreg_candidate *candidate, const report *r)
 {
-    (void)openreg_error_set(code, "%s", r->text);
+    (void)openreg_error_set(code, call, "%s", r->text);
     if (candidate != NULL) {
-        openreg_error_record()->vendor_code = candidate->vendor_code;
-        openreg_text_copy(openreg_error_record()->driver, sizeof openreg_error_record()->driver, candidate->name);
+        (void)openreg_error_names_driver(candidate->name, candidate->vendor_code);
+        openreg_error_names_code(candidate->names_code);
     }
     return code;
 }
@@ -150,11 +144,11 @@ openreg_report_failure(const char *call, const openreg_candidate *candidate, ope
 {
     report r = {0};
     const openreg_status code = candidate->code;
-    append(&r, "%s: Unable to initialize driver '%s': %s (%s)", call, candidate->name, candidate->message,
+    append(&r, "Unable to initialize driver '%s': %s (%s)", candidate->name, candidate->message,
            way_out(candidate, choice));
     append_places(&r, candidate->name);
     append_others(&r, candidate->name);
-    return set(code, candidate, &r);
+    return set(code, call, candidate, &r);
 }
 
 openreg_status
@@ -164,7 +158,7 @@ openreg_report_group(const char *call, const char *name, openreg_choice choice)
     const openreg_candidate *first = NULL;
     const char *const *members;
     const size_t count = openreg_driver_group(name, &members);
-    append(&r, "%s: Unable to initialize driver '%s': ", call, name);
+    append(&r, "Unable to initialize driver '%s': ", name);
     for (size_t i = 0; i < count; ++i) {
         const openreg_candidate *const member = openreg_candidates_find(members[i]);
         append(&r, "%s%s: %.300s", i == 0 ? "" : "; ", member->name, member->message);
@@ -173,34 +167,33 @@ openreg_report_group(const char *call, const char *name, openreg_choice choice)
     }
     append(&r, " (%s)", way_out(first, choice));
     append_others(&r, name);
-    return set(first->code, first, &r);
+    return set(first->code, call, first, &r);
 }
 
 openreg_status
 openreg_report_unknown_in_list(const char *call, const char *name, openreg_choice choice)
 {
     report r = {0};
-    append(&r, "%s: Unable to initialize driver '%s': ", call, name);
+    append(&r, "Unable to initialize driver '%s': ", name);
     append_unknown(&r, name);
     append(&r, " (%s)", way_out(NULL, choice));
-    return set(OPENREG_E_INVALID, NULL, &r);
+    return set(OPENREG_E_INVALID, call, NULL, &r);
 }
 
 openreg_status
 openreg_report_unknown(const char *call, const char *name)
 {
     report r = {0};
-    append(&r, "%s: ", call);
     append_unknown(&r, name);
-    return set(OPENREG_E_INVALID, NULL, &r);
+    return set(OPENREG_E_INVALID, call, NULL, &r);
 }
 
 openreg_status
 openreg_report_not_open(const char *call, const openreg_candidate *candidate)
 {
     report r = {0};
-    append(&r, "%s: Unable to initialize driver '%s': %s", call, candidate->name, candidate->message);
-    return set(candidate->code, candidate, &r);
+    append(&r, "Unable to initialize driver '%s': %s", candidate->name, candidate->message);
+    return set(candidate->code, call, candidate, &r);
 }
 
 openreg_status
@@ -208,8 +201,8 @@ openreg_report_none(const char *call, const openreg_candidate *last)
 {
     report r = {0};
     if (last == NULL) {
-        append(&r, "%s: no driver is left to choose from", call);
-        return set(OPENREG_E_NO_DEVICE, NULL, &r);
+        append(&r, "no driver is left to choose from");
+        return set(OPENREG_E_NO_DEVICE, call, NULL, &r);
     }
     openreg_candidate *all[OPENREG_CANDIDATES_MAX];
     const int count = openreg_candidates_sorted(all);
@@ -217,15 +210,14 @@ openreg_report_none(const char *call, const openreg_candidate *last)
     for (int i = 0; i < count; ++i)
         others += all[i] != last && all[i]->state == OPENREG_DRIVER_STATE_FAILED && !all[i]->is_absent;
     if (others == 0) {
-        append(&r, "%s: ", call);
-        if (!is_sentence(last->message))
+        if (!last->names_driver)
             append(&r, "driver \"%s\": ", last->name);
         append(&r, "%s", last->message);
-        return set(last->code, last, &r);
+        return set(last->code, call, last, &r);
     }
-    append(&r, "%s: no driver can be used", call);
+    append(&r, "no driver can be used");
     for (int i = count - 1; i >= 0; --i)
         if (all[i]->state == OPENREG_DRIVER_STATE_FAILED)
             append(&r, "\n  %s (%s): %s", all[i]->name, all[i]->origin, all[i]->message);
-    return set(last->code, last, &r);
+    return set(last->code, call, last, &r);
 }

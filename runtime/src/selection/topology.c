@@ -34,9 +34,9 @@ reject_if_not_installed(const question *q, const openreg_candidate *candidate, o
     char title[OPENREG_NAME_SIZE];
     openreg_driver_name_upper(candidate->name, title, sizeof title);
     const openreg_error reason = *openreg_last_error();
-    return openreg_error_set(OPENREG_E_INCOMPATIBLE,
-                             "%s: %s support not installed; cannot generate %s topology (%.700s)", q->call, title,
-                             title, candidate->is_absent ? "the library is not there" : reason.message);
+    return openreg_error_set(OPENREG_E_INCOMPATIBLE, q->call,
+                             "%s support not installed; cannot generate %s topology (%.700s)", title, title,
+                             candidate->is_absent ? "the library is not there" : reason.message);
 }
 
 static openreg_status
@@ -49,7 +49,7 @@ describe(const question *q, const openreg_candidate *candidate, openreg_device_i
         status = openreg_call_describe(&candidate->table, candidate->name, q->call, &settings.options, q->topology,
                                        q->capacity, infos, q->peers, count);
     else
-        (void)openreg_error_set(status, "%s: no host memory for the options of driver '%s'", q->call, candidate->name);
+        (void)openreg_error_set(status, q->call, "no host memory for the options of driver '%s'", candidate->name);
     openreg_settings_free(&settings);
     return reject_if_not_installed(q, candidate, status);
 }
@@ -70,7 +70,7 @@ describe_all(const question *q, const openreg_candidate *candidate, int32_t *cou
     const size_t room = q->capacity > 0 ? (size_t)q->capacity : 1;
     openreg_device_info *const infos = calloc(room, sizeof *infos + sizeof(openreg_device_info *));
     if (infos == NULL)
-        return openreg_error_set(OPENREG_E_NOMEM, "%s: no host memory for %d devices", q->call, q->capacity);
+        return openreg_error_set(OPENREG_E_NOMEM, q->call, "no host memory for %d devices", q->capacity);
     openreg_device_info **const pointers = (openreg_device_info **)(void *)(infos + room);
     for (size_t i = 0; i < room; ++i) {
         infos[i].struct_size = sizeof infos[i];
@@ -97,8 +97,7 @@ answer(const question *q, int32_t *count)
             return openreg_report_not_open(q->call, candidate);
     }
     if (!candidate->has_table)
-        return openreg_error_set(OPENREG_E_UNSUPPORTED, "%s: topology not implemented for %s", q->call,
-                                 candidate->name);
+        return openreg_error_set(OPENREG_E_UNSUPPORTED, q->call, "topology not implemented for %s", candidate->name);
     return describe_all(q, candidate, count);
 }
 
@@ -107,10 +106,10 @@ check(const question *q, const int32_t *count)
 {
     if (q->driver == NULL || count == NULL || q->capacity < 0 || (q->devices == NULL && q->capacity > 0) ||
         (q->options == NULL && q->option_count > 0))
-        return openreg_error_set(OPENREG_E_INVALID, "%s: an argument is NULL, or capacity negative", q->call);
+        return openreg_error_set(OPENREG_E_INVALID, q->call, "an argument is NULL, or capacity negative");
     if (q->capacity > 0 && (!openreg_sized_is_valid(q->devices, OPENREG_DEVICE_PROPERTIES_SIZE_1) ||
                             q->devices->struct_size % sizeof(uint64_t) != 0))
-        return openreg_error_set(OPENREG_E_INVALID, "%s: struct_size of device 0 is not set", q->call);
+        return openreg_error_set(OPENREG_E_INVALID, q->call, "struct_size of device 0 is not set");
     return OPENREG_OK;
 }
 

@@ -31,6 +31,7 @@ TEST_F(ErrorTest, RecordBelongsToTheThread) {
   EXPECT_EQ(openreg_last_error()->code, OPENREG_OK);
   ASSERT_EQ(openreg_set_device(9), OPENREG_E_INVALID);
   EXPECT_EQ(openreg_last_error()->code, OPENREG_E_INVALID);
+  EXPECT_EQ(openreg_last_error()->names_code, 0);
   std::thread([] {
     EXPECT_EQ(openreg_last_error()->code, OPENREG_OK);
     EXPECT_STREQ(openreg_last_error()->message, "");
@@ -56,6 +57,7 @@ TEST_F(ErrorTest, DriverErrorIsCompleted) {
   EXPECT_EQ(error->code, OPENREG_E_DEVICE_LOST);
   EXPECT_EQ(error->vendor_code, 42);
   EXPECT_STREQ(error->driver, "full_toy");
+  EXPECT_EQ(error->names_code, 1);
   EXPECT_STREQ(error->message,
                "openreg_device_synchronize: driver \"full_toy\": device_sync was told to fail (OPENREG_E_DEVICE_LOST)");
   EXPECT_EQ(openreg_device_synchronize(1), OPENREG_OK);
@@ -123,6 +125,35 @@ TEST_F(ErrorTest, LongTextsAreCutBetweenCharacters) {
   chatty_text = "";
   EXPECT_EQ(openreg_device_synchronize(0), OPENREG_E_INTERNAL);
   EXPECT_CONTAINS(last_message(), "driver \"chatty\":  (OPENREG_E_INTERNAL)");
+}
+
+// What a driver's text looks like changes nothing: it is never read for the names of calls, drivers or codes.
+TEST_F(ErrorTest, TextsAreNotTakenApart) {
+  use_full_toy([](openreg_driver& table) {
+    table.name = "chatty";
+    table.open = chatty_open;
+    table.device_sync = chatty_sync_fails;
+  });
+  chatty_text = "openreg_device_synchronize: driver \"chatty\": Driver 'x' (OPENREG_E_NOMEM)";
+  EXPECT_EQ(openreg_device_synchronize(0), OPENREG_E_INTERNAL);
+  EXPECT_EQ(last_message(), "openreg_device_synchronize: driver \"chatty\": " + chatty_text + " (OPENREG_E_INTERNAL)");
+  EXPECT_EQ(openreg_last_error()->names_code, 1);
+}
+
+// Likewise of a driver that fails to open: its record keeps the text as it was given.
+TEST_F(ErrorTest, TextsOfFailedDriversAreKept) {
+  use_full_toy([](openreg_driver& table) {
+    table.name = "chatty";
+    table.open = [](const openreg_host* host, const openreg_option*, size_t, openreg_instance*) {
+      return openreg_fail(host, OPENREG_E_INTERNAL, 5, "%s", "openreg_init: driver \"chatty\": Driver 'y' is tired");
+    };
+  });
+  set("OPENREG_DRIVERS", "chatty");
+  EXPECT_EQ(openreg_init(), OPENREG_E_INTERNAL);
+  EXPECT_CONTAINS(last_message(),
+                  "'chatty': openreg_init: driver \"chatty\": Driver 'y' is tired (OPENREG_E_INTERNAL)");
+  EXPECT_EQ(openreg_last_error()->vendor_code, 5);
+  EXPECT_STREQ(openreg_last_error()->driver, "chatty");
 }
 
 // The code that a slot returns counts; where the driver told set_error() another one, the text says so.

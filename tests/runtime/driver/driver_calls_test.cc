@@ -1,5 +1,7 @@
 // SPDX-License-Identifier: BSD-3-Clause
 // What the runtime makes of a driver's memory slots that are missing, that fail half-way, or that break the contract.
+#include <openreg/allocator.h>
+
 #include <cstring>
 
 #include "runtime_test.h"
@@ -39,6 +41,25 @@ TEST_F(DriverCallsTest, SuccessWithoutAResultIsADefect) {
   EXPECT_CONTAINS(last_message(), "host_alias succeeded but gave no address");
   EXPECT_EQ(memory, nullptr);
   EXPECT_EQ(toy().live("memory"), 0);
+}
+
+// Running out of memory keeps what the driver said of it, beside the runtime's figures.
+TEST_F(DriverCallsTest, OutOfMemoryKeepsTheDriversText) {
+  use_full_toy();
+  ASSERT_EQ(openreg_init(), OPENREG_OK);
+  toy().fail("mem_alloc", 1, OPENREG_E_NOMEM, FULL_TOY_FOREVER);
+  void* memory = nullptr;
+  EXPECT_EQ(openreg_malloc(0, 3 << 20, 0, &memory), OPENREG_E_NOMEM);
+  EXPECT_CONTAINS(last_message(), "Tried to allocate 3.00 MiB.");
+  EXPECT_CONTAINS(last_message(), "unallocated; the driver said: mem_alloc was told to fail (vendor code 42)");
+  EXPECT_EQ(openreg_last_error()->vendor_code, 42);
+  EXPECT_STREQ(openreg_last_error()->driver, "full_toy");
+  toy().fail("mem_alloc", 0, OPENREG_OK, 0);
+  // A limit of the process is no word of the driver's.
+  ASSERT_EQ(openreg_set_memory_fraction(0, 1e-6), OPENREG_OK);
+  EXPECT_EQ(openreg_malloc(0, 3 << 20, 0, &memory), OPENREG_E_NOMEM);
+  EXPECT_EQ(last_message().find("the driver said"), std::string::npos) << last_message();
+  EXPECT_EQ(last_message().back(), '.');
 }
 
 // A fill by copying that fails in the middle is an error; the device is synchronised before the buffer that it

@@ -486,7 +486,7 @@ TEST_F(CacheTest, DriverGivesImpossibleMemory) {
     frees = 0;
     EXPECT_EQ(openreg_malloc(1, 20 * kMib, 0, &out), OPENREG_E_INTERNAL);
     EXPECT_EQ(out, nullptr);
-    EXPECT_CONTAINS(last_message(), "driver \"full_toy\" gave 20971520 bytes at 0x");
+    EXPECT_CONTAINS(last_message(), "driver \"full_toy\": gave 20971520 bytes at 0x");
     EXPECT_EQ(frees, 1);
     EXPECT_EQ(stats_of(1).segment[0].current, 0);
   }
