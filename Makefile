@@ -11,6 +11,7 @@
 #   make format     formats all C, C++ and Python
 #   make asan tsan valgrind   the runtime and its tests under a checker
 #   make coverage   line coverage of the C code
+#   make mutate     plants defects in a copy of the runtime and shows which of them no test finds; MUTATE=options
 #   make wheel      dist/*.whl
 SHELL := bash
 PYTHON ?= python3
@@ -27,7 +28,7 @@ PIP := python -m pip --disable-pip-version-check
 RUNTIME_ONLY := -DOPENREG_BUILD_TORCH=OFF -DOPENREG_WERROR=ON
 RUN_CTEST = ctest --test-dir $(1) --output-on-failure --no-tests=error -j $(JOBS)
 
-.PHONY: help all build demo test acceptance opinfo gpu-check bench lint lint-c lint-headers lint-rooms lint-format lint-python format asan tsan valgrind coverage wheel clean
+.PHONY: help all build demo test acceptance opinfo gpu-check bench lint lint-c lint-headers lint-rooms lint-format lint-python format asan tsan valgrind coverage mutate wheel clean
 all: build
 
 help:
@@ -128,6 +129,11 @@ valgrind: $(PACKAGES)
 	$(CONFIGURE) -B build-valgrind $(RUNTIME_ONLY) -DCMAKE_BUILD_TYPE=RelWithDebInfo
 	cmake --build build-valgrind --parallel $(JOBS)
 	tools/valgrind build-valgrind
+
+# A sample by hand, never in CI: a mutant takes a build and the tests.
+mutate: $(PACKAGES)
+	tools/googletest
+	python tools/mutate.py --jobs $(JOBS) --json mutate.json $(MUTATE)
 
 coverage: $(PACKAGES)
 	tools/googletest

@@ -1,0 +1,95 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""tools/mutate.py: which defects it can plant, and that planting one changes one place alone."""
+
+from __future__ import annotations
+
+import ast
+import importlib.util
+import subprocess
+import sys
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+
+TOOL = Path(__file__).resolve().parents[3] / "tools" / "mutate.py"
+
+C_SOURCE = """\
+static openreg_status
+take(openreg_thing *thing, int count)
+{
+    /* if (count == 7) is a comment */
+    if (count == 0 || thing == NULL)
+        return openreg_error_set(OPENREG_E_INVALID, "count == %d", count);
+    (void)pthread_mutex_lock(&thing->lock);
+    thing->count = count + 1;
+    (void)pthread_mutex_unlock(&thing->lock);
+    OPENREG_RETURN_NOT_OK(prepare(thing));
+    openreg_thing_wait(thing);
+    return OPENREG_OK;
+}
+"""
+
+PYTHON_SOURCE = """\
+def take(thing, count):
+    if count == 0 and thing is None:
+        raise ValueError("count == 0")
+    with _lock:
+        thing.add(count)
+    return thing
+"""
+
+
+@pytest.fixture(scope="module")
+def tool() -> ModuleType:
+    spec = importlib.util.spec_from_file_location("mutate", TOOL)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    sys.modules["mutate"] = module
+    spec.loader.exec_module(module)
+    return module
+
+
+# Each kind of defect is found in C, and none in a comment or a text.
+def test_c_defects(tool: ModuleType) -> None:
+    mutants = list(tool.c_mutants("take.c", C_SOURCE))
+    planted: dict[tuple[int, str], str] = {}
+    for mutant in mutants:
+        planted.setdefault((mutant.line, mutant.kind), mutant.apply(C_SOURCE))
+    assert {kind for _, kind in planted} == {"compare", "logic", "negate", "error", "bound", "lock", "wait", "drop"}
+    assert not [mutant for mutant in mutants if mutant.line == 4]
+    assert "if (count != 0 || thing" in planted[5, "compare"]
+    assert "if (count == 0 && thing" in planted[5, "logic"]
+    assert "(!(count == 0 ||" in planted[5, "negate"]
+    assert "        return OPENREG_OK;" in planted[6, "error"]
+    assert "pthread_mutex" not in planted[7, "lock"]
+    assert "thing->count = count;" in planted[8, "bound"]
+    assert "(void)(prepare(thing));" in planted[10, "error"]
+    assert "openreg_thing_wait" not in planted[11, "wait"]
+
+
+# Each kind of defect is found in Python, and what comes out is Python.
+def test_python_defects(tool: ModuleType) -> None:
+    planted: dict[tuple[int, str], str] = {}
+    for mutant in tool.python_mutants("take.py", PYTHON_SOURCE):
+        planted.setdefault((mutant.line, mutant.kind), mutant.apply(PYTHON_SOURCE))
+        ast.parse(mutant.apply(PYTHON_SOURCE))
+    assert "(count != 0) and thing is None" in planted[2, "compare"]
+    assert "(count == 0) or (thing is None)" in planted[2, "logic"]
+    assert "not (count == 0 and thing is None)" in planted[2, "negate"]
+    assert "raise" not in planted[3, "error"]
+    assert "_lock" not in planted[4, "lock"]
+    assert "thing.add" not in planted[5, "drop"]
+    assert "return None" in planted[6, "answer"]
+
+
+# The runtime of the checkout has thousands of places, of every kind, and a seed chooses the same ones twice.
+def test_sample_is_repeatable() -> None:
+    def sample(*more: str) -> str:
+        command = [sys.executable, str(TOOL), "--list", "--seed", "3", "--sample", "40", *more]
+        return subprocess.run(command, check=True, capture_output=True, text=True).stdout
+
+    assert sample() == sample()
+    assert len(sample().splitlines()) == 41
+    assert sample("--kinds", "lock") != sample()
