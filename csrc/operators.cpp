@@ -3,7 +3,10 @@
 #include <pybind11/pybind11.h>
 #include <torch/csrc/Exceptions.h>
 
+#include <array>
+
 #include "csrc/bindings.h"
+#include "shim/operators/fallback/gpu_allocations.h"
 #include "shim/operators/fallback/kernel_tensor_cache.h"
 #include "shim/operators/policy/operator_counts.h"
 #include "shim/operators/policy/operator_policy.h"
@@ -53,6 +56,9 @@ PyObject* _operatorStats(PyObject* /*self*/, PyObject* /*unused*/) {
   const auto native = sum_of(counts.by_operator[kNative]);
   const auto staged = sum_of(counts.by_operator[kStaged]);
   py::dict result;
+  static constexpr std::array<const char*, 3> kAllocators = {nullptr, "openreg", "torch"};
+  const char* allocator = kAllocators[static_cast<size_t>(c10::openreg::gpu_allocator_in_place())];
+  result["gpu_allocator"] = allocator == nullptr ? py::object(py::none()) : py::object(py::str(allocator));
   result["native_calls"] = native.calls;
   result["aliased_calls"] = counts.aliased_calls;
   result["staged_calls"] = staged.calls;
@@ -62,6 +68,13 @@ PyObject* _operatorStats(PyObject* /*self*/, PyObject* /*unused*/) {
   result["aliased"] = by_operator(counts.by_operator[kAliased], kAliased);
   result["staged"] = by_operator(counts.by_operator[kStaged], kStaged);
   return result.release().ptr();
+  END_HANDLE_TH_ERRORS
+}
+
+PyObject* _installGpuAllocator(PyObject* /*self*/, PyObject* /*unused*/) {
+  HANDLE_TH_ERRORS
+  c10::openreg::install_gpu_allocations();
+  Py_RETURN_NONE;
   END_HANDLE_TH_ERRORS
 }
 
@@ -141,6 +154,10 @@ PyObject* _replaceOperatorRules(PyObject* /*self*/, PyObject* rules) {
 
 PyMethodDef openreg_operator_methods[] = {
     {"_operator_stats", torch_openreg::_operatorStats, METH_NOARGS, "How operators ran, as a dict of counts."},
+    {"_install_gpu_allocator",
+     torch_openreg::_installGpuAllocator,
+     METH_NOARGS,
+     "Puts openreg's allocator in the place of PyTorch's for CUDA, where this PyTorch has one."},
     {"_reset_operator_stats", torch_openreg::_resetOperatorStats, METH_NOARGS, "Sets the operators' counts to 0."},
     {"_kernel_tensors_made",
      torch_openreg::_hostWrappersMade,

@@ -77,7 +77,7 @@ static PyObject* record_dict(const openreg_driver_record* record) {
 static PyObject* get_device_properties(PyObject* self, PyObject* device) {
   (void)self;
   int32_t index = 0;
-  if (openreg_unpack_device(device, "getDeviceProperties", &index) != 0) {
+  if (openreg_unpack_device(device, "getDeviceProperties", &index) != 0 || openreg_lazy_init() != 0) {
     return NULL;
   }
   openreg_device_properties properties = {.struct_size = sizeof properties};

@@ -9,6 +9,7 @@
 #include "shim/device_allocator.h"
 #include "shim/generator.h"
 #include "shim/host_allocator.h"
+#include "shim/operators/fallback/gpu_allocations.h"
 #include "shim/status.h"
 
 namespace c10::openreg {
@@ -47,6 +48,7 @@ bool OpenRegHooks::hasPrimaryContext(DeviceIndex device_index) const {
 
 void OpenRegHooks::init() const {
   OPENREG_CHECK(openreg_init());
+  prepare_gpu_allocations();
 }
 
 DeviceIndex OpenRegHooks::deviceCount() const {

@@ -105,7 +105,15 @@ struct HostAllocatorImpl final : at::CachingHostAllocatorImpl<c10::Stream, HostE
 
 void delete_block(void* block) noexcept;
 
+c10::DeviceType translated_type = c10::DeviceType::PrivateUse1;
+StreamTranslation translation = nullptr;
+
 struct HostAllocator final : at::CachingHostAllocatorInterface<HostAllocatorImpl, &delete_block> {
+  bool record_event(void* block, void* context, c10::Stream stream) override {
+    const bool is_foreign = stream.device_type() == translated_type && translation != nullptr;
+    return at::CachingHostAllocatorInterface<HostAllocatorImpl, &delete_block>::record_event(
+        block, context, is_foreign ? translation(stream) : stream);
+  }
   at::DeleterFnPtr raw_deleter() const override {
     return nullptr; // the deleter takes PyTorch's block, not the address
   }
@@ -132,6 +140,11 @@ void delete_block(void* block) noexcept {
 }
 
 } // namespace
+
+void set_stream_translation(c10::DeviceType type, StreamTranslation translate) noexcept {
+  translated_type = type;
+  translation = translate;
+}
 
 at::HostAllocator& host_allocator() {
   return instance();

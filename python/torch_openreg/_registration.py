@@ -67,7 +67,21 @@ def register() -> ModuleType:
     _fake_tensors.install()
     _compile.install()
     _exit.install()
+    _prepare_gpu()
     return module
+
+
+def _prepare_gpu() -> None:
+    """Replaces PyTorch's allocator for CUDA now where the program asks for a GPU's driver.
+
+    PyTorch lets it be replaced only before it is used, and what comes next may use it: transformers, for example, asks
+    ``torch.cuda`` for properties when it is imported. Opens no driver, makes no context.
+    """
+    from torch_openreg import _C
+
+    wanted = (_C._variable("OPENREG_DRIVERS") or "").split(",")[0].strip().lower()
+    if wanted in ("cuda", "hip"):
+        _C._install_gpu_allocator()
 
 
 def _minor(version: str) -> tuple[str, ...]:

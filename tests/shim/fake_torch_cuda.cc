@@ -13,7 +13,10 @@
 //   FAKE_TORCH_CUDA_DRIVER    the driver over the fake of CUDA's runtime
 //   FAKE_TORCH_CUDA_MISSING   operators that have no kernel here, as "aten::cumsum,aten::sort"
 //   FAKE_TORCH_CUDA_IN_USE    1: the allocator has been used before anything asks to replace it
+//   FAKE_TORCH_CUDA_ATTENTION which kernel attention takes: flash (the default), efficient, cudnn
 #include <ATen/CPUGeneratorImpl.h>
+#include <ATen/Context.h>
+#include <ATen/core/CachingHostAllocator.h>
 #include <ATen/core/Tensor.h>
 #include <ATen/core/dispatch/Dispatcher.h>
 #include <ATen/detail/CUDAHooksInterface.h>
@@ -49,6 +52,9 @@ class CUDAAllocator : public c10::Allocator {};
 }  // namespace c10::cuda::CUDACachingAllocator
 
 static thread_local c10::DeviceIndex current_device = 0;
+
+// A device-side assert has happened: every call fails from here on, as CUDA's errors are sticky.
+static std::atomic<bool> is_lost{false};
 
 namespace {
 
@@ -113,7 +119,17 @@ struct Guard final : c10::impl::DeviceGuardImplInterface {
     TORCH_CHECK(device.is_cuda() && device.index() >= 0 && device.index() < vendor().count, "no such device: ", device);
     current_device = device.index();
   }
-  void uncheckedSetDevice(c10::Device device) const noexcept override { current_device = device.index(); }
+  // As PyTorch's: it asks CUDA for the present device first, which fails after an asynchronous error. Nothing may be
+  // thrown here.
+  void uncheckedSetDevice(c10::Device device) const noexcept override {
+    if (is_lost.load()) {
+      std::terminate();
+    }
+    current_device = device.index();
+  }
+  void synchronizeStream(const c10::Stream& stream) const override {
+    check(vendor().table->stream_sync(vendor().instance, stream.device_index(), native(stream.id())));
+  }
   c10::Stream getStream(c10::Device device) const override {
     const c10::DeviceIndex index = device.has_index() ? device.index() : current_device;
     return c10::Stream(c10::Stream::UNSAFE, c10::Device(kCuda, index), current_streams[static_cast<size_t>(index)]);
@@ -204,10 +220,13 @@ class OwnAllocator final : public CUDAAllocator {
 using Allocate = std::function<void*(size_t, int, CUstream_st*)>;
 using Free = std::function<void(void*, size_t, int, CUstream_st*)>;
 
+bool pluggable_is_gone = false;
+
 // torch.cuda.memory.CUDAPluggableAllocator, which keeps a book of its own.
 class PluggableAllocator final : public CUDAAllocator {
  public:
   PluggableAllocator(Allocate allocate, Free free) : allocate_(std::move(allocate)), free_(std::move(free)) {}
+  ~PluggableAllocator() override { pluggable_is_gone = true; }
 
   c10::DataPtr allocate(size_t size) override {
     void* const block = allocate_(size, current_device, reinterpret_cast<CUstream_st*>(current_stream()));
@@ -229,18 +248,45 @@ class PluggableAllocator final : public CUDAAllocator {
   std::unordered_map<void*, size_t> book_;
 };
 
+// A static object, as PyTorch's: it ends with the library, and a tensor that is freed later finds no allocator.
 std::shared_ptr<CUDAAllocator>& allocator() {
-  static auto& current = *new std::shared_ptr<CUDAAllocator>(std::make_shared<OwnAllocator>());
+  static std::shared_ptr<CUDAAllocator> current = std::make_shared<OwnAllocator>();
   return current;
 }
 
+std::atomic<int> own_pinned{0};
+
+// Host memory that CUDA pinned and nobody else knows.
+struct OwnHostAllocator final : at::HostAllocator {
+  at::DataPtr allocate(size_t size) override {
+    own_pinned.fetch_add(1);
+    void* const block = std::malloc(size);
+    return {block, block, &std::free, c10::Device(c10::DeviceType::CPU)};
+  }
+  bool record_event(void*, void*, c10::Stream) override { return true; }
+  void empty_cache() override {}
+  void copy_data(void*, const void*, size_t) const override { TORCH_CHECK(false, "not here"); }
+  at::HostStats get_stats() override { return {}; }
+  void reset_accumulated_stats() override {}
+  void reset_peak_stats() override {}
+};
+
 void PluggableAllocator::release(void* block) {
+  if (pluggable_is_gone) {
+    std::abort();
+  }
   auto& self = static_cast<PluggableAllocator&>(*allocator());
   {
     const std::lock_guard<std::mutex> guard(self.lock_);
     TORCH_CHECK(self.book_.erase(block) == 1, "Trying to free a pointer not allocated here");
   }
   self.free_(block, 0, 0, nullptr);
+}
+
+// What a static object of another library holds, which ends after those here.
+c10::DataPtr& held() {
+  static auto& block = *new c10::DataPtr;
+  return block;
 }
 
 bool allocator_is_in_use = false;
@@ -262,6 +308,7 @@ struct CUDAHooks final : at::CUDAHooksInterface {
     return at::make_generator<Generator>(device < 0 ? ::current_device : device);
   }
   at::Allocator* getCUDADeviceAllocator() const override { return allocator().get(); }
+  at::Allocator* getPinnedMemoryAllocator() const override { return at::getHostAllocator(kCuda); }
   c10::Device getDeviceFromPtr(void* data) const override {
     const int32_t device = vendor().hooks->device_of(data);
     TORCH_CHECK(device >= 0, "the pointer is not memory of a CUDA device");
@@ -308,6 +355,7 @@ at::Tensor tensor_over(c10::Storage storage, c10::DispatchKey key, const at::Ten
 class Launch {
  public:
   Launch() {
+    TORCH_CHECK(!is_lost.load(), "CUDA error: device-side assert triggered");
     wait_for_current_stream();
     kernel_calls.fetch_add(1);
     last_stream.store(current_stream());
@@ -452,6 +500,10 @@ void run(const c10::OperatorHandle& op, c10::DispatchKeySet, torch::jit::Stack* 
   for (size_t i = first; i < stack->size(); ++i) {
     (*stack)[i] = argument(launch, (*stack)[i]);
   }
+  // cuDNN's benchmarks ask PyTorch's own allocator what it has.
+  TORCH_CHECK(!at::globalContext().benchmarkCuDNN() || op.operator_name().name != "aten::convolution" ||
+                  dynamic_cast<PluggableAllocator*>(allocator().get()) == nullptr,
+              "CUDAPluggableAllocator does not yet support cacheInfo.");
   op.redispatchBoxed(c10::DispatchKeySet(c10::DispatchKey::CPU), stack);
   launch.write_back();
   for (size_t i = first; i < stack->size(); ++i) {
@@ -459,7 +511,13 @@ void run(const c10::OperatorHandle& op, c10::DispatchKeySet, torch::jit::Stack* 
   }
 }
 
-// Two that only CUDA has, or that draw from its default generator.
+using OptionalTensor = std::optional<at::Tensor>;
+
+OptionalTensor read(Launch& launch, const OptionalTensor& tensor) {
+  return tensor.has_value() && tensor->defined() ? OptionalTensor(launch.read(*tensor)) : std::nullopt;
+}
+
+// Those that only CUDA has, or that draw from its default generator.
 
 std::tuple<at::Tensor, at::Tensor> native_dropout(const at::Tensor& input, double p, std::optional<bool> train) {
   if (!train.value_or(true)) {
@@ -501,6 +559,68 @@ std::tuple<at::Tensor, at::Tensor, at::Tensor> flash_attention_backward(
   return {launch.result(for_query), launch.result(for_key), launch.result(for_value)};
 }
 
+// cuDNN's and the memory-efficient kernel: other results in another order, which must come back as they were.
+
+std::tuple<at::Tensor, at::Tensor, at::Tensor, at::Tensor, c10::SymInt, c10::SymInt, at::Tensor, at::Tensor, at::Tensor>
+cudnn_attention(const at::Tensor& query, const at::Tensor& key, const at::Tensor& value, const OptionalTensor& bias,
+                bool with_logsumexp, double dropout, bool causal, bool /*return_debug_mask*/,
+                std::optional<double> scale) {
+  Launch launch;
+  auto [output, logsumexp] = at::_scaled_dot_product_flash_attention_for_cpu(
+      launch.read(query), launch.read(key), launch.read(value), dropout, causal, read(launch, bias), scale);
+  return {launch.result(output),
+          with_logsumexp ? launch.result(logsumexp) : at::Tensor(),
+          at::Tensor(),
+          at::Tensor(),
+          query.sym_size(2),
+          key.sym_size(2),
+          launch.result(at::empty({}, at::kLong).fill_(7)),
+          launch.result(at::empty({}, at::kLong).fill_(9)),
+          at::Tensor()};
+}
+
+std::tuple<at::Tensor, at::Tensor, at::Tensor> cudnn_attention_backward(
+    const at::Tensor& gradient, const at::Tensor& query, const at::Tensor& key, const at::Tensor& value,
+    const at::Tensor& output, const at::Tensor& logsumexp, const at::Tensor& seed, const at::Tensor& offset,
+    const at::Tensor& bias, const at::Tensor& /*cum_seq_q*/, const at::Tensor& /*cum_seq_k*/, c10::SymInt max_q,
+    c10::SymInt max_k, double dropout, bool causal, std::optional<double> scale) {
+  TORCH_CHECK(max_q == query.sym_size(2) && max_k == key.sym_size(2), "the lengths came back otherwise");
+  TORCH_CHECK(seed.is_cuda() && offset.is_cuda(), "what was drawn came back otherwise");
+  Launch launch;
+  TORCH_CHECK(launch.read(seed).item<int64_t>() == 7, "the seed came back otherwise");
+  auto [for_query, for_key, for_value] = at::_scaled_dot_product_flash_attention_for_cpu_backward(
+      launch.read(gradient), launch.read(query), launch.read(key), launch.read(value), launch.read(output),
+      launch.read(logsumexp), dropout, causal, read(launch, bias), scale);
+  return {launch.result(for_query), launch.result(for_key), launch.result(for_value)};
+}
+
+std::tuple<at::Tensor, at::Tensor, at::Tensor, at::Tensor> efficient_attention(
+    const at::Tensor& query, const at::Tensor& key, const at::Tensor& value, const OptionalTensor& bias,
+    bool with_logsumexp, double dropout, bool causal, std::optional<double> scale) {
+  auto [output, logsumexp, cum_q, cum_k, max_q, max_k, seed, offset, debug] =
+      cudnn_attention(query, key, value, bias, with_logsumexp, dropout, causal, false, scale);
+  return {output, logsumexp, seed, offset};
+}
+
+std::tuple<at::Tensor, at::Tensor, at::Tensor, at::Tensor> efficient_attention_backward(
+    const at::Tensor& gradient, const at::Tensor& query, const at::Tensor& key, const at::Tensor& value,
+    const at::Tensor& bias, const at::Tensor& output, const at::Tensor& logsumexp, const at::Tensor& seed,
+    const at::Tensor& offset, double dropout, std::array<bool, 4> /*wanted*/, bool causal,
+    std::optional<double> scale) {
+  auto [for_query, for_key, for_value] =
+      cudnn_attention_backward(gradient, query, key, value, output, logsumexp, seed, offset, bias, at::Tensor(),
+                               at::Tensor(), query.sym_size(2), key.sym_size(2), dropout, causal, scale);
+  return {for_query, for_key, for_value, at::Tensor()};
+}
+
+// Which kernel attention takes.
+int64_t choose_attention(const at::Tensor&, const at::Tensor&, const at::Tensor&, const OptionalTensor&, double, bool,
+                         std::optional<double>, bool) {
+  const char* const wanted = std::getenv("FAKE_TORCH_CUDA_ATTENTION");
+  const std::string name = wanted == nullptr ? "flash" : wanted;
+  return name == "cudnn" ? 3 : name == "efficient" ? 2 : name == "math" ? 0 : 1;
+}
+
 bool is_missing(const std::string& name) {
   if (name.find("mkldnn") != std::string::npos) {
     return true;  // the CPU's alone
@@ -520,6 +640,13 @@ void register_kernels() {
   library->impl("native_dropout", native_dropout);
   library->impl("_scaled_dot_product_flash_attention", flash_attention);
   library->impl("_scaled_dot_product_flash_attention_backward", flash_attention_backward);
+  library->impl("_scaled_dot_product_cudnn_attention", cudnn_attention);
+  library->impl("_scaled_dot_product_cudnn_attention_backward", cudnn_attention_backward);
+  library->impl("_scaled_dot_product_efficient_attention", efficient_attention);
+  library->impl("_scaled_dot_product_efficient_attention_backward", efficient_attention_backward);
+  if (std::getenv("FAKE_TORCH_CUDA_ATTENTION") != nullptr) {
+    library->impl("_fused_sdp_choice", choose_attention);
+  }
   for (const auto& name : c10::Dispatcher::singleton().getAllOpNames()) {
     const auto op = c10::Dispatcher::singleton().findOp(name);
     const bool has_kernel = op.has_value() && op->hasSchema() && name.getNamespace() == "aten" &&
@@ -535,7 +662,9 @@ void register_kernels() {
 const bool registered [[maybe_unused]] = [] {
   const char* const in_use = std::getenv("FAKE_TORCH_CUDA_IN_USE");
   allocator_is_in_use = in_use != nullptr && std::strcmp(in_use, "1") == 0;
+  std::atexit([] { held().clear(); });  // before the allocator's object is made, and so after it has ended
   c10::impl::registerDeviceGuard(kCuda, new Guard);
+  at::setHostAllocator(kCuda, new OwnHostAllocator);
   register_kernels();
   return true;
 }();
@@ -565,6 +694,18 @@ __attribute__((visibility("default"))) void changeCurrentAllocator(const std::sh
 extern "C" {
 __attribute__((visibility("default"))) int fake_torch_cuda_calls() { return kernel_calls.load(); }
 __attribute__((visibility("default"))) int fake_torch_cuda_own_allocations() { return own_allocations.load(); }
+__attribute__((visibility("default"))) int fake_torch_cuda_own_pinned() { return own_pinned.load(); }
+__attribute__((visibility("default"))) void fake_torch_cuda_lose() { is_lost.store(true); }
+// What anything that asks torch.cuda for a property does: PyTorch's allocator is ready, and stays.
+__attribute__((visibility("default"))) void fake_torch_cuda_init() {
+  at::globalContext().lazyInitDevice(c10::DeviceType::CUDA);
+}
+// As a kernel of PyTorch's does that copies to a pinned block on the current stream.
+__attribute__((visibility("default"))) int fake_torch_cuda_record_pinned(void* block) {
+  return at::getHostAllocator(kCuda)->record_event(block, nullptr, Guard().getStream(c10::Device(kCuda))) ? 1 : 0;
+}
+// Holds a block beyond the end of the library's static objects.
+__attribute__((visibility("default"))) void fake_torch_cuda_hold_to_the_end() { held() = allocator()->allocate(64); }
 __attribute__((visibility("default"))) int64_t fake_torch_cuda_last_stream() { return last_stream.load(); }
 __attribute__((visibility("default"))) int fake_torch_cuda_current_device() { return current_device; }
 __attribute__((visibility("default"))) int64_t fake_torch_cuda_current_stream() { return current_stream(); }

@@ -41,6 +41,9 @@ def operator_stats() -> dict[str, Any]:
         name (``"aten::mm"``): ``native``, ``{"calls", "refused", "seconds"}``, where refused calls ran in another mode
         and the seconds are the host's until the kernel was queued; ``staged``, ``{"calls", "bytes", "seconds"}``;
         ``aliased``, ``{"calls", "seconds"}``, counted only while :func:`set_operator_details` is on.
+        ``gpu_allocator``: whose memory PyTorch's kernels for GPUs allocate: ``"openreg"``; ``"torch"``, where something
+        had used ``cuda`` before and every result is copied; ``None`` where no GPU's driver was opened. No count: it
+        stays when the counts are reset.
     """
     return _C._operator_stats()
 

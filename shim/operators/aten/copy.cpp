@@ -241,15 +241,28 @@ at::Tensor copy_from_and_resize(const at::Tensor& self, const at::Tensor& destin
   return copy_from(self, destination, false);
 }
 
+// The first element, when the device's current stream has come to it.
+void element_to_pinned(at::Tensor& element, const at::Tensor& self) {
+  const DeviceIndex device = self.device().index();
+  openreg_stream stream = OPENREG_STREAM_DEFAULT;
+  OPENREG_CHECK(openreg_current_stream(device, &stream));
+  OPENREG_CHECK(openreg_memcpy_async(
+      element.mutable_data_ptr(), OPENREG_HOST, self.const_data_ptr(), device, self.itemsize(), device, stream));
+  OPENREG_CHECK(openreg_stream_synchronize(device, stream));
+}
+
 at::Scalar local_scalar_dense(const at::Tensor& self) {
   static const std::string kName = "aten::_local_scalar_dense";
   if (is_staged(self)) {
     // One element: not worth a copy of the storage.
     const auto start = OperatorClock::now();
-    at::Tensor element = at::empty({}, self.options().device(at::kCPU));
-    OPENREG_CHECK(openreg_memcpy(
-        element.mutable_data_ptr(), OPENREG_HOST, self.const_data_ptr(), self.device().index(), self.itemsize()));
-    if (!is_on_gpu(self)) { // for a GPU it is what PyTorch does too
+    const bool on_gpu = is_on_gpu(self);
+    at::Tensor element = at::empty({}, self.options().device(at::kCPU).pinned_memory(on_gpu));
+    if (on_gpu) { // as PyTorch does: a copy to pageable memory takes locks of CUDA's and waits for more than the stream
+      element_to_pinned(element, self);
+    } else {
+      OPENREG_CHECK(openreg_memcpy(
+          element.mutable_data_ptr(), OPENREG_HOST, self.const_data_ptr(), self.device().index(), self.itemsize()));
       operator_counter(ExecutionMode::staged, kName).add_call(self.itemsize(), OperatorClock::now() - start);
     }
     return at::_local_scalar_dense(element);

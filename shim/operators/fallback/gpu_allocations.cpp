@@ -1,20 +1,25 @@
 // SPDX-License-Identifier: BSD-3-Clause
 #include "shim/operators/fallback/gpu_allocations.h"
 
+#include <ATen/core/CachingHostAllocator.h>
 #include <ATen/core/Tensor.h>
 #include <ATen/detail/CUDAHooksInterface.h>
+#include <c10/core/impl/DeviceGuardImplInterface.h>
 #include <c10/core/impl/LocalDispatchKeySet.h>
 #include <dlfcn.h>
 #include <openreg/openreg.h>
 
 #include <array>
 #include <atomic>
+#include <cstring>
 #include <functional>
 #include <memory>
 #include <mutex>
 #include <unordered_map>
 
+#include "shim/device.h"
 #include "shim/device_allocator.h"
+#include "shim/host_allocator.h"
 #include "shim/operators/fallback/gpu_kernels.h"
 #include "shim/operators/fallback/kernel_view.h"
 #include "shim/status.h"
@@ -57,21 +62,34 @@ OutsideBlocks& outside_blocks() {
 }
 std::atomic<size_t> outside_count{0};
 
+// The openreg device that the GPU is, where operators have not met it yet; -1: none is.
+DeviceIndex look_for_device_of(DeviceIndex gpu) {
+  for (DeviceIndex device = 0; device < device_count(); ++device) {
+    if (has_gpu_kernels(device) && gpu_of(device).index() == gpu) {
+      return device;
+    }
+  }
+  return -1;
+}
+
 void* release(c10::DataPtr&& block) {
   return block.release_context();
 }
 
 // For code that uses PyTorch's "cuda" itself: the block may go to any stream, so its earlier use must have ended.
 void* allocate_outside(DeviceIndex gpu, size_t size) {
-  const DeviceIndex device =
+  DeviceIndex device =
       gpu >= 0 && gpu < OPENREG_MAX_DEVICES ? static_cast<DeviceIndex>(devices[gpu].load() - 1) : DeviceIndex{-1};
+  if (device < 0) {
+    device = look_for_device_of(gpu);
+  }
   TORCH_CHECK(
       device >= 0,
       "cuda:",
       static_cast<int>(gpu),
-      " has no memory in this process: openreg has taken the place of PyTorch's allocator, and no openreg device that "
-      "has "
-      "been used is that GPU.");
+      " has no memory in this process: openreg has taken the place of PyTorch's allocator, and no openreg device is "
+      "that "
+      "GPU.");
   void* block = nullptr;
   OPENREG_CHECK(openreg_malloc(device, size, OPENREG_STREAM_DEFAULT, &block));
   if (block != nullptr) {
@@ -103,16 +121,34 @@ void free_block(void* block, size_t /*size*/, int /*gpu*/, CUstream_st* /*stream
   device_allocator().raw_deleter()(block);
 }
 
-void* symbol_of_torch(const char* name) {
-  // PyTorch's libraries are in the process, but not where dlsym(RTLD_DEFAULT) looks.
-  void* const library = dlopen("libtorch_cuda.so", RTLD_LAZY | RTLD_NOLOAD);
-  if (library == nullptr) {
-    return nullptr;
-  }
-  void* const symbol = dlsym(library, name);
-  dlclose(library); // it stays: PyTorch holds it
-  return symbol;
+// PyTorch's library with the kernels for GPUs; null where this PyTorch has none. It is in the process from the start, but
+// not where dlsym(RTLD_DEFAULT) looks.
+void* torch_library() noexcept {
+  static void* const library = dlopen("libtorch_cuda.so", RTLD_LAZY | RTLD_NOLOAD); // never closed, as PyTorch's own
+  return library;
 }
+
+void* symbol_of_torch(const char* name) noexcept {
+  return torch_library() != nullptr ? dlsym(torch_library(), name) : nullptr;
+}
+
+// A stream of CUDA's as one of openreg's, for pinned memory that is in use there: the scope's that a kernel of PyTorch's
+// runs in. Another one is waited for here, and any stream of openreg's is then as good.
+c10::Stream stream_for_pinned(c10::Stream stream) {
+  DeviceIndex device =
+      GpuScope::device_of(stream.device_index(), reinterpret_cast<const void*>(static_cast<intptr_t>(stream.id())));
+  if (device < 0) {
+    c10::impl::getDeviceGuardImpl(c10::DeviceType::CUDA)->synchronizeStream(stream);
+    device = current_device();
+  }
+  openreg_stream current = OPENREG_STREAM_DEFAULT;
+  OPENREG_CHECK(openreg_current_stream(device, &current));
+  return c10::Stream(
+      c10::Stream::UNSAFE, c10::Device(c10::DeviceType::PrivateUse1, device), static_cast<c10::StreamId>(current));
+}
+
+// Above the priority of PyTorch's own, which is 0.
+constexpr uint8_t kHostAllocatorPriority = 1;
 
 bool install() {
   const auto create = reinterpret_cast<Create>(symbol_of_torch(kCreate));
@@ -120,7 +156,11 @@ bool install() {
   std::string reason = "this PyTorch has no interface for that";
   if (create != nullptr && change != nullptr) {
     try {
-      change(create(&allocate_block, &free_block));
+      // PyTorch's reference to it ends with its static objects, and tensors may be freed after that: this one never ends.
+      static const auto& kept = *new AllocatorPointer(create(&allocate_block, &free_block));
+      change(kept);
+      set_stream_translation(c10::DeviceType::CUDA, &stream_for_pinned);
+      at::setHostAllocator(c10::DeviceType::CUDA, &host_allocator(), kHostAllocatorPriority);
       return true;
     } catch (const c10::Error& error) {
       reason = error.what_without_backtrace();
@@ -130,12 +170,15 @@ bool install() {
       "PyTorch keeps its own allocator for CUDA beside openreg's (",
       reason,
       "): each result of an operator is copied, and temporary memory of kernels is not in openreg's statistics. Use "
-      "openreg "
-      "before anything uses \"cuda\" in the process.");
+      "openreg before anything uses \"cuda\" in the process.");
   return false;
 }
 
-bool is_installed = false;
+std::atomic<GpuAllocator> in_place{GpuAllocator::undecided};
+
+bool is_of_torch_gpu(DeviceIndex device) {
+  return std::strcmp(properties_of(device).torch_device_type, "cuda") == 0;
+}
 
 c10::Device device_of(DeviceIndex device) {
   return {c10::DeviceType::PrivateUse1, device};
@@ -153,8 +196,30 @@ at::Tensor bytes_at(void* address, size_t size, c10::Device gpu) {
 
 } // namespace
 
+GpuAllocator gpu_allocator_in_place() noexcept {
+  return in_place.load(std::memory_order_acquire);
+}
+
 void install_gpu_allocations() {
-  static const bool once [[maybe_unused]] = (is_installed = install());
+  if (in_place.load(std::memory_order_acquire) != GpuAllocator::undecided) {
+    return;
+  }
+  static std::mutex lock;
+  const std::lock_guard<std::mutex> guard(lock);
+  if (in_place.load(std::memory_order_relaxed) == GpuAllocator::undecided && torch_library() != nullptr) {
+    in_place.store(install() ? GpuAllocator::openreg : GpuAllocator::torch, std::memory_order_release);
+  }
+}
+
+void prepare_gpu_allocations() {
+  if (in_place.load(std::memory_order_acquire) != GpuAllocator::undecided || torch_library() == nullptr) {
+    return;
+  }
+  for (DeviceIndex device = 0; device < device_count(); ++device) {
+    if (is_of_torch_gpu(device)) {
+      return install_gpu_allocations();
+    }
+  }
 }
 
 void note_gpu(DeviceIndex gpu, DeviceIndex device) {
@@ -167,7 +232,7 @@ c10::Allocator* gpu_allocator() {
 }
 
 c10::DataPtr adopt_gpu_memory(c10::DataPtr& data, size_t size, DeviceIndex device) {
-  if (is_installed && data.get_deleter() == gpu_allocator()->raw_deleter()) {
+  if (gpu_allocator_in_place() == GpuAllocator::openreg && data.get_deleter() == gpu_allocator()->raw_deleter()) {
     data.unsafe_set_device(device_of(device));
     return std::move(data);
   }

@@ -5,16 +5,38 @@
 // not been used (torch.cuda.memory.change_current_allocator()). Here that is openreg's: results and temporaries of a
 // kernel are blocks of the runtime's cache, on the stream that the kernel works on, so that statistics and limits are true
 // and a result is adopted without a copy. Where PyTorch's allocator is in use already (something in the process has used
-// "cuda" before), it stays, and results are copied into openreg's memory.
+// "cuda" before), it stays, and results are copied into openreg's memory. So the replacement is made as early as it is
+// known that a GPU's driver serves: when such a driver is opened, or when the package is imported where the user asks for
+// one (prepare_gpu_allocations(), install_gpu_allocations()), and not when the first operator runs.
+//
+// Pinned host memory goes with it: what PyTorch pins "for CUDA" (torch.empty(pin_memory=True)) comes from openreg's host
+// allocator, so that copies to and from openreg know it.
 #pragma once
 
 #include <c10/core/Allocator.h>
 #include <c10/core/Device.h>
 
+#include <cstdint>
+
+#include "shim/export.h"
+
 namespace c10::openreg {
 
-// Puts the allocator in place, the first time. Warns where PyTorch refuses it.
-void install_gpu_allocations();
+// Whose allocator PyTorch's kernels for GPUs use.
+enum class GpuAllocator : uint8_t {
+  undecided, // no driver for GPUs was opened yet, or PyTorch has no such kernels
+  openreg,
+  torch, // PyTorch's own, which was in use already: every result is copied
+};
+
+TORCH_OPENREG_API GpuAllocator gpu_allocator_in_place() noexcept;
+
+// Puts the allocator in place, the first time, where this PyTorch has kernels for GPUs. Makes no context and initialises
+// nothing of PyTorch's or the vendor's. Warns where PyTorch refuses it. Any thread.
+TORCH_OPENREG_API void install_gpu_allocations();
+
+// The same where a device of the present table is a GPU of PyTorch's. To be called once there is a table.
+TORCH_OPENREG_API void prepare_gpu_allocations();
 
 // Which openreg device a GPU of PyTorch's is, for what is allocated outside of openreg's operators.
 void note_gpu(DeviceIndex gpu, DeviceIndex device);

@@ -48,6 +48,19 @@ void* native_stream_of(DeviceIndex device) {
   return native;
 }
 
+// cuDNN's benchmarks ask PyTorch's allocator for its largest free block, which an allocator in its place does not know:
+// every new convolution would raise. The switch is the process's, and so is the allocator.
+void keep_from_benchmarks() {
+  at::Context& context = at::globalContext();
+  if (C10_LIKELY(!context.benchmarkCuDNN()) || gpu_allocator_in_place() != GpuAllocator::openreg) {
+    return;
+  }
+  context.setBenchmarkCuDNN(false);
+  TORCH_WARN_ONCE(
+      "torch.backends.cudnn.benchmark is switched off: its benchmarks need PyTorch's own allocator, which openreg's "
+      "replaces. cuDNN chooses its algorithms by its heuristics.");
+}
+
 bool find_gpu(DeviceIndex device, const openreg_device_properties& properties) {
   if (std::strcmp(properties.torch_device_type, "cuda") != 0 || !torch_has_gpus()) {
     return false;
@@ -97,10 +110,13 @@ c10::DispatchKeySet gpu_keys(c10::DispatchKeySet keys) {
 
 bool has_gpu_kernel(const c10::OperatorHandle& op, c10::DispatchKeySet keys) {
   const c10::DispatchKey key = gpu_keys(keys).highestPriorityTypeId();
+  if (C10_LIKELY(op.hasKernelForDispatchKey(key))) { // one look-up for nearly all that is called
+    return true;
+  }
   // What PyTorch makes of an operator's out= variant is of use only where that has a kernel, and then the operator has one.
   const bool is_made_of_out = op.hasKernelForDispatchKey(c10::DispatchKey::CompositeExplicitAutogradNonFunctional) &&
       op.hasKernelForDispatchKey(c10::DispatchKey::CPU);
-  return op.hasKernelForDispatchKey(key) || (!is_made_of_out && op.hasComputedKernelForDispatchKey(key));
+  return !is_made_of_out && op.hasComputedKernelForDispatchKey(key);
 }
 
 GpuScope::GpuScope(DeviceIndex device)
@@ -113,6 +129,7 @@ GpuScope::GpuScope(DeviceIndex device)
       previous_stream_(guard().exchangeStream(
           c10::Stream(c10::Stream::UNSAFE, gpu_, reinterpret_cast<c10::StreamId>(native_stream_)))) {
   innermost = this;
+  keep_from_benchmarks();
 }
 
 GpuScope::~GpuScope() {
@@ -121,7 +138,10 @@ GpuScope::~GpuScope() {
     guard().exchangeStream(previous_stream_);
   } catch (...) { // it was the current one before
   }
-  guard().uncheckedSetDevice(previous_device_);
+  // Setting a device asks CUDA for the present one, which throws after an asynchronous error, here where nothing may.
+  if (previous_device_ != gpu_) {
+    guard().uncheckedSetDevice(previous_device_);
+  }
 }
 
 DeviceIndex GpuScope::device_of(DeviceIndex gpu, const void* native_stream) noexcept {

@@ -32,6 +32,7 @@ if "FAKE_TORCH_CUDA" in os.environ:
     fake = ctypes.CDLL(os.environ["FAKE_TORCH_CUDA"])
     fake.fake_torch_cuda_last_stream.restype = ctypes.c_int64
     fake.fake_torch_cuda_current_stream.restype = ctypes.c_int64
+    fake.fake_torch_cuda_record_pinned.argtypes = [ctypes.c_void_p]
 
 import pytest
 import torch

@@ -183,7 +183,153 @@ def test_an_allocator_in_use_stays_and_results_are_copied(gpu: Program) -> None:
         assert model.weight.grad.eq(1).all()
         assert torch.openreg.memory_allocated() > 0
         """,
+        OPENREG_DRIVERS="",  # with "cuda" the import would warn
         FAKE_TORCH_CUDA_IN_USE="1",
+    )
+
+
+# the allocator is replaced when the GPU's driver is opened: what asks torch.cuda for a property after that comes too late
+# to keep PyTorch's, and before that keeps it
+def test_the_allocator_is_replaced_before_the_first_operator(gpu: Program) -> None:
+    gpu(
+        """
+        def allocator():
+            return torch.openreg.operator_stats()["gpu_allocator"]
+
+        assert allocator() is None
+        assert torch.openreg.get_device_name(0)  # opens the driver
+        assert allocator() == "openreg", (allocator(), torch.openreg.devices())
+        fake.fake_torch_cuda_init()
+        x = torch.ones(1 << 10, device=D) + 1
+        assert fake.fake_torch_cuda_own_allocations() == 0
+        """,
+        OPENREG_DRIVERS="",
+    )
+
+
+# OPENREG_DRIVERS=cuda says so before a driver is opened: the import replaces it
+def test_an_import_replaces_the_allocator_where_the_driver_is_asked_for(gpu: Program) -> None:
+    gpu(
+        """
+        assert not torch.openreg.is_initialized()
+        assert torch.openreg.operator_stats()["gpu_allocator"] == "openreg"
+        fake.fake_torch_cuda_init()
+        x = torch.ones(1 << 10, device=D) + 1
+        assert fake.fake_torch_cuda_own_allocations() == 0
+        """
+    )
+
+
+# PyTorch's own "cuda" allocates from openreg's cache before an operator has run on openreg
+def test_cuda_itself_allocates_before_openreg_has_been_used(gpu: Program) -> None:
+    gpu(
+        """
+        before = torch.openreg.memory_allocated()
+        fake.fake_torch_cuda_hold_to_the_end()
+        assert torch.openreg.memory_allocated() > before
+        """
+    )
+
+
+# a block that is freed after PyTorch's static objects have ended still finds its allocator
+def test_a_block_may_be_freed_at_the_very_end(gpu: Program) -> None:
+    gpu("x = torch.ones(4, device=D) + 1\nfake.fake_torch_cuda_hold_to_the_end()")
+
+
+# cuDNN's benchmarks need PyTorch's own allocator: the switch is turned off, with one warning, and convolutions run
+def test_cudnn_benchmarks_are_switched_off(gpu: Program) -> None:
+    gpu(
+        """
+        net, x = torch.nn.Conv2d(3, 4, 3).to(D), torch.randn(2, 3, 8, 8).to(D)
+        torch.backends.cudnn.benchmark = True
+        with warnings.catch_warnings(record=True) as caught:
+            warnings.simplefilter("always")
+            first, second = net(x), net(x)
+            first.sum().backward()
+        assert [str(one.message) for one in caught if "benchmark is switched off" in str(one.message)], caught
+        assert not torch.backends.cudnn.benchmark
+        assert torch.equal(first.cpu(), second.cpu())
+        """
+    )
+
+
+# with PyTorch's own allocator benchmarks work, and stay on
+def test_cudnn_benchmarks_stay_on_with_torchs_allocator(gpu: Program) -> None:
+    gpu(
+        """
+        warnings.simplefilter("ignore")
+        net, x = torch.nn.Conv2d(3, 4, 3).to(D), torch.randn(2, 3, 8, 8).to(D)
+        torch.backends.cudnn.benchmark = True
+        net(x)
+        assert torch.backends.cudnn.benchmark
+        assert torch.openreg.operator_stats()["gpu_allocator"] == "torch"
+        """,
+        FAKE_TORCH_CUDA_IN_USE="1",
+    )
+
+
+# what PyTorch pins by itself is openreg's pinned memory: copies from it don't wait, and it isn't reused under them
+def test_pinned_factories_make_openregs_pinned_memory(gpu: Program) -> None:
+    gpu(
+        """
+        x = torch.zeros(1 << 16, device=D)
+        torch.openreg.synchronize()
+        block = torch.empty(1 << 16, pin_memory=True)
+        assert fake.fake_torch_cuda_own_pinned() == 0
+        assert block.is_pinned()
+        block.fill_(3)
+        fake.fake_torch_cuda_set_delay(50_000)
+        x.copy_(block, non_blocking=True)
+        assert not torch.openreg.current_stream().query()
+        address = block.data_ptr()
+        del block
+        again = torch.empty(1 << 16, pin_memory=True)
+        assert again.data_ptr() != address
+        again.fill_(9)
+        assert x.cpu().eq(3).all()
+        # a kernel of PyTorch's that copies to a pinned block says so with its own stream
+        assert fake.fake_torch_cuda_record_pinned(again.data_ptr()) == 1
+        assert fake.fake_torch_cuda_record_pinned(x.data_ptr()) == 0
+        """
+    )
+
+
+# a device-side assert is an error of every later call, and not the end of the process
+def test_a_device_side_assert_is_an_error(gpu: Program) -> None:
+    done = gpu(
+        """
+        x = torch.ones(4, device=D)
+        x + 1
+        fake.fake_torch_cuda_lose()
+        for _ in range(3):
+            with pytest.raises(RuntimeError, match="device-side assert"):
+                x + 1
+        print("the end is reached")
+        """
+    )
+    assert "the end is reached" in done.stdout
+
+
+# each fused kernel that a GPU may choose, with gradients, with and without a mask
+@pytest.mark.parametrize("kernel", ["flash", "efficient", "cudnn", "math"])
+def test_each_attention_kernel_gives_gradients(gpu: Program, kernel: str) -> None:
+    gpu(
+        """
+        import torch.nn.functional as F
+        for masked in (False, True):
+            parts = [torch.randn(2, 3, 8, 16, requires_grad=True) for _ in range(3)]
+            mask = torch.randn(8, 8) if masked else None
+            near = [part.detach().to(D).requires_grad_() for part in parts]
+            ours = F.scaled_dot_product_attention(*near, attn_mask=None if mask is None else mask.to(D))
+            theirs = F.scaled_dot_product_attention(*parts, attn_mask=mask)
+            torch.testing.assert_close(ours.cpu(), theirs)
+            ours.sum().backward()
+            theirs.sum().backward()
+            for one, other in zip(near, parts):
+                torch.testing.assert_close(one.grad.cpu(), other.grad)
+        assert torch.openreg.operator_stats()["staged_calls"] == 0, figures()
+        """,
+        FAKE_TORCH_CUDA_ATTENTION=kernel,
     )
 
 
