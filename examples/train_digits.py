@@ -27,7 +27,10 @@ from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 from tqdm import tqdm
 
-TOLERANCE = 1e-4  # between the CPU and one openreg device
+TOLERANCES = (1e-4, 1e-4)  # of accuracy and loss, between the CPU and one openreg device that runs the CPU's kernels
+# A GPU sums in another order, and its convolutions round their factors to 10 bits (TF32): a relative error of 1e-3 in
+# every layer moves the loss by 0.016 after 15 epochs.
+GPU_TOLERANCES = (0.01, 0.05)
 WANTED_ACCURACY = 0.97
 
 
@@ -296,8 +299,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
         for run in runs
         if run.accuracy < WANTED_ACCURACY
     ]
-    if max(accuracy_gap, loss_gap) > TOLERANCE:
-        failures.append(f"cpu and openreg:0 differ by more than {TOLERANCE}")
+    on_gpu = torch.openreg.operator_stats()["gpu_allocator"] is not None
+    accuracy_limit, loss_limit = GPU_TOLERANCES if on_gpu else TOLERANCES
+    if accuracy_gap > accuracy_limit or loss_gap > loss_limit:
+        failures.append(f"cpu and openreg:0 differ by more than {accuracy_limit} in accuracy or {loss_limit} in loss")
     for failure in failures:
         print(failure, file=sys.stderr)
     return 1 if failures else 0

@@ -2,14 +2,20 @@
 """Checks everything that takes a GPU, on the machine that this runs on: ``make gpu-check``.
 
 Builds with the torch and the CUDA of the machine, without the network, and runs in turn
+    smoke      ten lines in one process: whose allocator is in place, a few operators, memory, the end of the process
     drivers    the tests of the CUDA driver, and of HIP's calls over CUDA where HIP's headers are, on the GPU
-    python     the operator and training suites on the GPU, and the tests made for real ones
+    python     the tests made for real GPUs
+    figures    copies, submission, allocation, events, a training step, beside CUDA's own
     demo       examples/train_digits.py on the GPU
+    profile    where the time of an operator and of a transformer's block goes
+    sanitizer  NVIDIA's compute-sanitizer over the smoke, where it is installed
     operators  PyTorch's database of operators, forward and backward, against the device `cuda` in another process:
                float32 and bfloat16
-    figures    copies, submission, allocation, events, a training step, beside CUDA's own
-Each part has its budget of seconds, and one that crashes or hangs costs only itself. Prints a table; --json writes
-everything. Status 0: all as it should be; 1: something is not; 77: there is no GPU.
+    suites     the operator and training suites on a simulated device and the GPU, for information
+What tells most for its seconds comes first. Each part has its budget of seconds, and one that crashes or hangs costs
+only itself. Results are written as they come: a table, --json, and with --output a folder with every command's whole
+output. It needs no make, GoogleTest or expecttest. Status 0: all as it should be; 1: something is not; 77: there is no
+GPU.
 """
 
 from __future__ import annotations
@@ -19,6 +25,7 @@ import ctypes
 import json
 import os
 import re
+import shutil
 import signal
 import subprocess
 import sys
@@ -30,9 +37,61 @@ from typing import Any
 
 ROOT = Path(__file__).resolve().parents[1]
 NO_GPU = 77
+REHEARSAL = "OPENREG_GPU_CHECK_REHEARSAL"
 DRIVER_TESTS = ("gpu_slots_test", "gpu_peer_test")  # those that don't need a fake
 TAIL = 3000
-"""Characters of a failed command's output that are kept."""
+"""Characters of a failed command's output that are printed and in the JSON; the whole is in the folder of --output."""
+PARTS = ("smoke", "drivers", "python", "figures", "demo", "profile", "sanitizer", "operators", "suites")
+ALLOCATOR = """
+import torch, torch_openreg
+x = torch.ones(1 << 20, device="openreg") + 1
+place = torch.openreg.operator_stats()["gpu_allocator"]
+assert place == "openreg", f"PyTorch's kernels allocate from {place!r}, not from openreg"
+"""
+"""What every program that is to measure or compare begins with."""
+
+SMOKE = (
+    ALLOCATOR
+    + """
+import sys
+print("allocator:", place)
+assert x.sum().item() == 2 << 20
+a = torch.randn(256, 256); b = (a.to("openreg") @ a.to("openreg")).cpu()
+torch.testing.assert_close(b, a @ a, atol=0.5, rtol=0.02)
+y = torch.randn(4, 3, 8, 8, device="openreg", requires_grad=True)
+torch.nn.functional.conv2d(y, torch.randn(5, 3, 3, 3, device="openreg")).sum().backward()
+assert y.grad.isfinite().all()
+assert torch.openreg.operator_stats()["staged_calls"] == 0, torch.openreg.operator_stats()["staged"]
+free, total = torch.openreg.mem_get_info()
+torch.openreg.synchronize(); torch.openreg.empty_cache()
+before = torch.openreg.mem_get_info()[0]; reserved = torch.openreg.memory_reserved()
+kept = [torch.empty(1 << 20, dtype=torch.uint8, device="openreg") for _ in range(200)]
+taken, asked = before - torch.openreg.mem_get_info()[0], torch.openreg.memory_reserved() - reserved
+print(f"200 MiB in blocks of 1 MiB: {asked >> 20} MiB reserved, {taken >> 20} MiB gone from the GPU")
+assert taken <= asked + (4 << 20), (taken, asked)
+print("end")
+"""
+)
+
+PROFILE = (
+    ALLOCATOR
+    + """
+import sys
+sys.path.insert(0, "tools")
+from gpu_figures import Block
+from torch.profiler import ProfilerActivity, profile
+a, b = (torch.ones(16, device="openreg") for _ in range(2))
+block = Block(512, 8).to("openreg", torch.bfloat16)
+z = torch.randn(4, 256, 512).to("openreg", torch.bfloat16).requires_grad_()
+for name, work in (("a + b", lambda: a + b), ("block", lambda: block(z).sum().backward())):
+    work(); torch.openreg.synchronize()
+    with profile(activities=[ProfilerActivity.CPU]) as found:
+        for _ in range(20):
+            work()
+        torch.openreg.synchronize()
+    print(name); print(found.key_averages().table(sort_by="self_cpu_time_total", row_limit=15))
+"""
+)
 
 
 @dataclass
@@ -95,8 +154,17 @@ AIMS: dict[str, tuple[float, bool]] = {
 """By the start of a figure's name: the aim, and whether more is better (GB/s) or less (ns)."""
 
 
+QUICK_ENTRIES = ("add/float32", "matmul/float32", "mul/bfloat16", "sum/float32")
+"""Of a rehearsal."""
+
+
 def find_gpu() -> str | None:
-    """Name of the first NVIDIA GPU, by CUDA's driver alone; None without one."""
+    """Name of the first NVIDIA GPU, by CUDA's driver alone; None without one.
+
+    OPENREG_GPU_CHECK_REHEARSAL names what stands in for one: the parts then run over it as they would on a GPU.
+    """
+    if os.environ.get(REHEARSAL):
+        return os.environ[REHEARSAL]
     try:
         cuda = ctypes.CDLL("libcuda.so.1")
     except OSError:
@@ -167,7 +235,11 @@ class Check:
         self.jobs: int = options.jobs
         self.googletest: Path | None = options.googletest
         self.samples: int = options.samples
-        self.deadline = time.monotonic() + options.budget
+        self.quick: bool = options.quick
+        self.reference: str = options.reference
+        self.skip_build: bool = options.skip_build
+        self.output: Path | None = options.output
+        self.deadline: float = options.started + options.budget
         self.outcomes: list[Outcome] = []
 
     def left(self, at_most: float) -> float:
@@ -192,27 +264,46 @@ class Check:
 
     def command(self, outcome: Outcome, what: str, ran: Ran) -> bool:
         """Notes how a command of the part went; whether it succeeded."""
+        self.log(outcome, what, ran)
         if ran.status == 0:
             return True
         outcome.fail(f"{what}: {how_it_ended(ran)}")
         outcome.details[what] = ran.output[-TAIL:]
         return False
 
+    def log(self, outcome: Outcome, what: str, ran: Ran) -> None:
+        """Appends all that a command has said to the folder's one file of logs."""
+        if self.output is not None:
+            with (self.output / "logs.txt").open("a") as file:
+                file.write(f"===== {outcome.part}, {what}: {how_it_ended(ran)}\n{ran.output}\n")
+
     def build_all(self, outcome: Outcome) -> None:
-        """The package, and the C++ tests where GoogleTest is on the machine."""
+        """The package, then the C++ tests where GoogleTest is: they may fail without costing the rest."""
+        if self.skip_build:
+            outcome.summary = "skipped: what is there is used"
+            return
         googletest = self.googletest_arguments()
         hip = "-DOPENREG_HIP_ON_NVIDIA=" + ("ON" if has_hip_headers() else "OFF")
         python = f"-DPython3_EXECUTABLE={sys.executable}"
         configure = ["cmake", "-S", ".", "-B", str(self.build), python, "-DOPENREG_CUDA=ON", hip, *googletest]
-        if not self.command(outcome, "configure", run(configure, self.left(60))):
+        if shutil.which("ninja"):
+            configure += ["-G", "Ninja"]
+        # A first import of torch is part of it, which reads gigabytes of libraries.
+        if not self.command(outcome, "configure", run(configure, self.left(150))):
             return
-        targets = ["openreg_package", *self.driver_targets()]
-        make = ["cmake", "--build", str(self.build), "--parallel", str(self.jobs), "--target", *targets]
-        if not self.command(outcome, "build", run(make, self.left(280))):
+        make = ["cmake", "--build", str(self.build), "--parallel", str(self.jobs), "--target"]
+        if not self.command(outcome, "build", run([*make, "openreg_package"], self.left(300))):
             return
         install = ["cmake", "--install", str(self.build), "--prefix", "python/torch_openreg"]
-        if self.command(outcome, "install", run(install, self.left(30))):
-            outcome.summary = ", ".join(targets)
+        if not self.command(outcome, "install", run(install, self.left(30))):
+            return
+        built: list[str] = ["openreg_package"]
+        missing: list[str] = []
+        for target in self.driver_targets():
+            ran = run([*make, target], self.left(60))
+            self.log(outcome, target, ran)
+            (built if ran.status == 0 else missing).append(target)
+        outcome.summary = ", ".join(built) + (f"; not built: {', '.join(missing)}" if missing else "")
 
     def googletest_arguments(self) -> list[str]:
         """Nothing is fetched: tests in C++ are built from sources or an installed GoogleTest, or not at all."""
@@ -260,43 +351,70 @@ class Check:
         if outcome.state == "passed":
             outcome.summary = f"{total} tests passed"
 
+    def on_gpu(self, **more: str) -> dict[str, str]:
+        """Variables of a process on the GPU alone."""
+        return python_environment(self.build, OPENREG_DRIVERS="cuda", **more)
+
+    def smoke(self, outcome: Outcome) -> None:
+        """SMOKE, up to the status of the process."""
+        ran = run([sys.executable, "-c", SMOKE], self.left(90), self.on_gpu())
+        outcome.details["output"] = ran.output[-TAIL:]
+        if self.command(outcome, "smoke", ran):
+            outcome.summary = "; ".join(ran.output.strip().splitlines()[:-1])
+
+    def pytest(self, outcome: Outcome, name: str, seconds: float, environment: dict[str, str]) -> Ran:
+        """One file of tests; the names of those that failed are in the details."""
+        command = [sys.executable, "-m", "pytest", "-q", "--tb=short", "-p", "no:cacheprovider", f"tests/python/{name}"]
+        ran = run(command, self.left(seconds), environment)
+        outcome.details[f"{name}, failed"] = re.findall(r"^FAILED (\S+)", ran.output, re.MULTILINE)
+        return ran
+
     def python(self, outcome: Outcome) -> None:
-        """The tests made for a GPU decide. The suites are shown beside: they ask for the CPU's bits in places.
+        """The tests made for a real GPU."""
+        name = "gpu/test_real_gpu.py"
+        ran = self.pytest(outcome, name, 150, self.on_gpu(TEST_REAL_GPU="1"))
+        if self.command(outcome, name, ran):
+            outcome.summary = last_line(ran)
+
+    def suites(self, outcome: Outcome) -> None:
+        """The suites of the CPU's devices, for information: they ask for the CPU's bits in places.
 
         They use openreg:1; device 0 is a simulated one, so that there are two on a machine with one GPU.
         """
         mixed = {"OPENREG_DRIVERS": "sim,cuda", "OPENREG_SIM_DEVICES": "1", "OPENREG_CUDA_VISIBLE_DEVICES": "0"}
         summaries = []
-        for name, variables in (
-            ("gpu/test_real_gpu.py", {"OPENREG_DRIVERS": "cuda", "TEST_REAL_GPU": "1"}),
-            ("operators/test_operators.py", mixed),
-            ("training/test_training.py", mixed),
-        ):
-            command = [
-                sys.executable,
-                "-m",
-                "pytest",
-                "-q",
-                "--tb=line",
-                "-p",
-                "no:cacheprovider",
-                f"tests/python/{name}",
-            ]
-            ran = run(command, self.left(90), python_environment(self.build, **variables))
-            if ran.status == 0 or variables is mixed:
-                summaries.append(f"{name}: {last_line(ran)}")
-                outcome.details[f"{name}, failed"] = re.findall(r"^FAILED (\S+)", ran.output, re.MULTILINE)
-            else:
-                self.command(outcome, name, ran)
-        if outcome.state == "passed":
-            outcome.summary = "; ".join(summaries)
+        for name in ("operators/test_operators.py", "training/test_training.py"):
+            ran = self.pytest(outcome, name, 90, python_environment(self.build, **mixed))
+            self.log(outcome, name, ran)
+            summaries.append(f"{name}: {last_line(ran)}")
+        outcome.summary = "; ".join(summaries)
+
+    def profile(self, outcome: Outcome) -> None:
+        """PROFILE: tables in the logs."""
+        ran = run([sys.executable, "-c", PROFILE], self.left(60), self.on_gpu())
+        if self.command(outcome, "profile", ran):
+            outcome.details["tables"] = ran.output[:12000]
+            outcome.summary = "tables in the results"
+
+    def sanitizer(self, outcome: Outcome) -> None:
+        """The smoke under compute-sanitizer's memcheck."""
+        program = shutil.which("compute-sanitizer") or "/usr/local/cuda/bin/compute-sanitizer"
+        if not Path(program).exists():
+            outcome.state, outcome.summary = "left out", "no compute-sanitizer on this machine"
+            return
+        command = [program, "--tool", "memcheck", "--error-exitcode", "9", sys.executable, "-c", SMOKE]
+        ran = run(command, self.left(100), self.on_gpu())
+        if self.command(outcome, "memcheck", ran):
+            outcome.summary = "no error"
 
     def demo(self, outcome: Outcome) -> None:
         """The demonstration, on the GPU alone."""
         command = [sys.executable, "examples/train_digits.py", "--output", str(self.build / "demo")]
-        ran = run(command, self.left(60), python_environment(self.build, OPENREG_DRIVERS="cuda"))
+        ran = run(command, self.left(60), self.on_gpu())
         outcome.details["output"] = ran.output[-TAIL:]
-        self.command(outcome, "examples/train_digits.py", ran)
+        if self.command(outcome, "examples/train_digits.py", ran):
+            gaps = re.search(r"cpu and openreg:0 differ by.*", ran.output)
+            outcome.summary = gaps.group() if gaps else ""
 
     def operators(self, outcome: Outcome) -> None:
         """See gpu_operators.py."""
@@ -305,8 +423,11 @@ class Check:
         seconds = self.left(220)
         command = [sys.executable, "tools/gpu_operators.py", "--folder", str(self.build / "gpu-operators")]
         command += ["--json", str(path), "--budget", str(max(seconds - 15, 5)), "--samples", str(self.samples)]
-        command += ["--jobs", str(min(self.jobs, 6))]
-        ran = run(command, seconds, python_environment(self.build, OPENREG_DRIVERS="cuda"))
+        command += ["--jobs", str(min(self.jobs, 12)), "--reference", self.reference]
+        if self.quick:
+            command += ["--entries", *QUICK_ENTRIES]
+        ran = run(command, seconds, self.on_gpu())
+        self.log(outcome, "gpu_operators.py", ran)
         if path.exists():
             outcome.details.update(json.loads(path.read_text()))
             outcome.summary = outcome.details["summary"]
@@ -317,10 +438,12 @@ class Check:
     def figures(self, outcome: Outcome) -> None:
         """Twice in turn, openreg and CUDA each in a process of its own; the better of the two counts."""
         best: dict[str, dict[str, float]] = {"openreg": {}, "cuda": {}}
-        for _ in range(2):
+        for _ in range(1 if self.quick else 2):
             for device, known in best.items():
-                command = [sys.executable, "tools/gpu_figures.py", "--device", device]
-                ran = run(command, self.left(60), python_environment(self.build, OPENREG_DRIVERS="cuda"))
+                # Where there is no `cuda`, in a rehearsal, openreg is measured beside itself.
+                named = device if self.reference == "cuda" else "openreg"
+                command = [sys.executable, "tools/gpu_figures.py", "--device", named, *["--quick"] * self.quick]
+                ran = run(command, self.left(60), self.on_gpu())
                 lines = [line for line in ran.output.splitlines() if line.startswith("{")]
                 if not self.command(outcome, f"gpu_figures.py --device {device}", ran) or not lines:
                     return
@@ -329,7 +452,7 @@ class Check:
         outcome.details["figures"] = [{**asdict(one), "ratio": one.ratio, "met": one.met} for one in compared]
         missed = [one for one in compared if not one.met]
         outcome.summary = f"{len(compared) - len(missed)} of {len(compared)} aims reached"
-        if missed or not compared:
+        if (missed and not self.quick) or not compared:
             outcome.fail(outcome.summary)
         print(table_of_figures(compared), flush=True)
 
@@ -391,13 +514,18 @@ def parse(arguments: list[str] | None = None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n", 1)[0])
     parser.add_argument("--build", type=Path, default=ROOT / "build-gpu", help="folder to build in")
     parser.add_argument("--budget", type=float, default=570, help="seconds for everything (default 570)")
+    parser.add_argument("--skip-build", action="store_true", help="uses what was built or unpacked before")
+    parser.add_argument("--output", type=Path, help="a folder for results, table and all logs, written as they come")
+    parser.add_argument("--quick", action="store_true", help="small figures and few operators: to see that all runs")
+    parser.add_argument("--reference", default="cuda", help="device that operators are compared with (default cuda)")
     parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1)
     parser.add_argument("--samples", type=int, default=2, help="samples an operator (default 2)")
     parser.add_argument("--googletest", type=Path, help="GoogleTest's sources, where it is not installed")
-    names = ("drivers", "python", "demo", "operators", "figures")
-    parser.add_argument("--parts", nargs="+", choices=names, default=names, help="only these, after the build")
+    parser.add_argument("--parts", nargs="+", choices=PARTS, default=PARTS, help="only these, after the build")
     parser.add_argument("--json", type=Path, help="write all results here")
-    return parser.parse_args(arguments)
+    options = parser.parse_args(arguments)
+    options.started = time.monotonic()
+    return options
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -408,15 +536,23 @@ def main(arguments: list[str] | None = None) -> int:
         print("gpu-check: no NVIDIA GPU here: CUDA's driver is missing or finds none. Nothing was checked.")
         return NO_GPU
     print(f"gpu-check: {gpu}", flush=True)
+    if options.output is not None:
+        options.output.mkdir(parents=True, exist_ok=True)
     check = Check(options)
+
+    def write() -> None:
+        if options.json is not None:
+            write_json(options.json, gpu, check.outcomes)
+        if options.output is not None:
+            write_json(options.output / "results.json", gpu, check.outcomes)
+            (options.output / "table.txt").write_text("\n".join([f"{gpu}:", *map(line_of, check.outcomes), ""]))
+
     if check.part("build", check.build_all).state == "passed":
-        for name in ("drivers", "python", "demo", "operators", "figures"):
+        for name in PARTS:
             if name in options.parts:
+                write()
                 check.part(name, getattr(check, name))
-                if options.json is not None:
-                    write_json(options.json, gpu, check.outcomes)
-    if options.json is not None:
-        write_json(options.json, gpu, check.outcomes)
+    write()
     print("\n".join(["", f"{gpu}:", *map(line_of, check.outcomes)]))
     for outcome in check.outcomes:
         for what, text in outcome.details.items():

@@ -14,6 +14,7 @@ import pickle
 import select
 import subprocess
 import sys
+import threading
 import time
 import types
 import warnings
@@ -29,7 +30,25 @@ from typing import Any
 DTYPES = ("float32", "bfloat16")
 STARTUP_SECONDS = 120.0
 ENTRY_SECONDS = 30.0
-LOST_CONTEXT = ("CUDA error", "device-side assert", "illegal memory access")
+LOST_CONTEXT = (
+    *("CUDA error", "device-side assert", "illegal memory access", "misaligned address"),
+    *("unspecified launch failure", "is lost"),
+)
+# Their results are whatever memory held.
+UNINITIALISED = frozenset(
+    (
+        "empty",
+        "empty_like",
+        "empty_permuted",
+        "empty_strided",
+        "new_empty",
+        "new_empty_strided",
+        "resize_",
+        "resize_as_",
+    )
+)
+# They compile a kernel for tensors of the device type cuda, and take no others.
+CUDA_ONLY = "jiterator_"
 
 Results = dict[str, Any]
 """By entry, "mul.variant/float32": {"error": text} or {"samples": [...]}; what was not reached is missing."""
@@ -50,13 +69,15 @@ def _import_database() -> Any:
 
 
 def entries_of(dtypes: Iterable[str]) -> dict[str, tuple[Any, Any]]:
-    """OpInfo and dtype by entry, of what PyTorch says CUDA supports."""
+    """OpInfo and dtype by entry, of what PyTorch says CUDA supports and two devices can be compared by."""
     import torch
 
     found = {}
     for name in dtypes:
         dtype = getattr(torch, name)
         for info in _import_database().op_db:
+            if info.name in UNINITIALISED or info.name.startswith(CUDA_ONLY):
+                continue
             if dtype in info.dtypesIfCUDA:
                 operator = f"{info.name}.{info.variant_test_name}" if info.variant_test_name else info.name
                 found[f"{operator}/{name}"] = (info, dtype)
@@ -137,6 +158,11 @@ def work(device: str, samples: int, folder: Path) -> None:
 
     if device.startswith("openreg"):
         import torch_openreg  # noqa: F401
+
+        # Before the database: importing it asks torch.cuda for properties, and PyTorch would keep its own allocator.
+        (torch.ones(1, device=device) + 1).cpu()
+        if torch.openreg.operator_stats()["gpu_allocator"] == "torch":
+            raise RuntimeError("PyTorch has kept its own allocator: this would compare copies of results, not results")
     torch.backends.cuda.matmul.allow_tf32 = False
     torch.backends.cudnn.allow_tf32 = False
     entries = entries_of(DTYPES)
@@ -158,8 +184,9 @@ def work(device: str, samples: int, folder: Path) -> None:
 class Worker:
     """A process that takes one item a line; it is started when first needed and again after it was lost."""
 
-    def __init__(self, command: list[str]) -> None:
+    def __init__(self, command: list[str], log: Path | None = None) -> None:
         self._command = command
+        self._log = log
         self._process: subprocess.Popen[str] | None = None
 
     def ask(self, item: str, seconds: float) -> str | None:
@@ -173,8 +200,12 @@ class Worker:
             self.stop()
             return "hung"
         except (EOFError, BrokenPipeError):
-            return f"crashed, status {self.stop()}"
+            return f"crashed, status {self.stop()}{self._last_words()}"
         return None
+
+    def _last_words(self) -> str:
+        lines = self._log.read_text(errors="replace").strip().splitlines() if self._log is not None else []
+        return f": {lines[-1][:200]}" if lines else ""
 
     def stop(self) -> int | None:
         """Ends the process; its status."""
@@ -192,13 +223,15 @@ class Worker:
 
     def _started(self) -> subprocess.Popen[str]:
         if self._process is None or self._process.poll() is not None:
-            self._process = subprocess.Popen(
-                self._command,
-                stdin=subprocess.PIPE,
-                stdout=subprocess.PIPE,
-                stderr=subprocess.DEVNULL,
-                text=True,
-            )
+            with open(self._log or os.devnull, "w") as errors:
+                self._process = subprocess.Popen(
+                    self._command,
+                    stdin=subprocess.PIPE,
+                    stdout=subprocess.PIPE,
+                    stderr=errors,
+                    text=True,
+                    env={"OMP_NUM_THREADS": "1", **os.environ},  # the workers share the processors
+                )
             self._wait_for_line(self._process, STARTUP_SECONDS)
         return self._process
 
@@ -211,15 +244,28 @@ class Worker:
             raise EOFError
 
 
-def run_all(items: Iterable[str], command: list[str], jobs: int, deadline: float) -> dict[str, str]:
-    """Gives every item to one of `jobs` workers until the deadline; the items that lost their worker, and how."""
+def run_all(
+    items: Iterable[str], command: list[str], jobs: int, deadline: float, logs: Path | None = None
+) -> dict[str, str]:
+    """Gives every item to one of `jobs` workers until the deadline.
+
+    Args:
+        items: What each of a worker's lines says.
+        command: Starts a worker.
+        jobs: Workers.
+        deadline: By time.monotonic().
+        logs: A folder for what the workers write to stderr.
+
+    Returns:
+        The items that lost their worker, and how.
+    """
     queue: SimpleQueue[str] = SimpleQueue()
     for item in items:
         queue.put(item)
     lost: dict[str, str] = {}
 
-    def one(_number: int) -> None:
-        worker = Worker(command)
+    def one(number: int) -> None:
+        worker = Worker(command, None if logs is None else logs / f"worker-{number}.log")
         try:
             while time.monotonic() < deadline:
                 item = queue.get_nowait()
@@ -271,8 +317,8 @@ def _difference(ours: dict[str, Any], theirs: dict[str, Any]) -> str | None:
         for one, other in zip(ours[what], theirs[what], strict=True):
             try:
                 torch.testing.assert_close(one, other, equal_nan=True, check_stride=True)
-            except (AssertionError, TypeError) as error:
-                return f"{what}: {str(error).splitlines()[0]}"
+            except Exception as error:  # of whatever kind: it is this comparison's, and the others go on
+                return f"{what}: {(str(error) or type(error).__name__).splitlines()[0]}"
     return None
 
 
@@ -315,7 +361,7 @@ def run_device(device: str, folder: Path, options: argparse.Namespace, deadline:
     for old in folder.glob("*.pickle"):
         old.unlink()
     command = [sys.executable, __file__, "--work", device, "--folder", str(folder), "--samples", str(options.samples)]
-    return run_all(options.chosen, command, options.jobs, deadline)
+    return run_all(options.chosen, command, options.jobs, deadline, folder)
 
 
 def parse(arguments: list[str] | None = None) -> argparse.Namespace:
@@ -336,19 +382,37 @@ def parse(arguments: list[str] | None = None) -> argparse.Namespace:
 
 def main(arguments: list[str] | None = None, say: Callable[[str], None] = print) -> int:
     """0 if every entry that was reached on both is the same on both."""
+    start = time.monotonic()  # importing the database takes ten seconds of the budget
     options = parse(arguments)
     if options.work:
         work(options.work, options.samples, options.folder)
         return 0
     options.chosen = options.entries or list(entries_of(options.dtypes))
-    start = time.monotonic()
-    # Half of the time each; the comparison itself takes seconds.
-    reference_lost = run_device(options.reference, options.folder / "reference", options, start + options.budget * 0.45)
-    lost = run_device(options.device, options.folder / "openreg", options, start + options.budget * 0.92)
-    ours, theirs = (read_results(options.folder / name) for name in ("openreg", "reference"))
-    report = compare_all(options.chosen, ours, theirs, lost, reference_lost)
-    if options.json is not None:
-        options.json.write_text(json.dumps(report, indent=1) + "\n")
+    # Half of what is left each, but for the comparison and the processes' ends.
+    end = start + options.budget * 0.9 - 5
+    middle = (time.monotonic() + end) / 2
+    reference_lost = run_device(options.reference, options.folder / "reference", options, middle)
+    theirs = read_results(options.folder / "reference")
+
+    def write(lost: dict[str, str]) -> dict[str, Any]:
+        ours = read_results(options.folder / "openreg")
+        report = compare_all(options.chosen, ours, theirs, lost, reference_lost)
+        if options.json is not None:
+            options.json.write_text(json.dumps(report, indent=1) + "\n")
+        return report
+
+    stop = threading.Event()
+
+    def write_now_and_then() -> None:  # whoever ends this process finds what there was
+        while not stop.wait(20):
+            write({})
+
+    writer = threading.Thread(target=write_now_and_then, daemon=True)
+    writer.start()
+    lost = run_device(options.device, options.folder / "openreg", options, end)
+    stop.set()
+    writer.join()
+    report = write(lost)
     say(report["summary"])
     for entry, why in report["wrong"].items():
         say(f"  {entry}: {why}")

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import subprocess
 import sys
 import time
@@ -193,3 +194,67 @@ def test_figures_run_on_the_stand_in(tool_environment: dict[str, str]) -> None:
     assert all(value > 0 for value in figures.values())
     named = {start for start in gpu_check.AIMS if any(name.startswith(start) for name in figures)}
     assert named == set(gpu_check.AIMS)
+
+
+PRELOAD = """
+import ctypes, os
+for name in ("libc10.so", "libtorch_cpu.so"):
+    ctypes.CDLL(os.path.join(os.environ["TORCH_LIBRARIES"], name))
+ctypes.CDLL(os.environ["FAKE_TORCH_CUDA"])
+"""
+
+
+@pytest.mark.timeout(600)
+def test_the_first_minutes_are_rehearsed(tmp_path: Path, tool_environment: dict[str, str]) -> None:
+    """tools/gpu_first.sh over the fakes: no make, no GoogleTest; a table, results and logs are written as they come."""
+    (tmp_path / "preload").mkdir()
+    (tmp_path / "preload" / "sitecustomize.py").write_text(PRELOAD)
+    programs = tmp_path / "bin"
+    programs.mkdir()
+    for name in (
+        "bash",
+        "dirname",
+        "mkdir",
+        "tar",
+        "gzip",
+        "date",
+        "head",
+        "tail",
+        "grep",
+        "nproc",
+        "df",
+        "stat",
+        "cp",
+    ):
+        found = shutil.which(name)
+        assert found is not None
+        (programs / name).symlink_to(found)
+    environment = {
+        **tool_environment,
+        "PATH": str(programs),
+        "PYTHON": sys.executable,
+        "PYTHONPATH": str(tmp_path / "preload"),
+        "OPENREG_GPU_CHECK_REHEARSAL": "stand-in for a GPU",
+        "GPU_CHECK_OPTIONS": f"--skip-build --quick --reference cpu --jobs 2 --build {tmp_path / 'build'}",
+        "SECONDS_LEFT": "550",
+    }
+    done = subprocess.run(
+        ["bash", str(ROOT / "tools/gpu_first.sh"), str(tmp_path / "out"), "rehearsal"],
+        env=environment,
+        capture_output=True,
+        text=True,
+        timeout=580,
+        check=False,
+    )
+    out = tmp_path / "out"
+    said = done.stdout[-6000:] + done.stderr[-3000:]
+    results = {part["part"]: part for part in json.loads((out / "results.json").read_text())["parts"]}
+    states = {name: part["state"] for name, part in results.items()}
+    wanted = {"build", "smoke", "figures", "profile", "demo", "operators"}
+    assert states == dict.fromkeys(wanted, "passed"), said
+    assert done.returncode == 0, said
+    assert "allocator: openreg" in results["smoke"]["summary"]
+    assert results["operators"]["summary"] == "float32: 3 passed; bfloat16: 1 passed"
+    assert "make: none" in (out / "facts.txt").read_text()
+    assert "===== smoke, smoke" in (out / "logs.txt").read_text()
+    assert (out / "table.txt").read_text().startswith("stand-in for a GPU")
