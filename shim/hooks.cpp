@@ -11,6 +11,7 @@
 #include "shim/host_allocator.h"
 #include "shim/operators/fallback/gpu_allocations.h"
 #include "shim/status.h"
+#include "shim/storage.h"
 
 namespace c10::openreg {
 
@@ -102,22 +103,8 @@ Device OpenRegHooks::getDeviceFromPtr(void* data) const {
 
 void OpenRegHooks::resizePrivateUse1Bytes(const c10::Storage& storage, size_t new_size) const {
   StorageImpl& impl = *storage.unsafeGetStorageImpl();
-  TORCH_CHECK(impl.resizable(), "Trying to resize storage that is not resizable");
-  const Device device = impl.device();
-  TORCH_CHECK(device.is_privateuseone(), "Expected a PrivateUse1 device, but got ", device);
-  const DeviceIndex index = device.index();
-
-  DataPtr data = device_allocator().allocate_on(index, new_size);
-  const size_t kept = std::min(impl.nbytes(), new_size);
-  if (kept > 0) {
-    openreg_stream stream = OPENREG_STREAM_DEFAULT;
-    OPENREG_CHECK(openreg_current_stream(index, &stream));
-    OPENREG_CHECK(openreg_memcpy_async(data.get(), index, impl.data(), index, kept, index, stream));
-    // The old block goes back to the stream that it was allocated for, which need not be this one.
-    device_allocator().recordStream(impl.data_ptr(), c10::Stream(c10::Stream::UNSAFE, device, stream));
-  }
-  impl.set_data_ptr_noswap(std::move(data));
-  impl.set_nbytes(new_size);
+  TORCH_CHECK(impl.device().is_privateuseone(), "Expected a PrivateUse1 device, but got ", impl.device());
+  resize_storage(impl, new_size);
 }
 
 } // namespace c10::openreg

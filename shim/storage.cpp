@@ -42,10 +42,15 @@ at::Tensor new_tensor(c10::Device device, caffe2::TypeMeta dtype, at::IntArrayRe
 void resize_storage(c10::StorageImpl& storage, size_t size) {
   TORCH_CHECK(storage.resizable(), "Trying to resize storage that is not resizable");
   const c10::Device device = storage.device();
-  c10::DataPtr data = device_allocator().allocate_on(device.index(), size);
+  const DeviceIndex index = device.index();
+  c10::DataPtr data = device_allocator().allocate_on(index, size);
   const size_t kept = std::min(size, storage.nbytes());
   if (kept > 0 && storage.data() != nullptr) {
-    OPENREG_CHECK(openreg_memcpy(data.get(), device.index(), storage.data(), device.index(), kept));
+    openreg_stream stream = OPENREG_STREAM_DEFAULT;
+    OPENREG_CHECK(openreg_current_stream(index, &stream));
+    OPENREG_CHECK(openreg_memcpy_async(data.get(), index, storage.data(), index, kept, index, stream));
+    // The old block goes back to the stream that it was allocated for, which need not be this one.
+    device_allocator().recordStream(storage.data_ptr(), c10::Stream(c10::Stream::UNSAFE, device, stream));
   }
   storage.set_data_ptr_noswap(std::move(data));
   storage.set_nbytes(size);

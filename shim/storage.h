@@ -11,7 +11,9 @@ namespace c10::openreg {
 at::Tensor new_tensor(c10::Device device, caffe2::TypeMeta dtype, at::IntArrayRef sizes, at::IntArrayRef strides);
 at::Tensor new_contiguous_tensor(c10::Device device, caffe2::TypeMeta dtype, at::IntArrayRef sizes);
 
-// Gives the storage `size` bytes of memory on its own device and keeps the first min(old, new) bytes.
+// Gives the storage `size` bytes of memory on its own device and keeps the first min(old, new) bytes: their copy is queued
+// on the calling thread's current stream there. Throws c10::OutOfMemoryError, and c10::Error for a storage that is not
+// resizable.
 void resize_storage(c10::StorageImpl& storage, size_t size);
 
 // Sets sizes (and strides; none: contiguous) of a tensor and grows its storage where they need more.

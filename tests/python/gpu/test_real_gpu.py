@@ -4,6 +4,8 @@
 from __future__ import annotations
 
 import os
+import subprocess
+import sys
 
 import pytest
 import torch
@@ -155,3 +157,155 @@ def test_recurrent_networks() -> None:
     result = model.to(D)(x.to(D))[0]
     result.sum().backward()
     torch.testing.assert_close(result.cpu(), expected, atol=1e-3, rtol=1e-3)
+
+
+def program(code: str) -> str:
+    """What a process of its own prints; its status must be 0."""
+    done = subprocess.run(
+        [sys.executable, "-c", "import torch, torch_openreg\nD = torch.device('openreg:0')\n" + code],
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+    assert done.returncode == 0, f"status {done.returncode}\n{done.stdout[-3000:]}{done.stderr[-3000:]}"
+    return done.stdout
+
+
+BACKENDS = {
+    "math": nn.attention.SDPBackend.MATH,
+    "flash": nn.attention.SDPBackend.FLASH_ATTENTION,
+    "efficient": nn.attention.SDPBackend.EFFICIENT_ATTENTION,
+    "cudnn": nn.attention.SDPBackend.CUDNN_ATTENTION,
+}
+
+
+@pytest.mark.parametrize("dropout", [0.0, 0.2])
+@pytest.mark.parametrize("width", [64, 128, 256])
+@pytest.mark.parametrize("backend", list(BACKENDS))
+def test_each_attention_backend_with_gradients(backend: str, width: int, dropout: float) -> None:
+    """The backend that a user asks for gives the plain formula's results and gradients; with dropout, finite ones."""
+    torch.manual_seed(0)
+    parts = [torch.randn(2, 4, 128, width, dtype=torch.bfloat16) for _ in range(3)]
+    near = [part.to(D).requires_grad_() for part in parts]
+    try:
+        with nn.attention.sdpa_kernel(BACKENDS[backend]):
+            ours = F.scaled_dot_product_attention(*near, dropout_p=dropout, is_causal=True)
+    except RuntimeError as error:
+        if "No available kernel" in str(error) or "No viable backend" in str(error):
+            pytest.skip(f"PyTorch has no {backend} kernel for this width and GPU: {str(error).splitlines()[0]}")
+        raise
+    ours.float().sum().backward()
+    assert all(part.grad is not None and bool(part.grad.isfinite().all()) for part in near)
+    assert torch.openreg.operator_stats()["staged_calls"] == 0, torch.openreg.operator_stats()["staged"]
+    if dropout == 0:
+        far = [part.float().requires_grad_() for part in parts]
+        F.scaled_dot_product_attention(*far, is_causal=True).sum().backward()
+        for one, other in zip(near, far, strict=True):
+            assert one.grad is not None and other.grad is not None
+            torch.testing.assert_close(one.grad.cpu().float(), other.grad, atol=0.1, rtol=0.05)
+
+
+def test_cudnn_benchmark_does_not_stop_convolutions() -> None:
+    """The commonest line of vision scripts: the switch is turned off with a warning, and convolutions run."""
+    said = program(
+        "torch.backends.cudnn.benchmark = True\n"
+        "net = torch.nn.Conv2d(3, 8, 3).to(D)\n"
+        "net(torch.randn(2, 3, 16, 16, device=D)).sum().backward()\n"
+        "print(torch.backends.cudnn.benchmark, net.weight.grad.isfinite().all().item())"
+    )
+    assert said.split() == ["False", "True"]
+
+
+def test_pinned_factories_are_pinned_for_openreg() -> None:
+    """torch.empty(pin_memory=True): known to openreg, so copies don't wait and the block isn't reused under them."""
+    x = torch.empty(64 << 20, dtype=torch.uint8, device=D)
+    block = torch.empty(64 << 20, dtype=torch.uint8, pin_memory=True).fill_(7)
+    assert block.is_pinned()
+    torch.openreg.synchronize()
+    x.copy_(block, non_blocking=True)
+    assert not torch.openreg.current_stream().query()  # 64 MiB take milliseconds
+    del block
+    torch.empty(64 << 20, dtype=torch.uint8, pin_memory=True).fill_(9)
+    assert bool((x == 7).all())
+
+
+def test_a_data_loader_with_workers_and_pinned_batches() -> None:
+    """Workers are forked before and after the GPU is in use; batches come pinned and arrive whole."""
+    data = torch.utils.data.TensorDataset(torch.arange(256.0).view(64, 4))
+    for _ in range(2):
+        loader = torch.utils.data.DataLoader(data, batch_size=8, num_workers=2, pin_memory=True)
+        batches = []
+        for (batch,) in loader:
+            assert batch.is_pinned()
+            batches.append(batch.to(D, non_blocking=True))
+        assert torch.equal(torch.cat(batches).cpu(), torch.arange(256.0).view(64, 4))
+
+
+def test_many_side_streams_stay_in_order() -> None:
+    """Work handed from stream to stream by events, 200 times, with blocks freed in between."""
+    streams = [torch.openreg.Stream(D) for _ in range(8)]
+    x = torch.zeros(1 << 20, device=D)
+    torch.openreg.synchronize()
+    for step in range(200):
+        before, after = streams[step % 8], streams[(step + 1) % 8]
+        with torch.openreg.stream(before):
+            x = x + 1
+            x.record_stream(after)
+        after.wait_stream(before)
+    torch.openreg.synchronize()
+    assert bool((x == 200).all())
+
+
+def test_a_device_side_assert_is_an_error_and_the_process_ends_by_itself() -> None:
+    """An index out of range raises at the next call that asks, every later call raises too, and the status is ours."""
+    said = program(
+        "table = torch.zeros(4, device=D)\n"
+        "for _ in range(3):\n"
+        "    try:\n"
+        "        table[torch.tensor([99], device=D)].cpu()\n"
+        "        print('none')\n"
+        "    except RuntimeError as error:\n"
+        "        print('raised')\n"
+        "print('end', flush=True)\n"
+        "import os; os._exit(0)"
+    )
+    assert said.split()[-4:] == ["raised", "raised", "raised", "end"]
+
+
+def test_the_process_ends_cleanly_with_tensors_alive() -> None:
+    """Tensors in globals, pinned memory, streams and cuBLAS' workspaces are left to the end of the process."""
+    program(
+        "x = torch.randn(512, 512, device=D); y = x @ x; p = y.cpu().pin_memory()\n"
+        "s = torch.openreg.Stream(); z = x.to(D, non_blocking=True)\n"
+        "print(y.sum().item())"
+    )
+
+
+def test_a_forked_child_is_refused_with_words() -> None:
+    """CUDA's state does not survive fork(): the child gets an error, the parent goes on."""
+    said = program(
+        "import os\n"
+        "x = torch.ones(3, device=D) + 1\n"
+        "child = os.fork()\n"
+        "if child == 0:\n"
+        "    try:\n"
+        "        torch.ones(3, device=D)\n"
+        "    except RuntimeError as error:\n"
+        "        print('fork' in str(error), flush=True)\n"
+        "    os._exit(0)\n"
+        "os.waitpid(child, 0)\n"
+        "print((x + 1).tolist())"
+    )
+    assert said.split("\n")[0] == "True" and "[3.0, 3.0, 3.0]" in said
+
+
+def test_segments_take_no_more_than_they_say() -> None:
+    """A segment of 2 MiB takes 2 MiB of the GPU's memory: what is gone from it is what is reserved."""
+    torch.openreg.synchronize()
+    torch.openreg.empty_cache()
+    free, reserved = torch.openreg.mem_get_info()[0], torch.openreg.memory_reserved()
+    kept = [torch.empty(1 << 20, dtype=torch.uint8, device=D) for _ in range(200)]
+    gone = free - torch.openreg.mem_get_info()[0]
+    asked = torch.openreg.memory_reserved() - reserved
+    assert len(kept) == 200 and gone <= asked + (4 << 20), (gone, asked)
