@@ -169,6 +169,10 @@ def main() -> None:
     options = parser.parse_args()
     if options.device == "openreg":
         import torch_openreg  # noqa: F401
+
+        (torch.ones(1, device="openreg") + 1).cpu()
+        if torch.openreg.operator_stats()["gpu_allocator"] == "torch":
+            raise RuntimeError("PyTorch has kept its own allocator: figures with copied results would mean nothing")
     figures = Figures(options.device, options.quick)
     figures.copies()
     figures.calls()

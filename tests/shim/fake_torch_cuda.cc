@@ -13,6 +13,7 @@
 //   FAKE_TORCH_CUDA_DRIVER    the driver over the fake of CUDA's runtime
 //   FAKE_TORCH_CUDA_MISSING   operators that have no kernel here, as "aten::cumsum,aten::sort"
 //   FAKE_TORCH_CUDA_IN_USE    1: the allocator has been used before anything asks to replace it
+//   FAKE_TORCH_CUDA_NOISE     relative error of convolutions, as "1e-3": that of cuDNN's TF32
 //   FAKE_TORCH_CUDA_ATTENTION which kernel attention takes: flash (the default), efficient, cudnn
 #include <ATen/CPUGeneratorImpl.h>
 #include <ATen/Context.h>
@@ -26,6 +27,7 @@
 #include <ATen/ops/empty_like.h>
 #include <ATen/ops/mul.h>
 #include <ATen/ops/ones_like.h>
+#include <ATen/ops/rand_like.h>
 #include <c10/core/impl/DeviceGuardImplInterface.h>
 #include <dlfcn.h>
 #include <openreg/driver.h>
@@ -492,6 +494,15 @@ c10::IValue result(Launch& launch, const c10::IValue& value) {
   return value;
 }
 
+// Convolutions round otherwise than the CPU's.
+void add_noise(const c10::OperatorHandle& op, const c10::IValue& result) {
+  static const char* const noise = std::getenv("FAKE_TORCH_CUDA_NOISE");
+  if (noise != nullptr && op.operator_name().name == "aten::convolution" && result.isTensor()) {
+    const at::Tensor& host = result.toTensor();
+    host.mul_(at::rand_like(host).sub_(0.5).mul_(2 * std::atof(noise)).add_(1));
+  }
+}
+
 // The CPU's kernel, with its tensors in the GPU's memory.
 void run(const c10::OperatorHandle& op, c10::DispatchKeySet, torch::jit::Stack* stack) {
   const size_t count = op.schema().arguments().size();
@@ -507,6 +518,7 @@ void run(const c10::OperatorHandle& op, c10::DispatchKeySet, torch::jit::Stack* 
   op.redispatchBoxed(c10::DispatchKeySet(c10::DispatchKey::CPU), stack);
   launch.write_back();
   for (size_t i = first; i < stack->size(); ++i) {
+    add_noise(op, (*stack)[i]);
     (*stack)[i] = result(launch, (*stack)[i]);
   }
 }

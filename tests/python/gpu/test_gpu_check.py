@@ -156,6 +156,39 @@ def test_verdicts() -> None:
     assert report["summary"] == "float32: 1 differs, 1 passed" and list(report["wrong"]) == ["b/float32"]
 
 
+def test_what_cannot_be_compared_is_left_out() -> None:
+    """Uninitialised results and operators that take tensors of the type cuda alone; everything else is there."""
+    names = {entry.split("/")[0].split(".")[0] for entry in gpu_operators.entries_of(["float32"])}
+    assert not names & {"empty", "empty_like", "new_empty", "new_empty_strided", "empty_strided", "empty_permuted"}
+    assert not [name for name in names if name.startswith("jiterator")]
+    assert {"add", "new_zeros", "resize_as", "nn"} & names >= {"add", "new_zeros", "nn"}
+
+
+def test_any_exception_of_a_comparison_is_its_own_failure(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A comparison that raises what nobody thought of is a difference with its words, and the others go on."""
+    import torch
+
+    def breaks(*_arguments: object, **_options: object) -> None:
+        raise NotImplementedError("no such layout")
+
+    monkeypatch.setattr(torch.testing, "assert_close", breaks)
+    result = {"samples": [{"forward": [torch.ones(1)]}]}
+    verdict = gpu_operators.compare(result, result, None, None)
+    assert (verdict.state, verdict.why) == ("differs", "forward: no such layout")
+
+
+def test_a_worker_with_the_wrong_allocator_says_so(tmp_path: Path, tool_environment: dict[str, str]) -> None:
+    """Where PyTorch has kept its allocator, nothing is compared, and the reason is in the result."""
+    command = [sys.executable, str(ROOT / "tools/gpu_operators.py"), "--work", "openreg", "--folder", str(tmp_path)]
+    (tmp_path / "sitecustomize.py").write_text(PRELOAD)
+    more = {"PYTHONPATH": str(tmp_path), "FAKE_TORCH_CUDA_IN_USE": "1"}
+    done = subprocess.run(
+        command, env={**tool_environment, **more}, input="", capture_output=True, text=True, check=False
+    )
+    assert done.returncode != 0
+    assert "PyTorch has kept its own allocator" in done.stderr
+
+
 def test_operators_are_compared_across_processes(tmp_path: Path, tool_environment: dict[str, str]) -> None:
     """The whole way, with the stand-in's device against the CPU: forward, backward, and a draw by one seed."""
     entries = ["add/float32", "matmul/float32", "mul/bfloat16", "nn.functional.conv2d/float32", "sum/float32"]
@@ -235,6 +268,7 @@ def test_the_first_minutes_are_rehearsed(tmp_path: Path, tool_environment: dict[
         "PYTHON": sys.executable,
         "PYTHONPATH": str(tmp_path / "preload"),
         "OPENREG_GPU_CHECK_REHEARSAL": "stand-in for a GPU",
+        "FAKE_TORCH_CUDA_NOISE": "1e-3",  # the demo's tolerances must be a GPU's
         "GPU_CHECK_OPTIONS": f"--skip-build --quick --reference cpu --jobs 2 --build {tmp_path / 'build'}",
         "SECONDS_LEFT": "550",
     }

@@ -27,6 +27,8 @@ def all_on_gpu() -> bool:
 
 @pytest.fixture(autouse=True)
 def _counts() -> None:
+    torch.openreg.init()
+    assert torch.openreg.operator_stats()["gpu_allocator"] == "openreg"
     torch.openreg.reset_operator_stats()
 
 
