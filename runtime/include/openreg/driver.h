@@ -24,8 +24,12 @@
  *   Errors      A slot returns OPENREG_OK, or calls host->set_error() exactly once and returns the same code. On
  *               failure nothing has changed and no out-parameter has been written. openreg_fail() below does both.
  *               An asynchronous failure is reported by the next query or sync of that stream.
- *   Loss        A device that is lost stays lost until the process ends: each later call that needs it returns
- *               OPENREG_E_DEVICE_LOST. Calls that free or destroy what was on it succeed, and other devices go on.
+ *   Loss        After a slot has returned OPENREG_E_DEVICE_LOST for a device (of a copy: that of the stream), the runtime
+ *               answers so itself: the device's slots are no longer called, other devices go on. What frees and destroys
+ *               is still called, and succeeds: mem_free, host_free, stream_destroy, event_destroy, close, release and
+ *               resize of vmm.h, memory_close of ipc.h. So are device_active and host_alias, which only look, and
+ *               device_sync before the runtime frees what the device may be reading. It ends when drivers are selected again (openreg_shutdown(),
+ *               openreg_use_drivers()): a driver whose device is still lost then says so again.
  *   Structures  Begin with struct_size. Whoever fills one in writes no byte beyond the size that it is given, and whoever
  *               reads one takes fields beyond its size for zero.
  *   Ownership   Strings in the table are static. Text passed to the host is copied during the call. Neither side frees

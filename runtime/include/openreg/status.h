@@ -27,7 +27,7 @@ typedef int32_t openreg_status; /* a fixed width, never a C enum */
 #define OPENREG_E_UNSUPPORTED 3  /* an optional slot or flag is absent */
 #define OPENREG_E_NO_DEVICE 4    /* no driver, or a driver without devices */
 #define OPENREG_E_INCOMPATIBLE 5 /* ABI, vendor library or kernel module unfit */
-#define OPENREG_E_DEVICE_LOST 6  /* sticky for this device until the process ends */
+#define OPENREG_E_DEVICE_LOST 6  /* sticky for this device until drivers are selected again; driver.h, "Loss" */
 #define OPENREG_E_FORKED 7       /* this process is a fork() of one that had opened a driver */
 #define OPENREG_E_INTERNAL 8     /* a defect; any unknown code of a driver is read as this */
 #define OPENREG_E_BUSY 9         /* allocations, streams or events are alive, or another thread is initialising */

@@ -93,10 +93,15 @@ openreg_run_kernel(int32_t index, openreg_stream stream, const openreg_kernel *k
     openreg_trace_begin(&span, OPENREG_TRACE_KERNEL, call, device, stream);
     span.record.name = what->name;
     openreg_trace_queues(&span, what->stream);
-    openreg_error_begin_call();
-    openreg_status status = kernel->run(device->driver->instance, what);
-    /* A refusal is an answer, not an error: the caller has another way. */
-    if (status != OPENREG_E_UNSUPPORTED)
-        status = openreg_error_end_call(device->driver->name, what->name, status);
+    openreg_status status = OPENREG_E_DEVICE_LOST;
+    if (openreg_device_is_lost(device)) {
+        (void)openreg_call_lost(device, what->name);
+    } else {
+        openreg_error_begin_call();
+        status = kernel->run(device->driver->instance, what);
+        /* A refusal is an answer, not an error: the caller has another way. */
+        if (status != OPENREG_E_UNSUPPORTED)
+            status = openreg_call_end(device, what->name, status);
+    }
     return openreg_trace_end(&span, status);
 }

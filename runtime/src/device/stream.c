@@ -56,15 +56,18 @@ openreg_stream_set_destroy(struct openreg_stream_set *streams)
 {
     static const char call[] = "openreg_shutdown";
     const openreg_error_fields before = openreg_error_save();
+    const int is_lost = openreg_device_is_lost(streams->device); /* then the first error has told it */
+    if (is_lost)
+        (void)openreg_call_device_drain(streams->device, call);
     /* The driver may be unloaded, or the function's library: nothing of the caller's may run after the shutdown. */
-    if (atomic_load_explicit(&streams->has_default_functions, memory_order_relaxed) &&
+    if (!is_lost && atomic_load_explicit(&streams->has_default_functions, memory_order_relaxed) &&
         openreg_call_stream_sync(streams->device, call, NULL) != OPENREG_OK)
         openreg_log(OPENREG_LOG_WARNING, "%s", openreg_last_error()->message);
     for (int i = 0; i < streams->levels * OPENREG_STREAMS_PER_POOL; ++i) {
         pool_stream *const slot = &streams->slots[i];
         if (!atomic_load_explicit(&slot->is_made, memory_order_acquire))
             continue;
-        if (openreg_call_stream_sync(streams->device, call, slot->handle) != OPENREG_OK)
+        if (!is_lost && openreg_call_stream_sync(streams->device, call, slot->handle) != OPENREG_OK)
             openreg_log(OPENREG_LOG_WARNING, "%s", openreg_last_error()->message);
         if (openreg_call_stream_destroy(streams->device, call, slot->handle) != OPENREG_OK)
             openreg_log(OPENREG_LOG_WARNING, "%s", openreg_last_error()->message);

@@ -21,18 +21,25 @@ typedef struct openreg_opened_driver {
     int was_published;          /* 1 once a device table had its devices */
 } openreg_opened_driver;
 
+#define OPENREG_LOSS_NONE 0
+#define OPENREG_LOSS_SEEN 1  /* a slot has returned OPENREG_E_DEVICE_LOST */
+#define OPENREG_LOSS_KNOWN 2 /* likewise, and its text is stored */
+
 typedef struct openreg_device {
     int32_t index;   /* openreg:index */
     int32_t ordinal; /* inside its driver */
     openreg_opened_driver *driver;
     openreg_device_info info;
     atomic_int active;           /* 1 once memory or a stream was made on it */
+    atomic_int loss;             /* OPENREG_LOSS_*; driver_calls.c */
     atomic_llong live_events;    /* openreg_event objects alive */
     atomic_llong live_imports;   /* openreg_import objects alive */
     atomic_ullong syncs_started; /* emulated events: device_sync calls begun, and the greatest number of one that */
     atomic_ullong syncs_ended;   /* has returned; driver_calls.c */
     struct openreg_cache *cache; /* cache.h; never NULL */
     struct openreg_stream_set *streams; /* stream.h; never NULL */
+    char loss_text[256]; /* what the driver said when it was lost, and its number; valid with LOSS_KNOWN */
+    int64_t loss_vendor_code;
 } openreg_device;
 
 typedef struct openreg_device_table {
@@ -42,6 +49,13 @@ typedef struct openreg_device_table {
     openreg_device *devices[OPENREG_MAX_DEVICES];
     struct openreg_device_table *retired; /* tables are never freed: lock-free readers may still hold one */
 } openreg_device_table;
+
+/* Whether a call of the device has returned OPENREG_E_DEVICE_LOST. */
+static inline int
+openreg_device_is_lost(const openreg_device *device)
+{
+    return __builtin_expect(atomic_load_explicit(&device->loss, memory_order_relaxed) != OPENREG_LOSS_NONE, 0);
+}
 
 /* Written by openreg_device_table_publish() alone. */
 extern _Atomic(openreg_device_table *) openreg_device_table_published;

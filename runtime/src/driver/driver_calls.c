@@ -33,12 +33,39 @@ openreg_driver_slots(const openreg_driver *table)
 /* Runs one slot between begin_call() and end_call(). */
 #define CALL_OF(name, call, expression)                                                                                \
     (openreg_error_begin_call(), openreg_error_end_call((name), (call), (expression)))
-#define CALL(driver, call, expression) CALL_OF((driver)->name, call, expression)
 
 static openreg_status
 defect(const char *name, const char *call, const char *text)
 {
     return openreg_error_set_driver(OPENREG_E_INTERNAL, call, name, "%s", text);
+}
+
+openreg_status
+openreg_call_lost(const openreg_device *device, const char *call)
+{
+    const int is_known = atomic_load_explicit(&device->loss, memory_order_acquire) == OPENREG_LOSS_KNOWN;
+    (void)openreg_error_set_driver(OPENREG_E_DEVICE_LOST, call, device->driver->name,
+                                   "openreg:%d was lost in an earlier call%s%s", device->index, is_known ? ": " : "",
+                                   is_known ? device->loss_text : "");
+    return openreg_error_names_driver(device->driver->name, is_known ? device->loss_vendor_code : 0);
+}
+
+openreg_status
+openreg_call_end(openreg_device *device, const char *call, openreg_status status)
+{
+    if (__builtin_expect(status == OPENREG_OK, 1))
+        return status;
+    status = openreg_error_end_call(device->driver->name, call, status);
+    int none = OPENREG_LOSS_NONE;
+    if (status == OPENREG_E_DEVICE_LOST &&
+        atomic_compare_exchange_strong_explicit(&device->loss, &none, OPENREG_LOSS_SEEN, memory_order_relaxed,
+                                                memory_order_relaxed)) {
+        const openreg_error_fields error = openreg_error_save();
+        openreg_text_copy(device->loss_text, sizeof device->loss_text, error.text);
+        device->loss_vendor_code = error.vendor_code;
+        atomic_store_explicit(&device->loss, OPENREG_LOSS_KNOWN, memory_order_release);
+    }
+    return status;
 }
 
 static void
@@ -123,7 +150,7 @@ openreg_call_device_info(openreg_opened_driver *driver, const char *call, int32_
     memset(&info, 0, sizeof info);
     info.struct_size = sizeof info;
     if (driver->table.device_info != NULL)
-        OPENREG_RETURN_NOT_OK(CALL(driver, call, driver->table.device_info(driver->instance, ordinal, &info)));
+        OPENREG_RETURN_NOT_OK(CALL_OF(driver->name, call, driver->table.device_info(driver->instance, ordinal, &info)));
     OPENREG_RETURN_NOT_OK(check_info(driver->name, call, ordinal, &info));
     *out = info;
     return OPENREG_OK;
@@ -155,7 +182,7 @@ openreg_call_device_active(openreg_device *device, const char *call, int32_t *ou
     int32_t active = atomic_load_explicit(&device->active, memory_order_relaxed);
     if (driver->table.device_active != NULL)
         OPENREG_RETURN_NOT_OK(
-            CALL(driver, call, driver->table.device_active(driver->instance, device->ordinal, &active)));
+            CALL_OF(driver->name, call, driver->table.device_active(driver->instance, device->ordinal, &active)));
     *out = active != 0;
     return OPENREG_OK;
 }
@@ -166,7 +193,7 @@ openreg_call_device_bind(openreg_device *device, const char *call)
     openreg_opened_driver *const driver = device->driver;
     if (driver->table.device_bind == NULL)
         return OPENREG_OK;
-    return CALL(driver, call, driver->table.device_bind(driver->instance, device->ordinal));
+    return OPENREG_DEVICE_CALL(device, call, driver->table.device_bind(driver->instance, device->ordinal));
 }
 
 openreg_status
@@ -176,12 +203,20 @@ openreg_call_device_sync(openreg_device *device, const char *call)
     /* Markers (emulated_events.c) wait for a sync that starts after they were recorded: number the starts, and
      * remember the greatest number that has ended. */
     const unsigned long long number = atomic_fetch_add_explicit(&device->syncs_started, 1, memory_order_acq_rel) + 1;
-    OPENREG_RETURN_NOT_OK(CALL(driver, call, driver->table.device_sync(driver->instance, device->ordinal)));
+    OPENREG_RETURN_NOT_OK(
+        OPENREG_DEVICE_CALL(device, call, driver->table.device_sync(driver->instance, device->ordinal)));
     unsigned long long ended = atomic_load_explicit(&device->syncs_ended, memory_order_relaxed);
     while (ended < number && !atomic_compare_exchange_weak_explicit(&device->syncs_ended, &ended, number,
                                                                     memory_order_release, memory_order_relaxed)) {
     }
     return OPENREG_OK;
+}
+
+openreg_status
+openreg_call_device_drain(openreg_device *device, const char *call)
+{
+    openreg_opened_driver *const driver = device->driver;
+    return OPENREG_RELEASE_CALL(device, call, driver->table.device_sync(driver->instance, device->ordinal));
 }
 
 /* ---------------------------------------------------------------------------------------------------------- memory */
@@ -192,8 +227,8 @@ openreg_call_mem_alloc(openreg_device *device, const char *call, uint64_t size, 
 {
     openreg_opened_driver *const driver = device->driver;
     void *memory = NULL;
-    OPENREG_RETURN_NOT_OK(
-        CALL(driver, call, driver->table.mem_alloc(driver->instance, device->ordinal, size, stream, &memory)));
+    OPENREG_RETURN_NOT_OK(OPENREG_DEVICE_CALL(
+        device, call, driver->table.mem_alloc(driver->instance, device->ordinal, size, stream, &memory)));
     if (memory == NULL)
         return defect(driver->name, call, "mem_alloc succeeded but gave no memory");
     set_active(device);
@@ -205,7 +240,7 @@ openreg_status
 openreg_call_mem_free(openreg_device *device, const char *call, void *ptr, openreg_driver_stream stream)
 {
     openreg_opened_driver *const driver = device->driver;
-    return CALL(driver, call, driver->table.mem_free(driver->instance, device->ordinal, ptr, stream));
+    return OPENREG_RELEASE_CALL(device, call, driver->table.mem_free(driver->instance, device->ordinal, ptr, stream));
 }
 
 const void *
@@ -226,7 +261,8 @@ openreg_call_reserve(openreg_device *device, const char *call, const openreg_vmm
 {
     openreg_opened_driver *const driver = device->driver;
     void *start = NULL;
-    OPENREG_RETURN_NOT_OK(CALL(driver, call, growing->reserve(driver->instance, device->ordinal, size, &start)));
+    OPENREG_RETURN_NOT_OK(
+        OPENREG_DEVICE_CALL(device, call, growing->reserve(driver->instance, device->ordinal, size, &start)));
     if ((uintptr_t)start % OPENREG_VMM_GRANULARITY != 0 || start == NULL)
         return defect(driver->name, call, "reserve succeeded but gave no addresses, or not at a multiple of 2 MiB");
     *out = start;
@@ -237,7 +273,8 @@ openreg_status
 openreg_call_resize(openreg_device *device, const char *call, const openreg_vmm *growing, void *ptr, uint64_t size)
 {
     openreg_opened_driver *const driver = device->driver;
-    OPENREG_RETURN_NOT_OK(CALL(driver, call, growing->resize(driver->instance, device->ordinal, ptr, size)));
+    OPENREG_RETURN_NOT_OK(
+        OPENREG_RELEASE_CALL(device, call, growing->resize(driver->instance, device->ordinal, ptr, size)));
     set_active(device);
     return OPENREG_OK;
 }
@@ -246,7 +283,7 @@ openreg_status
 openreg_call_release(openreg_device *device, const char *call, const openreg_vmm *growing, void *ptr)
 {
     openreg_opened_driver *const driver = device->driver;
-    return CALL(driver, call, growing->release(driver->instance, device->ordinal, ptr));
+    return OPENREG_RELEASE_CALL(device, call, growing->release(driver->instance, device->ordinal, ptr));
 }
 
 openreg_status
@@ -256,11 +293,14 @@ openreg_call_copy(openreg_device *on, const char *call, void *dst, openreg_devic
     openreg_opened_driver *const driver = on->driver;
     if (size == 0)
         return OPENREG_OK;
+    if (dst_device != NULL && openreg_device_is_lost(dst_device))
+        return openreg_call_lost(dst_device, call);
+    if (src_device != NULL && openreg_device_is_lost(src_device))
+        return openreg_call_lost(src_device, call);
     const int32_t dst_ordinal = dst_device == NULL ? -1 : dst_device->ordinal;
     const int32_t src_ordinal = src_device == NULL ? -1 : src_device->ordinal;
-    OPENREG_RETURN_NOT_OK(
-        CALL(driver, call,
-             driver->table.copy(driver->instance, dst, dst_ordinal, src, src_ordinal, size, on->ordinal, stream)));
+    OPENREG_RETURN_NOT_OK(OPENREG_DEVICE_CALL(
+        on, call, driver->table.copy(driver->instance, dst, dst_ordinal, src, src_ordinal, size, on->ordinal, stream)));
     set_active(on);
     set_active(dst_device);
     set_active(src_device);
@@ -284,10 +324,10 @@ fill_by_copying(openreg_device *device, const char *call, void *dst, uint8_t val
         status = openreg_call_copy(device, call, (char *)dst + done, device, source, NULL, part, stream);
     }
     if (status == OPENREG_OK) {
-        status = openreg_call_device_sync(device, call);
+        status = openreg_call_device_drain(device, call);
     } else {
         const openreg_error_fields first = openreg_error_save();
-        (void)openreg_call_device_sync(device, call);
+        (void)openreg_call_device_drain(device, call);
         openreg_error_restore(&first);
     }
     free(source);
@@ -303,8 +343,8 @@ openreg_call_fill(openreg_device *device, const char *call, void *dst, uint8_t v
         return OPENREG_OK;
     if (driver->table.fill == NULL)
         return fill_by_copying(device, call, dst, value, size, stream);
-    OPENREG_RETURN_NOT_OK(
-        CALL(driver, call, driver->table.fill(driver->instance, device->ordinal, dst, value, size, stream)));
+    OPENREG_RETURN_NOT_OK(OPENREG_DEVICE_CALL(
+        device, call, driver->table.fill(driver->instance, device->ordinal, dst, value, size, stream)));
     set_active(device);
     return OPENREG_OK;
 }
@@ -318,7 +358,8 @@ openreg_call_host_alloc(openreg_device *device, const char *call, uint64_t size,
         if (posix_memalign(&memory, HOST_ALIGNMENT, size) != 0)
             return openreg_error_set(OPENREG_E_NOMEM, call, "no host memory for %llu bytes", (unsigned long long)size);
     } else {
-        OPENREG_RETURN_NOT_OK(CALL(driver, call, driver->table.host_alloc(driver->instance, size, &memory)));
+        OPENREG_RETURN_NOT_OK(
+            OPENREG_DEVICE_CALL(device, call, driver->table.host_alloc(driver->instance, size, &memory)));
         if (memory == NULL)
             return defect(driver->name, call, "host_alloc succeeded but gave no memory");
     }
@@ -334,7 +375,7 @@ openreg_call_host_free(openreg_device *device, const char *call, void *ptr)
         free(ptr);
         return OPENREG_OK;
     }
-    return CALL(driver, call, driver->table.host_free(driver->instance, ptr));
+    return OPENREG_RELEASE_CALL(device, call, driver->table.host_free(driver->instance, ptr));
 }
 
 openreg_status
@@ -345,8 +386,8 @@ openreg_call_mem_info(openreg_device *device, const char *call, uint64_t *free_b
         return OPENREG_E_UNSUPPORTED;
     uint64_t free_now = 0;
     uint64_t total_now = 0;
-    OPENREG_RETURN_NOT_OK(
-        CALL(driver, call, driver->table.mem_info(driver->instance, device->ordinal, &free_now, &total_now)));
+    OPENREG_RETURN_NOT_OK(OPENREG_DEVICE_CALL(
+        device, call, driver->table.mem_info(driver->instance, device->ordinal, &free_now, &total_now)));
     *free_bytes = free_now;
     *total = total_now;
     return OPENREG_OK;
@@ -360,7 +401,8 @@ openreg_call_host_alias(openreg_device *device, const char *call, void *ptr, voi
         return openreg_error_set(OPENREG_E_UNSUPPORTED, call, "the memory of driver \"%s\" is not visible to the host",
                                  driver->name);
     void *alias = NULL;
-    OPENREG_RETURN_NOT_OK(CALL(driver, call, driver->table.host_alias(driver->instance, device->ordinal, ptr, &alias)));
+    OPENREG_RETURN_NOT_OK(
+        OPENREG_RELEASE_CALL(device, call, driver->table.host_alias(driver->instance, device->ordinal, ptr, &alias)));
     if (alias == NULL)
         return defect(driver->name, call, "host_alias succeeded but gave no address");
     *out = alias;
@@ -375,8 +417,8 @@ openreg_call_stream_create(openreg_device *device, const char *call, int32_t pri
     openreg_opened_driver *const driver = device->driver;
     openreg_driver_stream stream = NULL;
     if (driver->table.stream_create != NULL) {
-        OPENREG_RETURN_NOT_OK(
-            CALL(driver, call, driver->table.stream_create(driver->instance, device->ordinal, 0, priority, &stream)));
+        OPENREG_RETURN_NOT_OK(OPENREG_DEVICE_CALL(
+            device, call, driver->table.stream_create(driver->instance, device->ordinal, 0, priority, &stream)));
         set_active(device);
     }
     *out = stream;
@@ -389,7 +431,7 @@ openreg_call_stream_destroy(openreg_device *device, const char *call, openreg_dr
     openreg_opened_driver *const driver = device->driver;
     if (driver->table.stream_destroy == NULL)
         return OPENREG_OK;
-    return CALL(driver, call, driver->table.stream_destroy(driver->instance, device->ordinal, stream));
+    return OPENREG_RELEASE_CALL(device, call, driver->table.stream_destroy(driver->instance, device->ordinal, stream));
 }
 
 openreg_status
@@ -400,8 +442,8 @@ openreg_call_stream_query(openreg_device *device, const char *call, openreg_driv
     if (driver->table.stream_query == NULL)
         OPENREG_RETURN_NOT_OK(openreg_call_device_sync(device, call));
     else
-        OPENREG_RETURN_NOT_OK(
-            CALL(driver, call, driver->table.stream_query(driver->instance, device->ordinal, stream, &finished)));
+        OPENREG_RETURN_NOT_OK(OPENREG_DEVICE_CALL(
+            device, call, driver->table.stream_query(driver->instance, device->ordinal, stream, &finished)));
     *done = finished != 0;
     return OPENREG_OK;
 }
@@ -412,7 +454,7 @@ openreg_call_stream_sync(openreg_device *device, const char *call, openreg_drive
     openreg_opened_driver *const driver = device->driver;
     if (driver->table.stream_sync == NULL)
         return openreg_call_device_sync(device, call);
-    return CALL(driver, call, driver->table.stream_sync(driver->instance, device->ordinal, stream));
+    return OPENREG_DEVICE_CALL(device, call, driver->table.stream_sync(driver->instance, device->ordinal, stream));
 }
 
 openreg_status
@@ -421,8 +463,8 @@ openreg_call_stream_native(openreg_device *device, const char *call, openreg_dri
     openreg_opened_driver *const driver = device->driver;
     void *native = stream;
     if (driver->table.stream_native != NULL)
-        OPENREG_RETURN_NOT_OK(
-            CALL(driver, call, driver->table.stream_native(driver->instance, device->ordinal, stream, &native)));
+        OPENREG_RETURN_NOT_OK(OPENREG_DEVICE_CALL(
+            device, call, driver->table.stream_native(driver->instance, device->ordinal, stream, &native)));
     *out = native;
     return OPENREG_OK;
 }

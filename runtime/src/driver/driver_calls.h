@@ -8,11 +8,24 @@
 
 #include <openreg/vmm.h>
 
+#include "base/error.h"
 #include "driver/device_table.h"
 #include "driver/options.h"
 
 /* Bit i: function i of the table is there (open is 0). */
 uint64_t openreg_driver_slots(const openreg_driver *table);
+
+/* Runs a slot on behalf of a device. Once one has returned OPENREG_E_DEVICE_LOST, OPENREG_DEVICE_CALL() of that device
+ * fails with it and leaves the driver alone; OPENREG_RELEASE_CALL(), for what frees, destroys or only looks, still reaches it. */
+#define OPENREG_DEVICE_CALL(device, call, expression)                                                                  \
+    (openreg_device_is_lost(device) ? openreg_call_lost((device), (call))                                              \
+                                    : OPENREG_RELEASE_CALL(device, call, expression))
+#define OPENREG_RELEASE_CALL(device, call, expression)                                                                 \
+    (openreg_error_begin_call(), openreg_call_end((device), (call), (expression)))
+/* Sets the error of a call on a lost device; returns OPENREG_E_DEVICE_LOST. */
+openreg_status openreg_call_lost(const openreg_device *device, const char *call);
+/* As openreg_error_end_call(); remembers a loss. */
+openreg_status openreg_call_end(openreg_device *device, const char *call, openreg_status status);
 
 /* For driver_open.c and topology.c, with no lock held. `name` is the candidate's. The count is checked: a driver
  * without devices is OPENREG_E_NO_DEVICE, "Driver 'sim' provides no devices." */
@@ -39,6 +52,8 @@ openreg_status openreg_call_copy(openreg_device *on, const char *call, void *dst
 openreg_status openreg_call_fill(openreg_device *, const char *call, void *dst, uint8_t value, uint64_t size,
                                  openreg_driver_stream);
 openreg_status openreg_call_device_sync(openreg_device *, const char *call);
+/* Likewise, but reaches the driver of a lost device too: before a buffer is freed that the device may be reading. */
+openreg_status openreg_call_device_drain(openreg_device *, const char *call);
 openreg_status openreg_call_device_info(openreg_opened_driver *, const char *call, int32_t ordinal,
                                         openreg_device_info *out);
 openreg_status openreg_call_device_active(openreg_device *, const char *call, int32_t *out);

@@ -12,9 +12,6 @@
 #include "base/error.h"
 #include "driver/driver_calls.h"
 
-#define CALL(driver, call, expression)                                                                                 \
-    (openreg_error_begin_call(), openreg_error_end_call((driver)->name, (call), (expression)))
-
 static int
 is_emulated(const openreg_driver *table, uint32_t flags)
 {
@@ -34,8 +31,8 @@ openreg_call_marker_create(openreg_device *device, const char *call, uint32_t fl
     openreg_backend_event marker = {.flags = flags};
     if (!is_emulated(&driver->table, flags)) {
         const uint32_t native_flags = (flags & OPENREG_EVENT_TIMING) != 0 ? OPENREG_EVENT_TIMING : 0;
-        OPENREG_RETURN_NOT_OK(CALL(
-            driver, call, driver->table.event_create(driver->instance, device->ordinal, native_flags, &marker.native)));
+        OPENREG_RETURN_NOT_OK(OPENREG_DEVICE_CALL(
+            device, call, driver->table.event_create(driver->instance, device->ordinal, native_flags, &marker.native)));
         if (marker.native == NULL)
             return openreg_error_set_driver(OPENREG_E_INTERNAL, call, driver->name,
                                             "event_create succeeded but gave no event");
@@ -50,7 +47,7 @@ openreg_call_marker_destroy(openreg_device *device, const char *call, openreg_ba
     openreg_opened_driver *const driver = device->driver;
     if (is_emulated(&driver->table, marker->flags))
         return OPENREG_OK;
-    return CALL(driver, call, driver->table.event_destroy(driver->instance, marker->native));
+    return OPENREG_RELEASE_CALL(device, call, driver->table.event_destroy(driver->instance, marker->native));
 }
 
 openreg_status
@@ -59,8 +56,8 @@ openreg_call_marker_record(openreg_device *device, const char *call, openreg_bac
 {
     openreg_opened_driver *const driver = device->driver;
     if (!is_emulated(&driver->table, marker->flags)) {
-        OPENREG_RETURN_NOT_OK(
-            CALL(driver, call, driver->table.event_record(driver->instance, device->ordinal, marker->native, stream)));
+        OPENREG_RETURN_NOT_OK(OPENREG_DEVICE_CALL(
+            device, call, driver->table.event_record(driver->instance, device->ordinal, marker->native, stream)));
     } else if ((marker->flags & OPENREG_EVENT_TIMING) != 0) {
         OPENREG_RETURN_NOT_OK(openreg_call_stream_sync(device, call, stream));
         marker->ticket = 0;
@@ -86,7 +83,7 @@ openreg_call_marker_sync(openreg_device *device, const char *call, openreg_backe
 {
     openreg_opened_driver *const driver = device->driver;
     if (!is_emulated(&driver->table, marker->flags))
-        return CALL(driver, call, driver->table.event_sync(driver->instance, marker->native));
+        return OPENREG_DEVICE_CALL(device, call, driver->table.event_sync(driver->instance, marker->native));
     if (is_complete(device, marker))
         return OPENREG_OK;
     return openreg_call_device_sync(device, call);
@@ -100,7 +97,8 @@ openreg_call_marker_query(openreg_device *device, const char *call, openreg_back
     if (is_emulated(&driver->table, marker->flags))
         OPENREG_RETURN_NOT_OK(openreg_call_marker_sync(device, call, marker));
     else
-        OPENREG_RETURN_NOT_OK(CALL(driver, call, driver->table.event_query(driver->instance, marker->native, &passed)));
+        OPENREG_RETURN_NOT_OK(
+            OPENREG_DEVICE_CALL(device, call, driver->table.event_query(driver->instance, marker->native, &passed)));
     *done = passed != 0;
     return OPENREG_OK;
 }
@@ -112,10 +110,13 @@ openreg_call_stream_wait(openreg_device *waiter, const char *call, openreg_drive
     openreg_opened_driver *const driver = waiter->driver;
     if (!marker->recorded)
         return OPENREG_OK;
+    if (openreg_device_is_lost(recorded_on))
+        return openreg_call_lost(recorded_on, call);
     if (driver != recorded_on->driver || driver->table.stream_wait == NULL ||
         is_emulated(&driver->table, marker->flags))
         return openreg_call_marker_sync(recorded_on, call, marker);
-    return CALL(driver, call, driver->table.stream_wait(driver->instance, waiter->ordinal, stream, marker->native));
+    return OPENREG_DEVICE_CALL(waiter, call,
+                               driver->table.stream_wait(driver->instance, waiter->ordinal, stream, marker->native));
 }
 
 openreg_status
@@ -128,8 +129,8 @@ openreg_call_marker_elapsed(openreg_device *device, const char *call, openreg_ba
         return OPENREG_OK;
     }
     double measured = 0;
-    OPENREG_RETURN_NOT_OK(
-        CALL(driver, call, driver->table.event_elapsed(driver->instance, start->native, end->native, &measured)));
+    OPENREG_RETURN_NOT_OK(OPENREG_DEVICE_CALL(
+        device, call, driver->table.event_elapsed(driver->instance, start->native, end->native, &measured)));
     *milliseconds = measured;
     return OPENREG_OK;
 }

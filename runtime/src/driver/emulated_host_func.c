@@ -53,10 +53,8 @@ openreg_call_host_func(openreg_device *device, const char *call, openreg_driver_
         OPENREG_RETURN_NOT_OK(openreg_call_stream_sync(device, call, stream));
         return run_on_thread(call, &wanted);
     }
-    openreg_error_begin_call();
-    const openreg_status status = driver->table.host_func(driver->instance, device->ordinal, stream, function,
-                                                          argument);
-    OPENREG_RETURN_NOT_OK(openreg_error_end_call(driver->name, call, status));
+    OPENREG_RETURN_NOT_OK(OPENREG_DEVICE_CALL(
+        device, call, driver->table.host_func(driver->instance, device->ordinal, stream, function, argument)));
     if (!atomic_load_explicit(&device->active, memory_order_relaxed))
         atomic_store_explicit(&device->active, 1, memory_order_relaxed);
     return OPENREG_OK;

@@ -314,6 +314,8 @@ openreg_malloc(int32_t device, size_t size, openreg_stream stream, void **out)
         return OPENREG_OK;
     if (size > OPENREG_MAX_ALLOCATION)
         return openreg_error_set(OPENREG_E_INVALID, call, "size must be at most 2^47 bytes, but is %zu", size);
+    if (openreg_device_is_lost(entry))
+        return openreg_call_lost(entry, call); /* cached blocks would do, but nothing could be done with them */
     struct openreg_cache *cache = entry->cache;
     openreg_fast_lock_acquire(&cache->lock);
     const unsigned features = openreg_features();

@@ -120,7 +120,7 @@ mark_use(openreg_device *device, openreg_stream_use *use)
         status = openreg_call_stream_sync(device, free_call, use->stream->handle);
         use->passed = true;
     }
-    return status;
+    return openreg_device_is_lost(device) ? OPENREG_OK : status; /* nothing runs there any more */
 }
 
 openreg_status
@@ -171,9 +171,10 @@ openreg_cache_poll_waiting(struct openreg_cache *cache, const char *call)
 {
     for (openreg_stream_pools *stream = cache->streams; stream != NULL; stream = stream->next) {
         while (stream->first_waiting != NULL) {
-            int32_t done = 0;
-            OPENREG_RETURN_NOT_OK(
-                openreg_call_marker_query(cache->device, call, &stream->first_waiting->marker, &done));
+            int32_t done = openreg_device_is_lost(cache->device); /* nothing runs there any more */
+            if (!done)
+                OPENREG_RETURN_NOT_OK(
+                    openreg_call_marker_query(cache->device, call, &stream->first_waiting->marker, &done));
             if (!done)
                 break; /* those behind it are later in the same stream */
             finish_use(cache, take_first_waiting(stream));
@@ -192,7 +193,7 @@ openreg_cache_sync_waiting(struct openreg_cache *cache, const char *call)
             openreg_fast_lock_release(&cache->lock);
             const openreg_status status = openreg_call_marker_sync(cache->device, call, &use->marker);
             openreg_fast_lock_acquire(&cache->lock);
-            if (status != OPENREG_OK) {
+            if (status != OPENREG_OK && !openreg_device_is_lost(cache->device)) {
                 put_back_first(use);
                 return status;
             }

@@ -133,12 +133,11 @@ entry_of(void *ptr)
 static openreg_status
 export_locked(const char *call, const void *ptr, const openreg_shared_block *shared, openreg_memory_handle *handle)
 {
-    const openreg_device *device = shared->device;
+    openreg_device *device = shared->device;
     const openreg_ipc *ipc = NULL;
     OPENREG_RETURN_NOT_OK(openreg_sharing_extension(call, device->driver, &ipc));
-    openreg_error_begin_call();
-    OPENREG_RETURN_NOT_OK(openreg_error_end_call(
-        device->driver->name, call,
+    OPENREG_RETURN_NOT_OK(OPENREG_DEVICE_CALL(
+        device, call,
         ipc->memory_export(device->driver->instance, device->ordinal, shared->allocation, &handle->allocation)));
     exported_block *block = entry_of(shared->block);
     export_handle *listed = calloc(1, sizeof *listed);

@@ -61,13 +61,11 @@ find_device(const char *call, const openreg_memory_handle *handle, openreg_devic
 }
 
 static openreg_status
-close_mapping(const char *call, const openreg_device *device, void *base)
+close_mapping(const char *call, openreg_device *device, void *base)
 {
     const openreg_ipc *ipc = NULL;
     OPENREG_RETURN_NOT_OK(openreg_sharing_extension(call, device->driver, &ipc));
-    openreg_error_begin_call();
-    return openreg_error_end_call(device->driver->name, call,
-                                  ipc->memory_close(device->driver->instance, device->ordinal, base));
+    return OPENREG_RELEASE_CALL(device, call, ipc->memory_close(device->driver->instance, device->ordinal, base));
 }
 
 static openreg_status
@@ -78,10 +76,8 @@ open_mapping(const char *call, openreg_device *device, const openreg_memory_hand
     mapping *made = calloc(1, sizeof *made);
     if (made == NULL)
         return openreg_error_set(OPENREG_E_NOMEM, call, "no host memory to import memory");
-    openreg_error_begin_call();
-    openreg_status status = openreg_error_end_call(
-        device->driver->name, call,
-        ipc->memory_open(device->driver->instance, device->ordinal, &handle->allocation, &made->base));
+    openreg_status status = OPENREG_DEVICE_CALL(
+        device, call, ipc->memory_open(device->driver->instance, device->ordinal, &handle->allocation, &made->base));
     if (status == OPENREG_OK) {
         status = openreg_cache_adopt(call, device, made->base, handle->allocation_size, &made->segment);
         if (status != OPENREG_OK) {

@@ -199,11 +199,11 @@ TEST_F(StreamTest, FailingSlots) {
   EXPECT_EQ(toy().live("stream"), 0);
   stream = from_pool(0);
   int32_t done = -1;
-  toy().fail("stream_query", 1, OPENREG_E_DEVICE_LOST, 0);
-  EXPECT_EQ(openreg_stream_query(0, stream, &done), OPENREG_E_DEVICE_LOST);
+  toy().fail("stream_query", 1, OPENREG_E_INTERNAL, 0);
+  EXPECT_EQ(openreg_stream_query(0, stream, &done), OPENREG_E_INTERNAL);
   EXPECT_EQ(done, -1);
-  toy().fail("stream_sync", 1, OPENREG_E_DEVICE_LOST, 0);
-  EXPECT_EQ(openreg_stream_synchronize(0, stream), OPENREG_E_DEVICE_LOST);
+  toy().fail("stream_sync", 1, OPENREG_E_INTERNAL, 0);
+  EXPECT_EQ(openreg_stream_synchronize(0, stream), OPENREG_E_INTERNAL);
   EXPECT_EQ(openreg_stream_synchronize(0, stream), OPENREG_OK);
   // Streams that cannot be destroyed do not keep the runtime from shutting down.
   openreg_clear_error();
@@ -214,7 +214,7 @@ TEST_F(StreamTest, FailingSlots) {
   EXPECT_EQ(toy().live("stream"), 1);  // the driver kept it
   ASSERT_EQ(openreg_init(), OPENREG_OK);
   from_pool(0);
-  toy().fail("stream_sync", 1, OPENREG_E_DEVICE_LOST, 0);
+  toy().fail("stream_sync", 1, OPENREG_E_INTERNAL, 0);
   EXPECT_EQ(openreg_shutdown(), OPENREG_OK);
   EXPECT_EQ(toy().live("stream"), 1);
   toy().forget();
@@ -242,9 +242,9 @@ TEST_F(StreamTest, MadeUpStreams) {
   ASSERT_EQ(openreg_stream_native(0, first, &native), OPENREG_OK);
   EXPECT_EQ(native, nullptr);
   EXPECT_EQ(openreg_stream_query(1, first, &done), OPENREG_E_INVALID);
-  toy().fail("device_sync", 1, OPENREG_E_DEVICE_LOST, 0);
+  toy().fail("device_sync", 1, OPENREG_E_INTERNAL, 0);
   done = -1;
-  EXPECT_EQ(openreg_stream_query(0, first, &done), OPENREG_E_DEVICE_LOST);
+  EXPECT_EQ(openreg_stream_query(0, first, &done), OPENREG_E_INTERNAL);
   EXPECT_EQ(done, -1);
 }
 

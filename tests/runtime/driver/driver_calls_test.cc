@@ -3,6 +3,8 @@
 #include <openreg/allocator.h>
 
 #include <cstring>
+#include <map>
+#include <string>
 
 #include "runtime_test.h"
 
@@ -68,12 +70,12 @@ TEST_F(DriverCallsTest, MadeUpFillThatFails) {
   use_full_toy([](openreg_driver& table) { table.fill = nullptr; });
   const size_t size = size_t{3} << 20;
   void* memory = allocate(0, size);
-  toy().fail("copy", 2, OPENREG_E_DEVICE_LOST, 0);
-  EXPECT_EQ(openreg_memset_async(memory, 0, 1, size, 0), OPENREG_E_DEVICE_LOST);
+  toy().fail("copy", 2, OPENREG_E_INTERNAL, 0);
+  EXPECT_EQ(openreg_memset_async(memory, 0, 1, size, 0), OPENREG_E_INTERNAL);
   EXPECT_CONTAINS(last_message(), "copy was told to fail");
   EXPECT_EQ(toy().calls("device_sync"), 1);
-  toy().fail("device_sync", 1, OPENREG_E_DEVICE_LOST, 0);
-  EXPECT_EQ(openreg_memset_async(memory, 0, 1, size, 0), OPENREG_E_DEVICE_LOST);
+  toy().fail("device_sync", 1, OPENREG_E_INTERNAL, 0);
+  EXPECT_EQ(openreg_memset_async(memory, 0, 1, size, 0), OPENREG_E_INTERNAL);
   EXPECT_CONTAINS(last_message(), "device_sync was told to fail");
   EXPECT_EQ(openreg_memset_async(memory, 0, 1, size, 0), OPENREG_OK);
   EXPECT_EQ(openreg_free(memory), OPENREG_OK);
@@ -109,6 +111,112 @@ TEST_F(DriverCallsTest, NativeSlotsAreUsed) {
   EXPECT_EQ(toy().live("host"), 1);
   EXPECT_EQ(openreg_free_host(pinned), OPENREG_OK);
   EXPECT_EQ(openreg_free(memory), OPENREG_OK);
+}
+
+// A device that is lost stays lost: later calls of it fail without reaching the driver, also those that need no driver
+// call at all. What frees and destroys reaches it, and another device goes on. Selecting drivers again ends it.
+TEST_F(DriverCallsTest, LossIsSticky) {
+  use_full_toy(openreg_test::hidden_from_host("full_toy"));
+  void* memory = allocate(1, 1 << 20);
+  void* used_elsewhere = allocate(1, 4096);
+  const openreg_stream stream = from_pool(1);
+  ASSERT_EQ(openreg_record_stream(used_elsewhere, stream), OPENREG_OK);
+  ASSERT_EQ(openreg_free(allocate(1, 4096)), OPENREG_OK);  // a cached block
+  void* pinned = nullptr;
+  ASSERT_EQ(openreg_malloc_host(1, 64, &pinned), OPENREG_OK);
+  openreg_event event = nullptr;
+  ASSERT_EQ(openreg_event_create(1, 0, &event), OPENREG_OK);
+  ASSERT_EQ(openreg_event_record(event, stream), OPENREG_OK);
+  openreg_event elsewhere = nullptr;
+  ASSERT_EQ(openreg_event_create(0, 0, &elsewhere), OPENREG_OK);
+  void* on_other = allocate(0, 4096);
+  char bytes[16] = {};
+  int32_t done = 0;
+
+  toy().fail("copy", 1, OPENREG_E_DEVICE_LOST, 0);
+  EXPECT_EQ(openreg_memcpy(bytes, OPENREG_HOST, memory, 1, 16), OPENREG_E_DEVICE_LOST);
+  EXPECT_EQ(last_message(), "openreg_memcpy: driver \"full_toy\": copy was told to fail (OPENREG_E_DEVICE_LOST)");
+  const char* const slots[] = {"copy",         "fill",        "device_sync", "stream_sync",  "stream_query",
+                               "event_record", "event_query", "event_sync",  "event_create", "mem_alloc",
+                               "stream_wait",  "host_alloc",  "device_bind", "mem_info",     "host_func"};
+  std::map<std::string, int> calls;
+  for (const char* slot : slots) calls[slot] = toy().calls(slot);
+  void* out = nullptr;
+  openreg_event made = nullptr;
+  uint64_t free_bytes = 0;
+  uint64_t total = 0;
+  const auto all_fail = [&] {
+    EXPECT_EQ(openreg_memcpy(bytes, OPENREG_HOST, memory, 1, 16), OPENREG_E_DEVICE_LOST);
+    EXPECT_EQ(last_message(),
+              "openreg_memcpy: driver \"full_toy\": openreg:1 was lost in an earlier call: copy was told to fail "
+              "(OPENREG_E_DEVICE_LOST)");
+    EXPECT_EQ(openreg_last_error()->vendor_code, 42);
+    EXPECT_EQ(openreg_memcpy_async(on_other, 0, memory, 1, 16, 0, 0), OPENREG_E_DEVICE_LOST);
+    EXPECT_EQ(openreg_memcpy_async(memory, 1, on_other, 0, 16, 0, 0), OPENREG_E_DEVICE_LOST);
+    EXPECT_EQ(openreg_memset_async(memory, 1, 0, 16, 0), OPENREG_E_DEVICE_LOST);
+    EXPECT_EQ(openreg_malloc(1, 4096, 0, &out), OPENREG_E_DEVICE_LOST);
+    EXPECT_EQ(openreg_malloc(1, 100 << 20, 0, &out), OPENREG_E_DEVICE_LOST);
+    EXPECT_EQ(openreg_malloc_host(1, 64, &out), OPENREG_E_DEVICE_LOST);
+    EXPECT_EQ(openreg_device_synchronize(1), OPENREG_E_DEVICE_LOST);
+    EXPECT_EQ(openreg_stream_synchronize(1, stream), OPENREG_E_DEVICE_LOST);
+    EXPECT_EQ(openreg_stream_query(1, stream, &done), OPENREG_E_DEVICE_LOST);
+    EXPECT_EQ(openreg_event_record(event, stream), OPENREG_E_DEVICE_LOST);
+    EXPECT_EQ(openreg_event_query(event, &done), OPENREG_E_DEVICE_LOST);
+    EXPECT_EQ(openreg_event_synchronize(event), OPENREG_E_DEVICE_LOST);
+    EXPECT_EQ(openreg_stream_wait_event(0, 0, event), OPENREG_E_DEVICE_LOST);
+    EXPECT_EQ(openreg_event_create(1, 0, &made), OPENREG_E_DEVICE_LOST);
+    EXPECT_EQ(openreg_set_device(1), OPENREG_E_DEVICE_LOST);
+    EXPECT_EQ(openreg_get_memory_info(1, &free_bytes, &total), OPENREG_E_DEVICE_LOST);
+    EXPECT_EQ(openreg_launch_host_func(1, stream, [](void*) {}, nullptr), OPENREG_E_DEVICE_LOST);
+  };
+  all_fail();
+  for (const char* slot : slots) EXPECT_EQ(toy().calls(slot), calls[slot]) << slot;
+
+  EXPECT_EQ(openreg_memset_async(on_other, 0, 1, 16, 0), OPENREG_OK);
+  EXPECT_EQ(openreg_event_record(elsewhere, 0), OPENREG_OK);
+  EXPECT_EQ(openreg_device_synchronize(0), OPENREG_OK);
+  EXPECT_EQ(openreg_free(allocate(0, 100 << 10)), OPENREG_OK);
+
+  for (void* ptr : {memory, used_elsewhere, on_other}) EXPECT_EQ(openreg_free(ptr), OPENREG_OK) << last_message();
+  EXPECT_EQ(openreg_free_host(pinned), OPENREG_OK);
+  EXPECT_EQ(openreg_event_destroy(event), OPENREG_OK);
+  EXPECT_EQ(openreg_event_destroy(elsewhere), OPENREG_OK);
+  EXPECT_EQ(openreg_empty_cache(1), OPENREG_OK) << last_message();
+  EXPECT_EQ(openreg_empty_cache(0), OPENREG_OK) << last_message();
+  EXPECT_EQ(toy().live("memory"), 0);
+  EXPECT_EQ(toy().live("host"), 0);
+  forget_lines();
+  ASSERT_EQ(openreg_shutdown(), OPENREG_OK);
+  EXPECT_EQ(toy().live("stream"), 0);
+  EXPECT_EQ(toy().live("event"), 0);
+  EXPECT_TRUE(lines(OPENREG_LOG_WARNING).empty());
+  EXPECT_EQ(openreg_device_synchronize(1), OPENREG_OK);
+}
+
+// Blocks that wait for a stream of a device are free once it is lost: nothing runs there any more.
+TEST_F(DriverCallsTest, LossEndsWaiting) {
+  use_full_toy();
+  for (const char* slot : {"event_sync", "event_query", "event_create", "event_record"}) {
+    SCOPED_TRACE(slot);
+    const openreg_stream stream = from_pool(0);
+    void* kept = allocate(0, 4096);
+    void* block = allocate(0, 30 << 20);
+    ASSERT_EQ(openreg_record_stream(block, stream), OPENREG_OK);
+    toy().hold(1);
+    toy().fail(slot, 1, OPENREG_E_DEVICE_LOST, 0);
+    EXPECT_EQ(openreg_free(block), OPENREG_OK) << last_message();
+    void* out = nullptr;
+    if (std::string(slot) == "event_query") {
+      EXPECT_EQ(openreg_malloc(0, 512, 0, &out), OPENREG_E_DEVICE_LOST);
+    }
+    EXPECT_EQ(openreg_empty_cache(0), OPENREG_OK) << last_message();
+    EXPECT_EQ(toy().live("memory"), 1);
+    EXPECT_EQ(openreg_malloc(0, 512, 0, &out), OPENREG_E_DEVICE_LOST);
+    EXPECT_EQ(openreg_memcpy(kept, 0, &out, OPENREG_HOST, sizeof out), OPENREG_E_DEVICE_LOST);  // visible to the host
+    EXPECT_EQ(openreg_free(kept), OPENREG_OK);
+    toy().hold(0);
+    ASSERT_EQ(openreg_shutdown(), OPENREG_OK);
+  }
 }
 
 }  // namespace

@@ -322,14 +322,14 @@ TEST_F(CacheTest, MarkerFailures) {
   check_cache(0);
 
   const auto no_marker = [](openreg_instance, int32_t, openreg_driver_event, openreg_driver_stream) {
-    return openreg_status{OPENREG_E_DEVICE_LOST};
+    return openreg_status{OPENREG_E_INTERNAL};
   };
   ASSERT_EQ(openreg_shutdown(), OPENREG_OK);
   use_full_toy([&](openreg_driver& table) { table.event_record = no_marker; });
   block = allocate(0, 4096);
   ASSERT_EQ(openreg_record_stream(block, from_pool(0)), OPENREG_OK);
-  toy().fail("stream_sync", 1, OPENREG_E_DEVICE_LOST, 0);
-  EXPECT_EQ(openreg_free(block), OPENREG_E_DEVICE_LOST);
+  toy().fail("stream_sync", 1, OPENREG_E_INTERNAL, 0);
+  EXPECT_EQ(openreg_free(block), OPENREG_E_INTERNAL);
   EXPECT_CONTAINS(last_message(), "openreg_free");
   EXPECT_EQ(snapshot(0)[0].state, OPENREG_BLOCK_ALLOCATED);
   check_cache(0);
@@ -344,13 +344,13 @@ TEST_F(CacheTest, QueryOfWaitingBlockFails) {
   ASSERT_EQ(openreg_record_stream(block, from_pool(0)), OPENREG_OK);
   toy().hold(1);
   release(block);
-  toy().fail("event_query", 1, OPENREG_E_DEVICE_LOST, 0);
+  toy().fail("event_query", 1, OPENREG_E_INTERNAL, 0);
   void* out = &out;
-  EXPECT_EQ(openreg_malloc(0, 512, 0, &out), OPENREG_E_DEVICE_LOST);
+  EXPECT_EQ(openreg_malloc(0, 512, 0, &out), OPENREG_E_INTERNAL);
   EXPECT_EQ(out, nullptr);
   toy().hold(0);
-  toy().fail("event_sync", 1, OPENREG_E_DEVICE_LOST, 0);
-  EXPECT_EQ(openreg_empty_cache(0), OPENREG_E_DEVICE_LOST);
+  toy().fail("event_sync", 1, OPENREG_E_INTERNAL, 0);
+  EXPECT_EQ(openreg_empty_cache(0), OPENREG_E_INTERNAL);
   check_cache(0);
   EXPECT_EQ(openreg_empty_cache(0), OPENREG_OK);
   EXPECT_EQ(stats_of(0).segment[0].current, 0);
