@@ -10,8 +10,10 @@
  *              ... openreg_import_release(import);
  *
  * The exporter may free its block at any time: openreg_free() keeps it from reuse as long as another process holds it,
- * or may still import it. Each handle counts as held from its export to the last release of what was imported from it;
- * one that is never imported, or whose importer dies, keeps its block until the exporter ends.
+ * or may still import it. Each handle counts as held from its export to the last release of what was imported from it,
+ * or the end of the processes that have imported it, whichever way they end (the exporter notices when it looks:
+ * openreg_collect_exports()). One that is never imported keeps its block until the exporter ends; so does one that a
+ * process of another PID namespace, or a fifth process at once, has imported and not released.
  * What is written on one side is seen on the other; synchronisation is up to the programs. */
 #ifndef OPENREG_SHARING_H
 #define OPENREG_SHARING_H
@@ -65,7 +67,8 @@ OPENREG_API OPENREG_WARN_UNUSED openreg_status openreg_memory_import(const openr
 OPENREG_API openreg_status openreg_import_release(openreg_import import);
 
 /* Frees what was freed while other processes held it and that they have released since. openreg_free() of an exported
- * block, openreg_memory_export(), openreg_empty_cache() and an openreg_malloc() that finds no memory do it too.
+ * block, openreg_memory_export(), openreg_empty_cache() and an openreg_malloc() that finds no memory do it too. What a
+ * process that has ended held counts as released.
  * Never fails. Returns the number of blocks freed. */
 OPENREG_API int32_t openreg_collect_exports(void);
 

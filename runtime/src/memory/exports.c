@@ -76,6 +76,7 @@ collect(void)
 {
     int32_t count = 0;
     exported_block **link = &blocks;
+    openreg_lease_look();
     while (*link != NULL) {
         exported_block *block = *link;
         forget_released(block);

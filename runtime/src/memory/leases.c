@@ -2,7 +2,12 @@
 /* leases.c: the words that count who holds exported memory (leases.h).
  *
  * A word is (use << 32) | (1 << 31 if not imported yet) | holders. `use` tells a word from its earlier uses, so that a
- * handle which outlives its memory is refused and not mistaken for another. */
+ * handle which outlives its memory is refused and not mistaken for another.
+ *
+ * Beside the word it is noted which processes hold it, with the time at which each began, because numbers of processes
+ * are used again: when the exporter looks, it takes back what a process that has ended still held. A process notes
+ * itself after it has counted itself, and the other way round at a release, so that one which dies in between is counted
+ * for ever rather than taken back twice. */
 #define _GNU_SOURCE
 #include "memory/leases.h"
 
@@ -20,12 +25,33 @@
 #include "base/lock.h"
 
 #define SLOTS 65536u
-#define FILE_SIZE (SLOTS * sizeof(atomic_uint_least64_t))
+#define HOLDERS_NOTED 4 /* of one handle; a further one is only counted */
 #define NOT_IMPORTED (UINT64_C(1) << 31)
 #define HOLDERS (NOT_IMPORTED - 1)
+#define TIMES_MASK UINT64_C(0xffffffff)
+
+typedef struct lease_holder {
+    atomic_uint_least64_t who;   /* (process << 32) | times that it holds the handle; 0: unused */
+    atomic_uint_least64_t began; /* start of the process, in the kernel's ticks; 0: unknown */
+} lease_holder;
+
+typedef struct lease_slot {
+    atomic_uint_least64_t word;
+    lease_holder holders[HOLDERS_NOTED];
+} lease_slot;
+
+/* What the exporter has found out about a process during one look. */
+typedef struct seen_process {
+    uint32_t process;
+    uint64_t began;
+    bool has_ended;
+} seen_process;
+
+#define FILE_SIZE (SLOTS * sizeof(lease_slot))
 
 struct openreg_lease_file {
-    atomic_uint_least64_t *words;
+    lease_slot *slots;
+    bool notes_holders; /* the exporter sees this process under the same number */
     dev_t device;
     ino_t inode;
     int references; /* guarded by `lock` */
@@ -34,13 +60,120 @@ struct openreg_lease_file {
 
 static openreg_lock lock = OPENREG_LOCK_INITIALIZER; /* guards what follows, and the lists of words */
 static struct {
-    openreg_lease_file file; /* of this process; `words` is NULL until the first export */
+    openreg_lease_file file; /* of this process; `slots` is NULL until the first export */
     int number;
     pid_t process;
     uint32_t used_slots; /* words that were used at least once */
     uint32_t free_count, free_slots[SLOTS];
 } own;
 static openreg_lease_file *others;
+static seen_process looked_at[16]; /* since openreg_lease_look(); by the exporter, whose lock is held */
+static int looked_at_count;
+
+/* -------------------------------------------------------------------------------------------------------- processes */
+
+/* The start of a process in the kernel's ticks since the machine started; 0 if that can't be read. *is_running: it has
+ * neither gone nor ended without having been waited for. */
+static uint64_t
+read_start(uint32_t process, bool *is_running)
+{
+    char path[32], text[1024];
+    (void)snprintf(path, sizeof path, "/proc/%u/stat", process);
+    const int number = open(path, O_RDONLY | O_CLOEXEC);
+    *is_running = number >= 0 || errno != ENOENT;
+    if (number < 0)
+        return 0;
+    const ssize_t length = read(number, text, sizeof text - 1);
+    *is_running = length > 0 || errno != ESRCH; /* it went meanwhile */
+    (void)close(number);
+    if (length <= 0)
+        return 0;
+    text[length] = '\0';
+    /* "pid (name) state ..."; the name may hold anything, and the start is field 22. */
+    const char *field = strrchr(text, ')');
+    if (field == NULL || field[1] == '\0')
+        return 0;
+    *is_running = field[2] != 'Z' && field[2] != 'X';
+    for (int i = 2; i < 22 && field != NULL; ++i)
+        field = strchr(field + 1, ' ');
+    return field != NULL ? strtoull(field + 1, NULL, 10) : 0;
+}
+
+static bool
+has_ended(uint32_t process, uint64_t began)
+{
+    for (int i = 0; i < looked_at_count; ++i)
+        if (looked_at[i].process == process && looked_at[i].began == began)
+            return looked_at[i].has_ended;
+    bool is_running;
+    const uint64_t start = read_start(process, &is_running);
+    const bool ended = !is_running || (began != 0 && start != 0 && start != began);
+    if (looked_at_count < (int)(sizeof looked_at / sizeof looked_at[0]))
+        looked_at[looked_at_count++] = (seen_process){process, began, ended};
+    return ended;
+}
+
+/* Whether both processes are seen under the same numbers. */
+static bool
+shares_numbers(int32_t process)
+{
+    char path[48];
+    struct stat own_numbers, others_numbers;
+    (void)snprintf(path, sizeof path, "/proc/%d/ns/pid", (int)process);
+    return stat("/proc/self/ns/pid", &own_numbers) == 0 && stat(path, &others_numbers) == 0 &&
+           own_numbers.st_ino == others_numbers.st_ino && own_numbers.st_dev == others_numbers.st_dev;
+}
+
+/* This process holds the handle once more. The lock is held. */
+static void
+note_holder(const openreg_lease_file *file, uint32_t slot)
+{
+    static uint64_t own_start;
+    static pid_t own_start_of;
+    bool is_running;
+    const uint64_t process = (uint64_t)getpid();
+    if (!file->notes_holders)
+        return;
+    if (own_start_of != (pid_t)process) {
+        own_start = read_start((uint32_t)process, &is_running);
+        own_start_of = (pid_t)process;
+    }
+    lease_holder *const holders = file->slots[slot].holders;
+    for (int i = 0; i < HOLDERS_NOTED; ++i)
+        if (atomic_load_explicit(&holders[i].who, memory_order_relaxed) >> 32 == process &&
+            atomic_load_explicit(&holders[i].began, memory_order_relaxed) == own_start) {
+            (void)atomic_fetch_add_explicit(&holders[i].who, 1, memory_order_relaxed);
+            return;
+        }
+    for (int i = 0; i < HOLDERS_NOTED; ++i) {
+        uint64_t unused = 0;
+        if (atomic_compare_exchange_strong_explicit(&holders[i].who, &unused, process << 32 | 1, memory_order_acq_rel,
+                                                    memory_order_relaxed)) {
+            atomic_store_explicit(&holders[i].began, own_start, memory_order_release);
+            return;
+        }
+    }
+}
+
+/* Likewise once less. The lock is held. */
+static void
+forget_holder(const openreg_lease_file *file, uint32_t slot)
+{
+    const uint64_t process = (uint64_t)getpid();
+    lease_holder *const holders = file->slots[slot].holders;
+    if (!file->notes_holders)
+        return;
+    for (int i = 0; i < HOLDERS_NOTED; ++i) {
+        const uint64_t who = atomic_load_explicit(&holders[i].who, memory_order_relaxed);
+        if (who >> 32 != process)
+            continue;
+        const bool is_last = (who & TIMES_MASK) == 1;
+        if (is_last) /* before a later holder can take the place */
+            atomic_store_explicit(&holders[i].began, 0, memory_order_relaxed);
+        atomic_store_explicit(&holders[i].who, is_last ? 0 : who - 1, memory_order_release);
+        return;
+    }
+}
 
 /* ------------------------------------------------------------------------------------------------- the exporter's half */
 
@@ -49,7 +182,7 @@ static openreg_status
 make_own_file(const char *call)
 {
     struct stat status;
-    if (own.file.words != NULL && own.process == getpid())
+    if (own.file.slots != NULL && own.process == getpid())
         return OPENREG_OK;
     const int number = memfd_create("openreg-leases", MFD_CLOEXEC);
     void *words = MAP_FAILED;
@@ -62,7 +195,7 @@ make_own_file(const char *call)
         return openreg_error_set(OPENREG_E_NOMEM, call,
                                  "cannot create the file that counts who holds shared memory: %s", strerror(error));
     }
-    own.file.words = words;
+    own.file.slots = words;
     own.file.device = status.st_dev;
     own.file.inode = status.st_ino;
     own.number = number;
@@ -78,7 +211,7 @@ grant_locked(const char *call, openreg_memory_handle *handle)
     if (own.free_count == 0 && own.used_slots == SLOTS)
         return openreg_error_set(OPENREG_E_NOMEM, call, "%u handles of shared memory are held already", SLOTS);
     const uint32_t slot = own.free_count > 0 ? own.free_slots[--own.free_count] : own.used_slots++;
-    atomic_uint_least64_t *word = &own.file.words[slot];
+    atomic_uint_least64_t *word = &own.file.slots[slot].word;
     const uint64_t use = (atomic_load_explicit(word, memory_order_relaxed) >> 32) + 1;
     atomic_store_explicit(word, use << 32 | NOT_IMPORTED | 1, memory_order_release);
     handle->process = (int32_t)own.process;
@@ -99,10 +232,34 @@ openreg_lease_grant(const char *call, openreg_memory_handle *handle)
     return status;
 }
 
+void
+openreg_lease_look(void)
+{
+    looked_at_count = 0;
+}
+
+/* Takes back what processes that have ended still hold. */
+static void
+take_back(lease_slot *slot)
+{
+    for (int i = 0; i < HOLDERS_NOTED; ++i) {
+        lease_holder *const holder = &slot->holders[i];
+        uint64_t who = atomic_load_explicit(&holder->who, memory_order_acquire);
+        if (who == 0 || !has_ended((uint32_t)(who >> 32), atomic_load_explicit(&holder->began, memory_order_acquire)))
+            continue;
+        atomic_store_explicit(&holder->began, 0, memory_order_relaxed);
+        if (atomic_compare_exchange_strong_explicit(&holder->who, &who, 0, memory_order_acq_rel, memory_order_relaxed))
+            (void)atomic_fetch_sub_explicit(&slot->word, who & TIMES_MASK, memory_order_acq_rel);
+    }
+}
+
 bool
 openreg_lease_is_held(uint32_t slot)
 {
-    return (atomic_load_explicit(&own.file.words[slot], memory_order_acquire) & HOLDERS) != 0;
+    lease_slot *const lease = &own.file.slots[slot];
+    if ((atomic_load_explicit(&lease->word, memory_order_acquire) & HOLDERS) != 0)
+        take_back(lease);
+    return (atomic_load_explicit(&lease->word, memory_order_acquire) & HOLDERS) != 0;
 }
 
 void
@@ -110,7 +267,11 @@ openreg_lease_end(uint32_t slot)
 {
     openreg_lock_acquire(&lock);
     /* The use number stays, so a late importer finds nobody holding it. */
-    (void)atomic_fetch_and_explicit(&own.file.words[slot], ~(NOT_IMPORTED | HOLDERS), memory_order_acq_rel);
+    (void)atomic_fetch_and_explicit(&own.file.slots[slot].word, ~(NOT_IMPORTED | HOLDERS), memory_order_acq_rel);
+    for (int i = 0; i < HOLDERS_NOTED; ++i) {
+        atomic_store_explicit(&own.file.slots[slot].holders[i].began, 0, memory_order_relaxed);
+        atomic_store_explicit(&own.file.slots[slot].holders[i].who, 0, memory_order_relaxed);
+    }
     own.free_slots[own.free_count++] = slot;
     openreg_lock_release(&lock);
 }
@@ -119,7 +280,7 @@ bool
 openreg_lease_is_ours(const openreg_memory_handle *handle)
 {
     openreg_lock_acquire(&lock);
-    const bool ours = own.file.words != NULL && own.process == getpid() && handle->process == (int32_t)own.process &&
+    const bool ours = own.file.slots != NULL && own.process == getpid() && handle->process == (int32_t)own.process &&
                       handle->leases_inode == (uint64_t)own.file.inode &&
                       handle->leases_device == (uint64_t)own.file.device;
     openreg_lock_release(&lock);
@@ -162,7 +323,8 @@ open_file(const char *call, const openreg_memory_handle *handle, openreg_lease_f
         return is_same_file ? openreg_error_set(OPENREG_E_NOMEM, call, "no host memory to import memory")
                             : reject_released(call, handle);
     }
-    file->words = words;
+    file->slots = words;
+    file->notes_holders = shares_numbers(handle->process);
     file->device = status.st_dev;
     file->inode = status.st_ino;
     *out = file;
@@ -174,7 +336,7 @@ static openreg_status
 reach_file(const char *call, const openreg_memory_handle *handle, openreg_lease_file **out)
 {
     openreg_lease_file *file = others;
-    if (own.file.words != NULL && handle->leases_inode == (uint64_t)own.file.inode &&
+    if (own.file.slots != NULL && handle->leases_inode == (uint64_t)own.file.inode &&
         handle->leases_device == (uint64_t)own.file.device) {
         *out = &own.file;
         return OPENREG_OK;
@@ -193,6 +355,14 @@ reach_file(const char *call, const openreg_memory_handle *handle, openreg_lease_
 }
 
 static void
+stop_holding(const openreg_lease_file *file, uint32_t slot)
+{
+    openreg_lock_acquire(&lock);
+    forget_holder(file, slot);
+    openreg_lock_release(&lock);
+}
+
+static void
 let_file_go(openreg_lease_file *file)
 {
     if (file == &own.file)
@@ -203,7 +373,7 @@ let_file_go(openreg_lease_file *file)
         while (*link != file)
             link = &(*link)->next;
         *link = file->next;
-        (void)munmap(file->words, FILE_SIZE);
+        (void)munmap(file->slots, FILE_SIZE);
         free(file);
     }
     openreg_lock_release(&lock);
@@ -220,7 +390,7 @@ openreg_lease_take(const char *call, const openreg_memory_handle *handle, openre
     openreg_lock_release(&lock);
     if (status != OPENREG_OK)
         return status;
-    atomic_uint_least64_t *word = &file->words[handle->slot];
+    atomic_uint_least64_t *word = &file->slots[handle->slot].word;
     uint64_t seen = atomic_load_explicit(word, memory_order_relaxed), next;
     do {
         if ((uint32_t)(seen >> 32) != handle->use || (seen & HOLDERS) == 0) {
@@ -232,6 +402,9 @@ openreg_lease_take(const char *call, const openreg_memory_handle *handle, openre
         }
         next = (seen & NOT_IMPORTED) != 0 ? seen & ~NOT_IMPORTED : seen + 1;
     } while (!atomic_compare_exchange_weak_explicit(word, &seen, next, memory_order_acq_rel, memory_order_relaxed));
+    openreg_lock_acquire(&lock);
+    note_holder(file, handle->slot);
+    openreg_lock_release(&lock);
     *was_first = (seen & NOT_IMPORTED) != 0;
     *out = file;
     return OPENREG_OK;
@@ -244,13 +417,19 @@ openreg_lease_undo(openreg_lease_file *file, uint32_t slot, bool was_first)
         openreg_lease_release(file, slot);
         return;
     }
-    (void)atomic_fetch_or_explicit(&file->words[slot], NOT_IMPORTED, memory_order_release);
+    stop_holding(file, slot);
+    (void)atomic_fetch_or_explicit(&file->slots[slot].word, NOT_IMPORTED, memory_order_release);
     let_file_go(file);
 }
 
 void
 openreg_lease_release(openreg_lease_file *file, uint32_t slot)
 {
-    (void)atomic_fetch_sub_explicit(&file->words[slot], 1, memory_order_release);
+    stop_holding(file, slot);
+    atomic_uint_least64_t *const word = &file->slots[slot].word;
+    uint64_t seen = atomic_load_explicit(word, memory_order_relaxed);
+    while ((seen & HOLDERS) != 0 &&
+           !atomic_compare_exchange_weak_explicit(word, &seen, seen - 1, memory_order_release, memory_order_relaxed)) {
+    }
     let_file_go(file);
 }

@@ -2,8 +2,8 @@
 /* leases.h: who, of all processes, holds memory that this one has exported. Internal; used by exports.c and imports.c.
  *
  * Every process that exports has a file in memory with a word a handle. The word counts the holders; a handle that has
- * not been imported yet is one. Importers open the file through /proc and change the word themselves, so the exporter
- * needs no thread, and learns of releases whenever it looks. */
+ * not been imported yet is one. Importers open the file through /proc, change the word themselves and note their number
+ * there, so the exporter needs no thread, and learns of releases, and of importers that have ended, whenever it looks. */
 #ifndef OPENREG_SRC_LEASES_H
 #define OPENREG_SRC_LEASES_H
 
@@ -15,7 +15,10 @@ typedef struct openreg_lease_file openreg_lease_file; /* another process's, or t
 
 /* The exporter's half. Takes an unused word, held once, and completes the handle. E_NOMEM: none is left. */
 openreg_status openreg_lease_grant(const char *call, openreg_memory_handle *handle);
-/* Whether somebody holds it. */
+/* Before a number of calls of is_held(): each process that holds something is then looked at once. By one thread at a
+ * time, as is_held(). */
+void openreg_lease_look(void);
+/* Whether a process that is still running holds it, or one that is not known may. */
 bool openreg_lease_is_held(uint32_t slot);
 /* Makes the word of a handle that nobody holds usable again; also one that was granted and never given away. */
 void openreg_lease_end(uint32_t slot);

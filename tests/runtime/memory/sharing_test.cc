@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: BSD-3-Clause
 // Device memory in several processes (sharing.h): on the simulated devices, with an exporter in a process of its own.
+#include <fcntl.h>
 #include <openreg/sharing.h>
 #include <signal.h>
 
@@ -206,6 +207,79 @@ TEST_F(SharingTest, AFreedBlockWaitsForItsHolders) {
   EXPECT_EQ(other.ask('l'), 0);
   EXPECT_EQ(import(other.handle, &first, &ptr), OPENREG_E_INVALID);
   EXPECT_CONTAINS(last_message(), "was imported and released already");
+}
+
+// A process that ends takes its hold of the memory with it, whether it ends in order, by a signal, or has not been waited
+// for yet; what others hold stays.
+TEST_F(SharingTest, HoldersThatHaveEndedHoldNothing) {
+  for (const char* end : {"exit", "signal", "zombie"}) {
+    SCOPED_TRACE(end);
+    Exporter other;
+    const pid_t child = fork();
+    if (child == 0) {
+      alarm(60);
+      openreg_import held = nullptr;
+      void* ptr = nullptr;
+      bool imported = true;
+      for (const auto& handle : {other.handle, other.handle, other.second}) {
+        imported = imported && import(handle, &held, &ptr) == OPENREG_OK;
+      }
+      if (std::string(end) == "signal") raise(SIGKILL);
+      _exit(imported ? 0 : 1);
+    }
+    siginfo_t info{};
+    ASSERT_EQ(waitid(P_PID, static_cast<id_t>(child), &info, WEXITED | WNOWAIT), 0);
+    EXPECT_EQ(info.si_status, std::string(end) == "signal" ? SIGKILL : 0);
+    if (std::string(end) != "zombie") {
+      ASSERT_EQ(waitpid(child, nullptr, 0), child);
+    }
+    EXPECT_EQ(other.ask('f'), OPENREG_OK);
+    EXPECT_EQ(other.ask('l'), 0);  // freed with the call, as nobody holds it
+    if (std::string(end) == "zombie") {
+      ASSERT_EQ(waitpid(child, nullptr, 0), child);
+    }
+  }
+}
+
+// Likewise where another process holds it too, and where the process's number is in use again.
+TEST_F(SharingTest, HoldersAreToldApart) {
+  Exporter other;
+  EXPECT_TRUE(in_child([&] {
+    openreg_import held = nullptr;
+    void* ptr = nullptr;
+    return import(other.handle, &held, &ptr) == OPENREG_OK && import(other.second, &held, &ptr) == OPENREG_OK;
+  }));
+  openreg_import first = nullptr, again = nullptr;
+  void* ptr = nullptr;
+  ASSERT_EQ(import(other.handle, &first, &ptr), OPENREG_OK) << last_message();
+  ASSERT_EQ(import(other.handle, &again, &ptr), OPENREG_OK) << last_message();
+  EXPECT_EQ(other.ask('f'), OPENREG_OK);
+  EXPECT_EQ(other.ask('l'), 1);
+  EXPECT_EQ(openreg_import_release(first), OPENREG_OK);
+  EXPECT_EQ(other.ask('c'), 0);
+
+  // The holder's note in the exporter's file (leases.c): a word, then four times a process and its start.
+  const std::string path =
+      "/proc/" + std::to_string(other.handle.process) + "/fd/" + std::to_string(other.handle.leases);
+  const int file = open(path.c_str(), O_RDWR | O_CLOEXEC);
+  ASSERT_GE(file, 0);
+  uint64_t slot[9] = {};
+  const off_t at = static_cast<off_t>(other.handle.slot * sizeof slot);
+  ASSERT_EQ(pread(file, slot, sizeof slot, at), static_cast<ssize_t>(sizeof slot));
+  int notes = 0;
+  for (int i = 1; i < 9; i += 2) {
+    if (slot[i] == 0) continue;
+    EXPECT_EQ(slot[i], uint64_t(getpid()) << 32 | 1);
+    EXPECT_NE(slot[i + 1], 0U);
+    slot[i + 1] -= 1;  // a process of this number that began earlier
+    ++notes;
+  }
+  EXPECT_EQ(notes, 1);
+  ASSERT_EQ(pwrite(file, slot, sizeof slot, at), static_cast<ssize_t>(sizeof slot));
+  close(file);
+  EXPECT_EQ(other.ask('c'), 1);
+  EXPECT_EQ(other.ask('l'), 0);
+  EXPECT_EQ(openreg_import_release(again), OPENREG_OK) << last_message();
 }
 
 // Memory that was imported outlives the exporter; a handle does not.
