@@ -274,7 +274,18 @@ static PyObject* set_log_callback(PyObject* self, PyObject* callback) {
   Py_RETURN_NONE;
 }
 
+static PyObject* set_log_level(PyObject* self, PyObject* level) {
+  (void)self;
+  const long value = PyLong_AsLong(level);
+  if (value == -1 && PyErr_Occurred()) {
+    return NULL;
+  }
+  openreg_set_log_level((int32_t)value);
+  Py_RETURN_NONE;
+}
+
 PyMethodDef openreg_log_methods[] = {
+    {"_set_log_level", set_log_level, METH_O, "The least level of log lines without OPENREG_LOG_LEVEL."},
     {"_set_log_callback", set_log_callback, METH_O, "Function of (level, text) for log lines; None: stderr."},
     {NULL, NULL, 0, NULL},
 };

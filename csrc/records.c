@@ -58,6 +58,8 @@ static PyObject* record_dict(const openreg_driver_record* record) {
       openreg_dict_put(to, "is_active", bit(flags, OPENREG_DRIVER_FLAG_ACTIVE)) ||
       openreg_dict_put(to, "is_gpu", bit(flags, OPENREG_DRIVER_FLAG_GPU)) ||
       openreg_dict_put(to, "is_unloadable", bit(flags, OPENREG_DRIVER_FLAG_UNLOADABLE)) ||
+      openreg_dict_put(to, "is_untried", bit(flags, OPENREG_DRIVER_FLAG_UNTRIED)) ||
+      openreg_dict_put(to, "is_plugin", bit(flags, OPENREG_DRIVER_FLAG_PLUGIN)) ||
       openreg_dict_put(to, "is_mock", bit(flags, OPENREG_DRIVER_FLAG_MOCK)) ||
       openreg_dict_put(to, "is_required", bit(flags, OPENREG_DRIVER_FLAG_REQUIRED)) ||
       openreg_dict_put(to, "is_experimental", bit(flags, OPENREG_DRIVER_FLAG_EXPERIMENTAL)) ||

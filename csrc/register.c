@@ -173,7 +173,7 @@ static openreg_status explain(openreg_factory_result* result) {
   if (PyErr_ExceptionMatches(PyExc_KeyboardInterrupt)) {
     PyErr_SetInterrupt(); // the runtime takes no exceptions: the main thread's next instruction raises it
   }
-  const openreg_status status = PyErr_ExceptionMatches(PyExc_MemoryError) ? OPENREG_E_NOMEM : OPENREG_E_NO_DEVICE;
+  const openreg_status status = PyErr_ExceptionMatches(PyExc_MemoryError) ? OPENREG_E_NOMEM : OPENREG_E_INTERNAL;
   PyObject* error = openreg_take_error();
   PyObject* type = PyObject_GetAttrString((PyObject*)Py_TYPE(error), "__name__");
   PyObject* text = type == NULL ? NULL : PyUnicode_FromFormat("%S: %S", type, error);
@@ -219,17 +219,30 @@ struct arguments {
   int priority;
   int required;
   int experimental;
+  int keep_failed;
+  int named;
 };
 
 static int unpack(PyObject* arguments, PyObject* keywords, struct arguments* to) {
   static char* names[] = {
-      "name", "source", "table", "library_path", "factory", "options", "priority", "required", "experimental", NULL};
+      "name",
+      "source",
+      "table",
+      "library_path",
+      "factory",
+      "options",
+      "priority",
+      "required",
+      "experimental",
+      "keep_failed",
+      "named",
+      NULL};
   to->table = to->library_path = to->factory = Py_None;
   to->priority = OPENREG_PRIORITY_PLUGIN;
   if (!PyArg_ParseTupleAndKeywords(
           arguments,
           keywords,
-          "s|z$OOOO!ipp:_register_driver",
+          "s|z$OOOO!ipppp:_register_driver",
           names,
           &to->name,
           &to->source,
@@ -240,7 +253,9 @@ static int unpack(PyObject* arguments, PyObject* keywords, struct arguments* to)
           &to->options,
           &to->priority,
           &to->required,
-          &to->experimental)) {
+          &to->experimental,
+          &to->keep_failed,
+          &to->named)) {
     return -1;
   }
   if (to->factory != Py_None && !PyCallable_Check(to->factory)) {
@@ -272,8 +287,9 @@ static int prepare(const struct arguments* from, struct request* to) {
     return -1;
   }
   to->registration.struct_size = sizeof to->registration;
-  to->registration.flags =
-      (from->required ? OPENREG_REGISTER_REQUIRED : 0) | (from->experimental ? OPENREG_REGISTER_EXPERIMENTAL : 0);
+  to->registration.flags = (from->required ? OPENREG_REGISTER_REQUIRED : 0) |
+      (from->experimental ? OPENREG_REGISTER_EXPERIMENTAL : 0) |
+      (from->keep_failed ? OPENREG_REGISTER_KEEP_FAILED : 0) | (from->named ? OPENREG_REGISTER_NAMED : 0);
   to->registration.priority = from->priority;
   to->registration.name = from->name;
   to->registration.source = from->source;

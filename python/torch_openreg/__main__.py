@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: BSD-3-Clause
 """The command ``python -m torch_openreg``: what is there, what is wrong, and which driver is preferred.
 
-It ends with 0, with 1 if what was asked for is not so (``diagnose``: no device can be used; ``prefer``: it can't be
-stored), and with 2 for a wrong command line.
+It ends with 0, with 1 if what was asked for is not so (``diagnose``: no device can be used, or a plugin has failed;
+``prefer``: it can't be stored), and with 2 for a wrong command line. Without a command it shows how it is used.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from typing import Any
 
 import torch_openreg
 from torch_openreg import _preferences
+from torch_openreg._build_info import OPENREG_VERSION, TORCH_VERSION
 from torch_openreg.openreg import diagnosis, selection
 
 _BOLD, _PLAIN = "\033[1m", "\033[0m"
@@ -36,7 +37,7 @@ def _info(arguments: argparse.Namespace) -> int:
 def _diagnose(arguments: argparse.Namespace) -> int:
     facts = torch_openreg.openreg.diagnose(as_dict=True)
     _print(facts, arguments.json)
-    return 1 if facts["error"] else 0
+    return 1 if facts["error"] or diagnosis.failed_plugins(facts) else 0
 
 
 def _prefer(arguments: argparse.Namespace) -> int:
@@ -59,7 +60,10 @@ def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="python -m torch_openreg", description="Inspects the drivers of torch-openreg and chooses one."
     )
-    commands = parser.add_subparsers(dest="command", required=True)
+    parser.add_argument(
+        "--version", action="version", version=f"torch-openreg {OPENREG_VERSION} for torch {TORCH_VERSION}"
+    )
+    commands = parser.add_subparsers(dest="command")
     info = commands.add_parser("info", help="what is there; opens no driver that can count without")
     diagnose = commands.add_parser("diagnose", help="what is chosen and why, and what could be done; opens drivers")
     prefer = commands.add_parser("prefer", help="stores the driver to choose if it works")
@@ -81,7 +85,11 @@ def main(arguments: list[str] | None = None) -> int:
     Returns:
         The exit status.
     """
-    parsed = _parser().parse_args(arguments)
+    parser = _parser()
+    parsed = parser.parse_args(arguments)
+    if parsed.command is None:
+        parser.print_help()
+        return 0
     return int(parsed.function(parsed))
 
 

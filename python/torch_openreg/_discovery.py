@@ -8,24 +8,28 @@ that uses openreg. A plugin that fails is logged, and the others go on.
 
 Then come the JSON files of ``OPENREG_DRIVER_LIBRARIES``, which so override plugins, and the stored preference.
 
-Everything runs under a lock that is taken before those of the runtime.
+No lock is held while a plugin's module is imported: another thread may be importing it just then, hold Python's lock of
+that module, and ask for devices. Its function is called under a lock, once; a thread that is in the middle of an import
+waits for that only for a while, since what the function imports may be what this thread is importing.
 """
 
 from __future__ import annotations
 
 import atexit
+import contextlib
 import importlib
 import importlib.metadata
 import logging
 import pkgutil
+import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from types import ModuleType
+from types import FrameType, ModuleType
 from typing import Any
 
-from torch_openreg import _C, _after_fork, _manifests, _preferences, _process
+from torch_openreg import _C, _after_fork, _manifests, _plugin_thread, _preferences, _process
 
 _logger = logging.getLogger("torch_openreg")
 
@@ -33,11 +37,12 @@ NAMESPACE = "torch_openreg_plugins"
 GROUP = "torch_openreg.drivers"
 _FUNCTION = "initialize"
 _SLOW_SECONDS = 1.0
+_PATIENCE_SECONDS = 10.0  # of a thread that is in the middle of an import
 
-_lock = threading.RLock()
-_is_running = False  # only the owner of the lock sees True
+_lock = threading.RLock()  # of what follows; held while a plugin's function is called
 _is_finished = False
 _installed = False
+_thread = threading.local()  # is_discovering
 
 
 @dataclass
@@ -62,9 +67,9 @@ _plugins: dict[tuple[str, str], Plugin] = {}  # those that were tried
 
 @_after_fork.in_child
 def _remake_lock() -> None:
-    global _lock, _is_running
+    global _lock, _thread
     _lock = threading.RLock()
-    _is_running = False
+    _thread = threading.local()
 
 
 def found_plugins() -> list[Plugin]:
@@ -104,19 +109,31 @@ def _is_missing(error: ModuleNotFoundError, module: str) -> bool:
     return error.name is not None and (module + ".").startswith(error.name + ".")
 
 
-def _import(plugin: Plugin) -> ModuleType | None:
-    _logger.debug("Loading plugin module %s", plugin.module)
+class _BeingImported(Exception):
+    """This very thread is importing the plugin's module: it can't be called yet."""
+
+
+def _import(plugin: Plugin) -> ModuleType | Exception:
+    """The plugin's module, or why it can't be imported. Without a lock held."""
     try:
-        return importlib.import_module(plugin.module)
+        module = importlib.import_module(plugin.module)
     except Exception as error:
-        plugin.error = f"{type(error).__name__}: {error}"
-        if isinstance(error, ModuleNotFoundError) and _is_missing(error, plugin.module):
-            _logger.warning("torch_openreg plugin configuration error: Plugin module %s does not exist", plugin.module)
-        else:
-            _logger.exception(
-                "torch_openreg plugin configuration error: Plugin module %s could not be loaded", plugin.module
-            )
-    return None
+        return error
+    if getattr(module.__spec__, "_initializing", False):
+        raise _BeingImported
+    return module
+
+
+def _tell_of_import(plugin: Plugin, error: Exception) -> None:
+    plugin.error = f"{type(error).__name__}: {error}"
+    if isinstance(error, ModuleNotFoundError) and _is_missing(error, plugin.module):
+        _logger.warning("torch_openreg plugin configuration error: Plugin module %s does not exist", plugin.module)
+    else:
+        _logger.error(
+            "torch_openreg plugin configuration error: Plugin module %s could not be loaded",
+            plugin.module,
+            exc_info=error,
+        )
 
 
 def _resolve(module: ModuleType, function: str) -> Callable[[], Any]:
@@ -128,13 +145,11 @@ def _resolve(module: ModuleType, function: str) -> Callable[[], Any]:
     return target
 
 
-def _initialize(plugin: Plugin) -> None:
-    module = _import(plugin)
-    if module is None:
-        return
+def _initialize(plugin: Plugin, module: ModuleType) -> None:
     start = time.monotonic()
     try:
-        _resolve(module, plugin.function)()
+        with _plugin_thread.initializing():
+            _resolve(module, plugin.function)()
     except Exception as error:
         plugin.error = f"{type(error).__name__}: {error}"
         _logger.exception(
@@ -145,14 +160,54 @@ def _initialize(plugin: Plugin) -> None:
         _logger.debug("%s.%s() took %.1f s; it should only register", plugin.module, plugin.function, seconds)
 
 
-def _load_plugins() -> None:
+def _is_importing() -> bool:
+    """Whether the calling thread is in the middle of an import, and so holds Python's lock of a module."""
+    frame: FrameType | None = sys._getframe()
+    while frame is not None:
+        if frame.f_globals.get("__name__") == "importlib._bootstrap":
+            return True
+        frame = frame.f_back
+    return False
+
+
+@contextlib.contextmanager
+def _locked() -> Iterator[bool]:
+    """Holds the lock. False: it can't be had in time, by a thread that another one may be waiting for."""
+    if not _lock.acquire(timeout=_PATIENCE_SECONDS if _is_importing() else -1):
+        _logger.warning("Drivers are looked for in another thread, which takes long: an import goes on without them.")
+        yield False
+        return
+    try:
+        yield True
+    finally:
+        _lock.release()
+
+
+def _find_plugins() -> list[Plugin]:
     found: dict[tuple[str, str], Plugin] = {}
     for plugin in (*_in_namespace(), *_in_entry_points()):
         found.setdefault((plugin.module, plugin.function), plugin)
-    for key in sorted(found):
-        if key not in _plugins:  # Ctrl-C may have ended an earlier attempt
-            _plugins[key] = found[key]
-            _initialize(found[key])
+    return [found[key] for key in sorted(found)]
+
+
+def _load(plugin: Plugin) -> bool:
+    """Imports a plugin and calls its function, unless that has been done. Returns whether it has."""
+    key = plugin.module, plugin.function
+    if key in _plugins:
+        with _locked() as has_lock:  # another thread may be calling it
+            return has_lock
+    _logger.debug("Loading plugin module %s", plugin.module)
+    module = _import(plugin)
+    with _locked() as has_lock:
+        if has_lock and key not in _plugins:
+            _plugins[key] = plugin  # first: after Ctrl-C it isn't called again
+            if isinstance(module, Exception):
+                _tell_of_import(plugin, module)
+            else:
+                _initialize(plugin, module)
+            if plugin.error:
+                _C._note_plugin_failure(plugin.module, plugin.error)
+        return has_lock
 
 
 def known_drivers() -> list[dict[str, Any]]:
@@ -179,25 +234,30 @@ def discover() -> bool:
     """Registers what is found, unless that has been done. Other threads wait until it has.
 
     Returns:
-        Whether it is done: False inside of discovery itself, and in a process that can't use devices after a fork().
+        Whether it is done: False inside of discovery itself, in a thread that is importing a plugin's module, and in a
+        process that can't use devices after a fork().
     """
-    global _is_running, _is_finished
     if _is_finished:
         return True
-    if _C._isInBadFork():
+    if _C._isInBadFork() or getattr(_thread, "is_discovering", False):
         return False
-    with _lock:
-        if _is_finished or _is_running:
-            return _is_finished
-        _is_running = True
-        try:
-            _load_plugins()
+    _thread.is_discovering = True
+    try:
+        return all(_load(plugin) for plugin in _find_plugins()) and _finish()
+    except _BeingImported:
+        return False
+    finally:
+        _thread.is_discovering = False
+
+
+def _finish() -> bool:
+    global _is_finished
+    with _locked() as has_lock:
+        if has_lock and not _is_finished:
             _manifests.register_all()
             _hand_over_preference()
             _process.tell_runtime()
             _is_finished = True
-        finally:
-            _is_running = False
     return _is_finished
 
 

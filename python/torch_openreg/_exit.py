@@ -13,6 +13,7 @@ variable, makes the destructor leave them asleep; it is set as the interpreter e
 The remedy for the rest is a round trip through each of those threads. A thread takes its next task only after it has
 finished and cleaned up the one before, so once a task of ours has been run, the thread has started wholly and holds
 nothing of the user's. The task itself owns nothing that Python knows of, allocates no memory, and calls no driver.
+A thread that is in a hook of the user's may never come back: it is given a few seconds, as PyTorch's own engine gives.
 """
 
 from __future__ import annotations
@@ -24,6 +25,7 @@ import warnings
 
 from torch_openreg import _C
 
+_LIMIT_SECONDS = 5.0
 _installed = False
 
 
@@ -39,11 +41,17 @@ def engine_threads() -> int:
     return count
 
 
-def settle_autograd() -> None:
-    """Returns when every device thread of the autograd engine has finished what it was given."""
+def settle_autograd(seconds: float = _LIMIT_SECONDS) -> bool:
+    """Returns when every device thread of the autograd engine has finished what it was given, or the time is over.
+
+    Args:
+        seconds: The longest time to wait.
+
+    Returns:
+        Whether they have finished.
+    """
     threads = 0 if _C._isInBadFork() else engine_threads()
-    if threads > 0:
-        _C._settle_autograd(threads)
+    return threads == 0 or _C._settle_autograd(threads, seconds)
 
 
 def warn_of_devices_without_thread() -> None:

@@ -2,14 +2,13 @@
 """JSON files that describe a driver library, named by ``OPENREG_DRIVER_LIBRARIES=name:path.json,...``.
 
 Such a file holds ``library_path``, relative to the file itself, and may hold ``create_options``: options for the
-driver, of type str, int, float, bool or list of int. Items with another kind of path are the runtime's.
+driver, of type str, int, float, bool or list of int. The runtime reads the variable, and loads the other paths itself.
 """
 
 from __future__ import annotations
 
 import json
 import logging
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -20,14 +19,6 @@ _logger = logging.getLogger("torch_openreg")
 VARIABLE = "OPENREG_DRIVER_LIBRARIES"
 _OPTIONS = "create_options"
 _OPTIONS_TOO = "create_option"
-
-
-def _items() -> Iterator[tuple[str, Path]]:
-    """Name and path of each JSON file in the variable."""
-    for item in (_C._variable(VARIABLE) or "").split(","):
-        name, _, path = item.strip().partition(":")
-        if path.strip().lower().endswith(".json"):
-            yield name.strip(), Path(path.strip())
 
 
 def _options_in(manifest: dict[str, Any], path: Path) -> Any:
@@ -63,12 +54,15 @@ def read(path: Path) -> tuple[Path, dict[str, Any]]:
 
 
 def register_all() -> None:
-    """Registers the driver of each JSON file in the variable. One that fails is logged, and the others go on."""
-    from torch_openreg.openreg.plugins import _register_plugin  # the package imports this module
+    """Registers the driver of each JSON file in the variable.
 
-    for name, path in _items():
+    It was named for this run: what is wrong with one is the error of every selection, with the file's name.
+    """
+    from torch_openreg.openreg import plugins  # the package imports this module
+
+    for name, path in _C._driver_descriptions():
         try:
-            library, options = read(path)
-            _register_plugin(name, library_path=library, options=options, source=VARIABLE)
-        except Exception:
-            _logger.exception("invalid value %s:%s in env var %s", name, path, VARIABLE)
+            library, options = read(Path(path))
+            plugins._register_described(name, library, options, VARIABLE)
+        except (OSError, ValueError, TypeError) as error:
+            plugins._register_failure(name, error, VARIABLE)

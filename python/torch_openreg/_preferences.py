@@ -12,6 +12,7 @@ import contextlib
 import fcntl
 import logging
 import os
+import tempfile
 import threading
 from collections.abc import Iterator, MutableMapping
 from pathlib import Path
@@ -123,7 +124,8 @@ def _locked(path: Path) -> Iterator[None]:
     """
     lock_path = path.with_name(f".{path.name}.lock")
     while True:
-        descriptor = os.open(lock_path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        # Never through a link that somebody else may have put there. The name must be one that all processes know.
+        descriptor = os.open(lock_path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, 0o600)
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX)
             if _is_same_file(descriptor, lock_path):
@@ -138,21 +140,33 @@ def _locked(path: Path) -> Iterator[None]:
 
 def _is_same_file(descriptor: int, path: Path) -> bool:
     try:
-        return os.path.samestat(os.fstat(descriptor), os.stat(path))
+        return os.path.samestat(os.fstat(descriptor), os.lstat(path))
     except FileNotFoundError:
         return False
 
 
+def _umask() -> int:
+    """The mode bits that new files lack. Read where reading doesn't set it: other threads make files, too."""
+    with open("/proc/self/status", encoding="utf-8") as status:
+        found = (line.partition(":")[2] for line in status if line.startswith("Umask:"))
+        return int(next(found, "022"), 8)
+
+
 def _replace(path: Path, text: str) -> None:
-    """Replaces the file's content, all or nothing. The caller holds the lock, so one name for the new file serves."""
-    new = path.with_name(f".{path.name}.new")
-    with open(new, "w", encoding="utf-8", newline="") as file:
-        file.write(text)
-        file.flush()
-        if path.exists():
-            os.fchmod(file.fileno(), path.stat().st_mode & 0o777)
-        os.fsync(file.fileno())
-    os.replace(new, path)
+    """Replaces the file's content, all or nothing, by a new file whose name nobody can foresee."""
+    mode = path.stat().st_mode & 0o777 if path.exists() else 0o666 & ~_umask()
+    descriptor, new = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)  # O_EXCL and O_NOFOLLOW
+    try:
+        with open(descriptor, "w", encoding="utf-8", newline="") as file:
+            file.write(text)
+            file.flush()
+            os.fchmod(file.fileno(), mode)
+            os.fsync(file.fileno())
+        os.replace(new, path)
+    except BaseException:
+        with contextlib.suppress(FileNotFoundError):
+            os.unlink(new)
+        raise
     folder = os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
         os.fsync(folder)

@@ -31,6 +31,7 @@ static const word flags[] = {
     {OPENREG_DRIVER_FLAG_MOCK, "mock"},
     {OPENREG_DRIVER_FLAG_REQUIRED, "required"},
     {OPENREG_DRIVER_FLAG_EXPERIMENTAL, "experimental"},
+    {OPENREG_DRIVER_FLAG_PLUGIN, "plugin"},
 };
 
 typedef enum set { CAPS, FLAGS, SLOTS } set;
@@ -71,7 +72,8 @@ print_driver(const openreg_driver_record *record)
     if (record->device_count >= 0)
         printf(", %d device%s", record->device_count, record->device_count == 1 ? "" : "s");
     printf("\n");
-    if (record->flags != 0)
+    if ((record->flags &
+         ~(OPENREG_DRIVER_FLAG_HAS_TABLE | OPENREG_DRIVER_FLAG_UNLOADABLE | OPENREG_DRIVER_FLAG_UNTRIED)) != 0)
         print_words("flags", record->flags, FLAGS, 1);
     if (record->version[0] != '\0')
         printf("    version   %s\n", record->version);

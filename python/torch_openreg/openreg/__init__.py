@@ -108,7 +108,7 @@ from torch_openreg.openreg.memory import (
     set_per_process_memory_fraction,
     use_mem_pool,
 )
-from torch_openreg.openreg.nested import to_device
+from torch_openreg.openreg.nested import mover, to_device
 from torch_openreg.openreg.operators import (
     operator_policy,
     operator_report,
@@ -135,11 +135,13 @@ from torch_openreg.openreg.selection import (
     DeviceSelectionError,
     canonical_name,
     cpu_device,
+    driver_device,
     get_preferred_driver,
     gpu_device,
     is_functional,
     is_loaded,
     reset_gpu_device,
+    same_device,
     set_preferred_driver,
     supported_drivers,
     supported_gpu_drivers,
@@ -220,6 +222,7 @@ __all__ = [
     "devices",
     "diagnose",
     "driver_api_version",
+    "driver_device",
     "driver_errors",
     "driver_info",
     "driver_records",
@@ -281,6 +284,7 @@ __all__ = [
     "memory_stats",
     "memory_stats_as_nested_dict",
     "memory_summary",
+    "mover",
     "operator_policy",
     "operator_report",
     "operator_stats",
@@ -300,6 +304,7 @@ __all__ = [
     "reset_operator_stats",
     "reset_peak_host_memory_stats",
     "reset_peak_memory_stats",
+    "same_device",
     "seed",
     "seed_all",
     "selection",

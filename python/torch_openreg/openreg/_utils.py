@@ -11,12 +11,13 @@ import torch
 
 from torch_openreg import _C
 
-# What every function with a `device` argument accepts: an index, "openreg:1" or "privateuseone:1", a torch.device.
+# What every function with a `device` argument accepts: an index, a torch.device, "openreg:1" (or privateuseone, gpu).
 Device: TypeAlias = SupportsIndex | str | torch.device | None
 
 _TYPE = "openreg"
 _TYPES = (_TYPE, "privateuseone")
-_NAME = re.compile(r"(openreg|privateuseone)(?::(0|[1-9][0-9]*))?")
+_GPU = "gpu"  # the devices of the GPU that gpu_device() would choose
+_NAME = re.compile(r"(openreg|privateuseone|gpu)(?::(0|[1-9][0-9]*))?")
 _MAX_INDEX = 127  # PyTorch keeps a device index in eight bits
 
 
@@ -26,14 +27,23 @@ def _raise_out_of_range(index: int) -> NoReturn:
     )
 
 
+def _choose_gpu() -> None:
+    from torch_openreg.openreg.selection import gpu_device  # which imports this module
+
+    gpu_device(force_gpu_usage=True)
+
+
 def _index_of_name(name: str) -> int | None:
     """Parses a device string here, because torch.device() wraps an index above 127 around without a word."""
     match = _NAME.fullmatch(name)
     if match is not None:
+        if match[1] == _GPU:
+            _choose_gpu()
         return None if match[2] is None else int(match[2])
     kind = name.partition(":")[0]
-    if kind in _TYPES:
-        raise ValueError(f"Invalid device string: '{name}'. Expected 'openreg' or 'openreg:<index>'.")
+    if kind in (*_TYPES, _GPU):
+        kind = kind if kind == _GPU else _TYPE
+        raise ValueError(f"Invalid device string: '{name}'. Expected '{kind}' or '{kind}:<index>'.")
     raise ValueError(f"Expected an openreg device, but got '{name}'.")
 
 
@@ -42,14 +52,14 @@ def _get_device_index(device: Any, optional: bool = False, allow_cpu: bool = Fal
 
     Args:
         device: An index, a string, a torch.device, or None.
-        optional: None, "openreg" and "privateuseone" mean the current device. Otherwise they are an error.
+        optional: None, "openreg", "privateuseone" and "gpu" mean the current device. Otherwise they are an error.
         allow_cpu: "cpu" and torch.device("cpu") give -1. Otherwise they are an error.
 
     Returns:
         An index between 0 and 127, or -1 where that was given. Whether there is such a device is not checked.
 
     Raises:
-        RuntimeError: An index below -1 or above 127.
+        RuntimeError: An index below -1 or above 127; for "gpu" a DeviceSelectionError if there is no GPU.
         ValueError: Another kind of device, a malformed string, or no index where one is needed.
         TypeError: Anything else.
     """

@@ -16,22 +16,11 @@ from torch.overrides import _get_current_function_mode_stack
 from torch.utils._device import DeviceContext
 
 from torch_openreg import _C
-from torch_openreg.openreg._utils import Device, _get_device_index, _raise_out_of_range
-from torch_openreg.openreg.selection import gpu_device
+from torch_openreg.openreg._utils import Device, _get_device_index, _index_of_name, _raise_out_of_range
 
 _TYPE = "openreg"
 # A device of the process; one without an index is the calling thread's current device. None: the CPU.
 _process_default: torch.device | None = None
-
-
-def _index_of_gpu(name: str) -> int | None:
-    """Reads "gpu" or "gpu:<i>", which torch.device() refuses."""
-    _, colon, index = name.partition(":")
-    if not colon:
-        return None
-    if not (index.isascii() and index.isdigit()) or (len(index) > 1 and index[0] == "0"):
-        raise ValueError(f"Invalid device string: '{name}'. Expected 'gpu' or 'gpu:<index>'.")
-    return int(index)
 
 
 def as_device(device: Device) -> torch.device:
@@ -54,12 +43,9 @@ def as_device(device: Device) -> torch.device:
         return device
     if isinstance(device, str) and device == "cpu":
         return torch.device("cpu")
-    if isinstance(device, str) and device.partition(":")[0] == "gpu":
-        index = _index_of_gpu(device)
-        gpu_device(force_gpu_usage=True)
-    elif device in (_TYPE, "privateuseone") or (
-        isinstance(device, torch.device) and device.type == _TYPE and device.index is None
-    ):
+    if isinstance(device, str):
+        index = _index_of_name(device)
+    elif isinstance(device, torch.device) and device.type == _TYPE and device.index is None:
         index = None
     else:
         index = _get_device_index(device)

@@ -36,7 +36,7 @@ def summary() -> dict[str, Any]:
         },
         "selection": _C._selection() | {"device_count": count},
         "drivers": _records(),
-        "variables": {key: os.environ[key] for key in sorted(os.environ) if key.startswith("OPENREG_")},
+        "variables": {key: value for key in sorted(os.environ) if (value := _C._variable(key)) is not None},
         "preference": {
             "path": str(_preferences.path_to_read()),
             "stored": _preferences.read(),
@@ -79,10 +79,16 @@ def _advice(facts: dict[str, Any]) -> list[str]:
         advice.append(f"The preference '{wish}' is no known driver; `prefer --clear` removes it.")
     elif wish and states[wish] != "open":
         advice.append(f"The preferred driver '{wish}' doesn't work; `prefer --clear` removes the preference.")
-    for plugin in facts["plugins"]:
-        if plugin["error"]:
-            advice.append(f"The plugin {plugin['module']} failed: {plugin['error']}")
+    for name, reason in failed_plugins(facts).items():
+        advice.append(f"The plugin {name} failed: {reason}")
     return advice or ["Nothing to be done."]
+
+
+def failed_plugins(facts: dict[str, Any]) -> dict[str, str]:
+    """Why plugins failed: by the module that registered nothing, or by the driver that doesn't work."""
+    modules = {plugin["module"]: plugin["error"] for plugin in facts["plugins"] if plugin["error"]}
+    plugins = (record for record in facts["drivers"] if record["is_plugin"] and record["state"] == "failed")
+    return modules | {record["name"]: record["message"] for record in plugins}
 
 
 def _cell(record: dict[str, Any]) -> tuple[str, ...]:
@@ -108,15 +114,18 @@ def _pairs(pairs: dict[str, Any]) -> list[str]:
     return _table([(str(key), "-" if value in (None, "") else str(value)) for key, value in pairs.items()])
 
 
-def _driver_lines(records: list[dict[str, Any]]) -> list[str]:
-    header, *rows = _table(
-        [("name", "state", "priority", "devices", "kind", "source"), *(_cell(record) for record in records)]
-    )
+def _driver_lines(records: list[dict[str, Any]], plugins: list[dict[str, Any]]) -> list[str]:
+    # A module that registered no driver has a row as well: its driver is what somebody looks for here.
+    failed = [plugin for plugin in plugins if plugin["error"]]
+    cells = [_cell(record) for record in records]
+    cells += [(plugin["module"], "failed", "-", "?", "-", plugin["found_by"]) for plugin in failed]
+    details = [[record["path"], *record["message"].splitlines()] for record in records]
+    details += [plugin["error"].splitlines() for plugin in failed]
+    header, *rows = _table([("name", "state", "priority", "devices", "kind", "source"), *cells])
     lines = [header]
-    for record, row in zip(records, rows, strict=True):
+    for row, texts in zip(rows, details, strict=True):
         lines.append(row)
-        details = [record["path"], *record["message"].splitlines()]
-        lines.extend(f"      {detail.strip()}" for detail in details if detail)
+        lines.extend(f"      {text.strip()}" for text in texts if text)
     return lines
 
 
@@ -129,7 +138,7 @@ def text_of(facts: dict[str, Any]) -> str:
         lines.append(f"  driver {selection['default_driver']}, {_CHOSEN[selection['chosen_by']]}")
     else:
         lines.append("  no driver is open yet" if not facts.get("error") else f"  {facts['error']}")
-    lines += ["", "Drivers", *_driver_lines(facts["drivers"]), "", "Variables"]
+    lines += ["", "Drivers", *_driver_lines(facts["drivers"], facts["plugins"]), "", "Variables"]
     lines += _pairs(facts["variables"]) if facts["variables"] else ["  none of OPENREG_* is set"]
     lines += ["", "Preference", *_pairs(facts["preference"]), "", "Plugins"]
     lines += [f"  {p['module']}.{p['function']} ({p['found_by']})" for p in facts["plugins"]] or ["  none"]

@@ -8,6 +8,7 @@ as a rule of one. Names are case-insensitive; ``rocm`` and ``amdgpu`` mean ``hip
 
 from __future__ import annotations
 
+import logging
 import threading
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -46,6 +47,8 @@ __all__ = [
     "process_index",
     "using_driver_c_api",
 ]
+
+_logger = logging.getLogger("torch_openreg")
 
 _C_API = "OpenReg C API"
 
@@ -302,12 +305,14 @@ def _clear_drivers() -> None:
     Raises:
         RuntimeError: Tensors or events are alive.
     """
+    _logger.debug("Clearing driver caches.")
     _lazy._shutdown()
 
 
 def driver_errors() -> dict[str, str]:
-    """Returns why drivers have failed so far, by name. Opens nothing."""
-    return {record["name"]: _reason(record) for record in _records() if record["state"] == "failed"}
+    """Returns why drivers have failed so far, by name; {} before any was tried. Opens nothing."""
+    failed = (record for record in _records() if record["state"] == "failed" and not record["is_untried"])
+    return {record["name"]: _reason(record) for record in failed}
 
 
 def _reason(record: dict[str, Any]) -> str:
@@ -450,13 +455,31 @@ def global_device_count() -> int:
     return sum(counts)
 
 
-def process_index() -> int:
-    """Returns the number of this process in a distributed program: its rank, 0 without torch.distributed."""
+def process_index(driver: str | Driver | None = None) -> int:
+    """Returns the number of this process in a distributed program: its rank, 0 without torch.distributed.
+
+    Args:
+        driver: A driver that works; the number is the same for all.
+
+    Raises:
+        RuntimeError: There is no such driver, or it doesn't work.
+    """
+    if driver is not None:
+        get_driver(driver)
     return _process.index_and_count()[0]
 
 
-def process_count() -> int:
-    """Returns the number of processes of a distributed program: 1 without torch.distributed."""
+def process_count(driver: str | Driver | None = None) -> int:
+    """Returns the number of processes of a distributed program: 1 without torch.distributed.
+
+    Args:
+        driver: A driver that works; the number is the same for all.
+
+    Raises:
+        RuntimeError: There is no such driver, or it doesn't work.
+    """
+    if driver is not None:
+        get_driver(driver)
     return _process.index_and_count()[1]
 
 
@@ -521,6 +544,8 @@ def driver_topology(driver: str, topology_name: str = "", **options: Any) -> Top
     make_topology = _topologies.get(name)
     if make_topology is not None:
         made = make_topology(topology_name, **options)
+        if made is None:
+            raise NotImplementedError(f"topology not implemented for {name}")
         return made if isinstance(made, Topology) else Topology(made)
     found, peers = _C._driver_topology(name, topology_name, options_as_text(options))
     return Topology(
@@ -544,13 +569,12 @@ def _options_from_env(name: str) -> dict[str, Any]:
     name = _canonical(name)
     if name not in expand_driver_alias("gpu"):
         return {}
+    options = _C._driver_options(name)
     found: dict[str, Any] = {}
-    visible = (_C._variable(f"OPENREG_{name.upper()}_VISIBLE_DEVICES") or "all").strip()
+    visible = options.get("visible_devices", "all").strip()
     if visible.lower() != "all":
         found["visible_devices"] = [int(item) for item in visible.split(",") if item.strip()]
-    mocked = (_C._variable("OPENREG_USE_MOCK_GPU") or "").strip()
-    mocks = ["cuda"] if mocked == "1" else [_canonical(item) for item in mocked.split(",") if item.strip()]
-    if name in {member for mock in mocks for member in expand_driver_alias(mock)}:
+    if "mock" in options:
         found["mock"] = True
-        found["num_devices"] = int(_C._variable("OPENREG_MOCK_NUM_GPUS") or 1)
+        found["num_devices"] = int(options["devices"])
     return found

@@ -5,7 +5,8 @@ from __future__ import annotations
 
 import copy
 import dataclasses
-from collections.abc import Mapping
+import functools
+from collections.abc import Callable, Mapping
 from typing import Any, TypeVar
 
 import torch
@@ -15,6 +16,21 @@ from torch_openreg.openreg._utils import Device
 from torch_openreg.openreg.defaults import as_device
 
 _T = TypeVar("_T")
+
+
+def mover(device: Device, *, non_blocking: bool = False) -> Callable[[_T], _T]:
+    """Returns a function that moves nested containers to a device, as :func:`to_device` does: ``mover(device)(batch)``.
+
+    For what takes a function of one argument: ``map(mover(device), loader)``.
+
+    Args:
+        device: As for ``as_device()``; not None. It is looked up now.
+        non_blocking: Copies from pinned memory are queued on the current stream.
+
+    Raises:
+        RuntimeError, ValueError, TypeError: No such device.
+    """
+    return functools.partial(to_device, device=as_device(device), non_blocking=non_blocking)
 
 
 def to_device(obj: _T, device: Device, *, non_blocking: bool = False) -> _T:

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from torch_openreg import _C, _factory
+from torch_openreg import _C, _factory, _plugin_thread
 from torch_openreg._options import options_as_text
 
 if TYPE_CHECKING:
@@ -20,12 +20,10 @@ __all__ = ["DriverRegistration", "register_driver_factory", "register_driver_plu
 _logger = logging.getLogger("torch_openreg")
 
 PLUGIN_PRIORITY = 400
-# Drivers that were proven on hardware, or need none. A plugin of another name is experimental.
-_NONEXPERIMENTAL = frozenset({"cuda", "sim"})
 
 # What factories returned that describe their devices in Python, and functions of topology, by driver.
 _descriptions: dict[str, Any] = {}
-_topologies: dict[str, Callable[..., Iterable[DeviceInfo]]] = {}
+_topologies: dict[str, Callable[..., Iterable[DeviceInfo] | None]] = {}
 
 
 @dataclass(frozen=True)
@@ -53,8 +51,16 @@ class DriverRegistration:
     options: Mapping[str, str] = field(default_factory=dict)
 
 
-def _register(registration: DriverRegistration, source: str | None = None) -> DriverRegistration:
+def _register(
+    registration: DriverRegistration, source: str | None = None, *, keep_failed: bool = False, named: bool = False
+) -> DriverRegistration:
     """Hands a registration to the runtime.
+
+    Args:
+        registration: The registration.
+        source: Where it comes from, for messages.
+        keep_failed: A library that can't be loaded is no error here: the driver is known as a failed one.
+        named: Somebody has named it for this run: each failure is an error.
 
     Raises:
         RuntimeError: The runtime refuses it.
@@ -69,6 +75,8 @@ def _register(registration: DriverRegistration, source: str | None = None) -> Dr
         priority=registration.priority,
         required=not registration.fail_quietly,
         experimental=registration.experimental,
+        keep_failed=keep_failed,
+        named=named,
     )
     return registration
 
@@ -99,7 +107,7 @@ def register_driver_factory(
     priority: int = 0,
     fail_quietly: bool = True,
     experimental: bool = False,
-    make_topology: Callable[..., Iterable[DeviceInfo]] | None = None,
+    make_topology: Callable[..., Iterable[DeviceInfo] | None] | None = None,
 ) -> None:
     """Registers a function that makes a driver. It is called when the driver is first opened.
 
@@ -122,7 +130,7 @@ def register_driver_factory(
         fail_quietly: A failure is remembered, and other drivers are tried. Else it is an error.
         experimental: A warning is logged when the driver is opened.
         make_topology: Function of (topology_name, **options) that returns the DeviceInfo of each device without
-            opening the driver, for driver_topology().
+            opening the driver, for driver_topology(); or None, if it can't.
 
     Raises:
         RuntimeError: The name is malformed, or a driver of that name is open.
@@ -142,18 +150,24 @@ def register_driver_plugin(
     name: str,
     *,
     priority: int = PLUGIN_PRIORITY,
+    fail_quietly: bool = False,
+    experimental: bool = False,
     library_path: str | os.PathLike[str] | None = None,
     options: Mapping[str, Any] | None = None,
     c_api: Any = None,
 ) -> DriverRegistration | None:
     """Registers a driver that is a C library, or the C table of one. It is loaded now and opened on first use.
 
-    Its failure is an error wherever drivers are chosen, since somebody has installed it. Giving both a library and a
-    table, or neither, is logged as an error and registers nothing.
+    A driver that has no device here, or whose library or vendor's library is not on this machine, is left out, with one
+    line in the log and the reason in driver_errors(). Any other failure is an error wherever drivers are chosen, since
+    somebody has installed it. Where the driver is named for this run (``OPENREG_DRIVERS``, use_driver()) each failure
+    is. Giving both a library and a table, or neither, is logged as an error and registers nothing.
 
     Args:
         name: Name of the driver. Of registrations of one name the last one holds.
         priority: The driver of highest priority that works is chosen.
+        fail_quietly: Any failure leaves the driver out.
+        experimental: A warning is logged when the driver is opened.
         library_path: Path of the library; it exports ``openreg_driver_query_v1``.
         options: What the driver is opened with: str, int, float, bool or list of int by key. Variables
             ``OPENREG_<NAME>_<KEY>`` override them.
@@ -164,21 +178,10 @@ def register_driver_plugin(
         What was registered, or None.
 
     Raises:
-        RuntimeError: The name is malformed, the library or table is unfit, or a driver of that name is open.
+        RuntimeError: The name is malformed, the library or table is unfit, or a driver of that name is open. A plugin
+            that is being discovered gets no error for its library: the driver is known as one that has failed.
         TypeError: An option of another type.
     """
-    return _register_plugin(name, priority=priority, library_path=library_path, options=options, c_api=c_api)
-
-
-def _register_plugin(
-    name: str,
-    *,
-    priority: int = PLUGIN_PRIORITY,
-    library_path: str | os.PathLike[str] | None = None,
-    options: Mapping[str, Any] | None = None,
-    c_api: Any = None,
-    source: str | None = None,
-) -> DriverRegistration | None:
     if library_path is not None and c_api is not None:
         _logger.error("Both library_path and c_api are provided when registering OpenReg plugin %s", name)
         return None
@@ -189,11 +192,29 @@ def _register_plugin(
     registration = DriverRegistration(
         key,
         priority=priority,
-        fail_quietly=False,
-        experimental=key not in _NONEXPERIMENTAL,
+        fail_quietly=fail_quietly,
+        experimental=experimental,
         library_path="" if library_path is None else os.fspath(library_path),
         c_api=c_api,
         options=options_as_text(options),
     )
     _topologies.pop(key, None)
-    return _register(registration, source)
+    _logger.debug("registering driver plugin %s from %s", key, registration.library_path or "a C table")
+    return _register(registration, keep_failed=_plugin_thread.is_initializing())
+
+
+def _register_described(name: str, library: os.PathLike[str], options: Mapping[str, Any], source: str) -> None:
+    """Registers the library of a JSON file that a variable names. What is wrong with it every selection reports."""
+    registration = DriverRegistration(
+        name, priority=PLUGIN_PRIORITY, library_path=os.fspath(library), options=options_as_text(options)
+    )
+    _register(registration, source, keep_failed=True, named=True)
+
+
+def _register_failure(name: str, failure: Exception, source: str) -> None:
+    """Registers a driver that a variable names and that can't be made, so that every selection reports why."""
+
+    def fail() -> None:
+        raise failure
+
+    _register(DriverRegistration(name, fail, PLUGIN_PRIORITY), source, named=True)

@@ -20,17 +20,20 @@ import torch
 
 from torch_openreg import _C, _after_fork, _exit, _preferences
 from torch_openreg.openreg import _lazy
+from torch_openreg.openreg.defaults import as_device
 from torch_openreg.openreg.drivers import Driver, _canonical, _name_of, _records, driver_errors, get_device_driver
 
 __all__ = [
     "DeviceSelectionError",
     "canonical_name",
     "cpu_device",
+    "driver_device",
     "get_preferred_driver",
     "gpu_device",
     "is_functional",
     "is_loaded",
     "reset_gpu_device",
+    "same_device",
     "set_preferred_driver",
     "supported_drivers",
     "supported_gpu_drivers",
@@ -107,7 +110,7 @@ def _is_one_loaded(name: str) -> bool:
         record = _C._find_driver(name)
     except RuntimeError:
         return False
-    if record["state"] not in ("open", "failed") and not _is_describable(name):
+    if record["is_untried"] or (record["state"] not in ("open", "failed") and not _is_describable(name)):
         _open(name)  # so that the failure is remembered
         record = _C._find_driver(name)
     if record["state"] == "failed":
@@ -178,22 +181,30 @@ def cpu_device() -> torch.device:
     return _CPU
 
 
-def gpu_device(*, force_gpu_usage: bool = False) -> torch.device:
+def gpu_device(*, force_gpu_usage: bool = False, driver: str | Driver | None = None) -> torch.device:
     """Chooses a GPU, or the CPU if there is none, and keeps the answer until :func:`reset_gpu_device`.
 
     A driver counts as a GPU if it drives one, and if it was chosen explicitly: by :func:`use_driver`,
     ``OPENREG_DRIVERS`` or the stored preference, ``sim`` too.
 
+    The answer has no index, so it isn't equal to the device of a tensor; see :func:`same_device`.
+
     Args:
         force_gpu_usage: The CPU is no answer, but an error.
+        driver: The first device of this driver, or an error; not kept. Where no driver is active yet it is chosen, as
+            by :func:`use_driver`.
 
     Returns:
-        ``torch.device("openreg")``, the thread's current device, or ``torch.device("cpu")`` with a warning.
+        ``torch.device("openreg")``, the thread's current device, or ``torch.device("cpu")`` with a warning. With
+        ``driver`` a device with an index.
 
     Raises:
-        DeviceSelectionError: There is no GPU, and ``force_gpu_usage`` is set. The text says why for each driver.
+        DeviceSelectionError: There is no GPU, and ``force_gpu_usage`` is set, or ``driver`` doesn't work. The text says
+            why for each driver.
         RuntimeError: A driver was asked for that doesn't work.
     """
+    if driver is not None:
+        return _device_of(driver, 0)
     global _gpu_device, _gpu_device_of
     found = _known_gpu_device(force_gpu_usage)
     if found is not None:
@@ -214,6 +225,83 @@ def gpu_device(*, force_gpu_usage: bool = False) -> torch.device:
         return found
 
 
+def driver_device(driver: str | Driver, index: int = 0) -> torch.device:
+    """Returns a device of a driver, where several drivers are active, too.
+
+    Args:
+        driver: The driver, which must be active; where none is active yet it is chosen, as by :func:`use_driver`.
+        index: Number of the device among the driver's devices.
+
+    Returns:
+        A device with an index.
+
+    Raises:
+        DeviceSelectionError: The driver is unknown, doesn't work, or isn't active. The text says why, or what to call.
+        RuntimeError: It has no such device.
+    """
+    return _device_of(driver, index)
+
+
+def _device_of(driver: str | Driver, index: int) -> torch.device:
+    name = _name_of(driver)
+    if not _C._is_initialized():
+        try:
+            use_driver(name)
+        except RuntimeError as error:
+            raise DeviceSelectionError(str(error)) from error
+    records = [record for record in _records() if record["name"] in _C._expand_driver(name)]
+    active = next((record for record in records if record["is_active"]), None)
+    if active is None:
+        raise DeviceSelectionError(_inactive_text(name))
+    if not 0 <= index < active["device_count"]:
+        count = active["device_count"]
+        raise RuntimeError(
+            f"The index is out of range. Driver '{active['name']}' has {count} device(s), but got {index}."
+        )
+    return torch.device("openreg", active["first_device"] + index)
+
+
+def _inactive_text(name: str) -> str:
+    """Why a driver's devices can't be used now, and what to call."""
+    now = [record["name"] for record in sorted(_records(), key=lambda r: r["first_device"]) if record["is_active"]]
+    if not is_functional(name):
+        reasons = driver_errors()
+        members = [member for member in _C._expand_driver(name) or [name] if member in reasons]
+        why = "; ".join(reasons[member] for member in members) or f"it is none of {supported_drivers()}"
+        return f"Driver '{name}' can't be used: {why}"
+    wish = ", ".join(repr(each) for each in [*now, name])
+    return (
+        f"Driver '{name}' is not active: the devices are those of {now}. While no tensor is alive, "
+        f"torch.openreg.use_driver({name!r}) or torch.openreg.use_driver({wish}) chooses it."
+    )
+
+
+def same_device(a: Any, b: Any) -> bool:
+    """Returns whether two devices are the same one now: one without an index is the thread's current device.
+
+    ``x.device == gpu_device()`` is False, because a tensor's device has an index; ``same_device(x, gpu_device())`` is
+    what is meant.
+
+    Args:
+        a: A device, what ``as_device()`` takes, or a tensor, for its device.
+        b: Likewise.
+
+    Raises:
+        RuntimeError, ValueError, TypeError: As ``as_device()``.
+    """
+    return _with_index(a) == _with_index(b)
+
+
+def _with_index(device: Any) -> torch.device:
+    if isinstance(device, torch.Tensor):
+        found = device.device
+    else:
+        found = device if isinstance(device, torch.device) else as_device(device)
+    if found.index is not None:
+        return torch.device(found.type) if found.type == "cpu" else found
+    return torch.device("openreg", _C._get_device()) if found.type == "openreg" else found
+
+
 def _known_gpu_device(force_gpu_usage: bool) -> torch.device | None:
     """What was found before, if it is an answer and nothing has changed since."""
     if _gpu_device is None or (force_gpu_usage and _gpu_device == _CPU):
@@ -224,9 +312,13 @@ def _known_gpu_device(force_gpu_usage: bool) -> torch.device | None:
 def reset_gpu_device() -> None:
     """Forgets what :func:`gpu_device` has found, and failures of drivers, so that both are tried again.
 
-    Open drivers stay open, and the stored preference stays as this process read it first. Opens nothing.
+    The next :func:`gpu_device` chooses again, also where a GPU was found: a driver that was registered since may go
+    before it. Open drivers stay open, and the stored preference stays as this process read it first. Opens nothing.
+
+    Raises:
+        RuntimeError: A GPU was chosen automatically, and tensors or events are alive on it. Nothing is forgotten.
     """
-    _C._forget_failures()
+    _C._reset_gpu()
 
 
 def _find_gpu() -> bool:
@@ -296,4 +388,5 @@ def _preference_from(driver: Any) -> str | None:
 def get_preferred_driver() -> str | None:
     """Returns the driver that is stored as preferred, or None. This process may have started with another one."""
     _preferences.snapshot()
-    return _preferences.read()
+    name = _preferences.read()
+    return None if name is None else _canonical(name)

@@ -116,6 +116,9 @@ OPENREG_API const char *openreg_status_text(openreg_status code);
  * default, one line to stderr. The callback may be called from any thread and must not call the runtime. */
 typedef void (*openreg_log_callback)(void *ctx, int32_t level, const char *utf8);
 OPENREG_API void openreg_set_log_callback(openreg_log_callback callback, void *ctx);
+/* The least level of the lines that are written where OPENREG_LOG_LEVEL is not set: OPENREG_LOG_WARNING until then. For a
+ * callback that filters by itself. Never fails. */
+OPENREG_API void openreg_set_log_level(int32_t level);
 
 /* ---------------------------------------------------------------------------------------------------------- devices */
 

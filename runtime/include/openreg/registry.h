@@ -14,11 +14,13 @@
  * While allocations or events are alive the table is *pinned* and does not change. Drivers that are no longer active stay
  * open until openreg_shutdown(), which also takes the choice of rule 1 back.
  *
- * Failures. A driver is *required* where it was asked for (rules 1 and 2) or registered with OPENREG_REGISTER_REQUIRED:
- * if it fails the call fails, nothing is changed, the text is remembered, and the next call tries again. Else it is
- * *optional*: remembered, logged, and not tried again until the variables or the registrations change,
- * openreg_forget_failures() or openreg_shutdown(). `sim` and the libraries of OPENREG_DRIVER_LIBRARIES are required,
- * cuda, hip and mocks optional. In a list a group needs one member that works; the others are optional.
+ * Failures. What was named for this run (rules 1 and 2, OPENREG_DRIVER_LIBRARIES, OPENREG_REGISTER_NAMED) must work, and
+ * `sim` too: if it fails the call fails, nothing is changed, the text is remembered, and the next call tries again. What
+ * was merely found is left out if it has no device here (OPENREG_E_NO_DEVICE), or if its library or its vendor's is not
+ * on this machine: remembered, one line in the log, and not tried again until the variables or the registrations change,
+ * openreg_forget_failures() or openreg_shutdown(). Any other failure of it is an error as well, unless it was registered
+ * without OPENREG_REGISTER_REQUIRED, as cuda, hip and mocks are: then it is left out. In a list a group needs one member
+ * that works; the others are left out.
  *
  * Names. 1 to 31 characters of [a-z0-9_]; functions that take one trim and lower-case it and resolve synonyms (rocm and
  * amdgpu are hip). "gpu" is a group, cuda and hip: the first of them that works. In lists of names, separated by commas,
@@ -26,8 +28,9 @@
  *
  * Variables, read at each selection, which is then made by one moment's values:
  *   OPENREG_DRIVERS                 rule 2; an empty list is as good as none
- *   OPENREG_DRIVER_LIBRARIES        name:path,...; a bad item is skipped with a warning, the last item of a name wins, and
- *                                   a path that ends in .json is left to the embedding language
+ *   OPENREG_DRIVER_LIBRARIES        name:path,...; the last item of a name wins, and a path that ends in .json is left to
+ *                                   the embedding language. An item of another number of parts is skipped with a
+ *                                   warning; a path without a name, or a bad name, makes every selection fail
  *   OPENREG_<NAME>_LIBRARY_PATH     of cuda and hip: the driver's library, instead of the bundled one
  *   OPENREG_<NAME>_VISIBLE_DEVICES  "all", or the driver's own numbers of the devices to use, in that order ("3,1"). A
  *                                   number that is malformed, unknown or repeated is an error of opening the driver.
@@ -83,7 +86,9 @@ struct openreg_device_properties; /* openreg.h */
 #define OPENREG_DRIVER_FLAG_EXPERIMENTAL 16u
 #define OPENREG_DRIVER_FLAG_HAS_TABLE 32u /* its C table was read; an open driver without one is merely described */
 #define OPENREG_DRIVER_FLAG_UNLOADABLE                                                                                 \
-    64u /* failed: its library, or the vendor's that it needs, can't be loaded here */
+    64u                                  /* failed: its library, or the vendor's that it needs, can't be loaded here */
+#define OPENREG_DRIVER_FLAG_PLUGIN 128u  /* registered, or named by OPENREG_DRIVER_LIBRARIES */
+#define OPENREG_DRIVER_FLAG_UNTRIED 256u /* failed, because its library is not there, and nobody has asked for it yet */
 
 typedef struct openreg_driver_record {
     uint32_t struct_size; /* set by the caller */
@@ -133,8 +138,12 @@ OPENREG_API int32_t openreg_expand_driver_name(const char *name, char (*out)[32]
 #define OPENREG_PRIORITY_SIM 0
 #define OPENREG_PRIORITY_NEVER (-1000) /* this and less: never chosen by priority */
 
-#define OPENREG_REGISTER_REQUIRED 1u     /* its failure is an error */
+#define OPENREG_REGISTER_REQUIRED 1u     /* its failure is an error, unless it has no device here ("Failures" above) */
 #define OPENREG_REGISTER_EXPERIMENTAL 2u /* a warning is logged when it is opened */
+#define OPENREG_REGISTER_KEEP_FAILED                                                                                   \
+    4u                            /* a library that can't be loaded is no error of openreg_register(): the driver,
+                                          * which needs a name, is known as a failed one, with the reason */
+#define OPENREG_REGISTER_NAMED 8u /* somebody has named it for this run: each failure is an error */
 
 /* What a factory found. The runtime zeroes it and sets struct_size; at most one of `table`, `library_path` and
  * `device_count` may be set. None: the driver is not available here ("Could not initialize driver 'x'"). */
@@ -215,6 +224,13 @@ openreg_load_driver(const char *name, const char *path)
  * no lock held), so that an embedding language can register what it finds; calls from inside it do not recur. */
 OPENREG_API void openreg_set_discovery_callback(void (*discover)(void *ctx), void *ctx);
 
+/* For an embedding language's discovery. Item i, 0 <= i, of OPENREG_DRIVER_LIBRARIES whose path ends in .json: the driver's
+ * canonical name, and the path in at most `size` bytes. Errors: OPENREG_E_INVALID (an argument; behind the last item). */
+OPENREG_API openreg_status openreg_get_driver_description(int32_t i, char name[32], char *path, size_t size);
+/* A plugin that could not register its drivers, and why: named where somebody asks for a driver that is not known. Both
+ * texts are copied, as far as there is room. Never fails. */
+OPENREG_API void openreg_note_plugin_failure(const char *plugin, const char *reason);
+
 /* Around everything here that may wait for another thread or run foreign code: `before` is called by the thread that is
  * about to, without a lock held, and what it returned is given to `after`. A language with a global lock (Python's GIL)
  * can release it meanwhile. NULL, NULL removes them. */
@@ -264,6 +280,11 @@ OPENREG_API OPENREG_WARN_UNUSED openreg_status openreg_use_drivers(const char *n
  * need not be known. Errors: OPENREG_E_INVALID (malformed; the preference is then none). */
 OPENREG_API openreg_status openreg_prefer_driver(const char *name);
 
+/* For another choice by openreg_select_gpu(): openreg_forget_failures(), and a GPU that was chosen automatically is chosen
+ * again. Opens nothing. Errors: OPENREG_E_BUSY "1 live allocation(s) on driver 'cuda'" (such a GPU is in use; nothing is
+ * forgotten). */
+OPENREG_API openreg_status openreg_reset_gpu(void);
+
 /* Forgets failures, so that these drivers are tried again. Open drivers stay open. Never fails; waits while another thread
  * opens a driver. */
 OPENREG_API void openreg_forget_failures(void);
@@ -276,6 +297,11 @@ OPENREG_API openreg_status openreg_reselect(void);
  * *found = 1 if the default driver counts as a GPU or was chosen explicitly (by openreg_use_drivers(), OPENREG_DRIVERS or
  * the preference, `sim` too), else 0; a pinned table stays. Errors: those of openreg_init(). */
 OPENREG_API openreg_status openreg_select_gpu(int32_t *found);
+
+/* The options that open() of a driver would get now, "visible_devices" too: texts "key=value", each with its NUL, one
+ * after the other in at most `size` bytes; *length is the bytes of all. Loads and opens nothing. Errors:
+ * OPENREG_E_INVALID (an unknown driver, a bad variable), OPENREG_E_NOMEM. */
+OPENREG_API openreg_status openreg_get_driver_options(const char *driver, char *out, size_t size, size_t *length);
 
 /* Opens a driver, so that it can be asked, without making it active; nothing if it is open. A failure is returned, and
  * remembered as that of an optional driver: the next call returns it again without trying (until

@@ -22,7 +22,8 @@ static atomic_uint sequence;
 static _Atomic(openreg_log_callback) current_callback;
 static _Atomic(void *) current_context;
 
-static atomic_int threshold; /* 0: OPENREG_LOG_LEVEL not read yet */
+static atomic_int threshold;                      /* 0: OPENREG_LOG_LEVEL not read yet */
+static atomic_int standard = OPENREG_LOG_WARNING; /* the threshold without that variable */
 
 static const struct {
     const char *name;
@@ -38,11 +39,18 @@ static const struct {
 void
 openreg_log_set_level(const char *text)
 {
-    int level = OPENREG_LOG_WARNING;
+    int level = atomic_load_explicit(&standard, memory_order_relaxed);
     for (size_t i = 0; text != NULL && i < LEVELS; ++i)
         if (strcasecmp(text, level_names[i].name) == 0)
             level = level_names[i].level;
     atomic_store_explicit(&threshold, level, memory_order_relaxed);
+}
+
+void
+openreg_set_log_level(int32_t level)
+{
+    atomic_store_explicit(&standard, level, memory_order_relaxed);
+    atomic_store_explicit(&threshold, 0, memory_order_relaxed); /* the next line reads the variable again */
 }
 
 void

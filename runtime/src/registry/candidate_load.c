@@ -53,9 +53,10 @@ ask_factory(const char *call, openreg_candidate *candidate, loaded *out)
         return OPENREG_OK;
     }
     out->has_table = 1;
-    const openreg_status accepted = result.table != NULL ? openreg_loader_accept(result.table, &out->table)
-                                                         : openreg_loader_load(result.library_path, candidate->name,
-                                                                               &out->table, out->path);
+    const openreg_status accepted = result.table != NULL
+                                        ? openreg_loader_accept(result.table, &out->table)
+                                        : openreg_loader_load(result.library_path, candidate->name, &out->table,
+                                                              out->path, &candidate->is_missing);
     candidate->is_unloadable = accepted != OPENREG_OK;
     return accepted;
 }
@@ -66,9 +67,10 @@ read_table(const char *call, openreg_candidate *candidate, loaded *out)
     if (candidate->factory != NULL)
         return ask_factory(call, candidate, out);
     out->has_table = 1;
-    const openreg_status status =
-        candidate->query != NULL ? openreg_loader_query(candidate->query, candidate->name, &out->table)
-                                 : openreg_loader_load(candidate->wanted_path, candidate->name, &out->table, out->path);
+    const openreg_status status = candidate->query != NULL
+                                      ? openreg_loader_query(candidate->query, candidate->name, &out->table)
+                                      : openreg_loader_load(candidate->wanted_path, candidate->name, &out->table,
+                                                            out->path, &candidate->is_missing);
     candidate->is_unloadable = status != OPENREG_OK;
     return status;
 }
@@ -79,7 +81,7 @@ openreg_candidate_load(const char *call, openreg_candidate *candidate)
     if (candidate->has_table || candidate->is_described)
         return OPENREG_OK;
     loaded now = {.has_table = 0};
-    candidate->is_unloadable = 0;
+    candidate->is_unloadable = candidate->is_missing = 0;
     const openreg_status status = read_table(call, candidate, &now);
     if (status != OPENREG_OK) {
         openreg_candidate_fail(candidate, call);

@@ -70,12 +70,32 @@ openreg_candidate_discard(openreg_candidate *candidate)
     free(candidate);
 }
 
+static int
+is_bundled_or_mock(const openreg_candidate *candidate)
+{
+    return candidate->source == OPENREG_SOURCE_BUNDLED || candidate->source == OPENREG_SOURCE_MOCK;
+}
+
+/* Where a new one belongs: a mock, or another path of a bundled library, takes the place of the one that it replaces, so
+ * that the order of equal priorities stays; all else comes last. */
+static int
+place_of(const openreg_candidate *candidate)
+{
+    for (int i = candidate_count; is_bundled_or_mock(candidate) && i > 0; --i)
+        if (is_bundled_or_mock(candidates[i - 1]) && strcmp(candidates[i - 1]->name, candidate->name) == 0)
+            return i;
+    return candidate_count;
+}
+
 int
 openreg_candidates_add_locked(openreg_candidate *candidate)
 {
     if (candidate_count == OPENREG_CANDIDATES_MAX)
         return 0;
-    candidates[candidate_count++] = candidate;
+    const int place = place_of(candidate);
+    memmove(&candidates[place + 1], &candidates[place], (size_t)(candidate_count - place) * sizeof candidates[0]);
+    candidates[place] = candidate;
+    ++candidate_count;
     return 1;
 }
 
@@ -142,13 +162,23 @@ openreg_candidate_is_listed_locked(const openreg_candidate *candidate)
 }
 
 int
+openreg_candidate_is_plugin(const openreg_candidate *candidate)
+{
+    return candidate->source == OPENREG_SOURCE_REGISTERED || candidate->source == OPENREG_SOURCE_LIBRARIES;
+}
+
+int
+openreg_candidate_is_named(const openreg_candidate *candidate)
+{
+    return candidate->source == OPENREG_SOURCE_LIBRARIES || (candidate->flags & OPENREG_REGISTER_NAMED) != 0;
+}
+
+int
 openreg_candidate_is_gpu(const openreg_candidate *candidate)
 {
-    const int is_plugin = candidate->source == OPENREG_SOURCE_REGISTERED ||
-                          candidate->source == OPENREG_SOURCE_LIBRARIES;
     const int is_simulated = candidate->has_table && (candidate->table.caps & OPENREG_CAP_SIMULATED) != 0;
-    return is_plugin ? !is_simulated && strcmp(candidate->name, "sim") != 0
-                     : candidate->source != OPENREG_SOURCE_BUILT_IN;
+    return openreg_candidate_is_plugin(candidate) ? !is_simulated && strcmp(candidate->name, "sim") != 0
+                                                  : candidate->source != OPENREG_SOURCE_BUILT_IN;
 }
 
 openreg_candidate *
@@ -234,6 +264,7 @@ openreg_candidate_fail(openreg_candidate *candidate, const char *call)
     candidate->vendor_code = error.vendor_code;
     candidate->names_driver = error.names_driver;
     candidate->names_code = error.is_drivers || error.names_code;
+    candidate->was_tried = 1;
     openreg_candidates_unlock();
 }
 
@@ -255,7 +286,7 @@ openreg_candidate_reset(openreg_candidate *candidate)
     openreg_candidates_lock();
     if (candidate->factory != NULL)
         candidate->has_table = candidate->is_described = 0; /* it is asked again */
-    candidate->is_unloadable = candidate->is_absent = 0;
+    candidate->is_unloadable = candidate->is_missing = candidate->is_absent = candidate->was_tried = 0;
     candidate->first_device = -1;
     const int32_t state = candidate->has_table ? OPENREG_DRIVER_STATE_LOADED : OPENREG_DRIVER_STATE_FOUND;
     openreg_candidates_unlock();
@@ -267,4 +298,12 @@ openreg_candidate_failed_before(const openreg_candidate *candidate)
 {
     return candidate->state == OPENREG_DRIVER_STATE_FAILED && candidate->code != OPENREG_E_NOMEM &&
            candidate->failed_at == openreg_candidates_changes();
+}
+
+void
+openreg_candidate_note_tried(openreg_candidate *candidate)
+{
+    openreg_candidates_lock();
+    candidate->was_tried = 1;
+    openreg_candidates_unlock();
 }

@@ -40,6 +40,9 @@ typedef struct openreg_candidate {
     int has_table;     /* `table` was read and accepted */
     int is_described;  /* by its factory, instead of a table */
     int is_unloadable; /* the failure is that of its library or table */
+    int is_missing;    /* likewise, because that library, or one that it needs, is not on this machine */
+    int was_tried;     /* somebody has asked for it since it failed: of a library that is not there the failure is known
+                        * before anybody does */
     int was_announced; /* the warning that it is a mock */
     int32_t state;     /* OPENREG_DRIVER_STATE_*, without _SHADOWED */
     openreg_status code;
@@ -81,7 +84,9 @@ int openreg_candidate_is_listed_locked(const openreg_candidate *candidate); /* i
 
 /* ---- Without. ---- */
 
-int openreg_candidate_is_gpu(const openreg_candidate *candidate); /* OPENREG_DRIVER_FLAG_GPU */
+int openreg_candidate_is_gpu(const openreg_candidate *candidate);    /* OPENREG_DRIVER_FLAG_GPU */
+int openreg_candidate_is_plugin(const openreg_candidate *candidate); /* OPENREG_DRIVER_FLAG_PLUGIN */
+int openreg_candidate_is_named(const openreg_candidate *candidate);  /* by a variable of this run */
 
 openreg_candidate *openreg_candidates_find(const char *name);
 /* Copies pointers to all candidates that are neither shadowed nor hidden, by priority, then by age; returns their
@@ -106,5 +111,7 @@ void openreg_candidate_set_state(openreg_candidate *candidate, int32_t state, in
 void openreg_candidate_reset(openreg_candidate *candidate);
 /* 1 if it has failed and nothing has changed since. Being short of memory is no reason not to try again. */
 int openreg_candidate_failed_before(const openreg_candidate *candidate);
+/* Notes that somebody has asked for one that is known to have failed. */
+void openreg_candidate_note_tried(openreg_candidate *candidate);
 
 #endif

@@ -24,6 +24,8 @@
 /* Guarded by the driver lock. */
 static openreg_environment *environment;
 static int was_read;
+static char unusable_item[256];      /* the first item of OPENREG_DRIVER_LIBRARIES that can't be used, or "" */
+static const char *unusable_because; /* why */
 
 const openreg_environment *
 openreg_discovery_environment(void)
@@ -150,6 +152,20 @@ show_only(openreg_source source, const char *name, const char *origin, int32_t p
     return is_listed ? OPENREG_OK : OPENREG_E_NOMEM;
 }
 
+/* What is no pair at all is skipped with a warning. What names a path was meant, and makes every selection fail. */
+static void
+note_bad_item(const openreg_library_item *item, const char *value)
+{
+    if (!item->is_pair) {
+        openreg_log(OPENREG_LOG_WARNING, "invalid value %.*s in env var %s %s", (int)item->length, item->text,
+                    OPENREG_LIBRARIES_VARIABLE, value);
+    } else if (unusable_item[0] == '\0') {
+        const size_t room = sizeof unusable_item;
+        openreg_text_copy(unusable_item, item->length < room ? item->length + 1 : room, item->text);
+        unusable_because = item->problem;
+    }
+}
+
 static openreg_status
 read_libraries(void)
 {
@@ -159,7 +175,12 @@ read_libraries(void)
 
     const char *const value = openreg_environment_get(environment, OPENREG_LIBRARIES_VARIABLE);
     openreg_library_item item;
-    for (const char *cursor = value; openreg_library_item_next(value, &cursor, &item);) {
+    unusable_item[0] = '\0';
+    for (const char *cursor = value; openreg_library_item_next(&cursor, &item);) {
+        if (!item.is_pair || item.problem != NULL) {
+            note_bad_item(&item, value);
+            continue;
+        }
         if (!item.is_description) {
             OPENREG_RETURN_NOT_OK(show_only(OPENREG_SOURCE_LIBRARIES, item.name, OPENREG_LIBRARIES_VARIABLE,
                                             OPENREG_PRIORITY_PLUGIN, item.path));
@@ -209,6 +230,16 @@ read_library_paths(void)
     return OPENREG_OK;
 }
 
+static void
+fail_absent(openreg_candidate *candidate)
+{
+    char upper[OPENREG_NAME_SIZE], message[96];
+    openreg_driver_name_upper(candidate->name, upper, sizeof upper);
+    (void)snprintf(message, sizeof message, "the library is not there: built without %s", upper);
+    const int is_own = strcmp(candidate->origin, "bundled") == 0; /* else a variable names its path */
+    openreg_candidate_fail_with(candidate, OPENREG_E_NO_DEVICE, is_own ? message : "the library is not there");
+}
+
 /* A library that is not installed is a candidate all the same, so that its name is known and openreg-info shows where
  * it was looked for. */
 static void
@@ -226,7 +257,7 @@ look_for_files(void)
             if (!is_absent && known[k]->is_absent)
                 openreg_candidate_reset(known[k]);
             else if (is_absent)
-                openreg_candidate_fail_with(known[k], OPENREG_E_NO_DEVICE, "the library is not there");
+                fail_absent(known[k]);
             openreg_candidates_lock();
             known[k]->is_absent = is_absent;
             openreg_candidates_unlock();
@@ -268,5 +299,19 @@ openreg_discovery_refresh(const char *call, int again)
         was_read = 1;
     }
     look_for_files();
+    return OPENREG_OK;
+}
+
+openreg_status
+openreg_discovery_check(const char *call)
+{
+    const char *const target = openreg_environment_get(environment, "OPENREG_TARGET");
+    if (target != NULL && target[0] != '\0' && strcmp(target, "local") != 0)
+        return openreg_error_set(OPENREG_E_INVALID, call, "OPENREG_TARGET=%.200s: only 'local' is supported", target);
+    if (unusable_item[0] != '\0')
+        return openreg_error_set(OPENREG_E_INVALID, call,
+                                 "\"%s\" in the variable %s can't be used: %s. Write name:/path/driver.so or "
+                                 "name:/path/driver.json, separated by commas",
+                                 unusable_item, OPENREG_LIBRARIES_VARIABLE, unusable_because);
     return OPENREG_OK;
 }

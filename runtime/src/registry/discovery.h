@@ -16,4 +16,8 @@ openreg_status openreg_discovery_ensure(const char *call);
 openreg_status openreg_discovery_refresh(const char *call, int again);
 const openreg_environment *openreg_discovery_environment(void); /* the one that was read last; may be NULL */
 
+/* Refuses variables by which nothing can be chosen: an OPENREG_TARGET other than "local", an item of
+ * OPENREG_DRIVER_LIBRARIES that can't be used. Errors: OPENREG_E_INVALID. */
+openreg_status openreg_discovery_check(const char *call);
+
 #endif

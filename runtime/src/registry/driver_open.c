@@ -290,14 +290,23 @@ openreg_driver_open_count(const char *call, openreg_candidate *candidate, int64_
 openreg_status
 openreg_driver_open_try(const char *call, openreg_candidate *candidate, openreg_attempt attempt, int64_t *devices)
 {
-    if (openreg_candidate_failed_before(candidate))
+    if (openreg_candidate_failed_before(candidate)) {
+        openreg_candidate_note_tried(candidate);
         return candidate->code;
+    }
     const openreg_status status = attempt(call, candidate, devices);
-    if (status == OPENREG_OK)
-        return OPENREG_OK;
-    /* Found, not asked for: an information, unless a library is there and could not even be loaded. */
-    const int is_broken = candidate->source == OPENREG_SOURCE_BUNDLED && candidate->is_unloadable;
-    openreg_log(is_broken ? OPENREG_LOG_WARNING : OPENREG_LOG_INFO, "driver \"%s\" (%s) is not used: %s",
-                candidate->name, candidate->origin, candidate->message);
+    if (status != OPENREG_OK)
+        openreg_driver_open_log_failure(candidate);
     return status;
+}
+
+void
+openreg_driver_open_log_failure(const openreg_candidate *candidate)
+{
+    /* Found, not asked for: an information, unless somebody has installed it, or a library is there and could not even
+     * be loaded. */
+    const int is_broken = candidate->source == OPENREG_SOURCE_BUNDLED && candidate->is_unloadable;
+    const int is_installed = (candidate->flags & OPENREG_REGISTER_REQUIRED) != 0;
+    openreg_log(is_broken || is_installed ? OPENREG_LOG_WARNING : OPENREG_LOG_INFO,
+                "driver \"%s\" (%s) is not used: %s", candidate->name, candidate->origin, candidate->message);
 }

@@ -20,6 +20,8 @@ openreg_status openreg_driver_open_count(const char *call, openreg_candidate *ca
 /* Makes an attempt whose failure is not an error: not repeated before something has changed, logged once. */
 openreg_status openreg_driver_open_try(const char *call, openreg_candidate *candidate, openreg_attempt attempt,
                                        int64_t *devices);
+/* The line that says so. */
+void openreg_driver_open_log_failure(const openreg_candidate *candidate);
 
 /* Options of a driver: of this process, of its registration, of the environment, each overriding those before, and its
  * visible devices apart from them. Errors: OPENREG_E_NOMEM, OPENREG_E_INVALID. */

@@ -10,13 +10,16 @@
 #define OPENREG_LIBRARIES_VARIABLE "OPENREG_DRIVER_LIBRARIES"
 
 typedef struct openreg_library_item {
+    const char *text; /* the item itself, in the value */
+    size_t length;
+    int is_pair;         /* else it is a single word, or has more than two parts, and the rest is not set */
+    const char *problem; /* why it can't be used, or NULL; else there is neither name nor path */
     char name[OPENREG_NAME_SIZE];
     char path[PATH_MAX];
     int is_description; /* a .json file, which is for the embedding language to read */
 } openreg_library_item;
 
-/* The next good item; 0 at the end. A bad one is skipped with a warning. `value` is the whole value, where `*cursor`
- * starts; NULL is an empty one. */
-int openreg_library_item_next(const char *value, const char **cursor, openreg_library_item *out);
+/* The next item; 0 at the end. `*cursor` starts at the value; NULL is an empty one. */
+int openreg_library_item_next(const char **cursor, openreg_library_item *out);
 
 #endif

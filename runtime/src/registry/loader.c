@@ -122,8 +122,17 @@ reject_without_entry(void *handle, const char *path)
                              OPENREG_DRIVER_ENTRY_NAME);
 }
 
+/* Whether dlopen() has failed because a library that this one needs is not there. The dynamic loader has no codes, but
+ * ends its text with that of errno, in the process's language. */
+static int
+lacks_a_library(const char *reason)
+{
+    char buffer[128];
+    return strstr(reason, strerror_r(ENOENT, buffer, sizeof buffer)) != NULL;
+}
+
 static openreg_status
-load_new(const char *path, const char *name, const struct stat *file, openreg_driver *out)
+load_new(const char *path, const char *name, const struct stat *file, openreg_driver *out, int *is_missing)
 {
     loaded_library *const library = calloc(1, sizeof *library);
     if (library == NULL)
@@ -134,6 +143,7 @@ load_new(const char *path, const char *name, const struct stat *file, openreg_dr
     if (handle == NULL) {
         const char *const reason = dlerror(); /* valid until the next dl call: used at once */
         free(library);
+        *is_missing = reason != NULL && lacks_a_library(reason);
         return openreg_error_set(OPENREG_E_INCOMPATIBLE, NULL, "cannot load %s: %s", path,
                                  reason != NULL ? reason : "unknown reason");
     }
@@ -161,8 +171,10 @@ load_new(const char *path, const char *name, const struct stat *file, openreg_dr
 }
 
 openreg_status
-openreg_loader_load(const char *path, const char *name, openreg_driver *out, char resolved[OPENREG_LOADER_PATH_MAX])
+openreg_loader_load(const char *path, const char *name, openreg_driver *out, char resolved[OPENREG_LOADER_PATH_MAX],
+                    int *is_missing)
 {
+    *is_missing = 0;
     /* A bare name would be searched for by dlopen() in places that nobody named. */
     if (strchr(path, '/') == NULL)
         return openreg_error_set(OPENREG_E_INVALID, NULL,
@@ -171,6 +183,7 @@ openreg_loader_load(const char *path, const char *name, openreg_driver *out, cha
     struct stat file;
     if (realpath(path, real) == NULL || stat(real, &file) != 0) {
         char buffer[128];
+        *is_missing = errno == ENOENT || errno == ENOTDIR;
         return openreg_error_set(OPENREG_E_INCOMPATIBLE, NULL, "cannot load %s: %s", path,
                                  strerror_r(errno, buffer, sizeof buffer));
     }
@@ -186,5 +199,5 @@ openreg_loader_load(const char *path, const char *name, openreg_driver *out, cha
             *out = library->table;
             return OPENREG_OK;
         }
-    return load_new(real, name, &file, out);
+    return load_new(real, name, &file, out, is_missing);
 }

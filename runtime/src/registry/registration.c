@@ -7,6 +7,7 @@
 #include "base/error.h"
 #include "base/log.h"
 #include "base/sized_struct.h"
+#include "base/text.h"
 #include "registry/candidates.h"
 #include "registry/discovery.h"
 #include "registry/driver_lock.h"
@@ -19,6 +20,8 @@ typedef struct request {
     int has_table;
     openreg_driver table;
     char path[OPENREG_LOADER_PATH_MAX];
+    openreg_error_fields failure; /* of a library that could not be loaded, and is added all the same */
+    int is_missing;
 } request;
 
 static openreg_status
@@ -62,9 +65,16 @@ load_library(request *r)
 {
     OPENREG_RETURN_NOT_OK(openreg_driver_lock_acquire(r->call));
     const openreg_status status = openreg_loader_load(r->asked.library_path, r->name[0] != '\0' ? r->name : NULL,
-                                                      &r->table, r->path);
+                                                      &r->table, r->path, &r->is_missing);
     openreg_driver_lock_release();
-    return status == OPENREG_OK ? OPENREG_OK : openreg_error_set_call(r->call);
+    if (status == OPENREG_OK)
+        return OPENREG_OK;
+    if ((r->asked.flags & OPENREG_REGISTER_KEEP_FAILED) == 0 || r->name[0] == '\0' || status == OPENREG_E_NOMEM)
+        return openreg_error_set_call(r->call);
+    r->failure = openreg_error_save();
+    r->has_table = 0;
+    openreg_clear_error();
+    return OPENREG_OK;
 }
 
 /* Reads the table that there is, and a name from it if none was given. */
@@ -90,7 +100,7 @@ make_candidate(const request *r)
     const openreg_registration *const asked = &r->asked;
     openreg_candidate *const candidate = openreg_candidate_create(r->name, OPENREG_SOURCE_REGISTERED,
                                                                   asked->source != NULL ? asked->source : "registered",
-                                                                  asked->priority, r->path);
+                                                                  asked->priority, r->asked.library_path);
     if (candidate == NULL)
         return NULL;
     candidate->flags = asked->flags;
@@ -99,6 +109,18 @@ make_candidate(const request *r)
     candidate->table = r->table;
     candidate->has_table = r->has_table;
     candidate->state = r->has_table ? OPENREG_DRIVER_STATE_LOADED : OPENREG_DRIVER_STATE_FOUND;
+    if (r->path[0] != '\0')
+        openreg_text_copy(candidate->path, sizeof candidate->path, r->path);
+    if (r->failure.code != OPENREG_OK) {
+        candidate->state = OPENREG_DRIVER_STATE_FAILED;
+        candidate->code = r->failure.code;
+        candidate->is_unloadable = candidate->was_tried = 1;
+        candidate->is_missing = r->is_missing;
+        openreg_error_reason(&r->failure, NULL, candidate->name, candidate->message, sizeof candidate->message);
+        candidate->vendor_code = r->failure.vendor_code;
+        candidate->names_driver = r->failure.names_driver;
+        candidate->names_code = r->failure.is_drivers || r->failure.names_code;
+    }
     if (openreg_options_set_all(&candidate->options, asked->options, asked->option_count))
         return candidate;
     openreg_candidate_discard(candidate);

@@ -28,6 +28,7 @@ static struct {
     int32_t chosen_by;
     int count;
     openreg_candidate *drivers[OPENREG_CANDIDATES_MAX];
+    unsigned requests; /* at that time: another number asks for another choice of a GPU */
 } standing;
 
 static char *chosen_list;    /* of openreg_use_drivers(), or NULL; by the holder of the driver lock */
@@ -276,6 +277,7 @@ typedef enum scope { CHOSEN, EVERY } scope;
 static openreg_status
 select_and_commit(const char *call, const char *list, scope wanted)
 {
+    const unsigned asked = atomic_load_explicit(&requests, memory_order_relaxed);
     const openreg_error_fields before = openreg_error_save();
     const int pinned = is_pinned();
     OPENREG_RETURN_NOT_OK(openreg_discovery_refresh(call, !pinned));
@@ -285,6 +287,8 @@ select_and_commit(const char *call, const char *list, scope wanted)
                                             : openreg_select(call, list, openreg_driver_open, &decision);
     if (status == OPENREG_OK && !pinned)
         status = commit(call, &decision);
+    if (status == OPENREG_OK && !pinned)
+        standing.requests = asked;
     if (status == OPENREG_OK)
         openreg_error_restore(&before); /* drivers that were tried in vain have left their errors */
     else
@@ -482,7 +486,8 @@ is_gpu_active(void)
 static openreg_status
 select_gpu(const char *call)
 {
-    if (is_gpu_active() || is_pinned())
+    const int is_settled = standing.requests == atomic_load_explicit(&requests, memory_order_relaxed);
+    if ((is_gpu_active() && is_settled) || is_pinned())
         return OPENREG_OK;
     OPENREG_RETURN_NOT_OK(openreg_discovery_refresh(call, 1));
     return openreg_would_find_gpu(call, chosen_list) ? select_and_commit(call, chosen_list, CHOSEN) : OPENREG_OK;
@@ -539,9 +544,29 @@ reset_failures(void)
         openreg_candidates_unlock();
         if (candidate == NULL)
             return;
-        if (candidate->state == OPENREG_DRIVER_STATE_FAILED && !candidate->is_absent)
+        if (candidate->state != OPENREG_DRIVER_STATE_FAILED)
+            continue;
+        if (!candidate->is_absent) {
             openreg_candidate_reset(candidate);
+            continue;
+        }
+        openreg_candidates_lock();
+        candidate->was_tried = 0;
+        openreg_candidates_unlock();
     }
+}
+
+openreg_status
+openreg_reset_gpu(void)
+{
+    static const char call[] = "openreg_reset_gpu";
+    OPENREG_RETURN_NOT_OK(openreg_driver_lock_acquire(call));
+    const int is_automatic = is_gpu_active() && standing.chosen_by == OPENREG_CHOSEN_AUTOMATICALLY;
+    const openreg_status status = is_automatic ? reject_in_use(call, openreg_device_table_peek()) : OPENREG_OK;
+    openreg_driver_lock_release();
+    if (status == OPENREG_OK)
+        openreg_forget_failures();
+    return status;
 }
 
 void

@@ -3,6 +3,7 @@
 #define _GNU_SOURCE
 #include "selection/inactive_driver.h"
 
+#include <stdio.h>
 #include <string.h>
 
 #include "base/error.h"
@@ -59,7 +60,7 @@ open_gated(const char *call, const char *name)
 {
     openreg_candidate *candidate;
     OPENREG_RETURN_NOT_OK(openreg_discovery_refresh(call, 0));
-    OPENREG_RETURN_NOT_OK(openreg_check_target(call));
+    OPENREG_RETURN_NOT_OK(openreg_discovery_check(call));
     OPENREG_RETURN_NOT_OK(openreg_inactive_driver_find(call, name, &candidate));
     return open_quietly(call, candidate);
 }
@@ -72,6 +73,52 @@ openreg_open_driver(const char *name)
         return openreg_error_set(OPENREG_E_INVALID, call, "name is NULL");
     OPENREG_RETURN_NOT_OK(openreg_driver_lock_acquire_discovering(call));
     const openreg_status status = open_gated(call, name);
+    openreg_driver_lock_release();
+    return status;
+}
+
+/* ------------------------------------------------------------------------------------------------------- its options */
+
+/* Appends "key=value" and its NUL as far as there is room. */
+static void
+append_option(openreg_option option, char *out, size_t size, size_t *length)
+{
+    const size_t room = *length < size ? size - *length : 0;
+    const int needed = snprintf(room > 0 ? out + *length : NULL, room, "%s=%s", option.key, option.value);
+    *length += needed > 0 ? (size_t)needed + 1 : 0;
+}
+
+static openreg_status
+read_options(const char *call, const char *driver, char *out, size_t size, size_t *length)
+{
+    char name[OPENREG_NAME_SIZE];
+    openreg_settings settings;
+    OPENREG_RETURN_NOT_OK(openreg_discovery_refresh(call, 0));
+    if (!openreg_driver_name_resolve(driver, strlen(driver), name))
+        return openreg_report_unknown(call, driver);
+    openreg_candidates_lock();
+    const openreg_candidate *const candidate = openreg_candidates_find_member_locked(name);
+    openreg_candidates_unlock();
+    if (candidate == NULL)
+        return openreg_report_unknown(call, name);
+    OPENREG_RETURN_NOT_OK(openreg_settings_read(call, candidate, &settings));
+    *length = 0;
+    for (size_t i = 0; i < settings.options.count; ++i)
+        append_option(settings.options.items[i], out, size, length);
+    if (settings.visible.key != NULL)
+        append_option(settings.visible, out, size, length);
+    openreg_settings_free(&settings);
+    return OPENREG_OK;
+}
+
+openreg_status
+openreg_get_driver_options(const char *driver, char *out, size_t size, size_t *length)
+{
+    static const char call[] = "openreg_get_driver_options";
+    if (driver == NULL || length == NULL || (out == NULL && size > 0))
+        return openreg_error_set(OPENREG_E_INVALID, call, "an argument is NULL");
+    OPENREG_RETURN_NOT_OK(openreg_driver_lock_acquire_discovering(call));
+    const openreg_status status = read_options(call, driver, out, size, length);
     openreg_driver_lock_release();
     return status;
 }

@@ -58,6 +58,10 @@ flags_of(const openreg_candidate *candidate)
         flags |= OPENREG_DRIVER_FLAG_EXPERIMENTAL;
     if (candidate->has_table)
         flags |= OPENREG_DRIVER_FLAG_HAS_TABLE;
+    if (openreg_candidate_is_plugin(candidate))
+        flags |= OPENREG_DRIVER_FLAG_PLUGIN;
+    if (candidate->is_absent && !candidate->was_tried)
+        flags |= OPENREG_DRIVER_FLAG_UNTRIED;
     if (candidate->state == OPENREG_DRIVER_STATE_FAILED && openreg_candidate_is_not_loaded(candidate))
         flags |= OPENREG_DRIVER_FLAG_UNLOADABLE;
     return flags;

@@ -38,13 +38,18 @@ openreg_candidate_is_not_loaded(const openreg_candidate *candidate)
             (candidate->code == OPENREG_E_NO_DEVICE || candidate->code == OPENREG_E_INCOMPATIBLE));
 }
 
-openreg_status
-openreg_check_target(const char *call)
+static int
+is_required(const openreg_candidate *candidate)
 {
-    const char *const target = variable("OPENREG_TARGET");
-    if (target == NULL || target[0] == '\0' || strcmp(target, "local") == 0)
-        return OPENREG_OK;
-    return openreg_error_set(OPENREG_E_INVALID, call, "OPENREG_TARGET=%.200s: only 'local' is supported", target);
+    return (candidate->flags & OPENREG_REGISTER_REQUIRED) != 0;
+}
+
+int
+openreg_candidate_is_left_out(const openreg_candidate *candidate)
+{
+    if (candidate->source == OPENREG_SOURCE_BUILT_IN || openreg_candidate_is_named(candidate))
+        return 0;
+    return !is_required(candidate) || candidate->code == OPENREG_E_NO_DEVICE || candidate->is_missing;
 }
 
 /* ----------------------------------------------------------------------------------------------------- the decision */
@@ -172,15 +177,28 @@ static openreg_status
 load_named_libraries(const char *call, openreg_candidate *const *all, int count)
 {
     for (int i = 0; i < count; ++i)
-        if (all[i]->source == OPENREG_SOURCE_LIBRARIES && openreg_candidate_load(call, all[i]) != OPENREG_OK)
+        if (openreg_candidate_is_named(all[i]) && openreg_candidate_load(call, all[i]) != OPENREG_OK)
             return openreg_report_failure(call, all[i], OPENREG_CHOICE_FOUND);
     return OPENREG_OK;
 }
 
-static int
-is_required(const openreg_candidate *candidate)
+/* Tries a driver that no list names. OPENREG_OK also if it is left out: then *works = 0. What is an error is tried again
+ * each time, and what is left out when something has changed. */
+static openreg_status
+try_found(const char *call, openreg_candidate *candidate, openreg_attempt attempt, int64_t *devices, int *works)
 {
-    return (candidate->flags & OPENREG_REGISTER_REQUIRED) != 0;
+    *works = 0;
+    if (openreg_candidate_failed_before(candidate) && openreg_candidate_is_left_out(candidate)) {
+        openreg_candidate_note_tried(candidate);
+        return OPENREG_OK;
+    }
+    *works = attempt(call, candidate, devices) == OPENREG_OK;
+    if (*works)
+        return OPENREG_OK;
+    if (!openreg_candidate_is_left_out(candidate))
+        return candidate->code;
+    openreg_driver_open_log_failure(candidate);
+    return OPENREG_OK;
 }
 
 /* Rule 4. */
@@ -194,20 +212,20 @@ select_automatically(const char *call, openreg_attempt attempt, openreg_decision
     for (int i = 0; i < count && decision->count == 0; ++i) {
         openreg_candidate *const candidate = all[i];
         int64_t devices = 0;
+        int works = 0;
         if (candidate->priority <= OPENREG_PRIORITY_NEVER)
             continue;
         last = candidate;
-        if (candidate->is_absent) /* not installed: nothing to talk about */
+        if (candidate->is_absent) { /* not installed: nothing to talk about */
+            openreg_candidate_note_tried(candidate);
             continue;
-        const openreg_status status = is_required(candidate)
-                                          ? attempt(call, candidate, &devices)
-                                          : openreg_driver_open_try(call, candidate, attempt, &devices);
-        if (status == OPENREG_OK)
+        }
+        if (try_found(call, candidate, attempt, &devices, &works) != OPENREG_OK)
+            return candidate->source == OPENREG_SOURCE_BUILT_IN
+                       ? openreg_report_none(call, candidate)
+                       : openreg_report_failure(call, candidate, OPENREG_CHOICE_FOUND);
+        if (works)
             take(decision, candidate, devices);
-        else if (is_required(candidate) && candidate->source == OPENREG_SOURCE_BUILT_IN)
-            return openreg_report_none(call, candidate);
-        else if (is_required(candidate))
-            return openreg_report_failure(call, candidate, OPENREG_CHOICE_FOUND);
     }
     return decision->count > 0 ? OPENREG_OK : openreg_report_none(call, last);
 }
@@ -216,7 +234,7 @@ openreg_status
 openreg_select(const char *call, const char *list, openreg_attempt attempt, openreg_decision *out)
 {
     memset(out, 0, sizeof *out);
-    OPENREG_RETURN_NOT_OK(openreg_check_target(call));
+    OPENREG_RETURN_NOT_OK(openreg_discovery_check(call));
     if (list != NULL) {
         out->chosen_by = OPENREG_CHOSEN_BY_CALL;
         return select_listed(call, list, OPENREG_CHOICE_BY_CALL, attempt, out);
@@ -247,14 +265,15 @@ openreg_status
 openreg_select_all(const char *call, const char *list, openreg_decision *out)
 {
     openreg_candidate *all[OPENREG_CANDIDATES_MAX];
-    OPENREG_RETURN_NOT_OK(openreg_check_target(call));
+    OPENREG_RETURN_NOT_OK(openreg_discovery_check(call));
     const int is_listed = list != NULL || !openreg_list_is_empty(variable(DRIVERS_VARIABLE));
     const int count = is_listed ? 0 : openreg_candidates_sorted(all);
     for (int i = 0; i < count; ++i) {
         int64_t devices = 0;
-        if (!is_required(all[i]) && !all[i]->is_absent)
-            (void)openreg_driver_open_try(call, all[i], openreg_driver_open, &devices);
-        else if (is_required(all[i]) && openreg_driver_open(call, all[i], &devices) != OPENREG_OK)
+        int works = 0;
+        if (all[i]->is_absent)
+            openreg_candidate_note_tried(all[i]);
+        else if (try_found(call, all[i], openreg_driver_open, &devices, &works) != OPENREG_OK)
             return openreg_report_failure(call, all[i], OPENREG_CHOICE_FOUND);
     }
     return openreg_select(call, list, openreg_driver_open, out);
@@ -273,7 +292,7 @@ opens_gpu(const char *call)
             return 1;
     }
     for (int i = 0; i < count; ++i)
-        if (is_required(all[i]) && all[i]->state == OPENREG_DRIVER_STATE_FAILED)
+        if (all[i]->state == OPENREG_DRIVER_STATE_FAILED && !openreg_candidate_is_left_out(all[i]))
             return 1;
     return 0;
 }

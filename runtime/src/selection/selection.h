@@ -27,14 +27,16 @@ openreg_status openreg_select_all(const char *call, const char *list, openreg_de
  * and the preferred driver, but none that is simulated and was not asked for. The thread's error stays as it is. */
 int openreg_would_find_gpu(const char *call, const char *list);
 
-/* Refuses an OPENREG_TARGET other than "local". */
-openreg_status openreg_check_target(const char *call);
-
 /* Whether `list` names exactly these drivers, all of them open. Opens nothing. */
 int openreg_list_means(const char *list, openreg_candidate *const *drivers, int count);
 
 /* 1 if the list is empty or NULL. */
 int openreg_list_is_empty(const char *list);
+
+/* Whether the failure of a driver that nobody named for this run leaves it out of the choice: it was registered without
+ * OPENREG_REGISTER_REQUIRED, it has no device here, or its library or its vendor's is not on this machine. Any other
+ * failure is an error. */
+int openreg_candidate_is_left_out(const openreg_candidate *candidate);
 
 /* Whether a failure is one of the driver's library (and of the vendor's behind it), so that it counts as not loaded. */
 int openreg_candidate_is_not_loaded(const openreg_candidate *candidate);
@@ -62,6 +64,9 @@ openreg_status openreg_report_unknown(const char *call, const char *name);
 openreg_status openreg_report_none(const char *call, const openreg_candidate *last);
 /* A driver was asked for alone. */
 openreg_status openreg_report_not_open(const char *call, const openreg_candidate *candidate);
+
+/* What openreg_note_plugin_failure() was told: "one (why); two (why)", or "". */
+void openreg_plugin_failures(char *out, size_t size);
 
 /* Names that are not shadowed, by priority: 'cuda', 'hip', 'sim'. */
 void openreg_known_names(char *out, size_t size);

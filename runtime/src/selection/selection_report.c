@@ -53,12 +53,90 @@ openreg_known_names(char *out, size_t size)
     openreg_text_copy(out, size, r.text);
 }
 
+static char plugin_failures[512]; /* under the lock of the list */
+
+void
+openreg_note_plugin_failure(const char *plugin, const char *reason)
+{
+    if (plugin == NULL || reason == NULL)
+        return;
+    openreg_candidates_lock();
+    const size_t length = strlen(plugin_failures);
+    (void)snprintf(plugin_failures + length, sizeof plugin_failures - length, "%s%s (%s)", length == 0 ? "" : ", ",
+                   plugin, reason);
+    openreg_candidates_unlock();
+}
+
+void
+openreg_plugin_failures(char *out, size_t size)
+{
+    openreg_candidates_lock();
+    openreg_text_copy(out, size, plugin_failures);
+    openreg_candidates_unlock();
+}
+
+/* Number of letters to insert, remove, replace or swap with the next one to get from one name to the other. */
+static int
+distance(const char *a, const char *b)
+{
+    enum { most = OPENREG_NAME_SIZE };
+    int rows[3][most + 1];
+    const int width = (int)strnlen(b, most);
+    for (int k = 0; k <= width; ++k)
+        rows[0][k] = k;
+    int i = 0;
+    for (; a[i] != '\0' && i < most; ++i) {
+        const int *const above = rows[i % 3];
+        const int *const two_above = rows[(i + 2) % 3];
+        int *const row = rows[(i + 1) % 3];
+        row[0] = i + 1;
+        for (int k = 0; k < width; ++k) {
+            row[k + 1] = above[k] + (a[i] != b[k]);
+            if (above[k + 1] + 1 < row[k + 1])
+                row[k + 1] = above[k + 1] + 1;
+            if (row[k] + 1 < row[k + 1])
+                row[k + 1] = row[k] + 1;
+            if (i > 0 && k > 0 && a[i] == b[k - 1] && a[i - 1] == b[k] && two_above[k - 1] + 1 < row[k + 1])
+                row[k + 1] = two_above[k - 1] + 1;
+        }
+    }
+    return rows[i % 3][width];
+}
+
+/* The known name that a wrong one may mean: of the host's own devices the simulator, else one that differs in a letter
+ * (two in a long name). NULL: none. */
+static const char *
+similar_name(const char *name)
+{
+    if (strcmp(name, "cpu") == 0 || strcmp(name, "simulator") == 0)
+        return "sim";
+    openreg_candidate *all[OPENREG_CANDIDATES_MAX];
+    const int count = openreg_candidates_sorted(all);
+    const char *best = NULL;
+    int least = strlen(name) > 5 ? 3 : 2;
+    for (int i = 0; i < count && strlen(name) > 2; ++i) {
+        const int other = distance(name, all[i]->name);
+        if (other < least) {
+            least = other;
+            best = all[i]->name;
+        }
+    }
+    return best;
+}
+
 static void
 append_unknown(report *r, const char *name)
 {
     char known[512];
     openreg_known_names(known, sizeof known);
     append(r, "Driver '%s' is not in the list of known drivers: [%s]", name, known);
+    const char *const similar = similar_name(name);
+    if (similar != NULL)
+        append(r, "; did you mean '%s'?", similar);
+    char failed[512];
+    openreg_plugin_failures(failed, sizeof failed);
+    if (failed[0] != '\0')
+        append(r, "; plugins that failed: %s", failed);
 }
 
 /* -------------------------------------------------------------------------------------- places and other drivers */

@@ -13,6 +13,7 @@ import pytest
 from toys import NO_GPU
 
 from torch_openreg.__main__ import main
+from torch_openreg._build_info import OPENREG_VERSION, TORCH_VERSION
 
 
 def run(folder: Path, *arguments: str, status: int = 0, **environment: str) -> subprocess.CompletedProcess[str]:
@@ -72,12 +73,23 @@ def test_prefer(tmp_path: Path) -> None:
 
 
 # a wrong command line has a status of its own
-@pytest.mark.parametrize("arguments", [[], ["prefer"], ["prefer", "sim", "--clear"], ["unknown"]])
+@pytest.mark.parametrize("arguments", [["prefer"], ["prefer", "sim", "--clear"], ["unknown"]])
 def test_a_wrong_command_line(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as end:
         main(arguments)
     assert end.value.code == 2
     assert "usage: python -m torch_openreg" in capsys.readouterr().err
+
+
+# without a command there is help, and the version can be had
+def test_help_and_version(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main([]) == 0
+    text = capsys.readouterr().out
+    assert text.startswith("usage: python -m torch_openreg") and "diagnose" in text
+    with pytest.raises(SystemExit) as end:
+        main(["--version"])
+    assert end.value.code == 0
+    assert capsys.readouterr().out == f"torch-openreg {OPENREG_VERSION} for torch {TORCH_VERSION}\n"
 
 
 # a file that is no TOML is named, and left alone

@@ -61,33 +61,6 @@ def test_a_json_file(python: Any, tmp_path: Path, full_toy: str) -> None:
     )
 
 
-# acceptance 5.36, 5.38: a bad file is logged with the reason, and the others go on
-def test_bad_json_files(python: Any, tmp_path: Path, toy: str) -> None:
-    good = manifest(tmp_path / "good.json", library_path=toy)
-    (tmp_path / "broken.json").write_text("{")
-    bad = {
-        "empty": (manifest(tmp_path / "empty.json"), 'should contain "library_path" field.'),
-        "null": (manifest(tmp_path / "null.json", library_path=toy, create_options={"key": None}), "'key'"),
-        "list": (manifest(tmp_path / "list.json", library_path=toy, create_options=[1]), "must be an object"),
-        "broken": (tmp_path / "broken.json", "JSONDecodeError"),
-        "absent": (tmp_path / "absent.json", "FileNotFoundError"),
-        "library": (manifest(tmp_path / "library.json", library_path="nowhere.so"), "nowhere.so"),
-    }
-    items = [f"{name}:{path}" for name, (path, _) in bad.items()]
-    python(
-        f"""
-        assert openreg.default_driver() == "toy", lines
-        errors = [line for line in lines if line.startswith("ERROR")]
-        expected = {[(item, text) for item, (_, text) in zip(items, bad.values(), strict=True)]!r}
-        assert len(errors) == len(expected), errors
-        for (item, text), error in zip(expected, errors, strict=True):
-            assert "invalid value " + item + " in env var OPENREG_DRIVER_LIBRARIES" in error and text in error, error
-        assert set(openreg.drivers()) == {{"toy", "sim"}}
-        """,
-        OPENREG_DRIVER_LIBRARIES=",".join([*items, f"toy:{good}"]),
-    )
-
-
 # acceptance 5.51: what the variable names goes before a plugin of the same name
 def test_the_variable_goes_before_plugins(python: Any, tmp_path: Path, toy: str, full_toy: str) -> None:
     package = tmp_path / "site" / "torch_openreg_plugins"

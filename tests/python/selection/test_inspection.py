@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 from typing import Any
@@ -236,14 +237,21 @@ def test_a_quiet_failure_is_remembered(python: Any, full_toy: str) -> None:
     )
 
 
-# acceptance 5.61: clearing closes all and forgets failures, unless tensors live
+# acceptance 5.61, 5.73: clearing closes all and forgets failures, unless tensors live
 def test_clearing(python: Any, full_toy: str) -> None:
     python(
         f"""
         from toys import FullToy, raises
         toy = FullToy({full_toy!r})
         openreg.register_driver_plugin("toy", library_path={full_toy!r}, priority=-1)
+        failing = True
+        def make():
+            if failing:
+                raise ValueError("out of order")
+            return {full_toy!r}
+        openreg.register_driver_factory("fails", make)
         first = openreg.drivers()
+        assert "out of order" in openreg.driver_errors()["fails"]
         x = torch.ones(1, device="openreg")
         with raises(RuntimeError, "1 live allocation(s) on driver 'sim'"):
             openreg._clear_drivers()
@@ -254,10 +262,12 @@ def test_clearing(python: Any, full_toy: str) -> None:
         openreg._clear_drivers()
         assert not openreg.drivers_are_initialized() and not openreg.is_initialized()
         assert toy.hooks.live(b"instance") == 0
-        assert "toy" not in openreg.driver_errors()
+        assert openreg.driver_errors() == {{}}  # also of the driver that had failed
+        assert lines.count("DEBUG Clearing driver caches.") == 2, lines
+        failing = False
         second = openreg.drivers()
-        assert second is not first and set(second) == set(first)
-        assert toy.calls("open") == 2
+        assert second is not first and set(second) == set(first) | {{"fails"}}
+        assert toy.calls("open") == 3
         assert torch.ones(2, device="openreg").sum().item() == 2
         """
     )
@@ -290,14 +300,16 @@ import os, sys
 import torch
 openreg = torch.openreg
 openreg.use_driver("sim")
-assert (openreg.device_count(), openreg.local_device_count(), openreg.global_device_count()) == (2, 2, 2)
+rank = int(sys.argv[2])
+own = 2 + rank  # a sum is not a product
+assert (openreg.device_count(), openreg.local_device_count(), openreg.global_device_count()) == (own, own, own)
 openreg._clear_drivers()
 store = torch.distributed.FileStore(sys.argv[1], 2)
-torch.distributed.init_process_group("gloo", store=store, rank=int(sys.argv[2]), world_size=2)
-rank = int(sys.argv[2])
-assert (openreg.device_count(), openreg.local_device_count(), openreg.global_device_count()) == (2, 2, 4)
+torch.distributed.init_process_group("gloo", store=store, rank=rank, world_size=2)
+assert (openreg.device_count(), openreg.local_device_count(), openreg.global_device_count()) == (own, own, 5)
 assert (openreg.process_index(), openreg.process_count()) == (rank, 2)
-assert [device.process_index for device in openreg.devices()] == [rank] * 2
+assert (openreg.process_index("sim"), openreg.process_count("sim")) == (rank, 2)
+assert [device.process_index for device in openreg.devices()] == [rank] * own
 assert openreg.local_devices() == openreg.local_devices(rank) == openreg.devices()
 assert openreg.local_devices(1 - rank) == []
 torch.distributed.destroy_process_group()
@@ -307,8 +319,36 @@ torch.distributed.destroy_process_group()
 # acceptance 5.63, 5.66: counts of this process, and of two
 def test_two_processes(tmp_path: Any) -> None:
     store = str(tmp_path / "store")
-    ranks = [subprocess.Popen([sys.executable, "-c", RANK, store, str(rank)]) for rank in range(2)]
+    ranks = [
+        subprocess.Popen(
+            [sys.executable, "-c", RANK, store, str(rank)], env=os.environ | {"OPENREG_SIM_DEVICES": str(2 + rank)}
+        )
+        for rank in range(2)
+    ]
     assert [rank.wait(timeout=120) for rank in ranks] == [0, 0]
+
+
+# acceptance 5.75: questions about processes take a driver
+def test_processes_of_a_driver() -> None:
+    assert openreg.process_index("sim") == openreg.process_index(openreg.get_driver()) == 0
+    assert openreg.process_count(driver="SIM") == 1
+    for question in (openreg.process_index, openreg.process_count):
+        with pytest.raises(RuntimeError, match="Unknown driver nobody"):
+            question("nobody")
+
+
+# acceptance 5.75: a factory may have no topology, as None or as a function that gives None
+def test_a_factory_without_a_topology(python: Any, full_toy: str) -> None:
+    python(
+        f"""
+        from toys import raises
+        for make_topology in (None, lambda name, **options: None):
+            openreg.register_driver_factory("toy", lambda: {full_toy!r}, make_topology=make_topology)
+            with raises(NotImplementedError, "topology not implemented for toy"):
+                openreg.driver_topology("toy")
+        assert not openreg.drivers_are_initialized()
+        """
+    )
 
 
 # acceptance 3.20, 5.63, 5.64, 5.66: devices of one process

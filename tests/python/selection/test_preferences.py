@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 
 import torch_openreg._preferences as preferences
 
@@ -138,6 +139,51 @@ def test_a_new_preference_needs_a_new_process(python: Any) -> None:
         'assert openreg.default_driver() == "hip"; assert _C._selection()["chosen_by"] == "preference"',
         OPENREG_USE_MOCK_GPU="cuda,hip",
     )
+
+
+# acceptance 1.11: likewise a preference that is removed, or replaced, before anything has read it
+@pytest.mark.parametrize("change", ["set_preferred_driver()", "set_preferred_driver('cuda')"])
+def test_a_removed_preference_still_counts_in_this_process(python: Any, tmp_path: Path, change: str) -> None:
+    (tmp_path / "LocalPreferences.toml").write_text('[torch_openreg]\ngpu_backend = "hip"\n')
+    python(
+        f"""
+        openreg.{change}
+        assert openreg.default_driver() == "hip"
+        assert _C._selection()["chosen_by"] == "preference"
+        """,
+        OPENREG_USE_MOCK_GPU="cuda,hip",
+    )
+    python('assert openreg.default_driver() == "cuda"', OPENREG_USE_MOCK_GPU="cuda,hip")
+
+
+# the name that is given back is the canonical one, whatever the file's spelling
+def test_the_preference_is_a_canonical_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    file = tmp_path / "some.toml"
+    monkeypatch.setenv("OPENREG_PREFERENCES", str(file))
+    for stored, given in (("AMDGPU", "hip"), (" Cuda ", "cuda"), ("foo", "foo"), ("no name!", "no name!")):
+        file.write_text(f'[torch_openreg]\ngpu_backend = "{stored}"\n')
+        assert torch.openreg.get_preferred_driver() == given
+
+
+# neither the new file nor the lock is written through a link that somebody has put there
+def test_links_are_not_followed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    file, victim = tmp_path / "some.toml", tmp_path / "victim"
+    monkeypatch.setenv("OPENREG_PREFERENCES", str(file))
+    victim.write_text("kept")
+    (tmp_path / ".some.toml.new").symlink_to(victim)
+    (tmp_path / ".some.toml.lock").symlink_to(victim)
+    with pytest.raises(OSError, match=r"some\.toml\.lock"):
+        torch.openreg.set_preferred_driver("sim")
+    assert not file.exists()
+    (tmp_path / ".some.toml.lock").unlink()
+    old = os.umask(0o027)
+    try:
+        torch.openreg.set_preferred_driver("sim")
+    finally:
+        os.umask(old)
+    assert victim.read_text() == "kept"
+    assert file.stat().st_mode & 0o777 == 0o640
+    assert sorted(path.name for path in tmp_path.iterdir()) == [".some.toml.new", "some.toml", "victim"]
 
 
 # acceptance 1.12

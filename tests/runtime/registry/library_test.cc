@@ -77,11 +77,11 @@ TEST_F(LibraryTest, InfoShowsDriversAndDevices) {
   EXPECT_CONTAINS(text, "    emulated  device_info fill stream_create");
   EXPECT_CONTAINS(text, "/toy_driver.so");
   EXPECT_CONTAINS(text, "  cuda: failed, bundled, priority 200");
-  EXPECT_CONTAINS(text, "    why not   the library is not there (OPENREG_E_NO_DEVICE)");
+  EXPECT_CONTAINS(text, "    why not   the library is not there: built without CUDA (OPENREG_E_NO_DEVICE)");
   EXPECT_CONTAINS(text, "  openreg:0: toy device 0, driver toy, ordinal 0");
   EXPECT_CONTAINS(text, "  openreg:3: ");
   EXPECT_CONTAINS(text, "67108864 bytes (64.0 MiB)");
-  EXPECT_CONTAINS(text, "    flags     active gpu required\n");
+  EXPECT_CONTAINS(text, "    flags     active gpu required plugin\n");
   EXPECT_CONTAINS(text, "    ABI       1.2\n");
   EXPECT_CONTAINS(text, "\nselection\n  rule      environment\n  default   toy\n");
 }

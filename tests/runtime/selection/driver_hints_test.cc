@@ -118,7 +118,8 @@ TEST_F(MissingDriverTest, AfterAPreferenceThatDoesNotWork) {
   EXPECT_TRUE(in_child([&] {
     return openreg_prefer_driver("cuda") == OPENREG_OK && openreg_init() == OPENREG_OK && lines().size() == 2 &&
            lines()[0] ==
-               "Trying to use driver 'cuda' but its library is not loaded (the library is not there). "
+               "Trying to use driver 'cuda' but its library is not loaded (the library is not there: built without "
+               "CUDA). "
                "Ignoring the preference." &&
            lines()[1] == no_cuda_;
   }));

@@ -60,7 +60,9 @@ TEST_F(PreferenceTest, NotLoaded) {
   ASSERT_EQ(openreg_init(), OPENREG_OK) << last_message();
   EXPECT_EQ(active(), "sim*2");
   EXPECT_EQ(selection().chosen_by, OPENREG_CHOSEN_AUTOMATICALLY);
-  EXPECT_EQ(count_lines(OPENREG_LOG_WARNING, text + "the library is not there). Ignoring the preference."), 1);
+  EXPECT_EQ(count_lines(OPENREG_LOG_WARNING,
+                        text + "the library is not there: built without CUDA). Ignoring the preference."),
+            1);
   ASSERT_EQ(openreg_shutdown(), OPENREG_OK);
   ASSERT_EQ(openreg_init(), OPENREG_OK);
   EXPECT_EQ(count_lines(OPENREG_LOG_WARNING, text), 1);  // once

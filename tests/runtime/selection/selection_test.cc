@@ -64,12 +64,46 @@ TEST_F(SelectionTest, BadItemsAreSkippedWithOneWarning) {
   EXPECT_EQ(count_lines(OPENREG_LOG_WARNING, "invalid value bad in env var OPENREG_DRIVER_LIBRARIES " + value), 1);
 }
 
-TEST_F(SelectionTest, EachKindOfBadItem) {
-  set("OPENREG_DRIVER_LIBRARIES",
-      ":/x.so,name:,no spaces:/x.so," + std::string(40, 'n') + ":/x.so,a:" + std::string(5000, 'p'));
+// acceptance 5.35: what is no pair of a name and a path is a warning, and the others go on.
+TEST_F(SelectionTest, ItemsOfAnotherNumberOfPartsAreSkipped) {
+  const std::string value = "one:/x.so:two,word,toy:" + driver_path("toy_driver");
+  set("OPENREG_DRIVER_LIBRARIES", value);
   ASSERT_EQ(openreg_init(), OPENREG_OK) << last_message();
-  EXPECT_EQ(lines(OPENREG_LOG_WARNING).size(), 5u);
-  EXPECT_EQ(driver_of(0), "sim:0");
+  EXPECT_EQ(lines(OPENREG_LOG_WARNING).size(), 2u);
+  EXPECT_EQ(count_lines(OPENREG_LOG_WARNING, "invalid value one:/x.so:two in env var OPENREG_DRIVER_LIBRARIES"), 1);
+  EXPECT_EQ(count_lines(OPENREG_LOG_WARNING, "invalid value word in env var OPENREG_DRIVER_LIBRARIES " + value), 1);
+  EXPECT_EQ(driver_of(0), "toy:0");
+}
+
+// acceptance 5.36b: a path without a name, and a name that no driver can have, end every selection with the reason and
+// the syntax, also where the drivers are named; without the variable all is well.
+TEST_F(SelectionTest, ItemsThatNameAPathAreErrors) {
+  const std::string long_name(40, 'n');
+  const std::vector<std::pair<std::string, std::string>> items = {
+      {"/p/ocl.so", "it has no name"},
+      {"ocl.json", "it has no name"},
+      {":/x.so", "it has no name"},
+      {"name:", "it has no path"},
+      {"no spaces:/x.so", "its name is not 1 to 31 characters of [a-z0-9_]"},
+      {long_name + ":/x.so", "its name is not 1 to 31 characters of [a-z0-9_]"},
+      {"gpu:/x.so", "its name is that of a group of drivers"},
+      {"a:" + std::string(5000, 'p'), "its path is too long"},
+  };
+  for (const auto& [item, reason] : items) {
+    SCOPED_TRACE(item.substr(0, 60));
+    set("OPENREG_DRIVER_LIBRARIES", item + ",toy:" + driver_path("toy_driver"));
+    for (const char* drivers : {"", "sim"}) {
+      set("OPENREG_DRIVERS", drivers);
+      EXPECT_EQ(openreg_init(), OPENREG_E_INVALID);
+      EXPECT_CONTAINS(last_message(), "openreg_init: \"" + item.substr(0, 200));
+      EXPECT_CONTAINS(last_message(), "\" in the variable OPENREG_DRIVER_LIBRARIES can't be used: " + reason +
+                                          ". Write name:/path/driver.so or name:/path/driver.json");
+      EXPECT_EQ(openreg_open_driver("sim"), OPENREG_E_INVALID);
+      EXPECT_EQ(openreg_device_count(), 0);
+    }
+  }
+  unset("OPENREG_DRIVER_LIBRARIES");
+  EXPECT_EQ(openreg_init(), OPENREG_OK) << last_message();
 }
 
 // acceptance 5.55, decision 2: all listed drivers make one table, in that order; spaces, capitals and repeats are fine.
@@ -101,10 +135,23 @@ TEST_F(SelectionTest, UnknownNameListsTheKnownOnes) {
     set("OPENREG_DRIVERS", "sim," + name);
     EXPECT_EQ(openreg_init(), OPENREG_E_INVALID);
     EXPECT_EQ(last_message(), "openreg_init: Unable to initialize driver '" + name + "': Driver '" + name +
-                                  "' is not in the list of known drivers: ['cuda', 'hip', 'sim'] (set "
-                                  "OPENREG_DRIVERS='' to automatically choose an available driver)");
+                                  "' is not in the list of known drivers: ['cuda', 'hip', 'sim']" +
+                                  (name == "cudda" ? "; did you mean 'cuda'?" : "") +
+                                  " (set OPENREG_DRIVERS='' to automatically choose an available driver)");
     EXPECT_EQ(openreg_is_initialized(), 0);
     EXPECT_NE(record_of("sim").state, OPENREG_DRIVER_STATE_OPEN);
+  }
+}
+
+// The host's own devices are the simulator's, and a word that is like no name brings no proposal.
+TEST_F(SelectionTest, AWrongNameIsTakenForASimilarOne) {
+  const std::vector<std::pair<std::string, std::string>> names = {
+      {"cpu", "sim"}, {"hpi", "hip"}, {"si", ""}, {"cud", "cuda"}, {"smi", "sim"}, {"ocl", ""}, {"vulkan", ""}};
+  for (const auto& [name, similar] : names) {
+    set("OPENREG_DRIVERS", name);
+    EXPECT_EQ(openreg_init(), OPENREG_E_INVALID);
+    const std::string expected = similar.empty() ? "'sim'] (set" : "'sim']; did you mean '" + similar + "'? (set";
+    EXPECT_CONTAINS(last_message(), expected);
   }
 }
 
@@ -246,7 +293,7 @@ TEST_F(SelectionTest, RecordsShowWhatIsNotThere) {
   EXPECT_STREQ(cuda.source, "bundled");
   EXPECT_CONTAINS(cuda.path, "/libopenreg_cuda.so");
   EXPECT_EQ(cuda.first_device, -1);
-  EXPECT_STREQ(record_of("hip").message, "the library is not there");
+  EXPECT_STREQ(record_of("hip").message, "the library is not there: built without HIP");
 }
 
 // acceptance 5.20: many threads initialise at once; all succeed and see one table.

@@ -1,0 +1,219 @@
+// SPDX-License-Identifier: BSD-3-Clause
+// What the failure of a driver means: left out where it was merely found and can't be here, else an error.
+#include <cstring>
+#include <set>
+
+#include "runtime_test.h"
+
+using openreg_test::active;
+using openreg_test::driver_path;
+using openreg_test::has_flag;
+using openreg_test::last_message;
+using openreg_test::record_of;
+using openreg_test::toy;
+using openreg_test::ToysTest;
+
+namespace {
+
+class FailuresTest : public ToysTest {
+ protected:
+  openreg_status add_library(const std::string& name, const std::string& path, uint32_t flags) {
+    will_register(name);
+    openreg_registration registration{};
+    registration.struct_size = sizeof registration;
+    registration.name = name.c_str();
+    registration.library_path = path.c_str();
+    registration.priority = OPENREG_PRIORITY_PLUGIN;
+    registration.flags = flags;
+    return openreg_register(&registration);
+  }
+  static constexpr uint32_t as_found = OPENREG_REGISTER_REQUIRED | OPENREG_REGISTER_KEEP_FAILED;
+};
+
+// acceptance 5.72b: a driver that was found and has no device here is left out: one line, the reason kept, not tried
+// again; named for this run, its failure is the error.
+TEST_F(FailuresTest, NoDeviceIsLeftOut) {
+  ASSERT_EQ(add({"plugin", 400, OPENREG_REGISTER_REQUIRED}), OPENREG_OK);
+  toy().fail("open", 1, OPENREG_E_NO_DEVICE, 2);
+  ASSERT_EQ(openreg_open_all(), OPENREG_OK) << last_message();
+  ASSERT_EQ(openreg_init(), OPENREG_OK) << last_message();
+  EXPECT_EQ(active(), "sim*2");
+  EXPECT_EQ(toy().calls("open"), 1);
+  EXPECT_EQ(count_lines(OPENREG_LOG_WARNING, "driver \"plugin\" (registered) is not used: open was told to fail"), 1);
+  EXPECT_CONTAINS(record_of("plugin").message, "open was told to fail");
+  EXPECT_EQ(openreg_use_drivers("plugin"), OPENREG_E_NO_DEVICE);
+  EXPECT_CONTAINS(last_message(), "Unable to initialize driver 'plugin': open was told to fail");
+  ASSERT_EQ(openreg_shutdown(), OPENREG_OK);
+  set("OPENREG_DRIVERS", "plugin");
+  EXPECT_EQ(openreg_init(), OPENREG_E_NO_DEVICE);
+  EXPECT_CONTAINS(last_message(), "Unable to initialize driver 'plugin': open was told to fail");
+}
+
+// acceptance 5.72b: any other failure of it is an error, each time, unless it was registered as one that may fail.
+TEST_F(FailuresTest, AnyOtherFailureIsAnError) {
+  ASSERT_EQ(add({"plugin", 400, OPENREG_REGISTER_REQUIRED}), OPENREG_OK);
+  toy().fail("open", 1, OPENREG_E_INTERNAL, 2);
+  for (int i = 0; i < 2; ++i) {
+    EXPECT_EQ(openreg_init(), OPENREG_E_INTERNAL);
+    EXPECT_CONTAINS(last_message(), "Unable to initialize driver 'plugin': open was told to fail");
+    int32_t gpu = 0;
+    EXPECT_EQ(openreg_select_gpu(&gpu), OPENREG_E_INTERNAL);
+  }
+  ASSERT_EQ(add({"plugin", 400, 0}), OPENREG_OK);
+  ASSERT_EQ(openreg_init(), OPENREG_OK) << last_message();
+  EXPECT_EQ(active(), "sim*2");
+}
+
+// acceptance 5.72b: its library, or one that it needs, is not on this machine: left out, and known with the reason. A
+// library that is there and unfit is an error.
+TEST_F(FailuresTest, AMissingLibraryIsLeftOut) {
+  ASSERT_EQ(add_library("gone", "/nowhere/gone.so", as_found), OPENREG_OK) << last_message();
+  ASSERT_EQ(add_library("vendorless", driver_path("vendorless_driver"), as_found), OPENREG_OK) << last_message();
+  EXPECT_EQ(openreg_last_error()->code, OPENREG_OK);
+  EXPECT_CONTAINS(record_of("gone").message, "cannot load /nowhere/gone.so: No such file or directory");
+  EXPECT_CONTAINS(record_of("vendorless").message, "openreg_absent_vendor");
+  for (const char* name : {"gone", "vendorless"}) {
+    EXPECT_EQ(record_of(name).state, OPENREG_DRIVER_STATE_FAILED);
+    EXPECT_TRUE(has_flag(name, OPENREG_DRIVER_FLAG_UNLOADABLE));
+    EXPECT_TRUE(has_flag(name, OPENREG_DRIVER_FLAG_PLUGIN));
+  }
+  EXPECT_EQ(openreg_device_count(), 2);
+  for (int i = 0; i < 2; ++i) ASSERT_EQ(openreg_open_all(), OPENREG_OK) << last_message();
+  EXPECT_EQ(active(), "sim*2");
+  EXPECT_EQ(count_lines(OPENREG_LOG_WARNING, "driver \"gone\" (registered) is not used: "), 1);
+  EXPECT_EQ(count_lines(OPENREG_LOG_WARNING, "driver \"vendorless\" (registered) is not used: "), 1);
+  EXPECT_EQ(openreg_use_drivers("gone"), OPENREG_E_INCOMPATIBLE);
+  EXPECT_CONTAINS(last_message(), "Unable to initialize driver 'gone': cannot load /nowhere/gone.so");
+
+  ASSERT_EQ(openreg_shutdown(), OPENREG_OK);
+  ASSERT_EQ(add_library("unfit", driver_path("broken_no_copy"), as_found), OPENREG_OK) << last_message();
+  EXPECT_EQ(openreg_init(), OPENREG_E_INCOMPATIBLE);
+  EXPECT_CONTAINS(last_message(), "Unable to initialize driver 'unfit': ");
+  EXPECT_CONTAINS(last_message(), "the driver lacks the required function copy");
+}
+
+// Without the flag a library that can't be loaded is an error of the registration, and adds nothing.
+TEST_F(FailuresTest, RegistrationFailsWithoutTheFlag) {
+  EXPECT_EQ(add_library("gone2", "/nowhere/gone.so", OPENREG_REGISTER_REQUIRED), OPENREG_E_INCOMPATIBLE);
+  EXPECT_EQ(record_of("gone2").state, -1);
+  EXPECT_EQ(add_library("gone2", "/nowhere/gone.so", as_found), OPENREG_OK);
+}
+
+// acceptance 5.36b: what was named for this run must work, whether it has no device or its library is missing.
+TEST_F(FailuresTest, WhatWasNamedMustWork) {
+  const uint32_t named = as_found | OPENREG_REGISTER_NAMED;
+  ASSERT_EQ(add_library("named", "/nowhere/named.so", named), OPENREG_OK) << last_message();
+  for (int i = 0; i < 2; ++i) {
+    EXPECT_EQ(openreg_init(), OPENREG_E_INCOMPATIBLE);
+    EXPECT_CONTAINS(last_message(), "Unable to initialize driver 'named': cannot load /nowhere/named.so");
+  }
+  ASSERT_EQ(add({"named", 400, named}), OPENREG_OK);
+  toy().fail("open", 1, OPENREG_E_NO_DEVICE, 2);
+  EXPECT_EQ(openreg_init(), OPENREG_E_NO_DEVICE);
+}
+
+// acceptance 5.61: a library that is not there has failed, but nobody has tried it before somebody asks.
+TEST_F(FailuresTest, NobodyHasTriedItYet) {
+  EXPECT_TRUE(has_flag("hip", OPENREG_DRIVER_FLAG_UNTRIED));
+  EXPECT_EQ(openreg_open_driver("hip"), OPENREG_E_NO_DEVICE);
+  EXPECT_FALSE(has_flag("hip", OPENREG_DRIVER_FLAG_UNTRIED));
+  EXPECT_TRUE(has_flag("cuda", OPENREG_DRIVER_FLAG_UNTRIED));
+  ASSERT_EQ(openreg_init(), OPENREG_OK) << last_message();
+  EXPECT_FALSE(has_flag("cuda", OPENREG_DRIVER_FLAG_UNTRIED));
+  ASSERT_EQ(openreg_shutdown(), OPENREG_OK);
+  for (const char* name : {"cuda", "hip"}) EXPECT_TRUE(has_flag(name, OPENREG_DRIVER_FLAG_UNTRIED));
+}
+
+// acceptance 1.22b: after a reset a better GPU is chosen in the place of the one before, unless that is in use.
+TEST_F(FailuresTest, ResettingChoosesAnotherGpu) {
+  set("OPENREG_USE_MOCK_GPU", "cuda");
+  int32_t gpu = 0;
+  ASSERT_EQ(openreg_select_gpu(&gpu), OPENREG_OK) << last_message();
+  EXPECT_EQ(active(), "cuda*1");
+  ASSERT_EQ(add({"better", 400}), OPENREG_OK);
+  ASSERT_EQ(openreg_select_gpu(&gpu), OPENREG_OK);
+  EXPECT_EQ(active(), "cuda*1");
+  void* memory = nullptr;
+  ASSERT_EQ(openreg_malloc(0, 64, 0, &memory), OPENREG_OK);
+  EXPECT_EQ(openreg_reset_gpu(), OPENREG_E_BUSY);
+  EXPECT_EQ(last_message(), "openreg_reset_gpu: 1 live allocation(s) on driver 'cuda'; free them first");
+  ASSERT_EQ(openreg_free(memory), OPENREG_OK);
+  ASSERT_EQ(openreg_reset_gpu(), OPENREG_OK);
+  EXPECT_EQ(active(), "cuda*1");
+  ASSERT_EQ(openreg_select_gpu(&gpu), OPENREG_OK) << last_message();
+  EXPECT_EQ(gpu, 1);
+  EXPECT_EQ(active(), "better*2");
+}
+
+// acceptance 1.24: a mock, or another path, takes the place of the bundled library in the order.
+TEST_F(FailuresTest, TheOrderStays) {
+  const auto order = [] {
+    std::string names;
+    for (int32_t i = 0; i < openreg_driver_count(); ++i) {
+      openreg_driver_record record{};
+      record.struct_size = sizeof record;
+      EXPECT_EQ(openreg_get_driver_record(i, &record), OPENREG_OK);
+      const std::string name = record.name;
+      if (record.state != OPENREG_DRIVER_STATE_SHADOWED && (name == "cuda" || name == "hip")) names += name + " ";
+    }
+    return names;
+  };
+  for (const char* mock : {"cuda", "hip", "cuda,hip"}) {
+    set("OPENREG_USE_MOCK_GPU", mock);
+    EXPECT_EQ(order(), "cuda hip ") << mock;
+  }
+  unset("OPENREG_USE_MOCK_GPU");
+  set("OPENREG_CUDA_LIBRARY_PATH", "/nowhere/one.so");
+  EXPECT_EQ(order(), "cuda hip ");
+}
+
+// The options that a driver would be opened with: of variables, of a mock, and the visible devices.
+TEST_F(FailuresTest, OptionsOfADriver) {
+  const auto options = [](const char* name) {
+    char texts[512];
+    size_t length = 0;
+    EXPECT_EQ(openreg_get_driver_options(name, texts, sizeof texts, &length), OPENREG_OK) << last_message();
+    std::set<std::string> found;
+    for (size_t at = 0; at < length; at += std::strlen(texts + at) + 1) found.insert(texts + at);
+    size_t needed = 0;
+    EXPECT_EQ(openreg_get_driver_options(name, nullptr, 0, &needed), OPENREG_OK);
+    EXPECT_EQ(needed, length);
+    return found;
+  };
+  set("OPENREG_USE_MOCK_GPU", "1");
+  set("OPENREG_MOCK_NUM_GPUS", "4");
+  set("OPENREG_CUDA_VISIBLE_DEVICES", "3,1");
+  const auto found = options("cuda");
+  for (const char* expected : {"devices=4", "mock=cuda", "visible_devices=3,1", "node_id=0"}) {
+    EXPECT_EQ(found.count(expected), 1u) << expected;
+  }
+  EXPECT_EQ(options("hip").count("mock=hip"), 0u);
+  size_t length = 0;
+  EXPECT_EQ(openreg_get_driver_options("nobody", nullptr, 0, &length), OPENREG_E_INVALID);
+  EXPECT_EQ(openreg_get_driver_options(nullptr, nullptr, 0, &length), OPENREG_E_INVALID);
+  set("OPENREG_MOCK_NUM_GPUS", "many");
+  EXPECT_EQ(openreg_get_driver_options("cuda", nullptr, 0, &length), OPENREG_E_INVALID);
+}
+
+// What an embedding language is told: the JSON files of the variable, and in an error the plugins that it could not use.
+TEST_F(FailuresTest, ForAnEmbeddingLanguage) {
+  set("OPENREG_DRIVER_LIBRARIES", "a:/x/a.so, ROCm : /x/b.JSON.json ,c:/x/c.json:d,e:/x/e.json");
+  char name[32], path[64];
+  ASSERT_EQ(openreg_get_driver_description(0, name, path, sizeof path), OPENREG_OK);
+  EXPECT_EQ(std::string(name) + " " + path, "hip /x/b.JSON.json");
+  ASSERT_EQ(openreg_get_driver_description(1, name, path, sizeof path), OPENREG_OK);
+  EXPECT_EQ(std::string(name) + " " + path, "e /x/e.json");
+  EXPECT_EQ(openreg_get_driver_description(2, name, path, sizeof path), OPENREG_E_INVALID);
+  EXPECT_EQ(openreg_get_driver_description(0, name, path, 4), OPENREG_E_INVALID);
+  EXPECT_EQ(openreg_get_driver_description(-1, name, path, sizeof path), OPENREG_E_INVALID);
+  unset("OPENREG_DRIVER_LIBRARIES");
+  EXPECT_TRUE(openreg_test::in_child([] {
+    openreg_note_plugin_failure("one.module", "ImportError: x");
+    openreg_note_plugin_failure("two", std::string(2000, 'y').c_str());
+    return openreg_use_drivers("vulkan") == OPENREG_E_INVALID &&
+           last_message().find("'sim']; plugins that failed: one.module (ImportError: x), two (yyy") !=
+               std::string::npos;
+  }));
+}
+
+}  // namespace
