@@ -120,8 +120,8 @@ typedef struct openreg_driver {
     /* ---- Required: these seven make a driver. ---- */
 
     /* Opens the vendor's library and devices. `host` and the options' strings: see above. An unknown option is
-     * ignored. E_NO_DEVICE: none is there; E_INCOMPATIBLE: the vendor's library is unfit; E_INVALID: a bad option
-     * (the text names it). */
+     * ignored. E_NO_DEVICE: none is there, or the vendor's library is not installed: an installed driver is then left out
+     * without an error; E_INCOMPATIBLE: the vendor's library is unfit; E_INVALID: a bad option (the text names it). */
     openreg_status (*open)(const openreg_host *host, const openreg_option *options, size_t n, openreg_instance *out);
     /* Ends the instance. The runtime has freed all memory and destroyed all streams and events before. */
     openreg_status (*close)(openreg_instance);
