@@ -41,17 +41,17 @@ def engine_threads() -> int:
     return count
 
 
-def settle_autograd(seconds: float = _LIMIT_SECONDS) -> bool:
+def settle_autograd(seconds: float | None = None) -> bool:
     """Returns when every device thread of the autograd engine has finished what it was given, or the time is over.
 
     Args:
-        seconds: The longest time to wait.
+        seconds: The longest time to wait; five seconds if None.
 
     Returns:
         Whether they have finished.
     """
     threads = 0 if _C._isInBadFork() else engine_threads()
-    return threads == 0 or _C._settle_autograd(threads, seconds)
+    return threads == 0 or _C._settle_autograd(threads, _LIMIT_SECONDS if seconds is None else seconds)
 
 
 def warn_of_devices_without_thread() -> None:

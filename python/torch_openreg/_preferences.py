@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import contextlib
 import fcntl
+import glob
 import logging
 import os
 import tempfile
@@ -153,9 +154,12 @@ def _umask() -> int:
 
 
 def _replace(path: Path, text: str) -> None:
-    """Replaces the file's content, all or nothing, by a new file whose name nobody can foresee."""
+    """Replaces the content, all or nothing, by a new file whose name nobody can foresee. The caller holds the lock."""
+    for left in path.parent.glob(f".{glob.escape(path.name)}.*.new"):  # by a process that crashed
+        with contextlib.suppress(OSError):
+            os.unlink(left)
     mode = path.stat().st_mode & 0o777 if path.exists() else 0o666 & ~_umask()
-    descriptor, new = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)  # O_EXCL and O_NOFOLLOW
+    descriptor, new = tempfile.mkstemp(prefix=f".{path.name}.", suffix=".new", dir=path.parent)  # O_EXCL and O_NOFOLLOW
     try:
         with open(descriptor, "w", encoding="utf-8", newline="") as file:
             file.write(text)

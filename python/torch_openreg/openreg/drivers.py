@@ -560,6 +560,8 @@ def driver_topology(driver: str, topology_name: str = "", **options: Any) -> Top
 def _options_from_env(name: str) -> dict[str, Any]:
     """What the environment says of a built-in GPU driver: visible devices, and whether it is a mock one.
 
+    While drivers are in use, that is what it said when they were chosen.
+
     Args:
         name: Name of the driver.
 

@@ -298,7 +298,7 @@ OPENREG_API openreg_status openreg_reselect(void);
  * the preference, `sim` too), else 0; a pinned table stays. Errors: those of openreg_init(). */
 OPENREG_API openreg_status openreg_select_gpu(int32_t *found);
 
-/* The options that open() of a driver would get now, "visible_devices" too: texts "key=value", each with its NUL, one
+/* The options that open() of a driver would get, by the variables of the last selection, "visible_devices" too: texts "key=value", each with its NUL, one
  * after the other in at most `size` bytes; *length is the bytes of all. Loads and opens nothing. Errors:
  * OPENREG_E_INVALID (an unknown driver, a bad variable), OPENREG_E_NOMEM. */
 OPENREG_API openreg_status openreg_get_driver_options(const char *driver, char *out, size_t size, size_t *length);

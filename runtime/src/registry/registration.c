@@ -116,7 +116,7 @@ make_candidate(const request *r)
         candidate->code = r->failure.code;
         candidate->is_unloadable = candidate->was_tried = 1;
         candidate->is_missing = r->is_missing;
-        openreg_error_reason(&r->failure, NULL, candidate->name, candidate->message, sizeof candidate->message);
+        openreg_error_reason(&r->failure, r->call, candidate->name, candidate->message, sizeof candidate->message);
         candidate->vendor_code = r->failure.vendor_code;
         candidate->names_driver = r->failure.names_driver;
         candidate->names_code = r->failure.is_drivers || r->failure.names_code;

@@ -91,3 +91,30 @@ def test_settling_changes_nothing(python) -> None:
         assert torch.openreg.current_device() == 0
         """
     )
+
+
+# a daemon thread that never comes back from a hook in its backward pass doesn't keep the process, as on the CPU
+@pytest.mark.timeout(60)
+@pytest.mark.parametrize("wait", ["threading.Event().wait()", "time.sleep(3600)"])
+def test_the_process_ends_although_a_thread_is_in_backward(python, wait: str) -> None:
+    python(
+        f"""
+        import threading, time
+        import torch
+        from torch_openreg import _exit
+        is_inside = threading.Event()
+        def hook(gradient):
+            is_inside.set()
+            {wait}
+        def work():
+            x = torch.ones(2, device="openreg", requires_grad=True)
+            y = 2 * x
+            y.register_hook(hook)
+            y.sum().backward()
+        threading.Thread(target=work, daemon=True).start()
+        assert is_inside.wait(20)
+        assert _exit.settle_autograd(0.2) is False
+        _exit._LIMIT_SECONDS = 0.5
+        """,
+        timeout=40,
+    )

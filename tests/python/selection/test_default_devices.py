@@ -125,6 +125,52 @@ def test_the_default_may_be_named_gpu(python: Any) -> None:
     )
 
 
+# acceptance 3.10: one parser reads devices: what the default may be named, every function takes
+def test_every_function_reads_gpu(python: Any) -> None:
+    python(
+        """
+        import torch
+        openreg = torch.openreg
+        with openreg.device("gpu:1"):
+            assert openreg.current_device() == 1
+        openreg.set_device("gpu:1")
+        assert openreg.current_device() == 1
+        x = torch.ones(1 << 20, device="openreg:1")
+        assert openreg.memory_allocated("gpu:1") == openreg.memory_allocated("gpu") == 1 << 22
+        assert openreg.memory_stats("gpu:0")["allocated_bytes.all.current"] == 0
+        assert openreg.Stream("gpu:0").device == openreg.current_stream("gpu:0").device == torch.device("openreg:0")
+        assert openreg.get_device_name("gpu:1") == "OpenReg mock CUDA device 1"
+        assert openreg.get_device_driver("gpu:1").name == "cuda"
+        openreg.synchronize("gpu:1")
+        openreg.manual_seed(3)
+        openreg.set_rng_state(openreg.get_rng_state("gpu:1"), "gpu:0")
+        assert openreg.to_device(x, "gpu:0").device == openreg.mover("gpu:0")([x])[0].device == torch.device("openreg:0")
+        assert openreg.Stream(device="gpu:0").device.index == 0
+        for bad, error in (("gpu:x", ValueError), ("gpu:01", ValueError), ("gpu:2", RuntimeError)):
+            for function in (openreg.set_device, openreg.synchronize, openreg.memory_allocated, openreg.get_device_name):
+                try:
+                    function(bad)
+                except error:
+                    pass
+                else:
+                    raise AssertionError((function, bad))
+        """,
+        OPENREG_USE_MOCK_GPU="cuda",
+        OPENREG_MOCK_NUM_GPUS="2",
+    )
+    python(
+        """
+        import torch
+        try:
+            torch.openreg.set_device("gpu:0")
+        except torch.openreg.DeviceSelectionError as error:
+            assert "No functional GPU device found!!" in str(error)
+        else:
+            raise AssertionError
+        """
+    )
+
+
 # acceptance 3.10
 @pytest.mark.parametrize(
     ("device", "error"),

@@ -107,16 +107,46 @@ def test_sim_without_devices(python: Any) -> None:
 
 
 # acceptance 5.45: what the environment says of built-in GPU drivers, and only of those
-def test_options_from_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("OPENREG_CUDA_VISIBLE_DEVICES", "1")
-    monkeypatch.setenv("OPENREG_TOY_VISIBLE_DEVICES", "1")
-    assert openreg._options_from_env("cuda") == {"visible_devices": [1]}
-    assert openreg._options_from_env("hip") == openreg._options_from_env("toy") == openreg._options_from_env("?") == {}
-    monkeypatch.setenv("OPENREG_CUDA_VISIBLE_DEVICES", "all")
-    monkeypatch.setenv("OPENREG_USE_MOCK_GPU", "rocm")
-    monkeypatch.setenv("OPENREG_MOCK_NUM_GPUS", "3")
-    assert openreg._options_from_env("cuda") == {}
-    assert openreg._options_from_env("hip") == {"mock": True, "num_devices": 3}
+def test_options_from_the_environment(python: Any) -> None:
+    python(
+        """
+        options = openreg._options_from_env
+        assert options("cuda") == {"visible_devices": [1]}
+        assert options("hip") == options("toy") == options("?") == {}
+        os.environ["OPENREG_CUDA_VISIBLE_DEVICES"] = "all"
+        os.environ["OPENREG_USE_MOCK_GPU"] = "rocm"
+        os.environ["OPENREG_MOCK_NUM_GPUS"] = "3"
+        assert options("cuda") == {}
+        assert options("hip") == {"mock": True, "num_devices": 3}
+        assert not openreg.drivers_are_initialized()
+        """,
+        OPENREG_CUDA_VISIBLE_DEVICES="1",
+        OPENREG_TOY_VISIBLE_DEVICES="1",
+    )
+
+
+# acceptance 5.58: the level of Python's logger is enough for the runtime's lines; the variable shows them by itself
+def test_log_levels(python: Any) -> None:
+    code = """
+        for name in ("sim", "hip"):
+            openreg.is_functional(name)
+        debug = [line for line in lines if line.startswith("DEBUG Driver 'sim' initialized")]
+        assert len(debug) == 1, lines
+        del lines[:]
+        logging.getLogger("torch_openreg").setLevel(logging.WARNING)
+        openreg._clear_drivers()
+        openreg.is_functional("sim")
+        assert lines == [], lines
+        """
+    assert python(code).stderr == ""
+    done = subprocess.run(
+        [sys.executable, "-c", "import torch; torch.ones(1, device='openreg')"],
+        env={k: v for k, v in os.environ.items() if not k.startswith("OPENREG_")} | {"OPENREG_LOG_LEVEL": "debug"},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert "Driver 'sim' initialized" in done.stderr
 
 
 # acceptance 5.49: the variable goes before the option of the registration
