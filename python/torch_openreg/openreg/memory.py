@@ -349,7 +349,11 @@ def list_gpu_processes(device: Device = None) -> str:
 
 
 def mem_get_info(device: Device = None) -> tuple[int, int]:
-    """Returns the free and the total bytes, as the driver sees them: cached memory counts as used."""
+    """Returns the free and the total bytes, as the driver sees them: cached memory counts as used.
+
+    Where the driver doesn't say how much memory its device has, the total is 2**47, more than an allocation can have,
+    and free is that less what is reserved: no limit is known.
+    """
     return _C._mem_get_info(_get_valid_index(device))
 
 

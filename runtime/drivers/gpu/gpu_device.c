@@ -4,7 +4,8 @@
 
 #include <string.h>
 
-/* The vendors promise an allocation aligned for every type and for vector loads; 256 is what both say. */
+/* The vendors promise an allocation aligned for every type and for vector loads; 256 is what both say. They give more,
+ * and the runtime pads only where they don't. */
 #define ALIGNMENT 256
 
 openreg_status

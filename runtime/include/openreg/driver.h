@@ -187,7 +187,7 @@ typedef struct openreg_driver {
     /* Pinned host memory, usable by every device of this driver; size > 0. Default: plain aligned memory. */
     openreg_status (*host_alloc)(openreg_instance, uint64_t size, void **out);
     openreg_status (*host_free)(openreg_instance, void *ptr);
-    /* Free and total bytes of the device. Default: total_bytes less what the runtime has allocated. */
+    /* Free and total bytes of the device, free <= total. Default: total_bytes less what the runtime has allocated. */
     openreg_status (*mem_info)(openreg_instance, int32_t dev, uint64_t *free_bytes, uint64_t *total);
     /* Milliseconds from start to end; both created with OPENREG_EVENT_TIMING on one device, recorded and complete,
      * else E_INVALID. */

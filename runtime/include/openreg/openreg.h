@@ -244,7 +244,10 @@ OPENREG_API openreg_status openreg_get_pointer_info(const void *ptr, openreg_poi
 OPENREG_API openreg_status openreg_host_alias(const void *device_ptr, void **host_ptr);
 OPENREG_API openreg_status openreg_device_address(const void *host_ptr, void **device_ptr);
 
-/* Free and total bytes as the driver sees them (cached blocks count as used). */
+/* Free and total bytes as the driver sees them (cached blocks count as used). Where it has no mem_info(), free is the
+ * total of its device_info() less what the runtime has taken from it; where that says nothing either, the total is
+ * OPENREG_MEMORY_UNKNOWN, more than any allocation can have: no limit is known. */
+#define OPENREG_MEMORY_UNKNOWN (UINT64_C(1) << 47)
 OPENREG_API openreg_status openreg_get_memory_info(int32_t device, uint64_t *free_bytes, uint64_t *total_bytes);
 
 /* Index of the arrays of statistics. */

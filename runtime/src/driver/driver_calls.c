@@ -231,6 +231,13 @@ openreg_call_mem_alloc(openreg_device *device, const char *call, uint64_t size, 
         device, call, driver->table.mem_alloc(driver->instance, device->ordinal, size, stream, &memory)));
     if (memory == NULL)
         return defect(driver->name, call, "mem_alloc succeeded but gave no memory");
+    const uint64_t alignment = device->info.min_alignment == 0 ? OPENREG_LEAST_ALIGNMENT : device->info.min_alignment;
+    if ((uintptr_t)memory % alignment != 0) {
+        (void)openreg_call_mem_free(device, call, memory, stream);
+        return openreg_error_set_driver(OPENREG_E_INTERNAL, call, driver->name,
+                                        "mem_alloc gave the address %p, which is not a multiple of %llu bytes", memory,
+                                        (unsigned long long)alignment);
+    }
     set_active(device);
     *out = memory;
     return OPENREG_OK;
@@ -388,6 +395,10 @@ openreg_call_mem_info(openreg_device *device, const char *call, uint64_t *free_b
     uint64_t total_now = 0;
     OPENREG_RETURN_NOT_OK(OPENREG_DEVICE_CALL(
         device, call, driver->table.mem_info(driver->instance, device->ordinal, &free_now, &total_now)));
+    if (free_now > total_now)
+        return openreg_error_set_driver(OPENREG_E_INTERNAL, call, driver->name,
+                                        "mem_info gave %llu free bytes, but only %llu in all",
+                                        (unsigned long long)free_now, (unsigned long long)total_now);
     *free_bytes = free_now;
     *total = total_now;
     return OPENREG_OK;

@@ -27,6 +27,9 @@ openreg_status openreg_call_lost(const openreg_device *device, const char *call)
 /* As openreg_error_end_call(); remembers a loss. */
 openreg_status openreg_call_end(openreg_device *device, const char *call, openreg_status status);
 
+/* Of mem_alloc()'s addresses, where the driver says nothing: malloc()'s. */
+#define OPENREG_LEAST_ALIGNMENT 16u
+
 /* For driver_open.c and topology.c, with no lock held. `name` is the candidate's. The count is checked: a driver
  * without devices is OPENREG_E_NO_DEVICE, "Driver 'sim' provides no devices." */
 openreg_status openreg_call_open(const openreg_driver *, const char *name, const char *call,

@@ -10,7 +10,7 @@
 #include "driver/device_table.h"
 #include "memory/address_map.h"
 
-#define OPENREG_MAX_ALLOCATION (UINT64_C(1) << 47)
+#define OPENREG_MAX_ALLOCATION OPENREG_MEMORY_UNKNOWN
 
 /* For activation.c. NULL if host memory is short. destroy() waits for blocks that still await a stream, and gives every
  * segment back; live blocks must be gone. It leaves the last error alone. */

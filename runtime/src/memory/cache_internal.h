@@ -126,7 +126,7 @@ typedef struct openreg_cache_stats {
 #define OPENREG_STREAM_BUCKETS 64
 
 struct openreg_cache {
-    openreg_fast_lock lock;              /* guards all below but `flush` and `device` */
+    openreg_fast_lock lock;              /* guards all below but `flush`, `device` and `pads_segments` */
     openreg_stream_pools *default_pools; /* of stream 0 */
     openreg_block *unused_blocks;
     int64_t waiting_blocks; /* OPENREG_BLOCK_AWAITING_FREE */
@@ -145,7 +145,8 @@ struct openreg_cache {
     double fraction;               /* of openreg_set_memory_fraction(); negative: that of the settings */
     openreg_block *block_chunks;   /* linked through `next` of their first blocks */
     openreg_device *device;
-    openreg_lock flush; /* one thread at a time gives memory back to satisfy a request; outside `lock` */
+    openreg_lock flush;        /* one thread at a time gives memory back to satisfy a request; outside `lock` */
+    atomic_bool pads_segments; /* the driver has given an address that blocks can't begin at */
 };
 
 /* Of the sum over the pools only the peak is kept; the rest is added up when it is asked for. */

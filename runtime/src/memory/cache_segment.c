@@ -23,14 +23,6 @@ segment_size_for(const openreg_pool *pool, uint64_t rounded)
     return (rounded + OPENREG_SEGMENT_UNIT - 1) / OPENREG_SEGMENT_UNIT * OPENREG_SEGMENT_UNIT;
 }
 
-/* Extra bytes to ask for, so that a start that is aligned to 512 bytes fits whatever the driver gives. */
-static uint64_t
-padding_of(const openreg_device *device)
-{
-    const uint64_t alignment = device->info.min_alignment == 0 ? 16 : device->info.min_alignment;
-    return alignment >= OPENREG_BLOCK_UNIT ? 0 : OPENREG_BLOCK_UNIT - alignment;
-}
-
 openreg_status
 openreg_cache_map_segment(const char *call, openreg_device *device, openreg_segment *segment)
 {
@@ -72,14 +64,25 @@ free_allocation(openreg_device *device, const char *call, const openreg_segment 
     return openreg_call_mem_free(device, call, segment->allocation, segment->pool->owner->handle);
 }
 
-/* Memory for a segment whose `pool` and `size` are set: sets `allocation`, `start` and `room`. */
+/* Memory for a segment whose `pool` and `size` are set: sets `allocation`, `start` and `room`. Just the bytes that are
+ * needed: one more would cost a page, and may be one too many. A driver that promises less than blocks need, and then
+ * gives less, is asked once more, for so much that an aligned start fits; and from then on at once. */
 static openreg_status
 allocate_plain(openreg_device *device, openreg_segment *segment)
 {
-    OPENREG_RETURN_NOT_OK(openreg_call_mem_alloc(device, malloc_call, segment->size + padding_of(device),
-                                                 segment->pool->owner->handle, &segment->allocation));
-    const uintptr_t given = (uintptr_t)segment->allocation;
-    segment->start = (char *)segment->allocation + (padding_of(device) == 0 ? 0 : (0 - given) % OPENREG_BLOCK_UNIT);
+    const uint64_t promised = device->info.min_alignment == 0 ? OPENREG_LEAST_ALIGNMENT : device->info.min_alignment;
+    const openreg_driver_stream stream = segment->pool->owner->handle;
+    if (promised >= OPENREG_BLOCK_UNIT || !atomic_load_explicit(&device->cache->pads_segments, memory_order_relaxed)) {
+        OPENREG_RETURN_NOT_OK(openreg_call_mem_alloc(device, malloc_call, segment->size, stream, &segment->allocation));
+        segment->start = segment->allocation;
+        if ((uintptr_t)segment->start % OPENREG_BLOCK_UNIT == 0)
+            return OPENREG_OK;
+        OPENREG_RETURN_NOT_OK(openreg_call_mem_free(device, malloc_call, segment->allocation, stream));
+        atomic_store_explicit(&device->cache->pads_segments, true, memory_order_relaxed);
+    }
+    OPENREG_RETURN_NOT_OK(openreg_call_mem_alloc(device, malloc_call, segment->size + OPENREG_BLOCK_UNIT - promised,
+                                                 stream, &segment->allocation));
+    segment->start = (char *)segment->allocation + (0 - (uintptr_t)segment->allocation) % OPENREG_BLOCK_UNIT;
     return OPENREG_OK;
 }
 

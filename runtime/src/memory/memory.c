@@ -117,7 +117,8 @@ openreg_get_memory_info(int32_t device, uint64_t *free_bytes, uint64_t *total_by
     const openreg_status status = openreg_call_mem_info(entry, call, free_bytes, total_bytes);
     if (status != OPENREG_E_UNSUPPORTED)
         return status;
-    const uint64_t total = entry->info.total_bytes, reserved = openreg_cache_reserved(entry->cache);
+    const uint64_t known = entry->info.total_bytes, total = known != 0 ? known : OPENREG_MEMORY_UNKNOWN;
+    const uint64_t reserved = openreg_cache_reserved(entry->cache);
     *total_bytes = total;
     *free_bytes = total > reserved ? total - reserved : 0;
     return OPENREG_OK;

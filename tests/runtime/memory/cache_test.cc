@@ -456,6 +456,63 @@ TEST_F(CacheTest, DriverWithLittleAlignment) {
   EXPECT_EQ(toy().live("memory"), 0);
 }
 
+// A driver that promises little, but gives aligned addresses, is asked for what is needed and not a byte more: a device of
+// 2 MiB serves its first block.
+TEST_F(CacheTest, SegmentsAreNotPaddedForNothing) {
+  static std::atomic<uint64_t> asked{0};
+  use_full_toy([&](openreg_driver& table) {
+    table.device_info = [](openreg_instance, int32_t, openreg_device_info* inout) {
+      inout->min_alignment = 256;
+      inout->total_bytes = 2 * kMib;
+      return openreg_status{OPENREG_OK};
+    };
+    table.mem_alloc = [](openreg_instance instance, int32_t dev, uint64_t size, openreg_driver_stream stream,
+                         void** out) {
+      asked = size;
+      if (size > 2 * kMib) return openreg_status{OPENREG_E_NOMEM};
+      return toy().table()->mem_alloc(instance, dev, size, stream, out);
+    };
+  });
+  release(allocate(0, 1));
+  EXPECT_EQ(asked, 2 * kMib);
+}
+
+// An address that breaks the driver's own promise is an error that names the driver, and goes back to it.
+TEST_F(CacheTest, MisalignedAddressesAreErrors) {
+  static std::atomic<uint64_t> alignment{0}, offset{0};
+  static std::atomic<int> live{0};
+  use_full_toy([&](openreg_driver& table) {
+    table.device_info = [](openreg_instance, int32_t, openreg_device_info* inout) {
+      inout->min_alignment = alignment;
+      return openreg_status{OPENREG_OK};
+    };
+    table.mem_alloc = [](openreg_instance, int32_t, uint64_t size, openreg_driver_stream, void** out) {
+      ++live;
+      *out = static_cast<char*>(aligned_alloc(4096, (size + 8192) / 4096 * 4096)) + offset;
+      return openreg_status{OPENREG_OK};
+    };
+    table.mem_free = [](openreg_instance, int32_t, void* ptr, openreg_driver_stream) {
+      --live;
+      free(static_cast<char*>(ptr) - offset);
+      return openreg_status{OPENREG_OK};
+    };
+  });
+  for (const auto& [promised, given] : std::vector<std::pair<uint64_t, uint64_t>>{{0, 8}, {256, 128}, {1024, 512}}) {
+    SCOPED_TRACE(promised);
+    alignment = promised;
+    offset = given;
+    void* out = nullptr;
+    EXPECT_EQ(openreg_malloc(0, 100, 0, &out), OPENREG_E_INTERNAL);
+    EXPECT_CONTAINS(last_message(), "driver \"full_toy\": mem_alloc gave the address 0x");
+    EXPECT_CONTAINS(last_message(), "not a multiple of " + std::to_string(promised == 0 ? 16 : promised) + " bytes");
+    EXPECT_EQ(live, 0);
+    offset = promised == 0 ? 16 : promised;
+    release(allocate(0, 100));
+    ASSERT_EQ(openreg_shutdown(), OPENREG_OK);
+    EXPECT_EQ(live, 0);
+  }
+}
+
 // A driver that hands out the same memory twice, or addresses that can't be, is caught; its memory goes back to it.
 TEST_F(CacheTest, DriverGivesImpossibleMemory) {
   static std::atomic<char*> next{nullptr};

@@ -498,6 +498,36 @@ TEST_F(MemoryTest, MemoryInfo) {
   release(block);
 }
 
+// Where nothing is known of a device's memory, it isn't full, but without a known limit.
+TEST_F(MemoryTest, InfoOfUnknownMemory) {
+  use_full_toy([](openreg_driver& table) {
+    table.mem_info = nullptr;
+    table.device_info = nullptr;
+  });
+  uint64_t unused = 0, total = 0;
+  void* block = allocate(0, 100);
+  EXPECT_EQ(openreg_get_memory_info(0, &unused, &total), OPENREG_OK);
+  EXPECT_EQ(total, OPENREG_MEMORY_UNKNOWN);
+  EXPECT_EQ(unused, OPENREG_MEMORY_UNKNOWN - 2 * kMib);
+  release(block);
+}
+
+// A driver that counts more free bytes than there are is told so.
+TEST_F(MemoryTest, InfoThatCannotBe) {
+  use_full_toy([](openreg_driver& table) {
+    table.mem_info = [](openreg_instance, int32_t, uint64_t* free_bytes, uint64_t* total) {
+      *free_bytes = 11;
+      *total = 10;
+      return openreg_status{OPENREG_OK};
+    };
+  });
+  uint64_t unused = 1, total = 2;
+  EXPECT_EQ(openreg_get_memory_info(0, &unused, &total), OPENREG_E_INTERNAL);
+  EXPECT_CONTAINS(last_message(), "driver \"full_toy\": mem_info gave 11 free bytes, but only 10 in all");
+  EXPECT_EQ(unused, 1U);
+  EXPECT_EQ(total, 2U);
+}
+
 // ---------------------------------------------------------------------------------------------------------------------
 // Pinned host memory
 
