@@ -1,30 +1,13 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 /* kernels_driver.c: a driver of seven functions with three operators of its own (openreg/kernels.h), on memory that the
- * host can't reach: a device address is the host's with one bit flipped, where nothing is mapped. So an operator of the
- * list works only if it was given device addresses, and every other one only if PyTorch made copies. */
+ * host can't reach (toy_common.h). So an operator of the list works only if it was given device addresses, and every
+ * other one only if PyTorch made copies. */
 #include <stdlib.h>
 #include <string.h>
 
 #include <openreg/kernels.h>
 
-#define EXPORT __attribute__((visibility("default")))
-#define FLIPPED_BIT ((uintptr_t)1 << 46)
-
-struct openreg_instance_s {
-    const openreg_host *host;
-};
-
-static void *
-on_device(void *host)
-{
-    return (void *)((uintptr_t)host ^ FLIPPED_BIT);
-}
-
-static void *
-on_host(const void *device)
-{
-    return (void *)((uintptr_t)device ^ FLIPPED_BIT);
-}
+#include "toy_common.h"
 
 // LITERALINCLUDE START: NATIVE KERNELS
 static int
@@ -168,91 +151,14 @@ kernels_driver_calls(int which)
     return __atomic_load_n(&calls[which], __ATOMIC_RELAXED);
 }
 
-static openreg_status
-kernels_open(const openreg_host *host, const openreg_option *options, size_t n, openreg_instance *out)
-{
-    (void)options;
-    (void)n;
-    openreg_instance const instance = calloc(1, sizeof *instance);
-    if (instance == NULL)
-        return openreg_fail(host, OPENREG_E_NOMEM, 0, "no host memory");
-    instance->host = host;
-    *out = instance;
-    return OPENREG_OK;
-}
-
-static openreg_status
-kernels_close(openreg_instance instance)
-{
-    free(instance);
-    return OPENREG_OK;
-}
-
-static openreg_status
-kernels_device_count(openreg_instance instance, int32_t *out)
-{
-    (void)instance;
-    *out = 2;
-    return OPENREG_OK;
-}
-
-static openreg_status
-kernels_mem_alloc(openreg_instance instance, int32_t dev, uint64_t size, openreg_driver_stream stream, void **out)
-{
-    (void)stream;
-    void *const memory = malloc(size);
-    if (memory == NULL)
-        return openreg_fail(instance->host, OPENREG_E_NOMEM, 0, "device %d has no room for %llu bytes", dev,
-                            (unsigned long long)size);
-    *out = on_device(memory);
-    return OPENREG_OK;
-}
-
-static openreg_status
-kernels_mem_free(openreg_instance instance, int32_t dev, void *ptr, openreg_driver_stream stream)
-{
-    (void)instance;
-    (void)dev;
-    (void)stream;
-    free(on_host(ptr));
-    return OPENREG_OK;
-}
-
-static openreg_status
-kernels_copy(openreg_instance instance, void *dst, int32_t dst_dev, const void *src, int32_t src_dev, uint64_t size,
-             int32_t stream_dev, openreg_driver_stream stream)
-{
-    (void)instance;
-    (void)stream_dev;
-    (void)stream;
-    memcpy(dst_dev < 0 ? dst : on_host(dst), src_dev < 0 ? src : on_host(src), size);
-    return OPENREG_OK;
-}
-
-static openreg_status
-kernels_device_sync(openreg_instance instance, int32_t dev)
-{
-    (void)instance;
-    (void)dev;
-    return OPENREG_OK;
-}
-
 static const openreg_driver table = {
     .struct_size = sizeof(openreg_driver),
     .abi_minor = OPENREG_ABI_MINOR,
     .name = "kernels",
     .version = "1.0",
-    .open = kernels_open,
-    .close = kernels_close,
-    .device_count = kernels_device_count,
-    .mem_alloc = kernels_mem_alloc,
-    .mem_free = kernels_mem_free,
-    .copy = kernels_copy,
-    .device_sync = kernels_device_sync,
+    TOY_SLOTS,
     .extension = kernels_extension,
 };
-
-EXPORT openreg_status openreg_driver_query_v1(const openreg_host *host, const openreg_driver **out);
 
 openreg_status
 openreg_driver_query_v1(const openreg_host *host, const openreg_driver **out)

@@ -5,6 +5,8 @@
 #include "kernels_driver.c"
 #undef openreg_driver_query_v1
 
+EXPORT openreg_status openreg_driver_query_v1(const openreg_host *host, const openreg_driver **out);
+
 #include <stdio.h>
 
 /* ---------------------------------------------------------------------------------------------------------- streams */
@@ -359,8 +361,6 @@ more_extension(openreg_instance instance, const char *name, uint32_t version)
 }
 
 static openreg_driver more_table;
-
-EXPORT openreg_status openreg_driver_query_v1(const openreg_host *host, const openreg_driver **out);
 
 openreg_status
 openreg_driver_query_v1(const openreg_host *host, const openreg_driver **out)

@@ -20,3 +20,8 @@ def compile_driver(folder: Path, source: str, *flags: str) -> Path:
     command = [os.environ.get("CC", "cc"), *FLAGS, include, *flags, str(root / "tests/drivers" / source)]
     subprocess.run([*command, "-o", str(library)], check=True)
     return library
+
+
+def compile_toy_driver(folder: Path) -> Path:
+    """The example's driver of seven functions, built by a C compiler alone."""
+    return compile_driver(folder, "../../examples/toy_driver/torch_openreg_toy/driver.c")

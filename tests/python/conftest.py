@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from compiled_drivers import compile_toy_driver
 
 import torch_openreg  # noqa: F401
 
@@ -35,6 +36,12 @@ def _current_device_and_streams() -> Iterator[None]:
 def root() -> Path:
     """Folder of the checkout."""
     return ROOT
+
+
+@pytest.fixture(scope="session")
+def toy_library(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The example's driver of seven functions: memory that the host isn't told about, and no `fill`."""
+    return compile_toy_driver(tmp_path_factory.mktemp("toy"))
 
 
 PythonRunner = Callable[..., "subprocess.CompletedProcess[str]"]

@@ -3,12 +3,9 @@
 
 from __future__ import annotations
 
-import os
 import subprocess
 from collections.abc import Callable
 from pathlib import Path
-
-import pytest
 
 PythonRunner = Callable[..., "subprocess.CompletedProcess[str]"]
 
@@ -65,24 +62,6 @@ PROGRAM = """
     assert torch.equal(results[0], results[1]) and not torch.equal(results[0], results[2])
     print("done")
 """
-
-
-@pytest.fixture(scope="module")
-def toy_library(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A driver without host_alias, built by a C compiler alone."""
-    root = Path(__file__).resolve().parents[3]
-    library = tmp_path_factory.mktemp("toy") / "libtoy.so"
-    subprocess.run(
-        [
-            os.environ.get("CC", "cc"),
-            *("-std=c11", "-shared", "-fPIC", "-fvisibility=hidden"),
-            f"-I{root / 'runtime/include'}",
-            str(root / "examples/toy_driver/torch_openreg_toy/driver.c"),
-            *("-o", str(library)),
-        ],
-        check=True,
-    )
-    return library
 
 
 # a driver whose memory the host can't reach: results as the CPU's, one staged call for each graph

@@ -13,24 +13,6 @@ from pathlib import Path
 import pytest
 
 
-@pytest.fixture(scope="module")
-def toy_library(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The driver of seven functions, built by a C compiler alone."""
-    root = Path(__file__).resolve().parents[3]
-    library = tmp_path_factory.mktemp("toy") / "libtoy.so"
-    subprocess.run(
-        [
-            os.environ.get("CC", "cc"),
-            *("-std=c11", "-shared", "-fPIC", "-fvisibility=hidden", "-Wall", "-Wextra", "-Werror"),
-            f"-I{root / 'runtime/include'}",
-            str(root / "examples/toy_driver/torch_openreg_toy/driver.c"),
-            *("-o", str(library)),
-        ],
-        check=True,
-    )
-    return library
-
-
 def run_suites(root: Path, environment: dict[str, str]) -> None:
     """The operator and training suites, in a process whose operators are staged."""
     done = subprocess.run(
