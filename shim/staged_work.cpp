@@ -15,6 +15,7 @@
 #include "shim/operators/fallback/kernel_view.h"
 #include "shim/operators/policy/execution_mode.h"
 #include "shim/status.h"
+#include "shim/storage.h"
 
 namespace c10::openreg {
 namespace {
@@ -29,8 +30,7 @@ bool can_show_in_place(const at::Tensor& tensor) {
 }
 
 at::Tensor shown_in_place(const at::Tensor& tensor, TensorRole role) {
-  // Writing makes a copy-on-write storage its own.
-  void* const data = role == TensorRole::input ? const_cast<void*>(tensor.const_data_ptr()) : tensor.mutable_data_ptr();
+  void* const data = role == TensorRole::input ? const_cast<void*>(tensor.const_data_ptr()) : writable_data(tensor);
   void* address = nullptr;
   OPENREG_CHECK(openreg_host_alias(data, &address));
   return at::from_blob(

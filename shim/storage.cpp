@@ -2,6 +2,8 @@
 #include "shim/storage.h"
 
 #include <ATen/EmptyTensor.h>
+#include <c10/core/DeviceGuard.h>
+#include <c10/core/impl/COW.h>
 #include <openreg/openreg.h>
 
 #include <algorithm>
@@ -37,6 +39,19 @@ at::Tensor new_tensor(c10::Device device, caffe2::TypeMeta dtype, at::IntArrayRe
   auto tensor = tensor_with_bytes(device, dtype, at::detail::computeStorageNbytes(sizes, strides, dtype.itemsize()));
   tensor.unsafeGetTensorImpl()->set_sizes_and_strides(sizes, strides);
   return tensor;
+}
+
+void* writable_data(c10::StorageImpl& storage) {
+  if (C10_UNLIKELY(c10::impl::cow::is_cow_data_ptr(storage.data_ptr()))) {
+    const c10::DeviceGuard guard(storage.device());
+    return storage.mutable_data();
+  }
+  return storage.mutable_data();
+}
+
+void* writable_data(const at::Tensor& tensor) {
+  (void)writable_data(*tensor.storage().unsafeGetStorageImpl());
+  return tensor.mutable_data_ptr();
 }
 
 void resize_storage(c10::StorageImpl& storage, size_t size) {

@@ -11,6 +11,11 @@ namespace c10::openreg {
 at::Tensor new_tensor(c10::Device device, caffe2::TypeMeta dtype, at::IntArrayRef sizes, at::IntArrayRef strides);
 at::Tensor new_contiguous_tensor(c10::Device device, caffe2::TypeMeta dtype, at::IntArrayRef sizes);
 
+// As mutable_data() and mutable_data_ptr(), which make a copy-on-write storage its own: in memory of its own device, also
+// where another one is current.
+void* writable_data(c10::StorageImpl& storage);
+void* writable_data(const at::Tensor& tensor);
+
 // Gives the storage `size` bytes of memory on its own device and keeps the first min(old, new) bytes: their copy is queued
 // on the calling thread's current stream there. Throws c10::OutOfMemoryError, and c10::Error for a storage that is not
 // resizable.

@@ -5,13 +5,13 @@
  * queue, no other thread. Everything else goes to the driver; between two drivers the bytes pass through the host. */
 #define _GNU_SOURCE
 #include <stdlib.h>
-#include <string.h>
 
 #include "base/error.h"
 #include "device/stream.h"
 #include "device/trace.h"
 #include "driver/driver_calls.h"
 #include "memory/cache.h"
+#include "memory/streamed_copy.h"
 
 #define STAGING_SIZE (UINT64_C(4) << 20)
 
@@ -190,7 +190,7 @@ copy_and_wait(const char *call, copy_end dst, copy_end src, uint64_t size, openr
     OPENREG_RETURN_NOT_OK(reach_from_host(&src, call));
     if (dst.device == NULL && src.device == NULL) {
         openreg_trace_works(span);
-        memcpy((void *)dst.address, (const void *)src.address, size);
+        openreg_copy_on_host((void *)dst.address, (const void *)src.address, size);
         return OPENREG_OK;
     }
     if (dst.device != NULL && src.device != NULL && dst.device->driver != src.device->driver)

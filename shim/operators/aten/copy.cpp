@@ -4,6 +4,7 @@
 // copy_ itself is registered, not only _copy_from: PyTorch's copy_ would call _copy_from through the dispatcher, and
 // the fallback for lazy conj and neg bits calls copy_ again, without end.
 #include <ATen/MemoryOverlap.h>
+#include <ATen/Parallel.h>
 #include <ATen/core/CachingHostAllocator.h>
 #include <ATen/ops/_local_scalar_dense.h>
 #include <ATen/ops/clone_native.h>
@@ -15,8 +16,9 @@
 #include <openreg/openreg.h>
 #include <torch/library.h>
 
+#include <algorithm>
+
 #include "shim/operators/aten/copy.h"
-#include "shim/operators/aten/streamed_copy.h"
 #include "shim/operators/fallback/gpu_copy.h"
 #include "shim/operators/fallback/kernel_view.h"
 #include "shim/status.h"
@@ -52,10 +54,9 @@ void copy_on_host(at::Tensor& destination, const at::Tensor& source, bool non_bl
   // Allocations belong to the destination's device, so it is seen first.
   at::Tensor host_destination = view.view(destination, /*written=*/true);
   const at::Tensor& host_source = view.view(source, /*written=*/false);
+  // The runtime doesn't see this copy: it may convert or reorder elements, which is the kernel's work.
   view.describe_copy(runtime_device(source), runtime_device(destination), destination.nbytes());
-  if (same_bytes(destination, source) && is_faster_streamed(source.nbytes()) && !destination.is_alias_of(source)) {
-    copy_streamed(host_destination.mutable_data_ptr(), host_source.const_data_ptr(), source.nbytes());
-  } else {
+  {
     const c10::impl::ExcludeDispatchKeyGuard below(kAboveKernels);
     at::_ops::copy_::redispatch(
         c10::DispatchKeySet(c10::DispatchKey::CPU), host_destination, host_source, non_blocking);
@@ -94,7 +95,7 @@ void copy_bytes_async(at::Tensor& destination, const at::Tensor& source) {
   openreg_stream stream = OPENREG_STREAM_DEFAULT;
   OPENREG_CHECK(openreg_current_stream(worker, &stream));
   OPENREG_CHECK(openreg_memcpy_async(
-      destination.mutable_data_ptr(), to, source.const_data_ptr(), from, source.nbytes(), worker, stream));
+      writable_data(destination), to, source.const_data_ptr(), from, source.nbytes(), worker, stream));
   const at::Tensor& host = is_device(destination) ? source : destination;
   if (!is_device(host)) {
     const c10::Device device(c10::DeviceType::PrivateUse1, worker);
@@ -104,11 +105,33 @@ void copy_bytes_async(at::Tensor& destination, const at::Tensor& source) {
 
 void copy_bytes(at::Tensor& destination, const at::Tensor& source) {
   OPENREG_CHECK(openreg_memcpy(
-      destination.mutable_data_ptr(),
+      writable_data(destination),
       runtime_device(destination),
       source.const_data_ptr(),
       runtime_device(source),
       source.nbytes()));
+}
+
+// Whether PyTorch's kernel would share the copy among threads, more of which are faster than one that passes the cache.
+bool is_faster_in_threads(uint64_t size) {
+  constexpr uint64_t kInCache = uint64_t{16} << 20;
+  constexpr uint64_t kShared = uint64_t{32} << 10; // as at::internal::GRAIN_SIZE, which is in elements
+  const int threads = at::get_num_threads();
+  return size >= kShared && (threads > 2 || (threads == 2 && size < kInCache));
+}
+
+// One move of bytes between memory that the host sees. An operator of the aliased mode as any other.
+void copy_visible_bytes(at::Tensor& destination, const at::Tensor& source) {
+  static const std::string kName = "aten::copy_";
+  OperatorCall call;
+  for (const at::Tensor* tensor : {&std::as_const(destination), &source}) {
+    if (is_device(*tensor)) {
+      call.take(ExecutionMode::aliased, kName, tensor->device().index());
+    }
+  }
+  call.leave_trace_to_runtime();
+  copy_bytes(destination, source);
+  call.end(kName, 0);
 }
 
 bool can_be_async(const at::Tensor& destination, const at::Tensor& source) {
@@ -123,6 +146,29 @@ at::Tensor dense_to_host(const at::Tensor& tensor) {
   host._set_neg(tensor.is_neg());
   copy_bytes(host, tensor);
   return host;
+}
+
+// Whether `source` gives all elements of `self`, of which there are several, one value, as in `self[...] = 0`.
+bool is_one_value(const at::Tensor& source, const at::Tensor& self) {
+  if (self.numel() < 2 || source.dim() > self.dim() || source.numel() == 0) {
+    return false;
+  }
+  if (source.numel() == 1) {
+    return true;
+  }
+  const auto sizes = source.sizes();
+  const auto strides = source.strides();
+  size_t i = 0;
+  return sizes == self.sizes() &&
+      std::all_of(sizes.begin(), sizes.end(), [&](int64_t size) { return strides[i++] == 0 || size == 1; });
+}
+
+at::Tensor first_on_host(const at::Tensor& tensor) {
+  at::Tensor first = tensor;
+  while (first.dim() > 0) {
+    first = first.select(0, 0);
+  }
+  return is_staged(first) ? dense_to_host(first) : first.cpu();
 }
 
 // Integers of less than a byte: each has a byte of its own, and PyTorch has kernels for none.
@@ -196,6 +242,10 @@ at::Tensor& copy_(at::Tensor& self, const at::Tensor& source, bool non_blocking)
       copy_bytes(self, source);
       return self;
     }
+    if (!is_faster_in_threads(self.nbytes())) {
+      copy_visible_bytes(self, source);
+      return self;
+    }
   }
   if (!staged) {
     copy_on_host(self, source, non_blocking);
@@ -207,6 +257,11 @@ at::Tensor& copy_(at::Tensor& self, const at::Tensor& source, bool non_blocking)
   }
   if (is_on_gpu(source) && !source.is_non_overlapping_and_dense()) {
     return copy_(self, source.clone(c10::MemoryFormat::Contiguous), non_blocking);
+  }
+  if (is_staged(self) && is_staged_with_fill(self.device().index()) && self.is_non_overlapping_and_dense() &&
+      is_one_value(source, self)) {
+    at::assert_no_partial_overlap(self, source);
+    return self.fill_(first_on_host(source)); // perhaps the driver can fill
   }
   // The CPU's kernel checks what it gets, which are copies here.
   at::assert_no_internal_overlap(self);

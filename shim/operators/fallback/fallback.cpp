@@ -14,9 +14,9 @@
 
 #include "shim/device.h"
 #include "shim/generator.h"
+#include "shim/operators/fallback/kernel_choice.h"
 #include "shim/operators/fallback/kernel_view.h"
 #include "shim/operators/fallback/wider_types.h"
-#include "shim/operators/native/native_kernels.h"
 #include "shim/operators/policy/device_check.h"
 
 namespace c10::openreg {
@@ -59,27 +59,27 @@ c10::DispatchKeySet kernel_keys_of(Kernels kernels, c10::DispatchKeySet keys) {
   return (keys & kinds) | c10::DispatchKeySet(c10::BackendComponent::CPUBit);
 }
 
-c10::IValue host_argument(KernelView& view, const c10::Argument& declared, const c10::IValue& value) {
+c10::IValue shown_argument(KernelView& view, const c10::Argument& declared, const c10::IValue& value) {
   if (value.isTensor()) {
     return view.view(value.toTensor(), is_written(declared));
   }
   if (value.isTensorList()) {
     const auto tensors = value.toListRef();
-    c10::List<at::Tensor> host;
-    host.reserve(tensors.size());
+    c10::List<at::Tensor> shown;
+    shown.reserve(tensors.size());
     for (const c10::IValue& tensor : tensors) {
-      host.push_back(view.view(tensor.toTensor(), is_written(declared)));
+      shown.push_back(view.view(tensor.toTensor(), is_written(declared)));
     }
-    return host;
+    return shown;
   }
   if (value.isOptionalTensorList()) {
-    c10::List<std::optional<at::Tensor>> host;
+    c10::List<std::optional<at::Tensor>> shown;
     for (const c10::IValue& tensor : value.toListRef()) {
-      host.push_back(
+      shown.push_back(
           tensor.isNone() ? std::nullopt
                           : std::optional<at::Tensor>(view.view(tensor.toTensor(), is_written(declared))));
     }
-    return host;
+    return shown;
   }
   if (value.isGenerator()) {
     return value.toGenerator().device().is_privateuseone() ? c10::IValue(view.shown_generator(value.toGenerator()))
@@ -156,7 +156,7 @@ void run_kernel(const c10::OperatorHandle& op, const Where& where, torch::jit::S
   for (size_t i = 0; i < declared.size(); ++i) {
     c10::IValue& argument = (*stack)[first + i];
     originals.push_back(std::exchange(argument, c10::IValue()));
-    argument = host_argument(view, declared[i], originals.back());
+    argument = shown_argument(view, declared[i], originals.back());
     if (C10_UNLIKELY(where.keys.has_any(kNonDense)) && argument.isTensor()) {
       KernelView::show_wanted_gradient(originals.back().toTensor(), argument.toTensor());
     }
@@ -196,12 +196,11 @@ void operator_fallback(const c10::OperatorHandle& op, c10::DispatchKeySet keys, 
     }
     throw;
   }
-  if (of_tensors >= 0 && has_native_kernels(of_tensors) && !has_zero_tensor(arguments, count) &&
-      run_native_kernel(op, of_tensors, stack)) {
+  const c10::Device device = device_of_results(of_tensors, arguments, count);
+  const auto [native, kernels] = choose_kernel(op, of_tensors, device, keys);
+  if (native != nullptr && !has_zero_tensor(arguments, count) && run_native_kernel(*native, op, of_tensors, stack)) {
     return;
   }
-  const c10::Device device = device_of_results(of_tensors, arguments, count);
-  const Kernels kernels = device.is_cpu() ? Kernels::host : kernels_of(op, device.index(), keys);
   const c10::DispatchKeySet kernel_keys = kernel_keys_of(kernels, keys);
   const c10::DispatchKey kernel_key = kernel_keys.highestPriorityTypeId();
   TORCH_CHECK_NOT_IMPLEMENTED(

@@ -18,7 +18,7 @@
 namespace c10::openreg {
 
 // Whose kernels of PyTorch a call runs.
-enum class Kernels : uint8_t { host, gpu };
+enum class Kernels : uint8_t { cpu, gpu };
 
 // Whether this is a PyTorch with kernels for GPUs, on a machine where it finds one. Opens no driver.
 bool torch_has_gpus();
@@ -43,17 +43,6 @@ c10::DispatchKeySet gpu_keys(c10::DispatchKeySet keys);
 
 // Whether PyTorch has a kernel for GPUs for tensors with these keys of openreg's, or a general one that it builds on such.
 bool has_gpu_kernel(const c10::OperatorHandle& op, c10::DispatchKeySet keys);
-
-// Whether PyTorch has a kernel for GPUs that can run the call on `device`.
-inline Kernels kernels_of(
-    const c10::OperatorHandle& op,
-    DeviceIndex device,
-    c10::DispatchKeySet keys = c10::DispatchKeySet(c10::DispatchKey::PrivateUse1)) {
-  return device >= 0 && device < OPENREG_MAX_DEVICES && C10_UNLIKELY(has_gpu_kernels(device)) &&
-          has_gpu_kernel(op, keys)
-      ? Kernels::gpu
-      : Kernels::host;
-}
 
 // While it lives, PyTorch's own current device is the one that `device` is, and the stream that is current there is the
 // calling thread's current stream of `device`; what the GPU's kernels allocate comes from the device's cache

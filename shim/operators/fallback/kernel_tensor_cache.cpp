@@ -37,11 +37,11 @@ KernelTensor::KernelTensor(Kernels kernels)
 KernelTensorCache& KernelTensorCache::of_this_thread(Kernels kernels) {
   // One variable, so that a call asks once whether it is made already.
   struct Both {
-    KernelTensorCache host{Kernels::host};
+    KernelTensorCache cpu{Kernels::cpu};
     KernelTensorCache gpu{Kernels::gpu};
   };
   static thread_local Both mine;
-  return C10_LIKELY(kernels == Kernels::host) ? mine.host : mine.gpu;
+  return C10_LIKELY(kernels == Kernels::cpu) ? mine.cpu : mine.gpu;
 }
 
 c10::intrusive_ptr<KernelTensor> KernelTensorCache::make() const {

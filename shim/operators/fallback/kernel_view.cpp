@@ -11,6 +11,7 @@
 #include "shim/generator.h"
 #include "shim/operators/fallback/gpu_allocations.h"
 #include "shim/status.h"
+#include "shim/storage.h"
 
 namespace c10::openreg {
 namespace {
@@ -107,12 +108,12 @@ KernelView::~KernelView() {
     call_.describe_fill(tensors_[0].original->nbytes());
   }
   for (const auto& entry : non_dense_) {
-    entry->host.reset(); // what it was put together from is looked at below
+    entry->shown.reset(); // what it was put together from is looked at below
   }
   // Those that show another's storage come after it, and let go of it first.
   for (auto entry = tensors_.rbegin(); entry != tensors_.rend(); ++entry) {
     // A wrapper that somebody kept, or that grew state of its own, is not used again.
-    entry->reusable = entry->host.use_count() == 1 && wrapper_of(*entry).restore();
+    entry->reusable = entry->shown.use_count() == 1 && wrapper_of(*entry).restore();
   }
   for (auto& entry : storages_) {
     release_storage(entry);
@@ -120,31 +121,32 @@ KernelView::~KernelView() {
   for (auto& entry : tensors_) {
     if (C10_LIKELY(entry.reusable)) {
       wrappers_.give_back(
-          c10::intrusive_ptr<KernelTensor>::reclaim(static_cast<KernelTensor*>(entry.host.unsafeReleaseTensorImpl())));
+          c10::intrusive_ptr<KernelTensor>::reclaim(static_cast<KernelTensor*>(entry.shown.unsafeReleaseTensorImpl())));
     }
   }
-  if (way_is_known_) {
+  if (mode_is_known_) {
     call_.end(name_, staged_bytes_);
   }
 }
 
 KernelTensor& KernelView::wrapper_of(const TensorEntry& entry) {
-  return *static_cast<KernelTensor*>(entry.host.unsafeGetTensorImpl());
+  return *static_cast<KernelTensor*>(entry.shown.unsafeGetTensorImpl());
 }
 
 void KernelView::release_storage(const StorageEntry& entry) {
   TensorEntry& shown_first = tensors_[entry.tensor];
-  if (C10_LIKELY(shown_first.reusable && !wrapper_of(shown_first).own_storage_is_shared() && entry.host->resizable())) {
-    if (entry.host->data_ptr().get_context() != nullptr) {
-      entry.host->set_data_ptr_noswap(c10::DataPtr());
+  if (C10_LIKELY(
+          shown_first.reusable && !wrapper_of(shown_first).own_storage_is_shared() && entry.shown->resizable())) {
+    if (entry.shown->data_ptr().get_context() != nullptr) {
+      entry.shown->set_data_ptr_noswap(c10::DataPtr());
     }
     return;
   }
   shown_first.reusable = false;
-  if (entry.way == ExecutionMode::aliased && entry.host->data_ptr().get() == entry.host_data) {
+  if (entry.mode == ExecutionMode::aliased && entry.shown->data_ptr().get() == entry.data) {
     // The kernel kept the alias: from now on the alias keeps the device's storage.
-    entry.host->set_data_ptr_noswap(borrowed_data(
-        entry.host_data, c10::intrusive_ptr<c10::StorageImpl>::reclaim_copy(entry.original), shown_device()));
+    entry.shown->set_data_ptr_noswap(
+        borrowed_data(entry.data, c10::intrusive_ptr<c10::StorageImpl>::reclaim_copy(entry.original), shown_device()));
   }
 }
 
@@ -158,29 +160,29 @@ void KernelView::use_device(DeviceIndex device) {
     use_gpu(device);
     return;
   }
-  const ExecutionMode way = execution_mode(device);
-  call_.take(way, name_, device);
+  const ExecutionMode mode = execution_mode(device);
+  call_.take(mode, name_, device);
   wait_for_current_stream(device);
   call_.begin_work();
   devices_.push_back(device);
-  if (!way_is_known_) {
+  if (!mode_is_known_) {
     device_ = device;
-    way_ = way;
-    way_is_known_ = true;
-    if (way == ExecutionMode::aliased) {
+    mode_ = mode;
+    mode_is_known_ = true;
+    if (mode == ExecutionMode::aliased) {
       allocations_.emplace(device);
     }
   }
 }
 
 void KernelView::use_gpu(DeviceIndex device) {
-  TORCH_INTERNAL_ASSERT(!way_is_known_, name_, ": one device a call for the GPU's kernels");
+  TORCH_INTERNAL_ASSERT(!mode_is_known_, name_, ": one device a call for the GPU's kernels");
   call_.take(ExecutionMode::aliased, name_, device);
   gpu_scope_.emplace(device);
   call_.begin_work();
   devices_.push_back(device);
   device_ = device;
-  way_is_known_ = true;
+  mode_is_known_ = true;
 }
 
 at::Generator KernelView::shown_generator(const at::Generator& generator) const {
@@ -241,7 +243,7 @@ const at::Tensor& KernelView::view(const at::Tensor& tensor, bool written) {
         take_for_writing(*storage);
       }
     }
-    return known->host;
+    return known->shown;
   }
   TORCH_CHECK_NOT_IMPLEMENTED(
       tensor.has_storage() && tensor.layout() == c10::kStrided,
@@ -258,8 +260,8 @@ const at::Tensor& KernelView::view(const at::Tensor& tensor, bool written) {
   tensors_.push_back({&tensor, at::Tensor(std::move(wrapper)), written});
   TensorEntry& entry = tensors_.back();
   show_storage(entry, tensor.storage(), device);
-  entry.shown = entry.host.unsafeGetTensorImpl()->unsafe_storage().unsafeGetStorageImpl();
-  return entry.host;
+  entry.shown_storage = entry.shown.unsafeGetTensorImpl()->unsafe_storage().unsafeGetStorageImpl();
+  return entry.shown;
 }
 
 const at::Tensor& KernelView::view_non_dense(const at::Tensor& tensor, bool written) {
@@ -269,29 +271,29 @@ const at::Tensor& KernelView::view_non_dense(const at::Tensor& tensor, bool writ
       for (const at::Tensor& part : known->parts) {
         view(part, written);
       }
-      return known->host;
+      return known->shown;
     }
   }
   non_dense_.push_back(std::make_unique<NonDenseEntry>(NonDenseEntry{&tensor, parts_of(tensor), {}, written}));
   NonDenseEntry& entry = *non_dense_.back();
-  Parts host;
+  Parts shown;
   for (const at::Tensor& part : entry.parts) {
-    host.push_back(view(part, written));
+    shown.push_back(view(part, written));
   }
-  entry.host = non_dense_of(tensor, host, shown_device());
-  show_wanted_gradient(tensor, entry.host);
-  return entry.host;
+  entry.shown = non_dense_of(tensor, shown, shown_device());
+  show_wanted_gradient(tensor, entry.shown);
+  return entry.shown;
 }
 
-void KernelView::show_wanted_gradient(const at::Tensor& tensor, const at::Tensor& host) {
-  if (tensor.defined() && !host.is_same(tensor) && tensor.requires_grad()) {
-    host.unsafeGetTensorImpl()->set_requires_grad(true);
+void KernelView::show_wanted_gradient(const at::Tensor& tensor, const at::Tensor& shown) {
+  if (tensor.defined() && !shown.is_same(tensor) && tensor.requires_grad()) {
+    shown.unsafeGetTensorImpl()->set_requires_grad(true);
   }
 }
 
-void KernelView::show_storage(const TensorEntry& shown, const c10::Storage& storage, DeviceIndex device) {
-  KernelTensor& wrapper = wrapper_of(shown);
-  const bool written = shown.written;
+void KernelView::show_storage(const TensorEntry& tensor, const c10::Storage& storage, DeviceIndex device) {
+  KernelTensor& wrapper = wrapper_of(tensor);
+  const bool written = tensor.written;
   c10::StorageImpl* original = storage.unsafeGetStorageImpl();
   if (auto* known = find_storage(original)) {
     if (written && !known->written) {
@@ -300,16 +302,15 @@ void KernelView::show_storage(const TensorEntry& shown, const c10::Storage& stor
     wrapper.show_storage_of(wrapper_of(tensors_[known->tensor]));
     return;
   }
-  const ExecutionMode way = device == device_ ? way_ : execution_mode(device);
-  // Writing makes a copy-on-write storage its own, as mutable_data_ptr() does in a kernel.
-  void* const data = written ? original->mutable_data() : const_cast<void*>(original->data());
+  const ExecutionMode mode = device == device_ ? mode_ : execution_mode(device);
+  void* const data = written ? writable_data(*original) : const_cast<void*>(original->data());
   const size_t size = original->nbytes();
-  c10::StorageImpl& host = wrapper.own_storage();
-  StorageEntry entry{original, &host, tensors_.size() - 1, nullptr, size, 0, device, way, written};
-  if (data == nullptr || way == ExecutionMode::aliased) {
+  c10::StorageImpl& shown = wrapper.own_storage();
+  StorageEntry entry{original, &shown, tensors_.size() - 1, nullptr, size, 0, device, mode, written};
+  if (data == nullptr || mode == ExecutionMode::aliased) {
     c10::DataPtr shown_here = shown_data(data);
-    entry.host_data = shown_here.get();
-    host.set_data_ptr_noswap(std::move(shown_here));
+    entry.data = shown_here.get();
+    shown.set_data_ptr_noswap(std::move(shown_here));
   } else {
     c10::DataPtr copy;
     {
@@ -318,26 +319,26 @@ void KernelView::show_storage(const TensorEntry& shown, const c10::Storage& stor
     }
     OPENREG_CHECK(openreg_memcpy(copy.get(), OPENREG_HOST, data, device, size));
     staged_bytes_ += size;
-    entry.host_data = copy.get();
-    entry.checksum = written ? 0 : checksum_of(entry.host_data, size);
-    host.set_data_ptr_noswap(std::move(copy));
+    entry.data = copy.get();
+    entry.checksum = written ? 0 : checksum_of(entry.data, size);
+    shown.set_data_ptr_noswap(std::move(copy));
   }
-  host.set_nbytes(size);
+  shown.set_nbytes(size);
   storages_.push_back(entry);
 }
 
 // A storage that was shown to be read is to be written too.
 void KernelView::take_for_writing(StorageEntry& entry) {
   entry.written = true;
-  if (void* const data = entry.original->mutable_data();
-      entry.way == ExecutionMode::aliased && entry.host->data_ptr().get() == entry.host_data) {
-    entry.host->set_data_ptr_noswap(shown_data(data)); // elsewhere, if it was a copy-on-write one
-    entry.host_data = entry.host->data_ptr().get();
+  if (void* const data = writable_data(*entry.original);
+      entry.mode == ExecutionMode::aliased && entry.shown->data_ptr().get() == entry.data) {
+    entry.shown->set_data_ptr_noswap(shown_data(data)); // elsewhere, if it was a copy-on-write one
+    entry.data = entry.shown->data_ptr().get();
   }
 }
 
 c10::DataPtr KernelView::shown_data(void* address) {
-  if (address != nullptr && C10_LIKELY(kernels_ == Kernels::host)) {
+  if (address != nullptr && C10_LIKELY(kernels_ == Kernels::cpu)) {
     OPENREG_CHECK(openreg_host_alias(address, &address));
   }
   return {address, shown_device()};
@@ -356,36 +357,35 @@ c10::DataPtr KernelView::device_data(c10::DataPtr& data, size_t size, DeviceInde
   // Memory that didn't come from the device: staged, or allocated by the kernel in a way of its own.
   c10::DataPtr block = device_allocator().allocate_on(device, size);
   OPENREG_CHECK(openreg_memcpy(block.get(), device, data.get(), OPENREG_HOST, size));
-  if (way_ == ExecutionMode::staged) {
+  if (mode_ == ExecutionMode::staged) {
     staged_bytes_ += size;
   }
   return block;
 }
 
 bool KernelView::was_resized(const StorageEntry& entry) {
-  return entry.host->data_ptr().get() != entry.host_data || entry.host->nbytes() != entry.size;
+  return entry.shown->data_ptr().get() != entry.data || entry.shown->nbytes() != entry.size;
 }
 
 void KernelView::write_storage_back(StorageEntry& entry) {
-  c10::StorageImpl& host = *entry.host;
+  c10::StorageImpl& shown = *entry.shown;
   if (was_resized(entry)) {
     // Resized: the kernel's new memory becomes the storage's, and the old memory goes back to the device.
-    const size_t size = host.nbytes();
-    c10::DataPtr data = device_data(host._mutable_data_ptr_no_checks(), size, entry.device);
+    const size_t size = shown.nbytes();
+    c10::DataPtr data = device_data(shown._mutable_data_ptr_no_checks(), size, entry.device);
     void* const moved = data.get();
     entry.original->set_data_ptr_noswap(std::move(data));
     entry.original->set_nbytes(size);
     entry.size = size;
-    if (entry.way == ExecutionMode::aliased) {
-      host.set_data_ptr_noswap(shown_data(moved));
-      entry.host_data = host.data_ptr().get();
+    if (entry.mode == ExecutionMode::aliased) {
+      shown.set_data_ptr_noswap(shown_data(moved));
+      entry.data = shown.data_ptr().get();
     }
     return;
   }
-  if (entry.way == ExecutionMode::staged && entry.host_data != nullptr &&
-      (entry.written || checksum_of(entry.host_data, entry.size) != entry.checksum)) {
-    OPENREG_CHECK(
-        openreg_memcpy(entry.original->mutable_data(), entry.device, entry.host_data, OPENREG_HOST, entry.size));
+  if (entry.mode == ExecutionMode::staged && entry.data != nullptr &&
+      (entry.written || checksum_of(entry.data, entry.size) != entry.checksum)) {
+    OPENREG_CHECK(openreg_memcpy(entry.original->mutable_data(), entry.device, entry.data, OPENREG_HOST, entry.size));
     staged_bytes_ += entry.size;
   }
 }
@@ -394,47 +394,48 @@ void KernelView::write_storage_back(StorageEntry& entry) {
 // memory that is new.
 void KernelView::take_replaced_storage(const TensorEntry& entry) {
   auto* original = entry.original->unsafeGetTensorImpl();
-  auto* host = entry.host.unsafeGetTensorImpl();
+  auto* shown = entry.shown.unsafeGetTensorImpl();
   TORCH_CHECK_NOT_IMPLEMENTED(
-      host->has_storage() && host->layout() == c10::kStrided && host->device_type() == shown_device().type() &&
+      shown->has_storage() && shown->layout() == c10::kStrided && shown->device_type() == shown_device().type() &&
           original->device().index() == device_,
       name_,
       ": the kernel replaced a tensor by one of layout ",
-      host->layout(),
+      shown->layout(),
       " on ",
-      host->device(),
+      shown->device(),
       ", for which openreg has no support.");
-  c10::StorageImpl* const storage = host->unsafe_storage().unsafeGetStorageImpl();
+  c10::StorageImpl* const storage = shown->unsafe_storage().unsafeGetStorageImpl();
   c10::intrusive_ptr<c10::StorageImpl> replacing;
   for (const auto& known : storages_) {
-    if (known.host == storage) {
+    if (known.shown == storage) {
       replacing = c10::intrusive_ptr<c10::StorageImpl>::reclaim_copy(known.original);
     }
   }
   if (replacing == nullptr) {
     replacing = adopt_storage(*storage);
   }
-  original->set_storage_and_dtype(c10::Storage(std::move(replacing)), host->dtype());
+  original->set_storage_and_dtype(c10::Storage(std::move(replacing)), shown->dtype());
   write_metadata_back(entry);
 }
 
 void KernelView::write_metadata_back(const TensorEntry& entry) {
   auto* original = entry.original->unsafeGetTensorImpl();
-  const auto* host = entry.host.unsafeGetTensorImpl();
-  if (metadata_differs(*original, *host)) {
-    original->set_sizes_and_strides(host->sizes(), host->strides(), host->storage_offset());
-    OpenregKeys::set_lazy_bits(*original, *host);
+  const auto* shown = entry.shown.unsafeGetTensorImpl();
+  if (metadata_differs(*original, *shown)) {
+    original->set_sizes_and_strides(shown->sizes(), shown->strides(), shown->storage_offset());
+    OpenregKeys::set_lazy_bits(*original, *shown);
   }
 }
 
 void KernelView::finish() {
   for (auto& entry : storages_) {
-    if (C10_UNLIKELY(entry.way == ExecutionMode::staged || was_resized(entry))) {
+    if (C10_UNLIKELY(entry.mode == ExecutionMode::staged || was_resized(entry))) {
       write_storage_back(entry);
     }
   }
   for (const auto& entry : tensors_) {
-    if (C10_UNLIKELY(entry.host.unsafeGetTensorImpl()->unsafe_storage().unsafeGetStorageImpl() != entry.shown)) {
+    if (C10_UNLIKELY(
+            entry.shown.unsafeGetTensorImpl()->unsafe_storage().unsafeGetStorageImpl() != entry.shown_storage)) {
       take_replaced_storage(entry);
     } else if (entry.written) {
       write_metadata_back(entry);
@@ -442,36 +443,36 @@ void KernelView::finish() {
   }
   for (const auto& entry : non_dense_) {
     if (entry->written) {
-      recompose(*entry->original, entry->host, adopt_parts(entry->host));
+      recompose(*entry->original, entry->shown, adopt_parts(entry->shown));
     }
   }
 }
 
 c10::intrusive_ptr<c10::StorageImpl> KernelView::adopt_storage(c10::StorageImpl& storage) {
   for (const auto& known : adopted_) {
-    if (known.host == &storage) {
+    if (known.result == &storage) {
       return known.device;
     }
   }
   const size_t size = storage.nbytes();
-  c10::DataPtr& host_data = storage._mutable_data_ptr_no_checks();
-  void* const host_address = host_data.get();
+  c10::DataPtr& data = storage._mutable_data_ptr_no_checks();
+  void* const address = data.get();
   auto adopted = c10::make_intrusive<c10::StorageImpl>(
       c10::StorageImpl::use_byte_size_t(),
       static_cast<int64_t>(size),
-      device_data(host_data, size, device_),
+      device_data(data, size, device_),
       &device_allocator(),
       /*resizable=*/true);
-  if (host_address != nullptr && host_data.get_context() == nullptr) {
+  if (address != nullptr && data.get_context() == nullptr) {
     // For whoever else holds the CPU storage.
-    storage.set_data_ptr_noswap(borrowed_data(host_address, adopted, shown_device()));
+    storage.set_data_ptr_noswap(borrowed_data(address, adopted, shown_device()));
   }
   adopted_.push_back({&storage, adopted});
   return adopted;
 }
 
-// Turns a fresh host tensor, which nobody else refers to (so that it is none of the views), into the openreg tensor of the
-// same memory. False if it is any other.
+// Turns a fresh tensor of the kernel's, which nobody else refers to (so that it is none of the views), into the openreg
+// tensor of the same memory. False if it is any other.
 bool KernelView::make_over(const at::Tensor& result) {
   auto* impl = result.unsafeGetTensorImpl();
   if (result.use_count() != 1 || typeid(*impl) != typeid(c10::TensorImpl) ||
@@ -499,7 +500,7 @@ Parts KernelView::adopt_parts(const at::Tensor& non_dense) {
 
 at::Tensor KernelView::adopt_non_dense(const at::Tensor& result) {
   for (const auto& entry : non_dense_) {
-    if (entry->host.is_same(result)) {
+    if (entry->shown.is_same(result)) {
       return *entry->original;
     }
   }
@@ -516,7 +517,7 @@ at::Tensor KernelView::adopt(at::Tensor&& result) {
     return std::move(result);
   }
   for (const auto& entry : tensors_) {
-    if (entry.host.unsafeGetTensorImpl() == impl) {
+    if (entry.shown.unsafeGetTensorImpl() == impl) {
       return *entry.original;
     }
   }
@@ -533,7 +534,7 @@ at::Tensor KernelView::adopt(at::Tensor&& result) {
       ", for which openreg has no support.");
   auto* storage = result.storage().unsafeGetStorageImpl();
   for (const auto& entry : storages_) {
-    if (entry.host == storage) {
+    if (entry.shown == storage) {
       return tensor_over(c10::Storage(c10::intrusive_ptr<c10::StorageImpl>::reclaim_copy(entry.original)), result);
     }
   }

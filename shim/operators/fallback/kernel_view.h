@@ -4,7 +4,7 @@
 //
 // The recipe and its traps are those of PyTorch's own overlap, identity and resize checks: there is one CPU storage per
 // openreg storage and one CPU tensor per openreg tensor, with the same sizes, strides, offset, dtype and lazy bits,
-// so that a kernel sees exactly what it would see on the CPU. "Host" below stands for the GPU where its kernels run.
+// so that a kernel sees exactly what it would see on the CPU; likewise on the GPU. What a kernel is given is called shown.
 //   aliased  the CPU storage lies over the device's memory (openreg_host_alias()); nothing is copied.
 //   staged   the CPU storage is a copy; storages that the kernel wrote are copied back by finish().
 //   GPU      as aliased, at the same address; nothing is waited for, as the kernel is queued on the current stream.
@@ -36,7 +36,7 @@ class KernelView {
   // tensor that view() sees. `name` is counted where a call is staged; it must outlive this object. `tensors`: as many
   // view()s may follow without invalidating what they return. `kernels`: whose tensors they are shown as; those of the GPU
   // for one device.
-  KernelView(const std::string& name, DeviceIndex device, size_t tensors, Kernels kernels = Kernels::host);
+  KernelView(const std::string& name, DeviceIndex device, size_t tensors, Kernels kernels = Kernels::cpu);
   ~KernelView(); // without finish(), as after an exception: metadata is not written back
 
   KernelView(const KernelView&) = delete;
@@ -48,9 +48,9 @@ class KernelView {
   // lock.
   const at::Tensor& view(const at::Tensor& tensor, bool written);
 
-  // Lets the kernel see that a gradient of `tensor` is wanted, whose view `host` is. Some kernels for sparse tensors leave out
-  // what only their backward needs. Costs `host` its further use, so dense operators, of which none asks, go without.
-  static void show_wanted_gradient(const at::Tensor& tensor, const at::Tensor& host);
+  // Lets the kernel see that a gradient of `tensor` is wanted, whose view `shown` is. Some kernels for sparse tensors leave out
+  // what only their backward needs. Costs `shown` its further use, so dense operators, of which none asks, go without.
+  static void show_wanted_gradient(const at::Tensor& tensor, const at::Tensor& shown);
 
   // After the kernel: takes over storages that it resized or put in the place of others, copies staged data back and writes changed sizes back.
   void finish();
@@ -87,30 +87,30 @@ class KernelView {
 
   struct StorageEntry {
     c10::StorageImpl* original; // kept alive by a tensor that is viewed
-    c10::StorageImpl* host;     // of the wrapper in tensors_[tensor], the first that shows it
+    c10::StorageImpl* shown;    // of the wrapper in tensors_[tensor], the first that shows it
     size_t tensor;
-    void* host_data; // what `host` held when the kernel started
+    void* data; // what `shown` held when the kernel started
     size_t size;
     uint64_t checksum; // staged and not declared as written
     DeviceIndex device;
-    ExecutionMode way;
+    ExecutionMode mode;
     bool written;
   };
   struct TensorEntry {
     const at::Tensor* original;
-    at::Tensor host; // a KernelTensor
+    at::Tensor shown; // a KernelTensor
     bool written;
-    bool reusable = false;             // when the call has ended
-    c10::StorageImpl* shown = nullptr; // what storage `host` had when the kernel started
+    bool reusable = false;                     // when the call has ended
+    c10::StorageImpl* shown_storage = nullptr; // what `shown` had for storage when the kernel started
   };
   struct NonDenseEntry {
     const at::Tensor* original;
     Parts parts; // of the original: borrowed by entries of tensors_
-    at::Tensor host;
+    at::Tensor shown;
     bool written;
   };
   struct Adopted {
-    c10::StorageImpl* host;
+    c10::StorageImpl* result;
     c10::intrusive_ptr<c10::StorageImpl> device;
   };
 
@@ -123,7 +123,7 @@ class KernelView {
   static auto find_indexed(Entries& entries, std::unique_ptr<PositionByOriginal>& index, const void* original, Key key)
       -> decltype(entries.data());
   static KernelTensor& wrapper_of(const TensorEntry& entry);
-  void show_storage(const TensorEntry& shown, const c10::Storage& storage, DeviceIndex device);
+  void show_storage(const TensorEntry& tensor, const c10::Storage& storage, DeviceIndex device);
   void release_storage(const StorageEntry& entry);
   const at::Tensor& view_non_dense(const at::Tensor& tensor, bool written);
   at::Tensor adopt_non_dense(const at::Tensor& result);
@@ -146,8 +146,8 @@ class KernelView {
   const Kernels kernels_;
   std::optional<GpuScope> gpu_scope_;
   DeviceIndex device_;
-  ExecutionMode way_ = ExecutionMode::aliased;
-  bool way_is_known_ = false;
+  ExecutionMode mode_ = ExecutionMode::aliased;
+  bool mode_is_known_ = false;
   uint64_t staged_bytes_ = 0;
   std::optional<AllocateOnDevice> allocations_;
   c10::SmallVector<StorageEntry, 6> storages_;

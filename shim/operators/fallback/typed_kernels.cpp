@@ -13,9 +13,9 @@
 #include "shim/device.h"
 #include "shim/generator.h"
 #include "shim/operators/fallback/fallback.h"
+#include "shim/operators/fallback/kernel_choice.h"
 #include "shim/operators/fallback/kernel_view.h"
 #include "shim/operators/fallback/wider_types.h"
-#include "shim/operators/native/native_kernels.h"
 #include "shim/operators/policy/device_check.h"
 
 namespace c10::openreg {
@@ -91,22 +91,22 @@ std::vector<std::string> schema_types(const c10::FunctionSchema& schema) {
 
 // ------------------------------------------------------------------------------------------- arguments of one call
 
-// Where a HostArgument is made from, in its place: some must not move.
+// Where a KernelArgument is made from, in its place: some must not move.
 template <class T>
 struct Source {
   KernelView& view;
   std::remove_reference_t<T>& value;
 };
 
-// An argument for the CPU kernel. Most types are what they are; the lifetime is that of the call.
+// An argument for PyTorch's kernel. Most types are what they are; the lifetime is that of the call.
 template <class T>
-class HostArgument {
+class KernelArgument {
  public:
-  explicit HostArgument(Source<T> source) : value_(source.value) {} // the call may be made once more
+  explicit KernelArgument(Source<T> source) : value_(source.value) {} // the call may be made once more
   T get() {
     return std::forward<T>(value_);
   }
-  static void see(DeviceCheck& /*check*/, const std::remove_reference_t<T>& /*value*/) {}
+  static void add_to(DeviceCheck& /*check*/, const std::remove_reference_t<T>& /*value*/) {}
   static size_t tensors(const std::remove_reference_t<T>& /*value*/) {
     return 0;
   }
@@ -117,40 +117,40 @@ class HostArgument {
 
 template <class T>
   requires std::is_same_v<std::remove_cvref_t<T>, Tensor>
-class HostArgument<T> {
+class KernelArgument<T> {
  public:
   static constexpr bool is_written = !std::is_const_v<std::remove_reference_t<T>>;
 
   // The view's own tensor is the lvalue that an out or in-place kernel wants.
-  explicit HostArgument(Source<T> source) : host_(const_cast<Tensor&>(source.view.view(source.value, is_written))) {}
+  explicit KernelArgument(Source<T> source) : shown_(const_cast<Tensor&>(source.view.view(source.value, is_written))) {}
   T get() {
-    return host_;
+    return shown_;
   }
-  static void see(DeviceCheck& check, const Tensor& value) {
-    check.see(value, is_written);
+  static void add_to(DeviceCheck& check, const Tensor& value) {
+    check.add(value, is_written);
   }
   static size_t tensors(const Tensor& /*value*/) {
     return 1;
   }
 
  private:
-  Tensor& host_;
+  Tensor& shown_;
 };
 
 template <>
-class HostArgument<const OptionalTensor&> {
+class KernelArgument<const OptionalTensor&> {
  public:
-  explicit HostArgument(Source<const OptionalTensor&> source) {
+  explicit KernelArgument(Source<const OptionalTensor&> source) {
     if (source.value.has_value()) {
-      host_ = source.view.view(*source.value, /*written=*/false);
+      shown_ = source.view.view(*source.value, /*written=*/false);
     }
   }
   const OptionalTensor& get() {
-    return host_;
+    return shown_;
   }
-  static void see(DeviceCheck& check, const OptionalTensor& value) {
+  static void add_to(DeviceCheck& check, const OptionalTensor& value) {
     if (value.has_value()) {
-      check.see(*value, /*written=*/false);
+      check.add(*value, /*written=*/false);
     }
   }
   static size_t tensors(const OptionalTensor& /*value*/) {
@@ -158,31 +158,31 @@ class HostArgument<const OptionalTensor&> {
   }
 
  private:
-  OptionalTensor host_;
+  OptionalTensor shown_;
 };
 
 // Both kinds of list of tensors.
 template <class T>
   requires(kSchemaType<T> == "Tensor[]")
-class HostArgument<T> {
+class KernelArgument<T> {
  public:
   using List = std::remove_cvref_t<T>;
 
-  explicit HostArgument(Source<T> source) {
-    host_.reserve(source.value.size());
+  explicit KernelArgument(Source<T> source) {
+    shown_.reserve(source.value.size());
     for (const Tensor& tensor : source.value) {
-      host_.push_back(source.view.view(tensor, /*written=*/false));
+      shown_.push_back(source.view.view(tensor, /*written=*/false));
     }
-    list_ = List(TensorList(host_));
+    list_ = List(TensorList(shown_));
   }
-  HostArgument(const HostArgument&) = delete;
-  HostArgument& operator=(const HostArgument&) = delete;
+  KernelArgument(const KernelArgument&) = delete;
+  KernelArgument& operator=(const KernelArgument&) = delete;
   T get() {
     return list_;
   }
-  static void see(DeviceCheck& check, const List& value) {
+  static void add_to(DeviceCheck& check, const List& value) {
     for (const Tensor& tensor : value) {
-      check.see(tensor, /*written=*/false);
+      check.add(tensor, /*written=*/false);
     }
   }
   static size_t tensors(const List& value) {
@@ -190,25 +190,25 @@ class HostArgument<T> {
   }
 
  private:
-  c10::SmallVector<Tensor, 8> host_;
+  c10::SmallVector<Tensor, 8> shown_;
   List list_;
 };
 
 template <>
-class HostArgument<OptionalGenerator> {
+class KernelArgument<OptionalGenerator> {
  public:
   // None would be the CPU's default generator, and openreg's seed would mean nothing.
-  explicit HostArgument(Source<OptionalGenerator> source)
-      : host_(
+  explicit KernelArgument(Source<OptionalGenerator> source)
+      : shown_(
             !source.value.has_value() ? source.view.shown_generator(default_generator(source.view.device()))
                 : source.value->device().is_privateuseone() ? source.view.shown_generator(*source.value)
                                                             : *source.value) {}
   OptionalGenerator get() {
-    return std::move(host_);
+    return std::move(shown_);
   }
-  static void see(DeviceCheck& check, const OptionalGenerator& value) {
+  static void add_to(DeviceCheck& check, const OptionalGenerator& value) {
     if (value.has_value()) {
-      check.see(*value);
+      check.add(*value);
     }
   }
   static size_t tensors(const OptionalGenerator& /*value*/) {
@@ -216,7 +216,7 @@ class HostArgument<OptionalGenerator> {
   }
 
  private:
-  OptionalGenerator host_;
+  OptionalGenerator shown_;
 };
 
 // --------------------------------------------------------------------------------------------------------- results
@@ -235,11 +235,11 @@ template <class Result>
 struct Returned {
   // Written tensors are returned as they came; they are all that an operator with such a result returns.
   template <class... Args>
-  static Result of(KernelView& /*view*/, Result&& host, Args&... arguments) {
+  static Result of(KernelView& /*view*/, Result&& result, Args&... arguments) {
     if constexpr (std::is_reference_v<Result>) {
       return std::get<0>(std::tuple_cat(written<Args>(arguments)...));
     } else {
-      return std::forward<Result>(host);
+      return std::forward<Result>(result);
     }
   }
 };
@@ -249,11 +249,11 @@ struct Returned<std::tuple<First, Rest...>> {
   using Result = std::tuple<First, Rest...>;
 
   template <class... Args>
-  static Result of(KernelView& view, Result&& host, Args&... arguments) {
+  static Result of(KernelView& view, Result&& result, Args&... arguments) {
     if constexpr (std::is_reference_v<First>) {
       return std::tuple_cat(written<Args>(arguments)...);
     } else {
-      return std::apply([&](auto&... result) { return Result(view.adopt(std::move(result))...); }, host);
+      return std::apply([&](auto&... part) { return Result(view.adopt(std::move(part))...); }, result);
     }
   }
 };
@@ -261,8 +261,8 @@ struct Returned<std::tuple<First, Rest...>> {
 template <>
 struct Returned<Tensor> {
   template <class... Args>
-  static Tensor of(KernelView& view, Tensor&& host, Args&... /*arguments*/) {
-    return view.adopt(std::move(host));
+  static Tensor of(KernelView& view, Tensor&& result, Args&... /*arguments*/) {
+    return view.adopt(std::move(result));
   }
 };
 
@@ -289,6 +289,26 @@ struct TypedKernel<Result(Args...)> {
         [op = handle.typed<Signature>()](Args... arguments) -> Result { return run(op, arguments...); });
   }
 
+  static Result run(const c10::TypedOperatorHandle<Signature>& op, Args&... arguments) {
+    const auto& schema = op.schema();
+    DeviceCheck check(schema);
+    (KernelArgument<Args>::add_to(check, arguments), ...);
+    const DeviceIndex device = check.finish();
+    const c10::Device runs_on(c10::DeviceType::PrivateUse1, device < 0 ? current_device() : device);
+    const auto [native, kernels] = choose_kernel(op, device, runs_on);
+    if (native != nullptr) {
+      return run_boxed(op, arguments...);
+    }
+    try {
+      return run_kernel(op, runs_on.index(), kernels, arguments...);
+    } catch (const c10::NotImplementedError& refusal) {
+      if (!fits_wider_type(op, refusal)) {
+        throw;
+      }
+    }
+    return run_boxed(op, arguments...); // which deals with it
+  }
+
  private:
   template <class T>
   struct Count : std::integral_constant<size_t, 1> {};
@@ -306,40 +326,20 @@ struct TypedKernel<Result(Args...)> {
     }
   }
 
-  static Result run(const c10::TypedOperatorHandle<Signature>& op, Args&... arguments) {
-    const auto& schema = op.schema();
-    DeviceCheck check(schema);
-    (HostArgument<Args>::see(check, arguments), ...);
-    const DeviceIndex device = check.finish();
-    if (device >= 0 && has_native_kernels(device) && finds_native_kernel(op, device)) {
-      return run_boxed(op, arguments...);
-    }
-
-    const DeviceIndex runs_on = device < 0 ? current_device() : device;
-    try {
-      return run_kernel(op, runs_on, arguments...);
-    } catch (const c10::NotImplementedError& refusal) {
-      if (!fits_wider_type(op, refusal)) {
-        throw;
-      }
-    }
-    return run_boxed(op, arguments...); // which deals with it
-  }
-
   static Result run_boxed(const c10::TypedOperatorHandle<Signature>& op, Args&... arguments) {
     static const auto boxed = c10::KernelFunction::makeFromBoxedFunction<&operator_fallback>();
     return boxed.call<Result, Args...>(
         op, c10::DispatchKeySet(c10::DispatchKey::PrivateUse1), std::forward<Args>(arguments)...);
   }
 
-  static Result run_kernel(const c10::TypedOperatorHandle<Signature>& op, DeviceIndex device, Args&... arguments) {
-    KernelView view(
-        op.schema().name(), device, (HostArgument<Args>::tensors(arguments) + ... + 0), kernels_of(op, device));
-    std::tuple<HostArgument<Args>...> host{Source<Args>{view, arguments}...};
+  static Result run_kernel(
+      const c10::TypedOperatorHandle<Signature>& op, DeviceIndex device, Kernels kernels, Args&... arguments) {
+    KernelView view(op.schema().name(), device, (KernelArgument<Args>::tensors(arguments) + ... + 0), kernels);
+    std::tuple<KernelArgument<Args>...> shown{Source<Args>{view, arguments}...};
     const auto call = [&]() -> Result {
       const c10::impl::ExcludeDispatchKeyGuard below(kAboveKernels);
       return std::apply(
-          [&](auto&... shown) -> Result { return op.redispatch(view.kernel_keys(), shown.get()...); }, host);
+          [&](auto&... argument) -> Result { return op.redispatch(view.kernel_keys(), argument.get()...); }, shown);
     };
     Result result = call();
     view.finish();
@@ -491,5 +491,16 @@ std::optional<torch::CppFunction> first_that_fits(const c10::OperatorHandle& op,
 std::optional<torch::CppFunction> typed_kernel(const c10::OperatorHandle& op) {
   return first_that_fits(op, KnownSignatures());
 }
+
+template <class Signature, class... Args>
+Tensor& run_typed_kernel(const c10::TypedOperatorHandle<Signature>& op, Tensor& self, Args... arguments) {
+  return TypedKernel<Signature>::run(op, self, arguments...);
+}
+
+template Tensor& run_typed_kernel(const c10::TypedOperatorHandle<Tensor&(Tensor&)>&, Tensor&);
+template Tensor& run_typed_kernel(
+    const c10::TypedOperatorHandle<Tensor&(Tensor&, const Scalar&)>&, Tensor&, const Scalar&);
+template Tensor& run_typed_kernel(
+    const c10::TypedOperatorHandle<Tensor&(Tensor&, const Tensor&)>&, Tensor&, const Tensor&);
 
 } // namespace c10::openreg

@@ -14,4 +14,9 @@ namespace c10::openreg {
 // Python knows would take Python's lock. Nothing if the signature is none of those that typed_kernels.cpp lists.
 std::optional<torch::CppFunction> typed_kernel(const c10::OperatorHandle& op);
 
+// What that kernel does, for one written by hand that can do no better for a call. For operators that write `self`, with
+// no further argument, a number or a tensor.
+template <class Signature, class... Args>
+at::Tensor& run_typed_kernel(const c10::TypedOperatorHandle<Signature>& op, at::Tensor& self, Args... arguments);
+
 } // namespace c10::openreg

@@ -212,7 +212,7 @@ bool NativeCall::memory_is_apart() const {
 
 const openreg_tensor* NativeCall::show_tensor(const at::Tensor& tensor, bool written) {
   void* const data = tensor.numel() == 0 ? nullptr
-      : written                          ? tensor.mutable_data_ptr()
+      : written                          ? writable_data(tensor)
                                          : const_cast<void*>(tensor.const_data_ptr());
   const bool has_dimensions = tensor.dim() > 0;
   tensors_.push_back(

@@ -18,13 +18,10 @@
 #include "shim/status.h"
 
 namespace c10::openreg {
-namespace {
-
-using Key = c10::DispatchKey;
 
 // An operator that a driver's kernel serves.
-struct Served {
-  Served(const openreg_kernel& by, const std::string& name)
+struct NativeKernel {
+  NativeKernel(const openreg_kernel& by, const std::string& name)
       : kernel(by),
         counter(operator_counter(ExecutionMode::native, name)) {}
 
@@ -33,8 +30,12 @@ struct Served {
   ShapeFunction shape_function;
 };
 
+namespace {
+
+using Key = c10::DispatchKey;
+
 struct DriverKernels {
-  std::unordered_map<c10::OperatorName, std::unique_ptr<Served>> by_operator;
+  std::unordered_map<c10::OperatorName, std::unique_ptr<NativeKernel>> by_operator;
 };
 
 struct Device {
@@ -165,7 +166,7 @@ class Reader {
 
  private:
   void add(const c10::OperatorName& name, const openreg_kernel& kernel) {
-    result_->by_operator.emplace(name, std::make_unique<Served>(kernel, name.name));
+    result_->by_operator.emplace(name, std::make_unique<NativeKernel>(kernel, name.name));
   }
 
   void add_listed(const openreg_kernel& kernel, const c10::OperatorName& name) {
@@ -226,11 +227,6 @@ class Reader {
   std::unordered_multimap<std::string, std::pair<c10::OperatorHandle, const openreg_kernel*>> functional_; // by name
 };
 
-Served* find(const c10::OperatorHandle& op, const Device& device) {
-  const auto found = device.kernels->by_operator.find(op.operator_name());
-  return found == device.kernels->by_operator.end() ? nullptr : found->second.get();
-}
-
 const Device& device_with_kernels(DeviceIndex device) {
   return *devices[device].load(std::memory_order_acquire);
 }
@@ -277,28 +273,26 @@ void note_operator_of_fallback(const c10::OperatorName& name) {
   operators_of_fallback().insert(name);
 }
 
-bool finds_native_kernel(const c10::OperatorHandle& op, DeviceIndex device) {
-  return find(op, device_with_kernels(device)) != nullptr;
+NativeKernel* look_up_native_kernel(const c10::OperatorHandle& op, DeviceIndex device) {
+  const auto& kernels = device_with_kernels(device).kernels->by_operator;
+  const auto found = kernels.find(op.operator_name());
+  return found == kernels.end() ? nullptr : found->second.get();
 }
 
-bool run_native_kernel(const c10::OperatorHandle& op, DeviceIndex device, torch::jit::Stack* stack) {
-  const Device& native = device_with_kernels(device);
-  Served* const served = find(op, native);
-  if (served == nullptr) {
-    return false;
-  }
-  NativeCall call(op, served->kernel, served->shape_function, device, native.ordinal, *stack);
+bool run_native_kernel(
+    NativeKernel& kernel, const c10::OperatorHandle& op, DeviceIndex device, torch::jit::Stack* stack) {
+  NativeCall call(op, kernel.kernel, kernel.shape_function, device, device_with_kernels(device).ordinal, *stack);
   if (!call.prepare()) {
-    served->counter.refused.fetch_add(1, std::memory_order_relaxed);
+    kernel.counter.refused.fetch_add(1, std::memory_order_relaxed);
     return false;
   }
   ask_operator_policy(ExecutionMode::native, op.schema().name(), device);
   const auto start = OperatorClock::now();
   if (!call.run()) {
-    served->counter.refused.fetch_add(1, std::memory_order_relaxed);
+    kernel.counter.refused.fetch_add(1, std::memory_order_relaxed);
     return false;
   }
-  served->counter.add_call(0, OperatorClock::now() - start);
+  kernel.counter.add_call(0, OperatorClock::now() - start);
   call.replace_arguments(*stack);
   return true;
 }

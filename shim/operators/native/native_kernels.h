@@ -29,13 +29,19 @@ inline bool has_native_kernels(DeviceIndex device) {
                                                               : (bits & detail::kHasKernels) != 0;
 }
 
-// Whether the driver of `device` may run the operator itself.
-bool finds_native_kernel(const c10::OperatorHandle& op, DeviceIndex device);
+// The kernel of the driver of `device`, an index in range, for the operator; nullptr if there is none. Lives until the
+// process ends. Throws as look_for_kernels().
+struct NativeKernel;
+NativeKernel* look_up_native_kernel(const c10::OperatorHandle& op, DeviceIndex device);
+inline NativeKernel* native_kernel_of(const c10::OperatorHandle& op, DeviceIndex device) {
+  return C10_UNLIKELY(has_native_kernels(device)) ? look_up_native_kernel(op, device) : nullptr;
+}
 
 // Runs the operator of the stack by the driver's kernel and replaces the arguments by the results. All tensors have
-// been checked to be on `device`. False if there is none or it refuses: then nothing has changed but the size of an
-// out= tensor, which is the same in every way. Throws c10::Error with driver, operator and text where the kernel fails.
-bool run_native_kernel(const c10::OperatorHandle& op, DeviceIndex device, torch::jit::Stack* stack);
+// been checked to be on `device`. False if it refuses: then nothing has changed but the size of an out= tensor, which is
+// the same in every mode. Throws c10::Error with driver, operator and text where the kernel fails.
+bool run_native_kernel(
+    NativeKernel& kernel, const c10::OperatorHandle& op, DeviceIndex device, torch::jit::Stack* stack);
 
 // Called while the shim is loaded for each operator of PyTorch that comes to the fallback or to a typed kernel although
 // it may have a kernel registered for PrivateUse1: the other ones that have are none of theirs.

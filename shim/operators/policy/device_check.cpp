@@ -3,7 +3,7 @@
 
 namespace c10::openreg {
 
-void DeviceCheck::refuse(c10::Device first, c10::Device second) const {
+void DeviceCheck::reject(c10::Device first, c10::Device second) const {
   TORCH_CHECK(
       false,
       "Expected all tensors to be on the same device, but found at least two devices, ",
@@ -39,17 +39,17 @@ DeviceIndex common_device(const c10::FunctionSchema& schema, const c10::IValue* 
   for (size_t i = 0; i < count; ++i) {
     const c10::IValue& value = arguments[i];
     if (value.isTensor()) {
-      check.see(value.toTensor(), is_written(declared[i]), may_be_on_cpu(declared[i]));
+      check.add(value.toTensor(), is_written(declared[i]), may_be_on_cpu(declared[i]));
     } else if (value.isGenerator()) {
-      check.see(value.toGenerator());
+      check.add(value.toGenerator());
     } else if (value.isTensorList()) {
       for (const c10::IValue& tensor : value.toListRef()) {
-        check.see(tensor.toTensor(), is_written(declared[i]));
+        check.add(tensor.toTensor(), is_written(declared[i]));
       }
     } else if (value.isOptionalTensorList()) {
       for (const std::optional<at::Tensor>& tensor : value.toOptionalTensorList()) {
         if (tensor.has_value()) {
-          check.see(*tensor, false, /*may_be_on_cpu=*/true); // indices
+          check.add(*tensor, false, /*may_be_on_cpu=*/true); // indices
         }
       }
     }

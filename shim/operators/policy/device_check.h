@@ -11,21 +11,21 @@
 
 namespace c10::openreg {
 
-// Sees the tensors of one call, one after the other. Not allowed are tensors of two openreg devices, or of another
+// Is given the tensors of one call, one after the other. Not allowed are tensors of two openreg devices, or of another
 // device type; except, as on CUDA, zero-dimensional CPU tensors that are not written.
 class DeviceCheck {
  public:
   explicit DeviceCheck(const c10::FunctionSchema& schema) : schema_(schema) {}
 
   // `may_be_on_cpu`: whatever its dimension.
-  void see(const at::Tensor& tensor, bool written, bool may_be_on_cpu = false) {
+  void add(const at::Tensor& tensor, bool written, bool may_be_on_cpu = false) {
     if (!tensor.defined()) {
       return;
     }
     const c10::Device device = tensor.device();
     if (C10_LIKELY(device.is_privateuseone())) {
       if (C10_UNLIKELY(first_.has_value() && *first_ != device)) {
-        refuse(*first_, device);
+        reject(*first_, device);
       }
       first_ = device;
       return;
@@ -36,18 +36,18 @@ class DeviceCheck {
     }
   }
 
-  void see(const at::Generator& generator) {
+  void add(const at::Generator& generator) {
     if (generator.defined()) {
       generator_ = generator.device().type();
     }
   }
 
   // The device of the openreg tensors, -1 if there was none. Throws c10::Error "Expected all tensors to be on the same
-  // device, but found at least two devices, ..."; so does see(). And "Expected a
+  // device, but found at least two devices, ..."; so does add(). And "Expected a
   // '...' device type for generator but found '...'" where a generator is not of the type of the tensors; its index is free.
   DeviceIndex finish() const {
     if (C10_UNLIKELY(first_.has_value() && other_.has_value())) {
-      refuse(*first_, *other_);
+      reject(*first_, *other_);
     }
     if (C10_UNLIKELY(generator_.has_value())) {
       check_generator();
@@ -56,7 +56,7 @@ class DeviceCheck {
   }
 
  private:
-  [[noreturn]] void refuse(c10::Device first, c10::Device second) const;
+  [[noreturn]] void reject(c10::Device first, c10::Device second) const;
   void check_generator() const;
 
   const c10::FunctionSchema& schema_;

@@ -2,7 +2,9 @@
 #include "shim/operators/policy/execution_mode.h"
 
 #include <openreg/driver.h>
+#include <openreg/registry.h>
 
+#include <cstddef>
 #include <cstring>
 
 #include "shim/device.h"
@@ -30,6 +32,19 @@ uint32_t present_generation() {
   return openreg_generation();
 }
 
+namespace {
+
+bool driver_has_fill(const char* driver) {
+  constexpr size_t kFill =
+      (offsetof(openreg_driver, fill) - offsetof(openreg_driver, open)) / sizeof(openreg_driver::open);
+  openreg_driver_record record{};
+  record.struct_size = sizeof record;
+  OPENREG_CHECK(openreg_find_driver(driver, &record));
+  return (record.slots >> kFill & 1) != 0;
+}
+
+} // namespace
+
 namespace detail {
 
 void keep_bits(DeviceIndex device, uint32_t generation, unsigned bits) noexcept {
@@ -48,7 +63,9 @@ ExecutionMode look_for_mode(DeviceIndex device) {
   read_operator_variables();
   const bool visible = (properties.caps & OPENREG_CAP_HOST_VISIBLE) != 0;
   const auto mode = visible && !staging_is_forced() ? ExecutionMode::aliased : ExecutionMode::staged;
-  keep_bits(device, generation, kModeIsKnown | (mode == ExecutionMode::staged ? kIsStaged : 0));
+  const bool staged = mode == ExecutionMode::staged;
+  const bool has_fill = staged && driver_has_fill(properties.driver);
+  keep_bits(device, generation, kModeIsKnown | (staged ? kIsStaged : 0) | (has_fill ? kHasFill : 0));
   return mode;
 }
 

@@ -37,6 +37,7 @@ constexpr uint8_t kKernelsAreKnown = 4; // native_kernels.h
 constexpr uint8_t kHasKernels = 8;
 constexpr uint8_t kGpuIsKnown = 16; // gpu_kernels.h
 constexpr uint8_t kIsGpu = 32;
+constexpr uint8_t kHasFill = 64;         // known with the mode
 constexpr unsigned kGenerationShift = 8; // the generation lies above the bits
 TORCH_OPENREG_API extern std::array<std::atomic<uint64_t>, OPENREG_MAX_DEVICES> device_states;
 
@@ -60,6 +61,19 @@ inline ExecutionMode execution_mode(DeviceIndex device) {
     return look_for_mode(device);
   }
   return (bits & kIsStaged) != 0 ? ExecutionMode::staged : ExecutionMode::aliased;
+}
+
+// Whether the mode of `device`, an index in range, is staged and its driver can set a range of bytes. Throws as
+// execution_mode().
+inline bool is_staged_with_fill(DeviceIndex device) {
+  using namespace detail;
+  constexpr uint8_t kBoth = kIsStaged | kHasFill;
+  uint8_t bits = device_bits(device);
+  if (C10_UNLIKELY((bits & kModeIsKnown) == 0)) {
+    look_for_mode(device);
+    bits = device_bits(device);
+  }
+  return (bits & kBoth) == kBoth;
 }
 
 } // namespace c10::openreg

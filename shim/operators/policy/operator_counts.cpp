@@ -49,9 +49,9 @@ std::atomic<bool> details{false};
 
 } // namespace
 
-OperatorCounter& operator_counter(ExecutionMode way, const std::string& name) {
+OperatorCounter& operator_counter(ExecutionMode mode, const std::string& name) {
   const std::lock_guard<std::mutex> guard(book().lock);
-  return book().by_operator[static_cast<size_t>(way)][name];
+  return book().by_operator[static_cast<size_t>(mode)][name];
 }
 
 void OperatorCounter::add_call(uint64_t copied, OperatorClock::duration time) noexcept {
@@ -66,14 +66,14 @@ void OperatorCall::count_aliased_call() noexcept {
   aliased_calls[this_threads_counter()].value.fetch_add(1, std::memory_order_relaxed);
 }
 
-void OperatorCall::watch(ExecutionMode way, const std::string& name, DeviceIndex device) {
-  ask_operator_policy(way, name, device);
+void OperatorCall::watch(ExecutionMode mode, const std::string& name, DeviceIndex device) {
+  ask_operator_policy(mode, name, device);
   if (!watched_) {
     start_ = OperatorClock::now();
     device_ = device;
   }
   watched_ = true;
-  staged_ |= way == ExecutionMode::staged;
+  staged_ |= mode == ExecutionMode::staged;
 }
 
 void OperatorCall::count(const std::string& name, uint64_t copied) noexcept {
@@ -116,11 +116,11 @@ OperatorCounts operator_counts() {
     result.aliased_calls += counter.value.load(std::memory_order_relaxed);
   }
   const std::lock_guard<std::mutex> guard(book().lock);
-  for (size_t way = 0; way < kExecutionModes; ++way) {
-    for (const auto& [name, counter] : book().by_operator[way]) {
+  for (size_t mode = 0; mode < kExecutionModes; ++mode) {
+    for (const auto& [name, counter] : book().by_operator[mode]) {
       const OperatorCount count = count_of(counter);
       if (count.calls > 0 || count.refused > 0) {
-        result.by_operator[way].emplace(name, count);
+        result.by_operator[mode].emplace(name, count);
       }
     }
   }

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
-// How often each way of running an operator (execution_mode.h) was taken, over all devices and threads.
+// How often operators ran in each execution mode (execution_mode.h), over all devices and threads.
 #pragma once
 
 #include <atomic>
@@ -16,13 +16,13 @@ namespace c10::openreg {
 
 struct OperatorCount {
   uint64_t calls = 0;
-  uint64_t refused = 0; // native: calls that had to go another way
+  uint64_t refused = 0; // native: calls that ran in another mode
   uint64_t bytes = 0;   // staged: copied, both directions
   double seconds = 0;   // the host spent on them: staged, copies and kernel; native, until the kernel was queued
 };
 struct OperatorCounts {
   uint64_t aliased_calls = 0;
-  // By way and operator name, "aten::mm"; aliased ones only while operator_details() was on.
+  // By mode and operator name, "aten::mm"; aliased ones only while operator_details() was on.
   std::array<std::map<std::string, OperatorCount>, kExecutionModes> by_operator;
 };
 TORCH_OPENREG_API OperatorCounts operator_counts();
@@ -34,7 +34,7 @@ TORCH_OPENREG_API void set_operator_details(bool on) noexcept;
 
 using OperatorClock = std::chrono::steady_clock;
 
-// One operator's figures for one way. Lives until the process ends. Threads: any.
+// One operator's figures for one mode. Lives until the process ends. Threads: any.
 struct OperatorCounter {
   std::atomic<uint64_t> calls{0};
   std::atomic<uint64_t> refused{0};
@@ -43,15 +43,15 @@ struct OperatorCounter {
 
   TORCH_OPENREG_API void add_call(uint64_t copied, OperatorClock::duration time) noexcept;
 };
-TORCH_OPENREG_API OperatorCounter& operator_counter(ExecutionMode way, const std::string& name);
+TORCH_OPENREG_API OperatorCounter& operator_counter(ExecutionMode mode, const std::string& name);
 
-// One call through a KernelView (kernel_view.h): asks the policy when the way is known, and is counted at its end.
+// One call through a KernelView (kernel_view.h): asks the policy when the mode is known, and is counted at its end.
 class OperatorCall {
  public:
-  // Throws c10::Error where the policy forbids the way. Once for each device of the call; the slowest way counts.
-  void take(ExecutionMode way, const std::string& name, DeviceIndex device) {
-    if (C10_UNLIKELY(way == ExecutionMode::staged || operators_are_watched())) {
-      watch(way, name, device);
+  // Throws c10::Error where the policy forbids the mode. Once for each device of the call; the slowest mode counts.
+  void take(ExecutionMode mode, const std::string& name, DeviceIndex device) {
+    if (C10_UNLIKELY(mode == ExecutionMode::staged || operators_are_watched())) {
+      watch(mode, name, device);
     }
   }
   // The device is idle now: what follows is the operator's own work.
@@ -62,13 +62,17 @@ class OperatorCall {
   }
   // Traced calls that are known to be no more than a copy (of device indices or OPENREG_HOST) or a fill.
   bool is_traced() const noexcept {
-    return watched_ && is_tracing();
+    return watched_ && !is_traced_by_runtime_ && is_tracing();
   }
   void describe_copy(int32_t source, int32_t destination, uint64_t bytes) noexcept {
     description_ = {OPENREG_TRACE_COPY, source, destination, bytes};
   }
   void describe_fill(uint64_t bytes) noexcept {
     description_ = {OPENREG_TRACE_FILL, OPENREG_HOST, device_, bytes};
+  }
+  // What is traced of the call is a call of the runtime's that it makes.
+  void leave_trace_to_runtime() noexcept {
+    is_traced_by_runtime_ = true;
   }
   void end(const std::string& name, uint64_t copied) noexcept {
     if (C10_LIKELY(!watched_ && copied == 0)) {
@@ -80,7 +84,7 @@ class OperatorCall {
 
  private:
   static void count_aliased_call() noexcept;
-  void watch(ExecutionMode way, const std::string& name, DeviceIndex device);
+  void watch(ExecutionMode mode, const std::string& name, DeviceIndex device);
   void count(const std::string& name, uint64_t copied) noexcept;
   void trace(const std::string& name) const noexcept;
 
@@ -97,6 +101,7 @@ class OperatorCall {
   DeviceIndex device_ = -1;
   bool watched_ = false;
   bool staged_ = false;
+  bool is_traced_by_runtime_ = false;
 };
 
 } // namespace c10::openreg

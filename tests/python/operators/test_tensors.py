@@ -288,6 +288,10 @@ def test_lazy_clone() -> None:
     y.add_(1)
     x.mul_(5)
     assert [t.cpu().tolist() for t in (x, y, z)] == [[5, 5, 5], [2, 2, 2], [1, 1, 1]]
+    for t in (x, y, z):  # in memory of its own device, although another one is current
+        there = torch.empty_like(t)
+        there.copy_(t, non_blocking=True)
+        assert there.tolist() == t.tolist()
 
 
 # what resize_() adds is filled in deterministic mode, as on the CPU
