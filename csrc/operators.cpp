@@ -8,8 +8,10 @@
 #include "csrc/bindings.h"
 #include "shim/operators/fallback/gpu_allocations.h"
 #include "shim/operators/fallback/kernel_tensor_cache.h"
+#include "shim/operators/fallback/staged_storage.h"
 #include "shim/operators/policy/operator_counts.h"
 #include "shim/operators/policy/operator_policy.h"
+#include "shim/staging_buffers.h"
 
 namespace torch_openreg {
 
@@ -75,6 +77,34 @@ PyObject* _installGpuAllocator(PyObject* /*self*/, PyObject* /*unused*/) {
   HANDLE_TH_ERRORS
   c10::openreg::install_gpu_allocations();
   Py_RETURN_NONE;
+  END_HANDLE_TH_ERRORS
+}
+
+PyObject* _watchUndeclaredWrites(PyObject* /*self*/, PyObject* on) {
+  HANDLE_TH_ERRORS
+  c10::openreg::watch_undeclared_writes(PyObject_IsTrue(on) == 1);
+  Py_RETURN_NONE;
+  END_HANDLE_TH_ERRORS
+}
+
+PyObject* _undeclaredWrites(PyObject* /*self*/, PyObject* /*unused*/) {
+  HANDLE_TH_ERRORS
+  py::set names;
+  for (const std::string& name : c10::openreg::undeclared_writes()) {
+    names.add(name);
+  }
+  return names.release().ptr();
+  END_HANDLE_TH_ERRORS
+}
+
+PyObject* _releaseStagingBuffers(PyObject* /*self*/, PyObject* /*unused*/) {
+  c10::openreg::release_staging_buffers();
+  Py_RETURN_NONE;
+}
+
+PyObject* _keptStagingBytes(PyObject* /*self*/, PyObject* /*unused*/) {
+  HANDLE_TH_ERRORS
+  return PyLong_FromSize_t(c10::openreg::kept_staging_bytes());
   END_HANDLE_TH_ERRORS
 }
 
@@ -154,6 +184,22 @@ PyObject* _replaceOperatorRules(PyObject* /*self*/, PyObject* rules) {
 
 PyMethodDef openreg_operator_methods[] = {
     {"_operator_stats", torch_openreg::_operatorStats, METH_NOARGS, "How operators ran, as a dict of counts."},
+    {"_watch_undeclared_writes",
+     torch_openreg::_watchUndeclaredWrites,
+     METH_O,
+     "Watches staged operators for writes that their schemas don't declare: for tests."},
+    {"_undeclared_writes",
+     torch_openreg::_undeclaredWrites,
+     METH_NOARGS,
+     "Names of the operators that were seen to do so."},
+    {"_release_staging_buffers",
+     torch_openreg::_releaseStagingBuffers,
+     METH_NOARGS,
+     "Gives the host memory that is kept for staged operators back to the system."},
+    {"_kept_staging_bytes",
+     torch_openreg::_keptStagingBytes,
+     METH_NOARGS,
+     "Bytes of host memory that are kept for staged operators."},
     {"_install_gpu_allocator",
      torch_openreg::_installGpuAllocator,
      METH_NOARGS,

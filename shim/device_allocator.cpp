@@ -9,6 +9,7 @@
 #include "shim/compat.h"
 #include "shim/device.h"
 #include "shim/memory_history.h"
+#include "shim/staging_buffers.h"
 #include "shim/status.h"
 
 namespace c10::openreg {
@@ -157,6 +158,7 @@ bool DeviceAllocator::initialized() {
 
 void DeviceAllocator::emptyCache(MempoolId_t mempool_id) {
   if (mempool_id == MempoolId_t(0, 0)) {
+    release_staging_buffers();
     OPENREG_CHECK(openreg_empty_cache(-1));
     return;
   }

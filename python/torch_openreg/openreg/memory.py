@@ -191,8 +191,12 @@ def ipc_collect() -> None:
 
 
 def empty_cache() -> None:
-    """Returns memory that no tensor uses to the drivers, on every device. Tensors and private pools are unaffected."""
+    """Returns memory that no tensor uses to the drivers, on every device. Tensors and private pools are unaffected.
+
+    The host memory that is kept for staged operators goes back to the system too.
+    """
     _C._empty_cache()
+    _C._release_staging_buffers()
 
 
 def empty_host_cache() -> None:

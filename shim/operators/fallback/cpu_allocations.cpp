@@ -6,6 +6,7 @@
 #include <cstring>
 
 #include "shim/device_allocator.h"
+#include "shim/staging_buffers.h"
 #include "shim/status.h"
 
 namespace c10::openreg {
@@ -24,7 +25,8 @@ class CpuAllocations final : public c10::Allocator {
   c10::DataPtr allocate(size_t size) override {
     const DeviceIndex device = allocate_on_device;
     if (C10_LIKELY(device < 0)) {
-      return host_->allocate(size);
+      return device == kInStagingBuffers && size >= kMinStagingBytes ? take_staging_buffer(size)
+                                                                     : host_->allocate(size);
     }
     if (size == 0) {
       return {nullptr, nullptr, &free_alias_or_host, c10::Device(c10::DeviceType::CPU)};
@@ -81,6 +83,9 @@ void free_alias_or_host(void* address) {
     if (block != nullptr) {
       device_allocator().raw_deleter()(block);
     }
+    return;
+  }
+  if (give_back_staging_buffer(address)) {
     return;
   }
   if (const auto deleter = installed->host_deleter()) {

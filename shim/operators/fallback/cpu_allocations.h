@@ -3,7 +3,8 @@
 //
 // While an AllocateOnDevice is alive in a thread, PyTorch's CPU allocator gives that thread alias addresses of blocks
 // of the device's caching allocator, so that the results and temporaries of a CPU kernel count against the device and
-// can be adopted without a copy. Elsewhere the CPU allocator is what it was.
+// can be adopted without a copy. Where operators are staged it gives memory that is kept between calls
+// (shim/staging_buffers.h). Elsewhere the CPU allocator is what it was.
 #pragma once
 
 #include <c10/core/Allocator.h>
@@ -17,9 +18,13 @@ void install_cpu_allocations();
 // The allocator that install_cpu_allocations() put in place.
 c10::Allocator* cpu_allocations();
 
+// In the place of a device: the host's staging buffers.
+constexpr DeviceIndex kInStagingBuffers = -2;
+
 class AllocateOnDevice {
  public:
-  explicit AllocateOnDevice(DeviceIndex device) noexcept; // -1: ordinary CPU memory, also inside another scope
+  // -1: ordinary CPU memory, also inside another scope. kInStagingBuffers: host memory that is kept between calls.
+  explicit AllocateOnDevice(DeviceIndex device) noexcept;
   ~AllocateOnDevice();
   AllocateOnDevice(const AllocateOnDevice&) = delete;
   AllocateOnDevice& operator=(const AllocateOnDevice&) = delete;

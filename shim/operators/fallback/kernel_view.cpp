@@ -43,26 +43,6 @@ c10::DataPtr borrowed_data(void* address, c10::intrusive_ptr<c10::StorageImpl> o
   return {address, owner.release(), &drop_storage_reference, device};
 }
 
-// FNV over 8-byte words in four lanes: only to notice that a kernel wrote what its schema doesn't declare as written
-// (native_batch_norm's running statistics).
-uint64_t checksum_of(const void* data, size_t size) {
-  constexpr uint64_t kPrime = 0x100000001b3;
-  uint64_t lanes[4] = {0xcbf29ce484222325, 0x84222325cbf29ce4, 0x9e3779b97f4a7c15, 0x7f4a7c159e3779b9};
-  const auto* bytes = static_cast<const unsigned char*>(data);
-  for (; size >= 32; size -= 32, bytes += 32) {
-    uint64_t words[4];
-    std::memcpy(words, bytes, sizeof words);
-    for (int lane = 0; lane < 4; ++lane) {
-      lanes[lane] = (lanes[lane] ^ words[lane]) * kPrime;
-      lanes[lane] ^= lanes[lane] >> 29;
-    }
-  }
-  for (; size > 0; --size, ++bytes) {
-    lanes[0] = (lanes[0] ^ *bytes) * kPrime;
-  }
-  return ((lanes[0] * kPrime ^ lanes[1]) * kPrime ^ lanes[2]) * kPrime ^ lanes[3];
-}
-
 bool metadata_differs(const c10::TensorImpl& a, const c10::TensorImpl& b) {
   return a.sizes() != b.sizes() || a.strides() != b.strides() || a.storage_offset() != b.storage_offset() ||
       (a.key_set() & kLazyBits) != (b.key_set() & kLazyBits);
@@ -169,9 +149,7 @@ void KernelView::use_device(DeviceIndex device) {
     device_ = device;
     mode_ = mode;
     mode_is_known_ = true;
-    if (mode == ExecutionMode::aliased) {
-      allocations_.emplace(device);
-    }
+    allocations_.emplace(mode == ExecutionMode::aliased ? device : kInStagingBuffers);
   }
 }
 
@@ -291,7 +269,7 @@ void KernelView::show_wanted_gradient(const at::Tensor& tensor, const at::Tensor
   }
 }
 
-void KernelView::show_storage(const TensorEntry& tensor, const c10::Storage& storage, DeviceIndex device) {
+void KernelView::show_storage(TensorEntry& tensor, const c10::Storage& storage, DeviceIndex device) {
   KernelTensor& wrapper = wrapper_of(tensor);
   const bool written = tensor.written;
   c10::StorageImpl* original = storage.unsafeGetStorageImpl();
@@ -300,27 +278,28 @@ void KernelView::show_storage(const TensorEntry& tensor, const c10::Storage& sto
       take_for_writing(*known);
     }
     wrapper.show_storage_of(wrapper_of(tensors_[known->tensor]));
+    tensor.storage = static_cast<size_t>(known - storages_.data());
+    if (known->staged >= 0) {
+      staged_bytes_ += staged_[static_cast<size_t>(known->staged)].bring(extent_of(wrapper));
+    }
     return;
   }
+  tensor.storage = storages_.size();
   const ExecutionMode mode = device == device_ ? mode_ : execution_mode(device);
   void* const data = written ? writable_data(*original) : const_cast<void*>(original->data());
   const size_t size = original->nbytes();
   c10::StorageImpl& shown = wrapper.own_storage();
-  StorageEntry entry{original, &shown, tensors_.size() - 1, nullptr, size, 0, device, mode, written};
+  StorageEntry entry{original, &shown, tensors_.size() - 1, nullptr, size, -1, device, mode, written};
   if (data == nullptr || mode == ExecutionMode::aliased) {
     c10::DataPtr shown_here = shown_data(data);
     entry.data = shown_here.get();
     shown.set_data_ptr_noswap(std::move(shown_here));
   } else {
-    c10::DataPtr copy;
-    {
-      const AllocateOnDevice ordinary(-1);
-      copy = cpu_allocations()->allocate(size);
-    }
-    OPENREG_CHECK(openreg_memcpy(copy.get(), OPENREG_HOST, data, device, size));
-    staged_bytes_ += size;
+    entry.staged = static_cast<int>(staged_.size());
+    StagedStorage& staged = staged_.emplace_back(device, data, size, !covers_what_it_touches(name_));
+    c10::DataPtr copy = staged.take_memory();
+    staged_bytes_ += staged.bring(extent_of(wrapper));
     entry.data = copy.get();
-    entry.checksum = written ? 0 : checksum_of(entry.data, size);
     shown.set_data_ptr_noswap(std::move(copy));
   }
   shown.set_nbytes(size);
@@ -372,6 +351,9 @@ void KernelView::write_storage_back(StorageEntry& entry) {
   if (was_resized(entry)) {
     // Resized: the kernel's new memory becomes the storage's, and the old memory goes back to the device.
     const size_t size = shown.nbytes();
+    if (entry.staged >= 0 && shown.data() != nullptr) {
+      staged_bytes_ += staged_[static_cast<size_t>(entry.staged)].complete(shown.mutable_data(), size);
+    }
     c10::DataPtr data = device_data(shown._mutable_data_ptr_no_checks(), size, entry.device);
     void* const moved = data.get();
     entry.original->set_data_ptr_noswap(std::move(data));
@@ -383,10 +365,23 @@ void KernelView::write_storage_back(StorageEntry& entry) {
     }
     return;
   }
-  if (entry.mode == ExecutionMode::staged && entry.data != nullptr &&
-      (entry.written || checksum_of(entry.data, entry.size) != entry.checksum)) {
-    OPENREG_CHECK(openreg_memcpy(entry.original->mutable_data(), entry.device, entry.data, OPENREG_HOST, entry.size));
-    staged_bytes_ += entry.size;
+  if (entry.staged >= 0) {
+    StagedStorage& staged = staged_[static_cast<size_t>(entry.staged)];
+    if (staged.has_writes(name_)) {
+      staged_bytes_ += staged.write_back(entry.original->mutable_data());
+    }
+  }
+}
+
+// What the tensors that the kernel wrote cover, as they were and as it has left them.
+void KernelView::note_staged_writes() {
+  for (const TensorEntry& tensor : tensors_) {
+    const int staged = tensor.written ? storages_[tensor.storage].staged : -1;
+    if (staged >= 0) {
+      StagedStorage& storage = staged_[static_cast<size_t>(staged)];
+      storage.note_written(extent_of(*tensor.original->unsafeGetTensorImpl()));
+      storage.note_written(extent_of(*tensor.shown.unsafeGetTensorImpl()));
+    }
   }
 }
 
@@ -428,6 +423,9 @@ void KernelView::write_metadata_back(const TensorEntry& entry) {
 }
 
 void KernelView::finish() {
+  if (C10_UNLIKELY(!staged_.empty())) {
+    note_staged_writes();
+  }
   for (auto& entry : storages_) {
     if (C10_UNLIKELY(entry.mode == ExecutionMode::staged || was_resized(entry))) {
       write_storage_back(entry);

@@ -6,7 +6,8 @@
 // openreg storage and one CPU tensor per openreg tensor, with the same sizes, strides, offset, dtype and lazy bits,
 // so that a kernel sees exactly what it would see on the CPU; likewise on the GPU. What a kernel is given is called shown.
 //   aliased  the CPU storage lies over the device's memory (openreg_host_alias()); nothing is copied.
-//   staged   the CPU storage is a copy; storages that the kernel wrote are copied back by finish().
+//   staged   the CPU storage is a copy of what the call's tensors cover; finish() copies back what was written
+//            (staged_storage.h).
 //   GPU      as aliased, at the same address; nothing is waited for, as the kernel is queued on the current stream.
 // Sparse, nested and quantized tensors are shown as CPU tensors of their kind over their parts (non_dense.h).
 #pragma once
@@ -20,6 +21,7 @@
 #include "shim/operators/fallback/gpu_kernels.h"
 #include "shim/operators/fallback/kernel_tensor_cache.h"
 #include "shim/operators/fallback/non_dense.h"
+#include "shim/operators/fallback/staged_storage.h"
 #include "shim/operators/policy/kernel_keys.h"
 #include "shim/operators/policy/operator_counts.h"
 
@@ -91,7 +93,7 @@ class KernelView {
     size_t tensor;
     void* data; // what `shown` held when the kernel started
     size_t size;
-    uint64_t checksum; // staged and not declared as written
+    int staged; // position in staged_; -1: not staged
     DeviceIndex device;
     ExecutionMode mode;
     bool written;
@@ -100,6 +102,7 @@ class KernelView {
     const at::Tensor* original;
     at::Tensor shown; // a KernelTensor
     bool written;
+    size_t storage = 0; // position in storages_
     bool reusable = false;                     // when the call has ended
     c10::StorageImpl* shown_storage = nullptr; // what `shown` had for storage when the kernel started
   };
@@ -123,12 +126,13 @@ class KernelView {
   static auto find_indexed(Entries& entries, std::unique_ptr<PositionByOriginal>& index, const void* original, Key key)
       -> decltype(entries.data());
   static KernelTensor& wrapper_of(const TensorEntry& entry);
-  void show_storage(const TensorEntry& tensor, const c10::Storage& storage, DeviceIndex device);
+  void show_storage(TensorEntry& tensor, const c10::Storage& storage, DeviceIndex device);
   void release_storage(const StorageEntry& entry);
   const at::Tensor& view_non_dense(const at::Tensor& tensor, bool written);
   at::Tensor adopt_non_dense(const at::Tensor& result);
   Parts adopt_parts(const at::Tensor& non_dense);
   static bool was_resized(const StorageEntry& entry);
+  void note_staged_writes();
   void write_storage_back(StorageEntry& entry);
   void take_for_writing(StorageEntry& entry);
   void take_replaced_storage(const TensorEntry& entry);
@@ -151,6 +155,7 @@ class KernelView {
   uint64_t staged_bytes_ = 0;
   std::optional<AllocateOnDevice> allocations_;
   c10::SmallVector<StorageEntry, 6> storages_;
+  std::vector<StagedStorage> staged_;
   c10::SmallVector<TensorEntry, 6> tensors_;
   std::vector<std::unique_ptr<NonDenseEntry>> non_dense_; // rarely any
   // Positions by original, kept once there are too many entries for a linear search (foreach operators).
