@@ -8,6 +8,7 @@ counts. The table says how each compares with its aim. A figure that misses its 
 from __future__ import annotations
 
 import argparse
+import functools
 import gc
 import gzip
 import json
@@ -23,7 +24,7 @@ from pathlib import Path
 
 import torch
 import torch.nn.functional as F
-from models import Gpt, Lstm, mlp, resnet18, small_resnet
+from models import Gpt, Lstm, mlp, resnet18, small_resnet, wide_mlp
 from torch import nn
 from torch.profiler import ProfilerActivity, profile
 
@@ -325,6 +326,102 @@ def training_figures() -> list[Figure]:
     return figures
 
 
+def staged_figures() -> list[Figure]:
+    """Operators on memory that the host can't reach: in a process with OPENREG_OPERATORS=staged.
+
+    Each curve has two sizes, so that a slope is seen and not a point.
+    """
+    figures = []
+    for elements, label in ((MIB // 16, "256 KiB"), (4 * MIB, "16 MiB")):
+        near = [torch.randn(elements) for _ in range(2)]
+        far = [tensor.to(DEVICE) for tensor in near]
+        kept = [torch.empty(elements) for _ in range(4)]
+
+        def on_cpu(near: list[torch.Tensor] = near, kept: list[torch.Tensor] = kept) -> None:
+            for copy, source in zip(kept, near, strict=False):
+                copy.copy_(source)
+            torch.add(kept[0], kept[1], out=kept[2])
+            kept[3].copy_(kept[2])
+
+        what = "CPU's add and 3 copies"
+        figures.append(ratio(f"staged a + b of {label}", lambda far=far: far[0] + far[1], on_cpu, what, 1.5))
+    small, large = (torch.zeros(elements, device=DEVICE) for elements in (1024, 4 * MIB))
+    figures.append(
+        ratio("staged x[:4] + 1, storage of 16 MiB", lambda: large[:4] + 1, lambda: small[:4] + 1, "4 KiB", 2.0)
+    )
+    figures.append(
+        ratio("staged x[4:8].add_(1), 16 MiB", lambda: large[4:8].add_(1), lambda: small[4:8].add_(1), "4 KiB", 2.0)
+    )
+    for width in (16, 2048):
+        layers = functools.partial(wide_mlp, width)
+        figures.append(step_figure(f"staged MLP step, width {width}", layers, torch.randn(32, width), 1.6))
+    for width in (128, 512):
+        gpt = functools.partial(Gpt, width)
+        tokens = torch.randint(0, 256, (4, 64))
+        figures.append(step_figure(f"staged GPT step, width {width}", gpt, tokens, 1.6))
+    return figures
+
+
+def compiled_figures() -> list[Figure]:
+    """torch.compile on openreg against torch.compile on the CPU; compiling itself is not timed."""
+    compiled = torch.compile
+
+    def pointwise(x: torch.Tensor) -> torch.Tensor:
+        return ((x + 1).relu() * 2).sigmoid()
+
+    figures = []
+    for elements, label, aim in ((16, "16 elements", 1.0), (MIB, "1 Mi elements", 0.9)):
+        work = compiled(pointwise)
+        near = torch.randn(elements)
+        far = near.to(DEVICE)
+        title = f"compiled pointwise, {label}"
+        figures.append(ratio(title, functools.partial(work, far), functools.partial(work, near), "CPU compiled", aim))
+        torch._dynamo.reset()
+
+    def step(make: Callable[[], nn.Module], inputs: torch.Tensor, device: str, trains: bool) -> Callable[[], None]:
+        torch.manual_seed(0)
+        model = compiled(make().to(device))
+        x = inputs.to(device)
+
+        def run() -> None:
+            if not trains:
+                with torch.no_grad():
+                    model(x)
+                return
+            model(x).sum().backward()
+            model.zero_grad()
+
+        return run
+
+    encoder = functools.partial(nn.TransformerEncoderLayer, 128, 4, 512, dropout=0.0, batch_first=True)
+    for title, make, inputs, trains, aim in (
+        ("compiled MLP forward, batch 32", mlp, torch.randn(32, 784), False, 1.0),
+        ("compiled transformer layer, both ways", encoder, torch.randn(8, 64, 128), True, 1.02),
+        ("compiled MLP, forward and backward", mlp, torch.randn(32, 784), True, 1.05),
+    ):
+        ours, theirs = (step(make, inputs, device, trains) for device in (DEVICE, "cpu"))
+        figures.append(ratio(title, ours, theirs, "CPU compiled", aim))
+        torch._dynamo.reset()
+    return figures
+
+
+GROUPS: dict[str, tuple[Callable[[], list[Figure]], dict[str, str]]] = {
+    "staged": (staged_figures, {"OPENREG_OPERATORS": "staged"}),
+    "compiled": (compiled_figures, {}),
+}
+"""Figures that need a process of their own, and its variables."""
+
+
+def figures_of_group(name: str, threads: int) -> list[Figure]:
+    """Runs a group in a process of its own; a failure is printed, and its figures are missing."""
+    command = [sys.executable, __file__, "--group", name, "--threads", str(threads)]
+    done = subprocess.run(command, env=os.environ | GROUPS[name][1], stdout=subprocess.PIPE, text=True, check=False)
+    if done.returncode != 0:
+        print(f"bench: the figures of '{name}' are missing: status {done.returncode}", file=sys.stderr)
+        return []
+    return [Figure(**fields) for fields in json.loads(done.stdout.splitlines()[-1])]
+
+
 def overlap_figure(rounds: int = 15) -> Figure:
     """A copy from pinned memory on one stream and products on another: both at once, against one after the other."""
     side = torch.openreg.Stream(DEVICE)
@@ -436,15 +533,21 @@ def main() -> None:
     )
     parser.add_argument("--json", type=Path, help="file for the figures")
     parser.add_argument("--threads", type=int, default=1, help="threads of torch's CPU kernels (default 1)")
+    parser.add_argument("--group", choices=list(GROUPS), help="prints these figures alone, as JSON")
     options = parser.parse_args()
 
     torch.set_num_threads(options.threads)
+    if options.group:
+        print(json.dumps([asdict(figure) for figure in GROUPS[options.group][0]()]))
+        return
     figures = c_figures(options.programs) + replay_figures(options.programs) if options.programs else []
     figures += operator_figures()
     figures += wrapper_figures()
     figures += copy_figures()
     figures += training_figures()
     figures += profiler_figures()
+    for group in GROUPS:
+        figures += figures_of_group(group, options.threads)
     figures += [overlap_figure(), loader_figure()]
     figures.append(import_figure())
 

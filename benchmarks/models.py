@@ -34,6 +34,11 @@ def mlp() -> nn.Module:
     return nn.Sequential(nn.Flatten(), nn.Linear(784, 256), nn.ReLU(), nn.Linear(256, 10))
 
 
+def wide_mlp(width: int) -> nn.Module:
+    """Two linear layers of one width, and a classifier."""
+    return nn.Sequential(nn.Linear(width, width), nn.ReLU(), nn.Linear(width, width), nn.ReLU(), nn.Linear(width, 10))
+
+
 def small_resnet() -> nn.Module:
     """Three blocks of 32 channels."""
     return nn.Sequential(
