@@ -102,7 +102,7 @@ class KernelView {
     const at::Tensor* original;
     at::Tensor shown; // a KernelTensor
     bool written;
-    size_t storage = 0; // position in storages_
+    size_t storage = 0;                        // position in storages_
     bool reusable = false;                     // when the call has ended
     c10::StorageImpl* shown_storage = nullptr; // what `shown` had for storage when the kernel started
   };
