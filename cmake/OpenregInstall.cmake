@@ -17,7 +17,7 @@ install(FILES
   DESTINATION ${openreg_cmake_dir})
 
 # Everything that is installed, and nothing that is only tested.
-add_custom_target(openreg_package DEPENDS openreg openreg-info)
+add_custom_target(openreg_package DEPENDS openreg openreg-info openreg-check)
 
 if(OPENREG_BUILD_TORCH)
   add_dependencies(openreg_package torch_openreg_C)

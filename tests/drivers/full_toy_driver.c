@@ -8,6 +8,7 @@
 #define _GNU_SOURCE
 #include "full_toy_driver.h"
 
+#include <malloc.h>
 #include <pthread.h>
 #include <stdatomic.h>
 #include <stdlib.h>
@@ -31,6 +32,7 @@ enum { SLOTS(SLOT_NUMBER) slot_count };
 
 #define MAX_DEVICES 200
 #define MAX_STREAMS 4096
+#define TOY_MEMORY (UINT64_C(1) << 30) /* bytes of a device */
 
 /* A timeline: `queued` tasks were given to it, the first `completed` have ended. Kept until close(), because events
  * refer to it. */
@@ -44,7 +46,8 @@ struct openreg_driver_stream_s {
 struct openreg_driver_event_s {
     openreg_driver_stream timeline; /* of the latest record, or NULL */
     uint64_t position;
-    double milliseconds;
+    double milliseconds; /* when it was recorded: work takes no time here */
+    int32_t device;
     uint32_t flags;
 };
 
@@ -54,6 +57,7 @@ struct openreg_instance_s {
     struct openreg_driver_stream_s streams[MAX_STREAMS];
     int stream_count;
     int has_context[MAX_DEVICES];
+    uint64_t used[MAX_DEVICES]; /* bytes */
 };
 
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER; /* guards everything below and all timelines */
@@ -64,7 +68,6 @@ static int fail_slot = -1, fail_in, fail_flags;
 static openreg_status fail_code;
 static int32_t devices_found = 2;
 static int live_instances, live_memory, live_streams, live_events, live_host;
-static double clock_ms;
 static char seen_options[1024]; /* "key=value\n" */
 static void (*open_callback)(void);
 static int queries;
@@ -158,6 +161,14 @@ timeline_of(openreg_instance toy, int32_t dev, openreg_driver_stream stream)
     return stream != NULL ? stream : &toy->defaults[dev];
 }
 
+static double
+now_in_milliseconds(void)
+{
+    struct timespec now;
+    (void)clock_gettime(CLOCK_MONOTONIC, &now);
+    return (double)now.tv_sec * 1e3 + (double)now.tv_nsec * 1e-6;
+}
+
 static uint64_t
 queue(openreg_driver_stream timeline)
 {
@@ -165,7 +176,6 @@ queue(openreg_driver_stream timeline)
     const uint64_t position = ++timeline->queued;
     if (!held)
         timeline->completed = position;
-    clock_ms += 1.0;
     (void)pthread_mutex_unlock(&lock);
     return position;
 }
@@ -289,11 +299,15 @@ toy_mem_alloc(openreg_instance toy, int32_t dev, uint64_t size, openreg_driver_s
     (void)stream;
     ENTER(mem_alloc);
     void *memory = NULL;
-    if (size > (UINT64_C(1) << 40) || posix_memalign(&memory, 512, size) != 0)
+    (void)pthread_mutex_lock(&lock);
+    const uint64_t used = toy->used[dev];
+    (void)pthread_mutex_unlock(&lock);
+    if (size > TOY_MEMORY - (used < TOY_MEMORY ? used : TOY_MEMORY) || posix_memalign(&memory, 512, size) != 0)
         return openreg_fail(the_host, OPENREG_E_NOMEM, 2, "device %d is full", dev);
     add(&toy->has_context[dev], 1);
     add(&live_memory, 1);
     (void)pthread_mutex_lock(&lock);
+    toy->used[dev] += malloc_usable_size(memory);
     allocated_on = dev;
     (void)pthread_mutex_unlock(&lock);
     *out = memory;
@@ -303,11 +317,12 @@ toy_mem_alloc(openreg_instance toy, int32_t dev, uint64_t size, openreg_driver_s
 static openreg_status
 toy_mem_free(openreg_instance toy, int32_t dev, void *ptr, openreg_driver_stream stream)
 {
-    (void)toy;
-    (void)dev;
     (void)stream;
     ENTER_TO_FREE(mem_free, ptr);
-    add(&live_memory, -1);
+    (void)pthread_mutex_lock(&lock);
+    --live_memory;
+    toy->used[dev] -= malloc_usable_size(ptr);
+    (void)pthread_mutex_unlock(&lock);
     free(ptr);
     return OPENREG_OK;
 }
@@ -343,7 +358,7 @@ toy_device_info(openreg_instance toy, int32_t dev, openreg_device_info *inout)
 {
     (void)toy;
     ENTER(device_info);
-    inout->total_bytes = UINT64_C(1) << 30;
+    inout->total_bytes = TOY_MEMORY;
     inout->min_alignment = 512;
     inout->priority_low = 0;
     inout->priority_high = -2;
@@ -370,12 +385,17 @@ toy_stream_create(openreg_instance toy, int32_t dev, uint32_t flags, int32_t pri
     (void)flags;
     ENTER(stream_create);
     (void)pthread_mutex_lock(&lock);
-    openreg_driver_stream const stream = toy->stream_count < MAX_STREAMS ? &toy->streams[toy->stream_count] : NULL;
+    /* One that was destroyed is used again: its positions only grow, so events of its first life stay complete. */
+    int at = 0;
+    while (at < toy->stream_count && (toy->streams[at].is_live || toy->streams[at].device != dev))
+        ++at;
+    openreg_driver_stream const stream = at < MAX_STREAMS ? &toy->streams[at] : NULL;
     if (stream != NULL) {
         stream->device = dev;
         stream->priority = priority;
         stream->is_live = 1;
-        ++toy->stream_count;
+        if (at == toy->stream_count)
+            ++toy->stream_count;
         ++live_streams;
         ++toy->has_context[dev];
     }
@@ -392,8 +412,12 @@ toy_stream_destroy(openreg_instance toy, int32_t dev, openreg_driver_stream stre
     (void)toy;
     (void)dev;
     ENTER(stream_destroy);
-    if (stream != NULL)
-        add(&live_streams, -1);
+    (void)pthread_mutex_lock(&lock);
+    if (stream != NULL) {
+        stream->is_live = 0;
+        --live_streams;
+    }
+    (void)pthread_mutex_unlock(&lock);
     return OPENREG_OK;
 }
 
@@ -428,12 +452,12 @@ static openreg_status
 toy_event_create(openreg_instance toy, int32_t dev, uint32_t flags, openreg_driver_event *out)
 {
     (void)toy;
-    (void)dev;
     ENTER(event_create);
     openreg_driver_event const event = calloc(1, sizeof *event);
     if (event == NULL)
         return openreg_fail(the_host, OPENREG_E_NOMEM, 0, "no host memory");
     event->flags = flags;
+    event->device = dev;
     add(&live_events, 1);
     *out = event;
     return OPENREG_OK;
@@ -459,7 +483,7 @@ toy_event_record(openreg_instance toy, int32_t dev, openreg_driver_event event, 
     (void)pthread_mutex_lock(&lock);
     event->timeline = timeline;
     event->position = position;
-    event->milliseconds = clock_ms;
+    event->milliseconds = now_in_milliseconds();
     (void)pthread_mutex_unlock(&lock);
     return OPENREG_OK;
 }
@@ -556,11 +580,11 @@ toy_host_free(openreg_instance toy, void *ptr)
 static openreg_status
 toy_mem_info(openreg_instance toy, int32_t dev, uint64_t *free_bytes, uint64_t *total)
 {
-    (void)toy;
-    (void)dev;
     ENTER(mem_info);
-    *free_bytes = UINT64_C(1) << 29;
-    *total = UINT64_C(1) << 30;
+    (void)pthread_mutex_lock(&lock);
+    *free_bytes = TOY_MEMORY - (toy->used[dev] < TOY_MEMORY ? toy->used[dev] : TOY_MEMORY);
+    (void)pthread_mutex_unlock(&lock);
+    *total = TOY_MEMORY;
     return OPENREG_OK;
 }
 
@@ -569,6 +593,15 @@ toy_event_elapsed(openreg_instance toy, openreg_driver_event start, openreg_driv
 {
     (void)toy;
     ENTER(event_elapsed);
+    openreg_driver_stream timelines[2];
+    uint64_t positions[2];
+    read_event(start, &timelines[0], &positions[0]);
+    read_event(end, &timelines[1], &positions[1]);
+    if ((start->flags & end->flags & OPENREG_EVENT_TIMING) == 0 || start->device != end->device)
+        return openreg_fail(the_host, OPENREG_E_INVALID, 0, "two timed events of one device are needed");
+    for (int i = 0; i < 2; ++i)
+        if (timelines[i] == NULL || !has_passed(timelines[i], positions[i]))
+            return openreg_fail(the_host, OPENREG_E_INVALID, 0, "an event is not recorded, or not complete");
     (void)pthread_mutex_lock(&lock);
     *ms = end->milliseconds - start->milliseconds;
     (void)pthread_mutex_unlock(&lock);
@@ -620,7 +653,7 @@ toy_describe(const openreg_host *host, const openreg_option *options, size_t n, 
         return openreg_fail(host, OPENREG_E_INVALID, 0, "no topology \"%s\"", topology);
     for (int32_t i = 0; i < devices && i < capacity; ++i) {
         (void)snprintf(infos[i]->name, sizeof infos[i]->name, "Full toy %d", i);
-        infos[i]->total_bytes = UINT64_C(1) << 30;
+        infos[i]->total_bytes = TOY_MEMORY;
         for (int32_t k = 0; peers != NULL && k < devices && k < capacity; ++k)
             peers[(int64_t)i * capacity + k] = k == i + 1;
     }

@@ -26,7 +26,7 @@ struct fake_stream {
     pthread_cond_t changed;
     fake_task *first, **last;
     uint64_t submitted, completed;
-    bool closing, destroyed;
+    bool closing, destroyed, has_ended, is_joined;
 };
 
 static pthread_mutex_t list_lock = PTHREAD_MUTEX_INITIALIZER; /* guards the list */
@@ -120,8 +120,24 @@ work(void *argument)
         ++stream->completed;
         (void)pthread_cond_broadcast(&stream->changed);
     }
+    stream->has_ended = true;
     (void)pthread_mutex_unlock(&stream->lock);
     return NULL;
+}
+
+/* Joins the threads of destroyed streams whose queues are empty. Under the list's lock. */
+static void
+join_ended(void)
+{
+    for (fake_stream *stream = streams; stream != NULL; stream = stream->next) {
+        (void)pthread_mutex_lock(&stream->lock);
+        const bool has_ended = stream->has_ended && !stream->is_joined;
+        (void)pthread_mutex_unlock(&stream->lock);
+        if (has_ended) {
+            (void)pthread_join(stream->worker, NULL);
+            stream->is_joined = true;
+        }
+    }
 }
 
 static fake_stream *
@@ -134,6 +150,7 @@ add_stream(int dev, bool is_legacy, fake_stream *runs_on)
     stream->last = &stream->first;
     (void)pthread_mutex_init(&stream->lock, NULL);
     (void)pthread_cond_init(&stream->changed, NULL);
+    join_ended();
     if (runs_on == NULL) {
         sigset_t all, before;
         (void)sigfillset(&all);
@@ -231,7 +248,7 @@ fake_streams_reset(void)
         stream->closing = true;
         (void)pthread_cond_broadcast(&stream->changed);
         (void)pthread_mutex_unlock(&stream->lock);
-        if (stream->runs_on == stream)
+        if (stream->runs_on == stream && !stream->is_joined)
             (void)pthread_join(stream->worker, NULL);
         (void)pthread_cond_destroy(&stream->changed);
         (void)pthread_mutex_destroy(&stream->lock);
@@ -268,7 +285,12 @@ GPU(StreamDestroy)(GPU(Stream_t) handle)
     if (handle == NULL || fake_stream_of(handle, dev) == NULL)
         return fake_end(GPU(ErrorInvalidResourceHandle));
     (void)pthread_mutex_lock(&list_lock);
-    ((fake_stream *)(void *)handle)->destroyed = true; /* its queue runs on */
+    fake_stream *const stream = (fake_stream *)(void *)handle;
+    (void)pthread_mutex_lock(&stream->lock);
+    stream->destroyed = true;
+    stream->closing = true; /* its queue runs on, and then its thread ends */
+    (void)pthread_cond_broadcast(&stream->changed);
+    (void)pthread_mutex_unlock(&stream->lock);
     (void)pthread_mutex_unlock(&list_lock);
     (void)atomic_fetch_sub(&fake_live_streams, 1);
     return fake_end(code);

@@ -1,0 +1,12 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
+/* checks.c: all groups of checks, in the order in which they run (check.h). */
+#include "check.h"
+
+const check_group *const check_groups[] = {
+    &check_table_group,       &check_lifecycle_group, &check_process_group,
+    &check_error_group,       &check_info_group,      &check_memory_group,
+    &check_host_memory_group, &check_copy_group,      &check_fill_group,
+    &check_stream_group,      &check_event_group,     &check_host_func_group,
+    &check_thread_group,      &check_leak_group,      &check_extension_group,
+    &check_kernel_group,      &check_runtime_group,   NULL,
+};

@@ -1,0 +1,254 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
+/* context.c: a check's process: the driver in it, the errors that it sets, and how the check ends (check.h). */
+#define _GNU_SOURCE
+#include <dlfcn.h>
+#include <errno.h>
+#include <limits.h>
+#include <stdarg.h>
+#include <stdatomic.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "check.h"
+#include "driver/driver_slots.h"
+#include "runner.h"
+#include "target.h"
+
+static int report_file = -1;
+static const char *volatile *called_slot;
+
+/* Errors that this thread's current call has set. */
+static _Thread_local struct {
+    int count;
+    openreg_status code;
+    char text[512];
+} errors;
+
+void
+check_begin(int file, const char *volatile *slot)
+{
+    report_file = file;
+    called_slot = slot;
+}
+
+/* The first report of a process counts; a second thread that has one waits for the end. */
+static void
+report(const char *format, va_list arguments)
+{
+    static atomic_flag is_reported = ATOMIC_FLAG_INIT;
+    while (atomic_flag_test_and_set(&is_reported))
+        (void)pause();
+    char text[CHECK_MESSAGE_SIZE];
+    int length = vsnprintf(text, sizeof text, format, arguments);
+    if (length < 0)
+        length = 0;
+    if ((size_t)length >= sizeof text)
+        length = sizeof text - 1;
+    while (length > 0 && write(report_file, text, (size_t)length) < 0 && errno == EINTR) {
+    }
+}
+
+_Noreturn void
+check_fail(const char *format, ...)
+{
+    va_list arguments;
+    va_start(arguments, format);
+    report(format, arguments);
+    va_end(arguments);
+    _exit(CHECK_EXIT_FAIL);
+}
+
+_Noreturn void
+check_skip(const char *format, ...)
+{
+    va_list arguments;
+    va_start(arguments, format);
+    report(format, arguments);
+    va_end(arguments);
+    _exit(CHECK_EXIT_SKIP);
+}
+
+_Noreturn void
+check_pass(void)
+{
+    _exit(CHECK_EXIT_PASS);
+}
+
+/* -------------------------------------------------------------------------------------------------------------- host */
+
+static void
+set_error(void *ctx, openreg_status code, int64_t vendor_code, const char *utf8)
+{
+    (void)ctx;
+    (void)vendor_code;
+    ++errors.count;
+    errors.code = code;
+    (void)snprintf(errors.text, sizeof errors.text, "%s", utf8 != NULL ? utf8 : "");
+}
+
+static void
+ignore_log(void *ctx, int32_t level, const char *utf8)
+{
+    (void)ctx;
+    (void)level;
+    (void)utf8;
+}
+
+const openreg_host *
+check_host(void)
+{
+    static const openreg_host host = {
+        .struct_size = sizeof host, .abi_minor = OPENREG_ABI_MINOR, .set_error = set_error, .log = ignore_log};
+    return &host;
+}
+
+const char *
+check_error_text(void)
+{
+    return errors.text;
+}
+
+const char *
+check_status_name(openreg_status status)
+{
+    switch (status) {
+#define STATUS_CASE(name, number, text)                                                                                \
+    case name:                                                                                                         \
+        return #name;
+        OPENREG_STATUS_MAP(STATUS_CASE)
+    default:
+        return "a code that status.h does not have";
+    }
+}
+
+void
+check_begin_call(const char *slot)
+{
+    errors.count = 0;
+    errors.text[0] = '\0';
+    if (called_slot != NULL)
+        *called_slot = slot;
+}
+
+openreg_status
+check_ended(const char *slot, openreg_status status)
+{
+    if (called_slot != NULL)
+        *called_slot = NULL;
+    if (status == OPENREG_OK) {
+        REQUIRE(errors.count == 0, "%s() returned OPENREG_OK and had called set_error() with \"%s\"", slot,
+                errors.text);
+        return status;
+    }
+    REQUIRE(errors.count != 0, "%s() returned %s without a call of set_error()", slot, check_status_name(status));
+    REQUIRE(errors.count == 1, "%s() returned %s and called set_error() %d times", slot, check_status_name(status),
+            errors.count);
+    REQUIRE(errors.code == status, "%s() returned %s, but set_error() was given %s", slot, check_status_name(status),
+            check_status_name(errors.code));
+    return status;
+}
+
+void
+check_succeeded(const char *slot, openreg_status status)
+{
+    (void)check_ended(slot, status);
+    REQUIRE(status == OPENREG_OK, "%s() returned %s: %s", slot, check_status_name(status), errors.text);
+}
+
+void
+check_failed_with(const char *slot, openreg_status wanted, openreg_status status)
+{
+    (void)check_ended(slot, status);
+    REQUIRE(status == wanted, "%s() returned %s where %s is the answer", slot, check_status_name(status),
+            check_status_name(wanted));
+}
+
+/* ------------------------------------------------------------------------------------------------------------ driver */
+
+static bool
+has_slot(const openreg_driver *table, const openreg_slot *slot)
+{
+    void (*function)(void);
+    memcpy(&function, (const char *)table + slot->offset, sizeof function);
+    return function != NULL;
+}
+
+bool
+check_has_slots(const openreg_driver *table, const char *slots, const char **missing)
+{
+    for (int i = 0; i < OPENREG_SLOT_COUNT; ++i) {
+        const size_t length = strlen(openreg_slots[i].name);
+        for (const char *at = slots; (at = strstr(at, openreg_slots[i].name)) != NULL; at += length)
+            if ((at == slots || at[-1] == ' ') && (at[length] == ' ' || at[length] == '\0') &&
+                !has_slot(table, &openreg_slots[i])) {
+                *missing = openreg_slots[i].name;
+                return false;
+            }
+    }
+    return true;
+}
+
+void
+check_load(check_context *c, const check_target *target)
+{
+    memset(c, 0, sizeof *c);
+    c->target = target;
+    c->host = check_host();
+    c->random = target->seed * UINT64_C(0x9e3779b97f4a7c15) + 1;
+    const openreg_driver_query_fn query = check_target_entry(target);
+    check_begin_call("query");
+    const openreg_status status = query(c->host, &c->given);
+    check_succeeded("openreg_driver_query_v1", status);
+    REQUIRE(c->given != NULL, "openreg_driver_query_v1() gave no table");
+    const uint32_t size = c->given->struct_size;
+    REQUIRE(size >= OPENREG_DRIVER_SIZE_1_0, "the table says that it has %u bytes; version 1.0 has %u", (unsigned)size,
+            (unsigned)OPENREG_DRIVER_SIZE_1_0);
+    memcpy(&c->table, c->given, size < sizeof c->table ? size : sizeof c->table);
+    for (int i = 0; i < OPENREG_SLOT_COUNT; ++i)
+        REQUIRE(strcmp(openreg_slots[i].group, OPENREG_SLOT_REQUIRED) != 0 || has_slot(&c->table, &openreg_slots[i]),
+                "the table lacks the required slot %s", openreg_slots[i].name);
+}
+
+openreg_status
+check_open_with(check_context *c, const openreg_option *options, size_t count, openreg_instance *out)
+{
+    return MAY(c, open, c->host, options, count, out);
+}
+
+void
+check_open(check_context *c)
+{
+    const openreg_status status = check_open_with(c, c->target->options, c->target->option_count, &c->instance);
+    if (status == OPENREG_E_NO_DEVICE)
+        check_skip("open() found no device: %s", check_error_text());
+    check_succeeded("open", status == OPENREG_OK ? OPENREG_OK : status);
+    MUST(c, device_count, c->instance, &c->devices);
+    if (c->devices == 0)
+        check_skip("the driver has no device");
+    REQUIRE(c->devices > 0, "device_count() said %d", c->devices);
+}
+
+void
+check_close(check_context *c)
+{
+    openreg_instance const instance = c->instance;
+    c->instance = NULL;
+    MUST(c, close, instance);
+}
+
+uint64_t
+check_random(check_context *c)
+{
+    uint64_t z = c->random += UINT64_C(0x9e3779b97f4a7c15); /* splitmix64 */
+    z = (z ^ (z >> 30)) * UINT64_C(0xbf58476d1ce4e5b9);
+    z = (z ^ (z >> 27)) * UINT64_C(0x94d049bb133111eb);
+    return z ^ (z >> 31);
+}
+
+uint64_t
+check_random_below(check_context *c, uint64_t below)
+{
+    return check_random(c) % below;
+}

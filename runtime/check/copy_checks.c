@@ -1,0 +1,259 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
+/* copy_checks.c: copies, to the last byte and not beyond it. */
+#include <stdlib.h>
+#include <string.h>
+
+#include "check.h"
+#include "work.h"
+
+static const size_t sizes[] = {1, 2, 3, 4, 7, 16, 31, 255, 4095, 4096, 4097, 65537, 262144};
+#define SIZES (sizeof sizes / sizeof sizes[0])
+static const size_t offsets[] = {0, 1, 5, 64};
+#define GUARD 64 /* bytes on both sides that a copy must leave alone */
+#define ROOM (262144 + 2 * GUARD + 64)
+#define GUARD_BYTE 0xee
+
+/* Device memory whose contents are known, as the host sees it. */
+typedef struct place {
+    int32_t dev; /* -1: host */
+    bool pinned;
+    unsigned char *memory;
+} place;
+
+static place
+make_place(check_context *c, int32_t dev, bool pinned)
+{
+    return (place){dev, pinned, dev < 0 ? check_host_alloc(c, ROOM, pinned) : check_alloc(c, dev, ROOM)};
+}
+
+static void
+put(check_context *c, const place *at, const unsigned char *bytes)
+{
+    if (at->dev < 0)
+        memcpy(at->memory, bytes, ROOM);
+    else
+        check_write(c, at->dev, at->memory, bytes, ROOM);
+}
+
+static void
+get(check_context *c, const place *at, unsigned char *bytes)
+{
+    if (at->dev < 0)
+        memcpy(bytes, at->memory, ROOM);
+    else
+        check_read(c, at->dev, bytes, at->memory, ROOM);
+}
+
+/* One copy between two places, on a stream of the device `stream_dev`: the right bytes, and none beside them. */
+static void
+copy_once(check_context *c, const place *from, const place *to, size_t size, size_t from_offset, size_t to_offset,
+          int32_t stream_dev, openreg_driver_stream stream)
+{
+    static unsigned char *bytes, *expected, *seen;
+    static uint64_t seed;
+    if (bytes == NULL) {
+        bytes = check_host_alloc(c, ROOM, true);
+        expected = check_host_alloc(c, ROOM, true);
+        seen = check_host_alloc(c, ROOM, true);
+    }
+    check_pattern(bytes, from_offset + GUARD + size, ++seed);
+    memset(expected, GUARD_BYTE, ROOM);
+    put(c, from, bytes);
+    put(c, to, expected);
+    const unsigned char *const source = from->memory + GUARD + from_offset;
+    unsigned char *const target = to->memory + GUARD + to_offset;
+    MUST(c, copy, c->instance, target, to->dev, source, from->dev, size, stream_dev, stream);
+    check_sync(c, stream_dev, stream);
+    get(c, to, seen);
+    memcpy(expected + GUARD + to_offset, bytes + GUARD + from_offset, size);
+    if (memcmp(seen, expected, ROOM) == 0)
+        return;
+    size_t i = 0;
+    while (seen[i] == expected[i])
+        ++i;
+    const long long place_of = (long long)i - (long long)(GUARD + to_offset);
+    check_fail("a copy of %zu bytes from %s %d, offset %zu, to %s %d, offset %zu: %s %lld is 0x%02x, not 0x%02x", size,
+               from->dev < 0 ? (from->pinned ? "pinned memory" : "the host") : "device", from->dev, from_offset,
+               to->dev < 0 ? (to->pinned ? "pinned memory" : "the host") : "device", to->dev, to_offset,
+               place_of < 0 || place_of >= (long long)size ? "the byte beside it at" : "byte", place_of, seen[i],
+               expected[i]);
+}
+
+static void
+copy_all(check_context *c, const place *from, const place *to, int32_t stream_dev, openreg_driver_stream stream)
+{
+    for (size_t i = 0; i < SIZES; ++i)
+        for (size_t k = 0; k < sizeof offsets / sizeof offsets[0]; ++k)
+            if (sizes[i] < 65536 || k == 1)
+                copy_once(c, from, to, sizes[i], offsets[k], offsets[(k + i) % 4], stream_dev, stream);
+}
+
+static void
+host_copies(check_context *c, bool pinned, bool to_device)
+{
+    const place host = make_place(c, -1, pinned);
+    for (int32_t dev = 0; dev < c->devices; ++dev) {
+        const place device = make_place(c, dev, false);
+        openreg_driver_stream const stream = check_stream(c, dev);
+        copy_all(c, to_device ? &host : &device, to_device ? &device : &host, dev, NULL);
+        copy_once(c, to_device ? &host : &device, to_device ? &device : &host, 4097, 1, 3, dev, stream);
+    }
+}
+
+static void
+to_device(check_context *c)
+{
+    host_copies(c, false, true);
+}
+
+static void
+from_device(check_context *c)
+{
+    host_copies(c, false, false);
+}
+
+static void
+pinned_to_device(check_context *c)
+{
+    host_copies(c, true, true);
+}
+
+static void
+pinned_from_device(check_context *c)
+{
+    host_copies(c, true, false);
+}
+
+static void
+on_a_device(check_context *c)
+{
+    for (int32_t dev = 0; dev < c->devices; ++dev) {
+        const place from = make_place(c, dev, false), to = make_place(c, dev, false);
+        copy_all(c, &from, &to, dev, NULL);
+        copy_once(c, &from, &to, 4097, 1, 3, dev, check_stream(c, dev));
+    }
+}
+
+/* On a stream of either device. */
+static void
+between_devices(check_context *c)
+{
+    for (int32_t one = 0; one < c->devices && one < 3; ++one)
+        for (int32_t other = 0; other < c->devices && other < 3; ++other) {
+            if (one == other)
+                continue;
+            const place from = make_place(c, one, false), to = make_place(c, other, false);
+            copy_all(c, &from, &to, one, NULL);
+            copy_all(c, &from, &to, other, NULL);
+            copy_once(c, &from, &to, 4097, 1, 3, other, check_stream(c, other));
+        }
+}
+
+static void
+within_an_allocation(check_context *c)
+{
+    static unsigned char bytes[6000], seen[6000];
+    char *const memory = check_alloc(c, 0, sizeof bytes);
+    for (int is_up = 0; is_up < 2; ++is_up) {
+        check_pattern(bytes, sizeof bytes, (uint64_t)is_up);
+        check_write(c, 0, memory, bytes, sizeof bytes);
+        const size_t from = is_up ? 101 : 3103, to = is_up ? 3103 : 101, size = 2801;
+        MUST(c, copy, c->instance, memory + to, 0, memory + from, 0, size, 0, NULL);
+        check_read(c, 0, seen, memory, sizeof seen);
+        memmove(bytes + to, bytes + from, size);
+        REQUIRE(memcmp(seen, bytes, sizeof bytes) == 0, "a copy from one part of an allocation to another is wrong");
+    }
+}
+
+#define LARGE ((size_t)96 << 20)
+
+/* Two places at a time of 64 bytes, all over it. */
+static void
+large_copy(check_context *c)
+{
+    const uint64_t total = check_total_memory(c, 0);
+    const size_t size = (total != 0 && total < 8 * LARGE ? (size_t)total / 8 : LARGE) + 1;
+    unsigned char *const host = malloc(size);
+    if (host == NULL)
+        check_skip("no host memory of %zu bytes", size);
+    char *const memory = check_alloc(c, 0, size), *const other = check_alloc(c, 0, size);
+    memset(host, 0x11, size);
+    const size_t step = size / 61;
+    for (size_t at = 0; at + 64 <= size; at += step)
+        check_pattern(host + at, 64, at);
+    host[size - 1] = 0x77;
+    check_write(c, 0, memory, host, size);
+    MUST(c, copy, c->instance, other, 0, memory, 0, size, 0, NULL);
+    MUST(c, device_sync, c->instance, 0);
+    memset(host, 0, size);
+    check_read(c, 0, host, other, size);
+    for (size_t at = 0; at + 64 <= size; at += step)
+        check_is_pattern(host + at, 64, at, "64 bytes inside of a large copy");
+    REQUIRE(host[size - 1] == 0x77, "the last of %zu bytes of a large copy is 0x%02x", size, host[size - 1]);
+}
+
+/* ------------------------------------------------------------------------------------------------------------- order */
+
+#define LINKS 400
+
+/* Each link reads what the one before wrote. */
+static void
+copies_are_in_order(check_context *c)
+{
+    enum { SIZE = 3001, PLACES = 5 };
+    unsigned char *const first = check_host_alloc(c, SIZE, true), *const second = check_host_alloc(c, SIZE, true),
+                         *const seen = check_host_alloc(c, SIZE, true);
+    check_pattern(first, SIZE, 1);
+    check_pattern(second, SIZE, 2);
+    for (int32_t dev = 0; dev < c->devices; ++dev) {
+        openreg_driver_stream const streams[] = {NULL, check_stream(c, dev)};
+        char *const memory = check_alloc(c, dev, SIZE * PLACES);
+        for (int s = 0; s < 2; ++s)
+            for (int round = 0; round < 4; ++round) {
+                const unsigned char *const source = round % 2 == 0 ? first : second;
+                if (round == 0)
+                    check_delay(c, dev, streams[s], 10);
+                MUST(c, copy, c->instance, memory, dev, source, -1, SIZE, dev, streams[s]);
+                size_t at = 0;
+                for (int i = 0; i < LINKS; ++i) {
+                    const size_t next = (at + 1 + check_random_below(c, PLACES - 1)) % PLACES;
+                    MUST(c, copy, c->instance, memory + next * SIZE, dev, memory + at * SIZE, dev, SIZE, dev,
+                         streams[s]);
+                    at = next;
+                }
+                MUST(c, copy, c->instance, seen, -1, memory + at * SIZE, dev, SIZE, dev, streams[s]);
+                /* The way back overwrites what the chain has read. */
+                MUST(c, copy, c->instance, memory + at * SIZE, dev, round % 2 == 0 ? second : first, -1, SIZE, dev,
+                     streams[s]);
+                check_sync(c, dev, streams[s]);
+                check_is_pattern(seen, SIZE, round % 2 == 0 ? 1 : 2, "the end of a chain of copies on one stream");
+            }
+    }
+}
+
+static const check_case cases[] = {
+    {"copy.to_device", "", 0, "copy() from host memory to a device: all bytes, and none beside them.",
+     "Vendors round sizes to words; offsets inside of an allocation are valid addresses.", to_device},
+    {"copy.from_device", "", 0, "copy() from a device to host memory: all bytes, and none beside them.",
+     "Vendors round sizes to words; offsets inside of an allocation are valid addresses.", from_device},
+    {"copy.to_device_pinned", "host_alloc", 0,
+     "copy() from pinned memory to a device: all bytes, and none beside them.", "A path of its own in most drivers.",
+     pinned_to_device},
+    {"copy.from_device_pinned", "host_alloc", 0,
+     "copy() from a device to pinned memory: all bytes, and none beside them.", "A path of its own in most drivers.",
+     pinned_from_device},
+    {"copy.on_device", "", 0, "copy() between two allocations of a device: all bytes, and none beside them.",
+     "Offsets inside of an allocation are valid addresses.", on_a_device},
+    {"copy.between_devices", "", CHECK_TWO_DEVICES,
+     "copy(): devices may differ (a peer copy), on a stream of either of them.",
+     "Destination comes first, then its device; stage through the host where the vendor has no way between two "
+     "devices.",
+     between_devices},
+    {"copy.within", "", 0, "copy(): the ranges don't overlap; they may be parts of one allocation.",
+     "A look-up by allocation has to keep both offsets apart.", within_an_allocation},
+    {"copy.large", "", 0, "Sizes are of 64 bits, in bytes.",
+     "Look for int and unsigned between the slot and the vendor.", large_copy},
+    {"copy.order", "", 0, "Streams run their work in order.",
+     "A queue for each direction, or one out of order, needs events between the two.", copies_are_in_order},
+};
+const check_group check_copy_group = CHECK_GROUP(1, cases);

@@ -1,0 +1,137 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
+/* error_checks.c: what a slot that fails returns, says and leaves alone. */
+#include <string.h>
+
+#include "check.h"
+#include "work.h"
+#include "workout.h"
+
+#define FAR_TOO_MUCH (UINT64_C(1) << 60)
+
+static char poison_target;
+#define POISON ((void *)&poison_target)
+
+static void
+success_sets_no_error(check_context *c)
+{
+    check_workout(c); /* each call compares */
+}
+
+static void
+memory_runs_out(check_context *c)
+{
+    const uint64_t sizes[] = {FAR_TOO_MUCH, UINT64_MAX, UINT64_MAX - 4095, (UINT64_C(1) << 63) + 1};
+    for (int32_t dev = 0; dev < c->devices; ++dev)
+        for (size_t i = 0; i < sizeof sizes / sizeof sizes[0]; ++i) {
+            void *memory = POISON;
+            FAILS(c, OPENREG_E_NOMEM, mem_alloc, c->instance, dev, sizes[i], NULL, &memory);
+            REQUIRE(memory == POISON, "mem_alloc() failed and wrote its out-parameter");
+            REQUIRE(check_error_text()[0] != '\0', "mem_alloc() failed and gave an empty text to set_error()");
+        }
+    check_workout(c);
+}
+
+static void
+host_memory_runs_out(check_context *c)
+{
+    const uint64_t sizes[] = {FAR_TOO_MUCH, UINT64_MAX, UINT64_MAX - 4095};
+    for (size_t i = 0; i < sizeof sizes / sizeof sizes[0]; ++i) {
+        void *memory = POISON;
+        FAILS(c, OPENREG_E_NOMEM, host_alloc, c->instance, sizes[i], &memory);
+        REQUIRE(memory == POISON, "host_alloc() failed and wrote its out-parameter");
+    }
+    check_workout(c);
+}
+
+static void
+time_of_unfit_events(check_context *c)
+{
+    openreg_driver_event const timed = check_event(c, 0, OPENREG_EVENT_TIMING);
+    openreg_driver_event const other = check_event(c, 0, OPENREG_EVENT_TIMING);
+    openreg_driver_event const plain = check_event(c, 0, 0);
+    double ms = -77;
+    MUST(c, event_record, c->instance, 0, timed, NULL);
+    MUST(c, event_record, c->instance, 0, plain, NULL);
+    MUST(c, device_sync, c->instance, 0);
+    FAILS(c, OPENREG_E_INVALID, event_elapsed, c->instance, timed, other, &ms); /* never recorded */
+    FAILS(c, OPENREG_E_INVALID, event_elapsed, c->instance, other, timed, &ms);
+    FAILS(c, OPENREG_E_INVALID, event_elapsed, c->instance, timed, plain, &ms); /* not timed */
+    FAILS(c, OPENREG_E_INVALID, event_elapsed, c->instance, plain, timed, &ms);
+    REQUIRE(ms == -77, "event_elapsed() failed and wrote its out-parameter");
+    MUST(c, event_record, c->instance, 0, other, NULL);
+    MUST(c, device_sync, c->instance, 0);
+    MUST(c, event_elapsed, c->instance, timed, other, &ms); /* the failures have changed nothing */
+}
+
+static void
+time_of_pending_event(check_context *c)
+{
+    openreg_driver_event const start = check_event(c, 0, OPENREG_EVENT_TIMING);
+    openreg_driver_event const end = check_event(c, 0, OPENREG_EVENT_TIMING);
+    double ms = -77;
+    MUST(c, event_record, c->instance, 0, start, NULL);
+    check_gate *const gate = check_gate_close(c, 0, NULL);
+    MUST(c, event_record, c->instance, 0, end, NULL);
+    FAILS(c, OPENREG_E_INVALID, event_elapsed, c->instance, start, end, &ms);
+    REQUIRE(ms == -77, "event_elapsed() failed and wrote its out-parameter");
+    check_gate_open(gate);
+    MUST(c, event_sync, c->instance, end);
+    MUST(c, event_elapsed, c->instance, start, end, &ms);
+}
+
+static void
+time_across_devices(check_context *c)
+{
+    openreg_driver_event const start = check_event(c, 0, OPENREG_EVENT_TIMING);
+    openreg_driver_event const end = check_event(c, 1, OPENREG_EVENT_TIMING);
+    double ms = -77;
+    MUST(c, event_record, c->instance, 0, start, NULL);
+    MUST(c, event_record, c->instance, 1, end, NULL);
+    MUST(c, device_sync, c->instance, 0);
+    MUST(c, device_sync, c->instance, 1);
+    FAILS(c, OPENREG_E_INVALID, event_elapsed, c->instance, start, end, &ms);
+    REQUIRE(ms == -77, "event_elapsed() failed and wrote its out-parameter");
+}
+
+static void
+zero_bytes(check_context *c)
+{
+    unsigned char *const host = check_host_alloc(c, 64, true);
+    for (int32_t dev = 0; dev < c->devices; ++dev) {
+        char *const memory = check_alloc(c, dev, 64);
+        MUST(c, copy, c->instance, memory, dev, host, -1, 0, dev, NULL);
+        MUST(c, copy, c->instance, host, -1, memory, dev, 0, dev, NULL);
+        MUST(c, copy, c->instance, memory + 32, dev, memory, dev, 0, dev, NULL);
+        MUST(c, copy, c->instance, memory + 64, dev, host + 64, -1, 0, dev, NULL); /* one past the end */
+        if (c->table.fill != NULL)
+            MUST(c, fill, c->instance, dev, memory, 1, 0, NULL);
+        MUST(c, device_sync, c->instance, dev);
+        check_free(c, dev, memory);
+    }
+}
+
+static const check_case cases[] = {
+    {"errors.success", "", 0, "set_error() is never called before OPENREG_OK.",
+     "A helper that sets the error before it looks at the vendor's code; a first attempt that fails and a second that "
+     "works.",
+     success_sets_no_error},
+    {"errors.memory", "", 0,
+     "Out of device memory is OPENREG_E_NOMEM, after exactly one set_error(); on failure nothing has changed and no "
+     "out-parameter has been written.",
+     "The caching allocator frees and asks again on this code alone. Compare sizes before rounding, which may "
+     "overflow.",
+     memory_runs_out},
+    {"errors.host_memory", "host_alloc", 0, "Out of pinned memory is OPENREG_E_NOMEM.",
+     "Vendors have a code of their own for it, and some give a general one.", host_memory_runs_out},
+    {"errors.elapsed", "event_create event_elapsed", 0,
+     "event_elapsed(): both events created with OPENREG_EVENT_TIMING and recorded, else E_INVALID.",
+     "Keep the flag and whether there was a record with the event.", time_of_unfit_events},
+    {"errors.elapsed_pending", "event_create event_elapsed host_func", CHECK_GATE,
+     "event_elapsed(): both events complete, else E_INVALID.", "Query both events first.", time_of_pending_event},
+    {"errors.elapsed_devices", "event_create event_elapsed", CHECK_TWO_DEVICES,
+     "event_elapsed(): both events of one device, else E_INVALID.", "Keep the device with the event.",
+     time_across_devices},
+    {"errors.zero_size", "", 0, "A size of 0 is valid, succeeds and does nothing.",
+     "Vendors refuse it: return before they are called.", zero_bytes},
+};
+const check_group check_error_group = CHECK_GROUP(1, cases);

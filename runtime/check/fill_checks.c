@@ -1,0 +1,62 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
+/* fill_checks.c: fill. */
+#include <string.h>
+
+#include "check.h"
+#include "work.h"
+
+static void
+fills_exactly(check_context *c)
+{
+    static const size_t sizes[] = {1, 2, 3, 5, 17, 255, 1023, 4096, 4097, 65535};
+    static const uint8_t values[] = {0, 1, 0x7f, 0x80, 0xff};
+    static unsigned char seen[65535 + 64];
+    for (int32_t dev = 0; dev < c->devices; ++dev) {
+        char *const memory = check_alloc(c, dev, sizeof seen);
+        for (size_t i = 0; i < sizeof sizes / sizeof sizes[0]; ++i)
+            for (size_t offset = 0; offset < 9; offset += 1 + 2 * (i % 3)) {
+                const uint8_t value = values[(i + offset) % sizeof values];
+                memset(seen, 0xee, sizeof seen);
+                check_write(c, dev, memory, seen, sizeof seen);
+                MUST(c, fill, c->instance, dev, memory + 16 + offset, value, sizes[i], NULL);
+                check_read(c, dev, seen, memory, sizeof seen);
+                check_is_value(seen, 16 + offset, 0xee, "the bytes in front of a fill");
+                check_is_value(seen + 16 + offset, sizes[i], value, "the bytes of a fill");
+                check_is_value(seen + 16 + offset + sizes[i], sizeof seen - 16 - offset - sizes[i], 0xee,
+                               "the bytes behind a fill");
+            }
+        check_free(c, dev, memory);
+    }
+}
+
+static void
+fills_are_in_order(check_context *c)
+{
+    enum { SIZE = 5000 };
+    unsigned char *const from = check_host_alloc(c, SIZE, true), *const seen = check_host_alloc(c, 2 * SIZE, true);
+    check_pattern(from, SIZE, 4);
+    for (int32_t dev = 0; dev < c->devices; ++dev) {
+        openreg_driver_stream const streams[] = {NULL, check_stream(c, dev)};
+        char *const memory = check_alloc(c, dev, SIZE), *const kept = check_alloc(c, dev, SIZE);
+        for (int s = 0; s < 2; ++s) {
+            check_delay(c, dev, streams[s], 20);
+            MUST(c, fill, c->instance, dev, memory, 1, SIZE, streams[s]);
+            MUST(c, copy, c->instance, memory, dev, from, -1, SIZE, dev, streams[s]);
+            MUST(c, copy, c->instance, kept, dev, memory, dev, SIZE, dev, streams[s]);
+            MUST(c, fill, c->instance, dev, memory, 2, SIZE, streams[s]);
+            MUST(c, copy, c->instance, seen, -1, memory, dev, SIZE, dev, streams[s]);
+            MUST(c, copy, c->instance, seen + SIZE, -1, kept, dev, SIZE, dev, streams[s]);
+            check_sync(c, dev, streams[s]);
+            check_is_value(seen, SIZE, 2, "what a fill left behind a copy on the same stream");
+            check_is_pattern(seen + SIZE, SIZE, 4, "what a copy left between two fills on the same stream");
+        }
+    }
+}
+
+static const check_case cases[] = {
+    {"fill.bytes", "fill", 0, "fill(): `size` bytes of `value`, and none beside them.",
+     "Vendors fill words; the value is a byte without sign.", fills_exactly},
+    {"fill.order", "fill", 0, "A fill is in order with the copies of its stream.",
+     "Pass the stream on, the default one too.", fills_are_in_order},
+};
+const check_group check_fill_group = CHECK_GROUP(1, cases);

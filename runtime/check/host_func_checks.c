@@ -1,0 +1,163 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
+/* host_func_checks.c: functions of the host on a stream. */
+#include <pthread.h>
+#include <stdatomic.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "check.h"
+#include "work.h"
+#include "workout.h"
+
+#define SIZE 50001
+
+typedef struct visit {
+    const unsigned char *bytes; /* what earlier work writes */
+    uint64_t seed;
+    size_t right; /* bytes that were right when the function ran */
+    atomic_int calls;
+    pthread_t thread;
+    int pause; /* milliseconds that it takes */
+} visit;
+
+static void
+look(void *argument)
+{
+    visit *const v = argument;
+    v->right = v->bytes != NULL ? check_pattern_difference(v->bytes, SIZE, v->seed) : SIZE;
+    v->thread = pthread_self();
+    if (v->pause > 0)
+        check_sleep(v->pause);
+    (void)atomic_fetch_add(&v->calls, 1);
+}
+
+static void
+runs_once_behind_earlier_work(check_context *c)
+{
+    for (int32_t dev = 0; dev < c->devices; ++dev) {
+        unsigned char *const from = check_host_alloc(c, SIZE, true), *const to = check_host_alloc(c, SIZE, true);
+        char *const memory = check_alloc(c, dev, SIZE);
+        openreg_driver_stream const streams[] = {NULL, check_stream(c, dev)};
+        for (int i = 0; i < 4; ++i) {
+            visit v = {.bytes = to, .seed = (uint64_t)i + 1};
+            check_pattern(from, SIZE, v.seed);
+            memset(to, 0, SIZE);
+            check_ballast(c, dev, streams[i % 2], 10);
+            MUST(c, copy, c->instance, memory, dev, from, -1, SIZE, dev, streams[i % 2]);
+            MUST(c, copy, c->instance, to, -1, memory, dev, SIZE, dev, streams[i % 2]);
+            MUST(c, host_func, c->instance, dev, streams[i % 2], look, &v);
+            MUST(c, device_sync, c->instance, dev);
+            REQUIRE(atomic_load(&v.calls) == 1, "a host function ran %d times by device_sync()", atomic_load(&v.calls));
+            REQUIRE(v.right == SIZE,
+                    "a host function ran before a copy in front of it had ended: byte %zu was not there", v.right);
+            check_sleep(2);
+            REQUIRE(atomic_load(&v.calls) == 1, "a host function ran %d times", atomic_load(&v.calls));
+        }
+    }
+}
+
+static void
+later_work_waits(check_context *c)
+{
+    unsigned char *const from = check_host_alloc(c, SIZE, true), *const to = check_host_alloc(c, SIZE, true);
+    openreg_driver_stream const stream = check_stream(c, 0);
+    char *const memory = check_alloc(c, 0, SIZE);
+    check_pattern(from, SIZE, 1);
+    check_write(c, 0, memory, from, SIZE);
+    memset(to, 0, SIZE);
+    check_gate *const gate = check_gate_close(c, 0, stream);
+    MUST(c, copy, c->instance, to, -1, memory, 0, SIZE, 0, stream);
+    check_gate_await_reached(gate);
+    check_sleep(20);
+    check_is_value(to, SIZE, 0, "the target of a copy behind a host function that runs");
+    check_gate_open(gate);
+    check_sync(c, 0, stream);
+    check_is_pattern(to, SIZE, 1, "the target of a copy behind a host function");
+}
+
+static void
+waits_cover_it(check_context *c)
+{
+    openreg_driver_stream const streams[] = {NULL, check_stream(c, 0)};
+    openreg_driver_event event = NULL;
+    if (c->table.event_create != NULL)
+        event = check_event(c, 0, 0);
+    for (int i = 0; i < 6; ++i) {
+        visit v = {.bytes = NULL, .pause = 15};
+        openreg_driver_stream const stream = streams[i % 2];
+        MUST(c, host_func, c->instance, 0, stream, look, &v);
+        const char *what = "device_sync()";
+        if (i / 2 == 1 && event != NULL) {
+            what = "event_sync() of an event recorded behind it";
+            MUST(c, event_record, c->instance, 0, event, stream);
+            MUST(c, event_sync, c->instance, event);
+        } else if (i / 2 == 2) {
+            what = "stream_sync()";
+            check_sync(c, 0, stream);
+        } else {
+            MUST(c, device_sync, c->instance, 0);
+        }
+        REQUIRE(atomic_load(&v.calls) == 1, "%s did not wait for a host function", what);
+        MUST(c, device_sync, c->instance, 0);
+    }
+}
+
+static void
+runs_on_another_thread(check_context *c)
+{
+    visit v = {.bytes = NULL};
+    MUST(c, host_func, c->instance, 0, NULL, look, &v);
+    MUST(c, device_sync, c->instance, 0);
+    REQUIRE(atomic_load(&v.calls) == 1 && !pthread_equal(v.thread, pthread_self()),
+            "a host function ran on the thread that queued it, or waited for it");
+}
+
+static void
+work_out(void *argument)
+{
+    check_context *const c = argument;
+    void *const memory = check_alloc(c, 0, 4096);
+    openreg_driver_event event = NULL;
+    if (c->table.event_create != NULL) {
+        event = check_event(c, 0, 0);
+        MUST(c, event_record, c->instance, 0, event, NULL);
+        MUST(c, event_sync, c->instance, event);
+        MUST(c, event_destroy, c->instance, event);
+    }
+    (void)check_stream(c, 0);
+    int32_t done;
+    if (c->table.stream_query != NULL)
+        MUST(c, stream_query, c->instance, 0, NULL, &done);
+    MUST(c, copy, c->instance, memory, 0, (char *)memory + 2048, 0, 1000, 0, NULL);
+    check_sync(c, 0, NULL);
+}
+
+/* A program's function may wait for a thread of its own, which calls the driver. */
+static void
+holds_no_lock(check_context *c)
+{
+    openreg_driver_stream const stream = check_stream(c, 0);
+    if (stream == NULL)
+        check_skip("the table has no stream_create");
+    check_gate *const gate = check_gate_close(c, 0, stream);
+    check_gate_await_reached(gate);
+    REQUIRE(check_returns_within(3000, work_out, c),
+            "while a host function ran, slots of other streams did not return");
+    check_gate_open(gate);
+    check_sync(c, 0, stream);
+}
+
+static const check_case cases[] = {
+    {"host_func.once", "host_func", 0, "host_func(): it runs once, when the work queued before has ended.",
+     "Behind copies in both directions, and by itself: nobody has to ask.", runs_once_behind_earlier_work},
+    {"host_func.order", "host_func host_alloc", CHECK_GATE, "Work queued later waits until the function returns.",
+     "The function is a part of the queue; a callback of the vendor's may be none.", later_work_waits},
+    {"host_func.waits", "host_func", 0,
+     "The stream's queries and syncs, and events recorded behind it, wait until the function returns.",
+     "Count the function's end, not its start.", waits_cover_it},
+    {"host_func.thread", "host_func", 0, "The function runs on a thread of the driver's or of the vendor's.",
+     "A program that holds a lock around the call would wait for itself.", runs_on_another_thread},
+    {"host_func.unlocked", "host_func", CHECK_GATE, "The function runs with no lock of the driver held.",
+     "Take the task from the queue, release the lock, run it.", holds_no_lock},
+};
+const check_group check_host_func_group = CHECK_GROUP(1, cases);

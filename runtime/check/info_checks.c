@@ -1,0 +1,281 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
+/* info_checks.c: what a driver says of its devices, of each of them. */
+#include <stdio.h>
+#include <string.h>
+
+#include "check.h"
+#include "work.h"
+#include "workout.h"
+
+static void
+read_info(check_context *c, int32_t dev, openreg_device_info *info)
+{
+    memset(info, 0, sizeof *info);
+    info->struct_size = sizeof *info;
+    MUST(c, device_info, c->instance, dev, info);
+}
+
+static void
+fields_are_sound(check_context *c)
+{
+    for (int32_t dev = 0; dev < c->devices; ++dev) {
+        openreg_device_info info;
+        read_info(c, dev, &info);
+        const uint64_t alignment = info.min_alignment;
+        REQUIRE((alignment & (alignment - 1)) == 0, "min_alignment of device %d is %llu, no power of two", dev,
+                (unsigned long long)alignment);
+        REQUIRE(info.priority_high <= info.priority_low,
+                "priority_high of device %d, the most urgent, is %d, greater than priority_low, %d", dev,
+                info.priority_high, info.priority_low);
+        REQUIRE(memchr(info.name, '\0', sizeof info.name) != NULL, "the name of device %d has no end", dev);
+        REQUIRE(info.name[0] != '\0', "device %d has an empty name", dev);
+        REQUIRE(info.multi_processor_count >= 0 && info.capability_major >= 0 && info.capability_minor >= 0,
+                "device %d has a negative number of processors or a negative capability", dev);
+    }
+}
+
+static void
+structure_keeps_its_size(check_context *c)
+{
+    struct {
+        openreg_device_info info;
+        unsigned char behind[64];
+    } big;
+    memset(&big, 0xa5, sizeof big);
+    memset(&big.info, 0, sizeof big.info);
+    big.info.struct_size = sizeof big.info;
+    MUST(c, device_info, c->instance, 0, &big.info);
+    check_is_value(big.behind, sizeof big.behind, 0xa5, "what lies behind an openreg_device_info");
+    /* A longer one, of a later version of the runtime. */
+    memset(&big, 0, sizeof big);
+    big.info.struct_size = sizeof big;
+    MUST(c, device_info, c->instance, 0, &big.info);
+    check_is_value(big.behind, sizeof big.behind, 0, "fields of a later version, which the driver does not know");
+    REQUIRE(big.info.struct_size == sizeof big, "device_info() changed struct_size from %u to %u", (unsigned)sizeof big,
+            (unsigned)big.info.struct_size);
+}
+
+static void
+devices_differ(check_context *c)
+{
+    static const char none[16];
+    for (int32_t i = 0; i < c->devices; ++i)
+        for (int32_t k = 0; k < i; ++k) {
+            openreg_device_info one, other;
+            read_info(c, i, &one);
+            read_info(c, k, &other);
+            REQUIRE(memcmp(one.uuid, none, sizeof none) == 0 || memcmp(one.uuid, other.uuid, sizeof none) != 0,
+                    "devices %d and %d have the same UUID", k, i);
+        }
+}
+
+static void
+info_is_constant(check_context *c)
+{
+    openreg_device_info before, after;
+    for (int32_t dev = 0; dev < c->devices; ++dev) {
+        read_info(c, dev, &before);
+        check_workout(c);
+        read_info(c, dev, &after);
+        REQUIRE(memcmp(&before, &after, sizeof before) == 0, "what device_info() says of device %d has changed", dev);
+    }
+}
+
+/* ----------------------------------------------------------------------------------------------------------- mem_info */
+
+static void
+free_is_below_total(check_context *c)
+{
+    for (int32_t dev = 0; dev < c->devices; ++dev) {
+        uint64_t unused = 0, total = 0, again = 0, same = 0;
+        MUST(c, mem_info, c->instance, dev, &unused, &total);
+        REQUIRE(total > 0, "mem_info() said that device %d has no memory", dev);
+        REQUIRE(unused <= total, "mem_info() said that %llu of %llu bytes of device %d are free",
+                (unsigned long long)unused, (unsigned long long)total, dev);
+        void *const memory = check_alloc(c, dev, total / 64 + 1);
+        MUST(c, mem_info, c->instance, dev, &again, &same);
+        REQUIRE(same == total, "the total bytes of device %d were %llu, and with memory in use %llu", dev,
+                (unsigned long long)total, (unsigned long long)same);
+        REQUIRE(again <= same, "mem_info() said that %llu of %llu bytes of device %d are free",
+                (unsigned long long)again, (unsigned long long)same, dev);
+        check_free(c, dev, memory);
+    }
+}
+
+/* Other processes may use the devices too: one of five attempts has to show it. */
+static void
+free_follows_use(check_context *c)
+{
+    for (int32_t dev = 0; dev < c->devices; ++dev) {
+        uint64_t before = 0, during = 0, after = 0, total = 0, size = 0;
+        bool is_seen = false;
+        for (int i = 0; i < 5 && !is_seen; ++i) {
+            MUST(c, mem_info, c->instance, dev, &before, &total);
+            size = before / 8;
+            void *const memory = check_alloc(c, dev, size);
+            MUST(c, mem_info, c->instance, dev, &during, &total);
+            check_free(c, dev, memory);
+            MUST(c, mem_info, c->instance, dev, &after, &total);
+            is_seen = before >= during + size - size / 4 && after >= during + size - size / 4;
+        }
+        REQUIRE(is_seen,
+                "device %d had %llu bytes free before an allocation of %llu bytes, %llu during and %llu after it", dev,
+                (unsigned long long)before, (unsigned long long)size, (unsigned long long)during,
+                (unsigned long long)after);
+    }
+}
+
+static void
+each_device_has_its_memory(check_context *c)
+{
+    for (int32_t dev = 0; dev < 2; ++dev) {
+        uint64_t before = 0, during = 0, total = 0, size = 0;
+        bool is_apart = false;
+        for (int i = 0; i < 5 && !is_apart; ++i) {
+            MUST(c, mem_info, c->instance, 1 - dev, &before, &total);
+            size = before / 8;
+            void *const memory = check_alloc(c, dev, size);
+            MUST(c, mem_info, c->instance, 1 - dev, &during, &total);
+            check_free(c, dev, memory);
+            is_apart = during + size / 2 > before;
+        }
+        REQUIRE(is_apart, "an allocation of %llu bytes on device %d used up memory of device %d",
+                (unsigned long long)size, dev, 1 - dev);
+    }
+}
+
+static void
+totals_agree(check_context *c)
+{
+    for (int32_t dev = 0; dev < c->devices; ++dev) {
+        openreg_device_info info;
+        uint64_t unused, total;
+        read_info(c, dev, &info);
+        MUST(c, mem_info, c->instance, dev, &unused, &total);
+        REQUIRE(info.total_bytes == 0 || info.total_bytes == total,
+                "device %d has %llu bytes for device_info() and %llu for mem_info()", dev,
+                (unsigned long long)info.total_bytes, (unsigned long long)total);
+    }
+}
+
+/* ------------------------------------------------------------------------------------------------- active, bind, native */
+
+static void
+active_with_memory(check_context *c)
+{
+    for (int32_t dev = 0; dev < c->devices; ++dev) {
+        int32_t active = -7;
+        MUST(c, device_active, c->instance, dev, &active);
+        REQUIRE(active == 0 || active == 1, "device_active() said %d", active);
+        void *const memory = check_alloc(c, dev, 4096);
+        MUST(c, device_active, c->instance, dev, &active);
+        REQUIRE(active == 1, "device %d has memory, and device_active() said %d", dev, active);
+        check_free(c, dev, memory);
+    }
+}
+
+static void
+asking_makes_no_context(check_context *c)
+{
+    for (int32_t dev = 0; dev < c->devices; ++dev) {
+        int32_t first = -7, active = -7;
+        MUST(c, device_active, c->instance, dev, &first);
+        for (int i = 0; i < 3; ++i)
+            MUST(c, device_active, c->instance, dev, &active);
+        REQUIRE(active == first, "device_active() of device %d said %d, and %d when it was asked again", dev, first,
+                active);
+    }
+    if (c->devices < 2)
+        return;
+    int32_t before = -7, after = -7;
+    MUST(c, device_active, c->instance, 1, &before);
+    void *const memory = check_alloc(c, 0, 4096);
+    MUST(c, device_active, c->instance, 1, &after);
+    REQUIRE(before != 0 || after == 0, "memory of device 0 made device 1 active");
+    check_free(c, 0, memory);
+}
+
+/* Whatever is bound, the slots go by their argument. */
+static void
+binding_changes_nothing(check_context *c)
+{
+    for (int32_t dev = 0; dev < c->devices; ++dev) {
+        MUST(c, device_bind, c->instance, dev);
+        for (int32_t other = 0; other < c->devices; ++other) {
+            uint64_t before = 0, after = 0, total = 0;
+            if (c->table.mem_info != NULL)
+                MUST(c, mem_info, c->instance, other, &before, &total);
+            void *const memory = check_alloc(c, other, before / 8 + 1);
+            if (c->table.mem_info != NULL) {
+                MUST(c, mem_info, c->instance, other, &after, &total);
+                REQUIRE(after < before, "with device %d bound, memory of device %d did not come from that device", dev,
+                        other);
+            }
+            check_free(c, other, memory);
+        }
+        check_workout(c);
+    }
+}
+
+static void
+native_streams_differ(check_context *c)
+{
+    openreg_driver_stream const one = check_stream(c, 0), other = check_stream(c, 0);
+    void *of_one = NULL, *of_other = NULL, *again = NULL, *of_default = NULL;
+    MUST(c, stream_native, c->instance, 0, one, &of_one);
+    MUST(c, stream_native, c->instance, 0, other, &of_other);
+    MUST(c, stream_native, c->instance, 0, one, &again);
+    MUST(c, stream_native, c->instance, 0, NULL, &of_default);
+    REQUIRE(of_one == again, "stream_native() of one stream gave two answers");
+    REQUIRE(one == NULL || (of_one != of_other && of_one != of_default && of_other != of_default),
+            "stream_native() gave the same answer for two streams");
+}
+
+static void
+unknown_extensions_are_null(check_context *c)
+{
+    static const char *const names[] = {"openreg.no such extension", "", "openreg.ipc", "openreg.kernels",
+                                        "openreg.vmm"};
+    for (size_t i = 0; i < sizeof names / sizeof names[0]; ++i) {
+        const uint32_t version = i < 2 ? 1 : 4000000;
+        check_begin_call("extension");
+        const void *const table = c->table.extension(c->instance, names[i], version);
+        (void)check_ended("extension", OPENREG_OK); /* no error is set */
+        REQUIRE(table == NULL, "extension() gave a table for \"%s\", version %u", names[i], (unsigned)version);
+    }
+}
+
+static const check_case cases[] = {
+    {"info.fields", "device_info", 0,
+     "device_info(): min_alignment is 0 or a power of two, priority_high numerically least, the name NUL-terminated.",
+     "Lesser numbers are more urgent, as in CUDA.", fields_are_sound},
+    {"info.size", "device_info", 0, "Whoever fills a structure in writes no byte beyond the size that it is given.",
+     "Fill a structure of your own and copy the smaller of both sizes; struct_size stays.", structure_keeps_its_size},
+    {"info.devices", "device_info", CHECK_TWO_DEVICES, "A UUID names one device; all zero if unknown.",
+     "A slot that looks at device 0, or at the vendor's current one, in place of its argument.", devices_differ},
+    {"info.constant", "device_info", 0, "What a device is does not change between open() and close().",
+     "Clear what the driver does not know, rather than leave what was in memory.", info_is_constant},
+    {"info.memory", "mem_info", 0, "mem_info(): free and total bytes of the device, in this order; free <= total.",
+     "Compare the order of the arguments.", free_is_below_total},
+    {"info.memory_use", "mem_info", 0, "The free bytes fall when memory is allocated and rise when it is freed.",
+     "Ask the device, or keep a sum of what mem_alloc() has given out.", free_follows_use},
+    {"info.memory_devices", "mem_info", CHECK_TWO_DEVICES, "Each slot speaks of the device that it is given.",
+     "A slot that looks at device 0, or at the vendor's current one, in place of its argument.",
+     each_device_has_its_memory},
+    {"info.totals", "device_info mem_info", 0, "total_bytes and mem_info()'s total are both the memory of the device.",
+     "Units: bytes, not KiB or MiB.", totals_agree},
+    {"info.active", "device_active", 0, "device_active(): 1 if the device has a live context; memory needs one.",
+     "Vendors tell the state of a primary context.", active_with_memory},
+    {"info.active_asks", "device_active", 0, "device_active() never makes a context, and is of one device.",
+     "Most calls of a vendor's library make a context; this one must look without.", asking_makes_no_context},
+    {"info.bind", "device_bind", 0,
+     "There is no current device: slots go by their argument, whatever device_bind() has made the vendor's current "
+     "one.",
+     "Set the vendor's device at the start of a slot, and put it back at the end.", binding_changes_nothing},
+    {"info.native_stream", "stream_native", 0, "stream_native(): the vendor's own stream; one each.",
+     "Also for NULL, the default stream.", native_streams_differ},
+    {"info.extension", "extension", 0,
+     "extension(): NULL, and no error, for a name or a version that the driver does not have.",
+     "Compare the name and the version.", unknown_extensions_are_null},
+};
+const check_group check_info_group = CHECK_GROUP(1, cases);

@@ -1,0 +1,157 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
+/* kernel_reference.c: operators of PyTorch, to compare a driver's kernels with (kernel_reference.h). */
+#include "kernel_reference.h"
+
+#include <math.h>
+
+static double
+add(double a, double b)
+{
+    return a + b;
+}
+
+static double
+subtract(double a, double b)
+{
+    return a - b;
+}
+
+static double
+multiply(double a, double b)
+{
+    return a * b;
+}
+
+static double
+divide(double a, double b)
+{
+    return a / b;
+}
+
+static double
+greater(double a, double b)
+{
+    return a > b ? a : b;
+}
+
+static double
+less(double a, double b)
+{
+    return a < b ? a : b;
+}
+
+static double
+relu(double a, double b)
+{
+    (void)b;
+    return a < 0 ? 0 : a;
+}
+
+static double
+negative(double a, double b)
+{
+    (void)b;
+    return -a;
+}
+
+static double
+absolute(double a, double b)
+{
+    (void)b;
+    return a < 0 ? -a : a;
+}
+
+static double
+exponential(double a, double b)
+{
+    (void)b;
+    return exp(a);
+}
+
+static double
+hyperbolic_tangent(double a, double b)
+{
+    (void)b;
+    return tanh(a);
+}
+
+static double
+logistic(double a, double b)
+{
+    (void)b;
+    return 1 / (1 + exp(-a));
+}
+
+static const check_operator operators[] = {
+    {"aten::add.Tensor", 2, true, false, false, add},
+    {"aten::sub.Tensor", 2, true, false, false, subtract},
+    {"aten::mul.Tensor", 2, false, false, false, multiply},
+    {"aten::div.Tensor", 2, false, false, true, divide},
+    {"aten::maximum", 2, false, false, false, greater},
+    {"aten::minimum", 2, false, false, false, less},
+    {"aten::relu", 1, false, false, false, relu},
+    {"aten::neg", 1, false, false, false, negative},
+    {"aten::abs", 1, false, false, false, absolute},
+    {"aten::exp", 1, false, false, true, exponential},
+    {"aten::tanh", 1, false, false, true, hyperbolic_tangent},
+    {"aten::sigmoid", 1, false, false, true, logistic},
+    {"aten::mm", 2, false, true, false, multiply},
+};
+
+const check_operator *
+check_operator_find(const char *name)
+{
+    for (size_t i = 0; i < sizeof operators / sizeof operators[0]; ++i)
+        if (strcmp(operators[i].name, name) == 0)
+            return &operators[i];
+    return NULL;
+}
+
+double
+check_operator_apply(const check_operator *known, const double *operands)
+{
+    const double last = known->operands == 2 ? operands[1] * (known->has_alpha ? 2 : 1) : 0;
+    return known->apply(operands[0], last);
+}
+
+double
+check_number_load(const void *at, openreg_dtype dtype)
+{
+    float f;
+    double d;
+    int32_t i;
+    int64_t l;
+    if (dtype.code == OPENREG_DTYPE_FLOAT && dtype.bits == 32)
+        return memcpy(&f, at, sizeof f), (double)f;
+    if (dtype.code == OPENREG_DTYPE_FLOAT)
+        return memcpy(&d, at, sizeof d), d;
+    if (dtype.bits == 32)
+        return memcpy(&i, at, sizeof i), (double)i;
+    return memcpy(&l, at, sizeof l), (double)l;
+}
+
+void
+check_number_store(void *at, openreg_dtype dtype, double value)
+{
+    const float f = (float)value;
+    const int32_t i = (int32_t)value;
+    const int64_t l = (int64_t)value;
+    if (dtype.code == OPENREG_DTYPE_FLOAT && dtype.bits == 32)
+        memcpy(at, &f, sizeof f);
+    else if (dtype.code == OPENREG_DTYPE_FLOAT)
+        memcpy(at, &value, sizeof value);
+    else if (dtype.bits == 32)
+        memcpy(at, &i, sizeof i);
+    else
+        memcpy(at, &l, sizeof l);
+}
+
+bool
+check_is_close(double seen, double wanted, openreg_dtype dtype)
+{
+    if (dtype.code != OPENREG_DTYPE_FLOAT)
+        return seen == wanted;
+    const double tolerance = dtype.bits == 64 ? 1e-12 : 1e-5;
+    const double size = wanted < 0 ? -wanted : wanted;
+    return seen - wanted <= tolerance * (size + 1) && wanted - seen <= tolerance * (size + 1);
+}

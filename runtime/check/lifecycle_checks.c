@@ -1,0 +1,267 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
+/* lifecycle_checks.c: probe, describe, open, device_count and close. */
+#define _GNU_SOURCE
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include "check.h"
+#include "work.h"
+#include "workout.h"
+
+static void
+opens_a_hundred_times(check_context *c)
+{
+    check_count_exactly();
+    for (int i = 0; i < 3; ++i) /* what a vendor's library makes once and keeps */
+        check_whole_workout(c);
+    const check_counts before = check_count_now();
+    const int rounds = 100;
+    for (int i = 0; i < rounds; ++i) {
+        check_open(c);
+        if (i % 25 == 0)
+            check_workout(c);
+        check_close(c);
+    }
+    const int threads = check_threads_down_to(before.threads);
+    const check_counts after = check_count_now();
+    REQUIRE(after.files <= before.files, "open() and close(), %d times, left %d files open", rounds,
+            after.files - before.files);
+    REQUIRE(threads <= before.threads, "open() and close(), %d times, left %d threads", rounds,
+            threads - before.threads);
+    REQUIRE(after.heap < before.heap + (uint64_t)rounds * 48 + CHECK_HEAP_SLACK,
+            "open() and close(), %d times, left %llu bytes of host memory", rounds,
+            (unsigned long long)(after.heap - before.heap));
+}
+
+static void
+opens_again_as_before(check_context *c)
+{
+    check_open(c);
+    const int32_t devices = c->devices;
+    check_close(c);
+    check_whole_workout(c);
+    REQUIRE(c->devices == devices, "the first instance had %d devices, the second %d", devices, c->devices);
+}
+
+static void
+unknown_option_is_ignored(check_context *c)
+{
+    openreg_option options[33];
+    const size_t given = c->target->option_count < 30 ? c->target->option_count : 30;
+    for (size_t i = 0; i < given; ++i)
+        options[i] = c->target->options[i];
+    options[given] = (openreg_option){"openreg_check_unknown", "1"};
+    options[given + 1] = (openreg_option){"node_id", "0"};
+    options[given + 2] = (openreg_option){"num_nodes", "1"};
+    const openreg_status status = check_open_with(c, options, given + 3, &c->instance);
+    if (status == OPENREG_E_NO_DEVICE)
+        check_skip("open() found no device: %s", check_error_text());
+    REQUIRE(status == OPENREG_OK, "open() with the option openreg_check_unknown returned %s: %s",
+            check_status_name(status), check_error_text());
+    check_close(c);
+}
+
+static void
+bad_option_is_named(check_context *c)
+{
+    static const char *const keys[] = {"devices", "memory"};
+    int refused = 0;
+    for (size_t i = 0; i < sizeof keys / sizeof keys[0]; ++i) {
+        const openreg_option option = {keys[i], "not a number"};
+        openreg_instance const poison = (openreg_instance)(uintptr_t)0x5eed;
+        openreg_instance instance = poison;
+        const openreg_status status = check_open_with(c, &option, 1, &instance);
+        if (status == OPENREG_OK) { /* an option that this driver does not know */
+            MUST(c, close, instance);
+            continue;
+        }
+        if (status == OPENREG_E_NO_DEVICE)
+            continue;
+        ++refused;
+        REQUIRE(status == OPENREG_E_INVALID, "open() with %s=\"not a number\" returned %s", keys[i],
+                check_status_name(status));
+        char upper[32] = "";
+        for (size_t k = 0; keys[i][k] != '\0'; ++k)
+            upper[k] = (char)(keys[i][k] - 'a' + 'A');
+        REQUIRE(strstr(check_error_text(), keys[i]) != NULL || strstr(check_error_text(), upper) != NULL,
+                "open() refused the option %s, but the text does not name it: \"%s\"", keys[i], check_error_text());
+        REQUIRE(instance == poison, "open() failed and wrote its out-parameter");
+    }
+    if (refused == 0)
+        check_skip("the driver has neither of the options devices and memory");
+}
+
+/* ------------------------------------------------------------------------------------------------------------- count */
+
+static void *
+count_often(void *argument)
+{
+    check_context *const c = argument;
+    for (int i = 0; i < 500; ++i) {
+        int32_t count = -1;
+        MUST(c, device_count, c->instance, &count);
+        REQUIRE(count == c->devices, "device_count() said %d, and now %d", c->devices, count);
+    }
+    return NULL;
+}
+
+static void
+count_is_constant(check_context *c)
+{
+    pthread_t threads[8];
+    void *const memory = check_alloc(c, 0, 4096);
+    for (int i = 0; i < 8; ++i)
+        if (pthread_create(&threads[i], NULL, count_often, c) != 0)
+            check_skip("no thread could be made");
+    for (int i = 0; i < 8; ++i)
+        (void)pthread_join(threads[i], NULL);
+    check_workout(c);
+    (void)count_often(c);
+    check_free(c, 0, memory);
+}
+
+/* Before open(). */
+static void
+probe_agrees(check_context *c)
+{
+    int32_t count = -7;
+    const check_counts before = check_count_now();
+    const openreg_status status = MAY(c, probe, c->host, c->target->options, c->target->option_count, &count);
+    if (status == OPENREG_E_UNSUPPORTED)
+        check_skip("probe() said that only open() can tell");
+    if (status == OPENREG_E_NO_DEVICE)
+        check_skip("probe() found no device");
+    check_succeeded("probe", status);
+    const check_counts after = check_count_now();
+    REQUIRE(after.threads <= before.threads, "probe() started %d threads", after.threads - before.threads);
+    check_open(c);
+    REQUIRE(count == c->devices, "probe() counted %d devices, device_count() %d", count, c->devices);
+}
+
+/* The child opens the driver, as a worker process of a program does that has only counted. */
+static void
+probe_leaves_fork_safe(check_context *c)
+{
+    int32_t count = 0;
+    const openreg_status status = MAY(c, probe, c->host, c->target->options, c->target->option_count, &count);
+    if (status == OPENREG_E_UNSUPPORTED || status == OPENREG_E_NO_DEVICE)
+        check_skip("probe() returned %s", check_status_name(status));
+    const pid_t child = fork();
+    if (child == 0) {
+        check_whole_workout(c);
+        check_pass();
+    }
+    int ended = 0;
+    (void)waitpid(child, &ended, 0);
+    if (WIFEXITED(ended) && WEXITSTATUS(ended) != 0)
+        _exit(WEXITSTATUS(ended)); /* the child has said why */
+    REQUIRE(WIFEXITED(ended), "a child made after probe() crashed when it opened the driver");
+}
+
+/* ---------------------------------------------------------------------------------------------------------- describe */
+
+#define DESCRIBED 16
+
+static void
+describe_agrees(check_context *c)
+{
+    struct {
+        openreg_device_info info;
+        unsigned char guard[64];
+    } all[DESCRIBED];
+    openreg_device_info *infos[DESCRIBED];
+    uint8_t peers[DESCRIBED * DESCRIBED];
+    memset(all, 0xa5, sizeof all);
+    memset(peers, 0, sizeof peers);
+    for (int i = 0; i < DESCRIBED; ++i) {
+        memset(&all[i].info, 0, sizeof all[i].info);
+        all[i].info.struct_size = sizeof all[i].info;
+        infos[i] = &all[i].info;
+    }
+    int32_t count = -7;
+    const openreg_status status = MAY(c, describe, c->host, c->target->options, c->target->option_count, "", DESCRIBED,
+                                      infos, peers, &count);
+    if (status == OPENREG_E_UNSUPPORTED || status == OPENREG_E_NO_DEVICE)
+        check_skip("describe() returned %s", check_status_name(status));
+    check_succeeded("describe", status);
+    for (int i = 0; i < DESCRIBED; ++i)
+        check_is_value(all[i].guard, sizeof all[i].guard, 0xa5, "what lies behind an openreg_device_info");
+    check_open(c);
+    REQUIRE(count == c->devices, "describe() counted %d devices, device_count() %d", count, c->devices);
+    for (int32_t i = 0; i < count && i < DESCRIBED; ++i) {
+        openreg_device_info info;
+        memset(&info, 0, sizeof info);
+        info.struct_size = sizeof info;
+        if (c->table.device_info == NULL)
+            break;
+        MUST(c, device_info, c->instance, i, &info);
+        REQUIRE(all[i].info.name[0] == '\0' || strcmp(all[i].info.name, info.name) == 0,
+                "device %d is \"%.60s\" for describe() and \"%.60s\" for device_info()", i, all[i].info.name,
+                info.name);
+        static const char none[sizeof info.uuid];
+        REQUIRE(memcmp(all[i].info.uuid, none, sizeof none) == 0 || memcmp(info.uuid, none, sizeof none) == 0 ||
+                    memcmp(all[i].info.uuid, info.uuid, sizeof none) == 0,
+                "device %d has one UUID for describe() and another for device_info()", i);
+    }
+    for (size_t i = 0; i < sizeof peers; ++i)
+        REQUIRE(peers[i] <= 1, "describe() set peers[%zu] to %u", i, peers[i]);
+}
+
+static void
+describe_keeps_to_capacity(check_context *c)
+{
+    openreg_device_info first, second;
+    memset(&first, 0, sizeof first);
+    memset(&second, 0xa5, sizeof second);
+    first.struct_size = sizeof first;
+    second.struct_size = sizeof second;
+    const openreg_device_info poison = second;
+    openreg_device_info *infos[2] = {&first, &second};
+    uint8_t peers[4] = {9, 9, 9, 9};
+    int32_t count = -7;
+    const openreg_status status = MAY(c, describe, c->host, c->target->options, c->target->option_count, "", 1, infos,
+                                      peers, &count);
+    if (status == OPENREG_E_UNSUPPORTED || status == OPENREG_E_NO_DEVICE)
+        check_skip("describe() returned %s", check_status_name(status));
+    check_succeeded("describe", status);
+    REQUIRE(memcmp(&second, &poison, sizeof poison) == 0, "describe() with capacity 1 wrote a second info");
+    REQUIRE(peers[1] == 9 && peers[2] == 9 && peers[3] == 9, "describe() with capacity 1 wrote more than peers[0]");
+    count = -7;
+    FAILS(c, OPENREG_E_INVALID, describe, c->host, c->target->options, c->target->option_count,
+          "openreg-check has no such topology", 1, infos, NULL, &count);
+    REQUIRE(count == -7, "describe() failed and wrote its out-parameter");
+}
+
+static const check_case cases[] = {
+    {"lifecycle.repeated", "", CHECK_CLOSED, "close() ends the instance: what open() made is given back.",
+     "Compare what open() makes (files, threads, memory) with what close() ends, on every path.",
+     opens_a_hundred_times},
+    {"lifecycle.again", "", CHECK_CLOSED, "After close() the driver can be opened again.",
+     "A variable that open() sets and close() leaves; a vendor's library that can be started once a process needs a "
+     "count.",
+     opens_again_as_before},
+    {"lifecycle.unknown_option", "", CHECK_CLOSED, "An unknown option is ignored.",
+     "Options that every driver gets: node_id, num_nodes, and each variable OPENREG_<DRIVER>_<KEY>.",
+     unknown_option_is_ignored},
+    {"lifecycle.bad_option", "", CHECK_CLOSED, "E_INVALID: a bad option (the text names it).",
+     "strtol() says where it stopped; compare that with the end of the text.", bad_option_is_named},
+    {"lifecycle.count", "", 0, "The number of devices is constant from open() to close(), for every thread.",
+     "Count once, in open().", count_is_constant},
+    {"lifecycle.probe", "probe", CHECK_CLOSED, "probe() counts devices without open(), and starts no thread.",
+     "It must read the options as open() does.", probe_agrees},
+    {"lifecycle.probe_fork", "probe", CHECK_CLOSED, "probe() leaves a later fork() safe.",
+     "Count from /sys, /dev or a management library; a vendor's runtime that is initialised does not survive fork().",
+     probe_leaves_fork_safe},
+    {"lifecycle.describe", "describe", CHECK_CLOSED,
+     "describe() tells of the devices what open() and device_info() tell.", "Use one function for both.",
+     describe_agrees},
+    {"lifecycle.describe_capacity", "describe", CHECK_CLOSED,
+     "describe() fills *infos[0..min(*count, capacity)) and peers[i * capacity + j]; a topology that it does not know "
+     "is "
+     "E_INVALID.",
+     "*count is the number of devices, also where it is greater than the capacity.", describe_keeps_to_capacity},
+};
+const check_group check_lifecycle_group = CHECK_GROUP(1, cases);

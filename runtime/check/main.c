@@ -1,0 +1,238 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
+/* openreg-check: says whether a driver keeps the rules of driver.h: each rule a check, each check a process.
+ *
+ * Usage: openreg-check DRIVER [options], see usage below and docs/verifying-a-driver.md.
+ * Exit status: 0 it conforms (or nothing that was asked for failed), 1 it does not, 2 a wrong argument, 77 there is no
+ * device to check on. */
+#define _GNU_SOURCE
+#include <inttypes.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "report.h"
+#include "target.h"
+#include "work.h"
+
+#define MOST_OPTIONS 32
+#define MOST_PATTERNS 64
+
+static const char usage[] =
+    "usage: openreg-check DRIVER [--level 1|2] [--only NAME[,NAME...]] [--seed N] [--time SECONDS] [--timeout "
+    "SECONDS]\n"
+    "                     [--option KEY=VALUE]... [--json FILE] [--junit FILE] [--verbose]\n"
+    "       openreg-check --list | --explain NAME | --explain all\n"
+    "\n"
+    "DRIVER   a library (./libopenreg_mychip.so), or the name of a driver of this installation (sim, cuda)\n"
+    "--level    1: the table alone. 2 (default): also the driver behind the runtime, its extensions and kernels\n"
+    "--only     checks whose names begin so: copy, event.query\n"
+    "--seed     of everything random, default 1\n"
+    "--time     for each check that runs for a time, default 0.3 s\n"
+    "--timeout  after which a check hangs, default 30 s\n"
+    "--option   given to the driver's open()\n";
+
+typedef struct arguments {
+    check_target target;
+    const char *driver, *json, *junit, *explain;
+    const char *only[MOST_PATTERNS];
+    openreg_option options[MOST_OPTIONS];
+    size_t only_count;
+    int level, timeout;
+    bool is_list, is_verbose;
+} arguments;
+
+static int
+refuse(const char *what, const char *argument)
+{
+    (void)fprintf(stderr, "openreg-check: %s%s%s\n%s", what, argument != NULL ? " " : "",
+                  argument != NULL ? argument : "", usage);
+    return 2;
+}
+
+static bool
+read_number(const char *text, double least, double most, double *out)
+{
+    char *end;
+    *out = strtod(text, &end);
+    return end != text && *end == '\0' && *out >= least && *out <= most;
+}
+
+/* Splits "a,b" in place. */
+static bool
+read_only(arguments *a, char *list)
+{
+    for (char *name = strtok(list, ","); name != NULL; name = strtok(NULL, ",")) {
+        if (a->only_count == MOST_PATTERNS)
+            return false;
+        a->only[a->only_count++] = name;
+    }
+    return true;
+}
+
+static bool
+read_option(arguments *a, char *text)
+{
+    char *const sign = strchr(text, '=');
+    if (sign == NULL || sign == text || a->target.option_count == MOST_OPTIONS)
+        return false;
+    *sign = '\0';
+    a->options[a->target.option_count++] = (openreg_option){text, sign + 1};
+    return true;
+}
+
+/* 0, or the exit status of a wrong command line. */
+static int
+read_value(arguments *a, const char *name, char *value)
+{
+    double number = 0;
+    bool is_valid = true;
+    if (strcmp(name, "--level") == 0) {
+        is_valid = read_number(value, 1, 2, &number) && (number == 1 || number == 2);
+        a->level = (int)number;
+    } else if (strcmp(name, "--seed") == 0) {
+        char *end;
+        a->target.seed = strtoull(value, &end, 0);
+        is_valid = *value != '\0' && *value != '-' && *end == '\0';
+    } else if (strcmp(name, "--time") == 0) {
+        is_valid = read_number(value, 0, 3600, &a->target.seconds);
+    } else if (strcmp(name, "--timeout") == 0) {
+        is_valid = read_number(value, 1, 36000, &number);
+        a->timeout = (int)number;
+    } else if (strcmp(name, "--only") == 0) {
+        is_valid = read_only(a, value);
+    } else if (strcmp(name, "--option") == 0) {
+        is_valid = read_option(a, value);
+    } else if (strcmp(name, "--json") == 0) {
+        a->json = value;
+    } else if (strcmp(name, "--junit") == 0) {
+        a->junit = value;
+    } else if (strcmp(name, "--explain") == 0) {
+        a->explain = value;
+    } else {
+        return refuse("unknown option", name);
+    }
+    return is_valid ? 0 : refuse("wrong value of", name);
+}
+
+static int
+read_arguments(arguments *a, int count, char **values)
+{
+    for (int i = 1; i < count; ++i) {
+        char *const at = values[i];
+        if (strcmp(at, "--list") == 0) {
+            a->is_list = true;
+        } else if (strcmp(at, "--verbose") == 0) {
+            a->is_verbose = true;
+        } else if (strncmp(at, "--", 2) == 0) {
+            char *value = strchr(at, '=');
+            if (value != NULL)
+                *value++ = '\0';
+            else if (i + 1 < count)
+                value = values[++i];
+            else
+                return refuse("no value after", at);
+            const int status = read_value(a, at, value);
+            if (status != 0)
+                return status;
+        } else if (a->driver == NULL) {
+            a->driver = at;
+        } else {
+            return refuse("a second driver:", at);
+        }
+    }
+    return 0;
+}
+
+static bool
+is_wanted(const arguments *a, const char *name)
+{
+    for (size_t i = 0; i < a->only_count; ++i)
+        if (strncmp(name, a->only[i], strlen(a->only[i])) == 0)
+            return true;
+    return a->only_count == 0;
+}
+
+static int
+count_wanted(const arguments *a)
+{
+    int count = 0;
+    for (const check_group *const *group = check_groups; *group != NULL; ++group)
+        for (size_t i = 0; (*group)->level <= a->level && i < (*group)->count; ++i)
+            count += is_wanted(a, (*group)->cases[i].name);
+    return count;
+}
+
+static void
+run_all(const arguments *a, check_report *report)
+{
+    const double begin = check_now();
+    for (const check_group *const *group = check_groups; *group != NULL; ++group)
+        for (size_t i = 0; (*group)->level <= a->level && i < (*group)->count; ++i) {
+            if (!is_wanted(a, (*group)->cases[i].name))
+                continue;
+            check_result *const result = &report->results[report->count++];
+            check_run(&(*group)->cases[i], (*group)->level, &a->target, a->timeout, result);
+            check_report_result(result, a->is_verbose);
+        }
+    report->seconds = check_now() - begin;
+}
+
+static int
+check(arguments *a)
+{
+    const char *why = "";
+    if (check_target_find(a->driver, &a->target, &why) != 0) {
+        (void)fprintf(stderr, "openreg-check: %s: %s\n", a->driver, why);
+        return 2;
+    }
+    const int count = count_wanted(a);
+    if (count == 0)
+        return refuse("no check has such a name", NULL);
+    check_report report = {.target = &a->target, .level = a->level, .is_whole = a->only_count == 0};
+    report.results = calloc((size_t)count, sizeof *report.results);
+    if (report.results == NULL) {
+        (void)fprintf(stderr, "openreg-check: no memory\n");
+        return 2;
+    }
+    check_identify(&a->target, a->timeout, &report.identity);
+    if (!report.identity.is_loaded) {
+        printf("openreg-check: %s is no driver: %s\n", a->driver, report.identity.message);
+        free(report.results);
+        return 1;
+    }
+    check_report_begin(&report);
+    run_all(a, &report);
+    check_report_end(&report);
+    int status = check_report_failures(&report) > 0 ? 1 : 0;
+    if (status == 0 && report.identity.devices < 0)
+        status = 77; /* the table was looked at; nothing could be opened */
+    if ((a->json != NULL && check_report_json(&report, a->json) != 0) ||
+        (a->junit != NULL && check_report_junit(&report, a->junit) != 0)) {
+        (void)fprintf(stderr, "openreg-check: the report can't be written\n");
+        status = 2;
+    }
+    free(report.results);
+    return status;
+}
+
+int
+main(int count, char **values)
+{
+    static arguments a = {.level = 2, .timeout = 30, .target = {.seed = 1, .seconds = 0.3}};
+    a.target.options = a.options;
+    if (count == 2 && strcmp(values[1], "--help") == 0) {
+        printf("%s", usage);
+        return 0;
+    }
+    const int status = read_arguments(&a, count, values);
+    if (status != 0)
+        return status;
+    if (a.is_list) {
+        check_list(a.level);
+        return 0;
+    }
+    if (a.explain != NULL)
+        return check_explain(strcmp(a.explain, "all") == 0 ? NULL : a.explain) > 0
+                   ? 0
+                   : refuse("no check has the name", a.explain);
+    return a.driver != NULL ? check(&a) : refuse("no driver was given", NULL);
+}

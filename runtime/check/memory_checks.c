@@ -1,0 +1,308 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
+/* memory_checks.c: mem_alloc, mem_free, and the host's view of device memory. */
+#define _GNU_SOURCE
+#include <setjmp.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "check.h"
+#include "work.h"
+
+static const uint64_t sizes[] = {1, 3, 8, 100, 511, 512, 4095, 4097, 65536, 100001, 2097152, 2097153, 5000000};
+#define SIZES (sizeof sizes / sizeof sizes[0])
+
+static void
+addresses_are_aligned(check_context *c)
+{
+    for (int32_t dev = 0; dev < c->devices; ++dev) {
+        uint64_t alignment = 16; /* of malloc() */
+        openreg_device_info info;
+        memset(&info, 0, sizeof info);
+        info.struct_size = sizeof info;
+        if (c->table.device_info != NULL)
+            MUST(c, device_info, c->instance, dev, &info);
+        if (info.min_alignment != 0)
+            alignment = info.min_alignment;
+        void *held[3 * SIZES];
+        for (size_t i = 0; i < 3 * SIZES; ++i) {
+            held[i] = check_alloc(c, dev, sizes[i % SIZES]);
+            REQUIRE((uintptr_t)held[i] % alignment == 0,
+                    "memory of %llu bytes on device %d is at %p, no multiple of %llu",
+                    (unsigned long long)sizes[i % SIZES], dev, held[i], (unsigned long long)alignment);
+        }
+        for (size_t i = 0; i < 3 * SIZES; ++i)
+            check_free(c, dev, held[i]);
+    }
+}
+
+typedef struct range {
+    uintptr_t start;
+    uint64_t size;
+    int32_t dev;
+} range;
+
+static int
+compare_ranges(const void *one, const void *other)
+{
+    const uintptr_t a = ((const range *)one)->start, b = ((const range *)other)->start;
+    return a < b ? -1 : a > b;
+}
+
+#define RANGES 400
+
+static void
+ranges_are_disjoint(check_context *c)
+{
+    static range ranges[RANGES];
+    for (int i = 0; i < RANGES; ++i) {
+        const int32_t dev = (int32_t)check_random_below(c, (uint64_t)c->devices);
+        const uint64_t size = i % 10 == 0 ? sizes[check_random_below(c, SIZES)] : 1 + check_random_below(c, 20000);
+        ranges[i] = (range){(uintptr_t)check_alloc(c, dev, size), size, dev};
+        if (i % 3 == 2) { /* another one in its place */
+            check_free(c, dev, (void *)ranges[i].start);
+            ranges[i].start = (uintptr_t)check_alloc(c, dev, size);
+        }
+    }
+    qsort(ranges, RANGES, sizeof ranges[0], compare_ranges);
+    for (int i = 1; i < RANGES; ++i)
+        REQUIRE(ranges[i - 1].start + ranges[i - 1].size <= ranges[i].start,
+                "%llu bytes at %p of device %d and %llu bytes at %p of device %d overlap",
+                (unsigned long long)ranges[i - 1].size, (void *)ranges[i - 1].start, ranges[i - 1].dev,
+                (unsigned long long)ranges[i].size, (void *)ranges[i].start, ranges[i].dev);
+    /* With the host's own: the stack, this program, and what malloc() gives out meanwhile. */
+    for (int i = 0; i < RANGES; ++i) {
+        const uintptr_t inside[] = {(uintptr_t)&c, (uintptr_t)ranges, (uintptr_t)malloc(10000), (uintptr_t)c->given};
+        for (size_t k = 0; k < sizeof inside / sizeof inside[0]; ++k)
+            REQUIRE(inside[k] < ranges[i].start || inside[k] >= ranges[i].start + ranges[i].size,
+                    "memory of device %d at %p lies over the host's own memory", ranges[i].dev,
+                    (void *)ranges[i].start);
+    }
+}
+
+#define BLOCKS 48
+
+static void
+contents_stay(check_context *c)
+{
+    struct {
+        char *memory;
+        size_t size;
+        uint64_t seed;
+        int32_t dev;
+    } blocks[BLOCKS];
+    static unsigned char buffer[20000];
+    memset(blocks, 0, sizeof blocks);
+    for (uint64_t round = 0; round < 1200; ++round) {
+        const size_t i = (size_t)check_random_below(c, BLOCKS);
+        if (blocks[i].memory != NULL) {
+            check_read(c, blocks[i].dev, buffer, blocks[i].memory, blocks[i].size);
+            check_is_pattern(buffer, blocks[i].size, blocks[i].seed,
+                             "contents of memory while other memory was allocated and freed");
+            check_free(c, blocks[i].dev, blocks[i].memory);
+            blocks[i].memory = NULL;
+            continue;
+        }
+        blocks[i].dev = (int32_t)check_random_below(c, (uint64_t)c->devices);
+        blocks[i].size = (size_t)(1 + check_random_below(c, sizeof buffer));
+        blocks[i].seed = round;
+        blocks[i].memory = check_alloc(c, blocks[i].dev, blocks[i].size);
+        check_pattern(buffer, blocks[i].size, round);
+        check_write(c, blocks[i].dev, blocks[i].memory, buffer, blocks[i].size);
+    }
+}
+
+static void
+exhaustion_is_survived(check_context *c)
+{
+    for (int32_t dev = 0; dev < c->devices && dev < 2; ++dev) {
+        const uint64_t total = check_total_memory(c, dev);
+        if (total == 0)
+            check_skip("the driver does not say how much memory a device has");
+        enum { MOST = 96 };
+        const uint64_t size = total / 32;
+        void *held[MOST];
+        int first = 0, count = 0;
+        for (int round = 0; round < 3; ++round) {
+            openreg_status status = OPENREG_OK;
+            for (count = 0; count < MOST && status == OPENREG_OK; ++count) {
+                held[count] = held; /* what must stay when it fails */
+                status = MAY(c, mem_alloc, c->instance, dev, size, NULL, &held[count]);
+            }
+            if (status == OPENREG_OK) {
+                while (count > 0)
+                    check_free(c, dev, held[--count]);
+                check_skip("device %d gave out three times its memory", dev);
+            }
+            --count;
+            REQUIRE(status == OPENREG_E_NOMEM, "mem_alloc() of a full device returned %s", check_status_name(status));
+            REQUIRE(held[count] == held, "mem_alloc() failed and wrote its out-parameter");
+            REQUIRE(round == 0 || count + 1 >= first,
+                    "device %d took %d allocations when it was filled first, and %d after all were freed", dev, first,
+                    count);
+            if (round == 0)
+                first = count;
+            REQUIRE(count > 0, "not one thirty-second of device %d can be allocated", dev);
+            check_free(c, dev, held[count - 1]);
+            held[count - 1] = check_alloc(c, dev, size); /* there is room for that one again */
+            while (count > 0)
+                check_free(c, dev, held[--count]);
+        }
+    }
+}
+
+/* What was freed may be used anew at once, so the old copy must be over. */
+static void
+free_waits(check_context *c)
+{
+    const size_t size = 100000;
+    unsigned char *const old = check_host_alloc(c, size, true), *const new = check_host_alloc(c, size, true),
+                         *const seen = check_host_alloc(c, size, true);
+    check_pattern(old, size, 1);
+    check_pattern(new, size, 2);
+    openreg_driver_stream const streams[] = {NULL, check_stream(c, 0)};
+    for (int i = 0; i < 2; ++i) {
+        char *memory = check_alloc(c, 0, size);
+        check_delay(c, 0, streams[i], 60);
+        MUST(c, copy, c->instance, memory, 0, old, -1, size, 0, streams[i]);
+        check_free(c, 0, memory);
+        memory = check_alloc(c, 0, size);
+        openreg_driver_stream const other = streams[1 - i];
+        MUST(c, copy, c->instance, memory, 0, new, -1, size, 0, other);
+        check_sync(c, 0, other);
+        MUST(c, device_sync, c->instance, 0);
+        check_read(c, 0, seen, memory, size);
+        check_is_pattern(seen, size, 2, "memory that was allocated after mem_free() with a copy still queued");
+        check_free(c, 0, memory);
+    }
+}
+
+static void
+memory_is_ready_at_once(check_context *c)
+{
+    const size_t size = 50000;
+    unsigned char *const host = check_host_alloc(c, size, true), *const seen = check_host_alloc(c, size, true);
+    openreg_driver_stream const first = check_stream(c, 0), other = check_stream(c, 0);
+    for (uint64_t i = 0; i < 20; ++i) {
+        void *memory = NULL;
+        check_pattern(host, size, i);
+        if (i % 5 == 0)
+            check_ballast(c, 0, first, 5);
+        MUST(c, mem_alloc, c->instance, 0, size, first, &memory);
+        MUST(c, copy, c->instance, memory, 0, host, -1, size, 0, other);
+        check_sync(c, 0, other);
+        MUST(c, device_sync, c->instance, 0);
+        check_read(c, 0, seen, memory, size);
+        check_is_pattern(seen, size, i, "what a stream wrote that was not the one given to mem_alloc()");
+        MUST(c, mem_free, c->instance, 0, memory, first);
+    }
+}
+
+/* ------------------------------------------------------------------------------------------------------- the host's view */
+
+static void
+alias_is_at_constant_distance(check_context *c)
+{
+    for (int32_t dev = 0; dev < c->devices; ++dev)
+        for (size_t i = 0; i < SIZES; ++i) {
+            char *const memory = check_alloc(c, dev, sizes[i]);
+            void *start = NULL, *inside = NULL;
+            MUST(c, host_alias, c->instance, dev, memory, &start);
+            for (int k = 0; k < 8; ++k) {
+                const uint64_t offset = k == 0 ? sizes[i] - 1 : check_random_below(c, sizes[i]);
+                MUST(c, host_alias, c->instance, dev, memory + offset, &inside);
+                REQUIRE((uintptr_t)inside - (uintptr_t)start == offset,
+                        "the host's view of byte %llu of an allocation is %lld bytes behind that of byte 0",
+                        (unsigned long long)offset, (long long)((intptr_t)inside - (intptr_t)start));
+            }
+            check_free(c, dev, memory);
+        }
+}
+
+static void
+alias_shows_the_memory(check_context *c)
+{
+    static unsigned char buffer[100000];
+    for (int32_t dev = 0; dev < c->devices; ++dev) {
+        char *const memory = check_alloc(c, dev, sizeof buffer);
+        void *view = NULL;
+        check_pattern(buffer, sizeof buffer, 5);
+        check_write(c, dev, memory, buffer, sizeof buffer);
+        MUST(c, host_alias, c->instance, dev, memory, &view);
+        check_is_pattern(view, sizeof buffer, 5, "the host's view of what was copied to the device");
+        check_pattern(view, sizeof buffer, 6);
+        memset(buffer, 0, sizeof buffer);
+        check_read(c, dev, buffer, memory, sizeof buffer);
+        check_is_pattern(buffer, sizeof buffer, 6, "what the host wrote through its view");
+        check_free(c, dev, memory);
+    }
+}
+
+static sigjmp_buf after_fault;
+
+static void
+leave_fault(int signal)
+{
+    siglongjmp(after_fault, signal);
+}
+
+/* Here, and not in a child: the memory need not be mapped there at all. */
+static bool
+touching_faults(volatile char *at, bool is_write)
+{
+    if (sigsetjmp(after_fault, 1) != 0)
+        return true;
+    if (is_write)
+        *at = 1;
+    else
+        (void)*at;
+    return false;
+}
+
+static void
+fence_holds(check_context *c)
+{
+    struct sigaction action;
+    memset(&action, 0, sizeof action);
+    action.sa_handler = leave_fault;
+    (void)sigaction(SIGSEGV, &action, NULL);
+    (void)sigaction(SIGBUS, &action, NULL);
+    for (int32_t dev = 0; dev < c->devices; ++dev)
+        for (int is_write = 0; is_write < 2; ++is_write) {
+            char *const memory = check_alloc(c, dev, 10000);
+            REQUIRE(touching_faults(memory + 5000, is_write != 0), "the host could %s the address %p of device %d",
+                    is_write ? "write at" : "read", (void *)(memory + 5000), dev);
+            check_free(c, dev, memory);
+        }
+}
+
+static const check_case cases[] = {
+    {"memory.alignment", "", 0,
+     "mem_alloc()'s addresses are multiples of min_alignment; of malloc()'s, 16, where that is 0.",
+     "Kernels of PyTorch read 16 bytes at a time at an allocation's start.", addresses_are_aligned},
+    {"memory.disjoint", "", 0,
+     "No two live allocations of a process overlap, on whatever devices, nor does one with the host's own memory.",
+     "A vendor without addresses needs reserved address space: mmap() with PROT_NONE, as long as the allocation.",
+     ranges_are_disjoint},
+    {"memory.contents", "", 0, "Memory keeps its contents while other memory is allocated and freed.",
+     "Sizes that are rounded up in one place and not in the other.", contents_stay},
+    {"memory.exhaustion", "", 0,
+     "A full device returns OPENREG_E_NOMEM and is as before: what is freed can be allocated again.",
+     "Give back what an allocation had taken before it failed.", exhaustion_is_survived},
+    {"memory.free_waits", "", 0,
+     "mem_free() returns after the work that is queued on that memory, on any stream, has ended.",
+     "Wait for the device before the vendor's function, if that does not.", free_waits},
+    {"memory.stream_hint", "", 0,
+     "Every stream of the device may use memory as soon as mem_alloc() returns; the stream given is a hint.",
+     "With a vendor's stream-ordered allocator, synchronise that stream before returning.", memory_is_ready_at_once},
+    {"memory.alias_distance", "host_alias", CHECK_HOST_VISIBLE,
+     "host_alias(): the host's address of a device address, at a constant distance inside one allocation.",
+     "The runtime asks once for an allocation and adds offsets itself.", alias_is_at_constant_distance},
+    {"memory.alias_contents", "host_alias", CHECK_HOST_VISIBLE,
+     "The host may read and write at host_alias() when the streams that use the memory are idle.",
+     "Memory that needs a flush or a mapping for the host is not HOST_VISIBLE.", alias_shows_the_memory},
+    {"memory.fence", "", CHECK_FENCED, "OPENREG_CAP_FENCED: device addresses fault when the host touches them.",
+     "Leave the flag out unless the pages are mapped with PROT_NONE.", fence_holds},
+};
+const check_group check_memory_group = CHECK_GROUP(1, cases);

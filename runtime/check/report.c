@@ -1,0 +1,255 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
+/* report.c: what openreg-check prints and writes (report.h). */
+#include "report.h"
+
+#include <inttypes.h>
+#include <string.h>
+
+#include <openreg/openreg.h>
+
+#include "kernel_reference.h"
+
+static const char *const outcomes[] = {"pass", "FAIL", "skip"};
+
+int
+check_report_failures(const check_report *report)
+{
+    int failures = 0;
+    for (int i = 0; i < report->count; ++i)
+        failures += report->results[i].outcome == CHECK_FAILED;
+    return failures;
+}
+
+/* ---------------------------------------------------------------------------------------------------------------- text */
+
+void
+check_report_begin(const check_report *report)
+{
+    const check_identity *const who = &report->identity;
+    printf("openreg-check %s: driver \"%s\" %s (%s), ABI %u.%u", OPENREG_VERSION_STRING, who->name, who->version,
+           report->target->path != NULL ? report->target->path : "built in", OPENREG_ABI_MAJOR,
+           (unsigned)who->abi_minor);
+    if (who->devices >= 0)
+        printf(", %d device%s", who->devices, who->devices == 1 ? "" : "s");
+    printf(", level %d, seed %" PRIu64 "\n", report->level, report->target->seed);
+    (void)fflush(stdout);
+}
+
+void
+check_report_result(const check_result *result, bool is_verbose)
+{
+    if (is_verbose || result->outcome != CHECK_PASSED)
+        printf("%s  %-26s %6.2f s%s%s\n", outcomes[result->outcome], result->check->name, result->seconds,
+               result->message[0] != '\0' ? "  " : "", result->message);
+    if (result->outcome == CHECK_FAILED)
+        printf("      rule  %s\n      hint  %s\n", result->check->rule, result->check->hint);
+    (void)fflush(stdout);
+}
+
+/* What no check can see, and what this driver did not show. */
+static void
+print_not_checked(const check_report *report)
+{
+    printf("\nnot checked\n");
+    if (report->identity.slots[0] != '\0')
+        printf("  slots that the table lacks, which the runtime emulates: %s\n", report->identity.slots);
+    char list[sizeof report->identity.kernels];
+    int unknown = 0;
+    memcpy(list, report->identity.kernels, sizeof list);
+    for (const char *name = strtok(list, " "); name != NULL; name = strtok(NULL, " "))
+        if (check_operator_find(name) == NULL)
+            printf("%s%s", unknown++ == 0 ? "  kernels without a reference here: " : " ", name);
+    if (unknown > 0)
+        printf("\n");
+    printf("  asynchronous errors and lost devices, which no table can be asked for\n"
+           "  that a slot leaves the vendor's current device of the thread as it was\n"
+           "  that open() alone decides: variables of the environment, exceptions across the boundary\n");
+    if (report->level < 2)
+        printf("  the driver behind the runtime, its extensions and kernels: --level 2\n");
+    printf("  PyTorch on it: operators, autograd, training\n");
+}
+
+void
+check_report_end(const check_report *report)
+{
+    int counts[3] = {0, 0, 0};
+    for (int i = 0; i < report->count; ++i)
+        ++counts[report->results[i].outcome];
+    print_not_checked(report);
+    printf("\n%d passed, %d failed, %d skipped in %.1f s\n", counts[CHECK_PASSED], counts[CHECK_FAILED],
+           counts[CHECK_SKIPPED], report->seconds);
+    if (counts[CHECK_FAILED] > 0)
+        printf("does not conform to driver.h %u.%u: see docs/verifying-a-driver.md, or --explain CHECK\n",
+               OPENREG_ABI_MAJOR, (unsigned)report->identity.abi_minor);
+    else if (counts[CHECK_PASSED] == 0)
+        printf("nothing was checked\n");
+    else if (!report->is_whole)
+        printf("no failure, of the checks that were asked for\n");
+    else
+        printf("conforms to driver.h %u.%u, level %d, seed %" PRIu64 "\n", OPENREG_ABI_MAJOR,
+               (unsigned)report->identity.abi_minor, report->level, report->target->seed);
+}
+
+/* --------------------------------------------------------------------------------------------------------------- files */
+
+static void
+write_escaped(FILE *file, const char *text, bool is_xml)
+{
+    for (const unsigned char *at = (const unsigned char *)text; *at != '\0'; ++at) {
+        if (is_xml && (*at == '<' || *at == '&' || *at == '"'))
+            (void)fprintf(file, "&#%u;", *at);
+        else if (!is_xml && (*at == '"' || *at == '\\'))
+            (void)fprintf(file, "\\%c", *at);
+        else if (*at < 0x20)
+            (void)fprintf(file, is_xml ? " " : "\\u%04x", *at);
+        else
+            (void)fputc(*at, file);
+    }
+}
+
+static void
+write_member(FILE *file, const char *key, const char *text, const char *end)
+{
+    (void)fprintf(file, "\"%s\": \"", key);
+    write_escaped(file, text, false);
+    (void)fprintf(file, "\"%s", end);
+}
+
+static int
+close_file(FILE *file)
+{
+    const int is_broken = ferror(file);
+    return fclose(file) != 0 || is_broken ? -1 : 0;
+}
+
+int
+check_report_json(const check_report *report, const char *path)
+{
+    static const char *const words[] = {"passed", "failed", "skipped"};
+    FILE *const file = fopen(path, "w");
+    if (file == NULL)
+        return -1;
+    (void)fprintf(file, "{");
+    write_member(file, "driver", report->identity.name, ", ");
+    write_member(file, "version", report->identity.version, ", ");
+    write_member(file, "path", report->target->path != NULL ? report->target->path : "", ", ");
+    (void)fprintf(file,
+                  "\"abi\": \"%u.%u\", \"devices\": %d, \"level\": %d, \"seed\": %" PRIu64
+                  ", \"seconds\": %.3f, \"conforms\": %s,\n \"checks\": [",
+                  OPENREG_ABI_MAJOR, (unsigned)report->identity.abi_minor, report->identity.devices, report->level,
+                  report->target->seed, report->seconds,
+                  check_report_failures(report) == 0 && report->is_whole ? "true" : "false");
+    for (int i = 0; i < report->count; ++i) {
+        const check_result *const result = &report->results[i];
+        (void)fprintf(file, "%s\n  {", i == 0 ? "" : ",");
+        write_member(file, "name", result->check->name, ", ");
+        (void)fprintf(file, "\"level\": %d, ", result->level);
+        write_member(file, "outcome", words[result->outcome], ", ");
+        (void)fprintf(file, "\"seconds\": %.3f, ", result->seconds);
+        write_member(file, "message", result->message, ", ");
+        write_member(file, "rule", result->check->rule, "}");
+    }
+    (void)fprintf(file, "\n ]\n}\n");
+    return close_file(file);
+}
+
+int
+check_report_junit(const check_report *report, const char *path)
+{
+    FILE *const file = fopen(path, "w");
+    int skipped = 0;
+    if (file == NULL)
+        return -1;
+    for (int i = 0; i < report->count; ++i)
+        skipped += report->results[i].outcome == CHECK_SKIPPED;
+    (void)fprintf(file,
+                  "<?xml version=\"1.0\" encoding=\"UTF-8\"?>\n<testsuite name=\"openreg-check %s\" tests=\"%d\" "
+                  "failures=\"%d\" skipped=\"%d\" time=\"%.3f\">\n",
+                  report->identity.name, report->count, check_report_failures(report), skipped, report->seconds);
+    for (int i = 0; i < report->count; ++i) {
+        const check_result *const result = &report->results[i];
+        (void)fprintf(file, "  <testcase classname=\"openreg-check.level%d\" name=\"%s\" time=\"%.3f\"", result->level,
+                      result->check->name, result->seconds);
+        if (result->outcome == CHECK_PASSED) {
+            (void)fprintf(file, "/>\n");
+            continue;
+        }
+        const char *const element = result->outcome == CHECK_FAILED ? "failure" : "skipped";
+        (void)fprintf(file, "><%s message=\"", element);
+        write_escaped(file, result->message, true);
+        (void)fprintf(file, "\">");
+        write_escaped(file, result->check->rule, true);
+        (void)fprintf(file, "</%s></testcase>\n", element);
+    }
+    (void)fprintf(file, "</testsuite>\n");
+    return close_file(file);
+}
+
+/* -------------------------------------------------------------------------------------------------------- explanations */
+
+void
+check_list(int level)
+{
+    for (const check_group *const *group = check_groups; *group != NULL; ++group)
+        for (size_t i = 0; (*group)->level <= level && i < (*group)->count; ++i)
+            printf("%d  %s\n", (*group)->level, (*group)->cases[i].name);
+}
+
+static void
+print_wrapped(const char *label, const char *text)
+{
+    size_t column = (size_t)printf("  %s  ", label);
+    for (const char *word = text; *word != '\0';) {
+        const size_t length = strcspn(word, " ");
+        if (column + length > 100)
+            column = (size_t)printf("\n%*s", (int)strlen(label) + 4, "") - 1;
+        column += (size_t)printf("%.*s", (int)length, word);
+        word += length;
+        if (*word == ' ') {
+            ++word;
+            column += (size_t)printf(" ");
+        }
+    }
+    printf("\n");
+}
+
+static void
+explain(int level, const check_case *check)
+{
+    static const struct {
+        uint32_t need;
+        const char *text;
+    } needs[] = {
+        {CHECK_TWO_DEVICES, "two devices"},
+        {CHECK_GATE, "a host_func that runs while its caller goes on"},
+        {CHECK_FORK_SAFE, "OPENREG_CAP_FORK_SAFE"},
+        {CHECK_FENCED, "OPENREG_CAP_FENCED"},
+        {CHECK_HOST_VISIBLE, "OPENREG_CAP_HOST_VISIBLE"},
+        {CHECK_KERNELS, "kernels"},
+    };
+    char wanted[256];
+    (void)snprintf(wanted, sizeof wanted, "%s", check->slots);
+    for (size_t i = 0; i < sizeof needs / sizeof needs[0]; ++i)
+        if ((check->needs & needs[i].need) != 0) {
+            const size_t length = strlen(wanted);
+            (void)snprintf(wanted + length, sizeof wanted - length, "%s%s", length == 0 ? "" : ", ", needs[i].text);
+        }
+    printf("%s  (level %d)\n", check->name, level);
+    print_wrapped("rule ", check->rule);
+    print_wrapped("hint ", check->hint);
+    if (wanted[0] != '\0')
+        print_wrapped("needs", wanted);
+}
+
+int
+check_explain(const char *name)
+{
+    int count = 0;
+    for (const check_group *const *group = check_groups; *group != NULL; ++group)
+        for (size_t i = 0; i < (*group)->count; ++i)
+            if (name == NULL || strncmp((*group)->cases[i].name, name, strlen(name)) == 0) {
+                explain((*group)->level, &(*group)->cases[i]);
+                ++count;
+            }
+    return count;
+}

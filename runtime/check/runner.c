@@ -1,0 +1,259 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
+/* runner.c: a process for each check (runner.h). The parent never loads the driver. */
+#define _GNU_SOURCE
+#include "runner.h"
+
+#include <errno.h>
+#include <poll.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/prctl.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <openreg/kernels.h>
+
+#include "driver/driver_slots.h"
+#include "work.h"
+
+/* ------------------------------------------------------------------------------------------------------------- child */
+
+static void
+require_needs(check_context *c, const check_case *check)
+{
+    const char *missing = "";
+    if (!check_has_slots(&c->table, check->slots, &missing))
+        check_skip("the table has no %s", missing);
+    if ((check->needs & CHECK_FORK_SAFE) != 0 && (c->table.caps & OPENREG_CAP_FORK_SAFE) == 0)
+        check_skip("the table has not the flag OPENREG_CAP_FORK_SAFE");
+    if ((check->needs & CHECK_FENCED) != 0 && (c->table.caps & OPENREG_CAP_FENCED) == 0)
+        check_skip("the table has not the flag OPENREG_CAP_FENCED");
+    if ((check->needs & CHECK_HOST_VISIBLE) != 0 && (c->table.caps & OPENREG_CAP_HOST_VISIBLE) == 0)
+        check_skip("the table has not the flag OPENREG_CAP_HOST_VISIBLE");
+}
+
+static void
+run_in_child(const check_case *check, const check_target *target)
+{
+    static check_context c;
+    check_load(&c, target);
+    require_needs(&c, check);
+    if ((check->needs & (CHECK_CLOSED | CHECK_RUNTIME)) == 0) {
+        check_open(&c);
+        if ((check->needs & CHECK_TWO_DEVICES) != 0 && c.devices < 2)
+            check_skip("the driver has one device");
+        if ((check->needs & CHECK_GATE) != 0 && !check_has_gate(&c))
+            check_skip(c.table.host_func == NULL ? "the table has no host_func, by which a stream can be held"
+                                                 : "host_func() runs the function inside the call");
+        if ((check->needs & CHECK_KERNELS) != 0 &&
+            (c.table.extension == NULL ||
+             c.table.extension(c.instance, OPENREG_KERNELS_NAME, OPENREG_KERNELS_VERSION) == NULL))
+            check_skip("the driver has no kernels");
+    }
+    check->run(&c);
+    check_pass();
+}
+
+static void
+begin_child(int file, const char *volatile *slot)
+{
+    /* No child outlives an interrupted run. */
+    (void)prctl(PR_SET_PDEATHSIG, SIGKILL);
+    (void)setpgid(0, 0);
+    check_begin(file, slot);
+}
+
+/* ------------------------------------------------------------------------------------------------------------ parent */
+
+typedef struct child {
+    pid_t process;
+    int file;
+    const char *volatile *slot; /* shared: the text's address is the same in both */
+} child;
+
+static int
+start(child *out)
+{
+    int files[2];
+    void *const shared = mmap(NULL, sizeof *out->slot, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+    if (shared == MAP_FAILED)
+        return -1;
+    if (pipe(files) != 0) {
+        (void)munmap(shared, sizeof *out->slot);
+        return -1;
+    }
+    (void)fflush(NULL);
+    out->slot = shared;
+    out->process = fork();
+    if (out->process == 0) {
+        (void)close(files[0]);
+        out->file = files[1];
+        return 0;
+    }
+    (void)close(files[1]);
+    out->file = files[0];
+    return out->process > 0 ? 1 : -1;
+}
+
+/* Reads until the child ends. True if it did so within the limit; it is gone in both cases. */
+static bool
+await(const child *wanted, double limit, char *text, size_t room, int *status)
+{
+    size_t length = 0;
+    const double end = check_now() + limit;
+    bool is_open = true, is_in_time = true;
+    for (;;) {
+        if (waitpid(wanted->process, status, WNOHANG) == wanted->process)
+            break;
+        if (check_now() > end) {
+            is_in_time = false;
+            (void)kill(-wanted->process, SIGKILL);
+            (void)kill(wanted->process, SIGKILL);
+            (void)waitpid(wanted->process, status, 0);
+            break;
+        }
+        struct pollfd polled = {.fd = wanted->file, .events = POLLIN};
+        if (!is_open) {
+            check_sleep(1);
+        } else if (poll(&polled, 1, 20) > 0) {
+            const ssize_t got = length + 1 < room ? read(wanted->file, text + length, room - 1 - length) : 0;
+            is_open = got > 0;
+            length += got > 0 ? (size_t)got : 0;
+        }
+    }
+    (void)kill(-wanted->process, SIGKILL); /* what it has left behind */
+    struct pollfd polled = {.fd = wanted->file, .events = POLLIN};
+    while (is_open && length + 1 < room && poll(&polled, 1, 0) > 0) {
+        const ssize_t got = read(wanted->file, text + length, room - 1 - length);
+        is_open = got > 0;
+        length += got > 0 ? (size_t)got : 0;
+    }
+    (void)close(wanted->file);
+    text[length] = '\0';
+    for (char *at = text; *at != '\0'; ++at)
+        if (*at == '\n' || *at == '\r')
+            *at = ' ';
+    return is_in_time;
+}
+
+static const char *
+where(const child *ended, char *buffer, size_t size)
+{
+    if (*ended->slot == NULL)
+        return "outside a call of a slot, on a thread or in memory of the driver's";
+    (void)snprintf(buffer, size, "in %s()", *ended->slot);
+    return buffer;
+}
+
+static void
+read_end(const child *ended, bool is_in_time, int status, int limit, check_result *result)
+{
+    char buffer[64], *const text = result->message;
+    result->outcome = CHECK_FAILED;
+    if (!is_in_time)
+        (void)snprintf(text, sizeof result->message, "it did not end within %d seconds: it hangs %s", limit,
+                       where(ended, buffer, sizeof buffer));
+    else if (WIFSIGNALED(status))
+        (void)snprintf(text, sizeof result->message, "it crashed by signal %d (%s) %s", WTERMSIG(status),
+                       strsignal(WTERMSIG(status)), where(ended, buffer, sizeof buffer));
+    else if (WEXITSTATUS(status) == CHECK_EXIT_PASS)
+        result->outcome = CHECK_PASSED;
+    else if (WEXITSTATUS(status) == CHECK_EXIT_SKIP)
+        result->outcome = CHECK_SKIPPED;
+    else if (WEXITSTATUS(status) != CHECK_EXIT_FAIL)
+        (void)snprintf(text, sizeof result->message, "the process ended with status %d %s", WEXITSTATUS(status),
+                       where(ended, buffer, sizeof buffer));
+}
+
+void
+check_run(const check_case *check, int level, const check_target *target, int limit, check_result *result)
+{
+    memset(result, 0, sizeof *result);
+    result->check = check;
+    result->level = level;
+    const double begin = check_now();
+    child started;
+    const int which = start(&started);
+    if (which == 0) {
+        begin_child(started.file, started.slot);
+        run_in_child(check, target);
+    }
+    if (which < 0) {
+        result->outcome = CHECK_FAILED;
+        (void)snprintf(result->message, sizeof result->message, "no process could be made: %s", strerror(errno));
+        return;
+    }
+    int status = 0;
+    const bool is_in_time = await(&started, limit, result->message, sizeof result->message, &status);
+    read_end(&started, is_in_time, status, limit, result);
+    (void)munmap((void *)(uintptr_t)started.slot, sizeof *started.slot);
+    result->seconds = check_now() - begin;
+}
+
+/* ---------------------------------------------------------------------------------------------------------- identity */
+
+static void
+add_word(char *list, size_t size, const char *word)
+{
+    const size_t length = strlen(list);
+    (void)snprintf(list + length, size - length, "%s%s", length == 0 ? "" : " ", word);
+}
+
+static void
+identify_in_child(const check_target *target, check_identity *identity)
+{
+    static check_context c;
+    check_load(&c, target);
+    identity->is_loaded = true;
+    (void)snprintf(identity->name, sizeof identity->name, "%.31s", c.table.name != NULL ? c.table.name : "?");
+    (void)snprintf(identity->version, sizeof identity->version, "%.63s",
+                   c.table.version != NULL ? c.table.version : "");
+    identity->abi_minor = c.table.abi_minor;
+    identity->caps = c.table.caps;
+    for (int i = 0; i < OPENREG_SLOT_COUNT; ++i) {
+        const char *missing;
+        if (!check_has_slots(&c.table, openreg_slots[i].name, &missing))
+            add_word(identity->slots, sizeof identity->slots, openreg_slots[i].name);
+    }
+    check_open(&c);
+    identity->devices = c.devices;
+    const openreg_kernels *kernels = NULL;
+    if (c.table.extension != NULL)
+        kernels = c.table.extension(c.instance, OPENREG_KERNELS_NAME, OPENREG_KERNELS_VERSION);
+    for (uint64_t i = 0; kernels != NULL && i < kernels->count; ++i)
+        add_word(identity->kernels, sizeof identity->kernels,
+                 ((const openreg_kernel *)((const char *)kernels->list + i * kernels->kernel_size))->name);
+    check_pass();
+}
+
+void
+check_identify(const check_target *target, int limit, check_identity *identity)
+{
+    check_identity *const shared = mmap(NULL, sizeof *shared, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1,
+                                        0);
+    memset(identity, 0, sizeof *identity);
+    identity->devices = -1;
+    if (shared == MAP_FAILED)
+        return;
+    shared->devices = -1;
+    child started;
+    const int which = start(&started);
+    if (which == 0) {
+        begin_child(started.file, started.slot);
+        identify_in_child(target, shared);
+    }
+    check_result result;
+    memset(&result, 0, sizeof result);
+    int status = 0;
+    if (which > 0) {
+        const bool is_in_time = await(&started, limit, result.message, sizeof result.message, &status);
+        read_end(&started, is_in_time, status, limit, &result);
+        (void)munmap((void *)(uintptr_t)started.slot, sizeof *started.slot);
+    }
+    *identity = *shared;
+    (void)snprintf(identity->message, sizeof identity->message, "%s", result.message);
+    (void)munmap(shared, sizeof *shared);
+}

@@ -1,0 +1,466 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
+/* runtime_checks.c: the driver behind the runtime: what that emulates, the caching allocator, the end of memory. */
+#define _GNU_SOURCE
+#include <ctype.h>
+#include <pthread.h>
+#include <stdatomic.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <openreg/openreg.h>
+
+#include "check.h"
+#include "work.h"
+
+static void
+ok(openreg_status status, const char *call)
+{
+    REQUIRE(status == OPENREG_OK, "%s: %s (%s)", call, openreg_last_error()->message, openreg_status_name(status));
+}
+#define OK(call) ok(call, #call)
+
+/* ---------------------------------------------------------------------------------------------------------- beginning */
+
+/* Nothing of the surroundings reaches the runtime but the options of the command line. */
+static void
+set_variables(const check_context *c)
+{
+    extern char **environ;
+    for (int i = 0; environ[i] != NULL;) {
+        char name[256];
+        if (strncmp(environ[i], "OPENREG_", 8) != 0) {
+            ++i;
+            continue;
+        }
+        (void)snprintf(name, sizeof name, "%.*s", (int)strcspn(environ[i], "="), environ[i]);
+        if (unsetenv(name) != 0)
+            ++i;
+        else
+            i = 0;
+    }
+    for (size_t i = 0; i < c->target->option_count; ++i) {
+        char name[256];
+        (void)snprintf(name, sizeof name, "OPENREG_%s_%s", c->table.name, c->target->options[i].key);
+        for (char *at = name; *at != '\0'; ++at)
+            *at = (char)toupper((unsigned char)*at);
+        (void)setenv(name, c->target->options[i].value, 1);
+    }
+    (void)setenv("OPENREG_LOG_LEVEL", "error", 1);
+}
+
+/* The driver alone. Returns the number of devices. */
+static int32_t
+start(check_context *c)
+{
+    set_variables(c);
+    if (c->target->path != NULL)
+        OK(openreg_load_driver(c->table.name, c->target->path));
+    const openreg_status status = openreg_use_drivers(c->table.name);
+    if (status == OPENREG_E_NO_DEVICE)
+        check_skip("there is no device: %s", openreg_last_error()->message);
+    ok(status, "openreg_use_drivers()");
+    c->devices = openreg_device_count();
+    if (c->devices == 0)
+        check_skip("the driver has no device");
+    return c->devices;
+}
+
+static void *
+allocate(int32_t device, size_t size)
+{
+    void *memory = NULL;
+    OK(openreg_malloc(device, size, OPENREG_STREAM_DEFAULT, &memory));
+    return memory;
+}
+
+static void
+devices_are_there(check_context *c)
+{
+    const int32_t devices = start(c);
+    for (int32_t i = 0; i < devices; ++i) {
+        openreg_device_properties properties;
+        uint64_t unused = 0, total = 0;
+        memset(&properties, 0, sizeof properties);
+        properties.struct_size = sizeof properties;
+        OK(openreg_set_device(i));
+        OK(openreg_get_device_properties(i, &properties));
+        REQUIRE(strcmp(properties.driver, c->table.name) == 0, "device %d is of the driver \"%s\"", i,
+                properties.driver);
+        REQUIRE(properties.name[0] != '\0', "device %d has no name", i);
+        OK(openreg_get_memory_info(i, &unused, &total));
+        REQUIRE(unused <= total, "device %d has %llu of %llu bytes free", i, (unsigned long long)unused,
+                (unsigned long long)total);
+        OK(openreg_free(allocate(i, 100)));
+        OK(openreg_device_synchronize(i));
+    }
+}
+
+/* -------------------------------------------------------------------------------------------------------------- copies */
+
+#define SIZE 70001
+
+static void
+copies_are_exact(check_context *c)
+{
+    static unsigned char host[SIZE + 128], seen[SIZE + 128], expected[SIZE + 128];
+    static const size_t sizes[] = {0, 1, 3, 511, 4097, SIZE};
+    const int32_t devices = start(c);
+    for (int32_t from = 0; from < devices; ++from)
+        for (int32_t to = 0; to < devices; ++to)
+            for (size_t i = 0; i < sizeof sizes / sizeof sizes[0]; ++i) {
+                char *const one = allocate(from, sizeof host), *const other = allocate(to, sizeof host);
+                check_pattern(host, sizeof host, i);
+                memset(expected, 0x3c, sizeof expected);
+                OK(openreg_memcpy(one, from, host, OPENREG_HOST, sizeof host));
+                OK(openreg_memset_async(other, to, 0x3c, sizeof host, OPENREG_STREAM_DEFAULT));
+                OK(openreg_device_synchronize(to));
+                OK(openreg_memcpy(other + 61, to, one + 7, from, sizes[i]));
+                OK(openreg_memcpy(seen, OPENREG_HOST, other, to, sizeof seen));
+                memcpy(expected + 61, host + 7, sizes[i]);
+                REQUIRE(memcmp(seen, expected, sizeof seen) == 0,
+                        "%zu bytes copied from device %d to device %d between two filled ends are wrong", sizes[i],
+                        from, to);
+                OK(openreg_free(one));
+                OK(openreg_free(other));
+            }
+}
+
+static void
+pinned_memory_works(check_context *c)
+{
+    start(c);
+    for (int32_t dev = 0; dev < c->devices; ++dev) {
+        unsigned char *from = NULL, *to = NULL;
+        OK(openreg_malloc_host(dev, SIZE, (void **)&from));
+        OK(openreg_malloc_host(dev, SIZE, (void **)&to));
+        char *const memory = allocate(dev, SIZE);
+        for (uint64_t i = 0; i < 10; ++i) {
+            check_pattern(from, SIZE, i);
+            memset(to, 0, SIZE);
+            OK(openreg_memcpy_async(memory, dev, from, OPENREG_HOST, SIZE, dev, OPENREG_STREAM_DEFAULT));
+            OK(openreg_memcpy_async(to, OPENREG_HOST, memory, dev, SIZE, dev, OPENREG_STREAM_DEFAULT));
+            OK(openreg_stream_synchronize(dev, OPENREG_STREAM_DEFAULT));
+            check_is_pattern(to, SIZE, i, "bytes that went from pinned memory to a device and back");
+        }
+        OK(openreg_free(memory));
+        OK(openreg_free_host(from));
+        OK(openreg_free_host(to));
+    }
+}
+
+/* -------------------------------------------------------------------------------------------------- streams and events */
+
+#define WORK ((size_t)8 << 20)
+
+/* Keeps a stream busy for some milliseconds. */
+static void
+keep_busy(int32_t dev, openreg_stream stream, char *big, int copies)
+{
+    for (int i = 0; i < copies; ++i)
+        OK(openreg_memcpy_async(big + (i % 2) * (WORK / 2), dev, big + (1 - i % 2) * (WORK / 2), dev, WORK / 2, dev,
+                                stream));
+}
+
+static void
+streams_are_ordered(check_context *c)
+{
+    start(c);
+    unsigned char *from = NULL, *to = NULL;
+    OK(openreg_malloc_host(0, SIZE, (void **)&from));
+    OK(openreg_malloc_host(0, SIZE, (void **)&to));
+    for (int32_t dev = 0; dev < c->devices; ++dev)
+        for (uint64_t i = 0; i < 6; ++i) {
+            openreg_stream writer, reader;
+            openreg_event event;
+            OK(openreg_stream_from_pool(dev, 0, &writer));
+            OK(openreg_stream_from_pool(dev, 0, &reader));
+            OK(openreg_event_create(dev, 0, &event));
+            char *const memory = allocate(dev, SIZE), *const big = allocate(dev, WORK);
+            OK(openreg_memset_async(memory, dev, 0, SIZE, OPENREG_STREAM_DEFAULT));
+            OK(openreg_device_synchronize(dev));
+            check_pattern(from, SIZE, i);
+            keep_busy(dev, writer, big, 20);
+            OK(openreg_memcpy_async(memory, dev, from, OPENREG_HOST, SIZE, dev, writer));
+            OK(openreg_event_record(event, writer));
+            OK(openreg_stream_wait_event(dev, reader, event));
+            OK(openreg_memcpy_async(to, OPENREG_HOST, memory, dev, SIZE, dev, reader));
+            OK(openreg_stream_synchronize(dev, reader));
+            check_is_pattern(to, SIZE, i, "what a stream copied after it had waited for the writer's event");
+            OK(openreg_event_destroy(event));
+            OK(openreg_free(memory));
+            OK(openreg_free(big));
+        }
+}
+
+static void
+events_measure(check_context *c)
+{
+    start(c);
+    for (int32_t dev = 0; dev < c->devices; ++dev) {
+        openreg_event first, last;
+        int32_t done = 0;
+        double ms = -1;
+        char *const big = allocate(dev, WORK);
+        OK(openreg_event_create(dev, OPENREG_EVENT_TIMING, &first));
+        OK(openreg_event_create(dev, OPENREG_EVENT_TIMING, &last));
+        OK(openreg_event_query(first, &done));
+        REQUIRE(done == 1, "an event that was never recorded is not complete");
+        keep_busy(dev, OPENREG_STREAM_DEFAULT, big, 4);
+        OK(openreg_device_synchronize(dev));
+        bool is_close = false;
+        double host = 0;
+        for (int i = 0; i < 3 && !is_close; ++i) { /* on a busy machine the host may come late */
+            const double begin = check_now();
+            OK(openreg_event_record(first, OPENREG_STREAM_DEFAULT));
+            keep_busy(dev, OPENREG_STREAM_DEFAULT, big, 60);
+            OK(openreg_event_record(last, OPENREG_STREAM_DEFAULT));
+            OK(openreg_event_synchronize(last));
+            host = (check_now() - begin) * 1e3;
+            OK(openreg_event_query(last, &done));
+            REQUIRE(done == 1, "an event is not complete after it was waited for");
+            OK(openreg_event_elapsed(first, last, &ms));
+            is_close = ms >= host * 0.3 - 1 && ms <= host * 1.1 + 2;
+        }
+        REQUIRE(is_close, "the events say %g ms, the host's clock %g ms", ms, host);
+        OK(openreg_event_destroy(first));
+        OK(openreg_event_destroy(last));
+        OK(openreg_free(big));
+    }
+}
+
+typedef struct visit {
+    const unsigned char *bytes;
+    uint64_t seed;
+    size_t right;
+    atomic_int calls;
+} visit;
+
+static void
+look(void *argument)
+{
+    visit *const v = argument;
+    v->right = check_pattern_difference(v->bytes, SIZE, v->seed);
+    (void)atomic_fetch_add(&v->calls, 1);
+}
+
+static void
+host_functions_run(check_context *c)
+{
+    start(c);
+    unsigned char *from = NULL, *to = NULL;
+    OK(openreg_malloc_host(0, SIZE, (void **)&from));
+    OK(openreg_malloc_host(0, SIZE, (void **)&to));
+    for (int32_t dev = 0; dev < c->devices; ++dev) {
+        openreg_stream stream;
+        char *const memory = allocate(dev, SIZE), *const big = allocate(dev, WORK);
+        OK(openreg_stream_from_pool(dev, 0, &stream));
+        for (uint64_t i = 1; i < 5; ++i) {
+            visit v = {.bytes = to, .seed = i};
+            check_pattern(from, SIZE, i);
+            memset(to, 0, SIZE);
+            OK(openreg_device_synchronize(dev));
+            keep_busy(dev, stream, big, 20);
+            OK(openreg_memcpy_async(memory, dev, from, OPENREG_HOST, SIZE, dev, stream));
+            OK(openreg_memcpy_async(to, OPENREG_HOST, memory, dev, SIZE, dev, stream));
+            OK(openreg_launch_host_func(dev, stream, look, &v));
+            OK(openreg_stream_synchronize(dev, stream));
+            REQUIRE(atomic_load(&v.calls) == 1, "a host function ran %d times by openreg_stream_synchronize()",
+                    atomic_load(&v.calls));
+            REQUIRE(v.right == SIZE, "a host function ran before a copy in front of it had ended");
+        }
+        OK(openreg_free(memory));
+        OK(openreg_free(big));
+    }
+}
+
+/* ----------------------------------------------------------------------------------------------------------- allocator */
+
+typedef struct block {
+    char *memory;
+    size_t size;
+    uint64_t seed;
+    int32_t dev;
+} block;
+
+static void
+random_program(check_context *c, uint64_t *state, double seconds)
+{
+    enum { BLOCKS = 40, LARGEST = 1500000 };
+    block blocks[BLOCKS];
+    check_context own = *c;
+    own.random = *state;
+    unsigned char *const host = malloc(LARGEST);
+    memset(blocks, 0, sizeof blocks);
+    const double end = check_now() + seconds;
+    for (uint64_t step = 0; step < 600 || check_now() < end; ++step) {
+        block *const b = &blocks[check_random_below(&own, BLOCKS)];
+        if (b->memory == NULL) {
+            const uint64_t kind = check_random_below(&own, 8);
+            b->size = (size_t)(1 + check_random_below(&own, kind < 2 ? 600 : kind < 7 ? SIZE : LARGEST));
+            b->dev = (int32_t)check_random_below(&own, (uint64_t)c->devices);
+            b->seed = check_random(&own);
+            void *memory = NULL;
+            const openreg_status status = openreg_malloc(b->dev, b->size, OPENREG_STREAM_DEFAULT, &memory);
+            if (status == OPENREG_E_NOMEM) /* a small device, and other threads have it */
+                continue;
+            ok(status, "openreg_malloc()");
+            b->memory = memory;
+            check_pattern(host, b->size, b->seed);
+            OK(openreg_memcpy(b->memory, b->dev, host, OPENREG_HOST, b->size));
+            continue;
+        }
+        OK(openreg_memcpy(host, OPENREG_HOST, b->memory, b->dev, b->size));
+        check_is_pattern(host, b->size, b->seed, "contents of a block while others were allocated and freed");
+        OK(openreg_free(b->memory));
+        b->memory = NULL;
+        if (step % 97 == 0)
+            OK(openreg_empty_cache(-1));
+    }
+    for (int i = 0; i < BLOCKS; ++i)
+        if (blocks[i].memory != NULL)
+            OK(openreg_free(blocks[i].memory));
+    free(host);
+}
+
+static void
+blocks_keep_their_contents(check_context *c)
+{
+    start(c);
+    random_program(c, &c->random, c->target->seconds);
+    OK(openreg_empty_cache(-1));
+    for (int32_t dev = 0; dev < c->devices; ++dev) {
+        openreg_memory_stats stats;
+        memset(&stats, 0, sizeof stats);
+        stats.struct_size = sizeof stats;
+        OK(openreg_get_memory_stats(dev, &stats));
+        REQUIRE(stats.allocated_bytes[OPENREG_POOL_ALL].current == 0 &&
+                    stats.reserved_bytes[OPENREG_POOL_ALL].current == 0,
+                "%lld bytes of device %d are allocated and %lld reserved when all is freed",
+                (long long)stats.allocated_bytes[OPENREG_POOL_ALL].current, dev,
+                (long long)stats.reserved_bytes[OPENREG_POOL_ALL].current);
+    }
+}
+
+static void
+memory_ends_and_comes_back(check_context *c)
+{
+    start(c);
+    uint64_t unused = 0, total = 0;
+    OK(openreg_get_memory_info(0, &unused, &total));
+    if (total == 0)
+        check_skip("the driver does not say how much memory a device has");
+    enum { MOST = 96 };
+    void *held[MOST];
+    const size_t size = (size_t)(total / 32);
+    for (int round = 0; round < 3; ++round) {
+        int count = 0;
+        openreg_status status = OPENREG_OK;
+        while (count < MOST && (status = openreg_malloc(0, size, OPENREG_STREAM_DEFAULT, &held[count])) == OPENREG_OK)
+            ++count;
+        if (status == OPENREG_OK)
+            check_skip("device 0 gave out three times its memory");
+        REQUIRE(status == OPENREG_E_NOMEM, "a full device is %s for openreg_malloc(): %s", openreg_status_name(status),
+                openreg_last_error()->message);
+        REQUIRE(count > 4, "only %d thirty-seconds of the device's memory can be allocated", count);
+        for (int i = 0; i < count; ++i)
+            OK(openreg_free(held[i]));
+        /* All is in the cache now, in pieces too small for this: it has to be given back first. */
+        OK(openreg_malloc(0, size * 3, OPENREG_STREAM_DEFAULT, &held[0]));
+        OK(openreg_free(held[0]));
+    }
+}
+
+/* ------------------------------------------------------------------------------------------------------ life, threads */
+
+static void
+everything_starts_again(check_context *c)
+{
+    start(c);
+    check_counts before = {0, 0, 0, 0};
+    for (int i = 0; i < 8; ++i) {
+        static unsigned char host[5000], seen[5000];
+        openreg_stream stream;
+        openreg_event event;
+        char *const memory = allocate(0, sizeof host);
+        check_pattern(host, sizeof host, (uint64_t)i);
+        OK(openreg_memcpy(memory, 0, host, OPENREG_HOST, sizeof host));
+        OK(openreg_memcpy(seen, OPENREG_HOST, memory, 0, sizeof seen));
+        check_is_pattern(seen, sizeof seen, (uint64_t)i, "bytes that came back from a device");
+        OK(openreg_stream_from_pool(0, 0, &stream));
+        OK(openreg_event_create(0, 0, &event));
+        OK(openreg_event_record(event, stream));
+        OK(openreg_event_destroy(event));
+        OK(openreg_free(memory));
+        OK(openreg_shutdown());
+        if (i == 2)
+            before = check_count_now();
+        OK(openreg_use_drivers(c->table.name));
+    }
+    OK(openreg_shutdown());
+    const int threads = check_threads_down_to(before.threads);
+    const check_counts after = check_count_now();
+    REQUIRE(threads <= before.threads, "each openreg_shutdown() leaves threads: %d more after five",
+            threads - before.threads);
+    REQUIRE(after.files <= before.files, "each openreg_shutdown() leaves files open: %d more after five",
+            after.files - before.files);
+}
+
+typedef struct program {
+    check_context *c;
+    uint64_t state;
+} program;
+
+static void *
+run_program(void *argument)
+{
+    program *const p = argument;
+    random_program(p->c, &p->state, p->c->target->seconds / 2);
+    return NULL;
+}
+
+static void
+threads_share_devices(check_context *c)
+{
+    enum { THREADS = 8 };
+    start(c);
+    pthread_t threads[THREADS];
+    static program programs[THREADS];
+    for (int i = 0; i < THREADS; ++i) {
+        programs[i] = (program){c, check_random(c)};
+        if (pthread_create(&threads[i], NULL, run_program, &programs[i]) != 0)
+            check_skip("no thread could be made");
+    }
+    for (int i = 0; i < THREADS; ++i)
+        (void)pthread_join(threads[i], NULL);
+}
+
+#define HINT_EMULATED                                                                                                  \
+    "Slots that the driver lacks are emulated by the others: the message names the call that shows it."
+
+static const check_case cases[] = {
+    {"runtime.devices", "", CHECK_RUNTIME, "The runtime opens the driver, and each of its devices can be used.",
+     "`openreg-info` says why a driver is not used.", devices_are_there},
+    {"runtime.copy", "", CHECK_RUNTIME, "Copies and fills through the runtime are exact, between all devices.",
+     HINT_EMULATED, copies_are_exact},
+    {"runtime.pinned", "", CHECK_RUNTIME, "Pinned memory through the runtime: copies to and from it are exact.",
+     HINT_EMULATED, pinned_memory_works},
+    {"runtime.streams", "", CHECK_RUNTIME, "Events order streams, the driver's own and emulated ones.", HINT_EMULATED,
+     streams_are_ordered},
+    {"runtime.events", "", CHECK_RUNTIME, "Events are complete when they were waited for, and measure milliseconds.",
+     HINT_EMULATED, events_measure},
+    {"runtime.host_func", "", CHECK_RUNTIME, "A host function runs once, behind earlier work of its stream.",
+     HINT_EMULATED, host_functions_run},
+    {"runtime.allocator", "", CHECK_RUNTIME,
+     "Blocks of the caching allocator keep their contents, and all memory goes back to the driver.",
+     "Segments are allocations of the driver of 2 MiB and more.", blocks_keep_their_contents},
+    {"runtime.out_of_memory", "", CHECK_RUNTIME,
+     "A full device is OPENREG_E_NOMEM: the caching allocator then gives back what it keeps, and asks again.",
+     "Return OPENREG_E_NOMEM and no other code.", memory_ends_and_comes_back},
+    {"runtime.shutdown", "", CHECK_RUNTIME,
+     "After openreg_shutdown() the driver can be opened again, and nothing is left.",
+     "The runtime has freed all memory and destroyed all streams and events before close().", everything_starts_again},
+    {"runtime.threads", "", CHECK_RUNTIME, "Eight threads use the devices at once.",
+     "State that is shared needs a lock: also what a slot keeps in a static variable.", threads_share_devices},
+};
+const check_group check_runtime_group = CHECK_GROUP(2, cases);

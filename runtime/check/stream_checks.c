@@ -1,0 +1,371 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
+/* stream_checks.c: streams, what waiting for them means, and the order between them. */
+#include <stdlib.h>
+#include <string.h>
+
+#include "check.h"
+#include "work.h"
+
+#define SIZE 60001
+
+/* Bytes that reach the host only at the end of work that takes its time: whoever says that the work is over is
+ * compared with them. */
+typedef struct tail {
+    unsigned char *from, *to;
+    char *memory;
+    uint64_t seed;
+} tail;
+
+static void
+queue_tail(check_context *c, tail *t, int32_t dev, openreg_driver_stream stream, int milliseconds)
+{
+    static uint64_t seed;
+    if (t->from == NULL) {
+        t->from = check_host_alloc(c, SIZE, true);
+        t->to = check_host_alloc(c, SIZE, true);
+    }
+    t->memory = check_alloc(c, dev, SIZE);
+    t->seed = ++seed;
+    check_pattern(t->from, SIZE, t->seed);
+    memset(t->to, 0, SIZE);
+    check_delay(c, dev, stream, milliseconds);
+    MUST(c, copy, c->instance, t->memory, dev, t->from, -1, SIZE, dev, stream);
+    MUST(c, copy, c->instance, t->to, -1, t->memory, dev, SIZE, dev, stream);
+}
+
+static void
+tail_has_ended(const tail *t, const char *what)
+{
+    check_is_pattern(t->to, SIZE, t->seed, what);
+}
+
+/* ----------------------------------------------------------------------------------------------------------- handles */
+
+#define MANY 33
+
+static void
+handles_are_streams(check_context *c)
+{
+    for (int32_t dev = 0; dev < c->devices; ++dev) {
+        openreg_device_info info;
+        memset(&info, 0, sizeof info);
+        info.struct_size = sizeof info;
+        if (c->table.device_info != NULL)
+            MUST(c, device_info, c->instance, dev, &info);
+        openreg_driver_stream streams[MANY];
+        for (int i = 0; i < MANY; ++i) {
+            const int32_t span = info.priority_low - info.priority_high + 1;
+            streams[i] = NULL;
+            MUST(c, stream_create, c->instance, dev, 0, info.priority_high + i % span, &streams[i]);
+            REQUIRE(streams[i] != NULL, "stream_create() succeeded and gave no handle: NULL is the default stream");
+            for (int k = 0; k < i; ++k)
+                REQUIRE(streams[k] != streams[i], "stream_create() gave one handle for two streams");
+        }
+        tail t = {NULL, NULL, NULL, 0};
+        for (int i = 0; i < MANY; i += 8) {
+            queue_tail(c, &t, dev, streams[i], 1);
+            MUST(c, stream_sync, c->instance, dev, streams[i]);
+            tail_has_ended(&t, "a copy on one of many streams");
+        }
+        for (int i = 0; i < MANY; ++i)
+            MUST(c, stream_destroy, c->instance, dev, streams[i]);
+        MUST(c, stream_destroy, c->instance, dev, NULL);
+        MUST(c, device_sync, c->instance, dev);
+    }
+}
+
+/* ----------------------------------------------------------------------------------------------------- waiting, asking */
+
+static void
+sync_waits(check_context *c)
+{
+    tail t = {NULL, NULL, NULL, 0};
+    for (int32_t dev = 0; dev < c->devices; ++dev) {
+        openreg_driver_stream const stream = check_stream(c, dev);
+        for (int i = 0; i < 3; ++i) {
+            queue_tail(c, &t, dev, stream, 15);
+            MUST(c, stream_sync, c->instance, dev, stream);
+            tail_has_ended(&t, "the last copy of a stream after stream_sync()");
+        }
+    }
+}
+
+static void
+sync_of_default_waits(check_context *c)
+{
+    tail t = {NULL, NULL, NULL, 0};
+    for (int32_t dev = 0; dev < c->devices; ++dev) {
+        queue_tail(c, &t, dev, NULL, 15);
+        MUST(c, stream_sync, c->instance, dev, NULL);
+        tail_has_ended(&t, "the last copy of the default stream after stream_sync()");
+    }
+}
+
+static void
+device_sync_waits(check_context *c)
+{
+    enum { STREAMS = 4 };
+    for (int32_t dev = 0; dev < c->devices; ++dev) {
+        tail tails[STREAMS];
+        memset(tails, 0, sizeof tails);
+        for (int i = 0; i < STREAMS; ++i)
+            queue_tail(c, &tails[i], dev, i == 0 ? NULL : check_stream(c, dev), i == 0 ? 5 : 15);
+        MUST(c, device_sync, c->instance, dev);
+        for (int i = 0; i < STREAMS; ++i)
+            tail_has_ended(&tails[i], i == 0 ? "the default stream's last copy after device_sync()"
+                                             : "a stream's last copy after device_sync()");
+    }
+}
+
+static void
+query_sees_the_last_byte(check_context *c)
+{
+    tail t = {NULL, NULL, NULL, 0};
+    for (int32_t dev = 0; dev < c->devices; ++dev) {
+        openreg_driver_stream const streams[] = {check_stream(c, dev), NULL};
+        for (int i = 0; i < 4; ++i) {
+            int32_t done = 0;
+            queue_tail(c, &t, dev, streams[i % 2], 15);
+            const double end = check_now() + 5;
+            while (done == 0) {
+                MUST(c, stream_query, c->instance, dev, streams[i % 2], &done);
+                REQUIRE(done == 0 || done == 1, "stream_query() said %d", done);
+                REQUIRE(check_now() < end, "stream_query() says 0 five seconds after a few copies were queued");
+            }
+            tail_has_ended(&t, "the last copy of a stream when stream_query() says that all is done");
+        }
+    }
+}
+
+static void
+query_of_held_stream(check_context *c)
+{
+    for (int32_t dev = 0; dev < c->devices; ++dev) {
+        openreg_driver_stream const stream = check_stream(c, dev);
+        int32_t done = -7;
+        MUST(c, stream_query, c->instance, dev, stream, &done);
+        REQUIRE(done == 1, "stream_query() of a stream without work said %d", done);
+        check_gate *const gate = check_gate_close(c, dev, stream);
+        MUST(c, stream_query, c->instance, dev, stream, &done);
+        REQUIRE(done == 0, "stream_query() said %d while work was held", done);
+        check_gate_open(gate);
+        MUST(c, stream_sync, c->instance, dev, stream);
+        MUST(c, stream_query, c->instance, dev, stream, &done);
+        REQUIRE(done == 1, "stream_query() said %d after stream_sync()", done);
+    }
+}
+
+typedef struct sync_call {
+    check_context *c;
+    int32_t dev;
+    openreg_driver_stream stream;
+} sync_call;
+
+static void
+sync_stream(void *argument)
+{
+    const sync_call *const call = argument;
+    MUST(call->c, stream_sync, call->c->instance, call->dev, call->stream);
+}
+
+/* Held streams hold nobody else: neither the default stream, nor by it. */
+static void
+streams_are_apart(check_context *c)
+{
+    static tail t;
+    for (int32_t dev = 0; dev < c->devices; ++dev) {
+        openreg_driver_stream const one = check_stream(c, dev), other = check_stream(c, dev);
+        openreg_driver_stream const pairs[][2] = {{one, NULL}, {NULL, one}, {one, other}};
+        for (int i = 0; i < 3; ++i) {
+            check_gate *const gate = check_gate_close(c, dev, pairs[i][0]);
+            check_gate_await_reached(gate);
+            sync_call *const call = malloc(sizeof *call);
+            *call = (sync_call){c, dev, pairs[i][1]};
+            t.memory = check_alloc(c, dev, SIZE);
+            unsigned char *const host = check_host_alloc(c, SIZE, true);
+            MUST(c, copy, c->instance, t.memory, dev, host, -1, SIZE, dev, pairs[i][1]);
+            REQUIRE(check_returns_within(3000, sync_stream, call), "%s waited for %s without an event",
+                    pairs[i][1] == NULL ? "the default stream" : "a stream",
+                    pairs[i][0] == NULL ? "the default stream" : "another stream");
+            check_gate_open(gate);
+            MUST(c, device_sync, c->instance, dev);
+        }
+    }
+}
+
+static void
+destroyed_stream_ends_its_work(check_context *c)
+{
+    tail t = {NULL, NULL, NULL, 0};
+    for (int32_t dev = 0; dev < c->devices; ++dev) {
+        openreg_driver_stream const stream = check_stream(c, dev);
+        queue_tail(c, &t, dev, stream, 15);
+        MUST(c, stream_destroy, c->instance, dev, stream);
+        MUST(c, device_sync, c->instance, dev);
+        tail_has_ended(&t, "the last copy of a stream that was destroyed");
+    }
+}
+
+/* --------------------------------------------------------------------------------------------------------------- waits */
+
+/* `writer` is held, and then brings bytes to the host; `reader` takes them from there after the event. Each works on
+ * memory of its own device: a copy between two may be late by itself. */
+static void
+wait_once(check_context *c, int32_t writer_dev, openreg_driver_stream writer, int32_t reader_dev,
+          openreg_driver_stream reader, openreg_driver_event event, bool by_gate)
+{
+    unsigned char *const host = check_host_alloc(c, SIZE, true), *const to = check_host_alloc(c, SIZE, true);
+    char *const memory = check_alloc(c, writer_dev, SIZE), *const own = check_alloc(c, reader_dev, SIZE);
+    check_pattern(host, SIZE, 2);
+    check_write(c, writer_dev, memory, host, SIZE);
+    check_pattern(host, SIZE, 1);
+    memset(to, 0, SIZE);
+    check_gate *gate = NULL;
+    if (by_gate)
+        gate = check_gate_close(c, writer_dev, writer);
+    else
+        check_delay(c, writer_dev, writer, 25);
+    MUST(c, copy, c->instance, host, -1, memory, writer_dev, SIZE, writer_dev, writer);
+    MUST(c, event_record, c->instance, writer_dev, event, writer);
+    MUST(c, stream_wait, c->instance, reader_dev, reader, event);
+    MUST(c, copy, c->instance, own, reader_dev, host, -1, SIZE, reader_dev, reader);
+    MUST(c, copy, c->instance, to, -1, own, reader_dev, SIZE, reader_dev, reader);
+    if (gate != NULL) {
+        check_sleep(20); /* time enough for a reader that does not wait */
+        check_gate_open(gate);
+    }
+    check_sync(c, reader_dev, reader);
+    check_is_pattern(to, SIZE, 2, "what a stream copied after it had waited for the writer's event");
+    check_sync(c, writer_dev, writer);
+}
+
+static void
+wait_orders_streams(check_context *c)
+{
+    for (int32_t dev = 0; dev < c->devices; ++dev) {
+        openreg_driver_stream const one = check_stream(c, dev), other = check_stream(c, dev);
+        openreg_driver_event const event = check_event(c, dev, 0);
+        for (int by_gate = 0; by_gate <= (check_has_pinned(c) && check_has_gate(c) ? 1 : 0); ++by_gate) {
+            wait_once(c, dev, one, dev, other, event, by_gate != 0);
+            wait_once(c, dev, NULL, dev, other, event, by_gate != 0);
+            wait_once(c, dev, one, dev, NULL, event, by_gate != 0);
+        }
+    }
+}
+
+static void
+wait_orders_devices(check_context *c)
+{
+    for (int32_t dev = 0; dev < 2; ++dev) {
+        openreg_driver_stream const one = check_stream(c, dev), other = check_stream(c, 1 - dev);
+        openreg_driver_event const event = check_event(c, dev, 0);
+        for (int by_gate = 0; by_gate <= (check_has_pinned(c) && check_has_gate(c) ? 1 : 0); ++by_gate) {
+            wait_once(c, dev, one, 1 - dev, other, event, by_gate != 0);
+            wait_once(c, dev, NULL, 1 - dev, NULL, event, by_gate != 0);
+        }
+    }
+}
+
+static void
+wait_for_no_record(check_context *c)
+{
+    for (int32_t dev = 0; dev < c->devices; ++dev) {
+        openreg_driver_stream const stream = check_stream(c, dev);
+        openreg_driver_event const event = check_event(c, dev, 0);
+        MUST(c, stream_wait, c->instance, dev, stream, event);
+        MUST(c, stream_wait, c->instance, dev, NULL, event);
+        sync_call *const call = malloc(sizeof *call);
+        *call = (sync_call){c, dev, stream};
+        if (c->table.stream_sync != NULL)
+            REQUIRE(check_returns_within(3000, sync_stream, call),
+                    "a stream waits for an event that was never recorded");
+        MUST(c, device_sync, c->instance, dev);
+    }
+}
+
+/* The wait is for the first record, though the event is recorded again, on an idle stream, before that is reached. */
+static void
+wait_keeps_its_record(check_context *c)
+{
+    unsigned char *const from = check_host_alloc(c, SIZE, true), *const to = check_host_alloc(c, SIZE, true);
+    openreg_driver_stream const writer = check_stream(c, 0), reader = check_stream(c, 0), idle = check_stream(c, 0);
+    openreg_driver_event const event = check_event(c, 0, 0);
+    char *const memory = check_alloc(c, 0, SIZE);
+    check_pattern(from, SIZE, 1);
+    check_write(c, 0, memory, from, SIZE);
+    check_pattern(from, SIZE, 2);
+    check_gate *const gate = check_gate_close(c, 0, writer);
+    MUST(c, copy, c->instance, memory, 0, from, -1, SIZE, 0, writer);
+    MUST(c, event_record, c->instance, 0, event, writer);
+    MUST(c, stream_wait, c->instance, 0, reader, event);
+    MUST(c, event_record, c->instance, 0, event, idle);
+    MUST(c, copy, c->instance, to, -1, memory, 0, SIZE, 0, reader);
+    check_sleep(20);
+    check_gate_open(gate);
+    MUST(c, stream_sync, c->instance, 0, reader);
+    check_is_pattern(to, SIZE, 2, "what a stream copied after a wait for a record that was replaced meanwhile");
+}
+
+/* Two streams hand a buffer to and fro, a thousand times: message passing. */
+static void
+streams_pass_messages(check_context *c)
+{
+    enum { BYTES = 4096, ROUNDS = 400 };
+    openreg_driver_stream const streams[] = {check_stream(c, 0), check_stream(c, 0)};
+    openreg_driver_event const events[] = {check_event(c, 0, 0), check_event(c, 0, 0)};
+    char *const memory[] = {check_alloc(c, 0, BYTES), check_alloc(c, 0, BYTES)};
+    unsigned char *const host = check_host_alloc(c, BYTES, true), *const seen = check_host_alloc(c, BYTES, true);
+    const double end = check_now() + c->target->seconds;
+    for (uint64_t i = 0; i < 20 || check_now() < end; ++i) {
+        check_pattern(host, BYTES, i);
+        MUST(c, copy, c->instance, memory[0], 0, host, -1, BYTES, 0, streams[0]);
+        for (int k = 0; k < 16; ++k) {
+            const int at = k % 2;
+            MUST(c, event_record, c->instance, 0, events[at], streams[at]);
+            MUST(c, stream_wait, c->instance, 0, streams[1 - at], events[at]);
+            MUST(c, copy, c->instance, memory[1 - at], 0, memory[at], 0, BYTES, 0, streams[1 - at]);
+        }
+        MUST(c, copy, c->instance, seen, -1, memory[0], 0, BYTES, 0, streams[0]);
+        check_sync(c, 0, streams[0]);
+        check_is_pattern(seen, BYTES, i, "bytes that two streams handed to each other sixteen times, by events");
+    }
+}
+
+static const check_case cases[] = {
+    {"stream.handles", "stream_create", 0,
+     "stream_create(): a new stream, priority between priority_high and priority_low; destroying NULL is accepted.",
+     "The runtime makes up to 32 streams for each priority of a device.", handles_are_streams},
+    {"stream.sync", "stream_create", 0, "stream_sync() waits for all work queued so far.",
+     "Wait for the end of the work, not for its start or its submission.", sync_waits},
+    {"stream.sync_default", "stream_create", 0, "NULL is the device's default stream, for stream_sync() too.",
+     "Map NULL to a stream of yours, of the right device.", sync_of_default_waits},
+    {"stream.device_sync", "", 0, "device_sync() returns when all work of the device has ended, on every stream.",
+     "Also that of the default stream, and of streams that were destroyed.", device_sync_waits},
+    {"stream.query", "stream_create", 0,
+     "stream_query(): 1 if all work queued so far has ended, to the last byte; it comes to that without a sync.",
+     "Take work from the queue after it has run, not before; submit what is collected, so that it ends by itself.",
+     query_sees_the_last_byte},
+    {"stream.query_pending", "stream_create host_func", CHECK_GATE,
+     "stream_query(): 0 while work is pending, 1 when there is none.", "Host functions are work too.",
+     query_of_held_stream},
+    {"stream.apart", "stream_create host_func", CHECK_GATE,
+     "Order between streams comes from events alone: the default stream waits for no other stream, and none for it.",
+     "CUDA: streams with cudaStreamNonBlocking. A queue for all streams deadlocks programs.", streams_are_apart},
+    {"stream.destroy", "stream_create", 0, "Queued work of a stream that is destroyed still runs.",
+     "Wait in stream_destroy(), or keep the queue until it is empty.", destroyed_stream_ends_its_work},
+    {"stream.wait", "stream_create stream_wait event_create", 0,
+     "stream_wait(): later work of this stream waits for the event's latest record.",
+     "The wait is of the device's queue, and the call itself returns.", wait_orders_streams},
+    {"stream.wait_devices", "stream_create stream_wait event_create", CHECK_TWO_DEVICES,
+     "stream_wait(): the event may be of another device of this driver.",
+     "Where the vendor has no such wait, wait on the host, in a thread or in the call.", wait_orders_devices},
+    {"stream.wait_unrecorded", "stream_create stream_wait event_create", 0,
+     "stream_wait(): never recorded: nothing to wait for.", "Look for a record first.", wait_for_no_record},
+    {"stream.wait_replaced", "stream_create stream_wait event_create host_func host_alloc", CHECK_GATE,
+     "stream_wait() means the latest record at the time of its call; a later one does not change what it waits for.",
+     "Wait for a number or a vendor's event of the record, not for the event's state.", wait_keeps_its_record},
+    {"stream.messages", "stream_create stream_wait event_create", 0,
+     "What a stream wrote before a record is seen by a stream behind the wait.",
+     "A wait that is dropped now and then, or a missing barrier between two queues.", streams_pass_messages},
+};
+const check_group check_stream_group = CHECK_GROUP(1, cases);

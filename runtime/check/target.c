@@ -1,0 +1,65 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
+/* target.c: where the driver that is checked comes from (target.h). */
+#define _GNU_SOURCE
+#include "target.h"
+
+#include <dlfcn.h>
+#include <limits.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include <openreg/openreg.h>
+
+/* The simulated devices are inside libopenreg.so, which does not show their table; this program has a copy of its own. */
+openreg_status openreg_sim_query(const openreg_host *host, const openreg_driver **out);
+
+int
+check_target_find(const char *name, check_target *target, const char **why)
+{
+    static char path[PATH_MAX];
+    target->name = name;
+    target->path = NULL;
+    if (strcmp(name, "sim") == 0)
+        return 0;
+    if (strchr(name, '/') != NULL || access(name, R_OK) == 0) {
+        if (realpath(name, path) == NULL) {
+            *why = "there is no such file";
+            return -1;
+        }
+        target->path = path;
+        return 0;
+    }
+    openreg_driver_record record;
+    memset(&record, 0, sizeof record);
+    record.struct_size = sizeof record;
+    if (openreg_find_driver(name, &record) != OPENREG_OK) {
+        *why = openreg_last_error()->message;
+        return -1;
+    }
+    if (record.path[0] == '\0' || access(record.path, R_OK) != 0) {
+        *why = "this driver is known, but its library is not installed";
+        return -1;
+    }
+    (void)snprintf(path, sizeof path, "%s", record.path);
+    target->path = path;
+    return 0;
+}
+
+openreg_driver_query_fn
+check_target_entry(const check_target *target)
+{
+    if (target->path == NULL)
+        return openreg_sim_query;
+    void *const handle = dlopen(target->path, RTLD_NOW | RTLD_LOCAL | RTLD_NODELETE);
+    if (handle == NULL) {
+        const char *const reason = dlerror();
+        check_fail("cannot load %s: %s", target->path, reason != NULL ? reason : "unknown reason");
+    }
+    void *const symbol = dlsym(handle, OPENREG_DRIVER_ENTRY_NAME);
+    REQUIRE(symbol != NULL, "%s does not export %s", target->path, OPENREG_DRIVER_ENTRY_NAME);
+    openreg_driver_query_fn entry;
+    memcpy(&entry, &symbol, sizeof entry); /* ISO C has no cast from object to function */
+    return entry;
+}

@@ -1,0 +1,85 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
+/* work.h: what checks do with a driver: memory with known contents, work that takes its time, streams that are held, and
+ * counts of what a process has. Every function that calls a slot fails the check if the slot fails. */
+#ifndef OPENREG_CHECK_WORK_H
+#define OPENREG_CHECK_WORK_H
+
+#include <pthread.h>
+
+#include "check.h"
+
+/* ---------------------------------------------------------------------------------------------------------- contents */
+
+/* Writes `size` bytes that differ with `seed` and from place to place. */
+void check_pattern(void *memory, size_t size, uint64_t seed);
+/* Fails the check where the bytes differ from that pattern: "WHAT: byte 17 of 4096 is 0x00, not 0x5c". */
+void check_is_pattern(const void *memory, size_t size, uint64_t seed, const char *what);
+/* The same for one value. */
+void check_is_value(const void *memory, size_t size, unsigned char value, const char *what);
+/* Index of the first different byte, `size` if there is none. */
+size_t check_pattern_difference(const void *memory, size_t size, uint64_t seed);
+
+/* ------------------------------------------------------------------------------------------------------------ memory */
+
+void *check_alloc(check_context *c, int32_t dev, uint64_t size);
+void check_free(check_context *c, int32_t dev, void *memory);
+/* Host memory; pinned where the driver has that and `pinned` is set. */
+void *check_host_alloc(check_context *c, size_t size, bool pinned);
+void check_host_free(check_context *c, void *memory, bool pinned);
+bool check_has_pinned(const check_context *c);
+/* Copies to and from the host, and waits. */
+void check_write(check_context *c, int32_t dev, void *to, const void *from, size_t size);
+void check_read(check_context *c, int32_t dev, void *to, const void *from, size_t size);
+/* Bytes of the device, 0 if the driver does not say. */
+uint64_t check_total_memory(check_context *c, int32_t dev);
+
+/* ----------------------------------------------------------------------------------------------------------- streams */
+
+openreg_driver_stream check_stream(check_context *c, int32_t dev);
+openreg_driver_event check_event(check_context *c, int32_t dev, uint32_t flags);
+/* stream_sync(), or device_sync() where there are no streams. */
+void check_sync(check_context *c, int32_t dev, openreg_driver_stream stream);
+
+/* Whether a host function runs while its caller goes on. Tried once. */
+bool check_has_gate(check_context *c);
+
+/* A stream is held at a closed gate: a host function that waits. It opens by itself after ten seconds. */
+typedef struct check_gate {
+    pthread_mutex_t lock;
+    pthread_cond_t changed;
+    bool is_open, is_reached, is_passed;
+} check_gate;
+
+check_gate *check_gate_close(check_context *c, int32_t dev, openreg_driver_stream stream);
+void check_gate_await_reached(check_gate *gate);
+void check_gate_open(check_gate *gate);
+
+/* Queues work that takes about so long: a host function that sleeps, or copies on the device. */
+void check_delay(check_context *c, int32_t dev, openreg_driver_stream stream, int milliseconds);
+/* The same, always of copies. */
+void check_ballast(check_context *c, int32_t dev, openreg_driver_stream stream, int milliseconds);
+
+/* Runs `function` in a thread; true if it returned within the time. The thread is left behind otherwise. */
+bool check_returns_within(int milliseconds, void (*function)(void *argument), void *argument);
+
+/* ------------------------------------------------------------------------------------------------------------- counts */
+
+double check_now(void); /* seconds, monotonic */
+void check_sleep(int milliseconds);
+
+/* Bytes by which the heap may seem to grow: chunks that a thread keeps for its next request count as in use. */
+#define CHECK_HEAP_SLACK 40000
+
+typedef struct check_counts {
+    int files, threads;
+    uint64_t heap;          /* bytes that malloc() has given out, 0 if that can't be told */
+    uint64_t address_space; /* bytes */
+} check_counts;
+
+check_counts check_count_now(void);
+/* Keeps the heap in one arena, so that its bytes tell what is in use and not how many threads there were. */
+void check_count_exactly(void);
+/* Threads that have ended may be in the list a little longer: waits until there are as few as wanted, up to a second. */
+int check_threads_down_to(int wanted);
+
+#endif

@@ -1,0 +1,35 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
+/* mutant.h: what the sources of the driver with defects share (mutants.h). */
+#ifndef OPENREG_TESTS_DRIVERS_MUTANT_H
+#define OPENREG_TESTS_DRIVERS_MUTANT_H
+
+#include "mutants.h"
+#include "sim.h"
+
+#define MUTANT_ENUMERATOR(name, checks) mutant_##name,
+typedef enum mutant { mutant_none, OPENREG_MUTANTS(MUTANT_ENUMERATOR) mutant_count } mutant;
+
+/* Whether this process has the defect. */
+#define IS(name) (mutant_current == mutant_##name)
+
+extern mutant mutant_current;
+extern const openreg_driver *mutant_base; /* the simulated devices */
+extern int32_t mutant_bound;              /* by device_bind() */
+extern int mutant_fork_broke;
+extern void *volatile mutant_leaked; /* where the compiler must put what is leaked */
+
+/* A lock that two defects hold while they wait. */
+void mutant_lock(void);
+void mutant_unlock(void);
+
+/* Each replaces slots of the table by wrappers that have the defects. */
+void mutant_wrap_memory(openreg_driver *table);
+void mutant_wrap_queues(openreg_driver *table);
+void mutant_wrap_info(openreg_driver *table);
+void mutant_wrap_extensions(openreg_driver *table);
+
+/* A copy that a defect holds back; runs it now. */
+void mutant_run_late_copy(void);
+void mutant_drop_late_copy(void);
+
+#endif

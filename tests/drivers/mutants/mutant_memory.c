@@ -1,0 +1,326 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
+/* mutant_memory.c: defects of memory, copies and fills (mutants.h). */
+#define _GNU_SOURCE
+#include "mutant.h"
+
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <time.h>
+#include <unistd.h>
+
+/* -------------------------------------------------------------------------------------------------------------- memory */
+
+#define SHIFT 8 /* bytes by which an address is misaligned */
+
+static struct {
+    void *memory;
+    uint64_t size;
+    int32_t dev;
+    int given; /* how often */
+} last;
+static struct {
+    void *memory;
+    uint64_t size;
+    int32_t dev;
+} kept; /* freed early */
+static int is_losing;
+
+static openreg_status
+fail_allocation(openreg_instance instance, uint64_t size, openreg_status status, void **out)
+{
+    if (status != OPENREG_E_NOMEM)
+        return status;
+    is_losing = 1;
+    if (IS(nomem_writes))
+        *out = NULL;
+    (void)size;
+    (void)instance;
+    return status;
+}
+
+/* Sizes that no device has, before the simulated devices see them: those set the error themselves. */
+static openreg_status
+mutant_refuse(openreg_instance instance, int32_t dev, uint64_t size)
+{
+    uint64_t unused = 0, total = 0;
+    (void)mutant_base->mem_info(instance, dev, &unused, &total);
+    if (size <= unused)
+        return OPENREG_OK;
+    if (IS(nomem_code))
+        return openreg_fail(instance->host, OPENREG_E_INTERNAL, 2, "the device is full");
+    if (IS(nomem_silent))
+        return OPENREG_E_NOMEM;
+    if (IS(nomem_two_codes)) {
+        (void)openreg_fail(instance->host, OPENREG_E_INVALID, 2, "the device is full");
+        return OPENREG_E_NOMEM;
+    }
+    if (IS(nomem_twice))
+        (void)openreg_fail(instance->host, OPENREG_E_NOMEM, 2, "the device is full");
+    return OPENREG_OK;
+}
+
+static openreg_status
+give_last_again(uint64_t size, int32_t dev, void **out)
+{
+    static int count;
+    if (!IS(overlaps) || last.memory == NULL || last.size < size || last.dev != dev || ++count % 2 != 0)
+        return OPENREG_E_UNSUPPORTED;
+    ++last.given;
+    *out = last.memory;
+    return OPENREG_OK;
+}
+
+static openreg_status
+after_allocation(openreg_instance instance, int32_t dev, uint64_t size, openreg_driver_stream stream, void **out)
+{
+    last.memory = *out;
+    last.size = size;
+    last.dev = dev;
+    if (IS(alloc_leaks))
+        mutant_leaked = malloc(64);
+    if (IS(alloc_late) && stream != NULL)
+        return mutant_base->fill(instance, dev, *out, 0, size, stream);
+    if (IS(unfenced))
+        (void)mprotect(*out, (size + 4095) / 4096 * 4096, PROT_READ | PROT_WRITE);
+    if (IS(misaligned))
+        *out = (char *)*out + SHIFT;
+    return OPENREG_OK;
+}
+
+static openreg_status
+mutant_mem_alloc(openreg_instance instance, int32_t dev, uint64_t size, openreg_driver_stream stream, void **out)
+{
+    static openreg_status shared;
+    mutant_lock();
+    mutant_unlock();
+    if (IS(bind_redirects))
+        dev = mutant_bound;
+    if (IS(free_early) && kept.memory != NULL && kept.size >= size && kept.dev == dev) {
+        *out = kept.memory;
+        kept.memory = NULL;
+        return OPENREG_OK;
+    }
+    openreg_status status = mutant_refuse(instance, dev, size);
+    if (status != OPENREG_OK || give_last_again(size, dev, out) == OPENREG_OK)
+        return status;
+    status = mutant_base->mem_alloc(instance, dev, IS(misaligned) ? size + SHIFT : size, stream, out);
+    if (IS(error_shared)) {
+        shared = status;
+        (void)usleep(20);
+        status = shared;
+    }
+    return status == OPENREG_OK ? after_allocation(instance, dev, size, stream, out)
+                                : fail_allocation(instance, size, status, out);
+}
+
+static openreg_status
+mutant_mem_free(openreg_instance instance, int32_t dev, void *ptr, openreg_driver_stream stream)
+{
+    static int frees;
+    if (IS(misaligned))
+        ptr = (char *)ptr - SHIFT;
+    if (IS(overlaps) && ptr == last.memory && last.given > 0) {
+        --last.given;
+        return OPENREG_OK;
+    }
+    if (IS(free_clobbers) && last.memory != NULL && ptr != last.memory) {
+        (void)mutant_base->fill(instance, last.dev, last.memory, 0, 1, NULL);
+        (void)mutant_base->device_sync(instance, last.dev);
+    }
+    if (ptr == last.memory)
+        last.memory = NULL;
+    if ((IS(oom_loses) && is_losing) || (IS(free_forgets) && ++frees % 2 == 0)) {
+        is_losing = 0;
+        return OPENREG_OK;
+    }
+    if (IS(free_early) && kept.memory == NULL) {
+        kept.memory = ptr;
+        kept.dev = dev;
+        kept.size = 100000;
+        return OPENREG_OK;
+    }
+    return mutant_base->mem_free(instance, dev, ptr, stream);
+}
+
+static void *last_host;
+static uint64_t last_host_size;
+
+static openreg_status
+mutant_host_alloc(openreg_instance instance, uint64_t size, void **out)
+{
+    if (IS(host_nomem_code) && size > UINT64_C(1) << 50)
+        return openreg_fail(instance->host, OPENREG_E_INTERNAL, 0, "no pinned memory");
+    if (IS(host_overlaps) && last_host != NULL && size <= last_host_size + 4096) {
+        *out = last_host;
+        return OPENREG_OK;
+    }
+    const openreg_status status = mutant_base->host_alloc(instance, IS(host_overlaps) ? size + 8192 : size, out);
+    if (status == OPENREG_OK) {
+        last_host = *out;
+        last_host_size = size;
+    }
+    return status;
+}
+
+static openreg_status
+mutant_host_free(openreg_instance instance, void *ptr)
+{
+    return IS(host_leaked) || IS(host_overlaps) ? OPENREG_OK : mutant_base->host_free(instance, ptr);
+}
+
+/* ------------------------------------------------------------------------------------------------------------- copies */
+
+typedef struct copy_call {
+    openreg_instance instance;
+    char *dst;
+    const char *src;
+    int32_t dst_dev, src_dev, stream_dev;
+    uint64_t size;
+    openreg_driver_stream stream;
+} copy_call;
+
+static copy_call late; /* held back, if its instance is set */
+
+static openreg_status
+run_copy(const copy_call *call)
+{
+    return mutant_base->copy(call->instance, call->dst, call->dst_dev, call->src, call->src_dev, call->size,
+                             call->stream_dev, call->stream);
+}
+
+void
+mutant_run_late_copy(void)
+{
+    const copy_call call = late;
+    late.instance = NULL;
+    if (call.instance != NULL)
+        (void)run_copy(&call);
+}
+
+void
+mutant_drop_late_copy(void)
+{
+    late.instance = NULL;
+}
+
+/* Defects of what is copied. */
+static void
+spoil_copy(copy_call *c)
+{
+    const bool is_to = c->src_dev < 0, is_from = c->dst_dev < 0;
+    const bool is_pinned = (is_to && openreg_sim_is_pinned(c->instance, c->src, c->size)) ||
+                           (is_from && openreg_sim_is_pinned(c->instance, c->dst, c->size));
+    if ((IS(to_last_byte) && is_to) || (IS(from_last_byte) && is_from) || IS(runtime_last_byte))
+        --c->size;
+    if ((IS(to_overrun) && is_to && c->size < 200000) ||
+        (IS(pinned_overrun) && is_from && is_pinned && c->size < 200000))
+        ++c->size;
+    if (IS(from_offset) && is_from)
+        c->src = (const char *)((uintptr_t)c->src & ~(uintptr_t)3);
+    if (IS(pinned_short) && is_to && is_pinned && c->size > 4096)
+        c->size = 4096;
+    if (IS(runtime_pinned_short) && is_pinned && c->size > 4096)
+        c->size = 4096;
+    if (IS(words_alone) && !is_to && !is_from)
+        c->size &= ~UINT64_C(3);
+    if (IS(size_26_bits) && c->size >= UINT64_C(1) << 26)
+        c->size &= (UINT64_C(1) << 26) - 1;
+    if (IS(peer_swapped) && !is_to && !is_from && c->dst_dev != c->src_dev) {
+        char *const dst = c->dst;
+        const int32_t dev = c->dst_dev;
+        c->dst = (char *)(uintptr_t)c->src;
+        c->dst_dev = c->src_dev;
+        c->src = dst;
+        c->src_dev = dev;
+    }
+    const ptrdiff_t distance = c->dst - c->src;
+    if ((IS(peer_nothing) && !is_to && !is_from && c->dst_dev != c->src_dev) ||
+        (IS(within_nothing) && distance > -6000 && distance < 6000) ||
+        (IS(host_for_first) && is_to && c->dst_dev > 0 && is_pinned) || mutant_fork_broke)
+        c->size = 0;
+}
+
+/* Keeps the copy in a variable that all threads share. */
+static openreg_status
+copy_racily(const copy_call *c)
+{
+    static copy_call shared;
+    shared = *c;
+    (void)usleep(20);
+    const copy_call mine = shared;
+    return run_copy(&mine);
+}
+
+static openreg_status
+sleep_a_little(openreg_instance instance)
+{
+    const struct timespec span = {0, 300000};
+    if (nanosleep(&span, NULL) != 0 && errno == EINTR)
+        return openreg_fail(instance->host, OPENREG_E_INTERNAL, EINTR, "interrupted");
+    return OPENREG_OK;
+}
+
+static openreg_status
+mutant_copy(openreg_instance instance, void *dst, int32_t dst_dev, const void *src, int32_t src_dev, uint64_t size,
+            int32_t stream_dev, openreg_driver_stream stream)
+{
+    static int copies;
+    copy_call call = {instance, dst, src, dst_dev, src_dev, stream_dev, size, stream};
+    mutant_lock();
+    mutant_unlock();
+    if (size == 0)
+        return IS(zero_refused) ? openreg_fail(instance->host, OPENREG_E_INVALID, 0, "no bytes") : run_copy(&call);
+    if (IS(interrupted)) {
+        const openreg_status status = sleep_a_little(instance);
+        if (status != OPENREG_OK)
+            return status;
+    }
+    if (IS(copy_leaks))
+        mutant_leaked = malloc(40);
+    spoil_copy(&call);
+    if (IS(racy_copy) || IS(runtime_racy_copy))
+        return copy_racily(&call);
+    if (IS(reorders) && dst_dev >= 0 && src_dev >= 0 && ++copies % 7 == 0 && late.instance == NULL) {
+        late = call;
+        return OPENREG_OK;
+    }
+    if (IS(destroy_drops)) {
+        mutant_run_late_copy();
+        late = call;
+        return OPENREG_OK;
+    }
+    const openreg_status status = run_copy(&call);
+    mutant_run_late_copy();
+    return status;
+}
+
+static openreg_status
+mutant_fill(openreg_instance instance, int32_t dev, void *dst, uint8_t value, uint64_t size,
+            openreg_driver_stream stream)
+{
+    mutant_run_late_copy();
+    if (IS(fill_words))
+        size &= ~UINT64_C(3);
+    if (IS(fill_signed) && value >= 0x80)
+        value = 0x7f;
+    if (IS(fill_other_stream)) {
+        static openreg_driver_stream other;
+        if (other == NULL)
+            (void)mutant_base->stream_create(instance, dev, 0, 0, &other);
+        stream = other;
+    }
+    return mutant_base->fill(instance, dev, dst, value, size, stream);
+}
+
+void
+mutant_wrap_memory(openreg_driver *table)
+{
+    table->mem_alloc = mutant_mem_alloc;
+    table->mem_free = mutant_mem_free;
+    table->host_alloc = mutant_host_alloc;
+    table->host_free = mutant_host_free;
+    table->copy = mutant_copy;
+    table->fill = mutant_fill;
+}

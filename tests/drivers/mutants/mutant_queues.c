@@ -1,0 +1,348 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
+/* mutant_queues.c: defects of streams, events and host functions (mutants.h). */
+#define _GNU_SOURCE
+#include "mutant.h"
+
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+/* ------------------------------------------------------------------------------------------------------------- streams */
+
+static openreg_driver_stream last_stream;
+
+static openreg_status
+mutant_stream_create(openreg_instance instance, int32_t dev, uint32_t flags, int32_t priority,
+                     openreg_driver_stream *out)
+{
+    static int created;
+    mutant_lock();
+    mutant_unlock();
+    if (IS(streams_abort) && ++created == 3000)
+        abort();
+    if (IS(stream_twice) && last_stream != NULL && last_stream->device->ordinal == dev) {
+        *out = last_stream;
+        return OPENREG_OK;
+    }
+    const openreg_status status = mutant_base->stream_create(instance, dev, flags, priority, out);
+    if (status == OPENREG_OK)
+        last_stream = *out;
+    return status;
+}
+
+static openreg_status
+mutant_stream_destroy(openreg_instance instance, int32_t dev, openreg_driver_stream stream)
+{
+    if (IS(stream_null_refused) && stream == NULL)
+        return openreg_fail(instance->host, OPENREG_E_INVALID, 0, "no stream");
+    if (IS(destroy_drops))
+        mutant_drop_late_copy();
+    mutant_run_late_copy();
+    return IS(stream_leaked) ? OPENREG_OK : mutant_base->stream_destroy(instance, dev, stream);
+}
+
+static openreg_status
+mutant_stream_query(openreg_instance instance, int32_t dev, openreg_driver_stream stream, int32_t *done)
+{
+    mutant_lock();
+    mutant_unlock();
+    mutant_run_late_copy();
+    const openreg_status status = mutant_base->stream_query(instance, dev, stream, done);
+    if (IS(query_done))
+        *done = 1;
+    if (IS(query_never_done))
+        *done = 0;
+    return status;
+}
+
+static openreg_status
+mutant_stream_sync(openreg_instance instance, int32_t dev, openreg_driver_stream stream)
+{
+    mutant_run_late_copy();
+    if (IS(sync_not) || (IS(sync_default_not) && stream == NULL))
+        return OPENREG_OK;
+    if (IS(default_waits) && stream == NULL)
+        return mutant_base->device_sync(instance, dev);
+    if (IS(sync_locked))
+        mutant_lock();
+    const openreg_status status = mutant_base->stream_sync(instance, dev, stream);
+    if (IS(sync_locked))
+        mutant_unlock();
+    return status;
+}
+
+static openreg_status
+mutant_device_sync(openreg_instance instance, int32_t dev)
+{
+    mutant_run_late_copy();
+    if (IS(device_sync_not))
+        return OPENREG_OK;
+    if (IS(device_sync_default))
+        return mutant_base->stream_sync(instance, dev, NULL);
+    return mutant_base->device_sync(instance, dev);
+}
+
+typedef struct polled_wait {
+    openreg_instance instance;
+    openreg_driver_event event;
+} polled_wait;
+
+static void
+poll_event(void *argument)
+{
+    polled_wait *const wait = argument;
+    for (int32_t done = 0; done == 0;) {
+        (void)usleep(500);
+        (void)mutant_base->event_query(wait->instance, wait->event, &done);
+    }
+    free(wait);
+}
+
+static openreg_status
+mutant_stream_wait(openreg_instance instance, int32_t dev, openreg_driver_stream stream, openreg_driver_event event)
+{
+    static int waits;
+    mutant_run_late_copy();
+    if (IS(wait_not) || IS(runtime_wait_not) || (IS(wait_not_devices) && event->device != dev) ||
+        (IS(wait_sometimes) && ++waits % 5 == 0))
+        return OPENREG_OK;
+    if (IS(wait_unrecorded) && event->timeline == NULL)
+        return openreg_fail(instance->host, OPENREG_E_INVALID, 0, "the event was never recorded");
+    if (IS(wait_latest)) {
+        polled_wait *const wait = malloc(sizeof *wait);
+        *wait = (polled_wait){instance, event};
+        return mutant_base->host_func(instance, dev, stream, poll_event, wait);
+    }
+    return mutant_base->stream_wait(instance, dev, stream, event);
+}
+
+/* -------------------------------------------------------------------------------------------------------------- events */
+
+/* What the defects keep of an event. */
+typedef struct note {
+    openreg_driver_event event;
+    atomic_int flag;
+    double submitted; /* milliseconds */
+    int32_t recorded;
+} note;
+
+static note notes[4096];
+
+static note *
+note_of(openreg_driver_event event)
+{
+    for (size_t i = 0; i < sizeof notes / sizeof notes[0]; ++i)
+        if (notes[i].event == event || notes[i].event == NULL) {
+            notes[i].event = event;
+            return &notes[i];
+        }
+    return &notes[0];
+}
+
+static bool
+keeps_notes(void)
+{
+    return IS(event_one_flag) || IS(elapsed_submitted) || IS(event_first_record);
+}
+
+static openreg_status
+mutant_event_create(openreg_instance instance, int32_t dev, uint32_t flags, openreg_driver_event *out)
+{
+    static int created;
+    static openreg_driver_event last, shared;
+    mutant_lock();
+    mutant_unlock();
+    if (IS(events_other_code) && ++created == 5000)
+        return openreg_fail(instance->host, OPENREG_E_INTERNAL, 0, "no more events");
+    if (IS(event_twice) && last != NULL && ++created % 2 == 0) {
+        *out = last;
+        return OPENREG_OK;
+    }
+    const openreg_status status = mutant_base->event_create(instance, dev, flags, out);
+    if (status != OPENREG_OK)
+        return status;
+    last = *out;
+    if (IS(racy_event)) {
+        shared = *out;
+        (void)usleep(20);
+        *out = shared;
+    }
+    if (keeps_notes())
+        *note_of(*out) = (note){.event = *out};
+    return status;
+}
+
+static openreg_status
+mutant_event_destroy(openreg_instance instance, openreg_driver_event event)
+{
+    if (IS(event_null_refused) && event == NULL)
+        return openreg_fail(instance->host, OPENREG_E_INVALID, 0, "no event");
+    int32_t done = 1;
+    if (IS(event_busy) && event != NULL)
+        (void)mutant_base->event_query(instance, event, &done);
+    if (done == 0)
+        return openreg_fail(instance->host, OPENREG_E_BUSY, 0, "the event is pending");
+    return IS(event_leaked) ? OPENREG_OK : mutant_base->event_destroy(instance, event);
+}
+
+static void
+raise_flag(void *argument)
+{
+    atomic_store(&((note *)argument)->flag, 1);
+}
+
+static openreg_status
+mutant_event_record(openreg_instance instance, int32_t dev, openreg_driver_event event, openreg_driver_stream stream)
+{
+    mutant_run_late_copy();
+    if (keeps_notes()) {
+        note *const n = note_of(event);
+        n->submitted = (double)openreg_sim_now() * 1e-6;
+        atomic_store(&n->flag, 0);
+        if (IS(event_first_record) && n->recorded++ > 0)
+            return OPENREG_OK;
+        if (IS(event_one_flag))
+            (void)mutant_base->host_func(instance, dev, stream, raise_flag, n);
+    }
+    return mutant_base->event_record(instance, dev, event, stream);
+}
+
+static openreg_status
+mutant_event_query(openreg_instance instance, openreg_driver_event event, int32_t *done)
+{
+    mutant_run_late_copy();
+    if (IS(error_on_success))
+        (void)openreg_fail(instance->host, OPENREG_E_INTERNAL, 0, "not ready, asked again");
+    const openreg_status status = mutant_base->event_query(instance, event, done);
+    if (IS(event_done))
+        *done = 1;
+    if (IS(event_never_done) || (IS(unrecorded_pending) && event->timeline == NULL))
+        *done = 0;
+    if (IS(event_one_flag))
+        *done = atomic_load(&note_of(event)->flag);
+    return status;
+}
+
+static openreg_status
+mutant_event_sync(openreg_instance instance, openreg_driver_event event)
+{
+    mutant_run_late_copy();
+    if (IS(event_sync_not))
+        return OPENREG_OK;
+    if (IS(event_sync_more))
+        return mutant_base->device_sync(instance, event->device);
+    return mutant_base->event_sync(instance, event);
+}
+
+static openreg_status
+mutant_event_elapsed(openreg_instance instance, openreg_driver_event start, openreg_driver_event end, double *ms)
+{
+    static int asked;
+    if (IS(elapsed_always) && (!start->timed || !end->timed || start->timeline == NULL || end->timeline == NULL)) {
+        *ms = 0;
+        return OPENREG_OK;
+    }
+    if (IS(elapsed_any_device) && start->device != end->device) {
+        *ms = 0;
+        return OPENREG_OK;
+    }
+    if (IS(elapsed_waits)) {
+        *ms = 1;
+        return OPENREG_OK;
+    }
+    const openreg_status status = mutant_base->event_elapsed(instance, start, end, ms);
+    if (status != OPENREG_OK)
+        return status;
+    if (IS(elapsed_us))
+        *ms *= 1e3;
+    if (IS(elapsed_s))
+        *ms *= 1e-3;
+    if (IS(elapsed_submitted))
+        *ms = note_of(end)->submitted - note_of(start)->submitted;
+    if (IS(elapsed_backwards) && start != end && ++asked % 5 == 0)
+        *ms -= 1;
+    return status;
+}
+
+/* ------------------------------------------------------------------------------------------------------ host functions */
+
+typedef struct func_call {
+    void (*function)(void *argument);
+    void *argument;
+} func_call;
+
+static void
+call_and_free(void *argument)
+{
+    func_call *const call = argument;
+    if (IS(func_locked))
+        mutant_lock();
+    call->function(call->argument);
+    if (IS(func_locked))
+        mutant_unlock();
+    if (IS(func_twice))
+        call->function(call->argument);
+    free(call);
+}
+
+static void *
+call_in_thread(void *argument)
+{
+    (void)usleep(3000);
+    call_and_free(argument);
+    return NULL;
+}
+
+static void *
+call_at_once(void *argument)
+{
+    call_and_free(argument);
+    return NULL;
+}
+
+static void
+detach_call(void *argument)
+{
+    pthread_t thread;
+    if (pthread_create(&thread, NULL, call_in_thread, argument) == 0)
+        (void)pthread_detach(thread);
+}
+
+static openreg_status
+mutant_host_func(openreg_instance instance, int32_t dev, openreg_driver_stream stream, void (*function)(void *argument),
+                 void *argument)
+{
+    mutant_run_late_copy();
+    func_call *const call = malloc(sizeof *call);
+    *call = (func_call){function, argument};
+    if (IS(func_inline)) {
+        (void)mutant_base->stream_sync(instance, dev, stream);
+        call_and_free(call);
+        return OPENREG_OK;
+    }
+    if (IS(func_early)) {
+        pthread_t thread;
+        if (pthread_create(&thread, NULL, call_at_once, call) == 0)
+            (void)pthread_detach(thread);
+        return OPENREG_OK;
+    }
+    return mutant_base->host_func(instance, dev, stream, IS(func_detached) ? detach_call : call_and_free, call);
+}
+
+void
+mutant_wrap_queues(openreg_driver *table)
+{
+    table->stream_create = mutant_stream_create;
+    table->stream_destroy = mutant_stream_destroy;
+    table->stream_query = mutant_stream_query;
+    table->stream_sync = mutant_stream_sync;
+    table->stream_wait = mutant_stream_wait;
+    table->device_sync = mutant_device_sync;
+    table->event_create = mutant_event_create;
+    table->event_destroy = mutant_event_destroy;
+    table->event_record = mutant_event_record;
+    table->event_query = mutant_event_query;
+    table->event_sync = mutant_event_sync;
+    table->event_elapsed = mutant_event_elapsed;
+    table->host_func = mutant_host_func;
+}

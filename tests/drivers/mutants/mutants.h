@@ -1,0 +1,176 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
+/* mutants.h: the simulated devices with one defect planted, to show that openreg-check finds it. Valid C and C++.
+ *
+ * The variable OPENREG_MUTANT names the defect; without it the driver is right. A defect is planted in the wrapper around
+ * one slot of the simulated devices' table. */
+#ifndef OPENREG_TESTS_DRIVERS_MUTANTS_H
+#define OPENREG_TESTS_DRIVERS_MUTANTS_H
+
+/* X(defect, checks that find it, separated by spaces). Each check has to find one. A defect whose name begins with
+ * "runtime_" comes with a table without host_alias, so that the runtime copies by the driver. */
+/* clang-format off */
+#define OPENREG_MUTANTS(X) \
+    /* the table */ \
+    X(query_new_table, "table.query") \
+    X(query_thread, "table.query") \
+    X(name_upper, "table.name") \
+    X(half_group, "table.groups") \
+    X(flag_unknown, "table.flags") \
+    X(alias_missing, "table.flags") \
+    X(size_of_before, "table.size") \
+    X(table_changes, "table.constant") \
+    /* life */ \
+    X(open_leaks_file, "lifecycle.repeated runtime.shutdown") \
+    X(open_leaks_thread, "lifecycle.repeated") \
+    X(open_leaks_memory, "lifecycle.repeated") \
+    X(opens_differently, "lifecycle.again") \
+    X(option_refused, "lifecycle.unknown_option") \
+    X(option_unnamed, "lifecycle.bad_option") \
+    X(option_other_code, "lifecycle.bad_option") \
+    X(count_by_state, "lifecycle.count") \
+    X(probe_one_more, "lifecycle.probe") \
+    X(probe_thread, "lifecycle.probe") \
+    X(probe_spoils_fork, "lifecycle.probe_fork") \
+    X(describe_other_name, "lifecycle.describe") \
+    X(describe_beyond, "lifecycle.describe_capacity") \
+    /* the process */ \
+    X(prints, "process.output") \
+    X(handler, "process.handlers") \
+    X(thread_unmasked, "process.thread_signals") \
+    X(interrupted, "process.interrupted") \
+    X(exit_aborts, "process.exit") \
+    X(fork_breaks_parent, "process.fork_parent") \
+    X(fork_safe_claimed, "process.fork_child") \
+    /* errors */ \
+    X(error_on_success, "errors.success") \
+    X(nomem_code, "errors.memory memory.exhaustion runtime.out_of_memory") \
+    X(nomem_silent, "errors.memory") \
+    X(nomem_twice, "errors.memory") \
+    X(nomem_writes, "errors.memory") \
+    X(nomem_two_codes, "errors.memory") \
+    X(host_nomem_code, "errors.host_memory") \
+    X(elapsed_always, "errors.elapsed") \
+    X(elapsed_waits, "errors.elapsed_pending") \
+    X(elapsed_any_device, "errors.elapsed_devices") \
+    X(zero_refused, "errors.zero_size") \
+    /* information */ \
+    X(alignment_odd, "info.fields runtime.devices") \
+    X(priorities_swapped, "info.fields") \
+    X(name_empty, "info.fields") \
+    X(info_overruns, "info.size") \
+    X(info_of_first, "info.devices") \
+    X(info_changes, "info.constant") \
+    X(memory_swapped, "info.memory") \
+    X(memory_constant, "info.memory_use") \
+    X(memory_of_first, "info.memory_devices") \
+    X(total_in_kib, "info.totals") \
+    X(active_never, "info.active") \
+    X(active_by_asking, "info.active_asks") \
+    X(bind_redirects, "info.bind") \
+    X(native_same, "info.native_stream") \
+    X(extension_any, "info.extension") \
+    /* memory */ \
+    X(misaligned, "memory.alignment") \
+    X(overlaps, "memory.disjoint runtime.allocator") \
+    X(free_clobbers, "memory.contents") \
+    X(oom_loses, "memory.exhaustion") \
+    X(free_early, "memory.free_waits") \
+    X(alloc_late, "memory.stream_hint") \
+    X(alias_off, "memory.alias_distance") \
+    X(alias_other, "memory.alias_contents") \
+    X(unfenced, "memory.fence") \
+    X(host_overlaps, "host_memory.contents") \
+    X(host_for_first, "host_memory.devices") \
+    /* copies and fills */ \
+    X(to_last_byte, "copy.to_device") \
+    X(to_overrun, "copy.to_device") \
+    X(from_last_byte, "copy.from_device") \
+    X(from_offset, "copy.from_device") \
+    X(pinned_short, "copy.to_device_pinned") \
+    X(pinned_overrun, "copy.from_device_pinned") \
+    X(words_alone, "copy.on_device") \
+    X(peer_swapped, "copy.between_devices") \
+    X(peer_nothing, "copy.between_devices") \
+    X(within_nothing, "copy.within") \
+    X(size_26_bits, "copy.large") \
+    X(reorders, "copy.order") \
+    X(fill_words, "fill.bytes") \
+    X(fill_signed, "fill.bytes") \
+    X(fill_other_stream, "fill.order") \
+    /* streams */ \
+    X(stream_twice, "stream.handles") \
+    X(stream_null_refused, "stream.handles") \
+    X(sync_not, "stream.sync") \
+    X(sync_default_not, "stream.sync_default") \
+    X(device_sync_not, "stream.device_sync") \
+    X(device_sync_default, "stream.device_sync") \
+    X(query_done, "stream.query stream.query_pending") \
+    X(query_never_done, "stream.query stream.query_pending") \
+    X(default_waits, "stream.apart") \
+    X(destroy_drops, "stream.destroy") \
+    X(wait_not, "stream.wait stream.wait_devices") \
+    X(wait_not_devices, "stream.wait_devices") \
+    X(wait_unrecorded, "stream.wait_unrecorded") \
+    X(wait_latest, "stream.wait_replaced") \
+    X(wait_sometimes, "stream.messages") \
+    /* events */ \
+    X(event_done, "event.query event.query_pending") \
+    X(event_never_done, "event.query") \
+    X(event_sync_not, "event.sync") \
+    X(unrecorded_pending, "event.unrecorded") \
+    X(event_sync_more, "event.sync_exact") \
+    X(event_first_record, "event.latest") \
+    X(event_one_flag, "event.replaced") \
+    X(event_twice, "event.handles") \
+    X(event_null_refused, "event.handles") \
+    X(event_busy, "event.destroy") \
+    X(elapsed_us, "event.elapsed runtime.events") \
+    X(elapsed_s, "event.elapsed") \
+    X(elapsed_submitted, "event.elapsed") \
+    X(elapsed_backwards, "event.elapsed_order") \
+    /* host functions */ \
+    X(func_early, "host_func.once runtime.host_func") \
+    X(func_twice, "host_func.once") \
+    X(func_detached, "host_func.order host_func.waits") \
+    X(func_inline, "host_func.thread") \
+    X(func_locked, "host_func.unlocked") \
+    /* threads */ \
+    X(racy_copy, "thread.model") \
+    X(racy_event, "thread.handles") \
+    X(error_shared, "thread.errors") \
+    X(sync_locked, "thread.waiting") \
+    /* leaks */ \
+    X(event_leaked, "leak.events") \
+    X(stream_leaked, "leak.streams") \
+    X(host_leaked, "leak.host_memory") \
+    X(alloc_leaks, "leak.memory") \
+    X(free_forgets, "leak.device_memory") \
+    X(copy_leaks, "leak.work") \
+    X(streams_abort, "leak.exhaustion") \
+    X(events_other_code, "leak.exhaustion") \
+    /* extensions */ \
+    X(ipc_offset, "ipc.memory") \
+    X(ipc_own, "ipc.memory") \
+    X(ipc_any, "ipc.handles") \
+    X(vmm_loses, "vmm.memory") \
+    X(vmm_any_size, "vmm.sizes") \
+    X(vmm_keeps, "vmm.accounts") \
+    /* kernels */ \
+    X(kernel_name_twice, "kernel.table") \
+    X(kernel_alpha, "kernel.values") \
+    X(kernel_strides, "kernel.strides") \
+    X(kernel_beside, "kernel.strides") \
+    X(kernel_clears, "kernel.in_place") \
+    X(kernel_types, "kernel.types") \
+    X(kernel_refuses_late, "kernel.types") \
+    X(kernel_stream, "kernel.stream") \
+    /* behind the runtime */ \
+    X(runtime_last_byte, "runtime.copy") \
+    X(runtime_pinned_short, "runtime.pinned") \
+    X(runtime_wait_not, "runtime.streams") \
+    X(runtime_racy_copy, "runtime.threads")
+/* clang-format on */
+
+#define OPENREG_MUTANT_VARIABLE "OPENREG_MUTANT"
+
+#endif

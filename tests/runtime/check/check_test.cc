@@ -1,0 +1,210 @@
+// SPDX-License-Identifier: BSD-3-Clause
+// openreg-check: the drivers of this repository conform, and drivers with one defect each do not.
+#include <gtest/gtest.h>
+#include <stdlib.h>
+#include <sys/wait.h>
+
+#include <atomic>
+#include <cstdio>
+#include <fstream>
+#include <map>
+#include <mutex>
+#include <set>
+#include <sstream>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "../../drivers/mutants/mutants.h"
+#include "sanitizer.h"
+
+namespace {
+
+struct Ended {
+  int status = -1;
+  std::string output;
+};
+
+std::vector<std::string> words(const std::string& text) {
+  std::istringstream stream(text);
+  std::vector<std::string> all;
+  for (std::string word; stream >> word;) all.push_back(word);
+  return all;
+}
+
+// A process that a sanitizer ends for memory that a driver keeps to its end would look like a defect.
+Ended check(const std::string& arguments, const std::string& variables = "") {
+  std::ostringstream command;
+  command << "ASAN_OPTIONS=detect_leaks=0 " << variables << " '" << OPENREG_CHECK_PROGRAM << "' " << arguments
+          << " 2>&1";
+  FILE* pipe = popen(command.str().c_str(), "r");
+  Ended ended;
+  char buffer[4096];
+  size_t length;
+  while ((length = fread(buffer, 1, sizeof buffer, pipe)) > 0) ended.output.append(buffer, length);
+  const int status = pclose(pipe);
+  ended.status = WIFEXITED(status) ? WEXITSTATUS(status) : -1;
+  return ended;
+}
+
+std::string library(const std::string& name) { return std::string(OPENREG_TEST_DRIVERS_DIR) + "/" + name + ".so"; }
+
+// The drivers of this repository keep the rules: "sim" by name, the others as libraries that a vendor would ship.
+class CheckConformTest : public ::testing::TestWithParam<std::string> {};
+
+TEST_P(CheckConformTest, Conforms) {
+  const std::string driver = GetParam() == "sim" ? "sim" : library(GetParam());
+  const Ended ended = check(driver + " --level 2 --time 0.1", "FAKE_GPU_MEMORY=134217728");
+  EXPECT_EQ(ended.status, 0) << ended.output;
+  EXPECT_NE(ended.output.find("\nconforms to driver.h 1.2, level 2, seed 1\n"), std::string::npos) << ended.output;
+}
+
+std::vector<std::string> drivers() {
+  std::vector<std::string> all = {"sim", "toy_driver", "checked_full_toy", "checked_kernels", "mutants"};
+#ifdef OPENREG_TEST_CHECKED_GPUS
+  for (const auto& vendor : words(OPENREG_TEST_CHECKED_GPUS)) all.push_back("checked_" + vendor);
+#endif
+  return all;
+}
+INSTANTIATE_TEST_SUITE_P(Drivers, CheckConformTest, ::testing::ValuesIn(drivers()),
+                         [](const auto& driver) { return driver.param; });
+
+struct Mutant {
+  std::string name;
+  std::vector<std::string> checks;
+};
+
+std::vector<Mutant> mutants() {
+#define MUTANT_ENTRY(name, checks) {#name, words(checks)},
+  std::vector<Mutant> all = {OPENREG_MUTANTS(MUTANT_ENTRY)};
+  all.push_back({"exporting", {"table.exports"}});  // a defect of linking: a library of its own
+  return all;
+}
+
+// The command line for a mutant.
+Ended run_mutant(const std::string& name, const std::string& arguments) {
+  const bool is_library = name == "exporting";
+  return check(library(is_library ? "mutants_exporting" : "mutants") + " --timeout 10 " + arguments,
+               is_library ? std::string() : std::string(OPENREG_MUTANT_VARIABLE "=").append(name));
+}
+
+std::vector<std::string> names_of_checks() {
+  std::vector<std::string> names;
+  const auto list = words(check("--list").output);
+  for (size_t i = 1; i < list.size(); i += 2) names.push_back(list[i]);
+  return names;
+}
+
+// Each planted defect is found by the checks that are there for it, and each check finds one. With
+// OPENREG_CHECK_MATRIX=<file> every defect meets every check, which takes a quarter of an hour.
+TEST(CheckMutantsTest, AllAreKilled) {
+  if (OPENREG_TEST_SANITIZER) {
+    GTEST_SKIP() << "a sanitizer's allocator does not count what is in use, and ends a process for some defects";
+  }
+  const std::vector<Mutant> all = mutants();
+  const char* const matrix = getenv("OPENREG_CHECK_MATRIX");
+  ASSERT_GE(all.size(), 60u);
+  std::mutex lock;
+  std::atomic<size_t> next{0};
+  std::map<std::string, int> kills;
+  std::vector<std::string> survivors, lines(all.size());
+  size_t killed = 0;
+  const auto work = [&] {
+    for (size_t i; (i = next++) < all.size();) {
+      bool is_killed = true;
+      std::set<std::string> by;
+      for (const auto& wanted : all[i].checks) {
+        const Ended ended = run_mutant(all[i].name, "--only " + wanted);
+        const bool is_found = ended.status == 1 && ended.output.find("\nFAIL  " + wanted) != std::string::npos;
+        if (is_found) by.insert(wanted);
+        is_killed = is_killed && is_found;
+      }
+      if (matrix != nullptr) {
+        const auto output = words(run_mutant(all[i].name, "").output);
+        for (size_t k = 0; k + 1 < output.size(); ++k) {
+          if (output[k] == "FAIL") by.insert(output[k + 1]);
+        }
+      }
+      std::lock_guard<std::mutex> guard(lock);
+      killed += is_killed;
+      if (!is_killed) survivors.push_back(all[i].name);
+      lines[i] = all[i].name + ":";
+      for (const auto& name : by) {
+        ++kills[name];
+        lines[i] += " " + name;
+      }
+    }
+  };
+  std::vector<std::thread> threads;
+  for (int i = 0; i < 4; ++i) threads.emplace_back(work);
+  for (auto& thread : threads) thread.join();
+  printf("killed %zu of %zu\n", killed, all.size());
+  for (const auto& name : survivors) ADD_FAILURE() << "the defect " << name << " is not found by its checks";
+  for (const auto& name : names_of_checks()) {
+    EXPECT_GT(kills[name], 0) << "the check " << name << " finds no defect: it can't fail, or mutants.h lacks one";
+  }
+  if (matrix != nullptr) {
+    std::ofstream file(matrix);
+    for (const auto& line : lines) file << line << "\n";
+  }
+}
+
+// A crash, a hang and an end of the process are failures of the check that names the slot.
+TEST(CheckRunnerTest, CrashAndHangAreResults) {
+  Ended ended = run_mutant("streams_abort", "--only leak.exhaustion");
+  EXPECT_EQ(ended.status, 1);
+  EXPECT_NE(ended.output.find("crashed by signal 6"), std::string::npos) << ended.output;
+  EXPECT_NE(ended.output.find("in stream_create()"), std::string::npos) << ended.output;
+  ended = check(library("mutants") + " --timeout 1 --only thread.waiting", OPENREG_MUTANT_VARIABLE "=sync_locked");
+  EXPECT_EQ(ended.status, 1);
+}
+
+// What is no driver is refused with the reason, and a wrong command line with status 2.
+TEST(CheckRunnerTest, WrongArguments) {
+  EXPECT_EQ(check("").status, 2);
+  EXPECT_EQ(check("sim --level 7").status, 2);
+  EXPECT_EQ(check("sim --only no.such.check").status, 2);
+  EXPECT_EQ(check("sim --seed x").status, 2);
+  EXPECT_EQ(check("no_such_driver").status, 2);
+  EXPECT_EQ(check("--explain no.such").status, 2);
+  const Ended ended = check("/proc/self/exe");
+  EXPECT_EQ(ended.status, 1);
+  EXPECT_NE(ended.output.find("is no driver"), std::string::npos) << ended.output;
+}
+
+// Options reach open(), in both levels; a driver without devices is status 77.
+TEST(CheckRunnerTest, OptionsReachTheDriver) {
+  Ended ended = check("sim --option devices=1 --only copy.between_devices,runtime.devices");
+  EXPECT_EQ(ended.status, 0);
+  EXPECT_NE(ended.output.find("1 device,"), std::string::npos) << ended.output;
+  EXPECT_NE(ended.output.find("skip  copy.between_devices"), std::string::npos) << ended.output;
+  ended = check("sim --option devices=0 --only info");
+  EXPECT_EQ(ended.status, 77) << ended.output;
+}
+
+// Files of the results hold every check that ran.
+TEST(CheckReportTest, Files) {
+  const std::string json = ::testing::TempDir() + "openreg-check.json",
+                    junit = ::testing::TempDir() + "openreg-check.xml";
+  const Ended ended = check(std::string("sim --only table --json ").append(json).append(" --junit ").append(junit));
+  EXPECT_EQ(ended.status, 0) << ended.output;
+  std::stringstream in_json, in_junit;
+  in_json << std::ifstream(json).rdbuf();
+  in_junit << std::ifstream(junit).rdbuf();
+  for (const char* name : {"table.query", "table.exports", "table.constant"}) {
+    EXPECT_NE(in_json.str().find(std::string(R"("name": ")").append(name)), std::string::npos) << in_json.str();
+    EXPECT_NE(in_junit.str().find(std::string(R"(name=")").append(name)), std::string::npos) << in_junit.str();
+  }
+  EXPECT_NE(in_json.str().find(R"("conforms": false)"), std::string::npos);  // a part is not the whole
+}
+
+// Every check has one name, a rule and a hint.
+TEST(CheckReportTest, EveryCheckIsExplained) {
+  const auto names = names_of_checks();
+  EXPECT_GT(names.size(), 100u);
+  EXPECT_EQ(std::set<std::string>(names.begin(), names.end()).size(), names.size());
+  const std::string all = check("--explain all").output;
+  for (const auto& name : names) EXPECT_NE(all.find(name + "  (level "), std::string::npos) << name;
+}
+
+}  // namespace
