@@ -6,6 +6,7 @@
 #   make acceptance prints which rows of tests/acceptance.md have a passing test
 #   make opinfo     every operator of PyTorch's databases against the CPU, aliased and staged
 #   make gpu-check  everything that takes a GPU, with the machine's own torch; status 77 where there is none
+#   make check-mutants  each of the drivers with one defect against every check of openreg-check
 #   make bench      times openreg against its references
 #   make lint       compiler warnings as errors (gcc and clang), headers alone, rooms, formatting, ruff, mypy
 #   make format     formats all C, C++ and Python
@@ -28,7 +29,7 @@ PIP := python -m pip --disable-pip-version-check
 RUNTIME_ONLY := -DOPENREG_BUILD_TORCH=OFF -DOPENREG_WERROR=ON
 RUN_CTEST = ctest --test-dir $(1) --output-on-failure --no-tests=error -j $(JOBS)
 
-.PHONY: help all build demo test acceptance opinfo gpu-check bench lint lint-c lint-headers lint-rooms lint-format lint-python format asan tsan valgrind coverage mutate wheel clean
+.PHONY: help all build demo test acceptance opinfo check-mutants gpu-check bench lint lint-c lint-headers lint-rooms lint-format lint-python format asan tsan valgrind coverage mutate wheel clean
 all: build
 
 help:
@@ -71,6 +72,11 @@ acceptance: build $(CLIENTS)
 
 opinfo: build
 	python tests/opinfo/run.py --jobs $(JOBS) --json opinfo.json
+
+# A quarter of an hour. The test of the same name meets each defect with its own checks alone.
+check-mutants: $(BUILD)/build.ninja
+	cmake --build $(BUILD) --target check_test --parallel $(JOBS)
+	OPENREG_CHECK_MATRIX=check-mutants.txt $(BUILD)/tests/runtime/check_test --gtest_filter='CheckMutantsTest.*'
 
 # Sets up nothing: a machine with a GPU has the torch and the CUDA that are to be checked.
 gpu-check:

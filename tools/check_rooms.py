@@ -1,10 +1,11 @@
 # SPDX-License-Identifier: BSD-3-Clause
 """Checks that the rooms of the source tree depend on each other in one direction only.
 
-Three checks, each of which prints one line for every dependency that it refuses:
+Four checks, each of which prints one line for every dependency that it refuses:
 
 * ``runtime/src``: no object file refers to a symbol of a higher room (read with ``nm``), and no source includes a
   header of one.
+* ``runtime/check``: no source includes a header of those rooms, but the list of slots.
 * ``shim``: no source includes a header of a higher room.
 * ``python/torch_openreg``: the modules import each other without a circle, neither at their head nor inside functions.
 
@@ -30,6 +31,10 @@ RUNTIME_ROOMS = ("base", "driver", "device", "memory", "registry", "selection")
 SIM = "sim"
 SIM_USES = ("base",)
 SIM_IS_USED_BY = ("registry",)
+
+# openreg-check looks at drivers from outside: of the runtime's own headers it may use this one, and nobody uses its.
+CHECK = "check"
+CHECK_USES = ("driver/driver_slots.h",)
 
 # Folders of shim/operators, likewise. The files of shim/ itself are no room: some are below the operators (device,
 # storage), some above (staged_work); none may be part of a circle.
@@ -119,6 +124,16 @@ def check_runtime_includes(root: Path) -> Iterator[str]:
             target = header.split("/", 1)[0]
             if target in RUNTIME_ROOMS and not may_use(room, target, RUNTIME_ROOMS):
                 yield f"runtime: {path.relative_to(root)} includes {header}, which is above it"
+
+
+def check_program_includes(root: Path) -> Iterator[str]:
+    """One line for every header of the runtime's rooms that openreg-check includes, but the list of slots."""
+    folder = root / "runtime" / CHECK
+    own = {path.name for path in sources(folder)}
+    for path in sources(folder):
+        for header in includes_of(path):
+            if header not in own and header not in CHECK_USES:
+                yield f"runtime: {path.relative_to(root)} includes {header}, which belongs to the runtime"
 
 
 def shim_module(path: Path) -> str:
@@ -248,7 +263,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--build", type=Path, help="a build tree, for the symbols of the runtime's object files")
     parser.add_argument("--root", type=Path, default=ROOT, help="the source tree; default: this one")
     options = parser.parse_args(arguments)
-    found = [*check_runtime_includes(options.root), *check_shim_includes(options.root), *check_python(options.root)]
+    found = [
+        *check_runtime_includes(options.root),
+        *check_program_includes(options.root),
+        *check_shim_includes(options.root),
+        *check_python(options.root),
+    ]
     if options.build is not None:
         objects = object_modules(options.build)
         if not objects:

@@ -9,7 +9,9 @@ from __future__ import annotations
 
 import argparse
 import json
+import subprocess
 import sys
+from pathlib import Path
 from typing import Any
 
 import torch_openreg
@@ -56,6 +58,12 @@ def _prefer(arguments: argparse.Namespace) -> int:
     return 0
 
 
+def _check(words: list[str]) -> int:
+    """Runs the program ``openreg-check`` of this package, with its own command line."""
+    program = Path(torch_openreg.__file__).parent / "bin" / "openreg-check"
+    return subprocess.run([str(program), *words], check=False).returncode
+
+
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="python -m torch_openreg", description="Inspects the drivers of torch-openreg and chooses one."
@@ -64,6 +72,7 @@ def _parser() -> argparse.ArgumentParser:
         "--version", action="version", version=f"torch-openreg {OPENREG_VERSION} for torch {TORCH_VERSION}"
     )
     commands = parser.add_subparsers(dest="command")
+    commands.add_parser("check", help="whether a driver keeps the rules of driver.h: the program openreg-check")
     info = commands.add_parser("info", help="what is there; opens no driver that can count without")
     diagnose = commands.add_parser("diagnose", help="what is chosen and why, and what could be done; opens drivers")
     prefer = commands.add_parser("prefer", help="stores the driver to choose if it works")

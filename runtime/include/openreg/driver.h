@@ -123,7 +123,7 @@ typedef struct openreg_driver {
      * ignored. E_NO_DEVICE: none is there, or the vendor's library is not installed: an installed driver is then left out
      * without an error; E_INCOMPATIBLE: the vendor's library is unfit; E_INVALID: a bad option (the text names it). */
     openreg_status (*open)(const openreg_host *host, const openreg_option *options, size_t n, openreg_instance *out);
-    /* Ends the instance. The runtime has freed all memory and destroyed all streams and events before. */
+    /* Ends the instance with all that it has; open() may follow. The runtime has freed all memory and handles before. */
     openreg_status (*close)(openreg_instance);
     /* Number of devices, >= 0, constant from open() to close(). */
     openreg_status (*device_count)(openreg_instance, int32_t *out);
@@ -137,7 +137,7 @@ typedef struct openreg_driver {
     /* Queues a copy on stream `stream` of device `stream_dev`, in order. dst_dev or src_dev -1: host memory, pinned or
      * not; never both. Devices may differ (a peer copy). Ranges don't overlap; both stay alive, and the source unchanged,
      * until the stream has passed the copy. So the call may return before the copy has begun, with any host memory; with
-     * memory that is not pinned it may also return late, as cudaMemcpyAsync() does. */
+     * memory that is not pinned, or of another device than `stream_dev`, it may also return when the copy has ended. */
     openreg_status (*copy)(openreg_instance, void *dst, int32_t dst_dev, const void *src, int32_t src_dev,
                            uint64_t size, int32_t stream_dev, openreg_driver_stream stream);
     /* Returns when all work of the device has ended; reports its first asynchronous error. */
@@ -189,8 +189,8 @@ typedef struct openreg_driver {
     openreg_status (*host_free)(openreg_instance, void *ptr);
     /* Free and total bytes of the device, free <= total. Default: total_bytes less what the runtime has allocated. */
     openreg_status (*mem_info)(openreg_instance, int32_t dev, uint64_t *free_bytes, uint64_t *total);
-    /* Milliseconds from start to end; both created with OPENREG_EVENT_TIMING on one device, recorded and complete,
-     * else E_INVALID. */
+    /* Milliseconds from start to end, of the times at which their streams passed the records, by one clock. Both created
+     * with OPENREG_EVENT_TIMING on one device, recorded and complete, else E_INVALID. */
     openreg_status (*event_elapsed)(openreg_instance, openreg_driver_event start, openreg_driver_event end, double *ms);
     /* With OPENREG_CAP_HOST_VISIBLE: the host's address of a device address, at a constant distance inside one
      * allocation. The host may read and write there when the streams that use the memory are idle. */

@@ -135,3 +135,14 @@ def test_empty_build_tree(root: Path, tree: Path) -> None:
     status, output = check(root, tree, "--build", str(tree))
     assert status == 2
     assert "has no object files of the runtime" in output
+
+
+# openreg-check includes no header of the runtime's but the list of slots
+def test_the_check_program_is_outside(root: Path, tree: Path) -> None:
+    write(tree, "runtime/check/check.h", "")
+    write(tree, "runtime/check/main.c", '#include "check.h"\n#include "driver/driver_slots.h"\n')
+    assert check(root, tree)[0] == 0
+    write(tree, "runtime/check/main.c", '#include "base/log.h"\n')
+    status, output = check(root, tree)
+    assert status == 1
+    assert output == "runtime: runtime/check/main.c includes base/log.h, which belongs to the runtime\n"

@@ -84,6 +84,7 @@ def test_contents(wheel: Path) -> None:
         "torch_openreg/include/openreg/driver.h",
         "torch_openreg/include/openreg/status.h",
         "torch_openreg/share/cmake/openreg/openregConfig.cmake",
+        "torch_openreg/bin/openreg-check",
         "torch_openreg/bin/openreg-info",
         "torch_openreg/openreg/__init__.py",
         "_torch_openreg_accelerator.py",
@@ -130,6 +131,14 @@ def test_openreg_info(installed: Path) -> None:
     out = run(installed, code, OPENREG_SIM_DEVICES="3")
     assert "sim" in out
     assert "openreg:2" in out
+
+
+# both commands run the same program, which finds the library beside it
+def test_openreg_check(installed: Path) -> None:
+    code = "import sys; sys.argv = ['openreg-check', 'sim', '--only', 'table,copy']; from _openreg_check import main; main()"
+    assert "no failure, of the checks that were asked for" in run(installed, code)
+    code = "import sys; from torch_openreg.__main__ import main; sys.exit(main(['check', 'sim', '--only', 'runtime.copy']))"
+    assert "1 passed, 0 failed" in run(installed, code)
 
 
 DRIVER = r"""
