@@ -198,17 +198,15 @@ check_list(int level)
 static void
 print_wrapped(const char *label, const char *text)
 {
-    size_t column = (size_t)printf("  %s  ", label);
+    const int indent = (int)strlen(label) + 3;
+    int column = printf("  %s ", label);
     for (const char *word = text; *word != '\0';) {
-        const size_t length = strcspn(word, " ");
-        if (column + length > 100)
-            column = (size_t)printf("\n%*s", (int)strlen(label) + 4, "") - 1;
-        column += (size_t)printf("%.*s", (int)length, word);
+        const int length = (int)strcspn(word, " ");
+        if (column + 1 + length > 100)
+            column = printf("\n%*s", indent, "") - 1;
+        column += printf(" %.*s", length, word);
         word += length;
-        if (*word == ' ') {
-            ++word;
-            column += (size_t)printf(" ");
-        }
+        word += strspn(word, " ");
     }
     printf("\n");
 }

@@ -104,7 +104,8 @@ TEST_F(DriverCallsTest, NativeSlotsAreUsed) {
   uint64_t free_bytes = 0;
   uint64_t total = 0;
   ASSERT_EQ(openreg_get_memory_info(1, &free_bytes, &total), OPENREG_OK);
-  EXPECT_EQ(free_bytes, uint64_t{1} << 29);
+  EXPECT_LT(free_bytes, total);  // the driver counts what is in use
+  EXPECT_GT(free_bytes, total - (uint64_t{4} << 20));
   EXPECT_EQ(total, uint64_t{1} << 30);
   void* pinned = nullptr;
   ASSERT_EQ(openreg_malloc_host(1, 16, &pinned), OPENREG_OK);
