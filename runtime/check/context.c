@@ -129,14 +129,14 @@ check_begin_call(const char *slot)
     errors.count = 0;
     errors.text[0] = '\0';
     if (called_slot != NULL)
-        *called_slot = slot;
+        __atomic_store_n(called_slot, slot, __ATOMIC_RELAXED); /* any thread's: the last one is told */
 }
 
 openreg_status
 check_ended(const char *slot, openreg_status status)
 {
     if (called_slot != NULL)
-        *called_slot = NULL;
+        __atomic_store_n(called_slot, NULL, __ATOMIC_RELAXED);
     if (status == OPENREG_OK) {
         REQUIRE(errors.count == 0, "%s() returned OPENREG_OK and had called set_error() with \"%s\"", slot,
                 errors.text);

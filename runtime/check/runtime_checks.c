@@ -346,8 +346,11 @@ static void
 memory_ends_and_comes_back(check_context *c)
 {
     start(c);
-    uint64_t unused = 0, total = 0;
-    OK(openreg_get_memory_info(0, &unused, &total));
+    openreg_device_properties properties;
+    memset(&properties, 0, sizeof properties);
+    properties.struct_size = sizeof properties;
+    OK(openreg_get_device_properties(0, &properties));
+    const uint64_t total = properties.total_memory;
     if (total == 0)
         check_skip("the driver does not say how much memory a device has");
     enum { MOST = 96 };
@@ -426,8 +429,9 @@ threads_share_devices(check_context *c)
     start(c);
     pthread_t threads[THREADS];
     static program programs[THREADS];
-    for (int i = 0; i < THREADS; ++i) {
+    for (int i = 0; i < THREADS; ++i)
         programs[i] = (program){c, check_random(c)};
+    for (int i = 0; i < THREADS; ++i) {
         if (pthread_create(&threads[i], NULL, run_program, &programs[i]) != 0)
             check_skip("no thread could be made");
     }
