@@ -57,6 +57,22 @@ typedef struct openreg_gpu_scope {
             return not_ok_status;                                                                                      \
     } while (0)
 
+/* Around calls that end a capture of a graph which another thread, or another library in the process, may be making:
+ * the vendor takes allocations and queries for unsafe, unless this thread's mode is relaxed. They have no part in the
+ * captured stream's work. Returns the mode to be put back. */
+static inline openreg_gpu_capture_mode
+openreg_gpu_relax_capture(void)
+{
+    openreg_gpu_capture_mode mode = GPU(StreamCaptureModeRelaxed);
+    (void)GPU_CALL(ThreadExchangeStreamCaptureMode)(&mode);
+    return mode;
+}
+static inline void
+openreg_gpu_restore_capture(openreg_gpu_capture_mode mode)
+{
+    (void)GPU_CALL(ThreadExchangeStreamCaptureMode)(&mode);
+}
+
 /* ---- gpu_error.c ---- */
 
 /* OPENREG_OK, or the status of a vendor's error, which is set as this thread's error with the vendor's function, name

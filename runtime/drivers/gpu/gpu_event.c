@@ -60,7 +60,9 @@ openreg_gpu_event_query(openreg_instance instance, openreg_driver_event event, i
 {
     openreg_gpu_scope scope;
     OPENREG_GPU_RETURN_NOT_OK(openreg_gpu_enter(&scope, instance, event->device));
+    const openreg_gpu_capture_mode mode = openreg_gpu_relax_capture();
     const openreg_gpu_code code = GPU_CALL(EventQuery)(event->native);
+    openreg_gpu_restore_capture(mode);
     const openreg_status status = openreg_gpu_check_ready(&scope, code, GPU_NAME(EventQuery), done);
     openreg_gpu_leave(&scope);
     return status;

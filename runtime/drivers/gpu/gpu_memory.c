@@ -10,7 +10,9 @@ openreg_gpu_mem_alloc(openreg_instance instance, int32_t dev, uint64_t size, ope
     openreg_gpu_scope scope;
     OPENREG_GPU_RETURN_NOT_OK(openreg_gpu_enter(&scope, instance, dev));
     void *memory = NULL;
+    const openreg_gpu_capture_mode mode = openreg_gpu_relax_capture();
     const openreg_status status = OPENREG_GPU_TRY(&scope, Malloc, &memory, (size_t)size);
+    openreg_gpu_restore_capture(mode);
     openreg_gpu_leave(&scope);
     if (status == OPENREG_OK)
         *out = memory;
@@ -28,7 +30,9 @@ openreg_gpu_mem_free(openreg_instance instance, int32_t dev, void *ptr, openreg_
     OPENREG_GPU_RETURN_NOT_OK(openreg_gpu_peer_await(instance, dev));
     openreg_gpu_scope scope;
     OPENREG_GPU_RETURN_NOT_OK(openreg_gpu_enter(&scope, instance, dev));
+    const openreg_gpu_capture_mode mode = openreg_gpu_relax_capture();
     const openreg_status status = OPENREG_GPU_TRY(&scope, Free, ptr);
+    openreg_gpu_restore_capture(mode);
     openreg_gpu_leave(&scope);
     return status;
 }
@@ -55,7 +59,9 @@ openreg_gpu_host_alloc(openreg_instance instance, uint64_t size, void **out)
     openreg_gpu_scope scope;
     OPENREG_GPU_RETURN_NOT_OK(openreg_gpu_enter_any(&scope, instance));
     void *memory = NULL;
+    const openreg_gpu_capture_mode mode = openreg_gpu_relax_capture();
     const openreg_status status = OPENREG_GPU_TRY(&scope, GPU_HOST_ALLOC, &memory, (size_t)size, GPU_HOST_PORTABLE);
+    openreg_gpu_restore_capture(mode);
     openreg_gpu_leave(&scope);
     if (status == OPENREG_OK)
         *out = memory;
@@ -67,7 +73,9 @@ openreg_gpu_host_free(openreg_instance instance, void *ptr)
 {
     openreg_gpu_scope scope;
     OPENREG_GPU_RETURN_NOT_OK(openreg_gpu_enter_any(&scope, instance));
+    const openreg_gpu_capture_mode mode = openreg_gpu_relax_capture();
     const openreg_status status = OPENREG_GPU_TRY(&scope, GPU_HOST_FREE, ptr);
+    openreg_gpu_restore_capture(mode);
     openreg_gpu_leave(&scope);
     return status;
 }

@@ -79,6 +79,11 @@ typedef hipMemcpyKind openreg_gpu_copy_kind;
 typedef cudaError_t openreg_gpu_code;
 typedef enum cudaMemcpyKind openreg_gpu_copy_kind;
 #endif
+#if defined(OPENREG_GPU_HIP)
+typedef hipStreamCaptureMode openreg_gpu_capture_mode;
+#else
+typedef enum cudaStreamCaptureMode openreg_gpu_capture_mode;
+#endif
 #define GPU_ERROR_TOO_MANY_PEERS ((openreg_gpu_code)711) /* HIP has no such limit, and no name for it */
 
 /* The functions that the driver calls, less those of gpu_properties_*.c: X(name). */
@@ -111,6 +116,7 @@ typedef enum cudaMemcpyKind openreg_gpu_copy_kind;
     X(StreamSynchronize)                                                                                               \
     X(StreamWaitEvent)                                                                                                 \
     X(LaunchHostFunc)                                                                                                  \
+    X(ThreadExchangeStreamCaptureMode)                                                                                 \
     X(EventCreateWithFlags)                                                                                            \
     X(EventDestroy)                                                                                                    \
     X(EventRecord)                                                                                                     \

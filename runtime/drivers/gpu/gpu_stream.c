@@ -45,7 +45,9 @@ openreg_gpu_stream_query(openreg_instance instance, int32_t dev, openreg_driver_
         *done = 1;
         return OPENREG_OK;
     }
+    const openreg_gpu_capture_mode mode = openreg_gpu_relax_capture();
     const openreg_gpu_code code = GPU_CALL(StreamQuery)((GPU(Stream_t))stream);
+    openreg_gpu_restore_capture(mode);
     const openreg_status status = openreg_gpu_check_ready(&scope, code, GPU_NAME(StreamQuery), done);
     openreg_gpu_leave(&scope);
     return status;

@@ -57,6 +57,10 @@ typedef struct fake_gpu_hooks {
     void *(*alias)(const void *ptr);
     /* Whose memory an address is, -1 if no device's. */
     int (*device_of)(const void *ptr);
+    /* As another thread that captures a graph in the global mode, which calls that the vendor takes for unsafe end.
+     * end_capture(): 1 if none did, and this thread's own mode is what it was. */
+    void (*begin_capture)(void);
+    int (*end_capture)(void);
 } fake_gpu_hooks;
 
 typedef const fake_gpu_hooks *(*fake_gpu_hooks_fn)(void);

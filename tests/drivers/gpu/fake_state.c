@@ -149,10 +149,40 @@ fake_task_failure(void)
     return count_call("Task");
 }
 
+/* What ends a capture of a graph, of which there is one while the hook says so, unless the thread's mode is relaxed. */
+static const char *const unsafe_in_captures[] = {"Malloc",   "Free",       "HostAlloc",
+                                                 "FreeHost", "EventQuery", "StreamQuery"};
+static atomic_bool is_capturing, capture_has_ended;
+static _Thread_local openreg_gpu_capture_mode capture_mode; /* 0: global */
+
+static bool
+ends_capture(const char *name)
+{
+    if (!atomic_load(&is_capturing) || capture_mode == GPU(StreamCaptureModeRelaxed))
+        return false;
+    for (size_t i = 0; i < sizeof unsafe_in_captures / sizeof unsafe_in_captures[0]; ++i)
+        if (strcmp(name, unsafe_in_captures[i]) == 0)
+            return true;
+    return false;
+}
+
+fake_code
+GPU(ThreadExchangeStreamCaptureMode)(openreg_gpu_capture_mode *mode)
+{
+    const openreg_gpu_capture_mode before = capture_mode;
+    capture_mode = *mode;
+    *mode = before;
+    return GPU(Success);
+}
+
 fake_code
 fake_begin(const char *name)
 {
     const int code = count_call(name);
+    if (ends_capture(name)) {
+        atomic_store(&capture_has_ended, true);
+        return GPU(ErrorStreamCaptureUnsupported);
+    }
     if (!fake_is_in_host_func())
         return (fake_code)code;
     (void)atomic_fetch_add(&fake_violations, 1);
@@ -348,6 +378,20 @@ device_of(const void *ptr)
     return device;
 }
 
+static void
+begin_capture(void)
+{
+    atomic_store(&capture_has_ended, false);
+    atomic_store(&is_capturing, true);
+}
+
+static int
+end_capture(void)
+{
+    atomic_store(&is_capturing, false);
+    return !atomic_load(&capture_has_ended) && capture_mode == GPU(StreamCaptureModeGlobal);
+}
+
 __attribute__((visibility("default"))) const fake_gpu_hooks *fake_gpu_test_hooks(void);
 
 const fake_gpu_hooks *
@@ -370,6 +414,8 @@ fake_gpu_test_hooks(void)
         .violations = count_violations,
         .alias = alias_of,
         .device_of = device_of,
+        .begin_capture = begin_capture,
+        .end_capture = end_capture,
     };
     return &hooks;
 }

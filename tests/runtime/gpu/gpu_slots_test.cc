@@ -286,6 +286,27 @@ TEST_P(FakeGpuSlots, FreeWaitsForQueuedWork) {
   release(1, target);
 }
 
+// What allocates, frees and asks doesn't end another thread's capture of a graph, and leaves this thread's mode as it was.
+TEST_P(FakeGpuSlots, CapturesOfOthersGoOn) {
+  openreg_driver_stream stream = make_stream(0);
+  openreg_driver_event event = nullptr;
+  ASSERT_EQ(table_->event_create(instance_, 0, 0, &event), OPENREG_OK);
+  ASSERT_EQ(table_->event_record(instance_, 0, event, stream), OPENREG_OK);
+  hooks_->begin_capture();
+  void* memory = nullptr;
+  void* host = nullptr;
+  int32_t done = 0;
+  EXPECT_EQ(table_->mem_alloc(instance_, 0, 4096, stream, &memory), OPENREG_OK);
+  EXPECT_EQ(table_->host_alloc(instance_, 4096, &host), OPENREG_OK);
+  EXPECT_EQ(table_->event_query(instance_, event, &done), OPENREG_OK);
+  EXPECT_EQ(table_->stream_query(instance_, 0, stream, &done), OPENREG_OK);
+  EXPECT_EQ(table_->host_free(instance_, host), OPENREG_OK);
+  EXPECT_EQ(table_->mem_free(instance_, 0, memory, stream), OPENREG_OK);
+  EXPECT_EQ(hooks_->end_capture(), 1);
+  EXPECT_EQ(table_->event_destroy(instance_, event), OPENREG_OK);
+  destroy(0, stream);
+}
+
 // A destroyed stream finishes its queue, and an event may go while its record is pending.
 TEST_P(FakeGpuSlots, DestroyedObjectsFinish) {
   uint8_t* const host = pinned();
