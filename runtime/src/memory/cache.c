@@ -263,6 +263,8 @@ note_special(struct openreg_cache *cache, openreg_block *block, unsigned feature
 static openreg_status
 allocate(struct openreg_cache *cache, unsigned features, uint64_t size, openreg_stream stream, void **out)
 {
+    if (__builtin_expect(cache->waiting_blocks > 0, 0))
+        OPENREG_RETURN_NOT_OK(openreg_cache_poll_waiting(cache, malloc_call));
     uint64_t rounded = (size + OPENREG_BLOCK_UNIT - 1) / OPENREG_BLOCK_UNIT * OPENREG_BLOCK_UNIT;
     openreg_stream_pools *pools = openreg_cache_find_pools(cache, stream);
     if (__builtin_expect((features & OPENREG_FEATURES_OF_REQUESTS) != 0, 0)) {
@@ -271,8 +273,6 @@ allocate(struct openreg_cache *cache, unsigned features, uint64_t size, openreg_
     } else if (__builtin_expect(pools == NULL, 0)) {
         OPENREG_RETURN_NOT_OK(openreg_cache_make_pools(cache, malloc_call, stream, &pools));
     }
-    if (__builtin_expect(cache->waiting_blocks > 0, 0))
-        OPENREG_RETURN_NOT_OK(openreg_cache_poll_waiting(cache, malloc_call));
 
     openreg_pool *pool = rounded <= OPENREG_SMALL_BLOCK_MAX ? &pools->small : &pools->large;
     openreg_cache_stats *stats = &cache->stats;
@@ -587,8 +587,10 @@ static void
 after_fork_in_child(void)
 {
     const openreg_device_table *const table = openreg_device_table_peek();
-    for (int32_t i = 0; table != NULL && i < table->count; ++i)
+    for (int32_t i = 0; table != NULL && i < table->count; ++i) {
         atomic_store_explicit(&table->devices[i]->cache->lock.state, 0, memory_order_relaxed);
+        atomic_store_explicit(&table->devices[i]->cache->waiting.state, 0, memory_order_relaxed);
+    }
 }
 
 __attribute__((constructor)) static void

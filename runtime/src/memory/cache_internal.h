@@ -125,8 +125,9 @@ typedef struct openreg_cache_stats {
 
 #define OPENREG_STREAM_BUCKETS 64
 
+/* No driver is called while `lock` is held: a slow call would stall every thread that allocates on the device. */
 struct openreg_cache {
-    openreg_fast_lock lock;              /* guards all below but `flush`, `device` and `pads_segments` */
+    openreg_fast_lock lock;              /* guards all below but the other locks, `device` and `pads_segments` */
     openreg_stream_pools *default_pools; /* of stream 0 */
     openreg_block *unused_blocks;
     int64_t waiting_blocks; /* OPENREG_BLOCK_AWAITING_FREE */
@@ -146,6 +147,7 @@ struct openreg_cache {
     openreg_block *block_chunks;   /* linked through `next` of their first blocks */
     openreg_device *device;
     openreg_lock flush;        /* one thread at a time gives memory back to satisfy a request; outside `lock` */
+    openreg_fast_lock waiting; /* for asking streams what they have passed; outside `lock`, inside `flush` */
     atomic_bool pads_segments; /* the driver has given an address that blocks can't begin at */
 };
 
@@ -265,10 +267,10 @@ openreg_status openreg_cache_make_pools(struct openreg_cache *cache, const char 
 /* The same without entering them anywhere, for a private pool or NULL. */
 openreg_status openreg_cache_new_pools(struct openreg_cache *cache, const char *call, openreg_stream stream,
                                        openreg_private_pool *private_pool, openreg_stream_pools **out);
-/* Frees a block that other streams use: marks their streams, and frees it at once if none is behind. On failure the
- * block is allocated as before. */
+/* Frees a block that other streams use: marks their streams, and frees it at once if none is behind. Releases the lock
+ * meanwhile. On failure the block is allocated as before. */
 openreg_status openreg_cache_free_used(struct openreg_cache *cache, openreg_block *block);
-/* Frees waiting blocks whose streams have passed. */
+/* Frees waiting blocks whose streams have passed, unless another thread is at it. Releases the lock meanwhile. */
 openreg_status openreg_cache_poll_waiting(struct openreg_cache *cache, const char *call);
 /* Waits for all of them; releases the lock meanwhile. Holds the flush lock. */
 openreg_status openreg_cache_sync_waiting(struct openreg_cache *cache, const char *call);

@@ -77,16 +77,6 @@ take_first_waiting(openreg_stream_pools *stream)
     return use;
 }
 
-static void
-put_back_first(openreg_stream_use *use)
-{
-    openreg_stream_pools *stream = use->stream;
-    use->next = stream->first_waiting;
-    stream->first_waiting = use;
-    if (use->next == NULL)
-        stream->last_waiting = use;
-}
-
 /* The stream has passed a use that is in no list any more. */
 static void
 finish_use(struct openreg_cache *cache, openreg_stream_use *use)
@@ -123,12 +113,26 @@ mark_use(openreg_device *device, openreg_stream_use *use)
     return openreg_device_is_lost(device) ? OPENREG_OK : status; /* nothing runs there any more */
 }
 
+/* Marks the streams of a block. The lock is released meanwhile, as a driver may take its time; to other threads the block
+ * is one that awaits its streams, so none of them can free it again or add a stream to it. */
+static openreg_status
+mark_uses(struct openreg_cache *cache, openreg_block *block)
+{
+    openreg_status status = OPENREG_OK;
+    block->state = OPENREG_BLOCK_AWAITING_FREE;
+    openreg_fast_lock_release(&cache->lock);
+    for (openreg_stream_use *use = block->u.used.uses; use != NULL && status == OPENREG_OK; use = use->next_of_block)
+        status = mark_use(cache->device, use);
+    openreg_fast_lock_acquire(&cache->lock);
+    block->state = OPENREG_BLOCK_ALLOCATED;
+    return status;
+}
+
 openreg_status
 openreg_cache_free_used(struct openreg_cache *cache, openreg_block *block)
 {
     const openreg_error_fields before = openreg_error_save();
-    for (openreg_stream_use *use = block->u.used.uses; use != NULL; use = use->next_of_block)
-        OPENREG_RETURN_NOT_OK(mark_use(cache->device, use));
+    OPENREG_RETURN_NOT_OK(mark_uses(cache, block));
     openreg_error_restore(&before);
 
     const int kind = block->segment->pool->kind;
@@ -166,17 +170,57 @@ openreg_cache_free_used(struct openreg_cache *cache, openreg_block *block)
     return OPENREG_OK;
 }
 
-openreg_status
-openreg_cache_poll_waiting(struct openreg_cache *cache, const char *call)
+/* Whether the stream has passed its first waiting use. Releases the lock meanwhile; the use stays, because only the holder
+ * of the other lock, `waiting`, takes one out. */
+static openreg_status
+query_first(struct openreg_cache *cache, const char *call, const openreg_stream_pools *stream, int32_t *done)
+{
+    openreg_stream_use *const use = stream->first_waiting;
+    *done = openreg_device_is_lost(cache->device); /* nothing runs there any more */
+    if (*done)
+        return OPENREG_OK;
+    openreg_fast_lock_release(&cache->lock);
+    const openreg_status status = openreg_call_marker_query(cache->device, call, &use->marker, done);
+    openreg_fast_lock_acquire(&cache->lock);
+    return status;
+}
+
+static openreg_status
+poll_streams(struct openreg_cache *cache, const char *call)
 {
     for (openreg_stream_pools *stream = cache->streams; stream != NULL; stream = stream->next) {
         while (stream->first_waiting != NULL) {
-            int32_t done = openreg_device_is_lost(cache->device); /* nothing runs there any more */
-            if (!done)
-                OPENREG_RETURN_NOT_OK(
-                    openreg_call_marker_query(cache->device, call, &stream->first_waiting->marker, &done));
+            int32_t done;
+            OPENREG_RETURN_NOT_OK(query_first(cache, call, stream, &done));
             if (!done)
                 break; /* those behind it are later in the same stream */
+            finish_use(cache, take_first_waiting(stream));
+        }
+    }
+    return OPENREG_OK;
+}
+
+openreg_status
+openreg_cache_poll_waiting(struct openreg_cache *cache, const char *call)
+{
+    if (!openreg_fast_lock_try(&cache->waiting))
+        return OPENREG_OK; /* another thread is asking; its driver call must not delay this one */
+    const openreg_status status = poll_streams(cache, call);
+    openreg_fast_lock_release(&cache->waiting);
+    return status;
+}
+
+static openreg_status
+sync_streams(struct openreg_cache *cache, const char *call)
+{
+    for (openreg_stream_pools *stream = cache->streams; stream != NULL; stream = stream->next) {
+        while (stream->first_waiting != NULL) {
+            openreg_stream_use *use = stream->first_waiting;
+            openreg_fast_lock_release(&cache->lock);
+            const openreg_status status = openreg_call_marker_sync(cache->device, call, &use->marker);
+            openreg_fast_lock_acquire(&cache->lock);
+            if (status != OPENREG_OK && !openreg_device_is_lost(cache->device))
+                return status;
             finish_use(cache, take_first_waiting(stream));
         }
     }
@@ -187,20 +231,12 @@ openreg_status
 openreg_cache_sync_waiting(struct openreg_cache *cache, const char *call)
 {
     cache->stats.syncs++;
-    for (openreg_stream_pools *stream = cache->streams; stream != NULL; stream = stream->next) {
-        while (stream->first_waiting != NULL) {
-            openreg_stream_use *use = take_first_waiting(stream);
-            openreg_fast_lock_release(&cache->lock);
-            const openreg_status status = openreg_call_marker_sync(cache->device, call, &use->marker);
-            openreg_fast_lock_acquire(&cache->lock);
-            if (status != OPENREG_OK && !openreg_device_is_lost(cache->device)) {
-                put_back_first(use);
-                return status;
-            }
-            finish_use(cache, use);
-        }
-    }
-    return OPENREG_OK;
+    openreg_fast_lock_release(&cache->lock); /* the other one comes first */
+    openreg_fast_lock_acquire(&cache->waiting);
+    openreg_fast_lock_acquire(&cache->lock);
+    const openreg_status status = sync_streams(cache, call);
+    openreg_fast_lock_release(&cache->waiting);
+    return status;
 }
 
 static void

@@ -337,6 +337,92 @@ TEST_F(CacheTest, MarkerFailures) {
   check_cache(0);
 }
 
+// A driver whose calls for events wait for the test.
+struct Gate {
+  std::atomic<const char*> slot{nullptr};  // which one waits
+  std::atomic<bool> entered{false};
+  std::atomic<bool> gave_up{false};  // the test waits for whom it keeps waiting
+  void close(const char* name) {
+    entered = false;
+    slot = name;
+  }
+  void open() { slot = nullptr; }
+  void pass(const char* name) {
+    if (slot.load() != name) return;
+    entered = true;
+    const auto end = std::chrono::steady_clock::now() + std::chrono::seconds(20);
+    while (slot.load() == name && !gave_up) {
+      if (std::chrono::steady_clock::now() > end) gave_up = true;
+      std::this_thread::yield();
+    }
+  }
+  void await() const {
+    while (!entered) std::this_thread::yield();
+  }
+} gate;
+constexpr char kRecord[] = "event_record", kQuery[] = "event_query", kSync[] = "event_sync";
+
+void wait_at_gate(openreg_driver& table) {
+  table.event_record = [](openreg_instance instance, int32_t device, openreg_driver_event event,
+                          openreg_driver_stream stream) {
+    gate.pass(kRecord);
+    return toy().table()->event_record(instance, device, event, stream);
+  };
+  table.event_query = [](openreg_instance instance, openreg_driver_event event, int32_t* done) {
+    gate.pass(kQuery);
+    return toy().table()->event_query(instance, event, done);
+  };
+  table.event_sync = [](openreg_instance instance, openreg_driver_event event) {
+    gate.pass(kSync);
+    return toy().table()->event_sync(instance, event);
+  };
+}
+
+// A driver that takes its time over an event keeps no other thread from allocating on the device: while a free puts
+// markers into streams, while a request asks for them, and while the cache is emptied.
+TEST_F(CacheTest, SlowEventsDelayNobodyElse) {
+  use_full_toy(wait_at_gate);
+  const openreg_stream stream = from_pool(0);
+  void* block = allocate(0, 4096);
+  ASSERT_EQ(openreg_record_stream(block, stream), OPENREG_OK);
+  toy().hold(1);
+
+  gate.close(kRecord);
+  std::thread frees([&] { release(block); });
+  gate.await();
+  void* other = allocate(0, 4096);
+  EXPECT_NE(other, block);
+  EXPECT_EQ(openreg_free(block), OPENREG_E_INVALID);  // it is being freed
+  EXPECT_CONTAINS(last_message(), "was freed already");
+  EXPECT_EQ(openreg_record_stream(block, stream), OPENREG_E_INVALID);
+  release(other);
+  gate.open();
+  frees.join();
+  EXPECT_EQ(stats_of(0).active[1].current, 1);
+  check_cache(0);
+
+  gate.close(kQuery);
+  std::thread asks([] { release(allocate(0, 4096)); });
+  gate.await();
+  other = allocate(0, 8192);
+  release(other);
+  gate.open();
+  asks.join();
+  check_cache(0);
+
+  gate.close(kSync);
+  std::thread empties([] { EXPECT_EQ(openreg_empty_cache(0), OPENREG_OK); });
+  gate.await();
+  other = allocate(0, 8192);
+  release(other);
+  toy().hold(0);
+  gate.open();
+  empties.join();
+  EXPECT_FALSE(gate.gave_up) << "a thread waited for another one's driver call";
+  EXPECT_EQ(stats_of(0).active[1].current, 0);
+  check_cache(0);
+}
+
 // A driver error met while looking after waiting blocks is reported; nothing is lost.
 TEST_F(CacheTest, QueryOfWaitingBlockFails) {
   use_full_toy();
