@@ -146,6 +146,13 @@ export_locked(const char *call, const void *ptr, const openreg_shared_block *sha
         free(listed);
         return openreg_error_set(OPENREG_E_NOMEM, call, "no host memory to export memory of openreg:%d", device->index);
     }
+    handle->ordinal = device->ordinal;
+    handle->address = (uintptr_t)ptr;
+    handle->size = shared->requested - (uint64_t)((const char *)ptr - (const char *)shared->block);
+    handle->offset = (uint64_t)((const char *)ptr - (const char *)shared->allocation);
+    handle->allocation_size = shared->allocation_size;
+    memcpy(handle->uuid, device->info.uuid, sizeof handle->uuid);
+    memcpy(handle->driver, device->driver->name, sizeof handle->driver);
     const openreg_status status = openreg_lease_grant(call, handle);
     if (status != OPENREG_OK) {
         free(listed);
@@ -154,13 +161,6 @@ export_locked(const char *call, const void *ptr, const openreg_shared_block *sha
     listed->slot = handle->slot;
     listed->next = block->handles;
     block->handles = listed;
-    handle->ordinal = device->ordinal;
-    handle->address = (uintptr_t)ptr;
-    handle->size = shared->requested - (uint64_t)((const char *)ptr - (const char *)shared->block);
-    handle->offset = (uint64_t)((const char *)ptr - (const char *)shared->allocation);
-    handle->allocation_size = shared->allocation_size;
-    memcpy(handle->uuid, device->info.uuid, sizeof handle->uuid);
-    memcpy(handle->driver, device->driver->name, sizeof handle->driver);
     return OPENREG_OK;
 }
 

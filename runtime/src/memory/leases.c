@@ -35,9 +35,15 @@ typedef struct lease_holder {
     atomic_uint_least64_t began; /* start of the process, in the kernel's ticks; 0: unknown */
 } lease_holder;
 
+/* What the handle says of the memory: an importer believes the exporter's file, not bytes that have travelled. */
+typedef struct lease_extent {
+    uint64_t address, size, offset, allocation_size;
+} lease_extent;
+
 typedef struct lease_slot {
     atomic_uint_least64_t word;
     lease_holder holders[HOLDERS_NOTED];
+    lease_extent extent; /* written before the word is */
 } lease_slot;
 
 /* What the exporter has found out about a process during one look. */
@@ -204,6 +210,12 @@ make_own_file(const char *call)
     return OPENREG_OK;
 }
 
+static lease_extent
+extent_of(const openreg_memory_handle *handle)
+{
+    return (lease_extent){handle->address, handle->size, handle->offset, handle->allocation_size};
+}
+
 static openreg_status
 grant_locked(const char *call, openreg_memory_handle *handle)
 {
@@ -213,6 +225,7 @@ grant_locked(const char *call, openreg_memory_handle *handle)
     const uint32_t slot = own.free_count > 0 ? own.free_slots[--own.free_count] : own.used_slots++;
     atomic_uint_least64_t *word = &own.file.slots[slot].word;
     const uint64_t use = (atomic_load_explicit(word, memory_order_relaxed) >> 32) + 1;
+    own.file.slots[slot].extent = extent_of(handle);
     atomic_store_explicit(word, use << 32 | NOT_IMPORTED | 1, memory_order_release);
     handle->process = (int32_t)own.process;
     handle->leases = own.number;
@@ -379,12 +392,18 @@ let_file_go(openreg_lease_file *file)
     openreg_lock_release(&lock);
 }
 
+static openreg_status
+reject_forged(const char *call)
+{
+    return openreg_error_set(OPENREG_E_INVALID, call, "this is not a handle of memory");
+}
+
 openreg_status
 openreg_lease_take(const char *call, const openreg_memory_handle *handle, openreg_lease_file **out, bool *was_first)
 {
     openreg_lease_file *file;
     if (handle->slot >= SLOTS)
-        return openreg_error_set(OPENREG_E_INVALID, call, "this is not a handle of memory");
+        return reject_forged(call);
     openreg_lock_acquire(&lock);
     const openreg_status status = reach_file(call, handle, &file);
     openreg_lock_release(&lock);
@@ -406,6 +425,11 @@ openreg_lease_take(const char *call, const openreg_memory_handle *handle, openre
     note_holder(file, handle->slot);
     openreg_lock_release(&lock);
     *was_first = (seen & NOT_IMPORTED) != 0;
+    const lease_extent extent = extent_of(handle);
+    if (memcmp(&file->slots[handle->slot].extent, &extent, sizeof extent) != 0) {
+        openreg_lease_undo(file, handle->slot, *was_first);
+        return reject_forged(call);
+    }
     *out = file;
     return OPENREG_OK;
 }

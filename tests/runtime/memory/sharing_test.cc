@@ -378,6 +378,34 @@ TEST_F(SharingTest, Refusals) {
   EXPECT_EQ(openreg_import_release(import_), OPENREG_OK);
 }
 
+// A handle whose bytes were changed on the way is refused, though it is in itself consistent: the sizes and the address
+// are those of the export or the handle is none. The true one loses nothing by it.
+TEST_F(SharingTest, ForgedHandles) {
+  Exporter other;
+  void* block = allocate(1);
+  for (const bool is_own : {false, true}) {
+    const openreg_memory_handle handle = is_own ? exported(block) : other.second;
+    openreg_import import_ = nullptr;
+    void* ptr = nullptr;
+    const auto refused = [&](auto change) {
+      openreg_memory_handle changed = handle;
+      change(changed);
+      EXPECT_EQ(import(changed, &import_, &ptr), OPENREG_E_INVALID);
+      EXPECT_CONTAINS(last_message(), "this is not a handle of memory");
+    };
+    refused([](openreg_memory_handle& changed) { changed.allocation_size *= 2; });
+    refused([](openreg_memory_handle& changed) { changed.allocation_size = uint64_t{1} << 40; });
+    refused([](openreg_memory_handle& changed) { changed.allocation_size -= 4096; });
+    refused([](openreg_memory_handle& changed) { changed.size += 1; });
+    refused([](openreg_memory_handle& changed) { changed.offset -= 512; });
+    refused([](openreg_memory_handle& changed) { changed.address += 512; });
+    EXPECT_EQ(import(handle, &import_, &ptr), OPENREG_OK) << last_message();
+    EXPECT_EQ(openreg_import_release(import_), OPENREG_OK);
+  }
+  EXPECT_EQ(openreg_free(block), OPENREG_OK);
+  EXPECT_EQ(allocated(1), 0);
+}
+
 // In a forked child whose parent has open drivers everything is refused, and the parent's leases stay as they are.
 TEST_F(SharingTest, AForkedChild) {
   void* block = allocate(1);
