@@ -11,6 +11,8 @@
 typedef struct openreg_gpu_census_device {
     openreg_device_info info; /* what is known of it; the rest is 0 */
     char uuid[96];            /* as the vendor writes it in its variables: "GPU-..."; "" if unknown */
+    uint8_t is_partitioned;   /* NVIDIA: in MIG mode, so that only its instances can be used */
+    uint8_t has_instance;     /* and `info` is that of the first of them; else there is none */
 } openreg_gpu_census_device;
 
 typedef struct openreg_gpu_census {
@@ -33,6 +35,9 @@ typedef enum openreg_gpu_visible_rule {
     OPENREG_GPU_VISIBLE_CUDA, /* "1gpu" is 1; a device named twice: no devices at all */
     OPENREG_GPU_VISIBLE_HIP   /* "1gpu" is invalid; a device named twice counts once */
 } openreg_gpu_visible_rule;
+
+/* Keeps the `count` devices of those indices, in that order; none if host memory is short. */
+void openreg_gpu_census_keep(openreg_gpu_census *census, const int32_t *chosen, int32_t count);
 
 /* Keeps what the list names, in its order: ordinals or UUIDs ("GPU-..." and, CUDA, any unique beginning of one),
  * separated by commas; an item that names no device ends the list. */

@@ -3,7 +3,8 @@
  * installed, from what the kernel's driver writes about itself. Neither starts CUDA.
  *
  * CUDA's own order is "fastest first" unless CUDA_DEVICE_ORDER=PCI_BUS_ID; the order here is always that of the bus.
- * The number is the same. A machine that shares its devices as MIG instances shows one of them to a process. */
+ * The number is the same. Of MIG instances CUDA shows a process one, the first of those that it may use, and then no
+ * other device; a device in MIG mode without instances it does not show. */
 #define _GNU_SOURCE
 #include "gpu_census.h"
 
@@ -25,6 +26,7 @@ typedef struct nvml_memory {
 #define NVML_DRIVER_NOT_LOADED 9
 #define NVML_VERSION_MISMATCH 18
 #define NVML_P2P_READ 0
+#define NVML_MIG_ENABLED 1
 
 typedef struct nvml_functions {
     int (*init)(void);
@@ -37,11 +39,19 @@ typedef struct nvml_functions {
     int (*get_memory)(nvml_device device, nvml_memory *memory);
     int (*get_capability)(nvml_device device, int *major, int *minor);
     int (*get_peer)(nvml_device device, nvml_device peer, int index, int *status);
+    int (*get_mig_mode)(nvml_device device, unsigned *current,
+                        unsigned *pending); /* NULL: older than MIG; those below */
+    int (*get_mig_limit)(nvml_device device, unsigned *count);
+    int (*mig_by_index)(nvml_device device, unsigned index, nvml_device *instance);
 } nvml_functions;
 
 static bool
 find_functions(void *library, nvml_functions *out)
 {
+    if (!openreg_gpu_system_find(library, "nvmlDeviceGetMigMode", &out->get_mig_mode) ||
+        !openreg_gpu_system_find(library, "nvmlDeviceGetMaxMigDeviceCount", &out->get_mig_limit) ||
+        !openreg_gpu_system_find(library, "nvmlDeviceGetMigDeviceHandleByIndex", &out->mig_by_index))
+        out->get_mig_mode = NULL;
     return openreg_gpu_system_find(library, "nvmlInit_v2", &out->init) &&
            openreg_gpu_system_find(library, "nvmlShutdown", &out->shutdown) &&
            openreg_gpu_system_find(library, "nvmlDeviceGetCount_v2", &out->get_count) &&
@@ -99,6 +109,47 @@ describe_by_nvml(const nvml_functions *nvml, nvml_device device, openreg_gpu_cen
     }
 }
 
+/* Whether the device is in MIG mode, and its first instance. */
+static void
+describe_instance(const nvml_functions *nvml, nvml_device device, openreg_gpu_census_device *out)
+{
+    unsigned mode = 0;
+    unsigned pending = 0;
+    unsigned limit = 0;
+    if (nvml->get_mig_mode == NULL || nvml->get_mig_mode(device, &mode, &pending) != 0 || mode != NVML_MIG_ENABLED)
+        return;
+    out->is_partitioned = true;
+    if (nvml->get_mig_limit(device, &limit) != 0)
+        return;
+    for (unsigned i = 0; i < limit && !out->has_instance; ++i) {
+        nvml_device instance;
+        if (nvml->mig_by_index(device, i, &instance) != 0)
+            continue;                               /* there is none at this place, or this process may not use it */
+        openreg_gpu_census_device described = *out; /* what is not told of the instance is as with the device */
+        describe_by_nvml(nvml, instance, &described);
+        out->info = described.info;
+        out->has_instance = true;
+    }
+}
+
+/* Leaves out what CUDA does not show where devices are in MIG mode. */
+static void
+choose_instance(openreg_gpu_census *census)
+{
+    int32_t kept[OPENREG_GPU_CENSUS_MAX];
+    int32_t count = 0;
+    for (int32_t i = 0; i < census->count; ++i)
+        if (!census->devices[i].is_partitioned)
+            kept[count++] = i;
+    for (int32_t i = census->count - 1; i >= 0; --i)
+        if (census->devices[i].has_instance) {
+            kept[0] = i;
+            count = 1;
+        }
+    if (count < census->count)
+        openreg_gpu_census_keep(census, kept, count);
+}
+
 /* A process that is given a MIG instance has that one device, whichever else the list names. */
 static void
 take_instance(const nvml_functions *nvml, const char *list, openreg_gpu_census *out)
@@ -127,6 +178,7 @@ take_all(const nvml_functions *nvml, openreg_gpu_census *out)
     for (unsigned i = 0; i < count && out->count < OPENREG_GPU_CENSUS_MAX; ++i)
         if (nvml->by_index(i, &handles[out->count]) == 0) {
             describe_by_nvml(nvml, handles[out->count], &out->devices[out->count]);
+            describe_instance(nvml, handles[out->count], &out->devices[out->count]);
             ++out->count;
         }
     for (int32_t i = 0; i < out->count; ++i)
@@ -250,5 +302,6 @@ openreg_gpu_census_take(const openreg_host *host, openreg_gpu_census *out)
                             reason);
     if (list != NULL && !is_instance)
         openreg_gpu_visible_apply(out, list, OPENREG_GPU_VISIBLE_CUDA);
+    choose_instance(out);
     return OPENREG_OK;
 }

@@ -74,10 +74,8 @@ read_list(const openreg_gpu_census *census, const char *list, openreg_gpu_visibl
 }
 
 void
-openreg_gpu_visible_apply(openreg_gpu_census *census, const char *list, openreg_gpu_visible_rule rule)
+openreg_gpu_census_keep(openreg_gpu_census *census, const int32_t *chosen, int32_t count)
 {
-    int32_t chosen[OPENREG_GPU_CENSUS_MAX];
-    const int32_t count = read_list(census, list, rule, chosen);
     openreg_gpu_census *const all = malloc(sizeof *all);
     if (all == NULL) {
         census->count = 0; /* nothing is better than devices that must not be shown */
@@ -91,4 +89,12 @@ openreg_gpu_visible_apply(openreg_gpu_census *census, const char *list, openreg_
     }
     census->count = count;
     free(all);
+}
+
+void
+openreg_gpu_visible_apply(openreg_gpu_census *census, const char *list, openreg_gpu_visible_rule rule)
+{
+    int32_t chosen[OPENREG_GPU_CENSUS_MAX];
+    const int32_t count = read_list(census, list, rule, chosen);
+    openreg_gpu_census_keep(census, chosen, count);
 }

@@ -12,6 +12,7 @@
  *   FAKE_GPU_FAIL               failures, as "Malloc:3:2,EventSynchronize:0:719": name:nth call:code, 0 is every call;
  *                               "Task" is the work that a stream does
  *   FAKE_GPU_NVML               0: libnvidia-ml.so.1 is not installed; "old": it lacks functions
+ *   FAKE_GPU_MIG                a character a device: "-", or the number of its MIG instances, in MIG mode; default all "-"
  *   FAKE_GPU_LIBRARY            0: libamdhip64 is not installed
  *   FAKE_GPU_MISSING            a function that libamdhip64 or CUDA's driver lacks
  *   FAKE_GPU_ROOT               directory below which /dev, /proc and /sys are looked for */

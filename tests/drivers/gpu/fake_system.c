@@ -71,34 +71,83 @@ nvml_by_uuid(const char *uuid, void **device)
     return strcmp(uuid, "MIG-fake") == 0 ? 0 : 6;
 }
 
+#define FAKE_MAX_INSTANCES 4
+static char fake_instances[FAKE_MAX_DEVICES][FAKE_MAX_INSTANCES]; /* their addresses are handles */
+
+static bool
+is_instance(const void *device)
+{
+    const char *const handle = device;
+    return handle >= &fake_instances[0][0] && handle < &fake_instances[0][0] + sizeof fake_instances;
+}
+
 static int
 index_of(const void *device)
 {
+    if (is_instance(device))
+        return (int)(((const char *)device - &fake_instances[0][0]) / FAKE_MAX_INSTANCES);
     return (int)((const fake_device *)device - fake_devices);
+}
+
+/* -1: not in MIG mode. */
+static int
+count_instances(const void *device)
+{
+    const char *const text = getenv("FAKE_GPU_MIG");
+    const size_t index = (size_t)index_of(device);
+    return text == NULL || index >= strlen(text) || text[index] == '-' ? -1 : text[index] - '0';
+}
+
+static int
+nvml_get_mig_mode(void *device, unsigned *current, unsigned *pending)
+{
+    *current = *pending = count_instances(device) >= 0;
+    return 0;
+}
+
+static int
+nvml_get_mig_limit(void *device, unsigned *count)
+{
+    (void)device;
+    *count = FAKE_MAX_INSTANCES;
+    return 0;
+}
+
+/* The first place is empty: instances come and go. */
+static int
+nvml_mig_by_index(void *device, unsigned index, void **instance)
+{
+    if (index == 0 || (int)index > count_instances(device))
+        return 6;
+    *instance = &fake_instances[index_of(device)][index];
+    return 0;
 }
 
 static int
 nvml_get_name(void *device, char *name, unsigned length)
 {
-    (void)snprintf(name, length, "Fake GPU %d", index_of(device));
+    if (is_instance(device))
+        (void)snprintf(name, length, "Fake GPU %d MIG %d", index_of(device),
+                       (int)(((const char *)device - &fake_instances[0][0]) % FAKE_MAX_INSTANCES));
+    else
+        (void)snprintf(name, length, "Fake GPU %d", index_of(device));
     return 0;
 }
 
 static int
 nvml_get_uuid(void *device, char *uuid, unsigned length)
 {
-    const int byte = 0x10 + index_of(device);
+    const int byte = (is_instance(device) ? 0x80 : 0x10) + index_of(device);
     const unsigned pair = (unsigned)(byte << 8 | byte);
-    (void)snprintf(uuid, length, "GPU-%04x%04x-%04x-%04x-%04x-%04x%04x%04x", pair, pair, pair, pair, pair, pair, pair,
-                   pair);
+    (void)snprintf(uuid, length, "%s-%04x%04x-%04x-%04x-%04x-%04x%04x%04x", is_instance(device) ? "MIG" : "GPU", pair,
+                   pair, pair, pair, pair, pair, pair, pair);
     return 0;
 }
 
 static int
 nvml_get_memory(void *device, nvml_memory *memory)
 {
-    (void)device;
-    *memory = (nvml_memory){.total = fake_settings_get()->memory};
+    *memory = (nvml_memory){.total = fake_settings_get()->memory / (is_instance(device) ? 4 : 1)};
     return 0;
 }
 
@@ -129,6 +178,9 @@ static const entry nvml_entries[] = {
     {"nvmlDeviceGetMemoryInfo", (void (*)(void))nvml_get_memory},
     {"nvmlDeviceGetCudaComputeCapability", (void (*)(void))nvml_get_capability},
     {"nvmlDeviceGetP2PStatus", (void (*)(void))nvml_get_peer},
+    {"nvmlDeviceGetMigMode", (void (*)(void))nvml_get_mig_mode},
+    {"nvmlDeviceGetMaxMigDeviceCount", (void (*)(void))nvml_get_mig_limit},
+    {"nvmlDeviceGetMigDeviceHandleByIndex", (void (*)(void))nvml_mig_by_index},
 };
 static const library nvml = {"libnvidia-ml.so.1", nvml_entries, sizeof nvml_entries / sizeof nvml_entries[0]};
 

@@ -347,6 +347,43 @@ TEST_P(FakeNvidiaCensus, VisibleDevices) {
   EXPECT_STREQ(infos[1].name, "Fake GPU 1");
 }
 
+// Where devices are in MIG mode CUDA shows one instance, the first, and no other device, whether a list names devices or
+// there is none; without an instance a device in that mode is none.
+TEST_P(FakeNvidiaCensus, Instances) {
+  make_devices(3);
+  struct Case {
+    const char *instances, *list, *name;
+    int count;
+  };
+  const std::vector<Case> cases = {
+      {"---", nullptr, "Fake GPU 0", 3},        {"3--", nullptr, "Fake GPU 0 MIG 1", 1},
+      {"-21", nullptr, "Fake GPU 1 MIG 1", 1},  {"0--", nullptr, "Fake GPU 1", 2},
+      {"-0-", nullptr, "Fake GPU 0", 2},        {"000", nullptr, nullptr, 0},
+      {"021", nullptr, "Fake GPU 1 MIG 1", 1},  {"2--", "1,2", "Fake GPU 1", 2},
+      {"2-1", "1,2", "Fake GPU 2 MIG 1", 1},    {"2-1", "2,0", "Fake GPU 2 MIG 1", 1},
+      {"2--", "GPU-10", "Fake GPU 0 MIG 1", 1},
+  };
+  for (const auto& [instances, list, name, count] : cases) {
+    SCOPED_TRACE(std::string(instances) + " " + (list == nullptr ? "no list" : list));
+    set("FAKE_GPU_MIG", instances);
+    if (list != nullptr) set("CUDA_VISIBLE_DEVICES", list);
+    if (count == 0) {
+      EXPECT_EQ(probe_fails(), OPENREG_E_NO_DEVICE);
+    } else {
+      openreg_device_info infos[3] = {}, *const pointers[3] = {&infos[0], &infos[1], &infos[2]};
+      for (auto& info : infos) info.struct_size = sizeof info;
+      int32_t described = -1;
+      EXPECT_EQ(probe(), count);
+      succeeds([&] { return table_->describe(&test_host(), nullptr, 0, "", count, pointers, nullptr, &described); });
+      EXPECT_EQ(described, count);
+      EXPECT_STREQ(infos[0].name, name);
+      EXPECT_EQ(static_cast<uint8_t>(infos[0].uuid[0]) >= 0x80, std::string(name).find("MIG") != std::string::npos);
+    }
+    unsetenv("CUDA_VISIBLE_DEVICES");
+  }
+  unsetenv("FAKE_GPU_MIG");
+}
+
 // The variables of HIP as HIP reads them, on top of those of the layer below.
 TEST_P(FakeAmdCensus, VisibleDevices) {
   Root root;
