@@ -130,6 +130,14 @@ openreg_error_names_code(int it_does)
 }
 
 openreg_status
+openreg_error_names_path(void)
+{
+    openreg_error_fields *const record = record_of_thread();
+    record->names_path = 1;
+    return record->code;
+}
+
+openreg_status
 openreg_error_set_call(const char *call)
 {
     openreg_error_fields *const record = record_of_thread();
@@ -148,6 +156,7 @@ openreg_error_prefix(const char *prefix)
     record->vendor_code = before.vendor_code;
     record->names_driver = before.is_drivers || before.names_driver;
     record->names_code = before.is_drivers || before.names_code;
+    record->names_path = before.names_path;
     memcpy(record->driver, before.driver, sizeof record->driver);
     return before.code;
 }

@@ -22,6 +22,7 @@ typedef struct openreg_error_fields {
     int32_t is_drivers;   /* 1: `text` is a driver's own, or of what a driver did */
     int32_t names_driver; /* 1: `text` holds the driver's name */
     int32_t names_code;   /* 1: `text` holds the code's name */
+    int32_t names_path;   /* 1: `text` holds the path of the library that it is about */
     int64_t vendor_code;
     char driver[32];
     char call[64]; /* the public function that failed, or "" */
@@ -43,6 +44,8 @@ openreg_status openreg_error_names_driver(const char *driver, int64_t vendor_cod
 
 /* Whether that text names the error's code. */
 void openreg_error_names_code(int it_does);
+/* It names the path of the library. Returns the error's code. */
+openreg_status openreg_error_names_path(void);
 
 /* The function on whose behalf an error without a call has happened. Returns the error's code. */
 openreg_status openreg_error_set_call(const char *call);

@@ -246,7 +246,7 @@ openreg_candidate_fail_with(openreg_candidate *candidate, openreg_status code, c
     candidate->state = OPENREG_DRIVER_STATE_FAILED;
     candidate->code = code;
     candidate->vendor_code = 0;
-    candidate->names_driver = candidate->names_code = 0;
+    candidate->names_driver = candidate->names_code = candidate->names_path = 0;
     candidate->failed_at = changes;
     candidate->device_count = candidate->first_device = -1;
     openreg_text_copy(candidate->message, sizeof candidate->message, message);
@@ -264,6 +264,7 @@ openreg_candidate_fail(openreg_candidate *candidate, const char *call)
     candidate->vendor_code = error.vendor_code;
     candidate->names_driver = error.names_driver;
     candidate->names_code = error.is_drivers || error.names_code;
+    candidate->names_path = error.names_path;
     candidate->was_tried = 1;
     openreg_candidates_unlock();
 }

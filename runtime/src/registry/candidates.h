@@ -56,6 +56,7 @@ typedef struct openreg_candidate {
     char message[1024]; /* why it failed, without the name of the call, nor "driver \"<name>\": " in front */
     int names_driver;   /* the message holds the driver's name */
     int names_code;     /* likewise its code's */
+    int names_path;     /* likewise the path of its library */
 } openreg_candidate;
 
 #define OPENREG_CANDIDATES_MAX 256

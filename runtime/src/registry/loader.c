@@ -131,15 +131,17 @@ lacks_a_library(const char *reason)
     return strstr(reason, strerror_r(ENOENT, buffer, sizeof buffer)) != NULL;
 }
 
+/* `path` is for texts: as it was asked for. The dynamic loader's own name the real one. */
 static openreg_status
-load_new(const char *path, const char *name, const struct stat *file, openreg_driver *out, int *is_missing)
+load_new(const char *real, const char *path, const char *name, const struct stat *file, openreg_driver *out,
+         int *is_missing)
 {
     loaded_library *const library = calloc(1, sizeof *library);
     if (library == NULL)
         return openreg_error_set(OPENREG_E_NOMEM, NULL, "%s: no host memory to load it", path);
 
     (void)dlerror();
-    void *const handle = dlopen(path, RTLD_NOW | RTLD_LOCAL | RTLD_NODELETE);
+    void *const handle = dlopen(real, RTLD_NOW | RTLD_LOCAL | RTLD_NODELETE);
     if (handle == NULL) {
         const char *const reason = dlerror(); /* valid until the next dl call: used at once */
         free(library);
@@ -161,7 +163,7 @@ load_new(const char *path, const char *name, const struct stat *file, openreg_dr
         free(library);
         return status;
     }
-    openreg_log(OPENREG_LOG_INFO, "loaded driver \"%s\" from %s", library->table.name, path);
+    openreg_log(OPENREG_LOG_INFO, "loaded driver \"%s\" from %s", library->table.name, real);
     library->device = file->st_dev;
     library->inode = file->st_ino;
     library->next = libraries;
@@ -170,9 +172,9 @@ load_new(const char *path, const char *name, const struct stat *file, openreg_dr
     return OPENREG_OK;
 }
 
-openreg_status
-openreg_loader_load(const char *path, const char *name, openreg_driver *out, char resolved[OPENREG_LOADER_PATH_MAX],
-                    int *is_missing)
+/* Every error's text names the path. */
+static openreg_status
+load(const char *path, const char *name, openreg_driver *out, char resolved[OPENREG_LOADER_PATH_MAX], int *is_missing)
 {
     *is_missing = 0;
     /* A bare name would be searched for by dlopen() in places that nobody named. */
@@ -188,16 +190,24 @@ openreg_loader_load(const char *path, const char *name, openreg_driver *out, cha
                                  strerror_r(errno, buffer, sizeof buffer));
     }
     if (strlen(real) >= OPENREG_LOADER_PATH_MAX)
-        return openreg_error_set(OPENREG_E_INVALID, NULL, "cannot load %.64s...: its path is longer than %d bytes",
-                                 real, OPENREG_LOADER_PATH_MAX - 1);
+        return openreg_error_set(OPENREG_E_INVALID, NULL, "cannot load %s: its path is longer than %d bytes", path,
+                                 OPENREG_LOADER_PATH_MAX - 1);
     openreg_text_copy(resolved, OPENREG_LOADER_PATH_MAX, real);
     if (!S_ISREG(file.st_mode))
-        return openreg_error_set(OPENREG_E_INCOMPATIBLE, NULL, "cannot load %s: it is not a regular file", real);
+        return openreg_error_set(OPENREG_E_INCOMPATIBLE, NULL, "cannot load %s: it is not a regular file", path);
 
     for (const loaded_library *library = libraries; library != NULL; library = library->next)
         if (library->device == file.st_dev && library->inode == file.st_ino) {
             *out = library->table;
             return OPENREG_OK;
         }
-    return load_new(real, name, &file, out, is_missing);
+    return load_new(real, path, name, &file, out, is_missing);
+}
+
+openreg_status
+openreg_loader_load(const char *path, const char *name, openreg_driver *out, char resolved[OPENREG_LOADER_PATH_MAX],
+                    int *is_missing)
+{
+    const openreg_status status = load(path, name, out, resolved, is_missing);
+    return status == OPENREG_OK ? OPENREG_OK : openreg_error_names_path();
 }

@@ -19,7 +19,9 @@ openreg_status openreg_loader_query(openreg_driver_query_fn query, const char *n
 
 /* Loads a library (never the same file twice) and reads its table; `name` is for messages and may be NULL. `resolved`
  * receives the real path once that is known, also on failure. *is_missing = 1 if the library, or one that it needs, is
- * not on this machine, else 0. Not thread-safe: the caller holds the driver lock (driver_lock.h). Errors: those above; OPENREG_E_INCOMPATIBLE: missing, not a library, no entry point, another ABI. */
+ * not on this machine, else 0. Not thread-safe: the caller holds the driver lock (driver_lock.h).
+ * Errors, whose texts name `path`: those above; OPENREG_E_INCOMPATIBLE: missing, not a library, no entry point, another
+ * ABI. */
 openreg_status openreg_loader_load(const char *path, const char *name, openreg_driver *out,
                                    char resolved[OPENREG_LOADER_PATH_MAX], int *is_missing);
 

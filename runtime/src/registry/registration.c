@@ -120,6 +120,7 @@ make_candidate(const request *r)
         candidate->vendor_code = r->failure.vendor_code;
         candidate->names_driver = r->failure.names_driver;
         candidate->names_code = r->failure.is_drivers || r->failure.names_code;
+        candidate->names_path = r->failure.names_path;
     }
     if (openreg_options_set_all(&candidate->options, asked->options, asked->option_count))
         return candidate;

@@ -145,10 +145,8 @@ static void
 append_place(report *r, const openreg_candidate *candidate)
 {
     append(r, "\n  %s: ", candidate->origin);
-    const char *const path = candidate->path;
-    /* The loader's texts name the path themselves. */
-    if (path[0] != '\0' && strstr(candidate->message, path) == NULL)
-        append(r, "%s: ", path);
+    if (candidate->path[0] != '\0' && !candidate->names_path)
+        append(r, "%s: ", candidate->path);
     if (candidate->state == OPENREG_DRIVER_STATE_FAILED)
         append(r, "%s", candidate->message);
     else

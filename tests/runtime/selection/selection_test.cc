@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: BSD-3-Clause
 // Which drivers are opened: OPENREG_DRIVERS, OPENREG_DRIVER_LIBRARIES, priorities, required and optional drivers.
 // Registers nothing, so that an automatic choice depends on the variables alone.
+#include <filesystem>
+#include <fstream>
 #include <thread>
 
 #include "runtime_test.h"
@@ -282,6 +284,25 @@ TEST_F(SelectionTest, FailedReplacementIsAnError) {
   EXPECT_EQ(openreg_init(), OPENREG_E_INCOMPATIBLE);
   EXPECT_CONTAINS(last_message(), "\n  built in: not tried, another one replaces it");
   EXPECT_CONTAINS(last_message(), "the vendor's library is too old (OPENREG_E_INCOMPATIBLE)");
+}
+
+// The text names a library's path as the variable does, once, and the file behind a link where the dynamic loader does.
+TEST_F(SelectionTest, AFailureNamesThePathOnce) {
+  std::string directory = "/tmp/openreg-XXXXXX";
+  ASSERT_NE(mkdtemp(directory.data()), nullptr);
+  const std::string real = directory + "/real.so", link = directory + "/link.so";
+  std::ofstream(real) << "no library";
+  std::filesystem::create_symlink(real, link);
+  for (const std::string& path : {real, link}) {
+    SCOPED_TRACE(path);
+    set("OPENREG_DRIVER_LIBRARIES", "other:" + path);
+    EXPECT_EQ(openreg_init(), OPENREG_E_INCOMPATIBLE);
+    EXPECT_CONTAINS(last_message(), "OPENREG_DRIVER_LIBRARIES: cannot load " + path + ": " + real + ": ");
+  }
+  set("OPENREG_DRIVER_LIBRARIES", "sim:" + driver_path("broken_open_fails"));  // its texts are the driver's
+  EXPECT_EQ(openreg_init(), OPENREG_E_INCOMPATIBLE);
+  EXPECT_CONTAINS(last_message(), "OPENREG_DRIVER_LIBRARIES: " + driver_path("broken_open_fails") + ": ");
+  std::filesystem::remove_all(directory);
 }
 
 // What openreg-info shows of drivers that are not installed: known by name, with the place that was looked at.
