@@ -73,7 +73,7 @@ openreg_clear_error(void)
 
 /* -------------------------------------------------------------------------------------------------------- the parts */
 
-static openreg_status
+static void
 store(openreg_status code, const char *call, const char *driver, int is_drivers, const char *text)
 {
     openreg_error_fields now; /* the arguments may point into the record */
@@ -86,31 +86,36 @@ store(openreg_status code, const char *call, const char *driver, int is_drivers,
         openreg_text_copy(now.driver, sizeof now.driver, driver);
     openreg_text_copy(now.text, sizeof now.text, text);
     *record_of_thread() = now;
-    return code;
+}
+
+__attribute__((format(printf, 5, 0))) static void
+store_formatted(openreg_status code, const char *call, const char *driver, int is_drivers, const char *format,
+                va_list arguments)
+{
+    char text[sizeof emergency_record.text + 4];
+    if (vsnprintf(text, sizeof text, format, arguments) < 0)
+        text[0] = '\0';
+    store(code, call, driver, is_drivers, text);
 }
 
 openreg_status
 openreg_error_set(openreg_status code, const char *call, const char *format, ...)
 {
-    char text[sizeof emergency_record.text + 4];
     va_list arguments;
     va_start(arguments, format);
-    if (vsnprintf(text, sizeof text, format, arguments) < 0)
-        text[0] = '\0';
+    store_formatted(code, call, NULL, 0, format, arguments);
     va_end(arguments);
-    return store(code, call, NULL, 0, text);
+    return code;
 }
 
 openreg_status
 openreg_error_set_driver(openreg_status code, const char *call, const char *driver, const char *format, ...)
 {
-    char text[sizeof emergency_record.text + 4];
     va_list arguments;
     va_start(arguments, format);
-    if (vsnprintf(text, sizeof text, format, arguments) < 0)
-        text[0] = '\0';
+    store_formatted(code, call, driver, 1, format, arguments);
     va_end(arguments);
-    return store(code, call, driver, 1, text);
+    return code;
 }
 
 openreg_status
@@ -208,7 +213,7 @@ openreg_error_end_call(const char *driver, const char *call, openreg_status code
     const openreg_status given = code;
     if (!is_known(code))
         code = OPENREG_E_INTERNAL;
-    (void)store(code, call, driver, 1, is_set ? thread->driver_text : "failed and gave no reason");
+    store(code, call, driver, 1, is_set ? thread->driver_text : "failed and gave no reason");
     openreg_error_fields *const record = record_of_thread();
     record->vendor_code = is_set ? thread->driver_vendor_code : 0;
     if (given != code)

@@ -110,16 +110,32 @@ typedef struct openreg_segment {
     struct openreg_segment *previous, *next; /* all of the cache */
 } openreg_segment;
 
+/* X(name): the statistics that are kept for each kind of pool, and those that there is one of. Whatever fills or resets
+ * statistics goes through these lists. */
+#define OPENREG_STAT_MAP(X)                                                                                            \
+    X(allocation)                                                                                                      \
+    X(allocated_bytes)                                                                                                 \
+    X(requested_bytes)                                                                                                 \
+    X(segment)                                                                                                         \
+    X(reserved_bytes)                                                                                                  \
+    X(inactive_split)                                                                                                  \
+    X(inactive_split_bytes)
+#define OPENREG_SINGLE_STAT_MAP(X)                                                                                     \
+    X(oversize_allocations)                                                                                            \
+    X(oversize_segments)
+
 /* What was freed is not counted but computed, as allocated - current + (current at the last reset); the field `freed`
  * holds the last of the three. Of index 0 only `peak` is used. */
 typedef struct openreg_cache_stats {
-    openreg_stat allocation[OPENREG_POOLS], allocated_bytes[OPENREG_POOLS], requested_bytes[OPENREG_POOLS];
-    openreg_stat segment[OPENREG_POOLS], reserved_bytes[OPENREG_POOLS];
-    openreg_stat inactive_split[OPENREG_POOLS], inactive_split_bytes[OPENREG_POOLS];
+#define OPENREG_STAT_MEMBER(name) openreg_stat name[OPENREG_POOLS];
+    OPENREG_STAT_MAP(OPENREG_STAT_MEMBER)
+#undef OPENREG_STAT_MEMBER
     /* Freed and awaiting a stream. "Active" is this and `allocation`, so on the fast path, where nothing waits, it
      * needs no counters; `peak` here is the peak of the sum while something waited, `allocated` is not used. */
     openreg_stat waiting[OPENREG_POOLS], waiting_bytes[OPENREG_POOLS];
-    openreg_stat oversize_allocations, oversize_segments; /* here `freed` is not used */
+#define OPENREG_STAT_MEMBER(name) openreg_stat name;
+    OPENREG_SINGLE_STAT_MAP(OPENREG_STAT_MEMBER)
+#undef OPENREG_STAT_MEMBER
     int64_t retries, ooms, driver_allocs, driver_frees, syncs;
 } openreg_cache_stats;
 

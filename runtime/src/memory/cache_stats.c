@@ -61,13 +61,9 @@ fill_stats(struct openreg_cache *cache, openreg_memory_stats *out)
     const openreg_cache_stats *stats = &cache->stats;
     openreg_fast_lock_acquire(&cache->lock);
     openreg_cache_release_hot(cache);
-    public_stats(stats->allocation, out->allocation);
-    public_stats(stats->segment, out->segment);
-    public_stats(stats->inactive_split, out->inactive_split);
-    public_stats(stats->allocated_bytes, out->allocated_bytes);
-    public_stats(stats->reserved_bytes, out->reserved_bytes);
-    public_stats(stats->inactive_split_bytes, out->inactive_split_bytes);
-    public_stats(stats->requested_bytes, out->requested_bytes);
+#define OPENREG_EACH(name) public_stats(stats->name, out->name);
+    OPENREG_STAT_MAP(OPENREG_EACH)
+#undef OPENREG_EACH
     active_stats(stats->allocation, stats->waiting, out->active);
     active_stats(stats->allocated_bytes, stats->waiting_bytes, out->active_bytes);
     out->num_alloc_retries = stats->retries;
@@ -75,8 +71,9 @@ fill_stats(struct openreg_cache *cache, openreg_memory_stats *out)
     out->num_device_alloc = stats->driver_allocs;
     out->num_device_free = stats->driver_frees;
     out->num_sync_all_streams = stats->syncs;
-    out->oversize_allocations = single_stat(stats->oversize_allocations);
-    out->oversize_segments = single_stat(stats->oversize_segments);
+#define OPENREG_EACH(name) out->name = single_stat(stats->name);
+    OPENREG_SINGLE_STAT_MAP(OPENREG_EACH)
+#undef OPENREG_EACH
     const uint64_t max_split = openreg_cache_max_split();
     out->max_split_size = max_split == UINT64_MAX ? -1 : (int64_t)max_split;
     openreg_fast_lock_release(&cache->lock);
@@ -121,15 +118,12 @@ openreg_reset_peak_memory_stats(int32_t device)
     openreg_cache_stats *stats = &entry->cache->stats;
     openreg_fast_lock_acquire(&entry->cache->lock);
     openreg_cache_release_hot(entry->cache);
-    reset_peaks(stats->allocation);
-    reset_peaks(stats->allocated_bytes);
-    reset_peaks(stats->requested_bytes);
-    reset_peaks(stats->segment);
-    reset_peaks(stats->reserved_bytes);
-    reset_peaks(stats->inactive_split);
-    reset_peaks(stats->inactive_split_bytes);
-    stats->oversize_allocations.peak = stats->oversize_allocations.current;
-    stats->oversize_segments.peak = stats->oversize_segments.current;
+#define OPENREG_EACH(name) reset_peaks(stats->name);
+    OPENREG_STAT_MAP(OPENREG_EACH)
+#undef OPENREG_EACH
+#define OPENREG_EACH(name) stats->name.peak = stats->name.current;
+    OPENREG_SINGLE_STAT_MAP(OPENREG_EACH)
+#undef OPENREG_EACH
     for (openreg_private_pool *pool = entry->cache->private_pools; pool != NULL; pool = pool->next)
         reset_peaks(pool->reserved);
     reset_active_peaks(stats->allocation, stats->waiting);
@@ -161,19 +155,16 @@ openreg_reset_accumulated_memory_stats(int32_t device)
     openreg_cache_stats *stats = &entry->cache->stats;
     openreg_fast_lock_acquire(&entry->cache->lock);
     openreg_cache_release_hot(entry->cache);
-    reset_accumulated(stats->allocation);
-    reset_accumulated(stats->allocated_bytes);
-    reset_accumulated(stats->requested_bytes);
-    reset_accumulated(stats->segment);
-    reset_accumulated(stats->reserved_bytes);
-    reset_accumulated(stats->inactive_split);
-    reset_accumulated(stats->inactive_split_bytes);
+#define OPENREG_EACH(name) reset_accumulated(stats->name);
+    OPENREG_STAT_MAP(OPENREG_EACH)
+#undef OPENREG_EACH
     reset_accumulated(stats->waiting);
     reset_accumulated(stats->waiting_bytes);
     for (openreg_private_pool *pool = entry->cache->private_pools; pool != NULL; pool = pool->next)
         reset_accumulated(pool->reserved);
-    reset_single(&stats->oversize_allocations);
-    reset_single(&stats->oversize_segments);
+#define OPENREG_EACH(name) reset_single(&stats->name);
+    OPENREG_SINGLE_STAT_MAP(OPENREG_EACH)
+#undef OPENREG_EACH
     stats->retries = stats->ooms = stats->driver_allocs = stats->driver_frees = stats->syncs = 0;
     openreg_fast_lock_release(&entry->cache->lock);
     return OPENREG_OK;

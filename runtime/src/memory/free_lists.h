@@ -85,6 +85,22 @@ openreg_free_lists_own_bin(const openreg_free_lists *lists, uint64_t size, unsig
     return best;
 }
 
+/* The first bin behind this one that holds blocks. False: there is none. */
+static inline bool
+openreg_free_lists_next_bin(const openreg_free_lists *lists, unsigned *row, unsigned *bin)
+{
+    uint32_t bins = *bin == 31 ? 0 : lists->bins[*row] & (UINT32_MAX << (*bin + 1));
+    if (bins == 0) {
+        const uint64_t rows = lists->rows & (UINT64_MAX << (*row + 1));
+        if (rows == 0)
+            return false;
+        *row = (unsigned)__builtin_ctzll(rows);
+        bins = lists->bins[*row];
+    }
+    *bin = (unsigned)__builtin_ctz(bins);
+    return true;
+}
+
 /* A block of at least `size` bytes, still in its list, or NULL. `exhaustive` also looks at all of the request's own
  * bin: for use before the driver is asked, when time matters less than a fit that was missed. */
 static inline openreg_block *
@@ -95,15 +111,7 @@ openreg_free_lists_find(const openreg_free_lists *lists, uint64_t size, bool exh
     openreg_block *own = openreg_free_lists_own_bin(lists, size, row, bin, exhaustive ? SIZE_MAX : OPENREG_BIN_LOOKS);
     if (own != NULL)
         return own;
-    uint32_t bins = bin == 31 ? 0 : lists->bins[row] & (UINT32_MAX << (bin + 1));
-    if (bins == 0) {
-        const uint64_t rows = lists->rows & (UINT64_MAX << (row + 1));
-        if (rows == 0)
-            return NULL;
-        row = (unsigned)__builtin_ctzll(rows);
-        bins = lists->bins[row];
-    }
-    return lists->heads[row][__builtin_ctz(bins)];
+    return openreg_free_lists_next_bin(lists, &row, &bin) ? lists->heads[row][bin] : NULL;
 }
 
 /* The smallest block of at least `size` bytes that is smaller than `limit`, still in its list, or NULL. Walks lists:
@@ -115,15 +123,8 @@ openreg_free_lists_find_below(const openreg_free_lists *lists, uint64_t size, ui
     openreg_bin_of(size, &row, &bin);
     openreg_block *best = openreg_free_lists_own_bin(lists, size, row, bin, SIZE_MAX);
     while (best == NULL) {
-        uint32_t bins = bin == 31 ? 0 : lists->bins[row] & (UINT32_MAX << (bin + 1));
-        if (bins == 0) {
-            const uint64_t rows = lists->rows & (UINT64_MAX << (row + 1));
-            if (rows == 0)
-                return NULL;
-            row = (unsigned)__builtin_ctzll(rows);
-            bins = lists->bins[row];
-        }
-        bin = (unsigned)__builtin_ctz(bins);
+        if (!openreg_free_lists_next_bin(lists, &row, &bin))
+            return NULL;
         best = openreg_free_lists_own_bin(lists, size, row, bin, SIZE_MAX);
     }
     return best->size < limit ? best : NULL;
