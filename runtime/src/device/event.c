@@ -18,7 +18,8 @@
 typedef struct event_slot {
     atomic_uint use;   /* odd while the event lives; the upper half of its handle */
     uint32_t number;   /* of this slot, constant */
-    openreg_lock lock; /* protects the marker against record and read at once */
+    openreg_lock lock; /* protects the marker against record and read at once; drivers are called with it held, which
+                        * delays other uses of this one event */
     openreg_device *device;
     openreg_backend_event marker;
     struct event_slot *next_free;

@@ -267,10 +267,12 @@ put_waiting(waiting_span *item)
     return many;
 }
 
+/* Leaves it to whoever is at it: a flush waits for devices, and the call that looks must not. */
 static void
 settle_ended(void)
 {
-    openreg_lock_acquire(&settling_lock);
+    if (!openreg_lock_try(&settling_lock))
+        return;
     for (waiting_span *item = take_waiting(), *next = NULL; item != NULL; item = next) {
         int32_t done = 0;
         next = item->next;

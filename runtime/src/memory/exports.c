@@ -27,7 +27,9 @@ typedef struct exported_block {
     struct exported_block *next;
 } exported_block;
 
-static openreg_lock lock = OPENREG_LOCK_INITIALIZER; /* guards the list; taken before any other lock of the runtime */
+/* Guards the list; taken before any other lock of the runtime. Drivers are called with it held, so that no block is freed
+ * between its export and its entry here: who waits for one exports too, frees what it has exported, or is out of memory. */
+static openreg_lock lock = OPENREG_LOCK_INITIALIZER;
 static exported_block *blocks;
 
 openreg_status

@@ -31,7 +31,9 @@ struct openreg_import_s {
     uint32_t slot;
 };
 
-static openreg_lock lock = OPENREG_LOCK_INITIALIZER; /* guards the list */
+/* Guards the list. Drivers are called with it held, because they refuse a second mapping of an allocation: who waits for
+ * one imports too, or releases an import. */
+static openreg_lock lock = OPENREG_LOCK_INITIALIZER;
 static mapping *mappings;
 
 /* The device of this process that is the exporter's: of the same driver, with the same UUID or, where the driver gives

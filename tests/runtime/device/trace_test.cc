@@ -6,6 +6,7 @@
 #include <atomic>
 #include <thread>
 
+#include "../gate.h"
 #include "runtime_test.h"
 
 using openreg_test::hidden_from_host;
@@ -304,6 +305,33 @@ TEST_F(TraceTest, ThreadsAndStops) {
   EXPECT_GE(total, 200u);
   std::set<uint64_t> tags;
   for (const auto& told : told()) EXPECT_TRUE(tags.insert(told.record.tag).second) << "told twice";
+}
+
+openreg_test::Gate gate;
+constexpr char kSync[] = "event_sync";
+
+// A flush that waits for a device keeps no other thread's traced calls waiting.
+TEST_F(TraceTest, AFlushDelaysNobodyElse) {
+  use_full_toy([](openreg_driver& table) {
+    table.event_sync = [](openreg_instance instance, openreg_driver_event event) {
+      gate.pass(kSync);
+      return openreg_test::toy().table()->event_sync(instance, event);
+    };
+  });
+  start();
+  {
+    Block block(0, 64);
+    const auto fill = [&] { ASSERT_EQ(openreg_memset_async(block.data, 0, 1, 64, 0), OPENREG_OK); };
+    fill();
+    gate.close(kSync);
+    std::thread flushes([] { EXPECT_EQ(openreg_trace_flush(), OPENREG_OK); });
+    gate.await();
+    for (int i = 0; i < 3000; ++i) fill();  // some of them look for what has ended
+    gate.open();
+    flushes.join();
+  }
+  EXPECT_FALSE(gate.gave_up()) << "a traced call waited for another thread's flush";
+  EXPECT_EQ(stop().size(), 3001u);
 }
 
 // A forked child inherits no trace: what it does is not told, and it may begin one of its own.

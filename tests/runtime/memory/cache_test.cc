@@ -6,6 +6,7 @@
 #include <random>
 #include <thread>
 
+#include "../gate.h"
 #include "cache_check.h"
 
 using openreg_test::allocate;
@@ -338,28 +339,7 @@ TEST_F(CacheTest, MarkerFailures) {
 }
 
 // A driver whose calls for events wait for the test.
-struct Gate {
-  std::atomic<const char*> slot{nullptr};  // which one waits
-  std::atomic<bool> entered{false};
-  std::atomic<bool> gave_up{false};  // the test waits for whom it keeps waiting
-  void close(const char* name) {
-    entered = false;
-    slot = name;
-  }
-  void open() { slot = nullptr; }
-  void pass(const char* name) {
-    if (slot.load() != name) return;
-    entered = true;
-    const auto end = std::chrono::steady_clock::now() + std::chrono::seconds(20);
-    while (slot.load() == name && !gave_up) {
-      if (std::chrono::steady_clock::now() > end) gave_up = true;
-      std::this_thread::yield();
-    }
-  }
-  void await() const {
-    while (!entered) std::this_thread::yield();
-  }
-} gate;
+openreg_test::Gate gate;
 constexpr char kRecord[] = "event_record", kQuery[] = "event_query", kSync[] = "event_sync";
 
 void wait_at_gate(openreg_driver& table) {
@@ -418,7 +398,7 @@ TEST_F(CacheTest, SlowEventsDelayNobodyElse) {
   toy().hold(0);
   gate.open();
   empties.join();
-  EXPECT_FALSE(gate.gave_up) << "a thread waited for another one's driver call";
+  EXPECT_FALSE(gate.gave_up()) << "a thread waited for another one's driver call";
   EXPECT_EQ(stats_of(0).active[1].current, 0);
   check_cache(0);
 }
