@@ -271,11 +271,13 @@ values_are_right(check_context *c)
 static bool
 strided(check_context *c, const openreg_kernel *kernel, const check_operator *known, openreg_dtype dtype)
 {
-    if (known->is_product)
-        return call_with(c, kernel, known, dtype, &left, &right_transposed, &product, "with a transposed operand",
-                         NULL) |
-               call_with(c, kernel, known, dtype, &left_wide, &right, &product, "with every second column", NULL);
     bool is_served = false;
+    if (known->is_product) {
+        is_served |= call_with(c, kernel, known, dtype, &left, &right_transposed, &product, "with a transposed operand",
+                               NULL);
+        is_served |= call_with(c, kernel, known, dtype, &left_wide, &right, &product, "with every second column", NULL);
+        return is_served;
+    }
     for (size_t i = 0; i < LAYOUTS; ++i) {
         is_served |= call_with(c, kernel, known, dtype, &layouts[i], &contiguous, &contiguous, layouts[i].name, NULL);
         if (known->operands == 2)
