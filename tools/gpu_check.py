@@ -38,7 +38,7 @@ from typing import Any
 ROOT = Path(__file__).resolve().parents[1]
 NO_GPU = 77
 REHEARSAL = "OPENREG_GPU_CHECK_REHEARSAL"
-DRIVER_TESTS = ("gpu_slots_test", "gpu_peer_test")  # those that don't need a fake
+DRIVER_TESTS = ("gpu_slots_test", "gpu_peer_test", "gpu_vmm_test")  # those that don't need a fake
 TAIL = 3000
 """Characters of a failed command's output that are printed and in the JSON; the whole is in the folder of --output."""
 PARTS = ("smoke", "drivers", "python", "figures", "demo", "profile", "sanitizer", "operators", "suites")

@@ -3,7 +3,7 @@
  *
  * A slot of the table does its work between openreg_gpu_enter() and openreg_gpu_leave(), which make a device the
  * calling thread's and give back what was current before. Streams are the vendor's own handles. No lock is held while
- * the vendor is called. */
+ * the vendor is called, but gpu_vmm.c's own around changes of what is mapped. */
 #ifndef OPENREG_DRIVERS_GPU_GPU_H
 #define OPENREG_DRIVERS_GPU_GPU_H
 
@@ -11,6 +11,7 @@
 #include <stdbool.h>
 
 #include <openreg/driver.h>
+#include <openreg/vmm.h>
 
 #include "gpu_names.h"
 
@@ -33,6 +34,7 @@ struct openreg_instance_s {
     openreg_gpu_device *devices;
     atomic_uchar *peers;   /* [from * device_count + to], OPENREG_GPU_PEER_* */
     atomic_uchar *touched; /* [owner * device_count + other]: a stream of `other` has worked on memory of `owner` */
+    struct openreg_gpu_vmm *vmm;
 };
 
 struct openreg_driver_event_s {
@@ -88,6 +90,8 @@ openreg_status openreg_gpu_fail_plain(const openreg_host *host, openreg_gpu_code
 const char *openreg_gpu_error_name(openreg_gpu_code code);
 /* For answers that are no errors, as NotReady. */
 void openreg_gpu_forget(const openreg_gpu_scope *scope, openreg_gpu_code code);
+/* For a failure that the caller has no need to know of: logs it, and notes a loss of the device. */
+void openreg_gpu_log_failure(const openreg_gpu_scope *scope, openreg_gpu_code code, const char *function);
 bool openreg_gpu_is_lost(openreg_instance instance, int32_t dev);
 /* E_DEVICE_LOST if the device is lost. */
 openreg_status openreg_gpu_reject_lost(openreg_instance instance, int32_t dev);
@@ -106,6 +110,8 @@ openreg_status openreg_gpu_version_check(const openreg_host *host, openreg_gpu_c
 
 /* What the context functions need of the vendor's library. */
 openreg_status openreg_gpu_context_open(const openreg_host *host);
+/* Looks up a function that the vendor's library may lack, after open() has succeeded; CUDA's are the driver API's. */
+bool openreg_gpu_find_optional(const openreg_gpu_scope *scope, const char *name, void *out);
 /* Makes the device the calling thread's, and makes its context if it has none. On failure nothing is to be left. */
 openreg_status openreg_gpu_enter(openreg_gpu_scope *scope, openreg_instance instance, int32_t dev);
 /* The same for questions that need no context, which it doesn't make; also of a device that is lost. */
@@ -138,6 +144,21 @@ openreg_status openreg_gpu_read_properties(const openreg_gpu_scope *scope, openr
 openreg_status openreg_gpu_peer_await(openreg_instance instance, int32_t owner);
 openreg_status openreg_gpu_peer_copy(openreg_instance instance, void *dst, int32_t dst_dev, const void *src,
                                      int32_t src_dev, uint64_t size, int32_t stream_dev, openreg_driver_stream stream);
+
+/* ---- gpu_vmm.c ---- */
+
+/* What an instance needs for growing segments; NULL without host memory. */
+struct openreg_gpu_vmm *openreg_gpu_vmm_create(void);
+/* Gives back what the vendor refused to take before. */
+void openreg_gpu_vmm_destroy(openreg_instance instance);
+/* The extension "openreg.vmm" (openreg/vmm.h); NULL, without an error, where the vendor's library lacks a function that
+ * it needs, or a device whose granularity does not divide OPENREG_VMM_GRANULARITY. Makes no context. */
+const openreg_vmm *openreg_gpu_vmm_extension(openreg_instance instance);
+/* Whether the address is in a reservation of the device's. */
+bool openreg_gpu_vmm_has(openreg_instance instance, int32_t dev, const void *ptr);
+/* Two devices have access to each other's memory from now on: gives it to the segments that there are, and sets *way,
+ * their place in `peers`, to OPENREG_GPU_PEER_ENABLED, by which those to come have it. */
+openreg_status openreg_gpu_vmm_enable_access(openreg_instance instance, int32_t a, int32_t b, atomic_uchar *way);
 
 /* ---- the slots ---- */
 

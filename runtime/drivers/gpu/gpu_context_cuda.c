@@ -69,6 +69,19 @@ openreg_gpu_context_open(const openreg_host *host)
     return OPENREG_OK;
 }
 
+bool
+openreg_gpu_find_optional(const openreg_gpu_scope *scope, const char *name, void *out)
+{
+    void *symbol = NULL;
+    const cudaError_t code = find(name, &symbol);
+    if (code != cudaSuccess) {
+        openreg_gpu_forget(scope, (openreg_gpu_code)code);
+        return false;
+    }
+    memcpy(out, &symbol, sizeof symbol);
+    return true;
+}
+
 /* The driver API's numbers are the runtime's. */
 #define CONTEXT_TRY(scope, member, symbol, ...)                                                                        \
     openreg_gpu_check((scope), (openreg_gpu_code)driver.member(__VA_ARGS__), symbol)

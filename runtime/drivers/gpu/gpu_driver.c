@@ -12,10 +12,12 @@ make_instance(const openreg_host *host, int32_t count)
     openreg_instance instance = calloc(1, sizeof *instance);
     openreg_gpu_device *const devices = calloc((size_t)count, sizeof *devices);
     atomic_uchar *const matrices = calloc(2 * pairs, sizeof *matrices);
-    if (instance == NULL || devices == NULL || matrices == NULL) {
+    struct openreg_gpu_vmm *const vmm = openreg_gpu_vmm_create();
+    if (instance == NULL || devices == NULL || matrices == NULL || vmm == NULL) {
         free(instance);
         free(devices);
         free(matrices);
+        free(vmm);
         return NULL;
     }
     instance->host = host;
@@ -23,12 +25,14 @@ make_instance(const openreg_host *host, int32_t count)
     instance->devices = devices;
     instance->peers = matrices;
     instance->touched = matrices + pairs;
+    instance->vmm = vmm;
     return instance;
 }
 
 static openreg_status
 gpu_close(openreg_instance instance)
 {
+    openreg_gpu_vmm_destroy(instance);
     free(instance->peers); /* `touched` too */
     free(instance->devices);
     free(instance);

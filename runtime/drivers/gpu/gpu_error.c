@@ -132,18 +132,36 @@ openreg_gpu_forget(const openreg_gpu_scope *scope, openreg_gpu_code code)
     host->log(host->ctx, OPENREG_LOG_WARNING, text);
 }
 
-openreg_status
-openreg_gpu_check(const openreg_gpu_scope *scope, openreg_gpu_code code, const char *function)
+/* Notes a loss of the device, or takes back the vendor's own note. */
+static void
+digest(const openreg_gpu_scope *scope, openreg_gpu_code code)
 {
-    if (code == GPU(Success))
-        return OPENREG_OK;
     if (rule_of((int)code)->status == OPENREG_E_DEVICE_LOST) {
         int none = 0; /* the first error is the one that counts */
         (void)atomic_compare_exchange_strong(&scope->instance->devices[scope->device].lost, &none, (int)code);
     } else {
         openreg_gpu_forget(scope, code);
     }
+}
+
+openreg_status
+openreg_gpu_check(const openreg_gpu_scope *scope, openreg_gpu_code code, const char *function)
+{
+    if (code == GPU(Success))
+        return OPENREG_OK;
+    digest(scope, code);
     return fail(scope->instance->host, scope->device, code, function);
+}
+
+void
+openreg_gpu_log_failure(const openreg_gpu_scope *scope, openreg_gpu_code code, const char *function)
+{
+    const openreg_host *const host = scope->instance->host;
+    char text[256];
+    digest(scope, code);
+    (void)snprintf(text, sizeof text, "%s: error %d, %s (%s) on device %d", function, (int)code,
+                   openreg_gpu_error_name(code), error_text(code), scope->device);
+    host->log(host->ctx, OPENREG_LOG_WARNING, text);
 }
 
 openreg_status

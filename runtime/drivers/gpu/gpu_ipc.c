@@ -11,6 +11,11 @@ static_assert(sizeof(GPU(IpcMemHandle_t)) == sizeof(openreg_ipc_handle), "the ve
 static openreg_status
 memory_export(openreg_instance instance, int32_t dev, void *ptr, openreg_ipc_handle *out)
 {
+    if (openreg_gpu_vmm_has(instance, dev, ptr)) /* the vendors' handles are for memory of Malloc() */
+        return openreg_fail(instance->host, OPENREG_E_UNSUPPORTED, 0,
+                            "memory of an expandable segment of device %d can't be shared with other processes; "
+                            "allocate it with expandable_segments:False, or copy it to the host",
+                            dev);
     openreg_gpu_scope scope;
     OPENREG_GPU_RETURN_NOT_OK(openreg_gpu_enter(&scope, instance, dev));
     GPU(IpcMemHandle_t) native;
@@ -60,6 +65,7 @@ openreg_gpu_extension(openreg_instance instance, const char *name, uint32_t vers
         .memory_open = memory_open,
         .memory_close = memory_close,
     };
-    (void)instance;
+    if (strcmp(name, OPENREG_VMM_NAME) == 0 && version == OPENREG_VMM_VERSION)
+        return openreg_gpu_vmm_extension(instance);
     return strcmp(name, OPENREG_IPC_NAME) == 0 && version == OPENREG_IPC_VERSION ? &ipc : NULL;
 }

@@ -11,6 +11,7 @@
 #define LIBRARY_BUILT LIBRARY "." GPU_TEXT(HIP_VERSION_MAJOR)
 
 openreg_gpu_functions openreg_gpu_library;
+static void *opened; /* the same library, once its functions were found */
 
 static openreg_status
 find_functions(const openreg_host *host, void *library, const char *soname)
@@ -30,7 +31,15 @@ find_functions(const openreg_host *host, void *library, const char *soname)
                                 "Unable to load HIP. Is it installed? (%s lacks the function %s)", soname,
                                 wanted[i].name);
     openreg_gpu_library = functions;
+    opened = library;
     return OPENREG_OK;
+}
+
+bool
+openreg_gpu_find_optional(const openreg_gpu_scope *scope, const char *name, void *out)
+{
+    (void)scope;
+    return openreg_gpu_system_find(opened, name, out);
 }
 
 static openreg_status

@@ -10,6 +10,8 @@
 #ifndef OPENREG_DRIVERS_GPU_NAMES_H
 #define OPENREG_DRIVERS_GPU_NAMES_H
 
+#include <stdint.h>
+
 #if defined(CUDA_API_PER_THREAD_DEFAULT_STREAM) || defined(HIP_API_PER_THREAD_DEFAULT_STREAM)
 #error "the default stream must be the legacy one, which PyTorch's kernels use"
 #endif
@@ -126,6 +128,47 @@ typedef enum cudaStreamCaptureMode openreg_gpu_capture_mode;
     X(IpcGetMemHandle)                                                                                                 \
     X(IpcOpenMemHandle)                                                                                                \
     X(IpcCloseMemHandle)
+
+/* Memory that is mapped piece by piece (gpu_vmm.c): of CUDA the driver API's functions. A machine may lack them. */
+#define OPENREG_GPU_VMM_FUNCTIONS(X)                                                                                   \
+    X(MemGetAllocationGranularity)                                                                                     \
+    X(MemAddressReserve)                                                                                               \
+    X(MemAddressFree)                                                                                                  \
+    X(MemCreate)                                                                                                       \
+    X(MemRelease)                                                                                                      \
+    X(MemMap)                                                                                                          \
+    X(MemUnmap)                                                                                                        \
+    X(MemSetAccess)
+
+#if OPENREG_GPU_CUDART
+#include <cuda.h>
+typedef CUresult openreg_gpu_vmm_code; /* its numbers are the runtime's */
+typedef CUdeviceptr openreg_gpu_address;
+typedef CUmemGenericAllocationHandle openreg_gpu_memory_handle;
+typedef CUmemAllocationProp openreg_gpu_memory_properties;
+typedef CUmemAccessDesc openreg_gpu_memory_access;
+typedef CUmemAllocationGranularity_flags openreg_gpu_granularity_kind;
+#define GPU_VMM(name) GPU_JOIN(cu, name)
+#define GPU_VMM_NAME(name) "cu" GPU_TEXT(name)
+#define GPU_MEMORY_PINNED CU_MEM_ALLOCATION_TYPE_PINNED
+#define GPU_MEMORY_OF_DEVICE CU_MEM_LOCATION_TYPE_DEVICE
+#define GPU_MEMORY_READ_WRITE CU_MEM_ACCESS_FLAGS_PROT_READWRITE
+#define GPU_MEMORY_LEAST_GRANULARITY CU_MEM_ALLOC_GRANULARITY_MINIMUM
+#else
+typedef hipError_t openreg_gpu_vmm_code;
+typedef void *openreg_gpu_address;
+typedef hipMemGenericAllocationHandle_t openreg_gpu_memory_handle;
+typedef hipMemAllocationProp openreg_gpu_memory_properties;
+typedef hipMemAccessDesc openreg_gpu_memory_access;
+typedef hipMemAllocationGranularity_flags openreg_gpu_granularity_kind;
+#define GPU_VMM(name) GPU_JOIN(hip, name)
+#define GPU_VMM_NAME(name) "hip" GPU_TEXT(name)
+#define GPU_MEMORY_PINNED hipMemAllocationTypePinned
+#define GPU_MEMORY_OF_DEVICE hipMemLocationTypeDevice
+#define GPU_MEMORY_READ_WRITE hipMemAccessFlagsProtReadWrite
+#define GPU_MEMORY_LEAST_GRANULARITY hipMemAllocationGranularityMinimum
+#endif
+#define GPU_ADDRESS(pointer) ((openreg_gpu_address)(uintptr_t)(pointer))
 
 #if OPENREG_GPU_CUDART
 #define GPU_CALL(name) GPU(name)

@@ -51,6 +51,8 @@ prepare(openreg_instance instance, int32_t a, int32_t b, unsigned char *way)
     OPENREG_GPU_RETURN_NOT_OK(enable_access(instance, a, b, &there));
     OPENREG_GPU_RETURN_NOT_OK(enable_access(instance, b, a, &back));
     *way = there && back ? OPENREG_GPU_PEER_ENABLED : OPENREG_GPU_PEER_STAGED;
+    if (*way == OPENREG_GPU_PEER_ENABLED)
+        return openreg_gpu_vmm_enable_access(instance, a, b, known);
     atomic_store_explicit(known, *way, memory_order_relaxed);
     return OPENREG_OK;
 }

@@ -4,8 +4,9 @@
  *
  *   const openreg_vmm *vmm = table->extension(instance, OPENREG_VMM_NAME, OPENREG_VMM_VERSION);
  *
- * NULL: the driver has none. driver.h's rules on threads, devices, errors and ownership hold here too; the runtime never
- * calls two of these functions for one reservation at a time. With it the caching allocator can have segments that grow
+ * NULL: the driver has none, as one whose devices have memory in pieces of which 2 MiB are no whole number; the caching
+ * allocator then goes on without. driver.h's rules on threads, devices, errors and ownership hold here too; the runtime
+ * never calls two of these functions for one reservation at a time. With it the caching allocator can have segments that grow
  * and shrink (PYTORCH_ALLOC_CONF=expandable_segments:True), which wastes less memory on requests of changing sizes. */
 #ifndef OPENREG_VMM_H
 #define OPENREG_VMM_H

@@ -367,6 +367,11 @@ find_entry_point(const char *symbol, void **out, enum cudaDriverEntryPointQueryR
     if (code != cudaSuccess)
         return fake_end(code);
     *found = cudaDriverEntryPointSymbolNotFound;
+    void (*const mapping)(void) = fake_vmm_entry(symbol);
+    if (mapping != NULL && (missing == NULL || strcmp(missing, symbol) != 0)) {
+        memcpy(out, &mapping, sizeof *out);
+        *found = cudaDriverEntryPointSuccess;
+    }
     for (size_t i = 0; i < sizeof entry_points / sizeof entry_points[0]; ++i)
         if (strcmp(entry_points[i].name, symbol) == 0 && (missing == NULL || strcmp(missing, symbol) != 0)) {
             memcpy(out, &entry_points[i].function, sizeof *out);

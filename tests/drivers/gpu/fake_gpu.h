@@ -25,7 +25,7 @@ typedef openreg_gpu_code fake_code;
 
 typedef struct fake_settings {
     int devices;
-    size_t memory;
+    size_t memory, granularity;
     int driver_version, runtime_version;
     bool staging;
     bool peers[FAKE_MAX_DEVICES][FAKE_MAX_DEVICES];
@@ -75,7 +75,8 @@ typedef struct fake_block {
     int device; /* -1: pinned */
     int file;   /* the memfd of device memory */
     bool imported, freed;
-    int users; /* queued tasks that work on it */
+    bool is_view; /* a part of mapped memory, for one task: fake_vmm.c */
+    int users;    /* queued tasks that work on it */
 } fake_block;
 
 /* The live block that holds all of [ptr, ptr + size), with one user more; NULL if there is none. */
@@ -84,6 +85,24 @@ void fake_block_release(fake_block *block);
 /* The same address as the host may use it. */
 char *fake_block_alias(const fake_block *block, const void *ptr);
 void fake_memory_reset(void);
+/* Counts memory of the device as used; false if it has not so much. */
+bool fake_memory_take(int dev, size_t size);
+void fake_memory_give(int dev, size_t size);
+
+/* ---- fake_vmm.c ---- */
+
+/* As fake_block_use() for memory that was mapped. NULL where not all is mapped, or the memory's own device has no access
+ * to it, which is a mistake of the driver's, and is counted. */
+fake_block *fake_vmm_use(const void *ptr, size_t size);
+void fake_vmm_release(fake_block *view);
+/* Whether another device has access to all of a block that is in use; to plain memory each has that may have it. */
+bool fake_vmm_reaches(const fake_block *block, int dev);
+int fake_vmm_live(const char *kind);
+void fake_vmm_reset(void);
+#if OPENREG_GPU_CUDART
+/* The driver API's function of that name, or NULL. */
+void (*fake_vmm_entry(const char *name))(void);
+#endif
 
 /* ---- fake_stream.c ---- */
 

@@ -5,6 +5,7 @@
  * first use and at reset():
  *   FAKE_GPU_DEVICES            number of devices, 2
  *   FAKE_GPU_MEMORY             bytes of each, 256 MiB
+ *   FAKE_GPU_GRANULARITY        bytes of the pieces in which memory is mapped, 2 MiB
  *   FAKE_GPU_DRIVER_VERSION, FAKE_GPU_RUNTIME_VERSION   what the vendor's functions of that name answer
  *   FAKE_GPU_DELAY_US           how long each copy and fill takes, 0
  *   FAKE_GPU_PEERS              "all" (default), "none", or pairs as "01,10": device 0 reaches 1 and 1 reaches 0
@@ -49,10 +50,11 @@ typedef struct fake_gpu_hooks {
     void (*set_failures)(const char *list);
     /* Number of calls of a vendor's function since reset(). */
     int (*calls)(const char *name);
-    /* Live "memory", "host", "stream", "event", "import". */
+    /* Live "memory", "host", "stream", "event", "import"; of mapped memory "reservation", "handle", "mapping". */
     int (*live)(const char *kind);
-    /* How often memory was freed or unmapped while queued work was going to use it, and how often a host function of a
-     * stream called the vendor. */
+    /* How often memory was freed or unmapped while queued work was going to use it, a host function of a stream called
+     * the vendor, or something was mapped over what is mapped, unmapped that is not, freed that still is, or copied
+     * without access. */
     int (*violations)(void);
     /* The host's view of device memory, NULL if it is none. */
     void *(*alias)(const void *ptr);

@@ -62,12 +62,16 @@ fake_block_use(const void *ptr, size_t size)
     if (block != NULL)
         ++block->users;
     (void)pthread_mutex_unlock(&memory_lock);
-    return block;
+    return block != NULL ? block : fake_vmm_use(ptr, size);
 }
 
 void
 fake_block_release(fake_block *block)
 {
+    if (block->is_view) {
+        fake_vmm_release(block);
+        return;
+    }
     (void)pthread_mutex_lock(&memory_lock);
     if (--block->users == 0 && block->freed)
         destroy_block(block);
@@ -108,18 +112,30 @@ map_block(int file, size_t size, int dev, bool imported, void **out)
     return true;
 }
 
+bool
+fake_memory_take(int dev, size_t size)
+{
+    (void)pthread_mutex_lock(&memory_lock);
+    const bool fits = size <= fake_settings_get()->memory - fake_devices[dev].used;
+    if (fits)
+        fake_devices[dev].used += size;
+    (void)pthread_mutex_unlock(&memory_lock);
+    return fits;
+}
+
+void
+fake_memory_give(int dev, size_t size)
+{
+    (void)pthread_mutex_lock(&memory_lock);
+    fake_devices[dev].used -= size;
+    (void)pthread_mutex_unlock(&memory_lock);
+}
+
 static fake_code
 allocate(int dev, size_t size, void **out)
 {
-    fake_code code = GPU(Success);
-    (void)pthread_mutex_lock(&memory_lock);
-    if (size > fake_settings_get()->memory - fake_devices[dev].used)
-        code = GPU(ErrorMemoryAllocation);
-    else
-        fake_devices[dev].used += size;
-    (void)pthread_mutex_unlock(&memory_lock);
-    if (code != GPU(Success))
-        return code;
+    if (!fake_memory_take(dev, size))
+        return GPU(ErrorMemoryAllocation);
     const int file = memfd_create("fake_gpu", MFD_CLOEXEC);
     if (file < 0 || ftruncate(file, (off_t)room_of(size)) != 0 || !map_block(file, size, dev, false, out))
         return GPU(ErrorUnknown);
@@ -291,6 +307,10 @@ GPU(MemcpyPeerAsync)(void *dst, int dst_dev, const void *src, int src_dev, size_
         code = GPU(ErrorInvalidValue);
     else if (dst_dev != src_dev && !fake_devices[src_dev].access[dst_dev] && !fake_settings_get()->staging)
         code = GPU(ErrorPeerAccessUnsupported);
+    /* Where two devices have access to each other's memory, all of it must be within reach of kernels. */
+    else if (dst_dev != src_dev && ((fake_devices[src_dev].access[dst_dev] && !fake_vmm_reaches(to, src_dev)) ||
+                                    (fake_devices[dst_dev].access[src_dev] && !fake_vmm_reaches(from, dst_dev))))
+        (void)atomic_fetch_add(&fake_violations, 1);
     if (code == GPU(Success))
         queue_copy(stream, to, dst, from, src, size);
     else

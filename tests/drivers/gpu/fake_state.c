@@ -83,6 +83,7 @@ configure(void)
     is_configured = true;
     settings.devices = (int)number_of("FAKE_GPU_DEVICES", 2);
     settings.memory = (size_t)number_of("FAKE_GPU_MEMORY", 256 << 20);
+    settings.granularity = (size_t)number_of("FAKE_GPU_GRANULARITY", 2 << 20);
     settings.driver_version = (int)number_of("FAKE_GPU_DRIVER_VERSION", version);
     settings.runtime_version = (int)number_of("FAKE_GPU_RUNTIME_VERSION", version);
     settings.staging = number_of("FAKE_GPU_STAGING", 1) != 0;
@@ -150,8 +151,9 @@ fake_task_failure(void)
 }
 
 /* What ends a capture of a graph, of which there is one while the hook says so, unless the thread's mode is relaxed. */
-static const char *const unsafe_in_captures[] = {"Malloc",   "Free",       "HostAlloc",
-                                                 "FreeHost", "EventQuery", "StreamQuery"};
+static const char *const unsafe_in_captures[] = {
+    "Malloc",         "Free",      "HostAlloc",  "FreeHost", "EventQuery", "StreamQuery", "MemAddressReserve",
+    "MemAddressFree", "MemCreate", "MemRelease", "MemMap",   "MemUnmap",   "MemSetAccess"};
 static atomic_bool is_capturing, capture_has_ended;
 static _Thread_local openreg_gpu_capture_mode capture_mode; /* 0: global */
 
@@ -270,6 +272,7 @@ reset(void)
     fake_streams_reset();
     fake_events_reset();
     fake_memory_reset();
+    fake_vmm_reset();
     (void)pthread_mutex_lock(&lock);
     is_configured = false;
     memset(counters, 0, sizeof counters);
@@ -349,7 +352,8 @@ count_live(const char *kind)
         return atomic_load(&fake_live_streams);
     if (strcmp(kind, "event") == 0)
         return atomic_load(&fake_live_events);
-    return fake_live_blocks(kind);
+    const int mapped = fake_vmm_live(kind);
+    return mapped >= 0 ? mapped : fake_live_blocks(kind);
 }
 
 static int

@@ -191,6 +191,9 @@ static const entry hip_entries[] = {
 #define HIP_ENTRY(name) {GPU_NAME(name), (void (*)(void))GPU(name)},
     OPENREG_GPU_FUNCTIONS(HIP_ENTRY)
 #undef HIP_ENTRY
+#define HIP_ENTRY(name) {GPU_VMM_NAME(name), (void (*)(void))GPU_VMM(name)},
+        OPENREG_GPU_VMM_FUNCTIONS(HIP_ENTRY)
+#undef HIP_ENTRY
 };
 static const library hip = {"libamdhip64.so", hip_entries, sizeof hip_entries / sizeof hip_entries[0]};
 #endif

@@ -13,6 +13,7 @@
 #include <gtest/gtest.h>
 #include <openreg/driver.h>
 #include <openreg/ipc.h>
+#include <openreg/vmm.h>
 #include <stdlib.h>
 #include <unistd.h>
 
@@ -130,7 +131,8 @@ class GpuTest : public ::testing::TestWithParam<Gpu> {
     clear_variables();
     if (hooks_ == nullptr) return;
     hooks_->set_failures("");
-    for (const char* kind : {"memory", "host", "stream", "event", "import"}) EXPECT_EQ(hooks_->live(kind), 0) << kind;
+    for (const char* kind : {"memory", "host", "stream", "event", "import", "reservation", "handle", "mapping"})
+      EXPECT_EQ(hooks_->live(kind), 0) << kind;
     EXPECT_EQ(hooks_->violations(), 0);
     hooks_->reset();
   }
@@ -244,6 +246,9 @@ class GpuTest : public ::testing::TestWithParam<Gpu> {
   }
   const openreg_ipc* ipc() {
     return static_cast<const openreg_ipc*>(table_->extension(instance_, OPENREG_IPC_NAME, OPENREG_IPC_VERSION));
+  }
+  const openreg_vmm* vmm() {
+    return static_cast<const openreg_vmm*>(table_->extension(instance_, OPENREG_VMM_NAME, OPENREG_VMM_VERSION));
   }
 
   const openreg_driver* table_ = nullptr;
