@@ -16,6 +16,15 @@ install(FILES
   "${CMAKE_CURRENT_BINARY_DIR}/openregConfigVersion.cmake"
   DESTINATION ${openreg_cmake_dir})
 
+# For those who build without CMake; it finds the rest from where it is.
+configure_file(cmake/openreg.pc.in "${CMAKE_CURRENT_BINARY_DIR}/openreg.pc" @ONLY)
+install(FILES "${CMAKE_CURRENT_BINARY_DIR}/openreg.pc" DESTINATION lib/pkgconfig)
+
+# The C++ headers that an extension of PyTorch includes: c10::openreg::*, exported by libtorch_openreg.so.
+if(OPENREG_BUILD_TORCH)
+  install(FILES shim/device.h shim/export.h shim/host_address.h shim/status.h DESTINATION include/torch_openreg/shim)
+endif()
+
 # Everything that is installed, and nothing that is only tested.
 add_custom_target(openreg_package DEPENDS openreg openreg-info openreg-check)
 

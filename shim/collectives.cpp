@@ -7,6 +7,7 @@
 #include <torch/csrc/distributed/c10d/ProcessGroup.hpp>
 
 #include <algorithm>
+#include <chrono>
 #include <cstring>
 #include <mutex>
 #include <utility>
@@ -19,6 +20,31 @@ namespace {
 using c10d::Work;
 using Tensors = std::vector<at::Tensor>;
 using TensorLists = std::vector<Tensors>;
+
+// The works of a block of collectives, as one.
+class WorkOfAll final : public Work {
+ public:
+  explicit WorkOfAll(std::vector<c10::intrusive_ptr<Work>> works) : works_(std::move(works)) {}
+
+  bool isCompleted() override {
+    return std::all_of(works_.begin(), works_.end(), [](const auto& work) { return work->isCompleted(); });
+  }
+
+  bool isSuccess() const override {
+    return std::all_of(works_.begin(), works_.end(), [](const auto& work) { return work->isSuccess(); });
+  }
+
+  bool wait(std::chrono::milliseconds timeout) override {
+    bool is_good = true;
+    for (const auto& work : works_) {
+      is_good = work->wait(timeout) && is_good;
+    }
+    return is_good;
+  }
+
+ private:
+  const std::vector<c10::intrusive_ptr<Work>> works_;
+};
 
 class StagedBackend final : public c10d::Backend {
  public:
@@ -127,19 +153,33 @@ class StagedBackend final : public c10d::Backend {
   c10::intrusive_ptr<Work> send(Tensors& tensors, int rank, int tag) override {
     StagedTensors staged;
     auto host = staged.show(tensors, TensorRole::input);
-    return staged.finish(host_->send(host, rank, tag));
+    return note(staged.finish(host_->send(host, rank, tag)));
   }
 
   c10::intrusive_ptr<Work> recv(Tensors& tensors, int rank, int tag) override {
     StagedTensors staged;
     auto host = staged.show(tensors, TensorRole::output);
-    return staged.finish(host_->recv(host, rank, tag));
+    return note(staged.finish(host_->recv(host, rank, tag)));
   }
 
   c10::intrusive_ptr<Work> recvAnysource(Tensors& tensors, int tag) override {
     StagedTensors staged;
     auto host = staged.show(tensors, TensorRole::output);
-    return staged.finish(host_->recvAnysource(host, tag));
+    return note(staged.finish(host_->recvAnysource(host, tag)));
+  }
+
+  // torch.distributed's coalescing manager, with a device: each call of the block is made at once, and its end waits for
+  // all. supportsCoalescing() stays false: it would send batches of P2P calls this way, to no advantage.
+  void startCoalescing() override {
+    const std::lock_guard<std::mutex> guard(block_lock_);
+    is_in_block_ = true;
+    block_.clear();
+  }
+
+  c10::intrusive_ptr<Work> endCoalescing() override {
+    const std::lock_guard<std::mutex> guard(block_lock_);
+    is_in_block_ = false;
+    return c10::make_intrusive<WorkOfAll>(std::exchange(block_, {}));
   }
 
   c10::intrusive_ptr<Work> barrier(const c10d::BarrierOptions& options) override {
@@ -184,22 +224,34 @@ class StagedBackend final : public c10d::Backend {
   }
 
  private:
+  // Between startCoalescing() and endCoalescing() a work is kept for the block's.
+  c10::intrusive_ptr<Work> note(c10::intrusive_ptr<Work> work) {
+    const std::lock_guard<std::mutex> guard(block_lock_);
+    if (is_in_block_) {
+      block_.push_back(work);
+    }
+    return work;
+  }
+
   template <class Call>
-  static c10::intrusive_ptr<Work> in_place(const Tensors& tensors, const Call& call) {
+  c10::intrusive_ptr<Work> in_place(const Tensors& tensors, const Call& call) {
     StagedTensors staged;
     auto host = staged.show(tensors, TensorRole::in_out);
-    return staged.finish(call(host));
+    return note(staged.finish(call(host)));
   }
 
   template <class Inputs, class Outputs, class Call>
-  static c10::intrusive_ptr<Work> from_to(const Inputs& inputs, const Outputs& outputs, const Call& call) {
+  c10::intrusive_ptr<Work> from_to(const Inputs& inputs, const Outputs& outputs, const Call& call) {
     StagedTensors staged;
     auto from = staged.show(inputs, TensorRole::input);
     auto to = staged.show(outputs, TensorRole::output);
-    return staged.finish(call(from, to));
+    return note(staged.finish(call(from, to)));
   }
 
   const c10::intrusive_ptr<c10d::Backend> host_;
+  std::mutex block_lock_; // of what follows
+  bool is_in_block_ = false;
+  std::vector<c10::intrusive_ptr<Work>> block_;
 };
 
 // The process group among the arguments of an operator of c10d.

@@ -4,6 +4,7 @@
 import os
 
 from setuptools import Extension, setup
+from setuptools.command.bdist_wheel import bdist_wheel
 from setuptools.command.build_ext import build_ext
 
 from torch_openreg import config
@@ -17,14 +18,22 @@ class BuildDriver(build_ext):
         return os.path.join(*ext_name.split(".")) + ".so"
 
 
+class Wheel(bdist_wheel):
+    """Names the wheel for every Python 3: plain C is for a platform, and for no Python version."""
+
+    def get_tag(self) -> tuple[str, str, str]:
+        """Python, its binary interface, and the platform."""
+        return "py3", "none", super().get_tag()[2]
+
+
 setup(
     ext_modules=[
         Extension(
             "torch_openreg_toy.driver",
             sources=["torch_openreg_toy/driver.c"],
             include_dirs=[config.include_dir()],
-            extra_compile_args=["-std=c11", "-fvisibility=hidden"],
+            extra_compile_args=["-std=gnu11", "-fvisibility=hidden"],
         )
     ],
-    cmdclass={"build_ext": BuildDriver},
+    cmdclass={"build_ext": BuildDriver, "bdist_wheel": Wheel},
 )

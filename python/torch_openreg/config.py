@@ -1,10 +1,11 @@
 # SPDX-License-Identifier: BSD-3-Clause
 """Where the installed headers, libraries and CMake files are, for those who build against them.
 
-From a shell: ``python -m torch_openreg.config --prefix`` (or ``--include-dir``, ``--lib-dir``, ``--cmake-dir``). It
-needs no device and opens no driver::
+From a shell: ``python -m torch_openreg.config --prefix`` (or ``--include-dir``, ``--lib-dir``, ``--cmake-dir``,
+``--pkgconfig-dir``). It needs no device and opens no driver::
 
     cmake -S . -B build -Dopenreg_ROOT=$(python -m torch_openreg.config --prefix)
+    PKG_CONFIG_PATH=$(python -m torch_openreg.config --pkgconfig-dir) pkg-config --cflags --libs openreg
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ def prefix() -> str:
 
 
 def include_dir() -> str:
-    """The folder of ``openreg/openreg.h`` and ``openreg/driver.h``."""
+    """The folder of ``openreg/openreg.h`` and ``openreg/driver.h``; of C++ headers in ``torch_openreg`` below it."""
     return str(_PREFIX / "include")
 
 
@@ -35,6 +36,11 @@ def cmake_dir() -> str:
     return str(_PREFIX / "share" / "cmake" / "openreg")
 
 
+def pkgconfig_dir() -> str:
+    """The folder of ``openreg.pc``, for ``PKG_CONFIG_PATH``."""
+    return str(_PREFIX / "lib" / "pkgconfig")
+
+
 def main(arguments: list[str] | None = None) -> None:
     """Prints one of the folders.
 
@@ -43,7 +49,7 @@ def main(arguments: list[str] | None = None) -> None:
     """
     parser = argparse.ArgumentParser(prog="python -m torch_openreg.config", description=__doc__.split("\n")[0])
     group = parser.add_mutually_exclusive_group(required=True)
-    for function in (prefix, include_dir, lib_dir, cmake_dir):
+    for function in (prefix, include_dir, lib_dir, cmake_dir, pkgconfig_dir):
         group.add_argument(
             "--" + function.__name__.replace("_", "-"),
             action="store_const",

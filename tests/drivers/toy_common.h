@@ -23,11 +23,13 @@ on_device(void *host)
     return (void *)((uintptr_t)host ^ FLIPPED_BIT);
 }
 
+// LITERALINCLUDE START: ON HOST
 static void *
 on_host(const void *device)
 {
     return (void *)((uintptr_t)device ^ FLIPPED_BIT);
 }
+// LITERALINCLUDE END: ON HOST
 
 static openreg_status
 toy_open(const openreg_host *host, const openreg_option *options, size_t n, openreg_instance *out)

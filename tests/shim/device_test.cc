@@ -2,6 +2,8 @@
 // c10::openreg's device functions: what they change, and what a wrong index does.
 #include "shim/device.h"
 
+#include <ATen/ops/arange.h>
+#include <ATen/ops/ones.h>
 #include <openreg/openreg.h>
 
 #include <atomic>
@@ -10,6 +12,7 @@
 
 #include "shim/device_allocator.h"
 #include "shim/hooks.h"
+#include "shim/host_address.h"
 #include "shim/status.h"
 #include "tests/shim/support.h"
 
@@ -150,6 +153,20 @@ TEST_F(DeviceTest, CreatingThingsElsewhereLeavesTheCurrentDevice) {
   EXPECT_EQ(openreg::current_device(), 0);
   EXPECT_EQ(openreg::device_allocator().allocate_on(1, 64).device(), device(1));
   EXPECT_EQ(openreg::current_device(), 0);
+}
+
+// For an extension's CPU kernel: the host's address of a tensor's first element, after the work of its stream. What isn't
+// on openreg is refused.
+TEST_F(DeviceTest, HostAddressOfATensor) {
+  const at::Tensor x = at::arange(6, at::TensorOptions().dtype(at::kFloat).device(device(1)));
+  x.add_(1);
+  const auto* first = static_cast<const float*>(openreg::host_address(x));
+  ASSERT_NE(first, x.data_ptr());
+  EXPECT_EQ(first[0], 1.0F);
+  EXPECT_EQ(first[5], 6.0F);
+  EXPECT_EQ(*static_cast<const float*>(openreg::host_address(x.slice(0, 2))), 3.0F);
+  EXPECT_EQ(openreg::host_address(x.slice(0, 0, 0)), nullptr);
+  EXPECT_THROW(openreg::host_address(at::ones({2})), c10::Error);
 }
 
 }  // namespace

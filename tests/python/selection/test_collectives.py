@@ -179,6 +179,22 @@ def coalesced(device: torch.device, later: bool) -> list[torch.Tensor]:
     return x
 
 
+def in_a_block(device: torch.device, later: bool) -> list[torch.Tensor]:
+    """Collectives that are queued, and ones that are called at once; gloo alone refuses the device."""
+    dist.all_reduce(values(device, 1))  # a group of gloo alone gets its backend for openreg at its first collective
+    x, y = [values(device, 2), values(device, 3)], [values(device, 4), values(device, 5)]
+    named = device if device.type == "openreg" else None
+    with dist._coalescing_manager(device=named, async_ops=later) as block:
+        for each in x:
+            dist.all_reduce(each)
+    finish(block if later else None)
+    with dist._coalescing_manager(device=named, async_ops=later and named is not None) as block:
+        for each in y:
+            dist.broadcast(each, src=1)
+    finish(block if later and named is not None else None)
+    return [*x, *y]
+
+
 def transposed(device: torch.device, later: bool) -> list[torch.Tensor]:
     x = values(device, 3, 4).t()
     finish(dist.all_reduce(x, async_op=later))
@@ -243,6 +259,7 @@ COLLECTIVES: dict[str, Callable[[torch.device, bool], list[torch.Tensor]]] = {
         send_and_receive,
         send_in_a_batch,
         coalesced,
+        in_a_block,
         transposed,
         scalar_and_empty,
         view_of_a_larger_storage,

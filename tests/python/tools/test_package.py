@@ -83,6 +83,9 @@ def test_contents(wheel: Path) -> None:
         "torch_openreg/include/openreg/openreg.h",
         "torch_openreg/include/openreg/driver.h",
         "torch_openreg/include/openreg/status.h",
+        "torch_openreg/include/torch_openreg/shim/device.h",
+        "torch_openreg/include/torch_openreg/shim/host_address.h",
+        "torch_openreg/lib/pkgconfig/openreg.pc",
         "torch_openreg/share/cmake/openreg/openregConfig.cmake",
         "torch_openreg/bin/openreg-check",
         "torch_openreg/bin/openreg-info",
@@ -214,6 +217,27 @@ openreg_add_driver(third third.c)
 add_executable(program program.c)
 target_link_libraries(program PRIVATE openreg::openreg)
 """
+
+
+# a program is compiled by pkg-config alone, and finds the library by itself
+def test_pkg_config(installed: Path, tmp_path: Path) -> None:
+    if shutil.which("pkg-config") is None:
+        pytest.skip("there is no pkg-config")
+    (tmp_path / "program.c").write_text(PROGRAM)
+    where = run(installed, "import torch_openreg.config as c; print(c.pkgconfig_dir())").strip()
+    flags = subprocess.run(
+        ["pkg-config", "--cflags", "--libs", "openreg"],
+        env=os.environ | {"PKG_CONFIG_PATH": where},
+        capture_output=True,
+        text=True,
+        check=True,
+    ).stdout.split()
+    program = tmp_path / "program"
+    subprocess.run(["cc", "-std=gnu11", "-Werror", str(tmp_path / "program.c"), *flags, "-o", str(program)], check=True)
+    printed = subprocess.run(
+        [str(program)], capture_output=True, text=True, check=True, env={"OPENREG_SIM_DEVICES": "3"}
+    )
+    assert printed.stdout.split()[1] == "3"
 
 
 # a third party compiles a driver against an installed wheel, and it becomes a device of torch
