@@ -27,5 +27,14 @@ TORCH_LIBRARY_IMPL(aten, PrivateUse1, m) {
   m.impl("record_stream", record_stream);
 }
 
+// What PyTorch does for tensors with a lazy bit would record a copy of the tensor, not its memory, write that back, and
+// take a result off the stack that the operator hasn't put there.
+TORCH_LIBRARY_IMPL(aten, Conjugate, m) {
+  m.impl("record_stream", torch::CppFunction::makeFallthrough());
+}
+TORCH_LIBRARY_IMPL(aten, Negative, m) {
+  m.impl("record_stream", torch::CppFunction::makeFallthrough());
+}
+
 } // namespace
 } // namespace c10::openreg

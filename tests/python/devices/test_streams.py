@@ -177,6 +177,19 @@ def test_record_stream_keeps_the_block() -> None:
     assert y.sum().item() == 2 << 16
 
 
+# a tensor with a lazy conj or neg bit is recorded itself: PyTorch would record a copy, and write that back
+def test_record_stream_with_lazy_bits() -> None:
+    side = torch.openreg.Stream(0)
+    for x in (
+        torch._neg_view(torch.ones(3, device="openreg:0")),
+        torch.ones(3, dtype=torch.complex64, device="openreg:0").conj(),
+    ):
+        allocated = torch.openreg.memory_stats(0)["allocation.all.allocated"]
+        for view in (x, x.expand(2, 3)):
+            view.record_stream(side)
+        assert torch.openreg.memory_stats(0)["allocation.all.allocated"] == allocated
+
+
 def test_many_streams_from_many_threads() -> None:
     wrong: list[Any] = []
 
