@@ -4,6 +4,7 @@
 #   make demo       trains a model on two openreg devices; DRIVER=cuda: on those of that driver, or an error
 #   make test       GoogleTest and pytest, all layers
 #   make acceptance prints which rows of tests/acceptance.md have a passing test
+#   make fuzz       random programs against their models: the C API, and tensors against the CPU; FUZZ_SECONDS=120
 #   make opinfo     every operator of PyTorch's databases against the CPU, aliased and staged
 #   make gpu-check  everything that takes a GPU, with the machine's own torch; status 77 where there is none
 #   make check-mutants  each of the drivers with one defect against every check of openreg-check
@@ -29,7 +30,7 @@ PIP := python -m pip --disable-pip-version-check
 RUNTIME_ONLY := -DOPENREG_BUILD_TORCH=OFF -DOPENREG_WERROR=ON
 RUN_CTEST = ctest --test-dir $(1) --output-on-failure --no-tests=error -j $(JOBS)
 
-.PHONY: help all build demo test acceptance opinfo check-mutants gpu-check bench lint lint-c lint-headers lint-rooms lint-format lint-python format asan tsan valgrind coverage mutate wheel clean
+.PHONY: help all build demo test acceptance fuzz opinfo check-mutants gpu-check bench lint lint-c lint-headers lint-rooms lint-format lint-python format asan tsan valgrind coverage mutate wheel clean
 all: build
 
 help:
@@ -69,6 +70,17 @@ test: build $(CLIENTS)
 acceptance: build $(CLIENTS)
 	cmake --build $(BUILD) --parallel $(JOBS)
 	python tools/acceptance.py --build $(BUILD)
+
+# With the build of `make asan` too, where there is one. Each run prints its seed; FUZZ_SEED repeats it.
+FUZZ_SECONDS ?= 120
+FUZZ_SEED ?= $(shell date +%s)
+FUZZ = --seed $(FUZZ_SEED) --seconds $$(( $(FUZZ_SECONDS) / 4 ))
+
+fuzz: build
+	cmake --build $(BUILD) --target fuzz_runtime --parallel $(JOBS)
+	$(BUILD)/tests/fuzz/fuzz_runtime $(FUZZ)
+	$(if $(wildcard build-asan/tests/fuzz/fuzz_runtime),build-asan/tests/fuzz/fuzz_runtime $(FUZZ))
+	python tests/fuzz/tensors.py --seed $(FUZZ_SEED) --seconds $$(( $(FUZZ_SECONDS) / 2 ))
 
 opinfo: build
 	python tests/opinfo/run.py --jobs $(JOBS) --json opinfo.json
