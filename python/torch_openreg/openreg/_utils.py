@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import operator
 import re
+from collections.abc import Callable
 from typing import Any, NoReturn, SupportsIndex, TypeAlias
 
 import torch
@@ -27,10 +28,13 @@ def _raise_out_of_range(index: int) -> NoReturn:
     )
 
 
-def _choose_gpu() -> None:
-    from torch_openreg.openreg.selection import gpu_device  # which imports this module
+# Makes a GPU the active driver's, or raises. selection.py, which is above this module, sets it when it is imported.
+_gpu_choice: Callable[[], object] | None = None
 
-    gpu_device(force_gpu_usage=True)
+
+def _set_gpu_choice(choice: Callable[[], object]) -> None:
+    global _gpu_choice
+    _gpu_choice = choice
 
 
 def _index_of_name(name: str) -> int | None:
@@ -38,7 +42,8 @@ def _index_of_name(name: str) -> int | None:
     match = _NAME.fullmatch(name)
     if match is not None:
         if match[1] == _GPU:
-            _choose_gpu()
+            assert _gpu_choice is not None, "selection.py has set it"
+            _gpu_choice()
         return None if match[2] is None else int(match[2])
     kind = name.partition(":")[0]
     if kind in (*_TYPES, _GPU):

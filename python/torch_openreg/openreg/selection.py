@@ -19,7 +19,7 @@ from typing import Any
 import torch
 
 from torch_openreg import _C, _after_fork, _exit, _preferences
-from torch_openreg.openreg import _lazy
+from torch_openreg.openreg import _lazy, _utils
 from torch_openreg.openreg.defaults import as_device
 from torch_openreg.openreg.drivers import Driver, _canonical, _name_of, _records, driver_errors, get_device_driver
 
@@ -390,3 +390,6 @@ def get_preferred_driver() -> str | None:
     _preferences.snapshot()
     name = _preferences.read()
     return None if name is None else _canonical(name)
+
+
+_utils._set_gpu_choice(lambda: gpu_device(force_gpu_usage=True))

@@ -70,9 +70,8 @@ TEST_F(DriverNamesTest, KnownNames) {
   EXPECT_STREQ(record.name, "cuda");  // none is open: the first
   for (const char* name : {"cudda", "no name"}) {
     EXPECT_EQ(openreg_find_driver(name, &record), OPENREG_E_INVALID);
-    EXPECT_EQ(last_message(),
-              std::string("openreg_find_driver: Driver '") + name +
-                  "' is not in the list of known drivers: ['cuda', 'hip', 'sim']" +
+    EXPECT_EQ(last_message(), std::string("openreg_find_driver: Driver '") + name +
+                                  "' is not in the list of known drivers: ['cuda', 'hip', 'sim']" +
                                   (std::string(name) == "cudda" ? "; did you mean 'cuda'?" : ""));
   }
   EXPECT_EQ(openreg_find_driver(nullptr, &record), OPENREG_E_INVALID);
