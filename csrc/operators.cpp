@@ -82,7 +82,8 @@ PyObject* _installGpuAllocator(PyObject* /*self*/, PyObject* /*unused*/) {
 
 PyObject* _watchUndeclaredWrites(PyObject* /*self*/, PyObject* on) {
   HANDLE_TH_ERRORS
-  c10::openreg::watch_undeclared_writes(PyObject_IsTrue(on) == 1);
+  TORCH_CHECK_TYPE(PyBool_Check(on), "invalid argument to watchUndeclaredWrites");
+  c10::openreg::watch_undeclared_writes(on == Py_True);
   Py_RETURN_NONE;
   END_HANDLE_TH_ERRORS
 }

@@ -34,6 +34,11 @@ GPU_TOLERANCES = (0.01, 0.05)
 WANTED_ACCURACY = 0.97
 
 
+def tolerances() -> tuple[float, float]:
+    """How far accuracy and loss of the CPU and of openreg:0 may be apart, once operators have run."""
+    return TOLERANCES if torch.openreg.operator_stats()["gpu_allocator"] is None else GPU_TOLERANCES
+
+
 class DigitsNet(nn.Module):
     """Two convolutions and two linear layers for images of 8 by 8."""
 
@@ -299,8 +304,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         for run in runs
         if run.accuracy < WANTED_ACCURACY
     ]
-    on_gpu = torch.openreg.operator_stats()["gpu_allocator"] is not None
-    accuracy_limit, loss_limit = GPU_TOLERANCES if on_gpu else TOLERANCES
+    accuracy_limit, loss_limit = tolerances()
     if accuracy_gap > accuracy_limit or loss_gap > loss_limit:
         failures.append(f"cpu and openreg:0 differ by more than {accuracy_limit} in accuracy or {loss_limit} in loss")
     for failure in failures:

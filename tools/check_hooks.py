@@ -62,7 +62,7 @@ INTERFACES = (
         {
             **dict.fromkeys(
                 (
-                    *("allocate", "free", "record_event", "empty_cache", "add_allocated_block", "get_free_block"),
+                    *("allocate", "free", "empty_cache", "add_allocated_block", "get_free_block"),
                     *("process_events", "process_events_for_specific_size"),
                 ),
                 "PyTorch's own cache, which calls the functions that are overridden",

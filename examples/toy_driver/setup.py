@@ -4,10 +4,14 @@
 import os
 
 from setuptools import Extension, setup
-from setuptools.command.bdist_wheel import bdist_wheel
 from setuptools.command.build_ext import build_ext
 
 from torch_openreg import config
+
+try:
+    from setuptools.command.bdist_wheel import bdist_wheel
+except ImportError:  # setuptools before 70.1: the wheel is named for this Python, and works all the same
+    bdist_wheel = None
 
 
 class BuildDriver(build_ext):
@@ -18,13 +22,17 @@ class BuildDriver(build_ext):
         return os.path.join(*ext_name.split(".")) + ".so"
 
 
-class Wheel(bdist_wheel):
-    """Names the wheel for every Python 3: plain C is for a platform, and for no Python version."""
+commands = {"build_ext": BuildDriver}
+if bdist_wheel is not None:
 
-    def get_tag(self) -> tuple[str, str, str]:
-        """Python, its binary interface, and the platform."""
-        return "py3", "none", super().get_tag()[2]
+    class Wheel(bdist_wheel):
+        """Names the wheel for every Python 3: plain C is for a platform, and for no Python version."""
 
+        def get_tag(self) -> tuple[str, str, str]:
+            """Python, its binary interface, and the platform."""
+            return "py3", "none", super().get_tag()[2]
+
+    commands["bdist_wheel"] = Wheel
 
 setup(
     ext_modules=[
@@ -35,5 +43,5 @@ setup(
             extra_compile_args=["-std=gnu11", "-fvisibility=hidden"],
         )
     ],
-    cmdclass={"build_ext": BuildDriver, "bdist_wheel": Wheel},
+    cmdclass=commands,
 )

@@ -94,8 +94,11 @@ def main(arguments: list[str] | None = None) -> int:
     Returns:
         The exit status.
     """
+    words = list(sys.argv[1:] if arguments is None else arguments)
+    if words[:1] == ["check"]:
+        return _check(words[1:])
     parser = _parser()
-    parsed = parser.parse_args(arguments)
+    parsed = parser.parse_args(words)
     if parsed.command is None:
         parser.print_help()
         return 0
