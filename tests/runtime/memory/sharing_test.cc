@@ -211,7 +211,7 @@ TEST_F(SharingTest, AFreedBlockWaitsForItsHolders) {
 
 // A process that ends takes its hold of the memory with it, whether it ends in order, by a signal, or has not been waited
 // for yet; what others hold stays.
-TEST_F(SharingTest, HoldersThatHaveEndedHoldNothing) {
+TEST_F(SharingTest, ForkedHoldersThatHaveEndedHoldNothing) {
   for (const char* end : {"exit", "signal", "zombie"}) {
     SCOPED_TRACE(end);
     Exporter other;
@@ -242,7 +242,7 @@ TEST_F(SharingTest, HoldersThatHaveEndedHoldNothing) {
 }
 
 // Likewise where another process holds it too, and where the process's number is in use again.
-TEST_F(SharingTest, HoldersAreToldApart) {
+TEST_F(SharingTest, ForkedHoldersAreToldApart) {
   Exporter other;
   EXPECT_TRUE(in_child([&] {
     openreg_import held = nullptr;
