@@ -196,7 +196,7 @@ TEST_F(FailuresTest, OptionsOfADriver) {
 }
 
 // What an embedding language is told: the JSON files of the variable, and in an error the plugins that it could not use.
-TEST_F(FailuresTest, ForAnEmbeddingLanguage) {
+TEST_F(FailuresTest, ForkedForAnEmbeddingLanguage) {
   set("OPENREG_DRIVER_LIBRARIES", "a:/x/a.so, ROCm : /x/b.JSON.json ,c:/x/c.json:d,e:/x/e.json");
   char name[32], path[64];
   ASSERT_EQ(openreg_get_driver_description(0, name, path, sizeof path), OPENREG_OK);
