@@ -368,7 +368,7 @@ void KernelView::write_storage_back(StorageEntry& entry) {
   if (entry.staged >= 0) {
     StagedStorage& staged = staged_[static_cast<size_t>(entry.staged)];
     if (staged.has_writes(name_)) {
-      staged_bytes_ += staged.write_back(entry.original->mutable_data());
+      staged_bytes_ += staged.write_back(writable_data(*entry.original));
     }
   }
 }
