@@ -42,8 +42,9 @@ VIEWS = (
     "a.expand(2, *a.shape)",
     "a.movedim(0, -1)",
     "a.view(-1)",
-    "a.view(torch.uint8)",
-    "a.view(torch.int16)",
+    # A bool whose byte is neither 0 nor 1 means nothing in particular.
+    "a.view(torch.uint8) if a.dtype != torch.bool else a.t()",
+    "a.view(torch.int16) if a.dtype != torch.bool else a.squeeze(0)",
     "torch.view_as_real(a)",
     "a.conj()",
     "a.detach()",
@@ -297,8 +298,10 @@ class _Writer:
     def _copy(self, step: Step) -> None:
         asynchronous = step.how % 2 == 0
         self._use([step.name, step.other], step.stream, step.how // 2)
+        # The CPU refuses to negate into a bool; a copy between devices negates before it converts.
+        source = "b.resolve_neg() if a.dtype == torch.bool else b"
         self.lines.append(
-            f"attempt(lambda a, b: a.copy_(b, non_blocking={asynchronous}), x{step.name}, x{step.other}, True)"
+            f"attempt(lambda a, b: a.copy_({source}, non_blocking={asynchronous}), x{step.name}, x{step.other}, True)"
         )
         places = {self.place[step.name], self.place[step.other]}
         if asynchronous and len(places) > 1:
