@@ -43,7 +43,7 @@ class Figure:
     reference: float  # the same, of `reference_name`
     reference_name: str
     score: float  # what the aim speaks of
-    unit: str  # of the score: "ns", "ms", "x" (times the reference), "x as fast" or "objects"
+    unit: str  # of the score: "ns", "us", "ms", "x" (times the reference), "x as fast" or "objects"
     aim: float
     at_least: bool = False
     measure: str = "nanoseconds"  # or "bytes" or "objects": of value and reference
@@ -121,6 +121,34 @@ def c_figures(programs: Path) -> list[Figure]:
         one, two = times[f"cache_{size}/1"], times[f"cache_{size}/2"]
         title = f"cache, 2 threads on 2 devices, {label}"
         figures.append(Figure(title, two, one, "1 thread", 2 * one / two, "x as fast", 1.9, at_least=True))
+    return figures
+
+
+def growth_figures(programs: Path) -> list[Figure]:
+    """Figures of growth_bench: what an operation costs as more is kept. Ratios of two sizes, or of an aim in time."""
+    lines = subprocess.run([str(programs / "growth_bench")], stdout=subprocess.PIPE, text=True, check=True).stdout
+    times = {line.split()[0]: float(line.split()[1]) for line in lines.splitlines()}
+
+    def slope(title: str, name: str, small: int, large: int, aim: float) -> Figure:
+        value, reference = times[f"{name}/{large}"], times[f"{name}/{small}"]
+        return Figure(title, value, reference, f"{small:,}", value / reference, "x", aim)
+
+    def bound(title: str, name: str, small: int, large: int, unit: str, aim: float) -> Figure:
+        value, reference = times[f"{name}/{large}"], times[f"{name}/{small}"]
+        return Figure(title, value, reference, f"{small:,}", value / {"us": 1e3, "ms": 1e6}[unit], unit, aim)
+
+    figures = [
+        bound("malloc behind 10,000 blocks too small", "misfits", 1000, 10000, "us", 2.0),
+        slope("the oldest of 10,000 pools, in and out", "pools_enter", 100, 10000, 2.0),
+        slope("a pool's life beside 1,000 others", "pools_live", 100, 1000, 2.0),
+        slope("empty_cache, a segment of 10,000", "empty_cache", 1000, 10000, 1.2),
+        slope("a pinned block beside 100,000 others", "pinned", 1000, 100000, 2.0),
+        bound("longest stall, a queue of 100,000", "queue_stall", 10000, 100000, "ms", 0.1),
+    ]
+    for count, label in ((1000, "1,000"), (100000, "100,000")):
+        value, reference = times[f"replace/{count}"], times[f"replace:malloc/{count}"]
+        title = f"random block of {label} replaced"
+        figures.append(Figure(title, value, reference, "free, malloc", value / reference, "x", 2.0))
     return figures
 
 
@@ -533,9 +561,7 @@ def human(value: float, measure: str = "nanoseconds") -> str:
 def main() -> None:
     """Runs everything and prints the table."""
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
-    parser.add_argument(
-        "--programs", type=Path, help="folder of runtime_bench and guard_bench; without it they are left out"
-    )
+    parser.add_argument("--programs", type=Path, help="folder of the C programs; without it their figures are left out")
     parser.add_argument("--json", type=Path, help="file for the figures")
     parser.add_argument("--threads", type=int, default=1, help="threads of torch's CPU kernels (default 1)")
     parser.add_argument("--group", choices=list(GROUPS), help="prints these figures alone, as JSON")
@@ -545,7 +571,9 @@ def main() -> None:
     if options.group:
         print(json.dumps([asdict(figure) for figure in GROUPS[options.group][0]()]))
         return
-    figures = c_figures(options.programs) + replay_figures(options.programs) if options.programs else []
+    figures: list[Figure] = []
+    if options.programs:
+        figures += c_figures(options.programs) + replay_figures(options.programs) + growth_figures(options.programs)
     figures += operator_figures()
     figures += wrapper_figures()
     figures += copy_figures()

@@ -12,7 +12,6 @@
 
 static const char malloc_call[] = "openreg_malloc";
 
-#define BLOCKS_PER_CHUNK 128
 #define CACHE_ALIGNMENT 128 /* two cache lines: avoids false sharing through adjacent-line prefetch */
 
 /* --------------------------------------------------------------------------------------------------------- objects */
@@ -22,13 +21,13 @@ static bool
 refill_blocks(struct openreg_cache *cache)
 {
     void *memory;
-    if (posix_memalign(&memory, sizeof(openreg_block), BLOCKS_PER_CHUNK * sizeof(openreg_block)) != 0)
+    if (posix_memalign(&memory, OPENREG_CHUNK_ALIGNMENT, sizeof(openreg_block_chunk)) != 0)
         return false;
-    openreg_block *chunk = memset(memory, 0, BLOCKS_PER_CHUNK * sizeof *chunk);
-    chunk[0].next = cache->block_chunks; /* the first block is the link */
-    cache->block_chunks = chunk;
-    for (int i = BLOCKS_PER_CHUNK - 1; i > 0; i--)
-        openreg_cache_give_block(cache, &chunk[i]);
+    openreg_block *blocks = ((openreg_block_chunk *)memset(memory, 0, sizeof(openreg_block_chunk)))->blocks;
+    blocks[0].next = cache->block_chunks; /* the first block is the link */
+    cache->block_chunks = blocks;
+    for (int i = OPENREG_BLOCKS_PER_CHUNK - 1; i > 0; i--)
+        openreg_cache_give_block(cache, &blocks[i]);
     return true;
 }
 
@@ -216,7 +215,7 @@ static inline openreg_status
 take_free(struct openreg_cache *cache, openreg_pool *pool, uint64_t rounded, uint64_t size, openreg_block **out)
 {
     openreg_cache_stats *stats = &cache->stats;
-    openreg_block *block = openreg_cache_find(pool, rounded, false);
+    openreg_block *block = openreg_cache_find(pool, rounded);
     if (__builtin_expect(block == NULL, 0)) {
         OPENREG_RETURN_NOT_OK(openreg_cache_grow(cache, pool, rounded, size, &block));
         pool = block->segment->pool; /* it may belong to another pool */

@@ -2,8 +2,8 @@
 /* cache.h: the caching allocator of one device. Internal.
  *
  * Segments come from the driver (2 MiB for blocks up to 1 MiB, 20 MiB for those below 10 MiB, else rounded up to 2 MiB);
- * inside them a two-level segregated fit finds, splits and coalesces blocks in O(1). Free blocks belong to the stream
- * that they were allocated for. One lock a device; drivers are called with it held only for recorded streams. */
+ * inside them blocks are found by size in O(log n) at most of the free ones (free_lists.h), split and coalesced in O(1).
+ * Free blocks belong to the stream that they were allocated for. One lock a device; no driver is called with it held. */
 #ifndef OPENREG_SRC_CACHE_H
 #define OPENREG_SRC_CACHE_H
 

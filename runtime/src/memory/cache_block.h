@@ -3,9 +3,12 @@
 #ifndef OPENREG_SRC_CACHE_BLOCK_H
 #define OPENREG_SRC_CACHE_BLOCK_H
 
+#include <assert.h>
 #include <stdint.h>
 
 #include <openreg/openreg.h>
+
+#include "base/tree.h"
 
 struct openreg_segment;
 struct openreg_stream_use;
@@ -38,5 +41,34 @@ typedef struct openreg_block {
     uint8_t oversize : 1;  /* ALLOCATED: counted as oversize */
     uint8_t is_shared : 1; /* ALLOCATED: other processes may hold it */
 } openreg_block;
+
+/* Blocks are made by the chunk, with a node each for the free lists' trees. The nodes lie apart, so that what every
+ * request touches stays one line a block. Chunks are aligned to OPENREG_CHUNK_ALIGNMENT, which leads from one to the
+ * other. The first block links the chunks. */
+#define OPENREG_BLOCKS_PER_CHUNK 128
+#define OPENREG_CHUNK_ALIGNMENT 16384
+
+typedef struct openreg_block_chunk {
+    openreg_block blocks[OPENREG_BLOCKS_PER_CHUNK];
+    openreg_tree_node nodes[OPENREG_BLOCKS_PER_CHUNK];
+} openreg_block_chunk;
+static_assert(sizeof(openreg_block) == 64, "one cache line");
+static_assert(sizeof(openreg_block_chunk) <= OPENREG_CHUNK_ALIGNMENT, "a chunk lies between two multiples of it");
+
+static inline openreg_tree_node *
+openreg_block_node(const openreg_block *block)
+{
+    const uintptr_t address = (uintptr_t)block;
+    openreg_block_chunk *chunk = (openreg_block_chunk *)(address - address % OPENREG_CHUNK_ALIGNMENT);
+    return &chunk->nodes[block - chunk->blocks];
+}
+
+static inline openreg_block *
+openreg_block_of_node(const openreg_tree_node *node)
+{
+    const uintptr_t address = (uintptr_t)node;
+    openreg_block_chunk *chunk = (openreg_block_chunk *)(address - address % OPENREG_CHUNK_ALIGNMENT);
+    return &chunk->blocks[node - chunk->nodes];
+}
 
 #endif

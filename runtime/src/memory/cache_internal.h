@@ -360,16 +360,19 @@ openreg_cache_trace_block(const struct openreg_cache *cache, int32_t action, con
     openreg_cache_trace(cache, action, block->segment->pool, (uintptr_t)block->address, block->u.used.requested);
 }
 
-/* A block of at least `rounded` bytes from the pool's lists, as openreg_free_lists_find(), or NULL. */
+/* The smallest block of at least `rounded` bytes in the pool's lists, still in them; NULL if there is none, or none that
+ * max_split_size lets this request have. */
 static inline openreg_block *
-openreg_cache_find(const openreg_pool *pool, uint64_t rounded, bool exhaustive)
+openreg_cache_find(const openreg_pool *pool, uint64_t rounded)
 {
-    if (__builtin_expect((openreg_features() & OPENREG_FEATURE_SPLIT_LIMIT) == 0, 1) ||
-        pool->kind == OPENREG_POOL_SMALL)
-        return openreg_free_lists_find(&pool->free, rounded, exhaustive);
-    const uint64_t limit = openreg_cache_max_split();
-    return openreg_free_lists_find_below(&pool->free, rounded,
-                                         rounded < limit ? limit : rounded + openreg_cache_split_rounding());
+    openreg_block *block = openreg_free_lists_find(&pool->free, rounded);
+    if (__builtin_expect((openreg_features() & OPENREG_FEATURE_SPLIT_LIMIT) != 0, 0) && block != NULL &&
+        pool->kind == OPENREG_POOL_LARGE) {
+        const uint64_t limit = openreg_cache_max_split();
+        if (block->size >= (rounded < limit ? limit : rounded + openreg_cache_split_rounding()))
+            return NULL;
+    }
+    return block;
 }
 
 #endif

@@ -103,7 +103,7 @@ openreg_cache_borrow(const struct openreg_cache *cache, const openreg_pool *pool
             if (pools->stream != pool->owner->stream)
                 continue;
             const openreg_pool *its = pool->kind == OPENREG_POOL_SMALL ? &pools->small : &pools->large;
-            openreg_block *block = openreg_cache_find(its, rounded, true);
+            openreg_block *block = openreg_cache_find(its, rounded);
             if (block != NULL)
                 return block;
         }

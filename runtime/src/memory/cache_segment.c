@@ -445,11 +445,11 @@ grow_after_flush(struct openreg_cache *cache, openreg_pool *pool, uint64_t round
     bool refused;
     /* Another thread may have flushed, or freed what fits, since the driver was asked. */
     openreg_cache_release_hot(cache);
-    *out = openreg_cache_find(pool, rounded, true);
+    *out = openreg_cache_find(pool, rounded);
     if (*out != NULL)
         return OPENREG_OK;
     OPENREG_RETURN_NOT_OK(openreg_cache_sync_waiting(cache, malloc_call));
-    *out = openreg_cache_find(pool, rounded, true);
+    *out = openreg_cache_find(pool, rounded);
     if (*out != NULL)
         return OPENREG_OK;
     if ((openreg_features() & OPENREG_FEATURE_SPLIT_LIMIT) != 0) {
@@ -506,9 +506,6 @@ openreg_status
 openreg_cache_grow(struct openreg_cache *cache, openreg_pool *pool, uint64_t rounded, uint64_t size,
                    openreg_block **out)
 {
-    *out = openreg_cache_find(pool, rounded, true);
-    if (*out != NULL)
-        return OPENREG_OK;
     const openreg_error_fields before = openreg_error_save();
     bool refused;
     collect_garbage(cache);

@@ -1,9 +1,11 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
-/* free_lists.h: the free blocks of one pool by size: a two-level segregated fit (TLSF). Internal.
+/* free_lists.h: the free blocks of one pool by size. Internal.
  *
- * Sizes in units of 512 bytes are sorted into bins: a row for each power of two, 32 bins a row. Two bitmaps find the
- * first bin that is not empty and certainly holds a fit. Because the same sizes come again and again in training, the
- * request's own bin is looked at first, as far as a few blocks. Guarded by the cache's lock. */
+ * Sizes in units of 512 bytes are sorted into bins: a row for each power of two, 32 bins a row, and two bitmaps that
+ * find the first bin that is not empty. A bin of the first two rows, below 32 KiB, holds blocks of one size, in a list.
+ * A bin above holds several sizes: a tree of them, each with its list, so the smallest block that fits is found in
+ * O(log n) steps however many smaller ones the bin holds; and where one size comes again and again, as in training, in
+ * one. Inserting and removing cost the same. Guarded by the cache's lock. */
 #ifndef OPENREG_SRC_FREE_LISTS_H
 #define OPENREG_SRC_FREE_LISTS_H
 
@@ -11,17 +13,19 @@
 #include <stddef.h>
 #include <stdint.h>
 
+#include "base/tree.h"
 #include "memory/cache_block.h"
 
-#define OPENREG_BIN_SHIFT 9 /* log2 of the unit */
-#define OPENREG_BIN_BITS 5  /* log2 of the bins of a row */
-#define OPENREG_BIN_ROWS 36 /* sizes below 2^49 */
-#define OPENREG_BIN_LOOKS 8 /* blocks of the request's own bin that are looked at */
+#define OPENREG_BIN_SHIFT 9   /* log2 of the unit */
+#define OPENREG_BIN_BITS 5    /* log2 of the bins of a row */
+#define OPENREG_BIN_ROWS 36   /* sizes below 2^49 */
+#define OPENREG_EXACT_ROWS 2u /* their bins hold one size each */
 
 typedef struct openreg_free_lists {
     uint64_t rows;                   /* bit r: bins[r] is not 0 */
-    uint32_t bins[OPENREG_BIN_ROWS]; /* bit b: heads[r][b] is not NULL */
-    openreg_block *heads[OPENREG_BIN_ROWS][1u << OPENREG_BIN_BITS];
+    uint32_t bins[OPENREG_BIN_ROWS]; /* bit b: that bin is not empty */
+    openreg_block *exact[OPENREG_EXACT_ROWS][1u << OPENREG_BIN_BITS];
+    openreg_tree sized[OPENREG_BIN_ROWS - OPENREG_EXACT_ROWS][1u << OPENREG_BIN_BITS]; /* keys: sizes in bytes */
 } openreg_free_lists;
 
 static inline void
@@ -34,6 +38,23 @@ openreg_bin_of(uint64_t size, unsigned *row, unsigned *bin)
     *bin = (unsigned)(units >> shift) & ((1u << OPENREG_BIN_BITS) - 1);
 }
 
+/* Puts a block behind the first one of its size, which is the one in the tree, or into the tree. */
+static inline void
+openreg_free_lists_insert_sized(openreg_tree *tree, openreg_block *block)
+{
+    openreg_tree_node *same = openreg_tree_find_or_insert(tree, openreg_block_node(block), block->size);
+    if (same == NULL) {
+        block->u.free.previous = block->u.free.next = NULL;
+        return;
+    }
+    openreg_block *first = openreg_block_of_node(same), *second = first->u.free.next;
+    block->u.free.previous = first;
+    block->u.free.next = second;
+    if (second != NULL)
+        second->u.free.previous = block;
+    first->u.free.next = block;
+}
+
 static inline void
 openreg_free_lists_insert(openreg_free_lists *lists, openreg_block *block)
 {
@@ -41,48 +62,50 @@ openreg_free_lists_insert(openreg_free_lists *lists, openreg_block *block)
     openreg_bin_of(block->size, &row, &bin);
     block->row = (uint8_t)row;
     block->bin = (uint8_t)bin;
-    openreg_block *head = lists->heads[row][bin];
+    lists->bins[row] |= UINT32_C(1) << bin;
+    lists->rows |= UINT64_C(1) << row;
+    if (row >= OPENREG_EXACT_ROWS) {
+        openreg_free_lists_insert_sized(&lists->sized[row - OPENREG_EXACT_ROWS][bin], block);
+        return;
+    }
+    openreg_block *head = lists->exact[row][bin];
     block->u.free.previous = NULL;
     block->u.free.next = head;
     if (head != NULL)
         head->u.free.previous = block;
-    lists->heads[row][bin] = block;
-    lists->bins[row] |= UINT32_C(1) << bin;
-    lists->rows |= UINT64_C(1) << row;
+    lists->exact[row][bin] = block;
+}
+
+/* Takes the first block of a list out of the structure. True if its bin is empty then. */
+static inline bool
+openreg_free_lists_remove_first(openreg_free_lists *lists, openreg_block *block, openreg_block *next)
+{
+    if (block->row < OPENREG_EXACT_ROWS) {
+        lists->exact[block->row][block->bin] = next;
+        return next == NULL;
+    }
+    openreg_tree *tree = &lists->sized[block->row - OPENREG_EXACT_ROWS][block->bin];
+    if (next != NULL) {
+        openreg_tree_replace(tree, openreg_block_node(block), openreg_block_node(next));
+        return false;
+    }
+    openreg_tree_remove(tree, openreg_block_node(block));
+    return tree->root == NULL;
 }
 
 static inline void
 openreg_free_lists_remove(openreg_free_lists *lists, openreg_block *block)
 {
-    const unsigned row = block->row, bin = block->bin;
     openreg_block *previous = block->u.free.previous, *next = block->u.free.next;
     if (next != NULL)
         next->u.free.previous = previous;
     if (previous != NULL) {
         previous->u.free.next = next;
-        return;
+    } else if (openreg_free_lists_remove_first(lists, block, next)) {
+        lists->bins[block->row] &= ~(UINT32_C(1) << block->bin);
+        if (lists->bins[block->row] == 0)
+            lists->rows &= ~(UINT64_C(1) << block->row);
     }
-    lists->heads[row][bin] = next;
-    if (next == NULL) {
-        lists->bins[row] &= ~(UINT32_C(1) << bin);
-        if (lists->bins[row] == 0)
-            lists->rows &= ~(UINT64_C(1) << row);
-    }
-}
-
-/* The smallest block of at least `size` bytes among the first `looks` of its own bin, or NULL. */
-static inline openreg_block *
-openreg_free_lists_own_bin(const openreg_free_lists *lists, uint64_t size, unsigned row, unsigned bin, size_t looks)
-{
-    openreg_block *best = NULL;
-    for (openreg_block *at = lists->heads[row][bin]; at != NULL && looks > 0; at = at->u.free.next, looks--) {
-        if (at->size >= size && (best == NULL || at->size < best->size)) {
-            best = at;
-            if (at->size == size)
-                break;
-        }
-    }
-    return best;
 }
 
 /* The first bin behind this one that holds blocks. False: there is none. */
@@ -101,33 +124,30 @@ openreg_free_lists_next_bin(const openreg_free_lists *lists, unsigned *row, unsi
     return true;
 }
 
-/* A block of at least `size` bytes, still in its list, or NULL. `exhaustive` also looks at all of the request's own
- * bin: for use before the driver is asked, when time matters less than a fit that was missed. */
+/* The smallest block of the bin of at least `size` bytes, or NULL; of several, the one that came last but for the one in
+ * the tree. */
 static inline openreg_block *
-openreg_free_lists_find(const openreg_free_lists *lists, uint64_t size, bool exhaustive)
+openreg_free_lists_in_bin(const openreg_free_lists *lists, uint64_t size, unsigned row, unsigned bin)
 {
-    unsigned row, bin;
-    openreg_bin_of(size, &row, &bin);
-    openreg_block *own = openreg_free_lists_own_bin(lists, size, row, bin, exhaustive ? SIZE_MAX : OPENREG_BIN_LOOKS);
-    if (own != NULL)
-        return own;
-    return openreg_free_lists_next_bin(lists, &row, &bin) ? lists->heads[row][bin] : NULL;
+    if (row < OPENREG_EXACT_ROWS)
+        return lists->exact[row][bin];
+    const openreg_tree_node *node = openreg_tree_at_least(&lists->sized[row - OPENREG_EXACT_ROWS][bin], size);
+    if (node == NULL)
+        return NULL;
+    openreg_block *first = openreg_block_of_node(node), *second = first->u.free.next;
+    return second != NULL ? second : first;
 }
 
-/* The smallest block of at least `size` bytes that is smaller than `limit`, still in its list, or NULL. Walks lists:
- * for programs that set a limit. */
+/* The smallest block of at least `size` bytes, still in its list, or NULL. */
 static inline openreg_block *
-openreg_free_lists_find_below(const openreg_free_lists *lists, uint64_t size, uint64_t limit)
+openreg_free_lists_find(const openreg_free_lists *lists, uint64_t size)
 {
     unsigned row, bin;
     openreg_bin_of(size, &row, &bin);
-    openreg_block *best = openreg_free_lists_own_bin(lists, size, row, bin, SIZE_MAX);
-    while (best == NULL) {
-        if (!openreg_free_lists_next_bin(lists, &row, &bin))
-            return NULL;
-        best = openreg_free_lists_own_bin(lists, size, row, bin, SIZE_MAX);
-    }
-    return best->size < limit ? best : NULL;
+    openreg_block *own = openreg_free_lists_in_bin(lists, size, row, bin);
+    if (own != NULL)
+        return own;
+    return openreg_free_lists_next_bin(lists, &row, &bin) ? openreg_free_lists_in_bin(lists, size, row, bin) : NULL;
 }
 
 #endif

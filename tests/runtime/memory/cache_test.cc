@@ -134,6 +134,20 @@ TEST_F(CacheTest, FindsTheFitThatIsThere) {
   check_cache(0);
 }
 
+// Of many free blocks whose sizes share a bin the smallest that fits is taken, wherever it lies among those that don't
+// and those that are larger.
+TEST_F(CacheTest, TakesTheSmallestThatFits) {
+  use_full_toy(use_addresses_only);
+  constexpr size_t kSizes = 16;
+  std::vector<void*> blocks;
+  for (size_t i = 0; i < kSizes; ++i) blocks.push_back(allocate(0, (512 + 2 * i) * kMib));
+  for (size_t i = 0; i < kSizes; ++i) release(blocks[i * 7 % kSizes]);
+  for (const size_t wanted : {size_t{3}, size_t{11}, size_t{5}, size_t{0}, size_t{15}})
+    EXPECT_EQ(allocate(0, (512 + 2 * wanted) * kMib - 512 * kKib), blocks[wanted]);
+  for (const size_t given : {3, 11, 5, 0, 15}) release(blocks[given]);
+  check_cache(0);
+}
+
 // Blocks belong to the stream that they were allocated for: another stream never gets them from the cache.
 TEST_F(CacheTest, PoolsByStream) {
   const openreg_stream stream = from_pool(0);
