@@ -4,7 +4,7 @@
 // A file that uses Python and the runtime alone is C; a file is C++ where it has tensors, storages or other classes of
 // PyTorch. In both languages a binding is a plain function of Python's C API, listed in its file's table of methods:
 // current_device() and its like are called in the inner loops of user code. pybind11 makes the module and holds
-// references in C++, it binds nothing.
+// references in C++; the one class that it binds is derived from one of PyTorch's (collectives.cpp).
 //
 // In C, what may wait is called between Py_BEGIN_ALLOW_THREADS and Py_END_ALLOW_THREADS, a status becomes an exception
 // by openreg_raise() (torch_calls.h), and dicts and lists are filled by python_support.h. In C++ a binding's body is

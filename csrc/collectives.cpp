@@ -4,8 +4,11 @@
 #include <torch/csrc/Exceptions.h>
 #include <torch/csrc/utils/pybind.h>
 
+#include <utility>
+
 #include "csrc/bindings.h"
 #include "shim/collectives.h"
+#include "shim/staged_backend.h"
 
 namespace torch_openreg {
 
@@ -13,17 +16,44 @@ namespace py = pybind11;
 
 namespace {
 
-PyObject* _requireGlooCollectives(PyObject* /*self*/, PyObject* /*unused*/) {
+// The object of PyTorch that a Python one is; throws TypeError for anything else.
+template <class Class>
+c10::intrusive_ptr<Class> held_by(PyObject* object, const char* what) {
+  const py::handle handle(object);
+  TORCH_CHECK_TYPE(
+      !handle.is_none() && py::isinstance<Class>(handle), "expected ", what, ", but got ", Py_TYPE(object)->tp_name);
+  return handle.cast<c10::intrusive_ptr<Class>>();
+}
+
+PyObject* _serveProcessGroup(PyObject* /*self*/, PyObject* object) {
   HANDLE_TH_ERRORS
-  c10::openreg::require_gloo_collectives();
+  auto group = held_by<c10d::ProcessGroup>(object, "a torch.distributed.ProcessGroup");
+  {
+    const py::gil_scoped_release released; // another thread may hold the lock inside and want the GIL
+    c10::openreg::serve_process_group(*group);
+  }
   Py_RETURN_NONE;
   END_HANDLE_TH_ERRORS
 }
 
-PyObject* _stagedBackend(PyObject* /*self*/, PyObject* backend) {
+PyObject* _stagedBackend(PyObject* /*self*/, PyObject* object) {
   HANDLE_TH_ERRORS
-  auto host = py::handle(backend).cast<c10::intrusive_ptr<c10d::Backend>>();
+  auto host = held_by<c10d::Backend>(object, "a backend of torch.distributed");
   return py::cast(c10::openreg::staged_backend(std::move(host))).release().ptr();
+  END_HANDLE_TH_ERRORS
+}
+
+// A class of pybind11, as PyTorch's own classes of backends are: it has what PyTorch asks of one that can be split.
+// perform_nocolor_split() is for ranks outside a new group, of which NCCL must be told and gloo need not.
+PyObject* _defineBackendClass(PyObject* self, PyObject* /*unused*/) {
+  HANDLE_TH_ERRORS
+  using c10::openreg::StagedBackend;
+  if (!py::hasattr(self, "_StagedBackend")) {
+    py::class_<StagedBackend, c10d::Backend, c10::intrusive_ptr<StagedBackend>>(self, "_StagedBackend")
+        .def_property_readonly("options", &StagedBackend::getBackendOptions)
+        .def("perform_nocolor_split", [](StagedBackend& /*self*/, const py::object& /*device*/) {});
+  }
+  Py_RETURN_NONE;
   END_HANDLE_TH_ERRORS
 }
 
@@ -32,10 +62,14 @@ PyObject* _stagedBackend(PyObject* /*self*/, PyObject* backend) {
 } // namespace torch_openreg
 
 PyMethodDef openreg_collective_methods[] = {
-    {"_require_gloo_collectives",
-     torch_openreg::_requireGlooCollectives,
+    {"_define_backend_class",
+     torch_openreg::_defineBackendClass,
      METH_NOARGS,
-     "Raises unless they are switched on."},
+     "Adds _StagedBackend to the module. To be called when torch.distributed has its own classes."},
+    {"_serve_process_group",
+     torch_openreg::_serveProcessGroup,
+     METH_O,
+     "Gives a group with gloo a backend for openreg tensors."},
     {"_staged_backend",
      torch_openreg::_stagedBackend,
      METH_O,

@@ -1,23 +1,26 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
-// torch.distributed for openreg tensors: a c10d backend that hands them to a backend for host memory.
+// torch.distributed for openreg tensors: which process groups get a StagedBackend.
 //
-// A process group reaches it in two ways. The backend "openreg_gloo" (_distributed.py) makes it with a gloo of its own,
-// for CPU tensors too. And a group that has gloo for CPU tensors but nothing for openreg, as of
-// init_process_group("gloo"), gets it over that gloo at its first collective of openreg tensors.
+// The backend "openreg_gloo" (_distributed.py) is one around a gloo of its own, for CPU tensors too. A group that has
+// gloo for the CPU or for openreg gets one over that gloo when it is made, at the latest at its first collective of
+// openreg tensors.
 #pragma once
 
 #include <torch/csrc/distributed/c10d/Backend.hpp>
+#include <torch/csrc/distributed/c10d/ProcessGroup.hpp>
 
 #include "shim/export.h"
 
 namespace c10::openreg {
 
-// Returns if OPENREG_ENABLE_GLOO_COLLECTIVES is 1. Throws c10::Error that names it if it is 0, empty or not set, and
-// for any other value. Read at every call.
-TORCH_OPENREG_API void require_gloo_collectives();
+// Gives a group whose backend for openreg is plain gloo, or that has none and gloo for the CPU, a StagedBackend over
+// that gloo. Any other group is left as it is; so is one that was served before. Any thread.
+//
+// A group has place for one backend that is not PyTorch's own. In a group with gloo for openreg and another's backend
+// for the CPU that one is taken for openreg, too.
+TORCH_OPENREG_API void serve_process_group(c10d::ProcessGroup& group);
 
-// `host` for tensors of openreg, staged as StagedTensors says; other tensors reach it as they are. What `host` does not
-// support is its own error. Collectives of both go through `host` in the order of the calls.
+// A StagedBackend around `host`.
 TORCH_OPENREG_API c10::intrusive_ptr<c10d::Backend> staged_backend(c10::intrusive_ptr<c10d::Backend> host);
 
 } // namespace c10::openreg

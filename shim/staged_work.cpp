@@ -8,6 +8,7 @@
 #include <c10/core/impl/LocalDispatchKeySet.h>
 #include <openreg/openreg.h>
 
+#include <cstring>
 #include <memory>
 #include <mutex>
 #include <utility>
@@ -188,10 +189,24 @@ class StagedWork final : public c10d::Work {
 
 } // namespace
 
+void require_gloo_collectives() {
+  const char* value = openreg_variable("OPENREG_ENABLE_GLOO_COLLECTIVES");
+  if (value == nullptr || *value == '\0' || std::strcmp(value, "1") == 0) {
+    return;
+  }
+  TORCH_CHECK(
+      std::strcmp(value, "0") == 0, "OPENREG_ENABLE_GLOO_COLLECTIVES must be '0' or '1', but is '", value, "'.");
+  TORCH_CHECK(
+      false,
+      "Collectives of openreg tensors are off: OPENREG_ENABLE_GLOO_COLLECTIVES=0 is set. Without it they run in gloo, "
+      "staged through host memory. Collectives of CPU tensors are not affected.");
+}
+
 at::Tensor StagedTensors::show(const at::Tensor& tensor, TensorRole role) {
   at::Tensor host = tensor;
   bool is_copy = false;
   if (tensor.defined() && tensor.is_privateuseone()) {
+    require_gloo_collectives();
     const c10::impl::ExcludeDispatchKeyGuard below(kAboveKernels);
     wait_for_current_stream(tensor.device().index());
     is_copy = !can_show_in_place(tensor);

@@ -10,13 +10,17 @@
 
 namespace c10::openreg {
 
+// Returns unless OPENREG_ENABLE_GLOO_COLLECTIVES switches collectives of openreg tensors off. Throws c10::Error that
+// names it if it is 0, and for any value but 0, 1 and the empty one. Read at every call.
+void require_gloo_collectives();
+
 enum class TensorRole : uint8_t {
   input,
   output, // its contents before the collective don't matter
   in_out,
 };
 
-// A result of a collective and what stands for it on the host. The same tensor twice where it is not an openreg tensor.
+// A result of a collective and what shows it on the host. The same tensor twice where it is not an openreg tensor.
 struct StagedOutput {
   at::Tensor tensor;
   at::Tensor host;
@@ -31,7 +35,7 @@ struct StagedOutput {
 class StagedTensors {
  public:
   // Waits for the calling thread's current stream of the tensor's device; the current device stays as it is. Throws
-  // c10::Error for a tensor that can't be copied.
+  // c10::Error for a tensor that can't be copied, and where require_gloo_collectives() does.
   at::Tensor show(const at::Tensor& tensor, TensorRole role);
 
   template <class Item>

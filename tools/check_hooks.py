@@ -86,6 +86,22 @@ INTERFACES = (
         (("shim/generator.h", "OpenRegGeneratorImpl"),),
     ),
     Interface(
+        "backend of torch.distributed",
+        (("torch/csrc/distributed/c10d/Backend.hpp", "Backend"),),
+        (("shim/staged_backend.h", "StagedBackend"),),
+        {
+            **dict.fromkeys(
+                (
+                    *("supportsTimeEstimation", "supportsShrinking", "shrink", "merge", "allreduce_sparse"),
+                    *("registerOnCompletionHook", "waitForPendingWorks", "suspend", "resume", "getMemoryStats"),
+                    *("getMemAllocator", "allocateTensor", "supportsTensorAlloc"),
+                ),
+                "gloo has no such thing for tensors of a device, and PyTorch's default says so",
+            ),
+            "eagerConnectSingleDevice": "gloo connects when it is made",
+        },
+    ),
+    Interface(
         "profiler, by events",
         (("torch/csrc/profiler/stubs/base.h", "ProfilerStubs"),),
         (("shim/profiler.cpp", "ProfilerStubs"),),

@@ -178,10 +178,7 @@ class OpenRegFabricStrategy(_OneDevice, FabricSingleDeviceStrategy):
 
 
 class OpenRegDDPStrategy(_OwnAutocast, DDPStrategy):
-    """DistributedDataParallel over devices, a process for each, by the name "openreg_ddp".
-
-    Collectives of device tensors must be on: ``OPENREG_ENABLE_GLOO_COLLECTIVES=1``.
-    """
+    """DistributedDataParallel over devices, a process for each, by the name "openreg_ddp"."""
 
     strategy_name = f"{_NAME}_ddp"
 

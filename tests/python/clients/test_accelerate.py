@@ -211,7 +211,7 @@ def test_two_processes_equal_two_on_the_cpu(script: Any, tmp_path: Path) -> None
     found = {}
     for device in ("cpu", DEV):
         report = str(tmp_path / device)
-        environment = {"ACCELERATE_TORCH_DEVICE": device, "OPENREG_ENABLE_GLOO_COLLECTIVES": "1"}
+        environment = {"ACCELERATE_TORCH_DEVICE": device}
         script(SCRIPT, report, "several", launcher=launcher, **environment)
         found[device] = [json.loads(Path(f"{report}.{rank}").read_text()) for rank in (0, 1)]
     for got, expected in zip(found[DEV], found["cpu"], strict=True):

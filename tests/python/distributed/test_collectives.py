@@ -9,16 +9,11 @@ from __future__ import annotations
 import copy
 import datetime
 import gc
-import json
 import os
 import re
-import subprocess
-import sys
 import threading
 import time
-import traceback
-import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -28,31 +23,19 @@ import torch.distributed as dist
 import torch.distributed._functional_collectives as functional
 from torch import nn
 from torch.testing import assert_close
+from two_ranks import WORLD, Check, Checks, reports_of
 
-import torch_openreg  # noqa: F401
+from torch_openreg import _C
 
 VARIABLE = "OPENREG_ENABLE_GLOO_COLLECTIVES"
-WORLD = 2
 CPU = torch.device("cpu")
 
-# By default group, "name of the group: name of the check". A check is called in both ranks, with its rank and device.
-Check = Callable[[int, torch.device], None]
-CHECKS: dict[str, dict[str, Check]] = {}
-
-
-def check(*backends: str) -> Callable[[Check], Check]:
-    """Has a function called where init_process_group() was called with that backend; "": without one."""
-
-    def register(function: Check) -> Check:
-        for backend in backends:
-            CHECKS.setdefault(backend, {})[function.__name__] = function
-        return function
-
-    return register
-
-
 PLAIN, PAIRED, OURS, UNNAMED = "gloo", "cpu:gloo,openreg:openreg_gloo", "openreg_gloo", ""
-ALL = (PLAIN, PAIRED, OURS, UNNAMED)
+BOTH, ALONE = "cpu:gloo,openreg:gloo", "openreg:gloo"
+ALL = (PLAIN, PAIRED, OURS, UNNAMED, BOTH, ALONE)
+
+CHECKS = Checks(*ALL)
+check = CHECKS.check
 
 
 def values(device: torch.device, *shape: int, dtype: torch.dtype = torch.float32) -> torch.Tensor:
@@ -181,7 +164,6 @@ def coalesced(device: torch.device, later: bool) -> list[torch.Tensor]:
 
 def in_a_block(device: torch.device, later: bool) -> list[torch.Tensor]:
     """Collectives that are queued, and ones that are called at once; gloo alone refuses the device."""
-    dist.all_reduce(values(device, 1))  # a group of gloo alone gets its backend for openreg at its first collective
     x, y = [values(device, 2), values(device, 3)], [values(device, 4), values(device, 5)]
     named = device if device.type == "openreg" else None
     with dist._coalescing_manager(device=named, async_ops=later) as block:
@@ -295,7 +277,7 @@ def as_on_the_cpu(name: str) -> Check:
     return run
 
 
-CHECKS[PLAIN] = {f"as on the CPU: {name}": as_on_the_cpu(name) for name in COLLECTIVES}
+CHECKS.by_backend[PLAIN] = {f"as on the CPU: {name}": as_on_the_cpu(name) for name in COLLECTIVES}
 
 
 @check(*ALL)
@@ -305,33 +287,103 @@ def sum_is_in_every_rank(rank: int, device: torch.device) -> None:
     dist.all_reduce(x)
     assert x.tolist() == [3.0] * 3
     dist.barrier()
-    if dist.get_backend() != "undefined":
+    if dist.get_backend() != ALONE:
         y = torch.full((3,), 1.0 + rank)
         dist.all_reduce(y)
         assert y.tolist() == [3.0] * 3
 
 
+@check(*ALL)
+def device_is_served_from_the_start(rank: int, device: torch.device) -> None:
+    """A new group has its backend for openreg before the first collective, and batches and blocks may be the first."""
+    group = dist.new_group()
+    assert group._get_backend(device).name() == "openreg_gloo"
+    assert group._get_backend(device).supports_coalescing
+    out = torch.zeros(2, device=device)
+    batch = [dist.P2POp(dist.isend, values(device, 2), 1 - rank, group), dist.P2POp(dist.irecv, out, 1 - rank, group)]
+    for work in dist.batch_isend_irecv(batch):
+        work.wait()
+    assert out.tolist() == [1.0 + 10 * (1 - rank), 2.0 + 10 * (1 - rank)]
+    x = values(device, 2)
+    with dist._coalescing_manager(dist.new_group(), device):
+        dist.all_reduce(x, group=group)
+    assert x.tolist() == [12.0, 14.0]
+
+
 @check(PLAIN, OURS)
 def off(rank: int, device: torch.device) -> None:
-    """Without the variable a collective of openreg tensors fails with its name; those of CPU tensors work."""
+    """The variable decides at each collective of openreg tensors; those of CPU tensors and the group stay."""
+    group = dist.new_group()
     try:
-        for value in ("", "0", None):
-            os.environ.pop(VARIABLE) if value is None else os.environ.update({VARIABLE: value})
-            with pytest.raises(RuntimeError, match=f"openreg tensors are off. {VARIABLE}=1"):
-                dist.new_group(backend="openreg_gloo")
-            group = dist.new_group(backend="gloo")
+        for value, text in (("0", f"openreg tensors are off: {VARIABLE}=0"), ("yes", f"{VARIABLE} must be '0' or '1'")):
+            os.environ[VARIABLE] = value
             for function in (dist.all_reduce, lambda x, group: dist.all_gather(blanks(x.device, 3), x, group=group)):
-                with pytest.raises(RuntimeError, match=f"openreg tensors are off. {VARIABLE}=1"):
+                with pytest.raises(RuntimeError, match=text):
                     function(torch.ones(3, device=device), group=group)
             x = torch.ones(3)
             dist.all_reduce(x, group=group)
             dist.barrier(group=group)
             assert x.tolist() == [2.0] * 3
-        os.environ[VARIABLE] = "yes"
-        with pytest.raises(RuntimeError, match=f"{VARIABLE} must be '0' or '1', but is 'yes'"):
-            dist.all_reduce(torch.ones(3, device=device), group=dist.new_group(backend="gloo"))
+        for value in ("", "1"):
+            os.environ[VARIABLE] = value
+            y = torch.ones(3, device=device)
+            dist.all_reduce(y, group=group)
+            assert y.tolist() == [2.0] * 3
     finally:
-        os.environ[VARIABLE] = "1"
+        os.environ.pop(VARIABLE, None)
+
+
+@check(PLAIN, UNNAMED)
+def monitored_barrier(rank: int, device: torch.device) -> None:
+    """Without a name the backend is gloo, too: PyTorch asks for that name."""
+    assert dist.get_backend() == "gloo"
+    dist.monitored_barrier(timeout=datetime.timedelta(seconds=20))
+
+
+@check(PAIRED, OURS, BOTH)
+def monitored_barrier_of_a_group(rank: int, device: torch.device) -> None:
+    """The group's own function asks for no name."""
+    dist.group.WORLD.monitored_barrier(datetime.timedelta(seconds=20))
+
+
+@check(PLAIN, OURS, PAIRED, BOTH)
+def split_off(rank: int, device: torch.device) -> None:
+    """split_group() on a group that is bound to its device, as by init_process_group(device_id=...); and new groups."""
+    world = dist.group.WORLD
+    world.bound_device_id = device
+    try:
+        alone = dist.split_group(split_ranks=[[0], [1]])
+        both = dist.split_group(split_ranks=[[0, 1]], timeout=datetime.timedelta(seconds=20))
+        x = torch.ones(2, device=device)
+        dist.all_reduce(x, group=alone)
+        assert x.tolist() == [1.0] * 2
+        for where in (device, CPU):
+            y = torch.ones(2, device=where)
+            dist.all_reduce(y, group=both)
+            assert y.tolist() == [2.0] * 2
+        assert both._get_backend(device).name() == "openreg_gloo"
+        assert dist.get_process_group_ranks(alone) == [rank]
+        groups = [dist.new_group([each]) for each in range(WORLD)]  # a rank outside is asked to take part in a split
+        dist.all_reduce(x, group=groups[rank])
+        assert x.tolist() == [1.0] * 2
+    finally:
+        world.bound_device_id = None
+
+
+@check(PLAIN)
+def error_in_a_block(rank: int, device: torch.device) -> None:
+    """The works of a block are waited for together, and its error is that of the call that failed."""
+    group = dist.new_group(timeout=datetime.timedelta(seconds=1))
+    if rank == 0:
+        backend = group._get_backend(device)
+        backend._start_coalescing()
+        dist.all_reduce(torch.ones(3, device=device), group=group, async_op=True)
+        work = backend._end_coalescing()
+        with pytest.raises(RuntimeError):
+            work.wait()
+        assert work.is_completed()
+        assert not work.is_success()
+    dist.barrier()
 
 
 @check(PLAIN)
@@ -496,7 +548,7 @@ def group_of_some_ranks(rank: int, device: torch.device) -> None:
     assert x.tolist() == [1.0 + rank] * 3
 
 
-@check(PLAIN, UNNAMED)
+@check(*ALL)
 def objects(rank: int, device: torch.device) -> None:
     """Collectives of Python objects, with openreg tensors in them."""
     gathered: list[Any] = [None] * WORLD
@@ -508,7 +560,7 @@ def objects(rank: int, device: torch.device) -> None:
     assert listed == [("from", 1), None]
 
 
-@check(PLAIN, UNNAMED)
+@check(PLAIN, ALONE)
 def functional_collectives(rank: int, device: torch.device) -> None:
     """The collectives that return new tensors, which torch.compile and DTensor use."""
     world = dist.group.WORLD
@@ -567,9 +619,9 @@ def data_parallel_training(rank: int, device: torch.device) -> None:
             assert_close(there.cpu(), here, msg=name)
 
 
-@check(UNNAMED)
+@check(UNNAMED, ALONE)
 def data_parallel_training_without_a_name(rank: int, device: torch.device) -> None:
-    """DistributedDataParallel in the accelerator's default group; gradients are the same in both ranks."""
+    """DistributedDataParallel in other groups than gloo's; gradients are the same in both ranks."""
     model = DDP(network().to(device))
     train(model, rank, device)
     weights: list[Any] = [None] * WORLD
@@ -606,63 +658,14 @@ def distributed_tensors(rank: int, device: torch.device) -> None:
     assert torch.equal(sharded.redistribute(mesh, [Replicate()]).to_local().cpu(), whole)
 
 
-def main(rank: int, folder: Path) -> None:
-    """The program of a rank: runs every check and writes the tracebacks, by group and name."""
-    warnings.simplefilter("ignore")
-    torch.set_num_threads(1)
-    torch.openreg.set_device(rank)
-    errors: dict[str, str] = {}
-    for number, (backend, checks) in enumerate(CHECKS.items()):
-        store = dist.FileStore(str(folder / f"store{number}"), WORLD)
-        timeout = datetime.timedelta(seconds=30)
-        dist.init_process_group(backend or None, rank=rank, world_size=WORLD, store=store, timeout=timeout)
-        for name, function in checks.items():
-            try:
-                function(rank, torch.device("openreg", rank))
-            except BaseException:
-                errors[f"{backend}/{name}"] = traceback.format_exc()
-            else:
-                errors[f"{backend}/{name}"] = ""
-            (folder / f"rank{rank}").write_text(json.dumps(errors))
-        dist.destroy_process_group()
-
-
 @pytest.fixture(scope="module", params=["auto", "staged"])
 def ranks(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, Any]]:
-    """What each rank of the pair reports: its errors by check, and how it ended."""
-    folder = tmp_path_factory.mktemp("ranks")
-    kept = {key: value for key, value in os.environ.items() if not key.startswith(("OPENREG_", "TORCH_DISTRIBUTED_"))}
-    environment = kept | {VARIABLE: "1", "OPENREG_OPERATORS": request.param, "OPENREG_SIM_DEVICES": "2"}
-    processes = [
-        subprocess.Popen(
-            [sys.executable, __file__, str(rank), str(folder)],
-            env=environment,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
-        )
-        for rank in range(WORLD)
-    ]
-    reports = []
-    for rank, process in enumerate(processes):
-        try:
-            output, _ = process.communicate(timeout=150)
-        except subprocess.TimeoutExpired:
-            process.kill()
-            output, _ = process.communicate()
-        report = folder / f"rank{rank}"
-        errors = json.loads(report.read_text()) if report.exists() else {}
-        reports.append({"errors": errors, "status": process.returncode, "output": output})
-    return reports
-
-
-def names() -> Iterator[str]:
-    for backend, checks in CHECKS.items():
-        yield from (f"{backend}/{name}" for name in checks)
+    """What each rank of the pair reports; nothing is set but how operators run."""
+    return reports_of(__file__, tmp_path_factory.mktemp("ranks"), OPENREG_OPERATORS=request.param)
 
 
 # acceptance 5.9: each collective, and what is built on them, in two processes
-@pytest.mark.parametrize("name", list(names()))
+@pytest.mark.parametrize("name", list(CHECKS.names()))
 def test_two_ranks(ranks: list[dict[str, Any]], name: str) -> None:
     for report in ranks:
         assert report["errors"].get(name, report["output"][-3000:]) == ""
@@ -673,26 +676,56 @@ def test_ranks_end_well(ranks: list[dict[str, Any]]) -> None:
     assert [report["status"] for report in ranks] == [0, 0], ranks[0]["output"][-3000:]
 
 
-# acceptance 5.9: nothing is set; registering the backend opened no driver
-def test_off_by_default(python: Any, tmp_path: Path) -> None:
+# acceptance 5.9: what PyTorch knows of the device after the import, which opened no driver
+def test_registered_with_torch_distributed(python: Any) -> None:
     python(
-        f"""
-        import torch, torch.distributed as dist, torch_openreg
+        """
+        import copyreg, torch, torch.distributed as dist, torch_openreg
         from torch_openreg import _C, _distributed
+        make = dist.distributed_c10d._new_process_group_helper
         _distributed.install()
+        assert dist.distributed_c10d._new_process_group_helper is make
         assert not _C._is_initialized()
-        assert dist.Backend.default_device_backend_map["openreg"] == dist.Backend.OPENREG_GLOO == "openreg_gloo"
-        for number, backend in enumerate((None, "openreg_gloo", "cpu:gloo,openreg:openreg_gloo")):
-            store = dist.FileStore({str(tmp_path)!r} + "/" + str(number), 1)
-            try:
-                dist.init_process_group(backend, rank=0, world_size=1, store=store)
-            except RuntimeError as error:
-                assert "{VARIABLE}=1" in str(error) and 'name the backend "gloo"' in str(error), error
-            else:
-                raise AssertionError(backend)
+        assert dist.Backend.OPENREG_GLOO == "openreg_gloo"
+        assert dist.get_default_backend_for_device("openreg") == "gloo"
+        assert dist.Backend.backend_capability["gloo"].count("openreg") == 1
+        assert dist.Backend.backend_capability["openreg_gloo"] == ["openreg", "cpu"]
+        assert dist.ProcessGroupGloo._Options in copyreg.dispatch_table
         """
     )
 
 
+# acceptance 5.9: with 0 a collective of openreg tensors is refused however the group was made; those of the CPU work
+@pytest.mark.parametrize("backend", [backend or None for backend in ALL])
+def test_switched_off(backend: str | None, python: Any, tmp_path: Path) -> None:
+    python(
+        f"""
+        import torch, torch.distributed as dist
+        store = dist.FileStore({str(tmp_path / "store")!r}, 1)
+        dist.init_process_group({backend!r}, rank=0, world_size=1, store=store)
+        calls = [lambda x: dist.all_reduce(x), lambda x: dist.all_gather([x.clone()], x), lambda x: dist.broadcast(x, 0)]
+        for call in calls:
+            try:
+                call(torch.ones(3, device="openreg"))
+            except RuntimeError as error:
+                assert "openreg tensors are off: {VARIABLE}=0" in str(error), error
+            else:
+                raise AssertionError("not refused")
+            if {backend!r} != "openreg:gloo":
+                call(torch.ones(3))
+        dist.destroy_process_group()
+        """,
+        **{VARIABLE: "0"},
+    )
+
+
+# what a program passes by mistake is a TypeError
+@pytest.mark.parametrize("function", [_C._serve_process_group, _C._staged_backend])
+@pytest.mark.parametrize("argument", [None, 1, "gloo", object], ids=repr)
+def test_wrong_arguments(function: Any, argument: object) -> None:
+    with pytest.raises(TypeError, match="expected a"):
+        function(argument)
+
+
 if __name__ == "__main__":
-    main(int(sys.argv[1]), Path(sys.argv[2]))
+    CHECKS.main()

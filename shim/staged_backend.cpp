@@ -1,0 +1,280 @@
+// SPDX-License-Identifier: BSD-3-Clause
+#include "shim/staged_backend.h"
+
+#include <torch/csrc/distributed/c10d/PrefixStore.hpp>
+
+#include <algorithm>
+#include <chrono>
+#include <utility>
+
+#include "shim/staged_work.h"
+
+namespace c10::openreg {
+
+using c10d::Work;
+
+namespace {
+
+// The works of a block of collectives, as one.
+class WorkOfAll final : public Work {
+ public:
+  explicit WorkOfAll(std::vector<c10::intrusive_ptr<Work>> works) : works_(std::move(works)) {}
+
+  bool isCompleted() override {
+    return std::all_of(works_.begin(), works_.end(), [](const auto& work) { return work->isCompleted(); });
+  }
+
+  bool isSuccess() const override {
+    return std::all_of(works_.begin(), works_.end(), [](const auto& work) { return work->isSuccess(); });
+  }
+
+  std::exception_ptr exception() const override {
+    for (const auto& work : works_) {
+      if (auto error = work->exception()) {
+        return error;
+      }
+    }
+    return nullptr;
+  }
+
+  bool wait(std::chrono::milliseconds timeout) override {
+    bool is_good = true;
+    for (const auto& work : works_) {
+      is_good = work->wait(timeout) && is_good;
+    }
+    return is_good;
+  }
+
+ private:
+  const std::vector<c10::intrusive_ptr<Work>> works_;
+};
+
+} // namespace
+
+// Between startCoalescing() and endCoalescing() a work is kept for the block's.
+c10::intrusive_ptr<Work> StagedBackend::note(c10::intrusive_ptr<Work> work) {
+  const std::lock_guard<std::mutex> guard(block_lock_);
+  if (is_in_block_) {
+    block_.push_back(work);
+  }
+  return work;
+}
+
+template <class Call>
+c10::intrusive_ptr<Work> StagedBackend::in_place(const Tensors& tensors, const Call& call) {
+  StagedTensors staged;
+  auto host = staged.show(tensors, TensorRole::in_out);
+  return note(staged.finish(call(host)));
+}
+
+template <class Inputs, class Outputs, class Call>
+c10::intrusive_ptr<Work> StagedBackend::from_to(const Inputs& inputs, const Outputs& outputs, const Call& call) {
+  StagedTensors staged;
+  auto from = staged.show(inputs, TensorRole::input);
+  auto to = staged.show(outputs, TensorRole::output);
+  return note(staged.finish(call(from, to)));
+}
+
+StagedBackend::StagedBackend(c10::intrusive_ptr<c10d::Backend> host)
+    : Backend(host->getRank(), host->getSize()),
+      host_(std::move(host)),
+      last_part_(c10::intrusive_ptr<Backend>()) {
+  pg_uid_ = host_->getGroupUid(); // of a group that has its name already
+  pg_desc_ = host_->getGroupDesc();
+  init();
+}
+
+const std::string StagedBackend::getBackendName() const {
+  return "openreg_" + host_->getBackendName();
+}
+
+c10::intrusive_ptr<c10d::Backend::Options> StagedBackend::getBackendOptions() {
+  return host_->getBackendOptions();
+}
+
+c10::intrusive_ptr<Work> StagedBackend::broadcast(Tensors& tensors, const c10d::BroadcastOptions& options) {
+  return in_place(tensors, [&](Tensors& host) { return host_->broadcast(host, options); });
+}
+
+c10::intrusive_ptr<Work> StagedBackend::allreduce(Tensors& tensors, const c10d::AllreduceOptions& options) {
+  return in_place(tensors, [&](Tensors& host) { return host_->allreduce(host, options); });
+}
+
+c10::intrusive_ptr<Work> StagedBackend::allreduce_coalesced(
+    Tensors& tensors, const c10d::AllreduceCoalescedOptions& options) {
+  return in_place(tensors, [&](Tensors& host) { return host_->allreduce_coalesced(host, options); });
+}
+
+c10::intrusive_ptr<Work> StagedBackend::reduce(Tensors& tensors, const c10d::ReduceOptions& options) {
+  return in_place(tensors, [&](Tensors& host) { return host_->reduce(host, options); });
+}
+
+c10::intrusive_ptr<Work> StagedBackend::allgather(
+    TensorLists& outputs, Tensors& inputs, const c10d::AllgatherOptions& options) {
+  return from_to(inputs, outputs, [&](Tensors& from, TensorLists& to) { return host_->allgather(to, from, options); });
+}
+
+c10::intrusive_ptr<Work> StagedBackend::_allgather_base(
+    at::Tensor& output, at::Tensor& input, const c10d::AllgatherOptions& options) {
+  return from_to(
+      input, output, [&](at::Tensor& from, at::Tensor& to) { return host_->_allgather_base(to, from, options); });
+}
+
+c10::intrusive_ptr<Work> StagedBackend::allgather_coalesced(
+    TensorLists& outputs, Tensors& inputs, const c10d::AllgatherOptions& options) {
+  return from_to(
+      inputs, outputs, [&](Tensors& from, TensorLists& to) { return host_->allgather_coalesced(to, from, options); });
+}
+
+c10::intrusive_ptr<Work> StagedBackend::allgather_into_tensor_coalesced(
+    Tensors& outputs, Tensors& inputs, const c10d::AllgatherOptions& options) {
+  return from_to(inputs, outputs, [&](Tensors& from, Tensors& to) {
+    return host_->allgather_into_tensor_coalesced(to, from, options);
+  });
+}
+
+c10::intrusive_ptr<Work> StagedBackend::gather(
+    TensorLists& outputs, Tensors& inputs, const c10d::GatherOptions& options) {
+  return from_to(inputs, outputs, [&](Tensors& from, TensorLists& to) { return host_->gather(to, from, options); });
+}
+
+c10::intrusive_ptr<Work> StagedBackend::scatter(
+    Tensors& outputs, TensorLists& inputs, const c10d::ScatterOptions& options) {
+  return from_to(inputs, outputs, [&](TensorLists& from, Tensors& to) { return host_->scatter(to, from, options); });
+}
+
+c10::intrusive_ptr<Work> StagedBackend::reduce_scatter(
+    Tensors& outputs, TensorLists& inputs, const c10d::ReduceScatterOptions& options) {
+  return from_to(
+      inputs, outputs, [&](TensorLists& from, Tensors& to) { return host_->reduce_scatter(to, from, options); });
+}
+
+c10::intrusive_ptr<Work> StagedBackend::_reduce_scatter_base(
+    at::Tensor& output, at::Tensor& input, const c10d::ReduceScatterOptions& options) {
+  return from_to(
+      input, output, [&](at::Tensor& from, at::Tensor& to) { return host_->_reduce_scatter_base(to, from, options); });
+}
+
+c10::intrusive_ptr<Work> StagedBackend::reduce_scatter_tensor_coalesced(
+    Tensors& outputs, Tensors& inputs, const c10d::ReduceScatterOptions& options) {
+  return from_to(inputs, outputs, [&](Tensors& from, Tensors& to) {
+    return host_->reduce_scatter_tensor_coalesced(to, from, options);
+  });
+}
+
+c10::intrusive_ptr<Work> StagedBackend::alltoall_base(
+    at::Tensor& output,
+    at::Tensor& input,
+    std::vector<int64_t>& output_sizes,
+    std::vector<int64_t>& input_sizes,
+    const c10d::AllToAllOptions& options) {
+  return from_to(input, output, [&](at::Tensor& from, at::Tensor& to) {
+    return host_->alltoall_base(to, from, output_sizes, input_sizes, options);
+  });
+}
+
+c10::intrusive_ptr<Work> StagedBackend::alltoall(
+    Tensors& outputs, Tensors& inputs, const c10d::AllToAllOptions& options) {
+  return from_to(inputs, outputs, [&](Tensors& from, Tensors& to) { return host_->alltoall(to, from, options); });
+}
+
+c10::intrusive_ptr<Work> StagedBackend::send(Tensors& tensors, int rank, int tag) {
+  StagedTensors staged;
+  auto host = staged.show(tensors, TensorRole::input);
+  return note(staged.finish(host_->send(host, rank, tag)));
+}
+
+c10::intrusive_ptr<Work> StagedBackend::recv(Tensors& tensors, int rank, int tag) {
+  StagedTensors staged;
+  auto host = staged.show(tensors, TensorRole::output);
+  return note(staged.finish(host_->recv(host, rank, tag)));
+}
+
+c10::intrusive_ptr<Work> StagedBackend::recvAnysource(Tensors& tensors, int tag) {
+  StagedTensors staged;
+  auto host = staged.show(tensors, TensorRole::output);
+  return note(staged.finish(host_->recvAnysource(host, tag)));
+}
+
+bool StagedBackend::supportsCoalescing() const {
+  return true;
+}
+
+void StagedBackend::startCoalescing() {
+  const std::lock_guard<std::mutex> guard(block_lock_);
+  is_in_block_ = true;
+  block_.clear();
+}
+
+c10::intrusive_ptr<Work> StagedBackend::endCoalescing() {
+  const std::lock_guard<std::mutex> guard(block_lock_);
+  is_in_block_ = false;
+  return c10::make_intrusive<WorkOfAll>(std::exchange(block_, {}));
+}
+
+c10::intrusive_ptr<Work> StagedBackend::barrier(const c10d::BarrierOptions& options) {
+  return host_->barrier(options);
+}
+
+void StagedBackend::monitoredBarrier(const c10d::BarrierOptions& options, bool wait_for_all) {
+  host_->monitoredBarrier(options, wait_for_all);
+}
+
+void StagedBackend::setTimeout(std::chrono::milliseconds timeout) {
+  host_->setTimeout(timeout);
+}
+
+void StagedBackend::setSequenceNumberForGroup() {
+  host_->setSequenceNumberForGroup();
+}
+
+uint64_t StagedBackend::getSequenceNumberForGroup() {
+  return host_->getSequenceNumberForGroup();
+}
+
+void StagedBackend::setGroupUid(const std::string& uid) {
+  Backend::setGroupUid(uid);
+  host_->setGroupUid(uid);
+}
+
+void StagedBackend::enableCollectivesTiming() {
+  host_->enableCollectivesTiming();
+}
+
+c10d::ErrorType StagedBackend::getError() {
+  return host_->getError();
+}
+
+bool StagedBackend::supportsSplitting() const {
+  return host_->supportsSplitting();
+}
+
+c10::intrusive_ptr<c10d::Backend> StagedBackend::split(
+    const c10::intrusive_ptr<c10d::Store>& store,
+    const std::vector<int>& ranks,
+    const c10::intrusive_ptr<Options>& options) {
+  const std::lock_guard<std::mutex> guard(split_lock_);
+  if (!options->group_name.empty() && options->group_name == last_split_) {
+    if (auto part = last_part_.lock()) {
+      return part;
+    }
+  }
+  auto of_host = host_->split(c10::make_intrusive<c10d::PrefixStore>("openreg", store), ranks, options);
+  if (of_host == nullptr) {
+    return nullptr; // this rank is not in the new group
+  }
+  c10::intrusive_ptr<Backend> part = c10::make_intrusive<StagedBackend>(std::move(of_host));
+  last_split_ = options->group_name;
+  last_part_ = c10::weak_intrusive_ptr<Backend>(part);
+  return part;
+}
+
+void StagedBackend::abort() {
+  host_->abort();
+}
+
+void StagedBackend::shutdown() {
+  host_->shutdown();
+}
+
+} // namespace c10::openreg

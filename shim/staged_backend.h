@@ -1,0 +1,101 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
+// A c10d backend for openreg tensors around one for host memory.
+#pragma once
+
+#include <torch/csrc/distributed/c10d/Backend.hpp>
+
+#include <mutex>
+#include <string>
+#include <vector>
+
+#include "shim/export.h"
+
+namespace c10::openreg {
+
+// Shows tensors of openreg to `host` as StagedTensors does; other tensors reach it as they are. What `host` does not
+// support is its own error. Collectives of both go through `host` in the order of the calls. A collective of an openreg
+// tensor throws c10::Error where require_gloo_collectives() does.
+class TORCH_OPENREG_API StagedBackend final : public c10d::Backend {
+ public:
+  using Work = c10d::Work;
+  using Tensors = std::vector<at::Tensor>;
+  using TensorLists = std::vector<Tensors>;
+
+  explicit StagedBackend(c10::intrusive_ptr<c10d::Backend> host);
+  const std::string getBackendName() const override;
+  c10::intrusive_ptr<Options> getBackendOptions() override;
+  c10::intrusive_ptr<Work> broadcast(Tensors& tensors, const c10d::BroadcastOptions& options) override;
+  c10::intrusive_ptr<Work> allreduce(Tensors& tensors, const c10d::AllreduceOptions& options) override;
+  c10::intrusive_ptr<Work> allreduce_coalesced(
+      Tensors& tensors, const c10d::AllreduceCoalescedOptions& options) override;
+  c10::intrusive_ptr<Work> reduce(Tensors& tensors, const c10d::ReduceOptions& options) override;
+  c10::intrusive_ptr<Work> allgather(
+      TensorLists& outputs, Tensors& inputs, const c10d::AllgatherOptions& options) override;
+  c10::intrusive_ptr<Work> _allgather_base(
+      at::Tensor& output, at::Tensor& input, const c10d::AllgatherOptions& options) override;
+  c10::intrusive_ptr<Work> allgather_coalesced(
+      TensorLists& outputs, Tensors& inputs, const c10d::AllgatherOptions& options) override;
+  c10::intrusive_ptr<Work> allgather_into_tensor_coalesced(
+      Tensors& outputs, Tensors& inputs, const c10d::AllgatherOptions& options) override;
+  c10::intrusive_ptr<Work> gather(TensorLists& outputs, Tensors& inputs, const c10d::GatherOptions& options) override;
+  c10::intrusive_ptr<Work> scatter(Tensors& outputs, TensorLists& inputs, const c10d::ScatterOptions& options) override;
+  c10::intrusive_ptr<Work> reduce_scatter(
+      Tensors& outputs, TensorLists& inputs, const c10d::ReduceScatterOptions& options) override;
+  c10::intrusive_ptr<Work> _reduce_scatter_base(
+      at::Tensor& output, at::Tensor& input, const c10d::ReduceScatterOptions& options) override;
+  c10::intrusive_ptr<Work> reduce_scatter_tensor_coalesced(
+      Tensors& outputs, Tensors& inputs, const c10d::ReduceScatterOptions& options) override;
+  c10::intrusive_ptr<Work> alltoall_base(
+      at::Tensor& output,
+      at::Tensor& input,
+      std::vector<int64_t>& output_sizes,
+      std::vector<int64_t>& input_sizes,
+      const c10d::AllToAllOptions& options) override;
+  c10::intrusive_ptr<Work> alltoall(Tensors& outputs, Tensors& inputs, const c10d::AllToAllOptions& options) override;
+  c10::intrusive_ptr<Work> send(Tensors& tensors, int rank, int tag) override;
+  c10::intrusive_ptr<Work> recv(Tensors& tensors, int rank, int tag) override;
+  c10::intrusive_ptr<Work> recvAnysource(Tensors& tensors, int tag) override;
+
+  // A block of calls, as batch_isend_irecv() and torch.distributed's coalescing manager with a device make it: each call
+  // is made at once, and the Work of the block waits for all of them.
+  bool supportsCoalescing() const override;
+  void startCoalescing() override;
+  c10::intrusive_ptr<Work> endCoalescing() override;
+
+  c10::intrusive_ptr<Work> barrier(const c10d::BarrierOptions& options) override;
+  void monitoredBarrier(const c10d::BarrierOptions& options, bool wait_for_all) override;
+  void setTimeout(std::chrono::milliseconds timeout) override;
+  void setSequenceNumberForGroup() override;
+  uint64_t getSequenceNumberForGroup() override;
+  void setGroupUid(const std::string& uid) override;
+  void enableCollectivesTiming() override;
+  c10d::ErrorType getError() override;
+
+  // The host's part of the group, with keys of its own in the store: the group's backend for the CPU may be split, too.
+  // Asked again for the same new group, for another device, it is the same backend.
+  bool supportsSplitting() const override;
+  c10::intrusive_ptr<Backend> split(
+      const c10::intrusive_ptr<c10d::Store>& store,
+      const std::vector<int>& ranks,
+      const c10::intrusive_ptr<Options>& options) override;
+
+  void abort() override;
+  void shutdown() override;
+
+ private:
+  c10::intrusive_ptr<Work> note(c10::intrusive_ptr<Work> work);
+  template <class Call>
+  c10::intrusive_ptr<Work> in_place(const Tensors& tensors, const Call& call);
+  template <class Inputs, class Outputs, class Call>
+  c10::intrusive_ptr<Work> from_to(const Inputs& inputs, const Outputs& outputs, const Call& call);
+
+  const c10::intrusive_ptr<c10d::Backend> host_;
+  std::mutex block_lock_; // of what follows
+  bool is_in_block_ = false;
+  std::vector<c10::intrusive_ptr<Work>> block_;
+  std::mutex split_lock_;  // of what follows
+  std::string last_split_; // the name of the group that was split off last, and its backend
+  c10::weak_intrusive_ptr<Backend> last_part_;
+};
+
+} // namespace c10::openreg

@@ -1,0 +1,107 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""Two processes with a process group, each with two simulated devices, that run checks and report what failed.
+
+A test file is also the program of a rank: it registers its checks with `Checks.check()`, ends with `CHECKS.main()`, and
+has one pair of processes run all of them.
+"""
+
+from __future__ import annotations
+
+import datetime
+import json
+import os
+import subprocess
+import sys
+import traceback
+import warnings
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.distributed as dist
+
+WORLD = 2
+
+# Called in both ranks, with the rank and its device.
+Check = Callable[[int, torch.device], None]
+
+
+class Checks:
+    """The checks of a file: by the backend that init_process_group() is called with, "" for none; then by name."""
+
+    def __init__(self, *backends: str) -> None:
+        self.by_backend: dict[str, dict[str, Check]] = {backend: {} for backend in backends}
+
+    def check(self, *backends: str) -> Callable[[Check], Check]:
+        """Has a function called in the groups of these backends."""
+
+        def register(function: Check) -> Check:
+            for backend in backends:
+                self.by_backend.setdefault(backend, {})[function.__name__] = function
+            return function
+
+        return register
+
+    def names(self) -> Iterator[str]:
+        """Yields "backend/check"."""
+        for backend, checks in self.by_backend.items():
+            yield from (f"{backend}/{name}" for name in checks)
+
+    def main(self) -> None:
+        """The program of a rank: runs every check and writes the tracebacks, by name."""
+        rank, folder = int(sys.argv[1]), Path(sys.argv[2])
+        warnings.simplefilter("ignore")
+        torch.set_num_threads(1)
+        torch.openreg.set_device(rank)
+        errors: dict[str, str] = {}
+        for number, (backend, checks) in enumerate(self.by_backend.items()):
+            store = dist.FileStore(str(folder / f"store{number}"), WORLD)
+            timeout = datetime.timedelta(seconds=30)
+            dist.init_process_group(backend or None, rank=rank, world_size=WORLD, store=store, timeout=timeout)
+            for name, function in checks.items():
+                try:
+                    function(rank, torch.device("openreg", rank))
+                except BaseException:
+                    errors[f"{backend}/{name}"] = traceback.format_exc()
+                else:
+                    errors[f"{backend}/{name}"] = ""
+                (folder / f"rank{rank}").write_text(json.dumps(errors))
+            dist.destroy_process_group()
+
+
+def reports_of(program: str, folder: Path, timeout: float = 150, **environment: str) -> list[dict[str, Any]]:
+    """Runs a file in two ranks.
+
+    Args:
+        program: The file.
+        folder: Of this pair alone.
+        timeout: Seconds after which a rank is ended.
+        environment: Further variables. Of the caller's none that is openreg's or torch.distributed's is passed on.
+
+    Returns:
+        What each rank reports: its errors by check, its status and its output.
+    """
+    kept = {key: value for key, value in os.environ.items() if not key.startswith(("OPENREG_", "TORCH_DISTRIBUTED_"))}
+    settings = kept | {"OPENREG_SIM_DEVICES": "2", "OPENREG_PREFERENCES": os.devnull} | environment
+    processes = [
+        subprocess.Popen(
+            [sys.executable, program, str(rank), str(folder)],
+            env=settings,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+        )
+        for rank in range(WORLD)
+    ]
+    reports = []
+    for rank, process in enumerate(processes):
+        try:
+            output, _ = process.communicate(timeout=timeout)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            output, _ = process.communicate()
+        report = folder / f"rank{rank}"
+        errors = json.loads(report.read_text()) if report.exists() else {}
+        reports.append({"errors": errors, "status": process.returncode, "output": output})
+    return reports
