@@ -22,6 +22,8 @@
 #include <openreg/driver.h>
 #include <openreg/ipc.h>
 
+#include "base/tree.h"
+
 #define OPENREG_SIM_MAX_DEVICES 127
 #define OPENREG_SIM_LABEL_SIZE 32
 #define OPENREG_SIM_LARGE_PAGE (UINT64_C(2) << 20)
@@ -31,12 +33,16 @@
 /* The driver's table. Never fails. */
 openreg_status openreg_sim_query(const openreg_host *host, const openreg_driver **out);
 
-/* A piece of a device's address range. The pieces of a device are sorted by offset and cover the span. */
+/* A piece of a device's address range. The pieces of a device cover the span. Finding one, by place or by size, and
+ * making and freeing one take O(log n) steps. */
 typedef struct openreg_sim_piece {
     uint64_t offset, size;
     bool used, reserved; /* reserved: used, and only its first `memory` bytes count (openreg/vmm.h) */
     bool is_foreign;     /* shows memory of another process */
     uint64_t memory;
+    openreg_tree_node by_offset;
+    openreg_tree_node by_size, by_aligned_size; /* while it is free; the latter: its bytes from a large page on */
+    struct openreg_sim_piece *next_spare;
 } openreg_sim_piece;
 
 typedef struct openreg_sim_device {
@@ -48,9 +54,9 @@ typedef struct openreg_sim_device {
     uint64_t capacity, span;
     atomic_int active; /* memory or a stream was made */
 
-    pthread_mutex_t memory_lock; /* guards the five fields below */
-    openreg_sim_piece *pieces;
-    size_t piece_count, piece_room;
+    pthread_mutex_t memory_lock; /* guards the six fields below */
+    openreg_tree pieces, free_by_size, free_by_aligned_size;
+    openreg_sim_piece *spares;
     uint64_t used_bytes, reserved_bytes; /* of memory; of the addresses of reserved pieces */
 
     pthread_mutex_t list_lock;     /* guards `streams` and the links of its members */
@@ -59,7 +65,7 @@ typedef struct openreg_sim_device {
 } openreg_sim_device;
 
 typedef struct openreg_sim_pinned {
-    uintptr_t start;
+    openreg_tree_node node; /* by start */
     uint64_t size;
 } openreg_sim_pinned;
 
@@ -69,9 +75,8 @@ struct openreg_instance_s {
     int32_t device_count;
     openreg_sim_device *devices;
 
-    pthread_mutex_t pinned_lock; /* guards the three fields below */
-    openreg_sim_pinned *pinned;  /* sorted by start */
-    size_t pinned_count, pinned_room;
+    pthread_mutex_t pinned_lock; /* guards the field below */
+    openreg_tree pinned;         /* of openreg_sim_pinned */
 };
 
 /* Time of a record of a timed event, shared by the event and the queued task. */
@@ -158,6 +163,7 @@ openreg_status openreg_sim_release(openreg_instance, int32_t dev, void *ptr);
 
 openreg_status openreg_sim_host_alloc(openreg_instance, uint64_t size, void **out);
 openreg_status openreg_sim_host_free(openreg_instance, void *ptr);
+void openreg_sim_host_destroy(openreg_instance); /* for close(): forgets the blocks that are left, which stay mapped */
 /* Whether [ptr, ptr + size) lies in one pinned block. */
 bool openreg_sim_is_pinned(openreg_instance instance, const void *ptr, uint64_t size);
 

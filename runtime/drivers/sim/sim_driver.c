@@ -164,7 +164,7 @@ sim_close(openreg_instance instance)
     for (int32_t i = 0; i < instance->device_count; i++)
         destroy_device(&instance->devices[i]);
     (void)pthread_mutex_destroy(&instance->pinned_lock);
-    free(instance->pinned);
+    openreg_sim_host_destroy(instance);
     free(instance->devices);
     free(instance);
     return OPENREG_OK;

@@ -9,33 +9,11 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
-/* Index of the first block that starts above `address`. */
-static size_t
-first_above(openreg_instance instance, uintptr_t address)
+/* The block that starts at `address` or, of those before it, last; or NULL. The lock is held. */
+static openreg_sim_pinned *
+at_or_before(openreg_instance instance, uintptr_t address)
 {
-    size_t low = 0, high = instance->pinned_count;
-    while (low < high) {
-        const size_t middle = (low + high) / 2;
-        if (instance->pinned[middle].start <= address)
-            low = middle + 1;
-        else
-            high = middle;
-    }
-    return low;
-}
-
-static bool
-reserve_pinned(openreg_instance instance)
-{
-    if (instance->pinned_count < instance->pinned_room)
-        return true;
-    const size_t room = instance->pinned_room == 0 ? 16 : 2 * instance->pinned_room;
-    openreg_sim_pinned *pinned = realloc(instance->pinned, room * sizeof *pinned);
-    if (pinned == NULL)
-        return false;
-    instance->pinned = pinned;
-    instance->pinned_room = room;
-    return true;
+    return OPENREG_TREE_OWNER(openreg_tree_at_most(&instance->pinned, address), openreg_sim_pinned, node);
 }
 
 openreg_status
@@ -47,20 +25,16 @@ openreg_sim_host_alloc(openreg_instance instance, uint64_t size, void **out)
     if (start == MAP_FAILED)
         return openreg_fail(instance->host, OPENREG_E_NOMEM, errno, "no pinned host memory of %llu bytes: %s",
                             (unsigned long long)size, strerror(errno));
-    (void)pthread_mutex_lock(&instance->pinned_lock);
-    const bool room = reserve_pinned(instance);
-    if (room) {
-        const size_t at = first_above(instance, (uintptr_t)start);
-        memmove(&instance->pinned[at + 1], &instance->pinned[at],
-                (instance->pinned_count - at) * sizeof instance->pinned[0]);
-        instance->pinned[at] = (openreg_sim_pinned){(uintptr_t)start, rounded};
-        instance->pinned_count++;
-    }
-    (void)pthread_mutex_unlock(&instance->pinned_lock);
-    if (!room) {
+    openreg_sim_pinned *block = malloc(sizeof *block);
+    if (block == NULL) {
         (void)munmap(start, rounded);
         return openreg_fail(instance->host, OPENREG_E_NOMEM, 0, "out of host memory for metadata of pinned memory");
     }
+    block->node.key = (uintptr_t)start;
+    block->size = rounded;
+    (void)pthread_mutex_lock(&instance->pinned_lock);
+    openreg_tree_insert(&instance->pinned, &block->node);
+    (void)pthread_mutex_unlock(&instance->pinned_lock);
     *out = start;
     return OPENREG_OK;
 }
@@ -69,25 +43,21 @@ openreg_status
 openreg_sim_host_free(openreg_instance instance, void *ptr)
 {
     const uintptr_t start = (uintptr_t)ptr;
-    uint64_t size = 0;
     (void)pthread_mutex_lock(&instance->pinned_lock);
-    const size_t above = first_above(instance, start);
-    if (above > 0 && instance->pinned[above - 1].start == start)
-        size = instance->pinned[above - 1].size;
+    openreg_sim_pinned *block = at_or_before(instance, start);
+    const bool found = block != NULL && block->node.key == start;
     (void)pthread_mutex_unlock(&instance->pinned_lock);
-    if (size == 0)
+    if (!found)
         return openreg_fail(instance->host, OPENREG_E_INVALID, 0, "host_free: %p is not pinned memory", ptr);
 
     /* As for device memory: queued copies may still use it. */
     for (int32_t i = 0; i < instance->device_count; i++)
         openreg_sim_device_await(&instance->devices[i]);
     (void)pthread_mutex_lock(&instance->pinned_lock);
-    const size_t at = first_above(instance, start) - 1;
-    instance->pinned_count--;
-    memmove(&instance->pinned[at], &instance->pinned[at + 1],
-            (instance->pinned_count - at) * sizeof instance->pinned[0]);
+    openreg_tree_remove(&instance->pinned, &block->node);
     (void)pthread_mutex_unlock(&instance->pinned_lock);
-    (void)munmap(ptr, size);
+    (void)munmap(ptr, block->size);
+    free(block);
     return OPENREG_OK;
 }
 
@@ -95,13 +65,19 @@ bool
 openreg_sim_is_pinned(openreg_instance instance, const void *ptr, uint64_t size)
 {
     (void)pthread_mutex_lock(&instance->pinned_lock);
-    const size_t above = first_above(instance, (uintptr_t)ptr);
-    bool inside = false;
-    if (above > 0) {
-        const openreg_sim_pinned *block = &instance->pinned[above - 1];
-        const uint64_t offset = (uintptr_t)ptr - block->start;
-        inside = offset < block->size && size <= block->size - offset;
-    }
+    const openreg_sim_pinned *block = at_or_before(instance, (uintptr_t)ptr);
+    const uint64_t offset = block == NULL ? 0 : (uintptr_t)ptr - block->node.key;
+    const bool inside = block != NULL && offset < block->size && size <= block->size - offset;
     (void)pthread_mutex_unlock(&instance->pinned_lock);
     return inside;
+}
+
+void
+openreg_sim_host_destroy(openreg_instance instance)
+{
+    while (instance->pinned.root != NULL) {
+        openreg_sim_pinned *block = OPENREG_TREE_OWNER(instance->pinned.root, openreg_sim_pinned, node);
+        openreg_tree_remove(&instance->pinned, &block->node);
+        free(block);
+    }
 }

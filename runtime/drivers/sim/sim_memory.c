@@ -22,6 +22,146 @@ round_up(uint64_t value, uint64_t step)
     return (value + step - 1) / step * step;
 }
 
+/* ---------------------------------------------------------------------------------------------------------- pieces */
+
+#define SPARES 2 /* what cutting a piece out of the middle of another takes */
+
+static openreg_sim_piece *
+take_spare(openreg_sim_device *device)
+{
+    openreg_sim_piece *piece = device->spares;
+    device->spares = piece->next_spare;
+    *piece = (openreg_sim_piece){.size = 0};
+    return piece;
+}
+
+/* Makes sure that there are so many spares that cut_piece() needs no memory. */
+static bool
+reserve_spares(openreg_sim_device *device)
+{
+    int count = 0;
+    for (const openreg_sim_piece *spare = device->spares; spare != NULL && count < SPARES; spare = spare->next_spare)
+        count++;
+    for (; count < SPARES; count++) {
+        openreg_sim_piece *piece = calloc(1, sizeof *piece);
+        if (piece == NULL)
+            return false;
+        piece->next_spare = device->spares;
+        device->spares = piece;
+    }
+    return true;
+}
+
+/* The bytes of a piece from its first large page on. */
+static uint64_t
+aligned_size(const openreg_sim_piece *piece)
+{
+    const uint64_t skipped = round_up(piece->offset, OPENREG_SIM_LARGE_PAGE) - piece->offset;
+    return piece->size > skipped ? piece->size - skipped : 0;
+}
+
+/* Enters a piece, whose `offset` and `size` are set, as a free one. */
+static void
+insert_free(openreg_sim_device *device, openreg_sim_piece *piece)
+{
+    piece->by_offset.key = piece->offset;
+    piece->by_size.key = piece->size;
+    piece->by_aligned_size.key = aligned_size(piece);
+    openreg_tree_insert(&device->pieces, &piece->by_offset);
+    openreg_tree_insert(&device->free_by_size, &piece->by_size);
+    openreg_tree_insert(&device->free_by_aligned_size, &piece->by_aligned_size);
+}
+
+static void
+remove_free(openreg_sim_device *device, openreg_sim_piece *piece)
+{
+    openreg_tree_remove(&device->pieces, &piece->by_offset);
+    openreg_tree_remove(&device->free_by_size, &piece->by_size);
+    openreg_tree_remove(&device->free_by_aligned_size, &piece->by_aligned_size);
+}
+
+/* The smallest free piece that holds `size` bytes, which from a large page on start at one; NULL if none does. Sizes and
+ * offsets are multiples of the page. */
+static openreg_sim_piece *
+find_free_piece(const openreg_sim_device *device, uint64_t size, uint64_t *start)
+{
+    openreg_sim_piece *piece;
+    if (size >= OPENREG_SIM_LARGE_PAGE) {
+        openreg_tree_node *node = openreg_tree_at_least(&device->free_by_aligned_size, size);
+        piece = OPENREG_TREE_OWNER(node, openreg_sim_piece, by_aligned_size);
+    } else {
+        openreg_tree_node *node = openreg_tree_at_least(&device->free_by_size, size);
+        piece = OPENREG_TREE_OWNER(node, openreg_sim_piece, by_size);
+    }
+    if (piece != NULL)
+        *start = size >= OPENREG_SIM_LARGE_PAGE ? round_up(piece->offset, OPENREG_SIM_LARGE_PAGE) : piece->offset;
+    return piece;
+}
+
+static void
+insert_free_range(openreg_sim_device *device, uint64_t offset, uint64_t size)
+{
+    if (size == 0)
+        return;
+    openreg_sim_piece *piece = take_spare(device);
+    piece->offset = offset;
+    piece->size = size;
+    insert_free(device, piece);
+}
+
+/* Cuts [start, start + size) out of a free piece and returns it, which is used now. Spares have been reserved. */
+static openreg_sim_piece *
+cut_piece(openreg_sim_device *device, openreg_sim_piece *piece, uint64_t start, uint64_t size)
+{
+    const uint64_t before = start - piece->offset, after = piece->size - before - size;
+    remove_free(device, piece);
+    insert_free_range(device, piece->offset, before);
+    insert_free_range(device, start + size, after);
+    *piece = (openreg_sim_piece){.offset = start, .size = size, .used = true, .memory = size};
+    piece->by_offset.key = start;
+    openreg_tree_insert(&device->pieces, &piece->by_offset);
+    return piece;
+}
+
+/* Adds the free neighbour on one side, if there is one, to a piece that is in no tree of free ones. */
+static void
+absorb(openreg_sim_device *device, openreg_sim_piece *piece, int side)
+{
+    openreg_tree_node *node = openreg_tree_beside(&piece->by_offset, side);
+    openreg_sim_piece *neighbour = OPENREG_TREE_OWNER(node, openreg_sim_piece, by_offset);
+    if (neighbour == NULL || neighbour->used)
+        return;
+    remove_free(device, neighbour);
+    piece->size += neighbour->size;
+    if (side == 0)
+        piece->offset = neighbour->offset;
+    free(neighbour);
+}
+
+/* Makes a used piece free, and joins it with free neighbours. */
+static void
+give_piece(openreg_sim_device *device, openreg_sim_piece *piece)
+{
+    absorb(device, piece, 0);
+    absorb(device, piece, 1);
+    openreg_tree_remove(&device->pieces, &piece->by_offset);
+    *piece = (openreg_sim_piece){.offset = piece->offset, .size = piece->size};
+    insert_free(device, piece);
+}
+
+/* The used piece that starts at `ptr`, of the device's own memory or not, or NULL. */
+static openreg_sim_piece *
+find_used_piece(const openreg_sim_device *device, const void *ptr, bool is_foreign)
+{
+    const uint64_t offset = (uint64_t)((uintptr_t)ptr - (uintptr_t)device->base);
+    openreg_tree_node *node = openreg_tree_at_least(&device->pieces, offset);
+    openreg_sim_piece *piece = OPENREG_TREE_OWNER(node, openreg_sim_piece, by_offset);
+    const bool is_it = piece != NULL && piece->offset == offset && piece->used && piece->is_foreign == is_foreign;
+    return is_it ? piece : NULL;
+}
+
+/* ---------------------------------------------------------------------------------------------------------- memory */
+
 /* Maps the file twice over `span` bytes, both at multiples of the large page. Returns 0 or an errno. A core dump leaves
  * them out: it would be as large as the address space that a device reserves. */
 static int
@@ -85,12 +225,11 @@ openreg_sim_memory_create(openreg_sim_device *device)
                             "sets the bytes of a device",
                             (unsigned long long)once, device->ordinal, strerror(error));
 
-    device->pieces = malloc(8 * sizeof *device->pieces);
-    if (device->pieces == NULL)
+    if (!reserve_spares(device))
         return openreg_fail(host, OPENREG_E_NOMEM, 0, "no host memory for device %d", device->ordinal);
-    device->piece_room = 8;
-    device->piece_count = 1;
-    device->pieces[0] = (openreg_sim_piece){.size = device->span};
+    openreg_sim_piece *whole = take_spare(device);
+    whole->size = device->span;
+    insert_free(device, whole);
     return OPENREG_OK;
 }
 
@@ -103,107 +242,15 @@ openreg_sim_memory_destroy(openreg_sim_device *device)
         (void)munmap(device->alias, device->span);
     if (device->file >= 0)
         (void)close(device->file);
-    free(device->pieces);
+    while (device->pieces.root != NULL) {
+        openreg_sim_piece *piece = OPENREG_TREE_OWNER(device->pieces.root, openreg_sim_piece, by_offset);
+        openreg_tree_remove(&device->pieces, &piece->by_offset);
+        free(piece);
+    }
+    while (device->spares != NULL)
+        free(take_spare(device));
     device->base = device->alias = NULL;
-    device->pieces = NULL;
     device->file = -1;
-}
-
-/* Index of the smallest free piece that holds `size` aligned bytes, or piece_count. */
-static size_t
-find_free_piece(const openreg_sim_device *device, uint64_t size, uint64_t alignment, uint64_t *start)
-{
-    size_t best = device->piece_count;
-    for (size_t i = 0; i < device->piece_count; i++) {
-        const openreg_sim_piece *piece = &device->pieces[i];
-        if (piece->used)
-            continue;
-        const uint64_t aligned = round_up(piece->offset, alignment), skipped = aligned - piece->offset;
-        if (skipped > piece->size || piece->size - skipped < size)
-            continue;
-        if (best == device->piece_count || piece->size < device->pieces[best].size) {
-            best = i;
-            *start = aligned;
-        }
-    }
-    return best;
-}
-
-static bool
-reserve_pieces(openreg_sim_device *device, size_t count)
-{
-    if (count <= device->piece_room)
-        return true;
-    const size_t room = 2 * count;
-    openreg_sim_piece *pieces = realloc(device->pieces, room * sizeof *pieces);
-    if (pieces == NULL)
-        return false;
-    device->pieces = pieces;
-    device->piece_room = room;
-    return true;
-}
-
-static void
-insert_piece(openreg_sim_device *device, size_t at, openreg_sim_piece piece)
-{
-    memmove(&device->pieces[at + 1], &device->pieces[at], (device->piece_count - at) * sizeof piece);
-    device->pieces[at] = piece;
-    device->piece_count++;
-}
-
-static void
-remove_piece(openreg_sim_device *device, size_t at)
-{
-    device->piece_count--;
-    memmove(&device->pieces[at], &device->pieces[at + 1], (device->piece_count - at) * sizeof device->pieces[0]);
-}
-
-/* Cuts [start, start + size) out of the free piece `at`. Room for two more pieces has been reserved. */
-static void
-cut_piece(openreg_sim_device *device, size_t at, uint64_t start, uint64_t size)
-{
-    const openreg_sim_piece whole = device->pieces[at];
-    const uint64_t before = start - whole.offset, after = whole.size - before - size;
-    device->pieces[at] = (openreg_sim_piece){.offset = start, .size = size, .used = true, .memory = size};
-    if (after > 0)
-        insert_piece(device, at + 1, (openreg_sim_piece){.offset = start + size, .size = after});
-    if (before > 0)
-        insert_piece(device, at, (openreg_sim_piece){.offset = whole.offset, .size = before});
-}
-
-/* Makes a used piece free, and joins it with free neighbours. */
-static void
-give_piece(openreg_sim_device *device, size_t at)
-{
-    openreg_sim_piece *piece = &device->pieces[at];
-    *piece = (openreg_sim_piece){.offset = piece->offset, .size = piece->size};
-    if (at + 1 < device->piece_count && !device->pieces[at + 1].used) {
-        device->pieces[at].size += device->pieces[at + 1].size;
-        remove_piece(device, at + 1);
-    }
-    if (at > 0 && !device->pieces[at - 1].used) {
-        device->pieces[at - 1].size += device->pieces[at].size;
-        remove_piece(device, at);
-    }
-}
-
-/* The used piece that starts at `ptr`, of the device's own memory or not, or piece_count. */
-static size_t
-find_used_piece(const openreg_sim_device *device, const void *ptr, bool is_foreign)
-{
-    const uint64_t offset = (uint64_t)((uintptr_t)ptr - (uintptr_t)device->base);
-    size_t low = 0, high = device->piece_count;
-    while (low < high) {
-        const size_t middle = (low + high) / 2;
-        if (device->pieces[middle].offset < offset)
-            low = middle + 1;
-        else
-            high = middle;
-    }
-    if (low < device->piece_count && device->pieces[low].used && device->pieces[low].is_foreign == is_foreign &&
-        device->pieces[low].offset == offset)
-        return low;
-    return device->piece_count;
 }
 
 openreg_status
@@ -216,21 +263,19 @@ openreg_sim_mem_alloc(openreg_instance instance, int32_t dev, uint64_t size, ope
     /* Compared before rounding, which could overflow. */
     const uint64_t rounded = size <= unused ? round_up(size, page_size()) : UINT64_MAX;
     uint64_t start = 0;
-    size_t at = device->piece_count;
-    if (rounded <= unused)
-        at = find_free_piece(device, rounded, rounded >= OPENREG_SIM_LARGE_PAGE ? OPENREG_SIM_LARGE_PAGE : 1, &start);
-    if (at == device->piece_count) {
+    openreg_sim_piece *piece = rounded <= unused ? find_free_piece(device, rounded, &start) : NULL;
+    if (piece == NULL) {
         (void)pthread_mutex_unlock(&device->memory_lock);
         return openreg_fail(instance->host, OPENREG_E_NOMEM, 0,
                             "device %d: asked for %llu bytes, %llu of %llu bytes are free%s", dev,
                             (unsigned long long)size, (unsigned long long)unused, (unsigned long long)device->capacity,
                             rounded <= unused ? ", but not in one piece" : "");
     }
-    if (!reserve_pieces(device, device->piece_count + 2)) {
+    if (!reserve_spares(device)) {
         (void)pthread_mutex_unlock(&device->memory_lock);
         return openreg_fail(instance->host, OPENREG_E_NOMEM, 0, "out of host memory for metadata of device %d", dev);
     }
-    cut_piece(device, at, start, rounded);
+    (void)cut_piece(device, piece, start, rounded);
     device->used_bytes += rounded;
     (void)pthread_mutex_unlock(&device->memory_lock);
     atomic_store_explicit(&device->active, 1, memory_order_relaxed);
@@ -244,11 +289,10 @@ openreg_sim_mem_free(openreg_instance instance, int32_t dev, void *ptr, openreg_
     openreg_sim_device *device = &instance->devices[dev];
     (void)stream;
     (void)pthread_mutex_lock(&device->memory_lock);
-    const size_t at = find_used_piece(device, ptr, false);
-    const bool found = at < device->piece_count;
-    const openreg_sim_piece piece = found ? device->pieces[at] : (openreg_sim_piece){.size = 0};
+    openreg_sim_piece *piece = find_used_piece(device, ptr, false);
+    const uint64_t offset = piece == NULL ? 0 : piece->offset, size = piece == NULL ? 0 : piece->size;
     (void)pthread_mutex_unlock(&device->memory_lock);
-    if (!found)
+    if (piece == NULL)
         return openreg_fail(instance->host, OPENREG_E_INVALID, 0, "mem_free: %p is not an allocation of device %d", ptr,
                             dev);
 
@@ -256,13 +300,13 @@ openreg_sim_mem_free(openreg_instance instance, int32_t dev, void *ptr, openreg_
     for (int32_t i = 0; i < instance->device_count; i++)
         openreg_sim_device_await(&instance->devices[i]);
     /* Gives the pages back. If the kernel refuses, the piece stays usable all the same. */
-    (void)fallocate(device->file, FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, (off_t)piece.offset, (off_t)piece.size);
+    (void)fallocate(device->file, FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, (off_t)offset, (off_t)size);
 
     (void)pthread_mutex_lock(&device->memory_lock);
-    device->used_bytes -= piece.memory;
-    if (piece.reserved)
-        device->reserved_bytes -= piece.size;
-    give_piece(device, find_used_piece(device, ptr, false));
+    device->used_bytes -= piece->memory;
+    if (piece->reserved)
+        device->reserved_bytes -= size;
+    give_piece(device, piece);
     (void)pthread_mutex_unlock(&device->memory_lock);
     return OPENREG_OK;
 }
@@ -273,14 +317,13 @@ bool
 openreg_sim_find_memory(openreg_sim_device *device, const void *ptr, uint64_t *offset, uint64_t *size)
 {
     (void)pthread_mutex_lock(&device->memory_lock);
-    const size_t at = find_used_piece(device, ptr, false);
-    const bool found = at < device->piece_count;
-    if (found) {
-        *offset = device->pieces[at].offset;
-        *size = device->pieces[at].memory;
+    const openreg_sim_piece *piece = find_used_piece(device, ptr, false);
+    if (piece != NULL) {
+        *offset = piece->offset;
+        *size = piece->memory;
     }
     (void)pthread_mutex_unlock(&device->memory_lock);
-    return found;
+    return piece != NULL;
 }
 
 /* Maps [offset, offset + size) of a file at `start` of the device's addresses, in place of what is there. 0 or an errno;
@@ -305,17 +348,12 @@ openreg_sim_map_foreign(openreg_sim_device *device, int file, uint64_t offset, u
     uint64_t start = 0;
     int error = ENOMEM;
     (void)pthread_mutex_lock(&device->memory_lock);
-    size_t at = device->piece_count;
-    if (reserve_pieces(device, device->piece_count + 2))
-        at = find_free_piece(device, size, size >= OPENREG_SIM_LARGE_PAGE ? OPENREG_SIM_LARGE_PAGE : page_size(),
-                             &start);
-    if (at < device->piece_count) {
-        cut_piece(device, at, start, size);
-        at = find_used_piece(device, device->base + start, false);
-        device->pieces[at].is_foreign = true;
+    openreg_sim_piece *piece = reserve_spares(device) ? find_free_piece(device, size, &start) : NULL;
+    if (piece != NULL) {
+        cut_piece(device, piece, start, size)->is_foreign = true;
         error = map_window(device, start, file, offset, size);
         if (error != 0 && map_window(device, start, device->file, start, size) == 0)
-            give_piece(device, at);
+            give_piece(device, piece);
     }
     (void)pthread_mutex_unlock(&device->memory_lock);
     if (error != 0)
@@ -331,12 +369,11 @@ openreg_status
 openreg_sim_unmap_foreign(openreg_sim_device *device, void *ptr)
 {
     (void)pthread_mutex_lock(&device->memory_lock);
-    const size_t at = find_used_piece(device, ptr, true);
-    const bool found = at < device->piece_count;
+    openreg_sim_piece *piece = find_used_piece(device, ptr, true);
+    const bool found = piece != NULL;
     /* If the kernel refuses, the addresses are lost until close(). */
-    if (found && map_window(device, device->pieces[at].offset, device->file, device->pieces[at].offset,
-                            device->pieces[at].size) == 0)
-        give_piece(device, at);
+    if (found && map_window(device, piece->offset, device->file, piece->offset, piece->size) == 0)
+        give_piece(device, piece);
     (void)pthread_mutex_unlock(&device->memory_lock);
     if (!found)
         return openreg_fail(device->instance->host, OPENREG_E_INVALID, 0,
@@ -352,18 +389,17 @@ openreg_sim_reserve(openreg_instance instance, int32_t dev, uint64_t size, void 
     openreg_sim_device *device = &instance->devices[dev];
     uint64_t start = 0;
     (void)pthread_mutex_lock(&device->memory_lock);
-    size_t at = device->piece_count;
+    openreg_sim_piece *piece = NULL;
     if (size <= device->span - round_up(device->capacity, OPENREG_SIM_LARGE_PAGE) - device->reserved_bytes)
-        at = find_free_piece(device, size, OPENREG_SIM_LARGE_PAGE, &start);
-    if (at == device->piece_count || !reserve_pieces(device, device->piece_count + 2)) {
+        piece = find_free_piece(device, size, &start);
+    if (piece == NULL || !reserve_spares(device)) {
         (void)pthread_mutex_unlock(&device->memory_lock);
         return openreg_fail(instance->host, OPENREG_E_NOMEM, 0, "device %d: no room for %llu addresses", dev,
                             (unsigned long long)size);
     }
-    cut_piece(device, at, start, size);
-    at = find_used_piece(device, device->base + start, false);
-    device->pieces[at].reserved = true;
-    device->pieces[at].memory = 0;
+    piece = cut_piece(device, piece, start, size);
+    piece->reserved = true;
+    piece->memory = 0;
     device->reserved_bytes += size;
     (void)pthread_mutex_unlock(&device->memory_lock);
     *out = device->base + start;
@@ -375,15 +411,14 @@ openreg_sim_resize(openreg_instance instance, int32_t dev, void *ptr, uint64_t s
 {
     openreg_sim_device *device = &instance->devices[dev];
     (void)pthread_mutex_lock(&device->memory_lock);
-    const size_t at = find_used_piece(device, ptr, false);
-    const bool valid = at < device->piece_count && device->pieces[at].reserved && size <= device->pieces[at].size &&
-                       size % OPENREG_SIM_LARGE_PAGE == 0;
-    const openreg_sim_piece piece = valid ? device->pieces[at] : (openreg_sim_piece){.size = 0};
+    openreg_sim_piece *piece = find_used_piece(device, ptr, false);
+    const bool valid = piece != NULL && piece->reserved && size <= piece->size && size % OPENREG_SIM_LARGE_PAGE == 0;
+    const uint64_t offset = valid ? piece->offset : 0, before = valid ? piece->memory : 0;
     const uint64_t unused = device->capacity - device->used_bytes;
-    const bool full = valid && size > piece.memory && size - piece.memory > unused;
-    if (valid && !full && size > piece.memory) {
-        device->pieces[at].memory = size;
-        device->used_bytes += size - piece.memory;
+    const bool full = valid && size > before && size - before > unused;
+    if (valid && !full && size > before) {
+        piece->memory = size;
+        device->used_bytes += size - before;
     }
     (void)pthread_mutex_unlock(&device->memory_lock);
     if (!valid)
@@ -392,17 +427,17 @@ openreg_sim_resize(openreg_instance instance, int32_t dev, void *ptr, uint64_t s
                             (unsigned long long)size);
     if (full)
         return openreg_fail(instance->host, OPENREG_E_NOMEM, 0, "device %d: asked for %llu bytes, %llu are free", dev,
-                            (unsigned long long)(size - piece.memory), (unsigned long long)unused);
+                            (unsigned long long)(size - before), (unsigned long long)unused);
     atomic_store_explicit(&device->active, 1, memory_order_relaxed);
-    if (size >= piece.memory)
+    if (size >= before)
         return OPENREG_OK;
     for (int32_t i = 0; i < instance->device_count; i++)
         openreg_sim_device_await(&instance->devices[i]);
-    (void)fallocate(device->file, FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, (off_t)(piece.offset + size),
-                    (off_t)(piece.memory - size));
+    (void)fallocate(device->file, FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, (off_t)(offset + size),
+                    (off_t)(before - size));
     (void)pthread_mutex_lock(&device->memory_lock);
-    device->pieces[find_used_piece(device, ptr, false)].memory = size;
-    device->used_bytes -= piece.memory - size;
+    piece->memory = size;
+    device->used_bytes -= before - size;
     (void)pthread_mutex_unlock(&device->memory_lock);
     return OPENREG_OK;
 }

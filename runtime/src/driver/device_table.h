@@ -33,6 +33,7 @@ typedef struct openreg_device {
     atomic_int active;           /* 1 once memory or a stream was made on it */
     atomic_int loss;             /* OPENREG_LOSS_*; driver_calls.c */
     atomic_llong live_events;    /* openreg_event objects alive */
+    atomic_llong live_pinned;    /* pinned blocks made through it; host_memory.c */
     atomic_llong live_imports;   /* openreg_import objects alive */
     atomic_ullong syncs_started; /* emulated events: device_sync calls begun, and the greatest number of one that */
     atomic_ullong syncs_ended;   /* has returned; driver_calls.c */

@@ -307,13 +307,21 @@ is_given(const openreg_segment *segment, openreg_segment_filter filter)
            openreg_cache_filter_matches(segment, filter);
 }
 
-/* Takes the segments of a kind out of the cache, and links them through `next`. The lock is held. */
+/* Segments go back by the batch: other threads get the lock in between, and what the steps touch stays in the processor's
+ * cache. */
+#define BATCH_TAKEN 32
+#define BATCH_SEEN 512
+
+/* Takes some segments of a kind out of the cache, from *position on, and links them through `next`. Moves *position behind
+ * those that were looked at; NULL: behind the last. The lock is held. */
 static openreg_segment *
-take_segments(struct openreg_cache *cache, openreg_segment_filter filter)
+take_segments(struct openreg_cache *cache, openreg_segment_filter filter, openreg_segment **position)
 {
     openreg_segment *taken = NULL;
-    for (openreg_segment *segment = cache->segments, *next; segment != NULL; segment = next) {
-        next = segment->next;
+    int left = BATCH_TAKEN;
+    for (int seen = 0; *position != NULL && left > 0 && seen < BATCH_SEEN; seen++) {
+        openreg_segment *segment = *position;
+        *position = segment->next;
         if (!is_given(segment, filter))
             continue;
         unlink_segment(cache, segment);
@@ -321,21 +329,19 @@ take_segments(struct openreg_cache *cache, openreg_segment_filter filter)
         openreg_address_map_remove(segment->range);
         segment->next = taken;
         taken = segment;
+        left--;
     }
     return taken;
 }
 
-openreg_status
-openreg_cache_give_segments(struct openreg_cache *cache, const char *call, openreg_segment_filter filter)
+/* Gives segments that were taken back to the driver; those that it refuses come back to the cache. Releases and reacquires
+ * the lock. */
+static openreg_status
+give_taken(struct openreg_cache *cache, const char *call, openreg_segment *given)
 {
-    openreg_cache_release_hot(cache);
-    OPENREG_RETURN_NOT_OK(openreg_cache_shrink_segments(cache, call, filter));
-    openreg_cache_release_hot(cache);
-    openreg_segment *given = take_segments(cache, filter), *kept = NULL, *gone = NULL;
-    if (given == NULL)
-        return OPENREG_OK;
-    openreg_fast_lock_release(&cache->lock);
+    openreg_segment *kept = NULL, *gone = NULL;
     openreg_status result = OPENREG_OK;
+    openreg_fast_lock_release(&cache->lock);
     while (given != NULL) {
         openreg_segment *segment = given;
         given = segment->next;
@@ -368,6 +374,23 @@ openreg_cache_give_segments(struct openreg_cache *cache, const char *call, openr
         openreg_segment *segment = kept;
         kept = segment->next;
         link_segment(cache, segment);
+    }
+    return result;
+}
+
+openreg_status
+openreg_cache_give_segments(struct openreg_cache *cache, const char *call, openreg_segment_filter filter)
+{
+    openreg_cache_release_hot(cache);
+    OPENREG_RETURN_NOT_OK(openreg_cache_shrink_segments(cache, call, filter));
+    openreg_cache_release_hot(cache);
+    openreg_status result = OPENREG_OK;
+    /* No segment goes while the flush lock is held, but new ones come: at the start of the list. */
+    for (openreg_segment *position = cache->segments; position != NULL;) {
+        openreg_segment *given = take_segments(cache, filter, &position);
+        const openreg_status status = give_taken(cache, call, given);
+        if (status != OPENREG_OK)
+            result = status;
     }
     return result;
 }

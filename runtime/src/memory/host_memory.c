@@ -1,105 +1,80 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
-/* host_memory.c: pinned host memory: the driver makes it, a sorted table remembers it. */
+/* host_memory.c: pinned host memory: the driver makes it, a tree by address remembers it. */
 #define _GNU_SOURCE
 #include "memory/host_memory.h"
 
 #include <stdlib.h>
-#include <string.h>
 
 #include "base/error.h"
 #include "base/fork.h"
 #include "base/lock.h"
+#include "base/tree.h"
 #include "driver/driver_calls.h"
 
 typedef struct host_entry {
+    openreg_tree_node node; /* by start */
     openreg_host_block block;
     bool freeing; /* the driver is about to take it; its address may come up again before the entry goes */
 } host_entry;
 
-static openreg_lock table_lock = OPENREG_LOCK_INITIALIZER; /* guards the three below; never held in a driver's call */
-static host_entry *entries;                                /* sorted by start */
-static size_t entry_room;
+/* Guards the tree; never held in a driver's call. Held over a fork(), so that the child finds no tree that another
+ * thread of the parent was changing. */
+static openreg_lock table_lock = OPENREG_LOCK_INITIALIZER;
+static openreg_tree entries;
 static atomic_size_t entry_count; /* written under the lock; 0 is read without it */
 
-static size_t
-count_of_entries(void)
+/* The last entry that starts at `address` or before, or NULL; then those before it. The lock is held. */
+static host_entry *
+at_or_before(uintptr_t address)
 {
-    return atomic_load_explicit(&entry_count, memory_order_relaxed);
+    return OPENREG_TREE_OWNER(openreg_tree_at_most(&entries, address), host_entry, node);
 }
 
-/* Index of the first entry that starts above `address`. The lock is held. */
-static size_t
-first_above(uintptr_t address)
+static host_entry *
+previous_of(const host_entry *entry)
 {
-    size_t low = 0, high = count_of_entries();
-    while (low < high) {
-        const size_t middle = (low + high) / 2;
-        if (entries[middle].block.start <= address)
-            low = middle + 1;
-        else
-            high = middle;
-    }
-    return low;
+    return OPENREG_TREE_OWNER(openreg_tree_beside(&entry->node, 0), host_entry, node);
 }
 
 /* The lock is held. */
-static bool
-insert(const openreg_host_block *block)
-{
-    const size_t count = count_of_entries();
-    if (count == entry_room) {
-        const size_t room = entry_room == 0 ? 32 : 2 * entry_room;
-        host_entry *grown = realloc(entries, room * sizeof *grown);
-        if (grown == NULL)
-            return false;
-        entries = grown;
-        entry_room = room;
-    }
-    const size_t at = first_above(block->start);
-    memmove(&entries[at + 1], &entries[at], (count - at) * sizeof entries[0]);
-    entries[at] = (host_entry){*block, false};
-    atomic_store_explicit(&entry_count, count + 1, memory_order_relaxed);
-    return true;
-}
-
-/* The lock is held. An empty table keeps no memory. */
 static void
-remove_at(size_t at)
+insert(host_entry *entry)
 {
-    const size_t count = count_of_entries() - 1;
-    memmove(&entries[at], &entries[at + 1], (count - at) * sizeof entries[0]);
-    atomic_store_explicit(&entry_count, count, memory_order_relaxed);
-    if (count == 0) {
-        free(entries);
-        entries = NULL;
-        entry_room = 0;
-    }
+    openreg_tree_insert(&entries, &entry->node);
+    (void)atomic_fetch_add_explicit(&entry_count, 1, memory_order_relaxed);
+    (void)atomic_fetch_add_explicit(&entry->block.device->live_pinned, 1, memory_order_relaxed);
 }
 
-/* The entry that starts at `start` and is, or is not, being freed; NULL if there is none. The lock is held. */
-static host_entry *
-find_start(uintptr_t start, bool freeing)
+static void
+remove_entry(host_entry *entry)
 {
-    for (size_t at = first_above(start); at > 0 && entries[at - 1].block.start == start; at--)
-        if (entries[at - 1].freeing == freeing)
-            return &entries[at - 1];
-    return NULL;
+    openreg_tree_remove(&entries, &entry->node);
+    (void)atomic_fetch_sub_explicit(&entry_count, 1, memory_order_relaxed);
+    (void)atomic_fetch_sub_explicit(&entry->block.device->live_pinned, 1, memory_order_relaxed);
+}
+
+/* The entry that starts at `start` and is not being freed; NULL if there is none. The lock is held. */
+static host_entry *
+find_start(uintptr_t start)
+{
+    host_entry *entry = at_or_before(start);
+    while (entry != NULL && entry->block.start == start && entry->freeing)
+        entry = previous_of(entry);
+    return entry != NULL && entry->block.start == start ? entry : NULL;
 }
 
 bool
 openreg_host_memory_find(uintptr_t address, openreg_host_block *out)
 {
-    if (count_of_entries() == 0)
+    if (atomic_load_explicit(&entry_count, memory_order_relaxed) == 0)
         return false;
-    bool found = false;
     openreg_lock_acquire(&table_lock);
-    size_t at = first_above(address);
-    while (at > 0 && entries[at - 1].freeing)
-        at--;
-    if (at > 0 && address - entries[at - 1].block.start < entries[at - 1].block.size) {
-        *out = entries[at - 1].block;
-        found = true;
-    }
+    const host_entry *entry = at_or_before(address);
+    while (entry != NULL && entry->freeing) /* as many as threads are freeing one */
+        entry = previous_of(entry);
+    const bool found = entry != NULL && address - entry->block.start < entry->block.size;
+    if (found)
+        *out = entry->block;
     openreg_lock_release(&table_lock);
     return found;
 }
@@ -107,12 +82,26 @@ openreg_host_memory_find(uintptr_t address, openreg_host_block *out)
 int64_t
 openreg_host_memory_live_blocks(const openreg_device *device)
 {
-    int64_t live = 0;
+    return atomic_load_explicit(&device->live_pinned, memory_order_relaxed);
+}
+
+static void
+lock_for_fork(void)
+{
     openreg_lock_acquire(&table_lock);
-    for (size_t i = 0; i < count_of_entries(); i++)
-        live += entries[i].block.device == device;
+}
+
+static void
+unlock_after_fork(void)
+{
     openreg_lock_release(&table_lock);
-    return live;
+}
+
+__attribute__((constructor)) static void
+handle_forks(void)
+{
+    openreg_fork_handle(OPENREG_FORK_PINNED,
+                        &(openreg_fork_handlers){.prepare = lock_for_fork, .parent = unlock_after_fork});
 }
 
 openreg_status
@@ -128,14 +117,15 @@ openreg_malloc_host(int32_t device, size_t size, void **out)
         return OPENREG_OK;
     void *start;
     OPENREG_RETURN_NOT_OK(openreg_call_host_alloc(entry, call, size, &start));
-    const openreg_host_block block = {(uintptr_t)start, size, entry};
-    openreg_lock_acquire(&table_lock);
-    const bool inserted = insert(&block);
-    openreg_lock_release(&table_lock);
-    if (!inserted) {
+    host_entry *block = malloc(sizeof *block);
+    if (block == NULL) {
         (void)openreg_call_host_free(entry, call, start);
         return openreg_error_set(OPENREG_E_NOMEM, call, "no host memory for the table of pinned blocks");
     }
+    *block = (host_entry){.node.key = (uintptr_t)start, .block = {(uintptr_t)start, size, entry}};
+    openreg_lock_acquire(&table_lock);
+    insert(block);
+    openreg_lock_release(&table_lock);
     *out = start;
     return OPENREG_OK;
 }
@@ -150,7 +140,7 @@ openreg_free_host(void *ptr)
     const uintptr_t start = (uintptr_t)ptr;
     openreg_device *device = NULL;
     openreg_lock_acquire(&table_lock);
-    host_entry *entry = find_start(start, false);
+    host_entry *entry = find_start(start);
     if (entry != NULL) {
         entry->freeing = true;
         device = entry->block.device;
@@ -168,11 +158,12 @@ openreg_free_host(void *ptr)
     }
     const openreg_status status = openreg_call_host_free(device, call, ptr);
     openreg_lock_acquire(&table_lock);
-    entry = find_start(start, true);
     if (status == OPENREG_OK)
-        remove_at((size_t)(entry - entries));
+        remove_entry(entry);
     else
         entry->freeing = false;
     openreg_lock_release(&table_lock);
+    if (status == OPENREG_OK)
+        free(entry);
     return status;
 }

@@ -15,7 +15,8 @@ typedef struct openreg_host_block {
     openreg_device *device;
 } openreg_host_block;
 
-/* The pinned block that holds `address`; false if none does. Takes no lock while there are no pinned blocks. */
+/* The pinned block that holds `address`; false if none does. Takes no lock while there are no pinned blocks, else
+ * O(log n) steps of the live ones. */
 bool openreg_host_memory_find(uintptr_t address, openreg_host_block *out);
 
 #endif

@@ -119,6 +119,36 @@ TEST_F(ForkTest, ForkSafeDriverWorksInTheChild) {
   EXPECT_EQ(openreg_event_destroy(event), OPENREG_OK);
 }
 
+// The table of pinned blocks is whole in such a child, whatever another thread of the parent was doing to it.
+TEST_F(ForkTest, PinnedBlocksAreKnownInTheChild) {
+  use_full_toy([](openreg_driver& table) { table.caps |= OPENREG_CAP_FORK_SAFE; });
+  constexpr int kBlocks = 64;
+  std::vector<void*> blocks(kBlocks);
+  for (void*& block : blocks) ASSERT_EQ(openreg_malloc_host(0, 100, &block), OPENREG_OK) << last_message();
+  std::atomic<bool> stop{false};
+  std::thread other([&] {
+    while (!stop) {
+      void* passing[8] = {};
+      for (void*& block : passing) EXPECT_EQ(openreg_malloc_host(0, 100, &block), OPENREG_OK);
+      for (void* block : passing) EXPECT_EQ(openreg_free_host(block), OPENREG_OK);
+    }
+  });
+  for (int i = 0; i < 50; ++i) {
+    EXPECT_TRUE(in_child([&] {
+      alarm(20);  // a search in a broken tree need not end
+      for (void* block : blocks) {
+        openreg_pointer_info info = {};
+        info.struct_size = sizeof info;
+        if (openreg_get_pointer_info(block, &info) != OPENREG_OK || info.base != block) return false;
+      }
+      return true;
+    }));
+  }
+  stop = true;
+  other.join();
+  for (void* block : blocks) EXPECT_EQ(openreg_free_host(block), OPENREG_OK);
+}
+
 // One unsafe driver in the table is enough.
 TEST_F(ForkTest, OneUnsafeDriverPoisonsTheChild) {
   use_full_toy([](openreg_driver& table) { table.caps |= OPENREG_CAP_FORK_SAFE; });

@@ -577,6 +577,25 @@ TEST_F(MemoryTest, Pinned) {
   EXPECT_EQ(out, nullptr);
 }
 
+// Each of many blocks is found by the addresses in it, and no more once it is freed, in whatever order they go.
+TEST_F(MemoryTest, PinnedBlocksInAnyOrder) {
+  constexpr size_t kBlocks = 1000;
+  std::vector<void*> blocks(kBlocks);
+  for (size_t i = 0; i < kBlocks; ++i) ASSERT_EQ(openreg_malloc_host(i % 2 == 0, 100, &blocks[i]), OPENREG_OK);
+  for (size_t i = 0; i < kBlocks; ++i) {
+    void* const block = blocks[i * 387 % kBlocks];
+    EXPECT_EQ(query(at(block, 99)).base, block);
+    ASSERT_EQ(openreg_free_host(block), OPENREG_OK) << last_message();
+    EXPECT_EQ(query(at(block, 99)).kind, OPENREG_POINTER_UNKNOWN);
+    if (i % 100 != 0) continue;
+    for (size_t j = i + 1; j < kBlocks; ++j) {
+      void* const other = blocks[j * 387 % kBlocks];
+      ASSERT_EQ(query(other).base, other);
+    }
+  }
+  EXPECT_EQ(openreg_shutdown(), OPENREG_OK) << last_message();
+}
+
 // A driver that fails to make or to free pinned memory: nothing changes.
 TEST_F(MemoryTest, PinnedDriverFails) {
   use_full_toy();
