@@ -104,6 +104,14 @@ typedef struct openreg_sim_task {
     void (*function)(void *);      /* HOST_FUNC: called with `target` */
 } openreg_sim_task;
 
+/* A stream's queue is a list of these, so giving it a task costs the same however long it is. */
+#define OPENREG_SIM_CHUNK_TASKS 64
+
+typedef struct openreg_sim_chunk {
+    struct openreg_sim_chunk *next;
+    openreg_sim_task tasks[OPENREG_SIM_CHUNK_TASKS];
+} openreg_sim_chunk;
+
 /* A stream is also a timeline: task number n has ended when completed >= n. Events refer to a position on it, so the
  * structure outlives stream_destroy() until the last reference goes. */
 struct openreg_driver_stream_s {
@@ -117,9 +125,11 @@ struct openreg_driver_stream_s {
     pthread_mutex_t lock; /* guards the rest */
     pthread_cond_t work;  /* for the worker: a task came, or `stopping` */
     pthread_cond_t progress;
-    openreg_sim_task *ring;
-    size_t ring_room, ring_head, ring_count;
-    unsigned waiters; /* threads waiting on `progress` */
+    openreg_sim_chunk *first, *last; /* the queue; `last` NULL: empty */
+    openreg_sim_chunk *spare;        /* or NULL */
+    size_t head, tail;               /* the next task of `first`; the next free place of `last` */
+    size_t task_count;               /* in the queue */
+    unsigned waiters;                /* threads waiting on `progress` */
     bool has_worker, worker_idle, stopping;
     bool inline_busy; /* a calling thread runs the oldest task itself; the worker keeps off */
     pthread_t worker;

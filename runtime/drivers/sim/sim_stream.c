@@ -26,6 +26,68 @@ openreg_sim_stream_of(openreg_instance instance, int32_t dev, openreg_driver_str
     return stream != NULL ? stream : instance->devices[dev].default_stream;
 }
 
+/* -------------------------------------------------------------------------------------------------------- the queue */
+
+/* Room for one more task behind the last. False: no memory. The stream's lock is held. */
+static bool
+reserve_slot(openreg_driver_stream stream)
+{
+    if (stream->last != NULL && stream->tail < OPENREG_SIM_CHUNK_TASKS)
+        return true;
+    openreg_sim_chunk *chunk = stream->spare != NULL ? stream->spare : malloc(sizeof *chunk);
+    if (chunk == NULL)
+        return false;
+    stream->spare = NULL;
+    chunk->next = NULL;
+    if (stream->last != NULL) {
+        stream->last->next = chunk;
+    } else {
+        stream->first = chunk;
+        stream->head = 0;
+    }
+    stream->last = chunk;
+    stream->tail = 0;
+    return true;
+}
+
+static void
+push_task(openreg_driver_stream stream, const openreg_sim_task *task)
+{
+    stream->last->tasks[stream->tail++] = *task;
+    stream->task_count++;
+}
+
+/* There is one. A chunk that is used up is kept for the next tasks, one at most; the memory of a long queue goes back. */
+static openreg_sim_task
+pop_task(openreg_driver_stream stream)
+{
+    openreg_sim_chunk *chunk = stream->first;
+    const openreg_sim_task task = chunk->tasks[stream->head++];
+    stream->task_count--;
+    if (stream->task_count == 0 || stream->head == OPENREG_SIM_CHUNK_TASKS) {
+        stream->first = chunk->next;
+        stream->head = 0;
+        if (stream->first == NULL)
+            stream->last = NULL;
+        if (stream->spare == NULL)
+            stream->spare = chunk;
+        else
+            free(chunk);
+    }
+    return task;
+}
+
+static void
+free_chunks(openreg_driver_stream stream)
+{
+    free(stream->spare);
+    while (stream->first != NULL) {
+        openreg_sim_chunk *chunk = stream->first;
+        stream->first = chunk->next;
+        free(chunk);
+    }
+}
+
 /* ------------------------------------------------------------------------------------------------------- lifetime */
 
 void
@@ -63,7 +125,7 @@ openreg_sim_stream_release(openreg_driver_stream stream)
     (void)pthread_cond_destroy(&stream->progress);
     (void)pthread_cond_destroy(&stream->work);
     (void)pthread_mutex_destroy(&stream->lock);
-    free(stream->ring);
+    free_chunks(stream);
     free(stream);
 }
 
@@ -166,16 +228,14 @@ worker_main(void *argument)
     openreg_driver_stream stream = argument;
     (void)pthread_mutex_lock(&stream->lock);
     for (;;) {
-        while ((stream->ring_count == 0 && !stream->stopping) || stream->inline_busy) {
+        while ((stream->task_count == 0 && !stream->stopping) || stream->inline_busy) {
             stream->worker_idle = true;
             (void)pthread_cond_wait(&stream->work, &stream->lock);
             stream->worker_idle = false;
         }
-        if (stream->ring_count == 0)
+        if (stream->task_count == 0)
             break;
-        const openreg_sim_task task = stream->ring[stream->ring_head];
-        stream->ring_head = (stream->ring_head + 1) % stream->ring_room;
-        stream->ring_count--;
+        const openreg_sim_task task = pop_task(stream);
         (void)pthread_mutex_unlock(&stream->lock);
         run_task(&task);
         (void)pthread_mutex_lock(&stream->lock);
@@ -209,35 +269,17 @@ start_worker(openreg_driver_stream stream)
 
 /* The stream's lock is held. */
 static openreg_status
-reserve_slot(openreg_driver_stream stream)
-{
-    if (stream->ring_count < stream->ring_room)
-        return OPENREG_OK;
-    const size_t room = stream->ring_room == 0 ? 16 : 2 * stream->ring_room;
-    openreg_sim_task *ring = malloc(room * sizeof *ring);
-    if (ring == NULL)
-        return openreg_fail(stream->device->instance->host, OPENREG_E_NOMEM, 0,
-                            "no host memory for the queue of a stream of device %d", stream->device->ordinal);
-    for (size_t i = 0; i < stream->ring_count; i++)
-        ring[i] = stream->ring[(stream->ring_head + i) % stream->ring_room];
-    free(stream->ring);
-    stream->ring = ring;
-    stream->ring_room = room;
-    stream->ring_head = 0;
-    return OPENREG_OK;
-}
-
-/* The stream's lock is held. */
-static openreg_status
 submit_locked(openreg_driver_stream stream, const openreg_sim_task *task)
 {
-    openreg_status status = reserve_slot(stream);
-    if (status == OPENREG_OK && !stream->has_worker)
-        status = start_worker(stream);
-    if (status != OPENREG_OK)
-        return status;
-    stream->ring[(stream->ring_head + stream->ring_count) % stream->ring_room] = *task;
-    stream->ring_count++;
+    if (!reserve_slot(stream))
+        return openreg_fail(stream->device->instance->host, OPENREG_E_NOMEM, 0,
+                            "no host memory for the queue of a stream of device %d", stream->device->ordinal);
+    if (!stream->has_worker) {
+        const openreg_status status = start_worker(stream);
+        if (status != OPENREG_OK)
+            return status;
+    }
+    push_task(stream, task);
     (void)atomic_fetch_add_explicit(&stream->queued, 1, memory_order_release);
     if (stream->worker_idle)
         (void)pthread_cond_signal(&stream->work);
@@ -362,7 +404,7 @@ submit_and_await(openreg_driver_stream stream, const openreg_sim_task *task)
     (void)atomic_fetch_add_explicit(&stream->completed, 1, memory_order_release);
     if (stream->waiters > 0)
         (void)pthread_cond_broadcast(&stream->progress);
-    if (stream->ring_count > 0)
+    if (stream->task_count > 0)
         (void)pthread_cond_signal(&stream->work);
     (void)pthread_mutex_unlock(&stream->lock);
     return OPENREG_OK;
