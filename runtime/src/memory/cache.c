@@ -151,7 +151,7 @@ release(struct openreg_cache *cache, openreg_block *block)
         block->segment->free_since = cache->clock;
         if (__builtin_expect((openreg_features() & (OPENREG_FEATURE_RETURNS | OPENREG_FEATURE_UNCACHED)) != 0, 0) &&
             openreg_cache_is_released(pool->owner->private_pool))
-            cache->returnable++;
+            openreg_cache_note_returning(cache, block->segment);
     }
     if (pieces > 0)
         openreg_stat_add(cache->stats.inactive_split, pool->kind, pieces);
@@ -319,7 +319,7 @@ openreg_malloc(int32_t device, size_t size, openreg_stream stream, void **out)
     openreg_fast_lock_acquire(&cache->lock);
     const unsigned features = openreg_features();
     const openreg_status status = allocate(cache, features, size, stream, out);
-    const bool returns = features != 0 && cache->returnable > 0;
+    const bool returns = features != 0 && cache->returning != NULL;
     openreg_fast_lock_release(&cache->lock);
     if (__builtin_expect(returns, 0))
         openreg_cache_return(cache);
@@ -334,21 +334,16 @@ openreg_cache_release(struct openreg_cache *cache, openreg_block *block)
     release(cache, block);
 }
 
-static void
-release_hot(struct openreg_cache *cache, openreg_pool *pool)
-{
-    if (pool->hot != NULL) {
-        release(cache, pool->hot);
-        pool->hot = NULL;
-    }
-}
-
 void
 openreg_cache_release_hot(struct openreg_cache *cache)
 {
-    for (openreg_stream_pools *pools = cache->streams; pools != NULL; pools = pools->next) {
-        release_hot(cache, &pools->small);
-        release_hot(cache, &pools->large);
+    while (cache->parked != NULL) {
+        openreg_pool *pool = cache->parked;
+        cache->parked = pool->next_parked;
+        pool->is_parked = false;
+        if (pool->hot != NULL)
+            release(cache, pool->hot);
+        pool->hot = NULL;
     }
 }
 
@@ -437,8 +432,13 @@ park(struct openreg_cache *cache, openreg_block *block)
     openreg_block *before = pool->hot;
     block->state = OPENREG_BLOCK_HOT;
     pool->hot = block;
-    if (before != NULL)
+    if (before != NULL) {
         release(cache, before);
+    } else if (!pool->is_parked) {
+        pool->is_parked = true;
+        pool->next_parked = cache->parked;
+        cache->parked = pool;
+    }
 }
 
 /* Frees a block that asks for more than the usual. */
@@ -488,7 +488,7 @@ openreg_free(void *ptr)
         discount(cache, block);
         park(cache, block);
     }
-    const bool returns = features != 0 && cache->returnable > 0;
+    const bool returns = features != 0 && cache->returning != NULL;
     openreg_fast_lock_release(&cache->lock);
     if (__builtin_expect(returns, 0))
         openreg_cache_return(cache);

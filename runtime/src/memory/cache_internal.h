@@ -51,6 +51,8 @@ typedef struct openreg_pool {
     int kind; /* OPENREG_POOL_SMALL or OPENREG_POOL_LARGE */
     bool no_split;
     openreg_block *hot; /* the block freed last, or NULL: OPENREG_BLOCK_HOT */
+    bool is_parked;     /* in the cache's list of pools that may have a hot block */
+    struct openreg_pool *next_parked;
     openreg_free_lists free;
 } openreg_pool;
 
@@ -62,8 +64,12 @@ typedef struct openreg_private_pool {
     uint32_t flags;
     int64_t segments; /* those that the driver is being asked for, or is being given back, too */
     openreg_stat reserved[OPENREG_POOLS];
-    struct openreg_stream_pools *streams; /* linked through next_in_bucket */
-    struct openreg_private_pool *next;
+    struct openreg_stream_pools *streams;         /* linked through next_in_bucket */
+    struct openreg_segment *own_segments;         /* linked through own_next */
+    bool is_released;                             /* in the cache's list `released` */
+    openreg_tree_node node;                       /* by a hash of the id, while `uses` is not 0 */
+    struct openreg_private_pool *previous, *next; /* all of the cache */
+    struct openreg_private_pool *next_released;   /* in `released` or in `ended_pools` */
 } openreg_private_pool;
 
 /* "Requests of this thread go to this pool." */
@@ -80,7 +86,8 @@ typedef struct openreg_stream_pools {
     openreg_private_pool *private_pool; /* NULL: the cache that every request uses without one */
     openreg_pool small, large;
     struct openreg_stream_use *first_waiting, *last_waiting; /* in stream order */
-    struct openreg_stream_pools *next;                       /* all of the cache */
+    struct openreg_stream_pools *previous, *next;            /* all of the cache */
+    struct openreg_stream_pools *next_shared;                /* all but those of private pools, which have no uses */
     struct openreg_stream_pools *next_in_bucket;
 } openreg_stream_pools;
 
@@ -107,7 +114,10 @@ typedef struct openreg_segment {
     bool oversize;       /* counted as such */
     uint64_t room; /* of one that grows: what `size` may become, the bytes that `index` and `range` cover; else 0 */
     bool resizing; /* the driver is changing it: it must neither go nor be changed by another thread */
-    struct openreg_segment *previous, *next; /* all of the cache */
+    struct openreg_segment *previous, *next;         /* all of the cache */
+    struct openreg_segment *own_previous, *own_next; /* of a private pool: all of it */
+    struct openreg_segment *returning_previous, *returning_next;
+    bool is_returning; /* in the cache's list `returning` */
 } openreg_segment;
 
 /* X(name): the statistics that are kept for each kind of pool, and those that there is one of. Whatever fills or resets
@@ -151,16 +161,21 @@ struct openreg_cache {
 
     openreg_stream_use *unused_uses;
     openreg_segment *segments;
-    openreg_stream_pools *streams; /* also those of private pools */
+    openreg_stream_pools *streams;        /* also those of private pools */
+    openreg_stream_pools *shared_streams; /* the others; they go with the cache */
+    openreg_pool *parked; /* pools that may have a hot block: whoever wants them all looks nowhere else */
     openreg_stream_pools *buckets[OPENREG_STREAM_BUCKETS];
     openreg_private_pool *private_pools;
-    openreg_pool_binding *routes;  /* the latest first */
-    openreg_private_pool uncached; /* for openreg_set_caching(0): not in the list, never had a use */
-    int64_t returnable;            /* segments of released pools, without a block in use; an upper bound */
-    uint64_t clock;                /* driver allocations tried: the unit of age */
-    uint64_t coming;               /* bytes that the driver is being asked for */
-    double fraction;               /* of openreg_set_memory_fraction(); negative: that of the settings */
-    openreg_block *block_chunks;   /* linked through `next` of their first blocks */
+    openreg_tree pools_by_id;          /* those that are in use */
+    openreg_private_pool *released;    /* have just lost their last use: openreg_cache_return() comes */
+    openreg_private_pool *ended_pools; /* released, without a segment: to be freed */
+    openreg_pool_binding *routes;      /* the latest first; as many as threads are in pools */
+    openreg_private_pool uncached;     /* for openreg_set_caching(0): not in the list, never had a use */
+    openreg_segment *returning;  /* of released pools and of `uncached`, and had no block in use when they came here */
+    uint64_t clock;              /* driver allocations tried: the unit of age */
+    uint64_t coming;             /* bytes that the driver is being asked for */
+    double fraction;             /* of openreg_set_memory_fraction(); negative: that of the settings */
+    openreg_block *block_chunks; /* linked through `next` of their first blocks */
     openreg_device *device;
     openreg_lock flush;        /* one thread at a time gives memory back to satisfy a request; outside `lock` */
     openreg_fast_lock waiting; /* for asking streams what they have passed; outside `lock`, inside `flush` */
@@ -244,10 +259,13 @@ typedef enum openreg_filter_kind {
 
 typedef struct openreg_segment_filter {
     openreg_filter_kind kind;
-    const openreg_private_pool *pool;
+    openreg_private_pool *pool;
     uint64_t free_since;
 } openreg_segment_filter;
 
+/* The segments that may be of a kind, the latest first. */
+openreg_segment *openreg_cache_first_segment(const struct openreg_cache *cache, openreg_segment_filter filter);
+openreg_segment *openreg_cache_next_segment(const openreg_segment *segment, openreg_segment_filter filter);
 /* Whether it is for segments of that kind, whatever their blocks. */
 bool openreg_cache_filter_matches(const openreg_segment *segment, openreg_segment_filter filter);
 
@@ -255,6 +273,8 @@ bool openreg_cache_filter_matches(const openreg_segment *segment, openreg_segmen
  * too. */
 openreg_status openreg_cache_give_segments(struct openreg_cache *cache, const char *call,
                                            openreg_segment_filter filter);
+/* Gives back those of the cache's list `returning`, likewise. */
+void openreg_cache_give_returning(struct openreg_cache *cache, const char *call);
 void openreg_cache_destroy_segments(struct openreg_cache *cache); /* for openreg_cache_destroy(): all of them */
 
 /* ---- cache_stream.c; the lock is held ---- */
@@ -306,10 +326,14 @@ openreg_cache_is_released(const openreg_private_pool *pool)
 
 /* A free block of a pool that shares its memory when there is none left, or NULL. */
 openreg_block *openreg_cache_borrow(const struct openreg_cache *cache, const openreg_pool *pool, uint64_t rounded);
+/* A segment of a released pool has no block in use any more: it goes to `returning`. */
+void openreg_cache_note_returning(struct openreg_cache *cache, openreg_segment *segment);
+/* Counts a segment that a private pool must outlive, or one less. NULL: no private pool. */
+void openreg_cache_count_segment(struct openreg_cache *cache, openreg_private_pool *pool, int64_t amount);
 /* Frees private pools that are released and have no segment left. */
 void openreg_cache_forget_pools(struct openreg_cache *cache);
 void openreg_cache_destroy_pools(struct openreg_cache *cache); /* for openreg_cache_destroy(), before the streams */
-/* Gives back what `returnable` counts. Takes the locks itself, so none is held. Errors are not the caller's. */
+/* Gives back what has no block in use of `released`, and what is in `returning`. Takes the locks itself, so none is held. Errors are not the caller's. */
 void openreg_cache_return(struct openreg_cache *cache);
 
 /* ---- cache_vmm.c ---- */

@@ -26,14 +26,26 @@ same_id(openreg_memory_pool_id one, openreg_memory_pool_id other)
     return one.first == other.first && one.second == other.second;
 }
 
+static uint64_t
+hash_of(openreg_memory_pool_id id)
+{
+    uint64_t mixed = id.first * UINT64_C(0x9E3779B97F4A7C15) ^ id.second;
+    mixed = (mixed ^ (mixed >> 32)) * UINT64_C(0xD6E8FEB86659FD93);
+    return mixed ^ (mixed >> 32);
+}
+
 /* A pool that is in use, or NULL. One that is gone may have the same id as a new one. */
 static openreg_private_pool *
 find_pool(const struct openreg_cache *cache, openreg_memory_pool_id id)
 {
-    openreg_private_pool *pool = cache->private_pools;
-    while (pool != NULL && !(pool->uses > 0 && same_id(pool->id, id)))
-        pool = pool->next;
-    return pool;
+    const uint64_t hash = hash_of(id);
+    openreg_tree_node *node = openreg_tree_at_least(&cache->pools_by_id, hash);
+    for (; node != NULL && node->key == hash; node = openreg_tree_beside(node, 1)) {
+        openreg_private_pool *pool = OPENREG_TREE_OWNER(node, openreg_private_pool, node);
+        if (same_id(pool->id, id))
+            return pool;
+    }
+    return NULL;
 }
 
 static openreg_status
@@ -113,32 +125,71 @@ openreg_cache_borrow(const struct openreg_cache *cache, const openreg_pool *pool
 
 /* -------------------------------------------------------------------------------------------------- coming and going */
 
+/* A pool that nobody uses any more and that has no segment left is freed by the next openreg_cache_forget_pools(). */
+static void
+note_end(struct openreg_cache *cache, openreg_private_pool *pool)
+{
+    if (pool->uses > 0 || pool->segments > 0 || pool->is_released || pool == &cache->uncached)
+        return;
+    pool->next_released = cache->ended_pools;
+    cache->ended_pools = pool;
+}
+
+void
+openreg_cache_count_segment(struct openreg_cache *cache, openreg_private_pool *pool, int64_t amount)
+{
+    if (pool == NULL)
+        return;
+    pool->segments += amount;
+    note_end(cache, pool);
+}
+
+/* Takes a use away. True if it was the last one: no request reaches the pool from here on, and openreg_cache_return() is
+ * to be called. */
+static bool
+drop_use(struct openreg_cache *cache, openreg_private_pool *pool)
+{
+    if (--pool->uses > 0)
+        return false;
+    openreg_tree_remove(&cache->pools_by_id, &pool->node);
+    openreg_cache_feature(OPENREG_FEATURE_RETURNS, true);
+    pool->is_released = true;
+    pool->next_released = cache->released;
+    cache->released = pool;
+    return true;
+}
+
 /* Frees the pools by stream of a private pool that has no segment. */
 static void
 free_streams(struct openreg_cache *cache, openreg_private_pool *pool)
 {
-    for (openreg_stream_pools **link = &cache->streams; *link != NULL;) {
-        openreg_stream_pools *pools = *link;
-        if (pools->private_pool == pool) {
-            *link = pools->next;
-            free(pools);
-        } else {
-            link = &pools->next;
-        }
+    while (pool->streams != NULL) {
+        openreg_stream_pools *pools = pool->streams;
+        pool->streams = pools->next_in_bucket;
+        if (pools->previous != NULL)
+            pools->previous->next = pools->next;
+        else
+            cache->streams = pools->next;
+        if (pools->next != NULL)
+            pools->next->previous = pools->previous;
+        free(pools);
     }
-    pool->streams = NULL;
 }
 
 void
 openreg_cache_forget_pools(struct openreg_cache *cache)
 {
-    for (openreg_private_pool **link = &cache->private_pools; *link != NULL;) {
-        openreg_private_pool *pool = *link;
-        if (pool->uses > 0 || pool->segments > 0) {
-            link = &pool->next;
-            continue;
-        }
-        *link = pool->next;
+    if (cache->ended_pools != NULL)
+        openreg_cache_release_hot(cache); /* the list of pools that may have such a block must not name them */
+    while (cache->ended_pools != NULL) {
+        openreg_private_pool *pool = cache->ended_pools;
+        cache->ended_pools = pool->next_released;
+        if (pool->previous != NULL)
+            pool->previous->next = pool->next;
+        else
+            cache->private_pools = pool->next;
+        if (pool->next != NULL)
+            pool->next->previous = pool->previous;
         free_streams(cache, pool);
         free(pool);
         openreg_cache_feature(OPENREG_FEATURE_RETURNS, false);
@@ -169,11 +220,15 @@ openreg_cache_return(struct openreg_cache *cache)
     const openreg_error_fields before = openreg_error_save();
     openreg_lock_acquire(&cache->flush);
     openreg_fast_lock_acquire(&cache->lock);
-    if (cache->returnable > 0) {
-        cache->returnable = 0;
+    while (cache->released != NULL) {
+        openreg_private_pool *pool = cache->released;
+        cache->released = pool->next_released;
         (void)openreg_cache_give_segments(cache, "openreg_free",
-                                          (openreg_segment_filter){.kind = OPENREG_FILTER_RELEASED});
+                                          (openreg_segment_filter){.kind = OPENREG_FILTER_POOL, .pool = pool});
+        pool->is_released = false;
+        note_end(cache, pool);
     }
+    openreg_cache_give_returning(cache, "openreg_free");
     openreg_cache_forget_pools(cache);
     openreg_fast_lock_release(&cache->lock);
     openreg_lock_release(&cache->flush);
@@ -193,11 +248,7 @@ trim(struct openreg_cache *cache, const char *call, openreg_memory_pool_id id)
         if (status == OPENREG_OK)
             status = openreg_cache_give_segments(cache, call,
                                                  (openreg_segment_filter){.kind = OPENREG_FILTER_POOL, .pool = pool});
-        pool->uses--;
-        if (pool->uses == 0) { /* released meanwhile */
-            openreg_cache_feature(OPENREG_FEATURE_RETURNS, true);
-            cache->returnable++;
-        }
+        (void)drop_use(cache, pool); /* the last one, if it was released meanwhile */
     }
     openreg_fast_lock_release(&cache->lock);
     openreg_lock_release(&cache->flush);
@@ -212,10 +263,10 @@ release_use(struct openreg_cache *cache, const char *call, openreg_memory_pool_i
     openreg_fast_lock_acquire(&cache->lock);
     openreg_private_pool *pool = find_pool(cache, id);
     const bool is_missing = pool != NULL && is_retained && pool->retained == 0;
-    const bool last = pool != NULL && pool->uses == 1;
+    bool last = false;
     if (pool != NULL && !is_missing) {
-        pool->uses--;
         pool->retained -= is_retained;
+        last = drop_use(cache, pool);
     }
     openreg_fast_lock_release(&cache->lock);
     if (pool == NULL)
@@ -225,13 +276,8 @@ release_use(struct openreg_cache *cache, const char *call, openreg_memory_pool_i
                                  "memory pool (%llu, %llu) of openreg:%d was released as often as it was retained; "
                                  "threads are still in it",
                                  (unsigned long long)id.first, (unsigned long long)id.second, cache->device->index);
-    if (!last)
-        return OPENREG_OK;
-    openreg_cache_feature(OPENREG_FEATURE_RETURNS, true);
-    openreg_fast_lock_acquire(&cache->lock);
-    cache->returnable++;
-    openreg_fast_lock_release(&cache->lock);
-    openreg_cache_return(cache);
+    if (last)
+        openreg_cache_return(cache);
     return OPENREG_OK;
 }
 
@@ -249,7 +295,11 @@ retain(struct openreg_cache *cache, const char *call, openreg_memory_pool_id id,
         pool->id = id;
         pool->flags = flags;
         pool->next = cache->private_pools;
+        if (pool->next != NULL)
+            pool->next->previous = pool;
         cache->private_pools = pool;
+        pool->node.key = hash_of(id);
+        openreg_tree_insert(&cache->pools_by_id, &pool->node);
     }
     pool->uses++;
     pool->retained++;

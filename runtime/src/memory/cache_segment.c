@@ -154,6 +154,33 @@ trace_segment(const struct openreg_cache *cache, int32_t action, const openreg_s
         openreg_cache_trace(cache, action, segment->pool, (uintptr_t)segment->start, segment->size);
 }
 
+void
+openreg_cache_note_returning(struct openreg_cache *cache, openreg_segment *segment)
+{
+    if (segment->is_returning)
+        return;
+    segment->is_returning = true;
+    segment->returning_previous = NULL;
+    segment->returning_next = cache->returning;
+    if (segment->returning_next != NULL)
+        segment->returning_next->returning_previous = segment;
+    cache->returning = segment;
+}
+
+static void
+forget_returning(struct openreg_cache *cache, openreg_segment *segment)
+{
+    if (!segment->is_returning)
+        return;
+    segment->is_returning = false;
+    if (segment->returning_previous != NULL)
+        segment->returning_previous->returning_next = segment->returning_next;
+    else
+        cache->returning = segment->returning_next;
+    if (segment->returning_next != NULL)
+        segment->returning_next->returning_previous = segment->returning_previous;
+}
+
 /* Adds a segment to the cache, or takes it out: the list, its one free block, the figures. The lock is held. */
 static void
 link_segment(struct openreg_cache *cache, openreg_segment *segment)
@@ -163,8 +190,14 @@ link_segment(struct openreg_cache *cache, openreg_segment *segment)
         segment->oversize = true;
         openreg_stat_count(&cache->stats.oversize_segments, 1);
     }
-    if (private_pool != NULL)
+    if (private_pool != NULL) {
         openreg_stat_add(private_pool->reserved, segment->pool->kind, (int64_t)segment->size);
+        segment->own_previous = NULL;
+        segment->own_next = private_pool->own_segments;
+        if (segment->own_next != NULL)
+            segment->own_next->own_previous = segment;
+        private_pool->own_segments = segment;
+    }
     trace_segment(cache, OPENREG_MEMORY_EVENT_SEGMENT_ALLOC, segment);
     segment->free_since = cache->clock;
     segment->previous = NULL;
@@ -184,8 +217,16 @@ unlink_segment(struct openreg_cache *cache, openreg_segment *segment)
     if (segment->oversize)
         openreg_stat_count(&cache->stats.oversize_segments, -1);
     segment->oversize = false;
-    if (private_pool != NULL)
+    if (private_pool != NULL) {
         openreg_stat_subtract(private_pool->reserved, segment->pool->kind, (int64_t)segment->size);
+        if (segment->own_previous != NULL)
+            segment->own_previous->own_next = segment->own_next;
+        else
+            private_pool->own_segments = segment->own_next;
+        if (segment->own_next != NULL)
+            segment->own_next->own_previous = segment->own_previous;
+    }
+    forget_returning(cache, segment);
     trace_segment(cache, OPENREG_MEMORY_EVENT_SEGMENT_FREE, segment);
     if (segment->previous != NULL)
         segment->previous->next = segment->next;
@@ -196,14 +237,6 @@ unlink_segment(struct openreg_cache *cache, openreg_segment *segment)
     openreg_free_lists_remove(&segment->pool->free, segment->first);
     openreg_stat_subtract(cache->stats.segment, segment->pool->kind, 1);
     openreg_stat_subtract(cache->stats.reserved_bytes, segment->pool->kind, (int64_t)segment->size);
-}
-
-/* Counts a segment that the pool must outlive. */
-static void
-count_segment(const openreg_pool *pool, int64_t amount)
-{
-    if (pool->owner->private_pool != NULL)
-        pool->owner->private_pool->segments += amount;
 }
 
 /* Whether the cache may reserve that much more. The lock is held. */
@@ -262,13 +295,13 @@ add_segment(struct openreg_cache *cache, openreg_pool *pool, uint64_t rounded, o
         return no_memory(cache->device);
     openreg_segment *segment;
     cache->coming += size;
-    count_segment(pool, 1);
+    openreg_cache_count_segment(cache, pool->owner->private_pool, 1);
     openreg_fast_lock_release(&cache->lock);
     status = make_segment(cache->device, pool, size, &segment, refused);
     openreg_fast_lock_acquire(&cache->lock);
     cache->coming -= size;
     if (status != OPENREG_OK) {
-        count_segment(pool, -1);
+        openreg_cache_count_segment(cache, pool->owner->private_pool, -1);
         openreg_cache_give_block(cache, block);
         return status;
     }
@@ -312,6 +345,29 @@ is_given(const openreg_segment *segment, openreg_segment_filter filter)
 #define BATCH_TAKEN 32
 #define BATCH_SEEN 512
 
+/* Takes a segment out of the cache, for the driver. */
+static void
+take_segment(struct openreg_cache *cache, openreg_segment *segment, openreg_segment **taken)
+{
+    unlink_segment(cache, segment);
+    /* Before the driver has it back, or another thread could be given the same addresses and find them taken. */
+    openreg_address_map_remove(segment->range);
+    segment->next = *taken;
+    *taken = segment;
+}
+
+openreg_segment *
+openreg_cache_first_segment(const struct openreg_cache *cache, openreg_segment_filter filter)
+{
+    return filter.kind == OPENREG_FILTER_POOL ? filter.pool->own_segments : cache->segments;
+}
+
+openreg_segment *
+openreg_cache_next_segment(const openreg_segment *segment, openreg_segment_filter filter)
+{
+    return filter.kind == OPENREG_FILTER_POOL ? segment->own_next : segment->next;
+}
+
 /* Takes some segments of a kind out of the cache, from *position on, and links them through `next`. Moves *position behind
  * those that were looked at; NULL: behind the last. The lock is held. */
 static openreg_segment *
@@ -321,14 +377,10 @@ take_segments(struct openreg_cache *cache, openreg_segment_filter filter, openre
     int left = BATCH_TAKEN;
     for (int seen = 0; *position != NULL && left > 0 && seen < BATCH_SEEN; seen++) {
         openreg_segment *segment = *position;
-        *position = segment->next;
+        *position = openreg_cache_next_segment(segment, filter);
         if (!is_given(segment, filter))
             continue;
-        unlink_segment(cache, segment);
-        /* Before the driver has it back, or another thread could be given the same addresses and find them taken. */
-        openreg_address_map_remove(segment->range);
-        segment->next = taken;
-        taken = segment;
+        take_segment(cache, segment, &taken);
         left--;
     }
     return taken;
@@ -366,7 +418,7 @@ give_taken(struct openreg_cache *cache, const char *call, openreg_segment *given
         openreg_segment *segment = gone;
         gone = segment->next;
         cache->stats.driver_frees++;
-        count_segment(segment->pool, -1);
+        openreg_cache_count_segment(cache, segment->pool->owner->private_pool, -1);
         openreg_cache_give_block(cache, segment->first);
         free_segment(segment);
     }
@@ -386,13 +438,29 @@ openreg_cache_give_segments(struct openreg_cache *cache, const char *call, openr
     openreg_cache_release_hot(cache);
     openreg_status result = OPENREG_OK;
     /* No segment goes while the flush lock is held, but new ones come: at the start of the list. */
-    for (openreg_segment *position = cache->segments; position != NULL;) {
+    for (openreg_segment *position = openreg_cache_first_segment(cache, filter); position != NULL;) {
         openreg_segment *given = take_segments(cache, filter, &position);
         const openreg_status status = give_taken(cache, call, given);
         if (status != OPENREG_OK)
             result = status;
     }
     return result;
+}
+
+void
+openreg_cache_give_returning(struct openreg_cache *cache, const char *call)
+{
+    while (cache->returning != NULL) {
+        openreg_segment *taken = NULL;
+        for (int left = BATCH_TAKEN; cache->returning != NULL && left > 0; left--) {
+            openreg_segment *segment = cache->returning;
+            forget_returning(cache, segment);
+            if (is_given(segment, (openreg_segment_filter){.kind = OPENREG_FILTER_RELEASED}))
+                take_segment(cache, segment, &taken);
+        }
+        if (taken != NULL)
+            (void)give_taken(cache, call, taken);
+    }
 }
 
 void

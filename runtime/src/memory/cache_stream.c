@@ -26,6 +26,8 @@ openreg_cache_new_pools(struct openreg_cache *cache, const char *call, openreg_s
     pools->small.kind = OPENREG_POOL_SMALL;
     pools->large.kind = OPENREG_POOL_LARGE;
     pools->next = cache->streams;
+    if (pools->next != NULL)
+        pools->next->previous = pools;
     cache->streams = pools;
     *out = pools;
     return OPENREG_OK;
@@ -36,6 +38,8 @@ openreg_cache_make_pools(struct openreg_cache *cache, const char *call, openreg_
                          openreg_stream_pools **out)
 {
     OPENREG_RETURN_NOT_OK(openreg_cache_new_pools(cache, call, stream, NULL, out));
+    (*out)->next_shared = cache->shared_streams;
+    cache->shared_streams = *out;
     if (stream == OPENREG_STREAM_DEFAULT) {
         cache->default_pools = *out;
     } else {
@@ -188,7 +192,7 @@ query_first(struct openreg_cache *cache, const char *call, const openreg_stream_
 static openreg_status
 poll_streams(struct openreg_cache *cache, const char *call)
 {
-    for (openreg_stream_pools *stream = cache->streams; stream != NULL; stream = stream->next) {
+    for (openreg_stream_pools *stream = cache->shared_streams; stream != NULL; stream = stream->next_shared) {
         while (stream->first_waiting != NULL) {
             int32_t done;
             OPENREG_RETURN_NOT_OK(query_first(cache, call, stream, &done));
@@ -213,7 +217,7 @@ openreg_cache_poll_waiting(struct openreg_cache *cache, const char *call)
 static openreg_status
 sync_streams(struct openreg_cache *cache, const char *call)
 {
-    for (openreg_stream_pools *stream = cache->streams; stream != NULL; stream = stream->next) {
+    for (openreg_stream_pools *stream = cache->shared_streams; stream != NULL; stream = stream->next_shared) {
         while (stream->first_waiting != NULL) {
             openreg_stream_use *use = stream->first_waiting;
             openreg_fast_lock_release(&cache->lock);

@@ -204,11 +204,11 @@ shrink(struct openreg_cache *cache, const char *call, openreg_segment *segment)
 openreg_status
 openreg_cache_shrink_segments(struct openreg_cache *cache, const char *call, openreg_segment_filter filter)
 {
-    for (openreg_segment *segment = cache->segments; segment != NULL;) {
+    for (openreg_segment *segment = openreg_cache_first_segment(cache, filter); segment != NULL;) {
         /* No segment goes while the flush lock is held, but new ones come: at the start of the list. */
         if (segment->room > 0 && !segment->resizing && openreg_cache_filter_matches(segment, filter))
             OPENREG_RETURN_NOT_OK(shrink(cache, call, segment));
-        segment = segment->next;
+        segment = openreg_cache_next_segment(segment, filter);
     }
     return OPENREG_OK;
 }

@@ -57,6 +57,61 @@ class CachePoolsTest : public openreg_test::SimDevicesTest {
   static int64_t reserved() { return stats_of(0).reserved_bytes[0].current; }
 };
 
+int count_pools() {
+  int count = 0;
+  const auto visit = [](void* ctx, const openreg_memory_pool_info*) {
+    ++*static_cast<int*>(ctx);
+    return 0;
+  };
+  EXPECT_EQ(openreg_visit_memory_pools(0, visit, &count), OPENREG_OK);
+  return count;
+}
+
+// Many pools, released in another order than they were made and than their blocks are freed: each keeps just the
+// segments that have a live block, its id may be that of a new pool meanwhile, and it is gone with its last block.
+TEST_F(CachePoolsTest, ManyPoolsComeAndGo) {
+  constexpr uint64_t kPools = 12;
+  const auto id_of = [](uint64_t i) { return openreg_memory_pool_id{i % 3, i + 1}; };
+  for (int round = 0; round < 3; ++round) {
+    std::vector<void*> old(kPools), recent(kPools);
+    for (uint64_t i = 0; i < kPools; ++i) {
+      ASSERT_EQ(openreg_memory_pool_retain(0, id_of(i), 0), OPENREG_OK) << last_message();
+      old[i] = allocate_in(id_of(i), 512);
+      release(allocate_in(id_of(i), 512));  // and stays at hand
+    }
+    for (uint64_t i = 0; i < kPools; ++i) EXPECT_EQ(openreg_memory_pool_release(0, id_of(i * 7 % kPools)), OPENREG_OK);
+    EXPECT_EQ(reserved(), static_cast<int64_t>(kPools * 2 * kMib));
+    for (uint64_t i = 0; i < kPools; ++i) {
+      EXPECT_EQ(openreg_memory_pool_enter(0, id_of(i)), OPENREG_E_INVALID);
+      ASSERT_EQ(openreg_memory_pool_retain(0, id_of(i), 0), OPENREG_OK) << last_message();
+      recent[i] = allocate_in(id_of(i), 512);
+      EXPECT_NE(info_of(recent[i]).segment, info_of(old[i]).segment);
+    }
+    EXPECT_EQ(count_pools(), static_cast<int>(2 * kPools));
+    for (uint64_t i = 0; i < kPools; ++i) {
+      release(old[i * 5 % kPools]);
+      EXPECT_EQ(reserved(), static_cast<int64_t>((2 * kPools - 1 - i) * 2 * kMib));
+    }
+    EXPECT_EQ(count_pools(), static_cast<int>(kPools));
+    for (void* block : recent) release(block);
+    for (uint64_t i = 0; i < kPools; ++i) EXPECT_EQ(openreg_memory_pool_release(0, id_of(i * 5 % kPools)), OPENREG_OK);
+    EXPECT_EQ(count_pools(), 0);
+    EXPECT_EQ(reserved(), 0);
+    check_cache(0);
+  }
+}
+
+// Without caching each block goes back as it is freed, whichever others live.
+TEST_F(CachePoolsTest, UncachedBlocksGoBackAtOnce) {
+  openreg_set_caching(0);
+  std::vector<void*> blocks;
+  for (int i = 0; i < 10; ++i) blocks.push_back(allocate(0, 512));
+  for (size_t i = 0; i < blocks.size(); ++i) {
+    release(blocks[i * 3 % blocks.size()]);
+    EXPECT_EQ(reserved(), static_cast<int64_t>((blocks.size() - 1 - i) * 2 * kMib));
+  }
+}
+
 // Values outside their range are refused by name and change nothing; NULL and short structures are errors.
 TEST_F(CachePoolsTest, BadSettings) {
   const auto refused = [](openreg_allocator_settings settings, const char* name) {
