@@ -102,6 +102,11 @@ INTERFACES = (
         },
     ),
     Interface(
+        "timer of DistributedDataParallel",
+        (("torch/csrc/distributed/c10d/reducer_timer.hpp", "Timer"),),
+        (("shim/ddp_timer.cpp", "DdpTimer"),),
+    ),
+    Interface(
         "profiler, by events",
         (("torch/csrc/profiler/stubs/base.h", "ProfilerStubs"),),
         (("shim/profiler.cpp", "ProfilerStubs"),),

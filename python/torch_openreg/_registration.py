@@ -45,6 +45,7 @@ def register() -> ModuleType:
 
     from torch_openreg import (
         _compile,
+        _data_parallel,
         _discovery,
         _distributed,
         _dlpack,
@@ -64,6 +65,7 @@ def register() -> ModuleType:
     _dlpack.install()
     _sharing.install()
     _distributed.install()
+    _data_parallel.install()
     _fake_tensors.install()
     _compile.install()
     _exit.install()

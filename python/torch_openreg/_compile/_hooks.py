@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""Registers the device with Dynamo and Inductor right after PyTorch has executed the modules that keep the registers.
+"""Registers the device with Dynamo, Inductor and DTensor right after PyTorch has executed their modules.
 
-``import torch`` imports neither of them, and they cost seconds: so this package must not import them either. PyTorch up
+``import torch`` imports none of them, and they cost seconds: so this package must not import them either. PyTorch up
 to 2.14 calls nobody when it does, hence a finder in ``sys.meta_path``, which finds nothing by itself.
 """
 
@@ -21,6 +21,7 @@ _REGISTERS = {
     "torch._dynamo.backends.registry": "torch_openreg._compile.backends",
     "torch._dynamo.polyfills.loader": "torch_openreg._compile.tracing",
     "torch._inductor.codegen.common": "torch_openreg._compile.registration",
+    "torch.distributed.tensor._random": "torch_openreg._dtensor_random",
 }
 
 

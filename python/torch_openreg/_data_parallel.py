@@ -1,0 +1,120 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""What ``torch.nn.DataParallel`` is made of, for a torch without CUDA.
+
+``torch.nn.parallel.comm`` calls functions of ``torch._C`` that PyTorch builds with CUDA only and that nothing can be
+registered for. Where they are missing they are these, of ordinary copies; torch/csrc/cuda/comm.cpp is the model.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+
+
+def _device(index: int | None) -> torch.device:
+    """-1 is the CPU, None the current device."""
+    if index == -1:
+        return torch.device("cpu")
+    return torch.device("openreg", torch.openreg.current_device() if index is None else index)
+
+
+def _broadcast(tensor: torch.Tensor, devices: Sequence[int]) -> list[torch.Tensor]:
+    return [tensor.to(_device(index), non_blocking=True) for index in devices]
+
+
+def _broadcast_out(tensor: torch.Tensor, out: Sequence[torch.Tensor]) -> list[torch.Tensor]:
+    for i, each in enumerate(out):
+        if each.device.type == "cpu":
+            raise RuntimeError(f"Expected all output tensors to be on a device, but output tensor at index {i} is not")
+        if each.shape != tensor.shape:
+            raise RuntimeError(
+                f"Expected all output tensors to have the shape {tuple(tensor.shape)}, but output tensor at index {i} "
+                f"has {tuple(each.shape)}"
+            )
+        each.copy_(tensor, non_blocking=True)
+    return list(out)
+
+
+def _broadcast_coalesced(
+    tensors: Sequence[torch.Tensor], devices: Sequence[int], buffer_size: int
+) -> list[list[torch.Tensor]]:
+    """The tensors themselves for the first device, their copies for the others; nothing is packed into buffers."""
+    first = _device(devices[0])
+    for tensor in tensors:
+        if tensor.device != first:
+            raise RuntimeError(f"all tensors must be on {first}, the first device, but found one on {tensor.device}")
+    copies = [[tensor.to(_device(index), non_blocking=True) for tensor in tensors] for index in devices[1:]]
+    return [list(tensors), *copies]
+
+
+def _chunks(tensor: torch.Tensor, count: int, sizes: Sequence[int] | None, dim: int) -> Sequence[torch.Tensor]:
+    if sizes is None:
+        return tensor.chunk(count, dim)
+    if len(sizes) != count:
+        raise RuntimeError(f"Expected devices and chunk_sizes to be of same length, but got {count} and {len(sizes)}")
+    return tensor.split(list(sizes), dim)
+
+
+def _scatter(
+    tensor: torch.Tensor,
+    devices: Sequence[int],
+    chunk_sizes: Sequence[int] | None = None,
+    dim: int = 0,
+    streams: Sequence[Any] | None = None,
+) -> list[torch.Tensor]:
+    if not devices:
+        raise RuntimeError("Expected at least one device to scatter to")
+    moved = []
+    for i, chunk in enumerate(_chunks(tensor, len(devices), chunk_sizes, dim)):
+        with streams[i] if streams is not None and streams[i] is not None else contextlib.nullcontext():
+            moved.append(chunk.contiguous().to(_device(devices[i]), non_blocking=True))
+    return moved
+
+
+def _scatter_out(
+    tensor: torch.Tensor, out: Sequence[torch.Tensor], dim: int = 0, streams: Sequence[Any] | None = None
+) -> list[torch.Tensor]:
+    if not out:
+        raise RuntimeError("Expected at least one output tensor to scatter to")
+    for i, chunk in enumerate(tensor.split([each.size(dim) for each in out], dim)):
+        with streams[i] if streams is not None and streams[i] is not None else contextlib.nullcontext():
+            out[i].copy_(chunk, non_blocking=True)
+    return list(out)
+
+
+def _with_a_dimension(tensors: Sequence[torch.Tensor]) -> list[torch.Tensor]:
+    """Tensors without one become vectors, as on CUDA."""
+    if not tensors:
+        raise RuntimeError("Expected at least one tensor to gather from")
+    return [tensor.reshape(1) if tensor.dim() == 0 else tensor for tensor in tensors]
+
+
+def _gather(tensors: Sequence[torch.Tensor], dim: int, destination: int | None = None) -> torch.Tensor:
+    target = _device(destination)
+    # Not beside the host where it is the CPU: the next operator reads there.
+    is_async = target.type != "cpu"
+    return torch.cat([tensor.to(target, non_blocking=is_async) for tensor in _with_a_dimension(tensors)], dim)
+
+
+def _gather_out(tensors: Sequence[torch.Tensor], out: torch.Tensor, dim: int) -> torch.Tensor:
+    moved = _with_a_dimension(tensors)
+    total = list(moved[0].shape)
+    total[dim] = sum(tensor.size(dim) for tensor in moved)
+    if list(out.shape) != total:
+        raise RuntimeError(f"Expected out tensor to have the shape {tuple(total)}, but got {tuple(out.shape)}")
+    for part, tensor in zip(out.split([tensor.size(dim) for tensor in moved], dim), moved, strict=True):
+        part.copy_(tensor)
+    return out
+
+
+def install() -> None:
+    """Adds the functions that ``torch._C`` lacks. Repeating it changes nothing."""
+    for function in (
+        *(_broadcast, _broadcast_out, _broadcast_coalesced),
+        *(_scatter, _scatter_out, _gather, _gather_out),
+    ):
+        if not hasattr(torch._C, function.__name__):
+            setattr(torch._C, function.__name__, function)

@@ -1,0 +1,257 @@
+// SPDX-License-Identifier: BSD-3-Clause
+// The operators of torch.nn.SyncBatchNorm, which PyTorch has for GPUs only: a batch normalization in parts, between which
+// the statistics of the ranks are gathered. Composed of other operators; formulas: aten/src/ATen/native/cuda/
+// Normalization.cuh. Where a GPU's kernels run, its own are called. As there, statistics of half precision are float.
+#include <ATen/OpMathType.h>
+#include <ATen/core/Tensor.h>
+#include <ATen/ops/empty_like.h>
+#include <ATen/ops/full.h>
+#include <ATen/ops/var_mean.h>
+#include <c10/core/impl/LocalDispatchKeySet.h>
+#include <torch/library.h>
+
+#include <optional>
+#include <tuple>
+#include <vector>
+
+#include "shim/operators/fallback/fallback.h"
+#include "shim/operators/fallback/gpu_copy.h"
+#include "shim/operators/policy/kernel_keys.h"
+
+namespace c10::openreg {
+namespace {
+
+using at::Tensor;
+using std::optional;
+
+// What is inside runs below autograd and autocast.
+using Below = c10::impl::ExcludeDispatchKeyGuard;
+
+template <class Result, class... Arguments>
+Result call_gpu(const char* name, const char* overload, Arguments... arguments) {
+  const auto op = c10::Dispatcher::singleton().findSchemaOrThrow(name, overload).template typed<Result(Arguments...)>();
+  return call_fallback(op, arguments...);
+}
+
+at::ScalarType statistics_type(const Tensor& input) {
+  return at::toOpMathType(input.scalar_type());
+}
+
+Tensor as(const Tensor& tensor, at::ScalarType type) {
+  return tensor.scalar_type() == type ? tensor : tensor.to(type);
+}
+
+// All dimensions but that of the channels.
+std::vector<int64_t> other_dimensions(const Tensor& input) {
+  TORCH_CHECK(input.dim() >= 2, "Batch normalization expects at least two dimensions, but got ", input.dim());
+  std::vector<int64_t> dimensions{0};
+  for (int64_t i = 2; i < input.dim(); i++) {
+    dimensions.push_back(i);
+  }
+  return dimensions;
+}
+
+// A value for each channel, to be combined with `input`.
+Tensor per_channel(const Tensor& values, const Tensor& input) {
+  std::vector<int64_t> sizes(static_cast<size_t>(input.dim()), 1);
+  sizes[1] = values.numel();
+  return as(values, statistics_type(input)).reshape(sizes);
+}
+
+std::tuple<Tensor, Tensor> batch_norm_stats(const Tensor& input, double eps) {
+  if (is_on_gpu(input)) {
+    return call_gpu<std::tuple<Tensor, Tensor>, const Tensor&, double>("aten::batch_norm_stats", "", input, eps);
+  }
+  const Below below(kAboveKernels);
+  const auto dimensions = other_dimensions(input);
+  auto [variance, mean] =
+      at::var_mean(as(input, statistics_type(input)), dimensions, /*correction=*/at::Scalar(0), /*keepdim=*/false);
+  return {mean, variance.add_(eps).rsqrt_()};
+}
+
+// In place, but for a tensor that isn't there: `running` moves towards `value` by `momentum`.
+void move_towards(const optional<Tensor>& running, const Tensor& value, double momentum) {
+  if (running.has_value() && running->defined()) {
+    running->mul_(1 - momentum).add_(as(value, running->scalar_type()), momentum);
+  }
+}
+
+std::tuple<Tensor, Tensor> batch_norm_gather_stats_with_counts(
+    const Tensor& input,
+    const Tensor& mean,
+    const Tensor& invstd,
+    const optional<Tensor>& running_mean,
+    const optional<Tensor>& running_var,
+    double momentum,
+    double eps,
+    const Tensor& counts) {
+  using Optional = const optional<Tensor>&;
+  if (is_on_gpu(input)) {
+    return call_gpu<
+        std::tuple<Tensor, Tensor>,
+        const Tensor&,
+        const Tensor&,
+        const Tensor&,
+        Optional,
+        Optional,
+        double,
+        double,
+        const Tensor&>(
+        "aten::batch_norm_gather_stats_with_counts",
+        "",
+        input,
+        mean,
+        invstd,
+        running_mean,
+        running_var,
+        momentum,
+        eps,
+        counts);
+  }
+  const Below below(kAboveKernels);
+  const auto type = statistics_type(input);
+  const Tensor means = as(mean, type);
+  const Tensor count = as(counts, type).reshape({-1, 1});
+  const Tensor total = count.sum();
+  const Tensor joint = means.mul(count).sum(0).div_(total);
+  const Tensor variances = as(invstd, type).pow(-2).sub_(eps);
+  const Tensor squares = variances.add_(means.sub(joint).square_()).mul_(count).sum(0);
+  move_towards(running_mean, joint, momentum);
+  move_towards(running_var, squares.div(total.sub(1)), momentum);
+  return {joint, squares.div(total).add_(eps).rsqrt_()};
+}
+
+std::tuple<Tensor, Tensor> batch_norm_gather_stats(
+    const Tensor& input,
+    const Tensor& mean,
+    const Tensor& invstd,
+    const optional<Tensor>& running_mean,
+    const optional<Tensor>& running_var,
+    double momentum,
+    double eps,
+    int64_t count) {
+  const Tensor counts = at::full({mean.size(0)}, count, mean.options().dtype(statistics_type(input)));
+  return batch_norm_gather_stats_with_counts(input, mean, invstd, running_mean, running_var, momentum, eps, counts);
+}
+
+Tensor batch_norm_elemt(
+    const Tensor& input,
+    const optional<Tensor>& weight,
+    const optional<Tensor>& bias,
+    const Tensor& mean,
+    const Tensor& invstd,
+    double eps) {
+  using Optional = const optional<Tensor>&;
+  if (is_on_gpu(input)) {
+    return call_gpu<Tensor, const Tensor&, Optional, Optional, const Tensor&, const Tensor&, double>(
+        "aten::batch_norm_elemt", "", input, weight, bias, mean, invstd, eps);
+  }
+  const Below below(kAboveKernels);
+  Tensor factor = per_channel(invstd, input);
+  if (weight.has_value() && weight->defined()) {
+    factor = factor.mul(per_channel(*weight, input));
+  }
+  Tensor output = as(input, statistics_type(input)).sub(per_channel(mean, input)).mul_(factor);
+  if (bias.has_value() && bias->defined()) {
+    output.add_(per_channel(*bias, input));
+  }
+  return as(output, input.scalar_type());
+}
+
+Tensor& batch_norm_elemt_out(
+    const Tensor& input,
+    const optional<Tensor>& weight,
+    const optional<Tensor>& bias,
+    const Tensor& mean,
+    const Tensor& invstd,
+    double eps,
+    Tensor& out) {
+  const Tensor output = batch_norm_elemt(input, weight, bias, mean, invstd, eps);
+  out.resize_(output.sizes()).copy_(output);
+  return out;
+}
+
+std::tuple<Tensor, Tensor, Tensor, Tensor> batch_norm_backward_reduce(
+    const Tensor& grad_out,
+    const Tensor& input,
+    const Tensor& mean,
+    const Tensor& invstd,
+    const optional<Tensor>& weight,
+    bool input_g,
+    bool weight_g,
+    bool bias_g) {
+  using Optional = const optional<Tensor>&;
+  if (is_on_gpu(input)) {
+    return call_gpu<
+        std::tuple<Tensor, Tensor, Tensor, Tensor>,
+        const Tensor&,
+        const Tensor&,
+        const Tensor&,
+        const Tensor&,
+        Optional,
+        bool,
+        bool,
+        bool>("aten::batch_norm_backward_reduce", "", grad_out, input, mean, invstd, weight, input_g, weight_g, bias_g);
+  }
+  const Below below(kAboveKernels);
+  const auto type = statistics_type(input);
+  const auto dimensions = other_dimensions(input);
+  const auto weight_type = weight.has_value() && weight->defined() ? weight->scalar_type() : type;
+  const Tensor gradient = as(grad_out, type);
+  const Tensor sum_dy = gradient.sum(dimensions);
+  const Tensor sum_dy_xmu = as(input, type).sub(per_channel(mean, input)).mul_(gradient).sum(dimensions);
+  return {
+      input_g ? sum_dy : Tensor(),
+      input_g ? sum_dy_xmu : Tensor(),
+      weight_g ? sum_dy_xmu.mul(as(invstd, type)).to(weight_type) : Tensor(),
+      bias_g ? sum_dy.to(weight_type, /*non_blocking=*/false, /*copy=*/true) : Tensor()};
+}
+
+Tensor batch_norm_backward_elemt(
+    const Tensor& grad_out,
+    const Tensor& input,
+    const Tensor& mean,
+    const Tensor& invstd,
+    const optional<Tensor>& weight,
+    const Tensor& sum_dy,
+    const Tensor& sum_dy_xmu,
+    const Tensor& count) {
+  using Optional = const optional<Tensor>&;
+  if (is_on_gpu(input)) {
+    return call_gpu<
+        Tensor,
+        const Tensor&,
+        const Tensor&,
+        const Tensor&,
+        const Tensor&,
+        Optional,
+        const Tensor&,
+        const Tensor&,
+        const Tensor&>(
+        "aten::batch_norm_backward_elemt", "", grad_out, input, mean, invstd, weight, sum_dy, sum_dy_xmu, count);
+  }
+  const Below below(kAboveKernels);
+  const auto type = statistics_type(input);
+  const Tensor total = as(count, type).sum();
+  const Tensor scale = per_channel(invstd, input);
+  const Tensor slope = per_channel(sum_dy_xmu, input).div(total).mul_(scale).mul_(scale);
+  Tensor gradient = as(input, type).sub(per_channel(mean, input)).mul_(slope).neg_();
+  gradient.add_(as(grad_out, type)).sub_(per_channel(sum_dy, input).div(total)).mul_(scale);
+  if (weight.has_value() && weight->defined()) {
+    gradient.mul_(per_channel(*weight, input));
+  }
+  return as(gradient, input.scalar_type());
+}
+
+TORCH_LIBRARY_IMPL(aten, PrivateUse1, m) {
+  m.impl("batch_norm_stats", batch_norm_stats);
+  m.impl("batch_norm_gather_stats", batch_norm_gather_stats);
+  m.impl("batch_norm_gather_stats_with_counts", batch_norm_gather_stats_with_counts);
+  m.impl("batch_norm_elemt", batch_norm_elemt);
+  m.impl("batch_norm_elemt.out", batch_norm_elemt_out);
+  m.impl("batch_norm_backward_reduce", batch_norm_backward_reduce);
+  m.impl("batch_norm_backward_elemt", batch_norm_backward_elemt);
+}
+
+} // namespace
+} // namespace c10::openreg
