@@ -60,6 +60,8 @@ openreg_cache_create(openreg_device *device)
     cache->fraction = -1;
     cache->uncached.flags = OPENREG_MEMORY_POOL_NO_SPLIT;
     openreg_lock_init(&cache->flush);
+    openreg_lock_init(&cache->answer_lock);
+    (void)pthread_cond_init(&cache->answer, NULL);
     return cache;
 }
 
@@ -78,6 +80,8 @@ openreg_cache_destroy(struct openreg_cache *cache)
         cache->block_chunks = chunk[0].next;
         free(chunk);
     }
+    (void)pthread_cond_destroy(&cache->answer);
+    openreg_lock_destroy(&cache->answer_lock);
     openreg_lock_destroy(&cache->flush);
     free(cache);
     openreg_error_restore(&before);
@@ -587,8 +591,11 @@ after_fork_in_child(void)
 {
     const openreg_device_table *const table = openreg_device_table_peek();
     for (int32_t i = 0; table != NULL && i < table->count; ++i) {
-        atomic_store_explicit(&table->devices[i]->cache->lock.state, 0, memory_order_relaxed);
-        atomic_store_explicit(&table->devices[i]->cache->waiting.state, 0, memory_order_relaxed);
+        struct openreg_cache *cache = table->devices[i]->cache;
+        atomic_store_explicit(&cache->lock.state, 0, memory_order_relaxed);
+        atomic_store_explicit(&cache->waiting.state, 0, memory_order_relaxed);
+        cache->asking = cache->awaiting = 0;
+        (void)pthread_cond_init(&cache->answer, NULL);
     }
 }
 

@@ -2,7 +2,8 @@
 /* cache_internal.h: structures of the caching allocator, shared by cache*.c. Internal to those.
  *
  * cache.c          malloc and free: splitting, coalescing
- * cache_segment.c  segments from the driver and back, running out of memory
+ * cache_grow.c     more memory, running out of it
+ * cache_segment.c  segments from the driver and back
  * cache_stream.c   pools by stream, recorded streams
  * cache_vmm.c      segments that grow and shrink
  * cache_private.c  private pools, and which of them a thread's requests go to
@@ -177,8 +178,13 @@ struct openreg_cache {
     double fraction;             /* of openreg_set_memory_fraction(); negative: that of the settings */
     openreg_block *block_chunks; /* linked through `next` of their first blocks */
     openreg_device *device;
-    openreg_lock flush;        /* one thread at a time gives memory back to satisfy a request; outside `lock` */
-    openreg_fast_lock waiting; /* for asking streams what they have passed; outside `lock`, inside `flush` */
+    openreg_lock flush;            /* one thread at a time gives memory back to satisfy a request; outside `lock` */
+    openreg_fast_lock waiting;     /* for asking streams what they have passed; outside `lock`, inside `flush` */
+    int64_t asking;                /* threads that the driver makes a segment for, or changes one for */
+    atomic_uint_least64_t answers; /* how often it has done so, or refused to; changes under `lock` */
+    int64_t awaiting;              /* threads that wait for an answer to another one */
+    openreg_lock answer_lock;      /* with `answer`; inside `lock` */
+    pthread_cond_t answer;
     atomic_bool pads_segments; /* the driver has given an address that blocks can't begin at */
 };
 
@@ -242,11 +248,23 @@ openreg_block *openreg_cache_block_at(const openreg_found_range *found, uintptr_
 /* Enters a segment whose `start` and `size` are set into the address map. No lock is needed. */
 openreg_status openreg_cache_map_segment(const char *call, openreg_device *device, openreg_segment *segment);
 
-/* A free block of at least `rounded` bytes, after asking the driver and if need be giving cached segments back. The
- * lock is held, released meanwhile, and held again; on success the block is in the pool's list. `size` is for the
- * text. */
+/* Asks the driver for a segment and adds it, or lets one grow. *refused = true: it has no memory, or the limit of the
+ * process is reached. The lock is held, and released meanwhile. */
+openreg_status openreg_cache_add_segment(struct openreg_cache *cache, openreg_pool *pool, uint64_t rounded,
+                                         openreg_block **out, bool *refused);
+
+/* ---- cache_grow.c; the lock is held ---- */
+
+/* A free block of at least `rounded` bytes, after asking the driver and if need be giving cached segments back; where the
+ * driver has none for it while it answers other threads, again. The lock is released meanwhile; on success the block is
+ * in the pool's list. `size` is for the text. */
 openreg_status openreg_cache_grow(struct openreg_cache *cache, openreg_pool *pool, uint64_t rounded, uint64_t size,
                                   openreg_block **out);
+/* Around a call of the driver that makes a segment or changes one: whoever is refused meanwhile awaits its end. */
+void openreg_cache_ask(struct openreg_cache *cache);
+void openreg_cache_answered(struct openreg_cache *cache);
+
+/* ---- cache_segment.c ---- */
 
 /* Segments that are to go back to the driver. */
 typedef enum openreg_filter_kind {
@@ -269,6 +287,8 @@ openreg_segment *openreg_cache_next_segment(const openreg_segment *segment, open
 /* Whether it is for segments of that kind, whatever their blocks. */
 bool openreg_cache_filter_matches(const openreg_segment *segment, openreg_segment_filter filter);
 
+/* Whether it is of that kind, no block of it is in use, and no thread changes it. */
+bool openreg_cache_is_given(const openreg_segment *segment, openreg_segment_filter filter);
 /* Gives back those segments of a kind that have no block in use; releases the lock meanwhile. The flush lock is held
  * too. */
 openreg_status openreg_cache_give_segments(struct openreg_cache *cache, const char *call,

@@ -1,15 +1,11 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
-/* cache_segment.c: segments of the caching allocator, from the driver and back, and running out of memory. */
+/* cache_segment.c: segments of the caching allocator, from the driver and back. */
 #define _GNU_SOURCE
 #include "memory/cache_internal.h"
 
-#include <stdio.h>
 #include <stdlib.h>
 
 #include "base/error.h"
-#include "base/format_bytes.h"
-#include "base/text.h"
-#include "memory/exports.h"
 
 static const char malloc_call[] = "openreg_malloc";
 
@@ -273,9 +269,9 @@ extend_segment(struct openreg_cache *cache, openreg_pool *pool, uint64_t rounded
     return OPENREG_OK;
 }
 
-/* Asks the driver for a segment and adds it. Called with the lock held; releases and reacquires it. */
-static openreg_status
-add_segment(struct openreg_cache *cache, openreg_pool *pool, uint64_t rounded, openreg_block **out, bool *refused)
+openreg_status
+openreg_cache_add_segment(struct openreg_cache *cache, openreg_pool *pool, uint64_t rounded, openreg_block **out,
+                          bool *refused)
 {
     const uint64_t size = segment_size_for(pool, rounded);
     *refused = false;
@@ -296,9 +292,11 @@ add_segment(struct openreg_cache *cache, openreg_pool *pool, uint64_t rounded, o
     openreg_segment *segment;
     cache->coming += size;
     openreg_cache_count_segment(cache, pool->owner->private_pool, 1);
+    openreg_cache_ask(cache);
     openreg_fast_lock_release(&cache->lock);
     status = make_segment(cache->device, pool, size, &segment, refused);
     openreg_fast_lock_acquire(&cache->lock);
+    openreg_cache_answered(cache);
     cache->coming -= size;
     if (status != OPENREG_OK) {
         openreg_cache_count_segment(cache, pool->owner->private_pool, -1);
@@ -333,8 +331,8 @@ openreg_cache_filter_matches(const openreg_segment *segment, openreg_segment_fil
     return pool == NULL || openreg_cache_is_released(pool);
 }
 
-static bool
-is_given(const openreg_segment *segment, openreg_segment_filter filter)
+bool
+openreg_cache_is_given(const openreg_segment *segment, openreg_segment_filter filter)
 {
     return segment->first->state == OPENREG_BLOCK_FREE && segment->first->next == NULL && !segment->resizing &&
            openreg_cache_filter_matches(segment, filter);
@@ -378,7 +376,7 @@ take_segments(struct openreg_cache *cache, openreg_segment_filter filter, openre
     for (int seen = 0; *position != NULL && left > 0 && seen < BATCH_SEEN; seen++) {
         openreg_segment *segment = *position;
         *position = openreg_cache_next_segment(segment, filter);
-        if (!is_given(segment, filter))
+        if (!openreg_cache_is_given(segment, filter))
             continue;
         take_segment(cache, segment, &taken);
         left--;
@@ -455,7 +453,7 @@ openreg_cache_give_returning(struct openreg_cache *cache, const char *call)
         for (int left = BATCH_TAKEN; cache->returning != NULL && left > 0; left--) {
             openreg_segment *segment = cache->returning;
             forget_returning(cache, segment);
-            if (is_given(segment, (openreg_segment_filter){.kind = OPENREG_FILTER_RELEASED}))
+            if (openreg_cache_is_given(segment, (openreg_segment_filter){.kind = OPENREG_FILTER_RELEASED}))
                 take_segment(cache, segment, &taken);
         }
         if (taken != NULL)
@@ -486,133 +484,5 @@ openreg_cache_trim(struct openreg_cache *cache, const char *call)
     openreg_cache_forget_pools(cache);
     openreg_fast_lock_release(&cache->lock);
     openreg_lock_release(&cache->flush);
-    return status;
-}
-
-/* The text of running out of memory, with the figures. Called with the lock held; releases and reacquires it. */
-static openreg_status
-out_of_memory(struct openreg_cache *cache, const openreg_pool *pool, uint64_t size)
-{
-    openreg_device *device = cache->device;
-    const openreg_error_fields cause = openreg_error_save();
-    const int64_t allocated = openreg_stat_current(cache->stats.allocated_bytes);
-    const int64_t reserved = openreg_stat_current(cache->stats.reserved_bytes);
-    const uint64_t limit = openreg_cache_limit(cache);
-    uint64_t unused, total;
-    openreg_fast_lock_release(&cache->lock);
-    openreg_byte_text asked = openreg_format_bytes(size), used = openreg_format_bytes((uint64_t)allocated);
-    openreg_byte_text cached = openreg_format_bytes((uint64_t)(reserved - allocated));
-    char capacity[128] = "", limited[128] = "", vendor_code[48] = "";
-    openreg_status status = openreg_call_mem_info(device, malloc_call, &unused, &total);
-    if (status != OPENREG_OK) {
-        total = device->info.total_bytes;
-        unused = total > (uint64_t)reserved ? total - (uint64_t)reserved : 0;
-    }
-    if (total > 0)
-        (void)snprintf(capacity, sizeof capacity, " openreg:%d has %s in all, of which %s are free.", device->index,
-                       openreg_format_bytes(total).text, openreg_format_bytes(unused).text);
-    if (limit != UINT64_MAX)
-        (void)snprintf(limited, sizeof limited, " This process is limited to %s.", openreg_format_bytes(limit).text);
-    if (cause.is_drivers && cause.vendor_code != 0)
-        (void)snprintf(vendor_code, sizeof vendor_code, " (vendor code %lld)", (long long)cause.vendor_code);
-    status = openreg_error_set(OPENREG_E_NOMEM, malloc_call,
-                               "out of memory on openreg:%d (driver \"%s\"). Tried to allocate %s.%s%s %s are "
-                               "allocated by openreg, and %s are reserved by openreg but unallocated%s%s%s",
-                               device->index, device->driver->name, asked.text, capacity, limited, used.text,
-                               cached.text, cause.is_drivers ? "; the driver said: " : ".",
-                               cause.is_drivers ? cause.text : "", vendor_code);
-    (void)openreg_error_names_driver(device->driver->name, cause.vendor_code);
-    openreg_fast_lock_acquire(&cache->lock);
-    if ((openreg_features() & OPENREG_FEATURE_TRACE) != 0)
-        openreg_cache_trace(cache, OPENREG_MEMORY_EVENT_OOM, pool, unused, size);
-    return status;
-}
-
-/* The driver is out of memory: gives back what is cached, and asks once more. Both locks are held. */
-static openreg_status
-grow_after_flush(struct openreg_cache *cache, openreg_pool *pool, uint64_t rounded, uint64_t size, openreg_block **out)
-{
-    cache->stats.retries++;
-    bool refused;
-    /* Another thread may have flushed, or freed what fits, since the driver was asked. */
-    openreg_cache_release_hot(cache);
-    *out = openreg_cache_find(pool, rounded);
-    if (*out != NULL)
-        return OPENREG_OK;
-    OPENREG_RETURN_NOT_OK(openreg_cache_sync_waiting(cache, malloc_call));
-    *out = openreg_cache_find(pool, rounded);
-    if (*out != NULL)
-        return OPENREG_OK;
-    if ((openreg_features() & OPENREG_FEATURE_SPLIT_LIMIT) != 0) {
-        OPENREG_RETURN_NOT_OK(
-            openreg_cache_give_segments(cache, malloc_call, (openreg_segment_filter){.kind = OPENREG_FILTER_OVERSIZE}));
-        const openreg_status status = add_segment(cache, pool, rounded, out, &refused);
-        if (!refused)
-            return status;
-    }
-    OPENREG_RETURN_NOT_OK(
-        openreg_cache_give_segments(cache, malloc_call, (openreg_segment_filter){.kind = OPENREG_FILTER_CACHED}));
-    const openreg_status status = add_segment(cache, pool, rounded, out, &refused);
-    if (!refused)
-        return status;
-    *out = openreg_cache_borrow(cache, pool, rounded);
-    if (*out != NULL)
-        return OPENREG_OK;
-    cache->stats.ooms++;
-    return out_of_memory(cache, pool, size);
-}
-
-/* Where more is reserved than garbage_collection_threshold allows, gives segments back that have been free for longer
- * than the average, until it is no longer so. Called with the lock held; releases and reacquires it. A driver that
- * fails to take one does not keep a request from being served. */
-static void
-collect_garbage(struct openreg_cache *cache)
-{
-    const uint64_t limit = openreg_cache_garbage_limit(cache);
-    if ((uint64_t)openreg_stat_current(cache->stats.reserved_bytes) <= limit)
-        return;
-    openreg_fast_lock_release(&cache->lock); /* the flush lock comes first */
-    openreg_lock_acquire(&cache->flush);
-    openreg_fast_lock_acquire(&cache->lock);
-    openreg_status status = OPENREG_OK;
-    while (status == OPENREG_OK && (uint64_t)openreg_stat_current(cache->stats.reserved_bytes) > limit) {
-        openreg_segment_filter filter = {.kind = OPENREG_FILTER_UNUSED, .free_since = UINT64_MAX};
-        uint64_t count = 0, sum = 0;
-        openreg_cache_release_hot(cache);
-        for (const openreg_segment *segment = cache->segments; segment != NULL; segment = segment->next) {
-            if (!is_given(segment, filter))
-                continue;
-            count++;
-            sum += segment->free_since;
-        }
-        if (count == 0)
-            break;
-        filter.free_since = sum / count;
-        status = openreg_cache_give_segments(cache, malloc_call, filter);
-    }
-    openreg_lock_release(&cache->flush);
-}
-
-openreg_status
-openreg_cache_grow(struct openreg_cache *cache, openreg_pool *pool, uint64_t rounded, uint64_t size,
-                   openreg_block **out)
-{
-    const openreg_error_fields before = openreg_error_save();
-    bool refused;
-    collect_garbage(cache);
-    openreg_status status = add_segment(cache, pool, rounded, out, &refused);
-    if (!refused) {
-        if (status == OPENREG_OK)
-            openreg_error_restore(&before);
-        return status;
-    }
-    openreg_fast_lock_release(&cache->lock); /* the flush lock comes first */
-    (void)openreg_collect_exports();
-    openreg_lock_acquire(&cache->flush);
-    openreg_fast_lock_acquire(&cache->lock);
-    status = grow_after_flush(cache, pool, rounded, size, out);
-    openreg_lock_release(&cache->flush);
-    if (status == OPENREG_OK)
-        openreg_error_restore(&before); /* a success leaves the last error alone */
     return status;
 }

@@ -118,11 +118,13 @@ static openreg_status
 resize(struct openreg_cache *cache, const char *call, openreg_segment *segment, uint64_t size)
 {
     segment->resizing = true;
+    openreg_cache_ask(cache);
     openreg_fast_lock_release(&cache->lock);
     const openreg_status status = openreg_call_resize(cache->device, call, openreg_cache_vmm(cache->device),
                                                       segment->allocation, size);
     openreg_fast_lock_acquire(&cache->lock);
     segment->resizing = false;
+    openreg_cache_answered(cache);
     return status;
 }
 

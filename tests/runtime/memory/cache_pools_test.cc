@@ -3,6 +3,7 @@
 #include <openreg/allocator.h>
 
 #include <algorithm>
+#include <atomic>
 #include <cmath>
 #include <thread>
 #include <vector>
@@ -235,6 +236,32 @@ TEST_F(CachePoolsTest, GrowingKeepsContentsAndLimits) {
 }
 
 // large_segment_size is the size of segments for blocks between 1 and 10 MiB.
+// Threads that fill a device together through one growing segment: where one finds the segment being changed by another
+// it waits and tries again, so none is refused while there is room for all.
+TEST_F(CachePoolsTest, ThreadsGrowOneSegment) {
+  auto settings = defaults();
+  settings.expandable_segments = 1;
+  ASSERT_EQ(openreg_set_allocator_settings(&settings), OPENREG_OK);
+  constexpr int kThreads =
+      4;  // each has 6 of 64 MiB at most; a large segment grows by 20, and there are addresses for two
+  std::atomic<int> refused{0};
+  std::vector<std::thread> threads;
+  for (int id = 0; id < kThreads; ++id) {
+    threads.emplace_back([&, id] {
+      for (int step = 0; step < 400; ++step) {
+        void* block = nullptr;
+        const size_t size = static_cast<size_t>(2 + (step * 7 + id * 3) % 5) * kMib;
+        if (openreg_malloc(0, size, OPENREG_STREAM_DEFAULT, &block) != OPENREG_OK) ++refused;
+        openreg_free(block);
+        if (step % 8 == id && openreg_empty_cache(0) != OPENREG_OK) ++refused;
+      }
+    });
+  }
+  for (auto& thread : threads) thread.join();
+  EXPECT_EQ(refused, 0) << last_message();
+  check_cache(0);
+}
+
 TEST_F(CachePoolsTest, LargeSegmentSize) {
   auto settings = defaults();
   settings.large_segment_size = 32 * kMib;

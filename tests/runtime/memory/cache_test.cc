@@ -1,8 +1,12 @@
 // SPDX-License-Identifier: BSD-3-Clause
 // The caching allocator: segments, splitting, coalescing, streams, statistics, running out of memory.
+#include <openreg/allocator.h>
+#include <openreg/vmm.h>
+
 #include <algorithm>
 #include <atomic>
 #include <chrono>
+#include <cstring>
 #include <random>
 #include <thread>
 
@@ -973,6 +977,98 @@ TEST_F(CacheTest, LockIsWaitedFor) {
   for (auto& thread : threads) thread.join();
   EXPECT_EQ(through, 4);
   check_cache(0);
+}
+
+// A device with memory for one segment, which the driver takes its time to give.
+std::atomic<int> asked{0}, reserved{0};
+constexpr char kMemAlloc[] = "mem_alloc", kResize[] = "resize";
+
+void give_one_segment_at_gate(openreg_driver& table) {
+  use_addresses_only(table);
+  asked = 0;
+  table.mem_alloc = [](openreg_instance, int32_t, uint64_t, openreg_driver_stream, void** out) {
+    if (++asked > 1) return openreg_status{OPENREG_E_NOMEM};
+    gate.pass(kMemAlloc);
+    *out = reinterpret_cast<void*>(uintptr_t{1} << 41);
+    return openreg_status{OPENREG_OK};
+  };
+}
+
+// The same with one segment that grows, and nothing else.
+void grow_one_segment_at_gate(openreg_driver& table) {
+  use_addresses_only(table);
+  asked = reserved = 0;
+  table.mem_alloc = [](openreg_instance, int32_t, uint64_t, openreg_driver_stream, void**) {
+    ++asked;
+    return openreg_status{OPENREG_E_NOMEM};
+  };
+  table.extension = [](openreg_instance, const char* name, uint32_t) -> const void* {
+    static openreg_vmm growing = {};
+    growing.struct_size = sizeof growing;
+    growing.version = OPENREG_VMM_VERSION;
+    growing.reserve = [](openreg_instance, int32_t, uint64_t, void** out) {
+      if (++reserved > 1) return openreg_status{OPENREG_E_NOMEM};
+      *out = reinterpret_cast<void*>(uintptr_t{1} << 41);
+      return openreg_status{OPENREG_OK};
+    };
+    growing.resize = [](openreg_instance, int32_t, void*, uint64_t) {
+      gate.pass(kResize);
+      return openreg_status{OPENREG_OK};
+    };
+    growing.release = [](openreg_instance, int32_t, void*) { return openreg_status{OPENREG_OK}; };
+    return std::strcmp(name, OPENREG_VMM_NAME) == 0 ? &growing : nullptr;
+  };
+}
+
+// A thread is refused while the driver is about to give another one a segment that has room for both: it waits for that.
+TEST_F(CacheTest, RefusedWhileASegmentComes) {
+  use_full_toy(give_one_segment_at_gate);
+  ASSERT_EQ(openreg_init(), OPENREG_OK);
+  gate.close(kMemAlloc);
+  void *one = nullptr, *other = nullptr;
+  std::thread first([&] { one = allocate(0, 2 * kMib); });
+  gate.await();
+  std::thread second([&] { other = allocate(0, 3 * kMib); });
+  while (asked < 3) std::this_thread::yield();  // refused, and once more after it has given back what there was
+  std::this_thread::sleep_for(std::chrono::milliseconds(10));
+  gate.open();
+  first.join();
+  second.join();
+  EXPECT_FALSE(gate.gave_up());
+  EXPECT_EQ(other, static_cast<char*>(one) + 2 * kMib);
+  EXPECT_EQ(stats_of(0).num_ooms, 0);
+  release(one);
+  release(other);
+  EXPECT_EQ(openreg_malloc(0, 30 * kMib, OPENREG_STREAM_DEFAULT, &one), OPENREG_E_NOMEM);  // nobody else asks: at once
+  EXPECT_EQ(stats_of(0).num_ooms, 1);
+  check_cache(0);
+}
+
+// The same while another thread lets the pool's segment grow: it can't grow for both at a time.
+TEST_F(CacheTest, RefusedWhileASegmentGrows) {
+  openreg_allocator_settings settings = {};
+  settings.struct_size = sizeof settings;
+  ASSERT_EQ(openreg_default_allocator_settings(&settings), OPENREG_OK);
+  settings.expandable_segments = 1;
+  ASSERT_EQ(openreg_set_allocator_settings(&settings), OPENREG_OK);
+  use_full_toy(grow_one_segment_at_gate);
+  void* start = allocate(0, 20 * kMib);
+  gate.close(kResize);
+  void *one = nullptr, *other = nullptr;
+  std::thread first([&] { one = allocate(0, 20 * kMib); });
+  gate.await();
+  std::thread second([&] { other = allocate(0, 20 * kMib); });
+  while (asked < 2) std::this_thread::yield();
+  std::this_thread::sleep_for(std::chrono::milliseconds(10));
+  gate.open();
+  first.join();
+  second.join();
+  EXPECT_FALSE(gate.gave_up());
+  EXPECT_EQ(other, static_cast<char*>(one) + 20 * kMib);
+  for (void* block : {start, one, other}) release(block);
+  check_cache(0);
+  settings.expandable_segments = 0;
+  EXPECT_EQ(openreg_set_allocator_settings(&settings), OPENREG_OK);
 }
 
 // Several threads out of memory at once: whoever comes late finds what the first has freed.

@@ -1,0 +1,212 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
+/* cache_grow.c: more memory for the caching allocator, and running out of it. */
+#define _GNU_SOURCE
+#include <stdio.h>
+
+#include "base/error.h"
+#include "base/format_bytes.h"
+#include "base/text.h"
+#include "base/thread.h"
+#include "memory/cache_internal.h"
+#include "memory/exports.h"
+
+static const char malloc_call[] = "openreg_malloc";
+
+static OPENREG_HOT_TLS uint64_t own_answers; /* to this thread, of all caches */
+
+/* The text of running out of memory, with the figures. Called with the lock held; releases and reacquires it. */
+static openreg_status
+out_of_memory(struct openreg_cache *cache, const openreg_pool *pool, uint64_t size)
+{
+    openreg_device *device = cache->device;
+    const openreg_error_fields cause = openreg_error_save();
+    const int64_t allocated = openreg_stat_current(cache->stats.allocated_bytes);
+    const int64_t reserved = openreg_stat_current(cache->stats.reserved_bytes);
+    const uint64_t limit = openreg_cache_limit(cache);
+    uint64_t unused, total;
+    openreg_fast_lock_release(&cache->lock);
+    openreg_byte_text asked = openreg_format_bytes(size), used = openreg_format_bytes((uint64_t)allocated);
+    openreg_byte_text cached = openreg_format_bytes((uint64_t)(reserved - allocated));
+    char capacity[128] = "", limited[128] = "", vendor_code[48] = "";
+    openreg_status status = openreg_call_mem_info(device, malloc_call, &unused, &total);
+    if (status != OPENREG_OK) {
+        total = device->info.total_bytes;
+        unused = total > (uint64_t)reserved ? total - (uint64_t)reserved : 0;
+    }
+    if (total > 0)
+        (void)snprintf(capacity, sizeof capacity, " openreg:%d has %s in all, of which %s are free.", device->index,
+                       openreg_format_bytes(total).text, openreg_format_bytes(unused).text);
+    if (limit != UINT64_MAX)
+        (void)snprintf(limited, sizeof limited, " This process is limited to %s.", openreg_format_bytes(limit).text);
+    if (cause.is_drivers && cause.vendor_code != 0)
+        (void)snprintf(vendor_code, sizeof vendor_code, " (vendor code %lld)", (long long)cause.vendor_code);
+    status = openreg_error_set(OPENREG_E_NOMEM, malloc_call,
+                               "out of memory on openreg:%d (driver \"%s\"). Tried to allocate %s.%s%s %s are "
+                               "allocated by openreg, and %s are reserved by openreg but unallocated%s%s%s",
+                               device->index, device->driver->name, asked.text, capacity, limited, used.text,
+                               cached.text, cause.is_drivers ? "; the driver said: " : ".",
+                               cause.is_drivers ? cause.text : "", vendor_code);
+    (void)openreg_error_names_driver(device->driver->name, cause.vendor_code);
+    openreg_fast_lock_acquire(&cache->lock);
+    if ((openreg_features() & OPENREG_FEATURE_TRACE) != 0)
+        openreg_cache_trace(cache, OPENREG_MEMORY_EVENT_OOM, pool, unused, size);
+    return status;
+}
+
+/* What the driver refused may be there in a moment: another thread is being given memory of which it needs a part, or a
+ * segment that it changes can be neither grown nor given back meanwhile. */
+#define ATTEMPTS 100 /* where others change segments all the time */
+
+void
+openreg_cache_ask(struct openreg_cache *cache)
+{
+    cache->asking++;
+}
+
+void
+openreg_cache_answered(struct openreg_cache *cache)
+{
+    cache->asking--;
+    (void)atomic_fetch_add_explicit(&cache->answers, 1, memory_order_release);
+    own_answers++;
+    if (cache->awaiting > 0) {
+        openreg_lock_acquire(&cache->answer_lock);
+        (void)pthread_cond_broadcast(&cache->answer);
+        openreg_lock_release(&cache->answer_lock);
+    }
+}
+
+/* How often the driver has answered other threads. */
+static uint64_t
+answers_to_others(struct openreg_cache *cache)
+{
+    return atomic_load_explicit(&cache->answers, memory_order_acquire) - own_answers;
+}
+
+/* Whether the driver has answered other threads since the count was `seen`, or does so while this waits. False: it is
+ * asked by none. The lock is held, and released meanwhile. */
+static bool
+await_answer(struct openreg_cache *cache, uint64_t seen)
+{
+    if (answers_to_others(cache) != seen)
+        return true;
+    if (cache->asking == 0)
+        return false;
+    cache->awaiting++;
+    openreg_fast_lock_release(&cache->lock);
+    openreg_lock_acquire(&cache->answer_lock);
+    while (answers_to_others(cache) == seen)
+        (void)pthread_cond_wait(&cache->answer, &cache->answer_lock.mutex);
+    openreg_lock_release(&cache->answer_lock);
+    openreg_fast_lock_acquire(&cache->lock);
+    cache->awaiting--;
+    return true;
+}
+
+/* One attempt of grow_after_flush(). *refused = true if there is no memory now. */
+static openreg_status
+grow_once(struct openreg_cache *cache, openreg_pool *pool, uint64_t rounded, openreg_block **out, bool *refused)
+{
+    *refused = false;
+    /* Another thread may have flushed, or freed what fits, since the driver was asked. */
+    openreg_cache_release_hot(cache);
+    *out = openreg_cache_find(pool, rounded);
+    if (*out != NULL)
+        return OPENREG_OK;
+    OPENREG_RETURN_NOT_OK(openreg_cache_sync_waiting(cache, malloc_call));
+    *out = openreg_cache_find(pool, rounded);
+    if (*out != NULL)
+        return OPENREG_OK;
+    if ((openreg_features() & OPENREG_FEATURE_SPLIT_LIMIT) != 0) {
+        OPENREG_RETURN_NOT_OK(
+            openreg_cache_give_segments(cache, malloc_call, (openreg_segment_filter){.kind = OPENREG_FILTER_OVERSIZE}));
+        const openreg_status status = openreg_cache_add_segment(cache, pool, rounded, out, refused);
+        if (!*refused)
+            return status;
+    }
+    OPENREG_RETURN_NOT_OK(
+        openreg_cache_give_segments(cache, malloc_call, (openreg_segment_filter){.kind = OPENREG_FILTER_CACHED}));
+    openreg_status status = openreg_cache_add_segment(cache, pool, rounded, out, refused);
+    if (*refused) {
+        *out = openreg_cache_borrow(cache, pool, rounded);
+        *refused = *out == NULL;
+        status = OPENREG_OK;
+    }
+    return status;
+}
+
+/* The driver is out of memory: gives back what is cached, and asks again. Both locks are held. */
+static openreg_status
+grow_after_flush(struct openreg_cache *cache, openreg_pool *pool, uint64_t rounded, uint64_t size, openreg_block **out)
+{
+    cache->stats.retries++;
+    for (int attempt = 0; attempt < ATTEMPTS; attempt++) {
+        const uint64_t seen = answers_to_others(cache);
+        bool refused;
+        const openreg_status status = grow_once(cache, pool, rounded, out, &refused);
+        if (!refused)
+            return status;
+        const openreg_error_fields error = openreg_error_save();
+        const bool is_worth_it = await_answer(cache, seen);
+        openreg_error_restore(&error);
+        if (!is_worth_it)
+            break;
+    }
+    cache->stats.ooms++;
+    return out_of_memory(cache, pool, size);
+}
+
+/* Where more is reserved than garbage_collection_threshold allows, gives segments back that have been free for longer
+ * than the average, until it is no longer so. Called with the lock held; releases and reacquires it. A driver that
+ * fails to take one does not keep a request from being served. */
+static void
+collect_garbage(struct openreg_cache *cache)
+{
+    const uint64_t limit = openreg_cache_garbage_limit(cache);
+    if ((uint64_t)openreg_stat_current(cache->stats.reserved_bytes) <= limit)
+        return;
+    openreg_fast_lock_release(&cache->lock); /* the flush lock comes first */
+    openreg_lock_acquire(&cache->flush);
+    openreg_fast_lock_acquire(&cache->lock);
+    openreg_status status = OPENREG_OK;
+    while (status == OPENREG_OK && (uint64_t)openreg_stat_current(cache->stats.reserved_bytes) > limit) {
+        openreg_segment_filter filter = {.kind = OPENREG_FILTER_UNUSED, .free_since = UINT64_MAX};
+        uint64_t count = 0, sum = 0;
+        openreg_cache_release_hot(cache);
+        for (const openreg_segment *segment = cache->segments; segment != NULL; segment = segment->next) {
+            if (!openreg_cache_is_given(segment, filter))
+                continue;
+            count++;
+            sum += segment->free_since;
+        }
+        if (count == 0)
+            break;
+        filter.free_since = sum / count;
+        status = openreg_cache_give_segments(cache, malloc_call, filter);
+    }
+    openreg_lock_release(&cache->flush);
+}
+
+openreg_status
+openreg_cache_grow(struct openreg_cache *cache, openreg_pool *pool, uint64_t rounded, uint64_t size,
+                   openreg_block **out)
+{
+    const openreg_error_fields before = openreg_error_save();
+    bool refused;
+    collect_garbage(cache);
+    openreg_status status = openreg_cache_add_segment(cache, pool, rounded, out, &refused);
+    if (!refused) {
+        if (status == OPENREG_OK)
+            openreg_error_restore(&before);
+        return status;
+    }
+    openreg_fast_lock_release(&cache->lock); /* the flush lock comes first */
+    (void)openreg_collect_exports();
+    openreg_lock_acquire(&cache->flush);
+    openreg_fast_lock_acquire(&cache->lock);
+    status = grow_after_flush(cache, pool, rounded, size, out);
+    openreg_lock_release(&cache->flush);
+    if (status == OPENREG_OK)
+        openreg_error_restore(&before); /* a success leaves the last error alone */
+    return status;
+}
