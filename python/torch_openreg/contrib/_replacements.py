@@ -1,0 +1,72 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""Attributes of other libraries that are replaced while a connection to them is on."""
+
+from __future__ import annotations
+
+import sys
+import threading
+from collections.abc import Callable
+from typing import Any
+
+_MISSING: Any = object()
+
+
+class Replacements:
+    """What one connection has replaced, and takes back. Its wrappers ask ``is_on``: a module may keep one of them."""
+
+    def __init__(self, library: str, replace: Callable[[Replacements], None]) -> None:
+        """Replaces nothing yet.
+
+        Args:
+            library: Its name, for texts.
+            replace: Calls set() and everywhere() for all that is to be replaced.
+        """
+        self.is_on = False
+        self._library = library
+        self._replace = replace
+        self._done: list[tuple[Any, str, Any]] = []
+        self._lock = threading.RLock()
+
+    def set(self, owner: Any, name: str, value: Any) -> None:
+        """Replaces an attribute of a class or module.
+
+        Raises:
+            AttributeError: This version of the library has no such attribute.
+        """
+        if not hasattr(owner, name):
+            raise AttributeError(
+                f"This version of {self._library} has no '{name}', so openreg can't be made known to it. "
+                "requirements-clients.txt names the version that is tested."
+            )
+        self._done.append((owner, name, vars(owner).get(name, _MISSING)))
+        setattr(owner, name, value)
+
+    def everywhere(self, function: Callable[..., Any], value: Callable[..., Any], *packages: str) -> None:
+        """Replaces a function in each imported module of these packages that has imported it."""
+        for name, module in list(sys.modules.items()):
+            if name.partition(".")[0] in packages:
+                for key in [key for key, found in vars(module).items() if found is function]:
+                    self.set(module, key, value)
+
+    def turn_on(self) -> None:
+        """Replaces everything, or nothing where that fails; a second time changes nothing."""
+        with self._lock:
+            if self.is_on:
+                return
+            self.is_on = True
+            try:
+                self._replace(self)
+            except BaseException:
+                self.turn_off()
+                raise
+
+    def turn_off(self) -> None:
+        """Takes everything back."""
+        with self._lock:
+            self.is_on = False
+            while self._done:
+                owner, name, before = self._done.pop()
+                if before is _MISSING:
+                    delattr(owner, name)
+                else:
+                    setattr(owner, name, before)

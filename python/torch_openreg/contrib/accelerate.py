@@ -1,0 +1,95 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""Makes openreg known to Accelerate, which has a list of devices and no way to enter another.
+
+Importing this module lets ``Accelerator()`` take openreg where it would take the CPU, in one process or in several that
+torchrun starts, and ``device_map="auto"`` count the devices' memory. ``disable()`` takes it back. What a program asks
+for stays: ``Accelerator(cpu=True)``, ``ACCELERATE_TORCH_DEVICE``, and a device of Accelerate's own that is there.
+"""
+
+from __future__ import annotations
+
+import functools
+import os
+from typing import Any
+
+import accelerate.state
+import accelerate.utils
+import accelerate.utils.modeling
+import torch
+from accelerate.utils import DistributedType
+
+import torch_openreg  # noqa: F401
+from torch_openreg.contrib._replacements import Replacements
+
+__all__ = ["disable", "enable", "is_enabled"]
+
+_real_max_memory = accelerate.utils.modeling.get_max_memory
+_real_default_device = accelerate.state.PartialState.default_device
+_real_prepare_backend = accelerate.state.PartialState._prepare_backend
+
+
+def _default_device(self: Any) -> torch.device:
+    """The device of a process that is alone: the current one of openreg where Accelerate finds none of its own."""
+    device = _real_default_device.fget(self)
+    if _is_on() and device.type == "cpu" and torch.openreg.is_available():
+        return torch.device("openreg", torch.openreg.current_device())
+    return device
+
+
+@functools.wraps(_real_prepare_backend)
+def _prepare_backend(self: Any, cpu: bool = False, sagemaker_dp: bool = False, backend: str | None = None) -> Any:
+    """The transport of several processes: gloo, each process on its device. Its kind is that of processes with gloo."""
+    chosen, kind = _real_prepare_backend(self, cpu, sagemaker_dp, backend)
+    rank = int(os.environ.get("LOCAL_RANK", -1))
+    if _is_on() and kind is DistributedType.NO and not cpu and rank >= 0 and torch.openreg.is_available():
+        if self.device is None:
+            self.device = torch.device("openreg", rank % torch.openreg.device_count())
+            torch.openreg.set_device(self.device)
+        if self.device.type == "openreg":
+            return chosen or "gloo", DistributedType.MULTI_CPU
+    return chosen, kind
+
+
+@functools.wraps(_real_max_memory)
+def _get_max_memory(max_memory: Any = None) -> Any:
+    found = _real_max_memory(max_memory)
+    if not _is_on() or max_memory is not None or any(isinstance(device, int) for device in found):
+        return found
+    free = {index: torch.openreg.mem_get_info(index)[0] for index in range(torch.openreg.device_count())}
+    return free | found  # devices first: they are filled in this order
+
+
+def _replace(replacements: Replacements) -> None:
+    state = accelerate.state.PartialState
+    replacements.set(state, "default_device", property(_default_device))
+    replacements.set(state, "_prepare_backend", _prepare_backend)
+    replacements.everywhere(_real_max_memory, _get_max_memory, "accelerate", "transformers", "peft")
+
+
+_replacements = Replacements("accelerate", _replace)
+
+
+def _is_on() -> bool:
+    return _replacements.is_on
+
+
+def is_enabled() -> bool:
+    """Returns whether Accelerate knows openreg now."""
+    return _replacements.is_on
+
+
+def enable() -> None:
+    """Makes openreg known. Importing the module has done so; repeating it changes nothing.
+
+    Raises:
+        AttributeError: This version of Accelerate is another than those that are known here; nothing is changed.
+    """
+    _replacements.turn_on()
+
+
+def disable() -> None:
+    """Takes everything back that ``enable()`` has replaced. What was made on openreg stays there."""
+    _replacements.turn_off()
+
+
+enable()

@@ -1,0 +1,91 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""Makes openreg known to Transformers, and to Accelerate below it (contrib/accelerate.py).
+
+Importing this module lets ``Trainer`` take openreg where it would take the CPU, ``TrainingArguments(bf16=True)`` mean
+the autocast of openreg, ``device_map="auto"`` spread a model over the devices, and a ``pipeline()`` without a device or
+with an index run there. ``disable()`` takes it back. Names of devices and ``use_cpu=True`` mean what they say.
+"""
+
+from __future__ import annotations
+
+import functools
+import os
+from typing import Any
+
+import torch
+import transformers.pipelines.base
+import transformers.training_args
+import transformers.utils.import_utils
+
+from torch_openreg.contrib import accelerate as _accelerate
+from torch_openreg.contrib._replacements import Replacements
+
+__all__ = ["disable", "enable", "is_enabled"]
+
+_real_pipeline = transformers.pipelines.base.Pipeline.__init__
+_real_has_bfloat16 = transformers.utils.import_utils.is_torch_bf16_gpu_available
+_real_devices = vars(transformers.training_args.TrainingArguments)["_setup_devices"]
+
+
+def _is_on() -> bool:
+    return _replacements.is_on and torch.openreg.is_available() and not torch.cuda.is_available()
+
+
+def _devices(self: Any) -> torch.device:
+    """The device of TrainingArguments, where the program has not asked for the CPU."""
+    device: torch.device = _real_devices.func(self)
+    if _is_on() and device.type == "cpu" and not self.use_cpu and "ACCELERATE_TORCH_DEVICE" not in os.environ:
+        device = torch.device("openreg", torch.openreg.current_device())
+        self._n_gpu = 1
+    return device
+
+
+@functools.wraps(_real_has_bfloat16)
+def _has_bfloat16() -> bool:
+    return _is_on() or _real_has_bfloat16()
+
+
+@functools.wraps(_real_pipeline)
+def _make_pipeline(self: Any, model: Any, *arguments: Any, **keywords: Any) -> None:
+    device = keywords.get("device")
+    if _is_on() and getattr(model, "hf_device_map", None) is None:
+        if device is None and len(arguments) < 7:
+            device = 0  # Transformers' default, of its own devices
+        if isinstance(device, int) and not isinstance(device, bool) and device >= 0:
+            keywords["device"] = torch.device("openreg", device)
+    _real_pipeline(self, model, *arguments, **keywords)
+
+
+def _replace(replacements: Replacements) -> None:
+    devices = functools.cached_property(_devices)
+    devices.__set_name__(transformers.training_args.TrainingArguments, "_setup_devices")
+    replacements.set(transformers.training_args.TrainingArguments, "_setup_devices", devices)
+    replacements.set(transformers.pipelines.base.Pipeline, "__init__", _make_pipeline)
+    replacements.everywhere(_real_has_bfloat16, _has_bfloat16, "transformers")
+
+
+_replacements = Replacements("transformers", _replace)
+
+
+def is_enabled() -> bool:
+    """Returns whether Transformers knows openreg now."""
+    return _replacements.is_on
+
+
+def enable() -> None:
+    """Makes openreg known to Transformers and to Accelerate. Importing the module has done so.
+
+    Raises:
+        AttributeError: A version of a library is another than those that are known here.
+    """
+    _accelerate.enable()
+    _replacements.turn_on()
+
+
+def disable() -> None:
+    """Takes everything back that ``enable()`` has replaced in Transformers and in Accelerate."""
+    _replacements.turn_off()
+    _accelerate.disable()
+
+
+enable()
