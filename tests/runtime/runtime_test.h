@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 // runtime_test.h: what the tests of the runtime core share. Every test starts and ends with the runtime shut down, no
-// OPENREG_* variable set, and log lines collected instead of printed.
+// OPENREG_* variable set, and log lines collected instead of printed. With TEST_OPENREG_VALIDATE=1 in the environment
+// every test runs with OPENREG_VALIDATE=1, and a report of that layer fails it.
 #ifndef OPENREG_TESTS_RUNTIME_TEST_H
 #define OPENREG_TESTS_RUNTIME_TEST_H
 
@@ -50,6 +51,7 @@ class RuntimeTest : public ::testing::Test {
  protected:
   void SetUp() override {
     clear_variables();
+    if (is_validated()) set("OPENREG_VALIDATE", "1");
     set("OPENREG_LOG_LEVEL", "debug");
     set("OPENREG_SIM_MEMORY", "67108864");
     set("OPENREG_SYSTEM_ROOT", "/nowhere");  // what GPUs this machine has is nobody's business
@@ -67,6 +69,9 @@ class RuntimeTest : public ::testing::Test {
     EXPECT_EQ(toy().live("stream"), 0);
     EXPECT_EQ(toy().live("event"), 0);
     EXPECT_EQ(toy().live("host"), 0);
+    if (is_validated()) {
+      for (const auto& line : lines(OPENREG_LOG_ERROR)) EXPECT_NE(line.rfind("OPENREG_VALIDATE: ", 0), 0u) << line;
+    }
     openreg_set_log_callback(nullptr, nullptr);
     clear_variables();
   }
@@ -93,6 +98,8 @@ class RuntimeTest : public ::testing::Test {
   void use_full_toy() {
     use_full_toy([](openreg_driver&) {});
   }
+
+  static bool is_validated() { return getenv("TEST_OPENREG_VALIDATE") != nullptr; }
 
   // Lines of one level, or of all with level 0.
   std::vector<std::string> lines(int32_t level = 0) {

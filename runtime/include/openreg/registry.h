@@ -39,6 +39,8 @@
  *   OPENREG_USE_MOCK_GPU            1 (cuda) or a list of cuda, hip and gpu: drivers of these names over simulated memory,
  *                                   instead of the bundled libraries, with OPENREG_MOCK_NUM_GPUS (1) devices
  *   OPENREG_INIT_WARN_SECS          after this time in open() one warning is logged (60; 0: none)
+ *   OPENREG_VALIDATE                1: every call between the runtime and a driver is checked, and the rule of driver.h
+ *                                   that one breaks is logged as an error, once (docs/verifying-a-driver.md)
  *   OPENREG_TARGET                  empty or "local"; every selection fails with another value
  *   OPENREG_SYSTEM_ROOT             where GPUs are looked for that no driver serves ("/"): an automatic choice that comes
  *                                   down to `sim` warns of them once a process

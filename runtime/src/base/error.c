@@ -186,11 +186,19 @@ void
 openreg_error_begin_call(void)
 {
     if (openreg_thread_state != NULL)
-        openreg_thread_state->driver_error_is_set = 0;
+        openreg_thread_state->driver_errors_set = 0;
 }
 
-static int
-is_known(openreg_status code)
+uint32_t
+openreg_error_times_set(openreg_status *code)
+{
+    const openreg_thread *const thread = openreg_thread_state;
+    *code = thread != NULL ? thread->driver_code : OPENREG_OK;
+    return thread != NULL ? thread->driver_errors_set : 0;
+}
+
+int
+openreg_error_is_known(openreg_status code)
 {
     switch (code) {
 #define OPENREG_CASE(name, number, text) case number:
@@ -209,9 +217,9 @@ openreg_error_end_call(const char *driver, const char *call, openreg_status code
         return code;
 
     const openreg_thread *const thread = openreg_thread_state;
-    const int is_set = thread != NULL && thread->driver_error_is_set;
+    const int is_set = thread != NULL && thread->driver_errors_set > 0;
     const openreg_status given = code;
-    if (!is_known(code))
+    if (!openreg_error_is_known(code))
         code = OPENREG_E_INTERNAL;
     store(code, call, driver, 1, is_set ? thread->driver_text : "failed and gave no reason");
     openreg_error_fields *const record = record_of_thread();
@@ -230,7 +238,7 @@ host_set_error(void *context, openreg_status code, int64_t vendor_code, const ch
     openreg_thread *const thread = openreg_thread_get();
     if (thread == NULL)
         return;
-    thread->driver_error_is_set = 1;
+    ++thread->driver_errors_set;
     thread->driver_code = code;
     thread->driver_vendor_code = vendor_code;
     openreg_text_copy(thread->driver_text, sizeof thread->driver_text, utf8);

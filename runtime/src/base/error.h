@@ -67,6 +67,11 @@ void openreg_error_reason(const openreg_error_fields *error, const char *call, c
 void openreg_error_begin_call(void);
 openreg_status openreg_error_end_call(const char *driver, const char *call, openreg_status code);
 
+/* How often this thread's driver has called set_error() since begin_call(), and the last code that it gave. */
+uint32_t openreg_error_times_set(openreg_status *code);
+/* 1 if status.h has the code, else 0. */
+int openreg_error_is_known(openreg_status code);
+
 /* What drivers get: set_error() writes this thread's record, log() goes to log.h. Static. */
 extern const openreg_host openreg_host_services;
 

@@ -14,7 +14,7 @@ typedef struct openreg_thread {
     openreg_error_fields error;
     openreg_error shown; /* what openreg_last_error() made of it */
     /* What the driver told set_error() during the current call of a slot; error.c. */
-    int driver_error_is_set;
+    uint32_t driver_errors_set; /* how often */
     openreg_status driver_code;
     int64_t driver_vendor_code;
     char driver_text[512];

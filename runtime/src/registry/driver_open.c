@@ -17,6 +17,7 @@
 #include "registry/discovery.h"
 #include "registry/mock.h"
 #include "registry/open_watchdog.h"
+#include "validation/validation.h"
 
 /* The open drivers, in the order in which they were opened. */
 static openreg_candidate *open_candidates[OPENREG_CANDIDATES_MAX];
@@ -100,15 +101,27 @@ inspect(const char *call, const openreg_candidate *candidate, const openreg_sett
     return OPENREG_OK;
 }
 
+/* Opens the driver; with OPENREG_VALIDATE=1 the table becomes the layer's. */
+static openreg_status
+call_open(const char *call, openreg_opened_driver *driver, const openreg_options *options)
+{
+    const char *const validate = openreg_environment_get(openreg_discovery_environment(), OPENREG_VALIDATE_VARIABLE);
+    if (!openreg_validation_is_wanted(validate))
+        return openreg_call_open(&driver->table, driver->name, call, options->items, options->count, &driver->instance);
+    openreg_error_begin_call();
+    return openreg_error_end_call(driver->name, call,
+                                  openreg_validation_open(&driver->table, driver->name, &openreg_host_services,
+                                                          options->items, options->count, &driver->instance));
+}
+
 static openreg_status
 open_instance(const char *call, const openreg_candidate *candidate, openreg_opened_driver *driver)
 {
     openreg_settings settings;
     OPENREG_RETURN_NOT_OK(openreg_settings_read(call, candidate, &settings));
-    const openreg_driver *const table = &driver->table;
+    openreg_driver *const table = &driver->table;
     openreg_fork_at_risk(1);
-    openreg_status status = openreg_call_open(table, driver->name, call, settings.options.items, settings.options.count,
-                                              &driver->instance);
+    openreg_status status = call_open(call, driver, &settings.options);
     if (status == OPENREG_OK) {
         status = inspect(call, candidate, &settings, driver);
         if (status != OPENREG_OK) {

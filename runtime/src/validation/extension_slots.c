@@ -1,0 +1,297 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
+/* extension_slots.c: the tables that extension() gives, checked (validated.h). Those of openreg.ipc, openreg.vmm and
+ * openreg.kernels are replaced by tables of the layer, which hand the driver its own instance. The runtime asks for no
+ * others; of one that it may ask for some day the layer knows nothing and says that there is none. */
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/error.h"
+#include "base/log.h"
+#include "base/sized_struct.h"
+#include "validation/validated.h"
+
+/* As OPENREG_VALIDATED_CALL, of an extension's function. */
+#define EXTENSION_CALL(status, v, slot, expression)                                                                    \
+    do {                                                                                                               \
+        const openreg_call_span validated_span = openreg_validation_begin((v), (slot));                                \
+        (status) = (expression);                                                                                       \
+        openreg_validation_end((v), (slot), validated_span, (status), 0);                                              \
+    } while (0)
+
+static openreg_status
+refuse_address(openreg_instance v, const char *slot, int32_t dev, const void *ptr)
+{
+    return openreg_validation_refuse(v, OPENREG_RULE_ALLOCATION_ALIVE, OPENREG_E_INVALID, slot,
+                                     "%p is nothing that is alive on device %d", ptr, dev);
+}
+
+/* ------------------------------------------------------------------------------------------------------------- ipc */
+
+static openreg_status
+validated_export(openreg_instance v, int32_t dev, void *ptr, openreg_ipc_handle *out)
+{
+    static const char slot[] = "memory_export";
+    openreg_range range;
+    OPENREG_RETURN_NOT_OK(openreg_validation_device(v, slot, dev));
+    if (!openreg_ledger_find(v, ptr, &range) || range.start != (uintptr_t)ptr || range.dev != dev ||
+        (range.kind != OPENREG_MADE_BY_MEM_ALLOC && range.kind != OPENREG_MADE_BY_RESERVE))
+        return refuse_address(v, slot, dev, ptr);
+    openreg_ipc_handle before;
+    memset(&before, 0x5a, sizeof before);
+    openreg_ipc_handle handle = before;
+    openreg_status status;
+    EXTENSION_CALL(status, v, slot, atomic_load(&v->inner_ipc)->memory_export(v->instance, dev, ptr, &handle));
+    openreg_validation_untouched(v, slot, status, &handle, &before, sizeof handle);
+    if (status == OPENREG_OK)
+        *out = handle;
+    return status;
+}
+
+static openreg_status
+validated_open_memory(openreg_instance v, int32_t dev, const openreg_ipc_handle *handle, void **out)
+{
+    static const char slot[] = "memory_open";
+    OPENREG_RETURN_NOT_OK(openreg_validation_device(v, slot, dev));
+    OPENREG_RETURN_NOT_OK(openreg_ledger_make_room(v));
+    void *const poison = (void *)&poison;
+    void *memory = poison;
+    openreg_status status;
+    EXTENSION_CALL(status, v, slot, atomic_load(&v->inner_ipc)->memory_open(v->instance, dev, handle, &memory));
+    openreg_validation_untouched(v, slot, status, &memory, &poison, sizeof memory);
+    if (status != OPENREG_OK) {
+        openreg_ledger_give_up_room(v);
+        return status;
+    }
+    memory = memory == poison ? NULL : memory;
+    const openreg_range made = {(uintptr_t)memory, 1, 1, dev, OPENREG_MADE_BY_MEMORY_OPEN, 0, 0};
+    openreg_range other;
+    if (memory == NULL)
+        openreg_ledger_give_up_room(v);
+    if (memory == NULL || !openreg_ledger_add(v, &made, &other))
+        return openreg_validation_refuse(v, OPENREG_RULE_OPENED_MEMORY, OPENREG_E_INTERNAL, slot,
+                                         "it gave %p, which is no address or is alive already", memory);
+    *out = memory;
+    return OPENREG_OK;
+}
+
+static openreg_status
+validated_close_memory(openreg_instance v, int32_t dev, void *ptr)
+{
+    static const char slot[] = "memory_close";
+    openreg_range range, other;
+    OPENREG_RETURN_NOT_OK(openreg_validation_device(v, slot, dev));
+    if (!openreg_ledger_remove(v, OPENREG_MADE_BY_MEMORY_OPEN, dev, ptr, &range))
+        return refuse_address(v, slot, dev, ptr);
+    openreg_status status;
+    EXTENSION_CALL(status, v, slot, atomic_load(&v->inner_ipc)->memory_close(v->instance, dev, ptr));
+    if (status != OPENREG_OK)
+        (void)openreg_ledger_add(v, &range, &other);
+    else
+        openreg_ledger_give_up_room(v);
+    return status;
+}
+
+static const openreg_ipc ipc_table = {
+    .struct_size = sizeof(openreg_ipc),
+    .version = OPENREG_IPC_VERSION,
+    .memory_export = validated_export,
+    .memory_open = validated_open_memory,
+    .memory_close = validated_close_memory,
+};
+
+/* ------------------------------------------------------------------------------------------------------------- vmm */
+
+static openreg_status
+validated_reserve(openreg_instance v, int32_t dev, uint64_t size, void **out)
+{
+    static const char slot[] = "reserve";
+    OPENREG_RETURN_NOT_OK(openreg_validation_device(v, slot, dev));
+    OPENREG_RETURN_NOT_OK(openreg_ledger_make_room(v));
+    void *const poison = (void *)&poison;
+    void *start = poison;
+    openreg_status status;
+    EXTENSION_CALL(status, v, slot, atomic_load(&v->inner_vmm)->reserve(v->instance, dev, size, &start));
+    openreg_validation_untouched(v, slot, status, &start, &poison, sizeof start);
+    if (status != OPENREG_OK) {
+        openreg_ledger_give_up_room(v);
+        return status;
+    }
+    start = start == poison ? NULL : start;
+    const openreg_range made = {(uintptr_t)start, size, 0, dev, OPENREG_MADE_BY_RESERVE, 0, 0};
+    openreg_range other;
+    if (start == NULL || made.start % OPENREG_VMM_GRANULARITY != 0) {
+        openreg_ledger_give_up_room(v);
+        return openreg_validation_refuse(v, OPENREG_RULE_RESERVATION, OPENREG_E_INTERNAL, slot,
+                                         "it gave %p, which is no multiple of 2 MiB", start);
+    }
+    if (!openreg_ledger_add(v, &made, &other))
+        return openreg_validation_refuse(v, OPENREG_RULE_NO_OVERLAP, OPENREG_E_INTERNAL, slot,
+                                         "it gave %llu bytes at %p, where %llu bytes of device %d at %p are alive",
+                                         (unsigned long long)size, start, (unsigned long long)other.size, other.dev,
+                                         (void *)other.start);
+    *out = start;
+    return OPENREG_OK;
+}
+
+static openreg_status
+validated_resize(openreg_instance v, int32_t dev, void *ptr, uint64_t size)
+{
+    static const char slot[] = "resize";
+    openreg_range range;
+    OPENREG_RETURN_NOT_OK(openreg_validation_device(v, slot, dev));
+    if (!openreg_ledger_find(v, ptr, &range) || range.start != (uintptr_t)ptr || range.dev != dev ||
+        range.kind != OPENREG_MADE_BY_RESERVE)
+        return refuse_address(v, slot, dev, ptr);
+    openreg_status status;
+    EXTENSION_CALL(status, v, slot, atomic_load(&v->inner_vmm)->resize(v->instance, dev, ptr, size));
+    const int may_work = size <= range.size && size % OPENREG_VMM_GRANULARITY == 0;
+    if (!may_work && status == OPENREG_OK)
+        openreg_validation_report(v, OPENREG_RULE_RESERVATION, slot, "it accepted %llu bytes of a reservation of %llu",
+                                  (unsigned long long)size, (unsigned long long)range.size);
+    if (status == OPENREG_OK)
+        openreg_ledger_set_used(v, ptr, size);
+    return status;
+}
+
+static openreg_status
+validated_release(openreg_instance v, int32_t dev, void *ptr)
+{
+    static const char slot[] = "release";
+    openreg_range range, other;
+    OPENREG_RETURN_NOT_OK(openreg_validation_device(v, slot, dev));
+    if (!openreg_ledger_remove(v, OPENREG_MADE_BY_RESERVE, dev, ptr, &range))
+        return refuse_address(v, slot, dev, ptr);
+    openreg_status status;
+    EXTENSION_CALL(status, v, slot, atomic_load(&v->inner_vmm)->release(v->instance, dev, ptr));
+    if (status != OPENREG_OK)
+        (void)openreg_ledger_add(v, &range, &other);
+    else
+        openreg_ledger_give_up_room(v);
+    return status;
+}
+
+static const openreg_vmm vmm_table = {
+    .struct_size = sizeof(openreg_vmm),
+    .version = OPENREG_VMM_VERSION,
+    .reserve = validated_reserve,
+    .resize = validated_resize,
+    .release = validated_release,
+};
+
+/* --------------------------------------------------------------------------------------------------------- kernels */
+
+static const openreg_kernel *
+kernel_at(const openreg_kernels *kernels, uint64_t i)
+{
+    return (const openreg_kernel *)((const char *)kernels->list + i * kernels->kernel_size);
+}
+
+static openreg_status
+validated_run(openreg_instance v, const openreg_kernel_call *what)
+{
+    openreg_handle *entry = NULL;
+    openreg_stream_state *state = NULL;
+    OPENREG_RETURN_NOT_OK(openreg_validation_stream(v, what->name, what->dev, what->stream, &entry, &state));
+    /* The driver is told its own entry. */
+    const uint64_t index = (uint64_t)((const char *)what->kernel - (const char *)v->kernels->list) /
+                           v->kernels->kernel_size;
+    union {
+        openreg_kernel_call call;
+        unsigned char bytes[512]; /* also what a later version has behind it */
+    } copy;
+    const uint32_t size = what->struct_size < sizeof copy ? what->struct_size : (uint32_t)sizeof copy;
+    memcpy(&copy, what, size);
+    copy.call.struct_size = size;
+    copy.call.kernel = kernel_at(v->inner_kernels, index);
+    atomic_fetch_add(&state->queued, 1);
+    const openreg_call_span span = openreg_validation_begin(v, what->name);
+    const openreg_status status = copy.call.kernel->run(v->instance, &copy.call);
+    openreg_validation_end(v, what->name, span, status, 1);
+    openreg_handle_release(v, entry);
+    return status;
+}
+
+/* A copy of the driver's list with the layer's function in each entry; NULL: host memory is short. */
+static openreg_kernels *
+copy_kernels(const openreg_kernels *kernels)
+{
+    openreg_kernels *const copy = malloc(sizeof *copy);
+    const size_t bytes = kernels->count * kernels->kernel_size;
+    char *const list = malloc(bytes + 1);
+    if (copy == NULL || list == NULL) {
+        free(copy);
+        free(list);
+        return NULL;
+    }
+    memcpy(list, kernels->list, bytes);
+    for (uint64_t i = 0; i < kernels->count; ++i) {
+        openreg_kernel *const entry = (openreg_kernel *)(void *)(list + i * kernels->kernel_size);
+        if (entry->run != NULL)
+            entry->run = validated_run;
+    }
+    *copy = (openreg_kernels){sizeof *copy, kernels->kernel_size, kernels->count, (const openreg_kernel *)(void *)list};
+    return copy;
+}
+
+/* What the runtime is given for the driver's list; its own list where the runtime would refuse it, with a reason. */
+static const void *
+wrap_kernels(openreg_instance v, const openreg_kernels *kernels)
+{
+    if (kernels->struct_size < OPENREG_KERNELS_SIZE_1 || kernels->kernel_size < OPENREG_KERNEL_SIZE_1 ||
+        kernels->kernel_size % sizeof(void *) != 0 || kernels->count == 0 || kernels->list == NULL)
+        return kernels;
+    openreg_lock_acquire(&v->lock);
+    if (v->kernels == NULL) {
+        v->inner_kernels = kernels;
+        v->kernels = copy_kernels(kernels);
+    }
+    openreg_lock_release(&v->lock);
+    if (v->kernels == NULL)
+        openreg_log(OPENREG_LOG_WARNING, "driver \"%s\": no host memory to check its kernels: not used", v->name);
+    return v->kernels;
+}
+
+/* ------------------------------------------------------------------------------------------------------- extension() */
+
+static const void *
+wrap(openreg_instance v, const char *name, const void *table)
+{
+    if (strcmp(name, OPENREG_IPC_NAME) == 0) {
+        if (!openreg_sized_is_valid(table, OPENREG_IPC_SIZE_1))
+            return table; /* the runtime refuses it, with a reason */
+        atomic_store(&v->inner_ipc, table);
+        return &ipc_table;
+    }
+    if (strcmp(name, OPENREG_VMM_NAME) == 0) {
+        if (!openreg_sized_is_valid(table, OPENREG_VMM_SIZE_1))
+            return table;
+        atomic_store(&v->inner_vmm, table);
+        return &vmm_table;
+    }
+    if (strcmp(name, OPENREG_KERNELS_NAME) == 0)
+        return wrap_kernels(v, table);
+    openreg_log(OPENREG_LOG_WARNING, "driver \"%s\": its table %s is not used with OPENREG_VALIDATE", v->name, name);
+    return NULL;
+}
+
+static const void *
+validated_extension(openreg_instance v, const char *name, uint32_t version)
+{
+    static const char slot[] = "extension";
+    const openreg_call_span span = openreg_validation_begin(v, slot);
+    const void *const table = v->inner.extension(v->instance, name, version);
+    openreg_validation_end(v, slot, span, OPENREG_OK, 0);
+    if (table == NULL)
+        return NULL;
+    if (openreg_sized_size(table) < 2 * sizeof(uint32_t))
+        openreg_validation_report(v, OPENREG_RULE_EXTENSION_TABLE, slot, "the table %s says that it has %u bytes", name,
+                                  (unsigned)openreg_sized_size(table));
+    return wrap(v, name, table);
+}
+
+void
+openreg_validation_wrap_extensions(openreg_driver *table)
+{
+    if (table->extension != NULL)
+        table->extension = validated_extension;
+}

@@ -1,0 +1,117 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
+/* report.c: what the layer says of a broken rule, and the rules that hold for every call (validated.h). */
+#include <stdarg.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "base/error.h"
+#include "base/log.h"
+#include "validation/validated.h"
+
+static const char *const texts[] = {
+#define OPENREG_RULE_TEXT(name, text) text,
+    OPENREG_RULE_MAP(OPENREG_RULE_TEXT)
+#undef OPENREG_RULE_TEXT
+};
+
+static void
+describe(openreg_instance v, openreg_rule rule, const char *slot, const char *seen, char *out, size_t size)
+{
+    const int is_callers = rule >= OPENREG_RULE_FIRST_OF_CALLER;
+    (void)snprintf(out, size, "%s%s() of driver \"%s\" breaks a rule of driver.h: %s. The rule: \"%s\".",
+                   is_callers ? "a call of " : "", slot, v->name, seen, texts[rule]);
+}
+
+static void
+report(openreg_instance v, openreg_rule rule, const char *text)
+{
+    if (atomic_exchange_explicit(&v->reported[rule], 1, memory_order_relaxed) == 0)
+        openreg_log(OPENREG_LOG_ERROR, "OPENREG_VALIDATE: %s", text);
+}
+
+void
+openreg_validation_report(openreg_instance v, openreg_rule rule, const char *slot, const char *format, ...)
+{
+    char seen[320], text[640];
+    va_list arguments;
+    if (atomic_load_explicit(&v->reported[rule], memory_order_relaxed) != 0)
+        return;
+    va_start(arguments, format);
+    (void)vsnprintf(seen, sizeof seen, format, arguments);
+    va_end(arguments);
+    describe(v, rule, slot, seen, text, sizeof text);
+    report(v, rule, text);
+}
+
+openreg_status
+openreg_validation_refuse(openreg_instance v, openreg_rule rule, openreg_status code, const char *slot,
+                          const char *format, ...)
+{
+    char seen[320], text[640];
+    va_list arguments;
+    va_start(arguments, format);
+    (void)vsnprintf(seen, sizeof seen, format, arguments);
+    va_end(arguments);
+    describe(v, rule, slot, seen, text, sizeof text);
+    report(v, rule, text);
+    openreg_host_services.set_error(openreg_host_services.ctx, code, 0, text);
+    return code;
+}
+
+openreg_status
+openreg_validation_no_memory(void)
+{
+    openreg_host_services.set_error(openreg_host_services.ctx, OPENREG_E_NOMEM, 0,
+                                    "no host memory for the books of OPENREG_VALIDATE");
+    return OPENREG_E_NOMEM;
+}
+
+openreg_call_span
+openreg_validation_begin(openreg_instance v, const char *slot)
+{
+    openreg_status code = OPENREG_OK;
+    const openreg_call_span span = {openreg_error_times_set(&code)};
+    if (openreg_validation_in_function())
+        openreg_validation_report(v, OPENREG_RULE_FUNCTION_CALLS_NOTHING, slot, "a host function called it");
+    return span;
+}
+
+void
+openreg_validation_end(openreg_instance v, const char *slot, openreg_call_span span, openreg_status status, int refuses)
+{
+    openreg_status said = OPENREG_OK;
+    const uint32_t errors = openreg_error_times_set(&said) - span.errors;
+    if (__builtin_expect(status == OPENREG_OK && errors == 0, 1))
+        return;
+    const openreg_rule rule = OPENREG_RULE_ERROR_ONCE;
+    if (status == OPENREG_OK)
+        openreg_validation_report(v, rule, slot, "it called set_error() and returned OPENREG_OK");
+    else if (!openreg_error_is_known(status))
+        openreg_validation_report(v, rule, slot, "it returned %d, which is no status", status);
+    else if (errors == 0 && !(refuses && status == OPENREG_E_UNSUPPORTED))
+        openreg_validation_report(v, rule, slot, "it returned %s without set_error()", openreg_status_name(status));
+    else if (errors > 1)
+        openreg_validation_report(v, rule, slot, "it called set_error() %u times before it returned %s",
+                                  (unsigned)errors, openreg_status_name(status));
+    else if (errors == 1 && said != status)
+        openreg_validation_report(v, rule, slot, "it gave set_error() %s and returned %s", openreg_status_name(said),
+                                  openreg_status_name(status));
+}
+
+void
+openreg_validation_untouched(openreg_instance v, const char *slot, openreg_status status, const void *now,
+                             const void *before, size_t size)
+{
+    if (status != OPENREG_OK && memcmp(now, before, size) != 0)
+        openreg_validation_report(v, OPENREG_RULE_NO_OUTPUT_ON_FAILURE, slot,
+                                  "it returned %s and wrote its out-parameter", openreg_status_name(status));
+}
+
+openreg_status
+openreg_validation_device(openreg_instance v, const char *slot, int32_t dev)
+{
+    if (dev >= 0 && dev < v->count)
+        return OPENREG_OK;
+    return openreg_validation_refuse(v, OPENREG_RULE_DEVICE_EXISTS, OPENREG_E_INVALID, slot,
+                                     "device %d of %d was asked for", dev, v->count);
+}
