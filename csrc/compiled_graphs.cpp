@@ -12,12 +12,16 @@
 #include <torch/csrc/Dtype.h>
 #include <torch/csrc/Exceptions.h>
 #include <torch/csrc/autograd/python_variable.h>
+#include <torch/csrc/utils/object_ptr.h>
 #include <torch/csrc/utils/pycfunction_helpers.h>
 
 #include <stdexcept>
 #include <string>
+#include <utility>
+#include <vector>
 
 #include "csrc/bindings.h"
+#include "shim/compiled_graphs.h"
 #include "shim/device.h"
 #include "shim/device_allocator.h"
 #include "shim/operators/policy/execution_mode.h"
@@ -174,6 +178,72 @@ PyObject* _compiledCountStaged(PyObject* /*self*/, PyObject* arguments) {
   END_HANDLE_TH_ERRORS
 }
 
+// The Python error that is set, as an exception, where there is no object.
+void throw_unless(PyObject* object) {
+  if (object == nullptr) {
+    python_error error;
+    error.persist();
+    throw error;
+  }
+}
+
+// (graph, inputs, writes, device index) -> the outputs, a list. A graph in C++ for the CPU, run by run_compiled_graph():
+// `graph` is a function of a list of tensors of the CPU and numbers, and returns a sequence of such.
+PyObject* _compiledRunWhole(PyObject* /*self*/, PyObject* const* arguments, Py_ssize_t count) {
+  HANDLE_TH_ERRORS
+  check_count(count, 4, "_compiled_run_whole");
+  TORCH_CHECK_TYPE(PyCallable_Check(arguments[0]) == 1, "expected a function");
+  TORCH_CHECK_TYPE(PyList_CheckExact(arguments[1]), "expected a list of inputs");
+  TORCH_CHECK_TYPE(PyBool_Check(arguments[2]), "expected a bool");
+  PyObject* const function = arguments[0];
+  PyObject* const values = arguments[1];
+  const DeviceIndex device = index_argument(arguments[3]);
+
+  // What is no tensor goes around the operator: numbers among the inputs and the outputs.
+  std::vector<at::Tensor> inputs;
+  for (Py_ssize_t i = 0; i < PyList_GET_SIZE(values); ++i) {
+    PyObject* const value = PyList_GET_ITEM(values, i);
+    inputs.push_back(THPVariable_Check(value) ? THPVariable_Unpack(value) : at::Tensor());
+  }
+  THPObjectPtr outputs;
+  const auto graph = [&](std::vector<at::Tensor> shown) {
+    const pybind11::gil_scoped_acquire gil;
+    THPObjectPtr host(PyList_New(static_cast<Py_ssize_t>(shown.size())));
+    throw_unless(host);
+    for (size_t i = 0; i < shown.size(); ++i) {
+      const auto at = static_cast<Py_ssize_t>(i);
+      PyObject* const value =
+          shown[i].defined() ? THPVariable_Wrap(std::move(shown[i])) : Py_NewRef(PyList_GET_ITEM(values, at));
+      throw_unless(value);
+      PyList_SET_ITEM(host.get(), at, value);
+    }
+    THPObjectPtr returned(PyObject_CallFunctionObjArgs(function, host.get(), nullptr));
+    throw_unless(returned);
+    outputs = PySequence_List(returned);
+    throw_unless(outputs);
+    std::vector<at::Tensor> results;
+    for (Py_ssize_t i = 0; i < PyList_GET_SIZE(outputs.get()); ++i) {
+      PyObject* const output = PyList_GET_ITEM(outputs.get(), i);
+      results.push_back(THPVariable_Check(output) ? THPVariable_Unpack(output) : at::Tensor());
+    }
+    return results;
+  };
+  std::vector<at::Tensor> results;
+  {
+    const pybind11::gil_scoped_release no_gil;
+    results = c10::openreg::run_compiled_graph(std::move(inputs), arguments[2] == Py_True, device, graph);
+  }
+  for (size_t i = 0; i < results.size(); ++i) {
+    if (results[i].defined()) {
+      PyObject* const output = THPVariable_Wrap(std::move(results[i]));
+      throw_unless(output);
+      PyList_SetItem(outputs.get(), static_cast<Py_ssize_t>(i), output); // takes it, and lets the host's tensor go
+    }
+  }
+  return outputs.release();
+  END_HANDLE_TH_ERRORS
+}
+
 } // namespace
 
 } // namespace torch_openreg
@@ -201,5 +271,9 @@ PyMethodDef openreg_compiled_graph_methods[] = {
      torch_openreg::_compiledCountStaged,
      METH_VARARGS,
      "(name, bytes, seconds): a graph ran on copies."},
+    {"_compiled_run_whole",
+     castPyCFunctionFast(torch_openreg::_compiledRunWhole),
+     METH_FASTCALL,
+     "(graph, inputs, writes, device index): runs a graph for the CPU on openreg tensors."},
     {nullptr, nullptr, 0, nullptr},
 };

@@ -73,7 +73,7 @@ IN_PLACE = (
     "torch._foreach_zero_([a])",
     "torch._foreach_add_([a], {v})",
     "a.set_(a.clone())",
-    "a.resize_(3).fill_({v})",
+    "a.resize_(3).fill_({v}) if a.storage_offset() == 0 else a.zero_()",  # else memory before it is uninitialised
     "a.copy_(a.clone().flip(0))",
 )
 BINARY_IN_PLACE = ("a.add_(b)", "a.mul_(b)", "a.copy_(b)", "a[...] = b", "a.sub_(b)", "torch.add(a, b, out=a)")
@@ -298,8 +298,9 @@ class _Writer:
     def _copy(self, step: Step) -> None:
         asynchronous = step.how % 2 == 0
         self._use([step.name, step.other], step.stream, step.how // 2)
-        # The CPU refuses to negate into a bool; a copy between devices negates before it converts.
-        source = "b.resolve_neg() if a.dtype == torch.bool else b"
+        # The CPU converts first and negates then, which bools refuse and imaginary zeros show; a copy between devices
+        # negates first.
+        source = "b if a.dtype == b.dtype else b.resolve_neg()"
         self.lines.append(
             f"attempt(lambda a, b: a.copy_({source}, non_blocking={asynchronous}), x{step.name}, x{step.other}, True)"
         )

@@ -10,6 +10,7 @@ from collections.abc import Callable, Sequence
 from types import ModuleType
 from typing import Any
 
+import torch
 from torch._inductor import codecache
 from torch._inductor.async_compile import AsyncCompile, get_compile_threads
 from torch._inductor.utils import clear_on_fresh_cache
@@ -74,3 +75,41 @@ def compile_kernel(compiler: AsyncCompile, argument_types: Sequence[str], source
         return OpenRegKernels.load_pybinding(argument_types, source)
     get = OpenRegKernels.load_pybinding_async(argument_types, source, submit_fn=compiler.submit)
     return codecache.LambdaFuture(get)
+
+
+def whole_graph_openreg(
+    graph: Callable[[list[Any]], Sequence[Any]],
+    writes: bool,
+    devices: tuple[int | None, ...],
+    module: dict[str, Any],
+    constants: tuple[str, ...],
+) -> Callable[[list[Any]], list[Any]]:
+    """Has a graph in C++ for the CPU take openreg tensors.
+
+    Args:
+        graph: The graph's function; it empties the list that it is given.
+        writes: Whether the graph writes some of its inputs.
+        devices: Index of the device of each output; -1: the current one; None: not an openreg tensor.
+        module: Variables of the module that `graph` is in.
+        constants: Names of those that it passes to its code itself. They are there at the first call, and from then on
+            in the host's memory.
+
+    Returns:
+        A function like `graph`.
+    """
+    index = next((index for index in devices if index is not None), -1)
+    on_device = list(constants)
+
+    def call(arguments: list[Any]) -> list[Any]:
+        inputs = list(arguments)
+        arguments.clear()
+        while on_device:
+            module[on_device[-1]] = module[on_device[-1]].cpu()
+            on_device.pop()
+        outputs = _C._compiled_run_whole(graph, inputs, writes, index)
+        return [
+            output.cpu() if device is None and isinstance(output, torch.Tensor) else output
+            for output, device in zip(outputs, devices, strict=True)
+        ]
+
+    return call

@@ -88,9 +88,32 @@ class LazyWrapper:
         return OpenRegWrapper.create(*args, **kwargs)
 
 
+class LazyCppWrapper:
+    """In the place of cpp_wrapper.OpenRegCppWrapper, which create() returns."""
+
+    supports_caching = True
+
+    @staticmethod
+    def create(*args: Any, **kwargs: Any) -> Any:
+        """Returns the generator of a graph's C++ code.
+
+        Args:
+            *args: As in CppWrapperCpu.create().
+            **kwargs: As in CppWrapperCpu.create().
+        """
+        from torch_openreg._compile.cpp_wrapper import OpenRegCppWrapper
+
+        return OpenRegCppWrapper.create(*args, **kwargs)
+
+
 def register() -> None:
     """Registers code generation for the device. Repeating it changes nothing."""
     register_device_op_overrides(_NAME, OpenRegOverrides())
     register_backend_for_device(
-        _NAME, LazyScheduling, LazyWrapper, device_custom_pass=NameDevices(), device_custom_config=config
+        _NAME,
+        LazyScheduling,
+        LazyWrapper,
+        LazyCppWrapper,
+        device_custom_pass=NameDevices(),
+        device_custom_config=config,
     )

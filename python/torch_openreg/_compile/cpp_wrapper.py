@@ -1,0 +1,134 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""Generates whole graphs in C++: AOTInductor's packages, and config.cpp_wrapper.
+
+The code is that for the CPU. It runs inside of one operator, which shows it openreg tensors as tensors of the CPU
+(shim/compiled_graphs.h).
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch._inductor.codegen.cpp_wrapper_cpu import CppWrapperCpu
+from torch._inductor.virtualized import V
+
+_NAME = "openreg"
+_CPU = torch.device("cpu")
+
+
+class _PackageDevice(str):
+    """What a package says of its device, for which its runner is looked up (shim/aoti_models.cpp).
+
+    Inductor makes the path of a header of the same name, and has none for devices of other packages.
+    """
+
+    __slots__ = ()
+
+    def split(self, *args: Any, **kwargs: Any) -> list[str]:
+        """The device whose headers are included."""
+        return ["cpu"]
+
+    def startswith(self, *args: Any, **kwargs: Any) -> bool:
+        """Whether a header is that of the CPU."""
+        return "cpu".startswith(*args, **kwargs)
+
+
+class OpenRegCppWrapper(CppWrapperCpu):
+    """Code for the CPU, where the graph says openreg."""
+
+    device = _NAME
+    # As _OpenRegCode.kernel_device: the scheduling sets it. The operator around the graph has waited already.
+    kernel_device: torch.device | None = None
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.needs_vec_isa = True
+
+    @staticmethod
+    def create(
+        is_subgraph: bool,
+        subgraph_name: str | None,
+        parent_wrapper: Any,
+        partition_signatures: Any = None,
+    ) -> OpenRegCppWrapper:
+        """Returns the generator of a graph's code.
+
+        Args:
+            is_subgraph: As in CppWrapperCpu.create().
+            subgraph_name: As in CppWrapperCpu.create().
+            parent_wrapper: As in CppWrapperCpu.create().
+            partition_signatures: As in CppWrapperCpu.create().
+        """
+        return OpenRegCppWrapper()
+
+    def add_device_include(self, device: str) -> None:
+        """Writes the includes of the CPU.
+
+        Args:
+            device: A device of the graph.
+        """
+        super().add_device_include("cpu")
+
+    @staticmethod
+    def get_c_shim_func_name(kernel: str, device: str) -> str:
+        """Returns the name of the C function that calls an operator.
+
+        Args:
+            kernel: The operator's name.
+            device: The device of its tensors.
+        """
+        return str(CppWrapperCpu.get_c_shim_func_name(kernel, "cpu" if device == _NAME else device))
+
+    def codegen_device(self, device: torch.device) -> str:
+        """Returns code that names a device, as two arguments.
+
+        Args:
+            device: The device.
+        """
+        return str(super().codegen_device(_CPU if device.type == _NAME else device))
+
+    def generate(self, is_inference: bool) -> Any:
+        """Returns the code of the graph.
+
+        Args:
+            is_inference: Whether there is no backward pass.
+        """
+        code = super().generate(is_inference)
+        if V.graph.aot_mode:
+            V.graph.device_type = _PackageDevice(_NAME)
+        return code
+
+    def generate_end(self, result: Any) -> None:
+        """Writes what follows the graph: Python code that loads it here, or what a package tells its runner.
+
+        Args:
+            result: The code so far.
+        """
+        writes = bool(V.graph.mutated_inputs)
+        devices = [output.get_device() if hasattr(output, "get_device") else None for output in V.graph.graph_outputs]
+        indices = tuple(None if d is None or d.type != _NAME else -1 if d.index is None else d.index for d in devices)
+        if V.graph.aot_mode:
+            super().generate_end(result)
+            on_device = "".join("0" if index is None else "1" for index in indices)
+            # Read by shim/aoti_models.cpp.
+            result.splice(
+                f"""
+                extern "C" AOTI_API const bool openreg_graph_writes_inputs;
+                const bool openreg_graph_writes_inputs = {str(writes).lower()};
+                extern "C" AOTI_API const char openreg_graph_outputs_on_device[];
+                const char openreg_graph_outputs_on_device[] = "{on_device}";
+                """
+            )
+            return
+        self.device = "cpu"  # Inductor looks up headers by it
+        try:
+            super().generate_end(result)
+        finally:
+            self.device = _NAME
+        result.splice(
+            f"""
+            from torch_openreg._compile.kernels import whole_graph_openreg
+            call = whole_graph_openreg(call, {writes}, {indices}, globals(), {tuple(V.graph.constants)})
+            """
+        )
