@@ -1,21 +1,23 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""The command ``python -m torch_openreg``: what is there, what is wrong, and which driver is preferred.
+"""The command ``python -m torch_openreg``: what is there, what is wrong, which driver is preferred, and a new driver.
 
 It ends with 0, with 1 if what was asked for is not so (``diagnose``: no device can be used, or a plugin has failed;
-``prefer``: it can't be stored), and with 2 for a wrong command line. Without a command it shows how it is used.
+``prefer``: it can't be stored; ``new``: the folder is there, or the name is unfit), and with 2 for a wrong command
+line. Without a command it shows how it is used.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
+import re
 import subprocess
 import sys
 from pathlib import Path
 from typing import Any
 
 import torch_openreg
-from torch_openreg import _preferences
+from torch_openreg import _new, _preferences
 from torch_openreg._build_info import OPENREG_VERSION, TORCH_VERSION
 from torch_openreg.openreg import diagnosis, selection
 
@@ -58,10 +60,42 @@ def _prefer(arguments: argparse.Namespace) -> int:
     return 0
 
 
+def _new_driver(arguments: argparse.Namespace) -> int:
+    try:
+        folder = _new.make_driver(arguments.name, arguments.directory)
+    except (OSError, ValueError) as error:
+        print(f"python -m torch_openreg new: {error}", file=sys.stderr)
+        return 1
+    print(f"{folder}: a driver for {arguments.name}, which works as it is. Next:")
+    print(f"  cd {folder} && python -m pip install --no-build-isolation .")
+    print(f"  python -m torch_openreg check {arguments.name}")
+    print(f'  grep -n "{arguments.name.upper()}:" -r .   # the places to fill in')
+    return 0
+
+
+def _path_of_plugin(name: str) -> str:
+    """The library of a driver that a Python package has registered, else the name itself."""
+    if not torch_openreg.openreg.is_known_driver(name):
+        return name
+    record = torch_openreg.openreg.driver_info(name)
+    return str(record["path"]) if record["is_plugin"] and record["path"] else name
+
+
 def _check(words: list[str]) -> int:
-    """Runs the program ``openreg-check`` of this package, with its own command line."""
+    """Runs the program ``openreg-check`` of this package, with its own command line.
+
+    The program knows paths and the drivers of this package; names of plugins are replaced by their libraries here.
+    """
+    words = [_path_of_plugin(word) if _is_name(words, i) else word for i, word in enumerate(words)]
     program = Path(torch_openreg.__file__).parent / "bin" / "openreg-check"
     return subprocess.run([str(program), *words], check=False).returncode
+
+
+def _is_name(words: list[str], i: int) -> bool:
+    """Whether a word of openreg-check's command line is a driver's name: no option, no option's value, no path."""
+    flags = ("--help", "--list", "--verbose", "--version")
+    is_value = i > 0 and words[i - 1].startswith("--") and words[i - 1] not in flags
+    return not is_value and re.fullmatch(r"[a-z0-9_]+", words[i]) is not None
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -75,6 +109,10 @@ def _parser() -> argparse.ArgumentParser:
     commands.add_parser("check", help="whether a driver keeps the rules of driver.h: the program openreg-check")
     info = commands.add_parser("info", help="what is there; opens no driver that can count without")
     diagnose = commands.add_parser("diagnose", help="what is chosen and why, and what could be done; opens drivers")
+    new = commands.add_parser("new", help="writes a repository for a driver: in C, with a wheel, tests and the checks")
+    new.add_argument("name", metavar="NAME", help="name of the driver: a-z, 0-9 and _")
+    new.add_argument("--directory", type=Path, help="folder to make (torch-openreg-NAME)")
+    new.set_defaults(function=_new_driver)
     prefer = commands.add_parser("prefer", help="stores the driver to choose if it works")
     which = prefer.add_mutually_exclusive_group(required=True)
     which.add_argument("name", nargs="?", metavar="NAME", help="name of the driver")

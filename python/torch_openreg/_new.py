@@ -1,0 +1,88 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""``python -m torch_openreg new NAME``: a repository for a driver, which works as it is.
+
+The files are templates of this package. In their names and texts ``@NAME@`` is the driver's name; the headers of the
+driver interface are copied beside them, so that the driver is built without torch-openreg.
+"""
+
+from __future__ import annotations
+
+import datetime
+import re
+import shutil
+from pathlib import Path
+
+from torch_openreg import config
+from torch_openreg._build_info import OPENREG_VERSION
+
+_TEMPLATES = Path(__file__).resolve().parent / "templates" / "driver"
+_HEADERS = ("driver.h", "export.h", "status.h", "kernels.h", "ipc.h", "vmm.h")
+_TAKEN = ("cpu", "cuda", "gpu", "hip", "rocm", "sim")
+
+
+def check_name(name: str) -> None:
+    """Refuses what can't be the name of a driver and of its functions.
+
+    Args:
+        name: Name of the driver.
+
+    Raises:
+        ValueError: With the rule that it breaks.
+    """
+    if not re.fullmatch(r"[a-z][a-z0-9_]{0,30}", name):
+        raise ValueError(
+            f"a driver's name is a-z, 0-9 and _, begins with a letter and has 1 to 31 characters, got {name!r}"
+        )
+    if name in _TAKEN:
+        raise ValueError(f"the name {name!r} is taken by torch-openreg itself")
+
+
+def _abi() -> str:
+    text = (Path(config.include_dir()) / "openreg" / "driver.h").read_text(encoding="utf-8")
+    numbers = (re.search(rf"define OPENREG_ABI_{part} (\d+)", text) for part in ("MAJOR", "MINOR"))
+    return ".".join(number.group(1) for number in numbers if number is not None)
+
+
+def make_driver(name: str, directory: Path | None = None) -> Path:
+    """Writes the repository.
+
+    Args:
+        name: Name of the driver.
+        directory: Folder to make; ``torch-openreg-<name>`` in the current one if None. It must not exist.
+
+    Returns:
+        The folder.
+
+    Raises:
+        ValueError: The name is unfit.
+        FileExistsError: The folder is there.
+        OSError: It can't be written.
+    """
+    check_name(name)
+    dashed = name.replace("_", "-")
+    words = {
+        "@NAME@": name,
+        "@UPPER@": name.upper(),
+        "@DASHED@": dashed,
+        "@YEAR@": str(datetime.date.today().year),
+        "@ABI@": _abi(),
+        "@VERSION@": OPENREG_VERSION,
+    }
+    folder = directory if directory is not None else Path(f"torch-openreg-{dashed}")
+    if folder.exists() or folder.is_symlink():
+        raise FileExistsError(f"{folder} is there already; nothing was written")
+    folder.mkdir(parents=True)
+    for template in sorted(_TEMPLATES.rglob("*.in")):
+        parts = [part.replace("NAME", name) for part in template.relative_to(_TEMPLATES).parts]
+        parts = [f".{part[4:]}" if part.startswith("dot_") else part for part in parts]
+        path = folder.joinpath(*parts).with_suffix("")
+        path.parent.mkdir(parents=True, exist_ok=True)
+        text = template.read_text(encoding="utf-8")
+        for word, meaning in words.items():
+            text = text.replace(word, meaning)
+        path.write_text(text, encoding="utf-8")
+    headers = folder / "include" / "openreg"
+    headers.mkdir(parents=True)
+    for header in _HEADERS:
+        shutil.copyfile(Path(config.include_dir()) / "openreg" / header, headers / header)
+    return folder
