@@ -62,14 +62,14 @@ c10::intrusive_ptr<Work> StagedBackend::note(c10::intrusive_ptr<Work> work) {
 
 template <class Call>
 c10::intrusive_ptr<Work> StagedBackend::in_place(const Tensors& tensors, const Call& call) {
-  StagedTensors staged;
+  StagedTensors staged(getRank(), getSize());
   auto host = staged.show(tensors, TensorRole::in_out);
   return note(staged.finish(call(host)));
 }
 
 template <class Inputs, class Outputs, class Call>
 c10::intrusive_ptr<Work> StagedBackend::from_to(const Inputs& inputs, const Outputs& outputs, const Call& call) {
-  StagedTensors staged;
+  StagedTensors staged(getRank(), getSize());
   auto from = staged.show(inputs, TensorRole::input);
   auto to = staged.show(outputs, TensorRole::output);
   return note(staged.finish(call(from, to)));
@@ -179,19 +179,19 @@ c10::intrusive_ptr<Work> StagedBackend::alltoall(
 }
 
 c10::intrusive_ptr<Work> StagedBackend::send(Tensors& tensors, int rank, int tag) {
-  StagedTensors staged;
+  StagedTensors staged(getRank(), getSize());
   auto host = staged.show(tensors, TensorRole::input);
   return note(staged.finish(host_->send(host, rank, tag)));
 }
 
 c10::intrusive_ptr<Work> StagedBackend::recv(Tensors& tensors, int rank, int tag) {
-  StagedTensors staged;
+  StagedTensors staged(getRank(), getSize());
   auto host = staged.show(tensors, TensorRole::output);
   return note(staged.finish(host_->recv(host, rank, tag)));
 }
 
 c10::intrusive_ptr<Work> StagedBackend::recvAnysource(Tensors& tensors, int tag) {
-  StagedTensors staged;
+  StagedTensors staged(getRank(), getSize());
   auto host = staged.show(tensors, TensorRole::output);
   return note(staged.finish(host_->recvAnysource(host, tag)));
 }

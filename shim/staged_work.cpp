@@ -5,12 +5,16 @@
 #include <ATen/core/jit_type.h>
 #include <ATen/ops/empty_like.h>
 #include <ATen/ops/from_blob.h>
+#include <c10/core/ScalarType.h>
 #include <c10/core/impl/LocalDispatchKeySet.h>
 #include <openreg/openreg.h>
 
+#include <algorithm>
+#include <cctype>
 #include <cstring>
 #include <memory>
 #include <mutex>
+#include <sstream>
 #include <utility>
 
 #include "shim/operators/fallback/kernel_view.h"
@@ -95,19 +99,59 @@ void bring_back(Outputs& outputs, Future& future) noexcept {
   }
 }
 
+// The name in torch.distributed, where c10d has another.
+std::string name_of(c10d::OpType operation) {
+  switch (operation) {
+    case c10d::OpType::ALLREDUCE:
+      return "all_reduce";
+    case c10d::OpType::ALLREDUCE_COALESCED:
+      return "all_reduce_coalesced";
+    case c10d::OpType::ALLGATHER:
+      return "all_gather";
+    case c10d::OpType::ALLTOALL:
+      return "all_to_all";
+    case c10d::OpType::ALLTOALL_BASE:
+      return "all_to_all_single";
+    default: {
+      std::string name = c10d::opTypeToString(operation);
+      std::transform(name.begin(), name.end(), name.begin(), [](unsigned char c) { return std::tolower(c); });
+      return name;
+    }
+  }
+}
+
+// An error of the host's backend, with the collective that it was.
+std::exception_ptr with_context(const std::exception_ptr& error, const std::string& context) {
+  try {
+    std::rethrow_exception(error);
+  } catch (const c10::DistError&) {
+    return error; // has a class of its own in Python
+  } catch (const c10::Error& known) {
+    return std::make_exception_ptr(c10::Error(
+        c10::SourceLocation{__func__, __FILE__, __LINE__},
+        std::string(known.what_without_backtrace()) + "\nIn " + context + "."));
+  } catch (const std::exception& other) {
+    return std::make_exception_ptr(c10::Error(
+        c10::SourceLocation{__func__, __FILE__, __LINE__}, std::string(other.what()) + "\nIn " + context + "."));
+  } catch (...) {
+    return error;
+  }
+}
+
 class StagedWork final : public c10d::Work {
  public:
-  StagedWork(c10::intrusive_ptr<c10d::Work> host_work, Outputs outputs)
+  StagedWork(c10::intrusive_ptr<c10d::Work> host_work, Outputs outputs, std::string description)
       : Work(/*rank=*/-1, host_work->retrieveOpType()),
         host_work_(std::move(host_work)),
+        description_(std::move(description)),
         outputs_(std::make_shared<Outputs>(std::move(outputs))),
         future_(make_future(*outputs_)) {
     if (const auto host_future = future_of(*host_work_)) {
       ends_by_itself_ = true;
       // In the thread of the host's backend; at once, if it is done already.
-      host_future->addCallback([outputs = outputs_, future = future_](Future& host) {
+      host_future->addCallback([outputs = outputs_, future = future_, description = description_](Future& host) {
         if (host.hasError()) {
-          future->setErrorIfNeeded(host.exception_ptr());
+          future->setErrorIfNeeded(with_context(host.exception_ptr(), description));
         } else {
           bring_back(*outputs, *future);
         }
@@ -117,7 +161,7 @@ class StagedWork final : public c10d::Work {
 
   bool wait(std::chrono::milliseconds timeout) override {
     if (ends_by_itself_) {
-      if (!host_work_->wait(timeout)) {
+      if (!wait_for_host(timeout)) {
         return false;
       }
     } else if (!wait_and_bring_back(timeout)) {
@@ -169,7 +213,7 @@ class StagedWork final : public c10d::Work {
       return true;
     }
     try {
-      if (!host_work_->wait(timeout)) {
+      if (!wait_for_host(timeout)) {
         return false; // aborted
       }
     } catch (...) {
@@ -180,7 +224,18 @@ class StagedWork final : public c10d::Work {
     return true;
   }
 
+  bool wait_for_host(std::chrono::milliseconds timeout) {
+    std::exception_ptr error;
+    try {
+      return host_work_->wait(timeout);
+    } catch (...) {
+      error = std::current_exception();
+    }
+    std::rethrow_exception(with_context(error, description_));
+  }
+
   const c10::intrusive_ptr<c10d::Work> host_work_;
+  const std::string description_;
   const std::shared_ptr<Outputs> outputs_;
   const c10::intrusive_ptr<Future> future_; // of the tensors that the caller knows
   bool ends_by_itself_ = false;
@@ -211,7 +266,7 @@ at::Tensor StagedTensors::show(const at::Tensor& tensor, TensorRole role) {
     wait_for_current_stream(tensor.device().index());
     is_copy = !can_show_in_place(tensor);
     host = is_copy ? shown_as_copy(tensor, role) : shown_in_place(tensor, role);
-    has_staged_output_ |= role != TensorRole::input;
+    seen_.push_back({tensor.scalar_type(), tensor.device(), tensor.sizes().vec()});
   }
   if (role != TensorRole::input) {
     outputs_.push_back({tensor, host, is_copy});
@@ -219,11 +274,31 @@ at::Tensor StagedTensors::show(const at::Tensor& tensor, TensorRole role) {
   return host;
 }
 
+// "all_reduce in rank 0 of 2: float32[3] on openreg:0"
+std::string StagedTensors::description(c10d::OpType operation) const {
+  std::ostringstream text;
+  text << name_of(operation) << " in rank " << rank_ << " of " << size_ << ": ";
+  constexpr size_t kNamed = 8;
+  for (size_t i = 0; i < std::min(seen_.size(), kNamed); i++) {
+    const auto& [type, device, sizes] = seen_[i];
+    text << (i == 0 ? "" : ", ") << c10::getDtypeNames(type).first << '[';
+    for (size_t j = 0; j < sizes.size(); j++) {
+      text << (j == 0 ? "" : ", ") << sizes[j];
+    }
+    text << "] on " << device;
+  }
+  if (seen_.size() > kNamed) {
+    text << " and " << seen_.size() - kNamed << " more";
+  }
+  return text.str();
+}
+
 c10::intrusive_ptr<c10d::Work> StagedTensors::finish(c10::intrusive_ptr<c10d::Work> host_work) {
-  if (!has_staged_output_) {
+  if (seen_.empty()) {
     return host_work;
   }
-  return c10::make_intrusive<StagedWork>(std::move(host_work), std::move(outputs_));
+  auto text = description(host_work->retrieveOpType());
+  return c10::make_intrusive<StagedWork>(std::move(host_work), std::move(outputs_), std::move(text));
 }
 
 } // namespace c10::openreg

@@ -6,6 +6,7 @@
 #include <torch/csrc/distributed/c10d/Work.hpp>
 
 #include <cstdint>
+#include <string>
 #include <vector>
 
 namespace c10::openreg {
@@ -34,6 +35,9 @@ struct StagedOutput {
 // Memory stays alive as long as a host tensor that shows it. One object serves one call in one thread.
 class StagedTensors {
  public:
+  // Of a backend: for texts of errors.
+  StagedTensors(int rank, int size) : rank_(rank), size_(size) {}
+
   // Waits for the calling thread's current stream of the tensor's device; the current device stays as it is. Throws
   // c10::Error for a tensor that can't be copied, and where require_gloo_collectives() does.
   at::Tensor show(const at::Tensor& tensor, TensorRole role);
@@ -51,13 +55,24 @@ class StagedTensors {
   // What the host's backend returned, as the Work of the tensors that were shown. To be called once, at the end.
   //
   // The Work ends when its results are in device memory, in order before whatever its waiter does next, on any stream.
-  // Its future holds the list of the output tensors. Errors and timeouts are those of `host_work`; results are not
-  // brought back then. A Work without a future (gloo's send, recv and reduce_scatter) brings them back in wait().
+  // Its future holds the list of the output tensors. Errors and timeouts are those of `host_work`, with a line that says
+  // which collective of which tensors it was; results are not brought back then. A Work without a future (gloo's send, recv and reduce_scatter) brings them back in wait().
   c10::intrusive_ptr<c10d::Work> finish(c10::intrusive_ptr<c10d::Work> host_work);
 
  private:
+  // What a text tells of a tensor; it does not keep the tensor.
+  struct Seen {
+    at::ScalarType type;
+    c10::Device device;
+    std::vector<int64_t> sizes;
+  };
+
+  std::string description(c10d::OpType operation) const;
+
+  const int rank_;
+  const int size_;
+  std::vector<Seen> seen_; // openreg's
   std::vector<StagedOutput> outputs_;
-  bool has_staged_output_ = false;
 };
 
 } // namespace c10::openreg

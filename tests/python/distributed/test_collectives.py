@@ -505,14 +505,40 @@ def failure_in_the_background(rank: int, device: torch.device) -> None:
             work = dist.all_reduce(torch.ones(3, device=where), group=group, async_op=True)
             with pytest.raises(RuntimeError) as raised:
                 work.wait()
-            texts.append(re.sub(r"\[.*?\]", "", str(raised.value)))
+            texts.append(str(raised.value))
             assert work.is_completed()
             assert not work.is_success()
             with pytest.raises(RuntimeError):
                 work.get_future().wait()
         dist.barrier()
     if rank == 0:
-        assert texts[0] == texts[1] != ""
+        first, *others = (re.sub(r"\[.*?\]", "", text) for text in (texts[0], *texts[1].splitlines()))
+        assert others[0] == first != ""
+        assert texts[1].splitlines()[1] == f"In all_reduce in rank 0 of 2: float32[3] on {device}."
+
+
+@check(PLAIN)
+def failure_names_the_call(rank: int, device: torch.device) -> None:
+    """A timeout says which collective it was, in which rank, of which tensors; sends and receives, too."""
+    calls = {
+        "send": lambda group: dist.isend(torch.ones(1 << 22, device=device), 1, group=group),
+        "recv": lambda group: dist.irecv(torch.ones(2, 5, device=device), 1, group=group),
+        "all_gather": lambda group: dist.all_gather(
+            blanks(device, 2), torch.ones(2, device=device), group=group, async_op=True
+        ),
+    }
+    tensors = {
+        "send": f"float32[4194304] on {device}",
+        "recv": f"float32[2, 5] on {device}",
+        "all_gather": f"float32[2] on {device}, float32[2] on {device}, float32[2] on {device}",
+    }
+    for name, call in calls.items():
+        group = dist.new_group(timeout=datetime.timedelta(seconds=1))
+        if rank == 0:
+            with pytest.raises(RuntimeError) as raised:
+                call(group).wait()
+            assert f"In {name} in rank 0 of 2: {tensors[name]}." in str(raised.value)
+        dist.barrier()
 
 
 @check(PLAIN)
@@ -692,6 +718,24 @@ def test_registered_with_torch_distributed(python: Any) -> None:
         assert dist.Backend.backend_capability["openreg_gloo"] == ["openreg", "cpu"]
         assert dist.ProcessGroupGloo._Options in copyreg.dispatch_table
         """
+    )
+
+
+# PyTorch 2.14 and newer load a backend by its entry point: a function that registers it, where nothing has loaded openreg
+def test_entry_point_of_the_backend(python: Any) -> None:
+    python(
+        """
+        import torch, torch.distributed as dist
+        from importlib.metadata import entry_points
+        assert "OPENREG_GLOO" not in dist.Backend._plugins
+        [entry] = entry_points(group="torch.distributed.backends", name="openreg_gloo")
+        entry.load()()
+        assert "OPENREG_GLOO" in dist.Backend._plugins
+        dist.init_process_group("openreg_gloo", store=dist.HashStore(), rank=0, world_size=1)
+        x = torch.ones(2, device="openreg")
+        dist.all_reduce(x)
+        """,
+        TORCH_DEVICE_BACKEND_AUTOLOAD="0",
     )
 
 
