@@ -6,6 +6,7 @@
 #include <atomic>
 #include <cmath>
 #include <thread>
+#include <utility>
 #include <vector>
 
 #include "cache_check.h"
@@ -286,6 +287,63 @@ TEST_F(CachePoolsTest, RoundingKeepsTheRequestedSize) {
   EXPECT_EQ(info.size, 5 * kMib);
   check_cache(0);
   release(block);
+}
+
+// Each interval between powers of two has its own number of steps; the first one is for all that is smaller too.
+TEST_F(CachePoolsTest, RoundingByInterval) {
+  auto settings = defaults();
+  settings.roundup_divisions[0] = 4;
+  settings.roundup_divisions[2] = 2;
+  ASSERT_EQ(openreg_set_allocator_settings(&settings), OPENREG_OK);
+  const auto size_of = [](size_t size) {
+    void* block = allocate(0, size);
+    const size_t rounded = info_of(block).size;
+    release(block);
+    return rounded;
+  };
+  EXPECT_EQ(size_of(65 * 1024), 80u * 1024);
+  EXPECT_EQ(size_of(kMib + 1), kMib * 5 / 4);
+  EXPECT_EQ(size_of(2 * kMib + 1), 2 * kMib + 512);
+  EXPECT_EQ(size_of(4 * kMib + 1), 6 * kMib);
+  check_cache(0);
+}
+
+// From the limit on, and not below, blocks and their segments count as oversize, as long as they live.
+TEST_F(CachePoolsTest, OversizeIsCounted) {
+  auto settings = defaults();
+  settings.max_split_size = 32 * kMib;
+  ASSERT_EQ(openreg_set_allocator_settings(&settings), OPENREG_OK);
+  const auto oversize = [] {
+    const auto stats = stats_of(0);
+    return std::pair(stats.oversize_allocations.current, stats.oversize_segments.current);
+  };
+  void* below = allocate(0, 30 * kMib);
+  EXPECT_EQ(oversize(), std::pair(int64_t{0}, int64_t{0}));
+  void* at = allocate(0, 32 * kMib);
+  EXPECT_EQ(oversize(), std::pair(int64_t{1}, int64_t{1}));
+  release(below);
+  EXPECT_EQ(oversize(), std::pair(int64_t{1}, int64_t{1}));
+  release(at);
+  EXPECT_EQ(oversize(), std::pair(int64_t{0}, int64_t{1}));
+  ASSERT_EQ(openreg_empty_cache(0), OPENREG_OK);
+  EXPECT_EQ(oversize(), std::pair(int64_t{0}, int64_t{0}));
+}
+
+// Segments of a pool that is not to be split serve one block each.
+TEST_F(CachePoolsTest, PoolWithoutSplits) {
+  ASSERT_EQ(openreg_memory_pool_retain(0, kPool, OPENREG_MEMORY_POOL_NO_SPLIT), OPENREG_OK) << last_message();
+  ASSERT_EQ(openreg_memory_pool_retain(0, kOther, 0), OPENREG_OK) << last_message();
+  void* first = allocate_in(kPool, kMib / 4);
+  const int64_t one = reserved();
+  void* second = allocate_in(kPool, kMib / 4);
+  EXPECT_EQ(reserved(), 2 * one);
+  void* shared = allocate_in(kOther, kMib / 4);
+  void* neighbour = allocate_in(kOther, kMib / 4);
+  EXPECT_EQ(reserved(), 3 * one);
+  for (void* block : {first, second, shared, neighbour}) release(block);
+  check_cache(0);
+  EXPECT_EQ(openreg_memory_pool_release(0, kPool), OPENREG_OK);
+  EXPECT_EQ(openreg_memory_pool_release(0, kOther), OPENREG_OK);
 }
 
 // The limit holds for what is reserved, cached memory is given back first, and the text names it.
