@@ -194,3 +194,22 @@ def test_staging_buffers_are_kept_and_given_back(staged: Program) -> None:
         assert (x + y).sum().item() == 3 * (1 << 18)
         """
     )
+
+
+# a copy-on-write storage of a device that isn't current parts on its own device when a staged operator writes it
+def test_lazy_clones_part_on_their_device(staged: Program) -> None:
+    staged(
+        """
+        x = torch.ones(3, device="openreg:1")
+        y, z = x._lazy_clone(), x._lazy_clone()
+        before = torch.openreg.memory_allocated(0)
+        y.add_(1)
+        x.mul_(5)
+        assert torch.openreg.memory_allocated(0) == before
+        assert [t.cpu().tolist() for t in (x, y, z)] == [[5, 5, 5], [2, 2, 2], [1, 1, 1]]
+        for t in (x, y, z):
+            there = torch.empty_like(t)
+            there.copy_(t, non_blocking=True)
+            assert there.tolist() == t.tolist()
+        """
+    )
