@@ -438,9 +438,40 @@ def compiled_figures() -> list[Figure]:
     return figures
 
 
+def list_figures() -> list[Figure]:
+    """Operators on lists of tensors, and figures of the allocator, each at two sizes."""
+    figures = []
+    for count, label in ((10, "10"), (1000, "1,000")):
+        near = [torch.rand(16) for _ in range(count)]
+        far = [tensor.to(DEVICE) for tensor in near]
+        for name, work in (
+            ("cat", torch.cat),
+            ("stack", torch.stack),
+            ("_foreach_add_", lambda tensors: torch._foreach_add_(tensors, 0.0)),
+            ("_foreach_mul", lambda tensors: torch._foreach_mul(tensors, 1.0)),
+        ):
+            title = f"{name} of {label} tensors of 16"
+            figures.append(
+                ratio(title, functools.partial(work, far), functools.partial(work, near), "CPU", 1.2)  # type: ignore[arg-type]
+            )
+
+    pools: list[object] = []
+    for count, label in ((1, "1 pool"), (1000, "1,000 pools")):
+        while len(pools) < count:
+            pool = torch.openreg.MemPool()
+            with torch.openreg.use_mem_pool(pool):
+                torch.empty(16, device=DEVICE)
+            pools.append(pool)
+        value, reference = time_pair(torch.openreg.memory_allocated, torch.openreg.current_device)
+        title = f"memory_allocated(), {label}"
+        figures.append(Figure(title, value, reference, "current_device()", value / 1e3, "us", 1.0))
+    return figures
+
+
 GROUPS: dict[str, tuple[Callable[[], list[Figure]], dict[str, str]]] = {
     "staged": (staged_figures, {"OPENREG_OPERATORS": "staged"}),
     "compiled": (compiled_figures, {}),
+    "lists": (list_figures, {"OPENREG_SIM_MEMORY": "16G"}),
 }
 """Figures that need a process of their own, and its variables."""
 

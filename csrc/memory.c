@@ -250,6 +250,28 @@ static PyObject* get_stats(PyObject* self, PyObject* argument) {
   return to;
 }
 
+// The four figures that programs ask for again and again, without the dictionaries of all of them.
+static PyObject* get_totals(PyObject* self, PyObject* argument) {
+  (void)self;
+  int32_t device = 0;
+  if (openreg_unpack_device(argument, "memoryTotals", &device) != 0) {
+    return NULL;
+  }
+  openreg_memory_stats stats = {.struct_size = sizeof stats};
+  const openreg_status status = openreg_get_memory_stats(device, &stats);
+  if (status != OPENREG_OK) {
+    return openreg_raise(status);
+  }
+  const openreg_stat allocated = stats.allocated_bytes[OPENREG_POOL_ALL];
+  const openreg_stat reserved = stats.reserved_bytes[OPENREG_POOL_ALL];
+  return Py_BuildValue(
+      "LLLL",
+      (long long)allocated.current,
+      (long long)allocated.peak,
+      (long long)reserved.current,
+      (long long)reserved.peak);
+}
+
 static PyObject* reset_peak_stats(PyObject* self, PyObject* argument) {
   (void)self;
   int32_t device = 0;
@@ -295,6 +317,7 @@ static PyObject* get_info(PyObject* self, PyObject* argument) {
 
 PyMethodDef openreg_memory_methods[] = {
     {"_memory_stats", get_stats, METH_O, "Statistics of a device, by the keys of torch.cuda's, nested."},
+    {"_memory_totals", get_totals, METH_O, "Bytes allocated, their peak, bytes reserved, their peak."},
     {"_reset_peak_memory_stats", reset_peak_stats, METH_O, "peak = current."},
     {"_reset_accumulated_memory_stats", reset_accumulated_stats, METH_O, "allocated = freed = counts = 0."},
     {"_empty_cache", empty_cache, METH_NOARGS, "Gives cached memory of every device back to its driver."},

@@ -109,30 +109,24 @@ def memory_stats(device: Device = None) -> dict[str, Any]:
     return OrderedDict(sorted(_flatten(memory_stats_as_nested_dict(device))))
 
 
-def _total(device: Device, quantity: str, figure: str) -> int:
-    """One figure of memory_stats(), of all pools."""
-    value: int = memory_stats_as_nested_dict(device)[quantity]["all"][figure]
-    return value
-
-
 def memory_allocated(device: Device = None) -> int:
     """Returns the bytes that tensors hold, each tensor rounded up to 512."""
-    return _total(device, "allocated_bytes", "current")
+    return _C._memory_totals(_get_valid_index(device))[0]
 
 
 def max_memory_allocated(device: Device = None) -> int:
     """Returns the most that memory_allocated() has been since the start or reset_peak_memory_stats()."""
-    return _total(device, "allocated_bytes", "peak")
+    return _C._memory_totals(_get_valid_index(device))[1]
 
 
 def memory_reserved(device: Device = None) -> int:
     """Returns the bytes that the allocator has taken from the device."""
-    return _total(device, "reserved_bytes", "current")
+    return _C._memory_totals(_get_valid_index(device))[2]
 
 
 def max_memory_reserved(device: Device = None) -> int:
     """Returns the most that memory_reserved() has been since the start or reset_peak_memory_stats()."""
-    return _total(device, "reserved_bytes", "peak")
+    return _C._memory_totals(_get_valid_index(device))[3]
 
 
 def reset_peak_memory_stats(device: Device = None) -> None:

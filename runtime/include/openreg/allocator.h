@@ -24,7 +24,8 @@ typedef struct openreg_allocator_settings {
     uint64_t max_non_split_rounding;     /* what such a block may be larger than a request that is given it */
     uint64_t large_segment_size;         /* of segments for blocks above 1 MiB and below 10 MiB: at least 20 MiB */
     double garbage_collection_threshold; /* in [0, 1): the part of the device's (or the process's) memory from which on
-                                          * cached segments go back, the longest unused first; 0: never */
+                                          * cached segments go back, the longest unused first; 0: never. A request
+                                          * beyond it that asks the driver looks at every segment */
     double memory_fraction;              /* in [0, 1]: of devices without openreg_set_memory_fraction() */
     uint32_t roundup_divisions[OPENREG_ROUNDUP_INTERVALS]; /* steps that requests are rounded up to between powers of
                                                             * two; a power of two, or 0 and 1: no rounding */
@@ -58,7 +59,8 @@ OPENREG_API int32_t openreg_set_caching(int32_t on);
 #define OPENREG_MEMORY_POOL_NO_SPLIT 2u   /* its segments are not split */
 
 /* Makes the pool on this device, or adds a use to it (`flags` are those of the call that made it). A pool's memory
- * serves its own requests alone, and openreg_empty_cache() leaves it.
+ * serves its own requests alone, and openreg_empty_cache() leaves it. A program may have thousands: what the functions
+ * here do with one does not depend on the others, and release and trim look at its own segments alone.
  * Errors: OPENREG_E_INVALID (the id {0, 0}, unknown flags), OPENREG_E_NOMEM (host memory), common ones. */
 OPENREG_API OPENREG_WARN_UNUSED openreg_status openreg_memory_pool_retain(int32_t device, openreg_memory_pool_id id,
                                                                           uint32_t flags);

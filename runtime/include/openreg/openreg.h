@@ -16,6 +16,9 @@
  *   Threads     Every function may be called from any thread at any time. The current device and the current streams
  *               belong to the calling thread. Freeing a pointer or destroying an event while another thread uses it is
  *               the caller's error.
+ *   Growth      No call takes more than O(log n) steps in what the runtime keeps: live and cached blocks, segments, private
+ *               pools, pinned blocks, events, and work that is queued. Exceptions are calls that speak of all of them, and
+ *               say so, and a request for which the device has no memory left, which gives cached segments back.
  *   Start       Nothing needs to be called first: the first function that reaches a device runs openreg_init().
  *               Nothing runs at exit.
  *   Units       Sizes in bytes, times in milliseconds.
@@ -178,7 +181,8 @@ OPENREG_API openreg_status openreg_device_synchronize(int32_t device);
 /* ----------------------------------------------------------------------------------------------------------- memory */
 
 /* Device memory from the caching allocator, at least 512-byte aligned where the driver can; for use on `stream` of
- * `device`. size 0 gives NULL. When the device is full, cached blocks are given back and the driver is asked again.
+ * `device`. size 0 gives NULL. When the device is full, cached blocks are given back and the driver is asked again; where
+ * it is about to give another thread memory, or changes a segment for it, that is awaited first.
  * Errors: OPENREG_E_NOMEM (the text has the figures: asked, allocated, cached, free, total), OPENREG_E_INVALID (size
  * above 2^47), common ones. On failure *out is NULL. */
 OPENREG_API OPENREG_WARN_UNUSED openreg_status openreg_malloc(int32_t device, size_t size, openreg_stream stream,
@@ -212,7 +216,8 @@ OPENREG_API OPENREG_WARN_UNUSED openreg_status openreg_memcpy_async(void *dst, i
 OPENREG_API OPENREG_WARN_UNUSED openreg_status openreg_memset_async(void *dst, int32_t device, uint8_t value,
                                                                     size_t size, openreg_stream stream);
 
-/* Pinned host memory of the driver of `device`, 64-byte aligned or better; size 0 gives NULL. Not cached.
+/* Pinned host memory of the driver of `device`, 64-byte aligned or better; size 0 gives NULL. Not cached. The runtime's
+ * own part is O(log n) of the pinned blocks; how the driver's grows is its own affair.
  * Errors: OPENREG_E_NOMEM, common ones. On failure *out is NULL. */
 OPENREG_API OPENREG_WARN_UNUSED openreg_status openreg_malloc_host(int32_t device, size_t size, void **out);
 /* NULL is accepted. Errors: OPENREG_E_INVALID (not live pinned memory). */
@@ -286,12 +291,13 @@ typedef struct openreg_memory_stats {
 #define OPENREG_MEMORY_STATS_SIZE_1 984u
 static_assert(sizeof(openreg_memory_stats) == OPENREG_MEMORY_STATS_SIZE_1, "append a field, then freeze its size");
 
-/* All zero for a device that was never used. */
+/* All zero for a device that was never used. Takes a constant number of steps. */
 OPENREG_API openreg_status openreg_get_memory_stats(int32_t device, openreg_memory_stats *inout);
 OPENREG_API openreg_status openreg_reset_peak_memory_stats(int32_t device);        /* peak = current */
 OPENREG_API openreg_status openreg_reset_accumulated_memory_stats(int32_t device); /* allocated = freed = counts = 0 */
 
-/* Gives segments without live blocks back to the driver. Device -1: of all devices. */
+/* Gives segments without live blocks back to the driver. Device -1: of all devices. Looks at every segment, a few dozen at
+ * a time: other threads' requests go on in between. */
 OPENREG_API openreg_status openreg_empty_cache(int32_t device);
 
 #define OPENREG_BLOCK_FREE 0
@@ -317,7 +323,8 @@ typedef struct openreg_block_info {
 } openreg_block_info;
 
 /* Calls `visit` for every block of the device, segment by segment, in address order inside each. `visit` runs under
- * the cache's lock: it must not call the runtime; a non-zero return ends the walk. */
+ * the cache's lock, so other threads' requests wait meanwhile: it must not call the runtime; a non-zero return ends the
+ * walk. */
 OPENREG_API openreg_status openreg_memory_snapshot(int32_t device,
                                                    int (*visit)(void *ctx, const openreg_block_info *block), void *ctx);
 
@@ -376,7 +383,11 @@ OPENREG_API OPENREG_WARN_UNUSED openreg_status openreg_launch_host_func(int32_t 
                                                                         void (*function)(void *argument),
                                                                         void *argument);
 
-/* `flags`: 0, or OPENREG_EVENT_TIMING for openreg_event_elapsed(). */
+/* Of a process, alive at a time. Memory of events that are gone is kept for the next ones. */
+#define OPENREG_MAX_EVENTS 1048576
+
+/* `flags`: 0, or OPENREG_EVENT_TIMING for openreg_event_elapsed(). Errors: OPENREG_E_NOMEM (host memory, or
+ * OPENREG_MAX_EVENTS are alive; the text says which), OPENREG_E_INVALID (flags), common ones. */
 OPENREG_API OPENREG_WARN_UNUSED openreg_status openreg_event_create(int32_t device, uint32_t flags, openreg_event *out);
 /* NULL is accepted; a pending record ends by itself. Errors: OPENREG_E_INVALID (not a live event). */
 OPENREG_API openreg_status openreg_event_destroy(openreg_event event);

@@ -3,6 +3,7 @@
 #define _GNU_SOURCE
 #include "device/event.h"
 
+#include <stdbool.h>
 #include <stdlib.h>
 
 #include "base/error.h"
@@ -12,7 +13,7 @@
 #include "device/trace.h"
 
 #define CHUNK_SLOTS 256u
-#define MAX_CHUNKS 4096u /* a million events */
+#define MAX_CHUNKS (OPENREG_MAX_EVENTS / CHUNK_SLOTS)
 
 /* Slots are never given back to the host, so reading one through a stale handle is safe. */
 typedef struct event_slot {
@@ -53,14 +54,14 @@ find(openreg_event event)
     return atomic_load_explicit(&slot->use, memory_order_acquire) == use ? slot : NULL;
 }
 
-static int
+static bool
 add_chunk_locked(void)
 {
     if (chunk_count == MAX_CHUNKS)
-        return 0;
+        return false;
     event_slot *const chunk = calloc(CHUNK_SLOTS, sizeof *chunk);
     if (chunk == NULL)
-        return 0;
+        return false;
     for (uint32_t i = CHUNK_SLOTS; i-- > 0;) {
         chunk[i].number = chunk_count * CHUNK_SLOTS + i;
         openreg_lock_init(&chunk[i].lock);
@@ -68,20 +69,24 @@ add_chunk_locked(void)
         first_free = &chunk[i];
     }
     atomic_store_explicit(&chunks[chunk_count++], chunk, memory_order_release);
-    return 1;
+    return true;
 }
 
-static event_slot *
-take_slot(void)
+static openreg_status
+take_slot(const char *call, event_slot **out)
 {
-    event_slot *slot = NULL;
     openreg_lock_acquire(&free_lock);
-    if (first_free != NULL || add_chunk_locked()) {
-        slot = first_free;
-        first_free = slot->next_free;
+    const bool has_one = first_free != NULL || add_chunk_locked();
+    const bool is_full = !has_one && chunk_count == MAX_CHUNKS;
+    if (has_one) {
+        *out = first_free;
+        first_free = first_free->next_free;
     }
     openreg_lock_release(&free_lock);
-    return slot;
+    if (is_full)
+        return openreg_error_set(OPENREG_E_NOMEM, call, "%d events are alive, and more than that there can't be",
+                                 OPENREG_MAX_EVENTS);
+    return has_one ? OPENREG_OK : openreg_error_set(OPENREG_E_NOMEM, call, "no host memory for another event");
 }
 
 static void
@@ -129,9 +134,8 @@ openreg_event_create(int32_t index, uint32_t flags, openreg_event *out)
     OPENREG_RETURN_NOT_OK(openreg_device_get(call, index, &device));
 
     openreg_backend_event marker;
-    event_slot *const slot = take_slot();
-    if (slot == NULL)
-        return openreg_error_set(OPENREG_E_NOMEM, call, "no host memory for another event");
+    event_slot *slot = NULL;
+    OPENREG_RETURN_NOT_OK(take_slot(call, &slot));
     const openreg_status status = openreg_call_marker_create(device, call, flags, &marker);
     if (status != OPENREG_OK) {
         put_slot(slot);

@@ -54,6 +54,7 @@ typedef struct openreg_pool {
     openreg_block *hot; /* the block freed last, or NULL: OPENREG_BLOCK_HOT */
     bool is_parked;     /* in the cache's list of pools that may have a hot block */
     struct openreg_pool *next_parked;
+    struct openreg_segment *growing; /* its segments that can grow, the latest first */
     openreg_free_lists free;
 } openreg_pool;
 
@@ -115,8 +116,9 @@ typedef struct openreg_segment {
     bool oversize;       /* counted as such */
     uint64_t room; /* of one that grows: what `size` may become, the bytes that `index` and `range` cover; else 0 */
     bool resizing; /* the driver is changing it: it must neither go nor be changed by another thread */
-    struct openreg_segment *previous, *next;         /* all of the cache */
-    struct openreg_segment *own_previous, *own_next; /* of a private pool: all of it */
+    struct openreg_segment *previous, *next;                 /* all of the cache */
+    struct openreg_segment *own_previous, *own_next;         /* of a private pool: all of it */
+    struct openreg_segment *growing_previous, *growing_next; /* of a pool: those that can grow */
     struct openreg_segment *returning_previous, *returning_next;
     bool is_returning; /* in the cache's list `returning` */
 } openreg_segment;

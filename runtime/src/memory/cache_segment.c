@@ -201,6 +201,13 @@ link_segment(struct openreg_cache *cache, openreg_segment *segment)
     if (segment->next != NULL)
         segment->next->previous = segment;
     cache->segments = segment;
+    if (segment->room > 0) {
+        segment->growing_previous = NULL;
+        segment->growing_next = segment->pool->growing;
+        if (segment->growing_next != NULL)
+            segment->growing_next->growing_previous = segment;
+        segment->pool->growing = segment;
+    }
     openreg_free_lists_insert(&segment->pool->free, segment->first);
     openreg_stat_add(cache->stats.segment, segment->pool->kind, 1);
     openreg_stat_add(cache->stats.reserved_bytes, segment->pool->kind, (int64_t)segment->size);
@@ -230,6 +237,14 @@ unlink_segment(struct openreg_cache *cache, openreg_segment *segment)
         cache->segments = segment->next;
     if (segment->next != NULL)
         segment->next->previous = segment->previous;
+    if (segment->room > 0) {
+        if (segment->growing_previous != NULL)
+            segment->growing_previous->growing_next = segment->growing_next;
+        else
+            segment->pool->growing = segment->growing_next;
+        if (segment->growing_next != NULL)
+            segment->growing_next->growing_previous = segment->growing_previous;
+    }
     openreg_free_lists_remove(&segment->pool->free, segment->first);
     openreg_stat_subtract(cache->stats.segment, segment->pool->kind, 1);
     openreg_stat_subtract(cache->stats.reserved_bytes, segment->pool->kind, (int64_t)segment->size);

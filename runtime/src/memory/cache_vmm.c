@@ -133,8 +133,9 @@ openreg_cache_growable(struct openreg_cache *cache, const openreg_pool *pool, ui
 {
     const uint64_t unit = pool->kind == OPENREG_POOL_SMALL ? OPENREG_SMALL_SEGMENT : OPENREG_LARGE_SEGMENT;
     openreg_cache_release_hot(cache);
-    for (openreg_segment *segment = cache->segments; segment != NULL; segment = segment->next) {
-        if (segment->pool != pool || segment->room == 0 || segment->resizing)
+    /* A pool has one of them until its addresses are used up, so few of a device's memory. */
+    for (openreg_segment *segment = pool->growing; segment != NULL; segment = segment->growing_next) {
+        if (segment->resizing)
             continue;
         const openreg_block *last = last_block(segment);
         const uint64_t there = last->state == OPENREG_BLOCK_FREE ? last->size : 0;

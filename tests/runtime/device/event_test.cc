@@ -337,6 +337,24 @@ TEST_F(EventTest, ManyEvents) {
   }
 }
 
+// A process has room for OPENREG_MAX_EVENTS at a time. The one beyond is refused by that number, and works once another has
+// gone.
+TEST_F(EventTest, TheLimitIsNamed) {
+  use_full_toy(without_events);
+  std::vector<openreg_event> events(OPENREG_MAX_EVENTS);
+  int failures = 0;
+  for (openreg_event& event : events) failures += openreg_event_create(0, 0, &event) != OPENREG_OK;
+  ASSERT_EQ(failures, 0) << last_message();
+  openreg_event beyond = nullptr;
+  EXPECT_EQ(openreg_event_create(0, 0, &beyond), OPENREG_E_NOMEM);
+  EXPECT_EQ(last_message(), "openreg_event_create: 1048576 events are alive, and more than that there can't be");
+  EXPECT_EQ(beyond, nullptr);
+  EXPECT_EQ(openreg_event_destroy(events.back()), OPENREG_OK);
+  EXPECT_EQ(openreg_event_create(0, 0, &events.back()), OPENREG_OK) << last_message();
+  for (openreg_event event : events) failures += openreg_event_destroy(event) != OPENREG_OK;
+  EXPECT_EQ(failures, 0);
+}
+
 // Threads record, query, wait for and synchronise shared events on two devices at once (for TSan).
 TEST_F(EventTest, ThreadsShareEvents) {
   for (const bool has_events : {true, false}) {
