@@ -14,7 +14,8 @@
  * or the end of the processes that have imported it, whichever way they end (the exporter notices when it looks:
  * openreg_collect_exports()). One that is never imported keeps its block until the exporter ends; so does one that a
  * process of another PID namespace, or a fifth process at once, has imported and not released.
- * What is written on one side is seen on the other; synchronisation is up to the programs. */
+ * What is written on one side is seen on the other; synchronisation is up to the programs. An
+ * export, and a free of what was exported, looks at all that is exported. */
 #ifndef OPENREG_SHARING_H
 #define OPENREG_SHARING_H
 
