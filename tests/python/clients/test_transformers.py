@@ -206,6 +206,20 @@ def test_generation_equals_the_cpu() -> None:
         assert results[DEV] == results["cpu"]
 
 
+# a cache of fixed size, with the step compiled as one graph
+def test_compiled_generation_with_a_static_cache() -> None:
+    torch.manual_seed(0)
+    sizes = {"hidden_size": 32, "intermediate_size": 64, "num_hidden_layers": 1, "num_attention_heads": 4}
+    model = LlamaForCausalLM(LlamaConfig(vocab_size=WORDS, num_key_value_heads=2, **sizes)).eval()
+    words = torch.tensor([[1, 5, 9, 3]])
+    expected = model.generate(words, max_new_tokens=6, do_sample=False, pad_token_id=0)
+    model.to(DEV)
+    model.generation_config.cache_implementation = "static"
+    model.forward = torch.compile(model.forward, fullgraph=True, dynamic=False)
+    got = model.generate(words.to(DEV), max_new_tokens=6, do_sample=False, pad_token_id=0)
+    assert torch.equal(got.cpu(), expected)
+
+
 # the cache of one step is what the next one gets, and gives what the whole sequence gives
 def test_the_cache_of_keys_and_values() -> None:
     model = gpt2().to(DEV).eval()
