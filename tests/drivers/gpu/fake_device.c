@@ -10,8 +10,6 @@
 
 fake_device fake_devices[FAKE_MAX_DEVICES];
 
-static pthread_mutex_t access_lock = PTHREAD_MUTEX_INITIALIZER; /* guards fake_device.access */
-
 static _Thread_local int own_device;
 static _Thread_local int contexts[16]; /* CUDA's stack of contexts, by device */
 static _Thread_local int context_depth;
@@ -84,7 +82,8 @@ fake_devices_reset(void)
     for (int dev = 0; dev < FAKE_MAX_DEVICES; ++dev) {
         atomic_store(&fake_devices[dev].has_context, 0);
         atomic_store(&fake_devices[dev].sticky, 0);
-        memset(fake_devices[dev].access, 0, sizeof fake_devices[dev].access);
+        for (int peer = 0; peer < FAKE_MAX_DEVICES; ++peer)
+            atomic_store(&fake_devices[dev].access[peer], false);
     }
     own_device = 0;
     context_depth = 0;
@@ -204,11 +203,8 @@ GPU(DeviceEnablePeerAccess)(int peer, unsigned flags)
         return fake_end(code);
     if (!fake_is_device(peer) || !fake_settings_get()->peers[dev][peer])
         return fake_end(GPU(ErrorPeerAccessUnsupported));
-    (void)pthread_mutex_lock(&access_lock);
-    if (fake_devices[dev].access[peer])
+    if (atomic_exchange(&fake_devices[dev].access[peer], true))
         code = GPU(ErrorPeerAccessAlreadyEnabled);
-    fake_devices[dev].access[peer] = true;
-    (void)pthread_mutex_unlock(&access_lock);
     fake_activate(peer);
     return fake_end(code);
 }

@@ -48,9 +48,9 @@ uint64_t fake_microseconds(void);
 
 typedef struct fake_device {
     atomic_int has_context;
-    atomic_int sticky; /* the error that ended the context */
-    size_t used;       /* bytes allocated; of the memory lock */
-    bool access[FAKE_MAX_DEVICES];
+    atomic_int sticky;                    /* the error that ended the context */
+    size_t used;                          /* bytes allocated; of the memory lock */
+    atomic_bool access[FAKE_MAX_DEVICES]; /* its kernels may use that device's memory */
 } fake_device;
 
 extern fake_device fake_devices[FAKE_MAX_DEVICES];

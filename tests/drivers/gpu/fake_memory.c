@@ -305,11 +305,13 @@ GPU(MemcpyPeerAsync)(void *dst, int dst_dev, const void *src, int src_dev, size_
         code = GPU(ErrorInvalidResourceHandle);
     else if (!is_device_block(to) || !is_device_block(from) || to->device != dst_dev || from->device != src_dev)
         code = GPU(ErrorInvalidValue);
-    else if (dst_dev != src_dev && !fake_devices[src_dev].access[dst_dev] && !fake_settings_get()->staging)
+    else if (dst_dev != src_dev && !atomic_load(&fake_devices[src_dev].access[dst_dev]) &&
+             !fake_settings_get()->staging)
         code = GPU(ErrorPeerAccessUnsupported);
     /* Where two devices have access to each other's memory, all of it must be within reach of kernels. */
-    else if (dst_dev != src_dev && ((fake_devices[src_dev].access[dst_dev] && !fake_vmm_reaches(to, src_dev)) ||
-                                    (fake_devices[dst_dev].access[src_dev] && !fake_vmm_reaches(from, dst_dev))))
+    else if (dst_dev != src_dev &&
+             ((atomic_load(&fake_devices[src_dev].access[dst_dev]) && !fake_vmm_reaches(to, src_dev)) ||
+              (atomic_load(&fake_devices[dst_dev].access[src_dev]) && !fake_vmm_reaches(from, dst_dev))))
         (void)atomic_fetch_add(&fake_violations, 1);
     if (code == GPU(Success))
         queue_copy(stream, to, dst, from, src, size);
