@@ -40,9 +40,17 @@ class Model final : public AOTIModelContainerRunnerCpu {
         writes_(*static_cast<const bool*>(model_so_->sym("openreg_graph_writes_inputs"))),
         on_device_(static_cast<const char*>(model_so_->sym("openreg_graph_outputs_on_device"))) {
     const std::lock_guard<std::mutex> guard(models_lock());
-    models_by_handle()[container_handle_] = {update_constant_buffer_func_, update_inactive_constant_buffer_func_};
-    update_constant_buffer_func_ = &update_constants;
-    update_inactive_constant_buffer_func_ = &update_inactive_constants;
+    models_by_handle()[container_handle_] = {
+        update_constant_buffer_func_,
+        update_constant_buffer_from_cpu_func_,
+        update_user_managed_constant_buffer_func_,
+        update_inactive_constant_buffer_func_};
+    update_constant_buffer_func_ = &update<&Functions::update>;
+    if (update_constant_buffer_from_cpu_func_ != nullptr) { // packages of an older PyTorch lack it
+      update_constant_buffer_from_cpu_func_ = &update<&Functions::update_from_cpu>;
+    }
+    update_user_managed_constant_buffer_func_ = &update_user_managed;
+    update_inactive_constant_buffer_func_ = &update_inactive;
   }
   ~Model() override {
     const std::lock_guard<std::mutex> guard(models_lock());
@@ -52,6 +60,8 @@ class Model final : public AOTIModelContainerRunnerCpu {
  private:
   struct Functions {
     decltype(&AOTInductorModelContainerUpdateConstantBuffer) update;
+    decltype(&AOTInductorModelContainerUpdateConstantBufferFromCpu) update_from_cpu;
+    decltype(&AOTInductorModelContainerUpdateUserManagedConstantBuffer) update_user_managed;
     decltype(&AOTInductorModelContainerUpdateInactiveConstantBuffer) update_inactive;
   };
   static std::mutex& models_lock() {
@@ -86,18 +96,36 @@ class Model final : public AOTIModelContainerRunnerCpu {
     ConstantMap map_;
   };
 
-  static AOTIRuntimeError update_constants(
+  template <auto function>
+  static AOTIRuntimeError update(
       AOTInductorModelContainerHandle container,
       AOTInductorConstantMapHandle constants,
       bool use_inactive,
       bool validate_full_update) {
     HostConstants host(constants);
-    return functions_of(container).update(container, host.handle(), use_inactive, validate_full_update);
+    return (functions_of(container).*function)(container, host.handle(), use_inactive, validate_full_update);
   }
-  static AOTIRuntimeError update_inactive_constants(
+  static AOTIRuntimeError update_inactive(
       AOTInductorModelContainerHandle container, AOTInductorConstantMapHandle constants) {
     HostConstants host(constants);
     return functions_of(container).update_inactive(container, host.handle());
+  }
+  // The library would keep the caller's memory, which its code can't reach.
+  static AOTIRuntimeError update_user_managed(
+      AOTInductorModelContainerHandle container,
+      AOTInductorConstantMapHandle constants,
+      bool use_inactive,
+      bool validate_full_update) {
+    for (const auto& [name, handle] : *reinterpret_cast<const ConstantMap*>(constants)) {
+      TORCH_CHECK(
+          !reinterpret_cast<const at::Tensor*>(handle)->is_privateuseone(),
+          "load_constants(user_managed=True): the weight ",
+          name,
+          " is on openreg, but a package for openreg works on weights in the host's memory. Pass it without "
+          "user_managed, "
+          "which copies it, or pass a tensor of the CPU.");
+    }
+    return functions_of(container).update_user_managed(container, constants, use_inactive, validate_full_update);
   }
 
   std::vector<at::Tensor> run_impl(std::vector<AtenTensorHandle>& handles, void* /*stream*/) override {

@@ -4,9 +4,9 @@
 #include <ATen/core/LegacyTypeDispatch.h>
 #include <ATen/core/dispatch/Dispatcher.h>
 #include <c10/core/impl/LocalDispatchKeySet.h>
+#include <c10/util/ScopeExit.h>
 #include <torch/library.h>
 
-#include <cstdint>
 #include <utility>
 
 #include "shim/device.h"
@@ -15,23 +15,27 @@ namespace c10::openreg {
 
 namespace {
 
-// What one call's kernel is told beside its tensors; on the stack of run_compiled_graph().
+// What a call's kernel, which runs in the calling thread, is told beside its tensors.
 struct Call {
   const HostGraph& graph;
   std::vector<at::Tensor> inputs; // undefined where an openreg tensor goes
   std::vector<size_t> places;     // of the openreg tensors
 };
 
-std::vector<at::Tensor> kernel(at::TensorList shown, int64_t address) {
-  Call& call = *reinterpret_cast<Call*>(address);
-  TORCH_INTERNAL_ASSERT(shown.size() == call.places.size());
+thread_local Call* pending = nullptr;
+
+std::vector<at::Tensor> kernel(at::TensorList shown) {
+  TORCH_CHECK(
+      pending != nullptr && shown.size() == pending->places.size(),
+      "openreg::compiled_graph runs what torch.compile and AOTInductor have made; it is not to be called");
+  Call& call = *std::exchange(pending, nullptr);
   for (size_t i = 0; i < shown.size(); ++i) {
     call.inputs[call.places[i]] = shown[i];
   }
   return call.graph(std::move(call.inputs));
 }
 
-using Signature = std::vector<at::Tensor>(at::TensorList, int64_t);
+using Signature = std::vector<at::Tensor>(at::TensorList);
 
 const c10::TypedOperatorHandle<Signature>& operator_for(bool writes) {
   const auto find = [](const char* name) {
@@ -59,7 +63,10 @@ std::vector<at::Tensor> run_compiled_graph(
   const c10::impl::ExcludeDispatchKeyGuard no_modes(
       c10::DispatchKeySet({c10::DispatchKey::Python, c10::DispatchKey::PythonTLSSnapshot}));
   if (!ours.empty()) {
-    return operator_for(writes).call(ours, static_cast<int64_t>(reinterpret_cast<intptr_t>(&call)));
+    const auto& op = operator_for(writes);
+    pending = &call;
+    const auto forget = c10::make_scope_exit([] { pending = nullptr; });
+    return op.call(ours);
   }
   std::vector<at::Tensor> results = graph(std::move(call.inputs));
   const c10::Device to(c10::DeviceType::PrivateUse1, index_or_current(device));
@@ -71,10 +78,9 @@ std::vector<at::Tensor> run_compiled_graph(
   return results;
 }
 
-// `call` is an address, which no other caller can have: run_compiled_graph() is the way in.
 TORCH_LIBRARY_FRAGMENT(openreg, m) {
-  m.def("compiled_graph(Tensor[] inputs, int call) -> Tensor[]");
-  m.def("compiled_graph_(Tensor(a!)[] inputs, int call) -> Tensor[]");
+  m.def("compiled_graph(Tensor[] inputs) -> Tensor[]");
+  m.def("compiled_graph_(Tensor(a!)[] inputs) -> Tensor[]");
 }
 
 TORCH_LIBRARY_IMPL(openreg, CPU, m) {

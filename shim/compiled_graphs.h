@@ -23,8 +23,8 @@ using HostGraph = std::function<std::vector<at::Tensor>(std::vector<at::Tensor>)
 // Runs `graph` with the openreg tensors among `inputs`, which must be on one device, shown as tensors of the CPU; others are
 // passed as they are. Results are tensors of that device; without an openreg tensor among the inputs they are copied to
 // `device` (-1: the current one). `writes`: the graph writes some of its inputs. Undefined results stay undefined.
-// Throws c10::Error where a device fails or inputs are on two openreg devices, and what `graph` throws. Not with the GIL
-// held, unless `graph` takes it.
+// Throws c10::Error where a device fails or inputs are on two openreg devices, and what `graph` throws. `graph` runs in the
+// calling thread, which must not hold the GIL where `graph` takes it.
 TORCH_OPENREG_API std::vector<at::Tensor> run_compiled_graph(
     std::vector<at::Tensor> inputs, bool writes, DeviceIndex device, const HostGraph& graph);
 

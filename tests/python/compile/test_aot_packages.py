@@ -110,6 +110,29 @@ def test_wrong_inputs(package: Path) -> None:
     assert run(x, shift)[0].shape == (4, 4)
 
 
+# weights that stay the caller's must be in the host's memory: those of a device are refused, not read
+def test_weights_of_the_caller(package: Path) -> None:
+    run = torch._inductor.aoti_load_package(str(package))
+    names = set(run.get_constant_fqns())
+    weights = {k: v.detach() for k, v in Net().state_dict().items() if k in names}
+    there = {k: v.to("openreg") for k, v in weights.items()}
+    with pytest.raises(RuntimeError, match="user_managed=True"):
+        run.load_constants(there, check_full_update=True, user_managed=True)
+    run.load_constants(weights, check_full_update=True, user_managed=True)
+    x, shift = torch.randn(4, 16), torch.zeros(16)
+    got = run(x.to("openreg"), shift.to("openreg"))[0].cpu()
+    torch.testing.assert_close(got, Net()(x, shift)[0].detach(), rtol=1e-4, atol=1e-5)
+
+
+# the operator around a graph is not for programs to call
+def test_the_operator_alone() -> None:
+    for operator in (torch.ops.openreg.compiled_graph, torch.ops.openreg.compiled_graph_):
+        with pytest.raises(RuntimeError, match="not to be called"):
+            operator([torch.ones(3, device="openreg")])
+        with pytest.raises(RuntimeError, match="not to be called"):
+            operator([torch.ones(3)])
+
+
 # a graph without inputs of the device gives results on the device that the package was loaded for
 def test_device_of_results(tmp_path: Path) -> None:
     class Constant(nn.Module):
