@@ -4,6 +4,7 @@
 Environment:
     OPENREG_BUILD_DIR   CMake's build directory, kept between builds. One that is configured already is used as it is.
     OPENREG_CMAKE_ARGS  Further arguments for CMake's configuration.
+    OPENREG_TORCH       The version of torch to fetch for a build in isolation, where none is found (tools/pep517).
 """
 
 from __future__ import annotations
@@ -22,6 +23,9 @@ from setuptools.command.build_ext import build_ext
 ROOT = Path(__file__).resolve().parent
 PACKAGE = "torch_openreg"
 
+sys.path.insert(0, str(ROOT / "tools/pep517"))
+from openreg_build import NO_TORCH, installed_torch  # noqa: E402
+
 # The torch that is asked must not load an installed build of this package.
 os.environ["TORCH_DEVICE_BACKEND_AUTOLOAD"] = "0"
 
@@ -37,14 +41,12 @@ def version() -> str:
 
 def torch_requirement() -> str:
     """Ties the package to the minor version of torch that it is built against: torch's C++ interfaces change."""
-    try:
-        import torch
-    except ImportError:
-        sys.exit(
-            "torch_openreg is built against the torch that it runs with, and there is none in this environment.\n"
-            "Install torch first, and build without isolation: pip install --no-build-isolation ."
-        )
-    major, minor = torch.__version__.split("+")[0].split(".")[:2]
+    torch = installed_torch()
+    if torch is None:
+        if "sdist" in sys.argv:  # the wheel that is made of it names the version
+            return "torch"
+        sys.exit(NO_TORCH)
+    major, minor = torch.version.split("+")[0].split(".")[:2]
     return f"torch=={major}.{minor}.*"
 
 
@@ -60,10 +62,14 @@ class CMakeBuild(build_ext):
             sys.exit("torch_openreg is built by CMake, and there is no cmake (pip install cmake ninja)")
         if not (build / "CMakeCache.txt").exists():
             generator = ["-G", "Ninja"] if shutil.which("ninja") else []
+            torch = installed_torch()
+            assert torch is not None
+            seen = ["-DOPENREG_IGNORE_PYTHONPATH=ON"] if torch.hidden else []
             subprocess.check_call(
                 [
                     *(cmake, "-S", str(ROOT), "-B", str(build), *generator),
-                    f"-DPython3_EXECUTABLE={sys.executable}",
+                    f"-DPython3_EXECUTABLE={torch.python}",
+                    *seen,
                     "-DOPENREG_BUILD_TESTS=OFF",
                     *shlex.split(os.environ.get("OPENREG_CMAKE_ARGS", "")),
                 ]

@@ -8,9 +8,17 @@ if(DEFINED ENV{VIRTUAL_ENV} AND NOT Python3_EXECUTABLE)
 endif()
 find_package(Python3 3.10 REQUIRED COMPONENTS Interpreter Development.Module)
 
+# pip hides by PYTHONPATH what is installed where it builds in isolation (tools/pep517/openreg_build.py).
+option(OPENREG_IGNORE_PYTHONPATH "Look for torch without PYTHONPATH" OFF)
+mark_as_advanced(OPENREG_IGNORE_PYTHONPATH)
+set(openreg_python_path "")
+if(OPENREG_IGNORE_PYTHONPATH)
+  set(openreg_python_path --unset=PYTHONPATH)
+endif()
+
 # Autoloading is off: the torch that is asked must not load an older build of this very backend.
 execute_process(
-  COMMAND ${CMAKE_COMMAND} -E env TORCH_DEVICE_BACKEND_AUTOLOAD=0 ${Python3_EXECUTABLE} -c
+  COMMAND ${CMAKE_COMMAND} -E env ${openreg_python_path} TORCH_DEVICE_BACKEND_AUTOLOAD=0 ${Python3_EXECUTABLE} -c
           "import os, torch; print(os.path.dirname(torch.__file__)); print(torch.__version__); print(int(torch._C._GLIBCXX_USE_CXX11_ABI))"
   OUTPUT_VARIABLE openreg_torch_answer
   ERROR_VARIABLE openreg_torch_error

@@ -109,7 +109,8 @@ find_entry(void *handle, const char *name)
 static openreg_status
 reject_without_entry(void *handle, const char *path)
 {
-    char entry[sizeof OPENREG_DRIVER_ENTRY_NAME + 1];
+    /* Room for any number: without optimization gcc does not see the bound. */
+    char entry[sizeof OPENREG_DRIVER_ENTRY_NAME + 10];
     const int stem = (int)sizeof OPENREG_DRIVER_ENTRY_NAME - 2; /* without the major */
     for (unsigned major = OPENREG_ABI_MAJOR + 1; major < 100; ++major) {
         (void)snprintf(entry, sizeof entry, "%.*s%u", stem, OPENREG_DRIVER_ENTRY_NAME, major);
