@@ -46,4 +46,14 @@ void set_private_pools(Stats& stats, const Pools& pools) {
   }
 }
 
+// Tensors with named dimensions, until 2.12.
+template <class Impl>
+bool has_names(const Impl& tensor) {
+  if constexpr (requires { tensor.has_named_tensor_meta(); }) {
+    return tensor.has_named_tensor_meta();
+  } else {
+    return false;
+  }
+}
+
 } // namespace c10::openreg::compat

@@ -497,6 +497,18 @@ Tensor& run_typed_kernel(const c10::TypedOperatorHandle<Signature>& op, Tensor& 
   return TypedKernel<Signature>::run(op, self, arguments...);
 }
 
+Tensor run_typed_kernel(
+    const c10::TypedOperatorHandle<Tensor(const at::ITensorListRef&, int64_t)>& op,
+    const at::ITensorListRef& tensors,
+    int64_t dim) {
+  return TypedKernel<Tensor(const at::ITensorListRef&, int64_t)>::run(op, tensors, dim);
+}
+
+Tensor run_typed_kernel(
+    const c10::TypedOperatorHandle<Tensor(TensorList, int64_t)>& op, TensorList tensors, int64_t dim) {
+  return TypedKernel<Tensor(TensorList, int64_t)>::run(op, tensors, dim);
+}
+
 template Tensor& run_typed_kernel(const c10::TypedOperatorHandle<Tensor&(Tensor&)>&, Tensor&);
 template Tensor& run_typed_kernel(
     const c10::TypedOperatorHandle<Tensor&(Tensor&, const Scalar&)>&, Tensor&, const Scalar&);

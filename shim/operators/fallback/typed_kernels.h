@@ -19,4 +19,12 @@ std::optional<torch::CppFunction> typed_kernel(const c10::OperatorHandle& op);
 template <class Signature, class... Args>
 at::Tensor& run_typed_kernel(const c10::TypedOperatorHandle<Signature>& op, at::Tensor& self, Args... arguments);
 
+// The same for operators on a list of tensors, as cat and stack.
+at::Tensor run_typed_kernel(
+    const c10::TypedOperatorHandle<at::Tensor(const at::ITensorListRef&, int64_t)>& op,
+    const at::ITensorListRef& tensors,
+    int64_t dim);
+at::Tensor run_typed_kernel(
+    const c10::TypedOperatorHandle<at::Tensor(at::TensorList, int64_t)>& op, at::TensorList tensors, int64_t dim);
+
 } // namespace c10::openreg
