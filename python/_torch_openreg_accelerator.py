@@ -2,7 +2,7 @@
 """The accelerator that PyTorch itself was built for.
 
 It is a module of its own, beside the package: both the package and the entry point that decides whether to import it
-ask for it.
+ask for it. PYTEST_DONT_REWRITE (see the package)
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 """Entry point of the group ``torch.backends``: what ``import torch`` runs to find the device ``openreg``.
 
 It is a module of its own, beside the package, because importing the package registers the device, and whether to
-register is what is decided here. Nothing in here may break ``import torch``.
+register is what is decided here. Nothing in here may break ``import torch``. PYTEST_DONT_REWRITE (see the package)
 """
 
 from __future__ import annotations

@@ -49,6 +49,18 @@ class WorkOfAll final : public Work {
   const std::vector<c10::intrusive_ptr<Work>> works_;
 };
 
+// The elements of both in a row, where they lie so: NCCL asks for their numbers alone, and programs rely on it, while
+// gloo cuts the first dimension and compares the others.
+struct InARow {
+  InARow(const at::Tensor& one, const at::Tensor& other) : is_possible(one.is_contiguous() && other.is_contiguous()) {}
+
+  at::Tensor operator()(const at::Tensor& tensor) const {
+    return is_possible ? tensor.view({-1}) : tensor;
+  }
+
+  const bool is_possible;
+};
+
 } // namespace
 
 // Between startCoalescing() and endCoalescing() a work is kept for the block's.
@@ -116,8 +128,12 @@ c10::intrusive_ptr<Work> StagedBackend::allgather(
 
 c10::intrusive_ptr<Work> StagedBackend::_allgather_base(
     at::Tensor& output, at::Tensor& input, const c10d::AllgatherOptions& options) {
-  return from_to(
-      input, output, [&](at::Tensor& from, at::Tensor& to) { return host_->_allgather_base(to, from, options); });
+  return from_to(input, output, [&](at::Tensor& from, at::Tensor& to) {
+    const InARow in_a_row(from, to);
+    auto row_from = in_a_row(from);
+    auto row_to = in_a_row(to);
+    return host_->_allgather_base(row_to, row_from, options);
+  });
 }
 
 c10::intrusive_ptr<Work> StagedBackend::allgather_coalesced(
@@ -151,8 +167,12 @@ c10::intrusive_ptr<Work> StagedBackend::reduce_scatter(
 
 c10::intrusive_ptr<Work> StagedBackend::_reduce_scatter_base(
     at::Tensor& output, at::Tensor& input, const c10d::ReduceScatterOptions& options) {
-  return from_to(
-      input, output, [&](at::Tensor& from, at::Tensor& to) { return host_->_reduce_scatter_base(to, from, options); });
+  return from_to(input, output, [&](at::Tensor& from, at::Tensor& to) {
+    const InARow in_a_row(from, to);
+    auto row_from = in_a_row(from);
+    auto row_to = in_a_row(to);
+    return host_->_reduce_scatter_base(row_to, row_from, options);
+  });
 }
 
 c10::intrusive_ptr<Work> StagedBackend::reduce_scatter_tensor_coalesced(

@@ -4,6 +4,8 @@
 Importing this package registers the device: ``torch.openreg`` and the device strings ``"openreg"`` and
 ``"privateuseone"`` exist from then on. No driver is opened by that; the first use of a device does it.
 An installed package is imported by ``import torch`` itself (see ``_torch_openreg_autoload``).
+
+PYTEST_DONT_REWRITE: a session that begins after ``import torch`` would warn that it can't rewrite assertions in here.
 """
 
 from __future__ import annotations

@@ -2,8 +2,8 @@
 """The command ``python -m torch_openreg``: what is there, what is wrong, which driver is preferred, and a new driver.
 
 It ends with 0, with 1 if what was asked for is not so (``diagnose``: no device can be used, or a plugin has failed;
-``prefer``: it can't be stored; ``new``: the folder is there, or the name is unfit), and with 2 for a wrong command
-line. Without a command it shows how it is used.
+``prefer``: it can't be stored; ``new``: the folder is there, or the name is unfit; ``explore``: a seed fails), and with
+2 for a wrong command line. Without a command it shows how it is used.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 import torch_openreg
-from torch_openreg import _new, _preferences
+from torch_openreg import _explore, _new, _preferences
 from torch_openreg._build_info import OPENREG_VERSION, TORCH_VERSION
 from torch_openreg.openreg import diagnosis, selection
 
@@ -113,6 +113,7 @@ def _parser() -> argparse.ArgumentParser:
     new.add_argument("name", metavar="NAME", help="name of the driver: a-z, 0-9 and _")
     new.add_argument("--directory", type=Path, help="folder to make (torch-openreg-NAME)")
     new.set_defaults(function=_new_driver)
+    _explore.add_command(commands)
     prefer = commands.add_parser("prefer", help="stores the driver to choose if it works")
     which = prefer.add_mutually_exclusive_group(required=True)
     which.add_argument("name", nargs="?", metavar="NAME", help="name of the driver")

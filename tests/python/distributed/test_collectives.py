@@ -394,6 +394,23 @@ def tensor_with_gaps(rank: int, device: torch.device) -> None:
     assert whole.tolist() == [[3.0, 1.0 + rank] * 2] * 3
 
 
+@check(PLAIN, UNNAMED)
+def numbers_of_elements(rank: int, device: torch.device) -> None:
+    """As with NCCL, one tensor for all ranks may have any shape of the right number of elements; another is an error."""
+    mine = values(device, 2, 3)
+    expected = torch.cat([torch.arange(1.0, 7), torch.arange(11.0, 17)])
+    for shape in ((12,), (WORLD, 2, 3), (3, 4)):
+        out = torch.empty(shape, device=device)
+        dist.all_gather_into_tensor(out, mine)
+        assert_close(out.cpu().flatten(), expected)
+        whole = values(device, *shape)
+        part = torch.empty(2, 3, device=device)
+        dist.reduce_scatter_tensor(part, whole)
+        assert_close(part.cpu().flatten(), torch.arange(1.0, 13).chunk(WORLD)[rank] * 2 + 10)
+    with pytest.raises(RuntimeError, match="size"):
+        dist.all_gather_into_tensor(torch.empty(13, device=device), mine)
+
+
 @check(PLAIN)
 def other_device(rank: int, device: torch.device) -> None:
     """Tensors of a device that is not current, and of both devices at once."""
@@ -433,7 +450,9 @@ def work_on_the_stream_comes_first(rank: int, device: torch.device) -> None:
     """A collective sees what the calling thread's current stream was still to write."""
     source = torch.full((1 << 22,), 1.0 + rank).pin_memory()
     x, scratch = torch.zeros_like(source, device=device), torch.zeros_like(source, device=device)
-    with torch.openreg.stream(torch.openreg.Stream(device)):
+    stream = torch.openreg.Stream(device)
+    stream.wait_stream(torch.openreg.current_stream(device))  # which writes the zeros
+    with torch.openreg.stream(stream):
         for _ in range(50):
             scratch.copy_(source, non_blocking=True)
         x.copy_(source, non_blocking=True)

@@ -95,6 +95,8 @@ def test_contents(wheel: Path) -> None:
         "torch_openreg/templates/driver/dot_github/workflows/ci.yml.in",
         "_torch_openreg_accelerator.py",
         "_torch_openreg_autoload.py",
+        "_torch_openreg_pytest.py",
+        "torch_openreg/_testing/checks.py",
     ):
         assert wanted in names, names
     (metadata,) = [name for name in names if name.endswith("/METADATA")]
@@ -130,6 +132,20 @@ def test_import_torch_is_enough(installed: Path) -> None:
     assert str(installed) in out
     out = run(installed, "import torch; print(hasattr(torch, 'openreg'))", TORCH_DEVICE_BACKEND_AUTOLOAD="0")
     assert out == "False\n"
+
+
+# the wheel's plugin of pytest, in a session that begins after `import torch`: no warning, and the machine is there
+def test_pytest_plugin(installed: Path, tmp_path: Path) -> None:
+    (tmp_path / "test_one.py").write_text("def test_one(openreg_devices):\n    assert len(openreg_devices) == 3\n")
+    out = run(
+        installed,
+        f"""
+        import sys, torch, pytest
+        sys.exit(pytest.main(["-W", "error", "-p", "no:cacheprovider", "--openreg=3", {str(tmp_path)!r}]))
+        """,
+    )
+    assert "openreg: 3 simulated devices" in out
+    assert "1 passed" in out
 
 
 def test_openreg_info(installed: Path) -> None:
