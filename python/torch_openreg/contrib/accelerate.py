@@ -2,16 +2,22 @@
 """Makes openreg known to Accelerate, which has a list of devices and no way to enter another.
 
 Importing this module lets ``Accelerator()`` take openreg where it would take the CPU, in one process or in several that
-torchrun starts, and ``device_map="auto"`` count the devices' memory. ``disable()`` takes it back. What a program asks
-for stays: ``Accelerator(cpu=True)``, ``ACCELERATE_TORCH_DEVICE``, and a device of Accelerate's own that is there.
+torchrun starts, ``mixed_precision="fp16"`` be accepted, and ``device_map="auto"`` count the devices' memory.
+``disable()`` takes it back. What a program asks for stays: ``Accelerator(cpu=True)``, ``ACCELERATE_TORCH_DEVICE``, and
+a device of Accelerate's own that is there. A script needs no import in it::
+
+    torchrun --nproc-per-node 2 -m torch_openreg.contrib.accelerate train.py --epochs 3
 """
 
 from __future__ import annotations
 
 import functools
 import os
+import threading
+import types
 from typing import Any
 
+import accelerate
 import accelerate.state
 import accelerate.utils
 import accelerate.utils.modeling
@@ -26,6 +32,9 @@ __all__ = ["disable", "enable", "is_enabled"]
 _real_max_memory = accelerate.utils.modeling.get_max_memory
 _real_default_device = accelerate.state.PartialState.default_device
 _real_prepare_backend = accelerate.state.PartialState._prepare_backend
+_real_accelerator = accelerate.Accelerator.__init__
+_real_device = accelerate.Accelerator.device
+_real_grad_scaler = accelerate.utils.modeling.get_grad_scaler
 
 
 def _default_device(self: Any) -> torch.device:
@@ -38,7 +47,11 @@ def _default_device(self: Any) -> torch.device:
 
 @functools.wraps(_real_prepare_backend)
 def _prepare_backend(self: Any, cpu: bool = False, sagemaker_dp: bool = False, backend: str | None = None) -> Any:
-    """The transport of several processes: gloo, each process on its device. Its kind is that of processes with gloo."""
+    """The transport of several processes: gloo, each process on its device.
+
+    Their kind is that of GPUs where process and device have the same number, as Accelerate takes it: inputs are moved
+    to the device, uneven ones are joined. Else it is that of processes on the CPU.
+    """
     chosen, kind = _real_prepare_backend(self, cpu, sagemaker_dp, backend)
     rank = int(os.environ.get("LOCAL_RANK", -1))
     if _is_on() and kind is DistributedType.NO and not cpu and rank >= 0 and torch.openreg.is_available():
@@ -46,7 +59,10 @@ def _prepare_backend(self: Any, cpu: bool = False, sagemaker_dp: bool = False, b
             self.device = torch.device("openreg", rank % torch.openreg.device_count())
             torch.openreg.set_device(self.device)
         if self.device.type == "openreg":
-            return chosen or "gloo", DistributedType.MULTI_CPU
+            return (
+                chosen or "gloo",
+                DistributedType.MULTI_GPU if self.device.index == rank else DistributedType.MULTI_CPU,
+            )
     return chosen, kind
 
 
@@ -59,11 +75,57 @@ def _get_max_memory(max_memory: Any = None) -> Any:
     return free | found  # devices first: they are filled in this order
 
 
+# ------------------------------------------------------------------------------------------------------- fp16
+
+
+class _KnownType(str):
+    """The type of a device that counts as one of those with float16: Accelerate has a list of them in a function."""
+
+    __slots__ = ()
+
+    def __eq__(self, other: object) -> bool:
+        return super().__eq__(other) is True or other == "cuda"
+
+    __hash__ = str.__hash__
+
+
+_making = threading.local()  # `accelerator`: an Accelerator that is being made with fp16 in this thread
+
+
+def _device_of(self: Any) -> Any:
+    """``Accelerator.device``; for its own constructor, of a type that may have fp16."""
+    device = _real_device.fget(self)
+    if getattr(_making, "accelerator", None) is self and device.type == "openreg":
+        return types.SimpleNamespace(type=_KnownType(device.type), index=device.index)
+    return device
+
+
+@functools.wraps(_real_accelerator)
+def _make_accelerator(self: Any, *arguments: Any, **keywords: Any) -> None:
+    outer = getattr(_making, "accelerator", None)
+    _making.accelerator = self if _is_on() else None
+    try:
+        _real_accelerator(self, *arguments, **keywords)
+    finally:
+        _making.accelerator = outer
+
+
+@functools.wraps(_real_grad_scaler)
+def _get_grad_scaler(distributed_type: Any = None, **keywords: Any) -> Any:
+    device = accelerate.state.PartialState._shared_state.get("device")
+    if _is_on() and device is not None and device.type == "openreg" and distributed_type != DistributedType.FSDP:
+        return torch.amp.GradScaler("openreg", **keywords)
+    return _real_grad_scaler(distributed_type, **keywords)
+
+
 def _replace(replacements: Replacements) -> None:
     state = accelerate.state.PartialState
     replacements.set(state, "default_device", property(_default_device))
     replacements.set(state, "_prepare_backend", _prepare_backend)
     replacements.everywhere(_real_max_memory, _get_max_memory, "accelerate", "transformers", "peft")
+    replacements.set(accelerate.Accelerator, "device", property(_device_of))
+    replacements.set(accelerate.Accelerator, "__init__", _make_accelerator)
+    replacements.everywhere(_real_grad_scaler, _get_grad_scaler, "accelerate", "transformers")
 
 
 _replacements = Replacements("accelerate", _replace)
@@ -92,4 +154,9 @@ def disable() -> None:
     _replacements.turn_off()
 
 
-enable()
+if __name__ == "__main__":
+    from torch_openreg.contrib import _script
+
+    _script.main(__spec__)
+else:
+    enable()

@@ -6,6 +6,7 @@ Importing this module redirects "cuda" to openreg in the whole process: device s
 profiler. ``disable()`` takes it back, ``disabled()`` for a block. A script needs no import in it::
 
     python -m torch_openreg.contrib.cuda_to_openreg train.py --epochs 3
+    torchrun --nproc-per-node 2 -m torch_openreg.contrib.cuda_to_openreg -m package.training
 
 Names that a module has taken before (``from torch import zeros``) stay as they were; so does what PyTorch's C++ says:
 ``x.device.type`` is "openreg". docs/migrating-from-cuda.md has the limits.
@@ -15,8 +16,6 @@ from __future__ import annotations
 
 import contextlib
 import functools
-import os
-import runpy
 import sys
 import threading
 import types
@@ -316,6 +315,21 @@ def _redirect_distributed() -> None:
     _replace_by(gloo, torch.distributed, "init_process_group", "new_group")
 
 
+def _redirect_available_type() -> None:
+    """The type that PyTorch's own code finds where it asks torch.cuda first: checkpoints of several processes."""
+    name = "_get_available_device_type"
+    real: Any = getattr(torch._utils, name)
+
+    @functools.wraps(real)
+    def available() -> str | None:
+        found: str | None = real()
+        return "openreg" if found == "cuda" and is_enabled() else found
+
+    for path, module in list(sys.modules.items()):
+        if path.startswith("torch.") and vars(module).get(name) is real:
+            _replace(module, name, available)
+
+
 def _redirect_profiler() -> None:
     activity = torch.profiler.ProfilerActivity
     base = torch.profiler.profiler._KinetoProfile
@@ -357,6 +371,7 @@ def enable() -> None:
                 _redirect_files,
                 _redirect_distributed,
                 _redirect_profiler,
+                _redirect_available_type,
                 _redirect_classes,
             ):
                 redirect()
@@ -411,17 +426,9 @@ def redirected() -> list[str]:
     return sorted(f"{path(owner)}.{name}" for owner, name, _ in _replaced)
 
 
-def main() -> None:
-    """Runs a script with its arguments: ``python -m torch_openreg.contrib.cuda_to_openreg script.py ...``."""
-    if len(sys.argv) < 2 or sys.argv[1] in ("-h", "--help"):
-        print(main.__doc__, file=sys.stderr)
-        raise SystemExit(2)
-    sys.argv = sys.argv[1:]
-    sys.path[0] = os.path.dirname(os.path.abspath(sys.argv[0]))
-    runpy.run_path(sys.argv[0], run_name="__main__")
-
-
-enable()
-
 if __name__ == "__main__":
-    main()
+    from torch_openreg.contrib import _script
+
+    _script.main(__spec__)
+else:
+    enable()

@@ -54,4 +54,9 @@ def disable() -> None:
     _transformers.disable()
 
 
-enable()
+if __name__ == "__main__":
+    from torch_openreg.contrib import _script
+
+    _script.main(__spec__)
+else:
+    enable()

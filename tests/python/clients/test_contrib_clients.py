@@ -4,6 +4,8 @@
 from __future__ import annotations
 
 import json
+import sys
+import types
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -179,6 +181,10 @@ def test_disable_takes_everything_back(tmp_path: Path) -> None:
             accelerate.utils.get_max_memory,
             accelerate.utils.modeling.get_max_memory,
             transformers.integrations.accelerate.accelerate_max_memory,
+            vars(accelerate.Accelerator)["device"],
+            vars(accelerate.Accelerator)["__init__"],
+            accelerate.utils.get_grad_scaler,
+            accelerate.accelerator.get_grad_scaler,
             transformers.training_args.is_torch_bf16_gpu_available,
         ]
 
@@ -220,21 +226,61 @@ def test_nothing_is_replaced_without_the_import(python: Any) -> None:
     )
 
 
+# fp16 is refused by a list of devices in Accelerate; with the connection it scales losses and casts, as on a GPU
+def test_fp16() -> None:
+    accelerator = accelerate.Accelerator(mixed_precision="fp16")
+    model = nn.Linear(4, 4)
+    weight = model.weight.detach().clone()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    model, optimizer = accelerator.prepare(model, optimizer)
+    x = torch.ones(2, 4, device=OPENREG)
+    with accelerator.autocast():
+        assert (x @ model.weight).dtype == torch.float16
+    accelerator.backward(model(x).mean())
+    optimizer.step()
+    assert accelerator.scaler.is_enabled() and accelerator.scaler.get_scale() == 65536.0
+    torch.testing.assert_close(model.weight.detach().cpu(), weight - 0.025)
+    assert type(accelerator.device) is torch.device and accelerator.device == OPENREG
+    CONTRIB.accelerate.disable()
+    AcceleratorState._reset_state(True)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("ACCELERATE_TORCH_DEVICE", "openreg")
+        with pytest.raises(ValueError, match="fp16 mixed precision requires a device in"):
+            accelerate.Accelerator(mixed_precision="fp16")
+
+
+# no script, and no such module: a line that says how it is called, and Python's own error
+def test_runner(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    from torch_openreg.contrib import _script
+
+    spec = types.SimpleNamespace(name="torch_openreg.contrib.accelerate")
+    for words in (["program"], ["program", "--help"], ["program", "-m"]):
+        monkeypatch.setattr(sys, "argv", words)
+        with pytest.raises(SystemExit) as ended:
+            _script.main(spec)
+        assert ended.value.code == 2
+        usage = "Usage: python -m torch_openreg.contrib.accelerate [-m module | script.py] arguments ...\n"
+        assert capsys.readouterr().err == usage
+    monkeypatch.setattr(sys, "argv", ["program", "-m", "no.such.module"])
+    with pytest.raises(ImportError, match="no"):
+        _script.main(spec)
+
+
 SCRIPT = """
 import sys, json
 import torchvision_operators
 import torch
-import torch_openreg.contrib.accelerate
 from accelerate import Accelerator
 
 accelerator = Accelerator()
 torch.manual_seed(0)
 model = accelerator.prepare(torch.nn.Linear(4, 2))
 rank = accelerator.process_index
-accelerator.backward(model(torch.full((3, 4), 1.0 + rank, device=accelerator.device)).sum())
+accelerator.backward(model(torch.full((3, 4), 1.0 + rank)).sum())  # inputs are moved, as to GPUs
 report = {
     "device": str(accelerator.device),
     "processes": accelerator.num_processes,
+    "kind": accelerator.distributed_type.value,
     "sum": accelerator.reduce(torch.tensor([rank + 1.0], device=accelerator.device), "sum").tolist(),
     "gradient": accelerator.unwrap_model(model).weight.grad.tolist(),
 }
@@ -246,11 +292,12 @@ with open(f"{sys.argv[1]}.{rank}", "w") as file:
 def test_processes_of_torchrun(script: Any, tmp_path: Path) -> None:
     """Each process has its device, gradients are averaged over gloo, and the script names neither."""
     launcher = ("-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2")
-    script(SCRIPT, str(tmp_path / "report"), launcher=launcher)
+    script(SCRIPT, str(tmp_path / "report"), launcher=(*launcher, "-m", "torch_openreg.contrib.accelerate"))
     for rank in (0, 1):
         assert json.loads((tmp_path / f"report.{rank}").read_text()) == {
             "device": f"openreg:{rank}",
             "processes": 2,
+            "kind": "MULTI_GPU",
             "sum": [3.0],
             "gradient": [[4.5] * 4] * 2,
         }

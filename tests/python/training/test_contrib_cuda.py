@@ -229,6 +229,19 @@ def test_ranges_and_the_profiler() -> None:
         assert "aten::mm [aliased]" in rows
 
 
+# a checkpoint of torch.distributed, which asks torch.cuda for the device whose tensors it copies to the host
+def test_distributed_checkpoint(redirect: Any, tmp_path: Path) -> None:
+    import torch.distributed.checkpoint as dcp
+
+    with redirect.enabled():
+        assert torch._utils._get_available_device_type() == "openreg"
+        dcp.save({"a": torch.arange(4.0, device="cuda:1")}, checkpoint_id=tmp_path, no_dist=True)
+        loaded = {"a": torch.zeros(4, device="cuda")}
+        dcp.load(loaded, checkpoint_id=tmp_path, no_dist=True)
+        assert loaded["a"].tolist() == [0.0, 1.0, 2.0, 3.0]
+    assert "_get_available_device_type" not in str(redirect.redirected())
+
+
 @pytest.mark.usefixtures("on")
 def test_defaults() -> None:
     """set_default_device and the older set_default_tensor_type."""
