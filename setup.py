@@ -3,6 +3,7 @@
 
 Environment:
     OPENREG_BUILD_DIR   CMake's build directory, kept between builds. One that is configured already is used as it is.
+                        Several, separated by ":", each against another torch: the package has a binary part for each.
     OPENREG_CMAKE_ARGS  Further arguments for CMake's configuration.
     OPENREG_TORCH       The version of torch to fetch for a build in isolation, where none is found (tools/pep517).
 """
@@ -39,15 +40,36 @@ def version() -> str:
     return match[1]
 
 
+def build_folders() -> list[Path]:
+    """CMake's build directories that are named."""
+    return [Path(name).resolve() for name in os.environ.get("OPENREG_BUILD_DIR", "").split(os.pathsep) if name]
+
+
+def built_for(build: Path) -> str | None:
+    """The version of torch that a build directory is configured for."""
+    cache = build / "CMakeCache.txt"
+    if not cache.exists():
+        return None
+    found = re.search(r"^OPENREG_TORCH_BUILT_FOR:INTERNAL=(.*)$", cache.read_text(encoding="utf-8"), re.MULTILINE)
+    return found[1] if found else None
+
+
 def torch_requirement() -> str:
-    """Ties the package to the minor version of torch that it is built against: torch's C++ interfaces change."""
-    torch = installed_torch()
-    if torch is None:
-        if "sdist" in sys.argv:  # the wheel that is made of it names the version
-            return "torch"
-        sys.exit(NO_TORCH)
-    major, minor = torch.version.split("+")[0].split(".")[:2]
-    return f"torch=={major}.{minor}.*"
+    """Ties the package to the minor versions of torch that it is built against: torch's C++ interfaces change."""
+    versions = [built_for(build) for build in build_folders()]
+    if not versions or None in versions:
+        torch = installed_torch()
+        if torch is None:
+            if "sdist" in sys.argv:  # the wheel that is made of it names the version
+                return "torch"
+            sys.exit(NO_TORCH)
+        versions = [torch.version]
+    minors = sorted({tuple(int(part) for part in str(version).split(".")[:2]) for version in versions})
+    (major, first), (_, last) = minors[0], minors[-1]
+    if first == last:
+        return f"torch=={major}.{first}.*"
+    missing = "".join(f",!={major}.{minor}.*" for minor in range(first, last) if (major, minor) not in minors)
+    return f"torch>={major}.{first},<{major}.{last + 1}{missing}"
 
 
 class CMakeBuild(build_ext):
@@ -56,7 +78,13 @@ class CMakeBuild(build_ext):
     def run(self) -> None:
         """Configures if needed, builds, and installs into the package's folder."""
         base = ROOT / "python" if self.inplace else Path(self.build_lib).resolve()
-        build = Path(os.environ.get("OPENREG_BUILD_DIR", Path(self.build_temp) / "cmake")).resolve()
+        for build in build_folders() or [(Path(self.build_temp) / "cmake").resolve()]:
+            self.build(build, base / PACKAGE)
+        if not self.inplace:
+            self.replace_link(base / PACKAGE / "lib" / "libopenreg.so")
+
+    def build(self, build: Path, package: Path) -> None:
+        """Does so with one build directory."""
         cmake = shutil.which("cmake")
         if cmake is None:
             sys.exit("torch_openreg is built by CMake, and there is no cmake (pip install cmake ninja)")
@@ -76,9 +104,7 @@ class CMakeBuild(build_ext):
             )
         jobs = str(os.cpu_count() or 1)
         subprocess.check_call([cmake, "--build", str(build), "--target", "openreg_package", "--parallel", jobs])
-        subprocess.check_call([cmake, "--install", str(build), "--prefix", str(base / PACKAGE)])
-        if not self.inplace:
-            self.replace_link(base / PACKAGE / "lib" / "libopenreg.so")
+        subprocess.check_call([cmake, "--install", str(build), "--prefix", str(package)])
 
     @staticmethod
     def replace_link(link: Path) -> None:

@@ -36,6 +36,12 @@ list(GET openreg_torch_answer 1 OPENREG_TORCH_VERSION)
 list(GET openreg_torch_answer 2 OPENREG_TORCH_CXX11_ABI)
 message(STATUS "torch ${OPENREG_TORCH_VERSION}: ${OPENREG_TORCH_DIR}")
 
+# PyTorch's C++ interfaces are those of a minor version: what is built against one is installed into a folder of its own.
+string(REGEX MATCH "^[0-9]+\\.[0-9]+" OPENREG_TORCH_MINOR "${OPENREG_TORCH_VERSION}")
+set(OPENREG_TORCH_INSTALL_DIR "lib/torch${OPENREG_TORCH_MINOR}")
+# For setup.py, which packs what several build directories hold into one wheel.
+set(OPENREG_TORCH_BUILT_FOR "${OPENREG_TORCH_VERSION}" CACHE INTERNAL "Version of PyTorch that this directory builds against")
+
 add_library(torch_cpp INTERFACE IMPORTED GLOBAL)
 target_include_directories(torch_cpp SYSTEM INTERFACE
   "${OPENREG_TORCH_DIR}/include" "${OPENREG_TORCH_DIR}/include/torch/csrc/api/include")

@@ -11,6 +11,8 @@ from types import ModuleType
 import torch
 from _torch_openreg_accelerator import own_accelerator
 
+from torch_openreg import _builds
+
 NAME = "openreg"
 # Imported through torch.openreg.<name> too, and then not a second time as a copy with a state of its own.
 _SUBMODULES = ("amp", "memory", "plugins", "profiler", "random", "selection", "streams")
@@ -23,10 +25,10 @@ def register() -> ModuleType:
         The module that is ``torch.openreg``.
 
     Raises:
-        ImportError: The binary part is missing or was built against another torch, or another backend has taken
-            PyTorch's one place for an out-of-tree device.
+        ImportError: There is no binary part for this version of torch, or another backend has taken PyTorch's one place
+            for an out-of-tree device.
     """
-    _check_build()
+    _builds.choose(torch.__version__, sys.modules["torch_openreg"].__path__)
     _check_place()
     _warn_other_accelerator()
 
@@ -84,28 +86,6 @@ def _prepare_gpu() -> None:
     wanted = (_C._variable("OPENREG_DRIVERS") or "").split(",")[0].strip().lower()
     if wanted in ("cuda", "hip"):
         _C._install_gpu_allocator()
-
-
-def _minor(version: str) -> tuple[str, ...]:
-    return tuple(version.split("+")[0].split(".")[:2])
-
-
-def _check_build() -> None:
-    """Compares before anything is loaded: torch's C++ interfaces change with each minor version."""
-    try:
-        from torch_openreg import _build_info
-    except ImportError as error:
-        raise ImportError(
-            "torch_openreg has no binary part here. In a checkout run `make build`, or install it with "
-            "`pip install --no-build-isolation .`"
-        ) from error
-    built, found = _build_info.TORCH_VERSION, torch.__version__
-    if _minor(built) != _minor(found):
-        raise ImportError(
-            f"torch_openreg {_build_info.OPENREG_VERSION} was built against torch {built}, but torch {found} is "
-            "installed. Each minor version of torch needs a build of its own: install the torch_openreg that matches, "
-            "or build it against this torch with `pip install --no-build-isolation .`"
-        )
 
 
 def _check_place() -> None:

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: BSD-3-Clause
 """Where the installed headers, libraries and CMake files are, for those who build against them.
 
-From a shell: ``python -m torch_openreg.config --prefix`` (or ``--include-dir``, ``--lib-dir``, ``--cmake-dir``,
-``--pkgconfig-dir``). It needs no device and opens no driver::
+From a shell: ``python -m torch_openreg.config --prefix`` (or ``--include-dir``, ``--lib-dir``, ``--torch-lib-dir``,
+``--cmake-dir``, ``--pkgconfig-dir``). It needs no device and opens no driver::
 
     cmake -S . -B build -Dopenreg_ROOT=$(python -m torch_openreg.config --prefix)
     PKG_CONFIG_PATH=$(python -m torch_openreg.config --pkgconfig-dir) pkg-config --cflags --libs openreg
@@ -12,6 +12,10 @@ from __future__ import annotations
 
 import argparse
 from pathlib import Path
+
+import torch
+
+from torch_openreg import _builds
 
 _PREFIX = Path(__file__).resolve().parent
 
@@ -27,8 +31,13 @@ def include_dir() -> str:
 
 
 def lib_dir() -> str:
-    """The folder of ``libopenreg.so.1`` and ``libtorch_openreg.so``."""
+    """The folder of ``libopenreg.so.1`` and the drivers."""
     return str(_PREFIX / "lib")
+
+
+def torch_lib_dir() -> str:
+    """The folder of ``libtorch_openreg.so`` for the torch that is installed; it needs ``lib_dir()`` too."""
+    return str(_builds.folder_for(torch.__version__))
 
 
 def cmake_dir() -> str:
@@ -49,7 +58,7 @@ def main(arguments: list[str] | None = None) -> None:
     """
     parser = argparse.ArgumentParser(prog="python -m torch_openreg.config", description=__doc__.split("\n")[0])
     group = parser.add_mutually_exclusive_group(required=True)
-    for function in (prefix, include_dir, lib_dir, cmake_dir, pkgconfig_dir):
+    for function in (prefix, include_dir, lib_dir, torch_lib_dir, cmake_dir, pkgconfig_dir):
         group.add_argument(
             "--" + function.__name__.replace("_", "-"),
             action="store_const",

@@ -170,9 +170,9 @@ int main(int, char** arguments) {
 
 # from C++, in a process without Python
 def test_a_program_without_python(tmp_path: Path, package: Path) -> None:
-    import torch_openreg
+    from torch_openreg import config
 
-    ours = Path(torch_openreg.__file__).parent / "lib"
+    ours = config.torch_lib_dir()
     (tmp_path / "main.cpp").write_text(CPP)
     command = ["g++", "-std=c++20", "-O0", f"-D_GLIBCXX_USE_CXX11_ABI={int(torch.compiled_with_cxx11_abi())}"]
     command += ["-isystem", str(PACKAGE / "include"), "main.cpp", "-o", "main", f"-L{PACKAGE / 'lib'}", f"-L{ours}"]

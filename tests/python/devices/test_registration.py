@@ -3,7 +3,9 @@
 
 from __future__ import annotations
 
+import shutil
 import sys
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -109,42 +111,44 @@ def test_either_order_of_import(python: Any, code: str) -> None:
     assert out.stderr == ""
 
 
-BREAK = {
-    "other torch": """
-        import types
-        info = types.ModuleType("torch_openreg._build_info")
-        info.OPENREG_VERSION, info.TORCH_VERSION = "0.1.0", "2.9.1"
-        sys.modules["torch_openreg._build_info"] = info
-    """,
-    "no binary part": """
-        sys.modules["torch_openreg._build_info"] = None
-    """,
-    "broken binary": """
-        class Broken:
-            def find_spec(self, name, path=None, target=None):
-                if name == "torch_openreg._C":
-                    raise OSError("undefined symbol: _ZN3c10")
-        sys.meta_path.insert(0, Broken())
-    """,
-}
+BROKEN_BINARY = """
+    class Broken:
+        def find_spec(self, name, path=None, target=None):
+            if name == "torch_openreg._C":
+                raise OSError("undefined symbol: _ZN3c10")
+    sys.meta_path.insert(0, Broken())
+"""
+
+
+def copy_of_the_package(folder: Path, minors: tuple[str, ...]) -> dict[str, str]:
+    """Puts the package without its binary part there, with folders for versions of torch, and has it imported."""
+    ignored = shutil.ignore_patterns("lib", "bin", "include", "share", "__pycache__")
+    shutil.copytree(Path(torch_openreg.__file__).parent, folder / "torch_openreg", ignore=ignored)
+    for minor in minors:
+        (folder / "torch_openreg" / "lib" / f"torch{minor}").mkdir(parents=True)
+    return {"PYTHONPATH": str(folder)}
 
 
 # a failure never breaks `import torch`, warns once, and is explained by an import
 @pytest.mark.parametrize(
     ("reason", "text"),
     [
-        ("other torch", "was built against torch 2.9.1, but torch"),
+        ("other torch", f"is built for torch 2.8 and 2.10 here, but torch {torch.__version__} is installed"),
         ("no binary part", "has no binary part here"),
         ("broken binary", "undefined symbol: _ZN3c10"),
     ],
 )
 @pytest.mark.parametrize("flags", [(), ("-W", "error")], ids=["warnings", "warnings are errors"])
-def test_a_failure_never_breaks_import_torch(python: Any, reason: str, text: str, flags: tuple[str, ...]) -> None:
+def test_a_failure_never_breaks_import_torch(
+    python: Any, tmp_path: Path, reason: str, text: str, flags: tuple[str, ...]
+) -> None:
     import inspect
 
+    found = {"other torch": ("2.10", "2.8"), "no binary part": ()}.get(reason)
+    environment = {} if found is None else copy_of_the_package(tmp_path, found)
     out = python(
         "import sys\n"
-        + inspect.cleandoc(BREAK[reason])
+        + inspect.cleandoc(BROKEN_BINARY if reason == "broken binary" else "")
         + "\n"
         + inspect.cleandoc(
             """
@@ -163,6 +167,7 @@ def test_a_failure_never_breaks_import_torch(python: Any, reason: str, text: str
             """
         ),
         arguments=flags,
+        **environment,
     )
     lines = out.stdout.splitlines()
     assert lines[0] == "2.0 False"
