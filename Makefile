@@ -12,6 +12,7 @@
 #   make lint       compiler warnings as errors (gcc and clang), headers alone, rooms, formatting, ruff, mypy
 #   make format     formats all C, C++ and Python
 #   make asan tsan valgrind   the runtime and its tests under a checker
+#   make aarch64    the runtime and its tests for 64-bit ARM, under qemu: needs Debian's cross compilers
 #   make coverage   line coverage of the C code
 #   make mutate     plants defects in a copy of the runtime and shows which of them no test finds; MUTATE=options
 #   make wheel      dist/*.whl
@@ -32,7 +33,7 @@ PIP := python -m pip --disable-pip-version-check
 RUNTIME_ONLY := -DOPENREG_BUILD_TORCH=OFF -DOPENREG_WERROR=ON
 RUN_CTEST = ctest --test-dir $(1) --output-on-failure --no-tests=error -j $(JOBS)
 
-.PHONY: help all build demo test acceptance fuzz opinfo check-mutants gpu-check bench lint lint-c lint-headers lint-rooms lint-format lint-python format asan tsan valgrind coverage mutate wheel sdist sdist-check clean
+.PHONY: help all build demo test acceptance fuzz opinfo check-mutants gpu-check bench lint lint-c lint-headers lint-rooms lint-format lint-python format asan tsan valgrind aarch64 coverage mutate wheel sdist sdist-check clean
 all: build
 
 help:
@@ -149,6 +150,14 @@ valgrind: $(PACKAGES)
 	$(CONFIGURE) -B build-valgrind $(RUNTIME_ONLY) -DCMAKE_BUILD_TYPE=RelWithDebInfo
 	cmake --build build-valgrind --parallel $(JOBS)
 	tools/valgrind build-valgrind
+
+# By hand: under emulation the tests take minutes, and times mean nothing. GoogleTest from Debian's sources (googletest).
+GOOGLETEST_SOURCES ?= /usr/src/googletest
+aarch64: $(PACKAGES)
+	$(CONFIGURE) -B build-aarch64 --toolchain cmake/aarch64-linux-gnu.cmake $(RUNTIME_ONLY) -DOPENREG_CUDA=OFF -DOPENREG_HIP=OFF \
+	  -DCMAKE_DISABLE_FIND_PACKAGE_GTest=ON -DFETCHCONTENT_SOURCE_DIR_GOOGLETEST=$(GOOGLETEST_SOURCES)
+	cmake --build build-aarch64 --parallel $(JOBS)
+	$(call RUN_CTEST,build-aarch64)
 
 # A sample by hand, never in CI: a mutant takes a build and the tests.
 mutate: $(PACKAGES)

@@ -3,23 +3,31 @@
 # built against PyTorch is in a folder of its minor version, lib/torch2.13, so that one tree can hold several.
 # The libraries and programs are installed by the directories that make them; here are the headers and the package
 # configuration for find_package(openreg).
+#
+# Two components are for programs in C, without Python: `runtime` (the library, drivers and tools) and `development`
+# (headers, libopenreg.so, openreg.pc and the files for CMake). `cmake --install build --component runtime` installs one.
 include(CMakePackageConfigHelpers)
 
-install(DIRECTORY runtime/include/openreg DESTINATION include FILES_MATCHING PATTERN "*.h")
+install(DIRECTORY runtime/include/openreg DESTINATION include COMPONENT development FILES_MATCHING PATTERN "*.h")
 
 set(openreg_cmake_dir share/cmake/openreg)
 configure_package_config_file(cmake/openregConfig.cmake.in "${CMAKE_CURRENT_BINARY_DIR}/openregConfig.cmake"
-  INSTALL_DESTINATION ${openreg_cmake_dir})
+  INSTALL_DESTINATION ${openreg_cmake_dir} PATH_VARS CMAKE_INSTALL_LIBDIR)
 write_basic_package_version_file("${CMAKE_CURRENT_BINARY_DIR}/openregConfigVersion.cmake"
   VERSION ${PROJECT_VERSION} COMPATIBILITY SameMinorVersion)
 install(FILES
   "${CMAKE_CURRENT_BINARY_DIR}/openregConfig.cmake"
   "${CMAKE_CURRENT_BINARY_DIR}/openregConfigVersion.cmake"
-  DESTINATION ${openreg_cmake_dir})
+  DESTINATION ${openreg_cmake_dir} COMPONENT development)
 
-# For those who build without CMake; it finds the rest from where it is.
+# For those who build without CMake; it finds the rest from where it is. What is linked with it finds the library by
+# itself, except in /usr, where the loader looks anyhow.
+set(openreg_pc_rpath " -Wl,-rpath,\${libdir}")
+if(CMAKE_INSTALL_PREFIX STREQUAL "/usr")
+  set(openreg_pc_rpath "")
+endif()
 configure_file(cmake/openreg.pc.in "${CMAKE_CURRENT_BINARY_DIR}/openreg.pc" @ONLY)
-install(FILES "${CMAKE_CURRENT_BINARY_DIR}/openreg.pc" DESTINATION lib/pkgconfig)
+install(FILES "${CMAKE_CURRENT_BINARY_DIR}/openreg.pc" DESTINATION ${CMAKE_INSTALL_LIBDIR}/pkgconfig COMPONENT development)
 
 # The C++ headers that an extension of PyTorch includes: c10::openreg::*, exported by libtorch_openreg.so.
 if(OPENREG_BUILD_TORCH)

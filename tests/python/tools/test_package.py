@@ -125,6 +125,26 @@ def test_licence(wheel: Path, root: Path) -> None:
     assert archive.read(f"{folder}/licenses/LICENSE") == (root / "LICENSE").read_bytes()
 
 
+# the version and what `pip show` prints are those of the header and of pyproject.toml
+def test_version_and_metadata(installed: Path) -> None:
+    out = run(
+        installed,
+        """
+        import importlib.metadata, torch, torch_openreg
+        facts = importlib.metadata.metadata("torch-openreg")
+        print(torch_openreg.__version__, facts["Version"], torch_openreg._C.__file__ is not None)
+        print(facts["Summary"])
+        print(facts["Requires-Python"], "Programming Language :: C" in facts.get_all("Classifier"))
+        """,
+    ).splitlines()
+    version = out[0].split()[0]
+    assert out[0] == f"{version} {version} True"
+    assert "PyTorch device 'openreg'" in out[1]
+    assert out[2] == ">=3.10 True"
+    code = "import sys; from torch_openreg.__main__ import main; sys.exit(main(['--version']))"
+    assert run(installed, code).startswith(f"torch-openreg {version} for torch 2.")
+
+
 # acceptance 4.33: an installed wheel is found by `import torch`
 def test_import_torch_is_enough(installed: Path) -> None:
     out = run(

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""The sdist: what is in it, that the runtime builds from it alone, and which torch its backend builds against.
+"""The sdist: what is in it, that the runtime builds and installs from it alone, and which torch its backend finds.
 
 `make sdist-check` installs it, shim and all, and runs the README's first program; that takes minutes without ccache.
 """
@@ -21,6 +21,28 @@ import pytest
 ROOT = Path(__file__).resolve().parents[3]
 # What setuptools adds to the project's own files.
 GENERATED = re.compile(r"PKG-INFO|setup\.cfg|python/torch_openreg\.egg-info/.*")
+# Where Debian's libraries are.
+LIBDIR = f"lib/{sysconfig.get_config_var('MULTIARCH') or 'x86_64-linux-gnu'}"
+# Valid C and C++.
+PROGRAM = r"""
+#include <openreg/openreg.h>
+#include <stdio.h>
+
+int main(void)
+{
+    void *memory = NULL;
+    const openreg_stream stream = 0; /* the default stream */
+    unsigned char host[4] = {0, 0, 0, 0};
+    if (openreg_malloc(0, sizeof host, stream, &memory) != OPENREG_OK ||
+        openreg_memset_async(memory, 0, 5, sizeof host, stream) != OPENREG_OK ||
+        openreg_memcpy(host, -1, memory, 0, sizeof host) != OPENREG_OK || openreg_free(memory) != OPENREG_OK) {
+        fprintf(stderr, "%s\n", openreg_last_error()->message);
+        return 1;
+    }
+    printf("%d devices, %d %d %d %d\n", (int)openreg_device_count(), host[0], host[1], host[2], host[3]);
+    return 0;
+}
+"""
 # What builds and tests leave in a checkout.
 LEFT_BEHIND = (
     *("python/torch_openreg/lib/libopenreg.so.1", "python/torch_openreg/bin/openreg-info", "build/CMakeCache.txt"),
@@ -81,16 +103,95 @@ def test_files(sdist: Path) -> None:
     assert [name for name in programs if not members[name].mode & 0o100] == []
 
 
-# the runtime and its tools build from the sdist alone, with a C compiler and neither Python nor torch
-@pytest.mark.timeout(600)
-def test_runtime_builds(unpacked: Path, tmp_path: Path) -> None:
-    build = tmp_path / "build"
+@pytest.fixture(scope="module")
+def build(unpacked: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The runtime and its tools, built from the sdist alone as a distribution would: for /usr, by a C compiler."""
+    folder = tmp_path_factory.mktemp("build")
     options = ["-DOPENREG_BUILD_TORCH=OFF", "-DOPENREG_BUILD_TESTS=OFF", "-DOPENREG_WERROR=ON", "-G", "Ninja"]
-    options += ["-DCMAKE_BUILD_TYPE=Debug"]  # the least time
-    subprocess.run(["cmake", "-S", unpacked, "-B", build, *options], check=True, stdout=subprocess.DEVNULL)
-    subprocess.run(["cmake", "--build", build], check=True, stdout=subprocess.DEVNULL)
+    options += ["-DCMAKE_BUILD_TYPE=Debug", "-DOPENREG_CUDA=OFF", "-DOPENREG_HIP=OFF"]  # the least time
+    options += ["-DCMAKE_INSTALL_PREFIX=/usr", f"-DCMAKE_INSTALL_LIBDIR={LIBDIR}", "-DCMAKE_CXX_COMPILER=/nowhere"]
+    subprocess.run(["cmake", "-S", unpacked, "-B", folder, *options], check=True, stdout=subprocess.DEVNULL)
+    subprocess.run(["cmake", "--build", folder], check=True, stdout=subprocess.DEVNULL)
+    return folder
+
+
+# the runtime builds from the sdist alone, with a C compiler and neither C++, Python nor torch
+@pytest.mark.timeout(600)
+def test_runtime_builds(build: Path) -> None:
     listed = subprocess.run([build / "runtime/openreg-info"], capture_output=True, text=True, check=True)
     assert "sim" in listed.stdout
+
+
+def installed_files(build: Path, root: Path, component: str) -> set[str]:
+    """Installs a component below `root`, in place of "/", and returns the files that are new there."""
+    before = set(root.rglob("*"))
+    subprocess.run(
+        ["cmake", "--install", build, "--component", component],
+        check=True,
+        stdout=subprocess.DEVNULL,
+        env=os.environ | {"DESTDIR": str(root)},
+    )
+    return {str(path.relative_to(root)) for path in set(root.rglob("*")) - before if not path.is_dir()}
+
+
+@pytest.fixture(scope="module")
+def usr(build: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """/usr of a machine with the packages libopenreg1 and libopenreg-dev, were there such packages."""
+    root = tmp_path_factory.mktemp("root")
+    for component in ("runtime", "development"):
+        installed_files(build, root, component)
+    return root / "usr"
+
+
+# `cmake --install` puts the runtime alone into a tree as Debian's, in the two parts that its packages have
+def test_install_components(build: Path, tmp_path: Path) -> None:
+    assert installed_files(build, tmp_path, "runtime") == {
+        f"usr/{LIBDIR}/libopenreg.so.1",
+        "usr/bin/openreg-check",
+        "usr/bin/openreg-info",
+    }
+    headers = {f"usr/include/openreg/{path.name}" for path in (ROOT / "runtime/include/openreg").glob("*.h")}
+    assert len(headers) > 8
+    assert installed_files(build, tmp_path, "development") == headers | {
+        f"usr/{LIBDIR}/libopenreg.so",
+        f"usr/{LIBDIR}/pkgconfig/openreg.pc",
+        "usr/share/cmake/openreg/openregConfig.cmake",
+        "usr/share/cmake/openreg/openregConfigVersion.cmake",
+    }
+    info = tmp_path / "usr/bin/openreg-info"
+    assert "sim" in subprocess.run([info], capture_output=True, text=True, check=True, env={}).stdout
+
+
+# a C program is compiled by what pkg-config says, and runs on a machine without Python
+@pytest.mark.skipif(shutil.which("pkg-config") is None, reason="there is no pkg-config")
+def test_pkg_config_of_the_installed_runtime(usr: Path, tmp_path: Path) -> None:
+    (tmp_path / "program.c").write_text(PROGRAM)
+    environment = os.environ | {"PKG_CONFIG_PATH": str(usr / LIBDIR / "pkgconfig")}
+    asked = ["pkg-config", "--cflags", "--libs", "openreg"]
+    flags = subprocess.run(asked, capture_output=True, text=True, check=True, env=environment).stdout.split()
+    assert not [flag for flag in flags if "rpath" in flag], "the loader looks in /usr by itself"
+    program = tmp_path / "program"
+    subprocess.run(["cc", "-std=c11", "-Wall", "-Werror", tmp_path / "program.c", *flags, "-o", program], check=True)
+    variables = {"LD_LIBRARY_PATH": str(usr / LIBDIR), "OPENREG_SIM_DEVICES": "3"}
+    done = subprocess.run([program], capture_output=True, text=True, check=True, env=variables)
+    assert done.stdout == "3 devices, 5 5 5 5\n"
+
+
+# find_package(openreg) serves a project in C and one in C++
+@pytest.mark.parametrize(("language", "suffix"), [("C", "c"), ("CXX", "cpp")])
+def test_cmake_package_of_the_installed_runtime(usr: Path, tmp_path: Path, language: str, suffix: str) -> None:
+    (tmp_path / f"program.{suffix}").write_text(PROGRAM)
+    (tmp_path / "CMakeLists.txt").write_text(
+        f"cmake_minimum_required(VERSION 3.22)\nproject(program {language})\nfind_package(openreg 0.1 REQUIRED)\n"
+        f"add_executable(program program.{suffix})\ntarget_link_libraries(program PRIVATE openreg::openreg)\n"
+    )
+    folder = tmp_path / "build"
+    configure = ["cmake", "-S", tmp_path, "-B", folder, f"-DCMAKE_PREFIX_PATH={usr}"]
+    subprocess.run([*configure, f"-DCMAKE_{language}_FLAGS=-Wall -Wextra -Werror"], check=True)
+    subprocess.run(["cmake", "--build", folder], check=True)
+    variables = {"OPENREG_SIM_DEVICES": "2"}
+    done = subprocess.run([folder / "program"], capture_output=True, text=True, check=True, env=variables)
+    assert done.stdout == "2 devices, 5 5 5 5\n"
 
 
 Backend = Callable[..., "subprocess.CompletedProcess[str]"]

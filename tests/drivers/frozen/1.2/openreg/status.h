@@ -1,0 +1,42 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
+/* openreg/status.h: the constants that openreg.h and driver.h share: status codes, log levels, flags of events. Valid
+ * C11 and C++17. */
+#ifndef OPENREG_STATUS_H
+#define OPENREG_STATUS_H
+
+#include <stdint.h>
+
+typedef int32_t openreg_status; /* a fixed width, never a C enum */
+
+/* X(name, number, text): the one list of codes; names, numbers and texts are made from it. */
+#define OPENREG_STATUS_MAP(X)                                                                                          \
+    X(OPENREG_OK, 0, "success")                                                                                        \
+    X(OPENREG_E_INVALID, 1, "invalid argument")                                                                        \
+    X(OPENREG_E_NOMEM, 2, "out of memory")                                                                             \
+    X(OPENREG_E_UNSUPPORTED, 3, "not supported by this driver")                                                        \
+    X(OPENREG_E_NO_DEVICE, 4, "no device")                                                                             \
+    X(OPENREG_E_INCOMPATIBLE, 5, "incompatible driver, vendor library or ABI")                                         \
+    X(OPENREG_E_DEVICE_LOST, 6, "device lost")                                                                         \
+    X(OPENREG_E_FORKED, 7, "used in a forked child")                                                                   \
+    X(OPENREG_E_INTERNAL, 8, "internal error")                                                                         \
+    X(OPENREG_E_BUSY, 9, "in use")
+
+#define OPENREG_OK 0             /* done */
+#define OPENREG_E_INVALID 1      /* the caller broke the contract; nothing was done */
+#define OPENREG_E_NOMEM 2        /* out of device or host memory; the caller may free caches and try again */
+#define OPENREG_E_UNSUPPORTED 3  /* an optional slot or flag is absent */
+#define OPENREG_E_NO_DEVICE 4    /* no driver, or a driver without devices */
+#define OPENREG_E_INCOMPATIBLE 5 /* ABI, vendor library or kernel module unfit */
+#define OPENREG_E_DEVICE_LOST 6  /* sticky for this device until drivers are selected again; driver.h, "Loss" */
+#define OPENREG_E_FORKED 7       /* this process is a fork() of one that had opened a driver */
+#define OPENREG_E_INTERNAL 8     /* a defect; any unknown code of a driver is read as this */
+#define OPENREG_E_BUSY 9         /* allocations, streams or events are alive, or another thread is initialising */
+
+#define OPENREG_LOG_DEBUG 10 /* levels as in Python's logging */
+#define OPENREG_LOG_INFO 20
+#define OPENREG_LOG_WARNING 30
+#define OPENREG_LOG_ERROR 40
+
+#define OPENREG_EVENT_TIMING 1u /* flag of an event: its time can be measured */
+
+#endif /* OPENREG_STATUS_H */

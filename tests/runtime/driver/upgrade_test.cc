@@ -1,0 +1,143 @@
+// SPDX-License-Identifier: BSD-3-Clause
+// Upgrades: drivers that were compiled with the header of another version of the ABI, older and newer, in this runtime.
+#include <atomic>
+#include <numeric>
+
+#include "../drivers/frozen/frozen_slots.h"
+#include "runtime_test.h"
+
+extern "C" {
+extern const size_t frozen_offsets_1_0[], frozen_offsets_1_1[], frozen_offsets_1_2[];
+}
+
+using openreg_test::driver_path;
+using openreg_test::last_message;
+using openreg_test::record_of;
+using openreg_test::RuntimeTest;
+
+namespace {
+
+struct Version {
+  const char* library;
+  int minor;  // of the ABI, with functions that this runtime knows
+};
+
+class UpgradeTest : public RuntimeTest, public ::testing::WithParamInterface<Version> {
+ protected:
+  void SetUp() override {
+    RuntimeTest::SetUp();
+    set("OPENREG_DRIVER_LIBRARIES", "frozen:" + driver_path(GetParam().library));
+    set("OPENREG_DRIVERS", "frozen");
+    ASSERT_EQ(openreg_init(), OPENREG_OK) << last_message();
+  }
+};
+
+bool has(const openreg_driver_record& record, size_t offset) {
+  return (record.slots >> ((offset - offsetof(openreg_driver, open)) / sizeof(void (*)(void))) & 1) != 0;
+}
+
+// Its own functions are called, not the runtime's defaults; what its version lacks is absent.
+TEST_P(UpgradeTest, Functions) {
+  const openreg_driver_record record = record_of("frozen");
+  EXPECT_EQ(record.device_count, 2);
+  EXPECT_TRUE(has(record, offsetof(openreg_driver, stream_create)));
+  EXPECT_TRUE(has(record, offsetof(openreg_driver, event_record)));
+  EXPECT_TRUE(has(record, offsetof(openreg_driver, host_alloc)));
+  EXPECT_FALSE(has(record, offsetof(openreg_driver, extension)));
+  EXPECT_EQ(has(record, offsetof(openreg_driver, describe)), GetParam().minor >= 1);
+  EXPECT_EQ(has(record, offsetof(openreg_driver, host_func)), GetParam().minor >= 2);
+  EXPECT_EQ(record.slots >> (OPENREG_DRIVER_SLOTS_1_2 - 1) >> 1, 0u) << "a function that nobody knows";
+  openreg_device_properties properties{};
+  properties.struct_size = sizeof properties;
+  ASSERT_EQ(openreg_get_device_properties(1, &properties), OPENREG_OK) << last_message();
+  EXPECT_STREQ(properties.name, "frozen device 1");
+  EXPECT_EQ(properties.total_memory, uint64_t{64} << 20);
+}
+
+// Copies, fills, streams of two devices ordered by an event, and pinned memory. acceptance 5.21
+TEST_P(UpgradeTest, Work) {
+  constexpr size_t kSize = 1 << 16;
+  void *host = nullptr, *first = nullptr, *second = nullptr;
+  ASSERT_EQ(openreg_malloc_host(0, kSize, &host), OPENREG_OK) << last_message();
+  auto* bytes = static_cast<uint8_t*>(host);
+  std::iota(bytes, bytes + kSize, uint8_t{3});
+  const openreg_stream source = from_pool(0), target = from_pool(1);
+  ASSERT_EQ(openreg_malloc(0, kSize, source, &first), OPENREG_OK) << last_message();
+  ASSERT_EQ(openreg_malloc(1, kSize, target, &second), OPENREG_OK) << last_message();
+  openreg_event event = nullptr;
+  ASSERT_EQ(openreg_event_create(0, 0, &event), OPENREG_OK) << last_message();
+  ASSERT_EQ(openreg_memcpy_async(first, 0, host, OPENREG_HOST, kSize, 0, source), OPENREG_OK) << last_message();
+  ASSERT_EQ(openreg_memset_async(first, 0, 0x5a, 16, source), OPENREG_OK) << last_message();
+  ASSERT_EQ(openreg_event_record(event, source), OPENREG_OK) << last_message();
+  ASSERT_EQ(openreg_stream_wait_event(1, target, event), OPENREG_OK) << last_message();
+  ASSERT_EQ(openreg_memcpy_async(second, 1, first, 0, kSize, 1, target), OPENREG_OK) << last_message();
+  std::vector<uint8_t> back(kSize);
+  ASSERT_EQ(openreg_memcpy_async(back.data(), OPENREG_HOST, second, 1, kSize, 1, target), OPENREG_OK) << last_message();
+  ASSERT_EQ(openreg_stream_synchronize(1, target), OPENREG_OK) << last_message();
+  int32_t done = 0;
+  ASSERT_EQ(openreg_event_query(event, &done), OPENREG_OK) << last_message();
+  EXPECT_EQ(done, 1);
+  std::fill_n(bytes, 16, uint8_t{0x5a});
+  EXPECT_TRUE(std::equal(back.begin(), back.end(), bytes));
+  EXPECT_EQ(openreg_event_destroy(event), OPENREG_OK);
+  EXPECT_EQ(openreg_free(first), OPENREG_OK);
+  EXPECT_EQ(openreg_free(second), OPENREG_OK);
+  EXPECT_EQ(openreg_free_host(host), OPENREG_OK);
+}
+
+// A function of the host runs: by the driver since 1.2, before that by the runtime.
+TEST_P(UpgradeTest, HostFunction) {
+  std::atomic<int> calls{0};
+  const auto call = [](void* count) { ++*static_cast<std::atomic<int>*>(count); };
+  const openreg_stream stream = from_pool(0);
+  ASSERT_EQ(openreg_launch_host_func(0, stream, call, &calls), OPENREG_OK) << last_message();
+  ASSERT_EQ(openreg_stream_synchronize(0, stream), OPENREG_OK) << last_message();
+  EXPECT_EQ(calls, 1);
+}
+
+INSTANTIATE_TEST_SUITE_P(Headers, UpgradeTest,
+                         ::testing::Values(Version{"frozen_1_0", 0}, Version{"frozen_1_1", 1}, Version{"frozen_1_2", 2},
+                                           Version{"frozen_next_minor", 2}),
+                         [](const auto& version) { return std::string(version.param.library); });
+
+class OtherMajorTest : public RuntimeTest {};
+
+// Of a later major: refused with both numbers, and no other driver takes its place.
+TEST_F(OtherMajorTest, IsRefused) {
+  set("OPENREG_DRIVER_LIBRARIES", "frozen:" + driver_path("frozen_next_major"));
+  set("OPENREG_DRIVERS", "frozen");
+  EXPECT_EQ(openreg_init(), OPENREG_E_INCOMPATIBLE);
+  EXPECT_CONTAINS(last_message(), "the driver implements ABI 2, this runtime ABI 1");
+}
+
+#define FROZEN_OFFSETS today
+#define FROZEN_SLOTS FROZEN_SLOTS_1_0
+namespace v1_0 {
+#include "../drivers/frozen/frozen_offsets.c"
+}
+#undef FROZEN_SLOTS
+#define FROZEN_SLOTS FROZEN_SLOTS_1_1
+namespace v1_1 {
+#include "../drivers/frozen/frozen_offsets.c"
+}
+#undef FROZEN_SLOTS
+#define FROZEN_SLOTS FROZEN_SLOTS_1_2
+namespace v1_2 {
+#include "../drivers/frozen/frozen_offsets.c"
+}
+
+void expect_equal(const size_t* frozen, const size_t* today) {
+  size_t i = 0;
+  for (; frozen[i] != SIZE_MAX; ++i) ASSERT_EQ(frozen[i], today[i]) << "entry " << i << " of frozen_offsets.c";
+  EXPECT_EQ(today[i], SIZE_MAX);
+  EXPECT_GT(i, 60u);
+}
+
+// What the frozen headers have is where today's has it: functions, fields, flags and codes.
+TEST(FrozenHeadersTest, OffsetsAndCodes) {
+  expect_equal(frozen_offsets_1_0, v1_0::today);
+  expect_equal(frozen_offsets_1_1, v1_1::today);
+  expect_equal(frozen_offsets_1_2, v1_2::today);
+}
+
+}  // namespace
