@@ -8,6 +8,7 @@ counts. The table says how each compares with its aim. A figure that misses its 
 from __future__ import annotations
 
 import argparse
+import ctypes.util
 import functools
 import gc
 import gzip
@@ -124,10 +125,17 @@ def c_figures(programs: Path) -> list[Figure]:
     return figures
 
 
+def growth_times(programs: Path, *names: str, malloc: str | None = None) -> dict[str, float]:
+    """What growth_bench prints, in ns; `malloc`: the library whose malloc() its reference is."""
+    variables = os.environ | ({"LD_PRELOAD": malloc} if malloc is not None else {})
+    command = [str(programs / "growth_bench"), *names]
+    lines = subprocess.run(command, env=variables, stdout=subprocess.PIPE, text=True, check=True).stdout
+    return {line.split()[0]: float(line.split()[1]) for line in lines.splitlines()}
+
+
 def growth_figures(programs: Path) -> list[Figure]:
     """Figures of growth_bench: what an operation costs as more is kept. Ratios of two sizes, or of an aim in time."""
-    lines = subprocess.run([str(programs / "growth_bench")], stdout=subprocess.PIPE, text=True, check=True).stdout
-    times = {line.split()[0]: float(line.split()[1]) for line in lines.splitlines()}
+    times = growth_times(programs)
 
     def slope(title: str, name: str, small: int, large: int, aim: float) -> Figure:
         value, reference = times[f"{name}/{large}"], times[f"{name}/{small}"]
@@ -145,10 +153,14 @@ def growth_figures(programs: Path) -> list[Figure]:
         slope("a pinned block beside 100,000 others", "pinned", 1000, 100000, 2.0),
         bound("longest stall, a queue of 100,000", "queue_stall", 10000, 100000, "ms", 0.1),
     ]
-    for count, label in ((1000, "1,000"), (100000, "100,000")):
-        value, reference = times[f"replace/{count}"], times[f"replace:malloc/{count}"]
-        title = f"random block of {label} replaced"
-        figures.append(Figure(title, value, reference, "free, malloc", value / reference, "x", 2.0))
+    references = [("free, malloc", times)]
+    if (jemalloc := ctypes.util.find_library("jemalloc")) is not None:
+        references.append(("jemalloc", growth_times(programs, "replace", malloc=jemalloc)))
+    for name, found in references:
+        for count, label in ((1000, "1,000"), (100000, "100,000")):
+            value, reference = found[f"replace/{count}"], found[f"replace:malloc/{count}"]
+            title = f"random block of {label} replaced"
+            figures.append(Figure(title, value, reference, name, value / reference, "x", 2.0))
     return figures
 
 

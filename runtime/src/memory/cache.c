@@ -199,19 +199,65 @@ note_active_peak(const openreg_stat allocated[OPENREG_POOLS], openreg_stat waiti
         waiting[OPENREG_POOL_ALL].peak = in_all;
 }
 
-/* The block freed last, if the request is for its size: nothing is split then, and nothing was joined. Fits no worse
- * than before: where the block is bigger than its first request, the new one is at least as large. */
+/* The place of a block or request of the small pool among the warm ones; OPENREG_WARM_SIZES or more: it has none. */
+static inline uint64_t
+warm_place(const openreg_pool *pool, uint64_t size)
+{
+    return pool->kind == OPENREG_POOL_SMALL ? size / OPENREG_BLOCK_UNIT - 1 : OPENREG_WARM_SIZES;
+}
+
+/* A block that is not the hot one any longer. */
+static inline void
+cool(struct openreg_cache *cache, openreg_pool *pool, openreg_block *block)
+{
+    const uint64_t place = warm_place(pool, block->size);
+    if (place >= OPENREG_WARM_SIZES || pool->warm_blocks[place] == OPENREG_WARM_BLOCKS) {
+        release(cache, block);
+        return;
+    }
+    block->u.used.warm = pool->warm[place];
+    pool->warm[place] = block;
+    pool->warm_blocks[place]++;
+}
+
 static inline openreg_block *
-take_hot(struct openreg_cache *cache, openreg_pool *pool, uint64_t rounded)
+take_warm(openreg_pool *pool, uint64_t rounded)
+{
+    const uint64_t place = warm_place(pool, rounded);
+    if (place >= OPENREG_WARM_SIZES || pool->warm[place] == NULL)
+        return NULL;
+    openreg_block *block = pool->warm[place];
+    pool->warm[place] = block->u.used.warm;
+    pool->warm_blocks[place]--;
+    return block;
+}
+
+static void
+release_warm(struct openreg_cache *cache, openreg_pool *pool)
+{
+    for (unsigned place = 0; place < OPENREG_WARM_SIZES; place++) {
+        for (openreg_block *block = pool->warm[place], *next; block != NULL; block = next) {
+            next = block->u.used.warm;
+            release(cache, block);
+        }
+        pool->warm[place] = NULL;
+        pool->warm_blocks[place] = 0;
+    }
+}
+
+/* The block freed last, if the request is for its size, or a warm one: nothing is split then, and nothing was joined. Fits
+ * no worse than before: where the block is bigger than its first request, the new one is at least as large. */
+static inline openreg_block *
+take_freed(struct openreg_cache *cache, openreg_pool *pool, uint64_t rounded)
 {
     openreg_block *block = pool->hot;
     if (block == NULL)
-        return NULL;
+        return take_warm(pool, rounded);
     pool->hot = NULL;
     if (rounded <= block->size && rounded >= block->u.used.requested)
         return block;
-    release(cache, block);
-    return NULL;
+    cool(cache, pool, block);
+    return take_warm(pool, rounded);
 }
 
 /* A block from the lists, split if much is left over. */
@@ -279,7 +325,7 @@ allocate(struct openreg_cache *cache, unsigned features, uint64_t size, openreg_
 
     openreg_pool *pool = rounded <= OPENREG_SMALL_BLOCK_MAX ? &pools->small : &pools->large;
     openreg_cache_stats *stats = &cache->stats;
-    openreg_block *block = take_hot(cache, pool, rounded);
+    openreg_block *block = take_freed(cache, pool, rounded);
     if (block == NULL)
         OPENREG_RETURN_NOT_OK(take_free(cache, pool, rounded, size, &block));
     block->state = OPENREG_BLOCK_ALLOCATED;
@@ -348,6 +394,7 @@ openreg_cache_release_hot(struct openreg_cache *cache)
         if (pool->hot != NULL)
             release(cache, pool->hot);
         pool->hot = NULL;
+        release_warm(cache, pool);
     }
 }
 
@@ -437,7 +484,7 @@ park(struct openreg_cache *cache, openreg_block *block)
     block->state = OPENREG_BLOCK_HOT;
     pool->hot = block;
     if (before != NULL) {
-        release(cache, before);
+        cool(cache, pool, before);
     } else if (!pool->is_parked) {
         pool->is_parked = true;
         pool->next_parked = cache->parked;

@@ -13,8 +13,8 @@
 struct openreg_segment;
 struct openreg_stream_use;
 
-/* A state beside OPENREG_BLOCK_*: freed, but neither in a list nor joined with its neighbours yet, because the next
- * request is likely to be for its size (openreg_pool.hot). To everyone outside it is free. */
+/* A state beside OPENREG_BLOCK_*: freed, but neither in a free list nor joined with its neighbours yet, because a request
+ * for its size is likely to come (openreg_pool.hot, .warm). To everyone outside it is free. */
 #define OPENREG_BLOCK_HOT 3
 /* Another one: live, but nobody here can free it. Its owner has, and other processes still hold it (exports.c); or it is
  * memory of another process (imports.c). */
@@ -31,9 +31,12 @@ typedef struct openreg_block {
             struct openreg_block *previous, *next;
         } free; /* FREE: in its pool's list; in the store of unused blocks `next` alone */
         struct {
-            struct openreg_stream_use *uses; /* ALLOCATED: streams recorded */
-            uint64_t requested;              /* the bytes that were asked for; HOT: asked for last */
-        } used;                              /* every other state */
+            union {
+                struct openreg_stream_use *uses; /* ALLOCATED: streams recorded */
+                struct openreg_block *warm;      /* HOT: the next one of its size that is warm */
+            };
+            uint64_t requested; /* the bytes that were asked for; HOT: asked for last */
+        } used;                 /* every other state */
     } u;
     uint32_t waiting;      /* AWAITING_FREE: uses that have not been passed */
     uint8_t state;         /* OPENREG_BLOCK_*, also HOT and LENT */

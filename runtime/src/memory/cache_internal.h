@@ -47,12 +47,20 @@ extern atomic_uint openreg_cache_features;
 
 struct openreg_stream_pools;
 
+#define OPENREG_WARM_SIZES 16u  /* up to 8 KiB */
+#define OPENREG_WARM_BLOCKS 16u /* of a size: so much is kept from joining, 1 MiB a pool at most */
+
 typedef struct openreg_pool {
     struct openreg_stream_pools *owner;
     int kind; /* OPENREG_POOL_SMALL or OPENREG_POOL_LARGE */
     bool no_split;
     openreg_block *hot; /* the block freed last, or NULL: OPENREG_BLOCK_HOT */
-    bool is_parked;     /* in the cache's list of pools that may have a hot block */
+    /* Of the small pool, by size in units less one: blocks that were hot before, the last one first, for the next
+     * request of their size. To join a block with its neighbours and to cut it off again touches ten lines that no
+     * processor's cache holds where there are many blocks; to find it here touches one. */
+    openreg_block *warm[OPENREG_WARM_SIZES];
+    uint8_t warm_blocks[OPENREG_WARM_SIZES];
+    bool is_parked; /* in the cache's list of pools that may have a hot or a warm block */
     struct openreg_pool *next_parked;
     struct openreg_segment *growing; /* its segments that can grow, the latest first */
     openreg_free_lists free;
@@ -166,7 +174,7 @@ struct openreg_cache {
     openreg_segment *segments;
     openreg_stream_pools *streams;        /* also those of private pools */
     openreg_stream_pools *shared_streams; /* the others; they go with the cache */
-    openreg_pool *parked; /* pools that may have a hot block: whoever wants them all looks nowhere else */
+    openreg_pool *parked; /* pools that may have a hot or a warm block: whoever wants them all looks nowhere else */
     openreg_stream_pools *buckets[OPENREG_STREAM_BUCKETS];
     openreg_private_pool *private_pools;
     openreg_tree pools_by_id;          /* those that are in use */
@@ -240,7 +248,7 @@ openreg_block *openreg_cache_take_block(struct openreg_cache *cache);
 void openreg_cache_give_block(struct openreg_cache *cache, openreg_block *block);
 /* Makes a block whose owner is done with it free, and joins it with free neighbours. Counts "inactive split" only. */
 void openreg_cache_release(struct openreg_cache *cache, openreg_block *block);
-/* Releases the hot blocks of all pools, for whoever looks at the whole cache. */
+/* Releases the hot and the warm blocks of all pools, for whoever looks at the whole cache. */
 void openreg_cache_release_hot(struct openreg_cache *cache);
 /* The block around a device address in the range found, or NULL if the segment went back to the driver meanwhile or
  * has no memory there yet. */

@@ -89,6 +89,36 @@ TEST_F(CacheTest, Coalesces) {
   for (const auto& block : snapshot(0)) EXPECT_EQ(block.size, block.segment_size);
 }
 
+// Small blocks of a size come back as they are, the last one first, whatever was freed meanwhile.
+TEST_F(CacheTest, SmallBlocksComeBackAsTheyAre) {
+  std::vector<void*> blocks[2];
+  for (int i = 0; i < 8; ++i)
+    for (int kind = 0; kind < 2; ++kind) blocks[kind].push_back(allocate(0, kind == 0 ? 512 : 8 * kKib));
+  for (int i = 0; i < 8; ++i)
+    for (auto& of_size : blocks) release(of_size[static_cast<size_t>(i)]);
+  for (int i = 8; i-- > 0;)
+    for (int kind = 0; kind < 2; ++kind)
+      EXPECT_EQ(allocate(0, kind == 0 ? 512 : 8 * kKib), blocks[kind][static_cast<size_t>(i)]);
+  check_cache(0);
+  for (auto& of_size : blocks)
+    for (void* block : of_size) release(block);
+  check_cache(0);
+}
+
+// So many of a size are kept from joining and no more: what is freed beyond them serves larger requests.
+TEST_F(CacheTest, FewBlocksAreKeptFromJoining) {
+  std::vector<void*> blocks;
+  for (size_t i = 0; i < 2 * kMib / kKib; ++i) blocks.push_back(allocate(0, kKib));  // a whole segment
+  const auto reserved = stats_of(0).reserved_bytes[0].current;
+  for (void* block : blocks) release(block);
+  // 16 of this size, and the one freed last; the rest lies in one piece behind them.
+  void* large = allocate(0, kMib);
+  EXPECT_EQ(stats_of(0).reserved_bytes[0].current, reserved);
+  release(large);
+  check_cache(0);
+  EXPECT_EQ(snapshot(0).size(), 1u);
+}
+
 // A size that was freed is served from the cache: the driver is not asked again.
 TEST_F(CacheTest, ReusesWithoutTheDriver) {
   use_full_toy();
@@ -270,6 +300,7 @@ TEST_F(CacheTest, RecordedStreamDelaysReuse) {
   check_cache(0);
   toy().hold(0);
   release(other);
+  check_cache(0);                       // who looks at all blocks sees them joined
   EXPECT_EQ(allocate(0, 8192), block);  // passed, and joined with its neighbours
   check_cache(0);
   release(block);
