@@ -15,6 +15,7 @@
 #   make aarch64    the runtime and its tests for 64-bit ARM, under qemu: needs Debian's cross compilers
 #   make coverage   line coverage of the C code
 #   make mutate     plants defects in a copy of the runtime and shows which of them no test finds; MUTATE=options
+#   make docs       the documentation as a site, build-site/html; a broken link is an error, and a browser looks at it
 #   make wheel      dist/*.whl
 #   make sdist      dist/*.tar.gz
 #   make sdist-check  installs the sdist with pip, in isolation and without, and runs the README's first program
@@ -27,13 +28,14 @@ export PATH := $(CURDIR)/$(VENV)/bin:$(PATH)
 
 PACKAGES := $(VENV)/.openreg-packages
 CLIENTS := $(VENV)/.openreg-clients
+DOCS := $(VENV)/.openreg-docs
 EDITABLE := $(VENV)/.openreg-editable
 CONFIGURE := cmake -S . -G Ninja -DPython3_EXECUTABLE=$(CURDIR)/$(VENV)/bin/python
 PIP := python -m pip --disable-pip-version-check
 RUNTIME_ONLY := -DOPENREG_BUILD_TORCH=OFF -DOPENREG_WERROR=ON
 RUN_CTEST = ctest --test-dir $(1) --output-on-failure --no-tests=error -j $(JOBS)
 
-.PHONY: help all build demo test acceptance fuzz opinfo check-mutants gpu-check bench lint lint-c lint-headers lint-rooms lint-format lint-python format asan tsan valgrind aarch64 coverage mutate wheel sdist sdist-check clean
+.PHONY: help all build demo test acceptance fuzz opinfo check-mutants gpu-check bench lint lint-c lint-headers lint-rooms lint-format lint-python format asan tsan valgrind aarch64 coverage mutate docs wheel sdist sdist-check clean
 all: build
 
 help:
@@ -175,6 +177,14 @@ coverage: $(PACKAGES)
 
 wheel: build
 	OPENREG_BUILD_DIR=$(BUILD) $(PIP) wheel --quiet --no-build-isolation --no-deps -w dist .
+
+# Python 3.11 or later. Where there is no browser (Debian: chromium) nobody looks at the front page.
+$(DOCS): requirements-docs.txt $(PACKAGES)
+	$(PIP) install --quiet -r requirements-docs.txt && touch $@
+
+docs: build $(DOCS)
+	python tools/figures.py --check
+	python tools/build_site.py
 
 sdist: $(PACKAGES)
 	mkdir -p dist

@@ -129,7 +129,7 @@ def register_driver_factory(
         priority: The driver of highest priority that works is chosen; built-in GPU drivers have 200, ``sim`` 0.
         fail_quietly: A failure is remembered, and other drivers are tried. Else it is an error.
         experimental: A warning is logged when the driver is opened.
-        make_topology: Function of (topology_name, **options) that returns the DeviceInfo of each device without
+        make_topology: Function of ``(topology_name, **options)`` that returns the DeviceInfo of each device without
             opening the driver, for driver_topology(); or None, if it can't.
 
     Raises:
