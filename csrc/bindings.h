@@ -24,6 +24,7 @@ extern PyMethodDef openreg_compiled_graph_methods[];
 extern PyMethodDef openreg_discovery_methods[];
 extern PyMethodDef openreg_driver_methods[];
 extern PyMethodDef openreg_event_methods[];
+extern PyMethodDef openreg_laboratory_methods[];
 extern PyMethodDef openreg_log_methods[];
 extern PyMethodDef openreg_memory_methods[];
 extern PyMethodDef openreg_memory_history_methods[];

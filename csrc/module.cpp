@@ -195,6 +195,7 @@ PYBIND11_MODULE(_C, m) {
            openreg_discovery_methods,
            openreg_driver_methods,
            openreg_event_methods,
+           openreg_laboratory_methods,
            openreg_log_methods,
            openreg_memory_methods,
            openreg_memory_history_methods,

@@ -3,8 +3,11 @@
 
 #include <torch/csrc/distributed/c10d/PrefixStore.hpp>
 
+#include <openreg/faults.h>
+
 #include <algorithm>
 #include <chrono>
+#include <thread>
 #include <utility>
 
 #include "shim/staged_work.h"
@@ -61,7 +64,52 @@ struct InARow {
   const bool is_possible;
 };
 
+// Of a collective whose peer is dead, or silent until the group's timeout, because a plan of faults says so.
+class WorkOfUnwellPeer final : public Work {
+ public:
+  explicit WorkOfUnwellPeer(int rank)
+      : Work(rank),
+        future_(c10::make_intrusive<c10::ivalue::Future>(c10::ListType::create(c10::TensorType::get()))) {}
+
+  c10::intrusive_ptr<c10::ivalue::Future> getFuture() override {
+    return future_;
+  }
+
+  void fail(const std::string& text) {
+    auto error = std::make_exception_ptr(c10::DistNetworkError({__func__, __FILE__, __LINE__}, text));
+    future_->setError(error);
+    finish(error);
+  }
+
+ private:
+  const c10::intrusive_ptr<c10::ivalue::Future> future_;
+};
+
+c10::intrusive_ptr<Work> plan_for(const c10::Device& device, int rank, std::chrono::milliseconds timeout) {
+  const int32_t peer = openreg_faults_of_collective(device.is_privateuseone() ? device.index() : OPENREG_HOST);
+  if (peer == OPENREG_PEER_IS_WELL) {
+    return nullptr;
+  }
+  auto work = c10::make_intrusive<WorkOfUnwellPeer>(rank);
+  const std::string whose = "openreg: rank " + std::to_string(rank) + ", by a plan of faults: ";
+  if (peer == OPENREG_PEER_DIES) {
+    work->fail(whose + "Connection closed by peer");
+  } else { // detached: it holds what it needs
+    std::thread([work, whose, timeout] {
+      std::this_thread::sleep_for(timeout);
+      work->fail(whose + "Timed out waiting " + std::to_string(timeout.count()) + "ms for the peer");
+    }).detach();
+  }
+  return work;
+}
+
 } // namespace
+
+// What a plan of faults makes of a collective on the device; null: nothing.
+c10::intrusive_ptr<Work> StagedBackend::planned(const c10::Device& device) {
+  return C10_LIKELY(openreg_is_instrumented() == 0) ? nullptr
+                                                    : plan_for(device, getRank(), host_->getBackendOptions()->timeout);
+}
 
 // Between startCoalescing() and endCoalescing() a work is kept for the block's.
 c10::intrusive_ptr<Work> StagedBackend::note(c10::intrusive_ptr<Work> work) {
@@ -76,6 +124,9 @@ template <class Call>
 c10::intrusive_ptr<Work> StagedBackend::in_place(const Tensors& tensors, const Call& call) {
   StagedTensors staged(getRank(), getSize());
   auto host = staged.show(tensors, TensorRole::in_out);
+  if (auto work = planned(staged.device())) {
+    return note(work);
+  }
   return note(staged.finish(call(host)));
 }
 
@@ -84,6 +135,9 @@ c10::intrusive_ptr<Work> StagedBackend::from_to(const Inputs& inputs, const Outp
   StagedTensors staged(getRank(), getSize());
   auto from = staged.show(inputs, TensorRole::input);
   auto to = staged.show(outputs, TensorRole::output);
+  if (auto work = planned(staged.device())) {
+    return note(work);
+  }
   return note(staged.finish(call(from, to)));
 }
 
@@ -201,12 +255,18 @@ c10::intrusive_ptr<Work> StagedBackend::alltoall(
 c10::intrusive_ptr<Work> StagedBackend::send(Tensors& tensors, int rank, int tag) {
   StagedTensors staged(getRank(), getSize());
   auto host = staged.show(tensors, TensorRole::input);
+  if (auto work = planned(staged.device())) {
+    return note(work);
+  }
   return note(staged.finish(host_->send(host, rank, tag)));
 }
 
 c10::intrusive_ptr<Work> StagedBackend::recv(Tensors& tensors, int rank, int tag) {
   StagedTensors staged(getRank(), getSize());
   auto host = staged.show(tensors, TensorRole::output);
+  if (auto work = planned(staged.device())) {
+    return note(work);
+  }
   return note(staged.finish(host_->recv(host, rank, tag)));
 }
 
@@ -233,6 +293,9 @@ c10::intrusive_ptr<Work> StagedBackend::endCoalescing() {
 }
 
 c10::intrusive_ptr<Work> StagedBackend::barrier(const c10d::BarrierOptions& options) {
+  if (auto work = planned(c10::Device(c10::kCPU))) {
+    return work;
+  }
   return host_->barrier(options);
 }
 

@@ -84,6 +84,7 @@ class TORCH_OPENREG_API StagedBackend final : public c10d::Backend {
 
  private:
   c10::intrusive_ptr<Work> note(c10::intrusive_ptr<Work> work);
+  c10::intrusive_ptr<Work> planned(const c10::Device& device);
   template <class Call>
   c10::intrusive_ptr<Work> in_place(const Tensors& tensors, const Call& call);
   template <class Inputs, class Outputs, class Call>

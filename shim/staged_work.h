@@ -52,6 +52,11 @@ class StagedTensors {
     return shown;
   }
 
+  // Of the first tensor that is openreg's; the host: there is none.
+  c10::Device device() const {
+    return seen_.empty() ? c10::Device(c10::kCPU) : seen_.front().device;
+  }
+
   // What the host's backend returned, as the Work of the tensors that were shown. To be called once, at the end.
   //
   // The Work ends when its results are in device memory, in order before whatever its waiter does next, on any stream.

@@ -73,6 +73,7 @@ from torch_openreg.openreg.drivers import (
     process_index,
     using_driver_c_api,
 )
+from torch_openreg.openreg.laboratory import faults
 from torch_openreg.openreg.memory import (
     MemPool,
     caching_allocator_alloc,
@@ -232,6 +233,7 @@ __all__ = [
     "empty_cache",
     "empty_host_cache",
     "expand_driver_alias",
+    "faults",
     "from_buffer",
     "from_numpy",
     "full",

@@ -9,7 +9,7 @@
 #include "base/sized_struct.h"
 #include "device/stream.h"
 #include "device/trace.h"
-#include "driver/driver_calls.h"
+#include "driver/watched_call.h"
 
 #define KNOWN_FLAGS OPENREG_KERNEL_ELEMENTWISE
 
@@ -97,8 +97,13 @@ openreg_run_kernel(int32_t index, openreg_stream stream, const openreg_kernel *k
     if (openreg_device_is_lost(device)) {
         (void)openreg_call_lost(device, what->name);
     } else {
+        openreg_watched watched;
         openreg_error_begin_call();
-        status = kernel->run(device->driver->instance, what);
+        status = openreg_watched_begin(&watched, device, call, OPENREG_CALL_KERNEL, what->stream, 0, what->name)
+                     ? kernel->run(device->driver->instance, what)
+                     : OPENREG_OK;
+        if (status != OPENREG_E_UNSUPPORTED)
+            status = openreg_watched_end(&watched, status);
         /* A refusal is an answer, not an error: the caller has another way. */
         if (status != OPENREG_E_UNSUPPORTED)
             status = openreg_call_end(device, what->name, status);

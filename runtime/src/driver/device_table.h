@@ -17,8 +17,9 @@ typedef struct openreg_opened_driver {
     openreg_instance instance;
     char name[32];
     openreg_visible_devices visible;
-    openreg_device_info *infos; /* of the visible devices, until it is closed */
-    int was_published;          /* 1 once a device table had its devices */
+    openreg_device_info *infos;      /* of the visible devices, until it is closed */
+    int was_published;               /* 1 once a device table had its devices */
+    struct openreg_faults_s *faults; /* of its option, or NULL */
 } openreg_opened_driver;
 
 #define OPENREG_LOSS_NONE 0

@@ -13,6 +13,7 @@
 #include "base/sized_struct.h"
 #include "base/text.h"
 #include "driver/driver_slots.h"
+#include "driver/watched_call.h"
 
 #define FILL_CHUNK ((size_t)1 << 20)
 #define HOST_ALIGNMENT 64
@@ -203,8 +204,9 @@ openreg_call_device_sync(openreg_device *device, const char *call)
     /* Markers (emulated_events.c) wait for a sync that starts after they were recorded: number the starts, and
      * remember the greatest number that has ended. */
     const unsigned long long number = atomic_fetch_add_explicit(&device->syncs_started, 1, memory_order_acq_rel) + 1;
-    OPENREG_RETURN_NOT_OK(
-        OPENREG_DEVICE_CALL(device, call, driver->table.device_sync(driver->instance, device->ordinal)));
+    openreg_watched watched;
+    OPENREG_RETURN_NOT_OK(OPENREG_WATCHED_CALL(&watched, device, call, OPENREG_CALL_DEVICE_SYNC, NULL, 0,
+                                               driver->table.device_sync(driver->instance, device->ordinal)));
     unsigned long long ended = atomic_load_explicit(&device->syncs_ended, memory_order_relaxed);
     while (ended < number && !atomic_compare_exchange_weak_explicit(&device->syncs_ended, &ended, number,
                                                                     memory_order_release, memory_order_relaxed)) {
@@ -227,8 +229,10 @@ openreg_call_mem_alloc(openreg_device *device, const char *call, uint64_t size, 
 {
     openreg_opened_driver *const driver = device->driver;
     void *memory = NULL;
-    OPENREG_RETURN_NOT_OK(OPENREG_DEVICE_CALL(
-        device, call, driver->table.mem_alloc(driver->instance, device->ordinal, size, stream, &memory)));
+    openreg_watched watched;
+    OPENREG_RETURN_NOT_OK(
+        OPENREG_WATCHED_CALL(&watched, device, call, OPENREG_CALL_SEGMENT, stream, size,
+                             driver->table.mem_alloc(driver->instance, device->ordinal, size, stream, &memory)));
     if (memory == NULL)
         return defect(driver->name, call, "mem_alloc succeeded but gave no memory");
     const uint64_t alignment = device->info.min_alignment == 0 ? OPENREG_LEAST_ALIGNMENT : device->info.min_alignment;
@@ -306,8 +310,14 @@ openreg_call_copy(openreg_device *on, const char *call, void *dst, openreg_devic
         return openreg_call_lost(src_device, call);
     const int32_t dst_ordinal = dst_device == NULL ? -1 : dst_device->ordinal;
     const int32_t src_ordinal = src_device == NULL ? -1 : src_device->ordinal;
-    OPENREG_RETURN_NOT_OK(OPENREG_DEVICE_CALL(
-        on, call, driver->table.copy(driver->instance, dst, dst_ordinal, src, src_ordinal, size, on->ordinal, stream)));
+    openreg_watched watched = {.instruments = 0};
+    OPENREG_RETURN_NOT_OK(OPENREG_WATCHED_CALL(
+        &watched, on, call, OPENREG_CALL_COPY, stream, size,
+        openreg_watched_is_disturbed(&watched)
+            ? OPENREG_OK
+            : driver->table.copy(driver->instance, dst, dst_ordinal, src, src_ordinal, size, on->ordinal, stream)));
+    if (openreg_watched_is_disturbed(&watched))
+        OPENREG_RETURN_NOT_OK(openreg_watched_copy(&watched, call, dst, dst_device, src, src_device, size));
     set_active(on);
     set_active(dst_device);
     set_active(src_device);
@@ -350,8 +360,10 @@ openreg_call_fill(openreg_device *device, const char *call, void *dst, uint8_t v
         return OPENREG_OK;
     if (driver->table.fill == NULL)
         return fill_by_copying(device, call, dst, value, size, stream);
-    OPENREG_RETURN_NOT_OK(OPENREG_DEVICE_CALL(
-        device, call, driver->table.fill(driver->instance, device->ordinal, dst, value, size, stream)));
+    openreg_watched watched;
+    OPENREG_RETURN_NOT_OK(
+        OPENREG_WATCHED_CALL(&watched, device, call, OPENREG_CALL_FILL, stream, size,
+                             driver->table.fill(driver->instance, device->ordinal, dst, value, size, stream)));
     set_active(device);
     return OPENREG_OK;
 }
@@ -450,11 +462,13 @@ openreg_call_stream_query(openreg_device *device, const char *call, openreg_driv
 {
     openreg_opened_driver *const driver = device->driver;
     int32_t finished = 1;
+    openreg_watched watched;
     if (driver->table.stream_query == NULL)
         OPENREG_RETURN_NOT_OK(openreg_call_device_sync(device, call));
     else
-        OPENREG_RETURN_NOT_OK(OPENREG_DEVICE_CALL(
-            device, call, driver->table.stream_query(driver->instance, device->ordinal, stream, &finished)));
+        OPENREG_RETURN_NOT_OK(
+            OPENREG_WATCHED_CALL(&watched, device, call, OPENREG_CALL_STREAM_QUERY, stream, 0,
+                                 driver->table.stream_query(driver->instance, device->ordinal, stream, &finished)));
     *done = finished != 0;
     return OPENREG_OK;
 }
@@ -465,7 +479,9 @@ openreg_call_stream_sync(openreg_device *device, const char *call, openreg_drive
     openreg_opened_driver *const driver = device->driver;
     if (driver->table.stream_sync == NULL)
         return openreg_call_device_sync(device, call);
-    return OPENREG_DEVICE_CALL(device, call, driver->table.stream_sync(driver->instance, device->ordinal, stream));
+    openreg_watched watched;
+    return OPENREG_WATCHED_CALL(&watched, device, call, OPENREG_CALL_STREAM_SYNC, stream, 0,
+                                driver->table.stream_sync(driver->instance, device->ordinal, stream));
 }
 
 openreg_status

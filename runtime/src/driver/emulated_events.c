@@ -11,6 +11,7 @@
 #include "base/clock.h"
 #include "base/error.h"
 #include "driver/driver_calls.h"
+#include "driver/watched_call.h"
 
 static int
 is_emulated(const openreg_driver *table, uint32_t flags)
@@ -56,8 +57,10 @@ openreg_call_marker_record(openreg_device *device, const char *call, openreg_bac
 {
     openreg_opened_driver *const driver = device->driver;
     if (!is_emulated(&driver->table, marker->flags)) {
-        OPENREG_RETURN_NOT_OK(OPENREG_DEVICE_CALL(
-            device, call, driver->table.event_record(driver->instance, device->ordinal, marker->native, stream)));
+        openreg_watched watched;
+        OPENREG_RETURN_NOT_OK(OPENREG_WATCHED_CALL(
+            &watched, device, call, OPENREG_CALL_RECORD, stream, 0,
+            driver->table.event_record(driver->instance, device->ordinal, marker->native, stream)));
     } else if ((marker->flags & OPENREG_EVENT_TIMING) != 0) {
         OPENREG_RETURN_NOT_OK(openreg_call_stream_sync(device, call, stream));
         marker->ticket = 0;
@@ -82,8 +85,10 @@ openreg_status
 openreg_call_marker_sync(openreg_device *device, const char *call, openreg_backend_event *marker)
 {
     openreg_opened_driver *const driver = device->driver;
+    openreg_watched watched;
     if (!is_emulated(&driver->table, marker->flags))
-        return OPENREG_DEVICE_CALL(device, call, driver->table.event_sync(driver->instance, marker->native));
+        return OPENREG_WATCHED_CALL(&watched, device, call, OPENREG_CALL_EVENT_SYNC, NULL, 0,
+                                    driver->table.event_sync(driver->instance, marker->native));
     if (is_complete(device, marker))
         return OPENREG_OK;
     return openreg_call_device_sync(device, call);
@@ -115,8 +120,9 @@ openreg_call_stream_wait(openreg_device *waiter, const char *call, openreg_drive
     if (driver != recorded_on->driver || driver->table.stream_wait == NULL ||
         is_emulated(&driver->table, marker->flags))
         return openreg_call_marker_sync(recorded_on, call, marker);
-    return OPENREG_DEVICE_CALL(waiter, call,
-                               driver->table.stream_wait(driver->instance, waiter->ordinal, stream, marker->native));
+    openreg_watched watched;
+    return OPENREG_WATCHED_CALL(&watched, waiter, call, OPENREG_CALL_STREAM_WAIT, stream, 0,
+                                driver->table.stream_wait(driver->instance, waiter->ordinal, stream, marker->native));
 }
 
 openreg_status

@@ -8,6 +8,7 @@
 
 #include "base/error.h"
 #include "base/fork.h"
+#include "laboratory/faults.h"
 #include "memory/exports.h"
 
 static const char malloc_call[] = "openreg_malloc";
@@ -308,6 +309,19 @@ note_special(struct openreg_cache *cache, openreg_block *block, unsigned feature
         openreg_cache_trace_block(cache, OPENREG_MEMORY_EVENT_ALLOC, block);
 }
 
+/* Whether a plan of faults says that there is no memory for this request. */
+static openreg_status
+fail_on_purpose(struct openreg_cache *cache, const openreg_pool *pool, uint64_t size)
+{
+    openreg_device *const device = cache->device;
+    const openreg_fault_site site = {device->driver, device->index, OPENREG_CALL_ALLOCATION, NULL, NULL};
+    openreg_fault_verdict verdict;
+    if (!openreg_faults_ask(&site, &verdict) || verdict.status == OPENREG_OK)
+        return OPENREG_OK;
+    (void)openreg_error_set_driver(OPENREG_E_NOMEM, malloc_call, device->driver->name, "%s", verdict.text);
+    return openreg_cache_out_of_memory(cache, pool, size);
+}
+
 /* Everything but the lock. */
 static openreg_status
 allocate(struct openreg_cache *cache, unsigned features, uint64_t size, openreg_stream stream, void **out)
@@ -325,6 +339,8 @@ allocate(struct openreg_cache *cache, unsigned features, uint64_t size, openreg_
 
     openreg_pool *pool = rounded <= OPENREG_SMALL_BLOCK_MAX ? &pools->small : &pools->large;
     openreg_cache_stats *stats = &cache->stats;
+    if (__builtin_expect((openreg_instruments() & OPENREG_INSTRUMENT_FAULTS) != 0, 0))
+        OPENREG_RETURN_NOT_OK(fail_on_purpose(cache, pool, size));
     openreg_block *block = take_freed(cache, pool, rounded);
     if (block == NULL)
         OPENREG_RETURN_NOT_OK(take_free(cache, pool, rounded, size, &block));

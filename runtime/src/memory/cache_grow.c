@@ -14,9 +14,8 @@ static const char malloc_call[] = "openreg_malloc";
 
 static OPENREG_HOT_TLS uint64_t own_answers; /* to this thread, of all caches */
 
-/* The text of running out of memory, with the figures. Called with the lock held; releases and reacquires it. */
-static openreg_status
-out_of_memory(struct openreg_cache *cache, const openreg_pool *pool, uint64_t size)
+openreg_status
+openreg_cache_out_of_memory(struct openreg_cache *cache, const openreg_pool *pool, uint64_t size)
 {
     openreg_device *device = cache->device;
     const openreg_error_fields cause = openreg_error_save();
@@ -24,6 +23,7 @@ out_of_memory(struct openreg_cache *cache, const openreg_pool *pool, uint64_t si
     const int64_t reserved = openreg_stat_current(cache->stats.reserved_bytes);
     const uint64_t limit = openreg_cache_limit(cache);
     uint64_t unused, total;
+    cache->stats.ooms++;
     openreg_fast_lock_release(&cache->lock);
     openreg_byte_text asked = openreg_format_bytes(size), used = openreg_format_bytes((uint64_t)allocated);
     openreg_byte_text cached = openreg_format_bytes((uint64_t)(reserved - allocated));
@@ -152,8 +152,7 @@ grow_after_flush(struct openreg_cache *cache, openreg_pool *pool, uint64_t round
         if (!is_worth_it)
             break;
     }
-    cache->stats.ooms++;
-    return out_of_memory(cache, pool, size);
+    return openreg_cache_out_of_memory(cache, pool, size);
 }
 
 /* Where more is reserved than garbage_collection_threshold allows, gives segments back that have been free for longer

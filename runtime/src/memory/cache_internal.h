@@ -265,6 +265,9 @@ openreg_status openreg_cache_add_segment(struct openreg_cache *cache, openreg_po
 
 /* ---- cache_grow.c; the lock is held ---- */
 
+/* OPENREG_E_NOMEM with a text of the figures, and of what the driver said if the thread's error is its. Counts it. Called
+ * with the lock held; releases and reacquires it. */
+openreg_status openreg_cache_out_of_memory(struct openreg_cache *cache, const openreg_pool *pool, uint64_t size);
 /* A free block of at least `rounded` bytes, after asking the driver and if need be giving cached segments back; where the
  * driver has none for it while it answers other threads, again. The lock is released meanwhile; on success the block is
  * in the pool's list. `size` is for the text. */

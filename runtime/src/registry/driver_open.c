@@ -11,6 +11,7 @@
 #include "base/fork.h"
 #include "base/log.h"
 #include "base/text.h"
+#include "device/fault_calls.h"
 #include "driver/driver_calls.h"
 #include "driver/visible_devices.h"
 #include "registry/candidate_load.h"
@@ -36,7 +37,8 @@ openreg_settings_free(openreg_settings *settings)
 {
     openreg_options_free(&settings->options);
     openreg_option_free(settings->visible);
-    settings->visible = (openreg_option){NULL, NULL};
+    openreg_option_free(settings->faults);
+    settings->visible = settings->faults = (openreg_option){NULL, NULL};
 }
 
 static openreg_status
@@ -57,7 +59,7 @@ collect(const char *call, const openreg_candidate *candidate, openreg_options *o
 openreg_status
 openreg_settings_read(const char *call, const openreg_candidate *candidate, openreg_settings *out)
 {
-    openreg_settings settings = {{NULL, 0}, {NULL, NULL}};
+    openreg_settings settings = {{NULL, 0}, {NULL, NULL}, {NULL, NULL}};
     const openreg_status status = collect(call, candidate, &settings.options);
     if (status != OPENREG_OK) {
         openreg_settings_free(&settings);
@@ -66,6 +68,7 @@ openreg_settings_read(const char *call, const openreg_candidate *candidate, open
         return status;
     }
     settings.visible = openreg_options_remove(&settings.options, OPENREG_VISIBLE_DEVICES);
+    settings.faults = openreg_options_remove(&settings.options, OPENREG_FAULTS);
     *out = settings;
     return OPENREG_OK;
 }
@@ -114,6 +117,18 @@ call_open(const char *call, openreg_opened_driver *driver, const openreg_options
                                                           options->items, options->count, &driver->instance));
 }
 
+/* Its plan of faults, which is at work once the driver is open. */
+static openreg_status
+begin_faults(const char *call, openreg_opened_driver *driver, const openreg_settings *settings)
+{
+    char upper[OPENREG_NAME_SIZE], what[64 + OPENREG_NAME_SIZE];
+    if (settings->faults.value == NULL)
+        return OPENREG_OK;
+    openreg_driver_name_upper(driver->name, upper, sizeof upper);
+    (void)snprintf(what, sizeof what, "%s%s_FAULTS", OPENREG_VARIABLE_PREFIX, upper);
+    return openreg_faults_add(call, what, settings->faults.value, driver, &driver->faults);
+}
+
 static openreg_status
 open_instance(const char *call, const openreg_candidate *candidate, openreg_opened_driver *driver)
 {
@@ -124,6 +139,8 @@ open_instance(const char *call, const openreg_candidate *candidate, openreg_open
     openreg_status status = call_open(call, driver, &settings.options);
     if (status == OPENREG_OK) {
         status = inspect(call, candidate, &settings, driver);
+        if (status == OPENREG_OK)
+            status = begin_faults(call, driver, &settings);
         if (status != OPENREG_OK) {
             const openreg_error_fields first = openreg_error_save();
             (void)openreg_call_close(table, driver->name, call, driver->instance);
@@ -231,6 +248,8 @@ close_candidate(const char *call, openreg_candidate *candidate)
     openreg_candidate_reset(candidate);
     if (driver == NULL)
         return;
+    openreg_faults_end(driver->faults);
+    driver->faults = NULL;
     if (openreg_call_close(&driver->table, driver->name, call, driver->instance) != OPENREG_OK)
         openreg_log(OPENREG_LOG_WARNING, "%s", openreg_last_error()->message);
     if (at_risk(&driver->table))

@@ -23,11 +23,12 @@ openreg_status openreg_driver_open_try(const char *call, openreg_candidate *cand
 /* The line that says so. */
 void openreg_driver_open_log_failure(const openreg_candidate *candidate);
 
-/* Options of a driver: of this process, of its registration, of the environment, each overriding those before, and its
- * visible devices apart from them. Errors: OPENREG_E_NOMEM, OPENREG_E_INVALID. */
+/* Options of a driver: of this process, of its registration, of the environment, each overriding those before, and apart
+ * from them what the runtime reads itself. Errors: OPENREG_E_NOMEM, OPENREG_E_INVALID. */
 typedef struct openreg_settings {
     openreg_options options;
     openreg_option visible; /* {NULL, NULL}: not set */
+    openreg_option faults;  /* likewise: a plan of openreg/faults.h */
 } openreg_settings;
 openreg_status openreg_settings_read(const char *call, const openreg_candidate *candidate, openreg_settings *out);
 void openreg_settings_free(openreg_settings *settings);

@@ -78,6 +78,9 @@ void OperatorCall::watch(ExecutionMode mode, const std::string& name, DeviceInde
 
 void OperatorCall::count(const std::string& name, uint64_t copied) noexcept {
   const bool staged = staged_ || copied > 0;
+  if (watched_ && openreg_is_instrumented() != 0) {
+    tell_instruments(name);
+  }
   if (!staged) {
     count_aliased_call();
     if (is_traced()) {
@@ -93,6 +96,12 @@ void OperatorCall::count(const std::string& name, uint64_t copied) noexcept {
   } catch (...) {
     // Out of host memory for a counter: the call itself has its result.
   }
+}
+
+void OperatorCall::tell_instruments(const std::string& name) const noexcept {
+  openreg_stream stream = OPENREG_STREAM_DEFAULT;
+  (void)openreg_current_stream(device_, &stream);
+  openreg_operator_ended(device_, stream, name.c_str());
 }
 
 void OperatorCall::trace(const std::string& name) const noexcept {

@@ -2,6 +2,8 @@
 // How often operators ran in each execution mode (execution_mode.h), over all devices and threads.
 #pragma once
 
+#include <openreg/faults.h>
+
 #include <atomic>
 #include <chrono>
 #include <cstdint>
@@ -50,7 +52,7 @@ class OperatorCall {
  public:
   // Throws c10::Error where the policy forbids the mode. Once for each device of the call; the slowest mode counts.
   void take(ExecutionMode mode, const std::string& name, DeviceIndex device) {
-    if (C10_UNLIKELY(mode == ExecutionMode::staged || operators_are_watched())) {
+    if (C10_UNLIKELY(mode == ExecutionMode::staged || operators_are_watched() || openreg_is_instrumented() != 0)) {
       watch(mode, name, device);
     }
   }
@@ -87,6 +89,7 @@ class OperatorCall {
   void watch(ExecutionMode mode, const std::string& name, DeviceIndex device);
   void count(const std::string& name, uint64_t copied) noexcept;
   void trace(const std::string& name) const noexcept;
+  void tell_instruments(const std::string& name) const noexcept;
 
   struct Description {
     int32_t kind = OPENREG_TRACE_KERNEL;

@@ -1,0 +1,80 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
+/* openreg/faults.h: failures of devices, on purpose: what a program does when memory runs out, work fails, or a device or
+ * a peer is gone. Part of the C API: the rules of openreg.h on errors, threads and start hold here. Valid C11 and C++17.
+ *
+ *   openreg_faults faults;
+ *   openreg_faults_begin("openreg:1 lost after 200 copies; nomem 5%", &faults);
+ *   ...
+ *   openreg_faults_end(faults);
+ *
+ * A plan is also the option `faults` of a driver, for its own devices, from open() to close(): OPENREG_SIM_FAULTS for
+ * the simulated ones, OPENREG_<NAME>_FAULTS for any other driver. The runtime acts it out between itself and the driver,
+ * which is not told. Without a plan a call costs one load of a flag that is not written.
+ *
+ * A plan is a list of faults, separated by ";", each of words in this order:
+ *   [openreg:N] [WHAT] ACTION [at [WHAT] N | after N [WHAT] | P%] [of WHAT]
+ *   openreg:N   on this device alone, else on all
+ *   WHAT        which calls are counted and hit: copies, fills, kernels, functions (of the host), work (all four),
+ *               operators (that PyTorch runs, and kernels), records, waits (the host's), calls (work, records, waits
+ *               and segments), allocations (that a program asks for), segments (that the allocator asks the driver
+ *               for), collectives; or the name of an operator or kernel, "aten::mm". "op" is short for operators; the
+ *               singular is as good.
+ *   at N        the N-th of them, once; after N: each one behind the N-th; P%: each one with that probability,
+ *               which follows the seed; nothing: each one
+ *   ACTION      lost     the call fails with OPENREG_E_DEVICE_LOST, and with it all others of the device (calls)
+ *               nomem    there is no memory (allocations, or segments, of which the allocator survives one)
+ *               error    the work is not done, and the next query or wait of that stream, or wait of the device, fails
+ *                        with OPENREG_E_INTERNAL; an operator that the host runs is done and reported likewise
+ *                        (operators, work or one of its parts)
+ *               ecc      one byte that was copied is wrong, and that is reported as for `error` (copies)
+ *               corrupt  one byte that was copied is wrong, and nobody is told (copies)
+ *               slow Fx  takes F times as long (copies)
+ *               peer dies, peer silent   a collective fails at once, or does so after its group's timeout (collectives)
+ * "seed N" as an item of its own is the seed of the probabilities and of which byte is hit; without it that is
+ * OPENREG_SIM_SEED, else 0. So a plan hits the same calls in each run of a program that makes the same calls. */
+#ifndef OPENREG_FAULTS_H
+#define OPENREG_FAULTS_H
+
+#include <openreg/openreg.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+typedef struct openreg_faults_s *openreg_faults;
+
+/* Adds a plan for all devices; several may be at work, and each counts for itself. Needs no device.
+ * Errors: OPENREG_E_INVALID (not a plan: the text names the word), OPENREG_E_NOMEM. */
+OPENREG_API OPENREG_WARN_UNUSED openreg_status openreg_faults_begin(const char *plan, openreg_faults *out);
+
+/* Ends it. Devices that it has lost, and nothing else, are usable again; an error that nobody has been told of is
+ * forgotten. NULL is accepted. Never fails. */
+OPENREG_API void openreg_faults_end(openreg_faults faults);
+
+/* How often its faults have hit. 0 for NULL. */
+OPENREG_API uint64_t openreg_faults_hits(openreg_faults faults);
+
+#define OPENREG_PEER_IS_WELL 0
+#define OPENREG_PEER_DIES 1
+#define OPENREG_PEER_IS_SILENT 2
+
+/* For who runs collectives, of which this counts one: what its peer does (OPENREG_PEER_*). `device` is where the tensors
+ * are, or OPENREG_HOST. Never fails. */
+OPENREG_API int32_t openreg_faults_of_collective(int32_t device);
+
+/* For who runs operators on the host in a device's memory: one has ended on the stream. Never fails: what a fault makes of
+ * it is reported by the stream. `name` is the operator's, "aten::mm". */
+OPENREG_API void openreg_operator_ended(int32_t device, openreg_stream stream, const char *name);
+
+/* 1 while openreg_operator_ended() and openreg_faults_of_collective() have an effect, else 0: one load. */
+OPENREG_API extern uint32_t openreg_published_instruments;
+static inline int
+openreg_is_instrumented(void)
+{
+    return __atomic_load_n(&openreg_published_instruments, __ATOMIC_RELAXED) != 0;
+}
+
+#ifdef __cplusplus
+}
+#endif
+#endif /* OPENREG_FAULTS_H */
