@@ -9,9 +9,9 @@
  * Memory of another process is a piece of that process's file, mapped over unused addresses of the device, twice like
  * its own: so everything else works on it as on the device's own memory.
  *
- * Locks, outermost first: event lock, stream lock. The device list lock, the device memory lock and the pinned table's
+ * Locks, outermost first: event lock, the schedule's lock, stream lock. The device list lock, the device memory lock and the pinned table's
  * lock are leaves.
- * No lock is held while a thread waits for a stream. */
+ * No lock is held while a thread waits for a stream's worker. */
 #ifndef OPENREG_DRIVERS_SIM_SIM_H
 #define OPENREG_DRIVERS_SIM_SIM_H
 
@@ -77,7 +77,18 @@ struct openreg_instance_s {
 
     pthread_mutex_t pinned_lock; /* guards the field below */
     openreg_tree pinned;         /* of openreg_sim_pinned */
+
+    struct openreg_sim_schedule *schedule; /* sim_schedule.h, or NULL */
 };
+
+/* With a seed: which work runs when. */
+typedef struct openreg_sim_schedule openreg_sim_schedule;
+typedef enum openreg_sim_order {
+    OPENREG_SIM_ORDER_BY_SEED,
+    OPENREG_SIM_RANDOM,
+    OPENREG_SIM_PCT,
+    OPENREG_SIM_LATEST
+} openreg_sim_order;
 
 /* Time of a record of a timed event, shared by the event and the queued task. */
 typedef struct openreg_sim_record {
@@ -133,6 +144,12 @@ struct openreg_driver_stream_s {
     bool has_worker, worker_idle, stopping;
     bool inline_busy; /* a calling thread runs the oldest task itself; the worker keeps off */
     pthread_t worker;
+
+    /* With a seed: there is no worker, and the schedule's lock guards the queue and these. */
+    uint32_t number;           /* of the stream, from the first that was made */
+    uint64_t drawn_priority;   /* pct: greater is earlier */
+    bool is_busy;              /* its function of the host is running */
+    openreg_sim_task function; /* while it is */
 };
 
 struct openreg_driver_event_s {
@@ -190,6 +207,10 @@ openreg_status openreg_sim_stream_mark(openreg_driver_stream stream, openreg_sim
 bool openreg_sim_stream_passed(openreg_driver_stream stream, uint64_t position);
 void openreg_sim_stream_await(openreg_driver_stream stream, uint64_t position);
 void openreg_sim_device_await(openreg_sim_device *device);
+/* For sim_schedule.c: appends a task (E_NOMEM), takes the first out, and does what a copy or a fill says. */
+openreg_status openreg_sim_stream_push(openreg_driver_stream stream, const openreg_sim_task *task);
+openreg_sim_task openreg_sim_stream_pop(openreg_driver_stream stream);
+void openreg_sim_stream_run(const openreg_sim_task *task);
 /* For close(): ends every worker of the device after its queue, and frees all streams. */
 void openreg_sim_streams_destroy(openreg_sim_device *device);
 

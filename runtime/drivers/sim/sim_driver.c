@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 /* sim_driver.c: the simulated devices' table, options, open and close. */
 #define _GNU_SOURCE
-#include "sim.h"
+#include "sim_schedule.h"
 
 #include <openreg/vmm.h>
 
@@ -13,6 +13,7 @@ typedef struct sim_settings {
     int32_t devices;
     uint64_t memory;                    /* bytes a device */
     char label[OPENREG_SIM_LABEL_SIZE]; /* upper case: of whom this is a mock, or "SIM" */
+    openreg_sim_plan plan;
 } sim_settings;
 
 /* Reads decimal digits up to `*end`. False if there are none, or the value does not fit. */
@@ -107,13 +108,22 @@ read_option(const openreg_host *host, const openreg_option *option, sim_settings
                             "OPENREG_%s_MEMORY must be a number of bytes from 2M to 16T, written as an integer that "
                             "K, M, G or T may follow, but is \"%.64s\"",
                             settings->label, value);
+    const char *expected = "";
+    if (!openreg_sim_plan_read(&settings->plan, option, &expected)) {
+        char key[16] = "";
+        for (size_t i = 0; i < sizeof key - 1 && option->key[i] != '\0'; i++)
+            key[i] = (char)(option->key[i] >= 'a' && option->key[i] <= 'z' ? option->key[i] - 'a' + 'A'
+                                                                           : option->key[i]);
+        return openreg_fail(host, OPENREG_E_INVALID, 0, "OPENREG_%s_%s must be %s, but is \"%.64s\"", settings->label,
+                            key, expected, value);
+    }
     return OPENREG_OK;
 }
 
 static openreg_status
 read_options(const openreg_host *host, const openreg_option *options, size_t n, sim_settings *out)
 {
-    sim_settings settings = {2, 0, ""};
+    sim_settings settings = {2, 0, "", {false, 0, OPENREG_SIM_ORDER_BY_SEED, -1, NULL}};
     read_label(options, n, settings.label);
     for (size_t i = 0; i < n; i++) {
         const openreg_status status = read_option(host, &options[i], &settings);
@@ -122,6 +132,7 @@ read_options(const openreg_host *host, const openreg_option *options, size_t n, 
     }
     if (settings.memory == 0)
         settings.memory = default_memory(settings.devices);
+    openreg_sim_plan_complete(&settings.plan);
     *out = settings;
     return OPENREG_OK;
 }
@@ -165,6 +176,7 @@ sim_close(openreg_instance instance)
         destroy_device(&instance->devices[i]);
     (void)pthread_mutex_destroy(&instance->pinned_lock);
     openreg_sim_host_destroy(instance);
+    openreg_sim_schedule_destroy(instance);
     free(instance->devices);
     free(instance);
     return OPENREG_OK;
@@ -188,6 +200,11 @@ sim_open(const openreg_host *host, const openreg_option *options, size_t n, open
     instance->devices = devices;
     memcpy(instance->label, settings.label, sizeof instance->label);
     (void)pthread_mutex_init(&instance->pinned_lock, NULL);
+    status = openreg_sim_schedule_create(instance, &settings.plan);
+    if (status != OPENREG_OK) {
+        (void)sim_close(instance);
+        return status;
+    }
     for (int32_t i = 0; i < settings.devices; i++) {
         status = create_device(instance, i, settings.memory);
         if (status != OPENREG_OK) {

@@ -2,7 +2,7 @@
 /* sim_event.c: events of the simulated devices. A record is a position on a stream's timeline, so a later record of the
  * same event, on whatever stream, never completes or delays an earlier one. */
 #define _GNU_SOURCE
-#include "sim.h"
+#include "sim_schedule.h"
 
 #include <stdlib.h>
 #include <time.h>
@@ -104,7 +104,12 @@ pending_timeline(openreg_driver_event event, uint64_t *position)
 openreg_status
 openreg_sim_event_query(openreg_instance instance, openreg_driver_event event, int32_t *done)
 {
-    (void)instance;
+    uint64_t position;
+    openreg_driver_stream timeline = instance->schedule != NULL ? pending_timeline(event, &position) : NULL;
+    if (timeline != NULL) {
+        openreg_sim_schedule_look(timeline);
+        openreg_sim_stream_release(timeline);
+    }
     (void)pthread_mutex_lock(&event->lock);
     *done = event->timeline == NULL || openreg_sim_stream_passed(event->timeline, event->position);
     (void)pthread_mutex_unlock(&event->lock);

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 /* sim_memory.c: memory of a simulated device: the file, its two mappings, and the pieces handed out. */
 #define _GNU_SOURCE
-#include "sim.h"
+#include "sim_schedule.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -279,6 +279,8 @@ openreg_sim_mem_alloc(openreg_instance instance, int32_t dev, uint64_t size, ope
     device->used_bytes += rounded;
     (void)pthread_mutex_unlock(&device->memory_lock);
     atomic_store_explicit(&device->active, 1, memory_order_relaxed);
+    if (instance->schedule != NULL)
+        openreg_sim_schedule_poison(instance, device->alias + start, size);
     *out = device->base + start;
     return OPENREG_OK;
 }

@@ -2,7 +2,7 @@
 /* sim_stream.c: streams of the simulated devices: a queue each, worked off in order by a thread of its own that starts
  * with the first task. */
 #define _GNU_SOURCE
-#include "sim.h"
+#include "sim_schedule.h"
 
 #include <signal.h>
 #include <stdlib.h>
@@ -50,6 +50,13 @@ reserve_slot(openreg_driver_stream stream)
     return true;
 }
 
+static openreg_status
+no_room(openreg_driver_stream stream)
+{
+    return openreg_fail(stream->device->instance->host, OPENREG_E_NOMEM, 0,
+                        "no host memory for the queue of a stream of device %d", stream->device->ordinal);
+}
+
 static void
 push_task(openreg_driver_stream stream, const openreg_sim_task *task)
 {
@@ -58,8 +65,8 @@ push_task(openreg_driver_stream stream, const openreg_sim_task *task)
 }
 
 /* There is one. A chunk that is used up is kept for the next tasks, one at most; the memory of a long queue goes back. */
-static openreg_sim_task
-pop_task(openreg_driver_stream stream)
+openreg_sim_task
+openreg_sim_stream_pop(openreg_driver_stream stream)
 {
     openreg_sim_chunk *chunk = stream->first;
     const openreg_sim_task task = chunk->tasks[stream->head++];
@@ -75,6 +82,23 @@ pop_task(openreg_driver_stream stream)
             free(chunk);
     }
     return task;
+}
+
+openreg_status
+openreg_sim_stream_push(openreg_driver_stream stream, const openreg_sim_task *task)
+{
+    if (!reserve_slot(stream))
+        return no_room(stream);
+    push_task(stream, task);
+    (void)atomic_fetch_add_explicit(&stream->queued, 1, memory_order_release);
+    return OPENREG_OK;
+}
+
+/* Whether a seed chooses when the stream's work runs. */
+static bool
+is_scheduled(openreg_driver_stream stream)
+{
+    return stream->device->instance->schedule != NULL;
 }
 
 static void
@@ -150,6 +174,7 @@ openreg_sim_stream_create(openreg_instance instance, int32_t dev, uint32_t flags
         stream->next->previous = stream;
     device->streams = stream;
     (void)pthread_mutex_unlock(&device->list_lock);
+    openreg_sim_schedule_add(stream);
     atomic_store_explicit(&device->active, 1, memory_order_relaxed);
     *out = stream;
     return OPENREG_OK;
@@ -175,6 +200,8 @@ openreg_sim_stream_destroy(openreg_instance instance, int32_t dev, openreg_drive
     (void)instance;
     (void)dev;
     if (stream != NULL) {
+        if (is_scheduled(stream)) /* it has no worker that would end its queue */
+            openreg_sim_stream_await(stream, queued_of(stream));
         stop_worker(stream);
         openreg_sim_stream_release(stream);
     }
@@ -198,8 +225,8 @@ openreg_sim_streams_destroy(openreg_sim_device *device)
 
 /* ------------------------------------------------------------------------------------------------------- the worker */
 
-static void
-run_task(const openreg_sim_task *task)
+void
+openreg_sim_stream_run(const openreg_sim_task *task)
 {
     switch (task->kind) {
     case OPENREG_SIM_COPY:
@@ -235,9 +262,9 @@ worker_main(void *argument)
         }
         if (stream->task_count == 0)
             break;
-        const openreg_sim_task task = pop_task(stream);
+        const openreg_sim_task task = openreg_sim_stream_pop(stream);
         (void)pthread_mutex_unlock(&stream->lock);
-        run_task(&task);
+        openreg_sim_stream_run(&task);
         (void)pthread_mutex_lock(&stream->lock);
         (void)atomic_fetch_add_explicit(&stream->completed, 1, memory_order_release);
         if (stream->waiters > 0)
@@ -272,8 +299,7 @@ static openreg_status
 submit_locked(openreg_driver_stream stream, const openreg_sim_task *task)
 {
     if (!reserve_slot(stream))
-        return openreg_fail(stream->device->instance->host, OPENREG_E_NOMEM, 0,
-                            "no host memory for the queue of a stream of device %d", stream->device->ordinal);
+        return no_room(stream);
     if (!stream->has_worker) {
         const openreg_status status = start_worker(stream);
         if (status != OPENREG_OK)
@@ -289,9 +315,28 @@ submit_locked(openreg_driver_stream stream, const openreg_sim_task *task)
 openreg_status
 openreg_sim_stream_submit(openreg_driver_stream stream, const openreg_sim_task *task)
 {
+    if (is_scheduled(stream))
+        return openreg_sim_schedule_submit(stream, task);
     (void)pthread_mutex_lock(&stream->lock);
     const openreg_status status = submit_locked(stream, task);
     (void)pthread_mutex_unlock(&stream->lock);
+    return status;
+}
+
+/* Only a timed record takes a place in the queue. */
+static openreg_status
+mark_scheduled(openreg_driver_stream stream, openreg_sim_record *record, uint64_t *position)
+{
+    const openreg_sim_task task = {.kind = OPENREG_SIM_RECORD, .record = record};
+    openreg_status status = OPENREG_OK;
+    if (record != NULL) {
+        (void)atomic_fetch_add_explicit(&record->references, 1, memory_order_relaxed);
+        status = openreg_sim_stream_submit(stream, &task);
+        if (status != OPENREG_OK)
+            (void)atomic_fetch_sub_explicit(&record->references, 1, memory_order_relaxed);
+    }
+    if (status == OPENREG_OK)
+        *position = queued_of(stream);
     return status;
 }
 
@@ -299,6 +344,8 @@ openreg_status
 openreg_sim_stream_mark(openreg_driver_stream stream, openreg_sim_record *record, uint64_t *position)
 {
     openreg_status status = OPENREG_OK;
+    if (is_scheduled(stream))
+        return mark_scheduled(stream, record, position);
     (void)pthread_mutex_lock(&stream->lock);
     if (record != NULL) {
         if (openreg_sim_stream_passed(stream, queued_of(stream))) {
@@ -323,6 +370,10 @@ openreg_sim_stream_mark(openreg_driver_stream stream, openreg_sim_record *record
 void
 openreg_sim_stream_await(openreg_driver_stream stream, uint64_t position)
 {
+    if (is_scheduled(stream)) {
+        openreg_sim_schedule_await(stream, position);
+        return;
+    }
     if (openreg_sim_stream_passed(stream, position))
         return;
     (void)pthread_mutex_lock(&stream->lock);
@@ -360,6 +411,8 @@ openreg_status
 openreg_sim_stream_query(openreg_instance instance, int32_t dev, openreg_driver_stream stream, int32_t *done)
 {
     openreg_driver_stream own = openreg_sim_stream_of(instance, dev, stream);
+    if (is_scheduled(own))
+        openreg_sim_schedule_look(own);
     *done = openreg_sim_stream_passed(own, queued_of(own));
     return OPENREG_OK;
 }
@@ -386,6 +439,12 @@ openreg_sim_device_sync(openreg_instance instance, int32_t dev)
 static openreg_status
 submit_and_await(openreg_driver_stream stream, const openreg_sim_task *task)
 {
+    if (is_scheduled(stream)) {
+        const openreg_status status = openreg_sim_stream_submit(stream, task);
+        if (status == OPENREG_OK)
+            openreg_sim_stream_await(stream, queued_of(stream));
+        return status;
+    }
     (void)pthread_mutex_lock(&stream->lock);
     if (!openreg_sim_stream_passed(stream, queued_of(stream))) {
         const openreg_status status = submit_locked(stream, task);
@@ -398,7 +457,7 @@ submit_and_await(openreg_driver_stream stream, const openreg_sim_task *task)
     stream->inline_busy = true;
     (void)atomic_fetch_add_explicit(&stream->queued, 1, memory_order_release);
     (void)pthread_mutex_unlock(&stream->lock);
-    run_task(task);
+    openreg_sim_stream_run(task);
     (void)pthread_mutex_lock(&stream->lock);
     stream->inline_busy = false;
     (void)atomic_fetch_add_explicit(&stream->completed, 1, memory_order_release);

@@ -1,0 +1,303 @@
+// SPDX-License-Identifier: BSD-3-Clause
+// The simulated devices with a seed: the order of their work repeats, differs between seeds, and shows a wait that is
+// missing, and nothing where none is.
+#include <atomic>
+#include <cstring>
+#include <fstream>
+#include <sstream>
+#include <thread>
+
+#include "../runtime_test.h"
+
+namespace openreg_test {
+namespace {
+
+constexpr size_t kSize = 4096;
+
+class ScheduleTest : public SimDevicesTest {
+ protected:
+  void TearDown() override {
+    unlink(log_.c_str());
+    SimDevicesTest::TearDown();
+  }
+
+  // Runs `program` with that seed, and gives what it returns.
+  template <typename Program>
+  auto with_seed(int seed, Program program, const char* order = "", const char* switches = "") {
+    set("OPENREG_SIM_SEED", std::to_string(seed));
+    set("OPENREG_SIM_SCHEDULE", order);
+    set("OPENREG_SIM_SWITCHES", switches);
+    auto result = program();
+    EXPECT_EQ(openreg_shutdown(), OPENREG_OK) << last_message();
+    return result;
+  }
+  // What a run has logged.
+  template <typename Program>
+  std::string log_of(int seed, Program program, const char* order = "") {
+    set("OPENREG_SIM_SCHEDULE_LOG", log_);
+    (void)with_seed(seed, program, order);
+    unset("OPENREG_SIM_SCHEDULE_LOG");
+    std::stringstream text;
+    text << std::ifstream(log_).rdbuf();
+    return text.str();
+  }
+
+  const std::string log_ = ::testing::TempDir() + "schedule." + std::to_string(getpid());
+};
+
+struct Memory {
+  explicit Memory(int32_t device = 0) {
+    EXPECT_EQ(openreg_malloc(device, kSize, 0, &block), OPENREG_OK) << last_message();
+    EXPECT_EQ(openreg_malloc_host(device, kSize, &from), OPENREG_OK);
+    EXPECT_EQ(openreg_malloc_host(device, kSize, &to), OPENREG_OK);
+    memset(from, 1, kSize);
+    memset(to, 0, kSize);
+  }
+  ~Memory() {
+    EXPECT_EQ(openreg_free(block), OPENREG_OK);
+    EXPECT_EQ(openreg_free_host(from), OPENREG_OK);
+    EXPECT_EQ(openreg_free_host(to), OPENREG_OK);
+  }
+  int result() const { return *static_cast<unsigned char*>(to); }
+  void *block = nullptr, *from = nullptr, *to = nullptr;
+};
+
+openreg_stream pool_stream(int32_t device = 0) {
+  openreg_stream stream = -1;
+  EXPECT_EQ(openreg_stream_from_pool(device, 0, &stream), OPENREG_OK) << last_message();
+  return stream;
+}
+
+// Copies into a block on a side stream, and out of it on the default one, which waits for the side stream or doesn't.
+int read_behind_a_side_stream(bool waits) {
+  Memory memory;
+  const openreg_stream side = pool_stream();
+  openreg_event event = nullptr;
+  EXPECT_EQ(openreg_event_create(0, 0, &event), OPENREG_OK);
+  EXPECT_EQ(openreg_memset_async(memory.block, 0, 0, kSize, 0), OPENREG_OK);
+  EXPECT_EQ(openreg_stream_synchronize(0, 0), OPENREG_OK);
+  EXPECT_EQ(openreg_memcpy_async(memory.block, 0, memory.from, OPENREG_HOST, kSize, 0, side), OPENREG_OK);
+  if (waits) {
+    EXPECT_EQ(openreg_event_record(event, side), OPENREG_OK);
+    EXPECT_EQ(openreg_stream_wait_event(0, 0, event), OPENREG_OK);
+  }
+  EXPECT_EQ(openreg_memcpy_async(memory.to, OPENREG_HOST, memory.block, 0, kSize, 0, 0), OPENREG_OK);
+  EXPECT_EQ(openreg_stream_synchronize(0, 0), OPENREG_OK);
+  EXPECT_EQ(openreg_device_synchronize(0), OPENREG_OK);
+  EXPECT_EQ(openreg_event_destroy(event), OPENREG_OK);
+  return memory.result();
+}
+
+// A read that nothing orders sees the old bytes under some seed and the new ones under another; its correct twin never
+// sees the old ones, in 100 seeds of each order
+TEST_F(ScheduleTest, MissingWaitsShow) {
+  for (const char* order : {"random", "pct", "latest"}) {
+    int old = 0;
+    for (int seed = 0; seed < 100; ++seed) {
+      old += with_seed(seed, [] { return read_behind_a_side_stream(false); }, order) == 0;
+      EXPECT_EQ(with_seed(seed, [] { return read_behind_a_side_stream(true); }, order), 1) << order << ' ' << seed;
+    }
+    EXPECT_GT(old, 0) << order;
+    if (std::string(order) == "latest") {
+      EXPECT_EQ(old, 100);
+    } else {
+      EXPECT_LT(old, 100) << order;
+    }
+  }
+}
+
+// The source of a copy that is changed before the copy was waited for: the copy may take the new bytes
+TEST_F(ScheduleTest, EarlyChangesOfASourceShow) {
+  int wrong = 0;
+  for (int seed = 0; seed < 20; ++seed) {
+    wrong += with_seed(seed, [] {
+               Memory memory;
+               EXPECT_EQ(openreg_memcpy_async(memory.block, 0, memory.from, OPENREG_HOST, kSize, 0, 0), OPENREG_OK);
+               memset(memory.from, 9, kSize);
+               EXPECT_EQ(openreg_memcpy(memory.to, OPENREG_HOST, memory.block, 0, kSize), OPENREG_OK);
+               return memory.result();
+             }) == 9;
+  }
+  EXPECT_GT(wrong, 0);
+  EXPECT_LT(wrong, 20);
+}
+
+// Many streams of two devices, with events, fills, copies between the devices and functions of the host.
+int busy_program() {
+  Memory first(0), second(1);
+  std::vector<openreg_stream> streams[2];
+  for (int32_t device : {0, 1}) {
+    for (int i = 0; i < 3; ++i) streams[device].push_back(pool_stream(device));
+  }
+  openreg_event event = nullptr;
+  EXPECT_EQ(openreg_event_create(0, OPENREG_EVENT_TIMING, &event), OPENREG_OK);
+  static std::atomic<int> called;
+  called = 0;
+  for (int round = 0; round < 5; ++round) {
+    for (const openreg_stream stream : streams[0]) {
+      EXPECT_EQ(openreg_memset_async(first.block, 0, static_cast<uint8_t>(round), 64, stream), OPENREG_OK);
+      EXPECT_EQ(openreg_event_record(event, stream), OPENREG_OK);
+      EXPECT_EQ(openreg_launch_host_func(0, stream, [](void*) { ++called; }, nullptr), OPENREG_OK);
+    }
+    for (const openreg_stream stream : streams[1]) {
+      EXPECT_EQ(openreg_stream_wait_event(1, stream, event), OPENREG_OK);
+      EXPECT_EQ(openreg_memcpy_async(second.block, 1, first.block, 0, 64, 1, stream), OPENREG_OK);
+    }
+    EXPECT_EQ(openreg_stream_synchronize(1, streams[1][static_cast<size_t>(round) % 3]), OPENREG_OK);
+  }
+  EXPECT_EQ(openreg_device_synchronize(0), OPENREG_OK);
+  EXPECT_EQ(openreg_device_synchronize(1), OPENREG_OK);
+  EXPECT_EQ(openreg_event_destroy(event), OPENREG_OK);
+  return called;
+}
+
+// One seed is one run, line by line of its log; other seeds are other runs; each function is called once
+TEST_F(ScheduleTest, OneSeedIsOneRun) {
+  std::set<std::string> logs;
+  for (const char* order : {"random", "pct"}) {
+    for (int seed = 0; seed < 10; ++seed) {
+      const std::string log = log_of(seed, busy_program, order);
+      EXPECT_EQ(log_of(seed, busy_program, order), log) << order << ' ' << seed;
+      EXPECT_CONTAINS(log, "switch 1: device ");
+      EXPECT_CONTAINS(log, ": function of the host\n");
+      logs.insert(log);
+    }
+  }
+  EXPECT_GT(logs.size(), 15u);
+  EXPECT_EQ(log_of(1, busy_program, "latest"), log_of(2, busy_program, "latest"));
+  EXPECT_EQ(with_seed(1, busy_program), 15);
+}
+
+// The number of tasks that may be put off: with none the program runs in the plain order, and a failing run is found again
+// with as few as it needs
+TEST_F(ScheduleTest, SwitchesAreCounted) {
+  const auto broken = [] { return read_behind_a_side_stream(false); };
+  EXPECT_EQ(with_seed(0, broken, "latest"), 0);
+  EXPECT_EQ(with_seed(0, broken, "latest", "0"), 1);
+  EXPECT_EQ(with_seed(0, broken, "latest", "1"), 1);  // the fill, which is waited for
+  EXPECT_EQ(with_seed(0, broken, "latest", "2"), 0);
+  EXPECT_EQ(with_seed(7, busy_program, "random", "0"), 15);
+}
+
+// Times are the seed's: equal in each run, and longer for more bytes
+TEST_F(ScheduleTest, TimesRepeat) {
+  const auto time_of = [](size_t size) {
+    return [size] {
+      openreg_event start = nullptr, end = nullptr;
+      void* block = nullptr;
+      double milliseconds = -1;
+      EXPECT_EQ(openreg_malloc(0, size, 0, &block), OPENREG_OK);
+      EXPECT_EQ(openreg_event_create(0, OPENREG_EVENT_TIMING, &start), OPENREG_OK);
+      EXPECT_EQ(openreg_event_create(0, OPENREG_EVENT_TIMING, &end), OPENREG_OK);
+      EXPECT_EQ(openreg_event_record(start, 0), OPENREG_OK);
+      EXPECT_EQ(openreg_memset_async(block, 0, 1, size, 0), OPENREG_OK);
+      EXPECT_EQ(openreg_event_record(end, 0), OPENREG_OK);
+      EXPECT_EQ(openreg_event_synchronize(end), OPENREG_OK);
+      EXPECT_EQ(openreg_event_elapsed(start, end, &milliseconds), OPENREG_OK) << last_message();
+      EXPECT_EQ(openreg_event_destroy(start), OPENREG_OK);
+      EXPECT_EQ(openreg_event_destroy(end), OPENREG_OK);
+      EXPECT_EQ(openreg_free(block), OPENREG_OK);
+      return milliseconds;
+    };
+  };
+  for (int seed = 0; seed < 6; ++seed) {
+    const double small = with_seed(seed, time_of(1 << 10)), large = with_seed(seed, time_of(10 << 20));
+    EXPECT_EQ(with_seed(seed, time_of(1 << 10)), small);
+    EXPECT_GT(small, 0);
+    EXPECT_GT(large, small + 0.9);
+    EXPECT_LT(large, small + 1.5);
+  }
+}
+
+// Who asks again and again whether a stream or an event is done sees the end, also behind a function of the host
+TEST_F(ScheduleTest, QueriesComeToAnEnd) {
+  for (int seed = 0; seed < 9; ++seed) {
+    EXPECT_EQ(with_seed(seed,
+                        [] {
+                          Memory memory;
+                          const openreg_stream side = pool_stream();
+                          openreg_event event = nullptr;
+                          static std::atomic<int> called;
+                          called = 0;
+                          EXPECT_EQ(openreg_event_create(0, 0, &event), OPENREG_OK);
+                          EXPECT_EQ(openreg_memcpy_async(memory.block, 0, memory.from, OPENREG_HOST, kSize, 0, side),
+                                    OPENREG_OK);
+                          EXPECT_EQ(openreg_launch_host_func(0, side, [](void*) { ++called; }, nullptr), OPENREG_OK);
+                          EXPECT_EQ(openreg_event_record(event, side), OPENREG_OK);
+                          EXPECT_EQ(openreg_stream_wait_event(0, 0, event), OPENREG_OK);
+                          EXPECT_EQ(openreg_memcpy_async(memory.to, OPENREG_HOST, memory.block, 0, kSize, 0, 0),
+                                    OPENREG_OK);
+                          int32_t done = 0;
+                          while (done == 0) EXPECT_EQ(openreg_event_query(event, &done), OPENREG_OK);
+                          EXPECT_EQ(called, 1);
+                          for (done = 0; done == 0;) EXPECT_EQ(openreg_stream_query(0, 0, &done), OPENREG_OK);
+                          EXPECT_EQ(openreg_event_destroy(event), OPENREG_OK);
+                          return memory.result();
+                        }),
+              1);
+  }
+}
+
+// Threads that give work and wait at the same time: everything that is ordered is as it should be
+TEST_F(ScheduleTest, Threads) {
+  for (int seed = 0; seed < 12; ++seed) {
+    const bool is_right = with_seed(seed, [] {
+      std::atomic<bool> good{true};
+      std::vector<std::thread> threads;
+      for (int32_t number = 0; number < 4; ++number) {
+        threads.emplace_back([number, &good] {
+          const int32_t device = number % 2;
+          Memory memory(device);
+          const openreg_stream stream = pool_stream(device);
+          for (int value = 1; value <= 20; ++value) {
+            memset(memory.from, value, kSize);
+            good = good && openreg_memcpy_async(memory.block, device, memory.from, OPENREG_HOST, kSize, device,
+                                                stream) == OPENREG_OK;
+            good = good && openreg_launch_host_func(device, stream, [](void*) {}, nullptr) == OPENREG_OK;
+            good = good && openreg_memcpy_async(memory.to, OPENREG_HOST, memory.block, device, kSize, device, stream) ==
+                               OPENREG_OK;
+            good = good && openreg_stream_synchronize(device, stream) == OPENREG_OK && memory.result() == value;
+          }
+        });
+      }
+      for (auto& thread : threads) thread.join();
+      return good.load();
+    });
+    EXPECT_TRUE(is_right) << seed;
+  }
+}
+
+// Fresh memory is not zero, and the same with one seed
+TEST_F(ScheduleTest, FreshMemoryIsPoisoned) {
+  const auto fresh = [] {
+    Memory memory;
+    EXPECT_EQ(openreg_memcpy(memory.to, OPENREG_HOST, memory.block, 0, kSize), OPENREG_OK);
+    return memory.result();
+  };
+  EXPECT_NE(with_seed(1, fresh), 0);
+  EXPECT_EQ(with_seed(1, fresh), with_seed(1, fresh));
+  EXPECT_NE(with_seed(1, fresh), with_seed(2, fresh));
+}
+
+// What is no seed, schedule or number of switches fails the opening, by the variable's name
+TEST_F(ScheduleTest, BadVariables) {
+  const std::pair<const char*, const char*> cases[] = {
+      {"OPENREG_SIM_SEED", "-1"}, {"OPENREG_SIM_SCHEDULE", "fifo"}, {"OPENREG_SIM_SWITCHES", "many"}};
+  for (const auto& [name, value] : cases) {
+    set(name, value);
+    EXPECT_EQ(openreg_init(), OPENREG_E_INVALID) << name;
+    EXPECT_CONTAINS(last_message(), std::string(name) + " must be ");
+    EXPECT_CONTAINS(last_message(), std::string("but is \"") + value + "\"");
+    unset(name);
+  }
+  set("OPENREG_SIM_SEED", "1");
+  set("OPENREG_SIM_SCHEDULE_LOG", "/nowhere/log");
+  EXPECT_EQ(openreg_init(), OPENREG_E_INVALID);
+  EXPECT_CONTAINS(last_message(), "OPENREG_SIM_SCHEDULE_LOG: \"/nowhere/log\" can't be written");
+  unset("OPENREG_SIM_SCHEDULE_LOG");
+  set("OPENREG_SIM_SEED", "");
+  EXPECT_EQ(openreg_init(), OPENREG_OK) << last_message();
+}
+
+}  // namespace
+}  // namespace openreg_test
