@@ -135,7 +135,8 @@ event_sync(openreg_instance instance, openreg_driver_event event)
 static openreg_status
 host_alloc(openreg_instance instance, uint64_t size, void **out)
 {
-    void *const memory = aligned_alloc(64, (size + 63) / 64 * 64);
+    /* Larger ones overflow what rounds them up. */
+    void *const memory = size > SIZE_MAX / 2 ? NULL : aligned_alloc(64, (size + 63) / 64 * 64);
     if (memory == NULL)
         return openreg_fail(instance->host, OPENREG_E_NOMEM, 0, "no pinned memory");
     *out = memory;

@@ -145,6 +145,15 @@ def test_version_and_metadata(installed: Path) -> None:
     assert run(installed, code).startswith(f"torch-openreg {version} for torch 2.")
 
 
+# the first program of README.md runs in an environment that has torch and the wheel
+def test_first_program(installed: Path, root: Path) -> None:
+    text = (root / "README.md").read_text(encoding="utf-8")
+    program = text.split("## A first program\n```python\n")[1].split("```")[0]
+    out = run(installed, program).splitlines()
+    assert out[0].startswith("openreg:0 ")
+    assert "bytes on OpenReg simulated device 0" in out[1]
+
+
 # acceptance 4.33: an installed wheel is found by `import torch`
 def test_import_torch_is_enough(installed: Path) -> None:
     out = run(
