@@ -4,6 +4,7 @@
 #   make demo       trains a model on two openreg devices; DRIVER=cuda: on those of that driver, or an error
 #   make test       GoogleTest and pytest, all layers
 #   make acceptance prints which rows of tests/acceptance.md have a passing test
+#   make client-suites  other libraries' own tests for several GPUs, on simulated ones
 #   make fuzz       random programs against their models: the C API, and tensors against the CPU; FUZZ_SECONDS=120
 #   make opinfo     every operator of PyTorch's databases against the CPU, aliased and staged
 #   make gpu-check  everything that takes a GPU, with the machine's own torch; status 77 where there is none
@@ -35,7 +36,7 @@ PIP := python -m pip --disable-pip-version-check
 RUNTIME_ONLY := -DOPENREG_BUILD_TORCH=OFF -DOPENREG_WERROR=ON
 RUN_CTEST = ctest --test-dir $(1) --output-on-failure --no-tests=error -j $(JOBS)
 
-.PHONY: help all build demo test acceptance fuzz opinfo check-mutants gpu-check bench lint lint-c lint-headers lint-rooms lint-format lint-python format asan tsan valgrind aarch64 coverage mutate docs wheel sdist sdist-check clean
+.PHONY: help all build demo test client-suites acceptance fuzz opinfo check-mutants gpu-check bench lint lint-c lint-headers lint-rooms lint-format lint-python format asan tsan valgrind aarch64 coverage mutate docs wheel sdist sdist-check clean
 all: build
 
 help:
@@ -71,6 +72,9 @@ test: build $(CLIENTS)
 	cmake --build $(BUILD) --parallel $(JOBS)
 	$(call RUN_CTEST,$(BUILD))
 	python -m pytest -n $(JOBS) --dist loadfile
+
+client-suites: build $(CLIENTS)
+	OPENREG_TEST_CLIENT_SUITES=1 python -m pytest tests/python/clients/test_cuda_programs.py
 
 acceptance: build $(CLIENTS)
 	cmake --build $(BUILD) --parallel $(JOBS)

@@ -110,6 +110,8 @@ def variables(option: argparse.Namespace, environment: Mapping[str, str]) -> dic
                 f"--{name.replace('_', '-')} is for simulated devices, and --openreg-driver asks for '{driver}'."
             )
         found[variable] = "report" if value is True else str(value)
+    if option.openreg_as_cuda:
+        found["OPENREG_AS_CUDA"] = "1"  # for processes that tests start
     if option.openreg_strict:
         policy = environment.get("OPENREG_OPERATORS_POLICY")
         found["OPENREG_OPERATORS_POLICY"] = ",".join(filter(None, [policy, "staged=forbid"]))

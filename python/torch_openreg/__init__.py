@@ -20,6 +20,10 @@ else:
     openreg = _registration.register()
 
 
+if _registration.is_as_cuda():
+    from torch_openreg.contrib import cuda_to_openreg  # noqa: F401
+
+
 def _autoload() -> None:
     """Entry point of the in-tree backend of the same name; importing the package has done its work."""
 

@@ -75,6 +75,13 @@ def register() -> ModuleType:
     return module
 
 
+def is_as_cuda() -> bool:
+    """Whether "cuda" is to mean openreg in this process and in those that it starts: ``OPENREG_AS_CUDA=1``."""
+    from torch_openreg import _C
+
+    return bool(_C._variable("OPENREG_AS_CUDA") == "1")
+
+
 def _prepare_gpu() -> None:
     """Replaces PyTorch's allocator for CUDA now where the program asks for a GPU's driver.
 

@@ -72,6 +72,7 @@ def settle(before: Inventory, kept: set[int]) -> Inventory:
         time.sleep(pause)
         if pause in (_PATIENCE[0], _PATIENCE[-1]):
             gc.collect()
+            openreg.empty_host_cache()  # pinned blocks wait for an event, and for somebody to ask for it
         now = take()
     return now
 

@@ -8,6 +8,8 @@ profiler. ``disable()`` takes it back, ``disabled()`` for a block. A script need
     python -m torch_openreg.contrib.cuda_to_openreg train.py --epochs 3
     torchrun --nproc-per-node 2 -m torch_openreg.contrib.cuda_to_openreg -m package.training
 
+With ``OPENREG_AS_CUDA=1`` in the environment ``import torch`` does so, in the processes that a program starts, too.
+
 Names that a module has taken before (``from torch import zeros``) stay as they were; so does what PyTorch's C++ says:
 ``x.device.type`` is "openreg". docs/migrating-from-cuda.md has the limits.
 """
@@ -212,6 +214,8 @@ def _redirect_cuda() -> None:
             value = _counterpart(name)
             if value is not _MISSING:
                 _replace(owner, name, value)
+    # A build without CUDA has no such function, and forked children ask it.
+    _replace(torch._C, "_cuda_isInBadFork", torch.openreg._is_in_bad_fork)
     _redirect_nvtx()
 
 

@@ -189,7 +189,8 @@ def test_variables(monkeypatch: pytest.MonkeyPatch) -> None:
     base = {"OPENREG_DRIVERS": "sim", "OPENREG_AUTOLOAD": "1"}
     assert read("--openreg=8") == base | {"OPENREG_SIM_DEVICES": "8"}
     assert read("--openreg-races") == base | {"OPENREG_SIM_DEVICES": "2", "OPENREG_SIM_RACES": "report"}
-    assert read("--openreg-as-cuda", OPENREG_SIM_DEVICES="3") == base | {"OPENREG_SIM_DEVICES": "3"}
+    cuda = {"OPENREG_SIM_DEVICES": "3", "OPENREG_AS_CUDA": "1"}
+    assert read("--openreg-as-cuda", OPENREG_SIM_DEVICES="3") == base | cuda
     laboratory = {"OPENREG_SIM_SEED": "7", "OPENREG_SIM_FAULTS": "nomem 5%", "OPENREG_SIM_MEMORY": "2G"}
     options = ("--openreg-seed=7", "--openreg-faults=nomem 5%", "--openreg-memory=2G")
     assert read("--openreg=1", *options) == base | laboratory | {"OPENREG_SIM_DEVICES": "1"}
@@ -277,6 +278,8 @@ def test_garbage(openreg_device):
     cycle.itself, cycle.tensor = cycle, torch.zeros(10, device=openreg_device)
 def test_clean(openreg_device):
     (torch.ones(8, 8, device=openreg_device, requires_grad=True) * 2).sum().backward()
+def test_pinned_and_copied(openreg_device):
+    torch.zeros(1 << 20).pin_memory().to(openreg_device, non_blocking=True)
 def test_event(openreg_device):
     KEPT.append(torch.openreg.Event())
     KEPT[-1].record()
@@ -295,7 +298,7 @@ def test_leaks_are_errors(pytester: pytest.Pytester) -> None:
     """What is left is an error of the teardown, with its kind, size and holder; garbage and graphs are none."""
     pytester.makepyfile(test_leaks=LEAKS)
     result = run(pytester, "--openreg=2", "--openreg-leaks=error", "-rE")
-    result.assert_outcomes(passed=8, errors=5)
+    result.assert_outcomes(passed=9, errors=5)
     result.stdout.fnmatch_lines(
         [
             "*ERROR at teardown of test_memory*",
@@ -317,7 +320,7 @@ def test_leaks_are_errors(pytester: pytest.Pytester) -> None:
 def test_modes_of_leaks(pytester: pytest.Pytester) -> None:
     pytester.makepyfile(test_leaks=LEAKS)
     result = run(pytester, "--openreg=2")
-    result.assert_outcomes(passed=8, warnings=5)
+    result.assert_outcomes(passed=9, warnings=5)
     result.stdout.fnmatch_lines(["test_leaks.py::test_memory", "*OpenregLeakWarning: The test left on the devices:*"])
     run(pytester, "--openreg=2", "--openreg-leaks=off", "-k", "memory").assert_outcomes(passed=1, warnings=0)
     run(pytester, "--openreg-strict", "-k", "memory").assert_outcomes(passed=1, errors=1)
@@ -495,17 +498,20 @@ def test_strict(pytester: pytest.Pytester) -> None:
 def test_as_cuda(pytester: pytest.Pytester) -> None:
     pytester.makepyfile(
         """
-        import pytest, torch
+        import pytest, subprocess, sys, torch
         pytestmark = pytest.mark.skipif(torch.cuda.device_count() < 2, reason="needs two GPUs")
         def test_two():
             x = torch.ones(3, device="cuda:1") + torch.ones(3).cuda(1)
             assert x.is_cuda and x.sum() == 6
             torch.cuda.synchronize()
+        def test_child():
+            code = "import torch; print(torch.ones(1, device='cuda').is_cuda)"
+            assert subprocess.check_output([sys.executable, "-c", code], text=True) == "True\\n"
         """
     )
-    run(pytester, "--openreg=2").assert_outcomes(skipped=1)
+    run(pytester, "--openreg=2").assert_outcomes(skipped=2)
     result = run(pytester, "--openreg=2", "--openreg-as-cuda")
-    result.assert_outcomes(passed=1)
+    result.assert_outcomes(passed=2)
     result.stdout.fnmatch_lines(["openreg: 2 simulated devices, as cuda"])
     assert not torch.cuda.is_available()
 

@@ -1,0 +1,57 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""What docs/testing-with-openreg.md shows: examples/ci, a repository whose tests need two GPUs."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+
+@pytest.fixture
+def repository(tmp_path: Path, root: Path) -> Path:
+    """A copy of the example, outside of this checkout and its settings."""
+    folder = tmp_path / "repository"
+    shutil.copytree(root / "examples/ci", folder)
+    (folder / "pytest.ini").write_text("[pytest]\n")
+    return folder
+
+
+def run(repository: Path, *options: str, status: int = 0) -> str:
+    command = [sys.executable, "-m", "pytest", "-rs", "-p", "no:cacheprovider", *options]
+    environment = {name: value for name, value in os.environ.items() if not name.startswith(("OPENREG_", "PYTEST_"))}
+    done = subprocess.run(
+        command,
+        cwd=repository,
+        env=environment | {"OPENREG_PREFERENCES": os.devnull, "OMP_NUM_THREADS": "1"},
+        capture_output=True,
+        text=True,
+        timeout=240,
+        check=False,
+    )
+    assert done.returncode == status, done.stdout + done.stderr
+    return done.stdout
+
+
+# the tests say cuda and two GPUs, one of them starts two processes over NCCL: skipped as they are, green with two options
+def test_green_without_a_gpu(repository: Path) -> None:
+    assert "3 skipped" in run(repository)
+    out = run(repository, "--openreg=2", "--openreg-as-cuda", "--openreg-leaks=error")
+    assert "openreg: 2 simulated devices, as cuda" in out
+    assert "3 passed" in out
+    assert "openreg:1   test_pipeline.py::test_prefetcher" in out
+
+
+# the file for GitHub is one: each job's steps, and options that the plugin has
+def test_github_action(root: Path, pytestconfig: pytest.Config) -> None:
+    yaml = pytest.importorskip("yaml")
+    action = yaml.safe_load((root / "examples/ci/github-actions.yml").read_text())
+    commands = [step["run"] for job in action["jobs"].values() for step in job["steps"] if "run" in step]
+    words = [word.partition("=")[0] for command in commands for word in command.split() if word.startswith("--openreg")]
+    assert len(words) >= 6
+    for word in words:
+        assert hasattr(pytestconfig.option, word.lstrip("-").replace("-", "_")), word
