@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: BSD-3-Clause
 # What a checkout can do. Each target sets up what it needs (.venv, GoogleTest, the build) by itself.
 #
-#   make demo       trains a model on two openreg devices; DRIVER=cuda: on those of that driver, or an error
+#   make demo       trains a model on two openreg devices; DRIVER=cuda, DRIVER=opencl: on those of that driver, or an error
 #   make test       GoogleTest and pytest, all layers
 #   make acceptance prints which rows of tests/acceptance.md have a passing test
 #   make client-suites  other libraries' own tests for several GPUs, on simulated ones
@@ -60,8 +60,13 @@ $(EDITABLE): pyproject.toml setup.py $(PACKAGES)
 	OPENREG_BUILD_DIR=$(BUILD) $(PIP) install --quiet --no-build-isolation --no-deps -e .
 	touch $@
 
+# The driver in examples/opencl_driver is a package of its own, built against what is installed.
+OPENCL := $(BUILD)/opencl
+OPENCL_LIBRARY = OPENREG_DRIVER_LIBRARIES=opencl:$(CURDIR)/$(OPENCL)/libopenreg_opencl.so
+
 demo: build
-	$(if $(DRIVER),OPENREG_DRIVERS=$(DRIVER)) python examples/train_digits.py
+	$(if $(filter opencl,$(DRIVER)),cmake -S examples/opencl_driver -B $(OPENCL) -Dopenreg_ROOT=$(CURDIR)/python/torch_openreg > /dev/null && cmake --build $(OPENCL) --parallel $(JOBS))
+	$(if $(filter opencl,$(DRIVER)),$(OPENCL_LIBRARY)) $(if $(DRIVER),OPENREG_DRIVERS=$(DRIVER)) python examples/train_digits.py
 
 # Other libraries, which the tests run on the devices. They must not bring another torch. Where they can't be had their
 # tests are skipped, and say so.

@@ -31,12 +31,17 @@ TOLERANCES = (1e-4, 1e-4)  # of accuracy and loss, between the CPU and one openr
 # A GPU sums in another order, and its convolutions round their factors to 10 bits (TF32): a relative error of 1e-3 in
 # every layer moves the loss by 0.016 after 15 epochs.
 GPU_TOLERANCES = (0.01, 0.05)
+# A driver's own kernels sum in another order too, with all bits of their factors: 15 epochs move the loss by 0.002.
+DRIVER_TOLERANCES = (0.01, 0.02)
 WANTED_ACCURACY = 0.97
 
 
 def tolerances() -> tuple[float, float]:
     """How far accuracy and loss of the CPU and of openreg:0 may be apart, once operators have run."""
-    return TOLERANCES if torch.openreg.operator_stats()["gpu_allocator"] is None else GPU_TOLERANCES
+    stats = torch.openreg.operator_stats()
+    if stats["gpu_allocator"] is not None:
+        return GPU_TOLERANCES
+    return DRIVER_TOLERANCES if "aten::convolution" in stats["native"] else TOLERANCES
 
 
 class DigitsNet(nn.Module):

@@ -206,6 +206,19 @@ kernel_fill(openreg_instance instance, const openreg_kernel_call *call)
     return OPENREG_OK;
 }
 
+/* aten::copy_(Tensor(a!) self, Tensor src, bool non_blocking=False) -> Tensor(a!), between float32 and float64 */
+static openreg_status
+kernel_copy(openreg_instance instance, const openreg_kernel_call *call)
+{
+    (void)instance;
+    const openreg_tensor *const result = call->results[0].tensor, *const source = openreg_tensor_argument(call, 1);
+    if (!is_float(result) || source == NULL || !is_float(source))
+        return OPENREG_E_UNSUPPORTED;
+    for (int64_t i = 0; i < openreg_element_count(result); ++i)
+        store(result, i, load(&call->arguments[1], i));
+    return OPENREG_OK;
+}
+
 /* aten::embedding(Tensor weight, Tensor indices, ...) -> Tensor */
 static openreg_status
 kernel_embedding(openreg_instance instance, const openreg_kernel_call *call)
@@ -303,6 +316,7 @@ static const openreg_kernel more_list[] = {
     {.name = "aten::aminmax", .run = kernel_aminmax},
     {.name = "aten::cumsum", .run = kernel_cumsum},
     {.name = "aten::_foreach_mul.Scalar", .run = kernel_foreach_mul},
+    {.name = "aten::copy_", .run = kernel_copy, .flags = OPENREG_KERNEL_ELEMENTWISE},
     {.name = "mylibrary::halve", .run = kernel_halve, .flags = OPENREG_KERNEL_ELEMENTWISE},
     /* Never called: */
     {.name = "aten::linear", .run = kernel_spy},
@@ -310,7 +324,7 @@ static const openreg_kernel more_list[] = {
     {.name = "aten::bernoulli_.float", .run = kernel_spy},
     {.name = "aten::equal", .run = kernel_spy},
     {.name = "aten::ad.Tensor", .run = kernel_spy},
-    {.name = "aten::copy_", .run = kernel_spy},
+    {.name = "aten::resize_", .run = kernel_spy},
 };
 
 static const openreg_kernels more_kernels = {

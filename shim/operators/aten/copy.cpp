@@ -21,6 +21,7 @@
 #include "shim/operators/aten/copy.h"
 #include "shim/operators/fallback/gpu_copy.h"
 #include "shim/operators/fallback/kernel_view.h"
+#include "shim/operators/native/native_kernels.h"
 #include "shim/status.h"
 #include "shim/storage.h"
 
@@ -194,6 +195,23 @@ bool is_sub_byte(c10::ScalarType type) {
   }
 }
 
+// By the driver's kernel for aten::copy_, if it has one and takes the tensors: strides and types are its to convert.
+bool copy_by_kernel(at::Tensor& self, const at::Tensor& source, bool non_blocking) {
+  static const auto op = c10::Dispatcher::singleton().findSchemaOrThrow("aten::copy_", "");
+  const DeviceIndex device = self.device().index();
+  if (!is_device(self) || self.device() != source.device() || C10_LIKELY(!has_native_kernels(device))) {
+    return false;
+  }
+  NativeKernel* const kernel = look_up_native_kernel(op, device);
+  if (kernel == nullptr) {
+    return false;
+  }
+  torch::jit::Stack stack{self, source, non_blocking};
+  return run_native_kernel(*kernel, op, device, &stack);
+}
+// It comes to copy_() above, and not to the fallback.
+const bool is_noted [[maybe_unused]] = (note_operator_of_fallback({"aten::copy_", ""}), true);
+
 at::Tensor& copy_(at::Tensor& self, const at::Tensor& source, bool non_blocking) {
   if (self.is_same(source)) {
     return self;
@@ -246,6 +264,9 @@ at::Tensor& copy_(at::Tensor& self, const at::Tensor& source, bool non_blocking)
       copy_visible_bytes(self, source);
       return self;
     }
+  }
+  if (copy_by_kernel(self, source, non_blocking)) {
+    return self;
   }
   if (!staged) {
     copy_on_host(self, source, non_blocking);

@@ -5,7 +5,9 @@
 #include <ATen/native/ResizeCommon.h>
 #include <ATen/ops/_lazy_clone_native.h>
 #include <ATen/ops/_reshape_alias_native.h>
+#include <ATen/ops/_unsafe_view_native.h>
 #include <ATen/ops/as_strided_native.h>
+#include <ATen/ops/new_empty_strided_native.h>
 #include <ATen/ops/set_native.h>
 #include <ATen/ops/unfold_native.h>
 #include <ATen/ops/view_native.h>
@@ -65,6 +67,8 @@ TORCH_LIBRARY_IMPL(aten, PrivateUse1, m) {
   m.impl("view", TORCH_FN(at::native::view));
   m.impl("as_strided", TORCH_FN(at::native::as_strided_tensorimpl));
   m.impl("_reshape_alias", TORCH_FN(at::native::_reshape_alias));
+  m.impl("_unsafe_view", TORCH_FN(at::native::_unsafe_view));
+  m.impl("new_empty_strided", TORCH_FN(at::native::new_empty_strided_symint));
   m.impl("unfold", TORCH_FN(at::native::unfold));
   m.impl("set_.source_Storage_storage_offset", set_source_storage_offset);
   m.impl("set_.source_Storage", set_source_storage);

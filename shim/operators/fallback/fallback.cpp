@@ -201,6 +201,10 @@ void operator_fallback(const c10::OperatorHandle& op, c10::DispatchKeySet keys, 
   if (native != nullptr && !has_zero_tensor(arguments, count) && run_native_kernel(*native, op, of_tensors, stack)) {
     return;
   }
+  if (native == nullptr && kernels == Kernels::cpu && of_tensors >= 0 && C10_UNLIKELY(has_native_kernels(of_tensors)) &&
+      is_served_in_parts(op, of_tensors) && run_tensor_by_tensor(op, stack)) {
+    return;
+  }
   const c10::DispatchKeySet kernel_keys = kernel_keys_of(kernels, keys);
   const c10::DispatchKey kernel_key = kernel_keys.highestPriorityTypeId();
   TORCH_CHECK_NOT_IMPLEMENTED(

@@ -36,6 +36,7 @@ using Key = c10::DispatchKey;
 
 struct DriverKernels {
   std::unordered_map<c10::OperatorName, std::unique_ptr<NativeKernel>> by_operator;
+  std::unordered_set<c10::OperatorName> in_parts; // operators on lists, without a kernel, whose parts have one
 };
 
 struct Device {
@@ -161,6 +162,9 @@ class Reader {
     for (const auto& name : c10::Dispatcher::singleton().getAllOpNames()) {
       add_if_form(name);
     }
+    for (const auto& name : c10::Dispatcher::singleton().getAllOpNames()) {
+      add_if_in_parts(name);
+    }
     return std::move(result_);
   }
 
@@ -203,6 +207,24 @@ class Reader {
           refusal_of(*form) == nullptr) {
         add(name, *kernel);
       }
+    }
+  }
+
+  // "aten::_foreach_add_" of any overload, where the driver has an "aten::add".
+  void add_if_in_parts(const c10::OperatorName& name) {
+    constexpr std::string_view kLists = "aten::_foreach_";
+    if (name.name.compare(0, kLists.size(), kLists) != 0 || result_->by_operator.count(name) != 0) {
+      return;
+    }
+    std::string part = "aten::" + name.name.substr(kLists.size());
+    if (part.back() == '_') {
+      part.pop_back();
+    }
+    if (part == "aten::norm") {
+      part = "aten::linalg_vector_norm";
+    }
+    if (functional_.count(part) != 0) {
+      result_->in_parts.insert(name);
     }
   }
 
@@ -277,6 +299,10 @@ NativeKernel* look_up_native_kernel(const c10::OperatorHandle& op, DeviceIndex d
   const auto& kernels = device_with_kernels(device).kernels->by_operator;
   const auto found = kernels.find(op.operator_name());
   return found == kernels.end() ? nullptr : found->second.get();
+}
+
+bool is_served_in_parts(const c10::OperatorHandle& op, DeviceIndex device) {
+  return device_with_kernels(device).kernels->in_parts.count(op.operator_name()) != 0;
 }
 
 bool run_native_kernel(

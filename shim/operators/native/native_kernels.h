@@ -37,6 +37,10 @@ inline NativeKernel* native_kernel_of(const c10::OperatorHandle& op, DeviceIndex
   return C10_UNLIKELY(has_native_kernels(device)) ? look_up_native_kernel(op, device) : nullptr;
 }
 
+// Whether an operator on lists ("aten::_foreach_add_.List") is to be taken apart into operators on tensors: the driver of
+// `device`, which has kernels, has none for it but one for those ("aten::add.Tensor").
+bool is_served_in_parts(const c10::OperatorHandle& op, DeviceIndex device);
+
 // Runs the operator of the stack by the driver's kernel and replaces the arguments by the results. All tensors have
 // been checked to be on `device`. False if it refuses: then nothing has changed but the size of an out= tensor, which is
 // the same in every mode. Throws c10::Error with driver, operator and text where the kernel fails.

@@ -436,6 +436,54 @@ def test_errors_of_kernels(more: Program) -> None:
     )
 
 
+# copies on the device convert types and strides by the driver's kernel; those it refuses, and those that cross devices, go
+# the ordinary way; what is one range of bytes on both sides needs no kernel
+def test_copies(more: Program) -> None:
+    more(
+        """
+        x = torch.randn(3, 4)
+        X = x.to(D)
+        torch.openreg.reset_operator_stats()
+        with torch.openreg.operator_policy("forbid"):
+            same(X.t().contiguous(), x.t().contiguous())
+            same(X.double(), x.double())
+            same(X[:, 1].expand(2, 3).clone(memory_format=torch.contiguous_format), x[:, 1].expand(2, 3).contiguous())
+            wide = torch.zeros(3, 8, dtype=torch.float64).to(D)
+            wide[:, ::2] = X
+            assert torch.equal(wide.cpu()[:, ::2], x.double()) and not wide.cpu()[:, 1::2].any()
+            assert figures() == {"aten::copy_": 4}, figures()
+            same(X.clone(), x)
+            assert figures()["aten::copy_"] == 4
+        assert torch.equal(X.long().cpu(), x.long())
+        shifted = X.clone().view(-1)
+        with pytest.raises(RuntimeError, match="single memory location"):
+            shifted[1:].copy_(shifted[:-1])
+        assert torch.openreg.operator_stats()["native"]["aten::copy_"]["refused"] == 1
+        assert torch.equal(X.t().to("openreg:0").cpu(), x.t())
+        """
+    )
+
+
+# an operator on lists is taken apart where the driver has the operator on tensors, and not otherwise
+def test_operators_on_lists(kernels: Program) -> None:
+    kernels(
+        """
+        a, b = torch.randn(3), torch.randn(2, 2)
+        A, B = a.to(D), b.to(D)
+        torch.openreg.reset_operator_stats()
+        for sums in (torch._foreach_add([A, B], [A, B]), torch._foreach_add([A, B], [A, B], alpha=2)):
+            assert all(each.device == D for each in sums)
+        same(sums[1], b + 2 * b)
+        torch._foreach_add_([A, B], [A, B])
+        same(A, a + a)
+        assert figures() == {"aten::add": 4, "aten::add_": 2}, figures()
+        assert not figures("staged"), figures("staged")
+        same(torch._foreach_mul([A, B], 3)[0], 6 * a)
+        assert figures("staged") == {"aten::_foreach_mul": 1}, figures("staged")
+        """
+    )
+
+
 # entries that can't be served are told of, once, with the reason, and change nothing
 def test_entries_that_cannot_be_served(more: Program) -> None:
     more(
@@ -453,7 +501,7 @@ def test_entries_that_cannot_be_served(more: Program) -> None:
         for name, reason in {
             "aten::linear": "put together by PyTorch from other operators",
             "aten::view": "has a kernel for this device already",
-            "aten::copy_": "has a kernel for this device already",
+            "aten::resize_": "has a kernel for this device already",
             "aten::bernoulli_.float": "random numbers",
             "aten::equal": "returns something other than tensors",
             "aten::ad.Tensor": "not an operator of this PyTorch",

@@ -1,0 +1,172 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""examples/opencl_driver: a driver over OpenCL with kernels of its own, built and used as a vendor would."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+PythonRunner = Callable[..., "subprocess.CompletedProcess[str]"]
+
+ROOT = Path(__file__).resolve().parents[3]
+
+# A platform that uses more cores than there are would slow the tests beside this one. PoCL has a device for each word.
+ENVIRONMENT = {"POCL_DEVICES": "pthread pthread", "OMP_NUM_THREADS": "1"}
+
+
+def missing() -> str:
+    """What this machine lacks for the driver, or nothing."""
+    for header in ("CL/cl.h", "clblast_c.h"):
+        if not any(Path(folder, header).exists() for folder in ("/usr/include", "/usr/local/include")):
+            return f"no {header} here"
+    if not list(Path("/etc/OpenCL/vendors").glob("*.icd")):
+        return "no OpenCL platform here"
+    return "" if shutil.which("cmake") else "no cmake here"
+
+
+pytestmark = pytest.mark.skipif(bool(missing()), reason=missing())
+
+
+@pytest.fixture(scope="module")
+def library(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The driver, built by its own CMake file against the headers of this package."""
+    build = tmp_path_factory.mktemp("opencl")
+    package = ROOT / "python" / "torch_openreg"
+    source = ROOT / "examples" / "opencl_driver"
+    for arguments in (["-S", str(source), "-B", str(build), f"-Dopenreg_ROOT={package}"], ["--build", str(build)]):
+        done = subprocess.run(["cmake", *arguments], capture_output=True, text=True, check=False)
+        assert done.returncode == 0, done.stdout + done.stderr
+        assert "warning:" not in done.stdout + done.stderr
+    return build / "libopenreg_opencl.so"
+
+
+def variables(library: Path) -> dict[str, str]:
+    return {"OPENREG_DRIVER_LIBRARIES": f"opencl:{library}", "OPENREG_DRIVERS": "opencl", **ENVIRONMENT}
+
+
+# each rule of driver.h: no failure, and what is skipped is what the table lacks
+def test_conforms(library: Path, tmp_path: Path) -> None:
+    report = tmp_path / "check.json"
+    command = [sys.executable, "-m", "torch_openreg", "check", str(library), "--level", "1", "--time", "0.1"]
+    done = subprocess.run(
+        [*command, "--json", str(report)], env=os.environ | ENVIRONMENT, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    checks = json.loads(report.read_text())["checks"]
+    skipped = {check["name"] for check in checks if check["outcome"] == "skipped"}
+    assert skipped <= {
+        *("lifecycle.probe", "lifecycle.probe_fork", "lifecycle.describe", "lifecycle.describe_capacity"),
+        *("process.fork_child", "info.active", "info.active_asks", "info.bind"),
+        *("memory.alias_distance", "memory.alias_contents", "memory.fence"),
+    }
+
+
+DIGITS = """
+import importlib.util, sys, torch
+spec = importlib.util.spec_from_file_location("train_digits", sys.argv[1])
+demo = sys.modules["train_digits"] = importlib.util.module_from_spec(spec)
+spec.loader.exec_module(demo)
+with torch.openreg.operator_policy("forbid"):
+    one = demo.train([torch.device("openreg:0")], "opencl", epochs=1, progress=False)
+cpu = demo.train([torch.device("cpu")], "cpu", epochs=1, progress=False)
+assert abs(one.losses[0] - cpu.losses[0]) < 1e-4, (one.losses, cpu.losses)
+assert abs(one.test_loss - cpu.test_loss) < 1e-3, (one.test_loss, cpu.test_loss)
+assert demo.tolerances() == demo.DRIVER_TOLERANCES
+staged = set(torch.openreg.operator_stats()["staged"])
+assert staged <= {"aten::_local_scalar_dense"}, staged  # item(): one element is read
+"""
+
+
+# the demo's network (convolutions, batch norm, pooling, SGD) trains on kernels of the driver alone, as on the CPU
+def test_digits(library: Path, root: Path, python: PythonRunner) -> None:
+    code = DIGITS.replace("sys.argv[1]", repr(str(root / "examples" / "train_digits.py")))
+    python(code, timeout=250, **variables(library))
+
+
+GPT = """
+import torch
+import torch.nn.functional as F
+from torch import nn
+
+class Block(nn.Module):
+    def __init__(self, width, heads):
+        super().__init__()
+        self.heads = heads
+        self.before, self.between = nn.LayerNorm(width), nn.LayerNorm(width)
+        self.inputs, self.output = nn.Linear(width, 3 * width), nn.Linear(width, width)
+        self.up, self.down = nn.Linear(width, 4 * width), nn.Linear(4 * width, width)
+
+    def forward(self, x):
+        batch, time, width = x.shape
+        parts = self.inputs(self.before(x)).split(width, dim=2)
+        q, k, v = (part.view(batch, time, self.heads, -1).transpose(1, 2) for part in parts)
+        seen = torch.ones(time, time, dtype=torch.bool, device=x.device).tril()
+        scores = (q @ k.transpose(-2, -1) * q.size(-1) ** -0.5).masked_fill(~seen, float("-inf"))
+        x = x + self.output((scores.softmax(-1) @ v).transpose(1, 2).reshape(batch, time, width))
+        return x + self.down(F.gelu(self.up(self.between(x))))
+
+class Gpt(nn.Module):
+    def __init__(self, words=32, width=32, time=16):
+        super().__init__()
+        self.words, self.places = nn.Embedding(words, width), nn.Embedding(time, width)
+        self.blocks = nn.Sequential(Block(width, 4), Block(width, 4))
+        self.norm, self.head = nn.LayerNorm(width), nn.Linear(width, words, bias=False)
+
+    def forward(self, x):
+        places = self.places(torch.arange(x.size(1), device=x.device))
+        return self.head(self.norm(self.blocks(self.words(x) + places)))
+
+def train(device, steps):
+    torch.manual_seed(0)
+    model = Gpt().to(device)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2)
+    generator = torch.Generator().manual_seed(1)
+    losses = []
+    for _ in range(steps):
+        first = torch.randint(0, 32, (8, 1), generator=generator)
+        x = ((first + torch.arange(17) * 3) % 32).to(device)
+        loss = F.cross_entropy(model(x[:, :-1]).flatten(0, 1), x[:, 1:].flatten())
+        optimizer.zero_grad()
+        loss.backward()
+        nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+        optimizer.step()
+        losses.append(loss.item())
+    return losses
+
+with torch.openreg.operator_policy("forbid"):
+    there = train("openreg:1", 12)
+here = train("cpu", 12)
+assert max(abs(a - b) for a, b in zip(here, there)) < 1e-4, (here, there)
+assert there[-1] < 0.5 * there[0], there
+"""
+
+
+# a GPT of two layers with AdamW, on the second device, trains on kernels of the driver alone, as on the CPU
+def test_gpt(library: Path, python: PythonRunner) -> None:
+    python(GPT, timeout=250, **variables(library))
+
+
+# what kernels refuse runs on copies, and a vendor's error comes with its code
+def test_other_types_and_errors(library: Path, python: PythonRunner) -> None:
+    code = """
+        import torch
+        x = torch.arange(6.0).reshape(2, 3)
+        for dtype in (torch.float16, torch.bfloat16, torch.complex64, torch.int8):
+            y = x.to(dtype)
+            assert torch.equal((y.to("openreg").t() + 1).cpu(), y.t() + 1), dtype
+        try:
+            torch.empty(1 << 50, device="openreg")
+        except torch.OutOfMemoryError:
+            pass
+        else:
+            raise AssertionError("no error")
+        assert torch.equal((x.to("openreg:1") * 2).to("openreg:0").cpu(), x * 2)
+    """
+    python(code, **variables(library), OPENREG_OPENCL_MEMORY="64")
