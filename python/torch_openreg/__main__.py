@@ -11,7 +11,6 @@ from __future__ import annotations
 import argparse
 import json
 import re
-import subprocess
 import sys
 from pathlib import Path
 from typing import Any
@@ -82,13 +81,14 @@ def _path_of_plugin(name: str) -> str:
 
 
 def _check(words: list[str]) -> int:
-    """Runs the program ``openreg-check`` of this package, with its own command line.
+    """Runs the program ``openreg-check`` of this package, with its own command line, and level 3 in Python.
 
     The program knows paths and the drivers of this package; names of plugins are replaced by their libraries here.
     """
     words = [_path_of_plugin(word) if _is_name(words, i) else word for i, word in enumerate(words)]
-    program = Path(torch_openreg.__file__).parent / "bin" / "openreg-check"
-    return subprocess.run([str(program), *words], check=False).returncode
+    from torch_openreg._check import level3
+
+    return level3.main(words)
 
 
 def _is_name(words: list[str], i: int) -> bool:

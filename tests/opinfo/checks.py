@@ -19,8 +19,9 @@ import torch.autograd.forward_ad as forward_ad
 from entries import Entry
 from kinds import KINDS, UNDEFINED, changed
 from known import comparison, is_skipped, stays_on_cpu
-from paired_tensors import COMPRESSED, Mover, _metadata, difference, tensors_of
 from torch._subclasses.fake_tensor import FakeTensorMode
+
+from torch_openreg._check.paired_tensors import COMPRESSED, Mover, _metadata, difference, tensors_of
 
 DEVICE = "openreg:1"
 """Not the current device, which no operator may change."""

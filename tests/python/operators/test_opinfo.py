@@ -56,7 +56,8 @@ def test_the_harness_notices_what_is_wrong(root: Path, tmp_path: Path) -> None:
         f"""
 import os, sys, time
 sys.path.insert(0, {str(root / "tests/opinfo")!r})
-import checks, paired_tensors, worker
+import checks, worker
+from torch_openreg._check import paired_tensors
 
 class Broken(checks.Checks):
     def run(self):
