@@ -1,10 +1,11 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
-// Bindings of the laboratory: failures on purpose. Contracts: openreg/faults.h.
+// Bindings of the laboratory: failures on purpose, and the last calls. Contracts: openreg/faults.h, flight_recorder.h.
 #include "csrc/bindings.h"
 #include "csrc/python_support.h"
 #include "csrc/torch_calls.h"
 
 #include <openreg/faults.h>
+#include <openreg/flight_recorder.h>
 
 static const char faults_name[] = "openreg_faults";
 
@@ -61,9 +62,37 @@ static PyObject* count_hits(PyObject* self, PyObject* capsule) {
   return PyLong_FromUnsignedLongLong(openreg_faults_hits(faults));
 }
 
+static PyObject* start_recorder(PyObject* self, PyObject* argument) {
+  (void)self;
+  if (!PyLong_Check(argument) || PyBool_Check(argument)) {
+    PyErr_SetString(PyExc_TypeError, "invalid argument to _flight_recorder_start");
+    return NULL;
+  }
+  const unsigned long calls = PyLong_AsUnsignedLong(argument);
+  if (calls == (unsigned long)-1 && PyErr_Occurred() != NULL) {
+    return NULL;
+  }
+  return openreg_none_or_raise(openreg_flight_recorder_start(calls > UINT32_MAX ? UINT32_MAX : (uint32_t)calls));
+}
+
+static PyObject* write_recorder(PyObject* self, PyObject* argument) {
+  (void)self;
+  const char* path = NULL;
+  if (argument != Py_None && (path = openreg_unpack_text(argument, "_flight_recorder_write")) == NULL) {
+    return NULL;
+  }
+  openreg_status status = OPENREG_OK;
+  Py_BEGIN_ALLOW_THREADS
+    status = openreg_flight_recorder_write(path);
+  Py_END_ALLOW_THREADS
+  return openreg_none_or_raise(status);
+}
+
 PyMethodDef openreg_laboratory_methods[] = {
     {"_faults_begin", begin_faults, METH_O, "Adds a plan of faults; a capsule that ends it when it goes."},
     {"_faults_end", end_faults, METH_O, "Ends a plan; once more it does nothing."},
     {"_faults_hits", count_hits, METH_O, "How often the faults of a plan have hit; 0 after its end."},
+    {"_flight_recorder_start", start_recorder, METH_O, "Keeps so many calls from now on; 0: none."},
+    {"_flight_recorder_write", write_recorder, METH_O, "Writes them to a path; None: to the one for errors."},
     {NULL, NULL, 0, NULL},
 };

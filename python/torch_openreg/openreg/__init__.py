@@ -73,7 +73,7 @@ from torch_openreg.openreg.drivers import (
     process_index,
     using_driver_c_api,
 )
-from torch_openreg.openreg.laboratory import faults
+from torch_openreg.openreg.laboratory import dump_flight_recorder, faults, record_flight
 from torch_openreg.openreg.memory import (
     MemPool,
     caching_allocator_alloc,
@@ -230,6 +230,7 @@ __all__ = [
     "driver_topology",
     "drivers",
     "drivers_are_initialized",
+    "dump_flight_recorder",
     "empty_cache",
     "empty_host_cache",
     "expand_driver_alias",
@@ -296,6 +297,7 @@ __all__ = [
     "process_index",
     "profiler",
     "random",
+    "record_flight",
     "register_driver_factory",
     "register_driver_plugin",
     "reset_accumulated_host_memory_stats",

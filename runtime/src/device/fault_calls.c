@@ -8,6 +8,7 @@
 #include "base/error.h"
 #include "device/stream.h"
 #include "driver/device_table.h"
+#include "laboratory/recorder.h"
 
 openreg_status
 openreg_faults_begin(const char *plan, openreg_faults *out)
@@ -44,6 +45,17 @@ openreg_faults_of_collective(int32_t device)
     return verdict.peer;
 }
 
+/* At its end: when it has begun is not known. */
+static void
+record_operator(openreg_device *device, openreg_stream stream, const char *name)
+{
+    openreg_driver_stream handle = NULL;
+    if (stream == OPENREG_STREAM_DEFAULT ||
+        openreg_stream_resolve(device, "openreg_operator_ended", stream, &handle) == OPENREG_OK)
+        openreg_recorder_end(openreg_recorder_begin(OPENREG_CALL_OPERATOR, "", name, device->index, handle, 0),
+                             OPENREG_OK);
+}
+
 void
 openreg_operator_ended(int32_t index, openreg_stream stream, const char *name)
 {
@@ -51,9 +63,13 @@ openreg_operator_ended(int32_t index, openreg_stream stream, const char *name)
     openreg_driver_stream handle = NULL;
     openreg_fault_verdict verdict;
     const openreg_device_table *const table = openreg_device_table_peek();
-    if ((openreg_instruments() & OPENREG_INSTRUMENT_FAULTS) == 0 || table == NULL || index < 0 || index >= table->count)
+    if (!openreg_is_instrumented() || table == NULL || index < 0 || index >= table->count)
         return;
     openreg_device *const device = table->devices[index];
+    if ((openreg_instruments() & OPENREG_INSTRUMENT_RECORDER) != 0)
+        record_operator(device, stream, name);
+    if ((openreg_instruments() & OPENREG_INSTRUMENT_FAULTS) == 0)
+        return;
     const openreg_error_fields before = openreg_error_save();
     if (openreg_stream_resolve(device, call, stream, &handle) == OPENREG_OK) {
         const openreg_fault_site site = {device->driver, index, OPENREG_CALL_OPERATOR, handle, name};

@@ -29,8 +29,6 @@ int
 openreg_watched_begin_on(openreg_watched *watched, openreg_device *device, const char *call, uint32_t kind,
                          openreg_driver_stream stream, uint64_t bytes, const char *name)
 {
-    (void)call;
-    (void)bytes;
     if (is_paused) {
         watched->instruments = 0;
         return 1;
@@ -38,7 +36,12 @@ openreg_watched_begin_on(openreg_watched *watched, openreg_device *device, const
     watched->device = device;
     watched->kind = kind;
     watched->stream = stream;
-    watched->verdict = (openreg_fault_verdict){.status = OPENREG_OK, .factor = 1};
+    watched->verdict.status = OPENREG_OK;
+    watched->verdict.is_skipped = watched->verdict.corrupts = 0;
+    watched->verdict.factor = 1;
+    watched->ticket = (watched->instruments & OPENREG_INSTRUMENT_RECORDER) != 0 && kind != OPENREG_CALL_STREAM_QUERY
+                          ? openreg_recorder_begin(kind, call, name, device->index, stream, bytes)
+                          : 0;
     if ((watched->instruments & OPENREG_INSTRUMENT_FAULTS) == 0)
         return 1;
     const openreg_fault_site site = {device->driver, device->index, kind, stream, name};
@@ -46,8 +49,9 @@ openreg_watched_begin_on(openreg_watched *watched, openreg_device *device, const
     return watched->verdict.status == OPENREG_OK && !watched->verdict.is_skipped;
 }
 
-openreg_status
-openreg_watched_end_on(openreg_watched *watched, openreg_status status)
+/* What the call ends with: its own error, that of a fault, or that of work before it. */
+static openreg_status
+end_of(const openreg_watched *watched, openreg_status status)
 {
     char text[sizeof watched->verdict.text];
     openreg_status code = OPENREG_OK;
@@ -59,6 +63,16 @@ openreg_watched_end_on(openreg_watched *watched, openreg_status status)
         openreg_faults_take_error(watched->device->index, watched->stream, watched->kind == OPENREG_CALL_DEVICE_SYNC,
                                   &code, text, sizeof text))
         return say(code, text);
+    return status;
+}
+
+openreg_status
+openreg_watched_end_on(openreg_watched *watched, openreg_status status)
+{
+    status = end_of(watched, status);
+    openreg_recorder_end(watched->ticket, status);
+    if (status == OPENREG_E_DEVICE_LOST || status == OPENREG_E_INTERNAL)
+        openreg_recorder_alarm();
     return status;
 }
 

@@ -11,12 +11,14 @@
 
 #include "driver/driver_calls.h"
 #include "laboratory/faults.h"
+#include "laboratory/recorder.h"
 
 typedef struct openreg_watched {
     unsigned instruments; /* 0: nobody watches, and nothing else is set */
     openreg_device *device;
     uint32_t kind;
     openreg_driver_stream stream;
+    uint64_t ticket; /* of the recorder */
     openreg_fault_verdict verdict;
 } openreg_watched;
 

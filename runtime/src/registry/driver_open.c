@@ -14,6 +14,7 @@
 #include "device/fault_calls.h"
 #include "driver/driver_calls.h"
 #include "driver/visible_devices.h"
+#include "laboratory/recorder.h"
 #include "registry/candidate_load.h"
 #include "registry/discovery.h"
 #include "registry/mock.h"
@@ -216,6 +217,8 @@ openreg_driver_open(const char *call, openreg_candidate *candidate, int64_t *dev
 {
     if (candidate->state != OPENREG_DRIVER_STATE_OPEN) {
         announce(candidate);
+        openreg_recorder_read_variable(
+            openreg_environment_get(openreg_discovery_environment(), "OPENREG_FLIGHT_RECORDER"));
         openreg_open_watchdog watch;
         const char *const limit = openreg_environment_get(openreg_discovery_environment(), OPENREG_INIT_WARN_VARIABLE);
         openreg_open_watchdog_begin(&watch, candidate->name, openreg_open_watchdog_limit(limit));

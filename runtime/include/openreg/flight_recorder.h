@@ -1,0 +1,42 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
+/* openreg/flight_recorder.h: the last calls of drivers, kept until something goes wrong. Part of the C API: the rules of
+ * openreg.h on errors, threads and start hold here. Valid C11 and C++17.
+ *
+ * The recorder keeps the last N calls: what, device, stream, bytes, when, how it ended, and the operator that it was for.
+ * It writes them when a driver's call fails with OPENREG_E_DEVICE_LOST or OPENREG_E_INTERNAL (asynchronous errors among
+ * them, and faults.h's), and in a fatal signal; and when asked to. What is written is a trace in Chrome's JSON format,
+ * which Perfetto opens: a process for each device, a thread for each stream.
+ *
+ * Variables, read when drivers are opened:
+ *   OPENREG_FLIGHT_RECORDER       N, from 1 to 1048576, rounded up to a power of two: starts it, and has fatal signals
+ *                                 (SIGSEGV, SIGBUS, SIGILL, SIGFPE, SIGABRT) write it, before what else they do
+ *   OPENREG_FLIGHT_RECORDER_FILE  where to, "openreg_flight_recorder" otherwise; ".<process>.json" is appended */
+#ifndef OPENREG_FLIGHT_RECORDER_H
+#define OPENREG_FLIGHT_RECORDER_H
+
+#include <openreg/openreg.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+#define OPENREG_FLIGHT_RECORDER_MOST (1u << 20)
+
+/* Starts it with room for `calls`, forgetting what it has, or ends it (0). A process has few changes of size: memory of an
+ * earlier size is kept, as a thread may be writing there.
+ * Errors: OPENREG_E_INVALID (more than OPENREG_FLIGHT_RECORDER_MOST), OPENREG_E_NOMEM. */
+OPENREG_API OPENREG_WARN_UNUSED openreg_status openreg_flight_recorder_start(uint32_t calls);
+
+/* Writes what it has to a file; NULL: the one that errors are written to. What is being recorded meanwhile may be missing.
+ * Errors: OPENREG_E_INVALID (it was not started, or the file can't be written: the text says why). */
+OPENREG_API OPENREG_WARN_UNUSED openreg_status openreg_flight_recorder_write(const char *path);
+
+/* Says where in the program the calling thread is, as text of at most `size` - 1 bytes, ASCII, in at most a microsecond,
+ * without waiting for anything; 0: not known. Called in each recorded call. NULL: nobody says so. */
+typedef int (*openreg_place_function)(char *out, size_t size);
+OPENREG_API void openreg_flight_recorder_set_place(openreg_place_function function);
+
+#ifdef __cplusplus
+}
+#endif
+#endif /* OPENREG_FLIGHT_RECORDER_H */

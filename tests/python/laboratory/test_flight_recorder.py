@@ -1,0 +1,62 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""The flight recorder from Python: operators beside calls, on request and at an error."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from torch_openreg import _C
+
+
+# operators and calls on their streams, as JSON that a viewer of traces reads
+def test_on_request(tmp_path: Path) -> None:
+    torch.openreg.record_flight(64)
+    try:
+        pinned = torch.ones(256).pin_memory()
+        x = pinned.to("openreg", non_blocking=True)
+        (x * 2).cpu()
+        torch.openreg.dump_flight_recorder(tmp_path / "trace")
+    finally:
+        torch.openreg.record_flight(0)
+    events = json.loads((tmp_path / "trace").read_text())["traceEvents"]
+    calls = {event["name"]: event for event in events if event["ph"] == "X"}
+    assert calls["copy"]["args"]["bytes"] == 1024
+    assert calls["copy"]["args"]["call"] == "openreg_memcpy_async"
+    assert calls["aten::mul"]["ts"] >= calls["copy"]["ts"]
+    assert {event["pid"] for event in calls.values()} == {0}
+    with pytest.raises(RuntimeError, match="the flight recorder is off"):
+        torch.openreg.dump_flight_recorder()
+
+
+# wrong arguments
+def test_wrong_arguments() -> None:
+    with pytest.raises(TypeError, match="invalid argument to _flight_recorder_start"):
+        _C._flight_recorder_start("5")  # type: ignore[arg-type]
+    with pytest.raises(TypeError, match="invalid argument to _flight_recorder_write"):
+        _C._flight_recorder_write(5)  # type: ignore[arg-type]
+    with pytest.raises(RuntimeError, match="at most 1048576"):
+        torch.openreg.record_flight(1 << 40)
+
+
+# an asynchronous error writes the file, with the operator that failed before the call that told of it
+def test_at_an_error(python: Any, tmp_path: Path) -> None:
+    code = """
+    import torch
+    x = torch.ones(4, device="openreg")
+    y = x.exp()
+    torch.openreg.synchronize()
+    """
+    prefix = str(tmp_path / "flight")
+    settings = {"OPENREG_FLIGHT_RECORDER": "256", "OPENREG_FLIGHT_RECORDER_FILE": prefix}
+    done = python(code, status=1, OPENREG_SIM_FAULTS="error at aten::exp 1", **settings)
+    assert '"error at aten::exp 1"' in done.stderr
+    (file,) = tmp_path.iterdir()
+    calls = [event for event in json.loads(file.read_text())["traceEvents"] if event["ph"] == "X"]
+    assert "aten::exp" in [event["name"] for event in calls]
+    assert calls[-1]["name"] == "synchronize device"
+    assert calls[-1]["args"]["status"] == "OPENREG_E_INTERNAL"
