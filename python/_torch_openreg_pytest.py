@@ -14,7 +14,8 @@ import argparse
 import os
 import random
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Generator, Iterator, Mapping
+from contextlib import ExitStack
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -226,6 +227,7 @@ def pytest_configure(config: pytest.Config) -> None:
     """Registers the markers, and the checks where the tests run."""
     for line in (
         "openreg_devices(n): needs n openreg devices; skipped with fewer, a failure under --openreg-strict",
+        'openreg_faults(plan): the devices fail by this plan while the test runs, as "nomem at 3" (docs/laboratory.md)',
         "openreg_leaks(mode): error, warn or off for this test, instead of --openreg-leaks",
     ):
         config.addinivalue_line("markers", line)
@@ -258,6 +260,29 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
         if found < needed:
             reason = f"needs {needed} openreg devices, and there are {found}: pytest --openreg={needed}"
             (pytest.fail if item.config.option.openreg_strict else pytest.skip)(reason)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_call(item: pytest.Item) -> Generator[None, object, object]:
+    """Runs a test with the faults of its marker. Their end forgets what they have broken."""
+    with ExitStack() as stack:
+        plans = [stack.enter_context(plan) for plan in _plans(item)]
+        result = yield
+    for plan in plans:
+        if plan.hits == 0:
+            from torch_openreg._testing.checks import OpenregFaultWarning
+
+            item.warn(OpenregFaultWarning(f"The faults {plan.plan!r} have hit nothing in this test."))
+    return result
+
+
+def _plans(item: pytest.Item) -> Iterator[Any]:
+    for marker in item.iter_markers("openreg_faults"):
+        if len(marker.args) != 1 or not isinstance(marker.args[0], str) or marker.kwargs:
+            raise pytest.UsageError(f'{item.nodeid}: openreg_faults takes one text, as openreg_faults("nomem 5%")')
+        from torch_openreg import openreg
+
+        yield openreg.faults(marker.args[0])
 
 
 def _device_count() -> int:

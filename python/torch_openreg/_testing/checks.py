@@ -19,6 +19,10 @@ class OpenregLeakWarning(pytest.PytestWarning):
     """A test has left something on the devices."""
 
 
+class OpenregFaultWarning(pytest.PytestWarning):
+    """The faults of a test have hit nothing: it shows less than it says."""
+
+
 class Checks:
     """A plugin of one session. What belongs to fixtures of modules, classes and sessions is never a test's leak."""
 
@@ -47,6 +51,8 @@ class Checks:
         self._kept &= self._before.blocks.keys()
         for index in range(len(self._before.streams)):
             openreg.reset_peak_memory_stats(index)
+        if self._option.openreg_races and hasattr(openreg, "races"):
+            openreg.clear_races()
         try:
             return (yield)
         except BaseException:
@@ -61,10 +67,20 @@ class Checks:
                     stack.enter_context(strict.hidden_copies_are_errors(str(item.path)))
                 result = yield
             _wait_for_all()
+            self._fail_for_races()
         except BaseException:
             self._has_failed = True
             raise
         return result
+
+    def _fail_for_races(self) -> None:
+        found = openreg.races() if self._option.openreg_races and hasattr(openreg, "races") else []
+        if found:
+            openreg.clear_races()  # the teardown's are told apart
+            text = "\n\n".join(str(race) for race in found)
+            pytest.fail(
+                f"{len(found)} race(s): on a GPU these may read or write the wrong bytes.\n{text}", pytrace=False
+            )
 
     @pytest.hookimpl(wrapper=True, tryfirst=True)
     def pytest_runtest_teardown(self, item: pytest.Item) -> Generator[None, object, object]:
@@ -76,6 +92,7 @@ class Checks:
         if (mode := self._leak_mode(item)) != "off":
             try:
                 if not self._has_failed:
+                    self._fail_for_races()
                     self._tell_of_leaks(item, mode)
             finally:
                 self._put_back()

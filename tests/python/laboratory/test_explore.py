@@ -51,6 +51,27 @@ def test_finds_and_shrinks(explore: Any, tmp_path: Path) -> None:
     assert "    seed 3 switches 37 schedule pct\n    old data" in out
 
 
+# a program that forgets to wait for a stream, on the devices themselves: one copy that is put off is enough
+def test_a_missing_wait(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    path = tmp_path / "program.py"
+    path.write_text(
+        """
+import torch
+source = torch.arange(1.0, 4097).pin_memory()
+x, side = torch.zeros(4096, device="openreg"), torch.openreg.Stream()
+torch.openreg.synchronize()
+with torch.openreg.stream(side):
+    x.copy_(source, non_blocking=True)
+# missing: torch.openreg.current_stream().wait_stream(side)
+assert (x * 1).sum().item() == source.sum().item(), "old data"
+"""
+    )
+    assert main(["explore", "--seeds=1", "--schedule=latest", "--", sys.executable, str(path)]) == 1
+    out = capfd.readouterr().out
+    assert "seed 1 fails with 1 switch(es) from the plain order" in out
+    assert "AssertionError: old data" in out
+
+
 # no seed fails: 0; the seeds are those that were asked for
 def test_none_fails(explore: Any) -> None:
     status, out = explore("assert 5 <= seed < 8", "--seeds=3", "--first-seed=5")

@@ -407,6 +407,77 @@ def test_unittest_and_failures(pytester: pytest.Pytester) -> None:
     run(pytester, "--openreg=2", "--openreg-leaks=error").assert_outcomes(passed=2, failed=1)
 
 
+# -------------------------------------------------------------------------------------------------- faults, races
+
+
+# the devices fail by a test's own plan, and work again after it; a plan that hits nothing is a warning, a bad one an error
+def test_marker_of_faults(pytester: pytest.Pytester) -> None:
+    pytester.makepyfile(
+        """
+        import pytest, torch
+        @pytest.mark.openreg_faults("nomem at 2")
+        def test_no_memory():
+            kept = torch.empty(8, device="openreg")
+            with pytest.raises(torch.OutOfMemoryError):
+                torch.empty(8, device="openreg")
+            torch.empty(8, device="openreg")
+        @pytest.mark.openreg_faults("openreg:1 lost after 1 copy")
+        @pytest.mark.openreg_faults("nomem at 1")
+        def test_two_plans():
+            with pytest.raises(torch.OutOfMemoryError):
+                torch.empty(8, device="openreg:1")
+            with pytest.raises(RuntimeError, match="lost"):
+                for _ in range(3):
+                    torch.ones(8).to("openreg:1")
+        def test_after_them():
+            assert torch.ones(8).to("openreg:1").sum() == 8
+        @pytest.mark.openreg_faults("nomem at 1000")
+        def test_hits_nothing():
+            torch.empty(8, device="openreg")
+        @pytest.mark.openreg_faults("no such plan")
+        def test_bad():
+            pass
+        @pytest.mark.openreg_faults(5)
+        def test_wrong():
+            pass
+        """
+    )
+    for options in ((), ("--openreg=2",)):
+        result = run(pytester, *options)
+        result.assert_outcomes(passed=4, failed=2, warnings=1)
+        result.stdout.fnmatch_lines(
+            ["*openreg_faults takes one text*", "*OpenregFaultWarning: The faults 'nomem at 1000' have hit nothing*"]
+        )
+
+
+# what the race detector has found in a test fails it, with the text of each race; the next test begins without
+def test_races(pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> None:
+    found: list[str] = []
+    monkeypatch.setenv("OPENREG_SIM_RACES", "report")
+    monkeypatch.setattr(torch.openreg, "races", lambda: list(found), raising=False)
+    monkeypatch.setattr(torch.openreg, "clear_races", found.clear, raising=False)
+    monkeypatch.setattr(torch.openreg, "_find_race", found.append, raising=False)
+    pytester.makepyfile(
+        """
+        import pytest, torch
+        @pytest.fixture
+        def late():
+            yield
+            torch.openreg._find_race("a race of the teardown")
+        def test_race(): torch.openreg._find_race("x.add_ on stream 1\\nand a copy on stream 2")
+        def test_none(): pass
+        def test_late(late): pass
+        """
+    )
+    result = run(pytester, "--openreg-races")
+    result.assert_outcomes(passed=2, failed=1, errors=1)
+    result.stdout.fnmatch_lines(
+        ["*, races are failures", "1 race(s): on a GPU these may*", "x.add_ on stream 1", "and a copy on stream 2"]
+    )
+    assert "a race of the teardown" in result.outlines
+    run(pytester).assert_outcomes(passed=3)
+
+
 # ---------------------------------------------------------------------------------------------------- peak memory
 
 

@@ -46,6 +46,17 @@ def test_green_without_a_gpu(repository: Path) -> None:
     assert "openreg:1   test_pipeline.py::test_prefetcher" in out
 
 
+# without its wait the example is still green, here and often on a GPU; under a seed it reads old data, each time
+def test_a_missing_wait(repository: Path) -> None:
+    source = repository / "pipeline.py"
+    line = "            torch.cuda.current_stream(self.device).wait_stream(self.stream)\n"
+    assert line in source.read_text()
+    source.write_text(source.read_text().replace(line, ""))
+    test = "test_pipeline.py::test_prefetcher"
+    out = run(repository, "--openreg=2", "--openreg-as-cuda", "--openreg-seed=3", test, status=1)
+    assert "again: --openreg-seed=3" in out
+
+
 # the file for GitHub is one: each job's steps, and options that the plugin has
 def test_github_action(root: Path, pytestconfig: pytest.Config) -> None:
     yaml = pytest.importorskip("yaml")
