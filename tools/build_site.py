@@ -53,10 +53,22 @@ def copy_pages() -> None:
     shutil.copy(ROOT / "docs/site/conf.py", SOURCE / "conf.py")
     (SOURCE / "_static").mkdir()
     shutil.copy(ROOT / "docs/site/style.css", SOURCE / "_static/style.css")
+    front = (SOURCE / "index.md").read_text(encoding="utf-8")
+    others = [f"docs/{page.stem}" for page in sorted((SOURCE / "docs").glob("*.md"))]
+    unlisted = [page for page in others if not re.search(rf"{page}\b", front)]
+    front = front.replace("docs/choosing-devices\n", "\n".join(("docs/choosing-devices", *unlisted)) + "\n", 1)
+    (SOURCE / "index.md").write_text(front, encoding="utf-8")
+
     for page in SOURCE.rglob("*.md"):
+        # A folder is a link in a checkout; on the site it is the page that the folder has, or its name.
+        def of_a_folder(link: re.Match[str], page: Path = page) -> str:
+            if not (page.parent / link["target"]).is_dir():
+                return link[0]
+            has_page = (page.parent / link["target"] / "README.md").exists()
+            return f"[{link['text']}]({link['target'].rstrip('/')}/README.md)" if has_page else f"`{link['text']}`"
+
         text = page.read_text(encoding="utf-8")
-        # A folder is a link in a checkout; on the site it is the page that the folder has.
-        text = re.sub(r"\]\(((?:\.\./)*(?:examples/toy_driver|docs))/?\)", r"](\1/README.md)", text)
+        text = re.sub(r"\[(?P<text>[^\]\n]+)\]\((?P<target>[^)#:\s]+)\)", of_a_folder, text)
         page.write_text(text, encoding="utf-8")
 
 
