@@ -480,9 +480,56 @@ def list_figures() -> list[Figure]:
     return figures
 
 
+class DigitsNet(nn.Module):
+    """The network of examples/train_digits.py."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        convolutions = [nn.Conv2d(1, 16, 3, padding=1), nn.Conv2d(16, 32, 3, padding=1)]
+        self.features = nn.Sequential(
+            *(nn.Sequential(c, nn.BatchNorm2d(c.out_channels), nn.ReLU()) for c in convolutions), nn.MaxPool2d(2)
+        )
+        self.classifier = nn.Sequential(nn.Flatten(), nn.Linear(32 * 4 * 4, 64), nn.ReLU(), nn.Linear(64, 10))
+
+    def forward(self, images: torch.Tensor) -> torch.Tensor:
+        """Returns a score per class."""
+        return self.classifier(self.features(images))
+
+
+def race_figures() -> list[Figure]:
+    """Steps while races are looked for, against steps without. Off and on take turns."""
+
+    def looking(work: Callable[[], None]) -> Callable[[], None]:
+        def run() -> None:
+            before = _C._races_set(1)
+            work()
+            _C._races_set(before)
+
+        return run
+
+    figures = []
+    for title, make, inputs in (
+        ("demo's step, batch 64", DigitsNet, torch.randn(64, 1, 8, 8)),
+        ("MLP step, batch 32, 784-256-10", mlp, torch.randn(32, 784)),
+        ("small ResNet step", small_resnet, torch.randn(8, 3, 32, 32)),
+    ):
+        step = training_step(make, inputs, DEVICE)
+        figures.append(ratio(f"races looked for: {title}", looking(step), step, "not looked for", 1.5))
+    a, b = torch.randn(16, device=DEVICE), torch.randn(16, device=DEVICE)
+    _C._races_set(1)
+    value = min(time_once(lambda: a + b, 2000) for _ in range(15))
+    _C._races_set(0)
+    reference = min(time_once(lambda: a + b, 2000) for _ in range(15))
+    figures.append(
+        Figure("races looked for: a + b of 16", value, reference, "not looked for", value - reference, "ns", 1000)
+    )
+    return figures
+
+
 GROUPS: dict[str, tuple[Callable[[], list[Figure]], dict[str, str]]] = {
     "staged": (staged_figures, {"OPENREG_OPERATORS": "staged"}),
     "compiled": (compiled_figures, {}),
+    "races": (race_figures, {}),
     "lists": (list_figures, {"OPENREG_SIM_MEMORY": "16G"}),
 }
 """Figures that need a process of their own, and its variables."""

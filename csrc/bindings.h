@@ -31,6 +31,7 @@ extern PyMethodDef openreg_memory_history_methods[];
 extern PyMethodDef openreg_memory_pool_methods[];
 extern PyMethodDef openreg_operator_methods[];
 extern PyMethodDef openreg_profiler_methods[];
+extern PyMethodDef openreg_race_methods[];
 extern PyMethodDef openreg_record_methods[];
 extern PyMethodDef openreg_registration_methods[];
 extern PyMethodDef openreg_sharing_methods[];

@@ -26,6 +26,7 @@
 #include "shim/device_allocator.h"
 #include "shim/operators/policy/execution_mode.h"
 #include "shim/operators/policy/operator_counts.h"
+#include "shim/races.h"
 #include "shim/status.h"
 
 namespace torch_openreg {
@@ -87,7 +88,11 @@ PyObject* _compiledEmptyStrided(PyObject* /*self*/, PyObject* const* arguments, 
   if (C10_UNLIKELY(is_staging)) {
     return THPVariable_Wrap(at::detail::empty_strided_cpu(sizes, strides, type));
   }
-  return THPVariable_Wrap(new_tensor(sizes, strides, type, index_argument(arguments[3])));
+  at::Tensor tensor = new_tensor(sizes, strides, type, index_argument(arguments[3]));
+  if (c10::openreg::follows_races()) { // by the kernel that it is made for, next on this stream
+    c10::openreg::note_race_use(openreg_races_origin("compiled kernel"), tensor, /*writes=*/true);
+  }
+  return THPVariable_Wrap(std::move(tensor));
   END_HANDLE_TH_ERRORS
 }
 
@@ -96,6 +101,7 @@ PyObject* _compiledWait(PyObject* /*self*/, PyObject* device) {
   HANDLE_TH_ERRORS
   if (C10_LIKELY(!is_staging)) {
     const DeviceIndex index = index_argument(device);
+    const c10::openreg::RaceMute mute(c10::openreg::races_are_found()); // no wait of the program's
     openreg_stream stream = OPENREG_STREAM_DEFAULT;
     OPENREG_CHECK(openreg_current_stream(index, &stream));
     int32_t done = 0;
@@ -146,6 +152,9 @@ void* host_address(PyObject* object) {
   const at::Tensor& tensor = THPVariable_Unpack(object);
   void* address = tensor.data_ptr();
   if (address != nullptr && tensor.is_privateuseone()) {
+    if (c10::openreg::follows_races()) { // whether the kernel writes it is not known here; it uses it
+      c10::openreg::note_race_use(openreg_races_origin("compiled kernel"), tensor, /*writes=*/false);
+    }
     void* host = nullptr;
     if (openreg_host_alias(address, &host) != OPENREG_OK) {
       throw std::runtime_error(

@@ -202,6 +202,7 @@ PYBIND11_MODULE(_C, m) {
            openreg_memory_pool_methods,
            openreg_operator_methods,
            openreg_profiler_methods,
+           openreg_race_methods,
            openreg_record_methods,
            openreg_registration_methods,
            openreg_sharing_methods,

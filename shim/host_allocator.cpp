@@ -8,6 +8,7 @@
 #include <utility>
 
 #include "shim/device.h"
+#include "shim/races.h"
 #include "shim/status.h"
 
 namespace c10::openreg {
@@ -18,6 +19,7 @@ namespace {
 class HostEvent {
  public:
   explicit HostEvent(const c10::Stream& stream) {
+    const RaceMute mute(races_are_found()); // the allocator's own, here and below; see allocate()
     OPENREG_CHECK(openreg_event_create(stream.device_index(), 0, &event_));
     const openreg_status status = openreg_event_record(event_, stream.id());
     if (status != OPENREG_OK) {
@@ -37,6 +39,7 @@ class HostEvent {
   }
 
   bool done() const {
+    const RaceMute mute(races_are_found());
     int32_t done = 0;
     OPENREG_CHECK(openreg_event_query(event_, &done));
     return done != 0;
@@ -109,6 +112,13 @@ c10::DeviceType translated_type = c10::DeviceType::PrivateUse1;
 StreamTranslation translation = nullptr;
 
 struct HostAllocator final : at::CachingHostAllocatorInterface<HostAllocatorImpl, &delete_block> {
+  at::DataPtr allocate(size_t size) override {
+    at::DataPtr block = at::CachingHostAllocatorInterface<HostAllocatorImpl, &delete_block>::allocate(size);
+    if (races_are_found()) {
+      openreg_races_forget(block.get(), size); // nobody uses what is given out
+    }
+    return block;
+  }
   bool record_event(void* block, void* context, c10::Stream stream) override {
     const bool is_foreign = stream.device_type() == translated_type && translation != nullptr;
     return at::CachingHostAllocatorInterface<HostAllocatorImpl, &delete_block>::record_event(

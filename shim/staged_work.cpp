@@ -19,6 +19,7 @@
 
 #include "shim/operators/fallback/kernel_view.h"
 #include "shim/operators/policy/execution_mode.h"
+#include "shim/races.h"
 #include "shim/status.h"
 #include "shim/storage.h"
 
@@ -82,12 +83,50 @@ std::vector<at::Tensor> tensors_of(const Outputs& outputs) {
   return tensors;
 }
 
+// While races are looked for: the future's event must be behind the collective, and behind nothing else that is on the
+// current stream of a thread that is its by chance. So it is recorded on a stream of its own.
+class OnStreamsOfItsOwn {
+ public:
+  explicit OnStreamsOfItsOwn(const Outputs& outputs) {
+    if (!races_are_found()) {
+      return;
+    }
+    for (const auto& output : outputs) {
+      if (output.tensor.is_privateuseone()) {
+        take(output.tensor.device().index());
+      }
+    }
+  }
+  ~OnStreamsOfItsOwn() {
+    for (auto before = befores_.rbegin(); before != befores_.rend(); ++before) {
+      (void)openreg_set_current_stream(before->first, before->second);
+    }
+  }
+  OnStreamsOfItsOwn(const OnStreamsOfItsOwn&) = delete;
+  OnStreamsOfItsOwn& operator=(const OnStreamsOfItsOwn&) = delete;
+
+ private:
+  void take(DeviceIndex device) {
+    openreg_stream before = OPENREG_STREAM_DEFAULT;
+    openreg_stream own = OPENREG_STREAM_DEFAULT;
+    OPENREG_CHECK(openreg_current_stream(device, &before));
+    OPENREG_CHECK(openreg_stream_from_pool(device, 0, &own));
+    OPENREG_CHECK(openreg_set_current_stream(device, own));
+    befores_.emplace_back(device, before);
+    note_race_collective_wait(device);
+  }
+
+  std::vector<std::pair<DeviceIndex, openreg_stream>> befores_;
+};
+
 // Copies what the host has to the devices, lets go of the host's memory and completes the future; an error of that
 // becomes the future's.
 void bring_back(Outputs& outputs, Future& future) noexcept {
   try {
     const c10::impl::ExcludeDispatchKeyGuard below(kAboveKernels);
+    const OnStreamsOfItsOwn streams(outputs);
     for (auto& output : outputs) {
+      const RaceMute mute(races_are_found()); // noted by StagedTensors::show()
       if (output.is_copy) {
         output.tensor.copy_(output.host);
       }
@@ -140,9 +179,14 @@ std::exception_ptr with_context(const std::exception_ptr& error, const std::stri
 
 class StagedWork final : public c10d::Work {
  public:
-  StagedWork(c10::intrusive_ptr<c10d::Work> host_work, Outputs outputs, std::string description)
+  StagedWork(
+      c10::intrusive_ptr<c10d::Work> host_work,
+      Outputs outputs,
+      std::string description,
+      std::vector<DeviceIndex> devices)
       : Work(/*rank=*/-1, host_work->retrieveOpType()),
         host_work_(std::move(host_work)),
+        devices_(std::move(devices)),
         description_(std::move(description)),
         outputs_(std::make_shared<Outputs>(std::move(outputs))),
         future_(make_future(*outputs_)) {
@@ -168,11 +212,22 @@ class StagedWork final : public c10d::Work {
       return false;
     }
     future_->waitAndThrow();
+    if (races_are_found()) {
+      for (const DeviceIndex device : devices_) {
+        note_race_collective_wait(device);
+      }
+    }
     return true;
   }
 
   bool isCompleted() override {
-    return future_->completed();
+    const bool completed = future_->completed();
+    if (completed && races_are_found()) {
+      for (const DeviceIndex device : devices_) {
+        note_race_collective_done(device);
+      }
+    }
+    return completed;
   }
 
   bool isSuccess() const override {
@@ -235,6 +290,7 @@ class StagedWork final : public c10d::Work {
   }
 
   const c10::intrusive_ptr<c10d::Work> host_work_;
+  const std::vector<DeviceIndex> devices_; // of all tensors
   const std::string description_;
   const std::shared_ptr<Outputs> outputs_;
   const c10::intrusive_ptr<Future> future_; // of the tensors that the caller knows
@@ -263,6 +319,11 @@ at::Tensor StagedTensors::show(const at::Tensor& tensor, TensorRole role) {
   if (tensor.defined() && tensor.is_privateuseone()) {
     require_gloo_collectives();
     const c10::impl::ExcludeDispatchKeyGuard below(kAboveKernels);
+    const bool follows = follows_races();
+    if (follows) {
+      note_race_collective("c10d collective", tensor, role != TensorRole::input);
+    }
+    const RaceMute mute(follows);
     wait_for_current_stream(tensor.device().index());
     is_copy = !can_show_in_place(tensor);
     host = is_copy ? shown_as_copy(tensor, role) : shown_in_place(tensor, role);
@@ -298,7 +359,14 @@ c10::intrusive_ptr<c10d::Work> StagedTensors::finish(c10::intrusive_ptr<c10d::Wo
     return host_work;
   }
   auto text = description(host_work->retrieveOpType());
-  return c10::make_intrusive<StagedWork>(std::move(host_work), std::move(outputs_), std::move(text));
+  std::vector<DeviceIndex> devices;
+  for (const auto& [type, device, sizes] : seen_) {
+    if (std::find(devices.begin(), devices.end(), device.index()) == devices.end()) {
+      devices.push_back(device.index());
+    }
+  }
+  return c10::make_intrusive<StagedWork>(
+      std::move(host_work), std::move(outputs_), std::move(text), std::move(devices));
 }
 
 } // namespace c10::openreg

@@ -4,6 +4,8 @@
 #include <string>
 #include <utility>
 
+#include "shim/races.h"
+
 namespace c10::openreg {
 
 namespace {
@@ -24,6 +26,9 @@ std::string describe(openreg_status status) {
 } // namespace
 
 void throw_status(openreg_status status, SourceLocation location) {
+  if (races_are_found()) {
+    throw_race(openreg_last_error()->message);
+  }
   std::string text = describe(status);
   switch (status) {
     case OPENREG_E_NOMEM:

@@ -27,7 +27,7 @@ ROOT = Path(__file__).resolve().parent.parent
 
 # From the ground up: a room may use those before it. The simulated devices are a driver beside the rooms: they use the
 # ground alone, and the registry names their table.
-RUNTIME_ROOMS = ("base", "laboratory", "driver", "validation", "device", "memory", "registry", "selection")
+RUNTIME_ROOMS = ("base", "races", "laboratory", "driver", "validation", "device", "memory", "registry", "selection")
 SIM = "sim"
 SIM_USES = ("base",)
 SIM_IS_USED_BY = ("registry",)

@@ -23,6 +23,7 @@ void openreg_fork_at_risk(int change);
 typedef enum openreg_fork_stage {
     OPENREG_FORK_TABLE,       /* withdraws the table from a poisoned child: the next stages find none */
     OPENREG_FORK_CACHES,      /* of the devices in the table */
+    OPENREG_FORK_RACES,       /* the detector's lock is held over the fork */
     OPENREG_FORK_PINNED,      /* the lock of the pinned blocks is held over the fork */
     OPENREG_FORK_CANDIDATES,  /* the lock of the list is held over the fork */
     OPENREG_FORK_DRIVER_LOCK, /* nobody holds it in the child */

@@ -7,6 +7,7 @@
 #include "driver/device_table.h"
 #include "driver/driver_calls.h"
 #include "driver/properties.h"
+#include "races/races.h"
 
 /* The thread's choice, packed so that it is read and written at once: generation of the table << 32 | bound << 16 |
  * index. It counts for the table of that generation alone: after a shutdown, and in a new thread, the current device is
@@ -173,5 +174,8 @@ openreg_device_synchronize(int32_t index)
     OPENREG_RETURN_NOT_OK(openreg_device_get(call, index, &device));
     openreg_trace_span span;
     openreg_trace_begin(&span, OPENREG_TRACE_WAIT, call, device, OPENREG_STREAM_DEFAULT);
-    return openreg_trace_end(&span, openreg_call_device_sync(device, call));
+    OPENREG_RETURN_NOT_OK(openreg_trace_end(&span, openreg_call_device_sync(device, call)));
+    if (openreg_races_are_found())
+        openreg_races_host_waits_device(index);
+    return OPENREG_OK;
 }

@@ -11,6 +11,7 @@
 #include "base/lock.h"
 #include "device/stream.h"
 #include "device/trace.h"
+#include "races/races.h"
 
 #define CHUNK_SLOTS 256u
 #define MAX_CHUNKS (OPENREG_MAX_EVENTS / CHUNK_SLOTS)
@@ -23,6 +24,7 @@ typedef struct event_slot {
                         * delays other uses of this one event */
     openreg_device *device;
     openreg_backend_event marker;
+    openreg_race_event *race; /* what the latest record carries, while races are looked for */
     struct event_slot *next_free;
 } event_slot;
 
@@ -172,6 +174,8 @@ openreg_event_destroy(openreg_event event)
         return status;
     }
     (void)atomic_fetch_sub_explicit(&device->live_events, 1, memory_order_relaxed);
+    openreg_races_event_free(slot->race);
+    slot->race = NULL;
     put_slot(slot);
     return OPENREG_OK;
 }
@@ -186,8 +190,25 @@ openreg_event_record(openreg_event event, openreg_stream stream)
     OPENREG_RETURN_NOT_OK(openreg_stream_resolve(slot->device, call, stream, &handle));
     openreg_lock_acquire(&slot->lock);
     const openreg_status status = openreg_call_marker_record(slot->device, call, &slot->marker, handle);
+    if (openreg_races_are_found() && status == OPENREG_OK)
+        openreg_races_event_records(&slot->race, slot->device->index, stream);
     openreg_lock_release(&slot->lock);
     return status;
+}
+
+/* The host, or with a device its stream, is behind the event's latest record. The event may be gone by now. */
+static void
+tell_of_wait(openreg_event event, const openreg_device *device, openreg_stream stream)
+{
+    event_slot *const slot = find(event);
+    if (slot == NULL)
+        return;
+    openreg_lock_acquire(&slot->lock);
+    if (device == NULL)
+        openreg_races_host_waits_event(slot->race);
+    else
+        openreg_races_stream_waits_event(device->index, stream, slot->race);
+    openreg_lock_release(&slot->lock);
 }
 
 openreg_status
@@ -199,7 +220,10 @@ openreg_event_query(openreg_event event, int32_t *done)
     if (done == NULL)
         return openreg_error_set(OPENREG_E_INVALID, call, "done is NULL");
     OPENREG_RETURN_NOT_OK(openreg_event_read(call, event, &device, &marker));
-    return openreg_call_marker_query(device, call, &marker, done);
+    OPENREG_RETURN_NOT_OK(openreg_call_marker_query(device, call, &marker, done));
+    if (openreg_races_are_found() && *done)
+        tell_of_wait(event, NULL, OPENREG_STREAM_DEFAULT);
+    return OPENREG_OK;
 }
 
 openreg_status
@@ -211,7 +235,10 @@ openreg_event_synchronize(openreg_event event)
     OPENREG_RETURN_NOT_OK(openreg_event_read(call, event, &device, &marker));
     openreg_trace_span span;
     openreg_trace_begin(&span, OPENREG_TRACE_WAIT, call, device, OPENREG_STREAM_DEFAULT);
-    return openreg_trace_end(&span, openreg_call_marker_sync(device, call, &marker));
+    OPENREG_RETURN_NOT_OK(openreg_trace_end(&span, openreg_call_marker_sync(device, call, &marker)));
+    if (openreg_races_are_found())
+        tell_of_wait(event, NULL, OPENREG_STREAM_DEFAULT);
+    return OPENREG_OK;
 }
 
 openreg_status
@@ -225,7 +252,10 @@ openreg_stream_wait_event(int32_t index, openreg_stream stream, openreg_event ev
     OPENREG_RETURN_NOT_OK(openreg_device_get(call, index, &waiter));
     OPENREG_RETURN_NOT_OK(openreg_stream_resolve(waiter, call, stream, &handle));
     OPENREG_RETURN_NOT_OK(openreg_event_read(call, event, &recorded_on, &marker));
-    return openreg_call_stream_wait(waiter, call, handle, recorded_on, &marker);
+    OPENREG_RETURN_NOT_OK(openreg_call_stream_wait(waiter, call, handle, recorded_on, &marker));
+    if (openreg_races_are_found())
+        tell_of_wait(event, waiter, stream);
+    return OPENREG_OK;
 }
 
 /* A marker that can be measured, else the reason why not. */

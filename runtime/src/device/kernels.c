@@ -10,6 +10,7 @@
 #include "device/stream.h"
 #include "device/trace.h"
 #include "driver/watched_call.h"
+#include "races/races.h"
 
 #define KNOWN_FLAGS OPENREG_KERNEL_ELEMENTWISE
 
@@ -78,6 +79,41 @@ openreg_get_kernels(int32_t index, const openreg_kernels **out)
     return OPENREG_OK;
 }
 
+static openreg_status
+note_tensor(uint32_t origin, const openreg_device *device, openreg_stream stream, const openreg_tensor *tensor,
+            int writes)
+{
+    if (tensor == NULL || tensor->data == NULL)
+        return OPENREG_OK;
+    const uint64_t item = ((uint64_t)tensor->dtype.bits * tensor->dtype.lanes + 7) / 8;
+    return openreg_races_use_tensor(origin, device->index, stream, (const char *)tensor->data + tensor->byte_offset,
+                                    tensor->ndim, tensor->shape, tensor->strides, item, writes);
+}
+
+static openreg_status
+note_values(uint32_t origin, const openreg_device *device, openreg_stream stream, const openreg_value *values,
+            uint64_t count, int writes)
+{
+    for (uint64_t i = 0; i < count; ++i) {
+        if (values[i].kind == OPENREG_VALUE_TENSOR)
+            OPENREG_RETURN_NOT_OK(note_tensor(origin, device, stream, values[i].tensor, writes));
+        for (uint64_t k = 0; values[i].kind == OPENREG_VALUE_TENSORS && k < values[i].count; ++k)
+            OPENREG_RETURN_NOT_OK(note_tensor(origin, device, stream, values[i].tensors[k], writes));
+    }
+    return OPENREG_OK;
+}
+
+/* Arguments that are written are results too, and then a race of the read is one of the write. */
+static openreg_status
+note_uses(const openreg_device *device, openreg_stream stream, const openreg_kernel_call *what)
+{
+    if (openreg_races_is_muted())
+        return OPENREG_OK;
+    const uint32_t origin = openreg_races_origin(what->name);
+    OPENREG_RETURN_NOT_OK(note_values(origin, device, stream, what->results, what->result_count, 1));
+    return note_values(origin, device, stream, what->arguments, what->argument_count, 0);
+}
+
 openreg_status
 openreg_run_kernel(int32_t index, openreg_stream stream, const openreg_kernel *kernel, openreg_kernel_call *what)
 {
@@ -87,6 +123,8 @@ openreg_run_kernel(int32_t index, openreg_stream stream, const openreg_kernel *k
         return openreg_error_set(OPENREG_E_INVALID, call, "kernel or call is NULL, or the call is incomplete");
     OPENREG_RETURN_NOT_OK(openreg_device_get(call, index, &device));
     OPENREG_RETURN_NOT_OK(openreg_stream_resolve(device, call, stream, &what->stream));
+    if (openreg_races_are_found())
+        OPENREG_RETURN_NOT_OK(note_uses(device, stream, what));
     what->dev = device->ordinal;
     what->kernel = kernel;
     openreg_trace_span span;

@@ -17,6 +17,7 @@
 #include "base/thread.h"
 #include "device/trace.h"
 #include "driver/driver_calls.h"
+#include "races/races.h"
 
 /* More priorities than any vendor has; a driver that names more gets the least urgent ones merged. */
 #define MAX_LEVELS 32
@@ -211,7 +212,10 @@ openreg_stream_query(int32_t index, openreg_stream stream, int32_t *done)
     if (done == NULL)
         return openreg_error_set(OPENREG_E_INVALID, call, "done is NULL");
     OPENREG_RETURN_NOT_OK(reach(call, index, stream, &device, &handle));
-    return openreg_call_stream_query(device, call, handle, done);
+    OPENREG_RETURN_NOT_OK(openreg_call_stream_query(device, call, handle, done));
+    if (openreg_races_are_found() && *done)
+        openreg_races_host_waits(index, stream);
+    return OPENREG_OK;
 }
 
 openreg_status
@@ -223,7 +227,44 @@ openreg_stream_synchronize(int32_t index, openreg_stream stream)
     OPENREG_RETURN_NOT_OK(reach(call, index, stream, &device, &handle));
     openreg_trace_span span;
     openreg_trace_begin(&span, OPENREG_TRACE_WAIT, call, device, stream);
-    return openreg_trace_end(&span, openreg_call_stream_sync(device, call, handle));
+    OPENREG_RETURN_NOT_OK(openreg_trace_end(&span, openreg_call_stream_sync(device, call, handle)));
+    if (openreg_races_are_found())
+        openreg_races_host_waits(index, stream);
+    return OPENREG_OK;
+}
+
+/* A host function that tells the race detector that the host has come behind its stream. */
+typedef struct followed_function {
+    void (*function)(void *argument);
+    void *argument;
+    openreg_race_event *event;
+} followed_function;
+
+static void
+run_followed(void *argument)
+{
+    followed_function *const followed = argument;
+    openreg_races_host_waits_event(followed->event);
+    followed->function(followed->argument);
+    openreg_races_event_free(followed->event);
+    free(followed);
+}
+
+static openreg_status
+launch_followed(const char *call, openreg_device *device, openreg_stream stream, openreg_driver_stream handle,
+                void (*function)(void *argument), void *argument)
+{
+    followed_function *const followed = malloc(sizeof *followed);
+    if (followed == NULL)
+        return openreg_error_set(OPENREG_E_NOMEM, call, "no host memory to follow a host function");
+    *followed = (followed_function){function, argument, NULL};
+    openreg_races_event_records(&followed->event, device->index, stream);
+    const openreg_status status = openreg_call_host_func(device, call, handle, run_followed, followed);
+    if (status != OPENREG_OK) {
+        openreg_races_event_free(followed->event);
+        free(followed);
+    }
+    return status;
 }
 
 openreg_status
@@ -237,6 +278,8 @@ openreg_launch_host_func(int32_t index, openreg_stream stream, void (*function)(
     OPENREG_RETURN_NOT_OK(reach(call, index, stream, &device, &handle));
     if (stream == OPENREG_STREAM_DEFAULT)
         atomic_store_explicit(&device->streams->has_default_functions, 1, memory_order_relaxed);
+    if (openreg_races_are_found())
+        return launch_followed(call, device, stream, handle, function, argument);
     return openreg_call_host_func(device, call, handle, function, argument);
 }
 

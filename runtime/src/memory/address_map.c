@@ -6,6 +6,7 @@
 
 #include "base/error.h"
 #include "base/lock.h"
+#include "races/races.h"
 
 #define GRANULE (UINT64_C(1) << OPENREG_GRANULE_SHIFT)
 #define RANGES_PER_CHUNK 64
@@ -149,6 +150,9 @@ openreg_address_map_insert(const char *call, const openreg_range_info *info, ope
 void
 openreg_address_map_remove(openreg_range *range)
 {
+    if (openreg_races_are_found())
+        openreg_races_forget((const void *)atomic_load_explicit(&range->start, memory_order_relaxed),
+                             atomic_load_explicit(&range->size, memory_order_relaxed));
     openreg_lock_acquire(&map_lock);
     const uintptr_t start = atomic_load_explicit(&range->start, memory_order_relaxed);
     const uintptr_t distance = atomic_load_explicit(&range->distance, memory_order_relaxed);

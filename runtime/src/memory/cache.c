@@ -10,6 +10,7 @@
 #include "base/fork.h"
 #include "laboratory/faults.h"
 #include "memory/exports.h"
+#include "races/races.h"
 
 static const char malloc_call[] = "openreg_malloc";
 
@@ -387,6 +388,8 @@ openreg_malloc(int32_t device, size_t size, openreg_stream stream, void **out)
     const openreg_status status = allocate(cache, features, size, stream, out);
     const bool returns = features != 0 && cache->returning != NULL;
     openreg_fast_lock_release(&cache->lock);
+    if (openreg_races_are_found() && status == OPENREG_OK)
+        openreg_races_block_given(*out, size);
     if (__builtin_expect(returns, 0))
         openreg_cache_return(cache);
     return status;
@@ -537,6 +540,8 @@ openreg_free(void *ptr)
         return OPENREG_OK;
     if (__builtin_expect(!find_range(ptr, &found), 0))
         return openreg_reject_address(call, ptr);
+    if (openreg_races_are_found())
+        openreg_races_block_freed(ptr); /* before another thread can be given it */
     struct openreg_cache *cache = found.info.device->cache;
     openreg_status status = OPENREG_OK;
     openreg_fast_lock_acquire(&cache->lock);
@@ -609,7 +614,10 @@ openreg_record_stream(void *ptr, openreg_stream stream)
         status = record_stream(cache, block, stream);
     else if (around == NULL || around->state != OPENREG_BLOCK_SHARED)
         status = reject_block(&found, call, ptr);
+    const uint64_t size = block != NULL ? block->size : 0;
     openreg_fast_lock_release(&cache->lock);
+    if (openreg_races_are_found() && status == OPENREG_OK && size > 0)
+        openreg_races_block_recorded(ptr, size, found.info.device->index, stream);
     return status;
 }
 

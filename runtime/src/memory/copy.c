@@ -12,7 +12,9 @@
 #include "driver/driver_calls.h"
 #include "laboratory/instruments.h"
 #include "memory/cache.h"
+#include "memory/host_memory.h"
 #include "memory/streamed_copy.h"
+#include "races/races.h"
 
 #define STAGING_SIZE (UINT64_C(4) << 20)
 
@@ -199,6 +201,34 @@ copy_and_wait(const char *call, copy_end dst, copy_end src, uint64_t size, openr
     return copy_by_driver(call, &dst, &src, size, span);
 }
 
+/* The uses of a copy, for the race detector: on a stream of `on`, which the other end's device is in order with. Memory of
+ * the host counts where it is pinned; `waits`: the host waits for the copy. */
+static openreg_status
+note_copy(const char *call, openreg_device *on, openreg_stream stream, const copy_end *dst, const copy_end *src,
+          uint64_t size, bool waits)
+{
+    if (openreg_races_is_muted() || on == NULL)
+        return OPENREG_OK;
+    const uint32_t origin = openreg_races_origin(call);
+    openreg_device *const other = dst->device != NULL && dst->device != on ? dst->device : src->device;
+    const bool between = other != NULL && other != on;
+    const openreg_stream others = between ? openreg_stream_current_of(other) : OPENREG_STREAM_DEFAULT;
+    if (between)
+        openreg_races_stream_waits(on->index, stream, other->index, others);
+    for (int i = 0; i < 2; ++i) {
+        const copy_end *const end = i == 0 ? dst : src;
+        openreg_host_block pinned;
+        if (end->device != NULL || openreg_host_memory_find(end->address, &pinned))
+            OPENREG_RETURN_NOT_OK(
+                openreg_races_use(origin, on->index, stream, (const void *)end->address, size, i == 0));
+    }
+    if (between)
+        openreg_races_stream_waits(other->index, others, on->index, stream);
+    if (waits)
+        openreg_races_host_waits(on->index, stream);
+    return OPENREG_OK;
+}
+
 openreg_status
 openreg_memcpy(void *dst, int32_t dst_device, const void *src, int32_t src_device, size_t size)
 {
@@ -212,6 +242,8 @@ openreg_memcpy(void *dst, int32_t dst_device, const void *src, int32_t src_devic
     OPENREG_RETURN_NOT_OK(check_end(call, &from, src, size));
     openreg_trace_span span;
     openreg_device *const on = worker_of(&to, &from);
+    if (openreg_races_are_found() && on != NULL)
+        OPENREG_RETURN_NOT_OK(note_copy(call, on, openreg_stream_current_of(on), &to, &from, size, true));
     begin_span(&span, call, on, on != NULL ? openreg_stream_current_of(on) : OPENREG_STREAM_DEFAULT, &to, &from, size);
     return openreg_trace_end(&span, copy_and_wait(call, to, from, size, &span));
 }
@@ -272,6 +304,8 @@ openreg_memcpy_async(void *dst, int32_t dst_device, const void *src, int32_t src
         return OPENREG_OK;
     OPENREG_RETURN_NOT_OK(check_end(call, &to, dst, size));
     OPENREG_RETURN_NOT_OK(check_end(call, &from, src, size));
+    if (openreg_races_are_found())
+        OPENREG_RETURN_NOT_OK(note_copy(call, on, stream, &to, &from, size, false));
     openreg_trace_span span;
     begin_span(&span, call, on, stream, &to, &from, size);
     if (on != NULL && (to.device == NULL || from.device == NULL || to.device->driver == from.device->driver)) {
@@ -298,6 +332,8 @@ openreg_memset_async(void *dst, int32_t device, uint8_t value, size_t size, open
     if (size == 0)
         return OPENREG_OK;
     OPENREG_RETURN_NOT_OK(check_end(call, &to, dst, size));
+    if (openreg_races_are_found() && !openreg_races_is_muted())
+        OPENREG_RETURN_NOT_OK(openreg_races_use(openreg_races_origin(call), device, stream, dst, size, 1));
     openreg_trace_span span;
     openreg_trace_begin(&span, OPENREG_TRACE_FILL, call, to.device, stream);
     span.record.bytes = size;

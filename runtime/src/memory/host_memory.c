@@ -10,6 +10,7 @@
 #include "base/lock.h"
 #include "base/tree.h"
 #include "driver/driver_calls.h"
+#include "races/races.h"
 
 typedef struct host_entry {
     openreg_tree_node node; /* by start */
@@ -139,13 +140,17 @@ openreg_free_host(void *ptr)
     OPENREG_RETURN_NOT_OK(openreg_fork_reject(call));
     const uintptr_t start = (uintptr_t)ptr;
     openreg_device *device = NULL;
+    uint64_t size = 0;
     openreg_lock_acquire(&table_lock);
     host_entry *entry = find_start(start);
     if (entry != NULL) {
         entry->freeing = true;
         device = entry->block.device;
+        size = entry->block.size;
     }
     openreg_lock_release(&table_lock);
+    if (openreg_races_are_found())
+        openreg_races_forget(ptr, size);
     if (entry == NULL) {
         openreg_host_block around;
         if (openreg_host_memory_find(start, &around))

@@ -18,6 +18,7 @@
 #include "memory/cache.h"
 #include "memory/fault.h"
 #include "memory/host_memory.h"
+#include "races/races.h"
 #include "registry/discovery.h"
 #include "registry/driver_lock.h"
 #include "selection/preference.h"
@@ -223,6 +224,7 @@ exchange_table(openreg_device_table *table, const openreg_decision *decision)
         first += standing.drivers[i]->device_count;
     }
     openreg_device_table *const before = openreg_device_table_peek();
+    openreg_races_follow_variable(table != NULL); /* what the first user of the table allocates is followed */
     openreg_device_table_publish(table);
     openreg_candidates_unlock();
     note_count(table != NULL ? table->count : -1);

@@ -22,6 +22,7 @@
 #include "shim/operators/fallback/gpu_copy.h"
 #include "shim/operators/fallback/kernel_view.h"
 #include "shim/operators/native/native_kernels.h"
+#include "shim/races.h"
 #include "shim/status.h"
 #include "shim/storage.h"
 
@@ -244,6 +245,11 @@ at::Tensor& copy_(at::Tensor& self, const at::Tensor& source, bool non_blocking)
   if (is_plain && (self.numel() == 0 || is_same_place(self, source))) {
     return self;
   }
+  const bool follows = follows_races() && self.numel() > 0;
+  if (follows) {
+    note_race_copy(self, source, is_plain && non_blocking && can_be_async(self, source));
+  }
+  const RaceMute mute(follows);
   if (is_on_gpu(self) && is_on_gpu(source) && self.device() == source.device()) {
     copy_on_gpu(self, source);
     return self;
@@ -329,6 +335,12 @@ void element_to_pinned(at::Tensor& element, const at::Tensor& self) {
 
 at::Scalar local_scalar_dense(const at::Tensor& self) {
   static const std::string kName = "aten::_local_scalar_dense";
+  const bool follows = follows_races();
+  if (follows) {
+    note_race_use(openreg_races_origin(kName.c_str()), self, /*writes=*/false);
+    note_race_wait(self.device().index());
+  }
+  const RaceMute mute(follows);
   if (is_staged(self)) {
     // One element: not worth a copy of the storage.
     const auto start = OperatorClock::now();

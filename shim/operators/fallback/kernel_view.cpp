@@ -51,6 +51,7 @@ bool metadata_differs(const c10::TensorImpl& a, const c10::TensorImpl& b) {
 } // namespace
 
 void wait_for_current_stream(DeviceIndex device) {
+  const RaceMute mute(races_are_found()); // no wait of the program's
   openreg_stream stream = OPENREG_STREAM_DEFAULT;
   OPENREG_CHECK(openreg_current_stream(device, &stream));
   int32_t done = 0;
@@ -81,9 +82,40 @@ KernelView::KernelView(const std::string& name, DeviceIndex device, size_t tenso
   if (device >= 0) {
     use_device(device);
   }
+  if (C10_UNLIKELY(follows_races_)) {
+    begin_races();
+  }
+}
+
+void KernelView::begin_races() {
+  notes_uses_ = uses_data(name_);
+  race_origin_ = openreg_races_origin(name_.c_str());
+  openreg_races_mute(1); // last: without it the destructor doesn't run
+}
+
+void KernelView::note_race_use_of(const at::Tensor& tensor, bool writes) {
+  if (!notes_uses_) {
+    return;
+  }
+  has_masks_ |= tensor.scalar_type() == at::kBool || tensor.scalar_type() == at::kByte;
+  // Which of its inputs a compiled graph writes is not known; used they are.
+  note_race_use(race_origin_, tensor, writes && name_ != "openreg::compiled_graph_");
+}
+
+// Tensors whose memory the kernel has replaced by more.
+void KernelView::note_resized_for_races() {
+  for (const TensorEntry& entry : tensors_) {
+    const StorageEntry& storage = storages_[entry.storage];
+    if (entry.written && storage.original->data() != storage.noted) {
+      note_race_use_of(*entry.original, /*writes=*/true);
+    }
+  }
 }
 
 KernelView::~KernelView() {
+  if (C10_UNLIKELY(follows_races_)) {
+    openreg_races_mute(-1);
+  }
   if (C10_UNLIKELY(call_.is_traced()) && name_ == "aten::zero_" && tensors_.size() == 1) {
     call_.describe_fill(tensors_[0].original->nbytes());
   }
@@ -215,6 +247,9 @@ const at::Tensor& KernelView::view(const at::Tensor& tensor, bool written) {
     return view_non_dense(tensor, written);
   }
   if (auto* known = find_tensor(tensor.unsafeGetTensorImpl())) {
+    if (C10_UNLIKELY(follows_races_) && written && !known->written) {
+      note_race_use_of(tensor, written);
+    }
     known->written |= written;
     if (written) {
       if (auto* storage = find_storage(tensor.storage().unsafeGetStorageImpl()); !storage->written) {
@@ -232,6 +267,9 @@ const at::Tensor& KernelView::view(const at::Tensor& tensor, bool written) {
   const DeviceIndex device = tensor.device().index();
   if (C10_UNLIKELY(device != device_)) {
     use_device(device);
+  }
+  if (C10_UNLIKELY(follows_races_)) {
+    note_race_use_of(tensor, written);
   }
   auto wrapper = wrappers_.take();
   wrapper->show(*tensor.unsafeGetTensorImpl(), shown_device());
@@ -289,7 +327,7 @@ void KernelView::show_storage(TensorEntry& tensor, const c10::Storage& storage, 
   void* const data = written ? writable_data(*original) : const_cast<void*>(original->data());
   const size_t size = original->nbytes();
   c10::StorageImpl& shown = wrapper.own_storage();
-  StorageEntry entry{original, &shown, tensors_.size() - 1, nullptr, size, -1, device, mode, written};
+  StorageEntry entry{original, &shown, tensors_.size() - 1, nullptr, size, -1, device, mode, written, data};
   if (data == nullptr || mode == ExecutionMode::aliased) {
     c10::DataPtr shown_here = shown_data(data);
     entry.data = shown_here.get();
@@ -439,6 +477,14 @@ void KernelView::finish() {
       write_metadata_back(entry);
     }
   }
+  if (C10_UNLIKELY(follows_races_)) {
+    note_resized_for_races();
+    if (device_ >= 0 && waits_for_results(name_, has_masks_)) {
+      openreg_races_mute(-1);
+      note_race_wait(device_);
+      openreg_races_mute(1);
+    }
+  }
   for (const auto& entry : non_dense_) {
     if (entry->written) {
       recompose(*entry->original, entry->shown, adopt_parts(entry->shown));
@@ -512,6 +558,9 @@ at::Tensor KernelView::adopt(at::Tensor&& result) {
   }
   const auto* impl = result.unsafeGetTensorImpl();
   if (C10_LIKELY(make_over(result))) {
+    if (C10_UNLIKELY(follows_races_)) {
+      note_race_use_of(result, /*writes=*/true);
+    }
     return std::move(result);
   }
   for (const auto& entry : tensors_) {
@@ -537,6 +586,9 @@ at::Tensor KernelView::adopt(at::Tensor&& result) {
     }
   }
   auto adopted = tensor_over(c10::Storage(adopt_storage(*storage)), result);
+  if (C10_UNLIKELY(follows_races_)) {
+    note_race_use_of(adopted, /*writes=*/true);
+  }
   if (impl->is_wrapped_number()) {
     adopted.unsafeGetTensorImpl()->set_wrapped_number(true);
   }

@@ -24,6 +24,7 @@
 #include "shim/operators/fallback/staged_storage.h"
 #include "shim/operators/policy/kernel_keys.h"
 #include "shim/operators/policy/operator_counts.h"
+#include "shim/races.h"
 
 #include <memory>
 #include <optional>
@@ -97,6 +98,7 @@ class KernelView {
     DeviceIndex device;
     ExecutionMode mode;
     bool written;
+    const void* noted; // the original's memory then, for the race detector
   };
   struct TensorEntry {
     const at::Tensor* original;
@@ -143,6 +145,9 @@ class KernelView {
   c10::DataPtr shown_data(void* address); // of aliased memory, or null
   void use_device(DeviceIndex device);
   void use_gpu(DeviceIndex device);
+  void begin_races();
+  void note_race_use_of(const at::Tensor& tensor, bool writes);
+  void note_resized_for_races();
 
   const std::string& name_;
   KernelTensorCache& wrappers_;
@@ -153,6 +158,10 @@ class KernelView {
   ExecutionMode mode_ = ExecutionMode::aliased;
   bool mode_is_known_ = false;
   uint64_t staged_bytes_ = 0;
+  const bool follows_races_ = follows_races();
+  bool notes_uses_ = false; // of data, for the race detector
+  bool has_masks_ = false;  // known while it is noted
+  uint32_t race_origin_ = 0;
   std::optional<AllocateOnDevice> allocations_;
   c10::SmallVector<StorageEntry, 6> storages_;
   std::vector<StagedStorage> staged_;

@@ -1,0 +1,145 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
+/* openreg/races.h: finds uses of memory that nothing orders: on a GPU they would race, whatever this run did. Part of
+ * the C API: the rules of openreg.h on errors, threads and start hold here. Valid C11 and C++17.
+ *
+ *   uint32_t before;
+ *   openreg_races_set(OPENREG_RACES_REPORT, &before);
+ *   ...                                               copies, fills, kernels, events, waits are followed
+ *   openreg_races_visit(show, NULL);
+ *
+ * Each stream has a vector clock, and the host has one. Work joins its stream behind everything that the stream has
+ * waited for and that the host knew to be done when it queued the work; an event carries its stream's clock to the
+ * streams that wait for it, and a synchronisation or a query that said "done" carries it to the host. Two uses of one
+ * byte, of which one writes, race unless one is in the other's past. So what is found doesn't depend on which of them
+ * came first this time. The host is one line of time: an order of its threads that was observed counts as order.
+ *
+ * Off, every place where something is noted costs one load of a flag. */
+#ifndef OPENREG_RACES_H
+#define OPENREG_RACES_H
+
+#include <openreg/openreg.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+#define OPENREG_RACES_REPORT 1u        /* keep reports */
+#define OPENREG_RACES_RAISE 2u         /* and let the second use fail, with OPENREG_E_INVALID, before it has begun */
+#define OPENREG_RACES_UNINITIALIZED 4u /* also tell of reads of memory that nothing has written */
+
+/* Of this moment; 0: off. The variable is read by openreg_races_flags() alone. */
+OPENREG_API extern uint32_t openreg_races_published_flags;
+
+/* Lock-free, one load, never fails. */
+static inline uint32_t
+openreg_races_flags(void)
+{
+    return __atomic_load_n(&openreg_races_published_flags, __ATOMIC_RELAXED);
+}
+
+/* Switches detection on, off (0) or over. What was noted is forgotten where it goes on or off; reports stay. `before` may
+ * be NULL. The environment variable OPENREG_SIM_RACES ("report", "raise", either with ",uninitialized") does this when
+ * the device table is published. Errors: OPENREG_E_INVALID (unknown flags), OPENREG_E_NOMEM. */
+OPENREG_API openreg_status openreg_races_set(uint32_t flags, uint32_t *before);
+
+/* ------------------------------------------------------------------------------------------------------------ reports */
+
+#define OPENREG_RACE_READ_WRITE 1    /* a read, then a write, or the other way around */
+#define OPENREG_RACE_WRITE_WRITE 2   /* two writes */
+#define OPENREG_RACE_REUSE 3         /* memory was freed and given out again while another stream used it */
+#define OPENREG_RACE_HOST 4          /* the host uses pinned memory that a stream still copies from or to */
+#define OPENREG_RACE_UNINITIALIZED 5 /* a read of memory that nothing has written */
+
+/* One of the two uses. Strings are valid until the visitor returns. */
+typedef struct openreg_race_use {
+    const char *what;      /* "aten::add_", "copy"; "" if not known */
+    const char *place;     /* where in the program, as the language says it; "" if not known */
+    int32_t device;        /* OPENREG_HOST: the host itself */
+    int32_t writes;        /* 1 or 0 */
+    openreg_stream stream; /* of `device` */
+} openreg_race_use;
+
+typedef struct openreg_race {
+    uint32_t struct_size;
+    int32_t kind; /* OPENREG_RACE_* */
+    openreg_race_use first, second;
+    uint64_t address, size; /* the first bytes in question */
+    uint64_t block, offset; /* start of the allocation and the bytes' place in it; 0: not known */
+    const char *remedy;     /* what would order them */
+    const char *text;       /* all of it */
+} openreg_race;
+
+#define OPENREG_RACE_SIZE_1 120u
+static_assert(sizeof(openreg_race) == OPENREG_RACE_SIZE_1, "append a field, then freeze its size");
+
+/* The reports so far, oldest first: one for each pair of places. At most OPENREG_RACES_MAX are kept. Calls `visit` with
+ * no lock held; a non-zero return ends the walk. `from`: the number of the first that is wanted. */
+#define OPENREG_RACES_MAX 1000
+OPENREG_API openreg_status openreg_races_visit(uint64_t from, int (*visit)(void *ctx, const openreg_race *race),
+                                               void *ctx);
+OPENREG_API uint64_t openreg_races_count(void);
+/* Forgets the reports, so that their pairs are reported again. */
+OPENREG_API void openreg_races_clear(void);
+
+/* Uses from here to allow(-1) are in no report. Of the whole process; nests. */
+OPENREG_API void openreg_races_allow(int change);
+
+/* ----------------------------------------------------------------------------- for the layers that make the uses */
+
+/* How a language says where it is. Called with no lock of the runtime's held that the language could wait for. */
+typedef struct openreg_race_places {
+    uint32_t struct_size; /* set by the caller */
+    uint32_t reserved;    /* 0 */
+    void *ctx;
+    /* The number of the place that this thread is at; 0: unknown. */
+    uint32_t (*here)(void *ctx);
+    /* Its text, which lives as long as the process, and whether uses there are allowed. */
+    const char *(*text)(void *ctx, uint32_t place, int32_t *allowed);
+} openreg_race_places;
+
+#define OPENREG_RACE_PLACES_SIZE_1 32u
+static_assert(sizeof(openreg_race_places) == OPENREG_RACE_PLACES_SIZE_1, "append a field, then freeze its size");
+
+/* NULL: none. Errors: OPENREG_E_INVALID. */
+OPENREG_API openreg_status openreg_races_set_places(const openreg_race_places *places);
+
+/* While it is above 0 in this thread, calls of the runtime are part of something that was told already: they note
+ * nothing and order nothing. Nests. */
+OPENREG_API void openreg_races_mute(int change);
+OPENREG_API int openreg_races_is_muted(void);
+
+/* What a use is of: operator and this thread's place in the program, as a number for the calls below. */
+OPENREG_API uint32_t openreg_races_origin(const char *what);
+
+/* A stream that no device has: collectives, which have one of their own on each. */
+#define OPENREG_RACES_COLLECTIVES ((openreg_stream) - 1)
+
+/* Work on `stream` of `device` uses `size` bytes. Errors: OPENREG_E_INVALID (a race, with OPENREG_RACES_RAISE). */
+OPENREG_API openreg_status openreg_races_use(uint32_t origin, int32_t device, openreg_stream stream,
+                                             const void *address, uint64_t size, int32_t writes);
+
+/* The same of a tensor, strides in elements. One whose memory is in more than OPENREG_RACES_ROWS pieces is noted by some
+ * of them: what is noted is used, so no report is wrong. */
+#define OPENREG_RACES_ROWS 64
+OPENREG_API openreg_status openreg_races_use_tensor(uint32_t origin, int32_t device, openreg_stream stream,
+                                                    const void *address, int32_t dimensions, const int64_t *sizes,
+                                                    const int64_t *strides, uint64_t item, int32_t writes);
+
+/* The host itself uses memory, now. Nothing is kept: what the host does is in the past of what it queues later. */
+OPENREG_API openreg_status openreg_races_host_use(uint32_t origin, const void *address, uint64_t size, int32_t writes);
+
+/* Whether a stream's use of memory in this range is remembered. A quick no for most addresses. */
+OPENREG_API int openreg_races_knows(const void *address, uint64_t size);
+
+/* The host has seen everything that is on the stream now. */
+OPENREG_API void openreg_races_host_waits(int32_t device, openreg_stream stream);
+/* What comes later on `later` is behind everything that is on `first` now. */
+OPENREG_API void openreg_races_stream_waits(int32_t later_device, openreg_stream later, int32_t first_device,
+                                            openreg_stream first);
+/* The memory has another owner now, which its allocator says is alone. */
+OPENREG_API void openreg_races_forget(const void *address, uint64_t size);
+
+#ifdef __cplusplus
+}
+#endif
+#endif /* OPENREG_RACES_H */

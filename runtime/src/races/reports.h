@@ -1,0 +1,32 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
+/* reports.h: what uses are of, and the races that were found. Internal to races/; its lock is held. */
+#ifndef OPENREG_SRC_RACE_REPORTS_H
+#define OPENREG_SRC_RACE_REPORTS_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+#include <openreg/races.h>
+
+/* The number of an operator at a place; made when it is asked for first. 0: unknown, or memory is short. */
+uint32_t openreg_race_origin(const char *what, uint32_t place, bool allowed);
+bool openreg_race_origin_is_allowed(uint32_t origin);
+/* Strings live as long as the process. */
+const char *openreg_race_origin_what(uint32_t origin);
+uint32_t openreg_race_origin_place(uint32_t origin);
+
+/* Keeps a report, unless the pair of origins has one of this kind. `race` has all but `text` and `remedy`. Returns the
+ * text, valid while the lock is held, where the report is new or `always`, else NULL. */
+const char *openreg_race_report(const openreg_race *race, uint32_t first_origin, uint32_t second_origin, bool always);
+
+uint64_t openreg_race_reports(void);
+/* A copy of a report; false: there is none of that number. Its remedy and text are copied too, and cut. */
+#define OPENREG_RACE_TEXT 2048
+typedef struct openreg_race_copy {
+    openreg_race race;
+    char remedy[OPENREG_RACE_TEXT], text[OPENREG_RACE_TEXT];
+} openreg_race_copy;
+bool openreg_race_report_at(uint64_t number, openreg_race_copy *out);
+void openreg_race_reports_clear(void);
+
+#endif

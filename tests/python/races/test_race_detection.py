@@ -1,0 +1,340 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""torch.openreg's race detector: what a report says, what is allowed, modes, and what operators tell of their tensors."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from conftest import PythonRunner
+
+from torch_openreg import _C
+
+DEVICE = "openreg"
+_KEPT: list[torch.Tensor] = []
+
+
+@pytest.fixture(autouse=True)
+def _forgets() -> Iterator[None]:
+    torch.openreg.synchronize()
+    yield
+    torch.openreg.synchronize()
+    torch.openreg.clear_races()
+    _KEPT.clear()
+
+
+def _race(after: Callable[[torch.Tensor], object] = torch.Tensor.clone) -> None:
+    """Writes a tensor on the current stream, and uses it on another. It stays, so that nobody gets its memory."""
+    a = torch.zeros(64, device=DEVICE)
+    _KEPT.append(a)
+    with torch.openreg.stream(torch.openreg.Stream()):
+        after(a)
+
+
+# A report has both uses with their lines, operators and streams, the bytes and the remedy.
+def test_report() -> None:
+    side = torch.openreg.Stream()
+    a = torch.empty(64, device=DEVICE)
+    with torch.openreg.detect_races() as found:
+        a[16:].fill_(1)
+        with torch.openreg.stream(side):
+            a[8:32].mul_(2)
+    (race,) = found
+    assert race.kind == "write-write"
+    assert (race.first.operator, race.second.operator) == ("aten::fill_", "aten::mul_")
+    assert (race.size, race.offset) == (64, 64)
+    assert race.address == a.data_ptr() + 64
+    assert race.first.device == torch.device("openreg:0")
+    assert (race.first.stream, race.second.stream) == (0, side.stream_id)
+    assert race.first.writes
+    assert race.second.writes
+    here = Path(__file__).name
+    assert f"{here}:" in race.first.place
+    assert race.first.place.endswith("in test_report")
+    assert race.first.place != race.second.place
+    assert "wait_stream" in race.remedy
+    assert str(race) == race.text
+    for part in (race.first.place, race.second.place, race.remedy):
+        assert part in race.text
+
+
+# A pair of lines is reported once, however often it runs, and again once the reports are cleared.
+def test_each_pair_once() -> None:
+    for _ in range(2):
+        with torch.openreg.detect_races() as found:
+            for _ in range(3):
+                _race()
+        assert len(found) == 1
+        assert torch.openreg.races() == found
+        torch.openreg.clear_races()
+        assert torch.openreg.races() == []
+
+
+# In mode "raise" the second operator doesn't run, and the error is a RuntimeError with the report as its text.
+def test_raise() -> None:
+    a = torch.zeros(64, device=DEVICE)
+    with pytest.raises(torch.openreg.RaceError, match=r"race: nothing orders two writes: 256 bytes") as raised:
+        with torch.openreg.detect_races(raises=True):
+            a.fill_(1)
+            with torch.openreg.stream(torch.openreg.Stream()):
+                a.fill_(2)
+    assert isinstance(raised.value, RuntimeError)
+    assert a.tolist() == [1.0] * 64
+
+
+# A race in a thread of autograd raises where backward() was called.
+def test_raise_in_backward() -> None:
+    x = torch.ones(64, device=DEVICE, requires_grad=True)
+    y = x * 2
+    with pytest.raises(torch.openreg.RaceError):
+        with torch.openreg.detect_races(raises=True):
+            with torch.openreg.stream(torch.openreg.Stream()):
+                start = torch.ones(64, device=DEVICE)
+            y.backward(start)
+
+
+# A line whose comment gives a reason is part of no race; a comment without one allows nothing.
+def test_comment_allows_a_line() -> None:
+    a = torch.zeros(64, device=DEVICE)
+    with torch.openreg.detect_races() as found:
+        a.fill_(1)  # openreg: race-ok the reader takes either value
+        with torch.openreg.stream(torch.openreg.Stream()):
+            a.clone()
+    assert found == []
+    with torch.openreg.detect_races() as found:
+        a.fill_(1)  # openreg: race-ok
+        with torch.openreg.stream(torch.openreg.Stream()):
+            a.clone()
+    assert len(found) == 1
+
+
+# What runs inside of allow_races() is part of no race, before or behind it.
+def test_allow_races() -> None:
+    a = torch.zeros(64, device=DEVICE)
+    with torch.openreg.detect_races() as found:
+        with torch.openreg.allow_races("the reader takes either value"):
+            a.fill_(1)
+        with torch.openreg.stream(torch.openreg.Stream()):
+            a.clone()
+    assert found == []
+    with pytest.raises(ValueError, match="needs a reason"), torch.openreg.allow_races(" "):
+        pass
+
+
+# Detection goes off with its block, also by an exception, and nests.
+def test_detection_ends_with_its_block() -> None:
+    before = _C._races_flags()
+    with pytest.raises(KeyError), torch.openreg.detect_races():
+        raise KeyError
+    assert _C._races_flags() == before
+    with torch.openreg.detect_races() as outer:
+        _race()
+        with torch.openreg.detect_races() as inner:
+            _race(torch.Tensor.sum)
+        _race(torch.Tensor.neg)
+    assert len(inner) == 1
+    assert len(outer) == 3
+
+
+# Memory that nothing has written is told of where that is asked for: operators' results, copies and fills write it.
+def test_uninitialized() -> None:
+    def use() -> None:
+        a = torch.empty(64, device=DEVICE)
+        a[:32].fill_(1)
+        a[:32].clone()
+        torch.ones(8, device=DEVICE).tolist()
+        torch.ones(8).to(DEVICE).sum()
+        torch.cat([a[:4], a[4:8]]).sum()
+        a.clone()
+
+    with torch.openreg.detect_races() as found:
+        use()
+    assert found == []
+    with torch.openreg.detect_races(uninitialized=True) as found:
+        use()
+    (race,) = found
+    assert race.kind == "uninitialized"
+    assert race.second.operator == "aten::copy_"
+    assert race.offset == 128
+
+
+_SYNCHRONIZING: dict[str, Callable[[torch.Tensor], object]] = {
+    "item": lambda a: a[0].item(),
+    "cpu": lambda a: a.cpu(),
+    "tolist": lambda a: a.tolist(),
+    "nonzero": lambda a: a.nonzero(),
+    "masked_select": lambda a: a.masked_select(a > 0),
+    "index with a mask": lambda a: a[a > 0],
+    "equal": lambda a: torch.equal(a, a),
+    "synchronize": lambda a: torch.openreg.synchronize(),
+}
+
+
+# What the host learns of results orders it behind the stream, as on a GPU.
+@pytest.mark.parametrize("name", _SYNCHRONIZING)
+def test_operators_that_wait(name: str) -> None:
+    a = torch.ones(64, device=DEVICE)
+    with torch.openreg.detect_races() as found:
+        a.fill_(3)
+        _SYNCHRONIZING[name](a)
+        with torch.openreg.stream(torch.openreg.Stream()):
+            a.fill_(4)
+    assert found == []
+
+
+_ASYNCHRONOUS: dict[str, Callable[[torch.Tensor], object]] = {
+    "add": lambda a: a + 1,
+    "copy on the device": lambda a: torch.empty_like(a).copy_(a),
+    "index by positions": lambda a: a[torch.zeros(2, dtype=torch.int64, device=DEVICE)],
+    "cat": lambda a: torch.cat([a, a]),
+    "stack": lambda a: torch.stack([a, a]),
+    "copy to pinned": lambda a: torch.empty(64, pin_memory=True).copy_(a, non_blocking=True),
+    "matmul": lambda a: a.view(8, 8) @ a.view(8, 8),
+    "foreach": lambda a: torch._foreach_add([a, a], 1.0),
+    "linear": lambda a: torch.nn.functional.linear(a.view(8, 8), a.view(8, 8)),
+    "conv2d": lambda a: torch.nn.functional.conv2d(a.view(1, 1, 8, 8), a[:4].view(1, 1, 2, 2)),
+    "lstm": lambda a: torch.nn.LSTM(8, 8, device=DEVICE)(a.view(8, 8)),
+    "sort": lambda a: a.sort(),
+    "sparse": lambda a: torch.sparse_coo_tensor(torch.zeros(1, 64, dtype=torch.int64, device=DEVICE), a, (1,)) * 2,
+}
+
+
+# Every operator's tensors are noted, whichever way it takes, and none that works on the device orders the host.
+@pytest.mark.parametrize("name", _ASYNCHRONOUS)
+def test_operators_that_do_not_wait(name: str) -> None:
+    a = torch.ones(64, device=DEVICE)
+    torch.openreg.synchronize()
+    with torch.openreg.detect_races() as found:
+        _ASYNCHRONOUS[name](a)
+        with torch.openreg.stream(torch.openreg.Stream()):
+            a.fill_(4)
+    assert {race.kind for race in found} == {"read-write"}
+    assert found[0].second.operator == "aten::fill_"
+
+
+# The same where operators work on copies in host memory, and on kernels of a driver: detection is the device's.
+def test_staged(python: PythonRunner) -> None:
+    code = """
+        import torch, torch_openreg
+        a = torch.zeros(64, device="openreg")
+        with torch.openreg.stream(torch.openreg.Stream()):
+            a.mul_(2)
+        races = torch.openreg.races()
+        print([(race.kind, race.first.operator, race.second.operator) for race in races])
+        torch.openreg.synchronize()
+        with torch.openreg.stream(torch.openreg.Stream()):
+            (a * 2 + 1).sum().item()
+        print(len(torch.openreg.races()))
+    """
+    done = python(code, OPENREG_OPERATORS="staged", OPENREG_SIM_RACES="report")
+    first, second = done.stdout.splitlines()
+    assert first.startswith("[('write-write',")
+    assert first.endswith("'aten::mul_')]")
+    assert second == "1"
+    assert "race: nothing orders two writes" in done.stderr
+
+
+# OPENREG_SIM_RACES=raise stops a program; a value that isn't known is told of.
+def test_variable(python: PythonRunner) -> None:
+    code = """
+        import torch, torch_openreg
+        a = torch.zeros(64, device="openreg")
+        with torch.openreg.stream(torch.openreg.Stream()):
+            a.mul_(2)
+    """
+    assert "RaceError: race: nothing orders two writes" in python(code, status=1, OPENREG_SIM_RACES="raise").stderr
+    assert "race" not in python(code, OPENREG_SIM_RACES=None).stderr
+    assert "invalid value maybe in env var OPENREG_SIM_RACES" in python(code, OPENREG_SIM_RACES="maybe").stderr
+
+
+# Collectives that are waited for are in order, by wait() or by the future; those that aren't are not, though gloo's may be
+# done already.
+@pytest.mark.parametrize(
+    ("waits", "expected"), [("work.wait()", []), ("future.wait()", []), ("time.sleep(1)", ["write-write"])]
+)
+def test_collectives(python: PythonRunner, tmp_path: Path, waits: str, expected: list[str]) -> None:
+    code = f"""
+        import time, torch, torch_openreg
+        import torch.distributed as dist
+        dist.init_process_group("gloo", init_method="file://{tmp_path / "store"}", rank=0, world_size=1)
+        gradient = torch.ones(64, device="openreg")
+        work = dist.all_reduce(gradient, async_op=True)
+        future = work.get_future()
+        {waits}
+        gradient.mul_(0.5)
+        print([race.kind for race in torch.openreg.races()])
+        work.wait()
+        dist.destroy_process_group()
+    """
+    assert python(code, OPENREG_SIM_RACES="report").stdout.strip() == str(expected)
+
+
+# Threads of a program that hand tensors over and wait as they should are in no report.
+def test_threads_with_waits() -> None:
+    results: list[torch.Tensor] = []
+    with torch.openreg.detect_races(raises=True) as found:
+        stream = torch.openreg.Stream()
+
+        def work() -> None:
+            with torch.openreg.stream(stream):
+                for number in range(50):
+                    results.append(torch.full((64,), float(number), device=DEVICE) * 2)
+
+        thread = threading.Thread(target=work)
+        thread.start()
+        thread.join()
+        torch.openreg.current_stream().wait_stream(stream)
+        for result in results:
+            result.record_stream(torch.openreg.current_stream())
+        assert sum(result.sum() for result in results).item() == 64 * 50 * 49
+        results.clear()
+    assert found == []
+
+
+# A training step has no race, in any of the ways in which autograd and optimizers use streams.
+@pytest.mark.parametrize("side", [False, True])
+def test_training_has_none(side: bool) -> None:
+    with torch.openreg.detect_races(raises=True) as found:
+        stream = torch.openreg.Stream()
+        model = torch.nn.Sequential(torch.nn.Linear(16, 16), torch.nn.ReLU(), torch.nn.Linear(16, 1)).to(DEVICE)
+        optimizer = torch.optim.AdamW(model.parameters())
+        for _ in range(3):
+            x = torch.randn(8, 16).to(DEVICE)
+            if side:
+                stream.wait_stream(torch.openreg.current_stream())
+            with torch.openreg.stream(stream if side else torch.openreg.current_stream()):
+                loss = model(x).square().mean()
+                loss.backward()
+                optimizer.step()
+                optimizer.zero_grad()
+            if side:
+                torch.openreg.current_stream().wait_stream(stream)
+                x.record_stream(stream)
+    assert found == []
+
+
+_BINDINGS: list[tuple[Callable[..., Any], Any]] = [
+    (_C._races_set, "1"),
+    (_C._races_allow, 1),
+    (_C._races_list, 1.0),
+    (_C._races_prepare, 1),
+]
+
+
+# Wrong arguments of the bindings are TypeErrors, and unknown flags an error.
+@pytest.mark.parametrize(("function", "argument"), _BINDINGS, ids=[function.__name__ for function, _ in _BINDINGS])
+def test_wrong_arguments(function: Callable[..., Any], argument: Any) -> None:
+    with pytest.raises(TypeError):
+        function(argument)
+
+
+def test_unknown_flags() -> None:
+    """An unknown flag is refused, and changes nothing."""
+    before = _C._races_flags()
+    with pytest.raises(RuntimeError, match="unknown flags"):
+        _C._races_set(64)
+    assert _C._races_flags() == before
