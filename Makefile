@@ -9,6 +9,7 @@
 #   make opinfo     every operator of PyTorch's databases against the CPU, aliased and staged
 #   make gpu-check  everything that takes a GPU, with the machine's own torch; status 77 where there is none
 #   make check-mutants  each of the drivers with one defect against every check of openreg-check
+#   make race-check the tests of Python under OPENREG_SIM_RACES=raise
 #   make bench      times openreg against its references
 #   make lint       compiler warnings as errors (gcc and clang), headers alone, rooms, formatting, ruff, mypy
 #   make format     formats all C, C++ and Python
@@ -36,7 +37,7 @@ PIP := python -m pip --disable-pip-version-check
 RUNTIME_ONLY := -DOPENREG_BUILD_TORCH=OFF -DOPENREG_WERROR=ON
 RUN_CTEST = ctest --test-dir $(1) --output-on-failure --no-tests=error -j $(JOBS)
 
-.PHONY: help all build demo test client-suites acceptance fuzz opinfo check-mutants gpu-check bench lint lint-c lint-headers lint-rooms lint-format lint-python format asan tsan valgrind aarch64 coverage mutate docs wheel sdist sdist-check clean
+.PHONY: help all build demo test race-check client-suites acceptance fuzz opinfo check-mutants gpu-check bench lint lint-c lint-headers lint-rooms lint-format lint-python format asan tsan valgrind aarch64 coverage mutate docs wheel sdist sdist-check clean
 all: build
 
 help:
@@ -80,6 +81,9 @@ test: build $(CLIENTS)
 
 client-suites: build $(CLIENTS)
 	OPENREG_TEST_CLIENT_SUITES=1 python -m pytest tests/python/clients/test_cuda_programs.py
+# The tests under the race detector, which has nothing to say of them. Those of races plant their own.
+race-check: build $(CLIENTS)
+	OPENREG_SIM_RACES=raise python -m pytest -n $(JOBS) --dist loadfile --ignore tests/python/races
 
 acceptance: build $(CLIENTS)
 	cmake --build $(BUILD) --parallel $(JOBS)
