@@ -83,6 +83,8 @@ def _out(operator: Callable[..., Any], call: Call) -> Any:
             return None
         wide = torch.full([*result.shape, 2], 7, device=result.device).to(result.dtype)
         operator(call[0], *call[1], **call[2], out=wide[..., 0])
+        if result.is_cpu and not torch.allclose(wide[..., 0], result, equal_nan=True):
+            raise RuntimeError("PyTorch's own kernel is wrong here, as torch 2.13's gelu is: nothing to compare with")
     return wide[..., 0], wide[..., 1] == torch.tensor(7).to(wide.dtype).to(wide.device)
 
 
