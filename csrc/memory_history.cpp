@@ -18,6 +18,7 @@
 #include "csrc/bindings.h"
 #include "csrc/memory.h"
 #include "csrc/python_support.h"
+#include "shim/compat.h"
 #include "shim/device.h"
 #include "shim/memory_history.h"
 #include "shim/status.h"
@@ -65,8 +66,9 @@ const char* action_name(TraceEntry::Action action) {
       return "snapshot";
     case TraceEntry::OOM:
       return "oom";
+    default:
+      return action == c10::openreg::compat::kAnnotate ? "annotate" : "unknown";
   }
-  return "unknown";
 }
 
 // Collects stacks and where they are to go, so that all are made readable at once: reading debug information is slow,
@@ -172,7 +174,9 @@ PyObject* _recordMemoryHistory(PyObject* /*self*/, PyObject* arguments) {
   settings.when = level_of(context);
   settings.gather = stacks == "all" ? &gather_all : &gather_python;
   for (const std::string& action : skip) {
-    settings.skipped[c10::CachingDeviceAllocator::parseTraceEntryAction(action)] = true;
+    settings.skipped
+        [action == "annotate" ? c10::openreg::compat::kAnnotate
+                              : c10::CachingDeviceAllocator::parseTraceEntryAction(action)] = true;
   }
   if (settings.enabled && context && stacks == "all") {
     (void)torch::unwind::unwind(); // the first call reads tables, which is better done before anything is timed
@@ -248,6 +252,15 @@ PyObject* _getMemoryMetadata(PyObject* /*self*/, PyObject* /*unused*/) {
   END_HANDLE_TH_ERRORS
 }
 
+// (device, address, text)
+PyObject* _annotateMemory(PyObject* /*self*/, PyObject* arguments) {
+  HANDLE_TH_ERRORS
+  const auto [device, address, text] = argument_as<std::tuple<int, uint64_t, std::string>>(arguments, "annotateMemory");
+  c10::openreg::annotate_memory(c10::openreg::narrow_device_index(device), address, text);
+  Py_RETURN_NONE;
+  END_HANDLE_TH_ERRORS
+}
+
 PyObject* _attachOutOfMemoryObserver(PyObject* /*self*/, PyObject* observer) {
   HANDLE_TH_ERRORS
   TORCH_CHECK_TYPE(PyCallable_Check(observer) != 0, "an out-of-memory observer must be callable");
@@ -288,6 +301,10 @@ PyMethodDef openreg_memory_history_methods[] = {
      "Frames of the allocation of a live block, or None."},
     {"_set_memory_metadata", torch_openreg::_setMemoryMetadata, METH_O, "Text that later events of this thread carry."},
     {"_get_memory_metadata", torch_openreg::_getMemoryMetadata, METH_NOARGS, "That text."},
+    {"_annotate_memory",
+     torch_openreg::_annotateMemory,
+     METH_VARARGS,
+     "(device, address, text): an event for memory in use, if recording."},
     {"_attach_out_of_memory_observer",
      torch_openreg::_attachOutOfMemoryObserver,
      METH_O,

@@ -6,6 +6,7 @@
 #include <unordered_map>
 #include <utility>
 
+#include "shim/compat.h"
 #include "shim/status.h"
 
 namespace c10::openreg {
@@ -194,6 +195,28 @@ void note_snapshot(DeviceIndex device, size_t active_bytes) {
             nullptr,
             "",
             metadata));
+  }
+}
+
+void annotate_memory(DeviceIndex device, uint64_t address, std::string text) {
+  const HistoryScope stack(RecordContext::STATE);
+  History& all = history();
+  const std::lock_guard<std::mutex> lock(all.mutex);
+  if (all.settings.enabled) {
+    keep(
+        all,
+        all.devices.at(device),
+        TraceEntry(
+            compat::kAnnotate,
+            device,
+            address,
+            0,
+            nullptr,
+            {0, 0},
+            c10::getApproximateTime(),
+            all.settings.when >= RecordContext::ALLOC && current_context != nullptr ? *current_context : nullptr,
+            "",
+            std::move(text)));
   }
 }
 

@@ -23,8 +23,8 @@ struct HistorySettings {
   bool enabled = false;
   CachingDeviceAllocator::CreateContextFn gather = nullptr; // takes a stack; may take the GIL; any thread
   CachingDeviceAllocator::RecordContext when = CachingDeviceAllocator::RecordContext::NEVER;
-  size_t max_entries = 0;        // of a device; then the oldest go
-  std::array<bool, 9> skipped{}; // by TraceEntry::Action: these are not kept
+  size_t max_entries = 0;         // of a device; then the oldest go
+  std::array<bool, 10> skipped{}; // by TraceEntry::Action: these are not kept
 };
 
 // Starts or ends recording. Enabling keeps the events there are, unless `clear`.
@@ -37,6 +37,10 @@ TORCH_OPENREG_API std::vector<CachingDeviceAllocator::TraceEntry> memory_history
 
 // Appends an event that the allocator knows nothing of, TraceEntry::SNAPSHOT, if recording.
 TORCH_OPENREG_API void note_snapshot(DeviceIndex device, size_t active_bytes);
+
+// Appends an event, TraceEntry::ANNOTATE, with a text for memory in use that starts at `address`, if recording: its own text
+// in the place of the thread's, and the caller's stack (a HistoryScope) where stacks of allocations are taken.
+TORCH_OPENREG_API void annotate_memory(DeviceIndex device, uint64_t address, std::string text);
 
 // The stack of the allocation of a live block, or of a segment, that starts at `address`; null if there is none.
 TORCH_OPENREG_API Context context_of_block(DeviceIndex device, uint64_t address);

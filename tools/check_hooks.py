@@ -71,7 +71,11 @@ INTERFACES = (
             "pinned_max_round_threshold": "PyTorch's default serves",
             "pinned_max_cached_size": "PyTorch's default serves",
             **dict.fromkeys(
-                ("get_stats", "reset_accumulated_stats", "reset_peak_stats"),
+                (
+                    *("get_stats", "reset_accumulated_stats", "reset_peak_stats"),
+                    *("record_history", "is_history_enabled", "get_segments", "get_traces"),  # since 2.14
+                    *("record_external_register", "record_external_unregister"),
+                ),
                 "CachingHostAllocatorInterface has them, for every device",
             ),
             **dict.fromkeys(
@@ -84,6 +88,7 @@ INTERFACES = (
         "generator",
         (("c10/core/GeneratorImpl.h", "GeneratorImpl"),),
         (("shim/generator.h", "OpenRegGeneratorImpl"),),
+        {"philox_state": "since 2.14; its numbers are a Mersenne Twister's, and PyTorch's default refuses"},
     ),
     Interface(
         "backend of torch.distributed",
@@ -99,6 +104,30 @@ INTERFACES = (
                 "gloo has no such thing for tensors of a device, and PyTorch's default says so",
             ),
             "eagerConnectSingleDevice": "gloo connects when it is made",
+            # Since 2.14 or 2.15.
+            **dict.fromkeys(
+                (
+                    *("all_gather_single", "all_gather_single_coalesced", "all_to_all_single"),
+                    *("reduce_scatter_single", "reduce_scatter_single_coalesced"),
+                ),
+                "PyTorch's default calls the function by its older name, which is overridden",
+            ),
+            **dict.fromkeys(
+                (
+                    *("gather_single", "gather_into_tensor", "addEphemeralTimeout"),
+                    *("startTimeEstimate", "endTimeEstimate", "supportsWindow", "new_window"),
+                    *("supportsAbortHooks", "registerAbortHook", "unregisterAbortHook"),
+                    *("supportsCompletionHooks", "registerCompletionHook", "unregisterCompletionHook"),
+                ),
+                "gloo has no such thing, and PyTorch's default says so",
+            ),
+            **dict.fromkeys(
+                ("supportsReconfigure", "get_reconfigure_handle", "reconfigure"),
+                "a group whose members change: gloo's part can, but what this class keeps of the group can't",
+            ),
+            "isInitialized": "PyTorch's answer is right: gloo connects when it is made",
+            "clone": "of the options, which are gloo's own",
+            **dict.fromkeys(("getBoundDeviceId", "setBoundDeviceId"), "PyTorch's own serve"),
         },
     ),
     Interface(
@@ -121,6 +150,7 @@ INTERFACES = (
         {
             "getDeviceProperties": "it is written into the head of a trace for CUDA's devices; lanes have their names",
             "getMetadata": "there is nothing to say of a whole trace",
+            "toggleCollectionDynamic": "since 2.15; PyTorch refuses to toggle any rows but the CPU's and CUDA's",
         },
         since="2.12",
     ),

@@ -14,7 +14,13 @@ _LEGACY_STORAGE = "typed storages are deprecated in PyTorch; use torch.UntypedSt
 _INTERNAL = "it is an import or a detail of torch.cuda's own code"
 
 REASONS: dict[str, str] = {
-    **dict.fromkeys(("CUDAGraph", "graph", "graph_pool_handle", "graphs", "make_graphed_callables"), _GRAPHS),
+    **dict.fromkeys(
+        (
+            *("CUDAGraph", "graph", "graph_pool_handle", "graphs", "make_graphed_callables"),
+            *("export_dot", "export_graph_data", "graph_annotations"),
+        ),
+        _GRAPHS,
+    ),
     **dict.fromkeys(
         (
             *("CudaError", "cudaStatus", "cudart", "check_error", "current_blas_handle", "current_solver_handle"),
@@ -37,12 +43,13 @@ REASONS: dict[str, str] = {
         (
             *("Callable", "DEVICE_REQUIREMENT", "NewType", "Optional", "PYTORCH_RELEASES_CODE_CC", "TYPE_CHECKING"),
             *("cast", "classproperty", "importlib", "lru_cache", "os", "platform", "threading", "torch", "traceback"),
-            *("warnings", "Device", "DeferredCudaCallError"),
+            *("warnings", "Device", "DeferredCudaCallError", "DEVICE_REQUIREMENT_POST_JETSON_SBSA_UNIFICATION"),
+            *("Enum", "auto", "cache", "glob"),
         ),
         _INTERNAL,
     ),
     **dict.fromkeys(
-        ("CppWrapperCodegen", "PythonWrapperCodegen", "Scheduling", "WrapperFxCodegen"),
+        ("CppWrapperCodegen", "PythonWrapperCodegen", "Scheduling", "WrapperFxCodegen", "_inductor_backend_init"),
         "code generators are registered when inductor is imported, not found on the module; torch.compile works",
     ),
     **dict.fromkeys(

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import json
 import pickle
 import sys
 from collections.abc import Callable
@@ -24,6 +25,7 @@ _ACTIONS = (
     "segment_unmap",
     "snapshot",
     "oom",
+    "annotate",
 )
 
 
@@ -43,6 +45,8 @@ def _record_memory_history(
     compile_context: bool = False,
     global_record_annotations: bool = False,
     skip_actions: list[str] | None = None,
+    record_pinned_host_memory: bool = False,
+    record_openreg: bool = True,
 ) -> None:
     """Starts or ends the recording of what the allocator does, on every device.
 
@@ -58,6 +62,8 @@ def _record_memory_history(
         compile_context: Is not supported.
         global_record_annotations: Is not supported.
         skip_actions: Actions that are not kept, such as "free_requested".
+        record_pinned_host_memory: Is not supported.
+        record_openreg: That of the devices; False is not supported.
 
     Raises:
         ValueError: A string that is none of those.
@@ -75,6 +81,8 @@ def _record_memory_history(
     for name, on in (
         ("compile_context", compile_context),
         ("global_record_annotations", global_record_annotations),
+        ("pinned host memory (record_pinned_host_memory)", record_pinned_host_memory),
+        ("pinned host memory alone (record_openreg=False)", not record_openreg),
     ):
         if on:
             raise NotImplementedError(f"The openreg allocator does not record {name}.")
@@ -155,14 +163,44 @@ def _allocation_traceback(data_ptr: int) -> list[dict[str, Any]] | None:
     return _C._allocation_traceback(data_ptr)
 
 
-def _set_memory_metadata(metadata: str) -> None:
-    """Sets the text that later events of this thread carry as ``user_metadata``; "" for none."""
-    _C._set_memory_metadata(metadata)
+def _memory_metadata_supported() -> bool:
+    """Returns whether events carry what _set_memory_metadata() has set: always."""
+    return True
+
+
+def _set_memory_metadata(metadata: str | dict[str, Any]) -> None:
+    """Sets the text that later events of this thread carry as ``user_metadata``; "" for none.
+
+    Args:
+        metadata: The text; of a dictionary its JSON.
+
+    Raises:
+        TypeError: It is neither, or JSON has no words for what is in it.
+    """
+    _C._set_memory_metadata(json.dumps(metadata) if isinstance(metadata, dict) else metadata)
 
 
 def _get_memory_metadata() -> str:
     """Returns the text that _set_memory_metadata() has set."""
     return _C._get_memory_metadata()
+
+
+def _annotate_tensor(tensor: torch.Tensor, metadata: str) -> None:
+    """Adds an event ``annotate`` with a text for the memory that a tensor uses already.
+
+    The event's address is that of the tensor's storage, its ``user_metadata`` the text. Nothing happens while nothing is
+    recorded.
+
+    Args:
+        tensor: A tensor of a device, or a view of one.
+        metadata: The text.
+
+    Raises:
+        ValueError: The tensor is not on an openreg device.
+    """
+    if tensor.device.type != "openreg":
+        raise ValueError(f"Expected an openreg tensor, but got one on {tensor.device}.")
+    _C._annotate_memory(tensor.device.index, tensor.untyped_storage().data_ptr(), metadata)
 
 
 def _attach_out_of_memory_observer(observer: Callable[[int, int, int, int], object]) -> None:

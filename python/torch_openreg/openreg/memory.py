@@ -23,9 +23,11 @@ from typing_extensions import deprecated
 from torch_openreg import _C
 from torch_openreg.openreg._memory_history import (
     _allocation_traceback,
+    _annotate_tensor,
     _attach_out_of_memory_observer,
     _dump_snapshot,
     _get_memory_metadata,
+    _memory_metadata_supported,
     _record_memory_history,
     _save_memory_usage,
     _save_segment_usage,
@@ -73,9 +75,11 @@ __all__ = [
 # What tools look up under the names of torch.cuda.memory.
 _PRIVATE = (
     _allocation_traceback,
+    _annotate_tensor,
     _attach_out_of_memory_observer,
     _dump_snapshot,
     _get_memory_metadata,
+    _memory_metadata_supported,
     _record_memory_history,
     _save_memory_usage,
     _save_segment_usage,

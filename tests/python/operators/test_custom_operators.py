@@ -165,6 +165,17 @@ def replace_(x: torch.Tensor, by: torch.Tensor, how: str) -> None:
         x.set_(by)
 
 
+# of PyTorch's own: what Dynamo makes of an assignment to .data
+@pytest.mark.skipif(not hasattr(torch.ops.aten, "shallow_copy_data_"), reason="since torch 2.14")
+def test_shallow_copy_of_data() -> None:
+    x, y = torch.arange(3.0, device=DEV), torch.full((2, 2), 5.0, device=DEV)
+    assert torch.ops.aten.shallow_copy_data_(x, y) is x
+    assert x.shape == (2, 2)
+    y += 1
+    assert x.tolist() == [[6, 6], [6, 6]]
+    assert x.data_ptr() == y.data_ptr()
+
+
 # a kernel that gives an argument other memory gives it to the device's tensor
 @pytest.mark.parametrize("how", ["set_", "data", "other dtype", "an argument's"])
 def test_a_replaced_storage(how: str) -> None:
