@@ -18,14 +18,18 @@
 #   make coverage   line coverage of the C code
 #   make mutate     plants defects in a copy of the runtime and shows which of them no test finds; MUTATE=options
 #   make docs       the documentation as a site, build-site/html; a broken link is an error, and a browser looks at it
-#   make wheel      dist/*.whl
+#   make wheel      dist/*.whl; TORCH="2.13.0 2.15.0": with a binary part for each of these versions of torch
+#   make test TORCH=2.15.0   the tests with another version of torch, in an environment and a build of its own
+#   make check-torch TORCH=2.16.0   what a version changes for the shim, by its headers alone: minutes
 #   make sdist      dist/*.tar.gz
 #   make sdist-check  installs the sdist with pip, in isolation and without, and runs the README's first program
 SHELL := bash
 PYTHON ?= python3
 JOBS ?= $(shell nproc)
-VENV := .venv
-BUILD := build
+# Another version of torch than the pinned one has an environment and a build directory of its own.
+OTHER := $(if $(filter 1,$(words $(TORCH))),$(filter-out $(shell sed -n 's/^torch==//p' requirements-dev.txt),$(TORCH)))
+VENV := .venv$(addprefix -,$(OTHER))
+BUILD := build$(addprefix -,$(OTHER))
 export PATH := $(CURDIR)/$(VENV)/bin:$(PATH)
 
 PACKAGES := $(VENV)/.openreg-packages
@@ -37,14 +41,14 @@ PIP := python -m pip --disable-pip-version-check
 RUNTIME_ONLY := -DOPENREG_BUILD_TORCH=OFF -DOPENREG_WERROR=ON
 RUN_CTEST = ctest --test-dir $(1) --output-on-failure --no-tests=error -j $(JOBS)
 
-.PHONY: help all build demo test race-check client-suites acceptance fuzz opinfo check-mutants gpu-check bench lint lint-c lint-headers lint-rooms lint-format lint-python format asan tsan valgrind aarch64 coverage mutate docs wheel sdist sdist-check clean
+.PHONY: help all build demo test race-check client-suites acceptance fuzz opinfo check-mutants gpu-check bench lint lint-c lint-headers lint-rooms lint-format lint-python format asan tsan valgrind aarch64 coverage mutate docs wheel check-torch sdist sdist-check clean
 all: build
 
 help:
 	@sed -n '/^SHELL/q; /SPDX/d; s/^#[ ]\{0,3\}//p' Makefile
 
 $(PACKAGES): requirements-dev.txt tools/setup
-	tools/setup $(VENV) $(PYTHON)
+	tools/setup $(VENV) $(PYTHON) $(OTHER)
 	touch $@
 
 $(BUILD)/build.ninja: | $(PACKAGES)
@@ -72,12 +76,12 @@ demo: build
 # Other libraries, which the tests run on the devices. They must not bring another torch. Where they can't be had their
 # tests are skipped, and say so.
 $(CLIENTS): requirements-clients.txt $(PACKAGES)
-	$(PIP) install --quiet -r requirements-dev.txt -r requirements-clients.txt && touch $@ || echo "make: without the libraries of $<"
+	$(PIP) install --quiet $(if $(OTHER),torch==$(OTHER) -r <(grep -v ^torchvision $<),-r requirements-dev.txt -r $<) && touch $@ || echo "make: without the libraries of $<"
 
 test: build $(CLIENTS)
 	cmake --build $(BUILD) --parallel $(JOBS)
 	$(call RUN_CTEST,$(BUILD))
-	python -m pytest -n $(JOBS) --dist loadfile
+	OPENREG_BUILD_DIR=$(CURDIR)/$(BUILD) python -m pytest -n $(JOBS) --dist loadfile
 
 client-suites: build $(CLIENTS)
 	OPENREG_TEST_CLIENT_SUITES=1 python -m pytest tests/python/clients/test_cuda_programs.py
@@ -189,8 +193,25 @@ coverage: $(PACKAGES)
 	gcovr --root . --filter runtime/src --filter runtime/drivers --object-directory build-coverage \
 	  --print-summary --fail-under-line 90
 
-wheel: build
-	OPENREG_BUILD_DIR=$(BUILD) $(PIP) wheel --quiet --no-build-isolation --no-deps -w dist .
+# A version that isn't installed is fetched without what it depends on: its headers and what is linked.
+SEVERAL := $(if $(filter-out 0 1,$(words $(TORCH))),$(TORCH))
+WHEEL_BUILDS := $(if $(SEVERAL),$(SEVERAL:%=build-torch/%/build),$(BUILD))
+empty :=
+
+build-torch/%/build: $(PACKAGES)
+	python tools/fetch_torch.py $*
+	$(CONFIGURE) -B $@ -DOPENREG_TORCH_ROOT=$(CURDIR)/build-torch/$*/torch -DOPENREG_BUILD_TESTS=OFF
+
+# Its tag is that of the oldest glibc that it runs with.
+wheel: $(if $(SEVERAL),$(WHEEL_BUILDS),build)
+	rm -rf build-wheel/dist
+	OPENREG_BUILD_DIR=$(subst $(empty) $(empty),:,$(strip $(WHEEL_BUILDS))) $(PIP) wheel --quiet --no-build-isolation --no-deps -w build-wheel/dist .
+	python tools/repair_wheel.py build-wheel/dist/*.whl --into dist
+
+# Needs no environment with that torch.
+check-torch:
+	tools/setup .venv $(PYTHON)
+	.venv/bin/python tools/check_torch.py $(TORCH) --jobs $(JOBS)
 
 # Python 3.11 or later. Where there is no browser (Debian: chromium) nobody looks at the front page.
 $(DOCS): requirements-docs.txt $(PACKAGES)

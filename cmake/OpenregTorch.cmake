@@ -16,24 +16,33 @@ if(OPENREG_IGNORE_PYTHONPATH)
   set(openreg_python_path --unset=PYTHONPATH)
 endif()
 
-# Autoloading is off: the torch that is asked must not load an older build of this very backend.
-execute_process(
-  COMMAND ${CMAKE_COMMAND} -E env ${openreg_python_path} TORCH_DEVICE_BACKEND_AUTOLOAD=0 ${Python3_EXECUTABLE} -c
-          "import os, torch; print(os.path.dirname(torch.__file__)); print(torch.__version__); print(int(torch._C._GLIBCXX_USE_CXX11_ABI))"
-  OUTPUT_VARIABLE openreg_torch_answer
-  ERROR_VARIABLE openreg_torch_error
-  RESULT_VARIABLE openreg_torch_result
-  OUTPUT_STRIP_TRAILING_WHITESPACE)
-if(NOT openreg_torch_result EQUAL 0)
-  message(FATAL_ERROR
-    "${Python3_EXECUTABLE} cannot import torch:\n${openreg_torch_error}\n"
-    "Install torch, name another interpreter with -DPython3_EXECUTABLE=..., "
-    "or build the runtime alone with -DOPENREG_BUILD_TORCH=OFF.")
+# What tools/fetch_torch.py has unpacked of a wheel can't be imported, as the rest of it isn't there.
+set(OPENREG_TORCH_ROOT "" CACHE PATH "Folder of the package torch to build against, in the place of the one that Python imports")
+if(OPENREG_TORCH_ROOT)
+  file(STRINGS "${OPENREG_TORCH_ROOT}/version.py" OPENREG_TORCH_VERSION REGEX "^__version__ = ")
+  string(REGEX MATCH "[0-9][^'\"]*" OPENREG_TORCH_VERSION "${OPENREG_TORCH_VERSION}")
+  get_filename_component(OPENREG_TORCH_DIR "${OPENREG_TORCH_ROOT}" ABSOLUTE)
+  set(OPENREG_TORCH_CXX11_ABI 1) # of all wheels since 2.7
+else()
+  # Autoloading is off: the torch that is asked must not load an older build of this very backend.
+  execute_process(
+    COMMAND ${CMAKE_COMMAND} -E env ${openreg_python_path} TORCH_DEVICE_BACKEND_AUTOLOAD=0 ${Python3_EXECUTABLE} -c
+            "import os, torch; print(os.path.dirname(torch.__file__)); print(torch.__version__); print(int(torch._C._GLIBCXX_USE_CXX11_ABI))"
+    OUTPUT_VARIABLE openreg_torch_answer
+    ERROR_VARIABLE openreg_torch_error
+    RESULT_VARIABLE openreg_torch_result
+    OUTPUT_STRIP_TRAILING_WHITESPACE)
+  if(NOT openreg_torch_result EQUAL 0)
+    message(FATAL_ERROR
+      "${Python3_EXECUTABLE} cannot import torch:\n${openreg_torch_error}\n"
+      "Install torch, name another interpreter with -DPython3_EXECUTABLE=..., "
+      "or build the runtime alone with -DOPENREG_BUILD_TORCH=OFF.")
+  endif()
+  string(REPLACE "\n" ";" openreg_torch_answer "${openreg_torch_answer}")
+  list(GET openreg_torch_answer 0 OPENREG_TORCH_DIR)
+  list(GET openreg_torch_answer 1 OPENREG_TORCH_VERSION)
+  list(GET openreg_torch_answer 2 OPENREG_TORCH_CXX11_ABI)
 endif()
-string(REPLACE "\n" ";" openreg_torch_answer "${openreg_torch_answer}")
-list(GET openreg_torch_answer 0 OPENREG_TORCH_DIR)
-list(GET openreg_torch_answer 1 OPENREG_TORCH_VERSION)
-list(GET openreg_torch_answer 2 OPENREG_TORCH_CXX11_ABI)
 message(STATUS "torch ${OPENREG_TORCH_VERSION}: ${OPENREG_TORCH_DIR}")
 
 # PyTorch's C++ interfaces are those of a minor version: what is built against one is installed into a folder of its own.

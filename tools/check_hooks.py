@@ -32,6 +32,21 @@ class Interface:
     since: str = ""  # the minor version of PyTorch that has it first, where not all have it
 
 
+# Functions named below that PyTorch 2.15 has, and not every version before it.
+NEWER = frozenset(
+    (
+        *("record_history", "is_history_enabled", "get_segments", "get_traces"),
+        *("record_external_register", "record_external_unregister", "philox_state", "toggleCollectionDynamic"),
+        *("all_gather_single", "all_gather_single_coalesced", "all_to_all_single", "gather_single"),
+        *("reduce_scatter_single", "reduce_scatter_single_coalesced", "gather_into_tensor", "addEphemeralTimeout"),
+        *("startTimeEstimate", "endTimeEstimate", "supportsWindow", "new_window"),
+        *("supportsAbortHooks", "registerAbortHook", "unregisterAbortHook"),
+        *("supportsCompletionHooks", "registerCompletionHook", "unregisterCompletionHook"),
+        *("supportsReconfigure", "get_reconfigure_handle", "reconfigure", "isInitialized", "clone"),
+        *("getBoundDeviceId", "setBoundDeviceId"),
+    )
+)
+
 INTERFACES = (
     Interface(
         "device guard",

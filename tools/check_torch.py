@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: BSD-3-Clause
 """Says what a version of torch changes for this project, without installing it: for the day it comes out.
 
-Fetches the headers of its wheel (tools/fetch_torch.py), checks the syntax of every source of shim/ and csrc/ against them
-with the options of the build, and lists the virtual functions that tools/check_hooks.py doesn't know. Nothing is linked or
-run, so what changes at run time stays for ``make test TORCH=VERSION``.
+Fetches the headers of its wheel (tools/fetch_torch.py), checks the syntax of every source of shim/ and csrc/ against
+them with the options of the build, and lists the virtual functions that tools/check_hooks.py doesn't know. Nothing is
+linked or run, so what changes at run time stays for ``make test TORCH=VERSION``.
 
 Run ``python tools/check_torch.py 2.15.0``: exits with 1 where something doesn't compile or is unknown. Some minutes.
 """
@@ -37,12 +37,8 @@ def configure(torch: Path, build: Path) -> None:
     Raises:
         subprocess.CalledProcessError: CMake fails.
     """
-    options = [
-        "-DOPENREG_BUILD_TESTS=OFF",
-        "-DOPENREG_PRECOMPILE_HEADERS=OFF",
-        "-DOPENREG_CUDA=OFF",
-        "-DOPENREG_HIP=OFF",
-    ]
+    options = ["-DOPENREG_BUILD_TESTS=OFF", "-DOPENREG_PRECOMPILE_HEADERS=OFF"]
+    options += ["-DOPENREG_CUDA=OFF", "-DOPENREG_HIP=OFF"]
     # Without a compiler cache: it would be a part of the command, and keeps nothing of a check of the syntax.
     environment = {name: value for name, value in os.environ.items() if not name.endswith("_COMPILER_LAUNCHER")}
     subprocess.run(

@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: BSD-3-Clause
 """Fetches what building against a version of torch needs: the headers and three libraries of its wheel.
 
-Nothing is installed: no environment changes, and nothing of what torch depends on comes along, which for a torch with CUDA
-is gigabytes. The wheel is for the Python that runs this, and is deleted once it is unpacked.
+Nothing is installed: no environment changes, and nothing of what torch depends on comes along, which for a torch with
+CUDA is gigabytes. The wheel is for the Python that runs this, and is deleted once it is unpacked.
 
-Run ``python tools/fetch_torch.py 2.15.0``: prints the folder, build-torch/2.15.0/torch, for CMake's OPENREG_TORCH_ROOT. One
-that is there already is not fetched again. ``--headers``: without the libraries, for tools/check_torch.py.
+Run ``python tools/fetch_torch.py 2.15.0``: prints the folder, build-torch/2.15.0/torch, for CMake's OPENREG_TORCH_ROOT.
+One that is there already is not fetched again. ``--headers``: without the libraries, for tools/check_torch.py.
 """
 
 from __future__ import annotations

@@ -2,7 +2,8 @@
 """Registers the device with Dynamo, Inductor and DTensor right after PyTorch has executed their modules.
 
 ``import torch`` imports none of them, and they cost seconds: so this package must not import them either. PyTorch up
-to 2.14 calls nobody when it does, and 2.15 for Inductor alone, hence a finder in ``sys.meta_path``, which finds nothing by itself.
+to 2.14 calls nobody when it does, 2.15 for Inductor alone; hence a finder in ``sys.meta_path``, which finds nothing by
+itself.
 """
 
 from __future__ import annotations

@@ -188,8 +188,8 @@ def _get_memory_metadata() -> str:
 def _annotate_tensor(tensor: torch.Tensor, metadata: str) -> None:
     """Adds an event ``annotate`` with a text for the memory that a tensor uses already.
 
-    The event's address is that of the tensor's storage, its ``user_metadata`` the text. Nothing happens while nothing is
-    recorded.
+    The event's address is that of the tensor's storage, its ``user_metadata`` the text. Nothing happens while nothing
+    is recorded.
 
     Args:
         tensor: A tensor of a device, or a view of one.

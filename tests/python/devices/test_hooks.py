@@ -43,6 +43,8 @@ def test_every_omission_is_of_a_function_that_exists(check_hooks: ModuleType) ->
             omitted = check_hooks.report(include, interface)[1]
             # The functions of pools came later than the rest of the host allocator.
             later = {"begin_allocate_to_pool", "end_allocate_to_pool", "release_pool"}
+            if tuple(int(part) for part in torch.__version__.split(".")[:2]) < (2, 15):
+                later |= check_hooks.NEWER
             assert interface.omitted.keys() - omitted <= later, interface.name
 
 

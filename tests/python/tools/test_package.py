@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import email
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -110,6 +111,42 @@ def test_contents(wheel: Path) -> None:
         f"torch_openreg/lib/torch{MINOR}/libtorch_openreg.so"
     ]
     assert "none-any" not in wheel.name
+
+
+# an index takes it: the tag names a glibc, all but torch is in it, and it is small
+def test_the_tag_of_an_index(wheel: Path, root: Path, tmp_path: Path) -> None:
+    command = [sys.executable, str(root / "tools/repair_wheel.py"), str(wheel), "--into", str(tmp_path)]
+    subprocess.run(command, check=True, capture_output=True)
+    (repaired,) = tmp_path.glob("*.whl")
+    assert re.search(r"-manylinux_2_\d+_x86_64\.whl$", repaired.name), repaired.name
+    assert repaired.stat().st_size < 20e6
+    before, after = zipfile.ZipFile(wheel).namelist(), zipfile.ZipFile(repaired).namelist()
+    assert sorted(name for name in before if ".so" in name) == sorted(name for name in after if ".so" in name)
+
+
+# what is built against several versions of torch wants one of these, and none between
+@pytest.mark.parametrize(
+    ("versions", "requirement"),
+    [
+        (("2.15.0+cu132",), "torch==2.15.*"),
+        (("2.13.0+cpu", "2.12.1"), "torch<2.14,>=2.12"),
+        (("2.15.0", "2.9.1", "2.11.0"), "torch!=2.10.*,!=2.12.*,!=2.13.*,!=2.14.*,<2.16,>=2.9"),
+    ],
+)
+def test_the_requirement_on_torch(root: Path, tmp_path: Path, versions: tuple[str, ...], requirement: str) -> None:
+    builds = [tmp_path / version for version in versions]
+    for build, version in zip(builds, versions, strict=True):
+        build.mkdir()
+        (build / "CMakeCache.txt").write_text(f"OPENREG_TORCH_BUILT_FOR:INTERNAL={version}\n")
+    subprocess.run(
+        [sys.executable, "setup.py", "--quiet", "egg_info", "--egg-base", str(tmp_path)],
+        cwd=root,
+        check=True,
+        capture_output=True,
+        env=os.environ | {"OPENREG_BUILD_DIR": os.pathsep.join(map(str, builds))},
+    )
+    (written,) = tmp_path.glob("*.egg-info/requires.txt")
+    assert requirement in written.read_text().splitlines()
 
 
 # the licence travels with the wheel, and its metadata name it
