@@ -1,17 +1,21 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""What ``torch.nn.DataParallel`` is made of, for a torch without CUDA.
+"""What ``torch.nn.DataParallel`` is made of, for openreg.
 
-``torch.nn.parallel.comm`` calls functions of ``torch._C`` that PyTorch builds with CUDA only and that nothing can be
-registered for. Where they are missing they are these, of ordinary copies; torch/csrc/cuda/comm.cpp is the model.
+``torch.nn.parallel.comm`` calls functions of ``torch._C`` that PyTorch builds with CUDA only, for CUDA's devices, and
+that nothing can be registered for. These are of ordinary copies; torch/csrc/cuda/comm.cpp is the model. A torch with
+CUDA keeps its own for tensors of CUDA's.
 """
 
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Sequence
+import functools
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
+
+_MARK = "_of_openreg"
 
 
 def _device(index: int | None) -> torch.device:
@@ -110,11 +114,26 @@ def _gather_out(tensors: Sequence[torch.Tensor], out: torch.Tensor, dim: int) ->
     return out
 
 
+def _beside(theirs: Callable[..., Any], ours: Callable[..., Any]) -> Callable[..., Any]:
+    """PyTorch's function for tensors of CUDA's, ours for all others: openreg is the accelerator then."""
+
+    @functools.wraps(ours)
+    def function(first: Any, *arguments: Any) -> Any:
+        tensors = (first,) if isinstance(first, torch.Tensor) else first
+        return (theirs if any(tensor.is_cuda for tensor in tensors) else ours)(first, *arguments)
+
+    setattr(function, _MARK, True)
+    return function
+
+
 def install() -> None:
-    """Adds the functions that ``torch._C`` lacks. Repeating it changes nothing."""
+    """Adds the functions to ``torch._C``. Repeating it changes nothing."""
     for function in (
         *(_broadcast, _broadcast_out, _broadcast_coalesced),
         *(_scatter, _scatter_out, _gather, _gather_out),
     ):
-        if not hasattr(torch._C, function.__name__):
+        theirs = getattr(torch._C, function.__name__, None)
+        if theirs is None:
             setattr(torch._C, function.__name__, function)
+        elif theirs is not function and not hasattr(theirs, _MARK):
+            setattr(torch._C, function.__name__, _beside(theirs, function))

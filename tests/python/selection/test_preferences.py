@@ -15,6 +15,7 @@ import pytest
 import torch
 
 import torch_openreg._preferences as preferences
+from torch_openreg import config
 
 if sys.version_info >= (3, 11):
     import tomllib
@@ -272,11 +273,11 @@ import os, sys, types
 os.environ["TORCH_DEVICE_BACKEND_AUTOLOAD"] = "0"
 import torch  # whose libraries torch_openreg._C needs
 package = types.ModuleType("torch_openreg")
-package.__path__ = [sys.argv[1]]
+package.__path__ = sys.argv[1].split(os.pathsep)
 sys.modules["torch_openreg"] = package  # this file alone
 from torch_openreg import _preferences as preferences
 """
-PACKAGE = str(Path(preferences.__file__).parent)
+PACKAGE = os.pathsep.join((str(Path(preferences.__file__).parent), config.torch_lib_dir()))
 
 
 # a crash at any moment leaves the old file or the new one, and the next write works
