@@ -37,6 +37,9 @@ extern PyMethodDef openreg_registration_methods[];
 extern PyMethodDef openreg_sharing_methods[];
 extern PyMethodDef openreg_stream_methods[];
 
+// recorder_places.c: has the flight recorder note lines of the program. Once, when the module is loaded.
+void openreg_tell_recorder_places(void);
+
 // gil.c: lets whoever waits inside the runtime release the GIL. Once, when the module is loaded.
 void openreg_install_wait_hooks(void);
 // drivers.c: closes the drivers. None, or NULL with an exception set. The caller forgets what it derived from them.

@@ -187,25 +187,14 @@ PYBIND11_MODULE(_C, m) {
     throw pybind11::import_error(std::string("torch_openreg cannot be registered with PyTorch: ") + reason);
   }
   openreg_install_wait_hooks();
+  openreg_tell_recorder_places();
   for (PyMethodDef* methods : {
-           torch_openreg::methods,
-           openreg_autograd_methods,
-           openreg_collective_methods,
-           openreg_compiled_graph_methods,
-           openreg_discovery_methods,
-           openreg_driver_methods,
-           openreg_event_methods,
-           openreg_laboratory_methods,
-           openreg_log_methods,
-           openreg_memory_methods,
-           openreg_memory_history_methods,
-           openreg_memory_pool_methods,
-           openreg_operator_methods,
-           openreg_profiler_methods,
-           openreg_race_methods,
-           openreg_record_methods,
-           openreg_registration_methods,
-           openreg_sharing_methods,
+           torch_openreg::methods,         openreg_autograd_methods,       openreg_collective_methods,
+           openreg_compiled_graph_methods, openreg_discovery_methods,      openreg_driver_methods,
+           openreg_event_methods,          openreg_laboratory_methods,     openreg_log_methods,
+           openreg_memory_methods,         openreg_memory_history_methods, openreg_memory_pool_methods,
+           openreg_operator_methods,       openreg_profiler_methods,       openreg_race_methods,
+           openreg_record_methods,         openreg_registration_methods,   openreg_sharing_methods,
            openreg_stream_methods,
        }) {
     if (PyModule_AddFunctions(m.ptr(), methods) != 0) {

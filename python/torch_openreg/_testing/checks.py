@@ -51,7 +51,7 @@ class Checks:
         self._kept &= self._before.blocks.keys()
         for index in range(len(self._before.streams)):
             openreg.reset_peak_memory_stats(index)
-        if self._option.openreg_races and hasattr(openreg, "races"):
+        if self._option.openreg_races:
             openreg.clear_races()
         try:
             return (yield)
@@ -74,7 +74,7 @@ class Checks:
         return result
 
     def _fail_for_races(self) -> None:
-        found = openreg.races() if self._option.openreg_races and hasattr(openreg, "races") else []
+        found = openreg.races() if self._option.openreg_races else []
         if found:
             openreg.clear_races()  # the teardown's are told apart
             text = "\n\n".join(str(race) for race in found)

@@ -3,7 +3,9 @@
 
 from __future__ import annotations
 
+import inspect
 import json
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -31,6 +33,27 @@ def test_on_request(tmp_path: Path) -> None:
     assert {event["pid"] for event in calls.values()} == {0}
     with pytest.raises(RuntimeError, match="the flight recorder is off"):
         torch.openreg.dump_flight_recorder()
+
+
+# beside each call the line of the program that made it, through libraries; autograd's threads run no Python
+@pytest.mark.skipif(sys.version_info[:2] != (3, 11), reason="frames are read without the GIL on Python 3.11 alone")
+def test_lines_of_the_program(tmp_path: Path) -> None:
+    layer = torch.nn.Linear(4, 4, device="openreg")
+    torch.openreg.record_flight(256)
+    try:
+        x = torch.ones(2, 4, device="openreg")
+        for _ in range(3):
+            y = layer(x)
+        y.sum().backward()
+        torch.openreg.dump_flight_recorder(tmp_path / "trace")
+    finally:
+        torch.openreg.record_flight(0)
+    events = json.loads((tmp_path / "trace").read_text())["traceEvents"]
+    lines, first = inspect.getsourcelines(test_lines_of_the_program)
+    call = first + next(i for i, line in enumerate(lines) if "layer(x)" in line)
+    places = [event["args"].get("place") for event in events if event["name"] == "aten::addmm"]
+    assert places == [f"test_flight_recorder.py:{call} in test_lines_of_the_program"] * 3
+    assert {event["args"].get("place") for event in events if event["name"] == "aten::mm"} == {None}
 
 
 # wrong arguments

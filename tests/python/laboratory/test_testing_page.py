@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -46,7 +47,7 @@ def test_green_without_a_gpu(repository: Path) -> None:
     assert "openreg:1   test_pipeline.py::test_prefetcher" in out
 
 
-# without its wait the example is still green, here and often on a GPU; under a seed it reads old data, each time
+# without its wait the example is often green; under a seed it reads old data, each time, and the race detector names both lines
 def test_a_missing_wait(repository: Path) -> None:
     source = repository / "pipeline.py"
     line = "            torch.cuda.current_stream(self.device).wait_stream(self.stream)\n"
@@ -55,6 +56,11 @@ def test_a_missing_wait(repository: Path) -> None:
     test = "test_pipeline.py::test_prefetcher"
     out = run(repository, "--openreg=2", "--openreg-as-cuda", "--openreg-seed=3", test, status=1)
     assert "again: --openreg-seed=3" in out
+    out = run(repository, "--openreg=2", "--openreg-as-cuda", "--openreg-races", test, status=1)
+    # Whether it also read old data is chance.
+    assert re.search(
+        r"nothing orders a read and a write: .*\n.*first: aten::copy_ .* in __iter__\n.*second: aten::mul", out
+    )
 
 
 # the file for GitHub is one: each job's steps, and options that the plugin has
