@@ -13,6 +13,7 @@ Imported when PyTorch has executed ``torch.distributed.tensor._random`` (``_comp
 from __future__ import annotations
 
 import contextlib
+import importlib
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
@@ -87,8 +88,27 @@ class _WholeTensor(TorchDispatchMode):
         return tree_map_only(torch.Tensor, self._part, result)
 
 
+_LAYOUTS: dict[Any, int] = {}
+
+
 class OpenRegRNGTracker(_random.OffsetBasedRNGTracker):
     """PyTorch's tracker, which openreg devices without a counter-based generator draw beside."""
+
+    def _draws_beside(self) -> bool:
+        """Whether the device has no counter that PyTorch's own way could move."""
+        return bool(self._device.type == _DEVICE and self._device_handle.get_rng_state().numel() != _COUNTER_STATE)
+
+    def _compute_rng_offsets(self, spec: Any) -> tuple[int, int]:
+        """Since 2.15: what PyTorch gives its higher-order operator, and burns into graphs, in place of the layout.
+
+        Returns:
+            How far the generator is moved before and behind the call; for a generator that counts nothing, the number
+            of the layout among those that this tracker has met, and 0.
+        """
+        if self._draws_beside():
+            return _LAYOUTS.setdefault(spec, len(_LAYOUTS)), 0
+        before, behind = super()._compute_rng_offsets(spec)
+        return before, behind
 
     @contextlib.contextmanager
     def _distribute_region(self, spec: Any, generator: torch.Generator | None = None) -> Iterator[None]:
@@ -98,7 +118,7 @@ class OpenRegRNGTracker(_random.OffsetBasedRNGTracker):
             spec: Mesh, placements and shape.
             generator: Draws in place of the device's.
         """
-        if self._device.type != _DEVICE or self._device_handle.get_rng_state().numel() == _COUNTER_STATE:
+        if not self._draws_beside():
             with super()._distribute_region(spec, generator):
                 yield
             return
@@ -123,6 +143,36 @@ class OpenRegRNGTracker(_random.OffsetBasedRNGTracker):
             self._device_handle.set_rng_state(mine)
 
 
+def _draw(before: int, op: Any, *args: Any, **kwargs: Any) -> Any:
+    """Runs an operator that draws for a layout, by its number."""
+    if not 0 <= before < len(_LAYOUTS):
+        raise RuntimeError(f"{op} on DTensors of {_DEVICE}: this graph was compiled in another process.")
+    with _random._rng_tracker._distribute_region(list(_LAYOUTS)[before]):
+        return op(*args, **kwargs)
+
+
+def _serve_operator(operator: Any) -> None:
+    """Has ``run_dtensor_rng_op`` draw on openreg, which PyTorch since 2.15 calls for DTensors of its accelerators.
+
+    Its kernel for all devices moves a counter. PyTorch looks for that kernel before one for PrivateUse1, so ours takes
+    its place and calls it for what is not ours.
+    """
+    key = torch._C.DispatchKey.BackendSelect
+    general = operator.py_kernels.pop(key)
+
+    def run(before: int, behind: int, op: Any, *args: Any, **kwargs: Any) -> Any:
+        tracker = _random._rng_tracker
+        if isinstance(tracker, OpenRegRNGTracker) and tracker._draws_beside():
+            return _draw(before, op, *args, **kwargs)
+        return general(before, behind, op, *args, **kwargs)
+
+    operator.py_impl(key)(run)
+
+
 def register() -> None:
     """Has DTensor make this tracker; other devices' meshes are served by PyTorch's code in it."""
+    since_2_15 = hasattr(_random.OffsetBasedRNGTracker, "_compute_rng_offsets")
     _random.OffsetBasedRNGTracker = OpenRegRNGTracker
+    if since_2_15:
+        rng_prims: Any = importlib.import_module("torch._prims.rng_prims")
+        _serve_operator(rng_prims.run_dtensor_rng_op)

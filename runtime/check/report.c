@@ -66,7 +66,7 @@ print_not_checked(const check_report *report)
            "  that open() alone decides: variables of the environment, exceptions across the boundary\n");
     if (report->level < 2)
         printf("  the driver behind the runtime, its extensions and kernels: --level 2\n");
-    printf("  PyTorch on it: operators, autograd, training\n");
+    printf("  PyTorch on it, operators, autograd and training: python -m torch_openreg check --level 3\n");
 }
 
 void

@@ -177,7 +177,7 @@ def test_a_program_without_python(tmp_path: Path, package: Path) -> None:
     command = ["g++", "-std=c++20", "-O0", f"-D_GLIBCXX_USE_CXX11_ABI={int(torch.compiled_with_cxx11_abi())}"]
     command += ["-isystem", str(PACKAGE / "include"), "main.cpp", "-o", "main", f"-L{PACKAGE / 'lib'}", f"-L{ours}"]
     # Nothing names a symbol of libtorch_openreg.so: its registrations are what is wanted.
-    command += ["-Wl,--no-as-needed", "-ltorch_openreg", "-ltorch_cpu", "-lc10"]
+    command += ["-Wl,--no-as-needed", "-ltorch_openreg", "-ltorch", "-ltorch_cpu", "-lc10"]
     command += [f"-Wl,-rpath,{PACKAGE / 'lib'}:{ours}"]
     subprocess.run(command, cwd=tmp_path, check=True, timeout=300)
     done = subprocess.run(
