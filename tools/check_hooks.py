@@ -77,7 +77,7 @@ INTERFACES = (
         {
             **dict.fromkeys(
                 (
-                    *("allocate", "free", "empty_cache", "add_allocated_block", "get_free_block"),
+                    *("free", "empty_cache", "add_allocated_block", "get_free_block"),
                     *("process_events", "process_events_for_specific_size"),
                 ),
                 "PyTorch's own cache, which calls the functions that are overridden",

@@ -10,6 +10,7 @@ PYTEST_DONT_REWRITE: a session that begins after ``import torch`` would warn tha
 
 from __future__ import annotations
 
+import importlib
 from typing import TYPE_CHECKING
 
 from torch_openreg import _registration
@@ -20,8 +21,8 @@ else:
     openreg = _registration.register()
 
 
-if _registration.is_as_cuda():
-    from torch_openreg.contrib import cuda_to_openreg  # noqa: F401
+if _registration.is_as_cuda():  # by name: contrib is above the package
+    importlib.import_module("torch_openreg.contrib.cuda_to_openreg")
 
 
 def _autoload() -> None:

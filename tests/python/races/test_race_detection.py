@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import subprocess
 import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -10,11 +11,11 @@ from typing import Any
 
 import pytest
 import torch
-from conftest import PythonRunner
 
 from torch_openreg import _C
 
 DEVICE = "openreg"
+PythonRunner = Callable[..., "subprocess.CompletedProcess[str]"]
 _KEPT: list[torch.Tensor] = []
 
 
