@@ -32,6 +32,7 @@ SOURCE, HTML = BUILD / "source", BUILD / "html"
 PAGES = ("README.md", "ARCHITECTURE.md", "CONTRIBUTING.md", "CHANGELOG.md", "SECURITY.md", "tests/acceptance.md")
 LINKED = ("LICENSE", ".ci/run", "runtime/include/openreg", "examples", "tests/drivers")
 DIVIDER = re.compile(r"^/\* -{10,} (?P<name>.+?) \*/$", re.MULTILINE)
+LINK = re.compile(r"\[(?P<text>[^\]\n]+)\]\((?P<target>[^)#:\s]+)\)")
 BROWSERS = ("chromium", "chromium-browser", "google-chrome")
 VIEW = (1280, 800)
 
@@ -68,7 +69,13 @@ def copy_pages() -> None:
             return f"[{link['text']}]({link['target'].rstrip('/')}/README.md)" if has_page else f"`{link['text']}`"
 
         text = page.read_text(encoding="utf-8")
-        text = re.sub(r"\[(?P<text>[^\]\n]+)\]\((?P<target>[^)#:\s]+)\)", of_a_folder, text)
+        for link in LINK.finditer(text):
+            target = Path(os.path.normpath(page.parent / link["target"]))
+            original = ROOT / os.path.relpath(target, SOURCE)
+            if target.is_relative_to(SOURCE) and original.is_file() and not target.exists():
+                target.parent.mkdir(parents=True, exist_ok=True)
+                shutil.copy(original, target)
+        text = LINK.sub(of_a_folder, text)
         page.write_text(text, encoding="utf-8")
 
 

@@ -98,9 +98,9 @@ openreg_recorder_begin(uint32_t kind, const char *call, const char *name, int32_
     const uint64_t number = atomic_fetch_add_explicit(&into->next, 1, memory_order_relaxed) + 1;
     place *const to = &into->places[(number - 1) & into->mask];
     atomic_store_explicit(&to->number, 0, memory_order_relaxed);
-    atomic_thread_fence(memory_order_release);
+    /* Whoever sees one of these words sees that the number has gone, too. */
     for (size_t i = 0; i < WORDS; ++i)
-        atomic_store_explicit(&to->words[i], what.words[i], memory_order_relaxed);
+        atomic_store_explicit(&to->words[i], what.words[i], memory_order_release);
     atomic_store_explicit(&to->number, number, memory_order_release);
     return number;
 }
@@ -137,8 +137,7 @@ read_place(const ring *from, uint64_t number, record *out)
     if (atomic_load_explicit(&at->number, memory_order_acquire) != number)
         return 0;
     for (size_t i = 0; i < WORDS; ++i)
-        what.words[i] = atomic_load_explicit(&at->words[i], memory_order_relaxed);
-    atomic_thread_fence(memory_order_acquire);
+        what.words[i] = atomic_load_explicit(&at->words[i], memory_order_acquire);
     if (atomic_load_explicit(&at->number, memory_order_relaxed) != number)
         return 0;
     *out = what.now;
