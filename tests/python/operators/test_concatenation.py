@@ -123,8 +123,8 @@ def test_pending_copies_are_waited_for() -> None:
         large = torch.zeros(1 << 20, device="openreg")
         for _ in range(5):
             large.copy_(source, non_blocking=True)
-        joined = torch.cat([large[:100], large[-100:]])
-    assert torch.equal(joined.cpu(), torch.cat([source[:100], source[-100:]]))
+        joined = torch.cat([large[:100], large[-100:]]).cpu()
+    assert torch.equal(joined, torch.cat([source[:100], source[-100:]]))
 
 
 # Counted, traced and refused by the operator policy like every operator
