@@ -22,6 +22,9 @@ struct Version {
   int minor;  // of the ABI, with functions that this runtime knows
 };
 
+// GoogleTest would print the bytes, of which some are padding that nothing has written.
+void PrintTo(const Version& version, std::ostream* out) { *out << version.library; }
+
 class UpgradeTest : public RuntimeTest, public ::testing::WithParamInterface<Version> {
  protected:
   void SetUp() override {

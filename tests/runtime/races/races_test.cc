@@ -13,7 +13,7 @@
 #include "runtime_test.h"
 
 // The thread sanitizer sees the races that the tests plant, where the simulator's workers run both uses at once.
-extern "C" const char* __tsan_default_suppressions();
+extern "C" __attribute__((visibility("default"))) const char* __tsan_default_suppressions();
 extern "C" const char* __tsan_default_suppressions() { return "race:openreg_sim_stream_run\n"; }
 
 using openreg_test::last_message;
