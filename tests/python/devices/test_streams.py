@@ -169,6 +169,7 @@ def test_an_event_belongs_to_its_device() -> None:
 def test_record_stream_keeps_the_block() -> None:
     side = torch.openreg.Stream(0)
     x = torch.ones(1 << 16, device="openreg:0")
+    side.wait_stream(torch.openreg.current_stream(0))
     with torch.openreg.stream(side):
         x.record_stream(side)
         y = x + 1
@@ -285,6 +286,7 @@ def test_backward_runs_on_the_stream_of_the_forward() -> None:
 
     x = torch.ones(1000, device="openreg:1", requires_grad=True)
     stream = torch.openreg.Stream(1)
+    stream.wait_stream(torch.openreg.current_stream(1))
     with torch.openreg.stream(stream):
         y = Note.apply(x).sum()
     y.backward()
