@@ -261,9 +261,9 @@ TEST_F(FaultsTest, SlowCopies) {
   };
   (void)timed();
   const double before = std::min({timed(), timed(), timed()});
-  begin("copy slow 20x");
+  begin("copy slow 100x");
   const double slow = timed();
-  EXPECT_GT(slow, before * 10);
+  EXPECT_GT(slow, before * 5);  // both are times of a busy machine
   EXPECT_EQ(first_byte(block), 5);
   EXPECT_EQ(openreg_free_host(source), OPENREG_OK);
   EXPECT_EQ(openreg_free(block), OPENREG_OK);
