@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""Registers the device with Dynamo, Inductor and DTensor right after PyTorch has executed their modules.
+"""Registers the device with Dynamo, AOTAutograd, Inductor and DTensor right after PyTorch has executed their modules.
 
 ``import torch`` imports none of them, and they cost seconds: so this package must not import them either. PyTorch up
 to 2.14 calls nobody when it does, 2.15 for Inductor alone; hence a finder in ``sys.meta_path``, which finds nothing by
@@ -20,6 +20,7 @@ from types import ModuleType
 _REGISTERS = {
     "torch._dynamo.device_interface": "torch_openreg._compile.device_interface",
     "torch._dynamo.backends.registry": "torch_openreg._compile.backends",
+    "torch._functorch._aot_autograd.utils": "torch_openreg._compile.random_states",
     "torch._dynamo.polyfills.loader": "torch_openreg._compile.tracing",
     "torch._inductor.codegen.common": "torch_openreg._compile.registration",
     "torch.distributed.tensor._random": "torch_openreg._dtensor_random",

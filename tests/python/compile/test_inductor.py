@@ -270,6 +270,25 @@ def test_checkpointing() -> None:
     check(function, net(), torch.randn(8, 16, requires_grad=True), fullgraph=True)
 
 
+# what a backward pass computes again draws the numbers of the forward pass: those of the device, and equal for equal seeds
+@pytest.mark.parametrize("backend", ["aot_eager", "inductor"])
+def test_checkpointing_draws_the_same_again(backend: str) -> None:
+    def function(x: torch.Tensor) -> torch.Tensor:
+        return torch.utils.checkpoint.checkpoint(lambda y: F.dropout(y, 0.5) * 2, x, use_reentrant=False)
+
+    gradients = []
+    for seed in (1, 1, 2):
+        torch._dynamo.reset()
+        x = torch.ones(8, 16, device="openreg:1", requires_grad=True)
+        torch.manual_seed(seed)
+        results = torch.compile(function, backend=backend, fullgraph=True)(x)
+        results.sum().backward()
+        assert torch.equal(results, x.grad)
+        gradients.append(x.grad)
+    assert torch.equal(gradients[0], gradients[1])
+    assert not torch.equal(gradients[0], gradients[2])
+
+
 # an operator of the program's own in the middle of a graph
 def test_custom_operators() -> None:
     @torch.library.custom_op("openreg_compile_test::scaled", mutates_args=())

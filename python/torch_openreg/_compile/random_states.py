@@ -1,0 +1,21 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""Random operators that a backward pass computes again, as under checkpointing, draw what the forward pass drew.
+
+Imported after torch._functorch._aot_autograd.utils, which keeps the types of devices whose generators hand states on
+within graphs (``graphsafe_set_state()``).
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+_NAME = "openreg"
+
+
+def register() -> None:
+    """Registers the device type, where PyTorch has the register: since 2.13. Repeating it changes nothing."""
+    from torch._functorch._aot_autograd import utils
+
+    add: Any = getattr(utils, "register_graphsafe_rng_device_type", None)
+    if add is not None:
+        add(_NAME)
