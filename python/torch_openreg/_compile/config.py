@@ -11,7 +11,7 @@ from torch.utils._config_module import install_config_module
 from torch_openreg._build_info import OPENREG_VERSION
 
 # Of what generated code calls; raised whenever that changes.
-_WRAPPER_CODE = 1
+_WRAPPER_CODE = 2
 
 version: str = f"{OPENREG_VERSION}/{_WRAPPER_CODE}"
 

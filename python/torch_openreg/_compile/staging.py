@@ -119,6 +119,8 @@ def run_staged_openreg(
     inputs: list[Any],
     mutated: tuple[int, ...],
     devices: tuple[int | None, ...],
+    constants: tuple[str, ...],
+    module: dict[str, Any],
 ) -> tuple[Any, ...]:
     """Runs a graph on copies.
 
@@ -127,6 +129,9 @@ def run_staged_openreg(
         inputs: Its arguments. Emptied.
         mutated: Which of them it writes.
         devices: Index of the device of each output; None: not an openreg tensor.
+        constants: Names of variables in `module` that hold constants of the graph, as frozen weights. After the first
+            run they are in the host's memory.
+        module: Variables of the module that `call` is in.
 
     Returns:
         The outputs.
@@ -141,6 +146,9 @@ def run_staged_openreg(
         if ours:
             home = value.device
         host.append(to_host.tensor(value, torch.device("cpu")) if ours else value)
+    for name in constants:
+        if isinstance(module[name], torch.Tensor) and module[name].device.type == _NAME:
+            module[name] = module[name].cpu()
     with _staging(), _OnTheHost(home):
         outputs = call(host)
     for position in mutated:

@@ -135,11 +135,11 @@ class OpenRegWrapper(_OpenRegCode):
         conditions = [f"needs_staging_openreg({index})" for index in sorted(V.graph.device_idxs)]
         with self.prefix.indent(indent):
             self.prefix.writeline(f"if {' or '.join(conditions) or 'needs_staging_openreg(-1)'}:")
-            self.prefix.writeline("    return run_staged_openreg(call, args, staged_mutated, staged_devices)")
+            self.prefix.writeline("    return run_staged_openreg(call, args, *staged_graph, globals())")
         return indent
 
     def generate_after_suffix(self, result: Any) -> None:
-        """Writes what must be known of the graph to run it on copies: inputs that it writes, devices of its outputs.
+        """Writes what must be known to run the graph on copies: inputs that it writes, devices of outputs, constants.
 
         Args:
             result: The code so far.
@@ -150,8 +150,7 @@ class OpenRegWrapper(_OpenRegCode):
         devices = [output.get_device() if hasattr(output, "get_device") else None for output in graph.graph_outputs]
         indices = tuple(_index(d) if d is not None and d.type == _NAME else None for d in devices)
         result.writeline("")
-        result.writeline(f"staged_mutated = {mutated!r}")
-        result.writeline(f"staged_devices = {indices!r}")
+        result.writeline(f"staged_graph = ({mutated!r}, {indices!r}, {tuple(graph.constants)!r})")
 
 
 class OpenRegSubgraphWrapper(_OpenRegCode, SubgraphPythonWrapperCodegen):

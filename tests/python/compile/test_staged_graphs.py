@@ -60,6 +60,21 @@ PROGRAM = """
         torch.manual_seed(seed)
         results.append(drop(torch.ones(256, device=device)).cpu())
     assert torch.equal(results[0], results[1]) and not torch.equal(results[0], results[2])
+
+    # weights that are constants of the graph: copied once
+    host = nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 2)).eval()
+    ours = copy.deepcopy(host).to(device)
+    x = torch.randn(3, 4)
+    with torch.no_grad(), torch._inductor.config.patch(freezing=True):
+        frozen = torch.compile(lambda t: ours(t) + torch.tensor([1.0, 2.0], device=device))
+        for _ in range(2):
+            before = torch.openreg.operator_stats()["staged"]["openreg::compiled_graph"]
+            got = frozen(x.to(device))
+            after = torch.openreg.operator_stats()["staged"]["openreg::compiled_graph"]
+            assert got.device == device
+            torch.testing.assert_close(got.cpu(), host(x) + torch.tensor([1.0, 2.0]))
+        assert after["calls"] == before["calls"] + 1
+        assert after["bytes"] == before["bytes"] + x.nbytes + got.nbytes
     print("done")
 """
 
