@@ -13,7 +13,7 @@ typedef struct openreg_frame {
   int offset;         // of the instruction, in bytes
 } openreg_frame;
 
-// Whether openreg_walk_frames() takes the GIL where the thread has not got it: on every version but 3.11.
+// Whether openreg_walk_frames() takes the GIL where the thread has not got it: not on 3.10 to 3.13 with their headers.
 extern const int openreg_walking_takes_gil;
 
 // Calls `see` for the thread's frames, the innermost first, until it returns non-zero. Nothing is called in a thread that
