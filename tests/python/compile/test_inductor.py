@@ -212,6 +212,7 @@ def test_kernels_wait_for_the_current_stream() -> None:
     x = torch.zeros_like(source, device="openreg:0")
     compiled(x)
     stream = torch.openreg.Stream("openreg:0")
+    stream.wait_stream(torch.openreg.current_stream("openreg:0"))
     with torch.openreg.stream(stream):
         for _ in range(4):
             x.zero_()
