@@ -499,9 +499,9 @@ class DigitsNet(nn.Module):
 def race_figures() -> list[Figure]:
     """Steps while races are looked for, against steps without. Off and on take turns."""
 
-    def looking(work: Callable[[], None]) -> Callable[[], None]:
+    def looking(work: Callable[[], None], flags: int = 1) -> Callable[[], None]:
         def run() -> None:
-            before = _C._races_set(1)
+            before = _C._races_set(flags)
             work()
             _C._races_set(before)
 
@@ -515,14 +515,21 @@ def race_figures() -> list[Figure]:
     ):
         step = training_step(make, inputs, DEVICE)
         figures.append(ratio(f"races looked for: {title}", looking(step), step, "not looked for", 1.5))
+        figures.append(ratio(f"races, with stacks: {title}", looking(step, 9), step, "not looked for", 3.0))
     a, b = torch.randn(16, device=DEVICE), torch.randn(16, device=DEVICE)
-    _C._races_set(1)
-    value = min(time_once(lambda: a + b, 2000) for _ in range(15))
-    _C._races_set(0)
-    reference = min(time_once(lambda: a + b, 2000) for _ in range(15))
-    figures.append(
-        Figure("races looked for: a + b of 16", value, reference, "not looked for", value - reference, "ns", 1000)
-    )
+
+    def add_with(flags: int) -> float:
+        before = _C._races_set(flags)
+        value = min(time_once(lambda: a + b, 2000) for _ in range(15))
+        _C._races_set(before)
+        return value
+
+    reference = add_with(0)
+    for title, flags in (("races looked for", 1), ("races, with stacks", 9)):
+        value = add_with(flags)
+        figures.append(
+            Figure(f"{title}: a + b of 16", value, reference, "not looked for", value - reference, "ns", 1000)
+        )
     return figures
 
 

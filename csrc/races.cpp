@@ -3,15 +3,17 @@
 // use comes from, and the exception of a race.
 //
 // Each operator asks for its line, most often without the GIL. Code objects that have been seen once are kept, and the
-// lines in them are known by number; only a line that is new takes the GIL.
+// lines in them are known by number; only a line that is new takes the GIL. Whole stacks likewise, where they are wanted.
 #include "csrc/frames.h"
 
 #include <openreg/races.h>
 #include <pybind11/pybind11.h>
 #include <torch/csrc/Exceptions.h>
 
+#include <cstring>
 #include <deque>
 #include <mutex>
+#include <new>
 #include <shared_mutex>
 #include <string>
 #include <unordered_map>
@@ -32,10 +34,8 @@ namespace {
 
 constexpr size_t kMostPlaces = 1 << 20; // a program that makes code without end has unknown lines from then on
 
-struct Place {
-  std::string text;
-  bool allowed = false;
-};
+constexpr size_t kMostStacks = 1 << 17; // likewise, and then a use has its line alone
+constexpr size_t kDeepest = 256;        // the outer frames of a deeper stack are left out
 
 struct Instruction {
   const void* code;
@@ -50,12 +50,33 @@ struct HashOfInstruction {
   }
 };
 
+// Innermost first.
+using Stack = std::vector<Instruction>;
+
+struct HashOfStack {
+  size_t operator()(const Stack& stack) const {
+    size_t hash = 0;
+    for (const Instruction& at : stack) {
+      hash = (hash ^ HashOfInstruction()(at)) * 0x9E3779B97F4A7C15;
+    }
+    return hash ^ hash >> 32;
+  }
+};
+
+struct Place {
+  std::string text;
+  bool allowed = false;
+  const Stack* stack = nullptr; // where it is one of a whole stack
+  std::string stack_text;       // made when it is asked for
+};
+
 struct Book {
   std::shared_mutex lock;                     // guards the rest; never held where the GIL is waited for
   std::unordered_map<const void*, bool> code; // known code objects, which are kept: whether a library's
   std::unordered_map<Instruction, uint32_t, HashOfInstruction> places;
-  std::deque<Place> by_number;        // from 1
-  std::vector<std::string> libraries; // folders whose lines are not the program's own
+  std::unordered_map<Stack, uint32_t, HashOfStack> stacks; // places of whole stacks; their code is kept, too
+  std::deque<Place> by_number;                             // from 1
+  std::vector<std::string> libraries;                      // folders whose lines are not the program's own
   PyObject* exception = nullptr;
 };
 
@@ -165,7 +186,6 @@ class WithPython {
 };
 
 int collect_frame(void* context, const openreg_frame* frame) {
-  constexpr size_t kDeepest = 256;
   auto& frames = *static_cast<std::vector<openreg_frame>*>(context);
   frames.push_back(*frame);
   return frames.size() < kDeepest ? 0 : 1;
@@ -203,22 +223,69 @@ uint32_t learn_place(const Instruction& at) {
   return known->second;
 }
 
-uint32_t here(void* /*context*/) noexcept {
-  try {
-    for (;;) {
-      Search search;
-      if (const uint32_t number = look_up(search); number != 0) {
-        return number;
-      }
-      if ((search.unknown == nullptr && search.found.code == nullptr) || !openreg_interpreter_is_alive()) {
-        return 0;
-      }
-      const WithPython python;
-      if (search.unknown == nullptr) {
-        return learn_place(search.found);
-      }
-      learn_code(search.kept.code);
+uint32_t find_line() {
+  for (;;) {
+    Search search;
+    if (const uint32_t number = look_up(search); number != 0) {
+      return number;
     }
+    if ((search.unknown == nullptr && search.found.code == nullptr) || !openreg_interpreter_is_alive()) {
+      return 0;
+    }
+    const WithPython python;
+    if (search.unknown == nullptr) {
+      return learn_place(search.found);
+    }
+    learn_code(search.kept.code);
+  }
+}
+
+int collect_instruction(void* context, const openreg_frame* frame) {
+  auto& stack = *static_cast<Stack*>(context);
+  stack.push_back({frame->code, frame->offset});
+  return stack.size() < kDeepest ? 0 : 1;
+}
+
+// The stack as a new one, whose line is known by number.
+uint32_t learn_stack(const Stack& stack, uint32_t line) {
+  const WithPython python;
+  for (const Instruction& at : stack) {
+    learn_code(static_cast<PyCodeObject*>(const_cast<void*>(at.code)));
+    learn_place(at);
+  }
+  const std::unique_lock<std::shared_mutex> guard(book().lock);
+  if (book().stacks.size() >= kMostStacks || book().by_number.size() >= kMostPlaces) {
+    return line;
+  }
+  const auto [known, is_new] = book().stacks.emplace(stack, static_cast<uint32_t>(book().by_number.size() + 1));
+  if (is_new) {
+    Place place = book().by_number[line - 1];
+    place.stack = &known->first; // stays where it is
+    book().by_number.push_back(std::move(place));
+  }
+  return known->second;
+}
+
+uint32_t find_stack() {
+  thread_local Stack stack; // keeps its memory
+  stack.clear();
+  openreg_walk_frames(collect_instruction, &stack);
+  if (stack.empty()) {
+    return 0;
+  }
+  {
+    const std::shared_lock<std::shared_mutex> guard(book().lock);
+    if (const auto known = book().stacks.find(stack); known != book().stacks.end()) {
+      return known->second;
+    }
+  }
+  const uint32_t line = find_line();
+  return line == 0 || !openreg_interpreter_is_alive() ? line : learn_stack(Stack(stack), line);
+}
+
+uint32_t here(void* /*context*/, int32_t wants_stack) noexcept {
+  try {
+    return wants_stack != 0 ? find_stack() : find_line();
   } catch (...) { // out of memory: the line is not known
     return 0;
   }
@@ -235,6 +302,27 @@ const char* text_of(void* /*context*/, uint32_t place, int32_t* allowed) noexcep
   return found.text.c_str();
 }
 
+const char* stack_of(void* /*context*/, uint32_t place) noexcept {
+  const std::unique_lock<std::shared_mutex> guard(book().lock);
+  if (place == 0 || place > book().by_number.size() || book().by_number[place - 1].stack == nullptr) {
+    return "";
+  }
+  Place& found = book().by_number[place - 1];
+  if (found.stack_text.empty()) {
+    try {
+      std::string text;
+      for (const Instruction& at : *found.stack) {
+        const auto line = book().places.find(at);
+        text += "    " + (line == book().places.end() ? "?" : book().by_number[line->second - 1].text) + "\n";
+      }
+      found.stack_text = std::move(text);
+    } catch (const std::bad_alloc&) {
+      return "";
+    }
+  }
+  return found.stack_text.c_str();
+}
+
 // Python's class of the exception, by PyTorch's own way through C++.
 struct RaceError final : torch::PyTorchError {
   explicit RaceError(const char* message) : torch::PyTorchError(std::string(message)) {}
@@ -243,8 +331,21 @@ struct RaceError final : torch::PyTorchError {
   }
 };
 
+int find_whole_text(void* text, const openreg_race* race) {
+  auto& wanted = *static_cast<std::string*>(text);
+  if (std::strncmp(race->text, wanted.c_str(), wanted.size()) != 0) {
+    return 0;
+  }
+  wanted = race->text;
+  return 1;
+}
+
 [[noreturn]] void throw_error(const char* message) {
-  throw RaceError(message);
+  std::string text = message;
+  if ((openreg_races_flags() & OPENREG_RACES_STACKS) != 0) { // the report has them, the error has not
+    (void)openreg_races_visit(0, find_whole_text, &text);
+  }
+  throw RaceError(text.c_str());
 }
 
 // (class of the exception, folders of libraries): once, by Python.
@@ -267,6 +368,7 @@ PyObject* _racesPrepare(PyObject* /*self*/, PyObject* arguments) {
   places.struct_size = sizeof places;
   places.here = here;
   places.text = text_of;
+  places.stack = stack_of;
   OPENREG_CHECK(openreg_races_set_places(&places));
   c10::openreg::set_race_exception(&throw_error);
   Py_RETURN_NONE;
@@ -313,7 +415,7 @@ PyObject* _racesAllow(PyObject* /*self*/, PyObject* argument) {
 }
 
 py::tuple use_of(const openreg_race_use& use) {
-  return py::make_tuple(use.what, use.place, use.device, use.stream, use.writes != 0);
+  return py::make_tuple(use.what, use.place, use.stack, use.device, use.stream, use.writes != 0);
 }
 
 int add_report(void* list, const openreg_race* race) {

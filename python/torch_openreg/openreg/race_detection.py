@@ -15,8 +15,8 @@ import torch
 
 from torch_openreg import _C
 
-_REPORT, _RAISE, _UNINITIALIZED = 1, 2, 4
-_KINDS = {1: "read-write", 2: "write-write", 3: "reuse", 4: "host", 5: "uninitialized"}
+_REPORT, _RAISE, _UNINITIALIZED, _STACKS = 1, 2, 4, 8
+_KINDS = {1: "read-write", 2: "write-write", 3: "reuse", 4: "host", 5: "uninitialized", 6: "lost-device"}
 _HOST = -1
 
 
@@ -31,6 +31,7 @@ class RaceUse:
     Attributes:
         operator: Its operator, as ``aten::add_``.
         place: The line of the program, as ``train.py:12 in step``; empty in a thread without Python, as autograd's.
+        stack: All of Python's stack, a line each, the innermost first; empty unless stacks were asked for.
         device: The device on whose stream it is; None: the host itself.
         stream: Id of the stream.
         writes: Whether it writes.
@@ -38,6 +39,7 @@ class RaceUse:
 
     operator: str
     place: str
+    stack: tuple[str, ...]
     device: torch.device | None
     stream: int
     writes: bool
@@ -49,14 +51,15 @@ class Race:
 
     Attributes:
         kind: ``read-write``, ``write-write``, ``reuse`` (memory was freed and used again while another stream used it),
-            ``host`` (pinned memory under a copy) or ``uninitialized`` (a read of memory that nothing has written).
-        first: The earlier use.
+            ``host`` (pinned memory under a copy), ``uninitialized`` (a read of memory that nothing has written) or
+            ``lost-device`` (a stream or an event is used of a device that was lost).
+        first: The earlier use, or the call that lost the device.
         second: The later one, at which it was found.
-        address: Address of the first of the bytes in question.
+        address: Address of the first of the bytes in question; 0 for a lost device.
         size: How many they are.
         offset: Where they begin in their allocation; None: not known.
         remedy: What would order them.
-        text: All of it, as it is logged.
+        text: All of it, as it is logged, with the stacks.
     """
 
     kind: str
@@ -72,8 +75,9 @@ class Race:
         return self.text
 
 
-def _use(operator: str, place: str, device: int, stream: int, writes: bool) -> RaceUse:
-    return RaceUse(operator, place, None if device == _HOST else torch.device("openreg", device), stream, writes)
+def _use(operator: str, place: str, stack: str, device: int, stream: int, writes: bool) -> RaceUse:
+    lines = tuple(line.strip() for line in stack.splitlines())
+    return RaceUse(operator, place, lines, None if device == _HOST else torch.device("openreg", device), stream, writes)
 
 
 def _races_from(number: int) -> list[Race]:
@@ -94,7 +98,7 @@ def clear_races() -> None:
 
 
 @contextmanager
-def detect_races(*, raises: bool = False, uninitialized: bool = False) -> Iterator[list[Race]]:
+def detect_races(*, raises: bool = False, uninitialized: bool = False, stacks: bool = False) -> Iterator[list[Race]]:
     """Looks for races while the block runs, in all threads.
 
     Memory counts from its first use in the block on.
@@ -102,12 +106,14 @@ def detect_races(*, raises: bool = False, uninitialized: bool = False) -> Iterat
     Args:
         raises: Whether the second use raises RaceError, before it has begun.
         uninitialized: Whether reads of memory that nothing has written count too.
+        stacks: Whether each report has all of Python's stack of both uses.
 
     Yields:
         A list, which has the races of the block when it ends.
     """
     found: list[Race] = []
     flags = _REPORT | (_RAISE if raises else 0) | (_UNINITIALIZED if uninitialized else 0)
+    flags |= _STACKS if stacks else 0
     number = _C._races_count()
     before = _C._races_set(flags)
     try:

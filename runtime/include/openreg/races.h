@@ -26,6 +26,7 @@ extern "C" {
 #define OPENREG_RACES_REPORT 1u        /* keep reports */
 #define OPENREG_RACES_RAISE 2u         /* and let the second use fail, with OPENREG_E_INVALID, before it has begun */
 #define OPENREG_RACES_UNINITIALIZED 4u /* also tell of reads of memory that nothing has written */
+#define OPENREG_RACES_STACKS 8u        /* with the whole stack of each use, where the language has one */
 
 /* Of this moment; 0: off. The variable is read by openreg_races_flags() alone. */
 OPENREG_API extern uint32_t openreg_races_published_flags;
@@ -38,8 +39,8 @@ openreg_races_flags(void)
 }
 
 /* Switches detection on, off (0) or over. What was noted is forgotten where it goes on or off; reports stay. `before` may
- * be NULL. The environment variable OPENREG_SIM_RACES ("report", "raise", either with ",uninitialized") does this when
- * the device table is published. Errors: OPENREG_E_INVALID (unknown flags), OPENREG_E_NOMEM. */
+ * be NULL. The environment variable OPENREG_SIM_RACES ("report", "raise", either with ",uninitialized" and ",stacks") does
+ * this when the device table is published. Errors: OPENREG_E_INVALID (unknown flags), OPENREG_E_NOMEM. */
 OPENREG_API openreg_status openreg_races_set(uint32_t flags, uint32_t *before);
 
 /* ------------------------------------------------------------------------------------------------------------ reports */
@@ -49,11 +50,13 @@ OPENREG_API openreg_status openreg_races_set(uint32_t flags, uint32_t *before);
 #define OPENREG_RACE_REUSE 3         /* memory was freed and given out again while another stream used it */
 #define OPENREG_RACE_HOST 4          /* the host uses pinned memory that a stream still copies from or to */
 #define OPENREG_RACE_UNINITIALIZED 5 /* a read of memory that nothing has written */
+#define OPENREG_RACE_LOST_DEVICE 6   /* a stream or an event of a device that was lost; the call fails by itself */
 
 /* One of the two uses. Strings are valid until the visitor returns. */
 typedef struct openreg_race_use {
     const char *what;      /* "aten::add_", "copy"; "" if not known */
     const char *place;     /* where in the program, as the language says it; "" if not known */
+    const char *stack;     /* all of it, a line each between newlines, innermost first; "" without _STACKS */
     int32_t device;        /* OPENREG_HOST: the host itself */
     int32_t writes;        /* 1 or 0 */
     openreg_stream stream; /* of `device` */
@@ -63,17 +66,18 @@ typedef struct openreg_race {
     uint32_t struct_size;
     int32_t kind; /* OPENREG_RACE_* */
     openreg_race_use first, second;
-    uint64_t address, size; /* the first bytes in question */
+    uint64_t address, size; /* the first bytes in question; 0: there are none */
     uint64_t block, offset; /* start of the allocation and the bytes' place in it; 0: not known */
     const char *remedy;     /* what would order them */
-    const char *text;       /* all of it */
+    const char *text;       /* all of it, the stacks behind the rest */
 } openreg_race;
 
-#define OPENREG_RACE_SIZE_1 120u
+#define OPENREG_RACE_SIZE_1 136u
 static_assert(sizeof(openreg_race) == OPENREG_RACE_SIZE_1, "append a field, then freeze its size");
 
 /* The reports so far, oldest first: one for each pair of places. At most OPENREG_RACES_MAX are kept. Calls `visit` with
- * no lock held; a non-zero return ends the walk. `from`: the number of the first that is wanted. */
+ * no lock held; a non-zero return ends the walk. `from`: the number of the first that is wanted. Errors:
+ * OPENREG_E_INVALID, OPENREG_E_NOMEM. */
 #define OPENREG_RACES_MAX 1000
 OPENREG_API openreg_status openreg_races_visit(uint64_t from, int (*visit)(void *ctx, const openreg_race *race),
                                                void *ctx);
@@ -86,18 +90,22 @@ OPENREG_API void openreg_races_allow(int change);
 
 /* ----------------------------------------------------------------------------- for the layers that make the uses */
 
-/* How a language says where it is. Called with no lock of the runtime's held that the language could wait for. */
+/* How a language says where it is. here() is called with no lock of the runtime's held that the language could wait
+ * for. */
 typedef struct openreg_race_places {
     uint32_t struct_size; /* set by the caller */
     uint32_t reserved;    /* 0 */
     void *ctx;
-    /* The number of the place that this thread is at; 0: unknown. */
-    uint32_t (*here)(void *ctx);
-    /* Its text, which lives as long as the process, and whether uses there are allowed. */
+    /* The number of the place that this thread is at; 0: unknown. `wants_stack`: of the whole stack there. */
+    uint32_t (*here)(void *ctx, int32_t wants_stack);
+    /* Its text, which lives as long as the process, and whether uses there are allowed. With a lock of the runtime's
+     * held: waits for nothing that waits for a call of the runtime. */
     const char *(*text)(void *ctx, uint32_t place, int32_t *allowed);
+    /* Likewise: the text of its stack, "" without one. May be NULL. */
+    const char *(*stack)(void *ctx, uint32_t place);
 } openreg_race_places;
 
-#define OPENREG_RACE_PLACES_SIZE_1 32u
+#define OPENREG_RACE_PLACES_SIZE_1 40u
 static_assert(sizeof(openreg_race_places) == OPENREG_RACE_PLACES_SIZE_1, "append a field, then freeze its size");
 
 /* NULL: none. Errors: OPENREG_E_INVALID. */

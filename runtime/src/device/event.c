@@ -188,6 +188,7 @@ openreg_event_record(openreg_event event, openreg_stream stream)
     openreg_driver_stream handle = NULL;
     OPENREG_RETURN_NOT_OK(reach(call, event, &slot));
     OPENREG_RETURN_NOT_OK(openreg_stream_resolve(slot->device, call, stream, &handle));
+    openreg_stream_is_used(slot->device, call, stream);
     openreg_lock_acquire(&slot->lock);
     const openreg_status status = openreg_call_marker_record(slot->device, call, &slot->marker, handle);
     if (openreg_races_are_found() && status == OPENREG_OK)
@@ -220,6 +221,7 @@ openreg_event_query(openreg_event event, int32_t *done)
     if (done == NULL)
         return openreg_error_set(OPENREG_E_INVALID, call, "done is NULL");
     OPENREG_RETURN_NOT_OK(openreg_event_read(call, event, &device, &marker));
+    openreg_stream_is_used(device, call, OPENREG_STREAM_DEFAULT);
     OPENREG_RETURN_NOT_OK(openreg_call_marker_query(device, call, &marker, done));
     if (openreg_races_are_found() && *done)
         tell_of_wait(event, NULL, OPENREG_STREAM_DEFAULT);
@@ -233,6 +235,7 @@ openreg_event_synchronize(openreg_event event)
     openreg_device *device = NULL;
     openreg_backend_event marker;
     OPENREG_RETURN_NOT_OK(openreg_event_read(call, event, &device, &marker));
+    openreg_stream_is_used(device, call, OPENREG_STREAM_DEFAULT);
     openreg_trace_span span;
     openreg_trace_begin(&span, OPENREG_TRACE_WAIT, call, device, OPENREG_STREAM_DEFAULT);
     OPENREG_RETURN_NOT_OK(openreg_trace_end(&span, openreg_call_marker_sync(device, call, &marker)));
@@ -252,6 +255,8 @@ openreg_stream_wait_event(int32_t index, openreg_stream stream, openreg_event ev
     OPENREG_RETURN_NOT_OK(openreg_device_get(call, index, &waiter));
     OPENREG_RETURN_NOT_OK(openreg_stream_resolve(waiter, call, stream, &handle));
     OPENREG_RETURN_NOT_OK(openreg_event_read(call, event, &recorded_on, &marker));
+    openreg_stream_is_used(openreg_device_is_lost(waiter) ? waiter : recorded_on, call,
+                           openreg_device_is_lost(waiter) ? stream : OPENREG_STREAM_DEFAULT);
     OPENREG_RETURN_NOT_OK(openreg_call_stream_wait(waiter, call, handle, recorded_on, &marker));
     if (openreg_races_are_found())
         tell_of_wait(event, waiter, stream);

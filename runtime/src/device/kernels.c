@@ -123,6 +123,7 @@ openreg_run_kernel(int32_t index, openreg_stream stream, const openreg_kernel *k
         return openreg_error_set(OPENREG_E_INVALID, call, "kernel or call is NULL, or the call is incomplete");
     OPENREG_RETURN_NOT_OK(openreg_device_get(call, index, &device));
     OPENREG_RETURN_NOT_OK(openreg_stream_resolve(device, call, stream, &what->stream));
+    openreg_stream_is_used(device, what->name, stream);
     if (openreg_races_are_found())
         OPENREG_RETURN_NOT_OK(note_uses(device, stream, what));
     what->dev = device->ordinal;

@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 /* stream.c: streams of a device and the thread's current one (stream.h, openreg.h).
  *
- * An id is ((device + 1) << 16) | (slot + 1); slots are level * OPENREG_STREAMS_PER_POOL + number, level 0 is the most
- * urgent. 0 is every device's default stream. A driver without streams gives distinct ids that all mean its default
+ * An id is (table << 32) | ((device + 1) << 16) | (slot + 1); slots are level * OPENREG_STREAMS_PER_POOL + number, level 0
+ * is the most urgent; the first device table is 0, so that an id that was kept while drivers were selected again means no
+ * stream of the new devices. 0 is every device's default stream. A driver without streams gives distinct ids that all mean its default
  * stream, so that code which juggles streams behaves, only without overlap. */
 #define _GNU_SOURCE
 #include "device/stream.h"
@@ -29,6 +30,7 @@ typedef struct pool_stream {
 
 struct openreg_stream_set {
     openreg_device *device;
+    int64_t table; /* shifted, as in ids */
     int levels;
     openreg_lock making;              /* held while a stream is made */
     atomic_int has_default_functions; /* 1 once a host function was queued on the default stream */
@@ -37,7 +39,7 @@ struct openreg_stream_set {
 };
 
 struct openreg_stream_set *
-openreg_stream_set_create(openreg_device *device)
+openreg_stream_set_create(openreg_device *device, uint32_t generation)
 {
     int levels = device->info.priority_low - device->info.priority_high + 1;
     if (levels > MAX_LEVELS)
@@ -47,6 +49,7 @@ openreg_stream_set_create(openreg_device *device)
     if (set == NULL)
         return NULL;
     set->device = device;
+    set->table = (int64_t)((generation - 1) & 0x7fffffff) << 32;
     set->levels = levels;
     openreg_lock_init(&set->making);
     return set;
@@ -81,12 +84,23 @@ openreg_stream_set_destroy(struct openreg_stream_set *streams)
 static openreg_status
 reject_stream(const openreg_device *device, const char *call, openreg_stream stream)
 {
-    const int64_t owner = (stream >> 16) - 1;
+    const int64_t owner = ((stream & 0xffffffff) >> 16) - 1;
+    if (stream > 0 && stream >> 32 < device->streams->table >> 32 && owner >= 0 && owner < OPENREG_MAX_DEVICES)
+        return openreg_error_set(OPENREG_E_INVALID, call,
+                                 "stream 0x%llx is of a device that went when drivers were selected again, not of "
+                                 "openreg:%d",
+                                 (unsigned long long)stream, device->index);
     if (stream > 0 && owner != device->index && owner >= 0 && owner < OPENREG_MAX_DEVICES)
         return openreg_error_set(OPENREG_E_INVALID, call, "stream 0x%llx belongs to openreg:%lld, not to openreg:%d",
                                  (unsigned long long)stream, (long long)owner, device->index);
     return openreg_error_set(OPENREG_E_INVALID, call, "0x%llx is not a stream of openreg:%d",
                              (unsigned long long)stream, device->index);
+}
+
+static openreg_stream
+id_of(const struct openreg_stream_set *set, int64_t slot)
+{
+    return set->table | ((int64_t)(set->device->index + 1) << 16) | (slot + 1);
 }
 
 /* The slot of an id that openreg_stream_from_pool() has given, or NULL. */
@@ -95,7 +109,7 @@ find_slot(const openreg_device *device, openreg_stream stream)
 {
     struct openreg_stream_set *const set = device->streams;
     const int64_t slot = (stream & 0xffff) - 1;
-    if ((stream >> 16) - 1 != device->index || slot < 0 || slot >= set->levels * OPENREG_STREAMS_PER_POOL)
+    if (stream - (slot + 1) != id_of(set, -1) || slot < 0 || slot >= set->levels * OPENREG_STREAMS_PER_POOL)
         return NULL;
     pool_stream *const found = &set->slots[slot];
     return atomic_load_explicit(&found->is_made, memory_order_acquire) ? found : NULL;
@@ -147,7 +161,7 @@ openreg_stream_from_pool(int32_t index, int32_t priority, openreg_stream *out)
     pool_stream *const slot = &set->slots[at];
     if (!atomic_load_explicit(&slot->is_made, memory_order_acquire))
         OPENREG_RETURN_NOT_OK(make_stream(set, call, slot, device->info.priority_high + level));
-    *out = ((int64_t)(device->index + 1) << 16) | (at + 1);
+    *out = id_of(set, at);
     return OPENREG_OK;
 }
 
@@ -203,6 +217,17 @@ reach(const char *call, int32_t index, openreg_stream stream, openreg_device **d
     return openreg_stream_resolve(*device, call, stream, handle);
 }
 
+void
+openreg_stream_tell_of_loss(const openreg_device *device, const char *call, openreg_stream stream)
+{
+    openreg_race_use loss = {.what = "", .place = "", .stack = "", .device = device->index};
+    if (atomic_load_explicit(&device->loss, memory_order_acquire) == OPENREG_LOSS_KNOWN) {
+        loss.what = device->loss_call;
+        loss.place = device->loss_place;
+    }
+    openreg_races_lost_device_used(&loss, call, stream);
+}
+
 openreg_status
 openreg_stream_query(int32_t index, openreg_stream stream, int32_t *done)
 {
@@ -212,6 +237,7 @@ openreg_stream_query(int32_t index, openreg_stream stream, int32_t *done)
     if (done == NULL)
         return openreg_error_set(OPENREG_E_INVALID, call, "done is NULL");
     OPENREG_RETURN_NOT_OK(reach(call, index, stream, &device, &handle));
+    openreg_stream_is_used(device, call, stream);
     OPENREG_RETURN_NOT_OK(openreg_call_stream_query(device, call, handle, done));
     if (openreg_races_are_found() && *done)
         openreg_races_host_waits(index, stream);
@@ -225,6 +251,7 @@ openreg_stream_synchronize(int32_t index, openreg_stream stream)
     openreg_device *device = NULL;
     openreg_driver_stream handle = NULL;
     OPENREG_RETURN_NOT_OK(reach(call, index, stream, &device, &handle));
+    openreg_stream_is_used(device, call, stream);
     openreg_trace_span span;
     openreg_trace_begin(&span, OPENREG_TRACE_WAIT, call, device, stream);
     OPENREG_RETURN_NOT_OK(openreg_trace_end(&span, openreg_call_stream_sync(device, call, handle)));
@@ -276,6 +303,7 @@ openreg_launch_host_func(int32_t index, openreg_stream stream, void (*function)(
     if (function == NULL)
         return openreg_error_set(OPENREG_E_INVALID, call, "function is NULL");
     OPENREG_RETURN_NOT_OK(reach(call, index, stream, &device, &handle));
+    openreg_stream_is_used(device, call, stream);
     if (stream == OPENREG_STREAM_DEFAULT)
         atomic_store_explicit(&device->streams->has_default_functions, 1, memory_order_relaxed);
     if (openreg_races_are_found())
@@ -334,7 +362,7 @@ openreg_stream_from_native(int32_t index, const void *native, openreg_stream *ou
             continue;
         OPENREG_RETURN_NOT_OK(openreg_call_stream_native(device, call, slot->handle, &candidate));
         if (native == candidate) {
-            *out = ((int64_t)(device->index + 1) << 16) | (i + 1);
+            *out = id_of(set, i);
             return OPENREG_OK;
         }
     }

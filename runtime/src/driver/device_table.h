@@ -42,6 +42,8 @@ typedef struct openreg_device {
     struct openreg_stream_set *streams; /* stream.h; never NULL */
     char loss_text[256]; /* what the driver said when it was lost, and its number; valid with LOSS_KNOWN */
     int64_t loss_vendor_code;
+    char loss_call[64], loss_place[80]; /* likewise: the call that lost it, and its line of the program where races are
+                                         * looked for */
 } openreg_device;
 
 typedef struct openreg_device_table {

@@ -14,6 +14,8 @@
 #include "base/text.h"
 #include "driver/driver_slots.h"
 #include "driver/watched_call.h"
+#include "laboratory/recorder.h"
+#include "races/races.h"
 
 #define FILL_CHUNK ((size_t)1 << 20)
 #define HOST_ALIGNMENT 64
@@ -64,6 +66,9 @@ openreg_call_end(openreg_device *device, const char *call, openreg_status status
         const openreg_error_fields error = openreg_error_save();
         openreg_text_copy(device->loss_text, sizeof device->loss_text, error.text);
         device->loss_vendor_code = error.vendor_code;
+        openreg_text_copy(device->loss_call, sizeof device->loss_call, call);
+        if (openreg_races_are_found())
+            openreg_recorder_find_place(device->loss_place, sizeof device->loss_place);
         atomic_store_explicit(&device->loss, OPENREG_LOSS_KNOWN, memory_order_release);
     }
     return status;

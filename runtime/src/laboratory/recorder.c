@@ -57,6 +57,16 @@ static _Atomic(openreg_place_function) place_function;
 static atomic_int alarms;
 static char path[PATH_SIZE]; /* written while the recorder is started */
 
+void
+openreg_recorder_find_place(char *out, size_t size)
+{
+    out[0] = '\0';
+    const openreg_place_function here = atomic_load_explicit(&place_function, memory_order_relaxed);
+    if (here == NULL || !here(out, size))
+        out[0] = '\0';
+    out[size - 1] = '\0';
+}
+
 static int32_t
 this_thread(void)
 {
@@ -90,11 +100,7 @@ openreg_recorder_begin(uint32_t kind, const char *call, const char *name, int32_
     now->thread = this_thread();
     openreg_text_copy(now->call, sizeof now->call, call);
     openreg_text_copy(now->name, sizeof now->name, name);
-    now->place[0] = '\0';
-    const openreg_place_function here = atomic_load_explicit(&place_function, memory_order_relaxed);
-    if (here == NULL || !here(now->place, sizeof now->place))
-        now->place[0] = '\0';
-    now->place[sizeof now->place - 1] = '\0';
+    openreg_recorder_find_place(now->place, sizeof now->place);
     const uint64_t number = atomic_fetch_add_explicit(&into->next, 1, memory_order_relaxed) + 1;
     place *const to = &into->places[(number - 1) & into->mask];
     atomic_store_explicit(&to->number, 0, memory_order_relaxed);

@@ -16,6 +16,10 @@ void openreg_recorder_end(uint64_t ticket, openreg_status status);
 /* Something has gone wrong: writes the file. The first few times of a process; others are left out. */
 void openreg_recorder_alarm(void);
 
+/* The line of the program that this thread is at, with any lock held and the recorder on or off; "" if not known. `size`
+ * is at least 80. */
+void openreg_recorder_find_place(char *out, size_t size);
+
 /* What OPENREG_FLIGHT_RECORDER says; NULL and "": nothing. A bad value is warned of. */
 void openreg_recorder_read_variable(const char *text);
 

@@ -299,6 +299,7 @@ openreg_memcpy_async(void *dst, int32_t dst_device, const void *src, int32_t src
                                      "(%d), but is %d",
                                      dst_device, src_device, stream_device);
         OPENREG_RETURN_NOT_OK(openreg_stream_resolve(on, call, stream, &handle));
+        openreg_stream_is_used(on, call, stream);
     }
     if (size == 0)
         return OPENREG_OK;
@@ -329,6 +330,7 @@ openreg_memset_async(void *dst, int32_t device, uint8_t value, size_t size, open
     openreg_driver_stream handle;
     OPENREG_RETURN_NOT_OK(openreg_device_get(call, device, &to.device));
     OPENREG_RETURN_NOT_OK(openreg_stream_resolve(to.device, call, stream, &handle));
+    openreg_stream_is_used(to.device, call, stream);
     if (size == 0)
         return OPENREG_OK;
     OPENREG_RETURN_NOT_OK(check_end(call, &to, dst, size));

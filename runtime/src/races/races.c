@@ -11,15 +11,17 @@
 #include "base/lock.h"
 #include "base/log.h"
 #include "base/sized_struct.h"
-#include "base/tree.h"
+#include "races/recorded_blocks.h"
 #include "races/reports.h"
+#include "races/rows.h"
 #include "races/shadow.h"
 #include "races/vector_clock.h"
+#include "races/words.h"
 
 uint32_t openreg_races_published_flags;
 bool (*openreg_races_find_block)(uint64_t address, uint64_t *start, uint64_t *size);
 
-#define KNOWN_FLAGS (OPENREG_RACES_REPORT | OPENREG_RACES_RAISE | OPENREG_RACES_UNINITIALIZED)
+#define KNOWN_FLAGS (OPENREG_RACES_REPORT | OPENREG_RACES_RAISE | OPENREG_RACES_UNINITIALIZED | OPENREG_RACES_STACKS)
 #define BLOCK_UNIT 512u
 
 /* Guards the flags, clocks, cells and reports. A leaf. */
@@ -37,28 +39,16 @@ struct openreg_race_event {
     openreg_clock clock;
 };
 
-/* Blocks that streams were recorded for. */
-typedef struct recorded_block {
-    openreg_tree_node node; /* by start */
-    uint64_t size;
-    uint32_t count;
-    uint32_t lines[]; /* their streams' */
-} recorded_block;
-static openreg_tree recorded;
-
 /* ------------------------------------------------------------------------------------------------------ on and off */
 
+/* The lock is held. */
 static void
-forget_recorded(recorded_block *block)
+forget_all(void)
 {
-    openreg_tree_remove(&recorded, &block->node);
-    free(block);
-}
-
-static recorded_block *
-recorded_of(openreg_tree_node *node)
-{
-    return OPENREG_TREE_OWNER(node, recorded_block, node);
+    openreg_shadow_reset();
+    openreg_clock_reset();
+    openreg_recorded_blocks_reset();
+    session++;
 }
 
 /* The lock is held. */
@@ -66,13 +56,8 @@ static void
 publish_flags(void)
 {
     const uint32_t now = wanted | by_variable;
-    if ((now == 0) != (openreg_races_flags() == 0)) {
-        openreg_shadow_reset();
-        openreg_clock_reset();
-        while (recorded.root != NULL)
-            forget_recorded(recorded_of(recorded.root));
-        session++;
-    }
+    if ((now == 0) != (openreg_races_flags() == 0))
+        forget_all();
     __atomic_store_n(&openreg_races_published_flags, now, __ATOMIC_RELAXED);
 }
 
@@ -91,48 +76,22 @@ openreg_races_set(uint32_t flags, uint32_t *before)
     return OPENREG_OK;
 }
 
-/* "report", "raise" and "uninitialized", separated by commas; "" and "0" are nothing. */
-static bool
-read_flags(const char *text, uint32_t *flags)
-{
-    static const struct {
-        const char *word;
-        uint32_t flags;
-    } words[] = {{"report", OPENREG_RACES_REPORT},
-                 {"raise", OPENREG_RACES_REPORT | OPENREG_RACES_RAISE},
-                 {"uninitialized", OPENREG_RACES_REPORT | OPENREG_RACES_UNINITIALIZED}};
-    *flags = 0;
-    if (text == NULL || *text == '\0' || strcmp(text, "0") == 0)
-        return true;
-    for (;;) {
-        const size_t length = strcspn(text, ",");
-        size_t i = 0;
-        while (i < 3 && (strlen(words[i].word) != length || strncmp(words[i].word, text, length) != 0))
-            ++i;
-        if (i == 3)
-            return false;
-        *flags |= words[i].flags;
-        if (text[length] == '\0')
-            return true;
-        text += length + 1;
-    }
-}
-
 void
 openreg_races_follow_variable(bool is_published)
 {
     uint32_t flags = 0;
     const char *const text = is_published ? openreg_variable("OPENREG_SIM_RACES") : NULL;
-    if (!read_flags(text, &flags)) {
+    if (!openreg_race_words_read(text, &flags)) {
         openreg_log(OPENREG_LOG_WARNING,
                     "invalid value %s in env var OPENREG_SIM_RACES: expected report or raise, or either with "
-                    ",uninitialized; races are not looked for",
+                    ",uninitialized or ,stacks; races are not looked for",
                     text);
         flags = 0;
     }
     openreg_lock_acquire(&lock);
     by_variable = flags;
     publish_flags();
+    forget_all(); /* no block, stream or event of another table is left */
     openreg_lock_release(&lock);
 }
 
@@ -183,7 +142,7 @@ openreg_races_origin(const char *what)
     uint32_t place = 0;
     int32_t is_allowed = 0;
     if (known.here != NULL) {
-        place = known.here(known.ctx);
+        place = known.here(known.ctx, (openreg_races_flags() & OPENREG_RACES_STACKS) != 0);
         (void)known.text(known.ctx, place, &is_allowed);
     }
     if (atomic_load_explicit(&allowed, memory_order_relaxed) > 0)
@@ -194,22 +153,56 @@ openreg_races_origin(const char *what)
     return origin;
 }
 
+/* What is known of an origin. The lock is held. */
+static void
+fill_in(openreg_race_use *use, uint32_t origin)
+{
+    const uint32_t place = openreg_race_origin_place(origin);
+    int32_t is_allowed;
+    const char *const text = places.text == NULL ? NULL : places.text(places.ctx, place, &is_allowed);
+    const char *const stack = places.stack == NULL ? NULL : places.stack(places.ctx, place);
+    use->what = openreg_race_origin_what(origin);
+    use->place = text == NULL ? "" : text;
+    use->stack = stack == NULL ? "" : stack;
+}
+
 /* The lock is held. */
 static openreg_race_use
 use_of(const openreg_epoch *epoch, int writes)
 {
-    openreg_race_use use = {.writes = writes, .place = ""};
-    use.what = openreg_race_origin_what(epoch->origin);
+    openreg_race_use use = {.writes = writes};
     openreg_clock_stream_of(epoch->line, &use.device, &use.stream);
-    if (places.text != NULL) {
-        int32_t is_allowed;
-        const char *const text = places.text(places.ctx, openreg_race_origin_place(epoch->origin), &is_allowed);
-        use.place = text == NULL ? "" : text;
-    }
+    fill_in(&use, epoch->origin);
     return use;
 }
 
 /* ------------------------------------------------------------------------------------------------------------- uses */
+
+/* A stack is logged in parts, each of whole lines, as what is logged at once is cut. */
+static void
+log_stack(const char *which, const char *stack)
+{
+    enum { PART = 1800 };
+    const char *more = "";
+    for (size_t length; *stack != '\0'; stack += length, more = "more of the ") {
+        length = strlen(stack);
+        if (length > PART) {
+            length = PART;
+            while (length > 1 && stack[length - 1] != '\n')
+                length--;
+        }
+        openreg_log(OPENREG_LOG_WARNING, "race: %sstack of the %s use:\n%.*s", more, which,
+                    (int)(stack[length - 1] == '\n' ? length - 1 : length), stack);
+    }
+}
+
+static void
+log_report(const char *line, const openreg_race *race)
+{
+    openreg_log(OPENREG_LOG_WARNING, "%s", line);
+    log_stack("first", race->first.stack);
+    log_stack("second", race->second.stack);
+}
 
 /* What was found of a use, looked at without the lock. */
 static openreg_status
@@ -239,7 +232,7 @@ tell(const openreg_conflict *conflict, const openreg_shadow_use *use)
     if (raises)
         status = openreg_error_set(OPENREG_E_INVALID, NULL, "%s", line);
     else if (line[0] != '\0')
-        openreg_log(OPENREG_LOG_WARNING, "%s", line);
+        log_report(line, &race);
     return status;
 }
 
@@ -302,77 +295,50 @@ openreg_races_knows(const void *address, uint64_t size)
     return known;
 }
 
-/* ------------------------------------------------------------------------------------------------------------ tensors */
-
-/* A tensor's dimensions, those of one element left out, those that lie behind each other made one, strides in bytes. */
-typedef struct rows {
-    int count;
-    uint64_t size[64], stride[64];
-    uint64_t piece;  /* bytes of one row */
-    uint64_t extent; /* from the first byte to behind the last */
-} rows;
-
-/* False where there is nothing, or more than can be said. */
-static bool
-read_rows(rows *out, int32_t dimensions, const int64_t *sizes, const int64_t *strides, uint64_t item)
+void
+openreg_races_lost_device_used(const openreg_race_use *loss, const char *call, openreg_stream stream)
 {
-    out->count = 0;
-    out->piece = out->extent = item;
-    if (dimensions > 64)
-        return false;
-    for (int32_t i = 0; i < dimensions; ++i) {
-        if (sizes[i] <= 0 || strides[i] < 0)
-            return false;
-        if (sizes[i] == 1 || strides[i] == 0)
-            continue;
-        const uint64_t stride = (uint64_t)strides[i] * item;
-        int at = out->count++;
-        for (; at > 0 && out->stride[at - 1] < stride; --at) { /* greatest stride first */
-            out->size[at] = out->size[at - 1];
-            out->stride[at] = out->stride[at - 1];
-        }
-        out->size[at] = (uint64_t)sizes[i];
-        out->stride[at] = stride;
-        out->extent += ((uint64_t)sizes[i] - 1) * stride;
+    const uint32_t origin = openreg_races_origin(call);
+    openreg_race race = {.kind = OPENREG_RACE_LOST_DEVICE, .first = *loss};
+    char line[OPENREG_RACE_TEXT] = "";
+    openreg_lock_acquire(&lock);
+    if (!openreg_race_origin_is_allowed(origin)) {
+        race.second = (openreg_race_use){.device = loss->device, .stream = stream};
+        fill_in(&race.second, origin);
+        const char *const text = openreg_race_report(&race, 0, origin, false);
+        (void)strncat(line, text == NULL ? "" : text, sizeof line - 1);
     }
-    while (out->count > 0 && out->stride[out->count - 1] <= out->piece) {
-        out->count--;
-        out->piece += (out->size[out->count] - 1) * out->stride[out->count];
-    }
-    return true;
+    openreg_lock_release(&lock);
+    if (line[0] != '\0')
+        log_report(line, &race);
 }
+
+/* ------------------------------------------------------------------------------------------------------------ tensors */
 
 openreg_status
 openreg_races_use_tensor(uint32_t origin, int32_t device, openreg_stream stream, const void *address,
                          int32_t dimensions, const int64_t *sizes, const int64_t *strides, uint64_t item,
                          int32_t writes)
 {
-    rows its;
-    if (!openreg_races_are_found() || address == NULL || !read_rows(&its, dimensions, sizes, strides, item))
+    openreg_rows its;
+    if (!openreg_races_are_found() || address == NULL || !openreg_rows_read(&its, dimensions, sizes, strides, item))
         return OPENREG_OK;
     if (its.count == 0)
         return openreg_races_use(origin, device, stream, address, its.piece, writes);
-    uint64_t total = 1;
-    for (int i = 0; i < its.count; ++i)
-        total *= its.size[i];
+    const uint64_t total = openreg_rows_total(&its);
     const uint64_t told = total < OPENREG_RACES_ROWS ? total : OPENREG_RACES_ROWS;
-    openreg_status status = OPENREG_OK;
     for (uint64_t row = 0; row < told; ++row) {
         /* From the first to the last, evenly. */
-        uint64_t number = told == total ? row : row * (total - 1) / (told - 1), offset = 0;
-        for (int i = its.count; i-- > 0; number /= its.size[i])
-            offset += number % its.size[i] * its.stride[i];
-        const openreg_status one = openreg_races_use(origin, device, stream, (const char *)address + offset, its.piece,
-                                                     writes);
-        if (one != OPENREG_OK)
-            return one;
+        const uint64_t number = told == total ? row : row * (total - 1) / (told - 1);
+        const char *const at = (const char *)address + openreg_rows_offset(&its, number);
+        OPENREG_RETURN_NOT_OK(openreg_races_use(origin, device, stream, at, its.piece, writes));
     }
     if (writes && told < total) { /* what lies between may be written: nothing is said of it */
         openreg_lock_acquire(&lock);
         openreg_shadow_excuse((uint64_t)(uintptr_t)address, its.extent);
         openreg_lock_release(&lock);
     }
-    return status;
+    return OPENREG_OK;
 }
 
 /* ------------------------------------------------------------------------------------------------------------- order */
@@ -496,51 +462,29 @@ openreg_races_block_given(const void *address, uint64_t size)
     openreg_lock_release(&lock);
 }
 
-static recorded_block *
-find_recorded(uint64_t start)
-{
-    openreg_tree_node *const node = openreg_tree_at_most(&recorded, start);
-    return node != NULL && node->key == start ? recorded_of(node) : NULL;
-}
-
 void
 openreg_races_block_recorded(const void *address, uint64_t size, int32_t device, openreg_stream stream)
 {
-    const uint64_t start = (uint64_t)(uintptr_t)address;
     openreg_lock_acquire(&lock);
     const uint32_t line = openreg_clock_line(device, stream);
-    recorded_block *const before = find_recorded(start);
-    const uint32_t count = before == NULL ? 0 : before->count;
-    recorded_block *const block = malloc(sizeof *block + (count + 1) * sizeof block->lines[0]);
-    if (block != NULL && line < OPENREG_RACES_LINES) {
-        block->size = size;
-        block->count = count + 1;
-        block->lines[count] = line;
-        if (before != NULL) {
-            memcpy(block->lines, before->lines, count * sizeof block->lines[0]);
-            forget_recorded(before);
-        }
-        block->node.key = start;
-        openreg_tree_insert(&recorded, &block->node);
-    } else {
-        free(block);
-    }
+    if (line < OPENREG_RACES_LINES)
+        openreg_recorded_blocks_add((uint64_t)(uintptr_t)address, size, line);
     openreg_lock_release(&lock);
+}
+
+static void
+pass_to_allocator(uint64_t start, uint64_t size, uint32_t line)
+{
+    const openreg_clock *const clock = openreg_clock_release(line);
+    if (clock != NULL)
+        openreg_shadow_pass(start, size, clock);
 }
 
 void
 openreg_races_block_freed(const void *address)
 {
     openreg_lock_acquire(&lock);
-    recorded_block *const block = find_recorded((uint64_t)(uintptr_t)address);
-    if (block != NULL) {
-        for (uint32_t i = 0; i < block->count; ++i) {
-            const openreg_clock *const clock = openreg_clock_release(block->lines[i]);
-            if (clock != NULL)
-                openreg_shadow_pass(block->node.key, block->size, clock);
-        }
-        forget_recorded(block);
-    }
+    openreg_recorded_blocks_take((uint64_t)(uintptr_t)address, pass_to_allocator);
     openreg_lock_release(&lock);
 }
 
@@ -562,11 +506,18 @@ openreg_races_visit(uint64_t from, int (*visit)(void *ctx, const openreg_race *r
     if (visit == NULL)
         return openreg_error_set(OPENREG_E_INVALID, call, "visit is NULL");
     for (uint64_t number = from;; ++number) {
-        openreg_race_copy copy;
+        openreg_race copy;
         openreg_lock_acquire(&lock);
         const bool is_there = openreg_race_report_at(number, &copy);
         openreg_lock_release(&lock);
-        if (!is_there || visit(ctx, &copy.race) != 0)
+        if (!is_there)
+            return OPENREG_OK;
+        const bool is_whole = copy.text != NULL && copy.remedy != NULL;
+        const bool is_last = !is_whole || visit(ctx, &copy) != 0;
+        openreg_race_free(&copy);
+        if (!is_whole)
+            return openreg_error_set(OPENREG_E_NOMEM, call, "no host memory for a report");
+        if (is_last)
             return OPENREG_OK;
     }
 }

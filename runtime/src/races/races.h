@@ -31,6 +31,10 @@ void openreg_races_block_given(const void *address, uint64_t size);
 void openreg_races_block_recorded(const void *address, uint64_t size, int32_t device, openreg_stream stream);
 void openreg_races_block_freed(const void *address);
 
+/* A call is about to use a stream, or an event of one, of a device that was lost, and will fail. `loss` is the call that
+ * lost it; its strings live as long as the process, but its stack. Called with no lock held. */
+void openreg_races_lost_device_used(const openreg_race_use *loss, const char *call, openreg_stream stream);
+
 /* Reads OPENREG_SIM_RACES: while the table is published, flags are at least what it says; before one is, and after, they
  * are what openreg_races_set() made them. */
 void openreg_races_follow_variable(bool is_published);

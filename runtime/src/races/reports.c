@@ -166,11 +166,16 @@ say_stream(text *to, const openreg_race_use *use)
 }
 
 static void
-say_use(text *to, const char *label, const openreg_race_use *use)
+say_use(text *to, const char *label, const openreg_race *race, const openreg_race_use *use)
 {
     say(to, "\n  %s: %s %s on ", label, use->what[0] == '\0' ? "an operation" : use->what,
-        use->writes ? "writes" : "reads");
-    say_stream(to, use);
+        race->kind == OPENREG_RACE_LOST_DEVICE ? "is called"
+        : use->writes                          ? "writes"
+                                               : "reads");
+    if (race->kind == OPENREG_RACE_LOST_DEVICE && use == &race->first)
+        say(to, "openreg:%d", use->device);
+    else
+        say_stream(to, use);
     if (use->place[0] != '\0')
         say(to, ", at %s", use->place);
 }
@@ -181,6 +186,9 @@ say_remedy(text *to, const openreg_race *race)
     switch (race->kind) {
     case OPENREG_RACE_UNINITIALIZED:
         say(to, "write the memory first");
+        return;
+    case OPENREG_RACE_LOST_DEVICE:
+        say(to, "after the error that tells of the loss go on with another device, or select drivers again");
         return;
     case OPENREG_RACE_HOST:
         say(to, "stream.synchronize(), or an event's, before the host's use, where stream is ");
@@ -210,6 +218,8 @@ kind_text(int32_t kind)
         return "memory was freed and used again while another stream used it";
     case OPENREG_RACE_HOST:
         return "the host uses pinned memory that a stream still uses";
+    case OPENREG_RACE_LOST_DEVICE:
+        return "a stream or event is used of a device that was lost";
     default:
         return "memory is read that nothing has written";
     }
@@ -218,13 +228,37 @@ kind_text(int32_t kind)
 static void
 say_all(text *to, const openreg_race *race)
 {
-    say(to, "race: %s: %" PRIu64 " bytes at 0x%" PRIx64, kind_text(race->kind), race->size, race->address);
+    const bool is_pair = race->kind != OPENREG_RACE_UNINITIALIZED && race->kind != OPENREG_RACE_LOST_DEVICE;
+    say(to, "race: %s", kind_text(race->kind));
+    if (race->size != 0)
+        say(to, ": %" PRIu64 " bytes at 0x%" PRIx64, race->size, race->address);
     if (race->block != 0)
         say(to, ", from byte %" PRIu64 " of the allocation at 0x%" PRIx64, race->offset, race->block);
-    if (race->kind != OPENREG_RACE_UNINITIALIZED)
-        say_use(to, "first", &race->first);
-    say_use(to, race->kind == OPENREG_RACE_UNINITIALIZED ? "use" : "second", &race->second);
-    say(to, "\n  %s: %s", race->kind == OPENREG_RACE_UNINITIALIZED ? "remedy" : "what would order them", race->remedy);
+    if (race->kind == OPENREG_RACE_LOST_DEVICE)
+        say_use(to, "lost", race, &race->first);
+    else if (is_pair)
+        say_use(to, "first", race, &race->first);
+    say_use(to, is_pair ? "second" : "use", race, &race->second);
+    say(to, "\n  %s: %s", is_pair ? "what would order them" : "remedy", race->remedy);
+}
+
+/* The text and the stacks behind it; NULL: memory is short. */
+static char *
+with_stacks(const text *all, const openreg_race *race)
+{
+    static const char first[] = "\n  stack of the first use:\n", second[] = "\n  stack of the second use:\n";
+    const char *const parts[] = {all->bytes, race->first.stack[0] == '\0' ? "" : first, race->first.stack,
+                                 race->second.stack[0] == '\0' ? "" : second, race->second.stack};
+    size_t room = 1;
+    for (size_t i = 0; i < 5; ++i)
+        room += strlen(parts[i]);
+    char *const whole = malloc(room), *end = whole;
+    for (size_t i = 0; whole != NULL && i < 5; ++i) {
+        const size_t length = strlen(parts[i]);
+        memcpy(end, parts[i], length + 1);
+        end += length;
+    }
+    return whole;
 }
 
 /* ---------------------------------------------------------------------------------------------------------- reports */
@@ -254,12 +288,11 @@ openreg_race_report(const openreg_race *race, uint32_t first_origin, uint32_t se
     compose(&told, &remedy, &all);
     if (is_kept) {
         told.remedy = strdup(remedy.bytes);
-        told.text = strdup(all.bytes);
+        told.text = with_stacks(&all, race);
         if (told.remedy != NULL && told.text != NULL) {
             reports[report_count++] = told;
         } else {
-            free((void *)(uintptr_t)told.remedy);
-            free((void *)(uintptr_t)told.text);
+            openreg_race_free(&told);
         }
     }
     return all.bytes;
@@ -272,25 +305,28 @@ openreg_race_reports(void)
 }
 
 bool
-openreg_race_report_at(uint64_t number, openreg_race_copy *out)
+openreg_race_report_at(uint64_t number, openreg_race *out)
 {
     if (number >= report_count)
         return false;
-    out->race = reports[number];
-    (void)snprintf(out->remedy, sizeof out->remedy, "%s", reports[number].remedy);
-    (void)snprintf(out->text, sizeof out->text, "%s", reports[number].text);
-    out->race.remedy = out->remedy;
-    out->race.text = out->text;
+    *out = reports[number];
+    out->remedy = strdup(reports[number].remedy);
+    out->text = strdup(reports[number].text);
     return true;
+}
+
+void
+openreg_race_free(openreg_race *copy)
+{
+    free((void *)(uintptr_t)copy->remedy);
+    free((void *)(uintptr_t)copy->text);
 }
 
 void
 openreg_race_reports_clear(void)
 {
-    for (uint64_t i = 0; i < report_count; ++i) {
-        free((void *)(uintptr_t)reports[i].remedy);
-        free((void *)(uintptr_t)reports[i].text);
-    }
+    for (uint64_t i = 0; i < report_count; ++i)
+        openreg_race_free(&reports[i]);
     report_count = 0;
     free(pairs.keys);
     free(pairs.slots);

@@ -16,17 +16,15 @@ const char *openreg_race_origin_what(uint32_t origin);
 uint32_t openreg_race_origin_place(uint32_t origin);
 
 /* Keeps a report, unless the pair of origins has one of this kind. `race` has all but `text` and `remedy`. Returns the
- * text, valid while the lock is held, where the report is new or `always`, else NULL. */
+ * text without stacks, valid while the lock is held, where the report is new or `always`, else NULL. */
+#define OPENREG_RACE_TEXT 2048
 const char *openreg_race_report(const openreg_race *race, uint32_t first_origin, uint32_t second_origin, bool always);
 
 uint64_t openreg_race_reports(void);
-/* A copy of a report; false: there is none of that number. Its remedy and text are copied too, and cut. */
-#define OPENREG_RACE_TEXT 2048
-typedef struct openreg_race_copy {
-    openreg_race race;
-    char remedy[OPENREG_RACE_TEXT], text[OPENREG_RACE_TEXT];
-} openreg_race_copy;
-bool openreg_race_report_at(uint64_t number, openreg_race_copy *out);
+/* A copy of a report, which openreg_race_free() frees; false: there is none of that number. Without memory the copy's
+ * text or remedy is NULL. */
+bool openreg_race_report_at(uint64_t number, openreg_race *out);
+void openreg_race_free(openreg_race *copy);
 void openreg_race_reports_clear(void);
 
 #endif

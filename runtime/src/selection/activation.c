@@ -105,7 +105,7 @@ add_device(const char *call, openreg_device_table *table, openreg_opened_driver 
         device->driver = driver;
         device->info = driver->infos[i];
         device->cache = openreg_cache_create(device);
-        device->streams = openreg_stream_set_create(device);
+        device->streams = openreg_stream_set_create(device, table->generation);
     }
     if (device == NULL || device->cache == NULL || device->streams == NULL) {
         if (device != NULL)

@@ -7,6 +7,7 @@ pipelines, optimizers and caches. A program is a function of ``fixed``: whether 
 
 from __future__ import annotations
 
+import contextlib
 import queue
 import threading
 from collections.abc import Callable
@@ -651,3 +652,39 @@ def indexed_while_it_is_updated(fixed: bool) -> None:
         side.wait_stream(_main())
     with torch.openreg.stream(side):
         table.index_select(0, rows)
+
+
+# ------------------------------------------------------------------------------------------------------ lost devices
+
+
+@_racy("lost-device", csan=False)
+def event_of_a_lost_device(fixed: bool) -> None:
+    """Lets the next stage wait for an event of a device that was lost."""
+    stage = torch.openreg.Stream("openreg:1")
+    x = torch.ones(64, device="openreg:1")
+    stage.wait_stream(torch.openreg.current_stream("openreg:1"))
+    done = stage.record_event()
+    is_lost = False
+    with torch.openreg.faults("openreg:1 lost at copy 1"):
+        try:
+            x.cpu()
+        except RuntimeError:
+            is_lost = True
+        if not (fixed and is_lost):
+            with contextlib.suppress(RuntimeError):
+                _main().wait_event(done)
+
+
+@_racy("lost-device", csan=False)
+def stream_of_a_lost_device(fixed: bool) -> None:
+    """Goes on to give copies to a stream of a device that was lost, and takes each error for a batch's."""
+    x = torch.ones(64, device="openreg:1")
+    batches = [torch.ones(64, pin_memory=True) for _ in range(3)]
+    with torch.openreg.faults("openreg:1 lost at copy 2"):
+        for batch in batches:
+            try:
+                x.copy_(batch, non_blocking=True)
+            except RuntimeError:
+                if fixed:
+                    break
+    torch.openreg.synchronize("openreg:1")

@@ -63,6 +63,63 @@ def test_report() -> None:
         assert part in race.text
 
 
+# With stacks each use has all of Python's, the innermost line first, and so have the text and the exception; a line that is
+# reached in two ways has two. Without, there are none.
+def test_stacks() -> None:
+    side = torch.openreg.Stream()
+    a = torch.zeros(64, device=DEVICE)
+
+    def write() -> None:
+        a.fill_(1)
+
+    def outer() -> None:
+        write()
+
+    def race() -> None:
+        with torch.openreg.stream(side):
+            a.clone()
+        torch.openreg.synchronize()
+
+    torch.openreg.synchronize()
+    with torch.openreg.detect_races(stacks=True) as found:
+        for first in (write, outer):
+            first()
+            race()
+    assert len(found) == 2
+    short, deep = (race.first.stack for race in found)
+    assert [line.rpartition(" in ")[2] for line in short[:2]] == ["write", "test_stacks"]
+    assert [line.rpartition(" in ")[2] for line in deep[:3]] == ["write", "outer", "test_stacks"]
+    assert short[0] == deep[0] == found[0].first.place == found[1].first.place
+    assert short[3:] == deep[4:]
+    assert len(short) > 10  # pytest's own lines
+    for line in (*deep, *found[1].second.stack):
+        assert f"    {line}\n" in found[1].text
+    assert found[1].second.stack[0].endswith(" in race")
+
+    torch.openreg.clear_races()
+    with pytest.raises(torch.openreg.RaceError) as raised:
+        with torch.openreg.detect_races(raises=True, stacks=True):
+            outer()
+            race()
+    assert "stack of the first use:\n" in str(raised.value)
+    assert all(f"    {line}\n" in str(raised.value) for line in deep[:2])
+    with torch.openreg.detect_races() as found:
+        outer()
+        race()
+    assert (found[0].first.stack, found[0].second.stack) == ((), ())
+    assert "stack of" not in found[0].text
+
+
+# The comment of a line is found with stacks, too.
+def test_stacks_of_allowed_lines() -> None:
+    a = torch.zeros(64, device=DEVICE)
+    with torch.openreg.detect_races(stacks=True) as found:
+        a.fill_(1)  # openreg: race-ok the reader takes either value
+        with torch.openreg.stream(torch.openreg.Stream()):
+            a.clone()
+    assert found == []
+
+
 # A pair of lines is reported once, however often it runs, and again once the reports are cleared.
 def test_each_pair_once() -> None:
     for _ in range(2):
@@ -173,6 +230,43 @@ _SYNCHRONIZING: dict[str, Callable[[torch.Tensor], object]] = {
     "equal": lambda a: torch.equal(a, a),
     "synchronize": lambda a: torch.openreg.synchronize(),
 }
+
+
+# A program that goes on with the streams and events of a lost device gets the device's own errors, in mode raise, too, and
+# a report that says where it was lost.
+def test_lost_device(python: PythonRunner) -> None:
+    code = """
+        import contextlib, torch, torch_openreg
+        side = torch.openreg.Stream("openreg:1")
+        x = torch.ones(64, device="openreg:1")
+        event = side.record_event()
+        with torch.openreg.faults("openreg:1 lost at copy 1"):
+            with contextlib.suppress(RuntimeError):
+                x.cpu()
+            print(len(torch.openreg.races()))
+            with contextlib.suppress(RuntimeError):
+                torch.openreg.current_stream("openreg:0").wait_event(event)
+            try:
+                side.synchronize()
+            except RuntimeError as error:
+                print(type(error).__name__, "was lost in an earlier call" in str(error))
+            del x, event
+        for race in torch.openreg.races():
+            print(race.kind, race.first.operator, race.second.operator, race.first.device, race.size)
+        print(race.text)
+    """
+    done = python(code, OPENREG_SIM_RACES="raise", OPENREG_DEVICES="2")
+    lines = done.stdout.splitlines()
+    assert lines.pop(6).startswith("  use: openreg_stream_synchronize is called on stream 0x20021 of openreg:1, at ")
+    assert lines == [
+        "0",
+        "RuntimeError True",
+        "lost-device openreg_memcpy openreg_stream_wait_event openreg:1 0",
+        "lost-device openreg_memcpy openreg_stream_synchronize openreg:1 0",
+        "race: a stream or event is used of a device that was lost",
+        "  lost: openreg_memcpy is called on openreg:1, at <string>:8 in <module>",
+        "  remedy: after the error that tells of the loss go on with another device, or select drivers again",
+    ]
 
 
 # What the host learns of results orders it behind the stream, as on a GPU.

@@ -63,6 +63,26 @@ openreg_status upside_down_info(openreg_instance, int32_t, openreg_device_info* 
   return OPENREG_OK;
 }
 
+// An id that was kept while drivers were selected again means no stream of the new devices, whatever they have made.
+TEST_F(StreamTest, StreamsOfFormerDevicesAreRefused) {
+  use_full_toy();
+  const openreg_stream kept = from_pool(0);
+  ASSERT_EQ(openreg_shutdown(), OPENREG_OK);
+  use_full_toy();
+  int32_t done = 0;
+  void* native = nullptr;
+  openreg_stream fresh = 0;
+  for (int i = 0; i < OPENREG_STREAMS_PER_POOL; ++i) {
+    fresh = from_pool(0);
+    EXPECT_NE(fresh, kept);
+  }
+  EXPECT_EQ(openreg_stream_query(0, fresh, &done), OPENREG_OK) << last_message();
+  EXPECT_EQ(openreg_stream_native(0, fresh, &native), OPENREG_OK) << last_message();
+  EXPECT_EQ(openreg_stream_query(0, kept, &done), OPENREG_E_INVALID);
+  EXPECT_CONTAINS(last_message(), "is of a device that went when drivers were selected again, not of openreg:0");
+  EXPECT_EQ(openreg_set_current_stream(0, kept), OPENREG_E_INVALID);
+}
+
 // A driver with absurdly many priorities works; one whose range is upside down is refused.
 TEST_F(StreamTest, OddPriorityRanges) {
   use_full_toy([](openreg_driver& table) { table.device_info = wide_info; });

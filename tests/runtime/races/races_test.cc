@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: BSD-3-Clause
 // The race detector: what orders two uses of memory, which bytes they share, and what a report says.
 #include <openreg/allocator.h>
+#include <openreg/faults.h>
 #include <openreg/kernels.h>
 #include <openreg/races.h>
 
@@ -430,7 +431,7 @@ TEST_F(RacesTest, PlacesAreTold) {
   static thread_local uint32_t at = 1;
   openreg_race_places places{};
   places.struct_size = sizeof places;
-  places.here = [](void*) { return at; };
+  places.here = [](void*, int32_t wants_stack) { return wants_stack == 0 ? at : 0; };
   places.text = [](void*, uint32_t place, int32_t* allowed) -> const char* {
     *allowed = place == 3;
     return place == 1 ? "train.py:12" : place == 2 ? "train.py:15" : "train.py:20";
@@ -451,6 +452,79 @@ TEST_F(RacesTest, PlacesAreTold) {
   EXPECT_NE(reports()[0].text.find("at train.py:15"), std::string::npos);
   EXPECT_EQ(openreg_races_set_places(nullptr), OPENREG_OK);
   release(block);
+}
+
+// Stacks are asked for where they are wanted, and come with the report and its text; a long one is logged in parts.
+TEST_F(RacesTest, StacksAreTold) {
+  static const std::string deep = [] {
+    std::string lines = "    train.py:1 in first\n";
+    for (int i = 0; i < 200; ++i) lines += "    deep.py:" + std::to_string(i) + " in nested\n";
+    return lines;
+  }();
+  openreg_race_places places{};
+  places.struct_size = sizeof places;
+  places.here = [](void*, int32_t wants_stack) { return wants_stack == 0 ? 1u : 2u; };
+  places.text = [](void*, uint32_t, int32_t* allowed) -> const char* {
+    *allowed = 0;
+    return "train.py:1";
+  };
+  places.stack = [](void*, uint32_t place) { return place == 2 ? deep.c_str() : ""; };
+  ASSERT_EQ(openreg_races_set_places(&places), OPENREG_OK) << last_message();
+  char* const block = allocate(4096);
+  const openreg_stream other = from_pool(0);
+  write(0, block, 64, "short");
+  write(other, block, 64, "short");
+  EXPECT_EQ(reports().at(0).text.find("stack of"), std::string::npos);
+  EXPECT_EQ(count_lines(OPENREG_LOG_WARNING, "stack of the"), 0);
+  turn_on(OPENREG_RACES_REPORT | OPENREG_RACES_STACKS);
+  write(0, block + 64, 64, "deep");
+  write(other, block + 64, 64, "deep");
+  ASSERT_EQ(openreg_races_count(), 2u);
+  const std::string text = reports().at(1).text;
+  EXPECT_NE(text.find("\n  stack of the first use:\n    train.py:1 in first\n"), std::string::npos) << text;
+  EXPECT_NE(text.find("\n  stack of the second use:\n" + deep), std::string::npos) << text;
+  EXPECT_EQ(count_lines(OPENREG_LOG_WARNING, "race: stack of the first use:"), 1);
+  EXPECT_GE(count_lines(OPENREG_LOG_WARNING, "race: more of the stack of the second use:\n    deep.py:"), 2);
+  EXPECT_EQ(count_lines(OPENREG_LOG_WARNING, "deep.py:199 in nested"), 2);
+  EXPECT_EQ(openreg_races_set_places(nullptr), OPENREG_OK);
+  release(block);
+}
+
+// Calls that use a stream or an event of a lost device are reported, with the call that lost it; they fail by themselves,
+// in mode raise too. Those that clean up are not.
+TEST_F(RacesTest, StreamsAndEventsOfALostDevice) {
+  set("OPENREG_DEVICES", "2");
+  turn_on(OPENREG_RACES_REPORT | OPENREG_RACES_RAISE);
+  char* const block = allocate(4096, 0, 1);
+  char* const alive = allocate(4096, 0, 0);
+  const openreg_stream side = from_pool(1);
+  const openreg_event event = record(side, 1);
+  openreg_faults faults = nullptr;
+  ASSERT_EQ(openreg_faults_begin("openreg:1 lost at fill 1", &faults), OPENREG_OK) << last_message();
+  EXPECT_EQ(openreg_memset_async(block, 1, 0, 64, side), OPENREG_E_DEVICE_LOST);
+  EXPECT_EQ(kinds(), Kinds{}) << "the call that loses it is the first error";
+  int32_t done = 0;
+  EXPECT_EQ(openreg_stream_query(1, side, &done), OPENREG_E_DEVICE_LOST);
+  EXPECT_EQ(openreg_stream_synchronize(1, side), OPENREG_E_DEVICE_LOST);
+  EXPECT_EQ(openreg_event_query(event, &done), OPENREG_E_DEVICE_LOST);
+  EXPECT_EQ(openreg_event_record(event, side), OPENREG_E_DEVICE_LOST);
+  EXPECT_EQ(openreg_stream_wait_event(0, 0, event), OPENREG_E_DEVICE_LOST);
+  EXPECT_EQ(openreg_memset_async(block, 1, 0, 64, side), OPENREG_E_DEVICE_LOST);
+  EXPECT_EQ(openreg_memcpy_async(block, 1, block + 64, 1, 64, 1, side), OPENREG_E_DEVICE_LOST);
+  EXPECT_EQ(kinds(), Kinds(7, OPENREG_RACE_LOST_DEVICE));
+  EXPECT_EQ(openreg_memset_async(alive, 0, 0, 64, 0), OPENREG_OK);
+  EXPECT_EQ(openreg_event_destroy(event), OPENREG_OK);
+  release(block);
+  EXPECT_EQ(openreg_races_count(), 7u);
+  EXPECT_EQ(reports()[0].first, "openreg_memset_async");
+  EXPECT_EQ(reports()[0].second, "openreg_stream_query");
+  EXPECT_EQ(reports()[0].text.find("race: a stream or event is used of a device that was lost\n"
+                                   "  lost: openreg_memset_async is called on openreg:1\n"
+                                   "  use: openreg_stream_query is called on stream 0x"),
+            0u)
+      << reports()[0].text;
+  openreg_faults_end(faults);
+  release(alive);
 }
 
 // Peers are copied between in order with the current streams of both devices.
@@ -474,9 +548,10 @@ TEST_F(RacesTest, CopiesBetweenDevices) {
 // The variable switches detection on with the device table, and off with it; a bad value is told.
 TEST_F(RacesTest, TheVariable) {
   turn_on(0);
-  set("OPENREG_SIM_RACES", "raise,uninitialized");
+  set("OPENREG_SIM_RACES", "raise,uninitialized,stacks");
   ASSERT_EQ(openreg_init(), OPENREG_OK) << last_message();
-  EXPECT_EQ(openreg_races_flags(), OPENREG_RACES_REPORT | OPENREG_RACES_RAISE | OPENREG_RACES_UNINITIALIZED);
+  EXPECT_EQ(openreg_races_flags(),
+            OPENREG_RACES_REPORT | OPENREG_RACES_RAISE | OPENREG_RACES_UNINITIALIZED | OPENREG_RACES_STACKS);
   ASSERT_EQ(openreg_shutdown(), OPENREG_OK);
   EXPECT_EQ(openreg_races_flags(), 0u);
   set("OPENREG_SIM_RACES", "loudly");
