@@ -122,7 +122,7 @@ c10::intrusive_ptr<Work> StagedBackend::note(c10::intrusive_ptr<Work> work) {
 
 template <class Call>
 c10::intrusive_ptr<Work> StagedBackend::in_place(const Tensors& tensors, const Call& call) {
-  StagedTensors staged(getRank(), getSize());
+  StagedTensors staged(getRank(), getSize(), streams_);
   auto host = staged.show(tensors, TensorRole::in_out);
   if (auto work = planned(staged.device())) {
     return note(work);
@@ -132,7 +132,7 @@ c10::intrusive_ptr<Work> StagedBackend::in_place(const Tensors& tensors, const C
 
 template <class Inputs, class Outputs, class Call>
 c10::intrusive_ptr<Work> StagedBackend::from_to(const Inputs& inputs, const Outputs& outputs, const Call& call) {
-  StagedTensors staged(getRank(), getSize());
+  StagedTensors staged(getRank(), getSize(), streams_);
   auto from = staged.show(inputs, TensorRole::input);
   auto to = staged.show(outputs, TensorRole::output);
   if (auto work = planned(staged.device())) {
@@ -253,7 +253,7 @@ c10::intrusive_ptr<Work> StagedBackend::alltoall(
 }
 
 c10::intrusive_ptr<Work> StagedBackend::send(Tensors& tensors, int rank, int tag) {
-  StagedTensors staged(getRank(), getSize());
+  StagedTensors staged(getRank(), getSize(), streams_);
   auto host = staged.show(tensors, TensorRole::input);
   if (auto work = planned(staged.device())) {
     return note(work);
@@ -262,7 +262,7 @@ c10::intrusive_ptr<Work> StagedBackend::send(Tensors& tensors, int rank, int tag
 }
 
 c10::intrusive_ptr<Work> StagedBackend::recv(Tensors& tensors, int rank, int tag) {
-  StagedTensors staged(getRank(), getSize());
+  StagedTensors staged(getRank(), getSize(), streams_);
   auto host = staged.show(tensors, TensorRole::output);
   if (auto work = planned(staged.device())) {
     return note(work);
@@ -271,7 +271,7 @@ c10::intrusive_ptr<Work> StagedBackend::recv(Tensors& tensors, int rank, int tag
 }
 
 c10::intrusive_ptr<Work> StagedBackend::recvAnysource(Tensors& tensors, int tag) {
-  StagedTensors staged(getRank(), getSize());
+  StagedTensors staged(getRank(), getSize(), streams_);
   auto host = staged.show(tensors, TensorRole::output);
   return note(staged.finish(host_->recvAnysource(host, tag)));
 }

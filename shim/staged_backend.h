@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "shim/export.h"
+#include "shim/queued_work.h"
 
 namespace c10::openreg {
 
@@ -91,6 +92,7 @@ class TORCH_OPENREG_API StagedBackend final : public c10d::Backend {
   c10::intrusive_ptr<Work> from_to(const Inputs& inputs, const Outputs& outputs, const Call& call);
 
   const c10::intrusive_ptr<c10d::Backend> host_;
+  CommunicationStreams streams_;
   std::mutex block_lock_; // of what follows
   bool is_in_block_ = false;
   std::vector<c10::intrusive_ptr<Work>> block_;

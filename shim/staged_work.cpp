@@ -1,8 +1,6 @@
 // SPDX-License-Identifier: BSD-3-Clause
 #include "shim/staged_work.h"
 
-#include <ATen/core/ivalue.h>
-#include <ATen/core/jit_type.h>
 #include <ATen/ops/empty_like.h>
 #include <ATen/ops/from_blob.h>
 #include <c10/core/ScalarType.h>
@@ -10,7 +8,6 @@
 #include <openreg/openreg.h>
 
 #include <algorithm>
-#include <cctype>
 #include <cstring>
 #include <memory>
 #include <mutex>
@@ -28,10 +25,16 @@ namespace {
 
 using c10::ivalue::Future;
 
-using Outputs = std::vector<StagedOutput>;
+using Outputs = StagedOutputs;
+
+// Whether a seed says when results come (openreg's simulated devices).
+bool is_seeded() {
+  const char* seed = openreg_variable("OPENREG_SIM_SEED");
+  return seed != nullptr && *seed != '\0';
+}
 
 bool can_show_in_place(const at::Tensor& tensor) {
-  return execution_mode(tensor.device().index()) == ExecutionMode::aliased && tensor.numel() > 0 &&
+  return !is_seeded() && execution_mode(tensor.device().index()) == ExecutionMode::aliased && tensor.numel() > 0 &&
       tensor.is_non_overlapping_and_dense() && !tensor.is_conj() && !tensor.is_neg();
 }
 
@@ -55,76 +58,33 @@ at::Tensor shown_as_copy(const at::Tensor& tensor, TensorRole role) {
   return host;
 }
 
-c10::intrusive_ptr<Future> make_future(const Outputs& outputs) {
-  std::vector<c10::Device> devices;
-  for (const auto& output : outputs) {
-    if (output.tensor.is_privateuseone()) {
-      devices.push_back(output.tensor.device());
-    }
-  }
-  return c10::make_intrusive<Future>(c10::ListType::ofTensors(), std::move(devices));
-}
-
-// Null where this kind of Work has none, which it says by throwing.
-c10::intrusive_ptr<Future> future_of(c10d::Work& work) {
-  try {
-    return work.getFuture();
-  } catch (const c10::Error&) {
-    return nullptr;
-  }
-}
-
-std::vector<at::Tensor> tensors_of(const Outputs& outputs) {
-  std::vector<at::Tensor> tensors;
-  tensors.reserve(outputs.size());
-  for (const auto& output : outputs) {
-    tensors.push_back(output.tensor);
-  }
-  return tensors;
-}
-
 // While races are looked for: the future's event must be behind the collective, and behind nothing else that is on the
 // current stream of a thread that is its by chance. So it is recorded on a stream of its own.
-class OnStreamsOfItsOwn {
- public:
-  explicit OnStreamsOfItsOwn(const Outputs& outputs) {
-    if (!races_are_found()) {
-      return;
-    }
+CurrentStreams::Streams streams_of_its_own(const Outputs& outputs) {
+  CurrentStreams::Streams streams;
+  if (races_are_found()) {
     for (const auto& output : outputs) {
       if (output.tensor.is_privateuseone()) {
-        take(output.tensor.device().index());
+        const auto device = output.tensor.device().index();
+        openreg_stream own = OPENREG_STREAM_DEFAULT;
+        OPENREG_CHECK(openreg_stream_from_pool(device, 0, &own));
+        streams.emplace_back(device, own);
       }
     }
   }
-  ~OnStreamsOfItsOwn() {
-    for (auto before = befores_.rbegin(); before != befores_.rend(); ++before) {
-      (void)openreg_set_current_stream(before->first, before->second);
-    }
-  }
-  OnStreamsOfItsOwn(const OnStreamsOfItsOwn&) = delete;
-  OnStreamsOfItsOwn& operator=(const OnStreamsOfItsOwn&) = delete;
-
- private:
-  void take(DeviceIndex device) {
-    openreg_stream before = OPENREG_STREAM_DEFAULT;
-    openreg_stream own = OPENREG_STREAM_DEFAULT;
-    OPENREG_CHECK(openreg_current_stream(device, &before));
-    OPENREG_CHECK(openreg_stream_from_pool(device, 0, &own));
-    OPENREG_CHECK(openreg_set_current_stream(device, own));
-    befores_.emplace_back(device, before);
-    note_race_collective_wait(device);
-  }
-
-  std::vector<std::pair<DeviceIndex, openreg_stream>> befores_;
-};
+  return streams;
+}
 
 // Copies what the host has to the devices, lets go of the host's memory and completes the future; an error of that
 // becomes the future's.
 void bring_back(Outputs& outputs, Future& future) noexcept {
   try {
     const c10::impl::ExcludeDispatchKeyGuard below(kAboveKernels);
-    const OnStreamsOfItsOwn streams(outputs);
+    const auto streams = streams_of_its_own(outputs);
+    const CurrentStreams current(streams);
+    for (const auto& [device, stream] : streams) {
+      note_race_collective_wait(device);
+    }
     for (auto& output : outputs) {
       const RaceMute mute(races_are_found()); // noted by StagedTensors::show()
       if (output.is_copy) {
@@ -135,45 +95,6 @@ void bring_back(Outputs& outputs, Future& future) noexcept {
     future.markCompleted(c10::IValue(tensors_of(outputs)));
   } catch (...) {
     future.setErrorIfNeeded(std::current_exception());
-  }
-}
-
-// The name in torch.distributed, where c10d has another.
-std::string name_of(c10d::OpType operation) {
-  switch (operation) {
-    case c10d::OpType::ALLREDUCE:
-      return "all_reduce";
-    case c10d::OpType::ALLREDUCE_COALESCED:
-      return "all_reduce_coalesced";
-    case c10d::OpType::ALLGATHER:
-      return "all_gather";
-    case c10d::OpType::ALLTOALL:
-      return "all_to_all";
-    case c10d::OpType::ALLTOALL_BASE:
-      return "all_to_all_single";
-    default: {
-      std::string name = c10d::opTypeToString(operation);
-      std::transform(name.begin(), name.end(), name.begin(), [](unsigned char c) { return std::tolower(c); });
-      return name;
-    }
-  }
-}
-
-// An error of the host's backend, with the collective that it was.
-std::exception_ptr with_context(const std::exception_ptr& error, const std::string& context) {
-  try {
-    std::rethrow_exception(error);
-  } catch (const c10::DistError&) {
-    return error; // has a class of its own in Python
-  } catch (const c10::Error& known) {
-    return std::make_exception_ptr(c10::Error(
-        c10::SourceLocation{__func__, __FILE__, __LINE__},
-        std::string(known.what_without_backtrace()) + "\nIn " + context + "."));
-  } catch (const std::exception& other) {
-    return std::make_exception_ptr(c10::Error(
-        c10::SourceLocation{__func__, __FILE__, __LINE__}, std::string(other.what()) + "\nIn " + context + "."));
-  } catch (...) {
-    return error;
   }
 }
 
@@ -313,6 +234,15 @@ void require_gloo_collectives() {
       "staged through host memory. Collectives of CPU tensors are not affected.");
 }
 
+StagedTensors::~StagedTensors() {
+  if (!is_finished_ && races_are_found()) {
+    for (const auto& [type, device, sizes] : seen_) {
+      note_race_collective_done(
+          device.index()); // the call was refused: there is no collective that anything races with
+    }
+  }
+}
+
 at::Tensor StagedTensors::show(const at::Tensor& tensor, TensorRole role) {
   at::Tensor host = tensor;
   bool is_copy = false;
@@ -355,6 +285,7 @@ std::string StagedTensors::description(c10d::OpType operation) const {
 }
 
 c10::intrusive_ptr<c10d::Work> StagedTensors::finish(c10::intrusive_ptr<c10d::Work> host_work) {
+  is_finished_ = true;
   if (seen_.empty()) {
     return host_work;
   }
@@ -364,6 +295,9 @@ c10::intrusive_ptr<c10d::Work> StagedTensors::finish(c10::intrusive_ptr<c10d::Wo
     if (std::find(devices.begin(), devices.end(), device.index()) == devices.end()) {
       devices.push_back(device.index());
     }
+  }
+  if (auto queued = queue_work(host_work, outputs_, text, devices, streams_)) {
+    return queued;
   }
   return c10::make_intrusive<StagedWork>(
       std::move(host_work), std::move(outputs_), std::move(text), std::move(devices));

@@ -9,6 +9,9 @@
 #include <string>
 #include <vector>
 
+#include "shim/collective_results.h"
+#include "shim/queued_work.h"
+
 namespace c10::openreg {
 
 // Returns unless OPENREG_ENABLE_GLOO_COLLECTIVES switches collectives of openreg tensors off. Throws c10::Error that
@@ -21,22 +24,20 @@ enum class TensorRole : uint8_t {
   in_out,
 };
 
-// A result of a collective and what shows it on the host. The same tensor twice where it is not an openreg tensor.
-struct StagedOutput {
-  at::Tensor tensor;
-  at::Tensor host;
-  bool is_copy; // `host` has memory of its own
-};
-
 // Shows the tensors of one collective to a backend that knows host memory only:
 //   in place     a dense tensor whose device runs operators on its memory (ExecutionMode::aliased); nothing is copied.
+//                Not under OPENREG_SIM_SEED: the copy of a result is then made when the seed says, or at the latest when
+//                something waits for it.
 //   as a copy    any other openreg tensor, in pinned memory.
 //   as it is     a tensor of another device.
 // Memory stays alive as long as a host tensor that shows it. One object serves one call in one thread.
 class StagedTensors {
  public:
-  // Of a backend: for texts of errors.
-  StagedTensors(int rank, int size) : rank_(rank), size_(size) {}
+  // Of a backend: for texts of errors, and its streams.
+  StagedTensors(int rank, int size, CommunicationStreams& streams) : streams_(streams), rank_(rank), size_(size) {}
+  ~StagedTensors();
+  StagedTensors(const StagedTensors&) = delete;
+  StagedTensors& operator=(const StagedTensors&) = delete;
 
   // Waits for the calling thread's current stream of the tensor's device; the current device stays as it is. Throws
   // c10::Error for a tensor that can't be copied, and where require_gloo_collectives() does.
@@ -59,9 +60,10 @@ class StagedTensors {
 
   // What the host's backend returned, as the Work of the tensors that were shown. To be called once, at the end.
   //
-  // The Work ends when its results are in device memory, in order before whatever its waiter does next, on any stream.
-  // Its future holds the list of the output tensors. Errors and timeouts are those of `host_work`, with a line that says
-  // which collective of which tensors it was; results are not brought back then. A Work without a future (gloo's send, recv and reduce_scatter) brings them back in wait().
+  // It is queued on a stream (queue_work()) where that can be. Else the host waits: wait() returns when its results are in
+  // device memory, in order before whatever its waiter does next, on any stream; its future, if the host's has one, holds
+  // the list of the output tensors; errors and timeouts are those of `host_work`, with a line that says which collective
+  // of which tensors it was, and results are not brought back then. A Work without a future brings them back in wait().
   c10::intrusive_ptr<c10d::Work> finish(c10::intrusive_ptr<c10d::Work> host_work);
 
  private:
@@ -74,10 +76,12 @@ class StagedTensors {
 
   std::string description(c10d::OpType operation) const;
 
+  CommunicationStreams& streams_;
   const int rank_;
   const int size_;
   std::vector<Seen> seen_; // openreg's
-  std::vector<StagedOutput> outputs_;
+  StagedOutputs outputs_;
+  bool is_finished_ = false;
 };
 
 } // namespace c10::openreg

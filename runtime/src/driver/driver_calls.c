@@ -210,7 +210,7 @@ openreg_call_device_sync(openreg_device *device, const char *call)
      * remember the greatest number that has ended. */
     const unsigned long long number = atomic_fetch_add_explicit(&device->syncs_started, 1, memory_order_acq_rel) + 1;
     openreg_watched watched;
-    OPENREG_RETURN_NOT_OK(OPENREG_WATCHED_CALL(&watched, device, call, OPENREG_CALL_DEVICE_SYNC, NULL, 0,
+    OPENREG_RETURN_NOT_OK(OPENREG_WATCHED_WAIT(&watched, device, call, OPENREG_CALL_DEVICE_SYNC, NULL, 1,
                                                driver->table.device_sync(driver->instance, device->ordinal)));
     unsigned long long ended = atomic_load_explicit(&device->syncs_ended, memory_order_relaxed);
     while (ended < number && !atomic_compare_exchange_weak_explicit(&device->syncs_ended, &ended, number,
@@ -472,7 +472,7 @@ openreg_call_stream_query(openreg_device *device, const char *call, openreg_driv
         OPENREG_RETURN_NOT_OK(openreg_call_device_sync(device, call));
     else
         OPENREG_RETURN_NOT_OK(
-            OPENREG_WATCHED_CALL(&watched, device, call, OPENREG_CALL_STREAM_QUERY, stream, 0,
+            OPENREG_WATCHED_WAIT(&watched, device, call, OPENREG_CALL_STREAM_QUERY, stream, 0,
                                  driver->table.stream_query(driver->instance, device->ordinal, stream, &finished)));
     *done = finished != 0;
     return OPENREG_OK;
@@ -485,7 +485,7 @@ openreg_call_stream_sync(openreg_device *device, const char *call, openreg_drive
     if (driver->table.stream_sync == NULL)
         return openreg_call_device_sync(device, call);
     openreg_watched watched;
-    return OPENREG_WATCHED_CALL(&watched, device, call, OPENREG_CALL_STREAM_SYNC, stream, 0,
+    return OPENREG_WATCHED_WAIT(&watched, device, call, OPENREG_CALL_STREAM_SYNC, stream, 0,
                                 driver->table.stream_sync(driver->instance, device->ordinal, stream));
 }
 

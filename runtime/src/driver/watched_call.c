@@ -53,7 +53,7 @@ openreg_watched_begin_on(openreg_watched *watched, openreg_device *device, const
 static openreg_status
 end_of(const openreg_watched *watched, openreg_status status)
 {
-    char text[sizeof watched->verdict.text];
+    char text[OPENREG_LEFT_TEXT_SIZE];
     openreg_status code = OPENREG_OK;
     if (watched->verdict.status != OPENREG_OK)
         return say(watched->verdict.status, watched->verdict.text);
@@ -74,6 +74,19 @@ openreg_watched_end_on(openreg_watched *watched, openreg_status status)
     if (status == OPENREG_E_DEVICE_LOST || status == OPENREG_E_INTERNAL)
         openreg_recorder_alarm();
     return status;
+}
+
+openreg_status
+openreg_watched_tell(const openreg_device *device, openreg_driver_stream stream, int whole, openreg_status status)
+{
+    char text[OPENREG_LEFT_TEXT_SIZE];
+    openreg_status code = OPENREG_OK;
+    if (status != OPENREG_OK || is_paused ||
+        !openreg_faults_take_error(device->index, stream, whole, &code, text, sizeof text))
+        return status;
+    if (code == OPENREG_E_INTERNAL)
+        openreg_recorder_alarm();
+    return say(code, text);
 }
 
 /* ----------------------------------------------------------------------------------------------------------- copies */

@@ -49,6 +49,22 @@ openreg_watched_end(openreg_watched *watched, openreg_status status)
 #define OPENREG_WATCHED_CALL(watched, device, call, kind, stream, bytes, expression)                                   \
     OPENREG_DEVICE_CALL(device, call, OPENREG_WATCHED(watched, device, call, kind, stream, bytes, expression))
 
+/* For a query or wait of a stream, or with `whole` a wait of the device: fails also with what the work left meanwhile that
+ * the host did for it (openreg/host_work.h). */
+openreg_status openreg_watched_tell(const openreg_device *, openreg_driver_stream, int whole, openreg_status);
+#define OPENREG_WATCHED_WAIT(watched, device, call, kind, stream, whole, expression)                                   \
+    OPENREG_DEVICE_CALL(                                                                                               \
+        device, call,                                                                                                  \
+        openreg_told(device, stream, whole, OPENREG_WATCHED(watched, device, call, kind, stream, 0, expression)))
+
+static inline openreg_status
+openreg_told(const openreg_device *device, openreg_driver_stream stream, int whole, openreg_status status)
+{
+    return __builtin_expect((openreg_instruments() & OPENREG_INSTRUMENT_ERRORS) == 0, 1)
+               ? status
+               : openreg_watched_tell(device, stream, whole, status);
+}
+
 /* Whether a fault is to act on the copy that was about to be made; then it has not been made. */
 static inline int
 openreg_watched_is_disturbed(const openreg_watched *watched)

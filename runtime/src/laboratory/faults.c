@@ -23,11 +23,11 @@ struct openreg_faults_s {
 /* Of work that was given to a stream. */
 typedef struct pending_error {
     struct pending_error *next;
-    openreg_faults from;
+    openreg_faults from; /* NULL: no plan */
     int32_t device;
     const void *stream;
     openreg_status code;
-    char text[OPENREG_FAULT_TEXT_SIZE + 96];
+    char text[OPENREG_LEFT_TEXT_SIZE];
 } pending_error;
 
 static openreg_lock lock = OPENREG_LOCK_INITIALIZER; /* of what follows */
@@ -83,17 +83,19 @@ concerns(const openreg_fault *fault, const openreg_fault_site *site)
 
 /* The lock is held. Without memory the error is lost, as it may be on hardware whose queue of errors is full. */
 static void
-leave_error(openreg_faults from, const openreg_fault_site *site, openreg_status code, const char *text)
+leave_error(openreg_faults from, int32_t device, const void *stream, openreg_status code, const char *text)
 {
     pending_error *const error = malloc(sizeof *error);
     if (error == NULL)
         return;
-    *error = (pending_error){.from = from, .device = site->device, .stream = site->stream, .code = code};
+    *error = (pending_error){.from = from, .device = device, .stream = stream, .code = code};
     openreg_text_copy(error->text, sizeof error->text, text);
     pending_error **end = &pending;
     while (*end != NULL)
         end = &(*end)->next;
     *end = error;
+    if (from == NULL)
+        openreg_instruments_switch(OPENREG_INSTRUMENT_ERRORS, 1);
 }
 
 /* A fault hits the call; the lock is held. */
@@ -134,9 +136,9 @@ act(openreg_faults from, const openreg_fault *fault, const openreg_fault_site *s
         break;
     }
     if (fault->action == OPENREG_FAULT_ERROR || fault->action == OPENREG_FAULT_ECC)
-        leave_error(from, site, OPENREG_E_INTERNAL, text);
+        leave_error(from, site->device, site->stream, OPENREG_E_INTERNAL, text);
     else if (code != OPENREG_OK && is_asynchronous)
-        leave_error(from, site, code, text);
+        leave_error(from, site->device, site->stream, code, text);
     else if (code != OPENREG_OK && out->status == OPENREG_OK)
         out->status = code;
     openreg_text_copy(out->text, sizeof out->text, text);
@@ -168,6 +170,24 @@ openreg_faults_ask(const openreg_fault_site *site, openreg_fault_verdict *out)
     return is_hit;
 }
 
+/* The lock is held. */
+static int
+has_errors_without_plan(void)
+{
+    for (const pending_error *at = pending; at != NULL; at = at->next)
+        if (at->from == NULL)
+            return 1;
+    return 0;
+}
+
+void
+openreg_faults_leave_error(int32_t device, const void *stream, openreg_status code, const char *text)
+{
+    openreg_lock_acquire(&lock);
+    leave_error(NULL, device, stream, code, text);
+    openreg_lock_release(&lock);
+}
+
 int
 openreg_faults_take_error(int32_t device, const void *stream, int whole, openreg_status *code, char *text, size_t size)
 {
@@ -179,6 +199,8 @@ openreg_faults_take_error(int32_t device, const void *stream, int whole, openreg
             *at = found->next;
             break;
         }
+    if (found != NULL && found->from == NULL && !has_errors_without_plan())
+        openreg_instruments_switch(OPENREG_INSTRUMENT_ERRORS, 0);
     openreg_lock_release(&lock);
     if (found == NULL)
         return 0;

@@ -32,6 +32,12 @@ typedef struct openreg_fault_verdict {
 /* Counts the call in every plan. 1: a fault hits it. Logs nothing: callers hold locks. */
 int openreg_faults_ask(const openreg_fault_site *site, openreg_fault_verdict *out);
 
+/* Of the texts of errors that are left. */
+#define OPENREG_LEFT_TEXT_SIZE 512
+
+/* Leaves an error of work that the host did for the stream (openreg/host_work.h). */
+void openreg_faults_leave_error(int32_t device, const void *stream, openreg_status code, const char *text);
+
 /* The first error that work of the stream, or with a NULL `stream` and `whole` of the device, has left: 1 and its code
  * and text, which are then forgotten. */
 int openreg_faults_take_error(int32_t device, const void *stream, int whole, openreg_status *code, char *text,

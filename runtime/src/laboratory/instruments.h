@@ -9,6 +9,7 @@
 
 #define OPENREG_INSTRUMENT_FAULTS 1u   /* faults.h */
 #define OPENREG_INSTRUMENT_RECORDER 2u /* recorder.h */
+#define OPENREG_INSTRUMENT_ERRORS 4u   /* work on the host has left an error that nobody was told of */
 
 static inline unsigned
 openreg_instruments(void)

@@ -1,0 +1,31 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
+/* openreg/host_work.h: for who does work of a stream on the host, as a library of collectives does with a host function
+ * that returns when the collective is done: whether functions are queued, and how such work tells that it failed. Part of
+ * the C API: the rules of openreg.h on errors, threads and start hold here. Valid C11 and C++17. */
+#ifndef OPENREG_HOST_WORK_H
+#define OPENREG_HOST_WORK_H
+
+#include <openreg/export.h>
+#include <openreg/status.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/* *queued = 1: the device's driver has host_func(), and openreg_launch_host_func() returns at once. 0: it returns when the
+ * function has, which therefore must not wait for anything that another process or thread does later. */
+OPENREG_API OPENREG_WARN_UNUSED openreg_status openreg_host_func_is_queued(int32_t device, int32_t *queued);
+
+/* Leaves an error on a stream, as its own work does that fails: the next query or wait of the stream, or wait of the
+ * device, fails with `code` and `text`, once. Call it before that work is seen to have ended. The text is copied, and cut
+ * at 511 bytes. Lost, as the device is usable afterwards, when the process runs out of host memory.
+ *   May be called from a host function, and from any thread.
+ * Errors: OPENREG_E_INVALID (text is NULL, code is OPENREG_OK or OPENREG_E_DEVICE_LOST, which is the driver's to say),
+ * common ones. */
+OPENREG_API openreg_status openreg_stream_report_error(int32_t device, int64_t stream, openreg_status code,
+                                                       const char *text);
+
+#ifdef __cplusplus
+}
+#endif
+#endif /* OPENREG_HOST_WORK_H */

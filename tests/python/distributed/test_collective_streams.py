@@ -1,0 +1,202 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""A collective is work of a stream: wait() makes a stream wait and not the host, and who forgets it reads old data."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import torch.distributed as dist
+from two_ranks import WORLD, Checks, reports_of
+
+CHECKS = Checks("gloo")
+check = CHECKS.check("gloo")
+DELAY = 0.5  # seconds by which rank 1 is late
+
+
+def late(rank: int) -> float:
+    """Lets rank 1 come late; returns the time of that moment."""
+    dist.barrier()
+    if rank == 1:
+        time.sleep(DELAY)
+    return time.monotonic()
+
+
+@check
+def forgotten_wait(rank: int, device: torch.device) -> None:
+    """A program that reads the result before wait() has the old data; afterwards it has the new."""
+    x = torch.full((1000,), 1.0 + rank, device=device)
+    late(rank)
+    work = dist.all_reduce(x, async_op=True)
+    early = x.clone()
+    work.wait()
+    if rank == 0:
+        assert early.tolist() == [1.0] * 1000
+    assert x.tolist() == [3.0] * 1000
+
+
+@check
+def result_of_another_tensor(rank: int, device: torch.device) -> None:
+    """Outputs that are other tensors than the inputs are as late."""
+    out = torch.zeros(2 * WORLD, device=device)
+    late(rank)
+    work = dist.all_gather_into_tensor(out, torch.full((2,), 1.0 + rank, device=device), async_op=True)
+    early = out.clone()
+    work.wait()
+    if rank == 0:
+        assert early.tolist() == [0.0] * 4
+    assert out.tolist() == [1.0, 1.0, 2.0, 2.0]
+
+
+@check
+def host_goes_on(rank: int, device: torch.device) -> None:
+    """Neither the collective nor wait() holds the host up; the copy to the host does, and has the result."""
+    x = torch.full((1000,), 1.0 + rank, device=device)
+    begin = late(rank)
+    work = dist.all_reduce(x, async_op=True)
+    work.wait()
+    if rank == 0:
+        assert time.monotonic() - begin < DELAY / 2
+        assert not work.is_completed()
+    assert x.tolist() == [3.0] * 1000
+    if rank == 0:
+        assert time.monotonic() - begin > DELAY / 2
+    assert work.is_completed()
+    assert work.is_success()
+
+
+@check
+def another_stream_waits(rank: int, device: torch.device) -> None:
+    """wait() makes the stream wait that is current then; others go on, and may wait for its events."""
+    side, x, y = torch.openreg.Stream(device), torch.full((8,), 1.0 + rank, device=device), torch.ones(8).pin_memory()
+    side.wait_stream(torch.openreg.current_stream(device))
+    begin = late(rank)
+    work = dist.all_reduce(x, async_op=True)
+    with torch.openreg.stream(side):
+        work.wait()
+        done = side.record_event()
+    assert y.to(device, non_blocking=True).sum().item() == 8
+    if rank == 0:
+        assert time.monotonic() - begin < DELAY / 2
+        assert not done.query()
+    torch.openreg.current_stream(device).wait_event(done)
+    assert x.tolist() == [3.0] * 8
+
+
+@check
+def events_measure_it(rank: int, device: torch.device) -> None:
+    """Events around a collective of a late peer are as far apart as it was late."""
+    first, second = (torch.openreg.Event(enable_timing=True) for _ in range(2))
+    x = torch.full((8,), 1.0 + rank, device=device)
+    late(rank)
+    first.record()
+    dist.all_reduce(x)
+    second.record()
+    second.synchronize()
+    if rank == 0 and "OPENREG_SIM_SEED" not in os.environ:  # with a seed time is made of the work, and has no delays
+        assert DELAY * 0.5e3 < first.elapsed_time(second) < 20e3
+
+
+@check
+def works_in_a_row(rank: int, device: torch.device) -> None:
+    """Many works at once, in two groups, with inputs that nobody keeps, waited for in another order."""
+    groups = [dist.group.WORLD, dist.new_group()]
+    works, results = [], []
+    for i in range(40):
+        x = torch.full((100 + i,), float(i + rank), device=device)
+        works.append(dist.all_reduce(x, group=groups[i % 2], async_op=True))
+        results.append(x)
+        works.append(dist.broadcast(torch.full((50,), float(i), device=device), 0, group=groups[i % 2], async_op=True))
+        del x
+    for work in reversed(works):
+        work.wait()
+    assert [x[0].item() for x in results] == [2.0 * i + 1 for i in range(40)]
+
+
+@check
+def results_outlive_their_works(rank: int, device: torch.device) -> None:
+    """A work that is dropped before the peer has come brings its result all the same; memory comes back."""
+    torch.openreg.synchronize(device)
+    before = torch.openreg.memory_allocated(device)
+    x = torch.full((1 << 18,), 1.0 + rank, device=device)
+    late(rank)
+    dist.all_reduce(x, async_op=True)
+    dist.all_reduce(torch.ones(1 << 18, device=device), async_op=True)
+    dist.barrier()
+    torch.openreg.synchronize(device)
+    assert x[0].item() == 3.0
+    del x
+    deadline = time.monotonic() + 5
+    while torch.openreg.memory_allocated(device) > before:
+        assert time.monotonic() < deadline, torch.openreg.memory_allocated(device) - before
+        time.sleep(0.01)
+
+
+# The simulated devices' own order, copies of the results on the way, and a schedule in which only what a wait needs runs.
+SETTINGS = {
+    "as they come": {},
+    "staged": {"OPENREG_OPERATORS": "staged"},
+    "under a seed": {"OPENREG_SIM_SEED": "0"},
+}
+
+
+@pytest.fixture(scope="module", params=list(SETTINGS))
+def ranks(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, Any]]:
+    return reports_of(__file__, tmp_path_factory.mktemp("ranks"), **SETTINGS[request.param])
+
+
+# acceptance 5.9
+@pytest.mark.parametrize("name", list(CHECKS.names()))
+def test_two_ranks(ranks: list[dict[str, Any]], name: str) -> None:
+    for report in ranks:
+        assert report["errors"].get(name, report["output"][-3000:]) == ""
+
+
+def test_ranks_end_well(ranks: list[dict[str, Any]]) -> None:
+    assert [report["status"] for report in ranks] == [0, 0], ranks[0]["output"][-3000:]
+
+
+# OPENREG_BLOCKING_WAIT=1: wait() holds the host up and has the error of a peer that is gone; another value is refused
+def test_blocking_wait(tmp_path: Path) -> None:
+    program = """
+import datetime, os, sys, torch, torch.distributed as dist
+rank = int(sys.argv[1])
+store = dist.FileStore(sys.argv[2], 2)
+dist.init_process_group("gloo", rank=rank, world_size=2, store=store, timeout=datetime.timedelta(seconds=20))
+x = torch.ones(3, device="openreg")
+dist.all_reduce(x)
+print(x.tolist())
+if rank == 0:
+    work = dist.all_reduce(x, async_op=True)
+    try:
+        work.wait()
+    except RuntimeError as error:
+        print("In all_reduce in rank 0 of 2: float32[3] on openreg:0." in str(error))
+    os.environ["OPENREG_BLOCKING_WAIT"] = "yes"
+    try:
+        work.wait()
+    except RuntimeError as error:
+        print("OPENREG_BLOCKING_WAIT must be '0' or '1', but is 'yes'." in str(error))
+sys.stdout.flush()
+os._exit(0)
+"""
+    environment = os.environ | {"OPENREG_BLOCKING_WAIT": "1"}
+    command = [sys.executable, "-c", program]
+    processes = [
+        subprocess.Popen(
+            [*command, str(rank), str(tmp_path / "store")], stdout=subprocess.PIPE, text=True, env=environment
+        )
+        for rank in range(2)
+    ]
+    outputs = [process.communicate(timeout=100)[0] for process in processes]
+    assert outputs == ["[2.0, 2.0, 2.0]\nTrue\nTrue\n", "[2.0, 2.0, 2.0]\n"]
+
+
+if __name__ == "__main__":
+    CHECKS.main()
