@@ -23,6 +23,7 @@ from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
+import collectives
 import torch
 import torch.nn.functional as F
 from models import Gpt, Lstm, mlp, resnet18, small_resnet, wide_mlp
@@ -533,10 +534,36 @@ def race_figures() -> list[Figure]:
     return figures
 
 
+def collective_figures() -> list[Figure]:
+    """Collectives between two processes, over gloo, against the CPU's; and one beside products against one before them."""
+    took = {name: 1e9 * each for name, each in collectives.with_a_peer().items()}
+
+    def over_cpu(title: str, name: str, aim: float) -> Figure:
+        value, reference = took[name], took[f"{name} on the CPU"]
+        return Figure(title, value, reference, "CPU, gloo", value / reference, "x", aim)
+
+    turns, once = took["in turns"], took["at once"]
+    return [
+        over_cpu("all_reduce, 64 MiB, 2 processes", "large", 1.05),
+        over_cpu("100 all_reduce, 64 B, 2 processes", "small", 2.0),
+        Figure(
+            "all_reduce, 64 MiB, beside products",
+            once,
+            turns,
+            "one after the other",
+            turns / once,
+            "x as fast",
+            1.5,
+            at_least=True,
+        ),
+    ]
+
+
 GROUPS: dict[str, tuple[Callable[[], list[Figure]], dict[str, str]]] = {
     "staged": (staged_figures, {"OPENREG_OPERATORS": "staged"}),
     "compiled": (compiled_figures, {}),
     "races": (race_figures, {}),
+    "collectives": (collective_figures, {}),
     "lists": (list_figures, {"OPENREG_SIM_MEMORY": "16G"}),
 }
 """Figures that need a process of their own, and its variables."""
