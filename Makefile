@@ -3,6 +3,8 @@
 #
 #   make demo       trains a model on two openreg devices; DRIVER=cuda, DRIVER=opencl: on those of that driver, or an error
 #   make test       GoogleTest and pytest, all layers
+#   make test-long  the tests that `make test` leaves out, as they take minutes and seldom find anything
+#   make check-opencl  openreg-check on examples/opencl_driver, all three levels; CHECK_SECONDS=2
 #   make acceptance prints which rows of tests/acceptance.md have a passing test
 #   make client-suites  other libraries' own tests for several GPUs, on simulated ones
 #   make fuzz       random programs against their models: the C API, and tensors against the CPU; FUZZ_SECONDS=120
@@ -41,7 +43,7 @@ PIP := python -m pip --disable-pip-version-check
 RUNTIME_ONLY := -DOPENREG_BUILD_TORCH=OFF -DOPENREG_WERROR=ON
 RUN_CTEST = ctest --test-dir $(1) --output-on-failure --no-tests=error -j $(JOBS)
 
-.PHONY: help all build demo test race-check client-suites acceptance fuzz opinfo check-mutants gpu-check bench lint lint-c lint-headers lint-rooms lint-format lint-python format asan tsan valgrind aarch64 coverage mutate docs wheel check-torch sdist sdist-check clean
+.PHONY: help all build demo test test-long race-check client-suites acceptance fuzz opinfo check-mutants check-opencl gpu-check bench lint lint-c lint-headers lint-rooms lint-format lint-python format asan tsan valgrind aarch64 coverage mutate docs wheel check-torch sdist sdist-check clean
 all: build
 
 help:
@@ -69,8 +71,11 @@ $(EDITABLE): pyproject.toml setup.py $(PACKAGES)
 OPENCL := $(BUILD)/opencl
 OPENCL_LIBRARY = OPENREG_DRIVER_LIBRARIES=opencl:$(CURDIR)/$(OPENCL)/libopenreg_opencl.so
 
+BUILD_OPENCL = cmake -S examples/opencl_driver -B $(OPENCL) -Dopenreg_ROOT=$(CURDIR)/python/torch_openreg > /dev/null && \
+  cmake --build $(OPENCL) --parallel $(JOBS)
+
 demo: build
-	$(if $(filter opencl,$(DRIVER)),cmake -S examples/opencl_driver -B $(OPENCL) -Dopenreg_ROOT=$(CURDIR)/python/torch_openreg > /dev/null && cmake --build $(OPENCL) --parallel $(JOBS))
+	$(if $(filter opencl,$(DRIVER)),$(BUILD_OPENCL))
 	$(if $(filter opencl,$(DRIVER)),$(OPENCL_LIBRARY)) $(if $(DRIVER),OPENREG_DRIVERS=$(DRIVER)) python examples/train_digits.py
 
 # Other libraries, which the tests run on the devices. They must not bring another torch. Where they can't be had their
@@ -83,8 +88,11 @@ test: build $(CLIENTS)
 	$(call RUN_CTEST,$(BUILD))
 	OPENREG_BUILD_DIR=$(CURDIR)/$(BUILD) python -m pytest -n $(JOBS) --dist loadfile
 
+test-long: build $(CLIENTS)
+	OPENREG_BUILD_DIR=$(CURDIR)/$(BUILD) OPENREG_TEST_LONG=1 python -m pytest -n $(JOBS) --dist loadfile -m long
+
 client-suites: build $(CLIENTS)
-	OPENREG_TEST_CLIENT_SUITES=1 python -m pytest tests/python/clients/test_cuda_programs.py
+	OPENREG_TEST_CLIENT_SUITES=1 OPENREG_TEST_LONG=1 python -m pytest tests/python/clients/test_cuda_programs.py
 # The tests under the race detector, which has nothing to say of them. Those of races plant their own.
 race-check: build $(CLIENTS)
 	OPENREG_SIM_RACES=raise python -m pytest -n $(JOBS) --dist loadfile --ignore tests/python/races
@@ -111,6 +119,13 @@ opinfo: build
 check-mutants: $(BUILD)/build.ninja
 	cmake --build $(BUILD) --target check_test --parallel $(JOBS)
 	OPENREG_CHECK_MATRIX=check-mutants.txt $(BUILD)/tests/runtime/check_test --gtest_filter='CheckMutantsTest.*'
+
+# Two devices of PoCL, each of one thread: kernels are small here. 77: no device.
+CHECK_SECONDS ?= 2
+check-opencl: build
+	$(BUILD_OPENCL)
+	POCL_DEVICES="pthread pthread" OMP_NUM_THREADS=1 \
+	  python -m torch_openreg check $(OPENCL)/libopenreg_opencl.so --level 3 --seed 1 --time $(CHECK_SECONDS)
 
 # Sets up nothing: a machine with a GPU has the torch and the CUDA that are to be checked.
 gpu-check:

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import argparse
 import ast
+import os
 import re
 import subprocess
 import sys
@@ -180,6 +181,7 @@ def run_tests(tests: set[Test], build: Path) -> Results:
                 _run([str(build / "tests/shim" / program), f"--gtest_filter={names}", f"--gtest_output=xml:{report}"])
                 results.read(report, layers["shim"])
         if layers["python"]:
+            os.environ["OPENREG_TEST_LONG"] = "1"
             nodes = [f"{test.file}::{test.name}" for test in layers["python"]]
             _run([sys.executable, "-m", "pytest", "-q", f"--junitxml={report}", *nodes])
             results.read(report, layers["python"])

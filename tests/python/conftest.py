@@ -22,6 +22,14 @@ os.environ["OPENREG_PREFERENCES"] = os.devnull
 ROOT = Path(__file__).resolve().parents[2]
 
 
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Leaves out what takes minutes and seldom finds anything, unless it is asked for."""
+    if os.environ.get("OPENREG_TEST_LONG") != "1":
+        for item in items:
+            if item.get_closest_marker("long") is not None:
+                item.add_marker(pytest.mark.skip(reason="takes minutes: make test-long"))
+
+
 @pytest.fixture(autouse=True)
 def _current_device_and_streams() -> Iterator[None]:
     """Each test starts on device 0 with default streams and must not change what the next one sees."""

@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import itertools
 import random
 import time
 import warnings
@@ -132,8 +131,10 @@ def _bodies(info: Any, sample: Any, gradients: bool) -> Iterator[tuple[str, Call
 
 def _failures(info: Any, dtype: torch.dtype, gradients: bool) -> Iterator[str]:
     torch.manual_seed(7)
-    samples = info.sample_inputs("cpu", dtype, requires_grad=gradients)
-    for number, sample in enumerate(itertools.islice(samples, SAMPLES)):
+    samples = list(info.sample_inputs("cpu", dtype, requires_grad=gradients))
+    # From the first to the last: the first ones are alike.
+    chosen = {i * (len(samples) - 1) // (SAMPLES - 1) for i in range(SAMPLES)} if samples else ()
+    for number, sample in ((i, samples[i]) for i in sorted(chosen)):
         call: Call = (sample.input, tuple(sample.args), dict(sample.kwargs))
         for layout, shown in (("", call), (", strided", _strided(call))):
             for what, body, operator in _bodies(info, sample, gradients):
@@ -149,11 +150,12 @@ def _run(names: list[str], limits: Limits) -> None:
     wanted = [info for info in _database() if info.name in names]
     random.Random(limits.seed).shuffle(wanted)
     tasks = [(info, dtype, False) for dtype in DTYPES for info in wanted if dtype in info.supported_dtypes("cpu")]
-    tasks += [(info, torch.float32, True) for info in wanted if info.supports_autograd]
+    of_first = sum(dtype == DTYPES[0] for _, dtype, _ in tasks)
+    tasks[of_first:of_first] = [(info, torch.float32, True) for info in wanted if info.supports_autograd]
     end = time.monotonic() + max(limits.seconds, 1.0) * 2
     for done, (info, dtype, gradients) in enumerate(tasks):
-        # One operator of the group after the other, in every type, until the time is over: at least one of each.
-        if time.monotonic() > end and done >= len(wanted):
+        # All operators of the group, then their gradients, then other types, until the time is over.
+        if time.monotonic() > end and done >= of_first:
             break
         for text in _failures(info, dtype, gradients):
             raise Failure(text)

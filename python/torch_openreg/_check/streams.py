@@ -4,6 +4,8 @@
 from __future__ import annotations
 
 import gc
+import itertools
+import time
 
 import torch
 
@@ -82,15 +84,18 @@ def events(limits: Limits) -> None:
     first, second = (torch.openreg.Event(enable_timing=True) for _ in range(2))
     x, source = torch.zeros(COUNT, device="openreg"), _pinned(1.0)
     torch.openreg.synchronize()
+    begin = time.perf_counter()
     first.record()
     for _ in range(8):
         x.copy_(source, non_blocking=True)
     second.record()
     second.synchronize()
+    passed = 1000 * (time.perf_counter() - begin)
     expect(first.query() and second.query(), "an event that was waited for is not complete")
     expect(bool((x.cpu() == 1).all()), "an event was complete before the copies before it")
     milliseconds = first.elapsed_time(second)
-    expect(0 <= milliseconds < 60000, f"eight copies of 4 MiB took {milliseconds} ms")
+    # Clocks of devices are another thing than the host's: a little more is no failure.
+    expect(0 <= milliseconds < 1.5 * passed + 1, f"{milliseconds} ms between events, {passed:.3f} on the host")
     del limits
 
 
@@ -148,16 +153,22 @@ def exhaustion(limits: Limits) -> None:
     "mem_free() of the driver; torch.openreg.memory_snapshot() shows what is alive.",
 )
 def returned(limits: Limits) -> None:
-    """Allocations of many sizes, then none."""
+    """Allocations of many sizes, then none; several times, as other programs may use the device too."""
     gc.collect()
     before = torch.openreg.memory_allocated()
-    for size in (1, 1000, 1 << 16, 1 << 22):
-        tensors = [torch.empty(size, device="openreg") + 1 for _ in range(8)]
-        del tensors
-    torch.openreg.synchronize()
-    gc.collect()
-    expect(torch.openreg.memory_allocated() == before, f"{torch.openreg.memory_allocated() - before} bytes are alive")
-    torch.openreg.empty_cache()
-    reserved = torch.openreg.memory_reserved()
-    expect(before > 0 or reserved == 0, f"{reserved} bytes stay reserved after empty_cache()")
+    free: list[int] = []
+    for _ in range(4):
+        for size in (1, 1000, 1 << 16, 1 << 22):
+            tensors = [torch.empty(size, device="openreg") + 1 for _ in range(8)]
+            del tensors
+        torch.openreg.synchronize()
+        gc.collect()
+        alive = torch.openreg.memory_allocated() - before
+        expect(alive == 0, f"{alive} bytes are alive")
+        torch.openreg.empty_cache()
+        reserved = torch.openreg.memory_reserved()
+        expect(before > 0 or reserved == 0, f"{reserved} bytes stay reserved after empty_cache()")
+        free.append(torch.openreg.mem_get_info()[0])
+    falls = all(later < earlier for earlier, later in itertools.pairwise(free))
+    expect(not falls, f"the free bytes of the device fall each time that all was given back: {free}")
     del limits

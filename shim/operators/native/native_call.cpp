@@ -117,14 +117,26 @@ bool NativeCall::prepare() {
 
 // ----------------------------------------------------------------------------------------------------------- results
 
-bool NativeCall::fit_written(const at::Tensor& tensor, const TensorShape& shape, bool is_out) {
+// Whether an argument that is not written has the memory of `tensor`.
+bool NativeCall::is_read_too(const at::Tensor& tensor) const {
+  const auto& declared = op_.schema().arguments();
+  bool is_read = false;
+  for (size_t i = 0; i < declared.size(); ++i) {
+    for_each_tensor(arguments_[i], [&](const at::Tensor& other) {
+      is_read = is_read || (!is_written(declared[i]) && other.storage().is_alias_of(tensor.storage()));
+    });
+  }
+  return is_read;
+}
+
+bool NativeCall::fit_written(const at::Tensor& tensor, const TensorShape& shape, bool is_out) const {
   if (at::has_internal_overlap(tensor) == at::MemOverlap::Yes) {
     return false;
   }
   if (tensor.sizes() == shape.sizes) {
     return true;
   }
-  if (!is_out) {
+  if (!is_out || is_read_too(tensor)) {
     return false;
   }
   at::native::resize_output_check(tensor, shape.sizes); // warns

@@ -50,7 +50,8 @@ class NativeCall {
   }
 
   static bool can_be_shown(const c10::Argument& declared, const c10::IValue& value);
-  static bool fit_written(const at::Tensor& tensor, const TensorShape& shape, bool is_out);
+  bool is_read_too(const at::Tensor& tensor) const;
+  bool fit_written(const at::Tensor& tensor, const TensorShape& shape, bool is_out) const;
   bool fit_written_arguments(const CallShapes& shapes);
   const c10::IValue& argument_returned_as(const c10::Argument& result) const;
   c10::IValue new_result(const c10::Argument& declared, const std::vector<TensorShape>& shapes) const;

@@ -7,6 +7,7 @@
 #include <algorithm>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <unordered_map>
 #include <unordered_set>
 
@@ -21,9 +22,11 @@ namespace c10::openreg {
 
 // An operator that a driver's kernel serves.
 struct NativeKernel {
-  NativeKernel(const openreg_kernel& by, const std::string& name)
+  // `functional`: the listed operator of which this is a form.
+  NativeKernel(const openreg_kernel& by, const std::string& name, std::optional<c10::OperatorHandle> functional)
       : kernel(by),
-        counter(operator_counter(ExecutionMode::native, name)) {}
+        counter(operator_counter(ExecutionMode::native, name)),
+        shape_function(functional) {}
 
   const openreg_kernel& kernel;
   OperatorCounter& counter;
@@ -169,8 +172,11 @@ class Reader {
   }
 
  private:
-  void add(const c10::OperatorName& name, const openreg_kernel& kernel) {
-    result_->by_operator.emplace(name, std::make_unique<NativeKernel>(kernel, name.name));
+  void add(
+      const c10::OperatorName& name,
+      const openreg_kernel& kernel,
+      std::optional<c10::OperatorHandle> functional = std::nullopt) {
+    result_->by_operator.emplace(name, std::make_unique<NativeKernel>(kernel, name.name, functional));
   }
 
   void add_listed(const openreg_kernel& kernel, const c10::OperatorName& name) {
@@ -205,7 +211,7 @@ class Reader {
       const bool may_share = !in_place || (kernel->flags & OPENREG_KERNEL_ELEMENTWISE) != 0;
       if (may_share && form.has_value() && form->hasSchema() && is_form_of(form->schema(), op.schema()) &&
           refusal_of(*form) == nullptr) {
-        add(name, *kernel);
+        add(name, *kernel, op);
       }
     }
   }

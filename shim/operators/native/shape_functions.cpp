@@ -81,7 +81,31 @@ bool add_shapes(const c10::IValue& value, std::vector<std::vector<TensorShape>>&
   return true;
 }
 
-std::shared_ptr<const CallShapes> run(const c10::OperatorHandle& op, const c10::IValue* arguments) {
+void run_for_meta(const c10::OperatorHandle& op, torch::jit::Stack& stack) {
+  const c10::impl::ExcludeDispatchKeyGuard below(kAboveKernels);
+  op.redispatchBoxed(c10::DispatchKeySet(c10::DispatchKey::Meta), &stack);
+}
+
+// PyTorch's kernels refuse to write a result into a tensor of a lesser kind, floating point into integers. Some of its
+// shape functions of forms that write don't, mul_() among them.
+bool types_fit(const c10::OperatorHandle& functional, torch::jit::Stack stack, const CallShapes& shapes) {
+  stack.resize(functional.schema().arguments().size());
+  run_for_meta(functional, stack);
+  for (size_t i = 0; i < stack.size(); ++i) {
+    size_t k = 0;
+    bool fits = true;
+    for_each_tensor(stack[i], [&](const at::Tensor& result) {
+      fits = fits && k < shapes.results[i].size() && c10::canCast(result.scalar_type(), shapes.results[i][k++].dtype);
+    });
+    if (!fits) {
+      return false;
+    }
+  }
+  return true;
+}
+
+std::shared_ptr<const CallShapes> run(
+    const c10::OperatorHandle& op, const std::optional<c10::OperatorHandle>& functional, const c10::IValue* arguments) {
   const auto& declared = op.schema().arguments();
   torch::jit::Stack stack;
   stack.reserve(declared.size());
@@ -89,9 +113,14 @@ std::shared_ptr<const CallShapes> run(const c10::OperatorHandle& op, const c10::
     stack.push_back(without_data(arguments[i]));
   }
   const torch::jit::Stack before = stack; // the tensors that the function may resize
+  torch::jit::Stack of_functional;
+  if (functional.has_value()) {
+    for (size_t i = 0; i < declared.size(); ++i) {
+      of_functional.push_back(without_data(arguments[i])); // apart from those that the function may resize
+    }
+  }
   try {
-    const c10::impl::ExcludeDispatchKeyGuard below(kAboveKernels);
-    op.redispatchBoxed(c10::DispatchKeySet(c10::DispatchKey::Meta), &stack);
+    run_for_meta(op, stack);
   } catch (const std::exception&) {
     return nullptr;
   }
@@ -106,6 +135,11 @@ std::shared_ptr<const CallShapes> run(const c10::OperatorHandle& op, const c10::
     } else {
       shapes->written.emplace_back();
     }
+  }
+  try {
+    fits = fits && (!functional.has_value() || types_fit(*functional, std::move(of_functional), *shapes));
+  } catch (const std::exception&) {
+    return nullptr;
   }
   return fits ? shapes : nullptr;
 }
@@ -231,7 +265,7 @@ std::shared_ptr<const CallShapes> ShapeFunction::operator()(
     }
   }
   // Not under the lock: a function in Python takes Python's.
-  auto shapes = run(op, arguments);
+  auto shapes = run(op, functional_, arguments);
   const std::lock_guard<std::mutex> guard(lock_);
   if (known_.size() >= kKnownCalls) {
     known_.clear();

@@ -9,6 +9,7 @@
 
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <unordered_map>
 #include <vector>
 
@@ -50,6 +51,9 @@ struct CallShapes {
 // small kernel, so what they said is kept, by everything of the arguments that they may look at. Threads: any.
 class ShapeFunction {
  public:
+  // `functional`: the operator that `op` is a form of, in place or with out=, if it is one.
+  explicit ShapeFunction(std::optional<c10::OperatorHandle> functional = std::nullopt) : functional_(functional) {}
+
   // `arguments`: those of a call of `op`, always the same one; tensors are strided, on openreg, or numbers of the CPU.
   // nullptr where the shape function refuses them, as it does for an error of the program.
   std::shared_ptr<const CallShapes> operator()(const c10::OperatorHandle& op, const c10::IValue* arguments);
@@ -60,6 +64,7 @@ class ShapeFunction {
     size_t operator()(const Key& key) const;
   };
 
+  const std::optional<c10::OperatorHandle> functional_;
   std::mutex lock_;
   std::unordered_map<Key, std::shared_ptr<const CallShapes>, Hash> known_;
 };

@@ -7,7 +7,10 @@
 #include "sim.h"
 
 #define MUTANT_ENUMERATOR(name, checks) mutant_##name,
-typedef enum mutant { mutant_none, OPENREG_MUTANTS(MUTANT_ENUMERATOR) mutant_count } mutant;
+typedef enum mutant {
+    mutant_none,
+    OPENREG_MUTANTS_OF_LEVEL_3(MUTANT_ENUMERATOR) OPENREG_MUTANTS(MUTANT_ENUMERATOR) mutant_count
+} mutant;
 
 /* Whether this process has the defect. */
 #define IS(name) (mutant_current == mutant_##name)
@@ -27,6 +30,9 @@ void mutant_wrap_memory(openreg_driver *table);
 void mutant_wrap_queues(openreg_driver *table);
 void mutant_wrap_info(openreg_driver *table);
 void mutant_wrap_extensions(openreg_driver *table);
+
+/* What extension() gives for OPENREG_KERNELS_NAME. */
+const void *mutant_kernels(void);
 
 /* A copy that a defect holds back; runs it now. */
 void mutant_run_late_copy(void);

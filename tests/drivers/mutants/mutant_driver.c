@@ -153,7 +153,7 @@ static void
 choose(void)
 {
 #define MUTANT_NAME(name, checks) #name,
-    static const char *const names[] = {"", OPENREG_MUTANTS(MUTANT_NAME)};
+    static const char *const names[] = {"", OPENREG_MUTANTS_OF_LEVEL_3(MUTANT_NAME) OPENREG_MUTANTS(MUTANT_NAME)};
     const char *const wanted = getenv(OPENREG_MUTANT_VARIABLE);
     for (int i = 1; wanted != NULL && i < mutant_count; ++i)
         if (strcmp(names[i], wanted) == 0)

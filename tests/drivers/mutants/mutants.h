@@ -48,6 +48,7 @@
     X(nomem_twice, "errors.memory") \
     X(nomem_writes, "errors.memory") \
     X(nomem_two_codes, "errors.memory") \
+    X(nomem_swallowed, "errors.memory") \
     X(host_nomem_code, "errors.host_memory") \
     X(elapsed_always, "errors.elapsed") \
     X(elapsed_waits, "errors.elapsed_pending") \
@@ -164,11 +165,23 @@
     X(kernel_types, "kernel.types") \
     X(kernel_refuses_late, "kernel.types") \
     X(kernel_stream, "kernel.stream") \
+    X(kernel_in_place_nothing, "kernel.in_place") \
+    X(kernel_int64_halves, "kernel.values") \
+    X(kernel_mm_transposed, "kernel.strides") \
     /* behind the runtime */ \
     X(runtime_last_byte, "runtime.copy") \
     X(runtime_pinned_short, "runtime.pinned") \
     X(runtime_wait_not, "runtime.streams") \
     X(runtime_racy_copy, "runtime.threads")
+
+/* Of kernels that the checks in C have no reference for: level 3 finds them, and tests/python/tools/test_check_level3.py
+ * says by which check. */
+#define OPENREG_MUTANTS_OF_LEVEL_3(X) \
+    X(kernel_out_nothing, "") \
+    X(kernel_sum_one_dim, "") \
+    X(kernel_cat_over, "") \
+    X(kernel_index_dense, "") \
+    X(kernel_gradient, "")
 /* clang-format on */
 
 #define OPENREG_MUTANT_VARIABLE "OPENREG_MUTANT"

@@ -43,6 +43,7 @@ with open(path, "w") as file:
 
 
 # two devices in one process are nn.DataParallel to the Trainer; the losses are the CPU's on the same batches
+@pytest.mark.long
 def test_trainer_on_two_devices(script: Any, tmp_path: Path) -> None:
     pytest.importorskip("transformers")
     report = tmp_path / "report"
@@ -61,6 +62,7 @@ if os.environ.get("OPENREG_TEST_CLIENT_SUITES") == "1":
 
 
 # Accelerate's tests of what several GPUs are to do, as pip ships them: a process for each device, over gloo
+@pytest.mark.long
 @pytest.mark.parametrize("name", OWN)
 def test_accelerate_own_tests(script: Any, name: str) -> None:
     launcher = ("-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2", *AS_CUDA)

@@ -184,6 +184,7 @@ def test_forms_that_write_their_arguments(kernels: Program) -> None:
         same(torch.mm(A[:3, :3].contiguous(), A[:3, :3].contiguous()), a[:3, :3] @ a[:3, :3])
         for form, text in [
             (lambda x, y: y.add_(x), "doesn't match the broadcast shape"),
+            (lambda x, y: torch.add(y, x, out=y), "doesn't match the broadcast shape"),
             (lambda x, y: x.expand(2, 3, 4).add_(x), "more than one element of the written-to tensor"),
             (lambda x, y: torch.add(x, y, out=torch.empty(3, 4, dtype=torch.int64, device=x.device)), "can't be cast"),
             (lambda x, y: torch.add(x, torch.ones(3, device=x.device)), "must match the size of tensor"),

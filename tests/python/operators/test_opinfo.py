@@ -33,6 +33,7 @@ def test_operators_give_what_they_give_on_the_cpu(root: Path, way: str) -> None:
 
 
 # tensors without memory, conjugated, negated, expanded and empty ones give what they give on the CPU, and none a crash
+@pytest.mark.long
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize("kind", ["zero", "conjugated", "negated", "expanded", "empty"])
 def test_other_kinds_of_tensors(root: Path, kind: str) -> None:

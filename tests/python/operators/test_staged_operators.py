@@ -35,7 +35,7 @@ def run_suites(root: Path, environment: dict[str, str]) -> None:
 
 
 # staged gives what aliased gives, on the simulated devices
-@pytest.mark.slow
+@pytest.mark.long
 def test_the_suites_pass_staged_on_sim(root: Path) -> None:
     run_suites(root, {"OPENREG_OPERATORS": "staged"})
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -14,12 +15,40 @@ import pytest
 
 from torch_openreg._check import level3
 
-MUTANTS = {
-    "kernel_strides": "operators.elements",
-    "kernel_beside": "operators.elements",
-    "kernel_stream": "streams.operators",
-}
-"""A defect, and the check that it fails. The defects are in tests/drivers/mutants/mutants.h."""
+ROOT = Path(__file__).resolve().parents[3]
+
+MUTANTS = (
+    # a kernel that takes every tensor for a contiguous one; that writes beside its result
+    ("kernel_strides", "operators.elements"),
+    ("kernel_beside", "operators.elements"),
+    # of 64-bit integers only the lower halves; in place, into nothing; into the tensor of out=, nothing
+    ("kernel_int64_halves", "operators.elements"),
+    ("kernel_in_place_nothing", "operators.elements"),
+    ("kernel_out_nothing", "operators.elements"),
+    # one of several dimensions is summed; parts on top of each other; an index with gaps, read without
+    ("kernel_sum_one_dim", "operators.reductions"),
+    ("kernel_cat_over", "operators.shapes"),
+    ("kernel_index_dense", "operators.indexing"),
+    # a transposed matrix read as if it were not
+    ("kernel_mm_transposed", "operators.matrices"),
+    ("kernel_mm_transposed", "operators.layers"),
+    ("kernel_mm_transposed", "training.attention"),
+    # relu's gradient is not multiplied with that of its result
+    ("kernel_gradient", "operators.activations"),
+    ("kernel_gradient", "training.linear"),
+    ("kernel_gradient", "training.convolution"),
+    # a kernel that does not wait for its stream; a stream that does not wait for another one
+    ("kernel_stream", "streams.operators"),
+    ("wait_not", "streams.wait"),
+    # microseconds for milliseconds; an event that is complete at once, so that freed memory is used again too early
+    ("elapsed_us", "streams.events"),
+    ("event_done", "memory.reuse"),
+    # another code than that of out of memory; memory that is not given back
+    ("nomem_code", "memory.exhaustion"),
+    ("free_forgets", "memory.returned"),
+    ("kernel_in_place_nothing", "programs.random"),
+)
+"""A defect, and a check that it fails. The defects are in tests/drivers/mutants/mutants.h."""
 
 
 def run_check(*arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
@@ -30,14 +59,13 @@ def run_check(*arguments: str, **environment: str) -> subprocess.CompletedProces
 
 @pytest.fixture(scope="module")
 def mutants(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The simulated devices with a kernel and, by a variable, one defect."""
-    root = Path(__file__).resolve().parents[3]
+    """The simulated devices with kernels and, by a variable, one defect."""
     library = tmp_path_factory.mktemp("mutants") / "libmutants.so"
-    folders = [root / "tests/drivers/mutants", root / "runtime/drivers/sim"]
+    folders = [ROOT / "tests/drivers/mutants", ROOT / "runtime/drivers/sim"]
     sources = [str(source) for folder in folders for source in sorted(folder.glob("*.c"))]
-    includes = [f"-I{folder}" for folder in (root / "runtime/include", root / "runtime/src", *folders)]
+    includes = [f"-I{folder}" for folder in (ROOT / "runtime/include", ROOT / "runtime/src", *folders)]
     flags = ["-std=gnu11", "-O1", "-shared", "-fPIC", "-fvisibility=hidden"]
-    script = f"-Wl,--version-script={root / 'tests/drivers/driver.map'}"
+    script = f"-Wl,--version-script={ROOT / 'tests/drivers/driver.map'}"
     command = [os.environ.get("CC", "cc"), *flags, *includes, *sources, script, "-lpthread", "-o", str(library)]
     subprocess.run(command, check=True)
     return library
@@ -58,15 +86,42 @@ def test_a_right_driver(tmp_path: Path) -> None:
     assert len(ElementTree.parse(tmp_path / "check.xml").getroot()) == 2
 
 
-# a kernel that ignores strides, one that writes beside its result, one that runs before its stream has come to it
-@pytest.mark.slow
-@pytest.mark.parametrize("defect", MUTANTS)
-def test_defects_are_found(defect: str, mutants: Path) -> None:
-    check = MUTANTS[defect]
-    done = run_check(str(mutants), "--level", "3", "--only", check, "--time", "1", OPENREG_MUTANT=defect)
+# each defect is found by the check that is there for it
+@pytest.mark.long
+@pytest.mark.parametrize(("defect", "check"), MUTANTS)
+def test_defects_are_found(defect: str, check: str, mutants: Path) -> None:
+    done = run_check(str(mutants), "--level", "3", "--only", check, "--time", "5", OPENREG_MUTANT=defect)
     assert done.returncode == 1, done.stdout + done.stderr
     assert f"FAIL  {check}" in done.stdout
     assert "rule  " in done.stdout
+
+
+# the driver in which defects are planted has none without them, on its own kernels
+@pytest.mark.long
+def test_no_defect_is_found_where_there_is_none(mutants: Path) -> None:
+    done = run_check(str(mutants), "--level", "3", "--time", "3")
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "level 3, seed 1" in done.stdout
+
+
+# no check is there that finds nothing
+def test_each_check_finds_a_defect() -> None:
+    assert {check for _, check in MUTANTS} == set(level3.all_checks())
+    planted = set(re.findall(r"X\((\w+), ", (ROOT / "tests/drivers/mutants/mutants.h").read_text()))
+    assert {defect for defect, _ in MUTANTS} <= planted
+
+
+# the defects that a driver must not get away with: the page names for each what is planted, and what finds it
+def test_the_table_of_defects() -> None:
+    page = (ROOT / "docs/verifying-a-driver.md").read_text()
+    rows = re.findall(r"^\| ([^|`]+) \| (`[^|]+`) \| (`[^|]+`) \|$", page, re.MULTILINE)
+    assert len(rows) >= 14
+    found_by = dict(re.findall(r'X\((\w+), "([^"]*)"\)', (ROOT / "tests/drivers/mutants/mutants.h").read_text()))
+    for text, defects, checks in rows:
+        names = set(re.findall(r"`([\w.]+)`", checks))
+        for defect in re.findall(r"`(\w+)`", defects):
+            known = set(found_by[defect].split()) | {check for planted, check in MUTANTS if planted == defect}
+            assert known & names, (text, defect)
 
 
 # a check that ends its process, and one that does not end, are failures that say so

@@ -52,6 +52,7 @@ def variables(library: Path) -> dict[str, str]:
 
 
 # each rule of driver.h: no failure, and what is skipped is what the table lacks
+@pytest.mark.long
 def test_conforms(library: Path, tmp_path: Path) -> None:
     report = tmp_path / "check.json"
     command = [sys.executable, "-m", "torch_openreg", "check", str(library), "--level", "1", "--time", "0.1"]
@@ -85,6 +86,7 @@ assert staged <= {"aten::_local_scalar_dense"}, staged  # item(): one element is
 
 
 # the demo's network (convolutions, batch norm, pooling, SGD) trains on kernels of the driver alone, as on the CPU
+@pytest.mark.long
 def test_digits(library: Path, root: Path, python: PythonRunner) -> None:
     code = DIGITS.replace("sys.argv[1]", repr(str(root / "examples" / "train_digits.py")))
     python(code, timeout=250, **variables(library))
@@ -161,6 +163,19 @@ def test_other_types_and_errors(library: Path, python: PythonRunner) -> None:
         for dtype in (torch.float16, torch.bfloat16, torch.complex64, torch.int8):
             y = x.to(dtype)
             assert torch.equal((y.to("openreg").t() + 1).cpu(), y.t() + 1), dtype
+        def outcome(function, x):
+            try:
+                return function(x).tolist()
+            except RuntimeError as error:
+                return str(error)
+        # PyTorch's own shape functions raise nothing here: its kernels do
+        for dtype in (torch.bool, torch.uint8, torch.int64):
+            for function in (
+                lambda x: x.mul_(1.5), lambda x: x.mul_(3), lambda x: x - True, lambda x: x.abs(), lambda x: x.relu(),
+                lambda x: x < -1, lambda x: x == 300, lambda x: ~x, lambda x: x.argmax(), lambda x: x.float().bitwise_not(),
+            ):
+                y = torch.tensor([1, 0, 1]).to(dtype)
+                assert outcome(function, y.clone()) == outcome(function, y.to("openreg")), dtype
         try:
             torch.empty(1 << 50, device="openreg")
         except torch.OutOfMemoryError:

@@ -7,8 +7,9 @@
 
 /* A0, A1, ... are the operator's arguments in the order of its schema, numbers or elements; the result is of the type that
  * PyTorch's shape function has found, and so is what is computed; for a bool that of the arguments. FLOATING: not for
- * integers. */
-enum kind { PLAIN, FLOATING };
+ * integers; INTEGRAL: for nothing else; NUMBERS: not for bools; ORDERED: what it compares must be of one type. PyTorch
+ * raises errors for what is refused, or its kernels do what this driver's would do otherwise. */
+enum kind { PLAIN, FLOATING, INTEGRAL, NUMBERS, ORDERED };
 
 static const struct row {
     const char *name; /* without "aten::" */
@@ -18,17 +19,17 @@ static const struct row {
 } rows[] = {
     {"add.Tensor", "A0 + A2 * A1", PLAIN, false},
     {"add.Scalar", "A0 + A2 * A1", PLAIN, false},
-    {"sub.Tensor", "A0 - A2 * A1", PLAIN, false},
-    {"sub.Scalar", "A0 - A2 * A1", PLAIN, false},
-    {"rsub.Scalar", "A1 - A2 * A0", PLAIN, false},
+    {"sub.Tensor", "A0 - A2 * A1", NUMBERS, false},
+    {"sub.Scalar", "A0 - A2 * A1", NUMBERS, false},
+    {"rsub.Scalar", "A1 - A2 * A0", NUMBERS, false},
     {"mul.Tensor", "A0 * A1", PLAIN, false},
     {"mul.Scalar", "A0 * A1", PLAIN, false},
     {"div.Tensor", "A0 / A1", FLOATING, false},
     {"div.Scalar", "A0 / A1", FLOATING, false},
-    {"maximum", "A0 != A0 ? A0 : A0 > A1 ? A0 : A1", PLAIN, false},
-    {"minimum", "A0 != A0 ? A0 : A0 < A1 ? A0 : A1", PLAIN, false},
+    {"maximum", "A0 != A0 ? A0 : A0 > A1 ? A0 : A1", ORDERED, false},
+    {"minimum", "A0 != A0 ? A0 : A0 < A1 ? A0 : A1", ORDERED, false},
     {"neg", "-A0", PLAIN, false},
-    {"abs", "A0 < 0 ? -A0 : A0 + 0", PLAIN, false},
+    {"abs", "A0 < 0 ? -A0 : A0 + 0", NUMBERS, false},
     {"exp", "exp(A0)", FLOATING, false},
     {"log", "log(A0)", FLOATING, false},
     {"sqrt", "sqrt(A0)", FLOATING, false},
@@ -39,7 +40,7 @@ static const struct row {
     {"tanh", "tanh(A0)", FLOATING, false},
     {"sigmoid", "1 / (1 + exp(-A0))", FLOATING, false},
     {"pow.Tensor_Scalar", "A1 == 2 ? A0 * A0 : pow(A0, A1)", FLOATING, false},
-    {"relu", "A0 < 0 ? 0 : A0", PLAIN, false},
+    {"relu", "A0 < 0 ? 0 : A0", NUMBERS, false},
     {"threshold_backward", "A1 <= A2 ? 0 : A0", PLAIN, false},
     {"tanh_backward", "A0 * (1 - A1 * A1)", FLOATING, false},
     {"sigmoid_backward", "A0 * A1 * (1 - A1)", FLOATING, false},
@@ -53,26 +54,26 @@ static const struct row {
      " : A0 * ((C)0.5 * (1 + erf(A1 * (C)0.7071067811865476))"
      " + A1 * (C)0.3989422804014327 * exp((C)-0.5 * A1 * A1))",
      FLOATING, false},
-    {"addcmul", "A0 + A3 * A1 * A2", PLAIN, false},
+    {"addcmul", "A0 + A3 * A1 * A2", NUMBERS, false},
     {"addcdiv", "A0 + A3 * (A1 / A2)", FLOATING, false},
     {"lerp.Scalar", "(A2 < 0 ? -A2 : A2) < (C)0.5 ? A0 + A2 * (A1 - A0) : A1 - (A1 - A0) * (1 - A2)", FLOATING, false},
     {"clamp", "A0 < A1 ? A1 : A0 > A2 ? A2 : A0", FLOATING, false},
-    {"eq.Tensor", "A0 == A1", PLAIN, false},
-    {"eq.Scalar", "A0 == A1", PLAIN, false},
-    {"ne.Tensor", "A0 != A1", PLAIN, false},
-    {"ne.Scalar", "A0 != A1", PLAIN, false},
-    {"lt.Tensor", "A0 < A1", PLAIN, false},
-    {"lt.Scalar", "A0 < A1", PLAIN, false},
-    {"le.Tensor", "A0 <= A1", PLAIN, false},
-    {"le.Scalar", "A0 <= A1", PLAIN, false},
-    {"gt.Tensor", "A0 > A1", PLAIN, false},
-    {"gt.Scalar", "A0 > A1", PLAIN, false},
-    {"ge.Tensor", "A0 >= A1", PLAIN, false},
-    {"ge.Scalar", "A0 >= A1", PLAIN, false},
+    {"eq.Tensor", "A0 == A1", ORDERED, false},
+    {"eq.Scalar", "A0 == A1", ORDERED, false},
+    {"ne.Tensor", "A0 != A1", ORDERED, false},
+    {"ne.Scalar", "A0 != A1", ORDERED, false},
+    {"lt.Tensor", "A0 < A1", ORDERED, false},
+    {"lt.Scalar", "A0 < A1", ORDERED, false},
+    {"le.Tensor", "A0 <= A1", ORDERED, false},
+    {"le.Scalar", "A0 <= A1", ORDERED, false},
+    {"gt.Tensor", "A0 > A1", ORDERED, false},
+    {"gt.Scalar", "A0 > A1", ORDERED, false},
+    {"ge.Tensor", "A0 >= A1", ORDERED, false},
+    {"ge.Scalar", "A0 >= A1", ORDERED, false},
     {"logical_not", "A0 == 0", PLAIN, false},
-    {"bitwise_not", "INVERTED(A0)", PLAIN, false},
-    {"bitwise_and.Tensor", "A0 & A1", PLAIN, false},
-    {"bitwise_or.Tensor", "A0 | A1", PLAIN, false},
+    {"bitwise_not", "INVERTED(A0)", INTEGRAL, false},
+    {"bitwise_and.Tensor", "A0 & A1", INTEGRAL, false},
+    {"bitwise_or.Tensor", "A0 | A1", INTEGRAL, false},
     {"where.self", "A0 != 0 ? A1 : A2", PLAIN, false},
     {"masked_fill.Scalar", "A1 != 0 ? A2 : A0", PLAIN, false},
     {"masked_fill.Tensor", "A1 != 0 ? A2 : A0", PLAIN, false},
@@ -106,6 +107,39 @@ wider(openreg_dtype a, openreg_dtype b)
     return is_float(a) && b.bits < a.bits ? a : is_float(a) ? b : INT64;
 }
 
+/* Whether the numbers can be of the tensors' type, and those are of one: PyTorch compares in that, where 300 is another
+ * number. */
+static bool
+is_of_one_type(const openreg_kernel_call *call, const view *views, int count)
+{
+    const openreg_dtype type = views[1].dtype;
+    const double most = type.code == OPENREG_DTYPE_UINT ? 255 : ldexp(1, type.bits - 1) - 1;
+    const double least = type.code == OPENREG_DTYPE_UINT ? 0 : -ldexp(1, type.bits - 1);
+    for (int v = 2; v < count; ++v)
+        if (views[v].dtype.code != type.code || views[v].dtype.bits != type.bits)
+            return false;
+    for (uint64_t i = 0; i < call->argument_count; ++i) {
+        const openreg_value *const a = &call->arguments[i];
+        const bool is_number = a->kind >= OPENREG_VALUE_BOOL && a->kind <= OPENREG_VALUE_FLOAT;
+        if (is_number && (type.code == OPENREG_DTYPE_INT || type.code == OPENREG_DTYPE_UINT) &&
+            (a->real < least || a->real > most))
+            return false;
+    }
+    return true;
+}
+
+static bool
+has_bool(const openreg_kernel_call *call)
+{
+    for (uint64_t i = 0; i < call->argument_count; ++i) {
+        const openreg_value *const a = &call->arguments[i];
+        if (a->kind == OPENREG_VALUE_BOOL ||
+            (a->kind == OPENREG_VALUE_TENSOR && a->tensor->dtype.code == OPENREG_DTYPE_BOOL))
+            return true;
+    }
+    return false;
+}
+
 /* The type to compute with; false if there is none. */
 static bool
 find_compute_type(job *j, const struct row *row, const view *views, int count)
@@ -115,7 +149,8 @@ find_compute_type(job *j, const struct row *row, const view *views, int count)
     if (views[0].dtype.code == OPENREG_DTYPE_BOOL) /* a comparison, or a copy: 0.5 is true */
         for (int v = 1; v < count; ++v)
             type = wider(type, views[v].dtype);
-    if (row->kind == FLOATING && !is_float(type))
+    if ((row->kind == FLOATING && !is_float(type)) || (row->kind == INTEGRAL && is_float(type)) ||
+        (row->kind == NUMBERS && has_bool(call)) || (row->kind == ORDERED && !is_of_one_type(call, views, count)))
         return false;
     for (uint64_t i = 0; i < call->argument_count; ++i) {
         const openreg_value *const a = &call->arguments[i];

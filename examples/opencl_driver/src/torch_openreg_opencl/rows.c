@@ -81,6 +81,8 @@ reduce(job *j)
         !kernel_knows(j, views[1].dtype) || !kernel_knows(j, result.dtype) ||
         openreg_element_count(call->arguments[0].tensor) == 0)
         return REFUSED;
+    if (views[1].dtype.code == OPENREG_DTYPE_BOOL && strcmp(r->name, "aten::argmax") == 0)
+        return REFUSED;                                                              /* an error of PyTorch's */
     if (r->dims == 2 && (call->arguments[1].real != 2 || !is_float(views[1].dtype))) /* the Euclidean norm alone */
         return REFUSED;
     read_dims(r->dims < 0 ? NULL : &call->arguments[r->dims], views[1].ndim, inner);

@@ -1,0 +1,267 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
+/* mutant_kernels.c: the kernels that the driver with defects has, and theirs (mutants.h). They run on the host, when the
+ * stream has come to them. */
+#include "mutant.h"
+
+#include <string.h>
+
+#include <openreg/kernels.h>
+
+/* ------------------------------------------------------------------------------------------------------------ elements */
+
+static bool
+is_known(const openreg_tensor *tensor)
+{
+    return openreg_has_dtype(tensor, OPENREG_DTYPE_FLOAT, 32) || openreg_has_dtype(tensor, OPENREG_DTYPE_FLOAT, 64) ||
+           openreg_has_dtype(tensor, OPENREG_DTYPE_INT, 64) ||
+           (IS(kernel_types) && tensor->dtype.code == 99 && tensor->dtype.bits == 64);
+}
+
+/* At a distance from the first one, in elements. */
+static char *
+at_offset(openreg_instance instance, const openreg_tensor *tensor, int64_t offset)
+{
+    void *host = NULL;
+    (void)mutant_base->host_alias(instance, tensor->device_id, tensor->data, &host);
+    return (char *)host + offset * (tensor->dtype.bits / 8);
+}
+
+static char *
+element(openreg_instance instance, const openreg_tensor *tensor, int64_t i)
+{
+    int64_t offset = 0;
+    if (IS(kernel_strides))
+        offset = i;
+    else
+        for (int32_t d = tensor->ndim - 1; d >= 0; --d) {
+            offset += i % tensor->shape[d] * tensor->strides[d];
+            i /= tensor->shape[d];
+        }
+    return at_offset(instance, tensor, offset);
+}
+
+static double
+load_from(const char *at, openreg_dtype dtype)
+{
+    float f;
+    double d;
+    int64_t l;
+    if (dtype.bits == 32)
+        return memcpy(&f, at, sizeof f), (double)f;
+    if (dtype.code == OPENREG_DTYPE_FLOAT)
+        return memcpy(&d, at, sizeof d), d;
+    return memcpy(&l, at, sizeof l), (double)l;
+}
+
+static double
+load(openreg_instance instance, const openreg_value *value, int64_t i)
+{
+    return value->tensor == NULL ? value->real : load_from(element(instance, value->tensor, i), value->tensor->dtype);
+}
+
+static void
+store(openreg_instance instance, const openreg_tensor *tensor, int64_t i, double value)
+{
+    char *const at = element(instance, tensor, i);
+    const float f = (float)value;
+    int64_t l = (int64_t)value;
+    if (IS(kernel_int64_halves))
+        l &= INT32_MAX;
+    if (tensor->dtype.bits == 32)
+        memcpy(at, &f, sizeof f);
+    else if (tensor->dtype.code == OPENREG_DTYPE_FLOAT)
+        memcpy(at, &value, sizeof value);
+    else
+        memcpy(at, &l, sizeof l);
+}
+
+/* Waits until the stream has come to the call. */
+static openreg_status
+begin(openreg_instance instance, const openreg_kernel_call *call)
+{
+    return IS(kernel_stream) ? OPENREG_OK : mutant_base->stream_sync(instance, call->dev, call->stream);
+}
+
+#define BEGIN(instance, call)                                                                                          \
+    do {                                                                                                               \
+        const openreg_status begin_status = begin((instance), (call));                                                 \
+        if (begin_status != OPENREG_OK)                                                                                \
+            return begin_status;                                                                                       \
+    } while (0)
+
+/* ------------------------------------------------------------------------------------------------------------- kernels */
+
+/* aten::add.Tensor(Tensor self, Tensor other, *, Scalar alpha=1) -> Tensor */
+static openreg_status
+kernel_add(openreg_instance instance, const openreg_kernel_call *call)
+{
+    const openreg_tensor *const result = call->results[0].tensor, *const self = openreg_tensor_argument(call, 0);
+    const int64_t count = openreg_element_count(result);
+    if (!is_known(result)) {
+        if (IS(kernel_refuses_late))
+            store(instance, result, 0, 0);
+        return OPENREG_E_UNSUPPORTED;
+    }
+    BEGIN(instance, call);
+    if ((IS(kernel_in_place_nothing) && self != NULL && self->data == result->data) ||
+        (IS(kernel_out_nothing) && call->argument_count > 3))
+        return OPENREG_OK;
+    const double alpha = IS(kernel_alpha) ? 1 : call->arguments[2].real;
+    for (int64_t i = 0; IS(kernel_clears) && i < count; ++i)
+        store(instance, result, i, 0);
+    for (int64_t i = 0; i < count; ++i)
+        store(instance, result, i,
+              load(instance, &call->arguments[0], i) + alpha * load(instance, &call->arguments[1], i));
+    if (IS(kernel_beside) && !openreg_is_contiguous(result))
+        element(instance, result, 0)[result->dtype.bits / 8] = 1;
+    return OPENREG_OK;
+}
+
+/* aten::mm(Tensor self, Tensor mat2) -> Tensor */
+static openreg_status
+kernel_mm(openreg_instance instance, const openreg_kernel_call *call)
+{
+    const openreg_tensor *const result = call->results[0].tensor, *const left = call->arguments[0].tensor,
+                                *const right = call->arguments[1].tensor;
+    if (!is_known(result) || left->dtype.code != result->dtype.code || left->dtype.bits != result->dtype.bits)
+        return OPENREG_E_UNSUPPORTED;
+    BEGIN(instance, call);
+    const int64_t rows = result->shape[0], columns = result->shape[1], inner = left->shape[1];
+    for (int64_t i = 0; i < rows * columns; ++i) {
+        double sum = 0;
+        for (int64_t k = 0; k < inner; ++k) {
+            const int64_t at = IS(kernel_mm_transposed) ? k * columns + i % columns
+                                                        : k * right->strides[0] + i % columns * right->strides[1];
+            sum += load(instance, &call->arguments[0], i / columns * inner + k) *
+                   load_from(at_offset(instance, right, at), right->dtype);
+        }
+        store(instance, result, i, sum);
+    }
+    return OPENREG_OK;
+}
+
+/* aten::sum.dim_IntList(Tensor self, int[1]? dim, bool keepdim=False, *, ScalarType? dtype=None) -> Tensor */
+static openreg_status
+kernel_sum(openreg_instance instance, const openreg_kernel_call *call)
+{
+    const openreg_tensor *const result = call->results[0].tensor, *const self = call->arguments[0].tensor;
+    const openreg_value *const dims = &call->arguments[1];
+    bool is_summed[16] = {false};
+    if (!is_known(result) || !is_known(self) || dims->kind != OPENREG_VALUE_INTS || dims->count == 0 ||
+        self->ndim == 0 || self->ndim > 16)
+        return OPENREG_E_UNSUPPORTED;
+    BEGIN(instance, call);
+    for (uint64_t i = 0; i < (IS(kernel_sum_one_dim) ? 1 : dims->count); ++i)
+        is_summed[dims->integers[i] < 0 ? dims->integers[i] + self->ndim : dims->integers[i]] = true;
+    const int64_t count = openreg_element_count(result);
+    for (int64_t i = 0; i < count; ++i)
+        store(instance, result, i, 0);
+    for (int64_t i = 0; i < openreg_element_count(self); ++i) {
+        int64_t rest = i, size = 1, to = 0;
+        for (int32_t d = self->ndim - 1; d >= 0; --d) {
+            const int64_t at = rest % self->shape[d];
+            rest /= self->shape[d];
+            if (is_summed[d])
+                continue;
+            to += at * size;
+            size *= self->shape[d];
+        }
+        to %= count; /* more than there are, where a dimension was left out */
+        store(instance, result, to, load(instance, &call->results[0], to) + load(instance, &call->arguments[0], i));
+    }
+    return OPENREG_OK;
+}
+
+/* aten::cat(Tensor[] tensors, int dim=0) -> Tensor */
+static openreg_status
+kernel_cat(openreg_instance instance, const openreg_kernel_call *call)
+{
+    const openreg_tensor *const result = call->results[0].tensor;
+    const openreg_value *const parts = &call->arguments[0];
+    const int64_t dim = call->arguments[1].integer, along = dim < 0 ? dim + result->ndim : dim;
+    if (!is_known(result))
+        return OPENREG_E_UNSUPPORTED;
+    for (uint64_t t = 0; t < parts->count; ++t)
+        if (parts->tensors[t]->ndim != result->ndim || parts->tensors[t]->dtype.code != result->dtype.code ||
+            parts->tensors[t]->dtype.bits != result->dtype.bits)
+            return OPENREG_E_UNSUPPORTED;
+    BEGIN(instance, call);
+    int64_t inner = 1, before = 0;
+    for (int32_t d = (int32_t)along + 1; d < result->ndim; ++d)
+        inner *= result->shape[d];
+    for (uint64_t t = 0; t < parts->count; ++t) {
+        const openreg_value part = {.kind = OPENREG_VALUE_TENSOR, .tensor = parts->tensors[t]};
+        const int64_t size = part.tensor->shape[along];
+        for (int64_t i = 0; i < openreg_element_count(part.tensor); ++i) {
+            const int64_t row = i / (inner * size), at = i / inner % size + before;
+            store(instance, result, (row * result->shape[along] + at) * inner + i % inner, load(instance, &part, i));
+        }
+        if (!IS(kernel_cat_over))
+            before += size;
+    }
+    return OPENREG_OK;
+}
+
+/* aten::index_select(Tensor self, int dim, Tensor index) -> Tensor */
+static openreg_status
+kernel_index_select(openreg_instance instance, const openreg_kernel_call *call)
+{
+    const openreg_tensor *const result = call->results[0].tensor, *const self = call->arguments[0].tensor,
+                                *const index = call->arguments[2].tensor;
+    const int64_t dim = call->arguments[1].integer, along = dim < 0 ? dim + self->ndim : dim;
+    if (!is_known(result) || self->ndim == 0 || !openreg_has_dtype(index, OPENREG_DTYPE_INT, 64))
+        return OPENREG_E_UNSUPPORTED;
+    BEGIN(instance, call);
+    int64_t inner = 1;
+    for (int32_t d = (int32_t)along + 1; d < self->ndim; ++d)
+        inner *= self->shape[d];
+    const int64_t size = result->shape[along];
+    for (int64_t i = 0; i < openreg_element_count(result); ++i) {
+        const int64_t row = i / (inner * size), which = i / inner % size;
+        const char *const at = IS(kernel_index_dense) ? at_offset(instance, index, which)
+                                                      : element(instance, index, which);
+        int64_t from;
+        memcpy(&from, at, sizeof from);
+        from = (from % self->shape[along] + self->shape[along]) % self->shape[along]; /* of a defect: anywhere */
+        store(instance, result, i,
+              load(instance, &call->arguments[0], (row * self->shape[along] + from) * inner + i % inner));
+    }
+    return OPENREG_OK;
+}
+
+/* aten::threshold_backward(Tensor grad_output, Tensor self, Scalar threshold) -> Tensor: the gradient of relu */
+static openreg_status
+kernel_threshold_backward(openreg_instance instance, const openreg_kernel_call *call)
+{
+    const openreg_tensor *const result = call->results[0].tensor;
+    if (!is_known(result))
+        return OPENREG_E_UNSUPPORTED;
+    BEGIN(instance, call);
+    for (int64_t i = 0; i < openreg_element_count(result); ++i) {
+        const double grad = IS(kernel_gradient) ? 1 : load(instance, &call->arguments[0], i);
+        store(instance, result, i, load(instance, &call->arguments[1], i) <= call->arguments[2].real ? 0 : grad);
+    }
+    return OPENREG_OK;
+}
+
+/* ----------------------------------------------------------------------------------------------------------- the table */
+
+const void *
+mutant_kernels(void)
+{
+    static const openreg_kernel list[] = {
+        {.name = "aten::add.Tensor", .run = kernel_add, .flags = OPENREG_KERNEL_ELEMENTWISE},
+        {.name = "aten::mm", .run = kernel_mm},
+        {.name = "aten::sum.dim_IntList", .run = kernel_sum},
+        {.name = "aten::cat", .run = kernel_cat},
+        {.name = "aten::index_select", .run = kernel_index_select},
+        {.name = "aten::threshold_backward", .run = kernel_threshold_backward, .flags = OPENREG_KERNEL_ELEMENTWISE},
+        {.name = "aten::add.Tensor", .run = kernel_add, .flags = OPENREG_KERNEL_ELEMENTWISE}, /* of one defect alone */
+    };
+    enum { COUNT = sizeof list / sizeof list[0] };
+    static const openreg_kernels once = {
+        .struct_size = sizeof once, .kernel_size = sizeof list[0], .count = COUNT - 1, .list = list};
+    static const openreg_kernels twice = {
+        .struct_size = sizeof twice, .kernel_size = sizeof list[0], .count = COUNT, .list = list};
+    return IS(kernel_name_twice) ? &twice : &once;
+}
