@@ -75,6 +75,8 @@ class Checks:
 
     def _fail_for_races(self) -> None:
         found = openreg.races() if self._option.openreg_races else []
+        # A call that uses a lost device fails by itself; a test of that has a plan of faults.
+        found = [race for race in found if race.kind != "lost-device"]
         if found:
             openreg.clear_races()  # the teardown's are told apart
             text = "\n\n".join(str(race) for race in found)

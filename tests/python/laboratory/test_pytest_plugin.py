@@ -23,6 +23,7 @@ def _settings(pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> Non
     """No options of this checkout, and nothing that the machine has set."""
     pytester.makeini("[pytest]\n")
     monkeypatch.delenv("OPENREG_SIM_DEVICES", raising=False)
+    monkeypatch.delenv("OPENREG_SIM_RACES", raising=False)
     monkeypatch.delenv("PYTEST_ADDOPTS", raising=False)
 
 
@@ -450,11 +451,12 @@ def test_marker_of_faults(pytester: pytest.Pytester) -> None:
         )
 
 
-# what the race detector has found in a test fails it, with the text of each race; the next test begins without
+# what the race detector has found in a test fails it, with the text of each race; the next test begins without. Uses of a
+# lost device are errors already
 def test_races(pytester: pytest.Pytester) -> None:
     pytester.makepyfile(
         """
-        import pytest, torch
+        import sys, pytest, torch
 
         def race(orders=False):
             x = torch.zeros(256, device="openreg")
@@ -473,15 +475,22 @@ def test_races(pytester: pytest.Pytester) -> None:
         def test_race(): race()
         def test_none(): race(orders=True)
         def test_late(late): pass
+        @pytest.mark.openreg_faults("openreg:1 lost at copy 1")
+        def test_of_a_lost_device():
+            x, stream = torch.zeros(256, device="openreg:1"), torch.openreg.current_stream("openreg:1")
+            for call in (x.cpu, stream.query):
+                with pytest.raises(RuntimeError):
+                    call()
+            assert "--openreg-races" not in sys.argv or [r.kind for r in torch.openreg.races()] == ["lost-device"]
         """
     )
     command = (sys.executable, "-m", "pytest", *FAST, "--openreg=2")
     result = pytester.run(*command, "--openreg-races")
-    result.assert_outcomes(passed=2, failed=1, errors=1)
+    result.assert_outcomes(passed=3, failed=1, errors=1)
     result.stdout.fnmatch_lines(
         ["*, races are failures", "1 race(s): on a GPU these may*", "*aten::add_*", "*aten::mul_*"]
     )
-    pytester.run(*command).assert_outcomes(passed=3)
+    pytester.run(*command).assert_outcomes(passed=4)
 
 
 # ---------------------------------------------------------------------------------------------------- peak memory
