@@ -11,7 +11,7 @@
 #   make opinfo     every operator of PyTorch's databases against the CPU, aliased and staged
 #   make gpu-check  everything that takes a GPU, with the machine's own torch; status 77 where there is none
 #   make check-mutants  each of the drivers with one defect against every check of openreg-check
-#   make race-check the tests of Python under OPENREG_SIM_RACES=raise
+#   make race-check the tests of the runtime and of Python under OPENREG_SIM_RACES=raise
 #   make bench      times openreg against its references
 #   make lint       compiler warnings as errors (gcc and clang), headers alone, rooms, formatting, ruff, mypy
 #   make format     formats all C, C++ and Python
@@ -95,6 +95,8 @@ client-suites: build $(CLIENTS)
 	OPENREG_TEST_CLIENT_SUITES=1 OPENREG_TEST_LONG=1 python -m pytest tests/python/clients/test_cuda_programs.py
 # The tests under the race detector, which has nothing to say of them. Those of races plant their own.
 race-check: build $(CLIENTS)
+	cmake --build $(BUILD) --parallel $(JOBS)
+	TEST_OPENREG_RACES=raise $(call RUN_CTEST,$(BUILD)) --label-regex runtime --exclude-regex 'RacesTest|validated'
 	OPENREG_SIM_RACES=raise python -m pytest -n $(JOBS) --dist loadfile --ignore tests/python/races
 
 acceptance: build $(CLIENTS)

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 // runtime_test.h: what the tests of the runtime core share. Every test starts and ends with the runtime shut down, no
 // OPENREG_* variable set, and log lines collected instead of printed. With TEST_OPENREG_VALIDATE=1 in the environment
-// every test runs with OPENREG_VALIDATE=1, and a report of that layer fails it.
+// every test runs with OPENREG_VALIDATE=1, and a report of that layer fails it. TEST_OPENREG_RACES is each test's
+// OPENREG_SIM_RACES.
 #ifndef OPENREG_TESTS_RUNTIME_TEST_H
 #define OPENREG_TESTS_RUNTIME_TEST_H
 
@@ -52,6 +53,7 @@ class RuntimeTest : public ::testing::Test {
   void SetUp() override {
     clear_variables();
     if (is_validated()) set("OPENREG_VALIDATE", "1");
+    if (const char* const races = getenv("TEST_OPENREG_RACES")) set("OPENREG_SIM_RACES", races);
     set("OPENREG_LOG_LEVEL", "debug");
     set("OPENREG_SIM_MEMORY", "67108864");
     set("OPENREG_SYSTEM_ROOT", "/nowhere");  // what GPUs this machine has is nobody's business

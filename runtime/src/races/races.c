@@ -41,7 +41,7 @@ struct openreg_race_event {
 
 /* ------------------------------------------------------------------------------------------------------ on and off */
 
-/* The lock is held. */
+/* Where an order can't be kept, all uses that it may be of are forgotten, so that no report is wrong. The lock is held. */
 static void
 forget_all(void)
 {
@@ -49,6 +49,17 @@ forget_all(void)
     openreg_clock_reset();
     openreg_recorded_blocks_reset();
     session++;
+}
+
+/* The line of a stream. Where there are too many, all of them begin again. The lock is held. */
+static uint32_t
+line_of(int32_t device, openreg_stream stream)
+{
+    const uint32_t line = openreg_clock_line(device, stream);
+    if (line < OPENREG_RACES_LINES)
+        return line;
+    forget_all();
+    return openreg_clock_line(device, stream);
 }
 
 /* The lock is held. */
@@ -263,8 +274,7 @@ openreg_races_use(uint32_t origin, int32_t device, openreg_stream stream, const 
     if (!openreg_races_are_found() || size == 0 || address == NULL)
         return OPENREG_OK;
     openreg_lock_acquire(&lock);
-    const uint32_t line = openreg_clock_line(device, stream);
-    if (line < OPENREG_RACES_LINES && prepare(&use, origin, line, address, size, writes))
+    if (prepare(&use, origin, line_of(device, stream), address, size, writes))
         openreg_shadow_note(&use, &conflict);
     openreg_lock_release(&lock);
     return __builtin_expect(conflict.kind == 0, 1) ? OPENREG_OK : tell(&conflict, &use);
@@ -343,16 +353,30 @@ openreg_races_use_tensor(uint32_t origin, int32_t device, openreg_stream stream,
 
 /* ------------------------------------------------------------------------------------------------------------- order */
 
+/* The lock is held in these. */
+static void
+host_learns(const openreg_clock *clock)
+{
+    if (clock == NULL || !openreg_clock_host_joins(clock))
+        forget_all();
+}
+
+static void
+stream_learns(uint32_t line, const openreg_clock *clock)
+{
+    uint64_t now;
+    openreg_clock *const own = clock == NULL ? NULL : openreg_clock_queue(line, &now);
+    if (own == NULL || !openreg_clock_join(own, clock))
+        forget_all();
+}
+
 void
 openreg_races_host_waits(int32_t device, openreg_stream stream)
 {
     if (!openreg_races_are_found() || muted > 0)
         return;
     openreg_lock_acquire(&lock);
-    const uint32_t line = openreg_clock_line(device, stream);
-    const openreg_clock *const clock = line < OPENREG_RACES_LINES ? openreg_clock_release(line) : NULL;
-    if (clock != NULL)
-        openreg_clock_host_joins(clock);
+    host_learns(openreg_clock_release(line_of(device, stream)));
     openreg_lock_release(&lock);
 }
 
@@ -366,22 +390,10 @@ openreg_races_host_waits_device(int32_t device)
         int32_t of;
         openreg_stream stream;
         openreg_clock_stream_of(line, &of, &stream);
-        const openreg_clock *const clock = of == device ? openreg_clock_release(line) : NULL;
-        if (clock != NULL)
-            openreg_clock_host_joins(clock);
+        if (of == device)
+            host_learns(openreg_clock_release(line));
     }
     openreg_lock_release(&lock);
-}
-
-/* The lock is held. */
-static void
-stream_learns(int32_t device, openreg_stream stream, const openreg_clock *clock)
-{
-    uint64_t now;
-    const uint32_t line = openreg_clock_line(device, stream);
-    openreg_clock *const own = line < OPENREG_RACES_LINES ? openreg_clock_queue(line, &now) : NULL;
-    if (own != NULL)
-        (void)openreg_clock_join(own, clock);
 }
 
 void
@@ -390,10 +402,10 @@ openreg_races_stream_waits(int32_t later_device, openreg_stream later, int32_t f
     if (!openreg_races_are_found() || muted > 0 || (later == first && later_device == first_device))
         return;
     openreg_lock_acquire(&lock);
-    const uint32_t line = openreg_clock_line(first_device, first);
-    const openreg_clock *const clock = line < OPENREG_RACES_LINES ? openreg_clock_release(line) : NULL;
-    if (clock != NULL)
-        stream_learns(later_device, later, clock);
+    (void)line_of(first_device, first);
+    const uint32_t line = line_of(later_device,
+                                  later); /* lines may have begun again: the other one is asked for again */
+    stream_learns(line, openreg_clock_release(line_of(first_device, first)));
     openreg_lock_release(&lock);
 }
 
@@ -402,12 +414,16 @@ openreg_races_event_records(openreg_race_event **event, int32_t device, openreg_
 {
     if (*event == NULL)
         *event = calloc(1, sizeof **event);
-    if (*event == NULL)
-        return;
     openreg_lock_acquire(&lock);
-    const uint32_t line = muted > 0 ? OPENREG_RACES_LINES : openreg_clock_line(device, stream);
-    const openreg_clock *const clock = line < OPENREG_RACES_LINES ? openreg_clock_release(line) : NULL;
-    (*event)->session = clock != NULL && openreg_clock_copy(&(*event)->clock, clock) ? session : 0;
+    bool is_kept = false;
+    if (muted == 0) {
+        const openreg_clock *const clock = *event == NULL ? NULL : openreg_clock_release(line_of(device, stream));
+        is_kept = clock != NULL && openreg_clock_copy(&(*event)->clock, clock);
+        if (!is_kept)
+            forget_all();
+    }
+    if (*event != NULL)
+        (*event)->session = is_kept ? session : 0;
     openreg_lock_release(&lock);
 }
 
@@ -426,8 +442,9 @@ openreg_races_stream_waits_event(int32_t device, openreg_stream stream, const op
     if (muted > 0 || event == NULL)
         return;
     openreg_lock_acquire(&lock);
+    const uint32_t line = line_of(device, stream);
     if (event->session == session)
-        stream_learns(device, stream, &event->clock);
+        stream_learns(line, &event->clock);
     openreg_lock_release(&lock);
 }
 
@@ -438,7 +455,7 @@ openreg_races_host_waits_event(const openreg_race_event *event)
         return;
     openreg_lock_acquire(&lock);
     if (event->session == session)
-        openreg_clock_host_joins(&event->clock);
+        host_learns(&event->clock);
     openreg_lock_release(&lock);
 }
 
@@ -466,9 +483,8 @@ void
 openreg_races_block_recorded(const void *address, uint64_t size, int32_t device, openreg_stream stream)
 {
     openreg_lock_acquire(&lock);
-    const uint32_t line = openreg_clock_line(device, stream);
-    if (line < OPENREG_RACES_LINES)
-        openreg_recorded_blocks_add((uint64_t)(uintptr_t)address, size, line);
+    if (!openreg_recorded_blocks_add((uint64_t)(uintptr_t)address, size, line_of(device, stream)))
+        forget_all();
     openreg_lock_release(&lock);
 }
 
@@ -478,6 +494,8 @@ pass_to_allocator(uint64_t start, uint64_t size, uint32_t line)
     const openreg_clock *const clock = openreg_clock_release(line);
     if (clock != NULL)
         openreg_shadow_pass(start, size, clock);
+    else
+        openreg_shadow_forget(start, size);
 }
 
 void

@@ -36,14 +36,14 @@ find(uint64_t start)
     return node != NULL && node->key == start ? recorded_of(node) : NULL;
 }
 
-void
+bool
 openreg_recorded_blocks_add(uint64_t start, uint64_t size, uint32_t line)
 {
     recorded_block *const before = find(start);
     const uint32_t count = before == NULL ? 0 : before->count;
     recorded_block *const block = malloc(sizeof *block + (count + 1) * sizeof block->lines[0]);
     if (block == NULL)
-        return;
+        return false;
     block->size = size;
     block->count = count + 1;
     block->lines[count] = line;
@@ -53,6 +53,7 @@ openreg_recorded_blocks_add(uint64_t start, uint64_t size, uint32_t line)
     }
     block->node.key = start;
     openreg_tree_insert(&recorded, &block->node);
+    return true;
 }
 
 void

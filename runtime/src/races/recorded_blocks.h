@@ -3,10 +3,11 @@
 #ifndef OPENREG_SRC_RECORDED_BLOCKS_H
 #define OPENREG_SRC_RECORDED_BLOCKS_H
 
+#include <stdbool.h>
 #include <stdint.h>
 
-/* The stream of that line uses the block. Without memory it is left out. */
-void openreg_recorded_blocks_add(uint64_t start, uint64_t size, uint32_t line);
+/* The stream of that line uses the block. False: memory is short. */
+bool openreg_recorded_blocks_add(uint64_t start, uint64_t size, uint32_t line);
 
 /* Calls `see` with each line of the block, and forgets the block. */
 void openreg_recorded_blocks_take(uint64_t start, void (*see)(uint64_t start, uint64_t size, uint32_t line));

@@ -124,11 +124,13 @@ openreg_clock_release(uint32_t number)
     return &released;
 }
 
-void
+bool
 openreg_clock_host_joins(const openreg_clock *clock)
 {
-    if (openreg_clock_join(&lines[OPENREG_RACES_HOST_LINE].clock, clock))
-        host_version++;
+    if (!openreg_clock_join(&lines[OPENREG_RACES_HOST_LINE].clock, clock))
+        return false;
+    host_version++;
+    return true;
 }
 
 const openreg_clock *

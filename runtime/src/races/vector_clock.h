@@ -11,7 +11,7 @@
 
 #include <openreg/openreg.h>
 
-#define OPENREG_RACES_LINES 1024 /* streams beyond are not followed */
+#define OPENREG_RACES_LINES 1024
 #define OPENREG_RACES_HOST_LINE 0u
 
 /* All zero knows nothing. */
@@ -42,8 +42,8 @@ uint32_t openreg_clock_lines(void);
 openreg_clock *openreg_clock_queue(uint32_t line, uint64_t *now);
 /* The clock of a line as it is handed over to others: later work is at a later time. */
 const openreg_clock *openreg_clock_release(uint32_t line);
-/* The host learns it. */
-void openreg_clock_host_joins(const openreg_clock *clock);
+/* The host learns it. False: memory is short. */
+bool openreg_clock_host_joins(const openreg_clock *clock);
 const openreg_clock *openreg_clock_host(void);
 
 void openreg_clock_reset(void); /* all lines are as new */

@@ -180,6 +180,7 @@ TEST_F(FaultsTest, ErrorShowsAtAQueryAndAtTheDevice) {
   int32_t done = -1;
   EXPECT_EQ(openreg_stream_query(0, 0, &done), OPENREG_E_INTERNAL);
   EXPECT_EQ(done, -1);
+  EXPECT_EQ(openreg_stream_synchronize(0, 0), OPENREG_OK);
   ASSERT_EQ(openreg_memset_async(block, 0, 7, kSize, from_pool(0)), OPENREG_OK);
   EXPECT_EQ(openreg_device_synchronize(1), OPENREG_OK);
   EXPECT_EQ(openreg_device_synchronize(0), OPENREG_E_INTERNAL);

@@ -3,6 +3,7 @@
 // through. No crash, no leak, the books are in order, and the work succeeds afterwards.
 //
 // The program contains the runtime, so that the linker can put the functions below in front (--wrap).
+#include <openreg/races.h>
 #include <sys/mman.h>
 
 #include <cerrno>
@@ -161,7 +162,8 @@ TEST_F(MemoryInjectionTest, Cache) {
   });
 }
 
-// Pinned memory, queues that grow, copies between all kinds of memory, events.
+// Pinned memory, queues that grow, copies between all kinds of memory, events; races are looked for, too: where memory is
+// short for what orders them, uses are forgotten.
 TEST_F(MemoryInjectionTest, CopiesAndPinnedMemory) {
   std::vector<void*> pinned;
   void* blocks[2] = {nullptr, nullptr};
@@ -189,7 +191,7 @@ TEST_F(MemoryInjectionTest, CopiesAndPinnedMemory) {
     STEP(openreg_memcpy(blocks[0], 0, pinned[3], OPENREG_HOST, 200));
     return openreg_device_synchronize(0);
   };
-  every_call(work, [&] {
+  const auto undo = [&] {
     EXPECT_EQ(openreg_event_destroy(event), OPENREG_OK);
     event = nullptr;
     for (void* block : pinned) EXPECT_EQ(openreg_free_host(block), OPENREG_OK) << last_message();
@@ -198,7 +200,12 @@ TEST_F(MemoryInjectionTest, CopiesAndPinnedMemory) {
       openreg_test::release(block);
       block = nullptr;
     }
-  });
+  };
+  every_call(work, undo);
+  ASSERT_EQ(openreg_races_set(OPENREG_RACES_REPORT | OPENREG_RACES_RAISE, nullptr), OPENREG_OK);
+  every_call(work, undo);
+  EXPECT_EQ(openreg_races_count(), 0u);
+  ASSERT_EQ(openreg_races_set(0, nullptr), OPENREG_OK);
 }
 
 // The thread that runs a host function for a driver without host_func(), and the worker of a simulated stream.
@@ -232,6 +239,7 @@ TEST_F(MemoryInjectionTest, HostFunction) {
 
 // The staging buffer of a copy between drivers.
 TEST_F(MemoryInjectionTest, StagingBuffer) {
+  unset("OPENREG_SIM_RACES");  // the detector's own allocations would fail instead
   use_full_toy(openreg_test::hidden_from_host("hidden_a"));
   use_full_toy(openreg_test::hidden_from_host("hidden_b"));
   set("OPENREG_DRIVERS", "hidden_a,hidden_b");

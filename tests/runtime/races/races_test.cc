@@ -527,6 +527,20 @@ TEST_F(RacesTest, StreamsAndEventsOfALostDevice) {
   release(alive);
 }
 
+// More streams than can be followed: what was known before is forgotten, and no order is lost on the way through them.
+TEST_F(RacesTest, ManyStreams) {
+  char* const block = allocate(4096);
+  write(1, block, 64);
+  for (openreg_stream stream = 2; stream < 3000; ++stream) {
+    openreg_races_stream_waits(0, stream, 0, stream - 1);
+    write(stream, block, 64);
+  }
+  EXPECT_EQ(kinds(), Kinds{});
+  write(3000, block, 64);
+  EXPECT_EQ(kinds(), Kinds{OPENREG_RACE_WRITE_WRITE});
+  release(block);
+}
+
 // Peers are copied between in order with the current streams of both devices.
 TEST_F(RacesTest, CopiesBetweenDevices) {
   set("OPENREG_DEVICES", "2");
