@@ -146,6 +146,13 @@ PyObject* _compiledSetStaging(PyObject* /*self*/, PyObject* on) {
   return PyBool_FromLong(before);
 }
 
+// The index of the GPU of PyTorch's that a device is, whose kernels its operators run; -1: it is none.
+PyObject* _compiledGpuOf(PyObject* /*self*/, PyObject* device) {
+  HANDLE_TH_ERRORS
+  return PyLong_FromLong(c10::openreg::gpu_for_graphs(index_argument(device)));
+  END_HANDLE_TH_ERRORS
+}
+
 // Where the host finds a tensor's first element. Called by kernels, inside of a try block; other tensors than openreg's
 // are left as they are.
 void* host_address(PyObject* object) {
@@ -196,14 +203,16 @@ void throw_unless(PyObject* object) {
   }
 }
 
-// (graph, inputs, writes, device index) -> the outputs, a list. A graph in C++ for the CPU, run by run_compiled_graph():
-// `graph` is a function of a list of tensors of the CPU and numbers, and returns a sequence of such.
+// (graph, inputs, writes, device index, is for GPUs) -> the outputs, a list. A graph in C++ for the CPU, or one for the GPU
+// that the device is, run by run_compiled_graph(): `graph` is a function of a list of tensors of the CPU, or of the GPU, and
+// numbers, and returns a sequence of such.
 PyObject* _compiledRunWhole(PyObject* /*self*/, PyObject* const* arguments, Py_ssize_t count) {
   HANDLE_TH_ERRORS
-  check_count(count, 4, "_compiled_run_whole");
+  check_count(count, 5, "_compiled_run_whole");
   TORCH_CHECK_TYPE(PyCallable_Check(arguments[0]) == 1, "expected a function");
   TORCH_CHECK_TYPE(PyList_CheckExact(arguments[1]), "expected a list of inputs");
-  TORCH_CHECK_TYPE(PyBool_Check(arguments[2]), "expected a bool");
+  TORCH_CHECK_TYPE(PyBool_Check(arguments[2]) && PyBool_Check(arguments[4]), "expected a bool");
+  const auto kernels = arguments[4] == Py_True ? c10::openreg::Kernels::gpu : c10::openreg::Kernels::cpu;
   PyObject* const function = arguments[0];
   PyObject* const values = arguments[1];
   const DeviceIndex device = index_argument(arguments[3]);
@@ -240,7 +249,7 @@ PyObject* _compiledRunWhole(PyObject* /*self*/, PyObject* const* arguments, Py_s
   std::vector<at::Tensor> results;
   {
     const pybind11::gil_scoped_release no_gil;
-    results = c10::openreg::run_compiled_graph(std::move(inputs), arguments[2] == Py_True, device, graph);
+    results = c10::openreg::run_compiled_graph(std::move(inputs), arguments[2] == Py_True, device, graph, kernels);
   }
   for (size_t i = 0; i < results.size(); ++i) {
     if (results[i].defined()) {
@@ -283,6 +292,7 @@ PyMethodDef openreg_compiled_graph_methods[] = {
     {"_compiled_run_whole",
      castPyCFunctionFast(torch_openreg::_compiledRunWhole),
      METH_FASTCALL,
-     "(graph, inputs, writes, device index): runs a graph for the CPU on openreg tensors."},
+     "(graph, inputs, writes, device index, is for GPUs): runs a graph for the CPU or the GPU on openreg tensors."},
+    {"_compiled_gpu_of", torch_openreg::_compiledGpuOf, METH_O, "The index of the GPU that a device is, or -1."},
     {nullptr, nullptr, 0, nullptr},
 };

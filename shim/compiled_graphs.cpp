@@ -37,19 +37,20 @@ std::vector<at::Tensor> kernel(at::TensorList shown) {
 
 using Signature = std::vector<at::Tensor>(at::TensorList);
 
-const c10::TypedOperatorHandle<Signature>& operator_for(bool writes) {
+const c10::TypedOperatorHandle<Signature>& operator_for(bool writes, Kernels kernels) {
   const auto find = [](const char* name) {
     return c10::Dispatcher::singleton().findSchemaOrThrow(name, "").typed<Signature>();
   };
   static const auto reads_only = find("openreg::compiled_graph");
   static const auto in_place = find("openreg::compiled_graph_");
-  return writes ? in_place : reads_only;
+  static const auto on_gpu = find("openreg::compiled_gpu_graph_");
+  return kernels == Kernels::gpu ? on_gpu : writes ? in_place : reads_only;
 }
 
 } // namespace
 
 std::vector<at::Tensor> run_compiled_graph(
-    std::vector<at::Tensor> inputs, bool writes, DeviceIndex device, const HostGraph& graph) {
+    std::vector<at::Tensor> inputs, bool writes, DeviceIndex device, const HostGraph& graph, Kernels kernels) {
   Call call{graph, std::move(inputs), {}};
   std::vector<at::Tensor> ours;
   for (size_t i = 0; i < call.inputs.size(); ++i) {
@@ -63,11 +64,12 @@ std::vector<at::Tensor> run_compiled_graph(
   const c10::impl::ExcludeDispatchKeyGuard no_modes(
       c10::DispatchKeySet({c10::DispatchKey::Python, c10::DispatchKey::PythonTLSSnapshot}));
   if (!ours.empty()) {
-    const auto& op = operator_for(writes);
+    const auto& op = operator_for(writes, kernels);
     pending = &call;
     const auto forget = c10::make_scope_exit([] { pending = nullptr; });
     return op.call(ours);
   }
+  TORCH_CHECK(kernels == Kernels::cpu, "a graph for a GPU has at least one openreg tensor among its inputs");
   std::vector<at::Tensor> results = graph(std::move(call.inputs));
   const c10::Device to(c10::DeviceType::PrivateUse1, index_or_current(device));
   for (at::Tensor& result : results) {
@@ -78,9 +80,18 @@ std::vector<at::Tensor> run_compiled_graph(
   return results;
 }
 
+DeviceIndex gpu_for_graphs(DeviceIndex device) {
+  return has_gpu_kernels(device) ? gpu_of(device).index() : DeviceIndex{-1};
+}
+
 TORCH_LIBRARY_FRAGMENT(openreg, m) {
   m.def("compiled_graph(Tensor[] inputs) -> Tensor[]");
   m.def("compiled_graph_(Tensor(a!)[] inputs) -> Tensor[]");
+  m.def("compiled_gpu_graph_(Tensor(a!)[] inputs) -> Tensor[]");
+}
+
+TORCH_LIBRARY_IMPL(openreg, CUDA, m) {
+  m.impl("compiled_gpu_graph_", &kernel);
 }
 
 TORCH_LIBRARY_IMPL(openreg, CPU, m) {

@@ -41,7 +41,7 @@ REHEARSAL = "OPENREG_GPU_CHECK_REHEARSAL"
 DRIVER_TESTS = ("gpu_slots_test", "gpu_peer_test", "gpu_vmm_test")  # those that don't need a fake
 TAIL = 3000
 """Characters of a failed command's output that are printed and in the JSON; the whole is in the folder of --output."""
-PARTS = ("smoke", "drivers", "python", "figures", "demo", "profile", "sanitizer", "operators", "suites")
+PARTS = ("smoke", "drivers", "python", "figures", "compile", "demo", "profile", "sanitizer", "operators", "suites")
 ALLOCATOR = """
 import torch, torch_openreg
 x = torch.ones(1 << 20, device="openreg") + 1
@@ -152,6 +152,12 @@ AIMS: dict[str, tuple[float, bool]] = {
     "stream switch": (1.0, False),
 }
 """By the start of a figure's name: the aim, and whether more is better (GB/s) or less (ns)."""
+COMPILED_AIMS: dict[str, tuple[float, bool]] = {
+    "compiled pointwise, 16 elements": (1.5, False),
+    "compiled pointwise, 64 Mi": (1.03, False),
+    "compiled transformer block": (1.1, False),
+}
+"""The same of torch.compile, with a graph's call into the device on top of `cuda`'s: tens of microseconds."""
 
 
 QUICK_ENTRIES = ("add/float32", "matmul/float32", "mul/bfloat16", "sum/float32")
@@ -440,15 +446,30 @@ class Check:
 
     def figures(self, outcome: Outcome) -> None:
         """Twice in turn, openreg and CUDA each in a process of its own; the better of the two counts."""
+        self.measure(outcome, 1 if self.quick else 2, 60)
+
+    def compile(self, outcome: Outcome) -> None:
+        """The same of torch.compile, once: compiling takes most of the time."""
+        self.measure(outcome, 1, 150, "--compiled")
+
+    def measure(self, outcome: Outcome, rounds: int, seconds: float, *more: str) -> None:
+        """Runs gpu_figures.py on both devices and compares.
+
+        Args:
+            outcome: Of the part.
+            rounds: How often.
+            seconds: What a process may take.
+            *more: Arguments for gpu_figures.py.
+        """
         best: dict[str, dict[str, float]] = {"openreg": {}, "cuda": {}}
-        for _ in range(1 if self.quick else 2):
+        for _ in range(rounds):
             for device, known in best.items():
                 # Where there is no `cuda`, in a rehearsal, openreg is measured beside itself.
                 named = device if self.reference == "cuda" else "openreg"
-                command = [sys.executable, "tools/gpu_figures.py", "--device", named, *["--quick"] * self.quick]
-                ran = run(command, self.left(60), self.on_gpu())
+                command = [sys.executable, "tools/gpu_figures.py", "--device", named, *more, *["--quick"] * self.quick]
+                ran = run(command, self.left(seconds), self.on_gpu())
                 lines = [line for line in ran.output.splitlines() if line.startswith("{")]
-                if not self.command(outcome, f"gpu_figures.py --device {device}", ran) or not lines:
+                if not self.command(outcome, " ".join([f"gpu_figures.py --device {device}", *more]), ran) or not lines:
                     return
                 keep_best(known, json.loads(lines[-1]))
         compared = compare_figures(best["openreg"], best["cuda"])
@@ -468,7 +489,8 @@ def has_hip_headers() -> bool:
 
 def aim_of(name: str) -> tuple[float, bool] | None:
     """The aim of a figure, by the start of its name."""
-    return next((aim for start, aim in AIMS.items() if name.startswith(start)), None)
+    aims = AIMS | COMPILED_AIMS
+    return next((aim for start, aim in aims.items() if name.startswith(start)), None)
 
 
 def keep_best(known: dict[str, float], fresh: dict[str, float]) -> None:

@@ -11,13 +11,18 @@ _NAME = "openreg"
 
 
 def openreg(model: Any, example_inputs: Any, **options: Any) -> Any:
-    """Compiles as backend="inductor" does, which serves openreg devices too.
+    """Compiles as backend="inductor" does, which serves openreg devices too, but on the GPU for a device that is one.
 
     Args:
         model: The graph.
         example_inputs: Inputs of it.
         **options: As for "inductor".
     """
+    from torch_openreg._compile.gpu import compile_on_gpu, gpu_in  # which imports Inductor
+
+    found = gpu_in(example_inputs)
+    if found is not None:
+        return compile_on_gpu(model, example_inputs, *found)
     return registry.lookup_backend("inductor")(model, example_inputs, **options)
 
 

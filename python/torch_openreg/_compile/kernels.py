@@ -106,7 +106,7 @@ def whole_graph_openreg(
         while on_device:
             module[on_device[-1]] = module[on_device[-1]].cpu()
             on_device.pop()
-        outputs = _C._compiled_run_whole(graph, inputs, writes, index)
+        outputs = _C._compiled_run_whole(graph, inputs, writes, index, False)
         return [
             output.cpu() if device is None and isinstance(output, torch.Tensor) else output
             for output, device in zip(outputs, devices, strict=True)

@@ -7,7 +7,9 @@ are copied back. Memory that several tensors share is copied once, and shared on
 
 from __future__ import annotations
 
+import functools
 import time
+import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
@@ -114,6 +116,16 @@ def _staging() -> Iterator[None]:
         _C._compiled_set_staging(before)
 
 
+@functools.cache
+def _say_that_a_gpu_is_not_used(device: int) -> None:
+    warnings.warn(
+        f'torch.compile: a graph for openreg:{device} runs on the host, as backend="inductor" knows GPUs by their '
+        'names in PyTorch. torch.compile(..., backend="openreg"), or torch.compiler.set_default_backend("openreg") for '
+        "the program, compiles it for the GPU that the device is.",
+        stacklevel=3,
+    )
+
+
 def run_staged_openreg(
     call: Callable[[list[Any]], Sequence[Any]],
     inputs: list[Any],
@@ -146,6 +158,8 @@ def run_staged_openreg(
         if ours:
             home = value.device
         host.append(to_host.tensor(value, torch.device("cpu")) if ours else value)
+    if _C._compiled_gpu_of(home.index) >= 0:
+        _say_that_a_gpu_is_not_used(home.index)
     for name in constants:
         if isinstance(module[name], torch.Tensor) and module[name].device.type == _NAME:
             module[name] = module[name].cpu()
