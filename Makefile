@@ -9,6 +9,7 @@
 #   make client-suites  other libraries' own tests for several GPUs, on simulated ones
 #   make fuzz       random programs against their models: the C API, and tensors against the CPU; FUZZ_SECONDS=120
 #   make opinfo     every operator of PyTorch's databases against the CPU, aliased and staged
+#   make opinfo-compiled  the same, higher-order operators and layers compiled by Inductor, against the CPU's; float32
 #   make gpu-check  everything that takes a GPU, with the machine's own torch; status 77 where there is none
 #   make check-mutants  each of the drivers with one defect against every check of openreg-check
 #   make race-check the tests of the runtime and of Python under OPENREG_SIM_RACES=raise
@@ -43,7 +44,7 @@ PIP := python -m pip --disable-pip-version-check
 RUNTIME_ONLY := -DOPENREG_BUILD_TORCH=OFF -DOPENREG_WERROR=ON
 RUN_CTEST = ctest --test-dir $(1) --output-on-failure --no-tests=error -j $(JOBS)
 
-.PHONY: help all build demo test test-long race-check client-suites acceptance fuzz opinfo check-mutants check-opencl gpu-check bench lint lint-c lint-headers lint-rooms lint-format lint-python format asan tsan valgrind aarch64 coverage mutate docs wheel check-torch sdist sdist-check clean
+.PHONY: help all build demo test test-long race-check client-suites acceptance fuzz opinfo opinfo-compiled check-mutants check-opencl gpu-check bench lint lint-c lint-headers lint-rooms lint-format lint-python format asan tsan valgrind aarch64 coverage mutate docs wheel check-torch sdist sdist-check clean
 all: build
 
 help:
@@ -116,6 +117,12 @@ fuzz: build
 
 opinfo: build
 	python tests/opinfo/run.py --jobs $(JOBS) --json opinfo.json
+
+# Each entry is compiled twice: seconds. COMPILED="--every 5" takes every fifth.
+opinfo-compiled: build
+	d=$$(mktemp -d) && trap 'rm -rf "$$d"' EXIT && TORCHINDUCTOR_CACHE_DIR=$$d TORCHINDUCTOR_COMPILE_THREADS=1 \
+	  python tests/opinfo/run.py --kind compiled --ways aliased --databases op hop custom module --dtypes float32 \
+	  --samples 1 --jobs $(JOBS) --json opinfo-compiled.json $(COMPILED)
 
 # A quarter of an hour. The test of the same name meets each defect with its own checks alone.
 check-mutants: $(BUILD)/build.ninja
@@ -248,5 +255,5 @@ sdist-check: $(PACKAGES)
 	python tools/sdist_check.py --no-isolation
 
 clean:
-	rm -rf build build-* dist python/*.egg-info bench.json opinfo.json gpu-check.json demo-output
+	rm -rf build build-* dist python/*.egg-info bench.json opinfo.json opinfo-compiled.json gpu-check.json demo-output
 	cd python/torch_openreg && rm -rf bin include lib share _build_info.py *.so

@@ -142,7 +142,7 @@ def _storages(value: Any) -> list[int]:
     ]
 
 
-def _shared(result: Any, arguments: Any) -> list[int]:
+def shared_memory(result: Any, arguments: Any) -> list[int]:
     """For each tensor of the result the place of the first argument whose memory it shares, or -1."""
     known = _storages(arguments)
     return [known.index(storage) if storage != 0 and storage in known else -1 for storage in _storages(result)]
@@ -153,7 +153,7 @@ def forward(operator: Callable[..., Any]) -> Body:
 
     def body(call: Call) -> Any:
         result = call(operator)
-        return result, _shared(result, call.all), call.input if call.keep else call.all
+        return result, shared_memory(result, call.all), call.input if call.keep else call.all
 
     return body
 
@@ -177,7 +177,7 @@ def _cotangents(results: list[torch.Tensor]) -> list[torch.Tensor]:
     ]
 
 
-def _gradients(
+def gradients_of(
     results: list[torch.Tensor], inputs: list[torch.Tensor], twice: bool = False
 ) -> tuple[list[torch.Tensor | None], list[torch.Tensor]]:
     cotangents = [c.requires_grad_(twice) for c in _cotangents(results)]
@@ -198,7 +198,7 @@ def backward(operator: Callable[..., Any]) -> Body:
 
     def body(call: Call) -> Any:
         results = _differentiable_results(call, operator)
-        return _gradients(results, call.differentiable)[0] if results else []
+        return gradients_of(results, call.differentiable)[0] if results else []
 
     return body
 
@@ -217,11 +217,11 @@ def double_backward(operator: Callable[..., Any]) -> Body:
         results = _differentiable_results(call, operator)
         if not results:
             return []
-        differentiate = functools.partial(_gradients, results, call.differentiable, twice=True)
+        differentiate = functools.partial(gradients_of, results, call.differentiable, twice=True)
         on_cpu = all(result.is_cpu for result in results)
         first, cotangents = _gradient_thread.submit(differentiate).result() if on_cpu else differentiate()
         again = [g for g in first if g is not None and g.requires_grad and g.layout == torch.strided]
-        return _gradients(again, [*call.differentiable, *cotangents])[0] if again else []
+        return gradients_of(again, [*call.differentiable, *cotangents])[0] if again else []
 
     return body
 
@@ -342,6 +342,9 @@ class Checks:
         if self.kind == "fake":
             yield "fake", self._fake
             return
+        if self.kind == "compiled":
+            yield "compiled", self._compiled
+            return
         if (self.kind, f"{self.entry.database}/{self.entry.operator}") in UNDEFINED:
             return
         if self.kind != "plain":
@@ -369,7 +372,7 @@ class Checks:
             yield "errors", self._errors
 
     def _has_gradients(self) -> bool:
-        if not self.info.supports_autograd:
+        if self.entry.database == "module" or not self.info.supports_autograd:
             return False
         return self.entry.dtype in self.info.supported_backward_dtypes("cpu")
 
@@ -419,6 +422,18 @@ class Checks:
                 expected, got = ([*_metadata(t, torch.device(DEVICE), True)] for t in (b, a))
                 if expected != got and b.layout == torch.strided:
                     return f"sample {number}: fake {got}, real {expected}"
+        return None
+
+    def _compiled(self) -> str | None:
+        from compiled import calls, compiled  # which imports Inductor
+
+        found = calls(self.entry, self._has_gradients())
+        count = self.samples
+        for number, call in enumerate(found if len(found) <= count else found[:: len(found) // count][:count]):
+            call.keep = stays_on_cpu(self.entry.id)
+            different = compare_calls(self.entry, "compiled", compiled(self.entry), call)
+            if different is not None:
+                return f"sample {number}: {different}"
         return None
 
     def _out_on_another_device(self) -> str | None:

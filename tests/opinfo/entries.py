@@ -11,7 +11,10 @@ from typing import Any
 import torch
 from torch.testing._internal import common_methods_invocations as databases
 from torch.testing._internal.common_dtype import floating_types_and
+from torch.testing._internal.common_modules import module_db
 from torch.testing._internal.common_optimizers import OptimizerInfo, optim_db
+from torch.testing._internal.custom_op_db import custom_op_db
+from torch.testing._internal.hop_db import hop_db
 from torch.testing._internal.opinfo.definitions.nested import njt_op_db
 
 SPARSE_LAYOUTS = {
@@ -70,6 +73,10 @@ def _optimizers() -> Iterator[Entry]:
                 yield Entry("optim", info.name, dtype, info)
 
 
+COMPILED_ONLY = ("hop", "custom", "module")
+"""Databases that are run compiled alone: of higher-order operators, custom operators and layers."""
+
+
 @cache
 def all_entries() -> dict[str, Entry]:
     """Every entry by its id.
@@ -87,6 +94,9 @@ def all_entries() -> dict[str, Entry]:
             floating_types_and(torch.float16, torch.bfloat16),
         ),
         *_optimizers(),
+        *_operators(hop_db, "hop"),
+        *_operators(custom_op_db, "custom"),
+        *(Entry("module", info.name, dtype, info) for info in module_db for dtype in info.dtypes),
     ]
     for database, layout in SPARSE_LAYOUTS.items():
         found += _operators(filter(_supports(layout), databases.op_db), database)

@@ -61,11 +61,25 @@ LOOSE: tuple[Loose, ...] = (
         within(1e-4, 1e-4),
         "LAPACK's gelsy gives other last bits from call to call, also on the CPU",
     ),
+    Loose(
+        "*",
+        "compiled",
+        within(1e-5, 1e-5),
+        "Inductor multiplies by the reciprocal of the number of elements in a mean, on any device but the CPU",
+    ),
 )
 
 BY_DEVICE = "written in Python, it asks for the type of the device, and does on any but the CPU what it does on CUDA"
 
+CHOSEN_BY_NAME = "as many operators, but another number of kernels: Inductor asks for the name of the device"
+
 KNOWN: tuple[Known, ...] = (
+    # A product of a row and a column is a sum in a kernel, for the CPU alone; a bias is added in one, for all others.
+    Known("op/linalg.multi_dot/*", "compiled", CHOSEN_BY_NAME),
+    Known("op/nn.functional.conv*/*", "compiled", CHOSEN_BY_NAME),
+    Known("module/nn.*Conv*/*", "compiled", CHOSEN_BY_NAME),
+    Known("op/nn.functional.linear_cross_entropy.chunked*/float32", "compiled", BY_DEVICE),
+    *(Known(f"module/nn.{cell}*/*", "compiled", CHOSEN_BY_NAME) for cell in ("GRU", "LSTM", "RNN")),
     Known(
         "op/as_strided_scatter/*",
         "noncontiguous",

@@ -174,9 +174,10 @@ def parse(arguments: list[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--ways", nargs="+", choices=["aliased", "staged"], default=["aliased", "staged"])
     parser.add_argument(
         "--kind",
-        choices=["plain", "zero", "conjugated", "negated", "expanded", "empty", "fake"],
+        choices=["plain", "zero", "conjugated", "negated", "expanded", "empty", "fake", "compiled"],
         default="plain",
-        help="what the tensors are; fake: fake tensors against real ones",
+        help="what the tensors are; fake: fake tensors against real ones; compiled: what Inductor makes for the device "
+        "against what it makes for the CPU",
     )
     parser.add_argument("--samples", type=int, default=8, help="samples an entry (default 8)")
     parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1)
@@ -190,12 +191,13 @@ def main() -> int:
     """Status 0 if everything is as known.py says."""
     options = parse()
     sys.path.insert(0, str(HERE))
-    from entries import all_entries
+    from entries import COMPILED_ONLY, all_entries
 
     def wanted(entry: str) -> bool:
         database, _, dtype = entry.split("/")
         return (
-            (not options.entries or any(fnmatchcase(entry, pattern) for pattern in options.entries))
+            (options.kind == "compiled" or database not in COMPILED_ONLY)
+            and (not options.entries or any(fnmatchcase(entry, pattern) for pattern in options.entries))
             and (not options.dtypes or dtype in options.dtypes)
             and (not options.databases or database in options.databases)
         )

@@ -23,6 +23,7 @@ _REGISTERS = {
     "torch._functorch._aot_autograd.utils": "torch_openreg._compile.random_states",
     "torch._dynamo.polyfills.loader": "torch_openreg._compile.tracing",
     "torch._inductor.codegen.common": "torch_openreg._compile.registration",
+    "torch._inductor.lowering": "torch_openreg._compile.lowerings",
     "torch.distributed.tensor._random": "torch_openreg._dtensor_random",
 }
 

@@ -10,8 +10,8 @@ from torch.utils._config_module import install_config_module
 
 from torch_openreg._build_info import OPENREG_VERSION
 
-# Of what generated code calls; raised whenever that changes.
-_WRAPPER_CODE = 2
+# Of the code that is generated and of what it calls; raised whenever that changes.
+_WRAPPER_CODE = 3
 
 version: str = f"{OPENREG_VERSION}/{_WRAPPER_CODE}"
 

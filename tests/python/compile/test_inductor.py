@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import copy
+import re
 from collections.abc import Callable
 from typing import Any
 
@@ -11,6 +12,7 @@ import pytest
 import torch
 import torch._dynamo.testing
 from torch import nn
+from torch._inductor.utils import run_and_get_code
 from torch.nn import functional as F
 from torch.utils._pytree import tree_leaves, tree_map_only
 
@@ -347,8 +349,6 @@ def test_exported_programs() -> None:
 # attention: training keeps the fused kernel, as the CPU's does
 @pytest.mark.parametrize("causal", [True, False])
 def test_attention_stays_fused_in_training(causal: bool) -> None:
-    from torch._inductor.utils import run_and_get_code
-
     def function(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
         return F.scaled_dot_product_attention(q, k, v, is_causal=causal)
 
@@ -411,3 +411,39 @@ def test_the_current_device_is_guarded() -> None:
     with torch.openreg.device(1):
         assert compiled(x).tolist() == [1, 1]
     assert compiled(x).tolist() == [0, 0]
+
+
+def kernels(function: Callable[..., Any], *arguments: torch.Tensor) -> list[str]:
+    """The C++ of the kernels that a function is compiled to."""
+    _, code = run_and_get_code(torch.compile(function, fullgraph=True), *arguments)
+    return re.findall(r"r'''(.*?)'''", "\n".join(code), re.DOTALL)
+
+
+# where Inductor chooses by the name of the device what suits C++, openreg gets the CPU's choice: the very same kernels
+@pytest.mark.parametrize(
+    "function",
+    [
+        lambda x, y: torch.cat([x * 2, y + 1], 1),
+        lambda x, y: F.pad(x, (0, 3)) * 2,
+        lambda x, y: (x / 49).floor() + y / 3,
+        lambda x, y: x.t().argmax() + y.t().argmin(keepdim=True),
+        lambda x, y: (x.exp() / x.exp().sum(), (x.tanh() + y).log_softmax(1)),
+    ],
+    ids=["cat", "pad", "div", "argmax", "heavy"],
+)
+def test_kernels_are_those_of_the_cpu(function: Callable[..., Any]) -> None:
+    x, y = torch.randn(24, 16), torch.randn(24, 16)
+    found = []
+    for device in ("cpu", "openreg:1"):
+        torch._dynamo.reset()
+        found.append(kernels(function, x.to(device), y.to(device)))
+    if "argmax" not in function.__code__.co_names:  # which is flattened first
+        assert found[0] == found[1] != []
+    check(function, x, y, fullgraph=True)
+
+
+# variance in two steps where there is little to sum up, as for the CPU
+def test_variance_of_few_elements() -> None:
+    found = kernels(lambda x: (x.var(1), *torch.var_mean(x, 0)), torch.randn(24, 16, device="openreg:1"))
+    assert found and not any("welford" in kernel.lower() for kernel in found)
+    check(lambda x: (x.var(1), *torch.var_mean(x, 0)), torch.randn(24, 16), fullgraph=True)

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import subprocess
 import sys
@@ -49,6 +50,33 @@ def test_other_kinds_of_tensors(root: Path, kind: str) -> None:
         check=False,
     )
     assert done.returncode == 0, done.stdout[-8000:] + done.stderr[-2000:]
+
+
+# what Inductor makes of operators, higher-order operators and layers: the CPU's results, in as many kernels
+@pytest.mark.timeout(300)
+def test_compiled_operators(root: Path, tmp_path: Path) -> None:
+    entries = (
+        "op/cat",
+        "op/argmax",
+        "op/nn.functional.layer_norm",
+        "hop/cond.simple",
+        "hop/map.nested",
+        "module/nn.Embedding",
+    )
+    done = subprocess.run(
+        [
+            *(sys.executable, str(root / "tests/opinfo/run.py"), "--kind", "compiled", "--ways", "aliased"),
+            *("--samples", "1", "--jobs", "1"),
+            *(f"--entries={entry}/float32" for entry in entries),
+        ],
+        env={**os.environ, "TORCHINDUCTOR_CACHE_DIR": str(tmp_path), "TORCHINDUCTOR_COMPILE_THREADS": "1"},
+        capture_output=True,
+        text=True,
+        timeout=280,
+        check=False,
+    )
+    assert done.returncode == 0, done.stdout[-8000:] + done.stderr[-2000:]
+    assert re.search(rf"all +{len(entries)} / {len(entries)}", done.stdout)
 
 
 # a difference, a crash and a hang are found, and cost one entry each
