@@ -234,8 +234,8 @@ native_streams_differ(check_context *c)
 static void
 unknown_extensions_are_null(check_context *c)
 {
-    static const char *const names[] = {"openreg.no such extension", "", "openreg.ipc", "openreg.kernels",
-                                        "openreg.vmm"};
+    static const char *const names[] = {
+        "openreg.no such extension", "", "openreg.ipc", "openreg.kernels", "openreg.vmm", "openreg.schedule"};
     for (size_t i = 0; i < sizeof names / sizeof names[0]; ++i) {
         const uint32_t version = i < 2 ? 1 : 4000000;
         check_begin_call("extension");

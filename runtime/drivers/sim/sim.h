@@ -101,15 +101,16 @@ typedef enum openreg_sim_task_kind {
     OPENREG_SIM_FILL,
     OPENREG_SIM_RECORD,
     OPENREG_SIM_WAIT,
-    OPENREG_SIM_HOST_FUNC
+    OPENREG_SIM_HOST_FUNC,
+    OPENREG_SIM_POISON /* with a seed: runs with what was before it, and counts as nothing */
 } openreg_sim_task_kind;
 
 typedef struct openreg_sim_task {
     openreg_sim_task_kind kind;
-    uint8_t value; /* FILL */
-    void *target;  /* COPY, FILL: a host address; HOST_FUNC: the argument */
+    uint8_t value; /* FILL, POISON */
+    void *target;  /* COPY, FILL, POISON: a host address; HOST_FUNC: the argument */
     const void *source;
-    uint64_t amount;               /* COPY, FILL: bytes; WAIT: the position waited for */
+    uint64_t amount;               /* COPY, FILL, POISON: bytes; WAIT: the position waited for */
     openreg_sim_record *record;    /* RECORD: a reference that the task owns */
     openreg_driver_stream awaited; /* WAIT: a reference that the task owns */
     void (*function)(void *);      /* HOST_FUNC: called with `target` */

@@ -3,6 +3,7 @@
 #define _GNU_SOURCE
 #include "sim_schedule.h"
 
+#include <openreg/schedule.h>
 #include <openreg/vmm.h>
 
 #include <stdlib.h>
@@ -310,7 +311,13 @@ sim_extension(openreg_instance instance, const char *name, uint32_t version)
         .resize = openreg_sim_resize,
         .release = openreg_sim_release,
     };
-    (void)instance;
+    static const openreg_schedule by_seed = {
+        .struct_size = sizeof(openreg_schedule),
+        .version = OPENREG_SCHEDULE_VERSION,
+        .poison = openreg_sim_poison,
+    };
+    if (strcmp(name, OPENREG_SCHEDULE_NAME) == 0 && version == OPENREG_SCHEDULE_VERSION)
+        return instance->schedule != NULL ? &by_seed : NULL;
     if (strcmp(name, OPENREG_VMM_NAME) == 0 && version == OPENREG_VMM_VERSION)
         return &growing;
     return strcmp(name, OPENREG_IPC_NAME) == 0 && version == OPENREG_IPC_VERSION ? openreg_sim_ipc() : NULL;

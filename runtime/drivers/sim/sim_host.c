@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 /* sim_host.c: pinned host memory of the simulated devices, and whose memory an address is. */
 #define _GNU_SOURCE
-#include "sim.h"
+#include "sim_schedule.h"
 
 #include <errno.h>
 #include <stdlib.h>
@@ -35,6 +35,7 @@ openreg_sim_host_alloc(openreg_instance instance, uint64_t size, void **out)
     (void)pthread_mutex_lock(&instance->pinned_lock);
     openreg_tree_insert(&instance->pinned, &block->node);
     (void)pthread_mutex_unlock(&instance->pinned_lock);
+    openreg_sim_schedule_poison(instance, start, size);
     *out = start;
     return OPENREG_OK;
 }

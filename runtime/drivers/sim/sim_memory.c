@@ -279,8 +279,7 @@ openreg_sim_mem_alloc(openreg_instance instance, int32_t dev, uint64_t size, ope
     device->used_bytes += rounded;
     (void)pthread_mutex_unlock(&device->memory_lock);
     atomic_store_explicit(&device->active, 1, memory_order_relaxed);
-    if (instance->schedule != NULL)
-        openreg_sim_schedule_poison(instance, device->alias + start, size);
+    openreg_sim_schedule_poison(instance, device->alias + start, size);
     *out = device->base + start;
     return OPENREG_OK;
 }
@@ -431,8 +430,10 @@ openreg_sim_resize(openreg_instance instance, int32_t dev, void *ptr, uint64_t s
         return openreg_fail(instance->host, OPENREG_E_NOMEM, 0, "device %d: asked for %llu bytes, %llu are free", dev,
                             (unsigned long long)(size - before), (unsigned long long)unused);
     atomic_store_explicit(&device->active, 1, memory_order_relaxed);
-    if (size >= before)
+    if (size >= before) {
+        openreg_sim_schedule_poison(instance, device->alias + offset + before, size - before);
         return OPENREG_OK;
+    }
     for (int32_t i = 0; i < instance->device_count; i++)
         openreg_sim_device_await(&instance->devices[i]);
     (void)fallocate(device->file, FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, (off_t)(offset + size),

@@ -179,6 +179,8 @@ describe(char *out, size_t size, const openreg_sim_task *task)
     case OPENREG_SIM_HOST_FUNC:
         (void)snprintf(out, size, "function of the host");
         return;
+    case OPENREG_SIM_POISON: /* is not told */
+        return;
     }
 }
 
@@ -194,6 +196,53 @@ note(openreg_sim_schedule *schedule, const char *what, uint64_t number, openreg_
     (void)fprintf(schedule->log, "%s %llu: device %d stream %u task %llu: %s\n", what, (unsigned long long)number,
                   stream->device->ordinal, stream->number, (unsigned long long)position, text);
     (void)fflush(schedule->log);
+}
+
+/* -------------------------------------------------------------------------------------------------- freed memory */
+
+/* Overwrites what was freed behind the task that has just ended. So no queue ever begins with such a task. The lock is
+ * held. */
+static void
+poison_behind(openreg_driver_stream stream)
+{
+    while (stream->task_count > 0 && stream->first->tasks[stream->head].kind == OPENREG_SIM_POISON) {
+        const openreg_sim_task task = openreg_sim_stream_pop(stream);
+        openreg_sim_stream_run(&task);
+        (void)atomic_fetch_add_explicit(&stream->completed, 1, memory_order_release);
+    }
+}
+
+/* Never 0, which is what fresh memory has anyway. */
+static uint8_t
+poison_of(const openreg_sim_schedule *schedule)
+{
+    return (uint8_t)(0xa5 ^ ((schedule->seed * 37) & 0x5a));
+}
+
+void
+openreg_sim_schedule_poison(openreg_instance instance, void *memory, uint64_t size)
+{
+    if (instance->schedule != NULL)
+        memset(memory, poison_of(instance->schedule), size);
+}
+
+openreg_status
+openreg_sim_poison(openreg_instance instance, int32_t dev, void *ptr, uint64_t size, openreg_driver_stream stream)
+{
+    openreg_sim_schedule *schedule = instance->schedule;
+    openreg_driver_stream own = openreg_sim_stream_of(instance, dev, stream);
+    const openreg_sim_task task = {.kind = OPENREG_SIM_POISON,
+                                   .value = poison_of(schedule),
+                                   .target = (char *)ptr + instance->devices[dev].alias_distance,
+                                   .amount = size};
+    openreg_status status = OPENREG_OK;
+    (void)pthread_mutex_lock(&schedule->lock);
+    if (own->task_count > 0 || own->is_busy)
+        status = openreg_sim_stream_push(own, &task);
+    else
+        openreg_sim_stream_run(&task);
+    (void)pthread_mutex_unlock(&schedule->lock);
+    return status;
 }
 
 /* ------------------------------------------------------------------------------------------------- functions */
@@ -215,6 +264,7 @@ helper_main(void *argument)
         (void)pthread_mutex_lock(&schedule->lock);
         (void)atomic_fetch_add_explicit(&stream->completed, 1, memory_order_release);
         stream->is_busy = false;
+        poison_behind(stream);
         schedule->calling = NULL;
         (void)pthread_cond_broadcast(&schedule->changed);
     }
@@ -322,6 +372,7 @@ run_first(openreg_sim_schedule *schedule, openreg_driver_stream stream)
         openreg_sim_stream_run(&task);
     }
     (void)atomic_fetch_add_explicit(&stream->completed, 1, memory_order_release);
+    poison_behind(stream);
     if (task.kind == OPENREG_SIM_WAIT) /* last: it may have been the reference that kept this stream */
         openreg_sim_stream_release(task.awaited);
 }
@@ -495,12 +546,4 @@ openreg_sim_schedule_now(openreg_instance instance)
     const uint64_t now = schedule->clock;
     (void)pthread_mutex_unlock(&schedule->lock);
     return now;
-}
-
-void
-openreg_sim_schedule_poison(openreg_instance instance, void *memory, uint64_t size)
-{
-    /* Never 0, which is what fresh memory has anyway. */
-    const uint64_t seed = instance->schedule->seed;
-    memset(memory, (int)(0xa5 ^ ((seed * 37) & 0x5a)), size);
 }

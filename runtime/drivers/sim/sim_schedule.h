@@ -50,7 +50,11 @@ void openreg_sim_schedule_await(openreg_driver_stream stream, uint64_t position)
 void openreg_sim_schedule_look(openreg_driver_stream stream);
 /* Now, on the virtual clock. */
 uint64_t openreg_sim_schedule_now(openreg_instance instance);
-/* Fills memory that was just allocated with bytes that the seed chooses: nothing that anybody has written. */
+/* Fills memory that was just made, for a device or pinned, with bytes that the seed chooses: nothing that anybody has
+ * written. Nothing without a seed. */
 void openreg_sim_schedule_poison(openreg_instance instance, void *memory, uint64_t size);
+/* The same with device memory that the program has freed, as early as its stream allows: now, or right behind the work that
+ * is queued. openreg/schedule.h; with a seed. */
+openreg_status openreg_sim_poison(openreg_instance, int32_t dev, void *ptr, uint64_t size, openreg_driver_stream);
 
 #endif

@@ -233,6 +233,7 @@ openreg_sim_stream_run(const openreg_sim_task *task)
         memcpy(task->target, task->source, task->amount);
         break;
     case OPENREG_SIM_FILL:
+    case OPENREG_SIM_POISON:
         memset(task->target, task->value, task->amount);
         break;
     case OPENREG_SIM_RECORD:

@@ -197,7 +197,8 @@ typedef struct openreg_driver {
     openreg_status (*host_alias)(openreg_instance, int32_t dev, void *ptr, void **out);
     /* The vendor's own stream, for the vendor's libraries. Default: the driver's handle. */
     openreg_status (*stream_native)(openreg_instance, int32_t dev, openreg_driver_stream, void **out);
-    /* A table led by a uint32_t struct_size, valid until close(), or NULL (no error): ipc.h, kernels.h, vmm.h. */
+    /* A table led by a uint32_t struct_size, valid until close(), or NULL (no error): ipc.h, kernels.h, vmm.h,
+     * schedule.h. */
     const void *(*extension)(openreg_instance, const char *name, uint32_t version);
 
     /* ---- Since 1.1. ---- */

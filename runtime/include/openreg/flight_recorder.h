@@ -31,6 +31,10 @@ OPENREG_API OPENREG_WARN_UNUSED openreg_status openreg_flight_recorder_start(uin
  * Errors: OPENREG_E_INVALID (it was not started, or the file can't be written: the text says why). */
 OPENREG_API OPENREG_WARN_UNUSED openreg_status openreg_flight_recorder_write(const char *path);
 
+/* For what fails without a call of a driver, as a collective: writes the file that errors are written to, if the recorder is
+ * on, and not too often in this process. Never fails. */
+OPENREG_API void openreg_flight_recorder_alarm(void);
+
 /* Says where in the program the calling thread is, as text of at most `size` - 1 bytes, ASCII, in at most a microsecond,
  * without waiting for anything; 0: not known. Called in each recorded call. NULL: nobody says so. */
 typedef int (*openreg_place_function)(char *out, size_t size);

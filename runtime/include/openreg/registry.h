@@ -41,6 +41,17 @@
  *   OPENREG_INIT_WARN_SECS          after this time in open() one warning is logged (60; 0: none)
  *   OPENREG_VALIDATE                1: every call between the runtime and a driver is checked, and the rule of driver.h
  *                                   that one breaks is logged as an error, once (docs/verifying-a-driver.md)
+ *   OPENREG_<NAME>_FAULTS           a plan by which calls of the driver's devices fail (openreg/faults.h)
+ *   OPENREG_SIM_SEED                a number: `sim` runs work in an order that it chooses, poisons fresh and freed memory,
+ *                                   and has a virtual clock; with OPENREG_SIM_SCHEDULE ("random", "pct", "latest"),
+ *                                   OPENREG_SIM_SWITCHES (how many copies and fills are put off) and
+ *                                   OPENREG_SIM_SCHEDULE_LOG (a file) (docs/laboratory.md). Also the seed of plans of faults
+ *                                   that have none
+ *   OPENREG_SIM_RACES               "report" or "raise", either with ",uninitialized" behind it: uses of memory that
+ *                                   nothing orders are found, on any driver (openreg/races.h)
+ *   OPENREG_FLIGHT_RECORDER         a number: so many of the last calls of drivers are kept, and written to
+ *                                   OPENREG_FLIGHT_RECORDER_FILE.<process>.json when something fails
+ *                                   (openreg/flight_recorder.h)
  *   OPENREG_TARGET                  empty or "local"; every selection fails with another value
  *   OPENREG_SYSTEM_ROOT             where GPUs are looked for that no driver serves ("/"): an automatic choice that comes
  *                                   down to `sim` warns of them once a process

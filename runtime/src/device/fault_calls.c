@@ -34,7 +34,10 @@ openreg_faults_end(openreg_faults faults)
 int32_t
 openreg_faults_of_collective(int32_t device)
 {
+    static const char call[] = "openreg_faults_of_collective";
     const openreg_device_table *const table = openreg_device_table_peek();
+    if (device >= 0) /* of the CPU's tensors it is nothing of a device */
+        openreg_recorder_end(openreg_recorder_begin(OPENREG_CALL_COLLECTIVE, call, "", device, NULL, 0), OPENREG_OK);
     if ((openreg_instruments() & OPENREG_INSTRUMENT_FAULTS) == 0)
         return OPENREG_PEER_IS_WELL;
     const void *const driver = table != NULL && device >= 0 && device < table->count ? table->devices[device]->driver

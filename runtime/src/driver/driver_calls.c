@@ -303,6 +303,14 @@ openreg_call_release(openreg_device *device, const char *call, const openreg_vmm
 }
 
 openreg_status
+openreg_call_poison(openreg_device *device, const char *call, const openreg_schedule *schedule, void *ptr,
+                    uint64_t size, openreg_driver_stream stream)
+{
+    openreg_opened_driver *const driver = device->driver;
+    return OPENREG_DEVICE_CALL(device, call, schedule->poison(driver->instance, device->ordinal, ptr, size, stream));
+}
+
+openreg_status
 openreg_call_copy(openreg_device *on, const char *call, void *dst, openreg_device *dst_device, const void *src,
                   openreg_device *src_device, uint64_t size, openreg_driver_stream stream)
 {

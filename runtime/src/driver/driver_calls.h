@@ -6,6 +6,7 @@
 #ifndef OPENREG_SRC_DRIVER_CALLS_H
 #define OPENREG_SRC_DRIVER_CALLS_H
 
+#include <openreg/schedule.h>
 #include <openreg/vmm.h>
 
 #include "base/error.h"
@@ -110,5 +111,9 @@ openreg_status openreg_call_reserve(openreg_device *device, const char *call, co
 openreg_status openreg_call_resize(openreg_device *device, const char *call, const openreg_vmm *growing, void *ptr,
                                    uint64_t size);
 openreg_status openreg_call_release(openreg_device *device, const char *call, const openreg_vmm *growing, void *ptr);
+
+/* Of openreg/schedule.h. */
+openreg_status openreg_call_poison(openreg_device *device, const char *call, const openreg_schedule *schedule,
+                                   void *ptr, uint64_t size, openreg_driver_stream stream);
 
 #endif

@@ -240,6 +240,10 @@ name_of(uint32_t kind)
         return "synchronize event";
     case OPENREG_CALL_SEGMENT:
         return "allocate segment";
+    case OPENREG_CALL_COLLECTIVE:
+        return "collective";
+    case OPENREG_CALL_OPEN:
+        return "open driver";
     default:
         return "call";
     }
@@ -259,6 +263,13 @@ number_of(uint64_t *streams, size_t *count, uint64_t stream)
     return i + 1;
 }
 
+/* What has no device is behind all devices. */
+static uint64_t
+process_of(int32_t device)
+{
+    return device == OPENREG_HOST ? OPENREG_MAX_DEVICES : (uint64_t)device;
+}
+
 static void
 put_record(writer *out, const record *what, uint64_t number, uint64_t stream)
 {
@@ -266,7 +277,7 @@ put_record(writer *out, const record *what, uint64_t number, uint64_t stream)
     put(out, ",\n{\"ph\":\"X\",\"cat\":\"openreg\",\"name\":");
     put_text(out, what->name[0] != '\0' ? what->name : name_of(what->kind));
     put(out, ",\"pid\":");
-    put_number(out, (uint64_t)what->device, 1);
+    put_number(out, process_of(what->device), 1);
     put(out, ",\"tid\":");
     put_number(out, stream, 1);
     put(out, ",\"ts\":");
@@ -296,9 +307,11 @@ static void
 put_device(writer *out, int32_t device)
 {
     put(out, ",\n{\"ph\":\"M\",\"name\":\"process_name\",\"pid\":");
-    put_number(out, (uint64_t)device, 1);
-    put(out, ",\"args\":{\"name\":\"openreg:");
-    put_number(out, (uint64_t)device, 1);
+    put_number(out, process_of(device), 1);
+    put(out, ",\"args\":{\"name\":\"");
+    put(out, device == OPENREG_HOST ? "openreg: drivers" : "openreg:");
+    if (device != OPENREG_HOST)
+        put_number(out, (uint64_t)device, 1);
     put(out, "\"}}");
 }
 
@@ -307,7 +320,7 @@ static int
 write_ring(const ring *from, const char *to)
 {
     uint64_t streams[STREAMS];
-    unsigned char seen[OPENREG_MAX_DEVICES] = {0};
+    unsigned char seen[OPENREG_MAX_DEVICES + 1] = {0};
     size_t count = 0;
     writer out = {.file = open(to, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0644)};
     if (out.file < 0)
@@ -319,10 +332,10 @@ write_ring(const ring *from, const char *to)
     const uint64_t last = atomic_load_explicit(&from->next, memory_order_relaxed);
     for (uint64_t number = last > from->mask ? last - from->mask : 1; number <= last; ++number) {
         record what;
-        if (!read_place(from, number, &what) || what.device < 0 || what.device >= OPENREG_MAX_DEVICES)
+        if (!read_place(from, number, &what) || what.device < OPENREG_HOST || what.device >= OPENREG_MAX_DEVICES)
             continue;
-        if (!seen[what.device]) {
-            seen[what.device] = 1;
+        if (!seen[process_of(what.device)]) {
+            seen[process_of(what.device)] = 1;
             put_device(&out, what.device);
         }
         put_record(&out, &what, number, number_of(streams, &count, what.stream));
@@ -387,6 +400,12 @@ openreg_flight_recorder_write(const char *to)
     const int error = write_ring(from, file);
     return error == 0 ? OPENREG_OK
                       : openreg_error_set(OPENREG_E_INVALID, call, "%s can't be written: %s", file, strerror(error));
+}
+
+void
+openreg_flight_recorder_alarm(void)
+{
+    openreg_recorder_alarm();
 }
 
 void

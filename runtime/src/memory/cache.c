@@ -60,6 +60,10 @@ openreg_cache_create(openreg_device *device)
     struct openreg_cache *cache = memset(memory, 0, size);
     cache->device = device;
     cache->fraction = -1;
+    cache->schedule = openreg_call_extension(device->driver, OPENREG_SCHEDULE_NAME, OPENREG_SCHEDULE_VERSION,
+                                             OPENREG_SCHEDULE_SIZE_1);
+    if (cache->schedule != NULL)
+        openreg_cache_feature(OPENREG_FEATURE_POISON, true);
     cache->uncached.flags = OPENREG_MEMORY_POOL_NO_SPLIT;
     openreg_lock_init(&cache->flush);
     openreg_lock_init(&cache->answer_lock);
@@ -74,6 +78,8 @@ openreg_cache_destroy(struct openreg_cache *cache)
         return;
     const openreg_error_fields before = openreg_error_save();
     (void)openreg_cache_trim(cache, "openreg_shutdown");
+    if (cache->schedule != NULL)
+        openreg_cache_feature(OPENREG_FEATURE_POISON, false);
     openreg_cache_destroy_segments(cache);
     openreg_cache_destroy_pools(cache);
     openreg_cache_destroy_streams(cache);
@@ -517,6 +523,7 @@ free_special(struct openreg_cache *cache, openreg_block *block, unsigned feature
 {
     if (block->u.used.uses != NULL)
         return openreg_cache_free_used(cache, block);
+    openreg_cache_poison(cache, block);
     discount(cache, block);
     if (block->oversize)
         openreg_stat_count(&cache->stats.oversize_allocations, -1);

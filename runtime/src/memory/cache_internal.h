@@ -16,6 +16,7 @@
 #include <stdatomic.h>
 
 #include <openreg/allocator.h>
+#include <openreg/schedule.h>
 #include <openreg/vmm.h>
 
 #include "base/lock.h"
@@ -41,7 +42,8 @@
 #define OPENREG_FEATURE_ROUTES 8u      /* a thread is in a private pool */
 #define OPENREG_FEATURE_RETURNS 16u    /* segments of a released pool wait for their blocks */
 #define OPENREG_FEATURE_UNCACHED 32u   /* openreg_set_caching(0) */
-#define OPENREG_FEATURES 6
+#define OPENREG_FEATURE_POISON 64u     /* a driver overwrites freed memory (openreg/schedule.h) */
+#define OPENREG_FEATURES 7
 #define OPENREG_FEATURES_OF_REQUESTS (OPENREG_FEATURE_ROUNDING | OPENREG_FEATURE_ROUTES | OPENREG_FEATURE_UNCACHED)
 extern atomic_uint openreg_cache_features;
 
@@ -164,7 +166,7 @@ typedef struct openreg_cache_stats {
 
 /* No driver is called while `lock` is held: a slow call would stall every thread that allocates on the device. */
 struct openreg_cache {
-    openreg_fast_lock lock;              /* guards all below but the other locks, `device` and `pads_segments` */
+    openreg_fast_lock lock; /* guards all below but the other locks, `device`, `schedule` and `pads_segments` */
     openreg_stream_pools *default_pools; /* of stream 0 */
     openreg_block *unused_blocks;
     int64_t waiting_blocks; /* OPENREG_BLOCK_AWAITING_FREE */
@@ -188,12 +190,13 @@ struct openreg_cache {
     double fraction;             /* of openreg_set_memory_fraction(); negative: that of the settings */
     openreg_block *block_chunks; /* linked through `next` of their first blocks */
     openreg_device *device;
-    openreg_lock flush;            /* one thread at a time gives memory back to satisfy a request; outside `lock` */
-    openreg_fast_lock waiting;     /* for asking streams what they have passed; outside `lock`, inside `flush` */
-    int64_t asking;                /* threads that the driver makes a segment for, or changes one for */
-    atomic_uint_least64_t answers; /* how often it has done so, or refused to; changes under `lock` */
-    int64_t awaiting;              /* threads that wait for an answer to another one */
-    openreg_lock answer_lock;      /* with `answer`; inside `lock` */
+    const openreg_schedule *schedule; /* the driver's table, or NULL; never changes */
+    openreg_lock flush;               /* one thread at a time gives memory back to satisfy a request; outside `lock` */
+    openreg_fast_lock waiting;        /* for asking streams what they have passed; outside `lock`, inside `flush` */
+    int64_t asking;                   /* threads that the driver makes a segment for, or changes one for */
+    atomic_uint_least64_t answers;    /* how often it has done so, or refused to; changes under `lock` */
+    int64_t awaiting;                 /* threads that wait for an answer to another one */
+    openreg_lock answer_lock;         /* with `answer`; inside `lock` */
     pthread_cond_t answer;
     atomic_bool pads_segments; /* the driver has given an address that blocks can't begin at */
 };
@@ -339,6 +342,9 @@ openreg_status openreg_cache_new_pools(struct openreg_cache *cache, const char *
 /* Frees a block that other streams use: marks their streams, and frees it at once if none is behind. Releases the lock
  * meanwhile. On failure the block is allocated as before. */
 openreg_status openreg_cache_free_used(struct openreg_cache *cache, openreg_block *block);
+/* Before a block that no stream uses any more becomes free: has a driver that wishes so overwrite it, behind the work of its
+ * own stream. Releases the lock meanwhile; to other threads the block awaits its streams then. */
+void openreg_cache_poison(struct openreg_cache *cache, openreg_block *block);
 /* Frees waiting blocks whose streams have passed, unless another thread is at it. Releases the lock meanwhile. */
 openreg_status openreg_cache_poll_waiting(struct openreg_cache *cache, const char *call);
 /* Waits for all of them; releases the lock meanwhile. Holds the flush lock. */

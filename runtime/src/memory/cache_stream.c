@@ -81,7 +81,23 @@ take_first_waiting(openreg_stream_pools *stream)
     return use;
 }
 
-/* The stream has passed a use that is in no list any more. */
+void
+openreg_cache_poison(struct openreg_cache *cache, openreg_block *block)
+{
+    if ((openreg_features() & OPENREG_FEATURE_POISON) == 0 || cache->schedule == NULL)
+        return;
+    const uint8_t state = block->state;
+    block->state = OPENREG_BLOCK_AWAITING_FREE; /* so that no other thread does anything with it */
+    openreg_fast_lock_release(&cache->lock);
+    const openreg_error_fields before = openreg_error_save();
+    (void)openreg_call_poison(cache->device, free_call, cache->schedule, block->address, block->size,
+                              block->segment->pool->owner->handle);
+    openreg_error_restore(&before);
+    openreg_fast_lock_acquire(&cache->lock);
+    block->state = state;
+}
+
+/* The stream has passed a use that is in no list any more. The lock may be released meanwhile. */
 static void
 finish_use(struct openreg_cache *cache, openreg_stream_use *use)
 {
@@ -89,6 +105,7 @@ finish_use(struct openreg_cache *cache, openreg_stream_use *use)
     give_use(cache, use);
     if (--block->waiting > 0)
         return;
+    openreg_cache_poison(cache, block);
     const int kind = block->segment->pool->kind;
     cache->waiting_blocks--;
     if ((openreg_features() & OPENREG_FEATURE_TRACE) != 0)
@@ -160,6 +177,7 @@ openreg_cache_free_used(struct openreg_cache *cache, openreg_block *block)
     }
     block->u.used.uses = NULL;
     if (waiting == 0) {
+        openreg_cache_poison(cache, block);
         if (traced)
             openreg_cache_trace_block(cache, OPENREG_MEMORY_EVENT_FREE_COMPLETED, block);
         openreg_cache_release(cache, block);

@@ -219,11 +219,13 @@ openreg_driver_open(const char *call, openreg_candidate *candidate, int64_t *dev
         announce(candidate);
         openreg_recorder_read_variable(
             openreg_environment_get(openreg_discovery_environment(), "OPENREG_FLIGHT_RECORDER"));
+        const uint64_t ticket = openreg_recorder_begin(OPENREG_CALL_OPEN, call, candidate->name, OPENREG_HOST, NULL, 0);
         openreg_open_watchdog watch;
         const char *const limit = openreg_environment_get(openreg_discovery_environment(), OPENREG_INIT_WARN_VARIABLE);
         openreg_open_watchdog_begin(&watch, candidate->name, openreg_open_watchdog_limit(limit));
         const openreg_status status = open_watched(call, candidate);
         openreg_open_watchdog_end(&watch);
+        openreg_recorder_end(ticket, status);
         OPENREG_RETURN_NOT_OK(status);
         open_candidates[open_count++] = candidate;
         openreg_log(OPENREG_LOG_DEBUG,

@@ -10,6 +10,7 @@
 
 #include "base/log.h"
 #include "base/parse.h"
+#include "laboratory/recorder.h"
 
 #define DEFAULT_MILLISECONDS INT64_C(60000)
 
@@ -45,11 +46,13 @@ wait_and_warn(void *argument)
         timed_out = pthread_cond_timedwait(&watch->ended, &watch->lock, &deadline) != 0;
     const int is_slow = !watch->has_ended;
     (void)pthread_mutex_unlock(&watch->lock);
-    if (is_slow)
+    if (is_slow) {
+        openreg_recorder_alarm(); /* shows what it waits for */
         openreg_log(OPENREG_LOG_WARNING,
                     "Driver '%s' initialization is taking more than %.10g seconds. It may be waiting for a device that "
                     "another process holds; set OPENREG_DRIVERS to leave it out.",
                     watch->driver, (double)watch->milliseconds / 1000.0);
+    }
     return NULL;
 }
 

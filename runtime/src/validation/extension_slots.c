@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
-/* extension_slots.c: the tables that extension() gives, checked (validated.h). Those of openreg.ipc, openreg.vmm and
- * openreg.kernels are replaced by tables of the layer, which hand the driver its own instance. The runtime asks for no
+/* extension_slots.c: the tables that extension() gives, checked (validated.h). Those of openreg.ipc, openreg.vmm,
+ * openreg.schedule and openreg.kernels are replaced by tables of the layer, which hand the driver its own instance. The runtime asks for no
  * others; of one that it may ask for some day the layer knows nothing and says that there is none. */
 #include <stdlib.h>
 #include <string.h>
@@ -178,6 +178,32 @@ static const openreg_vmm vmm_table = {
     .release = validated_release,
 };
 
+/* ---------------------------------------------------------------------------------------------------------- schedule */
+
+static openreg_status
+validated_poison(openreg_instance v, int32_t dev, void *ptr, uint64_t size, openreg_driver_stream stream)
+{
+    static const char slot[] = "poison";
+    openreg_range range;
+    openreg_handle *entry = NULL;
+    openreg_stream_state *state = NULL;
+    OPENREG_RETURN_NOT_OK(openreg_validation_device(v, slot, dev));
+    if (!openreg_ledger_find(v, ptr, &range) || range.dev != dev || (uintptr_t)ptr - range.start + size > range.used)
+        return refuse_address(v, slot, dev, ptr);
+    OPENREG_RETURN_NOT_OK(openreg_validation_stream(v, slot, dev, stream, &entry, &state));
+    atomic_fetch_add_explicit(&state->queued, 1, memory_order_relaxed);
+    openreg_status status;
+    EXTENSION_CALL(status, v, slot, atomic_load(&v->inner_schedule)->poison(v->instance, dev, ptr, size, stream));
+    openreg_handle_release(v, entry);
+    return status;
+}
+
+static const openreg_schedule schedule_table = {
+    .struct_size = sizeof(openreg_schedule),
+    .version = OPENREG_SCHEDULE_VERSION,
+    .poison = validated_poison,
+};
+
 /* --------------------------------------------------------------------------------------------------------- kernels */
 
 static const openreg_kernel *
@@ -267,6 +293,12 @@ wrap(openreg_instance v, const char *name, const void *table)
             return table;
         atomic_store(&v->inner_vmm, table);
         return &vmm_table;
+    }
+    if (strcmp(name, OPENREG_SCHEDULE_NAME) == 0) {
+        if (!openreg_sized_is_valid(table, OPENREG_SCHEDULE_SIZE_1))
+            return table;
+        atomic_store(&v->inner_schedule, table);
+        return &schedule_table;
     }
     if (strcmp(name, OPENREG_KERNELS_NAME) == 0)
         return wrap_kernels(v, table);

@@ -11,6 +11,7 @@
 
 #include <openreg/ipc.h>
 #include <openreg/kernels.h>
+#include <openreg/schedule.h>
 #include <openreg/vmm.h>
 
 #include "base/lock.h"
@@ -85,6 +86,7 @@ struct openreg_instance_s {
     /* The driver's extension tables, once they were asked for, and the layer's list of kernels. */
     _Atomic(const openreg_ipc *) inner_ipc;
     _Atomic(const openreg_vmm *) inner_vmm;
+    _Atomic(const openreg_schedule *) inner_schedule;
     const openreg_kernels *inner_kernels;
     openreg_kernels *kernels;
 };

@@ -59,6 +59,38 @@ def test_missing_waits_read_old_bytes(python: Any) -> None:
     assert done.stdout.splitlines() == ["{6.0}", "True", "{4032.0}", "True"]
 
 
+# a block that was freed and is given out again shows neither its old data nor anybody else's; a copy on a side stream
+# reads poison where record_stream() is missing, and never where it is there
+def test_freed_memory_is_poisoned(python: Any) -> None:
+    code = """
+    def reuse():
+        old = torch.full((1000,), 7.0, device="openreg")
+        address = old.data_ptr()
+        del old
+        again = torch.empty(1000, device="openreg")
+        assert again.data_ptr() == address
+        return 7.0 in again.tolist()
+
+    def on_the_side(records):
+        side, host = torch.openreg.Stream(), torch.zeros(1000).pin_memory()
+        x = torch.full((1000,), 7.0, device="openreg")
+        side.wait_stream(torch.openreg.current_stream())
+        with torch.openreg.stream(side):
+            host.copy_(x, non_blocking=True)
+        if records:
+            x.record_stream(side)
+        del x
+        torch.openreg.synchronize()
+        return set(host.tolist()) == {7.0}
+
+    print(set(under_seeds(reuse, range(9))))
+    print(set(under_seeds(lambda: on_the_side(True), range(18))))
+    print(False in under_seeds(lambda: on_the_side(False), range(9)))
+    """
+    done = python(MANY_SEEDS + code, timeout=300)
+    assert done.stdout.splitlines() == ["{False}", "{True}", "True"]
+
+
 # two processes with one seed do the same, line by line and time by time; the fewest switches that fail are few
 def test_one_seed_is_one_run(python: Any, tmp_path: Path) -> None:
     code = """

@@ -4,6 +4,7 @@
 #include <openreg/allocator.h>
 #include <openreg/ipc.h>
 #include <openreg/kernels.h>
+#include <openreg/schedule.h>
 #include <openreg/sharing.h>
 #include <openreg/trace.h>
 #include <openreg/vmm.h>
@@ -123,6 +124,7 @@ Longer<openreg_kernels> kernels;
 int reservations = 0;
 
 const void* extension(openreg_instance, const char* name, uint32_t) {
+  if (std::strcmp(name, OPENREG_SCHEDULE_NAME) == 0) return nullptr;
   if (std::strcmp(name, OPENREG_IPC_NAME) == 0) return &ipc;
   if (std::strcmp(name, OPENREG_VMM_NAME) == 0) return &vmm;
   return &kernels;

@@ -1,9 +1,12 @@
 // SPDX-License-Identifier: BSD-3-Clause
 // The warning about a driver that takes long to open.
 #include <dirent.h>
+#include <openreg/flight_recorder.h>
 
 #include <atomic>
 #include <chrono>
+#include <fstream>
+#include <sstream>
 #include <thread>
 
 #include "runtime_test.h"
@@ -52,6 +55,23 @@ TEST_F(SlowOpenTest, OneWarning) {
   EXPECT_EQ(warnings(), 1);
   EXPECT_EQ(count_lines(OPENREG_LOG_WARNING, "more than 0.1 seconds. "), 1);
   EXPECT_EQ(threads_once_settled(before_), before_);
+}
+
+// The flight recorder is written while the driver is still opening: the file shows what is waited for
+TEST_F(SlowOpenTest, FlightRecorderIsWritten) {
+  const std::string prefix = ::testing::TempDir() + "watchdog";
+  const std::string file = prefix + "." + std::to_string(getpid()) + ".json";
+  set("OPENREG_FLIGHT_RECORDER", "64");
+  set("OPENREG_FLIGHT_RECORDER_FILE", prefix);
+  ASSERT_EQ(openreg_init(), OPENREG_OK) << last_message();
+  std::stringstream text;
+  text << std::ifstream(file).rdbuf();
+  EXPECT_EQ(unlink(file.c_str()), 0);
+  EXPECT_EQ(openreg_flight_recorder_start(0), OPENREG_OK);
+  EXPECT_CONTAINS(text.str(), "\"name\":\"openreg: drivers\"");
+  EXPECT_CONTAINS(text.str(), "\"name\":\"slow\"");
+  EXPECT_CONTAINS(text.str(), "\"kind\":\"open driver\"");
+  EXPECT_CONTAINS(text.str(), "\"status\":\"running\"");
 }
 
 // acceptance 5.14: on an error, too.

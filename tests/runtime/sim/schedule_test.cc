@@ -1,6 +1,9 @@
 // SPDX-License-Identifier: BSD-3-Clause
 // The simulated devices with a seed: the order of their work repeats, differs between seeds, and shows a wait that is
 // missing, and nothing where none is.
+#include <openreg/allocator.h>
+
+#include <algorithm>
 #include <atomic>
 #include <cstring>
 #include <fstream>
@@ -281,6 +284,141 @@ TEST_F(ScheduleTest, FreshMemoryIsPoisoned) {
   EXPECT_NE(with_seed(1, fresh), 0);
   EXPECT_EQ(with_seed(1, fresh), with_seed(1, fresh));
   EXPECT_NE(with_seed(1, fresh), with_seed(2, fresh));
+}
+
+// The same with pinned memory, and with the memory that a growing segment gets
+TEST_F(ScheduleTest, PinnedAndGrowingMemoryIsPoisoned) {
+  constexpr size_t kMore = size_t{24} << 20;
+  openreg_allocator_settings before = {}, growing = {};
+  before.struct_size = growing.struct_size = sizeof growing;
+  ASSERT_EQ(openreg_get_allocator_settings(&before), OPENREG_OK);
+  growing = before;
+  growing.expandable_segments = 1;
+  ASSERT_EQ(openreg_set_allocator_settings(&growing), OPENREG_OK);
+  const auto [pinned, last] = with_seed(1, [] {
+    unsigned char* host = nullptr;
+    void *one = nullptr, *other = nullptr;
+    EXPECT_EQ(openreg_malloc_host(0, kSize, reinterpret_cast<void**>(&host)), OPENREG_OK);
+    const int fresh = host[kSize - 1];
+    EXPECT_EQ(openreg_malloc(0, kMore, 0, &one), OPENREG_OK);
+    EXPECT_EQ(openreg_malloc(0, kMore, 0, &other), OPENREG_OK);
+    EXPECT_EQ(openreg_memcpy(host, OPENREG_HOST, static_cast<char*>(other) + kMore - 1, 0, 1), OPENREG_OK);
+    const int grown = host[0];
+    EXPECT_EQ(openreg_free(one), OPENREG_OK);
+    EXPECT_EQ(openreg_free(other), OPENREG_OK);
+    EXPECT_EQ(openreg_free_host(host), OPENREG_OK);
+    return std::make_pair(fresh, grown);
+  });
+  EXPECT_NE(pinned, 0);
+  EXPECT_EQ(last, pinned);
+  EXPECT_EQ(openreg_set_allocator_settings(&before), OPENREG_OK);
+}
+
+// A block that is freed and given out again, by the cache alone: who reads it before writing sees no old bytes, at its
+// old size or cut from a joined one
+TEST_F(ScheduleTest, FreedMemoryIsPoisoned) {
+  const auto reuse = [] {
+    void *block = nullptr, *again = nullptr;
+    unsigned char seen[3 * kSize];
+    for (const size_t size : {kSize, 3 * kSize}) {
+      EXPECT_EQ(openreg_malloc(0, size, 0, &block), OPENREG_OK);
+      EXPECT_EQ(openreg_memset_async(block, 0, 7, size, 0), OPENREG_OK);
+      EXPECT_EQ(openreg_free(block), OPENREG_OK);
+      EXPECT_EQ(openreg_malloc(0, size, 0, &again), OPENREG_OK);
+      EXPECT_EQ(again, block);
+      EXPECT_EQ(openreg_memcpy(seen, OPENREG_HOST, again, 0, size), OPENREG_OK);
+      EXPECT_EQ(openreg_free(again), OPENREG_OK);
+      if (std::count(seen, seen + size, 7) != 0) return true;
+    }
+    return false;
+  };
+  for (const char* order : {"random", "pct", "latest"}) {
+    for (int seed = 0; seed < 10; ++seed) EXPECT_FALSE(with_seed(seed, reuse, order)) << order << ' ' << seed;
+  }
+  unset("OPENREG_SIM_SEED");
+  EXPECT_TRUE(reuse());  // without a seed nothing is written
+}
+
+// Work that was queued on the block's stream before the free, or behind which that stream waits, reads what was there
+TEST_F(ScheduleTest, PoisonKeepsTheOrderOfStreams) {
+  const auto free_behind_a_copy = [](openreg_stream stream, bool waits, bool records) {
+    Memory memory;
+    void* block = nullptr;
+    openreg_event event = nullptr;
+    EXPECT_EQ(openreg_malloc(0, kSize, 0, &block), OPENREG_OK);
+    EXPECT_EQ(openreg_memset_async(block, 0, 7, kSize, 0), OPENREG_OK);
+    EXPECT_EQ(openreg_stream_synchronize(0, 0), OPENREG_OK);
+    EXPECT_EQ(openreg_memcpy_async(memory.to, OPENREG_HOST, block, 0, kSize, 0, stream), OPENREG_OK);
+    if (waits) {
+      EXPECT_EQ(openreg_event_create(0, 0, &event), OPENREG_OK);
+      EXPECT_EQ(openreg_event_record(event, stream), OPENREG_OK);
+      EXPECT_EQ(openreg_stream_wait_event(0, 0, event), OPENREG_OK);
+      EXPECT_EQ(openreg_event_destroy(event), OPENREG_OK);
+    }
+    if (records) {
+      EXPECT_EQ(openreg_record_stream(block, stream), OPENREG_OK);
+    }
+    EXPECT_EQ(openreg_free(block), OPENREG_OK);
+    EXPECT_EQ(openreg_stream_synchronize(0, 0), OPENREG_OK);
+    EXPECT_EQ(openreg_stream_synchronize(0, stream), OPENREG_OK);
+    EXPECT_EQ(openreg_malloc(0, kSize, 0, &block), OPENREG_OK);  // a recorded one is free now, and so is poisoned
+    EXPECT_EQ(openreg_memcpy(memory.from, OPENREG_HOST, block, 0, kSize), OPENREG_OK);
+    EXPECT_NE(*static_cast<unsigned char*>(memory.from), 7);
+    EXPECT_EQ(openreg_free(block), OPENREG_OK);
+    return memory.result();
+  };
+  int shown = 0;
+  for (const char* order : {"random", "pct", "latest"}) {
+    for (int seed = 0; seed < 20; ++seed) {
+      EXPECT_EQ(with_seed(seed, [&] { return free_behind_a_copy(0, false, false); }, order), 7) << order << seed;
+      EXPECT_EQ(with_seed(seed, [&] { return free_behind_a_copy(pool_stream(), true, false); }, order), 7) << seed;
+      EXPECT_EQ(with_seed(seed, [&] { return free_behind_a_copy(pool_stream(), false, true); }, order), 7) << seed;
+      shown += with_seed(seed, [&] { return free_behind_a_copy(pool_stream(), false, false); }, order) != 7;
+    }
+  }
+  EXPECT_GE(shown, 20);  // a forgotten record_stream() shows, with "latest" always
+  EXPECT_LT(shown, 60);
+}
+
+// A block whose free is behind a function of the host is poisoned when that has ended, not before
+TEST_F(ScheduleTest, PoisonComesBehindFunctions) {
+  for (int seed = 0; seed < 9; ++seed) {
+    EXPECT_EQ(with_seed(seed,
+                        [] {
+                          Memory memory;
+                          void* block = nullptr;
+                          EXPECT_EQ(openreg_malloc(0, kSize, 0, &block), OPENREG_OK);
+                          EXPECT_EQ(openreg_memset_async(block, 0, 7, kSize, 0), OPENREG_OK);
+                          EXPECT_EQ(openreg_launch_host_func(0, 0, [](void*) {}, nullptr), OPENREG_OK);
+                          EXPECT_EQ(openreg_memcpy_async(memory.to, OPENREG_HOST, block, 0, kSize, 0, 0), OPENREG_OK);
+                          EXPECT_EQ(openreg_launch_host_func(0, 0, [](void*) {}, nullptr), OPENREG_OK);
+                          EXPECT_EQ(openreg_free(block), OPENREG_OK);
+                          int32_t done = 0;
+                          while (done == 0) EXPECT_EQ(openreg_stream_query(0, 0, &done), OPENREG_OK);
+                          EXPECT_EQ(openreg_malloc(0, kSize, 0, &block), OPENREG_OK);
+                          EXPECT_EQ(openreg_memcpy(memory.from, OPENREG_HOST, block, 0, kSize), OPENREG_OK);
+                          EXPECT_NE(*static_cast<unsigned char*>(memory.from), 7);
+                          EXPECT_EQ(openreg_free(block), OPENREG_OK);
+                          return memory.result();
+                        }),
+              7);
+  }
+}
+
+// Between the layer of OPENREG_VALIDATE and the runtime a seed is as without it, and no rule is broken
+TEST_F(ScheduleTest, IsValidated) {
+  set("OPENREG_VALIDATE", "1");
+  for (int seed = 0; seed < 6; ++seed) {
+    EXPECT_EQ(with_seed(seed,
+                        [] {
+                          void* block = nullptr;
+                          EXPECT_EQ(openreg_malloc(0, kSize, 0, &block), OPENREG_OK);
+                          EXPECT_EQ(openreg_free(block), OPENREG_OK);
+                          return busy_program();
+                        }),
+              15);
+  }
+  EXPECT_EQ(count_lines(OPENREG_LOG_ERROR, "OPENREG_VALIDATE"), 0);
 }
 
 // What is no seed, schedule or number of switches fails the opening, by the variable's name
