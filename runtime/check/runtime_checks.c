@@ -1,83 +1,19 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 /* runtime_checks.c: the driver behind the runtime: what that emulates, the caching allocator, the end of memory. */
 #define _GNU_SOURCE
-#include <ctype.h>
 #include <pthread.h>
 #include <stdatomic.h>
-#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include <openreg/openreg.h>
 
-#include "check.h"
-#include "work.h"
-
-static void
-ok(openreg_status status, const char *call)
-{
-    REQUIRE(status == OPENREG_OK, "%s: %s (%s)", call, openreg_last_error()->message, openreg_status_name(status));
-}
-#define OK(call) ok(call, #call)
-
-/* ---------------------------------------------------------------------------------------------------------- beginning */
-
-/* Nothing of the surroundings reaches the runtime but the options of the command line. */
-static void
-set_variables(const check_context *c)
-{
-    extern char **environ;
-    for (int i = 0; environ[i] != NULL;) {
-        char name[256];
-        if (strncmp(environ[i], "OPENREG_", 8) != 0) {
-            ++i;
-            continue;
-        }
-        (void)snprintf(name, sizeof name, "%.*s", (int)strcspn(environ[i], "="), environ[i]);
-        if (unsetenv(name) != 0)
-            ++i;
-        else
-            i = 0;
-    }
-    for (size_t i = 0; i < c->target->option_count; ++i) {
-        char name[256];
-        (void)snprintf(name, sizeof name, "OPENREG_%s_%s", c->table.name, c->target->options[i].key);
-        for (char *at = name; *at != '\0'; ++at)
-            *at = (char)toupper((unsigned char)*at);
-        (void)setenv(name, c->target->options[i].value, 1);
-    }
-    (void)setenv("OPENREG_LOG_LEVEL", "error", 1);
-}
-
-/* The driver alone. Returns the number of devices. */
-static int32_t
-start(check_context *c)
-{
-    set_variables(c);
-    if (c->target->path != NULL)
-        OK(openreg_load_driver(c->table.name, c->target->path));
-    const openreg_status status = openreg_use_drivers(c->table.name);
-    if (status == OPENREG_E_NO_DEVICE)
-        check_skip("there is no device: %s", openreg_last_error()->message);
-    ok(status, "openreg_use_drivers()");
-    c->devices = openreg_device_count();
-    if (c->devices == 0)
-        check_skip("the driver has no device");
-    return c->devices;
-}
-
-static void *
-allocate(int32_t device, size_t size)
-{
-    void *memory = NULL;
-    OK(openreg_malloc(device, size, OPENREG_STREAM_DEFAULT, &memory));
-    return memory;
-}
+#include "behind_runtime.h"
 
 static void
 devices_are_there(check_context *c)
 {
-    const int32_t devices = start(c);
+    const int32_t devices = check_start_runtime(c);
     for (int32_t i = 0; i < devices; ++i) {
         openreg_device_properties properties;
         uint64_t unused = 0, total = 0;
@@ -91,7 +27,7 @@ devices_are_there(check_context *c)
         OK(openreg_get_memory_info(i, &unused, &total));
         REQUIRE(unused <= total, "device %d has %llu of %llu bytes free", i, (unsigned long long)unused,
                 (unsigned long long)total);
-        OK(openreg_free(allocate(i, 100)));
+        OK(openreg_free(check_allocate_block(i, 100)));
         OK(openreg_device_synchronize(i));
     }
 }
@@ -105,11 +41,12 @@ copies_are_exact(check_context *c)
 {
     static unsigned char host[SIZE + 128], seen[SIZE + 128], expected[SIZE + 128];
     static const size_t sizes[] = {0, 1, 3, 511, 4097, SIZE};
-    const int32_t devices = start(c);
+    const int32_t devices = check_start_runtime(c);
     for (int32_t from = 0; from < devices; ++from)
         for (int32_t to = 0; to < devices; ++to)
             for (size_t i = 0; i < sizeof sizes / sizeof sizes[0]; ++i) {
-                char *const one = allocate(from, sizeof host), *const other = allocate(to, sizeof host);
+                char *const one = check_allocate_block(from, sizeof host), *const other = check_allocate_block(
+                                                                               to, sizeof host);
                 check_pattern(host, sizeof host, i);
                 memset(expected, 0x3c, sizeof expected);
                 OK(openreg_memcpy(one, from, host, OPENREG_HOST, sizeof host));
@@ -129,12 +66,12 @@ copies_are_exact(check_context *c)
 static void
 pinned_memory_works(check_context *c)
 {
-    start(c);
+    check_start_runtime(c);
     for (int32_t dev = 0; dev < c->devices; ++dev) {
         unsigned char *from = NULL, *to = NULL;
         OK(openreg_malloc_host(dev, SIZE, (void **)&from));
         OK(openreg_malloc_host(dev, SIZE, (void **)&to));
-        char *const memory = allocate(dev, SIZE);
+        char *const memory = check_allocate_block(dev, SIZE);
         for (uint64_t i = 0; i < 10; ++i) {
             check_pattern(from, SIZE, i);
             memset(to, 0, SIZE);
@@ -165,7 +102,7 @@ keep_busy(int32_t dev, openreg_stream stream, char *big, int copies)
 static void
 streams_are_ordered(check_context *c)
 {
-    start(c);
+    check_start_runtime(c);
     unsigned char *from = NULL, *to = NULL;
     OK(openreg_malloc_host(0, SIZE, (void **)&from));
     OK(openreg_malloc_host(0, SIZE, (void **)&to));
@@ -176,7 +113,7 @@ streams_are_ordered(check_context *c)
             OK(openreg_stream_from_pool(dev, 0, &writer));
             OK(openreg_stream_from_pool(dev, 0, &reader));
             OK(openreg_event_create(dev, 0, &event));
-            char *const memory = allocate(dev, SIZE), *const big = allocate(dev, WORK);
+            char *const memory = check_allocate_block(dev, SIZE), *const big = check_allocate_block(dev, WORK);
             OK(openreg_memset_async(memory, dev, 0, SIZE, OPENREG_STREAM_DEFAULT));
             OK(openreg_device_synchronize(dev));
             check_pattern(from, SIZE, i);
@@ -196,12 +133,12 @@ streams_are_ordered(check_context *c)
 static void
 events_measure(check_context *c)
 {
-    start(c);
+    check_start_runtime(c);
     for (int32_t dev = 0; dev < c->devices; ++dev) {
         openreg_event first, last;
         int32_t done = 0;
         double ms = -1;
-        char *const big = allocate(dev, WORK);
+        char *const big = check_allocate_block(dev, WORK);
         OK(openreg_event_create(dev, OPENREG_EVENT_TIMING, &first));
         OK(openreg_event_create(dev, OPENREG_EVENT_TIMING, &last));
         OK(openreg_event_query(first, &done));
@@ -247,13 +184,13 @@ look(void *argument)
 static void
 host_functions_run(check_context *c)
 {
-    start(c);
+    check_start_runtime(c);
     unsigned char *from = NULL, *to = NULL;
     OK(openreg_malloc_host(0, SIZE, (void **)&from));
     OK(openreg_malloc_host(0, SIZE, (void **)&to));
     for (int32_t dev = 0; dev < c->devices; ++dev) {
         openreg_stream stream;
-        char *const memory = allocate(dev, SIZE), *const big = allocate(dev, WORK);
+        char *const memory = check_allocate_block(dev, SIZE), *const big = check_allocate_block(dev, WORK);
         OK(openreg_stream_from_pool(dev, 0, &stream));
         for (uint64_t i = 1; i < 5; ++i) {
             visit v = {.bytes = to, .seed = i};
@@ -276,58 +213,11 @@ host_functions_run(check_context *c)
 
 /* ----------------------------------------------------------------------------------------------------------- allocator */
 
-typedef struct block {
-    char *memory;
-    size_t size;
-    uint64_t seed;
-    int32_t dev;
-} block;
-
-static void
-random_program(check_context *c, uint64_t *state, double seconds)
-{
-    enum { BLOCKS = 40, LARGEST = 1500000 };
-    block blocks[BLOCKS];
-    check_context own = *c;
-    own.random = *state;
-    unsigned char *const host = malloc(LARGEST);
-    memset(blocks, 0, sizeof blocks);
-    const double end = check_now() + seconds;
-    for (uint64_t step = 0; step < 600 || check_now() < end; ++step) {
-        block *const b = &blocks[check_random_below(&own, BLOCKS)];
-        if (b->memory == NULL) {
-            const uint64_t kind = check_random_below(&own, 8);
-            b->size = (size_t)(1 + check_random_below(&own, kind < 2 ? 600 : kind < 7 ? SIZE : LARGEST));
-            b->dev = (int32_t)check_random_below(&own, (uint64_t)c->devices);
-            b->seed = check_random(&own);
-            void *memory = NULL;
-            const openreg_status status = openreg_malloc(b->dev, b->size, OPENREG_STREAM_DEFAULT, &memory);
-            if (status == OPENREG_E_NOMEM) /* a small device, and other threads have it */
-                continue;
-            ok(status, "openreg_malloc()");
-            b->memory = memory;
-            check_pattern(host, b->size, b->seed);
-            OK(openreg_memcpy(b->memory, b->dev, host, OPENREG_HOST, b->size));
-            continue;
-        }
-        OK(openreg_memcpy(host, OPENREG_HOST, b->memory, b->dev, b->size));
-        check_is_pattern(host, b->size, b->seed, "contents of a block while others were allocated and freed");
-        OK(openreg_free(b->memory));
-        b->memory = NULL;
-        if (step % 97 == 0)
-            OK(openreg_empty_cache(-1));
-    }
-    for (int i = 0; i < BLOCKS; ++i)
-        if (blocks[i].memory != NULL)
-            OK(openreg_free(blocks[i].memory));
-    free(host);
-}
-
 static void
 blocks_keep_their_contents(check_context *c)
 {
-    start(c);
-    random_program(c, &c->random, c->target->seconds);
+    check_start_runtime(c);
+    check_random_program(c, &c->random, c->target->seconds);
     OK(openreg_empty_cache(-1));
     for (int32_t dev = 0; dev < c->devices; ++dev) {
         openreg_memory_stats stats;
@@ -345,7 +235,7 @@ blocks_keep_their_contents(check_context *c)
 static void
 memory_ends_and_comes_back(check_context *c)
 {
-    start(c);
+    check_start_runtime(c);
     openreg_device_properties properties;
     memset(&properties, 0, sizeof properties);
     properties.struct_size = sizeof properties;
@@ -379,13 +269,13 @@ memory_ends_and_comes_back(check_context *c)
 static void
 everything_starts_again(check_context *c)
 {
-    start(c);
+    check_start_runtime(c);
     check_counts before = {0, 0, 0, 0};
     for (int i = 0; i < 8; ++i) {
         static unsigned char host[5000], seen[5000];
         openreg_stream stream;
         openreg_event event;
-        char *const memory = allocate(0, sizeof host);
+        char *const memory = check_allocate_block(0, sizeof host);
         check_pattern(host, sizeof host, (uint64_t)i);
         OK(openreg_memcpy(memory, 0, host, OPENREG_HOST, sizeof host));
         OK(openreg_memcpy(seen, OPENREG_HOST, memory, 0, sizeof seen));
@@ -418,7 +308,7 @@ static void *
 run_program(void *argument)
 {
     program *const p = argument;
-    random_program(p->c, &p->state, p->c->target->seconds / 2);
+    check_random_program(p->c, &p->state, p->c->target->seconds / 2);
     return NULL;
 }
 
@@ -426,7 +316,7 @@ static void
 threads_share_devices(check_context *c)
 {
     enum { THREADS = 8 };
-    start(c);
+    check_start_runtime(c);
     pthread_t threads[THREADS];
     static program programs[THREADS];
     for (int i = 0; i < THREADS; ++i)

@@ -34,6 +34,9 @@ void mutant_wrap_extensions(openreg_driver *table);
 /* What extension() gives for OPENREG_KERNELS_NAME. */
 const void *mutant_kernels(void);
 
+/* A stream was given work that it has not been waited for. */
+void mutant_note_work(openreg_driver_stream stream);
+
 /* A copy that a defect holds back; runs it now. */
 void mutant_run_late_copy(void);
 void mutant_drop_late_copy(void);

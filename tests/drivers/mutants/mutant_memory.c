@@ -26,6 +26,7 @@ static struct {
     int32_t dev;
 } kept; /* freed early */
 static int is_losing;
+static int frees_without_allocation; /* without an allocation in between */
 
 static openreg_status
 fail_allocation(openreg_instance instance, uint64_t size, openreg_status status, void **out)
@@ -99,6 +100,7 @@ static openreg_status
 mutant_mem_alloc(openreg_instance instance, int32_t dev, uint64_t size, openreg_driver_stream stream, void **out)
 {
     static openreg_status shared;
+    frees_without_allocation = 0;
     mutant_lock();
     mutant_unlock();
     if (IS(bind_redirects))
@@ -127,6 +129,8 @@ static openreg_status
 mutant_mem_free(openreg_instance instance, int32_t dev, void *ptr, openreg_driver_stream stream)
 {
     static int frees;
+    if (IS(frees_in_a_row) && frees_without_allocation++ > 0)
+        return OPENREG_OK;
     if (IS(misaligned))
         ptr = (char *)ptr - SHIFT;
     if (IS(overlaps) && ptr == last.memory && last.given > 0) {
@@ -243,6 +247,8 @@ spoil_copy(copy_call *c)
         c->src = dst;
         c->src_dev = dev;
     }
+    if (IS(byte_in_word) && is_to && c->size == 1)
+        c->dst = (char *)((uintptr_t)c->dst & ~(uintptr_t)3);
     const ptrdiff_t distance = c->dst - c->src;
     if ((IS(peer_nothing) && !is_to && !is_from && c->dst_dev != c->src_dev) ||
         (IS(within_nothing) && distance > -6000 && distance < 6000) ||
@@ -288,6 +294,7 @@ mutant_copy(openreg_instance instance, void *dst, int32_t dst_dev, const void *s
     if (IS(copy_leaks))
         mutant_leaked = malloc(40);
     spoil_copy(&call);
+    mutant_note_work(stream);
     if (IS(racy_copy) || IS(runtime_racy_copy))
         return copy_racily(&call);
     if (IS(reorders) && dst_dev >= 0 && src_dev >= 0 && ++copies % 7 == 0 && late.instance == NULL) {

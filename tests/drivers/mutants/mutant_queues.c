@@ -11,6 +11,38 @@
 
 static openreg_driver_stream last_stream;
 
+/* Streams with work that nobody has waited for by stream_sync(). */
+static openreg_driver_stream unsynced[256];
+
+static openreg_driver_stream *
+unsynced_place(openreg_driver_stream stream)
+{
+    for (size_t i = 0; i < sizeof unsynced / sizeof unsynced[0]; ++i)
+        if (unsynced[i] == stream)
+            return &unsynced[i];
+    return NULL;
+}
+
+void
+mutant_note_work(openreg_driver_stream stream)
+{
+    openreg_driver_stream *const place = IS(destroy_unsynced_leaks) && stream != NULL && unsynced_place(stream) == NULL
+                                             ? unsynced_place(NULL)
+                                             : NULL;
+    if (place != NULL)
+        *place = stream;
+}
+
+/* Whether it had such work. */
+static bool
+forget_work(openreg_driver_stream stream)
+{
+    openreg_driver_stream *const place = stream != NULL ? unsynced_place(stream) : NULL;
+    if (place != NULL)
+        *place = NULL;
+    return place != NULL;
+}
+
 static openreg_status
 mutant_stream_create(openreg_instance instance, int32_t dev, uint32_t flags, int32_t priority,
                      openreg_driver_stream *out)
@@ -38,6 +70,8 @@ mutant_stream_destroy(openreg_instance instance, int32_t dev, openreg_driver_str
     if (IS(destroy_drops))
         mutant_drop_late_copy();
     mutant_run_late_copy();
+    if (forget_work(stream))
+        (void)dup(STDERR_FILENO);
     return IS(stream_leaked) ? OPENREG_OK : mutant_base->stream_destroy(instance, dev, stream);
 }
 
@@ -59,6 +93,7 @@ static openreg_status
 mutant_stream_sync(openreg_instance instance, int32_t dev, openreg_driver_stream stream)
 {
     mutant_run_late_copy();
+    (void)forget_work(stream);
     if (IS(sync_not) || (IS(sync_default_not) && stream == NULL))
         return OPENREG_OK;
     if (IS(default_waits) && stream == NULL)

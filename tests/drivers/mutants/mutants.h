@@ -168,6 +168,10 @@
     X(kernel_in_place_nothing, "kernel.in_place") \
     X(kernel_int64_halves, "kernel.values") \
     X(kernel_mm_transposed, "kernel.strides") \
+    /* where calls fail by plan */ \
+    X(frees_in_a_row, "fault.out_of_memory") \
+    X(byte_in_word, "fault.error") \
+    X(destroy_unsynced_leaks, "fault.device_lost") \
     /* behind the runtime */ \
     X(runtime_last_byte, "runtime.copy") \
     X(runtime_pinned_short, "runtime.pinned") \

@@ -1,0 +1,117 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
+/* behind_runtime.c: what the checks of a driver behind the runtime begin with (behind_runtime.h). */
+#define _GNU_SOURCE
+#include "behind_runtime.h"
+
+#include <ctype.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+void
+check_runtime_ok(openreg_status status, const char *call)
+{
+    REQUIRE(status == OPENREG_OK, "%s: %s (%s)", call, openreg_last_error()->message, openreg_status_name(status));
+}
+
+/* ---------------------------------------------------------------------------------------------------------- beginning */
+
+/* Nothing of the surroundings reaches the runtime but the options of the command line. */
+static void
+set_variables(const check_context *c)
+{
+    extern char **environ;
+    for (int i = 0; environ[i] != NULL;) {
+        char name[256];
+        if (strncmp(environ[i], "OPENREG_", 8) != 0) {
+            ++i;
+            continue;
+        }
+        (void)snprintf(name, sizeof name, "%.*s", (int)strcspn(environ[i], "="), environ[i]);
+        if (unsetenv(name) != 0)
+            ++i;
+        else
+            i = 0;
+    }
+    for (size_t i = 0; i < c->target->option_count; ++i) {
+        char name[256];
+        (void)snprintf(name, sizeof name, "OPENREG_%s_%s", c->table.name, c->target->options[i].key);
+        for (char *at = name; *at != '\0'; ++at)
+            *at = (char)toupper((unsigned char)*at);
+        (void)setenv(name, c->target->options[i].value, 1);
+    }
+    (void)setenv("OPENREG_LOG_LEVEL", "error", 1);
+}
+
+int32_t
+check_start_runtime(check_context *c)
+{
+    set_variables(c);
+    if (c->target->path != NULL)
+        OK(openreg_load_driver(c->table.name, c->target->path));
+    const openreg_status status = openreg_use_drivers(c->table.name);
+    if (status == OPENREG_E_NO_DEVICE)
+        check_skip("there is no device: %s", openreg_last_error()->message);
+    check_runtime_ok(status, "openreg_use_drivers()");
+    c->devices = openreg_device_count();
+    if (c->devices == 0)
+        check_skip("the driver has no device");
+    return c->devices;
+}
+
+void *
+check_allocate_block(int32_t device, size_t size)
+{
+    void *memory = NULL;
+    OK(openreg_malloc(device, size, OPENREG_STREAM_DEFAULT, &memory));
+    return memory;
+}
+
+/* ------------------------------------------------------------------------------------------------------ random programs */
+
+typedef struct block {
+    char *memory;
+    size_t size;
+    uint64_t seed;
+    int32_t dev;
+} block;
+
+void
+check_random_program(check_context *c, uint64_t *state, double seconds)
+{
+    enum { BLOCKS = 40, MIDDLING = 70001, LARGEST = 1500000 };
+    block blocks[BLOCKS];
+    check_context own = *c;
+    own.random = *state;
+    unsigned char *const host = malloc(LARGEST);
+    memset(blocks, 0, sizeof blocks);
+    const double end = check_now() + seconds;
+    for (uint64_t step = 0; step < 600 || check_now() < end; ++step) {
+        block *const b = &blocks[check_random_below(&own, BLOCKS)];
+        if (b->memory == NULL) {
+            const uint64_t kind = check_random_below(&own, 8);
+            b->size = (size_t)(1 + check_random_below(&own, kind < 2 ? 600 : kind < 7 ? MIDDLING : LARGEST));
+            b->dev = (int32_t)check_random_below(&own, (uint64_t)c->devices);
+            b->seed = check_random(&own);
+            void *memory = NULL;
+            const openreg_status status = openreg_malloc(b->dev, b->size, OPENREG_STREAM_DEFAULT, &memory);
+            if (status == OPENREG_E_NOMEM) /* a small device, and other threads have it */
+                continue;
+            check_runtime_ok(status, "openreg_malloc()");
+            b->memory = memory;
+            check_pattern(host, b->size, b->seed);
+            OK(openreg_memcpy(b->memory, b->dev, host, OPENREG_HOST, b->size));
+            continue;
+        }
+        OK(openreg_memcpy(host, OPENREG_HOST, b->memory, b->dev, b->size));
+        check_is_pattern(host, b->size, b->seed, "contents of a block while others were allocated and freed");
+        OK(openreg_free(b->memory));
+        b->memory = NULL;
+        if (step % 97 == 0)
+            OK(openreg_empty_cache(-1));
+    }
+    for (int i = 0; i < BLOCKS; ++i)
+        if (blocks[i].memory != NULL)
+            OK(openreg_free(blocks[i].memory));
+    free(host);
+}

@@ -1,0 +1,25 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
+/* behind_runtime.h: what the checks of a driver behind the runtime share. All of it fails the check where the runtime
+ * fails. */
+#ifndef OPENREG_CHECK_BEHIND_RUNTIME_H
+#define OPENREG_CHECK_BEHIND_RUNTIME_H
+
+#include <openreg/openreg.h>
+
+#include "check.h"
+#include "work.h"
+
+/* OK(openreg_...()): a call that has to succeed. */
+#define OK(call) check_runtime_ok(call, #call)
+void check_runtime_ok(openreg_status status, const char *call);
+
+/* Selects the driver, alone, with the options of the command line and without variables of the surroundings. Returns the
+ * number of devices; without one it is a skip. */
+int32_t check_start_runtime(check_context *c);
+/* A block of the caching allocator, on the default stream. */
+void *check_allocate_block(int32_t device, size_t size);
+/* Allocates, writes, reads and frees blocks of all devices for some time, each of whose bytes is looked at. A request may
+ * find no memory. `*state`: of the random numbers. */
+void check_random_program(check_context *c, uint64_t *state, double seconds);
+
+#endif

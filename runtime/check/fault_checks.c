@@ -1,0 +1,282 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
+/* fault_checks.c: the driver behind a runtime in which calls fail by plan (openreg/faults.h): what no table can be asked
+ * for happens to any driver. */
+#define _GNU_SOURCE
+#include <openreg/faults.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "behind_runtime.h"
+
+#define SIZE 70001
+#define MIB (UINT64_C(1) << 20)
+
+static openreg_faults
+begin(const char *plan)
+{
+    openreg_faults faults = NULL;
+    check_runtime_ok(openreg_faults_begin(plan, &faults), plan);
+    return faults;
+}
+
+static void
+is_error(openreg_status status, openreg_status wanted, const char *call)
+{
+    REQUIRE(status == wanted, "%s is %s where a fault was planned, not %s", call, openreg_status_name(status),
+            openreg_status_name(wanted));
+}
+
+/* ---------------------------------------------------------------------------------------------------- out of memory */
+
+static uint64_t
+free_bytes(int32_t device)
+{
+    uint64_t unused = 0, total = 0;
+    OK(openreg_empty_cache(-1));
+    OK(openreg_device_synchronize(device));
+    OK(openreg_get_memory_info(device, &unused, &total));
+    return unused;
+}
+
+/* A request that is refused once, while the cache holds several segments and one block is in use. */
+static void
+give_back_in_a_row(int32_t device)
+{
+    enum { BLOCKS = 8 };
+    static unsigned char host[SIZE];
+    void *blocks[BLOCKS], *large = NULL;
+    uint64_t unused = 0, total = 0;
+    OK(openreg_get_memory_info(device, &unused, &total));
+    const size_t size = (size_t)(unused / 16 < 11 * MIB ? unused / 16 : 11 * MIB);
+    if (size < SIZE)
+        return;
+    for (int i = 0; i < BLOCKS; ++i)
+        blocks[i] = check_allocate_block(device, size);
+    check_pattern(host, SIZE, 7);
+    OK(openreg_memcpy(blocks[3], device, host, OPENREG_HOST, SIZE));
+    for (int i = 0; i < BLOCKS; ++i)
+        if (i != 3)
+            OK(openreg_free(blocks[i]));
+    openreg_faults const faults = begin("nomem at segment 1");
+    OK(openreg_malloc(device, size * 3, OPENREG_STREAM_DEFAULT, &large));
+    openreg_faults_end(faults);
+    OK(openreg_free(large));
+    OK(openreg_memcpy(host, OPENREG_HOST, blocks[3], device, SIZE));
+    check_is_pattern(host, SIZE, 7, "a block that was in use while memory around it was given back");
+    OK(openreg_free(blocks[3]));
+}
+
+/* What is missing of the devices' free memory after it. */
+static uint64_t
+lost_in_a_program(check_context *c)
+{
+    uint64_t before = 0, after = 0;
+    char plan[64];
+    for (int32_t dev = 0; dev < c->devices; ++dev)
+        before += free_bytes(dev);
+    (void)snprintf(plan, sizeof plan, "seed %llu; nomem 40%% of segments", (unsigned long long)(check_random(c) >> 32));
+    openreg_faults const faults = begin(plan);
+    check_random_program(c, &c->random, c->target->seconds / 4);
+    REQUIRE(openreg_faults_hits(faults) > 0, "no allocation was refused: the driver was asked for none");
+    openreg_faults_end(faults);
+    for (int32_t dev = 0; dev < c->devices; ++dev)
+        give_back_in_a_row(dev);
+    for (int32_t dev = 0; dev < c->devices; ++dev)
+        after += free_bytes(dev);
+    return before > after ? before - after : 0;
+}
+
+static void
+memory_is_refused(check_context *c)
+{
+    uint64_t lost = 0;
+    (void)check_start_runtime(c);
+    for (int32_t dev = 0; dev < c->devices; ++dev) /* what a device keeps for itself from its first use on */
+        OK(openreg_free(check_allocate_block(dev, SIZE)));
+    for (int i = 0; i < 3; ++i) { /* other processes may use the devices, too */
+        lost = lost_in_a_program(c);
+        if (lost <= 32 * MIB)
+            return;
+    }
+    check_fail("%llu bytes of device memory are missing after a program whose allocations failed now and then",
+               (unsigned long long)lost);
+}
+
+/* ------------------------------------------------------------------------------------------------- asynchronous errors */
+
+typedef struct place {
+    int32_t dev;
+    openreg_stream stream;
+    char *memory;
+    unsigned char *host; /* pinned */
+} place;
+
+static void
+send(const place *p, uint64_t seed)
+{
+    check_pattern(p->host, SIZE, seed);
+    OK(openreg_memcpy_async(p->memory, p->dev, p->host, OPENREG_HOST, SIZE, p->dev, p->stream));
+}
+
+/* The second copy fails: nobody is told before the stream is waited for, the bytes stay, and what comes behind runs. */
+static void
+a_copy_fails(const place *p, bool has_streams)
+{
+    char plan[64];
+    openreg_stream other = p->stream;
+    openreg_event event = NULL;
+    if (has_streams)
+        OK(openreg_stream_from_pool(p->dev, 0, &other));
+    OK(openreg_event_create(p->dev, 0, &event));
+    (void)snprintf(plan, sizeof plan, "openreg:%d error at copy 2", p->dev);
+    openreg_faults const faults = begin(plan);
+    send(p, 1);
+    OK(openreg_stream_synchronize(p->dev, p->stream));
+    unsigned char *const bytes = p->host; /* the copy that fails does not read them */
+    OK(openreg_memcpy_async(p->memory, p->dev, bytes + 1, OPENREG_HOST, SIZE - 1, p->dev, p->stream));
+    if (has_streams) { /* emulated events wait, and would tell */
+        OK(openreg_event_record(event, p->stream));
+        OK(openreg_stream_wait_event(p->dev, other, event));
+    }
+    memset(p->host, 0, SIZE);
+    OK(openreg_memcpy_async(p->host, OPENREG_HOST, p->memory, p->dev, SIZE, p->dev, other));
+    if (has_streams)
+        OK(openreg_stream_synchronize(p->dev, other)); /* the error is not its own */
+    is_error(openreg_stream_synchronize(p->dev, p->stream), OPENREG_E_INTERNAL, "openreg_stream_synchronize()");
+    OK(openreg_stream_synchronize(p->dev, p->stream));
+    OK(openreg_device_synchronize(p->dev));
+    check_is_pattern(p->host, SIZE, 1, "what a copy that failed was to overwrite");
+    openreg_faults_end(faults);
+    OK(openreg_event_destroy(event));
+}
+
+/* Copies with one wrong bit each, of which the stream tells. */
+static void
+bits_flip(const place *p)
+{
+    static unsigned char expected[SIZE];
+    char plan[64];
+    (void)snprintf(plan, sizeof plan, "openreg:%d ecc at copy 1", p->dev);
+    for (uint64_t i = 0; i < 8; ++i) {
+        char seeded[96];
+        (void)snprintf(seeded, sizeof seeded, "seed %llu; %s", (unsigned long long)i, plan);
+        openreg_faults const faults = begin(seeded);
+        send(p, i);
+        is_error(openreg_stream_synchronize(p->dev, p->stream), OPENREG_E_INTERNAL, "openreg_stream_synchronize()");
+        openreg_faults_end(faults);
+        check_pattern(expected, SIZE, i);
+        OK(openreg_memcpy(p->host, OPENREG_HOST, p->memory, p->dev, SIZE));
+        int bits = 0;
+        for (size_t k = 0; k < SIZE; ++k)
+            bits += __builtin_popcount((unsigned)(p->host[k] ^ expected[k]));
+        REQUIRE(bits == 1, "one bit of a copy was to be wrong, and %d are", bits);
+    }
+}
+
+static void
+work_fails(check_context *c)
+{
+    (void)check_start_runtime(c);
+    for (int32_t dev = 0; dev < c->devices; ++dev) {
+        place p = {.dev = dev};
+        OK(openreg_malloc_host(dev, SIZE, (void **)&p.host));
+        p.memory = check_allocate_block(dev, SIZE);
+        OK(openreg_stream_from_pool(dev, 0, &p.stream));
+        a_copy_fails(&p, c->table.stream_create != NULL);
+        bits_flip(&p);
+        OK(openreg_free(p.memory));
+        OK(openreg_free_host(p.host));
+    }
+}
+
+/* --------------------------------------------------------------------------------------------------------- lost devices */
+
+/* Work on all devices, of which the first is lost; the others go on, and everything can be given back. */
+static void
+lose_the_first(check_context *c)
+{
+    enum { MOST = 8, STREAMS = 3 };
+    const int32_t devices = c->devices < MOST ? c->devices : MOST;
+    unsigned char *host[MOST] = {NULL}, *seen = NULL;
+    void *memory[MOST];
+    openreg_stream streams[MOST][STREAMS];
+    openreg_event events[MOST];
+    OK(openreg_malloc_host(0, SIZE, (void **)&seen));
+    for (int32_t dev = 0; dev < devices; ++dev) {
+        OK(openreg_malloc_host(dev, SIZE, (void **)&host[dev]));
+        memory[dev] = check_allocate_block(dev, SIZE);
+        check_pattern(host[dev], SIZE, (uint64_t)dev);
+        OK(openreg_event_create(dev, 0, &events[dev]));
+        for (int i = 0; i < STREAMS; ++i)
+            OK(openreg_stream_from_pool(dev, 0, &streams[dev][i]));
+        for (int i = 0; i < STREAMS; ++i) {
+            OK(openreg_memcpy_async(memory[dev], dev, host[dev], OPENREG_HOST, SIZE, dev, streams[dev][i]));
+            OK(openreg_event_record(events[dev], streams[dev][i]));
+            if (i + 1 < STREAMS) /* one after the other */
+                OK(openreg_stream_wait_event(dev, streams[dev][i + 1], events[dev]));
+        }
+    }
+    openreg_faults const faults = begin("openreg:0 lost");
+    is_error(openreg_memset_async(memory[0], 0, 0, SIZE, streams[0][0]), OPENREG_E_DEVICE_LOST,
+             "openreg_memset_async()");
+    is_error(openreg_device_synchronize(0), OPENREG_E_DEVICE_LOST, "openreg_device_synchronize()");
+    for (int32_t dev = 1; dev < devices; ++dev) {
+        OK(openreg_device_synchronize(dev));
+        OK(openreg_memcpy(seen, OPENREG_HOST, memory[dev], dev, SIZE));
+        check_is_pattern(seen, SIZE, (uint64_t)dev, "memory of a device beside one that is lost");
+    }
+    for (int32_t dev = 0; dev < devices; ++dev) {
+        OK(openreg_event_destroy(events[dev]));
+        OK(openreg_free(memory[dev]));
+        OK(openreg_free_host(host[dev]));
+    }
+    OK(openreg_free_host(seen));
+    OK(openreg_shutdown());
+    openreg_faults_end(faults);
+}
+
+static void
+devices_are_lost(check_context *c)
+{
+    (void)check_start_runtime(c);
+    check_counts before = {0, 0, 0, 0};
+    for (int i = 0; i < 8; ++i) {
+        static unsigned char host[5000], seen[5000];
+        lose_the_first(c);
+        if (i == 2)
+            before = check_count_now();
+        OK(openreg_use_drivers(c->table.name));
+        void *const memory = check_allocate_block(0, sizeof host);
+        check_pattern(host, sizeof host, (uint64_t)i);
+        OK(openreg_memcpy(memory, 0, host, OPENREG_HOST, sizeof host));
+        OK(openreg_memcpy(seen, OPENREG_HOST, memory, 0, sizeof seen));
+        check_is_pattern(seen, sizeof seen, (uint64_t)i, "memory of a device that was opened again after a loss");
+        OK(openreg_free(memory));
+    }
+    OK(openreg_shutdown());
+    const int threads = check_threads_down_to(before.threads);
+    const check_counts after = check_count_now();
+    REQUIRE(threads <= before.threads, "each loss of a device leaves threads: %d more after five",
+            threads - before.threads);
+    REQUIRE(after.files <= before.files, "each loss of a device leaves files open: %d more after five",
+            after.files - before.files);
+}
+
+static const check_case cases[] = {
+    {"fault.out_of_memory", "", CHECK_RUNTIME,
+     "Memory that the allocator gives back because a request was refused is free again, all of it, and blocks that are "
+     "in "
+     "use keep their contents.",
+     "The allocator frees many allocations in a row then, between two requests.", memory_is_refused},
+    {"fault.error", "", CHECK_RUNTIME,
+     "Where a copy fails, what is behind it on the stream runs and the bytes that it was to write stay; a copy of one "
+     "byte "
+     "changes that byte alone.",
+     "Faults are planned in the runtime: the driver is not called for a copy that fails.", work_fails},
+    {"fault.device_lost", "", CHECK_RUNTIME,
+     "After a loss what frees and destroys is still called, and succeeds, also for streams that nobody has waited for; "
+     "other devices go on, and the driver can be opened again.",
+     "stream_destroy() and close() must give back what a sync would have, as none comes.", devices_are_lost},
+};
+const check_group check_fault_group = CHECK_GROUP(2, cases);
