@@ -19,7 +19,8 @@ import statistics
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
@@ -559,11 +560,64 @@ def collective_figures() -> list[Figure]:
     ]
 
 
+def time_with_and_without(
+    work: Callable[[], object], instrument: Callable[[], AbstractContextManager[object]], rounds: int = 25
+) -> tuple[float, float]:
+    """The least nanoseconds of a call inside the instrument's context, and outside; rounds of both take turns."""
+    count = max(1, round(2e7 / time_once(work, 3)))
+    times: dict[bool, list[float]] = {False: [], True: []}
+    gc.collect()
+    gc.disable()
+    try:
+        for turn in range(rounds):
+            for is_on in (False, True) if turn % 2 else (True, False):
+                with instrument() if is_on else nullcontext():
+                    work()
+                    times[is_on].append(time_once(work, count))
+    finally:
+        gc.enable()
+    return min(times[True]), min(times[False])
+
+
+@contextmanager
+def recording() -> Iterator[None]:
+    """The flight recorder is on, as with OPENREG_FLIGHT_RECORDER=4096."""
+    torch.openreg.record_flight(4096)
+    yield
+    torch.openreg.record_flight(0)
+
+
+def laboratory_figures() -> list[Figure]:
+    """The demo's step with the laboratory's instruments, against the step without. openreg:0 has no seed, openreg:1 has."""
+    inputs, title = torch.randn(64, 1, 8, 8), "demo's step, batch 64"
+    step = training_step(DigitsNet, inputs, DEVICE)
+    plan = "error at op 1000000000; nomem at 1000000000; copy slow 10x at 1000000000"
+    figures = []
+    for name, instrument, aim in (
+        ("flight recorder on", recording, 1.02),
+        ("faults that don't hit", lambda: torch.openreg.faults(plan), 1.05),
+    ):
+        value, reference = time_with_and_without(step, instrument)
+        figures.append(Figure(f"{name}: {title}", value, reference, "off", value / reference, "x", aim))
+    seeded = training_step(DigitsNet, inputs, "openreg:1")
+    return [*figures, ratio(f"work in a seed's order: {title}", seeded, step, "no seed", 1.2)]
+
+
 GROUPS: dict[str, tuple[Callable[[], list[Figure]], dict[str, str]]] = {
     "staged": (staged_figures, {"OPENREG_OPERATORS": "staged"}),
     "compiled": (compiled_figures, {}),
     "races": (race_figures, {}),
     "collectives": (collective_figures, {}),
+    "laboratory": (
+        laboratory_figures,
+        # A mock's devices are simulated ones with options of their own.
+        {
+            "OPENREG_DRIVERS": "sim,cuda",
+            "OPENREG_SIM_DEVICES": "1",
+            "OPENREG_USE_MOCK_GPU": "cuda",
+            "OPENREG_CUDA_SEED": "0",
+        },
+    ),
     "lists": (list_figures, {"OPENREG_SIM_MEMORY": "16G"}),
 }
 """Figures that need a process of their own, and its variables."""
