@@ -2,6 +2,7 @@
 # What a checkout can do. Each target sets up what it needs (.venv, GoogleTest, the build) by itself.
 #
 #   make demo       trains a model on two openreg devices; DRIVER=cuda, DRIVER=opencl: on those of that driver, or an error
+#   make demo-distributed  trains sharded in four processes of two agents, kills one, and goes on in two
 #   make test       GoogleTest and pytest, all layers
 #   make test-long  the tests that `make test` leaves out, as they take minutes and seldom find anything
 #   make check-opencl  openreg-check on examples/opencl_driver, all three levels; CHECK_SECONDS=2
@@ -44,7 +45,7 @@ PIP := python -m pip --disable-pip-version-check
 RUNTIME_ONLY := -DOPENREG_BUILD_TORCH=OFF -DOPENREG_WERROR=ON
 RUN_CTEST = ctest --test-dir $(1) --output-on-failure --no-tests=error -j $(JOBS)
 
-.PHONY: help all build demo test test-long race-check client-suites acceptance fuzz opinfo opinfo-compiled check-mutants check-opencl gpu-check bench lint lint-c lint-headers lint-rooms lint-format lint-python format asan tsan valgrind aarch64 coverage mutate docs wheel check-torch sdist sdist-check clean
+.PHONY: help all build demo demo-distributed test test-long race-check client-suites acceptance fuzz opinfo opinfo-compiled check-mutants check-opencl gpu-check bench lint lint-c lint-headers lint-rooms lint-format lint-python format asan tsan valgrind aarch64 coverage mutate docs wheel check-torch sdist sdist-check clean
 all: build
 
 help:
@@ -78,6 +79,9 @@ BUILD_OPENCL = cmake -S examples/opencl_driver -B $(OPENCL) -Dopenreg_ROOT=$(CUR
 demo: build
 	$(if $(filter opencl,$(DRIVER)),$(BUILD_OPENCL))
 	$(if $(filter opencl,$(DRIVER)),$(OPENCL_LIBRARY)) $(if $(DRIVER),OPENREG_DRIVERS=$(DRIVER)) python examples/train_digits.py
+
+demo-distributed: build
+	python examples/train_elastic.py
 
 # Other libraries, which the tests run on the devices. They must not bring another torch. Where they can't be had their
 # tests are skipped, and say so.
