@@ -69,6 +69,21 @@ def test_conforms(library: Path, tmp_path: Path) -> None:
     }
 
 
+# seven functions over OpenCL keep every rule, in about 150 lines
+def test_the_smallest_driver(tmp_path: Path) -> None:
+    source, built = ROOT / "examples" / "opencl_driver" / "minimal.c", tmp_path / "libopenreg_minimal.so"
+    lines = [line for line in source.read_text().splitlines() if line.strip()]
+    assert len(lines) <= 150, len(lines)
+    headers = ROOT / "python" / "torch_openreg" / "include"
+    flags = ("-std=gnu11", "-Wall", "-Wextra", "-Werror", "-shared", "-fPIC", "-fvisibility=hidden", f"-I{headers}")
+    libraries = ("-lOpenCL", "-lpthread", "-o", str(built))
+    subprocess.run([os.environ.get("CC", "cc"), *flags, str(source), *libraries], check=True)
+    command = [sys.executable, "-m", "torch_openreg", "check", str(built), "--level", "1", "--time", "0.1"]
+    done = subprocess.run(command, env=os.environ | ENVIRONMENT, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "level 1, seed 1" in done.stdout
+
+
 DIGITS = """
 import importlib.util, sys, torch
 spec = importlib.util.spec_from_file_location("train_digits", sys.argv[1])
