@@ -90,7 +90,7 @@ def test_a_right_driver(tmp_path: Path) -> None:
 @pytest.mark.long
 @pytest.mark.parametrize(("defect", "check"), MUTANTS)
 def test_defects_are_found(defect: str, check: str, mutants: Path) -> None:
-    done = run_check(str(mutants), "--level", "3", "--only", check, "--time", "5", OPENREG_MUTANT=defect)
+    done = run_check(str(mutants), "--level", "3", "--only", check, "--time", "20", OPENREG_MUTANT=defect)
     assert done.returncode == 1, done.stdout + done.stderr
     assert f"FAIL  {check}" in done.stdout
     assert "rule  " in done.stdout
