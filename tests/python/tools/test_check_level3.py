@@ -28,11 +28,11 @@ MUTANTS = (
     # one of several dimensions is summed; parts on top of each other; an index with gaps, read without
     ("kernel_sum_one_dim", "operators.reductions"),
     ("kernel_cat_over", "operators.shapes"),
+    ("kernel_cat_over", "training.attention"),
     ("kernel_index_dense", "operators.indexing"),
     # a transposed matrix read as if it were not
     ("kernel_mm_transposed", "operators.matrices"),
     ("kernel_mm_transposed", "operators.layers"),
-    ("kernel_mm_transposed", "training.attention"),
     # relu's gradient is not multiplied with that of its result
     ("kernel_gradient", "operators.activations"),
     ("kernel_gradient", "training.linear"),
