@@ -2,6 +2,7 @@
 #include "shim/collective_results.h"
 
 #include <ATen/core/jit_type.h>
+#include <openreg/flight_recorder.h>
 
 #include <algorithm>
 #include <cctype>
@@ -73,6 +74,7 @@ std::string text_with_context(const std::exception_ptr& error, const std::string
 }
 
 std::exception_ptr with_context(const std::exception_ptr& error, const std::string& context) {
+  openreg_flight_recorder_alarm();
   try {
     std::rethrow_exception(error);
   } catch (const c10::DistError&) {

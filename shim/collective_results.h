@@ -38,6 +38,7 @@ std::string name_of(c10d::OpType operation);
 std::string text_with_context(const std::exception_ptr& error, const std::string& context);
 
 // An error of the host's backend, with that text. Those that have a class of their own in Python are left as they are.
+// The flight recorder writes what was before.
 std::exception_ptr with_context(const std::exception_ptr& error, const std::string& context);
 
 // Makes a stream of each device current in this thread, and those of before at the end.

@@ -4,6 +4,7 @@
 #include <torch/csrc/distributed/c10d/PrefixStore.hpp>
 
 #include <openreg/faults.h>
+#include <openreg/flight_recorder.h>
 
 #include <algorithm>
 #include <chrono>
@@ -76,6 +77,7 @@ class WorkOfUnwellPeer final : public Work {
   }
 
   void fail(const std::string& text) {
+    openreg_flight_recorder_alarm();
     auto error = std::make_exception_ptr(c10::DistNetworkError({__func__, __FILE__, __LINE__}, text));
     future_->setError(error);
     finish(error);

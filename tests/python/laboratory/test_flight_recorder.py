@@ -83,3 +83,36 @@ def test_at_an_error(python: Any, tmp_path: Path) -> None:
     assert "aten::exp" in [event["name"] for event in calls]
     assert calls[-1]["name"] == "synchronize device"
     assert calls[-1]["args"]["status"] == "OPENREG_E_INTERNAL"
+
+
+# a collective whose peer does not come: the file is there when its timeout is told, with the collective in it
+def test_timeout_of_a_collective(python: Any, tmp_path: Path) -> None:
+    code = """
+    import datetime, threading, torch, torch.distributed as dist
+    from torch_openreg import _C
+
+    store, groups = dist.HashStore(), {}
+    def join(rank):
+        timeout = datetime.timedelta(seconds=5)
+        groups[rank] = dist.ProcessGroupGloo(store, rank, 2, timeout)
+    threads = [threading.Thread(target=join, args=(rank,)) for rank in range(2)]
+    for thread in threads: thread.start()
+    for thread in threads: thread.join()
+
+    alone = _C._staged_backend(groups[0])
+    options = dist.AllreduceOptions()
+    options.timeout = datetime.timedelta(milliseconds=300)
+    work = alone.allreduce([torch.ones(4, device="openreg:1")], options)
+    try:
+        work.wait()
+        torch.openreg.synchronize(1)
+    except RuntimeError as error:
+        print("imed out" in str(error), "all_reduce in rank 0 of 2" in str(error))
+    """
+    file = tmp_path / "record"
+    done = python(code, OPENREG_FLIGHT_RECORDER="64", OPENREG_FLIGHT_RECORDER_FILE=str(file))
+    assert done.stdout == "True True\n"
+    (written,) = tmp_path.glob("record.*.json")
+    events = json.loads(written.read_text())["traceEvents"]
+    (collective,) = [event for event in events if event["name"] == "collective"]
+    assert collective["pid"] == 1
