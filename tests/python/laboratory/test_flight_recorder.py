@@ -17,6 +17,7 @@ from torch_openreg import _C
 
 # operators and calls on their streams, as JSON that a viewer of traces reads
 def test_on_request(tmp_path: Path) -> None:
+    torch.openreg.init()  # opening a driver is recorded, too, and is of no device
     torch.openreg.record_flight(64)
     try:
         pinned = torch.ones(256).pin_memory()
