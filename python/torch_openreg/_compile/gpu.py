@@ -101,4 +101,5 @@ def compile_on_gpu(graph: GraphModule, inputs: Sequence[Any], device: int, gpu: 
         return call
 
     with aot_config.patch(enable_autograd_cache=False):  # which keeps what Inductor returns, and no function around it
-        return compile_fx(graph, inputs, inner_compile=inner)
+        # Without Triton nothing is gained by parts of operators, of which some ask torch.cuda whether it is there.
+        return compile_fx(graph, inputs, inner_compile=inner, decompositions=None if has_triton() else {})

@@ -53,6 +53,7 @@ def test_other_kinds_of_tensors(root: Path, kind: str) -> None:
 
 
 # what Inductor makes of operators, higher-order operators and layers: the CPU's results, in as many kernels
+@pytest.mark.long
 @pytest.mark.timeout(300)
 def test_compiled_operators(root: Path, tmp_path: Path) -> None:
     entries = (
