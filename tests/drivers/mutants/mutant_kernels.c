@@ -96,8 +96,9 @@ static openreg_status
 kernel_add(openreg_instance instance, const openreg_kernel_call *call)
 {
     const openreg_tensor *const result = call->results[0].tensor, *const self = openreg_tensor_argument(call, 0);
+    const openreg_tensor *const other = call->arguments[1].tensor;
     const int64_t count = openreg_element_count(result);
-    if (!is_known(result)) {
+    if (!is_known(result) || (self != NULL && !is_known(self)) || (other != NULL && !is_known(other))) {
         if (IS(kernel_refuses_late))
             store(instance, result, 0, 0);
         return OPENREG_E_UNSUPPORTED;
