@@ -35,6 +35,8 @@ _BY_DEVICE = (
     "_native_batch_norm_legit",
     "_native_batch_norm_legit_functional",
     "_native_batch_norm_legit_no_training",
+    "grid_sampler_3d",  # since 2.15
+    "grid_sampler_3d_backward",
     "histc",
     "native_batch_norm",
     "native_group_norm",

@@ -70,7 +70,7 @@ def test_a_mock_gpu_needs_nothing_of_the_vendor(python: Any) -> None:
         info = openreg.driver_info("cuda")
         assert info["source"] == "mock" and info["path"] == "", info
         assert "cuda" not in openreg.driver_errors()
-        assert "libcuda" not in open("/proc/self/maps").read()
+        assert "libcuda.so" not in open("/proc/self/maps").read()
         """,
         OPENREG_USE_MOCK_GPU="cuda",
     )
