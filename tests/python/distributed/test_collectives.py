@@ -772,6 +772,8 @@ def test_entry_point_of_the_backend(python: Any) -> None:
         dist.init_process_group("openreg_gloo", store=dist.HashStore(), rank=0, world_size=1)
         x = torch.ones(2, device="openreg")
         dist.all_reduce(x)
+        assert x.tolist() == [1, 1]
+        dist.destroy_process_group()
         """,
         TORCH_DEVICE_BACKEND_AUTOLOAD="0",
     )
