@@ -269,15 +269,30 @@ openreg_candidate_fail(openreg_candidate *candidate, const char *call)
     openreg_candidates_unlock();
 }
 
-void
-openreg_candidate_set_state(openreg_candidate *candidate, int32_t state, int32_t device_count)
+static void
+set_state_locked(openreg_candidate *candidate, int32_t state, int32_t device_count)
 {
-    openreg_candidates_lock();
     candidate->state = state;
     candidate->code = OPENREG_OK;
     candidate->vendor_code = 0;
     candidate->message[0] = '\0';
     candidate->device_count = device_count;
+}
+
+void
+openreg_candidate_set_open(openreg_candidate *candidate, openreg_opened_driver *opened, int32_t device_count)
+{
+    openreg_candidates_lock();
+    candidate->opened = opened;
+    set_state_locked(candidate, OPENREG_DRIVER_STATE_OPEN, device_count);
+    openreg_candidates_unlock();
+}
+
+void
+openreg_candidate_set_state(openreg_candidate *candidate, int32_t state, int32_t device_count)
+{
+    openreg_candidates_lock();
+    set_state_locked(candidate, state, device_count);
     openreg_candidates_unlock();
 }
 
@@ -285,13 +300,13 @@ void
 openreg_candidate_reset(openreg_candidate *candidate)
 {
     openreg_candidates_lock();
+    candidate->opened = NULL;
     if (candidate->factory != NULL)
         candidate->has_table = candidate->is_described = 0; /* it is asked again */
     candidate->is_unloadable = candidate->is_missing = candidate->is_absent = candidate->was_tried = 0;
     candidate->first_device = -1;
-    const int32_t state = candidate->has_table ? OPENREG_DRIVER_STATE_LOADED : OPENREG_DRIVER_STATE_FOUND;
+    set_state_locked(candidate, candidate->has_table ? OPENREG_DRIVER_STATE_LOADED : OPENREG_DRIVER_STATE_FOUND, -1);
     openreg_candidates_unlock();
-    openreg_candidate_set_state(candidate, state, -1);
 }
 
 int

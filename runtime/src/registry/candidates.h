@@ -108,7 +108,10 @@ void openreg_candidate_fail(openreg_candidate *candidate, const char *call);
 void openreg_candidate_fail_with(openreg_candidate *candidate, openreg_status code, const char *message);
 /* Sets a state that is no failure. */
 void openreg_candidate_set_state(openreg_candidate *candidate, int32_t state, int32_t device_count);
-/* The state before it was opened or had failed. */
+/* Open, at once with what it was opened to: readers that hold the candidates' lock never see an open driver whose table
+ * is missing. `opened` is NULL for a driver that its factory only describes. */
+void openreg_candidate_set_open(openreg_candidate *candidate, openreg_opened_driver *opened, int32_t device_count);
+/* The state before it was opened or had failed, at once with its `opened`, which is the caller's to free. */
 void openreg_candidate_reset(openreg_candidate *candidate);
 /* 1 if it has failed and nothing has changed since. Being short of memory is no reason not to try again. */
 int openreg_candidate_failed_before(const openreg_candidate *candidate);

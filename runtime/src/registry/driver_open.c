@@ -180,10 +180,7 @@ open_table(const char *call, openreg_candidate *candidate)
         openreg_candidate_fail(candidate, call);
         return status;
     }
-    openreg_candidates_lock();
-    candidate->opened = driver;
-    openreg_candidates_unlock();
-    openreg_candidate_set_state(candidate, OPENREG_DRIVER_STATE_OPEN, driver->visible.count);
+    openreg_candidate_set_open(candidate, driver, driver->visible.count);
     return OPENREG_OK;
 }
 
@@ -208,7 +205,7 @@ open_watched(const char *call, openreg_candidate *candidate)
     OPENREG_RETURN_NOT_OK(openreg_candidate_load(call, candidate));
     if (candidate->has_table)
         return open_table(call, candidate);
-    openreg_candidate_set_state(candidate, OPENREG_DRIVER_STATE_OPEN, candidate->device_count);
+    openreg_candidate_set_open(candidate, NULL, candidate->device_count);
     return OPENREG_OK;
 }
 
@@ -247,10 +244,7 @@ static void
 close_candidate(const char *call, openreg_candidate *candidate)
 {
     openreg_opened_driver *const driver = candidate->opened;
-    openreg_candidates_lock();
-    candidate->opened = NULL; /* from here on nobody asks it */
-    openreg_candidates_unlock();
-    openreg_candidate_reset(candidate);
+    openreg_candidate_reset(candidate); /* from here on nobody asks it */
     if (driver == NULL)
         return;
     openreg_faults_end(driver->faults);

@@ -221,4 +221,31 @@ TEST_F(DriverLockTest, EverythingAtOnce) {
   for (auto& thread : threads) thread.join();
 }
 
+// A driver that is being opened or closed is open with its table or not open: its devices are never asked for in between.
+TEST_F(DriverLockTest, NeverOpenWithoutItsTable) {
+  set("OPENREG_LOG_LEVEL", "error");
+  std::atomic<bool> ended{false};
+  std::atomic<int> answered{0}, halves{0};
+  std::vector<std::thread> threads;
+  for (int i = 0; i < 3; ++i) {
+    threads.emplace_back([&] {
+      while (!ended) {
+        openreg_device_properties properties{};
+        properties.struct_size = sizeof properties;
+        const openreg_status status = openreg_get_driver_device_properties("sim", 0, &properties);
+        answered += status == OPENREG_OK;
+        halves += status != OPENREG_OK && status != OPENREG_E_INVALID;
+      }
+    });
+  }
+  for (int round = 0; round < 300 || (answered == 0 && round < 1000000); ++round) {
+    EXPECT_EQ(openreg_open_all(), OPENREG_OK) << last_message();
+    EXPECT_EQ(openreg_shutdown(), OPENREG_OK) << last_message();
+  }
+  ended = true;
+  for (auto& thread : threads) thread.join();
+  EXPECT_GT(answered, 0);
+  EXPECT_EQ(halves, 0);
+}
+
 }  // namespace
