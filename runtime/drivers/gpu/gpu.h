@@ -10,6 +10,7 @@
 #include <stdatomic.h>
 #include <stdbool.h>
 
+#include <openreg/comm.h>
 #include <openreg/driver.h>
 #include <openreg/vmm.h>
 
@@ -35,6 +36,7 @@ struct openreg_instance_s {
     atomic_uchar *peers;   /* [from * device_count + to], OPENREG_GPU_PEER_* */
     atomic_uchar *touched; /* [owner * device_count + other]: a stream of `other` has worked on memory of `owner` */
     struct openreg_gpu_vmm *vmm;
+    struct openreg_gpu_comm *comm;
 };
 
 struct openreg_driver_event_s {
@@ -159,6 +161,15 @@ bool openreg_gpu_vmm_has(openreg_instance instance, int32_t dev, const void *ptr
 /* Two devices have access to each other's memory from now on: gives it to the segments that there are, and sets *way,
  * their place in `peers`, to OPENREG_GPU_PEER_ENABLED, by which those to come have it. */
 openreg_status openreg_gpu_vmm_enable_access(openreg_instance instance, int32_t a, int32_t b, atomic_uchar *way);
+
+/* ---- gpu_comm.c ---- */
+
+/* What an instance needs for collectives, by the options of open(); NULL without host memory. */
+struct openreg_gpu_comm *openreg_gpu_comm_create(const openreg_option *options, size_t n);
+void openreg_gpu_comm_destroy(struct openreg_gpu_comm *comm);
+/* The extension "openreg.comm" (openreg/comm.h); NULL, without an error and with a line in the log, where the vendor's
+ * library of collectives is not installed or too old. */
+const openreg_comm *openreg_gpu_comm_extension(openreg_instance instance);
 
 /* ---- the slots ---- */
 

@@ -6,14 +6,16 @@
 
 /* Memory of the instance and of all that belongs to it. */
 static openreg_instance
-make_instance(const openreg_host *host, int32_t count)
+make_instance(const openreg_host *host, const openreg_option *options, size_t n, int32_t count)
 {
     const size_t pairs = (size_t)count * (size_t)count;
     openreg_instance instance = calloc(1, sizeof *instance);
     openreg_gpu_device *const devices = calloc((size_t)count, sizeof *devices);
     atomic_uchar *const matrices = calloc(2 * pairs, sizeof *matrices);
     struct openreg_gpu_vmm *const vmm = openreg_gpu_vmm_create();
-    if (instance == NULL || devices == NULL || matrices == NULL || vmm == NULL) {
+    struct openreg_gpu_comm *const comm = openreg_gpu_comm_create(options, n);
+    if (instance == NULL || devices == NULL || matrices == NULL || vmm == NULL || comm == NULL) {
+        openreg_gpu_comm_destroy(comm);
         free(instance);
         free(devices);
         free(matrices);
@@ -26,6 +28,7 @@ make_instance(const openreg_host *host, int32_t count)
     instance->peers = matrices;
     instance->touched = matrices + pairs;
     instance->vmm = vmm;
+    instance->comm = comm;
     return instance;
 }
 
@@ -33,6 +36,7 @@ static openreg_status
 gpu_close(openreg_instance instance)
 {
     openreg_gpu_vmm_destroy(instance);
+    openreg_gpu_comm_destroy(instance->comm);
     free(instance->peers); /* `touched` too */
     free(instance->devices);
     free(instance);
@@ -55,13 +59,11 @@ count_devices(const openreg_host *host, int32_t *out)
 static openreg_status
 gpu_open(const openreg_host *host, const openreg_option *options, size_t n, openreg_instance *out)
 {
-    (void)options; /* none so far; the runtime keeps visible_devices and the like to itself */
-    (void)n;
     int32_t count = 0;
     OPENREG_GPU_RETURN_NOT_OK(openreg_gpu_library_open(host));
     OPENREG_GPU_RETURN_NOT_OK(count_devices(host, &count));
     OPENREG_GPU_RETURN_NOT_OK(openreg_gpu_context_open(host));
-    openreg_instance instance = make_instance(host, count);
+    openreg_instance instance = make_instance(host, options, n, count);
     if (instance == NULL)
         return openreg_fail(host, OPENREG_E_NOMEM, 0, "no host memory for %d devices", count);
     *out = instance;

@@ -67,5 +67,7 @@ openreg_gpu_extension(openreg_instance instance, const char *name, uint32_t vers
     };
     if (strcmp(name, OPENREG_VMM_NAME) == 0 && version == OPENREG_VMM_VERSION)
         return openreg_gpu_vmm_extension(instance);
+    if (strcmp(name, OPENREG_COMM_NAME) == 0 && version == OPENREG_COMM_VERSION)
+        return openreg_gpu_comm_extension(instance);
     return strcmp(name, OPENREG_IPC_NAME) == 0 && version == OPENREG_IPC_VERSION ? &ipc : NULL;
 }

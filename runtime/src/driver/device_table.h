@@ -31,14 +31,15 @@ typedef struct openreg_device {
     int32_t ordinal; /* inside its driver */
     openreg_opened_driver *driver;
     openreg_device_info info;
-    atomic_int active;           /* 1 once memory or a stream was made on it */
-    atomic_int loss;             /* OPENREG_LOSS_*; driver_calls.c */
-    atomic_llong live_events;    /* openreg_event objects alive */
-    atomic_llong live_pinned;    /* pinned blocks made through it; host_memory.c */
-    atomic_llong live_imports;   /* openreg_import objects alive */
-    atomic_ullong syncs_started; /* emulated events: device_sync calls begun, and the greatest number of one that */
-    atomic_ullong syncs_ended;   /* has returned; driver_calls.c */
-    struct openreg_cache *cache; /* cache.h; never NULL */
+    atomic_int active;               /* 1 once memory or a stream was made on it */
+    atomic_int loss;                 /* OPENREG_LOSS_*; driver_calls.c */
+    atomic_llong live_events;        /* openreg_event objects alive */
+    atomic_llong live_pinned;        /* pinned blocks made through it; host_memory.c */
+    atomic_llong live_imports;       /* openreg_import objects alive */
+    atomic_llong live_communicators; /* openreg_communicator objects alive, also while one is made */
+    atomic_ullong syncs_started;     /* emulated events: device_sync calls begun, and the greatest number of one that */
+    atomic_ullong syncs_ended;       /* has returned; driver_calls.c */
+    struct openreg_cache *cache;     /* cache.h; never NULL */
     struct openreg_stream_set *streams; /* stream.h; never NULL */
     char loss_text[256]; /* what the driver said when it was lost, and its number; valid with LOSS_KNOWN */
     int64_t loss_vendor_code;

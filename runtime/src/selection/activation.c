@@ -153,13 +153,14 @@ build(const char *call, openreg_opened_driver *const *drivers, int count, openre
 
 /* ------------------------------------------------------------------------------------------------- in use or not */
 
-/* Objects that pin the table: allocations, pinned blocks, events and imports. */
+/* Objects that pin the table: allocations, pinned blocks, events, imports and communicators. */
 static int64_t
 live_objects_of(const openreg_device *device)
 {
     return openreg_cache_live_blocks(device->cache) + openreg_host_memory_live_blocks(device) +
            atomic_load_explicit(&device->live_events, memory_order_relaxed) +
-           atomic_load_explicit(&device->live_imports, memory_order_relaxed);
+           atomic_load_explicit(&device->live_imports, memory_order_relaxed) +
+           atomic_load_explicit(&device->live_communicators, memory_order_relaxed);
 }
 
 static int64_t
@@ -186,14 +187,21 @@ reject_in_use(const char *call, const openreg_device_table *table)
         const openreg_opened_driver *const driver = standing.drivers[i]->opened;
         long long allocations = 0;
         long long events = 0;
+        long long communicators = 0;
         for (int32_t k = 0; k < table->count; ++k) {
             const openreg_device *const device = table->devices[k];
             if (device->driver != driver)
                 continue;
             const long long here = atomic_load_explicit(&device->live_events, memory_order_relaxed);
-            allocations += live_objects_of(device) - here;
+            const long long connected = atomic_load_explicit(&device->live_communicators, memory_order_relaxed);
+            allocations += live_objects_of(device) - here - connected;
             events += here;
+            communicators += connected;
         }
+        if (communicators > 0)
+            return openreg_error_set(OPENREG_E_BUSY, call,
+                                     "%lld live communicator(s) of collectives on driver '%s'; destroy them first",
+                                     communicators, driver->name);
         if (events > 0)
             return openreg_error_set(OPENREG_E_BUSY, call,
                                      "%lld live allocation(s) and %lld live event(s) on driver '%s'; free them first",

@@ -3,10 +3,9 @@
 #include "base/error.h"
 #include "validation/validated.h"
 
-/* A range of device memory must be inside one allocation. What begins in none is reported and goes on: it may be memory
- * of another library that shares the device. What begins in one and ends beyond it would destroy other memory. */
-static openreg_status
-check_range(openreg_instance v, const char *slot, const void *ptr, int32_t dev, uint64_t size, const char *what)
+openreg_status
+openreg_validation_range(openreg_instance v, const char *slot, const void *ptr, int32_t dev, uint64_t size,
+                         const char *what)
 {
     OPENREG_RETURN_NOT_OK(openreg_validation_device(v, slot, dev));
     openreg_range range;
@@ -38,9 +37,9 @@ check_copy(openreg_instance v, const void *dst, int32_t dst_dev, const void *src
     if (size == 0)
         return OPENREG_OK;
     if (dst_dev != -1)
-        OPENREG_RETURN_NOT_OK(check_range(v, slot, dst, dst_dev, size, "the destination"));
+        OPENREG_RETURN_NOT_OK(openreg_validation_range(v, slot, dst, dst_dev, size, "the destination"));
     if (src_dev != -1)
-        OPENREG_RETURN_NOT_OK(check_range(v, slot, src, src_dev, size, "the source"));
+        OPENREG_RETURN_NOT_OK(openreg_validation_range(v, slot, src, src_dev, size, "the source"));
     const uintptr_t to = (uintptr_t)dst, from = (uintptr_t)src;
     if (dst_dev == src_dev && to < from + size && from < to + size)
         openreg_validation_report(v, OPENREG_RULE_COPY_OVERLAP, slot, "%llu bytes from %p to %p overlap",
@@ -69,7 +68,7 @@ validated_fill(openreg_instance v, int32_t dev, void *dst, uint8_t value, uint64
     openreg_handle *entry = NULL;
     openreg_stream_state *state = NULL;
     if (size > 0)
-        OPENREG_RETURN_NOT_OK(check_range(v, "fill", dst, dev, size, "the destination"));
+        OPENREG_RETURN_NOT_OK(openreg_validation_range(v, "fill", dst, dev, size, "the destination"));
     OPENREG_RETURN_NOT_OK(openreg_validation_stream(v, "fill", dev, stream, &entry, &state));
     openreg_status status;
     atomic_fetch_add_explicit(&state->queued, 1, memory_order_relaxed);

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 /* extension_slots.c: the tables that extension() gives, checked (validated.h). Those of openreg.ipc, openreg.vmm,
- * openreg.schedule and openreg.kernels are replaced by tables of the layer, which hand the driver its own instance. The runtime asks for no
- * others; of one that it may ask for some day the layer knows nothing and says that there is none. */
+ * openreg.schedule, openreg.kernels and openreg.comm (comm_slots.c) are replaced by tables of the layer, which hand the
+ * driver its own instance. The runtime asks for no others; of one that it may ask for some day the layer knows nothing and says that there is none. */
 #include <stdlib.h>
 #include <string.h>
 
@@ -299,6 +299,12 @@ wrap(openreg_instance v, const char *name, const void *table)
             return table;
         atomic_store(&v->inner_schedule, table);
         return &schedule_table;
+    }
+    if (strcmp(name, OPENREG_COMM_NAME) == 0) {
+        if (!openreg_sized_is_valid(table, OPENREG_COMM_SIZE_1))
+            return table;
+        atomic_store(&v->inner_comm, table);
+        return &openreg_validated_comm;
     }
     if (strcmp(name, OPENREG_KERNELS_NAME) == 0)
         return wrap_kernels(v, table);

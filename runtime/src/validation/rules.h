@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
-/* rules.h: the rules that the layer of OPENREG_VALIDATE checks, in the words of driver.h, ipc.h and vmm.h (a test
+/* rules.h: the rules that the layer of OPENREG_VALIDATE checks, in the words of driver.h, ipc.h, vmm.h and comm.h (a test
  * compares them). Internal. */
 #ifndef OPENREG_SRC_VALIDATION_RULES_H
 #define OPENREG_SRC_VALIDATION_RULES_H
@@ -37,6 +37,7 @@
     X(FUNCTION_THREAD, "It runs on a thread of the driver's or of the vendor's") \
     /* extensions */ \
     X(EXTENSION_TABLE, "A table led by a uint32_t struct_size, valid until close(), or NULL (no error)") \
+    X(COMM_HANDLE, "driver-owned, from init() to destroy()") \
     /* kept by the caller */ \
     X(DEVICE_EXISTS, "`dev` is an ordinal of this driver, 0 <= dev < device_count; -1 means the host, only in copy()") \
     X(SIZE_NOT_ZERO, "A size of 0 is valid, succeeds and does nothing (mem_alloc() is never asked for 0)") \
@@ -47,6 +48,7 @@
     X(HANDLE_ALIVE, "what a driver returns is what it is given back") \
     X(DESTROY_UNUSED, "never calls a destroy slot while another call uses the same handle") \
     X(FREED_BEFORE_CLOSE, "The runtime has freed all memory and handles before") \
+    X(COMM_RANK, "each a device of one process; rank 0 <= rank < size") \
     X(FUNCTION_CALLS_NOTHING, "with no lock of the driver held, and calls no slot")
 /* clang-format on */
 

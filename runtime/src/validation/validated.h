@@ -9,6 +9,7 @@
 
 #include <stdatomic.h>
 
+#include <openreg/comm.h>
 #include <openreg/ipc.h>
 #include <openreg/kernels.h>
 #include <openreg/schedule.h>
@@ -25,6 +26,7 @@ typedef enum openreg_made_by {
     OPENREG_MADE_BY_MEMORY_OPEN, /* its size is not known: 1 */
     OPENREG_MADE_BY_STREAM_CREATE,
     OPENREG_MADE_BY_EVENT_CREATE,
+    OPENREG_MADE_BY_COMM_INIT,
     OPENREG_MADE_BY_COUNT
 } openreg_made_by;
 
@@ -54,7 +56,8 @@ typedef struct openreg_handle {
     openreg_made_by kind;
     int32_t dev;
     int uses;                               /* references: that of the books, and one of each call */
-    uint32_t flags;                         /* of an event */
+    uint32_t flags;                         /* of an event; of a communicator: its rank */
+    int32_t size;                           /* of a communicator: its ranks */
     _Atomic(openreg_stream_state *) stream; /* of a stream: its own; of an event: where it was recorded last */
     /* Of an event. Odd while a record runs, so that nothing is concluded meanwhile; 0: never recorded. */
     atomic_ullong records;
@@ -87,6 +90,7 @@ struct openreg_instance_s {
     _Atomic(const openreg_ipc *) inner_ipc;
     _Atomic(const openreg_vmm *) inner_vmm;
     _Atomic(const openreg_schedule *) inner_schedule;
+    _Atomic(const openreg_comm *) inner_comm;
     const openreg_kernels *inner_kernels;
     openreg_kernels *kernels;
 };
@@ -163,6 +167,15 @@ void openreg_validation_wrap_streams(openreg_driver *table);
 void openreg_validation_wrap_events(openreg_driver *table);
 void openreg_validation_wrap_host_func(openreg_driver *table);
 void openreg_validation_wrap_extensions(openreg_driver *table);
+
+/* What the runtime is given for the driver's table of openreg.comm: comm_slots.c. */
+extern const openreg_comm openreg_validated_comm;
+
+/* A range of device memory must be inside one allocation; `what` names it in the report. What begins in none is reported and
+ * goes on: it may be memory of another library that shares the device. What begins in one and ends beyond it would destroy
+ * other memory, and is refused. */
+openreg_status openreg_validation_range(openreg_instance, const char *slot, const void *ptr, int32_t dev, uint64_t size,
+                                        const char *what);
 
 /* The state of a stream of a device: NULL is the default one. `*entry` has a reference, NULL for that one. */
 openreg_status openreg_validation_stream(openreg_instance, const char *slot, int32_t dev, openreg_driver_stream,

@@ -109,7 +109,14 @@ void (*fake_vmm_entry(const char *name))(void);
 typedef struct fake_stream fake_stream;
 typedef struct fake_event fake_event;
 
-typedef enum fake_task_kind { FAKE_COPY, FAKE_FILL, FAKE_RECORD, FAKE_WAIT, FAKE_HOST_FUNC } fake_task_kind;
+typedef enum fake_task_kind {
+    FAKE_COPY,
+    FAKE_FILL,
+    FAKE_RECORD,
+    FAKE_WAIT,
+    FAKE_HOST_FUNC,
+    FAKE_COLLECTIVE
+} fake_task_kind;
 
 typedef struct fake_task {
     struct fake_task *next;
@@ -123,6 +130,7 @@ typedef struct fake_task {
     fake_event *event;
     uint64_t number; /* of the event's record */
     void (*function)(void *);
+    void (*release)(void *); /* of the argument, with the task; or NULL */
     void *argument;
 } fake_task;
 
@@ -143,9 +151,14 @@ void fake_event_await(fake_event *event, uint64_t number);
 void fake_event_release(fake_event *event);
 void fake_events_reset(void);
 
+/* ---- fake_nccl.c ---- */
+
+/* NCCL's function of that name, or NULL. */
+void (*fake_nccl_entry(const char *name))(void);
+
 /* ---- live objects, for the hooks ---- */
 
-extern atomic_int fake_live_streams, fake_live_events, fake_violations;
+extern atomic_int fake_live_streams, fake_live_events, fake_live_communicators, fake_violations;
 int fake_live_blocks(const char *kind);
 
 #endif

@@ -14,8 +14,11 @@
  *                               "Task" is the work that a stream does
  *   FAKE_GPU_NVML               0: libnvidia-ml.so.1 is not installed; "old": it lacks functions
  *   FAKE_GPU_MIG                a character a device: "-", or the number of its MIG instances, in MIG mode; default all "-"
+ *   FAKE_GPU_NCCL               0: libnccl.so.2 (librccl.so.1) is not installed; as "/opt/nccl.so" it always is
+ *   FAKE_GPU_NCCL_VERSION       what ncclGetVersion() answers, 22809
+ *   FAKE_GPU_NCCL_DELAY_US      how long each collective waits before it begins, 0; of communicators that are made then
  *   FAKE_GPU_LIBRARY            0: libamdhip64 is not installed
- *   FAKE_GPU_MISSING            a function that libamdhip64 or CUDA's driver lacks
+ *   FAKE_GPU_MISSING            a function that libamdhip64, CUDA's driver or NCCL lacks
  *   FAKE_GPU_ROOT               directory below which /dev, /proc and /sys are looked for */
 #ifndef OPENREG_TESTS_DRIVERS_FAKE_GPU_HOOKS_H
 #define OPENREG_TESTS_DRIVERS_FAKE_GPU_HOOKS_H
@@ -50,7 +53,7 @@ typedef struct fake_gpu_hooks {
     void (*set_failures)(const char *list);
     /* Number of calls of a vendor's function since reset(). */
     int (*calls)(const char *name);
-    /* Live "memory", "host", "stream", "event", "import"; of mapped memory "reservation", "handle", "mapping". */
+    /* Live "memory", "host", "stream", "event", "import", "communicator"; of mapped memory "reservation", "handle", "mapping". */
     int (*live)(const char *kind);
     /* How often memory was freed or unmapped while queued work was going to use it, a host function of a stream called
      * the vendor, or something was mapped over what is mapped, unmapped that is not, freed that still is, or copied

@@ -352,6 +352,8 @@ count_live(const char *kind)
         return atomic_load(&fake_live_streams);
     if (strcmp(kind, "event") == 0)
         return atomic_load(&fake_live_events);
+    if (strcmp(kind, "communicator") == 0)
+        return atomic_load(&fake_live_communicators);
     const int mapped = fake_vmm_live(kind);
     return mapped >= 0 ? mapped : fake_live_blocks(kind);
 }

@@ -63,7 +63,7 @@ static void
 run(const fake_stream *stream, const fake_task *task)
 {
     atomic_int *const sticky = &fake_devices[stream->device].sticky;
-    const bool is_work = task->kind == FAKE_COPY || task->kind == FAKE_FILL;
+    const bool is_work = task->kind == FAKE_COPY || task->kind == FAKE_FILL || task->kind == FAKE_COLLECTIVE;
     if (is_work)
         wait_while_held(stream);
     if (is_work && fake_delay() > 0)
@@ -74,6 +74,8 @@ run(const fake_stream *stream, const fake_task *task)
     if (is_work && atomic_load(sticky) == 0) {
         if (task->kind == FAKE_COPY)
             memcpy(task->target, task->source, task->size);
+        else if (task->kind == FAKE_COLLECTIVE)
+            task->function(task->argument);
         else
             memset(task->target, task->value, task->size);
     } else if (task->kind == FAKE_HOST_FUNC) {
@@ -95,6 +97,8 @@ destroy_task(fake_task *task)
             fake_block_release(task->blocks[i]);
     if (task->event != NULL)
         fake_event_release(task->event);
+    if (task->release != NULL)
+        task->release(task->argument);
     free(task->owned);
     free(task);
 }

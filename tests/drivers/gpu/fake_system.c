@@ -10,6 +10,7 @@
 #include <unistd.h>
 
 #include "fake_gpu.h"
+#include "gpu_nccl.h"
 
 typedef struct entry {
     const char *name;
@@ -198,6 +199,8 @@ static const entry hip_entries[] = {
 static const library hip = {"libamdhip64.so", hip_entries, sizeof hip_entries / sizeof hip_entries[0]};
 #endif
 
+static const library nccl = {GPU_NCCL_LIBRARY, NULL, 0}; /* fake_nccl.c knows its functions */
+
 /* --------------------------------------------------------------------------------------------------- gpu_system.h */
 
 void *
@@ -206,6 +209,8 @@ openreg_gpu_system_open(const char *soname, char *reason, size_t size)
     (void)snprintf(reason, size, "%s: not installed, says the fake", soname);
     if (strcmp(soname, nvml.soname) == 0 && !is_variable("FAKE_GPU_NVML", "0"))
         return (void *)(uintptr_t)&nvml;
+    if ((strcmp(soname, nccl.soname) == 0 && !is_variable("FAKE_GPU_NCCL", "0")) || strcmp(soname, "/opt/nccl.so") == 0)
+        return (void *)(uintptr_t)&nccl;
 #if !OPENREG_GPU_CUDART
     const bool is_unversioned = is_variable("FAKE_GPU_LIBRARY", "unversioned");
     if (strncmp(soname, hip.soname, strlen(hip.soname)) == 0 && !is_variable("FAKE_GPU_LIBRARY", "0") &&
@@ -221,6 +226,11 @@ openreg_gpu_system_find(void *opened, const char *name, void *out)
     const library *const from = opened;
     if (is_variable("FAKE_GPU_MISSING", name) || (from == &nvml && is_variable("FAKE_GPU_NVML", "old")))
         return false;
+    void (*const of_nccl)(void) = from == &nccl ? fake_nccl_entry(name) : NULL;
+    if (of_nccl != NULL) {
+        memcpy(out, &of_nccl, sizeof of_nccl);
+        return true;
+    }
     for (size_t i = 0; i < from->count; ++i)
         if (strcmp(from->entries[i].name, name) == 0) {
             memcpy(out, &from->entries[i].function, sizeof from->entries[i].function);

@@ -1,0 +1,443 @@
+// SPDX-License-Identifier: BSD-3-Clause
+// Collectives of the CUDA and HIP drivers (openreg/comm.h) over a fake of NCCL, two ranks on two devices of one process:
+// the driver's table, and the runtime's functions over it. Ranks in two processes: tests/python/distributed.
+#include <openreg/communicators.h>
+
+#include <algorithm>
+#include <cstddef>
+#include <thread>
+
+#include "gpu_test.h"
+#include "runtime_test.h"
+
+namespace openreg_test {
+namespace {
+
+constexpr int kSize = 2;
+
+class GpuComm : public FakeGpuTest {
+ protected:
+  void SetUp() override {
+    FakeGpuTest::SetUp();
+    if (HasFatalFailure() || IsSkipped()) return;
+    find_comm();
+  }
+  void find_comm() {
+    comm_ = static_cast<const openreg_comm*>(table_->extension(instance_, OPENREG_COMM_NAME, OPENREG_COMM_VERSION));
+  }
+  // Runs a function for each rank, in a thread each.
+  template <typename Rank>
+  static void each(Rank rank) {
+    std::thread other([&] { rank(1); });
+    rank(0);
+    other.join();
+  }
+  void connect() {
+    openreg_comm_id id;
+    succeeds([&] { return comm_->unique_id(instance_, &id); });
+    each([&](int rank) { succeeds([&] { return comm_->init(instance_, rank, rank, kSize, &id, &ranks_[rank]); }); });
+    for (int rank = 0; rank < kSize; ++rank) streams_[rank] = make_stream(rank);
+  }
+  void disconnect() {
+    for (int rank = 0; rank < kSize; ++rank) {
+      sync(rank, streams_[rank]);
+      succeeds([&] { return comm_->destroy(instance_, ranks_[rank]); });
+      destroy(rank, streams_[rank]);
+    }
+    EXPECT_EQ(hooks_->live("communicator"), 0);
+  }
+  template <typename T>
+  T* put(int rank, const std::vector<T>& values) {
+    void* memory = allocate(rank);
+    copy(memory, rank, values.data(), -1, values.size() * sizeof(T), rank);
+    sync(rank);
+    return static_cast<T*>(memory);
+  }
+  template <typename T>
+  std::vector<T> get(int rank, const void* memory, size_t count) {
+    std::vector<T> values(count);
+    sync(rank, streams_[rank]);
+    copy(values.data(), -1, memory, rank, count * sizeof(T), rank);
+    sync(rank);
+    return values;
+  }
+
+  const openreg_comm* comm_ = nullptr;
+  openreg_driver_comm ranks_[kSize] = {};
+  openreg_driver_stream streams_[kSize] = {};
+};
+INSTANTIATE_TEST_SUITE_P(Gpu, GpuComm, ::testing::ValuesIn(gpus()), gpu_name);
+
+// Each collective gives what its contract says, and leaves the thread's device alone.
+TEST_P(GpuComm, Collectives) {
+  using Floats = std::vector<float>;
+  connect();
+  float* in[kSize];
+  float* out[kSize];
+  for (int rank = 0; rank < kSize; ++rank) {
+    const float base = 10.0f * static_cast<float>(rank + 1);
+    in[rank] = put<float>(rank, {base, base + 1, base + 2, base + 3});
+    out[rank] = put<float>(rank, {0, 0, 0, 0, 0, 0, 0, 0});
+  }
+  const int before = hooks_->current_device();
+  const auto run = [&](auto call) {
+    for (int rank = 0; rank < kSize; ++rank) succeeds([&] { return call(rank); });
+  };
+  run([&](int r) {
+    return comm_->all_reduce(instance_, ranks_[r], in[r], out[r], 4, OPENREG_COMM_FLOAT32, OPENREG_COMM_SUM,
+                             streams_[r]);
+  });
+  for (int rank = 0; rank < kSize; ++rank) EXPECT_EQ(get<float>(rank, out[rank], 4), (Floats{30, 32, 34, 36}));
+  run([&](int r) {
+    return comm_->reduce(instance_, ranks_[r], in[r], out[r], 2, OPENREG_COMM_FLOAT32, OPENREG_COMM_MAX, 1,
+                         streams_[r]);
+  });
+  EXPECT_EQ(get<float>(0, out[0], 2), (Floats{30, 32})) << "not the root";
+  EXPECT_EQ(get<float>(1, out[1], 2), (Floats{20, 21}));
+  run([&](int r) {
+    return comm_->broadcast(instance_, ranks_[r], r == 1 ? in[r] : nullptr, out[r], 3, OPENREG_COMM_FLOAT32, 1,
+                            streams_[r]);
+  });
+  for (int rank = 0; rank < kSize; ++rank) EXPECT_EQ(get<float>(rank, out[rank], 4), (Floats{20, 21, 22, 36}));
+  run([&](int r) {
+    return comm_->all_gather(instance_, ranks_[r], in[r], out[r], 2, OPENREG_COMM_FLOAT32, streams_[r]);
+  });
+  for (int rank = 0; rank < kSize; ++rank) EXPECT_EQ(get<float>(rank, out[rank], 4), (Floats{10, 11, 20, 21}));
+  run([&](int r) {
+    return comm_->reduce_scatter(instance_, ranks_[r], in[r], out[r], 2, OPENREG_COMM_FLOAT32, OPENREG_COMM_AVERAGE,
+                                 streams_[r]);
+  });
+  EXPECT_EQ(get<float>(0, out[0], 2), (Floats{15, 16}));
+  EXPECT_EQ(get<float>(1, out[1], 2), (Floats{17, 18}));
+  run([&](int r) {
+    return comm_->all_to_all(instance_, ranks_[r], in[r], out[r], 2, OPENREG_COMM_FLOAT32, streams_[r]);
+  });
+  EXPECT_EQ(get<float>(0, out[0], 4), (Floats{10, 11, 20, 21}));
+  EXPECT_EQ(get<float>(1, out[1], 4), (Floats{12, 13, 22, 23}));
+  // in place, a part of the whole
+  run([&](int r) {
+    return comm_->all_gather(instance_, ranks_[r], out[r] + 2 * r, out[r], 2, OPENREG_COMM_FLOAT32, streams_[r]);
+  });
+  for (int rank = 0; rank < kSize; ++rank) EXPECT_EQ(get<float>(rank, out[rank], 4), (Floats{10, 11, 22, 23}));
+  run([&](int r) {
+    return comm_->reduce_scatter(instance_, ranks_[r], in[r], in[r] + 2 * r, 2, OPENREG_COMM_FLOAT32, OPENREG_COMM_SUM,
+                                 streams_[r]);
+  });
+  EXPECT_EQ(get<float>(0, in[0], 2), (Floats{30, 32}));
+  EXPECT_EQ(get<float>(1, in[1] + 2, 2), (Floats{34, 36}));
+  EXPECT_EQ(hooks_->current_device(), before);
+  disconnect();
+  for (int rank = 0; rank < kSize; ++rank) {
+    release(rank, in[rank]);
+    release(rank, out[rank]);
+  }
+}
+
+// A group exchanges messages in both directions, and with oneself; large ones, too, that no buffer holds.
+TEST_P(GpuComm, Groups) {
+  constexpr uint64_t kCount = 100000;
+  connect();
+  void* in[kSize];
+  void* out[kSize];
+  for (int rank = 0; rank < kSize; ++rank) {
+    in[rank] = allocate(rank, kCount);
+    out[rank] = allocate(rank, 2 * kCount);
+    fill(rank, in[rank], static_cast<uint8_t>(rank + 1), kCount);
+    sync(rank);
+  }
+  each([&](int rank) {
+    succeeds([&] { return comm_->group_start(instance_); });
+    for (int peer = 0; peer < kSize; ++peer) {
+      succeeds([&] {
+        return comm_->send(instance_, ranks_[rank], in[rank], kCount, OPENREG_COMM_UINT8, peer, streams_[rank]);
+      });
+      succeeds([&] {
+        return comm_->recv(instance_, ranks_[rank],
+                           static_cast<char*>(out[rank]) + static_cast<uint64_t>(peer) * kCount, kCount,
+                           OPENREG_COMM_UINT8, peer, streams_[rank]);
+      });
+    }
+    succeeds([&] { return comm_->group_end(instance_); });
+  });
+  for (int rank = 0; rank < kSize; ++rank) {
+    auto wanted = filled(1, 2 * kCount);
+    std::fill(wanted.begin() + static_cast<std::ptrdiff_t>(kCount), wanted.end(), uint8_t{2});
+    EXPECT_EQ(get<uint8_t>(rank, out[rank], 2 * kCount), wanted);
+    release(rank, in[rank]);
+    release(rank, out[rank]);
+  }
+  disconnect();
+}
+
+// A collective is work of its stream: it starts behind what is queued, the host goes on, and an event behind it has not passed.
+TEST_P(GpuComm, IsWorkOfAStream) {
+  connect();
+  int32_t* data[kSize] = {put<int32_t>(0, {1}), put<int32_t>(1, {2})};
+  hooks_->hold(1, streams_[1], 1);
+  openreg_driver_event event = make_event(0);
+  for (int rank = 0; rank < kSize; ++rank)
+    succeeds([&] {
+      return comm_->all_reduce(instance_, ranks_[rank], data[rank], data[rank], 1, OPENREG_COMM_INT32, OPENREG_COMM_SUM,
+                               streams_[rank]);
+    });
+  succeeds([&] { return table_->event_record(instance_, 0, event, streams_[0]); });
+  EXPECT_EQ(is_done(0, streams_[0]), 0);
+  EXPECT_EQ(is_done(event), 0);
+  hooks_->hold(1, streams_[1], 0);
+  for (int rank = 0; rank < kSize; ++rank) EXPECT_EQ(get<int32_t>(rank, data[rank], 1), std::vector<int32_t>{3});
+  EXPECT_EQ(is_done(event), 1);
+  destroy(event);
+  disconnect();
+  for (int rank = 0; rank < kSize; ++rank) release(rank, data[rank]);
+}
+
+// Types and reductions that the library lacks are refused before anything is queued; an old library has no 8-bit types.
+TEST_P(GpuComm, WhatIsNotSupported) {
+  set("FAKE_GPU_NCCL_VERSION", "22304");
+  restart();
+  find_comm();
+  connect();
+  void* data = allocate(0);
+  const auto all_reduce = [&](int32_t type, int32_t reduction) {
+    return fails([&] { return comm_->all_reduce(instance_, ranks_[0], data, data, 1, type, reduction, streams_[0]); });
+  };
+  for (const int32_t type : {-1, OPENREG_COMM_FLOAT8_E4M3, OPENREG_COMM_FLOAT8_E5M2, 12})
+    EXPECT_EQ(all_reduce(type, 0), OPENREG_E_UNSUPPORTED) << type;
+  for (const int32_t reduction : {-1, 5})
+    EXPECT_EQ(all_reduce(OPENREG_COMM_INT8, reduction), OPENREG_E_UNSUPPORTED) << reduction;
+  EXPECT_EQ(hooks_->calls("ncclAllReduce"), 0);
+  disconnect();
+  release(0, data);
+}
+
+// Errors of the library are errors of the call, with its function, text and number.
+TEST_P(GpuComm, ErrorsOfTheLibrary) {
+  connect();
+  void* data = allocate(0);
+  hooks_->set_failures("ncclAllReduce:1:3,ncclBroadcast:1:5,ncclGroupEnd:1:2,ncclGetUniqueId:0:6,ncclCommInitRank:0:4");
+  EXPECT_EQ(fails([&] { return comm_->all_reduce(instance_, ranks_[0], data, data, 1, 0, 0, streams_[0]); }),
+            OPENREG_E_INTERNAL);
+  EXPECT_CONTAINS(host_record.text, "ncclAllReduce: error of the fake (text of the fake) on device 0; NCCL_DEBUG=WARN");
+  EXPECT_EQ(host_record.vendor_code, 3);
+  EXPECT_EQ(fails([&] { return comm_->broadcast(instance_, ranks_[0], data, data, 1, 0, 0, streams_[0]); }),
+            OPENREG_E_INVALID);
+  EXPECT_EQ(fails([&] {
+              return comm_->all_to_all(instance_, ranks_[0], data, static_cast<char*>(data) + 8, 1, 0, streams_[0]);
+            }),
+            OPENREG_E_INTERNAL);
+  EXPECT_CONTAINS(host_record.text, "ncclGroupEnd");
+  openreg_comm_id id;
+  std::memset(&id, 7, sizeof id);
+  EXPECT_EQ(fails([&] { return comm_->unique_id(instance_, &id); }), OPENREG_E_INTERNAL);
+  EXPECT_CONTAINS(host_record.text, "a peer has ended, or its connection");
+  EXPECT_EQ(id.bytes[5], 7);
+  openreg_driver_comm none = nullptr;
+  EXPECT_EQ(fails([&] { return comm_->init(instance_, 0, 0, 1, &id, &none); }), OPENREG_E_INVALID);
+  EXPECT_EQ(none, nullptr);
+  hooks_->set_failures("");
+  release(0, data);
+  disconnect();
+}
+
+// A peer that has ended shows in get_error(), not on the stream; abort() lets the stream go on, and is the end of the calls.
+TEST_P(GpuComm, PeerThatEnds) {
+  connect();
+  void* data = allocate(0);
+  succeeds([&] { return comm_->abort(instance_, ranks_[1]); });
+  succeeds([&] {
+    return comm_->all_reduce(instance_, ranks_[0], data, data, 1, OPENREG_COMM_FLOAT64, OPENREG_COMM_SUM, streams_[0]);
+  });
+  openreg_status status = OPENREG_OK;
+  for (int i = 0; i < 2000 && status == OPENREG_OK; ++i) {
+    usleep(1000);
+    status = comm_->get_error(instance_, ranks_[0]);
+  }
+  EXPECT_EQ(status, OPENREG_E_INTERNAL);
+  EXPECT_CONTAINS(host_record.text, "remote process exited");
+  EXPECT_EQ(is_done(0, streams_[0]), 0);
+  for (int i = 0; i < 2; ++i) succeeds([&] { return comm_->abort(instance_, ranks_[0]); });
+  sync(0, streams_[0]);
+  EXPECT_EQ(fails([&] { return comm_->all_reduce(instance_, ranks_[0], data, data, 1, 0, 0, streams_[0]); }),
+            OPENREG_E_INVALID);
+  EXPECT_EQ(fails([&] { return comm_->get_error(instance_, ranks_[0]); }), OPENREG_E_INVALID);
+  release(0, data);
+  disconnect();
+}
+
+// Ranks that make different calls are found out, instead of giving wrong numbers.
+TEST_P(GpuComm, RanksThatDisagree) {
+  connect();
+  void* data[kSize] = {allocate(0), allocate(1)};
+  for (int rank = 0; rank < kSize; ++rank)
+    succeeds([&] {
+      return comm_->all_reduce(instance_, ranks_[rank], data[rank], data[rank], 1 + static_cast<uint64_t>(rank),
+                               OPENREG_COMM_INT32, OPENREG_COMM_SUM, streams_[rank]);
+    });
+  openreg_status status = OPENREG_OK;
+  for (int i = 0; i < 2000 && status == OPENREG_OK; ++i) {
+    usleep(1000);
+    status = comm_->get_error(instance_, ranks_[0]);
+  }
+  EXPECT_EQ(status, OPENREG_E_INVALID);
+  for (int rank = 0; rank < kSize; ++rank) {
+    succeeds([&] { return comm_->abort(instance_, ranks_[rank]); });
+    release(rank, data[rank]);
+  }
+  disconnect();
+}
+
+// On a lost device a communicator is still freed.
+TEST_P(GpuComm, LostDevice) {
+  connect();
+  hooks_->set_failures("StreamSynchronize:0:700");
+  EXPECT_EQ(fails([&] { return table_->stream_sync(instance_, 0, streams_[0]); }), OPENREG_E_DEVICE_LOST);
+  hooks_->set_failures("");
+  EXPECT_EQ(fails([&] { return comm_->all_reduce(instance_, ranks_[0], this, this, 1, 0, 0, streams_[0]); }),
+            OPENREG_E_DEVICE_LOST);
+  for (int rank = 0; rank < kSize; ++rank) {
+    succeeds([&] { return comm_->destroy(instance_, ranks_[rank]); });
+    destroy(rank, streams_[rank]);
+  }
+  EXPECT_EQ(hooks_->live("communicator"), 0);
+  close();
+  hooks_->reset();  // the stream went with the device
+}
+
+// Without the library, or with an unfit one, there is no extension and a line in the log; an option names another one.
+TEST_P(GpuComm, Library) {
+  const auto is_there = [&](const char* variable, const std::string& value, const char* option) {
+    close();
+    unsetenv("FAKE_GPU_NCCL");
+    unsetenv("FAKE_GPU_MISSING");
+    unsetenv("FAKE_GPU_NCCL_VERSION");
+    set(variable, value);
+    hooks_->reset();
+    host_log_lines.clear();
+    const openreg_option named = {"comm_library", option};
+    EXPECT_EQ(table_->open(&test_host(), &named, option != nullptr ? 1 : 0, &instance_), OPENREG_OK);
+    find_comm();
+    return comm_ != nullptr;
+  };
+  EXPECT_EQ(table_->extension(instance_, OPENREG_COMM_NAME, 2), nullptr);
+  EXPECT_FALSE(is_there("FAKE_GPU_NCCL", "0", nullptr));
+  ASSERT_EQ(host_log_lines.size(), 1u);
+  EXPECT_CONTAINS(host_log_lines[0], "not installed, says the fake");
+  find_comm();
+  EXPECT_EQ(host_log_lines.size(), 1u) << "it is looked for once";
+  EXPECT_TRUE(is_there("FAKE_GPU_NCCL", "0", "/opt/nccl.so"));
+  EXPECT_FALSE(is_there("FAKE_GPU_NCCL", "1", "/opt/other.so"));
+  EXPECT_FALSE(is_there("FAKE_GPU_NCCL", "1", "0"));
+  EXPECT_TRUE(host_log_lines.empty()) << "it was asked for";
+  EXPECT_FALSE(is_there("FAKE_GPU_MISSING", "ncclReduceScatter", nullptr));
+  EXPECT_CONTAINS(host_log_lines.at(0), "lacks the function ncclReduceScatter");
+  EXPECT_TRUE(is_there("FAKE_GPU_MISSING", "ncclGetLastError", nullptr)) << "older ones have none";
+  EXPECT_FALSE(is_there("FAKE_GPU_NCCL_VERSION", "2708", nullptr));
+  EXPECT_CONTAINS(host_log_lines.at(0), "version 2708, and 21000 is the oldest");
+}
+
+// The runtime's functions, also through the layer of OPENREG_VALIDATE.
+class Communicators : public RuntimeTest, public ::testing::WithParamInterface<Gpu> {
+ protected:
+  void start(bool validated) {
+    void* library = dlopen(GetParam().library.c_str(), RTLD_NOW | RTLD_LOCAL | RTLD_NODELETE);
+    ASSERT_NE(library, nullptr) << dlerror();
+    hooks_ = reinterpret_cast<fake_gpu_hooks_fn>(dlsym(library, FAKE_GPU_HOOKS_NAME))();
+    hooks_->reset();
+    if (validated) set("OPENREG_VALIDATE", "1");
+    set("OPENREG_DRIVER_LIBRARIES", GetParam().prefix() + ":" + GetParam().library);
+    set("OPENREG_DRIVERS", GetParam().prefix());
+  }
+  void TearDown() override {
+    RuntimeTest::TearDown();
+    if (hooks_ == nullptr) return;
+    EXPECT_EQ(hooks_->live("communicator"), 0);
+    EXPECT_EQ(hooks_->violations(), 0);
+    hooks_->reset();
+  }
+  void all_reduce_of_two() {
+    openreg_comm_id id;
+    openreg_communicator ranks[kSize] = {};
+    void* data[kSize] = {};
+    openreg_stream streams[kSize];
+    int32_t has = 0;
+    ASSERT_EQ(openreg_has_communicators(1, &has), OPENREG_OK) << last_message();
+    ASSERT_EQ(has, 1);
+    ASSERT_EQ(openreg_communicator_id(0, &id), OPENREG_OK) << last_message();
+    std::thread other(
+        [&] { EXPECT_EQ(openreg_communicator_create(1, 1, kSize, &id, &ranks[1]), OPENREG_OK) << last_message(); });
+    EXPECT_EQ(openreg_communicator_create(0, 0, kSize, &id, &ranks[0]), OPENREG_OK) << last_message();
+    other.join();
+    openreg_collective what{};
+    what.struct_size = sizeof what;
+    what.kind = OPENREG_COLLECTIVE_ALL_REDUCE;
+    what.count = 256;
+    what.type = OPENREG_COMM_FLOAT32;
+    for (int32_t rank = 0; rank < kSize; ++rank) {
+      const std::vector<float> values(256, static_cast<float>(rank + 1));
+      ASSERT_EQ(openreg_malloc(rank, 1024, 0, &data[rank]), OPENREG_OK) << last_message();
+      ASSERT_EQ(openreg_memcpy(data[rank], rank, values.data(), OPENREG_HOST, 1024), OPENREG_OK) << last_message();
+      ASSERT_EQ(openreg_stream_from_pool(rank, 0, &streams[rank]), OPENREG_OK);
+      what.send = what.recv = data[rank];
+      ASSERT_EQ(openreg_communicator_group_start(ranks[rank]), OPENREG_OK) << last_message();
+      ASSERT_EQ(openreg_communicator_queue(ranks[rank], &what, streams[rank]), OPENREG_OK) << last_message();
+      ASSERT_EQ(openreg_communicator_group_end(ranks[rank]), OPENREG_OK) << last_message();
+    }
+    openreg_collective wrong = what;
+    wrong.type = 99;
+    EXPECT_EQ(openreg_communicator_queue(ranks[0], &wrong, streams[0]), OPENREG_E_UNSUPPORTED);
+    wrong = what;
+    wrong.peer = kSize;
+    EXPECT_EQ(openreg_communicator_queue(ranks[0], &wrong, streams[0]), OPENREG_E_INVALID);
+    EXPECT_CONTAINS(last_message(), "there is no rank 2 of 2");
+    wrong = what;
+    wrong.kind = 8;
+    EXPECT_EQ(openreg_communicator_queue(ranks[0], &wrong, streams[0]), OPENREG_E_INVALID);
+    EXPECT_EQ(openreg_communicator_queue(ranks[0], &what, streams[1]), OPENREG_E_INVALID) << "another device's stream";
+    for (int32_t rank = 0; rank < kSize; ++rank) {
+      std::vector<float> values(256);
+      ASSERT_EQ(openreg_stream_synchronize(rank, streams[rank]), OPENREG_OK) << last_message();
+      ASSERT_EQ(openreg_memcpy(values.data(), OPENREG_HOST, data[rank], rank, 1024), OPENREG_OK) << last_message();
+      EXPECT_EQ(values, std::vector<float>(256, 3.0f));
+      EXPECT_EQ(openreg_communicator_get_error(ranks[rank]), OPENREG_OK);
+      ASSERT_EQ(openreg_free(data[rank]), OPENREG_OK);
+    }
+    EXPECT_EQ(openreg_shutdown(), OPENREG_E_BUSY);
+    EXPECT_CONTAINS(last_message(), "2 live communicator(s)");
+    EXPECT_EQ(openreg_communicator_abort(ranks[1]), OPENREG_OK) << last_message();
+    for (openreg_communicator rank : ranks) EXPECT_EQ(openreg_communicator_destroy(rank), OPENREG_OK) << last_message();
+    EXPECT_EQ(openreg_shutdown(), OPENREG_OK) << last_message();
+  }
+  const fake_gpu_hooks* hooks_ = nullptr;
+};
+INSTANTIATE_TEST_SUITE_P(Gpu, Communicators, ::testing::ValuesIn(plain_gpus()), gpu_name);
+
+TEST_P(Communicators, AllReduceOfTwoRanks) {
+  start(false);
+  all_reduce_of_two();
+}
+
+TEST_P(Communicators, AreValidated) {
+  start(true);
+  all_reduce_of_two();
+  EXPECT_EQ(count_lines(OPENREG_LOG_WARNING, "breaks"), 0);
+}
+
+// A driver without the extension, and wrong arguments.
+TEST_P(Communicators, DriverWithoutThem) {
+  set("OPENREG_DRIVERS", "sim");
+  int32_t has = 1;
+  openreg_comm_id id{};
+  openreg_communicator none = nullptr;
+  ASSERT_EQ(openreg_has_communicators(0, &has), OPENREG_OK) << last_message();
+  EXPECT_EQ(has, 0);
+  EXPECT_EQ(openreg_communicator_id(0, &id), OPENREG_E_UNSUPPORTED);
+  EXPECT_EQ(openreg_communicator_create(0, 0, 1, &id, &none), OPENREG_E_UNSUPPORTED);
+  EXPECT_EQ(openreg_communicator_create(0, 1, 1, &id, &none), OPENREG_E_INVALID);
+  EXPECT_EQ(openreg_communicator_create(0, 0, 1, nullptr, &none), OPENREG_E_INVALID);
+  EXPECT_EQ(openreg_has_communicators(0, nullptr), OPENREG_E_INVALID);
+  EXPECT_EQ(openreg_communicator_queue(nullptr, nullptr, 0), OPENREG_E_INVALID);
+  EXPECT_EQ(openreg_communicator_destroy(nullptr), OPENREG_OK);
+}
+
+}  // namespace
+}  // namespace openreg_test
