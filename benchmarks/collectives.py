@@ -58,28 +58,38 @@ def times(rank: int, store: Path) -> dict[str, float]:
 
     reduce_alone = min(seconds(reduced(large[device])) for _ in range(3))
     product = min(seconds(lambda: products(20)) for _ in range(3)) / 20
-    # Both processes run as many, as many as take about as long as the collective.
+    # As many as take about as long as the collective. Run in one process they leave the other's core to both collectives.
     counts = [None, None]
     dist.all_gather_object(counts, max(1, round(reduce_alone / product)))
     count = counts[0]
 
-    def in_turns() -> None:
-        reduced(large[device])()
-        products(count)
+    def in_turns(count: int) -> Callable[[], object]:
+        def run() -> None:
+            reduced(large[device])()
+            products(count)
 
-    def at_once() -> None:
-        work = dist.all_reduce(large[device], async_op=True)
-        products(count)
-        work.wait()
-        torch.openreg.synchronize(device)
+        return run
+
+    def at_once(count: int) -> Callable[[], object]:
+        def run() -> None:
+            work = dist.all_reduce(large[device], async_op=True)
+            products(count)
+            work.wait()
+            torch.openreg.synchronize(device)
+
+        return run
+
+    own = count if rank == 0 else 0
 
     wanted = {
         "large on the CPU": reduced(large["cpu"]),
         "large": reduced(large[device]),
         "small on the CPU": reduced(small["cpu"], 100),
         "small": reduced(small[device], 100),
-        "in turns": in_turns,
-        "at once": at_once,
+        "in turns": in_turns(count),
+        "at once": at_once(count),
+        "in turns, in one": in_turns(own),
+        "at once, in one": at_once(own),
     }
     least = dict.fromkeys(wanted, float("inf"))
     for _ in range(ROUNDS):

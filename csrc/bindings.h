@@ -42,6 +42,9 @@ void openreg_tell_recorder_places(void);
 
 // gil.c: lets whoever waits inside the runtime release the GIL. Once, when the module is loaded.
 void openreg_install_wait_hooks(void);
+// What these call: NULL, and nothing to take back, in a thread that doesn't hold the GIL.
+void* openreg_release_gil(void);
+void openreg_take_gil_back(void* thread_state);
 // drivers.c: closes the drivers. None, or NULL with an exception set. The caller forgets what it derived from them.
 PyObject* openreg_close_drivers(void);
 

@@ -3,11 +3,15 @@
 #include <pybind11/pybind11.h>
 #include <torch/csrc/Exceptions.h>
 #include <torch/csrc/utils/pybind.h>
+#include <torch/csrc/utils/python_numbers.h>
 
+#include <chrono>
 #include <utility>
 
 #include "csrc/bindings.h"
+#include "shim/collective_results.h"
 #include "shim/collectives.h"
+#include "shim/driver_collectives.h"
 #include "shim/staged_backend.h"
 
 namespace torch_openreg {
@@ -43,15 +47,32 @@ PyObject* _stagedBackend(PyObject* /*self*/, PyObject* object) {
   END_HANDLE_TH_ERRORS
 }
 
+PyObject* _settleCollectives(PyObject* /*self*/, PyObject* object) {
+  HANDLE_TH_ERRORS
+  TORCH_CHECK_TYPE(THPUtils_checkDouble(object), "expected a number of seconds, but got ", Py_TYPE(object)->tp_name);
+  const std::chrono::duration<double> longest(THPUtils_unpackDouble(object));
+  bool are_settled = false;
+  {
+    const py::gil_scoped_release released; // they may want it
+    are_settled = c10::openreg::settle_results_in_flight(longest);
+  }
+  return PyBool_FromLong(are_settled ? 1 : 0);
+  END_HANDLE_TH_ERRORS
+}
+
 // A class of pybind11, as PyTorch's own classes of backends are: it has what PyTorch asks of one that can be split.
 // perform_nocolor_split() is for ranks outside a new group, of which NCCL must be told and gloo need not.
 PyObject* _defineBackendClass(PyObject* self, PyObject* /*unused*/) {
   HANDLE_TH_ERRORS
+  using c10::openreg::DriverBackend;
   using c10::openreg::StagedBackend;
   if (!py::hasattr(self, "_StagedBackend")) {
     py::class_<StagedBackend, c10d::Backend, c10::intrusive_ptr<StagedBackend>>(self, "_StagedBackend")
         .def_property_readonly("options", &StagedBackend::getBackendOptions)
         .def("perform_nocolor_split", [](StagedBackend& /*self*/, const py::object& /*device*/) {});
+    py::class_<DriverBackend, c10d::Backend, c10::intrusive_ptr<DriverBackend>>(self, "_DriverBackend")
+        .def_property_readonly("options", &DriverBackend::getBackendOptions)
+        .def("perform_nocolor_split", [](DriverBackend& /*self*/, const py::object& /*device*/) {});
   }
   Py_RETURN_NONE;
   END_HANDLE_TH_ERRORS
@@ -74,5 +95,9 @@ PyMethodDef openreg_collective_methods[] = {
      torch_openreg::_stagedBackend,
      METH_O,
      "A c10d backend for openreg tensors, from one for CPU tensors."},
+    {"_settle_collectives",
+     torch_openreg::_settleCollectives,
+     METH_O,
+     "Waits until other threads have done with the tensors of collectives, or for so many seconds: whether they have."},
     {nullptr, nullptr, 0, nullptr},
 };

@@ -9,16 +9,16 @@
 
 #include <openreg/registry.h>
 
-static void* release_gil(void) {
+void* openreg_release_gil(void) {
   return openreg_interpreter_is_alive() && PyGILState_Check() ? PyEval_SaveThread() : NULL;
 }
 
-static void take_gil_back(void* thread_state) {
+void openreg_take_gil_back(void* thread_state) {
   if (thread_state != NULL) {
     PyEval_RestoreThread(thread_state);
   }
 }
 
 void openreg_install_wait_hooks(void) {
-  openreg_set_blocking_hooks(release_gil, take_gil_back);
+  openreg_set_blocking_hooks(openreg_release_gil, openreg_take_gil_back);
 }

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: BSD-3-Clause
 // Bindings of the allocator's private pools, limits and settings, of blocks without a tensor, and of pinned memory.
 #include <ATen/core/CachingHostAllocator.h>
+#include <c10/core/AllocatorConfig.h>
 #include <openreg/allocator.h>
 #include <pybind11/pybind11.h>
 #include <torch/csrc/Exceptions.h>
@@ -167,6 +168,7 @@ PyObject* _allocatorSettings(PyObject* /*self*/, PyObject* /*unused*/) {
   to["per_process_memory_fraction"] = settings.memory_fraction;
   to["expandable_segments"] = settings.expandable_segments != 0;
   to["roundup_power2_divisions"] = std::move(divisions);
+  to["last_allocator_settings"] = c10::CachingAllocator::getAllocatorSettings(); // torch._C has it since 2.12
   return to.release().ptr();
   END_HANDLE_TH_ERRORS
 }

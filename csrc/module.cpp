@@ -15,6 +15,7 @@
 #include "shim/generator.h"
 #include "shim/registration.h"
 #include "shim/status.h"
+#include "shim/wait_hook.h"
 
 namespace torch_openreg {
 
@@ -187,6 +188,7 @@ PYBIND11_MODULE(_C, m) {
     throw pybind11::import_error(std::string("torch_openreg cannot be registered with PyTorch: ") + reason);
   }
   openreg_install_wait_hooks();
+  c10::openreg::set_wait_hooks(openreg_release_gil, openreg_take_gil_back);
   openreg_tell_recorder_places();
   for (PyMethodDef* methods : {
            torch_openreg::methods,         openreg_autograd_methods,       openreg_collective_methods,

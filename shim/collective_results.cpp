@@ -2,16 +2,32 @@
 #include "shim/collective_results.h"
 
 #include <ATen/core/jit_type.h>
-#include <openreg/flight_recorder.h>
 
 #include <algorithm>
 #include <cctype>
+#include <condition_variable>
+#include <mutex>
 
 #include "shim/status.h"
 
 namespace c10::openreg {
 
 using c10::ivalue::Future;
+
+namespace {
+
+struct Flights {
+  std::mutex lock;
+  std::condition_variable changed;
+  size_t count = 0;
+};
+
+Flights& flights() {
+  static auto* const all = new Flights; // threads of the host's backend may outlive static objects
+  return *all;
+}
+
+} // namespace
 
 std::vector<at::Tensor> tensors_of(const StagedOutputs& outputs) {
   std::vector<at::Tensor> tensors;
@@ -52,6 +68,10 @@ std::string name_of(c10d::OpType operation) {
       return "all_to_all";
     case c10d::OpType::ALLTOALL_BASE:
       return "all_to_all_single";
+    case c10d::OpType::_ALLGATHER_BASE:
+      return "all_gather_into_tensor";
+    case c10d::OpType::_REDUCE_SCATTER_BASE:
+      return "reduce_scatter_tensor";
     default: {
       std::string name = c10d::opTypeToString(operation);
       std::transform(name.begin(), name.end(), name.begin(), [](unsigned char c) { return std::tolower(c); });
@@ -60,31 +80,45 @@ std::string name_of(c10d::OpType operation) {
   }
 }
 
-std::string text_with_context(const std::exception_ptr& error, const std::string& context) {
-  std::string text = "unknown error";
+std::string text_of(const std::exception_ptr& error) {
   try {
     std::rethrow_exception(error);
   } catch (const c10::Error& known) {
-    text = known.what_without_backtrace();
+    return known.what_without_backtrace();
   } catch (const std::exception& other) {
-    text = other.what();
-  } catch (...) { // its text is unknown
+    return other.what();
+  } catch (...) {
+    return "unknown error";
   }
-  return text + "\nIn " + context + ".";
 }
 
 std::exception_ptr with_context(const std::exception_ptr& error, const std::string& context) {
-  openreg_flight_recorder_alarm();
   try {
     std::rethrow_exception(error);
   } catch (const c10::DistError&) {
     return error;
   } catch (const std::exception&) {
     return std::make_exception_ptr(
-        c10::Error(c10::SourceLocation{__func__, __FILE__, __LINE__}, text_with_context(error, context)));
+        c10::Error(c10::SourceLocation{__func__, __FILE__, __LINE__}, text_of(error) + "\nIn " + context + "."));
   } catch (...) {
     return error;
   }
+}
+
+ResultsInFlight::ResultsInFlight() {
+  const std::lock_guard<std::mutex> guard(flights().lock);
+  flights().count++;
+}
+
+ResultsInFlight::~ResultsInFlight() {
+  const std::lock_guard<std::mutex> guard(flights().lock);
+  flights().count--;
+  flights().changed.notify_all();
+}
+
+bool settle_results_in_flight(std::chrono::duration<double> longest) {
+  std::unique_lock<std::mutex> guard(flights().lock);
+  return flights().changed.wait_for(guard, longest, [] { return flights().count == 0; });
 }
 
 CurrentStreams::CurrentStreams(const Streams& streams) {

@@ -7,10 +7,13 @@
 #include <openreg/openreg.h>
 #include <torch/csrc/distributed/c10d/Work.hpp>
 
+#include <chrono>
 #include <exception>
 #include <string>
 #include <utility>
 #include <vector>
+
+#include "shim/export.h"
 
 namespace c10::openreg {
 
@@ -34,12 +37,26 @@ c10::intrusive_ptr<c10::ivalue::Future> future_of(c10d::Work& work);
 // "all_reduce": the name in torch.distributed.
 std::string name_of(c10d::OpType operation);
 
-// "Connection closed by peer\nIn all_reduce in rank 0 of 2: float32[3] on openreg:0."
-std::string text_with_context(const std::exception_ptr& error, const std::string& context);
+// Without the places in the source that made it.
+std::string text_of(const std::exception_ptr& error);
 
-// An error of the host's backend, with that text. Those that have a class of their own in Python are left as they are.
-// The flight recorder writes what was before.
+// An error of the host's backend, with a text such as
+// "Connection closed by peer\nIn all_reduce in rank 0 of 2: float32[3] on openreg:0.". Those that have a class of their own in Python are left as they are.
 std::exception_ptr with_context(const std::exception_ptr& error, const std::string& context);
+
+// Says that a thread which is not Python's has still to do with a collective: a member of what that thread owns, the first
+// one, so that it goes when the caller's tensors have gone. A tensor that Python knows takes the GIL then, and a thread
+// that asks for it while the interpreter ends is unwound by Python, which aborts the process.
+class ResultsInFlight {
+ public:
+  ResultsInFlight();
+  ~ResultsInFlight();
+  ResultsInFlight(const ResultsInFlight&) = delete;
+  ResultsInFlight& operator=(const ResultsInFlight&) = delete;
+};
+
+// Returns when there are none, or the time is over: whether there are none. Any thread, without the GIL.
+TORCH_OPENREG_API bool settle_results_in_flight(std::chrono::duration<double> longest);
 
 // Makes a stream of each device current in this thread, and those of before at the end.
 class CurrentStreams {

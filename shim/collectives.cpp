@@ -10,6 +10,7 @@
 #include <numeric>
 #include <utility>
 
+#include "shim/driver_collectives.h"
 #include "shim/staged_backend.h"
 
 namespace c10::openreg {
@@ -104,6 +105,9 @@ void serve_process_group(c10d::ProcessGroup& group) {
     return;
   }
   auto staged = staged_backend(host);
+  if (const auto store = group.getStore(); store != nullptr && driver_collectives_are_wanted()) {
+    staged = c10::make_intrusive<DriverBackend>(std::move(staged), store);
+  }
   staged->setBoundDeviceId(group.getBoundDeviceId());
   group.setBackend(kOpenreg, Type::CUSTOM, staged);
   if (gloo_for(group, devices, c10::DeviceType::CUDA) == host) {

@@ -9,6 +9,7 @@
 
 #include "shim/device.h"
 #include "shim/status.h"
+#include "shim/wait_hook.h"
 
 namespace c10::openreg {
 namespace {
@@ -39,6 +40,7 @@ struct ProfilerStubs final : torch::profiler::impl::ProfilerStubs {
     double milliseconds = 0;
     const auto first = static_cast<openreg_event>(start->get());
     const auto last = static_cast<openreg_event>(end->get());
+    const WaitScope waiting;
     OPENREG_CHECK(openreg_event_synchronize(first));
     OPENREG_CHECK(openreg_event_synchronize(last));
     OPENREG_CHECK(openreg_event_elapsed(first, last, &milliseconds));
@@ -58,6 +60,7 @@ struct ProfilerStubs final : torch::profiler::impl::ProfilerStubs {
   }
 
   void synchronize() const override {
+    const WaitScope waiting;
     OPENREG_CHECK(openreg_device_synchronize(current_device()));
   }
 

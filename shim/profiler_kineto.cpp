@@ -1,6 +1,11 @@
 // SPDX-License-Identifier: BSD-3-Clause
 // openreg in PyTorch's profiler: a source of rows for Kineto, which writes them into the Chrome trace and the tables.
 // PyTorch takes such sources since 2.12, whose wheels hold Kineto's headers.
+//
+// The version's header is for ccache, which knows the headers that a file read and not those that it asked for: without
+// it the object of a torch that lacks the sources is taken for one that has them.
+#include <torch/headeronly/version.h>
+
 #if __has_include(<torch/csrc/profiler/standalone/privateuse1_profiler.h>) && __has_include(<libkineto.h>)
 #define USE_KINETO
 #define FMT_HEADER_ONLY

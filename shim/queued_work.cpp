@@ -7,14 +7,19 @@
 #include <openreg/host_work.h>
 
 #include <algorithm>
+#include <chrono>
 #include <condition_variable>
-#include <cstring>
 #include <memory>
+#include <thread>
 #include <utility>
 
+#include "shim/older_libstdcxx.h"
 #include "shim/operators/fallback/kernel_view.h"
 #include "shim/races.h"
 #include "shim/status.h"
+#include "shim/stream_event.h"
+#include "shim/switch_variable.h"
+#include "shim/work_over_host.h"
 
 namespace c10::openreg {
 namespace {
@@ -25,12 +30,12 @@ using Streams = CurrentStreams::Streams;
 // The end of the host's part: what the host function waits for.
 class HostEnd {
  public:
-  // An error reaches those who wait before they go on.
-  void set(std::exception_ptr error, const std::string& context) {
+  // `error` is null where it went well. An error reaches those who wait before they go on.
+  void set(const std::exception_ptr& error) {
+    const std::string text = error == nullptr ? "" : text_of(error);
     const std::lock_guard<std::mutex> guard(lock_);
-    error_ = with_context(error, context);
+    error_ = error;
     if (error_ != nullptr) {
-      const std::string text = text_with_context(error, context);
       for (const auto& [device, stream] : waiters_) {
         (void)openreg_stream_report_error(device, stream, OPENREG_E_INTERNAL, text.c_str());
       }
@@ -39,15 +44,15 @@ class HostEnd {
     changed_.notify_all();
   }
 
-  void set() {
-    const std::lock_guard<std::mutex> guard(lock_);
-    has_come_ = true;
-    changed_.notify_all();
-  }
-
   void wait() {
     std::unique_lock<std::mutex> guard(lock_);
     changed_.wait(guard, [this] { return has_come_; });
+  }
+
+  // Whether it has come before the time was over.
+  bool wait_for(std::chrono::milliseconds timeout) {
+    std::unique_lock<std::mutex> guard(lock_);
+    return changed_.wait_for(guard, timeout, [this] { return has_come_; });
   }
 
   // Calls `wait` for a stream that waits from now on. Throws the error, if there is one.
@@ -88,38 +93,30 @@ void wait_for_host_end(void* argument) {
   (*end)->wait();
 }
 
-class Event {
- public:
-  Event(c10::DeviceIndex device, openreg_stream stream) {
-    OPENREG_CHECK(openreg_event_create(device, 0, &event_));
-    const openreg_status status = openreg_event_record(event_, stream);
-    if (status != OPENREG_OK) {
-      (void)openreg_event_destroy(event_);
-      OPENREG_CHECK(status);
+// What a thread does for a Work that its wait() ends. Not a stream's host function: it lets go of the host's Work, which may
+// take the GIL, and who holds that may be waiting for the stream.
+struct HostPart {
+  const ResultsInFlight flight;
+  const std::shared_ptr<HostEnd> end;
+  const c10::intrusive_ptr<c10d::Work> host_work;
+  const std::string description;
+
+  HostPart(std::shared_ptr<HostEnd> its_end, c10::intrusive_ptr<c10d::Work> its_work, std::string its_description)
+      : end(std::move(its_end)),
+        host_work(std::move(its_work)),
+        description(std::move(its_description)) {}
+
+  void finish() const noexcept {
+    std::exception_ptr error;
+    try {
+      if (!wait_for_host_work(*host_work, description, kNoTimeout)) {
+        error = std::make_exception_ptr(c10::Error({__func__, __FILE__, __LINE__}, "Aborted\nIn " + description + "."));
+      }
+    } catch (...) {
+      error = std::current_exception();
     }
+    end->set(error);
   }
-  ~Event() {
-    if (event_ != nullptr) {
-      (void)openreg_event_destroy(event_);
-    }
-  }
-  Event(Event&& other) noexcept : event_(std::exchange(other.event_, nullptr)) {}
-  Event(const Event&) = delete;
-  Event& operator=(const Event&) = delete;
-  Event& operator=(Event&&) = delete;
-
-  void make_wait(c10::DeviceIndex device, openreg_stream stream) const {
-    OPENREG_CHECK(openreg_stream_wait_event(device, stream, event_));
-  }
-
-  bool has_passed() const {
-    int32_t done = 0;
-    OPENREG_CHECK(openreg_event_query(event_, &done));
-    return done != 0;
-  }
-
- private:
-  openreg_event event_ = nullptr;
 };
 
 // Queued: the stream's work waits for the end of the host's part, and brings the results.
@@ -143,56 +140,75 @@ void queue(const Streams& streams, const StagedOutputs& outputs, const std::shar
   }
 }
 
-// After the host's part, in the thread of its backend, or at once.
-void complete(Future& future, const Streams& streams, const StagedOutputs& outputs, const HostEnd& end) noexcept {
-  if (const auto error = end.error()) {
-    future.setErrorIfNeeded(error);
-    return;
-  }
-  try { // the future's events must be behind the collective
-    const CurrentStreams current(streams);
-    if (races_are_found()) {
-      for (const auto& [device, stream] : streams) {
-        note_race_collective_wait(device);
-      }
+// What completes the future after the host's part, in the thread of its backend, or at once.
+struct Completion {
+  const ResultsInFlight flight;
+  const std::shared_ptr<HostEnd> end;
+  const c10::intrusive_ptr<Future> future;
+  const Streams streams;
+  const std::vector<at::Tensor> results;
+
+  Completion(
+      std::shared_ptr<HostEnd> its_end,
+      c10::intrusive_ptr<Future> its_future,
+      Streams its_streams,
+      std::vector<at::Tensor> its_results)
+      : end(std::move(its_end)),
+        future(std::move(its_future)),
+        streams(std::move(its_streams)),
+        results(std::move(its_results)) {}
+
+  void run() const noexcept {
+    if (const auto error = end->error()) {
+      future->setErrorIfNeeded(error);
+      return;
     }
-    future.markCompleted(c10::IValue(tensors_of(outputs)));
-  } catch (...) {
-    future.setErrorIfNeeded(std::current_exception());
+    try { // the future's events must be behind the collective
+      const CurrentStreams current(streams);
+      if (races_are_found()) {
+        for (const auto& [device, stream] : streams) {
+          note_race_collective_wait(device);
+        }
+      }
+      future->markCompleted(c10::IValue(results));
+    } catch (...) {
+      future->setErrorIfNeeded(std::current_exception());
+    }
   }
-}
+};
+
+} // namespace
 
 bool host_is_to_wait() {
-  const char* value = openreg_variable("OPENREG_BLOCKING_WAIT");
-  if (value == nullptr || *value == '\0' || std::strcmp(value, "0") == 0) {
-    return false;
-  }
-  TORCH_CHECK(std::strcmp(value, "1") == 0, "OPENREG_BLOCKING_WAIT must be '0' or '1', but is '", value, "'.");
-  return true;
+  return switch_variable("OPENREG_BLOCKING_WAIT", false);
 }
 
-class QueuedWork final : public c10d::Work {
+namespace {
+
+class QueuedWork final : public WorkOverHost {
  public:
+  // `host_future` may be null.
   QueuedWork(
-      c10::intrusive_ptr<c10d::Work> host_work,
+      const c10::intrusive_ptr<c10d::Work>& host_work,
       const c10::intrusive_ptr<Future>& host_future,
-      StagedOutputs outputs,
-      std::string description,
+      c10d::OpType operation,
+      const StagedOutputs& outputs,
+      const std::string& description,
       Streams streams)
-      : Work(/*rank=*/-1, host_work->retrieveOpType()),
-        host_work_(std::move(host_work)),
-        description_(std::move(description)),
+      : WorkOverHost(host_work, operation, description),
         streams_(std::move(streams)),
         end_(std::make_shared<HostEnd>()),
-        future_(make_future(outputs)) {
+        results_(tensors_of(outputs)),
+        future_(host_future == nullptr ? nullptr : make_future(outputs)) {
     // First, so that what is queued ends whatever happens here.
-    host_future->addCallback([end = end_, description = description_](Future& host) {
-      if (host.hasError()) {
-        end->set(host.exception_ptr(), description);
-      } else {
-        end->set();
-      }
-    });
+    if (host_future != nullptr) {
+      host_future->addCallback([end = end_, description](Future& host) {
+        end->set(host.hasError() ? noticed_failure(host.exception_ptr(), description) : nullptr);
+      });
+    } else { // detached: it holds what it needs
+      auto part = std::make_unique<HostPart>(end_, host_work, description);
+      std::thread([part = std::move(part)] { part->finish(); }).detach();
+    }
     {
       const RaceMute mute(races_are_found()); // noted when the tensors were shown
       queue(streams_, outputs, end_);
@@ -200,17 +216,14 @@ class QueuedWork final : public c10d::Work {
         events_.emplace_back(device, stream);
       }
     }
-    host_future->addCallback(
-        [end = end_, future = future_, streams = streams_, results = std::move(outputs)](Future& /*host*/) mutable {
-          for (auto& output : results) {
-            output.host.reset();
-          }
-          complete(*future, streams, results, *end);
-        });
+    if (host_future != nullptr) {
+      auto completion = std::make_shared<Completion>(end_, future_, streams_, results_);
+      host_future->addCallback([completion = std::move(completion)](Future& /*host*/) { completion->run(); });
+    }
   }
 
   bool wait(std::chrono::milliseconds timeout) override {
-    if ((timeout != kNoTimeout || host_is_to_wait()) && !wait_for_host(timeout)) {
+    if ((timeout != kNoTimeout || host_is_to_wait()) && !wait_on_host(timeout)) {
       return false; // aborted
     }
     synchronize();
@@ -240,8 +253,12 @@ class QueuedWork final : public c10d::Work {
     }
     if (end_->error() == nullptr) {
       const RaceMute mute(races_are_found());
-      if (!std::all_of(events_.begin(), events_.end(), [](const Event& event) { return event.has_passed(); })) {
-        return false;
+      for (const auto& event : events_) {
+        bool has_passed = false;
+        OPENREG_CHECK(event.query(&has_passed));
+        if (!has_passed) {
+          return false;
+        }
       }
     }
     if (races_are_found()) {
@@ -266,49 +283,45 @@ class QueuedWork final : public c10d::Work {
     if (const auto error = end_->error()) {
       std::rethrow_exception(error);
     }
-    future_->wait(); // is done right after
-    return future_->value().toTensorVector();
+    return results_;
   }
 
   c10::intrusive_ptr<Future> getFuture() override {
-    return future_;
-  }
-
-  int sourceRank() const override {
-    return host_work_->sourceRank();
-  }
-
-  uint64_t getSequencenumber() const override {
-    return host_work_->getSequencenumber();
-  }
-
-  void abort() override {
-    host_work_->abort();
+    return future_ != nullptr ? future_ : host_work().getFuture();
   }
 
  private:
-  bool wait_for_host(std::chrono::milliseconds timeout) {
-    std::exception_ptr error;
-    try {
-      return host_work_->wait(timeout);
-    } catch (...) {
-      error = std::current_exception();
+  // Where a thread of ours waits for the host's part, no other may.
+  bool wait_on_host(std::chrono::milliseconds timeout) {
+    if (future_ != nullptr) {
+      return wait_for_host(timeout);
     }
-    std::rethrow_exception(with_context(error, description_));
+    if (timeout == kNoTimeout) {
+      end_->wait();
+    } else if (!end_->wait_for(timeout)) {
+      const auto text = "Timed out waiting " + std::to_string(timeout.count()) + "ms";
+      const auto error = std::make_exception_ptr(c10::Error({__func__, __FILE__, __LINE__}, text));
+      std::rethrow_exception(noticed_failure(error, description()));
+    }
+    return true; // an error is synchronize()'s
   }
 
-  const c10::intrusive_ptr<c10d::Work> host_work_;
-  const std::string description_;
   const Streams streams_;
   const std::shared_ptr<HostEnd> end_;
-  const c10::intrusive_ptr<Future> future_; // of the tensors that the caller knows
-  std::vector<Event> events_;               // of streams_
+  const std::vector<at::Tensor> results_;   // the tensors that the caller knows
+  const c10::intrusive_ptr<Future> future_; // of them; null: the host's Work has none
+  std::vector<StreamEvent> events_;         // of streams_
 };
 
 bool is_queued(c10::DeviceIndex device) {
   int32_t queued = 0;
   OPENREG_CHECK(openreg_host_func_is_queued(device, &queued));
   return queued != 0;
+}
+
+// A message, which ends when one peer wants it to.
+bool is_between_two(c10d::OpType operation) {
+  return operation == c10d::OpType::SEND || operation == c10d::OpType::RECV || operation == c10d::OpType::RECVANYSOURCE;
 }
 
 // One copy of the driver, which needs no host.
@@ -339,6 +352,7 @@ openreg_stream CommunicationStreams::of(c10::DeviceIndex device) {
 
 c10::intrusive_ptr<c10d::Work> queue_work(
     const c10::intrusive_ptr<c10d::Work>& host_work,
+    c10d::OpType operation,
     const StagedOutputs& outputs,
     const std::string& description,
     const std::vector<c10::DeviceIndex>& devices,
@@ -347,14 +361,15 @@ c10::intrusive_ptr<c10d::Work> queue_work(
   const bool are_plain = std::all_of(outputs.begin(), outputs.end(), [](const StagedOutput& output) {
     return !output.is_copy || is_plain_copy(output.tensor);
   });
-  if (host_future == nullptr || !are_plain || !std::all_of(devices.begin(), devices.end(), is_queued)) {
+  if ((host_future == nullptr && is_between_two(operation)) || !are_plain ||
+      !std::all_of(devices.begin(), devices.end(), is_queued)) {
     return nullptr;
   }
   Streams own;
   for (const auto device : devices) {
     own.emplace_back(device, streams.of(device));
   }
-  return c10::make_intrusive<QueuedWork>(host_work, host_future, outputs, description, std::move(own));
+  return c10::make_intrusive<QueuedWork>(host_work, host_future, operation, outputs, description, std::move(own));
 }
 
 } // namespace c10::openreg

@@ -28,20 +28,29 @@ class CommunicationStreams {
 };
 
 // What the host's backend returned, as the Work of `outputs`. Null, and nothing is queued: the host must wait for it, as
-// the Work has no future (gloo's send, recv and reduce_scatter), a driver queues no host functions, or a result has gaps
-// between its elements and is no plain copy.
+// a driver queues no host functions, a result has gaps between its elements and is no plain copy, or it is a message to
+// or from one peer (below).
+//
+// Where `host_work` has no future, wait() of it ends it, and a thread calls that (gloo's reduce_scatter). A message isn't
+// queued: on a stream it would hold back what comes behind, which the peer may want before it answers.
+//
 //   wait()         makes the current streams of `devices` wait, unless it gets a timeout or OPENREG_BLOCKING_WAIT=1 is
 //                  set: then the host waits, too. Throws the error of a collective that has failed already.
 //   errors         that come later are left on the streams that wait for the collective (openreg/host_work.h); its
 //                  future has them.
 //   isCompleted()  once the results are in device memory.
-//   getFuture()    of the list of outputs; done when the host's part is, with events behind the copies.
+//   getFuture()    of the list of outputs; done when the host's part is, with events behind the copies. As that of
+//                  `host_work`, where that has none.
 // Memory of tensors is kept until the host's backend has done with it. Throws c10::Error.
 c10::intrusive_ptr<c10d::Work> queue_work(
     const c10::intrusive_ptr<c10d::Work>& host_work,
+    c10d::OpType operation,
     const StagedOutputs& outputs,
     const std::string& description,
     const std::vector<c10::DeviceIndex>& devices,
     CommunicationStreams& streams);
+
+// Whether OPENREG_BLOCKING_WAIT=1 has wait() hold the host up. Throws c10::Error for any value but 0, 1 and the empty one.
+bool host_is_to_wait();
 
 } // namespace c10::openreg

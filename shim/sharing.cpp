@@ -3,6 +3,7 @@
 
 #include "shim/device_allocator.h"
 #include "shim/status.h"
+#include "shim/wait_hook.h"
 
 namespace c10::openreg {
 
@@ -25,7 +26,10 @@ openreg_memory_handle export_storage(const Storage& storage) {
   const Device device = storage.device();
   TORCH_CHECK(device.is_privateuseone(), "Expected a storage of an openreg device, but got one of ", device, ".");
   // Not of one stream: a queue of multiprocessing exports in a thread of its own, whose streams are not the sender's.
-  OPENREG_CHECK(openreg_device_synchronize(device.index()));
+  {
+    const WaitScope waiting;
+    OPENREG_CHECK(openreg_device_synchronize(device.index()));
+  }
   openreg_memory_handle handle{};
   handle.struct_size = sizeof handle;
   OPENREG_CHECK(openreg_memory_export(storage.data(), &handle));

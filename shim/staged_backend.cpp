@@ -110,7 +110,7 @@ c10::intrusive_ptr<Work> plan_for(const c10::Device& device, int rank, std::chro
 // What a plan of faults makes of a collective on the device; null: nothing.
 c10::intrusive_ptr<Work> StagedBackend::planned(const c10::Device& device) {
   return C10_LIKELY(openreg_is_instrumented() == 0) ? nullptr
-                                                    : plan_for(device, getRank(), host_->getBackendOptions()->timeout);
+                                                    : plan_for(device, getRank(), inner_->getBackendOptions()->timeout);
 }
 
 // Between startCoalescing() and endCoalescing() a work is kept for the block's.
@@ -133,53 +133,43 @@ c10::intrusive_ptr<Work> StagedBackend::in_place(const Tensors& tensors, const C
 }
 
 template <class Inputs, class Outputs, class Call>
-c10::intrusive_ptr<Work> StagedBackend::from_to(const Inputs& inputs, const Outputs& outputs, const Call& call) {
+c10::intrusive_ptr<Work> StagedBackend::from_to(
+    const Inputs& inputs, const Outputs& outputs, const Call& call, c10d::OpType operation) {
   StagedTensors staged(getRank(), getSize(), streams_);
   auto from = staged.show(inputs, TensorRole::input);
   auto to = staged.show(outputs, TensorRole::output);
   if (auto work = planned(staged.device())) {
     return note(work);
   }
-  return note(staged.finish(call(from, to)));
+  return note(staged.finish(call(from, to), operation));
 }
 
-StagedBackend::StagedBackend(c10::intrusive_ptr<c10d::Backend> host)
-    : Backend(host->getRank(), host->getSize()),
-      host_(std::move(host)),
-      last_part_(c10::intrusive_ptr<Backend>()) {
-  pg_uid_ = host_->getGroupUid(); // of a group that has its name already
-  pg_desc_ = host_->getGroupDesc();
-  init();
-}
+StagedBackend::StagedBackend(c10::intrusive_ptr<c10d::Backend> host) : BackendOverBackend(std::move(host)) {}
 
 const std::string StagedBackend::getBackendName() const {
-  return "openreg_" + host_->getBackendName();
-}
-
-c10::intrusive_ptr<c10d::Backend::Options> StagedBackend::getBackendOptions() {
-  return host_->getBackendOptions();
+  return "openreg_" + inner_->getBackendName();
 }
 
 c10::intrusive_ptr<Work> StagedBackend::broadcast(Tensors& tensors, const c10d::BroadcastOptions& options) {
-  return in_place(tensors, [&](Tensors& host) { return host_->broadcast(host, options); });
+  return in_place(tensors, [&](Tensors& host) { return inner_->broadcast(host, options); });
 }
 
 c10::intrusive_ptr<Work> StagedBackend::allreduce(Tensors& tensors, const c10d::AllreduceOptions& options) {
-  return in_place(tensors, [&](Tensors& host) { return host_->allreduce(host, options); });
+  return in_place(tensors, [&](Tensors& host) { return inner_->allreduce(host, options); });
 }
 
 c10::intrusive_ptr<Work> StagedBackend::allreduce_coalesced(
     Tensors& tensors, const c10d::AllreduceCoalescedOptions& options) {
-  return in_place(tensors, [&](Tensors& host) { return host_->allreduce_coalesced(host, options); });
+  return in_place(tensors, [&](Tensors& host) { return inner_->allreduce_coalesced(host, options); });
 }
 
 c10::intrusive_ptr<Work> StagedBackend::reduce(Tensors& tensors, const c10d::ReduceOptions& options) {
-  return in_place(tensors, [&](Tensors& host) { return host_->reduce(host, options); });
+  return in_place(tensors, [&](Tensors& host) { return inner_->reduce(host, options); });
 }
 
 c10::intrusive_ptr<Work> StagedBackend::allgather(
     TensorLists& outputs, Tensors& inputs, const c10d::AllgatherOptions& options) {
-  return from_to(inputs, outputs, [&](Tensors& from, TensorLists& to) { return host_->allgather(to, from, options); });
+  return from_to(inputs, outputs, [&](Tensors& from, TensorLists& to) { return inner_->allgather(to, from, options); });
 }
 
 c10::intrusive_ptr<Work> StagedBackend::_allgather_base(
@@ -188,54 +178,63 @@ c10::intrusive_ptr<Work> StagedBackend::_allgather_base(
     const InARow in_a_row(from, to);
     auto row_from = in_a_row(from);
     auto row_to = in_a_row(to);
-    return host_->_allgather_base(row_to, row_from, options);
+    return inner_->_allgather_base(row_to, row_from, options);
   });
 }
 
 c10::intrusive_ptr<Work> StagedBackend::allgather_coalesced(
     TensorLists& outputs, Tensors& inputs, const c10d::AllgatherOptions& options) {
   return from_to(
-      inputs, outputs, [&](Tensors& from, TensorLists& to) { return host_->allgather_coalesced(to, from, options); });
+      inputs, outputs, [&](Tensors& from, TensorLists& to) { return inner_->allgather_coalesced(to, from, options); });
 }
 
 c10::intrusive_ptr<Work> StagedBackend::allgather_into_tensor_coalesced(
     Tensors& outputs, Tensors& inputs, const c10d::AllgatherOptions& options) {
   return from_to(inputs, outputs, [&](Tensors& from, Tensors& to) {
-    return host_->allgather_into_tensor_coalesced(to, from, options);
+    return inner_->allgather_into_tensor_coalesced(to, from, options);
   });
 }
 
 c10::intrusive_ptr<Work> StagedBackend::gather(
     TensorLists& outputs, Tensors& inputs, const c10d::GatherOptions& options) {
-  return from_to(inputs, outputs, [&](Tensors& from, TensorLists& to) { return host_->gather(to, from, options); });
+  return from_to(inputs, outputs, [&](Tensors& from, TensorLists& to) { return inner_->gather(to, from, options); });
 }
 
 c10::intrusive_ptr<Work> StagedBackend::scatter(
     Tensors& outputs, TensorLists& inputs, const c10d::ScatterOptions& options) {
-  return from_to(inputs, outputs, [&](TensorLists& from, Tensors& to) { return host_->scatter(to, from, options); });
+  return from_to(inputs, outputs, [&](TensorLists& from, Tensors& to) { return inner_->scatter(to, from, options); });
 }
 
 c10::intrusive_ptr<Work> StagedBackend::reduce_scatter(
     Tensors& outputs, TensorLists& inputs, const c10d::ReduceScatterOptions& options) {
   return from_to(
-      inputs, outputs, [&](TensorLists& from, Tensors& to) { return host_->reduce_scatter(to, from, options); });
+      inputs,
+      outputs,
+      [&](TensorLists& from, Tensors& to) { return inner_->reduce_scatter(to, from, options); },
+      c10d::OpType::REDUCE_SCATTER);
 }
 
 c10::intrusive_ptr<Work> StagedBackend::_reduce_scatter_base(
     at::Tensor& output, at::Tensor& input, const c10d::ReduceScatterOptions& options) {
-  return from_to(input, output, [&](at::Tensor& from, at::Tensor& to) {
-    const InARow in_a_row(from, to);
-    auto row_from = in_a_row(from);
-    auto row_to = in_a_row(to);
-    return host_->_reduce_scatter_base(row_to, row_from, options);
-  });
+  return from_to(
+      input,
+      output,
+      [&](at::Tensor& from, at::Tensor& to) {
+        const InARow in_a_row(from, to);
+        auto row_from = in_a_row(from);
+        auto row_to = in_a_row(to);
+        return inner_->_reduce_scatter_base(row_to, row_from, options);
+      },
+      c10d::OpType::_REDUCE_SCATTER_BASE);
 }
 
 c10::intrusive_ptr<Work> StagedBackend::reduce_scatter_tensor_coalesced(
     Tensors& outputs, Tensors& inputs, const c10d::ReduceScatterOptions& options) {
-  return from_to(inputs, outputs, [&](Tensors& from, Tensors& to) {
-    return host_->reduce_scatter_tensor_coalesced(to, from, options);
-  });
+  return from_to(
+      inputs,
+      outputs,
+      [&](Tensors& from, Tensors& to) { return inner_->reduce_scatter_tensor_coalesced(to, from, options); },
+      c10d::OpType::REDUCE_SCATTER);
 }
 
 c10::intrusive_ptr<Work> StagedBackend::alltoall_base(
@@ -245,13 +244,13 @@ c10::intrusive_ptr<Work> StagedBackend::alltoall_base(
     std::vector<int64_t>& input_sizes,
     const c10d::AllToAllOptions& options) {
   return from_to(input, output, [&](at::Tensor& from, at::Tensor& to) {
-    return host_->alltoall_base(to, from, output_sizes, input_sizes, options);
+    return inner_->alltoall_base(to, from, output_sizes, input_sizes, options);
   });
 }
 
 c10::intrusive_ptr<Work> StagedBackend::alltoall(
     Tensors& outputs, Tensors& inputs, const c10d::AllToAllOptions& options) {
-  return from_to(inputs, outputs, [&](Tensors& from, Tensors& to) { return host_->alltoall(to, from, options); });
+  return from_to(inputs, outputs, [&](Tensors& from, Tensors& to) { return inner_->alltoall(to, from, options); });
 }
 
 c10::intrusive_ptr<Work> StagedBackend::send(Tensors& tensors, int rank, int tag) {
@@ -260,7 +259,7 @@ c10::intrusive_ptr<Work> StagedBackend::send(Tensors& tensors, int rank, int tag
   if (auto work = planned(staged.device())) {
     return note(work);
   }
-  return note(staged.finish(host_->send(host, rank, tag)));
+  return note(staged.finish(inner_->send(host, rank, tag)));
 }
 
 c10::intrusive_ptr<Work> StagedBackend::recv(Tensors& tensors, int rank, int tag) {
@@ -269,13 +268,13 @@ c10::intrusive_ptr<Work> StagedBackend::recv(Tensors& tensors, int rank, int tag
   if (auto work = planned(staged.device())) {
     return note(work);
   }
-  return note(staged.finish(host_->recv(host, rank, tag)));
+  return note(staged.finish(inner_->recv(host, rank, tag)));
 }
 
 c10::intrusive_ptr<Work> StagedBackend::recvAnysource(Tensors& tensors, int tag) {
   StagedTensors staged(getRank(), getSize(), streams_);
   auto host = staged.show(tensors, TensorRole::output);
-  return note(staged.finish(host_->recvAnysource(host, tag)));
+  return note(staged.finish(inner_->recvAnysource(host, tag)));
 }
 
 bool StagedBackend::supportsCoalescing() const {
@@ -298,68 +297,16 @@ c10::intrusive_ptr<Work> StagedBackend::barrier(const c10d::BarrierOptions& opti
   if (auto work = planned(c10::Device(c10::kCPU))) {
     return work;
   }
-  return host_->barrier(options);
+  return inner_->barrier(options);
 }
 
-void StagedBackend::monitoredBarrier(const c10d::BarrierOptions& options, bool wait_for_all) {
-  host_->monitoredBarrier(options, wait_for_all);
+c10::intrusive_ptr<c10d::Backend> StagedBackend::around(
+    c10::intrusive_ptr<c10d::Backend> part, const c10::intrusive_ptr<c10d::Store>& /*store*/) const {
+  return c10::make_intrusive<StagedBackend>(std::move(part));
 }
 
-void StagedBackend::setTimeout(std::chrono::milliseconds timeout) {
-  host_->setTimeout(timeout);
-}
-
-void StagedBackend::setSequenceNumberForGroup() {
-  host_->setSequenceNumberForGroup();
-}
-
-uint64_t StagedBackend::getSequenceNumberForGroup() {
-  return host_->getSequenceNumberForGroup();
-}
-
-void StagedBackend::setGroupUid(const std::string& uid) {
-  Backend::setGroupUid(uid);
-  host_->setGroupUid(uid);
-}
-
-void StagedBackend::enableCollectivesTiming() {
-  host_->enableCollectivesTiming();
-}
-
-c10d::ErrorType StagedBackend::getError() {
-  return host_->getError();
-}
-
-bool StagedBackend::supportsSplitting() const {
-  return host_->supportsSplitting();
-}
-
-c10::intrusive_ptr<c10d::Backend> StagedBackend::split(
-    const c10::intrusive_ptr<c10d::Store>& store,
-    const std::vector<int>& ranks,
-    const c10::intrusive_ptr<Options>& options) {
-  const std::lock_guard<std::mutex> guard(split_lock_);
-  if (!options->group_name.empty() && options->group_name == last_split_) {
-    if (auto part = last_part_.lock()) {
-      return part;
-    }
-  }
-  auto of_host = host_->split(c10::make_intrusive<c10d::PrefixStore>("openreg", store), ranks, options);
-  if (of_host == nullptr) {
-    return nullptr; // this rank is not in the new group
-  }
-  c10::intrusive_ptr<Backend> part = c10::make_intrusive<StagedBackend>(std::move(of_host));
-  last_split_ = options->group_name;
-  last_part_ = c10::weak_intrusive_ptr<Backend>(part);
-  return part;
-}
-
-void StagedBackend::abort() {
-  host_->abort();
-}
-
-void StagedBackend::shutdown() {
-  host_->shutdown();
+c10::intrusive_ptr<c10d::Store> StagedBackend::store_of_part(const c10::intrusive_ptr<c10d::Store>& store) const {
+  return c10::make_intrusive<c10d::PrefixStore>("openreg", store);
 }
 
 } // namespace c10::openreg

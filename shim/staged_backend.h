@@ -2,12 +2,11 @@
 // A c10d backend for openreg tensors around one for host memory.
 #pragma once
 
-#include <torch/csrc/distributed/c10d/Backend.hpp>
-
 #include <mutex>
 #include <string>
 #include <vector>
 
+#include "shim/backend_over_backend.h"
 #include "shim/export.h"
 #include "shim/queued_work.h"
 
@@ -16,7 +15,7 @@ namespace c10::openreg {
 // Shows tensors of openreg to `host` as StagedTensors does; other tensors reach it as they are. What `host` does not
 // support is its own error. Collectives of both go through `host` in the order of the calls. A collective of an openreg
 // tensor throws c10::Error where require_gloo_collectives() does.
-class TORCH_OPENREG_API StagedBackend final : public c10d::Backend {
+class TORCH_OPENREG_API StagedBackend final : public BackendOverBackend {
  public:
   using Work = c10d::Work;
   using Tensors = std::vector<at::Tensor>;
@@ -24,7 +23,6 @@ class TORCH_OPENREG_API StagedBackend final : public c10d::Backend {
 
   explicit StagedBackend(c10::intrusive_ptr<c10d::Backend> host);
   const std::string getBackendName() const override;
-  c10::intrusive_ptr<Options> getBackendOptions() override;
   c10::intrusive_ptr<Work> broadcast(Tensors& tensors, const c10d::BroadcastOptions& options) override;
   c10::intrusive_ptr<Work> allreduce(Tensors& tensors, const c10d::AllreduceOptions& options) override;
   c10::intrusive_ptr<Work> allreduce_coalesced(
@@ -64,41 +62,29 @@ class TORCH_OPENREG_API StagedBackend final : public c10d::Backend {
   c10::intrusive_ptr<Work> endCoalescing() override;
 
   c10::intrusive_ptr<Work> barrier(const c10d::BarrierOptions& options) override;
-  void monitoredBarrier(const c10d::BarrierOptions& options, bool wait_for_all) override;
-  void setTimeout(std::chrono::milliseconds timeout) override;
-  void setSequenceNumberForGroup() override;
-  uint64_t getSequenceNumberForGroup() override;
-  void setGroupUid(const std::string& uid) override;
-  void enableCollectivesTiming() override;
-  c10d::ErrorType getError() override;
-
-  // The host's part of the group, with keys of its own in the store: the group's backend for the CPU may be split, too.
-  // Asked again for the same new group, for another device, it is the same backend.
-  bool supportsSplitting() const override;
-  c10::intrusive_ptr<Backend> split(
-      const c10::intrusive_ptr<c10d::Store>& store,
-      const std::vector<int>& ranks,
-      const c10::intrusive_ptr<Options>& options) override;
-
-  void abort() override;
-  void shutdown() override;
 
  private:
+  c10::intrusive_ptr<Backend> around(
+      c10::intrusive_ptr<c10d::Backend> part, const c10::intrusive_ptr<c10d::Store>& store) const override;
+
+  // With keys of its own: the group's backend for the CPU may be split, too.
+  c10::intrusive_ptr<c10d::Store> store_of_part(const c10::intrusive_ptr<c10d::Store>& store) const override;
+
   c10::intrusive_ptr<Work> note(c10::intrusive_ptr<Work> work);
   c10::intrusive_ptr<Work> planned(const c10::Device& device);
   template <class Call>
   c10::intrusive_ptr<Work> in_place(const Tensors& tensors, const Call& call);
   template <class Inputs, class Outputs, class Call>
-  c10::intrusive_ptr<Work> from_to(const Inputs& inputs, const Outputs& outputs, const Call& call);
+  c10::intrusive_ptr<Work> from_to(
+      const Inputs& inputs,
+      const Outputs& outputs,
+      const Call& call,
+      c10d::OpType operation = c10d::OpType::UNKNOWN); // unknown: as its Work says
 
-  const c10::intrusive_ptr<c10d::Backend> host_;
   CommunicationStreams streams_;
   std::mutex block_lock_; // of what follows
   bool is_in_block_ = false;
   std::vector<c10::intrusive_ptr<Work>> block_;
-  std::mutex split_lock_;  // of what follows
-  std::string last_split_; // the name of the group that was split off last, and its backend
-  c10::weak_intrusive_ptr<Backend> last_part_;
 };
 
 } // namespace c10::openreg

@@ -8,17 +8,19 @@
 #include <openreg/openreg.h>
 
 #include <algorithm>
-#include <cstring>
 #include <memory>
 #include <mutex>
 #include <sstream>
 #include <utility>
 
+#include "shim/older_libstdcxx.h"
 #include "shim/operators/fallback/kernel_view.h"
 #include "shim/operators/policy/execution_mode.h"
 #include "shim/races.h"
 #include "shim/status.h"
 #include "shim/storage.h"
+#include "shim/switch_variable.h"
+#include "shim/work_over_host.h"
 
 namespace c10::openreg {
 namespace {
@@ -98,29 +100,43 @@ void bring_back(Outputs& outputs, Future& future) noexcept {
   }
 }
 
-class StagedWork final : public c10d::Work {
+// What brings the results back after the host's part, in the thread of its backend, or at once.
+struct Return {
+  const ResultsInFlight flight;
+  const std::shared_ptr<Outputs> outputs;
+  const c10::intrusive_ptr<Future> future;
+  const std::string description;
+
+  Return(std::shared_ptr<Outputs> its_outputs, c10::intrusive_ptr<Future> its_future, std::string its_description)
+      : outputs(std::move(its_outputs)),
+        future(std::move(its_future)),
+        description(std::move(its_description)) {}
+
+  void run(const Future& host) const {
+    if (host.hasError()) {
+      future->setErrorIfNeeded(noticed_failure(host.exception_ptr(), description));
+    } else {
+      bring_back(*outputs, *future);
+    }
+  }
+};
+
+class StagedWork final : public WorkOverHost {
  public:
   StagedWork(
-      c10::intrusive_ptr<c10d::Work> host_work,
+      const c10::intrusive_ptr<c10d::Work>& host_work,
+      c10d::OpType operation,
       Outputs outputs,
-      std::string description,
+      const std::string& description,
       std::vector<DeviceIndex> devices)
-      : Work(/*rank=*/-1, host_work->retrieveOpType()),
-        host_work_(std::move(host_work)),
+      : WorkOverHost(host_work, operation, description),
         devices_(std::move(devices)),
-        description_(std::move(description)),
         outputs_(std::make_shared<Outputs>(std::move(outputs))),
         future_(make_future(*outputs_)) {
-    if (const auto host_future = future_of(*host_work_)) {
+    if (const auto host_future = future_of(*host_work)) {
       ends_by_itself_ = true;
-      // In the thread of the host's backend; at once, if it is done already.
-      host_future->addCallback([outputs = outputs_, future = future_, description = description_](Future& host) {
-        if (host.hasError()) {
-          future->setErrorIfNeeded(with_context(host.exception_ptr(), description));
-        } else {
-          bring_back(*outputs, *future);
-        }
-      });
+      auto end = std::make_shared<Return>(outputs_, future_, description);
+      host_future->addCallback([end = std::move(end)](Future& host) { end->run(host); });
     }
   }
 
@@ -166,19 +182,7 @@ class StagedWork final : public c10d::Work {
   }
 
   c10::intrusive_ptr<Future> getFuture() override {
-    return ends_by_itself_ ? future_ : host_work_->getFuture();
-  }
-
-  int sourceRank() const override {
-    return host_work_->sourceRank();
-  }
-
-  uint64_t getSequencenumber() const override {
-    return host_work_->getSequencenumber();
-  }
-
-  void abort() override {
-    host_work_->abort();
+    return ends_by_itself_ ? future_ : host_work().getFuture();
   }
 
  private:
@@ -200,19 +204,7 @@ class StagedWork final : public c10d::Work {
     return true;
   }
 
-  bool wait_for_host(std::chrono::milliseconds timeout) {
-    std::exception_ptr error;
-    try {
-      return host_work_->wait(timeout);
-    } catch (...) {
-      error = std::current_exception();
-    }
-    std::rethrow_exception(with_context(error, description_));
-  }
-
-  const c10::intrusive_ptr<c10d::Work> host_work_;
   const std::vector<DeviceIndex> devices_; // of all tensors
-  const std::string description_;
   const std::shared_ptr<Outputs> outputs_;
   const c10::intrusive_ptr<Future> future_; // of the tensors that the caller knows
   bool ends_by_itself_ = false;
@@ -222,14 +214,8 @@ class StagedWork final : public c10d::Work {
 } // namespace
 
 void require_gloo_collectives() {
-  const char* value = openreg_variable("OPENREG_ENABLE_GLOO_COLLECTIVES");
-  if (value == nullptr || *value == '\0' || std::strcmp(value, "1") == 0) {
-    return;
-  }
   TORCH_CHECK(
-      std::strcmp(value, "0") == 0, "OPENREG_ENABLE_GLOO_COLLECTIVES must be '0' or '1', but is '", value, "'.");
-  TORCH_CHECK(
-      false,
+      switch_variable("OPENREG_ENABLE_GLOO_COLLECTIVES", true),
       "Collectives of openreg tensors are off: OPENREG_ENABLE_GLOO_COLLECTIVES=0 is set. Without it they run in gloo, "
       "staged through host memory. Collectives of CPU tensors are not affected.");
 }
@@ -284,23 +270,25 @@ std::string StagedTensors::description(c10d::OpType operation) const {
   return text.str();
 }
 
-c10::intrusive_ptr<c10d::Work> StagedTensors::finish(c10::intrusive_ptr<c10d::Work> host_work) {
+c10::intrusive_ptr<c10d::Work> StagedTensors::finish(c10::intrusive_ptr<c10d::Work> host_work, c10d::OpType operation) {
   is_finished_ = true;
   if (seen_.empty()) {
     return host_work;
   }
-  auto text = description(host_work->retrieveOpType());
+  if (operation == c10d::OpType::UNKNOWN) {
+    operation = host_work->retrieveOpType();
+  }
+  const auto text = description(operation);
   std::vector<DeviceIndex> devices;
   for (const auto& [type, device, sizes] : seen_) {
     if (std::find(devices.begin(), devices.end(), device.index()) == devices.end()) {
       devices.push_back(device.index());
     }
   }
-  if (auto queued = queue_work(host_work, outputs_, text, devices, streams_)) {
+  if (auto queued = queue_work(host_work, operation, outputs_, text, devices, streams_)) {
     return queued;
   }
-  return c10::make_intrusive<StagedWork>(
-      std::move(host_work), std::move(outputs_), std::move(text), std::move(devices));
+  return c10::make_intrusive<StagedWork>(host_work, operation, std::move(outputs_), text, std::move(devices));
 }
 
 } // namespace c10::openreg

@@ -58,13 +58,15 @@ class StagedTensors {
     return seen_.empty() ? c10::Device(c10::kCPU) : seen_.front().device;
   }
 
-  // What the host's backend returned, as the Work of the tensors that were shown. To be called once, at the end.
+  // What the host's backend returned, as the Work of the tensors that were shown. To be called once, at the end. Unknown:
+  // the operation that `host_work` names.
   //
   // It is queued on a stream (queue_work()) where that can be. Else the host waits: wait() returns when its results are in
   // device memory, in order before whatever its waiter does next, on any stream; its future, if the host's has one, holds
   // the list of the output tensors; errors and timeouts are those of `host_work`, with a line that says which collective
   // of which tensors it was, and results are not brought back then. A Work without a future brings them back in wait().
-  c10::intrusive_ptr<c10d::Work> finish(c10::intrusive_ptr<c10d::Work> host_work);
+  c10::intrusive_ptr<c10d::Work> finish(
+      c10::intrusive_ptr<c10d::Work> host_work, c10d::OpType operation = c10d::OpType::UNKNOWN);
 
  private:
   // What a text tells of a tensor; it does not keep the tensor.

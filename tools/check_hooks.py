@@ -108,7 +108,7 @@ INTERFACES = (
     Interface(
         "backend of torch.distributed",
         (("torch/csrc/distributed/c10d/Backend.hpp", "Backend"),),
-        (("shim/staged_backend.h", "StagedBackend"),),
+        (("shim/backend_over_backend.h", "BackendOverBackend"), ("shim/staged_backend.h", "StagedBackend")),
         {
             **dict.fromkeys(
                 (

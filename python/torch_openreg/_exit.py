@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""Lets autograd's device threads come to rest before the interpreter ends.
+"""Lets the threads that may want the GIL come to rest before the interpreter ends: autograd's and those of collectives.
 
 The autograd engine runs the backward pass of a device in a thread per device (``pt_autograd_0``, ...). Such a thread
 takes the GIL when it starts, and may take it after ``backward()`` has returned to its caller, for the tensors that it
@@ -14,6 +14,9 @@ The remedy for the rest is a round trip through each of those threads. A thread 
 finished and cleaned up the one before, so once a task of ours has been run, the thread has started wholly and holds
 nothing of the user's. The task itself owns nothing that Python knows of, allocates no memory, and calls no driver.
 A thread that is in a hook of the user's may never come back: it is given a few seconds, as PyTorch's own engine gives.
+
+A collective ends in a thread of gloo's, which lets go of the program's tensors then. A process that ends right behind a
+collective, without destroy_process_group(), waits for that, as long at most: a peer may never come.
 """
 
 from __future__ import annotations
@@ -54,6 +57,18 @@ def settle_autograd(seconds: float | None = None) -> bool:
     return threads == 0 or _C._settle_autograd(threads, _LIMIT_SECONDS if seconds is None else seconds)
 
 
+def settle_collectives(seconds: float | None = None) -> bool:
+    """Returns when every collective that was begun has been completed in its threads, or the time is over.
+
+    Args:
+        seconds: The longest time to wait; five seconds if None.
+
+    Returns:
+        Whether they have been completed.
+    """
+    return _C._isInBadFork() or _C._settle_collectives(_LIMIT_SECONDS if seconds is None else seconds)
+
+
 def warn_of_devices_without_thread() -> None:
     """Warns if there are more devices now than when the engine made its threads: it makes no more."""
     threads, count = engine_threads(), _C._get_device_count()
@@ -73,6 +88,7 @@ def let_threads_sleep() -> None:
 
 def _at_exit() -> None:
     let_threads_sleep()
+    settle_collectives()
     settle_autograd()
 
 

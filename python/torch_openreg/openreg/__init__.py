@@ -7,6 +7,7 @@ The names and their meaning are those of ``torch.cuda``. An argument ``device`` 
 
 from __future__ import annotations
 
+import typing as _typing
 from typing import Any
 
 from torch import AcceleratorError, OutOfMemoryError
@@ -368,9 +369,11 @@ def _is_compiled() -> bool:
     return True
 
 
-def __getattr__(name: str) -> Any:
-    # A flag that PyTorch reads; it changes after the import.
-    if name == "_initialized":
-        return _lazy.is_initialized()
-    reason = _absent.reason(name)
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}" + (f": {reason}" if reason else ""))
+if not _typing.TYPE_CHECKING:  # with it, no misspelt name would be an error of types
+
+    def __getattr__(name: str) -> Any:
+        # A flag that PyTorch reads; it changes after the import.
+        if name == "_initialized":
+            return _lazy.is_initialized()
+        reason = _absent.reason(name)
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}" + (f": {reason}" if reason else ""))

@@ -44,7 +44,7 @@ REASONS: dict[str, str] = {
             *("Callable", "DEVICE_REQUIREMENT", "NewType", "Optional", "PYTORCH_RELEASES_CODE_CC", "TYPE_CHECKING"),
             *("cast", "classproperty", "importlib", "lru_cache", "os", "platform", "threading", "torch", "traceback"),
             *("warnings", "Device", "DeferredCudaCallError", "DEVICE_REQUIREMENT_POST_JETSON_SBSA_UNIFICATION"),
-            *("Enum", "auto", "cache", "glob"),
+            *("Enum", "Union", "auto", "cache", "glob"),
         ),
         _INTERNAL,
     ),

@@ -108,8 +108,7 @@ def _snapshot(device: Device = None, augment_with_fx_traces: bool = False) -> di
     if index is not None:
         snapshot["segments"] = [segment for segment in snapshot["segments"] if segment["device"] == index]
     settings = _C._allocator_settings()
-    text = torch._C._accelerator_getAllocatorSettings()
-    snapshot["allocator_settings"] = settings | {"PYTORCH_ALLOC_CONF": text, "last_allocator_settings": text}
+    snapshot["allocator_settings"] = settings | {"PYTORCH_ALLOC_CONF": settings["last_allocator_settings"]}
     snapshot["external_annotations"] = []
     if augment_with_fx_traces:
         # PyTorch 2.11 has this function under another module.

@@ -25,6 +25,7 @@
 #include "shim/races.h"
 #include "shim/status.h"
 #include "shim/storage.h"
+#include "shim/wait_hook.h"
 
 namespace c10::openreg {
 namespace {
@@ -85,6 +86,7 @@ void keep_pinned(const at::Tensor& host, c10::Stream stream) {
   block.struct_size = sizeof block;
   OPENREG_CHECK(openreg_get_pointer_info(address, &block));
   if (!allocator->record_event(block.base, nullptr, stream)) {
+    const WaitScope waiting;
     OPENREG_CHECK(openreg_stream_synchronize(stream.device_index(), static_cast<openreg_stream>(stream.id())));
   }
 }
@@ -106,6 +108,7 @@ void copy_bytes_async(at::Tensor& destination, const at::Tensor& source) {
 }
 
 void copy_bytes(at::Tensor& destination, const at::Tensor& source) {
+  const WaitScope waiting;
   OPENREG_CHECK(openreg_memcpy(
       writable_data(destination),
       runtime_device(destination),
@@ -330,6 +333,7 @@ void element_to_pinned(at::Tensor& element, const at::Tensor& self) {
   OPENREG_CHECK(openreg_current_stream(device, &stream));
   OPENREG_CHECK(openreg_memcpy_async(
       element.mutable_data_ptr(), OPENREG_HOST, self.const_data_ptr(), device, self.itemsize(), device, stream));
+  const WaitScope waiting;
   OPENREG_CHECK(openreg_stream_synchronize(device, stream));
 }
 
@@ -349,6 +353,7 @@ at::Scalar local_scalar_dense(const at::Tensor& self) {
     if (on_gpu) { // as PyTorch does: a copy to pageable memory takes locks of CUDA's and waits for more than the stream
       element_to_pinned(element, self);
     } else {
+      const WaitScope waiting;
       OPENREG_CHECK(openreg_memcpy(
           element.mutable_data_ptr(), OPENREG_HOST, self.const_data_ptr(), self.device().index(), self.itemsize()));
       operator_counter(ExecutionMode::staged, kName).add_call(self.itemsize(), OperatorClock::now() - start);

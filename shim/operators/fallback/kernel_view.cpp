@@ -12,6 +12,7 @@
 #include "shim/operators/fallback/gpu_allocations.h"
 #include "shim/status.h"
 #include "shim/storage.h"
+#include "shim/wait_hook.h"
 
 namespace c10::openreg {
 namespace {
@@ -57,6 +58,7 @@ void wait_for_current_stream(DeviceIndex device) {
   int32_t done = 0;
   OPENREG_CHECK(openreg_stream_query(device, stream, &done));
   if (!done) {
+    const WaitScope waiting;
     OPENREG_CHECK(openreg_stream_synchronize(device, stream));
   }
 }

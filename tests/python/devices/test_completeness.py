@@ -160,22 +160,33 @@ def test_the_stub_of_the_binary_module_is_complete(root: Path) -> None:
 
 
 def test_types_reach_the_user(root: Path, tmp_path: Path) -> None:
-    """The package says that it is typed, and mypy finds a wrong type in a program that uses it, and nothing else."""
+    """The package says that it is typed, and mypy finds wrong types in a program that uses it, and nothing else."""
     pytest.importorskip("mypy", reason="mypy is not installed")
     assert (root / "python/torch_openreg/py.typed").is_file()
     program = tmp_path / "program.py"
     program.write_text(
+        "import torch\n"
+        "from torch import nn\n"
         "from torch_openreg import openreg\n"
+        "\n"
         "name: str = openreg.get_device_name(0)\n"
         "with openreg.profiler.trace() as ranges:\n"
         "    total: int = sum(entry.bytes for entry in ranges)\n"
         "free, whole = openreg.mem_get_info('openreg:1')\n"
         "share: float = free / whole\n"
-        "peers: bool = openreg.can_device_access_peer(0, 1)\n"
-        "wrong: str = openreg.device_count()\n"
+        "torch.openreg.set_device(0)\n"
+        "with torch.openreg.stream(torch.openreg.Stream()):\n"
+        "    x: torch.Tensor = torch.ones(2).openreg(1, non_blocking=True)\n"
+        "layer: nn.Linear = nn.Linear(2, 2).openreg(torch.device('openreg'))\n"
+        "there: bool = x.is_openreg\n"
+        "wrong: str = openreg.device_count()  # wrong\n"
+        "torch.openreg.set_device([])  # wrong\n"
+        "torch.openreg.get_devcie_name(0)  # wrong\n"
+        "x.openreg(1.5)  # wrong\n"
+        "layer.openreg(device={})  # wrong\n"
+        "wrong = x.is_openreg  # wrong\n"
     )
-    # PyTorch itself is not read: it takes mypy longer than a test may.
-    (tmp_path / "mypy.ini").write_text("[mypy]\nstrict = true\n[mypy-torch.*]\nfollow_imports = skip\n")
+    (tmp_path / "mypy.ini").write_text("[mypy]\nstrict = true\nplugins = torch_openreg_mypy\n")
     command = [sys.executable, "-m", "mypy", "--cache-dir", str(tmp_path / "cache"), "--follow-imports=silent"]
     done = subprocess.run(
         [*command, "program.py"],
@@ -185,7 +196,9 @@ def test_types_reach_the_user(root: Path, tmp_path: Path) -> None:
         cwd=tmp_path,
         env={"MYPYPATH": str(root / "python"), "PATH": "/usr/bin:/bin"},
     )
-    assert re.findall(r"program\.py:(\d+)", done.stdout) == ["8"], done.stdout + done.stderr
+    lines = program.read_text().splitlines()
+    wrong = [str(number) for number, line in enumerate(lines, 1) if line.endswith("# wrong")]
+    assert re.findall(r"program\.py:(\d+)", done.stdout) == wrong, done.stdout + done.stderr
 
 
 def test_the_tests_that_the_page_names_exist(root: Path) -> None:

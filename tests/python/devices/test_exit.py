@@ -11,6 +11,8 @@ import threading
 
 import pytest
 
+from torch_openreg import _C
+
 # Python frames in the backward pass make the engine's threads want the GIL to the very end.
 SCRIPT = textwrap.dedent(
     """
@@ -118,3 +120,11 @@ def test_the_process_ends_although_a_thread_is_in_backward(python, wait: str) ->
         """,
         timeout=40,
     )
+
+
+# waiting for collectives: what is no number of seconds is a TypeError
+@pytest.mark.parametrize("arguments", [(), (None,), ("1",), (1, 2)])
+def test_settling_collectives_takes_a_number(arguments: tuple[object, ...]) -> None:
+    with pytest.raises(TypeError):
+        _C._settle_collectives(*arguments)
+    assert _C._settle_collectives(0.5) is True

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 import torch
 import torch.distributed as dist
-from two_ranks import WORLD, Checks, reports_of
+from two_ranks import WORLD, Checks, assert_ended_well, assert_passed, reports_of
 
 CHECKS = Checks("gloo")
 check = CHECKS.check("gloo")
@@ -78,6 +78,49 @@ def host_goes_on(rank: int, device: torch.device) -> None:
     assert x.tolist() == [3.0] * 1000
     assert work.is_completed()
     assert work.is_success()
+
+
+@check
+def reduce_scatter_goes_on(rank: int, device: torch.device) -> None:
+    """Of a collective that gloo ends in its wait() the stream does that: the host goes on, and reads old data without."""
+    out = torch.zeros(3, device=device)
+    whole = torch.arange(6.0, device=device) + rank
+    peer = Peer(rank)
+    work = dist.reduce_scatter_tensor(out, whole, async_op=True)
+    early = out.clone()
+    if rank == 0:
+        with pytest.raises(
+            RuntimeError, match=r"Timed out waiting 10ms\nIn reduce_scatter_tensor in rank 0 of 2: float32"
+        ):
+            work.wait(datetime.timedelta(milliseconds=10))
+    work.wait()
+    if rank == 0:
+        assert not work.is_completed()
+        peer.come()
+        assert early.tolist() == [0.0] * 3
+    assert out.tolist() == [2.0 * i + 1 for i in range(3 * rank, 3 * rank + 3)]
+    assert work.is_completed()
+    assert work.is_success()
+    assert work.wait(datetime.timedelta(seconds=60))
+    assert [x.tolist() for x in work.result()] == [out.tolist()]
+
+
+@check
+def reduce_scatters_in_a_row(rank: int, device: torch.device) -> None:
+    """Many of them beside other collectives, in lists and as one tensor, with inputs that nobody keeps."""
+    works, results = [], []
+    for i in range(20):
+        out = torch.empty(10, device=device)
+        works.append(dist.reduce_scatter_tensor(out, torch.full((20,), float(i + rank), device=device), async_op=True))
+        results.append(out)
+        out = torch.empty(10, device=device)
+        parts = [torch.full((10,), float(i), device=device) for _ in range(WORLD)]
+        works.append(dist.reduce_scatter(out, parts, async_op=True))
+        results.append(out)
+        works.append(dist.all_reduce(torch.ones(5, device=device), async_op=True))
+    for work in reversed(works):
+        work.wait()
+    assert [x[9].item() for x in results] == [value for i in range(20) for value in (2.0 * i + 1, 2.0 * i)]
 
 
 @check
@@ -167,12 +210,11 @@ def ranks(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFacto
 # acceptance 5.9
 @pytest.mark.parametrize("name", list(CHECKS.names()))
 def test_two_ranks(ranks: list[dict[str, Any]], name: str) -> None:
-    for report in ranks:
-        assert report["errors"].get(name, report["output"][-3000:]) == ""
+    assert_passed(ranks, name)
 
 
 def test_ranks_end_well(ranks: list[dict[str, Any]]) -> None:
-    assert [report["status"] for report in ranks] == [0, 0], ranks[0]["output"][-3000:]
+    assert_ended_well(ranks)
 
 
 # OPENREG_BLOCKING_WAIT=1: wait() holds the host up and has the error of a peer that is gone; another value is refused
@@ -209,6 +251,39 @@ os._exit(0)
     ]
     outputs = [process.communicate(timeout=100)[0] for process in processes]
     assert outputs == ["[2.0, 2.0, 2.0]\nTrue\nTrue\n", "[2.0, 2.0, 2.0]\n"]
+
+
+# a process that ends behind a collective ends well, and its peer, who comes later, has the result: gloo's thread lets go of a
+# tensor and wants the GIL, which the main thread holds until the interpreter ends (aborted two times in three)
+@pytest.mark.parametrize(("last", "expected"), [("all_reduce", "4.0 0.0\n"), ("reduce_scatter", "4.0 8.0\n")])
+def test_ending_behind_a_collective(tmp_path: Path, last: str, expected: str) -> None:
+    program = """
+import sys, time, torch, torch.distributed as dist
+rank = int(sys.argv[1])
+dist.init_process_group("gloo", rank=rank, world_size=2, store=dist.FileStore(sys.argv[2], 2))
+x, out = torch.ones(1 << 16, device="openreg"), torch.zeros(1 << 15, device="openreg")
+dist.all_reduce(x)
+x.cpu()
+if rank == 1:
+    time.sleep(0.5)
+sys.setswitchinterval(1000)
+dist.all_reduce(x)
+if sys.argv[3] == "reduce_scatter":
+    dist.reduce_scatter_tensor(out, x)
+if rank == 1:
+    print(x[0].item(), out[0].item())
+end = time.monotonic() + 1.5
+while rank == 0 and time.monotonic() < end:
+    pass
+"""
+    command = [sys.executable, "-W", "ignore", "-c", program]
+    processes = [
+        subprocess.Popen([*command, str(rank), str(tmp_path / "store"), last], stdout=subprocess.PIPE, text=True)
+        for rank in range(2)
+    ]
+    outputs = [process.communicate(timeout=100)[0] for process in processes]
+    assert [process.returncode for process in processes] == [0, 0]
+    assert outputs == ["", expected]
 
 
 if __name__ == "__main__":

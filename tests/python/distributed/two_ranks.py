@@ -105,3 +105,14 @@ def reports_of(program: str, folder: Path, timeout: float = 150, **environment: 
         errors = json.loads(report.read_text()) if report.exists() else {}
         reports.append({"errors": errors, "status": process.returncode, "output": output})
     return reports
+
+
+def assert_passed(reports: list[dict[str, Any]], name: str) -> None:
+    """Fails with the traceback of the check, or the end of a rank's output where it didn't come to it."""
+    for report in reports:
+        assert report["errors"].get(name, report["output"][-3000:]) == ""
+
+
+def assert_ended_well(reports: list[dict[str, Any]]) -> None:
+    """Fails if a rank ended with another status than 0."""
+    assert [report["status"] for report in reports] == [0] * WORLD, reports[0]["output"][-3000:]
