@@ -6,6 +6,9 @@ From a shell: ``python -m torch_openreg.config --prefix`` (or ``--include-dir``,
 
     cmake -S . -B build -Dopenreg_ROOT=$(python -m torch_openreg.config --prefix)
     PKG_CONFIG_PATH=$(python -m torch_openreg.config --pkgconfig-dir) pkg-config --cflags --libs openreg
+
+``extension_arguments()`` is for a ``setup.py`` and ``include_paths()`` and ``link_flags()`` for ``load()`` of
+torch.utils.cpp_extension; examples/cpp_extension is such an extension.
 """
 
 from __future__ import annotations
@@ -48,6 +51,28 @@ def cmake_dir() -> str:
 def pkgconfig_dir() -> str:
     """The folder of ``openreg.pc``, for ``PKG_CONFIG_PATH``."""
     return str(_PREFIX / "lib" / "pkgconfig")
+
+
+def include_paths() -> list[str]:
+    """The folders in which a C++ extension finds ``<openreg/openreg.h>`` and ``"shim/host_address.h"``."""
+    return [include_dir(), str(_PREFIX / "include" / "torch_openreg")]
+
+
+def link_flags() -> list[str]:
+    """What a linker is told: ``-L`` and ``-l`` of both libraries.
+
+    No path of them is written into the extension: ``import torch`` has loaded both with torch_openreg.
+    """
+    return [f"-L{torch_lib_dir()}", f"-L{lib_dir()}", "-ltorch_openreg", "-lopenreg"]
+
+
+def extension_arguments() -> dict[str, list[str]]:
+    """The arguments that ``torch.utils.cpp_extension.CppExtension`` needs besides a name and sources."""
+    return {
+        "include_dirs": include_paths(),
+        "library_dirs": [torch_lib_dir(), lib_dir()],
+        "libraries": ["torch_openreg", "openreg"],
+    }
 
 
 def main(arguments: list[str] | None = None) -> None:

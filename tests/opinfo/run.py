@@ -141,7 +141,7 @@ def report(results: list[Result], way: str, kind: str = "plain") -> bool:
         for check in result["checks"]:
             seen |= {known for known in KNOWN if known.covers(entry, check, way)}
         for check, what in failed.items():
-            known = next((known for known in KNOWN if known.covers(entry, check, way)), None)
+            known = next((known for known in KNOWN if known.explains(entry, check, way, what)), None)
             if known is None:
                 unexpected.append(f"{entry} [{check}]: {what}")
             else:

@@ -722,6 +722,16 @@ __attribute__((visibility("default"))) int64_t fake_torch_cuda_last_stream() { r
 __attribute__((visibility("default"))) int fake_torch_cuda_current_device() { return current_device; }
 __attribute__((visibility("default"))) int64_t fake_torch_cuda_current_stream() { return current_stream(); }
 __attribute__((visibility("default"))) int fake_torch_cuda_live(const char* kind) { return vendor().hooks->live(kind); }
+// What a kernel that is launched on a stream of the current device waits for, and where the test's own one finds memory.
+__attribute__((visibility("default"))) void fake_torch_cuda_wait(int64_t stream) {
+  check(vendor().table->stream_sync(vendor().instance, current_device, native(stream)));
+}
+__attribute__((visibility("default"))) void* fake_torch_cuda_alias(void* address) {
+  return vendor().hooks->alias(address);
+}
+__attribute__((visibility("default"))) void fake_torch_cuda_set_device(int device) {
+  Guard().setDevice(c10::Device(kCuda, static_cast<c10::DeviceIndex>(device)));
+}
 __attribute__((visibility("default"))) int fake_torch_cuda_violations() { return vendor().hooks->violations(); }
 __attribute__((visibility("default"))) void fake_torch_cuda_set_delay(int microseconds) {
   vendor().hooks->set_delay(microseconds);

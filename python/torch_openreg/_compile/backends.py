@@ -3,30 +3,61 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
+import torch
 from torch._dynamo.backends import registry
+
+from torch_openreg import openreg as module
+from torch_openreg.openreg._lazy import _lazy_call
 
 _NAME = "openreg"
 
 
-def openreg(model: Any, example_inputs: Any, **options: Any) -> Any:
+def openreg(
+    model: Any, example_inputs: Any, *, mode: str | None = None, options: Mapping[str, Any] | None = None
+) -> Any:
     """Compiles as backend="inductor" does, which serves openreg devices too, but on the GPU for a device that is one.
 
     Args:
         model: The graph.
         example_inputs: Inputs of it.
-        **options: As for "inductor".
+        mode: As for "inductor".
+        options: As for "inductor".
     """
-    from torch_openreg._compile.gpu import compile_on_gpu, gpu_in  # which imports Inductor
+    from torch._inductor import list_mode_options
 
+    from torch_openreg._compile.gpu import compile_on_gpu, gpu_in
+
+    settings = dict(list_mode_options(mode or "default"))
+    settings.update((name.replace("-", "_"), value) for name, value in (options or {}).items())
     found = gpu_in(example_inputs)
     if found is not None:
-        return compile_on_gpu(model, example_inputs, *found)
-    return registry.lookup_backend("inductor")(model, example_inputs, **options)
+        return compile_on_gpu(model, example_inputs, *found, settings)
+    return registry.lookup_backend("inductor")(model, example_inputs, config_patches=settings)
+
+
+def _serves_gpus() -> bool:
+    # Whether PyTorch has kernels for GPUs, and a device's memory is that of one. Nothing is asked of the GPU.
+    if not torch._C._dispatch_has_kernel_for_dispatch_key("aten::add.out", "CUDA"):
+        return False
+    indices = range(module.device_count())
+    return any(module.get_device_properties(index).torch_device_type == "cuda" for index in indices)
+
+
+def _make_default() -> None:
+    # PyTorch up to 2.12 has no function for it.
+    get, set_to = (getattr(registry, f"{verb}_default_backend", None) for verb in ("get", "set"))
+    if get is not None and set_to is not None and get() == "inductor" and _serves_gpus():
+        set_to(_NAME)
 
 
 def register() -> None:
-    """Registers the name. Repeating it changes nothing."""
+    """Registers the name. Repeating it changes nothing.
+
+    Once devices are open of which one is a GPU, it is the default, where the program has not chosen another.
+    """
     if not hasattr(openreg, "_tags"):  # which register_backend() sets
         registry.register_backend(openreg, name=_NAME)
+        _lazy_call(_make_default)

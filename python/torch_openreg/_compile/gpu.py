@@ -8,7 +8,7 @@ openreg tensors as tensors of that GPU, on openreg's current stream, with memory
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -66,7 +66,9 @@ def _on_gpu(graph: GraphModule, inputs: Sequence[Any], gpu: torch.device) -> tup
     return copied, fakes
 
 
-def compile_on_gpu(graph: GraphModule, inputs: Sequence[Any], device: int, gpu: torch.device) -> Any:
+def compile_on_gpu(
+    graph: GraphModule, inputs: Sequence[Any], device: int, gpu: torch.device, settings: Mapping[str, Any]
+) -> Any:
     """Compiles a graph of Dynamo's for a device that is a GPU.
 
     Args:
@@ -74,6 +76,7 @@ def compile_on_gpu(graph: GraphModule, inputs: Sequence[Any], device: int, gpu: 
         inputs: Example inputs of it.
         device: Index of the openreg device.
         gpu: The GPU that it is.
+        settings: Of Inductor's configuration, for this graph.
 
     Returns:
         The compiled function.
@@ -83,7 +86,6 @@ def compile_on_gpu(graph: GraphModule, inputs: Sequence[Any], device: int, gpu: 
         on_gpu, fakes = _on_gpu(part, examples, gpu)
         run: Callable[[list[Any]], Sequence[Any]]
         if has_triton():
-            # CUDA's graphs would keep memory of PyTorch's own.
             run = compile_fx_inner(on_gpu, fakes, **{**options, "cudagraphs": BoxedBool(False)})
         else:
 
@@ -102,4 +104,11 @@ def compile_on_gpu(graph: GraphModule, inputs: Sequence[Any], device: int, gpu: 
 
     with aot_config.patch(enable_autograd_cache=False):  # which keeps what Inductor returns, and no function around it
         # Without Triton nothing is gained by parts of operators, of which some ask torch.cuda whether it is there.
-        return compile_fx(graph, inputs, inner_compile=inner, decompositions=None if has_triton() else {})
+        return compile_fx(
+            graph,
+            inputs,
+            inner_compile=inner,
+            # CUDA's graphs would keep memory of PyTorch's own.
+            config_patches={**settings, "triton.cudagraphs": False},
+            decompositions=None if has_triton() else {},
+        )

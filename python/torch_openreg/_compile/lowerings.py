@@ -16,6 +16,7 @@ import torch
 from sympy import Integer  # type: ignore[import-untyped]
 from torch._inductor import config, ir, lowering
 from torch._inductor.virtualized import V, ops
+from torch._prims.rng_prims import graphsafe_run_with_rng_state
 from torch._prims_common import ELEMENTWISE_TYPE_PROMOTION_KIND, get_computation_dtype
 
 _NAME = "openreg"
@@ -117,6 +118,18 @@ def _pointwise(target: Any) -> Lowering:
     return lower
 
 
+def _with_random_state(*args: Any, rng_state: Any = None, **kwargs: Any) -> Any:
+    """A random operator that draws again what it drew before, as under checkpointing, from the state that it is handed.
+
+    Of such a state PyTorch's own lowering asserts that it is CUDA's or XPU's, and of other objects of a graph nothing.
+    """
+    if not isinstance(rng_state, ir.GeneratorState) or rng_state.device.type != _NAME:
+        return None
+    example = torch.get_device_module(_NAME).default_generators[rng_state.device.index].clone_state()
+    state = ir.OpaqueObjectState(name=rng_state.name, value=example)
+    return lowering.lowerings[graphsafe_run_with_rng_state](*args, rng_state=state, **kwargs)
+
+
 _HEAVY = frozenset({"exp", "log", "log10", "log1p", "log2", "sigmoid", "tanh"})  # as in ir.StorageBox
 
 
@@ -138,6 +151,7 @@ def register() -> None:
         **{op.default: _index_of_extreme(op.default) for op in (_aten.argmax, _aten.argmin)},
         _aten.var.correction: _variance(with_mean=False),
         _aten.var_mean.correction: _variance(with_mean=True),
+        graphsafe_run_with_rng_state: _with_random_state,
     }
     for target, lower in ours.items():
         registered.setdefault(target, lower)

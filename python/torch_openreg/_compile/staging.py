@@ -15,6 +15,7 @@ from contextlib import contextmanager
 from typing import Any
 
 import torch
+from torch._prims.rng_prims import graphsafe_run_with_rng_state
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_map_only
 
@@ -63,6 +64,15 @@ class _OnTheHost(TorchDispatchMode):
         return tree_map_only(
             torch.Tensor, lambda t: by_copy.get(id(t), t.cpu() if t.device.type == _NAME else t), result
         )
+
+
+def _with_random_state(mode: _OnTheHost, func: Any, *args: Any, rng_state: Any = None, **kwargs: Any) -> Any:
+    """A random operator that draws from a state which it is handed, as a checkpoint's does in the backward pass."""
+    on_device = functools.partial(graphsafe_run_with_rng_state, func, rng_state=rng_state)
+    return mode._run_on_device(on_device, args, kwargs)
+
+
+graphsafe_run_with_rng_state.py_impl(_OnTheHost)(_with_random_state)
 
 
 def _tensors(tree: Any) -> Iterator[torch.Tensor]:
@@ -120,8 +130,8 @@ def _staging() -> Iterator[None]:
 def _say_that_a_gpu_is_not_used(device: int) -> None:
     warnings.warn(
         f'torch.compile: a graph for openreg:{device} runs on the host, as backend="inductor" knows GPUs by their '
-        'names in PyTorch. torch.compile(..., backend="openreg"), or torch.compiler.set_default_backend("openreg") for '
-        "the program, compiles it for the GPU that the device is.",
+        'names in PyTorch. torch.compile(..., backend="openreg"), which is the default once the device has been used, '
+        "compiles it for the GPU that the device is.",
         stacklevel=3,
     )
 

@@ -75,8 +75,12 @@ def driver_environment(root: Path) -> dict[str, str]:
 
 
 @pytest.fixture
-def torch_cuda(root: Path) -> dict[str, str]:
+def torch_cuda(root: Path, driver_environment: dict[str, str]) -> dict[str, str]:
     """Puts the stand-in for PyTorch's library for CUDA into the process."""
+    if Path(driver_environment["TORCH_LIBRARIES"], "libtorch_cuda.so").exists():
+        pytest.skip(
+            "this torch is built for CUDA: it is linked to its own libtorch_cuda.so, which no stand-in replaces"
+        )
     return {"FAKE_TORCH_CUDA": str(built(root, "shim/libtorch_cuda.so"))}
 
 
@@ -101,6 +105,34 @@ def gpu(driver_environment: dict[str, str], torch_cuda: dict[str, str]) -> Progr
 
     def run(code: str, timeout: float = 240, **environment: str) -> subprocess.CompletedProcess[str]:
         return run_program(code, {**driver_environment, **torch_cuda, **environment}, timeout)
+
+    return run
+
+
+@pytest.fixture
+def triton_gpu(driver_environment: dict[str, str], torch_cuda: dict[str, str], root: Path, tmp_path: Path) -> Program:
+    """Runs a program whose PyTorch, beside kernels, has torch.cuda and Triton: `gpu` is its fake_triton_gpu.Gpu."""
+    if find_spec("triton") is None:
+        pytest.skip("needs triton: pip install -r requirements-clients.txt")
+    libcuda = built(root, "shim/libcuda/libcuda.so.1")
+    start = """
+        sys.path.insert(0, os.environ["GPU_TESTS"])
+        from fake_triton_gpu import Gpu
+        gpu = Gpu(fake, os.environ["FAKE_LIBCUDA"])
+        """
+    settings = {
+        "GPU_TESTS": str(Path(__file__).parent),
+        "FAKE_LIBCUDA": str(libcuda),
+        "TRITON_LIBCUDA_PATH": str(libcuda.parent),
+        "TRITON_CACHE_DIR": str(tmp_path / "triton"),
+        "TORCHINDUCTOR_CACHE_DIR": str(tmp_path / "inductor"),
+        "TORCHINDUCTOR_COMPILE_THREADS": "1",
+        "TORCHINDUCTOR_USE_STATIC_CUDA_LAUNCHER": "0",  # PyTorch's own launcher is in its library for CUDA
+    }
+
+    def run(code: str, timeout: float = 240, **environment: str) -> subprocess.CompletedProcess[str]:
+        both = textwrap.dedent(start) + textwrap.dedent(code)
+        return run_program(both, {**driver_environment, **torch_cuda, **settings, **environment}, timeout)
 
     return run
 

@@ -226,6 +226,7 @@ def test_figures_run_on_the_stand_in(tool_environment: dict[str, str], more: lis
     assert done.returncode == 0, done.stdout + done.stderr[-3000:]
     figures = json.loads(done.stdout.splitlines()[-1])
     assert all(value > 0 for value in figures.values())
+    assert not more or "openreg compiled without Triton" in done.stdout
     aims = gpu_check.COMPILED_AIMS if more else gpu_check.AIMS
     assert {start for start in aims if any(name.startswith(start) for name in figures)} == set(aims)
 
