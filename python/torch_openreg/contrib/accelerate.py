@@ -2,7 +2,8 @@
 """Makes openreg known to Accelerate, which has a list of devices and no way to enter another.
 
 Importing this module lets ``Accelerator()`` take openreg where it would take the CPU, in one process or in several that
-torchrun starts, ``mixed_precision="fp16"`` be accepted, and ``device_map="auto"`` count the devices' memory.
+torchrun starts, ``mixed_precision="fp16"`` be accepted, ``device_map="auto"`` count the devices' memory, and
+safetensors take openreg's names.
 ``disable()`` takes it back. What a program asks for stays: ``Accelerator(cpu=True)``, ``ACCELERATE_TORCH_DEVICE``, and
 a device of Accelerate's own that is there. A script needs no import in it::
 
@@ -25,6 +26,7 @@ import torch
 from accelerate.utils import DistributedType
 
 import torch_openreg  # noqa: F401
+from torch_openreg.contrib import safetensors as _safetensors
 from torch_openreg.contrib._replacements import Replacements
 
 __all__ = ["disable", "enable", "is_enabled"]
@@ -147,11 +149,13 @@ def enable() -> None:
         AttributeError: This version of Accelerate is another than those that are known here; nothing is changed.
     """
     _replacements.turn_on()
+    _safetensors.enable()
 
 
 def disable() -> None:
-    """Takes everything back that ``enable()`` has replaced. What was made on openreg stays there."""
+    """Takes everything back that ``enable()`` has replaced, in safetensors too. What is on openreg stays there."""
     _replacements.turn_off()
+    _safetensors.disable()
 
 
 if __name__ == "__main__":

@@ -195,6 +195,11 @@ def _counterpart(name: str) -> Any:
     return _translating(value) if callable(value) and not isinstance(value, type) else value
 
 
+def _raw_stream(device: int) -> int:
+    """The vendor's handle of a device's current stream."""
+    return torch.openreg.current_stream(device).native_handle
+
+
 def _redirect_cuda() -> None:
     cuda = torch.cuda
     private = (
@@ -214,8 +219,9 @@ def _redirect_cuda() -> None:
             value = _counterpart(name)
             if value is not _MISSING:
                 _replace(owner, name, value)
-    # A build without CUDA has no such function, and forked children ask it.
+    # A build without CUDA has no such functions: forked children ask one, and libraries take the other when imported.
     _replace(torch._C, "_cuda_isInBadFork", torch.openreg._is_in_bad_fork)
+    _replace(torch._C, "_cuda_getCurrentRawStream", _raw_stream)
     _redirect_nvtx()
 
 

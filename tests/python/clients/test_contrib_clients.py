@@ -16,9 +16,12 @@ from torch import nn
 
 pytest.importorskip("accelerate")
 pytest.importorskip("transformers")
+pytest.importorskip("safetensors")
 
 import accelerate
 import accelerate.utils
+import safetensors
+import safetensors.torch
 import transformers
 from accelerate.state import AcceleratorState, PartialState
 from transformers import GPT2Config, GPT2LMHeadModel, Pipeline, Trainer, TrainingArguments
@@ -132,6 +135,13 @@ def test_device_map_auto(tmp_path: Path) -> None:
     assert [key for key in free if isinstance(key, int)] == list(range(torch.openreg.device_count()))
     assert 0 < free[1] <= torch.openreg.mem_get_info(1)[1]
     assert list(accelerate.utils.get_max_memory({"cpu": "1GB"})) == ["cpu"]
+    safetensors.torch.save_file({"weight": torch.eye(2), "bias": torch.ones(2)}, tmp_path / "layer.safetensors")
+    layer = accelerate.load_checkpoint_and_dispatch(
+        nn.Linear(2, 2), str(tmp_path / "layer.safetensors"), device_map={"": "openreg:1"}
+    )
+    assert layer(torch.ones(2, device="openreg:1")).tolist() == [2.0, 2.0] and layer.weight.device == torch.device(
+        "openreg:1"
+    )
     assert accelerate.infer_auto_device_map(nn.Sequential(nn.Linear(2, 2), nn.Linear(2, 2))) == {"": 0}
 
 
@@ -186,6 +196,7 @@ def test_disable_takes_everything_back(tmp_path: Path) -> None:
             accelerate.utils.get_grad_scaler,
             accelerate.accelerator.get_grad_scaler,
             transformers.training_args.is_torch_bf16_gpu_available,
+            safetensors.safe_open,
         ]
 
     on = attributes()

@@ -11,7 +11,9 @@ from torch import nn
 
 pytest.importorskip("safetensors")
 
-from safetensors import safe_open
+import safetensors
+import safetensors.torch
+from safetensors import SafetensorError, safe_open
 from safetensors.torch import load, load_file, load_model, save, save_file, save_model
 
 DEV = torch.device("openreg:1")
@@ -82,3 +84,38 @@ def test_models(tmp_path: Path) -> None:
     assert other.a.weight is other.b.weight and other.a.weight.device == torch.device("openreg:0")
     for a, b in zip(model.parameters(), other.parameters(), strict=True):
         assert torch.equal(a.cpu(), b.cpu())
+
+
+# with the connection its names are known, under which name ever a library has imported the function; without it no more
+def test_names_of_devices(tmp_path: Path) -> None:
+    path = tmp_path / "a.safetensors"
+    save_file({"x": torch.arange(3.0)}, path)
+    import torch_openreg.contrib.safetensors as connection
+
+    connection.enable()
+    try:
+        torch.openreg.set_device(1)
+        for device, expected in (
+            ("openreg", DEV),
+            ("openreg:0", torch.device("openreg:0")),
+            (DEV, DEV),
+            ("privateuseone:1", DEV),
+            (0, torch.device("openreg:0")),
+            ("cpu", torch.device("cpu")),
+        ):
+            assert load_file(path, device=device)["x"].device == expected
+        with safetensors.safe_open(path, "pt", "openreg:1") as file:
+            assert file.get_tensor("x").tolist() == [0.0, 1.0, 2.0] and file.get_tensor("x").device == DEV
+        model = nn.ParameterDict({"x": nn.Parameter(torch.zeros(3, device=DEV))})
+        assert load_model(model, path, device="openreg:1") == (set(), []) and model["x"].tolist() == [0.0, 1.0, 2.0]
+        with pytest.raises(SafetensorError, match="device nothing is invalid"):
+            load_file(path, device="nothing")
+        with pytest.raises(FileNotFoundError):
+            load_file(tmp_path / "none", device="openreg:1")
+        kept = safetensors.safe_open
+    finally:
+        connection.disable()
+    assert not connection.is_enabled() and safetensors.safe_open is safetensors.torch.safe_open is safe_open
+    for opened in (safe_open, kept):
+        with pytest.raises(SafetensorError, match="device openreg:1 is invalid"):
+            opened(path, "pt", device="openreg:1")

@@ -13,6 +13,8 @@ from pathlib import Path
 
 import pytest
 
+import torch_openreg.config
+
 PythonRunner = Callable[..., "subprocess.CompletedProcess[str]"]
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -38,7 +40,7 @@ pytestmark = pytest.mark.skipif(bool(missing()), reason=missing())
 def library(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The driver, built by its own CMake file against the headers of this package."""
     build = tmp_path_factory.mktemp("opencl")
-    package = ROOT / "python" / "torch_openreg"
+    package = Path(torch_openreg.config.prefix())
     source = ROOT / "examples" / "opencl_driver"
     for arguments in (["-S", str(source), "-B", str(build), f"-Dopenreg_ROOT={package}"], ["--build", str(build)]):
         done = subprocess.run(["cmake", *arguments], capture_output=True, text=True, check=False)
@@ -74,7 +76,7 @@ def test_the_smallest_driver(tmp_path: Path) -> None:
     source, built = ROOT / "examples" / "opencl_driver" / "minimal.c", tmp_path / "libopenreg_minimal.so"
     lines = [line for line in source.read_text().splitlines() if line.strip()]
     assert len(lines) <= 150, len(lines)
-    headers = ROOT / "python" / "torch_openreg" / "include"
+    headers = torch_openreg.config.include_dir()
     flags = ("-std=gnu11", "-Wall", "-Wextra", "-Werror", "-shared", "-fPIC", "-fvisibility=hidden", f"-I{headers}")
     libraries = ("-lOpenCL", "-lpthread", "-o", str(built))
     subprocess.run([os.environ.get("CC", "cc"), *flags, str(source), *libraries], check=True)
