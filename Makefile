@@ -7,7 +7,7 @@
 #   make test-long  the tests that `make test` leaves out, as they take minutes and seldom find anything
 #   make check-opencl  openreg-check on examples/opencl_driver, all three levels; CHECK_SECONDS=2
 #   make acceptance prints which rows of tests/acceptance.md have a passing test
-#   make client-suites  other libraries' own tests for several GPUs, on simulated ones
+#   make client-suites  other libraries' own tests for several GPUs, on simulated ones, and libraries that are large
 #   make fuzz       random programs against their models: the C API, and tensors against the CPU; FUZZ_SECONDS=120
 #   make opinfo     every operator of PyTorch's databases against the CPU, aliased and staged
 #   make opinfo-compiled  the same, higher-order operators and layers compiled by Inductor, against the CPU's; float32
@@ -23,15 +23,18 @@
 #   make mutate     plants defects in a copy of the runtime and shows which of them no test finds; MUTATE=options
 #   make docs       the documentation as a site, build-site/html; a broken link is an error, and a browser looks at it
 #   make wheel      dist/*.whl; TORCH="2.13.0 2.15.0": with a binary part for each of these versions of torch
+#                   PYTHONS="3.10 3.13": and a wheel for each of these versions of Python
+#   make wheel-test TORCH="2.13.0 2.15.0"   builds such a wheel, and runs the Python tests on it with each version
 #   make test TORCH=2.15.0   the tests with another version of torch, in an environment and a build of its own
 #   make check-torch TORCH=2.16.0   what a version changes for the shim, by its headers alone: minutes
 #   make sdist      dist/*.tar.gz
-#   make sdist-check  installs the sdist with pip, in isolation and without, and runs the README's first program
+#   make sdist-check  installs the sdist with pip, in isolation, and runs the README's first program; ISOLATION=no: without
 SHELL := bash
 PYTHON ?= python3
 JOBS ?= $(shell nproc)
 # Another version of torch than the pinned one has an environment and a build directory of its own.
-OTHER := $(if $(filter 1,$(words $(TORCH))),$(filter-out $(shell sed -n 's/^torch==//p' requirements-dev.txt),$(TORCH)))
+PINNED := $(shell sed -n 's/^torch==//p' requirements-dev.txt)
+OTHER := $(if $(filter 1,$(words $(TORCH))),$(filter-out $(PINNED),$(TORCH)))
 VENV := .venv$(addprefix -,$(OTHER))
 BUILD := build$(addprefix -,$(OTHER))
 export PATH := $(CURDIR)/$(VENV)/bin:$(PATH)
@@ -45,7 +48,7 @@ PIP := python -m pip --disable-pip-version-check
 RUNTIME_ONLY := -DOPENREG_BUILD_TORCH=OFF -DOPENREG_WERROR=ON
 RUN_CTEST = ctest --test-dir $(1) --output-on-failure --no-tests=error -j $(JOBS)
 
-.PHONY: help all build demo demo-distributed test test-long race-check client-suites acceptance fuzz opinfo opinfo-compiled check-mutants check-opencl gpu-check bench lint lint-c lint-headers lint-rooms lint-format lint-python format asan tsan valgrind aarch64 coverage mutate docs wheel check-torch sdist sdist-check clean
+.PHONY: help all build demo demo-distributed test test-long race-check client-suites acceptance fuzz opinfo opinfo-compiled check-mutants check-opencl gpu-check bench lint lint-c lint-headers lint-rooms lint-format lint-python format asan tsan valgrind aarch64 coverage mutate docs wheel wheel-test wheel-test-one check-torch sdist sdist-check clean
 all: build
 
 help:
@@ -86,7 +89,7 @@ demo-distributed: build
 # Other libraries, which the tests run on the devices. They must not bring another torch. Where they can't be had their
 # tests are skipped, and say so.
 $(CLIENTS): requirements-clients.txt $(PACKAGES)
-	$(PIP) install --quiet $(if $(OTHER),torch==$(OTHER) -r <(grep -v ^torchvision $<),-r requirements-dev.txt -r $<) && touch $@ || echo "make: without the libraries of $<"
+	$(PIP) install --quiet $(if $(OTHER),torch==$(OTHER) -r <(grep -vE '^(torchvision|triton)' $<),-r requirements-dev.txt -r $<) && touch $@ || echo "make: without the libraries of $<"
 
 test: build $(CLIENTS)
 	cmake --build $(BUILD) --parallel $(JOBS)
@@ -97,7 +100,8 @@ test-long: build $(CLIENTS)
 	OPENREG_BUILD_DIR=$(CURDIR)/$(BUILD) OPENREG_TEST_LONG=1 python -m pytest -n $(JOBS) --dist loadfile -m long
 
 client-suites: build $(CLIENTS)
-	OPENREG_TEST_CLIENT_SUITES=1 OPENREG_TEST_LONG=1 python -m pytest tests/python/clients/test_cuda_programs.py
+	$(PIP) install --quiet -r requirements-dev.txt -r requirements-clients.txt -r requirements-clients-more.txt
+	OPENREG_TEST_CLIENT_SUITES=1 OPENREG_TEST_LONG=1 python -m pytest tests/python/clients/test_cuda_programs.py tests/python/clients/test_large_clients.py
 # The tests under the race detector, which has nothing to say of them. Those of races plant their own.
 race-check: build $(CLIENTS)
 	cmake --build $(BUILD) --parallel $(JOBS)
@@ -221,20 +225,39 @@ coverage: $(PACKAGES)
 	gcovr --root . --filter runtime/src --filter runtime/drivers --object-directory build-coverage \
 	  --print-summary --fail-under-line 90
 
-# A version that isn't installed is fetched without what it depends on: its headers and what is linked.
+# A version other than that of .venv is fetched without what it depends on: its headers and what is linked. With
+# further versions of Python the builds are others than that of `make build`.
 SEVERAL := $(if $(filter-out 0 1,$(words $(TORCH))),$(TORCH))
-WHEEL_BUILDS := $(if $(SEVERAL),$(SEVERAL:%=build-torch/%/build),$(BUILD))
+HERE := $(if $(strip $(PYTHONS)),build-release$(addprefix -,$(OTHER)),$(BUILD))
+FETCHED := $(filter-out $(PINNED),$(SEVERAL))
+WHEEL_BUILDS := $(if $(SEVERAL),$(foreach version,$(SEVERAL),$(if $(filter $(PINNED),$(version)),$(HERE),build-torch/$(version)/$(HERE))),$(HERE))
 empty :=
+joined = $(subst $(empty) $(empty),$(1),$(strip $(2)))
+PROGRAMS = $(foreach python,$(PYTHONS),$(if $(findstring /,$(python)),$(python),python$(python)))
+CONFIGURE_WHEEL = $(CONFIGURE) -DOPENREG_BUILD_TESTS=OFF "-DOPENREG_PYTHONS=$(call joined,;,$(PROGRAMS))"
 
-build-torch/%/build: $(PACKAGES)
-	python tools/fetch_torch.py $*
-	$(CONFIGURE) -B $@ -DOPENREG_TORCH_ROOT=$(CURDIR)/build-torch/$*/torch -DOPENREG_BUILD_TESTS=OFF
-
-# Its tag is that of the oldest glibc that it runs with.
-wheel: $(if $(SEVERAL),$(WHEEL_BUILDS),build)
+# The tag is that of the oldest glibc that it runs with.
+wheel: $(if $(filter $(BUILD),$(WHEEL_BUILDS)),build,$(PACKAGES))
+	$(if $(FETCHED),for version in $(FETCHED); do python tools/fetch_torch.py $$version && \
+	  $(CONFIGURE_WHEEL) -B build-torch/$$version/$(HERE) -DOPENREG_TORCH_ROOT=$(CURDIR)/build-torch/$$version/torch || exit 1; done)
+	$(if $(filter build-release%,$(WHEEL_BUILDS)),$(CONFIGURE_WHEEL) -B $(HERE))
 	rm -rf build-wheel/dist
-	OPENREG_BUILD_DIR=$(subst $(empty) $(empty),:,$(strip $(WHEEL_BUILDS))) $(PIP) wheel --quiet --no-build-isolation --no-deps -w build-wheel/dist .
+	OPENREG_BUILD_DIR=$(call joined,:,$(WHEEL_BUILDS)) $(PIP) wheel --quiet --no-build-isolation --no-deps -w build-wheel/dist .
 	python tools/repair_wheel.py build-wheel/dist/*.whl --into dist
+
+# The one file with each of its versions of torch, in that version's environment: half an hour of two cores for each.
+# WHEEL_TEST has options of pytest.
+wheel-test: wheel
+	for torch in $(or $(TORCH),$(PINNED)); do \
+	  $(MAKE) --no-print-directory wheel-test-one TORCH=$$torch || exit 1; \
+	done
+
+# Of the build only the CUDA driver over a fake that tests load, where there are CUDA's headers: no shim.
+wheel-test-one: $(CLIENTS) $(BUILD)/build.ninja
+	if grep -q '^fake_torch_cuda:' <(cmake --build $(BUILD) --target help); then \
+	  cmake --build $(BUILD) --target fake_torch_cuda --parallel $(JOBS); \
+	fi
+	python tools/wheel_test.py dist/*.whl --build $(BUILD) -n $(JOBS) --dist loadfile $(WHEEL_TEST)
 
 # Needs no environment with that torch.
 check-torch:
@@ -253,10 +276,10 @@ sdist: $(PACKAGES)
 	mkdir -p dist
 	PYTHONPATH=tools/pep517 python -c 'import openreg_build; print(openreg_build.build_sdist("dist"))' | tail -1
 
-# Minutes with a ccache that has the objects, a quarter of an hour of one core a build without.
+# A minute or two where ccache has the objects of `make test`, else a quarter of an hour of one core. ISOLATION=no: with
+# the packages of .venv.
 sdist-check: $(PACKAGES)
-	python tools/sdist_check.py
-	python tools/sdist_check.py --no-isolation
+	python tools/sdist_check.py $(if $(filter no,$(ISOLATION)),--no-isolation)
 
 clean:
 	rm -rf build build-* dist python/*.egg-info bench.json opinfo.json opinfo-compiled.json gpu-check.json demo-output

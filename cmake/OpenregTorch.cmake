@@ -58,11 +58,20 @@ target_compile_definitions(torch_cpp INTERFACE _GLIBCXX_USE_CXX11_ABI=${OPENREG_
 target_link_directories(torch_cpp INTERFACE "${OPENREG_TORCH_DIR}/lib")
 target_link_libraries(torch_cpp INTERFACE torch_cpu c10)
 
+# Headers and exported functions are those of a torch for any Python, so what is linked may be another Python's.
 add_library(torch_python INTERFACE IMPORTED GLOBAL)
-target_include_directories(torch_python SYSTEM INTERFACE ${Python3_INCLUDE_DIRS})
 target_link_libraries(torch_python INTERFACE torch_cpp "${OPENREG_TORCH_DIR}/lib/libtorch_python.so")
 
-# Suffix of an extension module: ".cpython-311-x86_64-linux-gnu.so".
-execute_process(
-  COMMAND ${Python3_EXECUTABLE} -c "import sysconfig; print(sysconfig.get_config_var('EXT_SUFFIX'))"
-  OUTPUT_VARIABLE OPENREG_PYTHON_EXT_SUFFIX OUTPUT_STRIP_TRAILING_WHITESPACE COMMAND_ERROR_IS_FATAL ANY)
+# Suffix of an extension module, ".cpython-311-x86_64-linux-gnu.so", and where the interpreter's headers are.
+function(openreg_ask_python python out_suffix out_include)
+  execute_process(
+    COMMAND ${python} -c "import sysconfig as s; print(s.get_config_var('EXT_SUFFIX') + ';' + s.get_path('include'))"
+    OUTPUT_VARIABLE answer OUTPUT_STRIP_TRAILING_WHITESPACE COMMAND_ERROR_IS_FATAL ANY)
+  list(GET answer 0 suffix)
+  list(GET answer 1 include)
+  if(NOT EXISTS "${include}/Python.h")
+    message(FATAL_ERROR "${python}: its headers are missing, there is no ${include}/Python.h")
+  endif()
+  set(${out_suffix} "${suffix}" PARENT_SCOPE)
+  set(${out_include} "${include}" PARENT_SCOPE)
+endfunction()

@@ -218,8 +218,10 @@ def last_line(ran: Ran) -> str:
 
 
 def python_environment(build: Path, **more: str) -> dict[str, str]:
-    """Variables of a process that uses the package of this build."""
-    path = os.pathsep.join([str(ROOT / "python"), *filter(None, [os.environ.get("PYTHONPATH")])])
+    """Variables of a process that uses the checkout's package, or where that isn't built the installed one."""
+    package = ROOT / "python"
+    own = [str(package)] if (package / "torch_openreg" / "lib").is_dir() else []
+    path = os.pathsep.join([*own, *filter(None, [os.environ.get("PYTHONPATH")])])
     return {
         "PYTHONPATH": path,
         "OPENREG_BUILD_DIR": str(build),
@@ -462,6 +464,7 @@ class Check:
             *more: Arguments for gpu_figures.py.
         """
         best: dict[str, dict[str, float]] = {"openreg": {}, "cuda": {}}
+        ways: list[str] = []
         for _ in range(rounds):
             for device, known in best.items():
                 # Where there is no `cuda`, in a rehearsal, openreg is measured beside itself.
@@ -472,10 +475,11 @@ class Check:
                 if not self.command(outcome, " ".join([f"gpu_figures.py --device {device}", *more]), ran) or not lines:
                     return
                 keep_best(known, json.loads(lines[-1]))
+                ways += [line for line in ran.output.splitlines() if " compiled with" in line]
         compared = compare_figures(best["openreg"], best["cuda"])
         outcome.details["figures"] = [{**asdict(one), "ratio": one.ratio, "met": one.met} for one in compared]
         missed = [one for one in compared if not one.met]
-        outcome.summary = f"{len(compared) - len(missed)} of {len(compared)} aims reached"
+        outcome.summary = "; ".join([f"{len(compared) - len(missed)} of {len(compared)} aims reached", *ways])
         if (missed and not self.quick) or not compared:
             outcome.fail(outcome.summary)
         print(table_of_figures(compared), flush=True)

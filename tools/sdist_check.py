@@ -59,11 +59,11 @@ def main() -> int:
         with tarfile.open(sdist) as archive:
             archive.extractall(folder, filter="data")
         source = folder / sdist.name.removesuffix(".tar.gz")
-        python = new_environment(folder / "environment")
+        # Where a checkout has them: with the same paths below its root, ccache finds the checkout's objects again.
+        python = new_environment(source / ".venv")
         environment = {k: v for k, v in os.environ.items() if not k.startswith(("OPENREG_", "PYTHON", "VIRTUAL_ENV"))}
         if not isolated:
             environment["PATH"] = os.pathsep.join((str(Path(sys.executable).parent), environment["PATH"]))
-        # With its build folder where a checkout has it, ccache finds the checkout's objects again.
         environment |= {
             "OPENREG_BUILD_DIR": str(source / "build"),
             "CCACHE_BASEDIR": str(source),

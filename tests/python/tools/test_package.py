@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import email
 import os
+import platform
 import re
 import shutil
 import subprocess
@@ -16,6 +17,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from packaging.requirements import Requirement
 
 MINOR = ".".join(torch.__version__.split(".")[:2])
 
@@ -24,7 +26,12 @@ pytestmark = [pytest.mark.slow, pytest.mark.timeout(1200)]
 
 @pytest.fixture(scope="module")
 def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A wheel of this checkout. It takes the libraries of the build directory where there is one."""
+    """A wheel of this checkout. It takes the libraries of the build directory where there is one.
+
+    In an environment that has a wheel in the place of the checkout (tools/wheel_test.py) it is that file.
+    """
+    if "OPENREG_TEST_WHEEL" in os.environ:
+        return Path(os.environ["OPENREG_TEST_WHEEL"])
     root = Path(__file__).resolve().parents[3]
     folder = tmp_path_factory.mktemp("wheel")
     environment = dict(os.environ)
@@ -100,16 +107,23 @@ def test_contents(wheel: Path) -> None:
         "_torch_openreg_accelerator.py",
         "_torch_openreg_autoload.py",
         "_torch_openreg_pytest.py",
+        "torch_openreg_mypy.py",
         "torch_openreg/_testing/checks.py",
     ):
         assert wanted in names, names
+    # A part for each minor version of torch that it is built against, and for no other that an earlier build has left.
+    # What isn't built against torch is there once.
+    shims = {name for name in names if name.endswith("/libtorch_openreg.so")}
+    minors = set(re.findall(r"torch_openreg/lib/torch([\d.]+)/_C\.", "\n".join(names)))
+    assert shims == {f"torch_openreg/lib/torch{minor}/libtorch_openreg.so" for minor in minors}
+    assert len([name for name in names if name.endswith("/libopenreg.so.1")]) == 1
+    if "OPENREG_TEST_WHEEL" not in os.environ:
+        assert minors == {MINOR}
+    # It requires one of these.
     (metadata,) = [name for name in names if name.endswith("/METADATA")]
-    text = zipfile.ZipFile(wheel).read(metadata).decode()
-    assert f"Requires-Dist: torch=={MINOR}.*\n" in text  # the minor version that it was built against
-    # Nothing that an earlier build has left, and what isn't built against torch is there once.
-    assert [name for name in names if name.endswith("/libtorch_openreg.so")] == [
-        f"torch_openreg/lib/torch{MINOR}/libtorch_openreg.so"
-    ]
+    required = email.message_from_bytes(zipfile.ZipFile(wheel).read(metadata)).get_all("Requires-Dist")
+    (torches,) = [Requirement(text).specifier for text in required if Requirement(text).name == "torch"]
+    assert {f"2.{n}" for n in range(100) if f"2.{n}.1" in torches} == minors
     assert "none-any" not in wheel.name
 
 
@@ -118,10 +132,44 @@ def test_the_tag_of_an_index(wheel: Path, root: Path, tmp_path: Path) -> None:
     command = [sys.executable, str(root / "tools/repair_wheel.py"), str(wheel), "--into", str(tmp_path)]
     subprocess.run(command, check=True, capture_output=True)
     (repaired,) = tmp_path.glob("*.whl")
-    assert re.search(r"-manylinux_2_\d+_x86_64\.whl$", repaired.name), repaired.name
+    tag = re.search(r"-manylinux_2_(\d+)_x86_64\.whl$", repaired.name)
+    assert tag is not None, repaired.name
+    if platform.libc_ver() <= ("glibc", "2.36"):  # built here: with Debian 12's it loads on RHEL 9
+        assert int(tag[1]) <= 34, repaired.name
     assert repaired.stat().st_size < 20e6
     before, after = zipfile.ZipFile(wheel).namelist(), zipfile.ZipFile(repaired).namelist()
     assert sorted(name for name in before if ".so" in name) == sorted(name for name in after if ".so" in name)
+
+
+# built for several versions of Python it becomes a wheel for each, which differ in the extension module alone
+def test_a_wheel_for_each_python(wheel: Path, root: Path, tmp_path: Path) -> None:
+    here = f"torch_openreg/lib/torch{MINOR}/_C" + sysconfig.get_config_var("EXT_SUFFIX")
+    other = f"torch_openreg/lib/torch{MINOR}/_C.cpython-399-x86_64-linux-gnu.so"
+    several = tmp_path / wheel.name
+    # For the test the other Python's module is a copy of this one's.
+    with zipfile.ZipFile(wheel) as archive, zipfile.ZipFile(several, "w", zipfile.ZIP_DEFLATED) as copy:
+        for name in archive.namelist():
+            copy.writestr(archive.getinfo(name), archive.read(name))
+        copy.writestr(other, archive.read(here))
+    command = [sys.executable, str(root / "tools/repair_wheel.py"), str(several), "--into", str(tmp_path / "dist")]
+    subprocess.run(command, check=True, capture_output=True)
+    made = {path.name.split("-")[2]: path for path in (tmp_path / "dist").iterdir()}
+    current = f"cp{sys.version_info[0]}{sys.version_info[1]}"
+    assert set(made) == {current, "cp399"}
+    contents = {}
+    for tag, path in made.items():
+        assert re.search(rf"-{tag}-{tag}-manylinux_2_\d+_x86_64\.whl$", path.name), path.name
+        archive = zipfile.ZipFile(path)
+        (tags,) = [name for name in archive.namelist() if name.endswith(".dist-info/WHEEL")]
+        assert f"Tag: {tag}-{tag}-manylinux" in archive.read(tags).decode()
+        (record,) = [name for name in archive.namelist() if name.endswith(".dist-info/RECORD")]
+        assert {line.split(",")[0] for line in archive.read(record).decode().splitlines()} == set(archive.namelist())
+        contents[tag] = {name: archive.read(name) for name in archive.namelist() if name not in (tags, record)}
+        modules = {name for name in contents[tag] if "/_C." in name}
+        assert (here in modules, other in modules) == (tag == current, tag == "cp399")
+        for name in modules:
+            assert contents[tag].pop(name)
+    assert contents[current] == contents["cp399"]
 
 
 # what is built against several versions of torch wants one of these, and none between

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: BSD-3-Clause
 """The sdist: what is in it, that the runtime builds and installs from it alone, and which torch its backend finds.
 
-`make sdist-check` installs it, shim and all, and runs the README's first program; that takes minutes without ccache.
+`make sdist-check` installs it, shim and all, and runs the README's first program; .ci/run calls it.
 """
 
 from __future__ import annotations
