@@ -115,3 +115,12 @@ check_random_program(check_context *c, uint64_t *state, double seconds)
             OK(openreg_free(blocks[i].memory));
     free(host);
 }
+
+void
+check_nothing_is_left(check_counts before, const char *what)
+{
+    const int threads = check_threads_down_to(before.threads);
+    const check_counts after = check_count_now();
+    REQUIRE(threads <= before.threads, "%s leaves threads: %d more after five", what, threads - before.threads);
+    REQUIRE(after.files <= before.files, "%s leaves files open: %d more after five", what, after.files - before.files);
+}

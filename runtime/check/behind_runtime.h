@@ -21,5 +21,7 @@ void *check_allocate_block(int32_t device, size_t size);
 /* Allocates, writes, reads and frees blocks of all devices for some time, each of whose bytes is looked at. A request may
  * find no memory. `*state`: of the random numbers. */
 void check_random_program(check_context *c, uint64_t *state, double seconds);
+/* Fails the check if the process has more threads or open files than five rounds ago, after `what`, whose fault it is. */
+void check_nothing_is_left(check_counts before, const char *what);
 
 #endif

@@ -255,24 +255,17 @@ devices_are_lost(check_context *c)
         OK(openreg_free(memory));
     }
     OK(openreg_shutdown());
-    const int threads = check_threads_down_to(before.threads);
-    const check_counts after = check_count_now();
-    REQUIRE(threads <= before.threads, "each loss of a device leaves threads: %d more after five",
-            threads - before.threads);
-    REQUIRE(after.files <= before.files, "each loss of a device leaves files open: %d more after five",
-            after.files - before.files);
+    check_nothing_is_left(before, "each loss of a device");
 }
 
 static const check_case cases[] = {
     {"fault.out_of_memory", "", CHECK_RUNTIME,
      "Memory that the allocator gives back because a request was refused is free again, all of it, and blocks that are "
-     "in "
-     "use keep their contents.",
+     "in use keep their contents.",
      "The allocator frees many allocations in a row then, between two requests.", memory_is_refused},
     {"fault.error", "", CHECK_RUNTIME,
      "Where a copy fails, what is behind it on the stream runs and the bytes that it was to write stay; a copy of one "
-     "byte "
-     "changes that byte alone.",
+     "byte changes that byte alone.",
      "Faults are planned in the runtime: the driver is not called for a copy that fails.", work_fails},
     {"fault.device_lost", "", CHECK_RUNTIME,
      "After a loss what frees and destroys is still called, and succeeds, also for streams that nobody has waited for; "

@@ -291,12 +291,7 @@ everything_starts_again(check_context *c)
         OK(openreg_use_drivers(c->table.name));
     }
     OK(openreg_shutdown());
-    const int threads = check_threads_down_to(before.threads);
-    const check_counts after = check_count_now();
-    REQUIRE(threads <= before.threads, "each openreg_shutdown() leaves threads: %d more after five",
-            threads - before.threads);
-    REQUIRE(after.files <= before.files, "each openreg_shutdown() leaves files open: %d more after five",
-            after.files - before.files);
+    check_nothing_is_left(before, "each openreg_shutdown()");
 }
 
 typedef struct program {

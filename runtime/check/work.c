@@ -368,12 +368,23 @@ entries_of(const char *folder)
     return count - 3; /* ".", ".." and the directory itself; of tasks one less than there are: the caller's */
 }
 
+static uint64_t
+heap_bytes(void)
+{
+#if __GLIBC_PREREQ(2, 33)
+    const struct mallinfo2 heap = mallinfo2();
+    return (uint64_t)heap.uordblks + (uint64_t)heap.hblkhd;
+#else
+    const struct mallinfo heap = mallinfo(); /* counts up to 4 GiB, which is more than a driver's own */
+    return (uint64_t)(unsigned)heap.uordblks + (uint64_t)(unsigned)heap.hblkhd;
+#endif
+}
+
 check_counts
 check_count_now(void)
 {
     check_counts counts = {.files = entries_of("/proc/self/fd"), .threads = entries_of("/proc/self/task")};
-    const struct mallinfo2 heap = mallinfo2();
-    counts.heap = (uint64_t)heap.uordblks + (uint64_t)heap.hblkhd;
+    counts.heap = heap_bytes();
     FILE *const file = fopen("/proc/self/statm", "re");
     unsigned long long pages = 0;
     if (file != NULL) {
