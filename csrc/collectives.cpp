@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: BSD-3-Clause
 // Bindings of collectives.
+#include <pybind11/chrono.h>
 #include <pybind11/pybind11.h>
 #include <torch/csrc/Exceptions.h>
 #include <torch/csrc/utils/pybind.h>
@@ -69,9 +70,11 @@ PyObject* _defineBackendClass(PyObject* self, PyObject* /*unused*/) {
   if (!py::hasattr(self, "_StagedBackend")) {
     py::class_<StagedBackend, c10d::Backend, c10::intrusive_ptr<StagedBackend>>(self, "_StagedBackend")
         .def_property_readonly("options", &StagedBackend::getBackendOptions)
+        .def("_set_default_timeout", &StagedBackend::setTimeout, py::arg("timeout"))
         .def("perform_nocolor_split", [](StagedBackend& /*self*/, const py::object& /*device*/) {});
     py::class_<DriverBackend, c10d::Backend, c10::intrusive_ptr<DriverBackend>>(self, "_DriverBackend")
         .def_property_readonly("options", &DriverBackend::getBackendOptions)
+        .def("_set_default_timeout", &DriverBackend::setTimeout, py::arg("timeout"))
         .def("perform_nocolor_split", [](DriverBackend& /*self*/, const py::object& /*device*/) {});
   }
   Py_RETURN_NONE;

@@ -23,7 +23,7 @@ import torch.distributed as dist
 import torch.distributed._functional_collectives as functional
 from torch import nn
 from torch.testing import assert_close
-from two_ranks import WORLD, Check, Checks, assert_ended_well, assert_passed, reports_of
+from two_ranks import WORLD, Check, Checks, assert_ended_well, assert_passed, give_up_after, reports_of
 
 from torch_openreg import _C
 
@@ -387,7 +387,7 @@ def split_off(rank: int, device: torch.device) -> None:
 @check(PLAIN)
 def error_in_a_block(rank: int, device: torch.device) -> None:
     """The works of a block are waited for together, and its error is that of the call that failed."""
-    group = dist.new_group(timeout=datetime.timedelta(seconds=1))
+    group = give_up_after(dist.new_group(), 1)
     if rank == 0:
         backend = group._get_backend(device)
         backend._start_coalescing()
@@ -556,7 +556,7 @@ def failure_in_the_background(rank: int, device: torch.device) -> None:
     """A peer that never comes: gloo's error reaches who waits for the stream, the Work and its future, and a later wait()."""
     texts, lines = [], []
     for where in (CPU, device):
-        group = dist.new_group(timeout=datetime.timedelta(seconds=1))
+        group = give_up_after(dist.new_group(), 1)
         if rank == 0:
             work = dist.all_reduce(torch.ones(3, device=where), group=group, async_op=True)
             with pytest.raises(RuntimeError) as raised:
@@ -592,13 +592,16 @@ def failure_names_the_call(rank: int, device: torch.device) -> None:
         "recv": f"float32[2, 5] on {device}",
         "all_gather": f"float32[2] on {device}, float32[2] on {device}, float32[2] on {device}",
     }
-    for name, call in calls.items():
-        group = dist.new_group(timeout=datetime.timedelta(seconds=1))
-        if rank == 0:
+    # gloo's sends and receives have the timeout that their group was made with, for good.
+    groups = {name: dist.new_group(timeout=datetime.timedelta(seconds=5)) for name in calls}
+    if rank == 0:
+        works = {name: call(groups[name]) for name, call in calls.items()}
+        for name, work in works.items():
             with pytest.raises(RuntimeError) as raised:
-                wait_for_results(call(group), device)
+                work.wait()
+                torch.openreg.current_stream(device).synchronize()  # the device has the errors of all three
             assert f"In {name} in rank 0 of 2: {tensors[name]}." in str(raised.value)
-        dist.barrier()
+    dist.barrier()
 
 
 @check(PLAIN)

@@ -94,7 +94,7 @@ def test_timeout_of_a_collective(python: Any, tmp_path: Path) -> None:
 
     store, groups = dist.HashStore(), {}
     def join(rank):
-        timeout = datetime.timedelta(seconds=5)
+        timeout = datetime.timedelta(seconds=30)
         groups[rank] = dist.ProcessGroupGloo(store, rank, 2, timeout)
     threads = [threading.Thread(target=join, args=(rank,)) for rank in range(2)]
     for thread in threads: thread.start()
