@@ -480,9 +480,9 @@ run_collective(const operation *op)
     transfers all = {.count = 0};
     char *const input = malloc(part * (size_t)comm->size + 1); /* it may be overwritten by what arrives */
     const size_t whole = op->kind == REDUCE_SCATTER ? part * (size_t)comm->size : part;
-    if (op->send != NULL)
+    if (op->send != NULL && part > 0)
         memcpy(input, op->send, whole);
-    if (op->recv != NULL && (op->kind != REDUCE || is_root))
+    if (op->recv != NULL && part > 0 && (op->kind != REDUCE || is_root))
         memset(op->recv, 0xEE, op->kind == ALL_GATHER ? part * (size_t)comm->size : part);
     for (int rank = 0; rank < comm->size; ++rank) {
         if (rank == own)
@@ -511,7 +511,7 @@ run_collective(const operation *op)
             break;
         }
     }
-    if (exchange(comm, &all)) {
+    if (exchange(comm, &all) && part > 0) {
         if (op->kind == BROADCAST && is_root)
             memcpy(op->recv, input, part);
         else if (op->kind == ALL_GATHER)
@@ -549,7 +549,9 @@ run_messages(const batch *work)
             atomic_store(&comm->error, INVALID_USAGE);
             return;
         }
-        memcpy(work->operations[next++].recv, op->send, bytes_of(op, op->count));
+        if (op->count > 0)
+            memcpy(work->operations[next].recv, op->send, bytes_of(op, op->count));
+        ++next;
     }
     (void)exchange(comm, &all);
 }
