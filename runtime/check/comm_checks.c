@@ -502,13 +502,11 @@ static const check_case cases[] = {
      "A call queues; it may wait for peers to call, and for no stream.", calls_return},
     {"comm.get_error", "extension", BOTH,
      "comm.h: OPENREG_OK, or what has gone wrong in the background. Doesn't wait; may be called while another thread "
-     "is "
-     "in a function of the same communicator.",
+     "is in a function of the same communicator.",
      "Hold no lock while waiting for a peer.", errors_are_told_at_once},
     {"comm.abort", "extension", BOTH,
      "comm.h: abort() ends what is queued, and calls that wait; the streams go on; other functions fail with "
-     "E_INVALID. "
-     "Twice is allowed.",
+     "E_INVALID. Twice is allowed.",
      "Work that waits for a peer looks for abort() meanwhile.", abort_ends_waiting},
     {"comm.leaks", "extension", ALONE, "comm.h: destroy() frees the communicator; NULL is accepted.",
      "Join the communicator's threads, and close its connections.", nothing_is_left},
