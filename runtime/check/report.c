@@ -224,6 +224,7 @@ explain(int level, const check_case *check)
         {CHECK_FENCED, "OPENREG_CAP_FENCED"},
         {CHECK_HOST_VISIBLE, "OPENREG_CAP_HOST_VISIBLE"},
         {CHECK_KERNELS, "kernels"},
+        {CHECK_COMM, "openreg.comm"},
     };
     char wanted[256];
     (void)snprintf(wanted, sizeof wanted, "%s", check->slots);

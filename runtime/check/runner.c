@@ -14,6 +14,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <openreg/comm.h>
 #include <openreg/kernels.h>
 
 #include "driver/driver_slots.h"
@@ -43,6 +44,9 @@ run_in_child(const check_case *check, const check_target *target)
     require_needs(&c, check);
     if ((check->needs & (CHECK_CLOSED | CHECK_RUNTIME)) == 0) {
         check_open(&c);
+        if ((check->needs & CHECK_COMM) != 0 &&
+            c.table.extension(c.instance, OPENREG_COMM_NAME, OPENREG_COMM_VERSION) == NULL)
+            check_skip("the driver has no extension openreg.comm");
         if ((check->needs & CHECK_TWO_DEVICES) != 0 && c.devices < 2)
             check_skip("the driver has one device");
         if ((check->needs & CHECK_GATE) != 0 && !check_has_gate(&c))

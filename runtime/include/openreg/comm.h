@@ -52,7 +52,8 @@ extern "C" {
 #define OPENREG_COMM_FLOAT8_E4M3 10
 #define OPENREG_COMM_FLOAT8_E5M2 11
 
-/* Reductions. AVERAGE is the sum divided by the number of ranks. New ones are appended. */
+/* Reductions. AVERAGE is the sum divided by the number of ranks; which way it rounds an integer is the library's. New ones
+ * are appended. */
 #define OPENREG_COMM_SUM 0
 #define OPENREG_COMM_PRODUCT 1
 #define OPENREG_COMM_MAX 2
@@ -71,16 +72,16 @@ typedef struct openreg_comm {
     /* Makes the id of one communicator: called in one rank, which must live until every rank's init() has returned. */
     openreg_status (*unique_id)(openreg_instance, openreg_comm_id *out);
     /* This process's part of the communicator of that id, for device `dev`. Returns when every rank has called it. E_INVALID:
-     * the device has a rank of it already, or ranks disagree. */
+     * there is no such rank, the device has one of it already, or ranks disagree. */
     openreg_status (*init)(openreg_instance, int32_t dev, int32_t rank, int32_t size, const openreg_comm_id *,
                            openreg_driver_comm *out);
     /* recv[i] in every rank: the reduction of send[i] of all. */
     openreg_status (*all_reduce)(openreg_instance, openreg_driver_comm, const void *send, void *recv, uint64_t count,
                                  int32_t type, int32_t reduction, openreg_driver_stream);
-    /* The same in rank `root` alone; recv is not used in others. */
+    /* The same in rank `root` alone; recv is not used in others, and may be NULL there. */
     openreg_status (*reduce)(openreg_instance, openreg_driver_comm, const void *send, void *recv, uint64_t count,
                              int32_t type, int32_t reduction, int32_t root, openreg_driver_stream);
-    /* recv in every rank: send of rank `root`; send is not used in others. */
+    /* recv in every rank: send of rank `root`; send is not used in others, and may be NULL there. */
     openreg_status (*broadcast)(openreg_instance, openreg_driver_comm, const void *send, void *recv, uint64_t count,
                                 int32_t type, int32_t root, openreg_driver_stream);
     /* recv has size * count elements: send of each rank, which has `count`, in the order of the ranks. */

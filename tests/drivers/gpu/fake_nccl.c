@@ -131,6 +131,60 @@ double_to_bfloat(double value)
     return (uint16_t)((in.bits + 0x7fffu + (in.bits >> 16 & 1u)) >> 16);
 }
 
+static double
+float8_to_double(uint8_t bits, unsigned mantissa)
+{
+    const unsigned exponent = (bits & 0x7fu) >> mantissa;
+    double value = (double)(bits & ((1u << mantissa) - 1)) / (double)(1u << mantissa) + (exponent != 0);
+    for (int i = (int)(exponent != 0 ? exponent : 1); i > (1 << (6 - mantissa)) - 1; --i)
+        value *= 2;
+    for (int i = (int)(exponent != 0 ? exponent : 1); i < (1 << (6 - mantissa)) - 1; ++i)
+        value /= 2;
+    return bits & 0x80u ? -value : value;
+}
+
+/* The nearest one below `last`, the first that is no number; of two that are as near the even one. */
+static uint8_t
+double_to_float8(double value, unsigned mantissa, uint8_t last)
+{
+    const double magnitude = value < 0 ? -value : value;
+    uint8_t nearest = 0;
+    double least = magnitude;
+    for (uint8_t bits = 1; bits < last; ++bits) {
+        const double difference = float8_to_double(bits, mantissa) - magnitude;
+        const double distance = difference < 0 ? -difference : difference;
+        if (distance < least || (distance == least && bits % 2 == 0)) {
+            nearest = bits;
+            least = distance;
+        }
+    }
+    return (uint8_t)(nearest | (value < 0 ? 0x80u : 0));
+}
+
+static double
+e4m3_to_double(uint8_t bits)
+{
+    return float8_to_double(bits, 3);
+}
+
+static uint8_t
+double_to_e4m3(double value)
+{
+    return double_to_float8(value, 3, 0x7f);
+}
+
+static double
+e5m2_to_double(uint8_t bits)
+{
+    return float8_to_double(bits, 2);
+}
+
+static uint8_t
+double_to_e5m2(double value)
+{
+    return double_to_float8(value, 2, 0x7c);
+}
+
 /* What two elements are reduced to; AVERAGE adds, and is divided at the end. */
 #define REDUCED(a, b, reduction)                                                                                       \
     ((reduction) == 1   ? (a) * (b)                                                                                    \
@@ -148,10 +202,10 @@ double_to_bfloat(double value)
             memcpy(into + i * sizeof a, &a, sizeof a);                                                                 \
         }                                                                                                              \
     } while (0)
-#define REDUCE_SHORT_AS(to_double, from_double)                                                                        \
+#define REDUCE_BITS_AS(type, to_double, from_double)                                                                   \
     do {                                                                                                               \
         for (size_t i = 0; i < count; ++i) {                                                                           \
-            uint16_t a, b;                                                                                             \
+            type a, b;                                                                                                 \
             memcpy(&a, into + i * sizeof a, sizeof a);                                                                 \
             memcpy(&b, from + i * sizeof b, sizeof b);                                                                 \
             a = from_double(REDUCED(to_double(a), to_double(b), reduction));                                           \
@@ -182,7 +236,7 @@ reduce_into(char *into, const char *from, size_t count, int type, int reduction)
         REDUCE_AS(uint64_t);
         break;
     case 6:
-        REDUCE_SHORT_AS(half_to_double, double_to_half);
+        REDUCE_BITS_AS(uint16_t, half_to_double, double_to_half);
         break;
     case 7:
         REDUCE_AS(float);
@@ -190,8 +244,14 @@ reduce_into(char *into, const char *from, size_t count, int type, int reduction)
     case 8:
         REDUCE_AS(double);
         break;
+    case 9:
+        REDUCE_BITS_AS(uint16_t, bfloat_to_double, double_to_bfloat);
+        break;
+    case 10:
+        REDUCE_BITS_AS(uint8_t, e4m3_to_double, double_to_e4m3);
+        break;
     default:
-        REDUCE_SHORT_AS(bfloat_to_double, double_to_bfloat);
+        REDUCE_BITS_AS(uint8_t, e5m2_to_double, double_to_e5m2);
         break;
     }
 }
@@ -205,10 +265,10 @@ reduce_into(char *into, const char *from, size_t count, int type, int reduction)
             memcpy(data + i * sizeof a, &a, sizeof a);                                                                 \
         }                                                                                                              \
     } while (0)
-#define DIVIDE_SHORT_AS(to_double, from_double)                                                                        \
+#define DIVIDE_BITS_AS(type, to_double, from_double)                                                                   \
     do {                                                                                                               \
         for (size_t i = 0; i < count; ++i) {                                                                           \
-            uint16_t a;                                                                                                \
+            type a;                                                                                                    \
             memcpy(&a, data + i * sizeof a, sizeof a);                                                                 \
             a = from_double(to_double(a) / by);                                                                        \
             memcpy(data + i * sizeof a, &a, sizeof a);                                                                 \
@@ -219,14 +279,26 @@ static void
 divide(char *data, size_t count, int type, int by)
 {
     switch (type) {
+    case 0:
+        DIVIDE_AS(int8_t);
+        break;
+    case 1:
+        DIVIDE_AS(uint8_t);
+        break;
     case 2:
         DIVIDE_AS(int32_t);
+        break;
+    case 3:
+        DIVIDE_AS(uint32_t);
         break;
     case 4:
         DIVIDE_AS(int64_t);
         break;
+    case 5:
+        DIVIDE_AS(uint64_t);
+        break;
     case 6:
-        DIVIDE_SHORT_AS(half_to_double, double_to_half);
+        DIVIDE_BITS_AS(uint16_t, half_to_double, double_to_half);
         break;
     case 7:
         DIVIDE_AS(float);
@@ -235,9 +307,13 @@ divide(char *data, size_t count, int type, int by)
         DIVIDE_AS(double);
         break;
     case 9:
-        DIVIDE_SHORT_AS(bfloat_to_double, double_to_bfloat);
+        DIVIDE_BITS_AS(uint16_t, bfloat_to_double, double_to_bfloat);
+        break;
+    case 10:
+        DIVIDE_BITS_AS(uint8_t, e4m3_to_double, double_to_e4m3);
         break;
     default:
+        DIVIDE_BITS_AS(uint8_t, e5m2_to_double, double_to_e5m2);
         break;
     }
 }
@@ -404,9 +480,9 @@ run_collective(const operation *op)
     transfers all = {.count = 0};
     char *const input = malloc(part * (size_t)comm->size + 1); /* it may be overwritten by what arrives */
     const size_t whole = op->kind == REDUCE_SCATTER ? part * (size_t)comm->size : part;
-    if (op->send != NULL)
+    if (op->send != NULL && part > 0)
         memcpy(input, op->send, whole);
-    if (op->recv != NULL && (op->kind != REDUCE || is_root))
+    if (op->recv != NULL && part > 0 && (op->kind != REDUCE || is_root))
         memset(op->recv, 0xEE, op->kind == ALL_GATHER ? part * (size_t)comm->size : part);
     for (int rank = 0; rank < comm->size; ++rank) {
         if (rank == own)
@@ -435,7 +511,7 @@ run_collective(const operation *op)
             break;
         }
     }
-    if (exchange(comm, &all)) {
+    if (exchange(comm, &all) && part > 0) {
         if (op->kind == BROADCAST && is_root)
             memcpy(op->recv, input, part);
         else if (op->kind == ALL_GATHER)
@@ -473,7 +549,9 @@ run_messages(const batch *work)
             atomic_store(&comm->error, INVALID_USAGE);
             return;
         }
-        memcpy(work->operations[next++].recv, op->send, bytes_of(op, op->count));
+        if (op->count > 0)
+            memcpy(work->operations[next].recv, op->send, bytes_of(op, op->count));
+        ++next;
     }
     (void)exchange(comm, &all);
 }

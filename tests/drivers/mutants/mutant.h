@@ -33,6 +33,8 @@ void mutant_wrap_extensions(openreg_driver *table);
 
 /* What extension() gives for OPENREG_KERNELS_NAME. */
 const void *mutant_kernels(void);
+/* For OPENREG_COMM_NAME. */
+const void *mutant_comm(uint32_t version);
 
 /* A stream was given work that it has not been waited for. */
 void mutant_note_work(openreg_driver_stream stream);

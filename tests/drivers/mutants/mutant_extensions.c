@@ -4,6 +4,7 @@
 
 #include <string.h>
 
+#include <openreg/comm.h>
 #include <openreg/kernels.h>
 #include <openreg/vmm.h>
 
@@ -79,6 +80,8 @@ mutant_extension(openreg_instance instance, const char *name, uint32_t version)
         return &vmm;
     if (strcmp(name, OPENREG_KERNELS_NAME) == 0 && version == OPENREG_KERNELS_VERSION)
         return mutant_kernels();
+    if (strcmp(name, OPENREG_COMM_NAME) == 0)
+        return mutant_comm(version);
     return mutant_base->extension(instance, name, version);
 }
 

@@ -156,6 +156,44 @@
     X(vmm_loses, "vmm.memory") \
     X(vmm_any_size, "vmm.sizes") \
     X(vmm_keeps, "vmm.accounts") \
+    /* collectives */ \
+    X(comm_hole, "comm.table") \
+    X(comm_any_version, "comm.table") \
+    X(comm_alone_nothing, "comm.alone") \
+    X(comm_any_rank, "comm.ranks") \
+    X(comm_id_twice, "comm.init") \
+    X(comm_init_early, "comm.init") \
+    X(comm_average_sums, "comm.all_reduce comm.reduce comm.reduce_scatter") \
+    X(comm_signed, "comm.all_reduce") \
+    X(comm_doubles, "comm.all_reduce") \
+    X(comm_refuses_late, "comm.all_reduce") \
+    X(comm_reduce_first, "comm.reduce") \
+    X(comm_reduce_everywhere, "comm.reduce") \
+    X(comm_broadcast_first, "comm.broadcast comm.in_place") \
+    X(comm_broadcast_but_root, "comm.broadcast") \
+    X(comm_gather_reversed, "comm.all_gather") \
+    X(comm_scatter_first, "comm.reduce_scatter") \
+    X(comm_to_all_own, "comm.all_to_all") \
+    X(comm_message_short, "comm.messages") \
+    X(comm_group_inner, "comm.group") \
+    X(comm_group_serial, "comm.group") \
+    X(comm_in_place_clears, "comm.in_place") \
+    X(comm_words, "comm.counts") \
+    X(comm_overruns, "comm.counts") \
+    X(comm_zero_refused, "comm.counts") \
+    X(comm_type_any, "comm.unsupported") \
+    X(comm_other_stream, "comm.stream") \
+    X(comm_reads_early, "comm.stream") \
+    X(comm_ends_late, "comm.stream") \
+    X(comm_call_waits, "comm.returns") \
+    X(comm_error_waits, "comm.get_error") \
+    X(comm_error_always, "comm.get_error") \
+    X(comm_abort_hangs, "comm.abort") \
+    X(comm_abort_forgotten, "comm.abort") \
+    X(comm_abort_once, "comm.abort") \
+    X(comm_null_refused, "comm.leaks") \
+    X(comm_leaks_thread, "comm.leaks") \
+    X(comm_leaks_file, "comm.leaks") \
     /* kernels */ \
     X(kernel_name_twice, "kernel.table") \
     X(kernel_alpha, "kernel.values") \

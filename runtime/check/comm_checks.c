@@ -1,0 +1,514 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
+/* comm_checks.c: the extension openreg.comm: one rank alone, and two ranks in this process, a device and a thread each. */
+#include <pthread.h>
+#include <string.h>
+
+#include "comm_ranks.h"
+#include "work.h"
+
+#define CALL(name, call) check_succeeded(name, (check_begin_call(name), (call)))
+#define REFUSES(name, call) check_failed_with(name, OPENREG_E_INVALID, (check_begin_call(name), (call)))
+
+#define RANKS CHECK_COMM_RANKS
+#define ROOM CHECK_COMM_ROOM
+#define SOON 5000  /* milliseconds, for what doesn't wait */
+#define SAMPLE 256 /* bytes */
+
+/* -------------------------------------------------------------------------------------------------------------- checks */
+
+static void
+table_is_whole(check_context *c)
+{
+    const openreg_comm *const comm = check_comm(c);
+    const size_t first = offsetof(openreg_comm, unique_id), count = (OPENREG_COMM_SIZE_1 - first) / sizeof(void *);
+    REQUIRE(comm->struct_size >= OPENREG_COMM_SIZE_1 && comm->version == OPENREG_COMM_VERSION,
+            "the table of openreg.comm says version %u and %u bytes", (unsigned)comm->version,
+            (unsigned)comm->struct_size);
+    for (size_t i = 0; i < count; ++i) {
+        void (*function)(void);
+        memcpy(&function, (const char *)comm + first + i * sizeof function, sizeof function);
+        REQUIRE(function != NULL, "the table of openreg.comm lacks the function %zu of %zu", i + 1, count);
+    }
+    REQUIRE(c->table.extension(c->instance, OPENREG_COMM_NAME, OPENREG_COMM_VERSION + 900) == NULL,
+            "extension() gave a table of openreg.comm for version %u", OPENREG_COMM_VERSION + 900);
+}
+
+static void
+one_rank_is_enough(check_context *c)
+{
+    check_rank *const ranks = check_ranks_connect(c, 1);
+    for (int k = CHECK_ALL_REDUCE; k < CHECK_MESSAGES; ++k)
+        for (int32_t reduction = 0; reduction < (k <= CHECK_REDUCE_SCATTER ? CHECK_COMM_REDUCTIONS : 1); ++reduction)
+            for (int in_place = 0; in_place < (k < CHECK_ALL_TO_ALL ? 2 : 1); ++in_place)
+                check_ranks_follow(ranks, (check_plan){(check_comm_kind)k, OPENREG_COMM_FLOAT32, reduction, 0, 1001,
+                                                       in_place != 0, 0});
+    check_ranks_end(ranks);
+}
+
+typedef struct wrong_init {
+    check_rank *rank;
+    int32_t number, size;
+} wrong_init;
+
+static void
+refuse_init(void *argument)
+{
+    const wrong_init *const wrong = argument;
+    const check_rank *const r = wrong->rank;
+    openreg_driver_comm const before = (openreg_driver_comm)(void *)wrong->rank;
+    openreg_driver_comm out = before;
+    REFUSES("init", r->comm->init(r->c->instance, r->dev, wrong->number, wrong->size, r->id, &out));
+    REQUIRE(out == before, "init() failed and wrote its out-parameter");
+}
+
+static void
+wrong_ranks_are_refused(check_context *c)
+{
+    static wrong_init wrong[] = {{NULL, 0, 0}, {NULL, -1, 1}, {NULL, 1, 1}, {NULL, RANKS, RANKS}, {NULL, 0, -1}};
+    check_rank *const ranks = check_ranks_prepare(c, 1);
+    for (size_t i = 0; i < sizeof wrong / sizeof wrong[0]; ++i) {
+        wrong[i].rank = ranks;
+        REQUIRE(check_returns_within(SOON, refuse_init, &wrong[i]), "init() of rank %d of %d did not return",
+                wrong[i].number, wrong[i].size);
+    }
+    check_rank_init(ranks); /* nobody has joined */
+    check_ranks_follow(ranks, (check_plan){CHECK_ALL_REDUCE, OPENREG_COMM_FLOAT32, OPENREG_COMM_SUM, 0, 3, false, 0});
+    check_ranks_end(ranks);
+}
+
+static void
+init_waits_for_all(check_context *c)
+{
+    check_rank_thread threads[RANKS];
+    check_rank *const ranks = check_ranks_connect(c, 1);
+    const openreg_comm_id first = *ranks[0].id;
+    check_rank_destroy(&ranks[0]);
+    (void)check_ranks_prepare(c, RANKS);
+    REQUIRE(memcmp(&first, ranks[0].id, sizeof first) != 0, "unique_id() gave the same id twice");
+    for (int32_t i = RANKS - 1; i >= 0; --i) {
+        check_rank_start(&threads[i], &ranks[i], check_rank_init);
+        check_sleep(i > 0 ? 100 : 0);
+        REQUIRE(i == 0 || !atomic_load(&ranks[i].is_done), "init() of rank %d returned before rank 0 called it", i);
+    }
+    for (int32_t i = 0; i < RANKS; ++i)
+        (void)pthread_join(threads[i].thread, NULL);
+    check_ranks_follow(ranks, (check_plan){CHECK_ALL_REDUCE, OPENREG_COMM_FLOAT32, OPENREG_COMM_SUM, 0, 3, false, 0});
+    check_ranks_end(ranks);
+}
+
+static void
+follow_all_types(check_context *c, check_comm_kind wanted)
+{
+    check_rank *const ranks = check_ranks_connect(c, RANKS);
+    const bool has_root = wanted == CHECK_REDUCE || wanted == CHECK_BROADCAST;
+    for (int32_t type = 0; type < CHECK_COMM_TYPES; ++type)
+        for (int32_t reduction = 0; reduction < (wanted <= CHECK_REDUCE_SCATTER ? CHECK_COMM_REDUCTIONS : 1);
+             ++reduction)
+            for (int32_t root = 0; root < (has_root ? RANKS : 1); ++root)
+                check_ranks_follow(ranks, (check_plan){wanted, type, reduction, root, 61, false, root});
+    check_ranks_end(ranks);
+}
+
+static void
+all_reduce_is_right(check_context *c)
+{
+    follow_all_types(c, CHECK_ALL_REDUCE);
+}
+
+static void
+reduce_is_right(check_context *c)
+{
+    follow_all_types(c, CHECK_REDUCE);
+}
+
+static void
+broadcast_is_right(check_context *c)
+{
+    follow_all_types(c, CHECK_BROADCAST);
+}
+
+static void
+all_gather_is_right(check_context *c)
+{
+    follow_all_types(c, CHECK_ALL_GATHER);
+}
+
+static void
+reduce_scatter_is_right(check_context *c)
+{
+    follow_all_types(c, CHECK_REDUCE_SCATTER);
+}
+
+static void
+all_to_all_is_right(check_context *c)
+{
+    follow_all_types(c, CHECK_ALL_TO_ALL);
+}
+
+static void
+messages_arrive(check_context *c)
+{
+    check_rank *const ranks = check_ranks_connect(c, RANKS);
+    for (int32_t root = 0; root < RANKS; ++root)
+        for (uint64_t count = 1; count < 100000; count = count * 17 + 1)
+            check_ranks_follow(ranks, (check_plan){CHECK_MESSAGES, OPENREG_COMM_FLOAT32, 0, root, count, false, 0});
+    check_ranks_end(ranks);
+}
+
+static void
+receive_one(check_rank *r)
+{
+    CALL("recv", r->comm->recv(r->c->instance, r->handle, r->recv, 8, OPENREG_COMM_FLOAT32, 0, r->stream));
+    check_sync(r->c, r->dev, r->stream);
+}
+
+static void
+groups_are_one(check_context *c)
+{
+    check_rank_thread receiver;
+    check_rank *const ranks = check_ranks_connect(c, RANKS), *const r = &ranks[0];
+    for (uint64_t count = 3; count < 100000; count = count * 31 + 1)
+        check_ranks_follow(ranks, (check_plan){CHECK_EXCHANGE, OPENREG_COMM_FLOAT32, 0, 0, count, false, 0});
+    check_rank_start(&receiver, &ranks[1], receive_one);
+    CALL("group_start", r->comm->group_start(c->instance));
+    CALL("group_start", r->comm->group_start(c->instance));
+    CALL("send", r->comm->send(c->instance, r->handle, r->send, 8, OPENREG_COMM_FLOAT32, 1, r->stream));
+    CALL("group_end", r->comm->group_end(c->instance));
+    check_sleep(100);
+    REQUIRE(!atomic_load(&ranks[1].is_done), "a message arrived before the group_end() of the outermost group");
+    CALL("group_end", r->comm->group_end(c->instance));
+    (void)pthread_join(receiver.thread, NULL);
+    check_sync(c, r->dev, r->stream);
+    check_ranks_end(ranks);
+}
+
+static void
+in_place_is_right(check_context *c)
+{
+    static const check_comm_kind which[] = {CHECK_ALL_REDUCE, CHECK_REDUCE, CHECK_BROADCAST, CHECK_ALL_GATHER,
+                                            CHECK_REDUCE_SCATTER};
+    check_rank *const ranks = check_ranks_connect(c, RANKS);
+    for (size_t i = 0; i < sizeof which / sizeof which[0]; ++i)
+        for (int32_t root = 0; root < RANKS; ++root)
+            for (uint64_t count = 5; count < 100000; count = count * 97 + 1)
+                check_ranks_follow(
+                    ranks, (check_plan){which[i], OPENREG_COMM_FLOAT32, OPENREG_COMM_SUM, root, count, true, 0});
+    check_ranks_end(ranks);
+}
+
+static void
+counts_are_exact(check_context *c)
+{
+    static const uint64_t counts[] = {0, 1, 2, 3, 7, 0, 63, 65, 1021, 50021};
+    check_rank *const ranks = check_ranks_connect(c, RANKS);
+    for (int k = 0; k < CHECK_COMM_KINDS; ++k)
+        for (size_t i = 0; i < sizeof counts / sizeof counts[0]; ++i)
+            for (int shift = 0; shift < 2; ++shift)
+                check_ranks_follow(ranks, (check_plan){(check_comm_kind)k, OPENREG_COMM_FLOAT32, OPENREG_COMM_SUM, 0,
+                                                       counts[i], false, shift});
+    for (int32_t type = 0; type < CHECK_COMM_TYPES; ++type)
+        for (size_t i = 0; i < sizeof counts / sizeof counts[0]; ++i)
+            check_ranks_follow(ranks, (check_plan){CHECK_ALL_REDUCE, type, OPENREG_COMM_MAX, 0, counts[i], false, 1});
+    check_ranks_end(ranks);
+}
+
+/* One rank asks, so work that were queued would wait for its peer. */
+static void
+unknown_is_unsupported(check_context *c)
+{
+    static const int32_t wrong[][2] = {{CHECK_COMM_TYPES + 900, 0},
+                                       {-1, 0},
+                                       {OPENREG_COMM_FLOAT32, CHECK_COMM_REDUCTIONS + 900},
+                                       {OPENREG_COMM_FLOAT32, -1}};
+    check_rank *const ranks = check_ranks_connect(c, RANKS), *const r = &ranks[1];
+    memset(r->staging, 0xa5, SAMPLE);
+    check_write(c, r->dev, r->recv, r->staging, SAMPLE);
+    for (size_t i = 0; i < sizeof wrong / sizeof wrong[0]; ++i) {
+        check_begin_call("all_reduce");
+        check_failed_with(
+            "all_reduce", OPENREG_E_UNSUPPORTED,
+            r->comm->all_reduce(c->instance, r->handle, r->send, r->recv, 8, wrong[i][0], wrong[i][1], r->stream));
+    }
+    check_sync(c, r->dev, r->stream);
+    check_read(c, r->dev, r->seen, r->recv, SAMPLE);
+    check_is_value(r->seen, SAMPLE, 0xa5, "memory given with a type that there is not");
+    check_ranks_follow(ranks, (check_plan){CHECK_ALL_REDUCE, OPENREG_COMM_FLOAT32, OPENREG_COMM_SUM, 0, 33, false, 0});
+    check_ranks_end(ranks);
+}
+
+/* ------------------------------------------------------------------------------------------------- streams and the end */
+
+static const check_plan simple = {CHECK_ALL_REDUCE, OPENREG_COMM_FLOAT32, OPENREG_COMM_SUM, 0, 2000, false, 0};
+
+static void
+call_and_copy(check_rank *r)
+{
+    check_context *const c = r->c;
+    const uint64_t size = check_plan_received(r, r->plan);
+    check_succeeded("all_reduce", check_plan_call(r, r->plan, r->send, r->recv));
+    MUST(c, copy, c->instance, r->recv + ROOM / 2, r->dev, r->recv, r->dev, size, r->dev, r->stream);
+    MUST(c, copy, c->instance, r->seen, -1, r->recv + ROOM / 2, r->dev, size, r->dev, r->stream);
+    check_sync(c, r->dev, r->stream);
+    check_plan_output(r, r->plan, r->wanted, NULL);
+    REQUIRE(memcmp(r->seen, r->wanted, size) == 0,
+            "rank %d: with a copy of the input before all_reduce() on its stream, and of the result behind it, other "
+            "bytes came out",
+            r->number);
+}
+
+static void
+streams_are_in_order(check_context *c)
+{
+    check_rank *const ranks = check_ranks_connect(c, RANKS);
+    check_ranks_follow(ranks, simple);
+    for (int32_t i = 0; i < RANKS; ++i) {
+        check_rank *const r = &ranks[i];
+        r->plan = &simple;
+        memset(r->seen, 0, ROOM);
+        check_write(c, r->dev, r->send, r->seen, ROOM); /* wrong until a copy that comes late */
+        check_write(c, r->dev, r->recv, r->seen, ROOM);
+        check_plan_input(r, &simple, i, r->staging);
+    }
+    for (int32_t i = 0; i < RANKS; ++i) {
+        check_delay(c, i, ranks[i].stream, 80);
+        MUST(c, copy, c->instance, ranks[i].send, i, ranks[i].staging, -1, check_plan_sent(&ranks[i], &simple), i,
+             ranks[i].stream);
+    }
+    check_in_each_rank(ranks, call_and_copy);
+    check_ranks_end(ranks);
+}
+
+static void
+call_simply(check_rank *r)
+{
+    check_succeeded("all_reduce", check_plan_call(r, &simple, r->send, r->recv));
+}
+
+/* Whether all ranks' functions have returned. */
+static bool
+are_done(check_rank *ranks, int milliseconds)
+{
+    const double end = check_now() + milliseconds * 1e-3;
+    bool all = false;
+    while (!all && check_now() < end) {
+        all = true;
+        for (int32_t i = 0; i < ranks[0].size; ++i)
+            all = all && atomic_load(&ranks[i].is_done);
+        if (!all)
+            check_sleep(1);
+    }
+    return all;
+}
+
+static void
+calls_return(check_context *c)
+{
+    check_rank_thread threads[RANKS];
+    check_rank *const ranks = check_ranks_connect(c, RANKS);
+    check_ranks_follow(ranks, simple); /* what a vendor's library does at its first call is done */
+    check_gate *const gate = check_gate_close(c, 0, ranks[0].stream);
+    check_gate_await_reached(gate);
+    for (int32_t i = 0; i < RANKS; ++i) {
+        check_plan_input(&ranks[i], &simple, i, ranks[i].staging);
+        MUST(c, copy, c->instance, ranks[i].send, i, ranks[i].staging, -1, check_plan_sent(&ranks[i], &simple), i,
+             ranks[i].stream);
+    }
+    for (int32_t i = 0; i < RANKS; ++i)
+        check_rank_start(&threads[i], &ranks[i], call_simply);
+    REQUIRE(are_done(ranks, SOON), "while the stream of rank 0 was held, all_reduce() did not return in both ranks");
+    check_gate_open(gate);
+    for (int32_t i = 0; i < RANKS; ++i) {
+        (void)pthread_join(threads[i].thread, NULL);
+        check_sync(c, i, ranks[i].stream);
+        check_plan_output(&ranks[i], &simple, ranks[i].wanted, NULL);
+        check_read(c, i, ranks[i].seen, ranks[i].recv, check_plan_received(&ranks[i], &simple));
+        REQUIRE(memcmp(ranks[i].seen, ranks[i].wanted, check_plan_received(&ranks[i], &simple)) == 0,
+                "rank %d: the result of an all_reduce() that waited for a stream is wrong", i);
+    }
+    check_ranks_end(ranks);
+}
+
+/* Alone: the call may wait for its peer, and then the work does. */
+static void
+call_alone(check_rank *r)
+{
+    (void)check_plan_call(r, &simple, r->send, r->recv);
+}
+
+static void
+sync_rank(void *argument)
+{
+    const check_rank *const r = argument;
+    check_sync(r->c, r->dev, r->stream);
+}
+
+static void
+ask_for_error(void *argument)
+{
+    const check_rank *const r = argument;
+    CALL("get_error", r->comm->get_error(r->c->instance, r->handle));
+}
+
+static void
+errors_are_told_at_once(check_context *c)
+{
+    check_rank_thread first, second;
+    check_rank *const ranks = check_ranks_connect(c, RANKS);
+    check_ranks_follow(ranks, simple);
+    for (int32_t i = 0; i < RANKS; ++i)
+        ask_for_error(&ranks[i]);
+    check_rank_start(&first, &ranks[0], call_simply);
+    check_sleep(50);
+    REQUIRE(check_returns_within(SOON, ask_for_error, &ranks[0]),
+            "get_error() did not return while the communicator's work waited for a peer");
+    check_rank_start(&second, &ranks[1], call_simply);
+    (void)pthread_join(first.thread, NULL);
+    (void)pthread_join(second.thread, NULL);
+    for (int32_t i = 0; i < RANKS; ++i) {
+        check_sync(c, i, ranks[i].stream);
+        ask_for_error(&ranks[i]);
+    }
+    check_ranks_end(ranks);
+}
+
+static void
+abort_rank(void *argument)
+{
+    const check_rank *const r = argument;
+    CALL("abort", r->comm->abort(r->c->instance, r->handle));
+}
+
+static void
+aborted_is_refused(check_rank *r)
+{
+    const openreg_comm *const comm = r->comm;
+    openreg_instance const instance = r->c->instance;
+    const int32_t type = OPENREG_COMM_FLOAT32;
+    REFUSES("all_reduce", comm->all_reduce(instance, r->handle, r->send, r->recv, 1, type, 0, r->stream));
+    REFUSES("reduce", comm->reduce(instance, r->handle, r->send, r->recv, 1, type, 0, 0, r->stream));
+    REFUSES("broadcast", comm->broadcast(instance, r->handle, r->send, r->recv, 1, type, 0, r->stream));
+    REFUSES("all_gather", comm->all_gather(instance, r->handle, r->send, r->recv, 1, type, r->stream));
+    REFUSES("reduce_scatter", comm->reduce_scatter(instance, r->handle, r->send, r->recv, 1, type, 0, r->stream));
+    REFUSES("all_to_all", comm->all_to_all(instance, r->handle, r->send, r->recv, 1, type, r->stream));
+    REFUSES("send", comm->send(instance, r->handle, r->send, 1, type, 1 - r->number, r->stream));
+    REFUSES("recv", comm->recv(instance, r->handle, r->recv, 1, type, 1 - r->number, r->stream));
+    REFUSES("get_error", comm->get_error(instance, r->handle));
+}
+
+static void
+abort_ends_waiting(check_context *c)
+{
+    check_rank_thread waiting;
+    check_rank *const ranks = check_ranks_connect(c, RANKS);
+    check_ranks_follow(ranks, simple);
+    check_rank_start(&waiting, &ranks[0], call_alone);
+    check_sleep(100);
+    for (int32_t i = 0; i < RANKS; ++i) {
+        REQUIRE(check_returns_within(2 * SOON, abort_rank, &ranks[i]), "abort() did not return");
+        REQUIRE(check_returns_within(SOON, sync_rank, &ranks[i]),
+                "after abort() of rank %d its stream did not go on: work on it waits for a peer that never comes", i);
+    }
+    REQUIRE(are_done(ranks, SOON), "after abort() a call of all_reduce() still waited for its peer");
+    (void)pthread_join(waiting.thread, NULL);
+    for (int32_t i = 0; i < RANKS; ++i) {
+        check_rank *const r = &ranks[i];
+        aborted_is_refused(r);
+        abort_rank(r);
+        check_pattern(r->staging, ROOM, 7);
+        MUST(c, copy, c->instance, r->recv, i, r->staging, -1, ROOM, i, r->stream);
+        MUST(c, copy, c->instance, r->seen, -1, r->recv, i, ROOM, i, r->stream);
+        check_sync(c, i, r->stream);
+        check_is_pattern(r->seen, ROOM, 7, "a copy on the stream of an aborted communicator");
+        check_rank_destroy(r);
+    }
+    check_ranks_follow(check_ranks_connect(c, RANKS), simple); /* the devices can have a new one */
+    check_ranks_end(ranks);
+}
+
+static void
+nothing_is_left(check_context *c)
+{
+    enum { ROUNDS = 5 };
+    const openreg_comm *const comm = check_comm(c);
+    CALL("destroy", comm->destroy(c->instance, NULL));
+    const int32_t size = c->devices < RANKS ? 1 : RANKS;
+    check_counts before = {0, 0, 0, 0};
+    for (int i = 0; i <= ROUNDS; ++i) {
+        check_rank *const ranks = check_ranks_connect(c, size);
+        check_ranks_follow(ranks, simple);
+        check_ranks_end(ranks);
+        if (i == 0)
+            before = check_count_now(); /* what is made once is there */
+    }
+    const int threads = check_threads_down_to(before.threads), files = check_count_now().files;
+    REQUIRE(threads < before.threads + ROUNDS, "%d rounds of init() and destroy() left %d threads", ROUNDS,
+            threads - before.threads);
+    REQUIRE(files < before.files + ROUNDS, "%d rounds of init() and destroy() left %d open files", ROUNDS,
+            files - before.files);
+}
+
+#define ALONE CHECK_COMM
+#define BOTH (CHECK_COMM | CHECK_TWO_DEVICES)
+
+static const check_case cases[] = {
+    {"comm.table", "extension", ALONE,
+     "comm.h: sizeof(openreg_comm), OPENREG_COMM_VERSION as compiled into the driver; all functions are there.",
+     "Answer NULL for versions that the driver does not know.", table_is_whole},
+    {"comm.alone", "extension", ALONE,
+     "comm.h: communicators connect `size` ranks, rank 0 <= rank < size; a rank may send to itself in a group.",
+     "A size of 1 is valid: what is sent is the result.", one_rank_is_enough},
+    {"comm.ranks", "extension", ALONE, "comm.h: init() of a rank that is not 0 <= rank < size is E_INVALID.",
+     "Compare before anything waits for peers.", wrong_ranks_are_refused},
+    {"comm.init", "extension", BOTH,
+     "comm.h: unique_id() makes the id of one communicator; init() returns when every rank has called it.",
+     "Wait for all ranks at the end of init().", init_waits_for_all},
+    {"comm.all_reduce", "extension", BOTH, "comm.h: recv[i] in every rank: the reduction of send[i] of all.",
+     "The message names type and reduction. AVERAGE divides; integers are not computed as double.",
+     all_reduce_is_right},
+    {"comm.reduce", "extension", BOTH, "comm.h: the same in rank `root` alone; recv is not used in others.",
+     "Recv may be NULL in others.", reduce_is_right},
+    {"comm.broadcast", "extension", BOTH,
+     "comm.h: recv in every rank: send of rank `root`; send is not used in others.",
+     "The root's recv is written too, and send may be NULL in others.", broadcast_is_right},
+    {"comm.all_gather", "extension", BOTH, "comm.h: send of each rank, which has `count`, in the order of the ranks.",
+     "`count` is that of one rank.", all_gather_is_right},
+    {"comm.reduce_scatter", "extension", BOTH,
+     "comm.h: recv of rank r, which has `count`, is the reduction of the r-th part of all.",
+     "`count` is that of one part.", reduce_scatter_is_right},
+    {"comm.all_to_all", "extension", BOTH, "comm.h: the r-th part of send becomes this rank's part of recv in rank r.",
+     "By messages in a group, also to itself.", all_to_all_is_right},
+    {"comm.messages", "extension", BOTH, "comm.h: `count` elements to rank `peer`, which calls recv() with this rank.",
+     "Messages of two ranks arrive in the order in which they were sent.", messages_arrive},
+    {"comm.group", "extension", BOTH,
+     "comm.h: what a thread queues in a group runs as one, so that no part waits for another's end; it is queued by "
+     "group_end(), of nested groups the outermost.",
+     "Count the depth of groups for each thread.", groups_are_one},
+    {"comm.in_place", "extension", BOTH,
+     "comm.h: recv == send is valid where both have the same size; for all_gather() send may be this rank's part of "
+     "recv, for reduce_scatter() recv may be this rank's part of send.",
+     "Write nothing before all ranks have read.", in_place_is_right},
+    {"comm.counts", "extension", BOTH,
+     "comm.h: counts are in elements of `type`; 0 elements are valid, and every rank gives 0 then.",
+     "The message names the byte. Nothing is written outside the result.", counts_are_exact},
+    {"comm.unsupported", "extension", BOTH,
+     "comm.h: a type or reduction that the vendor's library has not is E_UNSUPPORTED, and nothing is queued.",
+     "Numbers may be those of a later header: compare both ends.", unknown_is_unsupported},
+    {"comm.stream", "extension", BOTH,
+     "comm.h: it begins when the stream's other work has ended, and its result is there for what is queued behind it.",
+     "Queue on the stream of the call, also where that is NULL; read `send` when the stream comes to it.",
+     streams_are_in_order},
+    {"comm.returns", "extension host_func", BOTH | CHECK_GATE,
+     "comm.h: the calls return without waiting for the work of peers' streams.",
+     "A call queues; it may wait for peers to call, and for no stream.", calls_return},
+    {"comm.get_error", "extension", BOTH,
+     "comm.h: OPENREG_OK, or what has gone wrong in the background. Doesn't wait; may be called while another thread "
+     "is in a function of the same communicator.",
+     "Hold no lock while waiting for a peer.", errors_are_told_at_once},
+    {"comm.abort", "extension", BOTH,
+     "comm.h: abort() ends what is queued, and calls that wait; the streams go on; other functions fail with "
+     "E_INVALID. Twice is allowed.",
+     "Work that waits for a peer looks for abort() meanwhile.", abort_ends_waiting},
+    {"comm.leaks", "extension", ALONE, "comm.h: destroy() frees the communicator; NULL is accepted.",
+     "Join the communicator's threads, and close its connections.", nothing_is_left},
+};
+const check_group check_comm_group = CHECK_GROUP(2, cases);

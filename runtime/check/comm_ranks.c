@@ -1,0 +1,397 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
+/* comm_ranks.c: ranks of openreg.comm, and calls with known results (comm_ranks.h). */
+#include "comm_ranks.h"
+
+#include <string.h>
+
+#include "work.h"
+
+#define CALL(name, call) check_succeeded(name, (check_begin_call(name), (call)))
+#define TRY(name, call) check_ended(name, (check_begin_call(name), (call)))
+
+#define RANKS CHECK_COMM_RANKS
+#define ROOM CHECK_COMM_ROOM
+#define GUARD 256 /* bytes on both sides that no call may write */
+#define GUARD_VALUE 0xa5
+
+/* ------------------------------------------------------------------------------------------------------------ elements */
+
+typedef struct number_format {
+    const char *name;
+    int size;               /* bytes */
+    int exponent, mantissa; /* bits, of floating point */
+    bool is_unsigned;
+} number_format;
+
+static const number_format formats[CHECK_COMM_TYPES] = {
+    {"int8", 1, 0, 0, false},     {"uint8", 1, 0, 0, true},     {"int32", 4, 0, 0, false},
+    {"uint32", 4, 0, 0, true},    {"int64", 8, 0, 0, false},    {"uint64", 8, 0, 0, true},
+    {"float16", 2, 5, 10, false}, {"float32", 4, 8, 23, false}, {"float64", 8, 11, 52, false},
+    {"bfloat16", 2, 8, 7, false}, {"e4m3", 1, 4, 3, false},     {"e5m2", 1, 5, 2, false},
+};
+static const char *const reductions[CHECK_COMM_REDUCTIONS] = {"sum", "product", "max", "min", "average"};
+
+/* A whole number that the format has exactly, as its bits. */
+static uint64_t
+bits_of(const number_format *format, int64_t value)
+{
+    const uint64_t magnitude = value < 0 ? 0 - (uint64_t)value : (uint64_t)value;
+    if (format->exponent == 0 || value == 0)
+        return (uint64_t)value;
+    const int power = 63 - __builtin_clzll(magnitude);
+    const uint64_t rest = magnitude - (UINT64_C(1) << power),
+                   fraction = power <= format->mantissa ? rest << (format->mantissa - power)
+                                                        : rest >> (power - format->mantissa),
+                   biased = (uint64_t)(power + (1 << (format->exponent - 1)) - 1);
+    return (value < 0 ? UINT64_C(1) << (format->exponent + format->mantissa) : 0) | biased << format->mantissa |
+           fraction;
+}
+
+static void
+put_element(unsigned char *at, const number_format *format, int64_t value)
+{
+    const uint64_t bits = bits_of(format, value);
+    const uint8_t one = (uint8_t)bits;
+    const uint16_t two = (uint16_t)bits;
+    const uint32_t four = (uint32_t)bits;
+    const void *const from = format->size == 1   ? (const void *)&one
+                             : format->size == 2 ? (const void *)&two
+                             : format->size == 4 ? (const void *)&four
+                                                 : (const void *)&bits;
+    memcpy(at, from, (size_t)format->size);
+}
+
+/* What rank `number` has at place i: in two ranks so that every reduction is exact in every format, and sums are even.
+ * Integers now and then have high bits, which arithmetic in double or of the other sign would spoil. */
+static int64_t
+value_at(const number_format *format, int32_t reduction, int32_t number, uint64_t i)
+{
+    static const signed char pairs[][RANKS] = {{1, 3},  {2, 4}, {4, 2}, {-1, 3}, {3, 1},   {5, 1}, {2, 2},
+                                               {6, -2}, {0, 2}, {6, 2}, {1, 1},  {-4, -2}, {4, 4}, {8, 2}};
+    const size_t count = sizeof pairs / sizeof pairs[0];
+    const int top = 8 * format->size - 1;
+    if (i % (count + 1) < count) {
+        const int64_t value = pairs[i % (count + 1)][number];
+        return format->is_unsigned && value < 0 ? -value : value;
+    }
+    if (format->exponent != 0 || reduction == OPENREG_COMM_PRODUCT)
+        return 2;
+    if (format->is_unsigned)
+        return number == 0 ? (int64_t)((UINT64_C(1) << top) + 2) : 2;
+    return (INT64_C(1) << (top - 2)) + 1 + 2 * number;
+}
+
+static int64_t
+reduced_at(const number_format *format, int32_t reduction, int32_t size, uint64_t i)
+{
+    int64_t result = value_at(format, reduction, 0, i);
+    for (int32_t number = 1; number < size; ++number) {
+        const int64_t value = value_at(format, reduction, number, i);
+        const bool is_more = format->is_unsigned ? (uint64_t)value > (uint64_t)result : value > result;
+        if (reduction == OPENREG_COMM_PRODUCT)
+            result *= value;
+        else if (reduction == OPENREG_COMM_MAX || reduction == OPENREG_COMM_MIN)
+            result = is_more == (reduction == OPENREG_COMM_MAX) ? value : result;
+        else
+            result = (int64_t)((uint64_t)result + (uint64_t)value);
+    }
+    if (reduction == OPENREG_COMM_AVERAGE)
+        result = format->is_unsigned ? (int64_t)((uint64_t)result / (uint64_t)size) : result / size;
+    return result;
+}
+
+/* --------------------------------------------------------------------------------------------------------------- plans */
+
+static const struct {
+    const char *name;
+    bool reduces, sends_parts, receives_parts; /* the size of `send` and `recv` is that of all ranks' parts */
+} kinds[CHECK_COMM_KINDS] = {
+    [CHECK_ALL_REDUCE] = {"all_reduce", true, false, false},
+    [CHECK_REDUCE] = {"reduce", true, false, false},
+    [CHECK_REDUCE_SCATTER] = {"reduce_scatter", true, true, false},
+    [CHECK_BROADCAST] = {"broadcast", false, false, false},
+    [CHECK_ALL_GATHER] = {"all_gather", false, false, true},
+    [CHECK_ALL_TO_ALL] = {"all_to_all", false, true, true},
+    [CHECK_EXCHANGE] = {"group_end", false, true, true},
+    [CHECK_MESSAGES] = {"recv", false, true, true},
+};
+
+const char *
+check_comm_kind_name(check_comm_kind kind)
+{
+    return kinds[kind].name;
+}
+
+const char *
+check_comm_type_name(int32_t type)
+{
+    return formats[type].name;
+}
+
+static uint64_t
+bytes_of(const check_plan *p, uint64_t count)
+{
+    return count * (uint64_t)formats[p->type].size;
+}
+
+uint64_t
+check_plan_sent(const check_rank *r, const check_plan *p)
+{
+    return bytes_of(p, p->count) * (kinds[p->kind].sends_parts ? (uint64_t)r->size : 1);
+}
+
+uint64_t
+check_plan_received(const check_rank *r, const check_plan *p)
+{
+    return bytes_of(p, p->count) * (kinds[p->kind].receives_parts ? (uint64_t)r->size : 1);
+}
+
+void
+check_plan_input(const check_rank *r, const check_plan *p, int32_t number, unsigned char *to)
+{
+    const number_format *const format = &formats[p->type];
+    if (!kinds[p->kind].reduces) {
+        check_pattern(to, check_plan_sent(r, p), (uint64_t)number + 1);
+        return;
+    }
+    for (uint64_t i = 0; i < check_plan_sent(r, p) / (uint64_t)format->size; ++i)
+        put_element(to + bytes_of(p, i), format, value_at(format, p->reduction, number, i));
+}
+
+void
+check_plan_output(const check_rank *r, const check_plan *p, unsigned char *to, unsigned char *room)
+{
+    const number_format *const format = &formats[p->type];
+    const uint64_t part = bytes_of(p, p->count),
+                   first = p->kind == CHECK_REDUCE_SCATTER ? (uint64_t)r->number * p->count : 0;
+    if ((p->kind == CHECK_REDUCE && r->number != p->root) || (p->kind == CHECK_MESSAGES && r->number == p->root))
+        return;
+    for (uint64_t i = 0; kinds[p->kind].reduces && i < p->count; ++i)
+        put_element(to + bytes_of(p, i), format, reduced_at(format, p->reduction, r->size, first + i));
+    for (int32_t number = 0; !kinds[p->kind].reduces && number < r->size; ++number) {
+        check_plan_input(r, p, number, room);
+        if (p->kind == CHECK_ALL_GATHER)
+            memcpy(to + part * (uint64_t)number, room, part);
+        else if (p->kind == CHECK_ALL_TO_ALL || p->kind == CHECK_EXCHANGE)
+            memcpy(to + part * (uint64_t)number, room + part * (uint64_t)r->number, part);
+        else if (number == p->root)
+            memcpy(to, room, check_plan_received(r, p));
+    }
+}
+
+static void
+exchange(const check_rank *r, const check_plan *p, const char *send, char *recv)
+{
+    CALL("group_start", r->comm->group_start(r->c->instance));
+    for (int32_t peer = 0; peer < r->size; ++peer) {
+        const uint64_t offset = bytes_of(p, p->count) * (uint64_t)peer;
+        CALL("group_start", r->comm->group_start(r->c->instance));
+        CALL("send", r->comm->send(r->c->instance, r->handle, send + offset, p->count, p->type, peer, r->stream));
+        CALL("recv", r->comm->recv(r->c->instance, r->handle, recv + offset, p->count, p->type, peer, r->stream));
+        CALL("group_end", r->comm->group_end(r->c->instance));
+    }
+    CALL("group_end", r->comm->group_end(r->c->instance));
+}
+
+static void
+exchange_messages(const check_rank *r, const check_plan *p, const char *send, char *recv)
+{
+    for (int32_t i = 0; i < r->size; ++i) {
+        const uint64_t offset = bytes_of(p, p->count) * (uint64_t)i;
+        if (r->number == p->root)
+            CALL("send",
+                 r->comm->send(r->c->instance, r->handle, send + offset, p->count, p->type, 1 - p->root, r->stream));
+        else
+            CALL("recv",
+                 r->comm->recv(r->c->instance, r->handle, recv + offset, p->count, p->type, p->root, r->stream));
+    }
+}
+
+openreg_status
+check_plan_call(const check_rank *r, const check_plan *p, const void *send, void *recv)
+{
+    const openreg_comm *const comm = r->comm;
+    openreg_instance const instance = r->c->instance;
+    switch (p->kind) {
+    case CHECK_ALL_REDUCE:
+        return TRY("all_reduce",
+                   comm->all_reduce(instance, r->handle, send, recv, p->count, p->type, p->reduction, r->stream));
+    case CHECK_REDUCE:
+        return TRY("reduce",
+                   comm->reduce(instance, r->handle, send, recv, p->count, p->type, p->reduction, p->root, r->stream));
+    case CHECK_BROADCAST:
+        return TRY("broadcast",
+                   comm->broadcast(instance, r->handle, send, recv, p->count, p->type, p->root, r->stream));
+    case CHECK_ALL_GATHER:
+        return TRY("all_gather", comm->all_gather(instance, r->handle, send, recv, p->count, p->type, r->stream));
+    case CHECK_REDUCE_SCATTER:
+        return TRY("reduce_scatter",
+                   comm->reduce_scatter(instance, r->handle, send, recv, p->count, p->type, p->reduction, r->stream));
+    case CHECK_ALL_TO_ALL:
+        return TRY("all_to_all", comm->all_to_all(instance, r->handle, send, recv, p->count, p->type, r->stream));
+    case CHECK_EXCHANGE:
+        exchange(r, p, send, recv);
+        return OPENREG_OK;
+    default:
+        exchange_messages(r, p, send, recv);
+        return OPENREG_OK;
+    }
+}
+
+void
+check_plan_run(check_rank *r, const check_plan *p)
+{
+    check_context *const c = r->c;
+    const uint64_t front = GUARD + bytes_of(p, (uint64_t)p->shift), part = bytes_of(p, p->count) * (uint64_t)r->number,
+                   sent = check_plan_sent(r, p), received = check_plan_received(r, p);
+    const bool gathers = p->in_place && p->kind == CHECK_ALL_GATHER,
+               scatters = p->in_place && p->kind == CHECK_REDUCE_SCATTER;
+    const uint64_t from = front + (gathers ? part : 0), to = front + (scatters ? part : 0),
+                   size = front + (sent > received ? sent : received) + GUARD;
+    REQUIRE(size <= ROOM, "a plan of this program has no room");
+    memset(r->staging, GUARD_VALUE, size);
+    memcpy(r->wanted, r->staging, size);
+    char *const send = p->in_place ? r->recv : r->send;
+    check_write(c, r->dev, r->recv, r->staging, size);
+    check_plan_input(r, p, r->number, r->staging + from);
+    check_write(c, r->dev, send, r->staging, size);
+    if (p->in_place)
+        memcpy(r->wanted, r->staging, size);
+    const bool gives = p->kind != CHECK_BROADCAST || p->in_place || r->number == p->root;
+    const bool gets = p->kind != CHECK_REDUCE || p->in_place || p->shift == 0 || r->number == p->root;
+    const openreg_status status = check_plan_call(r, p, gives ? send + from : NULL, gets ? r->recv + to : NULL);
+    if (status != OPENREG_E_UNSUPPORTED)
+        check_succeeded(kinds[p->kind].name, status);
+    check_sync(c, r->dev, r->stream);
+    check_read(c, r->dev, r->seen, r->recv, size);
+    if (status == OPENREG_OK) {
+        check_plan_output(r, p, r->wanted + to, r->staging);
+        ++r->served;
+    }
+    for (uint64_t i = 0; i < size; ++i) {
+        const bool is_result = i >= to && i < to + received;
+        if (scatters && status == OPENREG_OK && !is_result && i >= front && i < front + sent)
+            continue; /* what was given in the other parts */
+        REQUIRE(r->seen[i] == r->wanted[i],
+                "%s() of %llu elements %s%s%s%s, rank %d of %d%s: byte %lld of %llu is 0x%02x, not 0x%02x%s",
+                kinds[p->kind].name, (unsigned long long)p->count, formats[p->type].name,
+                kinds[p->kind].reduces ? ", " : "", kinds[p->kind].reduces ? reductions[p->reduction] : "",
+                p->in_place ? ", in place" : "", r->number, r->size,
+                status == OPENREG_OK ? "" : " returned UNSUPPORTED", (long long)i - (long long)to,
+                (unsigned long long)received, r->seen[i], r->wanted[i], is_result ? "" : ": outside the result");
+    }
+    if (p->in_place)
+        return;
+    check_plan_input(r, p, r->number, memset(r->staging + from, 0, sent));
+    check_read(c, r->dev, r->seen, send + from, sent);
+    REQUIRE(memcmp(r->seen, r->staging + from, sent) == 0, "%s() of %llu elements changed what it was given to send",
+            kinds[p->kind].name, (unsigned long long)p->count);
+}
+/* --------------------------------------------------------------------------------------------------------------- ranks */
+
+const openreg_comm *
+check_comm(check_context *c)
+{
+    return c->table.extension(c->instance, OPENREG_COMM_NAME, OPENREG_COMM_VERSION); /* CHECK_COMM: there is one */
+}
+
+static void *
+run_rank(void *argument)
+{
+    const check_rank_thread *const started = argument;
+    started->function(started->rank);
+    atomic_store(&started->rank->is_done, true);
+    return NULL;
+}
+
+void
+check_rank_start(check_rank_thread *t, check_rank *r, check_rank_function *function)
+{
+    *t = (check_rank_thread){.function = function, .rank = r};
+    atomic_store(&r->is_done, false);
+    if (pthread_create(&t->thread, NULL, run_rank, t) != 0)
+        check_skip("no thread could be made");
+}
+
+void
+check_in_each_rank(check_rank *ranks, check_rank_function *function)
+{
+    check_rank_thread threads[RANKS];
+    for (int32_t i = 0; i < ranks[0].size; ++i)
+        check_rank_start(&threads[i], &ranks[i], function);
+    for (int32_t i = 0; i < ranks[0].size; ++i)
+        (void)pthread_join(threads[i].thread, NULL);
+}
+
+void
+check_rank_init(check_rank *r)
+{
+    CALL("init", r->comm->init(r->c->instance, r->dev, r->number, r->size, r->id, &r->handle));
+    REQUIRE(r->handle != NULL, "init() succeeded and gave no handle");
+}
+
+void
+check_rank_destroy(check_rank *r)
+{
+    CALL("destroy", r->comm->destroy(r->c->instance, r->handle));
+    r->handle = NULL;
+}
+
+check_rank *
+check_ranks_prepare(check_context *c, int32_t size)
+{
+    static check_rank ranks[RANKS];
+    static openreg_comm_id id;
+    const openreg_comm *const comm = check_comm(c);
+    CALL("unique_id", comm->unique_id(c->instance, &id));
+    for (int32_t i = 0; i < size; ++i) {
+        check_rank *const r = &ranks[i];
+        r->c = c;
+        r->comm = comm;
+        r->id = &id;
+        r->number = r->dev = i;
+        r->size = size;
+        if (r->send != NULL)
+            continue;
+        r->stream = check_stream(c, i);
+        r->send = check_alloc(c, i, ROOM);
+        r->recv = check_alloc(c, i, ROOM);
+        r->staging = check_host_alloc(c, ROOM, true);
+        r->wanted = check_host_alloc(c, ROOM, true);
+        r->seen = check_host_alloc(c, ROOM, true);
+    }
+    return ranks;
+}
+
+check_rank *
+check_ranks_connect(check_context *c, int32_t size)
+{
+    check_rank *const ranks = check_ranks_prepare(c, size);
+    check_in_each_rank(ranks, check_rank_init);
+    REQUIRE(size == 1 || ranks[0].handle != ranks[1].handle, "init() gave two ranks the same handle");
+    return ranks;
+}
+
+static void
+follow_plan(check_rank *r)
+{
+    check_plan_run(r, r->plan);
+}
+
+void
+check_ranks_follow(check_rank *ranks, check_plan wanted)
+{
+    for (int32_t i = 0; i < ranks[0].size; ++i)
+        ranks[i].plan = &wanted;
+    check_in_each_rank(ranks, follow_plan);
+    REQUIRE(ranks[0].size == 1 || ranks[0].served == ranks[1].served,
+            "%s() of type %s is UNSUPPORTED in one rank alone", check_comm_kind_name(wanted.kind),
+            check_comm_type_name(wanted.type));
+}
+
+void
+check_ranks_end(check_rank *ranks)
+{
+    REQUIRE(ranks[0].served > 0, "every call was OPENREG_E_UNSUPPORTED");
+    check_in_each_rank(ranks, check_rank_destroy);
+}

@@ -1,0 +1,98 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
+/* comm_ranks.h: ranks of openreg.comm in this process, a device and a thread each, and calls with known input and known
+ * results, for the checks of that extension. */
+#ifndef OPENREG_CHECK_COMM_RANKS_H
+#define OPENREG_CHECK_COMM_RANKS_H
+
+#include <pthread.h>
+#include <stdatomic.h>
+
+#include <openreg/comm.h>
+
+#include "check.h"
+
+#define CHECK_COMM_RANKS 2
+#define CHECK_COMM_ROOM (1u << 20) /* bytes of a block */
+#define CHECK_COMM_TYPES (OPENREG_COMM_FLOAT8_E5M2 + 1)
+#define CHECK_COMM_REDUCTIONS (OPENREG_COMM_AVERAGE + 1)
+
+/* MESSAGES: as many as there are ranks, one after the other, from `root`. EXCHANGE: what all_to_all() does, by messages in
+ * a group with groups in it. */
+typedef enum check_comm_kind {
+    CHECK_ALL_REDUCE,
+    CHECK_REDUCE,
+    CHECK_REDUCE_SCATTER, /* the last one that reduces */
+    CHECK_BROADCAST,
+    CHECK_ALL_GATHER,
+    CHECK_ALL_TO_ALL,
+    CHECK_EXCHANGE,
+    CHECK_MESSAGES,
+    CHECK_COMM_KINDS
+} check_comm_kind;
+
+/* One call, the same of all ranks. */
+typedef struct check_plan {
+    check_comm_kind kind;
+    int32_t type, reduction, root;
+    uint64_t count;
+    bool in_place;
+    int shift; /* elements by which the memory is off the alignment of its allocation */
+} check_plan;
+
+typedef struct check_rank {
+    check_context *c;
+    const openreg_comm *comm;
+    const openreg_comm_id *id;
+    int32_t number, size, dev;
+    openreg_driver_comm handle;
+    openreg_driver_stream stream;
+    char *send, *recv;                      /* blocks of the device */
+    unsigned char *staging, *wanted, *seen; /* of the host */
+    const check_plan *plan;
+    int served; /* plans that the driver didn't refuse */
+    atomic_bool is_done;
+} check_rank;
+
+/* "all_reduce", "int8" */
+const char *check_comm_kind_name(check_comm_kind kind);
+const char *check_comm_type_name(int32_t type);
+
+/* Bytes that a rank gives and gets. */
+uint64_t check_plan_sent(const check_rank *r, const check_plan *p);
+uint64_t check_plan_received(const check_rank *r, const check_plan *p);
+/* What rank `number` sends: numbers where they are reduced, else any bytes. */
+void check_plan_input(const check_rank *r, const check_plan *p, int32_t number, unsigned char *to);
+/* What this rank has to get; nothing is written where it gets nothing. `room` is for the input of another rank. */
+void check_plan_output(const check_rank *r, const check_plan *p, unsigned char *to, unsigned char *room);
+/* The call alone. E_UNSUPPORTED is an answer, and no other error. */
+openreg_status check_plan_call(const check_rank *r, const check_plan *p, const void *send, void *recv);
+/* From its input to the comparison, with the bytes around the result. What is refused must leave the memory as it was. */
+void check_plan_run(check_rank *r, const check_plan *p);
+
+/* ---- ranks ---- */
+
+typedef void check_rank_function(check_rank *r);
+typedef struct check_rank_thread {
+    pthread_t thread;
+    check_rank_function *function;
+    check_rank *rank;
+} check_rank_thread;
+
+/* The table, of a driver that has it. */
+const openreg_comm *check_comm(check_context *c);
+/* The ranks without a communicator. The id is a new one. */
+check_rank *check_ranks_prepare(check_context *c, int32_t size);
+/* The same, connected. */
+check_rank *check_ranks_connect(check_context *c, int32_t size);
+void check_rank_init(check_rank *r);
+void check_rank_destroy(check_rank *r);
+/* Runs a function in a thread of its own; is_done becomes true at its end. */
+void check_rank_start(check_rank_thread *t, check_rank *r, check_rank_function *function);
+/* For all ranks, each in a thread, and waits: a rank that hangs is for the runner to end. */
+void check_in_each_rank(check_rank *ranks, check_rank_function *function);
+/* One plan in all ranks, by check_plan_run(). */
+void check_ranks_follow(check_rank *ranks, check_plan wanted);
+/* Destroys the communicator. Fails the check if the driver refused all plans. */
+void check_ranks_end(check_rank *ranks);
+
+#endif

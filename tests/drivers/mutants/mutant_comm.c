@@ -1,0 +1,625 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
+/* mutant_comm.c: collectives between the simulated devices of one process (openreg/comm.h), and their defects (mutants.h).
+ * Each call is work of its stream: a host function, which meets those of the other ranks. */
+#define _GNU_SOURCE
+#include "mutant.h"
+
+#include <fcntl.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include <openreg/comm.h>
+
+#define MOST_RANKS 8
+#define MOST_OPERATIONS 64
+#define TYPES OPENREG_COMM_FLOAT8_E4M3 /* the 8-bit ones of floating point are not there */
+
+/* Of a send, until the peer has taken it. */
+typedef struct message {
+    struct message *next;
+    const char *data;
+    bool is_taken;
+} message;
+
+/* Where the ranks of a communicator meet. All of it is under the lock. */
+typedef struct meeting {
+    struct meeting *next;
+    uint64_t number; /* its id */
+    int32_t size, joined, users, arrived;
+    uint64_t round;
+    bool has[MOST_RANKS];
+    const char *send[MOST_RANKS];
+    message *messages[MOST_RANKS][MOST_RANKS]; /* [from][to], the oldest first */
+} meeting;
+
+struct openreg_driver_comm_s {
+    meeting *meeting;
+    int32_t dev, rank, size, users; /* the handle, and what is queued */
+    atomic_bool is_aborted;
+};
+
+typedef enum kind { ALL_REDUCE, REDUCE, BROADCAST, ALL_GATHER, REDUCE_SCATTER, ALL_TO_ALL, SEND, RECV } kind;
+
+typedef struct operation {
+    kind kind;
+    openreg_driver_comm comm;
+    openreg_driver_stream stream;
+    const char *send; /* as the host sees it */
+    char *recv;
+    uint64_t count;
+    int32_t type, reduction, peer;
+    message sent;
+} operation;
+
+typedef struct batch {
+    int count;
+    operation operations[];
+} batch;
+
+static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
+static pthread_cond_t changed = PTHREAD_COND_INITIALIZER;
+static meeting *meetings;
+
+static _Thread_local int group_depth, group_count;
+static _Thread_local operation group[MOST_OPERATIONS];
+
+/* ---------------------------------------------------------------------------------------------------------- arithmetic */
+
+typedef long double real; /* has every integer of 64 bits */
+
+static const struct {
+    int size, exponent, mantissa;
+    bool is_unsigned;
+} formats[TYPES] = {{1, 0, 0, false}, {1, 0, 0, true},   {4, 0, 0, false},  {4, 0, 0, true},    {8, 0, 0, false},
+                    {8, 0, 0, true},  {2, 5, 10, false}, {4, 8, 23, false}, {8, 11, 52, false}, {2, 8, 7, false}};
+
+/* Normal numbers and zero. */
+static real
+load(const char *at, int32_t type)
+{
+    uint64_t bits = 0;
+    const int size = 8 * formats[type].size, exponent = formats[type].exponent, mantissa = formats[type].mantissa;
+    memcpy(&bits, at, (size_t)formats[type].size);
+    if (exponent == 0 && (formats[type].is_unsigned && !IS(comm_signed)))
+        return (real)bits;
+    if (exponent == 0)
+        return (real)((int64_t)(bits << (64 - size)) >> (64 - size));
+    const int power = (int)(bits >> mantissa & ((1u << exponent) - 1)) - (1 << (exponent - 1)) + 1;
+    real value = (real)(bits & ((UINT64_C(1) << mantissa) - 1)) / (real)(UINT64_C(1) << mantissa) + 1;
+    if ((bits & ((UINT64_C(1) << (size - 1)) - 1)) == 0)
+        return 0;
+    for (int i = 0; i < power; ++i)
+        value *= 2;
+    for (int i = 0; i > power; --i)
+        value /= 2;
+    return bits >> (size - 1) & 1 ? -value : value;
+}
+
+static void
+store(char *at, int32_t type, real value)
+{
+    const int size = 8 * formats[type].size, exponent = formats[type].exponent, mantissa = formats[type].mantissa;
+    uint64_t bits = value < 0 ? (uint64_t)(int64_t)value : (uint64_t)value;
+    if (exponent != 0 && value != 0) {
+        int power = (1 << (exponent - 1)) - 1;
+        real left = value < 0 ? -value : value;
+        for (; left >= 2; ++power)
+            left /= 2;
+        for (; left < 1; --power)
+            left *= 2;
+        bits = (uint64_t)((left - 1) * (real)(UINT64_C(1) << mantissa) + 0.5L) + ((uint64_t)power << mantissa);
+        bits |= value < 0 ? UINT64_C(1) << (size - 1) : 0;
+    }
+    memcpy(at, &bits, (size_t)formats[type].size);
+}
+
+static real
+reduced(real a, real b, int32_t reduction)
+{
+    switch (reduction) {
+    case OPENREG_COMM_PRODUCT:
+        return a * b;
+    case OPENREG_COMM_MAX:
+        return a > b ? a : b;
+    case OPENREG_COMM_MIN:
+        return a < b ? a : b;
+    default:
+        return IS(comm_doubles) ? (real)((double)a + (double)b) : a + b;
+    }
+}
+
+static void
+reduce_into(char *to, const operation *op, const char *const *from, uint64_t offset)
+{
+    const uint64_t size = (uint64_t)formats[op->type].size;
+    for (uint64_t i = 0; i < op->count; ++i) {
+        real value = load(from[0] + offset + i * size, op->type);
+        for (int32_t rank = 1; rank < op->comm->size; ++rank)
+            value = reduced(value, load(from[rank] + offset + i * size, op->type), op->reduction);
+        if (op->reduction == OPENREG_COMM_AVERAGE && !IS(comm_average_sums))
+            value /= (real)op->comm->size;
+        store(to + i * size, op->type, value);
+    }
+}
+
+/* ---------------------------------------------------------------------------------------------------------------- work */
+
+/* Waits for all ranks. False: the communicator was aborted. The lock is held. */
+static bool
+meet(openreg_driver_comm comm)
+{
+    meeting *const m = comm->meeting;
+    const uint64_t round = m->round;
+    if (++m->arrived == m->size) {
+        m->arrived = 0;
+        ++m->round;
+        (void)pthread_cond_broadcast(&changed);
+    }
+    while (m->round == round && (!comm->is_aborted || IS(comm_abort_hangs)))
+        (void)pthread_cond_wait(&changed, &lock);
+    m->arrived -= m->round == round;
+    return m->round != round && !comm->is_aborted;
+}
+
+static bool
+meet_now(const operation *op, const char **from)
+{
+    (void)pthread_mutex_lock(&lock);
+    if (from != NULL)
+        op->comm->meeting->send[op->comm->rank] = op->send;
+    const bool is_met = meet(op->comm);
+    if (from != NULL && is_met)
+        memcpy(from, op->comm->meeting->send, sizeof op->comm->meeting->send);
+    (void)pthread_mutex_unlock(&lock);
+    return is_met;
+}
+
+/* What this rank gets: bytes of `out`, 0 if nothing. */
+static uint64_t
+result_of(const operation *op, const char *const *from, char *out)
+{
+    const uint64_t part = op->count * (uint64_t)formats[op->type].size;
+    const int32_t rank = op->comm->rank, size = op->comm->size;
+    switch (op->kind) {
+    case REDUCE:
+        if (rank != (IS(comm_reduce_first) ? 0 : op->peer) && !IS(comm_reduce_everywhere))
+            return 0;
+        reduce_into(out, op, from, 0);
+        return part;
+    case ALL_REDUCE:
+        reduce_into(out, op, from, 0);
+        return part;
+    case REDUCE_SCATTER:
+        reduce_into(out, op, from, IS(comm_scatter_first) ? 0 : part * (uint64_t)rank);
+        return part;
+    case BROADCAST:
+        if (rank == op->peer && IS(comm_broadcast_but_root))
+            return 0;
+        if (from[IS(comm_broadcast_first) ? 0 : op->peer] == NULL)
+            return 0;
+        memcpy(out, from[IS(comm_broadcast_first) ? 0 : op->peer], part);
+        return part;
+    default:
+        for (int32_t peer = 0; peer < size; ++peer) {
+            const int32_t of = IS(comm_gather_reversed) ? size - 1 - peer : peer;
+            const bool is_own = op->kind == ALL_TO_ALL && IS(comm_to_all_own);
+            memcpy(out + part * (uint64_t)peer,
+                   from[is_own ? rank : of] + (op->kind == ALL_GATHER ? 0 : part * (uint64_t)(is_own ? peer : rank)),
+                   part);
+        }
+        return part * (uint64_t)size;
+    }
+}
+
+static void
+run_collective(const operation *op)
+{
+    const uint64_t element = (uint64_t)formats[op->type].size;
+    const char *from[MOST_RANKS] = {NULL};
+    char *const out = calloc((uint64_t)op->comm->size * op->count * element + element, 1);
+    if (IS(comm_in_place_clears) && op->kind != BROADCAST && op->recv != NULL)
+        memset(op->recv, 0, op->count * element);
+    if (meet_now(op, from)) {
+        uint64_t size = op->count > 0 ? result_of(op, from, out) : 0;
+        if (IS(comm_words))
+            size = size / 4 / element * 4 * element;
+        if (IS(comm_overruns) && size % (4 * element) != 0)
+            size += element;
+        if (meet_now(op, NULL) && size > 0 && op->recv != NULL && !(IS(comm_alone_nothing) && op->comm->size == 1))
+            memcpy(op->recv, out, size);
+    }
+    free(out);
+}
+
+static message **
+end_of(message **list)
+{
+    while (*list != NULL)
+        list = &(*list)->next;
+    return list;
+}
+
+/* All messages of a batch at once. */
+static void
+run_messages(batch *work)
+{
+    (void)pthread_mutex_lock(&lock);
+    for (int i = 0; i < work->count; ++i) {
+        operation *const op = &work->operations[i];
+        if (op->kind != SEND)
+            continue;
+        op->sent = (message){NULL, op->send, false};
+        *end_of(&op->comm->meeting->messages[op->comm->rank][op->peer]) = &op->sent;
+    }
+    (void)pthread_cond_broadcast(&changed);
+    for (int i = 0; i < work->count; ++i) {
+        const operation *const op = &work->operations[i];
+        message **const list = &op->comm->meeting->messages[op->peer][op->comm->rank];
+        while (op->kind == RECV && *list == NULL && !op->comm->is_aborted)
+            (void)pthread_cond_wait(&changed, &lock);
+        if (op->kind != RECV || op->comm->is_aborted)
+            continue;
+        message *const taken = *list;
+        *list = taken->next;
+        const uint64_t count = op->count - (IS(comm_message_short) && op->count > 1000);
+        if (count > 0)
+            memcpy(op->recv, taken->data, count * (uint64_t)formats[op->type].size);
+        taken->is_taken = true;
+        (void)pthread_cond_broadcast(&changed);
+    }
+    for (int i = 0; i < work->count; ++i) {
+        const operation *const op = &work->operations[i];
+        while (op->kind == SEND && !op->sent.is_taken && !op->comm->is_aborted)
+            (void)pthread_cond_wait(&changed, &lock);
+        if (op->kind == SEND && !op->sent.is_taken) {
+            message **at = &op->comm->meeting->messages[op->comm->rank][op->peer];
+            while (*at != &op->sent)
+                at = &(*at)->next;
+            *at = op->sent.next;
+        }
+    }
+    (void)pthread_mutex_unlock(&lock);
+}
+
+/* The lock is held. */
+static void
+drop_meeting(meeting *m)
+{
+    if (--m->users > 0)
+        return;
+    meeting **at = &meetings;
+    while (*at != m)
+        at = &(*at)->next;
+    *at = m->next;
+    free(m);
+}
+
+/* The lock is held. */
+static void
+drop_comm(openreg_driver_comm comm)
+{
+    if (--comm->users > 0)
+        return;
+    drop_meeting(comm->meeting);
+    free(comm);
+}
+
+static void *
+run_batch(void *argument)
+{
+    batch *const work = argument;
+    openreg_driver_comm const comm = work->operations[0].comm;
+    if (IS(comm_ends_late))
+        (void)usleep(20000);
+    for (int i = 0; i < work->count && !comm->is_aborted; ++i)
+        if (work->operations[i].kind < SEND)
+            run_collective(&work->operations[i]);
+    run_messages(work);
+    (void)pthread_mutex_lock(&lock);
+    drop_comm(comm);
+    (void)pthread_mutex_unlock(&lock);
+    free(work);
+    return NULL;
+}
+
+static void
+run_on_stream(void *argument)
+{
+    pthread_t thread;
+    if (!IS(comm_ends_late))
+        (void)run_batch(argument);
+    else if (pthread_create(&thread, NULL, run_batch, argument) == 0)
+        (void)pthread_detach(thread);
+}
+
+/* Queues operations of one communicator and stream. */
+static openreg_status
+submit(openreg_instance instance, const operation *operations, int count)
+{
+    openreg_driver_comm const comm = operations[0].comm;
+    batch *const work = malloc(sizeof *work + (size_t)count * sizeof work->operations[0]);
+    work->count = count;
+    memcpy(work->operations, operations, (size_t)count * sizeof work->operations[0]);
+    (void)pthread_mutex_lock(&lock);
+    ++comm->users;
+    (void)pthread_mutex_unlock(&lock);
+    openreg_driver_stream const stream = IS(comm_other_stream) ? NULL : operations[0].stream;
+    const openreg_status status = mutant_base->host_func(instance, comm->dev, stream, run_on_stream, work);
+    if (status == OPENREG_OK && IS(comm_call_waits))
+        return mutant_base->stream_sync(instance, comm->dev, stream);
+    return status;
+}
+
+static const char *
+host_view(openreg_instance instance, const operation *op, const void *memory)
+{
+    void *host = NULL;
+    if (memory != NULL)
+        (void)mutant_base->host_alias(instance, op->comm->dev, (void *)(uintptr_t)memory, &host);
+    return host;
+}
+
+static openreg_status
+refuse_aborted(openreg_instance instance, openreg_driver_comm comm)
+{
+    (void)pthread_mutex_lock(&lock);
+    const bool is_aborted = comm->is_aborted && !IS(comm_abort_forgotten);
+    (void)pthread_mutex_unlock(&lock);
+    return is_aborted ? openreg_fail(instance->host, OPENREG_E_INVALID, 0, "the communicator was aborted") : OPENREG_OK;
+}
+
+static openreg_status
+queue(openreg_instance instance, operation op, const void *send, void *recv)
+{
+    const openreg_status status = refuse_aborted(instance, op.comm);
+    if (status != OPENREG_OK)
+        return status;
+    const bool is_unknown = op.type < 0 || op.type >= TYPES || op.reduction < 0 || op.reduction > OPENREG_COMM_AVERAGE;
+    if (is_unknown && IS(comm_type_any) && op.type > OPENREG_COMM_FLOAT8_E5M2)
+        return OPENREG_OK;
+    if (is_unknown && IS(comm_refuses_late) && op.type == OPENREG_COMM_FLOAT8_E4M3)
+        (void)mutant_base->fill(instance, op.comm->dev, recv, 0, op.count, op.stream);
+    if (is_unknown)
+        return openreg_fail(instance->host, OPENREG_E_UNSUPPORTED, 0, "no type %d or reduction %d", op.type,
+                            op.reduction);
+    if (IS(comm_zero_refused) && op.count == 0)
+        return openreg_fail(instance->host, OPENREG_E_INVALID, 0, "no elements");
+    op.send = host_view(instance, &op, send);
+    op.recv = (char *)(uintptr_t)host_view(instance, &op, recv);
+    const uint64_t size = op.count * (uint64_t)formats[op.type].size;
+    if (IS(comm_reads_early) && op.kind == ALL_REDUCE && size > 0)
+        op.send = memcpy(malloc(size), op.send, size); /* never freed: the process ends */
+    if (group_depth == 0 || IS(comm_group_serial))
+        return submit(instance, &op, 1);
+    group[group_count++] = op;
+    return OPENREG_OK;
+}
+
+/* ----------------------------------------------------------------------------------------------------------- functions */
+
+#define OPERATION(...)                                                                                                 \
+    (operation)                                                                                                        \
+    {                                                                                                                  \
+        .comm = comm, .stream = stream, .count = count, .type = type, __VA_ARGS__                                      \
+    }
+
+static openreg_status
+all_reduce(openreg_instance instance, openreg_driver_comm comm, const void *send, void *recv, uint64_t count,
+           int32_t type, int32_t reduction, openreg_driver_stream stream)
+{
+    return queue(instance, OPERATION(.kind = ALL_REDUCE, .reduction = reduction), send, recv);
+}
+
+static openreg_status
+reduce(openreg_instance instance, openreg_driver_comm comm, const void *send, void *recv, uint64_t count, int32_t type,
+       int32_t reduction, int32_t root, openreg_driver_stream stream)
+{
+    return queue(instance, OPERATION(.kind = REDUCE, .reduction = reduction, .peer = root), send, recv);
+}
+
+static openreg_status
+broadcast(openreg_instance instance, openreg_driver_comm comm, const void *send, void *recv, uint64_t count,
+          int32_t type, int32_t root, openreg_driver_stream stream)
+{
+    return queue(instance, OPERATION(.kind = BROADCAST, .peer = root), send, recv);
+}
+
+static openreg_status
+all_gather(openreg_instance instance, openreg_driver_comm comm, const void *send, void *recv, uint64_t count,
+           int32_t type, openreg_driver_stream stream)
+{
+    return queue(instance, OPERATION(.kind = ALL_GATHER), send, recv);
+}
+
+static openreg_status
+reduce_scatter(openreg_instance instance, openreg_driver_comm comm, const void *send, void *recv, uint64_t count,
+               int32_t type, int32_t reduction, openreg_driver_stream stream)
+{
+    return queue(instance, OPERATION(.kind = REDUCE_SCATTER, .reduction = reduction), send, recv);
+}
+
+static openreg_status
+all_to_all(openreg_instance instance, openreg_driver_comm comm, const void *send, void *recv, uint64_t count,
+           int32_t type, openreg_driver_stream stream)
+{
+    return queue(instance, OPERATION(.kind = ALL_TO_ALL), send, recv);
+}
+
+static openreg_status
+send_to(openreg_instance instance, openreg_driver_comm comm, const void *send, uint64_t count, int32_t type,
+        int32_t peer, openreg_driver_stream stream)
+{
+    return queue(instance, OPERATION(.kind = SEND, .peer = peer), send, NULL);
+}
+
+static openreg_status
+recv_from(openreg_instance instance, openreg_driver_comm comm, void *recv, uint64_t count, int32_t type, int32_t peer,
+          openreg_driver_stream stream)
+{
+    return queue(instance, OPERATION(.kind = RECV, .peer = peer), NULL, recv);
+}
+
+static openreg_status
+group_start(openreg_instance instance)
+{
+    (void)instance;
+    ++group_depth;
+    return OPENREG_OK;
+}
+
+/* A piece of work for each communicator and stream, in the order of their first calls. */
+static openreg_status
+group_end(openreg_instance instance)
+{
+    openreg_status status = OPENREG_OK;
+    if (--group_depth > 0 && !IS(comm_group_inner))
+        return OPENREG_OK;
+    for (int i = 0; i < group_count; ++i) {
+        operation together[MOST_OPERATIONS];
+        const operation first = group[i];
+        int count = 0;
+        for (int k = i; k < group_count; ++k)
+            if (group[k].comm != NULL && group[k].comm == first.comm && group[k].stream == first.stream) {
+                together[count++] = group[k];
+                group[k].comm = NULL;
+            }
+        if (count > 0 && status == OPENREG_OK)
+            status = submit(instance, together, count);
+    }
+    group_count = 0;
+    return status;
+}
+
+static openreg_status
+unique_id(openreg_instance instance, openreg_comm_id *out)
+{
+    static atomic_uint_least64_t last;
+    const uint64_t number = IS(comm_id_twice) ? 1 : atomic_fetch_add(&last, 1) + 1;
+    (void)instance;
+    memset(out, 0, sizeof *out);
+    memcpy(out->bytes, &number, sizeof number);
+    return OPENREG_OK;
+}
+
+/* The lock is held. */
+static meeting *
+find_meeting(uint64_t id, int32_t size)
+{
+    meeting *m = meetings;
+    while (m != NULL && m->number != id)
+        m = m->next;
+    if (m == NULL) {
+        m = calloc(1, sizeof *m);
+        m->number = id;
+        m->size = size;
+        m->next = meetings;
+        meetings = m;
+    }
+    return m;
+}
+
+static void *
+idle(void *argument)
+{
+    (void)argument;
+    while (pause() != 0) {
+    }
+    return NULL;
+}
+
+static openreg_status
+init(openreg_instance instance, int32_t dev, int32_t rank, int32_t size, const openreg_comm_id *id,
+     openreg_driver_comm *out)
+{
+    uint64_t number;
+    memcpy(&number, id->bytes, sizeof number);
+    if (IS(comm_any_rank) && rank == size && size > 0)
+        rank = 0;
+    if (rank < 0 || rank >= size || size > MOST_RANKS)
+        return openreg_fail(instance->host, OPENREG_E_INVALID, 0, "rank %d of %d", rank, size);
+    (void)pthread_mutex_lock(&lock);
+    meeting *const m = find_meeting(number, size);
+    ++m->users;
+    if (m->size != size || m->has[rank]) {
+        drop_meeting(m);
+        (void)pthread_mutex_unlock(&lock);
+        return openreg_fail(instance->host, OPENREG_E_INVALID, 0, "the ranks disagree");
+    }
+    m->has[rank] = true;
+    ++m->joined;
+    (void)pthread_cond_broadcast(&changed);
+    while (m->joined < size && !IS(comm_init_early))
+        (void)pthread_cond_wait(&changed, &lock);
+    (void)pthread_mutex_unlock(&lock);
+    pthread_t thread;
+    if (IS(comm_leaks_thread) && pthread_create(&thread, NULL, idle, NULL) != 0)
+        return OPENREG_OK;
+    if (IS(comm_leaks_file) && open("/dev/null", O_RDONLY) < 0)
+        return OPENREG_OK;
+    *out = calloc(1, sizeof **out);
+    **out = (struct openreg_driver_comm_s){.meeting = m, .dev = dev, .rank = rank, .size = size, .users = 1};
+    return OPENREG_OK;
+}
+
+static openreg_status
+get_error(openreg_instance instance, openreg_driver_comm comm)
+{
+    const openreg_status status = refuse_aborted(instance, comm);
+    if (status == OPENREG_OK && IS(comm_error_waits))
+        (void)mutant_base->device_sync(instance, comm->dev);
+    return status == OPENREG_OK && IS(comm_error_always)
+               ? openreg_fail(instance->host, OPENREG_E_INTERNAL, 0, "still in progress")
+               : status;
+}
+
+static openreg_status
+end_comm(openreg_instance instance, openreg_driver_comm comm)
+{
+    (void)pthread_mutex_lock(&lock);
+    const bool is_second = comm->is_aborted;
+    comm->is_aborted = true;
+    (void)pthread_cond_broadcast(&changed);
+    (void)pthread_mutex_unlock(&lock);
+    return is_second && IS(comm_abort_once) ? openreg_fail(instance->host, OPENREG_E_INVALID, 0, "aborted already")
+                                            : OPENREG_OK;
+}
+
+static openreg_status
+destroy(openreg_instance instance, openreg_driver_comm comm)
+{
+    if (comm == NULL)
+        return IS(comm_null_refused) ? openreg_fail(instance->host, OPENREG_E_INVALID, 0, "no communicator")
+                                     : OPENREG_OK;
+    (void)pthread_mutex_lock(&lock);
+    drop_comm(comm);
+    (void)pthread_mutex_unlock(&lock);
+    return OPENREG_OK;
+}
+
+const void *
+mutant_comm(uint32_t version)
+{
+    static openreg_comm table = {
+        .struct_size = sizeof table,
+        .version = OPENREG_COMM_VERSION,
+        .unique_id = unique_id,
+        .init = init,
+        .all_reduce = all_reduce,
+        .reduce = reduce,
+        .broadcast = broadcast,
+        .all_gather = all_gather,
+        .reduce_scatter = reduce_scatter,
+        .all_to_all = all_to_all,
+        .send = send_to,
+        .recv = recv_from,
+        .group_start = group_start,
+        .group_end = group_end,
+        .get_error = get_error,
+        .abort = end_comm,
+        .destroy = destroy,
+    };
+    if (IS(comm_hole))
+        table.get_error = NULL;
+    return version == OPENREG_COMM_VERSION || IS(comm_any_version) ? &table : NULL;
+}
