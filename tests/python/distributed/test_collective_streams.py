@@ -14,27 +14,11 @@ from typing import Any
 import pytest
 import torch
 import torch.distributed as dist
-from two_ranks import WORLD, Checks, assert_ended_well, assert_passed, reports_of
+from two_ranks import WORLD, Checks, Peer, assert_ended_well, assert_passed, reports_of
 
 CHECKS = Checks("gloo")
 check = CHECKS.check("gloo")
 HELD_BACK = 0.3  # seconds, where time is measured
-
-
-class Peer:
-    """Rank 1 comes to the collective when rank 0 lets it."""
-
-    count = 0
-
-    def __init__(self, rank: int) -> None:
-        dist.barrier()
-        Peer.count += 1
-        self.store, self.key = dist.distributed_c10d._get_default_store(), f"come {Peer.count}"
-        if rank == 1:
-            self.store.wait([self.key], datetime.timedelta(seconds=60))
-
-    def come(self) -> None:
-        self.store.set(self.key, "now")
 
 
 @check
@@ -151,6 +135,7 @@ def events_measure_it(rank: int, device: torch.device) -> None:
     dist.all_reduce(x)
     second.record()
     if rank == 0:
+        first.synchronize()
         time.sleep(HELD_BACK)
         peer.come()
     second.synchronize()

@@ -23,7 +23,7 @@ import torch.distributed as dist
 import torch.distributed._functional_collectives as functional
 from torch import nn
 from torch.testing import assert_close
-from two_ranks import WORLD, Check, Checks, assert_ended_well, assert_passed, give_up_after, reports_of
+from two_ranks import WORLD, Check, Checks, Peer, assert_ended_well, assert_passed, give_up_after, reports_of
 
 from torch_openreg import _C
 
@@ -493,24 +493,21 @@ def input_that_nobody_keeps(rank: int, device: torch.device) -> None:
 @check(PLAIN)
 def waiting_leaves_the_interpreter_alone(rank: int, device: torch.device) -> None:
     """Other Python threads run while a rank waits for the other one."""
-    group, ticks, ended = dist.new_group(), 0, threading.Event()
+    group, peer, x = dist.new_group(), Peer(rank), torch.ones(3, device=device)
 
     def tick() -> None:
-        nonlocal ticks
-        while not ended.wait(0.01):
-            ticks += 1
+        for _ in range(10):
+            time.sleep(0.01)
+        peer.come()
 
     thread = threading.Thread(target=tick)
     if rank == 0:
         thread.start()
-    else:
-        time.sleep(0.6)
-    dist.all_reduce(torch.ones(3, device=device), group=group)
+    dist.all_reduce(x, group=group)
     torch.openreg.synchronize(device)
-    ended.set()
+    assert x.tolist() == [2.0] * 3
     if rank == 0:
         thread.join()
-        assert ticks >= 10
 
 
 @check(PLAIN)
@@ -518,22 +515,21 @@ def wait_with_a_timeout(rank: int, device: torch.device) -> None:
     """wait() gives up in time, and a later one has the result."""
     group, x = dist.new_group(), torch.full((3,), 1.0 + rank, device=device)
     dist.all_reduce(torch.ones(1, device=device), group=group)
-    if rank == 1:
-        time.sleep(0.6)
+    peer = Peer(rank)
     work = dist.all_reduce(x, group=group, async_op=True)
     if rank == 0:
         with pytest.raises(RuntimeError, match="timed out"):
             work.wait(datetime.timedelta(milliseconds=100))
         assert not work.is_completed()
+        peer.come()
     work.wait()
     assert x.tolist() == [3.0] * 3
-    part = torch.zeros(1, device=device)
-    if rank == 1:
-        time.sleep(0.6)
+    part, peer = torch.zeros(1, device=device), Peer(rank)
     work = dist.reduce_scatter_tensor(part, torch.full((2,), 1.0 + rank, device=device), group=group, async_op=True)
     if rank == 0:
         with pytest.raises(RuntimeError, match=r"(?s)Timed out.*In reduce_scatter_tensor in rank 0 of 2"):
             work.wait(datetime.timedelta(milliseconds=100))
+        peer.come()
     work.wait()
     assert part.tolist() == [3.0]
 

@@ -79,6 +79,7 @@ def join(backend: str, rank: int, store: dist.Store) -> None:
     """Makes the group of all ranks, by that backend, "" for none."""
     timeout = datetime.timedelta(seconds=30)
     dist.init_process_group(backend or None, rank=rank, world_size=WORLD, store=store, timeout=timeout)
+    Peer.count = 0
 
 
 def give_up_after(group: dist.ProcessGroup, seconds: float) -> dist.ProcessGroup:
@@ -86,6 +87,22 @@ def give_up_after(group: dist.ProcessGroup, seconds: float) -> dist.ProcessGroup
     for device in ("cpu", "openreg"):
         group._get_backend(torch.device(device))._set_default_timeout(datetime.timedelta(seconds=seconds))
     return group
+
+
+class Peer:
+    """Rank 1 comes to the collective when rank 0 lets it."""
+
+    count = 0
+
+    def __init__(self, rank: int) -> None:
+        dist.barrier()
+        Peer.count += 1
+        self.store, self.key = dist.distributed_c10d._get_default_store(), f"come {Peer.count}"
+        if rank == 1:
+            self.store.wait([self.key], datetime.timedelta(seconds=60))
+
+    def come(self) -> None:
+        self.store.set(self.key, "now")
 
 
 def reports_of(program: str, folder: Path, timeout: float = 150, **environment: str) -> list[dict[str, Any]]:

@@ -48,16 +48,18 @@ def test_python_runs_while_a_driver_opens(python: Any, library: Any, call: str) 
     python(
         f"""
         import threading, time
-        entered, turns = threading.Event(), []
+        entered, turned, turns = threading.Event(), threading.Event(), []
         def factory():
             entered.set()
-            time.sleep(0.3)
+            assert turned.wait(30)
             return {library("toy_driver")!r}
         openreg.register_driver_factory("toy", factory, priority=900)
         def count():
             entered.wait()
             for turn in range(5):
                 turns.append(turn)
+                if len(turns) == 15:
+                    turned.set()
                 time.sleep(0.01)
             torch.accelerator.device_count()  # reaches the runtime with the GIL, and has to wait
         threads = [threading.Thread(target=count) for _ in range(3)]

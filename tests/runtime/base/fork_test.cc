@@ -157,23 +157,24 @@ TEST_F(ForkTest, OneUnsafeDriverPoisonsTheChild) {
   EXPECT_TRUE(in_child([] { return is_refused(openreg_set_device(0), "openreg_set_device"); }));
 }
 
-std::atomic<bool> in_open{false};
+std::atomic<bool> in_open{false}, may_open{false};
 void slow_open() {
   in_open = true;
-  usleep(200000);
+  while (!may_open) usleep(1000);
 }
 
 // A fork while another thread is inside open(): the child neither hangs at the gate nor uses the half-open driver.
 TEST_F(ForkTest, ForkWhileAnotherThreadOpens) {
   use_full_toy();
   toy().on_open(slow_open);
-  in_open = false;
+  in_open = may_open = false;
   std::thread opener([] { EXPECT_EQ(openreg_init(), OPENREG_OK) << last_message(); });
   while (!in_open) usleep(1000);
   EXPECT_TRUE(in_child([] {
     return openreg_in_bad_fork() == 1 && openreg_driver_count() >= 3 && openreg_device_count() == 0 &&
            is_refused(openreg_init(), "openreg_init");
   }));
+  may_open = true;
   opener.join();
 }
 

@@ -165,22 +165,24 @@ TEST_F(RegistryTest, ReentryIsAnErrorNotADeadlock) {
   EXPECT_EQ(record_of("from_open").state, -1);
 }
 
-std::atomic<bool> in_open{false};
+std::atomic<bool> in_open{false}, may_open{false};
 void slow_open() {
   in_open = true;
-  usleep(100000);
+  while (!may_open) usleep(1000);
+  usleep(20000);  // so that who needs the table comes meanwhile
 }
 
 // While one thread is inside open(), others that need the table wait for it; those that only ask do not.
 TEST_F(RegistryTest, OthersWaitForTheFirst) {
   use_full_toy();
   toy().on_open(slow_open);
-  in_open = false;
+  in_open = may_open = false;
   std::thread first([] { EXPECT_EQ(openreg_init(), OPENREG_OK); });
   while (!in_open) usleep(1000);
   EXPECT_EQ(openreg_is_initialized(), 0);
   EXPECT_GE(openreg_driver_count(), 4);
   EXPECT_EQ(record_of("full_toy").state, OPENREG_DRIVER_STATE_LOADED);
+  may_open = true;
   EXPECT_EQ(openreg_set_device(1), OPENREG_OK) << last_message();
   first.join();
   EXPECT_EQ(toy().calls("open"), 1);
