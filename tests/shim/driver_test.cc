@@ -8,9 +8,9 @@
 #include <string>
 #include <vector>
 
-#include "shim/device.h"
-#include "shim/device_allocator.h"
-#include "shim/status.h"
+#include "shim/base/status.h"
+#include "shim/device/device.h"
+#include "shim/memory/device_allocator.h"
 #include "tests/drivers/full_toy_driver.h"
 #include "tests/shim/support.h"
 
