@@ -35,6 +35,9 @@ void throw_status(openreg_status status, SourceLocation location) {
       throw OutOfMemoryError(location, std::move(text));
     case OPENREG_E_UNSUPPORTED:
       throw NotImplementedError(location, std::move(text));
+    case OPENREG_E_PEER:
+    case OPENREG_E_TIMEOUT:
+      throw DistBackendError(location, std::move(text));
     default:
       throw Error(location, std::move(text));
   }

@@ -119,6 +119,16 @@ TEST_F(DriverTest, UnsupportedIsNotImplemented) {
   EXPECT_HAS(text, "full_toy");
 }
 
+// What a collective's peer or time limit ends is what torch.distributed's users catch.
+TEST_F(DriverTest, PeersAndTimeoutsAreDistBackendErrors) {
+  for (const auto code : {OPENREG_E_PEER, OPENREG_E_TIMEOUT}) {
+    toy.fail("stream_sync", 1, code, 0);
+    const std::string text =
+        error_of<c10::DistBackendError>([] { guard().synchronizeStream(guard().getDefaultStream(device(0))); });
+    EXPECT_HAS(text, openreg_status_name(code));
+  }
+}
+
 // A driver that is out of memory is OutOfMemoryError; the next, smaller request works.
 TEST_F(DriverTest, NoMemoryIsOutOfMemoryError) {
   toy.fail("mem_alloc", 1, OPENREG_E_NOMEM, FULL_TOY_FOREVER);

@@ -68,14 +68,14 @@ class Progress {
 
   // Before the communicator is aborted, so that streams which wait have the error before they go on. What they have passed
   // already is done.
-  void fail(const std::string& reason) {
+  void fail(const std::string& reason, openreg_status code) {
     const std::lock_guard<std::mutex> guard(lock_);
     if (look()) {
       return;
     }
     set_error(reason);
     for (const auto& [device, stream] : waiters_) {
-      (void)openreg_stream_report_error(device, stream, OPENREG_E_INTERNAL, text_of(error_).c_str());
+      (void)openreg_stream_report_error(device, stream, code, text_of(error_).c_str());
     }
   }
 
@@ -155,15 +155,16 @@ class Watch {
     if (progress.is_over()) {
       return true;
     }
-    std::string reason = progress.communicator->background_error();
-    if (reason.empty() && Clock::now() >= progress.deadline) {
+    auto [code, reason] = progress.communicator->background_error();
+    if (code == OPENREG_OK && Clock::now() >= progress.deadline) {
+      code = OPENREG_E_TIMEOUT;
       reason = "Timed out: a rank has not made the call, or is still busy";
     }
-    if (!reason.empty()) {
-      openreg::fail(*progress.communicator, reason, progress.description);
+    if (code != OPENREG_OK) {
+      openreg::fail(*progress.communicator, reason, progress.description, code);
     }
-    if (progress.communicator->failure() != nullptr) {
-      progress.fail(reason.empty() ? text_of(progress.communicator->failure()) : reason);
+    if (const auto failure = progress.communicator->failure()) {
+      progress.fail(code == OPENREG_OK ? text_of(failure) : reason, code == OPENREG_OK ? OPENREG_E_INTERNAL : code);
     }
     return progress.is_over();
   }
@@ -286,15 +287,18 @@ void Communicator::follow_current_stream() {
   StreamEvent(device, current).make_wait(device, stream);
 }
 
-std::string Communicator::background_error() {
+std::pair<openreg_status, std::string> Communicator::background_error() {
   const std::unique_lock<std::mutex> guard(ending_, std::try_to_lock);
-  if (!guard.owns_lock() || is_destroyed_ || failure() != nullptr ||
-      openreg_communicator_get_error(handle_) == OPENREG_OK) {
-    return "";
+  if (!guard.owns_lock() || is_destroyed_ || failure() != nullptr) {
+    return {OPENREG_OK, ""};
+  }
+  const openreg_status code = openreg_communicator_get_error(handle_);
+  if (code == OPENREG_OK) {
+    return {OPENREG_OK, ""};
   }
   std::string text = openreg_last_error()->message;
   openreg_clear_error();
-  return text;
+  return {code, std::move(text)};
 }
 
 std::exception_ptr Communicator::failure() const {
@@ -345,8 +349,8 @@ void Communicator::destroy() {
   if (failure() == nullptr) {
     (void)openreg_stream_synchronize(device, stream); // the thread that watches ends it where a peer doesn't come
   }
-  if (const auto error = background_error(); !error.empty()) {
-    fail(*this, error, "the end of a process group"); // else it might wait for that peer
+  if (const auto [code, error] = background_error(); code != OPENREG_OK) {
+    fail(*this, error, "the end of a process group", code); // else it might wait for that peer
   }
   const std::lock_guard<std::mutex> calling(calling_);
   const std::lock_guard<std::mutex> ending(ending_);
@@ -374,13 +378,13 @@ void forget(Progress& progress) {
   progress.forget();
 }
 
-void fail(Communicator& communicator, const std::string& reason, const std::string& description) {
+void fail(Communicator& communicator, const std::string& reason, const std::string& description, openreg_status code) {
   if (!communicator.begin_failure(error_of(reason + "\nIn " + description + "."))) {
     return;
   }
   for (const auto& progress : Watch::get().pending()) {
     if (progress->communicator.get() == &communicator) {
-      progress->fail(reason);
+      progress->fail(reason, code);
     }
   }
   openreg_flight_recorder_alarm();

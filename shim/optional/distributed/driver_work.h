@@ -43,7 +43,8 @@ class Communicator {
     end_group();
   }
 
-  std::string background_error(); // "": none, or it is ending
+  // What the driver says has gone wrong since; OPENREG_OK: nothing, or it is ending.
+  std::pair<openreg_status, std::string> background_error();
   std::exception_ptr failure() const;
   bool was_aborted() const; // or is about to be: what the stream passes now may have undefined results
 
@@ -83,7 +84,11 @@ c10::intrusive_ptr<c10d::Work> work_of(
 // Nothing was queued.
 void forget(Progress& progress);
 
-// Ends what is queued on a communicator; what waits for it has the error. The first failure counts.
-void fail(Communicator& communicator, const std::string& reason, const std::string& description);
+// Ends what is queued on a communicator; what waits for it has the error, streams with `code`. The first failure counts.
+void fail(
+    Communicator& communicator,
+    const std::string& reason,
+    const std::string& description,
+    openreg_status code = OPENREG_E_INTERNAL);
 
 } // namespace c10::openreg
