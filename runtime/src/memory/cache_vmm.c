@@ -9,6 +9,7 @@
 #include <stdlib.h>
 
 #include "base/error.h"
+#include "races/races.h"
 
 #define SMALL_ROOM (256 * OPENREG_MIB)
 #define UNKNOWN_ROOM (UINT64_C(64) << 30) /* where the device's size is not known */
@@ -200,6 +201,7 @@ shrink(struct openreg_cache *cache, const char *call, openreg_segment *segment)
         return status;
     }
     cache->stats.driver_frees++;
+    openreg_races_forget(segment->start + end, amount); /* the driver has waited for all work on it */
     openreg_cache_give_block(cache, spare);
     return OPENREG_OK;
 }
