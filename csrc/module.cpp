@@ -10,7 +10,9 @@
 
 #include <mutex>
 
-#include "csrc/module.h"
+#include "csrc/base/bindings.h"
+#include "csrc/base/device_index.h"
+#include "shim/base/parts.h"
 #include "shim/base/status.h"
 #include "shim/base/wait_hook.h"
 #include "shim/device/device.h"
@@ -20,26 +22,6 @@
 namespace torch_openreg {
 
 using c10::DeviceIndex;
-
-DeviceIndex unpack_device_index(PyObject* argument, const char* function) {
-  TORCH_CHECK_TYPE(PyIndex_Check(argument) && !PyBool_Check(argument), "invalid argument to ", function);
-  const auto number = pybind11::reinterpret_steal<pybind11::object>(PyNumber_Index(argument));
-  if (!number) {
-    throw python_error();
-  }
-  int overflow = 0;
-  const long long value = PyLong_AsLongLongAndOverflow(number.ptr(), &overflow);
-  if (overflow != 0) {
-    c10::openreg::throw_index_out_of_range(pybind11::str(number));
-  }
-  return c10::openreg::narrow_device_index(value);
-}
-
-void lazy_init() {
-  if (C10_UNLIKELY(openreg_generation() == 0)) {
-    torch::utils::device_lazy_init(c10::DeviceType::PrivateUse1); // does nothing under FakeTensorMode
-  }
-}
 
 namespace {
 
@@ -159,6 +141,14 @@ PyObject* _synchronize(PyObject* /*self*/, PyObject* device) {
   END_HANDLE_TH_ERRORS
 }
 
+PyObject* _partIsLoaded(PyObject* /*self*/, PyObject* name) {
+  HANDLE_TH_ERRORS
+  TORCH_CHECK_TYPE(PyUnicode_Check(name), "_part_is_loaded() takes a name");
+  const char* const part = PyUnicode_AsUTF8(name);
+  return part == nullptr ? nullptr : PyBool_FromLong(c10::openreg::part_is_loaded(part) ? 1 : 0);
+  END_HANDLE_TH_ERRORS
+}
+
 // LITERALINCLUDE START: OPENREG MODULE METHODS
 PyMethodDef methods[] = {
     {"_init", _init, METH_NOARGS, "Opens the driver and its devices; repeating it changes nothing."},
@@ -175,6 +165,7 @@ PyMethodDef methods[] = {
     {"_shutdown", _shutdown, METH_NOARGS, "Closes the drivers."},
     {"_get_default_generator", _getDefaultGenerator, METH_O, "The default generator of a device."},
     {"_has_primary_context", _hasPrimaryContext, METH_O, "Whether the device has a context; never makes one."},
+    {"_part_is_loaded", _partIsLoaded, METH_O, "Whether a part of the shim, by its name, has been used."},
     {"_synchronize", _synchronize, METH_O, "Waits for all work of a device; -1: of the current one."},
     {nullptr, nullptr, 0, nullptr},
 };
@@ -191,12 +182,22 @@ PYBIND11_MODULE(_C, m) {
   c10::openreg::set_wait_hooks(openreg_release_gil, openreg_take_gil_back);
   openreg_tell_recorder_places();
   for (PyMethodDef* methods : {
-           torch_openreg::methods,         openreg_autograd_methods,       openreg_collective_methods,
-           openreg_compiled_graph_methods, openreg_discovery_methods,      openreg_driver_methods,
-           openreg_event_methods,          openreg_laboratory_methods,     openreg_log_methods,
-           openreg_memory_methods,         openreg_memory_history_methods, openreg_memory_pool_methods,
-           openreg_operator_methods,       openreg_profiler_methods,       openreg_race_methods,
-           openreg_record_methods,         openreg_registration_methods,   openreg_sharing_methods,
+           torch_openreg::methods,
+           openreg_autograd_methods,
+           openreg_discovery_methods,
+           openreg_driver_methods,
+           openreg_event_methods,
+           openreg_laboratory_methods,
+           openreg_log_methods,
+           openreg_memory_methods,
+           openreg_memory_history_methods,
+           openreg_memory_pool_methods,
+           openreg_operator_methods,
+           openreg_trace_methods,
+           openreg_race_methods,
+           openreg_record_methods,
+           openreg_registration_methods,
+           openreg_sharing_methods,
            openreg_stream_methods,
        }) {
     if (PyModule_AddFunctions(m.ptr(), methods) != 0) {

@@ -109,7 +109,7 @@ INTERFACES = (
         "backend of torch.distributed",
         (("torch/csrc/distributed/c10d/Backend.hpp", "Backend"),),
         (
-            ("shim/optional/distributed/backend_over_backend.h", "BackendOverBackend"),
+            ("shim/optional/distributed/forwarding_backend.h", "ForwardingBackend"),
             ("shim/optional/distributed/staged_backend.h", "StagedBackend"),
         ),
         {

@@ -6,7 +6,7 @@ Four checks, each of which prints one line for every dependency that it refuses:
 * ``runtime/src``: no object file refers to a symbol of a higher room (read with ``nm``), and no source includes a
   header of one.
 * ``runtime/check``: no source includes a header of those rooms, but the list of slots.
-* ``shim``: no source includes a header of a higher room.
+* ``shim`` and ``csrc``: no source includes a header of a higher room, or of a part that is loaded later.
 * ``python/torch_openreg``: the modules import each other without a circle, neither at their head nor inside functions.
 
 Run ``python tools/check_rooms.py --build build``: exits with 1 where a check fails. Without ``--build`` symbols are not
@@ -36,12 +36,19 @@ SIM_IS_USED_BY = ("registry",)
 CHECK = "check"
 CHECK_USES = ("driver/driver_slots.h",)
 
-# Folders of shim/operators, likewise. The files of shim/ itself are no room: some are below the operators (device,
-# storage), some above (staged_work); none may be part of a circle.
-SHIM_ROOMS = ("policy", "native", "fallback", "aten")
+# Folders of shim and of csrc, likewise. Those in `optional` are libraries of their own, loaded when first used. They
+# use what is below them, not each other, and nobody uses more of them than the header of their entry.
+SHIM_ROOMS = (
+    *("base", "observe", "device", "memory"),
+    *(f"operators/{room}" for room in ("policy", "native", "fallback", "aten")),
+    *(f"optional/{part}" for part in ("compile", "distributed", "profile")),
+    "registration",
+)
+CSRC_ROOMS = ("base", "observe", "device", "memory", "operators", "optional/compile", "optional/distributed", "")
+ENTRY = "entry.h"
 
 # Modules that the build makes.
-PYTHON_BUILT = ("torch_openreg._C", "torch_openreg._build_info")
+PYTHON_BUILT = tuple(f"torch_openreg.{name}" for name in ("_C", "_C_compile", "_C_distributed", "_build_info"))
 
 # Imports inside functions that close a circle, and why each is there: "module -> module".
 PYTHON_EXCEPTIONS: Mapping[str, str] = {}
@@ -136,38 +143,39 @@ def check_program_includes(root: Path) -> Iterator[str]:
                 yield f"runtime: {path.relative_to(root)} includes {header}, which belongs to the runtime"
 
 
-def shim_module(path: Path) -> str:
-    """The module of a file below shim/, source and header alike: ``shim/operators/policy/device_check``."""
-    return str(path.with_suffix(""))
+def split(name: str) -> tuple[str, str]:
+    """The layer and the room of a file: ``shim`` and ``operators/aten`` of ``shim/operators/aten/copy.h``."""
+    layer, *room, _ = name.split("/")
+    return layer, "/".join(room)
 
 
-def shim_room(module: str) -> str | None:
-    """The room of a module of the shim, None for those outside shim/operators."""
-    parts = module.split("/")
-    return parts[2] if parts[1] == "operators" else None
+def may_include(room: str, header: str, rooms: Sequence[str]) -> bool:
+    """Whether a file of a room of shim or csrc may include a header of the same."""
+    _, target = split(header)
+    if room == target:
+        return True
+    if target.startswith("optional/") and not (room == "registration" and header.endswith("/" + ENTRY)):
+        return False
+    return target in rooms and rooms.index(target) < rooms.index(room)
 
 
-def check_shim_includes(root: Path) -> Iterator[str]:
-    """One line for every header of a higher room that a file of the shim includes, and for every circle of modules."""
-    graph: dict[str, set[str]] = {}
-    for path in sources(root / "shim"):
-        module = shim_module(path.relative_to(root))
-        room = shim_room(module)
-        if room is not None and room not in SHIM_ROOMS:
-            yield f"shim: {path.relative_to(root)} is in no room"
+def check_torch_includes(root: Path) -> Iterator[str]:
+    """One line for every header of a higher room that a file of shim or csrc includes."""
+    core = [room for room in SHIM_ROOMS if not room.startswith("optional/")]
+    for path in [*sources(root / "shim"), *sources(root / "csrc")]:
+        name = str(path.relative_to(root))
+        layer, room = split(name)
+        if room not in (SHIM_ROOMS if layer == "shim" else CSRC_ROOMS):
+            yield f"{layer}: {name} is in no room"
             continue
         for header in includes_of(path):
-            included = shim_module(Path(header))
-            if not header.startswith("shim/") or included == module:
-                continue
-            graph.setdefault(module, set()).add(included)
-            graph.setdefault(included, set())
-            target = shim_room(included)
-            if room is not None and target in SHIM_ROOMS and not may_use(room, target, SHIM_ROOMS):
-                yield f"shim: {path.relative_to(root)} includes {header}, which is above it"
-    for circle in find_circles(graph):
-        if len({shim_room(module) for module in circle}) > 1 or None in {shim_room(module) for module in circle}:
-            yield f"shim: {', '.join(circle)} include each other"
+            other, target = split(header) if header.startswith(("shim/", "csrc/")) else ("", "")
+            if other == layer:
+                is_below = may_include(room, header, SHIM_ROOMS if layer == "shim" else CSRC_ROOMS)
+            else:  # a binding of a part may use that part of the shim
+                is_below = other == "" or (layer == "csrc" and target in (room, *core))
+            if not is_below:
+                yield f"{layer}: {name} includes {header}, which is above it"
 
 
 # ------------------------------------------------------------------------------------------------------------- Python
@@ -266,7 +274,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     found = [
         *check_runtime_includes(options.root),
         *check_program_includes(options.root),
-        *check_shim_includes(options.root),
+        *check_torch_includes(options.root),
         *check_python(options.root),
     ]
     if options.build is not None:

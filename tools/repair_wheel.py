@@ -22,7 +22,7 @@ import zipfile
 from collections.abc import Sequence
 from pathlib import Path
 
-MODULE = re.compile(r"torch_openreg/lib/torch[\d.]+/_C\.cpython-(\d+)-.*\.so")
+MODULE = re.compile(r"torch_openreg/lib/torch[\d.]+/_C(?:_[a-z]+)?\.cpython-(\d+)-.*\.so")
 TORCH_LIBRARIES = ("libc10.so", "libtorch.so", "libtorch_cpu.so", "libtorch_python.so")
 
 
@@ -72,7 +72,7 @@ def for_python(wheel: Path, python: str, folder: Path) -> Path:
     with tempfile.TemporaryDirectory() as made:
         subprocess.run([*run, "unpack", "--dest", made, str(wheel)], check=True, stdout=subprocess.DEVNULL)
         (top,) = Path(made).iterdir()
-        for path in list(top.rglob("_C.*.so")):
+        for path in list(top.rglob("_C*.so")):
             match = MODULE.fullmatch(str(path.relative_to(top)))
             if match is not None and match[1] != python:
                 path.unlink()

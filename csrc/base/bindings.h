@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
-// The files of torch_openreg._C. Valid C11 and C++20.
+// The files of torch_openreg._C. Valid C11 and C++20. Those of optional/ are modules of their own, torch_openreg._C_<part>.
 //
 // A file that uses Python and the runtime alone is C; a file is C++ where it has tensors, storages or other classes of
 // PyTorch. In both languages a binding is a plain function of Python's C API, listed in its file's table of methods:
 // current_device() and its like are called in the inner loops of user code. pybind11 makes the module and holds
-// references in C++; the one class that it binds is derived from one of PyTorch's (collectives.cpp).
+// references in C++; the classes that it binds are derived from one of PyTorch's (collectives.cpp).
 //
 // In C, what may wait is called between Py_BEGIN_ALLOW_THREADS and Py_END_ALLOW_THREADS, a status becomes an exception
 // by openreg_raise() (torch_calls.h), and dicts and lists are filled by python_support.h. In C++ a binding's body is
@@ -19,8 +19,6 @@ extern "C" {
 
 // The functions of each file, ended by a row of zeros.
 extern PyMethodDef openreg_autograd_methods[];
-extern PyMethodDef openreg_collective_methods[];
-extern PyMethodDef openreg_compiled_graph_methods[];
 extern PyMethodDef openreg_discovery_methods[];
 extern PyMethodDef openreg_driver_methods[];
 extern PyMethodDef openreg_event_methods[];
@@ -30,7 +28,7 @@ extern PyMethodDef openreg_memory_methods[];
 extern PyMethodDef openreg_memory_history_methods[];
 extern PyMethodDef openreg_memory_pool_methods[];
 extern PyMethodDef openreg_operator_methods[];
-extern PyMethodDef openreg_profiler_methods[];
+extern PyMethodDef openreg_trace_methods[];
 extern PyMethodDef openreg_race_methods[];
 extern PyMethodDef openreg_record_methods[];
 extern PyMethodDef openreg_registration_methods[];

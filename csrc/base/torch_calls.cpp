@@ -5,7 +5,7 @@
 #include <pybind11/pybind11.h>
 #include <torch/csrc/Exceptions.h>
 
-#include "csrc/module.h"
+#include "csrc/base/device_index.h"
 #include "shim/base/status.h"
 #include "shim/device/device.h"
 #include "shim/memory/host_allocator.h"

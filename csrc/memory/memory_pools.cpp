@@ -12,7 +12,8 @@
 #include <vector>
 
 #include "csrc/base/arguments.h"
-#include "csrc/module.h"
+#include "csrc/base/bindings.h"
+#include "csrc/base/device_index.h"
 #include "shim/base/status.h"
 #include "shim/device/device.h"
 #include "shim/memory/device_allocator.h"

@@ -7,7 +7,8 @@
 
 #include <cstring>
 
-#include "csrc/module.h"
+#include "csrc/base/bindings.h"
+#include "csrc/base/device_index.h"
 #include "shim/memory/sharing.h"
 
 namespace torch_openreg {

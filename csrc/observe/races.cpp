@@ -340,7 +340,10 @@ int find_whole_text(void* text, const openreg_race* race) {
   return 1;
 }
 
-[[noreturn]] void throw_error(const char* message) {
+void throw_race(const char* message) {
+  if (std::strncmp(message, "race: ", 6) != 0) {
+    return;
+  }
   std::string text = message;
   if ((openreg_races_flags() & OPENREG_RACES_STACKS) != 0) { // the report has them, the error has not
     (void)openreg_races_visit(0, find_whole_text, &text);
@@ -370,7 +373,7 @@ PyObject* _racesPrepare(PyObject* /*self*/, PyObject* arguments) {
   places.text = text_of;
   places.stack = stack_of;
   OPENREG_CHECK(openreg_races_set_places(&places));
-  c10::openreg::set_race_exception(&throw_error);
+  c10::openreg::set_error_translator(&throw_race);
   Py_RETURN_NONE;
   END_HANDLE_TH_ERRORS
 }

@@ -14,7 +14,8 @@
 #include <thread>
 #include <vector>
 
-#include "csrc/module.h"
+#include "csrc/base/bindings.h"
+#include "csrc/base/device_index.h"
 #include "shim/device/device.h"
 
 namespace torch_openreg {

@@ -4,6 +4,7 @@
 PyTorch's own table of backends says which devices "gloo" serves and which backend is a device's default one; openreg is
 entered in both. There is nothing to register for what comes then, so the function that makes process groups is wrapped:
 a group with gloo gets its backend for openreg tensors when it is made (``shim/optional/distributed/collectives.h``).
+That code is a part of its own, ``_C_distributed``, which the first group loads.
 """
 
 from __future__ import annotations
@@ -14,8 +15,6 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
-
-from torch_openreg import _C
 
 _BACKEND = "openreg_gloo"
 _DEVICE = "openreg"
@@ -43,7 +42,9 @@ def _create(options: Any, backend_options: Any) -> Any:
     gloo.options.global_ranks_in_group = options.global_ranks_in_group or list(range(options.group_size))
     gloo.options.group_name = options.group_id
     gloo._set_sequence_number_for_group()
-    return _C._staged_backend(gloo)
+    from torch_openreg import _C_distributed
+
+    return _C_distributed._staged_backend(gloo)
 
 
 def _serving(make: Callable[..., Any]) -> Callable[..., Any]:
@@ -59,7 +60,9 @@ def _serving(make: Callable[..., Any]) -> Callable[..., Any]:
         made = make(group_size, group_rank, ranks, backend, *arguments, **keywords)
         group = made[0]
         if isinstance(group, torch.distributed.ProcessGroup):  # else this rank is not in it
-            _C._serve_process_group(group)
+            from torch_openreg import _C_distributed
+
+            _C_distributed._serve_process_group(group)
         return made
 
     return new_process_group
@@ -92,7 +95,6 @@ def install() -> None:
     backends.register_backend(_BACKEND, _create, extended_api=True, devices=[_DEVICE, "cpu"])
     if not torch.distributed.is_gloo_available():
         return
-    _C._define_backend_class()
     backends.default_device_backend_map[_DEVICE] = backends.GLOO
     if _DEVICE not in backends.backend_capability[backends.GLOO]:
         backends.backend_capability[backends.GLOO].append(_DEVICE)

@@ -66,7 +66,11 @@ def settle_collectives(seconds: float | None = None) -> bool:
     Returns:
         Whether they have been completed.
     """
-    return _C._isInBadFork() or _C._settle_collectives(_LIMIT_SECONDS if seconds is None else seconds)
+    if _C._isInBadFork() or not _C._part_is_loaded("distributed"):
+        return True
+    from torch_openreg import _C_distributed
+
+    return _C_distributed._settle_collectives(_LIMIT_SECONDS if seconds is None else seconds)
 
 
 def warn_of_devices_without_thread() -> None:

@@ -1,14 +1,15 @@
 // SPDX-License-Identifier: BSD-3-Clause
 #include "shim/base/status.h"
 
+#include <atomic>
 #include <string>
 #include <utility>
-
-#include "shim/observe/races.h"
 
 namespace c10::openreg {
 
 namespace {
+
+std::atomic<ErrorTranslator> error_translator{nullptr};
 
 std::string describe(openreg_status status) {
   const openreg_error& error = *openreg_last_error();
@@ -25,10 +26,18 @@ std::string describe(openreg_status status) {
 
 } // namespace
 
-void throw_status(openreg_status status, SourceLocation location) {
-  if (races_are_found()) {
-    throw_race(openreg_last_error()->message);
+void set_error_translator(ErrorTranslator translator) noexcept {
+  error_translator.store(translator, std::memory_order_relaxed);
+}
+
+void translate_error(const char* message) {
+  if (const auto translate = error_translator.load(std::memory_order_relaxed)) {
+    translate(message);
   }
+}
+
+void throw_status(openreg_status status, SourceLocation location) {
+  translate_error(openreg_last_error()->message);
   std::string text = describe(status);
   switch (status) {
     case OPENREG_E_NOMEM:

@@ -20,6 +20,13 @@ namespace c10::openreg {
 [[noreturn]] TORCH_OPENREG_API void throw_status(
     openreg_status status, SourceLocation location = SourceLocation::current());
 
+// For errors of the runtime that have a class of their own in Python: `translator` is given the text of each, and throws
+// where it is such an error, else returns. One at a time; null ends it.
+using ErrorTranslator = void (*)(const char* message);
+TORCH_OPENREG_API void set_error_translator(ErrorTranslator translator) noexcept;
+// Has the translator throw what belongs to a text; returns where there is none.
+TORCH_OPENREG_API void translate_error(const char* message);
+
 } // namespace c10::openreg
 
 // Runs a call of the runtime and throws unless it returns OPENREG_OK. Not for destructors or noexcept functions.

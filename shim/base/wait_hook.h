@@ -14,7 +14,7 @@ namespace c10::openreg {
 TORCH_OPENREG_API void set_wait_hooks(void* (*before)(), void (*after)(void* state));
 
 // Its life is the wait.
-class WaitScope {
+class TORCH_OPENREG_API WaitScope {
  public:
   WaitScope();
   ~WaitScope();

@@ -1,11 +1,12 @@
 // SPDX-License-Identifier: BSD-3-Clause
 #include "shim/device/guard.h"
 
+#include <c10/core/CachingDeviceAllocator.h>
+
 #include <limits>
 
 #include "shim/base/status.h"
 #include "shim/device/device.h"
-#include "shim/memory/device_allocator.h"
 
 namespace c10::openreg {
 
@@ -206,7 +207,7 @@ double OpenRegGuardImpl::elapsedTime(void* start, void* end, DeviceIndex /*devic
 }
 
 void OpenRegGuardImpl::recordDataPtrOnStream(const DataPtr& data, const Stream& stream) const {
-  device_allocator().recordStream(data, stream);
+  c10::getDeviceAllocator(static_type)->recordStream(data, stream);
 }
 
 } // namespace c10::openreg

@@ -5,6 +5,8 @@
 #include <ATen/core/Tensor.h>
 #include <c10/core/StorageImpl.h>
 
+#include "shim/base/export.h"
+
 namespace c10::openreg {
 
 // A new tensor on the device, contents undefined, without a device guard. Sizes must not be negative.
@@ -14,7 +16,7 @@ at::Tensor new_contiguous_tensor(c10::Device device, caffe2::TypeMeta dtype, at:
 // As mutable_data() and mutable_data_ptr(), which make a copy-on-write storage its own: in memory of its own device, also
 // where another one is current.
 void* writable_data(c10::StorageImpl& storage);
-void* writable_data(const at::Tensor& tensor);
+TORCH_OPENREG_API void* writable_data(const at::Tensor& tensor);
 
 // Gives the storage `size` bytes of memory on its own device and keeps the first min(old, new) bytes: their copy is queued
 // on the calling thread's current stream there. Throws c10::OutOfMemoryError, and c10::Error for a storage that is not

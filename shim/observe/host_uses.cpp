@@ -10,6 +10,7 @@
 #include <mutex>
 #include <string>
 
+#include "shim/base/status.h"
 #include "shim/observe/races.h"
 
 namespace c10::openreg {
@@ -154,7 +155,7 @@ void throw_pending_race() {
     is_pending.store(false, std::memory_order_relaxed);
   }
   if (!message.empty()) {
-    throw_race(message.c_str());
+    translate_error(message.c_str());
   }
 }
 

@@ -3,27 +3,18 @@
 
 #include <ATen/core/dispatch/Dispatcher.h>
 
-#include <atomic>
 #include <cstring>
 #include <mutex>
 #include <unordered_map>
 
+#include "shim/base/status.h"
+
 namespace c10::openreg {
 namespace {
 
-std::atomic<RaceException> race_exception{nullptr};
-
-// As OPENREG_CHECK(), whose file is above this one.
-void check(openreg_status status) {
-  if (C10_UNLIKELY(status != OPENREG_OK)) {
-    throw_race(openreg_last_error()->message);
-    TORCH_CHECK(false, openreg_last_error()->message);
-  }
-}
-
 openreg_stream current_stream_of(DeviceIndex device) {
   openreg_stream stream = OPENREG_STREAM_DEFAULT;
-  check(openreg_current_stream(device, &stream));
+  OPENREG_CHECK(openreg_current_stream(device, &stream));
   return stream;
 }
 
@@ -38,7 +29,7 @@ void note_use_on(uint32_t origin, const at::Tensor& tensor, bool writes, DeviceI
   }
   const size_t item = impl.dtype().itemsize();
   const char* const start = static_cast<const char*>(base) + static_cast<size_t>(impl.storage_offset()) * item;
-  check(openreg_races_use_tensor(
+  OPENREG_CHECK(openreg_races_use_tensor(
       origin,
       device,
       stream,
@@ -133,17 +124,6 @@ bool waits_for_results(const std::string& name, bool has_masks) {
     return has_masks; // by positions it has a known size
   }
   return has_results_of_unknown_size(name);
-}
-
-void throw_race(const char* message) {
-  const RaceException throws = race_exception.load(std::memory_order_relaxed);
-  if (throws != nullptr && std::strncmp(message, "race: ", 6) == 0) {
-    throws(message);
-  }
-}
-
-void set_race_exception(RaceException throws) noexcept {
-  race_exception.store(throws, std::memory_order_relaxed);
 }
 
 void note_race_collective(const char* name, const at::Tensor& tensor, bool writes) {

@@ -44,7 +44,7 @@ inline bool follows_races() noexcept {
 }
 
 // The current stream of the tensor's device uses it. Tensors of other devices and layouts are left out. Throws the
-// exception of a race (set_race_exception()).
+// exception of a race (set_error_translator()).
 TORCH_OPENREG_API void note_race_use(uint32_t origin, const at::Tensor& tensor, bool writes);
 
 // A copy as a GPU would do it: on the stream of the source's device where both have one, else of the only one; the host
@@ -61,11 +61,6 @@ bool uses_data(const std::string& name);
 // `has_masks`: a tensor of the call is boolean.
 bool waits_for_results(const std::string& name, bool has_masks);
 
-// Throws for a status whose error is a race, if it is one; otherwise returns. For throw_status().
-void throw_race(const char* message);
-using RaceException = void (*)(const char* message);
-TORCH_OPENREG_API void set_race_exception(RaceException throws) noexcept;
-
 // Operators of the CPU on pinned memory that an asynchronous copy has used (host_uses.cpp). They can't fail: a race of
 // theirs is thrown by the next use that is noted, or by throw_pending_race().
 TORCH_OPENREG_API void watch_host_uses(bool on);
@@ -75,8 +70,8 @@ TORCH_OPENREG_API void drop_pending_race() noexcept;
 
 // Collectives are work of a stream of their own on each device: it waits for the current one when they are issued, and
 // whoever waits for them waits for it.
-void note_race_collective(const char* name, const at::Tensor& tensor, bool writes);
-void note_race_collective_wait(DeviceIndex device);
-void note_race_collective_done(DeviceIndex device);
+TORCH_OPENREG_API void note_race_collective(const char* name, const at::Tensor& tensor, bool writes);
+TORCH_OPENREG_API void note_race_collective_wait(DeviceIndex device);
+TORCH_OPENREG_API void note_race_collective_done(DeviceIndex device);
 
 } // namespace c10::openreg

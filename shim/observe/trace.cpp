@@ -8,7 +8,7 @@
 #include <mutex>
 
 #include "shim/base/status.h"
-#include "shim/operators/policy/operator_watch.h"
+#include "shim/observe/operator_watch.h"
 
 namespace c10::openreg {
 namespace {

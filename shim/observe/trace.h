@@ -34,7 +34,7 @@ TORCH_OPENREG_API void start_trace();
 TORCH_OPENREG_API std::vector<TraceEvent> stop_trace();
 
 // Ids that a thread's calls belong to, as nested ranges. Without a trace they cost nothing and are forgotten.
-class TraceIds {
+class TORCH_OPENREG_API TraceIds {
  public:
   void push(uint64_t id);
   void pop() noexcept;
@@ -49,8 +49,8 @@ class TraceIds {
   unsigned trace_ = 0;
   std::vector<Id> ids_;
 };
-TraceIds& trace_operations() noexcept;
-TraceIds& trace_annotations() noexcept;
+TORCH_OPENREG_API TraceIds& trace_operations() noexcept;
+TORCH_OPENREG_API TraceIds& trace_annotations() noexcept;
 
 namespace detail {
 extern std::atomic<unsigned> trace_number; // 0: none is on

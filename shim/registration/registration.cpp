@@ -1,20 +1,45 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// Registrations of the shim. They run inside dlopen(): each stores a pointer, opens no driver, reads no environment
-// variable and throws nothing. The objects are never destroyed, so nothing of them runs at exit. Operators and autocast
-// rules register in their own files.
+// All registrations of the shim, in their order. They run inside dlopen(), which calls register_backend() and nothing else
+// of the shim: so no file may rely on an object of namespace scope that has a constructor. Each stores a pointer, opens no
+// driver, reads no environment variable and throws nothing. The objects are never destroyed, so nothing of them runs at
+// exit. Where another backend has the device, nothing is registered. Stubs of PyTorch's (REGISTER_PRIVATEUSE1_DISPATCH)
+// are one pointer each, which nobody reads before an operator runs: they stay in their files.
 #include "shim/registration/registration.h"
 
 #include <ATen/core/CachingHostAllocator.h>
 
 #include "shim/device/guard.h"
+#include "shim/device/profiler.h"
 #include "shim/memory/allocator_settings.h"
 #include "shim/memory/device_allocator.h"
 #include "shim/memory/host_allocator.h"
+#include "shim/operators/aten/registrations.h"
+#include "shim/operators/fallback/fallback.h"
 #include "shim/registration/hooks.h"
 
 namespace c10::openreg {
 
 namespace {
+
+void register_operators() {
+  register_fallbacks();
+  register_attention();
+  register_autocast();
+  register_concatenation();
+  register_copies();
+  register_dropout();
+  register_factories();
+  register_fills();
+  register_lstm();
+  register_non_dense_copies();
+  register_recurrent_cells();
+  register_sync_batch_norm();
+  register_tensor_properties();
+  register_views();
+  // Behind all others: these two look for operators that have no kernel yet.
+  register_fourier();
+  register_remaining_operators();
+}
 
 const char* register_backend() noexcept {
   constexpr DeviceType type = DeviceType::PrivateUse1;
@@ -27,6 +52,9 @@ const char* register_backend() noexcept {
     at::setHostAllocator(type, &host_allocator());
     at::RegisterPrivateUse1HooksInterface(new OpenRegHooks);
     register_allocator_settings();
+    register_profiler_stubs();
+    register_operators();
+    register_parts();
   } catch (...) {
     return "PyTorch refused the registration";
   }

@@ -9,4 +9,7 @@ namespace c10::openreg {
 // Why the shim could not be registered (another PrivateUse1 backend is in this process already), or nullptr.
 TORCH_OPENREG_API const char* registration_error() noexcept;
 
+// parts.cpp: what PyTorch must find of the parts that are loaded later.
+void register_parts();
+
 } // namespace c10::openreg

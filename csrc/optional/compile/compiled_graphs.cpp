@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// What code that torch.compile has generated calls (python/torch_openreg/_compile): allocation, waiting, addresses.
+// torch_openreg._C_compile: what code that torch.compile has generated calls (python/torch_openreg/_compile): allocation, waiting, addresses.
 //
 // Its kernels are C++ for the CPU. They run on the calling thread, on the host's view of the device's memory. Where the
 // host has none, the whole graph runs on copies (_compile/staging.py): then the thread is "staging", and the same
@@ -20,7 +20,6 @@
 #include <utility>
 #include <vector>
 
-#include "csrc/base/bindings.h"
 #include "shim/base/status.h"
 #include "shim/device/device.h"
 #include "shim/memory/device_allocator.h"
@@ -262,37 +261,31 @@ PyObject* _compiledRunWhole(PyObject* /*self*/, PyObject* const* arguments, Py_s
   END_HANDLE_TH_ERRORS
 }
 
+PyMethodDef methods[] = {
+    {"_compiled_empty_strided",
+     castPyCFunctionFast(_compiledEmptyStrided),
+     METH_FASTCALL,
+     "A tensor of (sizes, strides, dtype, device index), uninitialised."},
+    {"_compiled_wait", _compiledWait, METH_O, "Waits for the current stream of a device."},
+    {"_compiled_raw_stream", _compiledRawStream, METH_O, "The id of a device's current stream."},
+    {"_compiled_needs_staging", _compiledNeedsStaging, METH_O, "Whether a graph for a device must run on copies."},
+    {"_compiled_set_staging", _compiledSetStaging, METH_O, "Whether the thread runs a graph on copies; before."},
+    {"_compiled_address_function", _compiledAddressFunction, METH_NOARGS, "Address of void *(PyObject *tensor)."},
+    {"_compiled_count_staged", _compiledCountStaged, METH_VARARGS, "(name, bytes, seconds): a graph ran on copies."},
+    {"_compiled_run_whole",
+     castPyCFunctionFast(_compiledRunWhole),
+     METH_FASTCALL,
+     "(graph, inputs, writes, device index, is for GPUs): runs a graph for the CPU or the GPU on openreg tensors."},
+    {"_compiled_gpu_of", _compiledGpuOf, METH_O, "The index of the GPU that a device is, or -1."},
+    {nullptr, nullptr, 0, nullptr},
+};
+
 } // namespace
 
 } // namespace torch_openreg
 
-PyMethodDef openreg_compiled_graph_methods[] = {
-    {"_compiled_empty_strided",
-     castPyCFunctionFast(torch_openreg::_compiledEmptyStrided),
-     METH_FASTCALL,
-     "A tensor of (sizes, strides, dtype, device index), uninitialised."},
-    {"_compiled_wait", torch_openreg::_compiledWait, METH_O, "Waits for the current stream of a device."},
-    {"_compiled_raw_stream", torch_openreg::_compiledRawStream, METH_O, "The id of a device's current stream."},
-    {"_compiled_needs_staging",
-     torch_openreg::_compiledNeedsStaging,
-     METH_O,
-     "Whether a graph for a device must run on copies."},
-    {"_compiled_set_staging",
-     torch_openreg::_compiledSetStaging,
-     METH_O,
-     "Whether the thread runs a graph on copies; before."},
-    {"_compiled_address_function",
-     torch_openreg::_compiledAddressFunction,
-     METH_NOARGS,
-     "Address of void *(PyObject *tensor)."},
-    {"_compiled_count_staged",
-     torch_openreg::_compiledCountStaged,
-     METH_VARARGS,
-     "(name, bytes, seconds): a graph ran on copies."},
-    {"_compiled_run_whole",
-     castPyCFunctionFast(torch_openreg::_compiledRunWhole),
-     METH_FASTCALL,
-     "(graph, inputs, writes, device index, is for GPUs): runs a graph for the CPU or the GPU on openreg tensors."},
-    {"_compiled_gpu_of", torch_openreg::_compiledGpuOf, METH_O, "The index of the GPU that a device is, or -1."},
-    {nullptr, nullptr, 0, nullptr},
-};
+PYBIND11_MODULE(_C_compile, m) {
+  if (PyModule_AddFunctions(m.ptr(), torch_openreg::methods) != 0) {
+    throw pybind11::error_already_set();
+  }
+}

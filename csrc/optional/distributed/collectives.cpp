@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// Bindings of collectives.
+// torch_openreg._C_distributed: bindings of collectives.
 #include <pybind11/chrono.h>
 #include <pybind11/pybind11.h>
 #include <torch/csrc/Exceptions.h>
@@ -9,7 +9,6 @@
 #include <chrono>
 #include <utility>
 
-#include "csrc/base/bindings.h"
 #include "shim/optional/distributed/collective_results.h"
 #include "shim/optional/distributed/collectives.h"
 #include "shim/optional/distributed/driver_collectives.h"
@@ -63,44 +62,33 @@ PyObject* _settleCollectives(PyObject* /*self*/, PyObject* object) {
 
 // A class of pybind11, as PyTorch's own classes of backends are: it has what PyTorch asks of one that can be split.
 // perform_nocolor_split() is for ranks outside a new group, of which NCCL must be told and gloo need not.
-PyObject* _defineBackendClass(PyObject* self, PyObject* /*unused*/) {
-  HANDLE_TH_ERRORS
-  using c10::openreg::DriverBackend;
-  using c10::openreg::StagedBackend;
-  if (!py::hasattr(self, "_StagedBackend")) {
-    py::class_<StagedBackend, c10d::Backend, c10::intrusive_ptr<StagedBackend>>(self, "_StagedBackend")
-        .def_property_readonly("options", &StagedBackend::getBackendOptions)
-        .def("_set_default_timeout", &StagedBackend::setTimeout, py::arg("timeout"))
-        .def("perform_nocolor_split", [](StagedBackend& /*self*/, const py::object& /*device*/) {});
-    py::class_<DriverBackend, c10d::Backend, c10::intrusive_ptr<DriverBackend>>(self, "_DriverBackend")
-        .def_property_readonly("options", &DriverBackend::getBackendOptions)
-        .def("_set_default_timeout", &DriverBackend::setTimeout, py::arg("timeout"))
-        .def("perform_nocolor_split", [](DriverBackend& /*self*/, const py::object& /*device*/) {});
-  }
-  Py_RETURN_NONE;
-  END_HANDLE_TH_ERRORS
+template <class Backend>
+void define_class(py::module_& module, const char* name) {
+  py::class_<Backend, c10d::Backend, c10::intrusive_ptr<Backend>>(module, name)
+      .def_property_readonly("options", &Backend::getBackendOptions)
+      .def("_set_default_timeout", &Backend::setTimeout, py::arg("timeout"))
+      .def("perform_nocolor_split", [](Backend& /*self*/, const py::object& /*device*/) {});
 }
+
+PyMethodDef methods[] = {
+    {"_serve_process_group", _serveProcessGroup, METH_O, "Gives a group with gloo a backend for openreg tensors."},
+    {"_staged_backend", _stagedBackend, METH_O, "A c10d backend for openreg tensors, from one for CPU tensors."},
+    {"_settle_collectives",
+     _settleCollectives,
+     METH_O,
+     "Waits until other threads have done with the tensors of collectives, or for so many seconds: whether they have."},
+    {nullptr, nullptr, 0, nullptr},
+};
 
 } // namespace
 
 } // namespace torch_openreg
 
-PyMethodDef openreg_collective_methods[] = {
-    {"_define_backend_class",
-     torch_openreg::_defineBackendClass,
-     METH_NOARGS,
-     "Adds _StagedBackend to the module. To be called when torch.distributed has its own classes."},
-    {"_serve_process_group",
-     torch_openreg::_serveProcessGroup,
-     METH_O,
-     "Gives a group with gloo a backend for openreg tensors."},
-    {"_staged_backend",
-     torch_openreg::_stagedBackend,
-     METH_O,
-     "A c10d backend for openreg tensors, from one for CPU tensors."},
-    {"_settle_collectives",
-     torch_openreg::_settleCollectives,
-     METH_O,
-     "Waits until other threads have done with the tensors of collectives, or for so many seconds: whether they have."},
-    {nullptr, nullptr, 0, nullptr},
-};
+// To be imported when torch.distributed has its own classes.
+PYBIND11_MODULE(_C_distributed, m) {
+  torch_openreg::define_class<c10::openreg::StagedBackend>(m, "_StagedBackend");
+  torch_openreg::define_class<c10::openreg::DriverBackend>(m, "_DriverBackend");
+  if (PyModule_AddFunctions(m.ptr(), torch_openreg::methods) != 0) {
+    throw pybind11::error_already_set();
+  }
+}

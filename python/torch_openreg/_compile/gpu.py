@@ -22,7 +22,7 @@ from torch.fx.passes.fake_tensor_prop import FakeTensorProp
 from torch.utils._pytree import tree_map_only
 from torch.utils._triton import has_triton
 
-from torch_openreg import _C
+from torch_openreg import _C_compile
 
 _NAME = "openreg"
 
@@ -37,7 +37,7 @@ def gpu_in(inputs: Sequence[Any]) -> tuple[int, torch.device] | None:
     if len(indices) != 1:
         return None
     index = indices.pop()
-    gpu = _C._compiled_gpu_of(index)
+    gpu = _C_compile._compiled_gpu_of(index)
     return None if gpu < 0 else (index, torch.device("cuda", gpu))
 
 
@@ -98,7 +98,7 @@ def compile_on_gpu(
             arguments.clear()
             # The operator runs on the device of its tensors: a graph without any has this one.
             given.append(torch.empty(0, device=torch.device(_NAME, device)))
-            return _C._compiled_run_whole(lambda shown: run(shown[:-1]), given, True, device, True)
+            return _C_compile._compiled_run_whole(lambda shown: run(shown[:-1]), given, True, device, True)
 
         call._boxed_call = True  # type: ignore[attr-defined]
         return call

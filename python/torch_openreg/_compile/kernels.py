@@ -15,13 +15,13 @@ from torch._inductor import codecache
 from torch._inductor.async_compile import AsyncCompile, get_compile_threads
 from torch._inductor.utils import clear_on_fresh_cache
 
-from torch_openreg import _C
+from torch_openreg import _C_compile
 
 _ADDRESS_VARIABLE = "_TORCHINDUCTOR_PYOBJECT_TENSOR_DATA_PTR"
 
-empty_strided_openreg = _C._compiled_empty_strided
-wait_openreg = _C._compiled_wait
-raw_stream = _C._compiled_raw_stream
+empty_strided_openreg = _C_compile._compiled_empty_strided
+wait_openreg = _C_compile._compiled_wait
+raw_stream = _C_compile._compiled_raw_stream
 
 
 @clear_on_fresh_cache
@@ -51,7 +51,7 @@ class OpenRegKernels(codecache.CppPythonBindingsCodeCache):
         if spec is None or spec.loader is None:
             raise ImportError(f"torch.compile: {path} is no extension module")
         # The library reads it once, in its initialisation.
-        os.environ[_ADDRESS_VARIABLE] = str(_C._compiled_address_function())
+        os.environ[_ADDRESS_VARIABLE] = str(_C_compile._compiled_address_function())
         module = importlib.util.module_from_spec(spec)
         sys.modules[name] = module
         cls._names.add(name)
@@ -106,7 +106,7 @@ def whole_graph_openreg(
         while on_device:
             module[on_device[-1]] = module[on_device[-1]].cpu()
             on_device.pop()
-        outputs = _C._compiled_run_whole(graph, inputs, writes, index, False)
+        outputs = _C_compile._compiled_run_whole(graph, inputs, writes, index, False)
         return [
             output.cpu() if device is None and isinstance(output, torch.Tensor) else output
             for output, device in zip(outputs, devices, strict=True)

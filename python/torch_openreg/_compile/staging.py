@@ -19,12 +19,12 @@ from torch._prims.rng_prims import graphsafe_run_with_rng_state
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_map_only
 
-from torch_openreg import _C
+from torch_openreg import _C_compile
 
 _NAME = "openreg"
 _COUNTED_AS = "openreg::compiled_graph"
 
-needs_staging_openreg = _C._compiled_needs_staging
+needs_staging_openreg = _C_compile._compiled_needs_staging
 
 
 def _moved(device: Any) -> Any:
@@ -119,11 +119,11 @@ class _Copies:
 
 @contextmanager
 def _staging() -> Iterator[None]:
-    before = _C._compiled_set_staging(True)
+    before = _C_compile._compiled_set_staging(True)
     try:
         yield
     finally:
-        _C._compiled_set_staging(before)
+        _C_compile._compiled_set_staging(before)
 
 
 @functools.cache
@@ -168,7 +168,7 @@ def run_staged_openreg(
         if ours:
             home = value.device
         host.append(to_host.tensor(value, torch.device("cpu")) if ours else value)
-    if _C._compiled_gpu_of(home.index) >= 0:
+    if _C_compile._compiled_gpu_of(home.index) >= 0:
         _say_that_a_gpu_is_not_used(home.index)
     for name in constants:
         if isinstance(module[name], torch.Tensor) and module[name].device.type == _NAME:
@@ -193,5 +193,5 @@ def run_staged_openreg(
                     storage, output.storage_offset(), output.size(), output.stride()
                 )
             )
-    _C._compiled_count_staged(_COUNTED_AS, to_host.bytes + to_device.bytes, time.perf_counter() - start)
+    _C_compile._compiled_count_staged(_COUNTED_AS, to_host.bytes + to_device.bytes, time.perf_counter() - start)
     return tuple(results)

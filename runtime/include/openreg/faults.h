@@ -54,7 +54,7 @@ OPENREG_API void openreg_faults_end(openreg_faults faults);
 /* How often its faults have hit. 0 for NULL. */
 OPENREG_API uint64_t openreg_faults_hits(openreg_faults faults);
 
-#define OPENREG_PEER_IS_WELL 0
+#define OPENREG_PEER_OK 0
 #define OPENREG_PEER_DIES 1
 #define OPENREG_PEER_IS_SILENT 2
 

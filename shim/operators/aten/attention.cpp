@@ -14,7 +14,6 @@
 #include <ATen/ops/_scaled_dot_product_flash_attention_backward.h>
 #include <ATen/ops/_scaled_dot_product_flash_attention_for_cpu.h>
 #include <ATen/ops/_scaled_dot_product_flash_attention_for_cpu_backward.h>
-#include <torch/library.h>
 
 #include <algorithm>
 #include <array>
@@ -23,6 +22,8 @@
 
 #if __has_include(<ATen/SDPBackend.h>)
 #include <ATen/SDPBackend.h>
+#include "shim/base/kernel_library.h"
+#include "shim/operators/aten/registrations.h"
 #endif
 
 namespace c10::openreg {
@@ -186,12 +187,14 @@ std::tuple<at::Tensor, at::Tensor, at::Tensor, at::Tensor> fused_attention_backw
   return {grad_query, grad_key, grad_value, at::Tensor()};
 }
 
-TORCH_LIBRARY_IMPL(aten, PrivateUse1, m) {
+} // namespace
+
+void register_attention() {
+  torch::Library& m = kernel_library("aten", c10::DispatchKey::PrivateUse1);
   m.impl("_scaled_dot_product_fused_attention_overrideable", fused_attention);
   m.impl("_scaled_dot_product_fused_attention_overrideable_backward", fused_attention_backward);
 }
 
-} // namespace
 } // namespace c10::openreg
 
 namespace at::native {

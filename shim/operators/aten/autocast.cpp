@@ -2,7 +2,9 @@
 // torch.autocast("openreg"): PyTorch's own lists of operators, with its usual rule for each. Without the fallthrough
 // every operator that is in no list would be an error under autocast.
 #include <ATen/autocast_mode.h>
-#include <torch/library.h>
+
+#include "shim/base/kernel_library.h"
+#include "shim/operators/aten/registrations.h"
 
 namespace at::autocast {
 
@@ -28,13 +30,10 @@ at::Tensor refuse_binary_cross_entropy(
       "safe to autocast.");
 }
 
-} // namespace
-
-TORCH_LIBRARY_IMPL(_, AutocastPrivateUse1, m) {
-  m.fallback(torch::CppFunction::makeFallthrough());
-}
-
-TORCH_LIBRARY_IMPL(aten, AutocastPrivateUse1, m) {
+void register_rules() {
+  c10::openreg::kernel_library("_", c10::DispatchKey::AutocastPrivateUse1)
+      .fallback(torch::CppFunction::makeFallthrough());
+  torch::Library& m = c10::openreg::kernel_library("aten", c10::DispatchKey::AutocastPrivateUse1);
   AT_FORALL_LOWER_PRECISION_FP(LOWER_PRECISION)
   AT_FORALL_FP32(SINGLE_PRECISION)
   AT_FORALL_FP32_SET_OPT_DTYPE(SINGLE_PRECISION_RESULT)
@@ -43,4 +42,10 @@ TORCH_LIBRARY_IMPL(aten, AutocastPrivateUse1, m) {
   m.impl("binary_cross_entropy", TORCH_FN(refuse_binary_cross_entropy));
 }
 
+} // namespace
+
 } // namespace at::autocast
+
+void c10::openreg::register_autocast() {
+  at::autocast::register_rules();
+}

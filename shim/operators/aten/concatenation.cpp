@@ -7,15 +7,16 @@
 #include <ATen/ops/cat_ops.h>
 #include <ATen/ops/stack_ops.h>
 #include <openreg/openreg.h>
-#include <torch/library.h>
 
 #include <cstring>
 #include <optional>
 
 #include "shim/base/compat.h"
+#include "shim/base/kernel_library.h"
 #include "shim/base/status.h"
 #include "shim/memory/storage.h"
 #include "shim/observe/races.h"
+#include "shim/operators/aten/registrations.h"
 #include "shim/operators/fallback/gpu_kernels.h"
 #include "shim/operators/fallback/kernel_tensor_cache.h"
 #include "shim/operators/fallback/kernel_view.h"
@@ -159,17 +160,15 @@ Tensor stack(at::TensorList tensors, int64_t dim) {
   return result.has_value() ? *std::move(result) : run_typed_kernel(handle_of<Operator>(), tensors, dim);
 }
 
-const bool noted [[maybe_unused]] = [] {
+} // namespace
+
+void register_concatenation() {
   for (const char* name : {"aten::cat", "aten::stack"}) {
     note_operator_of_fallback({name, ""});
   }
-  return true;
-}();
-
-TORCH_LIBRARY_IMPL(aten, PrivateUse1, m) {
+  torch::Library& m = kernel_library("aten", c10::DispatchKey::PrivateUse1);
   m.impl("cat", cat);
   m.impl("stack", stack);
 }
 
-} // namespace
 } // namespace c10::openreg

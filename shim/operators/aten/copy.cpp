@@ -14,15 +14,16 @@
 #include <ATen/ops/zero.h>
 #include <c10/core/impl/LocalDispatchKeySet.h>
 #include <openreg/openreg.h>
-#include <torch/library.h>
 
 #include <algorithm>
 
+#include "shim/base/kernel_library.h"
 #include "shim/base/status.h"
 #include "shim/base/wait_hook.h"
 #include "shim/memory/storage.h"
 #include "shim/observe/races.h"
 #include "shim/operators/aten/copy.h"
+#include "shim/operators/aten/registrations.h"
 #include "shim/operators/fallback/gpu_copy.h"
 #include "shim/operators/fallback/kernel_view.h"
 #include "shim/operators/native/native_kernels.h"
@@ -366,7 +367,10 @@ at::Scalar local_scalar_dense(const at::Tensor& self) {
   return at::_ops::_local_scalar_dense::redispatch(c10::DispatchKeySet(c10::DispatchKey::CPU), host);
 }
 
-TORCH_LIBRARY_IMPL(aten, PrivateUse1, m) {
+} // namespace
+
+void register_copies() {
+  torch::Library& m = kernel_library("aten", c10::DispatchKey::PrivateUse1);
   m.impl("copy_", copy_);
   m.impl("clone", TORCH_FN(at::native::clone)); // by copy_, which a device may do without the host
   m.impl("_copy_from", copy_from);
@@ -374,5 +378,4 @@ TORCH_LIBRARY_IMPL(aten, PrivateUse1, m) {
   m.impl("_local_scalar_dense", local_scalar_dense);
 }
 
-} // namespace
 } // namespace c10::openreg

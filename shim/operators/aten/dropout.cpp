@@ -5,8 +5,9 @@
 #include <ATen/ops/empty_like.h>
 #include <ATen/ops/mul.h>
 #include <ATen/ops/ones_like.h>
-#include <torch/library.h>
 
+#include "shim/base/kernel_library.h"
+#include "shim/operators/aten/registrations.h"
 #include "shim/operators/fallback/fallback.h"
 #include "shim/operators/fallback/gpu_copy.h"
 
@@ -31,9 +32,11 @@ std::tuple<at::Tensor, at::Tensor> native_dropout(const at::Tensor& input, doubl
   return {input.mul(mask).mul_(kept == 0.0 ? 0.0 : 1.0 / kept), mask};
 }
 
-TORCH_LIBRARY_IMPL(aten, PrivateUse1, m) {
+} // namespace
+
+void register_dropout() {
+  torch::Library& m = kernel_library("aten", c10::DispatchKey::PrivateUse1);
   m.impl("native_dropout", native_dropout);
 }
 
-} // namespace
 } // namespace c10::openreg

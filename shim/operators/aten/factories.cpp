@@ -5,10 +5,11 @@
 #include <ATen/EmptyTensor.h>
 #include <ATen/native/TensorFactories.h>
 #include <ATen/ops/from_file.h>
-#include <torch/library.h>
 
+#include "shim/base/kernel_library.h"
 #include "shim/device/device.h"
 #include "shim/memory/storage.h"
+#include "shim/operators/aten/registrations.h"
 
 namespace c10::openreg {
 namespace {
@@ -100,12 +101,14 @@ at::Tensor from_file(
   return at::from_file(filename, shared, size, dtype, layout, c10::kCPU, false).to(sink);
 }
 
-TORCH_LIBRARY_IMPL(aten, PrivateUse1, m) {
+} // namespace
+
+void register_factories() {
+  torch::Library& m = kernel_library("aten", c10::DispatchKey::PrivateUse1);
   m.impl("from_file", from_file);
   m.impl("empty.memory_format", empty_memory_format);
   m.impl("empty_strided", empty_strided);
   m.impl("_efficientzerotensor", efficient_zero_tensor);
 }
 
-} // namespace
 } // namespace c10::openreg

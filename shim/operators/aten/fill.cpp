@@ -9,13 +9,14 @@
 #include <ATen/ops/fill.h>
 #include <ATen/ops/zero.h>
 #include <openreg/openreg.h>
-#include <torch/library.h>
 
 #include <algorithm>
 #include <optional>
 
+#include "shim/base/kernel_library.h"
 #include "shim/base/status.h"
 #include "shim/memory/storage.h"
+#include "shim/operators/aten/registrations.h"
 #include "shim/operators/fallback/fallback.h"
 #include "shim/operators/fallback/gpu_kernels.h"
 #include "shim/operators/fallback/typed_kernels.h"
@@ -138,7 +139,9 @@ void foreach_zero_(at::TensorList self) {
   }
 }
 
-const bool noted [[maybe_unused]] = [] {
+} // namespace
+
+void register_fills() {
   for (const auto& [name, overload] :
        {std::pair("aten::zero_", ""),
         {"aten::fill_", "Scalar"},
@@ -146,15 +149,11 @@ const bool noted [[maybe_unused]] = [] {
         {"aten::_foreach_zero_", ""}}) {
     note_operator_of_fallback({name, overload});
   }
-  return true;
-}();
-
-TORCH_LIBRARY_IMPL(aten, PrivateUse1, m) {
+  torch::Library& m = kernel_library("aten", c10::DispatchKey::PrivateUse1);
   m.impl("zero_", zero_);
   m.impl("fill_.Scalar", fill_with_number);
   m.impl("fill_.Tensor", fill_with_tensor);
   m.impl("_foreach_zero_", foreach_zero_);
 }
 
-} // namespace
 } // namespace c10::openreg

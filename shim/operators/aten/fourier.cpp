@@ -1,10 +1,11 @@
 // SPDX-License-Identifier: BSD-3-Clause
 // Fourier transforms of half precision. PyTorch refuses them by the type of the device, in operators that it puts together
 // from others, before any kernel is asked. Transforms of other types are put together by PyTorch as ever.
-#include <torch/library.h>
 
 #include <algorithm>
 
+#include "shim/base/kernel_library.h"
+#include "shim/operators/aten/registrations.h"
 #include "shim/operators/fallback/gpu_copy.h"
 #include "shim/operators/fallback/wider_types.h"
 
@@ -28,10 +29,11 @@ void transform(const c10::OperatorHandle& op, c10::DispatchKeySet /*keys*/, torc
   }
 }
 
-const bool registered [[maybe_unused]] = [] {
+} // namespace
+
+void register_fourier() {
   for (const auto key : {c10::DispatchKey::PrivateUse1, c10::DispatchKey::AutogradPrivateUse1}) {
-    // Leaked: unloading would unregister during exit.
-    auto* const library = new torch::Library(torch::Library::IMPL, "aten", key, __FILE__, __LINE__);
+    torch::Library& library = kernel_library("aten", key);
     for (const auto& name : c10::Dispatcher::singleton().getAllOpNames()) {
       const auto op = c10::Dispatcher::singleton().findOp(name);
       if (name.name.rfind("aten::fft_", 0) != 0 || !op.has_value() || !op->hasSchema() ||
@@ -41,12 +43,10 @@ const bool registered [[maybe_unused]] = [] {
       const auto& arguments = op->schema().arguments();
       if (!arguments.empty() && arguments[0].type()->kind() == c10::TypeKind::TensorType) {
         const std::string qualified = name.overload_name.empty() ? name.name : name.name + "." + name.overload_name;
-        library->impl(qualified.c_str(), torch::CppFunction::makeFromBoxedFunction<&transform>());
+        library.impl(qualified.c_str(), torch::CppFunction::makeFromBoxedFunction<&transform>());
       }
     }
   }
-  return true;
-}();
+}
 
-} // namespace
 } // namespace c10::openreg

@@ -9,7 +9,9 @@
 #include <ATen/ops/tanh.h>
 #include <ATen/ops/tanh_backward.h>
 #include <ATen/ops/zeros_like.h>
-#include <torch/library.h>
+
+#include "shim/base/kernel_library.h"
+#include "shim/operators/aten/registrations.h"
 
 namespace c10::openreg {
 namespace {
@@ -106,12 +108,14 @@ std::tuple<at::Tensor, at::Tensor, at::Tensor, at::Tensor, at::Tensor> gru_cell_
       bias_gradient(grad_hidden_gates, has_bias)};
 }
 
-TORCH_LIBRARY_IMPL(aten, PrivateUse1, m) {
+} // namespace
+
+void register_recurrent_cells() {
+  torch::Library& m = kernel_library("aten", c10::DispatchKey::PrivateUse1);
   m.impl("_thnn_fused_lstm_cell", lstm_cell);
   m.impl("_thnn_fused_lstm_cell_backward_impl", lstm_cell_backward);
   m.impl("_thnn_fused_gru_cell", gru_cell);
   m.impl("_thnn_fused_gru_cell_backward", gru_cell_backward);
 }
 
-} // namespace
 } // namespace c10::openreg

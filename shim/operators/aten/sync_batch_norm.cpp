@@ -4,16 +4,21 @@
 // Normalization.cuh. Where a GPU's kernels run, its own are called. As there, statistics of half precision are float.
 #include <ATen/OpMathType.h>
 #include <ATen/core/Tensor.h>
-#include <ATen/ops/empty_like.h>
+#include <ATen/ops/batch_norm_backward_elemt_ops.h>
+#include <ATen/ops/batch_norm_backward_reduce_ops.h>
+#include <ATen/ops/batch_norm_elemt_ops.h>
+#include <ATen/ops/batch_norm_gather_stats_with_counts_ops.h>
+#include <ATen/ops/batch_norm_stats_ops.h>
 #include <ATen/ops/full.h>
 #include <ATen/ops/var_mean.h>
 #include <c10/core/impl/LocalDispatchKeySet.h>
-#include <torch/library.h>
 
 #include <optional>
 #include <tuple>
 #include <vector>
 
+#include "shim/base/kernel_library.h"
+#include "shim/operators/aten/registrations.h"
 #include "shim/operators/fallback/fallback.h"
 #include "shim/operators/fallback/gpu_copy.h"
 #include "shim/operators/policy/kernel_keys.h"
@@ -27,9 +32,11 @@ using std::optional;
 // What is inside runs below autograd and autocast.
 using Below = c10::impl::ExcludeDispatchKeyGuard;
 
-template <class Result, class... Arguments>
-Result call_gpu(const char* name, const char* overload, Arguments... arguments) {
-  const auto op = c10::Dispatcher::singleton().findSchemaOrThrow(name, overload).template typed<Result(Arguments...)>();
+template <class Operator, class... Arguments>
+auto call_gpu(const Arguments&... arguments) {
+  static const auto op = c10::Dispatcher::singleton()
+                             .findSchemaOrThrow(Operator::name, Operator::overload_name)
+                             .template typed<typename Operator::schema>();
   return call_fallback(op, arguments...);
 }
 
@@ -60,7 +67,7 @@ Tensor per_channel(const Tensor& values, const Tensor& input) {
 
 std::tuple<Tensor, Tensor> batch_norm_stats(const Tensor& input, double eps) {
   if (is_on_gpu(input)) {
-    return call_gpu<std::tuple<Tensor, Tensor>, const Tensor&, double>("aten::batch_norm_stats", "", input, eps);
+    return call_gpu<at::_ops::batch_norm_stats>(input, eps);
   }
   const Below below(kAboveKernels);
   const auto dimensions = other_dimensions(input);
@@ -85,28 +92,9 @@ std::tuple<Tensor, Tensor> batch_norm_gather_stats_with_counts(
     double momentum,
     double eps,
     const Tensor& counts) {
-  using Optional = const optional<Tensor>&;
   if (is_on_gpu(input)) {
-    return call_gpu<
-        std::tuple<Tensor, Tensor>,
-        const Tensor&,
-        const Tensor&,
-        const Tensor&,
-        Optional,
-        Optional,
-        double,
-        double,
-        const Tensor&>(
-        "aten::batch_norm_gather_stats_with_counts",
-        "",
-        input,
-        mean,
-        invstd,
-        running_mean,
-        running_var,
-        momentum,
-        eps,
-        counts);
+    return call_gpu<at::_ops::batch_norm_gather_stats_with_counts>(
+        input, mean, invstd, running_mean, running_var, momentum, eps, counts);
   }
   const Below below(kAboveKernels);
   const auto type = statistics_type(input);
@@ -141,10 +129,8 @@ Tensor batch_norm_elemt(
     const Tensor& mean,
     const Tensor& invstd,
     double eps) {
-  using Optional = const optional<Tensor>&;
   if (is_on_gpu(input)) {
-    return call_gpu<Tensor, const Tensor&, Optional, Optional, const Tensor&, const Tensor&, double>(
-        "aten::batch_norm_elemt", "", input, weight, bias, mean, invstd, eps);
+    return call_gpu<at::_ops::batch_norm_elemt>(input, weight, bias, mean, invstd, eps);
   }
   const Below below(kAboveKernels);
   Tensor factor = per_channel(invstd, input);
@@ -180,18 +166,9 @@ std::tuple<Tensor, Tensor, Tensor, Tensor> batch_norm_backward_reduce(
     bool input_g,
     bool weight_g,
     bool bias_g) {
-  using Optional = const optional<Tensor>&;
   if (is_on_gpu(input)) {
-    return call_gpu<
-        std::tuple<Tensor, Tensor, Tensor, Tensor>,
-        const Tensor&,
-        const Tensor&,
-        const Tensor&,
-        const Tensor&,
-        Optional,
-        bool,
-        bool,
-        bool>("aten::batch_norm_backward_reduce", "", grad_out, input, mean, invstd, weight, input_g, weight_g, bias_g);
+    return call_gpu<at::_ops::batch_norm_backward_reduce>(
+        grad_out, input, mean, invstd, weight, input_g, weight_g, bias_g);
   }
   const Below below(kAboveKernels);
   const auto type = statistics_type(input);
@@ -216,19 +193,9 @@ Tensor batch_norm_backward_elemt(
     const Tensor& sum_dy,
     const Tensor& sum_dy_xmu,
     const Tensor& count) {
-  using Optional = const optional<Tensor>&;
   if (is_on_gpu(input)) {
-    return call_gpu<
-        Tensor,
-        const Tensor&,
-        const Tensor&,
-        const Tensor&,
-        const Tensor&,
-        Optional,
-        const Tensor&,
-        const Tensor&,
-        const Tensor&>(
-        "aten::batch_norm_backward_elemt", "", grad_out, input, mean, invstd, weight, sum_dy, sum_dy_xmu, count);
+    return call_gpu<at::_ops::batch_norm_backward_elemt>(
+        grad_out, input, mean, invstd, weight, sum_dy, sum_dy_xmu, count);
   }
   const Below below(kAboveKernels);
   const auto type = statistics_type(input);
@@ -243,7 +210,10 @@ Tensor batch_norm_backward_elemt(
   return as(gradient, input.scalar_type());
 }
 
-TORCH_LIBRARY_IMPL(aten, PrivateUse1, m) {
+} // namespace
+
+void register_sync_batch_norm() {
+  torch::Library& m = kernel_library("aten", c10::DispatchKey::PrivateUse1);
   m.impl("batch_norm_stats", batch_norm_stats);
   m.impl("batch_norm_gather_stats", batch_norm_gather_stats);
   m.impl("batch_norm_gather_stats_with_counts", batch_norm_gather_stats_with_counts);
@@ -253,5 +223,4 @@ TORCH_LIBRARY_IMPL(aten, PrivateUse1, m) {
   m.impl("batch_norm_backward_elemt", batch_norm_backward_elemt);
 }
 
-} // namespace
 } // namespace c10::openreg

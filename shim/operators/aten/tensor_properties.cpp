@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: BSD-3-Clause
 // Operators that say something about a tensor to PyTorch or to the allocator.
 #include <ATen/core/Tensor.h>
-#include <torch/library.h>
 
+#include "shim/base/kernel_library.h"
 #include "shim/memory/device_allocator.h"
+#include "shim/operators/aten/registrations.h"
 
 namespace c10::openreg {
 namespace {
@@ -22,19 +23,24 @@ void record_stream(at::Tensor& self, c10::Stream stream) {
   device_allocator().recordStream(self.storage().data_ptr(), stream);
 }
 
-TORCH_LIBRARY_IMPL(aten, PrivateUse1, m) {
-  m.impl("_has_compatible_shallow_copy_type", has_compatible_shallow_copy_type);
-  m.impl("record_stream", record_stream);
-}
-
 // What PyTorch does for tensors with a lazy bit would record a copy of the tensor, not its memory, write that back, and
 // take a result off the stack that the operator hasn't put there.
-TORCH_LIBRARY_IMPL(aten, Conjugate, m) {
-  m.impl("record_stream", torch::CppFunction::makeFallthrough());
-}
-TORCH_LIBRARY_IMPL(aten, Negative, m) {
-  m.impl("record_stream", torch::CppFunction::makeFallthrough());
+} // namespace
+
+void register_tensor_properties() {
+  {
+    torch::Library& m = kernel_library("aten", c10::DispatchKey::PrivateUse1);
+    m.impl("_has_compatible_shallow_copy_type", has_compatible_shallow_copy_type);
+    m.impl("record_stream", record_stream);
+  }
+  {
+    torch::Library& m = kernel_library("aten", c10::DispatchKey::Conjugate);
+    m.impl("record_stream", torch::CppFunction::makeFallthrough());
+  }
+  {
+    torch::Library& m = kernel_library("aten", c10::DispatchKey::Negative);
+    m.impl("record_stream", torch::CppFunction::makeFallthrough());
+  }
 }
 
-} // namespace
 } // namespace c10::openreg

@@ -11,9 +11,10 @@
 #include <ATen/ops/set_native.h>
 #include <ATen/ops/unfold_native.h>
 #include <ATen/ops/view_native.h>
-#include <torch/library.h>
 
+#include "shim/base/kernel_library.h"
 #include "shim/memory/storage.h"
+#include "shim/operators/aten/registrations.h"
 
 namespace c10::openreg {
 namespace {
@@ -63,26 +64,30 @@ bool is_set_to(const at::Tensor& self, const at::Tensor& other) {
       self.strides() == other.strides();
 }
 
-TORCH_LIBRARY_IMPL(aten, PrivateUse1, m) {
-  m.impl("view", TORCH_FN(at::native::view));
-  m.impl("as_strided", TORCH_FN(at::native::as_strided_tensorimpl));
-  m.impl("_reshape_alias", TORCH_FN(at::native::_reshape_alias));
-  m.impl("_unsafe_view", TORCH_FN(at::native::_unsafe_view));
-  m.impl("new_empty_strided", TORCH_FN(at::native::new_empty_strided_symint));
-  m.impl("unfold", TORCH_FN(at::native::unfold));
-  m.impl("set_.source_Storage_storage_offset", set_source_storage_offset);
-  m.impl("set_.source_Storage", set_source_storage);
-  m.impl("set_.source_Tensor", TORCH_FN(at::native::set_tensor_));
-  m.impl("set_", set_empty);
-  m.impl("resize_", resize);
-  m.impl("is_set_to", is_set_to);
-  m.impl("_lazy_clone", TORCH_FN(at::native::_lazy_clone)); // of the tensor's own storage, not of a view of it
-}
-
-TORCH_LIBRARY_IMPL(aten, QuantizedPrivateUse1, m) {
-  m.impl("set_.source_Storage_storage_offset", set_source_storage_offset);
-  m.impl("set_.source_Storage", set_source_storage);
-}
-
 } // namespace
+
+void register_views() {
+  {
+    torch::Library& m = kernel_library("aten", c10::DispatchKey::PrivateUse1);
+    m.impl("view", TORCH_FN(at::native::view));
+    m.impl("as_strided", TORCH_FN(at::native::as_strided_tensorimpl));
+    m.impl("_reshape_alias", TORCH_FN(at::native::_reshape_alias));
+    m.impl("_unsafe_view", TORCH_FN(at::native::_unsafe_view));
+    m.impl("new_empty_strided", TORCH_FN(at::native::new_empty_strided_symint));
+    m.impl("unfold", TORCH_FN(at::native::unfold));
+    m.impl("set_.source_Storage_storage_offset", set_source_storage_offset);
+    m.impl("set_.source_Storage", set_source_storage);
+    m.impl("set_.source_Tensor", TORCH_FN(at::native::set_tensor_));
+    m.impl("set_", set_empty);
+    m.impl("resize_", resize);
+    m.impl("is_set_to", is_set_to);
+    m.impl("_lazy_clone", TORCH_FN(at::native::_lazy_clone)); // of the tensor's own storage, not of a view of it
+  }
+  {
+    torch::Library& m = kernel_library("aten", c10::DispatchKey::QuantizedPrivateUse1);
+    m.impl("set_.source_Storage_storage_offset", set_source_storage_offset);
+    m.impl("set_.source_Storage", set_source_storage);
+  }
+}
+
 } // namespace c10::openreg

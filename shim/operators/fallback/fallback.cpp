@@ -5,13 +5,13 @@
 #include <ATen/core/LegacyTypeDispatch.h>
 #include <c10/core/impl/LocalDispatchKeySet.h>
 #include <openreg/openreg.h>
-#include <torch/library.h>
 
 #include <algorithm>
 #include <iterator>
 #include <optional>
 #include <utility>
 
+#include "shim/base/kernel_library.h"
 #include "shim/device/device.h"
 #include "shim/device/generator.h"
 #include "shim/operators/fallback/kernel_choice.h"
@@ -233,31 +233,22 @@ void operator_fallback(const c10::OperatorHandle& op, c10::DispatchKeySet keys, 
 
 namespace {
 
-void register_fallback(torch::Library& library) {
-  library.fallback(torch::CppFunction::makeFromBoxedFunction<&operator_fallback>());
-}
-
 void register_operator(torch::Library& library, const char* name) {
   library.impl(name, torch::CppFunction::makeFromBoxedFunction<&operator_fallback>());
 }
-const bool registration_is_set [[maybe_unused]] = (set_fallback_registration(&register_operator), true);
-
-TORCH_LIBRARY_IMPL(_, PrivateUse1, m) {
-  register_fallback(m);
-}
-TORCH_LIBRARY_IMPL(_, SparsePrivateUse1, m) {
-  register_fallback(m);
-}
-TORCH_LIBRARY_IMPL(_, SparseCsrPrivateUse1, m) {
-  register_fallback(m);
-}
-TORCH_LIBRARY_IMPL(_, QuantizedPrivateUse1, m) {
-  register_fallback(m);
-}
-TORCH_LIBRARY_IMPL(_, NestedTensorPrivateUse1, m) {
-  register_fallback(m);
-}
 
 } // namespace
+
+void register_fallbacks() {
+  set_fallback_registration(&register_operator);
+  for (const auto key :
+       {c10::DispatchKey::PrivateUse1,
+        c10::DispatchKey::SparsePrivateUse1,
+        c10::DispatchKey::SparseCsrPrivateUse1,
+        c10::DispatchKey::QuantizedPrivateUse1,
+        c10::DispatchKey::NestedTensorPrivateUse1}) {
+    kernel_library("_", key).fallback(torch::CppFunction::makeFromBoxedFunction<&operator_fallback>());
+  }
+}
 
 } // namespace c10::openreg

@@ -15,6 +15,12 @@ namespace c10::openreg {
 // Throws c10::NotImplementedError where there is no CPU kernel either.
 void operator_fallback(const c10::OperatorHandle& op, c10::DispatchKeySet keys, torch::jit::Stack* stack);
 
+// Registers the fallback for openreg's tensors of every kind.
+void register_fallbacks();
+
+// register_aten.cpp: registers kernels for operators that would not get to the fallback, or not fast, and have no other.
+void register_remaining_operators();
+
 // The fallback for an operator that has a kernel of another kind for openreg's dense tensors.
 template <class Result, class... Args>
 Result call_fallback(const c10::TypedOperatorHandle<Result(Args...)>& op, std::type_identity_t<Args>... arguments) {

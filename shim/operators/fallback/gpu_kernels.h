@@ -29,7 +29,7 @@ TORCH_OPENREG_API c10::Device gpu_of(DeviceIndex device);
 // Finds out which of PyTorch's own devices the openreg device is: PyTorch is asked whose memory a block of it is. False
 // if it is none, if this PyTorch has no kernels for GPUs, or with OPENREG_OPERATORS=staged. Throws c10::Error where the
 // device fails, and as execution_mode().
-bool look_for_gpu(DeviceIndex device);
+TORCH_OPENREG_API bool look_for_gpu(DeviceIndex device);
 
 // Whether the operators of `device`, an index in range, run PyTorch's kernels for GPUs where there are some. They count
 // as aliased. Throws as look_for_gpu().

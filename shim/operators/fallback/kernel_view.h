@@ -175,7 +175,7 @@ class KernelView {
 };
 
 // Waits until the calling thread's current stream of the device has no work left; cheap when it has none.
-void wait_for_current_stream(DeviceIndex device);
+TORCH_OPENREG_API void wait_for_current_stream(DeviceIndex device);
 
 // A new openreg tensor over a storage, with the sizes, strides, offset and lazy bits of `like`.
 at::Tensor tensor_over(c10::Storage storage, const at::Tensor& like);

@@ -8,14 +8,14 @@
 //   - operators whose general kernel works only on PyTorch's own devices (`conj_physical_`, `mode.values`) or differently
 //     on other devices than the CPU (`linalg_lstsq`). They too.
 //   - operators of a C++ signature that typed_kernels.h knows get a kernel that needs no boxing.
-// This file is the last of the library (CMakeLists.txt), so that kernels written by hand are registered before.
+// Kernels written by hand must have been registered before (shim/registration).
 #include <ATen/core/dispatch/Dispatcher.h>
 #include <ATen/core/enum_tag.h>
-#include <torch/library.h>
 
 #include <algorithm>
 #include <array>
 
+#include "shim/base/kernel_library.h"
 #include "shim/operators/fallback/fallback.h"
 #include "shim/operators/fallback/typed_kernels.h"
 #include "shim/operators/native/native_kernels.h"
@@ -75,11 +75,6 @@ bool is_taken_apart(const c10::OperatorHandle& op) {
       (!may_cross_devices(op) && ((is_composite(op) && op.hasKernelForDispatchKey(Key::CPU)) || is_general(op)));
 }
 
-torch::Library* library_for(Key key) {
-  // Leaked: unloading would unregister during exit.
-  return new torch::Library(torch::Library::IMPL, "aten", key, __FILE__, __LINE__);
-}
-
 torch::CppFunction boxed() {
   return torch::CppFunction::makeFromBoxedFunction<&operator_fallback>();
 }
@@ -115,25 +110,27 @@ bool is_served_whole(const c10::OperatorHandle& op, const Kind& kind) {
   return op.hasKernelForDispatchKey(kind.cpu) && !op.hasKernelForDispatchKey(kind.ours);
 }
 
-const bool registered [[maybe_unused]] = [] {
-  torch::Library* const dense = library_for(Key::PrivateUse1);
+} // namespace
+
+void register_remaining_operators() {
+  torch::Library& dense = kernel_library("aten", Key::PrivateUse1);
   std::array<torch::Library*, kKinds.size()> others{};
-  std::transform(kKinds.begin(), kKinds.end(), others.begin(), [](const Kind& kind) { return library_for(kind.ours); });
+  std::transform(kKinds.begin(), kKinds.end(), others.begin(), [](const Kind& kind) {
+    return &kernel_library("aten", kind.ours);
+  });
   for (const auto& name : c10::Dispatcher::singleton().getAllOpNames()) {
     const auto op = c10::Dispatcher::singleton().findOp(name);
     if (!op.has_value() || !op->hasSchema() || name.getNamespace() != "aten") {
       continue;
     }
     const std::string qualified = name.overload_name.empty() ? name.name : name.name + "." + name.overload_name;
-    register_dense(*dense, *op, qualified.c_str());
+    register_dense(dense, *op, qualified.c_str());
     for (size_t i = 0; i < kKinds.size(); ++i) {
       if (is_served_whole(*op, kKinds[i])) {
         others[i]->impl(qualified.c_str(), boxed());
       }
     }
   }
-  return true;
-}();
+}
 
-} // namespace
 } // namespace c10::openreg

@@ -9,8 +9,8 @@
 
 #include "shim/base/status.h"
 #include "shim/device/device.h"
+#include "shim/observe/operator_watch.h"
 #include "shim/operators/policy/operator_counts.h"
-#include "shim/operators/policy/operator_watch.h"
 
 namespace c10::openreg {
 namespace {

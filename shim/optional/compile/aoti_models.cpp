@@ -1,10 +1,9 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// AOTInductor's packages for openreg: aoti_load_package() and AOTIModelPackageLoader find their runner here.
+// The runner of AOTInductor's packages for openreg, for aoti_load_package() and AOTIModelPackageLoader.
 //
 // A package that was compiled for openreg holds code for the CPU (python/torch_openreg/_compile/cpp_wrapper.py) for the
 // device "openreg". Its weights are in the host's memory.
 #include <ATen/DynamicLibrary.h>
-#include <c10/core/DeviceType.h>
 #include <torch/csrc/inductor/aoti_runner/model_container_runner_cpu.h>
 #include <torch/csrc/inductor/aoti_torch/tensor_converter.h>
 
@@ -18,6 +17,7 @@
 
 #include "shim/device/device.h"
 #include "shim/optional/compile/compiled_graphs.h"
+#include "shim/optional/compile/entry.h"
 
 namespace c10::openreg {
 
@@ -162,27 +162,15 @@ class Model final : public AOTIModelContainerRunnerCpu {
   const std::string on_device_; // a character an output: '0' for one of the CPU
 };
 
-std::unique_ptr<AOTIModelContainerRunner> make(
-    const std::string& library,
-    size_t models,
-    const std::string& device,
-    const std::string& /*binaries*/,
-    const bool single_threaded) {
-  return std::make_unique<Model>(library, models, device, single_threaded);
-}
-
-// A package names its device "openreg". Python gives the device that name when the package is imported; a program without
-// Python needs it when the package is loaded. A name that another backend has given is left as it is.
-const bool has_name [[maybe_unused]] = [] {
-  if (!c10::is_privateuse1_backend_registered()) {
-    c10::register_privateuse1_backend("openreg");
-  }
-  return true;
-}();
-
-// The name is that of cpp_wrapper.py.
-const torch::inductor::RegisterAOTIModelRunner registration("openreg", &make);
-
 } // namespace
 
 } // namespace c10::openreg
+
+void openreg_make_runner(
+    std::unique_ptr<torch::inductor::AOTIModelContainerRunner>* made,
+    const std::string& library,
+    size_t models,
+    const std::string& device,
+    bool single_threaded) {
+  *made = std::make_unique<c10::openreg::Model>(library, models, device, single_threaded);
+}

@@ -2,7 +2,6 @@
 #include "shim/optional/distributed/collectives.h"
 
 #include <ATen/core/dispatch/Dispatcher.h>
-#include <torch/library.h>
 #include <torch/csrc/distributed/c10d/ProcessGroup.hpp>
 
 #include <algorithm>
@@ -11,6 +10,7 @@
 #include <utility>
 
 #include "shim/optional/distributed/driver_collectives.h"
+#include "shim/optional/distributed/entry.h"
 #include "shim/optional/distributed/staged_backend.h"
 
 namespace c10::openreg {
@@ -51,43 +51,6 @@ c10::intrusive_ptr<c10d::Backend> gloo_for(
   return backend;
 }
 
-// In front of c10d's kernels, which look the group's backend up: the key for choosing a backend by arguments. Below
-// autograd, so that it is asked in inference mode, too.
-void choose_backend(const c10::OperatorHandle& op, c10::DispatchKeySet keys, torch::jit::Stack* stack) {
-  if (keys.has(c10::DispatchKey::PrivateUse1)) {
-    if (const auto group = group_among(torch::jit::last(*stack, op.schema().arguments().size()))) {
-      serve_process_group(*group);
-    }
-  }
-  op.redispatchBoxed(
-      keys & c10::DispatchKeySet(c10::DispatchKeySet::FULL_AFTER, c10::DispatchKey::BackendSelect), stack);
-}
-
-TORCH_LIBRARY_IMPL(c10d, BackendSelect, m) {
-  for (const char* name :
-       {"allgather_",
-        "_allgather_base_",
-        "allgather_coalesced_",
-        "allgather_into_tensor_coalesced_",
-        "allreduce_",
-        "allreduce_coalesced_",
-        "alltoall_",
-        "alltoall_base_",
-        "barrier",
-        "broadcast_",
-        "gather_",
-        "recv_",
-        "recv_any_source_",
-        "reduce_",
-        "reduce_scatter_",
-        "_reduce_scatter_base_",
-        "reduce_scatter_tensor_coalesced_",
-        "scatter_",
-        "send"}) {
-    m.impl(name, torch::CppFunction::makeFromBoxedFunction<&choose_backend>());
-  }
-}
-
 } // namespace
 
 void serve_process_group(c10d::ProcessGroup& group) {
@@ -122,3 +85,13 @@ c10::intrusive_ptr<c10d::Backend> staged_backend(c10::intrusive_ptr<c10d::Backen
 }
 
 } // namespace c10::openreg
+
+void openreg_choose_backend(const c10::OperatorHandle& op, c10::DispatchKeySet keys, torch::jit::Stack* stack) {
+  if (keys.has(c10::DispatchKey::PrivateUse1)) {
+    if (const auto group = c10::openreg::group_among(torch::jit::last(*stack, op.schema().arguments().size()))) {
+      c10::openreg::serve_process_group(*group);
+    }
+  }
+  op.redispatchBoxed(
+      keys & c10::DispatchKeySet(c10::DispatchKeySet::FULL_AFTER, c10::DispatchKey::BackendSelect), stack);
+}

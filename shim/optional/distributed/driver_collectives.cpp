@@ -32,7 +32,7 @@ uint64_t bytes_of(const at::Tensor& tensor) {
   return static_cast<uint64_t>(tensor.nbytes());
 }
 
-bool lies_in_a_row(const at::Tensor& tensor) {
+bool is_plain_contiguous(const at::Tensor& tensor) {
   return tensor.is_contiguous() && !tensor.is_conj() && !tensor.is_neg();
 }
 
@@ -74,7 +74,7 @@ struct DriverBackend::Call {
 
   at::Tensor input(const at::Tensor& tensor) {
     used.push_back(tensor);
-    if (lies_in_a_row(tensor)) {
+    if (is_plain_contiguous(tensor)) {
       return tensor;
     }
     temporaries.push_back(copy_in_a_row(tensor));
@@ -84,7 +84,7 @@ struct DriverBackend::Call {
   at::Tensor output(const at::Tensor& tensor, bool with_contents = false) {
     used.push_back(tensor);
     results.push_back(tensor);
-    if (lies_in_a_row(tensor)) {
+    if (is_plain_contiguous(tensor)) {
       return tensor;
     }
     at::Tensor copy = with_contents ? copy_in_a_row(tensor) : at::empty(tensor.sizes(), tensor.options());
@@ -116,7 +116,7 @@ bool driver_collectives_are_wanted() {
 }
 
 DriverBackend::DriverBackend(c10::intrusive_ptr<c10d::Backend> staged, c10::intrusive_ptr<c10d::Store> store)
-    : BackendOverBackend(std::move(staged)),
+    : ForwardingBackend(std::move(staged)),
       store_(c10::make_intrusive<c10d::PrefixStore>("openreg_comm", std::move(store))) {}
 
 DriverBackend::~DriverBackend() = default;
@@ -136,7 +136,7 @@ bool DriverBackend::is_ours(const at::Tensor& tensor) {
 }
 
 // Of one group of ranks on one device. The lock is held by the thread that makes the communicator, while it waits for peers.
-struct DriverBackend::Meeting {
+struct DriverBackend::Rendezvous {
   std::mutex lock;
   std::shared_ptr<Communicator> made; // with the backend's lock
 };
@@ -145,27 +145,27 @@ void DriverBackend::check_in_use() const {
   TORCH_CHECK_WITH(DistBackendError, !is_over_, "The process group has been shut down or aborted");
 }
 
-std::shared_ptr<Communicator> DriverBackend::meet(
+std::shared_ptr<Communicator> DriverBackend::get_or_create_communicator(
     c10::DeviceIndex device, const std::string& name, int rank, int size, std::chrono::milliseconds timeout) {
-  std::shared_ptr<Meeting> meeting;
+  std::shared_ptr<Rendezvous> rendezvous;
   {
     const std::lock_guard<std::mutex> guard(lock_);
     check_in_use();
-    auto& known = meetings_[std::make_pair(name, device)];
+    auto& known = rendezvous_[std::make_pair(name, device)];
     if (known == nullptr) {
-      known = std::make_shared<Meeting>();
+      known = std::make_shared<Rendezvous>();
     }
     if (known->made != nullptr) {
       return known->made;
     }
-    meeting = known;
+    rendezvous = known;
   }
-  const std::lock_guard<std::mutex> alone(meeting->lock);
+  const std::lock_guard<std::mutex> alone(rendezvous->lock);
   std::string key;
   {
     const std::lock_guard<std::mutex> guard(lock_);
-    if (meeting->made != nullptr) {
-      return meeting->made;
+    if (rendezvous->made != nullptr) {
+      return rendezvous->made;
     }
     key = name + "/" + std::to_string(rounds_[name]++);
   }
@@ -176,7 +176,7 @@ std::shared_ptr<Communicator> DriverBackend::meet(
   {
     const std::lock_guard<std::mutex> guard(lock_);
     if (!is_over_) {
-      meeting->made = made;
+      rendezvous->made = made;
       return made;
     }
   }
@@ -241,7 +241,7 @@ openreg_comm_id DriverBackend::exchange_id(
 }
 
 std::shared_ptr<Communicator> DriverBackend::whole(c10::DeviceIndex device, std::chrono::milliseconds timeout) {
-  return meet(device, "all", getRank(), getSize(), timeout);
+  return get_or_create_communicator(device, "all", getRank(), getSize(), timeout);
 }
 
 // Of the two alone, as the other ranks may make no call; the lower rank is 0.
@@ -249,19 +249,20 @@ std::shared_ptr<Communicator> DriverBackend::pair(
     c10::DeviceIndex device, int peer, std::chrono::milliseconds timeout) {
   const int low = std::min(peer, getRank());
   const int high = std::max(peer, getRank());
-  return meet(device, std::to_string(low) + ":" + std::to_string(high), getRank() == low ? 0 : 1, 2, timeout);
+  return get_or_create_communicator(
+      device, std::to_string(low) + ":" + std::to_string(high), getRank() == low ? 0 : 1, 2, timeout);
 }
 
 std::vector<std::shared_ptr<Communicator>> DriverBackend::end_all() {
   std::vector<std::shared_ptr<Communicator>> all;
   const std::lock_guard<std::mutex> guard(lock_);
   is_over_ = true;
-  for (const auto& [place, meeting] : meetings_) {
-    if (meeting->made != nullptr) {
-      all.push_back(std::move(meeting->made));
+  for (const auto& [place, rendezvous] : rendezvous_) {
+    if (rendezvous->made != nullptr) {
+      all.push_back(std::move(rendezvous->made));
     }
   }
-  meetings_.clear();
+  rendezvous_.clear();
   return all;
 }
 
@@ -273,14 +274,14 @@ void DriverBackend::abort() {
         "rank " + std::to_string(getRank()) + " of " + std::to_string(getSize()));
     communicator->destroy();
   }
-  BackendOverBackend::abort();
+  ForwardingBackend::abort();
 }
 
 void DriverBackend::shutdown() {
   for (const auto& communicator : end_all()) {
     communicator->destroy();
   }
-  BackendOverBackend::shutdown();
+  ForwardingBackend::shutdown();
 }
 
 // --------------------------------------------------------------------------------------------------------- queueing

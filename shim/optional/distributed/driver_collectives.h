@@ -13,7 +13,7 @@
 #include <vector>
 
 #include "shim/base/export.h"
-#include "shim/optional/distributed/backend_over_backend.h"
+#include "shim/optional/distributed/forwarding_backend.h"
 
 namespace c10::openreg {
 
@@ -31,7 +31,7 @@ TORCH_OPENREG_API bool driver_collectives_are_wanted();
 //                  wait, later calls and the Work have the error, with the call, the ranks and the shapes.
 //   Types          sums of bool are "or"; complex sums are those of their parts; where the library lacks a type its bytes are
 //                  moved; what can't be reduced is TypeError, and bit operations and premultiplied sums NotImplementedError.
-class TORCH_OPENREG_API DriverBackend final : public BackendOverBackend {
+class TORCH_OPENREG_API DriverBackend final : public ForwardingBackend {
  public:
   using Work = c10d::Work;
   using Tensors = std::vector<at::Tensor>;
@@ -86,7 +86,7 @@ class TORCH_OPENREG_API DriverBackend final : public BackendOverBackend {
 
  private:
   struct Call;
-  struct Meeting;
+  struct Rendezvous;
 
   c10::intrusive_ptr<Backend> around(
       c10::intrusive_ptr<c10d::Backend> part, const c10::intrusive_ptr<c10d::Store>& store) const override;
@@ -96,7 +96,7 @@ class TORCH_OPENREG_API DriverBackend final : public BackendOverBackend {
   c10::intrusive_ptr<Work> launch(std::vector<Call> calls, bool is_block);
   std::shared_ptr<Communicator> whole(c10::DeviceIndex device, std::chrono::milliseconds timeout);
   std::shared_ptr<Communicator> pair(c10::DeviceIndex device, int peer, std::chrono::milliseconds timeout);
-  std::shared_ptr<Communicator> meet(
+  std::shared_ptr<Communicator> get_or_create_communicator(
       c10::DeviceIndex device, const std::string& name, int rank, int size, std::chrono::milliseconds timeout);
   openreg_comm_id exchange_id(
       c10::DeviceIndex device, const std::string& key, int rank, int size, std::chrono::milliseconds timeout);
@@ -105,7 +105,7 @@ class TORCH_OPENREG_API DriverBackend final : public BackendOverBackend {
 
   const c10::intrusive_ptr<c10d::Store> store_;
   std::mutex lock_; // of what follows; never held while a peer is waited for
-  std::map<std::pair<std::string, c10::DeviceIndex>, std::shared_ptr<Meeting>> meetings_;
+  std::map<std::pair<std::string, c10::DeviceIndex>, std::shared_ptr<Rendezvous>> rendezvous_;
   std::map<std::string, int> rounds_; // how often ranks of a name have met
   bool is_over_ = false;
   bool is_in_block_ = false;

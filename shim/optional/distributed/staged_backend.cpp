@@ -66,9 +66,9 @@ struct InARow {
 };
 
 // Of a collective whose peer is dead, or silent until the group's timeout, because a plan of faults says so.
-class WorkOfUnwellPeer final : public Work {
+class FailedPeerWork final : public Work {
  public:
-  explicit WorkOfUnwellPeer(int rank)
+  explicit FailedPeerWork(int rank)
       : Work(rank),
         future_(c10::make_intrusive<c10::ivalue::Future>(c10::ListType::create(c10::TensorType::get()))) {}
 
@@ -89,10 +89,10 @@ class WorkOfUnwellPeer final : public Work {
 
 c10::intrusive_ptr<Work> plan_for(const c10::Device& device, int rank, std::chrono::milliseconds timeout) {
   const int32_t peer = openreg_faults_of_collective(device.is_privateuseone() ? device.index() : OPENREG_HOST);
-  if (peer == OPENREG_PEER_IS_WELL) {
+  if (peer == OPENREG_PEER_OK) {
     return nullptr;
   }
-  auto work = c10::make_intrusive<WorkOfUnwellPeer>(rank);
+  auto work = c10::make_intrusive<FailedPeerWork>(rank);
   const std::string whose = "openreg: rank " + std::to_string(rank) + ", by a plan of faults: ";
   if (peer == OPENREG_PEER_DIES) {
     work->fail(whose + "Connection closed by peer");
@@ -144,7 +144,7 @@ c10::intrusive_ptr<Work> StagedBackend::from_to(
   return note(staged.finish(call(from, to), operation));
 }
 
-StagedBackend::StagedBackend(c10::intrusive_ptr<c10d::Backend> host) : BackendOverBackend(std::move(host)) {}
+StagedBackend::StagedBackend(c10::intrusive_ptr<c10d::Backend> host) : ForwardingBackend(std::move(host)) {}
 
 const std::string StagedBackend::getBackendName() const {
   return "openreg_" + inner_->getBackendName();

@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "shim/base/export.h"
-#include "shim/optional/distributed/backend_over_backend.h"
+#include "shim/optional/distributed/forwarding_backend.h"
 #include "shim/optional/distributed/queued_work.h"
 
 namespace c10::openreg {
@@ -15,7 +15,7 @@ namespace c10::openreg {
 // Shows tensors of openreg to `host` as StagedTensors does; other tensors reach it as they are. What `host` does not
 // support is its own error. Collectives of both go through `host` in the order of the calls. A collective of an openreg
 // tensor throws c10::Error where require_gloo_collectives() does.
-class TORCH_OPENREG_API StagedBackend final : public BackendOverBackend {
+class TORCH_OPENREG_API StagedBackend final : public ForwardingBackend {
  public:
   using Work = c10d::Work;
   using Tensors = std::vector<at::Tensor>;

@@ -266,7 +266,7 @@ def test_cpp_wrapper(python: Program, staged: bool) -> None:
 
 # an exception in the graph is raised, and leaves nothing behind
 def test_errors_go_through() -> None:
-    from torch_openreg import _C
+    from torch_openreg import _C_compile
 
     x = torch.ones(3, device="openreg")
 
@@ -274,11 +274,11 @@ def test_errors_go_through() -> None:
         raise KeyError("inside")
 
     with pytest.raises(KeyError, match="inside"):
-        _C._compiled_run_whole(fails, [x], False, -1, False)
+        _C_compile._compiled_run_whole(fails, [x], False, -1, False)
     with pytest.raises(TypeError):
-        _C._compiled_run_whole(lambda inputs: 5, [x], False, -1, False)  # type: ignore[arg-type, return-value]
+        _C_compile._compiled_run_whole(lambda inputs: 5, [x], False, -1, False)  # type: ignore[arg-type, return-value]
     assert (
-        _C._compiled_run_whole(lambda inputs: [inputs[0] + inputs[1], 5], [x, 2], False, -1, False)[0].tolist()
+        _C_compile._compiled_run_whole(lambda inputs: [inputs[0] + inputs[1], 5], [x, 2], False, -1, False)[0].tolist()
         == [3] * 3
     )
     assert sys.exc_info() == (None, None, None)

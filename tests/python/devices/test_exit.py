@@ -11,7 +11,7 @@ import threading
 
 import pytest
 
-from torch_openreg import _C
+from torch_openreg import _C_distributed
 
 # Python frames in the backward pass make the engine's threads want the GIL to the very end.
 SCRIPT = textwrap.dedent(
@@ -126,5 +126,5 @@ def test_the_process_ends_although_a_thread_is_in_backward(python, wait: str) ->
 @pytest.mark.parametrize("arguments", [(), (None,), ("1",), (1, 2)])
 def test_settling_collectives_takes_a_number(arguments: tuple[object, ...]) -> None:
     with pytest.raises(TypeError):
-        _C._settle_collectives(*arguments)
-    assert _C._settle_collectives(0.5) is True
+        _C_distributed._settle_collectives(*arguments)
+    assert _C_distributed._settle_collectives(0.5) is True

@@ -25,7 +25,7 @@ from torch import nn
 from torch.testing import assert_close
 from two_ranks import WORLD, Check, Checks, Peer, assert_ended_well, assert_passed, give_up_after, reports_of
 
-from torch_openreg import _C
+from torch_openreg import _C_distributed
 
 VARIABLE = "OPENREG_ENABLE_GLOO_COLLECTIVES"
 CPU = torch.device("cpu")
@@ -824,7 +824,7 @@ def test_switched_off(backend: str | None, python: Any, tmp_path: Path) -> None:
 
 
 # what a program passes by mistake is a TypeError
-@pytest.mark.parametrize("function", [_C._serve_process_group, _C._staged_backend])
+@pytest.mark.parametrize("function", [_C_distributed._serve_process_group, _C_distributed._staged_backend])
 @pytest.mark.parametrize("argument", [None, 1, "gloo", object], ids=repr)
 def test_wrong_arguments(function: Any, argument: object) -> None:
     with pytest.raises(TypeError, match="expected a"):

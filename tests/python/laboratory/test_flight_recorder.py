@@ -90,7 +90,7 @@ def test_at_an_error(python: Any, tmp_path: Path) -> None:
 def test_timeout_of_a_collective(python: Any, tmp_path: Path) -> None:
     code = """
     import datetime, threading, torch, torch.distributed as dist
-    from torch_openreg import _C
+    from torch_openreg import _C_distributed
 
     store, groups = dist.HashStore(), {}
     def join(rank):
@@ -100,7 +100,7 @@ def test_timeout_of_a_collective(python: Any, tmp_path: Path) -> None:
     for thread in threads: thread.start()
     for thread in threads: thread.join()
 
-    alone = _C._staged_backend(groups[0])
+    alone = _C_distributed._staged_backend(groups[0])
     options = dist.AllreduceOptions()
     options.timeout = datetime.timedelta(milliseconds=300)
     work = alone.allreduce([torch.ones(4, device="openreg:1")], options)

@@ -20,6 +20,7 @@ import torch
 from packaging.requirements import Requirement
 
 MINOR = ".".join(torch.__version__.split(".")[:2])
+PARTS = ("", "_compile", "_distributed", "_profile")  # of the shim: a library each
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(1200)]
 
@@ -87,8 +88,11 @@ def test_contents(wheel: Path) -> None:
     for wanted in (
         "torch_openreg/lib/libopenreg.so.1",
         "torch_openreg/lib/libopenreg.so",
-        f"torch_openreg/lib/torch{MINOR}/libtorch_openreg.so",
-        f"torch_openreg/lib/torch{MINOR}/_C" + sysconfig.get_config_var("EXT_SUFFIX"),
+        *(f"torch_openreg/lib/torch{MINOR}/libtorch_openreg{part}.so" for part in PARTS),
+        *(
+            f"torch_openreg/lib/torch{MINOR}/_C{part}" + sysconfig.get_config_var("EXT_SUFFIX")
+            for part in ("", "_compile", "_distributed")
+        ),
         f"torch_openreg/lib/torch{MINOR}/_build_info.py",
         "torch_openreg/py.typed",
         "torch_openreg/include/openreg/openreg.h",

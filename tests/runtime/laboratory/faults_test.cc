@@ -304,9 +304,9 @@ TEST_F(FaultsTest, SlowCopies) {
 // Collectives count for themselves
 TEST_F(FaultsTest, Peers) {
   allocate();
-  EXPECT_EQ(openreg_faults_of_collective(0), OPENREG_PEER_IS_WELL);
+  EXPECT_EQ(openreg_faults_of_collective(0), OPENREG_PEER_OK);
   begin("peer silent at 2; peer dies after 2");
-  EXPECT_EQ(openreg_faults_of_collective(0), OPENREG_PEER_IS_WELL);
+  EXPECT_EQ(openreg_faults_of_collective(0), OPENREG_PEER_OK);
   EXPECT_EQ(openreg_faults_of_collective(OPENREG_HOST), OPENREG_PEER_IS_SILENT);
   EXPECT_EQ(openreg_faults_of_collective(0), OPENREG_PEER_DIES);
 }

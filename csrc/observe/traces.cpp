@@ -58,7 +58,7 @@ PyObject* _traceStop(PyObject* /*self*/, PyObject* /*unused*/) {
 
 } // namespace torch_openreg
 
-PyMethodDef openreg_profiler_methods[] = {
+PyMethodDef openreg_trace_methods[] = {
     {"_trace_start", torch_openreg::_traceStart, METH_NOARGS, "Begins to note what devices do."},
     {"_trace_stop", torch_openreg::_traceStop, METH_NOARGS, "Ends that; the ranges as a list of dicts."},
     {nullptr, nullptr, 0, nullptr},

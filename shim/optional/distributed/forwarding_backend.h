@@ -13,10 +13,10 @@
 
 namespace c10::openreg {
 
-class TORCH_OPENREG_API BackendOverBackend : public c10d::Backend {
+class TORCH_OPENREG_API ForwardingBackend : public c10d::Backend {
  public:
-  explicit BackendOverBackend(c10::intrusive_ptr<c10d::Backend> inner);
-  ~BackendOverBackend() override; // without the GIL: gloo waits for its threads there, which may want it
+  explicit ForwardingBackend(c10::intrusive_ptr<c10d::Backend> inner);
+  ~ForwardingBackend() override; // without the GIL: gloo waits for its threads there, which may want it
 
   c10::intrusive_ptr<Options> getBackendOptions() override;
   void monitoredBarrier(const c10d::BarrierOptions& options, bool wait_for_all) override;

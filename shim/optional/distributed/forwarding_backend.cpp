@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSD-3-Clause
-#include "shim/optional/distributed/backend_over_backend.h"
+#include "shim/optional/distributed/forwarding_backend.h"
 
 #include <utility>
 
@@ -7,7 +7,7 @@
 
 namespace c10::openreg {
 
-BackendOverBackend::BackendOverBackend(c10::intrusive_ptr<c10d::Backend> inner)
+ForwardingBackend::ForwardingBackend(c10::intrusive_ptr<c10d::Backend> inner)
     : Backend(inner->getRank(), inner->getSize()),
       inner_(std::move(inner)),
       last_part_(c10::intrusive_ptr<Backend>()) {
@@ -16,61 +16,61 @@ BackendOverBackend::BackendOverBackend(c10::intrusive_ptr<c10d::Backend> inner)
   init();
 }
 
-BackendOverBackend::~BackendOverBackend() {
+ForwardingBackend::~ForwardingBackend() {
   const WaitScope waiting;
   inner_.reset();
 }
 
-c10::intrusive_ptr<c10d::Backend::Options> BackendOverBackend::getBackendOptions() {
+c10::intrusive_ptr<c10d::Backend::Options> ForwardingBackend::getBackendOptions() {
   return inner_->getBackendOptions();
 }
 
-void BackendOverBackend::monitoredBarrier(const c10d::BarrierOptions& options, bool wait_for_all) {
+void ForwardingBackend::monitoredBarrier(const c10d::BarrierOptions& options, bool wait_for_all) {
   inner_->monitoredBarrier(options, wait_for_all);
 }
 
-void BackendOverBackend::setTimeout(std::chrono::milliseconds timeout) {
+void ForwardingBackend::setTimeout(std::chrono::milliseconds timeout) {
   inner_->setTimeout(timeout);
 }
 
-void BackendOverBackend::setSequenceNumberForGroup() {
+void ForwardingBackend::setSequenceNumberForGroup() {
   inner_->setSequenceNumberForGroup();
 }
 
-uint64_t BackendOverBackend::getSequenceNumberForGroup() {
+uint64_t ForwardingBackend::getSequenceNumberForGroup() {
   return inner_->getSequenceNumberForGroup();
 }
 
-void BackendOverBackend::setGroupUid(const std::string& uid) {
+void ForwardingBackend::setGroupUid(const std::string& uid) {
   Backend::setGroupUid(uid);
   inner_->setGroupUid(uid);
 }
 
-void BackendOverBackend::enableCollectivesTiming() {
+void ForwardingBackend::enableCollectivesTiming() {
   inner_->enableCollectivesTiming();
 }
 
-c10d::ErrorType BackendOverBackend::getError() {
+c10d::ErrorType ForwardingBackend::getError() {
   return inner_->getError();
 }
 
-bool BackendOverBackend::supportsSplitting() const {
+bool ForwardingBackend::supportsSplitting() const {
   return inner_->supportsSplitting();
 }
 
-void BackendOverBackend::abort() {
+void ForwardingBackend::abort() {
   inner_->abort();
 }
 
-void BackendOverBackend::shutdown() {
+void ForwardingBackend::shutdown() {
   inner_->shutdown();
 }
 
-c10::intrusive_ptr<c10d::Store> BackendOverBackend::store_of_part(const c10::intrusive_ptr<c10d::Store>& store) const {
+c10::intrusive_ptr<c10d::Store> ForwardingBackend::store_of_part(const c10::intrusive_ptr<c10d::Store>& store) const {
   return store;
 }
 
-c10::intrusive_ptr<c10d::Backend> BackendOverBackend::split(
+c10::intrusive_ptr<c10d::Backend> ForwardingBackend::split(
     const c10::intrusive_ptr<c10d::Store>& store,
     const std::vector<int>& ranks,
     const c10::intrusive_ptr<Options>& options) {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: BSD-3-Clause
 // The older way of PyTorch's profiler to time a device: events before and behind each operator (use_kineto=False). What
-// replaces it, with a row for each piece of work: profiler_kineto.cpp.
+// replaces it, with a row for each piece of work: shim/optional/profile.
 #include <openreg/openreg.h>
 #include <torch/csrc/profiler/stubs/base.h>
 
@@ -10,6 +10,7 @@
 #include "shim/base/status.h"
 #include "shim/base/wait_hook.h"
 #include "shim/device/device.h"
+#include "shim/device/profiler.h"
 
 namespace c10::openreg {
 namespace {
@@ -69,10 +70,10 @@ struct ProfilerStubs final : torch::profiler::impl::ProfilerStubs {
   }
 };
 
-const bool registered [[maybe_unused]] = [] {
-  torch::profiler::impl::registerPrivateUse1Methods(new ProfilerStubs); // leaked: nothing runs at exit
-  return true;
-}();
-
 } // namespace
+
+void register_profiler_stubs() {
+  torch::profiler::impl::registerPrivateUse1Methods(new ProfilerStubs); // leaked: nothing runs at exit
+}
+
 } // namespace c10::openreg

@@ -1,11 +1,9 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
-// What module.cpp gives the other C++ files. Every function here is called with the GIL held.
+// Device indices from Python. Every function here is called with the GIL held.
 #pragma once
 
 #include <c10/core/Device.h>
 #include <torch/csrc/python_headers.h>
-
-#include "csrc/base/bindings.h"
 
 namespace torch_openreg {
 

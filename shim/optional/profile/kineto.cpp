@@ -21,6 +21,7 @@
 
 #include "shim/base/status.h"
 #include "shim/observe/trace.h"
+#include "shim/optional/profile/entry.h"
 
 namespace c10::openreg {
 namespace {
@@ -331,9 +332,12 @@ class Profiler final : public libkineto::IActivityProfiler {
   }
 };
 
-REGISTER_PRIVATEUSE1_PROFILER(Profiler);
-
 } // namespace
+
 } // namespace c10::openreg
+
+void openreg_make_profiler(std::unique_ptr<libkineto::IActivityProfiler>* made) {
+  *made = std::make_unique<c10::openreg::Profiler>();
+}
 
 #endif

@@ -1,0 +1,109 @@
+// SPDX-License-Identifier: BSD-3-Clause
+// What PyTorch must find from the start of the parts that are loaded later (shim/base/parts.h): a name and a function each,
+// which loads the part when PyTorch calls it.
+#include <c10/core/DeviceType.h>
+#include <torch/headeronly/version.h>
+
+#include "shim/base/kernel_library.h"
+#include "shim/base/parts.h"
+#include "shim/optional/compile/entry.h"
+#include "shim/optional/distributed/entry.h"
+#include "shim/registration/registration.h"
+
+// The version's header is for ccache, which knows the headers that a file read and not those that it asked for: without
+// it the object of a torch that lacks this one is taken for one that has it. PyTorch has it since 2.12.
+#if __has_include(<torch/csrc/profiler/standalone/privateuse1_profiler.h>) && __has_include(<libkineto.h>)
+#define OPENREG_HAS_KINETO
+#define USE_KINETO
+#include <torch/csrc/profiler/standalone/privateuse1_profiler.h>
+
+#include "shim/optional/profile/entry.h"
+#endif
+
+namespace c10::openreg {
+namespace {
+
+template <class Function>
+Function* function_of(const char* part, const char* name) {
+  return reinterpret_cast<Function*>(find_in_part(part, name));
+}
+
+// A call without tensors of openreg loads nothing: most programs with groups have CPU tensors alone, or another device's.
+void choose_backend(const c10::OperatorHandle& op, c10::DispatchKeySet keys, torch::jit::Stack* stack) {
+  if (keys.has(c10::DispatchKey::PrivateUse1)) {
+    static const auto choose = function_of<decltype(openreg_choose_backend)>("distributed", "openreg_choose_backend");
+    choose(op, keys, stack);
+  } else {
+    op.redispatchBoxed(
+        keys & c10::DispatchKeySet(c10::DispatchKeySet::FULL_AFTER, c10::DispatchKey::BackendSelect), stack);
+  }
+}
+
+// The key for choosing a backend by arguments. Below autograd, so that it is asked in inference mode, too.
+void register_collectives() {
+  torch::Library& library = kernel_library("c10d", c10::DispatchKey::BackendSelect);
+  for (const char* name :
+       {"allgather_",
+        "_allgather_base_",
+        "allgather_coalesced_",
+        "allgather_into_tensor_coalesced_",
+        "allreduce_",
+        "allreduce_coalesced_",
+        "alltoall_",
+        "alltoall_base_",
+        "barrier",
+        "broadcast_",
+        "gather_",
+        "recv_",
+        "recv_any_source_",
+        "reduce_",
+        "reduce_scatter_",
+        "_reduce_scatter_base_",
+        "reduce_scatter_tensor_coalesced_",
+        "scatter_",
+        "send"}) {
+    library.impl(name, torch::CppFunction::makeFromBoxedFunction<&choose_backend>());
+  }
+}
+
+std::unique_ptr<torch::inductor::AOTIModelContainerRunner> make_runner(
+    const std::string& library,
+    size_t models,
+    const std::string& device,
+    const std::string& /*binaries*/,
+    const bool single_threaded) {
+  static const auto make = function_of<decltype(openreg_make_runner)>("compile", "openreg_make_runner");
+  std::unique_ptr<torch::inductor::AOTIModelContainerRunner> made;
+  make(&made, library, models, device, single_threaded);
+  return made;
+}
+
+// A package names its device "openreg" (_compile/cpp_wrapper.py). Python gives the device that name when the package is
+// imported; a program without Python needs it when the package is loaded. A name that another backend has given stays.
+void register_runner() {
+  if (!c10::is_privateuse1_backend_registered()) {
+    c10::register_privateuse1_backend("openreg");
+  }
+  torch::inductor::getAOTIModelRunnerRegistry()["openreg"] = &make_runner;
+}
+
+// Kineto makes its sources of rows when the first profile is prepared.
+void register_profiler() {
+#ifdef OPENREG_HAS_KINETO
+  torch::profiler::impl::PrivateUse1ProfilerRegistry::instance().registerFactory([] {
+    std::unique_ptr<libkineto::IActivityProfiler> made;
+    function_of<decltype(openreg_make_profiler)>("profile", "openreg_make_profiler")(&made);
+    return made;
+  });
+#endif
+}
+
+} // namespace
+
+void register_parts() {
+  register_collectives();
+  register_runner();
+  register_profiler();
+}
+
+} // namespace c10::openreg
