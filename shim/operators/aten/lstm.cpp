@@ -59,7 +59,8 @@ bool is_for_one_dnn(const Tensor& input, TensorList states, TensorList params, s
   };
   return states.size() == 2 && params.size() == directions * weights && fits(input) &&
       std::all_of(states.begin(), states.end(), fits) && std::all_of(params.begin(), params.end(), fits) &&
-      input.dim() == 3 && states[0].sizes() == states[1].sizes() && states[0].dim() == 3 && // projections make the hidden state smaller
+      input.dim() == 3 && states[0].sizes() == states[1].sizes() &&
+      states[0].dim() == 3 && // projections make the hidden state smaller
       states[0].size(0) == static_cast<int64_t>(directions) && input.numel() != 0 &&
       one_dnn_computes_in(input.scalar_type()) && at::globalContext().hasMKLDNN() &&
       at::globalContext().userEnabledMkldnn() && !at::autocast::is_autocast_enabled(c10::DeviceType::PrivateUse1) &&
