@@ -9,7 +9,8 @@
 #include "base/fork.h"
 #include "base/sized_struct.h"
 #include "device/stream.h"
-#include "driver/watched_call.h"
+#include "driver/driver_calls.h"
+#include "watch/observers.h"
 
 struct openreg_communicator_s {
     openreg_device *device;
@@ -126,6 +127,19 @@ queue(openreg_communicator c, const openreg_collective *w, openreg_driver_stream
     }
 }
 
+typedef struct queued_collective {
+    openreg_communicator communicator;
+    const openreg_collective *what;
+    openreg_driver_stream stream;
+} queued_collective;
+
+static openreg_status
+run(void *argument)
+{
+    const queued_collective *const queued = argument;
+    return queue(queued->communicator, queued->what, queued->stream);
+}
+
 openreg_status
 openreg_communicator_queue(openreg_communicator communicator, const openreg_collective *what, openreg_stream stream)
 {
@@ -142,13 +156,15 @@ openreg_communicator_queue(openreg_communicator communicator, const openreg_coll
     openreg_stream_is_used(device, names[what->kind], stream);
     if (openreg_device_is_lost(device))
         return openreg_call_lost(device, names[what->kind]);
-    openreg_watched watched;
-    openreg_error_begin_call();
-    openreg_status status = openreg_watched_begin(&watched, device, call, OPENREG_CALL_KERNEL, handle, 0,
-                                                  names[what->kind])
-                                ? queue(communicator, what, handle)
-                                : OPENREG_OK;
-    status = openreg_watched_end(&watched, status);
+    openreg_call_begin(device, names[what->kind]);
+    queued_collective queued = {communicator, what, handle};
+    openreg_status status;
+    if (openreg_is_observed(OPENREG_OBSERVE_WORK)) {
+        const openreg_work work = {call, names[what->kind], device->index, 0, handle, &openreg_host_services};
+        status = openreg_observers_run(&work, run, &queued);
+    } else {
+        status = run(&queued);
+    }
     return openreg_call_end(device, names[what->kind], status);
 }
 

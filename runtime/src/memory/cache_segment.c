@@ -26,7 +26,7 @@ openreg_cache_map_segment(const char *call, openreg_device *device, openreg_segm
                                .size = segment->room > 0 ? segment->room : segment->size,
                                .device = device,
                                .segment = segment};
-    const openreg_driver *table = &device->driver->table;
+    const openreg_driver *table = device->driver->table;
     if ((table->caps & OPENREG_CAP_FENCED) != 0)
         info.flags |= OPENREG_RANGE_FENCED;
     if ((table->caps & OPENREG_CAP_HOST_VISIBLE) != 0 && table->host_alias != NULL) {
