@@ -82,30 +82,11 @@ allocate_plain(openreg_device *device, openreg_segment *segment)
     return OPENREG_OK;
 }
 
-/* The same in a segment that can grow. OPENREG_E_UNSUPPORTED, without a text, where the driver has none. */
-static openreg_status
-allocate_growing(openreg_device *device, openreg_segment *segment)
-{
-    uint64_t room;
-    OPENREG_RETURN_NOT_OK(openreg_cache_reserve(device, segment->pool, segment->size, &room, &segment->allocation));
-    const openreg_vmm *growing = openreg_cache_vmm(device);
-    const openreg_status status = openreg_call_resize(device, malloc_call, growing, segment->allocation, segment->size);
-    if (status != OPENREG_OK) {
-        const openreg_error_fields error = openreg_error_save();
-        (void)openreg_call_release(device, malloc_call, growing, segment->allocation);
-        openreg_error_restore(&error);
-        return status;
-    }
-    segment->start = segment->allocation;
-    segment->room = room;
-    return OPENREG_OK;
-}
-
 static openreg_status
 allocate_segment(openreg_device *device, openreg_segment *segment)
 {
     if (openreg_cache_wants_growing() && !segment->pool->no_split) {
-        const openreg_status status = allocate_growing(device, segment);
+        const openreg_status status = openreg_cache_allocate_growing(device, segment);
         if (status != OPENREG_E_UNSUPPORTED)
             return status;
         if (openreg_cache_vmm(device) == NULL)

@@ -21,7 +21,9 @@
     X(NO_OVERLAP, "No two live allocations of a process overlap") \
     X(HOST_MEMORY, "Pinned host memory, usable by every device of this driver; size > 0") \
     X(ALIAS_DISTANCE, "the host's address of a device address, at a constant distance inside one allocation") \
-    X(RESERVATION, "of all sizes here, and the alignment of a reservation") \
+    X(RESERVATION, "multiples of it, and so is the address of a reservation") \
+    X(GRANULARITY, "Bytes of the smallest piece that can be mapped: a power of two, constant from open() to close()") \
+    X(MAPPED, "memory already, in part or as a whole") \
     X(OPENED_MEMORY, "The allocation's address in this process") \
     /* streams and events */ \
     X(STREAM_HANDLE, "NULL is the device's default stream") \

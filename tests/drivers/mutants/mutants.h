@@ -154,7 +154,10 @@
     X(ipc_own, "ipc.memory") \
     X(ipc_any, "ipc.handles") \
     X(vmm_loses, "vmm.memory") \
-    X(vmm_any_size, "vmm.sizes") \
+    X(vmm_odd_step, "vmm.granularity") \
+    X(vmm_end_only, "vmm.memory") \
+    X(vmm_any_size, "vmm.ranges") \
+    X(vmm_maps_twice, "vmm.ranges") \
     X(vmm_keeps, "vmm.accounts") \
     /* collectives */ \
     X(comm_hole, "comm.table") \
