@@ -10,7 +10,8 @@
  * Variables, read when drivers are opened:
  *   OPENREG_FLIGHT_RECORDER       N, from 1 to 1048576, rounded up to a power of two: starts it, and has fatal signals
  *                                 (SIGSEGV, SIGBUS, SIGILL, SIGFPE, SIGABRT) write it, before what else they do
- *   OPENREG_FLIGHT_RECORDER_FILE  where to, "openreg_flight_recorder" otherwise; ".<process>.json" is appended */
+ *   OPENREG_FLIGHT_RECORDER_FILE  where to, "openreg_flight_recorder" otherwise; ".<process>.json" is appended. A child made
+ *                                 by fork() writes a file of its own, which begins with its parent's calls */
 #ifndef OPENREG_FLIGHT_RECORDER_H
 #define OPENREG_FLIGHT_RECORDER_H
 

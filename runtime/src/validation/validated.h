@@ -8,6 +8,7 @@
 #define OPENREG_SRC_VALIDATED_H
 
 #include <stdatomic.h>
+#include <stdbool.h>
 
 #include <openreg/comm.h>
 #include <openreg/ipc.h>
@@ -88,6 +89,8 @@ struct openreg_instance_s {
     openreg_handle *handles[OPENREG_HANDLE_BUCKETS];
     openreg_stream_state *streams;
     atomic_uchar reported[OPENREG_RULE_COUNT];
+    int functions_running; /* by host_func_slot.c, under its lock, as is is_closed */
+    bool is_closed;
     /* The driver's extension tables, once they were asked for, and the layer's list of kernels. */
     _Atomic(const openreg_ipc *) inner_ipc;
     _Atomic(const openreg_vmm *) inner_vmm;
@@ -129,8 +132,10 @@ openreg_status openreg_validation_device(openreg_instance, const char *slot, int
 
 /* 1 while this thread runs a host function. */
 int openreg_validation_in_function(void);
-/* At close(): functions of the instance that have not run never will. */
-void openreg_validation_forget_functions(openreg_instance);
+/* At close(): functions of the instance that have not run never will. True: none runs now, and the caller frees the layer;
+ * else the last that runs does. */
+bool openreg_validation_forget_functions(openreg_instance);
+void openreg_validation_free(openreg_instance);
 
 /* ---- Books: ledger.c ---- */
 
