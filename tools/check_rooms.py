@@ -35,12 +35,12 @@ SIM = "sim"
 SIM_USES = ("base",)
 SIM_IS_USED_BY = ("registry",)
 
-# libopenreg_lab.so, runtime/lab: its rooms use each other, the ground, what calls observers, and two headers more. Nobody
-# uses theirs: libopenreg.so opens the library when one of its instruments is asked for.
+# libopenreg_lab.so, runtime/lab: its rooms use each other, the ground, what calls observers, and a few headers more.
+# Nobody uses theirs: libopenreg.so opens the library when one of its instruments is asked for.
 LAB = "lab"
 LAB_ROOMS = ("faults", "races", "recorder", "trace", "validation")
 LAB_USES = ("base", "watch")
-LAB_HEADERS = ("calls.h", "device/lab_access.h", "driver/attached_layers.h")
+LAB_HEADERS = ("calls.h", "device/lab_access.h", "driver/attached_layers.h", "driver/extensions.h")
 LAB_SYMBOL = re.compile(
     r"openreg_(?:races?|fault_(?:plan|layer)|faults|recorder|flight|trace|validation|ledger|shadow)_"
 )

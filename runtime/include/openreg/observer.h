@@ -128,7 +128,7 @@ typedef struct openreg_observer {
     openreg_status (*run)(void *ctx, const openreg_work *work, openreg_status (*next)(void *argument), void *argument);
 
     /* Of OPENREG_OBSERVE_WORK: something has gone wrong that a recorder writes down. A call has failed with
-     * OPENREG_E_DEVICE_LOST or OPENREG_E_INTERNAL; or with OPENREG_OK, a driver's open() takes long. Any lock may be held. */
+     * OPENREG_E_DEVICE_LOST, _INTERNAL, _PEER or _TIMEOUT; or with OPENREG_OK, a driver's open() takes long. Any lock may be held. */
     void (*alarm)(void *ctx, int32_t device, openreg_status status);
 
     /* A device table is about to be published (1), in place of another or none, or to be withdrawn (0). May call the functions of drivers that are open. */

@@ -169,7 +169,8 @@ openreg_races_use_tensor(uint32_t origin, int32_t device, openreg_stream stream,
                : OPENREG_OK;
 }
 
-/* The host itself uses memory, now. Nothing is kept: what the host does is in the past of what it queues later. */
+/* The host itself uses memory, now. Nothing is kept: what the host does is in the past of what it queues later. Nor can it be
+ * stopped: with OPENREG_RACES_RAISE a report is logged, besides the error. Errors: OPENREG_E_INVALID (a race). */
 static inline openreg_status
 openreg_races_host_use(uint32_t origin, const void *address, uint64_t size, int32_t writes)
 {

@@ -172,11 +172,10 @@ faulty_copy(openreg_instance instance, void *dst, int32_t dst_dev, const void *s
 /* ------------------------------------------------------------------------------------------------------ other slots */
 
 static openreg_status
-faulty_mem_alloc(openreg_instance instance, int32_t dev, uint64_t size, openreg_driver_stream stream, void **out)
+faulty_mem_alloc(openreg_instance instance, int32_t dev, uint64_t size, void **out)
 {
     faulty_call call;
-    return begin(&call, OPENREG_CALL_SEGMENT, stream) ? call.below->mem_alloc(instance, dev, size, stream, out)
-                                                      : instead(&call);
+    return begin(&call, OPENREG_CALL_SEGMENT, NULL) ? call.below->mem_alloc(instance, dev, size, out) : instead(&call);
 }
 
 static openreg_status
@@ -241,10 +240,10 @@ faulty_event_record(openreg_instance instance, int32_t dev, openreg_driver_event
 }
 
 static openreg_status
-faulty_event_sync(openreg_instance instance, openreg_driver_event event)
+faulty_event_sync(openreg_instance instance, int32_t dev, openreg_driver_event event)
 {
     faulty_call call;
-    return begin(&call, OPENREG_CALL_EVENT_SYNC, NULL) ? call.below->event_sync(instance, event) : instead(&call);
+    return begin(&call, OPENREG_CALL_EVENT_SYNC, NULL) ? call.below->event_sync(instance, dev, event) : instead(&call);
 }
 
 static void

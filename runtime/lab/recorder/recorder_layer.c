@@ -26,10 +26,10 @@ end(const recorded_call *call, openreg_status status)
 }
 
 static openreg_status
-recorded_mem_alloc(openreg_instance instance, int32_t dev, uint64_t size, openreg_driver_stream stream, void **out)
+recorded_mem_alloc(openreg_instance instance, int32_t dev, uint64_t size, void **out)
 {
-    const recorded_call call = begin(OPENREG_CALL_SEGMENT, stream, size);
-    return end(&call, call.below->mem_alloc(instance, dev, size, stream, out));
+    const recorded_call call = begin(OPENREG_CALL_SEGMENT, NULL, size);
+    return end(&call, call.below->mem_alloc(instance, dev, size, out));
 }
 
 static openreg_status
@@ -85,10 +85,10 @@ recorded_event_record(openreg_instance instance, int32_t dev, openreg_driver_eve
 }
 
 static openreg_status
-recorded_event_sync(openreg_instance instance, openreg_driver_event event)
+recorded_event_sync(openreg_instance instance, int32_t dev, openreg_driver_event event)
 {
     const recorded_call call = begin(OPENREG_CALL_EVENT_SYNC, NULL, 0);
-    return end(&call, call.below->event_sync(instance, event));
+    return end(&call, call.below->event_sync(instance, dev, event));
 }
 
 static void

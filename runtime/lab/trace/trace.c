@@ -109,7 +109,7 @@ make_marker(const timed_device *device, openreg_driver_event *out)
 static void
 drop_marker(const timed_device *device, openreg_driver_event marker)
 {
-    (void)device->table->event_destroy(device->instance, marker);
+    (void)device->table->event_destroy(device->instance, device->ordinal, marker);
 }
 
 static openreg_status
@@ -129,7 +129,7 @@ measure_base(trace_base *base, openreg_driver_stream handle)
         const uint64_t before = openreg_clock_ns();
         openreg_status status = record_marker(&base->device, marker, handle);
         if (status == OPENREG_OK)
-            status = base->device.table->event_sync(base->device.instance, marker);
+            status = base->device.table->event_sync(base->device.instance, base->device.ordinal, marker);
         const uint64_t taken = openreg_clock_ns() - before;
         if (status == OPENREG_OK && taken < best) {
             if (best != UINT64_MAX)
@@ -264,7 +264,7 @@ drop_markers(trace_span *span, int both)
 static openreg_status
 measure(const timed_device *device, openreg_driver_event from, openreg_driver_event to, double *out)
 {
-    return device->table->event_elapsed(device->instance, from, to, out);
+    return device->table->event_elapsed(device->instance, device->ordinal, from, to, out);
 }
 
 /* Times of a span whose last marker has been passed. */
@@ -288,7 +288,7 @@ read_times(trace_span *span)
 static void
 settle(trace_span *span)
 {
-    if (span->device.table->event_sync(span->device.instance, span->last) == OPENREG_OK &&
+    if (span->device.table->event_sync(span->device.instance, span->device.ordinal, span->last) == OPENREG_OK &&
         read_times(span) == OPENREG_OK)
         tell(span->trace, &span->record);
     drop_markers(span, 1);
@@ -327,7 +327,9 @@ settle_ended(void)
     for (trace_span *item = take_waiting(), *next = NULL; item != NULL; item = next) {
         int32_t done = 0;
         next = item->next;
-        if (item->device.table->event_query(item->device.instance, item->last, &done) == OPENREG_OK && !done)
+        if (item->device.table->event_query(item->device.instance, item->device.ordinal, item->last, &done) ==
+                OPENREG_OK &&
+            !done)
             (void)put_waiting(item);
         else
             settle(item);

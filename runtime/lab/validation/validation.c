@@ -108,10 +108,9 @@ validated_device_bind(openreg_instance v, int32_t dev)
 
 /* ------------------------------------------------------------------------------------------------------------ life */
 
-static void
-free_layer(openreg_instance v)
+void
+openreg_validation_free(openreg_instance v)
 {
-    openreg_validation_forget_functions(v);
     openreg_ledger_free(v);
     openreg_lock_destroy(&v->lock);
     if (v->kernels != NULL)
@@ -127,7 +126,8 @@ validated_close(openreg_instance v)
     openreg_ledger_report_live(v);
     openreg_status status;
     OPENREG_VALIDATED_CALL(status, v, close, (v->instance));
-    free_layer(v);
+    if (openreg_validation_forget_functions(v))
+        openreg_validation_free(v);
     return status;
 }
 
@@ -165,7 +165,7 @@ validated_open(const openreg_layer_site *site, openreg_driver *table, openreg_in
     OPENREG_VALIDATED_CALL(status, v, open, (site->host, site->options, site->option_count, &v->instance));
     openreg_validation_untouched(v, "open", status, &v->instance, &poison, sizeof poison);
     if (status != OPENREG_OK) {
-        free_layer(v);
+        openreg_validation_free(v);
         return status;
     }
     v->inner = *site->below;

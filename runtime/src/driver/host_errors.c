@@ -19,7 +19,7 @@ typedef struct left_error {
 
 atomic_uint openreg_host_errors;
 static openreg_lock lock = OPENREG_LOCK_INITIALIZER; /* of the list. A leaf */
-static left_error *errors;                           /* the oldest first */
+static left_error *errors, *last;                    /* the oldest first */
 
 void
 openreg_host_error_leave(int32_t device, openreg_driver_stream stream, openreg_status code, const char *text)
@@ -30,10 +30,8 @@ openreg_host_error_leave(int32_t device, openreg_driver_stream stream, openreg_s
     *error = (left_error){.device = device, .stream = stream, .code = code};
     openreg_text_copy(error->text, sizeof error->text, text);
     openreg_lock_acquire(&lock);
-    left_error **end = &errors;
-    while (*end != NULL)
-        end = &(*end)->next;
-    *end = error;
+    *(errors == NULL ? &errors : &last->next) = error;
+    last = error;
     atomic_fetch_add_explicit(&openreg_host_errors, 1, memory_order_relaxed);
     openreg_lock_release(&lock);
 }
@@ -45,10 +43,13 @@ openreg_host_error_take(int32_t device, openreg_driver_stream stream, int whole,
         return status;
     left_error *found = NULL;
     openreg_lock_acquire(&lock);
-    for (left_error **at = &errors; *at != NULL; at = &(*at)->next)
+    left_error *before = NULL;
+    for (left_error **at = &errors; *at != NULL; before = *at, at = &(*at)->next)
         if ((*at)->device == device && (whole || (*at)->stream == stream)) {
             found = *at;
             *at = found->next;
+            if (last == found)
+                last = before;
             atomic_fetch_sub_explicit(&openreg_host_errors, 1, memory_order_relaxed);
             break;
         }

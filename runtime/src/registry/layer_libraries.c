@@ -36,7 +36,7 @@ load(const char *call, const openreg_library_item *item, const openreg_layer **o
     if (status != OPENREG_OK)
         return status;
     if (layer == NULL || !openreg_sized_is_valid(layer, OPENREG_LAYER_SIZE_1) || layer->open == NULL ||
-        layer->table_size < OPENREG_DRIVER_SIZE_1_0)
+        layer->table_size < offsetof(openreg_driver, device_info)) /* the required functions are before that */
         return openreg_error_set(OPENREG_E_INCOMPATIBLE, call, "%s: the layer of %s is NULL or incomplete",
                                  OPENREG_LAYERS_VARIABLE, item->path);
     *out = layer;
