@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: BSD-3-Clause
 // A layer (openreg/layer.h): counts the bytes that are copied on each device, and logs them when the driver is closed.
 //
-//   cc -shared -fPIC -I "$(python -m torch_openreg config --include)" -o counting_layer.so counting_layer.c
+//   cc -shared -fPIC -I "$(python -m torch_openreg.config --include-dir)" -o counting_layer.so counting_layer.c
 //   OPENREG_LAYERS=count:./counting_layer.so OPENREG_LOG_LEVEL=info python train.py
 #include <openreg/layer.h>
 #include <stdatomic.h>
