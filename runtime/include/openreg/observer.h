@@ -107,6 +107,7 @@ typedef struct openreg_observer {
     /* 1: there is no memory for this request, and `text` says why. Under the cache's lock. */
     int (*allocate)(void *ctx, int32_t device, uint64_t size, char *text, size_t text_size);
 
+    /* `device` and `stream` are those of OPENREG_BLOCK_RECORDED. */
     void (*block)(void *ctx, int32_t what, const void *address, uint64_t size, int32_t device, openreg_stream stream);
     /* The work of a call on `stream` is about to use memory. 1: it fails before it has begun, with OPENREG_E_INVALID and
      * what `text` says. */

@@ -315,7 +315,7 @@ note_special(struct openreg_cache *cache, openreg_block *block, unsigned feature
 }
 
 /* Whether an observer says that there is no memory for this request. */
-static openreg_status
+__attribute__((noinline)) static openreg_status
 fail_on_purpose(struct openreg_cache *cache, const openreg_pool *pool, uint64_t size)
 {
     openreg_device *const device = cache->device;
@@ -392,7 +392,7 @@ openreg_malloc(int32_t device, size_t size, openreg_stream stream, void **out)
     const bool returns = features != 0 && cache->returning != NULL;
     openreg_fast_lock_release(&cache->lock);
     if (__builtin_expect((features & OPENREG_OBSERVE_USES) != 0, 0) && status == OPENREG_OK)
-        openreg_observers_block(OPENREG_BLOCK_GIVEN, *out, size, device, stream);
+        openreg_observers_block(OPENREG_BLOCK_GIVEN, *out, size, OPENREG_HOST, 0);
     if (__builtin_expect(returns, 0))
         openreg_cache_return(cache);
     return status;
@@ -545,8 +545,7 @@ openreg_free(void *ptr)
     if (__builtin_expect(!find_range(ptr, &found), 0))
         return openreg_reject_address(call, ptr);
     if (openreg_is_observed(OPENREG_OBSERVE_USES))
-        openreg_observers_block(OPENREG_BLOCK_FREED, ptr, 0, found.info.device->index,
-                                0); /* before another thread can be given it */
+        openreg_observers_block(OPENREG_BLOCK_FREED, ptr, 0, OPENREG_HOST, 0); /* before it is given out again */
     struct openreg_cache *cache = found.info.device->cache;
     openreg_status status = OPENREG_OK;
     openreg_fast_lock_acquire(&cache->lock);

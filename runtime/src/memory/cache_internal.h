@@ -234,7 +234,7 @@ openreg_stat_subtract(openreg_stat stat[OPENREG_POOLS], int pool, int64_t amount
 static inline unsigned
 openreg_features(void)
 {
-    return atomic_load_explicit(&openreg_cache_features, memory_order_relaxed) | openreg_observed();
+    return atomic_load_explicit(&openreg_cache_features, memory_order_relaxed) | openreg_watched();
 }
 
 /* Of "oversize" there is one pool only. */

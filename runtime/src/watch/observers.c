@@ -16,7 +16,7 @@ typedef struct observer_entry {
     _Atomic uint32_t events;
 } observer_entry;
 
-uint32_t openreg_observed_events;
+uint32_t openreg_observed_events, openreg_watched_events;
 
 static openreg_lock lock = OPENREG_LOCK_INITIALIZER; /* of changes. A leaf */
 static observer_entry entries[OPENREG_OBSERVERS_MAX];
@@ -54,6 +54,7 @@ openreg_observe(const openreg_observer *observer, uint32_t events)
         all |= atomic_load_explicit(&entries[i].events, memory_order_relaxed);
     all &= ~(OPENREG_OBSERVE_TABLE | OPENREG_OBSERVE_PLACES); /* nothing on a fast path asks for these */
     __atomic_store_n(&openreg_observed_events, all, __ATOMIC_RELAXED);
+    __atomic_store_n(&openreg_watched_events, all, __ATOMIC_RELAXED);
     openreg_lock_release(&lock);
     return entry != NULL
                ? OPENREG_OK
