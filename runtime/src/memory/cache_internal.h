@@ -166,7 +166,8 @@ typedef struct openreg_cache_stats {
 
 /* No driver is called while `lock` is held: a slow call would stall every thread that allocates on the device. */
 struct openreg_cache {
-    openreg_fast_lock lock; /* guards all below but the other locks, `device`, `schedule` and `pads_segments` */
+    openreg_fast_lock
+        lock; /* guards all below but the other locks, `device`, `schedule`, `next_of_all` and `pads_segments` */
     openreg_stream_pools *default_pools; /* of stream 0 */
     openreg_block *unused_blocks;
     int64_t waiting_blocks; /* OPENREG_BLOCK_AWAITING_FREE */
@@ -198,6 +199,7 @@ struct openreg_cache {
     int64_t awaiting;                 /* threads that wait for an answer to another one */
     openreg_lock answer_lock;         /* with `answer`; inside `lock` */
     pthread_cond_t answer;
+    struct openreg_cache *next_of_all;
     atomic_bool pads_segments; /* the driver has given an address that blocks can't begin at */
 };
 
