@@ -86,9 +86,8 @@ typedef struct openreg_private_pool {
 
 /* "Requests of this thread go to this pool." */
 typedef struct openreg_pool_binding {
-    uint64_t thread; /* a number that no other thread has had, as a pthread_t may */
+    openreg_tree_node node; /* by the thread: a number that no other one has had, as a pthread_t may */
     openreg_private_pool *pool;
-    struct openreg_pool_binding *next;
 } openreg_pool_binding;
 
 /* The pools of one stream, and the uses of other streams' blocks that this stream has yet to pass. */
@@ -167,7 +166,8 @@ typedef struct openreg_cache_stats {
 
 /* No driver is called while `lock` is held: a slow call would stall every thread that allocates on the device. */
 struct openreg_cache {
-    openreg_fast_lock lock; /* guards all below but the other locks, `device`, `schedule` and `pads_segments` */
+    openreg_fast_lock
+        lock; /* guards all below but the other locks, `device`, `schedule`, `next_of_all` and `pads_segments` */
     openreg_stream_pools *default_pools; /* of stream 0 */
     openreg_block *unused_blocks;
     int64_t waiting_blocks; /* OPENREG_BLOCK_AWAITING_FREE */
@@ -183,8 +183,8 @@ struct openreg_cache {
     openreg_tree pools_by_id;          /* those that are in use */
     openreg_private_pool *released;    /* have just lost their last use: openreg_cache_return() comes */
     openreg_private_pool *ended_pools; /* released, without a segment: to be freed */
-    openreg_pool_binding *routes;      /* the latest first; as many as threads are in pools */
-    openreg_private_pool uncached;     /* for openreg_set_caching(0): not in the list, never had a use */
+    openreg_tree routes;           /* of threads that are in pools, or have ended in one; of a thread the latest last */
+    openreg_private_pool uncached; /* for openreg_set_caching(0): not in the list, never had a use */
     openreg_segment *returning;  /* of released pools and of `uncached`, and had no block in use when they came here */
     uint64_t clock;              /* driver allocations tried: the unit of age */
     uint64_t coming;             /* bytes that the driver is being asked for */
@@ -199,6 +199,7 @@ struct openreg_cache {
     int64_t awaiting;                 /* threads that wait for an answer to another one */
     openreg_lock answer_lock;         /* with `answer`; inside `lock` */
     pthread_cond_t answer;
+    struct openreg_cache *next_of_all;
     atomic_bool pads_segments; /* the driver has given an address that blocks can't begin at */
 };
 
