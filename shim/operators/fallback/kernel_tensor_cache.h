@@ -12,7 +12,7 @@
 #include <optional>
 #include <vector>
 
-#include "shim/export.h"
+#include "shim/base/export.h"
 #include "shim/operators/fallback/gpu_kernels.h"
 
 namespace c10::openreg {

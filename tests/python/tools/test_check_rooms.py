@@ -114,9 +114,9 @@ def test_planted_dependency(root: Path, tree: Path, name: str, text: str, expect
 
 # files of shim/ itself may lie below or above the operators, but not both
 def test_circle_through_the_ground_of_the_shim(root: Path, tree: Path) -> None:
-    write(tree, "shim/trace.h", '#include "shim/operators/policy/rules.h"\n')
+    write(tree, "shim/observe/trace.h", '#include "shim/operators/policy/rules.h"\n')
     assert check(root, tree) == (0, "")
-    write(tree, "shim/operators/policy/rules.h", '#include "shim/trace.h"\n')
+    write(tree, "shim/operators/policy/rules.h", '#include "shim/observe/trace.h"\n')
     assert check(root, tree) == (1, "shim: shim/operators/policy/rules, shim/trace include each other\n")
 
 
