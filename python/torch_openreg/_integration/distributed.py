@@ -3,7 +3,7 @@
 
 PyTorch's own table of backends says which devices "gloo" serves and which backend is a device's default one; openreg is
 entered in both. There is nothing to register for what comes then, so the function that makes process groups is wrapped:
-a group with gloo gets its backend for openreg tensors when it is made (``shim/collectives.h``).
+a group with gloo gets its backend for openreg tensors when it is made (``shim/optional/distributed/collectives.h``).
 """
 
 from __future__ import annotations

@@ -121,10 +121,9 @@ validated_device_bind(openreg_instance v, int32_t dev)
 
 /* ------------------------------------------------------------------------------------------------------------ life */
 
-static void
-free_layer(openreg_instance v)
+void
+openreg_validation_free(openreg_instance v)
 {
-    openreg_validation_forget_functions(v);
     openreg_ledger_free(v);
     openreg_lock_destroy(&v->lock);
     if (v->kernels != NULL)
@@ -140,7 +139,8 @@ validated_close(openreg_instance v)
     openreg_ledger_report_live(v);
     openreg_status status;
     OPENREG_VALIDATED_CALL(status, v, close, (v->instance));
-    free_layer(v);
+    if (openreg_validation_forget_functions(v))
+        openreg_validation_free(v);
     return status;
 }
 
@@ -179,7 +179,7 @@ openreg_validation_open(openreg_driver *table, const char *name, const openreg_h
     OPENREG_VALIDATED_CALL(status, v, open, (host, options, n, &v->instance));
     openreg_validation_untouched(v, "open", status, &v->instance, &poison, sizeof poison);
     if (status != OPENREG_OK) {
-        free_layer(v);
+        openreg_validation_free(v);
         return status;
     }
     wrap_table(table);

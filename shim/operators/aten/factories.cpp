@@ -7,8 +7,8 @@
 #include <ATen/ops/from_file.h>
 #include <torch/library.h>
 
-#include "shim/device.h"
-#include "shim/storage.h"
+#include "shim/device/device.h"
+#include "shim/memory/storage.h"
 
 namespace c10::openreg {
 namespace {

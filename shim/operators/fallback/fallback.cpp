@@ -12,8 +12,8 @@
 #include <optional>
 #include <utility>
 
-#include "shim/device.h"
-#include "shim/generator.h"
+#include "shim/device/device.h"
+#include "shim/device/generator.h"
 #include "shim/operators/fallback/kernel_choice.h"
 #include "shim/operators/fallback/kernel_view.h"
 #include "shim/operators/fallback/wider_types.h"

@@ -9,7 +9,7 @@
 #include <cstdint>
 #include <vector>
 
-#include "shim/export.h"
+#include "shim/base/export.h"
 #include "shim/operators/fallback/gpu_kernels.h"
 
 namespace c10::openreg {

@@ -7,12 +7,12 @@
 #include <cstring>
 #include <typeinfo>
 
-#include "shim/device_allocator.h"
-#include "shim/generator.h"
+#include "shim/base/status.h"
+#include "shim/base/wait_hook.h"
+#include "shim/device/generator.h"
+#include "shim/memory/device_allocator.h"
+#include "shim/memory/storage.h"
 #include "shim/operators/fallback/gpu_allocations.h"
-#include "shim/status.h"
-#include "shim/storage.h"
-#include "shim/wait_hook.h"
 
 namespace c10::openreg {
 namespace {

@@ -10,8 +10,8 @@
 #include <type_traits>
 #include <vector>
 
-#include "shim/device.h"
-#include "shim/generator.h"
+#include "shim/device/device.h"
+#include "shim/device/generator.h"
 #include "shim/operators/fallback/fallback.h"
 #include "shim/operators/fallback/kernel_choice.h"
 #include "shim/operators/fallback/kernel_view.h"

@@ -7,9 +7,9 @@
 
 #include <algorithm>
 
+#include "shim/base/status.h"
+#include "shim/memory/storage.h"
 #include "shim/operators/policy/device_check.h"
-#include "shim/status.h"
-#include "shim/storage.h"
 
 static_assert(sizeof(openreg_tensor) == sizeof(DLTensor), "kernels.h promises DLPack's layout");
 static_assert(OPENREG_DTYPE_BFLOAT == kDLBfloat && OPENREG_DTYPE_BOOL == kDLBool, "and its codes");
