@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: BSD-3-Clause
 // PyTorch's device guards on openreg.
-#include "shim/guard.h"
+#include "shim/device/guard.h"
 
 #include <ATen/DeviceAccelerator.h>
 #include <c10/core/DeviceGuard.h>
@@ -10,7 +10,7 @@
 #include <utility>
 #include <vector>
 
-#include "shim/device.h"
+#include "shim/device/device.h"
 #include "tests/shim/support.h"
 
 namespace {

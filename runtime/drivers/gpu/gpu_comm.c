@@ -126,15 +126,17 @@ check(openreg_instance instance, openreg_driver_comm comm, int code, const char 
     openreg_nccl_comm const native = comm != NULL ? atomic_load(&comm->native) : NULL;
     const char *const last = nccl->GetLastError != NULL ? nccl->GetLastError(native) : NULL;
     const bool is_callers = code == GPU_NCCL_INVALID_ARGUMENT || code == GPU_NCCL_INVALID_USAGE;
-    const char *const advice = code == GPU_NCCL_REMOTE_ERROR ? "; a peer has ended, or its connection"
-                                                             : "; NCCL_DEBUG=WARN shows more";
+    const openreg_status status = is_callers                      ? OPENREG_E_INVALID
+                                  : code == GPU_NCCL_REMOTE_ERROR ? OPENREG_E_PEER
+                                                                  : OPENREG_E_INTERNAL;
+    const char *const advice = status == OPENREG_E_PEER ? "; a peer has ended, or its connection"
+                                                        : "; NCCL_DEBUG=WARN shows more";
     char where[32] = "";
     if (comm != NULL)
         (void)snprintf(where, sizeof where, " on device %d", comm->device);
-    return openreg_fail(instance->host, is_callers ? OPENREG_E_INVALID : OPENREG_E_INTERNAL, code,
-                        "%s: %s%s%.200s%s%s%s", function, text != NULL ? text : "an unknown error",
-                        last != NULL && last[0] != '\0' ? " (" : "", last != NULL ? last : "",
-                        last != NULL && last[0] != '\0' ? ")" : "", where, advice);
+    return openreg_fail(instance->host, status, code, "%s: %s%s%.200s%s%s%s", function,
+                        text != NULL ? text : "an unknown error", last != NULL && last[0] != '\0' ? " (" : "",
+                        last != NULL ? last : "", last != NULL && last[0] != '\0' ? ")" : "", where, advice);
 }
 
 /* Takes back what RCCL leaves as HIP's last error of this thread; NCCL has a CUDA runtime of its own. */

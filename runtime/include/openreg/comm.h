@@ -21,7 +21,8 @@
  *                  recv, for reduce_scatter() recv may be this rank's part of send. Otherwise the two don't overlap.
  *   Errors         A type or reduction that the vendor's library has not is E_UNSUPPORTED, and nothing is queued. After any
  *                  other error of a function that queues, the communicator is fit for abort() and destroy() alone. What goes
- *                  wrong later, as a peer that dies, is get_error()'s to tell; the stream may then never pass the call
+ *                  wrong later is get_error()'s to tell: E_PEER for a peer that died, E_TIMEOUT for one that didn't
+ *                  come in the library's own time; the stream may then never pass the call
  *                  before abort(). No slot of a stream reports it.
  */
 #ifndef OPENREG_COMM_H

@@ -3,8 +3,8 @@
  * openreg.h on errors, threads and start hold here. Valid C11 and C++17.
  *
  * The recorder keeps the last N calls: what, device, stream, bytes, when, how it ended, and the operator that it was for.
- * It writes them when a driver's call fails with OPENREG_E_DEVICE_LOST or OPENREG_E_INTERNAL (asynchronous errors among
- * them, and faults.h's), and in a fatal signal; and when asked to. What is written is a trace in Chrome's JSON format,
+ * It writes them when a driver's call fails with OPENREG_E_DEVICE_LOST, _INTERNAL, _PEER or _TIMEOUT (asynchronous errors
+ * among them, and faults.h's), and in a fatal signal; and when asked to. What is written is a trace in Chrome's JSON format,
  * which Perfetto opens: a process for each device, a thread for each stream.
  *
  * Variables, read when drivers are opened:

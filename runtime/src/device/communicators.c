@@ -22,17 +22,20 @@ static const char *const names[] = {"all_reduce",     "reduce",     "broadcast",
                                     "reduce_scatter", "all_to_all", "send",      "recv"};
 #define KINDS ((int32_t)(sizeof names / sizeof names[0]))
 
-static const openreg_comm *
-table_of(const openreg_device *device)
+static openreg_status
+find_table(const char *call, const openreg_device *device, const openreg_comm **out)
 {
-    return openreg_call_extension(device->driver, OPENREG_COMM_NAME, OPENREG_COMM_VERSION, OPENREG_COMM_SIZE_1);
+    const void *table = NULL;
+    OPENREG_RETURN_NOT_OK(openreg_call_extension(call, device->driver, &openreg_extension_comm, &table));
+    *out = table;
+    return OPENREG_OK;
 }
 
 static openreg_status
 require_table(const char *call, int32_t index, openreg_device **device, const openreg_comm **table)
 {
     OPENREG_RETURN_NOT_OK(openreg_device_get(call, index, device));
-    *table = table_of(*device);
+    OPENREG_RETURN_NOT_OK(find_table(call, *device, table));
     if (*table == NULL)
         return openreg_error_set_driver(OPENREG_E_UNSUPPORTED, call, (*device)->driver->name,
                                         "it has no collectives of its own (openreg/comm.h)");
@@ -54,7 +57,9 @@ openreg_has_communicators(int32_t index, int32_t *has)
     if (has == NULL)
         return openreg_error_set(OPENREG_E_INVALID, call, "has is NULL");
     OPENREG_RETURN_NOT_OK(openreg_device_get(call, index, &device));
-    *has = table_of(device) != NULL;
+    const openreg_comm *table = NULL;
+    OPENREG_RETURN_NOT_OK(find_table(call, device, &table));
+    *has = table != NULL;
     return OPENREG_OK;
 }
 

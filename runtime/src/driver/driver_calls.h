@@ -11,6 +11,7 @@
 
 #include "base/error.h"
 #include "driver/device_table.h"
+#include "driver/extensions.h"
 #include "driver/options.h"
 
 /* Bit i: function i of the table is there (open is 0). */
@@ -38,18 +39,17 @@ openreg_status openreg_call_open(const openreg_driver *, const char *name, const
 openreg_status openreg_call_close(const openreg_driver *, const char *name, const char *call, openreg_instance);
 openreg_status openreg_call_device_count(const openreg_driver *, const char *name, const char *call, openreg_instance,
                                          int32_t *out);
-/* OPENREG_E_UNSUPPORTED without an error text if the driver has no probe: open it. */
-openreg_status openreg_call_probe(const openreg_driver *, const char *name, const char *call,
-                                  const openreg_option *options, size_t n, int32_t *out);
+/* describe() of no device. OPENREG_E_UNSUPPORTED without an error text if the driver has none: open it. */
+openreg_status openreg_call_count(const openreg_driver *, const char *name, const char *call,
+                                  const openreg_options *options, int32_t *out);
 
 /* Fills *infos[0..min(*count, capacity)), whose struct_size is set. */
 openreg_status openreg_call_describe(const openreg_driver *, const char *name, const char *call,
                                      const openreg_options *options, const char *topology, int32_t capacity,
                                      openreg_device_info *const *infos, uint8_t *peers, int32_t *count);
 
-openreg_status openreg_call_mem_alloc(openreg_device *, const char *call, uint64_t size, openreg_driver_stream,
-                                      void **out);
-openreg_status openreg_call_mem_free(openreg_device *, const char *call, void *ptr, openreg_driver_stream);
+openreg_status openreg_call_mem_alloc(openreg_device *, const char *call, uint64_t size, void **out);
+openreg_status openreg_call_mem_free(openreg_device *, const char *call, void *ptr);
 /* The stream belongs to `on`; a NULL device means host memory. Both devices, if given, are of on's driver. */
 openreg_status openreg_call_copy(openreg_device *on, const char *call, void *dst, openreg_device *dst_device,
                                  const void *src, openreg_device *src_device, uint64_t size, openreg_driver_stream);
@@ -101,15 +101,15 @@ openreg_status openreg_call_marker_elapsed(openreg_device *, const char *call, o
                                            openreg_backend_event *end, double *milliseconds);
 /* ---- Extensions ---- */
 
-/* The driver's table of that name and version; NULL if it has none, or one that is shorter than the `least_size` that the
- * version began with, of which a warning is logged. Fields beyond `least_size` are there only if its struct_size says so. */
-const void *openreg_call_extension(const openreg_opened_driver *, const char *name, uint32_t version,
-                                   uint32_t least_size);
-
+/* Of openreg/vmm.h; what the driver gives is checked. */
+openreg_status openreg_call_granularity(openreg_device *device, const char *call, const openreg_vmm *growing,
+                                        uint64_t *out);
 openreg_status openreg_call_reserve(openreg_device *device, const char *call, const openreg_vmm *growing, uint64_t size,
-                                    void **out);
-openreg_status openreg_call_resize(openreg_device *device, const char *call, const openreg_vmm *growing, void *ptr,
-                                   uint64_t size);
+                                    uint64_t granularity, void **out);
+openreg_status openreg_call_map(openreg_device *device, const char *call, const openreg_vmm *growing, void *ptr,
+                                uint64_t offset, uint64_t size);
+openreg_status openreg_call_unmap(openreg_device *device, const char *call, const openreg_vmm *growing, void *ptr,
+                                  uint64_t offset, uint64_t size);
 openreg_status openreg_call_release(openreg_device *device, const char *call, const openreg_vmm *growing, void *ptr);
 
 /* Of openreg/schedule.h. */

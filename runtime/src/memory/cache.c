@@ -63,8 +63,7 @@ openreg_cache_create(openreg_device *device)
     struct openreg_cache *cache = memset(memory, 0, size);
     cache->device = device;
     cache->fraction = -1;
-    cache->schedule = openreg_call_extension(device->driver, OPENREG_SCHEDULE_NAME, OPENREG_SCHEDULE_VERSION,
-                                             OPENREG_SCHEDULE_SIZE_1);
+    cache->schedule = openreg_find_extension("openreg_init", device->driver, &openreg_extension_schedule);
     if (cache->schedule != NULL)
         openreg_cache_feature(OPENREG_FEATURE_POISON, true);
     cache->uncached.flags = OPENREG_MEMORY_POOL_NO_SPLIT;

@@ -124,6 +124,7 @@ typedef struct openreg_segment {
     uint64_t free_since; /* while no block is in use: the cache's clock when the last one was freed */
     bool oversize;       /* counted as such */
     uint64_t room; /* of one that grows: what `size` may become, the bytes that `index` and `range` cover; else 0 */
+    uint64_t step; /* of one that grows: its memory comes and goes by multiples of it; a power of two */
     bool resizing; /* the driver is changing it: it must neither go nor be changed by another thread */
     struct openreg_segment *previous, *next;                 /* all of the cache */
     struct openreg_segment *own_previous, *own_next;         /* of a private pool: all of it */
@@ -380,10 +381,10 @@ void openreg_cache_return(struct openreg_cache *cache);
 
 /* The driver's functions, or NULL. No lock is needed. */
 const openreg_vmm *openreg_cache_vmm(const openreg_device *device);
-/* Addresses for a segment that has `size` bytes at first: *room of them. No lock is held. OPENREG_E_UNSUPPORTED,
- * without a text, where the driver has none to give. */
-openreg_status openreg_cache_reserve(openreg_device *device, const openreg_pool *pool, uint64_t size, uint64_t *room,
-                                     void **out);
+/* Addresses and memory for a segment whose `pool` and `size` are set: sets `allocation`, `start`, `room` and `step`, and
+ * rounds `size` up to the step. No lock is held. OPENREG_E_UNSUPPORTED, without a text, where the driver has no addresses to
+ * give. */
+openreg_status openreg_cache_allocate_growing(openreg_device *device, openreg_segment *segment);
 /* A segment of the pool whose end is a free block that the request may have when it has grown by *amount, more than 0; or
  * NULL. Nothing that is free now fits, and no block is hot or warm. */
 openreg_segment *openreg_cache_growable(const openreg_pool *pool, uint64_t rounded, uint64_t *amount);

@@ -71,8 +71,8 @@ handle_forks(void)
 openreg_status
 openreg_sharing_extension(const char *call, const openreg_opened_driver *driver, const openreg_ipc **out)
 {
-    const openreg_ipc *const ipc = openreg_call_extension(driver, OPENREG_IPC_NAME, OPENREG_IPC_VERSION,
-                                                          OPENREG_IPC_SIZE_1);
+    const void *ipc = NULL;
+    OPENREG_RETURN_NOT_OK(openreg_call_extension(call, driver, &openreg_extension_ipc, &ipc));
     if (ipc == NULL)
         return openreg_error_set(OPENREG_E_UNSUPPORTED, call,
                                  "driver \"%s\" can't share memory with other processes; copy to the host "

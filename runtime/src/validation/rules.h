@@ -21,7 +21,9 @@
     X(NO_OVERLAP, "No two live allocations of a process overlap") \
     X(HOST_MEMORY, "Pinned host memory, usable by every device of this driver; size > 0") \
     X(ALIAS_DISTANCE, "the host's address of a device address, at a constant distance inside one allocation") \
-    X(RESERVATION, "of all sizes here, and the alignment of a reservation") \
+    X(RESERVATION, "multiples of it, and so is the address of a reservation") \
+    X(GRANULARITY, "Bytes of the smallest piece that can be mapped: a power of two, constant from open() to close()") \
+    X(MAPPED, "memory already, in part or as a whole") \
     X(OPENED_MEMORY, "The allocation's address in this process") \
     /* streams and events */ \
     X(STREAM_HANDLE, "NULL is the device's default stream") \
@@ -46,6 +48,7 @@
     X(COPY_OVERLAP, "Ranges don't overlap; both stay alive, and the source unchanged, until the stream has passed the copy") \
     X(ALLOCATION_ALIVE, "copy(), fill() and host_alias() get any address inside an allocation, mem_free() what mem_alloc() returned") \
     X(HANDLE_ALIVE, "what a driver returns is what it is given back") \
+    X(EVENT_DEVICE, "`dev` is that of event_create() in all of them") \
     X(DESTROY_UNUSED, "never calls a destroy slot while another call uses the same handle") \
     X(FREED_BEFORE_CLOSE, "The runtime has freed all memory and handles before") \
     X(COMM_RANK, "each a device of one process; rank 0 <= rank < size") \

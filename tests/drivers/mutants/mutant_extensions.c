@@ -38,17 +38,40 @@ mutant_memory_close(openreg_instance instance, int32_t dev, void *ptr)
 
 /* ----------------------------------------------------------------------------------------------------------------- vmm */
 
+#define PIECE (UINT64_C(2) << 20)
+
 static openreg_status
-mutant_resize(openreg_instance instance, int32_t dev, void *ptr, uint64_t size)
+mutant_granularity(openreg_instance instance, int32_t dev, uint64_t *out)
+{
+    const openreg_status status = openreg_sim_granularity(instance, dev, out);
+    if (status == OPENREG_OK && IS(vmm_odd_step))
+        *out = 3 * PIECE;
+    return status;
+}
+
+static openreg_status
+mutant_map(openreg_instance instance, int32_t dev, void *ptr, uint64_t offset, uint64_t size)
 {
     if (IS(vmm_any_size))
-        size = size / OPENREG_VMM_GRANULARITY * OPENREG_VMM_GRANULARITY;
-    const openreg_status status = openreg_sim_resize(instance, dev, ptr, size);
-    if (status == OPENREG_OK && IS(vmm_loses) && size > OPENREG_VMM_GRANULARITY) {
-        (void)mutant_base->fill(instance, dev, ptr, 0, 4096, NULL);
+        size = size / PIECE * PIECE;
+    const openreg_status status = openreg_sim_map(instance, dev, ptr, offset, size);
+    if (status == OPENREG_E_INVALID && IS(vmm_maps_twice) && offset % PIECE == 0 && size == PIECE)
+        return OPENREG_OK;
+    if (status == OPENREG_OK && IS(vmm_loses) && offset > 0) {
+        (void)mutant_base->fill(instance, dev, (char *)ptr + offset - 4096, 0, 4096, NULL);
         (void)mutant_base->device_sync(instance, dev);
     }
     return status;
+}
+
+static openreg_status
+mutant_unmap(openreg_instance instance, int32_t dev, void *ptr, uint64_t offset, uint64_t size)
+{
+    uint64_t end = offset + size;
+    if (IS(vmm_end_only)) /* what is behind goes too */
+        while (openreg_sim_unmap(instance, dev, ptr, end, PIECE) == OPENREG_OK)
+            end += PIECE;
+    return openreg_sim_unmap(instance, dev, ptr, offset, size);
 }
 
 static openreg_status
@@ -69,8 +92,10 @@ mutant_extension(openreg_instance instance, const char *name, uint32_t version)
                                     .memory_close = mutant_memory_close};
     static const openreg_vmm vmm = {.struct_size = sizeof vmm,
                                     .version = OPENREG_VMM_VERSION,
+                                    .granularity = mutant_granularity,
                                     .reserve = openreg_sim_reserve,
-                                    .resize = mutant_resize,
+                                    .map = mutant_map,
+                                    .unmap = mutant_unmap,
                                     .release = mutant_release};
     if (IS(extension_any) && name[0] == '\0')
         return &ipc;

@@ -228,7 +228,7 @@ TEST_P(GpuComm, ErrorsOfTheLibrary) {
   EXPECT_CONTAINS(host_record.text, "ncclGroupEnd");
   openreg_comm_id id;
   std::memset(&id, 7, sizeof id);
-  EXPECT_EQ(fails([&] { return comm_->unique_id(instance_, &id); }), OPENREG_E_INTERNAL);
+  EXPECT_EQ(fails([&] { return comm_->unique_id(instance_, &id); }), OPENREG_E_PEER);
   EXPECT_CONTAINS(host_record.text, "a peer has ended, or its connection");
   EXPECT_EQ(id.bytes[5], 7);
   openreg_driver_comm none = nullptr;
@@ -252,7 +252,7 @@ TEST_P(GpuComm, PeerThatEnds) {
     usleep(1000);
     status = comm_->get_error(instance_, ranks_[0]);
   }
-  EXPECT_EQ(status, OPENREG_E_INTERNAL);
+  EXPECT_EQ(status, OPENREG_E_PEER);
   EXPECT_CONTAINS(host_record.text, "remote process exited");
   EXPECT_EQ(is_done(0, streams_[0]), 0);
   for (int i = 0; i < 2; ++i) succeeds([&] { return comm_->abort(instance_, ranks_[0]); });
