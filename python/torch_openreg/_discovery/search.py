@@ -30,7 +30,7 @@ from types import FrameType, ModuleType
 from typing import Any
 
 from torch_openreg import _C, _after_fork
-from torch_openreg._discovery import callbacks, manifests, preferences, process
+from torch_openreg._discovery import callbacks, manifests, preferences, process, variables
 
 _logger = logging.getLogger("torch_openreg")
 
@@ -258,6 +258,7 @@ def _finish() -> bool:
             manifests.register_all()
             _hand_over_preference()
             process.tell_runtime()
+            variables.warn()
             _is_finished = True
     return _is_finished
 

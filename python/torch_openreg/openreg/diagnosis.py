@@ -10,7 +10,7 @@ import torch
 
 from torch_openreg import _C
 from torch_openreg._build_info import OPENREG_VERSION, TORCH_VERSION
-from torch_openreg._discovery import preferences, search
+from torch_openreg._discovery import preferences, search, variables
 from torch_openreg.openreg import _lazy
 from torch_openreg.openreg.drivers import _records
 
@@ -82,6 +82,7 @@ def _advice(facts: dict[str, Any]) -> list[str]:
         advice.append(f"The preferred driver '{wish}' doesn't work; `prefer --clear` removes the preference.")
     for name, reason in failed_plugins(facts).items():
         advice.append(f"The plugin {name} failed: {reason}")
+    advice += [variables.text_of(name, nearest) for name, nearest in variables.unread(states).items()]
     return advice or ["Nothing to be done."]
 
 

@@ -193,8 +193,8 @@ def gpu_device(*, force_gpu_usage: bool = False, driver: str | Driver | None = N
 
     Args:
         force_gpu_usage: The CPU is no answer, but an error.
-        driver: The first device of this driver, or an error; not kept. Where no driver is active yet it is chosen, as
-            by :func:`use_driver`.
+        driver: The first device of this driver, or an error; not kept. Where no driver is active yet and
+            ``OPENREG_DRIVERS`` is not set it is chosen, as by :func:`use_driver`.
 
     Returns:
         ``torch.device("openreg")``, the thread's current device, or ``torch.device("cpu")`` with a warning. With
@@ -231,7 +231,8 @@ def driver_device(driver: str | Driver, index: int = 0) -> torch.device:
     """Returns a device of a driver, where several drivers are active, too.
 
     Args:
-        driver: The driver, which must be active; where none is active yet it is chosen, as by :func:`use_driver`.
+        driver: The driver, which must be active; where none is active yet and ``OPENREG_DRIVERS`` is not set it is
+            chosen, as by :func:`use_driver`.
         index: Number of the device among the driver's devices.
 
     Returns:
@@ -248,7 +249,10 @@ def _device_of(driver: str | Driver, index: int) -> torch.device:
     name = _name_of(driver)
     if not _C._is_initialized():
         try:
-            use_driver(name)
+            if _C._variable("OPENREG_DRIVERS"):  # it decides, whatever is called first
+                _lazy._lazy_init()
+            else:
+                use_driver(name)
         except RuntimeError as error:
             raise DeviceSelectionError(str(error)) from error
     records = [record for record in _records() if record["name"] in _C._expand_driver(name)]

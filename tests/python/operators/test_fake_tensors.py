@@ -108,3 +108,17 @@ def test_the_list_is_whole() -> None:
     assert "nonzero_static" in asking
     known = {*fake_tensors._BY_DEVICE, *HARMLESS}
     assert asking - known == set()
+
+
+# a fake result of a factory that names no index is on the current device, whichever was current at the call before
+def test_a_factory_under_another_current_device() -> None:
+    before = torch.openreg.current_device()
+    try:
+        for index in (0, 1, 0):
+            torch.openreg.set_device(index)
+            with FakeTensorMode():
+                made = torch.zeros(3, device="openreg")
+                assert made.device == torch.empty_like(made.cpu(), device="openreg").device
+                assert made.device == torch.device("openreg", index)
+    finally:
+        torch.openreg.set_device(before)
