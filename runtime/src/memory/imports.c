@@ -110,7 +110,12 @@ static openreg_status
 open_mapping(const char *call, openreg_device *device, const openreg_memory_handle *handle, mapping **out)
 {
     const openreg_ipc *ipc = NULL;
+    uint32_t size = 0;
     OPENREG_RETURN_NOT_OK(openreg_sharing_extension(call, device->driver, &ipc));
+    OPENREG_RETURN_NOT_OK(openreg_sharing_handle_size(call, device, ipc, &size));
+    if (size != handle->allocation_bytes)
+        return openreg_error_set(OPENREG_E_INVALID, call, "this is not a handle of memory of driver \"%s\"",
+                                 device->driver->name);
     mapping *made = calloc(1, sizeof *made);
     if (made == NULL)
         return openreg_error_set(OPENREG_E_NOMEM, call, "no host memory to import memory");
