@@ -46,10 +46,19 @@ openreg_vmm slow_vmm;
 const openreg_vmm* sims_vmm;
 std::atomic<unsigned> microseconds{0};  // at most
 
-openreg_status slow_resize(openreg_instance instance, int32_t device, void* memory, uint64_t size) {
+void dawdle() {
   static thread_local std::minstd_rand random(static_cast<unsigned>(gettid()));
   if (const unsigned most = microseconds) usleep(static_cast<useconds_t>(random() % most));
-  return sims_vmm->resize(instance, device, memory, size);
+}
+
+openreg_status slow_map(openreg_instance instance, int32_t device, void* memory, uint64_t offset, uint64_t size) {
+  dawdle();
+  return sims_vmm->map(instance, device, memory, offset, size);
+}
+
+openreg_status slow_unmap(openreg_instance instance, int32_t device, void* memory, uint64_t offset, uint64_t size) {
+  dawdle();
+  return sims_vmm->unmap(instance, device, memory, offset, size);
 }
 
 const void* slow_extension(openreg_instance instance, const char* name, uint32_t version) {
@@ -57,7 +66,8 @@ const void* slow_extension(openreg_instance instance, const char* name, uint32_t
   if (table == nullptr || std::strcmp(name, OPENREG_VMM_NAME) != 0) return table;
   sims_vmm = static_cast<const openreg_vmm*>(table);
   slow_vmm = *sims_vmm;
-  slow_vmm.resize = slow_resize;
+  slow_vmm.map = slow_map;
+  slow_vmm.unmap = slow_unmap;
   return &slow_vmm;
 }
 

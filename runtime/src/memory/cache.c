@@ -695,19 +695,18 @@ unlock_after_fork(void)
 }
 
 /* What threads of the parent were having done by the driver has no end in the child. A block that such a thread was freeing
- * is as before: nobody frees it. What it had taken out of the cache stays out. */
+ * is as before: nobody frees it. What it had taken out of the cache stays out, and a segment that it was changing stays as it
+ * is (`resizing`), because how far the driver has come is not known. */
 static void
 end_steps_of_others(struct openreg_cache *cache)
 {
     cache->asking = cache->awaiting = 0;
     cache->coming = 0;
     (void)pthread_cond_init(&cache->answer, NULL);
-    for (openreg_segment *segment = cache->segments; segment != NULL; segment = segment->next) {
-        segment->resizing = false;
+    for (openreg_segment *segment = cache->segments; segment != NULL; segment = segment->next)
         for (openreg_block *block = segment->first; block != NULL; block = block->next)
             if (block->state == OPENREG_BLOCK_AWAITING_FREE && block->waiting == 0)
                 block->state = OPENREG_BLOCK_ALLOCATED;
-    }
     for (openreg_private_pool *pool = cache->private_pools; pool != NULL; pool = pool->next) {
         pool->segments = 0;
         for (const openreg_segment *segment = pool->own_segments; segment != NULL; segment = segment->own_next)

@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "cache_check.h"
+#include "sanitizer.h"
 
 using openreg_test::allocate;
 using openreg_test::check_cache;
@@ -361,8 +362,10 @@ TEST_F(CachePoolsTest, ThreadsThatEndInsideAPool) {
   };
   end_inside(10);
   const int64_t few = nanoseconds_of_a_batch();
-  end_inside(8000);
-  EXPECT_LT(nanoseconds_of_a_batch(), 8 * few);
+  end_inside(OPENREG_TEST_SANITIZER ? 100 : 8000);  // a sanitizer's own work grows with the threads that have been
+  if (!OPENREG_TEST_SANITIZER) {
+    EXPECT_LT(nanoseconds_of_a_batch(), 8 * few);
+  }
 
   ASSERT_EQ(openreg_memory_pool_enter(0, outer), OPENREG_OK);
   ASSERT_EQ(openreg_memory_pool_enter(0, inner), OPENREG_OK);
