@@ -131,9 +131,12 @@ FUZZ_SEED ?= $(shell date +%s)
 FUZZ = --seed $(FUZZ_SEED) --seconds $$(( $(FUZZ_SECONDS) / 4 ))
 
 fuzz: build
-	cmake --build $(BUILD) --target fuzz_runtime --parallel $(JOBS)
+	cmake --build $(BUILD) --target fuzz_runtime fuzz_crossings --parallel $(JOBS)
 	$(BUILD)/tests/fuzz/fuzz_runtime $(FUZZ)
+	$(BUILD)/tests/fuzz/fuzz_crossings $(FUZZ)
+	$(BUILD)/tests/fuzz/fuzz_crossings --seed $(FUZZ_SEED) --seconds 30 --forks 1
 	$(if $(wildcard build-asan/tests/fuzz/fuzz_runtime),build-asan/tests/fuzz/fuzz_runtime $(FUZZ))
+	$(if $(wildcard build-asan/tests/fuzz/fuzz_crossings),build-asan/tests/fuzz/fuzz_crossings $(FUZZ))
 	python tests/fuzz/tensors.py --seed $(FUZZ_SEED) --seconds $$(( $(FUZZ_SECONDS) / 2 ))
 
 opinfo: build
