@@ -101,6 +101,8 @@ test: build $(CLIENTS)
 	cmake --build $(BUILD) --parallel $(JOBS)
 	$(call RUN_CTEST,$(BUILD))
 	OPENREG_BUILD_DIR=$(CURDIR)/$(BUILD) python -m pytest -n $(JOBS) --dist loadfile
+	@command -v clang > /dev/null || echo "make test: left out what needs clang: apt-get install clang"
+	@[ -e /usr/include/clblast_c.h ] || echo "make test: left out what needs CLBlast: apt-get install libclblast-dev"
 
 test-long: build $(CLIENTS)
 	OPENREG_BUILD_DIR=$(CURDIR)/$(BUILD) OPENREG_TEST_LONG=1 python -m pytest -n $(JOBS) --dist loadfile -m long
