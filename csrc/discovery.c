@@ -3,6 +3,7 @@
 #include "csrc/bindings.h"
 #include "csrc/python_support.h"
 
+#include <openreg/embedding.h>
 #include <openreg/openreg.h>
 #include <stdatomic.h>
 
