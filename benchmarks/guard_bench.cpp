@@ -9,7 +9,7 @@
 #include <cstdio>
 #include <limits>
 
-#include "shim/device.h"
+#include "shim/device/device.h"
 
 namespace {
 

@@ -31,7 +31,8 @@ install(FILES "${CMAKE_CURRENT_BINARY_DIR}/openreg.pc" DESTINATION ${CMAKE_INSTA
 
 # The C++ headers that an extension of PyTorch includes: c10::openreg::*, exported by libtorch_openreg.so.
 if(OPENREG_BUILD_TORCH)
-  install(FILES shim/device.h shim/export.h shim/host_address.h shim/status.h DESTINATION include/torch_openreg/shim)
+  install(FILES shim/base/export.h shim/base/status.h DESTINATION include/torch_openreg/shim/base)
+  install(FILES shim/device/device.h shim/device/host_address.h DESTINATION include/torch_openreg/shim/device)
 endif()
 
 # Everything that is installed, and nothing that is only tested.

@@ -11,7 +11,8 @@ endif()
 
 if(OPENREG_SANITIZE)
   target_compile_options(openreg_options INTERFACE
-    -fsanitize=${OPENREG_SANITIZE} -fno-omit-frame-pointer -fno-sanitize-recover=all -g)
+    -fsanitize=${OPENREG_SANITIZE} -fno-omit-frame-pointer -fno-sanitize-recover=all -g
+    $<$<NOT:$<CONFIG:Debug>>:-O1>)
   target_link_options(openreg_options INTERFACE -fsanitize=${OPENREG_SANITIZE})
 endif()
 

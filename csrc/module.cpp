@@ -12,11 +12,11 @@
 #include <mutex>
 
 #include "csrc/module.h"
-#include "shim/device.h"
-#include "shim/generator.h"
-#include "shim/registration.h"
-#include "shim/status.h"
-#include "shim/wait_hook.h"
+#include "shim/base/status.h"
+#include "shim/base/wait_hook.h"
+#include "shim/device/device.h"
+#include "shim/device/generator.h"
+#include "shim/registration/registration.h"
 
 namespace torch_openreg {
 

@@ -5,7 +5,7 @@
 #include <c10/core/Device.h>
 #include <torch/csrc/python_headers.h>
 
-#include "csrc/bindings.h"
+#include "csrc/base/bindings.h"
 
 namespace torch_openreg {
 

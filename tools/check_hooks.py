@@ -51,7 +51,7 @@ INTERFACES = (
     Interface(
         "device guard",
         (("c10/core/impl/DeviceGuardImplInterface.h", "DeviceGuardImplInterface"),),
-        (("shim/guard.h", "OpenRegGuardImpl"),),
+        (("shim/device/guard.h", "OpenRegGuardImpl"),),
     ),
     Interface(
         "hooks",
@@ -59,12 +59,12 @@ INTERFACES = (
             ("ATen/detail/AcceleratorHooksInterface.h", "AcceleratorHooksInterface"),
             ("ATen/detail/PrivateUse1HooksInterface.h", "PrivateUse1HooksInterface"),
         ),
-        (("shim/hooks.h", "OpenRegHooks"),),
+        (("shim/registration/hooks.h", "OpenRegHooks"),),
     ),
     Interface(
         "device allocator",
         (("c10/core/Allocator.h", "Allocator"), ("c10/core/CachingDeviceAllocator.h", "DeviceAllocator")),
-        (("shim/device_allocator.h", "DeviceAllocator"),),
+        (("shim/memory/device_allocator.h", "DeviceAllocator"),),
         {"is_simple_data_ptr": "PyTorch's answer is right: a block's context is its address"},
     ),
     Interface(
@@ -73,7 +73,7 @@ INTERFACES = (
             ("ATen/core/CachingHostAllocator.h", "CachingHostAllocatorImpl"),
             ("ATen/core/CachingHostAllocator.h", "HostAllocator"),
         ),
-        (("shim/host_allocator.cpp", "HostAllocatorImpl"), ("shim/host_allocator.cpp", "HostAllocator")),
+        (("shim/memory/host_allocator.cpp", "HostAllocatorImpl"), ("shim/memory/host_allocator.cpp", "HostAllocator")),
         {
             **dict.fromkeys(
                 (
@@ -102,13 +102,16 @@ INTERFACES = (
     Interface(
         "generator",
         (("c10/core/GeneratorImpl.h", "GeneratorImpl"),),
-        (("shim/generator.h", "OpenRegGeneratorImpl"),),
+        (("shim/device/generator.h", "OpenRegGeneratorImpl"),),
         {"philox_state": "since 2.14; its numbers are a Mersenne Twister's, and PyTorch's default refuses"},
     ),
     Interface(
         "backend of torch.distributed",
         (("torch/csrc/distributed/c10d/Backend.hpp", "Backend"),),
-        (("shim/backend_over_backend.h", "BackendOverBackend"), ("shim/staged_backend.h", "StagedBackend")),
+        (
+            ("shim/optional/distributed/backend_over_backend.h", "BackendOverBackend"),
+            ("shim/optional/distributed/staged_backend.h", "StagedBackend"),
+        ),
         {
             **dict.fromkeys(
                 (
@@ -148,12 +151,12 @@ INTERFACES = (
     Interface(
         "timer of DistributedDataParallel",
         (("torch/csrc/distributed/c10d/reducer_timer.hpp", "Timer"),),
-        (("shim/ddp_timer.cpp", "DdpTimer"),),
+        (("shim/optional/distributed/ddp_timer.cpp", "DdpTimer"),),
     ),
     Interface(
         "profiler, by events",
         (("torch/csrc/profiler/stubs/base.h", "ProfilerStubs"),),
-        (("shim/profiler.cpp", "ProfilerStubs"),),
+        (("shim/optional/profile/profiler.cpp", "ProfilerStubs"),),
     ),
     Interface(
         "profiler, by rows",
@@ -161,7 +164,10 @@ INTERFACES = (
             ("kineto/IActivityProfiler.h", "IActivityProfilerSession"),
             ("kineto/IActivityProfiler.h", "IActivityProfiler"),
         ),
-        (("shim/profiler_kineto.cpp", "Session"), ("shim/profiler_kineto.cpp", "Profiler")),
+        (
+            ("shim/optional/profile/profiler_kineto.cpp", "Session"),
+            ("shim/optional/profile/profiler_kineto.cpp", "Profiler"),
+        ),
         {
             "getDeviceProperties": "it is written into the head of a trace for CUDA's devices; lanes have their names",
             "getMetadata": "there is nothing to say of a whole trace",

@@ -3,7 +3,7 @@
 
 A page holds directives, each followed by the quoted text and an end mark::
 
-    <!-- quote: shim/device.cpp marker OPENREG set_device FUNCTION -->
+    <!-- quote: shim/device/device.cpp marker OPENREG set_device FUNCTION -->
     <!-- quote: runtime/include/openreg/openreg.h section memory -->
     <!-- quote: python torch.openreg -->
     <!-- quote: run OPENREG_DRIVERS=sim python -m torch_openreg info -->

@@ -16,7 +16,7 @@ from torch_openreg import config
 from torch_openreg._build_info import OPENREG_VERSION
 
 _TEMPLATES = Path(__file__).resolve().parent / "templates" / "driver"
-_HEADERS = ("driver.h", "export.h", "status.h", "kernels.h", "ipc.h", "vmm.h")
+_HEADERS = ("driver.h", "export.h", "status.h", "dtype.h", "kernels.h", "ipc.h", "vmm.h", "comm.h", "schedule.h")
 _TAKEN = ("cpu", "cuda", "gpu", "hip", "rocm", "sim")
 
 

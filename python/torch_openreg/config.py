@@ -54,7 +54,7 @@ def pkgconfig_dir() -> str:
 
 
 def include_paths() -> list[str]:
-    """The folders in which a C++ extension finds ``<openreg/openreg.h>`` and ``"shim/host_address.h"``."""
+    """The folders in which a C++ extension finds ``<openreg/openreg.h>`` and ``"shim/device/host_address.h"``."""
     return [include_dir(), str(_PREFIX / "include" / "torch_openreg")]
 
 

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: BSD-3-Clause
 // c10::DeviceAllocator on the runtime's caching allocator.
-#include "shim/device_allocator.h"
+#include "shim/memory/device_allocator.h"
 
 #include <c10/core/Allocator.h>
 #include <c10/util/ThreadLocalDebugInfo.h>
@@ -15,7 +15,7 @@
 #include <thread>
 #include <vector>
 
-#include "shim/device.h"
+#include "shim/device/device.h"
 #include "tests/shim/support.h"
 
 namespace {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: BSD-3-Clause
 // c10::openreg's device functions: what they change, and what a wrong index does.
-#include "shim/device.h"
+#include "shim/device/device.h"
 
 #include <ATen/ops/arange.h>
 #include <ATen/ops/ones.h>
@@ -10,10 +10,10 @@
 #include <thread>
 #include <vector>
 
-#include "shim/device_allocator.h"
-#include "shim/hooks.h"
-#include "shim/host_address.h"
-#include "shim/status.h"
+#include "shim/base/status.h"
+#include "shim/device/host_address.h"
+#include "shim/memory/device_allocator.h"
+#include "shim/registration/hooks.h"
 #include "tests/shim/support.h"
 
 namespace {

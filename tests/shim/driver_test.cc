@@ -8,9 +8,9 @@
 #include <string>
 #include <vector>
 
-#include "shim/device.h"
-#include "shim/device_allocator.h"
-#include "shim/status.h"
+#include "shim/base/status.h"
+#include "shim/device/device.h"
+#include "shim/memory/device_allocator.h"
 #include "tests/drivers/full_toy_driver.h"
 #include "tests/shim/support.h"
 
@@ -117,6 +117,16 @@ TEST_F(DriverTest, UnsupportedIsNotImplemented) {
   const std::string text = error_of<c10::NotImplementedError>([&] { guard().getStreamNativeHandle(stream); });
   EXPECT_HAS(text, "OPENREG_E_UNSUPPORTED");
   EXPECT_HAS(text, "full_toy");
+}
+
+// What a collective's peer or time limit ends is what torch.distributed's users catch.
+TEST_F(DriverTest, PeersAndTimeoutsAreDistBackendErrors) {
+  for (const auto code : {OPENREG_E_PEER, OPENREG_E_TIMEOUT}) {
+    toy.fail("stream_sync", 1, code, 0);
+    const std::string text =
+        error_of<c10::DistBackendError>([] { guard().synchronizeStream(guard().getDefaultStream(device(0))); });
+    EXPECT_HAS(text, openreg_status_name(code));
+  }
 }
 
 // A driver that is out of memory is OutOfMemoryError; the next, smaller request works.

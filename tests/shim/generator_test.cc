@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: BSD-3-Clause
 // Generators: the CPU's numbers for one seed, states that travel, one default generator a device.
-#include "shim/generator.h"
+#include "shim/device/generator.h"
 
 #include <ATen/CPUGeneratorImpl.h>
 #include <ATen/Context.h>

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: BSD-3-Clause
 // PrivateUse1HooksInterface: each method, before and after the first use of the devices.
-#include "shim/hooks.h"
+#include "shim/registration/hooks.h"
 
 #include <ATen/Context.h>
 #include <ATen/core/CachingHostAllocator.h>
@@ -9,8 +9,8 @@
 #include <numeric>
 #include <vector>
 
-#include "shim/device.h"
-#include "shim/device_allocator.h"
+#include "shim/device/device.h"
+#include "shim/memory/device_allocator.h"
 #include "tests/shim/support.h"
 
 namespace {

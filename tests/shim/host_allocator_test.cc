@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: BSD-3-Clause
 // Pinned host memory through PyTorch's caching host allocator.
-#include "shim/host_allocator.h"
+#include "shim/memory/host_allocator.h"
 
 #include <ATen/Context.h>
 #include <ATen/core/CachingHostAllocator.h>

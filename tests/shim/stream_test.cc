@@ -7,8 +7,8 @@
 #include <set>
 #include <thread>
 
-#include "shim/device.h"
-#include "shim/device_allocator.h"
+#include "shim/device/device.h"
+#include "shim/memory/device_allocator.h"
 #include "tests/shim/support.h"
 
 namespace {

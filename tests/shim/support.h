@@ -10,7 +10,7 @@
 
 #include <string>
 
-#include "shim/host_allocator.h"
+#include "shim/memory/host_allocator.h"
 
 namespace openreg_test {
 

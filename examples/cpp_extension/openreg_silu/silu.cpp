@@ -9,7 +9,7 @@
 
 #include <cmath>
 
-#include "shim/host_address.h"
+#include "shim/device/host_address.h"
 
 namespace {
 

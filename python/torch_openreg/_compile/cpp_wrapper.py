@@ -2,7 +2,7 @@
 """Generates whole graphs in C++: AOTInductor's packages, and config.cpp_wrapper.
 
 The code is that for the CPU. It runs inside of one operator, which shows it openreg tensors as tensors of the CPU
-(shim/compiled_graphs.h).
+(shim/optional/compile/compiled_graphs.h).
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ _CPU = torch.device("cpu")
 
 
 class _PackageDevice(str):
-    """What a package says of its device, for which its runner is looked up (shim/aoti_models.cpp).
+    """What a package says of its device, for which its runner is looked up (shim/optional/compile/aoti_models.cpp).
 
     Inductor makes the path of a header of the same name, and has none for devices of other packages.
     """
@@ -111,7 +111,7 @@ class OpenRegCppWrapper(CppWrapperCpu):
         if V.graph.aot_mode:
             super().generate_end(result)
             on_device = "".join("0" if index is None else "1" for index in indices)
-            # Read by shim/aoti_models.cpp.
+            # Read by shim/optional/compile/aoti_models.cpp.
             result.splice(
                 f"""
                 extern "C" AOTI_API const bool openreg_graph_writes_inputs;

@@ -3,7 +3,8 @@
 
 A graph is compiled with the GPU in the place of the openreg device. It runs inside of one operator, which shows it
 openreg tensors as tensors of that GPU, on openreg's current stream, with memory from openreg's cache
-(shim/compiled_graphs.h). Without Triton the graph's operators run as they are, as with backend="aot_eager".
+(shim/optional/compile/compiled_graphs.h). Without Triton the graph's operators run as they are, as with
+backend="aot_eager".
 """
 
 from __future__ import annotations

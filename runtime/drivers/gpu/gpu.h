@@ -154,7 +154,7 @@ struct openreg_gpu_vmm *openreg_gpu_vmm_create(void);
 /* Gives back what the vendor refused to take before. */
 void openreg_gpu_vmm_destroy(openreg_instance instance);
 /* The extension "openreg.vmm" (openreg/vmm.h); NULL, without an error, where the vendor's library lacks a function that
- * it needs, or a device whose granularity does not divide OPENREG_VMM_GRANULARITY. Makes no context. */
+ * it needs, or a device has no granularity. Makes no context. */
 const openreg_vmm *openreg_gpu_vmm_extension(openreg_instance instance);
 /* Whether the address is in a reservation of the device's. */
 bool openreg_gpu_vmm_has(openreg_instance instance, int32_t dev, const void *ptr);

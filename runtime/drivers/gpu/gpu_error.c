@@ -72,6 +72,16 @@ static const error_rule rules[] = {
     {808, OPENREG_E_NO_DEVICE, ADVICE_MPS},   /* MpsMaxClientsReached */
     {809, OPENREG_E_NO_DEVICE, ADVICE_MPS},   /* MpsMaxConnectionsReached */
     {810, OPENREG_E_DEVICE_LOST, ADVICE_MPS}, /* MpsClientTerminated */
+    {900, OPENREG_E_CAPTURE, ""},             /* StreamCaptureUnsupported */
+    {901, OPENREG_E_CAPTURE, ""},             /* StreamCaptureInvalidated */
+    {902, OPENREG_E_CAPTURE, ""},             /* StreamCaptureMerge */
+    {903, OPENREG_E_CAPTURE, ""},             /* StreamCaptureUnmatched */
+    {904, OPENREG_E_CAPTURE, ""},             /* StreamCaptureUnjoined */
+    {905, OPENREG_E_CAPTURE, ""},             /* StreamCaptureIsolation */
+    {906, OPENREG_E_CAPTURE, ""},             /* StreamCaptureImplicit */
+    {907, OPENREG_E_CAPTURE, ""},             /* CapturedEvent */
+    {908, OPENREG_E_CAPTURE, ""},             /* StreamCaptureWrongThread */
+    {909, OPENREG_E_TIMEOUT, ""},             /* Timeout */
 };
 
 static_assert(GPU(Success) == 0 && GPU(ErrorMemoryAllocation) == 2 && GPU(ErrorInsufficientDriver) == 35 &&

@@ -37,9 +37,9 @@ openreg_status openreg_sim_query(const openreg_host *host, const openreg_driver 
  * making and freeing one take O(log n) steps. */
 typedef struct openreg_sim_piece {
     uint64_t offset, size;
-    bool used, reserved; /* reserved: used, and only its first `memory` bytes count (openreg/vmm.h) */
-    bool is_foreign;     /* shows memory of another process */
-    uint64_t memory;
+    bool used, is_foreign; /* is_foreign: shows memory of another process */
+    uint64_t memory;       /* bytes that count as used */
+    bool *mapped;          /* of a reservation (openreg/vmm.h): which of its large pages are memory; else NULL */
     openreg_tree_node by_offset;
     openreg_tree_node by_size, by_aligned_size; /* while it is free; the latter: its bytes from a large page on */
     struct openreg_sim_piece *next_spare;
@@ -184,7 +184,9 @@ openreg_status openreg_sim_host_alias(openreg_instance, int32_t dev, void *ptr, 
 
 /* The functions of openreg/vmm.h. */
 openreg_status openreg_sim_reserve(openreg_instance, int32_t dev, uint64_t size, void **out);
-openreg_status openreg_sim_resize(openreg_instance, int32_t dev, void *ptr, uint64_t size);
+openreg_status openreg_sim_granularity(openreg_instance, int32_t dev, uint64_t *out);
+openreg_status openreg_sim_map(openreg_instance, int32_t dev, void *ptr, uint64_t offset, uint64_t size);
+openreg_status openreg_sim_unmap(openreg_instance, int32_t dev, void *ptr, uint64_t offset, uint64_t size);
 openreg_status openreg_sim_release(openreg_instance, int32_t dev, void *ptr);
 
 /* ---- sim_host.c ---- */

@@ -298,8 +298,10 @@ sim_extension(openreg_instance instance, const char *name, uint32_t version)
     static const openreg_vmm growing = {
         .struct_size = sizeof(openreg_vmm),
         .version = OPENREG_VMM_VERSION,
+        .granularity = openreg_sim_granularity,
         .reserve = openreg_sim_reserve,
-        .resize = openreg_sim_resize,
+        .map = openreg_sim_map,
+        .unmap = openreg_sim_unmap,
         .release = openreg_sim_release,
     };
     static const openreg_schedule by_seed = {

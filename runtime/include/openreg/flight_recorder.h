@@ -3,14 +3,15 @@
  * openreg.h on errors, threads and start hold here. Valid C11 and C++17.
  *
  * The recorder keeps the last N calls: what, device, stream, bytes, when, how it ended, and the operator that it was for.
- * It writes them when a driver's call fails with OPENREG_E_DEVICE_LOST or OPENREG_E_INTERNAL (asynchronous errors among
- * them, and faults.h's), and in a fatal signal; and when asked to. What is written is a trace in Chrome's JSON format,
+ * It writes them when a driver's call fails with OPENREG_E_DEVICE_LOST, _INTERNAL, _PEER or _TIMEOUT (asynchronous errors
+ * among them, and faults.h's), and in a fatal signal; and when asked to. What is written is a trace in Chrome's JSON format,
  * which Perfetto opens: a process for each device, a thread for each stream.
  *
  * Variables, read when drivers are opened:
  *   OPENREG_FLIGHT_RECORDER       N, from 1 to 1048576, rounded up to a power of two: starts it, and has fatal signals
  *                                 (SIGSEGV, SIGBUS, SIGILL, SIGFPE, SIGABRT) write it, before what else they do
- *   OPENREG_FLIGHT_RECORDER_FILE  where to, "openreg_flight_recorder" otherwise; ".<process>.json" is appended */
+ *   OPENREG_FLIGHT_RECORDER_FILE  where to, "openreg_flight_recorder" otherwise; ".<process>.json" is appended. A child made
+ *                                 by fork() writes a file of its own, which begins with its parent's calls */
 #ifndef OPENREG_FLIGHT_RECORDER_H
 #define OPENREG_FLIGHT_RECORDER_H
 

@@ -49,6 +49,7 @@
 #include <string.h>
 
 #include <openreg/driver.h>
+#include <openreg/dtype.h>
 
 #ifdef __cplusplus
 extern "C" {
@@ -56,21 +57,6 @@ extern "C" {
 
 #define OPENREG_KERNELS_NAME "openreg.kernels"
 #define OPENREG_KERNELS_VERSION 1u
-
-/* Kinds of number, as in DLPack. */
-#define OPENREG_DTYPE_INT 0u
-#define OPENREG_DTYPE_UINT 1u
-#define OPENREG_DTYPE_FLOAT 2u
-#define OPENREG_DTYPE_BFLOAT 4u
-#define OPENREG_DTYPE_COMPLEX 5u
-#define OPENREG_DTYPE_BOOL 6u
-
-/* DLPack's DLDataType: {OPENREG_DTYPE_FLOAT, 32, 1} is torch.float32. */
-typedef struct openreg_dtype {
-    uint8_t code;   /* OPENREG_DTYPE_*, or another code of DLPack (float8 types) */
-    uint8_t bits;   /* of an element; complex: of both parts together */
-    uint16_t lanes; /* 1 */
-} openreg_dtype;
 
 #define OPENREG_TENSOR_DEVICE_TYPE 12 /* DLPack's kDLExtDev */
 

@@ -133,7 +133,8 @@ OPENREG_API openreg_status openreg_races_use_tensor(uint32_t origin, int32_t dev
                                                     const void *address, int32_t dimensions, const int64_t *sizes,
                                                     const int64_t *strides, uint64_t item, int32_t writes);
 
-/* The host itself uses memory, now. Nothing is kept: what the host does is in the past of what it queues later. */
+/* The host itself uses memory, now. Nothing is kept: what the host does is in the past of what it queues later. Nor can it be
+ * stopped: with OPENREG_RACES_RAISE a report is logged, besides the error. Errors: OPENREG_E_INVALID (a race). */
 OPENREG_API openreg_status openreg_races_host_use(uint32_t origin, const void *address, uint64_t size, int32_t writes);
 
 /* Whether a stream's use of memory in this range is remembered. A quick no for most addresses. */

@@ -71,8 +71,10 @@ openreg_get_kernels(int32_t index, const openreg_kernels **out)
     OPENREG_RETURN_NOT_OK(openreg_device_get(call, index, &device));
     const openreg_opened_driver *const driver = device->driver;
     /* A table that is too short is an error here, not as good as none. */
-    const openreg_kernels *const kernels = openreg_call_extension(driver, OPENREG_KERNELS_NAME, OPENREG_KERNELS_VERSION,
-                                                                  sizeof kernels->struct_size);
+    const openreg_kernels *const kernels = driver->table.extension == NULL
+                                               ? NULL
+                                               : driver->table.extension(driver->instance, OPENREG_KERNELS_NAME,
+                                                                         OPENREG_KERNELS_VERSION);
     if (kernels != NULL)
         OPENREG_RETURN_NOT_OK(check(call, driver, kernels));
     *out = kernels;

@@ -264,40 +264,50 @@ openreg_call_mem_free(openreg_device *device, const char *call, void *ptr)
     return OPENREG_RELEASE_CALL(device, call, driver->table.mem_free(driver->instance, device->ordinal, ptr));
 }
 
-const void *
-openreg_call_extension(const openreg_opened_driver *driver, const char *name, uint32_t version, uint32_t least_size)
-{
-    if (driver->table.extension == NULL)
-        return NULL;
-    const void *const table = driver->table.extension(driver->instance, name, version);
-    if (table == NULL || openreg_sized_is_valid(table, least_size))
-        return table;
-    openreg_log(OPENREG_LOG_WARNING, "driver \"%s\": its table %s has %u bytes, version %u needs at least %u: not used",
-                driver->name, name, (unsigned)openreg_sized_size(table), (unsigned)version, (unsigned)least_size);
-    return NULL;
-}
-
 openreg_status
-openreg_call_reserve(openreg_device *device, const char *call, const openreg_vmm *growing, uint64_t size, void **out)
+openreg_call_reserve(openreg_device *device, const char *call, const openreg_vmm *growing, uint64_t size,
+                     uint64_t granularity, void **out)
 {
     openreg_opened_driver *const driver = device->driver;
     void *start = NULL;
     OPENREG_RETURN_NOT_OK(
         OPENREG_DEVICE_CALL(device, call, growing->reserve(driver->instance, device->ordinal, size, &start)));
-    if ((uintptr_t)start % OPENREG_VMM_GRANULARITY != 0 || start == NULL)
-        return defect(driver->name, call, "reserve succeeded but gave no addresses, or not at a multiple of 2 MiB");
+    if ((uintptr_t)start % granularity != 0 || start == NULL)
+        return defect(driver->name, call, "reserve succeeded but gave no multiple of its granularity");
     *out = start;
     return OPENREG_OK;
 }
 
 openreg_status
-openreg_call_resize(openreg_device *device, const char *call, const openreg_vmm *growing, void *ptr, uint64_t size)
+openreg_call_granularity(openreg_device *device, const char *call, const openreg_vmm *growing, uint64_t *out)
+{
+    openreg_opened_driver *const driver = device->driver;
+    uint64_t granularity = 0;
+    OPENREG_RETURN_NOT_OK(
+        OPENREG_DEVICE_CALL(device, call, growing->granularity(driver->instance, device->ordinal, &granularity)));
+    if (granularity == 0 || (granularity & (granularity - 1)) != 0)
+        return defect(driver->name, call, "granularity succeeded but gave no power of two");
+    *out = granularity;
+    return OPENREG_OK;
+}
+
+openreg_status
+openreg_call_map(openreg_device *device, const char *call, const openreg_vmm *growing, void *ptr, uint64_t offset,
+                 uint64_t size)
 {
     openreg_opened_driver *const driver = device->driver;
     OPENREG_RETURN_NOT_OK(
-        OPENREG_RELEASE_CALL(device, call, growing->resize(driver->instance, device->ordinal, ptr, size)));
+        OPENREG_DEVICE_CALL(device, call, growing->map(driver->instance, device->ordinal, ptr, offset, size)));
     set_active(device);
     return OPENREG_OK;
+}
+
+openreg_status
+openreg_call_unmap(openreg_device *device, const char *call, const openreg_vmm *growing, void *ptr, uint64_t offset,
+                   uint64_t size)
+{
+    openreg_opened_driver *const driver = device->driver;
+    return OPENREG_RELEASE_CALL(device, call, growing->unmap(driver->instance, device->ordinal, ptr, offset, size));
 }
 
 openreg_status

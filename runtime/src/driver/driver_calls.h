@@ -11,6 +11,7 @@
 
 #include "base/error.h"
 #include "driver/device_table.h"
+#include "driver/extensions.h"
 #include "driver/options.h"
 
 /* Bit i: function i of the table is there (open is 0). */
@@ -100,15 +101,15 @@ openreg_status openreg_call_marker_elapsed(openreg_device *, const char *call, o
                                            openreg_backend_event *end, double *milliseconds);
 /* ---- Extensions ---- */
 
-/* The driver's table of that name and version; NULL if it has none, or one that is shorter than the `least_size` that the
- * version began with, of which a warning is logged. Fields beyond `least_size` are there only if its struct_size says so. */
-const void *openreg_call_extension(const openreg_opened_driver *, const char *name, uint32_t version,
-                                   uint32_t least_size);
-
+/* Of openreg/vmm.h; what the driver gives is checked. */
+openreg_status openreg_call_granularity(openreg_device *device, const char *call, const openreg_vmm *growing,
+                                        uint64_t *out);
 openreg_status openreg_call_reserve(openreg_device *device, const char *call, const openreg_vmm *growing, uint64_t size,
-                                    void **out);
-openreg_status openreg_call_resize(openreg_device *device, const char *call, const openreg_vmm *growing, void *ptr,
-                                   uint64_t size);
+                                    uint64_t granularity, void **out);
+openreg_status openreg_call_map(openreg_device *device, const char *call, const openreg_vmm *growing, void *ptr,
+                                uint64_t offset, uint64_t size);
+openreg_status openreg_call_unmap(openreg_device *device, const char *call, const openreg_vmm *growing, void *ptr,
+                                  uint64_t offset, uint64_t size);
 openreg_status openreg_call_release(openreg_device *device, const char *call, const openreg_vmm *growing, void *ptr);
 
 /* Of openreg/schedule.h. */

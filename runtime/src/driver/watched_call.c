@@ -66,12 +66,20 @@ end_of(const openreg_watched *watched, openreg_status status)
     return status;
 }
 
+/* Whether the last calls are worth keeping. */
+static int
+is_alarming(openreg_status status)
+{
+    return status == OPENREG_E_DEVICE_LOST || status == OPENREG_E_INTERNAL || status == OPENREG_E_PEER ||
+           status == OPENREG_E_TIMEOUT;
+}
+
 openreg_status
 openreg_watched_end_on(openreg_watched *watched, openreg_status status)
 {
     status = end_of(watched, status);
     openreg_recorder_end(watched->ticket, status);
-    if (status == OPENREG_E_DEVICE_LOST || status == OPENREG_E_INTERNAL)
+    if (is_alarming(status))
         openreg_recorder_alarm();
     return status;
 }
@@ -84,7 +92,7 @@ openreg_watched_tell(const openreg_device *device, openreg_driver_stream stream,
     if (status != OPENREG_OK || is_paused ||
         !openreg_faults_take_error(device->index, stream, whole, &code, text, sizeof text))
         return status;
-    if (code == OPENREG_E_INTERNAL)
+    if (is_alarming(code))
         openreg_recorder_alarm();
     return say(code, text);
 }

@@ -8,6 +8,7 @@
 #include <string.h>
 
 #include "base/error.h"
+#include "base/fork.h"
 #include "base/lock.h"
 #include "base/parse.h"
 #include "base/text.h"
@@ -24,15 +25,29 @@ struct openreg_faults_s {
 typedef struct pending_error {
     struct pending_error *next;
     openreg_faults from; /* NULL: no plan */
-    int32_t device;
-    const void *stream;
+    uint64_t number;     /* an older one's is smaller */
     openreg_status code;
     char text[OPENREG_LEFT_TEXT_SIZE];
 } pending_error;
 
+/* The errors of one stream, which has at least one. */
+typedef struct error_queue {
+    struct error_queue *next;
+    int32_t device;
+    const void *stream;
+    pending_error *first, *last; /* the oldest first */
+} error_queue;
+
 static openreg_lock lock = OPENREG_LOCK_INITIALIZER; /* of what follows */
 static openreg_faults plans;
-static pending_error *pending; /* the oldest first */
+static error_queue *queues;
+static uint64_t last_number, errors_without_plan;
+
+__attribute__((constructor)) static void
+handle_forks(void)
+{
+    openreg_fork_hold(OPENREG_FORK_FAULTS, &lock);
+}
 
 uint32_t openreg_published_instruments;
 
@@ -81,21 +96,79 @@ concerns(const openreg_fault *fault, const openreg_fault_site *site)
            (fault->name[0] == '\0' || (site->name != NULL && strcmp(fault->name, site->name) == 0));
 }
 
+/* The lock is held. NULL: memory is short. */
+static error_queue *
+queue_of(int32_t device, const void *stream)
+{
+    error_queue *queue = queues;
+    while (queue != NULL && (queue->device != device || queue->stream != stream))
+        queue = queue->next;
+    if (queue == NULL && (queue = calloc(1, sizeof *queue)) != NULL) {
+        *queue = (error_queue){.next = queues, .device = device, .stream = stream};
+        queues = queue;
+    }
+    return queue;
+}
+
 /* The lock is held. Without memory the error is lost, as it may be on hardware whose queue of errors is full. */
 static void
 leave_error(openreg_faults from, int32_t device, const void *stream, openreg_status code, const char *text)
 {
     pending_error *const error = malloc(sizeof *error);
-    if (error == NULL)
+    error_queue *const queue = error == NULL ? NULL : queue_of(device, stream);
+    if (queue == NULL) {
+        free(error);
         return;
-    *error = (pending_error){.from = from, .device = device, .stream = stream, .code = code};
+    }
+    *error = (pending_error){.from = from, .number = ++last_number, .code = code};
     openreg_text_copy(error->text, sizeof error->text, text);
-    pending_error **end = &pending;
-    while (*end != NULL)
-        end = &(*end)->next;
-    *end = error;
-    if (from == NULL)
+    *(queue->first == NULL ? &queue->first : &queue->last->next) = error;
+    queue->last = error;
+    if (from == NULL && errors_without_plan++ == 0)
         openreg_instruments_switch(OPENREG_INSTRUMENT_ERRORS, 1);
+}
+
+/* The lock is held. The queue goes with its last error. */
+static pending_error *
+take_first(error_queue **link)
+{
+    error_queue *const queue = *link;
+    pending_error *const error = queue->first;
+    queue->first = error->next;
+    if (queue->first == NULL) {
+        *link = queue->next;
+        free(queue);
+    }
+    if (error->from == NULL && --errors_without_plan == 0)
+        openreg_instruments_switch(OPENREG_INSTRUMENT_ERRORS, 0);
+    return error;
+}
+
+/* The lock is held. */
+static void
+drop_errors_of(openreg_faults from)
+{
+    for (error_queue **link = &queues; *link != NULL;) {
+        error_queue *const queue = *link;
+        pending_error **at = &queue->first;
+        queue->last = NULL;
+        while (*at != NULL) {
+            pending_error *const error = *at;
+            if (error->from != from) {
+                queue->last = error;
+                at = &error->next;
+                continue;
+            }
+            *at = error->next;
+            free(error);
+        }
+        if (queue->last != NULL) {
+            link = &queue->next;
+        } else {
+            *link = queue->next;
+            free(queue);
+        }
+    }
 }
 
 /* A fault hits the call; the lock is held. */
@@ -170,16 +243,6 @@ openreg_faults_ask(const openreg_fault_site *site, openreg_fault_verdict *out)
     return is_hit;
 }
 
-/* The lock is held. */
-static int
-has_errors_without_plan(void)
-{
-    for (const pending_error *at = pending; at != NULL; at = at->next)
-        if (at->from == NULL)
-            return 1;
-    return 0;
-}
-
 void
 openreg_faults_leave_error(int32_t device, const void *stream, openreg_status code, const char *text)
 {
@@ -191,16 +254,13 @@ openreg_faults_leave_error(int32_t device, const void *stream, openreg_status co
 int
 openreg_faults_take_error(int32_t device, const void *stream, int whole, openreg_status *code, char *text, size_t size)
 {
-    pending_error *found = NULL;
+    error_queue **oldest = NULL;
     openreg_lock_acquire(&lock);
-    for (pending_error **at = &pending; *at != NULL; at = &(*at)->next)
-        if ((*at)->device == device && (whole || (*at)->stream == stream)) {
-            found = *at;
-            *at = found->next;
-            break;
-        }
-    if (found != NULL && found->from == NULL && !has_errors_without_plan())
-        openreg_instruments_switch(OPENREG_INSTRUMENT_ERRORS, 0);
+    for (error_queue **link = &queues; *link != NULL; link = &(*link)->next)
+        if ((*link)->device == device && (whole || (*link)->stream == stream) &&
+            (oldest == NULL || (*link)->first->number < (*oldest)->first->number))
+            oldest = link;
+    pending_error *const found = oldest == NULL ? NULL : take_first(oldest);
     openreg_lock_release(&lock);
     if (found == NULL)
         return 0;
@@ -250,15 +310,7 @@ openreg_faults_remove(openreg_faults faults, unsigned char devices[OPENREG_MAX_D
     while (*at != faults)
         at = &(*at)->next;
     *at = faults->next;
-    for (pending_error **error = &pending; *error != NULL;) {
-        pending_error *const one = *error;
-        if (one->from == faults) {
-            *error = one->next;
-            free(one);
-        } else {
-            error = &one->next;
-        }
-    }
+    drop_errors_of(faults);
     if (plans == NULL)
         openreg_instruments_switch(OPENREG_INSTRUMENT_FAULTS, 0);
     for (int i = 0; i < OPENREG_MAX_DEVICES; ++i)

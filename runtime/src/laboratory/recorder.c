@@ -18,6 +18,7 @@
 
 #include "base/clock.h"
 #include "base/error.h"
+#include "base/lock.h"
 #include "base/log.h"
 #include "base/parse.h"
 #include "base/text.h"
@@ -48,6 +49,7 @@ typedef struct place {
 typedef struct ring {
     uint64_t mask;
     struct ring *earlier; /* rings stay: a thread may be writing there */
+    char *prefix;         /* of the file that errors are written to */
     atomic_ullong next;
     place places[];
 } ring;
@@ -55,7 +57,6 @@ typedef struct ring {
 static _Atomic(ring *) current;
 static _Atomic(openreg_place_function) place_function;
 static atomic_int alarms;
-static char path[PATH_SIZE]; /* written while the recorder is started */
 
 void
 openreg_recorder_find_place(char *out, size_t size)
@@ -71,8 +72,12 @@ static int32_t
 this_thread(void)
 {
     static OPENREG_HOT_TLS int32_t number;
-    if (number == 0)
+    static OPENREG_HOT_TLS unsigned forks; /* a child's thread has another number */
+    const unsigned now = atomic_load_explicit(&openreg_fork_epoch, memory_order_relaxed);
+    if (number == 0 || forks != now) {
         number = (int32_t)syscall(SYS_gettid);
+        forks = now;
+    }
     return number;
 }
 
@@ -194,15 +199,24 @@ put_text(writer *out, const char *text)
     put(out, "\"");
 }
 
-static void
-put_number(writer *out, uint64_t number, int least_digits)
+#define NUMBER_SIZE 24
+
+/* Its digits, which end where `text` ends. */
+static const char *
+digits_of(uint64_t number, int least_digits, char text[NUMBER_SIZE])
 {
-    char text[24];
-    char *at = text + sizeof text - 1;
+    char *at = text + NUMBER_SIZE - 1;
     *at = '\0';
     for (; number > 0 || least_digits > 0; number /= 10, --least_digits)
         *--at = (char)('0' + number % 10);
-    put(out, at);
+    return at;
+}
+
+static void
+put_number(writer *out, uint64_t number, int least_digits)
+{
+    char text[NUMBER_SIZE];
+    put(out, digits_of(number, least_digits, text));
 }
 
 /* Microseconds. */
@@ -315,66 +329,95 @@ put_device(writer *out, int32_t device)
     put(out, "\"}}");
 }
 
-/* 0, or errno. For signal handlers, too. */
-static int
-write_ring(const ring *from, const char *to)
-{
+/* What writing takes: too much for the stack of a signal handler. */
+typedef struct workspace {
+    writer out;
+    record what;
+    size_t count;
     uint64_t streams[STREAMS];
-    unsigned char seen[OPENREG_MAX_DEVICES + 1] = {0};
-    size_t count = 0;
-    writer out = {.file = open(to, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0644)};
-    if (out.file < 0)
+    unsigned char seen[OPENREG_MAX_DEVICES + 1];
+    char path[PATH_SIZE];
+} workspace;
+
+/* The prefix and the number of the process, which in a child isn't the one that has started the recorder. */
+static const char *
+own_path(const ring *from, char path[PATH_SIZE])
+{
+    char number[NUMBER_SIZE];
+    const char *const parts[] = {from->prefix, ".", digits_of((uint64_t)getpid(), 1, number), ".json"};
+    size_t length = 0;
+    for (size_t i = 0; i < sizeof parts / sizeof parts[0]; ++i)
+        for (const char *at = parts[i]; *at != '\0' && length < PATH_SIZE - 1; ++at)
+            path[length++] = *at;
+    path[length] = '\0';
+    return path;
+}
+
+/* 0, or errno. For signal handlers, too. `to` NULL: the file that errors are written to, of this very process. */
+static int
+write_ring(const ring *from, const char *to, workspace *in)
+{
+    writer *const out = &in->out;
+    record *const what = &in->what;
+    if (to == NULL)
+        to = own_path(from, in->path);
+    *out = (writer){.file = open(to, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0644)};
+    in->count = 0;
+    memset(in->seen, 0, sizeof in->seen);
+    if (out->file < 0)
         return errno;
-    put(&out,
+    put(out,
         "{\"displayTimeUnit\":\"ns\",\"traceEvents\":[\n{\"ph\":\"M\",\"name\":\"recorder\",\"args\":{\"process\":");
-    put_number(&out, (uint64_t)getpid(), 1);
-    put(&out, "}}");
+    put_number(out, (uint64_t)getpid(), 1);
+    put(out, "}}");
     const uint64_t last = atomic_load_explicit(&from->next, memory_order_relaxed);
     for (uint64_t number = last > from->mask ? last - from->mask : 1; number <= last; ++number) {
-        record what;
-        if (!read_place(from, number, &what) || what.device < OPENREG_HOST || what.device >= OPENREG_MAX_DEVICES)
+        if (!read_place(from, number, what) || what->device < OPENREG_HOST || what->device >= OPENREG_MAX_DEVICES)
             continue;
-        if (!seen[process_of(what.device)]) {
-            seen[process_of(what.device)] = 1;
-            put_device(&out, what.device);
+        if (!in->seen[process_of(what->device)]) {
+            in->seen[process_of(what->device)] = 1;
+            put_device(out, what->device);
         }
-        put_record(&out, &what, number, number_of(streams, &count, what.stream));
+        put_record(out, what, number, number_of(in->streams, &in->count, what->stream));
     }
-    put(&out, "\n]}\n");
-    flush(&out);
-    if (close(out.file) != 0 && out.error == 0)
-        out.error = errno;
-    return out.error;
+    put(out, "\n]}\n");
+    flush(out);
+    if (close(out->file) != 0 && out->error == 0)
+        out->error = errno;
+    return out->error;
 }
 
 /* --------------------------------------------------------------------------------------------------------- control */
 
-static void
-read_path(void)
+static ring *
+make_ring(uint32_t calls)
 {
+    uint64_t size = 1;
+    while (size < calls)
+        size *= 2;
+    ring *const fresh = calloc(1, sizeof *fresh + size * sizeof(place));
     const char *const prefix = openreg_variable("OPENREG_FLIGHT_RECORDER_FILE");
-    (void)snprintf(path, sizeof path, "%s.%ld.json",
-                   prefix != NULL && *prefix != '\0' ? prefix : "openreg_flight_recorder", (long)getpid());
+    if (fresh == NULL)
+        return NULL;
+    fresh->mask = size - 1;
+    fresh->prefix = strdup(prefix != NULL && *prefix != '\0' ? prefix : "openreg_flight_recorder");
+    if (fresh->prefix == NULL) {
+        free(fresh);
+        return NULL;
+    }
+    return fresh;
 }
 
 openreg_status
 openreg_flight_recorder_start(uint32_t calls)
 {
     static const char call[] = "openreg_flight_recorder_start";
-    uint64_t size = 1;
     if (calls > OPENREG_FLIGHT_RECORDER_MOST)
         return openreg_error_set(OPENREG_E_INVALID, call, "%u calls were asked for, at most %u can be kept", calls,
                                  OPENREG_FLIGHT_RECORDER_MOST);
-    while (size < calls)
-        size *= 2;
-    ring *fresh = NULL;
-    if (calls > 0) {
-        fresh = calloc(1, sizeof *fresh + size * sizeof(place));
-        if (fresh == NULL)
-            return openreg_error_set(OPENREG_E_NOMEM, call, "no host memory for %u calls", calls);
-        fresh->mask = size - 1;
-        read_path();
-    }
+    ring *const fresh = calls == 0 ? NULL : make_ring(calls);
+    if (calls > 0 && fresh == NULL)
+        return openreg_error_set(OPENREG_E_NOMEM, call, "no host memory for %u calls", calls);
     atomic_store_explicit(&alarms, 0, memory_order_relaxed);
     static _Atomic(ring *) all;
     if (fresh != NULL) {
@@ -396,10 +439,11 @@ openreg_flight_recorder_write(const char *to)
         return openreg_error_set(OPENREG_E_INVALID, call,
                                  "the flight recorder is off; OPENREG_FLIGHT_RECORDER=1000 "
                                  "starts it");
-    const char *const file = to != NULL ? to : path;
-    const int error = write_ring(from, file);
+    workspace in;
+    const int error = write_ring(from, to, &in);
     return error == 0 ? OPENREG_OK
-                      : openreg_error_set(OPENREG_E_INVALID, call, "%s can't be written: %s", file, strerror(error));
+                      : openreg_error_set(OPENREG_E_INVALID, call, "%s can't be written: %s", to != NULL ? to : in.path,
+                                          strerror(error));
 }
 
 void
@@ -414,7 +458,8 @@ openreg_recorder_alarm(void)
     const ring *const from = atomic_load_explicit(&current, memory_order_acquire);
     if (from == NULL || atomic_fetch_add_explicit(&alarms, 1, memory_order_relaxed) >= ALARMS)
         return;
-    (void)write_ring(from, path);
+    workspace in;
+    (void)write_ring(from, NULL, &in);
 }
 
 void
@@ -433,10 +478,11 @@ static void
 write_and_pass_on(int number, siginfo_t *info, void *context)
 {
     static atomic_flag was_written = ATOMIC_FLAG_INIT;
+    static workspace in; /* the handler may run on a small stack */
     const int error = errno;
     const ring *const from = atomic_load_explicit(&current, memory_order_acquire);
     if (from != NULL && !atomic_flag_test_and_set(&was_written))
-        (void)write_ring(from, path);
+        (void)write_ring(from, NULL, &in);
     errno = error;
     for (size_t i = 0; i < SIGNALS; ++i) {
         if (fatal_signals[i] != number)

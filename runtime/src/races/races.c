@@ -235,15 +235,18 @@ tell(const openreg_conflict *conflict, const openreg_shadow_use *use)
     if (race.second.device == OPENREG_HOST && race.kind != OPENREG_RACE_REUSE)
         race.kind = OPENREG_RACE_HOST;
     const bool raises = (openreg_races_flags() & OPENREG_RACES_RAISE) != 0;
+    const uint64_t before = openreg_race_reports();
     const char *const text = openreg_race_report(&race, conflict->other.origin, use->epoch.origin, raises);
     char line[OPENREG_RACE_TEXT] = "";
     if (text != NULL)
         (void)strncat(line, text, sizeof line - 1);
+    /* Nothing can stop the host, so the error comes later, or not at all if this is the program's end. */
+    const bool is_logged = !raises || (race.second.device == OPENREG_HOST && openreg_race_reports() > before);
     openreg_lock_release(&lock);
+    if (line[0] != '\0' && is_logged)
+        log_report(line, &race);
     if (raises)
         status = openreg_error_set(OPENREG_E_INVALID, NULL, "%s", line);
-    else if (line[0] != '\0')
-        log_report(line, &race);
     return status;
 }
 
@@ -550,21 +553,8 @@ openreg_races_clear(void)
 
 /* -------------------------------------------------------------------------------------------------------------- fork */
 
-static void
-lock_for_fork(void)
-{
-    openreg_lock_acquire(&lock);
-}
-
-static void
-unlock_after_fork(void)
-{
-    openreg_lock_release(&lock);
-}
-
 __attribute__((constructor)) static void
 handle_forks(void)
 {
-    openreg_fork_handle(OPENREG_FORK_RACES,
-                        &(openreg_fork_handlers){.prepare = lock_for_fork, .parent = unlock_after_fork});
+    openreg_fork_hold(OPENREG_FORK_RACES, &lock);
 }

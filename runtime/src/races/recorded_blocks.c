@@ -11,7 +11,7 @@ typedef struct recorded_block {
     openreg_tree_node node; /* by start */
     uint64_t size;
     uint32_t count;
-    uint32_t lines[]; /* their streams' */
+    uint32_t lines[]; /* their streams', each once */
 } recorded_block;
 
 static openreg_tree recorded;
@@ -41,6 +41,9 @@ openreg_recorded_blocks_add(uint64_t start, uint64_t size, uint32_t line)
 {
     recorded_block *const before = find(start);
     const uint32_t count = before == NULL ? 0 : before->count;
+    for (uint32_t i = 0; i < count; ++i)
+        if (before->lines[i] == line)
+            return true;
     recorded_block *const block = malloc(sizeof *block + (count + 1) * sizeof block->lines[0]);
     if (block == NULL)
         return false;

@@ -15,15 +15,14 @@ openreg_validation_range(openreg_instance v, const char *slot, const void *ptr, 
                                   what, ptr, dev);
         return OPENREG_OK;
     }
-    const uint64_t offset = (uintptr_t)ptr - range.start;
     if (range.dev != dev)
         return openreg_validation_refuse(v, OPENREG_RULE_ALLOCATION_ALIVE, OPENREG_E_INVALID, slot,
                                          "%s %p is memory of device %d (-1: the host), not of device %d", what, ptr,
                                          range.dev, dev);
-    if (range.kind != OPENREG_MADE_BY_MEMORY_OPEN && (offset > range.used || size > range.used - offset))
+    if (range.kind != OPENREG_MADE_BY_MEMORY_OPEN && !openreg_ledger_holds(v, ptr, size))
         return openreg_validation_refuse(v, OPENREG_RULE_ALLOCATION_ALIVE, OPENREG_E_INVALID, slot,
                                          "%llu bytes at %s %p end beyond its allocation of %llu bytes at %p",
-                                         (unsigned long long)size, what, ptr, (unsigned long long)range.used,
+                                         (unsigned long long)size, what, ptr, (unsigned long long)range.size,
                                          (void *)range.start);
     return OPENREG_OK;
 }

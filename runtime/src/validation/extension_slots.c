@@ -8,6 +8,7 @@
 #include "base/error.h"
 #include "base/log.h"
 #include "base/sized_struct.h"
+#include "driver/extensions.h"
 #include "validation/validated.h"
 
 /* As OPENREG_VALIDATED_CALL, of an extension's function. */
@@ -28,7 +29,24 @@ refuse_address(openreg_instance v, const char *slot, int32_t dev, const void *pt
 /* ------------------------------------------------------------------------------------------------------------- ipc */
 
 static openreg_status
-validated_export(openreg_instance v, int32_t dev, void *ptr, openreg_ipc_handle *out)
+validated_handle_size(openreg_instance v, uint32_t *out)
+{
+    static const char slot[] = "handle_size";
+    const uint32_t poison = UINT32_C(0x5a5a5a5a);
+    uint32_t size = poison;
+    openreg_status status;
+    EXTENSION_CALL(status, v, slot, atomic_load(&v->inner_ipc)->handle_size(v->instance, &size));
+    openreg_validation_untouched(v, slot, status, &size, &poison, sizeof size);
+    if (status == OPENREG_OK && (size == 0 || size > OPENREG_IPC_HANDLE_MAX))
+        return openreg_validation_refuse(v, OPENREG_RULE_IPC_HANDLE, OPENREG_E_INTERNAL, slot, "it gave %u bytes",
+                                         (unsigned)size);
+    if (status == OPENREG_OK)
+        *out = size;
+    return status;
+}
+
+static openreg_status
+validated_export(openreg_instance v, int32_t dev, void *ptr, const int32_t *processes, uint32_t count, void *out)
 {
     static const char slot[] = "memory_export";
     openreg_range range;
@@ -36,19 +54,25 @@ validated_export(openreg_instance v, int32_t dev, void *ptr, openreg_ipc_handle 
     if (!openreg_ledger_find(v, ptr, &range) || range.start != (uintptr_t)ptr || range.dev != dev ||
         (range.kind != OPENREG_MADE_BY_MEM_ALLOC && range.kind != OPENREG_MADE_BY_RESERVE))
         return refuse_address(v, slot, dev, ptr);
-    openreg_ipc_handle before;
-    memset(&before, 0x5a, sizeof before);
-    openreg_ipc_handle handle = before;
+    unsigned char before[OPENREG_IPC_HANDLE_MAX + 8], handle[OPENREG_IPC_HANDLE_MAX + 8];
+    uint32_t size = 0;
+    OPENREG_RETURN_NOT_OK(validated_handle_size(v, &size));
+    memset(before, 0x5a, sizeof before);
+    memcpy(handle, before, sizeof handle);
     openreg_status status;
-    EXTENSION_CALL(status, v, slot, atomic_load(&v->inner_ipc)->memory_export(v->instance, dev, ptr, &handle));
-    openreg_validation_untouched(v, slot, status, &handle, &before, sizeof handle);
+    EXTENSION_CALL(status, v, slot,
+                   atomic_load(&v->inner_ipc)->memory_export(v->instance, dev, ptr, processes, count, handle));
+    openreg_validation_untouched(v, slot, status, handle, before, sizeof handle);
+    if (memcmp(handle + size, before + size, sizeof handle - size) != 0)
+        openreg_validation_report(v, OPENREG_RULE_IPC_HANDLE, slot, "it wrote beyond the %u bytes of a handle",
+                                  (unsigned)size);
     if (status == OPENREG_OK)
-        *out = handle;
+        memcpy(out, handle, size);
     return status;
 }
 
 static openreg_status
-validated_open_memory(openreg_instance v, int32_t dev, const openreg_ipc_handle *handle, void **out)
+validated_open_memory(openreg_instance v, int32_t dev, const void *handle, void **out)
 {
     static const char slot[] = "memory_open";
     OPENREG_RETURN_NOT_OK(openreg_validation_device(v, slot, dev));
@@ -63,7 +87,7 @@ validated_open_memory(openreg_instance v, int32_t dev, const openreg_ipc_handle 
         return status;
     }
     memory = memory == poison ? NULL : memory;
-    const openreg_range made = {(uintptr_t)memory, 1, 1, dev, OPENREG_MADE_BY_MEMORY_OPEN, 0, 0};
+    const openreg_range made = {.start = (uintptr_t)memory, .size = 1, .dev = dev, .kind = OPENREG_MADE_BY_MEMORY_OPEN};
     openreg_range other;
     if (memory == NULL)
         openreg_ledger_give_up_room(v);
@@ -94,6 +118,7 @@ validated_close_memory(openreg_instance v, int32_t dev, void *ptr)
 static const openreg_ipc ipc_table = {
     .struct_size = sizeof(openreg_ipc),
     .version = OPENREG_IPC_VERSION,
+    .handle_size = validated_handle_size,
     .memory_export = validated_export,
     .memory_open = validated_open_memory,
     .memory_close = validated_close_memory,
@@ -102,54 +127,109 @@ static const openreg_ipc ipc_table = {
 /* ------------------------------------------------------------------------------------------------------------- vmm */
 
 static openreg_status
+validated_granularity(openreg_instance v, int32_t dev, uint64_t *out)
+{
+    static const char slot[] = "granularity";
+    OPENREG_RETURN_NOT_OK(openreg_validation_device(v, slot, dev));
+    const uint64_t poison = UINT64_C(0x5a5a5a5a5a5a5a5a);
+    uint64_t bytes = poison;
+    openreg_status status;
+    EXTENSION_CALL(status, v, slot, atomic_load(&v->inner_vmm)->granularity(v->instance, dev, &bytes));
+    openreg_validation_untouched(v, slot, status, &bytes, &poison, sizeof bytes);
+    if (status != OPENREG_OK)
+        return status;
+    const uint64_t before = atomic_exchange(&v->devices[dev].granularity, bytes);
+    if (bytes == 0 || (bytes & (bytes - 1)) != 0 || (before != 0 && before != bytes))
+        return openreg_validation_refuse(v, OPENREG_RULE_GRANULARITY, OPENREG_E_INTERNAL, slot,
+                                         "it gave %llu bytes, and %llu before", (unsigned long long)bytes,
+                                         (unsigned long long)before);
+    *out = bytes;
+    return OPENREG_OK;
+}
+
+static openreg_status
 validated_reserve(openreg_instance v, int32_t dev, uint64_t size, void **out)
 {
     static const char slot[] = "reserve";
-    OPENREG_RETURN_NOT_OK(openreg_validation_device(v, slot, dev));
+    uint64_t step = 0;
+    OPENREG_RETURN_NOT_OK(validated_granularity(v, dev, &step));
     OPENREG_RETURN_NOT_OK(openreg_ledger_make_room(v));
     void *const poison = (void *)&poison;
     void *start = poison;
-    openreg_status status;
-    EXTENSION_CALL(status, v, slot, atomic_load(&v->inner_vmm)->reserve(v->instance, dev, size, &start));
-    openreg_validation_untouched(v, slot, status, &start, &poison, sizeof start);
-    if (status != OPENREG_OK) {
-        openreg_ledger_give_up_room(v);
-        return status;
+    unsigned char *const mapped = calloc(size / step + 1, 1);
+    openreg_status status = mapped != NULL ? OPENREG_OK : openreg_validation_no_memory();
+    if (status == OPENREG_OK) {
+        EXTENSION_CALL(status, v, slot, atomic_load(&v->inner_vmm)->reserve(v->instance, dev, size, &start));
+        openreg_validation_untouched(v, slot, status, &start, &poison, sizeof start);
     }
     start = start == poison ? NULL : start;
-    const openreg_range made = {(uintptr_t)start, size, 0, dev, OPENREG_MADE_BY_RESERVE, 0, 0};
+    const openreg_range made = {.start = (uintptr_t)start,
+                                .size = size,
+                                .dev = dev,
+                                .kind = OPENREG_MADE_BY_RESERVE,
+                                .mapped = mapped,
+                                .step = step};
     openreg_range other;
-    if (start == NULL || made.start % OPENREG_VMM_GRANULARITY != 0) {
+    if (status != OPENREG_OK || start == NULL || made.start % step != 0) {
         openreg_ledger_give_up_room(v);
-        return openreg_validation_refuse(v, OPENREG_RULE_RESERVATION, OPENREG_E_INTERNAL, slot,
-                                         "it gave %p, which is no multiple of 2 MiB", start);
+        free(mapped);
+        return status != OPENREG_OK ? status
+                                    : openreg_validation_refuse(v, OPENREG_RULE_RESERVATION, OPENREG_E_INTERNAL, slot,
+                                                                "it gave %p, which is no multiple of %llu bytes", start,
+                                                                (unsigned long long)step);
     }
-    if (!openreg_ledger_add(v, &made, &other))
+    if (!openreg_ledger_add(v, &made, &other)) {
+        free(mapped);
         return openreg_validation_refuse(v, OPENREG_RULE_NO_OVERLAP, OPENREG_E_INTERNAL, slot,
                                          "it gave %llu bytes at %p, where %llu bytes of device %d at %p are alive",
                                          (unsigned long long)size, start, (unsigned long long)other.size, other.dev,
                                          (void *)other.start);
+    }
     *out = start;
     return OPENREG_OK;
 }
 
 static openreg_status
-validated_resize(openreg_instance v, int32_t dev, void *ptr, uint64_t size)
+check_reservation(openreg_instance v, const char *slot, int32_t dev, void *ptr)
 {
-    static const char slot[] = "resize";
     openreg_range range;
     OPENREG_RETURN_NOT_OK(openreg_validation_device(v, slot, dev));
-    if (!openreg_ledger_find(v, ptr, &range) || range.start != (uintptr_t)ptr || range.dev != dev ||
-        range.kind != OPENREG_MADE_BY_RESERVE)
-        return refuse_address(v, slot, dev, ptr);
+    return !openreg_ledger_find(v, ptr, &range) || range.start != (uintptr_t)ptr || range.dev != dev ||
+                   range.kind != OPENREG_MADE_BY_RESERVE
+               ? refuse_address(v, slot, dev, ptr)
+               : OPENREG_OK;
+}
+
+/* After the call: the books follow the driver, which must have refused what they can't follow. */
+static void
+note_mapped(openreg_instance v, const char *slot, void *ptr, uint64_t offset, uint64_t size, int mapped)
+{
+    if (!openreg_ledger_set_mapped(v, ptr, offset, size, mapped))
+        openreg_validation_report(v, OPENREG_RULE_MAPPED, slot, "it accepted %llu bytes at %llu of the reservation %p",
+                                  (unsigned long long)size, (unsigned long long)offset, ptr);
+}
+
+static openreg_status
+validated_map(openreg_instance v, int32_t dev, void *ptr, uint64_t offset, uint64_t size)
+{
+    static const char slot[] = "map";
+    OPENREG_RETURN_NOT_OK(check_reservation(v, slot, dev, ptr));
     openreg_status status;
-    EXTENSION_CALL(status, v, slot, atomic_load(&v->inner_vmm)->resize(v->instance, dev, ptr, size));
-    const int may_work = size <= range.size && size % OPENREG_VMM_GRANULARITY == 0;
-    if (!may_work && status == OPENREG_OK)
-        openreg_validation_report(v, OPENREG_RULE_RESERVATION, slot, "it accepted %llu bytes of a reservation of %llu",
-                                  (unsigned long long)size, (unsigned long long)range.size);
+    EXTENSION_CALL(status, v, slot, atomic_load(&v->inner_vmm)->map(v->instance, dev, ptr, offset, size));
     if (status == OPENREG_OK)
-        openreg_ledger_set_used(v, ptr, size);
+        note_mapped(v, slot, ptr, offset, size, 1);
+    return status;
+}
+
+static openreg_status
+validated_unmap(openreg_instance v, int32_t dev, void *ptr, uint64_t offset, uint64_t size)
+{
+    static const char slot[] = "unmap";
+    OPENREG_RETURN_NOT_OK(check_reservation(v, slot, dev, ptr));
+    openreg_status status;
+    EXTENSION_CALL(status, v, slot, atomic_load(&v->inner_vmm)->unmap(v->instance, dev, ptr, offset, size));
+    if (status == OPENREG_OK)
+        note_mapped(v, slot, ptr, offset, size, 0);
     return status;
 }
 
@@ -163,9 +243,9 @@ validated_release(openreg_instance v, int32_t dev, void *ptr)
         return refuse_address(v, slot, dev, ptr);
     openreg_status status;
     EXTENSION_CALL(status, v, slot, atomic_load(&v->inner_vmm)->release(v->instance, dev, ptr));
-    if (status != OPENREG_OK)
-        (void)openreg_ledger_add(v, &range, &other);
-    else
+    if (status == OPENREG_OK || !openreg_ledger_add(v, &range, &other))
+        free(range.mapped);
+    if (status == OPENREG_OK)
         openreg_ledger_give_up_room(v);
     return status;
 }
@@ -173,8 +253,10 @@ validated_release(openreg_instance v, int32_t dev, void *ptr)
 static const openreg_vmm vmm_table = {
     .struct_size = sizeof(openreg_vmm),
     .version = OPENREG_VMM_VERSION,
+    .granularity = validated_granularity,
     .reserve = validated_reserve,
-    .resize = validated_resize,
+    .map = validated_map,
+    .unmap = validated_unmap,
     .release = validated_release,
 };
 
@@ -188,7 +270,7 @@ validated_poison(openreg_instance v, int32_t dev, void *ptr, uint64_t size, open
     openreg_handle *entry = NULL;
     openreg_stream_state *state = NULL;
     OPENREG_RETURN_NOT_OK(openreg_validation_device(v, slot, dev));
-    if (!openreg_ledger_find(v, ptr, &range) || range.dev != dev || (uintptr_t)ptr - range.start + size > range.used)
+    if (!openreg_ledger_find(v, ptr, &range) || range.dev != dev || !openreg_ledger_holds(v, ptr, size))
         return refuse_address(v, slot, dev, ptr);
     OPENREG_RETURN_NOT_OK(openreg_validation_stream(v, slot, dev, stream, &entry, &state));
     atomic_fetch_add_explicit(&state->queued, 1, memory_order_relaxed);
@@ -279,29 +361,40 @@ wrap_kernels(openreg_instance v, const openreg_kernels *kernels)
 
 /* ------------------------------------------------------------------------------------------------------- extension() */
 
+static int
+is_fit(openreg_instance v, const openreg_extension *what, const void *table)
+{
+    char why[160];
+    const int fits = openreg_extension_is_fit(what, table, why, sizeof why);
+    if (!fits)
+        openreg_validation_report(v, OPENREG_RULE_EXTENSION_TABLE, "extension", "%s", why);
+    return fits;
+}
+
 static const void *
 wrap(openreg_instance v, const char *name, const void *table)
 {
+    /* A table that is not fit is the runtime's to refuse, with a reason. */
     if (strcmp(name, OPENREG_IPC_NAME) == 0) {
-        if (!openreg_sized_is_valid(table, OPENREG_IPC_SIZE_1))
-            return table; /* the runtime refuses it, with a reason */
+        if (!is_fit(v, &openreg_extension_ipc, table))
+            return table;
         atomic_store(&v->inner_ipc, table);
         return &ipc_table;
     }
     if (strcmp(name, OPENREG_VMM_NAME) == 0) {
-        if (!openreg_sized_is_valid(table, OPENREG_VMM_SIZE_1))
+        if (!is_fit(v, &openreg_extension_vmm, table))
             return table;
         atomic_store(&v->inner_vmm, table);
         return &vmm_table;
     }
     if (strcmp(name, OPENREG_SCHEDULE_NAME) == 0) {
-        if (!openreg_sized_is_valid(table, OPENREG_SCHEDULE_SIZE_1))
+        if (!is_fit(v, &openreg_extension_schedule, table))
             return table;
         atomic_store(&v->inner_schedule, table);
         return &schedule_table;
     }
     if (strcmp(name, OPENREG_COMM_NAME) == 0) {
-        if (!openreg_sized_is_valid(table, OPENREG_COMM_SIZE_1))
+        if (!is_fit(v, &openreg_extension_comm, table))
             return table;
         atomic_store(&v->inner_comm, table);
         return &openreg_validated_comm;
@@ -321,9 +414,6 @@ validated_extension(openreg_instance v, const char *name, uint32_t version)
     openreg_validation_end(v, slot, span, OPENREG_OK, 0);
     if (table == NULL)
         return NULL;
-    if (openreg_sized_size(table) < 2 * sizeof(uint32_t))
-        openreg_validation_report(v, OPENREG_RULE_EXTENSION_TABLE, slot, "the table %s says that it has %u bytes", name,
-                                  (unsigned)openreg_sized_size(table));
     return wrap(v, name, table);
 }
 

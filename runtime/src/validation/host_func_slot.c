@@ -6,6 +6,7 @@
 #include <stdlib.h>
 
 #include "base/error.h"
+#include "base/fork.h"
 #include "base/thread.h"
 #include "validation/validated.h"
 
@@ -21,15 +22,20 @@ typedef struct queued_function {
 
 #define BUCKETS 64u
 
-static openreg_lock lock = OPENREG_LOCK_INITIALIZER; /* of the list and the number */
+static openreg_lock lock = OPENREG_LOCK_INITIALIZER; /* of what follows, and of how many functions an instance runs */
 static queued_function *queued[BUCKETS];
 static uintptr_t last_number;
+/* The last instance of which a function was queued, for what ran too often: its own is forgotten. */
+static openreg_instance last_instance;
+
+__attribute__((constructor)) static void
+handle_forks(void)
+{
+    openreg_fork_hold(OPENREG_FORK_FUNCTIONS, &lock);
+}
 
 /* What this thread does: 1 it is inside a driver's host_func(), 2 it runs a host function. */
 static OPENREG_HOT_TLS int thread_is_calling, thread_is_running;
-
-/* The last instance of which a function was queued, for what ran too often: its own is forgotten. */
-static _Atomic(openreg_instance) last_instance;
 
 int
 openreg_validation_in_function(void)
@@ -41,47 +47,83 @@ static void
 add(queued_function *entry)
 {
     openreg_lock_acquire(&lock);
+    last_instance = entry->v;
     entry->number = ++last_number;
     entry->next = queued[entry->number % BUCKETS];
     queued[entry->number % BUCKETS] = entry;
     openreg_lock_release(&lock);
 }
 
+/* The lock is held. */
 static queued_function *
-take(uintptr_t number)
+remove_entry(uintptr_t number)
 {
-    openreg_lock_acquire(&lock);
     queued_function **at = &queued[number % BUCKETS];
     while (*at != NULL && (*at)->number != number)
         at = &(*at)->next;
     queued_function *const entry = *at;
     if (entry != NULL)
         *at = entry->next;
+    return entry;
+}
+
+static queued_function *
+take(uintptr_t number)
+{
+    openreg_lock_acquire(&lock);
+    queued_function *const entry = remove_entry(number);
     openreg_lock_release(&lock);
     return entry;
+}
+
+/* Likewise, to run it: until stop_running() the instance stays, also when its driver is closed meanwhile. Without an entry
+ * *v is the instance that is to blame, or NULL. */
+static queued_function *
+start_running(uintptr_t number, openreg_instance *v)
+{
+    openreg_lock_acquire(&lock);
+    queued_function *const entry = remove_entry(number);
+    *v = entry != NULL ? entry->v : last_instance;
+    if (*v != NULL)
+        (*v)->functions_running++;
+    openreg_lock_release(&lock);
+    return entry;
+}
+
+static void
+stop_running(openreg_instance v)
+{
+    openreg_lock_acquire(&lock);
+    const bool is_last = --v->functions_running == 0 && v->is_closed;
+    openreg_lock_release(&lock);
+    if (is_last)
+        openreg_validation_free(v);
 }
 
 static void
 run(void *argument)
 {
     static const char slot[] = "host_func";
-    queued_function *const entry = take((uintptr_t)argument);
+    openreg_instance v = NULL;
+    queued_function *const entry = start_running((uintptr_t)argument, &v);
     if (entry == NULL) {
-        openreg_instance const v = atomic_load(&last_instance);
-        if (v != NULL)
-            openreg_validation_report(v, OPENREG_RULE_FUNCTION_ONCE, slot, "a function was called a second time");
+        if (v == NULL)
+            return;
+        openreg_validation_report(v, OPENREG_RULE_FUNCTION_ONCE, slot, "a function was called a second time");
+        stop_running(v);
         return;
     }
     if (thread_is_calling)
-        openreg_validation_report(entry->v, OPENREG_RULE_FUNCTION_THREAD, slot,
+        openreg_validation_report(v, OPENREG_RULE_FUNCTION_THREAD, slot,
                                   "the function ran on the thread that queued it");
     const int was_running = thread_is_running;
     thread_is_running = 1;
     entry->function(entry->argument);
     thread_is_running = was_running;
-    atomic_fetch_add(&entry->v->devices[entry->dev].functions_ended, 1);
+    atomic_fetch_add(&v->devices[entry->dev].functions_ended, 1);
     atomic_fetch_add(&entry->stream->functions_ended, 1);
     free(entry);
+    stop_running(v);
 }
 
 static openreg_status
@@ -99,7 +141,6 @@ validated_host_func(openreg_instance v, int32_t dev, openreg_driver_stream strea
         *entry = (queued_function){NULL, 0, function, argument, v, dev, state};
         add(entry);
         const uintptr_t number = entry->number; /* the entry may be gone when host_func() returns */
-        atomic_store(&last_instance, v);
         atomic_fetch_add(&state->queued, 1);
         thread_is_calling = 1;
         OPENREG_VALIDATED_CALL(status, v, host_func, (v->instance, dev, stream, run, (void *)number));
@@ -115,12 +156,14 @@ validated_host_func(openreg_instance v, int32_t dev, openreg_driver_stream strea
     return status;
 }
 
-void
+bool
 openreg_validation_forget_functions(openreg_instance v)
 {
-    openreg_instance expected = v;
-    (void)atomic_compare_exchange_strong(&last_instance, &expected, NULL);
     openreg_lock_acquire(&lock);
+    if (last_instance == v)
+        last_instance = NULL;
+    v->is_closed = true;
+    const bool is_unused = v->functions_running == 0;
     for (size_t i = 0; i < BUCKETS; ++i)
         for (queued_function **at = &queued[i]; *at != NULL;) {
             queued_function *const entry = *at;
@@ -132,6 +175,7 @@ openreg_validation_forget_functions(openreg_instance v)
             free(entry);
         }
     openreg_lock_release(&lock);
+    return is_unused;
 }
 
 void

@@ -119,14 +119,42 @@ openreg_ledger_find(openreg_instance v, const void *ptr, openreg_range *out)
     return is_found;
 }
 
-void
-openreg_ledger_set_used(openreg_instance v, const void *ptr, uint64_t used)
+/* Whether all pieces of the range of addresses are mapped, or none is; the lock is held. */
+static int
+are_mapped(const openreg_range *range, uint64_t offset, uint64_t size, int mapped)
+{
+    if (offset > range->size || size > range->size - offset)
+        return 0;
+    for (uint64_t i = offset / range->step; i * range->step < offset + size; ++i)
+        if (range->mapped[i] != mapped)
+            return 0;
+    return 1;
+}
+
+int
+openreg_ledger_holds(openreg_instance v, const void *ptr, uint64_t size)
+{
+    openreg_lock_acquire(&v->lock);
+    const size_t at = upper_bound(v, (uintptr_t)ptr);
+    const openreg_range *const range = at > 0 ? &v->ranges[at - 1] : NULL;
+    const uint64_t offset = range != NULL ? (uintptr_t)ptr - range->start : 0;
+    const int holds = range != NULL && (range->mapped != NULL ? are_mapped(range, offset, size, 1)
+                                                              : offset <= range->size && size <= range->size - offset);
+    openreg_lock_release(&v->lock);
+    return holds;
+}
+
+int
+openreg_ledger_set_mapped(openreg_instance v, const void *ptr, uint64_t offset, uint64_t size, int mapped)
 {
     openreg_lock_acquire(&v->lock);
     openreg_range *const range = starting_at(v, (uintptr_t)ptr);
-    if (range != NULL)
-        range->used = used;
+    const int fits = range != NULL && range->mapped != NULL && offset % range->step == 0 && size % range->step == 0 &&
+                     are_mapped(range, offset, size, !mapped);
+    if (fits)
+        memset(range->mapped + offset / range->step, mapped, size / range->step);
     openreg_lock_release(&v->lock);
+    return fits;
 }
 
 void
@@ -266,5 +294,7 @@ openreg_ledger_free(openreg_instance v)
         next = stream->next;
         free(stream);
     }
+    for (size_t i = 0; i < v->range_count; ++i)
+        free(v->ranges[i].mapped);
     free(v->ranges);
 }

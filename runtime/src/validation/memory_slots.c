@@ -49,7 +49,8 @@ validated_mem_alloc(openreg_instance v, int32_t dev, uint64_t size, void **out)
     }
     const uint64_t least = v->devices[dev].info.min_alignment;
     memory = memory == poison ? NULL : memory;
-    const openreg_range made = {(uintptr_t)memory, size, size, dev, OPENREG_MADE_BY_MEM_ALLOC, 0, 0};
+    const openreg_range made = {
+        .start = (uintptr_t)memory, .size = size, .dev = dev, .kind = OPENREG_MADE_BY_MEM_ALLOC};
     OPENREG_RETURN_NOT_OK(enter(v, slot, OPENREG_RULE_ALIGNMENT, &made, least == 0 ? LEAST_ALIGNMENT : least));
     *out = memory;
     return OPENREG_OK;
@@ -110,7 +111,8 @@ validated_host_alloc(openreg_instance v, uint64_t size, void **out)
         return status;
     }
     memory = memory == poison ? NULL : memory;
-    const openreg_range made = {(uintptr_t)memory, size, size, -1, OPENREG_MADE_BY_HOST_ALLOC, 0, 0};
+    const openreg_range made = {
+        .start = (uintptr_t)memory, .size = size, .dev = -1, .kind = OPENREG_MADE_BY_HOST_ALLOC};
     OPENREG_RETURN_NOT_OK(enter(v, slot, OPENREG_RULE_HOST_MEMORY, &made, LEAST_ALIGNMENT));
     *out = memory;
     return OPENREG_OK;

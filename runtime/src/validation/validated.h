@@ -8,6 +8,7 @@
 #define OPENREG_SRC_VALIDATED_H
 
 #include <stdatomic.h>
+#include <stdbool.h>
 
 #include <openreg/comm.h>
 #include <openreg/ipc.h>
@@ -33,11 +34,12 @@ typedef enum openreg_made_by {
 typedef struct openreg_range {
     uintptr_t start;
     uint64_t size; /* of a reservation: all of it */
-    uint64_t used; /* of a reservation: the part that has memory; else as size */
     int32_t dev;   /* -1: host memory */
     openreg_made_by kind;
     int has_distance; /* host_alias() has told it */
     uintptr_t distance;
+    unsigned char *mapped; /* of a reservation: which pieces of `step` bytes are memory; the books' */
+    uint64_t step;
 } openreg_range;
 
 /* What has been queued, and what is known to have ended. Streams live until close(): an event may still name one. */
@@ -69,12 +71,14 @@ typedef struct openreg_device_state {
     openreg_device_info info;
     openreg_stream_state stream; /* the default one */
     atomic_ullong functions, functions_ended;
-    atomic_int has_failed; /* 1 once a call has: after an asynchronous error functions need not run */
+    atomic_ullong granularity; /* of vmm.h; 0: not asked yet */
+    atomic_int has_failed;     /* 1 once a call has: after an asynchronous error functions need not run */
 } openreg_device_state;
 
 #define OPENREG_HANDLE_BUCKETS 1024u
 
 struct openreg_instance_s {
+    openreg_instance next; /* all layers */
     openreg_driver inner;
     openreg_instance instance; /* the driver's */
     char name[32];
@@ -86,6 +90,8 @@ struct openreg_instance_s {
     openreg_handle *handles[OPENREG_HANDLE_BUCKETS];
     openreg_stream_state *streams;
     atomic_uchar reported[OPENREG_RULE_COUNT];
+    int functions_running; /* by host_func_slot.c, under its lock, as is is_closed */
+    bool is_closed;
     /* The driver's extension tables, once they were asked for, and the layer's list of kernels. */
     _Atomic(const openreg_ipc *) inner_ipc;
     _Atomic(const openreg_vmm *) inner_vmm;
@@ -127,8 +133,10 @@ openreg_status openreg_validation_device(openreg_instance, const char *slot, int
 
 /* 1 while this thread runs a host function. */
 int openreg_validation_in_function(void);
-/* At close(): functions of the instance that have not run never will. */
-void openreg_validation_forget_functions(openreg_instance);
+/* At close(): functions of the instance that have not run never will. True: none runs now, and the caller frees the layer;
+ * else the last that runs does. */
+bool openreg_validation_forget_functions(openreg_instance);
+void openreg_validation_free(openreg_instance);
 
 /* ---- Books: ledger.c ---- */
 
@@ -141,8 +149,12 @@ int openreg_ledger_add(openreg_instance, const openreg_range *range, openreg_ran
 int openreg_ledger_remove(openreg_instance, openreg_made_by kind, int32_t dev, const void *ptr, openreg_range *out);
 /* The range that holds the address, or memory_open()'s that is the nearest below: its size is not known. 0: none. */
 int openreg_ledger_find(openreg_instance, const void *ptr, openreg_range *out);
-/* Changes one number of the range that begins at `ptr`, if it is there. */
-void openreg_ledger_set_used(openreg_instance, const void *ptr, uint64_t used);
+/* Whether every byte is memory, in one range of the books. */
+int openreg_ledger_holds(openreg_instance, const void *ptr, uint64_t size);
+/* The pieces of the reservation at `ptr` become memory, or none. 0: it lacks such pieces, or not all of them were otherwise
+ * before; then nothing has changed. */
+int openreg_ledger_set_mapped(openreg_instance, const void *ptr, uint64_t offset, uint64_t size, int mapped);
+/* Changes one number of the range that begins at `start`, if it is there. */
 void openreg_ledger_set_distance(openreg_instance, uintptr_t start, uintptr_t distance);
 
 /* An entry that is in no book yet, with one reference; NULL and an error text if host memory is short. */

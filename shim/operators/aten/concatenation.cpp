@@ -12,16 +12,16 @@
 #include <cstring>
 #include <optional>
 
-#include "shim/compat.h"
+#include "shim/base/compat.h"
+#include "shim/base/status.h"
+#include "shim/memory/storage.h"
+#include "shim/observe/races.h"
 #include "shim/operators/fallback/gpu_kernels.h"
 #include "shim/operators/fallback/kernel_tensor_cache.h"
 #include "shim/operators/fallback/kernel_view.h"
 #include "shim/operators/fallback/typed_kernels.h"
 #include "shim/operators/native/native_kernels.h"
 #include "shim/operators/policy/operator_counts.h"
-#include "shim/races.h"
-#include "shim/status.h"
-#include "shim/storage.h"
 
 namespace c10::openreg {
 namespace {

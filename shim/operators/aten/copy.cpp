@@ -18,14 +18,14 @@
 
 #include <algorithm>
 
+#include "shim/base/status.h"
+#include "shim/base/wait_hook.h"
+#include "shim/memory/storage.h"
+#include "shim/observe/races.h"
 #include "shim/operators/aten/copy.h"
 #include "shim/operators/fallback/gpu_copy.h"
 #include "shim/operators/fallback/kernel_view.h"
 #include "shim/operators/native/native_kernels.h"
-#include "shim/races.h"
-#include "shim/status.h"
-#include "shim/storage.h"
-#include "shim/wait_hook.h"
 
 namespace c10::openreg {
 namespace {

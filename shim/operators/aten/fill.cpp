@@ -14,14 +14,14 @@
 #include <algorithm>
 #include <optional>
 
+#include "shim/base/status.h"
+#include "shim/memory/storage.h"
 #include "shim/operators/fallback/fallback.h"
 #include "shim/operators/fallback/gpu_kernels.h"
 #include "shim/operators/fallback/typed_kernels.h"
 #include "shim/operators/native/native_kernels.h"
 #include "shim/operators/policy/operator_counts.h"
 #include "shim/operators/policy/operator_policy.h"
-#include "shim/status.h"
-#include "shim/storage.h"
 
 namespace c10::openreg {
 namespace {

@@ -3,7 +3,7 @@
 #include <ATen/core/Tensor.h>
 #include <torch/library.h>
 
-#include "shim/device_allocator.h"
+#include "shim/memory/device_allocator.h"
 
 namespace c10::openreg {
 namespace {

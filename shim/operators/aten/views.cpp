@@ -13,7 +13,7 @@
 #include <ATen/ops/view_native.h>
 #include <torch/library.h>
 
-#include "shim/storage.h"
+#include "shim/memory/storage.h"
 
 namespace c10::openreg {
 namespace {

@@ -5,9 +5,9 @@
 
 #include <cstring>
 
-#include "shim/device_allocator.h"
-#include "shim/staging_buffers.h"
-#include "shim/status.h"
+#include "shim/base/status.h"
+#include "shim/memory/device_allocator.h"
+#include "shim/memory/staging_buffers.h"
 
 namespace c10::openreg {
 namespace {

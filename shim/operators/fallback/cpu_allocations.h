@@ -4,7 +4,7 @@
 // While an AllocateOnDevice is alive in a thread, PyTorch's CPU allocator gives that thread alias addresses of blocks
 // of the device's caching allocator, so that the results and temporaries of a CPU kernel count against the device and
 // can be adopted without a copy. Where operators are staged it gives memory that is kept between calls
-// (shim/staging_buffers.h). Elsewhere the CPU allocator is what it was.
+// (shim/memory/staging_buffers.h). Elsewhere the CPU allocator is what it was.
 #pragma once
 
 #include <c10/core/Allocator.h>

@@ -17,12 +17,12 @@
 #include <mutex>
 #include <unordered_map>
 
-#include "shim/device.h"
-#include "shim/device_allocator.h"
-#include "shim/host_allocator.h"
+#include "shim/base/status.h"
+#include "shim/device/device.h"
+#include "shim/memory/device_allocator.h"
+#include "shim/memory/host_allocator.h"
 #include "shim/operators/fallback/gpu_kernels.h"
 #include "shim/operators/fallback/kernel_view.h"
-#include "shim/status.h"
 
 // Named as in PyTorch's headers, which need CUDA's.
 struct CUstream_st;

@@ -18,7 +18,7 @@
 
 #include <cstdint>
 
-#include "shim/export.h"
+#include "shim/base/export.h"
 
 namespace c10::openreg {
 

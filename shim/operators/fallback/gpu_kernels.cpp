@@ -8,13 +8,13 @@
 #include <cstring>
 #include <optional>
 
-#include "shim/device.h"
-#include "shim/device_allocator.h"
-#include "shim/generator.h"
+#include "shim/base/status.h"
+#include "shim/device/device.h"
+#include "shim/device/generator.h"
+#include "shim/memory/device_allocator.h"
 #include "shim/operators/fallback/gpu_allocations.h"
 #include "shim/operators/fallback/non_dense.h"
 #include "shim/operators/policy/operator_policy.h"
-#include "shim/status.h"
 
 namespace c10::openreg {
 namespace {

@@ -7,12 +7,12 @@
 #include <cstring>
 #include <typeinfo>
 
-#include "shim/device_allocator.h"
-#include "shim/generator.h"
+#include "shim/base/status.h"
+#include "shim/base/wait_hook.h"
+#include "shim/device/generator.h"
+#include "shim/memory/device_allocator.h"
+#include "shim/memory/storage.h"
 #include "shim/operators/fallback/gpu_allocations.h"
-#include "shim/status.h"
-#include "shim/storage.h"
-#include "shim/wait_hook.h"
 
 namespace c10::openreg {
 namespace {
@@ -584,6 +584,7 @@ at::Tensor KernelView::adopt(at::Tensor&& result) {
   auto* storage = result.storage().unsafeGetStorageImpl();
   for (const auto& entry : storages_) {
     if (entry.shown == storage) {
+      const MadeLike view(*tensors_[entry.tensor].original);
       return tensor_over(c10::Storage(c10::intrusive_ptr<c10::StorageImpl>::reclaim_copy(entry.original)), result);
     }
   }

@@ -17,6 +17,7 @@
 #include <c10/util/SmallVector.h>
 #include <c10/util/flat_hash_map.h>
 
+#include "shim/observe/races.h"
 #include "shim/operators/fallback/cpu_allocations.h"
 #include "shim/operators/fallback/gpu_kernels.h"
 #include "shim/operators/fallback/kernel_tensor_cache.h"
@@ -24,7 +25,6 @@
 #include "shim/operators/fallback/staged_storage.h"
 #include "shim/operators/policy/kernel_keys.h"
 #include "shim/operators/policy/operator_counts.h"
-#include "shim/races.h"
 
 #include <memory>
 #include <optional>

@@ -10,8 +10,8 @@
 #include <mutex>
 #include <string_view>
 
+#include "shim/base/status.h"
 #include "shim/operators/fallback/cpu_allocations.h"
-#include "shim/status.h"
 
 namespace c10::openreg {
 namespace {

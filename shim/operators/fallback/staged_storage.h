@@ -3,7 +3,7 @@
 //
 // It has the storage's size, so that offsets and resizes are what they are on the CPU, but only the bytes that the call's
 // tensors cover are copied, in either direction: the cost of `x[:4] + 1` follows the four elements and not the storage.
-// Pages of the copy that nobody touches take no memory (shim/staging_buffers.h).
+// Pages of the copy that nobody touches take no memory (shim/memory/staging_buffers.h).
 //
 // An operator of PyTorch's touches no more of a storage than its tensors cover, and writes what its schema says. Those that
 // don't, and operators of others, of which nobody knows, are copied whole, and what they wrote is found by comparing
@@ -18,7 +18,7 @@
 #include <set>
 #include <string>
 
-#include "shim/export.h"
+#include "shim/base/export.h"
 
 namespace c10::openreg {
 

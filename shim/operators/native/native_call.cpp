@@ -7,9 +7,9 @@
 
 #include <algorithm>
 
+#include "shim/base/status.h"
+#include "shim/memory/storage.h"
 #include "shim/operators/policy/device_check.h"
-#include "shim/status.h"
-#include "shim/storage.h"
 
 static_assert(sizeof(openreg_tensor) == sizeof(DLTensor), "kernels.h promises DLPack's layout");
 static_assert(OPENREG_DTYPE_BFLOAT == kDLBfloat && OPENREG_DTYPE_BOOL == kDLBool, "and its codes");
@@ -277,7 +277,7 @@ bool NativeCall::show_in_shape_of_result(const at::Tensor& tensor, openreg_value
 }
 
 bool NativeCall::show_list(const c10::IValue& value, bool written, openreg_value& to) {
-  if (value.isTensorList() || value.isOptionalTensorList()) {
+  if (value.isTensorList() || is_optional_tensor_list(value)) {
     std::vector<const openreg_tensor*> tensors;
     for (const c10::IValue& element : value.toListRef()) {
       const bool is_there = element.isTensor() && element.toTensor().defined();

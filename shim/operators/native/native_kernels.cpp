@@ -11,12 +11,12 @@
 #include <unordered_map>
 #include <unordered_set>
 
-#include "shim/device.h"
+#include "shim/base/status.h"
+#include "shim/device/device.h"
 #include "shim/operators/native/native_call.h"
 #include "shim/operators/policy/device_check.h"
 #include "shim/operators/policy/operator_counts.h"
 #include "shim/operators/policy/operator_policy.h"
-#include "shim/status.h"
 
 namespace c10::openreg {
 

@@ -7,9 +7,9 @@
 #include <cstddef>
 #include <cstring>
 
-#include "shim/device.h"
+#include "shim/base/status.h"
+#include "shim/device/device.h"
 #include "shim/operators/policy/operator_policy.h"
-#include "shim/status.h"
 
 namespace c10::openreg {
 namespace detail {

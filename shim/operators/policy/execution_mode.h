@@ -10,7 +10,7 @@
 #include <atomic>
 #include <cstdint>
 
-#include "shim/export.h"
+#include "shim/base/export.h"
 
 namespace c10::openreg {
 

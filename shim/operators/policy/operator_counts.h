@@ -10,9 +10,9 @@
 #include <map>
 #include <string>
 
+#include "shim/observe/trace.h"
 #include "shim/operators/policy/execution_mode.h"
 #include "shim/operators/policy/operator_watch.h"
-#include "shim/trace.h"
 
 namespace c10::openreg {
 

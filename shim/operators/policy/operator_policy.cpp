@@ -7,10 +7,10 @@
 #include <mutex>
 #include <set>
 
-#include "shim/device.h"
+#include "shim/base/status.h"
+#include "shim/device/device.h"
 #include "shim/operators/policy/operator_counts.h"
 #include "shim/operators/policy/operator_watch.h"
-#include "shim/status.h"
 
 namespace c10::openreg {
 namespace {

@@ -53,7 +53,13 @@ LATEST = {"OPENREG_SIM_SEED": "1", "OPENREG_SIM_SCHEDULE": "latest"}
 def test_paths() -> None:
     """What an extension is compiled and linked with is in the package."""
     installed = [Path(path) for path in config.include_paths()]
-    for header in ("openreg/openreg.h", "shim/host_address.h", "shim/device.h", "shim/status.h", "shim/export.h"):
+    for header in (
+        "openreg/openreg.h",
+        "shim/device/host_address.h",
+        "shim/device/device.h",
+        "shim/base/status.h",
+        "shim/base/export.h",
+    ):
         assert any((path / header).is_file() for path in installed), header
     arguments = config.extension_arguments()
     assert arguments["include_dirs"] == config.include_paths()

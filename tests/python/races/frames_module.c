@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
-// A module of what csrc/frames.c sees, built by test_frames.py for each Python that there is.
-#include "csrc/frames.h"
+// A module of what csrc/base/frames.c sees, built by test_frames.py for each Python that there is.
+#include "csrc/base/frames.h"
 
-#include "csrc/python_support.h"
+#include "csrc/base/python_support.h"
 
 #include <stdbool.h>
 

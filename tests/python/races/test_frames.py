@@ -79,7 +79,7 @@ def _run(version: str, folder: Path, *options: str) -> str:
     if compiler is None or version not in _interpreters():
         pytest.skip(f"no compiler, or no Python {version} with headers here")
     interpreter, include = _interpreters()[version]
-    sources = [Path(__file__).with_name("frames_module.c"), ROOT / "csrc" / "frames.c"]
+    sources = [Path(__file__).with_name("frames_module.c"), ROOT / "csrc" / "base" / "frames.c"]
     warnings = ["-Wall", "-Wextra", "-Wpedantic", "-Wshadow", "-Werror"]
     arguments = ["-std=c11", "-O1", "-fPIC", "-shared", *warnings, *options, f"-I{ROOT}", "-isystem", include]
     subprocess.run([compiler, *arguments, "-o", str(folder / "frames_module.so"), *map(str, sources)], check=True)

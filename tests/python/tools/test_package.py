@@ -94,8 +94,8 @@ def test_contents(wheel: Path) -> None:
         "torch_openreg/include/openreg/openreg.h",
         "torch_openreg/include/openreg/driver.h",
         "torch_openreg/include/openreg/status.h",
-        "torch_openreg/include/torch_openreg/shim/device.h",
-        "torch_openreg/include/torch_openreg/shim/host_address.h",
+        "torch_openreg/include/torch_openreg/shim/device/device.h",
+        "torch_openreg/include/torch_openreg/shim/device/host_address.h",
         "torch_openreg/lib/pkgconfig/openreg.pc",
         "torch_openreg/share/cmake/openreg/openregConfig.cmake",
         "torch_openreg/bin/openreg-check",
@@ -106,9 +106,9 @@ def test_contents(wheel: Path) -> None:
         "torch_openreg/templates/driver/dot_github/workflows/ci.yml.in",
         "_torch_openreg_accelerator.py",
         "_torch_openreg_autoload.py",
-        "_torch_openreg_pytest.py",
+        "torch_openreg_lab/pytest_plugin.py",
         "torch_openreg_mypy.py",
-        "torch_openreg/_testing/checks.py",
+        "torch_openreg_lab/checks.py",
     ):
         assert wanted in names, names
     # A part for each minor version of torch that it is built against, and for no other that an earlier build has left.

@@ -92,7 +92,7 @@ def test_fifth_line_of_the_method_table_binds_set_device(root: Path) -> None:
 # acceptance 4.17
 @pytest.mark.parametrize("name", ["_getDeviceCount", "_getDevice", "_setDevice", "_exchangeDevice"])
 def test_helper_functions_have_the_documents_names(root: Path, name: str) -> None:
-    text = "".join(path.read_text(encoding="utf-8") for path in (root / "csrc").glob("*.cpp"))
+    text = "".join(path.read_text(encoding="utf-8") for path in (root / "csrc").rglob("*.cpp"))
     assert re.search(rf"\b{name}\(PyObject\*", text)
 
 
@@ -162,7 +162,7 @@ def test_headers_compile_alone(tmp_path: Path, header: str, compiler: str, flags
 def test_c_bindings_compile_without_warnings(root: Path, compiler: str) -> None:
     if shutil.which(compiler) is None:
         pytest.skip(f"no {compiler}")
-    sources = sorted((root / "csrc").glob("*.c"))
+    sources = sorted((root / "csrc").rglob("*.c"))
     assert len(sources) >= 9
     warnings = ["-Wall", "-Wextra", "-Wpedantic", "-Wshadow", "-Wstrict-prototypes", "-Wmissing-prototypes", "-Werror"]
     subprocess.run(

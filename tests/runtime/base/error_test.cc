@@ -19,6 +19,9 @@ TEST_F(ErrorTest, CodesHaveNamesAndTexts) {
   EXPECT_STREQ(openreg_status_name(OPENREG_E_NOMEM), "OPENREG_E_NOMEM");
   EXPECT_STREQ(openreg_status_text(OPENREG_E_NOMEM), "out of memory");
   EXPECT_STREQ(openreg_status_name(OPENREG_E_BUSY), "OPENREG_E_BUSY");
+  EXPECT_STREQ(openreg_status_name(OPENREG_E_PEER), "OPENREG_E_PEER");
+  EXPECT_STREQ(openreg_status_text(OPENREG_E_TIMEOUT), "timed out");
+  EXPECT_STREQ(openreg_status_name(OPENREG_E_CAPTURE), "OPENREG_E_CAPTURE");
   EXPECT_STREQ(openreg_status_name(4711), "OPENREG_E_INTERNAL");
   EXPECT_STREQ(openreg_status_text(-1), openreg_status_text(OPENREG_E_INTERNAL));
 }

@@ -107,7 +107,7 @@ class FakeGpuState : public FakeGpuTest {
         {"ipc memory_export", "IpcGetMemHandle",
          [=, this] {
            openreg_ipc_handle handle;
-           return ipc()->memory_export(i, 1, memory_, &handle);
+           return ipc()->memory_export(i, 1, memory_, nullptr, 0, &handle);
          }},
     };
   }
@@ -267,6 +267,7 @@ TEST_P(FakePlainErrors, CodesBecomeStatuses) {
       {712, OPENREG_E_INVALID},      {713, OPENREG_E_INVALID},     {714, OPENREG_E_DEVICE_LOST},
       {715, OPENREG_E_DEVICE_LOST},  {716, OPENREG_E_DEVICE_LOST}, {717, OPENREG_E_DEVICE_LOST},
       {718, OPENREG_E_DEVICE_LOST},  {719, OPENREG_E_DEVICE_LOST}, {721, OPENREG_E_DEVICE_LOST},
+      {900, OPENREG_E_CAPTURE},      {908, OPENREG_E_CAPTURE},     {909, OPENREG_E_TIMEOUT},
       {801, OPENREG_E_UNSUPPORTED},  {802, OPENREG_E_NO_DEVICE},   {803, OPENREG_E_INCOMPATIBLE},
       {804, OPENREG_E_INCOMPATIBLE}, {805, OPENREG_E_NO_DEVICE},   {806, OPENREG_E_DEVICE_LOST},
       {807, OPENREG_E_NO_DEVICE},    {808, OPENREG_E_NO_DEVICE},   {809, OPENREG_E_NO_DEVICE},

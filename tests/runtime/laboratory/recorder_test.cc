@@ -3,6 +3,8 @@
 #include <openreg/faults.h>
 #include <openreg/flight_recorder.h>
 #include <signal.h>
+#include <sys/auxv.h>
+#include <sys/mman.h>
 
 #include <atomic>
 #include <fstream>
@@ -133,6 +135,57 @@ TEST_F(RecorderTest, WrittenInASignal) {
     EXPECT_EQ(count(read(file(child)), "\"name\":\"fill\""), 2);
     unlink(file(child).c_str());
   }
+}
+
+// A child made by fork() writes a file of its own, with its own threads' numbers, and leaves its parent's alone
+TEST_F(RecorderTest, AForkedChildWritesItsOwn) {
+  ASSERT_EQ(openreg_flight_recorder_start(16), OPENREG_OK);
+  work(1);
+  const std::string before = written();
+  const pid_t child = fork();
+  if (child == 0) {
+    alarm(60);
+    (void)openreg_faults_of_collective(0);
+    openreg_flight_recorder_alarm();
+    _exit(0);
+  }
+  int status = -1;
+  ASSERT_EQ(waitpid(child, &status, 0), child);
+  ASSERT_EQ(status, 0);
+  EXPECT_EQ(read(file()), before);
+  const std::string own = read(file(child));
+  EXPECT_EQ(count(own, "\"name\":\"fill\""), 1);
+  EXPECT_CONTAINS(own, "\"thread\":" + std::to_string(child) + ",");
+  EXPECT_CONTAINS(own, "\"args\":{\"process\":" + std::to_string(child) + "}");
+  unlink(file(child).c_str());
+}
+
+// A fatal signal writes it on an alternate stack as small as they come, too, whose end is guarded here
+TEST_F(RecorderTest, WrittenOnASmallStack) {
+  if (OPENREG_TEST_SANITIZER) GTEST_SKIP() << "a sanitizer ends the process in its own way";
+  const pid_t child = fork();
+  if (child == 0) {
+    alarm(60);
+    // What the frame of a signal takes with this processor's registers, and half of 8 KiB.
+    const size_t page = 4096;
+    const size_t size = getauxval(AT_MINSIGSTKSZ) + 4096;
+    char* const memory =
+        static_cast<char*>(mmap(nullptr, 2 * page + size, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0));
+    if (memory == MAP_FAILED || mprotect(memory, page, PROT_NONE) != 0) _exit(1);
+    stack_t stack{};
+    stack.ss_sp = memory + page;
+    stack.ss_size = size;
+    if (sigaltstack(&stack, nullptr) != 0) _exit(1);
+    setenv("OPENREG_FLIGHT_RECORDER", "16", 1);
+    work(2);
+    abort();
+  }
+  int status = 0;
+  ASSERT_EQ(waitpid(child, &status, 0), child);
+  EXPECT_TRUE(WIFSIGNALED(status)) << status;
+  EXPECT_EQ(WTERMSIG(status), SIGABRT);
+  EXPECT_EQ(count(read(file(child)), "\"name\":\"fill\""), 2);
+  unlink(file(child).c_str());
 }
 
 // Threads that record while others write: each line is whole

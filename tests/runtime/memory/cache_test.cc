@@ -1056,7 +1056,7 @@ TEST_F(CacheTest, LockIsWaitedFor) {
 
 // A device with memory for one segment, which the driver takes its time to give.
 std::atomic<int> asked{0}, reserved{0};
-constexpr char kMemAlloc[] = "mem_alloc", kResize[] = "resize";
+constexpr char kMemAlloc[] = "mem_alloc", kMap[] = "map";
 
 void give_one_segment_at_gate(openreg_driver& table) {
   use_addresses_only(table);
@@ -1086,8 +1086,17 @@ void grow_one_segment_at_gate(openreg_driver& table) {
       *out = reinterpret_cast<void*>(uintptr_t{1} << 41);
       return openreg_status{OPENREG_OK};
     };
-    growing.resize = [](openreg_instance, int32_t, void*, uint64_t) {
-      gate.pass(kResize);
+    growing.granularity = [](openreg_instance, int32_t, uint64_t* out) {
+      *out = 4 * kMib;
+      return openreg_status{OPENREG_OK};
+    };
+    growing.map = [](openreg_instance, int32_t, void*, uint64_t offset, uint64_t size) {
+      EXPECT_EQ(offset % (4 * kMib) + size % (4 * kMib), 0u);
+      gate.pass(kMap);
+      return openreg_status{OPENREG_OK};
+    };
+    growing.unmap = [](openreg_instance, int32_t, void*, uint64_t offset, uint64_t size) {
+      EXPECT_EQ(offset % (4 * kMib) + size % (4 * kMib), 0u);
       return openreg_status{OPENREG_OK};
     };
     growing.release = [](openreg_instance, int32_t, void*) { return openreg_status{OPENREG_OK}; };
@@ -1128,7 +1137,7 @@ TEST_F(CacheTest, RefusedWhileASegmentGrows) {
   ASSERT_EQ(openreg_set_allocator_settings(&settings), OPENREG_OK);
   use_full_toy(grow_one_segment_at_gate);
   void* start = allocate(0, 20 * kMib);
-  gate.close(kResize);
+  gate.close(kMap);
   void *one = nullptr, *other = nullptr;
   std::thread first([&] { one = allocate(0, 20 * kMib); });
   gate.await();

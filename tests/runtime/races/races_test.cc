@@ -5,6 +5,8 @@
 #include <openreg/kernels.h>
 #include <openreg/races.h>
 
+#include <malloc.h>
+
 #include <cstring>
 #include <random>
 #include <string>
@@ -12,6 +14,7 @@
 #include <vector>
 
 #include "runtime_test.h"
+#include "sanitizer.h"
 
 // The thread sanitizer sees the races that the tests plant, where the simulator's workers run both uses at once.
 extern "C" __attribute__((visibility("default"))) const char* __tsan_default_suppressions();
@@ -417,6 +420,53 @@ TEST_F(RacesTest, UnwrittenMemory) {
   release(block);
 }
 
+// The end of a growing segment that goes back has been waited for: what comes there later is nobody's reuse.
+TEST_F(RacesTest, MemoryThatASegmentGaveBackIsForgotten) {
+  openreg_allocator_settings settings{};
+  settings.struct_size = sizeof settings;
+  ASSERT_EQ(openreg_get_allocator_settings(&settings), OPENREG_OK);
+  settings.expandable_segments = 1;
+  ASSERT_EQ(openreg_set_allocator_settings(&settings), OPENREG_OK);
+  const openreg_stream other = from_pool(0);
+  char* const first = allocate(3 << 20);
+  char* const block = allocate(16 << 20);
+  write(other, block, 16 << 20);
+  release(block);
+  ASSERT_EQ(openreg_empty_cache(0), OPENREG_OK);
+  char* const again = allocate(16 << 20);
+  EXPECT_EQ(again, block);
+  write(0, again + (4 << 20), 4096);
+  EXPECT_EQ(kinds(), Kinds{});
+  write(0, again, 4096);  // in the unit that stayed, the first use still counts
+  EXPECT_EQ(kinds(), Kinds{OPENREG_RACE_REUSE});
+  release(again);
+  release(first);
+  settings.expandable_segments = 0;
+  ASSERT_EQ(openreg_set_allocator_settings(&settings), OPENREG_OK);
+}
+
+// Recording the same few streams for a block again and again keeps each of them once.
+TEST_F(RacesTest, RecordingAgainKeepsNothingMore) {
+  char* const block = allocate(4096);
+  const openreg_stream streams[] = {from_pool(0), from_pool(0)};
+  for (const openreg_stream stream : streams) ASSERT_EQ(openreg_record_stream(block, stream), OPENREG_OK);
+#if !OPENREG_TEST_SANITIZER  // whose allocators tell nothing here
+  const size_t before = mallinfo2().uordblks + mallinfo2().hblkhd;
+#endif
+  for (int i = 0; i < 20000; ++i) ASSERT_EQ(openreg_record_stream(block, streams[i % 2]), OPENREG_OK);
+#if !OPENREG_TEST_SANITIZER
+  EXPECT_LE(mallinfo2().uordblks + mallinfo2().hblkhd, before + 16 * 1024);
+#endif
+  write(streams[0], block, 64);
+  write(streams[1], block + 64, 64);
+  release(block);
+  char* const again = allocate(4096);
+  EXPECT_EQ(again, block);
+  write(0, again, 128);  // both streams have been waited for
+  EXPECT_EQ(kinds(), Kinds{});
+  release(again);
+}
+
 // With RAISE the second use fails before it has begun, with the report as its text, each time.
 TEST_F(RacesTest, RaiseRefusesTheSecondUse) {
   turn_on(OPENREG_RACES_REPORT | OPENREG_RACES_RAISE);
@@ -428,6 +478,22 @@ TEST_F(RacesTest, RaiseRefusesTheSecondUse) {
   EXPECT_EQ(openreg_memset_async(block, 0, 2, 64, 0), OPENREG_E_INVALID);
   EXPECT_EQ(openreg_races_count(), 1u);
   release(block);
+}
+
+// A use by the host can't be stopped, so its report is logged besides, once: the error may find nobody who raises it.
+TEST_F(RacesTest, RaiseLogsUsesByTheHost) {
+  turn_on(OPENREG_RACES_REPORT | OPENREG_RACES_RAISE);
+  void* pinned = nullptr;
+  ASSERT_EQ(openreg_malloc_host(0, 4096, &pinned), OPENREG_OK);
+  char* const block = allocate(4096);
+  ASSERT_EQ(openreg_memcpy_async(block, 0, pinned, OPENREG_HOST, 4096, 0, 0), OPENREG_OK);
+  const uint32_t origin = openreg_races_origin("aten::fill_");
+  EXPECT_EQ(openreg_races_host_use(origin, pinned, 64, 1), OPENREG_E_INVALID);
+  EXPECT_EQ(openreg_races_host_use(origin, pinned, 64, 1), OPENREG_E_INVALID);
+  EXPECT_EQ(count_lines(OPENREG_LOG_WARNING, "race: the host uses pinned memory that a stream still uses"), 1);
+  EXPECT_EQ(openreg_stream_synchronize(0, 0), OPENREG_OK);
+  release(block);
+  EXPECT_EQ(openreg_free_host(pinned), OPENREG_OK);
 }
 
 // What is allowed, and what a muted thread does, is in no report.

@@ -5,9 +5,11 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <atomic>
 #include <chrono>
 #include <fstream>
 #include <thread>
+#include <vector>
 
 #include "../../drivers/mutants/mutants.h"
 #include "runtime_test.h"
@@ -337,6 +339,31 @@ TEST_F(ValidationLayerTest, DestroyedWhileInUse) {
   EXPECT_EQ(table_.event_sync(layer_, 0, event), OPENREG_OK);
   EXPECT_TRUE(has(last_of(1), "event_destroy() of driver \"full_toy\" breaks a rule of driver.h: 1 calls use event"));
   close();
+}
+
+// A host function that still runs when close() returns finds the layer's books, which go with the last of them.
+TEST_F(ValidationLayerTest, HostFunctionOutlivesClose) {
+  static std::vector<std::thread>* runners;
+  static std::atomic<int> begun, may_end;
+  begun = may_end = 0;
+  std::vector<std::thread> threads;
+  runners = &threads;
+  table_.host_func = [](openreg_instance, int32_t, openreg_driver_stream, void (*function)(void*), void* argument) {
+    runners->emplace_back(function, argument);
+    return openreg_status{OPENREG_OK};
+  };
+  open();
+  const auto wait = [](void*) {
+    ++begun;
+    while (may_end == 0) std::this_thread::yield();
+  };
+  for (int32_t device = 0; device < 2; ++device)
+    ASSERT_EQ(table_.host_func(layer_, device, nullptr, wait, nullptr), OPENREG_OK);
+  while (begun < 2) std::this_thread::yield();
+  close();
+  may_end = 1;
+  for (auto& thread : threads) thread.join();
+  EXPECT_EQ(reports().size(), 0u);
 }
 
 // Many threads allocate, copy, record and free: the driver may give an address again while its last free returns.

@@ -1,0 +1,106 @@
+// SPDX-License-Identifier: BSD-3-Clause
+// Bindings of collectives.
+#include <pybind11/chrono.h>
+#include <pybind11/pybind11.h>
+#include <torch/csrc/Exceptions.h>
+#include <torch/csrc/utils/pybind.h>
+#include <torch/csrc/utils/python_numbers.h>
+
+#include <chrono>
+#include <utility>
+
+#include "csrc/base/bindings.h"
+#include "shim/optional/distributed/collective_results.h"
+#include "shim/optional/distributed/collectives.h"
+#include "shim/optional/distributed/driver_collectives.h"
+#include "shim/optional/distributed/staged_backend.h"
+
+namespace torch_openreg {
+
+namespace py = pybind11;
+
+namespace {
+
+// The object of PyTorch that a Python one is; throws TypeError for anything else.
+template <class Class>
+c10::intrusive_ptr<Class> held_by(PyObject* object, const char* what) {
+  const py::handle handle(object);
+  TORCH_CHECK_TYPE(
+      !handle.is_none() && py::isinstance<Class>(handle), "expected ", what, ", but got ", Py_TYPE(object)->tp_name);
+  return handle.cast<c10::intrusive_ptr<Class>>();
+}
+
+PyObject* _serveProcessGroup(PyObject* /*self*/, PyObject* object) {
+  HANDLE_TH_ERRORS
+  auto group = held_by<c10d::ProcessGroup>(object, "a torch.distributed.ProcessGroup");
+  {
+    const py::gil_scoped_release released; // another thread may hold the lock inside and want the GIL
+    c10::openreg::serve_process_group(*group);
+  }
+  Py_RETURN_NONE;
+  END_HANDLE_TH_ERRORS
+}
+
+PyObject* _stagedBackend(PyObject* /*self*/, PyObject* object) {
+  HANDLE_TH_ERRORS
+  auto host = held_by<c10d::Backend>(object, "a backend of torch.distributed");
+  return py::cast(c10::openreg::staged_backend(std::move(host))).release().ptr();
+  END_HANDLE_TH_ERRORS
+}
+
+PyObject* _settleCollectives(PyObject* /*self*/, PyObject* object) {
+  HANDLE_TH_ERRORS
+  TORCH_CHECK_TYPE(THPUtils_checkDouble(object), "expected a number of seconds, but got ", Py_TYPE(object)->tp_name);
+  const std::chrono::duration<double> longest(THPUtils_unpackDouble(object));
+  bool are_settled = false;
+  {
+    const py::gil_scoped_release released; // they may want it
+    are_settled = c10::openreg::settle_results_in_flight(longest);
+  }
+  return PyBool_FromLong(are_settled ? 1 : 0);
+  END_HANDLE_TH_ERRORS
+}
+
+// A class of pybind11, as PyTorch's own classes of backends are: it has what PyTorch asks of one that can be split.
+// perform_nocolor_split() is for ranks outside a new group, of which NCCL must be told and gloo need not.
+PyObject* _defineBackendClass(PyObject* self, PyObject* /*unused*/) {
+  HANDLE_TH_ERRORS
+  using c10::openreg::DriverBackend;
+  using c10::openreg::StagedBackend;
+  if (!py::hasattr(self, "_StagedBackend")) {
+    py::class_<StagedBackend, c10d::Backend, c10::intrusive_ptr<StagedBackend>>(self, "_StagedBackend")
+        .def_property_readonly("options", &StagedBackend::getBackendOptions)
+        .def("_set_default_timeout", &StagedBackend::setTimeout, py::arg("timeout"))
+        .def("perform_nocolor_split", [](StagedBackend& /*self*/, const py::object& /*device*/) {});
+    py::class_<DriverBackend, c10d::Backend, c10::intrusive_ptr<DriverBackend>>(self, "_DriverBackend")
+        .def_property_readonly("options", &DriverBackend::getBackendOptions)
+        .def("_set_default_timeout", &DriverBackend::setTimeout, py::arg("timeout"))
+        .def("perform_nocolor_split", [](DriverBackend& /*self*/, const py::object& /*device*/) {});
+  }
+  Py_RETURN_NONE;
+  END_HANDLE_TH_ERRORS
+}
+
+} // namespace
+
+} // namespace torch_openreg
+
+PyMethodDef openreg_collective_methods[] = {
+    {"_define_backend_class",
+     torch_openreg::_defineBackendClass,
+     METH_NOARGS,
+     "Adds _StagedBackend to the module. To be called when torch.distributed has its own classes."},
+    {"_serve_process_group",
+     torch_openreg::_serveProcessGroup,
+     METH_O,
+     "Gives a group with gloo a backend for openreg tensors."},
+    {"_staged_backend",
+     torch_openreg::_stagedBackend,
+     METH_O,
+     "A c10d backend for openreg tensors, from one for CPU tensors."},
+    {"_settle_collectives",
+     torch_openreg::_settleCollectives,
+     METH_O,
+     "Waits until other threads have done with the tensors of collectives, or for so many seconds: whether they have."},
+    {nullptr, nullptr, 0, nullptr},
+};

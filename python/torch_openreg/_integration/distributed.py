@@ -1,0 +1,100 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""What torch.distributed must know of the device: gloo carries its tensors, and ``openreg_gloo`` is such a backend.
+
+PyTorch's own table of backends says which devices "gloo" serves and which backend is a device's default one; openreg is
+entered in both. There is nothing to register for what comes then, so the function that makes process groups is wrapped:
+a group with gloo gets its backend for openreg tensors when it is made (``shim/optional/distributed/collectives.h``).
+"""
+
+from __future__ import annotations
+
+import copyreg
+import functools
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+from torch_openreg import _C
+
+_BACKEND = "openreg_gloo"
+_DEVICE = "openreg"
+
+
+def _create(options: Any, backend_options: Any) -> Any:
+    """Makes the part of a process group that serves openreg and CPU tensors.
+
+    Args:
+        options: Store, rank, world size, timeout and name, as PyTorch passes them to a backend with extended_api.
+        backend_options: Ignored; gloo has none that could be given.
+
+    Returns:
+        A torch.distributed backend.
+
+    Raises:
+        RuntimeError: This torch has no gloo.
+    """
+    if not torch.distributed.is_gloo_available():
+        raise RuntimeError(f"The backend '{_BACKEND}' needs gloo, which this build of torch does not have.")
+    from torch.distributed import ProcessGroupGloo
+
+    gloo = ProcessGroupGloo(options.store, options.group_rank, options.group_size, timeout=options.timeout)
+    # Of the default group it is empty, which gloo's split() doesn't expect of every group.
+    gloo.options.global_ranks_in_group = options.global_ranks_in_group or list(range(options.group_size))
+    gloo.options.group_name = options.group_id
+    gloo._set_sequence_number_for_group()
+    return _C._staged_backend(gloo)
+
+
+def _serving(make: Callable[..., Any]) -> Callable[..., Any]:
+    """PyTorch's function that makes a process group, for one that serves openreg tensors from the start."""
+
+    @functools.wraps(make)
+    def new_process_group(
+        group_size: Any, group_rank: Any, ranks: Any, backend: Any, *arguments: Any, **keywords: Any
+    ) -> Any:
+        if str(backend) == torch.distributed.Backend.UNDEFINED and _is_the_accelerator():
+            # init_process_group() without a name: PyTorch would serve the accelerator alone.
+            backend = torch.distributed.Backend(torch.distributed.Backend.GLOO)
+        made = make(group_size, group_rank, ranks, backend, *arguments, **keywords)
+        group = made[0]
+        if isinstance(group, torch.distributed.ProcessGroup):  # else this rank is not in it
+            _C._serve_process_group(group)
+        return made
+
+    return new_process_group
+
+
+def _is_the_accelerator() -> bool:
+    accelerator = torch.accelerator.current_accelerator()
+    return accelerator is not None and accelerator.type == _DEVICE
+
+
+def _copy_options(options: Any) -> Any:
+    """How ``copy`` makes another object of gloo's options: split_group() passes a copy of those of the group."""
+
+    def make() -> Any:
+        made = type(options)()
+        for name in ("_devices", "_threads", "_timeout", "global_ranks_in_group", "group_name"):
+            setattr(made, name, getattr(options, name))
+        return made
+
+    return make, ()
+
+
+def install() -> None:
+    """Enters the device; a torch without torch.distributed is left alone. Repeating it changes nothing."""
+    if not torch.distributed.is_available() or _BACKEND in torch.distributed.Backend.backend_list:
+        return
+    from torch.distributed import distributed_c10d
+
+    backends = torch.distributed.Backend
+    backends.register_backend(_BACKEND, _create, extended_api=True, devices=[_DEVICE, "cpu"])
+    if not torch.distributed.is_gloo_available():
+        return
+    _C._define_backend_class()
+    backends.default_device_backend_map[_DEVICE] = backends.GLOO
+    if _DEVICE not in backends.backend_capability[backends.GLOO]:
+        backends.backend_capability[backends.GLOO].append(_DEVICE)
+    distributed_c10d._new_process_group_helper = _serving(distributed_c10d._new_process_group_helper)
+    copyreg.pickle(torch.distributed.ProcessGroupGloo._Options, _copy_options)

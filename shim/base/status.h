@@ -1,0 +1,32 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
+// From status codes of the runtime to PyTorch's exceptions.
+#pragma once
+
+#include <c10/macros/Macros.h>
+#include <c10/util/Exception.h>
+#include <openreg/openreg.h>
+
+#include "shim/base/export.h"
+
+namespace c10::openreg {
+
+// Throws the exception that belongs to `status`, with the text of this thread's last error, which names the call, and
+// the name of the code. In Python:
+//   OPENREG_E_NOMEM        c10::OutOfMemoryError      torch.OutOfMemoryError
+//   OPENREG_E_UNSUPPORTED  c10::NotImplementedError   NotImplementedError
+//   OPENREG_E_PEER         c10::DistBackendError      torch.distributed.DistBackendError, which is a RuntimeError
+//   OPENREG_E_TIMEOUT      likewise: collectives are the waits with a limit
+//   every other code       c10::Error                 RuntimeError
+[[noreturn]] TORCH_OPENREG_API void throw_status(
+    openreg_status status, SourceLocation location = SourceLocation::current());
+
+} // namespace c10::openreg
+
+// Runs a call of the runtime and throws unless it returns OPENREG_OK. Not for destructors or noexcept functions.
+#define OPENREG_CHECK(call)                                 \
+  do {                                                      \
+    const openreg_status openreg_check_status = (call);     \
+    if (C10_UNLIKELY(openreg_check_status != OPENREG_OK)) { \
+      ::c10::openreg::throw_status(openreg_check_status);   \
+    }                                                       \
+  } while (false)

@@ -1,0 +1,84 @@
+// SPDX-License-Identifier: BSD-3-Clause
+#include "shim/device/device.h"
+
+#include <limits>
+
+namespace c10::openreg {
+
+openreg_status GetDeviceCount(DeviceIndex* count) noexcept {
+  *count = static_cast<DeviceIndex>(openreg_device_count()); // at most OPENREG_MAX_DEVICES
+  return OPENREG_OK;
+}
+
+// LITERALINCLUDE START: OPENREG SetDevice FUNCTION
+openreg_status SetDevice(DeviceIndex device) noexcept {
+  // All or nothing, and no driver call where `device` is current already: the runtime sees to both.
+  return openreg_set_device(device);
+}
+// LITERALINCLUDE END: OPENREG SetDevice FUNCTION
+
+openreg_status ExchangeDevice(DeviceIndex device, DeviceIndex* previous) noexcept {
+  int32_t old = 0;
+  const openreg_status status = openreg_exchange_device(device, &old);
+  if (status == OPENREG_OK) {
+    *previous = static_cast<DeviceIndex>(old);
+  }
+  return status;
+}
+
+openreg_status MaybeExchangeDevice(DeviceIndex device, DeviceIndex* previous) noexcept {
+  int32_t old = 0;
+  const openreg_status status = openreg_maybe_exchange_device(device, &old);
+  if (status == OPENREG_OK) {
+    *previous = static_cast<DeviceIndex>(old);
+  }
+  return status;
+}
+
+DeviceIndex device_count() noexcept {
+  return static_cast<DeviceIndex>(openreg_device_count());
+}
+
+DeviceIndex device_count_ensure_non_zero() {
+  const DeviceIndex count = device_count();
+  if (count == 0) {
+    OPENREG_CHECK(openreg_init()); // throws the reason
+  }
+  TORCH_CHECK(device_count() > 0, "No openreg device is available.");
+  return device_count();
+}
+
+// LITERALINCLUDE START: OPENREG set_device FUNCTION
+void set_device(DeviceIndex device) {
+  // The index is checked by the runtime, against the device table: "The device index is out of range. ..."
+  OPENREG_CHECK(SetDevice(device));
+}
+// LITERALINCLUDE END: OPENREG set_device FUNCTION
+
+DeviceIndex maybe_exchange_device(DeviceIndex device) {
+  DeviceIndex previous = -1;
+  OPENREG_CHECK(MaybeExchangeDevice(device, &previous));
+  return previous;
+}
+
+void throw_index_out_of_range(const std::string& index) {
+  TORCH_CHECK(
+      false, "The device index is out of range. It must be in [0, ", openreg_device_count(), "), but got ", index, ".");
+}
+
+DeviceIndex narrow_device_index(int64_t index) {
+  using Limits = std::numeric_limits<DeviceIndex>;
+  if (index < Limits::min() || index > Limits::max()) {
+    throw_index_out_of_range(std::to_string(index));
+  }
+  return static_cast<DeviceIndex>(index);
+}
+
+openreg_device_properties properties_of(DeviceIndex device) {
+  openreg_device_properties properties{};
+  properties.struct_size = sizeof properties;
+  OPENREG_CHECK(openreg_get_device_properties(device, &properties));
+  return properties;
+}
+
+} // namespace c10::openreg

@@ -1,0 +1,188 @@
+// SPDX-License-Identifier: BSD-3-Clause
+// AOTInductor's packages for openreg: aoti_load_package() and AOTIModelPackageLoader find their runner here.
+//
+// A package that was compiled for openreg holds code for the CPU (python/torch_openreg/_compile/cpp_wrapper.py) for the
+// device "openreg". Its weights are in the host's memory.
+#include <ATen/DynamicLibrary.h>
+#include <c10/core/DeviceType.h>
+#include <torch/csrc/inductor/aoti_runner/model_container_runner_cpu.h>
+#include <torch/csrc/inductor/aoti_torch/tensor_converter.h>
+
+#include <map>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <unordered_map>
+#include <utility>
+#include <vector>
+
+#include "shim/device/device.h"
+#include "shim/optional/compile/compiled_graphs.h"
+
+namespace c10::openreg {
+
+namespace {
+
+using torch::aot_inductor::alloc_tensors_by_stealing_from_handles;
+using torch::aot_inductor::unsafe_alloc_new_handles_from_tensors;
+using torch::inductor::AOTIModelContainerRunner;
+using torch::inductor::AOTIModelContainerRunnerCpu;
+
+// What AOTInductor passes as an AOTInductorConstantMapHandle.
+using ConstantMap = std::unordered_map<std::string, AtenTensorHandle>;
+
+class Model final : public AOTIModelContainerRunnerCpu {
+ public:
+  // `device`: where results go that no input says; without an index the current one.
+  Model(const std::string& library, size_t models, const std::string& device, bool single_threaded)
+      : AOTIModelContainerRunnerCpu(library, models, single_threaded),
+        device_(c10::Device(device).index()),
+        writes_(*static_cast<const bool*>(model_so_->sym("openreg_graph_writes_inputs"))),
+        on_device_(static_cast<const char*>(model_so_->sym("openreg_graph_outputs_on_device"))) {
+    Update* const from_cpu = update_from_cpu_of(*this);
+    const std::lock_guard<std::mutex> guard(models_lock());
+    models_by_handle()[container_handle_] = {
+        update_constant_buffer_func_,
+        from_cpu != nullptr ? *from_cpu : nullptr,
+        update_user_managed_constant_buffer_func_,
+        update_inactive_constant_buffer_func_};
+    update_constant_buffer_func_ = &update<&Functions::update>;
+    if (from_cpu != nullptr && *from_cpu != nullptr) { // packages of an older PyTorch lack it
+      *from_cpu = &update<&Functions::update_from_cpu>;
+    }
+    update_user_managed_constant_buffer_func_ = &update_user_managed;
+    update_inactive_constant_buffer_func_ = &update_inactive;
+  }
+  ~Model() override {
+    const std::lock_guard<std::mutex> guard(models_lock());
+    models_by_handle().erase(container_handle_);
+  }
+
+ private:
+  using Update = decltype(&AOTInductorModelContainerUpdateConstantBuffer);
+  struct Functions {
+    Update update;
+    Update update_from_cpu;
+    decltype(&AOTInductorModelContainerUpdateUserManagedConstantBuffer) update_user_managed;
+    decltype(&AOTInductorModelContainerUpdateInactiveConstantBuffer) update_inactive;
+  };
+  // Since PyTorch 2.12; null before. Not in compat.h: only a runner reaches its members.
+  template <class Runner>
+  static Update* update_from_cpu_of(Runner& runner) {
+    if constexpr (requires { runner.update_constant_buffer_from_cpu_func_; }) {
+      return &runner.update_constant_buffer_from_cpu_func_;
+    } else {
+      return nullptr;
+    }
+  }
+  static std::mutex& models_lock() {
+    static auto& lock = *new std::mutex;
+    return lock;
+  }
+  static std::map<AOTInductorModelContainerHandle, Functions>& models_by_handle() {
+    static auto& models = *new std::map<AOTInductorModelContainerHandle, Functions>;
+    return models;
+  }
+  static Functions functions_of(AOTInductorModelContainerHandle container) {
+    const std::lock_guard<std::mutex> guard(models_lock());
+    return models_by_handle().at(container);
+  }
+
+  // The library copies constants with memcpy(): weights on a device are copied to the host before.
+  class HostConstants {
+   public:
+    explicit HostConstants(AOTInductorConstantMapHandle given) {
+      for (const auto& [name, handle] : *reinterpret_cast<const ConstantMap*>(given)) {
+        const at::Tensor& tensor = *reinterpret_cast<const at::Tensor*>(handle);
+        tensors_.push_back(std::make_unique<at::Tensor>(tensor.is_privateuseone() ? tensor.cpu() : tensor));
+        map_.emplace(name, reinterpret_cast<AtenTensorHandle>(tensors_.back().get()));
+      }
+    }
+    AOTInductorConstantMapHandle handle() {
+      return reinterpret_cast<AOTInductorConstantMapHandle>(&map_);
+    }
+
+   private:
+    std::vector<std::unique_ptr<at::Tensor>> tensors_;
+    ConstantMap map_;
+  };
+
+  template <auto function>
+  static AOTIRuntimeError update(
+      AOTInductorModelContainerHandle container,
+      AOTInductorConstantMapHandle constants,
+      bool use_inactive,
+      bool validate_full_update) {
+    HostConstants host(constants);
+    return (functions_of(container).*function)(container, host.handle(), use_inactive, validate_full_update);
+  }
+  static AOTIRuntimeError update_inactive(
+      AOTInductorModelContainerHandle container, AOTInductorConstantMapHandle constants) {
+    HostConstants host(constants);
+    return functions_of(container).update_inactive(container, host.handle());
+  }
+  // The library would keep the caller's memory, which its code can't reach.
+  static AOTIRuntimeError update_user_managed(
+      AOTInductorModelContainerHandle container,
+      AOTInductorConstantMapHandle constants,
+      bool use_inactive,
+      bool validate_full_update) {
+    for (const auto& [name, handle] : *reinterpret_cast<const ConstantMap*>(constants)) {
+      TORCH_CHECK(
+          !reinterpret_cast<const at::Tensor*>(handle)->is_privateuseone(),
+          "load_constants(user_managed=True): the weight ",
+          name,
+          " is on openreg, but a package for openreg works on weights in the host's memory. Pass it without "
+          "user_managed, "
+          "which copies it, or pass a tensor of the CPU.");
+    }
+    return functions_of(container).update_user_managed(container, constants, use_inactive, validate_full_update);
+  }
+
+  std::vector<at::Tensor> run_impl(std::vector<AtenTensorHandle>& handles, void* /*stream*/) override {
+    std::vector<at::Tensor> outputs = run_compiled_graph(
+        alloc_tensors_by_stealing_from_handles(handles.data(), handles.size()),
+        writes_,
+        device_,
+        [this](std::vector<at::Tensor> inputs) {
+          std::vector<AtenTensorHandle> shown = unsafe_alloc_new_handles_from_tensors(inputs);
+          inputs.clear();
+          return AOTIModelContainerRunnerCpu::run_impl(shown, nullptr);
+        });
+    for (size_t i = 0; i < outputs.size() && i < on_device_.size(); ++i) {
+      if (on_device_[i] == '0' && outputs[i].defined()) {
+        outputs[i] = outputs[i].cpu();
+      }
+    }
+    return outputs;
+  }
+
+  const DeviceIndex device_;
+  const bool writes_;
+  const std::string on_device_; // a character an output: '0' for one of the CPU
+};
+
+std::unique_ptr<AOTIModelContainerRunner> make(
+    const std::string& library,
+    size_t models,
+    const std::string& device,
+    const std::string& /*binaries*/,
+    const bool single_threaded) {
+  return std::make_unique<Model>(library, models, device, single_threaded);
+}
+
+// A package names its device "openreg". Python gives the device that name when the package is imported; a program without
+// Python needs it when the package is loaded. A name that another backend has given is left as it is.
+const bool has_name [[maybe_unused]] = [] {
+  if (!c10::is_privateuse1_backend_registered()) {
+    c10::register_privateuse1_backend("openreg");
+  }
+  return true;
+}();
+
+// The name is that of cpp_wrapper.py.
+const torch::inductor::RegisterAOTIModelRunner registration("openreg", &make);
+
+} // namespace
+
+} // namespace c10::openreg

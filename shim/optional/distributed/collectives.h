@@ -1,0 +1,26 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
+// torch.distributed for openreg tensors: which process groups get a StagedBackend.
+//
+// The backend "openreg_gloo" (_integration/distributed.py) is one around a gloo of its own, for CPU tensors too. A group that has
+// gloo for the CPU or for openreg gets one over that gloo when it is made, at the latest at its first collective of
+// openreg tensors.
+#pragma once
+
+#include <torch/csrc/distributed/c10d/Backend.hpp>
+#include <torch/csrc/distributed/c10d/ProcessGroup.hpp>
+
+#include "shim/base/export.h"
+
+namespace c10::openreg {
+
+// Gives a group whose backend for openreg is plain gloo, or that has none and gloo for the CPU, a StagedBackend over
+// that gloo. Any other group is left as it is; so is one that was served before. Any thread.
+//
+// A group has place for one backend that is not PyTorch's own. In a group with gloo for openreg and another's backend
+// for the CPU that one is taken for openreg, too.
+TORCH_OPENREG_API void serve_process_group(c10d::ProcessGroup& group);
+
+// A StagedBackend around `host`.
+TORCH_OPENREG_API c10::intrusive_ptr<c10d::Backend> staged_backend(c10::intrusive_ptr<c10d::Backend> host);
+
+} // namespace c10::openreg

@@ -1,0 +1,375 @@
+// SPDX-License-Identifier: BSD-3-Clause
+#include "shim/optional/distributed/queued_work.h"
+
+#include <ATen/core/ivalue.h>
+#include <c10/core/Stream.h>
+#include <c10/core/impl/LocalDispatchKeySet.h>
+#include <openreg/host_work.h>
+
+#include <algorithm>
+#include <chrono>
+#include <condition_variable>
+#include <memory>
+#include <thread>
+#include <utility>
+
+#include "shim/base/status.h"
+#include "shim/observe/races.h"
+#include "shim/operators/fallback/kernel_view.h"
+#include "shim/optional/distributed/older_libstdcxx.h"
+#include "shim/optional/distributed/stream_event.h"
+#include "shim/optional/distributed/switch_variable.h"
+#include "shim/optional/distributed/work_over_host.h"
+
+namespace c10::openreg {
+namespace {
+
+using c10::ivalue::Future;
+using Streams = CurrentStreams::Streams;
+
+// The end of the host's part: what the host function waits for.
+class HostEnd {
+ public:
+  // `error` is null where it went well. An error reaches those who wait before they go on.
+  void set(const std::exception_ptr& error) {
+    const std::string text = error == nullptr ? "" : text_of(error);
+    const std::lock_guard<std::mutex> guard(lock_);
+    error_ = error;
+    if (error_ != nullptr) {
+      for (const auto& [device, stream] : waiters_) {
+        (void)openreg_stream_report_error(device, stream, OPENREG_E_INTERNAL, text.c_str());
+      }
+    }
+    has_come_ = true;
+    changed_.notify_all();
+  }
+
+  void wait() {
+    std::unique_lock<std::mutex> guard(lock_);
+    changed_.wait(guard, [this] { return has_come_; });
+  }
+
+  // Whether it has come before the time was over.
+  bool wait_for(std::chrono::milliseconds timeout) {
+    std::unique_lock<std::mutex> guard(lock_);
+    return changed_.wait_for(guard, timeout, [this] { return has_come_; });
+  }
+
+  // Calls `wait` for a stream that waits from now on. Throws the error, if there is one.
+  template <class Wait>
+  void add_waiter(c10::DeviceIndex device, openreg_stream stream, const Wait& wait) {
+    const std::lock_guard<std::mutex> guard(lock_);
+    if (error_ != nullptr) {
+      std::rethrow_exception(error_);
+    }
+    wait();
+    const auto waiter = std::make_pair(device, stream);
+    if (!has_come_ && std::find(waiters_.begin(), waiters_.end(), waiter) == waiters_.end()) {
+      waiters_.push_back(waiter);
+    }
+  }
+
+  bool has_come() const {
+    const std::lock_guard<std::mutex> guard(lock_);
+    return has_come_;
+  }
+
+  std::exception_ptr error() const {
+    const std::lock_guard<std::mutex> guard(lock_);
+    return error_;
+  }
+
+ private:
+  mutable std::mutex lock_;
+  std::condition_variable changed_;
+  bool has_come_ = false;
+  std::exception_ptr error_;
+  Streams waiters_;
+};
+
+// The host function of a stream. If the device is lost it never runs, and the reference stays.
+void wait_for_host_end(void* argument) {
+  const std::unique_ptr<std::shared_ptr<HostEnd>> end(static_cast<std::shared_ptr<HostEnd>*>(argument));
+  (*end)->wait();
+}
+
+// What a thread does for a Work that its wait() ends. Not a stream's host function: it lets go of the host's Work, which may
+// take the GIL, and who holds that may be waiting for the stream.
+struct HostPart {
+  const ResultsInFlight flight;
+  const std::shared_ptr<HostEnd> end;
+  const c10::intrusive_ptr<c10d::Work> host_work;
+  const std::string description;
+
+  HostPart(std::shared_ptr<HostEnd> its_end, c10::intrusive_ptr<c10d::Work> its_work, std::string its_description)
+      : end(std::move(its_end)),
+        host_work(std::move(its_work)),
+        description(std::move(its_description)) {}
+
+  void finish() const noexcept {
+    std::exception_ptr error;
+    try {
+      if (!wait_for_host_work(*host_work, description, kNoTimeout)) {
+        error = std::make_exception_ptr(c10::Error({__func__, __FILE__, __LINE__}, "Aborted\nIn " + description + "."));
+      }
+    } catch (...) {
+      error = std::current_exception();
+    }
+    end->set(error);
+  }
+};
+
+// Queued: the stream's work waits for the end of the host's part, and brings the results.
+void queue(const Streams& streams, const StagedOutputs& outputs, const std::shared_ptr<HostEnd>& end) {
+  for (const auto& [device, stream] : streams) {
+    auto argument = std::make_unique<std::shared_ptr<HostEnd>>(end);
+    OPENREG_CHECK(openreg_launch_host_func(device, stream, &wait_for_host_end, argument.get()));
+    (void)argument.release(); // the function's
+  }
+  const c10::impl::ExcludeDispatchKeyGuard below(kAboveKernels);
+  const CurrentStreams current(streams);
+  for (const auto& output : outputs) {
+    if (output.is_copy) {
+      output.tensor.copy_(output.host, /*non_blocking=*/true);
+      for (const auto& [device, stream] : streams) {
+        if (device == output.tensor.device().index()) {
+          output.tensor.record_stream(c10::Stream(c10::Stream::UNSAFE, output.tensor.device(), stream));
+        }
+      }
+    }
+  }
+}
+
+// What completes the future after the host's part, in the thread of its backend, or at once.
+struct Completion {
+  const ResultsInFlight flight;
+  const std::shared_ptr<HostEnd> end;
+  const c10::intrusive_ptr<Future> future;
+  const Streams streams;
+  const std::vector<at::Tensor> results;
+
+  Completion(
+      std::shared_ptr<HostEnd> its_end,
+      c10::intrusive_ptr<Future> its_future,
+      Streams its_streams,
+      std::vector<at::Tensor> its_results)
+      : end(std::move(its_end)),
+        future(std::move(its_future)),
+        streams(std::move(its_streams)),
+        results(std::move(its_results)) {}
+
+  void run() const noexcept {
+    if (const auto error = end->error()) {
+      future->setErrorIfNeeded(error);
+      return;
+    }
+    try { // the future's events must be behind the collective
+      const CurrentStreams current(streams);
+      if (races_are_found()) {
+        for (const auto& [device, stream] : streams) {
+          note_race_collective_wait(device);
+        }
+      }
+      future->markCompleted(c10::IValue(results));
+    } catch (...) {
+      future->setErrorIfNeeded(std::current_exception());
+    }
+  }
+};
+
+} // namespace
+
+bool host_is_to_wait() {
+  return switch_variable("OPENREG_BLOCKING_WAIT", false);
+}
+
+namespace {
+
+class QueuedWork final : public WorkOverHost {
+ public:
+  // `host_future` may be null.
+  QueuedWork(
+      const c10::intrusive_ptr<c10d::Work>& host_work,
+      const c10::intrusive_ptr<Future>& host_future,
+      c10d::OpType operation,
+      const StagedOutputs& outputs,
+      const std::string& description,
+      Streams streams)
+      : WorkOverHost(host_work, operation, description),
+        streams_(std::move(streams)),
+        end_(std::make_shared<HostEnd>()),
+        results_(tensors_of(outputs)),
+        future_(host_future == nullptr ? nullptr : make_future(outputs)) {
+    // First, so that what is queued ends whatever happens here.
+    if (host_future != nullptr) {
+      host_future->addCallback([end = end_, description](Future& host) {
+        end->set(host.hasError() ? noticed_failure(host.exception_ptr(), description) : nullptr);
+      });
+    } else { // detached: it holds what it needs
+      auto part = std::make_unique<HostPart>(end_, host_work, description);
+      std::thread([part = std::move(part)] { part->finish(); }).detach();
+    }
+    {
+      const RaceMute mute(races_are_found()); // noted when the tensors were shown
+      queue(streams_, outputs, end_);
+      for (const auto& [device, stream] : streams_) {
+        events_.emplace_back(device, stream);
+      }
+    }
+    if (host_future != nullptr) {
+      auto completion = std::make_shared<Completion>(end_, future_, streams_, results_);
+      host_future->addCallback([completion = std::move(completion)](Future& /*host*/) { completion->run(); });
+    }
+  }
+
+  bool wait(std::chrono::milliseconds timeout) override {
+    if ((timeout != kNoTimeout || host_is_to_wait()) && !wait_on_host(timeout)) {
+      return false; // aborted
+    }
+    synchronize();
+    return true;
+  }
+
+  void synchronize() override {
+    {
+      const RaceMute mute(races_are_found());
+      for (size_t i = 0; i < streams_.size(); i++) {
+        const auto device = streams_[i].first;
+        openreg_stream current = OPENREG_STREAM_DEFAULT;
+        OPENREG_CHECK(openreg_current_stream(device, &current));
+        end_->add_waiter(device, current, [&] { events_[i].make_wait(device, current); });
+      }
+    }
+    if (races_are_found()) {
+      for (const auto& [device, stream] : streams_) {
+        note_race_collective_wait(device);
+      }
+    }
+  }
+
+  bool isCompleted() override {
+    if (!end_->has_come()) {
+      return false;
+    }
+    if (end_->error() == nullptr) {
+      const RaceMute mute(races_are_found());
+      for (const auto& event : events_) {
+        bool has_passed = false;
+        OPENREG_CHECK(event.query(&has_passed));
+        if (!has_passed) {
+          return false;
+        }
+      }
+    }
+    if (races_are_found()) {
+      for (const auto& [device, stream] : streams_) {
+        note_race_collective_done(device);
+      }
+    }
+    return true;
+  }
+
+  bool isSuccess() const override {
+    return end_->error() == nullptr;
+  }
+
+  std::exception_ptr exception() const override {
+    return end_->error();
+  }
+
+  std::vector<at::Tensor> result() override {
+    TORCH_CHECK(
+        isCompleted(), "Work needs to be completed before calling result(). Should call wait() before result().");
+    if (const auto error = end_->error()) {
+      std::rethrow_exception(error);
+    }
+    return results_;
+  }
+
+  c10::intrusive_ptr<Future> getFuture() override {
+    return future_ != nullptr ? future_ : host_work().getFuture();
+  }
+
+ private:
+  // Where a thread of ours waits for the host's part, no other may.
+  bool wait_on_host(std::chrono::milliseconds timeout) {
+    if (future_ != nullptr) {
+      return wait_for_host(timeout);
+    }
+    if (timeout == kNoTimeout) {
+      end_->wait();
+    } else if (!end_->wait_for(timeout)) {
+      const auto text = "Timed out waiting " + std::to_string(timeout.count()) + "ms";
+      const auto error = std::make_exception_ptr(c10::Error({__func__, __FILE__, __LINE__}, text));
+      std::rethrow_exception(noticed_failure(error, description()));
+    }
+    return true; // an error is synchronize()'s
+  }
+
+  const Streams streams_;
+  const std::shared_ptr<HostEnd> end_;
+  const std::vector<at::Tensor> results_;   // the tensors that the caller knows
+  const c10::intrusive_ptr<Future> future_; // of them; null: the host's Work has none
+  std::vector<StreamEvent> events_;         // of streams_
+};
+
+bool is_queued(c10::DeviceIndex device) {
+  int32_t queued = 0;
+  OPENREG_CHECK(openreg_host_func_is_queued(device, &queued));
+  return queued != 0;
+}
+
+// A message, which ends when one peer wants it to.
+bool is_between_two(c10d::OpType operation) {
+  return operation == c10d::OpType::SEND || operation == c10d::OpType::RECV || operation == c10d::OpType::RECVANYSOURCE;
+}
+
+// One copy of the driver, which needs no host.
+bool is_plain_copy(const at::Tensor& tensor) {
+  return tensor.is_non_overlapping_and_dense() && !tensor.is_conj() && !tensor.is_neg();
+}
+
+} // namespace
+
+openreg_stream CommunicationStreams::of(c10::DeviceIndex device) {
+  constexpr int32_t kHighest = INT32_MIN; // the runtime clamps it
+  const std::lock_guard<std::mutex> guard(lock_);
+  const auto found =
+      std::find_if(streams_.begin(), streams_.end(), [device](const auto& known) { return known.first == device; });
+  if (found != streams_.end()) {
+    int32_t priority = 0;
+    if (openreg_stream_priority(device, found->second, &priority) == OPENREG_OK) {
+      return found->second;
+    }
+    openreg_clear_error(); // other drivers have been chosen since
+    streams_.erase(found);
+  }
+  openreg_stream stream = OPENREG_STREAM_DEFAULT;
+  OPENREG_CHECK(openreg_stream_from_pool(device, kHighest, &stream));
+  streams_.emplace_back(device, stream);
+  return stream;
+}
+
+c10::intrusive_ptr<c10d::Work> queue_work(
+    const c10::intrusive_ptr<c10d::Work>& host_work,
+    c10d::OpType operation,
+    const StagedOutputs& outputs,
+    const std::string& description,
+    const std::vector<c10::DeviceIndex>& devices,
+    CommunicationStreams& streams) {
+  const auto host_future = future_of(*host_work);
+  const bool are_plain = std::all_of(outputs.begin(), outputs.end(), [](const StagedOutput& output) {
+    return !output.is_copy || is_plain_copy(output.tensor);
+  });
+  if ((host_future == nullptr && is_between_two(operation)) || !are_plain ||
+      !std::all_of(devices.begin(), devices.end(), is_queued)) {
+    return nullptr;
+  }
+  Streams own;
+  for (const auto device : devices) {
+    own.emplace_back(device, streams.of(device));
+  }
+  return c10::make_intrusive<QueuedWork>(host_work, host_future, operation, outputs, description, std::move(own));
+}
+
+} // namespace c10::openreg

@@ -1,0 +1,56 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
+// A collective as work of a stream: queued on a stream for communication, so that who waits for it makes a stream wait, and
+// not the host.
+//
+// The host's backend has been given the collective already, in the order of the calls, which is what it asks for. On the
+// stream a host function waits until it is done; behind that come the copies of results that are not in place, and an event.
+// What peers do never depends on these streams, so host functions that wait can't make ranks wait in a circle.
+#pragma once
+
+#include <torch/csrc/distributed/c10d/Work.hpp>
+
+#include <mutex>
+#include <string>
+#include <vector>
+
+#include "shim/optional/distributed/collective_results.h"
+
+namespace c10::openreg {
+
+// A process group's streams for communication, one a device, of the pool of high priority. Any thread.
+class CommunicationStreams {
+ public:
+  openreg_stream of(c10::DeviceIndex device);
+
+ private:
+  std::mutex lock_;
+  CurrentStreams::Streams streams_;
+};
+
+// What the host's backend returned, as the Work of `outputs`. Null, and nothing is queued: the host must wait for it, as
+// a driver queues no host functions, a result has gaps between its elements and is no plain copy, or it is a message to
+// or from one peer (below).
+//
+// Where `host_work` has no future, wait() of it ends it, and a thread calls that (gloo's reduce_scatter). A message isn't
+// queued: on a stream it would hold back what comes behind, which the peer may want before it answers.
+//
+//   wait()         makes the current streams of `devices` wait, unless it gets a timeout or OPENREG_BLOCKING_WAIT=1 is
+//                  set: then the host waits, too. Throws the error of a collective that has failed already.
+//   errors         that come later are left on the streams that wait for the collective (openreg/host_work.h); its
+//                  future has them.
+//   isCompleted()  once the results are in device memory.
+//   getFuture()    of the list of outputs; done when the host's part is, with events behind the copies. As that of
+//                  `host_work`, where that has none.
+// Memory of tensors is kept until the host's backend has done with it. Throws c10::Error.
+c10::intrusive_ptr<c10d::Work> queue_work(
+    const c10::intrusive_ptr<c10d::Work>& host_work,
+    c10d::OpType operation,
+    const StagedOutputs& outputs,
+    const std::string& description,
+    const std::vector<c10::DeviceIndex>& devices,
+    CommunicationStreams& streams);
+
+// Whether OPENREG_BLOCKING_WAIT=1 has wait() hold the host up. Throws c10::Error for any value but 0, 1 and the empty one.
+bool host_is_to_wait();
+
+} // namespace c10::openreg

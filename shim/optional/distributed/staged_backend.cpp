@@ -1,0 +1,312 @@
+// SPDX-License-Identifier: BSD-3-Clause
+#include "shim/optional/distributed/staged_backend.h"
+
+#include <torch/csrc/distributed/c10d/PrefixStore.hpp>
+
+#include <openreg/faults.h>
+#include <openreg/flight_recorder.h>
+
+#include <algorithm>
+#include <chrono>
+#include <thread>
+#include <utility>
+
+#include "shim/optional/distributed/staged_work.h"
+
+namespace c10::openreg {
+
+using c10d::Work;
+
+namespace {
+
+// The works of a block of collectives, as one.
+class WorkOfAll final : public Work {
+ public:
+  explicit WorkOfAll(std::vector<c10::intrusive_ptr<Work>> works) : works_(std::move(works)) {}
+
+  bool isCompleted() override {
+    return std::all_of(works_.begin(), works_.end(), [](const auto& work) { return work->isCompleted(); });
+  }
+
+  bool isSuccess() const override {
+    return std::all_of(works_.begin(), works_.end(), [](const auto& work) { return work->isSuccess(); });
+  }
+
+  std::exception_ptr exception() const override {
+    for (const auto& work : works_) {
+      if (auto error = work->exception()) {
+        return error;
+      }
+    }
+    return nullptr;
+  }
+
+  bool wait(std::chrono::milliseconds timeout) override {
+    bool is_good = true;
+    for (const auto& work : works_) {
+      is_good = work->wait(timeout) && is_good;
+    }
+    return is_good;
+  }
+
+ private:
+  const std::vector<c10::intrusive_ptr<Work>> works_;
+};
+
+// The elements of both in a row, where they lie so: NCCL asks for their numbers alone, and programs rely on it, while
+// gloo cuts the first dimension and compares the others.
+struct InARow {
+  InARow(const at::Tensor& one, const at::Tensor& other) : is_possible(one.is_contiguous() && other.is_contiguous()) {}
+
+  at::Tensor operator()(const at::Tensor& tensor) const {
+    return is_possible ? tensor.view({-1}) : tensor;
+  }
+
+  const bool is_possible;
+};
+
+// Of a collective whose peer is dead, or silent until the group's timeout, because a plan of faults says so.
+class WorkOfUnwellPeer final : public Work {
+ public:
+  explicit WorkOfUnwellPeer(int rank)
+      : Work(rank),
+        future_(c10::make_intrusive<c10::ivalue::Future>(c10::ListType::create(c10::TensorType::get()))) {}
+
+  c10::intrusive_ptr<c10::ivalue::Future> getFuture() override {
+    return future_;
+  }
+
+  void fail(const std::string& text) {
+    openreg_flight_recorder_alarm();
+    auto error = std::make_exception_ptr(c10::DistNetworkError({__func__, __FILE__, __LINE__}, text));
+    future_->setError(error);
+    finish(error);
+  }
+
+ private:
+  const c10::intrusive_ptr<c10::ivalue::Future> future_;
+};
+
+c10::intrusive_ptr<Work> plan_for(const c10::Device& device, int rank, std::chrono::milliseconds timeout) {
+  const int32_t peer = openreg_faults_of_collective(device.is_privateuseone() ? device.index() : OPENREG_HOST);
+  if (peer == OPENREG_PEER_IS_WELL) {
+    return nullptr;
+  }
+  auto work = c10::make_intrusive<WorkOfUnwellPeer>(rank);
+  const std::string whose = "openreg: rank " + std::to_string(rank) + ", by a plan of faults: ";
+  if (peer == OPENREG_PEER_DIES) {
+    work->fail(whose + "Connection closed by peer");
+  } else { // detached: it holds what it needs
+    std::thread([work, whose, timeout] {
+      std::this_thread::sleep_for(timeout);
+      work->fail(whose + "Timed out waiting " + std::to_string(timeout.count()) + "ms for the peer");
+    }).detach();
+  }
+  return work;
+}
+
+} // namespace
+
+// What a plan of faults makes of a collective on the device; null: nothing.
+c10::intrusive_ptr<Work> StagedBackend::planned(const c10::Device& device) {
+  return C10_LIKELY(openreg_is_instrumented() == 0) ? nullptr
+                                                    : plan_for(device, getRank(), inner_->getBackendOptions()->timeout);
+}
+
+// Between startCoalescing() and endCoalescing() a work is kept for the block's.
+c10::intrusive_ptr<Work> StagedBackend::note(c10::intrusive_ptr<Work> work) {
+  const std::lock_guard<std::mutex> guard(block_lock_);
+  if (is_in_block_) {
+    block_.push_back(work);
+  }
+  return work;
+}
+
+template <class Call>
+c10::intrusive_ptr<Work> StagedBackend::in_place(const Tensors& tensors, const Call& call) {
+  StagedTensors staged(getRank(), getSize(), streams_);
+  auto host = staged.show(tensors, TensorRole::in_out);
+  if (auto work = planned(staged.device())) {
+    return note(work);
+  }
+  return note(staged.finish(call(host)));
+}
+
+template <class Inputs, class Outputs, class Call>
+c10::intrusive_ptr<Work> StagedBackend::from_to(
+    const Inputs& inputs, const Outputs& outputs, const Call& call, c10d::OpType operation) {
+  StagedTensors staged(getRank(), getSize(), streams_);
+  auto from = staged.show(inputs, TensorRole::input);
+  auto to = staged.show(outputs, TensorRole::output);
+  if (auto work = planned(staged.device())) {
+    return note(work);
+  }
+  return note(staged.finish(call(from, to), operation));
+}
+
+StagedBackend::StagedBackend(c10::intrusive_ptr<c10d::Backend> host) : BackendOverBackend(std::move(host)) {}
+
+const std::string StagedBackend::getBackendName() const {
+  return "openreg_" + inner_->getBackendName();
+}
+
+c10::intrusive_ptr<Work> StagedBackend::broadcast(Tensors& tensors, const c10d::BroadcastOptions& options) {
+  return in_place(tensors, [&](Tensors& host) { return inner_->broadcast(host, options); });
+}
+
+c10::intrusive_ptr<Work> StagedBackend::allreduce(Tensors& tensors, const c10d::AllreduceOptions& options) {
+  return in_place(tensors, [&](Tensors& host) { return inner_->allreduce(host, options); });
+}
+
+c10::intrusive_ptr<Work> StagedBackend::allreduce_coalesced(
+    Tensors& tensors, const c10d::AllreduceCoalescedOptions& options) {
+  return in_place(tensors, [&](Tensors& host) { return inner_->allreduce_coalesced(host, options); });
+}
+
+c10::intrusive_ptr<Work> StagedBackend::reduce(Tensors& tensors, const c10d::ReduceOptions& options) {
+  return in_place(tensors, [&](Tensors& host) { return inner_->reduce(host, options); });
+}
+
+c10::intrusive_ptr<Work> StagedBackend::allgather(
+    TensorLists& outputs, Tensors& inputs, const c10d::AllgatherOptions& options) {
+  return from_to(inputs, outputs, [&](Tensors& from, TensorLists& to) { return inner_->allgather(to, from, options); });
+}
+
+c10::intrusive_ptr<Work> StagedBackend::_allgather_base(
+    at::Tensor& output, at::Tensor& input, const c10d::AllgatherOptions& options) {
+  return from_to(input, output, [&](at::Tensor& from, at::Tensor& to) {
+    const InARow in_a_row(from, to);
+    auto row_from = in_a_row(from);
+    auto row_to = in_a_row(to);
+    return inner_->_allgather_base(row_to, row_from, options);
+  });
+}
+
+c10::intrusive_ptr<Work> StagedBackend::allgather_coalesced(
+    TensorLists& outputs, Tensors& inputs, const c10d::AllgatherOptions& options) {
+  return from_to(
+      inputs, outputs, [&](Tensors& from, TensorLists& to) { return inner_->allgather_coalesced(to, from, options); });
+}
+
+c10::intrusive_ptr<Work> StagedBackend::allgather_into_tensor_coalesced(
+    Tensors& outputs, Tensors& inputs, const c10d::AllgatherOptions& options) {
+  return from_to(inputs, outputs, [&](Tensors& from, Tensors& to) {
+    return inner_->allgather_into_tensor_coalesced(to, from, options);
+  });
+}
+
+c10::intrusive_ptr<Work> StagedBackend::gather(
+    TensorLists& outputs, Tensors& inputs, const c10d::GatherOptions& options) {
+  return from_to(inputs, outputs, [&](Tensors& from, TensorLists& to) { return inner_->gather(to, from, options); });
+}
+
+c10::intrusive_ptr<Work> StagedBackend::scatter(
+    Tensors& outputs, TensorLists& inputs, const c10d::ScatterOptions& options) {
+  return from_to(inputs, outputs, [&](TensorLists& from, Tensors& to) { return inner_->scatter(to, from, options); });
+}
+
+c10::intrusive_ptr<Work> StagedBackend::reduce_scatter(
+    Tensors& outputs, TensorLists& inputs, const c10d::ReduceScatterOptions& options) {
+  return from_to(
+      inputs,
+      outputs,
+      [&](TensorLists& from, Tensors& to) { return inner_->reduce_scatter(to, from, options); },
+      c10d::OpType::REDUCE_SCATTER);
+}
+
+c10::intrusive_ptr<Work> StagedBackend::_reduce_scatter_base(
+    at::Tensor& output, at::Tensor& input, const c10d::ReduceScatterOptions& options) {
+  return from_to(
+      input,
+      output,
+      [&](at::Tensor& from, at::Tensor& to) {
+        const InARow in_a_row(from, to);
+        auto row_from = in_a_row(from);
+        auto row_to = in_a_row(to);
+        return inner_->_reduce_scatter_base(row_to, row_from, options);
+      },
+      c10d::OpType::_REDUCE_SCATTER_BASE);
+}
+
+c10::intrusive_ptr<Work> StagedBackend::reduce_scatter_tensor_coalesced(
+    Tensors& outputs, Tensors& inputs, const c10d::ReduceScatterOptions& options) {
+  return from_to(
+      inputs,
+      outputs,
+      [&](Tensors& from, Tensors& to) { return inner_->reduce_scatter_tensor_coalesced(to, from, options); },
+      c10d::OpType::REDUCE_SCATTER);
+}
+
+c10::intrusive_ptr<Work> StagedBackend::alltoall_base(
+    at::Tensor& output,
+    at::Tensor& input,
+    std::vector<int64_t>& output_sizes,
+    std::vector<int64_t>& input_sizes,
+    const c10d::AllToAllOptions& options) {
+  return from_to(input, output, [&](at::Tensor& from, at::Tensor& to) {
+    return inner_->alltoall_base(to, from, output_sizes, input_sizes, options);
+  });
+}
+
+c10::intrusive_ptr<Work> StagedBackend::alltoall(
+    Tensors& outputs, Tensors& inputs, const c10d::AllToAllOptions& options) {
+  return from_to(inputs, outputs, [&](Tensors& from, Tensors& to) { return inner_->alltoall(to, from, options); });
+}
+
+c10::intrusive_ptr<Work> StagedBackend::send(Tensors& tensors, int rank, int tag) {
+  StagedTensors staged(getRank(), getSize(), streams_);
+  auto host = staged.show(tensors, TensorRole::input);
+  if (auto work = planned(staged.device())) {
+    return note(work);
+  }
+  return note(staged.finish(inner_->send(host, rank, tag)));
+}
+
+c10::intrusive_ptr<Work> StagedBackend::recv(Tensors& tensors, int rank, int tag) {
+  StagedTensors staged(getRank(), getSize(), streams_);
+  auto host = staged.show(tensors, TensorRole::output);
+  if (auto work = planned(staged.device())) {
+    return note(work);
+  }
+  return note(staged.finish(inner_->recv(host, rank, tag)));
+}
+
+c10::intrusive_ptr<Work> StagedBackend::recvAnysource(Tensors& tensors, int tag) {
+  StagedTensors staged(getRank(), getSize(), streams_);
+  auto host = staged.show(tensors, TensorRole::output);
+  return note(staged.finish(inner_->recvAnysource(host, tag)));
+}
+
+bool StagedBackend::supportsCoalescing() const {
+  return true;
+}
+
+void StagedBackend::startCoalescing() {
+  const std::lock_guard<std::mutex> guard(block_lock_);
+  is_in_block_ = true;
+  block_.clear();
+}
+
+c10::intrusive_ptr<Work> StagedBackend::endCoalescing() {
+  const std::lock_guard<std::mutex> guard(block_lock_);
+  is_in_block_ = false;
+  return c10::make_intrusive<WorkOfAll>(std::exchange(block_, {}));
+}
+
+c10::intrusive_ptr<Work> StagedBackend::barrier(const c10d::BarrierOptions& options) {
+  if (auto work = planned(c10::Device(c10::kCPU))) {
+    return work;
+  }
+  return inner_->barrier(options);
+}
+
+c10::intrusive_ptr<c10d::Backend> StagedBackend::around(
+    c10::intrusive_ptr<c10d::Backend> part, const c10::intrusive_ptr<c10d::Store>& /*store*/) const {
+  return c10::make_intrusive<StagedBackend>(std::move(part));
+}
+
+c10::intrusive_ptr<c10d::Store> StagedBackend::store_of_part(const c10::intrusive_ptr<c10d::Store>& store) const {
+  return c10::make_intrusive<c10d::PrefixStore>("openreg", store);
+}
+
+} // namespace c10::openreg

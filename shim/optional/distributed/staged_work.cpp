@@ -1,0 +1,294 @@
+// SPDX-License-Identifier: BSD-3-Clause
+#include "shim/optional/distributed/staged_work.h"
+
+#include <ATen/ops/empty_like.h>
+#include <ATen/ops/from_blob.h>
+#include <c10/core/ScalarType.h>
+#include <c10/core/impl/LocalDispatchKeySet.h>
+#include <openreg/openreg.h>
+
+#include <algorithm>
+#include <memory>
+#include <mutex>
+#include <sstream>
+#include <utility>
+
+#include "shim/base/status.h"
+#include "shim/memory/storage.h"
+#include "shim/observe/races.h"
+#include "shim/operators/fallback/kernel_view.h"
+#include "shim/operators/policy/execution_mode.h"
+#include "shim/optional/distributed/older_libstdcxx.h"
+#include "shim/optional/distributed/switch_variable.h"
+#include "shim/optional/distributed/work_over_host.h"
+
+namespace c10::openreg {
+namespace {
+
+using c10::ivalue::Future;
+
+using Outputs = StagedOutputs;
+
+// Whether a seed says when results come (openreg's simulated devices).
+bool is_seeded() {
+  const char* seed = openreg_variable("OPENREG_SIM_SEED");
+  return seed != nullptr && *seed != '\0';
+}
+
+bool can_show_in_place(const at::Tensor& tensor) {
+  return !is_seeded() && execution_mode(tensor.device().index()) == ExecutionMode::aliased && tensor.numel() > 0 &&
+      tensor.is_non_overlapping_and_dense() && !tensor.is_conj() && !tensor.is_neg();
+}
+
+at::Tensor shown_in_place(const at::Tensor& tensor, TensorRole role) {
+  void* const data = role == TensorRole::input ? const_cast<void*>(tensor.const_data_ptr()) : writable_data(tensor);
+  void* address = nullptr;
+  OPENREG_CHECK(openreg_host_alias(data, &address));
+  return at::from_blob(
+      address,
+      tensor.sizes(),
+      tensor.strides(),
+      [keeps_memory = tensor.storage()](void* /*address*/) {},
+      tensor.options().device(c10::DeviceType::CPU));
+}
+
+at::Tensor shown_as_copy(const at::Tensor& tensor, TensorRole role) {
+  at::Tensor host = at::empty_like(tensor, tensor.options().device(c10::DeviceType::CPU).pinned_memory(true));
+  if (role != TensorRole::output) {
+    host.copy_(tensor);
+  }
+  return host;
+}
+
+// While races are looked for: the future's event must be behind the collective, and behind nothing else that is on the
+// current stream of a thread that is its by chance. So it is recorded on a stream of its own.
+CurrentStreams::Streams streams_of_its_own(const Outputs& outputs) {
+  CurrentStreams::Streams streams;
+  if (races_are_found()) {
+    for (const auto& output : outputs) {
+      if (output.tensor.is_privateuseone()) {
+        const auto device = output.tensor.device().index();
+        openreg_stream own = OPENREG_STREAM_DEFAULT;
+        OPENREG_CHECK(openreg_stream_from_pool(device, 0, &own));
+        streams.emplace_back(device, own);
+      }
+    }
+  }
+  return streams;
+}
+
+// Copies what the host has to the devices, lets go of the host's memory and completes the future; an error of that
+// becomes the future's.
+void bring_back(Outputs& outputs, Future& future) noexcept {
+  try {
+    const c10::impl::ExcludeDispatchKeyGuard below(kAboveKernels);
+    const auto streams = streams_of_its_own(outputs);
+    const CurrentStreams current(streams);
+    for (const auto& [device, stream] : streams) {
+      note_race_collective_wait(device);
+    }
+    for (auto& output : outputs) {
+      const RaceMute mute(races_are_found()); // noted by StagedTensors::show()
+      if (output.is_copy) {
+        output.tensor.copy_(output.host);
+      }
+      output.host.reset();
+    }
+    future.markCompleted(c10::IValue(tensors_of(outputs)));
+  } catch (...) {
+    future.setErrorIfNeeded(std::current_exception());
+  }
+}
+
+// What brings the results back after the host's part, in the thread of its backend, or at once.
+struct Return {
+  const ResultsInFlight flight;
+  const std::shared_ptr<Outputs> outputs;
+  const c10::intrusive_ptr<Future> future;
+  const std::string description;
+
+  Return(std::shared_ptr<Outputs> its_outputs, c10::intrusive_ptr<Future> its_future, std::string its_description)
+      : outputs(std::move(its_outputs)),
+        future(std::move(its_future)),
+        description(std::move(its_description)) {}
+
+  void run(const Future& host) const {
+    if (host.hasError()) {
+      future->setErrorIfNeeded(noticed_failure(host.exception_ptr(), description));
+    } else {
+      bring_back(*outputs, *future);
+    }
+  }
+};
+
+class StagedWork final : public WorkOverHost {
+ public:
+  StagedWork(
+      const c10::intrusive_ptr<c10d::Work>& host_work,
+      c10d::OpType operation,
+      Outputs outputs,
+      const std::string& description,
+      std::vector<DeviceIndex> devices)
+      : WorkOverHost(host_work, operation, description),
+        devices_(std::move(devices)),
+        outputs_(std::make_shared<Outputs>(std::move(outputs))),
+        future_(make_future(*outputs_)) {
+    if (const auto host_future = future_of(*host_work)) {
+      ends_by_itself_ = true;
+      auto end = std::make_shared<Return>(outputs_, future_, description);
+      host_future->addCallback([end = std::move(end)](Future& host) { end->run(host); });
+    }
+  }
+
+  bool wait(std::chrono::milliseconds timeout) override {
+    if (ends_by_itself_) {
+      if (!wait_for_host(timeout)) {
+        return false;
+      }
+    } else if (!wait_and_bring_back(timeout)) {
+      return false;
+    }
+    future_->waitAndThrow();
+    if (races_are_found()) {
+      for (const DeviceIndex device : devices_) {
+        note_race_collective_wait(device);
+      }
+    }
+    return true;
+  }
+
+  bool isCompleted() override {
+    const bool completed = future_->completed();
+    if (completed && races_are_found()) {
+      for (const DeviceIndex device : devices_) {
+        note_race_collective_done(device);
+      }
+    }
+    return completed;
+  }
+
+  bool isSuccess() const override {
+    return !future_->hasError();
+  }
+
+  std::exception_ptr exception() const override {
+    return future_->hasError() ? future_->exception_ptr() : nullptr;
+  }
+
+  std::vector<at::Tensor> result() override {
+    TORCH_CHECK(
+        isCompleted(), "Work needs to be completed before calling result(). Should call wait() before result().");
+    return tensors_of(*outputs_);
+  }
+
+  c10::intrusive_ptr<Future> getFuture() override {
+    return ends_by_itself_ ? future_ : host_work().getFuture();
+  }
+
+ private:
+  // Not both in two threads: what the host has is brought back once.
+  bool wait_and_bring_back(std::chrono::milliseconds timeout) {
+    const std::lock_guard<std::mutex> guard(waiting_);
+    if (future_->completed()) {
+      return true;
+    }
+    try {
+      if (!wait_for_host(timeout)) {
+        return false; // aborted
+      }
+    } catch (...) {
+      future_->setError(std::current_exception());
+      throw;
+    }
+    bring_back(*outputs_, *future_);
+    return true;
+  }
+
+  const std::vector<DeviceIndex> devices_; // of all tensors
+  const std::shared_ptr<Outputs> outputs_;
+  const c10::intrusive_ptr<Future> future_; // of the tensors that the caller knows
+  bool ends_by_itself_ = false;
+  std::mutex waiting_;
+};
+
+} // namespace
+
+void require_gloo_collectives() {
+  TORCH_CHECK(
+      switch_variable("OPENREG_ENABLE_GLOO_COLLECTIVES", true),
+      "Collectives of openreg tensors are off: OPENREG_ENABLE_GLOO_COLLECTIVES=0 is set. Without it they run in gloo, "
+      "staged through host memory. Collectives of CPU tensors are not affected.");
+}
+
+StagedTensors::~StagedTensors() {
+  if (!is_finished_ && races_are_found()) {
+    for (const auto& [type, device, sizes] : seen_) {
+      note_race_collective_done(
+          device.index()); // the call was refused: there is no collective that anything races with
+    }
+  }
+}
+
+at::Tensor StagedTensors::show(const at::Tensor& tensor, TensorRole role) {
+  at::Tensor host = tensor;
+  bool is_copy = false;
+  if (tensor.defined() && tensor.is_privateuseone()) {
+    require_gloo_collectives();
+    const c10::impl::ExcludeDispatchKeyGuard below(kAboveKernels);
+    const bool follows = follows_races();
+    if (follows) {
+      note_race_collective("c10d collective", tensor, role != TensorRole::input);
+    }
+    const RaceMute mute(follows);
+    wait_for_current_stream(tensor.device().index());
+    is_copy = !can_show_in_place(tensor);
+    host = is_copy ? shown_as_copy(tensor, role) : shown_in_place(tensor, role);
+    seen_.push_back({tensor.scalar_type(), tensor.device(), tensor.sizes().vec()});
+  }
+  if (role != TensorRole::input) {
+    outputs_.push_back({tensor, host, is_copy});
+  }
+  return host;
+}
+
+// "all_reduce in rank 0 of 2: float32[3] on openreg:0"
+std::string StagedTensors::description(c10d::OpType operation) const {
+  std::ostringstream text;
+  text << name_of(operation) << " in rank " << rank_ << " of " << size_ << ": ";
+  constexpr size_t kNamed = 8;
+  for (size_t i = 0; i < std::min(seen_.size(), kNamed); i++) {
+    const auto& [type, device, sizes] = seen_[i];
+    text << (i == 0 ? "" : ", ") << c10::getDtypeNames(type).first << '[';
+    for (size_t j = 0; j < sizes.size(); j++) {
+      text << (j == 0 ? "" : ", ") << sizes[j];
+    }
+    text << "] on " << device;
+  }
+  if (seen_.size() > kNamed) {
+    text << " and " << seen_.size() - kNamed << " more";
+  }
+  return text.str();
+}
+
+c10::intrusive_ptr<c10d::Work> StagedTensors::finish(c10::intrusive_ptr<c10d::Work> host_work, c10d::OpType operation) {
+  is_finished_ = true;
+  if (seen_.empty()) {
+    return host_work;
+  }
+  if (operation == c10d::OpType::UNKNOWN) {
+    operation = host_work->retrieveOpType();
+  }
+  const auto text = description(operation);
+  std::vector<DeviceIndex> devices;
+  for (const auto& [type, device, sizes] : seen_) {
+    if (std::find(devices.begin(), devices.end(), device.index()) == devices.end()) {
+      devices.push_back(device.index());
+    }
+  }
+  if (auto queued = queue_work(host_work, operation, outputs_, text, devices, streams_)) {
+    return queued;
+  }
+  return c10::make_intrusive<StagedWork>(host_work, operation, std::move(outputs_), text, std::move(devices));
+}
+
+} // namespace c10::openreg
