@@ -224,7 +224,7 @@ class Worker {
   void pass_event() {
     openreg_event event = nullptr;
     expect(openreg_event_create(0, 0, &event));
-    expect(openreg_event_record(event, streams_[0]));
+    expect(openreg_event_record(event, 0, streams_[0]));
     expect(openreg_stream_wait_event(0, streams_[1], event));
     expect(openreg_event_destroy(event));
   }

@@ -449,11 +449,11 @@ TEST_F(RacesTest, MemoryThatASegmentGaveBackIsForgotten) {
 TEST_F(RacesTest, RecordingAgainKeepsNothingMore) {
   char* const block = allocate(4096);
   const openreg_stream streams[] = {from_pool(0), from_pool(0)};
-  for (const openreg_stream stream : streams) ASSERT_EQ(openreg_record_stream(block, stream), OPENREG_OK);
+  for (const openreg_stream stream : streams) ASSERT_EQ(openreg_record_stream(block, 0, stream), OPENREG_OK);
 #if !OPENREG_TEST_SANITIZER  // whose allocators tell nothing here
   const size_t before = mallinfo2().uordblks + mallinfo2().hblkhd;
 #endif
-  for (int i = 0; i < 20000; ++i) ASSERT_EQ(openreg_record_stream(block, streams[i % 2]), OPENREG_OK);
+  for (int i = 0; i < 20000; ++i) ASSERT_EQ(openreg_record_stream(block, 0, streams[i % 2]), OPENREG_OK);
 #if !OPENREG_TEST_SANITIZER
   EXPECT_LE(mallinfo2().uordblks + mallinfo2().hblkhd, before + 16 * 1024);
 #endif
