@@ -183,7 +183,7 @@ class Worker {
         if (!blocks_.empty()) free_one();
         return;
       case 6:
-        if (!blocks_.empty()) expect(openreg_record_stream(blocks_.back(), streams_[random_() % 2]));
+        if (!blocks_.empty()) expect(openreg_record_stream(blocks_.back(), 0, streams_[random_() % 2]));
         return;
       case 7:
         pass_event();
