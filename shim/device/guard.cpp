@@ -150,26 +150,21 @@ bool OpenRegGuardImpl::isStreamCapturing(const Stream& /*stream*/) const {
 void OpenRegGuardImpl::record(void** event, const Stream& stream, DeviceIndex device_index, EventFlag flag) const {
   check_type(stream.device());
   const DeviceIndex stream_device = stream.device_index();
-  // An event stays with the device of its first record. Checked here and not only in the runtime, where the default
-  // stream of every device has the same number.
-  int32_t event_device = device_index;
-  if (*event != nullptr) {
-    OPENREG_CHECK(openreg_event_device(as_event(*event), &event_device));
-  }
+  // An event stays with the device of its first record.
   TORCH_CHECK(
-      event_device == -1 || event_device == stream_device,
+      device_index == -1 || device_index == stream_device,
       "Event device index ",
-      event_device,
+      static_cast<int>(device_index),
       " does not match recording stream's device index ",
       static_cast<int>(stream_device),
       ".");
   if (*event != nullptr) {
-    OPENREG_CHECK(openreg_event_record(as_event(*event), stream.id()));
+    OPENREG_CHECK(openreg_event_record(as_event(*event), stream.device_index(), stream.id()));
     return;
   }
   openreg_event created = nullptr;
   OPENREG_CHECK(openreg_event_create(stream_device, event_flags(flag), &created));
-  const openreg_status status = openreg_event_record(created, stream.id());
+  const openreg_status status = openreg_event_record(created, stream.device_index(), stream.id());
   if (status != OPENREG_OK) {
     openreg_event_destroy(created); // succeeds, and so keeps the last error
     throw_status(status);

@@ -131,7 +131,7 @@ class Player {
     } else if (what < 75) {
       if (!blocks_.empty()) free_one();
     } else if (what < 85) {
-      if (!blocks_.empty()) expect(openreg_record_stream(blocks_[random_() % blocks_.size()], stream()));
+      if (!blocks_.empty()) expect(openreg_record_stream(blocks_[random_() % blocks_.size()], 0, stream()));
     } else if (what < 88) {
       expect(openreg_empty_cache(0));
     } else if (what < 90) {
@@ -145,7 +145,7 @@ class Player {
     } else if (what < 99) {
       openreg_event event = nullptr;
       expect(openreg_event_create(0, 0, &event));
-      expect(openreg_event_record(event, stream()));
+      expect(openreg_event_record(event, 0, stream()));
       expect(openreg_event_destroy(event));
     } else {
       void* pinned = nullptr;

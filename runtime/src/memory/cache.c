@@ -8,6 +8,7 @@
 
 #include "base/error.h"
 #include "base/fork.h"
+#include "device/stream.h"
 #include "laboratory/faults.h"
 #include "memory/exports.h"
 #include "races/races.h"
@@ -348,12 +349,12 @@ allocate(struct openreg_cache *cache, unsigned features, uint64_t size, openreg_
     if (__builtin_expect(cache->waiting_blocks > 0, 0))
         OPENREG_RETURN_NOT_OK(openreg_cache_poll_waiting(cache, malloc_call));
     uint64_t rounded = (size + OPENREG_BLOCK_UNIT - 1) / OPENREG_BLOCK_UNIT * OPENREG_BLOCK_UNIT;
-    openreg_stream_pools *pools = openreg_cache_find_pools(cache, stream);
+    openreg_stream_pools *pools = openreg_cache_find_pools(cache, cache->device, stream);
     if (__builtin_expect((features & OPENREG_FEATURES_OF_REQUESTS) != 0, 0)) {
         rounded = openreg_cache_round(size);
         OPENREG_RETURN_NOT_OK(openreg_cache_route(cache, stream, &pools));
     } else if (__builtin_expect(pools == NULL, 0)) {
-        OPENREG_RETURN_NOT_OK(openreg_cache_make_pools(cache, malloc_call, stream, &pools));
+        OPENREG_RETURN_NOT_OK(openreg_cache_make_pools(cache, malloc_call, cache->device, stream, &pools));
     }
 
     openreg_pool *pool = rounded <= OPENREG_SMALL_BLOCK_MAX ? &pools->small : &pools->large;
@@ -588,14 +589,14 @@ openreg_free(void *ptr)
 
 /* ---------------------------------------------------------------------------------------------------------- queries */
 
-/* Notes on the block that `stream` uses it. The lock is held. */
+/* Notes on the block that `stream` of `device` uses it. The lock is held. */
 static openreg_status
-record_stream(struct openreg_cache *cache, openreg_block *block, openreg_stream stream)
+record_stream(struct openreg_cache *cache, openreg_block *block, openreg_device *device, openreg_stream stream)
 {
-    openreg_stream_pools *pools = openreg_cache_find_pools(cache, stream);
+    openreg_stream_pools *pools = openreg_cache_find_pools(cache, device, stream);
     if (pools == NULL)
-        OPENREG_RETURN_NOT_OK(openreg_cache_make_pools(cache, "openreg_record_stream", stream, &pools));
-    if (stream == block->segment->pool->owner->stream)
+        OPENREG_RETURN_NOT_OK(openreg_cache_make_pools(cache, "openreg_record_stream", device, stream, &pools));
+    if (device == cache->device && stream == block->segment->pool->owner->stream)
         return OPENREG_OK; /* its own stream is in order anyway */
     for (openreg_stream_use *use = block->u.used.uses; use != NULL; use = use->next_of_block)
         if (use->stream == pools)
@@ -617,26 +618,34 @@ record_stream(struct openreg_cache *cache, openreg_block *block, openreg_stream 
 }
 
 openreg_status
-openreg_record_stream(void *ptr, openreg_stream stream)
+openreg_record_stream(void *ptr, int32_t device, openreg_stream stream)
 {
     static const char call[] = "openreg_record_stream";
     openreg_found_range found;
     if (!find_range(ptr, &found))
         return openreg_reject_address(call, ptr);
+    openreg_device *user;
+    openreg_driver_stream handle;
+    OPENREG_RETURN_NOT_OK(openreg_device_get(call, device, &user));
+    OPENREG_RETURN_NOT_OK(openreg_stream_resolve(user, call, stream, &handle));
     struct openreg_cache *cache = found.info.device->cache;
     openreg_fast_lock_acquire(&cache->lock);
     openreg_block *block = find_live(&found, ptr), *around = NULL;
     if (block == NULL)
         around = openreg_cache_block_at(&found, (uintptr_t)ptr);
-    openreg_status status = OPENREG_OK; /* the whole device is waited for before shared memory is given up */
+    const bool is_shared = block == NULL && around != NULL && around->state == OPENREG_BLOCK_SHARED;
+    openreg_status status = OPENREG_OK;
     if (block != NULL)
-        status = record_stream(cache, block, stream);
-    else if (around == NULL || around->state != OPENREG_BLOCK_SHARED)
+        status = record_stream(cache, block, user, stream);
+    else if (!is_shared)
         status = reject_block(&found, call, ptr);
     const uint64_t size = block != NULL ? block->size : 0;
     openreg_fast_lock_release(&cache->lock);
+    /* Before shared memory is given up the whole device is waited for, and no other one. */
+    if (is_shared && user != found.info.device)
+        return openreg_call_stream_sync(user, call, handle);
     if (openreg_races_are_found() && status == OPENREG_OK && size > 0)
-        openreg_races_block_recorded(ptr, size, found.info.device->index, stream);
+        openreg_races_block_recorded(ptr, size, device, stream);
     return status;
 }
 

@@ -90,8 +90,10 @@ typedef struct openreg_pool_binding {
     openreg_private_pool *pool;
 } openreg_pool_binding;
 
-/* The pools of one stream, and the uses of other streams' blocks that this stream has yet to pass. */
+/* The pools of one stream, and the uses of other streams' blocks that this stream has yet to pass. A stream of another device
+ * has uses alone. */
 typedef struct openreg_stream_pools {
+    openreg_device *device; /* of the stream */
     openreg_stream stream;
     openreg_driver_stream handle;
     openreg_private_pool *private_pool; /* NULL: the cache that every request uses without one */
@@ -109,7 +111,7 @@ typedef struct openreg_stream_use {
     struct openreg_stream_use *next_of_block;
     struct openreg_stream_use *next; /* waiting in the stream, or unused */
     openreg_backend_event marker;    /* kept when the use is over, for the next one */
-    bool has_marker;
+    openreg_device *marker_device;   /* NULL: there is no marker */
     bool passed; /* while its block is being freed: the stream was waited for, no marker is needed */
 } openreg_stream_use;
 
@@ -323,24 +325,25 @@ openreg_stream_bucket(openreg_stream stream)
     return (size_t)(((uint64_t)stream * UINT64_C(0x9E3779B97F4A7C15)) >> 58); /* 64 buckets */
 }
 
-/* The pools of a stream, or NULL if they have not been made. */
+/* The pools of a stream of any device, or NULL if they have not been made. */
 static inline openreg_stream_pools *
-openreg_cache_find_pools(const struct openreg_cache *cache, openreg_stream stream)
+openreg_cache_find_pools(const struct openreg_cache *cache, const openreg_device *device, openreg_stream stream)
 {
-    if (stream == OPENREG_STREAM_DEFAULT)
+    if (stream == OPENREG_STREAM_DEFAULT && device == cache->device)
         return cache->default_pools;
     openreg_stream_pools *pools = cache->buckets[openreg_stream_bucket(stream)];
-    while (pools != NULL && pools->stream != stream)
+    while (pools != NULL && (pools->stream != stream || pools->device != device))
         pools = pools->next_in_bucket;
     return pools;
 }
 
-/* Resolves the stream and makes its pools. Errors: the stream is not of this device; E_NOMEM. */
-openreg_status openreg_cache_make_pools(struct openreg_cache *cache, const char *call, openreg_stream stream,
-                                        openreg_stream_pools **out);
+/* Resolves the stream and makes its pools. Errors: the stream is not of that device; E_NOMEM. */
+openreg_status openreg_cache_make_pools(struct openreg_cache *cache, const char *call, openreg_device *device,
+                                        openreg_stream stream, openreg_stream_pools **out);
 /* The same without entering them anywhere, for a private pool or NULL. */
-openreg_status openreg_cache_new_pools(struct openreg_cache *cache, const char *call, openreg_stream stream,
-                                       openreg_private_pool *private_pool, openreg_stream_pools **out);
+openreg_status openreg_cache_new_pools(struct openreg_cache *cache, const char *call, openreg_device *device,
+                                       openreg_stream stream, openreg_private_pool *private_pool,
+                                       openreg_stream_pools **out);
 /* Frees a block that other streams use: marks their streams, and frees it at once if none is behind. Releases the lock
  * meanwhile. On failure the block is allocated as before. */
 openreg_status openreg_cache_free_used(struct openreg_cache *cache, openreg_block *block);

@@ -92,7 +92,7 @@ pools_of_private(struct openreg_cache *cache, openreg_private_pool *pool, openre
     while (pools != NULL && pools->stream != stream)
         pools = pools->next_in_bucket;
     if (pools == NULL) {
-        OPENREG_RETURN_NOT_OK(openreg_cache_new_pools(cache, "openreg_malloc", stream, pool, &pools));
+        OPENREG_RETURN_NOT_OK(openreg_cache_new_pools(cache, "openreg_malloc", cache->device, stream, pool, &pools));
         const bool no_split = (pool->flags & OPENREG_MEMORY_POOL_NO_SPLIT) != 0;
         pools->small.no_split = pools->large.no_split = no_split;
         pools->next_in_bucket = pool->streams;
@@ -111,8 +111,8 @@ openreg_cache_route(struct openreg_cache *cache, openreg_stream stream, openreg_
         pool = &cache->uncached;
     if (pool != NULL)
         return pools_of_private(cache, pool, stream, out);
-    *out = openreg_cache_find_pools(cache, stream);
-    return *out != NULL ? OPENREG_OK : openreg_cache_make_pools(cache, "openreg_malloc", stream, out);
+    *out = openreg_cache_find_pools(cache, cache->device, stream);
+    return *out != NULL ? OPENREG_OK : openreg_cache_make_pools(cache, "openreg_malloc", cache->device, stream, out);
 }
 
 openreg_block *

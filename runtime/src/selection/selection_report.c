@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 /* selection_report.c: the texts of a failed selection (selection.h). */
 #define _GNU_SOURCE
+#include <openreg/embedding.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <string.h>

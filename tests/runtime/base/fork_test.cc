@@ -94,7 +94,7 @@ TEST_F(ForkTest, ChildOfAnInitialisedParentIsRefused) {
     good = good && is_refused(openreg_current_stream(0, &stream), "openreg_current_stream");
     good = good && is_refused(openreg_stream_synchronize(0, 0), "openreg_stream_synchronize");
     good = good && is_refused(openreg_event_create(0, 0, &other), "openreg_event_create");
-    good = good && is_refused(openreg_event_record(event, 0), "openreg_event_record");
+    good = good && is_refused(openreg_event_record(event, 0, 0), "openreg_event_record");
     good = good && is_refused(openreg_event_query(event, &value), "openreg_event_query");
     good = good && is_refused(openreg_event_synchronize(event), "openreg_event_synchronize");
     good = good && is_refused(openreg_event_elapsed(event, event, &ms), "openreg_event_elapsed");
@@ -121,9 +121,9 @@ TEST_F(ForkTest, ForkSafeDriverWorksInTheChild) {
   EXPECT_TRUE(in_child([&] {
     openreg_stream stream = 0;
     return openreg_in_bad_fork() == 0 && openreg_is_initialized() == 1 && openreg_current_device() == 1 &&
-           openreg_stream_from_pool(0, 0, &stream) == OPENREG_OK && openreg_event_record(event, stream) == OPENREG_OK &&
-           openreg_event_synchronize(event) == OPENREG_OK && openreg_event_destroy(event) == OPENREG_OK &&
-           openreg_shutdown() == OPENREG_OK;
+           openreg_stream_from_pool(0, 0, &stream) == OPENREG_OK &&
+           openreg_event_record(event, 0, stream) == OPENREG_OK && openreg_event_synchronize(event) == OPENREG_OK &&
+           openreg_event_destroy(event) == OPENREG_OK && openreg_shutdown() == OPENREG_OK;
   }));
   EXPECT_EQ(openreg_event_destroy(event), OPENREG_OK);
 }
@@ -183,7 +183,7 @@ class Worker {
         if (!blocks_.empty()) free_one();
         return;
       case 6:
-        if (!blocks_.empty()) expect(openreg_record_stream(blocks_.back(), streams_[random_() % 2]));
+        if (!blocks_.empty()) expect(openreg_record_stream(blocks_.back(), 0, streams_[random_() % 2]));
         return;
       case 7:
         pass_event();
@@ -224,7 +224,7 @@ class Worker {
   void pass_event() {
     openreg_event event = nullptr;
     expect(openreg_event_create(0, 0, &event));
-    expect(openreg_event_record(event, streams_[0]));
+    expect(openreg_event_record(event, 0, streams_[0]));
     expect(openreg_stream_wait_event(0, streams_[1], event));
     expect(openreg_event_destroy(event));
   }

@@ -526,7 +526,7 @@ TEST_F(CachePoolsTest, GonePoolGivesBack) {
   ASSERT_EQ(openreg_memory_pool_release(0, kPool), OPENREG_OK);
   EXPECT_EQ(reserved(), static_cast<int64_t>(14 * kMib));
   check_cache(0);
-  ASSERT_EQ(openreg_record_stream(large, stream), OPENREG_OK);
+  ASSERT_EQ(openreg_record_stream(large, 0, stream), OPENREG_OK);
   release(large);
   ASSERT_EQ(openreg_stream_synchronize(0, stream), OPENREG_OK);
   release(allocate(0, 100));  // notices that the stream has passed
@@ -614,7 +614,7 @@ TEST_F(CachePoolsTest, Events) {
   openreg_set_memory_trace([](const openreg_memory_event* event) { events.push_back(*event); });
   ASSERT_EQ(openreg_memory_pool_retain(0, kPool, 0), OPENREG_OK);
   void* block = allocate_in(kPool, 30 * kMib, stream);
-  ASSERT_EQ(openreg_record_stream(block, OPENREG_STREAM_DEFAULT), OPENREG_OK);
+  ASSERT_EQ(openreg_record_stream(block, 0, OPENREG_STREAM_DEFAULT), OPENREG_OK);
   release(block);
   EXPECT_EQ(openreg_memory_pool_trim(0, kPool), OPENREG_OK);
   void* none = nullptr;
