@@ -8,8 +8,9 @@ from typing import Any, Literal, overload
 
 import torch
 
-from torch_openreg import _C, _discovery, _preferences
+from torch_openreg import _C
 from torch_openreg._build_info import OPENREG_VERSION, TORCH_VERSION
+from torch_openreg._discovery import preferences, search
 from torch_openreg.openreg import _lazy
 from torch_openreg.openreg.drivers import _records
 
@@ -38,11 +39,11 @@ def summary() -> dict[str, Any]:
         "drivers": _records(),
         "variables": {key: value for key in sorted(os.environ) if (value := _C._variable(key)) is not None},
         "preference": {
-            "path": str(_preferences.path_to_read()),
-            "stored": _preferences.read(),
-            "in effect": _preferences.snapshot(),
+            "path": str(preferences.path_to_read()),
+            "stored": preferences.read(),
+            "in effect": preferences.snapshot(),
         },
-        "plugins": [vars(plugin) for plugin in _discovery.found_plugins()],
+        "plugins": [vars(plugin) for plugin in search.found_plugins()],
     }
 
 

@@ -18,7 +18,9 @@ from typing import Any
 
 import torch
 
-from torch_openreg import _C, _after_fork, _exit, _preferences
+from torch_openreg import _C, _after_fork
+from torch_openreg._discovery import preferences
+from torch_openreg._integration import exit
 from torch_openreg.openreg import _lazy, _utils
 from torch_openreg.openreg.defaults import as_device
 from torch_openreg.openreg.drivers import Driver, _canonical, _name_of, _records, driver_errors, get_device_driver
@@ -173,7 +175,7 @@ def use_driver(*names: str | Driver) -> None:
     _C._use_drivers(",".join(_name_of(name) for name in names) or None)
     if names:
         _lazy._lazy_init()
-    _exit.warn_of_devices_without_thread()
+    exit.warn_of_devices_without_thread()
 
 
 def cpu_device() -> torch.device:
@@ -326,7 +328,7 @@ def _find_gpu() -> bool:
     found = _C._select_gpu()
     if found:
         _lazy._lazy_init()
-        _exit.warn_of_devices_without_thread()
+        exit.warn_of_devices_without_thread()
     return found
 
 
@@ -364,13 +366,13 @@ def set_preferred_driver(driver: Any = "") -> None:
     """
     name = _preference_from(driver)
     if name is None:
-        if _preferences.write(None):
+        if preferences.write(None):
             _logger.info("The preferred driver has been removed. Restart Python to choose automatically.")
         return
     valid = supported_drivers()
     if name not in valid:
         raise ValueError(f"'driver' must be one of {valid}, got {str(driver)!r}")
-    if _preferences.write(name):
+    if preferences.write(name):
         _logger.info("driver has been set to %s. Restart Python to use the new driver.", name)
     else:
         _logger.info("driver is already set to %s. No action is required.", name)
@@ -387,8 +389,8 @@ def _preference_from(driver: Any) -> str | None:
 
 def get_preferred_driver() -> str | None:
     """Returns the driver that is stored as preferred, or None. This process may have started with another one."""
-    _preferences.snapshot()
-    name = _preferences.read()
+    preferences.snapshot()
+    name = preferences.read()
     return None if name is None else _canonical(name)
 
 

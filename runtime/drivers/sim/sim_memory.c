@@ -255,10 +255,9 @@ openreg_sim_memory_destroy(openreg_sim_device *device)
 }
 
 openreg_status
-openreg_sim_mem_alloc(openreg_instance instance, int32_t dev, uint64_t size, openreg_driver_stream stream, void **out)
+openreg_sim_mem_alloc(openreg_instance instance, int32_t dev, uint64_t size, void **out)
 {
     openreg_sim_device *device = &instance->devices[dev];
-    (void)stream;
     (void)pthread_mutex_lock(&device->memory_lock);
     const uint64_t unused = device->capacity - device->used_bytes;
     /* Compared before rounding, which could overflow. */
@@ -286,10 +285,9 @@ openreg_sim_mem_alloc(openreg_instance instance, int32_t dev, uint64_t size, ope
 }
 
 openreg_status
-openreg_sim_mem_free(openreg_instance instance, int32_t dev, void *ptr, openreg_driver_stream stream)
+openreg_sim_mem_free(openreg_instance instance, int32_t dev, void *ptr)
 {
     openreg_sim_device *device = &instance->devices[dev];
-    (void)stream;
     (void)pthread_mutex_lock(&device->memory_lock);
     openreg_sim_piece *piece = find_used_piece(device, ptr, false);
     const uint64_t offset = piece == NULL ? 0 : piece->offset, size = piece == NULL ? 0 : piece->size;
@@ -496,7 +494,7 @@ openreg_sim_unmap(openreg_instance instance, int32_t dev, void *ptr, uint64_t of
 openreg_status
 openreg_sim_release(openreg_instance instance, int32_t dev, void *ptr)
 {
-    return openreg_sim_mem_free(instance, dev, ptr, NULL);
+    return openreg_sim_mem_free(instance, dev, ptr);
 }
 
 openreg_status

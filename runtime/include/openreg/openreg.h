@@ -126,7 +126,7 @@ OPENREG_API void openreg_set_log_level(int32_t level);
 /* ---------------------------------------------------------------------------------------------------------- devices */
 
 /* Number of devices; 0 if no driver works (once, a warning "Device initialization: ..." is logged and the last error
- * says why). Probes, opens a driver only if that has no probe(), and caches the answer. Never fails. */
+ * says why). Opens a driver only if that has no describe(), and caches the answer. Never fails. */
 OPENREG_API int32_t openreg_device_count(void);
 
 /* The calling thread's current device, 0 in a new thread. Lock-free, never fails, initialises nothing. */
@@ -151,7 +151,7 @@ typedef struct openreg_device_properties {
     uint32_t struct_size;          /* set by the caller; no byte beyond it is written */
     int32_t ordinal;               /* the device's number inside its driver */
     uint64_t total_memory;         /* bytes, 0 if unknown */
-    uint64_t caps;                 /* OPENREG_CAP_* of its driver */
+    uint64_t caps;                 /* OPENREG_CAP_* of the device and of its driver */
     int32_t priority_low;          /* least urgent stream priority (numerically greatest) */
     int32_t priority_high;         /* most urgent (numerically least) */
     int32_t multi_processor_count; /* 0 if unknown */
@@ -243,7 +243,7 @@ static_assert(sizeof(openreg_pointer_info) == OPENREG_POINTER_INFO_SIZE_1, "appe
 /* What an address is; interior addresses too. An unknown one is not an error. Never initialises. */
 OPENREG_API openreg_status openreg_get_pointer_info(const void *ptr, openreg_pointer_info *inout);
 
-/* The host's address of a device address, and back (drivers with OPENREG_CAP_HOST_VISIBLE). Any address in a live
+/* The host's address of a device address, and back (devices with OPENREG_CAP_HOST_VISIBLE). Any address in a live
  * block. Lock-free. The host may use the memory when the streams that use it are idle.
  * Errors: OPENREG_E_UNSUPPORTED (the driver's memory is not visible), OPENREG_E_INVALID. */
 OPENREG_API openreg_status openreg_host_alias(const void *device_ptr, void **host_ptr);

@@ -112,7 +112,7 @@ typedef struct openreg_driver_record {
     int32_t first_device; /* its first index in the device table, or -1 */
     uint32_t flags;       /* OPENREG_DRIVER_FLAG_* */
     uint32_t abi_minor;   /* of its table, under OPENREG_ABI_MAJOR; 0 if not loaded */
-    uint64_t caps;        /* OPENREG_CAP_* of driver.h, 0 if not loaded */
+    uint64_t caps;        /* openreg_driver.caps, 0 if not loaded; those of devices: openreg_device_properties */
     uint64_t slots;       /* bit i: the driver has function i of its table (in order, open is 0) */
     char name[32];
     char source[64]; /* "built in", "bundled", "OPENREG_CUDA_LIBRARY_PATH", "mock", "registered" or what

@@ -34,6 +34,12 @@ static openreg_lock free_lock = OPENREG_LOCK_INITIALIZER;
 static event_slot *first_free;
 static uint32_t chunk_count;
 
+__attribute__((constructor)) static void
+handle_forks(void)
+{
+    openreg_fork_hold(OPENREG_FORK_EVENTS, &free_lock);
+}
+
 static openreg_event
 handle_of(const event_slot *slot, unsigned use)
 {

@@ -41,9 +41,8 @@ struct openreg_stream_set {
 struct openreg_stream_set *
 openreg_stream_set_create(openreg_device *device, uint32_t generation)
 {
-    int levels = device->info.priority_low - device->info.priority_high + 1;
-    if (levels > MAX_LEVELS)
-        levels = MAX_LEVELS;
+    const int64_t priorities = (int64_t)device->info.priority_low - device->info.priority_high + 1;
+    const int levels = priorities < MAX_LEVELS ? (int)priorities : MAX_LEVELS;
     const size_t slots = (size_t)levels * OPENREG_STREAMS_PER_POOL;
     struct openreg_stream_set *const set = calloc(1, sizeof *set + slots * sizeof set->slots[0]);
     if (set == NULL)

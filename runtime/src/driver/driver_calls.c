@@ -122,13 +122,15 @@ openreg_call_device_count(const openreg_driver *table, const char *name, const c
 }
 
 openreg_status
-openreg_call_probe(const openreg_driver *table, const char *name, const char *call, const openreg_option *options,
-                   size_t n, int32_t *out)
+openreg_call_count(const openreg_driver *table, const char *name, const char *call, const openreg_options *options,
+                   int32_t *out)
 {
-    if (table->probe == NULL)
+    if (table->describe == NULL)
         return OPENREG_E_UNSUPPORTED;
     int32_t count = -1;
-    OPENREG_RETURN_NOT_OK(CALL_OF(name, call, table->probe(&openreg_host_services, options, n, &count)));
+    OPENREG_RETURN_NOT_OK(
+        CALL_OF(name, call,
+                table->describe(&openreg_host_services, options->items, options->count, "", 0, NULL, NULL, &count)));
     return check_count(name, call, count, out);
 }
 
@@ -136,9 +138,10 @@ openreg_call_probe(const openreg_driver *table, const char *name, const char *ca
 
 /* Completes what a driver said of a device, or refuses it. */
 static openreg_status
-check_info(const char *name, const char *call, int32_t ordinal, openreg_device_info *info)
+check_info(const openreg_driver *table, const char *name, const char *call, int32_t ordinal, openreg_device_info *info)
 {
     info->struct_size = sizeof *info;
+    info->torch_device_type[sizeof info->torch_device_type - 1] = '\0';
     info->name[sizeof info->name - 1] = '\0';
     if (info->name[0] == '\0')
         (void)snprintf(info->name, sizeof info->name, "%s device %d", name, ordinal);
@@ -146,6 +149,9 @@ check_info(const char *name, const char *call, int32_t ordinal, openreg_device_i
         return defect(name, call, "gave an alignment that is not a power of two");
     if (info->priority_high > info->priority_low)
         return defect(name, call, "gave a most urgent priority above its least urgent one");
+    if ((info->caps & OPENREG_CAP_HOST_VISIBLE) != 0 && table->host_alias == NULL)
+        return openreg_error_set_driver(OPENREG_E_INCOMPATIBLE, call, name,
+                                        "says OPENREG_CAP_HOST_VISIBLE of device %d but lacks host_alias", ordinal);
     return OPENREG_OK;
 }
 
@@ -157,7 +163,7 @@ openreg_call_device_info(openreg_opened_driver *driver, const char *call, int32_
     info.struct_size = sizeof info;
     if (driver->table.device_info != NULL)
         OPENREG_RETURN_NOT_OK(CALL_OF(driver->name, call, driver->table.device_info(driver->instance, ordinal, &info)));
-    OPENREG_RETURN_NOT_OK(check_info(driver->name, call, ordinal, &info));
+    OPENREG_RETURN_NOT_OK(check_info(&driver->table, driver->name, call, ordinal, &info));
     *out = info;
     return OPENREG_OK;
 }
@@ -176,7 +182,7 @@ openreg_call_describe(const openreg_driver *table, const char *name, const char 
     if (described < 0)
         return defect(name, call, "described a negative number of devices");
     for (int32_t i = 0; i < described && i < capacity; ++i)
-        OPENREG_RETURN_NOT_OK(check_info(name, call, i, infos[i]));
+        OPENREG_RETURN_NOT_OK(check_info(table, name, call, i, infos[i]));
     *count = described;
     return OPENREG_OK;
 }
@@ -229,20 +235,19 @@ openreg_call_device_drain(openreg_device *device, const char *call)
 /* ---------------------------------------------------------------------------------------------------------- memory */
 
 openreg_status
-openreg_call_mem_alloc(openreg_device *device, const char *call, uint64_t size, openreg_driver_stream stream,
-                       void **out)
+openreg_call_mem_alloc(openreg_device *device, const char *call, uint64_t size, void **out)
 {
     openreg_opened_driver *const driver = device->driver;
     void *memory = NULL;
     openreg_watched watched;
     OPENREG_RETURN_NOT_OK(
-        OPENREG_WATCHED_CALL(&watched, device, call, OPENREG_CALL_SEGMENT, stream, size,
-                             driver->table.mem_alloc(driver->instance, device->ordinal, size, stream, &memory)));
+        OPENREG_WATCHED_CALL(&watched, device, call, OPENREG_CALL_SEGMENT, NULL, size,
+                             driver->table.mem_alloc(driver->instance, device->ordinal, size, &memory)));
     if (memory == NULL)
         return defect(driver->name, call, "mem_alloc succeeded but gave no memory");
     const uint64_t alignment = device->info.min_alignment == 0 ? OPENREG_LEAST_ALIGNMENT : device->info.min_alignment;
     if ((uintptr_t)memory % alignment != 0) {
-        (void)openreg_call_mem_free(device, call, memory, stream);
+        (void)openreg_call_mem_free(device, call, memory);
         return openreg_error_set_driver(OPENREG_E_INTERNAL, call, driver->name,
                                         "mem_alloc gave the address %p, which is not a multiple of %llu bytes", memory,
                                         (unsigned long long)alignment);
@@ -253,10 +258,10 @@ openreg_call_mem_alloc(openreg_device *device, const char *call, uint64_t size, 
 }
 
 openreg_status
-openreg_call_mem_free(openreg_device *device, const char *call, void *ptr, openreg_driver_stream stream)
+openreg_call_mem_free(openreg_device *device, const char *call, void *ptr)
 {
     openreg_opened_driver *const driver = device->driver;
-    return OPENREG_RELEASE_CALL(device, call, driver->table.mem_free(driver->instance, device->ordinal, ptr, stream));
+    return OPENREG_RELEASE_CALL(device, call, driver->table.mem_free(driver->instance, device->ordinal, ptr));
 }
 
 openreg_status
@@ -409,10 +414,24 @@ openreg_call_host_alloc(openreg_device *device, const char *call, uint64_t size,
     return OPENREG_OK;
 }
 
+/* Whoever frees pinned memory has waited for the work that uses it, which on a lost device nobody can: its last copies may
+ * still be reading. */
+static void
+drain_lost_devices(const char *call)
+{
+    const openreg_device_table *const table = openreg_device_table_peek();
+    const openreg_error_fields before = openreg_error_save();
+    for (int32_t i = 0; table != NULL && i < table->count; ++i)
+        if (openreg_device_is_lost(table->devices[i]))
+            (void)openreg_call_device_drain(table->devices[i], call);
+    openreg_error_restore(&before);
+}
+
 openreg_status
 openreg_call_host_free(openreg_device *device, const char *call, void *ptr)
 {
     openreg_opened_driver *const driver = device->driver;
+    drain_lost_devices(call);
     if (driver->table.host_free == NULL) {
         free(ptr);
         return OPENREG_OK;
@@ -443,7 +462,7 @@ openreg_status
 openreg_call_host_alias(openreg_device *device, const char *call, void *ptr, void **out)
 {
     openreg_opened_driver *const driver = device->driver;
-    if ((driver->table.caps & OPENREG_CAP_HOST_VISIBLE) == 0)
+    if ((device->info.caps & OPENREG_CAP_HOST_VISIBLE) == 0)
         return openreg_error_set(OPENREG_E_UNSUPPORTED, call, "the memory of driver \"%s\" is not visible to the host",
                                  driver->name);
     void *alias = NULL;

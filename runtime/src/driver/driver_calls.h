@@ -39,18 +39,17 @@ openreg_status openreg_call_open(const openreg_driver *, const char *name, const
 openreg_status openreg_call_close(const openreg_driver *, const char *name, const char *call, openreg_instance);
 openreg_status openreg_call_device_count(const openreg_driver *, const char *name, const char *call, openreg_instance,
                                          int32_t *out);
-/* OPENREG_E_UNSUPPORTED without an error text if the driver has no probe: open it. */
-openreg_status openreg_call_probe(const openreg_driver *, const char *name, const char *call,
-                                  const openreg_option *options, size_t n, int32_t *out);
+/* describe() of no device. OPENREG_E_UNSUPPORTED without an error text if the driver has none: open it. */
+openreg_status openreg_call_count(const openreg_driver *, const char *name, const char *call,
+                                  const openreg_options *options, int32_t *out);
 
 /* Fills *infos[0..min(*count, capacity)), whose struct_size is set. */
 openreg_status openreg_call_describe(const openreg_driver *, const char *name, const char *call,
                                      const openreg_options *options, const char *topology, int32_t capacity,
                                      openreg_device_info *const *infos, uint8_t *peers, int32_t *count);
 
-openreg_status openreg_call_mem_alloc(openreg_device *, const char *call, uint64_t size, openreg_driver_stream,
-                                      void **out);
-openreg_status openreg_call_mem_free(openreg_device *, const char *call, void *ptr, openreg_driver_stream);
+openreg_status openreg_call_mem_alloc(openreg_device *, const char *call, uint64_t size, void **out);
+openreg_status openreg_call_mem_free(openreg_device *, const char *call, void *ptr);
 /* The stream belongs to `on`; a NULL device means host memory. Both devices, if given, are of on's driver. */
 openreg_status openreg_call_copy(openreg_device *on, const char *call, void *dst, openreg_device *dst_device,
                                  const void *src, openreg_device *src_device, uint64_t size, openreg_driver_stream);

@@ -48,7 +48,8 @@ openreg_call_marker_destroy(openreg_device *device, const char *call, openreg_ba
     openreg_opened_driver *const driver = device->driver;
     if (is_emulated(&driver->table, marker->flags))
         return OPENREG_OK;
-    return OPENREG_RELEASE_CALL(device, call, driver->table.event_destroy(driver->instance, marker->native));
+    return OPENREG_RELEASE_CALL(device, call,
+                                driver->table.event_destroy(driver->instance, device->ordinal, marker->native));
 }
 
 openreg_status
@@ -88,7 +89,7 @@ openreg_call_marker_sync(openreg_device *device, const char *call, openreg_backe
     openreg_watched watched;
     if (!is_emulated(&driver->table, marker->flags))
         return OPENREG_WATCHED_CALL(&watched, device, call, OPENREG_CALL_EVENT_SYNC, NULL, 0,
-                                    driver->table.event_sync(driver->instance, marker->native));
+                                    driver->table.event_sync(driver->instance, device->ordinal, marker->native));
     if (is_complete(device, marker))
         return OPENREG_OK;
     return openreg_call_device_sync(device, call);
@@ -102,8 +103,8 @@ openreg_call_marker_query(openreg_device *device, const char *call, openreg_back
     if (is_emulated(&driver->table, marker->flags))
         OPENREG_RETURN_NOT_OK(openreg_call_marker_sync(device, call, marker));
     else
-        OPENREG_RETURN_NOT_OK(
-            OPENREG_DEVICE_CALL(device, call, driver->table.event_query(driver->instance, marker->native, &passed)));
+        OPENREG_RETURN_NOT_OK(OPENREG_DEVICE_CALL(
+            device, call, driver->table.event_query(driver->instance, device->ordinal, marker->native, &passed)));
     *done = passed != 0;
     return OPENREG_OK;
 }
@@ -136,7 +137,8 @@ openreg_call_marker_elapsed(openreg_device *device, const char *call, openreg_ba
     }
     double measured = 0;
     OPENREG_RETURN_NOT_OK(OPENREG_DEVICE_CALL(
-        device, call, driver->table.event_elapsed(driver->instance, start->native, end->native, &measured)));
+        device, call,
+        driver->table.event_elapsed(driver->instance, device->ordinal, start->native, end->native, &measured)));
     *milliseconds = measured;
     return OPENREG_OK;
 }

@@ -14,6 +14,9 @@
 
 static const char malloc_call[] = "openreg_malloc";
 
+static openreg_lock all_lock = OPENREG_LOCK_INITIALIZER; /* guards the list; outside each cache's lock */
+static struct openreg_cache *all;
+
 #define CACHE_ALIGNMENT 128 /* two cache lines: avoids false sharing through adjacent-line prefetch */
 
 /* --------------------------------------------------------------------------------------------------------- objects */
@@ -67,6 +70,10 @@ openreg_cache_create(openreg_device *device)
     openreg_lock_init(&cache->flush);
     openreg_lock_init(&cache->answer_lock);
     (void)pthread_cond_init(&cache->answer, NULL);
+    openreg_lock_acquire(&all_lock);
+    cache->next_of_all = all;
+    all = cache;
+    openreg_lock_release(&all_lock);
     return cache;
 }
 
@@ -77,6 +84,12 @@ openreg_cache_destroy(struct openreg_cache *cache)
         return;
     const openreg_error_fields before = openreg_error_save();
     (void)openreg_cache_trim(cache, "openreg_shutdown");
+    openreg_lock_acquire(&all_lock);
+    struct openreg_cache **link = &all;
+    while (*link != cache)
+        link = &(*link)->next_of_all;
+    *link = cache->next_of_all;
+    openreg_lock_release(&all_lock);
     if (cache->schedule != NULL)
         openreg_cache_feature(OPENREG_FEATURE_POISON, false);
     openreg_cache_destroy_segments(cache);
@@ -662,25 +675,66 @@ openreg_cache_try_view(const openreg_found_range *found, uintptr_t address, open
     return seen;
 }
 
-/* In the child of a fork() whose drivers survive it: another thread of the parent may have held a lock. */
+/* ------------------------------------------------------------------------------------------------------------ forks */
+
+/* All caches' locks are held over a fork(), so the child finds them as they are between two steps. */
+static void
+lock_for_fork(void)
+{
+    openreg_lock_acquire(&all_lock);
+    for (struct openreg_cache *cache = all; cache != NULL; cache = cache->next_of_all)
+        openreg_fast_lock_acquire(&cache->lock);
+}
+
+static void
+unlock_after_fork(void)
+{
+    for (struct openreg_cache *cache = all; cache != NULL; cache = cache->next_of_all)
+        openreg_fast_lock_release(&cache->lock);
+    openreg_lock_release(&all_lock);
+}
+
+/* What threads of the parent were having done by the driver has no end in the child. A block that such a thread was freeing
+ * is as before: nobody frees it. What it had taken out of the cache stays out. */
+static void
+end_steps_of_others(struct openreg_cache *cache)
+{
+    cache->asking = cache->awaiting = 0;
+    cache->coming = 0;
+    (void)pthread_cond_init(&cache->answer, NULL);
+    for (openreg_segment *segment = cache->segments; segment != NULL; segment = segment->next) {
+        segment->resizing = false;
+        for (openreg_block *block = segment->first; block != NULL; block = block->next)
+            if (block->state == OPENREG_BLOCK_AWAITING_FREE && block->waiting == 0)
+                block->state = OPENREG_BLOCK_ALLOCATED;
+    }
+    for (openreg_private_pool *pool = cache->private_pools; pool != NULL; pool = pool->next) {
+        pool->segments = 0;
+        for (const openreg_segment *segment = pool->own_segments; segment != NULL; segment = segment->own_next)
+            pool->segments++;
+    }
+}
+
 static void
 after_fork_in_child(void)
 {
-    const openreg_device_table *const table = openreg_device_table_peek();
-    for (int32_t i = 0; table != NULL && i < table->count; ++i) {
-        struct openreg_cache *cache = table->devices[i]->cache;
+    for (struct openreg_cache *cache = all; cache != NULL; cache = cache->next_of_all) {
         atomic_store_explicit(&cache->lock.state, 0, memory_order_relaxed);
         atomic_store_explicit(&cache->waiting.state, 0, memory_order_relaxed);
-        cache->asking = cache->awaiting = 0;
-        (void)pthread_cond_init(&cache->answer, NULL);
+        if (!openreg_in_bad_fork())
+            end_steps_of_others(cache);
     }
 }
 
 __attribute__((constructor)) static void
 handle_forks(void)
 {
-    openreg_fork_handle(OPENREG_FORK_CACHES, &(openreg_fork_handlers){.child = after_fork_in_child});
+    openreg_fork_handle(
+        OPENREG_FORK_CACHES,
+        &(openreg_fork_handlers){.prepare = lock_for_fork, .parent = unlock_after_fork, .child = after_fork_in_child});
 }
+
+/* ----------------------------------------------------------------------------------------------------------- figures */
 
 int64_t
 openreg_cache_live_blocks(const struct openreg_cache *cache)

@@ -274,14 +274,13 @@ openreg_driver_open_close_back_to(const char *call, int mark)
 /* -------------------------------------------------------------------------------------------------------- counting */
 
 static openreg_status
-probe(const char *call, const openreg_candidate *candidate, int64_t *devices)
+count_unopened(const char *call, const openreg_candidate *candidate, int64_t *devices)
 {
     openreg_settings settings;
     OPENREG_RETURN_NOT_OK(openreg_settings_read(call, candidate, &settings));
     int32_t found = 0;
     openreg_visible_devices visible;
-    openreg_status status = openreg_call_probe(&candidate->table, candidate->name, call, settings.options.items,
-                                               settings.options.count, &found);
+    openreg_status status = openreg_call_count(&candidate->table, candidate->name, call, &settings.options, &found);
     if (status == OPENREG_OK)
         status = read_visible(call, candidate, &settings, found, &visible);
     if (status == OPENREG_OK)
@@ -303,8 +302,8 @@ openreg_driver_open_count(const char *call, openreg_candidate *candidate, int64_
         return OPENREG_OK;
     }
     const openreg_error_fields before = openreg_error_save();
-    const openreg_status status = candidate->table.probe != NULL ? probe(call, candidate, devices)
-                                                                 : OPENREG_E_UNSUPPORTED;
+    const openreg_status status = candidate->table.describe != NULL ? count_unopened(call, candidate, devices)
+                                                                    : OPENREG_E_UNSUPPORTED;
     if (status == OPENREG_E_UNSUPPORTED) {
         openreg_error_restore(&before);
         *devices = OPENREG_MUST_OPEN;

@@ -51,9 +51,6 @@ check_slots(const openreg_driver *table)
                                          "the driver has %s but lacks %s: the %s functions come together",
                                          openreg_slots[k].name, slot->name, slot->group);
     }
-    if ((table->caps & OPENREG_CAP_HOST_VISIBLE) != 0 && table->host_alias == NULL)
-        return openreg_error_set(OPENREG_E_INCOMPATIBLE, NULL,
-                                 "the driver says OPENREG_CAP_HOST_VISIBLE but lacks host_alias");
     return OPENREG_OK;
 }
 
@@ -63,10 +60,10 @@ openreg_loader_accept(const openreg_driver *given, openreg_driver *out)
     if (given == NULL)
         return openreg_error_set(OPENREG_E_INCOMPATIBLE, NULL, "the driver gave no table");
     const uint32_t size = given->struct_size; /* the one field that may be read before it is checked */
-    if (size < OPENREG_DRIVER_SIZE_1_0)
+    if (size < OPENREG_DRIVER_SIZE_1)
         return openreg_error_set(OPENREG_E_INCOMPATIBLE, NULL,
                                  "the driver's table has %u bytes, ABI %u.0 needs at least %u", (unsigned)size,
-                                 OPENREG_ABI_MAJOR, (unsigned)OPENREG_DRIVER_SIZE_1_0);
+                                 OPENREG_ABI_MAJOR, (unsigned)OPENREG_DRIVER_SIZE_1);
 
     openreg_driver table;
     memset(&table, 0, sizeof table);

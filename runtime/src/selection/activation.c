@@ -243,8 +243,8 @@ static void
 publish(openreg_device_table *table, const openreg_decision *decision)
 {
     uint64_t caps = 0;
-    for (int i = 0; i < decision->count; ++i)
-        caps |= decision->drivers[i]->table.caps;
+    for (int32_t i = 0; i < table->count; ++i)
+        caps |= table->devices[i]->info.caps;
     if ((caps & OPENREG_CAP_FENCED) != 0)
         openreg_fault_handler_install();
     openreg_device_table *const before = exchange_table(table, decision);

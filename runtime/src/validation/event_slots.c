@@ -7,13 +7,26 @@
 #include "validation/validated.h"
 
 static openreg_status
-use_event(openreg_instance v, const char *slot, openreg_driver_event event, openreg_handle **out)
+wrong_device(openreg_instance v, const char *slot, int32_t dev, openreg_driver_event event, openreg_handle *entry)
 {
-    *out = openreg_handle_use(v, OPENREG_MADE_BY_EVENT_CREATE, event);
-    if (*out != NULL)
-        return OPENREG_OK;
-    return openreg_validation_refuse(v, OPENREG_RULE_HANDLE_ALIVE, OPENREG_E_INVALID, slot, "event %p is not alive",
-                                     (void *)event);
+    return openreg_validation_refuse(v, OPENREG_RULE_EVENT_DEVICE, OPENREG_E_INVALID, slot,
+                                     "event %p of device %d was given with device %d", (void *)event, entry->dev, dev);
+}
+
+static openreg_status
+use_event(openreg_instance v, const char *slot, int32_t dev, openreg_driver_event event, openreg_handle **out)
+{
+    openreg_handle *const entry = openreg_handle_use(v, OPENREG_MADE_BY_EVENT_CREATE, event);
+    if (entry == NULL)
+        return openreg_validation_refuse(v, OPENREG_RULE_HANDLE_ALIVE, OPENREG_E_INVALID, slot, "event %p is not alive",
+                                         (void *)event);
+    if (entry->dev != dev) {
+        const openreg_status status = wrong_device(v, slot, dev, event, entry);
+        openreg_handle_release(v, entry);
+        return status;
+    }
+    *out = entry;
+    return OPENREG_OK;
 }
 
 static openreg_status
@@ -44,7 +57,7 @@ validated_event_create(openreg_instance v, int32_t dev, uint32_t flags, openreg_
 }
 
 static openreg_status
-validated_event_destroy(openreg_instance v, openreg_driver_event event)
+validated_event_destroy(openreg_instance v, int32_t dev, openreg_driver_event event)
 {
     static const char slot[] = "event_destroy";
     int others = 0;
@@ -54,11 +67,13 @@ validated_event_destroy(openreg_instance v, openreg_driver_event event)
         if (entry == NULL)
             return openreg_validation_refuse(v, OPENREG_RULE_HANDLE_ALIVE, OPENREG_E_INVALID, slot,
                                              "event %p is not alive", (void *)event);
+        if (entry->dev != dev && openreg_handle_add(v, entry, event))
+            return wrong_device(v, slot, dev, event, entry);
     }
     if (others > 0)
         openreg_validation_report(v, OPENREG_RULE_DESTROY_UNUSED, slot, "%d calls use event %p", others, (void *)event);
     openreg_status status;
-    OPENREG_VALIDATED_CALL(status, v, event_destroy, (v->instance, event));
+    OPENREG_VALIDATED_CALL(status, v, event_destroy, (v->instance, dev, event));
     if (status != OPENREG_OK && entry != NULL && openreg_handle_add(v, entry, event))
         return status; /* nothing has changed: it is alive */
     openreg_handle_release(v, entry);
@@ -72,11 +87,7 @@ validated_event_record(openreg_instance v, int32_t dev, openreg_driver_event eve
     openreg_handle *entry = NULL, *recorded = NULL;
     openreg_stream_state *state = NULL;
     OPENREG_RETURN_NOT_OK(openreg_validation_stream(v, slot, dev, stream, &entry, &state));
-    openreg_status status = use_event(v, slot, event, &recorded);
-    if (status == OPENREG_OK && recorded->dev != dev)
-        status = openreg_validation_refuse(v, OPENREG_RULE_HANDLE_ALIVE, OPENREG_E_INVALID, slot,
-                                           "event %p of device %d was recorded on device %d", (void *)event,
-                                           recorded->dev, dev);
+    openreg_status status = use_event(v, slot, dev, event, &recorded);
     if (status == OPENREG_OK) {
         const unsigned long long functions = atomic_load(&state->functions);
         atomic_fetch_add(&recorded->records, 1);
@@ -108,11 +119,11 @@ check_passed(openreg_instance v, const char *slot, openreg_rule rule, openreg_ha
 }
 
 static openreg_status
-validated_event_query(openreg_instance v, openreg_driver_event event, int32_t *done)
+validated_event_query(openreg_instance v, int32_t dev, openreg_driver_event event, int32_t *done)
 {
     static const char slot[] = "event_query";
     openreg_handle *entry = NULL;
-    OPENREG_RETURN_NOT_OK(use_event(v, slot, event, &entry));
+    OPENREG_RETURN_NOT_OK(use_event(v, slot, dev, event, &entry));
     const unsigned long long complete = atomic_load(&entry->complete);
     const unsigned long long before = atomic_load(&entry->records);
     const openreg_stream_state *const stream = atomic_load(&entry->stream);
@@ -120,7 +131,7 @@ validated_event_query(openreg_instance v, openreg_driver_event event, int32_t *d
     const int32_t poison = INT32_C(0x5a5a5a5a);
     int32_t answer = poison;
     openreg_status status;
-    OPENREG_VALIDATED_CALL(status, v, event_query, (v->instance, event, &answer));
+    OPENREG_VALIDATED_CALL(status, v, event_query, (v->instance, dev, event, &answer));
     openreg_validation_untouched(v, slot, status, &answer, &poison, sizeof answer);
     if (status != OPENREG_OK)
         atomic_store(&v->devices[entry->dev].has_failed, 1);
@@ -140,16 +151,16 @@ validated_event_query(openreg_instance v, openreg_driver_event event, int32_t *d
 }
 
 static openreg_status
-validated_event_sync(openreg_instance v, openreg_driver_event event)
+validated_event_sync(openreg_instance v, int32_t dev, openreg_driver_event event)
 {
     static const char slot[] = "event_sync";
     openreg_handle *entry = NULL;
-    OPENREG_RETURN_NOT_OK(use_event(v, slot, event, &entry));
+    OPENREG_RETURN_NOT_OK(use_event(v, slot, dev, event, &entry));
     const unsigned long long before = atomic_load(&entry->records);
     const openreg_stream_state *const stream = atomic_load(&entry->stream);
     const unsigned long long functions = atomic_load(&entry->functions);
     openreg_status status;
-    OPENREG_VALIDATED_CALL(status, v, event_sync, (v->instance, event));
+    OPENREG_VALIDATED_CALL(status, v, event_sync, (v->instance, dev, event));
     if (status != OPENREG_OK)
         atomic_store(&v->devices[entry->dev].has_failed, 1);
     else
@@ -165,17 +176,22 @@ is_measured(const openreg_handle *entry)
 }
 
 static openreg_status
-validated_event_elapsed(openreg_instance v, openreg_driver_event start, openreg_driver_event end, double *ms)
+validated_event_elapsed(openreg_instance v, int32_t dev, openreg_driver_event start, openreg_driver_event end,
+                        double *ms)
 {
     static const char slot[] = "event_elapsed";
     openreg_handle *first = NULL, *last = NULL;
-    OPENREG_RETURN_NOT_OK(use_event(v, slot, start, &first));
-    openreg_status status = use_event(v, slot, end, &last);
+    OPENREG_RETURN_NOT_OK(use_event(v, slot, dev, start, &first));
+    last = openreg_handle_use(v, OPENREG_MADE_BY_EVENT_CREATE, end); /* may be of another device: E_INVALID then */
+    openreg_status status = OPENREG_OK;
+    if (last == NULL)
+        status = openreg_validation_refuse(v, OPENREG_RULE_HANDLE_ALIVE, OPENREG_E_INVALID, slot,
+                                           "event %p is not alive", (void *)end);
     if (status == OPENREG_OK) {
         const int may_work = is_measured(first) && is_measured(last) && first->dev == last->dev;
         const double poison = -12345.0;
         double answer = poison;
-        OPENREG_VALIDATED_CALL(status, v, event_elapsed, (v->instance, start, end, &answer));
+        OPENREG_VALIDATED_CALL(status, v, event_elapsed, (v->instance, dev, start, end, &answer));
         openreg_validation_untouched(v, slot, status, &answer, &poison, sizeof answer);
         if (status == OPENREG_OK ? !may_work : !may_work && status != OPENREG_E_INVALID)
             openreg_validation_report(v, OPENREG_RULE_ELAPSED_EVENTS, slot, "it returned %s for other events",

@@ -31,35 +31,29 @@ enter(openreg_instance v, const char *slot, openreg_rule rule, const openreg_ran
 }
 
 static openreg_status
-validated_mem_alloc(openreg_instance v, int32_t dev, uint64_t size, openreg_driver_stream stream, void **out)
+validated_mem_alloc(openreg_instance v, int32_t dev, uint64_t size, void **out)
 {
     static const char slot[] = "mem_alloc";
-    openreg_handle *entry = NULL;
-    openreg_stream_state *state = NULL;
-    OPENREG_RETURN_NOT_OK(openreg_validation_stream(v, slot, dev, stream, &entry, &state));
+    OPENREG_RETURN_NOT_OK(openreg_validation_device(v, slot, dev));
     if (size == 0)
         openreg_validation_report(v, OPENREG_RULE_SIZE_NOT_ZERO, slot, "0 bytes were asked for");
-    openreg_status status = openreg_ledger_make_room(v);
-    if (status == OPENREG_OK) {
-        void *const poison = (void *)&poison;
-        void *memory = poison;
-        atomic_fetch_add_explicit(&state->queued, 1, memory_order_relaxed);
-        OPENREG_VALIDATED_CALL(status, v, mem_alloc, (v->instance, dev, size, stream, &memory));
-        openreg_validation_untouched(v, slot, status, &memory, &poison, sizeof memory);
-        if (status == OPENREG_OK) {
-            const uint64_t least = v->devices[dev].info.min_alignment;
-            memory = memory == poison ? NULL : memory;
-            const openreg_range made = {
-                .start = (uintptr_t)memory, .size = size, .dev = dev, .kind = OPENREG_MADE_BY_MEM_ALLOC};
-            status = enter(v, slot, OPENREG_RULE_ALIGNMENT, &made, least == 0 ? LEAST_ALIGNMENT : least);
-            if (status == OPENREG_OK)
-                *out = memory;
-        } else {
-            openreg_ledger_give_up_room(v);
-        }
+    OPENREG_RETURN_NOT_OK(openreg_ledger_make_room(v));
+    void *const poison = (void *)&poison;
+    void *memory = poison;
+    openreg_status status;
+    OPENREG_VALIDATED_CALL(status, v, mem_alloc, (v->instance, dev, size, &memory));
+    openreg_validation_untouched(v, slot, status, &memory, &poison, sizeof memory);
+    if (status != OPENREG_OK) {
+        openreg_ledger_give_up_room(v);
+        return status;
     }
-    openreg_handle_release(v, entry);
-    return status;
+    const uint64_t least = v->devices[dev].info.min_alignment;
+    memory = memory == poison ? NULL : memory;
+    const openreg_range made = {
+        .start = (uintptr_t)memory, .size = size, .dev = dev, .kind = OPENREG_MADE_BY_MEM_ALLOC};
+    OPENREG_RETURN_NOT_OK(enter(v, slot, OPENREG_RULE_ALIGNMENT, &made, least == 0 ? LEAST_ALIGNMENT : least));
+    *out = memory;
+    return OPENREG_OK;
 }
 
 /* Puts back what a function failed to free. */
@@ -84,25 +78,19 @@ not_alive(openreg_instance v, const char *slot, int32_t dev, const void *ptr)
 }
 
 static openreg_status
-validated_mem_free(openreg_instance v, int32_t dev, void *ptr, openreg_driver_stream stream)
+validated_mem_free(openreg_instance v, int32_t dev, void *ptr)
 {
     static const char slot[] = "mem_free";
-    openreg_handle *entry = NULL;
-    openreg_stream_state *state = NULL;
     openreg_range range;
-    OPENREG_RETURN_NOT_OK(openreg_validation_stream(v, slot, dev, stream, &entry, &state));
-    openreg_status status = OPENREG_OK;
-    if (!openreg_ledger_remove(v, OPENREG_MADE_BY_MEM_ALLOC, dev, ptr, &range)) {
-        status = not_alive(v, slot, dev, ptr);
-    } else {
-        atomic_fetch_add_explicit(&state->queued, 1, memory_order_relaxed);
-        OPENREG_VALIDATED_CALL(status, v, mem_free, (v->instance, dev, ptr, stream));
-        if (status != OPENREG_OK)
-            put_back(v, &range);
-        else
-            openreg_ledger_give_up_room(v);
-    }
-    openreg_handle_release(v, entry);
+    OPENREG_RETURN_NOT_OK(openreg_validation_device(v, slot, dev));
+    if (!openreg_ledger_remove(v, OPENREG_MADE_BY_MEM_ALLOC, dev, ptr, &range))
+        return not_alive(v, slot, dev, ptr);
+    openreg_status status;
+    OPENREG_VALIDATED_CALL(status, v, mem_free, (v->instance, dev, ptr));
+    if (status != OPENREG_OK)
+        put_back(v, &range);
+    else
+        openreg_ledger_give_up_room(v);
     return status;
 }
 

@@ -50,6 +50,7 @@
     X(COPY_OVERLAP, "Ranges don't overlap; both stay alive, and the source unchanged, until the stream has passed the copy") \
     X(ALLOCATION_ALIVE, "copy(), fill() and host_alias() get any address inside an allocation, mem_free() what mem_alloc() returned") \
     X(HANDLE_ALIVE, "what a driver returns is what it is given back") \
+    X(EVENT_DEVICE, "`dev` is that of event_create() in all of them") \
     X(DESTROY_UNUSED, "never calls a destroy slot while another call uses the same handle") \
     X(FREED_BEFORE_CLOSE, "The runtime has freed all memory and handles before") \
     X(COMM_RANK, "each a device of one process; rank 0 <= rank < size") \

@@ -17,7 +17,7 @@
     X(half_group, "table.groups") \
     X(flag_unknown, "table.flags") \
     X(alias_missing, "table.flags") \
-    X(size_of_before, "table.size") \
+    X(size_of_later, "table.size") \
     X(table_changes, "table.constant") \
     /* life */ \
     X(open_leaks_file, "lifecycle.repeated runtime.shutdown") \
@@ -28,9 +28,9 @@
     X(option_unnamed, "lifecycle.bad_option") \
     X(option_other_code, "lifecycle.bad_option") \
     X(count_by_state, "lifecycle.count") \
-    X(probe_one_more, "lifecycle.probe") \
-    X(probe_thread, "lifecycle.probe") \
-    X(probe_spoils_fork, "lifecycle.probe_fork") \
+    X(count_one_more, "lifecycle.count_unopened") \
+    X(count_thread, "lifecycle.count_unopened") \
+    X(count_spoils_fork, "lifecycle.count_fork") \
     X(describe_other_name, "lifecycle.describe") \
     X(describe_beyond, "lifecycle.describe_capacity") \
     /* the process */ \
@@ -76,7 +76,7 @@
     X(free_clobbers, "memory.contents") \
     X(oom_loses, "memory.exhaustion") \
     X(free_early, "memory.free_waits") \
-    X(alloc_late, "memory.stream_hint") \
+    X(alloc_late, "memory.ready") \
     X(alias_off, "memory.alias_distance") \
     X(alias_other, "memory.alias_contents") \
     X(unfenced, "memory.fence") \

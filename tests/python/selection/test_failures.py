@@ -291,8 +291,8 @@ def test_an_import_does_not_wait_for_discovery_for_ever(python: Any, tmp_path: P
     python(
         """
         import threading, time
-        from torch_openreg import _discovery
-        _discovery._PATIENCE_SECONDS = 1.0
+        from torch_openreg._discovery import search
+        search._PATIENCE_SECONDS = 1.0
         importer = threading.Thread(target=lambda: __import__("helper"))
         importer.start()
         time.sleep(0.2)

@@ -14,8 +14,8 @@ from typing import Any
 import pytest
 import torch
 
-import torch_openreg._preferences as preferences
 from torch_openreg import config
+from torch_openreg._discovery import preferences
 
 if sys.version_info >= (3, 11):
     import tomllib
@@ -275,7 +275,7 @@ import torch  # whose libraries torch_openreg._C needs
 package = types.ModuleType("torch_openreg")
 package.__path__ = sys.argv[1].split(os.pathsep)
 sys.modules["torch_openreg"] = package  # this file alone
-from torch_openreg import _preferences as preferences
+from torch_openreg._discovery import preferences
 """
 PACKAGE = os.pathsep.join((str(Path(preferences.__file__).parent), config.torch_lib_dir()))
 

@@ -40,6 +40,22 @@ TEST_F(StreamTest, PoolIsRoundRobinAndLazy) {
   EXPECT_EQ(toy().live("stream"), 38);
 }
 
+// A driver may have as many priorities as numbers: the most urgent ones are told apart.
+TEST_F(StreamTest, PrioritiesOfTheWholeRange) {
+  use_full_toy([](openreg_driver& table) {
+    table.device_info = [](openreg_instance instance, int32_t device, openreg_device_info* inout) {
+      const openreg_status status = toy().table()->device_info(instance, device, inout);
+      inout->priority_low = INT32_MAX;
+      inout->priority_high = INT32_MIN;
+      return status;
+    };
+  });
+  EXPECT_EQ(priority_of(0, from_pool(0, INT32_MIN)), INT32_MIN);
+  EXPECT_EQ(priority_of(0, from_pool(0, INT32_MIN + 1)), INT32_MIN + 1);
+  EXPECT_EQ(priority_of(0, from_pool(0, INT32_MAX)), INT32_MIN + 31);
+  EXPECT_EQ(priority_of(0, OPENREG_STREAM_DEFAULT), 0);
+}
+
 // A priority is clamped into the device's range, and can be read back.
 TEST_F(StreamTest, PriorityIsClamped) {
   use_full_toy();

@@ -335,9 +335,9 @@ constexpr char kSync[] = "event_sync";
 // A flush that waits for a device keeps no other thread's traced calls waiting.
 TEST_F(TraceTest, AFlushDelaysNobodyElse) {
   use_full_toy([](openreg_driver& table) {
-    table.event_sync = [](openreg_instance instance, openreg_driver_event event) {
+    table.event_sync = [](openreg_instance instance, int32_t device, openreg_driver_event event) {
       gate.pass(kSync);
-      return openreg_test::toy().table()->event_sync(instance, event);
+      return openreg_test::toy().table()->event_sync(instance, device, event);
     };
   });
   start();

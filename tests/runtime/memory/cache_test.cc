@@ -140,15 +140,14 @@ TEST_F(CacheTest, ReusesWithoutTheDriver) {
 
 // A driver of addresses without memory behind them, for tests with many large blocks that nobody touches.
 void use_addresses_only(openreg_driver& table) {
-  table.caps = 0;
-  table.host_alias = nullptr;
-  table.mem_alloc = [](openreg_instance, int32_t, uint64_t size, openreg_driver_stream, void** out) {
+  openreg_test::hide_from_host(table);
+  table.mem_alloc = [](openreg_instance, int32_t, uint64_t size, void** out) {
     static std::atomic<uintptr_t> next{uintptr_t{1} << 40};
     *out = reinterpret_cast<void*>(next.fetch_add(size));
     ++allocations;
     return openreg_status{OPENREG_OK};
   };
-  table.mem_free = [](openreg_instance, int32_t, void*, openreg_driver_stream) { return openreg_status{OPENREG_OK}; };
+  table.mem_free = [](openreg_instance, int32_t, void*) { return openreg_status{OPENREG_OK}; };
 }
 
 // Among free blocks of a like size the best fit is taken, and one that lies deep in its list is found before the
@@ -397,13 +396,13 @@ void wait_at_gate(openreg_driver& table) {
     gate.pass(kRecord);
     return toy().table()->event_record(instance, device, event, stream);
   };
-  table.event_query = [](openreg_instance instance, openreg_driver_event event, int32_t* done) {
+  table.event_query = [](openreg_instance instance, int32_t device, openreg_driver_event event, int32_t* done) {
     gate.pass(kQuery);
-    return toy().table()->event_query(instance, event, done);
+    return toy().table()->event_query(instance, device, event, done);
   };
-  table.event_sync = [](openreg_instance instance, openreg_driver_event event) {
+  table.event_sync = [](openreg_instance instance, int32_t device, openreg_driver_event event) {
     gate.pass(kSync);
-    return toy().table()->event_sync(instance, event);
+    return toy().table()->event_sync(instance, device, event);
   };
 }
 
@@ -537,18 +536,17 @@ TEST_F(CacheTest, OutOfMemoryTextFromTheBooks) {
 // Segments are aligned to 512 bytes even if the driver aligns to 16.
 TEST_F(CacheTest, DriverWithLittleAlignment) {
   static std::map<void*, void*> given;  // what the cache got -> what the toy gave
-  const auto alloc = [](openreg_instance instance, int32_t dev, uint64_t size, openreg_driver_stream stream,
-                        void** out) {
+  const auto alloc = [](openreg_instance instance, int32_t dev, uint64_t size, void** out) {
     void* start = nullptr;
-    const openreg_status status = toy().table()->mem_alloc(instance, dev, size + 16, stream, &start);
+    const openreg_status status = toy().table()->mem_alloc(instance, dev, size + 16, &start);
     if (status == OPENREG_OK) {
       *out = static_cast<char*>(start) + 16;
       given[*out] = start;
     }
     return status;
   };
-  const auto free = [](openreg_instance instance, int32_t dev, void* ptr, openreg_driver_stream stream) {
-    return toy().table()->mem_free(instance, dev, given.at(ptr), stream);
+  const auto free = [](openreg_instance instance, int32_t dev, void* ptr) {
+    return toy().table()->mem_free(instance, dev, given.at(ptr));
   };
   const auto info = [](openreg_instance, int32_t, openreg_device_info* inout) {
     inout->min_alignment = 16;
@@ -581,11 +579,10 @@ TEST_F(CacheTest, SegmentsAreNotPaddedForNothing) {
       inout->total_bytes = 2 * kMib;
       return openreg_status{OPENREG_OK};
     };
-    table.mem_alloc = [](openreg_instance instance, int32_t dev, uint64_t size, openreg_driver_stream stream,
-                         void** out) {
+    table.mem_alloc = [](openreg_instance instance, int32_t dev, uint64_t size, void** out) {
       asked = size;
       if (size > 2 * kMib) return openreg_status{OPENREG_E_NOMEM};
-      return toy().table()->mem_alloc(instance, dev, size, stream, out);
+      return toy().table()->mem_alloc(instance, dev, size, out);
     };
   });
   release(allocate(0, 1));
@@ -601,12 +598,12 @@ TEST_F(CacheTest, MisalignedAddressesAreErrors) {
       inout->min_alignment = alignment;
       return openreg_status{OPENREG_OK};
     };
-    table.mem_alloc = [](openreg_instance, int32_t, uint64_t size, openreg_driver_stream, void** out) {
+    table.mem_alloc = [](openreg_instance, int32_t, uint64_t size, void** out) {
       ++live;
       *out = static_cast<char*>(aligned_alloc(4096, (size + 8192) / 4096 * 4096)) + offset;
       return openreg_status{OPENREG_OK};
     };
-    table.mem_free = [](openreg_instance, int32_t, void* ptr, openreg_driver_stream) {
+    table.mem_free = [](openreg_instance, int32_t, void* ptr) {
       --live;
       free(static_cast<char*>(ptr) - offset);
       return openreg_status{OPENREG_OK};
@@ -632,19 +629,18 @@ TEST_F(CacheTest, MisalignedAddressesAreErrors) {
 TEST_F(CacheTest, DriverGivesImpossibleMemory) {
   static std::atomic<char*> next{nullptr};
   static std::atomic<int> frees{0};
-  const auto alloc = [](openreg_instance, int32_t, uint64_t, openreg_driver_stream, void** out) {
+  const auto alloc = [](openreg_instance, int32_t, uint64_t, void** out) {
     *out = next.load();
     return openreg_status{OPENREG_OK};
   };
-  const auto free = [](openreg_instance, int32_t, void*, openreg_driver_stream) {
+  const auto free = [](openreg_instance, int32_t, void*) {
     ++frees;
     return openreg_status{OPENREG_OK};
   };
   use_full_toy([&](openreg_driver& table) {
     table.mem_alloc = alloc;
     table.mem_free = free;
-    table.host_alias = nullptr;
-    table.caps = 0;
+    openreg_test::hide_from_host(table);
   });
   next = reinterpret_cast<char*>(uintptr_t{7} << 30);
   void* first = allocate(0, 4 * kMib);  // a segment of 20 MiB
@@ -1017,7 +1013,7 @@ constexpr char kMemAlloc[] = "mem_alloc", kMap[] = "map";
 void give_one_segment_at_gate(openreg_driver& table) {
   use_addresses_only(table);
   asked = 0;
-  table.mem_alloc = [](openreg_instance, int32_t, uint64_t, openreg_driver_stream, void** out) {
+  table.mem_alloc = [](openreg_instance, int32_t, uint64_t, void** out) {
     if (++asked > 1) return openreg_status{OPENREG_E_NOMEM};
     gate.pass(kMemAlloc);
     *out = reinterpret_cast<void*>(uintptr_t{1} << 41);
@@ -1029,7 +1025,7 @@ void give_one_segment_at_gate(openreg_driver& table) {
 void grow_one_segment_at_gate(openreg_driver& table) {
   use_addresses_only(table);
   asked = reserved = 0;
-  table.mem_alloc = [](openreg_instance, int32_t, uint64_t, openreg_driver_stream, void**) {
+  table.mem_alloc = [](openreg_instance, int32_t, uint64_t, void**) {
     ++asked;
     return openreg_status{OPENREG_E_NOMEM};
   };

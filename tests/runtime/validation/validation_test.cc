@@ -223,7 +223,7 @@ class ValidationLayerTest : public ValidationTest {
   void close() { EXPECT_EQ(table_.close(layer_), OPENREG_OK); }
   void* allocate(int32_t device, uint64_t size) {
     void* memory = nullptr;
-    EXPECT_EQ(table_.mem_alloc(layer_, device, size, nullptr, &memory), OPENREG_OK);
+    EXPECT_EQ(table_.mem_alloc(layer_, device, size, &memory), OPENREG_OK);
     return memory;
   }
   // The last report, of so many.
@@ -263,10 +263,10 @@ TEST_F(ValidationLayerTest, MemoryOfTheCaller) {
   open();
   void* const block = allocate(0, 4096);
   char bytes[8192] = {0};
-  EXPECT_EQ(table_.mem_free(layer_, 0, static_cast<char*>(block) + 16, nullptr), OPENREG_E_INVALID);
+  EXPECT_EQ(table_.mem_free(layer_, 0, static_cast<char*>(block) + 16), OPENREG_E_INVALID);
   EXPECT_TRUE(has(last_of(1), "mem_free() of driver \"full_toy\" breaks a rule of driver.h")) << last_of(1);
-  EXPECT_EQ(table_.mem_free(layer_, 1, block, nullptr), OPENREG_E_INVALID);
-  EXPECT_EQ(table_.mem_free(layer_, 0, bytes, nullptr), OPENREG_E_INVALID);
+  EXPECT_EQ(table_.mem_free(layer_, 1, block), OPENREG_E_INVALID);
+  EXPECT_EQ(table_.mem_free(layer_, 0, bytes), OPENREG_E_INVALID);
   EXPECT_EQ(table_.copy(layer_, block, 0, bytes, -1, sizeof bytes, 0, nullptr), OPENREG_E_INVALID);
   EXPECT_EQ(table_.copy(layer_, block, 1, bytes, -1, 16, 0, nullptr), OPENREG_E_INVALID);
   EXPECT_EQ(table_.copy(layer_, block, 2, bytes, -1, 16, 0, nullptr), OPENREG_E_INVALID);
@@ -276,8 +276,8 @@ TEST_F(ValidationLayerTest, MemoryOfTheCaller) {
   EXPECT_TRUE(has(last_of(3), "overlap")) << last_of(3);
   EXPECT_EQ(table_.copy(layer_, block, 0, bytes, -1, 4096, 0, nullptr), OPENREG_OK);
   EXPECT_EQ(table_.fill(layer_, 0, static_cast<char*>(block) + 4000, 1, 96, nullptr), OPENREG_OK);
-  EXPECT_EQ(table_.mem_free(layer_, 0, block, nullptr), OPENREG_OK);
-  EXPECT_EQ(table_.mem_free(layer_, 0, block, nullptr), OPENREG_E_INVALID);
+  EXPECT_EQ(table_.mem_free(layer_, 0, block), OPENREG_OK);
+  EXPECT_EQ(table_.mem_free(layer_, 0, block), OPENREG_E_INVALID);
   close();
   last_of(3);
 }
@@ -293,21 +293,26 @@ TEST_F(ValidationLayerTest, HandlesOfTheCaller) {
   EXPECT_EQ(table_.stream_query(layer_, 0, stream, &done), OPENREG_E_INVALID);
   EXPECT_TRUE(has(last_of(1), "of device 1 was used for device 0")) << last_of(1);
   EXPECT_EQ(table_.event_record(layer_, 0, event, nullptr), OPENREG_E_INVALID);
+  EXPECT_TRUE(has(last_of(2), "of device 1 was given with device 0")) << last_of(2);
+  for (const openreg_status status : {table_.event_query(layer_, 0, event, &done), table_.event_sync(layer_, 0, event),
+                                      table_.event_destroy(layer_, 0, event)}) {
+    EXPECT_EQ(status, OPENREG_E_INVALID);  // which each leaves it alive
+  }
   EXPECT_EQ(table_.stream_destroy(layer_, 1, nullptr), OPENREG_OK);
-  EXPECT_EQ(table_.event_destroy(layer_, nullptr), OPENREG_OK);
+  EXPECT_EQ(table_.event_destroy(layer_, 0, nullptr), OPENREG_OK);
   EXPECT_EQ(table_.stream_destroy(layer_, 1, stream), OPENREG_OK);
   EXPECT_EQ(table_.stream_destroy(layer_, 1, stream), OPENREG_E_INVALID);
-  EXPECT_EQ(table_.event_destroy(layer_, event), OPENREG_OK);
-  EXPECT_EQ(table_.event_destroy(layer_, event), OPENREG_E_INVALID);
-  EXPECT_EQ(table_.event_sync(layer_, event), OPENREG_E_INVALID);
+  EXPECT_EQ(table_.event_destroy(layer_, 1, event), OPENREG_OK);
+  EXPECT_EQ(table_.event_destroy(layer_, 1, event), OPENREG_E_INVALID);
+  EXPECT_EQ(table_.event_sync(layer_, 1, event), OPENREG_E_INVALID);
   EXPECT_EQ(table_.stream_wait(layer_, 1, nullptr, event), OPENREG_E_INVALID);
   close();
-  last_of(1);
+  last_of(2);
 }
 
 // What is alive at close() is reported with its number.
 TEST_F(ValidationLayerTest, LeaksAtClose) {
-  table_.mem_alloc = [](openreg_instance, int32_t dev, uint64_t, openreg_driver_stream, void** out) {
+  table_.mem_alloc = [](openreg_instance, int32_t dev, uint64_t, void** out) {
     alignas(4096) static char memory[2][4096];
     *out = memory[dev];
     return openreg_status{OPENREG_OK};
@@ -323,13 +328,15 @@ TEST_F(ValidationLayerTest, LeaksAtClose) {
 TEST_F(ValidationLayerTest, DestroyedWhileInUse) {
   static openreg_driver* table;
   static openreg_instance layer;
-  table_.event_sync = [](openreg_instance, openreg_driver_event event) { return table->event_destroy(layer, event); };
+  table_.event_sync = [](openreg_instance, int32_t dev, openreg_driver_event event) {
+    return table->event_destroy(layer, dev, event);
+  };
   open();
   table = &table_;
   layer = layer_;
   openreg_driver_event event = nullptr;
   ASSERT_EQ(table_.event_create(layer_, 0, 0, &event), OPENREG_OK);
-  EXPECT_EQ(table_.event_sync(layer_, event), OPENREG_OK);
+  EXPECT_EQ(table_.event_sync(layer_, 0, event), OPENREG_OK);
   EXPECT_TRUE(has(last_of(1), "event_destroy() of driver \"full_toy\" breaks a rule of driver.h: 1 calls use event"));
   close();
 }
@@ -369,13 +376,13 @@ TEST_F(ValidationLayerTest, Threads) {
       for (int round = 0; round < 300; ++round) {
         void* memory = nullptr;
         openreg_driver_event event = nullptr;
-        EXPECT_EQ(table_.mem_alloc(layer_, i % 2, 512, nullptr, &memory), OPENREG_OK);
+        EXPECT_EQ(table_.mem_alloc(layer_, i % 2, 512, &memory), OPENREG_OK);
         EXPECT_EQ(table_.copy(layer_, memory, i % 2, bytes, -1, sizeof bytes, i % 2, nullptr), OPENREG_OK);
         EXPECT_EQ(table_.event_create(layer_, i % 2, 0, &event), OPENREG_OK);
         EXPECT_EQ(table_.event_record(layer_, i % 2, event, nullptr), OPENREG_OK);
-        EXPECT_EQ(table_.event_sync(layer_, event), OPENREG_OK);
-        EXPECT_EQ(table_.event_destroy(layer_, event), OPENREG_OK);
-        EXPECT_EQ(table_.mem_free(layer_, i % 2, memory, nullptr), OPENREG_OK);
+        EXPECT_EQ(table_.event_sync(layer_, i % 2, event), OPENREG_OK);
+        EXPECT_EQ(table_.event_destroy(layer_, i % 2, event), OPENREG_OK);
+        EXPECT_EQ(table_.mem_free(layer_, i % 2, memory), OPENREG_OK);
       }
     });
   }

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from torch_openreg import _C
+from torch_openreg._discovery import registrations
 
 _logger = logging.getLogger("torch_openreg")
 
@@ -58,11 +59,9 @@ def register_all() -> None:
 
     It was named for this run: what is wrong with one is the error of every selection, with the file's name.
     """
-    from torch_openreg.openreg import plugins  # the package imports this module
-
     for name, path in _C._driver_descriptions():
         try:
             library, options = read(Path(path))
-            plugins._register_described(name, library, options, VARIABLE)
+            registrations.register_described(name, library, options, VARIABLE)
         except (OSError, ValueError, TypeError) as error:
-            plugins._register_failure(name, error, VARIABLE)
+            registrations.register_failure(name, error, VARIABLE)
