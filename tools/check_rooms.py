@@ -10,7 +10,9 @@ Six checks, each of which prints one line for every dependency that it refuses:
 * ``runtime/include``: no function takes a callback for later, but the observer's and those listed with a reason.
 * ``runtime/check``: no source includes a header of those rooms, but the list of slots.
 * ``shim``: no source includes a header of a higher room.
-* ``python/torch_openreg``: the modules import each other without a circle, neither at their head nor inside functions.
+* ``python/``: the modules import each other without a circle, neither at their head nor inside functions, and none
+  imports one of a higher room. To import a module of a package is to import the package, and ``import_module("...")``
+  counts as an import.
 
 Run ``python tools/check_rooms.py --build build``: exits with 1 where a check fails. Without ``--build`` symbols are not
 read. Nothing of the package is imported.
@@ -71,8 +73,26 @@ SHIM_ROOMS = ("policy", "native", "fallback", "aten")
 # Modules that the build makes.
 PYTHON_BUILT = ("torch_openreg._C", "torch_openreg._build_info")
 
-# Imports inside functions that close a circle, and why each is there: "module -> module".
-PYTHON_EXCEPTIONS: Mapping[str, str] = {}
+# The rooms of the Python packages, from the ground up: each a list of modules, or of packages with what is in them.
+PYTHON_ROOMS: Sequence[Sequence[str]] = (
+    ("torch_openreg._C", "torch_openreg._build_info", "torch_openreg._builds", "torch_openreg._after_fork"),
+    ("torch_openreg.config", "_torch_openreg_accelerator"),
+    ("torch_openreg._discovery",),
+    ("torch_openreg._integration",),
+    ("torch_openreg.openreg",),
+    ("torch_openreg._compile",),
+    ("torch_openreg._registration",),
+    ("torch_openreg",),
+    ("torch_openreg.contrib",),
+    ("torch_openreg_lab",),
+    ("torch_openreg._new", "torch_openreg.__main__"),
+)
+
+# Imports that run up, by name and only where somebody asks for it, and why each is there: "module -> module".
+PYTHON_EXCEPTIONS: Mapping[str, str] = {
+    "torch_openreg -> torch_openreg.contrib.cuda_to_openreg": "OPENREG_AS_CUDA=1",
+    "torch_openreg.openreg._lazy -> torch_openreg_lab.races": "OPENREG_SIM_RACES names lines of the program",
+}
 
 INCLUDE = re.compile(r'^\s*#\s*include\s+"([^"]+)"', re.MULTILINE)
 
@@ -244,8 +264,16 @@ def is_for_types(node: ast.stmt) -> bool:
     """Whether a statement is ``if TYPE_CHECKING:``, whose imports never run."""
     if not isinstance(node, ast.If):
         return False
-    names = {inner.id for inner in ast.walk(node.test) if isinstance(inner, ast.Name)}
-    return names == {"TYPE_CHECKING"}
+    return isinstance(node.test, (ast.Name, ast.Attribute)) and ast.unparse(node.test).endswith("TYPE_CHECKING")
+
+
+def import_by_name(node: ast.AST) -> ast.Import | None:
+    """The import that a call ``import_module("name")`` is."""
+    if not isinstance(node, ast.Call) or len(node.args) != 1 or not isinstance(node.args[0], ast.Constant):
+        return None
+    called = getattr(node.func, "attr", getattr(node.func, "id", None))
+    name = node.args[0].value
+    return ast.Import([ast.alias(name)]) if called == "import_module" and isinstance(name, str) else None
 
 
 def import_statements(tree: ast.AST) -> Iterator[ast.Import | ast.ImportFrom]:
@@ -253,6 +281,8 @@ def import_statements(tree: ast.AST) -> Iterator[ast.Import | ast.ImportFrom]:
     for node in ast.iter_child_nodes(tree):
         if isinstance(node, (ast.Import, ast.ImportFrom)):
             yield node
+        elif (by_name := import_by_name(node)) is not None:
+            yield by_name
         elif not (isinstance(node, ast.If) and is_for_types(node)):
             yield from import_statements(node)
 
@@ -260,7 +290,8 @@ def import_statements(tree: ast.AST) -> Iterator[ast.Import | ast.ImportFrom]:
 def imported_modules(path: Path, name: str, known: Iterable[str]) -> set[str]:
     """The modules among `known` that the file of module `name` imports.
 
-    ``from package import module`` counts as the module alone: a package is initialised before its modules in any case.
+    With a module come the packages that it is in, but for those that the importing module is in itself: they are being
+    initialised already.
     """
     modules = set(known)
     package = name if path.name == "__init__.py" else name.rpartition(".")[0]
@@ -276,7 +307,15 @@ def imported_modules(path: Path, name: str, known: Iterable[str]) -> set[str]:
         for alias in node.names:
             member = f"{base}.{alias.name}"
             found.add(member if member in modules else base)
-    return (found & modules) - {name}
+    found &= modules
+    own = {name, *packages_of(name)}
+    return (found | {package for module in found for package in packages_of(module)} & (modules - own)) - {name}
+
+
+def packages_of(name: str) -> list[str]:
+    """The packages that a module is in: ``a`` and ``a.b`` of ``a.b.c``."""
+    parts = name.split(".")
+    return [".".join(parts[:i]) for i in range(1, len(parts))]
 
 
 def find_circles(graph: Mapping[str, set[str]]) -> list[list[str]]:
@@ -299,19 +338,48 @@ def find_circles(graph: Mapping[str, set[str]]) -> list[list[str]]:
     return sorted(sorted(group) for group in groups)
 
 
+def python_room(name: str) -> int | None:
+    """The number of a module's room in PYTHON_ROOMS, or None. The name torch_openreg stands for the package alone."""
+    top = name.partition(".")[0]
+    for prefix in (name, *reversed(packages_of(name))):
+        if prefix == top == "torch_openreg" != name:
+            break
+        for number, room in enumerate(PYTHON_ROOMS):
+            if prefix in room:
+                return number
+    return None
+
+
+def check_python_rooms(graph: Mapping[str, set[str]]) -> Iterator[str]:
+    """One line for every import of a module in a higher room, and for every module of the packages that is in none."""
+    for name, imports in sorted(graph.items()):
+        room = python_room(name)
+        if room is None:
+            if name.startswith("torch_openreg."):
+                yield f"python: {name} is in no room"
+            continue
+        for imported in sorted(imports):
+            above = python_room(imported)
+            if above is not None and above > room:
+                yield f"python: {name} imports {imported}, which is above it"
+
+
 def check_python(root: Path, exceptions: Mapping[str, str] = PYTHON_EXCEPTIONS) -> Iterator[str]:
-    """One line for every import that is part of a circle, and for every exception that is not needed."""
+    """One line for every import that runs up or is part of a circle, and for every exception that is not needed."""
     folder = root / "python"
-    files = {module_name(path, folder): path for path in sorted(folder.rglob("*.py"))}
+    built = folder / "torch_openreg" / "lib"
+    files = {module_name(path, folder): path for path in sorted(folder.rglob("*.py")) if built not in path.parents}
     graph: dict[str, set[str]] = {name: set() for name in PYTHON_BUILT}
     for name, path in files.items():
         graph[name] = imported_modules(path, name, {*files, *PYTHON_BUILT})
     for exception in exceptions:
         module, _, imported = exception.partition(" -> ")
-        if imported not in graph.get(module, set()):
+        if module not in graph:
+            continue  # another tree
+        if imported not in graph[module]:
             yield f"python: the exception '{exception}' is not needed"
-        else:
-            graph[module].discard(imported)
+        graph[module] -= {imported, *packages_of(imported)}
+    yield from check_python_rooms(graph)
     for circle in find_circles(graph):
         for module in circle:
             for imported in sorted(graph[module] & set(circle)):

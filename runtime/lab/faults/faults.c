@@ -8,6 +8,7 @@
 #include <string.h>
 
 #include "base/error.h"
+#include "base/fork.h"
 #include "base/lock.h"
 #include "base/parse.h"
 #include "base/text.h"
@@ -42,6 +43,12 @@ static openreg_lock lock = OPENREG_LOCK_INITIALIZER; /* of what follows */
 static openreg_faults plans;
 static error_queue *queues;
 static uint64_t last_number;
+
+__attribute__((constructor)) static void
+handle_forks(void)
+{
+    openreg_fork_hold(OPENREG_FORK_FAULTS, &lock);
+}
 
 /* ------------------------------------------------------------------------------------------------------- decisions */
 

@@ -530,21 +530,8 @@ openreg_lab_races_clear(void)
 
 /* -------------------------------------------------------------------------------------------------------------- fork */
 
-static void
-lock_for_fork(void)
-{
-    openreg_lock_acquire(&lock);
-}
-
-static void
-unlock_after_fork(void)
-{
-    openreg_lock_release(&lock);
-}
-
 __attribute__((constructor)) static void
 handle_forks(void)
 {
-    openreg_fork_handle(OPENREG_FORK_RACES,
-                        &(openreg_fork_handlers){.prepare = lock_for_fork, .parent = unlock_after_fork});
+    openreg_fork_hold(OPENREG_FORK_RACES, &lock);
 }

@@ -14,11 +14,6 @@
 
 #define INNER(v) atomic_load(&(v)->inner_comm)
 
-/* A call that is queued: what is checked before it, and what is held while it runs. */
-typedef struct queued_call {
-    openreg_handle *comm, *stream;
-} queued_call;
-
 static openreg_status
 use_comm(openreg_instance v, const char *slot, openreg_driver_comm comm, openreg_handle **out)
 {
@@ -29,161 +24,114 @@ use_comm(openreg_instance v, const char *slot, openreg_driver_comm comm, openreg
     return OPENREG_OK;
 }
 
-static uint64_t
-size_of(int32_t type)
-{
-    static const unsigned char sizes[] = {1, 1, 4, 4, 8, 8, 2, 4, 8, 2, 1, 1};
-    return type >= 0 && (size_t)type < sizeof sizes ? sizes[type] : 0; /* a later one: not checked */
-}
-
-static void
-leave(openreg_instance v, const queued_call *call)
-{
-    openreg_handle_release(v, call->comm);
-    openreg_handle_release(v, call->stream);
-}
-
-/* On failure nothing is to be left. `peer` -1: the call has none. */
+/* `count` elements at `ptr` are memory of the communicator's device. */
 static openreg_status
-enter(openreg_instance v, const char *slot, openreg_driver_comm comm, int32_t peer, openreg_driver_stream stream,
-      queued_call *call)
+check_memory(openreg_instance v, const openreg_handle *comm, const void *ptr, uint64_t count, openreg_dtype type,
+             const char *what)
 {
+    const uint64_t size = count * openreg_dtype_size(type);
+    return size == 0 ? OPENREG_OK : openreg_validation_range(v, "queue", ptr, comm->dev, size, what);
+}
+
+static openreg_status
+check_collective(openreg_instance v, const openreg_handle *comm, const openreg_collective *what)
+{
+    const int32_t size = comm->size, rank = (int32_t)comm->flags;
+    if (what->peer < 0 || what->peer >= size)
+        return openreg_validation_refuse(v, OPENREG_RULE_COMM_RANK, OPENREG_E_INVALID, "queue",
+                                         "there is no rank %d of %d", what->peer, size);
+    uint64_t sent = what->count, received = what->count;
+    switch (what->kind) {
+    case OPENREG_COLLECTIVE_REDUCE:
+        received = rank == what->peer ? received : 0;
+        break;
+    case OPENREG_COLLECTIVE_BROADCAST:
+        sent = rank == what->peer ? sent : 0;
+        break;
+    case OPENREG_COLLECTIVE_ALL_GATHER:
+        sent = openreg_collective_part(what->recv_counts, what->count, rank);
+        received = openreg_collective_offset(what->recv_counts, what->count, size);
+        break;
+    case OPENREG_COLLECTIVE_REDUCE_SCATTER:
+        sent *= (uint64_t)size;
+        break;
+    case OPENREG_COLLECTIVE_ALL_TO_ALL:
+        sent = openreg_collective_offset(what->send_counts, what->count, size);
+        received = openreg_collective_offset(what->recv_counts, what->count, size);
+        break;
+    case OPENREG_COLLECTIVE_SEND:
+        received = 0;
+        break;
+    case OPENREG_COLLECTIVE_RECV:
+        sent = 0;
+        break;
+    default:
+        break;
+    }
+    OPENREG_RETURN_NOT_OK(check_memory(v, comm, what->send, sent, what->type, "the input"));
+    return check_memory(v, comm, what->recv, received, what->type, "the output");
+}
+
+static openreg_status
+validated_queue(openreg_instance v, openreg_driver_comm comm, const openreg_collective *list, uint64_t n,
+                openreg_driver_stream stream)
+{
+    static const char slot[] = "queue";
+    openreg_handle *entry = NULL, *on = NULL;
     openreg_stream_state *state = NULL;
-    *call = (queued_call){NULL, NULL};
-    OPENREG_RETURN_NOT_OK(use_comm(v, slot, comm, &call->comm));
-    openreg_status status = openreg_validation_stream(v, slot, call->comm->dev, stream, &call->stream, &state);
-    if (status == OPENREG_OK && peer >= call->comm->size)
-        status = openreg_validation_refuse(v, OPENREG_RULE_COMM_RANK, OPENREG_E_INVALID, slot,
-                                           "there is no rank %d of %d", peer, call->comm->size);
-    if (status == OPENREG_OK)
+    OPENREG_RETURN_NOT_OK(use_comm(v, slot, comm, &entry));
+    openreg_status status = openreg_validation_stream(v, slot, entry->dev, stream, &on, &state);
+    for (uint64_t i = 0; status == OPENREG_OK && i < n; ++i)
+        status = check_collective(v, entry, openreg_collective_at(list, i));
+    if (status == OPENREG_OK) {
         (void)atomic_fetch_add_explicit(&state->queued, 1, memory_order_relaxed);
-    else
-        leave(v, call);
+        COMM_CALL(status, v, slot, INNER(v)->queue(v->instance, comm, list, n, stream));
+    }
+    openreg_handle_release(v, entry);
+    openreg_handle_release(v, on);
     return status;
 }
 
-/* `parts` of `count` elements at `ptr` are memory of the communicator's device. */
 static openreg_status
-check_memory(openreg_instance v, const char *slot, const queued_call *call, const void *ptr, uint64_t count,
-             int32_t parts, int32_t type, const char *what)
+validated_id_size(openreg_instance v, uint32_t *out)
 {
-    const uint64_t size = count * (uint64_t)parts * size_of(type);
-    return size == 0 ? OPENREG_OK : openreg_validation_range(v, slot, ptr, call->comm->dev, size, what);
-}
-
-/* The body of a function that queues: `to` and `from` parts of `count` elements are written and read. */
-#define QUEUE(slot, peer, from, to, function)                                                                          \
-    do {                                                                                                               \
-        queued_call call;                                                                                              \
-        OPENREG_RETURN_NOT_OK(enter(v, (slot), comm, (peer), stream, &call));                                          \
-        const int32_t size = call.comm->size;                                                                          \
-        const int32_t rank = (int32_t)call.comm->flags;                                                                \
-        (void)size;                                                                                                    \
-        (void)rank;                                                                                                    \
-        openreg_status status = check_memory(v, (slot), &call, send, count, (from), type, "the input");                \
-        if (status == OPENREG_OK)                                                                                      \
-            status = check_memory(v, (slot), &call, recv, count, (to), type, "the output");                            \
-        if (status == OPENREG_OK)                                                                                      \
-            COMM_CALL(status, v, (slot), function);                                                                    \
-        leave(v, &call);                                                                                               \
-        return status;                                                                                                 \
-    } while (0)
-
-static openreg_status
-validated_all_reduce(openreg_instance v, openreg_driver_comm comm, const void *send, void *recv, uint64_t count,
-                     int32_t type, int32_t reduction, openreg_driver_stream stream)
-{
-    QUEUE("all_reduce", -1, 1, 1, INNER(v)->all_reduce(v->instance, comm, send, recv, count, type, reduction, stream));
-}
-
-static openreg_status
-validated_reduce(openreg_instance v, openreg_driver_comm comm, const void *send, void *recv, uint64_t count,
-                 int32_t type, int32_t reduction, int32_t root, openreg_driver_stream stream)
-{
-    QUEUE("reduce", root, 1, rank == root,
-          INNER(v)->reduce(v->instance, comm, send, recv, count, type, reduction, root, stream));
-}
-
-static openreg_status
-validated_broadcast(openreg_instance v, openreg_driver_comm comm, const void *send, void *recv, uint64_t count,
-                    int32_t type, int32_t root, openreg_driver_stream stream)
-{
-    QUEUE("broadcast", root, rank == root, 1,
-          INNER(v)->broadcast(v->instance, comm, send, recv, count, type, root, stream));
-}
-
-static openreg_status
-validated_all_gather(openreg_instance v, openreg_driver_comm comm, const void *send, void *recv, uint64_t count,
-                     int32_t type, openreg_driver_stream stream)
-{
-    QUEUE("all_gather", -1, 1, size, INNER(v)->all_gather(v->instance, comm, send, recv, count, type, stream));
-}
-
-static openreg_status
-validated_reduce_scatter(openreg_instance v, openreg_driver_comm comm, const void *send, void *recv, uint64_t count,
-                         int32_t type, int32_t reduction, openreg_driver_stream stream)
-{
-    QUEUE("reduce_scatter", -1, size, 1,
-          INNER(v)->reduce_scatter(v->instance, comm, send, recv, count, type, reduction, stream));
-}
-
-static openreg_status
-validated_all_to_all(openreg_instance v, openreg_driver_comm comm, const void *send, void *recv, uint64_t count,
-                     int32_t type, openreg_driver_stream stream)
-{
-    QUEUE("all_to_all", -1, size, size, INNER(v)->all_to_all(v->instance, comm, send, recv, count, type, stream));
-}
-
-static openreg_status
-validated_send(openreg_instance v, openreg_driver_comm comm, const void *send, uint64_t count, int32_t type,
-               int32_t peer, openreg_driver_stream stream)
-{
-    const void *const recv = NULL;
-    QUEUE("send", peer, 1, 0, INNER(v)->send(v->instance, comm, send, count, type, peer, stream));
-}
-
-static openreg_status
-validated_recv(openreg_instance v, openreg_driver_comm comm, void *recv, uint64_t count, int32_t type, int32_t peer,
-               openreg_driver_stream stream)
-{
-    const void *const send = NULL;
-    QUEUE("recv", peer, 0, 1, INNER(v)->recv(v->instance, comm, recv, count, type, peer, stream));
-}
-
-static openreg_status
-validated_group_start(openreg_instance v)
-{
+    static const char slot[] = "id_size";
+    const uint32_t poison = UINT32_C(0x5a5a5a5a);
+    uint32_t size = poison;
     openreg_status status;
-    COMM_CALL(status, v, "group_start", INNER(v)->group_start(v->instance));
+    COMM_CALL(status, v, slot, INNER(v)->id_size(v->instance, &size));
+    openreg_validation_untouched(v, slot, status, &size, &poison, sizeof size);
+    if (status == OPENREG_OK && (size == 0 || size > OPENREG_COMM_ID_MAX))
+        return openreg_validation_refuse(v, OPENREG_RULE_COMM_ID, OPENREG_E_INTERNAL, slot, "it gave %u bytes",
+                                         (unsigned)size);
+    if (status == OPENREG_OK)
+        *out = size;
     return status;
 }
 
 static openreg_status
-validated_group_end(openreg_instance v)
-{
-    openreg_status status;
-    COMM_CALL(status, v, "group_end", INNER(v)->group_end(v->instance));
-    return status;
-}
-
-static openreg_status
-validated_unique_id(openreg_instance v, openreg_comm_id *out)
+validated_unique_id(openreg_instance v, int32_t dev, void *out)
 {
     static const char slot[] = "unique_id";
-    openreg_comm_id before;
-    memset(&before, 0x5a, sizeof before);
-    openreg_comm_id id = before;
+    unsigned char before[OPENREG_COMM_ID_MAX + 8], id[OPENREG_COMM_ID_MAX + 8];
+    uint32_t size = 0;
+    OPENREG_RETURN_NOT_OK(openreg_validation_device(v, slot, dev));
+    OPENREG_RETURN_NOT_OK(validated_id_size(v, &size));
+    memset(before, 0x5a, sizeof before);
+    memcpy(id, before, sizeof id);
     openreg_status status;
-    COMM_CALL(status, v, slot, INNER(v)->unique_id(v->instance, &id));
-    openreg_validation_untouched(v, slot, status, &id, &before, sizeof id);
+    COMM_CALL(status, v, slot, INNER(v)->unique_id(v->instance, dev, id));
+    openreg_validation_untouched(v, slot, status, id, before, sizeof id);
+    if (memcmp(id + size, before + size, sizeof id - size) != 0)
+        openreg_validation_report(v, OPENREG_RULE_COMM_ID, slot, "it wrote beyond the %u bytes of an id",
+                                  (unsigned)size);
     if (status == OPENREG_OK)
-        *out = id;
+        memcpy(out, id, size);
     return status;
 }
 
 static openreg_status
-validated_init(openreg_instance v, int32_t dev, int32_t rank, int32_t size, const openreg_comm_id *id,
-               openreg_driver_comm *out)
+validated_init(openreg_instance v, int32_t dev, int32_t rank, int32_t size, const void *id, openreg_driver_comm *out)
 {
     static const char slot[] = "init";
     OPENREG_RETURN_NOT_OK(openreg_validation_device(v, slot, dev));
@@ -258,18 +206,10 @@ validated_destroy(openreg_instance v, openreg_driver_comm comm)
 const openreg_comm openreg_validated_comm = {
     .struct_size = sizeof(openreg_comm),
     .version = OPENREG_COMM_VERSION,
+    .id_size = validated_id_size,
     .unique_id = validated_unique_id,
     .init = validated_init,
-    .all_reduce = validated_all_reduce,
-    .reduce = validated_reduce,
-    .broadcast = validated_broadcast,
-    .all_gather = validated_all_gather,
-    .reduce_scatter = validated_reduce_scatter,
-    .all_to_all = validated_all_to_all,
-    .send = validated_send,
-    .recv = validated_recv,
-    .group_start = validated_group_start,
-    .group_end = validated_group_end,
+    .queue = validated_queue,
     .get_error = validated_get_error,
     .abort = validated_abort,
     .destroy = validated_destroy,

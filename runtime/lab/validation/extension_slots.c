@@ -29,7 +29,24 @@ refuse_address(openreg_instance v, const char *slot, int32_t dev, const void *pt
 /* ------------------------------------------------------------------------------------------------------------- ipc */
 
 static openreg_status
-validated_export(openreg_instance v, int32_t dev, void *ptr, openreg_ipc_handle *out)
+validated_handle_size(openreg_instance v, uint32_t *out)
+{
+    static const char slot[] = "handle_size";
+    const uint32_t poison = UINT32_C(0x5a5a5a5a);
+    uint32_t size = poison;
+    openreg_status status;
+    EXTENSION_CALL(status, v, slot, atomic_load(&v->inner_ipc)->handle_size(v->instance, &size));
+    openreg_validation_untouched(v, slot, status, &size, &poison, sizeof size);
+    if (status == OPENREG_OK && (size == 0 || size > OPENREG_IPC_HANDLE_MAX))
+        return openreg_validation_refuse(v, OPENREG_RULE_IPC_HANDLE, OPENREG_E_INTERNAL, slot, "it gave %u bytes",
+                                         (unsigned)size);
+    if (status == OPENREG_OK)
+        *out = size;
+    return status;
+}
+
+static openreg_status
+validated_export(openreg_instance v, int32_t dev, void *ptr, const int32_t *processes, uint32_t count, void *out)
 {
     static const char slot[] = "memory_export";
     openreg_range range;
@@ -37,19 +54,25 @@ validated_export(openreg_instance v, int32_t dev, void *ptr, openreg_ipc_handle 
     if (!openreg_ledger_find(v, ptr, &range) || range.start != (uintptr_t)ptr || range.dev != dev ||
         (range.kind != OPENREG_MADE_BY_MEM_ALLOC && range.kind != OPENREG_MADE_BY_RESERVE))
         return refuse_address(v, slot, dev, ptr);
-    openreg_ipc_handle before;
-    memset(&before, 0x5a, sizeof before);
-    openreg_ipc_handle handle = before;
+    unsigned char before[OPENREG_IPC_HANDLE_MAX + 8], handle[OPENREG_IPC_HANDLE_MAX + 8];
+    uint32_t size = 0;
+    OPENREG_RETURN_NOT_OK(validated_handle_size(v, &size));
+    memset(before, 0x5a, sizeof before);
+    memcpy(handle, before, sizeof handle);
     openreg_status status;
-    EXTENSION_CALL(status, v, slot, atomic_load(&v->inner_ipc)->memory_export(v->instance, dev, ptr, &handle));
-    openreg_validation_untouched(v, slot, status, &handle, &before, sizeof handle);
+    EXTENSION_CALL(status, v, slot,
+                   atomic_load(&v->inner_ipc)->memory_export(v->instance, dev, ptr, processes, count, handle));
+    openreg_validation_untouched(v, slot, status, handle, before, sizeof handle);
+    if (memcmp(handle + size, before + size, sizeof handle - size) != 0)
+        openreg_validation_report(v, OPENREG_RULE_IPC_HANDLE, slot, "it wrote beyond the %u bytes of a handle",
+                                  (unsigned)size);
     if (status == OPENREG_OK)
-        *out = handle;
+        memcpy(out, handle, size);
     return status;
 }
 
 static openreg_status
-validated_open_memory(openreg_instance v, int32_t dev, const openreg_ipc_handle *handle, void **out)
+validated_open_memory(openreg_instance v, int32_t dev, const void *handle, void **out)
 {
     static const char slot[] = "memory_open";
     OPENREG_RETURN_NOT_OK(openreg_validation_device(v, slot, dev));
@@ -95,6 +118,7 @@ validated_close_memory(openreg_instance v, int32_t dev, void *ptr)
 static const openreg_ipc ipc_table = {
     .struct_size = sizeof(openreg_ipc),
     .version = OPENREG_IPC_VERSION,
+    .handle_size = validated_handle_size,
     .memory_export = validated_export,
     .memory_open = validated_open_memory,
     .memory_close = validated_close_memory,

@@ -6,6 +6,7 @@
 #include <stdlib.h>
 
 #include "base/error.h"
+#include "base/fork.h"
 #include "base/thread.h"
 #include "validation/validated.h"
 
@@ -26,6 +27,12 @@ static queued_function *queued[BUCKETS];
 static uintptr_t last_number;
 /* The last instance of which a function was queued, for what ran too often: its own is forgotten. */
 static openreg_instance last_instance;
+
+__attribute__((constructor)) static void
+handle_forks(void)
+{
+    openreg_fork_hold(OPENREG_FORK_FUNCTIONS, &lock);
+}
 
 /* What this thread does: 1 it is inside a driver's host_func(), 2 it runs a host function. */
 static _Thread_local int thread_is_calling, thread_is_running;

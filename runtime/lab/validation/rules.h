@@ -24,6 +24,7 @@
     X(RESERVATION, "multiples of it, and so is the address of a reservation") \
     X(GRANULARITY, "Bytes of the smallest piece that can be mapped: a power of two, constant from open() to close()") \
     X(MAPPED, "memory already, in part or as a whole") \
+    X(IPC_HANDLE, "Bytes of a handle: 1 to OPENREG_IPC_HANDLE_MAX, constant from open() to close()") \
     X(OPENED_MEMORY, "The allocation's address in this process") \
     /* streams and events */ \
     X(STREAM_HANDLE, "NULL is the device's default stream") \
@@ -39,6 +40,7 @@
     X(FUNCTION_THREAD, "It runs on a thread of the driver's or of the vendor's") \
     /* extensions */ \
     X(EXTENSION_TABLE, "A table led by a uint32_t struct_size, valid until close(), or NULL (no error)") \
+    X(COMM_ID, "Bytes of an id: 1 to OPENREG_COMM_ID_MAX, constant from open() to close()") \
     X(COMM_HANDLE, "driver-owned, from init() to destroy()") \
     /* kept by the caller */ \
     X(DEVICE_EXISTS, "`dev` is an ordinal of this driver, 0 <= dev < device_count; -1 means the host, only in copy()") \

@@ -78,6 +78,7 @@ typedef struct openreg_device_state {
 #define OPENREG_HANDLE_BUCKETS 1024u
 
 struct openreg_instance_s {
+    openreg_instance next; /* all layers */
     openreg_driver inner;
     openreg_instance instance; /* the driver's */
     char name[32];

@@ -7,6 +7,7 @@
 #include <string.h>
 
 #include "base/error.h"
+#include "base/fork.h"
 #include "base/sized_struct.h"
 #include "base/text.h"
 #include "validation/validated.h"
@@ -108,9 +109,55 @@ validated_device_bind(openreg_instance v, int32_t dev)
 
 /* ------------------------------------------------------------------------------------------------------------ life */
 
+static openreg_lock list_lock = OPENREG_LOCK_INITIALIZER; /* guards the list of all layers; outside each one's lock */
+static openreg_instance layers;
+
+static void
+lock_for_fork(void)
+{
+    openreg_lock_acquire(&list_lock);
+    for (openreg_instance v = layers; v != NULL; v = v->next)
+        openreg_lock_acquire(&v->lock);
+}
+
+static void
+unlock_after_fork(void)
+{
+    for (openreg_instance v = layers; v != NULL; v = v->next)
+        openreg_lock_release(&v->lock);
+    openreg_lock_release(&list_lock);
+}
+
+__attribute__((constructor)) static void
+handle_forks(void)
+{
+    openreg_fork_handle(OPENREG_FORK_BOOKS,
+                        &(openreg_fork_handlers){.prepare = lock_for_fork, .parent = unlock_after_fork});
+}
+
+static openreg_instance
+new_layer(void)
+{
+    openreg_instance const v = calloc(1, sizeof *v);
+    if (v == NULL)
+        return NULL;
+    openreg_lock_init(&v->lock);
+    openreg_lock_acquire(&list_lock);
+    v->next = layers;
+    layers = v;
+    openreg_lock_release(&list_lock);
+    return v;
+}
+
 void
 openreg_validation_free(openreg_instance v)
 {
+    openreg_lock_acquire(&list_lock);
+    openreg_instance *link = &layers;
+    while (*link != v)
+        link = &(*link)->next;
+    *link = v->next;
+    openreg_lock_release(&list_lock);
     openreg_ledger_free(v);
     openreg_lock_destroy(&v->lock);
     if (v->kernels != NULL)
@@ -153,12 +200,11 @@ wrap_table(openreg_driver *table)
 static openreg_status
 validated_open(const openreg_layer_site *site, openreg_driver *table, openreg_instance *out)
 {
-    openreg_instance const v = calloc(1, sizeof *v);
+    openreg_instance const v = new_layer();
     if (v == NULL)
         return openreg_validation_no_memory();
     v->inner.open = site->below->open;
     openreg_text_copy(v->name, sizeof v->name, site->driver);
-    openreg_lock_init(&v->lock);
     openreg_instance const poison = v;
     v->instance = poison;
     openreg_status status;

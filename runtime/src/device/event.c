@@ -14,7 +14,8 @@
 #include "driver/span.h"
 
 #define CHUNK_SLOTS 256u
-#define MAX_CHUNKS (OPENREG_MAX_EVENTS / CHUNK_SLOTS)
+#define MAX_EVENTS 1048576 /* of a process, alive at a time */
+#define MAX_CHUNKS (MAX_EVENTS / CHUNK_SLOTS)
 
 /* Slots are never given back to the host, so reading one through a stale handle is safe. */
 typedef struct event_slot {
@@ -32,6 +33,12 @@ static _Atomic(event_slot *) chunks[MAX_CHUNKS];
 static openreg_lock free_lock = OPENREG_LOCK_INITIALIZER;
 static event_slot *first_free;
 static uint32_t chunk_count;
+
+__attribute__((constructor)) static void
+handle_forks(void)
+{
+    openreg_fork_hold(OPENREG_FORK_EVENTS, &free_lock);
+}
 
 static openreg_event
 handle_of(const event_slot *slot, unsigned use)
@@ -93,7 +100,7 @@ take_slot(const char *call, event_slot **out)
     openreg_lock_release(&free_lock);
     if (is_full)
         return openreg_error_set(OPENREG_E_NOMEM, call, "%d events are alive, and more than that there can't be",
-                                 OPENREG_MAX_EVENTS);
+                                 MAX_EVENTS);
     return has_one ? OPENREG_OK : openreg_error_set(OPENREG_E_NOMEM, call, "no host memory for another event");
 }
 
@@ -187,12 +194,16 @@ openreg_event_destroy(openreg_event event)
 }
 
 openreg_status
-openreg_event_record(openreg_event event, openreg_stream stream)
+openreg_event_record(openreg_event event, int32_t device, openreg_stream stream)
 {
     static const char call[] = "openreg_event_record";
     event_slot *slot = NULL;
     openreg_driver_stream handle = NULL;
     OPENREG_RETURN_NOT_OK(reach(call, event, &slot));
+    if (device != slot->device->index)
+        return openreg_error_set(OPENREG_E_INVALID, call,
+                                 "an event of openreg:%d can't be recorded on a stream of openreg:%d",
+                                 slot->device->index, device);
     OPENREG_RETURN_NOT_OK(openreg_stream_resolve(slot->device, call, stream, &handle));
     openreg_stream_is_used(slot->device, call, stream);
     openreg_lock_acquire(&slot->lock);

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 /* stream.c: streams of a device and the thread's current one (stream.h, openreg.h).
  *
- * An id is (table << 32) | ((device + 1) << 16) | (slot + 1); slots are level * OPENREG_STREAMS_PER_POOL + number, level 0
+ * An id is (table << 32) | ((device + 1) << 16) | (slot + 1); slots are level * STREAMS_PER_POOL + number, level 0
  * is the most urgent; the first device table is 0, so that an id that was kept while drivers were selected again means no
  * stream of the new devices. 0 is every device's default stream. A driver without streams gives distinct ids that all mean its default
  * stream, so that code which juggles streams behaves, only without overlap. */
@@ -19,6 +19,8 @@
 #include "driver/driver_calls.h"
 #include "driver/span.h"
 
+#define STREAMS_PER_POOL 32
+
 /* More priorities than any vendor has; a driver that names more gets the least urgent ones merged. */
 #define MAX_LEVELS 32
 
@@ -34,7 +36,7 @@ struct openreg_stream_set {
     openreg_lock making;              /* held while a stream is made */
     atomic_int has_default_functions; /* 1 once a host function was queued on the default stream */
     atomic_uint next[MAX_LEVELS];
-    pool_stream slots[]; /* levels * OPENREG_STREAMS_PER_POOL */
+    pool_stream slots[]; /* levels * STREAMS_PER_POOL */
 };
 
 struct openreg_stream_set *
@@ -42,7 +44,7 @@ openreg_stream_set_create(openreg_device *device, uint32_t generation)
 {
     const int64_t priorities = (int64_t)device->info.priority_low - device->info.priority_high + 1;
     const int levels = priorities < MAX_LEVELS ? (int)priorities : MAX_LEVELS;
-    const size_t slots = (size_t)levels * OPENREG_STREAMS_PER_POOL;
+    const size_t slots = (size_t)levels * STREAMS_PER_POOL;
     struct openreg_stream_set *const set = calloc(1, sizeof *set + slots * sizeof set->slots[0]);
     if (set == NULL)
         return NULL;
@@ -65,7 +67,7 @@ openreg_stream_set_destroy(struct openreg_stream_set *streams)
     if (!is_lost && atomic_load_explicit(&streams->has_default_functions, memory_order_relaxed) &&
         openreg_call_stream_sync(streams->device, call, NULL) != OPENREG_OK)
         openreg_log(OPENREG_LOG_WARNING, "%s", openreg_last_error()->message);
-    for (int i = 0; i < streams->levels * OPENREG_STREAMS_PER_POOL; ++i) {
+    for (int i = 0; i < streams->levels * STREAMS_PER_POOL; ++i) {
         pool_stream *const slot = &streams->slots[i];
         if (!atomic_load_explicit(&slot->is_made, memory_order_acquire))
             continue;
@@ -107,7 +109,7 @@ find_slot(const openreg_device *device, openreg_stream stream)
 {
     struct openreg_stream_set *const set = device->streams;
     const int64_t slot = (stream & 0xffff) - 1;
-    if (stream - (slot + 1) != id_of(set, -1) || slot < 0 || slot >= set->levels * OPENREG_STREAMS_PER_POOL)
+    if (stream - (slot + 1) != id_of(set, -1) || slot < 0 || slot >= set->levels * STREAMS_PER_POOL)
         return NULL;
     pool_stream *const found = &set->slots[slot];
     return atomic_load_explicit(&found->is_made, memory_order_acquire) ? found : NULL;
@@ -153,9 +155,8 @@ openreg_stream_from_pool(int32_t index, int32_t priority, openreg_stream *out)
     struct openreg_stream_set *const set = device->streams;
     const int64_t distance = (int64_t)priority - device->info.priority_high;
     const int level = distance < 0 ? 0 : distance >= set->levels ? set->levels - 1 : (int)distance;
-    const unsigned number = atomic_fetch_add_explicit(&set->next[level], 1, memory_order_relaxed) %
-                            OPENREG_STREAMS_PER_POOL;
-    const int at = level * OPENREG_STREAMS_PER_POOL + (int)number;
+    const unsigned number = atomic_fetch_add_explicit(&set->next[level], 1, memory_order_relaxed) % STREAMS_PER_POOL;
+    const int at = level * STREAMS_PER_POOL + (int)number;
     pool_stream *const slot = &set->slots[at];
     if (!atomic_load_explicit(&slot->is_made, memory_order_acquire))
         OPENREG_RETURN_NOT_OK(make_stream(set, call, slot, device->info.priority_high + level));
@@ -333,7 +334,7 @@ openreg_stream_priority(int32_t index, openreg_stream stream, int32_t *out)
     if (stream == OPENREG_STREAM_DEFAULT)
         *out = high > 0 ? high : low < 0 ? low : 0; /* 0, or what is nearest to it */
     else
-        *out = high + (int32_t)(((stream & 0xffff) - 1) / OPENREG_STREAMS_PER_POOL);
+        *out = high + (int32_t)(((stream & 0xffff) - 1) / STREAMS_PER_POOL);
     return OPENREG_OK;
 }
 
@@ -364,7 +365,7 @@ openreg_stream_from_native(int32_t index, const void *native, openreg_stream *ou
         return OPENREG_OK;
     }
     struct openreg_stream_set *const set = device->streams;
-    for (int i = 0; i < set->levels * OPENREG_STREAMS_PER_POOL; ++i) {
+    for (int i = 0; i < set->levels * STREAMS_PER_POOL; ++i) {
         pool_stream *const slot = &set->slots[i];
         if (!atomic_load_explicit(&slot->is_made, memory_order_acquire))
             continue;

@@ -5,6 +5,7 @@
 #include <stdlib.h>
 
 #include "base/error.h"
+#include "base/fork.h"
 #include "base/lock.h"
 #include "watch/observers.h"
 
@@ -17,6 +18,12 @@ static openreg_lock map_lock = OPENREG_LOCK_INITIALIZER; /* guards all stores to
 static openreg_range *free_ranges;
 /* Chunks of ranges, linked through their first element: reachable for ever, so no leak. */
 static openreg_range *chunks;
+
+__attribute__((constructor)) static void
+handle_forks(void)
+{
+    openreg_fork_hold(OPENREG_FORK_ADDRESSES, &map_lock);
+}
 
 static _Atomic(openreg_range *) *
 granule_of(uintptr_t address)

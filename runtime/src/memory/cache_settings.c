@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "base/error.h"
+#include "base/fork.h"
 #include "base/log.h"
 #include "base/sized_struct.h"
 
@@ -31,6 +32,12 @@ static struct {
  * inside it. */
 static openreg_lock lock = OPENREG_LOCK_INITIALIZER;
 static int64_t reasons[OPENREG_FEATURES]; /* for each bit of openreg_cache_features to be set */
+
+__attribute__((constructor)) static void
+handle_forks(void)
+{
+    openreg_fork_hold(OPENREG_FORK_SETTINGS, &lock);
+}
 
 void
 openreg_cache_feature(unsigned feature, bool on)

@@ -86,23 +86,10 @@ openreg_host_memory_live_blocks(const openreg_device *device)
     return atomic_load_explicit(&device->live_pinned, memory_order_relaxed);
 }
 
-static void
-lock_for_fork(void)
-{
-    openreg_lock_acquire(&table_lock);
-}
-
-static void
-unlock_after_fork(void)
-{
-    openreg_lock_release(&table_lock);
-}
-
 __attribute__((constructor)) static void
 handle_forks(void)
 {
-    openreg_fork_handle(OPENREG_FORK_PINNED,
-                        &(openreg_fork_handlers){.prepare = lock_for_fork, .parent = unlock_after_fork});
+    openreg_fork_hold(OPENREG_FORK_PINNED, &table_lock);
 }
 
 openreg_status

@@ -5,6 +5,7 @@
  * Everything is opened and built before anything is published, and what was opened in vain is closed again. Drivers
  * that are no longer active stay open until openreg_shutdown(). */
 #define _GNU_SOURCE
+#include <openreg/embedding.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -68,13 +69,19 @@ static openreg_device_table *retired_tables; /* by the holder of the driver lock
 static uint32_t last_generation;             /* likewise */
 
 static void
-dismantle_device(openreg_device *device)
+destroy_cache(openreg_device *device)
 {
     if (device->cache != NULL)
         openreg_cache_destroy(device->cache);
+    device->cache = NULL;
+}
+
+static void
+dismantle_device(openreg_device *device)
+{
+    destroy_cache(device);
     if (device->streams != NULL)
         openreg_stream_set_destroy(device->streams);
-    device->cache = NULL;
     device->streams = NULL;
 }
 
@@ -82,6 +89,8 @@ dismantle_device(openreg_device *device)
 static void
 dismantle(openreg_device_table *table, int retire)
 {
+    for (int32_t i = 0; i < table->count; ++i) /* all, before a device goes: one may hold markers of another */
+        destroy_cache(table->devices[i]);
     for (int32_t i = 0; i < table->count; ++i) {
         dismantle_device(table->devices[i]);
         if (!retire)

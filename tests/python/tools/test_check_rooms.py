@@ -175,3 +175,31 @@ def test_the_check_program_is_outside(root: Path, tree: Path) -> None:
     status, output = check(root, tree)
     assert status == 1
     assert output == "runtime: runtime/check/main.c includes base/log.h, which belongs to the runtime\n"
+
+
+# a module's package is imported with it, so a circle through a package's __init__ is found
+def test_a_circle_through_a_package(root: Path, tree: Path) -> None:
+    write(tree, "python/package/inner/__init__.py", "from package.inner import first\n")
+    write(tree, "python/package/inner/first.py", "from package import helper\n")
+    write(tree, "python/package/inner/second.py", "")
+    assert check(root, tree) == (0, "")
+    write(tree, "python/package/helper.py", "def late() -> None:\n    from package.inner import second\n")
+    status, output = check(root, tree)
+    assert status == 1
+    assert "python: package.helper imports package.inner, in a circle of 3" in output.splitlines()
+
+
+# a module of a room imports none of a room above, at its head, inside a function or by name; each module has a room
+@pytest.mark.parametrize(
+    "text", ["import torch_openreg_lab", "import importlib\nimportlib.import_module('torch_openreg_lab')"]
+)
+def test_planted_import_of_a_higher_room(root: Path, tree: Path, text: str) -> None:
+    write(tree, "python/torch_openreg_lab/__init__.py", "")
+    write(tree, "python/torch_openreg/_discovery/search.py", "")
+    assert check(root, tree) == (0, "")
+    write(tree, "python/torch_openreg/_discovery/search.py", text + "\n")
+    found = "python: torch_openreg._discovery.search imports torch_openreg_lab, which is above it\n"
+    assert check(root, tree) == (1, found)
+    write(tree, "python/torch_openreg/_discovery/search.py", "")
+    write(tree, "python/torch_openreg/extra.py", "")
+    assert check(root, tree) == (1, "python: torch_openreg.extra is in no room\n")

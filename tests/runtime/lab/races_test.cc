@@ -66,7 +66,7 @@ class RacesTest : public RuntimeTest {
   static openreg_event record(openreg_stream stream, int32_t device = 0) {
     openreg_event event = nullptr;
     EXPECT_EQ(openreg_event_create(device, 0, &event), OPENREG_OK);
-    EXPECT_EQ(openreg_event_record(event, stream), OPENREG_OK);
+    EXPECT_EQ(openreg_event_record(event, device, stream), OPENREG_OK);
     return event;
   }
   static std::vector<Report> reports() {
@@ -347,6 +347,30 @@ TEST_F(RacesTest, ReuseWithoutRecordStream) {
   EXPECT_EQ(openreg_event_destroy(event), OPENREG_OK);
 }
 
+// Likewise for a stream of another device, its default one too: the block's reuse has to wait for it.
+TEST_F(RacesTest, ReuseAcrossDevices) {
+  for (const openreg_stream other : {openreg_stream{0}, from_pool(1)}) {
+    for (const bool is_recorded : {false, true}) {
+      openreg_races_clear();
+      char* const block = allocate(4096);
+      write(0, block, 4096);
+      const openreg_event event = record(0);
+      EXPECT_EQ(openreg_stream_wait_event(1, other, event), OPENREG_OK);
+      EXPECT_EQ(use(1, other, block, 4096, false, "reader"), OPENREG_OK);
+      if (is_recorded) {
+        EXPECT_EQ(openreg_record_stream(block, 1, other), OPENREG_OK);
+      }
+      release(block);
+      char* const again = allocate(4096);
+      ASSERT_EQ(again, block);  // nothing is queued, so the streams have passed
+      write(0, again, 4096, "new owner");
+      EXPECT_EQ(kinds(), is_recorded ? Kinds{} : Kinds{OPENREG_RACE_REUSE});
+      release(again);
+      EXPECT_EQ(openreg_event_destroy(event), OPENREG_OK);
+    }
+  }
+}
+
 // The same with openreg_record_stream(), or with a wait, or on the same stream, is in order.
 TEST_F(RacesTest, ReuseInOrder) {
   const openreg_stream other = from_pool(0);
@@ -355,7 +379,7 @@ TEST_F(RacesTest, ReuseInOrder) {
     const openreg_stream stream = way == 2 ? 0 : other;
     write(stream, block, 4096, "user");
     if (way == 0) {
-      EXPECT_EQ(openreg_record_stream(block, other), OPENREG_OK);
+      EXPECT_EQ(openreg_record_stream(block, 0, other), OPENREG_OK);
     }
     release(block);
     if (way == 1) {
@@ -425,11 +449,11 @@ TEST_F(RacesTest, MemoryThatASegmentGaveBackIsForgotten) {
 TEST_F(RacesTest, RecordingAgainKeepsNothingMore) {
   char* const block = allocate(4096);
   const openreg_stream streams[] = {from_pool(0), from_pool(0)};
-  for (const openreg_stream stream : streams) ASSERT_EQ(openreg_record_stream(block, stream), OPENREG_OK);
+  for (const openreg_stream stream : streams) ASSERT_EQ(openreg_record_stream(block, 0, stream), OPENREG_OK);
 #if !OPENREG_TEST_SANITIZER  // whose allocators tell nothing here
   const size_t before = mallinfo2().uordblks + mallinfo2().hblkhd;
 #endif
-  for (int i = 0; i < 20000; ++i) ASSERT_EQ(openreg_record_stream(block, streams[i % 2]), OPENREG_OK);
+  for (int i = 0; i < 20000; ++i) ASSERT_EQ(openreg_record_stream(block, 0, streams[i % 2]), OPENREG_OK);
 #if !OPENREG_TEST_SANITIZER
   EXPECT_LE(mallinfo2().uordblks + mallinfo2().hblkhd, before + 16 * 1024);
 #endif
@@ -573,7 +597,7 @@ TEST_F(RacesTest, StreamsAndEventsOfALostDevice) {
   EXPECT_EQ(openreg_stream_query(1, side, &done), OPENREG_E_DEVICE_LOST);
   EXPECT_EQ(openreg_stream_synchronize(1, side), OPENREG_E_DEVICE_LOST);
   EXPECT_EQ(openreg_event_query(event, &done), OPENREG_E_DEVICE_LOST);
-  EXPECT_EQ(openreg_event_record(event, side), OPENREG_E_DEVICE_LOST);
+  EXPECT_EQ(openreg_event_record(event, 1, side), OPENREG_E_DEVICE_LOST);
   EXPECT_EQ(openreg_stream_wait_event(0, 0, event), OPENREG_E_DEVICE_LOST);
   EXPECT_EQ(openreg_memset_async(block, 1, 0, 64, side), OPENREG_E_DEVICE_LOST);
   EXPECT_EQ(openreg_memcpy_async(block, 1, block + 64, 1, 64, 1, side), OPENREG_E_DEVICE_LOST);

@@ -62,11 +62,11 @@ void use_device() {
   (void)!openreg_event_create(0, OPENREG_EVENT_TIMING, &second);
   (void)!openreg_event_create(0, 0, &unused);
   (void)!openreg_event_query(unused, &done);
-  (void)!openreg_event_record(event, stream);
+  (void)!openreg_event_record(event, 0, stream);
   (void)!openreg_stream_synchronize(0, stream);
   (void)!openreg_stream_query(0, stream, &done);
   (void)!openreg_launch_host_func(0, stream, wait_a_while, pause);
-  (void)!openreg_event_record(second, stream);
+  (void)!openreg_event_record(second, 0, stream);
   (void)!openreg_event_query(second, &done);
   (void)!openreg_stream_query(0, stream, &done);
   (void)!openreg_event_synchronize(second);

@@ -234,7 +234,7 @@ class Player {
     const size_t at = random_() % blocks_.size();
     Block& block = blocks_[at];
     const openreg_stream stream = any_stream();
-    EXPECT_EQ(openreg_record_stream(block.address, stream), OPENREG_OK) << last_message();
+    EXPECT_EQ(openreg_record_stream(block.address, device_, stream), OPENREG_OK) << last_message();
     EXPECT_EQ(openreg_memset_async(block.address, device_, 0xAB, block.size, stream), OPENREG_OK) << last_message();
     if (stream == block.stream) {  // its next owner would be in order behind the work; the host that writes is not
       EXPECT_EQ(openreg_stream_synchronize(device_, stream), OPENREG_OK) << last_message();

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 from xml.etree import ElementTree
 
-from torch_openreg._check.registry import CHECKS, Check
+from torch_openreg_lab.check.registry import CHECKS, Check
 
 PROGRAM = Path(__file__).resolve().parents[1] / "bin" / "openreg-check"
 SECONDS = 20.0  # for checks that run for a time
@@ -48,7 +48,7 @@ class Options:
 
 def all_checks() -> dict[str, Check]:
     """The checks of level 3 by name, in the order in which they run."""
-    from torch_openreg._check import operators, random_programs, streams, training
+    from torch_openreg_lab.check import operators, random_programs, streams, training
 
     assert all((operators, random_programs, streams, training))  # each has registered its checks
     return CHECKS
@@ -123,7 +123,15 @@ def run_check(check: Check, options: Options, environment: dict[str, str]) -> di
     begin = time.monotonic()
     with tempfile.TemporaryDirectory() as folder:
         file, errors = Path(folder, "outcome"), Path(folder, "errors")
-        command = [sys.executable, "-m", "torch_openreg._check", check.name, str(options.seed), str(seconds), str(file)]
+        command = [
+            sys.executable,
+            "-m",
+            "torch_openreg_lab.check",
+            check.name,
+            str(options.seed),
+            str(seconds),
+            str(file),
+        ]
         with errors.open("w") as told:
             try:
                 status = subprocess.run(

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 
 import torch
 
+import torch_openreg
 from torch_openreg import _C
 
 _REPORT, _RAISE, _UNINITIALIZED, _STACKS = 1, 2, 4, 8
@@ -145,7 +146,7 @@ def allow_races(reason: str) -> Iterator[None]:
 
 
 def _prepare() -> None:
-    folders = (os.path.dirname(torch.__file__), os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
+    folders = [os.path.dirname(path) for path in (torch.__file__, torch_openreg.__file__, os.path.abspath(__file__))]
     _C._races_prepare(RaceError, tuple(os.path.join(folder, "") for folder in folders))
 
 

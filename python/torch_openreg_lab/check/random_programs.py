@@ -10,8 +10,8 @@ from pathlib import Path
 
 import torch
 
-from torch_openreg._check import programs
-from torch_openreg._check.registry import Failure, Limits, Skip, check
+from torch_openreg_lab.check import programs
+from torch_openreg_lab.check.registry import Failure, Limits, Skip, check
 
 
 @check(

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSD-3-Clause
-#include "shim/optional/distributed/driver_calls.h"
+#include "shim/optional/distributed/collective_arguments.h"
 
 #include <c10/core/ScalarType.h>
 #include <c10/util/Exception.h>
@@ -9,12 +9,18 @@
 namespace c10::openreg {
 namespace {
 
-// How elements are told to the library: `parts` of `type` each.
+// Maps dtypes to the library's types: `parts` of `type` each.
 struct Elements {
-  int32_t type;
+  openreg_dtype type;
   int32_t reduction;
   int64_t parts;
 };
+
+constexpr openreg_dtype kBytes = {OPENREG_DTYPE_UINT, 8, 1};
+
+constexpr openreg_dtype type_of(unsigned code, unsigned bits) {
+  return {static_cast<uint8_t>(code), static_cast<uint8_t>(bits), 1};
+}
 
 int32_t library_reduction(const c10d::ReduceOp& op) {
   switch (op.op_) {
@@ -44,41 +50,41 @@ Elements reduced_as(at::ScalarType type, const c10d::ReduceOp& op) {
     case at::kBool: // 0 or 1: a sum is "or", a product is "and"
       if (reduction != OPENREG_COMM_AVERAGE) {
         const bool is_or = reduction == OPENREG_COMM_SUM || reduction == OPENREG_COMM_MAX;
-        return {OPENREG_COMM_UINT8, is_or ? OPENREG_COMM_MAX : OPENREG_COMM_MIN, 1};
+        return {kBytes, is_or ? OPENREG_COMM_MAX : OPENREG_COMM_MIN, 1};
       }
       break;
     case at::kChar:
-      return {OPENREG_COMM_INT8, reduction, 1};
+      return {type_of(OPENREG_DTYPE_INT, 8), reduction, 1};
     case at::kByte:
-      return {OPENREG_COMM_UINT8, reduction, 1};
+      return {kBytes, reduction, 1};
     case at::kInt:
-      return {OPENREG_COMM_INT32, reduction, 1};
+      return {type_of(OPENREG_DTYPE_INT, 32), reduction, 1};
     case at::kLong:
-      return {OPENREG_COMM_INT64, reduction, 1};
+      return {type_of(OPENREG_DTYPE_INT, 64), reduction, 1};
     case at::kUInt32:
-      return {OPENREG_COMM_UINT32, reduction, 1};
+      return {type_of(OPENREG_DTYPE_UINT, 32), reduction, 1};
     case at::kUInt64:
-      return {OPENREG_COMM_UINT64, reduction, 1};
+      return {type_of(OPENREG_DTYPE_UINT, 64), reduction, 1};
     case at::kHalf:
-      return {OPENREG_COMM_FLOAT16, reduction, 1};
+      return {type_of(OPENREG_DTYPE_FLOAT, 16), reduction, 1};
     case at::kBFloat16:
-      return {OPENREG_COMM_BFLOAT16, reduction, 1};
+      return {type_of(OPENREG_DTYPE_BFLOAT, 16), reduction, 1};
     case at::kFloat:
-      return {OPENREG_COMM_FLOAT32, reduction, 1};
+      return {type_of(OPENREG_DTYPE_FLOAT, 32), reduction, 1};
     case at::kDouble:
-      return {OPENREG_COMM_FLOAT64, reduction, 1};
+      return {type_of(OPENREG_DTYPE_FLOAT, 64), reduction, 1};
     case at::kFloat8_e4m3fn:
-      return {OPENREG_COMM_FLOAT8_E4M3, reduction, 1};
+      return {type_of(OPENREG_DTYPE_FLOAT8_E4M3FN, 8), reduction, 1};
     case at::kFloat8_e5m2:
-      return {OPENREG_COMM_FLOAT8_E5M2, reduction, 1};
+      return {type_of(OPENREG_DTYPE_FLOAT8_E5M2, 8), reduction, 1};
     case at::kComplexFloat:
       if (is_linear) {
-        return {OPENREG_COMM_FLOAT32, reduction, 2};
+        return {type_of(OPENREG_DTYPE_FLOAT, 32), reduction, 2};
       }
       break;
     case at::kComplexDouble:
       if (is_linear) {
-        return {OPENREG_COMM_FLOAT64, reduction, 2};
+        return {type_of(OPENREG_DTYPE_FLOAT, 64), reduction, 2};
       }
       break;
     default:
@@ -99,7 +105,7 @@ openreg_collective moved(int32_t kind, const at::Tensor& from, const at::Tensor&
   what.send = from.defined() ? from.const_data_ptr() : nullptr;
   what.recv = to.defined() ? writable_data(to) : nullptr;
   what.count = bytes;
-  what.type = OPENREG_COMM_UINT8;
+  what.type = kBytes;
   what.peer = peer;
   return what;
 }

@@ -99,6 +99,8 @@ BINARY_FRESH = ("a + b", "a * b", "torch.stack([a, b])", "torch.cat([a, b])", "a
 
 @dataclass
 class Step:
+    """One line of a program."""
+
     kind: str
     name: int  # of the tensor that it makes, or writes
     other: int = 0

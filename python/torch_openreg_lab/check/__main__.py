@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""One check in a process of its own: ``python -m torch_openreg._check NAME SEED SECONDS FILE-FOR-THE-OUTCOME``."""
+"""One check in a process of its own: ``python -m torch_openreg_lab.check NAME SEED SECONDS FILE-FOR-THE-OUTCOME``."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ import sys
 import traceback
 from pathlib import Path
 
-from torch_openreg._check.level3 import all_checks
-from torch_openreg._check.registry import Failure, Limits, Skip
+from torch_openreg_lab.check.level3 import all_checks
+from torch_openreg_lab.check.registry import Failure, Limits, Skip
 
 
 def main(name: str, seed: int, seconds: float, file: str) -> None:

@@ -29,7 +29,8 @@ from dataclasses import dataclass
 from types import FrameType, ModuleType
 from typing import Any
 
-from torch_openreg import _C, _after_fork, _manifests, _plugin_thread, _preferences, _process
+from torch_openreg import _C, _after_fork
+from torch_openreg._discovery import callbacks, manifests, preferences, process, variables
 
 _logger = logging.getLogger("torch_openreg")
 
@@ -148,7 +149,7 @@ def _resolve(module: ModuleType, function: str) -> Callable[[], Any]:
 def _initialize(plugin: Plugin, module: ModuleType) -> None:
     start = time.monotonic()
     try:
-        with _plugin_thread.initializing():
+        with callbacks.in_plugin():
             _resolve(module, plugin.function)()
     except Exception as error:
         plugin.error = f"{type(error).__name__}: {error}"
@@ -217,7 +218,7 @@ def known_drivers() -> list[dict[str, Any]]:
 
 
 def _hand_over_preference() -> None:
-    name = _preferences.snapshot()
+    name = preferences.snapshot()
     try:
         _C._prefer_driver(name)
     except RuntimeError:  # no name at all; of one that nobody knows the runtime says so itself
@@ -254,9 +255,10 @@ def _finish() -> bool:
     global _is_finished
     with _locked() as has_lock:
         if has_lock and not _is_finished:
-            _manifests.register_all()
+            manifests.register_all()
             _hand_over_preference()
-            _process.tell_runtime()
+            process.tell_runtime()
+            variables.warn()
             _is_finished = True
     return _is_finished
 

@@ -13,6 +13,8 @@ from pathlib import Path
 from typing import Any
 
 from torch_openreg import _C
+from torch_openreg._discovery import registrations
+from torch_openreg._discovery.files import read_text
 
 _logger = logging.getLogger("torch_openreg")
 
@@ -26,7 +28,7 @@ def _options_in(manifest: dict[str, Any], path: Path) -> Any:
         _logger.warning("'%s' has both '%s' and '%s'; the former is used.", path, _OPTIONS, _OPTIONS_TOO)
     options = manifest.get(_OPTIONS, manifest.get(_OPTIONS_TOO, {}))
     if not isinstance(options, dict):
-        raise TypeError(f"'{_OPTIONS}' in '{path}' must be an object, but is {options!r}.")
+        raise TypeError(f"'{_OPTIONS}' must be an object, but is {options!r}.")
     return options
 
 
@@ -45,9 +47,11 @@ def read(path: Path) -> tuple[Path, dict[str, Any]]:
         TypeError: Its options are no object.
     """
     try:
-        manifest = json.loads(path.read_text(encoding="utf-8"))
+        manifest = json.loads(read_text(path))
     except RecursionError as error:
         raise ValueError(f"'{path}' is nested too deeply.") from error
+    except ValueError as error:
+        raise ValueError(f"'{path}' is no valid JSON: {type(error).__name__}: {error}") from error
     if not isinstance(manifest, dict) or not isinstance(manifest.get("library_path"), str):
         raise ValueError(f"OpenReg plugin config file should contain \"library_path\" field. ('{path}')")
     return path.parent / manifest["library_path"], _options_in(manifest, path)
@@ -58,11 +62,11 @@ def register_all() -> None:
 
     It was named for this run: what is wrong with one is the error of every selection, with the file's name.
     """
-    from torch_openreg.openreg import plugins  # the package imports this module
-
     for name, path in _C._driver_descriptions():
         try:
             library, options = read(Path(path))
-            plugins._register_described(name, library, options, VARIABLE)
-        except (OSError, ValueError, TypeError) as error:
-            plugins._register_failure(name, error, VARIABLE)
+            registrations.register_described(name, library, options, VARIABLE)
+        except TypeError as error:
+            registrations.register_failure(name, TypeError(f"'{path}': {error}"), VARIABLE)
+        except (OSError, ValueError) as error:
+            registrations.register_failure(name, error, VARIABLE)

@@ -16,8 +16,10 @@ from typing import Any
 import torch
 from torch._decomp import decomposition_table, meta_table
 from torch._subclasses import fake_impls
-from torch._subclasses.fake_tensor import FakeTensor
+from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 from torch.utils._pytree import tree_leaves
+
+from torch_openreg import _C
 
 _NAME = "openreg"
 _CPU = torch.device("cpu")
@@ -106,11 +108,28 @@ def _unless_traced(decomposition: Callable[..., Any]) -> Callable[..., Any]:
     return wrapper
 
 
+def _with_index(make: Callable[..., Any]) -> Callable[..., Any]:
+    """Puts the current device into the key under which a fake result is kept, where the call names no index."""
+
+    @functools.wraps(make)
+    def cache_key(self: Any, state: Any, func: Any, args: Any, kwargs: Any) -> Any:
+        key = make(self, state, func, args, kwargs)
+        given = (*(args or ()), *(kwargs or {}).values())
+        if any(isinstance(each, torch.device) and each.type == _NAME and each.index is None for each in given):
+            return type(key)((*key.key, _C._get_device()))
+        return key
+
+    cache_key._openreg = True  # type: ignore[attr-defined]
+    return cache_key
+
+
 def install() -> None:
-    """Wraps PyTorch's rules for convolutions, and adds rules where its usual way asks for the device.
+    """Wraps PyTorch's rules for convolutions, adds rules where its usual way asks for the device, and mends its cache.
 
     Repeating it changes nothing.
     """
+    if not hasattr(FakeTensorMode._cache_key, "_openreg"):
+        FakeTensorMode._cache_key = _with_index(FakeTensorMode._cache_key)
     rules: dict[Any, Callable[..., Any]] = fake_impls.op_implementations_dict
     for operator, rule in list(rules.items()):
         name = str(operator).removeprefix("aten.")

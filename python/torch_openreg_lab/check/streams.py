@@ -9,7 +9,7 @@ import time
 
 import torch
 
-from torch_openreg._check.registry import Failure, Limits, Skip, check, expect
+from torch_openreg_lab.check.registry import Failure, Limits, Skip, check, expect
 
 COUNT = 1 << 20  # elements of a copy that takes a while
 ROUNDS = 12

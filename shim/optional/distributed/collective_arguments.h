@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
-// Collectives of tensors as a driver's library is told of them (openreg/communicators.h): types, reductions, counts.
+// Descriptors of collectives for a driver's library (openreg/communicators.h): types, reductions, counts.
 #pragma once
 
 #include <ATen/core/Tensor.h>

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import torch
 
-from torch_openreg._check.paired_tensors import Comparison, exactly, within
+from torch_openreg_lab.check.paired_tensors import Comparison, exactly, within
 
 TOLERANCES = {
     torch.float64: (1e-7, 1e-7),

@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from torch_openreg import _C, _after_fork
+from torch_openreg._discovery.files import read_text
 
 if TYPE_CHECKING:
     import tomlkit
@@ -65,11 +66,6 @@ def _parse(text: str) -> tomlkit.TOMLDocument:
         raise ValueError(f"{type(error).__name__}: {error}") from error
 
 
-def _read_text(path: Path) -> str:
-    with open(path, encoding="utf-8", newline="") as file:  # line ends stay as they are
-        return file.read()
-
-
 def _warn_once(text: str) -> None:
     if text not in _warned:
         _warned.add(text)
@@ -88,7 +84,7 @@ def read() -> str | None:
     """
     path = path_to_read()
     try:
-        text = _read_text(path)
+        text = read_text(path)
     except (FileNotFoundError, NotADirectoryError):
         return None
     except (OSError, UnicodeDecodeError) as error:
@@ -180,7 +176,7 @@ def _replace(path: Path, text: str) -> None:
 
 def _load_to_edit(path: Path) -> tomlkit.TOMLDocument:
     try:
-        return _parse(_read_text(path) if path.exists() else "")
+        return _parse(read_text(path) if path.exists() else "")
     except ValueError as error:
         raise ValueError(f"'{path}' can't be changed, because it is no valid TOML: {error}") from error
 

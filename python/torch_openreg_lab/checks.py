@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from torch_openreg import openreg
-from torch_openreg._testing import leaks, strict
+from torch_openreg_lab import leaks, strict
 
 _MODES = ("error", "warn", "off")
 
@@ -45,6 +45,7 @@ class Checks:
 
     @pytest.hookimpl(wrapper=True, tryfirst=True)
     def pytest_runtest_setup(self, item: pytest.Item) -> Generator[None, object, object]:
+        """Notes what is alive before the test."""
         self._has_failed = False
         self._kept_events = self._kept_pinned = 0
         self._before = leaks.take()
@@ -61,6 +62,7 @@ class Checks:
 
     @pytest.hookimpl(wrapper=True, tryfirst=True)
     def pytest_runtest_call(self, item: pytest.Item) -> Generator[None, object, object]:
+        """Runs the test under what the options ask for."""
         try:
             with ExitStack() as stack:
                 if self._option.openreg_strict:
@@ -86,6 +88,7 @@ class Checks:
 
     @pytest.hookimpl(wrapper=True, tryfirst=True)
     def pytest_runtest_teardown(self, item: pytest.Item) -> Generator[None, object, object]:
+        """Reports the peak of memory, and what the test has left."""
         peak, device = self._peak()
         item.user_properties.append(("openreg_peak_bytes", peak))
         item.user_properties.append(("openreg_peak_device", f"openreg:{device}"))

@@ -41,6 +41,7 @@ class Run:
 
     @property
     def failed(self) -> bool:
+        """Whether the command ended with another status than 0."""
         return self.status != 0
 
     def ending(self) -> str:

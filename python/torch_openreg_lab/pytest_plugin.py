@@ -5,7 +5,7 @@ pytest loads it in every environment that has the package, so it is a module of 
 neither torch nor the package until an option asks for devices or a test for a fixture. PYTEST_DONT_REWRITE
 
 What the options mean is written into variables ``OPENREG_*`` before any conftest.py is read: the runtime reads them
-when it starts, and processes that tests start inherit them. Checks of single tests are in ``torch_openreg._testing``.
+when it starts, and processes that tests start inherit them. Checks of single tests are in ``torch_openreg_lab``.
 """
 
 from __future__ import annotations
@@ -237,7 +237,7 @@ def pytest_configure(config: pytest.Config) -> None:
     config.option.openreg_seed = machine.seed
     config.pluginmanager.register(_Summary(config), "openreg_summary")
     if not _is_controller(config):
-        from torch_openreg._testing.checks import Checks
+        from torch_openreg_lab.checks import Checks
 
         config.pluginmanager.register(Checks(config), "openreg_checks")
 
@@ -270,7 +270,7 @@ def pytest_runtest_call(item: pytest.Item) -> Generator[None, object, object]:
         result = yield
     for plan in plans:
         if plan.hits == 0:
-            from torch_openreg._testing.checks import OpenregFaultWarning
+            from torch_openreg_lab.checks import OpenregFaultWarning
 
             item.warn(OpenregFaultWarning(f"The faults {plan.plan!r} have hit nothing in this test."))
     return result

@@ -12,9 +12,9 @@ from typing import Any
 import torch
 from torch.utils._pytree import tree_map
 
-from torch_openreg._check.comparison import comparison_since, native_calls
-from torch_openreg._check.paired_tensors import Mover, difference, exactly, tensors_of
-from torch_openreg._check.registry import Failure, Limits, Skip, check
+from torch_openreg_lab.check.comparison import comparison_since, native_calls
+from torch_openreg_lab.check.paired_tensors import Mover, difference, exactly, tensors_of
+from torch_openreg_lab.check.registry import Failure, Limits, Skip, check
 
 DEVICE = "openreg:0"
 DTYPES = (torch.float32, torch.int64, torch.bool, torch.float16)

@@ -10,8 +10,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from torch_openreg._check.comparison import native_calls
-from torch_openreg._check.registry import Limits, check, expect
+from torch_openreg_lab.check.comparison import native_calls
+from torch_openreg_lab.check.registry import Limits, check, expect
 
 Optimizer = Callable[[nn.Module], torch.optim.Optimizer]
 

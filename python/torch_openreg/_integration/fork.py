@@ -8,7 +8,8 @@ import sys
 import warnings
 from types import FrameType
 
-from torch_openreg import _C, _discovery
+from torch_openreg import _C
+from torch_openreg._discovery import search
 
 # Worker processes of a DataLoader are forked by the most ordinary training loop, prepare batches on the CPU, and get
 # a clear error where they do use a device.
@@ -27,7 +28,7 @@ def _is_harmless() -> bool:
 
 
 def _before_fork() -> None:
-    if _C._isInBadFork() or not (_C._is_initialized() or _discovery.is_finished()):
+    if _C._isInBadFork() or not (_C._is_initialized() or search.is_finished()):
         return  # in the latter case nothing can be open, and to ask would start discovery
     if _is_harmless():
         return
