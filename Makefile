@@ -1,34 +1,40 @@
 # SPDX-License-Identifier: BSD-3-Clause
 # What a checkout can do. Each target sets up what it needs (.venv, GoogleTest, the build) by itself.
 #
+#   make build      .venv with the pinned packages, the libraries, an editable install
 #   make demo       trains a model on two openreg devices; DRIVER=cuda, DRIVER=opencl: on those of that driver, or an error
-#   make demo-distributed  trains sharded in four processes of two agents, kills one, and goes on in two
-#   make test       GoogleTest and pytest, all layers
-#   make test-long  the tests that `make test` leaves out, as they take minutes and seldom find anything
-#   make check-opencl  openreg-check on examples/opencl_driver, all three levels; CHECK_SECONDS=2
+#   make test       GoogleTest and pytest, all layers; TORCH=2.15.0: with another torch, in an environment of its own
+#   make lint       compiler warnings as errors (gcc and clang), headers alone, rooms, formatting, ruff, mypy
+#   make format     formats all C, C++ and Python
+#   make bench      times openreg against its references
+#   make docs       the documentation as a site, build-site/html; a broken link is an error, and a browser looks at it
 #   make acceptance prints which rows of tests/acceptance.md have a passing test
-#   make client-suites  other libraries' own tests for several GPUs, on simulated ones, and libraries that are large
+#   make demo-distributed  trains sharded in four processes of two agents, kills one, and goes on in two
+#   make check-opencl  openreg-check on examples/opencl_driver, all three levels; CHECK_SECONDS=2
 #   make fuzz       random programs against their models: the C API, and tensors against the CPU; FUZZ_SECONDS=120
+#   make asan tsan  the runtime and its tests under a sanitizer
+#   make sdist-check  installs the sdist with pip, in isolation, and runs the README's first program; ISOLATION=no: without
+#   make clean      removes what was built
+#
+# By hand: slow, or needs what few machines have.
+#   make nightly    test-long, valgrind, race-check, check-mutants, coverage, and ten minutes of fuzz
+#   make test-long  the tests marked `long`, which `make test` leaves out
+#   make valgrind   the runtime's tests under valgrind: the only check for uninitialised memory
+#   make race-check the tests of the runtime and of Python under OPENREG_RACES=raise
+#   make check-mutants  each of the drivers with one defect against every check of openreg-check
+#   make coverage   line coverage of the C code, at least 90 %
+#   make mutate     plants defects in a copy of the runtime and lists those that no test finds;
+#                   MUTATE="--sample 200 runtime/src/memory", MUTATE="--python", MUTATE="--kinds lock --sanitize thread"
+#   make client-suites  other libraries' own tests for several GPUs, on simulated ones, and libraries that are large
 #   make opinfo     every operator of PyTorch's databases against the CPU, aliased and staged
 #   make opinfo-compiled  the same, higher-order operators and layers compiled by Inductor, against the CPU's; float32
 #   make gpu-check  everything that takes a GPU, with the machine's own torch; status 77 where there is none
-#   make check-mutants  each of the drivers with one defect against every check of openreg-check
-#   make race-check the tests of the runtime and of Python under OPENREG_SIM_RACES=raise
-#   make bench      times openreg against its references
-#   make lint       compiler warnings as errors (gcc and clang), headers alone, rooms, formatting, ruff, mypy
-#   make format     formats all C, C++ and Python
-#   make asan tsan valgrind   the runtime and its tests under a checker
 #   make aarch64    the runtime and its tests for 64-bit ARM, under qemu: needs Debian's cross compilers
-#   make coverage   line coverage of the C code
-#   make mutate     plants defects in a copy of the runtime and shows which of them no test finds; MUTATE=options
-#   make docs       the documentation as a site, build-site/html; a broken link is an error, and a browser looks at it
 #   make wheel      dist/*.whl; TORCH="2.13.0 2.15.0": with a binary part for each of these versions of torch
 #                   PYTHONS="3.10 3.13": and a wheel for each of these versions of Python
 #   make wheel-test TORCH="2.13.0 2.15.0"   builds such a wheel, and runs the Python tests on it with each version
-#   make test TORCH=2.15.0   the tests with another version of torch, in an environment and a build of its own
 #   make check-torch TORCH=2.16.0   what a version changes for the shim, by its headers alone: minutes
 #   make sdist      dist/*.tar.gz
-#   make sdist-check  installs the sdist with pip, in isolation, and runs the README's first program; ISOLATION=no: without
 SHELL := bash
 PYTHON ?= python3
 JOBS ?= $(shell nproc)
@@ -48,7 +54,7 @@ PIP := python -m pip --disable-pip-version-check
 RUNTIME_ONLY := -DOPENREG_BUILD_TORCH=OFF -DOPENREG_WERROR=ON
 RUN_CTEST = ctest --test-dir $(1) --output-on-failure --no-tests=error -j $(JOBS)
 
-.PHONY: help all build demo demo-distributed test test-long race-check client-suites acceptance fuzz opinfo opinfo-compiled check-mutants check-opencl gpu-check bench lint lint-c lint-headers lint-rooms lint-format lint-python format asan tsan valgrind aarch64 coverage mutate docs wheel wheel-test wheel-test-one check-torch sdist sdist-check clean
+.PHONY: help all build demo demo-distributed test test-long race-check client-suites acceptance fuzz opinfo opinfo-compiled nightly check-mutants check-opencl gpu-check bench lint lint-c lint-headers lint-rooms lint-format lint-python format asan tsan valgrind aarch64 coverage mutate docs wheel wheel-test wheel-test-one check-torch sdist sdist-check clean
 all: build
 
 help:
@@ -95,9 +101,16 @@ test: build $(CLIENTS)
 	cmake --build $(BUILD) --parallel $(JOBS)
 	$(call RUN_CTEST,$(BUILD))
 	OPENREG_BUILD_DIR=$(CURDIR)/$(BUILD) python -m pytest -n $(JOBS) --dist loadfile
+	@command -v clang > /dev/null || echo "make test: left out what needs clang: apt-get install clang"
+	@[ -e /usr/include/clblast_c.h ] || echo "make test: left out what needs CLBlast: apt-get install libclblast-dev"
 
 test-long: build $(CLIENTS)
 	OPENREG_BUILD_DIR=$(CURDIR)/$(BUILD) OPENREG_TEST_LONG=1 python -m pytest -n $(JOBS) --dist loadfile -m long
+
+# What CI leaves out for its time. tools/valgrind takes the programs that `make test` has built.
+nightly: test-long race-check check-mutants coverage
+	$(MAKE) --no-print-directory fuzz FUZZ_SECONDS=600
+	tools/valgrind $(BUILD)
 
 client-suites: build $(CLIENTS)
 	$(PIP) install --quiet -r requirements-dev.txt -r requirements-clients.txt -r requirements-clients-more.txt
@@ -118,9 +131,12 @@ FUZZ_SEED ?= $(shell date +%s)
 FUZZ = --seed $(FUZZ_SEED) --seconds $$(( $(FUZZ_SECONDS) / 4 ))
 
 fuzz: build
-	cmake --build $(BUILD) --target fuzz_runtime --parallel $(JOBS)
+	cmake --build $(BUILD) --target fuzz_runtime fuzz_crossings --parallel $(JOBS)
 	$(BUILD)/tests/fuzz/fuzz_runtime $(FUZZ)
+	$(BUILD)/tests/fuzz/fuzz_crossings $(FUZZ)
+	$(BUILD)/tests/fuzz/fuzz_crossings --seed $(FUZZ_SEED) --seconds 30 --forks 1
 	$(if $(wildcard build-asan/tests/fuzz/fuzz_runtime),build-asan/tests/fuzz/fuzz_runtime $(FUZZ))
+	$(if $(wildcard build-asan/tests/fuzz/fuzz_crossings),build-asan/tests/fuzz/fuzz_crossings $(FUZZ))
 	python tests/fuzz/tensors.py --seed $(FUZZ_SEED) --seconds $$(( $(FUZZ_SECONDS) / 2 ))
 
 opinfo: build

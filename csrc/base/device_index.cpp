@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: BSD-3-Clause
 #include "csrc/base/device_index.h"
 
+#include <openreg/embedding.h>
 #include <pybind11/pybind11.h>
 #include <torch/csrc/Exceptions.h>
 #include <torch/csrc/utils/device_lazy_init.h>
@@ -26,7 +27,7 @@ DeviceIndex unpack_device_index(PyObject* argument, const char* function) {
 }
 
 void lazy_init() {
-  if (C10_UNLIKELY(openreg_generation() == 0)) {
+  if (C10_UNLIKELY(openreg_generation_now() == 0)) {
     torch::utils::device_lazy_init(c10::DeviceType::PrivateUse1); // does nothing under FakeTensorMode
   }
 }

@@ -92,10 +92,9 @@ minimal_device_count(openreg_instance cl, int32_t *out)
 
 /* Shared virtual memory: addresses that nothing else in the process has, and to which offsets can be added. */
 static openreg_status
-minimal_mem_alloc(openreg_instance cl, int32_t dev, uint64_t size, openreg_driver_stream stream, void **out)
+minimal_mem_alloc(openreg_instance cl, int32_t dev, uint64_t size, void **out)
 {
     (void)dev;
-    (void)stream;
     void *const memory = clSVMAlloc(cl->context, CL_MEM_READ_WRITE, size, 0);
     if (memory == NULL)
         return fail(cl, "clSVMAlloc", CL_MEM_OBJECT_ALLOCATION_FAILURE);
@@ -104,10 +103,9 @@ minimal_mem_alloc(openreg_instance cl, int32_t dev, uint64_t size, openreg_drive
 }
 
 static openreg_status
-minimal_mem_free(openreg_instance cl, int32_t dev, void *ptr, openreg_driver_stream stream)
+minimal_mem_free(openreg_instance cl, int32_t dev, void *ptr)
 {
     (void)dev;
-    (void)stream;
     clSVMFree(cl->context, ptr); /* nothing is queued: copies wait */
     return OPENREG_OK;
 }

@@ -18,8 +18,8 @@
 #define CHECK_TWO_DEVICES 2u   /* two devices */
 #define CHECK_GATE 4u          /* a host function that runs while its caller goes on: it holds a stream */
 #define CHECK_FORK_SAFE 8u     /* the flag OPENREG_CAP_FORK_SAFE */
-#define CHECK_FENCED 16u       /* OPENREG_CAP_FENCED */
-#define CHECK_HOST_VISIBLE 32u /* OPENREG_CAP_HOST_VISIBLE */
+#define CHECK_FENCED 16u       /* a device with OPENREG_CAP_FENCED */
+#define CHECK_HOST_VISIBLE 32u /* a device with OPENREG_CAP_HOST_VISIBLE */
 #define CHECK_RUNTIME 64u      /* calls the runtime: the runner opens nothing */
 #define CHECK_KERNELS 128u     /* the extension openreg.kernels */
 #define CHECK_COMM 256u        /* the extension openreg.comm */

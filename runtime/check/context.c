@@ -203,8 +203,8 @@ check_load(check_context *c, const check_target *target)
     check_succeeded("openreg_driver_query_v1", status);
     REQUIRE(c->given != NULL, "openreg_driver_query_v1() gave no table");
     const uint32_t size = c->given->struct_size;
-    REQUIRE(size >= OPENREG_DRIVER_SIZE_1_0, "the table says that it has %u bytes; version 1.0 has %u", (unsigned)size,
-            (unsigned)OPENREG_DRIVER_SIZE_1_0);
+    REQUIRE(size >= OPENREG_DRIVER_SIZE_1, "the table says that it has %u bytes; version 1.0 has %u", (unsigned)size,
+            (unsigned)OPENREG_DRIVER_SIZE_1);
     memcpy(&c->table, c->given, size < sizeof c->table ? size : sizeof c->table);
     for (int i = 0; i < OPENREG_SLOT_COUNT; ++i)
         REQUIRE(strcmp(openreg_slots[i].group, OPENREG_SLOT_REQUIRED) != 0 || has_slot(&c->table, &openreg_slots[i]),

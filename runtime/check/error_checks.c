@@ -24,7 +24,7 @@ memory_runs_out(check_context *c)
     for (int32_t dev = 0; dev < c->devices; ++dev)
         for (size_t i = 0; i < sizeof sizes / sizeof sizes[0]; ++i) {
             void *memory = POISON;
-            FAILS(c, OPENREG_E_NOMEM, mem_alloc, c->instance, dev, sizes[i], NULL, &memory);
+            FAILS(c, OPENREG_E_NOMEM, mem_alloc, c->instance, dev, sizes[i], &memory);
             REQUIRE(memory == POISON, "mem_alloc() failed and wrote its out-parameter");
             REQUIRE(check_error_text()[0] != '\0', "mem_alloc() failed and gave an empty text to set_error()");
         }
@@ -53,14 +53,14 @@ time_of_unfit_events(check_context *c)
     MUST(c, event_record, c->instance, 0, timed, NULL);
     MUST(c, event_record, c->instance, 0, plain, NULL);
     MUST(c, device_sync, c->instance, 0);
-    FAILS(c, OPENREG_E_INVALID, event_elapsed, c->instance, timed, other, &ms); /* never recorded */
-    FAILS(c, OPENREG_E_INVALID, event_elapsed, c->instance, other, timed, &ms);
-    FAILS(c, OPENREG_E_INVALID, event_elapsed, c->instance, timed, plain, &ms); /* not timed */
-    FAILS(c, OPENREG_E_INVALID, event_elapsed, c->instance, plain, timed, &ms);
+    FAILS(c, OPENREG_E_INVALID, event_elapsed, c->instance, 0, timed, other, &ms); /* never recorded */
+    FAILS(c, OPENREG_E_INVALID, event_elapsed, c->instance, 0, other, timed, &ms);
+    FAILS(c, OPENREG_E_INVALID, event_elapsed, c->instance, 0, timed, plain, &ms); /* not timed */
+    FAILS(c, OPENREG_E_INVALID, event_elapsed, c->instance, 0, plain, timed, &ms);
     REQUIRE(ms == -77, "event_elapsed() failed and wrote its out-parameter");
     MUST(c, event_record, c->instance, 0, other, NULL);
     MUST(c, device_sync, c->instance, 0);
-    MUST(c, event_elapsed, c->instance, timed, other, &ms); /* the failures have changed nothing */
+    MUST(c, event_elapsed, c->instance, 0, timed, other, &ms); /* the failures have changed nothing */
 }
 
 static void
@@ -72,11 +72,11 @@ time_of_pending_event(check_context *c)
     MUST(c, event_record, c->instance, 0, start, NULL);
     check_gate *const gate = check_gate_close(c, 0, NULL);
     MUST(c, event_record, c->instance, 0, end, NULL);
-    FAILS(c, OPENREG_E_INVALID, event_elapsed, c->instance, start, end, &ms);
+    FAILS(c, OPENREG_E_INVALID, event_elapsed, c->instance, 0, start, end, &ms);
     REQUIRE(ms == -77, "event_elapsed() failed and wrote its out-parameter");
     check_gate_open(gate);
-    MUST(c, event_sync, c->instance, end);
-    MUST(c, event_elapsed, c->instance, start, end, &ms);
+    MUST(c, event_sync, c->instance, 0, end);
+    MUST(c, event_elapsed, c->instance, 0, start, end, &ms);
 }
 
 static void
@@ -89,7 +89,7 @@ time_across_devices(check_context *c)
     MUST(c, event_record, c->instance, 1, end, NULL);
     MUST(c, device_sync, c->instance, 0);
     MUST(c, device_sync, c->instance, 1);
-    FAILS(c, OPENREG_E_INVALID, event_elapsed, c->instance, start, end, &ms);
+    FAILS(c, OPENREG_E_INVALID, event_elapsed, c->instance, 0, start, end, &ms);
     REQUIRE(ms == -77, "event_elapsed() failed and wrote its out-parameter");
 }
 

@@ -10,6 +10,7 @@
 
 typedef struct event_call {
     check_context *c;
+    int32_t dev;
     openreg_driver_event event;
 } event_call;
 
@@ -17,22 +18,22 @@ static void
 sync_event(void *argument)
 {
     const event_call *const call = argument;
-    MUST(call->c, event_sync, call->c->instance, call->event);
+    MUST(call->c, event_sync, call->c->instance, call->dev, call->event);
 }
 
 static bool
-sync_returns(check_context *c, openreg_driver_event event)
+sync_returns(check_context *c, int32_t dev, openreg_driver_event event)
 {
     event_call *const call = malloc(sizeof *call);
-    *call = (event_call){c, event};
+    *call = (event_call){c, dev, event};
     return check_returns_within(3000, sync_event, call);
 }
 
 static int32_t
-query(check_context *c, openreg_driver_event event)
+query(check_context *c, int32_t dev, openreg_driver_event event)
 {
     int32_t done = -7;
-    MUST(c, event_query, c->instance, event, &done);
+    MUST(c, event_query, c->instance, dev, event, &done);
     REQUIRE(done == 0 || done == 1, "event_query() said %d", done);
     return done;
 }
@@ -56,12 +57,12 @@ complete_after_last_byte(check_context *c, bool by_query)
             MUST(c, copy, c->instance, to, -1, memory, dev, SIZE, dev, streams[i % 2]);
             MUST(c, event_record, c->instance, dev, event, streams[i % 2]);
             const double end = check_now() + 5;
-            while (by_query && query(c, event) == 0)
+            while (by_query && query(c, dev, event) == 0)
                 REQUIRE(check_now() < end, "event_query() says 0 five seconds after a few copies and the record");
             if (!by_query)
-                MUST(c, event_sync, c->instance, event);
+                MUST(c, event_sync, c->instance, dev, event);
             check_is_pattern(to, SIZE, i, "the last copy in front of a record that is complete");
-            REQUIRE(query(c, event) == 1, "event_query() said 0 of an event that was complete");
+            REQUIRE(query(c, dev, event) == 1, "event_query() said 0 of an event that was complete");
         }
     }
 }
@@ -86,10 +87,10 @@ query_of_held_event(check_context *c)
         openreg_driver_event const event = check_event(c, dev, 0);
         check_gate *const gate = check_gate_close(c, dev, stream);
         MUST(c, event_record, c->instance, dev, event, stream);
-        REQUIRE(query(c, event) == 0, "event_query() said 1 while work in front of the record was held");
+        REQUIRE(query(c, dev, event) == 0, "event_query() said 1 while work in front of the record was held");
         check_gate_open(gate);
-        MUST(c, event_sync, c->instance, event);
-        REQUIRE(query(c, event) == 1, "event_query() said 0 after event_sync()");
+        MUST(c, event_sync, c->instance, dev, event);
+        REQUIRE(query(c, dev, event) == 1, "event_query() said 0 after event_sync()");
     }
 }
 
@@ -98,8 +99,8 @@ without_record(check_context *c)
 {
     for (int32_t dev = 0; dev < c->devices; ++dev) {
         openreg_driver_event const event = check_event(c, dev, dev % 2 == 0 ? 0 : OPENREG_EVENT_TIMING);
-        REQUIRE(query(c, event) == 1, "event_query() said 0 of an event that was never recorded");
-        REQUIRE(sync_returns(c, event), "event_sync() waits for an event that was never recorded");
+        REQUIRE(query(c, dev, event) == 1, "event_query() said 0 of an event that was never recorded");
+        REQUIRE(sync_returns(c, dev, event), "event_sync() waits for an event that was never recorded");
     }
 }
 
@@ -112,8 +113,8 @@ sync_is_for_its_record_alone(check_context *c)
     MUST(c, copy, c->instance, memory, 0, memory + SIZE, 0, SIZE, 0, stream);
     MUST(c, event_record, c->instance, 0, event, stream);
     check_gate *const gate = check_gate_close(c, 0, stream);
-    REQUIRE(sync_returns(c, event), "event_sync() waits for work that was queued behind the record");
-    REQUIRE(query(c, event) == 1, "event_query() said 0 while work behind the record was held");
+    REQUIRE(sync_returns(c, 0, event), "event_sync() waits for work that was queued behind the record");
+    REQUIRE(query(c, 0, event) == 1, "event_query() said 0 while work behind the record was held");
     check_gate_open(gate);
     check_sync(c, 0, stream);
 }
@@ -130,13 +131,15 @@ latest_record_counts(check_context *c)
     MUST(c, event_record, c->instance, 0, event, held);
     MUST(c, event_record, c->instance, 0, event, idle);
     MUST(c, stream_sync, c->instance, 0, idle);
-    REQUIRE(query(c, event) == 1, "an event recorded on an idle stream is not complete: an earlier record, on a stream "
-                                  "that is held, counts");
-    REQUIRE(sync_returns(c, event), "event_sync() waits for a record that was replaced");
+    REQUIRE(query(c, 0, event) == 1,
+            "an event recorded on an idle stream is not complete: an earlier record, on a stream "
+            "that is held, counts");
+    REQUIRE(sync_returns(c, 0, event), "event_sync() waits for a record that was replaced");
     MUST(c, event_record, c->instance, 0, event, held);
-    REQUIRE(query(c, event) == 0, "an event recorded on a stream that is held is complete: an earlier record counts");
+    REQUIRE(query(c, 0, event) == 0,
+            "an event recorded on a stream that is held is complete: an earlier record counts");
     check_gate_open(gate);
-    MUST(c, event_sync, c->instance, event);
+    MUST(c, event_sync, c->instance, 0, event);
 }
 
 /* With one flag for an event, the end of the first record would complete the second. */
@@ -153,9 +156,9 @@ first_record_does_not_complete_second(check_context *c)
     check_gate_open(first);
     MUST(c, stream_sync, c->instance, 0, one);
     check_sleep(5);
-    REQUIRE(query(c, event) == 0, "the end of an event's first record completed its second one, which was held");
+    REQUIRE(query(c, 0, event) == 0, "the end of an event's first record completed its second one, which was held");
     check_gate_open(second);
-    MUST(c, event_sync, c->instance, event);
+    MUST(c, event_sync, c->instance, 0, event);
 }
 
 /* ------------------------------------------------------------------------------------------------------------- handles */
@@ -173,10 +176,10 @@ handles_are_events(check_context *c)
         MUST(c, event_record, c->instance, i % c->devices, events[i], i % c->devices == 0 ? stream : NULL);
     }
     for (int i = 0; i < MANY; ++i)
-        MUST(c, event_sync, c->instance, events[i]);
+        MUST(c, event_sync, c->instance, i % c->devices, events[i]);
     for (int i = 0; i < MANY; ++i)
-        MUST(c, event_destroy, c->instance, events[i]);
-    MUST(c, event_destroy, c->instance, NULL);
+        MUST(c, event_destroy, c->instance, i % c->devices, events[i]);
+    MUST(c, event_destroy, c->instance, 0, NULL);
 }
 
 static void
@@ -193,7 +196,7 @@ pending_events_are_destroyed(check_context *c)
         MUST(c, event_record, c->instance, 0, event, stream);
         if (c->table.stream_wait != NULL)
             MUST(c, stream_wait, c->instance, 0, other, event);
-        MUST(c, event_destroy, c->instance, event);
+        MUST(c, event_destroy, c->instance, 0, event);
         MUST(c, copy, c->instance, to, -1, memory, 0, SIZE, 0, c->table.stream_wait != NULL ? other : stream);
         MUST(c, device_sync, c->instance, 0);
         check_is_pattern(to, SIZE, i, "a copy behind a wait for an event that was destroyed while it was pending");
@@ -203,10 +206,10 @@ pending_events_are_destroyed(check_context *c)
 /* --------------------------------------------------------------------------------------------------------------- times */
 
 static double
-elapsed(check_context *c, openreg_driver_event start, openreg_driver_event end)
+elapsed(check_context *c, int32_t dev, openreg_driver_event start, openreg_driver_event end)
 {
     double ms = -77e9;
-    MUST(c, event_elapsed, c->instance, start, end, &ms);
+    MUST(c, event_elapsed, c->instance, dev, start, end, &ms);
     return ms;
 }
 
@@ -228,9 +231,9 @@ times_are_milliseconds(check_context *c)
             MUST(c, event_record, c->instance, dev, start, stream);
             check_delay(c, dev, stream, 60);
             MUST(c, event_record, c->instance, dev, end, stream);
-            MUST(c, event_sync, c->instance, end);
+            MUST(c, event_sync, c->instance, dev, end);
             host = (check_now() - begin) * 1e3;
-            ms = elapsed(c, start, end);
+            ms = elapsed(c, dev, start, end);
             REQUIRE(ms <= host * 1.1 + 2, "event_elapsed() said %g ms for what took the host %g ms", ms, host);
             is_close = ms >= host * 0.5;
         }
@@ -253,16 +256,17 @@ times_run_forwards(check_context *c)
             MUST(c, event_record, c->instance, 0, events[i], stream);
         }
         check_sync(c, 0, stream);
-        REQUIRE(elapsed(c, events[0], events[0]) == 0, "the time from an event to itself is %g ms",
-                elapsed(c, events[0], events[0]));
+        REQUIRE(elapsed(c, 0, events[0], events[0]) == 0, "the time from an event to itself is %g ms",
+                elapsed(c, 0, events[0], events[0]));
         for (int i = 1; i < MANY; ++i) {
-            const double step = elapsed(c, events[i - 1], events[i]), back = elapsed(c, events[i], events[i - 1]);
+            const double step = elapsed(c, 0, events[i - 1], events[i]), back = elapsed(c, 0, events[i], events[i - 1]);
             REQUIRE(step >= 0, "record %d of a stream is %g ms before record %d", i, -step, i - 1);
             REQUIRE(back <= 0 && back + step < 1e-3 && back + step > -1e-3,
                     "from one record to the next it is %g ms, and back %g ms", step, back);
         }
-        const double whole = elapsed(c, events[0], events[MANY - 1]);
-        const double parts = elapsed(c, events[0], events[MANY / 2]) + elapsed(c, events[MANY / 2], events[MANY - 1]);
+        const double whole = elapsed(c, 0, events[0], events[MANY - 1]);
+        const double parts = elapsed(c, 0, events[0], events[MANY / 2]) +
+                             elapsed(c, 0, events[MANY / 2], events[MANY - 1]);
         REQUIRE(whole - parts < 0.1 && parts - whole < 0.1, "a span is %g ms, and its two halves %g ms", whole, parts);
     }
 }

@@ -29,7 +29,8 @@ find_ipc(check_context *c)
     REQUIRE(ipc->struct_size >= OPENREG_IPC_SIZE_1 && ipc->version == OPENREG_IPC_VERSION,
             "the table of openreg.ipc says version %u and %u bytes", (unsigned)ipc->version,
             (unsigned)ipc->struct_size);
-    REQUIRE(ipc->memory_export != NULL && ipc->memory_open != NULL && ipc->memory_close != NULL,
+    REQUIRE(ipc->handle_size != NULL && ipc->memory_export != NULL && ipc->memory_open != NULL &&
+                ipc->memory_close != NULL,
             "the table of openreg.ipc has a function missing");
     return ipc;
 }
@@ -84,7 +85,8 @@ memory_goes_to_another_process(check_context *c)
     check_write(c, 0, memory, host, SIZE);
     openreg_ipc_handle handle;
     memset(&handle, 0, sizeof handle);
-    CALL("memory_export", ipc->memory_export(c->instance, 0, memory, &handle));
+    const int32_t importer = (int32_t)child;
+    CALL("memory_export", ipc->memory_export(c->instance, 0, memory, &importer, 1, &handle));
     void *own = host;
     REFUSES("memory_open", ipc->memory_open(c->instance, 0, &handle, &own));
     REQUIRE(own == host, "memory_open() failed and wrote its out-parameter");
@@ -112,8 +114,32 @@ unknown_handles_are_refused(check_context *c)
     REFUSES("memory_open", ipc->memory_open(c->instance, 0, &handle, &out));
     REQUIRE(out == &handle, "memory_open() failed and wrote its out-parameter");
     const openreg_ipc_handle before = handle;
-    REFUSES("memory_export", ipc->memory_export(c->instance, 0, &handle, &handle));
+    REFUSES("memory_export", ipc->memory_export(c->instance, 0, &handle, NULL, 0, &handle));
     REQUIRE(memcmp(&before, &handle, sizeof handle) == 0, "memory_export() failed and wrote its out-parameter");
+}
+
+static void
+handles_have_their_size(check_context *c)
+{
+    const openreg_ipc *const ipc = find_ipc(c);
+    static unsigned char handle[OPENREG_IPC_HANDLE_MAX + 64], before[sizeof handle];
+    uint32_t size = 0, again = 0;
+    CALL("handle_size", ipc->handle_size(c->instance, &size));
+    CALL("handle_size", ipc->handle_size(c->instance, &again));
+    REQUIRE(size > 0 && size <= OPENREG_IPC_HANDLE_MAX, "handle_size() gave %u bytes", (unsigned)size);
+    REQUIRE(size == again, "handle_size() gave %u bytes, and then %u", (unsigned)size, (unsigned)again);
+    char *const memory = check_alloc(c, 0, SIZE);
+    memset(before, 0x5a, sizeof before);
+    memcpy(handle, before, sizeof handle);
+    check_begin_call("memory_export");
+    const openreg_status status = check_ended("memory_export",
+                                              ipc->memory_export(c->instance, 0, memory, NULL, 0, handle));
+    if (status != OPENREG_E_UNSUPPORTED) /* the vendor must know the processes */
+        check_succeeded("memory_export", status);
+    REQUIRE(memcmp(handle + (status == OPENREG_OK ? size : 0), before,
+                   sizeof handle - (status == OPENREG_OK ? size : 0)) == 0,
+            "memory_export() wrote beyond the %u bytes of a handle", (unsigned)size);
+    check_free(c, 0, memory);
 }
 
 /* --------------------------------------------------------------------------------------------------------------- vmm */
@@ -127,106 +153,183 @@ find_vmm(check_context *c)
     REQUIRE(vmm->struct_size >= OPENREG_VMM_SIZE_1 && vmm->version == OPENREG_VMM_VERSION,
             "the table of openreg.vmm says version %u and %u bytes", (unsigned)vmm->version,
             (unsigned)vmm->struct_size);
-    REQUIRE(vmm->reserve != NULL && vmm->resize != NULL && vmm->release != NULL,
+    REQUIRE(vmm->granularity != NULL && vmm->reserve != NULL && vmm->map != NULL && vmm->unmap != NULL &&
+                vmm->release != NULL,
             "the table of openreg.vmm has a function missing");
     return vmm;
 }
 
-#define STEP OPENREG_VMM_GRANULARITY
+static uint64_t
+step_of(check_context *c, const openreg_vmm *vmm, int32_t dev)
+{
+    uint64_t step = 0, again = 0;
+    CALL("granularity", vmm->granularity(c->instance, dev, &step));
+    CALL("granularity", vmm->granularity(c->instance, dev, &again));
+    REQUIRE(step != 0 && (step & (step - 1)) == 0, "granularity() gave %llu bytes for device %d, no power of two",
+            (unsigned long long)step, (int)dev);
+    REQUIRE(step == again, "granularity() gave %llu bytes for device %d, and then %llu", (unsigned long long)step,
+            (int)dev, (unsigned long long)again);
+    return step;
+}
 
 static void
-reservations_grow(check_context *c)
+granularity_is_the_devices(check_context *c)
 {
     const openreg_vmm *const vmm = find_vmm(c);
-    static unsigned char host[20000];
     for (int32_t dev = 0; dev < c->devices; ++dev) {
-        void *memory = NULL;
-        CALL("reserve", vmm->reserve(c->instance, dev, 8 * STEP, &memory));
-        REQUIRE((uintptr_t)memory % STEP == 0, "reserve() gave the address %p, no multiple of %llu", memory,
-                (unsigned long long)STEP);
-        CALL("resize", vmm->resize(c->instance, dev, memory, STEP));
-        check_pattern(host, sizeof host, 1);
-        check_write(c, dev, (char *)memory + 100, host, sizeof host);
-        CALL("resize", vmm->resize(c->instance, dev, memory, 4 * STEP));
-        check_pattern(host, sizeof host, 2);
-        check_write(c, dev, (char *)memory + 4 * STEP - sizeof host, host, sizeof host);
-        char *const other = check_alloc(c, dev, STEP);
-        check_write(c, dev, other, host, sizeof host);
-        CALL("resize", vmm->resize(c->instance, dev, memory, 5 * STEP));
-        check_read(c, dev, host, (char *)memory + 100, sizeof host);
-        check_is_pattern(host, sizeof host, 1, "memory of a reservation that has grown");
-        check_read(c, dev, host, (char *)memory + 4 * STEP - sizeof host, sizeof host);
-        check_is_pattern(host, sizeof host, 2, "memory of a reservation that has grown");
-        CALL("resize", vmm->resize(c->instance, dev, memory, STEP));
-        check_read(c, dev, host, (char *)memory + 100, sizeof host);
-        check_is_pattern(host, sizeof host, 1, "memory of a reservation that has shrunk");
-        check_read(c, dev, host, other, sizeof host);
-        check_is_pattern(host, sizeof host, 2, "memory beside a reservation");
+        const uint64_t step = step_of(c, vmm, dev);
+        for (uint64_t pieces = 1; pieces <= 3; ++pieces) {
+            void *memory = NULL;
+            CALL("reserve", vmm->reserve(c->instance, dev, pieces * step, &memory));
+            REQUIRE((uintptr_t)memory % step == 0, "reserve() gave the address %p, no multiple of %llu", memory,
+                    (unsigned long long)step);
+            CALL("map", vmm->map(c->instance, dev, memory, (pieces - 1) * step, step));
+            CALL("release", vmm->release(c->instance, dev, memory));
+        }
+    }
+}
+
+static unsigned char sample[4000];
+
+static void
+put(check_context *c, int32_t dev, char *memory, unsigned seed)
+{
+    check_pattern(sample, sizeof sample, seed);
+    check_write(c, dev, memory, sample, sizeof sample);
+}
+
+static void
+expect(check_context *c, int32_t dev, const char *memory, unsigned seed, const char *what)
+{
+    check_read(c, dev, sample, memory, sizeof sample);
+    check_is_pattern(sample, sizeof sample, seed, what);
+}
+
+static void
+memory_comes_and_goes(check_context *c)
+{
+    const openreg_vmm *const vmm = find_vmm(c);
+    for (int32_t dev = 0; dev < c->devices; ++dev) {
+        const uint64_t step = step_of(c, vmm, dev);
+        void *start = NULL;
+        CALL("reserve", vmm->reserve(c->instance, dev, 8 * step, &start));
+        char *const memory = start;
+        CALL("map", vmm->map(c->instance, dev, memory, 0, step));
+        put(c, dev, memory + step - sizeof sample, 1);
+        CALL("map", vmm->map(c->instance, dev, memory, step, 3 * step));
+        put(c, dev, memory + 4 * step - sizeof sample, 2);
+        char *const other = check_alloc(c, dev, step);
+        put(c, dev, other, 3);
+        CALL("map", vmm->map(c->instance, dev, memory, 4 * step, step));
+        expect(c, dev, memory + step - sizeof sample, 1, "memory of a reservation beside what map() added");
+        expect(c, dev, memory + 4 * step - sizeof sample, 2, "memory of a reservation beside what map() added");
+        CALL("unmap", vmm->unmap(c->instance, dev, memory, 4 * step, step));
+        CALL("unmap", vmm->unmap(c->instance, dev, memory, step, 2 * step)); /* part of what came at once */
+        expect(c, dev, memory + step - sizeof sample, 1, "memory before what unmap() took");
+        expect(c, dev, memory + 4 * step - sizeof sample, 2, "memory behind what unmap() took");
+        CALL("map", vmm->map(c->instance, dev, memory, 2 * step, step));
+        put(c, dev, memory + 2 * step, 4);
+        put(c, dev, memory + 3 * step - sizeof sample, 5);
+        expect(c, dev, memory + 2 * step, 4, "memory in the middle of a reservation that came again");
+        expect(c, dev, memory + 3 * step - sizeof sample, 5, "memory in the middle of a reservation that came again");
+        expect(c, dev, memory + step - sizeof sample, 1, "memory before what map() added again");
+        expect(c, dev, memory + 4 * step - sizeof sample, 2, "memory behind what map() added again");
+        expect(c, dev, other, 3, "memory beside a reservation");
         CALL("release", vmm->release(c->instance, dev, memory));
         check_free(c, dev, other);
     }
 }
 
 static void
-wrong_sizes_are_refused(check_context *c)
+wrong_ranges_are_refused(check_context *c)
 {
     const openreg_vmm *const vmm = find_vmm(c);
+    const uint64_t step = step_of(c, vmm, 0);
     void *memory = NULL;
-    CALL("reserve", vmm->reserve(c->instance, 0, 4 * STEP, &memory));
-    REFUSES("resize", vmm->resize(c->instance, 0, memory, STEP + 1));
-    REFUSES("resize", vmm->resize(c->instance, 0, memory, 5 * STEP));
-    char *const plain = check_alloc(c, 0, STEP);
-    REFUSES("resize", vmm->resize(c->instance, 0, plain, STEP));
-    CALL("resize", vmm->resize(c->instance, 0, memory, 4 * STEP));
+    CALL("reserve", vmm->reserve(c->instance, 0, 4 * step, &memory));
+    REFUSES("map", vmm->map(c->instance, 0, memory, 0, step + 1));
+    REFUSES("map", vmm->map(c->instance, 0, memory, step / 2, step));
+    REFUSES("map", vmm->map(c->instance, 0, memory, 0, 5 * step));
+    REFUSES("map", vmm->map(c->instance, 0, memory, 4 * step, step));
+    REFUSES("unmap", vmm->unmap(c->instance, 0, memory, 0, step));
+    CALL("map", vmm->map(c->instance, 0, memory, step, step));
+    REFUSES("map", vmm->map(c->instance, 0, memory, step, step));
+    REFUSES("map", vmm->map(c->instance, 0, memory, 0, 2 * step));
+    REFUSES("unmap", vmm->unmap(c->instance, 0, memory, step, 2 * step));
+    char *const plain = check_alloc(c, 0, step);
+    REFUSES("map", vmm->map(c->instance, 0, plain, 0, step));
+    CALL("map", vmm->map(c->instance, 0, memory, 0, step)); /* what was refused has changed nothing */
+    CALL("map", vmm->map(c->instance, 0, memory, 2 * step, 2 * step));
     CALL("release", vmm->release(c->instance, 0, memory));
+}
+
+static uint64_t
+free_bytes(check_context *c)
+{
+    uint64_t bytes = 0, all = 0;
+    MUST(c, mem_info, c->instance, 0, &bytes, &all);
+    return bytes;
 }
 
 static void
 reservations_give_memory_back(check_context *c)
 {
     const openreg_vmm *const vmm = find_vmm(c);
-    const uint64_t total = check_total_memory(c, 0);
-    if (total == 0)
-        check_skip("the driver does not say how much memory a device has");
-    const uint64_t size = total / 8 / STEP * STEP;
+    const uint64_t total = check_total_memory(c, 0), step = step_of(c, vmm, 0);
+    if (total / 8 < 2 * step)
+        check_skip("the driver does not say how much memory a device has, or it is too small");
+    const uint64_t size = total / 8 / step * step;
     for (int i = 0; i < 40; ++i) {
         void *memory = NULL;
-        CALL("reserve", vmm->reserve(c->instance, 0, size + STEP, &memory));
-        CALL("resize", vmm->resize(c->instance, 0, memory, size));
-        if (i % 2 == 0)
-            CALL("resize", vmm->resize(c->instance, 0, memory, 0));
+        CALL("reserve", vmm->reserve(c->instance, 0, size + step, &memory));
+        CALL("map", vmm->map(c->instance, 0, memory, 0, size));
+        if (i % 2 == 0) {
+            CALL("unmap", vmm->unmap(c->instance, 0, memory, 0, step)); /* in two calls what came in one */
+            CALL("unmap", vmm->unmap(c->instance, 0, memory, step, size - step));
+        }
         CALL("release", vmm->release(c->instance, 0, memory));
     }
-    uint64_t before = 0, held = 0, after = 0, all = 0;
     if (c->table.mem_info == NULL)
         return;
     void *memory = NULL;
     CALL("reserve", vmm->reserve(c->instance, 0, size, &memory));
-    MUST(c, mem_info, c->instance, 0, &before, &all);
-    CALL("resize", vmm->resize(c->instance, 0, memory, size));
-    MUST(c, mem_info, c->instance, 0, &held, &all);
-    CALL("resize", vmm->resize(c->instance, 0, memory, 0));
-    MUST(c, mem_info, c->instance, 0, &after, &all);
+    const uint64_t before = free_bytes(c);
+    CALL("map", vmm->map(c->instance, 0, memory, 0, size));
+    const uint64_t held = free_bytes(c);
+    CALL("unmap", vmm->unmap(c->instance, 0, memory, 0, size));
+    const uint64_t after = free_bytes(c);
     REQUIRE(held + size / 2 < before, "a reservation took %llu bytes, and the free bytes went from %llu to %llu",
             (unsigned long long)size, (unsigned long long)before, (unsigned long long)held);
     REQUIRE(after > held + size / 2, "a reservation gave up its memory, and the free bytes went from %llu to %llu",
             (unsigned long long)held, (unsigned long long)after);
+    CALL("release", vmm->release(c->instance, 0, memory));
 }
 
 static const check_case cases[] = {
     {"ipc.memory", "extension", CHECK_CLOSED,
      "ipc.h: memory_open() gives another process the allocation; a handle of this very process is E_INVALID.",
      "A handle holds the offset of the allocation in what the vendor exports.", memory_goes_to_another_process},
+    {"ipc.size", "extension", 0,
+     "ipc.h: bytes of a handle: 1 to OPENREG_IPC_HANDLE_MAX, constant from open() to close().",
+     "Answer the size of the vendor's handle or key, with its end.", handles_have_their_size},
     {"ipc.handles", "extension", 0, "ipc.h: E_INVALID: no such handle, no such allocation.",
      "Put a number of your own at the start of a handle.", unknown_handles_are_refused},
+    {"vmm.granularity", "extension", 0,
+     "vmm.h: a power of two, constant from open() to close(). Offsets and sizes are multiples of it, and so is the "
+     "address "
+     "of a reservation.",
+     "Answer what the vendor gives for the smallest piece of that device.", granularity_is_the_devices},
     {"vmm.memory", "extension", 0,
-     "vmm.h: the first `size` bytes of a reservation are memory; what was memory before and still is keeps its "
-     "contents.",
-     "Map what is added, unmap what is taken away, and touch nothing between.", reservations_grow},
-    {"vmm.sizes", "extension", 0,
-     "vmm.h: resize() is E_INVALID for no reservation, more than it has, and what is no multiple of the granularity.",
-     "mem_alloc()'s memory is no reservation.", wrong_sizes_are_refused},
+     "vmm.h: from map() on the range is device memory; the rest of the reservation stays as it is. unmap() takes "
+     "memory "
+     "back, wherever it lies and however many calls of map() it came from.",
+     "Map pieces of the granularity one by one where the vendor can't unmap parts.", memory_comes_and_goes},
+    {"vmm.ranges", "extension", 0,
+     "vmm.h: E_INVALID: no reservation, beyond its end, not a multiple of the granularity, memory already, or for "
+     "unmap() "
+     "not all of it memory.",
+     "Note for each piece whether it is memory. mem_alloc()'s memory is no reservation.", wrong_ranges_are_refused},
     {"vmm.accounts", "extension", 0, "vmm.h: release() ends a reservation with the memory that it has, as mem_free().",
-     "The memory of resize() counts as used, the addresses of reserve() don't.", reservations_give_memory_back},
+     "The memory of map() counts as used, the addresses of reserve() don't.", reservations_give_memory_back},
 };
 const check_group check_extension_group = CHECK_GROUP(2, cases);

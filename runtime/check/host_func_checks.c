@@ -90,7 +90,7 @@ waits_cover_it(check_context *c)
         if (i / 2 == 1 && event != NULL) {
             what = "event_sync() of an event recorded behind it";
             MUST(c, event_record, c->instance, 0, event, stream);
-            MUST(c, event_sync, c->instance, event);
+            MUST(c, event_sync, c->instance, 0, event);
         } else if (i / 2 == 2) {
             what = "stream_sync()";
             check_sync(c, 0, stream);
@@ -121,8 +121,8 @@ work_out(void *argument)
     if (c->table.event_create != NULL) {
         event = check_event(c, 0, 0);
         MUST(c, event_record, c->instance, 0, event, NULL);
-        MUST(c, event_sync, c->instance, event);
-        MUST(c, event_destroy, c->instance, event);
+        MUST(c, event_sync, c->instance, 0, event);
+        MUST(c, event_destroy, c->instance, 0, event);
     }
     (void)check_stream(c, 0);
     int32_t done;

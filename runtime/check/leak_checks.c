@@ -40,7 +40,7 @@ use_event(check_context *c, int i)
         MUST(c, event_record, c->instance, 0, event, NULL);
     if (i % 5 == 0)
         MUST(c, event_record, c->instance, 0, event, NULL);
-    MUST(c, event_destroy, c->instance, event);
+    MUST(c, event_destroy, c->instance, 0, event);
 }
 
 static void
@@ -86,8 +86,7 @@ static void
 use_memory(check_context *c, int i)
 {
     void *memory = NULL;
-    const openreg_status status = MAY(c, mem_alloc, c->instance, 0, (uint64_t)1 + (uint64_t)(i % 7) * 30000, NULL,
-                                      &memory);
+    const openreg_status status = MAY(c, mem_alloc, c->instance, 0, (uint64_t)1 + (uint64_t)(i % 7) * 30000, &memory);
     REQUIRE(status == OPENREG_OK,
             "mem_alloc() returned %s at attempt %d, though each block was freed before the next: %s",
             check_status_name(status), i, check_error_text());
@@ -112,7 +111,7 @@ memory_does_not_run_out(check_context *c)
         MUST(c, mem_info, c->instance, 0, &before, &all);
     for (int i = 0; i < 64; ++i) {
         void *memory = NULL;
-        const openreg_status status = MAY(c, mem_alloc, c->instance, 0, total / 16, NULL, &memory);
+        const openreg_status status = MAY(c, mem_alloc, c->instance, 0, total / 16, &memory);
         REQUIRE(status == OPENREG_OK,
                 "a sixteenth of the device's memory was allocated and freed %d times, and the next attempt returned %s",
                 i, check_status_name(status));
@@ -176,11 +175,11 @@ handles_run_out(check_context *c)
                 count);
         for (int i = 0; i < count; ++i)
             if (is_event)
-                MUST(c, event_destroy, c->instance, handles[i]);
+                MUST(c, event_destroy, c->instance, 0, handles[i]);
             else
                 MUST(c, stream_destroy, c->instance, 0, handles[i]);
         if (is_event)
-            MUST(c, event_destroy, c->instance, check_event(c, 0, 0));
+            MUST(c, event_destroy, c->instance, 0, check_event(c, 0, 0));
         else
             MUST(c, stream_destroy, c->instance, 0, check_stream(c, 0));
     }

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
-/* lifecycle_checks.c: probe, describe, open, device_count and close. */
+/* lifecycle_checks.c: describe, open, device_count and close. */
 #define _GNU_SOURCE
 #include <stdio.h>
 #include <stdlib.h>
@@ -123,32 +123,35 @@ count_is_constant(check_context *c)
     check_free(c, 0, memory);
 }
 
-/* Before open(). */
-static void
-probe_agrees(check_context *c)
+/* Before open(): describe() with capacity 0. Skips the check where only open() can tell. */
+static int32_t
+count_unopened(check_context *c)
 {
     int32_t count = -7;
+    const openreg_status status = MAY(c, describe, c->host, c->target->options, c->target->option_count, "", 0, NULL,
+                                      NULL, &count);
+    if (status == OPENREG_E_UNSUPPORTED || status == OPENREG_E_NO_DEVICE)
+        check_skip("describe() with capacity 0 returned %s", check_status_name(status));
+    check_succeeded("describe", status);
+    return count;
+}
+
+static void
+count_agrees(check_context *c)
+{
     const check_counts before = check_count_now();
-    const openreg_status status = MAY(c, probe, c->host, c->target->options, c->target->option_count, &count);
-    if (status == OPENREG_E_UNSUPPORTED)
-        check_skip("probe() said that only open() can tell");
-    if (status == OPENREG_E_NO_DEVICE)
-        check_skip("probe() found no device");
-    check_succeeded("probe", status);
+    const int32_t count = count_unopened(c);
     const check_counts after = check_count_now();
-    REQUIRE(after.threads <= before.threads, "probe() started %d threads", after.threads - before.threads);
+    REQUIRE(after.threads <= before.threads, "describe() started %d threads", after.threads - before.threads);
     check_open(c);
-    REQUIRE(count == c->devices, "probe() counted %d devices, device_count() %d", count, c->devices);
+    REQUIRE(count == c->devices, "describe() with capacity 0 counted %d devices, device_count() %d", count, c->devices);
 }
 
 /* The child opens the driver, as a worker process of a program does that has only counted. */
 static void
-probe_leaves_fork_safe(check_context *c)
+count_leaves_fork_safe(check_context *c)
 {
-    int32_t count = 0;
-    const openreg_status status = MAY(c, probe, c->host, c->target->options, c->target->option_count, &count);
-    if (status == OPENREG_E_UNSUPPORTED || status == OPENREG_E_NO_DEVICE)
-        check_skip("probe() returned %s", check_status_name(status));
+    (void)count_unopened(c);
     const pid_t child = fork();
     if (child == 0) {
         check_whole_workout(c);
@@ -158,7 +161,7 @@ probe_leaves_fork_safe(check_context *c)
     (void)waitpid(child, &ended, 0);
     if (WIFEXITED(ended) && WEXITSTATUS(ended) != 0)
         _exit(WEXITSTATUS(ended)); /* the child has said why */
-    REQUIRE(WIFEXITED(ended), "a child made after probe() crashed when it opened the driver");
+    REQUIRE(WIFEXITED(ended), "a child made after describe() with capacity 0 crashed when it opened the driver");
 }
 
 /* ---------------------------------------------------------------------------------------------------------- describe */
@@ -250,11 +253,12 @@ static const check_case cases[] = {
      "strtol() says where it stopped; compare that with the end of the text.", bad_option_is_named},
     {"lifecycle.count", "", 0, "The number of devices is constant from open() to close(), for every thread.",
      "Count once, in open().", count_is_constant},
-    {"lifecycle.probe", "probe", CHECK_CLOSED, "probe() counts devices without open(), and starts no thread.",
-     "It must read the options as open() does.", probe_agrees},
-    {"lifecycle.probe_fork", "probe", CHECK_CLOSED, "probe() leaves a later fork() safe.",
+    {"lifecycle.count_unopened", "describe", CHECK_CLOSED,
+     "describe() with capacity 0 counts devices without open(), and starts no thread.",
+     "It must read the options as open() does.", count_agrees},
+    {"lifecycle.count_fork", "describe", CHECK_CLOSED, "describe() with capacity 0 leaves a later fork() safe.",
      "Count from /sys, /dev or a management library; a vendor's runtime that is initialised does not survive fork().",
-     probe_leaves_fork_safe},
+     count_leaves_fork_safe},
     {"lifecycle.describe", "describe", CHECK_CLOSED,
      "describe() tells of the devices what open() and device_info() tell.", "Use one function for both.",
      describe_agrees},

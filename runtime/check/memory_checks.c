@@ -128,7 +128,7 @@ exhaustion_is_survived(check_context *c)
             openreg_status status = OPENREG_OK;
             for (count = 0; count < MOST && status == OPENREG_OK; ++count) {
                 held[count] = held; /* what must stay when it fails */
-                status = MAY(c, mem_alloc, c->instance, dev, size, NULL, &held[count]);
+                status = MAY(c, mem_alloc, c->instance, dev, size, &held[count]);
             }
             if (status == OPENREG_OK) {
                 while (count > 0)
@@ -183,19 +183,19 @@ memory_is_ready_at_once(check_context *c)
 {
     const size_t size = 50000;
     unsigned char *const host = check_host_alloc(c, size, true), *const seen = check_host_alloc(c, size, true);
-    openreg_driver_stream const first = check_stream(c, 0), other = check_stream(c, 0);
+    openreg_driver_stream const other = check_stream(c, 0);
     for (uint64_t i = 0; i < 20; ++i) {
         void *memory = NULL;
         check_pattern(host, size, i);
         if (i % 5 == 0)
-            check_ballast(c, 0, first, 5);
-        MUST(c, mem_alloc, c->instance, 0, size, first, &memory);
+            check_ballast(c, 0, NULL, 5);
+        MUST(c, mem_alloc, c->instance, 0, size, &memory);
         MUST(c, copy, c->instance, memory, 0, host, -1, size, 0, other);
         check_sync(c, 0, other);
         MUST(c, device_sync, c->instance, 0);
         check_read(c, 0, seen, memory, size);
-        check_is_pattern(seen, size, i, "what a stream wrote that was not the one given to mem_alloc()");
-        MUST(c, mem_free, c->instance, 0, memory, first);
+        check_is_pattern(seen, size, i, "what a stream wrote to memory that was just allocated");
+        MUST(c, mem_free, c->instance, 0, memory);
     }
 }
 
@@ -205,7 +205,7 @@ static void
 alias_is_at_constant_distance(check_context *c)
 {
     for (int32_t dev = 0; dev < c->devices; ++dev)
-        for (size_t i = 0; i < SIZES; ++i) {
+        for (size_t i = 0; i < SIZES && (check_caps(c, dev) & OPENREG_CAP_HOST_VISIBLE) != 0; ++i) {
             char *const memory = check_alloc(c, dev, sizes[i]);
             void *start = NULL, *inside = NULL;
             MUST(c, host_alias, c->instance, dev, memory, &start);
@@ -225,6 +225,8 @@ alias_shows_the_memory(check_context *c)
 {
     static unsigned char buffer[100000];
     for (int32_t dev = 0; dev < c->devices; ++dev) {
+        if ((check_caps(c, dev) & OPENREG_CAP_HOST_VISIBLE) == 0)
+            continue;
         char *const memory = check_alloc(c, dev, sizeof buffer);
         void *view = NULL;
         check_pattern(buffer, sizeof buffer, 5);
@@ -293,8 +295,7 @@ static const check_case cases[] = {
     {"memory.free_waits", "", 0,
      "mem_free() returns after the work that is queued on that memory, on any stream, has ended.",
      "Wait for the device before the vendor's function, if that does not.", free_waits},
-    {"memory.stream_hint", "", 0,
-     "Every stream of the device may use memory as soon as mem_alloc() returns; the stream given is a hint.",
+    {"memory.ready", "", 0, "Every stream of the device may use memory as soon as mem_alloc() returns.",
      "With a vendor's stream-ordered allocator, synchronise that stream before returning.", memory_is_ready_at_once},
     {"memory.alias_distance", "host_alias", CHECK_HOST_VISIBLE,
      "host_alias(): the host's address of a device address, at a constant distance inside one allocation.",

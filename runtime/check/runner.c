@@ -30,10 +30,15 @@ require_needs(check_context *c, const check_case *check)
         check_skip("the table has no %s", missing);
     if ((check->needs & CHECK_FORK_SAFE) != 0 && (c->table.caps & OPENREG_CAP_FORK_SAFE) == 0)
         check_skip("the table has not the flag OPENREG_CAP_FORK_SAFE");
-    if ((check->needs & CHECK_FENCED) != 0 && (c->table.caps & OPENREG_CAP_FENCED) == 0)
-        check_skip("the table has not the flag OPENREG_CAP_FENCED");
-    if ((check->needs & CHECK_HOST_VISIBLE) != 0 && (c->table.caps & OPENREG_CAP_HOST_VISIBLE) == 0)
-        check_skip("the table has not the flag OPENREG_CAP_HOST_VISIBLE");
+}
+
+static uint64_t
+all_caps(check_context *c)
+{
+    uint64_t caps = 0;
+    for (int32_t dev = 0; dev < c->devices; ++dev)
+        caps |= check_caps(c, dev);
+    return caps;
 }
 
 static void
@@ -49,6 +54,11 @@ run_in_child(const check_case *check, const check_target *target)
             check_skip("the driver has no extension openreg.comm");
         if ((check->needs & CHECK_TWO_DEVICES) != 0 && c.devices < 2)
             check_skip("the driver has one device");
+        const uint64_t caps = all_caps(&c);
+        if ((check->needs & CHECK_FENCED) != 0 && (caps & OPENREG_CAP_FENCED) == 0)
+            check_skip("no device has the flag OPENREG_CAP_FENCED");
+        if ((check->needs & CHECK_HOST_VISIBLE) != 0 && (caps & OPENREG_CAP_HOST_VISIBLE) == 0)
+            check_skip("no device has the flag OPENREG_CAP_HOST_VISIBLE");
         if ((check->needs & CHECK_GATE) != 0 && !check_has_gate(&c))
             check_skip(c.table.host_func == NULL ? "the table has no host_func, by which a stream can be held"
                                                  : "host_func() runs the function inside the call");

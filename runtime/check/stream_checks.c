@@ -54,9 +54,9 @@ handles_are_streams(check_context *c)
             MUST(c, device_info, c->instance, dev, &info);
         openreg_driver_stream streams[MANY];
         for (int i = 0; i < MANY; ++i) {
-            const int32_t span = info.priority_low - info.priority_high + 1;
+            const int64_t span = (int64_t)info.priority_low - info.priority_high + 1;
             streams[i] = NULL;
-            MUST(c, stream_create, c->instance, dev, 0, info.priority_high + i % span, &streams[i]);
+            MUST(c, stream_create, c->instance, dev, 0, (int32_t)(info.priority_high + i % span), &streams[i]);
             REQUIRE(streams[i] != NULL, "stream_create() succeeded and gave no handle: NULL is the default stream");
             for (int k = 0; k < i; ++k)
                 REQUIRE(streams[k] != streams[i], "stream_create() gave one handle for two streams");

@@ -144,8 +144,8 @@ churn(void *argument)
             if (c->table.stream_wait != NULL)
                 MUST(c, stream_wait, c->instance, w->dev, w->stream, event);
             else
-                MUST(c, event_sync, c->instance, event);
-            MUST(c, event_destroy, c->instance, event);
+                MUST(c, event_sync, c->instance, w->dev, event);
+            MUST(c, event_destroy, c->instance, w->dev, event);
         } else {
             check_sync(c, w->dev, stream);
         }
@@ -181,7 +181,7 @@ fail_or_work(void *argument)
     for (; w->rounds < 50 || check_now() < end; ++w->rounds) {
         void *memory = NULL;
         if (w->is_failing)
-            FAILS(&w->c, OPENREG_E_NOMEM, mem_alloc, w->c.instance, w->dev, UINT64_C(1) << 60, NULL, &memory);
+            FAILS(&w->c, OPENREG_E_NOMEM, mem_alloc, w->c.instance, w->dev, UINT64_C(1) << 60, &memory);
         else
             check_free(&w->c, w->dev, check_alloc(&w->c, w->dev, 5000));
     }
@@ -223,7 +223,7 @@ use_others(void *argument)
     MUST(c, stream_sync, c->instance, 0, stream);
     MUST(c, stream_destroy, c->instance, 0, stream);
     if (c->table.event_create != NULL)
-        MUST(c, event_destroy, c->instance, check_event(c, 0, 0));
+        MUST(c, event_destroy, c->instance, 0, check_event(c, 0, 0));
 }
 
 static void

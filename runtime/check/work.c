@@ -62,7 +62,7 @@ void *
 check_alloc(check_context *c, int32_t dev, uint64_t size)
 {
     void *memory = NULL;
-    MUST(c, mem_alloc, c->instance, dev, size, NULL, &memory);
+    MUST(c, mem_alloc, c->instance, dev, size, &memory);
     REQUIRE(memory != NULL, "mem_alloc() of %llu bytes on device %d succeeded and gave no address",
             (unsigned long long)size, dev);
     return memory;
@@ -71,7 +71,7 @@ check_alloc(check_context *c, int32_t dev, uint64_t size)
 void
 check_free(check_context *c, int32_t dev, void *memory)
 {
-    MUST(c, mem_free, c->instance, dev, memory, NULL);
+    MUST(c, mem_free, c->instance, dev, memory);
 }
 
 bool
@@ -115,6 +115,17 @@ check_read(check_context *c, int32_t dev, void *to, const void *from, size_t siz
 {
     MUST(c, copy, c->instance, to, -1, from, dev, size, dev, NULL);
     check_sync(c, dev, NULL);
+}
+
+uint64_t
+check_caps(check_context *c, int32_t dev)
+{
+    openreg_device_info info;
+    memset(&info, 0, sizeof info);
+    info.struct_size = sizeof info;
+    if (c->table.device_info != NULL)
+        MUST(c, device_info, c->instance, dev, &info);
+    return info.caps;
 }
 
 uint64_t

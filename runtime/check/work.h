@@ -32,6 +32,8 @@ void check_write(check_context *c, int32_t dev, void *to, const void *from, size
 void check_read(check_context *c, int32_t dev, void *to, const void *from, size_t size);
 /* Bytes of the device, 0 if the driver does not say. */
 uint64_t check_total_memory(check_context *c, int32_t dev);
+/* openreg_device_info.caps, 0 without device_info(). */
+uint64_t check_caps(check_context *c, int32_t dev);
 
 /* ----------------------------------------------------------------------------------------------------------- streams */
 

@@ -25,13 +25,13 @@ use_events(check_context *c, int32_t dev, openreg_driver_stream stream)
     if (c->table.stream_wait != NULL)
         MUST(c, stream_wait, c->instance, dev, stream, first);
     MUST(c, event_record, c->instance, dev, second, stream);
-    MUST(c, event_query, c->instance, second, &done);
-    MUST(c, event_sync, c->instance, first);
-    MUST(c, event_sync, c->instance, second);
+    MUST(c, event_query, c->instance, dev, second, &done);
+    MUST(c, event_sync, c->instance, dev, first);
+    MUST(c, event_sync, c->instance, dev, second);
     if (c->table.event_elapsed != NULL)
-        MUST(c, event_elapsed, c->instance, first, second, &ms);
-    MUST(c, event_destroy, c->instance, first);
-    MUST(c, event_destroy, c->instance, second);
+        MUST(c, event_elapsed, c->instance, dev, first, second, &ms);
+    MUST(c, event_destroy, c->instance, dev, first);
+    MUST(c, event_destroy, c->instance, dev, second);
 }
 
 static void
@@ -49,7 +49,7 @@ ask(check_context *c, int32_t dev, void *memory, openreg_driver_stream stream)
         MUST(c, mem_info, c->instance, dev, &unused, &total);
     if (c->table.device_active != NULL)
         MUST(c, device_active, c->instance, dev, &active);
-    if (c->table.host_alias != NULL && (c->table.caps & OPENREG_CAP_HOST_VISIBLE) != 0)
+    if ((check_caps(c, dev) & OPENREG_CAP_HOST_VISIBLE) != 0)
         MUST(c, host_alias, c->instance, dev, memory, &pointer);
     if (c->table.stream_native != NULL)
         MUST(c, stream_native, c->instance, dev, stream, &pointer);

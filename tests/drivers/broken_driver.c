@@ -61,23 +61,21 @@ broken_device_count(openreg_instance instance, int32_t *out)
 }
 
 static openreg_status
-broken_mem_alloc(openreg_instance instance, int32_t dev, uint64_t size, openreg_driver_stream stream, void **out)
+broken_mem_alloc(openreg_instance instance, int32_t dev, uint64_t size, void **out)
 {
     (void)instance;
     (void)dev;
     (void)size;
-    (void)stream;
     (void)out; /* succeeds without memory */
     return OPENREG_OK;
 }
 
 static openreg_status
-broken_mem_free(openreg_instance instance, int32_t dev, void *ptr, openreg_driver_stream stream)
+broken_mem_free(openreg_instance instance, int32_t dev, void *ptr)
 {
     (void)instance;
     (void)dev;
     (void)ptr;
-    (void)stream;
     return OPENREG_OK;
 }
 
@@ -120,13 +118,17 @@ broken_stream_create(openreg_instance instance, int32_t dev, uint32_t flags, int
 }
 #endif
 
-#ifdef BROKEN_INFO
+#if defined(BROKEN_INFO) || defined(BROKEN_ALIAS)
 static openreg_status
 broken_device_info(openreg_instance instance, int32_t dev, openreg_device_info *inout)
 {
     (void)instance;
     (void)dev;
+#ifdef BROKEN_INFO
     inout->min_alignment = 3;
+#else
+    inout->caps = OPENREG_CAP_HOST_VISIBLE;
+#endif
     return OPENREG_OK;
 }
 #endif
@@ -141,7 +143,7 @@ static const future_table the_table = {
     .base =
         {
 #if defined(BROKEN_SHORT_TABLE)
-            .struct_size = OPENREG_DRIVER_SIZE_1_0 - 8,
+            .struct_size = OPENREG_DRIVER_SIZE_1 - 8,
 #elif defined(BROKEN_FUTURE)
             .struct_size = sizeof(future_table),
             .abi_minor = 99,
@@ -152,9 +154,6 @@ static const future_table the_table = {
             .name = "Not A Name",
 #else
             .name = "broken",
-#endif
-#if defined(BROKEN_ALIAS)
-            .caps = OPENREG_CAP_HOST_VISIBLE,
 #endif
             .open = broken_open,
             .close = broken_close,
@@ -168,7 +167,7 @@ static const future_table the_table = {
 #ifdef BROKEN_HALF_STREAMS
             .stream_create = broken_stream_create,
 #endif
-#ifdef BROKEN_INFO
+#if defined(BROKEN_INFO) || defined(BROKEN_ALIAS)
             .device_info = broken_device_info,
 #endif
         },

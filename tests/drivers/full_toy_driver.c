@@ -20,7 +20,7 @@
 #define SLOTS(X) \
     X(open) X(close) X(device_count) X(mem_alloc) X(mem_free) X(copy) X(device_sync) X(device_info) X(fill) \
     X(stream_create) X(stream_destroy) X(stream_query) X(stream_sync) X(stream_wait) X(event_create) \
-    X(event_destroy) X(event_record) X(event_query) X(event_sync) X(probe) X(device_active) X(device_bind) \
+    X(event_destroy) X(event_record) X(event_query) X(event_sync) X(device_active) X(device_bind) \
     X(host_alloc) X(host_free) X(mem_info) X(event_elapsed) X(host_alias) X(stream_native) X(extension) \
     X(describe) X(host_func)
 /* clang-format on */
@@ -62,6 +62,25 @@ struct openreg_instance_s {
 
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER; /* guards everything below and all timelines */
 static pthread_cond_t released = PTHREAD_COND_INITIALIZER;
+
+/* With OPENREG_CAP_FORK_SAFE a child may use what it has inherited. */
+static void
+lock_for_fork(void)
+{
+    (void)pthread_mutex_lock(&lock);
+}
+
+static void
+unlock_after_fork(void)
+{
+    (void)pthread_mutex_unlock(&lock);
+}
+
+__attribute__((constructor)) static void
+handle_forks(void)
+{
+    (void)pthread_atfork(lock_for_fork, unlock_after_fork, unlock_after_fork);
+}
 static int held;
 static int calls[slot_count];
 static int fail_slot = -1, fail_in, fail_flags;
@@ -294,9 +313,8 @@ toy_device_count(openreg_instance toy, int32_t *out)
 }
 
 static openreg_status
-toy_mem_alloc(openreg_instance toy, int32_t dev, uint64_t size, openreg_driver_stream stream, void **out)
+toy_mem_alloc(openreg_instance toy, int32_t dev, uint64_t size, void **out)
 {
-    (void)stream;
     ENTER(mem_alloc);
     void *memory = NULL;
     (void)pthread_mutex_lock(&lock);
@@ -315,9 +333,8 @@ toy_mem_alloc(openreg_instance toy, int32_t dev, uint64_t size, openreg_driver_s
 }
 
 static openreg_status
-toy_mem_free(openreg_instance toy, int32_t dev, void *ptr, openreg_driver_stream stream)
+toy_mem_free(openreg_instance toy, int32_t dev, void *ptr)
 {
-    (void)stream;
     ENTER_TO_FREE(mem_free, ptr);
     (void)pthread_mutex_lock(&lock);
     --live_memory;
@@ -360,6 +377,7 @@ toy_device_info(openreg_instance toy, int32_t dev, openreg_device_info *inout)
     ENTER(device_info);
     inout->total_bytes = TOY_MEMORY;
     inout->min_alignment = 512;
+    inout->caps = OPENREG_CAP_HOST_VISIBLE;
     inout->priority_low = 0;
     inout->priority_high = -2;
     inout->multi_processor_count = 4;
@@ -464,9 +482,10 @@ toy_event_create(openreg_instance toy, int32_t dev, uint32_t flags, openreg_driv
 }
 
 static openreg_status
-toy_event_destroy(openreg_instance toy, openreg_driver_event event)
+toy_event_destroy(openreg_instance toy, int32_t dev, openreg_driver_event event)
 {
     (void)toy;
+    (void)dev;
     ENTER_TO_FREE(event_destroy, event);
     if (event != NULL)
         add(&live_events, -1);
@@ -498,9 +517,10 @@ read_event(openreg_driver_event event, openreg_driver_stream *timeline, uint64_t
 }
 
 static openreg_status
-toy_event_query(openreg_instance toy, openreg_driver_event event, int32_t *done)
+toy_event_query(openreg_instance toy, int32_t dev, openreg_driver_event event, int32_t *done)
 {
     (void)toy;
+    (void)dev;
     ENTER(event_query);
     openreg_driver_stream timeline;
     uint64_t position;
@@ -510,28 +530,16 @@ toy_event_query(openreg_instance toy, openreg_driver_event event, int32_t *done)
 }
 
 static openreg_status
-toy_event_sync(openreg_instance toy, openreg_driver_event event)
+toy_event_sync(openreg_instance toy, int32_t dev, openreg_driver_event event)
 {
     (void)toy;
+    (void)dev;
     ENTER(event_sync);
     openreg_driver_stream timeline;
     uint64_t position;
     read_event(event, &timeline, &position);
     if (timeline != NULL)
         wait_until_passed(timeline, position);
-    return OPENREG_OK;
-}
-
-static openreg_status
-toy_probe(const openreg_host *host, const openreg_option *options, size_t n, int32_t *count)
-{
-    the_host = host;
-    int32_t devices;
-    const openreg_status status = read_options(host, options, n, &devices);
-    if (status != OPENREG_OK)
-        return status;
-    ENTER(probe);
-    *count = devices;
     return OPENREG_OK;
 }
 
@@ -589,7 +597,7 @@ toy_mem_info(openreg_instance toy, int32_t dev, uint64_t *free_bytes, uint64_t *
 }
 
 static openreg_status
-toy_event_elapsed(openreg_instance toy, openreg_driver_event start, openreg_driver_event end, double *ms)
+toy_event_elapsed(openreg_instance toy, int32_t dev, openreg_driver_event start, openreg_driver_event end, double *ms)
 {
     (void)toy;
     ENTER(event_elapsed);
@@ -597,8 +605,8 @@ toy_event_elapsed(openreg_instance toy, openreg_driver_event start, openreg_driv
     uint64_t positions[2];
     read_event(start, &timelines[0], &positions[0]);
     read_event(end, &timelines[1], &positions[1]);
-    if ((start->flags & end->flags & OPENREG_EVENT_TIMING) == 0 || start->device != end->device)
-        return openreg_fail(the_host, OPENREG_E_INVALID, 0, "two timed events of one device are needed");
+    if ((start->flags & end->flags & OPENREG_EVENT_TIMING) == 0 || start->device != dev || end->device != dev)
+        return openreg_fail(the_host, OPENREG_E_INVALID, 0, "two timed events of the device are needed");
     for (int i = 0; i < 2; ++i)
         if (timelines[i] == NULL || !has_passed(timelines[i], positions[i]))
             return openreg_fail(the_host, OPENREG_E_INVALID, 0, "an event is not recorded, or not complete");
@@ -719,8 +727,6 @@ static const openreg_driver full_toy_table = {.struct_size = sizeof(openreg_driv
                                               .abi_minor = OPENREG_ABI_MINOR,
                                               .name = "full_toy",
                                               .version = "2.0",
-                                              .torch_device_type = NULL,
-                                              .caps = OPENREG_CAP_HOST_VISIBLE,
                                               SLOTS(SLOT_MEMBER)};
 
 /* ------------------------------------------------------------------------------------------------------- test hooks */

@@ -18,7 +18,7 @@ extern "C" {
 typedef struct full_toy_hooks {
     void (*reset)(void);                /* counters to 0, no failure, 2 devices, nothing held, no callback */
     int (*calls)(const char *slot);     /* since reset() */
-    void (*set_devices)(int32_t count); /* what open() and probe() find */
+    void (*set_devices)(int32_t count); /* what open() and describe() find */
     void (*fail)(const char *slot, int nth, openreg_status code, unsigned flags); /* nth call from now, from 1 */
     void (*hold)(int held);                  /* 1: queued work does not end; 0: it ends now */
     void (*forget)(void);                    /* frees what could not be given back, and counts nothing as alive */

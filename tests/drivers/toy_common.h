@@ -60,9 +60,8 @@ toy_device_count(openreg_instance instance, int32_t *out)
 }
 
 static openreg_status
-toy_mem_alloc(openreg_instance instance, int32_t dev, uint64_t size, openreg_driver_stream stream, void **out)
+toy_mem_alloc(openreg_instance instance, int32_t dev, uint64_t size, void **out)
 {
-    (void)stream;
     void *const memory = malloc(size);
     if (memory == NULL)
         return openreg_fail(instance->host, OPENREG_E_NOMEM, 0, "device %d has no room for %llu bytes", dev,
@@ -72,11 +71,10 @@ toy_mem_alloc(openreg_instance instance, int32_t dev, uint64_t size, openreg_dri
 }
 
 static openreg_status
-toy_mem_free(openreg_instance instance, int32_t dev, void *ptr, openreg_driver_stream stream)
+toy_mem_free(openreg_instance instance, int32_t dev, void *ptr)
 {
     (void)instance;
     (void)dev;
-    (void)stream;
     free(on_host(ptr));
     return OPENREG_OK;
 }

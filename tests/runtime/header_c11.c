@@ -7,5 +7,5 @@ openreg_status openreg_test_header_c11(const openreg_host* host, const openreg_d
 
 openreg_status openreg_test_header_c11(const openreg_host* host, const openreg_driver* table) {
   if (openreg_register_driver(table) != OPENREG_OK) return openreg_load_driver("c11", "");
-  return table->struct_size >= OPENREG_DRIVER_SIZE_1_0 ? openreg_fail(host, OPENREG_E_INVALID, 0, "%d", 1) : OPENREG_OK;
+  return table->struct_size >= OPENREG_DRIVER_SIZE_1 ? openreg_fail(host, OPENREG_E_INVALID, 0, "%d", 1) : OPENREG_OK;
 }

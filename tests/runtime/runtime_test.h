@@ -8,6 +8,7 @@
 
 #include <gtest/gtest.h>
 #include <openreg/driver.h>
+#include <openreg/embedding.h>
 #include <openreg/openreg.h>
 #include <stdlib.h>
 #include <sys/wait.h>
@@ -150,12 +151,19 @@ class SimDevicesTest : public RuntimeTest {
   }
 };
 
-// For use_full_toy(): a driver of this name whose memory the host can't reach.
+// For use_full_toy(): a driver whose memory the host can't reach.
+inline void hide_from_host(openreg_driver& table) {
+  table.host_alias = nullptr;
+  table.device_info = [](openreg_instance instance, int32_t device, openreg_device_info* inout) {
+    const openreg_status status = toy().table()->device_info(instance, device, inout);
+    inout->caps = 0;
+    return status;
+  };
+}
 inline auto hidden_from_host(const char* name) {
   return [name](openreg_driver& table) {
     table.name = name;
-    table.caps = 0;
-    table.host_alias = nullptr;
+    hide_from_host(table);
   };
 }
 

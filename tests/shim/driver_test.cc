@@ -48,7 +48,7 @@ TEST_F(DriverTest, CountingIsCached) {
     EXPECT_EQ(c10::openreg::device_count(), 2);
     EXPECT_EQ(guard().deviceCount(), 2);
   }
-  EXPECT_EQ(toy.calls("probe"), 1);
+  EXPECT_EQ(toy.calls("describe"), 1);
   EXPECT_EQ(toy.calls("open"), 0);
   EXPECT_FALSE(at::detail::getPrivateUse1Hooks().hasPrimaryContext(0));
   EXPECT_FALSE(at::detail::getPrivateUse1Hooks().hasPrimaryContext(1));
@@ -59,7 +59,7 @@ TEST_F(DriverTest, CountingIsCached) {
 TEST_F(DriverTest, ADriverThatFailsHasNoDevices) {
   ASSERT_EQ(openreg_shutdown(), OPENREG_OK) << openreg_last_error()->message;
   toy.reset();
-  toy.fail("probe", 1, OPENREG_E_INCOMPATIBLE, FULL_TOY_FOREVER);
+  toy.fail("describe", 1, OPENREG_E_INCOMPATIBLE, FULL_TOY_FOREVER);
   EXPECT_EQ(c10::openreg::device_count(), 0);
   EXPECT_EQ(guard().deviceCount(), 0);
   EXPECT_FALSE(at::detail::getPrivateUse1Hooks().isAvailable());

@@ -204,7 +204,7 @@ class OwnAllocator final : public CUDAAllocator {
     void* block = nullptr;
     if (size > 0) {
       own_allocations.fetch_add(1);
-      check(vendor().table->mem_alloc(vendor().instance, current_device, size, native(current_stream()), &block));
+      check(vendor().table->mem_alloc(vendor().instance, current_device, size, &block));
     }
     return {block, block, &release, c10::Device(kCuda, current_device)};
   }
@@ -215,7 +215,7 @@ class OwnAllocator final : public CUDAAllocator {
   static void release(void* block) {
     const int32_t device = vendor().hooks->device_of(block);
     check(vendor().table->device_sync(vendor().instance, device));
-    check(vendor().table->mem_free(vendor().instance, device, block, nullptr));
+    check(vendor().table->mem_free(vendor().instance, device, block));
   }
 };
 

@@ -52,9 +52,8 @@ toy_device_count(openreg_instance toy, int32_t *out)
 }
 
 static openreg_status
-toy_mem_alloc(openreg_instance toy, int32_t dev, uint64_t size, openreg_driver_stream stream, void **out)
+toy_mem_alloc(openreg_instance toy, int32_t dev, uint64_t size, void **out)
 {
-    (void)stream;
     void *const memory = malloc(size);
     if (memory == NULL)
         return openreg_fail(toy->host, OPENREG_E_NOMEM, 0, "device %d has no room for %llu bytes", dev,
@@ -64,11 +63,10 @@ toy_mem_alloc(openreg_instance toy, int32_t dev, uint64_t size, openreg_driver_s
 }
 
 static openreg_status
-toy_mem_free(openreg_instance toy, int32_t dev, void *ptr, openreg_driver_stream stream)
+toy_mem_free(openreg_instance toy, int32_t dev, void *ptr)
 {
     (void)toy;
     (void)dev;
-    (void)stream;
     free(ptr);
     return OPENREG_OK;
 }

@@ -154,7 +154,7 @@ struct openreg_gpu_vmm *openreg_gpu_vmm_create(void);
 /* Gives back what the vendor refused to take before. */
 void openreg_gpu_vmm_destroy(openreg_instance instance);
 /* The extension "openreg.vmm" (openreg/vmm.h); NULL, without an error, where the vendor's library lacks a function that
- * it needs, or a device whose granularity does not divide OPENREG_VMM_GRANULARITY. Makes no context. */
+ * it needs, or a device has no granularity. Makes no context. */
 const openreg_vmm *openreg_gpu_vmm_extension(openreg_instance instance);
 /* Whether the address is in a reservation of the device's. */
 bool openreg_gpu_vmm_has(openreg_instance instance, int32_t dev, const void *ptr);
@@ -175,12 +175,14 @@ const openreg_comm *openreg_gpu_comm_extension(openreg_instance instance);
 
 openreg_status openreg_gpu_device_count(openreg_instance, int32_t *out);
 openreg_status openreg_gpu_device_info(openreg_instance, int32_t dev, openreg_device_info *inout);
+/* "cuda": PyTorch's build for HIP calls its devices so too. */
+void openreg_gpu_set_torch_type(openreg_device_info *info);
 openreg_status openreg_gpu_device_sync(openreg_instance, int32_t dev);
 openreg_status openreg_gpu_device_active(openreg_instance, int32_t dev, int32_t *out);
 openreg_status openreg_gpu_device_bind(openreg_instance, int32_t dev);
 
-openreg_status openreg_gpu_mem_alloc(openreg_instance, int32_t dev, uint64_t size, openreg_driver_stream, void **out);
-openreg_status openreg_gpu_mem_free(openreg_instance, int32_t dev, void *ptr, openreg_driver_stream);
+openreg_status openreg_gpu_mem_alloc(openreg_instance, int32_t dev, uint64_t size, void **out);
+openreg_status openreg_gpu_mem_free(openreg_instance, int32_t dev, void *ptr);
 openreg_status openreg_gpu_mem_info(openreg_instance, int32_t dev, uint64_t *free_bytes, uint64_t *total);
 openreg_status openreg_gpu_host_alloc(openreg_instance, uint64_t size, void **out);
 openreg_status openreg_gpu_host_free(openreg_instance, void *ptr);
@@ -201,14 +203,13 @@ openreg_status openreg_gpu_host_func(openreg_instance, int32_t dev, openreg_driv
                                      void (*function)(void *argument), void *argument);
 
 openreg_status openreg_gpu_event_create(openreg_instance, int32_t dev, uint32_t flags, openreg_driver_event *out);
-openreg_status openreg_gpu_event_destroy(openreg_instance, openreg_driver_event);
+openreg_status openreg_gpu_event_destroy(openreg_instance, int32_t dev, openreg_driver_event);
 openreg_status openreg_gpu_event_record(openreg_instance, int32_t dev, openreg_driver_event, openreg_driver_stream);
-openreg_status openreg_gpu_event_query(openreg_instance, openreg_driver_event, int32_t *done);
-openreg_status openreg_gpu_event_sync(openreg_instance, openreg_driver_event);
-openreg_status openreg_gpu_event_elapsed(openreg_instance, openreg_driver_event start, openreg_driver_event end,
-                                         double *ms);
+openreg_status openreg_gpu_event_query(openreg_instance, int32_t dev, openreg_driver_event, int32_t *done);
+openreg_status openreg_gpu_event_sync(openreg_instance, int32_t dev, openreg_driver_event);
+openreg_status openreg_gpu_event_elapsed(openreg_instance, int32_t dev, openreg_driver_event start,
+                                         openreg_driver_event end, double *ms);
 
-openreg_status openreg_gpu_probe(const openreg_host *host, const openreg_option *options, size_t n, int32_t *count);
 openreg_status openreg_gpu_describe(const openreg_host *host, const openreg_option *options, size_t n,
                                     const char *topology, int32_t capacity, openreg_device_info *const *infos,
                                     uint8_t *peers, int32_t *count);

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
-/* gpu_census.c: the slots probe and describe, by a census (gpu_census.h). */
+/* gpu_census.c: the slot describe, by a census (gpu_census.h). */
 #include "gpu_census.h"
 #include "gpu.h"
 
@@ -24,18 +24,6 @@ take(const openreg_host *host, openreg_gpu_census **out)
 }
 
 openreg_status
-openreg_gpu_probe(const openreg_host *host, const openreg_option *options, size_t n, int32_t *count)
-{
-    (void)options;
-    (void)n;
-    openreg_gpu_census *census = NULL;
-    OPENREG_GPU_RETURN_NOT_OK(take(host, &census));
-    *count = census->count;
-    free(census);
-    return OPENREG_OK;
-}
-
-openreg_status
 openreg_gpu_describe(const openreg_host *host, const openreg_option *options, size_t n, const char *topology,
                      int32_t capacity, openreg_device_info *const *infos, uint8_t *peers, int32_t *count)
 {
@@ -50,6 +38,7 @@ openreg_gpu_describe(const openreg_host *host, const openreg_option *options, si
     for (int32_t i = 0; i < census->count && i < capacity; ++i) {
         openreg_device_info *const info = &census->devices[i].info;
         const uint32_t size = infos[i]->struct_size;
+        openreg_gpu_set_torch_type(info);
         info->struct_size = size;
         memcpy(infos[i], info, size < sizeof *info ? size : sizeof *info);
         for (int32_t k = 0; peers != NULL && k < census->count && k < capacity; ++k)

@@ -24,12 +24,36 @@ read_attribute(const openreg_gpu_scope *scope, openreg_gpu_attribute attribute, 
     return OPENREG_OK;
 }
 
+/* CUDA: the host faults on device memory, except where both use one page table (Grace Hopper). HIP: it depends on the size
+ * of the PCI window and on the driver, and nothing says so. */
+static openreg_status
+read_caps(const openreg_gpu_scope *scope, openreg_device_info *out)
+{
+#if defined(GPU_ATTRIBUTE_SHARES_PAGES)
+    int32_t shares_pages = 0;
+    OPENREG_GPU_RETURN_NOT_OK(read_attribute(scope, GPU_ATTRIBUTE_SHARES_PAGES, &shares_pages));
+    out->caps = shares_pages ? 0 : OPENREG_CAP_FENCED;
+#else
+    (void)scope;
+    out->caps = 0;
+#endif
+    return OPENREG_OK;
+}
+
+void
+openreg_gpu_set_torch_type(openreg_device_info *info)
+{
+    memcpy(info->torch_device_type, "cuda", sizeof "cuda");
+}
+
 static openreg_status
 read_info(const openreg_gpu_scope *scope, openreg_device_info *out)
 {
     OPENREG_GPU_RETURN_NOT_OK(read_attribute(scope, GPU_ATTRIBUTE_MULTIPROCESSORS, &out->multi_processor_count));
     OPENREG_GPU_RETURN_NOT_OK(read_attribute(scope, GPU_ATTRIBUTE_CAPABILITY_MAJOR, &out->capability_major));
     OPENREG_GPU_RETURN_NOT_OK(read_attribute(scope, GPU_ATTRIBUTE_CAPABILITY_MINOR, &out->capability_minor));
+    OPENREG_GPU_RETURN_NOT_OK(read_caps(scope, out));
+    openreg_gpu_set_torch_type(out);
     return openreg_gpu_read_properties(scope, out);
 }
 

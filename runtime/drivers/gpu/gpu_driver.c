@@ -81,8 +81,6 @@ openreg_driver_query_v1(const openreg_host *host, const openreg_driver **out)
         .abi_minor = OPENREG_ABI_MINOR,
         .name = GPU_DRIVER_NAME,
         .version = GPU_DRIVER_VERSION,
-        .torch_device_type = "cuda", /* PyTorch's build for HIP calls its devices so too */
-        .caps = 0,                   /* device memory may fault on the host's access or not: the vendors don't say */
         .open = gpu_open,
         .close = gpu_close,
         .device_count = openreg_gpu_device_count,
@@ -102,7 +100,6 @@ openreg_driver_query_v1(const openreg_host *host, const openreg_driver **out)
         .event_record = openreg_gpu_event_record,
         .event_query = openreg_gpu_event_query,
         .event_sync = openreg_gpu_event_sync,
-        .probe = openreg_gpu_probe,
         .device_active = openreg_gpu_device_active,
         .device_bind = openreg_gpu_device_bind,
         .host_alloc = openreg_gpu_host_alloc,

@@ -29,13 +29,13 @@ openreg_gpu_event_create(openreg_instance instance, int32_t dev, uint32_t flags,
 }
 
 openreg_status
-openreg_gpu_event_destroy(openreg_instance instance, openreg_driver_event event)
+openreg_gpu_event_destroy(openreg_instance instance, int32_t dev, openreg_driver_event event)
 {
     if (event == NULL)
         return OPENREG_OK;
-    if (!openreg_gpu_is_lost(instance, event->device)) { /* else it went with the device */
+    if (!openreg_gpu_is_lost(instance, dev)) { /* else it went with the device */
         openreg_gpu_scope scope;
-        OPENREG_GPU_RETURN_NOT_OK(openreg_gpu_enter(&scope, instance, event->device));
+        OPENREG_GPU_RETURN_NOT_OK(openreg_gpu_enter(&scope, instance, dev));
         const openreg_status status = OPENREG_GPU_TRY(&scope, EventDestroy, event->native);
         openreg_gpu_leave(&scope);
         OPENREG_GPU_RETURN_NOT_OK(status);
@@ -56,10 +56,10 @@ openreg_gpu_event_record(openreg_instance instance, int32_t dev, openreg_driver_
 }
 
 openreg_status
-openreg_gpu_event_query(openreg_instance instance, openreg_driver_event event, int32_t *done)
+openreg_gpu_event_query(openreg_instance instance, int32_t dev, openreg_driver_event event, int32_t *done)
 {
     openreg_gpu_scope scope;
-    OPENREG_GPU_RETURN_NOT_OK(openreg_gpu_enter(&scope, instance, event->device));
+    OPENREG_GPU_RETURN_NOT_OK(openreg_gpu_enter(&scope, instance, dev));
     const openreg_gpu_capture_mode mode = openreg_gpu_relax_capture();
     const openreg_gpu_code code = GPU_CALL(EventQuery)(event->native);
     openreg_gpu_restore_capture(mode);
@@ -69,27 +69,28 @@ openreg_gpu_event_query(openreg_instance instance, openreg_driver_event event, i
 }
 
 openreg_status
-openreg_gpu_event_sync(openreg_instance instance, openreg_driver_event event)
+openreg_gpu_event_sync(openreg_instance instance, int32_t dev, openreg_driver_event event)
 {
     openreg_gpu_scope scope;
-    OPENREG_GPU_RETURN_NOT_OK(openreg_gpu_enter(&scope, instance, event->device));
+    OPENREG_GPU_RETURN_NOT_OK(openreg_gpu_enter(&scope, instance, dev));
     const openreg_status status = OPENREG_GPU_TRY(&scope, EventSynchronize, event->native);
     openreg_gpu_leave(&scope);
     return status;
 }
 
 openreg_status
-openreg_gpu_event_elapsed(openreg_instance instance, openreg_driver_event start, openreg_driver_event end, double *ms)
+openreg_gpu_event_elapsed(openreg_instance instance, int32_t dev, openreg_driver_event start, openreg_driver_event end,
+                          double *ms)
 {
     if (!start->timed || !end->timed)
         return openreg_fail(instance->host, OPENREG_E_INVALID, 0,
                             "event_elapsed: the %s event was created without timing", start->timed ? "end" : "start");
-    if (start->device != end->device)
+    if (start->device != dev || end->device != dev)
         return openreg_fail(instance->host, OPENREG_E_INVALID, 0,
-                            "event_elapsed: the events are of devices %d and %d, not of one", start->device,
-                            end->device);
+                            "event_elapsed: the events are of devices %d and %d, not both of %d", start->device,
+                            end->device, dev);
     openreg_gpu_scope scope;
-    OPENREG_GPU_RETURN_NOT_OK(openreg_gpu_enter(&scope, instance, start->device));
+    OPENREG_GPU_RETURN_NOT_OK(openreg_gpu_enter(&scope, instance, dev));
     float elapsed = 0;
     const openreg_gpu_code code = GPU_CALL(EventElapsedTime)(&elapsed, start->native, end->native);
     openreg_status status;

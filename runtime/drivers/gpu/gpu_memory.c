@@ -4,9 +4,8 @@
 #include "gpu.h"
 
 openreg_status
-openreg_gpu_mem_alloc(openreg_instance instance, int32_t dev, uint64_t size, openreg_driver_stream stream, void **out)
+openreg_gpu_mem_alloc(openreg_instance instance, int32_t dev, uint64_t size, void **out)
 {
-    (void)stream; /* usable on every stream at once */
     openreg_gpu_scope scope;
     OPENREG_GPU_RETURN_NOT_OK(openreg_gpu_enter(&scope, instance, dev));
     void *memory = NULL;
@@ -20,9 +19,8 @@ openreg_gpu_mem_alloc(openreg_instance instance, int32_t dev, uint64_t size, ope
 }
 
 openreg_status
-openreg_gpu_mem_free(openreg_instance instance, int32_t dev, void *ptr, openreg_driver_stream stream)
+openreg_gpu_mem_free(openreg_instance instance, int32_t dev, void *ptr)
 {
-    (void)stream;
     if (openreg_gpu_is_lost(instance, dev)) /* its memory went with it */
         return OPENREG_OK;
     /* The vendors' Free() mostly waits, but what for is not written down, and copies by another device's stream are not

@@ -72,6 +72,7 @@ typedef enum cudaDeviceAttr openreg_gpu_attribute;
 #define GPU_ATTRIBUTE_MULTIPROCESSORS cudaDevAttrMultiProcessorCount
 #define GPU_ATTRIBUTE_CAPABILITY_MAJOR cudaDevAttrComputeCapabilityMajor
 #define GPU_ATTRIBUTE_CAPABILITY_MINOR cudaDevAttrComputeCapabilityMinor
+#define GPU_ATTRIBUTE_SHARES_PAGES cudaDevAttrPageableMemoryAccessUsesHostPageTables
 #endif
 
 #if defined(OPENREG_GPU_HIP)

@@ -1,37 +1,41 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
-/* gpu_vmm.c: device memory that grows in place (openreg/vmm.h, gpu.h), from pieces of OPENREG_VMM_GRANULARITY that the
- * vendor maps one by one: it unmaps no part of what was mapped at once, and a segment may become smaller by any number
- * of pieces.
+/* gpu_vmm.c: reserved addresses whose memory comes and goes (openreg/vmm.h, gpu.h), in pieces that the vendor maps one by
+ * one: it unmaps no part of what was mapped at once.
  *
  * A handle is kept as long as its piece is mapped: CUDA would keep the memory without it, not every version of HIP does.
  * Access is the device's own, and that of the devices whose memory it exchanges copies with (gpu_peer.c): for mapped
  * memory the vendors' peer access alone gives none.
  *
  * The vendor may refuse to take pieces back after it has taken some. A failure must leave things as they were, which is
- * then out of reach; so the call succeeds, logs what the vendor said, and what is left serves the next growth or is
+ * then out of reach; so the call succeeds, logs what the vendor said, and what is left serves the next map() there or is
  * given back with the next reservation, at the latest at close(). */
 #include "gpu.h"
 
 #include <pthread.h>
 #include <stdlib.h>
 
-#define PIECE OPENREG_VMM_GRANULARITY
+#define LEAST_PIECE (UINT64_C(2) << 20) /* a call for each of HIP's pages of 4 KiB would be slow */
 
 #define VMM_MEMBER(name) __typeof__(&GPU_VMM(name)) GPU_JOIN(call_, name);
 typedef struct vmm_functions {
     OPENREG_GPU_VMM_FUNCTIONS(VMM_MEMBER)
 } vmm_functions;
 
+typedef struct piece {
+    openreg_gpu_memory_handle handle;
+    bool is_created, is_mapped; /* as the vendor knows it */
+    bool is_memory;             /* as the runtime does; then all three */
+    bool is_leaving;            /* about to be none */
+} piece;
+
 typedef struct reservation {
     struct reservation *next;
     int32_t device;
     bool ended; /* as far as the runtime is concerned */
     char *start;
-    uint64_t size;  /* of the addresses */
-    size_t pieces;  /* the memory that the runtime asked for */
-    size_t mapped;  /* at least `pieces`, from the start on */
-    size_t created; /* at least `mapped`: those that have a handle */
-    openreg_gpu_memory_handle handles[];
+    uint64_t step; /* bytes of a piece */
+    size_t count;
+    piece pieces[];
 } reservation;
 
 enum { UNKNOWN, ABSENT, PRESENT };
@@ -40,7 +44,8 @@ struct openreg_gpu_vmm {
     pthread_mutex_t
         lock; /* guards the reservations and what is mapped, with the peers' access: openreg_gpu_vmm_enable_access() */
     atomic_int state;
-    vmm_functions functions; /* PRESENT: all there */
+    uint64_t steps[OPENREG_GPU_MAX_DEVICES]; /* PRESENT: granularity of each device */
+    vmm_functions functions;                 /* PRESENT: all there */
     reservation *reservations;
 };
 
@@ -49,9 +54,9 @@ struct openreg_gpu_vmm {
     openreg_gpu_check((scope), (openreg_gpu_code)VMM_CALL((scope)->instance, name)(__VA_ARGS__), GPU_VMM_NAME(name))
 
 static openreg_gpu_address
-address_of(const reservation *reserved, size_t piece)
+address_of(const reservation *reserved, size_t index)
 {
-    return GPU_ADDRESS(reserved->start + piece * PIECE);
+    return GPU_ADDRESS(reserved->start + index * reserved->step);
 }
 
 static openreg_gpu_memory_properties
@@ -91,9 +96,9 @@ find_functions(const openreg_gpu_scope *scope, vmm_functions *out)
     return true;
 }
 
-/* The question names the device: no context is needed. */
-static bool
-is_granularity_right(openreg_instance instance, int32_t dev)
+/* The question names the device: no context is needed. 0: the device can't map. */
+static uint64_t
+step_of(openreg_instance instance, int32_t dev)
 {
     const openreg_gpu_scope scope = {.instance = instance, .device = dev, .pending = GPU_CALL(PeekAtLastError)()};
     const openreg_gpu_memory_properties properties = properties_of(dev);
@@ -102,7 +107,9 @@ is_granularity_right(openreg_instance instance, int32_t dev)
         &granularity, &properties, GPU_MEMORY_LEAST_GRANULARITY);
     if (code != GPU(Success))
         openreg_gpu_forget(&scope, code);
-    return code == GPU(Success) && granularity != 0 && PIECE % granularity == 0;
+    if (code != GPU(Success) || (granularity & (granularity - 1)) != 0)
+        return 0;
+    return granularity == 0 || granularity > LEAST_PIECE ? granularity : LEAST_PIECE;
 }
 
 static bool
@@ -112,7 +119,7 @@ is_possible(openreg_instance instance)
     if (!find_functions(&scope, &instance->vmm->functions))
         return false;
     for (int32_t dev = 0; dev < instance->device_count; ++dev)
-        if (!is_granularity_right(instance, dev))
+        if ((instance->vmm->steps[dev] = step_of(instance, dev)) == 0)
             return false;
     return true;
 }
@@ -157,108 +164,134 @@ give_access(const openreg_gpu_scope *scope, const reservation *reserved, size_t 
     for (int32_t dev = 0; dev < scope->instance->device_count; ++dev)
         if (has_access(scope->instance, reserved->device, dev))
             all[count++] = access_of(dev);
-    return VMM_TRY(scope, MemSetAccess, address_of(reserved, first), (size_t)((end - first) * PIECE), all, count);
+    return VMM_TRY(scope, MemSetAccess, address_of(reserved, first), (size_t)((end - first) * reserved->step), all,
+                   count);
 }
 
-/* Gives pieces at the end back until there are so many, or until the vendor refuses, in *function. */
+/* Gives back what is no memory, or is leaving, the last one first, until the vendor refuses, in *function. *has_changed: it
+ * has taken something. */
 static openreg_gpu_code
-drop_pieces(openreg_instance instance, reservation *reserved, size_t pieces, const char **function)
+drop_pieces(openreg_instance instance, reservation *reserved, const char **function, bool *has_changed)
 {
-    while (reserved->created > pieces) {
-        const size_t last = reserved->created - 1;
-        if (reserved->mapped == reserved->created) {
+    for (size_t i = reserved->count; i > 0; --i) {
+        piece *const last = &reserved->pieces[i - 1];
+        if (last->is_memory && !last->is_leaving)
+            continue;
+        if (last->is_mapped) {
             *function = GPU_VMM_NAME(MemUnmap);
-            const openreg_gpu_code code = (openreg_gpu_code)VMM_CALL(instance, MemUnmap)(address_of(reserved, last),
-                                                                                         (size_t)PIECE);
+            const openreg_gpu_code code = (openreg_gpu_code)VMM_CALL(instance, MemUnmap)(address_of(reserved, i - 1),
+                                                                                         (size_t)reserved->step);
             if (code != GPU(Success))
                 return code;
-            --reserved->mapped;
+            last->is_mapped = false;
+            *has_changed = true;
         }
-        *function = GPU_VMM_NAME(MemRelease);
-        const openreg_gpu_code code = (openreg_gpu_code)VMM_CALL(instance, MemRelease)(reserved->handles[last]);
-        if (code != GPU(Success))
-            return code;
-        --reserved->created;
+        if (last->is_created) {
+            *function = GPU_VMM_NAME(MemRelease);
+            const openreg_gpu_code code = (openreg_gpu_code)VMM_CALL(instance, MemRelease)(last->handle);
+            if (code != GPU(Success))
+                return code;
+            last->is_created = false;
+            *has_changed = true;
+        }
     }
     return GPU(Success);
 }
 
-/* The same to the end, with the addresses. */
+/* The same, of a reservation without memory, and then the addresses. */
 static openreg_gpu_code
-drop_all(openreg_instance instance, reservation *reserved, const char **function)
+drop_all(openreg_instance instance, reservation *reserved, const char **function, bool *has_changed)
 {
-    const openreg_gpu_code code = drop_pieces(instance, reserved, 0, function);
+    const openreg_gpu_code code = drop_pieces(instance, reserved, function, has_changed);
     if (code != GPU(Success))
         return code;
     *function = GPU_VMM_NAME(MemAddressFree);
-    return (openreg_gpu_code)VMM_CALL(instance, MemAddressFree)(GPU_ADDRESS(reserved->start), (size_t)reserved->size);
+    return (openreg_gpu_code)VMM_CALL(instance, MemAddressFree)(GPU_ADDRESS(reserved->start),
+                                                                (size_t)(reserved->count * reserved->step));
 }
 
 static openreg_status
-add_piece(const openreg_gpu_scope *scope, reservation *reserved)
+add_piece(const openreg_gpu_scope *scope, reservation *reserved, size_t index)
 {
     const openreg_gpu_memory_properties properties = properties_of(reserved->device);
-    if (reserved->created == reserved->mapped) {
+    piece *const added = &reserved->pieces[index];
+    if (!added->is_created)
+        OPENREG_GPU_RETURN_NOT_OK(VMM_TRY(scope, MemCreate, &added->handle, (size_t)reserved->step, &properties, 0));
+    added->is_created = true;
+    if (!added->is_mapped)
         OPENREG_GPU_RETURN_NOT_OK(
-            VMM_TRY(scope, MemCreate, &reserved->handles[reserved->created], (size_t)PIECE, &properties, 0));
-        ++reserved->created;
-    }
-    OPENREG_GPU_RETURN_NOT_OK(VMM_TRY(scope, MemMap, address_of(reserved, reserved->mapped), (size_t)PIECE, 0,
-                                      reserved->handles[reserved->mapped], 0));
-    ++reserved->mapped;
+            VMM_TRY(scope, MemMap, address_of(reserved, index), (size_t)reserved->step, 0, added->handle, 0));
+    added->is_mapped = true;
     return OPENREG_OK;
 }
 
+static void
+set_memory(reservation *reserved, size_t first, size_t end, bool is_memory)
+{
+    for (size_t i = first; i < end; ++i)
+        reserved->pieces[i].is_memory = is_memory;
+}
+
+static void
+set_leaving(reservation *reserved, size_t first, size_t end, bool is_leaving)
+{
+    for (size_t i = first; i < end; ++i)
+        reserved->pieces[i].is_leaving = is_leaving;
+}
+
 static openreg_status
-grow(const openreg_gpu_scope *scope, reservation *reserved, size_t pieces)
+add_pieces(const openreg_gpu_scope *scope, reservation *reserved, size_t first, size_t end)
 {
     openreg_status status = OPENREG_OK;
-    while (status == OPENREG_OK && reserved->mapped < pieces)
-        status = add_piece(scope, reserved);
+    for (size_t i = first; status == OPENREG_OK && i < end; ++i)
+        status = add_piece(scope, reserved, i);
     if (status == OPENREG_OK)
-        status = give_access(scope, reserved, reserved->pieces, pieces);
+        status = give_access(scope, reserved, first, end);
     if (status == OPENREG_OK) {
-        reserved->pieces = pieces;
+        set_memory(reserved, first, end, true);
         return OPENREG_OK;
     }
     const char *function = NULL;
-    const openreg_gpu_code code = drop_pieces(scope->instance, reserved, reserved->pieces, &function);
+    bool has_changed = false;
+    const openreg_gpu_code code = drop_pieces(scope->instance, reserved, &function, &has_changed);
     if (code != GPU(Success))
         openreg_gpu_log_failure(scope, code, function);
     return status;
 }
 
-/* `ends`: the reservation too. */
+/* `ends`: all of them, and the reservation too. */
 static openreg_status
-shrink(const openreg_gpu_scope *scope, reservation *reserved, size_t pieces, bool ends)
+take_pieces(const openreg_gpu_scope *scope, reservation *reserved, size_t first, size_t end, bool ends)
 {
-    const size_t mapped = reserved->mapped;
-    const size_t created = reserved->created;
     const char *function = NULL;
-    const openreg_gpu_code code = ends ? drop_all(scope->instance, reserved, &function)
-                                       : drop_pieces(scope->instance, reserved, pieces, &function);
-    if (code != GPU(Success) && reserved->mapped == mapped && reserved->created == created)
+    bool has_changed = false;
+    set_leaving(reserved, first, end, true);
+    const openreg_gpu_code code = ends ? drop_all(scope->instance, reserved, &function, &has_changed)
+                                       : drop_pieces(scope->instance, reserved, &function, &has_changed);
+    set_leaving(reserved, first, end, false);
+    if (code != GPU(Success) && !has_changed)
         return openreg_gpu_check(scope, code, function);
     if (code != GPU(Success))
         openreg_gpu_log_failure(scope, code, function);
-    reserved->pieces = pieces;
+    set_memory(reserved, first, end, false);
     reserved->ended = ends;
     if (ends && code == GPU(Success))
         forget_reservation(scope->instance, reserved);
     return OPENREG_OK;
 }
 
-/* Tries again what shrink() could not give back. */
+/* Tries again what take_pieces() could not give back. */
 static void
 sweep(const openreg_gpu_scope *scope)
 {
     reservation *next = NULL;
     for (reservation *reserved = scope->instance->vmm->reservations; reserved != NULL; reserved = next) {
         const char *function = NULL;
+        bool has_changed = false;
         next = reserved->next;
         if (!reserved->ended || reserved->device != scope->device)
             continue;
-        const openreg_gpu_code code = drop_all(scope->instance, reserved, &function);
+        const openreg_gpu_code code = drop_all(scope->instance, reserved, &function, &has_changed);
         if (code == GPU(Success))
             forget_reservation(scope->instance, reserved);
         else
@@ -281,14 +314,22 @@ unlock(openreg_instance instance)
 }
 
 static openreg_status
+vmm_granularity(openreg_instance instance, int32_t dev, uint64_t *out)
+{
+    *out = instance->vmm->steps[dev];
+    return OPENREG_OK;
+}
+
+static openreg_status
 vmm_reserve(openreg_instance instance, int32_t dev, uint64_t size, void **out)
 {
-    if (size == 0 || size % PIECE != 0)
-        return openreg_fail(instance->host, OPENREG_E_INVALID, 0, "reserve: %llu bytes are not a multiple of 2 MiB",
-                            (unsigned long long)size);
+    const uint64_t step = instance->vmm->steps[dev];
+    if (size == 0 || size % step != 0)
+        return openreg_fail(instance->host, OPENREG_E_INVALID, 0, "reserve: %llu bytes are not a multiple of %llu",
+                            (unsigned long long)size, (unsigned long long)step);
     openreg_gpu_scope scope;
     OPENREG_GPU_RETURN_NOT_OK(openreg_gpu_enter(&scope, instance, dev));
-    reservation *const reserved = calloc(1, sizeof *reserved + size / PIECE * sizeof reserved->handles[0]);
+    reservation *const reserved = calloc(1, sizeof *reserved + size / step * sizeof reserved->pieces[0]);
     openreg_gpu_address start = GPU_ADDRESS(NULL);
     openreg_status status;
     lock(instance);
@@ -298,12 +339,13 @@ vmm_reserve(openreg_instance instance, int32_t dev, uint64_t size, void **out)
         status = openreg_fail(instance->host, OPENREG_E_NOMEM, 0, "no host memory for a reservation of %llu bytes",
                               (unsigned long long)size);
     else
-        status = VMM_TRY(&scope, MemAddressReserve, &start, (size_t)size, (size_t)PIECE, GPU_ADDRESS(NULL), 0);
+        status = VMM_TRY(&scope, MemAddressReserve, &start, (size_t)size, (size_t)step, GPU_ADDRESS(NULL), 0);
     if (status == OPENREG_OK) {
         reserved->next = instance->vmm->reservations;
         reserved->device = dev;
         reserved->start = (char *)(uintptr_t)start;
-        reserved->size = size;
+        reserved->step = step;
+        reserved->count = size / step;
         instance->vmm->reservations = reserved;
         *out = reserved->start;
     } else {
@@ -315,47 +357,70 @@ vmm_reserve(openreg_instance instance, int32_t dev, uint64_t size, void **out)
     return status;
 }
 
-/* Under the lock: the reservation, where it has so many bytes, else NULL and an error. */
+/* Under the lock: the reservation, where all pieces of the range are memory or none is, else NULL and an error. */
 static reservation *
-check_reservation(openreg_instance instance, int32_t dev, const void *ptr, uint64_t size, openreg_status *status)
+check_range(openreg_instance instance, int32_t dev, const void *ptr, uint64_t offset, uint64_t size, bool are_memory,
+            openreg_status *status)
 {
     reservation *const reserved = find_reservation(instance, dev, ptr);
     *status = OPENREG_OK;
-    if (reserved != NULL && size <= reserved->size && size % PIECE == 0)
+    bool fits = reserved != NULL && offset % reserved->step == 0 && size % reserved->step == 0 &&
+                offset / reserved->step <= reserved->count &&
+                size / reserved->step <= reserved->count - offset / reserved->step;
+    for (uint64_t i = 0; fits && i < size / reserved->step; ++i)
+        fits = reserved->pieces[offset / reserved->step + i].is_memory == are_memory;
+    if (fits)
         return reserved;
     *status = openreg_fail(instance->host, OPENREG_E_INVALID, 0,
-                           "%p is not a reservation of device %d for %llu bytes, in units of 2 MiB", ptr, dev,
-                           (unsigned long long)size);
+                           "the reservation %p of device %d has no %llu bytes at %llu that are %s, in units of %llu",
+                           ptr, dev, (unsigned long long)size, (unsigned long long)offset,
+                           are_memory ? "memory" : "none yet", (unsigned long long)instance->vmm->steps[dev]);
     return NULL;
 }
 
-/* What vmm_resize() and vmm_release() have in common. */
 static openreg_status
-change(openreg_instance instance, int32_t dev, void *ptr, uint64_t size, bool ends)
+vmm_map(openreg_instance instance, int32_t dev, void *ptr, uint64_t offset, uint64_t size)
 {
     openreg_status status;
+    openreg_gpu_scope scope;
+    OPENREG_GPU_RETURN_NOT_OK(openreg_gpu_enter(&scope, instance, dev));
     lock(instance);
-    reservation *const reserved = check_reservation(instance, dev, ptr, size, &status);
-    const size_t before = reserved != NULL ? reserved->pieces : 0;
-    const size_t pieces = (size_t)(size / PIECE);
-    const bool drops = ends || pieces < before;
+    reservation *const reserved = check_range(instance, dev, ptr, offset, size, false, &status);
+    if (status == OPENREG_OK && size > 0) {
+        const openreg_gpu_capture_mode mode = openreg_gpu_relax_capture();
+        status = add_pieces(&scope, reserved, offset / reserved->step, (offset + size) / reserved->step);
+        openreg_gpu_restore_capture(mode);
+    }
+    unlock(instance);
+    openreg_gpu_leave(&scope);
+    return status;
+}
+
+/* What vmm_unmap() and vmm_release() have in common. */
+static openreg_status
+take(openreg_instance instance, int32_t dev, void *ptr, uint64_t offset, uint64_t size, bool ends)
+{
+    openreg_status status = OPENREG_OK;
     const bool is_lost = openreg_gpu_is_lost(instance, dev);
-    if (reserved != NULL && is_lost && drops) { /* its memory went with it */
-        reserved->pieces = pieces;
+    lock(instance);
+    reservation *const reserved = ends ? check_range(instance, dev, ptr, 0, 0, true, &status)
+                                       : check_range(instance, dev, ptr, offset, size, true, &status);
+    const size_t first = reserved != NULL ? offset / reserved->step : 0;
+    const size_t end = reserved == NULL ? 0 : ends ? reserved->count : (offset + size) / reserved->step;
+    if (reserved != NULL && is_lost) { /* its memory went with it */
+        set_memory(reserved, first, end, false);
         if (ends)
             forget_reservation(instance, reserved);
     }
     unlock(instance);
-    const bool is_done = (is_lost && drops) || (pieces == before && !ends);
-    if (status != OPENREG_OK || is_done)
+    if (status != OPENREG_OK || is_lost || (!ends && size == 0))
         return status;
-    if (drops)
-        OPENREG_GPU_RETURN_NOT_OK(openreg_gpu_peer_await(instance, dev));
+    OPENREG_GPU_RETURN_NOT_OK(openreg_gpu_peer_await(instance, dev));
     openreg_gpu_scope scope;
     OPENREG_GPU_RETURN_NOT_OK(openreg_gpu_enter(&scope, instance, dev));
     lock(instance);
     const openreg_gpu_capture_mode mode = openreg_gpu_relax_capture();
-    status = drops ? shrink(&scope, reserved, pieces, ends) : grow(&scope, reserved, pieces);
+    status = take_pieces(&scope, reserved, first, end, ends);
     openreg_gpu_restore_capture(mode);
     unlock(instance);
     openreg_gpu_leave(&scope);
@@ -363,15 +428,15 @@ change(openreg_instance instance, int32_t dev, void *ptr, uint64_t size, bool en
 }
 
 static openreg_status
-vmm_resize(openreg_instance instance, int32_t dev, void *ptr, uint64_t size)
+vmm_unmap(openreg_instance instance, int32_t dev, void *ptr, uint64_t offset, uint64_t size)
 {
-    return change(instance, dev, ptr, size, false);
+    return take(instance, dev, ptr, offset, size, false);
 }
 
 static openreg_status
 vmm_release(openreg_instance instance, int32_t dev, void *ptr)
 {
-    return change(instance, dev, ptr, 0, true);
+    return take(instance, dev, ptr, 0, 0, true);
 }
 
 const openreg_vmm *
@@ -380,8 +445,10 @@ openreg_gpu_vmm_extension(openreg_instance instance)
     static const openreg_vmm table = {
         .struct_size = sizeof(openreg_vmm),
         .version = OPENREG_VMM_VERSION,
+        .granularity = vmm_granularity,
         .reserve = vmm_reserve,
-        .resize = vmm_resize,
+        .map = vmm_map,
+        .unmap = vmm_unmap,
         .release = vmm_release,
     };
     atomic_int *const state = &instance->vmm->state;
@@ -402,7 +469,7 @@ openreg_gpu_vmm_has(openreg_instance instance, int32_t dev, const void *ptr)
     lock(instance);
     for (const reservation *reserved = instance->vmm->reservations; reserved != NULL; reserved = reserved->next)
         found |= reserved->device == dev && address >= (uintptr_t)reserved->start &&
-                 address - (uintptr_t)reserved->start < reserved->size;
+                 address - (uintptr_t)reserved->start < reserved->count * reserved->step;
     unlock(instance);
     return found;
 }
@@ -415,8 +482,14 @@ give_access_to(openreg_instance instance, const reservation *reserved, int32_t o
     OPENREG_GPU_RETURN_NOT_OK(openreg_gpu_enter(&scope, instance, reserved->device));
     const openreg_gpu_memory_access access = access_of(other);
     const openreg_gpu_capture_mode mode = openreg_gpu_relax_capture();
-    const openreg_status status = VMM_TRY(&scope, MemSetAccess, address_of(reserved, 0),
-                                          (size_t)(reserved->pieces * PIECE), &access, 1);
+    openreg_status status = OPENREG_OK;
+    for (size_t first = 0, end; first < reserved->count && status == OPENREG_OK; first = end + 1) {
+        for (end = first; end < reserved->count && reserved->pieces[end].is_memory; ++end) {
+        }
+        if (end > first)
+            status = VMM_TRY(&scope, MemSetAccess, address_of(reserved, first),
+                             (size_t)((end - first) * reserved->step), &access, 1);
+    }
     openreg_gpu_restore_capture(mode);
     openreg_gpu_leave(&scope);
     return status;
@@ -429,7 +502,7 @@ openreg_gpu_vmm_enable_access(openreg_instance instance, int32_t a, int32_t b, a
     lock(instance); /* a segment that grows meanwhile has it either from here or by *way */
     for (const reservation *reserved = instance->vmm->reservations; reserved != NULL && status == OPENREG_OK;
          reserved = reserved->next)
-        if (!reserved->ended && reserved->pieces > 0 && (reserved->device == a || reserved->device == b))
+        if (!reserved->ended && (reserved->device == a || reserved->device == b))
             status = give_access_to(instance, reserved, reserved->device == a ? b : a);
     if (status == OPENREG_OK)
         atomic_store_explicit(way, OPENREG_GPU_PEER_ENABLED, memory_order_relaxed);
@@ -458,8 +531,9 @@ openreg_gpu_vmm_destroy(openreg_instance instance)
         if (first->ended && !openreg_gpu_is_lost(instance, first->device) &&
             openreg_gpu_enter(&scope, instance, first->device) == OPENREG_OK) {
             const char *function = NULL;
+            bool has_changed = false;
             const openreg_gpu_capture_mode mode = openreg_gpu_relax_capture();
-            const openreg_gpu_code code = drop_all(instance, first, &function);
+            const openreg_gpu_code code = drop_all(instance, first, &function, &has_changed);
             openreg_gpu_restore_capture(mode);
             if (code != GPU(Success))
                 openreg_gpu_log_failure(&scope, code, function);

@@ -37,9 +37,9 @@ openreg_status openreg_sim_query(const openreg_host *host, const openreg_driver 
  * making and freeing one take O(log n) steps. */
 typedef struct openreg_sim_piece {
     uint64_t offset, size;
-    bool used, reserved; /* reserved: used, and only its first `memory` bytes count (openreg/vmm.h) */
-    bool is_foreign;     /* shows memory of another process */
-    uint64_t memory;
+    bool used, is_foreign; /* is_foreign: shows memory of another process */
+    uint64_t memory;       /* bytes that count as used */
+    bool *mapped;          /* of a reservation (openreg/vmm.h): which of its large pages are memory; else NULL */
     openreg_tree_node by_offset;
     openreg_tree_node by_size, by_aligned_size; /* while it is free; the latter: its bytes from a large page on */
     struct openreg_sim_piece *next_spare;
@@ -170,8 +170,8 @@ struct openreg_driver_event_s {
 openreg_status openreg_sim_memory_create(openreg_sim_device *device);
 void openreg_sim_memory_destroy(openreg_sim_device *device);
 
-openreg_status openreg_sim_mem_alloc(openreg_instance, int32_t dev, uint64_t size, openreg_driver_stream, void **out);
-openreg_status openreg_sim_mem_free(openreg_instance, int32_t dev, void *ptr, openreg_driver_stream);
+openreg_status openreg_sim_mem_alloc(openreg_instance, int32_t dev, uint64_t size, void **out);
+openreg_status openreg_sim_mem_free(openreg_instance, int32_t dev, void *ptr);
 /* The size and the offset in the file of what mem_alloc() returned. False if `ptr` is no such address. */
 bool openreg_sim_find_memory(openreg_sim_device *device, const void *ptr, uint64_t *offset, uint64_t *size);
 /* Maps `size` bytes of another process's file at unused addresses; they do not count as used memory. */
@@ -184,7 +184,9 @@ openreg_status openreg_sim_host_alias(openreg_instance, int32_t dev, void *ptr, 
 
 /* The functions of openreg/vmm.h. */
 openreg_status openreg_sim_reserve(openreg_instance, int32_t dev, uint64_t size, void **out);
-openreg_status openreg_sim_resize(openreg_instance, int32_t dev, void *ptr, uint64_t size);
+openreg_status openreg_sim_granularity(openreg_instance, int32_t dev, uint64_t *out);
+openreg_status openreg_sim_map(openreg_instance, int32_t dev, void *ptr, uint64_t offset, uint64_t size);
+openreg_status openreg_sim_unmap(openreg_instance, int32_t dev, void *ptr, uint64_t offset, uint64_t size);
 openreg_status openreg_sim_release(openreg_instance, int32_t dev, void *ptr);
 
 /* ---- sim_host.c ---- */
@@ -239,11 +241,11 @@ uint64_t openreg_sim_now(void); /* CLOCK_MONOTONIC in nanoseconds */
 
 openreg_status openreg_sim_stream_wait(openreg_instance, int32_t dev, openreg_driver_stream, openreg_driver_event);
 openreg_status openreg_sim_event_create(openreg_instance, int32_t dev, uint32_t flags, openreg_driver_event *out);
-openreg_status openreg_sim_event_destroy(openreg_instance, openreg_driver_event);
+openreg_status openreg_sim_event_destroy(openreg_instance, int32_t dev, openreg_driver_event);
 openreg_status openreg_sim_event_record(openreg_instance, int32_t dev, openreg_driver_event, openreg_driver_stream);
-openreg_status openreg_sim_event_query(openreg_instance, openreg_driver_event, int32_t *done);
-openreg_status openreg_sim_event_sync(openreg_instance, openreg_driver_event);
-openreg_status openreg_sim_event_elapsed(openreg_instance, openreg_driver_event start, openreg_driver_event end,
-                                         double *ms);
+openreg_status openreg_sim_event_query(openreg_instance, int32_t dev, openreg_driver_event, int32_t *done);
+openreg_status openreg_sim_event_sync(openreg_instance, int32_t dev, openreg_driver_event);
+openreg_status openreg_sim_event_elapsed(openreg_instance, int32_t dev, openreg_driver_event start,
+                                         openreg_driver_event end, double *ms);
 
 #endif

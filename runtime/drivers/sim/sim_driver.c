@@ -219,16 +219,6 @@ sim_open(const openreg_host *host, const openreg_option *options, size_t n, open
 }
 
 static openreg_status
-sim_probe(const openreg_host *host, const openreg_option *options, size_t n, int32_t *count)
-{
-    sim_settings settings;
-    const openreg_status status = read_options(host, options, n, &settings);
-    if (status == OPENREG_OK)
-        *count = settings.devices;
-    return status;
-}
-
-static openreg_status
 sim_device_count(openreg_instance instance, int32_t *out)
 {
     *out = instance->device_count;
@@ -247,6 +237,7 @@ fill_info(const char *label, int32_t dev, uint64_t capacity, openreg_device_info
     info.struct_size = inout->struct_size;
     info.total_bytes = capacity;
     info.min_alignment = (uint64_t)sysconf(_SC_PAGESIZE);
+    info.caps = OPENREG_CAP_HOST_VISIBLE | OPENREG_CAP_FENCED;
     info.priority_low = 0;
     info.priority_high = -1;
     info.multi_processor_count = processors > 0 ? (int32_t)processors : 0;
@@ -307,8 +298,10 @@ sim_extension(openreg_instance instance, const char *name, uint32_t version)
     static const openreg_vmm growing = {
         .struct_size = sizeof(openreg_vmm),
         .version = OPENREG_VMM_VERSION,
+        .granularity = openreg_sim_granularity,
         .reserve = openreg_sim_reserve,
-        .resize = openreg_sim_resize,
+        .map = openreg_sim_map,
+        .unmap = openreg_sim_unmap,
         .release = openreg_sim_release,
     };
     static const openreg_schedule by_seed = {
@@ -331,8 +324,7 @@ openreg_sim_query(const openreg_host *host, const openreg_driver **out)
         .abi_minor = OPENREG_ABI_MINOR,
         .name = "sim",
         .version = "1.0",
-        .torch_device_type = NULL,
-        .caps = OPENREG_CAP_HOST_VISIBLE | OPENREG_CAP_FENCED | OPENREG_CAP_SIMULATED,
+        .caps = OPENREG_CAP_SIMULATED,
         .open = sim_open,
         .close = sim_close,
         .device_count = sim_device_count,
@@ -352,7 +344,6 @@ openreg_sim_query(const openreg_host *host, const openreg_driver **out)
         .event_record = openreg_sim_event_record,
         .event_query = openreg_sim_event_query,
         .event_sync = openreg_sim_event_sync,
-        .probe = sim_probe,
         .device_active = sim_device_active,
         .host_alloc = openreg_sim_host_alloc,
         .host_free = openreg_sim_host_free,

@@ -37,9 +37,10 @@ openreg_sim_event_create(openreg_instance instance, int32_t dev, uint32_t flags,
 }
 
 openreg_status
-openreg_sim_event_destroy(openreg_instance instance, openreg_driver_event event)
+openreg_sim_event_destroy(openreg_instance instance, int32_t dev, openreg_driver_event event)
 {
     (void)instance;
+    (void)dev;
     if (event == NULL)
         return OPENREG_OK;
     if (event->timeline != NULL)
@@ -102,8 +103,9 @@ pending_timeline(openreg_driver_event event, uint64_t *position)
 }
 
 openreg_status
-openreg_sim_event_query(openreg_instance instance, openreg_driver_event event, int32_t *done)
+openreg_sim_event_query(openreg_instance instance, int32_t dev, openreg_driver_event event, int32_t *done)
 {
+    (void)dev;
     uint64_t position;
     openreg_driver_stream timeline = instance->schedule != NULL ? pending_timeline(event, &position) : NULL;
     if (timeline != NULL) {
@@ -117,9 +119,10 @@ openreg_sim_event_query(openreg_instance instance, openreg_driver_event event, i
 }
 
 openreg_status
-openreg_sim_event_sync(openreg_instance instance, openreg_driver_event event)
+openreg_sim_event_sync(openreg_instance instance, int32_t dev, openreg_driver_event event)
 {
     (void)instance;
+    (void)dev;
     uint64_t position;
     openreg_driver_stream timeline = pending_timeline(event, &position);
     if (timeline != NULL) {
@@ -158,15 +161,16 @@ passed_time(openreg_driver_event event, uint64_t *nanoseconds)
 }
 
 openreg_status
-openreg_sim_event_elapsed(openreg_instance instance, openreg_driver_event start, openreg_driver_event end, double *ms)
+openreg_sim_event_elapsed(openreg_instance instance, int32_t dev, openreg_driver_event start, openreg_driver_event end,
+                          double *ms)
 {
     if (!start->timed || !end->timed)
         return openreg_fail(instance->host, OPENREG_E_INVALID, 0,
                             "event_elapsed: the %s event was created without timing", start->timed ? "end" : "start");
-    if (start->device != end->device)
+    if (start->device != dev || end->device != dev)
         return openreg_fail(instance->host, OPENREG_E_INVALID, 0,
-                            "event_elapsed: the events are of devices %d and %d, not of one", start->device,
-                            end->device);
+                            "event_elapsed: the events are of devices %d and %d, not both of %d", start->device,
+                            end->device, dev);
     uint64_t from, to;
     if (!passed_time(start, &from))
         return openreg_fail(instance->host, OPENREG_E_INVALID, 0,

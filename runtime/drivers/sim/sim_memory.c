@@ -245,6 +245,7 @@ openreg_sim_memory_destroy(openreg_sim_device *device)
     while (device->pieces.root != NULL) {
         openreg_sim_piece *piece = OPENREG_TREE_OWNER(device->pieces.root, openreg_sim_piece, by_offset);
         openreg_tree_remove(&device->pieces, &piece->by_offset);
+        free(piece->mapped);
         free(piece);
     }
     while (device->spares != NULL)
@@ -254,10 +255,9 @@ openreg_sim_memory_destroy(openreg_sim_device *device)
 }
 
 openreg_status
-openreg_sim_mem_alloc(openreg_instance instance, int32_t dev, uint64_t size, openreg_driver_stream stream, void **out)
+openreg_sim_mem_alloc(openreg_instance instance, int32_t dev, uint64_t size, void **out)
 {
     openreg_sim_device *device = &instance->devices[dev];
-    (void)stream;
     (void)pthread_mutex_lock(&device->memory_lock);
     const uint64_t unused = device->capacity - device->used_bytes;
     /* Compared before rounding, which could overflow. */
@@ -285,10 +285,9 @@ openreg_sim_mem_alloc(openreg_instance instance, int32_t dev, uint64_t size, ope
 }
 
 openreg_status
-openreg_sim_mem_free(openreg_instance instance, int32_t dev, void *ptr, openreg_driver_stream stream)
+openreg_sim_mem_free(openreg_instance instance, int32_t dev, void *ptr)
 {
     openreg_sim_device *device = &instance->devices[dev];
-    (void)stream;
     (void)pthread_mutex_lock(&device->memory_lock);
     openreg_sim_piece *piece = find_used_piece(device, ptr, false);
     const uint64_t offset = piece == NULL ? 0 : piece->offset, size = piece == NULL ? 0 : piece->size;
@@ -305,8 +304,9 @@ openreg_sim_mem_free(openreg_instance instance, int32_t dev, void *ptr, openreg_
 
     (void)pthread_mutex_lock(&device->memory_lock);
     device->used_bytes -= piece->memory;
-    if (piece->reserved)
+    if (piece->mapped != NULL)
         device->reserved_bytes -= size;
+    free(piece->mapped);
     give_piece(device, piece);
     (void)pthread_mutex_unlock(&device->memory_lock);
     return OPENREG_OK;
@@ -322,6 +322,9 @@ openreg_sim_find_memory(openreg_sim_device *device, const void *ptr, uint64_t *o
     if (piece != NULL) {
         *offset = piece->offset;
         *size = piece->memory;
+        for (uint64_t i = 0; piece->mapped != NULL && i < piece->size / OPENREG_SIM_LARGE_PAGE; i++)
+            if (piece->mapped[i]) /* up to the last one */
+                *size = (i + 1) * OPENREG_SIM_LARGE_PAGE;
     }
     (void)pthread_mutex_unlock(&device->memory_lock);
     return piece != NULL;
@@ -389,17 +392,22 @@ openreg_sim_reserve(openreg_instance instance, int32_t dev, uint64_t size, void 
 {
     openreg_sim_device *device = &instance->devices[dev];
     uint64_t start = 0;
+    if (size == 0 || size % OPENREG_SIM_LARGE_PAGE != 0)
+        return openreg_fail(instance->host, OPENREG_E_INVALID, 0, "reserve: %llu bytes are not a multiple of 2 MiB",
+                            (unsigned long long)size);
+    bool *const mapped = calloc(size / OPENREG_SIM_LARGE_PAGE + 1, sizeof *mapped);
     (void)pthread_mutex_lock(&device->memory_lock);
     openreg_sim_piece *piece = NULL;
     if (size <= device->span - round_up(device->capacity, OPENREG_SIM_LARGE_PAGE) - device->reserved_bytes)
         piece = find_free_piece(device, size, &start);
-    if (piece == NULL || !reserve_spares(device)) {
+    if (piece == NULL || mapped == NULL || !reserve_spares(device)) {
         (void)pthread_mutex_unlock(&device->memory_lock);
+        free(mapped);
         return openreg_fail(instance->host, OPENREG_E_NOMEM, 0, "device %d: no room for %llu addresses", dev,
                             (unsigned long long)size);
     }
     piece = cut_piece(device, piece, start, size);
-    piece->reserved = true;
+    piece->mapped = mapped;
     piece->memory = 0;
     device->reserved_bytes += size;
     (void)pthread_mutex_unlock(&device->memory_lock);
@@ -408,39 +416,77 @@ openreg_sim_reserve(openreg_instance instance, int32_t dev, uint64_t size, void 
 }
 
 openreg_status
-openreg_sim_resize(openreg_instance instance, int32_t dev, void *ptr, uint64_t size)
+openreg_sim_granularity(openreg_instance instance, int32_t dev, uint64_t *out)
+{
+    (void)instance;
+    (void)dev;
+    *out = OPENREG_SIM_LARGE_PAGE;
+    return OPENREG_OK;
+}
+
+/* The reservation at `ptr`, where all large pages of the range are `mapped`, or none is; else NULL and an error. */
+static openreg_sim_piece *
+find_reservation(openreg_sim_device *device, const void *ptr, uint64_t offset, uint64_t size, bool mapped)
+{
+    openreg_sim_piece *const piece = find_used_piece(device, ptr, false);
+    bool valid = piece != NULL && piece->mapped != NULL && offset <= piece->size && size <= piece->size - offset &&
+                 offset % OPENREG_SIM_LARGE_PAGE == 0 && size % OPENREG_SIM_LARGE_PAGE == 0;
+    for (uint64_t at = offset; valid && at < offset + size; at += OPENREG_SIM_LARGE_PAGE)
+        valid = piece->mapped[at / OPENREG_SIM_LARGE_PAGE] == mapped;
+    if (valid)
+        return piece;
+    (void)openreg_fail(device->instance->host, OPENREG_E_INVALID, 0,
+                       "%s: %p of device %d has no %llu bytes at %llu that are %s", mapped ? "unmap" : "map", ptr,
+                       device->ordinal, (unsigned long long)size, (unsigned long long)offset,
+                       mapped ? "memory" : "reserved and no memory yet");
+    return NULL;
+}
+
+/* The memory lock is held. */
+static void
+set_mapped(openreg_sim_device *device, openreg_sim_piece *piece, uint64_t offset, uint64_t size, bool mapped)
+{
+    for (uint64_t at = offset; at < offset + size; at += OPENREG_SIM_LARGE_PAGE)
+        piece->mapped[at / OPENREG_SIM_LARGE_PAGE] = mapped;
+    piece->memory += mapped ? size : 0 - size;
+    device->used_bytes += mapped ? size : 0 - size;
+}
+
+openreg_status
+openreg_sim_map(openreg_instance instance, int32_t dev, void *ptr, uint64_t offset, uint64_t size)
 {
     openreg_sim_device *device = &instance->devices[dev];
     (void)pthread_mutex_lock(&device->memory_lock);
-    openreg_sim_piece *piece = find_used_piece(device, ptr, false);
-    const bool valid = piece != NULL && piece->reserved && size <= piece->size && size % OPENREG_SIM_LARGE_PAGE == 0;
-    const uint64_t offset = valid ? piece->offset : 0, before = valid ? piece->memory : 0;
-    const uint64_t unused = device->capacity - device->used_bytes;
-    const bool full = valid && size > before && size - before > unused;
-    if (valid && !full && size > before) {
-        piece->memory = size;
-        device->used_bytes += size - before;
-    }
+    openreg_sim_piece *const piece = find_reservation(device, ptr, offset, size, false);
+    const uint64_t unused = device->capacity - device->used_bytes, start = piece != NULL ? piece->offset + offset : 0;
+    if (piece != NULL && size <= unused)
+        set_mapped(device, piece, offset, size, true);
     (void)pthread_mutex_unlock(&device->memory_lock);
-    if (!valid)
-        return openreg_fail(instance->host, OPENREG_E_INVALID, 0,
-                            "resize: %p is not a reservation of device %d for %llu bytes", ptr, dev,
-                            (unsigned long long)size);
-    if (full)
+    if (piece == NULL)
+        return OPENREG_E_INVALID;
+    if (size > unused)
         return openreg_fail(instance->host, OPENREG_E_NOMEM, 0, "device %d: asked for %llu bytes, %llu are free", dev,
-                            (unsigned long long)(size - before), (unsigned long long)unused);
+                            (unsigned long long)size, (unsigned long long)unused);
     atomic_store_explicit(&device->active, 1, memory_order_relaxed);
-    if (size >= before) {
-        openreg_sim_schedule_poison(instance, device->alias + offset + before, size - before);
-        return OPENREG_OK;
-    }
+    openreg_sim_schedule_poison(instance, device->alias + start, size);
+    return OPENREG_OK;
+}
+
+openreg_status
+openreg_sim_unmap(openreg_instance instance, int32_t dev, void *ptr, uint64_t offset, uint64_t size)
+{
+    openreg_sim_device *device = &instance->devices[dev];
+    (void)pthread_mutex_lock(&device->memory_lock);
+    openreg_sim_piece *const piece = find_reservation(device, ptr, offset, size, true);
+    const uint64_t start = piece != NULL ? piece->offset + offset : 0;
+    (void)pthread_mutex_unlock(&device->memory_lock);
+    if (piece == NULL)
+        return OPENREG_E_INVALID;
     for (int32_t i = 0; i < instance->device_count; i++)
         openreg_sim_device_await(&instance->devices[i]);
-    (void)fallocate(device->file, FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, (off_t)(offset + size),
-                    (off_t)(before - size));
+    (void)fallocate(device->file, FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, (off_t)start, (off_t)size);
     (void)pthread_mutex_lock(&device->memory_lock);
-    piece->memory = size;
-    device->used_bytes -= before - size;
+    set_mapped(device, piece, offset, size, false);
     (void)pthread_mutex_unlock(&device->memory_lock);
     return OPENREG_OK;
 }
@@ -448,7 +494,7 @@ openreg_sim_resize(openreg_instance instance, int32_t dev, void *ptr, uint64_t s
 openreg_status
 openreg_sim_release(openreg_instance instance, int32_t dev, void *ptr)
 {
-    return openreg_sim_mem_free(instance, dev, ptr, NULL);
+    return openreg_sim_mem_free(instance, dev, ptr);
 }
 
 openreg_status

@@ -10,7 +10,9 @@
 #include <openreg/vmm.h>
 
 #include "base/error.h"
+#include "base/thread.h"
 #include "driver/device_table.h"
+#include "driver/extensions.h"
 #include "driver/options.h"
 
 /* Bit i: function i of the table is there (open is 0). */
@@ -22,7 +24,21 @@ uint64_t openreg_driver_slots(const openreg_driver *table);
     (openreg_device_is_lost(device) ? openreg_call_lost((device), (call))                                              \
                                     : OPENREG_RELEASE_CALL(device, call, expression))
 #define OPENREG_RELEASE_CALL(device, call, expression)                                                                 \
-    (openreg_error_begin_call(), openreg_call_end((device), (call), (expression)))
+    (openreg_call_begin((device), (call)), openreg_call_end((device), (call), (expression)))
+
+/* What this thread calls a driver for, for layers (attached_layers.h): their functions are told neither. */
+typedef struct openreg_current_call {
+    const openreg_device *device;
+    const char *call;
+} openreg_current_call;
+extern OPENREG_HOT_TLS openreg_current_call openreg_current;
+
+static inline void
+openreg_call_begin(const openreg_device *device, const char *call)
+{
+    openreg_current = (openreg_current_call){device, call};
+    openreg_error_begin_call();
+}
 /* Sets the error of a call on a lost device; returns OPENREG_E_DEVICE_LOST. */
 openreg_status openreg_call_lost(const openreg_device *device, const char *call);
 /* As openreg_error_end_call(); remembers a loss. */
@@ -38,18 +54,17 @@ openreg_status openreg_call_open(const openreg_driver *, const char *name, const
 openreg_status openreg_call_close(const openreg_driver *, const char *name, const char *call, openreg_instance);
 openreg_status openreg_call_device_count(const openreg_driver *, const char *name, const char *call, openreg_instance,
                                          int32_t *out);
-/* OPENREG_E_UNSUPPORTED without an error text if the driver has no probe: open it. */
-openreg_status openreg_call_probe(const openreg_driver *, const char *name, const char *call,
-                                  const openreg_option *options, size_t n, int32_t *out);
+/* describe() of no device. OPENREG_E_UNSUPPORTED without an error text if the driver has none: open it. */
+openreg_status openreg_call_count(const openreg_driver *, const char *name, const char *call,
+                                  const openreg_options *options, int32_t *out);
 
 /* Fills *infos[0..min(*count, capacity)), whose struct_size is set. */
 openreg_status openreg_call_describe(const openreg_driver *, const char *name, const char *call,
                                      const openreg_options *options, const char *topology, int32_t capacity,
                                      openreg_device_info *const *infos, uint8_t *peers, int32_t *count);
 
-openreg_status openreg_call_mem_alloc(openreg_device *, const char *call, uint64_t size, openreg_driver_stream,
-                                      void **out);
-openreg_status openreg_call_mem_free(openreg_device *, const char *call, void *ptr, openreg_driver_stream);
+openreg_status openreg_call_mem_alloc(openreg_device *, const char *call, uint64_t size, void **out);
+openreg_status openreg_call_mem_free(openreg_device *, const char *call, void *ptr);
 /* The stream belongs to `on`; a NULL device means host memory. Both devices, if given, are of on's driver. */
 openreg_status openreg_call_copy(openreg_device *on, const char *call, void *dst, openreg_device *dst_device,
                                  const void *src, openreg_device *src_device, uint64_t size, openreg_driver_stream);
@@ -101,15 +116,15 @@ openreg_status openreg_call_marker_elapsed(openreg_device *, const char *call, o
                                            openreg_backend_event *end, double *milliseconds);
 /* ---- Extensions ---- */
 
-/* The driver's table of that name and version; NULL if it has none, or one that is shorter than the `least_size` that the
- * version began with, of which a warning is logged. Fields beyond `least_size` are there only if its struct_size says so. */
-const void *openreg_call_extension(const openreg_opened_driver *, const char *name, uint32_t version,
-                                   uint32_t least_size);
-
+/* Of openreg/vmm.h; what the driver gives is checked. */
+openreg_status openreg_call_granularity(openreg_device *device, const char *call, const openreg_vmm *growing,
+                                        uint64_t *out);
 openreg_status openreg_call_reserve(openreg_device *device, const char *call, const openreg_vmm *growing, uint64_t size,
-                                    void **out);
-openreg_status openreg_call_resize(openreg_device *device, const char *call, const openreg_vmm *growing, void *ptr,
-                                   uint64_t size);
+                                    uint64_t granularity, void **out);
+openreg_status openreg_call_map(openreg_device *device, const char *call, const openreg_vmm *growing, void *ptr,
+                                uint64_t offset, uint64_t size);
+openreg_status openreg_call_unmap(openreg_device *device, const char *call, const openreg_vmm *growing, void *ptr,
+                                  uint64_t offset, uint64_t size);
 openreg_status openreg_call_release(openreg_device *device, const char *call, const openreg_vmm *growing, void *ptr);
 
 /* Of openreg/schedule.h. */

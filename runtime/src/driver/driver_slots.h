@@ -27,18 +27,17 @@
     X(event_record, "event")                                                                                           \
     X(event_query, "event")                                                                                            \
     X(event_sync, "event")                                                                                             \
-    X(probe, "")                                                                                                       \
+    X(event_elapsed, "")                                                                                               \
+    X(host_func, "")                                                                                                   \
     X(device_active, "")                                                                                               \
     X(device_bind, "")                                                                                                 \
     X(host_alloc, "host memory")                                                                                       \
     X(host_free, "host memory")                                                                                        \
     X(mem_info, "")                                                                                                    \
-    X(event_elapsed, "")                                                                                               \
     X(host_alias, "")                                                                                                  \
     X(stream_native, "")                                                                                               \
-    X(extension, "")                                                                                                   \
     X(describe, "")                                                                                                    \
-    X(host_func, "")
+    X(extension, "")
 
 typedef struct openreg_slot {
     const char *name;
@@ -50,6 +49,9 @@ typedef struct openreg_slot {
 static const openreg_slot openreg_slots[] = {OPENREG_SLOT_MAP(OPENREG_SLOT_ENTRY)};
 #define OPENREG_SLOT_COUNT ((int)(sizeof openreg_slots / sizeof openreg_slots[0]))
 
-static_assert(sizeof openreg_slots / sizeof openreg_slots[0] == OPENREG_DRIVER_SLOTS_1_2, "a slot is missing here");
+static_assert(offsetof(openreg_driver, open) +
+                      sizeof openreg_slots / sizeof openreg_slots[0] * sizeof(void (*)(void)) ==
+                  sizeof(openreg_driver),
+              "a slot is missing here");
 
 #endif

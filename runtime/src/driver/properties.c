@@ -16,7 +16,7 @@ openreg_properties_fill(const openreg_driver *table, const char *driver, int32_t
     memset(&properties, 0, sizeof properties);
     properties.ordinal = ordinal;
     properties.total_memory = info->total_bytes;
-    properties.caps = table->caps;
+    properties.caps = table->caps | info->caps;
     properties.priority_low = info->priority_low;
     properties.priority_high = info->priority_high;
     properties.multi_processor_count = info->multi_processor_count;
@@ -26,6 +26,6 @@ openreg_properties_fill(const openreg_driver *table, const char *driver, int32_t
     openreg_text_copy(properties.name, sizeof properties.name, info->name);
     openreg_text_copy(properties.driver, sizeof properties.driver, driver);
     openreg_text_copy(properties.driver_version, sizeof properties.driver_version, table->version);
-    openreg_text_copy(properties.torch_device_type, sizeof properties.torch_device_type, table->torch_device_type);
+    openreg_text_copy(properties.torch_device_type, sizeof properties.torch_device_type, info->torch_device_type);
     openreg_sized_write(inout, &properties, sizeof properties);
 }

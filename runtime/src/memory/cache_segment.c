@@ -26,10 +26,9 @@ openreg_cache_map_segment(const char *call, openreg_device *device, openreg_segm
                                .size = segment->room > 0 ? segment->room : segment->size,
                                .device = device,
                                .segment = segment};
-    const openreg_driver *table = &device->driver->table;
-    if ((table->caps & OPENREG_CAP_FENCED) != 0)
+    if ((device->info.caps & OPENREG_CAP_FENCED) != 0)
         info.flags |= OPENREG_RANGE_FENCED;
-    if ((table->caps & OPENREG_CAP_HOST_VISIBLE) != 0 && table->host_alias != NULL) {
+    if ((device->info.caps & OPENREG_CAP_HOST_VISIBLE) != 0) {
         void *alias;
         OPENREG_RETURN_NOT_OK(openreg_call_host_alias(device, call, segment->start, &alias));
         info.flags |= OPENREG_RANGE_VISIBLE;
@@ -57,7 +56,7 @@ free_allocation(openreg_device *device, const char *call, const openreg_segment 
 {
     if (segment->room > 0)
         return openreg_call_release(device, call, openreg_cache_vmm(device), segment->allocation);
-    return openreg_call_mem_free(device, call, segment->allocation, segment->pool->owner->handle);
+    return openreg_call_mem_free(device, call, segment->allocation);
 }
 
 /* Memory for a segment whose `pool` and `size` are set: sets `allocation`, `start` and `room`. Just the bytes that are
@@ -67,37 +66,17 @@ static openreg_status
 allocate_plain(openreg_device *device, openreg_segment *segment)
 {
     const uint64_t promised = device->info.min_alignment == 0 ? OPENREG_LEAST_ALIGNMENT : device->info.min_alignment;
-    const openreg_driver_stream stream = segment->pool->owner->handle;
     if (promised >= OPENREG_BLOCK_UNIT || !atomic_load_explicit(&device->cache->pads_segments, memory_order_relaxed)) {
-        OPENREG_RETURN_NOT_OK(openreg_call_mem_alloc(device, malloc_call, segment->size, stream, &segment->allocation));
+        OPENREG_RETURN_NOT_OK(openreg_call_mem_alloc(device, malloc_call, segment->size, &segment->allocation));
         segment->start = segment->allocation;
         if ((uintptr_t)segment->start % OPENREG_BLOCK_UNIT == 0)
             return OPENREG_OK;
-        OPENREG_RETURN_NOT_OK(openreg_call_mem_free(device, malloc_call, segment->allocation, stream));
+        OPENREG_RETURN_NOT_OK(openreg_call_mem_free(device, malloc_call, segment->allocation));
         atomic_store_explicit(&device->cache->pads_segments, true, memory_order_relaxed);
     }
     OPENREG_RETURN_NOT_OK(openreg_call_mem_alloc(device, malloc_call, segment->size + OPENREG_BLOCK_UNIT - promised,
-                                                 stream, &segment->allocation));
+                                                 &segment->allocation));
     segment->start = (char *)segment->allocation + (0 - (uintptr_t)segment->allocation) % OPENREG_BLOCK_UNIT;
-    return OPENREG_OK;
-}
-
-/* The same in a segment that can grow. OPENREG_E_UNSUPPORTED, without a text, where the driver has none. */
-static openreg_status
-allocate_growing(openreg_device *device, openreg_segment *segment)
-{
-    uint64_t room;
-    OPENREG_RETURN_NOT_OK(openreg_cache_reserve(device, segment->pool, segment->size, &room, &segment->allocation));
-    const openreg_vmm *growing = openreg_cache_vmm(device);
-    const openreg_status status = openreg_call_resize(device, malloc_call, growing, segment->allocation, segment->size);
-    if (status != OPENREG_OK) {
-        const openreg_error_fields error = openreg_error_save();
-        (void)openreg_call_release(device, malloc_call, growing, segment->allocation);
-        openreg_error_restore(&error);
-        return status;
-    }
-    segment->start = segment->allocation;
-    segment->room = room;
     return OPENREG_OK;
 }
 
@@ -105,7 +84,7 @@ static openreg_status
 allocate_segment(openreg_device *device, openreg_segment *segment)
 {
     if (openreg_cache_wants_growing() && !segment->pool->no_split) {
-        const openreg_status status = allocate_growing(device, segment);
+        const openreg_status status = openreg_cache_allocate_growing(device, segment);
         if (status != OPENREG_E_UNSUPPORTED)
             return status;
         if (openreg_cache_vmm(device) == NULL)
@@ -262,26 +241,26 @@ check_limit(const struct openreg_cache *cache, uint64_t size)
                              (unsigned long long)limit);
 }
 
-/* Lets a segment of the pool grow for the request. *out = NULL if there is none that can. The lock is held, and let go
- * meanwhile. */
+/* Lets a segment of the pool grow for the request, unless something fits once nothing is hot or warm. *out = NULL if there
+ * is none that can. The lock is held, and let go meanwhile, so each round looks at everything anew. */
 static openreg_status
 extend_segment(struct openreg_cache *cache, openreg_pool *pool, uint64_t rounded, openreg_block **out, bool *refused)
 {
-    uint64_t amount;
-    openreg_segment *segment;
-    *out = NULL;
-    while (*out == NULL && (segment = openreg_cache_growable(cache, pool, rounded, &amount)) != NULL) {
+    for (;;) {
+        uint64_t amount;
+        openreg_cache_release_hot(cache);
+        *out = openreg_cache_find(pool, rounded);
+        openreg_segment *segment = *out != NULL ? NULL : openreg_cache_growable(pool, rounded, &amount);
+        if (segment == NULL)
+            return OPENREG_OK;
         openreg_status status = check_limit(cache, amount);
         if (status == OPENREG_OK)
-            status = openreg_cache_grow_segment(cache, segment, amount, out);
+            status = openreg_cache_grow_segment(cache, segment, amount);
         if (status != OPENREG_OK) {
             *refused = status == OPENREG_E_NOMEM;
             return status;
         }
-        if ((*out)->size < rounded)
-            *out = NULL; /* another thread has taken from it */
     }
-    return OPENREG_OK;
 }
 
 openreg_status

@@ -9,36 +9,67 @@
 #include <stdlib.h>
 
 #include "base/error.h"
-#include "races/races.h"
+#include "watch/observers.h"
 
 #define SMALL_ROOM (256 * OPENREG_MIB)
 #define UNKNOWN_ROOM (UINT64_C(64) << 30) /* where the device's size is not known */
+#define LEAST_STEP (2 * OPENREG_MIB)      /* a device's granularity may be a page, and each piece costs a call */
 
 static const char malloc_call[] = "openreg_malloc";
 
 const openreg_vmm *
 openreg_cache_vmm(const openreg_device *device)
 {
-    return openreg_call_extension(device->driver, OPENREG_VMM_NAME, OPENREG_VMM_VERSION, OPENREG_VMM_SIZE_1);
+    return openreg_find_extension(malloc_call, device->driver, &openreg_extension_vmm);
 }
 
-openreg_status
-openreg_cache_reserve(openreg_device *device, const openreg_pool *pool, uint64_t size, uint64_t *room, void **out)
+static uint64_t
+round_up(uint64_t size, uint64_t step)
 {
-    const openreg_vmm *growing = openreg_cache_vmm(device);
+    return (size + step - 1) / step * step;
+}
+
+/* Addresses for a segment of `size` bytes at first. */
+static openreg_status
+reserve(openreg_device *device, const openreg_vmm *growing, openreg_segment *segment, uint64_t size)
+{
     const uint64_t total = device->info.total_bytes == 0 ? UNKNOWN_ROOM : device->info.total_bytes;
-    uint64_t wanted = pool->kind == OPENREG_POOL_SMALL ? SMALL_ROOM : total / 2;
-    if (growing == NULL)
-        return OPENREG_E_UNSUPPORTED;
+    uint64_t wanted = segment->pool->kind == OPENREG_POOL_SMALL ? SMALL_ROOM : total / 2;
     for (; wanted >= size; wanted /= 2) {
-        *room = wanted / OPENREG_VMM_GRANULARITY * OPENREG_VMM_GRANULARITY;
-        if (*room < size)
+        const uint64_t room = wanted / segment->step * segment->step;
+        if (room < size)
             break;
-        const openreg_status status = openreg_call_reserve(device, malloc_call, growing, *room, out);
+        const openreg_status status = openreg_call_reserve(device, malloc_call, growing, room, segment->step,
+                                                           &segment->allocation);
+        segment->room = status == OPENREG_OK ? room : 0;
         if (status == OPENREG_OK || status != OPENREG_E_NOMEM)
             return status;
     }
     return OPENREG_E_UNSUPPORTED;
+}
+
+openreg_status
+openreg_cache_allocate_growing(openreg_device *device, openreg_segment *segment)
+{
+    const openreg_vmm *const growing = openreg_cache_vmm(device);
+    if (growing == NULL)
+        return OPENREG_E_UNSUPPORTED;
+    OPENREG_RETURN_NOT_OK(openreg_call_granularity(device, malloc_call, growing, &segment->step));
+    if (segment->step < LEAST_STEP)
+        segment->step = LEAST_STEP;
+    const uint64_t size = round_up(segment->size, segment->step);
+    OPENREG_RETURN_NOT_OK(reserve(device, growing, segment, size));
+    const openreg_status status = openreg_call_map(device, malloc_call, growing, segment->allocation, 0, size);
+    if (status != OPENREG_OK) {
+        const openreg_error_fields error = openreg_error_save();
+        (void)openreg_call_release(device, malloc_call, growing, segment->allocation);
+        openreg_error_restore(&error);
+        segment->room = 0;
+        return status;
+    }
+    segment->start = segment->allocation;
+    segment->size = size;
+    return OPENREG_OK;
 }
 
 static openreg_block *
@@ -88,8 +119,8 @@ trace_range(const struct openreg_cache *cache, int32_t action, const openreg_seg
 }
 
 /* The segment has `amount` more bytes: they join its last block if that is free, else they are a block, for which
- * `spare` serves. Returns the free block at the end. */
-static openreg_block *
+ * `spare` serves. */
+static void
 append(struct openreg_cache *cache, openreg_segment *segment, uint64_t amount, openreg_block *spare)
 {
     openreg_cache_release_hot(cache);
@@ -111,18 +142,20 @@ append(struct openreg_cache *cache, openreg_segment *segment, uint64_t amount, o
     openreg_free_lists_insert(&segment->pool->free, last);
     segment->size += amount;
     count_reserved(cache, segment, (int64_t)amount);
-    return last;
 }
 
-/* Changes the memory of a segment. Releases and reacquires the lock. */
+/* Gives the segment [offset, offset + size) as memory, or takes it back. Releases and reacquires the lock. */
 static openreg_status
-resize(struct openreg_cache *cache, const char *call, openreg_segment *segment, uint64_t size)
+change(struct openreg_cache *cache, const char *call, openreg_segment *segment, bool grows, uint64_t offset,
+       uint64_t size)
 {
     segment->resizing = true;
     openreg_cache_ask(cache);
     openreg_fast_lock_release(&cache->lock);
-    const openreg_status status = openreg_call_resize(cache->device, call, openreg_cache_vmm(cache->device),
-                                                      segment->allocation, size);
+    openreg_device *const device = cache->device;
+    const openreg_vmm *const growing = openreg_cache_vmm(device);
+    const openreg_status status = grows ? openreg_call_map(device, call, growing, segment->allocation, offset, size)
+                                        : openreg_call_unmap(device, call, growing, segment->allocation, offset, size);
     openreg_fast_lock_acquire(&cache->lock);
     segment->resizing = false;
     openreg_cache_answered(cache);
@@ -130,42 +163,43 @@ resize(struct openreg_cache *cache, const char *call, openreg_segment *segment, 
 }
 
 openreg_segment *
-openreg_cache_growable(struct openreg_cache *cache, const openreg_pool *pool, uint64_t rounded, uint64_t *amount)
+openreg_cache_growable(const openreg_pool *pool, uint64_t rounded, uint64_t *amount)
 {
     const uint64_t unit = pool->kind == OPENREG_POOL_SMALL ? OPENREG_SMALL_SEGMENT : OPENREG_LARGE_SEGMENT;
-    openreg_cache_release_hot(cache);
     /* A pool has one of them until its addresses are used up, so few of a device's memory. */
     for (openreg_segment *segment = pool->growing; segment != NULL; segment = segment->growing_next) {
         if (segment->resizing)
             continue;
         const openreg_block *last = last_block(segment);
         const uint64_t there = last->state == OPENREG_BLOCK_FREE ? last->size : 0;
-        const uint64_t missing = rounded > there ? rounded - there : 0, room = segment->room - segment->size;
-        *amount = (missing + unit - 1) / unit * unit;
-        if (*amount > room)
-            *amount = (missing + OPENREG_VMM_GRANULARITY - 1) / OPENREG_VMM_GRANULARITY * OPENREG_VMM_GRANULARITY;
-        if (*amount <= room)
+        const uint64_t room = segment->room - segment->size;
+        if (there >= rounded)
+            continue; /* max_split_size keeps it whole */
+        *amount = round_up(round_up(rounded - there, unit), segment->step);
+        if (*amount > room || !openreg_cache_fits(pool, there + *amount, rounded))
+            *amount = round_up(rounded - there, segment->step);
+        if (*amount <= room && openreg_cache_fits(pool, there + *amount, rounded))
             return segment;
     }
     return NULL;
 }
 
 openreg_status
-openreg_cache_grow_segment(struct openreg_cache *cache, openreg_segment *segment, uint64_t amount, openreg_block **out)
+openreg_cache_grow_segment(struct openreg_cache *cache, openreg_segment *segment, uint64_t amount)
 {
     openreg_block *spare = openreg_cache_take_block(cache);
     if (spare == NULL)
         return openreg_error_set(OPENREG_E_NOMEM, malloc_call,
                                  "out of host memory for allocator metadata of openreg:%d", cache->device->index);
     cache->coming += amount;
-    const openreg_status status = resize(cache, malloc_call, segment, segment->size + amount);
+    const openreg_status status = change(cache, malloc_call, segment, true, segment->size, amount);
     cache->coming -= amount;
     if (status != OPENREG_OK) {
         openreg_cache_give_block(cache, spare);
         return status;
     }
     cache->stats.driver_allocs++;
-    *out = append(cache, segment, amount, spare);
+    append(cache, segment, amount, spare);
     return OPENREG_OK;
 }
 
@@ -175,7 +209,7 @@ shrink(struct openreg_cache *cache, const char *call, openreg_segment *segment)
 {
     openreg_block *last = last_block(segment);
     const uint64_t begin = (uint64_t)(last->address - segment->start);
-    const uint64_t end = (begin + OPENREG_VMM_GRANULARITY - 1) / OPENREG_VMM_GRANULARITY * OPENREG_VMM_GRANULARITY;
+    const uint64_t end = round_up(begin, segment->step);
     if (last->state != OPENREG_BLOCK_FREE || last->previous == NULL || end >= segment->size)
         return OPENREG_OK;
     const uint64_t amount = segment->size - end;
@@ -195,13 +229,14 @@ shrink(struct openreg_cache *cache, const char *call, openreg_segment *segment)
     segment->size = end;
     count_reserved(cache, segment, -(int64_t)amount);
     trace_range(cache, OPENREG_MEMORY_EVENT_SEGMENT_UNMAP, segment, end, amount);
-    const openreg_status status = resize(cache, call, segment, end);
+    const openreg_status status = change(cache, call, segment, false, end, amount);
     if (status != OPENREG_OK) {
-        (void)append(cache, segment, amount, spare);
+        append(cache, segment, amount, spare);
         return status;
     }
     cache->stats.driver_frees++;
-    openreg_races_forget(segment->start + end, amount); /* the driver has waited for all work on it */
+    if (openreg_is_observed(OPENREG_OBSERVE_USES)) /* the driver has waited for all work on it */
+        openreg_observers_block(OPENREG_BLOCK_GONE, segment->start + end, amount, OPENREG_HOST, 0);
     openreg_cache_give_block(cache, spare);
     return OPENREG_OK;
 }

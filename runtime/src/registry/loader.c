@@ -6,6 +6,7 @@
 #include <dlfcn.h>
 #include <errno.h>
 #include <limits.h>
+#include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -26,6 +27,35 @@ typedef struct loaded_library {
 } loaded_library;
 
 static loaded_library *libraries;
+
+/* Records of drivers point to these, also after a library was found somewhere else. */
+typedef struct kept_path {
+    struct kept_path *next;
+    char text[];
+} kept_path;
+
+static _Atomic(kept_path *) kept_paths;
+
+const char *
+openreg_loader_keep_path(const char *path)
+{
+    if (path == NULL || path[0] == '\0')
+        return "";
+    kept_path *first = atomic_load_explicit(&kept_paths, memory_order_acquire);
+    for (const kept_path *kept = first; kept != NULL; kept = kept->next)
+        if (strcmp(kept->text, path) == 0)
+            return kept->text;
+    const size_t size = strlen(path) + 1;
+    kept_path *const made = malloc(sizeof *made + size);
+    if (made == NULL)
+        return "";
+    memcpy(made->text, path, size);
+    do
+        made->next = first; /* two threads may keep one text twice */
+    while (
+        !atomic_compare_exchange_weak_explicit(&kept_paths, &first, made, memory_order_acq_rel, memory_order_acquire));
+    return made->text;
+}
 
 static int
 slot_is_set(const openreg_driver *table, const openreg_slot *slot)
@@ -51,9 +81,6 @@ check_slots(const openreg_driver *table)
                                          "the driver has %s but lacks %s: the %s functions come together",
                                          openreg_slots[k].name, slot->name, slot->group);
     }
-    if ((table->caps & OPENREG_CAP_HOST_VISIBLE) != 0 && table->host_alias == NULL)
-        return openreg_error_set(OPENREG_E_INCOMPATIBLE, NULL,
-                                 "the driver says OPENREG_CAP_HOST_VISIBLE but lacks host_alias");
     return OPENREG_OK;
 }
 
@@ -63,10 +90,10 @@ openreg_loader_accept(const openreg_driver *given, openreg_driver *out)
     if (given == NULL)
         return openreg_error_set(OPENREG_E_INCOMPATIBLE, NULL, "the driver gave no table");
     const uint32_t size = given->struct_size; /* the one field that may be read before it is checked */
-    if (size < OPENREG_DRIVER_SIZE_1_0)
+    if (size < OPENREG_DRIVER_SIZE_1)
         return openreg_error_set(OPENREG_E_INCOMPATIBLE, NULL,
                                  "the driver's table has %u bytes, ABI %u.0 needs at least %u", (unsigned)size,
-                                 OPENREG_ABI_MAJOR, (unsigned)OPENREG_DRIVER_SIZE_1_0);
+                                 OPENREG_ABI_MAJOR, (unsigned)OPENREG_DRIVER_SIZE_1);
 
     openreg_driver table;
     memset(&table, 0, sizeof table);
@@ -175,7 +202,7 @@ load_new(const char *real, const char *path, const char *name, const struct stat
 
 /* Every error's text names the path. */
 static openreg_status
-load(const char *path, const char *name, openreg_driver *out, char resolved[OPENREG_LOADER_PATH_MAX], int *is_missing)
+load(const char *path, const char *name, openreg_driver *out, const char **resolved, int *is_missing)
 {
     *is_missing = 0;
     /* A bare name would be searched for by dlopen() in places that nobody named. */
@@ -190,10 +217,7 @@ load(const char *path, const char *name, openreg_driver *out, char resolved[OPEN
         return openreg_error_set(OPENREG_E_INCOMPATIBLE, NULL, "cannot load %s: %s", path,
                                  strerror_r(errno, buffer, sizeof buffer));
     }
-    if (strlen(real) >= OPENREG_LOADER_PATH_MAX)
-        return openreg_error_set(OPENREG_E_INVALID, NULL, "cannot load %s: its path is longer than %d bytes", path,
-                                 OPENREG_LOADER_PATH_MAX - 1);
-    openreg_text_copy(resolved, OPENREG_LOADER_PATH_MAX, real);
+    *resolved = openreg_loader_keep_path(real);
     if (!S_ISREG(file.st_mode))
         return openreg_error_set(OPENREG_E_INCOMPATIBLE, NULL, "cannot load %s: it is not a regular file", path);
 
@@ -206,8 +230,7 @@ load(const char *path, const char *name, openreg_driver *out, char resolved[OPEN
 }
 
 openreg_status
-openreg_loader_load(const char *path, const char *name, openreg_driver *out, char resolved[OPENREG_LOADER_PATH_MAX],
-                    int *is_missing)
+openreg_loader_load(const char *path, const char *name, openreg_driver *out, const char **resolved, int *is_missing)
 {
     const openreg_status status = load(path, name, out, resolved, is_missing);
     return status == OPENREG_OK ? OPENREG_OK : openreg_error_names_path();

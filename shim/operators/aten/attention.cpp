@@ -18,6 +18,7 @@
 #include <algorithm>
 #include <array>
 
+#include "shim/operators/fallback/fallback.h"
 #include "shim/operators/fallback/gpu_copy.h"
 
 #if __has_include(<ATen/SDPBackend.h>)
@@ -41,14 +42,17 @@ static_assert(kOverrideable == static_cast<int64_t>(at::SDPBackend::overrideable
 
 using OptionalTensor = std::optional<at::Tensor>;
 
-// Tensors that a transform or a subclass stands for: their sizes are known, but an operator on them would be the transform's.
-bool is_wrapped(const at::Tensor& tensor) {
-  constexpr c10::DispatchKeySet kWrappers({c10::DispatchKey::FuncTorchBatched, c10::DispatchKey::Python});
-  return tensor.unsafeGetTensorImpl()->key_set().has_any(kWrappers);
+// Whether vmap() may stand behind a tensor: in vmap(grad(f)) the tensors are grad's, over those of vmap, and only the outermost
+// is seen here.
+bool is_batched(const at::Tensor& tensor) {
+  constexpr c10::DispatchKeySet kTransforms(
+      {c10::DispatchKey::FuncTorchBatched, c10::DispatchKey::FuncTorchGradWrapper, c10::DispatchKey::Functionalize});
+  return tensor.unsafeGetTensorImpl()->key_set().has_any(kTransforms);
 }
 
-bool is_batched(const at::Tensor& tensor) {
-  return tensor.unsafeGetTensorImpl()->key_set().has(c10::DispatchKey::FuncTorchBatched);
+// Tensors that a transform or a subclass stands for: their sizes are known, but an operator on them would be theirs.
+bool is_wrapped(const at::Tensor& tensor) {
+  return is_batched(tensor) || tensor.unsafeGetTensorImpl()->key_set().has(c10::DispatchKey::Python);
 }
 
 // What PyTorch asks before it takes the CPU's fused kernel, but for whether that is enabled.
@@ -66,6 +70,58 @@ bool fits_fused_kernel(const sdp::sdp_params& call) {
       call.query.sym_size(-1) == call.key.sym_size(-1) && call.query.sym_size(-1) == call.value.sym_size(-1);
 }
 
+using Choice = int64_t(
+    const at::Tensor&,
+    const at::Tensor&,
+    const at::Tensor&,
+    const OptionalTensor&,
+    double,
+    bool,
+    std::optional<double>,
+    bool);
+
+OptionalTensor given(const OptionalTensor& mask) {
+  return mask.has_value() && mask->defined() ? mask : std::nullopt;
+}
+
+// The CPU's choice looks at CPU views of the tensors, which don't say that a gradient of the mask is wanted; the fused kernel
+// gives none.
+bool wants_gradient(const OptionalTensor& mask) {
+  return mask.has_value() && mask->defined() && mask->requires_grad();
+}
+
+bool wants_overrideable(const at::Tensor& query) {
+  const at::Context& context = at::globalContext();
+  return context.userEnabledOverrideableSDP() && !context.userEnabledFlashSDP() && !is_on_gpu(query);
+}
+
+// The kernel for tensors of the device that nothing stands for.
+int64_t choose_for_dense(
+    const at::Tensor& query,
+    const at::Tensor& key,
+    const at::Tensor& value,
+    const OptionalTensor& mask,
+    double dropout,
+    bool causal,
+    std::optional<double> scale,
+    bool grouped) {
+  if (wants_gradient(mask)) {
+    return kMath;
+  }
+  if (wants_overrideable(query) && fits_fused_kernel({query, key, value, given(mask), dropout, causal, grouped})) {
+    return kOverrideable;
+  }
+  static const auto op = c10::Dispatcher::singleton().findSchemaOrThrow("aten::_fused_sdp_choice", "").typed<Choice>();
+  const int64_t choice = call_fallback(op, query, key, value, mask, dropout, causal, scale, grouped);
+  if (choice != kFlash) {
+    return choice;
+  }
+  // A GPU's kernel takes no mask, and wants rows of whole 16 bytes, to which PyTorch pads the tensors of its own devices
+  // alone.
+  constexpr int64_t kRow = 8;
+  return is_on_gpu(query) && (mask.has_value() || query.size(-1) % kRow != 0) ? kMath : kOverrideable;
+}
+
 int64_t choose(
     const at::Tensor& query,
     const at::Tensor& key,
@@ -75,37 +131,26 @@ int64_t choose(
     bool causal,
     std::optional<double> scale,
     bool grouped) {
-  // The CPU's choice looks at CPU views of the tensors, which don't say that a gradient of the mask is wanted; the fused
-  // kernel gives none.
-  if (mask.has_value() && mask->defined() && mask->requires_grad()) {
+  if (wants_gradient(mask)) {
     return kMath;
   }
-  const at::Context& context = at::globalContext();
-  const OptionalTensor given_mask = mask.has_value() && mask->defined() ? mask : std::nullopt;
-  const std::array<at::Tensor, 4> tensors{query, key, value, given_mask.value_or(query)};
-  if (context.userEnabledOverrideableSDP() && !context.userEnabledFlashSDP() && !is_on_gpu(query) &&
-      fits_fused_kernel({query, key, value, given_mask, dropout, causal, grouped})) {
-    return std::any_of(tensors.begin(), tensors.end(), is_batched) ? kFlash : kOverrideable;
+  const std::array<at::Tensor, 4> tensors{query, key, value, given(mask).value_or(query)};
+  const bool batched = std::any_of(tensors.begin(), tensors.end(), is_batched);
+  if (!batched && std::none_of(tensors.begin(), tensors.end(), is_wrapped)) {
+    return at::_fused_sdp_choice(query, key, value, mask, dropout, causal, scale, grouped);
   }
-  if (std::any_of(tensors.begin(), tensors.end(), is_wrapped) && !is_on_gpu(query)) {
-    const int64_t choice =
-        at::native::_fused_sdp_choice_cpp(query, key, value, given_mask, dropout, causal, scale, grouped);
-    // The CPU's own operator has a batching rule, and PyTorch knows the strides of its results, which torch.compile asks
-    // for; it has neither for the overrideable one.
-    const bool is_cpu_operator =
-        std::any_of(tensors.begin(), tensors.end(), is_batched) || query.key_set().has(c10::DispatchKey::Python);
-    return choice == kFlash && !is_cpu_operator ? kOverrideable : choice;
+  if (is_on_gpu(query)) {
+    return batched ? kMath : at::_fused_sdp_choice(query, key, value, mask, dropout, causal, scale, grouped);
   }
-  const int64_t choice = std::any_of(tensors.begin(), tensors.end(), is_batched)
-      ? kMath
-      : at::_fused_sdp_choice(query, key, value, mask, dropout, causal, scale, grouped);
-  if (choice != kFlash) {
-    return choice;
+  if (wants_overrideable(query) && fits_fused_kernel({query, key, value, given(mask), dropout, causal, grouped})) {
+    return batched ? kFlash : kOverrideable;
   }
-  // A GPU's kernel takes no mask, and wants rows of whole 16 bytes, to which PyTorch pads the tensors of its own devices
-  // alone.
-  constexpr int64_t kRow = 8;
-  return is_on_gpu(query) && (mask.has_value() || query.size(-1) % kRow != 0) ? kMath : kOverrideable;
+  const int64_t choice =
+      at::native::_fused_sdp_choice_cpp(query, key, value, given(mask), dropout, causal, scale, grouped);
+  // The CPU's own operator has a batching rule, and PyTorch knows the strides of its results, which torch.compile asks
+  // for; it has neither for the overrideable one.
+  const bool is_cpu_operator = batched || query.key_set().has(c10::DispatchKey::Python);
+  return choice == kFlash && !is_cpu_operator ? kOverrideable : choice;
 }
 
 // Returns output, logsumexp, and what CUDA's kernels would keep for their backward, left undefined.
@@ -191,6 +236,7 @@ std::tuple<at::Tensor, at::Tensor, at::Tensor, at::Tensor> fused_attention_backw
 
 void register_attention() {
   torch::Library& m = kernel_library("aten", c10::DispatchKey::PrivateUse1);
+  m.impl("_fused_sdp_choice", choose_for_dense);
   m.impl("_scaled_dot_product_fused_attention_overrideable", fused_attention);
   m.impl("_scaled_dot_product_fused_attention_overrideable_backward", fused_attention_backward);
 }

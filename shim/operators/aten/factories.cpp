@@ -20,7 +20,11 @@ c10::Device resolve_device(std::optional<c10::Device> device) {
   return {c10::DeviceType::PrivateUse1, index == -1 ? current_device() : index};
 }
 
-void check_options(std::optional<c10::Layout> layout, std::optional<bool> pin_memory) {
+void check_options(
+    std::optional<c10::ScalarType> dtype, std::optional<c10::Layout> layout, std::optional<bool> pin_memory) {
+  if (C10_UNLIKELY(dtype == c10::ScalarType::ComplexHalf)) { // as at::detail::empty_generic()
+    TORCH_WARN_ONCE("ComplexHalf support is experimental and many operators don't support it yet.");
+  }
   TORCH_CHECK(
       layout.value_or(c10::kStrided) == c10::kStrided,
       "openreg has no support for tensors of layout ",
@@ -46,7 +50,7 @@ at::Tensor empty_memory_format(
     std::optional<c10::Device> device,
     std::optional<bool> pin_memory,
     std::optional<c10::MemoryFormat> memory_format) {
-  check_options(layout, pin_memory);
+  check_options(dtype, layout, pin_memory);
   at::detail::check_size_nonnegative(size);
   auto tensor =
       new_contiguous_tensor(resolve_device(device), c10::scalarTypeToTypeMeta(c10::dtype_or_default(dtype)), size);
@@ -63,7 +67,7 @@ at::Tensor empty_strided(
     std::optional<c10::Layout> layout,
     std::optional<c10::Device> device,
     std::optional<bool> pin_memory) {
-  check_options(layout, pin_memory);
+  check_options(dtype, layout, pin_memory);
   at::detail::check_size_nonnegative(size);
   return filled_if_deterministic(
       new_tensor(resolve_device(device), c10::scalarTypeToTypeMeta(c10::dtype_or_default(dtype)), size, stride));
@@ -75,7 +79,7 @@ at::Tensor efficient_zero_tensor(
     std::optional<c10::Layout> layout,
     std::optional<c10::Device> device,
     std::optional<bool> pin_memory) {
-  check_options(layout, pin_memory);
+  check_options(dtype, layout, pin_memory);
   at::native::ZeroTensorAllocator no_memory(resolve_device(device));
   // The ZeroTensor key must stay: without it, formulas that skip zero tensors read a null pointer.
   const auto keys =

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: BSD-3-Clause
 #include "shim/operators/fallback/fallback.h"
 
+#include <ATen/TracerMode.h>
 #include <ATen/core/Generator.h>
 #include <ATen/core/LegacyTypeDispatch.h>
 #include <c10/core/impl/LocalDispatchKeySet.h>
@@ -72,7 +73,7 @@ c10::IValue shown_argument(KernelView& view, const c10::Argument& declared, cons
     }
     return shown;
   }
-  if (value.isOptionalTensorList()) {
+  if (is_optional_tensor_list(value)) {
     c10::List<std::optional<at::Tensor>> shown;
     for (const c10::IValue& tensor : value.toListRef()) {
       shown.push_back(
@@ -102,22 +103,54 @@ bool has_zero_tensor(const c10::IValue* arguments, size_t count) {
   });
 }
 
+// PyTorch's general kernel, which is reached by a key that no backend has kernels for.
+constexpr c10::DispatchKey kNobody = c10::DispatchKey::FPGA;
+
+bool has_only_general_kernel(const c10::OperatorHandle& op) {
+  return op.hasKernelForDispatchKey(c10::DispatchKey::CompositeExplicitAutograd) &&
+      !op.hasKernelForDispatchKey(c10::DispatchKey::CPU) && !op.hasKernelForDispatchKey(kNobody);
+}
+
 // For an operator on lists whose tensors are on several devices: PyTorch's general kernel, which works through the lists,
-// as a GPU's operators do then. It is reached by a key that no backend has kernels for. False where there is none.
+// as a GPU's operators do then. False where there is none.
 bool run_tensor_by_tensor(const c10::OperatorHandle& op, torch::jit::Stack* stack) {
-  constexpr c10::DispatchKey kNobody = c10::DispatchKey::FPGA;
   const auto& declared = op.schema().arguments();
   const bool has_list = std::any_of(declared.begin(), declared.end(), [](const c10::Argument& argument) {
     const auto* list = argument.real_type()->castRaw<c10::ListType>();
     return list != nullptr && list->getElementType()->kind() == c10::TypeKind::TensorType;
   });
-  if (!has_list || !op.hasKernelForDispatchKey(c10::DispatchKey::CompositeExplicitAutograd) ||
-      op.hasKernelForDispatchKey(c10::DispatchKey::CPU) || op.hasKernelForDispatchKey(kNobody)) {
+  if (!has_list || !has_only_general_kernel(op)) {
     return false;
   }
   const c10::impl::ExcludeDispatchKeyGuard below(kAboveKernels);
   op.redispatchBoxed(c10::DispatchKeySet(kNobody), stack);
   return true;
+}
+
+// Lists of tensors that the call writes: what a kernel has done to their first tensors stays when it refuses a later one.
+enum class WrittenLists : uint8_t { none, of_one_type, of_several_types };
+
+WrittenLists written_lists(const c10::OperatorHandle& op, const c10::IValue* arguments) {
+  const auto& declared = op.schema().arguments();
+  WrittenLists found = WrittenLists::none;
+  bool alike = true;
+  for (size_t i = 0; i < declared.size(); ++i) {
+    if (arguments[i].isTensorList()) {
+      const auto tensors = arguments[i].toListRef();
+      found = is_written(declared[i]) ? WrittenLists::of_one_type : found;
+      alike = alike && std::all_of(tensors.begin(), tensors.end(), [&](const c10::IValue& tensor) {
+                return tensor.toTensor().dtype() == tensors[0].toTensor().dtype();
+              });
+    }
+  }
+  return found == WrittenLists::of_one_type && !alike ? WrittenLists::of_several_types : found;
+}
+
+// An operator whose CPU kernel may be Python code: what that keeps, a constant that it computes once, is ordinary memory of the
+// host and no block of the device's.
+bool may_be_python(const c10::OperatorHandle& op) {
+  const auto name = op.operator_name().getNamespace();
+  return name.has_value() && *name != "aten" && *name != "quantized";
 }
 
 c10::IValue adopted_result(KernelView& view, c10::IValue value) {
@@ -164,7 +197,7 @@ void run_kernel(const c10::OperatorHandle& op, const Where& where, torch::jit::S
   {
     const c10::impl::ExcludeDispatchKeyGuard below(kAboveKernels);
     std::optional<AllocateOnDevice> ordinary;
-    if (on_cpu) {
+    if (on_cpu || C10_UNLIKELY(may_be_python(op))) {
       ordinary.emplace(DeviceIndex{-1});
     }
     op.redispatchBoxed(where.keys, stack);
@@ -184,6 +217,12 @@ void operator_fallback(const c10::OperatorHandle& op, c10::DispatchKeySet keys, 
   const auto& schema = op.schema();
   const auto& declared = schema.arguments();
   const size_t count = declared.size();
+  if (C10_UNLIKELY(at::tracer::impl::is_dispatch_enabled()) && has_only_general_kernel(op)) {
+    // torch.jit.trace() still records, so it hasn't recorded this operator (convolution): it is to record the parts, with
+    // the program's tensors.
+    op.redispatchBoxed(c10::DispatchKeySet(kNobody), stack);
+    return;
+  }
   const size_t first = stack->size() - count;
   c10::IValue* arguments = stack->data() + first;
 
@@ -216,19 +255,28 @@ void operator_fallback(const c10::OperatorHandle& op, c10::DispatchKeySet keys, 
       kernel_key,
       " that could run in its place.");
 
+  const WrittenLists lists = written_lists(op, arguments);
+  if (C10_UNLIKELY(lists == WrittenLists::of_several_types) && kernels == Kernels::cpu &&
+      run_tensor_by_tensor(op, stack)) {
+    return;
+  }
   // The arguments live here while the stack holds their views.
   Originals originals;
   try {
     run_kernel(op, {kernels, kernel_keys, device, of_tensors}, stack, originals);
     return;
   } catch (const c10::NotImplementedError& refusal) {
-    if (kernels == Kernels::gpu || keys.has_any(kNonDense) || !fits_wider_type(op, refusal)) {
+    if (kernels == Kernels::gpu || keys.has_any(kNonDense) || lists == WrittenLists::of_several_types ||
+        !fits_wider_type(op, refusal)) {
       throw;
     }
   }
   stack->resize(first);
   std::move(originals.begin(), originals.end(), std::back_inserter(*stack));
-  call_in_wider_type(op, stack, WiderCall::below_autograd);
+  // Lists that are written may show one storage several times, of which one call in a wider type would make several copies.
+  if (lists == WrittenLists::none || !run_tensor_by_tensor(op, stack)) {
+    call_in_wider_type(op, stack, WiderCall::below_autograd);
+  }
 }
 
 namespace {

@@ -1,8 +1,6 @@
 // SPDX-License-Identifier: BSD-3-Clause
 #include "shim/operators/fallback/kernel_tensor_cache.h"
 
-#include <c10/core/InferenceMode.h>
-
 #include <atomic>
 
 #include "shim/operators/fallback/cpu_allocations.h"

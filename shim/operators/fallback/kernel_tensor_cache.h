@@ -3,10 +3,13 @@
 // needs no new TensorImpl or StorageImpl once its thread is warm.
 #pragma once
 
+#include <ATen/core/TensorBase.h>
+#include <c10/core/InferenceMode.h>
 #include <c10/core/StorageImpl.h>
 #include <c10/core/TensorImpl.h>
 
 #include <cstdint>
+#include <optional>
 #include <vector>
 
 #include "shim/base/export.h"
@@ -25,6 +28,20 @@ inline c10::DispatchKeySet keys_moved(c10::DispatchKeySet keys, c10::BackendComp
   return (keys.remove_backend(from) - c10::getAutocastRelatedKeySetFromBackend(from)) | c10::DispatchKeySet(to) |
       c10::getAutocastRelatedKeySetFromBackend(to);
 }
+
+// While it lives, tensors are made as `like` was: with a version and a gradient to come, or in inference mode without. A view
+// is of the kind of what it views, whichever mode it is made in.
+class MadeLike {
+ public:
+  explicit MadeLike(const at::TensorBase& like) {
+    if (C10_UNLIKELY(like.is_inference() != c10::InferenceMode::is_enabled())) {
+      mode_.emplace(like.is_inference());
+    }
+  }
+
+ private:
+  std::optional<c10::InferenceMode> mode_;
+};
 
 // A tensor of the type that `kernels` work on, with a storage of its own, which can be pointed at other memory with another
 // tensor's metadata.

@@ -584,6 +584,7 @@ at::Tensor KernelView::adopt(at::Tensor&& result) {
   auto* storage = result.storage().unsafeGetStorageImpl();
   for (const auto& entry : storages_) {
     if (entry.shown == storage) {
+      const MadeLike view(*tensors_[entry.tensor].original);
       return tensor_over(c10::Storage(c10::intrusive_ptr<c10::StorageImpl>::reclaim_copy(entry.original)), result);
     }
   }

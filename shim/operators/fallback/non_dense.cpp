@@ -7,6 +7,8 @@
 #include <ATen/quantized/QTensorImpl.h>
 #include <c10/core/DeviceGuard.h>
 
+#include "shim/operators/fallback/kernel_tensor_cache.h"
+
 namespace c10::openreg {
 namespace {
 
@@ -29,6 +31,7 @@ c10::DispatchKeySet keys_on(const at::Tensor& like, c10::Device device) {
 }
 
 at::Tensor bytes_of(const at::Tensor& tensor) {
+  const MadeLike part(tensor);
   auto bytes = at::detail::make_tensor<c10::TensorImpl>(
       c10::Storage(tensor.unsafeGetTensorImpl()->unsafe_storage()),
       c10::DispatchKeySet(backend_of(tensor.device().type())) | c10::DispatchKeySet(c10::DispatchKey::Dense),
@@ -63,6 +66,7 @@ Parts parts_of(const at::Tensor& tensor) {
 }
 
 at::Tensor non_dense_of(const at::Tensor& like, const Parts& parts, c10::Device device) {
+  const MadeLike mode(like);
   const c10::DispatchKeySet keys = keys_on(like, device);
   if (is_kind(like, c10::DispatchKey::Sparse)) {
     const c10::DeviceGuard current(device); // a new SparseTensorImpl is on the current device

@@ -81,7 +81,7 @@ std::vector<std::string> schema_types(const c10::FunctionSchema& schema) {
   std::vector<std::string> types;
   types.reserve(schema.arguments().size());
   for (const c10::Argument& argument : schema.arguments()) {
-    if (may_be_on_cpu(argument)) {
+    if (may_be_on_cpu(schema, argument)) {
       return {};
     }
     types.push_back(argument.real_type()->str() + (is_written(argument) ? "!" : ""));

@@ -133,9 +133,15 @@ class WiderArguments {
 };
 
 at::Tensor without_data(const at::Tensor& tensor) {
-  return tensor.defined()
-      ? at::empty_strided(tensor.sizes(), tensor.strides(), at::TensorOptions(tensor.scalar_type()).device(at::kMeta))
-      : tensor;
+  if (!tensor.defined()) {
+    return tensor;
+  }
+  at::Tensor meta =
+      at::empty_strided(tensor.sizes(), tensor.strides(), at::TensorOptions(tensor.scalar_type()).device(at::kMeta));
+  if (tensor.unsafeGetTensorImpl()->is_wrapped_number()) {
+    meta.unsafeGetTensorImpl()->set_wrapped_number(true); // the type of a number in the program counts less
+  }
+  return meta;
 }
 
 c10::IValue without_data(const c10::IValue& value) {
@@ -149,10 +155,10 @@ c10::IValue without_data(const c10::IValue& value) {
     }
     return tensors;
   }
-  if (value.isOptionalTensorList()) {
+  if (is_optional_tensor_list(value)) {
     c10::List<std::optional<at::Tensor>> tensors;
-    for (const std::optional<at::Tensor>& tensor : value.toOptionalTensorList()) {
-      tensors.push_back(tensor.has_value() ? std::optional(without_data(*tensor)) : std::nullopt);
+    for (const c10::IValue& tensor : value.toListRef()) {
+      tensors.push_back(tensor.isTensor() ? std::optional(without_data(tensor.toTensor())) : std::nullopt);
     }
     return tensors;
   }

@@ -277,7 +277,7 @@ bool NativeCall::show_in_shape_of_result(const at::Tensor& tensor, openreg_value
 }
 
 bool NativeCall::show_list(const c10::IValue& value, bool written, openreg_value& to) {
-  if (value.isTensorList() || value.isOptionalTensorList()) {
+  if (value.isTensorList() || is_optional_tensor_list(value)) {
     std::vector<const openreg_tensor*> tensors;
     for (const c10::IValue& element : value.toListRef()) {
       const bool is_there = element.isTensor() && element.toTensor().defined();

@@ -42,7 +42,7 @@ c10::IValue without_data(const c10::IValue& value) {
     }
     return list;
   }
-  if (value.isOptionalTensorList()) {
+  if (is_optional_tensor_list(value)) {
     c10::List<std::optional<at::Tensor>> list;
     for (const c10::IValue& tensor : value.toListRef()) {
       list.push_back(tensor.isNone() ? std::nullopt : std::optional<at::Tensor>(without_data(tensor.toTensor())));

@@ -13,6 +13,8 @@
 #include <unordered_map>
 #include <vector>
 
+#include "shim/operators/policy/device_check.h"
+
 namespace c10::openreg {
 
 // Of the argument's declared type, without "optional".
@@ -25,7 +27,7 @@ void for_each_tensor(const c10::IValue& value, Visit visit) {
     if (value.toTensor().defined()) {
       visit(value.toTensor());
     }
-  } else if (value.isTensorList() || value.isOptionalTensorList()) {
+  } else if (value.isTensorList() || is_optional_tensor_list(value)) {
     for (const c10::IValue& element : value.toListRef()) {
       for_each_tensor(element, visit);
     }

@@ -29,9 +29,24 @@ void DeviceCheck::check_generator() const {
       "'");
 }
 
-bool may_be_on_cpu(const c10::Argument& argument) {
-  return argument.name() == "input_lengths" || argument.name() == "target_lengths";
+bool may_be_on_cpu(const c10::FunctionSchema& schema, const c10::Argument& argument) {
+  const std::string& name = argument.name();
+  return name == "input_lengths" || name == "target_lengths" || name == "cpu_nested_shape_example" ||
+      name == "nested_size" || name == "nested_strides" ||
+      (name == "offsets" && schema.name().rfind("aten::_nested_view_from_buffer", 0) == 0);
 }
+
+namespace {
+
+void check_index(const c10::IValue& indexed, const at::Tensor& index) {
+  TORCH_CHECK(
+      !index.defined() || index.is_cpu() || !indexed.isTensor() || index.device() == indexed.toTensor().device(),
+      "indices should be either on cpu or on the same device as the indexed tensor (",
+      indexed.toTensor().device(),
+      ")");
+}
+
+} // namespace
 
 DeviceIndex common_device(const c10::FunctionSchema& schema, const c10::IValue* arguments, size_t count) {
   DeviceCheck check(schema);
@@ -39,17 +54,18 @@ DeviceIndex common_device(const c10::FunctionSchema& schema, const c10::IValue* 
   for (size_t i = 0; i < count; ++i) {
     const c10::IValue& value = arguments[i];
     if (value.isTensor()) {
-      check.add(value.toTensor(), is_written(declared[i]), may_be_on_cpu(declared[i]));
+      check.add(value.toTensor(), is_written(declared[i]), may_be_on_cpu(schema, declared[i]));
     } else if (value.isGenerator()) {
       check.add(value.toGenerator());
     } else if (value.isTensorList()) {
       for (const c10::IValue& tensor : value.toListRef()) {
         check.add(tensor.toTensor(), is_written(declared[i]));
       }
-    } else if (value.isOptionalTensorList()) {
-      for (const std::optional<at::Tensor>& tensor : value.toOptionalTensorList()) {
-        if (tensor.has_value()) {
-          check.add(*tensor, false, /*may_be_on_cpu=*/true); // indices
+    } else if (is_optional_tensor_list(value)) {
+      for (const c10::IValue& tensor : value.toListRef()) {
+        if (tensor.isTensor()) {
+          check_index(arguments[0], tensor.toTensor());
+          check.add(tensor.toTensor(), false, /*may_be_on_cpu=*/true); // indices
         }
       }
     }

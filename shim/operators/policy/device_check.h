@@ -66,8 +66,16 @@ class DeviceCheck {
   bool has_others_ = false; // tensors that aren't openreg's
 };
 
-// Whether a tensor argument may be on the CPU whatever its dimension: the lengths of ctc_loss.
-bool may_be_on_cpu(const c10::Argument& argument);
+// Whether a tensor argument may be on the CPU whatever its dimension: the lengths of ctc_loss, and the sizes of nested tensors,
+// which are on the CPU for every device.
+bool may_be_on_cpu(const c10::FunctionSchema& schema, const c10::Argument& argument);
+
+// A list of which elements may be None. Lists that TorchScript makes have a type that equals PyTorch's and isn't the same
+// object, which IValue::isOptionalTensorList() doesn't recognise.
+inline bool is_optional_tensor_list(const c10::IValue& value) {
+  return value.isOptionalTensorList() ||
+      (value.isList() && *value.toList().elementType() == *c10::OptionalType::ofTensor());
+}
 
 // DeviceCheck over the values of the schema's arguments, in order.
 DeviceIndex common_device(const c10::FunctionSchema& schema, const c10::IValue* arguments, size_t count);

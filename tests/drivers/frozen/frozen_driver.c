@@ -98,9 +98,10 @@ event_create(openreg_instance instance, int32_t dev, uint32_t flags, openreg_dri
 }
 
 static openreg_status
-event_destroy(openreg_instance instance, openreg_driver_event event)
+event_destroy(openreg_instance instance, int32_t dev, openreg_driver_event event)
 {
     (void)instance;
+    (void)dev;
     free(event);
     return OPENREG_OK;
 }
@@ -116,18 +117,20 @@ event_record(openreg_instance instance, int32_t dev, openreg_driver_event event,
 }
 
 static openreg_status
-event_query(openreg_instance instance, openreg_driver_event event, int32_t *done)
+event_query(openreg_instance instance, int32_t dev, openreg_driver_event event, int32_t *done)
 {
     (void)instance;
+    (void)dev;
     (void)event;
     *done = 1;
     return OPENREG_OK;
 }
 
 static openreg_status
-event_sync(openreg_instance instance, openreg_driver_event event)
+event_sync(openreg_instance instance, int32_t dev, openreg_driver_event event)
 {
     (void)instance;
+    (void)dev;
     (void)event;
     return OPENREG_OK;
 }
@@ -151,7 +154,6 @@ host_free(openreg_instance instance, void *ptr)
     return OPENREG_OK;
 }
 
-#if OPENREG_ABI_MINOR >= 1
 static openreg_status
 describe(const openreg_host *host, const openreg_option *options, size_t n, const char *topology, int32_t capacity,
          openreg_device_info *const *infos, uint8_t *peers, int32_t *count)
@@ -168,9 +170,7 @@ describe(const openreg_host *host, const openreg_option *options, size_t n, cons
     *count = 2;
     return OPENREG_OK;
 }
-#endif
 
-#if OPENREG_ABI_MINOR >= 2
 struct call {
     void (*function)(void *argument);
     void *argument;
@@ -198,7 +198,6 @@ host_func(openreg_instance instance, int32_t dev, openreg_driver_stream stream, 
     (void)pthread_join(thread, NULL);
     return OPENREG_OK;
 }
-#endif
 
 static const openreg_driver table = {
     .struct_size = sizeof table,
@@ -220,12 +219,8 @@ static const openreg_driver table = {
     .event_sync = event_sync,
     .host_alloc = host_alloc,
     .host_free = host_free,
-#if OPENREG_ABI_MINOR >= 1
     .describe = describe,
-#endif
-#if OPENREG_ABI_MINOR >= 2
     .host_func = host_func,
-#endif
 #ifdef OPENREG_NEXT_SLOT
     .next = toy_close, /* what a runtime of today must neither copy nor call */
 #endif

@@ -23,17 +23,16 @@
     X(event_record)                                                                                                    \
     X(event_query)                                                                                                     \
     X(event_sync)                                                                                                      \
-    X(probe)                                                                                                           \
+    X(event_elapsed)                                                                                                   \
+    X(host_func)                                                                                                       \
     X(device_active)                                                                                                   \
     X(device_bind)                                                                                                     \
     X(host_alloc)                                                                                                      \
     X(host_free)                                                                                                       \
     X(mem_info)                                                                                                        \
-    X(event_elapsed)                                                                                                   \
     X(host_alias)                                                                                                      \
     X(stream_native)                                                                                                   \
+    X(describe)                                                                                                        \
     X(extension)
-#define FROZEN_SLOTS_1_1(X) FROZEN_SLOTS_1_0(X) X(describe)
-#define FROZEN_SLOTS_1_2(X) FROZEN_SLOTS_1_1(X) X(host_func)
 
 #endif

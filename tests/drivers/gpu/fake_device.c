@@ -177,6 +177,10 @@ GPU(DeviceGetAttribute)(int *value, openreg_gpu_attribute attribute, int dev)
         *value = 9;
     else if (attribute == GPU_ATTRIBUTE_CAPABILITY_MINOR)
         *value = dev;
+#if defined(GPU_ATTRIBUTE_SHARES_PAGES)
+    else if (attribute == GPU_ATTRIBUTE_SHARES_PAGES)
+        *value = dev % 2; /* devices differ */
+#endif
     else
         code = GPU(ErrorInvalidValue);
     return fake_end(code);

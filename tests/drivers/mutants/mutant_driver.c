@@ -19,7 +19,7 @@ static openreg_driver table;
 static pthread_mutex_t big_lock = PTHREAD_MUTEX_INITIALIZER;
 static pthread_t unmasked;
 static atomic_int stopping;
-static pid_t probed_by;
+static pid_t counted_by;
 
 #ifdef MUTANT_EXPORTS
 __attribute__((visibility("default"))) int mutant_exported_by_mistake(void);
@@ -85,7 +85,7 @@ refuse_open(const openreg_host *host, const openreg_option *options, size_t n)
         if (IS(option_other_code) && is_bad)
             return openreg_fail(host, OPENREG_E_INTERNAL, 0, "devices, memory: wrong");
     }
-    if (IS(probe_spoils_fork) && probed_by != 0 && probed_by != getpid())
+    if (IS(count_spoils_fork) && counted_by != 0 && counted_by != getpid())
         return openreg_fail(host, OPENREG_E_INTERNAL, 0, "initialised in the parent");
     return OPENREG_OK;
 }
@@ -126,22 +126,18 @@ mutant_open(const openreg_host *host, const openreg_option *options, size_t n, o
 }
 
 static openreg_status
-mutant_probe(const openreg_host *host, const openreg_option *options, size_t n, int32_t *count)
-{
-    const openreg_status status = mutant_base->probe(host, options, n, count);
-    if (status == OPENREG_OK && IS(probe_one_more))
-        ++*count;
-    if (IS(probe_thread))
-        start_thread();
-    probed_by = getpid();
-    return status;
-}
-
-static openreg_status
 mutant_describe(const openreg_host *host, const openreg_option *options, size_t n, const char *topology,
                 int32_t capacity, openreg_device_info *const *infos, uint8_t *peers, int32_t *count)
 {
     const openreg_status status = mutant_base->describe(host, options, n, topology, capacity, infos, peers, count);
+    if (capacity == 0) {
+        if (status == OPENREG_OK && IS(count_one_more))
+            ++*count;
+        if (IS(count_thread))
+            start_thread();
+        counted_by = getpid();
+        return status;
+    }
     if (status == OPENREG_OK && IS(describe_other_name))
         infos[0]->name[0] = '?';
     if (status == OPENREG_OK && IS(describe_beyond) && capacity == 1)
@@ -169,7 +165,6 @@ make_table(const openreg_host *host)
     table = *mutant_base;
     table.name = IS(name_upper) ? "Mutants" : "mutants";
     table.open = mutant_open;
-    table.probe = mutant_probe;
     table.describe = mutant_describe;
     mutant_wrap_memory(&table);
     mutant_wrap_queues(&table);
@@ -179,16 +174,12 @@ make_table(const openreg_host *host)
         table.event_sync = NULL;
     if (IS(flag_unknown))
         table.caps |= UINT64_C(1) << 50;
-    if (IS(alias_missing))
+    if (IS(alias_missing) || mutant_current >= mutant_runtime_last_byte)
         table.host_alias = NULL;
-    if (IS(size_of_before))
-        table.struct_size = OPENREG_DRIVER_SIZE_1_1;
+    if (IS(size_of_later))
+        table.struct_size += 8;
     if (IS(fork_safe_claimed))
         table.caps |= OPENREG_CAP_FORK_SAFE;
-    if (mutant_current >= mutant_runtime_last_byte) {
-        table.host_alias = NULL;
-        table.caps &= ~OPENREG_CAP_HOST_VISIBLE;
-    }
 }
 
 __attribute__((visibility("default"))) openreg_status openreg_driver_query_v1(const openreg_host *host,

@@ -11,19 +11,29 @@
 /* ----------------------------------------------------------------------------------------------------------------- ipc */
 
 static openreg_status
-mutant_memory_export(openreg_instance instance, int32_t dev, void *ptr, openreg_ipc_handle *out)
+mutant_handle_size(openreg_instance instance, uint32_t *out)
 {
-    const openreg_status status = openreg_sim_ipc()->memory_export(instance, dev, ptr, out);
-    if (status == OPENREG_OK && IS(ipc_offset)) /* the offset in the file */
-        memset(&out->bytes[32], 0, 8);
+    const openreg_status status = openreg_sim_ipc()->handle_size(instance, out);
+    if (status == OPENREG_OK && IS(ipc_size_short)) /* without its last field */
+        *out -= 8;
     return status;
 }
 
 static openreg_status
-mutant_memory_open(openreg_instance instance, int32_t dev, const openreg_ipc_handle *handle, void **out)
+mutant_memory_export(openreg_instance instance, int32_t dev, void *ptr, const int32_t *processes, uint32_t count,
+                     void *out)
+{
+    const openreg_status status = openreg_sim_ipc()->memory_export(instance, dev, ptr, processes, count, out);
+    if (status == OPENREG_OK && IS(ipc_offset)) /* the offset in the file */
+        memset((char *)out + 32, 0, 8);
+    return status;
+}
+
+static openreg_status
+mutant_memory_open(openreg_instance instance, int32_t dev, const void *handle, void **out)
 {
     static int opened;
-    if ((IS(ipc_own) && opened++ == 0) || (IS(ipc_any) && handle->bytes[0] == 0x5a)) {
+    if ((IS(ipc_own) && opened++ == 0) || (IS(ipc_any) && *(const unsigned char *)handle == 0x5a)) {
         *out = &opened;
         return OPENREG_OK;
     }
@@ -38,17 +48,40 @@ mutant_memory_close(openreg_instance instance, int32_t dev, void *ptr)
 
 /* ----------------------------------------------------------------------------------------------------------------- vmm */
 
+#define PIECE (UINT64_C(2) << 20)
+
 static openreg_status
-mutant_resize(openreg_instance instance, int32_t dev, void *ptr, uint64_t size)
+mutant_granularity(openreg_instance instance, int32_t dev, uint64_t *out)
+{
+    const openreg_status status = openreg_sim_granularity(instance, dev, out);
+    if (status == OPENREG_OK && IS(vmm_odd_step))
+        *out = 3 * PIECE;
+    return status;
+}
+
+static openreg_status
+mutant_map(openreg_instance instance, int32_t dev, void *ptr, uint64_t offset, uint64_t size)
 {
     if (IS(vmm_any_size))
-        size = size / OPENREG_VMM_GRANULARITY * OPENREG_VMM_GRANULARITY;
-    const openreg_status status = openreg_sim_resize(instance, dev, ptr, size);
-    if (status == OPENREG_OK && IS(vmm_loses) && size > OPENREG_VMM_GRANULARITY) {
-        (void)mutant_base->fill(instance, dev, ptr, 0, 4096, NULL);
+        size = size / PIECE * PIECE;
+    const openreg_status status = openreg_sim_map(instance, dev, ptr, offset, size);
+    if (status == OPENREG_E_INVALID && IS(vmm_maps_twice) && offset % PIECE == 0 && size == PIECE)
+        return OPENREG_OK;
+    if (status == OPENREG_OK && IS(vmm_loses) && offset > 0) {
+        (void)mutant_base->fill(instance, dev, (char *)ptr + offset - 4096, 0, 4096, NULL);
         (void)mutant_base->device_sync(instance, dev);
     }
     return status;
+}
+
+static openreg_status
+mutant_unmap(openreg_instance instance, int32_t dev, void *ptr, uint64_t offset, uint64_t size)
+{
+    uint64_t end = offset + size;
+    if (IS(vmm_end_only)) /* what is behind goes too */
+        while (openreg_sim_unmap(instance, dev, ptr, end, PIECE) == OPENREG_OK)
+            end += PIECE;
+    return openreg_sim_unmap(instance, dev, ptr, offset, size);
 }
 
 static openreg_status
@@ -64,13 +97,16 @@ mutant_extension(openreg_instance instance, const char *name, uint32_t version)
 {
     static const openreg_ipc ipc = {.struct_size = sizeof ipc,
                                     .version = OPENREG_IPC_VERSION,
+                                    .handle_size = mutant_handle_size,
                                     .memory_export = mutant_memory_export,
                                     .memory_open = mutant_memory_open,
                                     .memory_close = mutant_memory_close};
     static const openreg_vmm vmm = {.struct_size = sizeof vmm,
                                     .version = OPENREG_VMM_VERSION,
+                                    .granularity = mutant_granularity,
                                     .reserve = openreg_sim_reserve,
-                                    .resize = mutant_resize,
+                                    .map = mutant_map,
+                                    .unmap = mutant_unmap,
                                     .release = mutant_release};
     if (IS(extension_any) && name[0] == '\0')
         return &ipc;

@@ -26,6 +26,8 @@ mutant_device_info(openreg_instance instance, int32_t dev, openreg_device_info *
 {
     static int asked;
     const openreg_status status = mutant_base->device_info(instance, IS(info_of_first) ? 0 : dev, inout);
+    if (mutant_current >= mutant_runtime_last_byte)
+        inout->caps &= ~OPENREG_CAP_HOST_VISIBLE;
     if (IS(alignment_odd))
         inout->min_alignment = 3;
     if (IS(priorities_swapped)) {

@@ -80,15 +80,15 @@ give_last_again(uint64_t size, int32_t dev, void **out)
 }
 
 static openreg_status
-after_allocation(openreg_instance instance, int32_t dev, uint64_t size, openreg_driver_stream stream, void **out)
+after_allocation(openreg_instance instance, int32_t dev, uint64_t size, void **out)
 {
     last.memory = *out;
     last.size = size;
     last.dev = dev;
     if (IS(alloc_leaks))
         mutant_leaked = malloc(64);
-    if (IS(alloc_late) && stream != NULL)
-        return mutant_base->fill(instance, dev, *out, 0, size, stream);
+    if (IS(alloc_late))
+        return mutant_base->fill(instance, dev, *out, 0, size, NULL);
     if (IS(unfenced))
         (void)mprotect(*out, (size + 4095) / 4096 * 4096, PROT_READ | PROT_WRITE);
     if (IS(misaligned))
@@ -97,7 +97,7 @@ after_allocation(openreg_instance instance, int32_t dev, uint64_t size, openreg_
 }
 
 static openreg_status
-mutant_mem_alloc(openreg_instance instance, int32_t dev, uint64_t size, openreg_driver_stream stream, void **out)
+mutant_mem_alloc(openreg_instance instance, int32_t dev, uint64_t size, void **out)
 {
     static openreg_status shared;
     frees_without_allocation = 0;
@@ -115,18 +115,18 @@ mutant_mem_alloc(openreg_instance instance, int32_t dev, uint64_t size, openreg_
         return OPENREG_OK;
     if (status != OPENREG_OK || give_last_again(size, dev, out) == OPENREG_OK)
         return status;
-    status = mutant_base->mem_alloc(instance, dev, IS(misaligned) ? size + SHIFT : size, stream, out);
+    status = mutant_base->mem_alloc(instance, dev, IS(misaligned) ? size + SHIFT : size, out);
     if (IS(error_shared)) {
         shared = status;
         (void)usleep(20);
         status = shared;
     }
-    return status == OPENREG_OK ? after_allocation(instance, dev, size, stream, out)
+    return status == OPENREG_OK ? after_allocation(instance, dev, size, out)
                                 : fail_allocation(instance, size, status, out);
 }
 
 static openreg_status
-mutant_mem_free(openreg_instance instance, int32_t dev, void *ptr, openreg_driver_stream stream)
+mutant_mem_free(openreg_instance instance, int32_t dev, void *ptr)
 {
     static int frees;
     if (IS(frees_in_a_row) && frees_without_allocation++ > 0)
@@ -153,7 +153,7 @@ mutant_mem_free(openreg_instance instance, int32_t dev, void *ptr, openreg_drive
         kept.size = 100000;
         return OPENREG_OK;
     }
-    return mutant_base->mem_free(instance, dev, ptr, stream);
+    return mutant_base->mem_free(instance, dev, ptr);
 }
 
 static void *last_host;

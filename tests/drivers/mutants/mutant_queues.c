@@ -119,6 +119,7 @@ mutant_device_sync(openreg_instance instance, int32_t dev)
 
 typedef struct polled_wait {
     openreg_instance instance;
+    int32_t dev;
     openreg_driver_event event;
 } polled_wait;
 
@@ -128,7 +129,7 @@ poll_event(void *argument)
     polled_wait *const wait = argument;
     for (int32_t done = 0; done == 0;) {
         (void)usleep(500);
-        (void)mutant_base->event_query(wait->instance, wait->event, &done);
+        (void)mutant_base->event_query(wait->instance, wait->dev, wait->event, &done);
     }
     free(wait);
 }
@@ -145,7 +146,7 @@ mutant_stream_wait(openreg_instance instance, int32_t dev, openreg_driver_stream
         return openreg_fail(instance->host, OPENREG_E_INVALID, 0, "the event was never recorded");
     if (IS(wait_latest)) {
         polled_wait *const wait = malloc(sizeof *wait);
-        *wait = (polled_wait){instance, event};
+        *wait = (polled_wait){instance, event->device, event};
         return mutant_base->host_func(instance, dev, stream, poll_event, wait);
     }
     return mutant_base->stream_wait(instance, dev, stream, event);
@@ -208,16 +209,16 @@ mutant_event_create(openreg_instance instance, int32_t dev, uint32_t flags, open
 }
 
 static openreg_status
-mutant_event_destroy(openreg_instance instance, openreg_driver_event event)
+mutant_event_destroy(openreg_instance instance, int32_t dev, openreg_driver_event event)
 {
     if (IS(event_null_refused) && event == NULL)
         return openreg_fail(instance->host, OPENREG_E_INVALID, 0, "no event");
     int32_t done = 1;
     if (IS(event_busy) && event != NULL)
-        (void)mutant_base->event_query(instance, event, &done);
+        (void)mutant_base->event_query(instance, dev, event, &done);
     if (done == 0)
         return openreg_fail(instance->host, OPENREG_E_BUSY, 0, "the event is pending");
-    return IS(event_leaked) ? OPENREG_OK : mutant_base->event_destroy(instance, event);
+    return IS(event_leaked) ? OPENREG_OK : mutant_base->event_destroy(instance, dev, event);
 }
 
 static void
@@ -243,12 +244,12 @@ mutant_event_record(openreg_instance instance, int32_t dev, openreg_driver_event
 }
 
 static openreg_status
-mutant_event_query(openreg_instance instance, openreg_driver_event event, int32_t *done)
+mutant_event_query(openreg_instance instance, int32_t dev, openreg_driver_event event, int32_t *done)
 {
     mutant_run_late_copy();
     if (IS(error_on_success))
         (void)openreg_fail(instance->host, OPENREG_E_INTERNAL, 0, "not ready, asked again");
-    const openreg_status status = mutant_base->event_query(instance, event, done);
+    const openreg_status status = mutant_base->event_query(instance, dev, event, done);
     if (IS(event_done))
         *done = 1;
     if (IS(event_never_done) || (IS(unrecorded_pending) && event->timeline == NULL))
@@ -259,18 +260,19 @@ mutant_event_query(openreg_instance instance, openreg_driver_event event, int32_
 }
 
 static openreg_status
-mutant_event_sync(openreg_instance instance, openreg_driver_event event)
+mutant_event_sync(openreg_instance instance, int32_t dev, openreg_driver_event event)
 {
     mutant_run_late_copy();
     if (IS(event_sync_not))
         return OPENREG_OK;
     if (IS(event_sync_more))
-        return mutant_base->device_sync(instance, event->device);
-    return mutant_base->event_sync(instance, event);
+        return mutant_base->device_sync(instance, dev);
+    return mutant_base->event_sync(instance, dev, event);
 }
 
 static openreg_status
-mutant_event_elapsed(openreg_instance instance, openreg_driver_event start, openreg_driver_event end, double *ms)
+mutant_event_elapsed(openreg_instance instance, int32_t dev, openreg_driver_event start, openreg_driver_event end,
+                     double *ms)
 {
     static int asked;
     if (IS(elapsed_always) && (!start->timed || !end->timed || start->timeline == NULL || end->timeline == NULL)) {
@@ -285,7 +287,7 @@ mutant_event_elapsed(openreg_instance instance, openreg_driver_event start, open
         *ms = 1;
         return OPENREG_OK;
     }
-    const openreg_status status = mutant_base->event_elapsed(instance, start, end, ms);
+    const openreg_status status = mutant_base->event_elapsed(instance, dev, start, end, ms);
     if (status != OPENREG_OK)
         return status;
     if (IS(elapsed_us))

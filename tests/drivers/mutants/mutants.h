@@ -17,7 +17,7 @@
     X(half_group, "table.groups") \
     X(flag_unknown, "table.flags") \
     X(alias_missing, "table.flags") \
-    X(size_of_before, "table.size") \
+    X(size_of_later, "table.size") \
     X(table_changes, "table.constant") \
     /* life */ \
     X(open_leaks_file, "lifecycle.repeated runtime.shutdown") \
@@ -28,9 +28,9 @@
     X(option_unnamed, "lifecycle.bad_option") \
     X(option_other_code, "lifecycle.bad_option") \
     X(count_by_state, "lifecycle.count") \
-    X(probe_one_more, "lifecycle.probe") \
-    X(probe_thread, "lifecycle.probe") \
-    X(probe_spoils_fork, "lifecycle.probe_fork") \
+    X(count_one_more, "lifecycle.count_unopened") \
+    X(count_thread, "lifecycle.count_unopened") \
+    X(count_spoils_fork, "lifecycle.count_fork") \
     X(describe_other_name, "lifecycle.describe") \
     X(describe_beyond, "lifecycle.describe_capacity") \
     /* the process */ \
@@ -76,7 +76,7 @@
     X(free_clobbers, "memory.contents") \
     X(oom_loses, "memory.exhaustion") \
     X(free_early, "memory.free_waits") \
-    X(alloc_late, "memory.stream_hint") \
+    X(alloc_late, "memory.ready") \
     X(alias_off, "memory.alias_distance") \
     X(alias_other, "memory.alias_contents") \
     X(unfenced, "memory.fence") \
@@ -153,8 +153,12 @@
     X(ipc_offset, "ipc.memory") \
     X(ipc_own, "ipc.memory") \
     X(ipc_any, "ipc.handles") \
+    X(ipc_size_short, "ipc.size") \
     X(vmm_loses, "vmm.memory") \
-    X(vmm_any_size, "vmm.sizes") \
+    X(vmm_odd_step, "vmm.granularity") \
+    X(vmm_end_only, "vmm.memory") \
+    X(vmm_any_size, "vmm.ranges") \
+    X(vmm_maps_twice, "vmm.ranges") \
     X(vmm_keeps, "vmm.accounts") \
     /* collectives */ \
     X(comm_hole, "comm.table") \
@@ -175,7 +179,12 @@
     X(comm_scatter_first, "comm.reduce_scatter") \
     X(comm_to_all_own, "comm.all_to_all") \
     X(comm_message_short, "comm.messages") \
-    X(comm_group_inner, "comm.group") \
+    X(comm_group_first, "comm.group") \
+    X(comm_group_half, "comm.unsupported") \
+    X(comm_uneven_even, "comm.uneven") \
+    X(comm_uneven_first, "comm.uneven") \
+    X(comm_id_changes, "comm.id") \
+    X(comm_id_overruns, "comm.id") \
     X(comm_group_serial, "comm.group") \
     X(comm_in_place_clears, "comm.in_place") \
     X(comm_words, "comm.counts") \

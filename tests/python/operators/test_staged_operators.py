@@ -20,7 +20,7 @@ def run_suites(root: Path, environment: dict[str, str]) -> None:
             *(sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider"),
             *(
                 str(root / "tests/python" / name)
-                for name in ("operators/test_operators.py", "training/test_training.py")
+                for name in ("operators/test_operators.py", "operators/test_modes.py", "training/test_training.py")
             ),
         ],
         env={k: v for k, v in os.environ.items() if not k.startswith(("OPENREG_", "PYTEST_"))} | environment,

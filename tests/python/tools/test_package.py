@@ -110,9 +110,9 @@ def test_contents(wheel: Path) -> None:
         "torch_openreg/templates/driver/dot_github/workflows/ci.yml.in",
         "_torch_openreg_accelerator.py",
         "_torch_openreg_autoload.py",
-        "_torch_openreg_pytest.py",
+        "torch_openreg_lab/pytest_plugin.py",
         "torch_openreg_mypy.py",
-        "torch_openreg/_testing/checks.py",
+        "torch_openreg_lab/checks.py",
     ):
         assert wanted in names, names
     # A part for each minor version of torch that it is built against, and for no other that an earlier build has left.
@@ -304,18 +304,18 @@ static openreg_status open_(const openreg_host *host, const openreg_option *opti
 }
 static openreg_status close_(openreg_instance instance) { (void)instance; return OPENREG_OK; }
 static openreg_status count(openreg_instance instance, int32_t *out) { (void)instance; *out = 1; return OPENREG_OK; }
-static openreg_status alloc(openreg_instance instance, int32_t dev, uint64_t size, openreg_driver_stream stream, void **out)
+static openreg_status alloc(openreg_instance instance, int32_t dev, uint64_t size, void **out)
 {
-    (void)instance, (void)dev, (void)stream;
+    (void)instance, (void)dev;
     void *p = size > (1u << 30) ? NULL : malloc(size);
     if (p == NULL)
         return openreg_fail(runtime, OPENREG_E_NOMEM, 0, "third: no %llu bytes", (unsigned long long)size);
     *out = p;
     return OPENREG_OK;
 }
-static openreg_status release(openreg_instance instance, int32_t dev, void *ptr, openreg_driver_stream stream)
+static openreg_status release(openreg_instance instance, int32_t dev, void *ptr)
 {
-    (void)instance, (void)dev, (void)stream;
+    (void)instance, (void)dev;
     free(ptr);
     return OPENREG_OK;
 }

@@ -65,7 +65,7 @@ def test_conforms(library: Path, tmp_path: Path) -> None:
     checks = json.loads(report.read_text())["checks"]
     skipped = {check["name"] for check in checks if check["outcome"] == "skipped"}
     assert skipped <= {
-        *("lifecycle.probe", "lifecycle.probe_fork", "lifecycle.describe", "lifecycle.describe_capacity"),
+        *("lifecycle.count_unopened", "lifecycle.count_fork", "lifecycle.describe", "lifecycle.describe_capacity"),
         *("process.fork_child", "info.active", "info.active_asks", "info.bind"),
         *("memory.alias_distance", "memory.alias_contents", "memory.fence"),
     }

@@ -50,12 +50,7 @@ Ended check(const std::string& arguments, const std::string& variables = "") {
 std::string library(const std::string& name) { return std::string(OPENREG_TEST_DRIVERS_DIR) + "/" + name + ".so"; }
 
 // The minor of the header that a driver was compiled with.
-std::string minor_of(const std::string& driver) {
-  const std::map<std::string, std::string> others = {
-      {"frozen_1_0", "0"}, {"frozen_1_1", "1"}, {"frozen_next_minor", "90"}};
-  const auto other = others.find(driver);
-  return other == others.end() ? "2" : other->second;
-}
+std::string minor_of(const std::string& driver) { return driver == "frozen_next_minor" ? "90" : "0"; }
 
 // The drivers of this repository keep the rules: "sim" by name, the others as libraries that a vendor would ship.
 class CheckConformTest : public ::testing::TestWithParam<std::string> {};

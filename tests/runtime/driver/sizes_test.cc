@@ -144,9 +144,27 @@ openreg_status sees_later(openreg_instance, const openreg_kernel_call* call) {
 TEST_F(SizesTest, TablesOfExtensions) {
   static const openreg_kernel entries[] = {{"aten::mm", mm, 0}, {"aten::relu", sees_later, 0}};
   use_full_toy([](openreg_driver& table) { table.extension = extension; });
-  ipc.known.memory_export = [](openreg_instance, int32_t, void*, openreg_ipc_handle*) -> openreg_status {
+  ipc.known.handle_size = [](openreg_instance, uint32_t* out) -> openreg_status {
+    *out = 65;
     return OPENREG_OK;
   };
+  ipc.known.memory_export = [](openreg_instance, int32_t, void*, const int32_t*, uint32_t, void*) -> openreg_status {
+    return OPENREG_OK;
+  };
+  ipc.known.version = OPENREG_IPC_VERSION;
+  ipc.known.memory_open = [](openreg_instance, int32_t, const void*, void**) -> openreg_status {
+    return OPENREG_E_UNSUPPORTED;
+  };
+  ipc.known.memory_close = [](openreg_instance, int32_t, void*) -> openreg_status { return OPENREG_OK; };
+  vmm.known.version = OPENREG_VMM_VERSION;
+  vmm.known.granularity = [](openreg_instance, int32_t, uint64_t* out) -> openreg_status {
+    *out = 4096;
+    return OPENREG_OK;
+  };
+  vmm.known.map = vmm.known.unmap = [](openreg_instance, int32_t, void*, uint64_t, uint64_t) -> openreg_status {
+    return OPENREG_E_NOMEM;
+  };
+  vmm.known.release = [](openreg_instance, int32_t, void*) -> openreg_status { return OPENREG_OK; };
   vmm.known.reserve = [](openreg_instance, int32_t, uint64_t, void**) -> openreg_status {
     ++reservations;
     return OPENREG_E_NOMEM;
@@ -170,8 +188,8 @@ TEST_F(SizesTest, TablesOfExtensions) {
   ipc.known.struct_size = OPENREG_IPC_SIZE_1 - 8;
   openreg_memory_handle handle{};
   handle.struct_size = sizeof handle;
-  EXPECT_EQ(openreg_memory_export(block, &handle), OPENREG_E_UNSUPPORTED);
-  EXPECT_EQ(count_lines(OPENREG_LOG_WARNING, "its table openreg.ipc has 24 bytes, version 1 needs at least 32"), 1);
+  EXPECT_EQ(openreg_memory_export(block, &handle), OPENREG_E_INCOMPATIBLE);
+  EXPECT_CONTAINS(last_message(), "its table openreg.ipc has ");
 
   const openreg_kernels* table = nullptr;
   ASSERT_EQ(openreg_get_kernels(0, &table), OPENREG_OK) << last_message();
@@ -199,6 +217,7 @@ TEST_F(SizesTest, TablesOfExtensions) {
   reservations = 0;
   ASSERT_EQ(openreg_malloc(0, 64 << 20, 0, &large), OPENREG_OK) << last_message();
   EXPECT_EQ(reservations, 0);
+  EXPECT_GE(count_lines(OPENREG_LOG_WARNING, "its table openreg.vmm has 40 bytes, version 1 needs at least 48"), 1);
   EXPECT_EQ(openreg_free(large), OPENREG_OK);
   settings.expandable_segments = 0;
   ASSERT_EQ(openreg_set_allocator_settings(&settings), OPENREG_OK);

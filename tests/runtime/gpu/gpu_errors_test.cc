@@ -84,30 +84,30 @@ class FakeGpuState : public FakeGpuTest {
         {"stream_wait", "StreamWaitEvent", [=, this] { return t->stream_wait(i, 1, stream_, event_); }},
         {"host_func", "LaunchHostFunc", [=, this] { return t->host_func(i, 1, stream_, [](void*) {}, nullptr); }},
         {"event_record", "EventRecord", [=, this] { return t->event_record(i, 1, event_, stream_); }},
-        {"event_sync", "EventSynchronize", [=, this] { return t->event_sync(i, event_); }},
+        {"event_sync", "EventSynchronize", [=, this] { return t->event_sync(i, 1, event_); }},
         {"event_query", "EventQuery",
          [=, this] {
            int32_t done;
-           return t->event_query(i, event_, &done);
+           return t->event_query(i, 1, event_, &done);
          }},
         {"event_elapsed", "EventElapsedTime",
          [=, this] {
            double ms;
-           return t->event_elapsed(i, event_, event_, &ms);
+           return t->event_elapsed(i, 1, event_, event_, &ms);
          }},
-        {"mem_alloc", "Malloc", [=, this] { return t->mem_alloc(i, 1, 64, nullptr, &made_); }},
-        {"mem_free", "Free", [=, this] { return t->mem_free(i, 1, made_, nullptr); }},
+        {"mem_alloc", "Malloc", [=, this] { return t->mem_alloc(i, 1, 64, &made_); }},
+        {"mem_free", "Free", [=, this] { return t->mem_free(i, 1, made_); }},
         {"host_alloc", "HostAlloc", [=, this] { return t->host_alloc(i, 64, &made_); }},
         {"host_free", "FreeHost", [=, this] { return t->host_free(i, made_); }},
         {"stream_create", "StreamCreateWithPriority",
          [=, this] { return t->stream_create(i, 1, 0, 0, &made_stream_); }},
         {"stream_destroy", "StreamDestroy", [=, this] { return t->stream_destroy(i, 1, made_stream_); }},
         {"event_create", "EventCreateWithFlags", [=, this] { return t->event_create(i, 1, 0, &made_event_); }},
-        {"event_destroy", "EventDestroy", [=, this] { return t->event_destroy(i, made_event_); }},
+        {"event_destroy", "EventDestroy", [=, this] { return t->event_destroy(i, 0, made_event_); }},
         {"ipc memory_export", "IpcGetMemHandle",
          [=, this] {
            openreg_ipc_handle handle;
-           return ipc()->memory_export(i, 1, memory_, &handle);
+           return ipc()->memory_export(i, 1, memory_, nullptr, 0, &handle);
          }},
     };
   }
@@ -190,7 +190,7 @@ TEST_P(FakeCudaErrors, FirstUseFails) {
   void* out = nullptr;
   for (const char* function : {"cuDeviceGet", "cuDevicePrimaryCtxRetain"}) {
     hooks_->set_failures((std::string(function) + ":0:2").c_str());
-    EXPECT_EQ(fails([&] { return table_->mem_alloc(instance_, 0, 64, nullptr, &out); }), OPENREG_E_NOMEM);
+    EXPECT_EQ(fails([&] { return table_->mem_alloc(instance_, 0, 64, &out); }), OPENREG_E_NOMEM);
     EXPECT_CONTAINS(host_record.text, function);
   }
   for (const char* function : {"cuDeviceGet", "cuDevicePrimaryCtxGetState"}) {
@@ -278,7 +278,7 @@ TEST_P(FakePlainErrors, CodesBecomeStatuses) {
     restart();
     hooks_->set_failures(("Malloc:0:" + std::to_string(code)).c_str());
     void* out = nullptr;
-    EXPECT_EQ(fails([&] { return table_->mem_alloc(instance_, 1, 64, nullptr, &out); }), status);
+    EXPECT_EQ(fails([&] { return table_->mem_alloc(instance_, 1, 64, &out); }), status);
     EXPECT_EQ(host_record.vendor_code, code);
     EXPECT_CONTAINS(host_record.text, GetParam().prefix() + "Malloc: ");
     EXPECT_EQ(out, nullptr);
@@ -297,7 +297,7 @@ TEST_P(FakePlainErrors, CodesBecomeStatuses) {
 // The text of an error in full; and PyTorch's next check does not find it.
 TEST_P(FakeGpuErrors, OutOfMemoryIsNamedAndForgotten) {
   void* out = nullptr;
-  EXPECT_EQ(fails([&] { return table_->mem_alloc(instance_, 0, UINT64_C(1) << 30, nullptr, &out); }), OPENREG_E_NOMEM);
+  EXPECT_EQ(fails([&] { return table_->mem_alloc(instance_, 0, UINT64_C(1) << 30, &out); }), OPENREG_E_NOMEM);
   EXPECT_EQ(host_record.text, GetParam().prefix() + "Malloc: " + GetParam().error_prefix() +
                                   "MemoryAllocation (out of memory) on device 0; free memory of the device, or "
                                   "use less at a time");
@@ -328,8 +328,8 @@ TEST_P(FakeGpuErrors, LostDeviceStaysLost) {
   void* out = nullptr;
   EXPECT_EQ(fails([&] { return table_->stream_query(instance_, 0, stream, &done); }), OPENREG_E_DEVICE_LOST);
   EXPECT_EQ(fails([&] { return table_->device_sync(instance_, 0); }), OPENREG_E_DEVICE_LOST);
-  EXPECT_EQ(fails([&] { return table_->event_query(instance_, event, &done); }), OPENREG_E_DEVICE_LOST);
-  EXPECT_EQ(fails([&] { return table_->mem_alloc(instance_, 0, 64, nullptr, &out); }), OPENREG_E_DEVICE_LOST);
+  EXPECT_EQ(fails([&] { return table_->event_query(instance_, 0, event, &done); }), OPENREG_E_DEVICE_LOST);
+  EXPECT_EQ(fails([&] { return table_->mem_alloc(instance_, 0, 64, &out); }), OPENREG_E_DEVICE_LOST);
   EXPECT_EQ(fails([&] { return table_->device_bind(instance_, 0); }), OPENREG_E_DEVICE_LOST);
   EXPECT_EQ(fails([&] { return table_->copy(instance_, other, 1, memory, 0, 64, 1, nullptr); }), OPENREG_E_DEVICE_LOST);
   EXPECT_EQ(fails([&] { return table_->copy(instance_, memory, 0, other, 1, 64, 1, nullptr); }), OPENREG_E_DEVICE_LOST);
@@ -356,7 +356,7 @@ TEST_P(FakeGpuErrors, AllDevicesLost) {
   void* out = nullptr;
   hooks_->set_failures("Malloc:0:700");
   for (int32_t dev = 0; dev < 2; ++dev) {
-    EXPECT_EQ(fails([&] { return table_->mem_alloc(instance_, dev, 64, nullptr, &out); }), OPENREG_E_DEVICE_LOST);
+    EXPECT_EQ(fails([&] { return table_->mem_alloc(instance_, dev, 64, &out); }), OPENREG_E_DEVICE_LOST);
   }
   EXPECT_EQ(fails([&] { return table_->host_alloc(instance_, 64, &out); }), OPENREG_E_DEVICE_LOST);
   EXPECT_EQ(fails([&] { return table_->host_free(instance_, &out); }), OPENREG_E_DEVICE_LOST);
@@ -373,12 +373,12 @@ TEST_P(FakeGpuErrors, ErrorsOfOthersAreLeft) {
   EXPECT_TRUE(host_log_lines.empty());
 
   hooks_->leave_error(1);
-  EXPECT_EQ(fails([&] { return table_->mem_free(instance_, 1, memory, nullptr); }), OPENREG_E_INVALID);
+  EXPECT_EQ(fails([&] { return table_->mem_free(instance_, 1, memory); }), OPENREG_E_INVALID);
   EXPECT_EQ(hooks_->take_error(), 1);
   EXPECT_TRUE(host_log_lines.empty());
 
   hooks_->leave_error(98);
-  EXPECT_EQ(fails([&] { return table_->mem_free(instance_, 1, memory, nullptr); }), OPENREG_E_INVALID);
+  EXPECT_EQ(fails([&] { return table_->mem_free(instance_, 1, memory); }), OPENREG_E_INVALID);
   EXPECT_EQ(hooks_->take_error(), 0);
   ASSERT_EQ(host_log_lines.size(), 1u);
   EXPECT_CONTAINS(host_log_lines[0], "of another caller was pending in this thread and is replaced by");

@@ -100,14 +100,15 @@ class FakeGpuCensus : public FakeGpuTest {
     FakeGpuTest::SetUp();
     if (!IsSkipped()) close();  // a census is what one takes before opening
   }
-  int32_t probe() {
+  int32_t count_devices() {
     int32_t count = -1;
-    succeeds([&] { return table_->probe(&test_host(), nullptr, 0, &count); });
+    succeeds([&] { return table_->describe(&test_host(), nullptr, 0, "", 0, nullptr, nullptr, &count); });
     return count;
   }
-  openreg_status probe_fails() {
+  openreg_status counting_fails() {
     int32_t count = -7;
-    const openreg_status status = fails([&] { return table_->probe(&test_host(), nullptr, 0, &count); });
+    const openreg_status status =
+        fails([&] { return table_->describe(&test_host(), nullptr, 0, "", 0, nullptr, nullptr, &count); });
     EXPECT_EQ(count, -7);
     return status;
   }
@@ -238,7 +239,7 @@ TEST_P(FakeGpuCensus, ProbeLeavesNothing) {
   Root root;
   if (!GetParam().is_cudart()) root.add_two_amd_devices();
   hooks_->reset();
-  EXPECT_EQ(probe(), 2);
+  EXPECT_EQ(count_devices(), 2);
   EXPECT_EQ(hooks_->contexts(), 0u);
   EXPECT_EQ(hooks_->calls("GetDeviceCount"), 0);
   EXPECT_EQ(hooks_->calls("nvmlInit"), hooks_->calls("nvmlShutdown"));
@@ -246,8 +247,8 @@ TEST_P(FakeGpuCensus, ProbeLeavesNothing) {
   if (child == 0) {
     alarm(60);
     void* memory = nullptr;
-    const bool works = open() == OPENREG_OK && table_->mem_alloc(instance_, 1, 4096, nullptr, &memory) == OPENREG_OK &&
-                       table_->mem_free(instance_, 1, memory, nullptr) == OPENREG_OK;
+    const bool works = open() == OPENREG_OK && table_->mem_alloc(instance_, 1, 4096, &memory) == OPENREG_OK &&
+                       table_->mem_free(instance_, 1, memory) == OPENREG_OK;
     _exit(works ? 0 : 1);
   }
   int status = -1;
@@ -332,9 +333,9 @@ TEST_P(FakeNvidiaCensus, VisibleDevices) {
     SCOPED_TRACE(list);
     set("CUDA_VISIBLE_DEVICES", list);
     if (count == 0) {
-      EXPECT_EQ(probe_fails(), OPENREG_E_NO_DEVICE);
+      EXPECT_EQ(counting_fails(), OPENREG_E_NO_DEVICE);
     } else {
-      EXPECT_EQ(probe(), count);
+      EXPECT_EQ(count_devices(), count);
     }
   }
   // In the order of the list.
@@ -368,12 +369,12 @@ TEST_P(FakeNvidiaCensus, Instances) {
     set("FAKE_GPU_MIG", instances);
     if (list != nullptr) set("CUDA_VISIBLE_DEVICES", list);
     if (count == 0) {
-      EXPECT_EQ(probe_fails(), OPENREG_E_NO_DEVICE);
+      EXPECT_EQ(counting_fails(), OPENREG_E_NO_DEVICE);
     } else {
       openreg_device_info infos[3] = {}, *const pointers[3] = {&infos[0], &infos[1], &infos[2]};
       for (auto& info : infos) info.struct_size = sizeof info;
       int32_t described = -1;
-      EXPECT_EQ(probe(), count);
+      EXPECT_EQ(count_devices(), count);
       succeeds([&] { return table_->describe(&test_host(), nullptr, 0, "", count, pointers, nullptr, &described); });
       EXPECT_EQ(described, count);
       EXPECT_STREQ(infos[0].name, name);
@@ -410,9 +411,9 @@ TEST_P(FakeAmdCensus, VisibleDevices) {
       value != nullptr ? setenv(name, value, 1) : unsetenv(name);
     }
     if (one.count == 0) {
-      EXPECT_EQ(probe_fails(), OPENREG_E_NO_DEVICE);
+      EXPECT_EQ(counting_fails(), OPENREG_E_NO_DEVICE);
     } else {
-      EXPECT_EQ(probe(), one.count);
+      EXPECT_EQ(count_devices(), one.count);
     }
   }
 }
@@ -420,32 +421,32 @@ TEST_P(FakeAmdCensus, VisibleDevices) {
 // What may not be opened does not count.
 TEST_P(FakeAmdCensus, DevicesThatAreNotGiven) {
   Root root;
-  EXPECT_EQ(probe_fails(), OPENREG_E_NO_DEVICE);
+  EXPECT_EQ(counting_fails(), OPENREG_E_NO_DEVICE);
   EXPECT_CONTAINS(host_record.text, "no /dev/kfd");
   root.write("/dev/dxg", "");
-  EXPECT_EQ(probe_fails(), OPENREG_E_UNSUPPORTED);
+  EXPECT_EQ(counting_fails(), OPENREG_E_UNSUPPORTED);
   root.add_two_amd_devices();
-  EXPECT_EQ(probe(), 2);
+  EXPECT_EQ(count_devices(), 2);
   root.remove("/dev/dri/renderD129");
-  EXPECT_EQ(probe(), 1);
+  EXPECT_EQ(count_devices(), 1);
   root.write("/sys/class/kfd/kfd/topology/nodes/2/properties", "");  // as the kernel shows another container's
-  EXPECT_EQ(probe_fails(), OPENREG_E_NO_DEVICE);
+  EXPECT_EQ(counting_fails(), OPENREG_E_NO_DEVICE);
 }
 
 // Without NVML the kernel's driver is asked; without that there is none.
 TEST_P(FakeNvidiaCensus, WithoutNvml) {
   Root root;
   set("FAKE_GPU_NVML", "0");
-  EXPECT_EQ(probe_fails(), OPENREG_E_NO_DEVICE);
+  EXPECT_EQ(counting_fails(), OPENREG_E_NO_DEVICE);
   EXPECT_CONTAINS(host_record.text, "no NVIDIA driver is installed: libnvidia-ml.so.1");
   root.write("/dev/nvgpu", "");
-  EXPECT_EQ(probe_fails(), OPENREG_E_UNSUPPORTED);
+  EXPECT_EQ(counting_fails(), OPENREG_E_UNSUPPORTED);
   const std::string gpus = "/proc/driver/nvidia/gpus/";
   root.write(gpus + "0000:65:00.0/information",
              "Model: \t\t NVIDIA H200\nIRQ:   5\nGPU UUID: \t GPU-00112233-4455-6677-8899-aabbccddeeff\n");
   root.write(gpus + "0000:17:00.0/information", "Model: A100\nGPU UUID: GPU-????\n");
   root.write(gpus + "0000:98:00.0/other", "");
-  EXPECT_EQ(probe(), 3);
+  EXPECT_EQ(count_devices(), 3);
   openreg_device_info infos[3] = {}, *const pointers[3] = {&infos[0], &infos[1], &infos[2]};
   for (auto& info : infos) info.struct_size = sizeof info;
   int32_t count = -1;
@@ -456,9 +457,9 @@ TEST_P(FakeNvidiaCensus, WithoutNvml) {
   EXPECT_EQ(infos[1].uuid[1], 0x11);
   EXPECT_EQ(static_cast<uint8_t>(infos[1].uuid[15]), 0xff);
   set("CUDA_VISIBLE_DEVICES", "GPU-0011");
-  EXPECT_EQ(probe(), 1);
+  EXPECT_EQ(count_devices(), 1);
   set("CUDA_VISIBLE_DEVICES", "MIG-fake");
-  EXPECT_EQ(probe_fails(), OPENREG_E_UNSUPPORTED);
+  EXPECT_EQ(counting_fails(), OPENREG_E_UNSUPPORTED);
 }
 
 // The reasons of NVML become statuses, and nothing is counted.
@@ -473,14 +474,14 @@ TEST_P(FakeNvidiaCensus, NvmlFails) {
   for (const auto& [failure, status] : cases) {
     SCOPED_TRACE(failure);
     hooks_->set_failures(failure.c_str());
-    EXPECT_EQ(probe_fails(), status);
+    EXPECT_EQ(counting_fails(), status);
   }
   hooks_->set_failures("");
   set("FAKE_GPU_NVML", "old");
-  EXPECT_EQ(probe_fails(), OPENREG_E_INCOMPATIBLE);
+  EXPECT_EQ(counting_fails(), OPENREG_E_INCOMPATIBLE);
   unsetenv("FAKE_GPU_NVML");
   set("CUDA_VISIBLE_DEVICES", "MIG-" + std::string(200, 'x'));
-  EXPECT_EQ(probe_fails(), OPENREG_E_NO_DEVICE);
+  EXPECT_EQ(counting_fails(), OPENREG_E_NO_DEVICE);
 }
 
 }  // namespace

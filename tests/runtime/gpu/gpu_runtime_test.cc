@@ -207,7 +207,7 @@ TEST(RealGpuDrivers, LoadEverywhere) {
     host_record = HostRecord();
     int32_t probed = -1, opened = -1;
     openreg_instance instance = nullptr;
-    const openreg_status probe = table->probe(&test_host(), nullptr, 0, &probed);
+    const openreg_status probe = table->describe(&test_host(), nullptr, 0, "", 0, nullptr, nullptr, &probed);
     const openreg_status open = table->open(&test_host(), nullptr, 0, &instance);
     if (open == OPENREG_OK) {
       EXPECT_EQ(table->device_count(instance, &opened), OPENREG_OK);

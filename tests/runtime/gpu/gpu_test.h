@@ -21,6 +21,7 @@
 #include <cstdint>
 #include <cstring>
 #include <functional>
+#include <map>
 #include <mutex>
 #include <ostream>
 #include <sstream>
@@ -180,11 +181,11 @@ class GpuTest : public ::testing::TestWithParam<Gpu> {
 
   void* allocate(int32_t dev, uint64_t size = 4096) {
     void* memory = nullptr;
-    succeeds([&] { return table_->mem_alloc(instance_, dev, size, nullptr, &memory); });
+    succeeds([&] { return table_->mem_alloc(instance_, dev, size, &memory); });
     return memory;
   }
   void release(int32_t dev, void* memory) {
-    succeeds([&] { return table_->mem_free(instance_, dev, memory, nullptr); });
+    succeeds([&] { return table_->mem_free(instance_, dev, memory); });
   }
   uint8_t* pinned(uint64_t size = 4096) {
     void* memory = nullptr;
@@ -205,10 +206,11 @@ class GpuTest : public ::testing::TestWithParam<Gpu> {
   openreg_driver_event make_event(int32_t dev, uint32_t flags = 0) {
     openreg_driver_event event = nullptr;
     succeeds([&] { return table_->event_create(instance_, dev, flags, &event); });
+    event_devices_[event] = dev;
     return event;
   }
   void destroy(openreg_driver_event event) {
-    succeeds([&] { return table_->event_destroy(instance_, event); });
+    succeeds([&] { return table_->event_destroy(instance_, event_devices_[event], event); });
   }
   void fill(int32_t dev, void* memory, uint8_t value, uint64_t size = 4096, openreg_driver_stream stream = nullptr) {
     succeeds([&] { return table_->fill(instance_, dev, memory, value, size, stream); });
@@ -227,7 +229,7 @@ class GpuTest : public ::testing::TestWithParam<Gpu> {
   }
   int32_t is_done(openreg_driver_event event) {
     int32_t done = -1;
-    succeeds([&] { return table_->event_query(instance_, event, &done); });
+    succeeds([&] { return table_->event_query(instance_, event_devices_[event], event, &done); });
     return done;
   }
   // The device's bytes, after all of its work.
@@ -253,6 +255,7 @@ class GpuTest : public ::testing::TestWithParam<Gpu> {
 
   const openreg_driver* table_ = nullptr;
   const fake_gpu_hooks* hooks_ = nullptr;  // null on a real GPU
+  std::map<openreg_driver_event, int32_t> event_devices_;
   openreg_instance instance_ = nullptr;
 
  private:

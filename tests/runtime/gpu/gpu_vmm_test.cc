@@ -4,6 +4,7 @@
 #include <openreg/allocator.h>
 #include <openreg/sharing.h>
 
+#include <map>
 #include <random>
 #include <thread>
 
@@ -13,7 +14,7 @@
 namespace openreg_test {
 namespace {
 
-constexpr uint64_t kPiece = OPENREG_VMM_GRANULARITY;
+constexpr uint64_t kPiece = uint64_t{2} << 20;
 constexpr uint64_t kMib = 1 << 20;
 
 class GpuVmm : public GpuTest {
@@ -23,18 +24,28 @@ class GpuVmm : public GpuTest {
     succeeds([&] { return vmm()->reserve(instance_, dev, pieces * kPiece, &start); });
     return static_cast<char*>(start);
   }
+  // The first `pieces` are memory, and no others.
   openreg_status try_resize(int32_t dev, char* start, uint64_t pieces) {
-    return vmm()->resize(instance_, dev, start, pieces * kPiece);
+    uint64_t& before = pieces_[start];
+    const openreg_status status =
+        pieces >= before ? vmm()->map(instance_, dev, start, before * kPiece, (pieces - before) * kPiece)
+                         : vmm()->unmap(instance_, dev, start, pieces * kPiece, (before - pieces) * kPiece);
+    if (status == OPENREG_OK) before = pieces;
+    return status;
   }
   void resize(int32_t dev, char* start, uint64_t pieces) {
     succeeds([&] { return try_resize(dev, start, pieces); });
   }
   void end(int32_t dev, char* start) {
     succeeds([&] { return vmm()->release(instance_, dev, start); });
+    pieces_.erase(start);
   }
   bool holds(int32_t dev, const char* memory, uint8_t value, uint64_t size) {
     return bytes(dev, memory, size) == filled(value, size);
   }
+
+ private:
+  std::map<char*, uint64_t> pieces_;
 };
 
 class FakeGpuVmm : public GpuVmm {
@@ -142,14 +153,23 @@ TEST_P(FakeGpuVmm, NoTableWithoutAFunction) {
   }
 }
 
-// The same where pieces of 2 MiB are no whole number of the device's, or the vendor does not say.
-TEST_P(FakeGpuVmm, NoTableForOtherGranularities) {
-  for (const auto& [granularity, there] :
-       {std::pair{0, false}, {1 << 16, true}, {2 << 20, true}, {3 << 20, false}, {4 << 20, false}}) {
+// The granularity is the device's, but not less than 2 MiB; no table where the vendor gives no power of two.
+TEST_P(FakeGpuVmm, GranularityIsTheDevices) {
+  for (const uint64_t granularity : {uint64_t{0}, kPiece / 32, kPiece, 3 * kPiece / 2, 2 * kPiece}) {
     SCOPED_TRACE(granularity);
     set("FAKE_GPU_GRANULARITY", std::to_string(granularity));
     restart();
-    EXPECT_EQ(vmm() != nullptr, there);
+    ASSERT_EQ(vmm() != nullptr, granularity != 0 && granularity % 3 != 0);
+    if (vmm() == nullptr) continue;
+    uint64_t bytes = 0;
+    succeeds([&] { return vmm()->granularity(instance_, 1, &bytes); });
+    EXPECT_EQ(bytes, std::max(granularity, kPiece));
+    void* start = nullptr;
+    succeeds([&] { return vmm()->reserve(instance_, 1, 4 * bytes, &start); });
+    succeeds([&] { return vmm()->map(instance_, 1, start, bytes, bytes); });
+    fill(1, static_cast<char*>(start) + bytes, 3, bytes);
+    sync(1);
+    succeeds([&] { return vmm()->release(instance_, 1, start); });
   }
   unsetenv("FAKE_GPU_GRANULARITY");
   restart();
@@ -158,6 +178,30 @@ TEST_P(FakeGpuVmm, NoTableForOtherGranularities) {
   EXPECT_EQ(vmm(), nullptr);
   EXPECT_EQ(host_record.errors, errors);
   EXPECT_EQ(hooks_->peek_error(), 0);
+}
+
+// Memory in the middle goes back and comes again; its neighbours keep their contents.
+TEST_P(FakeGpuVmm, HolesInTheMiddle) {
+  char* const start = reserve(0, 6);
+  resize(0, start, 5);
+  fill(0, start, 4, 5 * kPiece);
+  sync(0);
+  succeeds([&] { return vmm()->unmap(instance_, 0, start, kPiece, 2 * kPiece); });
+  expect_live(1, 3);
+  EXPECT_TRUE(holds(0, start, 4, kPiece));
+  EXPECT_TRUE(holds(0, start + 3 * kPiece, 4, 2 * kPiece));
+  EXPECT_EQ(fails([&] { return vmm()->unmap(instance_, 0, start, 2 * kPiece, 2 * kPiece); }), OPENREG_E_INVALID);
+  EXPECT_EQ(fails([&] { return vmm()->map(instance_, 0, start, 2 * kPiece, 2 * kPiece); }), OPENREG_E_INVALID);
+  succeeds([&] { return vmm()->map(instance_, 0, start, 2 * kPiece, kPiece); });
+  fill(0, start + 2 * kPiece, 5, kPiece);
+  EXPECT_TRUE(holds(0, start + 2 * kPiece, 5, kPiece));
+  EXPECT_TRUE(holds(0, start + 3 * kPiece, 4, 2 * kPiece));
+  void* const there = allocate(1, 2 * kPiece);
+  copy(there, 1, start + 2 * kPiece, 0, 2 * kPiece, 1);  // access comes to each stretch of memory
+  EXPECT_TRUE(holds(1, static_cast<char*>(there), 5, kPiece));
+  release(1, there);
+  end(0, start);
+  expect_live(0, 0);
 }
 
 // Each call of a growth fails once: the vendor's code is reported, nothing is left of it, and it can be tried again.
@@ -302,7 +346,7 @@ TEST_P(FakeGpuVmm, WrongArguments) {
   EXPECT_EQ(fails([&] { return try_resize(0, start, 3); }), OPENREG_E_INVALID);
   EXPECT_EQ(fails([&] { return try_resize(1, start, 2); }), OPENREG_E_INVALID);
   EXPECT_EQ(fails([&] { return try_resize(0, start + kPiece, 1); }), OPENREG_E_INVALID);
-  EXPECT_EQ(fails([&] { return vmm()->resize(instance_, 0, start, kPiece + 512); }), OPENREG_E_INVALID);
+  EXPECT_EQ(fails([&] { return vmm()->map(instance_, 0, start, kPiece, 512); }), OPENREG_E_INVALID);
   EXPECT_EQ(fails([&] { return vmm()->release(instance_, 1, start); }), OPENREG_E_INVALID);
   expect_live(1, 1);
   end(0, start);
@@ -416,12 +460,13 @@ TEST_P(FakeGpuVmm, NotForOtherProcesses) {
   openreg_ipc_handle handle{};
   char* const start = reserve(0, 2);
   resize(0, start, 1);
-  EXPECT_EQ(fails([&] { return ipc()->memory_export(instance_, 0, start, &handle); }), OPENREG_E_UNSUPPORTED);
+  EXPECT_EQ(fails([&] { return ipc()->memory_export(instance_, 0, start, nullptr, 0, &handle); }),
+            OPENREG_E_UNSUPPORTED);
   EXPECT_CONTAINS(host_record.text, "expandable_segments:False");
   EXPECT_EQ(hooks_->calls("IpcGetMemHandle"), 0);
   end(0, start);
   void* const plain = allocate(0);
-  succeeds([&] { return ipc()->memory_export(instance_, 0, plain, &handle); });
+  succeeds([&] { return ipc()->memory_export(instance_, 0, plain, nullptr, 0, &handle); });
   release(0, plain);
 }
 

@@ -140,15 +140,14 @@ TEST_F(CacheTest, ReusesWithoutTheDriver) {
 
 // A driver of addresses without memory behind them, for tests with many large blocks that nobody touches.
 void use_addresses_only(openreg_driver& table) {
-  table.caps = 0;
-  table.host_alias = nullptr;
-  table.mem_alloc = [](openreg_instance, int32_t, uint64_t size, openreg_driver_stream, void** out) {
+  openreg_test::hide_from_host(table);
+  table.mem_alloc = [](openreg_instance, int32_t, uint64_t size, void** out) {
     static std::atomic<uintptr_t> next{uintptr_t{1} << 40};
     *out = reinterpret_cast<void*>(next.fetch_add(size));
     ++allocations;
     return openreg_status{OPENREG_OK};
   };
-  table.mem_free = [](openreg_instance, int32_t, void*, openreg_driver_stream) { return openreg_status{OPENREG_OK}; };
+  table.mem_free = [](openreg_instance, int32_t, void*) { return openreg_status{OPENREG_OK}; };
 }
 
 // Among free blocks of a like size the best fit is taken, and one that lies deep in its list is found before the
@@ -262,7 +261,7 @@ TEST_F(CacheTest, BadFrees) {
     EXPECT_EQ(openreg_free(block), OPENREG_E_INVALID);
     EXPECT_CONTAINS(last_message(), "was freed already");
   }
-  EXPECT_EQ(openreg_record_stream(block, from_pool(0)), OPENREG_E_INVALID);
+  EXPECT_EQ(openreg_record_stream(block, 0, from_pool(0)), OPENREG_E_INVALID);
   EXPECT_CONTAINS(last_message(), "openreg_record_stream");
   release(behind);
   EXPECT_EQ(openreg_free(behind), OPENREG_E_INVALID);  // now in the middle of a joined block
@@ -282,9 +281,9 @@ TEST_F(CacheTest, RecordedStreamDelaysReuse) {
   use_full_toy();
   const openreg_stream stream = from_pool(0);
   void* block = allocate(0, 4096);
-  EXPECT_EQ(openreg_record_stream(block, stream), OPENREG_OK);
-  EXPECT_EQ(openreg_record_stream(block, stream), OPENREG_OK);                  // once is enough
-  EXPECT_EQ(openreg_record_stream(block, OPENREG_STREAM_DEFAULT), OPENREG_OK);  // its own: nothing to note
+  EXPECT_EQ(openreg_record_stream(block, 0, stream), OPENREG_OK);
+  EXPECT_EQ(openreg_record_stream(block, 0, stream), OPENREG_OK);                  // once is enough
+  EXPECT_EQ(openreg_record_stream(block, 0, OPENREG_STREAM_DEFAULT), OPENREG_OK);  // its own: nothing to note
   toy().hold(1);
   release(block);
   EXPECT_EQ(toy().calls("event_record"), 1);
@@ -306,17 +305,65 @@ TEST_F(CacheTest, RecordedStreamDelaysReuse) {
   release(block);
   // The marker is used again.
   block = allocate(0, 4096);
-  EXPECT_EQ(openreg_record_stream(block, stream), OPENREG_OK);
+  EXPECT_EQ(openreg_record_stream(block, 0, stream), OPENREG_OK);
   release(block);
   EXPECT_EQ(toy().calls("event_create"), 1);
+}
+
+// A block that a stream of another device, also of another driver, uses is not given out again before that stream has
+// passed, nor is it while the block's own device is idle.
+TEST_F(CacheTest, RecordedStreamsOfOtherDevices) {
+  use_full_toy();
+  set("OPENREG_DRIVERS", "sim,full_toy");
+  ASSERT_EQ(openreg_device_count(), 4);  // 2 and 3 are the toy's
+  for (const int32_t user : {2, 3}) {
+    for (const openreg_stream stream : {OPENREG_STREAM_DEFAULT, from_pool(user)}) {
+      SCOPED_TRACE(std::to_string(user) + ", " + std::to_string(stream));
+      void* const block = allocate(user == 2 ? 0 : 2, 4 * kMib);  // of the other driver; of the same one
+      const int32_t owner = user == 2 ? 0 : 2;
+      void* const used = allocate(user, 64);
+      toy().hold(1);
+      ASSERT_EQ(openreg_memset_async(used, user, 1, 64, stream), OPENREG_OK) << last_message();
+      ASSERT_EQ(openreg_record_stream(block, user, stream), OPENREG_OK) << last_message();
+      release(block);
+      void* const other = allocate(owner, 4 * kMib);
+      EXPECT_NE(other, block);
+      toy().hold(0);
+      ASSERT_EQ(openreg_stream_synchronize(user, stream), OPENREG_OK) << last_message();
+      release(other);
+      void* const first = allocate(owner, 4 * kMib);
+      void* const second = allocate(owner, 4 * kMib);
+      EXPECT_TRUE(first == block || second == block);
+      for (void* each : {first, second, used}) release(each);
+      check_cache(owner);
+    }
+  }
+  // Markers of the toy's are given back when the caches go, whichever goes first.
+  EXPECT_EQ(openreg_shutdown(), OPENREG_OK) << last_message();
+  EXPECT_EQ(toy().live("event"), 0);
+}
+
+// A block may wait for a device that is lost: nothing runs there any more.
+TEST_F(CacheTest, RecordedStreamOfALostDevice) {
+  use_full_toy();
+  set("OPENREG_DRIVERS", "sim,full_toy");
+  void* const block = allocate(0, 4 * kMib);
+  void* const used = allocate(2, 64);
+  ASSERT_EQ(openreg_record_stream(block, 2, OPENREG_STREAM_DEFAULT), OPENREG_OK) << last_message();
+  toy().fail("fill", 1, OPENREG_E_DEVICE_LOST, 0);
+  EXPECT_EQ(openreg_memset_async(used, 2, 1, 64, OPENREG_STREAM_DEFAULT), OPENREG_E_DEVICE_LOST);
+  release(block);
+  EXPECT_EQ(allocate(0, 4 * kMib), block);
+  release(block);
+  release(used);
 }
 
 // Several streams: the slowest decides. A block that waits does not keep openreg_shutdown() from working.
 TEST_F(CacheTest, SeveralRecordedStreams) {
   use_full_toy();
   void* block = allocate(0, 2 * kMib);
-  for (int i = 0; i < 3; ++i) EXPECT_EQ(openreg_record_stream(block, from_pool(0)), OPENREG_OK);
-  EXPECT_EQ(openreg_record_stream(block, from_pool(1)), OPENREG_E_INVALID);
+  for (int i = 0; i < 3; ++i) EXPECT_EQ(openreg_record_stream(block, 0, from_pool(0)), OPENREG_OK);
+  EXPECT_EQ(openreg_record_stream(block, 0, from_pool(1)), OPENREG_E_INVALID);
   EXPECT_CONTAINS(last_message(), "openreg:1");
   toy().hold(1);
   release(block);
@@ -335,7 +382,7 @@ TEST_F(CacheTest, SeveralRecordedStreams) {
   EXPECT_EQ(stats_of(0).segment[0].current, 0);
 
   block = allocate(0, 4096);
-  EXPECT_EQ(openreg_record_stream(block, from_pool(0)), OPENREG_OK);
+  EXPECT_EQ(openreg_record_stream(block, 0, from_pool(0)), OPENREG_OK);
   release(block);
   EXPECT_EQ(openreg_shutdown(), OPENREG_OK) << last_message();
 }
@@ -349,7 +396,7 @@ TEST_F(CacheTest, OutOfMemoryWaitsForStreams) {
   void* block = allocate(0, 40 * kMib);
   for (int i = 0; i < 4; ++i)
     ASSERT_EQ(openreg_memcpy_async(block, 0, pinned, OPENREG_HOST, 32 * kMib, 0, stream), OPENREG_OK);
-  ASSERT_EQ(openreg_record_stream(block, stream), OPENREG_OK);
+  ASSERT_EQ(openreg_record_stream(block, 0, stream), OPENREG_OK);
   release(block);
   EXPECT_EQ(allocate(0, 40 * kMib), block);
   int32_t done = 0;
@@ -364,7 +411,7 @@ TEST_F(CacheTest, OutOfMemoryWaitsForStreams) {
 TEST_F(CacheTest, MarkerFailures) {
   use_full_toy();
   void* block = allocate(0, 4096);
-  ASSERT_EQ(openreg_record_stream(block, from_pool(0)), OPENREG_OK);
+  ASSERT_EQ(openreg_record_stream(block, 0, from_pool(0)), OPENREG_OK);
   toy().fail("event_create", 1, OPENREG_E_NOMEM, 0);
   EXPECT_EQ(openreg_free(block), OPENREG_OK) << last_message();
   EXPECT_EQ(toy().calls("stream_sync"), 1);
@@ -377,7 +424,7 @@ TEST_F(CacheTest, MarkerFailures) {
   ASSERT_EQ(openreg_shutdown(), OPENREG_OK);
   use_full_toy([&](openreg_driver& table) { table.event_record = no_marker; });
   block = allocate(0, 4096);
-  ASSERT_EQ(openreg_record_stream(block, from_pool(0)), OPENREG_OK);
+  ASSERT_EQ(openreg_record_stream(block, 0, from_pool(0)), OPENREG_OK);
   toy().fail("stream_sync", 1, OPENREG_E_INTERNAL, 0);
   EXPECT_EQ(openreg_free(block), OPENREG_E_INTERNAL);
   EXPECT_CONTAINS(last_message(), "openreg_free");
@@ -397,13 +444,13 @@ void wait_at_gate(openreg_driver& table) {
     gate.pass(kRecord);
     return toy().table()->event_record(instance, device, event, stream);
   };
-  table.event_query = [](openreg_instance instance, openreg_driver_event event, int32_t* done) {
+  table.event_query = [](openreg_instance instance, int32_t device, openreg_driver_event event, int32_t* done) {
     gate.pass(kQuery);
-    return toy().table()->event_query(instance, event, done);
+    return toy().table()->event_query(instance, device, event, done);
   };
-  table.event_sync = [](openreg_instance instance, openreg_driver_event event) {
+  table.event_sync = [](openreg_instance instance, int32_t device, openreg_driver_event event) {
     gate.pass(kSync);
-    return toy().table()->event_sync(instance, event);
+    return toy().table()->event_sync(instance, device, event);
   };
 }
 
@@ -413,7 +460,7 @@ TEST_F(CacheTest, SlowEventsDelayNobodyElse) {
   use_full_toy(wait_at_gate);
   const openreg_stream stream = from_pool(0);
   void* block = allocate(0, 4096);
-  ASSERT_EQ(openreg_record_stream(block, stream), OPENREG_OK);
+  ASSERT_EQ(openreg_record_stream(block, 0, stream), OPENREG_OK);
   toy().hold(1);
 
   gate.close(kRecord);
@@ -423,7 +470,7 @@ TEST_F(CacheTest, SlowEventsDelayNobodyElse) {
   EXPECT_NE(other, block);
   EXPECT_EQ(openreg_free(block), OPENREG_E_INVALID);  // it is being freed
   EXPECT_CONTAINS(last_message(), "was freed already");
-  EXPECT_EQ(openreg_record_stream(block, stream), OPENREG_E_INVALID);
+  EXPECT_EQ(openreg_record_stream(block, 0, stream), OPENREG_E_INVALID);
   release(other);
   gate.open();
   frees.join();
@@ -456,7 +503,7 @@ TEST_F(CacheTest, SlowEventsDelayNobodyElse) {
 TEST_F(CacheTest, QueryOfWaitingBlockFails) {
   use_full_toy();
   void* block = allocate(0, 4096);
-  ASSERT_EQ(openreg_record_stream(block, from_pool(0)), OPENREG_OK);
+  ASSERT_EQ(openreg_record_stream(block, 0, from_pool(0)), OPENREG_OK);
   toy().hold(1);
   release(block);
   toy().fail("event_query", 1, OPENREG_E_INTERNAL, 0);
@@ -537,18 +584,17 @@ TEST_F(CacheTest, OutOfMemoryTextFromTheBooks) {
 // Segments are aligned to 512 bytes even if the driver aligns to 16.
 TEST_F(CacheTest, DriverWithLittleAlignment) {
   static std::map<void*, void*> given;  // what the cache got -> what the toy gave
-  const auto alloc = [](openreg_instance instance, int32_t dev, uint64_t size, openreg_driver_stream stream,
-                        void** out) {
+  const auto alloc = [](openreg_instance instance, int32_t dev, uint64_t size, void** out) {
     void* start = nullptr;
-    const openreg_status status = toy().table()->mem_alloc(instance, dev, size + 16, stream, &start);
+    const openreg_status status = toy().table()->mem_alloc(instance, dev, size + 16, &start);
     if (status == OPENREG_OK) {
       *out = static_cast<char*>(start) + 16;
       given[*out] = start;
     }
     return status;
   };
-  const auto free = [](openreg_instance instance, int32_t dev, void* ptr, openreg_driver_stream stream) {
-    return toy().table()->mem_free(instance, dev, given.at(ptr), stream);
+  const auto free = [](openreg_instance instance, int32_t dev, void* ptr) {
+    return toy().table()->mem_free(instance, dev, given.at(ptr));
   };
   const auto info = [](openreg_instance, int32_t, openreg_device_info* inout) {
     inout->min_alignment = 16;
@@ -581,11 +627,10 @@ TEST_F(CacheTest, SegmentsAreNotPaddedForNothing) {
       inout->total_bytes = 2 * kMib;
       return openreg_status{OPENREG_OK};
     };
-    table.mem_alloc = [](openreg_instance instance, int32_t dev, uint64_t size, openreg_driver_stream stream,
-                         void** out) {
+    table.mem_alloc = [](openreg_instance instance, int32_t dev, uint64_t size, void** out) {
       asked = size;
       if (size > 2 * kMib) return openreg_status{OPENREG_E_NOMEM};
-      return toy().table()->mem_alloc(instance, dev, size, stream, out);
+      return toy().table()->mem_alloc(instance, dev, size, out);
     };
   });
   release(allocate(0, 1));
@@ -601,12 +646,12 @@ TEST_F(CacheTest, MisalignedAddressesAreErrors) {
       inout->min_alignment = alignment;
       return openreg_status{OPENREG_OK};
     };
-    table.mem_alloc = [](openreg_instance, int32_t, uint64_t size, openreg_driver_stream, void** out) {
+    table.mem_alloc = [](openreg_instance, int32_t, uint64_t size, void** out) {
       ++live;
       *out = static_cast<char*>(aligned_alloc(4096, (size + 8192) / 4096 * 4096)) + offset;
       return openreg_status{OPENREG_OK};
     };
-    table.mem_free = [](openreg_instance, int32_t, void* ptr, openreg_driver_stream) {
+    table.mem_free = [](openreg_instance, int32_t, void* ptr) {
       --live;
       free(static_cast<char*>(ptr) - offset);
       return openreg_status{OPENREG_OK};
@@ -632,19 +677,18 @@ TEST_F(CacheTest, MisalignedAddressesAreErrors) {
 TEST_F(CacheTest, DriverGivesImpossibleMemory) {
   static std::atomic<char*> next{nullptr};
   static std::atomic<int> frees{0};
-  const auto alloc = [](openreg_instance, int32_t, uint64_t, openreg_driver_stream, void** out) {
+  const auto alloc = [](openreg_instance, int32_t, uint64_t, void** out) {
     *out = next.load();
     return openreg_status{OPENREG_OK};
   };
-  const auto free = [](openreg_instance, int32_t, void*, openreg_driver_stream) {
+  const auto free = [](openreg_instance, int32_t, void*) {
     ++frees;
     return openreg_status{OPENREG_OK};
   };
   use_full_toy([&](openreg_driver& table) {
     table.mem_alloc = alloc;
     table.mem_free = free;
-    table.host_alias = nullptr;
-    table.caps = 0;
+    openreg_test::hide_from_host(table);
   });
   next = reinterpret_cast<char*>(uintptr_t{7} << 30);
   void* first = allocate(0, 4 * kMib);  // a segment of 20 MiB
@@ -730,7 +774,7 @@ TEST_F(CacheTest, EveryDriverCallFails) {
     }
     while (!blocks.empty()) {
       void* block = blocks.back();
-      openreg_status status = openreg_record_stream(block, stream);
+      openreg_status status = openreg_record_stream(block, 0, stream);
       if (status == OPENREG_OK) status = openreg_free(block);
       if (status != OPENREG_OK) return status;
       blocks.pop_back();
@@ -897,7 +941,7 @@ TEST_F(CacheTest, RandomProgram) {
         ASSERT_EQ(*static_cast<unsigned char*>(alias), live[at].mark);
         ASSERT_EQ(static_cast<unsigned char*>(alias)[live[at].size - 1], live[at].mark);
         if (random() % 4 == 0) {
-          ASSERT_EQ(openreg_record_stream(live[at].block, streams[random() % streams.size()]), OPENREG_OK);
+          ASSERT_EQ(openreg_record_stream(live[at].block, 0, streams[random() % streams.size()]), OPENREG_OK);
         }
         release(live[at].block);
         live[at] = live.back();
@@ -955,7 +999,7 @@ TEST_F(CacheTest, ThreadsTimesDevices) {
       } else if (!live.empty()) {
         const auto one = live.back();
         live.pop_back();
-        if (random() % 8 == 0) openreg_record_stream(one.first, streams[device][1]);  // may be another device's
+        if (random() % 8 == 0) openreg_record_stream(one.first, device, streams[device][1]);  // may be another device's
         if (random() % 4 == 0) {
           std::lock_guard<std::mutex> guard(mutex);
           exchange.push_back(one);
@@ -1012,12 +1056,12 @@ TEST_F(CacheTest, LockIsWaitedFor) {
 
 // A device with memory for one segment, which the driver takes its time to give.
 std::atomic<int> asked{0}, reserved{0};
-constexpr char kMemAlloc[] = "mem_alloc", kResize[] = "resize";
+constexpr char kMemAlloc[] = "mem_alloc", kMap[] = "map";
 
 void give_one_segment_at_gate(openreg_driver& table) {
   use_addresses_only(table);
   asked = 0;
-  table.mem_alloc = [](openreg_instance, int32_t, uint64_t, openreg_driver_stream, void** out) {
+  table.mem_alloc = [](openreg_instance, int32_t, uint64_t, void** out) {
     if (++asked > 1) return openreg_status{OPENREG_E_NOMEM};
     gate.pass(kMemAlloc);
     *out = reinterpret_cast<void*>(uintptr_t{1} << 41);
@@ -1029,7 +1073,7 @@ void give_one_segment_at_gate(openreg_driver& table) {
 void grow_one_segment_at_gate(openreg_driver& table) {
   use_addresses_only(table);
   asked = reserved = 0;
-  table.mem_alloc = [](openreg_instance, int32_t, uint64_t, openreg_driver_stream, void**) {
+  table.mem_alloc = [](openreg_instance, int32_t, uint64_t, void**) {
     ++asked;
     return openreg_status{OPENREG_E_NOMEM};
   };
@@ -1042,8 +1086,17 @@ void grow_one_segment_at_gate(openreg_driver& table) {
       *out = reinterpret_cast<void*>(uintptr_t{1} << 41);
       return openreg_status{OPENREG_OK};
     };
-    growing.resize = [](openreg_instance, int32_t, void*, uint64_t) {
-      gate.pass(kResize);
+    growing.granularity = [](openreg_instance, int32_t, uint64_t* out) {
+      *out = 4 * kMib;
+      return openreg_status{OPENREG_OK};
+    };
+    growing.map = [](openreg_instance, int32_t, void*, uint64_t offset, uint64_t size) {
+      EXPECT_EQ(offset % (4 * kMib) + size % (4 * kMib), 0u);
+      gate.pass(kMap);
+      return openreg_status{OPENREG_OK};
+    };
+    growing.unmap = [](openreg_instance, int32_t, void*, uint64_t offset, uint64_t size) {
+      EXPECT_EQ(offset % (4 * kMib) + size % (4 * kMib), 0u);
       return openreg_status{OPENREG_OK};
     };
     growing.release = [](openreg_instance, int32_t, void*) { return openreg_status{OPENREG_OK}; };
@@ -1084,7 +1137,7 @@ TEST_F(CacheTest, RefusedWhileASegmentGrows) {
   ASSERT_EQ(openreg_set_allocator_settings(&settings), OPENREG_OK);
   use_full_toy(grow_one_segment_at_gate);
   void* start = allocate(0, 20 * kMib);
-  gate.close(kResize);
+  gate.close(kMap);
   void *one = nullptr, *other = nullptr;
   std::thread first([&] { one = allocate(0, 20 * kMib); });
   gate.await();

@@ -94,7 +94,7 @@ TEST_F(MemoryTest, AsynchronousCopies) {
     if (peer_on_source) {
       ASSERT_EQ(openreg_memcpy_async(b, 1, a, 0, kSize, 0, first), OPENREG_OK) << last_message();
     }
-    ASSERT_EQ(openreg_event_record(event, first), OPENREG_OK);
+    ASSERT_EQ(openreg_event_record(event, 0, first), OPENREG_OK);
     ASSERT_EQ(openreg_stream_wait_event(1, second, event), OPENREG_OK);
     if (!peer_on_source) {
       ASSERT_EQ(openreg_memcpy_async(b, 1, a, 0, kSize, 1, second), OPENREG_OK) << last_message();
@@ -141,10 +141,7 @@ TEST_F(MemoryTest, CopyWaitsForTheCurrentStreams) {
 
 // A driver whose memory the host can't see: every copy goes through it, on the current stream, and is waited for.
 TEST_F(MemoryTest, CopiesByTheDriver) {
-  use_full_toy([](openreg_driver& table) {
-    table.caps = 0;
-    table.host_alias = nullptr;
-  });
+  use_full_toy(openreg_test::hide_from_host);
   const auto bytes = pattern(5000, 3);
   void* a = allocate(0, bytes.size());
   void* b = allocate(1, bytes.size());
@@ -422,12 +419,39 @@ TEST_F(MemoryTest, AliasOfItself) {
   release(block);
 }
 
+// Nobody can wait for the work of a lost device: before pinned memory is freed the runtime has each lost one drained.
+TEST_F(MemoryTest, PinnedMemoryUnderALostDevice) {
+  static std::string order;
+  order.clear();
+  use_full_toy([](openreg_driver& table) {
+    openreg_test::hide_from_host(table);
+    table.device_sync = [](openreg_instance instance, int32_t device) {
+      order += "sync" + std::to_string(device) + " ";
+      return toy().table()->device_sync(instance, device);
+    };
+    table.host_free = [](openreg_instance instance, void* memory) {
+      order += "free ";
+      return toy().table()->host_free(instance, memory);
+    };
+  });
+  void *first = nullptr, *second = nullptr;
+  ASSERT_EQ(openreg_malloc_host(0, 4096, &first), OPENREG_OK) << last_message();
+  ASSERT_EQ(openreg_malloc_host(0, 4096, &second), OPENREG_OK) << last_message();
+  EXPECT_EQ(openreg_free_host(first), OPENREG_OK);
+  EXPECT_EQ(order, "free ");
+  void* block = allocate(1, 4096);  // a device that reads memory which was pinned through another one
+  EXPECT_EQ(openreg_memcpy_async(block, 1, second, OPENREG_HOST, 4096, 1, OPENREG_STREAM_DEFAULT), OPENREG_OK);
+  toy().fail("fill", 1, OPENREG_E_DEVICE_LOST, 0);
+  EXPECT_EQ(openreg_memset_async(block, 1, 0, 16, OPENREG_STREAM_DEFAULT), OPENREG_E_DEVICE_LOST);
+  order.clear();
+  EXPECT_EQ(openreg_free_host(second), OPENREG_OK);
+  EXPECT_EQ(order, "sync1 free ");
+  release(block);
+}
+
 // Memory that the host can't see has no alias; a driver that can't give one for a segment gets the segment back.
 TEST_F(MemoryTest, NoAlias) {
-  use_full_toy([](openreg_driver& table) {
-    table.caps = 0;
-    table.host_alias = nullptr;
-  });
+  use_full_toy(openreg_test::hide_from_host);
   void* block = allocate(0, 100);
   void* alias = nullptr;
   EXPECT_EQ(openreg_host_alias(block, &alias), OPENREG_E_UNSUPPORTED);
@@ -677,7 +701,7 @@ TEST_F(MemoryTest, ForkedChild) {
       info.struct_size = sizeof info;
       char host[8];
       return openreg_malloc(0, 100, 0, &out) == OPENREG_E_FORKED && out == nullptr &&
-             openreg_free(block) == OPENREG_E_FORKED && openreg_record_stream(block, 0) == OPENREG_E_FORKED &&
+             openreg_free(block) == OPENREG_E_FORKED && openreg_record_stream(block, 0, 0) == OPENREG_E_FORKED &&
              openreg_memcpy(host, OPENREG_HOST, block, 0, 8) == OPENREG_E_FORKED &&
              openreg_host_alias(block, &out) == OPENREG_E_FORKED &&
              openreg_device_address(block, &out) == OPENREG_E_FORKED &&

@@ -136,7 +136,7 @@ TEST_F(DriverLockTest, Discovery) {
   EXPECT_EQ(openreg_device_count(), 2);
   EXPECT_EQ(discoveries, 1);
   EXPECT_EQ(depth_in_discovery, 0);
-  EXPECT_EQ(toy().calls("probe"), 1);
+  EXPECT_EQ(toy().calls("describe"), 1);
   EXPECT_GE(openreg_driver_count(), 4);
   EXPECT_EQ(discoveries, 2);
   ASSERT_EQ(openreg_init(), OPENREG_OK) << last_message();

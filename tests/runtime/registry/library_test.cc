@@ -82,7 +82,7 @@ TEST_F(LibraryTest, InfoShowsDriversAndDevices) {
   EXPECT_CONTAINS(text, "  openreg:3: ");
   EXPECT_CONTAINS(text, "67108864 bytes (64.0 MiB)");
   EXPECT_CONTAINS(text, "    flags     active gpu required plugin\n");
-  EXPECT_CONTAINS(text, "    ABI       1.2\n");
+  EXPECT_CONTAINS(text, "    ABI       1.0\n");
   EXPECT_CONTAINS(text, "\nselection\n  rule      environment\n  default   toy\n");
 }
 

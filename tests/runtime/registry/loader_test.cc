@@ -99,7 +99,6 @@ TEST_F(LoaderTest, ZooOfLibraries) {
                  "has 264 bytes, ABI 1.0 needs at least 272");
   expect_refused(driver_path("broken_no_copy"), OPENREG_E_INCOMPATIBLE, "lacks the required function copy");
   expect_refused(driver_path("broken_half_streams"), OPENREG_E_INCOMPATIBLE, "has stream_create but lacks");
-  expect_refused(driver_path("broken_alias"), OPENREG_E_INCOMPATIBLE, "lacks host_alias");
   expect_refused(driver_path("broken_name"), OPENREG_E_INVALID, "\"Not A Name\" is not 1 to 31 characters");
   expect_refused(driver_path("broken_unresolved"), OPENREG_E_INCOMPATIBLE, "openreg_test_symbol_that_nobody_defines");
 }
@@ -120,6 +119,8 @@ TEST_F(LoaderTest, ZooOfOpening) {
   expect_open_fails("broken_negative_count", OPENREG_E_INTERNAL, "negative number of devices");
   expect_open_fails("broken_too_many", OPENREG_E_NO_DEVICE, "128 devices");
   expect_open_fails("broken_info", OPENREG_E_INTERNAL, "not a power of two");
+  expect_open_fails("broken_alias", OPENREG_E_INCOMPATIBLE,
+                    "OPENREG_CAP_HOST_VISIBLE of device 0 but lacks host_alias");
 }
 
 // A driver that cannot be closed does not keep the runtime from shutting down; it is logged.

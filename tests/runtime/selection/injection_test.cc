@@ -54,7 +54,7 @@ class InjectionTest : public RuntimeTest {};
 const char* const slots[] = {"open",           "close",        "device_count",  "mem_alloc",   "mem_free",
                              "copy",           "device_sync",  "device_info",   "fill",        "stream_create",
                              "stream_destroy", "stream_query", "stream_sync",   "stream_wait", "event_create",
-                             "event_destroy",  "event_record", "event_query",   "event_sync",  "probe",
+                             "event_destroy",  "event_record", "event_query",   "event_sync",  "describe",
                              "device_active",  "device_bind",  "host_alloc",    "host_free",   "mem_info",
                              "event_elapsed",  "host_alias",   "stream_native", "host_func"};
 

@@ -230,7 +230,7 @@ TEST_F(SelectionTest, CountNeverFails) {
   EXPECT_EQ(openreg_device_count(), 4);
 }
 
-// A driver without probe() is opened to be counted.
+// A driver without describe() is opened to be counted.
 TEST_F(SelectionTest, CountOpensADriverWithoutProbe) {
   set("OPENREG_DRIVER_LIBRARIES", "toy:" + driver_path("toy_driver"));
   EXPECT_EQ(openreg_device_count(), 2);

@@ -332,7 +332,7 @@ TEST_F(ChoosingTest, OpenDriver) {
   EXPECT_CONTAINS(last_message(), "Unable to initialize driver 'cuda': the library is not there");
   // It is counted as it is, and its devices are used later without opening it again.
   EXPECT_EQ(openreg_device_count(), 2);
-  EXPECT_EQ(toy().calls("probe"), 0);
+  EXPECT_EQ(toy().calls("describe"), 0);
   ASSERT_EQ(openreg_init(), OPENREG_OK) << last_message();
   EXPECT_EQ(active(), "asked*2");
   EXPECT_EQ(toy().calls("open"), 1);

@@ -106,12 +106,10 @@ class SimTest : public ::testing::Test {
 
   char* alloc(int32_t dev, uint64_t size) {
     void* out = nullptr;
-    EXPECT_EQ(sim_->mem_alloc(instance_, dev, size, nullptr, &out), OPENREG_OK) << host_.text;
+    EXPECT_EQ(sim_->mem_alloc(instance_, dev, size, &out), OPENREG_OK) << host_.text;
     return static_cast<char*>(out);
   }
-  void free(int32_t dev, void* ptr) {
-    EXPECT_EQ(sim_->mem_free(instance_, dev, ptr, nullptr), OPENREG_OK) << host_.text;
-  }
+  void free(int32_t dev, void* ptr) { EXPECT_EQ(sim_->mem_free(instance_, dev, ptr), OPENREG_OK) << host_.text; }
   char* alias(int32_t dev, void* ptr) {
     void* out = nullptr;
     EXPECT_EQ(sim_->host_alias(instance_, dev, ptr, &out), OPENREG_OK) << host_.text;
@@ -144,7 +142,7 @@ class SimTest : public ::testing::Test {
   }
   bool done(openreg_driver_event of) {
     int32_t out = -1;
-    EXPECT_EQ(sim_->event_query(instance_, of, &out), OPENREG_OK);
+    EXPECT_EQ(sim_->event_query(instance_, 0, of, &out), OPENREG_OK);
     return out == 1;
   }
   void sync(int32_t dev, openreg_driver_stream on) { EXPECT_EQ(sim_->stream_sync(instance_, dev, on), OPENREG_OK); }
@@ -157,7 +155,7 @@ class SimTest : public ::testing::Test {
   void destroy(int32_t dev, openreg_driver_stream one) {
     EXPECT_EQ(sim_->stream_destroy(instance_, dev, one), OPENREG_OK);
   }
-  void destroy(openreg_driver_event one) { EXPECT_EQ(sim_->event_destroy(instance_, one), OPENREG_OK); }
+  void destroy(openreg_driver_event one) { EXPECT_EQ(sim_->event_destroy(instance_, 0, one), OPENREG_OK); }
 
   Host host_;
   const openreg_driver* sim_ = nullptr;
@@ -177,7 +175,7 @@ class Gate {
     EXPECT_EQ(sim_->event_record(instance_, 0, event_, stream_), OPENREG_OK);
   }
   ~Gate() {
-    EXPECT_EQ(sim_->event_destroy(instance_, event_), OPENREG_OK);
+    EXPECT_EQ(sim_->event_destroy(instance_, 0, event_), OPENREG_OK);
     EXPECT_EQ(sim_->stream_destroy(instance_, 0, stream_), OPENREG_OK);
   }
   void hold(int32_t dev, openreg_driver_stream stream) {
@@ -185,10 +183,10 @@ class Gate {
   }
   bool closed() const {
     int32_t done = 0;
-    EXPECT_EQ(sim_->event_query(instance_, event_, &done), OPENREG_OK);
+    EXPECT_EQ(sim_->event_query(instance_, 0, event_, &done), OPENREG_OK);
     return done == 0;
   }
-  void wait() const { EXPECT_EQ(sim_->event_sync(instance_, event_), OPENREG_OK); }
+  void wait() const { EXPECT_EQ(sim_->event_sync(instance_, 0, event_), OPENREG_OK); }
 
  private:
   const openreg_driver* sim_;
@@ -226,10 +224,10 @@ TEST_F(SimTest, Options) {
 
 TEST_F(SimTest, Defaults) {
   int32_t count = 0;
-  EXPECT_EQ(sim_->probe(&host_.services, nullptr, 0, &count), OPENREG_OK);
+  EXPECT_EQ(sim_->describe(&host_.services, nullptr, 0, "", 0, nullptr, nullptr, &count), OPENREG_OK);
   EXPECT_EQ(count, 2);
   const openreg_option devices = {"devices", "5"};
-  EXPECT_EQ(sim_->probe(&host_.services, &devices, 1, &count), OPENREG_OK);
+  EXPECT_EQ(sim_->describe(&host_.services, &devices, 1, "", 0, nullptr, nullptr, &count), OPENREG_OK);
   EXPECT_EQ(count, 5);
   const auto bytes = static_cast<uint64_t>(sysconf(_SC_PHYS_PAGES)) * static_cast<uint64_t>(sysconf(_SC_PAGESIZE));
   if (!has_address_space(8 * bytes)) GTEST_SKIP() << "no address space; a checker may have taken it";
@@ -240,7 +238,7 @@ TEST_F(SimTest, Defaults) {
   EXPECT_EQ(workers_of_process(), threads);  // open() starts no thread
 }
 
-// The text names the variable, the value and the range; open() and probe() agree. acceptance 4.3
+// The text names the variable, the value and the range; open() and describe() agree. acceptance 4.3
 TEST_F(SimTest, BadOptions) {
   for (const char* value : {"-3", "abc", "1000", "128", "", " 2", "2 ", "+2", "0x2", "1.5", "99999999999999999999"}) {
     SCOPED_TRACE(value);
@@ -251,7 +249,7 @@ TEST_F(SimTest, BadOptions) {
     EXPECT_EQ(instance_, nullptr);
     EXPECT_EQ(host_.errors, 1);
     EXPECT_CONTAINS(host_.text, "OPENREG_SIM_DEVICES must be an integer from 0 to 127, but is " + quoted(value));
-    EXPECT_EQ(sim_->probe(&host_.services, &option, 1, &count), OPENREG_E_INVALID);
+    EXPECT_EQ(sim_->describe(&host_.services, &option, 1, "", 0, nullptr, nullptr, &count), OPENREG_E_INVALID);
     EXPECT_EQ(count, 77);
     EXPECT_EQ(host_.errors, 2);
   }
@@ -332,7 +330,7 @@ TEST_F(SimTest, MemoryIsCounted) {
   void* out = &out;
   for (const uint64_t size : {uint64_t{1}, 64 * kMib, UINT64_MAX, UINT64_MAX - 4095}) {
     host_.errors = 0;
-    EXPECT_EQ(sim_->mem_alloc(instance_, 0, size, nullptr, &out), OPENREG_E_NOMEM);
+    EXPECT_EQ(sim_->mem_alloc(instance_, 0, size, &out), OPENREG_E_NOMEM);
     EXPECT_EQ(host_.errors, 1);
     EXPECT_EQ(out, &out);
   }
@@ -385,14 +383,14 @@ TEST_F(SimTest, BadAddresses) {
   char* block = alloc(0, 8192);
   int local = 0;
   void* out = &out;
-  EXPECT_EQ(sim_->mem_free(instance_, 0, block + 4096, nullptr), OPENREG_E_INVALID);
-  EXPECT_EQ(sim_->mem_free(instance_, 0, &local, nullptr), OPENREG_E_INVALID);
-  EXPECT_EQ(sim_->mem_free(instance_, 1, block, nullptr), OPENREG_E_INVALID);
+  EXPECT_EQ(sim_->mem_free(instance_, 0, block + 4096), OPENREG_E_INVALID);
+  EXPECT_EQ(sim_->mem_free(instance_, 0, &local), OPENREG_E_INVALID);
+  EXPECT_EQ(sim_->mem_free(instance_, 1, block), OPENREG_E_INVALID);
   EXPECT_EQ(sim_->host_alias(instance_, 0, &local, &out), OPENREG_E_INVALID);
   EXPECT_EQ(sim_->host_alias(instance_, 1, block, &out), OPENREG_E_INVALID);
   EXPECT_EQ(out, &out);
   free(0, block);
-  EXPECT_EQ(sim_->mem_free(instance_, 0, block, nullptr), OPENREG_E_INVALID);
+  EXPECT_EQ(sim_->mem_free(instance_, 0, block), OPENREG_E_INVALID);
 }
 
 // Pinned memory is freed by its start, once; too much of it is an error that changes nothing.
@@ -669,7 +667,7 @@ TEST_F(SimTest, EventNeverRecorded) {
   open_default();
   openreg_driver_event one = event(0);
   EXPECT_TRUE(done(one));
-  EXPECT_EQ(sim_->event_sync(instance_, one), OPENREG_OK);
+  EXPECT_EQ(sim_->event_sync(instance_, 0, one), OPENREG_OK);
   EXPECT_EQ(sim_->stream_wait(instance_, 0, nullptr, one), OPENREG_OK);
   sync(0, nullptr);
   destroy(one);
@@ -703,7 +701,7 @@ TEST_F(SimTest, EventGenerations) {
     fill(0, block, 6, 2048, waiter);
     record(0, one, fast);  // complete at once
     EXPECT_TRUE(done(one));
-    EXPECT_EQ(sim_->event_sync(instance_, one), OPENREG_OK);
+    EXPECT_EQ(sim_->event_sync(instance_, 0, one), OPENREG_OK);
     if (gate.closed()) {
       EXPECT_FALSE(done(1, waiter));
     }
@@ -712,7 +710,7 @@ TEST_F(SimTest, EventGenerations) {
     EXPECT_EQ(alias(0, block)[0], 6);
     EXPECT_EQ(alias(0, block)[4095], 5);
     record(0, one, slow);
-    EXPECT_EQ(sim_->event_sync(instance_, one), OPENREG_OK);
+    EXPECT_EQ(sim_->event_sync(instance_, 0, one), OPENREG_OK);
     EXPECT_TRUE(done(0, slow));
   }
   destroy(one);
@@ -740,7 +738,7 @@ TEST_F(SimTest, EventOutlivesAndIsOutlived) {
     record(0, kept, gone);
     destroy(0, gone);
     EXPECT_TRUE(done(kept));
-    EXPECT_EQ(sim_->event_sync(instance_, kept), OPENREG_OK);
+    EXPECT_EQ(sim_->event_sync(instance_, 0, kept), OPENREG_OK);
     EXPECT_EQ(sim_->stream_wait(instance_, 0, waiter, kept), OPENREG_OK);
     sync(0, waiter);
     EXPECT_TRUE(done(0, held));
@@ -787,7 +785,7 @@ TEST_F(SimTest, EventElapsed) {
   openreg_driver_event plain = event(0), other = event(1, OPENREG_EVENT_TIMING);
   double ms = -1;
   const auto refused = [&](openreg_driver_event from, openreg_driver_event to, const char* part) {
-    EXPECT_EQ(sim_->event_elapsed(instance_, from, to, &ms), OPENREG_E_INVALID);
+    EXPECT_EQ(sim_->event_elapsed(instance_, 0, from, to, &ms), OPENREG_E_INVALID);
     EXPECT_CONTAINS(host_.text, part);
     EXPECT_EQ(ms, -1);
   };
@@ -798,7 +796,7 @@ TEST_F(SimTest, EventElapsed) {
   record(0, end, on);
   if (!done(end)) {
     host_.text.clear();
-    const openreg_status status = sim_->event_elapsed(instance_, start, end, &ms);
+    const openreg_status status = sim_->event_elapsed(instance_, 0, start, end, &ms);
     EXPECT_TRUE(status == OPENREG_E_INVALID || done(end));
     if (status == OPENREG_E_INVALID) {
       EXPECT_CONTAINS(host_.text, "not complete");
@@ -806,11 +804,11 @@ TEST_F(SimTest, EventElapsed) {
     ms = -1;
   }
   sync(0, on);
-  EXPECT_EQ(sim_->event_elapsed(instance_, start, end, &ms), OPENREG_OK) << host_.text;
+  EXPECT_EQ(sim_->event_elapsed(instance_, 0, start, end, &ms), OPENREG_OK) << host_.text;
   EXPECT_GT(ms, 0.5);  // 256 MiB were written
   EXPECT_LT(ms, 60000);
   double back = 0;
-  EXPECT_EQ(sim_->event_elapsed(instance_, end, start, &back), OPENREG_OK);
+  EXPECT_EQ(sim_->event_elapsed(instance_, 0, end, start, &back), OPENREG_OK);
   EXPECT_EQ(back, -ms);
   ms = -1;
   record(0, plain, on);
@@ -840,7 +838,7 @@ TEST_F(SimTest, ThreadsShareStreams) {
         openreg_driver_stream own = nullptr;
         int32_t finished = 0;
         char pageable[64];
-        if (sim_->mem_alloc(instance_, dev, 8192, nullptr, &block) != OPENREG_OK) ++wrong;
+        if (sim_->mem_alloc(instance_, dev, 8192, &block) != OPENREG_OK) ++wrong;
         if (sim_->stream_create(instance_, dev, 0, 0, &own) != OPENREG_OK) ++wrong;
         if (sim_->fill(instance_, dev, block, static_cast<uint8_t>(id), 8192, shared[dev]) != OPENREG_OK) ++wrong;
         if (sim_->event_record(instance_, dev, events[dev], shared[dev]) != OPENREG_OK) ++wrong;
@@ -848,14 +846,14 @@ TEST_F(SimTest, ThreadsShareStreams) {
         if (sim_->fill(instance_, dev, block, static_cast<uint8_t>(id + 1), 100, own) != OPENREG_OK) ++wrong;
         if (sim_->copy(instance_, pageable, -1, block, dev, 64, dev, own) != OPENREG_OK) ++wrong;
         if (pageable[63] != static_cast<char>(id + 1)) ++wrong;
-        if (sim_->event_query(instance_, events[1 - dev], &finished) != OPENREG_OK) ++wrong;
+        if (sim_->event_query(instance_, 0, events[1 - dev], &finished) != OPENREG_OK) ++wrong;
         if (step % 16 == 0 && sim_->device_sync(instance_, dev) != OPENREG_OK) ++wrong;
-        if (sim_->event_sync(instance_, events[dev]) != OPENREG_OK) ++wrong;
+        if (sim_->event_sync(instance_, 0, events[dev]) != OPENREG_OK) ++wrong;
         if (sim_->stream_sync(instance_, dev, shared[dev]) != OPENREG_OK) ++wrong;
         if (sim_->host_alias(instance_, dev, block, &view) != OPENREG_OK) ++wrong;
         if (static_cast<char*>(view)[8191] != id) ++wrong;
         if (sim_->stream_destroy(instance_, dev, own) != OPENREG_OK) ++wrong;
-        if (sim_->mem_free(instance_, dev, block, nullptr) != OPENREG_OK) ++wrong;
+        if (sim_->mem_free(instance_, dev, block) != OPENREG_OK) ++wrong;
       }
     });
   }
@@ -892,12 +890,12 @@ TEST_F(SimTest, SharingRefuses) {
   const uint64_t before = unused(1);
   openreg_ipc_handle handle{};
   void* out = nullptr;
-  EXPECT_EQ(ipc->memory_export(instance_, 1, block + 4096, &handle), OPENREG_E_INVALID);
+  EXPECT_EQ(ipc->memory_export(instance_, 1, block + 4096, nullptr, 0, &handle), OPENREG_E_INVALID);
   EXPECT_CONTAINS(host_.text, "is not an allocation of device 1");
-  EXPECT_EQ(ipc->memory_export(instance_, 0, block, &handle), OPENREG_E_INVALID);  // of the other device
+  EXPECT_EQ(ipc->memory_export(instance_, 0, block, nullptr, 0, &handle), OPENREG_E_INVALID);  // of the other device
   EXPECT_EQ(ipc->memory_open(instance_, 1, &handle, &out), OPENREG_E_INVALID);
   EXPECT_CONTAINS(host_.text, "this is not a handle of the simulated devices");
-  ASSERT_EQ(ipc->memory_export(instance_, 1, block, &handle), OPENREG_OK) << host_.text;
+  ASSERT_EQ(ipc->memory_export(instance_, 1, block, nullptr, 0, &handle), OPENREG_OK) << host_.text;
   EXPECT_EQ(ipc->memory_open(instance_, 1, &handle, &out), OPENREG_E_INVALID);
   EXPECT_CONTAINS(host_.text, "the handle is of this process, which has the memory already");
   EXPECT_EQ(ipc->memory_close(instance_, 1, block), OPENREG_E_INVALID);

@@ -85,9 +85,8 @@ give_bytes(device *d, uint64_t size)
 }
 
 openreg_status
-opencl_mem_alloc(openreg_instance cl, int32_t dev, uint64_t size, openreg_driver_stream handle, void **out)
+opencl_mem_alloc(openreg_instance cl, int32_t dev, uint64_t size, void **out)
 {
-    (void)handle;
     device *const d = &cl->devices[dev];
     cl_int error = CL_MEM_OBJECT_ALLOCATION_FAILURE;
     if (!take_bytes(d, size))
@@ -117,9 +116,8 @@ opencl_mem_alloc(openreg_instance cl, int32_t dev, uint64_t size, openreg_driver
 }
 
 openreg_status
-opencl_mem_free(openreg_instance cl, int32_t dev, void *ptr, openreg_driver_stream handle)
+opencl_mem_free(openreg_instance cl, int32_t dev, void *ptr)
 {
-    (void)handle;
     /* Streams of other devices may be reading it, in a copy. */
     for (int32_t i = 0; i < cl->count; ++i) {
         const openreg_status status = opencl_device_sync(cl, i);
@@ -399,7 +397,7 @@ driver_extension(openreg_instance cl, const char *name, uint32_t version)
     return strcmp(name, OPENREG_KERNELS_NAME) == 0 && version == OPENREG_KERNELS_VERSION ? opencl_kernels() : NULL;
 }
 
-/* No probe: the platform starts threads when it is asked for devices. */
+/* No describe: the platform starts threads when it is asked for devices. */
 static const openreg_driver table = {
     .struct_size = sizeof(openreg_driver),
     .abi_minor = OPENREG_ABI_MINOR,

@@ -313,10 +313,10 @@ scratch_memory(job *j, uint64_t size)
         state->scratches = found;
     }
     if (found->memory != NULL)
-        (void)opencl_mem_free(j->cl, state->dev, found->memory, NULL); /* waits for the work that uses it */
+        (void)opencl_mem_free(j->cl, state->dev, found->memory); /* waits for the work that uses it */
     found->memory = NULL;
     found->size = 0;
-    if (opencl_mem_alloc(j->cl, state->dev, size, NULL, &memory) != OPENREG_OK)
+    if (opencl_mem_alloc(j->cl, state->dev, size, &memory) != OPENREG_OK)
         return NULL;
     found->memory = memory;
     found->size = size;
@@ -339,7 +339,7 @@ opencl_kernels_close(kernel_state *state)
         scratch *const s = state->scratches;
         state->scratches = s->next;
         if (s->memory != NULL)
-            (void)opencl_mem_free(state->cl, state->dev, s->memory, NULL);
+            (void)opencl_mem_free(state->cl, state->dev, s->memory);
         free(s);
     }
     (void)pthread_mutex_destroy(&state->lock);

@@ -258,9 +258,10 @@ opencl_event_create(openreg_instance cl, int32_t dev, uint32_t flags, openreg_dr
 }
 
 openreg_status
-opencl_event_destroy(openreg_instance cl, openreg_driver_event event)
+opencl_event_destroy(openreg_instance cl, int32_t dev, openreg_driver_event event)
 {
     (void)cl;
+    (void)dev;
     if (event == NULL)
         return OPENREG_OK;
     if (event->marker != NULL)
@@ -301,8 +302,9 @@ retained_marker(openreg_driver_event event)
 }
 
 openreg_status
-opencl_event_query(openreg_instance cl, openreg_driver_event event, int32_t *done)
+opencl_event_query(openreg_instance cl, int32_t dev, openreg_driver_event event, int32_t *done)
 {
+    (void)dev;
     cl_event const marker = retained_marker(event);
     openreg_status status = OPENREG_OK;
     int32_t is_done = 1;
@@ -316,8 +318,9 @@ opencl_event_query(openreg_instance cl, openreg_driver_event event, int32_t *don
 }
 
 openreg_status
-opencl_event_sync(openreg_instance cl, openreg_driver_event event)
+opencl_event_sync(openreg_instance cl, int32_t dev, openreg_driver_event event)
 {
+    (void)dev;
     return wait_for(cl, retained_marker(event));
 }
 
@@ -348,10 +351,11 @@ time_of(openreg_driver_event event, cl_ulong *time)
 }
 
 openreg_status
-opencl_event_elapsed(openreg_instance cl, openreg_driver_event start, openreg_driver_event end, double *ms)
+opencl_event_elapsed(openreg_instance cl, int32_t dev, openreg_driver_event start, openreg_driver_event end, double *ms)
 {
     cl_ulong from, to;
-    if (!start->has_time || !end->has_time || start->dev != end->dev || !time_of(start, &from) || !time_of(end, &to))
+    if (!start->has_time || !end->has_time || start->dev != dev || end->dev != dev || !time_of(start, &from) ||
+        !time_of(end, &to))
         return openreg_fail(cl->host, OPENREG_E_INVALID, 0,
                             "events need timing, one device, and a record that was passed");
     *ms = ((double)to - (double)from) / 1e6;

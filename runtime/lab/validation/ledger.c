@@ -1,0 +1,300 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
+/* ledger.c: the books of the layer: which memory, streams and events are alive (validated.h). */
+#include <stdlib.h>
+#include <string.h>
+
+#include "validation/validated.h"
+
+/* ---------------------------------------------------------------------------------------------------------- memory */
+
+/* Index of the first range that begins above `address`. */
+static size_t
+upper_bound(openreg_instance v, uintptr_t address)
+{
+    size_t low = 0, high = v->range_count;
+    while (low < high) {
+        const size_t middle = low + (high - low) / 2;
+        if (v->ranges[middle].start <= address)
+            low = middle + 1;
+        else
+            high = middle;
+    }
+    return low;
+}
+
+static int
+overlaps(const openreg_range *a, const openreg_range *b)
+{
+    return a->start < b->start + b->size && b->start < a->start + a->size;
+}
+
+openreg_status
+openreg_ledger_make_room(openreg_instance v)
+{
+    /* Twice the number of calls that may be adding: each makes room for itself, and all may add at once. */
+    openreg_lock_acquire(&v->lock);
+    const size_t wanted = v->range_count + ++v->ranges_coming;
+    int fits = wanted <= v->range_capacity;
+    if (!fits) {
+        openreg_range *const grown = realloc(v->ranges, 2 * wanted * sizeof *grown);
+        if (grown != NULL) {
+            v->ranges = grown;
+            v->range_capacity = 2 * wanted;
+            fits = 1;
+        }
+    }
+    v->ranges_coming -= fits ? 0 : 1;
+    openreg_lock_release(&v->lock);
+    return fits ? OPENREG_OK : openreg_validation_no_memory();
+}
+
+void
+openreg_ledger_give_up_room(openreg_instance v)
+{
+    openreg_lock_acquire(&v->lock);
+    --v->ranges_coming;
+    openreg_lock_release(&v->lock);
+}
+
+int
+openreg_ledger_add(openreg_instance v, const openreg_range *range, openreg_range *other)
+{
+    openreg_lock_acquire(&v->lock);
+    const size_t at = upper_bound(v, range->start);
+    const openreg_range *hit = NULL;
+    if (at > 0 && overlaps(range, &v->ranges[at - 1]))
+        hit = &v->ranges[at - 1];
+    else if (at > 0 && v->ranges[at - 1].start == range->start)
+        hit = &v->ranges[at - 1];
+    else if (at < v->range_count && overlaps(range, &v->ranges[at]))
+        hit = &v->ranges[at];
+    --v->ranges_coming;
+    if (hit != NULL) {
+        *other = *hit;
+    } else {
+        memmove(v->ranges + at + 1, v->ranges + at, (v->range_count - at) * sizeof *v->ranges);
+        v->ranges[at] = *range;
+        ++v->range_count;
+    }
+    openreg_lock_release(&v->lock);
+    return hit == NULL;
+}
+
+static openreg_range *
+starting_at(openreg_instance v, uintptr_t start)
+{
+    const size_t at = upper_bound(v, start);
+    return at > 0 && v->ranges[at - 1].start == start ? &v->ranges[at - 1] : NULL;
+}
+
+int
+openreg_ledger_remove(openreg_instance v, openreg_made_by kind, int32_t dev, const void *ptr, openreg_range *out)
+{
+    openreg_lock_acquire(&v->lock);
+    openreg_range *const range = starting_at(v, (uintptr_t)ptr);
+    const int is_it = range != NULL && range->kind == kind && range->dev == dev;
+    if (is_it) {
+        *out = *range;
+        const size_t after = v->range_count - (size_t)(range - v->ranges) - 1;
+        memmove(range, range + 1, after * sizeof *range);
+        --v->range_count;
+        ++v->ranges_coming; /* put back if the driver fails to free it */
+    }
+    openreg_lock_release(&v->lock);
+    return is_it;
+}
+
+int
+openreg_ledger_find(openreg_instance v, const void *ptr, openreg_range *out)
+{
+    const uintptr_t address = (uintptr_t)ptr;
+    openreg_lock_acquire(&v->lock);
+    const size_t at = upper_bound(v, address);
+    const openreg_range *const below = at > 0 ? &v->ranges[at - 1] : NULL;
+    const int is_found = below != NULL &&
+                         (address - below->start < below->size || below->kind == OPENREG_MADE_BY_MEMORY_OPEN);
+    if (is_found)
+        *out = *below;
+    openreg_lock_release(&v->lock);
+    return is_found;
+}
+
+/* Whether all pieces of the range of addresses are mapped, or none is; the lock is held. */
+static int
+are_mapped(const openreg_range *range, uint64_t offset, uint64_t size, int mapped)
+{
+    if (offset > range->size || size > range->size - offset)
+        return 0;
+    for (uint64_t i = offset / range->step; i * range->step < offset + size; ++i)
+        if (range->mapped[i] != mapped)
+            return 0;
+    return 1;
+}
+
+int
+openreg_ledger_holds(openreg_instance v, const void *ptr, uint64_t size)
+{
+    openreg_lock_acquire(&v->lock);
+    const size_t at = upper_bound(v, (uintptr_t)ptr);
+    const openreg_range *const range = at > 0 ? &v->ranges[at - 1] : NULL;
+    const uint64_t offset = range != NULL ? (uintptr_t)ptr - range->start : 0;
+    const int holds = range != NULL && (range->mapped != NULL ? are_mapped(range, offset, size, 1)
+                                                              : offset <= range->size && size <= range->size - offset);
+    openreg_lock_release(&v->lock);
+    return holds;
+}
+
+int
+openreg_ledger_set_mapped(openreg_instance v, const void *ptr, uint64_t offset, uint64_t size, int mapped)
+{
+    openreg_lock_acquire(&v->lock);
+    openreg_range *const range = starting_at(v, (uintptr_t)ptr);
+    const int fits = range != NULL && range->mapped != NULL && offset % range->step == 0 && size % range->step == 0 &&
+                     are_mapped(range, offset, size, !mapped);
+    if (fits)
+        memset(range->mapped + offset / range->step, mapped, size / range->step);
+    openreg_lock_release(&v->lock);
+    return fits;
+}
+
+void
+openreg_ledger_set_distance(openreg_instance v, uintptr_t start, uintptr_t distance)
+{
+    openreg_lock_acquire(&v->lock);
+    openreg_range *const range = starting_at(v, start);
+    if (range != NULL) {
+        range->has_distance = 1;
+        range->distance = distance;
+    }
+    openreg_lock_release(&v->lock);
+}
+
+/* --------------------------------------------------------------------------------------------------------- handles */
+
+static openreg_handle **
+bucket(openreg_instance v, const void *key)
+{
+    const uint64_t mixed = (uint64_t)(uintptr_t)key * UINT64_C(0x9e3779b97f4a7c15);
+    return &v->handles[(mixed >> 40) % OPENREG_HANDLE_BUCKETS];
+}
+
+/* Where the pointer to the entry is, or to its end; with the lock held. */
+static openreg_handle **
+find(openreg_instance v, openreg_made_by kind, const void *key)
+{
+    openreg_handle **at = bucket(v, key);
+    while (*at != NULL && ((*at)->key != key || (*at)->kind != kind))
+        at = &(*at)->next;
+    return at;
+}
+
+openreg_handle *
+openreg_handle_make(openreg_instance v, openreg_made_by kind, int32_t dev)
+{
+    openreg_handle *const entry = calloc(1, sizeof *entry);
+    openreg_stream_state *const stream = kind == OPENREG_MADE_BY_STREAM_CREATE ? calloc(1, sizeof *stream) : NULL;
+    if (entry == NULL || (kind == OPENREG_MADE_BY_STREAM_CREATE && stream == NULL)) {
+        free(entry);
+        free(stream);
+        (void)openreg_validation_no_memory();
+        return NULL;
+    }
+    entry->kind = kind;
+    entry->dev = dev;
+    entry->uses = 1;
+    entry->stream = stream;
+    if (stream != NULL) {
+        openreg_lock_acquire(&v->lock);
+        stream->next = v->streams;
+        v->streams = stream;
+        openreg_lock_release(&v->lock);
+    }
+    return entry;
+}
+
+int
+openreg_handle_add(openreg_instance v, openreg_handle *entry, const void *key)
+{
+    entry->key = key;
+    openreg_lock_acquire(&v->lock);
+    openreg_handle **const at = find(v, entry->kind, key);
+    const int is_new = *at == NULL;
+    if (is_new)
+        *at = entry;
+    openreg_lock_release(&v->lock);
+    return is_new;
+}
+
+openreg_handle *
+openreg_handle_use(openreg_instance v, openreg_made_by kind, const void *key)
+{
+    openreg_lock_acquire(&v->lock);
+    openreg_handle *const entry = *find(v, kind, key);
+    if (entry != NULL)
+        ++entry->uses;
+    openreg_lock_release(&v->lock);
+    return entry;
+}
+
+openreg_handle *
+openreg_handle_remove(openreg_instance v, openreg_made_by kind, const void *key, int *others)
+{
+    openreg_lock_acquire(&v->lock);
+    openreg_handle **const at = find(v, kind, key);
+    openreg_handle *const entry = *at;
+    if (entry != NULL) {
+        *at = entry->next;
+        entry->next = NULL;
+        *others = entry->uses - 1;
+    }
+    openreg_lock_release(&v->lock);
+    return entry;
+}
+
+void
+openreg_handle_release(openreg_instance v, openreg_handle *entry)
+{
+    if (entry == NULL)
+        return;
+    openreg_lock_acquire(&v->lock);
+    const int is_last = --entry->uses == 0;
+    openreg_lock_release(&v->lock);
+    if (is_last)
+        free(entry);
+}
+
+/* ------------------------------------------------------------------------------------------------------------- end */
+
+void
+openreg_ledger_report_live(openreg_instance v)
+{
+    size_t live[OPENREG_MADE_BY_COUNT] = {0};
+    for (size_t i = 0; i < v->range_count; ++i)
+        ++live[v->ranges[i].kind];
+    for (size_t i = 0; i < OPENREG_HANDLE_BUCKETS; ++i)
+        for (const openreg_handle *entry = v->handles[i]; entry != NULL; entry = entry->next)
+            ++live[entry->kind];
+    static const char *const makers[] = {"mem_alloc()",     "host_alloc()",   "reserve()",       "memory_open()",
+                                         "stream_create()", "event_create()", "init() of comm.h"};
+    for (size_t kind = 0; kind < OPENREG_MADE_BY_COUNT; ++kind)
+        if (live[kind] > 0)
+            openreg_validation_report(v, OPENREG_RULE_FREED_BEFORE_CLOSE, "close", "%zu of what %s gave were alive",
+                                      live[kind], makers[kind]);
+}
+
+void
+openreg_ledger_free(openreg_instance v)
+{
+    for (size_t i = 0; i < OPENREG_HANDLE_BUCKETS; ++i)
+        for (openreg_handle *entry = v->handles[i], *next; entry != NULL; entry = next) {
+            next = entry->next;
+            free(entry);
+        }
+    for (openreg_stream_state *stream = v->streams, *next; stream != NULL; stream = next) {
+        next = stream->next;
+        free(stream);
+    }
+    for (size_t i = 0; i < v->range_count; ++i)
+        free(v->ranges[i].mapped);
+    free(v->ranges);
+}

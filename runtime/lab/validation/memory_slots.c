@@ -1,0 +1,200 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
+/* memory_slots.c: device memory and pinned memory, checked (validated.h). */
+#include <string.h>
+
+#include "base/error.h"
+#include "validation/validated.h"
+
+#define LEAST_ALIGNMENT 16u /* malloc()'s */
+
+/* Enters what a function gave, for which room was made. Memory that overlaps is refused: to use it would destroy other
+ * memory. Without an address, or with one that is misaligned, the runtime refuses it. */
+static openreg_status
+enter(openreg_instance v, const char *slot, openreg_rule rule, const openreg_range *made, uint64_t alignment)
+{
+    openreg_range other;
+    void *const address = (void *)made->start;
+    if (address == NULL) {
+        openreg_ledger_give_up_room(v);
+        openreg_validation_report(v, rule, slot, "it gave no memory, and no error");
+        return OPENREG_OK;
+    }
+    if (made->start % alignment != 0)
+        openreg_validation_report(v, rule, slot, "it gave the address %p, which is no multiple of %llu", address,
+                                  (unsigned long long)alignment);
+    if (openreg_ledger_add(v, made, &other))
+        return OPENREG_OK;
+    return openreg_validation_refuse(v, OPENREG_RULE_NO_OVERLAP, OPENREG_E_INTERNAL, slot,
+                                     "it gave %llu bytes at %p, where %llu bytes of device %d at %p are alive",
+                                     (unsigned long long)made->size, address, (unsigned long long)other.size, other.dev,
+                                     (void *)other.start);
+}
+
+static openreg_status
+validated_mem_alloc(openreg_instance v, int32_t dev, uint64_t size, void **out)
+{
+    static const char slot[] = "mem_alloc";
+    OPENREG_RETURN_NOT_OK(openreg_validation_device(v, slot, dev));
+    if (size == 0)
+        openreg_validation_report(v, OPENREG_RULE_SIZE_NOT_ZERO, slot, "0 bytes were asked for");
+    OPENREG_RETURN_NOT_OK(openreg_ledger_make_room(v));
+    void *const poison = (void *)&poison;
+    void *memory = poison;
+    openreg_status status;
+    OPENREG_VALIDATED_CALL(status, v, mem_alloc, (v->instance, dev, size, &memory));
+    openreg_validation_untouched(v, slot, status, &memory, &poison, sizeof memory);
+    if (status != OPENREG_OK) {
+        openreg_ledger_give_up_room(v);
+        return status;
+    }
+    const uint64_t least = v->devices[dev].info.min_alignment;
+    memory = memory == poison ? NULL : memory;
+    const openreg_range made = {
+        .start = (uintptr_t)memory, .size = size, .dev = dev, .kind = OPENREG_MADE_BY_MEM_ALLOC};
+    OPENREG_RETURN_NOT_OK(enter(v, slot, OPENREG_RULE_ALIGNMENT, &made, least == 0 ? LEAST_ALIGNMENT : least));
+    *out = memory;
+    return OPENREG_OK;
+}
+
+/* Puts back what a function failed to free. */
+static void
+put_back(openreg_instance v, const openreg_range *range)
+{
+    openreg_range other;
+    (void)openreg_ledger_add(v, range, &other);
+}
+
+static openreg_status
+not_alive(openreg_instance v, const char *slot, int32_t dev, const void *ptr)
+{
+    openreg_range other;
+    if (openreg_ledger_find(v, ptr, &other))
+        return openreg_validation_refuse(v, OPENREG_RULE_ALLOCATION_ALIVE, OPENREG_E_INVALID, slot,
+                                         "%p of device %d is inside %llu bytes at %p of device %d, of another kind, "
+                                         "device or start",
+                                         ptr, dev, (unsigned long long)other.size, (void *)other.start, other.dev);
+    return openreg_validation_refuse(v, OPENREG_RULE_ALLOCATION_ALIVE, OPENREG_E_INVALID, slot,
+                                     "%p of device %d is not alive", ptr, dev);
+}
+
+static openreg_status
+validated_mem_free(openreg_instance v, int32_t dev, void *ptr)
+{
+    static const char slot[] = "mem_free";
+    openreg_range range;
+    OPENREG_RETURN_NOT_OK(openreg_validation_device(v, slot, dev));
+    if (!openreg_ledger_remove(v, OPENREG_MADE_BY_MEM_ALLOC, dev, ptr, &range))
+        return not_alive(v, slot, dev, ptr);
+    openreg_status status;
+    OPENREG_VALIDATED_CALL(status, v, mem_free, (v->instance, dev, ptr));
+    if (status != OPENREG_OK)
+        put_back(v, &range);
+    else
+        openreg_ledger_give_up_room(v);
+    return status;
+}
+
+static openreg_status
+validated_host_alloc(openreg_instance v, uint64_t size, void **out)
+{
+    static const char slot[] = "host_alloc";
+    if (size == 0)
+        openreg_validation_report(v, OPENREG_RULE_HOST_MEMORY, slot, "0 bytes were asked for");
+    OPENREG_RETURN_NOT_OK(openreg_ledger_make_room(v));
+    void *const poison = (void *)&poison;
+    void *memory = poison;
+    openreg_status status;
+    OPENREG_VALIDATED_CALL(status, v, host_alloc, (v->instance, size, &memory));
+    openreg_validation_untouched(v, slot, status, &memory, &poison, sizeof memory);
+    if (status != OPENREG_OK) {
+        openreg_ledger_give_up_room(v);
+        return status;
+    }
+    memory = memory == poison ? NULL : memory;
+    const openreg_range made = {
+        .start = (uintptr_t)memory, .size = size, .dev = -1, .kind = OPENREG_MADE_BY_HOST_ALLOC};
+    OPENREG_RETURN_NOT_OK(enter(v, slot, OPENREG_RULE_HOST_MEMORY, &made, LEAST_ALIGNMENT));
+    *out = memory;
+    return OPENREG_OK;
+}
+
+static openreg_status
+validated_host_free(openreg_instance v, void *ptr)
+{
+    openreg_range range;
+    if (!openreg_ledger_remove(v, OPENREG_MADE_BY_HOST_ALLOC, -1, ptr, &range))
+        return not_alive(v, "host_free", -1, ptr);
+    openreg_status status;
+    OPENREG_VALIDATED_CALL(status, v, host_free, (v->instance, ptr));
+    if (status != OPENREG_OK)
+        put_back(v, &range);
+    else
+        openreg_ledger_give_up_room(v);
+    return status;
+}
+
+static openreg_status
+validated_host_alias(openreg_instance v, int32_t dev, void *ptr, void **out)
+{
+    static const char slot[] = "host_alias";
+    OPENREG_RETURN_NOT_OK(openreg_validation_device(v, slot, dev));
+    openreg_range range;
+    const int is_known = openreg_ledger_find(v, ptr, &range) && range.dev == dev;
+    if (!is_known)
+        openreg_validation_report(v, OPENREG_RULE_ALLOCATION_ALIVE, slot, "%p is in no allocation of device %d", ptr,
+                                  dev);
+    void *const poison = (void *)&poison;
+    void *alias = poison;
+    openreg_status status;
+    OPENREG_VALIDATED_CALL(status, v, host_alias, (v->instance, dev, ptr, &alias));
+    openreg_validation_untouched(v, slot, status, &alias, &poison, sizeof alias);
+    if (status != OPENREG_OK)
+        return status;
+    alias = alias == poison ? NULL : alias;
+    const uintptr_t distance = (uintptr_t)alias - (uintptr_t)ptr;
+    if (alias == NULL) /* which the runtime refuses */
+        openreg_validation_report(v, OPENREG_RULE_ALIAS_DISTANCE, slot, "it gave no address, and no error");
+    else if (is_known && range.has_distance && distance != range.distance)
+        return openreg_validation_refuse(v, OPENREG_RULE_ALIAS_DISTANCE, OPENREG_E_INTERNAL, slot,
+                                         "it gave %p for %p, and another distance before in the same allocation", alias,
+                                         ptr);
+    else if (is_known)
+        openreg_ledger_set_distance(v, range.start, distance);
+    *out = alias;
+    return OPENREG_OK;
+}
+
+static openreg_status
+validated_mem_info(openreg_instance v, int32_t dev, uint64_t *free_bytes, uint64_t *total)
+{
+    static const char slot[] = "mem_info";
+    OPENREG_RETURN_NOT_OK(openreg_validation_device(v, slot, dev));
+    const uint64_t before[2] = {UINT64_C(0x5a5a5a5a5a5a5a5a), UINT64_C(0x5a5a5a5a5a5a5a5b)};
+    uint64_t now[2] = {before[0], before[1]};
+    openreg_status status;
+    OPENREG_VALIDATED_CALL(status, v, mem_info, (v->instance, dev, &now[0], &now[1]));
+    openreg_validation_untouched(v, slot, status, now, before, sizeof now);
+    if (status != OPENREG_OK)
+        return status;
+    if (now[0] > now[1] || now[1] == before[1])
+        openreg_validation_report(v, OPENREG_RULE_MEMORY_INFO, slot, "it gave %llu free bytes of %llu",
+                                  (unsigned long long)now[0], (unsigned long long)now[1]);
+    *free_bytes = now[0];
+    *total = now[1];
+    return OPENREG_OK;
+}
+
+#define WRAP(slot)                                                                                                     \
+    if (table->slot != NULL)                                                                                           \
+    table->slot = validated_##slot
+
+void
+openreg_validation_wrap_memory(openreg_driver *table)
+{
+    WRAP(mem_alloc);
+    WRAP(mem_free);
+    WRAP(host_alloc);
+    WRAP(host_free);
+    WRAP(host_alias);
+    WRAP(mem_info);
+}
