@@ -1,10 +1,13 @@
 # SPDX-License-Identifier: BSD-3-Clause
 """Checks that the rooms of the source tree depend on each other in one direction only.
 
-Four checks, each of which prints one line for every dependency that it refuses:
+Six checks, each of which prints one line for every dependency that it refuses:
 
 * ``runtime/src``: no object file refers to a symbol of a higher room (read with ``nm``), and no source includes a
   header of one.
+* ``runtime/lab``: no source includes a header of the rooms but the few that it may, no room includes one of its, and
+  libopenreg.so has no symbol of an instrument.
+* ``runtime/include``: no function takes a callback for later, but the observer's and those listed with a reason.
 * ``runtime/check``: no source includes a header of those rooms, but the list of slots.
 * ``shim``: no source includes a header of a higher room.
 * ``python/``: the modules import each other without a circle, neither at their head nor inside functions, and none
@@ -29,10 +32,35 @@ ROOT = Path(__file__).resolve().parent.parent
 
 # From the ground up: a room may use those before it. The simulated devices are a driver beside the rooms: they use the
 # ground alone, and the registry names their table.
-RUNTIME_ROOMS = ("base", "races", "laboratory", "driver", "validation", "device", "memory", "registry", "selection")
+RUNTIME_ROOMS = ("base", "watch", "driver", "device", "memory", "registry", "selection")
 SIM = "sim"
 SIM_USES = ("base",)
 SIM_IS_USED_BY = ("registry",)
+
+# libopenreg_lab.so, runtime/lab: its rooms use each other, the ground, what calls observers, and a few headers more.
+# Nobody uses theirs: libopenreg.so opens the library when one of its instruments is asked for.
+LAB = "lab"
+LAB_ROOMS = ("faults", "races", "recorder", "trace", "validation")
+LAB_USES = ("base", "watch")
+LAB_HEADERS = ("calls.h", "device/lab_access.h", "driver/attached_layers.h", "driver/extensions.h")
+LAB_SYMBOL = re.compile(
+    r"openreg_(?:races?|fault_(?:plan|layer)|faults|recorder|flight|trace|validation|ledger|shadow)_"
+)
+# What libopenreg.so keeps of these words: a clock, and the handler of touched fences.
+CORE_SYMBOLS = ("openreg_trace_clock",)
+
+# Functions of public headers that take a callback for later, and why each is no event of an observer.
+CALLBACK_SETTERS = {
+    "openreg_observe": "the one table",
+    "openreg_set_log_callback": "where lines go: it serves the caller, and changes nothing",
+    "openreg_set_discovery_callback": "the runtime asks the language for drivers: it needs the answer",
+    "openreg_set_blocking_hooks": "the language's lock, around what waits",
+}
+CALLBACK_SETTER = re.compile(
+    r"^(?:OPENREG_API|static inline)\b[^;{}]*?\b(openreg_(?:\w+_)?set_\w+|openreg_observe)"
+    r"\((?=[^;{}]*(?:\(\*|_callback\b|_function\b|_fn\b|_hook\b|_places\b|_observer\b))[^;{}]*\)",
+    re.MULTILINE,
+)
 
 # openreg-check looks at drivers from outside: of the runtime's own headers it may use this one, and nobody uses its.
 CHECK = "check"
@@ -95,10 +123,12 @@ def read_symbols(path: Path) -> tuple[set[str], set[str]]:
     """The symbols that an object file defines for others, and those that it wants."""
     defined: set[str] = set()
     wanted: set[str] = set()
-    listing = subprocess.run(["nm", "-g", str(path)], capture_output=True, text=True, check=True).stdout
+    # Of a library the local ones too: what is hidden there is in it all the same.
+    options = ["-g"] if path.suffix == ".o" else []
+    listing = subprocess.run(["nm", *options, str(path)], capture_output=True, text=True, check=True).stdout
     for line in listing.splitlines():
         *_, kind, name = line.split()
-        (wanted if kind in "Uw" else defined).add(name)
+        (wanted if kind in "Uw" else defined).add(name.split("@")[0])
     return defined, wanted
 
 
@@ -144,6 +174,37 @@ def check_runtime_includes(root: Path) -> Iterator[str]:
             target = header.split("/", 1)[0]
             if target in RUNTIME_ROOMS and not may_use(room, target, RUNTIME_ROOMS):
                 yield f"runtime: {path.relative_to(root)} includes {header}, which is above it"
+
+
+def check_lab_includes(root: Path) -> Iterator[str]:
+    """One line for every header that the laboratory includes and may not, or that is the laboratory's and is used."""
+    folder = root / "runtime" / LAB
+    for path in sources(folder):
+        for header in includes_of(path):
+            target = header.split("/", 1)[0]
+            if target not in (*LAB_ROOMS, *LAB_USES) and header not in LAB_HEADERS:
+                yield f"runtime: {path.relative_to(root)} includes {header}, which is not the laboratory's to use"
+    for path in [*sources(root / "runtime" / "src"), *sources(root / "runtime" / "drivers")]:
+        for header in includes_of(path):
+            if header.split("/", 1)[0] in LAB_ROOMS:
+                yield f"runtime: {path.relative_to(root)} includes {header}, which is the laboratory's"
+
+
+def check_callback_setters(root: Path) -> Iterator[str]:
+    """One line for every function of a public header that takes a callback for later, outside of the observer."""
+    for path in sources(root / "runtime" / "include"):
+        for name in CALLBACK_SETTER.findall(path.read_text(encoding="utf-8")):
+            if name not in CALLBACK_SETTERS:
+                yield f"runtime: {path.relative_to(root)} has the callback setter {name}: make it an observer's"
+
+
+def check_library(build: Path) -> Iterator[str]:
+    """One line for every symbol of libopenreg.so that is an instrument's."""
+    library = build / "runtime" / "libopenreg.so.1"
+    if library.exists():
+        for name in sorted(read_symbols(library)[0]):
+            if LAB_SYMBOL.match(name) and name not in CORE_SYMBOLS:
+                yield f"runtime: libopenreg.so has {name}, which belongs into libopenreg_lab.so"
 
 
 def check_program_includes(root: Path) -> Iterator[str]:
@@ -333,6 +394,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     options = parser.parse_args(arguments)
     found = [
         *check_runtime_includes(options.root),
+        *check_lab_includes(options.root),
+        *check_callback_setters(options.root),
         *check_program_includes(options.root),
         *check_shim_includes(options.root),
         *check_python(options.root),
@@ -342,6 +405,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         if not objects:
             parser.error(f"{options.build} has no object files of the runtime")
         found += check_symbols(objects)
+        found += check_library(options.build)
     for line in found:
         print(line)
     return 1 if found else 0

@@ -8,12 +8,14 @@
 
 #include <openreg/openreg.h>
 
+#include "base/internal_api.h"
+
 /* OPENREG_OK, or OPENREG_E_FORKED with the standard text in a child whose parent had an open driver that is not
  * OPENREG_CAP_FORK_SAFE. Takes no lock. */
-openreg_status openreg_fork_reject(const char *call);
+OPENREG_INTERNAL openreg_status openreg_fork_reject(const char *call);
 
 /* Installs the handlers, once. Called before anything is loaded or traced. */
-void openreg_fork_watch(void);
+OPENREG_INTERNAL void openreg_fork_watch(void);
 
 /* Counts drivers that are being opened, or are open without OPENREG_CAP_FORK_SAFE: while there is one, a child is
  * poisoned. */
@@ -52,11 +54,11 @@ typedef struct openreg_fork_handlers {
 
 /* Sets the handlers of a stage. Called by a constructor of the stage's module, so that all are there before
  * openreg_fork_watch() and this file needs to know none of them. */
-void openreg_fork_handle(openreg_fork_stage stage, const openreg_fork_handlers *own);
+OPENREG_INTERNAL void openreg_fork_handle(openreg_fork_stage stage, const openreg_fork_handlers *own);
 
 /* The same for a stage that is nothing but a lock: it is held over the fork; the child re-makes it (lock.h). No driver is
  * called while it is held. */
 struct openreg_lock;
-void openreg_fork_hold(openreg_fork_stage stage, struct openreg_lock *lock);
+OPENREG_INTERNAL void openreg_fork_hold(openreg_fork_stage stage, struct openreg_lock *lock);
 
 #endif

@@ -9,7 +9,8 @@
 #include "base/fork.h"
 #include "base/sized_struct.h"
 #include "device/stream.h"
-#include "driver/watched_call.h"
+#include "driver/driver_calls.h"
+#include "watch/observers.h"
 
 struct openreg_communicator_s {
     openreg_device *device;
@@ -159,6 +160,21 @@ check_collective(const char *call, openreg_communicator communicator, const open
     return OPENREG_OK;
 }
 
+typedef struct queued_collectives {
+    openreg_communicator communicator;
+    const openreg_collective *list;
+    uint64_t n;
+    openreg_driver_stream stream;
+} queued_collectives;
+
+static openreg_status
+run(void *argument)
+{
+    const queued_collectives *const q = argument;
+    const openreg_communicator c = q->communicator;
+    return c->table->queue(c->device->driver->instance, c->native, q->list, q->n, q->stream);
+}
+
 openreg_status
 openreg_communicator_queue(openreg_communicator communicator, const openreg_collective *list, uint64_t n,
                            openreg_stream stream)
@@ -178,13 +194,15 @@ openreg_communicator_queue(openreg_communicator communicator, const openreg_coll
     openreg_stream_is_used(device, name, stream);
     if (openreg_device_is_lost(device))
         return openreg_call_lost(device, name);
-    openreg_watched watched;
-    openreg_error_begin_call();
-    openreg_status status = openreg_watched_begin(&watched, device, call, OPENREG_CALL_KERNEL, handle, 0, name)
-                                ? communicator->table->queue(device->driver->instance, communicator->native, list, n,
-                                                             handle)
-                                : OPENREG_OK;
-    status = openreg_watched_end(&watched, status);
+    openreg_call_begin(device, name);
+    queued_collectives queued = {communicator, list, n, handle};
+    openreg_status status;
+    if (openreg_is_observed(OPENREG_OBSERVE_WORK)) {
+        const openreg_work work = {call, name, device->index, 0, handle, &openreg_host_services};
+        status = openreg_observers_run(&work, run, &queued);
+    } else {
+        status = run(&queued);
+    }
     return openreg_call_end(device, name, status);
 }
 

@@ -16,9 +16,8 @@
 #include "base/lock.h"
 #include "base/log.h"
 #include "base/thread.h"
-#include "device/trace.h"
 #include "driver/driver_calls.h"
-#include "races/races.h"
+#include "driver/span.h"
 
 #define STREAMS_PER_POOL 32
 
@@ -220,12 +219,16 @@ reach(const char *call, int32_t index, openreg_stream stream, openreg_device **d
 void
 openreg_stream_tell_of_loss(const openreg_device *device, const char *call, openreg_stream stream)
 {
-    openreg_race_use loss = {.what = "", .place = "", .stack = "", .device = device->index};
-    if (atomic_load_explicit(&device->loss, memory_order_acquire) == OPENREG_LOSS_KNOWN) {
-        loss.what = device->loss_call;
-        loss.place = device->loss_place;
-    }
-    openreg_races_lost_device_used(&loss, call, stream);
+    const bool is_known = atomic_load_explicit(&device->loss, memory_order_acquire) == OPENREG_LOSS_KNOWN;
+    openreg_observers_lost(call, device->index, stream, is_known ? device->loss_call : "",
+                           is_known ? device->loss_place : "");
+}
+
+/* The host has seen all work of the stream. */
+static void
+tell_of_host(int32_t index, openreg_stream stream)
+{
+    openreg_observers_order(&(openreg_order){.what = OPENREG_ORDER_HOST_STREAM, .device = index, .stream = stream});
 }
 
 openreg_status
@@ -239,8 +242,8 @@ openreg_stream_query(int32_t index, openreg_stream stream, int32_t *done)
     OPENREG_RETURN_NOT_OK(reach(call, index, stream, &device, &handle));
     openreg_stream_is_used(device, call, stream);
     OPENREG_RETURN_NOT_OK(openreg_call_stream_query(device, call, handle, done));
-    if (openreg_races_are_found() && *done)
-        openreg_races_host_waits(index, stream);
+    if (openreg_is_observed(OPENREG_OBSERVE_USES) && *done)
+        tell_of_host(index, stream);
     return OPENREG_OK;
 }
 
@@ -252,28 +255,34 @@ openreg_stream_synchronize(int32_t index, openreg_stream stream)
     openreg_driver_stream handle = NULL;
     OPENREG_RETURN_NOT_OK(reach(call, index, stream, &device, &handle));
     openreg_stream_is_used(device, call, stream);
-    openreg_trace_span span;
-    openreg_trace_begin(&span, OPENREG_TRACE_WAIT, call, device, stream);
-    OPENREG_RETURN_NOT_OK(openreg_trace_end(&span, openreg_call_stream_sync(device, call, handle)));
-    if (openreg_races_are_found())
-        openreg_races_host_waits(index, stream);
+    openreg_watched_span span;
+    openreg_span_begin(&span, OPENREG_TRACE_WAIT, call, "", device, stream, 0, OPENREG_HOST, OPENREG_HOST);
+    OPENREG_RETURN_NOT_OK(openreg_span_end(&span, openreg_call_stream_sync(device, call, handle)));
+    if (openreg_is_observed(OPENREG_OBSERVE_USES))
+        tell_of_host(index, stream);
     return OPENREG_OK;
 }
 
-/* A host function that tells the race detector that the host has come behind its stream. */
+/* A host function, of which observers see that the host has come behind its stream. */
 typedef struct followed_function {
     void (*function)(void *argument);
     void *argument;
-    openreg_race_event *event;
 } followed_function;
+
+static void
+tell_of_function(const followed_function *followed, int32_t what, int32_t index, openreg_stream stream)
+{
+    openreg_observers_order(&(openreg_order){
+        .what = what, .device = index, .stream = stream, .mark = (uint64_t)(uintptr_t)followed | 1}); /* events: even */
+}
 
 static void
 run_followed(void *argument)
 {
     followed_function *const followed = argument;
-    openreg_races_host_waits_event(followed->event);
+    tell_of_function(followed, OPENREG_ORDER_HOST_MARK, OPENREG_HOST, OPENREG_STREAM_DEFAULT);
     followed->function(followed->argument);
-    openreg_races_event_free(followed->event);
+    tell_of_function(followed, OPENREG_ORDER_MARK_GONE, OPENREG_HOST, OPENREG_STREAM_DEFAULT);
     free(followed);
 }
 
@@ -284,11 +293,11 @@ launch_followed(const char *call, openreg_device *device, openreg_stream stream,
     followed_function *const followed = malloc(sizeof *followed);
     if (followed == NULL)
         return openreg_error_set(OPENREG_E_NOMEM, call, "no host memory to follow a host function");
-    *followed = (followed_function){function, argument, NULL};
-    openreg_races_event_records(&followed->event, device->index, stream);
+    *followed = (followed_function){function, argument};
+    tell_of_function(followed, OPENREG_ORDER_MARK, device->index, stream);
     const openreg_status status = openreg_call_host_func(device, call, handle, run_followed, followed);
     if (status != OPENREG_OK) {
-        openreg_races_event_free(followed->event);
+        tell_of_function(followed, OPENREG_ORDER_MARK_GONE, OPENREG_HOST, OPENREG_STREAM_DEFAULT);
         free(followed);
     }
     return status;
@@ -306,7 +315,7 @@ openreg_launch_host_func(int32_t index, openreg_stream stream, void (*function)(
     openreg_stream_is_used(device, call, stream);
     if (stream == OPENREG_STREAM_DEFAULT)
         atomic_store_explicit(&device->streams->has_default_functions, 1, memory_order_relaxed);
-    if (openreg_races_are_found())
+    if (openreg_is_observed(OPENREG_OBSERVE_USES))
         return launch_followed(call, device, stream, handle, function, argument);
     return openreg_call_host_func(device, call, handle, function, argument);
 }

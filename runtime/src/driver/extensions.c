@@ -59,9 +59,9 @@ openreg_call_extension(const char *call, const openreg_opened_driver *driver, co
                        const void **out)
 {
     char why[160];
-    const void *const table = driver->table.extension == NULL
+    const void *const table = driver->table->extension == NULL
                                   ? NULL
-                                  : driver->table.extension(driver->instance, what->name, what->version);
+                                  : driver->table->extension(driver->instance, what->name, what->version);
     if (table != NULL && !openreg_extension_is_fit(what, table, why, sizeof why))
         return openreg_error_set_driver(OPENREG_E_INCOMPATIBLE, call, driver->name, "%s", why);
     *out = table;

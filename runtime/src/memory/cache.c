@@ -9,9 +9,8 @@
 #include "base/error.h"
 #include "base/fork.h"
 #include "device/stream.h"
-#include "laboratory/faults.h"
 #include "memory/exports.h"
-#include "races/races.h"
+#include "watch/observers.h"
 
 static const char malloc_call[] = "openreg_malloc";
 
@@ -329,16 +328,15 @@ note_special(struct openreg_cache *cache, openreg_block *block, unsigned feature
         openreg_cache_trace_block(cache, OPENREG_MEMORY_EVENT_ALLOC, block);
 }
 
-/* Whether a plan of faults says that there is no memory for this request. */
-static openreg_status
+/* Whether an observer says that there is no memory for this request. */
+__attribute__((noinline)) static openreg_status
 fail_on_purpose(struct openreg_cache *cache, const openreg_pool *pool, uint64_t size)
 {
     openreg_device *const device = cache->device;
-    const openreg_fault_site site = {device->driver, device->index, OPENREG_CALL_ALLOCATION, NULL, NULL};
-    openreg_fault_verdict verdict;
-    if (!openreg_faults_ask(&site, &verdict) || verdict.status == OPENREG_OK)
+    char text[512];
+    if (!openreg_observers_allocate(device->index, size, text, sizeof text))
         return OPENREG_OK;
-    (void)openreg_error_set_driver(OPENREG_E_NOMEM, malloc_call, device->driver->name, "%s", verdict.text);
+    (void)openreg_error_set_driver(OPENREG_E_NOMEM, malloc_call, device->driver->name, "%s", text);
     return openreg_cache_out_of_memory(cache, pool, size);
 }
 
@@ -359,7 +357,7 @@ allocate(struct openreg_cache *cache, unsigned features, uint64_t size, openreg_
 
     openreg_pool *pool = rounded <= OPENREG_SMALL_BLOCK_MAX ? &pools->small : &pools->large;
     openreg_cache_stats *stats = &cache->stats;
-    if (__builtin_expect((openreg_instruments() & OPENREG_INSTRUMENT_FAULTS) != 0, 0))
+    if (__builtin_expect((features & OPENREG_OBSERVE_ALLOCATIONS) != 0, 0))
         OPENREG_RETURN_NOT_OK(fail_on_purpose(cache, pool, size));
     openreg_block *block = take_freed(cache, pool, rounded);
     if (block == NULL)
@@ -407,8 +405,8 @@ openreg_malloc(int32_t device, size_t size, openreg_stream stream, void **out)
     const openreg_status status = allocate(cache, features, size, stream, out);
     const bool returns = features != 0 && cache->returning != NULL;
     openreg_fast_lock_release(&cache->lock);
-    if (openreg_races_are_found() && status == OPENREG_OK)
-        openreg_races_block_given(*out, size);
+    if (__builtin_expect((features & OPENREG_OBSERVE_USES) != 0, 0) && status == OPENREG_OK)
+        openreg_observers_block(OPENREG_BLOCK_GIVEN, *out, size, OPENREG_HOST, 0);
     if (__builtin_expect(returns, 0))
         openreg_cache_return(cache);
     return status;
@@ -560,8 +558,8 @@ openreg_free(void *ptr)
         return OPENREG_OK;
     if (__builtin_expect(!find_range(ptr, &found), 0))
         return openreg_reject_address(call, ptr);
-    if (openreg_races_are_found())
-        openreg_races_block_freed(ptr); /* before another thread can be given it */
+    if (openreg_is_observed(OPENREG_OBSERVE_USES))
+        openreg_observers_block(OPENREG_BLOCK_FREED, ptr, 0, OPENREG_HOST, 0); /* before it is given out again */
     struct openreg_cache *cache = found.info.device->cache;
     openreg_status status = OPENREG_OK;
     openreg_fast_lock_acquire(&cache->lock);
@@ -644,8 +642,8 @@ openreg_record_stream(void *ptr, int32_t device, openreg_stream stream)
     /* Before shared memory is given up the whole device is waited for, and no other one. */
     if (is_shared && user != found.info.device)
         return openreg_call_stream_sync(user, call, handle);
-    if (openreg_races_are_found() && status == OPENREG_OK && size > 0)
-        openreg_races_block_recorded(ptr, size, device, stream);
+    if (openreg_is_observed(OPENREG_OBSERVE_USES) && status == OPENREG_OK && size > 0)
+        openreg_observers_block(OPENREG_BLOCK_RECORDED, ptr, size, device, stream);
     return status;
 }
 

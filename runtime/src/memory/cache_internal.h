@@ -25,6 +25,7 @@
 #include "memory/cache.h"
 #include "memory/cache_block.h"
 #include "memory/free_lists.h"
+#include "watch/observers.h"
 
 #define OPENREG_MIB (UINT64_C(1) << 20)
 #define OPENREG_BLOCK_UNIT UINT64_C(512)
@@ -34,16 +35,18 @@
 #define OPENREG_LARGE_SEGMENT_BELOW (10 * OPENREG_MIB) /* bigger blocks get a segment of their own size */
 #define OPENREG_SEGMENT_UNIT (2 * OPENREG_MIB)
 
-/* What requests and frees must look after beside the ordinary. No bit is set in a process that asks for nothing
- * special, so the fast paths test one word. */
-#define OPENREG_FEATURE_TRACE 1u       /* someone listens */
-#define OPENREG_FEATURE_ROUNDING 2u    /* roundup_divisions */
-#define OPENREG_FEATURE_SPLIT_LIMIT 4u /* max_split_size */
-#define OPENREG_FEATURE_ROUTES 8u      /* a thread is in a private pool */
-#define OPENREG_FEATURE_RETURNS 16u    /* segments of a released pool wait for their blocks */
-#define OPENREG_FEATURE_UNCACHED 32u   /* openreg_set_caching(0) */
-#define OPENREG_FEATURE_POISON 64u     /* a driver overwrites freed memory (openreg/schedule.h) */
-#define OPENREG_FEATURES 7
+/* What requests and frees must look after beside the ordinary: events that somebody observes, in the low byte, and features.
+ * No bit is set in a process that asks for nothing special, so the fast paths test one word. */
+#define OPENREG_FEATURE_TRACE OPENREG_OBSERVE_MEMORY
+#define OPENREG_FEATURE_ROUNDING 256u    /* roundup_divisions */
+#define OPENREG_FEATURE_SPLIT_LIMIT 512u /* max_split_size */
+#define OPENREG_FEATURE_ROUTES 1024u     /* a thread is in a private pool */
+#define OPENREG_FEATURE_RETURNS 2048u    /* segments of a released pool wait for their blocks */
+#define OPENREG_FEATURE_UNCACHED 4096u   /* openreg_set_caching(0) */
+#define OPENREG_FEATURE_POISON 8192u     /* a driver overwrites freed memory (openreg/schedule.h) */
+#define OPENREG_FEATURES_FIRST 8         /* their bits */
+#define OPENREG_FEATURES 6
+static_assert(OPENREG_OBSERVE_ALL < 1u << OPENREG_FEATURES_FIRST, "events and features share a word");
 #define OPENREG_FEATURES_OF_REQUESTS (OPENREG_FEATURE_ROUNDING | OPENREG_FEATURE_ROUTES | OPENREG_FEATURE_UNCACHED)
 extern atomic_uint openreg_cache_features;
 
@@ -234,7 +237,7 @@ openreg_stat_subtract(openreg_stat stat[OPENREG_POOLS], int pool, int64_t amount
 static inline unsigned
 openreg_features(void)
 {
-    return atomic_load_explicit(&openreg_cache_features, memory_order_relaxed);
+    return atomic_load_explicit(&openreg_cache_features, memory_order_relaxed) | openreg_watched();
 }
 
 /* Of "oversize" there is one pool only. */

@@ -42,7 +42,7 @@ handle_forks(void)
 void
 openreg_cache_feature(unsigned feature, bool on)
 {
-    const int bit = __builtin_ctz(feature);
+    const int bit = __builtin_ctz(feature) - OPENREG_FEATURES_FIRST;
     openreg_lock_acquire(&lock);
     reasons[bit] += on ? 1 : -1;
     if (reasons[bit] > 0)

@@ -9,7 +9,7 @@
 #include <stdlib.h>
 
 #include "base/error.h"
-#include "races/races.h"
+#include "watch/observers.h"
 
 #define SMALL_ROOM (256 * OPENREG_MIB)
 #define UNKNOWN_ROOM (UINT64_C(64) << 30) /* where the device's size is not known */
@@ -235,7 +235,8 @@ shrink(struct openreg_cache *cache, const char *call, openreg_segment *segment)
         return status;
     }
     cache->stats.driver_frees++;
-    openreg_races_forget(segment->start + end, amount); /* the driver has waited for all work on it */
+    if (openreg_is_observed(OPENREG_OBSERVE_USES)) /* the driver has waited for all work on it */
+        openreg_observers_block(OPENREG_BLOCK_GONE, segment->start + end, amount, OPENREG_HOST, 0);
     openreg_cache_give_block(cache, spare);
     return OPENREG_OK;
 }

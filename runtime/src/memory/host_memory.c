@@ -10,7 +10,7 @@
 #include "base/lock.h"
 #include "base/tree.h"
 #include "driver/driver_calls.h"
-#include "races/races.h"
+#include "watch/observers.h"
 
 typedef struct host_entry {
     openreg_tree_node node; /* by start */
@@ -136,8 +136,8 @@ openreg_free_host(void *ptr)
         size = entry->block.size;
     }
     openreg_lock_release(&table_lock);
-    if (openreg_races_are_found())
-        openreg_races_forget(ptr, size);
+    if (openreg_is_observed(OPENREG_OBSERVE_USES))
+        openreg_observers_block(OPENREG_BLOCK_GONE, ptr, size, OPENREG_HOST, 0);
     if (entry == NULL) {
         openreg_host_block around;
         if (openreg_host_memory_find(start, &around))

@@ -15,15 +15,15 @@
 #include "base/sized_struct.h"
 #include "base/text.h"
 #include "device/stream.h"
-#include "device/trace.h"
 #include "memory/cache.h"
 #include "memory/fault.h"
 #include "memory/host_memory.h"
-#include "races/races.h"
 #include "registry/discovery.h"
 #include "registry/driver_lock.h"
 #include "selection/preference.h"
 #include "selection/selection.h"
+#include "watch/lab.h"
+#include "watch/observers.h"
 
 /* What is published. Written by the holder of the driver lock, under the lock of the list. */
 static struct {
@@ -147,7 +147,7 @@ build(const char *call, openreg_opened_driver *const *drivers, int count, openre
         ++last_generation;
     table->generation = last_generation;
     for (int i = 0; i < count; ++i) {
-        table->binds |= drivers[i]->table.device_bind != NULL;
+        table->binds |= drivers[i]->own.device_bind != NULL;
         for (int32_t k = 0; k < drivers[i]->visible.count; ++k) {
             const openreg_status status = add_device(call, table, drivers[i], k);
             if (status != OPENREG_OK) {
@@ -228,6 +228,7 @@ reject_in_use(const char *call, const openreg_device_table *table)
 static openreg_device_table *
 exchange_table(openreg_device_table *table, const openreg_decision *decision)
 {
+    openreg_observers_table(table != NULL); /* before: what the first user of the table allocates is seen */
     openreg_candidates_lock();
     for (int i = 0; i < standing.count; ++i)
         standing.drivers[i]->first_device = -1;
@@ -241,11 +242,17 @@ exchange_table(openreg_device_table *table, const openreg_decision *decision)
         first += standing.drivers[i]->device_count;
     }
     openreg_device_table *const before = openreg_device_table_peek();
-    openreg_races_follow_variable(table != NULL); /* what the first user of the table allocates is followed */
     openreg_device_table_publish(table);
     openreg_candidates_unlock();
     note_count(table != NULL ? table->count : -1);
     return before;
+}
+
+static int
+is_set(const char *variable)
+{
+    const char *const text = openreg_variable(variable);
+    return text != NULL && *text != '\0';
 }
 
 static void
@@ -256,6 +263,8 @@ publish(openreg_device_table *table, const openreg_decision *decision)
         caps |= table->devices[i]->info.caps;
     if ((caps & OPENREG_CAP_FENCED) != 0)
         openreg_fault_handler_install();
+    if (is_set("OPENREG_RACES") || is_set("OPENREG_SIM_RACES"))
+        (void)openreg_lab_load_or_warn("OPENREG_RACES");
     openreg_device_table *const before = exchange_table(table, decision);
     if (before != NULL)
         dismantle(before, 1);
@@ -612,7 +621,6 @@ openreg_shutdown(void)
     openreg_device_table *const table = openreg_device_table_peek();
     const openreg_status status = table != NULL ? reject_in_use(call, table) : OPENREG_OK;
     if (status == OPENREG_OK) {
-        openreg_trace_leave_devices();
         if (table != NULL)
             dismantle(exchange_table(NULL, &nothing), 1);
         openreg_driver_open_close_back_to(call, 0);

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: BSD-3-Clause
 // The caching allocator's settings, limits, private pools and events (openreg/allocator.h).
-#include <openreg/allocator.h>
+#include <openreg/observer.h>
 
 #include <time.h>
 
@@ -29,10 +29,21 @@ constexpr openreg_memory_pool_id kPool{0, 1}, kOther{0, 2};
 
 std::vector<openreg_memory_event> events;
 
+// Keeps what the allocator does.
+const openreg_observer& keeper() {
+  static const openreg_observer observer = [] {
+    openreg_observer made{};
+    made.struct_size = sizeof made;
+    made.memory = [](void*, const openreg_memory_event* event) { events.push_back(*event); };
+    return made;
+  }();
+  return observer;
+}
+
 class CachePoolsTest : public openreg_test::SimDevicesTest {
  protected:
   void TearDown() override {
-    openreg_set_memory_trace(nullptr);
+    EXPECT_EQ(openreg_observe(&keeper(), 0), OPENREG_OK);
     auto settings = defaults();
     EXPECT_EQ(openreg_set_allocator_settings(&settings), OPENREG_OK);
     openreg_set_caching(1);
@@ -175,7 +186,7 @@ TEST_F(CachePoolsTest, GrowingSegments) {
   settings.expandable_segments = 1;
   ASSERT_EQ(openreg_set_allocator_settings(&settings), OPENREG_OK);
   events.clear();
-  openreg_set_memory_trace([](const openreg_memory_event* event) { events.push_back(*event); });
+  ASSERT_EQ(openreg_observe(&keeper(), OPENREG_OBSERVE_MEMORY), OPENREG_OK);
   void* first = allocate(0, 3 * kMib);
   void* second = allocate(0, 25 * kMib);
   void* third = allocate(0, 3 * kMib);
@@ -611,7 +622,7 @@ TEST_F(CachePoolsTest, ShutdownWithPools) {
 TEST_F(CachePoolsTest, Events) {
   events.clear();
   const openreg_stream stream = from_pool(0);
-  openreg_set_memory_trace([](const openreg_memory_event* event) { events.push_back(*event); });
+  ASSERT_EQ(openreg_observe(&keeper(), OPENREG_OBSERVE_MEMORY), OPENREG_OK);
   ASSERT_EQ(openreg_memory_pool_retain(0, kPool, 0), OPENREG_OK);
   void* block = allocate_in(kPool, 30 * kMib, stream);
   ASSERT_EQ(openreg_record_stream(block, 0, OPENREG_STREAM_DEFAULT), OPENREG_OK);
@@ -619,7 +630,7 @@ TEST_F(CachePoolsTest, Events) {
   EXPECT_EQ(openreg_memory_pool_trim(0, kPool), OPENREG_OK);
   void* none = nullptr;
   EXPECT_EQ(openreg_malloc(0, 100 * kMib, OPENREG_STREAM_DEFAULT, &none), OPENREG_E_NOMEM);
-  openreg_set_memory_trace(nullptr);
+  EXPECT_EQ(openreg_observe(&keeper(), 0), OPENREG_OK);
   release(allocate(0, 100));
   const int32_t actions[] = {OPENREG_MEMORY_EVENT_SEGMENT_ALLOC,  OPENREG_MEMORY_EVENT_ALLOC,
                              OPENREG_MEMORY_EVENT_FREE_REQUESTED, OPENREG_MEMORY_EVENT_FREE_COMPLETED,

@@ -30,6 +30,9 @@ bool must_fail(const char* function) {
 }  // namespace
 
 extern "C" {
+#include "watch/lab.h"
+const openreg_lab_parts* openreg_lab_query(void);
+
 void* __real_malloc(size_t size);
 void* __real_calloc(size_t count, size_t size);
 void* __real_realloc(void* memory, size_t size);
@@ -81,6 +84,7 @@ class MemoryInjectionTest : public RuntimeTest {
  protected:
   void SetUp() override {
     RuntimeTest::SetUp();
+    openreg_lab_linked = openreg_lab_query;  // this program holds the objects of both libraries
     set("OPENREG_DRIVERS", "sim");
     set("OPENREG_LOG_LEVEL", "error");
   }
