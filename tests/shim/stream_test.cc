@@ -176,7 +176,7 @@ TEST_F(StreamTest, AnEventOfAnotherDeviceIsRefused) {
   void* const before = event;
   EXPECT_HAS(
       error_of([&] { guard().record(&event, guard().getDefaultStream(device(1)), -1, EventFlag::PYTORCH_DEFAULT); }),
-      "Event device index 0 does not match recording stream's device index 1.");
+      "an event of openreg:0 can't be recorded on a stream of openreg:1");
   EXPECT_EQ(event, before);
   guard().synchronizeEvent(event);
   guard().destroyEvent(event, 0);
