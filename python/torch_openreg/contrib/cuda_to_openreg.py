@@ -131,6 +131,10 @@ class _Facade:
 
 
 def _replace(owner: Any, name: str, value: Any) -> None:
+    # TorchScript knows PyTorch's functions by identity: it would compile the Python of what stands for one.
+    operator = torch.jit._builtins._find_builtin(getattr(owner, name, None))
+    if operator is not None:
+        torch.jit._builtins._register_builtin(value, operator)
     _replaced.append((owner, name, vars(owner).get(name, _MISSING)))
     setattr(owner, name, value)
 
@@ -395,6 +399,7 @@ def disable() -> None:
     with _lock:
         while _replaced:
             owner, name, before = _replaced.pop()
+            torch.jit._builtins._get_builtin_table().pop(id(vars(owner).get(name)), None)
             if before is _MISSING:
                 delattr(owner, name)
             else:

@@ -14,6 +14,7 @@
 #include <output_base.h>
 #include <torch/csrc/profiler/standalone/privateuse1_profiler.h>
 
+#include <atomic>
 #include <map>
 #include <string>
 #include <tuple>
@@ -47,6 +48,14 @@ int64_t unix_minus_monotonic() {
   const auto unix_now = std::chrono::nanoseconds(std::chrono::system_clock::now().time_since_epoch()).count();
   const auto after = static_cast<int64_t>(openreg_trace_clock());
   return unix_now - (before + (after - before) / 2);
+}
+
+// PyTorch joins device work to host events by this number, so none may be one of another session or of PyTorch's operators,
+// which count from 1. Kineto keeps 32 bits of it, of which some of its tables show a sign.
+int32_t next_correlation() {
+  constexpr uint32_t kFirst = uint32_t{1} << 30;
+  static std::atomic<uint32_t> count{0};
+  return static_cast<int32_t>(kFirst + count.fetch_add(1, std::memory_order_relaxed) % kFirst);
 }
 
 // The lane of a stream among its device's: 0 for the default stream.
@@ -109,7 +118,7 @@ class Session final : public libkineto::IActivityProfilerSession {
     buffer_->span = libkineto::TraceSpan(start, end, "openreg");
     buffer_->gpuOpCount = 0;
     for (const TraceEvent& event : events_) {
-      ++correlation_;
+      correlation_ = next_correlation();
       add_call(event, linked);
       add_work(event, linked);
     }

@@ -126,6 +126,34 @@ def test_streams_are_lanes_and_queued_work_is_tied_to_its_call(tmp_path: Path) -
 
 
 @needs_kineto
+def test_correlation_ids_are_those_of_no_other_event() -> None:
+    """PyTorch joins work to host events by these numbers: a wait is given no operator's kernels, nor those of a profile before."""
+    a = torch.ones(16, 16, device=D)
+    seen: set[int] = set()
+    for _ in range(2):
+        with profile(activities=BOTH) as profiled:
+            for _ in range(20):
+                a @ a
+                torch.openreg.synchronize(D)
+        events = profiled.events()
+        assert events is not None
+        ours = {event.id for event in events if event.name.startswith("openreg_") or "[aliased]" in event.name}
+        operators = {event.id for event in events if event.name == "aten::mm"}
+        waits = [event for event in events if event.name == "openreg_device_synchronize"]
+        assert len(operators) == 20
+        assert len(waits) >= 20
+        assert not [wait for wait in waits if wait.kernels]
+        assert not ours & (seen | operators)
+        assert min(ours) > 0
+        seen |= ours
+        kernels = [event for event in events if event.name == "aten::mm [aliased]"]
+        assert sorted(event.linked_correlation_id for event in kernels) == sorted(operators)
+        on_device = sum(event.device_time_total for event in kernels)
+        counted = sum(kernel.duration for event in events for kernel in event.kernels)
+        assert counted == pytest.approx(on_device)
+
+
+@needs_kineto
 def test_a_range_of_the_user_spans_its_work_on_the_device(tmp_path: Path) -> None:
     """record_function() shows on the lane of the device too, from the first to the last piece of its work."""
     a = torch.ones(64, 64, device=D)

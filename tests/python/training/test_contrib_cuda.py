@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import copy
 import io
+import os
 import pickle
 import subprocess
 import sys
@@ -55,6 +56,28 @@ def test_an_unmodified_script(root: Path) -> None:
     assert "openreg" not in script.read_text().replace("It knows nothing of openreg", "").replace(
         "torch_openreg.contrib.cuda_to_openreg", ""
     )
+
+
+def scripted_factories(x: torch.Tensor) -> torch.Tensor:
+    return torch.zeros([2], device=x.device) + torch.ones_like(x) + torch.full([2], 3.0, device=torch.device("cpu"))
+
+
+def test_torchscript_knows_factories(redirect: Any) -> None:
+    """Scripted factories are PyTorch's operators while "cuda" is redirected and after; so torch.distributed.optim imports."""
+    with redirect.enabled():
+        scripted = torch.jit.script(scripted_factories)
+        assert scripted(torch.ones(2)).tolist() == [4.0, 4.0]
+    assert torch.jit.script(scripted_factories)(torch.ones(2)).tolist() == [4.0, 4.0]
+    program = "import torch.distributed.optim"
+    done = subprocess.run(
+        [sys.executable, "-W", "ignore", "-c", program],
+        env=os.environ | {"OPENREG_AS_CUDA": "1"},
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=300,
+    )
+    assert done.returncode == 0, done.stderr
 
 
 @pytest.mark.usefixtures("on")
