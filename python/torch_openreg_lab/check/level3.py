@@ -15,9 +15,10 @@ from pathlib import Path
 from typing import Any
 from xml.etree import ElementTree
 
+from torch_openreg import config
 from torch_openreg_lab.check.registry import CHECKS, Check
 
-PROGRAM = Path(__file__).resolve().parents[1] / "bin" / "openreg-check"
+PROGRAM = Path(config.__file__).resolve().parent / "bin" / "openreg-check"
 SECONDS = 20.0  # for checks that run for a time
 TIMEOUT = 300.0
 

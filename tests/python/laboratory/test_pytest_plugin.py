@@ -11,6 +11,7 @@ import xml.etree.ElementTree as ElementTree
 import pytest
 import torch
 
+import torch_openreg_lab.strict  # noqa: F401  (else each session of pytester has classes of its own)
 from torch_openreg_lab import pytest_plugin as plugin
 
 pytest_plugins = ["pytester"]

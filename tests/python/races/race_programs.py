@@ -84,7 +84,7 @@ def notes_record_stream_missing(fixed: bool) -> None:
     del b
 
 
-@_racy("reuse", csan=False)
+@_racy("reuse", csan=True)
 def record_stream_of_another_device_missing(fixed: bool) -> None:
     """Frees a tensor into which a stream of another device copies; its own stream, which waits for neither, gets it again."""
     own, there = _side(), torch.openreg.current_stream("openreg:1")

@@ -411,8 +411,8 @@ def test_the_c_interface(python: Any, full_toy: str) -> None:
         openreg.register_driver_factory("described", lambda: types.SimpleNamespace(device_count=1, version="2"))
         assert openreg.using_driver_c_api() and openreg.using_driver_c_api("sim")
         assert not openreg.using_driver_c_api("described")
-        assert openreg.driver_api_version("toy") == (1, 2) and openreg.driver_api_version("described") is None
-        assert openreg.get_driver("toy").version == "toy 2.0 (OpenReg C API 1.2)"
+        assert openreg.driver_api_version("toy") == (1, 0) and openreg.driver_api_version("described") is None
+        assert openreg.get_driver("toy").version == "toy 2.0 (OpenReg C API 1.0)"
         assert openreg.get_driver("described").version == "described 2"
         assert openreg.default_driver() == "toy"
         """

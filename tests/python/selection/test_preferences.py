@@ -277,7 +277,7 @@ package.__path__ = sys.argv[1].split(os.pathsep)
 sys.modules["torch_openreg"] = package  # this file alone
 from torch_openreg._discovery import preferences
 """
-PACKAGE = os.pathsep.join((str(Path(preferences.__file__).parent), config.torch_lib_dir()))
+PACKAGE = os.pathsep.join((str(Path(preferences.__file__).parents[1]), config.torch_lib_dir()))
 
 
 # a crash at any moment leaves the old file or the new one, and the next write works
