@@ -131,6 +131,22 @@ free_operand(check_context *c, operand *o)
 
 /* --------------------------------------------------------------------------------------------------------------- calls */
 
+/* Scratch memory that a kernel took; it goes back when the stream has passed the call. */
+typedef struct lent {
+    check_context *c;
+    char *blocks[16];
+    int count;
+} lent;
+
+static void *
+lend(const openreg_kernel_call *call, uint64_t size)
+{
+    lent *const scratch = call->scratch;
+    if (scratch->count == 16)
+        return NULL;
+    return scratch->blocks[scratch->count++] = check_alloc(scratch->c, 0, size == 0 ? 1 : (size_t)size);
+}
+
 /* Runs a kernel on a stream and compares. False if it refuses; then the result must be untouched. */
 static bool
 call_and_compare(check_context *c, const openreg_kernel *kernel, const check_operator *known, operand *result,
@@ -160,6 +176,8 @@ call_and_compare(check_context *c, const openreg_kernel *kernel, const check_ope
                     check_number_load(element(operands[0], i / columns * inner + k), operands[0]->tensor.dtype) *
                     check_number_load(element(operands[1], k * columns + i % columns), operands[1]->tensor.dtype);
         }
+    static const char *const names_of_one[] = {"self", "other", "alpha"}, *const names_of_product[] = {"self", "mat2"};
+    lent scratch = {.c = c};
     const openreg_kernel_call call = {.struct_size = sizeof call,
                                       .dev = 0,
                                       .stream = stream,
@@ -168,7 +186,10 @@ call_and_compare(check_context *c, const openreg_kernel *kernel, const check_ope
                                       .arguments = arguments,
                                       .argument_count = count,
                                       .results = results,
-                                      .result_count = 1};
+                                      .result_count = 1,
+                                      .argument_names = known->is_product ? names_of_product : names_of_one,
+                                      .workspace = lend,
+                                      .scratch = &scratch};
     unsigned char *const before = malloc(ROOM), *const after = malloc(ROOM);
     memcpy(before, result->host, ROOM);
     check_begin_call(kernel->name);
@@ -177,6 +198,8 @@ call_and_compare(check_context *c, const openreg_kernel *kernel, const check_ope
     if (!is_refused)
         check_succeeded(kernel->name, status);
     check_sync(c, 0, stream);
+    while (scratch.count > 0)
+        check_free(c, 0, scratch.blocks[--scratch.count]);
     check_read(c, 0, after, result->memory, ROOM);
     if (is_refused) {
         REQUIRE(memcmp(before, after, ROOM) == 0, "%s, %s: it refused, and has written to its result", kernel->name,

@@ -329,6 +329,7 @@ static const openreg_kernel more_list[] = {
 
 static const openreg_kernels more_kernels = {
     .struct_size = sizeof(openreg_kernels),
+    .version = OPENREG_KERNELS_VERSION,
     .kernel_size = sizeof(openreg_kernel),
     .count = sizeof more_list / sizeof more_list[0],
     .list = more_list,
@@ -357,6 +358,7 @@ static const openreg_kernels more_kernels = {
 #else
     .struct_size = sizeof(openreg_kernels),
 #endif
+    .version = OPENREG_KERNELS_VERSION,
     .kernel_size = sizeof(openreg_kernel),
 #if BROKEN == 6
     .count = 1,

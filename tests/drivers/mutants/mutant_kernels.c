@@ -261,8 +261,8 @@ mutant_kernels(void)
     };
     enum { COUNT = sizeof list / sizeof list[0] };
     static const openreg_kernels once = {
-        .struct_size = sizeof once, .kernel_size = sizeof list[0], .count = COUNT - 1, .list = list};
+        .struct_size = sizeof once, .version = 1, .kernel_size = sizeof list[0], .count = COUNT - 1, .list = list};
     static const openreg_kernels twice = {
-        .struct_size = sizeof twice, .kernel_size = sizeof list[0], .count = COUNT, .list = list};
+        .struct_size = sizeof twice, .version = 1, .kernel_size = sizeof list[0], .count = COUNT, .list = list};
     return IS(kernel_name_twice) ? &twice : &once;
 }

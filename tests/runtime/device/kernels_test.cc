@@ -2,6 +2,9 @@
 // The operators that a driver runs itself: which tables are refused, and what a kernel is given and may answer.
 #include <openreg/kernels.h>
 
+#include <algorithm>
+#include <set>
+
 #include "runtime_test.h"
 
 using openreg_test::last_message;
@@ -22,8 +25,18 @@ openreg_status open(const openreg_host* given, const openreg_option* options, si
 const void* extension(openreg_instance, const char* name, uint32_t version) {
   return std::string(name) == OPENREG_KERNELS_NAME && version == OPENREG_KERNELS_VERSION ? table : nullptr;
 }
+uint64_t scratch_sizes[20];
+uint64_t scratch_count = 0;
+void* scratch[20];
+
 openreg_status run(openreg_instance, const openreg_kernel_call* call) {
   seen = *call;
+  for (uint64_t i = 0; i < scratch_count; ++i) {
+    scratch[i] = call->workspace(call, scratch_sizes[i]);
+    if (scratch[i] == nullptr) {
+      return OPENREG_E_NOMEM;
+    }
+  }
   return answer == OPENREG_OK || answer == OPENREG_E_UNSUPPORTED
              ? answer
              : openreg_fail(host, answer, 7, "the kernel was told to fail");
@@ -52,8 +65,9 @@ class KernelsTest : public ToysTest {
     EXPECT_EQ(out, &good_) << "written on failure";
   }
 
-  openreg_kernel entries_[2] = {{"aten::mm", run, 0}, {"aten::relu", run, OPENREG_KERNEL_ELEMENTWISE}};
-  openreg_kernels good_ = {sizeof(openreg_kernels), sizeof(openreg_kernel), 2, entries_};
+  openreg_kernel entries_[2] = {{"aten::mm", run, 0, nullptr},
+                                {"aten::relu", run, OPENREG_KERNEL_ELEMENTWISE, nullptr}};
+  openreg_kernels good_ = {sizeof(openreg_kernels), OPENREG_KERNELS_VERSION, sizeof(openreg_kernel), 2, entries_};
 };
 
 // A driver without extension(), one without kernels, and one with: NULL, NULL, and the driver's own table.
@@ -78,16 +92,17 @@ TEST_F(KernelsTest, MalformedTables) {
   openreg_kernel wrong[2] = {entries_[0], entries_[1]};
   const auto with = [&wrong](openreg_kernel first) {
     wrong[0] = first;
-    return openreg_kernels{sizeof(openreg_kernels), sizeof(openreg_kernel), 2, wrong};
+    return openreg_kernels{sizeof(openreg_kernels), OPENREG_KERNELS_VERSION, sizeof(openreg_kernel), 2, wrong};
   };
-  refused({8, sizeof(openreg_kernel), 2, entries_}, "is of no known version");
-  refused({sizeof(openreg_kernels), 16, 2, entries_}, "is of no known version");
-  refused({sizeof(openreg_kernels), sizeof(openreg_kernel), 2, nullptr}, "has no list");
-  refused(with({nullptr, run, 0}), "has an entry without an operator's name");
-  refused(with({"mm", run, 0}), "has an entry without an operator's name");
-  refused(with({"aten::mm", nullptr, 0}), "has no function for aten::mm");
-  refused(with({"aten::mm", run, 1u << 5}), "has unknown flags for aten::mm");
-  refused(with({"aten::relu", run, 0}), "has two kernels for aten::relu");
+  refused({8, 1, sizeof(openreg_kernel), 2, entries_}, "is of no known version");
+  refused({sizeof(openreg_kernels), 0, sizeof(openreg_kernel), 2, entries_}, "is of no known version");
+  refused({sizeof(openreg_kernels), 1, 16, 2, entries_}, "is of no known version");
+  refused({sizeof(openreg_kernels), OPENREG_KERNELS_VERSION, sizeof(openreg_kernel), 2, nullptr}, "has no list");
+  refused(with({nullptr, run, 0, nullptr}), "has an entry without an operator's name");
+  refused(with({"mm", run, 0, nullptr}), "has an entry without an operator's name");
+  refused(with({"aten::mm", nullptr, 0, nullptr}), "has no function for aten::mm");
+  refused(with({"aten::mm", run, 1u << 5, nullptr}), "has unknown flags for aten::mm");
+  refused(with({"aten::relu", run, 0, nullptr}), "has two kernels for aten::relu");
 }
 
 // A kernel gets the ordinal, the stream and its entry; a refusal is no error, a failure names operator and driver.
@@ -115,6 +130,39 @@ TEST_F(KernelsTest, Run) {
   EXPECT_EQ(openreg_run_kernel(0, 0, &entries_[0], nullptr), OPENREG_E_INVALID);
   call.struct_size = 8;
   EXPECT_EQ(openreg_run_kernel(0, 0, &entries_[0], &call), OPENREG_E_INVALID);
+}
+
+// Scratch memory is the device's, each piece apart, on the call's stream, and back in the cache when the call has returned,
+// so that the next one on the stream gets it again and what another stream wants doesn't.
+TEST_F(KernelsTest, Workspace) {
+  openreg_kernel_call call{};
+  call.struct_size = sizeof call;
+  call.name = "aten::mm";
+  openreg_stream stream = 0, other = 0;
+  ASSERT_EQ(openreg_stream_from_pool(0, 0, &stream), OPENREG_OK) << last_message();
+  ASSERT_EQ(openreg_stream_from_pool(0, 0, &other), OPENREG_OK) << last_message();
+  scratch_count = 20;
+  std::fill(scratch_sizes, scratch_sizes + 20, 3000);
+  scratch_sizes[19] = 0;
+  ASSERT_EQ(openreg_run_kernel(0, stream, &entries_[0], &call), OPENREG_OK) << last_message();
+  std::set<void*> first(scratch, scratch + 20);
+  EXPECT_EQ(first.size(), 20u);
+  for (void* const block : first) {
+    openreg_pointer_info info{};
+    info.struct_size = sizeof info;
+    ASSERT_EQ(openreg_get_pointer_info(block, &info), OPENREG_OK) << last_message();
+    EXPECT_EQ(info.kind, OPENREG_POINTER_DEVICE);
+  }
+  scratch_count = 1;
+  ASSERT_EQ(openreg_run_kernel(0, stream, &entries_[0], &call), OPENREG_OK) << last_message();
+  EXPECT_EQ(first.count(scratch[0]), 1u) << "not used again on the same stream";
+  ASSERT_EQ(openreg_run_kernel(0, other, &entries_[0], &call), OPENREG_OK) << last_message();
+  EXPECT_EQ(first.count(scratch[0]), 0u) << "used by another stream, which nothing orders behind the first";
+  scratch_sizes[0] = UINT64_MAX / 2;
+  EXPECT_EQ(openreg_run_kernel(0, stream, &entries_[0], &call), OPENREG_E_NOMEM);
+  ASSERT_EQ(openreg_empty_cache(0), OPENREG_OK) << last_message();
+  ASSERT_EQ(openreg_shutdown(), OPENREG_OK) << "scratch memory is still in use: " << last_message();
+  scratch_count = 0;
 }
 
 }  // namespace

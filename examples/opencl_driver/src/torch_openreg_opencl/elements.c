@@ -333,6 +333,7 @@ static char names[ROWS][40];
 static openreg_kernel list[ROWS + OTHERS];
 static const openreg_kernels kernels = {
     .struct_size = sizeof(openreg_kernels),
+    .version = OPENREG_KERNELS_VERSION,
     .kernel_size = sizeof(openreg_kernel),
     .count = ROWS + OTHERS,
     .list = list,

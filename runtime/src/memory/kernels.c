@@ -3,6 +3,7 @@
 #define _GNU_SOURCE
 #include <openreg/kernels.h>
 
+#include <stdlib.h>
 #include <string.h>
 
 #include "base/error.h"
@@ -41,8 +42,8 @@ find_double(const openreg_kernels *kernels)
 static openreg_status
 check(const char *call, const openreg_opened_driver *driver, const openreg_kernels *kernels)
 {
-    if (kernels->struct_size < OPENREG_KERNELS_SIZE_1 || kernels->kernel_size < OPENREG_KERNEL_SIZE_1 ||
-        kernels->kernel_size % sizeof(void *) != 0)
+    if (kernels->struct_size < OPENREG_KERNELS_SIZE_1 || kernels->version < 1 ||
+        kernels->kernel_size < OPENREG_KERNEL_SIZE_1 || kernels->kernel_size % sizeof(void *) != 0)
         return reject_table(call, driver, "is of no known version", "");
     if (kernels->count == 0)
         return OPENREG_OK;
@@ -116,6 +117,46 @@ note_uses(const openreg_device *device, openreg_stream stream, const openreg_ker
     return note_values(origin, device, stream, what->arguments, what->argument_count, 0);
 }
 
+/* What one call of a kernel was given for scratch. */
+typedef struct scratch_list {
+    int32_t device;
+    openreg_stream stream;
+    uint64_t count, room;
+    void **blocks;
+} scratch_list;
+
+static void *
+take_workspace(const openreg_kernel_call *what, uint64_t size)
+{
+    static const char call[] = "workspace";
+    scratch_list *const scratch = what->scratch;
+    if (scratch->count == scratch->room) {
+        const uint64_t room = scratch->room == 0 ? 4 : 2 * scratch->room;
+        void **const grown = realloc(scratch->blocks, room * sizeof *grown);
+        if (grown == NULL) {
+            (void)openreg_error_set(OPENREG_E_NOMEM, call, "no host memory");
+            return NULL;
+        }
+        scratch->blocks = grown;
+        scratch->room = room;
+    }
+    void *block = NULL;
+    if (size > SIZE_MAX ||
+        openreg_malloc(scratch->device, size == 0 ? 1 : (size_t)size, scratch->stream, &block) != OPENREG_OK)
+        return NULL;
+    scratch->blocks[scratch->count++] = block;
+    return block;
+}
+
+/* In the order of the stream: what uses the memory again is queued behind the kernel's work. */
+static void
+give_back(scratch_list *scratch)
+{
+    while (scratch->count > 0)
+        (void)openreg_free(scratch->blocks[--scratch->count]);
+    free(scratch->blocks);
+}
+
 openreg_status
 openreg_run_kernel(int32_t index, openreg_stream stream, const openreg_kernel *kernel, openreg_kernel_call *what)
 {
@@ -130,6 +171,9 @@ openreg_run_kernel(int32_t index, openreg_stream stream, const openreg_kernel *k
         OPENREG_RETURN_NOT_OK(note_uses(device, stream, what));
     what->dev = device->ordinal;
     what->kernel = kernel;
+    scratch_list scratch = {.device = index, .stream = stream};
+    what->workspace = take_workspace;
+    what->scratch = &scratch;
     openreg_trace_span span;
     openreg_trace_begin(&span, OPENREG_TRACE_KERNEL, call, device, stream);
     span.record.name = what->name;
@@ -149,5 +193,8 @@ openreg_run_kernel(int32_t index, openreg_stream stream, const openreg_kernel *k
         if (status != OPENREG_E_UNSUPPORTED)
             status = openreg_call_end(device, what->name, status);
     }
+    give_back(&scratch);
+    what->workspace = NULL;
+    what->scratch = NULL;
     return openreg_trace_end(&span, status);
 }
