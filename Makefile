@@ -101,6 +101,8 @@ test: build $(CLIENTS)
 	cmake --build $(BUILD) --parallel $(JOBS)
 	$(call RUN_CTEST,$(BUILD))
 	OPENREG_BUILD_DIR=$(CURDIR)/$(BUILD) python -m pytest -n $(JOBS) --dist loadfile
+	@command -v clang > /dev/null || echo "make test: left out what needs clang: apt-get install clang"
+	@[ -e /usr/include/clblast_c.h ] || echo "make test: left out what needs CLBlast: apt-get install libclblast-dev"
 
 test-long: build $(CLIENTS)
 	OPENREG_BUILD_DIR=$(CURDIR)/$(BUILD) OPENREG_TEST_LONG=1 python -m pytest -n $(JOBS) --dist loadfile -m long
@@ -129,9 +131,12 @@ FUZZ_SEED ?= $(shell date +%s)
 FUZZ = --seed $(FUZZ_SEED) --seconds $$(( $(FUZZ_SECONDS) / 4 ))
 
 fuzz: build
-	cmake --build $(BUILD) --target fuzz_runtime --parallel $(JOBS)
+	cmake --build $(BUILD) --target fuzz_runtime fuzz_crossings --parallel $(JOBS)
 	$(BUILD)/tests/fuzz/fuzz_runtime $(FUZZ)
+	$(BUILD)/tests/fuzz/fuzz_crossings $(FUZZ)
+	$(BUILD)/tests/fuzz/fuzz_crossings --seed $(FUZZ_SEED) --seconds 30 --forks 1
 	$(if $(wildcard build-asan/tests/fuzz/fuzz_runtime),build-asan/tests/fuzz/fuzz_runtime $(FUZZ))
+	$(if $(wildcard build-asan/tests/fuzz/fuzz_crossings),build-asan/tests/fuzz/fuzz_crossings $(FUZZ))
 	python tests/fuzz/tensors.py --seed $(FUZZ_SEED) --seconds $$(( $(FUZZ_SECONDS) / 2 ))
 
 opinfo: build

@@ -2,6 +2,7 @@
 // torch_openreg._C: what torch.openreg calls. Every name starts with "_": the public names are Python's.
 // This file makes the module; its own functions are those of the current device. How bindings are written: bindings.h.
 #include <ATen/Context.h>
+#include <openreg/embedding.h>
 #include <pybind11/pybind11.h>
 #include <torch/csrc/Exceptions.h>
 #include <torch/csrc/Generator.h>
@@ -36,7 +37,7 @@ DeviceIndex unpack_device_index(PyObject* argument, const char* function) {
 }
 
 void lazy_init() {
-  if (C10_UNLIKELY(openreg_generation() == 0)) {
+  if (C10_UNLIKELY(openreg_generation_now() == 0)) {
     torch::utils::device_lazy_init(c10::DeviceType::PrivateUse1); // does nothing under FakeTensorMode
   }
 }
@@ -101,7 +102,7 @@ PyObject* _getDeviceCount(PyObject* /*self*/, PyObject* /*unused*/) {
 }
 
 PyObject* _getDevice(PyObject* /*self*/, PyObject* /*unused*/) {
-  if (C10_LIKELY(openreg_generation() != 0)) {
+  if (C10_LIKELY(openreg_generation_now() != 0)) {
     return PyLong_FromLong(c10::openreg::current_device());
   }
   HANDLE_TH_ERRORS

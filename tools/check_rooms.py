@@ -1,13 +1,18 @@
 # SPDX-License-Identifier: BSD-3-Clause
 """Checks that the rooms of the source tree depend on each other in one direction only.
 
-Four checks, each of which prints one line for every dependency that it refuses:
+Six checks, each of which prints one line for every dependency that it refuses:
 
 * ``runtime/src``: no object file refers to a symbol of a higher room (read with ``nm``), and no source includes a
   header of one.
+* ``runtime/lab``: no source includes a header of the rooms but the few that it may, no room includes one of its, and
+  libopenreg.so has no symbol of an instrument.
+* ``runtime/include``: no function takes a callback for later, but the observer's and those listed with a reason.
 * ``runtime/check``: no source includes a header of those rooms, but the list of slots.
 * ``shim``: no source includes a header of a higher room.
-* ``python/torch_openreg``: the modules import each other without a circle, neither at their head nor inside functions.
+* ``python/``: the modules import each other without a circle, neither at their head nor inside functions, and none
+  imports one of a higher room. To import a module of a package is to import the package, and ``import_module("...")``
+  counts as an import.
 
 Run ``python tools/check_rooms.py --build build``: exits with 1 where a check fails. Without ``--build`` symbols are not
 read. Nothing of the package is imported.
@@ -27,10 +32,35 @@ ROOT = Path(__file__).resolve().parent.parent
 
 # From the ground up: a room may use those before it. The simulated devices are a driver beside the rooms: they use the
 # ground alone, and the registry names their table.
-RUNTIME_ROOMS = ("base", "races", "laboratory", "driver", "validation", "device", "memory", "registry", "selection")
+RUNTIME_ROOMS = ("base", "watch", "driver", "device", "memory", "registry", "selection")
 SIM = "sim"
 SIM_USES = ("base",)
 SIM_IS_USED_BY = ("registry",)
+
+# libopenreg_lab.so, runtime/lab: its rooms use each other, the ground, what calls observers, and a few headers more.
+# Nobody uses theirs: libopenreg.so opens the library when one of its instruments is asked for.
+LAB = "lab"
+LAB_ROOMS = ("faults", "races", "recorder", "trace", "validation")
+LAB_USES = ("base", "watch")
+LAB_HEADERS = ("calls.h", "device/lab_access.h", "driver/attached_layers.h", "driver/extensions.h")
+LAB_SYMBOL = re.compile(
+    r"openreg_(?:races?|fault_(?:plan|layer)|faults|recorder|flight|trace|validation|ledger|shadow)_"
+)
+# What libopenreg.so keeps of these words: a clock, and the handler of touched fences.
+CORE_SYMBOLS = ("openreg_trace_clock",)
+
+# Functions of public headers that take a callback for later, and why each is no event of an observer.
+CALLBACK_SETTERS = {
+    "openreg_observe": "the one table",
+    "openreg_set_log_callback": "where lines go: it serves the caller, and changes nothing",
+    "openreg_set_discovery_callback": "the runtime asks the language for drivers: it needs the answer",
+    "openreg_set_blocking_hooks": "the language's lock, around what waits",
+}
+CALLBACK_SETTER = re.compile(
+    r"^(?:OPENREG_API|static inline)\b[^;{}]*?\b(openreg_(?:\w+_)?set_\w+|openreg_observe)"
+    r"\((?=[^;{}]*(?:\(\*|_callback\b|_function\b|_fn\b|_hook\b|_places\b|_observer\b))[^;{}]*\)",
+    re.MULTILINE,
+)
 
 # openreg-check looks at drivers from outside: of the runtime's own headers it may use this one, and nobody uses its.
 CHECK = "check"
@@ -43,8 +73,26 @@ SHIM_ROOMS = ("policy", "native", "fallback", "aten")
 # Modules that the build makes.
 PYTHON_BUILT = ("torch_openreg._C", "torch_openreg._build_info")
 
-# Imports inside functions that close a circle, and why each is there: "module -> module".
-PYTHON_EXCEPTIONS: Mapping[str, str] = {}
+# The rooms of the Python packages, from the ground up: each a list of modules, or of packages with what is in them.
+PYTHON_ROOMS: Sequence[Sequence[str]] = (
+    ("torch_openreg._C", "torch_openreg._build_info", "torch_openreg._builds", "torch_openreg._after_fork"),
+    ("torch_openreg.config", "_torch_openreg_accelerator"),
+    ("torch_openreg._discovery",),
+    ("torch_openreg._integration",),
+    ("torch_openreg.openreg",),
+    ("torch_openreg._compile",),
+    ("torch_openreg._registration",),
+    ("torch_openreg",),
+    ("torch_openreg.contrib",),
+    ("torch_openreg_lab",),
+    ("torch_openreg._new", "torch_openreg.__main__"),
+)
+
+# Imports that run up, by name and only where somebody asks for it, and why each is there: "module -> module".
+PYTHON_EXCEPTIONS: Mapping[str, str] = {
+    "torch_openreg -> torch_openreg.contrib.cuda_to_openreg": "OPENREG_AS_CUDA=1",
+    "torch_openreg.openreg._lazy -> torch_openreg_lab.races": "OPENREG_SIM_RACES names lines of the program",
+}
 
 INCLUDE = re.compile(r'^\s*#\s*include\s+"([^"]+)"', re.MULTILINE)
 
@@ -75,10 +123,12 @@ def read_symbols(path: Path) -> tuple[set[str], set[str]]:
     """The symbols that an object file defines for others, and those that it wants."""
     defined: set[str] = set()
     wanted: set[str] = set()
-    listing = subprocess.run(["nm", "-g", str(path)], capture_output=True, text=True, check=True).stdout
+    # Of a library the local ones too: what is hidden there is in it all the same.
+    options = ["-g"] if path.suffix == ".o" else []
+    listing = subprocess.run(["nm", *options, str(path)], capture_output=True, text=True, check=True).stdout
     for line in listing.splitlines():
         *_, kind, name = line.split()
-        (wanted if kind in "Uw" else defined).add(name)
+        (wanted if kind in "Uw" else defined).add(name.split("@")[0])
     return defined, wanted
 
 
@@ -124,6 +174,37 @@ def check_runtime_includes(root: Path) -> Iterator[str]:
             target = header.split("/", 1)[0]
             if target in RUNTIME_ROOMS and not may_use(room, target, RUNTIME_ROOMS):
                 yield f"runtime: {path.relative_to(root)} includes {header}, which is above it"
+
+
+def check_lab_includes(root: Path) -> Iterator[str]:
+    """One line for every header that the laboratory includes and may not, or that is the laboratory's and is used."""
+    folder = root / "runtime" / LAB
+    for path in sources(folder):
+        for header in includes_of(path):
+            target = header.split("/", 1)[0]
+            if target not in (*LAB_ROOMS, *LAB_USES) and header not in LAB_HEADERS:
+                yield f"runtime: {path.relative_to(root)} includes {header}, which is not the laboratory's to use"
+    for path in [*sources(root / "runtime" / "src"), *sources(root / "runtime" / "drivers")]:
+        for header in includes_of(path):
+            if header.split("/", 1)[0] in LAB_ROOMS:
+                yield f"runtime: {path.relative_to(root)} includes {header}, which is the laboratory's"
+
+
+def check_callback_setters(root: Path) -> Iterator[str]:
+    """One line for every function of a public header that takes a callback for later, outside of the observer."""
+    for path in sources(root / "runtime" / "include"):
+        for name in CALLBACK_SETTER.findall(path.read_text(encoding="utf-8")):
+            if name not in CALLBACK_SETTERS:
+                yield f"runtime: {path.relative_to(root)} has the callback setter {name}: make it an observer's"
+
+
+def check_library(build: Path) -> Iterator[str]:
+    """One line for every symbol of libopenreg.so that is an instrument's."""
+    library = build / "runtime" / "libopenreg.so.1"
+    if library.exists():
+        for name in sorted(read_symbols(library)[0]):
+            if LAB_SYMBOL.match(name) and name not in CORE_SYMBOLS:
+                yield f"runtime: libopenreg.so has {name}, which belongs into libopenreg_lab.so"
 
 
 def check_program_includes(root: Path) -> Iterator[str]:
@@ -183,8 +264,16 @@ def is_for_types(node: ast.stmt) -> bool:
     """Whether a statement is ``if TYPE_CHECKING:``, whose imports never run."""
     if not isinstance(node, ast.If):
         return False
-    names = {inner.id for inner in ast.walk(node.test) if isinstance(inner, ast.Name)}
-    return names == {"TYPE_CHECKING"}
+    return isinstance(node.test, (ast.Name, ast.Attribute)) and ast.unparse(node.test).endswith("TYPE_CHECKING")
+
+
+def import_by_name(node: ast.AST) -> ast.Import | None:
+    """The import that a call ``import_module("name")`` is."""
+    if not isinstance(node, ast.Call) or len(node.args) != 1 or not isinstance(node.args[0], ast.Constant):
+        return None
+    called = getattr(node.func, "attr", getattr(node.func, "id", None))
+    name = node.args[0].value
+    return ast.Import([ast.alias(name)]) if called == "import_module" and isinstance(name, str) else None
 
 
 def import_statements(tree: ast.AST) -> Iterator[ast.Import | ast.ImportFrom]:
@@ -192,6 +281,8 @@ def import_statements(tree: ast.AST) -> Iterator[ast.Import | ast.ImportFrom]:
     for node in ast.iter_child_nodes(tree):
         if isinstance(node, (ast.Import, ast.ImportFrom)):
             yield node
+        elif (by_name := import_by_name(node)) is not None:
+            yield by_name
         elif not (isinstance(node, ast.If) and is_for_types(node)):
             yield from import_statements(node)
 
@@ -199,7 +290,8 @@ def import_statements(tree: ast.AST) -> Iterator[ast.Import | ast.ImportFrom]:
 def imported_modules(path: Path, name: str, known: Iterable[str]) -> set[str]:
     """The modules among `known` that the file of module `name` imports.
 
-    ``from package import module`` counts as the module alone: a package is initialised before its modules in any case.
+    With a module come the packages that it is in, but for those that the importing module is in itself: they are being
+    initialised already.
     """
     modules = set(known)
     package = name if path.name == "__init__.py" else name.rpartition(".")[0]
@@ -215,7 +307,15 @@ def imported_modules(path: Path, name: str, known: Iterable[str]) -> set[str]:
         for alias in node.names:
             member = f"{base}.{alias.name}"
             found.add(member if member in modules else base)
-    return (found & modules) - {name}
+    found &= modules
+    own = {name, *packages_of(name)}
+    return (found | {package for module in found for package in packages_of(module)} & (modules - own)) - {name}
+
+
+def packages_of(name: str) -> list[str]:
+    """The packages that a module is in: ``a`` and ``a.b`` of ``a.b.c``."""
+    parts = name.split(".")
+    return [".".join(parts[:i]) for i in range(1, len(parts))]
 
 
 def find_circles(graph: Mapping[str, set[str]]) -> list[list[str]]:
@@ -238,19 +338,48 @@ def find_circles(graph: Mapping[str, set[str]]) -> list[list[str]]:
     return sorted(sorted(group) for group in groups)
 
 
+def python_room(name: str) -> int | None:
+    """The number of a module's room in PYTHON_ROOMS, or None. The name torch_openreg stands for the package alone."""
+    top = name.partition(".")[0]
+    for prefix in (name, *reversed(packages_of(name))):
+        if prefix == top == "torch_openreg" != name:
+            break
+        for number, room in enumerate(PYTHON_ROOMS):
+            if prefix in room:
+                return number
+    return None
+
+
+def check_python_rooms(graph: Mapping[str, set[str]]) -> Iterator[str]:
+    """One line for every import of a module in a higher room, and for every module of the packages that is in none."""
+    for name, imports in sorted(graph.items()):
+        room = python_room(name)
+        if room is None:
+            if name.startswith("torch_openreg."):
+                yield f"python: {name} is in no room"
+            continue
+        for imported in sorted(imports):
+            above = python_room(imported)
+            if above is not None and above > room:
+                yield f"python: {name} imports {imported}, which is above it"
+
+
 def check_python(root: Path, exceptions: Mapping[str, str] = PYTHON_EXCEPTIONS) -> Iterator[str]:
-    """One line for every import that is part of a circle, and for every exception that is not needed."""
+    """One line for every import that runs up or is part of a circle, and for every exception that is not needed."""
     folder = root / "python"
-    files = {module_name(path, folder): path for path in sorted(folder.rglob("*.py"))}
+    built = folder / "torch_openreg" / "lib"
+    files = {module_name(path, folder): path for path in sorted(folder.rglob("*.py")) if built not in path.parents}
     graph: dict[str, set[str]] = {name: set() for name in PYTHON_BUILT}
     for name, path in files.items():
         graph[name] = imported_modules(path, name, {*files, *PYTHON_BUILT})
     for exception in exceptions:
         module, _, imported = exception.partition(" -> ")
-        if imported not in graph.get(module, set()):
+        if module not in graph:
+            continue  # another tree
+        if imported not in graph[module]:
             yield f"python: the exception '{exception}' is not needed"
-        else:
-            graph[module].discard(imported)
+        graph[module] -= {imported, *packages_of(imported)}
+    yield from check_python_rooms(graph)
     for circle in find_circles(graph):
         for module in circle:
             for imported in sorted(graph[module] & set(circle)):
@@ -265,6 +394,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     options = parser.parse_args(arguments)
     found = [
         *check_runtime_includes(options.root),
+        *check_lab_includes(options.root),
+        *check_callback_setters(options.root),
         *check_program_includes(options.root),
         *check_shim_includes(options.root),
         *check_python(options.root),
@@ -274,6 +405,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         if not objects:
             parser.error(f"{options.build} has no object files of the runtime")
         found += check_symbols(objects)
+        found += check_library(options.build)
     for line in found:
         print(line)
     return 1 if found else 0

@@ -7,6 +7,7 @@
 #include "csrc/base/bindings.h"
 #include "csrc/base/python_support.h"
 
+#include <openreg/embedding.h>
 #include <openreg/registry.h>
 
 void* openreg_release_gil(void) {

@@ -3,6 +3,7 @@
 #include "csrc/base/bindings.h"
 #include "csrc/base/python_support.h"
 
+#include <openreg/embedding.h>
 #include <openreg/openreg.h>
 #include <stdatomic.h>
 

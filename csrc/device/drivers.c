@@ -5,6 +5,7 @@
 #include "csrc/base/torch_calls.h"
 
 #include <limits.h>
+#include <openreg/embedding.h>
 #include <openreg/openreg.h>
 #include <string.h>
 

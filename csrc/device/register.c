@@ -119,19 +119,18 @@ static int is_path(PyObject* object) {
   return 1;
 }
 
+// Python's factories are called one at a time, with the GIL held.
 static int translate_path(PyObject* path, openreg_factory_result* result) {
+  static PyObject* kept; // until the next factory is called
   PyObject* bytes = NULL;
   if (!PyUnicode_FSConverter(path, &bytes)) {
     return -1;
   }
-  const bool fits = (size_t)PyBytes_GET_SIZE(bytes) < sizeof result->library_path;
-  if (fits) {
-    copy_text(result->library_path, sizeof result->library_path, PyBytes_AS_STRING(bytes));
-  } else {
-    PyErr_Format(PyExc_ValueError, "The path of the driver's library is too long: %s", PyBytes_AS_STRING(bytes));
-  }
-  Py_DECREF(bytes);
-  return fits ? 0 : -1;
+  PyObject* before = kept;
+  kept = bytes;
+  Py_XDECREF(before);
+  result->library_path = PyBytes_AS_STRING(bytes);
+  return 0;
 }
 
 static int translate_other(PyObject* found, openreg_factory_result* result) {

@@ -364,12 +364,15 @@ PyObject* _racesPrepare(PyObject* /*self*/, PyObject* arguments) {
     Py_XDECREF(std::exchange(book().exception, exception));
     book().libraries = std::move(libraries);
   }
-  openreg_race_places places{};
-  places.struct_size = sizeof places;
-  places.here = here;
-  places.text = text_of;
-  places.stack = stack_of;
-  OPENREG_CHECK(openreg_races_set_places(&places));
+  static const openreg_observer places = [] {
+    openreg_observer made{};
+    made.struct_size = sizeof made;
+    made.here = here;
+    made.here_text = text_of;
+    made.here_stack = stack_of;
+    return made;
+  }();
+  OPENREG_CHECK(openreg_observe(&places, OPENREG_OBSERVE_PLACES));
   c10::openreg::set_race_exception(&throw_error);
   Py_RETURN_NONE;
   END_HANDLE_TH_ERRORS

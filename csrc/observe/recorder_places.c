@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// The line of the program for the flight recorder (openreg/flight_recorder.h). It may be asked for in any call of a driver,
+// The line of the program for the flight recorder: an observer's place() (openreg/observer.h). It may be asked for in any call of a driver,
 // with any lock held, so it takes neither the GIL nor a reference: possible where frames are read without the GIL
 // (frames.h), else there are no lines. A thread keeps what it has found out, as a call may last no longer than the recorder
 // permits: a line that was met before costs the walk to its frame.
 #define PY_SSIZE_T_CLEAN
 #include <Python.h>
 
-#include <openreg/flight_recorder.h>
+#include <openreg/observer.h>
 #include <stdbool.h>
 #include <stdint.h>
 #include <stdio.h>
@@ -89,7 +89,8 @@ static void describe(const openreg_frame* frame, char* text) {
       function == NULL ? "?" : function);
 }
 
-static int find_place(char* out, size_t size) {
+static int find_place(void* context, char* out, size_t size) {
+  (void)context;
   openreg_frame found = {NULL, 0};
   openreg_walk_frames(see_frame, &found);
   if (found.code == NULL) {
@@ -110,7 +111,8 @@ static int find_place(char* out, size_t size) {
 }
 
 void openreg_tell_recorder_places(void) {
+  static const openreg_observer observer = {.struct_size = sizeof observer, .place = find_place};
   if (openreg_walking_takes_gil == 0) {
-    openreg_flight_recorder_set_place(find_place);
+    (void)openreg_observe(&observer, OPENREG_OBSERVE_PLACES);
   }
 }

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// A round trip through the device threads of the autograd engine, for the end of the process (_exit.py).
+// A round trip through the device threads of the autograd engine, for the end of the process (_integration/exit.py).
 #include <ATen/ops/empty.h>
 #include <pybind11/pybind11.h>
 #include <torch/csrc/Exceptions.h>

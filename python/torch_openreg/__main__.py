@@ -10,15 +10,19 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 import re
+import signal
 import sys
 from pathlib import Path
 from typing import Any
 
 import torch_openreg
-from torch_openreg import _explore, _new, _preferences
+from torch_openreg import _new
 from torch_openreg._build_info import OPENREG_VERSION, TORCH_VERSION
+from torch_openreg._discovery import preferences
 from torch_openreg.openreg import diagnosis, selection
+from torch_openreg_lab import explore
 
 _BOLD, _PLAIN = "\033[1m", "\033[0m"
 
@@ -49,7 +53,7 @@ def _prefer(arguments: argparse.Namespace) -> int:
     except (OSError, ValueError) as error:
         print(f"python -m torch_openreg prefer: {error}", file=sys.stderr)
         return 1
-    stored, path = selection.get_preferred_driver(), str(_preferences.path_to_read())
+    stored, path = selection.get_preferred_driver(), str(preferences.path_to_read())
     if arguments.json:
         print(json.dumps({"preference": stored, "path": path}, indent=2))
     elif stored is None:
@@ -86,7 +90,7 @@ def _check(words: list[str]) -> int:
     The program knows paths and the drivers of this package; names of plugins are replaced by their libraries here.
     """
     words = [_path_of_plugin(word) if _is_name(words, i) else word for i, word in enumerate(words)]
-    from torch_openreg._check import level3
+    from torch_openreg_lab.check import level3
 
     return level3.main(words)
 
@@ -113,7 +117,7 @@ def _parser() -> argparse.ArgumentParser:
     new.add_argument("name", metavar="NAME", help="name of the driver: a-z, 0-9 and _")
     new.add_argument("--directory", type=Path, help="folder to make (torch-openreg-NAME)")
     new.set_defaults(function=_new_driver)
-    _explore.add_command(commands)
+    explore.add_command(commands)
     prefer = commands.add_parser("prefer", help="stores the driver to choose if it works")
     which = prefer.add_mutually_exclusive_group(required=True)
     which.add_argument("name", nargs="?", metavar="NAME", help="name of the driver")
@@ -144,5 +148,15 @@ def main(arguments: list[str] | None = None) -> int:
     return int(parsed.function(parsed))
 
 
+def _run() -> int:
+    try:
+        status = main()
+        sys.stdout.flush()
+    except BrokenPipeError:  # as `diagnose | head` does: the reader has what it wants
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # Python flushes again when it ends
+        return 128 + signal.SIGPIPE
+    return status
+
+
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(_run())

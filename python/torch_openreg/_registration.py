@@ -45,32 +45,26 @@ def register() -> ModuleType:
     # It caches its first answer, which without an accelerator is torch.cpu.
     torch.get_device_module.cache_clear()
 
-    from torch_openreg import (
-        _compile,
-        _data_parallel,
-        _discovery,
-        _distributed,
-        _dlpack,
-        _exit,
-        _fake_tensors,
-        _fork,
-        _log,
-        _serialization,
-        _sharing,
+    from torch_openreg import _compile
+    from torch_openreg._discovery import search
+    from torch_openreg._integration import (
+        data_parallel,
+        distributed,
+        dlpack,
+        exit,
+        fake_tensors,
+        fork,
+        log,
+        serialization,
+        sharing,
     )
 
-    _log.install()
-    _discovery.install()
-    _fork.install()
+    log.install()
+    search.install()
+    fork.install()
     module.operators._install_report()
-    _serialization.install()
-    _dlpack.install()
-    _sharing.install()
-    _distributed.install()
-    _data_parallel.install()
-    _fake_tensors.install()
-    _compile.install()
-    _exit.install()
+    for part in (serialization, dlpack, sharing, distributed, data_parallel, fake_tensors, _compile, exit):
+        part.install()
     _prepare_gpu()
     return module
 

@@ -20,7 +20,7 @@ static void
 table_is_whole(check_context *c)
 {
     const openreg_comm *const comm = check_comm(c);
-    const size_t first = offsetof(openreg_comm, unique_id), count = (OPENREG_COMM_SIZE_1 - first) / sizeof(void *);
+    const size_t first = offsetof(openreg_comm, id_size), count = (OPENREG_COMM_SIZE_1 - first) / sizeof(void *);
     REQUIRE(comm->struct_size >= OPENREG_COMM_SIZE_1 && comm->version == OPENREG_COMM_VERSION,
             "the table of openreg.comm says version %u and %u bytes", (unsigned)comm->version,
             (unsigned)comm->struct_size);
@@ -40,8 +40,8 @@ one_rank_is_enough(check_context *c)
     for (int k = CHECK_ALL_REDUCE; k < CHECK_MESSAGES; ++k)
         for (int32_t reduction = 0; reduction < (k <= CHECK_REDUCE_SCATTER ? CHECK_COMM_REDUCTIONS : 1); ++reduction)
             for (int in_place = 0; in_place < (k < CHECK_ALL_TO_ALL ? 2 : 1); ++in_place)
-                check_ranks_follow(ranks, (check_plan){(check_comm_kind)k, OPENREG_COMM_FLOAT32, reduction, 0, 1001,
-                                                       in_place != 0, 0});
+                check_ranks_follow(ranks, (check_plan){(check_comm_kind)k, CHECK_COMM_FLOAT32, reduction, 0, 1001,
+                                                       in_place != 0, false, 0});
     check_ranks_end(ranks);
 }
 
@@ -72,7 +72,8 @@ wrong_ranks_are_refused(check_context *c)
                 wrong[i].number, wrong[i].size);
     }
     check_rank_init(ranks); /* nobody has joined */
-    check_ranks_follow(ranks, (check_plan){CHECK_ALL_REDUCE, OPENREG_COMM_FLOAT32, OPENREG_COMM_SUM, 0, 3, false, 0});
+    check_ranks_follow(ranks,
+                       (check_plan){CHECK_ALL_REDUCE, CHECK_COMM_FLOAT32, OPENREG_COMM_SUM, 0, 3, false, false, 0});
     check_ranks_end(ranks);
 }
 
@@ -81,10 +82,11 @@ init_waits_for_all(check_context *c)
 {
     check_rank_thread threads[RANKS];
     check_rank *const ranks = check_ranks_connect(c, 1);
-    const openreg_comm_id first = *ranks[0].id;
+    unsigned char first[OPENREG_COMM_ID_MAX];
+    memcpy(first, ranks[0].id, ranks[0].id_size);
     check_rank_destroy(&ranks[0]);
     (void)check_ranks_prepare(c, RANKS);
-    REQUIRE(memcmp(&first, ranks[0].id, sizeof first) != 0, "unique_id() gave the same id twice");
+    REQUIRE(memcmp(first, ranks[0].id, ranks[0].id_size) != 0, "unique_id() gave the same id twice");
     for (int32_t i = RANKS - 1; i >= 0; --i) {
         check_rank_start(&threads[i], &ranks[i], check_rank_init);
         check_sleep(i > 0 ? 100 : 0);
@@ -92,7 +94,8 @@ init_waits_for_all(check_context *c)
     }
     for (int32_t i = 0; i < RANKS; ++i)
         (void)pthread_join(threads[i].thread, NULL);
-    check_ranks_follow(ranks, (check_plan){CHECK_ALL_REDUCE, OPENREG_COMM_FLOAT32, OPENREG_COMM_SUM, 0, 3, false, 0});
+    check_ranks_follow(ranks,
+                       (check_plan){CHECK_ALL_REDUCE, CHECK_COMM_FLOAT32, OPENREG_COMM_SUM, 0, 3, false, false, 0});
     check_ranks_end(ranks);
 }
 
@@ -105,7 +108,7 @@ follow_all_types(check_context *c, check_comm_kind wanted)
         for (int32_t reduction = 0; reduction < (wanted <= CHECK_REDUCE_SCATTER ? CHECK_COMM_REDUCTIONS : 1);
              ++reduction)
             for (int32_t root = 0; root < (has_root ? RANKS : 1); ++root)
-                check_ranks_follow(ranks, (check_plan){wanted, type, reduction, root, 61, false, root});
+                check_ranks_follow(ranks, (check_plan){wanted, type, reduction, root, 61, false, false, root});
     check_ranks_end(ranks);
 }
 
@@ -151,35 +154,50 @@ messages_arrive(check_context *c)
     check_rank *const ranks = check_ranks_connect(c, RANKS);
     for (int32_t root = 0; root < RANKS; ++root)
         for (uint64_t count = 1; count < 100000; count = count * 17 + 1)
-            check_ranks_follow(ranks, (check_plan){CHECK_MESSAGES, OPENREG_COMM_FLOAT32, 0, root, count, false, 0});
+            check_ranks_follow(ranks,
+                               (check_plan){CHECK_MESSAGES, CHECK_COMM_FLOAT32, 0, root, count, false, false, 0});
     check_ranks_end(ranks);
-}
-
-static void
-receive_one(check_rank *r)
-{
-    CALL("recv", r->comm->recv(r->c->instance, r->handle, r->recv, 8, OPENREG_COMM_FLOAT32, 0, r->stream));
-    check_sync(r->c, r->dev, r->stream);
 }
 
 static void
 groups_are_one(check_context *c)
 {
-    check_rank_thread receiver;
-    check_rank *const ranks = check_ranks_connect(c, RANKS), *const r = &ranks[0];
+    check_rank *const ranks = check_ranks_connect(c, RANKS);
     for (uint64_t count = 3; count < 100000; count = count * 31 + 1)
-        check_ranks_follow(ranks, (check_plan){CHECK_EXCHANGE, OPENREG_COMM_FLOAT32, 0, 0, count, false, 0});
-    check_rank_start(&receiver, &ranks[1], receive_one);
-    CALL("group_start", r->comm->group_start(c->instance));
-    CALL("group_start", r->comm->group_start(c->instance));
-    CALL("send", r->comm->send(c->instance, r->handle, r->send, 8, OPENREG_COMM_FLOAT32, 1, r->stream));
-    CALL("group_end", r->comm->group_end(c->instance));
-    check_sleep(100);
-    REQUIRE(!atomic_load(&ranks[1].is_done), "a message arrived before the group_end() of the outermost group");
-    CALL("group_end", r->comm->group_end(c->instance));
-    (void)pthread_join(receiver.thread, NULL);
-    check_sync(c, r->dev, r->stream);
+        check_ranks_follow(ranks, (check_plan){.kind = CHECK_EXCHANGE, .type = CHECK_COMM_FLOAT32, .count = count});
     check_ranks_end(ranks);
+}
+
+static void
+uneven_parts_arrive(check_context *c)
+{
+    check_rank *const ranks = check_ranks_connect(c, RANKS);
+    for (int32_t type = 0; type < CHECK_COMM_TYPES; ++type)
+        for (uint64_t count = 0; count < 10000; count = count * 71 + 1)
+            for (int k = CHECK_ALL_GATHER; k <= CHECK_ALL_TO_ALL; ++k)
+                check_ranks_follow(
+                    ranks, (check_plan){.kind = (check_comm_kind)k, .type = type, .count = count, .uneven = true});
+    check_ranks_end(ranks);
+}
+
+static void
+ids_have_their_size(check_context *c)
+{
+    static unsigned char id[OPENREG_COMM_ID_MAX + 64], before[sizeof id];
+    const openreg_comm *const comm = check_comm(c);
+    uint32_t size = 0, again = 0;
+    CALL("id_size", comm->id_size(c->instance, &size));
+    CALL("id_size", comm->id_size(c->instance, &again));
+    REQUIRE(size > 0 && size <= OPENREG_COMM_ID_MAX, "id_size() gave %u bytes", (unsigned)size);
+    REQUIRE(size == again, "id_size() gave %u bytes, and then %u", (unsigned)size, (unsigned)again);
+    for (int32_t dev = 0; dev < c->devices; ++dev) {
+        memset(before, 0x5a, sizeof before);
+        memcpy(id, before, sizeof id);
+        CALL("unique_id", comm->unique_id(c->instance, dev, id));
+        REQUIRE(memcmp(id, before, size) != 0, "unique_id() succeeded and wrote no id");
+        REQUIRE(memcmp(id + size, before + size, sizeof id - size) == 0,
+                "unique_id() wrote beyond the %u bytes of an id", (unsigned)size);
+    }
 }
 
 static void
@@ -192,7 +210,7 @@ in_place_is_right(check_context *c)
         for (int32_t root = 0; root < RANKS; ++root)
             for (uint64_t count = 5; count < 100000; count = count * 97 + 1)
                 check_ranks_follow(
-                    ranks, (check_plan){which[i], OPENREG_COMM_FLOAT32, OPENREG_COMM_SUM, root, count, true, 0});
+                    ranks, (check_plan){which[i], CHECK_COMM_FLOAT32, OPENREG_COMM_SUM, root, count, true, false, 0});
     check_ranks_end(ranks);
 }
 
@@ -204,11 +222,12 @@ counts_are_exact(check_context *c)
     for (int k = 0; k < CHECK_COMM_KINDS; ++k)
         for (size_t i = 0; i < sizeof counts / sizeof counts[0]; ++i)
             for (int shift = 0; shift < 2; ++shift)
-                check_ranks_follow(ranks, (check_plan){(check_comm_kind)k, OPENREG_COMM_FLOAT32, OPENREG_COMM_SUM, 0,
-                                                       counts[i], false, shift});
+                check_ranks_follow(ranks, (check_plan){(check_comm_kind)k, CHECK_COMM_FLOAT32, OPENREG_COMM_SUM, 0,
+                                                       counts[i], false, false, shift});
     for (int32_t type = 0; type < CHECK_COMM_TYPES; ++type)
         for (size_t i = 0; i < sizeof counts / sizeof counts[0]; ++i)
-            check_ranks_follow(ranks, (check_plan){CHECK_ALL_REDUCE, type, OPENREG_COMM_MAX, 0, counts[i], false, 1});
+            check_ranks_follow(ranks,
+                               (check_plan){CHECK_ALL_REDUCE, type, OPENREG_COMM_MAX, 0, counts[i], false, false, 1});
     check_ranks_end(ranks);
 }
 
@@ -216,36 +235,51 @@ counts_are_exact(check_context *c)
 static void
 unknown_is_unsupported(check_context *c)
 {
-    static const int32_t wrong[][2] = {{CHECK_COMM_TYPES + 900, 0},
-                                       {-1, 0},
-                                       {OPENREG_COMM_FLOAT32, CHECK_COMM_REDUCTIONS + 900},
-                                       {OPENREG_COMM_FLOAT32, -1}};
+    static const struct {
+        openreg_dtype type;
+        int32_t reduction;
+    } wrong[] = {{{250, 8, 1}, 0},
+                 {{OPENREG_DTYPE_FLOAT, 24, 1}, 0},
+                 {{OPENREG_DTYPE_FLOAT, 32, 2}, 0},
+                 {{OPENREG_DTYPE_FLOAT, 32, 1}, CHECK_COMM_REDUCTIONS + 900},
+                 {{OPENREG_DTYPE_FLOAT, 32, 1}, -1}};
     check_rank *const ranks = check_ranks_connect(c, RANKS), *const r = &ranks[1];
     memset(r->staging, 0xa5, SAMPLE);
     check_write(c, r->dev, r->recv, r->staging, SAMPLE);
-    for (size_t i = 0; i < sizeof wrong / sizeof wrong[0]; ++i) {
-        check_begin_call("all_reduce");
-        check_failed_with(
-            "all_reduce", OPENREG_E_UNSUPPORTED,
-            r->comm->all_reduce(c->instance, r->handle, r->send, r->recv, 8, wrong[i][0], wrong[i][1], r->stream));
+    for (size_t i = 0; i < 2 * sizeof wrong / sizeof wrong[0]; ++i) { /* alone, and behind one that is supported */
+        openreg_collective list[2];
+        memset(list, 0, sizeof list);
+        list[0] = list[1] = (openreg_collective){.struct_size = sizeof list[0],
+                                                 .kind = OPENREG_COLLECTIVE_ALL_REDUCE,
+                                                 .send = r->send,
+                                                 .recv = r->recv,
+                                                 .count = 8,
+                                                 .type = check_comm_type(CHECK_COMM_FLOAT32)};
+        openreg_collective *const bad = &list[i % 2];
+        bad->type = wrong[i / 2].type;
+        bad->reduction = wrong[i / 2].reduction;
+        check_begin_call("queue");
+        check_failed_with("queue", OPENREG_E_UNSUPPORTED,
+                          r->comm->queue(c->instance, r->handle, list, 1 + i % 2, r->stream));
     }
     check_sync(c, r->dev, r->stream);
     check_read(c, r->dev, r->seen, r->recv, SAMPLE);
     check_is_value(r->seen, SAMPLE, 0xa5, "memory given with a type that there is not");
-    check_ranks_follow(ranks, (check_plan){CHECK_ALL_REDUCE, OPENREG_COMM_FLOAT32, OPENREG_COMM_SUM, 0, 33, false, 0});
+    check_ranks_follow(ranks,
+                       (check_plan){CHECK_ALL_REDUCE, CHECK_COMM_FLOAT32, OPENREG_COMM_SUM, 0, 33, false, false, 0});
     check_ranks_end(ranks);
 }
 
 /* ------------------------------------------------------------------------------------------------- streams and the end */
 
-static const check_plan simple = {CHECK_ALL_REDUCE, OPENREG_COMM_FLOAT32, OPENREG_COMM_SUM, 0, 2000, false, 0};
+static const check_plan simple = {.kind = CHECK_ALL_REDUCE, .type = CHECK_COMM_FLOAT32, .count = 2000};
 
 static void
 call_and_copy(check_rank *r)
 {
     check_context *const c = r->c;
-    const uint64_t size = check_plan_received(r, r->plan);
-    check_succeeded("all_reduce", check_plan_call(r, r->plan, r->send, r->recv));
+    const uint64_t size = check_plan_received(r, r->plan, r->number);
+    check_succeeded("queue", check_plan_call(r, r->plan, r->send, r->recv));
     MUST(c, copy, c->instance, r->recv + ROOM / 2, r->dev, r->recv, r->dev, size, r->dev, r->stream);
     MUST(c, copy, c->instance, r->seen, -1, r->recv + ROOM / 2, r->dev, size, r->dev, r->stream);
     check_sync(c, r->dev, r->stream);
@@ -271,7 +305,7 @@ streams_are_in_order(check_context *c)
     }
     for (int32_t i = 0; i < RANKS; ++i) {
         check_delay(c, i, ranks[i].stream, 80);
-        MUST(c, copy, c->instance, ranks[i].send, i, ranks[i].staging, -1, check_plan_sent(&ranks[i], &simple), i,
+        MUST(c, copy, c->instance, ranks[i].send, i, ranks[i].staging, -1, check_plan_sent(&ranks[i], &simple, i), i,
              ranks[i].stream);
     }
     check_in_each_rank(ranks, call_and_copy);
@@ -281,7 +315,7 @@ streams_are_in_order(check_context *c)
 static void
 call_simply(check_rank *r)
 {
-    check_succeeded("all_reduce", check_plan_call(r, &simple, r->send, r->recv));
+    check_succeeded("queue", check_plan_call(r, &simple, r->send, r->recv));
 }
 
 /* Whether all ranks' functions have returned. */
@@ -310,7 +344,7 @@ calls_return(check_context *c)
     check_gate_await_reached(gate);
     for (int32_t i = 0; i < RANKS; ++i) {
         check_plan_input(&ranks[i], &simple, i, ranks[i].staging);
-        MUST(c, copy, c->instance, ranks[i].send, i, ranks[i].staging, -1, check_plan_sent(&ranks[i], &simple), i,
+        MUST(c, copy, c->instance, ranks[i].send, i, ranks[i].staging, -1, check_plan_sent(&ranks[i], &simple, i), i,
              ranks[i].stream);
     }
     for (int32_t i = 0; i < RANKS; ++i)
@@ -321,8 +355,8 @@ calls_return(check_context *c)
         (void)pthread_join(threads[i].thread, NULL);
         check_sync(c, i, ranks[i].stream);
         check_plan_output(&ranks[i], &simple, ranks[i].wanted, NULL);
-        check_read(c, i, ranks[i].seen, ranks[i].recv, check_plan_received(&ranks[i], &simple));
-        REQUIRE(memcmp(ranks[i].seen, ranks[i].wanted, check_plan_received(&ranks[i], &simple)) == 0,
+        check_read(c, i, ranks[i].seen, ranks[i].recv, check_plan_received(&ranks[i], &simple, i));
+        REQUIRE(memcmp(ranks[i].seen, ranks[i].wanted, check_plan_received(&ranks[i], &simple, i)) == 0,
                 "rank %d: the result of an all_reduce() that waited for a stream is wrong", i);
     }
     check_ranks_end(ranks);
@@ -381,18 +415,9 @@ abort_rank(void *argument)
 static void
 aborted_is_refused(check_rank *r)
 {
-    const openreg_comm *const comm = r->comm;
-    openreg_instance const instance = r->c->instance;
-    const int32_t type = OPENREG_COMM_FLOAT32;
-    REFUSES("all_reduce", comm->all_reduce(instance, r->handle, r->send, r->recv, 1, type, 0, r->stream));
-    REFUSES("reduce", comm->reduce(instance, r->handle, r->send, r->recv, 1, type, 0, 0, r->stream));
-    REFUSES("broadcast", comm->broadcast(instance, r->handle, r->send, r->recv, 1, type, 0, r->stream));
-    REFUSES("all_gather", comm->all_gather(instance, r->handle, r->send, r->recv, 1, type, r->stream));
-    REFUSES("reduce_scatter", comm->reduce_scatter(instance, r->handle, r->send, r->recv, 1, type, 0, r->stream));
-    REFUSES("all_to_all", comm->all_to_all(instance, r->handle, r->send, r->recv, 1, type, r->stream));
-    REFUSES("send", comm->send(instance, r->handle, r->send, 1, type, 1 - r->number, r->stream));
-    REFUSES("recv", comm->recv(instance, r->handle, r->recv, 1, type, 1 - r->number, r->stream));
-    REFUSES("get_error", comm->get_error(instance, r->handle));
+    for (int32_t kind = OPENREG_COLLECTIVE_ALL_REDUCE; kind <= OPENREG_COLLECTIVE_RECV; ++kind)
+        REFUSES("queue", check_queue(r, kind, r->send, r->recv, 1, CHECK_COMM_FLOAT32, 0, 1 - r->number));
+    REFUSES("get_error", r->comm->get_error(r->c->instance, r->handle));
 }
 
 static void
@@ -457,6 +482,9 @@ static const check_case cases[] = {
     {"comm.alone", "extension", ALONE,
      "comm.h: communicators connect `size` ranks, rank 0 <= rank < size; a rank may send to itself in a group.",
      "A size of 1 is valid: what is sent is the result.", one_rank_is_enough},
+    {"comm.id", "extension", ALONE,
+     "comm.h: bytes of an id: 1 to OPENREG_COMM_ID_MAX, constant from open() to close(); unique_id() writes so many.",
+     "Answer the size of what the vendor calls an id, an address or root info.", ids_have_their_size},
     {"comm.ranks", "extension", ALONE, "comm.h: init() of a rank that is not 0 <= rank < size is E_INVALID.",
      "Compare before anything waits for peers.", wrong_ranks_are_refused},
     {"comm.init", "extension", BOTH,
@@ -465,34 +493,39 @@ static const check_case cases[] = {
     {"comm.all_reduce", "extension", BOTH, "comm.h: recv[i] in every rank: the reduction of send[i] of all.",
      "The message names type and reduction. AVERAGE divides; integers are not computed as double.",
      all_reduce_is_right},
-    {"comm.reduce", "extension", BOTH, "comm.h: the same in rank `root` alone; recv is not used in others.",
-     "Recv may be NULL in others.", reduce_is_right},
+    {"comm.reduce", "extension", BOTH, "comm.h: the same in rank `peer` alone; recv may be NULL in others.",
+     "Write nothing in others.", reduce_is_right},
     {"comm.broadcast", "extension", BOTH,
-     "comm.h: recv in every rank: send of rank `root`; send is not used in others.",
-     "The root's recv is written too, and send may be NULL in others.", broadcast_is_right},
-    {"comm.all_gather", "extension", BOTH, "comm.h: send of each rank, which has `count`, in the order of the ranks.",
+     "comm.h: recv in every rank: send of rank `peer`; send may be NULL in others.", "The root's recv is written too.",
+     broadcast_is_right},
+    {"comm.all_gather", "extension", BOTH, "comm.h: recv has a part for each rank: its send.",
      "`count` is that of one rank.", all_gather_is_right},
     {"comm.reduce_scatter", "extension", BOTH,
-     "comm.h: recv of rank r, which has `count`, is the reduction of the r-th part of all.",
-     "`count` is that of one part.", reduce_scatter_is_right},
-    {"comm.all_to_all", "extension", BOTH, "comm.h: the r-th part of send becomes this rank's part of recv in rank r.",
+     "comm.h: send has a part of `count` for each rank, whose recv is its reduction.", "`count` is that of one part.",
+     reduce_scatter_is_right},
+    {"comm.all_to_all", "extension", BOTH, "comm.h: part r of send becomes this rank's part of recv in rank r.",
      "By messages in a group, also to itself.", all_to_all_is_right},
-    {"comm.messages", "extension", BOTH, "comm.h: `count` elements to rank `peer`, which calls recv() with this rank.",
-     "Messages of two ranks arrive in the order in which they were sent.", messages_arrive},
+    {"comm.uneven", "extension", BOTH,
+     "comm.h: where parts differ in size, counts have an element for each rank, in place of `count`, read during the "
+     "call.",
+     "Copy the arrays; the place of a part is the sum of the counts before it; 0 is one of them.", uneven_parts_arrive},
+    {"comm.messages", "extension", BOTH, "comm.h: to rank `peer`, which receives from this one.",
+     "Messages of two ranks arrive in the order in which they were given.", messages_arrive},
     {"comm.group", "extension", BOTH,
-     "comm.h: what a thread queues in a group runs as one, so that no part waits for another's end; it is queued by "
-     "group_end(), of nested groups the outermost.",
-     "Count the depth of groups for each thread.", groups_are_one},
+     "comm.h: the collectives of one call of queue() run as one, so that no part waits for another's end; the distance "
+     "of "
+     "two is the struct_size of the first.",
+     "Use openreg_collective_at(), and the library's group around them.", groups_are_one},
     {"comm.in_place", "extension", BOTH,
-     "comm.h: recv == send is valid where both have the same size; for all_gather() send may be this rank's part of "
-     "recv, for reduce_scatter() recv may be this rank's part of send.",
+     "comm.h: recv == send is valid where both have the same size; for ALL_GATHER send may be this rank's part of "
+     "recv, for REDUCE_SCATTER recv may be this rank's part of send.",
      "Write nothing before all ranks have read.", in_place_is_right},
     {"comm.counts", "extension", BOTH,
      "comm.h: counts are in elements of `type`; 0 elements are valid, and every rank gives 0 then.",
      "The message names the byte. Nothing is written outside the result.", counts_are_exact},
     {"comm.unsupported", "extension", BOTH,
-     "comm.h: a type or reduction that the vendor's library has not is E_UNSUPPORTED, and nothing is queued.",
-     "Numbers may be those of a later header: compare both ends.", unknown_is_unsupported},
+     "comm.h: a type or reduction that the vendor's library lacks is E_UNSUPPORTED, and nothing of the call is queued.",
+     "Look at all of a group before any of it is queued.", unknown_is_unsupported},
     {"comm.stream", "extension", BOTH,
      "comm.h: it begins when the stream's other work has ended, and its result is there for what is queued behind it.",
      "Queue on the stream of the call, also where that is NULL; read `send` when the stream comes to it.",

@@ -18,16 +18,25 @@
 
 typedef struct number_format {
     const char *name;
+    openreg_dtype type;
     int size;               /* bytes */
     int exponent, mantissa; /* bits, of floating point */
     bool is_unsigned;
 } number_format;
 
 static const number_format formats[CHECK_COMM_TYPES] = {
-    {"int8", 1, 0, 0, false},     {"uint8", 1, 0, 0, true},     {"int32", 4, 0, 0, false},
-    {"uint32", 4, 0, 0, true},    {"int64", 8, 0, 0, false},    {"uint64", 8, 0, 0, true},
-    {"float16", 2, 5, 10, false}, {"float32", 4, 8, 23, false}, {"float64", 8, 11, 52, false},
-    {"bfloat16", 2, 8, 7, false}, {"e4m3", 1, 4, 3, false},     {"e5m2", 1, 5, 2, false},
+    {"int8", {OPENREG_DTYPE_INT, 8, 1}, 1, 0, 0, false},
+    {"uint8", {OPENREG_DTYPE_UINT, 8, 1}, 1, 0, 0, true},
+    {"int32", {OPENREG_DTYPE_INT, 32, 1}, 4, 0, 0, false},
+    {"uint32", {OPENREG_DTYPE_UINT, 32, 1}, 4, 0, 0, true},
+    {"int64", {OPENREG_DTYPE_INT, 64, 1}, 8, 0, 0, false},
+    {"uint64", {OPENREG_DTYPE_UINT, 64, 1}, 8, 0, 0, true},
+    {"float16", {OPENREG_DTYPE_FLOAT, 16, 1}, 2, 5, 10, false},
+    {"float32", {OPENREG_DTYPE_FLOAT, 32, 1}, 4, 8, 23, false},
+    {"float64", {OPENREG_DTYPE_FLOAT, 64, 1}, 8, 11, 52, false},
+    {"bfloat16", {OPENREG_DTYPE_BFLOAT, 16, 1}, 2, 8, 7, false},
+    {"e4m3", {OPENREG_DTYPE_FLOAT8_E4M3FN, 8, 1}, 1, 4, 3, false},
+    {"e5m2", {OPENREG_DTYPE_FLOAT8_E5M2, 8, 1}, 1, 5, 2, false},
 };
 static const char *const reductions[CHECK_COMM_REDUCTIONS] = {"sum", "product", "max", "min", "average"};
 
@@ -104,16 +113,17 @@ reduced_at(const number_format *format, int32_t reduction, int32_t size, uint64_
 
 static const struct {
     const char *name;
+    int32_t kind;
     bool reduces, sends_parts, receives_parts; /* the size of `send` and `recv` is that of all ranks' parts */
 } kinds[CHECK_COMM_KINDS] = {
-    [CHECK_ALL_REDUCE] = {"all_reduce", true, false, false},
-    [CHECK_REDUCE] = {"reduce", true, false, false},
-    [CHECK_REDUCE_SCATTER] = {"reduce_scatter", true, true, false},
-    [CHECK_BROADCAST] = {"broadcast", false, false, false},
-    [CHECK_ALL_GATHER] = {"all_gather", false, false, true},
-    [CHECK_ALL_TO_ALL] = {"all_to_all", false, true, true},
-    [CHECK_EXCHANGE] = {"group_end", false, true, true},
-    [CHECK_MESSAGES] = {"recv", false, true, true},
+    [CHECK_ALL_REDUCE] = {"all_reduce", OPENREG_COLLECTIVE_ALL_REDUCE, true, false, false},
+    [CHECK_REDUCE] = {"reduce", OPENREG_COLLECTIVE_REDUCE, true, false, false},
+    [CHECK_REDUCE_SCATTER] = {"reduce_scatter", OPENREG_COLLECTIVE_REDUCE_SCATTER, true, true, false},
+    [CHECK_BROADCAST] = {"broadcast", OPENREG_COLLECTIVE_BROADCAST, false, false, false},
+    [CHECK_ALL_GATHER] = {"all_gather", OPENREG_COLLECTIVE_ALL_GATHER, false, false, true},
+    [CHECK_ALL_TO_ALL] = {"all_to_all", OPENREG_COLLECTIVE_ALL_TO_ALL, false, true, true},
+    [CHECK_EXCHANGE] = {"a group of messages", OPENREG_COLLECTIVE_SEND, false, true, true},
+    [CHECK_MESSAGES] = {"a message", OPENREG_COLLECTIVE_RECV, false, true, true},
 };
 
 const char *
@@ -128,33 +138,55 @@ check_comm_type_name(int32_t type)
     return formats[type].name;
 }
 
+openreg_dtype
+check_comm_type(int32_t type)
+{
+    return formats[type].type;
+}
+
 static uint64_t
 bytes_of(const check_plan *p, uint64_t count)
 {
     return count * (uint64_t)formats[p->type].size;
 }
 
-uint64_t
-check_plan_sent(const check_rank *r, const check_plan *p)
+/* Elements that one rank gives another. */
+static uint64_t
+part_of(const check_plan *p, int32_t from, int32_t to)
 {
-    return bytes_of(p, p->count) * (kinds[p->kind].sends_parts ? (uint64_t)r->size : 1);
+    if (!p->uneven)
+        return p->count;
+    return p->count + (uint64_t)(p->kind == CHECK_ALL_GATHER ? from : 2 * from + to);
 }
 
 uint64_t
-check_plan_received(const check_rank *r, const check_plan *p)
+check_plan_sent(const check_rank *r, const check_plan *p, int32_t number)
 {
-    return bytes_of(p, p->count) * (kinds[p->kind].receives_parts ? (uint64_t)r->size : 1);
+    uint64_t count = 0;
+    for (int32_t to = 0; to < (kinds[p->kind].sends_parts ? r->size : 1); ++to)
+        count += part_of(p, number, to);
+    return bytes_of(p, count);
+}
+
+uint64_t
+check_plan_received(const check_rank *r, const check_plan *p, int32_t number)
+{
+    uint64_t count = 0;
+    for (int32_t from = 0; from < (kinds[p->kind].receives_parts ? r->size : 1); ++from)
+        count += part_of(p, from, number);
+    return bytes_of(p, count);
 }
 
 void
 check_plan_input(const check_rank *r, const check_plan *p, int32_t number, unsigned char *to)
 {
     const number_format *const format = &formats[p->type];
+    const uint64_t sent = check_plan_sent(r, p, number);
     if (!kinds[p->kind].reduces) {
-        check_pattern(to, check_plan_sent(r, p), (uint64_t)number + 1);
+        check_pattern(to, sent, (uint64_t)number + 1);
         return;
     }
-    for (uint64_t i = 0; i < check_plan_sent(r, p) / (uint64_t)format->size; ++i)
+    for (uint64_t i = 0; i < sent / (uint64_t)format->size; ++i)
         put_element(to + bytes_of(p, i), format, value_at(format, p->reduction, number, i));
 }
 
@@ -162,35 +194,74 @@ void
 check_plan_output(const check_rank *r, const check_plan *p, unsigned char *to, unsigned char *room)
 {
     const number_format *const format = &formats[p->type];
-    const uint64_t part = bytes_of(p, p->count),
-                   first = p->kind == CHECK_REDUCE_SCATTER ? (uint64_t)r->number * p->count : 0;
+    const uint64_t first = p->kind == CHECK_REDUCE_SCATTER ? (uint64_t)r->number * p->count : 0;
     if ((p->kind == CHECK_REDUCE && r->number != p->root) || (p->kind == CHECK_MESSAGES && r->number == p->root))
         return;
     for (uint64_t i = 0; kinds[p->kind].reduces && i < p->count; ++i)
         put_element(to + bytes_of(p, i), format, reduced_at(format, p->reduction, r->size, first + i));
     for (int32_t number = 0; !kinds[p->kind].reduces && number < r->size; ++number) {
+        const uint64_t size = bytes_of(p, part_of(p, number, r->number));
+        uint64_t before = 0;
+        for (int32_t other = 0; other < r->number; ++other)
+            before += bytes_of(p, part_of(p, number, other));
         check_plan_input(r, p, number, room);
-        if (p->kind == CHECK_ALL_GATHER)
-            memcpy(to + part * (uint64_t)number, room, part);
-        else if (p->kind == CHECK_ALL_TO_ALL || p->kind == CHECK_EXCHANGE)
-            memcpy(to + part * (uint64_t)number, room + part * (uint64_t)r->number, part);
-        else if (number == p->root)
-            memcpy(to, room, check_plan_received(r, p));
+        if (p->kind == CHECK_ALL_GATHER || p->kind == CHECK_ALL_TO_ALL || p->kind == CHECK_EXCHANGE) {
+            memcpy(to, room + (p->kind == CHECK_ALL_GATHER ? 0 : before), size);
+            to += size;
+        } else if (number == p->root) {
+            memcpy(to, room, check_plan_received(r, p, r->number));
+        }
     }
 }
+
+static openreg_collective
+collective(int32_t kind, const void *send, void *recv, uint64_t count, int32_t type, int32_t reduction, int32_t peer)
+{
+    openreg_collective what;
+    memset(&what, 0, sizeof what);
+    what.struct_size = sizeof what;
+    what.kind = kind;
+    what.send = send;
+    what.recv = recv;
+    what.count = count;
+    what.type = formats[type].type;
+    what.reduction = reduction;
+    what.peer = peer;
+    return what;
+}
+
+static openreg_status
+queue(const check_rank *r, const openreg_collective *list, uint64_t n)
+{
+    return r->comm->queue(r->c->instance, r->handle, list, n, r->stream);
+}
+
+openreg_status
+check_queue(const check_rank *r, int32_t kind, const void *send, void *recv, uint64_t count, int32_t type,
+            int32_t reduction, int32_t peer)
+{
+    const openreg_collective what = collective(kind, send, recv, count, type, reduction, peer);
+    return queue(r, &what, 1);
+}
+
+/* One element of a later, longer descriptor: the distance is that of the first one's size. */
+typedef struct later {
+    openreg_collective known;
+    uint64_t unknown[2];
+} later;
 
 static void
 exchange(const check_rank *r, const check_plan *p, const char *send, char *recv)
 {
-    CALL("group_start", r->comm->group_start(r->c->instance));
+    later list[2 * RANKS];
+    memset(list, 0x5a, sizeof list);
     for (int32_t peer = 0; peer < r->size; ++peer) {
         const uint64_t offset = bytes_of(p, p->count) * (uint64_t)peer;
-        CALL("group_start", r->comm->group_start(r->c->instance));
-        CALL("send", r->comm->send(r->c->instance, r->handle, send + offset, p->count, p->type, peer, r->stream));
-        CALL("recv", r->comm->recv(r->c->instance, r->handle, recv + offset, p->count, p->type, peer, r->stream));
-        CALL("group_end", r->comm->group_end(r->c->instance));
+        list[2 * peer].known = collective(OPENREG_COLLECTIVE_SEND, send + offset, NULL, p->count, p->type, 0, peer);
+        list[2 * peer + 1].known = collective(OPENREG_COLLECTIVE_RECV, NULL, recv + offset, p->count, p->type, 0, peer);
+        list[2 * peer].known.struct_size = list[2 * peer + 1].known.struct_size = sizeof list[0];
     }
-    CALL("group_end", r->comm->group_end(r->c->instance));
+    CALL("queue", queue(r, &list[0].known, 2 * (uint64_t)r->size));
 }
 
 static void
@@ -199,43 +270,35 @@ exchange_messages(const check_rank *r, const check_plan *p, const char *send, ch
     for (int32_t i = 0; i < r->size; ++i) {
         const uint64_t offset = bytes_of(p, p->count) * (uint64_t)i;
         if (r->number == p->root)
-            CALL("send",
-                 r->comm->send(r->c->instance, r->handle, send + offset, p->count, p->type, 1 - p->root, r->stream));
+            CALL("queue",
+                 check_queue(r, OPENREG_COLLECTIVE_SEND, send + offset, NULL, p->count, p->type, 0, 1 - p->root));
         else
-            CALL("recv",
-                 r->comm->recv(r->c->instance, r->handle, recv + offset, p->count, p->type, p->root, r->stream));
+            CALL("queue", check_queue(r, OPENREG_COLLECTIVE_RECV, NULL, recv + offset, p->count, p->type, 0, p->root));
     }
 }
 
 openreg_status
 check_plan_call(const check_rank *r, const check_plan *p, const void *send, void *recv)
 {
-    const openreg_comm *const comm = r->comm;
-    openreg_instance const instance = r->c->instance;
-    switch (p->kind) {
-    case CHECK_ALL_REDUCE:
-        return TRY("all_reduce",
-                   comm->all_reduce(instance, r->handle, send, recv, p->count, p->type, p->reduction, r->stream));
-    case CHECK_REDUCE:
-        return TRY("reduce",
-                   comm->reduce(instance, r->handle, send, recv, p->count, p->type, p->reduction, p->root, r->stream));
-    case CHECK_BROADCAST:
-        return TRY("broadcast",
-                   comm->broadcast(instance, r->handle, send, recv, p->count, p->type, p->root, r->stream));
-    case CHECK_ALL_GATHER:
-        return TRY("all_gather", comm->all_gather(instance, r->handle, send, recv, p->count, p->type, r->stream));
-    case CHECK_REDUCE_SCATTER:
-        return TRY("reduce_scatter",
-                   comm->reduce_scatter(instance, r->handle, send, recv, p->count, p->type, p->reduction, r->stream));
-    case CHECK_ALL_TO_ALL:
-        return TRY("all_to_all", comm->all_to_all(instance, r->handle, send, recv, p->count, p->type, r->stream));
-    case CHECK_EXCHANGE:
-        exchange(r, p, send, recv);
-        return OPENREG_OK;
-    default:
-        exchange_messages(r, p, send, recv);
+    uint64_t sent[RANKS], received[RANKS];
+    if (p->kind == CHECK_EXCHANGE || p->kind == CHECK_MESSAGES) {
+        (p->kind == CHECK_EXCHANGE ? exchange : exchange_messages)(r, p, send, recv);
         return OPENREG_OK;
     }
+    openreg_collective what = collective(kinds[p->kind].kind, send, recv, p->count, p->type, p->reduction, p->root);
+    for (int32_t i = 0; i < r->size; ++i) {
+        sent[i] = part_of(p, r->number, i);
+        received[i] = part_of(p, i, r->number);
+    }
+    if (p->uneven) {
+        what.count = 0;
+        what.recv_counts = received;
+        what.send_counts = p->kind == CHECK_ALL_TO_ALL ? sent : NULL;
+    }
+    const openreg_status status = TRY("queue", queue(r, &what, 1));
+    memset(sent, 0x5a, sizeof sent); /* they were to be read during the call */
+    memset(received, 0x5a, sizeof received);
+    return status;
 }
 
 void
@@ -243,7 +306,7 @@ check_plan_run(check_rank *r, const check_plan *p)
 {
     check_context *const c = r->c;
     const uint64_t front = GUARD + bytes_of(p, (uint64_t)p->shift), part = bytes_of(p, p->count) * (uint64_t)r->number,
-                   sent = check_plan_sent(r, p), received = check_plan_received(r, p);
+                   sent = check_plan_sent(r, p, r->number), received = check_plan_received(r, p, r->number);
     const bool gathers = p->in_place && p->kind == CHECK_ALL_GATHER,
                scatters = p->in_place && p->kind == CHECK_REDUCE_SCATTER;
     const uint64_t from = front + (gathers ? part : 0), to = front + (scatters ? part : 0),
@@ -276,8 +339,10 @@ check_plan_run(check_rank *r, const check_plan *p)
                 "%s() of %llu elements %s%s%s%s, rank %d of %d%s: byte %lld of %llu is 0x%02x, not 0x%02x%s",
                 kinds[p->kind].name, (unsigned long long)p->count, formats[p->type].name,
                 kinds[p->kind].reduces ? ", " : "", kinds[p->kind].reduces ? reductions[p->reduction] : "",
-                p->in_place ? ", in place" : "", r->number, r->size,
-                status == OPENREG_OK ? "" : " returned UNSUPPORTED", (long long)i - (long long)to,
+                p->in_place ? ", in place"
+                : p->uneven ? ", uneven"
+                            : "",
+                r->number, r->size, status == OPENREG_OK ? "" : " returned UNSUPPORTED", (long long)i - (long long)to,
                 (unsigned long long)received, r->seen[i], r->wanted[i], is_result ? "" : ": outside the result");
     }
     if (p->in_place)
@@ -341,14 +406,18 @@ check_rank *
 check_ranks_prepare(check_context *c, int32_t size)
 {
     static check_rank ranks[RANKS];
-    static openreg_comm_id id;
+    static unsigned char id[OPENREG_COMM_ID_MAX];
+    uint32_t id_size = 0;
     const openreg_comm *const comm = check_comm(c);
-    CALL("unique_id", comm->unique_id(c->instance, &id));
+    CALL("id_size", comm->id_size(c->instance, &id_size));
+    REQUIRE(id_size > 0 && id_size <= sizeof id, "id_size() gave %u bytes", (unsigned)id_size);
+    CALL("unique_id", comm->unique_id(c->instance, 0, id));
     for (int32_t i = 0; i < size; ++i) {
         check_rank *const r = &ranks[i];
         r->c = c;
         r->comm = comm;
-        r->id = &id;
+        r->id = id;
+        r->id_size = id_size;
         r->number = r->dev = i;
         r->size = size;
         if (r->send != NULL)

@@ -13,11 +13,12 @@
 
 #define CHECK_COMM_RANKS 2
 #define CHECK_COMM_ROOM (1u << 20) /* bytes of a block */
-#define CHECK_COMM_TYPES (OPENREG_COMM_FLOAT8_E5M2 + 1)
+#define CHECK_COMM_TYPES 12
+#define CHECK_COMM_FLOAT32 7 /* its place in the list of types */
 #define CHECK_COMM_REDUCTIONS (OPENREG_COMM_AVERAGE + 1)
 
-/* MESSAGES: as many as there are ranks, one after the other, from `root`. EXCHANGE: what all_to_all() does, by messages in
- * a group with groups in it. */
+/* MESSAGES: as many as there are ranks, one after the other, from `root`. EXCHANGE: what ALL_TO_ALL does, by messages in a
+ * group. */
 typedef enum check_comm_kind {
     CHECK_ALL_REDUCE,
     CHECK_REDUCE,
@@ -33,16 +34,19 @@ typedef enum check_comm_kind {
 /* One call, the same of all ranks. */
 typedef struct check_plan {
     check_comm_kind kind;
-    int32_t type, reduction, root;
+    int32_t type; /* a place in the list of types */
+    int32_t reduction, root;
     uint64_t count;
     bool in_place;
-    int shift; /* elements by which the memory is off the alignment of its allocation */
+    bool uneven; /* parts have other sizes than `count`, by the ranks that send and receive them */
+    int shift;   /* elements by which the memory is off the alignment of its allocation */
 } check_plan;
 
 typedef struct check_rank {
     check_context *c;
     const openreg_comm *comm;
-    const openreg_comm_id *id;
+    const unsigned char *id;
+    uint32_t id_size;
     int32_t number, size, dev;
     openreg_driver_comm handle;
     openreg_driver_stream stream;
@@ -56,10 +60,14 @@ typedef struct check_rank {
 /* "all_reduce", "int8" */
 const char *check_comm_kind_name(check_comm_kind kind);
 const char *check_comm_type_name(int32_t type);
+openreg_dtype check_comm_type(int32_t type);
+/* Queues one collective of that rank. */
+openreg_status check_queue(const check_rank *r, int32_t kind, const void *send, void *recv, uint64_t count,
+                           int32_t type, int32_t reduction, int32_t peer);
 
-/* Bytes that a rank gives and gets. */
-uint64_t check_plan_sent(const check_rank *r, const check_plan *p);
-uint64_t check_plan_received(const check_rank *r, const check_plan *p);
+/* Bytes that rank `number` gives and gets. */
+uint64_t check_plan_sent(const check_rank *r, const check_plan *p, int32_t number);
+uint64_t check_plan_received(const check_rank *r, const check_plan *p, int32_t number);
 /* What rank `number` sends: numbers where they are reduced, else any bytes. */
 void check_plan_input(const check_rank *r, const check_plan *p, int32_t number, unsigned char *to);
 /* What this rank has to get; nothing is written where it gets nothing. `room` is for the input of another rank. */

@@ -29,7 +29,8 @@ find_ipc(check_context *c)
     REQUIRE(ipc->struct_size >= OPENREG_IPC_SIZE_1 && ipc->version == OPENREG_IPC_VERSION,
             "the table of openreg.ipc says version %u and %u bytes", (unsigned)ipc->version,
             (unsigned)ipc->struct_size);
-    REQUIRE(ipc->memory_export != NULL && ipc->memory_open != NULL && ipc->memory_close != NULL,
+    REQUIRE(ipc->handle_size != NULL && ipc->memory_export != NULL && ipc->memory_open != NULL &&
+                ipc->memory_close != NULL,
             "the table of openreg.ipc has a function missing");
     return ipc;
 }
@@ -84,7 +85,8 @@ memory_goes_to_another_process(check_context *c)
     check_write(c, 0, memory, host, SIZE);
     openreg_ipc_handle handle;
     memset(&handle, 0, sizeof handle);
-    CALL("memory_export", ipc->memory_export(c->instance, 0, memory, &handle));
+    const int32_t importer = (int32_t)child;
+    CALL("memory_export", ipc->memory_export(c->instance, 0, memory, &importer, 1, &handle));
     void *own = host;
     REFUSES("memory_open", ipc->memory_open(c->instance, 0, &handle, &own));
     REQUIRE(own == host, "memory_open() failed and wrote its out-parameter");
@@ -112,8 +114,32 @@ unknown_handles_are_refused(check_context *c)
     REFUSES("memory_open", ipc->memory_open(c->instance, 0, &handle, &out));
     REQUIRE(out == &handle, "memory_open() failed and wrote its out-parameter");
     const openreg_ipc_handle before = handle;
-    REFUSES("memory_export", ipc->memory_export(c->instance, 0, &handle, &handle));
+    REFUSES("memory_export", ipc->memory_export(c->instance, 0, &handle, NULL, 0, &handle));
     REQUIRE(memcmp(&before, &handle, sizeof handle) == 0, "memory_export() failed and wrote its out-parameter");
+}
+
+static void
+handles_have_their_size(check_context *c)
+{
+    const openreg_ipc *const ipc = find_ipc(c);
+    static unsigned char handle[OPENREG_IPC_HANDLE_MAX + 64], before[sizeof handle];
+    uint32_t size = 0, again = 0;
+    CALL("handle_size", ipc->handle_size(c->instance, &size));
+    CALL("handle_size", ipc->handle_size(c->instance, &again));
+    REQUIRE(size > 0 && size <= OPENREG_IPC_HANDLE_MAX, "handle_size() gave %u bytes", (unsigned)size);
+    REQUIRE(size == again, "handle_size() gave %u bytes, and then %u", (unsigned)size, (unsigned)again);
+    char *const memory = check_alloc(c, 0, SIZE);
+    memset(before, 0x5a, sizeof before);
+    memcpy(handle, before, sizeof handle);
+    check_begin_call("memory_export");
+    const openreg_status status = check_ended("memory_export",
+                                              ipc->memory_export(c->instance, 0, memory, NULL, 0, handle));
+    if (status != OPENREG_E_UNSUPPORTED) /* the vendor must know the processes */
+        check_succeeded("memory_export", status);
+    REQUIRE(memcmp(handle + (status == OPENREG_OK ? size : 0), before,
+                   sizeof handle - (status == OPENREG_OK ? size : 0)) == 0,
+            "memory_export() wrote beyond the %u bytes of a handle", (unsigned)size);
+    check_free(c, 0, memory);
 }
 
 /* --------------------------------------------------------------------------------------------------------------- vmm */
@@ -283,6 +309,9 @@ static const check_case cases[] = {
     {"ipc.memory", "extension", CHECK_CLOSED,
      "ipc.h: memory_open() gives another process the allocation; a handle of this very process is E_INVALID.",
      "A handle holds the offset of the allocation in what the vendor exports.", memory_goes_to_another_process},
+    {"ipc.size", "extension", 0,
+     "ipc.h: bytes of a handle: 1 to OPENREG_IPC_HANDLE_MAX, constant from open() to close().",
+     "Answer the size of the vendor's handle or key, with its end.", handles_have_their_size},
     {"ipc.handles", "extension", 0, "ipc.h: E_INVALID: no such handle, no such allocation.",
      "Put a number of your own at the start of a handle.", unknown_handles_are_refused},
     {"vmm.granularity", "extension", 0,

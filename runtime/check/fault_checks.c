@@ -136,7 +136,7 @@ a_copy_fails(const place *p, bool has_streams)
     unsigned char *const bytes = p->host; /* the copy that fails does not read them */
     OK(openreg_memcpy_async(p->memory, p->dev, bytes + 1, OPENREG_HOST, SIZE - 1, p->dev, p->stream));
     if (has_streams) { /* emulated events wait, and would tell */
-        OK(openreg_event_record(event, p->stream));
+        OK(openreg_event_record(event, p->dev, p->stream));
         OK(openreg_stream_wait_event(p->dev, other, event));
     }
     memset(p->host, 0, SIZE);
@@ -212,7 +212,7 @@ lose_the_first(check_context *c)
             OK(openreg_stream_from_pool(dev, 0, &streams[dev][i]));
         for (int i = 0; i < STREAMS; ++i) {
             OK(openreg_memcpy_async(memory[dev], dev, host[dev], OPENREG_HOST, SIZE, dev, streams[dev][i]));
-            OK(openreg_event_record(events[dev], streams[dev][i]));
+            OK(openreg_event_record(events[dev], dev, streams[dev][i]));
             if (i + 1 < STREAMS) /* one after the other */
                 OK(openreg_stream_wait_event(dev, streams[dev][i + 1], events[dev]));
         }

@@ -119,7 +119,7 @@ streams_are_ordered(check_context *c)
             check_pattern(from, SIZE, i);
             keep_busy(dev, writer, big, 20);
             OK(openreg_memcpy_async(memory, dev, from, OPENREG_HOST, SIZE, dev, writer));
-            OK(openreg_event_record(event, writer));
+            OK(openreg_event_record(event, dev, writer));
             OK(openreg_stream_wait_event(dev, reader, event));
             OK(openreg_memcpy_async(to, OPENREG_HOST, memory, dev, SIZE, dev, reader));
             OK(openreg_stream_synchronize(dev, reader));
@@ -149,9 +149,9 @@ events_measure(check_context *c)
         double host = 0;
         for (int i = 0; i < 3 && !is_close; ++i) { /* on a busy machine the host may come late */
             const double begin = check_now();
-            OK(openreg_event_record(first, OPENREG_STREAM_DEFAULT));
+            OK(openreg_event_record(first, dev, OPENREG_STREAM_DEFAULT));
             keep_busy(dev, OPENREG_STREAM_DEFAULT, big, 60);
-            OK(openreg_event_record(last, OPENREG_STREAM_DEFAULT));
+            OK(openreg_event_record(last, dev, OPENREG_STREAM_DEFAULT));
             OK(openreg_event_synchronize(last));
             host = (check_now() - begin) * 1e3;
             OK(openreg_event_query(last, &done));
@@ -282,7 +282,7 @@ everything_starts_again(check_context *c)
         check_is_pattern(seen, sizeof seen, (uint64_t)i, "bytes that came back from a device");
         OK(openreg_stream_from_pool(0, 0, &stream));
         OK(openreg_event_create(0, 0, &event));
-        OK(openreg_event_record(event, stream));
+        OK(openreg_event_record(event, 0, stream));
         OK(openreg_event_destroy(event));
         OK(openreg_free(memory));
         OK(openreg_shutdown());

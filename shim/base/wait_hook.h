@@ -9,7 +9,7 @@
 
 namespace c10::openreg {
 
-// As openreg_set_blocking_hooks() of openreg/registry.h: `before` is called when a thread begins to wait, and `after` with
+// As openreg_set_blocking_hooks() of openreg/embedding.h: `before` is called when a thread begins to wait, and `after` with
 // what it returned when it has ended. For the side of Python, before the first operator; without it nothing is called.
 TORCH_OPENREG_API void set_wait_hooks(void* (*before)(), void (*after)(void* state));
 

@@ -10,11 +10,6 @@ openreg_status GetDeviceCount(DeviceIndex* count) noexcept {
   return OPENREG_OK;
 }
 
-openreg_status GetDevice(DeviceIndex* device) noexcept {
-  *device = current_device();
-  return OPENREG_OK;
-}
-
 // LITERALINCLUDE START: OPENREG SetDevice FUNCTION
 openreg_status SetDevice(DeviceIndex device) noexcept {
   // All or nothing, and no driver call where `device` is current already: the runtime sees to both.

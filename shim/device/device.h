@@ -18,7 +18,6 @@ namespace c10::openreg {
 
 // The runtime's functions with a DeviceIndex, for callers that handle a status themselves. Contracts: openreg.h.
 TORCH_OPENREG_API openreg_status GetDeviceCount(DeviceIndex* count) noexcept;
-TORCH_OPENREG_API openreg_status GetDevice(DeviceIndex* device) noexcept;
 TORCH_OPENREG_API openreg_status SetDevice(DeviceIndex device) noexcept;
 TORCH_OPENREG_API openreg_status ExchangeDevice(DeviceIndex device, DeviceIndex* previous) noexcept;
 TORCH_OPENREG_API openreg_status MaybeExchangeDevice(DeviceIndex device, DeviceIndex* previous) noexcept;

@@ -84,7 +84,14 @@ DeviceIndex OpenRegGuardImpl::deviceCount() const noexcept {
 
 DeviceCapability OpenRegGuardImpl::getDeviceCapability(Device device) const {
   check_type(device);
-  return {}; // every type
+  DeviceCapability capability; // every type; those go that no operator converts to, on the CPU neither
+  auto& types = capability.capability_data.supported_scalar_types;
+  types.has_QInt8 = types.has_QUInt8 = types.has_QInt32 = types.has_QUInt4x2 = types.has_QUInt2x4 = 0;
+  types.has_Bits1x8 = types.has_Bits2x4 = types.has_Bits4x2 = types.has_Bits8 = types.has_Bits16 = 0;
+  types.has_UInt1 = types.has_UInt2 = types.has_UInt3 = types.has_UInt4 = types.has_UInt5 = types.has_UInt6 = 0;
+  types.has_Int1 = types.has_Int2 = types.has_Int3 = types.has_Int4 = types.has_Int5 = types.has_Int6 = 0;
+  types.has_UInt7 = types.has_Int7 = types.has_Float4_e2m1fn_x2 = 0;
+  return capability;
 }
 
 void OpenRegGuardImpl::synchronizeDevice(DeviceIndex device_index) const {
@@ -143,26 +150,21 @@ bool OpenRegGuardImpl::isStreamCapturing(const Stream& /*stream*/) const {
 void OpenRegGuardImpl::record(void** event, const Stream& stream, DeviceIndex device_index, EventFlag flag) const {
   check_type(stream.device());
   const DeviceIndex stream_device = stream.device_index();
-  // An event stays with the device of its first record. Checked here and not only in the runtime, where the default
-  // stream of every device has the same number.
-  int32_t event_device = device_index;
-  if (*event != nullptr) {
-    OPENREG_CHECK(openreg_event_device(as_event(*event), &event_device));
-  }
+  // An event stays with the device of its first record.
   TORCH_CHECK(
-      event_device == -1 || event_device == stream_device,
+      device_index == -1 || device_index == stream_device,
       "Event device index ",
-      event_device,
+      static_cast<int>(device_index),
       " does not match recording stream's device index ",
       static_cast<int>(stream_device),
       ".");
   if (*event != nullptr) {
-    OPENREG_CHECK(openreg_event_record(as_event(*event), stream.id()));
+    OPENREG_CHECK(openreg_event_record(as_event(*event), stream.device_index(), stream.id()));
     return;
   }
   openreg_event created = nullptr;
   OPENREG_CHECK(openreg_event_create(stream_device, event_flags(flag), &created));
-  const openreg_status status = openreg_event_record(created, stream.id());
+  const openreg_status status = openreg_event_record(created, stream.device_index(), stream.id());
   if (status != OPENREG_OK) {
     openreg_event_destroy(created); // succeeds, and so keeps the last error
     throw_status(status);

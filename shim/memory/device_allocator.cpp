@@ -180,14 +180,7 @@ void DeviceAllocator::recordStream(const DataPtr& data, c10::Stream stream) {
   if (info.kind != OPENREG_POINTER_DEVICE || info.live == 0) {
     return;
   }
-  TORCH_CHECK(
-      info.device == stream.device_index(),
-      "A stream of openreg:",
-      static_cast<int>(stream.device_index()),
-      " cannot be recorded for memory of openreg:",
-      info.device,
-      ".");
-  OPENREG_CHECK(openreg_record_stream(info.base, stream.id()));
+  OPENREG_CHECK(openreg_record_stream(info.base, stream.device_index(), stream.id()));
 }
 
 CachingDeviceAllocator::DeviceStats DeviceAllocator::getDeviceStats(DeviceIndex device) {

@@ -21,7 +21,7 @@ class HostEvent {
   explicit HostEvent(const c10::Stream& stream) {
     const RaceMute mute(races_are_found()); // the allocator's own, here and below; see allocate()
     OPENREG_CHECK(openreg_event_create(stream.device_index(), 0, &event_));
-    const openreg_status status = openreg_event_record(event_, stream.id());
+    const openreg_status status = openreg_event_record(event_, stream.device_index(), stream.id());
     if (status != OPENREG_OK) {
       openreg_event_destroy(event_);
       throw_status(status);

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: BSD-3-Clause
 #include "shim/observe/memory_history.h"
 
+#include <openreg/observer.h>
+
 #include <deque>
 #include <mutex>
 #include <unordered_map>
@@ -113,7 +115,7 @@ Context context_for(DeviceHistory& its, const openreg_memory_event& event) {
 
 // Called under the allocator's lock. Stacks that go here are released without the GIL: PyTorch keeps their frames until
 // it has it.
-void on_event(const openreg_memory_event* event) noexcept {
+void on_event(void* /*ctx*/, const openreg_memory_event* event) noexcept {
   try {
     History& all = history();
     const std::lock_guard<std::mutex> lock(all.mutex);
@@ -162,7 +164,13 @@ void record_memory_history(const HistorySettings& settings, bool clear) {
   }
   const bool takes = settings.enabled && settings.gather != nullptr && settings.when != RecordContext::NEVER;
   history_level.store(takes ? static_cast<int>(settings.when) : 0, std::memory_order_relaxed);
-  openreg_set_memory_trace(settings.enabled ? &on_event : nullptr);
+  static const openreg_observer observer = [] {
+    openreg_observer made{};
+    made.struct_size = sizeof made;
+    made.memory = on_event;
+    return made;
+  }();
+  OPENREG_CHECK(openreg_observe(&observer, settings.enabled ? OPENREG_OBSERVE_MEMORY : 0));
 }
 
 bool memory_history_is_recorded() noexcept {

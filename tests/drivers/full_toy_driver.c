@@ -62,6 +62,25 @@ struct openreg_instance_s {
 
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER; /* guards everything below and all timelines */
 static pthread_cond_t released = PTHREAD_COND_INITIALIZER;
+
+/* With OPENREG_CAP_FORK_SAFE a child may use what it has inherited. */
+static void
+lock_for_fork(void)
+{
+    (void)pthread_mutex_lock(&lock);
+}
+
+static void
+unlock_after_fork(void)
+{
+    (void)pthread_mutex_unlock(&lock);
+}
+
+__attribute__((constructor)) static void
+handle_forks(void)
+{
+    (void)pthread_atfork(lock_for_fork, unlock_after_fork, unlock_after_fork);
+}
 static int held;
 static int calls[slot_count];
 static int fail_slot = -1, fail_in, fail_flags;

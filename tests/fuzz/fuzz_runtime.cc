@@ -312,10 +312,10 @@ class Run {
       check(openreg_device_synchronize(after_device));
     } else {
       openreg_event event = nullptr;
-      say("DO(openreg_event_create(%d, 0, &event)); DO(openreg_event_record(event, s[%d][%d]));", after_device,
-          after_device, after);
+      say("DO(openreg_event_create(%d, 0, &event)); DO(openreg_event_record(event, %d, s[%d][%d]));", after_device,
+          after_device, after_device, after);
       check(openreg_event_create(after_device, 0, &event));
-      openreg_status status = openreg_event_record(event, stream(after_device, after));
+      openreg_status status = openreg_event_record(event, after_device, stream(after_device, after));
       say("DO(openreg_stream_wait_event(%d, s[%d][%d], event)); DO(openreg_event_destroy(event));", device, device, i);
       if (status == OPENREG_OK) {
         status = openreg_stream_wait_event(device, stream(device, i), event);
@@ -338,8 +338,8 @@ class Run {
         order(device, i, device, memory.last, how);
       }
       if (i != memory.stream) {
-        say("DO(openreg_record_stream(m%u, s[%d][%d]));", id, device, i);
-        check(openreg_record_stream(memory.address, stream(device, i)));
+        say("DO(openreg_record_stream(m%u, 0, s[%d][%d]));", id, device, i);
+        check(openreg_record_stream(memory.address, device, stream(device, i)));
       }
     }
     memory.last = i;

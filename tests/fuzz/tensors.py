@@ -20,7 +20,7 @@ import tempfile
 import time
 from pathlib import Path
 
-from torch_openreg._check.programs import Program, difference, difference_in_process, generate, shrink, source
+from torch_openreg_lab.check.programs import Program, difference, difference_in_process, generate, shrink, source
 
 
 def report(seed: int, text: str, program: Program) -> None:

@@ -21,7 +21,7 @@ from kinds import KINDS, UNDEFINED, changed
 from known import comparison, is_skipped, stays_on_cpu
 from torch._subclasses.fake_tensor import FakeTensorMode
 
-from torch_openreg._check.paired_tensors import COMPRESSED, Mover, _metadata, difference, tensors_of
+from torch_openreg_lab.check.paired_tensors import COMPRESSED, Mover, _metadata, difference, tensors_of
 
 DEVICE = "openreg:1"
 """Not the current device, which no operator may change."""

@@ -16,7 +16,7 @@ from torch._dynamo.utils import counters
 from torch._inductor import metrics
 from torch.testing._internal.common_modules import ModuleInfo
 
-from torch_openreg._check.paired_tensors import Mover, tensors_of
+from torch_openreg_lab.check.paired_tensors import Mover, tensors_of
 
 
 @dataclasses.dataclass

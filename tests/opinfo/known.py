@@ -10,7 +10,7 @@ from __future__ import annotations
 import dataclasses
 from fnmatch import fnmatchcase
 
-from torch_openreg._check.paired_tensors import Comparison, exactly, ignored, within
+from torch_openreg_lab.check.paired_tensors import Comparison, exactly, ignored, within
 
 
 @dataclasses.dataclass(frozen=True)

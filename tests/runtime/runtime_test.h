@@ -8,6 +8,7 @@
 
 #include <gtest/gtest.h>
 #include <openreg/driver.h>
+#include <openreg/embedding.h>
 #include <openreg/openreg.h>
 #include <stdlib.h>
 #include <sys/wait.h>

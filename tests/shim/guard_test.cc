@@ -157,13 +157,14 @@ TEST_F(GuardTest, Accelerator) {
   EXPECT_EQ(at::accelerator::getDeviceIndex(), 0);
 }
 
-// Every type, the quantised ones too.
+// Types that tensors can be converted to: the quantised, packed and sub-byte ones are none.
 TEST_F(GuardTest, Capability) {
   const c10::DeviceCapability capability = guard().getDeviceCapability(device(1));
   const auto& types = capability.capability_data.supported_scalar_types;
   EXPECT_TRUE(types.has_Float && types.has_Half && types.has_BFloat16 && types.has_Long && types.has_Bool);
   EXPECT_TRUE(types.has_ComplexFloat && types.has_Double);
-  EXPECT_TRUE(types.has_QInt8 && types.has_QUInt8 && types.has_QInt32);
+  EXPECT_TRUE(types.has_Float8_e4m3fn && types.has_UInt16);
+  EXPECT_FALSE(types.has_QInt8 || types.has_QUInt8 || types.has_QInt32 || types.has_Bits8 || types.has_Int4);
 }
 
 }  // namespace

@@ -24,7 +24,7 @@ _REGISTERS = {
     "torch._dynamo.polyfills.loader": "torch_openreg._compile.tracing",
     "torch._inductor.codegen.common": "torch_openreg._compile.registration",
     "torch._inductor.lowering": "torch_openreg._compile.lowerings",
-    "torch.distributed.tensor._random": "torch_openreg._dtensor_random",
+    "torch.distributed.tensor._random": "torch_openreg._integration.dtensor_random",
 }
 
 

@@ -7,6 +7,7 @@ The names and their meaning are those of ``torch.cuda``. An argument ``device`` 
 
 from __future__ import annotations
 
+import importlib as _importlib
 import typing as _typing
 from typing import Any
 
@@ -74,7 +75,6 @@ from torch_openreg.openreg.drivers import (
     process_index,
     using_driver_c_api,
 )
-from torch_openreg.openreg.laboratory import dump_flight_recorder, faults, record_flight
 from torch_openreg.openreg.memory import (
     MemPool,
     caching_allocator_alloc,
@@ -120,15 +120,6 @@ from torch_openreg.openreg.operators import (
     set_operator_policy,
 )
 from torch_openreg.openreg.plugins import DriverRegistration, register_driver_factory, register_driver_plugin
-from torch_openreg.openreg.race_detection import (
-    Race,
-    RaceError,
-    RaceUse,
-    allow_races,
-    clear_races,
-    detect_races,
-    races,
-)
 from torch_openreg.openreg.random import (
     _get_generator,
     default_generators,
@@ -180,6 +171,11 @@ from torch_openreg.openreg.tensor_types import (
     LongTensor,
     ShortTensor,
 )
+
+if _typing.TYPE_CHECKING:
+    from torch_openreg_lab.faults import faults
+    from torch_openreg_lab.races import Race, RaceError, RaceUse, allow_races, clear_races, detect_races, races
+    from torch_openreg_lab.recorder import dump_flight_recorder, record_flight
 
 __all__ = [
     "AcceleratorError",
@@ -369,9 +365,25 @@ def _is_compiled() -> bool:
     return True
 
 
+# Names of the laboratory and their modules, which are loaded when a name is first used.
+_OF_LABORATORY = {
+    **dict.fromkeys(("Race", "RaceError", "RaceUse", "allow_races", "clear_races", "detect_races", "races"), "races"),
+    **dict.fromkeys(("dump_flight_recorder", "record_flight"), "recorder"),
+    "faults": "faults",
+}
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *_OF_LABORATORY})
+
+
 if not _typing.TYPE_CHECKING:  # with it, no misspelt name would be an error of types
 
     def __getattr__(name: str) -> Any:
+        if name in _OF_LABORATORY:
+            found = getattr(_importlib.import_module(f"torch_openreg_lab.{_OF_LABORATORY[name]}"), name)
+            globals()[name] = found
+            return found
         # A flag that PyTorch reads; it changes after the import.
         if name == "_initialized":
             return _lazy.is_initialized()

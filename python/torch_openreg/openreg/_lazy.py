@@ -3,10 +3,12 @@
 
 from __future__ import annotations
 
+import importlib
 import threading
 from collections.abc import Callable
 
-from torch_openreg import _C, _after_fork, _discovery, _factory, _process
+from torch_openreg import _C, _after_fork
+from torch_openreg._discovery import callbacks, process, search
 
 _lock = threading.RLock()
 _initializing = False  # only the owner of the lock sees True
@@ -48,10 +50,16 @@ def _prepare() -> None:
     """
     if _is_in_bad_fork():
         _C._init()  # raises
-    if _factory.thread.in_factory:
+    if callbacks.thread.in_factory:
         raise RuntimeError("A driver's factory can't use torch.openreg: it is called while drivers are being opened.")
-    _discovery.discover()
-    _process.tell_runtime()
+    search.discover()
+    process.tell_runtime()
+
+
+def _open_laboratory() -> None:
+    """Loads what gives reports of races their lines, where a variable asks for them. By name: it is above."""
+    if any(_C._variable(name) for name in ("OPENREG_RACES", "OPENREG_SIM_RACES")):
+        importlib.import_module("torch_openreg_lab.races")
 
 
 def _lazy_init() -> None:
@@ -65,6 +73,7 @@ def _lazy_init() -> None:
             return
         _initializing = True
         try:
+            _open_laboratory()
             _C._init()
             while _waiting:
                 try:

@@ -8,8 +8,9 @@ from typing import Any, Literal, overload
 
 import torch
 
-from torch_openreg import _C, _discovery, _preferences
+from torch_openreg import _C
 from torch_openreg._build_info import OPENREG_VERSION, TORCH_VERSION
+from torch_openreg._discovery import preferences, search, variables
 from torch_openreg.openreg import _lazy
 from torch_openreg.openreg.drivers import _records
 
@@ -38,11 +39,11 @@ def summary() -> dict[str, Any]:
         "drivers": _records(),
         "variables": {key: value for key in sorted(os.environ) if (value := _C._variable(key)) is not None},
         "preference": {
-            "path": str(_preferences.path_to_read()),
-            "stored": _preferences.read(),
-            "in effect": _preferences.snapshot(),
+            "path": str(preferences.path_to_read()),
+            "stored": preferences.read(),
+            "in effect": preferences.snapshot(),
         },
-        "plugins": [vars(plugin) for plugin in _discovery.found_plugins()],
+        "plugins": [vars(plugin) for plugin in search.found_plugins()],
     }
 
 
@@ -81,6 +82,7 @@ def _advice(facts: dict[str, Any]) -> list[str]:
         advice.append(f"The preferred driver '{wish}' doesn't work; `prefer --clear` removes the preference.")
     for name, reason in failed_plugins(facts).items():
         advice.append(f"The plugin {name} failed: {reason}")
+    advice += [variables.text_of(name, nearest) for name, nearest in variables.unread(states).items()]
     return advice or ["Nothing to be done."]
 
 

@@ -17,10 +17,12 @@ from typing import Any
 
 import torch
 
-from torch_openreg import _C, _after_fork, _discovery, _process
+from torch_openreg import _C, _after_fork
+from torch_openreg._discovery import process, registrations, search
+from torch_openreg._discovery.options import options_as_text
 from torch_openreg.openreg import _lazy
 from torch_openreg.openreg._utils import Device, _get_valid_index
-from torch_openreg.openreg.plugins import _descriptions, _topologies
+from torch_openreg.openreg.plugins import _topologies
 
 __all__ = [
     "DeviceInfo",
@@ -139,8 +141,8 @@ class Driver:
 
 def _records() -> list[dict[str, Any]]:
     """The record of each known driver, by preference. Opens nothing."""
-    _discovery.discover()
-    return _discovery.known_drivers()
+    search.discover()
+    return search.known_drivers()
 
 
 def _name_of(driver: str | Driver) -> str:
@@ -174,7 +176,7 @@ def _view(record: dict[str, Any]) -> Driver:
 
 def _described_name(driver: Driver, index: int) -> str:
     """Name of a device of a driver that a factory only describes."""
-    names = getattr(_descriptions.get(driver.name), "devices", None)
+    names = getattr(registrations.descriptions.get(driver.name), "devices", None)
     if callable(names):
         names = names()
     names = list(names or ())
@@ -294,7 +296,7 @@ def default_driver() -> str:
 
 def drivers_are_initialized() -> bool:
     """Returns whether any driver is open. Opens nothing."""
-    if _C._is_initialized() or not _discovery.is_finished():
+    if _C._is_initialized() or not search.is_finished():
         return _C._is_initialized()  # before discovery nothing is open
     return any(record["state"] == "open" for record in _C._driver_records())
 
@@ -333,7 +335,7 @@ def driver_info(driver: str | Driver) -> dict[str, Any]:
     Raises:
         RuntimeError: There is no such driver.
     """
-    _discovery.discover()
+    search.discover()
     return _C._find_driver(_name_of(driver))
 
 
@@ -466,7 +468,7 @@ def process_index(driver: str | Driver | None = None) -> int:
     """
     if driver is not None:
         get_driver(driver)
-    return _process.index_and_count()[0]
+    return process.index_and_count()[0]
 
 
 def process_count(driver: str | Driver | None = None) -> int:
@@ -480,7 +482,7 @@ def process_count(driver: str | Driver | None = None) -> int:
     """
     if driver is not None:
         get_driver(driver)
-    return _process.index_and_count()[1]
+    return process.index_and_count()[1]
 
 
 def local_devices(process_index: int | None = None, driver: str | Driver | None = None) -> list[DeviceInfo]:
@@ -494,7 +496,7 @@ def local_devices(process_index: int | None = None, driver: str | Driver | None 
         ValueError: There is no such process.
         RuntimeError: There is no such driver, or it doesn't work.
     """
-    own, count = _process.index_and_count()
+    own, count = process.index_and_count()
     if process_index is None:
         process_index = own
     if not 0 <= process_index < count:
@@ -537,8 +539,6 @@ def driver_topology(driver: str, topology_name: str = "", **options: Any) -> Top
         RuntimeError: There is no such driver, its library can't be loaded, or it refuses.
         TypeError: An option of another type.
     """
-    from torch_openreg._options import options_as_text
-
     _lazy._prepare()
     name = canonicalize_driver(_name_of(driver))
     make_topology = _topologies.get(name)

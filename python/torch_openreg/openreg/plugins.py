@@ -6,11 +6,12 @@ from __future__ import annotations
 import logging
 import os
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from torch_openreg import _C, _factory, _plugin_thread
-from torch_openreg._options import options_as_text
+from torch_openreg import _C
+from torch_openreg._discovery import callbacks
+from torch_openreg._discovery.options import options_as_text
+from torch_openreg._discovery.registrations import PLUGIN_PRIORITY, DriverRegistration, register
 
 if TYPE_CHECKING:
     from torch_openreg.openreg.drivers import DeviceInfo
@@ -19,85 +20,8 @@ __all__ = ["DriverRegistration", "register_driver_factory", "register_driver_plu
 
 _logger = logging.getLogger("torch_openreg")
 
-PLUGIN_PRIORITY = 400
-
-# What factories returned that describe their devices in Python, and functions of topology, by driver.
-_descriptions: dict[str, Any] = {}
+# Functions of topology, by driver.
 _topologies: dict[str, Callable[..., Iterable[DeviceInfo] | None]] = {}
-
-
-@dataclass(frozen=True)
-class DriverRegistration:
-    """A registered driver.
-
-    Attributes:
-        name: Its name.
-        factory: The function that makes it, or None.
-        priority: The driver of highest priority that works is chosen.
-        fail_quietly: A failure is remembered, and other drivers are tried. Else it is an error.
-        experimental: A warning is logged when the driver is opened.
-        library_path: Path of its library, or "".
-        c_api: Address or capsule of its C table, or None.
-        options: What it is opened with.
-    """
-
-    name: str
-    factory: Callable[[], Any] | None = None
-    priority: int = 0
-    fail_quietly: bool = False
-    experimental: bool = False
-    library_path: str = ""
-    c_api: Any = None
-    options: Mapping[str, str] = field(default_factory=dict)
-
-
-def _register(
-    registration: DriverRegistration, source: str | None = None, *, keep_failed: bool = False, named: bool = False
-) -> DriverRegistration:
-    """Hands a registration to the runtime.
-
-    Args:
-        registration: The registration.
-        source: Where it comes from, for messages.
-        keep_failed: A library that can't be loaded is no error here: the driver is known as a failed one.
-        named: Somebody has named it for this run: each failure is an error.
-
-    Raises:
-        RuntimeError: The runtime refuses it.
-    """
-    _C._register_driver(
-        registration.name,
-        source,
-        table=registration.c_api,
-        library_path=registration.library_path or None,
-        factory=None if registration.factory is None else _guarded(registration.name, registration.factory),
-        options=dict(registration.options),
-        priority=registration.priority,
-        required=not registration.fail_quietly,
-        experimental=registration.experimental,
-        keep_failed=keep_failed,
-        named=named,
-    )
-    return registration
-
-
-def _guarded(name: str, factory: Callable[[], Any]) -> Callable[[], Any]:
-    """A factory that remembers what describes its devices, and can't wait for what waits for it."""
-
-    def call() -> Any:
-        outer = _factory.thread.in_factory
-        _factory.thread.in_factory = True
-        try:
-            found = factory()
-        finally:
-            _factory.thread.in_factory = outer
-        if hasattr(found, "device_count"):
-            _descriptions[name] = found
-        else:
-            _descriptions.pop(name, None)
-        return found
-
-    return call
 
 
 def register_driver_factory(
@@ -139,7 +63,7 @@ def register_driver_factory(
     if not callable(factory):
         raise TypeError(f"A factory must be a function, but is {type(factory).__name__}: {factory!r}.")
     key = _C._canonical_driver_name(str(name))
-    _register(DriverRegistration(key, factory, priority, fail_quietly, experimental))
+    register(DriverRegistration(key, factory, priority, fail_quietly, experimental))
     if make_topology is not None:
         _topologies[key] = make_topology
     else:
@@ -200,21 +124,4 @@ def register_driver_plugin(
     )
     _topologies.pop(key, None)
     _logger.debug("registering driver plugin %s from %s", key, registration.library_path or "a C table")
-    return _register(registration, keep_failed=_plugin_thread.is_initializing())
-
-
-def _register_described(name: str, library: os.PathLike[str], options: Mapping[str, Any], source: str) -> None:
-    """Registers the library of a JSON file that a variable names. What is wrong with it every selection reports."""
-    registration = DriverRegistration(
-        name, priority=PLUGIN_PRIORITY, library_path=os.fspath(library), options=options_as_text(options)
-    )
-    _register(registration, source, keep_failed=True, named=True)
-
-
-def _register_failure(name: str, failure: Exception, source: str) -> None:
-    """Registers a driver that a variable names and that can't be made, so that every selection reports why."""
-
-    def fail() -> None:
-        raise failure
-
-    _register(DriverRegistration(name, fail, PLUGIN_PRIORITY), source, named=True)
+    return register(registration, keep_failed=callbacks.thread.in_plugin)

@@ -18,7 +18,9 @@ from typing import Any
 
 import torch
 
-from torch_openreg import _C, _after_fork, _exit, _preferences
+from torch_openreg import _C, _after_fork
+from torch_openreg._discovery import preferences
+from torch_openreg._integration import exit
 from torch_openreg.openreg import _lazy, _utils
 from torch_openreg.openreg.defaults import as_device
 from torch_openreg.openreg.drivers import Driver, _canonical, _name_of, _records, driver_errors, get_device_driver
@@ -173,7 +175,7 @@ def use_driver(*names: str | Driver) -> None:
     _C._use_drivers(",".join(_name_of(name) for name in names) or None)
     if names:
         _lazy._lazy_init()
-    _exit.warn_of_devices_without_thread()
+    exit.warn_of_devices_without_thread()
 
 
 def cpu_device() -> torch.device:
@@ -191,8 +193,8 @@ def gpu_device(*, force_gpu_usage: bool = False, driver: str | Driver | None = N
 
     Args:
         force_gpu_usage: The CPU is no answer, but an error.
-        driver: The first device of this driver, or an error; not kept. Where no driver is active yet it is chosen, as
-            by :func:`use_driver`.
+        driver: The first device of this driver, or an error; not kept. Where no driver is active yet and
+            ``OPENREG_DRIVERS`` is not set it is chosen, as by :func:`use_driver`.
 
     Returns:
         ``torch.device("openreg")``, the thread's current device, or ``torch.device("cpu")`` with a warning. With
@@ -229,7 +231,8 @@ def driver_device(driver: str | Driver, index: int = 0) -> torch.device:
     """Returns a device of a driver, where several drivers are active, too.
 
     Args:
-        driver: The driver, which must be active; where none is active yet it is chosen, as by :func:`use_driver`.
+        driver: The driver, which must be active; where none is active yet and ``OPENREG_DRIVERS`` is not set it is
+            chosen, as by :func:`use_driver`.
         index: Number of the device among the driver's devices.
 
     Returns:
@@ -246,7 +249,10 @@ def _device_of(driver: str | Driver, index: int) -> torch.device:
     name = _name_of(driver)
     if not _C._is_initialized():
         try:
-            use_driver(name)
+            if _C._variable("OPENREG_DRIVERS"):  # it decides, whatever is called first
+                _lazy._lazy_init()
+            else:
+                use_driver(name)
         except RuntimeError as error:
             raise DeviceSelectionError(str(error)) from error
     records = [record for record in _records() if record["name"] in _C._expand_driver(name)]
@@ -326,7 +332,7 @@ def _find_gpu() -> bool:
     found = _C._select_gpu()
     if found:
         _lazy._lazy_init()
-        _exit.warn_of_devices_without_thread()
+        exit.warn_of_devices_without_thread()
     return found
 
 
@@ -364,13 +370,13 @@ def set_preferred_driver(driver: Any = "") -> None:
     """
     name = _preference_from(driver)
     if name is None:
-        if _preferences.write(None):
+        if preferences.write(None):
             _logger.info("The preferred driver has been removed. Restart Python to choose automatically.")
         return
     valid = supported_drivers()
     if name not in valid:
         raise ValueError(f"'driver' must be one of {valid}, got {str(driver)!r}")
-    if _preferences.write(name):
+    if preferences.write(name):
         _logger.info("driver has been set to %s. Restart Python to use the new driver.", name)
     else:
         _logger.info("driver is already set to %s. No action is required.", name)
@@ -387,8 +393,8 @@ def _preference_from(driver: Any) -> str | None:
 
 def get_preferred_driver() -> str | None:
     """Returns the driver that is stored as preferred, or None. This process may have started with another one."""
-    _preferences.snapshot()
-    name = _preferences.read()
+    preferences.snapshot()
+    name = preferences.read()
     return None if name is None else _canonical(name)
 
 

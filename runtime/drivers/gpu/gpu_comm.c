@@ -12,10 +12,15 @@
 #include "gpu_nccl.h"
 #include "gpu_system.h"
 
-static_assert(sizeof(openreg_nccl_id) == OPENREG_COMM_ID_SIZE, "the library's ids have another size");
-static_assert(OPENREG_COMM_FLOAT8_E5M2 + 1 == GPU_NCCL_TYPES && OPENREG_COMM_FLOAT8_E4M3 == GPU_NCCL_FLOAT8 &&
-                  OPENREG_COMM_AVERAGE + 1 == GPU_NCCL_REDUCTIONS,
-              "numbers are handed on as they are");
+static_assert(OPENREG_COMM_AVERAGE + 1 == GPU_NCCL_REDUCTIONS, "numbers are handed on as they are");
+
+/* By the library's numbers. */
+static const openreg_dtype types[GPU_NCCL_TYPES] = {
+    {OPENREG_DTYPE_INT, 8, 1},     {OPENREG_DTYPE_UINT, 8, 1},          {OPENREG_DTYPE_INT, 32, 1},
+    {OPENREG_DTYPE_UINT, 32, 1},   {OPENREG_DTYPE_INT, 64, 1},          {OPENREG_DTYPE_UINT, 64, 1},
+    {OPENREG_DTYPE_FLOAT, 16, 1},  {OPENREG_DTYPE_FLOAT, 32, 1},        {OPENREG_DTYPE_FLOAT, 64, 1},
+    {OPENREG_DTYPE_BFLOAT, 16, 1}, {OPENREG_DTYPE_FLOAT8_E4M3FN, 8, 1}, {OPENREG_DTYPE_FLOAT8_E5M2, 8, 1},
+};
 
 enum { UNKNOWN, ABSENT, PRESENT };
 
@@ -160,143 +165,153 @@ enter(openreg_gpu_scope *scope, openreg_instance instance, openreg_driver_comm c
     return openreg_gpu_enter(scope, instance, comm->device);
 }
 
+/* The library's number of the type. */
 static openreg_status
-reject_type(openreg_instance instance, int32_t type, int32_t reduction)
+find_type(openreg_instance instance, const openreg_collective *what, int *out)
 {
-    const bool is_float8 = type >= GPU_NCCL_FLOAT8;
-    if (type < 0 || type >= GPU_NCCL_TYPES || (is_float8 && instance->comm->version < GPU_NCCL_WITH_FLOAT8))
-        return openreg_fail(instance->host, OPENREG_E_UNSUPPORTED, 0, GPU_NCCL_TEXT " %d has no elements of type %d",
-                            instance->comm->version, type);
-    if (reduction < 0 || reduction >= GPU_NCCL_REDUCTIONS)
-        return openreg_fail(instance->host, OPENREG_E_UNSUPPORTED, 0, GPU_NCCL_TEXT " %d has no reduction %d",
-                            instance->comm->version, reduction);
+    const int version = instance->comm->version;
+    const int known = version < GPU_NCCL_WITH_FLOAT8 ? GPU_NCCL_FLOAT8 : GPU_NCCL_TYPES;
+    int type = 0;
+    while (type < known && memcmp(&types[type], &what->type, sizeof types[type]) != 0)
+        ++type;
+    if (type == known)
+        return openreg_fail(instance->host, OPENREG_E_UNSUPPORTED, 0,
+                            GPU_NCCL_TEXT " %d has no elements of DLPack's code %d with %d bits", version,
+                            what->type.code, what->type.bits);
+    if (what->reduction < 0 || what->reduction >= GPU_NCCL_REDUCTIONS)
+        return openreg_fail(instance->host, OPENREG_E_UNSUPPORTED, 0, GPU_NCCL_TEXT " %d has no reduction %d", version,
+                            what->reduction);
+    *out = type;
     return OPENREG_OK;
 }
 
 /* ------------------------------------------------------------------------------------------------------- collectives */
 
-/* Calls a function of the library in the communicator's device. */
-#define QUEUE(function, type, reduction, ...)                                                                          \
-    do {                                                                                                               \
-        openreg_gpu_scope scope;                                                                                       \
-        openreg_nccl_comm native = NULL;                                                                               \
-        OPENREG_GPU_RETURN_NOT_OK(reject_type(instance, (type), (reduction)));                                         \
-        OPENREG_GPU_RETURN_NOT_OK(enter(&scope, instance, comm, &native));                                             \
-        const int code = instance->comm->functions.function(__VA_ARGS__);                                              \
-        leave(&scope);                                                                                                 \
-        return check(instance, comm, code, "nccl" #function);                                                          \
-    } while (0)
+/* One collective on its way to the library. */
+typedef struct call {
+    const openreg_nccl_functions *nccl;
+    const openreg_collective *what;
+    openreg_nccl_comm native;
+    int32_t size;
+    int type;
+    GPU(Stream_t) stream;
+    const char *function; /* that was called last */
+} call;
 
-static openreg_status
-comm_all_reduce(openreg_instance instance, openreg_driver_comm comm, const void *send, void *recv, uint64_t count,
-                int32_t type, int32_t reduction, openreg_driver_stream stream)
+#define LIBRARY(c, name, ...) ((c)->function = "nccl" #name, (c)->nccl->name(__VA_ARGS__))
+
+/* As broadcasts: the library's AllGather() has parts of one size. In a group. */
+static int
+gather_parts(call *c)
 {
-    QUEUE(AllReduce, type, reduction, send, recv, (size_t)count, type, reduction, native, (GPU(Stream_t))stream);
+    const openreg_collective *const what = c->what;
+    int code = GPU_NCCL_SUCCESS;
+    for (int32_t rank = 0; rank < c->size && code == GPU_NCCL_SUCCESS; ++rank) {
+        char *const part = (char *)what->recv +
+                           openreg_collective_offset(what->recv_counts, 0, rank) * openreg_dtype_size(what->type);
+        if (what->recv_counts[rank] > 0)
+            code = LIBRARY(c, Broadcast, what->send, part, (size_t)what->recv_counts[rank], c->type, rank, c->native,
+                           c->stream);
+    }
+    return code;
+}
+
+/* As messages: only NCCL 2.28 and RCCL have a function for it, for parts of one size. In a group. */
+static int
+exchange_parts(call *c)
+{
+    const openreg_collective *const w = c->what;
+    const uint64_t bytes = openreg_dtype_size(w->type);
+    int code = GPU_NCCL_SUCCESS;
+    for (int32_t rank = 0; rank < c->size && code == GPU_NCCL_SUCCESS; ++rank) {
+        const char *const from = (const char *)w->send +
+                                 openreg_collective_offset(w->send_counts, w->count, rank) * bytes;
+        char *const to = (char *)w->recv + openreg_collective_offset(w->recv_counts, w->count, rank) * bytes;
+        const size_t sent = (size_t)openreg_collective_part(w->send_counts, w->count, rank),
+                     received = (size_t)openreg_collective_part(w->recv_counts, w->count, rank);
+        if (sent > 0)
+            code = LIBRARY(c, Send, from, sent, c->type, rank, c->native, c->stream);
+        if (code == GPU_NCCL_SUCCESS && received > 0)
+            code = LIBRARY(c, Recv, to, received, c->type, rank, c->native, c->stream);
+    }
+    return code;
+}
+
+static int
+hand_on(call *c)
+{
+    const openreg_collective *const w = c->what;
+    const size_t count = (size_t)w->count;
+    switch (w->kind) {
+    case OPENREG_COLLECTIVE_ALL_REDUCE:
+        return LIBRARY(c, AllReduce, w->send, w->recv, count, c->type, w->reduction, c->native, c->stream);
+    case OPENREG_COLLECTIVE_REDUCE:
+        return LIBRARY(c, Reduce, w->send, w->recv, count, c->type, w->reduction, w->peer, c->native, c->stream);
+    case OPENREG_COLLECTIVE_BROADCAST:
+        return LIBRARY(c, Broadcast, w->send, w->recv, count, c->type, w->peer, c->native, c->stream);
+    case OPENREG_COLLECTIVE_ALL_GATHER:
+        return w->recv_counts != NULL ? gather_parts(c)
+                                      : LIBRARY(c, AllGather, w->send, w->recv, count, c->type, c->native, c->stream);
+    case OPENREG_COLLECTIVE_REDUCE_SCATTER:
+        return LIBRARY(c, ReduceScatter, w->send, w->recv, count, c->type, w->reduction, c->native, c->stream);
+    case OPENREG_COLLECTIVE_ALL_TO_ALL:
+        return exchange_parts(c);
+    case OPENREG_COLLECTIVE_SEND:
+        return LIBRARY(c, Send, w->send, count, c->type, w->peer, c->native, c->stream);
+    default:
+        return LIBRARY(c, Recv, w->recv, count, c->type, w->peer, c->native, c->stream);
+    }
 }
 
 static openreg_status
-comm_reduce(openreg_instance instance, openreg_driver_comm comm, const void *send, void *recv, uint64_t count,
-            int32_t type, int32_t reduction, int32_t root, openreg_driver_stream stream)
+comm_queue(openreg_instance instance, openreg_driver_comm comm, const openreg_collective *list, uint64_t n,
+           openreg_driver_stream stream)
 {
-    QUEUE(Reduce, type, reduction, send, recv, (size_t)count, type, reduction, root, native, (GPU(Stream_t))stream);
-}
-
-static openreg_status
-comm_broadcast(openreg_instance instance, openreg_driver_comm comm, const void *send, void *recv, uint64_t count,
-               int32_t type, int32_t root, openreg_driver_stream stream)
-{
-    QUEUE(Broadcast, type, 0, send, recv, (size_t)count, type, root, native, (GPU(Stream_t))stream);
-}
-
-static openreg_status
-comm_all_gather(openreg_instance instance, openreg_driver_comm comm, const void *send, void *recv, uint64_t count,
-                int32_t type, openreg_driver_stream stream)
-{
-    QUEUE(AllGather, type, 0, send, recv, (size_t)count, type, native, (GPU(Stream_t))stream);
-}
-
-static openreg_status
-comm_reduce_scatter(openreg_instance instance, openreg_driver_comm comm, const void *send, void *recv, uint64_t count,
-                    int32_t type, int32_t reduction, openreg_driver_stream stream)
-{
-    QUEUE(ReduceScatter, type, reduction, send, recv, (size_t)count, type, reduction, native, (GPU(Stream_t))stream);
-}
-
-static openreg_status
-comm_send(openreg_instance instance, openreg_driver_comm comm, const void *send, uint64_t count, int32_t type,
-          int32_t peer, openreg_driver_stream stream)
-{
-    QUEUE(Send, type, 0, send, (size_t)count, type, peer, native, (GPU(Stream_t))stream);
-}
-
-static openreg_status
-comm_recv(openreg_instance instance, openreg_driver_comm comm, void *recv, uint64_t count, int32_t type, int32_t peer,
-          openreg_driver_stream stream)
-{
-    QUEUE(Recv, type, 0, recv, (size_t)count, type, peer, native, (GPU(Stream_t))stream);
-}
-
-/* As messages: only NCCL 2.28 and RCCL have a function for it. */
-static openreg_status
-comm_all_to_all(openreg_instance instance, openreg_driver_comm comm, const void *send, void *recv, uint64_t count,
-                int32_t type, openreg_driver_stream stream)
-{
-    static const unsigned char sizes[GPU_NCCL_TYPES] = {1, 1, 4, 4, 8, 8, 2, 4, 8, 2, 1, 1};
-    const openreg_nccl_functions *const nccl = &instance->comm->functions;
     openreg_gpu_scope scope;
-    openreg_nccl_comm native = NULL;
-    OPENREG_GPU_RETURN_NOT_OK(reject_type(instance, type, 0));
-    OPENREG_GPU_RETURN_NOT_OK(enter(&scope, instance, comm, &native));
-    const size_t part = (size_t)count * sizes[type];
-    int code = nccl->GroupStart();
-    const char *function = "ncclGroupStart";
-    if (code == GPU_NCCL_SUCCESS) {
-        for (int32_t rank = 0; rank < comm->size && code == GPU_NCCL_SUCCESS; ++rank) {
-            const size_t offset = (size_t)rank * part;
-            function = "ncclSend";
-            code = nccl->Send((const char *)send + offset, (size_t)count, type, rank, native, (GPU(Stream_t))stream);
-            if (code != GPU_NCCL_SUCCESS)
-                break;
-            function = "ncclRecv";
-            code = nccl->Recv((char *)recv + offset, (size_t)count, type, rank, native, (GPU(Stream_t))stream);
-        }
-        const int ended = nccl->GroupEnd();
-        if (code == GPU_NCCL_SUCCESS) {
-            code = ended;
-            function = "ncclGroupEnd";
-        }
+    call c = {.nccl = &instance->comm->functions, .size = comm->size, .stream = (GPU(Stream_t))stream};
+    for (uint64_t i = 0; i < n; ++i)
+        OPENREG_GPU_RETURN_NOT_OK(find_type(instance, openreg_collective_at(list, i), &c.type));
+    OPENREG_GPU_RETURN_NOT_OK(enter(&scope, instance, comm, &c.native));
+    const bool is_group = n > 1 || list->kind == OPENREG_COLLECTIVE_ALL_TO_ALL || list->recv_counts != NULL;
+    int code = is_group ? (c.function = "ncclGroupStart", c.nccl->GroupStart()) : GPU_NCCL_SUCCESS;
+    const bool has_group = is_group && code == GPU_NCCL_SUCCESS;
+    for (uint64_t i = 0; i < n && code == GPU_NCCL_SUCCESS; ++i) {
+        c.what = openreg_collective_at(list, i);
+        (void)find_type(instance, c.what, &c.type);
+        code = hand_on(&c);
+    }
+    if (has_group) {
+        const char *const failed = c.function;
+        const int ended = (c.function = "ncclGroupEnd", c.nccl->GroupEnd());
+        c.function = code == GPU_NCCL_SUCCESS ? c.function : failed;
+        code = code == GPU_NCCL_SUCCESS ? ended : code;
     }
     leave(&scope);
-    return check(instance, comm, code, function);
-}
-
-static openreg_status
-comm_group_start(openreg_instance instance)
-{
-    return check(instance, NULL, instance->comm->functions.GroupStart(), "ncclGroupStart");
-}
-
-/* The library switches to the device of each communicator itself, and back. */
-static openreg_status
-comm_group_end(openreg_instance instance)
-{
-    return check(instance, NULL, instance->comm->functions.GroupEnd(), "ncclGroupEnd");
+    return check(instance, comm, code, c.function);
 }
 
 /* ------------------------------------------------------------------------------------------------------ communicators */
 
 static openreg_status
-comm_unique_id(openreg_instance instance, openreg_comm_id *out)
+comm_id_size(openreg_instance instance, uint32_t *out)
 {
-    openreg_nccl_id id;
-    OPENREG_GPU_RETURN_NOT_OK(check(instance, NULL, instance->comm->functions.GetUniqueId(&id), "ncclGetUniqueId"));
-    memcpy(out, &id, sizeof *out);
+    (void)instance;
+    *out = sizeof(openreg_nccl_id);
     return OPENREG_OK;
 }
 
 static openreg_status
-comm_init(openreg_instance instance, int32_t dev, int32_t rank, int32_t size, const openreg_comm_id *id,
-          openreg_driver_comm *out)
+comm_unique_id(openreg_instance instance, int32_t dev, void *id)
+{
+    openreg_nccl_id native;
+    (void)dev;
+    OPENREG_GPU_RETURN_NOT_OK(check(instance, NULL, instance->comm->functions.GetUniqueId(&native), "ncclGetUniqueId"));
+    memcpy(id, &native, sizeof native);
+    return OPENREG_OK;
+}
+
+static openreg_status
+comm_init(openreg_instance instance, int32_t dev, int32_t rank, int32_t size, const void *id, openreg_driver_comm *out)
 {
     openreg_gpu_scope scope;
     openreg_nccl_id native_id;
@@ -387,18 +402,10 @@ openreg_gpu_comm_extension(openreg_instance instance)
     static const openreg_comm table = {
         .struct_size = sizeof(openreg_comm),
         .version = OPENREG_COMM_VERSION,
+        .id_size = comm_id_size,
         .unique_id = comm_unique_id,
         .init = comm_init,
-        .all_reduce = comm_all_reduce,
-        .reduce = comm_reduce,
-        .broadcast = comm_broadcast,
-        .all_gather = comm_all_gather,
-        .reduce_scatter = comm_reduce_scatter,
-        .all_to_all = comm_all_to_all,
-        .send = comm_send,
-        .recv = comm_recv,
-        .group_start = comm_group_start,
-        .group_end = comm_group_end,
+        .queue = comm_queue,
         .get_error = comm_get_error,
         .abort = comm_abort,
         .destroy = comm_destroy,

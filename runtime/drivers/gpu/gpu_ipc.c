@@ -1,16 +1,27 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
-/* gpu_ipc.c: the extension "openreg.ipc" (openreg/ipc.h), by the vendor's handles, which have the same size. */
+/* gpu_ipc.c: the extension "openreg.ipc" (openreg/ipc.h), by the vendor's handles. */
 #include "gpu.h"
 
 #include <string.h>
 
 #include <openreg/ipc.h>
 
-static_assert(sizeof(GPU(IpcMemHandle_t)) == sizeof(openreg_ipc_handle), "the vendor's handles have another size");
+static_assert(sizeof(GPU(IpcMemHandle_t)) <= OPENREG_IPC_HANDLE_MAX, "the vendor's handles are too long");
 
 static openreg_status
-memory_export(openreg_instance instance, int32_t dev, void *ptr, openreg_ipc_handle *out)
+handle_size(openreg_instance instance, uint32_t *out)
 {
+    (void)instance;
+    *out = sizeof(GPU(IpcMemHandle_t));
+    return OPENREG_OK;
+}
+
+/* The vendors let in every process that may. */
+static openreg_status
+memory_export(openreg_instance instance, int32_t dev, void *ptr, const int32_t *processes, uint32_t count, void *out)
+{
+    (void)processes;
+    (void)count;
     if (openreg_gpu_vmm_has(instance, dev, ptr)) /* the vendors' handles are for memory of Malloc() */
         return openreg_fail(instance->host, OPENREG_E_UNSUPPORTED, 0,
                             "memory of an expandable segment of device %d can't be shared with other processes; "
@@ -22,12 +33,12 @@ memory_export(openreg_instance instance, int32_t dev, void *ptr, openreg_ipc_han
     const openreg_status status = OPENREG_GPU_TRY(&scope, IpcGetMemHandle, &native, ptr);
     openreg_gpu_leave(&scope);
     if (status == OPENREG_OK)
-        memcpy(out, &native, sizeof *out);
+        memcpy(out, &native, sizeof native);
     return status;
 }
 
 static openreg_status
-memory_open(openreg_instance instance, int32_t dev, const openreg_ipc_handle *handle, void **out)
+memory_open(openreg_instance instance, int32_t dev, const void *handle, void **out)
 {
     openreg_gpu_scope scope;
     OPENREG_GPU_RETURN_NOT_OK(openreg_gpu_enter(&scope, instance, dev));
@@ -61,6 +72,7 @@ openreg_gpu_extension(openreg_instance instance, const char *name, uint32_t vers
     static const openreg_ipc ipc = {
         .struct_size = sizeof(openreg_ipc),
         .version = OPENREG_IPC_VERSION,
+        .handle_size = handle_size,
         .memory_export = memory_export,
         .memory_open = memory_open,
         .memory_close = memory_close,

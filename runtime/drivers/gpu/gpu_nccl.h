@@ -29,7 +29,7 @@
 #define GPU_NCCL_REMOTE_ERROR 6
 #define GPU_NCCL_IN_PROGRESS 7
 
-/* ncclDataType_t: the numbers of comm.h, and ncclRedOp_t: likewise. */
+/* ncclDataType_t, whose numbers are places in gpu_comm.c's list, and ncclRedOp_t, which has the numbers of comm.h. */
 #define GPU_NCCL_TYPES 12
 #define GPU_NCCL_FLOAT8 10 /* the first of the 8-bit types */
 #define GPU_NCCL_REDUCTIONS 5

@@ -25,7 +25,7 @@ typedef struct sim_handle {
 static_assert(sizeof(sim_handle) <= sizeof(openreg_ipc_handle), "the handle is too long");
 
 static openreg_status
-fill_handle(openreg_instance instance, uint32_t kind, int file, uint64_t offset, uint64_t size, openreg_ipc_handle *out)
+fill_handle(openreg_instance instance, uint32_t kind, int file, uint64_t offset, uint64_t size, void *out)
 {
     struct stat status;
     sim_handle handle = {.kind = kind, .process = (int32_t)getpid(), .file = file, .offset = offset, .size = size};
@@ -33,7 +33,6 @@ fill_handle(openreg_instance instance, uint32_t kind, int file, uint64_t offset,
         return openreg_fail(instance->host, OPENREG_E_INTERNAL, errno, "fstat() failed: %s", strerror(errno));
     handle.file_device = (uint64_t)status.st_dev;
     handle.file_inode = (uint64_t)status.st_ino;
-    memset(out, 0, sizeof *out);
     memcpy(out, &handle, sizeof handle);
     return OPENREG_OK;
 }
@@ -48,7 +47,7 @@ is_file_of(const sim_handle *handle, int file)
 
 /* Opens the file of a handle of that kind. */
 static openreg_status
-open_handle(openreg_instance instance, uint32_t kind, const openreg_ipc_handle *bytes, sim_handle *handle, int *out)
+open_handle(openreg_instance instance, uint32_t kind, const void *bytes, sim_handle *handle, int *out)
 {
     char path[64];
     memcpy(handle, bytes, sizeof *handle);
@@ -72,8 +71,19 @@ open_handle(openreg_instance instance, uint32_t kind, const openreg_ipc_handle *
 }
 
 static openreg_status
-memory_export(openreg_instance instance, int32_t dev, void *ptr, openreg_ipc_handle *out)
+handle_size(openreg_instance instance, uint32_t *out)
 {
+    (void)instance;
+    *out = sizeof(sim_handle);
+    return OPENREG_OK;
+}
+
+/* Any process of the user may open the file. */
+static openreg_status
+memory_export(openreg_instance instance, int32_t dev, void *ptr, const int32_t *processes, uint32_t count, void *out)
+{
+    (void)processes;
+    (void)count;
     openreg_sim_device *device = &instance->devices[dev];
     uint64_t offset, size;
     if (!openreg_sim_find_memory(device, ptr, &offset, &size))
@@ -83,7 +93,7 @@ memory_export(openreg_instance instance, int32_t dev, void *ptr, openreg_ipc_han
 }
 
 static openreg_status
-memory_open(openreg_instance instance, int32_t dev, const openreg_ipc_handle *bytes, void **out)
+memory_open(openreg_instance instance, int32_t dev, const void *bytes, void **out)
 {
     sim_handle handle;
     int file = -1;
@@ -115,6 +125,7 @@ openreg_sim_ipc(void)
     static const openreg_ipc ipc = {
         .struct_size = sizeof(openreg_ipc),
         .version = OPENREG_IPC_VERSION,
+        .handle_size = handle_size,
         .memory_export = memory_export,
         .memory_open = memory_open,
         .memory_close = memory_close,

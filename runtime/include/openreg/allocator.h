@@ -103,6 +103,7 @@ OPENREG_API openreg_status openreg_visit_memory_pools(int32_t device,
 #define OPENREG_MEMORY_EVENT_SEGMENT_UNMAP 6  /* or has shrunk by it */
 #define OPENREG_MEMORY_EVENT_OOM 7            /* a request has failed for lack of device memory */
 
+/* What the allocator does: seen by memory() of an observer (observer.h). */
 typedef struct openreg_memory_event {
     int32_t action; /* OPENREG_MEMORY_EVENT_* */
     int32_t device;
@@ -111,11 +112,6 @@ typedef struct openreg_memory_event {
     openreg_stream stream;
     openreg_memory_pool_id pool;
 } openreg_memory_event;
-
-/* Calls `trace` for everything that the allocator does from now on, in order on each device; NULL: no longer. One
- * function a process. It runs in the thread that causes the event, under the cache's lock: it must be quick and must not
- * call the runtime. A call that another thread has begun may end after the function was replaced. */
-OPENREG_API void openreg_set_memory_trace(void (*trace)(const openreg_memory_event *event));
 
 #ifdef __cplusplus
 }

@@ -27,7 +27,7 @@
  *   Loss        After a slot has returned OPENREG_E_DEVICE_LOST for its device `dev` (of a copy: that of the stream), the
  *               runtime answers so itself: the device's slots are no longer called, other devices go on. What frees and
  *               destroys is still called, and succeeds: mem_free, host_free, stream_destroy, event_destroy, close,
- *               release and unmap of vmm.h, memory_close of ipc.h, abort, destroy and group_end of comm.h. So are
+ *               release and unmap of vmm.h, memory_close of ipc.h, abort and destroy of comm.h. So are
  *               device_active and host_alias, which only look, and device_sync before the runtime frees host memory that
  *               the device may be reading: it returns once the device reads no host memory any more, whatever its status.
  *               Loss ends when drivers are selected again (openreg_shutdown(), openreg_use_drivers()): a driver whose

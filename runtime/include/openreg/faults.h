@@ -8,8 +8,8 @@
  *   openreg_faults_end(faults);
  *
  * A plan is also the option `faults` of a driver, for its own devices, from open() to close(): OPENREG_SIM_FAULTS for
- * the simulated ones, OPENREG_<NAME>_FAULTS for any other driver. The runtime acts it out between itself and the driver,
- * which is not told. Without a plan a call costs one load of a flag that is not written.
+ * the simulated ones, OPENREG_<NAME>_FAULTS for any other driver. A layer acts it out between the runtime and the driver,
+ * which is not told. Without a plan there is no such layer.
  *
  * A plan is a list of faults, separated by ";", each of words in this order:
  *   [openreg:N] [WHAT] ACTION [at [WHAT] N | after N [WHAT] | P%] [of WHAT]
@@ -35,24 +35,38 @@
 #ifndef OPENREG_FAULTS_H
 #define OPENREG_FAULTS_H
 
-#include <openreg/openreg.h>
+#include <openreg/lab.h>
 
 #ifdef __cplusplus
 extern "C" {
 #endif
 
-typedef struct openreg_faults_s *openreg_faults;
-
 /* Adds a plan for all devices; several may be at work, and each counts for itself. Needs no device.
  * Errors: OPENREG_E_INVALID (not a plan: the text names the word), OPENREG_E_NOMEM. */
-OPENREG_API OPENREG_WARN_UNUSED openreg_status openreg_faults_begin(const char *plan, openreg_faults *out);
+OPENREG_WARN_UNUSED static inline openreg_status
+openreg_faults_begin(const char *plan, openreg_faults *out)
+{
+    const openreg_lab *const lab = openreg_lab_get();
+    return lab != NULL ? lab->faults_begin(plan, out) : OPENREG_E_INCOMPATIBLE;
+}
 
 /* Ends it. Devices that it has lost, and nothing else, are usable again; an error that nobody has been told of is
  * forgotten. NULL is accepted. Never fails. */
-OPENREG_API void openreg_faults_end(openreg_faults faults);
+static inline void
+openreg_faults_end(openreg_faults faults)
+{
+    const openreg_lab *const lab = openreg_lab_peek();
+    if (lab != NULL)
+        lab->faults_end(faults);
+}
 
 /* How often its faults have hit. 0 for NULL. */
-OPENREG_API uint64_t openreg_faults_hits(openreg_faults faults);
+static inline uint64_t
+openreg_faults_hits(openreg_faults faults)
+{
+    const openreg_lab *const lab = openreg_lab_peek();
+    return lab != NULL ? lab->faults_hits(faults) : 0;
+}
 
 #define OPENREG_PEER_IS_WELL 0
 #define OPENREG_PEER_DIES 1
@@ -60,18 +74,28 @@ OPENREG_API uint64_t openreg_faults_hits(openreg_faults faults);
 
 /* For who runs collectives, of which this counts one: what its peer does (OPENREG_PEER_*). `device` is where the tensors
  * are, or OPENREG_HOST. Never fails. */
-OPENREG_API int32_t openreg_faults_of_collective(int32_t device);
+static inline int32_t
+openreg_faults_of_collective(int32_t device)
+{
+    const openreg_lab *const lab = openreg_lab_peek();
+    return lab != NULL ? lab->faults_of_collective(device) : OPENREG_PEER_IS_WELL;
+}
 
 /* For who runs operators on the host in a device's memory: one has ended on the stream. Never fails: what a fault makes of
  * it is reported by the stream. `name` is the operator's, "aten::mm". */
-OPENREG_API void openreg_operator_ended(int32_t device, openreg_stream stream, const char *name);
+static inline void
+openreg_operator_ended(int32_t device, openreg_stream stream, const char *name)
+{
+    const openreg_lab *const lab = openreg_lab_peek();
+    if (lab != NULL)
+        lab->operator_ended(device, stream, name);
+}
 
 /* 1 while openreg_operator_ended() and openreg_faults_of_collective() have an effect, else 0: one load. */
-OPENREG_API extern uint32_t openreg_published_instruments;
 static inline int
 openreg_is_instrumented(void)
 {
-    return __atomic_load_n(&openreg_published_instruments, __ATOMIC_RELAXED) != 0;
+    return (openreg_observed() & OPENREG_OBSERVE_WORK) != 0;
 }
 
 #ifdef __cplusplus

@@ -15,7 +15,7 @@
 #ifndef OPENREG_FLIGHT_RECORDER_H
 #define OPENREG_FLIGHT_RECORDER_H
 
-#include <openreg/openreg.h>
+#include <openreg/lab.h>
 
 #ifdef __cplusplus
 extern "C" {
@@ -26,20 +26,31 @@ extern "C" {
 /* Starts it with room for `calls`, forgetting what it has, or ends it (0). A process has few changes of size: memory of an
  * earlier size is kept, as a thread may be writing there.
  * Errors: OPENREG_E_INVALID (more than OPENREG_FLIGHT_RECORDER_MOST), OPENREG_E_NOMEM. */
-OPENREG_API OPENREG_WARN_UNUSED openreg_status openreg_flight_recorder_start(uint32_t calls);
+OPENREG_WARN_UNUSED static inline openreg_status
+openreg_flight_recorder_start(uint32_t calls)
+{
+    const openreg_lab *const lab = openreg_lab_get();
+    return lab != NULL ? lab->recorder_start(calls) : OPENREG_E_INCOMPATIBLE;
+}
 
 /* Writes what it has to a file; NULL: the one that errors are written to. What is being recorded meanwhile may be missing.
  * Errors: OPENREG_E_INVALID (it was not started, or the file can't be written: the text says why). */
-OPENREG_API OPENREG_WARN_UNUSED openreg_status openreg_flight_recorder_write(const char *path);
+OPENREG_WARN_UNUSED static inline openreg_status
+openreg_flight_recorder_write(const char *path)
+{
+    const openreg_lab *const lab = openreg_lab_get();
+    return lab != NULL ? lab->recorder_write(path) : OPENREG_E_INCOMPATIBLE;
+}
 
 /* For what fails without a call of a driver, as a collective: writes the file that errors are written to, if the recorder is
  * on, and not too often in this process. Never fails. */
-OPENREG_API void openreg_flight_recorder_alarm(void);
-
-/* Says where in the program the calling thread is, as text of at most `size` - 1 bytes, ASCII, in at most a microsecond,
- * without waiting for anything; 0: not known. Called in each recorded call. NULL: nobody says so. */
-typedef int (*openreg_place_function)(char *out, size_t size);
-OPENREG_API void openreg_flight_recorder_set_place(openreg_place_function function);
+static inline void
+openreg_flight_recorder_alarm(void)
+{
+    const openreg_lab *const lab = openreg_lab_peek();
+    if (lab != NULL)
+        lab->recorder_alarm();
+}
 
 #ifdef __cplusplus
 }

@@ -50,8 +50,9 @@ extern "C" {
 #define OPENREG_MAX_DEVICES 127 /* PyTorch's DeviceIndex is an int8 */
 #define OPENREG_HOST (-1)       /* "device" of host memory, where a function says so */
 
-/* A stream of a device: in order. 0 is the default stream of every device; it implies no synchronisation with others.
- * Other values name one stream of one device; there is nothing to free. */
+/* A stream of a device: in order. Functions name one by its device and this number: 0 is the device's default stream, which
+ * implies no synchronisation with others; other numbers name one stream of one device, and are refused with another device.
+ * There is nothing to free. */
 typedef int64_t openreg_stream;
 #define OPENREG_STREAM_DEFAULT INT64_C(0)
 
@@ -69,16 +70,9 @@ OPENREG_API const char *openreg_version(void);
 OPENREG_API OPENREG_WARN_UNUSED openreg_status openreg_init(void);
 
 /* The generation of the device table: differs after each change of the table, 0 while there is none. What was derived
- * from a table holds as long as its generation does; whoever keeps such things compares instead of being told.
- * The variable is read by openreg_generation() alone. */
-OPENREG_API extern uint32_t openreg_published_generation;
-
-/* Lock-free, one load, never fails. */
-static inline uint32_t
-openreg_generation(void)
-{
-    return __atomic_load_n(&openreg_published_generation, __ATOMIC_ACQUIRE);
-}
+ * from a table holds as long as its generation does; whoever keeps such things compares instead of being told. Lock-free,
+ * never fails. */
+OPENREG_API uint32_t openreg_generation(void);
 
 /* 1 if the device table has been published, else 0: whether openreg_generation() is not 0. Never fails. */
 OPENREG_API int openreg_is_initialized(void);
@@ -193,9 +187,10 @@ OPENREG_API OPENREG_WARN_UNUSED openreg_status openreg_malloc(int32_t device, si
  * Errors: OPENREG_E_INVALID (not the start of a live block: freed already, foreign, or inside a block; says which). */
 OPENREG_API openreg_status openreg_free(void *ptr);
 
-/* Records that work on `stream` uses the block at `ptr`, so that its reuse waits for that stream too.
- * Errors: OPENREG_E_INVALID (not a live block, or a stream of another device). */
-OPENREG_API openreg_status openreg_record_stream(void *ptr, openreg_stream stream);
+/* Records that work on `stream` of `device`, which may be another device than the block's, and of another driver, uses the
+ * block at `ptr`: its reuse waits for that stream too.
+ * Errors: OPENREG_E_INVALID (not a live block, not a stream of `device`). */
+OPENREG_API openreg_status openreg_record_stream(void *ptr, int32_t device, openreg_stream stream);
 
 /* Copies `size` bytes and returns when they are there, in order behind the calling thread's current stream of the
  * device(s). A device of OPENREG_HOST means host memory. Any two devices, also of different drivers (staged through
@@ -330,9 +325,7 @@ OPENREG_API openreg_status openreg_memory_snapshot(int32_t device,
 
 /* ---------------------------------------------------------------------------------------------- streams and events */
 
-#define OPENREG_STREAMS_PER_POOL 32
-
-/* A stream of the device's pool, round robin over OPENREG_STREAMS_PER_POOL a priority, created on first use.
+/* A stream of the device's pool, round robin over 32 of that priority, created on first use.
  * `priority` is clamped into the device's range. */
 OPENREG_API OPENREG_WARN_UNUSED openreg_status openreg_stream_from_pool(int32_t device, int32_t priority,
                                                                         openreg_stream *out);
@@ -383,17 +376,16 @@ OPENREG_API OPENREG_WARN_UNUSED openreg_status openreg_launch_host_func(int32_t 
                                                                         void (*function)(void *argument),
                                                                         void *argument);
 
-/* Of a process, alive at a time. Memory of events that are gone is kept for the next ones. */
-#define OPENREG_MAX_EVENTS 1048576
-
-/* `flags`: 0, or OPENREG_EVENT_TIMING for openreg_event_elapsed(). Errors: OPENREG_E_NOMEM (host memory, or
- * OPENREG_MAX_EVENTS are alive; the text says which), OPENREG_E_INVALID (flags), common ones. */
+/* `flags`: 0, or OPENREG_EVENT_TIMING for openreg_event_elapsed(). Memory of events that are gone is kept for the next ones.
+ * Errors: OPENREG_E_NOMEM (host memory, or as many are alive as a process can have, about a million; the text says which),
+ * OPENREG_E_INVALID (flags), common ones. */
 OPENREG_API OPENREG_WARN_UNUSED openreg_status openreg_event_create(int32_t device, uint32_t flags, openreg_event *out);
 /* NULL is accepted; a pending record ends by itself. Errors: OPENREG_E_INVALID (not a live event). */
 OPENREG_API openreg_status openreg_event_destroy(openreg_event event);
-/* Records behind the work queued on `stream`, a stream of the event's device. Recording again replaces: query,
- * synchronize and wait mean the latest record at the time of their call. */
-OPENREG_API openreg_status openreg_event_record(openreg_event event, openreg_stream stream);
+/* Records behind the work queued on `stream` of `device`, which is the event's. Recording again replaces: query,
+ * synchronize and wait mean the latest record at the time of their call.
+ * Errors: OPENREG_E_INVALID (an event of another device, not a stream of `device`), common ones. */
+OPENREG_API openreg_status openreg_event_record(openreg_event event, int32_t device, openreg_stream stream);
 /* *done = 1 if the latest record has been passed, or there is none. */
 OPENREG_API openreg_status openreg_event_query(openreg_event event, int32_t *done);
 OPENREG_API openreg_status openreg_event_synchronize(openreg_event event);

@@ -5,7 +5,7 @@
  *   uint32_t before;
  *   openreg_races_set(OPENREG_RACES_REPORT, &before);
  *   ...                                               copies, fills, kernels, events, waits are followed
- *   openreg_races_visit(show, NULL);
+ *   openreg_races_visit(0, show, NULL);
  *
  * Each stream has a vector clock, and the host has one. Work joins its stream behind everything that the stream has
  * waited for and that the host knew to be done when it queued the work; an event carries its stream's clock to the
@@ -17,7 +17,7 @@
 #ifndef OPENREG_RACES_H
 #define OPENREG_RACES_H
 
-#include <openreg/openreg.h>
+#include <openreg/lab.h>
 
 #ifdef __cplusplus
 extern "C" {
@@ -28,20 +28,26 @@ extern "C" {
 #define OPENREG_RACES_UNINITIALIZED 4u /* also tell of reads of memory that nothing has written */
 #define OPENREG_RACES_STACKS 8u        /* with the whole stack of each use, where the language has one */
 
-/* Of this moment; 0: off. The variable is read by openreg_races_flags() alone. */
-OPENREG_API extern uint32_t openreg_races_published_flags;
-
-/* Lock-free, one load, never fails. */
+/* Of this moment; 0: off. Off it is one load. Never fails. */
 static inline uint32_t
 openreg_races_flags(void)
 {
-    return __atomic_load_n(&openreg_races_published_flags, __ATOMIC_RELAXED);
+    if ((openreg_observed() & OPENREG_OBSERVE_USES) == 0)
+        return 0;
+    const openreg_lab *const lab = openreg_lab_peek();
+    return lab != NULL ? lab->races_flags() : 0;
 }
 
 /* Switches detection on, off (0) or over. What was noted is forgotten where it goes on or off; reports stay. `before` may
- * be NULL. The environment variable OPENREG_SIM_RACES ("report", "raise", either with ",uninitialized" and ",stacks") does
- * this when the device table is published. Errors: OPENREG_E_INVALID (unknown flags), OPENREG_E_NOMEM. */
-OPENREG_API openreg_status openreg_races_set(uint32_t flags, uint32_t *before);
+ * be NULL. The environment variable OPENREG_RACES ("report", "raise", either with ",uninitialized" and ",stacks") does
+ * this when the device table is published; OPENREG_SIM_RACES is another name of it. Errors: OPENREG_E_INVALID (unknown flags), OPENREG_E_NOMEM,
+ * those of openreg_lab_get(). */
+static inline openreg_status
+openreg_races_set(uint32_t flags, uint32_t *before)
+{
+    const openreg_lab *const lab = openreg_lab_get();
+    return lab != NULL ? lab->races_set(flags, before) : OPENREG_E_INCOMPATIBLE;
+}
 
 /* ------------------------------------------------------------------------------------------------------------ reports */
 
@@ -79,74 +85,131 @@ static_assert(sizeof(openreg_race) == OPENREG_RACE_SIZE_1, "append a field, then
  * no lock held; a non-zero return ends the walk. `from`: the number of the first that is wanted. Errors:
  * OPENREG_E_INVALID, OPENREG_E_NOMEM. */
 #define OPENREG_RACES_MAX 1000
-OPENREG_API openreg_status openreg_races_visit(uint64_t from, int (*visit)(void *ctx, const openreg_race *race),
-                                               void *ctx);
-OPENREG_API uint64_t openreg_races_count(void);
+static inline openreg_status
+openreg_races_visit(uint64_t from, int (*visit)(void *ctx, const openreg_race *race), void *ctx)
+{
+    const openreg_lab *const lab = openreg_lab_peek();
+    return lab != NULL ? lab->races_visit(from, visit, ctx) : OPENREG_OK;
+}
+static inline uint64_t
+openreg_races_count(void)
+{
+    const openreg_lab *const lab = openreg_lab_peek();
+    return lab != NULL ? lab->races_count() : 0;
+}
+
 /* Forgets the reports, so that their pairs are reported again. */
-OPENREG_API void openreg_races_clear(void);
+static inline void
+openreg_races_clear(void)
+{
+    const openreg_lab *const lab = openreg_lab_peek();
+    if (lab != NULL)
+        lab->races_clear();
+}
 
 /* Uses from here to allow(-1) are in no report. Of the whole process; nests. */
-OPENREG_API void openreg_races_allow(int change);
+static inline void
+openreg_races_allow(int change)
+{
+    const openreg_lab *const lab = openreg_lab_get();
+    if (lab != NULL)
+        lab->races_allow(change);
+}
 
-/* ----------------------------------------------------------------------------- for the layers that make the uses */
-
-/* How a language says where it is. here() is called with no lock of the runtime's held that the language could wait
- * for. */
-typedef struct openreg_race_places {
-    uint32_t struct_size; /* set by the caller */
-    uint32_t reserved;    /* 0 */
-    void *ctx;
-    /* The number of the place that this thread is at; 0: unknown. `wants_stack`: of the whole stack there. */
-    uint32_t (*here)(void *ctx, int32_t wants_stack);
-    /* Its text, which lives as long as the process, and whether uses there are allowed. With a lock of the runtime's
-     * held: waits for nothing that waits for a call of the runtime. */
-    const char *(*text)(void *ctx, uint32_t place, int32_t *allowed);
-    /* Likewise: the text of its stack, "" without one. May be NULL. */
-    const char *(*stack)(void *ctx, uint32_t place);
-} openreg_race_places;
-
-#define OPENREG_RACE_PLACES_SIZE_1 40u
-static_assert(sizeof(openreg_race_places) == OPENREG_RACE_PLACES_SIZE_1, "append a field, then freeze its size");
-
-/* NULL: none. Errors: OPENREG_E_INVALID. */
-OPENREG_API openreg_status openreg_races_set_places(const openreg_race_places *places);
+/* ----------------------------------------------------------------------------- for those that make the uses */
 
 /* While it is above 0 in this thread, calls of the runtime are part of something that was told already: they note
  * nothing and order nothing. Nests. */
-OPENREG_API void openreg_races_mute(int change);
-OPENREG_API int openreg_races_is_muted(void);
+static inline void
+openreg_races_mute(int change)
+{
+    const openreg_lab *const lab = openreg_lab_peek();
+    if (lab != NULL)
+        lab->races_mute(change);
+}
+static inline int
+openreg_races_is_muted(void)
+{
+    const openreg_lab *const lab = openreg_lab_peek();
+    return lab != NULL ? lab->races_is_muted() : 0;
+}
 
-/* What a use is of: operator and this thread's place in the program, as a number for the calls below. */
-OPENREG_API uint32_t openreg_races_origin(const char *what);
+/* What a use is of: operator and this thread's place in the program (here() of an observer), as a number for the calls
+ * below. */
+static inline uint32_t
+openreg_races_origin(const char *what)
+{
+    const openreg_lab *const lab = openreg_lab_peek();
+    return lab != NULL ? lab->races_origin(what) : 0;
+}
 
 /* A stream that no device has: collectives, which have one of their own on each. */
 #define OPENREG_RACES_COLLECTIVES ((openreg_stream) - 1)
 
 /* Work on `stream` of `device` uses `size` bytes. Errors: OPENREG_E_INVALID (a race, with OPENREG_RACES_RAISE). */
-OPENREG_API openreg_status openreg_races_use(uint32_t origin, int32_t device, openreg_stream stream,
-                                             const void *address, uint64_t size, int32_t writes);
+static inline openreg_status
+openreg_races_use(uint32_t origin, int32_t device, openreg_stream stream, const void *address, uint64_t size,
+                  int32_t writes)
+{
+    const openreg_lab *const lab = openreg_lab_peek();
+    return lab != NULL ? lab->races_use(origin, device, stream, address, size, writes) : OPENREG_OK;
+}
 
 /* The same of a tensor, strides in elements. One whose memory is in more than OPENREG_RACES_ROWS pieces is noted by some
  * of them: what is noted is used, so no report is wrong. */
 #define OPENREG_RACES_ROWS 64
-OPENREG_API openreg_status openreg_races_use_tensor(uint32_t origin, int32_t device, openreg_stream stream,
-                                                    const void *address, int32_t dimensions, const int64_t *sizes,
-                                                    const int64_t *strides, uint64_t item, int32_t writes);
+static inline openreg_status
+openreg_races_use_tensor(uint32_t origin, int32_t device, openreg_stream stream, const void *address,
+                         int32_t dimensions, const int64_t *sizes, const int64_t *strides, uint64_t item,
+                         int32_t writes)
+{
+    const openreg_lab *const lab = openreg_lab_peek();
+    return lab != NULL
+               ? lab->races_use_tensor(origin, device, stream, address, dimensions, sizes, strides, item, writes)
+               : OPENREG_OK;
+}
 
 /* The host itself uses memory, now. Nothing is kept: what the host does is in the past of what it queues later. Nor can it be
  * stopped: with OPENREG_RACES_RAISE a report is logged, besides the error. Errors: OPENREG_E_INVALID (a race). */
-OPENREG_API openreg_status openreg_races_host_use(uint32_t origin, const void *address, uint64_t size, int32_t writes);
+static inline openreg_status
+openreg_races_host_use(uint32_t origin, const void *address, uint64_t size, int32_t writes)
+{
+    const openreg_lab *const lab = openreg_lab_peek();
+    return lab != NULL ? lab->races_host_use(origin, address, size, writes) : OPENREG_OK;
+}
 
 /* Whether a stream's use of memory in this range is remembered. A quick no for most addresses. */
-OPENREG_API int openreg_races_knows(const void *address, uint64_t size);
+static inline int
+openreg_races_knows(const void *address, uint64_t size)
+{
+    const openreg_lab *const lab = openreg_lab_peek();
+    return lab != NULL ? lab->races_knows(address, size) : 0;
+}
 
 /* The host has seen everything that is on the stream now. */
-OPENREG_API void openreg_races_host_waits(int32_t device, openreg_stream stream);
+static inline void
+openreg_races_host_waits(int32_t device, openreg_stream stream)
+{
+    const openreg_lab *const lab = openreg_lab_peek();
+    if (lab != NULL)
+        lab->races_host_waits(device, stream);
+}
 /* What comes later on `later` is behind everything that is on `first` now. */
-OPENREG_API void openreg_races_stream_waits(int32_t later_device, openreg_stream later, int32_t first_device,
-                                            openreg_stream first);
+static inline void
+openreg_races_stream_waits(int32_t later_device, openreg_stream later, int32_t first_device, openreg_stream first)
+{
+    const openreg_lab *const lab = openreg_lab_peek();
+    if (lab != NULL)
+        lab->races_stream_waits(later_device, later, first_device, first);
+}
 /* The memory has another owner now, which its allocator says is alone. */
-OPENREG_API void openreg_races_forget(const void *address, uint64_t size);
+static inline void
+openreg_races_forget(const void *address, uint64_t size)
+{
+    const openreg_lab *const lab = openreg_lab_peek();
+    if (lab != NULL)
+        lab->races_forget(address, size);
+}
 
 #ifdef __cplusplus
 }

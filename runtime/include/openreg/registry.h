@@ -114,15 +114,15 @@ typedef struct openreg_driver_record {
     uint32_t abi_minor;   /* of its table, under OPENREG_ABI_MAJOR; 0 if not loaded */
     uint64_t caps;        /* openreg_driver.caps, 0 if not loaded; those of devices: openreg_device_properties */
     uint64_t slots;       /* bit i: the driver has function i of its table (in order, open is 0) */
+    const char *path;     /* resolved path of the library, or ""; valid until the process ends */
     char name[32];
     char source[64]; /* "built in", "bundled", "OPENREG_CUDA_LIBRARY_PATH", "mock", "registered" or what
                            * the registration says, "OPENREG_DRIVER_LIBRARIES" */
     char version[64];
-    char path[512];     /* resolved path of the library, or "" */
     char message[1024]; /* why it failed, or "" */
 } openreg_driver_record;
 
-#define OPENREG_DRIVER_RECORD_SIZE_1 1744u
+#define OPENREG_DRIVER_RECORD_SIZE_1 1240u
 static_assert(sizeof(openreg_driver_record) == OPENREG_DRIVER_RECORD_SIZE_1, "append a field, then freeze its size");
 
 /* Candidates known so far (finds, but does not load, bundled ones). Never fails. */
@@ -165,12 +165,13 @@ typedef struct openreg_factory_result {
     int32_t device_count;               /* of a driver without a C table: it can be asked, but never be active; < 0: it
                                          * is available and provides no devices, an error */
     const struct openreg_driver *table; /* valid until the process ends */
-    char library_path[512];             /* loaded as by openreg_load_driver() */
+    const char *library_path;           /* loaded as by openreg_load_driver(); read right after the factory returns,
+                                         * and valid until its next call */
     char version[64];                   /* with device_count */
     char message[512];                  /* why the factory failed */
 } openreg_factory_result;
 
-#define OPENREG_FACTORY_RESULT_SIZE_1 1104u
+#define OPENREG_FACTORY_RESULT_SIZE_1 600u
 static_assert(sizeof(openreg_factory_result) == OPENREG_FACTORY_RESULT_SIZE_1, "append a field, then freeze its size");
 
 /* Makes a driver when it is first opened or counted, and again after openreg_shutdown(); a code other than OPENREG_OK
@@ -233,26 +234,6 @@ openreg_load_driver(const char *name, const char *path)
     return openreg_register(&registration);
 }
 
-/* Called before the list of drivers is looked at to choose, count, open or list drivers (each time, by any thread,
- * no lock held), so that an embedding language can register what it finds; calls from inside it do not recur. */
-OPENREG_API void openreg_set_discovery_callback(void (*discover)(void *ctx), void *ctx);
-
-/* For an embedding language's discovery. Item i, 0 <= i, of OPENREG_DRIVER_LIBRARIES whose path ends in .json: the driver's
- * canonical name, and the path in at most `size` bytes. Errors: OPENREG_E_INVALID (an argument; behind the last item). */
-OPENREG_API openreg_status openreg_get_driver_description(int32_t i, char name[32], char *path, size_t size);
-/* A plugin that could not register its drivers, and why: named where somebody asks for a driver that is not known. Both
- * texts are copied, as far as there is room. Never fails. */
-OPENREG_API void openreg_note_plugin_failure(const char *plugin, const char *reason);
-
-/* Around everything here that may wait for another thread or run foreign code: `before` is called by the thread that is
- * about to, without a lock held, and what it returned is given to `after`. A language with a global lock (Python's GIL)
- * can release it meanwhile. NULL, NULL removes them. */
-OPENREG_API void openreg_set_blocking_hooks(void *(*before)(void), void (*after)(void *token));
-
-/* This process among those of a distributed program: the options node_id and num_nodes of every driver opened later
- * (0 and 1 until set). Errors: OPENREG_E_INVALID unless 0 <= index < count. */
-OPENREG_API openreg_status openreg_set_process(int32_t index, int32_t count);
-
 /* ------------------------------------------------------------------------------------------------------- selection */
 
 #define OPENREG_CHOSEN_NONE 0 /* no table is published */
@@ -293,11 +274,6 @@ OPENREG_API OPENREG_WARN_UNUSED openreg_status openreg_use_drivers(const char *n
  * need not be known. Errors: OPENREG_E_INVALID (malformed; the preference is then none). */
 OPENREG_API openreg_status openreg_prefer_driver(const char *name);
 
-/* For another choice by openreg_select_gpu(): openreg_forget_failures(), and a GPU that was chosen automatically is chosen
- * again. Opens nothing. Errors: OPENREG_E_BUSY "1 live allocation(s) on driver 'cuda'" (such a GPU is in use; nothing is
- * forgotten). */
-OPENREG_API openreg_status openreg_reset_gpu(void);
-
 /* Forgets failures, so that these drivers are tried again. Open drivers stay open. Never fails; waits while another thread
  * opens a driver. */
 OPENREG_API void openreg_forget_failures(void);
@@ -305,11 +281,6 @@ OPENREG_API void openreg_forget_failures(void);
 /* Chooses again, as openreg_init() would now; drivers that are open are not opened again. A pinned table stays, and so
  * does one of the same drivers. Errors: those of openreg_init(); the table before then stays. */
 OPENREG_API openreg_status openreg_reselect(void);
-
-/* Makes a GPU active if one works: chooses as openreg_reselect() does, but leaves `sim` unopened where no GPU was found.
- * *found = 1 if the default driver counts as a GPU or was chosen explicitly (by openreg_use_drivers(), OPENREG_DRIVERS or
- * the preference, `sim` too), else 0; a pinned table stays. Errors: those of openreg_init(). */
-OPENREG_API openreg_status openreg_select_gpu(int32_t *found);
 
 /* The options that open() of a driver would get, by the variables of the last selection, "visible_devices" too: texts "key=value", each with its NUL, one
  * after the other in at most `size` bytes; *length is the bytes of all. Loads and opens nothing. Errors:

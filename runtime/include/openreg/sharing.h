@@ -40,10 +40,11 @@ typedef struct openreg_memory_handle {
     uint64_t allocation_size;
     char uuid[16]; /* of the device */
     char driver[32];
+    uint32_t allocation_bytes, reserved; /* of what follows, as ipc.h's handle_size() says; the rest is 0 */
     openreg_ipc_handle allocation;
 } openreg_memory_handle;
 
-#define OPENREG_MEMORY_HANDLE_SIZE_1 184u
+#define OPENREG_MEMORY_HANDLE_SIZE_1 384u
 static_assert(sizeof(openreg_memory_handle) == OPENREG_MEMORY_HANDLE_SIZE_1, "append a field, then freeze its size");
 
 typedef struct openreg_import_s *openreg_import; /* owned by the caller until openreg_import_release() */
@@ -52,6 +53,9 @@ typedef struct openreg_import_s *openreg_import; /* owned by the caller until op
  * memory first. Errors: OPENREG_E_INVALID (not in a live block of this process, NULL, struct_size not set), OPENREG_E_UNSUPPORTED (the driver
  * can't share memory), OPENREG_E_NOMEM (too many handles are held), the driver's. */
 OPENREG_API OPENREG_WARN_UNUSED openreg_status openreg_memory_export(const void *ptr, openreg_memory_handle *inout);
+/* The same for processes that are known: some vendors let in no others (ipc.h). `count` 0 is openreg_memory_export(). */
+OPENREG_API OPENREG_WARN_UNUSED openreg_status openreg_memory_export_to(const void *ptr, const int32_t *processes,
+                                                                        uint32_t count, openreg_memory_handle *inout);
 
 /* The memory of a handle, on the device of this process that is the exporter's. A process may import one handle
  * repeatedly, and the exporter itself may import it; it gets its own address. Until the release the memory is like a

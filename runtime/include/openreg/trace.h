@@ -12,7 +12,7 @@
 #ifndef OPENREG_TRACE_H
 #define OPENREG_TRACE_H
 
-#include <openreg/openreg.h>
+#include <openreg/lab.h>
 
 #ifdef __cplusplus
 extern "C" {
@@ -69,17 +69,32 @@ static_assert(sizeof(openreg_tracer) == OPENREG_TRACER_SIZE_1, "append a field, 
  * On a driver with timed events the first traced call of each device waits for its stream, to compare clocks.
  * Errors: OPENREG_E_INVALID (NULL, struct_size not set, no record()), OPENREG_E_BUSY (a trace is active already),
  * OPENREG_E_FORKED. */
-OPENREG_API OPENREG_WARN_UNUSED openreg_status openreg_trace_start(const openreg_tracer *tracer);
+OPENREG_WARN_UNUSED static inline openreg_status
+openreg_trace_start(const openreg_tracer *tracer)
+{
+    const openreg_lab *const lab = openreg_lab_get();
+    return lab != NULL ? lab->trace_start(tracer) : OPENREG_E_INCOMPATIBLE;
+}
 
 /* Waits for the work of the calls traced so far and tells the listener of what it has not heard of yet. Work whose end
  * the driver fails to measure is left out. Errors: OPENREG_E_INVALID (no trace is active), OPENREG_E_FORKED. */
-OPENREG_API openreg_status openreg_trace_flush(void);
+static inline openreg_status
+openreg_trace_flush(void)
+{
+    const openreg_lab *const lab = openreg_lab_get();
+    return lab != NULL ? lab->trace_flush() : OPENREG_E_INCOMPATIBLE;
+}
 
 /* openreg_trace_flush(), then the end: when this returns, the listener's functions are not running and are not called
  * again. Calls that have begun and not ended are not told. openreg_shutdown() flushes, but does not stop; a forked
  * child inherits no trace. Errors: OPENREG_E_INVALID (no trace is active). In a child that can't use devices it
  * succeeds. */
-OPENREG_API openreg_status openreg_trace_stop(void);
+static inline openreg_status
+openreg_trace_stop(void)
+{
+    const openreg_lab *const lab = openreg_lab_get();
+    return lab != NULL ? lab->trace_stop() : OPENREG_E_INCOMPATIBLE;
+}
 
 /* Now, on the clock of all times here. Never fails. */
 OPENREG_API uint64_t openreg_trace_clock(void);

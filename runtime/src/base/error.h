@@ -6,6 +6,8 @@
 #include <openreg/driver.h>
 #include <openreg/openreg.h>
 
+#include "base/internal_api.h"
+
 #define OPENREG_RETURN_NOT_OK(expression)                                                                              \
     do {                                                                                                               \
         const openreg_status return_not_ok_status = (expression);                                                      \
@@ -32,7 +34,7 @@ typedef struct openreg_error_fields {
 
 /* Stores (code, no vendor code, no driver, call, text) as this thread's error and returns `code`. `call` may be NULL.
  * Truncates, never fails. */
-openreg_status openreg_error_set(openreg_status code, const char *call, const char *format, ...)
+OPENREG_INTERNAL openreg_status openreg_error_set(openreg_status code, const char *call, const char *format, ...)
     __attribute__((format(printf, 3, 4)));
 
 /* Likewise, of something that a driver did. */
@@ -54,8 +56,8 @@ openreg_status openreg_error_set_call(const char *call);
 openreg_status openreg_error_prefix(const char *prefix);
 
 /* The thread's error, to be put back after calls whose failures are nobody's concern. */
-openreg_error_fields openreg_error_save(void);
-void openreg_error_restore(const openreg_error_fields *saved);
+OPENREG_INTERNAL openreg_error_fields openreg_error_save(void);
+OPENREG_INTERNAL void openreg_error_restore(const openreg_error_fields *saved);
 
 /* The message of an error for someone who knows already that `call` failed, and that `driver` is meant: without them. */
 void openreg_error_reason(const openreg_error_fields *error, const char *call, const char *driver, char *out,
@@ -68,11 +70,11 @@ void openreg_error_begin_call(void);
 openreg_status openreg_error_end_call(const char *driver, const char *call, openreg_status code);
 
 /* How often this thread's driver has called set_error() since begin_call(), and the last code that it gave. */
-uint32_t openreg_error_times_set(openreg_status *code);
+OPENREG_INTERNAL uint32_t openreg_error_times_set(openreg_status *code);
 /* 1 if status.h has the code, else 0. */
-int openreg_error_is_known(openreg_status code);
+OPENREG_INTERNAL int openreg_error_is_known(openreg_status code);
 
 /* What drivers get: set_error() writes this thread's record, log() goes to log.h. Static. */
-extern const openreg_host openreg_host_services;
+OPENREG_INTERNAL extern const openreg_host openreg_host_services;
 
 #endif

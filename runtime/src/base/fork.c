@@ -15,6 +15,7 @@ static pthread_once_t watch_once = PTHREAD_ONCE_INIT;
 
 /* Written while the library is loaded, and only read from then on. */
 static openreg_fork_handlers handlers[OPENREG_FORK_STAGES];
+static openreg_lock *held[OPENREG_FORK_STAGES];
 
 void
 openreg_fork_handle(openreg_fork_stage stage, const openreg_fork_handlers *own)
@@ -22,20 +23,32 @@ openreg_fork_handle(openreg_fork_stage stage, const openreg_fork_handlers *own)
     handlers[stage] = *own;
 }
 
+void
+openreg_fork_hold(openreg_fork_stage stage, openreg_lock *lock)
+{
+    held[stage] = lock;
+}
+
 static void
 before_fork(void)
 {
-    for (int stage = OPENREG_FORK_STAGES - 1; stage >= 0; --stage)
+    for (int stage = OPENREG_FORK_STAGES - 1; stage >= 0; --stage) {
         if (handlers[stage].prepare != NULL)
             handlers[stage].prepare();
+        if (held[stage] != NULL)
+            openreg_lock_acquire(held[stage]);
+    }
 }
 
 static void
 after_fork_in_parent(void)
 {
-    for (int stage = 0; stage < OPENREG_FORK_STAGES; ++stage)
+    for (int stage = 0; stage < OPENREG_FORK_STAGES; ++stage) {
+        if (held[stage] != NULL)
+            openreg_lock_release(held[stage]);
         if (handlers[stage].parent != NULL)
             handlers[stage].parent();
+    }
 }
 
 static void

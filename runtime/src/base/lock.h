@@ -13,6 +13,8 @@
 #include <stdatomic.h>
 #include <stdbool.h>
 
+#include "base/internal_api.h"
+
 /* Initialise with OPENREG_LOCK_INITIALIZER or openreg_lock_init(). */
 typedef struct openreg_lock {
     pthread_mutex_t mutex;
@@ -22,11 +24,11 @@ typedef struct openreg_lock {
 #define OPENREG_LOCK_INITIALIZER {PTHREAD_MUTEX_INITIALIZER, 0}
 
 /* Forks between the process that was exec'ed and this one. Counted by fork.c, in the child. */
-extern atomic_uint openreg_fork_epoch;
+OPENREG_INTERNAL extern atomic_uint openreg_fork_epoch;
 
-void openreg_lock_init(openreg_lock *lock);
-void openreg_lock_destroy(openreg_lock *lock);
-void openreg_lock_remake(openreg_lock *lock);
+OPENREG_INTERNAL void openreg_lock_init(openreg_lock *lock);
+OPENREG_INTERNAL void openreg_lock_destroy(openreg_lock *lock);
+OPENREG_INTERNAL void openreg_lock_remake(openreg_lock *lock);
 
 static inline void
 openreg_lock_acquire(openreg_lock *lock)

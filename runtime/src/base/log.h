@@ -5,8 +5,10 @@
 
 #include <stdint.h>
 
+#include "base/internal_api.h"
+
 /* `level`: OPENREG_LOG_*. Lines below OPENREG_LOG_LEVEL are dropped before formatting. One write(2) a line. */
-void openreg_log(int32_t level, const char *format, ...) __attribute__((format(printf, 2, 3)));
+OPENREG_INTERNAL void openreg_log(int32_t level, const char *format, ...) __attribute__((format(printf, 2, 3)));
 
 /* Sets the threshold from the text of OPENREG_LOG_LEVEL; NULL and unknown words mean the level of
  * openreg_set_log_level(). Before the first call

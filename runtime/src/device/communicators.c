@@ -9,7 +9,8 @@
 #include "base/fork.h"
 #include "base/sized_struct.h"
 #include "device/stream.h"
-#include "driver/watched_call.h"
+#include "driver/driver_calls.h"
+#include "watch/observers.h"
 
 struct openreg_communicator_s {
     openreg_device *device;
@@ -63,20 +64,55 @@ openreg_has_communicators(int32_t index, int32_t *has)
     return OPENREG_OK;
 }
 
-openreg_status
-openreg_communicator_id(int32_t index, openreg_comm_id *out)
+static openreg_status
+find_id_size(const char *call, openreg_device *device, const openreg_comm *table, uint32_t *out)
 {
-    static const char call[] = "openreg_communicator_id";
+    uint32_t size = 0;
+    OPENREG_RETURN_NOT_OK(OPENREG_DEVICE_CALL(device, call, table->id_size(device->driver->instance, &size)));
+    if (size == 0 || size > OPENREG_COMM_ID_MAX)
+        return openreg_error_set_driver(OPENREG_E_INTERNAL, call, device->driver->name,
+                                        "id_size gave %u bytes, not 1 to %u", (unsigned)size, OPENREG_COMM_ID_MAX);
+    *out = size;
+    return OPENREG_OK;
+}
+
+openreg_status
+openreg_communicator_id_size(int32_t index, uint32_t *out)
+{
+    static const char call[] = "openreg_communicator_id_size";
     openreg_device *device = NULL;
     const openreg_comm *table = NULL;
     if (out == NULL)
         return openreg_error_set(OPENREG_E_INVALID, call, "out is NULL");
     OPENREG_RETURN_NOT_OK(require_table(call, index, &device, &table));
-    return OPENREG_DEVICE_CALL(device, call, table->unique_id(device->driver->instance, out));
+    return find_id_size(call, device, table, out);
+}
+
+/* An id that the caller gives or wants has the driver's size. */
+static openreg_status
+check_id(const char *call, openreg_device *device, const openreg_comm *table, const void *id, uint32_t size)
+{
+    uint32_t wanted = 0;
+    OPENREG_RETURN_NOT_OK(find_id_size(call, device, table, &wanted));
+    return id != NULL && size == wanted
+               ? OPENREG_OK
+               : openreg_error_set(OPENREG_E_INVALID, call, "id is NULL or has %u bytes, not %u", (unsigned)size,
+                                   (unsigned)wanted);
 }
 
 openreg_status
-openreg_communicator_create(int32_t index, int32_t rank, int32_t size, const openreg_comm_id *id,
+openreg_communicator_id(int32_t index, void *id, uint32_t size)
+{
+    static const char call[] = "openreg_communicator_id";
+    openreg_device *device = NULL;
+    const openreg_comm *table = NULL;
+    OPENREG_RETURN_NOT_OK(require_table(call, index, &device, &table));
+    OPENREG_RETURN_NOT_OK(check_id(call, device, table, id, size));
+    return OPENREG_DEVICE_CALL(device, call, table->unique_id(device->driver->instance, device->ordinal, id));
+}
+
+openreg_status
+openreg_communicator_create(int32_t index, int32_t rank, int32_t ranks, const void *id, uint32_t size,
                             openreg_communicator *out)
 {
     static const char call[] = "openreg_communicator_create";
@@ -84,16 +120,17 @@ openreg_communicator_create(int32_t index, int32_t rank, int32_t size, const ope
     const openreg_comm *table = NULL;
     if (id == NULL || out == NULL)
         return openreg_error_set(OPENREG_E_INVALID, call, "id or out is NULL");
-    if (size < 1 || rank < 0 || rank >= size)
-        return openreg_error_set(OPENREG_E_INVALID, call, "rank %d of %d", rank, size);
+    if (ranks < 1 || rank < 0 || rank >= ranks)
+        return openreg_error_set(OPENREG_E_INVALID, call, "rank %d of %d", rank, ranks);
     OPENREG_RETURN_NOT_OK(require_table(call, index, &device, &table));
+    OPENREG_RETURN_NOT_OK(check_id(call, device, table, id, size));
     openreg_communicator const made = malloc(sizeof *made);
     if (made == NULL)
         return openreg_error_set(OPENREG_E_NOMEM, call, "no host memory for a communicator");
-    *made = (struct openreg_communicator_s){.device = device, .table = table, .size = size};
+    *made = (struct openreg_communicator_s){.device = device, .table = table, .size = ranks};
     (void)atomic_fetch_add_explicit(&device->live_communicators, 1, memory_order_relaxed);
     openreg_status status = OPENREG_DEVICE_CALL(
-        device, call, table->init(device->driver->instance, device->ordinal, rank, size, id, &made->native));
+        device, call, table->init(device->driver->instance, device->ordinal, rank, ranks, id, &made->native));
     if (status == OPENREG_OK && made->native == NULL)
         status = openreg_error_set_driver(OPENREG_E_INTERNAL, call, device->driver->name,
                                           "init succeeded but gave no communicator");
@@ -107,73 +144,66 @@ openreg_communicator_create(int32_t index, int32_t rank, int32_t size, const ope
 }
 
 static openreg_status
-queue(openreg_communicator c, const openreg_collective *w, openreg_driver_stream stream)
+check_collective(const char *call, openreg_communicator communicator, const openreg_collective *what)
 {
-    openreg_instance const instance = c->device->driver->instance;
-    const openreg_comm *const t = c->table;
-    switch (w->kind) {
-    case OPENREG_COLLECTIVE_ALL_REDUCE:
-        return t->all_reduce(instance, c->native, w->send, w->recv, w->count, w->type, w->reduction, stream);
-    case OPENREG_COLLECTIVE_REDUCE:
-        return t->reduce(instance, c->native, w->send, w->recv, w->count, w->type, w->reduction, w->peer, stream);
-    case OPENREG_COLLECTIVE_BROADCAST:
-        return t->broadcast(instance, c->native, w->send, w->recv, w->count, w->type, w->peer, stream);
-    case OPENREG_COLLECTIVE_ALL_GATHER:
-        return t->all_gather(instance, c->native, w->send, w->recv, w->count, w->type, stream);
-    case OPENREG_COLLECTIVE_REDUCE_SCATTER:
-        return t->reduce_scatter(instance, c->native, w->send, w->recv, w->count, w->type, w->reduction, stream);
-    case OPENREG_COLLECTIVE_ALL_TO_ALL:
-        return t->all_to_all(instance, c->native, w->send, w->recv, w->count, w->type, stream);
-    case OPENREG_COLLECTIVE_SEND:
-        return t->send(instance, c->native, w->send, w->count, w->type, w->peer, stream);
-    default:
-        return t->recv(instance, c->native, w->recv, w->count, w->type, w->peer, stream);
-    }
+    if (what->kind < 0 || what->kind >= KINDS)
+        return openreg_error_set(OPENREG_E_INVALID, call, "%d is no kind of collective", what->kind);
+    if (what->peer < 0 || what->peer >= communicator->size)
+        return openreg_error_set(OPENREG_E_INVALID, call, "%s: there is no rank %d of %d", names[what->kind],
+                                 what->peer, communicator->size);
+    const int may_receive = what->kind == OPENREG_COLLECTIVE_ALL_GATHER || what->kind == OPENREG_COLLECTIVE_ALL_TO_ALL;
+    const int sends = what->send_counts != NULL, receives = what->recv_counts != NULL;
+    if ((receives && !may_receive) || (what->kind == OPENREG_COLLECTIVE_ALL_TO_ALL ? sends != receives : sends))
+        return openreg_error_set(OPENREG_E_INVALID, call,
+                                 "%s: counts of ranks are all_gather's (recv_counts) and all_to_all's (both)",
+                                 names[what->kind]);
+    return OPENREG_OK;
+}
+
+typedef struct queued_collectives {
+    openreg_communicator communicator;
+    const openreg_collective *list;
+    uint64_t n;
+    openreg_driver_stream stream;
+} queued_collectives;
+
+static openreg_status
+run(void *argument)
+{
+    const queued_collectives *const q = argument;
+    const openreg_communicator c = q->communicator;
+    return c->table->queue(c->device->driver->instance, c->native, q->list, q->n, q->stream);
 }
 
 openreg_status
-openreg_communicator_queue(openreg_communicator communicator, const openreg_collective *what, openreg_stream stream)
+openreg_communicator_queue(openreg_communicator communicator, const openreg_collective *list, uint64_t n,
+                           openreg_stream stream)
 {
     static const char call[] = "openreg_communicator_queue";
     openreg_driver_stream handle = NULL;
     OPENREG_RETURN_NOT_OK(reject(call, communicator));
-    if (!openreg_sized_is_valid(what, OPENREG_COLLECTIVE_SIZE_1) || what->kind < 0 || what->kind >= KINDS)
-        return openreg_error_set(OPENREG_E_INVALID, call, "what is NULL, incomplete or of no known kind");
-    if (what->peer < 0 || what->peer >= communicator->size)
-        return openreg_error_set(OPENREG_E_INVALID, call, "%s: there is no rank %d of %d", names[what->kind],
-                                 what->peer, communicator->size);
+    if (n == 0)
+        return OPENREG_OK;
+    if (!openreg_sized_is_valid(list, OPENREG_COLLECTIVE_SIZE_1) || list->struct_size % sizeof(void *) != 0)
+        return openreg_error_set(OPENREG_E_INVALID, call, "list is NULL or its struct_size not set");
+    for (uint64_t i = 0; i < n; ++i)
+        OPENREG_RETURN_NOT_OK(check_collective(call, communicator, openreg_collective_at(list, i)));
     openreg_device *const device = communicator->device;
+    const char *const name = names[list->kind]; /* of a group: the first one's */
     OPENREG_RETURN_NOT_OK(openreg_stream_resolve(device, call, stream, &handle));
-    openreg_stream_is_used(device, names[what->kind], stream);
+    openreg_stream_is_used(device, name, stream);
     if (openreg_device_is_lost(device))
-        return openreg_call_lost(device, names[what->kind]);
-    openreg_watched watched;
-    openreg_error_begin_call();
-    openreg_status status = openreg_watched_begin(&watched, device, call, OPENREG_CALL_KERNEL, handle, 0,
-                                                  names[what->kind])
-                                ? queue(communicator, what, handle)
-                                : OPENREG_OK;
-    status = openreg_watched_end(&watched, status);
-    return openreg_call_end(device, names[what->kind], status);
-}
-
-openreg_status
-openreg_communicator_group_start(openreg_communicator communicator)
-{
-    static const char call[] = "openreg_communicator_group_start";
-    OPENREG_RETURN_NOT_OK(reject(call, communicator));
-    return OPENREG_DEVICE_CALL(communicator->device, call,
-                               communicator->table->group_start(communicator->device->driver->instance));
-}
-
-openreg_status
-openreg_communicator_group_end(openreg_communicator communicator)
-{
-    static const char call[] = "openreg_communicator_group_end";
-    OPENREG_RETURN_NOT_OK(reject(call, communicator));
-    /* Of a lost device, too: the group belongs to the thread, and would never end. */
-    return OPENREG_RELEASE_CALL(communicator->device, call,
-                                communicator->table->group_end(communicator->device->driver->instance));
+        return openreg_call_lost(device, name);
+    openreg_call_begin(device, name);
+    queued_collectives queued = {communicator, list, n, handle};
+    openreg_status status;
+    if (openreg_is_observed(OPENREG_OBSERVE_WORK)) {
+        const openreg_work work = {call, name, device->index, 0, handle, &openreg_host_services};
+        status = openreg_observers_run(&work, run, &queued);
+    } else {
+        status = run(&queued);
+    }
+    return openreg_call_end(device, name, status);
 }
 
 openreg_status

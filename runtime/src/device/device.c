@@ -3,11 +3,10 @@
 #include "base/error.h"
 #include "base/sized_struct.h"
 #include "base/thread.h"
-#include "device/trace.h"
 #include "driver/device_table.h"
 #include "driver/driver_calls.h"
 #include "driver/properties.h"
-#include "races/races.h"
+#include "driver/span.h"
 
 /* The thread's choice, packed so that it is read and written at once: generation of the table << 32 | bound << 16 |
  * index. It counts for the table of that generation alone: after a shutdown, and in a new thread, the current device is
@@ -151,7 +150,7 @@ openreg_get_device_properties(int32_t index, openreg_device_properties *inout)
         return openreg_error_set(OPENREG_E_INVALID, call, "inout is NULL or its struct_size not set");
     OPENREG_RETURN_NOT_OK(openreg_device_get(call, index, &device));
 
-    openreg_properties_fill(&device->driver->table, device->driver->name, device->ordinal, &device->info, inout);
+    openreg_properties_fill(device->driver->table, device->driver->name, device->ordinal, &device->info, inout);
     return OPENREG_OK;
 }
 
@@ -172,10 +171,11 @@ openreg_device_synchronize(int32_t index)
     static const char call[] = "openreg_device_synchronize";
     openreg_device *device = NULL;
     OPENREG_RETURN_NOT_OK(openreg_device_get(call, index, &device));
-    openreg_trace_span span;
-    openreg_trace_begin(&span, OPENREG_TRACE_WAIT, call, device, OPENREG_STREAM_DEFAULT);
-    OPENREG_RETURN_NOT_OK(openreg_trace_end(&span, openreg_call_device_sync(device, call)));
-    if (openreg_races_are_found())
-        openreg_races_host_waits_device(index);
+    openreg_watched_span span;
+    openreg_span_begin(&span, OPENREG_TRACE_WAIT, call, "", device, OPENREG_STREAM_DEFAULT, 0, OPENREG_HOST,
+                       OPENREG_HOST);
+    OPENREG_RETURN_NOT_OK(openreg_span_end(&span, openreg_call_device_sync(device, call)));
+    if (openreg_is_observed(OPENREG_OBSERVE_USES))
+        openreg_observers_order(&(openreg_order){.what = OPENREG_ORDER_HOST_DEVICE, .device = index});
     return OPENREG_OK;
 }

@@ -10,11 +10,12 @@
 #include "base/fork.h"
 #include "base/lock.h"
 #include "device/stream.h"
-#include "device/trace.h"
-#include "races/races.h"
+#include "driver/driver_calls.h"
+#include "driver/span.h"
 
 #define CHUNK_SLOTS 256u
-#define MAX_CHUNKS (OPENREG_MAX_EVENTS / CHUNK_SLOTS)
+#define MAX_EVENTS 1048576 /* of a process, alive at a time */
+#define MAX_CHUNKS (MAX_EVENTS / CHUNK_SLOTS)
 
 /* Slots are never given back to the host, so reading one through a stale handle is safe. */
 typedef struct event_slot {
@@ -24,7 +25,6 @@ typedef struct event_slot {
                         * delays other uses of this one event */
     openreg_device *device;
     openreg_backend_event marker;
-    openreg_race_event *race; /* what the latest record carries, while races are looked for */
     struct event_slot *next_free;
 } event_slot;
 
@@ -33,6 +33,12 @@ static _Atomic(event_slot *) chunks[MAX_CHUNKS];
 static openreg_lock free_lock = OPENREG_LOCK_INITIALIZER;
 static event_slot *first_free;
 static uint32_t chunk_count;
+
+__attribute__((constructor)) static void
+handle_forks(void)
+{
+    openreg_fork_hold(OPENREG_FORK_EVENTS, &free_lock);
+}
 
 static openreg_event
 handle_of(const event_slot *slot, unsigned use)
@@ -54,6 +60,13 @@ find(openreg_event event)
         return NULL;
     event_slot *const slot = &chunk[number % CHUNK_SLOTS];
     return atomic_load_explicit(&slot->use, memory_order_acquire) == use ? slot : NULL;
+}
+
+static void
+tell_of(openreg_event event, int32_t what, int32_t device, openreg_stream stream)
+{
+    const uint64_t mark = (uint64_t)(uintptr_t)event << 1; /* odd ones are host functions' */
+    openreg_observers_order(&(openreg_order){.what = what, .device = device, .stream = stream, .mark = mark});
 }
 
 static bool
@@ -87,7 +100,7 @@ take_slot(const char *call, event_slot **out)
     openreg_lock_release(&free_lock);
     if (is_full)
         return openreg_error_set(OPENREG_E_NOMEM, call, "%d events are alive, and more than that there can't be",
-                                 OPENREG_MAX_EVENTS);
+                                 MAX_EVENTS);
     return has_one ? OPENREG_OK : openreg_error_set(OPENREG_E_NOMEM, call, "no host memory for another event");
 }
 
@@ -174,42 +187,31 @@ openreg_event_destroy(openreg_event event)
         return status;
     }
     (void)atomic_fetch_sub_explicit(&device->live_events, 1, memory_order_relaxed);
-    openreg_races_event_free(slot->race);
-    slot->race = NULL;
+    if (openreg_is_observed(OPENREG_OBSERVE_USES))
+        tell_of(event, OPENREG_ORDER_MARK_GONE, OPENREG_HOST, OPENREG_STREAM_DEFAULT);
     put_slot(slot);
     return OPENREG_OK;
 }
 
 openreg_status
-openreg_event_record(openreg_event event, openreg_stream stream)
+openreg_event_record(openreg_event event, int32_t device, openreg_stream stream)
 {
     static const char call[] = "openreg_event_record";
     event_slot *slot = NULL;
     openreg_driver_stream handle = NULL;
     OPENREG_RETURN_NOT_OK(reach(call, event, &slot));
+    if (device != slot->device->index)
+        return openreg_error_set(OPENREG_E_INVALID, call,
+                                 "an event of openreg:%d can't be recorded on a stream of openreg:%d",
+                                 slot->device->index, device);
     OPENREG_RETURN_NOT_OK(openreg_stream_resolve(slot->device, call, stream, &handle));
     openreg_stream_is_used(slot->device, call, stream);
     openreg_lock_acquire(&slot->lock);
     const openreg_status status = openreg_call_marker_record(slot->device, call, &slot->marker, handle);
-    if (openreg_races_are_found() && status == OPENREG_OK)
-        openreg_races_event_records(&slot->race, slot->device->index, stream);
+    if (openreg_is_observed(OPENREG_OBSERVE_USES) && status == OPENREG_OK)
+        tell_of(event, OPENREG_ORDER_MARK, slot->device->index, stream);
     openreg_lock_release(&slot->lock);
     return status;
-}
-
-/* The host, or with a device its stream, is behind the event's latest record. The event may be gone by now. */
-static void
-tell_of_wait(openreg_event event, const openreg_device *device, openreg_stream stream)
-{
-    event_slot *const slot = find(event);
-    if (slot == NULL)
-        return;
-    openreg_lock_acquire(&slot->lock);
-    if (device == NULL)
-        openreg_races_host_waits_event(slot->race);
-    else
-        openreg_races_stream_waits_event(device->index, stream, slot->race);
-    openreg_lock_release(&slot->lock);
 }
 
 openreg_status
@@ -223,8 +225,8 @@ openreg_event_query(openreg_event event, int32_t *done)
     OPENREG_RETURN_NOT_OK(openreg_event_read(call, event, &device, &marker));
     openreg_stream_is_used(device, call, OPENREG_STREAM_DEFAULT);
     OPENREG_RETURN_NOT_OK(openreg_call_marker_query(device, call, &marker, done));
-    if (openreg_races_are_found() && *done)
-        tell_of_wait(event, NULL, OPENREG_STREAM_DEFAULT);
+    if (openreg_is_observed(OPENREG_OBSERVE_USES) && *done)
+        tell_of(event, OPENREG_ORDER_HOST_MARK, OPENREG_HOST, OPENREG_STREAM_DEFAULT);
     return OPENREG_OK;
 }
 
@@ -236,11 +238,12 @@ openreg_event_synchronize(openreg_event event)
     openreg_backend_event marker;
     OPENREG_RETURN_NOT_OK(openreg_event_read(call, event, &device, &marker));
     openreg_stream_is_used(device, call, OPENREG_STREAM_DEFAULT);
-    openreg_trace_span span;
-    openreg_trace_begin(&span, OPENREG_TRACE_WAIT, call, device, OPENREG_STREAM_DEFAULT);
-    OPENREG_RETURN_NOT_OK(openreg_trace_end(&span, openreg_call_marker_sync(device, call, &marker)));
-    if (openreg_races_are_found())
-        tell_of_wait(event, NULL, OPENREG_STREAM_DEFAULT);
+    openreg_watched_span span;
+    openreg_span_begin(&span, OPENREG_TRACE_WAIT, call, "", device, OPENREG_STREAM_DEFAULT, 0, OPENREG_HOST,
+                       OPENREG_HOST);
+    OPENREG_RETURN_NOT_OK(openreg_span_end(&span, openreg_call_marker_sync(device, call, &marker)));
+    if (openreg_is_observed(OPENREG_OBSERVE_USES))
+        tell_of(event, OPENREG_ORDER_HOST_MARK, OPENREG_HOST, OPENREG_STREAM_DEFAULT);
     return OPENREG_OK;
 }
 
@@ -258,8 +261,8 @@ openreg_stream_wait_event(int32_t index, openreg_stream stream, openreg_event ev
     openreg_stream_is_used(openreg_device_is_lost(waiter) ? waiter : recorded_on, call,
                            openreg_device_is_lost(waiter) ? stream : OPENREG_STREAM_DEFAULT);
     OPENREG_RETURN_NOT_OK(openreg_call_stream_wait(waiter, call, handle, recorded_on, &marker));
-    if (openreg_races_are_found())
-        tell_of_wait(event, waiter, stream);
+    if (openreg_is_observed(OPENREG_OBSERVE_USES))
+        tell_of(event, OPENREG_ORDER_STREAM_MARK, waiter->index, stream);
     return OPENREG_OK;
 }
 

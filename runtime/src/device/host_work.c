@@ -6,7 +6,7 @@
 #include "base/error.h"
 #include "device/stream.h"
 #include "driver/device_table.h"
-#include "laboratory/faults.h"
+#include "driver/host_errors.h"
 
 openreg_status
 openreg_host_func_is_queued(int32_t index, int32_t *queued)
@@ -16,7 +16,7 @@ openreg_host_func_is_queued(int32_t index, int32_t *queued)
     if (queued == NULL)
         return openreg_error_set(OPENREG_E_INVALID, call, "queued is NULL");
     OPENREG_RETURN_NOT_OK(openreg_device_get(call, index, &device));
-    *queued = device->driver->table.host_func != NULL;
+    *queued = device->driver->table->host_func != NULL;
     return OPENREG_OK;
 }
 
@@ -32,6 +32,6 @@ openreg_stream_report_error(int32_t index, openreg_stream stream, openreg_status
         return openreg_error_set(OPENREG_E_INVALID, call, "%d is no error of a stream's work", code);
     OPENREG_RETURN_NOT_OK(openreg_device_get(call, index, &device));
     OPENREG_RETURN_NOT_OK(openreg_stream_resolve(device, call, stream, &handle));
-    openreg_faults_leave_error(index, handle, code, text);
+    openreg_host_error_leave(index, handle, code, text);
     return OPENREG_OK;
 }

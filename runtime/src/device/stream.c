@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 /* stream.c: streams of a device and the thread's current one (stream.h, openreg.h).
  *
- * An id is (table << 32) | ((device + 1) << 16) | (slot + 1); slots are level * OPENREG_STREAMS_PER_POOL + number, level 0
+ * An id is (table << 32) | ((device + 1) << 16) | (slot + 1); slots are level * STREAMS_PER_POOL + number, level 0
  * is the most urgent; the first device table is 0, so that an id that was kept while drivers were selected again means no
  * stream of the new devices. 0 is every device's default stream. A driver without streams gives distinct ids that all mean its default
  * stream, so that code which juggles streams behaves, only without overlap. */
@@ -16,9 +16,10 @@
 #include "base/lock.h"
 #include "base/log.h"
 #include "base/thread.h"
-#include "device/trace.h"
 #include "driver/driver_calls.h"
-#include "races/races.h"
+#include "driver/span.h"
+
+#define STREAMS_PER_POOL 32
 
 /* More priorities than any vendor has; a driver that names more gets the least urgent ones merged. */
 #define MAX_LEVELS 32
@@ -35,7 +36,7 @@ struct openreg_stream_set {
     openreg_lock making;              /* held while a stream is made */
     atomic_int has_default_functions; /* 1 once a host function was queued on the default stream */
     atomic_uint next[MAX_LEVELS];
-    pool_stream slots[]; /* levels * OPENREG_STREAMS_PER_POOL */
+    pool_stream slots[]; /* levels * STREAMS_PER_POOL */
 };
 
 struct openreg_stream_set *
@@ -43,7 +44,7 @@ openreg_stream_set_create(openreg_device *device, uint32_t generation)
 {
     const int64_t priorities = (int64_t)device->info.priority_low - device->info.priority_high + 1;
     const int levels = priorities < MAX_LEVELS ? (int)priorities : MAX_LEVELS;
-    const size_t slots = (size_t)levels * OPENREG_STREAMS_PER_POOL;
+    const size_t slots = (size_t)levels * STREAMS_PER_POOL;
     struct openreg_stream_set *const set = calloc(1, sizeof *set + slots * sizeof set->slots[0]);
     if (set == NULL)
         return NULL;
@@ -66,7 +67,7 @@ openreg_stream_set_destroy(struct openreg_stream_set *streams)
     if (!is_lost && atomic_load_explicit(&streams->has_default_functions, memory_order_relaxed) &&
         openreg_call_stream_sync(streams->device, call, NULL) != OPENREG_OK)
         openreg_log(OPENREG_LOG_WARNING, "%s", openreg_last_error()->message);
-    for (int i = 0; i < streams->levels * OPENREG_STREAMS_PER_POOL; ++i) {
+    for (int i = 0; i < streams->levels * STREAMS_PER_POOL; ++i) {
         pool_stream *const slot = &streams->slots[i];
         if (!atomic_load_explicit(&slot->is_made, memory_order_acquire))
             continue;
@@ -108,7 +109,7 @@ find_slot(const openreg_device *device, openreg_stream stream)
 {
     struct openreg_stream_set *const set = device->streams;
     const int64_t slot = (stream & 0xffff) - 1;
-    if (stream - (slot + 1) != id_of(set, -1) || slot < 0 || slot >= set->levels * OPENREG_STREAMS_PER_POOL)
+    if (stream - (slot + 1) != id_of(set, -1) || slot < 0 || slot >= set->levels * STREAMS_PER_POOL)
         return NULL;
     pool_stream *const found = &set->slots[slot];
     return atomic_load_explicit(&found->is_made, memory_order_acquire) ? found : NULL;
@@ -154,9 +155,8 @@ openreg_stream_from_pool(int32_t index, int32_t priority, openreg_stream *out)
     struct openreg_stream_set *const set = device->streams;
     const int64_t distance = (int64_t)priority - device->info.priority_high;
     const int level = distance < 0 ? 0 : distance >= set->levels ? set->levels - 1 : (int)distance;
-    const unsigned number = atomic_fetch_add_explicit(&set->next[level], 1, memory_order_relaxed) %
-                            OPENREG_STREAMS_PER_POOL;
-    const int at = level * OPENREG_STREAMS_PER_POOL + (int)number;
+    const unsigned number = atomic_fetch_add_explicit(&set->next[level], 1, memory_order_relaxed) % STREAMS_PER_POOL;
+    const int at = level * STREAMS_PER_POOL + (int)number;
     pool_stream *const slot = &set->slots[at];
     if (!atomic_load_explicit(&slot->is_made, memory_order_acquire))
         OPENREG_RETURN_NOT_OK(make_stream(set, call, slot, device->info.priority_high + level));
@@ -219,12 +219,16 @@ reach(const char *call, int32_t index, openreg_stream stream, openreg_device **d
 void
 openreg_stream_tell_of_loss(const openreg_device *device, const char *call, openreg_stream stream)
 {
-    openreg_race_use loss = {.what = "", .place = "", .stack = "", .device = device->index};
-    if (atomic_load_explicit(&device->loss, memory_order_acquire) == OPENREG_LOSS_KNOWN) {
-        loss.what = device->loss_call;
-        loss.place = device->loss_place;
-    }
-    openreg_races_lost_device_used(&loss, call, stream);
+    const bool is_known = atomic_load_explicit(&device->loss, memory_order_acquire) == OPENREG_LOSS_KNOWN;
+    openreg_observers_lost(call, device->index, stream, is_known ? device->loss_call : "",
+                           is_known ? device->loss_place : "");
+}
+
+/* The host has seen all work of the stream. */
+static void
+tell_of_host(int32_t index, openreg_stream stream)
+{
+    openreg_observers_order(&(openreg_order){.what = OPENREG_ORDER_HOST_STREAM, .device = index, .stream = stream});
 }
 
 openreg_status
@@ -238,8 +242,8 @@ openreg_stream_query(int32_t index, openreg_stream stream, int32_t *done)
     OPENREG_RETURN_NOT_OK(reach(call, index, stream, &device, &handle));
     openreg_stream_is_used(device, call, stream);
     OPENREG_RETURN_NOT_OK(openreg_call_stream_query(device, call, handle, done));
-    if (openreg_races_are_found() && *done)
-        openreg_races_host_waits(index, stream);
+    if (openreg_is_observed(OPENREG_OBSERVE_USES) && *done)
+        tell_of_host(index, stream);
     return OPENREG_OK;
 }
 
@@ -251,28 +255,34 @@ openreg_stream_synchronize(int32_t index, openreg_stream stream)
     openreg_driver_stream handle = NULL;
     OPENREG_RETURN_NOT_OK(reach(call, index, stream, &device, &handle));
     openreg_stream_is_used(device, call, stream);
-    openreg_trace_span span;
-    openreg_trace_begin(&span, OPENREG_TRACE_WAIT, call, device, stream);
-    OPENREG_RETURN_NOT_OK(openreg_trace_end(&span, openreg_call_stream_sync(device, call, handle)));
-    if (openreg_races_are_found())
-        openreg_races_host_waits(index, stream);
+    openreg_watched_span span;
+    openreg_span_begin(&span, OPENREG_TRACE_WAIT, call, "", device, stream, 0, OPENREG_HOST, OPENREG_HOST);
+    OPENREG_RETURN_NOT_OK(openreg_span_end(&span, openreg_call_stream_sync(device, call, handle)));
+    if (openreg_is_observed(OPENREG_OBSERVE_USES))
+        tell_of_host(index, stream);
     return OPENREG_OK;
 }
 
-/* A host function that tells the race detector that the host has come behind its stream. */
+/* A host function, of which observers see that the host has come behind its stream. */
 typedef struct followed_function {
     void (*function)(void *argument);
     void *argument;
-    openreg_race_event *event;
 } followed_function;
+
+static void
+tell_of_function(const followed_function *followed, int32_t what, int32_t index, openreg_stream stream)
+{
+    openreg_observers_order(&(openreg_order){
+        .what = what, .device = index, .stream = stream, .mark = (uint64_t)(uintptr_t)followed | 1}); /* events: even */
+}
 
 static void
 run_followed(void *argument)
 {
     followed_function *const followed = argument;
-    openreg_races_host_waits_event(followed->event);
+    tell_of_function(followed, OPENREG_ORDER_HOST_MARK, OPENREG_HOST, OPENREG_STREAM_DEFAULT);
     followed->function(followed->argument);
-    openreg_races_event_free(followed->event);
+    tell_of_function(followed, OPENREG_ORDER_MARK_GONE, OPENREG_HOST, OPENREG_STREAM_DEFAULT);
     free(followed);
 }
 
@@ -283,11 +293,11 @@ launch_followed(const char *call, openreg_device *device, openreg_stream stream,
     followed_function *const followed = malloc(sizeof *followed);
     if (followed == NULL)
         return openreg_error_set(OPENREG_E_NOMEM, call, "no host memory to follow a host function");
-    *followed = (followed_function){function, argument, NULL};
-    openreg_races_event_records(&followed->event, device->index, stream);
+    *followed = (followed_function){function, argument};
+    tell_of_function(followed, OPENREG_ORDER_MARK, device->index, stream);
     const openreg_status status = openreg_call_host_func(device, call, handle, run_followed, followed);
     if (status != OPENREG_OK) {
-        openreg_races_event_free(followed->event);
+        tell_of_function(followed, OPENREG_ORDER_MARK_GONE, OPENREG_HOST, OPENREG_STREAM_DEFAULT);
         free(followed);
     }
     return status;
@@ -305,7 +315,7 @@ openreg_launch_host_func(int32_t index, openreg_stream stream, void (*function)(
     openreg_stream_is_used(device, call, stream);
     if (stream == OPENREG_STREAM_DEFAULT)
         atomic_store_explicit(&device->streams->has_default_functions, 1, memory_order_relaxed);
-    if (openreg_races_are_found())
+    if (openreg_is_observed(OPENREG_OBSERVE_USES))
         return launch_followed(call, device, stream, handle, function, argument);
     return openreg_call_host_func(device, call, handle, function, argument);
 }
@@ -324,7 +334,7 @@ openreg_stream_priority(int32_t index, openreg_stream stream, int32_t *out)
     if (stream == OPENREG_STREAM_DEFAULT)
         *out = high > 0 ? high : low < 0 ? low : 0; /* 0, or what is nearest to it */
     else
-        *out = high + (int32_t)(((stream & 0xffff) - 1) / OPENREG_STREAMS_PER_POOL);
+        *out = high + (int32_t)(((stream & 0xffff) - 1) / STREAMS_PER_POOL);
     return OPENREG_OK;
 }
 
@@ -355,7 +365,7 @@ openreg_stream_from_native(int32_t index, const void *native, openreg_stream *ou
         return OPENREG_OK;
     }
     struct openreg_stream_set *const set = device->streams;
-    for (int i = 0; i < set->levels * OPENREG_STREAMS_PER_POOL; ++i) {
+    for (int i = 0; i < set->levels * STREAMS_PER_POOL; ++i) {
         pool_stream *const slot = &set->slots[i];
         if (!atomic_load_explicit(&slot->is_made, memory_order_acquire))
             continue;

@@ -4,7 +4,7 @@
 #define OPENREG_SRC_STREAM_H
 
 #include "driver/device_table.h"
-#include "races/races.h"
+#include "watch/observers.h"
 
 /* For activation.c; `generation` is that of the device's table. NULL if memory is short. destroy() syncs and destroys the streams that were made. */
 struct openreg_stream_set *openreg_stream_set_create(openreg_device *device, uint32_t generation);
@@ -15,12 +15,12 @@ void openreg_stream_set_destroy(struct openreg_stream_set *streams);
 openreg_status openreg_stream_resolve(openreg_device *device, const char *call, openreg_stream stream,
                                       openreg_driver_stream *out);
 
-/* Told before each call that uses a stream, or an event of one: races/ reports those of a lost device. No lock is held. */
+/* Before each call that uses a stream, or an event of one: observers see those of a lost device. No lock is held. */
 void openreg_stream_tell_of_loss(const openreg_device *device, const char *call, openreg_stream stream);
 static inline void
 openreg_stream_is_used(const openreg_device *device, const char *call, openreg_stream stream)
 {
-    if (openreg_races_are_found() && openreg_device_is_lost(device))
+    if (openreg_is_observed(OPENREG_OBSERVE_USES) && openreg_device_is_lost(device))
         openreg_stream_tell_of_loss(device, call, stream);
 }
 

@@ -2,6 +2,7 @@
 /* device_table.c: reaching a device (device_table.h). */
 #include "driver/device_table.h"
 
+#include <openreg/embedding.h>
 #include <stddef.h>
 
 #include "base/error.h"
@@ -9,6 +10,12 @@
 
 _Atomic(openreg_device_table *) openreg_device_table_published;
 uint32_t openreg_published_generation;
+
+uint32_t
+openreg_generation(void)
+{
+    return openreg_generation_now();
+}
 
 static atomic_uint publications;
 
@@ -38,7 +45,7 @@ openreg_device_table_publications(void)
 int
 openreg_is_initialized(void)
 {
-    return openreg_generation() != 0;
+    return openreg_generation_now() != 0;
 }
 
 openreg_status

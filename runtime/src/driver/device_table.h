@@ -11,10 +11,19 @@
 
 #include "driver/visible_devices.h"
 
+#define OPENREG_ATTACHED_SETS 4 /* of attached layers: attached_layers.h */
+
 /* A driver that is open. */
 typedef struct openreg_opened_driver {
-    openreg_driver table; /* the driver's table, cut or zero-extended to our size; optional slots may be NULL */
+    _Atomic(const openreg_driver *) table; /* `own`, or with attached layers around it */
     openreg_instance instance;
+    /* The driver's table, or that of the layers that it was opened through, cut or zero-extended to our size; optional slots
+     * may be NULL. */
+    openreg_driver own;
+    openreg_driver with_layers[OPENREG_ATTACHED_SETS]; /* attached_layers.c: the first is not used */
+    int is_made[OPENREG_ATTACHED_SETS];
+    struct openreg_opened_driver *next_opened;
+    struct openreg_layer_level *levels; /* of the layers that it was opened through, or NULL */
     char name[32];
     openreg_visible_devices visible;
     openreg_device_info *infos;      /* of the visible devices, until it is closed */

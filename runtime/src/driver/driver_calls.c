@@ -13,9 +13,8 @@
 #include "base/sized_struct.h"
 #include "base/text.h"
 #include "driver/driver_slots.h"
-#include "driver/watched_call.h"
-#include "laboratory/recorder.h"
-#include "races/races.h"
+#include "driver/host_errors.h"
+#include "watch/observers.h"
 
 #define FILL_CHUNK ((size_t)1 << 20)
 #define HOST_ALIGNMENT 64
@@ -43,6 +42,10 @@ defect(const char *name, const char *call, const char *text)
     return openreg_error_set_driver(OPENREG_E_INTERNAL, call, name, "%s", text);
 }
 
+/* A wait, or query, that fails also with what work on the host has left (host_errors.h). */
+#define OPENREG_WAIT_CALL(device, call, stream, whole, expression)                                                     \
+    OPENREG_DEVICE_CALL(device, call, openreg_host_error_of((device), (stream), (whole), (expression)))
+
 openreg_status
 openreg_call_lost(const openreg_device *device, const char *call)
 {
@@ -67,10 +70,13 @@ openreg_call_end(openreg_device *device, const char *call, openreg_status status
         openreg_text_copy(device->loss_text, sizeof device->loss_text, error.text);
         device->loss_vendor_code = error.vendor_code;
         openreg_text_copy(device->loss_call, sizeof device->loss_call, call);
-        if (openreg_races_are_found())
-            openreg_recorder_find_place(device->loss_place, sizeof device->loss_place);
+        if (openreg_is_observed(OPENREG_OBSERVE_USES))
+            openreg_observers_place(device->loss_place, sizeof device->loss_place);
         atomic_store_explicit(&device->loss, OPENREG_LOSS_KNOWN, memory_order_release);
     }
+    if (openreg_is_observed(OPENREG_OBSERVE_WORK) && (status == OPENREG_E_DEVICE_LOST || status == OPENREG_E_INTERNAL ||
+                                                      status == OPENREG_E_PEER || status == OPENREG_E_TIMEOUT))
+        openreg_observers_alarm(device->index, status);
     return status;
 }
 
@@ -161,9 +167,10 @@ openreg_call_device_info(openreg_opened_driver *driver, const char *call, int32_
     openreg_device_info info;
     memset(&info, 0, sizeof info);
     info.struct_size = sizeof info;
-    if (driver->table.device_info != NULL)
-        OPENREG_RETURN_NOT_OK(CALL_OF(driver->name, call, driver->table.device_info(driver->instance, ordinal, &info)));
-    OPENREG_RETURN_NOT_OK(check_info(&driver->table, driver->name, call, ordinal, &info));
+    if (driver->table->device_info != NULL)
+        OPENREG_RETURN_NOT_OK(
+            CALL_OF(driver->name, call, driver->table->device_info(driver->instance, ordinal, &info)));
+    OPENREG_RETURN_NOT_OK(check_info(driver->table, driver->name, call, ordinal, &info));
     *out = info;
     return OPENREG_OK;
 }
@@ -192,9 +199,9 @@ openreg_call_device_active(openreg_device *device, const char *call, int32_t *ou
 {
     openreg_opened_driver *const driver = device->driver;
     int32_t active = atomic_load_explicit(&device->active, memory_order_relaxed);
-    if (driver->table.device_active != NULL)
+    if (driver->table->device_active != NULL)
         OPENREG_RETURN_NOT_OK(
-            CALL_OF(driver->name, call, driver->table.device_active(driver->instance, device->ordinal, &active)));
+            CALL_OF(driver->name, call, driver->table->device_active(driver->instance, device->ordinal, &active)));
     *out = active != 0;
     return OPENREG_OK;
 }
@@ -203,9 +210,9 @@ openreg_status
 openreg_call_device_bind(openreg_device *device, const char *call)
 {
     openreg_opened_driver *const driver = device->driver;
-    if (driver->table.device_bind == NULL)
+    if (driver->table->device_bind == NULL)
         return OPENREG_OK;
-    return OPENREG_DEVICE_CALL(device, call, driver->table.device_bind(driver->instance, device->ordinal));
+    return OPENREG_DEVICE_CALL(device, call, driver->table->device_bind(driver->instance, device->ordinal));
 }
 
 openreg_status
@@ -215,9 +222,8 @@ openreg_call_device_sync(openreg_device *device, const char *call)
     /* Markers (emulated_events.c) wait for a sync that starts after they were recorded: number the starts, and
      * remember the greatest number that has ended. */
     const unsigned long long number = atomic_fetch_add_explicit(&device->syncs_started, 1, memory_order_acq_rel) + 1;
-    openreg_watched watched;
-    OPENREG_RETURN_NOT_OK(OPENREG_WATCHED_WAIT(&watched, device, call, OPENREG_CALL_DEVICE_SYNC, NULL, 1,
-                                               driver->table.device_sync(driver->instance, device->ordinal)));
+    OPENREG_RETURN_NOT_OK(
+        OPENREG_WAIT_CALL(device, call, NULL, 1, driver->table->device_sync(driver->instance, device->ordinal)));
     unsigned long long ended = atomic_load_explicit(&device->syncs_ended, memory_order_relaxed);
     while (ended < number && !atomic_compare_exchange_weak_explicit(&device->syncs_ended, &ended, number,
                                                                     memory_order_release, memory_order_relaxed)) {
@@ -229,7 +235,7 @@ openreg_status
 openreg_call_device_drain(openreg_device *device, const char *call)
 {
     openreg_opened_driver *const driver = device->driver;
-    return OPENREG_RELEASE_CALL(device, call, driver->table.device_sync(driver->instance, device->ordinal));
+    return OPENREG_RELEASE_CALL(device, call, driver->table->device_sync(driver->instance, device->ordinal));
 }
 
 /* ---------------------------------------------------------------------------------------------------------- memory */
@@ -239,10 +245,8 @@ openreg_call_mem_alloc(openreg_device *device, const char *call, uint64_t size, 
 {
     openreg_opened_driver *const driver = device->driver;
     void *memory = NULL;
-    openreg_watched watched;
     OPENREG_RETURN_NOT_OK(
-        OPENREG_WATCHED_CALL(&watched, device, call, OPENREG_CALL_SEGMENT, NULL, size,
-                             driver->table.mem_alloc(driver->instance, device->ordinal, size, &memory)));
+        OPENREG_DEVICE_CALL(device, call, driver->table->mem_alloc(driver->instance, device->ordinal, size, &memory)));
     if (memory == NULL)
         return defect(driver->name, call, "mem_alloc succeeded but gave no memory");
     const uint64_t alignment = device->info.min_alignment == 0 ? OPENREG_LEAST_ALIGNMENT : device->info.min_alignment;
@@ -261,7 +265,7 @@ openreg_status
 openreg_call_mem_free(openreg_device *device, const char *call, void *ptr)
 {
     openreg_opened_driver *const driver = device->driver;
-    return OPENREG_RELEASE_CALL(device, call, driver->table.mem_free(driver->instance, device->ordinal, ptr));
+    return OPENREG_RELEASE_CALL(device, call, driver->table->mem_free(driver->instance, device->ordinal, ptr));
 }
 
 openreg_status
@@ -338,14 +342,9 @@ openreg_call_copy(openreg_device *on, const char *call, void *dst, openreg_devic
         return openreg_call_lost(src_device, call);
     const int32_t dst_ordinal = dst_device == NULL ? -1 : dst_device->ordinal;
     const int32_t src_ordinal = src_device == NULL ? -1 : src_device->ordinal;
-    openreg_watched watched = {.instruments = 0};
-    OPENREG_RETURN_NOT_OK(OPENREG_WATCHED_CALL(
-        &watched, on, call, OPENREG_CALL_COPY, stream, size,
-        openreg_watched_is_disturbed(&watched)
-            ? OPENREG_OK
-            : driver->table.copy(driver->instance, dst, dst_ordinal, src, src_ordinal, size, on->ordinal, stream)));
-    if (openreg_watched_is_disturbed(&watched))
-        OPENREG_RETURN_NOT_OK(openreg_watched_copy(&watched, call, dst, dst_device, src, src_device, size));
+    OPENREG_RETURN_NOT_OK(OPENREG_DEVICE_CALL(
+        on, call,
+        driver->table->copy(driver->instance, dst, dst_ordinal, src, src_ordinal, size, on->ordinal, stream)));
     set_active(on);
     set_active(dst_device);
     set_active(src_device);
@@ -386,12 +385,10 @@ openreg_call_fill(openreg_device *device, const char *call, void *dst, uint8_t v
     openreg_opened_driver *const driver = device->driver;
     if (size == 0)
         return OPENREG_OK;
-    if (driver->table.fill == NULL)
+    if (driver->table->fill == NULL)
         return fill_by_copying(device, call, dst, value, size, stream);
-    openreg_watched watched;
-    OPENREG_RETURN_NOT_OK(
-        OPENREG_WATCHED_CALL(&watched, device, call, OPENREG_CALL_FILL, stream, size,
-                             driver->table.fill(driver->instance, device->ordinal, dst, value, size, stream)));
+    OPENREG_RETURN_NOT_OK(OPENREG_DEVICE_CALL(
+        device, call, driver->table->fill(driver->instance, device->ordinal, dst, value, size, stream)));
     set_active(device);
     return OPENREG_OK;
 }
@@ -401,12 +398,12 @@ openreg_call_host_alloc(openreg_device *device, const char *call, uint64_t size,
 {
     openreg_opened_driver *const driver = device->driver;
     void *memory = NULL;
-    if (driver->table.host_alloc == NULL) {
+    if (driver->table->host_alloc == NULL) {
         if (posix_memalign(&memory, HOST_ALIGNMENT, size) != 0)
             return openreg_error_set(OPENREG_E_NOMEM, call, "no host memory for %llu bytes", (unsigned long long)size);
     } else {
         OPENREG_RETURN_NOT_OK(
-            OPENREG_DEVICE_CALL(device, call, driver->table.host_alloc(driver->instance, size, &memory)));
+            OPENREG_DEVICE_CALL(device, call, driver->table->host_alloc(driver->instance, size, &memory)));
         if (memory == NULL)
             return defect(driver->name, call, "host_alloc succeeded but gave no memory");
     }
@@ -432,23 +429,23 @@ openreg_call_host_free(openreg_device *device, const char *call, void *ptr)
 {
     openreg_opened_driver *const driver = device->driver;
     drain_lost_devices(call);
-    if (driver->table.host_free == NULL) {
+    if (driver->table->host_free == NULL) {
         free(ptr);
         return OPENREG_OK;
     }
-    return OPENREG_RELEASE_CALL(device, call, driver->table.host_free(driver->instance, ptr));
+    return OPENREG_RELEASE_CALL(device, call, driver->table->host_free(driver->instance, ptr));
 }
 
 openreg_status
 openreg_call_mem_info(openreg_device *device, const char *call, uint64_t *free_bytes, uint64_t *total)
 {
     openreg_opened_driver *const driver = device->driver;
-    if (driver->table.mem_info == NULL)
+    if (driver->table->mem_info == NULL)
         return OPENREG_E_UNSUPPORTED;
     uint64_t free_now = 0;
     uint64_t total_now = 0;
     OPENREG_RETURN_NOT_OK(OPENREG_DEVICE_CALL(
-        device, call, driver->table.mem_info(driver->instance, device->ordinal, &free_now, &total_now)));
+        device, call, driver->table->mem_info(driver->instance, device->ordinal, &free_now, &total_now)));
     if (free_now > total_now)
         return openreg_error_set_driver(OPENREG_E_INTERNAL, call, driver->name,
                                         "mem_info gave %llu free bytes, but only %llu in all",
@@ -467,7 +464,7 @@ openreg_call_host_alias(openreg_device *device, const char *call, void *ptr, voi
                                  driver->name);
     void *alias = NULL;
     OPENREG_RETURN_NOT_OK(
-        OPENREG_RELEASE_CALL(device, call, driver->table.host_alias(driver->instance, device->ordinal, ptr, &alias)));
+        OPENREG_RELEASE_CALL(device, call, driver->table->host_alias(driver->instance, device->ordinal, ptr, &alias)));
     if (alias == NULL)
         return defect(driver->name, call, "host_alias succeeded but gave no address");
     *out = alias;
@@ -481,9 +478,9 @@ openreg_call_stream_create(openreg_device *device, const char *call, int32_t pri
 {
     openreg_opened_driver *const driver = device->driver;
     openreg_driver_stream stream = NULL;
-    if (driver->table.stream_create != NULL) {
+    if (driver->table->stream_create != NULL) {
         OPENREG_RETURN_NOT_OK(OPENREG_DEVICE_CALL(
-            device, call, driver->table.stream_create(driver->instance, device->ordinal, 0, priority, &stream)));
+            device, call, driver->table->stream_create(driver->instance, device->ordinal, 0, priority, &stream)));
         set_active(device);
     }
     *out = stream;
@@ -494,9 +491,9 @@ openreg_status
 openreg_call_stream_destroy(openreg_device *device, const char *call, openreg_driver_stream stream)
 {
     openreg_opened_driver *const driver = device->driver;
-    if (driver->table.stream_destroy == NULL)
+    if (driver->table->stream_destroy == NULL)
         return OPENREG_OK;
-    return OPENREG_RELEASE_CALL(device, call, driver->table.stream_destroy(driver->instance, device->ordinal, stream));
+    return OPENREG_RELEASE_CALL(device, call, driver->table->stream_destroy(driver->instance, device->ordinal, stream));
 }
 
 openreg_status
@@ -504,13 +501,12 @@ openreg_call_stream_query(openreg_device *device, const char *call, openreg_driv
 {
     openreg_opened_driver *const driver = device->driver;
     int32_t finished = 1;
-    openreg_watched watched;
-    if (driver->table.stream_query == NULL)
+    if (driver->table->stream_query == NULL)
         OPENREG_RETURN_NOT_OK(openreg_call_device_sync(device, call));
     else
         OPENREG_RETURN_NOT_OK(
-            OPENREG_WATCHED_WAIT(&watched, device, call, OPENREG_CALL_STREAM_QUERY, stream, 0,
-                                 driver->table.stream_query(driver->instance, device->ordinal, stream, &finished)));
+            OPENREG_WAIT_CALL(device, call, stream, 0,
+                              driver->table->stream_query(driver->instance, device->ordinal, stream, &finished)));
     *done = finished != 0;
     return OPENREG_OK;
 }
@@ -519,11 +515,10 @@ openreg_status
 openreg_call_stream_sync(openreg_device *device, const char *call, openreg_driver_stream stream)
 {
     openreg_opened_driver *const driver = device->driver;
-    if (driver->table.stream_sync == NULL)
+    if (driver->table->stream_sync == NULL)
         return openreg_call_device_sync(device, call);
-    openreg_watched watched;
-    return OPENREG_WATCHED_WAIT(&watched, device, call, OPENREG_CALL_STREAM_SYNC, stream, 0,
-                                driver->table.stream_sync(driver->instance, device->ordinal, stream));
+    return OPENREG_WAIT_CALL(device, call, stream, 0,
+                             driver->table->stream_sync(driver->instance, device->ordinal, stream));
 }
 
 openreg_status
@@ -531,9 +526,9 @@ openreg_call_stream_native(openreg_device *device, const char *call, openreg_dri
 {
     openreg_opened_driver *const driver = device->driver;
     void *native = stream;
-    if (driver->table.stream_native != NULL)
+    if (driver->table->stream_native != NULL)
         OPENREG_RETURN_NOT_OK(OPENREG_DEVICE_CALL(
-            device, call, driver->table.stream_native(driver->instance, device->ordinal, stream, &native)));
+            device, call, driver->table->stream_native(driver->instance, device->ordinal, stream, &native)));
     *out = native;
     return OPENREG_OK;
 }

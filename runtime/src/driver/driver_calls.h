@@ -10,6 +10,7 @@
 #include <openreg/vmm.h>
 
 #include "base/error.h"
+#include "base/thread.h"
 #include "driver/device_table.h"
 #include "driver/extensions.h"
 #include "driver/options.h"
@@ -23,7 +24,21 @@ uint64_t openreg_driver_slots(const openreg_driver *table);
     (openreg_device_is_lost(device) ? openreg_call_lost((device), (call))                                              \
                                     : OPENREG_RELEASE_CALL(device, call, expression))
 #define OPENREG_RELEASE_CALL(device, call, expression)                                                                 \
-    (openreg_error_begin_call(), openreg_call_end((device), (call), (expression)))
+    (openreg_call_begin((device), (call)), openreg_call_end((device), (call), (expression)))
+
+/* What this thread calls a driver for, for layers (attached_layers.h): their functions are told neither. */
+typedef struct openreg_current_call {
+    const openreg_device *device;
+    const char *call;
+} openreg_current_call;
+extern OPENREG_HOT_TLS openreg_current_call openreg_current;
+
+static inline void
+openreg_call_begin(const openreg_device *device, const char *call)
+{
+    openreg_current = (openreg_current_call){device, call};
+    openreg_error_begin_call();
+}
 /* Sets the error of a call on a lost device; returns OPENREG_E_DEVICE_LOST. */
 openreg_status openreg_call_lost(const openreg_device *device, const char *call);
 /* As openreg_error_end_call(); remembers a loss. */

@@ -11,7 +11,6 @@
 #include "base/clock.h"
 #include "base/error.h"
 #include "driver/driver_calls.h"
-#include "driver/watched_call.h"
 
 static int
 is_emulated(const openreg_driver *table, uint32_t flags)
@@ -22,7 +21,7 @@ is_emulated(const openreg_driver *table, uint32_t flags)
 int
 openreg_backend_event_is_measured(const openreg_device *device)
 {
-    return !is_emulated(&device->driver->table, OPENREG_EVENT_TIMING);
+    return !is_emulated(device->driver->table, OPENREG_EVENT_TIMING);
 }
 
 openreg_status
@@ -30,10 +29,11 @@ openreg_call_marker_create(openreg_device *device, const char *call, uint32_t fl
 {
     openreg_opened_driver *const driver = device->driver;
     openreg_backend_event marker = {.flags = flags};
-    if (!is_emulated(&driver->table, flags)) {
+    if (!is_emulated(driver->table, flags)) {
         const uint32_t native_flags = (flags & OPENREG_EVENT_TIMING) != 0 ? OPENREG_EVENT_TIMING : 0;
         OPENREG_RETURN_NOT_OK(OPENREG_DEVICE_CALL(
-            device, call, driver->table.event_create(driver->instance, device->ordinal, native_flags, &marker.native)));
+            device, call,
+            driver->table->event_create(driver->instance, device->ordinal, native_flags, &marker.native)));
         if (marker.native == NULL)
             return openreg_error_set_driver(OPENREG_E_INTERNAL, call, driver->name,
                                             "event_create succeeded but gave no event");
@@ -46,10 +46,10 @@ openreg_status
 openreg_call_marker_destroy(openreg_device *device, const char *call, openreg_backend_event *marker)
 {
     openreg_opened_driver *const driver = device->driver;
-    if (is_emulated(&driver->table, marker->flags))
+    if (is_emulated(driver->table, marker->flags))
         return OPENREG_OK;
     return OPENREG_RELEASE_CALL(device, call,
-                                driver->table.event_destroy(driver->instance, device->ordinal, marker->native));
+                                driver->table->event_destroy(driver->instance, device->ordinal, marker->native));
 }
 
 openreg_status
@@ -57,11 +57,9 @@ openreg_call_marker_record(openreg_device *device, const char *call, openreg_bac
                            openreg_driver_stream stream)
 {
     openreg_opened_driver *const driver = device->driver;
-    if (!is_emulated(&driver->table, marker->flags)) {
-        openreg_watched watched;
-        OPENREG_RETURN_NOT_OK(OPENREG_WATCHED_CALL(
-            &watched, device, call, OPENREG_CALL_RECORD, stream, 0,
-            driver->table.event_record(driver->instance, device->ordinal, marker->native, stream)));
+    if (!is_emulated(driver->table, marker->flags)) {
+        OPENREG_RETURN_NOT_OK(OPENREG_DEVICE_CALL(
+            device, call, driver->table->event_record(driver->instance, device->ordinal, marker->native, stream)));
     } else if ((marker->flags & OPENREG_EVENT_TIMING) != 0) {
         OPENREG_RETURN_NOT_OK(openreg_call_stream_sync(device, call, stream));
         marker->ticket = 0;
@@ -86,10 +84,9 @@ openreg_status
 openreg_call_marker_sync(openreg_device *device, const char *call, openreg_backend_event *marker)
 {
     openreg_opened_driver *const driver = device->driver;
-    openreg_watched watched;
-    if (!is_emulated(&driver->table, marker->flags))
-        return OPENREG_WATCHED_CALL(&watched, device, call, OPENREG_CALL_EVENT_SYNC, NULL, 0,
-                                    driver->table.event_sync(driver->instance, device->ordinal, marker->native));
+    if (!is_emulated(driver->table, marker->flags))
+        return OPENREG_DEVICE_CALL(device, call,
+                                   driver->table->event_sync(driver->instance, device->ordinal, marker->native));
     if (is_complete(device, marker))
         return OPENREG_OK;
     return openreg_call_device_sync(device, call);
@@ -100,11 +97,11 @@ openreg_call_marker_query(openreg_device *device, const char *call, openreg_back
 {
     openreg_opened_driver *const driver = device->driver;
     int32_t passed = 1;
-    if (is_emulated(&driver->table, marker->flags))
+    if (is_emulated(driver->table, marker->flags))
         OPENREG_RETURN_NOT_OK(openreg_call_marker_sync(device, call, marker));
     else
         OPENREG_RETURN_NOT_OK(OPENREG_DEVICE_CALL(
-            device, call, driver->table.event_query(driver->instance, device->ordinal, marker->native, &passed)));
+            device, call, driver->table->event_query(driver->instance, device->ordinal, marker->native, &passed)));
     *done = passed != 0;
     return OPENREG_OK;
 }
@@ -118,12 +115,11 @@ openreg_call_stream_wait(openreg_device *waiter, const char *call, openreg_drive
         return OPENREG_OK;
     if (openreg_device_is_lost(recorded_on))
         return openreg_call_lost(recorded_on, call);
-    if (driver != recorded_on->driver || driver->table.stream_wait == NULL ||
-        is_emulated(&driver->table, marker->flags))
+    if (driver != recorded_on->driver || driver->table->stream_wait == NULL ||
+        is_emulated(driver->table, marker->flags))
         return openreg_call_marker_sync(recorded_on, call, marker);
-    openreg_watched watched;
-    return OPENREG_WATCHED_CALL(&watched, waiter, call, OPENREG_CALL_STREAM_WAIT, stream, 0,
-                                driver->table.stream_wait(driver->instance, waiter->ordinal, stream, marker->native));
+    return OPENREG_DEVICE_CALL(waiter, call,
+                               driver->table->stream_wait(driver->instance, waiter->ordinal, stream, marker->native));
 }
 
 openreg_status
@@ -131,14 +127,14 @@ openreg_call_marker_elapsed(openreg_device *device, const char *call, openreg_ba
                             openreg_backend_event *end, double *milliseconds)
 {
     openreg_opened_driver *const driver = device->driver;
-    if (is_emulated(&driver->table, start->flags | end->flags)) {
+    if (is_emulated(driver->table, start->flags | end->flags)) {
         *milliseconds = ((double)end->recorded_ns - (double)start->recorded_ns) / 1e6;
         return OPENREG_OK;
     }
     double measured = 0;
     OPENREG_RETURN_NOT_OK(OPENREG_DEVICE_CALL(
         device, call,
-        driver->table.event_elapsed(driver->instance, device->ordinal, start->native, end->native, &measured)));
+        driver->table->event_elapsed(driver->instance, device->ordinal, start->native, end->native, &measured)));
     *milliseconds = measured;
     return OPENREG_OK;
 }

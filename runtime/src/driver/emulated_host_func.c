@@ -12,7 +12,6 @@
 
 #include "base/error.h"
 #include "driver/driver_calls.h"
-#include "driver/watched_call.h"
 
 typedef struct host_call {
     void (*function)(void *argument);
@@ -49,15 +48,13 @@ openreg_call_host_func(openreg_device *device, const char *call, openreg_driver_
                        void (*function)(void *argument), void *argument)
 {
     openreg_opened_driver *const driver = device->driver;
-    if (driver->table.host_func == NULL) {
+    if (driver->table->host_func == NULL) {
         host_call wanted = {.function = function, .argument = argument};
         OPENREG_RETURN_NOT_OK(openreg_call_stream_sync(device, call, stream));
         return run_on_thread(call, &wanted);
     }
-    openreg_watched watched;
-    OPENREG_RETURN_NOT_OK(
-        OPENREG_WATCHED_CALL(&watched, device, call, OPENREG_CALL_FUNCTION, stream, 0,
-                             driver->table.host_func(driver->instance, device->ordinal, stream, function, argument)));
+    OPENREG_RETURN_NOT_OK(OPENREG_DEVICE_CALL(
+        device, call, driver->table->host_func(driver->instance, device->ordinal, stream, function, argument)));
     if (!atomic_load_explicit(&device->active, memory_order_relaxed))
         atomic_store_explicit(&device->active, 1, memory_order_relaxed);
     return OPENREG_OK;

@@ -22,9 +22,8 @@ typedef void (*function)(void);
                   "a name for each function");                                                                         \
     const openreg_extension openreg_extension_##name_ = {NAME_##_NAME, NAME_##_VERSION, NAME_##_SIZE_1, name_##_slots}
 
-EXTENSION(comm, OPENREG_COMM, "unique_id", "init", "all_reduce", "reduce", "broadcast", "all_gather", "reduce_scatter",
-          "all_to_all", "send", "recv", "group_start", "group_end", "get_error", "abort", "destroy");
-EXTENSION(ipc, OPENREG_IPC, "memory_export", "memory_open", "memory_close");
+EXTENSION(comm, OPENREG_COMM, "id_size", "unique_id", "init", "queue", "get_error", "abort", "destroy");
+EXTENSION(ipc, OPENREG_IPC, "handle_size", "memory_export", "memory_open", "memory_close");
 EXTENSION(schedule, OPENREG_SCHEDULE, "poison");
 EXTENSION(vmm, OPENREG_VMM, "granularity", "reserve", "map", "unmap", "release");
 
@@ -60,9 +59,9 @@ openreg_call_extension(const char *call, const openreg_opened_driver *driver, co
                        const void **out)
 {
     char why[160];
-    const void *const table = driver->table.extension == NULL
+    const void *const table = driver->table->extension == NULL
                                   ? NULL
-                                  : driver->table.extension(driver->instance, what->name, what->version);
+                                  : driver->table->extension(driver->instance, what->name, what->version);
     if (table != NULL && !openreg_extension_is_fit(what, table, why, sizeof why))
         return openreg_error_set_driver(OPENREG_E_INCOMPATIBLE, call, driver->name, "%s", why);
     *out = table;

@@ -9,6 +9,7 @@
 
 #include <openreg/status.h>
 
+#include "base/internal_api.h"
 #include "driver/device_table.h"
 
 /* A table begins with two uint32_t, its size and version; functions follow. */
@@ -19,11 +20,12 @@ typedef struct openreg_extension {
     const char *const *slots; /* names of the functions in the table's order; '?' before one that may be NULL */
 } openreg_extension;
 
-extern const openreg_extension openreg_extension_comm, openreg_extension_ipc, openreg_extension_schedule,
-    openreg_extension_vmm;
+OPENREG_INTERNAL extern const openreg_extension openreg_extension_comm, openreg_extension_ipc,
+    openreg_extension_schedule, openreg_extension_vmm;
 
 /* Whether a table has the size and version, and no required function is NULL; else `why` says what is wrong with it. */
-bool openreg_extension_is_fit(const openreg_extension *what, const void *table, char *why, size_t size);
+OPENREG_INTERNAL bool openreg_extension_is_fit(const openreg_extension *what, const void *table, char *why,
+                                               size_t size);
 
 /* The driver's table; NULL, and OPENREG_OK, if it has none. OPENREG_E_INCOMPATIBLE: one that is not fit. Fields beyond the
  * frozen size are there only if its struct_size says so. */

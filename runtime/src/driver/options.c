@@ -9,6 +9,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include <openreg/embedding.h>
 #include <openreg/openreg.h>
 
 #include "base/error.h"

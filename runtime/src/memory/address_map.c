@@ -5,8 +5,9 @@
 #include <stdlib.h>
 
 #include "base/error.h"
+#include "base/fork.h"
 #include "base/lock.h"
-#include "races/races.h"
+#include "watch/observers.h"
 
 #define GRANULE (UINT64_C(1) << OPENREG_GRANULE_SHIFT)
 #define RANGES_PER_CHUNK 64
@@ -17,6 +18,12 @@ static openreg_lock map_lock = OPENREG_LOCK_INITIALIZER; /* guards all stores to
 static openreg_range *free_ranges;
 /* Chunks of ranges, linked through their first element: reachable for ever, so no leak. */
 static openreg_range *chunks;
+
+__attribute__((constructor)) static void
+handle_forks(void)
+{
+    openreg_fork_hold(OPENREG_FORK_ADDRESSES, &map_lock);
+}
 
 static _Atomic(openreg_range *) *
 granule_of(uintptr_t address)
@@ -150,9 +157,10 @@ openreg_address_map_insert(const char *call, const openreg_range_info *info, ope
 void
 openreg_address_map_remove(openreg_range *range)
 {
-    if (openreg_races_are_found())
-        openreg_races_forget((const void *)atomic_load_explicit(&range->start, memory_order_relaxed),
-                             atomic_load_explicit(&range->size, memory_order_relaxed));
+    if (openreg_is_observed(OPENREG_OBSERVE_USES))
+        openreg_observers_block(OPENREG_BLOCK_GONE,
+                                (const void *)atomic_load_explicit(&range->start, memory_order_relaxed),
+                                atomic_load_explicit(&range->size, memory_order_relaxed), OPENREG_HOST, 0);
     openreg_lock_acquire(&map_lock);
     const uintptr_t start = atomic_load_explicit(&range->start, memory_order_relaxed);
     const uintptr_t distance = atomic_load_explicit(&range->distance, memory_order_relaxed);

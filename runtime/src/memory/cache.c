@@ -8,11 +8,14 @@
 
 #include "base/error.h"
 #include "base/fork.h"
-#include "laboratory/faults.h"
+#include "device/stream.h"
 #include "memory/exports.h"
-#include "races/races.h"
+#include "watch/observers.h"
 
 static const char malloc_call[] = "openreg_malloc";
+
+static openreg_lock all_lock = OPENREG_LOCK_INITIALIZER; /* guards the list; outside each cache's lock */
+static struct openreg_cache *all;
 
 #define CACHE_ALIGNMENT 128 /* two cache lines: avoids false sharing through adjacent-line prefetch */
 
@@ -67,6 +70,10 @@ openreg_cache_create(openreg_device *device)
     openreg_lock_init(&cache->flush);
     openreg_lock_init(&cache->answer_lock);
     (void)pthread_cond_init(&cache->answer, NULL);
+    openreg_lock_acquire(&all_lock);
+    cache->next_of_all = all;
+    all = cache;
+    openreg_lock_release(&all_lock);
     return cache;
 }
 
@@ -77,6 +84,12 @@ openreg_cache_destroy(struct openreg_cache *cache)
         return;
     const openreg_error_fields before = openreg_error_save();
     (void)openreg_cache_trim(cache, "openreg_shutdown");
+    openreg_lock_acquire(&all_lock);
+    struct openreg_cache **link = &all;
+    while (*link != cache)
+        link = &(*link)->next_of_all;
+    *link = cache->next_of_all;
+    openreg_lock_release(&all_lock);
     if (cache->schedule != NULL)
         openreg_cache_feature(OPENREG_FEATURE_POISON, false);
     openreg_cache_destroy_segments(cache);
@@ -315,16 +328,15 @@ note_special(struct openreg_cache *cache, openreg_block *block, unsigned feature
         openreg_cache_trace_block(cache, OPENREG_MEMORY_EVENT_ALLOC, block);
 }
 
-/* Whether a plan of faults says that there is no memory for this request. */
-static openreg_status
+/* Whether an observer says that there is no memory for this request. */
+__attribute__((noinline)) static openreg_status
 fail_on_purpose(struct openreg_cache *cache, const openreg_pool *pool, uint64_t size)
 {
     openreg_device *const device = cache->device;
-    const openreg_fault_site site = {device->driver, device->index, OPENREG_CALL_ALLOCATION, NULL, NULL};
-    openreg_fault_verdict verdict;
-    if (!openreg_faults_ask(&site, &verdict) || verdict.status == OPENREG_OK)
+    char text[512];
+    if (!openreg_observers_allocate(device->index, size, text, sizeof text))
         return OPENREG_OK;
-    (void)openreg_error_set_driver(OPENREG_E_NOMEM, malloc_call, device->driver->name, "%s", verdict.text);
+    (void)openreg_error_set_driver(OPENREG_E_NOMEM, malloc_call, device->driver->name, "%s", text);
     return openreg_cache_out_of_memory(cache, pool, size);
 }
 
@@ -335,17 +347,17 @@ allocate(struct openreg_cache *cache, unsigned features, uint64_t size, openreg_
     if (__builtin_expect(cache->waiting_blocks > 0, 0))
         OPENREG_RETURN_NOT_OK(openreg_cache_poll_waiting(cache, malloc_call));
     uint64_t rounded = (size + OPENREG_BLOCK_UNIT - 1) / OPENREG_BLOCK_UNIT * OPENREG_BLOCK_UNIT;
-    openreg_stream_pools *pools = openreg_cache_find_pools(cache, stream);
+    openreg_stream_pools *pools = openreg_cache_find_pools(cache, cache->device, stream);
     if (__builtin_expect((features & OPENREG_FEATURES_OF_REQUESTS) != 0, 0)) {
         rounded = openreg_cache_round(size);
         OPENREG_RETURN_NOT_OK(openreg_cache_route(cache, stream, &pools));
     } else if (__builtin_expect(pools == NULL, 0)) {
-        OPENREG_RETURN_NOT_OK(openreg_cache_make_pools(cache, malloc_call, stream, &pools));
+        OPENREG_RETURN_NOT_OK(openreg_cache_make_pools(cache, malloc_call, cache->device, stream, &pools));
     }
 
     openreg_pool *pool = rounded <= OPENREG_SMALL_BLOCK_MAX ? &pools->small : &pools->large;
     openreg_cache_stats *stats = &cache->stats;
-    if (__builtin_expect((openreg_instruments() & OPENREG_INSTRUMENT_FAULTS) != 0, 0))
+    if (__builtin_expect((features & OPENREG_OBSERVE_ALLOCATIONS) != 0, 0))
         OPENREG_RETURN_NOT_OK(fail_on_purpose(cache, pool, size));
     openreg_block *block = take_freed(cache, pool, rounded);
     if (block == NULL)
@@ -393,8 +405,8 @@ openreg_malloc(int32_t device, size_t size, openreg_stream stream, void **out)
     const openreg_status status = allocate(cache, features, size, stream, out);
     const bool returns = features != 0 && cache->returning != NULL;
     openreg_fast_lock_release(&cache->lock);
-    if (openreg_races_are_found() && status == OPENREG_OK)
-        openreg_races_block_given(*out, size);
+    if (__builtin_expect((features & OPENREG_OBSERVE_USES) != 0, 0) && status == OPENREG_OK)
+        openreg_observers_block(OPENREG_BLOCK_GIVEN, *out, size, OPENREG_HOST, 0);
     if (__builtin_expect(returns, 0))
         openreg_cache_return(cache);
     return status;
@@ -546,8 +558,8 @@ openreg_free(void *ptr)
         return OPENREG_OK;
     if (__builtin_expect(!find_range(ptr, &found), 0))
         return openreg_reject_address(call, ptr);
-    if (openreg_races_are_found())
-        openreg_races_block_freed(ptr); /* before another thread can be given it */
+    if (openreg_is_observed(OPENREG_OBSERVE_USES))
+        openreg_observers_block(OPENREG_BLOCK_FREED, ptr, 0, OPENREG_HOST, 0); /* before it is given out again */
     struct openreg_cache *cache = found.info.device->cache;
     openreg_status status = OPENREG_OK;
     openreg_fast_lock_acquire(&cache->lock);
@@ -575,14 +587,14 @@ openreg_free(void *ptr)
 
 /* ---------------------------------------------------------------------------------------------------------- queries */
 
-/* Notes on the block that `stream` uses it. The lock is held. */
+/* Notes on the block that `stream` of `device` uses it. The lock is held. */
 static openreg_status
-record_stream(struct openreg_cache *cache, openreg_block *block, openreg_stream stream)
+record_stream(struct openreg_cache *cache, openreg_block *block, openreg_device *device, openreg_stream stream)
 {
-    openreg_stream_pools *pools = openreg_cache_find_pools(cache, stream);
+    openreg_stream_pools *pools = openreg_cache_find_pools(cache, device, stream);
     if (pools == NULL)
-        OPENREG_RETURN_NOT_OK(openreg_cache_make_pools(cache, "openreg_record_stream", stream, &pools));
-    if (stream == block->segment->pool->owner->stream)
+        OPENREG_RETURN_NOT_OK(openreg_cache_make_pools(cache, "openreg_record_stream", device, stream, &pools));
+    if (device == cache->device && stream == block->segment->pool->owner->stream)
         return OPENREG_OK; /* its own stream is in order anyway */
     for (openreg_stream_use *use = block->u.used.uses; use != NULL; use = use->next_of_block)
         if (use->stream == pools)
@@ -604,26 +616,34 @@ record_stream(struct openreg_cache *cache, openreg_block *block, openreg_stream 
 }
 
 openreg_status
-openreg_record_stream(void *ptr, openreg_stream stream)
+openreg_record_stream(void *ptr, int32_t device, openreg_stream stream)
 {
     static const char call[] = "openreg_record_stream";
     openreg_found_range found;
     if (!find_range(ptr, &found))
         return openreg_reject_address(call, ptr);
+    openreg_device *user;
+    openreg_driver_stream handle;
+    OPENREG_RETURN_NOT_OK(openreg_device_get(call, device, &user));
+    OPENREG_RETURN_NOT_OK(openreg_stream_resolve(user, call, stream, &handle));
     struct openreg_cache *cache = found.info.device->cache;
     openreg_fast_lock_acquire(&cache->lock);
     openreg_block *block = find_live(&found, ptr), *around = NULL;
     if (block == NULL)
         around = openreg_cache_block_at(&found, (uintptr_t)ptr);
-    openreg_status status = OPENREG_OK; /* the whole device is waited for before shared memory is given up */
+    const bool is_shared = block == NULL && around != NULL && around->state == OPENREG_BLOCK_SHARED;
+    openreg_status status = OPENREG_OK;
     if (block != NULL)
-        status = record_stream(cache, block, stream);
-    else if (around == NULL || around->state != OPENREG_BLOCK_SHARED)
+        status = record_stream(cache, block, user, stream);
+    else if (!is_shared)
         status = reject_block(&found, call, ptr);
     const uint64_t size = block != NULL ? block->size : 0;
     openreg_fast_lock_release(&cache->lock);
-    if (openreg_races_are_found() && status == OPENREG_OK && size > 0)
-        openreg_races_block_recorded(ptr, size, found.info.device->index, stream);
+    /* Before shared memory is given up the whole device is waited for, and no other one. */
+    if (is_shared && user != found.info.device)
+        return openreg_call_stream_sync(user, call, handle);
+    if (openreg_is_observed(OPENREG_OBSERVE_USES) && status == OPENREG_OK && size > 0)
+        openreg_observers_block(OPENREG_BLOCK_RECORDED, ptr, size, device, stream);
     return status;
 }
 
@@ -662,25 +682,65 @@ openreg_cache_try_view(const openreg_found_range *found, uintptr_t address, open
     return seen;
 }
 
-/* In the child of a fork() whose drivers survive it: another thread of the parent may have held a lock. */
+/* ------------------------------------------------------------------------------------------------------------ forks */
+
+/* All caches' locks are held over a fork(), so the child finds them as they are between two steps. */
+static void
+lock_for_fork(void)
+{
+    openreg_lock_acquire(&all_lock);
+    for (struct openreg_cache *cache = all; cache != NULL; cache = cache->next_of_all)
+        openreg_fast_lock_acquire(&cache->lock);
+}
+
+static void
+unlock_after_fork(void)
+{
+    for (struct openreg_cache *cache = all; cache != NULL; cache = cache->next_of_all)
+        openreg_fast_lock_release(&cache->lock);
+    openreg_lock_release(&all_lock);
+}
+
+/* What threads of the parent were having done by the driver has no end in the child. A block that such a thread was freeing
+ * is as before: nobody frees it. What it had taken out of the cache stays out, and a segment that it was changing stays as it
+ * is (`resizing`), because how far the driver has come is not known. */
+static void
+end_steps_of_others(struct openreg_cache *cache)
+{
+    cache->asking = cache->awaiting = 0;
+    cache->coming = 0;
+    (void)pthread_cond_init(&cache->answer, NULL);
+    for (openreg_segment *segment = cache->segments; segment != NULL; segment = segment->next)
+        for (openreg_block *block = segment->first; block != NULL; block = block->next)
+            if (block->state == OPENREG_BLOCK_AWAITING_FREE && block->waiting == 0)
+                block->state = OPENREG_BLOCK_ALLOCATED;
+    for (openreg_private_pool *pool = cache->private_pools; pool != NULL; pool = pool->next) {
+        pool->segments = 0;
+        for (const openreg_segment *segment = pool->own_segments; segment != NULL; segment = segment->own_next)
+            pool->segments++;
+    }
+}
+
 static void
 after_fork_in_child(void)
 {
-    const openreg_device_table *const table = openreg_device_table_peek();
-    for (int32_t i = 0; table != NULL && i < table->count; ++i) {
-        struct openreg_cache *cache = table->devices[i]->cache;
+    for (struct openreg_cache *cache = all; cache != NULL; cache = cache->next_of_all) {
         atomic_store_explicit(&cache->lock.state, 0, memory_order_relaxed);
         atomic_store_explicit(&cache->waiting.state, 0, memory_order_relaxed);
-        cache->asking = cache->awaiting = 0;
-        (void)pthread_cond_init(&cache->answer, NULL);
+        if (!openreg_in_bad_fork())
+            end_steps_of_others(cache);
     }
 }
 
 __attribute__((constructor)) static void
 handle_forks(void)
 {
-    openreg_fork_handle(OPENREG_FORK_CACHES, &(openreg_fork_handlers){.child = after_fork_in_child});
+    openreg_fork_handle(
+        OPENREG_FORK_CACHES,
+        &(openreg_fork_handlers){.prepare = lock_for_fork, .parent = unlock_after_fork, .child = after_fork_in_child});
 }
+
+/* ----------------------------------------------------------------------------------------------------------- figures */
 
 int64_t
 openreg_cache_live_blocks(const struct openreg_cache *cache)

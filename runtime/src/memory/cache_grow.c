@@ -128,7 +128,10 @@ grow_once(struct openreg_cache *cache, openreg_pool *pool, uint64_t rounded, ope
         openreg_cache_give_segments(cache, malloc_call, (openreg_segment_filter){.kind = OPENREG_FILTER_CACHED}));
     openreg_status status = openreg_cache_add_segment(cache, pool, rounded, out, refused);
     if (*refused) {
-        *out = openreg_cache_borrow(cache, pool, rounded);
+        openreg_cache_release_hot(cache);
+        *out = openreg_cache_find(pool, rounded); /* freed while the driver was asked */
+        if (*out == NULL)
+            *out = openreg_cache_borrow(cache, pool, rounded);
         *refused = *out == NULL;
         status = OPENREG_OK;
     }

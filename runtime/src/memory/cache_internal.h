@@ -25,6 +25,7 @@
 #include "memory/cache.h"
 #include "memory/cache_block.h"
 #include "memory/free_lists.h"
+#include "watch/observers.h"
 
 #define OPENREG_MIB (UINT64_C(1) << 20)
 #define OPENREG_BLOCK_UNIT UINT64_C(512)
@@ -34,16 +35,18 @@
 #define OPENREG_LARGE_SEGMENT_BELOW (10 * OPENREG_MIB) /* bigger blocks get a segment of their own size */
 #define OPENREG_SEGMENT_UNIT (2 * OPENREG_MIB)
 
-/* What requests and frees must look after beside the ordinary. No bit is set in a process that asks for nothing
- * special, so the fast paths test one word. */
-#define OPENREG_FEATURE_TRACE 1u       /* someone listens */
-#define OPENREG_FEATURE_ROUNDING 2u    /* roundup_divisions */
-#define OPENREG_FEATURE_SPLIT_LIMIT 4u /* max_split_size */
-#define OPENREG_FEATURE_ROUTES 8u      /* a thread is in a private pool */
-#define OPENREG_FEATURE_RETURNS 16u    /* segments of a released pool wait for their blocks */
-#define OPENREG_FEATURE_UNCACHED 32u   /* openreg_set_caching(0) */
-#define OPENREG_FEATURE_POISON 64u     /* a driver overwrites freed memory (openreg/schedule.h) */
-#define OPENREG_FEATURES 7
+/* What requests and frees must look after beside the ordinary: events that somebody observes, in the low byte, and features.
+ * No bit is set in a process that asks for nothing special, so the fast paths test one word. */
+#define OPENREG_FEATURE_TRACE OPENREG_OBSERVE_MEMORY
+#define OPENREG_FEATURE_ROUNDING 256u    /* roundup_divisions */
+#define OPENREG_FEATURE_SPLIT_LIMIT 512u /* max_split_size */
+#define OPENREG_FEATURE_ROUTES 1024u     /* a thread is in a private pool */
+#define OPENREG_FEATURE_RETURNS 2048u    /* segments of a released pool wait for their blocks */
+#define OPENREG_FEATURE_UNCACHED 4096u   /* openreg_set_caching(0) */
+#define OPENREG_FEATURE_POISON 8192u     /* a driver overwrites freed memory (openreg/schedule.h) */
+#define OPENREG_FEATURES_FIRST 8         /* their bits */
+#define OPENREG_FEATURES 6
+static_assert(OPENREG_OBSERVE_ALL < 1u << OPENREG_FEATURES_FIRST, "events and features share a word");
 #define OPENREG_FEATURES_OF_REQUESTS (OPENREG_FEATURE_ROUNDING | OPENREG_FEATURE_ROUTES | OPENREG_FEATURE_UNCACHED)
 extern atomic_uint openreg_cache_features;
 
@@ -86,13 +89,14 @@ typedef struct openreg_private_pool {
 
 /* "Requests of this thread go to this pool." */
 typedef struct openreg_pool_binding {
-    uint64_t thread; /* a number that no other thread has had, as a pthread_t may */
+    openreg_tree_node node; /* by the thread: a number that no other one has had, as a pthread_t may */
     openreg_private_pool *pool;
-    struct openreg_pool_binding *next;
 } openreg_pool_binding;
 
-/* The pools of one stream, and the uses of other streams' blocks that this stream has yet to pass. */
+/* The pools of one stream, and the uses of other streams' blocks that this stream has yet to pass. A stream of another device
+ * has uses alone. */
 typedef struct openreg_stream_pools {
+    openreg_device *device; /* of the stream */
     openreg_stream stream;
     openreg_driver_stream handle;
     openreg_private_pool *private_pool; /* NULL: the cache that every request uses without one */
@@ -110,7 +114,7 @@ typedef struct openreg_stream_use {
     struct openreg_stream_use *next_of_block;
     struct openreg_stream_use *next; /* waiting in the stream, or unused */
     openreg_backend_event marker;    /* kept when the use is over, for the next one */
-    bool has_marker;
+    openreg_device *marker_device;   /* NULL: there is no marker */
     bool passed; /* while its block is being freed: the stream was waited for, no marker is needed */
 } openreg_stream_use;
 
@@ -167,7 +171,8 @@ typedef struct openreg_cache_stats {
 
 /* No driver is called while `lock` is held: a slow call would stall every thread that allocates on the device. */
 struct openreg_cache {
-    openreg_fast_lock lock; /* guards all below but the other locks, `device`, `schedule` and `pads_segments` */
+    openreg_fast_lock
+        lock; /* guards all below but the other locks, `device`, `schedule`, `next_of_all` and `pads_segments` */
     openreg_stream_pools *default_pools; /* of stream 0 */
     openreg_block *unused_blocks;
     int64_t waiting_blocks; /* OPENREG_BLOCK_AWAITING_FREE */
@@ -183,8 +188,8 @@ struct openreg_cache {
     openreg_tree pools_by_id;          /* those that are in use */
     openreg_private_pool *released;    /* have just lost their last use: openreg_cache_return() comes */
     openreg_private_pool *ended_pools; /* released, without a segment: to be freed */
-    openreg_pool_binding *routes;      /* the latest first; as many as threads are in pools */
-    openreg_private_pool uncached;     /* for openreg_set_caching(0): not in the list, never had a use */
+    openreg_tree routes;           /* of threads that are in pools, or have ended in one; of a thread the latest last */
+    openreg_private_pool uncached; /* for openreg_set_caching(0): not in the list, never had a use */
     openreg_segment *returning;  /* of released pools and of `uncached`, and had no block in use when they came here */
     uint64_t clock;              /* driver allocations tried: the unit of age */
     uint64_t coming;             /* bytes that the driver is being asked for */
@@ -199,6 +204,7 @@ struct openreg_cache {
     int64_t awaiting;                 /* threads that wait for an answer to another one */
     openreg_lock answer_lock;         /* with `answer`; inside `lock` */
     pthread_cond_t answer;
+    struct openreg_cache *next_of_all;
     atomic_bool pads_segments; /* the driver has given an address that blocks can't begin at */
 };
 
@@ -231,7 +237,7 @@ openreg_stat_subtract(openreg_stat stat[OPENREG_POOLS], int pool, int64_t amount
 static inline unsigned
 openreg_features(void)
 {
-    return atomic_load_explicit(&openreg_cache_features, memory_order_relaxed);
+    return atomic_load_explicit(&openreg_cache_features, memory_order_relaxed) | openreg_watched();
 }
 
 /* Of "oversize" there is one pool only. */
@@ -322,24 +328,25 @@ openreg_stream_bucket(openreg_stream stream)
     return (size_t)(((uint64_t)stream * UINT64_C(0x9E3779B97F4A7C15)) >> 58); /* 64 buckets */
 }
 
-/* The pools of a stream, or NULL if they have not been made. */
+/* The pools of a stream of any device, or NULL if they have not been made. */
 static inline openreg_stream_pools *
-openreg_cache_find_pools(const struct openreg_cache *cache, openreg_stream stream)
+openreg_cache_find_pools(const struct openreg_cache *cache, const openreg_device *device, openreg_stream stream)
 {
-    if (stream == OPENREG_STREAM_DEFAULT)
+    if (stream == OPENREG_STREAM_DEFAULT && device == cache->device)
         return cache->default_pools;
     openreg_stream_pools *pools = cache->buckets[openreg_stream_bucket(stream)];
-    while (pools != NULL && pools->stream != stream)
+    while (pools != NULL && (pools->stream != stream || pools->device != device))
         pools = pools->next_in_bucket;
     return pools;
 }
 
-/* Resolves the stream and makes its pools. Errors: the stream is not of this device; E_NOMEM. */
-openreg_status openreg_cache_make_pools(struct openreg_cache *cache, const char *call, openreg_stream stream,
-                                        openreg_stream_pools **out);
+/* Resolves the stream and makes its pools. Errors: the stream is not of that device; E_NOMEM. */
+openreg_status openreg_cache_make_pools(struct openreg_cache *cache, const char *call, openreg_device *device,
+                                        openreg_stream stream, openreg_stream_pools **out);
 /* The same without entering them anywhere, for a private pool or NULL. */
-openreg_status openreg_cache_new_pools(struct openreg_cache *cache, const char *call, openreg_stream stream,
-                                       openreg_private_pool *private_pool, openreg_stream_pools **out);
+openreg_status openreg_cache_new_pools(struct openreg_cache *cache, const char *call, openreg_device *device,
+                                       openreg_stream stream, openreg_private_pool *private_pool,
+                                       openreg_stream_pools **out);
 /* Frees a block that other streams use: marks their streams, and frees it at once if none is behind. Releases the lock
  * meanwhile. On failure the block is allocated as before. */
 openreg_status openreg_cache_free_used(struct openreg_cache *cache, openreg_block *block);
@@ -384,13 +391,12 @@ const openreg_vmm *openreg_cache_vmm(const openreg_device *device);
  * rounds `size` up to the step. No lock is held. OPENREG_E_UNSUPPORTED, without a text, where the driver has no addresses to
  * give. */
 openreg_status openreg_cache_allocate_growing(openreg_device *device, openreg_segment *segment);
-/* A segment of the pool that has `rounded` free bytes at its end when it has grown by *amount, or NULL. */
-openreg_segment *openreg_cache_growable(struct openreg_cache *cache, const openreg_pool *pool, uint64_t rounded,
-                                        uint64_t *amount);
-/* Lets it grow; *out is the free block at its end, which may be smaller than planned: another thread was faster. Releases
- * the lock meanwhile. Errors: the driver's. */
-openreg_status openreg_cache_grow_segment(struct openreg_cache *cache, openreg_segment *segment, uint64_t amount,
-                                          openreg_block **out);
+/* A segment of the pool whose end is a free block that the request may have when it has grown by *amount, more than 0; or
+ * NULL. Nothing that is free now fits, and no block is hot or warm. */
+openreg_segment *openreg_cache_growable(const openreg_pool *pool, uint64_t rounded, uint64_t *amount);
+/* Lets it grow by so much. Releases the lock meanwhile, so whoever wants the free block at its end looks for it: other
+ * threads may have taken from it or added to it. Errors: the driver's. */
+openreg_status openreg_cache_grow_segment(struct openreg_cache *cache, openreg_segment *segment, uint64_t amount);
 /* Takes the free ends off segments that stay. Releases the lock meanwhile; the flush lock is held too. */
 openreg_status openreg_cache_shrink_segments(struct openreg_cache *cache, const char *call,
                                              openreg_segment_filter filter);
@@ -424,19 +430,26 @@ openreg_cache_trace_block(const struct openreg_cache *cache, int32_t action, con
     openreg_cache_trace(cache, action, block->segment->pool, (uintptr_t)block->address, block->u.used.requested);
 }
 
+/* Whether a request may have a free block of that size. */
+static inline bool
+openreg_cache_fits(const openreg_pool *pool, uint64_t size, uint64_t rounded)
+{
+    if (size < rounded)
+        return false;
+    if (__builtin_expect((openreg_features() & OPENREG_FEATURE_SPLIT_LIMIT) == 0, 1) ||
+        pool->kind != OPENREG_POOL_LARGE)
+        return true;
+    const uint64_t limit = openreg_cache_max_split();
+    return size < (rounded < limit ? limit : rounded + openreg_cache_split_rounding());
+}
+
 /* The smallest block of at least `rounded` bytes in the pool's lists, still in them; NULL if there is none, or none that
  * max_split_size lets this request have. */
 static inline openreg_block *
 openreg_cache_find(const openreg_pool *pool, uint64_t rounded)
 {
     openreg_block *block = openreg_free_lists_find(&pool->free, rounded);
-    if (__builtin_expect((openreg_features() & OPENREG_FEATURE_SPLIT_LIMIT) != 0, 0) && block != NULL &&
-        pool->kind == OPENREG_POOL_LARGE) {
-        const uint64_t limit = openreg_cache_max_split();
-        if (block->size >= (rounded < limit ? limit : rounded + openreg_cache_split_rounding()))
-            return NULL;
-    }
-    return block;
+    return block != NULL && openreg_cache_fits(pool, block->size, rounded) ? block : NULL;
 }
 
 #endif

@@ -64,15 +64,24 @@ no_memory(const char *call, const openreg_device *device)
 
 /* --------------------------------------------------------------------------------------------------------- requests */
 
-/* Where the calling thread's requests go, or NULL. */
-static openreg_private_pool *
-routed_pool(const struct openreg_cache *cache)
+static openreg_pool_binding *
+route_of(openreg_tree_node *node)
 {
-    const uint64_t self = number_of_this_thread();
-    for (const openreg_pool_binding *route = cache->routes; route != NULL; route = route->next)
-        if (route->thread == self)
-            return route->pool;
-    return NULL;
+    openreg_pool_binding *const route = OPENREG_TREE_OWNER(node, openreg_pool_binding, node);
+    return route != NULL && route->node.key == number_of_this_thread() ? route : NULL;
+}
+
+/* The calling thread's routes, the latest first, or NULL. */
+static openreg_pool_binding *
+latest_route(const struct openreg_cache *cache)
+{
+    return route_of(openreg_tree_at_most(&cache->routes, number_of_this_thread()));
+}
+
+static openreg_pool_binding *
+route_before(const openreg_pool_binding *route)
+{
+    return route_of(openreg_tree_beside(&route->node, 0));
 }
 
 static openreg_status
@@ -83,7 +92,7 @@ pools_of_private(struct openreg_cache *cache, openreg_private_pool *pool, openre
     while (pools != NULL && pools->stream != stream)
         pools = pools->next_in_bucket;
     if (pools == NULL) {
-        OPENREG_RETURN_NOT_OK(openreg_cache_new_pools(cache, "openreg_malloc", stream, pool, &pools));
+        OPENREG_RETURN_NOT_OK(openreg_cache_new_pools(cache, "openreg_malloc", cache->device, stream, pool, &pools));
         const bool no_split = (pool->flags & OPENREG_MEMORY_POOL_NO_SPLIT) != 0;
         pools->small.no_split = pools->large.no_split = no_split;
         pools->next_in_bucket = pool->streams;
@@ -96,13 +105,14 @@ pools_of_private(struct openreg_cache *cache, openreg_private_pool *pool, openre
 openreg_status
 openreg_cache_route(struct openreg_cache *cache, openreg_stream stream, openreg_stream_pools **out)
 {
-    openreg_private_pool *pool = routed_pool(cache);
+    const openreg_pool_binding *const route = latest_route(cache);
+    openreg_private_pool *pool = route == NULL ? NULL : route->pool;
     if (pool == NULL && (openreg_features() & OPENREG_FEATURE_UNCACHED) != 0)
         pool = &cache->uncached;
     if (pool != NULL)
         return pools_of_private(cache, pool, stream, out);
-    *out = openreg_cache_find_pools(cache, stream);
-    return *out != NULL ? OPENREG_OK : openreg_cache_make_pools(cache, "openreg_malloc", stream, out);
+    *out = openreg_cache_find_pools(cache, cache->device, stream);
+    return *out != NULL ? OPENREG_OK : openreg_cache_make_pools(cache, "openreg_malloc", cache->device, stream, out);
 }
 
 openreg_block *
@@ -199,9 +209,9 @@ openreg_cache_forget_pools(struct openreg_cache *cache)
 void
 openreg_cache_destroy_pools(struct openreg_cache *cache)
 {
-    while (cache->routes != NULL) {
-        openreg_pool_binding *route = cache->routes;
-        cache->routes = route->next;
+    while (cache->routes.root != NULL) {
+        openreg_pool_binding *route = OPENREG_TREE_OWNER(cache->routes.root, openreg_pool_binding, node);
+        openreg_tree_remove(&cache->routes, &route->node);
         free(route);
         openreg_cache_feature(OPENREG_FEATURE_ROUTES, false);
     }
@@ -331,15 +341,14 @@ openreg_memory_pool_release(int32_t device, openreg_memory_pool_id id)
     return release_use(entry->cache, call, id, true);
 }
 
-/* The link to the calling thread's route to the pool, or to NULL. The lock is held. */
-static openreg_pool_binding **
-find_route(struct openreg_cache *cache, const openreg_private_pool *pool)
+/* The calling thread's route to the pool, or NULL. The lock is held. */
+static openreg_pool_binding *
+find_route(const struct openreg_cache *cache, const openreg_private_pool *pool)
 {
-    const uint64_t self = number_of_this_thread();
-    openreg_pool_binding **link = &cache->routes;
-    while (*link != NULL && !((*link)->pool == pool && (*link)->thread == self))
-        link = &(*link)->next;
-    return link;
+    openreg_pool_binding *route = latest_route(cache);
+    while (route != NULL && route->pool != pool)
+        route = route_before(route);
+    return route;
 }
 
 /* The lock is held. `route` is unused on an error. */
@@ -349,12 +358,13 @@ enter(struct openreg_cache *cache, const char *call, openreg_memory_pool_id id, 
     openreg_private_pool *pool = find_pool(cache, id);
     if (pool == NULL)
         return no_such_pool(call, cache->device, id);
-    if (*find_route(cache, pool) != NULL)
+    if (find_route(cache, pool) != NULL)
         return openreg_error_set(OPENREG_E_INVALID, call,
                                  "this thread is in memory pool (%llu, %llu) of openreg:%d already",
                                  (unsigned long long)id.first, (unsigned long long)id.second, cache->device->index);
-    *route = (openreg_pool_binding){.thread = number_of_this_thread(), .pool = pool, .next = cache->routes};
-    cache->routes = route;
+    route->node.key = number_of_this_thread();
+    route->pool = pool;
+    openreg_tree_insert(&cache->routes, &route->node);
     pool->uses++;
     return OPENREG_OK;
 }
@@ -388,10 +398,9 @@ openreg_memory_pool_leave(int32_t device, openreg_memory_pool_id id)
     struct openreg_cache *cache = entry->cache;
     openreg_fast_lock_acquire(&cache->lock);
     const openreg_private_pool *pool = find_pool(cache, id);
-    openreg_pool_binding **link = pool == NULL ? NULL : find_route(cache, pool);
-    openreg_pool_binding *route = link == NULL ? NULL : *link;
+    openreg_pool_binding *const route = pool == NULL ? NULL : find_route(cache, pool);
     if (route != NULL)
-        *link = route->next;
+        openreg_tree_remove(&cache->routes, &route->node);
     openreg_fast_lock_release(&cache->lock);
     if (route == NULL)
         return openreg_error_set(OPENREG_E_INVALID, call,

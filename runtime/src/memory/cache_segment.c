@@ -241,26 +241,26 @@ check_limit(const struct openreg_cache *cache, uint64_t size)
                              (unsigned long long)limit);
 }
 
-/* Lets a segment of the pool grow for the request. *out = NULL if there is none that can. The lock is held, and let go
- * meanwhile. */
+/* Lets a segment of the pool grow for the request, unless something fits once nothing is hot or warm. *out = NULL if there
+ * is none that can. The lock is held, and let go meanwhile, so each round looks at everything anew. */
 static openreg_status
 extend_segment(struct openreg_cache *cache, openreg_pool *pool, uint64_t rounded, openreg_block **out, bool *refused)
 {
-    uint64_t amount;
-    openreg_segment *segment;
-    *out = NULL;
-    while (*out == NULL && (segment = openreg_cache_growable(cache, pool, rounded, &amount)) != NULL) {
+    for (;;) {
+        uint64_t amount;
+        openreg_cache_release_hot(cache);
+        *out = openreg_cache_find(pool, rounded);
+        openreg_segment *segment = *out != NULL ? NULL : openreg_cache_growable(pool, rounded, &amount);
+        if (segment == NULL)
+            return OPENREG_OK;
         openreg_status status = check_limit(cache, amount);
         if (status == OPENREG_OK)
-            status = openreg_cache_grow_segment(cache, segment, amount, out);
+            status = openreg_cache_grow_segment(cache, segment, amount);
         if (status != OPENREG_OK) {
             *refused = status == OPENREG_E_NOMEM;
             return status;
         }
-        if ((*out)->size < rounded)
-            *out = NULL; /* another thread has taken from it */
     }
-    return OPENREG_OK;
 }
 
 openreg_status

@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "base/error.h"
+#include "base/fork.h"
 #include "base/log.h"
 #include "base/sized_struct.h"
 
@@ -32,10 +33,16 @@ static struct {
 static openreg_lock lock = OPENREG_LOCK_INITIALIZER;
 static int64_t reasons[OPENREG_FEATURES]; /* for each bit of openreg_cache_features to be set */
 
+__attribute__((constructor)) static void
+handle_forks(void)
+{
+    openreg_fork_hold(OPENREG_FORK_SETTINGS, &lock);
+}
+
 void
 openreg_cache_feature(unsigned feature, bool on)
 {
-    const int bit = __builtin_ctz(feature);
+    const int bit = __builtin_ctz(feature) - OPENREG_FEATURES_FIRST;
     openreg_lock_acquire(&lock);
     reasons[bit] += on ? 1 : -1;
     if (reasons[bit] > 0)

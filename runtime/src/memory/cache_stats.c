@@ -9,6 +9,7 @@
 #include "base/fork.h"
 #include "base/sized_struct.h"
 #include "memory/exports.h"
+#include "watch/observers.h"
 
 /* Index 0 with the sums over the pools, where only `peak` is kept. */
 static openreg_stat
@@ -240,27 +241,12 @@ openreg_visit_memory_pools(int32_t device, int (*visit)(void *ctx, const openreg
     return OPENREG_OK;
 }
 
-/* ------------------------------------------------------------------------------------------------------ the listener */
-
-typedef void (*trace_fn)(const openreg_memory_event *event);
-
-static _Atomic(trace_fn) listener;
-
-void
-openreg_set_memory_trace(void (*trace)(const openreg_memory_event *event))
-{
-    trace_fn before = atomic_exchange_explicit(&listener, trace, memory_order_acq_rel);
-    if ((before == NULL) != (trace == NULL))
-        openreg_cache_feature(OPENREG_FEATURE_TRACE, trace != NULL);
-}
+/* ------------------------------------------------------------------------------------------------------ observers */
 
 void
 openreg_cache_trace(const struct openreg_cache *cache, int32_t action, const openreg_pool *pool, uint64_t address,
                     uint64_t size)
 {
-    const trace_fn trace = atomic_load_explicit(&listener, memory_order_acquire);
-    if (trace == NULL)
-        return; /* it has just left */
     openreg_memory_event event = {
         .action = action,
         .device = cache->device->index,
@@ -270,5 +256,5 @@ openreg_cache_trace(const struct openreg_cache *cache, int32_t action, const ope
     };
     if (pool->owner->private_pool != NULL)
         event.pool = pool->owner->private_pool->id;
-    trace(&event);
+    openreg_observers_memory(&event);
 }

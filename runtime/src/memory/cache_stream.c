@@ -10,15 +10,16 @@
 static const char free_call[] = "openreg_free";
 
 openreg_status
-openreg_cache_new_pools(struct openreg_cache *cache, const char *call, openreg_stream stream,
+openreg_cache_new_pools(struct openreg_cache *cache, const char *call, openreg_device *device, openreg_stream stream,
                         openreg_private_pool *private_pool, openreg_stream_pools **out)
 {
     openreg_driver_stream handle;
-    OPENREG_RETURN_NOT_OK(openreg_stream_resolve(cache->device, call, stream, &handle));
+    OPENREG_RETURN_NOT_OK(openreg_stream_resolve(device, call, stream, &handle));
     openreg_stream_pools *pools = calloc(1, sizeof *pools);
     if (pools == NULL)
         return openreg_error_set(OPENREG_E_NOMEM, call, "out of host memory for allocator metadata of openreg:%d",
                                  cache->device->index);
+    pools->device = device;
     pools->stream = stream;
     pools->handle = handle;
     pools->private_pool = private_pool;
@@ -34,13 +35,13 @@ openreg_cache_new_pools(struct openreg_cache *cache, const char *call, openreg_s
 }
 
 openreg_status
-openreg_cache_make_pools(struct openreg_cache *cache, const char *call, openreg_stream stream,
+openreg_cache_make_pools(struct openreg_cache *cache, const char *call, openreg_device *device, openreg_stream stream,
                          openreg_stream_pools **out)
 {
-    OPENREG_RETURN_NOT_OK(openreg_cache_new_pools(cache, call, stream, NULL, out));
+    OPENREG_RETURN_NOT_OK(openreg_cache_new_pools(cache, call, device, stream, NULL, out));
     (*out)->next_shared = cache->shared_streams;
     cache->shared_streams = *out;
-    if (stream == OPENREG_STREAM_DEFAULT) {
+    if (stream == OPENREG_STREAM_DEFAULT && device == cache->device) {
         cache->default_pools = *out;
     } else {
         openreg_stream_pools **bucket = &cache->buckets[openreg_stream_bucket(stream)];
@@ -115,15 +116,25 @@ finish_use(struct openreg_cache *cache, openreg_stream_use *use)
     openreg_cache_release(cache, block);
 }
 
+static void
+destroy_marker(openreg_stream_use *use, const char *call)
+{
+    if (use->marker_device != NULL)
+        (void)openreg_call_marker_destroy(use->marker_device, call, &use->marker);
+    use->marker_device = NULL;
+}
+
 /* Puts a marker behind the stream's work. Where the driver has none to give, waits for the stream instead. */
 static openreg_status
-mark_use(openreg_device *device, openreg_stream_use *use)
+mark_use(openreg_stream_use *use)
 {
+    openreg_device *const device = use->stream->device;
     use->passed = false;
     openreg_status status = OPENREG_OK;
-    if (!use->has_marker) {
+    if (use->marker_device != device) {
+        destroy_marker(use, free_call);
         status = openreg_call_marker_create(device, free_call, 0, &use->marker);
-        use->has_marker = status == OPENREG_OK;
+        use->marker_device = status == OPENREG_OK ? device : NULL;
     }
     if (status == OPENREG_OK)
         status = openreg_call_marker_record(device, free_call, &use->marker, use->stream->handle);
@@ -143,7 +154,7 @@ mark_uses(struct openreg_cache *cache, openreg_block *block)
     block->state = OPENREG_BLOCK_AWAITING_FREE;
     openreg_fast_lock_release(&cache->lock);
     for (openreg_stream_use *use = block->u.used.uses; use != NULL && status == OPENREG_OK; use = use->next_of_block)
-        status = mark_use(cache->device, use);
+        status = mark_use(use);
     openreg_fast_lock_acquire(&cache->lock);
     block->state = OPENREG_BLOCK_ALLOCATED;
     return status;
@@ -198,11 +209,11 @@ static openreg_status
 query_first(struct openreg_cache *cache, const char *call, const openreg_stream_pools *stream, int32_t *done)
 {
     openreg_stream_use *const use = stream->first_waiting;
-    *done = openreg_device_is_lost(cache->device); /* nothing runs there any more */
+    *done = openreg_device_is_lost(stream->device); /* nothing runs there any more */
     if (*done)
         return OPENREG_OK;
     openreg_fast_lock_release(&cache->lock);
-    const openreg_status status = openreg_call_marker_query(cache->device, call, &use->marker, done);
+    const openreg_status status = openreg_call_marker_query(stream->device, call, &use->marker, done);
     openreg_fast_lock_acquire(&cache->lock);
     return status;
 }
@@ -239,9 +250,9 @@ sync_streams(struct openreg_cache *cache, const char *call)
         while (stream->first_waiting != NULL) {
             openreg_stream_use *use = stream->first_waiting;
             openreg_fast_lock_release(&cache->lock);
-            const openreg_status status = openreg_call_marker_sync(cache->device, call, &use->marker);
+            const openreg_status status = openreg_call_marker_sync(stream->device, call, &use->marker);
             openreg_fast_lock_acquire(&cache->lock);
-            if (status != OPENREG_OK && !openreg_device_is_lost(cache->device))
+            if (status != OPENREG_OK && !openreg_device_is_lost(stream->device))
                 return status;
             finish_use(cache, take_first_waiting(stream));
         }
@@ -262,12 +273,11 @@ openreg_cache_sync_waiting(struct openreg_cache *cache, const char *call)
 }
 
 static void
-destroy_uses(openreg_device *device, openreg_stream_use *use)
+destroy_uses(openreg_stream_use *use)
 {
     while (use != NULL) {
         openreg_stream_use *next = use->next;
-        if (use->has_marker)
-            (void)openreg_call_marker_destroy(device, "openreg_shutdown", &use->marker);
+        destroy_marker(use, "openreg_shutdown");
         free(use);
         use = next;
     }
@@ -279,8 +289,8 @@ openreg_cache_destroy_streams(struct openreg_cache *cache)
     while (cache->streams != NULL) {
         openreg_stream_pools *pools = cache->streams;
         cache->streams = pools->next;
-        destroy_uses(cache->device, pools->first_waiting); /* their stream failed */
+        destroy_uses(pools->first_waiting); /* their stream failed */
         free(pools);
     }
-    destroy_uses(cache->device, cache->unused_uses);
+    destroy_uses(cache->unused_uses);
 }

@@ -9,7 +9,7 @@
 #include <stdlib.h>
 
 #include "base/error.h"
-#include "races/races.h"
+#include "watch/observers.h"
 
 #define SMALL_ROOM (256 * OPENREG_MIB)
 #define UNKNOWN_ROOM (UINT64_C(64) << 30) /* where the device's size is not known */
@@ -119,8 +119,8 @@ trace_range(const struct openreg_cache *cache, int32_t action, const openreg_seg
 }
 
 /* The segment has `amount` more bytes: they join its last block if that is free, else they are a block, for which
- * `spare` serves. Returns the free block at the end. */
-static openreg_block *
+ * `spare` serves. */
+static void
 append(struct openreg_cache *cache, openreg_segment *segment, uint64_t amount, openreg_block *spare)
 {
     openreg_cache_release_hot(cache);
@@ -142,7 +142,6 @@ append(struct openreg_cache *cache, openreg_segment *segment, uint64_t amount, o
     openreg_free_lists_insert(&segment->pool->free, last);
     segment->size += amount;
     count_reserved(cache, segment, (int64_t)amount);
-    return last;
 }
 
 /* Gives the segment [offset, offset + size) as memory, or takes it back. Releases and reacquires the lock. */
@@ -164,28 +163,29 @@ change(struct openreg_cache *cache, const char *call, openreg_segment *segment, 
 }
 
 openreg_segment *
-openreg_cache_growable(struct openreg_cache *cache, const openreg_pool *pool, uint64_t rounded, uint64_t *amount)
+openreg_cache_growable(const openreg_pool *pool, uint64_t rounded, uint64_t *amount)
 {
     const uint64_t unit = pool->kind == OPENREG_POOL_SMALL ? OPENREG_SMALL_SEGMENT : OPENREG_LARGE_SEGMENT;
-    openreg_cache_release_hot(cache);
     /* A pool has one of them until its addresses are used up, so few of a device's memory. */
     for (openreg_segment *segment = pool->growing; segment != NULL; segment = segment->growing_next) {
         if (segment->resizing)
             continue;
         const openreg_block *last = last_block(segment);
         const uint64_t there = last->state == OPENREG_BLOCK_FREE ? last->size : 0;
-        const uint64_t missing = rounded > there ? rounded - there : 0, room = segment->room - segment->size;
-        *amount = round_up(round_up(missing, unit), segment->step);
-        if (*amount > room)
-            *amount = round_up(missing, segment->step);
-        if (*amount <= room)
+        const uint64_t room = segment->room - segment->size;
+        if (there >= rounded)
+            continue; /* max_split_size keeps it whole */
+        *amount = round_up(round_up(rounded - there, unit), segment->step);
+        if (*amount > room || !openreg_cache_fits(pool, there + *amount, rounded))
+            *amount = round_up(rounded - there, segment->step);
+        if (*amount <= room && openreg_cache_fits(pool, there + *amount, rounded))
             return segment;
     }
     return NULL;
 }
 
 openreg_status
-openreg_cache_grow_segment(struct openreg_cache *cache, openreg_segment *segment, uint64_t amount, openreg_block **out)
+openreg_cache_grow_segment(struct openreg_cache *cache, openreg_segment *segment, uint64_t amount)
 {
     openreg_block *spare = openreg_cache_take_block(cache);
     if (spare == NULL)
@@ -199,7 +199,7 @@ openreg_cache_grow_segment(struct openreg_cache *cache, openreg_segment *segment
         return status;
     }
     cache->stats.driver_allocs++;
-    *out = append(cache, segment, amount, spare);
+    append(cache, segment, amount, spare);
     return OPENREG_OK;
 }
 
@@ -231,11 +231,12 @@ shrink(struct openreg_cache *cache, const char *call, openreg_segment *segment)
     trace_range(cache, OPENREG_MEMORY_EVENT_SEGMENT_UNMAP, segment, end, amount);
     const openreg_status status = change(cache, call, segment, false, end, amount);
     if (status != OPENREG_OK) {
-        (void)append(cache, segment, amount, spare);
+        append(cache, segment, amount, spare);
         return status;
     }
     cache->stats.driver_frees++;
-    openreg_races_forget(segment->start + end, amount); /* the driver has waited for all work on it */
+    if (openreg_is_observed(OPENREG_OBSERVE_USES)) /* the driver has waited for all work on it */
+        openreg_observers_block(OPENREG_BLOCK_GONE, segment->start + end, amount, OPENREG_HOST, 0);
     openreg_cache_give_block(cache, spare);
     return OPENREG_OK;
 }

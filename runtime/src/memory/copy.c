@@ -8,13 +8,11 @@
 
 #include "base/error.h"
 #include "device/stream.h"
-#include "device/trace.h"
 #include "driver/driver_calls.h"
-#include "laboratory/instruments.h"
+#include "driver/span.h"
 #include "memory/cache.h"
 #include "memory/host_memory.h"
 #include "memory/streamed_copy.h"
-#include "races/races.h"
 
 #define STAGING_SIZE (UINT64_C(4) << 20)
 
@@ -107,7 +105,7 @@ sync_current_stream(openreg_device *device, const char *call)
 static openreg_status
 reach_from_host(copy_end *end, const char *call)
 {
-    if (!end->visible || (openreg_instruments() & OPENREG_INSTRUMENT_FAULTS) != 0) /* faults are in drivers' copies */
+    if (!end->visible || openreg_is_observed(OPENREG_OBSERVE_COPIES))
         return OPENREG_OK;
     OPENREG_RETURN_NOT_OK(sync_current_stream(end->device, call));
     end->address += end->distance;
@@ -132,26 +130,25 @@ worker_of(const copy_end *dst, const copy_end *src)
 }
 
 static void
-begin_span(openreg_trace_span *span, const char *call, openreg_device *on, openreg_stream stream, const copy_end *dst,
+begin_span(openreg_watched_span *span, const char *call, openreg_device *on, openreg_stream stream, const copy_end *dst,
            const copy_end *src, uint64_t size)
 {
-    openreg_trace_begin(span, OPENREG_TRACE_COPY, call, on, stream);
-    span->record.bytes = size;
-    span->record.source = src->device != NULL ? src->device->index : OPENREG_HOST;
-    span->record.destination = dst->device != NULL ? dst->device->index : OPENREG_HOST;
+    openreg_span_begin(span, OPENREG_TRACE_COPY, call, "", on, stream, size,
+                       src->device != NULL ? src->device->index : OPENREG_HOST,
+                       dst->device != NULL ? dst->device->index : OPENREG_HOST);
 }
 
 /* One of the ends, at least, is on a device; the driver copies. `span` is that of the device's part, or NULL. */
 static openreg_status
-copy_by_driver(const char *call, const copy_end *dst, const copy_end *src, uint64_t size, openreg_trace_span *span)
+copy_by_driver(const char *call, const copy_end *dst, const copy_end *src, uint64_t size, openreg_watched_span *span)
 {
     openreg_device *on = worker_of(dst, src);
     openreg_driver_stream handle;
     if (src->device != NULL && src->device != on)
         OPENREG_RETURN_NOT_OK(sync_current_stream(src->device, call));
     OPENREG_RETURN_NOT_OK(current_stream_of(on, call, &handle));
-    if (span != NULL && span->trace != 0 && span->device == on)
-        openreg_trace_queues(span, handle);
+    if (span != NULL && span->is_watched && span->device == on)
+        openreg_span_queues(span, handle);
     OPENREG_RETURN_NOT_OK(call_copy(on, call, dst, src, size, handle));
     return openreg_call_stream_sync(on, call, handle);
 }
@@ -187,12 +184,12 @@ copy_staged(const char *call, const copy_end *dst, const copy_end *src, uint64_t
 
 /* Copies behind the thread's current streams of the devices, and returns when the bytes are there. */
 static openreg_status
-copy_and_wait(const char *call, copy_end dst, copy_end src, uint64_t size, openreg_trace_span *span)
+copy_and_wait(const char *call, copy_end dst, copy_end src, uint64_t size, openreg_watched_span *span)
 {
     OPENREG_RETURN_NOT_OK(reach_from_host(&dst, call));
     OPENREG_RETURN_NOT_OK(reach_from_host(&src, call));
     if (dst.device == NULL && src.device == NULL) {
-        openreg_trace_works(span);
+        openreg_span_works(span);
         openreg_copy_on_host((void *)dst.address, (const void *)src.address, size);
         return OPENREG_OK;
     }
@@ -201,31 +198,39 @@ copy_and_wait(const char *call, copy_end dst, copy_end src, uint64_t size, openr
     return copy_by_driver(call, &dst, &src, size, span);
 }
 
-/* The uses of a copy, for the race detector: on a stream of `on`, which the other end's device is in order with. Memory of
- * the host counts where it is pinned; `waits`: the host waits for the copy. */
+/* The uses of a copy, for observers: on a stream of `on`, which the other end's device is in order with. Memory of the host
+ * counts where it is pinned; `waits`: the host waits for the copy. */
 static openreg_status
-note_copy(const char *call, openreg_device *on, openreg_stream stream, const copy_end *dst, const copy_end *src,
-          uint64_t size, bool waits)
+tell_of_copy(const char *call, openreg_device *on, openreg_stream stream, const copy_end *dst, const copy_end *src,
+             uint64_t size, bool waits)
 {
-    if (openreg_races_is_muted() || on == NULL)
-        return OPENREG_OK;
-    const uint32_t origin = openreg_races_origin(call);
     openreg_device *const other = dst->device != NULL && dst->device != on ? dst->device : src->device;
     const bool between = other != NULL && other != on;
     const openreg_stream others = between ? openreg_stream_current_of(other) : OPENREG_STREAM_DEFAULT;
     if (between)
-        openreg_races_stream_waits(on->index, stream, other->index, others);
+        openreg_observers_order(&(openreg_order){.what = OPENREG_ORDER_STREAMS,
+                                                 .device = on->index,
+                                                 .stream = stream,
+                                                 .first_device = other->index,
+                                                 .first_stream = others});
+    openreg_used_range ranges[2];
+    size_t count = 0;
     for (int i = 0; i < 2; ++i) {
         const copy_end *const end = i == 0 ? dst : src;
         openreg_host_block pinned;
         if (end->device != NULL || openreg_host_memory_find(end->address, &pinned))
-            OPENREG_RETURN_NOT_OK(
-                openreg_races_use(origin, on->index, stream, (const void *)end->address, size, i == 0));
+            ranges[count++] = (openreg_used_range){(const void *)end->address, size, i == 0, 0};
     }
+    OPENREG_RETURN_NOT_OK(openreg_observers_use(call, on->index, stream, ranges, count));
     if (between)
-        openreg_races_stream_waits(other->index, others, on->index, stream);
+        openreg_observers_order(&(openreg_order){.what = OPENREG_ORDER_STREAMS,
+                                                 .device = other->index,
+                                                 .stream = others,
+                                                 .first_device = on->index,
+                                                 .first_stream = stream});
     if (waits)
-        openreg_races_host_waits(on->index, stream);
+        openreg_observers_order(
+            &(openreg_order){.what = OPENREG_ORDER_HOST_STREAM, .device = on->index, .stream = stream});
     return OPENREG_OK;
 }
 
@@ -240,12 +245,12 @@ openreg_memcpy(void *dst, int32_t dst_device, const void *src, int32_t src_devic
         return OPENREG_OK;
     OPENREG_RETURN_NOT_OK(check_end(call, &to, dst, size));
     OPENREG_RETURN_NOT_OK(check_end(call, &from, src, size));
-    openreg_trace_span span;
+    openreg_watched_span span;
     openreg_device *const on = worker_of(&to, &from);
-    if (openreg_races_are_found() && on != NULL)
-        OPENREG_RETURN_NOT_OK(note_copy(call, on, openreg_stream_current_of(on), &to, &from, size, true));
+    if (openreg_is_observed(OPENREG_OBSERVE_USES) && on != NULL)
+        OPENREG_RETURN_NOT_OK(tell_of_copy(call, on, openreg_stream_current_of(on), &to, &from, size, true));
     begin_span(&span, call, on, on != NULL ? openreg_stream_current_of(on) : OPENREG_STREAM_DEFAULT, &to, &from, size);
-    return openreg_trace_end(&span, copy_and_wait(call, to, from, size, &span));
+    return openreg_span_end(&span, copy_and_wait(call, to, from, size, &span));
 }
 
 /* Makes stream `later` of `waiter` wait for the work that is now on stream `first` of `worker`. */
@@ -305,21 +310,21 @@ openreg_memcpy_async(void *dst, int32_t dst_device, const void *src, int32_t src
         return OPENREG_OK;
     OPENREG_RETURN_NOT_OK(check_end(call, &to, dst, size));
     OPENREG_RETURN_NOT_OK(check_end(call, &from, src, size));
-    if (openreg_races_are_found())
-        OPENREG_RETURN_NOT_OK(note_copy(call, on, stream, &to, &from, size, false));
-    openreg_trace_span span;
+    if (openreg_is_observed(OPENREG_OBSERVE_USES) && on != NULL)
+        OPENREG_RETURN_NOT_OK(tell_of_copy(call, on, stream, &to, &from, size, false));
+    openreg_watched_span span;
     begin_span(&span, call, on, stream, &to, &from, size);
     if (on != NULL && (to.device == NULL || from.device == NULL || to.device->driver == from.device->driver)) {
-        openreg_trace_queues(&span, handle);
+        openreg_span_queues(&span, handle);
         const int between = to.device != NULL && from.device != NULL && to.device != from.device;
-        return openreg_trace_end(&span, between ? copy_between_peers(call, on, handle, &to, &from, size)
-                                                : call_copy(on, call, &to, &from, size, handle));
+        return openreg_span_end(&span, between ? copy_between_peers(call, on, handle, &to, &from, size)
+                                               : call_copy(on, call, &to, &from, size, handle));
     }
     /* Between drivers: in order behind the stream, and done when this returns, so ahead of what comes later. */
     openreg_status status = on != NULL ? openreg_call_stream_sync(on, call, handle) : OPENREG_OK;
     if (status == OPENREG_OK)
         status = copy_and_wait(call, to, from, size, &span);
-    return openreg_trace_end(&span, status);
+    return openreg_span_end(&span, status);
 }
 
 openreg_status
@@ -334,12 +339,10 @@ openreg_memset_async(void *dst, int32_t device, uint8_t value, size_t size, open
     if (size == 0)
         return OPENREG_OK;
     OPENREG_RETURN_NOT_OK(check_end(call, &to, dst, size));
-    if (openreg_races_are_found() && !openreg_races_is_muted())
-        OPENREG_RETURN_NOT_OK(openreg_races_use(openreg_races_origin(call), device, stream, dst, size, 1));
-    openreg_trace_span span;
-    openreg_trace_begin(&span, OPENREG_TRACE_FILL, call, to.device, stream);
-    span.record.bytes = size;
-    span.record.destination = device;
-    openreg_trace_queues(&span, handle);
-    return openreg_trace_end(&span, openreg_call_fill(to.device, call, dst, value, size, handle));
+    if (openreg_is_observed(OPENREG_OBSERVE_USES))
+        OPENREG_RETURN_NOT_OK(openreg_observers_use(call, device, stream, &(openreg_used_range){dst, size, 1, 0}, 1));
+    openreg_watched_span span;
+    openreg_span_begin(&span, OPENREG_TRACE_FILL, call, "", to.device, stream, size, OPENREG_HOST, device);
+    openreg_span_queues(&span, handle);
+    return openreg_span_end(&span, openreg_call_fill(to.device, call, dst, value, size, handle));
 }

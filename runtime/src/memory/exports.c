@@ -31,6 +31,42 @@ typedef struct exported_block {
  * between its export and its entry here: who waits for one exports too, frees what it has exported, or is out of memory. */
 static openreg_lock lock = OPENREG_LOCK_INITIALIZER;
 static exported_block *blocks;
+static _Thread_local bool is_mine; /* this thread holds the lock: a driver may fork() in a call */
+
+static void
+take_lock(void)
+{
+    openreg_lock_acquire(&lock);
+    is_mine = true;
+}
+
+static void
+give_lock(void)
+{
+    is_mine = false;
+    openreg_lock_release(&lock);
+}
+
+static void
+lock_for_fork(void)
+{
+    if (!is_mine)
+        openreg_lock_acquire(&lock);
+}
+
+static void
+unlock_after_fork(void)
+{
+    if (!is_mine)
+        openreg_lock_release(&lock);
+}
+
+__attribute__((constructor)) static void
+handle_forks(void)
+{
+    openreg_fork_handle(OPENREG_FORK_EXPORTS,
+                        &(openreg_fork_handlers){.prepare = lock_for_fork, .parent = unlock_after_fork});
+}
 
 openreg_status
 openreg_sharing_extension(const char *call, const openreg_opened_driver *driver, const openreg_ipc **out)
@@ -43,6 +79,19 @@ openreg_sharing_extension(const char *call, const openreg_opened_driver *driver,
                                  "first",
                                  driver->name);
     *out = ipc;
+    return OPENREG_OK;
+}
+
+openreg_status
+openreg_sharing_handle_size(const char *call, openreg_device *device, const openreg_ipc *ipc, uint32_t *out)
+{
+    uint32_t size = 0;
+    OPENREG_RETURN_NOT_OK(OPENREG_DEVICE_CALL(device, call, ipc->handle_size(device->driver->instance, &size)));
+    if (size == 0 || size > OPENREG_IPC_HANDLE_MAX)
+        return openreg_error_set_driver(OPENREG_E_INTERNAL, call, device->driver->name,
+                                        "handle_size gave %u bytes, not 1 to %u", (unsigned)size,
+                                        OPENREG_IPC_HANDLE_MAX);
+    *out = size;
     return OPENREG_OK;
 }
 
@@ -100,9 +149,9 @@ openreg_collect_exports(void)
     if (openreg_in_bad_fork())
         return 0;
     const openreg_error_fields before = openreg_error_save();
-    openreg_lock_acquire(&lock);
+    take_lock();
     const int32_t count = collect();
-    openreg_lock_release(&lock);
+    give_lock();
     openreg_error_restore(&before);
     return count;
 }
@@ -110,13 +159,13 @@ openreg_collect_exports(void)
 void
 openreg_exports_free(void *ptr)
 {
-    openreg_lock_acquire(&lock);
+    take_lock();
     exported_block *block = find_entry(ptr);
     if (block != NULL)
         block->is_freed = true;
     else if (openreg_cache_take_back(ptr)) /* no export of it has succeeded */
         (void)openreg_free(ptr);
-    openreg_lock_release(&lock);
+    give_lock();
     (void)openreg_collect_exports();
 }
 
@@ -134,14 +183,17 @@ entry_of(void *ptr)
 }
 
 static openreg_status
-export_locked(const char *call, const void *ptr, const openreg_shared_block *shared, openreg_memory_handle *handle)
+export_locked(const char *call, const void *ptr, const openreg_shared_block *shared, const int32_t *processes,
+              uint32_t count, openreg_memory_handle *handle)
 {
     openreg_device *device = shared->device;
     const openreg_ipc *ipc = NULL;
     OPENREG_RETURN_NOT_OK(openreg_sharing_extension(call, device->driver, &ipc));
-    OPENREG_RETURN_NOT_OK(OPENREG_DEVICE_CALL(
-        device, call,
-        ipc->memory_export(device->driver->instance, device->ordinal, shared->allocation, &handle->allocation)));
+    OPENREG_RETURN_NOT_OK(openreg_sharing_handle_size(call, device, ipc, &handle->allocation_bytes));
+    OPENREG_RETURN_NOT_OK(
+        OPENREG_DEVICE_CALL(device, call,
+                            ipc->memory_export(device->driver->instance, device->ordinal, shared->allocation, processes,
+                                               count, &handle->allocation)));
     exported_block *block = entry_of(shared->block);
     export_handle *listed = calloc(1, sizeof *listed);
     if (block == NULL || listed == NULL) {
@@ -169,18 +221,26 @@ export_locked(const char *call, const void *ptr, const openreg_shared_block *sha
 openreg_status
 openreg_memory_export(const void *ptr, openreg_memory_handle *inout)
 {
+    return openreg_memory_export_to(ptr, NULL, 0, inout);
+}
+
+openreg_status
+openreg_memory_export_to(const void *ptr, const int32_t *processes, uint32_t count, openreg_memory_handle *inout)
+{
     static const char call[] = "openreg_memory_export";
     openreg_memory_handle handle;
     openreg_shared_block shared;
     if (!openreg_sized_is_valid(inout, OPENREG_MEMORY_HANDLE_SIZE_1))
         return openreg_error_set(OPENREG_E_INVALID, call, "inout is NULL or its struct_size not set");
+    if (processes == NULL && count > 0)
+        return openreg_error_set(OPENREG_E_INVALID, call, "processes is NULL");
     memset(&handle, 0, sizeof handle); /* padding too: the bytes go to another process */
     (void)openreg_collect_exports();
-    openreg_lock_acquire(&lock);
+    take_lock();
     openreg_status status = openreg_cache_share(call, ptr, &shared);
     if (status == OPENREG_OK)
-        status = export_locked(call, ptr, &shared, &handle);
-    openreg_lock_release(&lock);
+        status = export_locked(call, ptr, &shared, processes, count, &handle);
+    give_lock();
     if (status == OPENREG_OK)
         openreg_sized_write(inout, &handle, sizeof handle);
     return status;

@@ -13,5 +13,8 @@ void openreg_exports_free(void *ptr);
 struct openreg_opened_driver;
 openreg_status openreg_sharing_extension(const char *call, const struct openreg_opened_driver *driver,
                                          const openreg_ipc **out);
+struct openreg_device;
+openreg_status openreg_sharing_handle_size(const char *call, struct openreg_device *device, const openreg_ipc *ipc,
+                                           uint32_t *out);
 
 #endif

@@ -10,7 +10,7 @@
 #include "base/lock.h"
 #include "base/tree.h"
 #include "driver/driver_calls.h"
-#include "races/races.h"
+#include "watch/observers.h"
 
 typedef struct host_entry {
     openreg_tree_node node; /* by start */
@@ -86,23 +86,10 @@ openreg_host_memory_live_blocks(const openreg_device *device)
     return atomic_load_explicit(&device->live_pinned, memory_order_relaxed);
 }
 
-static void
-lock_for_fork(void)
-{
-    openreg_lock_acquire(&table_lock);
-}
-
-static void
-unlock_after_fork(void)
-{
-    openreg_lock_release(&table_lock);
-}
-
 __attribute__((constructor)) static void
 handle_forks(void)
 {
-    openreg_fork_handle(OPENREG_FORK_PINNED,
-                        &(openreg_fork_handlers){.prepare = lock_for_fork, .parent = unlock_after_fork});
+    openreg_fork_hold(OPENREG_FORK_PINNED, &table_lock);
 }
 
 openreg_status
@@ -149,8 +136,8 @@ openreg_free_host(void *ptr)
         size = entry->block.size;
     }
     openreg_lock_release(&table_lock);
-    if (openreg_races_are_found())
-        openreg_races_forget(ptr, size);
+    if (openreg_is_observed(OPENREG_OBSERVE_USES))
+        openreg_observers_block(OPENREG_BLOCK_GONE, ptr, size, OPENREG_HOST, 0);
     if (entry == NULL) {
         openreg_host_block around;
         if (openreg_host_memory_find(start, &around))

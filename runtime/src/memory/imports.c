@@ -35,6 +35,42 @@ struct openreg_import_s {
  * one imports too, or releases an import. */
 static openreg_lock lock = OPENREG_LOCK_INITIALIZER;
 static mapping *mappings;
+static _Thread_local bool is_mine; /* this thread holds the lock: a driver may fork() in a call */
+
+static void
+take_lock(void)
+{
+    openreg_lock_acquire(&lock);
+    is_mine = true;
+}
+
+static void
+give_lock(void)
+{
+    is_mine = false;
+    openreg_lock_release(&lock);
+}
+
+static void
+lock_for_fork(void)
+{
+    if (!is_mine)
+        openreg_lock_acquire(&lock);
+}
+
+static void
+unlock_after_fork(void)
+{
+    if (!is_mine)
+        openreg_lock_release(&lock);
+}
+
+__attribute__((constructor)) static void
+handle_forks(void)
+{
+    openreg_fork_handle(OPENREG_FORK_IMPORTS,
+                        &(openreg_fork_handlers){.prepare = lock_for_fork, .parent = unlock_after_fork});
+}
 
 /* The device of this process that is the exporter's: of the same driver, with the same UUID or, where the driver gives
  * none, the same number. */
@@ -74,7 +110,12 @@ static openreg_status
 open_mapping(const char *call, openreg_device *device, const openreg_memory_handle *handle, mapping **out)
 {
     const openreg_ipc *ipc = NULL;
+    uint32_t size = 0;
     OPENREG_RETURN_NOT_OK(openreg_sharing_extension(call, device->driver, &ipc));
+    OPENREG_RETURN_NOT_OK(openreg_sharing_handle_size(call, device, ipc, &size));
+    if (size != handle->allocation_bytes)
+        return openreg_error_set(OPENREG_E_INVALID, call, "this is not a handle of memory of driver \"%s\"",
+                                 device->driver->name);
     mapping *made = calloc(1, sizeof *made);
     if (made == NULL)
         return openreg_error_set(OPENREG_E_NOMEM, call, "no host memory to import memory");
@@ -122,7 +163,7 @@ static openreg_status
 let_mapping_go(const char *call, mapping *held)
 {
     openreg_status status = OPENREG_OK;
-    openreg_lock_acquire(&lock);
+    take_lock();
     if (--held->references == 0) {
         mapping **link = &mappings;
         while (*link != held)
@@ -132,7 +173,7 @@ let_mapping_go(const char *call, mapping *held)
         status = close_mapping(call, held->device, held->base);
         free(held);
     }
-    openreg_lock_release(&lock);
+    give_lock();
     return status;
 }
 
@@ -143,9 +184,9 @@ import_leased(const char *call, const openreg_memory_handle *handle, struct open
         *ptr = (void *)(uintptr_t)handle->address;
         return OPENREG_OK;
     }
-    openreg_lock_acquire(&lock);
+    take_lock();
     const openreg_status status = reach_mapping(call, import->device, handle, &import->mapping);
-    openreg_lock_release(&lock);
+    give_lock();
     if (status == OPENREG_OK)
         *ptr = (char *)import->mapping->base + handle->offset;
     return status;

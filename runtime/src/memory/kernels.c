@@ -9,9 +9,8 @@
 #include "base/error.h"
 #include "base/sized_struct.h"
 #include "device/stream.h"
-#include "device/trace.h"
-#include "driver/watched_call.h"
-#include "races/races.h"
+#include "driver/driver_calls.h"
+#include "driver/span.h"
 
 #define KNOWN_FLAGS OPENREG_KERNEL_ELEMENTWISE
 
@@ -72,49 +71,26 @@ openreg_get_kernels(int32_t index, const openreg_kernels **out)
     OPENREG_RETURN_NOT_OK(openreg_device_get(call, index, &device));
     const openreg_opened_driver *const driver = device->driver;
     /* A table that is too short is an error here, not as good as none. */
-    const openreg_kernels *const kernels = driver->table.extension == NULL
+    const openreg_kernels *const kernels = driver->table->extension == NULL
                                                ? NULL
-                                               : driver->table.extension(driver->instance, OPENREG_KERNELS_NAME,
-                                                                         OPENREG_KERNELS_VERSION);
+                                               : driver->table->extension(driver->instance, OPENREG_KERNELS_NAME,
+                                                                          OPENREG_KERNELS_VERSION);
     if (kernels != NULL)
         OPENREG_RETURN_NOT_OK(check(call, driver, kernels));
     *out = kernels;
     return OPENREG_OK;
 }
 
-static openreg_status
-note_tensor(uint32_t origin, const openreg_device *device, openreg_stream stream, const openreg_tensor *tensor,
-            int writes)
-{
-    if (tensor == NULL || tensor->data == NULL)
-        return OPENREG_OK;
-    const uint64_t item = ((uint64_t)tensor->dtype.bits * tensor->dtype.lanes + 7) / 8;
-    return openreg_races_use_tensor(origin, device->index, stream, (const char *)tensor->data + tensor->byte_offset,
-                                    tensor->ndim, tensor->shape, tensor->strides, item, writes);
-}
+typedef struct running_kernel {
+    openreg_instance instance;
+    const openreg_kernel_call *what;
+} running_kernel;
 
 static openreg_status
-note_values(uint32_t origin, const openreg_device *device, openreg_stream stream, const openreg_value *values,
-            uint64_t count, int writes)
+run(void *argument)
 {
-    for (uint64_t i = 0; i < count; ++i) {
-        if (values[i].kind == OPENREG_VALUE_TENSOR)
-            OPENREG_RETURN_NOT_OK(note_tensor(origin, device, stream, values[i].tensor, writes));
-        for (uint64_t k = 0; values[i].kind == OPENREG_VALUE_TENSORS && k < values[i].count; ++k)
-            OPENREG_RETURN_NOT_OK(note_tensor(origin, device, stream, values[i].tensors[k], writes));
-    }
-    return OPENREG_OK;
-}
-
-/* Arguments that are written are results too, and then a race of the read is one of the write. */
-static openreg_status
-note_uses(const openreg_device *device, openreg_stream stream, const openreg_kernel_call *what)
-{
-    if (openreg_races_is_muted())
-        return OPENREG_OK;
-    const uint32_t origin = openreg_races_origin(what->name);
-    OPENREG_RETURN_NOT_OK(note_values(origin, device, stream, what->results, what->result_count, 1));
-    return note_values(origin, device, stream, what->arguments, what->argument_count, 0);
+    const running_kernel *const running = argument;
+    return running->what->kernel->run(running->instance, running->what);
 }
 
 /* What one call of a kernel was given for scratch. */
@@ -167,28 +143,28 @@ openreg_run_kernel(int32_t index, openreg_stream stream, const openreg_kernel *k
     OPENREG_RETURN_NOT_OK(openreg_device_get(call, index, &device));
     OPENREG_RETURN_NOT_OK(openreg_stream_resolve(device, call, stream, &what->stream));
     openreg_stream_is_used(device, what->name, stream);
-    if (openreg_races_are_found())
-        OPENREG_RETURN_NOT_OK(note_uses(device, stream, what));
+    if (openreg_is_observed(OPENREG_OBSERVE_USES))
+        OPENREG_RETURN_NOT_OK(openreg_observers_kernel(index, stream, what));
     what->dev = device->ordinal;
     what->kernel = kernel;
     scratch_list scratch = {.device = index, .stream = stream};
     what->workspace = take_workspace;
     what->scratch = &scratch;
-    openreg_trace_span span;
-    openreg_trace_begin(&span, OPENREG_TRACE_KERNEL, call, device, stream);
-    span.record.name = what->name;
-    openreg_trace_queues(&span, what->stream);
+    openreg_watched_span span;
+    openreg_span_begin(&span, OPENREG_TRACE_KERNEL, call, what->name, device, stream, 0, OPENREG_HOST, OPENREG_HOST);
+    openreg_span_queues(&span, what->stream);
     openreg_status status = OPENREG_E_DEVICE_LOST;
     if (openreg_device_is_lost(device)) {
         (void)openreg_call_lost(device, what->name);
     } else {
-        openreg_watched watched;
-        openreg_error_begin_call();
-        status = openreg_watched_begin(&watched, device, call, OPENREG_CALL_KERNEL, what->stream, 0, what->name)
-                     ? kernel->run(device->driver->instance, what)
-                     : OPENREG_OK;
-        if (status != OPENREG_E_UNSUPPORTED)
-            status = openreg_watched_end(&watched, status);
+        openreg_call_begin(device, what->name);
+        if (openreg_is_observed(OPENREG_OBSERVE_WORK)) {
+            running_kernel running = {device->driver->instance, what};
+            const openreg_work work = {call, what->name, index, 0, what->stream, &openreg_host_services};
+            status = openreg_observers_run(&work, run, &running);
+        } else {
+            status = kernel->run(device->driver->instance, what);
+        }
         /* A refusal is an answer, not an error: the caller has another way. */
         if (status != OPENREG_E_UNSUPPORTED)
             status = openreg_call_end(device, what->name, status);
@@ -196,5 +172,5 @@ openreg_run_kernel(int32_t index, openreg_stream stream, const openreg_kernel *k
     give_back(&scratch);
     what->workspace = NULL;
     what->scratch = NULL;
-    return openreg_trace_end(&span, status);
+    return openreg_span_end(&span, status);
 }

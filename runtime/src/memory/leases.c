@@ -22,6 +22,7 @@
 #include <unistd.h>
 
 #include "base/error.h"
+#include "base/fork.h"
 #include "base/lock.h"
 
 #define SLOTS 65536u
@@ -75,6 +76,12 @@ static struct {
 static openreg_lease_file *others;
 static seen_process looked_at[16]; /* since openreg_lease_look(); by the exporter, whose lock is held */
 static int looked_at_count;
+
+__attribute__((constructor)) static void
+handle_forks(void)
+{
+    openreg_fork_hold(OPENREG_FORK_LEASES, &lock);
+}
 
 /* -------------------------------------------------------------------------------------------------------- processes */
 

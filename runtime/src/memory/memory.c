@@ -9,7 +9,6 @@
 #include "driver/driver_calls.h"
 #include "memory/cache.h"
 #include "memory/host_memory.h"
-#include "races/races.h"
 
 /* The range of a device address that a caller gives. False for anything else, and in a bad fork, which has no table. */
 static inline bool
@@ -54,24 +53,6 @@ describe(const void *ptr, openreg_pointer_info *info)
         info->base = (void *)pinned.start;
         info->size = pinned.size;
     }
-}
-
-/* For reports of races. */
-static bool
-find_block(uint64_t address, uint64_t *start, uint64_t *size)
-{
-    openreg_pointer_info info = {.kind = OPENREG_POINTER_UNKNOWN};
-    if (openreg_device_table_peek() != NULL)
-        describe((const void *)(uintptr_t)address, &info);
-    *start = (uint64_t)(uintptr_t)info.base;
-    *size = info.size;
-    return info.kind != OPENREG_POINTER_UNKNOWN && info.live;
-}
-
-__attribute__((constructor)) static void
-show_blocks_to_races(void)
-{
-    openreg_races_find_block = find_block;
 }
 
 openreg_status

@@ -13,7 +13,7 @@ typedef struct loaded {
     int has_table;
     int32_t described_devices; /* of a driver without a table */
     char version[64];
-    char path[OPENREG_LOADER_PATH_MAX];
+    const char *path; /* kept */
 } loaded;
 
 /* What a factory said when it failed. */
@@ -32,12 +32,11 @@ ask_factory(const char *call, openreg_candidate *candidate, loaded *out)
     memset(&result, 0, sizeof result);
     result.struct_size = sizeof result;
     const openreg_status status = candidate->factory(candidate->factory_context, &result);
-    result.library_path[sizeof result.library_path - 1] = result.version[sizeof result.version - 1] =
-        result.message[sizeof result.message - 1] = '\0';
+    result.version[sizeof result.version - 1] = result.message[sizeof result.message - 1] = '\0';
     if (status != OPENREG_OK)
         return factory_failure(call, status, &result);
 
-    const int given = (result.table != NULL) + (result.library_path[0] != '\0') + (result.device_count != 0);
+    const int given = (result.table != NULL) + (result.library_path != NULL) + (result.device_count != 0);
     if (given == 0)
         return openreg_error_set(OPENREG_E_NO_DEVICE, call, "Could not initialize driver '%s'", candidate->name);
     if (given > 1)
@@ -56,7 +55,7 @@ ask_factory(const char *call, openreg_candidate *candidate, loaded *out)
     const openreg_status accepted = result.table != NULL
                                         ? openreg_loader_accept(result.table, &out->table)
                                         : openreg_loader_load(result.library_path, candidate->name, &out->table,
-                                                              out->path, &candidate->is_missing);
+                                                              &out->path, &candidate->is_missing);
     candidate->is_unloadable = accepted != OPENREG_OK;
     return accepted;
 }
@@ -70,7 +69,7 @@ read_table(const char *call, openreg_candidate *candidate, loaded *out)
     const openreg_status status = candidate->query != NULL
                                       ? openreg_loader_query(candidate->query, candidate->name, &out->table)
                                       : openreg_loader_load(candidate->wanted_path, candidate->name, &out->table,
-                                                            out->path, &candidate->is_missing);
+                                                            &out->path, &candidate->is_missing);
     candidate->is_unloadable = status != OPENREG_OK;
     return status;
 }
@@ -80,7 +79,7 @@ openreg_candidate_load(const char *call, openreg_candidate *candidate)
 {
     if (candidate->has_table || candidate->is_described)
         return OPENREG_OK;
-    loaded now = {.has_table = 0};
+    loaded now = {.path = ""};
     candidate->is_unloadable = candidate->is_missing = 0;
     const openreg_status status = read_table(call, candidate, &now);
     if (status != OPENREG_OK) {
@@ -92,7 +91,7 @@ openreg_candidate_load(const char *call, openreg_candidate *candidate)
     candidate->has_table = now.has_table;
     candidate->is_described = !now.has_table;
     openreg_text_copy(candidate->version, sizeof candidate->version, now.has_table ? now.table.version : now.version);
-    openreg_text_copy(candidate->path, sizeof candidate->path, now.path);
+    candidate->path = now.path;
     openreg_candidates_unlock();
     openreg_candidate_set_state(candidate, OPENREG_DRIVER_STATE_LOADED, now.has_table ? -1 : now.described_devices);
     return OPENREG_OK;

@@ -53,7 +53,7 @@ openreg_candidate_create(const char *name, openreg_source source, const char *or
     }
     openreg_text_copy(candidate->name, sizeof candidate->name, name);
     openreg_text_copy(candidate->origin, sizeof candidate->origin, origin);
-    openreg_text_copy(candidate->path, sizeof candidate->path, path);
+    candidate->path = openreg_loader_keep_path(path);
     candidate->source = source;
     candidate->priority = priority;
     candidate->device_count = candidate->first_device = -1;

@@ -51,8 +51,8 @@ typedef struct openreg_candidate {
     int32_t device_count, first_device;
     openreg_opened_driver *opened; /* NULL unless it is open and has a table */
     openreg_driver table;
-    char version[64]; /* described ones */
-    char path[OPENREG_LOADER_PATH_MAX];
+    char version[64];   /* described ones */
+    const char *path;   /* openreg_loader_keep_path() */
     char message[1024]; /* why it failed, without the name of the call, nor "driver \"<name>\": " in front */
     int names_driver;   /* the message holds the driver's name */
     int names_code;     /* likewise its code's */

@@ -3,6 +3,8 @@
 #define _GNU_SOURCE
 #include "registry/driver_lock.h"
 
+#include <openreg/embedding.h>
+
 #include "base/error.h"
 #include "base/fork.h"
 #include "base/lock.h"

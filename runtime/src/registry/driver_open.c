@@ -11,15 +11,18 @@
 #include "base/fork.h"
 #include "base/log.h"
 #include "base/text.h"
-#include "device/fault_calls.h"
+#include "driver/attached_layers.h"
 #include "driver/driver_calls.h"
 #include "driver/visible_devices.h"
-#include "laboratory/recorder.h"
 #include "registry/candidate_load.h"
 #include "registry/discovery.h"
+#include "registry/layer_stack.h"
 #include "registry/mock.h"
 #include "registry/open_watchdog.h"
-#include "validation/validation.h"
+#include "watch/lab.h"
+#include "watch/observers.h"
+
+#define OPENREG_FAULTS "faults" /* the option that is a plan of faults */
 
 /* The open drivers, in the order in which they were opened. */
 static openreg_candidate *open_candidates[OPENREG_CANDIDATES_MAX];
@@ -95,7 +98,7 @@ inspect(const char *call, const openreg_candidate *candidate, const openreg_sett
         openreg_opened_driver *driver)
 {
     int32_t found = 0;
-    OPENREG_RETURN_NOT_OK(openreg_call_device_count(&driver->table, driver->name, call, driver->instance, &found));
+    OPENREG_RETURN_NOT_OK(openreg_call_device_count(&driver->own, driver->name, call, driver->instance, &found));
     OPENREG_RETURN_NOT_OK(read_visible(call, candidate, settings, found, &driver->visible));
     driver->infos = calloc((size_t)driver->visible.count, sizeof *driver->infos);
     if (driver->infos == NULL)
@@ -105,17 +108,25 @@ inspect(const char *call, const openreg_candidate *candidate, const openreg_sett
     return OPENREG_OK;
 }
 
-/* Opens the driver; with OPENREG_VALIDATE=1 the table becomes the layer's. */
 static openreg_status
 call_open(const char *call, openreg_opened_driver *driver, const openreg_options *options)
 {
-    const char *const validate = openreg_environment_get(openreg_discovery_environment(), OPENREG_VALIDATE_VARIABLE);
-    if (!openreg_validation_is_wanted(validate))
-        return openreg_call_open(&driver->table, driver->name, call, options->items, options->count, &driver->instance);
-    openreg_error_begin_call();
-    return openreg_error_end_call(driver->name, call,
-                                  openreg_validation_open(&driver->table, driver->name, &openreg_host_services,
-                                                          options->items, options->count, &driver->instance));
+    const openreg_environment *const environment = openreg_discovery_environment();
+    const openreg_status status = openreg_layer_stack_open(
+        call, driver, openreg_environment_get(environment, OPENREG_LAYERS_VARIABLE),
+        openreg_environment_get(environment, OPENREG_VALIDATE_VARIABLE), options);
+    if (status == OPENREG_OK)
+        openreg_layers_add(driver);
+    return status;
+}
+
+static openreg_status
+call_close(const char *call, openreg_opened_driver *driver)
+{
+    openreg_layers_remove(driver);
+    const openreg_status status = openreg_call_close(&driver->own, driver->name, call, driver->instance);
+    openreg_layer_stack_free(driver);
+    return status;
 }
 
 /* Its plan of faults, which is at work once the driver is open. */
@@ -127,7 +138,9 @@ begin_faults(const char *call, openreg_opened_driver *driver, const openreg_sett
         return OPENREG_OK;
     openreg_driver_name_upper(driver->name, upper, sizeof upper);
     (void)snprintf(what, sizeof what, "%s%s_FAULTS", OPENREG_VARIABLE_PREFIX, upper);
-    return openreg_faults_add(call, what, settings->faults.value, driver, &driver->faults);
+    const openreg_lab_parts *const lab = openreg_lab_load();
+    return lab != NULL ? lab->begin_faults(call, what, settings->faults.value, driver, &driver->faults)
+                       : openreg_error_set_call(call);
 }
 
 static openreg_status
@@ -135,7 +148,6 @@ open_instance(const char *call, const openreg_candidate *candidate, openreg_open
 {
     openreg_settings settings;
     OPENREG_RETURN_NOT_OK(openreg_settings_read(call, candidate, &settings));
-    openreg_driver *const table = &driver->table;
     openreg_fork_at_risk(1);
     openreg_status status = call_open(call, driver, &settings.options);
     if (status == OPENREG_OK) {
@@ -144,11 +156,11 @@ open_instance(const char *call, const openreg_candidate *candidate, openreg_open
             status = begin_faults(call, driver, &settings);
         if (status != OPENREG_OK) {
             const openreg_error_fields first = openreg_error_save();
-            (void)openreg_call_close(table, driver->name, call, driver->instance);
+            (void)call_close(call, driver);
             openreg_error_restore(&first);
         }
     }
-    if (status != OPENREG_OK || !at_risk(table))
+    if (status != OPENREG_OK || !at_risk(&driver->own))
         openreg_fork_at_risk(-1);
     openreg_settings_free(&settings);
     return status;
@@ -170,7 +182,8 @@ open_table(const char *call, openreg_candidate *candidate)
     if (driver == NULL) {
         status = openreg_error_set(OPENREG_E_NOMEM, call, "no host memory for driver '%s'", candidate->name);
     } else {
-        driver->table = candidate->table;
+        driver->own = candidate->table;
+        atomic_store_explicit(&driver->table, &driver->own, memory_order_relaxed);
         openreg_text_copy(driver->name, sizeof driver->name, candidate->name);
         status = open_instance(call, candidate, driver);
     }
@@ -199,14 +212,32 @@ announce(openreg_candidate *candidate)
     openreg_log(OPENREG_LOG_DEBUG, "Initializing driver '%s'", candidate->name);
 }
 
+typedef struct opened_candidate {
+    const char *call;
+    openreg_candidate *candidate;
+} opened_candidate;
+
 static openreg_status
-open_watched(const char *call, openreg_candidate *candidate)
+open_watched(void *argument)
 {
-    OPENREG_RETURN_NOT_OK(openreg_candidate_load(call, candidate));
-    if (candidate->has_table)
-        return open_table(call, candidate);
-    openreg_candidate_set_open(candidate, NULL, candidate->device_count);
+    const opened_candidate *const opened = argument;
+    OPENREG_RETURN_NOT_OK(openreg_candidate_load(opened->call, opened->candidate));
+    if (opened->candidate->has_table)
+        return open_table(opened->call, opened->candidate);
+    openreg_candidate_set_open(opened->candidate, NULL, opened->candidate->device_count);
     return OPENREG_OK;
+}
+
+static void
+start_recorder(void)
+{
+    static const char variable[] = "OPENREG_FLIGHT_RECORDER";
+    const char *const text = openreg_environment_get(openreg_discovery_environment(), variable);
+    if (text == NULL || *text == '\0')
+        return;
+    const openreg_lab_parts *const lab = openreg_lab_load_or_warn(variable);
+    if (lab != NULL)
+        lab->read_recorder(text);
 }
 
 openreg_status
@@ -214,15 +245,14 @@ openreg_driver_open(const char *call, openreg_candidate *candidate, int64_t *dev
 {
     if (candidate->state != OPENREG_DRIVER_STATE_OPEN) {
         announce(candidate);
-        openreg_recorder_read_variable(
-            openreg_environment_get(openreg_discovery_environment(), "OPENREG_FLIGHT_RECORDER"));
-        const uint64_t ticket = openreg_recorder_begin(OPENREG_CALL_OPEN, call, candidate->name, OPENREG_HOST, NULL, 0);
+        start_recorder();
         openreg_open_watchdog watch;
         const char *const limit = openreg_environment_get(openreg_discovery_environment(), OPENREG_INIT_WARN_VARIABLE);
         openreg_open_watchdog_begin(&watch, candidate->name, openreg_open_watchdog_limit(limit));
-        const openreg_status status = open_watched(call, candidate);
+        opened_candidate opened = {call, candidate};
+        const openreg_work work = {call, candidate->name, OPENREG_HOST, 0, NULL, &openreg_host_services};
+        const openreg_status status = openreg_observers_run(&work, open_watched, &opened);
         openreg_open_watchdog_end(&watch);
-        openreg_recorder_end(ticket, status);
         OPENREG_RETURN_NOT_OK(status);
         open_candidates[open_count++] = candidate;
         openreg_log(OPENREG_LOG_DEBUG,
@@ -247,11 +277,12 @@ close_candidate(const char *call, openreg_candidate *candidate)
     openreg_candidate_reset(candidate); /* from here on nobody asks it */
     if (driver == NULL)
         return;
-    openreg_faults_end(driver->faults);
+    if (driver->faults != NULL)
+        openreg_lab_peek()->faults_end(driver->faults);
     driver->faults = NULL;
-    if (openreg_call_close(&driver->table, driver->name, call, driver->instance) != OPENREG_OK)
+    if (call_close(call, driver) != OPENREG_OK)
         openreg_log(OPENREG_LOG_WARNING, "%s", openreg_last_error()->message);
-    if (at_risk(&driver->table))
+    if (at_risk(&driver->own))
         openreg_fork_at_risk(-1);
     driver->instance = NULL;
     if (!driver->was_published) { /* late readers of a retired table still look at it */

@@ -5,6 +5,7 @@
 
 #include <string.h>
 
+#include <openreg/embedding.h>
 #include <openreg/openreg.h>
 
 #include "base/error.h"

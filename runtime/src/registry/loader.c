@@ -6,6 +6,7 @@
 #include <dlfcn.h>
 #include <errno.h>
 #include <limits.h>
+#include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -26,6 +27,35 @@ typedef struct loaded_library {
 } loaded_library;
 
 static loaded_library *libraries;
+
+/* Records of drivers point to these, also after a library was found somewhere else. */
+typedef struct kept_path {
+    struct kept_path *next;
+    char text[];
+} kept_path;
+
+static _Atomic(kept_path *) kept_paths;
+
+const char *
+openreg_loader_keep_path(const char *path)
+{
+    if (path == NULL || path[0] == '\0')
+        return "";
+    kept_path *first = atomic_load_explicit(&kept_paths, memory_order_acquire);
+    for (const kept_path *kept = first; kept != NULL; kept = kept->next)
+        if (strcmp(kept->text, path) == 0)
+            return kept->text;
+    const size_t size = strlen(path) + 1;
+    kept_path *const made = malloc(sizeof *made + size);
+    if (made == NULL)
+        return "";
+    memcpy(made->text, path, size);
+    do
+        made->next = first; /* two threads may keep one text twice */
+    while (
+        !atomic_compare_exchange_weak_explicit(&kept_paths, &first, made, memory_order_acq_rel, memory_order_acquire));
+    return made->text;
+}
 
 static int
 slot_is_set(const openreg_driver *table, const openreg_slot *slot)
@@ -172,7 +202,7 @@ load_new(const char *real, const char *path, const char *name, const struct stat
 
 /* Every error's text names the path. */
 static openreg_status
-load(const char *path, const char *name, openreg_driver *out, char resolved[OPENREG_LOADER_PATH_MAX], int *is_missing)
+load(const char *path, const char *name, openreg_driver *out, const char **resolved, int *is_missing)
 {
     *is_missing = 0;
     /* A bare name would be searched for by dlopen() in places that nobody named. */
@@ -187,10 +217,7 @@ load(const char *path, const char *name, openreg_driver *out, char resolved[OPEN
         return openreg_error_set(OPENREG_E_INCOMPATIBLE, NULL, "cannot load %s: %s", path,
                                  strerror_r(errno, buffer, sizeof buffer));
     }
-    if (strlen(real) >= OPENREG_LOADER_PATH_MAX)
-        return openreg_error_set(OPENREG_E_INVALID, NULL, "cannot load %s: its path is longer than %d bytes", path,
-                                 OPENREG_LOADER_PATH_MAX - 1);
-    openreg_text_copy(resolved, OPENREG_LOADER_PATH_MAX, real);
+    *resolved = openreg_loader_keep_path(real);
     if (!S_ISREG(file.st_mode))
         return openreg_error_set(OPENREG_E_INCOMPATIBLE, NULL, "cannot load %s: it is not a regular file", path);
 
@@ -203,8 +230,7 @@ load(const char *path, const char *name, openreg_driver *out, char resolved[OPEN
 }
 
 openreg_status
-openreg_loader_load(const char *path, const char *name, openreg_driver *out, char resolved[OPENREG_LOADER_PATH_MAX],
-                    int *is_missing)
+openreg_loader_load(const char *path, const char *name, openreg_driver *out, const char **resolved, int *is_missing)
 {
     const openreg_status status = load(path, name, out, resolved, is_missing);
     return status == OPENREG_OK ? OPENREG_OK : openreg_error_names_path();

@@ -7,7 +7,8 @@
 
 #include <openreg/driver.h>
 
-#define OPENREG_LOADER_PATH_MAX 512
+/* The text, kept until the process ends: each different one once. "" for NULL, or if host memory is short. Lock-free. */
+const char *openreg_loader_keep_path(const char *path);
 
 /* Checks a driver's table and copies the part that both sides know into *out, the rest zero.
  * Errors: OPENREG_E_INCOMPATIBLE (NULL, shorter than 1.0, a required slot or a part of a group missing, a host view
@@ -22,7 +23,7 @@ openreg_status openreg_loader_query(openreg_driver_query_fn query, const char *n
  * not on this machine, else 0. Not thread-safe: the caller holds the driver lock (driver_lock.h).
  * Errors, whose texts name `path`: those above; OPENREG_E_INCOMPATIBLE: missing, not a library, no entry point, another
  * ABI. */
-openreg_status openreg_loader_load(const char *path, const char *name, openreg_driver *out,
-                                   char resolved[OPENREG_LOADER_PATH_MAX], int *is_missing);
+openreg_status openreg_loader_load(const char *path, const char *name, openreg_driver *out, const char **resolved,
+                                   int *is_missing);
 
 #endif

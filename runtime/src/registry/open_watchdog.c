@@ -10,7 +10,7 @@
 
 #include "base/log.h"
 #include "base/parse.h"
-#include "laboratory/recorder.h"
+#include "watch/observers.h"
 
 #define DEFAULT_MILLISECONDS INT64_C(60000)
 
@@ -47,7 +47,7 @@ wait_and_warn(void *argument)
     const int is_slow = !watch->has_ended;
     (void)pthread_mutex_unlock(&watch->lock);
     if (is_slow) {
-        openreg_recorder_alarm(); /* shows what it waits for */
+        openreg_observers_alarm(OPENREG_HOST, OPENREG_OK); /* shows what it waits for */
         openreg_log(OPENREG_LOG_WARNING,
                     "Driver '%s' initialization is taking more than %.10g seconds. It may be waiting for a device that "
                     "another process holds; set OPENREG_DRIVERS to leave it out.",

@@ -19,7 +19,7 @@ typedef struct request {
     char name[OPENREG_NAME_SIZE]; /* "" until it is known */
     int has_table;
     openreg_driver table;
-    char path[OPENREG_LOADER_PATH_MAX];
+    const char *path;             /* NULL: of no library */
     openreg_error_fields failure; /* of a library that could not be loaded, and is added all the same */
     int is_missing;
 } request;
@@ -65,7 +65,7 @@ load_library(request *r)
 {
     OPENREG_RETURN_NOT_OK(openreg_driver_lock_acquire(r->call));
     const openreg_status status = openreg_loader_load(r->asked.library_path, r->name[0] != '\0' ? r->name : NULL,
-                                                      &r->table, r->path, &r->is_missing);
+                                                      &r->table, &r->path, &r->is_missing);
     openreg_driver_lock_release();
     if (status == OPENREG_OK)
         return OPENREG_OK;
@@ -109,8 +109,8 @@ make_candidate(const request *r)
     candidate->table = r->table;
     candidate->has_table = r->has_table;
     candidate->state = r->has_table ? OPENREG_DRIVER_STATE_LOADED : OPENREG_DRIVER_STATE_FOUND;
-    if (r->path[0] != '\0')
-        openreg_text_copy(candidate->path, sizeof candidate->path, r->path);
+    if (r->path != NULL)
+        candidate->path = r->path;
     if (r->failure.code != OPENREG_OK) {
         candidate->state = OPENREG_DRIVER_STATE_FAILED;
         candidate->code = r->failure.code;

@@ -5,6 +5,7 @@
  * Everything is opened and built before anything is published, and what was opened in vain is closed again. Drivers
  * that are no longer active stay open until openreg_shutdown(). */
 #define _GNU_SOURCE
+#include <openreg/embedding.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -14,15 +15,15 @@
 #include "base/sized_struct.h"
 #include "base/text.h"
 #include "device/stream.h"
-#include "device/trace.h"
 #include "memory/cache.h"
 #include "memory/fault.h"
 #include "memory/host_memory.h"
-#include "races/races.h"
 #include "registry/discovery.h"
 #include "registry/driver_lock.h"
 #include "selection/preference.h"
 #include "selection/selection.h"
+#include "watch/lab.h"
+#include "watch/observers.h"
 
 /* What is published. Written by the holder of the driver lock, under the lock of the list. */
 static struct {
@@ -68,13 +69,19 @@ static openreg_device_table *retired_tables; /* by the holder of the driver lock
 static uint32_t last_generation;             /* likewise */
 
 static void
-dismantle_device(openreg_device *device)
+destroy_cache(openreg_device *device)
 {
     if (device->cache != NULL)
         openreg_cache_destroy(device->cache);
+    device->cache = NULL;
+}
+
+static void
+dismantle_device(openreg_device *device)
+{
+    destroy_cache(device);
     if (device->streams != NULL)
         openreg_stream_set_destroy(device->streams);
-    device->cache = NULL;
     device->streams = NULL;
 }
 
@@ -82,6 +89,8 @@ dismantle_device(openreg_device *device)
 static void
 dismantle(openreg_device_table *table, int retire)
 {
+    for (int32_t i = 0; i < table->count; ++i) /* all, before a device goes: one may hold markers of another */
+        destroy_cache(table->devices[i]);
     for (int32_t i = 0; i < table->count; ++i) {
         dismantle_device(table->devices[i]);
         if (!retire)
@@ -138,7 +147,7 @@ build(const char *call, openreg_opened_driver *const *drivers, int count, openre
         ++last_generation;
     table->generation = last_generation;
     for (int i = 0; i < count; ++i) {
-        table->binds |= drivers[i]->table.device_bind != NULL;
+        table->binds |= drivers[i]->own.device_bind != NULL;
         for (int32_t k = 0; k < drivers[i]->visible.count; ++k) {
             const openreg_status status = add_device(call, table, drivers[i], k);
             if (status != OPENREG_OK) {
@@ -219,6 +228,7 @@ reject_in_use(const char *call, const openreg_device_table *table)
 static openreg_device_table *
 exchange_table(openreg_device_table *table, const openreg_decision *decision)
 {
+    openreg_observers_table(table != NULL); /* before: what the first user of the table allocates is seen */
     openreg_candidates_lock();
     for (int i = 0; i < standing.count; ++i)
         standing.drivers[i]->first_device = -1;
@@ -232,11 +242,17 @@ exchange_table(openreg_device_table *table, const openreg_decision *decision)
         first += standing.drivers[i]->device_count;
     }
     openreg_device_table *const before = openreg_device_table_peek();
-    openreg_races_follow_variable(table != NULL); /* what the first user of the table allocates is followed */
     openreg_device_table_publish(table);
     openreg_candidates_unlock();
     note_count(table != NULL ? table->count : -1);
     return before;
+}
+
+static int
+is_set(const char *variable)
+{
+    const char *const text = openreg_variable(variable);
+    return text != NULL && *text != '\0';
 }
 
 static void
@@ -247,6 +263,8 @@ publish(openreg_device_table *table, const openreg_decision *decision)
         caps |= table->devices[i]->info.caps;
     if ((caps & OPENREG_CAP_FENCED) != 0)
         openreg_fault_handler_install();
+    if (is_set("OPENREG_RACES") || is_set("OPENREG_SIM_RACES"))
+        (void)openreg_lab_load_or_warn("OPENREG_RACES");
     openreg_device_table *const before = exchange_table(table, decision);
     if (before != NULL)
         dismantle(before, 1);
@@ -603,7 +621,6 @@ openreg_shutdown(void)
     openreg_device_table *const table = openreg_device_table_peek();
     const openreg_status status = table != NULL ? reject_in_use(call, table) : OPENREG_OK;
     if (status == OPENREG_OK) {
-        openreg_trace_leave_devices();
         if (table != NULL)
             dismantle(exchange_table(NULL, &nothing), 1);
         openreg_driver_open_close_back_to(call, 0);

@@ -144,7 +144,7 @@ openreg_get_driver_device_properties(const char *driver, int32_t i, struct openr
             count = candidate->device_count;
             is_described = opened == NULL;
             if (opened != NULL && i >= 0 && i < count)
-                openreg_properties_fill(&opened->table, opened->name, opened->visible.ordinals[i], &opened->infos[i],
+                openreg_properties_fill(opened->table, opened->name, opened->visible.ordinals[i], &opened->infos[i],
                                         inout);
         }
         openreg_candidates_unlock();

@@ -80,7 +80,7 @@ fill_locked(const openreg_candidate *candidate, openreg_driver_record *record)
     record->flags = flags_of(candidate);
     openreg_text_copy(record->name, sizeof record->name, candidate->name);
     openreg_text_copy(record->source, sizeof record->source, candidate->origin);
-    openreg_text_copy(record->path, sizeof record->path, candidate->path);
+    record->path = candidate->path;
     openreg_text_copy(record->message, sizeof record->message, candidate->message);
     openreg_text_copy(record->version, sizeof record->version, candidate->version);
     if (candidate->has_table) {

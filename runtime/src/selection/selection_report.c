@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 /* selection_report.c: the texts of a failed selection (selection.h). */
 #define _GNU_SOURCE
+#include <openreg/embedding.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <string.h>
@@ -141,6 +142,13 @@ append_unknown(report *r, const char *name)
 
 /* -------------------------------------------------------------------------------------- places and other drivers */
 
+/* Whether OPENREG_DRIVER_LIBRARIES names it: its library, or a file that describes one, which Python registers. */
+static bool
+is_by_variable(const openreg_candidate *candidate)
+{
+    return candidate->source == OPENREG_SOURCE_LIBRARIES || strcmp(candidate->origin, OPENREG_LIBRARIES_VARIABLE) == 0;
+}
+
 static void
 append_place(report *r, const openreg_candidate *candidate)
 {
@@ -161,7 +169,7 @@ append_places(report *r, const char *name)
     int by_variable = 0;
     for (int i = 0; i < count; ++i) {
         append_place(r, all[i]);
-        by_variable |= all[i]->source == OPENREG_SOURCE_LIBRARIES;
+        by_variable |= is_by_variable(all[i]);
     }
     if (by_variable)
         return;
@@ -212,6 +220,8 @@ way_out(const openreg_candidate *candidate, openreg_choice choice)
     }
     if (candidate->source == OPENREG_SOURCE_BUILT_IN)
         return "set OPENREG_DRIVERS to the drivers to use without this one.";
+    if (is_by_variable(candidate))
+        return "correct " OPENREG_LIBRARIES_VARIABLE ", or set OPENREG_DRIVERS=sim to skip this driver.";
     return "you may need to uninstall the failing plugin package, or set OPENREG_DRIVERS=sim to skip this driver.";
 }
 

@@ -29,7 +29,7 @@ bool staging_is_forced() {
 
 uint32_t present_generation() {
   OPENREG_CHECK(openreg_init());
-  return openreg_generation();
+  return openreg_generation_now();
 }
 
 namespace {

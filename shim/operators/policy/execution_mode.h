@@ -4,7 +4,7 @@
 
 #include <c10/core/Device.h>
 #include <c10/macros/Macros.h>
-#include <openreg/openreg.h>
+#include <openreg/embedding.h>
 
 #include <array>
 #include <atomic>
@@ -44,7 +44,7 @@ TORCH_OPENREG_API extern std::array<std::atomic<uint64_t>, OPENREG_MAX_DEVICES> 
 // The bits of the present device table; 0 where they are of an earlier one. For an index in range.
 inline uint8_t device_bits(DeviceIndex device) noexcept {
   const uint64_t state = device_states[static_cast<size_t>(device)].load(std::memory_order_acquire);
-  return C10_LIKELY(state >> kGenerationShift == openreg_generation()) ? static_cast<uint8_t>(state) : 0;
+  return C10_LIKELY(state >> kGenerationShift == openreg_generation_now()) ? static_cast<uint8_t>(state) : 0;
 }
 
 void keep_bits(DeviceIndex device, uint32_t generation, unsigned bits) noexcept;

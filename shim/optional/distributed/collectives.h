@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 // torch.distributed for openreg tensors: which process groups get a StagedBackend.
 //
-// The backend "openreg_gloo" (_distributed.py) is one around a gloo of its own, for CPU tensors too. A group that has
+// The backend "openreg_gloo" (_integration/distributed.py) is one around a gloo of its own, for CPU tensors too. A group that has
 // gloo for the CPU or for openreg gets one over that gloo when it is made, at the latest at its first collective of
 // openreg tensors.
 #pragma once

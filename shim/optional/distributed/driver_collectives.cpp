@@ -14,8 +14,8 @@
 
 #include "shim/base/status.h"
 #include "shim/operators/policy/kernel_keys.h"
+#include "shim/optional/distributed/collective_arguments.h"
 #include "shim/optional/distributed/collective_results.h"
-#include "shim/optional/distributed/driver_calls.h"
 #include "shim/optional/distributed/driver_work.h"
 #include "shim/optional/distributed/staged_work.h"
 #include "shim/optional/distributed/switch_variable.h"
@@ -71,6 +71,13 @@ struct DriverBackend::Call {
   std::vector<at::Tensor> results;
   std::vector<std::pair<at::Tensor, at::Tensor>> copies; // to, from
   std::vector<openreg_collective> parts;
+  std::vector<std::vector<uint64_t>> counts; // that parts point to
+
+  // The bytes of each rank's part, for send_counts and recv_counts.
+  const uint64_t* keep(std::vector<uint64_t> bytes) {
+    counts.push_back(std::move(bytes));
+    return counts.back().data();
+  }
 
   at::Tensor input(const at::Tensor& tensor) {
     used.push_back(tensor);
@@ -169,9 +176,9 @@ std::shared_ptr<Communicator> DriverBackend::meet(
     }
     key = name + "/" + std::to_string(rounds_[name]++);
   }
-  const openreg_comm_id id = exchange_id(device, key, rank, size, timeout);
+  const auto id = exchange_id(device, key, rank, size, timeout);
   openreg_communicator handle = nullptr;
-  OPENREG_CHECK(openreg_communicator_create(device, rank, size, &id, &handle));
+  OPENREG_CHECK(openreg_communicator_create(device, rank, size, id.data(), static_cast<uint32_t>(id.size()), &handle));
   auto made = std::make_shared<Communicator>(device, handle);
   {
     const std::lock_guard<std::mutex> guard(lock_);
@@ -188,16 +195,18 @@ std::shared_ptr<Communicator> DriverBackend::meet(
 
 // Ranks count themselves in the store. One whose time is over takes so much off the count that it never gets to `size`: those
 // that come later have an error, where the library would wait for ever.
-openreg_comm_id DriverBackend::exchange_id(
+std::vector<uint8_t> DriverBackend::exchange_id(
     c10::DeviceIndex device, const std::string& key, int rank, int size, std::chrono::milliseconds timeout) {
   constexpr int64_t kGivenUp = int64_t{1} << 32;
   const std::string count = key + "/count";
   const std::string complete = key + "/complete";
   const auto here = [&key](int other) { return key + "/" + std::to_string(other); };
-  openreg_comm_id id{};
+  uint32_t id_size = 0;
+  OPENREG_CHECK(openreg_communicator_id_size(device, &id_size));
   if (rank == 0) {
-    OPENREG_CHECK(openreg_communicator_id(device, &id));
-    store_->set(key, std::vector<uint8_t>(id.bytes, id.bytes + sizeof id.bytes));
+    std::vector<uint8_t> id(id_size);
+    OPENREG_CHECK(openreg_communicator_id(device, id.data(), id_size));
+    store_->set(key, id);
   }
   store_->set(here(rank), std::vector<uint8_t>{1});
   const int64_t arrived = store_->add(count, 1);
@@ -234,9 +243,17 @@ openreg_comm_id DriverBackend::exchange_id(
       }
     }
   }
-  const auto bytes = store_->get(key);
-  TORCH_CHECK_WITH(DistBackendError, bytes.size() == sizeof id.bytes, "the id of a communicator is incomplete");
-  std::copy(bytes.begin(), bytes.end(), id.bytes);
+  auto id = store_->get(key);
+  TORCH_CHECK_WITH(
+      DistBackendError,
+      id.size() == id_size,
+      "rank 0 has another library of collectives: the id of the communicator \"",
+      key,
+      "\" has ",
+      id.size(),
+      " bytes there and ",
+      id_size,
+      " here");
   return id;
 }
 
@@ -321,16 +338,16 @@ c10::intrusive_ptr<Work> DriverBackend::launch(std::vector<Call> calls, bool is_
   try {
     communicator->follow_current_stream();
     const CurrentStreams on({{device.index(), communicator->stream}});
-    communicator->queue([&](openreg_communicator handle) {
-      for (auto& call : calls) {
-        for (auto& part : call.parts) {
-          if (is_of_two) {
-            part.peer = getRank() < call.peer ? 1 : 0;
-          }
-          OPENREG_CHECK(openreg_communicator_queue(handle, &part, communicator->stream));
+    std::vector<openreg_collective> group;
+    for (auto& call : calls) {
+      for (auto& part : call.parts) {
+        if (is_of_two) {
+          part.peer = getRank() < call.peer ? 1 : 0;
         }
+        group.push_back(part);
       }
-    });
+    }
+    communicator->queue(group);
     for (auto& call : calls) {
       for (const auto& [to, from] : call.copies) {
         to.copy_(from, /*non_blocking=*/true);
@@ -466,7 +483,7 @@ c10::intrusive_ptr<Work> DriverBackend::allgather_into_tensor_coalesced(
   return make(std::move(call));
 }
 
-// As messages, so that outputs may lie anywhere, and may differ in size, as each rank's input.
+// Into one piece of memory and from there: outputs may lie anywhere, and may differ in size, as each rank's input.
 c10::intrusive_ptr<Work> DriverBackend::allgather(
     TensorLists& outputs, Tensors& inputs, const c10d::AllgatherOptions& options) {
   if (!is_ours(inputs.at(0))) {
@@ -477,12 +494,26 @@ c10::intrusive_ptr<Work> DriverBackend::allgather(
       outputs.at(0).size() == static_cast<size_t>(getSize()), "all_gather: there must be an output for each rank");
   const auto from = call.input(inputs[0]);
   check_same(outputs[0][static_cast<size_t>(getRank())], inputs[0], 1, call.operation);
-  for (int rank = 0; rank < getSize(); rank++) {
-    const auto to = call.output(outputs[0][static_cast<size_t>(rank)]);
-    TORCH_CHECK(to.scalar_type() == from.scalar_type(), "all_gather: all tensors must have one type");
-    call.parts.push_back(moved(OPENREG_COLLECTIVE_SEND, from, {}, bytes_of(from), rank));
-    call.parts.push_back(moved(OPENREG_COLLECTIVE_RECV, {}, to, bytes_of(to), rank));
+  std::vector<uint64_t> bytes;
+  int64_t total = 0;
+  for (const auto& output : outputs[0]) {
+    TORCH_CHECK(output.scalar_type() == from.scalar_type(), "all_gather: all tensors must have one type");
+    bytes.push_back(bytes_of(output));
+    total += output.numel();
   }
+  const c10::impl::ExcludeDispatchKeyGuard below(kAboveKernels);
+  const auto all = at::empty({total}, from.options());
+  call.temporaries.push_back(all);
+  int64_t before = 0;
+  for (const auto& output : outputs[0]) {
+    call.used.push_back(output);
+    call.results.push_back(output);
+    call.copies.emplace_back(output, all.narrow(0, before, output.numel()).view(output.sizes()));
+    before += output.numel();
+  }
+  const bool is_even = std::all_of(bytes.begin(), bytes.end(), [&](uint64_t part) { return part == bytes[0]; });
+  call.parts.push_back(moved(OPENREG_COLLECTIVE_ALL_GATHER, from, all, bytes_of(from)));
+  call.parts.back().recv_counts = is_even ? nullptr : call.keep(std::move(bytes));
   return make(std::move(call));
 }
 
@@ -548,22 +579,29 @@ c10::intrusive_ptr<Work> DriverBackend::alltoall_base(
   TORCH_CHECK(from.scalar_type() == to.scalar_type(), "all_to_all_single: both tensors must have one type");
   c10d::checkSplitSizes(input_sizes, from, getSize());
   c10d::checkSplitSizes(output_sizes, to, getSize());
-  int64_t sent = 0;
-  int64_t received = 0;
-  for (int rank = 0; rank < getSize(); rank++) {
-    const auto at = static_cast<size_t>(rank);
-    const int64_t out = input_sizes.empty() ? from.size(0) / getSize() : input_sizes[at];
-    const int64_t in = output_sizes.empty() ? to.size(0) / getSize() : output_sizes[at];
-    const auto part = from.narrow(0, sent, out);
-    const auto place = to.narrow(0, received, in);
-    if (rank == getRank()) {
-      check_same(part, place, 1, call.operation);
+  const auto parts_of = [this](const at::Tensor& tensor, const std::vector<int64_t>& sizes) {
+    const auto row = tensor.size(0) == 0 ? 0 : bytes_of(tensor) / static_cast<uint64_t>(tensor.size(0));
+    std::vector<uint64_t> bytes(static_cast<size_t>(getSize()), bytes_of(tensor) / static_cast<uint64_t>(getSize()));
+    for (size_t rank = 0; rank < sizes.size(); rank++) {
+      bytes[rank] = static_cast<uint64_t>(sizes[rank]) * row;
     }
-    call.parts.push_back(moved(OPENREG_COLLECTIVE_SEND, part, {}, bytes_of(part), rank));
-    call.parts.push_back(moved(OPENREG_COLLECTIVE_RECV, {}, place, bytes_of(place), rank));
-    sent += out;
-    received += in;
-  }
+    return bytes;
+  };
+  auto sent = parts_of(from, input_sizes);
+  auto received = parts_of(to, output_sizes);
+  const auto own = static_cast<size_t>(getRank());
+  TORCH_CHECK(
+      sent[own] == received[own],
+      "all_to_all_single: rank ",
+      own,
+      " sends itself ",
+      sent[own],
+      " bytes and expects ",
+      received[own]);
+  call.parts.push_back(moved(OPENREG_COLLECTIVE_ALL_TO_ALL, from, to, sent[0]));
+  // Always with counts: another rank may have parts of other sizes.
+  call.parts.back().send_counts = call.keep(std::move(sent));
+  call.parts.back().recv_counts = call.keep(std::move(received));
   return make(std::move(call));
 }
 

@@ -98,7 +98,7 @@ class TORCH_OPENREG_API DriverBackend final : public BackendOverBackend {
   std::shared_ptr<Communicator> pair(c10::DeviceIndex device, int peer, std::chrono::milliseconds timeout);
   std::shared_ptr<Communicator> meet(
       c10::DeviceIndex device, const std::string& name, int rank, int size, std::chrono::milliseconds timeout);
-  openreg_comm_id exchange_id(
+  std::vector<uint8_t> exchange_id(
       c10::DeviceIndex device, const std::string& key, int rank, int size, std::chrono::milliseconds timeout);
   void check_in_use() const; // with the lock held
   std::vector<std::shared_ptr<Communicator>> end_all();

@@ -312,12 +312,10 @@ void Communicator::rethrow_failure() const {
   }
 }
 
-void Communicator::begin_group() {
-  OPENREG_CHECK(openreg_communicator_group_start(handle_));
-}
-
-void Communicator::end_group() {
-  OPENREG_CHECK(openreg_communicator_group_end(handle_));
+void Communicator::queue(const std::vector<openreg_collective>& group) {
+  const std::lock_guard<std::mutex> guard(calling_);
+  rethrow_failure();
+  OPENREG_CHECK(openreg_communicator_queue(handle_, group.data(), group.size(), stream));
 }
 
 bool Communicator::was_aborted() const {

@@ -25,23 +25,9 @@ class Communicator {
 
   void follow_current_stream(); // of this thread: the communicator's stream waits for what is on it
 
-  // Runs `calls` with the handle, as one group, on behalf of one thread at a time. Throws the error of a communicator that has
-  // failed, and what a call throws.
-  template <class Calls>
-  void queue(const Calls& calls) {
-    const std::lock_guard<std::mutex> guard(calling_);
-    rethrow_failure();
-    begin_group();
-    try {
-      calls(handle_);
-    } catch (...) {
-      if (openreg_communicator_group_end(handle_) != OPENREG_OK) {
-        openreg_clear_error(); // the first error is the one to tell
-      }
-      throw;
-    }
-    end_group();
-  }
+  // Queues a group on the communicator's stream, on behalf of one thread at a time. Throws the error of a communicator that
+  // has failed, and that of the call.
+  void queue(const std::vector<openreg_collective>& group);
 
   // What the driver says has gone wrong since; OPENREG_OK: nothing, or it is ending.
   std::pair<openreg_status, std::string> background_error();
@@ -56,8 +42,6 @@ class Communicator {
 
  private:
   void rethrow_failure() const;
-  void begin_group();
-  void end_group();
 
   const openreg_communicator handle_;
   std::mutex calling_; // held in a call that queues; before the next

@@ -17,7 +17,7 @@ class StreamEvent {
   StreamEvent(c10::DeviceIndex device, openreg_stream stream) {
     OPENREG_CHECK(openreg_event_create(device, 0, &event_));
     try {
-      OPENREG_CHECK(openreg_event_record(event_, stream));
+      OPENREG_CHECK(openreg_event_record(event_, device, stream));
     } catch (...) {
       (void)openreg_event_destroy(event_);
       throw;

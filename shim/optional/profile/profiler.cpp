@@ -32,7 +32,7 @@ struct ProfilerStubs final : torch::profiler::impl::ProfilerStubs {
     if (cpu_ns != nullptr) {
       *cpu_ns = c10::getTime();
     }
-    OPENREG_CHECK(openreg_event_record(created, stream));
+    OPENREG_CHECK(openreg_event_record(created, index, stream));
   }
 
   // In microseconds. Waits for both.

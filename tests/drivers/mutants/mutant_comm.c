@@ -13,7 +13,8 @@
 
 #define MOST_RANKS 8
 #define MOST_OPERATIONS 64
-#define TYPES OPENREG_COMM_FLOAT8_E4M3 /* the 8-bit ones of floating point are not there */
+#define TYPES 10 /* the 8-bit ones of floating point are not there */
+#define ID_SIZE 1000
 
 /* Of a send, until the peer has taken it. */
 typedef struct message {
@@ -30,6 +31,7 @@ typedef struct meeting {
     uint64_t round;
     bool has[MOST_RANKS];
     const char *send[MOST_RANKS];
+    uint64_t sent[MOST_RANKS][MOST_RANKS];     /* of ALL_TO_ALL: elements from the first to the second */
     message *messages[MOST_RANKS][MOST_RANKS]; /* [from][to], the oldest first */
 } meeting;
 
@@ -39,17 +41,16 @@ struct openreg_driver_comm_s {
     atomic_bool is_aborted;
 };
 
-typedef enum kind { ALL_REDUCE, REDUCE, BROADCAST, ALL_GATHER, REDUCE_SCATTER, ALL_TO_ALL, SEND, RECV } kind;
-
 typedef struct operation {
-    kind kind;
+    int32_t kind; /* OPENREG_COLLECTIVE_* */
     openreg_driver_comm comm;
     openreg_driver_stream stream;
     const char *send; /* as the host sees it */
     char *recv;
     uint64_t count;
+    uint64_t sent[MOST_RANKS], received[MOST_RANKS]; /* of parts */
     int32_t type, reduction, peer;
-    message sent;
+    message sent_message;
 } operation;
 
 typedef struct batch {
@@ -61,18 +62,19 @@ static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static pthread_cond_t changed = PTHREAD_COND_INITIALIZER;
 static meeting *meetings;
 
-static _Thread_local int group_depth, group_count;
-static _Thread_local operation group[MOST_OPERATIONS];
-
 /* ---------------------------------------------------------------------------------------------------------- arithmetic */
 
 typedef long double real; /* has every integer of 64 bits */
 
 static const struct {
+    openreg_dtype type;
     int size, exponent, mantissa;
     bool is_unsigned;
-} formats[TYPES] = {{1, 0, 0, false}, {1, 0, 0, true},   {4, 0, 0, false},  {4, 0, 0, true},    {8, 0, 0, false},
-                    {8, 0, 0, true},  {2, 5, 10, false}, {4, 8, 23, false}, {8, 11, 52, false}, {2, 8, 7, false}};
+} formats[TYPES] = {{{OPENREG_DTYPE_INT, 8, 1}, 1, 0, 0, false},      {{OPENREG_DTYPE_UINT, 8, 1}, 1, 0, 0, true},
+                    {{OPENREG_DTYPE_INT, 32, 1}, 4, 0, 0, false},     {{OPENREG_DTYPE_UINT, 32, 1}, 4, 0, 0, true},
+                    {{OPENREG_DTYPE_INT, 64, 1}, 8, 0, 0, false},     {{OPENREG_DTYPE_UINT, 64, 1}, 8, 0, 0, true},
+                    {{OPENREG_DTYPE_FLOAT, 16, 1}, 2, 5, 10, false},  {{OPENREG_DTYPE_FLOAT, 32, 1}, 4, 8, 23, false},
+                    {{OPENREG_DTYPE_FLOAT, 64, 1}, 8, 11, 52, false}, {{OPENREG_DTYPE_BFLOAT, 16, 1}, 2, 8, 7, false}};
 
 /* Normal numbers and zero. */
 static real
@@ -166,8 +168,10 @@ static bool
 meet_now(const operation *op, const char **from)
 {
     (void)pthread_mutex_lock(&lock);
-    if (from != NULL)
+    if (from != NULL) {
         op->comm->meeting->send[op->comm->rank] = op->send;
+        memcpy(op->comm->meeting->sent[op->comm->rank], op->sent, sizeof op->sent);
+    }
     const bool is_met = meet(op->comm);
     if (from != NULL && is_met)
         memcpy(from, op->comm->meeting->send, sizeof op->comm->meeting->send);
@@ -179,36 +183,45 @@ meet_now(const operation *op, const char **from)
 static uint64_t
 result_of(const operation *op, const char *const *from, char *out)
 {
-    const uint64_t part = op->count * (uint64_t)formats[op->type].size;
+    const uint64_t element = (uint64_t)formats[op->type].size, part = op->count * element;
     const int32_t rank = op->comm->rank, size = op->comm->size;
+    uint64_t done = 0;
     switch (op->kind) {
-    case REDUCE:
+    case OPENREG_COLLECTIVE_REDUCE:
         if (rank != (IS(comm_reduce_first) ? 0 : op->peer) && !IS(comm_reduce_everywhere))
             return 0;
         reduce_into(out, op, from, 0);
         return part;
-    case ALL_REDUCE:
+    case OPENREG_COLLECTIVE_ALL_REDUCE:
         reduce_into(out, op, from, 0);
         return part;
-    case REDUCE_SCATTER:
+    case OPENREG_COLLECTIVE_REDUCE_SCATTER:
         reduce_into(out, op, from, IS(comm_scatter_first) ? 0 : part * (uint64_t)rank);
         return part;
-    case BROADCAST:
+    case OPENREG_COLLECTIVE_BROADCAST:
         if (rank == op->peer && IS(comm_broadcast_but_root))
             return 0;
         if (from[IS(comm_broadcast_first) ? 0 : op->peer] == NULL)
             return 0;
         memcpy(out, from[IS(comm_broadcast_first) ? 0 : op->peer], part);
         return part;
+    case OPENREG_COLLECTIVE_ALL_GATHER:
+        for (int32_t peer = 0; peer < size; ++peer) {
+            const uint64_t bytes = op->received[peer] * element;
+            memcpy(out + done, from[IS(comm_gather_reversed) ? size - 1 - peer : peer], bytes);
+            done += bytes;
+        }
+        return done;
     default:
         for (int32_t peer = 0; peer < size; ++peer) {
-            const int32_t of = IS(comm_gather_reversed) ? size - 1 - peer : peer;
-            const bool is_own = op->kind == ALL_TO_ALL && IS(comm_to_all_own);
-            memcpy(out + part * (uint64_t)peer,
-                   from[is_own ? rank : of] + (op->kind == ALL_GATHER ? 0 : part * (uint64_t)(is_own ? peer : rank)),
-                   part);
+            const bool is_own = IS(comm_to_all_own);
+            const int32_t of = is_own ? rank : IS(comm_gather_reversed) ? size - 1 - peer : peer;
+            const uint64_t bytes = op->received[peer] * element;
+            const uint64_t before = openreg_collective_offset(op->comm->meeting->sent[of], 0, is_own ? peer : rank);
+            memcpy(out + done, from[of] + before * element, bytes);
+            done += bytes;
         }
-        return part * (uint64_t)size;
+        return done;
     }
 }
 
@@ -217,11 +230,12 @@ run_collective(const operation *op)
 {
     const uint64_t element = (uint64_t)formats[op->type].size;
     const char *from[MOST_RANKS] = {NULL};
-    char *const out = calloc((uint64_t)op->comm->size * op->count * element + element, 1);
-    if (IS(comm_in_place_clears) && op->kind != BROADCAST && op->recv != NULL)
+    const uint64_t most = openreg_collective_offset(op->received, 0, op->comm->size);
+    char *const out = calloc((most + 1) * element, 1);
+    if (IS(comm_in_place_clears) && op->kind != OPENREG_COLLECTIVE_BROADCAST && op->recv != NULL)
         memset(op->recv, 0, op->count * element);
     if (meet_now(op, from)) {
-        uint64_t size = op->count > 0 ? result_of(op, from, out) : 0;
+        uint64_t size = most > 0 ? result_of(op, from, out) : 0;
         if (IS(comm_words))
             size = size / 4 / element * 4 * element;
         if (IS(comm_overruns) && size % (4 * element) != 0)
@@ -247,18 +261,18 @@ run_messages(batch *work)
     (void)pthread_mutex_lock(&lock);
     for (int i = 0; i < work->count; ++i) {
         operation *const op = &work->operations[i];
-        if (op->kind != SEND)
+        if (op->kind != OPENREG_COLLECTIVE_SEND)
             continue;
-        op->sent = (message){NULL, op->send, false};
-        *end_of(&op->comm->meeting->messages[op->comm->rank][op->peer]) = &op->sent;
+        op->sent_message = (message){NULL, op->send, false};
+        *end_of(&op->comm->meeting->messages[op->comm->rank][op->peer]) = &op->sent_message;
     }
     (void)pthread_cond_broadcast(&changed);
     for (int i = 0; i < work->count; ++i) {
         const operation *const op = &work->operations[i];
         message **const list = &op->comm->meeting->messages[op->peer][op->comm->rank];
-        while (op->kind == RECV && *list == NULL && !op->comm->is_aborted)
+        while (op->kind == OPENREG_COLLECTIVE_RECV && *list == NULL && !op->comm->is_aborted)
             (void)pthread_cond_wait(&changed, &lock);
-        if (op->kind != RECV || op->comm->is_aborted)
+        if (op->kind != OPENREG_COLLECTIVE_RECV || op->comm->is_aborted)
             continue;
         message *const taken = *list;
         *list = taken->next;
@@ -270,13 +284,13 @@ run_messages(batch *work)
     }
     for (int i = 0; i < work->count; ++i) {
         const operation *const op = &work->operations[i];
-        while (op->kind == SEND && !op->sent.is_taken && !op->comm->is_aborted)
+        while (op->kind == OPENREG_COLLECTIVE_SEND && !op->sent_message.is_taken && !op->comm->is_aborted)
             (void)pthread_cond_wait(&changed, &lock);
-        if (op->kind == SEND && !op->sent.is_taken) {
+        if (op->kind == OPENREG_COLLECTIVE_SEND && !op->sent_message.is_taken) {
             message **at = &op->comm->meeting->messages[op->comm->rank][op->peer];
-            while (*at != &op->sent)
+            while (*at != &op->sent_message)
                 at = &(*at)->next;
-            *at = op->sent.next;
+            *at = op->sent_message.next;
         }
     }
     (void)pthread_mutex_unlock(&lock);
@@ -313,7 +327,7 @@ run_batch(void *argument)
     if (IS(comm_ends_late))
         (void)usleep(20000);
     for (int i = 0; i < work->count && !comm->is_aborted; ++i)
-        if (work->operations[i].kind < SEND)
+        if (work->operations[i].kind < OPENREG_COLLECTIVE_SEND)
             run_collective(&work->operations[i]);
     run_messages(work);
     (void)pthread_mutex_lock(&lock);
@@ -370,135 +384,93 @@ refuse_aborted(openreg_instance instance, openreg_driver_comm comm)
 }
 
 static openreg_status
-queue(openreg_instance instance, operation op, const void *send, void *recv)
+check(openreg_instance instance, const openreg_collective *what, int32_t *type)
 {
-    const openreg_status status = refuse_aborted(instance, op.comm);
-    if (status != OPENREG_OK)
-        return status;
-    const bool is_unknown = op.type < 0 || op.type >= TYPES || op.reduction < 0 || op.reduction > OPENREG_COMM_AVERAGE;
-    if (is_unknown && IS(comm_type_any) && op.type > OPENREG_COMM_FLOAT8_E5M2)
-        return OPENREG_OK;
-    if (is_unknown && IS(comm_refuses_late) && op.type == OPENREG_COMM_FLOAT8_E4M3)
-        (void)mutant_base->fill(instance, op.comm->dev, recv, 0, op.count, op.stream);
-    if (is_unknown)
-        return openreg_fail(instance->host, OPENREG_E_UNSUPPORTED, 0, "no type %d or reduction %d", op.type,
-                            op.reduction);
-    if (IS(comm_zero_refused) && op.count == 0)
+    for (*type = 0; *type < TYPES && memcmp(&formats[*type].type, &what->type, sizeof what->type) != 0;)
+        ++*type;
+    if (*type == TYPES || what->reduction < 0 || what->reduction > OPENREG_COMM_AVERAGE)
+        return openreg_fail(instance->host, OPENREG_E_UNSUPPORTED, 0, "no type %u of %u bits, or reduction %d",
+                            what->type.code, what->type.bits, what->reduction);
+    if (IS(comm_zero_refused) && what->count == 0 && what->recv_counts == NULL)
         return openreg_fail(instance->host, OPENREG_E_INVALID, 0, "no elements");
-    op.send = host_view(instance, &op, send);
-    op.recv = (char *)(uintptr_t)host_view(instance, &op, recv);
+    return OPENREG_OK;
+}
+
+static operation
+operation_of(openreg_instance instance, openreg_driver_comm comm, const openreg_collective *what, int32_t type,
+             openreg_driver_stream stream)
+{
+    operation op = {.kind = what->kind,
+                    .comm = comm,
+                    .stream = stream,
+                    .count = what->count,
+                    .type = type,
+                    .reduction = what->reduction,
+                    .peer = what->peer};
+    const bool has_parts = what->kind == OPENREG_COLLECTIVE_ALL_GATHER || what->kind == OPENREG_COLLECTIVE_ALL_TO_ALL;
+    const bool is_even = what->recv_counts == NULL || IS(comm_uneven_even);
+    for (int32_t i = 0; i < comm->size; ++i) {
+        op.received[i] = is_even ? what->count : what->recv_counts[i];
+        op.sent[i] = what->send_counts == NULL || is_even ? what->count : what->send_counts[i];
+        if (IS(comm_uneven_first) && what->kind == OPENREG_COLLECTIVE_ALL_GATHER)
+            op.received[i] = op.received[0];
+    }
+    for (int32_t i = 1; !has_parts && i < comm->size; ++i)
+        op.received[i] = 0;
+    op.send = host_view(instance, &op, what->send);
+    op.recv = (char *)(uintptr_t)host_view(instance, &op, what->recv);
     const uint64_t size = op.count * (uint64_t)formats[op.type].size;
-    if (IS(comm_reads_early) && op.kind == ALL_REDUCE && size > 0)
+    if (IS(comm_reads_early) && op.kind == OPENREG_COLLECTIVE_ALL_REDUCE && size > 0)
         op.send = memcpy(malloc(size), op.send, size); /* never freed: the process ends */
-    if (group_depth == 0 || IS(comm_group_serial))
-        return submit(instance, &op, 1);
-    group[group_count++] = op;
-    return OPENREG_OK;
-}
-
-/* ----------------------------------------------------------------------------------------------------------- functions */
-
-#define OPERATION(...)                                                                                                 \
-    (operation)                                                                                                        \
-    {                                                                                                                  \
-        .comm = comm, .stream = stream, .count = count, .type = type, __VA_ARGS__                                      \
-    }
-
-static openreg_status
-all_reduce(openreg_instance instance, openreg_driver_comm comm, const void *send, void *recv, uint64_t count,
-           int32_t type, int32_t reduction, openreg_driver_stream stream)
-{
-    return queue(instance, OPERATION(.kind = ALL_REDUCE, .reduction = reduction), send, recv);
+    return op;
 }
 
 static openreg_status
-reduce(openreg_instance instance, openreg_driver_comm comm, const void *send, void *recv, uint64_t count, int32_t type,
-       int32_t reduction, int32_t root, openreg_driver_stream stream)
+queue(openreg_instance instance, openreg_driver_comm comm, const openreg_collective *list, uint64_t n,
+      openreg_driver_stream stream)
 {
-    return queue(instance, OPERATION(.kind = REDUCE, .reduction = reduction, .peer = root), send, recv);
-}
-
-static openreg_status
-broadcast(openreg_instance instance, openreg_driver_comm comm, const void *send, void *recv, uint64_t count,
-          int32_t type, int32_t root, openreg_driver_stream stream)
-{
-    return queue(instance, OPERATION(.kind = BROADCAST, .peer = root), send, recv);
-}
-
-static openreg_status
-all_gather(openreg_instance instance, openreg_driver_comm comm, const void *send, void *recv, uint64_t count,
-           int32_t type, openreg_driver_stream stream)
-{
-    return queue(instance, OPERATION(.kind = ALL_GATHER), send, recv);
-}
-
-static openreg_status
-reduce_scatter(openreg_instance instance, openreg_driver_comm comm, const void *send, void *recv, uint64_t count,
-               int32_t type, int32_t reduction, openreg_driver_stream stream)
-{
-    return queue(instance, OPERATION(.kind = REDUCE_SCATTER, .reduction = reduction), send, recv);
-}
-
-static openreg_status
-all_to_all(openreg_instance instance, openreg_driver_comm comm, const void *send, void *recv, uint64_t count,
-           int32_t type, openreg_driver_stream stream)
-{
-    return queue(instance, OPERATION(.kind = ALL_TO_ALL), send, recv);
-}
-
-static openreg_status
-send_to(openreg_instance instance, openreg_driver_comm comm, const void *send, uint64_t count, int32_t type,
-        int32_t peer, openreg_driver_stream stream)
-{
-    return queue(instance, OPERATION(.kind = SEND, .peer = peer), send, NULL);
-}
-
-static openreg_status
-recv_from(openreg_instance instance, openreg_driver_comm comm, void *recv, uint64_t count, int32_t type, int32_t peer,
-          openreg_driver_stream stream)
-{
-    return queue(instance, OPERATION(.kind = RECV, .peer = peer), NULL, recv);
-}
-
-static openreg_status
-group_start(openreg_instance instance)
-{
-    (void)instance;
-    ++group_depth;
-    return OPENREG_OK;
-}
-
-/* A piece of work for each communicator and stream, in the order of their first calls. */
-static openreg_status
-group_end(openreg_instance instance)
-{
-    openreg_status status = OPENREG_OK;
-    if (--group_depth > 0 && !IS(comm_group_inner))
+    operation operations[MOST_OPERATIONS];
+    openreg_status status = refuse_aborted(instance, comm);
+    if (status == OPENREG_OK && IS(comm_type_any) && list->type.code > 200)
         return OPENREG_OK;
-    for (int i = 0; i < group_count; ++i) {
-        operation together[MOST_OPERATIONS];
-        const operation first = group[i];
-        int count = 0;
-        for (int k = i; k < group_count; ++k)
-            if (group[k].comm != NULL && group[k].comm == first.comm && group[k].stream == first.stream) {
-                together[count++] = group[k];
-                group[k].comm = NULL;
-            }
-        if (count > 0 && status == OPENREG_OK)
-            status = submit(instance, together, count);
+    if (status == OPENREG_OK && IS(comm_refuses_late) && list->type.code == OPENREG_DTYPE_FLOAT8_E4M3FN)
+        (void)mutant_base->fill(instance, comm->dev, list->recv, 0, list->count, stream);
+    if (IS(comm_group_first))
+        n = 1;
+    for (uint64_t i = 0; status == OPENREG_OK && i < n; ++i) {
+        int32_t type;
+        const openreg_collective *const what = openreg_collective_at(list, i);
+        status = check(instance, what, &type);
+        if (status == OPENREG_OK)
+            operations[i] = operation_of(instance, comm, what, type, stream);
+        else if (IS(comm_group_half) && i > 0)
+            (void)submit(instance, operations, (int)i);
     }
-    group_count = 0;
+    if (!IS(comm_group_serial))
+        return status == OPENREG_OK ? submit(instance, operations, (int)n) : status;
+    for (uint64_t i = 0; status == OPENREG_OK && i < n; ++i)
+        status = submit(instance, &operations[i], 1);
     return status;
 }
 
 static openreg_status
-unique_id(openreg_instance instance, openreg_comm_id *out)
+id_size(openreg_instance instance, uint32_t *out)
+{
+    static atomic_uint calls;
+    (void)instance;
+    *out = ID_SIZE + (IS(comm_id_changes) ? atomic_fetch_add(&calls, 1) : 0);
+    return OPENREG_OK;
+}
+
+static openreg_status
+unique_id(openreg_instance instance, int32_t dev, void *out)
 {
     static atomic_uint_least64_t last;
     const uint64_t number = IS(comm_id_twice) ? 1 : atomic_fetch_add(&last, 1) + 1;
     (void)instance;
-    memset(out, 0, sizeof *out);
-    memcpy(out->bytes, &number, sizeof number);
+    (void)dev;
+    memset(out, 0, ID_SIZE + IS(comm_id_overruns));
+    memcpy((char *)out + ID_SIZE - sizeof number, &number, sizeof number);
     return OPENREG_OK;
 }
 
@@ -529,11 +501,10 @@ idle(void *argument)
 }
 
 static openreg_status
-init(openreg_instance instance, int32_t dev, int32_t rank, int32_t size, const openreg_comm_id *id,
-     openreg_driver_comm *out)
+init(openreg_instance instance, int32_t dev, int32_t rank, int32_t size, const void *id, openreg_driver_comm *out)
 {
     uint64_t number;
-    memcpy(&number, id->bytes, sizeof number);
+    memcpy(&number, (const char *)id + ID_SIZE - sizeof number, sizeof number);
     if (IS(comm_any_rank) && rank == size && size > 0)
         rank = 0;
     if (rank < 0 || rank >= size || size > MOST_RANKS)
@@ -603,18 +574,10 @@ mutant_comm(uint32_t version)
     static openreg_comm table = {
         .struct_size = sizeof table,
         .version = OPENREG_COMM_VERSION,
+        .id_size = id_size,
         .unique_id = unique_id,
         .init = init,
-        .all_reduce = all_reduce,
-        .reduce = reduce,
-        .broadcast = broadcast,
-        .all_gather = all_gather,
-        .reduce_scatter = reduce_scatter,
-        .all_to_all = all_to_all,
-        .send = send_to,
-        .recv = recv_from,
-        .group_start = group_start,
-        .group_end = group_end,
+        .queue = queue,
         .get_error = get_error,
         .abort = end_comm,
         .destroy = destroy,

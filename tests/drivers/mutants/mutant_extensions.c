@@ -11,19 +11,29 @@
 /* ----------------------------------------------------------------------------------------------------------------- ipc */
 
 static openreg_status
-mutant_memory_export(openreg_instance instance, int32_t dev, void *ptr, openreg_ipc_handle *out)
+mutant_handle_size(openreg_instance instance, uint32_t *out)
 {
-    const openreg_status status = openreg_sim_ipc()->memory_export(instance, dev, ptr, out);
-    if (status == OPENREG_OK && IS(ipc_offset)) /* the offset in the file */
-        memset(&out->bytes[32], 0, 8);
+    const openreg_status status = openreg_sim_ipc()->handle_size(instance, out);
+    if (status == OPENREG_OK && IS(ipc_size_short)) /* without its last field */
+        *out -= 8;
     return status;
 }
 
 static openreg_status
-mutant_memory_open(openreg_instance instance, int32_t dev, const openreg_ipc_handle *handle, void **out)
+mutant_memory_export(openreg_instance instance, int32_t dev, void *ptr, const int32_t *processes, uint32_t count,
+                     void *out)
+{
+    const openreg_status status = openreg_sim_ipc()->memory_export(instance, dev, ptr, processes, count, out);
+    if (status == OPENREG_OK && IS(ipc_offset)) /* the offset in the file */
+        memset((char *)out + 32, 0, 8);
+    return status;
+}
+
+static openreg_status
+mutant_memory_open(openreg_instance instance, int32_t dev, const void *handle, void **out)
 {
     static int opened;
-    if ((IS(ipc_own) && opened++ == 0) || (IS(ipc_any) && handle->bytes[0] == 0x5a)) {
+    if ((IS(ipc_own) && opened++ == 0) || (IS(ipc_any) && *(const unsigned char *)handle == 0x5a)) {
         *out = &opened;
         return OPENREG_OK;
     }
@@ -87,6 +97,7 @@ mutant_extension(openreg_instance instance, const char *name, uint32_t version)
 {
     static const openreg_ipc ipc = {.struct_size = sizeof ipc,
                                     .version = OPENREG_IPC_VERSION,
+                                    .handle_size = mutant_handle_size,
                                     .memory_export = mutant_memory_export,
                                     .memory_open = mutant_memory_open,
                                     .memory_close = mutant_memory_close};

@@ -153,6 +153,7 @@
     X(ipc_offset, "ipc.memory") \
     X(ipc_own, "ipc.memory") \
     X(ipc_any, "ipc.handles") \
+    X(ipc_size_short, "ipc.size") \
     X(vmm_loses, "vmm.memory") \
     X(vmm_odd_step, "vmm.granularity") \
     X(vmm_end_only, "vmm.memory") \
@@ -178,7 +179,12 @@
     X(comm_scatter_first, "comm.reduce_scatter") \
     X(comm_to_all_own, "comm.all_to_all") \
     X(comm_message_short, "comm.messages") \
-    X(comm_group_inner, "comm.group") \
+    X(comm_group_first, "comm.group") \
+    X(comm_group_half, "comm.unsupported") \
+    X(comm_uneven_even, "comm.uneven") \
+    X(comm_uneven_first, "comm.uneven") \
+    X(comm_id_changes, "comm.id") \
+    X(comm_id_overruns, "comm.id") \
     X(comm_group_serial, "comm.group") \
     X(comm_in_place_clears, "comm.in_place") \
     X(comm_words, "comm.counts") \

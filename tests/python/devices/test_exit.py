@@ -68,7 +68,8 @@ def test_nothing_happens_at_exit_without_backward(python) -> None:
     python(
         """
         import os, threading, torch
-        from torch_openreg import _C, _exit
+        from torch_openreg import _C
+        from torch_openreg._integration import exit as _exit
         before = len(os.listdir("/proc/self/task"))
         _exit.settle_autograd()
         assert len(os.listdir("/proc/self/task")) == before
@@ -82,7 +83,7 @@ def test_settling_changes_nothing(python) -> None:
     python(
         """
         import torch
-        from torch_openreg import _exit
+        from torch_openreg._integration import exit as _exit
         torch.ones(2, device="openreg:1", requires_grad=True).sum().backward()
         assert _exit.engine_threads() == 2
         before = [torch.openreg.memory_stats(i)["allocation.all.allocated"] for i in (0, 1)]
@@ -103,7 +104,7 @@ def test_the_process_ends_although_a_thread_is_in_backward(python, wait: str) ->
         f"""
         import threading, time
         import torch
-        from torch_openreg import _exit
+        from torch_openreg._integration import exit as _exit
         is_inside = threading.Event()
         def hook(gradient):
             is_inside.set()

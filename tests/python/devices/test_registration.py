@@ -352,3 +352,18 @@ def test_concurrent_initialisation(python: Any) -> None:
         assert not errors, errors
         """
     )
+
+
+# the laboratory and the optional parts are loaded when something of theirs is used, not by the import
+def test_the_laboratory_is_loaded_on_demand(python: Any) -> None:
+    python(
+        """
+        import sys
+        import torch
+        torch.ones(1, device="openreg")
+        loaded = {name for name in sys.modules if name.startswith(("torch_openreg_lab", "torch_openreg.contrib"))}
+        assert not loaded, loaded
+        assert "faults" in dir(torch.openreg) and torch.openreg.races() == []
+        assert "torch_openreg_lab.races" in sys.modules and "torch_openreg_lab.check" not in sys.modules
+        """
+    )

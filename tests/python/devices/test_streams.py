@@ -178,6 +178,24 @@ def test_record_stream_keeps_the_block() -> None:
     assert y.sum().item() == 2 << 16
 
 
+# a tensor may be recorded on streams of another device, as on CUDA: its default one is no stream of the tensor's own device
+@pytest.mark.parametrize("is_default", [True, False])
+def test_record_stream_of_another_device(is_default: bool) -> None:
+    there = torch.openreg.default_stream(1) if is_default else torch.openreg.Stream(1)
+    source = torch.ones(1 << 16, device="openreg:1")
+    x = torch.empty(1 << 16, device="openreg:0")
+    freed = torch.openreg.memory_stats(0)["active.all.freed"]
+    with torch.openreg.stream(there):
+        x.copy_(source, non_blocking=True)
+    x.record_stream(there)
+    y = x + 1
+    del x
+    there.synchronize()
+    torch.openreg.empty_cache()  # waits for recorded streams
+    assert torch.openreg.memory_stats(0)["active.all.freed"] == freed + 1
+    assert y.sum().item() == 2 << 16
+
+
 # a tensor with a lazy conj or neg bit is recorded itself: PyTorch would record a copy, and write that back
 def test_record_stream_with_lazy_bits() -> None:
     side = torch.openreg.Stream(0)

@@ -765,7 +765,8 @@ def test_registered_with_torch_distributed(python: Any) -> None:
     python(
         """
         import copyreg, torch, torch.distributed as dist, torch_openreg
-        from torch_openreg import _C, _distributed
+        from torch_openreg import _C
+        from torch_openreg._integration import distributed as _distributed
         make = dist.distributed_c10d._new_process_group_helper
         _distributed.install()
         assert dist.distributed_c10d._new_process_group_helper is make

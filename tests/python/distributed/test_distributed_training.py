@@ -249,7 +249,7 @@ def test_a_shard_that_is_no_view() -> None:
     from torch.distributed.tensor import Shard
     from torch.distributed.tensor.placement_types import _StridedShard
 
-    from torch_openreg._dtensor_random import _WholeTensor
+    from torch_openreg._integration.dtensor_random import _WholeTensor
 
     torch.manual_seed(0)
     whole = torch.rand(8, 3)

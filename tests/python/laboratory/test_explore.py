@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 
-from torch_openreg import _explore
 from torch_openreg.__main__ import main
+from torch_openreg_lab import explore as exploration
 
 # Fails under some seeds, from a number of switches on, as a program with a missing wait does.
 PROGRAM = """
@@ -90,7 +90,7 @@ def test_fails_in_plain_order(explore: Any) -> None:
 
 # a failure that no number of switches repeats is not blamed on the order
 def test_a_failure_by_chance(explore: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(_explore, "_MOST_SWITCHES", 4)
+    monkeypatch.setattr(exploration, "_MOST_SWITCHES", 4)
     status, out = explore("if switches is None: sys.exit(1)", "--seeds=1")
     assert status == 1
     assert "perhaps by chance" in out
@@ -147,6 +147,6 @@ def test_no_such_program(capsys: pytest.CaptureFixture[str]) -> None:
 # a limit from outside does not reach the runs that have none
 def test_outer_limit(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("OPENREG_SIM_SWITCHES", "5")
-    explorer = _explore.Explorer([sys.executable, "-c", "import os; print(dict(os.environ))"], None, 60)
+    explorer = exploration.Explorer([sys.executable, "-c", "import os; print(dict(os.environ))"], None, 60)
     assert "OPENREG_SIM_SWITCHES" not in explorer.run(1).output
     assert explorer.repeats(explorer.run(1, 2)).startswith("OPENREG_SIM_SEED=1 OPENREG_SIM_SWITCHES=2 ")

@@ -8,9 +8,10 @@ import subprocess
 import sys
 import xml.etree.ElementTree as ElementTree
 
-import _torch_openreg_pytest as plugin
 import pytest
 import torch
+
+from torch_openreg_lab import pytest_plugin as plugin
 
 pytest_plugins = ["pytester"]
 
@@ -57,7 +58,7 @@ def test_costs_nothing_without_an_option(pytester: pytest.Pytester, options: tup
         """
         import os, sys
         def test_nothing():
-            assert "_torch_openreg_pytest" in sys.modules
+            assert "torch_openreg_lab.pytest_plugin" in sys.modules
             assert not [name for name in sys.modules if name.split(".")[0] in ("torch", "torch_openreg")]
             assert not [name for name in os.environ if name.startswith("OPENREG_SIM_")]
         """
@@ -74,7 +75,7 @@ def test_entry_point() -> None:
 
     package = distribution("torch-openreg")
     (entry,) = package.entry_points.select(group="pytest11")
-    assert (entry.name, entry.value) == ("openreg", "_torch_openreg_pytest")
+    assert (entry.name, entry.value) == ("openreg", "torch_openreg_lab.pytest_plugin")
     assert not [line for line in package.requires or () if line.startswith("pytest")]
 
 
@@ -576,7 +577,7 @@ def test_strict(pytester: pytest.Pytester) -> None:
         """,
         test_strict="""
         import pytest, torch, library
-        from torch_openreg._testing.strict import HiddenCopyError
+        from torch_openreg_lab.strict import HiddenCopyError
         @pytest.fixture
         def x(openreg_device): return torch.ones(4, device=openreg_device)
         @pytest.mark.parametrize("name", ["mask", "assign", "cpu_index", "truth", "number", "count"])

@@ -17,7 +17,7 @@ import torch.nn.functional as F
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.utils._pytree import tree_map_only
 
-from torch_openreg import _fake_tensors
+from torch_openreg._integration import fake_tensors
 
 DEV = "openreg:1"
 
@@ -106,5 +106,19 @@ HARMLESS = {"_fft_c2c", "_scaled_mm", "_scaled_mm_v2", "masked_fill", "masked_fi
 def test_the_list_is_whole() -> None:
     asking = set(_rules_that_ask())
     assert "nonzero_static" in asking
-    known = {*_fake_tensors._BY_DEVICE, *HARMLESS}
+    known = {*fake_tensors._BY_DEVICE, *HARMLESS}
     assert asking - known == set()
+
+
+# a fake result of a factory that names no index is on the current device, whichever was current at the call before
+def test_a_factory_under_another_current_device() -> None:
+    before = torch.openreg.current_device()
+    try:
+        for index in (0, 1, 0):
+            torch.openreg.set_device(index)
+            with FakeTensorMode():
+                made = torch.zeros(3, device="openreg")
+                assert made.device == torch.empty_like(made.cpu(), device="openreg").device
+                assert made.device == torch.device("openreg", index)
+    finally:
+        torch.openreg.set_device(before)

@@ -87,7 +87,7 @@ def test_the_harness_notices_what_is_wrong(root: Path, tmp_path: Path) -> None:
 import os, sys, time
 sys.path.insert(0, {str(root / "tests/opinfo")!r})
 import checks, worker
-from torch_openreg._check import paired_tensors
+from torch_openreg_lab.check import paired_tensors
 
 class Broken(checks.Checks):
     def run(self):

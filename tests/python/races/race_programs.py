@@ -84,6 +84,24 @@ def notes_record_stream_missing(fixed: bool) -> None:
     del b
 
 
+@_racy("reuse", csan=False)
+def record_stream_of_another_device_missing(fixed: bool) -> None:
+    """Frees a tensor into which a stream of another device copies; its own stream, which waits for neither, gets it again."""
+    own, there = _side(), torch.openreg.current_stream("openreg:1")
+    source = torch.ones(5000, device="openreg:1")
+    with torch.openreg.stream(own):
+        a = torch.empty(5000, device="openreg:0")
+    a.copy_(source)  # on `there`; the current stream waits for it, and `own` does not
+    if fixed:
+        a.record_stream(there)
+    address = a.data_ptr()
+    del a
+    with torch.openreg.stream(own):
+        b = torch.zeros(5000, device="openreg:0")
+    if not fixed:
+        assert b.data_ptr() == address
+
+
 @_racy("read-write", csan=True)
 def notes_initial_gradient_on_another_stream(fixed: bool) -> None:
     """Makes the gradient to start from on one stream and calls backward() on another."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -102,3 +103,28 @@ def test_prefer_with_a_malformed_file(
     assert main(["prefer", "sim"]) == 1
     assert str(file) in capsys.readouterr().err
     assert file.read_text() == "= broken"
+
+
+# a variable that nothing reads is named with the one that is meant: by diagnose, and in the log at first use
+def test_mistyped_variables(tmp_path: Path) -> None:
+    wrong = {"OPENREG_SIM_DEVICEZ": "4", "OPENREG_SIM_RACE": "report", "OPENREG_DEVICES": "4", "OPENREG_ZZZ": "1"}
+    done = run(tmp_path, "diagnose", **wrong, OPENREG_HIP_ANY_KEY="1", OPENREG_SIM_DEVICES="3", OPENREG_SIM_FAULTS="")
+    for name, meant in (("SIM_DEVICEZ", "SIM_DEVICES"), ("SIM_RACE", "SIM_RACES"), ("DEVICES", "SIM_DEVICES")):
+        text = f"Nothing reads the variable OPENREG_{name}. Is OPENREG_{meant} meant?"
+        assert text in done.stdout
+        assert text in done.stderr
+    assert "Nothing reads the variable OPENREG_ZZZ.\n" in done.stdout
+    assert "OPENREG_ZZZ" not in done.stderr
+    assert "ANY_KEY." not in done.stdout + done.stderr
+    assert (done.stdout + done.stderr).count("Nothing reads") == 7
+
+
+# whoever reads the first lines alone gets them without an error
+def test_a_reader_that_goes_away(tmp_path: Path) -> None:
+    command = [sys.executable, "-u", "-m", "torch_openreg", "info"]
+    with subprocess.Popen(command, cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        assert process.stderr is not None
+        process.stdout.close()
+        assert process.stderr.read() == ""
+    assert process.returncode == 128 + signal.SIGPIPE

@@ -106,7 +106,7 @@ def test_plugins_register_drivers(python: Any, tmp_path: Path, full_toy: str) ->
             assert lines.count(line) == 1, (line, lines)
         slow = [line for line in lines if "it should only register" in line]
         assert len(slow) == 1 and "middle.third()" in slow[0], slow
-        assert len(torch_openreg._discovery.found_plugins()) == 5
+        assert len(torch_openreg._discovery.search.found_plugins()) == 5
         """,
         PYTHONPATH=site,
     )

@@ -152,20 +152,25 @@ def test_experimental_is_what_the_plugin_says(python: Any, full_toy: str) -> Non
         ("{", "JSONDecodeError"),
         ("{}", 'should contain "library_path" field.'),
         ('{"library_path": "nowhere.so"}', "nowhere.so: No such file or directory"),
+        ("\udcff", "UnicodeDecodeError"),
         ('{"library_path": "x.so", "create_options": [1]}', "must be an object"),
         ('{"library_path": "x.so", "create_options": {"key": null}}', "'key'"),
     ],
 )
 def test_bad_json_files_are_errors(python: Any, tmp_path: Path, toy: str, content: str | None, reason: str) -> None:
     if content is not None:
-        (tmp_path / "bad.json").write_text(content)
+        (tmp_path / "bad.json").write_text(content, errors="surrogateescape")
+    file = "nowhere.so" if "nowhere" in reason else "bad.json"
     (tmp_path / "good.json").write_text(json.dumps({"library_path": toy}))
     python(
         f"""
         from toys import raises
         for call in (openreg.init, openreg.drivers, openreg.gpu_device):
-            with raises(RuntimeError, "Unable to initialize driver 'ocl'", {reason!r}, "OPENREG_DRIVER_LIBRARIES"):
+            with raises(RuntimeError, "Unable to initialize driver 'ocl'", {reason!r}, {file!r},
+                        "correct OPENREG_DRIVER_LIBRARIES"):
                 call()
+            text = openreg.diagnose(as_dict=True)["error"]
+            assert "no such name" not in text and "uninstall" not in text, text
         assert openreg.device_count() == 0
         assert {reason!r} in openreg.driver_errors()["ocl"]
         openreg.use_driver("good")  # names what is wanted
@@ -291,8 +296,8 @@ def test_an_import_does_not_wait_for_discovery_for_ever(python: Any, tmp_path: P
     python(
         """
         import threading, time
-        from torch_openreg import _discovery
-        _discovery._PATIENCE_SECONDS = 1.0
+        from torch_openreg._discovery import search
+        search._PATIENCE_SECONDS = 1.0
         importer = threading.Thread(target=lambda: __import__("helper"))
         importer.start()
         time.sleep(0.2)

@@ -461,3 +461,19 @@ def test_a_broken_plugin_is_no_silent_cpu(python: Any, library: Any) -> None:
                 openreg.gpu_device(force_gpu_usage=force)
         """
     )
+
+
+# acceptance 2.19b: where OPENREG_DRIVERS is set it decides, whichever function is called first
+@pytest.mark.parametrize("call", ["openreg.driver_device('hip', 0)", "openreg.gpu_device(driver='hip')"])
+def test_the_variable_decides_before_a_named_device(python: Any, call: str) -> None:
+    python(
+        f"""
+        from toys import raises
+        assert {call} == torch.device("openreg:1")
+        assert openreg.driver_device("cuda", 0) == torch.device("openreg:0") and openreg.device_count() == 2
+        with raises(openreg.DeviceSelectionError, "Driver 'sim' is not active: the devices are those of ['cuda', 'hip']"):
+            openreg.driver_device("sim")
+        """,
+        OPENREG_USE_MOCK_GPU="cuda,hip",
+        OPENREG_DRIVERS="cuda,hip",
+    )

@@ -16,7 +16,8 @@ from typing import Any
 import pytest
 import torch
 
-from torch_openreg import _manifests, _options, _preferences
+from torch_openreg._discovery import manifests, preferences
+from torch_openreg._discovery.options import options_as_text
 from torch_openreg.openreg import defaults
 
 SEEDS = Path(__file__).parent / "seeds"
@@ -70,9 +71,9 @@ def test_manifests(tmp_path: Path) -> None:
     read, refused = 0, 0
 
     def parse() -> dict[str, str]:
-        library, options = _manifests.read(path)
+        library, options = manifests.read(path)
         assert isinstance(library, Path)
-        return _options.options_as_text(options)
+        return options_as_text(options)
 
     for text in mutated("manifests.txt", 15_000):
         write(path, text)
@@ -97,8 +98,8 @@ def test_preferences(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: py
         for text in mutated("preferences.txt", 5_000):
             write(path, text)
             caplog.clear()
-            _preferences._warned.clear()
-            name = _preferences.read()
+            preferences._warned.clear()
+            name = preferences.read()
             assert name is None or isinstance(name, str)
             read += name is not None
             ignored += bool(caplog.messages)

@@ -14,8 +14,8 @@ from typing import Any
 import pytest
 import torch
 
-import torch_openreg._preferences as preferences
 from torch_openreg import config
+from torch_openreg._discovery import preferences
 
 if sys.version_info >= (3, 11):
     import tomllib
@@ -275,7 +275,7 @@ import torch  # whose libraries torch_openreg._C needs
 package = types.ModuleType("torch_openreg")
 package.__path__ = sys.argv[1].split(os.pathsep)
 sys.modules["torch_openreg"] = package  # this file alone
-from torch_openreg import _preferences as preferences
+from torch_openreg._discovery import preferences
 """
 PACKAGE = os.pathsep.join((str(Path(preferences.__file__).parent), config.torch_lib_dir()))
 
@@ -314,3 +314,19 @@ for turn in range({turns}):
     table = tomllib.loads(file.read_text())["torch_openreg"]
     assert sorted(table) == sorted(f"{key}{turn}" for key in "abc" for turn in range(turns))
     assert os.listdir(file.parent) == [FILE]
+
+
+# what is no regular file is neither waited for nor read without end: it is ignored, with one warning
+@pytest.mark.parametrize("kind", ["fifo", "device", "large"])
+def test_a_file_that_never_ends_is_ignored(file: Path, caplog: pytest.LogCaptureFixture, kind: str) -> None:
+    if kind == "fifo":
+        os.mkfifo(file)
+    elif kind == "device":
+        file.symlink_to("/dev/zero")
+    else:
+        with file.open("wb") as large:
+            large.truncate(1 << 30)
+    assert preferences.read() is None
+    assert f"The preferences in '{file}' are ignored: the file can't be read" in caplog.text
+    with pytest.raises(OSError, match="regular file|larger"):
+        preferences.write("sim")

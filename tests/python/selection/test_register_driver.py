@@ -230,7 +230,7 @@ def test_node_id(python: Any, full_toy: str) -> None:
     python(
         f"""
         from toys import FullToy
-        from torch_openreg import _process
+        from torch_openreg._discovery import process as _process
         openreg.register_driver_plugin("toy", library_path={full_toy!r})
         openreg.init()
         toy = FullToy({full_toy!r})

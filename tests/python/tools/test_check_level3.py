@@ -13,7 +13,7 @@ from xml.etree import ElementTree
 
 import pytest
 
-from torch_openreg._check import level3
+from torch_openreg_lab.check import level3
 
 ROOT = Path(__file__).resolve().parents[3]
 

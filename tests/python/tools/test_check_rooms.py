@@ -77,6 +77,35 @@ def test_planted_upward_call(root: Path, tree: Path) -> None:
     assert (status, output) == (1, "runtime: base/log.c uses openreg_free_all, which is above it in memory/cache.c\n")
 
 
+# a callback setter of a public header is refused, and so is a header of the laboratory in a room of the runtime
+def test_planted_callback_setter(root: Path, tree: Path) -> None:
+    write(
+        tree, "runtime/include/openreg/more.h", "OPENREG_API void openreg_set_listener(void (*listener)(void *ctx));\n"
+    )
+    write(tree, "runtime/src/memory/cache.c", '#include "races/races.h"\n')
+    write(tree, "runtime/lab/races/races.c", '#include "memory/cache.h"\n#include "base/log.h"\n')
+    status, output = check(root, tree)
+    assert status == 1
+    assert output.splitlines() == [
+        "runtime: runtime/lab/races/races.c includes memory/cache.h, which is not the laboratory's to use",
+        "runtime: runtime/src/memory/cache.c includes races/races.h, which is the laboratory's",
+        "runtime: runtime/include/openreg/more.h has the callback setter openreg_set_listener: make it an observer's",
+    ]
+
+
+# a symbol of an instrument in libopenreg.so is refused, though it is hidden
+@pytest.mark.skipif(shutil.which("gcc") is None, reason="no gcc")
+def test_planted_instrument(root: Path, tree: Path) -> None:
+    folder = build(tree)
+    write(tree, "races.c", "int openreg_races_note(void);\nint openreg_races_note(void) { return 1; }\n")
+    library = folder / "runtime" / "libopenreg.so.1"
+    command = ["gcc", "-shared", "-fPIC", "-fvisibility=hidden", str(tree / "races.c"), "-o", str(library)]
+    subprocess.run(command, check=True)
+    status, output = check(root, tree, "--build", str(folder))
+    assert status == 1
+    assert output == "runtime: libopenreg.so has openreg_races_note, which belongs into libopenreg_lab.so\n"
+
+
 # each kind of planted dependency is named with both ends
 @pytest.mark.parametrize(
     ("name", "text", "expected"),
@@ -146,3 +175,31 @@ def test_the_check_program_is_outside(root: Path, tree: Path) -> None:
     status, output = check(root, tree)
     assert status == 1
     assert output == "runtime: runtime/check/main.c includes base/log.h, which belongs to the runtime\n"
+
+
+# a module's package is imported with it, so a circle through a package's __init__ is found
+def test_a_circle_through_a_package(root: Path, tree: Path) -> None:
+    write(tree, "python/package/inner/__init__.py", "from package.inner import first\n")
+    write(tree, "python/package/inner/first.py", "from package import helper\n")
+    write(tree, "python/package/inner/second.py", "")
+    assert check(root, tree) == (0, "")
+    write(tree, "python/package/helper.py", "def late() -> None:\n    from package.inner import second\n")
+    status, output = check(root, tree)
+    assert status == 1
+    assert "python: package.helper imports package.inner, in a circle of 3" in output.splitlines()
+
+
+# a module of a room imports none of a room above, at its head, inside a function or by name; each module has a room
+@pytest.mark.parametrize(
+    "text", ["import torch_openreg_lab", "import importlib\nimportlib.import_module('torch_openreg_lab')"]
+)
+def test_planted_import_of_a_higher_room(root: Path, tree: Path, text: str) -> None:
+    write(tree, "python/torch_openreg_lab/__init__.py", "")
+    write(tree, "python/torch_openreg/_discovery/search.py", "")
+    assert check(root, tree) == (0, "")
+    write(tree, "python/torch_openreg/_discovery/search.py", text + "\n")
+    found = "python: torch_openreg._discovery.search imports torch_openreg_lab, which is above it\n"
+    assert check(root, tree) == (1, found)
+    write(tree, "python/torch_openreg/_discovery/search.py", "")
+    write(tree, "python/torch_openreg/extra.py", "")
+    assert check(root, tree) == (1, "python: torch_openreg.extra is in no room\n")

@@ -106,9 +106,9 @@ def test_contents(wheel: Path) -> None:
         "torch_openreg/templates/driver/dot_github/workflows/ci.yml.in",
         "_torch_openreg_accelerator.py",
         "_torch_openreg_autoload.py",
-        "_torch_openreg_pytest.py",
+        "torch_openreg_lab/pytest_plugin.py",
         "torch_openreg_mypy.py",
-        "torch_openreg/_testing/checks.py",
+        "torch_openreg_lab/checks.py",
     ):
         assert wanted in names, names
     # A part for each minor version of torch that it is built against, and for no other that an earlier build has left.

@@ -1,9 +1,18 @@
 // SPDX-License-Identifier: BSD-3-Clause
 // fork(): a child of a process that has opened nothing works; one whose parent had an open driver is refused by every
 // call that reaches a device, and never hangs (acceptance 5.11).
-#include <atomic>
-#include <thread>
+#include <openreg/allocator.h>
+#include <openreg/faults.h>
+#include <openreg/sharing.h>
 
+#include <atomic>
+#include <cstdio>
+#include <random>
+#include <thread>
+#include <utility>
+#include <vector>
+
+#include "memory/cache_check.h"
 #include "runtime_test.h"
 
 using openreg_test::in_child;
@@ -85,7 +94,7 @@ TEST_F(ForkTest, ChildOfAnInitialisedParentIsRefused) {
     good = good && is_refused(openreg_current_stream(0, &stream), "openreg_current_stream");
     good = good && is_refused(openreg_stream_synchronize(0, 0), "openreg_stream_synchronize");
     good = good && is_refused(openreg_event_create(0, 0, &other), "openreg_event_create");
-    good = good && is_refused(openreg_event_record(event, 0), "openreg_event_record");
+    good = good && is_refused(openreg_event_record(event, 0, 0), "openreg_event_record");
     good = good && is_refused(openreg_event_query(event, &value), "openreg_event_query");
     good = good && is_refused(openreg_event_synchronize(event), "openreg_event_synchronize");
     good = good && is_refused(openreg_event_elapsed(event, event, &ms), "openreg_event_elapsed");
@@ -112,9 +121,9 @@ TEST_F(ForkTest, ForkSafeDriverWorksInTheChild) {
   EXPECT_TRUE(in_child([&] {
     openreg_stream stream = 0;
     return openreg_in_bad_fork() == 0 && openreg_is_initialized() == 1 && openreg_current_device() == 1 &&
-           openreg_stream_from_pool(0, 0, &stream) == OPENREG_OK && openreg_event_record(event, stream) == OPENREG_OK &&
-           openreg_event_synchronize(event) == OPENREG_OK && openreg_event_destroy(event) == OPENREG_OK &&
-           openreg_shutdown() == OPENREG_OK;
+           openreg_stream_from_pool(0, 0, &stream) == OPENREG_OK &&
+           openreg_event_record(event, 0, stream) == OPENREG_OK && openreg_event_synchronize(event) == OPENREG_OK &&
+           openreg_event_destroy(event) == OPENREG_OK && openreg_shutdown() == OPENREG_OK;
   }));
   EXPECT_EQ(openreg_event_destroy(event), OPENREG_OK);
 }
@@ -147,6 +156,152 @@ TEST_F(ForkTest, PinnedBlocksAreKnownInTheChild) {
   stop = true;
   other.join();
   for (void* block : blocks) EXPECT_EQ(openreg_free_host(block), OPENREG_OK);
+}
+
+// A thread's turn at everything that a fork-safe driver's process may do; the same seed, the same steps.
+class Worker {
+ public:
+  explicit Worker(unsigned seed) : random_(seed) {
+    for (openreg_stream& stream : streams_)
+      if (openreg_stream_from_pool(0, 0, &stream) != OPENREG_OK) is_well_ = false;
+  }
+  ~Worker() {
+    while (!blocks_.empty()) free_one();
+  }
+  bool is_well() const { return is_well_; }
+
+  void step() {
+    switch (random_() % 12) {
+      case 0:
+      case 1:
+      case 2:
+      case 3:
+        allocate();
+        return;
+      case 4:
+      case 5:
+        if (!blocks_.empty()) free_one();
+        return;
+      case 6:
+        if (!blocks_.empty()) expect(openreg_record_stream(blocks_.back(), 0, streams_[random_() % 2]));
+        return;
+      case 7:
+        pass_event();
+        return;
+      case 8:
+        pass_pinned();
+        return;
+      case 9:
+        pass_pool();
+        return;
+      case 10:
+        pass_faults();
+        return;
+      default:
+        if (random_() % 8 == 0) expect(openreg_empty_cache(0));
+        if (random_() % 8 == 0) change_settings();
+        if (!blocks_.empty()) pass_export();
+    }
+  }
+
+ private:
+  void expect(openreg_status status) {
+    if (status == OPENREG_OK) return;
+    if (is_well_) fprintf(stderr, "%s\n", openreg_last_error()->message);
+    is_well_ = false;
+  }
+  void allocate() {
+    void* block = nullptr;
+    if (blocks_.size() >= 40) free_one();
+    expect(openreg_malloc(0, 1 + random_() % (random_() % 4 == 0 ? 6000000 : 9000), streams_[random_() % 2], &block));
+    if (block != nullptr) blocks_.push_back(block);
+  }
+  void free_one() {
+    std::swap(blocks_[random_() % blocks_.size()], blocks_.back());
+    expect(openreg_free(blocks_.back()));
+    blocks_.pop_back();
+  }
+  void pass_event() {
+    openreg_event event = nullptr;
+    expect(openreg_event_create(0, 0, &event));
+    expect(openreg_event_record(event, 0, streams_[0]));
+    expect(openreg_stream_wait_event(0, streams_[1], event));
+    expect(openreg_event_destroy(event));
+  }
+  void pass_pinned() {
+    void* pinned = nullptr;
+    expect(openreg_malloc_host(0, 100, &pinned));
+    expect(openreg_free_host(pinned));
+  }
+  void pass_pool() {
+    const openreg_memory_pool_id pool = {random_() | 1u, static_cast<uint64_t>(getpid()) << 32 | random_()};
+    expect(openreg_memory_pool_retain(0, pool, 0));
+    expect(openreg_memory_pool_enter(0, pool));
+    allocate();
+    expect(openreg_memory_pool_leave(0, pool));
+    expect(openreg_memory_pool_release(0, pool));
+  }
+  void pass_faults() {
+    openreg_faults faults = nullptr;
+    expect(openreg_faults_begin("error at aten::none 1", &faults));
+    openreg_faults_end(faults);
+  }
+  void change_settings() {
+    openreg_allocator_settings settings{};
+    settings.struct_size = sizeof settings;
+    expect(openreg_default_allocator_settings(&settings));
+    settings.max_split_size = random_() % 2 == 0 ? UINT64_MAX : 20 << 20;
+    expect(openreg_set_allocator_settings(&settings));
+  }
+  void pass_export() {
+    openreg_memory_handle handle{};
+    handle.struct_size = sizeof handle;
+    (void)!openreg_memory_export(blocks_.back(), &handle);
+  }
+
+  std::mt19937 random_;
+  openreg_stream streams_[2] = {};
+  std::vector<void*> blocks_;
+  bool is_well_ = true;
+};
+
+// Children of a process with a fork-safe driver, made while its threads are at everything, find all that the runtime guards
+// whole, and use it as any process does.
+TEST_F(ForkTest, ChildrenOfBusyThreads) {
+  use_full_toy([](openreg_driver& table) { table.caps |= OPENREG_CAP_FORK_SAFE; });
+  set("OPENREG_LOG_LEVEL", "error");
+  ASSERT_EQ(openreg_init(), OPENREG_OK) << last_message();
+  std::atomic<bool> stop{false};
+  std::atomic<int> sick{0};
+  std::vector<std::thread> threads;
+  for (unsigned i = 0; i < 3; ++i) {
+    threads.emplace_back([&, i] {
+      Worker worker(i);
+      while (!stop) worker.step();
+      sick += !worker.is_well();
+    });
+  }
+  for (unsigned i = 0; i < 150 && !HasFailure(); ++i) {
+    EXPECT_TRUE(in_child([i] {
+      alarm(20);
+      openreg_test::check_cache(0);
+      {
+        Worker worker(100 + i);
+        for (int step = 0; step < 40; ++step) worker.step();
+        if (!worker.is_well()) return false;
+      }
+      openreg_test::check_cache(0);
+      return !HasFailure() && openreg_empty_cache(0) == OPENREG_OK;
+    })) << "child "
+        << i;
+  }
+  stop = true;
+  for (auto& thread : threads) thread.join();
+  EXPECT_EQ(sick, 0);
+  openreg_allocator_settings settings{};
+  settings.struct_size = sizeof settings;
+  ASSERT_EQ(openreg_default_allocator_settings(&settings), OPENREG_OK);
+  EXPECT_EQ(openreg_set_allocator_settings(&settings), OPENREG_OK);
 }
 
 // One unsafe driver in the table is enough.

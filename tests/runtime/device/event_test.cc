@@ -43,6 +43,17 @@ class EventTest : public RuntimeTest {
 };
 
 // An event that was never recorded is complete, and nobody waits for it.
+// An event is recorded on streams of its own device, the default one of another device is no exception.
+TEST_F(EventTest, OtherDevices) {
+  openreg_event event = nullptr;
+  ASSERT_EQ(openreg_event_create(1, 0, &event), OPENREG_OK) << last_message();
+  EXPECT_EQ(openreg_event_record(event, 0, OPENREG_STREAM_DEFAULT), OPENREG_E_INVALID);
+  EXPECT_CONTAINS(last_message(),
+                  "openreg_event_record: an event of openreg:1 can't be recorded on a stream of openreg:0");
+  EXPECT_EQ(openreg_event_record(event, 1, OPENREG_STREAM_DEFAULT), OPENREG_OK) << last_message();
+  EXPECT_EQ(openreg_event_destroy(event), OPENREG_OK);
+}
+
 TEST_F(EventTest, NeverRecordedIsComplete) {
   use_full_toy();
   const openreg_event event = create(1);
@@ -62,10 +73,10 @@ TEST_F(EventTest, RecordingAgainReplaces) {
   use_full_toy();
   const openreg_event event = create(0);
   const openreg_stream stream = from_pool(0);
-  ASSERT_EQ(openreg_event_record(event, stream), OPENREG_OK);
+  ASSERT_EQ(openreg_event_record(event, 0, stream), OPENREG_OK);
   EXPECT_EQ(query(event), 1);
   toy().hold(1);
-  ASSERT_EQ(openreg_event_record(event, OPENREG_STREAM_DEFAULT), OPENREG_OK);
+  ASSERT_EQ(openreg_event_record(event, 0, OPENREG_STREAM_DEFAULT), OPENREG_OK);
   EXPECT_EQ(query(event), 0);
   std::atomic<bool> passed{false};
   std::thread waiter([&] {
@@ -94,7 +105,7 @@ TEST_F(EventTest, DeadHandlesAreRefused) {
                                reinterpret_cast<uintptr_t>(&value), (uintptr_t{1} << 32) | 0xf0000}) {
     SCOPED_TRACE(bits);
     const auto bad = reinterpret_cast<openreg_event>(bits);
-    EXPECT_EQ(openreg_event_record(bad, 0), OPENREG_E_INVALID);
+    EXPECT_EQ(openreg_event_record(bad, 0, 0), OPENREG_E_INVALID);
     EXPECT_CONTAINS(last_message(), "not a live event");
     EXPECT_EQ(openreg_event_query(bad, &value), OPENREG_E_INVALID);
     EXPECT_EQ(openreg_event_synchronize(bad), OPENREG_E_INVALID);
@@ -136,16 +147,16 @@ TEST_F(EventTest, Elapsed) {
   double ms = -1;
   EXPECT_EQ(openreg_event_elapsed(start, end, &ms), OPENREG_E_INVALID);
   EXPECT_CONTAINS(last_message(), "the start event was never recorded");
-  ASSERT_EQ(openreg_event_record(start, 0), OPENREG_OK);
+  ASSERT_EQ(openreg_event_record(start, 0, 0), OPENREG_OK);
   EXPECT_EQ(openreg_event_elapsed(start, end, &ms), OPENREG_E_INVALID);
   EXPECT_CONTAINS(last_message(), "the end event was never recorded");
   EXPECT_EQ(openreg_event_elapsed(start, untimed, &ms), OPENREG_E_INVALID);
   EXPECT_CONTAINS(last_message(), "without OPENREG_EVENT_TIMING");
-  ASSERT_EQ(openreg_event_record(elsewhere, 0), OPENREG_OK);
+  ASSERT_EQ(openreg_event_record(elsewhere, 1, 0), OPENREG_OK);
   EXPECT_EQ(openreg_event_elapsed(start, elsewhere, &ms), OPENREG_E_INVALID);
   EXPECT_CONTAINS(last_message(), "openreg:0 and openreg:1");
   toy().hold(1);
-  ASSERT_EQ(openreg_event_record(end, 0), OPENREG_OK);
+  ASSERT_EQ(openreg_event_record(end, 0, 0), OPENREG_OK);
   EXPECT_EQ(openreg_event_elapsed(start, end, &ms), OPENREG_E_INVALID);
   EXPECT_CONTAINS(last_message(), "the end event is not complete yet");
   EXPECT_EQ(ms, -1);
@@ -165,7 +176,7 @@ TEST_F(EventTest, Elapsed) {
 TEST_F(EventTest, StreamWaitsForAnotherDevice) {
   use_full_toy();
   const openreg_event event = create(1);
-  ASSERT_EQ(openreg_event_record(event, from_pool(1)), OPENREG_OK);
+  ASSERT_EQ(openreg_event_record(event, 1, from_pool(1)), OPENREG_OK);
   ASSERT_EQ(openreg_stream_wait_event(0, from_pool(0), event), OPENREG_OK);
   EXPECT_EQ(toy().calls("stream_wait"), 1);
   EXPECT_EQ(toy().calls("event_sync"), 0);
@@ -178,7 +189,7 @@ TEST_F(EventTest, WaitAcrossDriversIsOfTheHost) {
   set("OPENREG_DRIVERS", "full_toy,sim");
   const openreg_event event = create(0);
   toy().hold(1);
-  ASSERT_EQ(openreg_event_record(event, 0), OPENREG_OK);
+  ASSERT_EQ(openreg_event_record(event, 0, 0), OPENREG_OK);
   std::atomic<bool> passed{false};
   std::thread waiter([&] {
     EXPECT_EQ(openreg_stream_wait_event(2, 0, event), OPENREG_OK) << last_message();
@@ -197,7 +208,7 @@ TEST_F(EventTest, WaitAcrossDriversIsOfTheHost) {
 TEST_F(EventTest, WaitWithoutStreamWait) {
   use_full_toy([](openreg_driver& table) { table.stream_wait = nullptr; });
   const openreg_event event = create(0);
-  ASSERT_EQ(openreg_event_record(event, 0), OPENREG_OK);
+  ASSERT_EQ(openreg_event_record(event, 0, 0), OPENREG_OK);
   ASSERT_EQ(openreg_stream_wait_event(0, 0, event), OPENREG_OK);
   EXPECT_EQ(toy().calls("event_sync"), 1);
   destroy(event);
@@ -218,13 +229,13 @@ TEST_F(EventTest, FailingSlots) {
   ASSERT_EQ(openreg_init(), OPENREG_OK);
   int32_t done = -1;
   toy().fail("event_record", 1, OPENREG_E_INTERNAL, 0);
-  EXPECT_EQ(openreg_event_record(event, 0), OPENREG_E_INTERNAL);
+  EXPECT_EQ(openreg_event_record(event, 0, 0), OPENREG_E_INTERNAL);
   toy().fail("event_query", 1, OPENREG_E_INTERNAL, 0);
   EXPECT_EQ(openreg_event_query(event, &done), OPENREG_E_INTERNAL);
   EXPECT_EQ(done, -1);
   toy().fail("event_sync", 1, OPENREG_E_INTERNAL, 0);
   EXPECT_EQ(openreg_event_synchronize(event), OPENREG_E_INTERNAL);
-  ASSERT_EQ(openreg_event_record(event, 0), OPENREG_OK);
+  ASSERT_EQ(openreg_event_record(event, 0, 0), OPENREG_OK);
   toy().fail("stream_wait", 1, OPENREG_E_INTERNAL, 0);
   EXPECT_EQ(openreg_stream_wait_event(0, 0, event), OPENREG_E_INTERNAL);
   toy().fail("event_destroy", 1, OPENREG_E_INTERNAL, 0);
@@ -239,22 +250,22 @@ TEST_F(EventTest, MadeUpEvents) {
   const openreg_event event = create(0);
   EXPECT_EQ(query(event), 1);
   EXPECT_EQ(toy().calls("device_sync"), 0);
-  ASSERT_EQ(openreg_event_record(event, 0), OPENREG_OK);
+  ASSERT_EQ(openreg_event_record(event, 0, 0), OPENREG_OK);
   EXPECT_EQ(query(event), 1);
   EXPECT_EQ(toy().calls("device_sync"), 1);
   EXPECT_EQ(query(event), 1);  // known by now
   EXPECT_EQ(openreg_event_synchronize(event), OPENREG_OK);
   EXPECT_EQ(toy().calls("device_sync"), 1);
-  ASSERT_EQ(openreg_event_record(event, 0), OPENREG_OK);
+  ASSERT_EQ(openreg_event_record(event, 0, 0), OPENREG_OK);
   ASSERT_EQ(openreg_device_synchronize(0), OPENREG_OK);  // completes it
   EXPECT_EQ(openreg_event_synchronize(event), OPENREG_OK);
   EXPECT_EQ(toy().calls("device_sync"), 2);
-  ASSERT_EQ(openreg_event_record(event, 0), OPENREG_OK);
+  ASSERT_EQ(openreg_event_record(event, 0, 0), OPENREG_OK);
   ASSERT_EQ(openreg_device_synchronize(1), OPENREG_OK);  // another device: does not
   ASSERT_EQ(openreg_stream_wait_event(1, 0, event), OPENREG_OK);
   EXPECT_EQ(toy().calls("device_sync"), 4);
   // A synchronisation that fails completes nothing.
-  ASSERT_EQ(openreg_event_record(event, 0), OPENREG_OK);
+  ASSERT_EQ(openreg_event_record(event, 0, 0), OPENREG_OK);
   toy().fail("device_sync", 1, OPENREG_E_INTERNAL, 0);
   int32_t done = -1;
   EXPECT_EQ(openreg_event_query(event, &done), OPENREG_E_INTERNAL);
@@ -275,7 +286,7 @@ TEST_F(EventTest, MadeUpEventNeedsALaterSynchronisation) {
   ASSERT_EQ(openreg_memcpy_async(memory, 0, bytes, OPENREG_HOST, sizeof bytes, 0, 0), OPENREG_OK) << last_message();
   std::thread early([] { EXPECT_EQ(openreg_device_synchronize(0), OPENREG_OK); });
   while (toy().calls("device_sync") == 0) usleep(1000);
-  ASSERT_EQ(openreg_event_record(event, 0), OPENREG_OK);
+  ASSERT_EQ(openreg_event_record(event, 0, 0), OPENREG_OK);
   toy().hold(0);
   early.join();
   EXPECT_EQ(query(event), 1);
@@ -298,9 +309,9 @@ TEST_F(EventTest, MadeUpElapsed) {
     const openreg_event start = create(0, OPENREG_EVENT_TIMING);
     const openreg_event end = create(0, OPENREG_EVENT_TIMING);
     double ms = -1;
-    ASSERT_EQ(openreg_event_record(start, 0), OPENREG_OK);
+    ASSERT_EQ(openreg_event_record(start, 0, 0), OPENREG_OK);
     usleep(20000);
-    ASSERT_EQ(openreg_event_record(end, 0), OPENREG_OK);
+    ASSERT_EQ(openreg_event_record(end, 0, 0), OPENREG_OK);
     ASSERT_EQ(openreg_event_elapsed(start, end, &ms), OPENREG_OK) << last_message();
     EXPECT_GE(ms, 20.0);
     EXPECT_LT(ms, 5000.0);
@@ -331,17 +342,17 @@ TEST_F(EventTest, ManyEvents) {
   for (int round = 0; round < 2; ++round) {
     std::vector<openreg_event> events;
     for (int i = 0; i < 700; ++i) events.push_back(create(i % 2));
-    for (const openreg_event event : events) EXPECT_EQ(openreg_event_record(event, 0), OPENREG_OK);
+    for (int i = 0; i < 700; ++i) EXPECT_EQ(openreg_event_record(events[i], i % 2, 0), OPENREG_OK);
     for (const openreg_event event : events) destroy(event);
     for (const openreg_event event : events) EXPECT_EQ(openreg_event_destroy(event), OPENREG_E_INVALID);
   }
 }
 
-// A process has room for OPENREG_MAX_EVENTS at a time. The one beyond is refused by that number, and works once another has
+// A process has room for 1,048,576 at a time. The one beyond is refused by that number, and works once another has
 // gone.
 TEST_F(EventTest, TheLimitIsNamed) {
   use_full_toy(without_events);
-  std::vector<openreg_event> events(OPENREG_MAX_EVENTS);
+  std::vector<openreg_event> events(1048576);
   int failures = 0;
   for (openreg_event& event : events) failures += openreg_event_create(0, 0, &event) != OPENREG_OK;
   ASSERT_EQ(failures, 0) << last_message();
@@ -367,7 +378,7 @@ TEST_F(EventTest, ThreadsShareEvents) {
       threads.emplace_back([&events, t] {
         for (int i = 0; i < 100; ++i) {
           int32_t done;
-          ASSERT_EQ(openreg_event_record(events[i % 2], 0), OPENREG_OK);
+          ASSERT_EQ(openreg_event_record(events[i % 2], i % 2, 0), OPENREG_OK);
           ASSERT_EQ(openreg_event_query(events[t % 2], &done), OPENREG_OK);
           ASSERT_EQ(openreg_stream_wait_event(i % 2, 0, events[(i + 1) % 2]), OPENREG_OK);
           ASSERT_EQ(openreg_event_synchronize(events[t / 2]), OPENREG_OK);
@@ -391,15 +402,15 @@ TEST_F(EventTest, SimulatorEvents) {
   const openreg_stream second = from_pool(1);
   const openreg_event start = create(0, OPENREG_EVENT_TIMING);
   const openreg_event end = create(0, OPENREG_EVENT_TIMING);
-  ASSERT_EQ(openreg_event_record(start, first), OPENREG_OK);
+  ASSERT_EQ(openreg_event_record(start, 0, first), OPENREG_OK);
   ASSERT_EQ(openreg_stream_wait_event(1, second, start), OPENREG_OK);
-  ASSERT_EQ(openreg_event_record(end, first), OPENREG_OK);
+  ASSERT_EQ(openreg_event_record(end, 0, first), OPENREG_OK);
   ASSERT_EQ(openreg_event_synchronize(end), OPENREG_OK);
   EXPECT_EQ(query(start), 1);
   double ms = -1;
   ASSERT_EQ(openreg_event_elapsed(start, end, &ms), OPENREG_OK) << last_message();
   EXPECT_GE(ms, 0.0);
-  EXPECT_EQ(openreg_event_record(start, second), OPENREG_E_INVALID);
+  EXPECT_EQ(openreg_event_record(start, 0, second), OPENREG_E_INVALID);
   destroy(start);
   destroy(end);
 }

@@ -111,7 +111,7 @@ TEST_F(SimHostFuncTest, HoldsLaterWorkBack) {
   int32_t done = -1;
   ASSERT_EQ(openreg_event_create(0, 0, &event), OPENREG_OK);
   launch(0, stream, Gate::wait, &gate);
-  ASSERT_EQ(openreg_event_record(event, stream), OPENREG_OK);
+  ASSERT_EQ(openreg_event_record(event, 0, stream), OPENREG_OK);
   ASSERT_EQ(openreg_stream_wait_event(1, other, event), OPENREG_OK);
   ASSERT_EQ(openreg_memset_async(memory, 1, 7, kSize, other), OPENREG_OK);
   ASSERT_EQ(openreg_memcpy_async(host, OPENREG_HOST, memory, 1, kSize, 1, other), OPENREG_OK);

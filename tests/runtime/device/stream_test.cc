@@ -13,6 +13,8 @@ using openreg_test::toy;
 
 namespace {
 
+constexpr int kStreamsPerPool = 32;  // as openreg_stream_from_pool() promises
+
 class StreamTest : public RuntimeTest {
  protected:
   static int32_t priority_of(int32_t device, openreg_stream stream) {
@@ -26,7 +28,7 @@ class StreamTest : public RuntimeTest {
 TEST_F(StreamTest, PoolIsRoundRobinAndLazy) {
   use_full_toy();
   std::set<openreg_stream> seen;
-  for (int i = 0; i < OPENREG_STREAMS_PER_POOL; ++i) seen.insert(from_pool(0));
+  for (int i = 0; i < kStreamsPerPool; ++i) seen.insert(from_pool(0));
   EXPECT_EQ(seen.size(), 32u);
   EXPECT_EQ(seen.count(OPENREG_STREAM_DEFAULT), 0u);
   EXPECT_EQ(toy().calls("stream_create"), 32);
@@ -88,7 +90,7 @@ TEST_F(StreamTest, StreamsOfFormerDevicesAreRefused) {
   int32_t done = 0;
   void* native = nullptr;
   openreg_stream fresh = 0;
-  for (int i = 0; i < OPENREG_STREAMS_PER_POOL; ++i) {
+  for (int i = 0; i < kStreamsPerPool; ++i) {
     fresh = from_pool(0);
     EXPECT_NE(fresh, kept);
   }
@@ -130,7 +132,7 @@ TEST_F(StreamTest, ForeignStreamsAreRefused) {
     EXPECT_EQ(openreg_stream_priority(0, bad, &value), OPENREG_E_INVALID);
     EXPECT_EQ(openreg_stream_native(0, bad, &native), OPENREG_E_INVALID);
     EXPECT_EQ(openreg_set_current_stream(0, bad), OPENREG_E_INVALID);
-    EXPECT_EQ(openreg_event_record(event, bad), OPENREG_E_INVALID);
+    EXPECT_EQ(openreg_event_record(event, 0, bad), OPENREG_E_INVALID);
     EXPECT_CONTAINS(last_message(), "openreg:0");
   }
   EXPECT_EQ(openreg_set_current_stream(0, foreign), OPENREG_E_INVALID);
@@ -184,7 +186,7 @@ TEST_F(StreamTest, QueryAndSynchronize) {
   openreg_event event = nullptr;
   ASSERT_EQ(openreg_event_create(0, 0, &event), OPENREG_OK);
   toy().hold(1);
-  ASSERT_EQ(openreg_event_record(event, first), OPENREG_OK);
+  ASSERT_EQ(openreg_event_record(event, 0, first), OPENREG_OK);
   int32_t done = -1;
   ASSERT_EQ(openreg_stream_query(0, first, &done), OPENREG_OK);
   EXPECT_EQ(done, 0);

@@ -121,13 +121,13 @@ TEST_F(DriverCallsTest, LossIsSticky) {
   void* memory = allocate(1, 1 << 20);
   void* used_elsewhere = allocate(1, 4096);
   const openreg_stream stream = from_pool(1);
-  ASSERT_EQ(openreg_record_stream(used_elsewhere, stream), OPENREG_OK);
+  ASSERT_EQ(openreg_record_stream(used_elsewhere, 1, stream), OPENREG_OK);
   ASSERT_EQ(openreg_free(allocate(1, 4096)), OPENREG_OK);  // a cached block
   void* pinned = nullptr;
   ASSERT_EQ(openreg_malloc_host(1, 64, &pinned), OPENREG_OK);
   openreg_event event = nullptr;
   ASSERT_EQ(openreg_event_create(1, 0, &event), OPENREG_OK);
-  ASSERT_EQ(openreg_event_record(event, stream), OPENREG_OK);
+  ASSERT_EQ(openreg_event_record(event, 1, stream), OPENREG_OK);
   openreg_event elsewhere = nullptr;
   ASSERT_EQ(openreg_event_create(0, 0, &elsewhere), OPENREG_OK);
   void* on_other = allocate(0, 4096);
@@ -161,7 +161,7 @@ TEST_F(DriverCallsTest, LossIsSticky) {
     EXPECT_EQ(openreg_device_synchronize(1), OPENREG_E_DEVICE_LOST);
     EXPECT_EQ(openreg_stream_synchronize(1, stream), OPENREG_E_DEVICE_LOST);
     EXPECT_EQ(openreg_stream_query(1, stream, &done), OPENREG_E_DEVICE_LOST);
-    EXPECT_EQ(openreg_event_record(event, stream), OPENREG_E_DEVICE_LOST);
+    EXPECT_EQ(openreg_event_record(event, 1, stream), OPENREG_E_DEVICE_LOST);
     EXPECT_EQ(openreg_event_query(event, &done), OPENREG_E_DEVICE_LOST);
     EXPECT_EQ(openreg_event_synchronize(event), OPENREG_E_DEVICE_LOST);
     EXPECT_EQ(openreg_stream_wait_event(0, 0, event), OPENREG_E_DEVICE_LOST);
@@ -174,7 +174,7 @@ TEST_F(DriverCallsTest, LossIsSticky) {
   for (const char* slot : slots) EXPECT_EQ(toy().calls(slot), calls[slot]) << slot;
 
   EXPECT_EQ(openreg_memset_async(on_other, 0, 1, 16, 0), OPENREG_OK);
-  EXPECT_EQ(openreg_event_record(elsewhere, 0), OPENREG_OK);
+  EXPECT_EQ(openreg_event_record(elsewhere, 0, 0), OPENREG_OK);
   EXPECT_EQ(openreg_device_synchronize(0), OPENREG_OK);
   EXPECT_EQ(openreg_free(allocate(0, 100 << 10)), OPENREG_OK);
 
@@ -202,7 +202,7 @@ TEST_F(DriverCallsTest, LossEndsWaiting) {
     const openreg_stream stream = from_pool(0);
     void* kept = allocate(0, 4096);
     void* block = allocate(0, 30 << 20);
-    ASSERT_EQ(openreg_record_stream(block, stream), OPENREG_OK);
+    ASSERT_EQ(openreg_record_stream(block, 0, stream), OPENREG_OK);
     toy().hold(1);
     toy().fail(slot, 1, OPENREG_E_DEVICE_LOST, 0);
     EXPECT_EQ(openreg_free(block), OPENREG_OK) << last_message();

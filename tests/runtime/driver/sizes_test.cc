@@ -144,11 +144,15 @@ openreg_status sees_later(openreg_instance, const openreg_kernel_call* call) {
 TEST_F(SizesTest, TablesOfExtensions) {
   static const openreg_kernel entries[] = {{"aten::mm", mm, 0, nullptr}, {"aten::relu", sees_later, 0, nullptr}};
   use_full_toy([](openreg_driver& table) { table.extension = extension; });
-  ipc.known.memory_export = [](openreg_instance, int32_t, void*, openreg_ipc_handle*) -> openreg_status {
+  ipc.known.handle_size = [](openreg_instance, uint32_t* out) -> openreg_status {
+    *out = 65;
+    return OPENREG_OK;
+  };
+  ipc.known.memory_export = [](openreg_instance, int32_t, void*, const int32_t*, uint32_t, void*) -> openreg_status {
     return OPENREG_OK;
   };
   ipc.known.version = OPENREG_IPC_VERSION;
-  ipc.known.memory_open = [](openreg_instance, int32_t, const openreg_ipc_handle*, void**) -> openreg_status {
+  ipc.known.memory_open = [](openreg_instance, int32_t, const void*, void**) -> openreg_status {
     return OPENREG_E_UNSUPPORTED;
   };
   ipc.known.memory_close = [](openreg_instance, int32_t, void*) -> openreg_status { return OPENREG_OK; };

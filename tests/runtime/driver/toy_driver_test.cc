@@ -62,7 +62,7 @@ TEST_F(ToyDriverTest, CopiesKeepTheBytes) {
   ASSERT_EQ(openreg_event_create(1, 0, &event), OPENREG_OK);
   ASSERT_EQ(openreg_memcpy_async(back.data(), OPENREG_HOST, second, 1, back.size(), 1, stream), OPENREG_OK)
       << last_message();
-  ASSERT_EQ(openreg_event_record(event, stream), OPENREG_OK);
+  ASSERT_EQ(openreg_event_record(event, 1, stream), OPENREG_OK);
   ASSERT_EQ(openreg_event_synchronize(event), OPENREG_OK);
   EXPECT_EQ(back, source);
   EXPECT_EQ(openreg_event_destroy(event), OPENREG_OK);
@@ -106,10 +106,10 @@ TEST_F(ToyDriverTest, StreamsAndTimedEvents) {
   openreg_event end = nullptr;
   ASSERT_EQ(openreg_event_create(0, OPENREG_EVENT_TIMING, &start), OPENREG_OK);
   ASSERT_EQ(openreg_event_create(0, OPENREG_EVENT_TIMING, &end), OPENREG_OK);
-  ASSERT_EQ(openreg_event_record(start, first), OPENREG_OK);
+  ASSERT_EQ(openreg_event_record(start, 0, first), OPENREG_OK);
   usleep(5000);
   ASSERT_EQ(openreg_stream_wait_event(0, second, start), OPENREG_OK);
-  ASSERT_EQ(openreg_event_record(end, second), OPENREG_OK);
+  ASSERT_EQ(openreg_event_record(end, 0, second), OPENREG_OK);
   double ms = -1;
   ASSERT_EQ(openreg_event_elapsed(start, end, &ms), OPENREG_OK) << last_message();
   EXPECT_GE(ms, 5.0);

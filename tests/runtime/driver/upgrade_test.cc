@@ -64,7 +64,7 @@ TEST_P(UpgradeTest, Work) {
   ASSERT_EQ(openreg_event_create(0, 0, &event), OPENREG_OK) << last_message();
   ASSERT_EQ(openreg_memcpy_async(first, 0, host, OPENREG_HOST, kSize, 0, source), OPENREG_OK) << last_message();
   ASSERT_EQ(openreg_memset_async(first, 0, 0x5a, 16, source), OPENREG_OK) << last_message();
-  ASSERT_EQ(openreg_event_record(event, source), OPENREG_OK) << last_message();
+  ASSERT_EQ(openreg_event_record(event, 0, source), OPENREG_OK) << last_message();
   ASSERT_EQ(openreg_stream_wait_event(1, target, event), OPENREG_OK) << last_message();
   ASSERT_EQ(openreg_memcpy_async(second, 1, first, 0, kSize, 1, target), OPENREG_OK) << last_message();
   std::vector<uint8_t> back(kSize);

@@ -15,6 +15,26 @@ namespace {
 
 constexpr int kSize = 2;
 
+constexpr openreg_dtype type_of(unsigned code, unsigned bits) {
+  return {static_cast<uint8_t>(code), static_cast<uint8_t>(bits), 1};
+}
+constexpr openreg_dtype kFloat = type_of(OPENREG_DTYPE_FLOAT, 32), kDouble = type_of(OPENREG_DTYPE_FLOAT, 64),
+                        kInt = type_of(OPENREG_DTYPE_INT, 32), kByte = type_of(OPENREG_DTYPE_UINT, 8);
+
+openreg_collective collective(int32_t kind, const void* send, void* recv, uint64_t count, openreg_dtype type,
+                              int32_t reduction = 0, int32_t peer = 0) {
+  openreg_collective what{};
+  what.struct_size = sizeof what;
+  what.kind = kind;
+  what.send = send;
+  what.recv = recv;
+  what.count = count;
+  what.type = type;
+  what.reduction = reduction;
+  what.peer = peer;
+  return what;
+}
+
 class GpuComm : public FakeGpuTest {
  protected:
   void SetUp() override {
@@ -33,10 +53,24 @@ class GpuComm : public FakeGpuTest {
     other.join();
   }
   void connect() {
-    openreg_comm_id id;
-    succeeds([&] { return comm_->unique_id(instance_, &id); });
-    each([&](int rank) { succeeds([&] { return comm_->init(instance_, rank, rank, kSize, &id, &ranks_[rank]); }); });
+    const auto id = new_id();
+    each([&](int rank) {
+      succeeds([&] { return comm_->init(instance_, rank, rank, kSize, id.data(), &ranks_[rank]); });
+    });
     for (int rank = 0; rank < kSize; ++rank) streams_[rank] = make_stream(rank);
+  }
+  std::vector<unsigned char> new_id() {
+    uint32_t size = 0;
+    succeeds([&] { return comm_->id_size(instance_, &size); });
+    std::vector<unsigned char> id(size);
+    succeeds([&] { return comm_->unique_id(instance_, 0, id.data()); });
+    return id;
+  }
+  openreg_status queue(int rank, const openreg_collective& what) {
+    return comm_->queue(instance_, ranks_[rank], &what, 1, streams_[rank]);
+  }
+  openreg_status all_reduce(int rank, void* data, openreg_dtype type, int32_t reduction = 0, uint64_t count = 1) {
+    return queue(rank, collective(OPENREG_COLLECTIVE_ALL_REDUCE, data, data, count, type, reduction));
   }
   void disconnect() {
     for (int rank = 0; rank < kSize; ++rank) {
@@ -83,46 +117,31 @@ TEST_P(GpuComm, Collectives) {
   const auto run = [&](auto call) {
     for (int rank = 0; rank < kSize; ++rank) succeeds([&] { return call(rank); });
   };
-  run([&](int r) {
-    return comm_->all_reduce(instance_, ranks_[r], in[r], out[r], 4, OPENREG_COMM_FLOAT32, OPENREG_COMM_SUM,
-                             streams_[r]);
-  });
+  run([&](int r) { return queue(r, collective(OPENREG_COLLECTIVE_ALL_REDUCE, in[r], out[r], 4, kFloat)); });
   for (int rank = 0; rank < kSize; ++rank) EXPECT_EQ(get<float>(rank, out[rank], 4), (Floats{30, 32, 34, 36}));
   run([&](int r) {
-    return comm_->reduce(instance_, ranks_[r], in[r], out[r], 2, OPENREG_COMM_FLOAT32, OPENREG_COMM_MAX, 1,
-                         streams_[r]);
+    return queue(r, collective(OPENREG_COLLECTIVE_REDUCE, in[r], out[r], 2, kFloat, OPENREG_COMM_MAX, 1));
   });
   EXPECT_EQ(get<float>(0, out[0], 2), (Floats{30, 32})) << "not the root";
   EXPECT_EQ(get<float>(1, out[1], 2), (Floats{20, 21}));
   run([&](int r) {
-    return comm_->broadcast(instance_, ranks_[r], r == 1 ? in[r] : nullptr, out[r], 3, OPENREG_COMM_FLOAT32, 1,
-                            streams_[r]);
+    return queue(r, collective(OPENREG_COLLECTIVE_BROADCAST, r == 1 ? in[r] : nullptr, out[r], 3, kFloat, 0, 1));
   });
   for (int rank = 0; rank < kSize; ++rank) EXPECT_EQ(get<float>(rank, out[rank], 4), (Floats{20, 21, 22, 36}));
-  run([&](int r) {
-    return comm_->all_gather(instance_, ranks_[r], in[r], out[r], 2, OPENREG_COMM_FLOAT32, streams_[r]);
-  });
+  run([&](int r) { return queue(r, collective(OPENREG_COLLECTIVE_ALL_GATHER, in[r], out[r], 2, kFloat)); });
   for (int rank = 0; rank < kSize; ++rank) EXPECT_EQ(get<float>(rank, out[rank], 4), (Floats{10, 11, 20, 21}));
   run([&](int r) {
-    return comm_->reduce_scatter(instance_, ranks_[r], in[r], out[r], 2, OPENREG_COMM_FLOAT32, OPENREG_COMM_AVERAGE,
-                                 streams_[r]);
+    return queue(r, collective(OPENREG_COLLECTIVE_REDUCE_SCATTER, in[r], out[r], 2, kFloat, OPENREG_COMM_AVERAGE));
   });
   EXPECT_EQ(get<float>(0, out[0], 2), (Floats{15, 16}));
   EXPECT_EQ(get<float>(1, out[1], 2), (Floats{17, 18}));
-  run([&](int r) {
-    return comm_->all_to_all(instance_, ranks_[r], in[r], out[r], 2, OPENREG_COMM_FLOAT32, streams_[r]);
-  });
+  run([&](int r) { return queue(r, collective(OPENREG_COLLECTIVE_ALL_TO_ALL, in[r], out[r], 2, kFloat)); });
   EXPECT_EQ(get<float>(0, out[0], 4), (Floats{10, 11, 20, 21}));
   EXPECT_EQ(get<float>(1, out[1], 4), (Floats{12, 13, 22, 23}));
   // in place, a part of the whole
-  run([&](int r) {
-    return comm_->all_gather(instance_, ranks_[r], out[r] + 2 * r, out[r], 2, OPENREG_COMM_FLOAT32, streams_[r]);
-  });
+  run([&](int r) { return queue(r, collective(OPENREG_COLLECTIVE_ALL_GATHER, out[r] + 2 * r, out[r], 2, kFloat)); });
   for (int rank = 0; rank < kSize; ++rank) EXPECT_EQ(get<float>(rank, out[rank], 4), (Floats{10, 11, 22, 23}));
-  run([&](int r) {
-    return comm_->reduce_scatter(instance_, ranks_[r], in[r], in[r] + 2 * r, 2, OPENREG_COMM_FLOAT32, OPENREG_COMM_SUM,
-                                 streams_[r]);
-  });
+  run([&](int r) { return queue(r, collective(OPENREG_COLLECTIVE_REDUCE_SCATTER, in[r], in[r] + 2 * r, 2, kFloat)); });
   EXPECT_EQ(get<float>(0, in[0], 2), (Floats{30, 32}));
   EXPECT_EQ(get<float>(1, in[1] + 2, 2), (Floats{34, 36}));
   EXPECT_EQ(hooks_->current_device(), before);
@@ -146,18 +165,14 @@ TEST_P(GpuComm, Groups) {
     sync(rank);
   }
   each([&](int rank) {
-    succeeds([&] { return comm_->group_start(instance_); });
+    std::vector<openreg_collective> list;
     for (int peer = 0; peer < kSize; ++peer) {
-      succeeds([&] {
-        return comm_->send(instance_, ranks_[rank], in[rank], kCount, OPENREG_COMM_UINT8, peer, streams_[rank]);
-      });
-      succeeds([&] {
-        return comm_->recv(instance_, ranks_[rank],
-                           static_cast<char*>(out[rank]) + static_cast<uint64_t>(peer) * kCount, kCount,
-                           OPENREG_COMM_UINT8, peer, streams_[rank]);
-      });
+      list.push_back(collective(OPENREG_COLLECTIVE_SEND, in[rank], nullptr, kCount, kByte, 0, peer));
+      list.push_back(collective(OPENREG_COLLECTIVE_RECV, nullptr,
+                                static_cast<char*>(out[rank]) + static_cast<uint64_t>(peer) * kCount, kCount, kByte, 0,
+                                peer));
     }
-    succeeds([&] { return comm_->group_end(instance_); });
+    succeeds([&] { return comm_->queue(instance_, ranks_[rank], list.data(), list.size(), streams_[rank]); });
   });
   for (int rank = 0; rank < kSize; ++rank) {
     auto wanted = filled(1, 2 * kCount);
@@ -169,17 +184,48 @@ TEST_P(GpuComm, Groups) {
   disconnect();
 }
 
+// Parts of other sizes, 0 among them: of all_gather, also in place, and of all_to_all.
+TEST_P(GpuComm, UnevenParts) {
+  using Ints = std::vector<int32_t>;
+  connect();
+  int32_t* in[kSize] = {put<int32_t>(0, {1, 2, 3}), put<int32_t>(1, {4, 5, 6})};
+  int32_t* out[kSize] = {put<int32_t>(0, Ints(6)), put<int32_t>(1, Ints(6))};
+  const uint64_t gathered[] = {3, 1};
+  for (int r = 0; r < kSize; ++r) {
+    auto what = collective(OPENREG_COLLECTIVE_ALL_GATHER, in[r], out[r], 0, kInt);
+    what.recv_counts = gathered;
+    succeeds([&] { return queue(r, what); });
+  }
+  for (int r = 0; r < kSize; ++r) EXPECT_EQ(get<int32_t>(r, out[r], 6), (Ints{1, 2, 3, 4, 0, 0}));
+  for (int r = 0; r < kSize; ++r) {
+    auto what = collective(OPENREG_COLLECTIVE_ALL_GATHER, out[r] + 3 * r, out[r], 0, kInt);
+    what.recv_counts = gathered;
+    succeeds([&] { return queue(r, what); });
+  }
+  for (int r = 0; r < kSize; ++r) EXPECT_EQ(get<int32_t>(r, out[r], 4), (Ints{1, 2, 3, 4}));
+  const uint64_t sent[kSize][kSize] = {{1, 2}, {0, 3}}, received[kSize][kSize] = {{1, 0}, {2, 3}};
+  for (int r = 0; r < kSize; ++r) {
+    auto what = collective(OPENREG_COLLECTIVE_ALL_TO_ALL, in[r], out[r], 0, kInt);
+    what.send_counts = sent[r];
+    what.recv_counts = received[r];
+    succeeds([&] { return queue(r, what); });
+  }
+  EXPECT_EQ(get<int32_t>(0, out[0], 2), (Ints{1, 2}));
+  EXPECT_EQ(get<int32_t>(1, out[1], 5), (Ints{2, 3, 4, 5, 6}));
+  disconnect();
+  for (int rank = 0; rank < kSize; ++rank) {
+    release(rank, in[rank]);
+    release(rank, out[rank]);
+  }
+}
+
 // A collective is work of its stream: it starts behind what is queued, the host goes on, and an event behind it has not passed.
 TEST_P(GpuComm, IsWorkOfAStream) {
   connect();
   int32_t* data[kSize] = {put<int32_t>(0, {1}), put<int32_t>(1, {2})};
   hooks_->hold(1, streams_[1], 1);
   openreg_driver_event event = make_event(0);
-  for (int rank = 0; rank < kSize; ++rank)
-    succeeds([&] {
-      return comm_->all_reduce(instance_, ranks_[rank], data[rank], data[rank], 1, OPENREG_COMM_INT32, OPENREG_COMM_SUM,
-                               streams_[rank]);
-    });
+  for (int rank = 0; rank < kSize; ++rank) succeeds([&] { return all_reduce(rank, data[rank], kInt); });
   succeeds([&] { return table_->event_record(instance_, 0, event, streams_[0]); });
   EXPECT_EQ(is_done(0, streams_[0]), 0);
   EXPECT_EQ(is_done(event), 0);
@@ -198,13 +244,14 @@ TEST_P(GpuComm, WhatIsNotSupported) {
   find_comm();
   connect();
   void* data = allocate(0);
-  const auto all_reduce = [&](int32_t type, int32_t reduction) {
-    return fails([&] { return comm_->all_reduce(instance_, ranks_[0], data, data, 1, type, reduction, streams_[0]); });
-  };
-  for (const int32_t type : {-1, OPENREG_COMM_FLOAT8_E4M3, OPENREG_COMM_FLOAT8_E5M2, 12})
-    EXPECT_EQ(all_reduce(type, 0), OPENREG_E_UNSUPPORTED) << type;
+  for (const auto type : {type_of(OPENREG_DTYPE_FLOAT8_E4M3FN, 8), type_of(OPENREG_DTYPE_FLOAT8_E5M2, 8),
+                          type_of(OPENREG_DTYPE_BOOL, 8), type_of(OPENREG_DTYPE_INT, 16)})
+    EXPECT_EQ(fails([&] { return all_reduce(0, data, type); }), OPENREG_E_UNSUPPORTED) << int{type.code};
   for (const int32_t reduction : {-1, 5})
-    EXPECT_EQ(all_reduce(OPENREG_COMM_INT8, reduction), OPENREG_E_UNSUPPORTED) << reduction;
+    EXPECT_EQ(fails([&] { return all_reduce(0, data, kFloat, reduction); }), OPENREG_E_UNSUPPORTED) << reduction;
+  const openreg_collective list[] = {collective(OPENREG_COLLECTIVE_ALL_REDUCE, data, data, 1, kFloat),
+                                     collective(OPENREG_COLLECTIVE_ALL_REDUCE, data, data, 1, kFloat, 5)};
+  EXPECT_EQ(fails([&] { return comm_->queue(instance_, ranks_[0], list, 2, streams_[0]); }), OPENREG_E_UNSUPPORTED);
   EXPECT_EQ(hooks_->calls("ncclAllReduce"), 0);
   disconnect();
   release(0, data);
@@ -215,24 +262,22 @@ TEST_P(GpuComm, ErrorsOfTheLibrary) {
   connect();
   void* data = allocate(0);
   hooks_->set_failures("ncclAllReduce:1:3,ncclBroadcast:1:5,ncclGroupEnd:1:2,ncclGetUniqueId:0:6,ncclCommInitRank:0:4");
-  EXPECT_EQ(fails([&] { return comm_->all_reduce(instance_, ranks_[0], data, data, 1, 0, 0, streams_[0]); }),
-            OPENREG_E_INTERNAL);
+  EXPECT_EQ(fails([&] { return all_reduce(0, data, kFloat); }), OPENREG_E_INTERNAL);
   EXPECT_CONTAINS(host_record.text, "ncclAllReduce: error of the fake (text of the fake) on device 0; NCCL_DEBUG=WARN");
   EXPECT_EQ(host_record.vendor_code, 3);
-  EXPECT_EQ(fails([&] { return comm_->broadcast(instance_, ranks_[0], data, data, 1, 0, 0, streams_[0]); }),
+  EXPECT_EQ(fails([&] { return queue(0, collective(OPENREG_COLLECTIVE_BROADCAST, data, data, 1, kFloat)); }),
             OPENREG_E_INVALID);
   EXPECT_EQ(fails([&] {
-              return comm_->all_to_all(instance_, ranks_[0], data, static_cast<char*>(data) + 8, 1, 0, streams_[0]);
+              return queue(0, collective(OPENREG_COLLECTIVE_ALL_TO_ALL, data, static_cast<char*>(data) + 8, 1, kFloat));
             }),
             OPENREG_E_INTERNAL);
   EXPECT_CONTAINS(host_record.text, "ncclGroupEnd");
-  openreg_comm_id id;
-  std::memset(&id, 7, sizeof id);
-  EXPECT_EQ(fails([&] { return comm_->unique_id(instance_, &id); }), OPENREG_E_PEER);
+  std::vector<unsigned char> id(128, 7);
+  EXPECT_EQ(fails([&] { return comm_->unique_id(instance_, 0, id.data()); }), OPENREG_E_PEER);
   EXPECT_CONTAINS(host_record.text, "a peer has ended, or its connection");
-  EXPECT_EQ(id.bytes[5], 7);
+  EXPECT_EQ(id[5], 7);
   openreg_driver_comm none = nullptr;
-  EXPECT_EQ(fails([&] { return comm_->init(instance_, 0, 0, 1, &id, &none); }), OPENREG_E_INVALID);
+  EXPECT_EQ(fails([&] { return comm_->init(instance_, 0, 0, 1, id.data(), &none); }), OPENREG_E_INVALID);
   EXPECT_EQ(none, nullptr);
   hooks_->set_failures("");
   release(0, data);
@@ -244,9 +289,7 @@ TEST_P(GpuComm, PeerThatEnds) {
   connect();
   void* data = allocate(0);
   succeeds([&] { return comm_->abort(instance_, ranks_[1]); });
-  succeeds([&] {
-    return comm_->all_reduce(instance_, ranks_[0], data, data, 1, OPENREG_COMM_FLOAT64, OPENREG_COMM_SUM, streams_[0]);
-  });
+  succeeds([&] { return all_reduce(0, data, kDouble); });
   openreg_status status = OPENREG_OK;
   for (int i = 0; i < 2000 && status == OPENREG_OK; ++i) {
     usleep(1000);
@@ -257,8 +300,7 @@ TEST_P(GpuComm, PeerThatEnds) {
   EXPECT_EQ(is_done(0, streams_[0]), 0);
   for (int i = 0; i < 2; ++i) succeeds([&] { return comm_->abort(instance_, ranks_[0]); });
   sync(0, streams_[0]);
-  EXPECT_EQ(fails([&] { return comm_->all_reduce(instance_, ranks_[0], data, data, 1, 0, 0, streams_[0]); }),
-            OPENREG_E_INVALID);
+  EXPECT_EQ(fails([&] { return all_reduce(0, data, kFloat); }), OPENREG_E_INVALID);
   EXPECT_EQ(fails([&] { return comm_->get_error(instance_, ranks_[0]); }), OPENREG_E_INVALID);
   release(0, data);
   disconnect();
@@ -269,10 +311,7 @@ TEST_P(GpuComm, RanksThatDisagree) {
   connect();
   void* data[kSize] = {allocate(0), allocate(1)};
   for (int rank = 0; rank < kSize; ++rank)
-    succeeds([&] {
-      return comm_->all_reduce(instance_, ranks_[rank], data[rank], data[rank], 1 + static_cast<uint64_t>(rank),
-                               OPENREG_COMM_INT32, OPENREG_COMM_SUM, streams_[rank]);
-    });
+    succeeds([&] { return all_reduce(rank, data[rank], kInt, 0, 1 + static_cast<uint64_t>(rank)); });
   openreg_status status = OPENREG_OK;
   for (int i = 0; i < 2000 && status == OPENREG_OK; ++i) {
     usleep(1000);
@@ -292,8 +331,7 @@ TEST_P(GpuComm, LostDevice) {
   hooks_->set_failures("StreamSynchronize:0:700");
   EXPECT_EQ(fails([&] { return table_->stream_sync(instance_, 0, streams_[0]); }), OPENREG_E_DEVICE_LOST);
   hooks_->set_failures("");
-  EXPECT_EQ(fails([&] { return comm_->all_reduce(instance_, ranks_[0], this, this, 1, 0, 0, streams_[0]); }),
-            OPENREG_E_DEVICE_LOST);
+  EXPECT_EQ(fails([&] { return all_reduce(0, this, kFloat); }), OPENREG_E_DEVICE_LOST);
   for (int rank = 0; rank < kSize; ++rank) {
     succeeds([&] { return comm_->destroy(instance_, ranks_[rank]); });
     destroy(rank, streams_[rank]);
@@ -355,44 +393,59 @@ class Communicators : public RuntimeTest, public ::testing::WithParamInterface<G
     hooks_->reset();
   }
   void all_reduce_of_two() {
-    openreg_comm_id id;
+    uint32_t size = 0;
+    ASSERT_EQ(openreg_communicator_id_size(0, &size), OPENREG_OK) << last_message();
+    std::vector<unsigned char> id(size);
     openreg_communicator ranks[kSize] = {};
     void* data[kSize] = {};
     openreg_stream streams[kSize];
     int32_t has = 0;
     ASSERT_EQ(openreg_has_communicators(1, &has), OPENREG_OK) << last_message();
     ASSERT_EQ(has, 1);
-    ASSERT_EQ(openreg_communicator_id(0, &id), OPENREG_OK) << last_message();
-    std::thread other(
-        [&] { EXPECT_EQ(openreg_communicator_create(1, 1, kSize, &id, &ranks[1]), OPENREG_OK) << last_message(); });
-    EXPECT_EQ(openreg_communicator_create(0, 0, kSize, &id, &ranks[0]), OPENREG_OK) << last_message();
+    ASSERT_EQ(openreg_communicator_id(0, id.data(), size), OPENREG_OK) << last_message();
+    EXPECT_EQ(openreg_communicator_id(0, id.data(), size - 1), OPENREG_E_INVALID);
+    EXPECT_EQ(openreg_communicator_create(0, 0, kSize, id.data(), size + 1, &ranks[0]), OPENREG_E_INVALID);
+    std::thread other([&] {
+      EXPECT_EQ(openreg_communicator_create(1, 1, kSize, id.data(), size, &ranks[1]), OPENREG_OK) << last_message();
+    });
+    EXPECT_EQ(openreg_communicator_create(0, 0, kSize, id.data(), size, &ranks[0]), OPENREG_OK) << last_message();
     other.join();
     openreg_collective what{};
     what.struct_size = sizeof what;
     what.kind = OPENREG_COLLECTIVE_ALL_REDUCE;
     what.count = 256;
-    what.type = OPENREG_COMM_FLOAT32;
+    what.type = kFloat;
     for (int32_t rank = 0; rank < kSize; ++rank) {
       const std::vector<float> values(256, static_cast<float>(rank + 1));
       ASSERT_EQ(openreg_malloc(rank, 1024, 0, &data[rank]), OPENREG_OK) << last_message();
       ASSERT_EQ(openreg_memcpy(data[rank], rank, values.data(), OPENREG_HOST, 1024), OPENREG_OK) << last_message();
       ASSERT_EQ(openreg_stream_from_pool(rank, 0, &streams[rank]), OPENREG_OK);
       what.send = what.recv = data[rank];
-      ASSERT_EQ(openreg_communicator_group_start(ranks[rank]), OPENREG_OK) << last_message();
-      ASSERT_EQ(openreg_communicator_queue(ranks[rank], &what, streams[rank]), OPENREG_OK) << last_message();
-      ASSERT_EQ(openreg_communicator_group_end(ranks[rank]), OPENREG_OK) << last_message();
+      openreg_collective list[] = {what, what}; /* two halves, as one */
+      list[0].count = list[1].count = 128;
+      list[1].send = list[1].recv = static_cast<float*>(data[rank]) + 128;
+      ASSERT_EQ(openreg_communicator_queue(ranks[rank], list, 2, streams[rank]), OPENREG_OK) << last_message();
+      ASSERT_EQ(openreg_communicator_queue(ranks[rank], nullptr, 0, streams[rank]), OPENREG_OK) << last_message();
     }
     openreg_collective wrong = what;
-    wrong.type = 99;
-    EXPECT_EQ(openreg_communicator_queue(ranks[0], &wrong, streams[0]), OPENREG_E_UNSUPPORTED);
+    wrong.type.bits = 99;
+    EXPECT_EQ(openreg_communicator_queue(ranks[0], &wrong, 1, streams[0]), OPENREG_E_UNSUPPORTED);
     wrong = what;
     wrong.peer = kSize;
-    EXPECT_EQ(openreg_communicator_queue(ranks[0], &wrong, streams[0]), OPENREG_E_INVALID);
+    EXPECT_EQ(openreg_communicator_queue(ranks[0], &wrong, 1, streams[0]), OPENREG_E_INVALID);
     EXPECT_CONTAINS(last_message(), "there is no rank 2 of 2");
     wrong = what;
+    const uint64_t counts[kSize] = {1, 1};
+    wrong.recv_counts = counts;
+    EXPECT_EQ(openreg_communicator_queue(ranks[0], &wrong, 1, streams[0]), OPENREG_E_INVALID) << "all_reduce has none";
+    wrong.kind = OPENREG_COLLECTIVE_ALL_TO_ALL;
+    EXPECT_EQ(openreg_communicator_queue(ranks[0], &wrong, 1, streams[0]), OPENREG_E_INVALID)
+        << "one without the other";
+    wrong = what;
     wrong.kind = 8;
-    EXPECT_EQ(openreg_communicator_queue(ranks[0], &wrong, streams[0]), OPENREG_E_INVALID);
-    EXPECT_EQ(openreg_communicator_queue(ranks[0], &what, streams[1]), OPENREG_E_INVALID) << "another device's stream";
+    EXPECT_EQ(openreg_communicator_queue(ranks[0], &wrong, 1, streams[0]), OPENREG_E_INVALID);
+    EXPECT_EQ(openreg_communicator_queue(ranks[0], &what, 1, streams[1]), OPENREG_E_INVALID)
+        << "another device's stream";
     for (int32_t rank = 0; rank < kSize; ++rank) {
       std::vector<float> values(256);
       ASSERT_EQ(openreg_stream_synchronize(rank, streams[rank]), OPENREG_OK) << last_message();
@@ -426,16 +479,18 @@ TEST_P(Communicators, AreValidated) {
 TEST_P(Communicators, DriverWithoutThem) {
   set("OPENREG_DRIVERS", "sim");
   int32_t has = 1;
-  openreg_comm_id id{};
+  uint32_t size = 0;
+  unsigned char id[128] = {};
+  EXPECT_EQ(openreg_communicator_id_size(0, &size), OPENREG_E_UNSUPPORTED);
   openreg_communicator none = nullptr;
   ASSERT_EQ(openreg_has_communicators(0, &has), OPENREG_OK) << last_message();
   EXPECT_EQ(has, 0);
-  EXPECT_EQ(openreg_communicator_id(0, &id), OPENREG_E_UNSUPPORTED);
-  EXPECT_EQ(openreg_communicator_create(0, 0, 1, &id, &none), OPENREG_E_UNSUPPORTED);
-  EXPECT_EQ(openreg_communicator_create(0, 1, 1, &id, &none), OPENREG_E_INVALID);
-  EXPECT_EQ(openreg_communicator_create(0, 0, 1, nullptr, &none), OPENREG_E_INVALID);
+  EXPECT_EQ(openreg_communicator_id(0, id, sizeof id), OPENREG_E_UNSUPPORTED);
+  EXPECT_EQ(openreg_communicator_create(0, 0, 1, id, sizeof id, &none), OPENREG_E_UNSUPPORTED);
+  EXPECT_EQ(openreg_communicator_create(0, 1, 1, id, sizeof id, &none), OPENREG_E_INVALID);
+  EXPECT_EQ(openreg_communicator_create(0, 0, 1, nullptr, 0, &none), OPENREG_E_INVALID);
   EXPECT_EQ(openreg_has_communicators(0, nullptr), OPENREG_E_INVALID);
-  EXPECT_EQ(openreg_communicator_queue(nullptr, nullptr, 0), OPENREG_E_INVALID);
+  EXPECT_EQ(openreg_communicator_queue(nullptr, nullptr, 0, 0), OPENREG_E_INVALID);
   EXPECT_EQ(openreg_communicator_destroy(nullptr), OPENREG_OK);
 }
 

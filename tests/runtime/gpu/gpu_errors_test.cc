@@ -107,7 +107,7 @@ class FakeGpuState : public FakeGpuTest {
         {"ipc memory_export", "IpcGetMemHandle",
          [=, this] {
            openreg_ipc_handle handle;
-           return ipc()->memory_export(i, 1, memory_, &handle);
+           return ipc()->memory_export(i, 1, memory_, nullptr, 0, &handle);
          }},
     };
   }

@@ -189,9 +189,9 @@ TEST_P(FakeGpuIpc, WrongHandlesAreErrors) {
   void* out = nullptr;
   openreg_ipc_handle handle{};
   EXPECT_EQ(fails([&] { return ipc()->memory_open(instance_, 0, &handle, &out); }), OPENREG_E_INVALID);
-  EXPECT_EQ(fails([&] { return ipc()->memory_export(instance_, 1, memory, &handle); }), OPENREG_E_INVALID);
+  EXPECT_EQ(fails([&] { return ipc()->memory_export(instance_, 1, memory, nullptr, 0, &handle); }), OPENREG_E_INVALID);
   EXPECT_EQ(fails([&] { return ipc()->memory_close(instance_, 0, memory); }), OPENREG_E_INVALID);
-  succeeds([&] { return ipc()->memory_export(instance_, 0, memory, &handle); });
+  succeeds([&] { return ipc()->memory_export(instance_, 0, memory, nullptr, 0, &handle); });
   EXPECT_EQ(fails([&] { return ipc()->memory_open(instance_, 0, &handle, &out); }), OPENREG_E_INVALID);
   EXPECT_EQ(host_record.vendor_code, 201);
   EXPECT_EQ(out, nullptr);
@@ -223,7 +223,7 @@ TEST_P(FakeGpuIpc, MemoryIsShared) {
   void* const memory = allocate(1);
   fill(1, memory, 3);
   sync(1);
-  succeeds([&] { return ipc()->memory_export(instance_, 1, memory, &handle); });
+  succeeds([&] { return ipc()->memory_export(instance_, 1, memory, nullptr, 0, &handle); });
   ASSERT_EQ(write(there[1], &handle, sizeof handle), static_cast<ssize_t>(sizeof handle));
   char answer = 0;
   EXPECT_EQ(read(back[0], &answer, 1), 1);

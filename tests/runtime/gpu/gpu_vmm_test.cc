@@ -460,12 +460,13 @@ TEST_P(FakeGpuVmm, NotForOtherProcesses) {
   openreg_ipc_handle handle{};
   char* const start = reserve(0, 2);
   resize(0, start, 1);
-  EXPECT_EQ(fails([&] { return ipc()->memory_export(instance_, 0, start, &handle); }), OPENREG_E_UNSUPPORTED);
+  EXPECT_EQ(fails([&] { return ipc()->memory_export(instance_, 0, start, nullptr, 0, &handle); }),
+            OPENREG_E_UNSUPPORTED);
   EXPECT_CONTAINS(host_record.text, "expandable_segments:False");
   EXPECT_EQ(hooks_->calls("IpcGetMemHandle"), 0);
   end(0, start);
   void* const plain = allocate(0);
-  succeeds([&] { return ipc()->memory_export(instance_, 0, plain, &handle); });
+  succeeds([&] { return ipc()->memory_export(instance_, 0, plain, nullptr, 0, &handle); });
   release(0, plain);
 }
 

@@ -6,7 +6,7 @@
 // the events, and each block holds a pattern that nobody else may overwrite.
 //
 // A few seconds; OPENREG_STRESS_SECONDS=60 gives each test that long. OPENREG_STRESS_SEED repeats a run.
-#include <openreg/allocator.h>
+#include <openreg/observer.h>
 
 #include <atomic>
 #include <barrier>
@@ -99,7 +99,7 @@ struct Model {
 
 Model models[2];
 
-void listen(const openreg_memory_event* event) {
+void listen(void*, const openreg_memory_event* event) {
   Model& model = models[event->device];
   ++model.events;
   switch (event->action) {
@@ -234,7 +234,7 @@ class Player {
     const size_t at = random_() % blocks_.size();
     Block& block = blocks_[at];
     const openreg_stream stream = any_stream();
-    EXPECT_EQ(openreg_record_stream(block.address, stream), OPENREG_OK) << last_message();
+    EXPECT_EQ(openreg_record_stream(block.address, device_, stream), OPENREG_OK) << last_message();
     EXPECT_EQ(openreg_memset_async(block.address, device_, 0xAB, block.size, stream), OPENREG_OK) << last_message();
     if (stream == block.stream) {  // its next owner would be in order behind the work; the host that writes is not
       EXPECT_EQ(openreg_stream_synchronize(device_, stream), OPENREG_OK) << last_message();
@@ -276,16 +276,26 @@ class Player {
   uint64_t patterns_ = 0;
 };
 
+const openreg_observer& listener() {
+  static const openreg_observer observer = [] {
+    openreg_observer made{};
+    made.struct_size = sizeof made;
+    made.memory = listen;
+    return made;
+  }();
+  return observer;
+}
+
 class CacheStressTest : public openreg_test::SimDevicesTest {
  protected:
   void SetUp() override {
     SimDevicesTest::SetUp();
     for (Model& model : models) model = Model{};
-    openreg_set_memory_trace(&listen);
+    ASSERT_EQ(openreg_observe(&listener(), OPENREG_OBSERVE_MEMORY), OPENREG_OK);
   }
 
   void TearDown() override {
-    openreg_set_memory_trace(nullptr);
+    EXPECT_EQ(openreg_observe(&listener(), 0), OPENREG_OK);
     openreg_allocator_settings settings{};
     settings.struct_size = sizeof settings;
     EXPECT_EQ(openreg_default_allocator_settings(&settings), OPENREG_OK);

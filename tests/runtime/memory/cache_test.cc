@@ -261,7 +261,7 @@ TEST_F(CacheTest, BadFrees) {
     EXPECT_EQ(openreg_free(block), OPENREG_E_INVALID);
     EXPECT_CONTAINS(last_message(), "was freed already");
   }
-  EXPECT_EQ(openreg_record_stream(block, from_pool(0)), OPENREG_E_INVALID);
+  EXPECT_EQ(openreg_record_stream(block, 0, from_pool(0)), OPENREG_E_INVALID);
   EXPECT_CONTAINS(last_message(), "openreg_record_stream");
   release(behind);
   EXPECT_EQ(openreg_free(behind), OPENREG_E_INVALID);  // now in the middle of a joined block
@@ -281,9 +281,9 @@ TEST_F(CacheTest, RecordedStreamDelaysReuse) {
   use_full_toy();
   const openreg_stream stream = from_pool(0);
   void* block = allocate(0, 4096);
-  EXPECT_EQ(openreg_record_stream(block, stream), OPENREG_OK);
-  EXPECT_EQ(openreg_record_stream(block, stream), OPENREG_OK);                  // once is enough
-  EXPECT_EQ(openreg_record_stream(block, OPENREG_STREAM_DEFAULT), OPENREG_OK);  // its own: nothing to note
+  EXPECT_EQ(openreg_record_stream(block, 0, stream), OPENREG_OK);
+  EXPECT_EQ(openreg_record_stream(block, 0, stream), OPENREG_OK);                  // once is enough
+  EXPECT_EQ(openreg_record_stream(block, 0, OPENREG_STREAM_DEFAULT), OPENREG_OK);  // its own: nothing to note
   toy().hold(1);
   release(block);
   EXPECT_EQ(toy().calls("event_record"), 1);
@@ -305,17 +305,65 @@ TEST_F(CacheTest, RecordedStreamDelaysReuse) {
   release(block);
   // The marker is used again.
   block = allocate(0, 4096);
-  EXPECT_EQ(openreg_record_stream(block, stream), OPENREG_OK);
+  EXPECT_EQ(openreg_record_stream(block, 0, stream), OPENREG_OK);
   release(block);
   EXPECT_EQ(toy().calls("event_create"), 1);
+}
+
+// A block that a stream of another device, also of another driver, uses is not given out again before that stream has
+// passed, nor is it while the block's own device is idle.
+TEST_F(CacheTest, RecordedStreamsOfOtherDevices) {
+  use_full_toy();
+  set("OPENREG_DRIVERS", "sim,full_toy");
+  ASSERT_EQ(openreg_device_count(), 4);  // 2 and 3 are the toy's
+  for (const int32_t user : {2, 3}) {
+    for (const openreg_stream stream : {OPENREG_STREAM_DEFAULT, from_pool(user)}) {
+      SCOPED_TRACE(std::to_string(user) + ", " + std::to_string(stream));
+      void* const block = allocate(user == 2 ? 0 : 2, 4 * kMib);  // of the other driver; of the same one
+      const int32_t owner = user == 2 ? 0 : 2;
+      void* const used = allocate(user, 64);
+      toy().hold(1);
+      ASSERT_EQ(openreg_memset_async(used, user, 1, 64, stream), OPENREG_OK) << last_message();
+      ASSERT_EQ(openreg_record_stream(block, user, stream), OPENREG_OK) << last_message();
+      release(block);
+      void* const other = allocate(owner, 4 * kMib);
+      EXPECT_NE(other, block);
+      toy().hold(0);
+      ASSERT_EQ(openreg_stream_synchronize(user, stream), OPENREG_OK) << last_message();
+      release(other);
+      void* const first = allocate(owner, 4 * kMib);
+      void* const second = allocate(owner, 4 * kMib);
+      EXPECT_TRUE(first == block || second == block);
+      for (void* each : {first, second, used}) release(each);
+      check_cache(owner);
+    }
+  }
+  // Markers of the toy's are given back when the caches go, whichever goes first.
+  EXPECT_EQ(openreg_shutdown(), OPENREG_OK) << last_message();
+  EXPECT_EQ(toy().live("event"), 0);
+}
+
+// A block may wait for a device that is lost: nothing runs there any more.
+TEST_F(CacheTest, RecordedStreamOfALostDevice) {
+  use_full_toy();
+  set("OPENREG_DRIVERS", "sim,full_toy");
+  void* const block = allocate(0, 4 * kMib);
+  void* const used = allocate(2, 64);
+  ASSERT_EQ(openreg_record_stream(block, 2, OPENREG_STREAM_DEFAULT), OPENREG_OK) << last_message();
+  toy().fail("fill", 1, OPENREG_E_DEVICE_LOST, 0);
+  EXPECT_EQ(openreg_memset_async(used, 2, 1, 64, OPENREG_STREAM_DEFAULT), OPENREG_E_DEVICE_LOST);
+  release(block);
+  EXPECT_EQ(allocate(0, 4 * kMib), block);
+  release(block);
+  release(used);
 }
 
 // Several streams: the slowest decides. A block that waits does not keep openreg_shutdown() from working.
 TEST_F(CacheTest, SeveralRecordedStreams) {
   use_full_toy();
   void* block = allocate(0, 2 * kMib);
-  for (int i = 0; i < 3; ++i) EXPECT_EQ(openreg_record_stream(block, from_pool(0)), OPENREG_OK);
-  EXPECT_EQ(openreg_record_stream(block, from_pool(1)), OPENREG_E_INVALID);
+  for (int i = 0; i < 3; ++i) EXPECT_EQ(openreg_record_stream(block, 0, from_pool(0)), OPENREG_OK);
+  EXPECT_EQ(openreg_record_stream(block, 0, from_pool(1)), OPENREG_E_INVALID);
   EXPECT_CONTAINS(last_message(), "openreg:1");
   toy().hold(1);
   release(block);
@@ -334,7 +382,7 @@ TEST_F(CacheTest, SeveralRecordedStreams) {
   EXPECT_EQ(stats_of(0).segment[0].current, 0);
 
   block = allocate(0, 4096);
-  EXPECT_EQ(openreg_record_stream(block, from_pool(0)), OPENREG_OK);
+  EXPECT_EQ(openreg_record_stream(block, 0, from_pool(0)), OPENREG_OK);
   release(block);
   EXPECT_EQ(openreg_shutdown(), OPENREG_OK) << last_message();
 }
@@ -348,7 +396,7 @@ TEST_F(CacheTest, OutOfMemoryWaitsForStreams) {
   void* block = allocate(0, 40 * kMib);
   for (int i = 0; i < 4; ++i)
     ASSERT_EQ(openreg_memcpy_async(block, 0, pinned, OPENREG_HOST, 32 * kMib, 0, stream), OPENREG_OK);
-  ASSERT_EQ(openreg_record_stream(block, stream), OPENREG_OK);
+  ASSERT_EQ(openreg_record_stream(block, 0, stream), OPENREG_OK);
   release(block);
   EXPECT_EQ(allocate(0, 40 * kMib), block);
   int32_t done = 0;
@@ -363,7 +411,7 @@ TEST_F(CacheTest, OutOfMemoryWaitsForStreams) {
 TEST_F(CacheTest, MarkerFailures) {
   use_full_toy();
   void* block = allocate(0, 4096);
-  ASSERT_EQ(openreg_record_stream(block, from_pool(0)), OPENREG_OK);
+  ASSERT_EQ(openreg_record_stream(block, 0, from_pool(0)), OPENREG_OK);
   toy().fail("event_create", 1, OPENREG_E_NOMEM, 0);
   EXPECT_EQ(openreg_free(block), OPENREG_OK) << last_message();
   EXPECT_EQ(toy().calls("stream_sync"), 1);
@@ -376,7 +424,7 @@ TEST_F(CacheTest, MarkerFailures) {
   ASSERT_EQ(openreg_shutdown(), OPENREG_OK);
   use_full_toy([&](openreg_driver& table) { table.event_record = no_marker; });
   block = allocate(0, 4096);
-  ASSERT_EQ(openreg_record_stream(block, from_pool(0)), OPENREG_OK);
+  ASSERT_EQ(openreg_record_stream(block, 0, from_pool(0)), OPENREG_OK);
   toy().fail("stream_sync", 1, OPENREG_E_INTERNAL, 0);
   EXPECT_EQ(openreg_free(block), OPENREG_E_INTERNAL);
   EXPECT_CONTAINS(last_message(), "openreg_free");
@@ -412,7 +460,7 @@ TEST_F(CacheTest, SlowEventsDelayNobodyElse) {
   use_full_toy(wait_at_gate);
   const openreg_stream stream = from_pool(0);
   void* block = allocate(0, 4096);
-  ASSERT_EQ(openreg_record_stream(block, stream), OPENREG_OK);
+  ASSERT_EQ(openreg_record_stream(block, 0, stream), OPENREG_OK);
   toy().hold(1);
 
   gate.close(kRecord);
@@ -422,7 +470,7 @@ TEST_F(CacheTest, SlowEventsDelayNobodyElse) {
   EXPECT_NE(other, block);
   EXPECT_EQ(openreg_free(block), OPENREG_E_INVALID);  // it is being freed
   EXPECT_CONTAINS(last_message(), "was freed already");
-  EXPECT_EQ(openreg_record_stream(block, stream), OPENREG_E_INVALID);
+  EXPECT_EQ(openreg_record_stream(block, 0, stream), OPENREG_E_INVALID);
   release(other);
   gate.open();
   frees.join();
@@ -455,7 +503,7 @@ TEST_F(CacheTest, SlowEventsDelayNobodyElse) {
 TEST_F(CacheTest, QueryOfWaitingBlockFails) {
   use_full_toy();
   void* block = allocate(0, 4096);
-  ASSERT_EQ(openreg_record_stream(block, from_pool(0)), OPENREG_OK);
+  ASSERT_EQ(openreg_record_stream(block, 0, from_pool(0)), OPENREG_OK);
   toy().hold(1);
   release(block);
   toy().fail("event_query", 1, OPENREG_E_INTERNAL, 0);
@@ -726,7 +774,7 @@ TEST_F(CacheTest, EveryDriverCallFails) {
     }
     while (!blocks.empty()) {
       void* block = blocks.back();
-      openreg_status status = openreg_record_stream(block, stream);
+      openreg_status status = openreg_record_stream(block, 0, stream);
       if (status == OPENREG_OK) status = openreg_free(block);
       if (status != OPENREG_OK) return status;
       blocks.pop_back();
@@ -893,7 +941,7 @@ TEST_F(CacheTest, RandomProgram) {
         ASSERT_EQ(*static_cast<unsigned char*>(alias), live[at].mark);
         ASSERT_EQ(static_cast<unsigned char*>(alias)[live[at].size - 1], live[at].mark);
         if (random() % 4 == 0) {
-          ASSERT_EQ(openreg_record_stream(live[at].block, streams[random() % streams.size()]), OPENREG_OK);
+          ASSERT_EQ(openreg_record_stream(live[at].block, 0, streams[random() % streams.size()]), OPENREG_OK);
         }
         release(live[at].block);
         live[at] = live.back();
@@ -951,7 +999,7 @@ TEST_F(CacheTest, ThreadsTimesDevices) {
       } else if (!live.empty()) {
         const auto one = live.back();
         live.pop_back();
-        if (random() % 8 == 0) openreg_record_stream(one.first, streams[device][1]);  // may be another device's
+        if (random() % 8 == 0) openreg_record_stream(one.first, device, streams[device][1]);  // may be another device's
         if (random() % 4 == 0) {
           std::lock_guard<std::mutex> guard(mutex);
           exchange.push_back(one);

@@ -30,6 +30,9 @@ bool must_fail(const char* function) {
 }  // namespace
 
 extern "C" {
+#include "watch/lab.h"
+const openreg_lab_parts* openreg_lab_query(void);
+
 void* __real_malloc(size_t size);
 void* __real_calloc(size_t count, size_t size);
 void* __real_realloc(void* memory, size_t size);
@@ -81,6 +84,7 @@ class MemoryInjectionTest : public RuntimeTest {
  protected:
   void SetUp() override {
     RuntimeTest::SetUp();
+    openreg_lab_linked = openreg_lab_query;  // this program holds the objects of both libraries
     set("OPENREG_DRIVERS", "sim");
     set("OPENREG_LOG_LEVEL", "error");
   }
@@ -144,10 +148,10 @@ TEST_F(MemoryInjectionTest, Cache) {
       void* block = nullptr;
       STEP(openreg_malloc(0, size, stream, &block));
       blocks.push_back(block);
-      STEP(openreg_record_stream(block, 0));
+      STEP(openreg_record_stream(block, 0, 0));
     }
     while (blocks.size() > 100) {
-      STEP(openreg_record_stream(blocks.back(), stream));
+      STEP(openreg_record_stream(blocks.back(), 0, stream));
       STEP(openreg_free(blocks.back()));
       blocks.pop_back();
     }
@@ -182,7 +186,7 @@ TEST_F(MemoryInjectionTest, CopiesAndPinnedMemory) {
     }
     STEP(openreg_event_create(0, OPENREG_EVENT_TIMING, &event));
     for (int i = 0; i < 100; ++i) STEP(openreg_memset_async(blocks[0], 0, 1, kMib, stream));
-    STEP(openreg_event_record(event, stream));
+    STEP(openreg_event_record(event, 0, stream));
     STEP(openreg_stream_wait_event(1, 0, event));
     STEP(openreg_memcpy_async(blocks[1], 1, blocks[0], 0, kMib, 1, 0));
     STEP(openreg_memcpy_async(pinned[10], OPENREG_HOST, blocks[1], 1, 1000, 1, 0));

@@ -94,7 +94,7 @@ TEST_F(MemoryTest, AsynchronousCopies) {
     if (peer_on_source) {
       ASSERT_EQ(openreg_memcpy_async(b, 1, a, 0, kSize, 0, first), OPENREG_OK) << last_message();
     }
-    ASSERT_EQ(openreg_event_record(event, first), OPENREG_OK);
+    ASSERT_EQ(openreg_event_record(event, 0, first), OPENREG_OK);
     ASSERT_EQ(openreg_stream_wait_event(1, second, event), OPENREG_OK);
     if (!peer_on_source) {
       ASSERT_EQ(openreg_memcpy_async(b, 1, a, 0, kSize, 1, second), OPENREG_OK) << last_message();
@@ -701,7 +701,7 @@ TEST_F(MemoryTest, ForkedChild) {
       info.struct_size = sizeof info;
       char host[8];
       return openreg_malloc(0, 100, 0, &out) == OPENREG_E_FORKED && out == nullptr &&
-             openreg_free(block) == OPENREG_E_FORKED && openreg_record_stream(block, 0) == OPENREG_E_FORKED &&
+             openreg_free(block) == OPENREG_E_FORKED && openreg_record_stream(block, 0, 0) == OPENREG_E_FORKED &&
              openreg_memcpy(host, OPENREG_HOST, block, 0, 8) == OPENREG_E_FORKED &&
              openreg_host_alias(block, &out) == OPENREG_E_FORKED &&
              openreg_device_address(block, &out) == OPENREG_E_FORKED &&

@@ -307,7 +307,7 @@ TEST_F(SharingTest, WhatIsImportedIsNotOurs) {
   EXPECT_EQ(openreg_memory_export(ptr, &handle), OPENREG_E_INVALID);
   EXPECT_CONTAINS(last_message(), "which only that process can export");
   openreg_stream stream = from_pool(1);
-  EXPECT_EQ(openreg_record_stream(ptr, stream), OPENREG_OK) << last_message();
+  EXPECT_EQ(openreg_record_stream(ptr, 1, stream), OPENREG_OK) << last_message();
   EXPECT_EQ(openreg_shutdown(), OPENREG_E_BUSY);
   EXPECT_EQ(openreg_import_release(import_), OPENREG_OK);
 }
@@ -335,7 +335,7 @@ TEST_F(SharingTest, NobodyHoldsIt) {
   void* ptr = nullptr;
   ASSERT_EQ(import(exported(block), &import_, &ptr), OPENREG_OK) << last_message();
   EXPECT_EQ(openreg_import_release(import_), OPENREG_OK);
-  EXPECT_EQ(openreg_record_stream(block, from_pool(1)), OPENREG_OK);
+  EXPECT_EQ(openreg_record_stream(block, 1, from_pool(1)), OPENREG_OK);
   EXPECT_EQ(openreg_free(block), OPENREG_OK);
   EXPECT_EQ(allocated(1), 0);
   void* next = allocate(1);  // a new block at the old address is not shared

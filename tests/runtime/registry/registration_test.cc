@@ -2,6 +2,7 @@
 // Drivers that a call adds: tables, libraries, factories; priorities, options, flags.
 #include <atomic>
 #include <cstring>
+#include <filesystem>
 #include <thread>
 
 #include "runtime_test.h"
@@ -31,7 +32,7 @@ openreg_status make(void* context, openreg_factory_result* result) {
   EXPECT_EQ(result->struct_size, sizeof *result);
   result->device_count = recipe->devices;
   result->table = recipe->table;
-  std::strncpy(result->library_path, recipe->library.c_str(), sizeof result->library_path - 1);
+  if (!recipe->library.empty()) result->library_path = recipe->library.c_str();
   std::strncpy(result->version, "of a factory", sizeof result->version - 1);
   std::strncpy(result->message, recipe->message.c_str(), sizeof result->message - 1);
   return recipe->status;
@@ -50,6 +51,31 @@ class RegistrationTest : public ToysTest {
     return record_of(name).message;
   }
 };
+
+// A library may lie at a path of any length, by a registration, a factory and the variable; the record points to it.
+TEST_F(RegistrationTest, LongPaths) {
+  std::string folder = testing::TempDir() + "openreg-long-" + std::to_string(getpid());
+  while (folder.size() < 600) folder += "/" + std::string(100, 'd');
+  std::filesystem::create_directories(folder);
+  const std::string path = folder + "/library.so";
+  std::filesystem::copy_file(driver_path("toy_driver"), path, std::filesystem::copy_options::overwrite_existing);
+  const std::string real = std::filesystem::canonical(path);
+  openreg_registration registration = blank();
+  registration.name = "long_path";
+  registration.library_path = path.c_str();
+  ASSERT_EQ(openreg_register(&registration), OPENREG_OK) << last_message();
+  EXPECT_EQ(record_of("long_path").path, real);
+  static Recipe recipe;
+  recipe.library = path;
+  ASSERT_EQ(add_factory({"long_factory"}, make, &recipe), OPENREG_OK) << last_message();
+  EXPECT_EQ(openreg_open_driver("long_factory"), OPENREG_OK) << last_message();
+  const char* const first = record_of("long_factory").path;
+  EXPECT_EQ(first, real);
+  set("OPENREG_DRIVER_LIBRARIES", "long_variable:" + path);
+  EXPECT_EQ(openreg_open_driver("long_variable"), OPENREG_OK) << last_message();
+  EXPECT_EQ(record_of("long_variable").path, first) << "one text, which stays";
+  std::filesystem::remove_all(folder.substr(0, folder.find("/ddd")));
+}
 
 // acceptance 5.17, 5.56: higher is preferred; of equal ones the one that was known first; -1000 and less never.
 TEST_F(RegistrationTest, Priorities) {

@@ -228,7 +228,7 @@ TEST_F(RegistryTest, ShutdownIsRefusedWhileEventsLive) {
   EXPECT_EQ(openreg_shutdown(), OPENREG_E_BUSY);
   EXPECT_CONTAINS(last_message(), "0 live allocation(s) and 1 live event(s) on driver 'full_toy'");
   EXPECT_EQ(openreg_is_initialized(), 1);
-  EXPECT_EQ(openreg_event_record(event, 0), OPENREG_OK);
+  EXPECT_EQ(openreg_event_record(event, 1, 0), OPENREG_OK);
   EXPECT_EQ(openreg_event_destroy(event), OPENREG_OK);
   EXPECT_EQ(openreg_shutdown(), OPENREG_OK);
   EXPECT_EQ(openreg_is_initialized(), 0);

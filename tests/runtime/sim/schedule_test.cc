@@ -85,7 +85,7 @@ int read_behind_a_side_stream(bool waits) {
   EXPECT_EQ(openreg_stream_synchronize(0, 0), OPENREG_OK);
   EXPECT_EQ(openreg_memcpy_async(memory.block, 0, memory.from, OPENREG_HOST, kSize, 0, side), OPENREG_OK);
   if (waits) {
-    EXPECT_EQ(openreg_event_record(event, side), OPENREG_OK);
+    EXPECT_EQ(openreg_event_record(event, 0, side), OPENREG_OK);
     EXPECT_EQ(openreg_stream_wait_event(0, 0, event), OPENREG_OK);
   }
   EXPECT_EQ(openreg_memcpy_async(memory.to, OPENREG_HOST, memory.block, 0, kSize, 0, 0), OPENREG_OK);
@@ -143,7 +143,7 @@ int busy_program() {
   for (int round = 0; round < 5; ++round) {
     for (const openreg_stream stream : streams[0]) {
       EXPECT_EQ(openreg_memset_async(first.block, 0, static_cast<uint8_t>(round), 64, stream), OPENREG_OK);
-      EXPECT_EQ(openreg_event_record(event, stream), OPENREG_OK);
+      EXPECT_EQ(openreg_event_record(event, 0, stream), OPENREG_OK);
       EXPECT_EQ(openreg_launch_host_func(0, stream, [](void*) { ++called; }, nullptr), OPENREG_OK);
     }
     for (const openreg_stream stream : streams[1]) {
@@ -196,9 +196,9 @@ TEST_F(ScheduleTest, TimesRepeat) {
       EXPECT_EQ(openreg_malloc(0, size, 0, &block), OPENREG_OK);
       EXPECT_EQ(openreg_event_create(0, OPENREG_EVENT_TIMING, &start), OPENREG_OK);
       EXPECT_EQ(openreg_event_create(0, OPENREG_EVENT_TIMING, &end), OPENREG_OK);
-      EXPECT_EQ(openreg_event_record(start, 0), OPENREG_OK);
+      EXPECT_EQ(openreg_event_record(start, 0, 0), OPENREG_OK);
       EXPECT_EQ(openreg_memset_async(block, 0, 1, size, 0), OPENREG_OK);
-      EXPECT_EQ(openreg_event_record(end, 0), OPENREG_OK);
+      EXPECT_EQ(openreg_event_record(end, 0, 0), OPENREG_OK);
       EXPECT_EQ(openreg_event_synchronize(end), OPENREG_OK);
       EXPECT_EQ(openreg_event_elapsed(start, end, &milliseconds), OPENREG_OK) << last_message();
       EXPECT_EQ(openreg_event_destroy(start), OPENREG_OK);
@@ -230,7 +230,7 @@ TEST_F(ScheduleTest, QueriesComeToAnEnd) {
                           EXPECT_EQ(openreg_memcpy_async(memory.block, 0, memory.from, OPENREG_HOST, kSize, 0, side),
                                     OPENREG_OK);
                           EXPECT_EQ(openreg_launch_host_func(0, side, [](void*) { ++called; }, nullptr), OPENREG_OK);
-                          EXPECT_EQ(openreg_event_record(event, side), OPENREG_OK);
+                          EXPECT_EQ(openreg_event_record(event, 0, side), OPENREG_OK);
                           EXPECT_EQ(openreg_stream_wait_event(0, 0, event), OPENREG_OK);
                           EXPECT_EQ(openreg_memcpy_async(memory.to, OPENREG_HOST, memory.block, 0, kSize, 0, 0),
                                     OPENREG_OK);
@@ -351,12 +351,12 @@ TEST_F(ScheduleTest, PoisonKeepsTheOrderOfStreams) {
     EXPECT_EQ(openreg_memcpy_async(memory.to, OPENREG_HOST, block, 0, kSize, 0, stream), OPENREG_OK);
     if (waits) {
       EXPECT_EQ(openreg_event_create(0, 0, &event), OPENREG_OK);
-      EXPECT_EQ(openreg_event_record(event, stream), OPENREG_OK);
+      EXPECT_EQ(openreg_event_record(event, 0, stream), OPENREG_OK);
       EXPECT_EQ(openreg_stream_wait_event(0, 0, event), OPENREG_OK);
       EXPECT_EQ(openreg_event_destroy(event), OPENREG_OK);
     }
     if (records) {
-      EXPECT_EQ(openreg_record_stream(block, stream), OPENREG_OK);
+      EXPECT_EQ(openreg_record_stream(block, 0, stream), OPENREG_OK);
     }
     EXPECT_EQ(openreg_free(block), OPENREG_OK);
     EXPECT_EQ(openreg_stream_synchronize(0, 0), OPENREG_OK);

@@ -890,12 +890,12 @@ TEST_F(SimTest, SharingRefuses) {
   const uint64_t before = unused(1);
   openreg_ipc_handle handle{};
   void* out = nullptr;
-  EXPECT_EQ(ipc->memory_export(instance_, 1, block + 4096, &handle), OPENREG_E_INVALID);
+  EXPECT_EQ(ipc->memory_export(instance_, 1, block + 4096, nullptr, 0, &handle), OPENREG_E_INVALID);
   EXPECT_CONTAINS(host_.text, "is not an allocation of device 1");
-  EXPECT_EQ(ipc->memory_export(instance_, 0, block, &handle), OPENREG_E_INVALID);  // of the other device
+  EXPECT_EQ(ipc->memory_export(instance_, 0, block, nullptr, 0, &handle), OPENREG_E_INVALID);  // of the other device
   EXPECT_EQ(ipc->memory_open(instance_, 1, &handle, &out), OPENREG_E_INVALID);
   EXPECT_CONTAINS(host_.text, "this is not a handle of the simulated devices");
-  ASSERT_EQ(ipc->memory_export(instance_, 1, block, &handle), OPENREG_OK) << host_.text;
+  ASSERT_EQ(ipc->memory_export(instance_, 1, block, nullptr, 0, &handle), OPENREG_OK) << host_.text;
   EXPECT_EQ(ipc->memory_open(instance_, 1, &handle, &out), OPENREG_E_INVALID);
   EXPECT_CONTAINS(host_.text, "the handle is of this process, which has the memory already");
   EXPECT_EQ(ipc->memory_close(instance_, 1, block), OPENREG_E_INVALID);

@@ -1,0 +1,283 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""``python -m torch_openreg check``: levels 1 and 2 by the program openreg-check, level 3 by processes of Python."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import os
+import subprocess
+import sys
+import tempfile
+import textwrap
+import time
+from pathlib import Path
+from typing import Any
+from xml.etree import ElementTree
+
+from torch_openreg_lab.check.registry import CHECKS, Check
+
+PROGRAM = Path(__file__).resolve().parents[1] / "bin" / "openreg-check"
+SECONDS = 20.0  # for checks that run for a time
+TIMEOUT = 300.0
+
+NOT_CHECKED = (
+    "operators beyond the sample of PyTorch's database, and their types beyond float32, int64, bool and float16",
+    "torch.compile, torch.distributed, sharing between processes",
+)
+
+
+@dataclasses.dataclass
+class Options:
+    """The command line."""
+
+    driver: str = ""
+    level: int = 2
+    only: tuple[str, ...] = ()
+    seed: int = 1
+    seconds: float | None = None
+    timeout: float | None = None
+    settings: tuple[str, ...] = ()
+    """KEY=VALUE for open()."""
+    json: str | None = None
+    junit: str | None = None
+    explain: str | None = None
+    is_list: bool = False
+    is_verbose: bool = False
+
+
+def all_checks() -> dict[str, Check]:
+    """The checks of level 3 by name, in the order in which they run."""
+    from torch_openreg_lab.check import operators, random_programs, streams, training
+
+    assert all((operators, random_programs, streams, training))  # each has registered its checks
+    return CHECKS
+
+
+def parse(words: list[str]) -> Options | None:
+    """The options, or None for a command line that openreg-check alone is to judge."""
+    found = Options()
+    only: list[str] = []
+    settings: list[str] = []
+    rest = iter(words)
+    try:
+        for word in rest:
+            if not word.startswith("--"):
+                if found.driver:
+                    return None
+                found.driver = word
+                continue
+            if word in ("--list", "--verbose"):
+                found.is_list |= word == "--list"
+                found.is_verbose |= word == "--verbose"
+                continue
+            name, sign, value = word.partition("=")
+            value = value if sign else next(rest)
+            match name:
+                case "--level":
+                    found.level = int(value)
+                case "--only":
+                    only += [each for each in value.split(",") if each]
+                case "--seed":
+                    found.seed = int(value, 0)
+                case "--time":
+                    found.seconds = float(value)
+                case "--timeout":
+                    found.timeout = float(value)
+                case "--option":
+                    settings.append(value)
+                case "--json":
+                    found.json = value
+                case "--junit":
+                    found.junit = value
+                case "--explain":
+                    found.explain = value
+                case _:
+                    return None
+    except (StopIteration, ValueError):
+        return None
+    found.only, found.settings = tuple(only), tuple(settings)
+    return found
+
+
+# ---------------------------------------------------------------------------------------------------------- one check
+
+
+def _environment(options: Options, driver: str) -> dict[str, str]:
+    """Variables of a check's process: those of this one but for what decides how operators run, and the driver."""
+    own = f"OPENREG_{driver.upper()}_"
+    kept = {k: v for k, v in os.environ.items() if not k.startswith("OPENREG_OPERATORS")}
+    kept |= {"OPENREG_DRIVERS": driver, "OPENREG_PREFERENCES": os.devnull}
+    if "/" in options.driver:
+        kept["OPENREG_DRIVER_LIBRARIES"] = f"{driver}:{Path(options.driver).resolve()}"
+    for setting in options.settings:
+        key, _, value = setting.partition("=")
+        kept[own + key.upper()] = value
+    return kept
+
+
+def run_check(check: Check, options: Options, environment: dict[str, str]) -> dict[str, Any]:
+    """The outcome of a check in a process of its own: a crash and a hang are failures."""
+    seconds = SECONDS if options.seconds is None else options.seconds
+    limit = options.timeout or TIMEOUT + 10 * seconds
+    begin = time.monotonic()
+    with tempfile.TemporaryDirectory() as folder:
+        file, errors = Path(folder, "outcome"), Path(folder, "errors")
+        command = [
+            sys.executable,
+            "-m",
+            "torch_openreg_lab.check",
+            check.name,
+            str(options.seed),
+            str(seconds),
+            str(file),
+        ]
+        with errors.open("w") as told:
+            try:
+                status = subprocess.run(
+                    command, env=environment, stdout=told, stderr=told, timeout=limit, check=False
+                ).returncode
+            except subprocess.TimeoutExpired:
+                status = None
+        if file.exists():
+            outcome = json.loads(file.read_text())
+        elif status is None:
+            outcome = {"outcome": "failed", "message": f"it did not end within {limit:.0f} seconds"}
+        else:
+            last = (errors.read_text().strip().splitlines() or [""])[-1]
+            outcome = {"outcome": "failed", "message": f"the process ended with status {status}: {last}"}
+    return {
+        "name": check.name,
+        "level": 3,
+        **outcome,
+        "seconds": round(time.monotonic() - begin, 3),
+        "rule": check.rule,
+    }
+
+
+def _print_result(result: dict[str, Any], options: Options) -> None:
+    word = {"passed": "pass", "failed": "FAIL", "skipped": "skip"}[result["outcome"]]
+    if options.is_verbose or result["outcome"] != "passed":
+        print(f"{word}  {result['name']:<26} {result['seconds']:6.2f} s  {result['message']}".rstrip())
+    if result["outcome"] == "failed":
+        print(f"      rule  {result['rule']}\n      hint  {all_checks()[result['name']].hint}")
+    sys.stdout.flush()
+
+
+# ------------------------------------------------------------------------------------------------------ the whole
+
+
+def _lower_levels(options: Options, folder: Path) -> tuple[int, dict[str, Any]]:
+    """Runs openreg-check, if anything of it is asked for; its status and report."""
+    report, only = folder / "report.json", [name for name in options.only if not _names_of(name)]
+    command = [str(PROGRAM), options.driver, "--seed", str(options.seed), "--json", str(report)]
+    command += ["--junit", str(folder / "report.xml")]
+    command += [word for setting in options.settings for word in ("--option", setting)]
+    if options.is_verbose:
+        command.append("--verbose")
+    if options.only and not only:  # who it is, and no more
+        command += ["--level", "1", "--only", "table.name"]
+    else:
+        command += ["--level", "2"] + (["--only", ",".join(only)] if only else [])
+    is_silent = bool(options.only) and not only
+    done = subprocess.run(command, stdout=subprocess.PIPE if is_silent else None, text=True, check=False)
+    found = json.loads(report.read_text()) if report.exists() else {}
+    if is_silent:
+        if not found:
+            print(done.stdout, end="")
+        found["checks"] = []
+    return done.returncode, found
+
+
+def _names_of(pattern: str) -> list[str]:
+    return [name for name in all_checks() if name.startswith(pattern)]
+
+
+def _write_junit(path: str, report: dict[str, Any]) -> None:
+    checks = report["checks"]
+    count = {kind: sum(c["outcome"] == kind for c in checks) for kind in ("failed", "skipped")}
+    suite = ElementTree.Element("testsuite", name=f"openreg-check {report['driver']}", tests=str(len(checks)))
+    suite.attrib |= {k: str(v) for k, v in (("failures", count["failed"]), ("skipped", count["skipped"]))}
+    suite.attrib["time"] = f"{report['seconds']:.3f}"
+    for check in checks:
+        case = ElementTree.SubElement(
+            suite, "testcase", classname=f"openreg-check.level{check['level']}", name=check["name"]
+        )
+        case.attrib["time"] = f"{check['seconds']:.3f}"
+        if check["outcome"] != "passed":
+            kind = "failure" if check["outcome"] == "failed" else "skipped"
+            ElementTree.SubElement(case, kind, message=check["message"]).text = check["rule"]
+    ElementTree.ElementTree(suite).write(path, encoding="unicode", xml_declaration=True)
+
+
+def _finish(options: Options, report: dict[str, Any], status: int) -> int:
+    checks = report["checks"]
+    failures = [check["name"] for check in checks if check["outcome"] == "failed"]
+    counts = {
+        kind: sum(c["outcome"] == kind and c["level"] == 3 for c in checks) for kind in ("passed", "failed", "skipped")
+    }
+    report["conforms"] = not failures and not options.only and status == 0
+    if options.json:
+        Path(options.json).write_text(json.dumps(report, indent=1) + "\n")
+    if options.junit:
+        _write_junit(options.junit, report)
+    print("\nnot checked\n" + "".join(f"  {line}\n" for line in NOT_CHECKED))
+    print(f"level 3: {counts['passed']} passed, {counts['failed']} failed, {counts['skipped']} skipped")
+    if failures:
+        print(f"does not conform to driver.h {report['abi']}: {', '.join(failures)}")
+    elif not counts["passed"]:
+        print("nothing was checked")
+    elif options.only:
+        print("no failure, of the checks that were asked for")
+    else:
+        print(f"conforms to driver.h {report['abi']}, level 3, seed {options.seed}")
+    return 1 if failures else status
+
+
+def run(options: Options) -> int:
+    """All levels up to 3; the exit status, as openreg-check's."""
+    begin = time.monotonic()
+    with tempfile.TemporaryDirectory() as folder:
+        status, report = _lower_levels(options, Path(folder))
+    if status not in (0, 1) or "driver" not in report:
+        return status or 1
+    wanted = [name for name in all_checks() if not options.only or any(name.startswith(o) for o in options.only)]
+    environment = _environment(options, report["driver"])
+    print(f'level 3: PyTorch on "{report["driver"]}", seed {options.seed}', flush=True)
+    for name in wanted:
+        result = run_check(all_checks()[name], options, environment)
+        _print_result(result, options)
+        report["checks"].append(result)
+    report |= {"level": 3, "seconds": round(time.monotonic() - begin, 3)}
+    return _finish(options, report, status)
+
+
+def explain(pattern: str) -> bool:
+    """Prints rule and hint of the checks whose names begin so, or of all; whether there are any."""
+    names = list(all_checks()) if pattern == "all" else _names_of(pattern)
+    for name in names:
+        print(f"{name}  (level 3)")
+        for label, text in (("rule", all_checks()[name].rule), ("hint", all_checks()[name].hint)):
+            print(textwrap.fill(text, 98, initial_indent=f"  {label}   ", subsequent_indent=" " * 9))
+    return bool(names)
+
+
+def main(words: list[str]) -> int:
+    """Runs the command; `words` follow ``check``."""
+    options = parse(words)
+    if options is not None and options.explain is not None:
+        is_known = options.explain != "all" and bool(_names_of(options.explain))
+        status = 0 if is_known else subprocess.run([str(PROGRAM), *words], check=False).returncode
+        if is_known or (options.explain == "all" and status == 0):
+            sys.stdout.flush()
+            explain(options.explain)
+        return status
+    if options is not None and options.is_list:
+        level = "2" if options.level == 3 else str(options.level)
+        status = subprocess.run([str(PROGRAM), "--list", "--level", level], check=False).returncode
+        if status == 0 and options.level == 3:
+            print("".join(f"3  {name}\n" for name in all_checks()), end="")
+        return status
+    if options is None or options.level != 3 or not options.driver:
+        return subprocess.run([str(PROGRAM), *words], check=False).returncode
+    return run(options)

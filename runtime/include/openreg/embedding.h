@@ -1,0 +1,60 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
+/* openreg/embedding.h: what serves the libraries that come with this runtime, PyTorch's device and Python's bindings, and
+ * changes with them: no promise, in no version. Programs and drivers need openreg.h and driver.h alone. The rules of openreg.h
+ * on errors and threads hold. Valid C11 and C++17. */
+#ifndef OPENREG_EMBEDDING_H
+#define OPENREG_EMBEDDING_H
+
+#include <openreg/openreg.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/* openreg_generation() without a call, for every operator: one load of a variable that is read here alone. */
+OPENREG_API extern uint32_t openreg_published_generation;
+static inline uint32_t
+openreg_generation_now(void)
+{
+    return __atomic_load_n(&openreg_published_generation, __ATOMIC_ACQUIRE);
+}
+
+/* ------------------------------------------------------------------------------------------ an embedding language */
+
+/* Called before the list of drivers is looked at to choose, count, open or list drivers (each time, by any thread,
+ * no lock held), so that an embedding language can register what it finds; calls from inside it do not recur. */
+OPENREG_API void openreg_set_discovery_callback(void (*discover)(void *ctx), void *ctx);
+
+/* For an embedding language's discovery. Item i, 0 <= i, of OPENREG_DRIVER_LIBRARIES whose path ends in .json: the driver's
+ * canonical name, and the path in at most `size` bytes. Errors: OPENREG_E_INVALID (an argument; behind the last item). */
+OPENREG_API openreg_status openreg_get_driver_description(int32_t i, char name[32], char *path, size_t size);
+
+/* A plugin that could not register its drivers, and why: named where somebody asks for a driver that is not known. Both
+ * texts are copied, as far as there is room. Never fails. */
+OPENREG_API void openreg_note_plugin_failure(const char *plugin, const char *reason);
+
+/* Around everything here that may wait for another thread or run foreign code: `before` is called by the thread that is
+ * about to, without a lock held, and what it returned is given to `after`. A language with a global lock (Python's GIL)
+ * can release it meanwhile. NULL, NULL removes them. */
+OPENREG_API void openreg_set_blocking_hooks(void *(*before)(void), void (*after)(void *token));
+
+/* This process among those of a distributed program: the options node_id and num_nodes of every driver opened later
+ * (0 and 1 until set). Errors: OPENREG_E_INVALID unless 0 <= index < count. */
+OPENREG_API openreg_status openreg_set_process(int32_t index, int32_t count);
+
+/* --------------------------------------------------------------------------------------------- torch.openreg's GPU */
+
+/* For another choice by openreg_select_gpu(): openreg_forget_failures(), and a GPU that was chosen automatically is chosen
+ * again. Opens nothing. Errors: OPENREG_E_BUSY "1 live allocation(s) on driver 'cuda'" (such a GPU is in use; nothing is
+ * forgotten). */
+OPENREG_API openreg_status openreg_reset_gpu(void);
+
+/* Makes a GPU active if one works: chooses as openreg_reselect() does, but leaves `sim` unopened where no GPU was found.
+ * *found = 1 if the default driver counts as a GPU or was chosen explicitly (by openreg_use_drivers(), OPENREG_DRIVERS or
+ * the preference, `sim` too), else 0; a pinned table stays. Errors: those of openreg_init(). */
+OPENREG_API openreg_status openreg_select_gpu(int32_t *found);
+
+#ifdef __cplusplus
+}
+#endif
+#endif /* OPENREG_EMBEDDING_H */

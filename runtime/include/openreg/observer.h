@@ -1,0 +1,172 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
+/* openreg/observer.h: one table for everything that watches the runtime. Part of the C API: the rules of openreg.h on
+ * errors, threads and start hold here. Valid C11 and C++17.
+ *
+ *   static const openreg_observer mine = {.struct_size = sizeof mine, .memory = keep};
+ *   openreg_observe(&mine, OPENREG_OBSERVE_MEMORY);
+ *   ...
+ *   openreg_observe(&mine, 0);
+ *
+ * What can be seen in a driver's calls alone is for a layer (layer.h); here is what drivers don't see: blocks that are
+ * given out and freed, uses of memory and their order, operators, waits of the host.
+ *
+ * Functions are called by the thread whose call it is, several at once, and only while their event is switched on. None
+ * may call a function of the runtime that waits, allocates or runs work, unless it says so; each may be NULL. While
+ * nobody observes, each place costs one load of a word that is not written. */
+#ifndef OPENREG_OBSERVER_H
+#define OPENREG_OBSERVER_H
+
+#include <openreg/allocator.h>
+#include <openreg/driver.h>
+#include <openreg/kernels.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/* Events. */
+#define OPENREG_OBSERVE_MEMORY 1u       /* memory() */
+#define OPENREG_OBSERVE_USES 2u         /* block(), use(), kernel(), order(), lost() */
+#define OPENREG_OBSERVE_SPANS 4u        /* span() */
+#define OPENREG_OBSERVE_WORK 8u         /* run(), alarm(); who runs operators or collectives on the host says so */
+#define OPENREG_OBSERVE_ALLOCATIONS 16u /* allocate() */
+#define OPENREG_OBSERVE_COPIES 32u  /* no function: the host does no copy that a driver can do, so that layers see it */
+#define OPENREG_OBSERVE_TABLE 64u   /* table() */
+#define OPENREG_OBSERVE_PLACES 128u /* place(), here(), here_text(), here_stack(): answers, not events */
+#define OPENREG_OBSERVE_ALL 255u
+
+/* What block() is told of. */
+#define OPENREG_BLOCK_GIVEN 1    /* by openreg_malloc() */
+#define OPENREG_BLOCK_RECORDED 2 /* openreg_record_stream(): `device` and `stream` use it */
+#define OPENREG_BLOCK_FREED 3    /* before another thread can be given it; `size` is 0 */
+#define OPENREG_BLOCK_GONE 4     /* a segment went back to the driver, or pinned memory was freed */
+
+/* What order() is told of: who is behind what from now on. A mark is a recorded event or a queued host function. */
+#define OPENREG_ORDER_HOST_STREAM 1 /* the host has seen all work of `stream` */
+#define OPENREG_ORDER_HOST_DEVICE 2 /* of `device` */
+#define OPENREG_ORDER_STREAMS 3     /* later work of `stream` is behind all work of `first_stream` of `first_device` */
+#define OPENREG_ORDER_MARK 4 /* `mark` stands behind all work of `stream`; an earlier one of that number is replaced */
+#define OPENREG_ORDER_HOST_MARK 5   /* the host has seen the mark passed */
+#define OPENREG_ORDER_STREAM_MARK 6 /* later work of `stream` is behind the mark */
+#define OPENREG_ORDER_MARK_GONE 7   /* sent also where OPENREG_ORDER_MARK was not */
+
+typedef struct openreg_order {
+    int32_t what; /* OPENREG_ORDER_* */
+    int32_t device, first_device;
+    int32_t reserved;
+    openreg_stream stream, first_stream;
+    uint64_t mark;
+} openreg_order;
+
+/* Bytes that a call is about to use. */
+typedef struct openreg_used_range {
+    const void *address;
+    uint64_t size;
+    int32_t writes, reserved;
+} openreg_used_range;
+
+/* A call that works on a device, or waits. The first fields are set at OPENREG_SPAN_BEGIN. */
+typedef struct openreg_span {
+    int32_t kind;        /* OPENREG_TRACE_*, trace.h */
+    int32_t device;      /* OPENREG_HOST: a copy within the host */
+    int32_t source;      /* of a copy; OPENREG_HOST: the host */
+    int32_t destination; /* of a copy or fill */
+    openreg_stream stream;
+    uint64_t bytes;
+    const char *call; /* "openreg_memcpy_async" */
+    const char *name; /* of a kernel, else "" */
+    /* At OPENREG_SPAN_QUEUES: who does the work, and its stream. The table is valid while the device table is. */
+    const openreg_driver *table;
+    openreg_instance instance;
+    openreg_driver_stream handle;
+    int32_t ordinal;
+    openreg_status status; /* at OPENREG_SPAN_END */
+} openreg_span;
+
+#define OPENREG_SPAN_BEGIN 1
+#define OPENREG_SPAN_QUEUES 2 /* from here on the work is queued on `handle`; at most once a span */
+#define OPENREG_SPAN_WORKS 3  /* from here on the host does the work itself */
+#define OPENREG_SPAN_END 4
+
+/* Work that is given to a driver by a table of an extension, which layers don't see; and a driver's open(), of which
+ * `device` is OPENREG_HOST and `name` the driver's. */
+typedef struct openreg_work {
+    const char *call; /* "openreg_run_kernel" */
+    const char *name; /* "aten::mm", "all_reduce" */
+    int32_t device, reserved;
+    openreg_driver_stream stream;
+    const openreg_host *host; /* whose set_error() is for an error of run() */
+} openreg_work;
+
+typedef struct openreg_observer {
+    uint32_t struct_size, reserved; /* sizeof(openreg_observer); 0 */
+    void *ctx;                      /* first argument of all functions */
+
+    /* What the allocator does, in order on each device. Under the cache's lock. */
+    void (*memory)(void *ctx, const openreg_memory_event *event);
+    /* 1: there is no memory for this request, and `text` says why. Under the cache's lock. */
+    int (*allocate)(void *ctx, int32_t device, uint64_t size, char *text, size_t text_size);
+
+    /* `device` and `stream` are those of OPENREG_BLOCK_RECORDED. */
+    void (*block)(void *ctx, int32_t what, const void *address, uint64_t size, int32_t device, openreg_stream stream);
+    /* The work of a call on `stream` is about to use memory. 1: it fails before it has begun, with OPENREG_E_INVALID and
+     * what `text` says. */
+    int (*use)(void *ctx, const char *call, int32_t device, openreg_stream stream, const openreg_used_range *ranges,
+               size_t count, char *text, size_t text_size);
+    /* Likewise of a driver's kernel. */
+    int (*kernel)(void *ctx, int32_t device, openreg_stream stream, const openreg_kernel_call *call, char *text,
+                  size_t text_size);
+    void (*order)(void *ctx, const openreg_order *order);
+    /* A call is about to use a stream, or an event, of a device that was lost in `first_call`, and will fail. */
+    void (*lost)(void *ctx, const char *call, int32_t device, openreg_stream stream, const char *first_call,
+                 const char *first_place);
+
+    /* `kept` is a word of the observer's own, NULL at OPENREG_SPAN_BEGIN and gone after OPENREG_SPAN_END. May call the
+     * driver's functions. Leaves the thread's last error as it is. */
+    void (*span)(void *ctx, int32_t step, const openreg_span *span, void **kept);
+
+    /* Stands for next(argument): calls it and returns what it returns, or sets an error. */
+    openreg_status (*run)(void *ctx, const openreg_work *work, openreg_status (*next)(void *argument), void *argument);
+
+    /* Of OPENREG_OBSERVE_WORK: something has gone wrong that a recorder writes down. A call has failed with
+     * OPENREG_E_DEVICE_LOST, _INTERNAL, _PEER or _TIMEOUT; or with OPENREG_OK, a driver's open() takes long. Any lock may be held. */
+    void (*alarm)(void *ctx, int32_t device, openreg_status status);
+
+    /* A device table is about to be published (1), in place of another or none, or to be withdrawn (0). May call the functions of drivers that are open. */
+    void (*table)(void *ctx, int32_t is_published);
+
+    /* ---- Answers: where in the program the calling thread is. The first observer that knows counts. ---- */
+
+    /* As text of at most `size` - 1 bytes, ASCII, in at most a microsecond, without waiting for anything; 0: not known. */
+    int (*place)(void *ctx, char *out, size_t size);
+    /* As a number; 0: not known. With no lock held. `wants_stack`: of the whole stack there. */
+    uint32_t (*here)(void *ctx, int32_t wants_stack);
+    /* The text of such a number, which lives as long as the process, and whether uses there are allowed to race. With a
+     * lock held: waits for nothing that waits for a call of the runtime. */
+    const char *(*here_text)(void *ctx, uint32_t here, int32_t *allowed);
+    const char *(*here_stack)(void *ctx, uint32_t here); /* likewise; "" without one */
+} openreg_observer;
+
+#define OPENREG_OBSERVER_SIZE_1 136u
+static_assert(sizeof(openreg_observer) == OPENREG_OBSERVER_SIZE_1, "append a function, then freeze its size");
+
+#define OPENREG_OBSERVERS_MAX 16
+
+/* Says which events (OPENREG_OBSERVE_*) the observer wants from now on; it may be changed at any time. 0: none.
+ * `observer` and what it points to stay valid for the rest of the process: a call that another thread has
+ * begun may end later. Errors: OPENREG_E_INVALID (incomplete, unknown events), OPENREG_E_NOMEM (there are
+ * OPENREG_OBSERVERS_MAX). */
+OPENREG_API openreg_status openreg_observe(const openreg_observer *observer, uint32_t events);
+
+/* The events that somebody wants now, without _TABLE and _PLACES: one load, never fails. */
+OPENREG_API extern uint32_t openreg_observed_events;
+static inline uint32_t
+openreg_observed(void)
+{
+    return __atomic_load_n(&openreg_observed_events, __ATOMIC_RELAXED);
+}
+
+#ifdef __cplusplus
+}
+#endif
+#endif /* OPENREG_OBSERVER_H */

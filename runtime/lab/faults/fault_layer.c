@@ -1,0 +1,305 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
+/* fault_layer.c: a driver's functions, with what plans of faults make of them (fault_layer.h). */
+#define _GNU_SOURCE
+#include "faults/fault_layer.h"
+
+#include <stdlib.h>
+#include <time.h>
+
+#include "base/clock.h"
+#include "base/error.h"
+#include "base/text.h"
+#include "device/lab_access.h"
+#include "driver/attached_layers.h"
+
+static openreg_status
+say(openreg_status code, const char *text)
+{
+    openreg_host_services.set_error(openreg_host_services.ctx, code, 0, text);
+    return code;
+}
+
+/* A call that is about to be made. */
+typedef struct faulty_call {
+    const openreg_driver *below;
+    int32_t device;
+    openreg_fault_verdict verdict;
+} faulty_call;
+
+/* 0: it is not to be made. */
+static int
+begin(faulty_call *out, uint32_t kind, openreg_driver_stream stream)
+{
+    const openreg_caller caller = openreg_layers_caller(OPENREG_ATTACHED_FAULTS);
+    out->below = caller.below;
+    out->device = caller.device;
+    const openreg_fault_site site = {caller.driver, caller.device, kind, stream, NULL};
+    (void)openreg_faults_ask(&site, &out->verdict);
+    return out->verdict.status == OPENREG_OK && !out->verdict.is_skipped;
+}
+
+/* What a call ends with that was not made. */
+static openreg_status
+instead(const faulty_call *call)
+{
+    return call->verdict.status == OPENREG_OK ? OPENREG_OK : say(call->verdict.status, call->verdict.text);
+}
+
+/* What a query or wait ends with: its own error, or that of work before it. */
+static openreg_status
+after(const faulty_call *call, openreg_driver_stream stream, int whole, openreg_status status)
+{
+    char text[OPENREG_LEFT_TEXT_SIZE];
+    openreg_status code = OPENREG_OK;
+    if (status == OPENREG_OK && openreg_faults_take_error(call->device, stream, whole, &code, text, sizeof text))
+        return say(code, text);
+    return status;
+}
+
+/* ----------------------------------------------------------------------------------------------------------- copies */
+
+/* Of one slow copy: freed by the function behind it. */
+typedef struct slow_copy {
+    uint64_t begin;
+    double factor;
+} slow_copy;
+
+static void
+note_begin(void *argument)
+{
+    ((slow_copy *)argument)->begin = openreg_clock_ns();
+}
+
+static void
+wait_longer(void *argument)
+{
+    slow_copy *const slow = argument;
+    const double rest = (double)(openreg_clock_ns() - slow->begin) * (slow->factor - 1);
+    const struct timespec time = {(time_t)(rest / 1e9), (long)(rest - (double)(time_t)(rest / 1e9) * 1e9)};
+    (void)nanosleep(&time, NULL);
+    free(slow);
+}
+
+/* The arguments of a copy. */
+typedef struct copy_call {
+    const openreg_driver *below;
+    openreg_instance instance;
+    void *dst;
+    int32_t dst_dev;
+    const void *src;
+    int32_t src_dev;
+    uint64_t size;
+    int32_t dev;
+    openreg_driver_stream stream;
+} copy_call;
+
+static openreg_status
+wait_for(const copy_call *c)
+{
+    return c->below->stream_sync != NULL ? c->below->stream_sync(c->instance, c->dev, c->stream)
+                                         : c->below->device_sync(c->instance, c->dev);
+}
+
+/* Without the slot the function is called when the work before it has ended. */
+static openreg_status
+queue_function(const copy_call *c, void (*function)(void *argument), void *argument)
+{
+    if (c->below->host_func != NULL)
+        return c->below->host_func(c->instance, c->dev, c->stream, function, argument);
+    OPENREG_RETURN_NOT_OK(wait_for(c));
+    function(argument);
+    return OPENREG_OK;
+}
+
+/* One bit of one byte. What the driver holds is read and written back. */
+static openreg_status
+corrupt(const copy_call *c, uint64_t drawn)
+{
+    unsigned char *const at = (unsigned char *)c->dst + drawn % c->size;
+    const unsigned char bit = (unsigned char)(1u << (drawn >> 61));
+    OPENREG_RETURN_NOT_OK(wait_for(c));
+    if (c->dst_dev < 0) {
+        *at ^= bit;
+        return OPENREG_OK;
+    }
+    unsigned char byte = 0;
+    OPENREG_RETURN_NOT_OK(c->below->copy(c->instance, &byte, -1, at, c->dst_dev, 1, c->dev, c->stream));
+    OPENREG_RETURN_NOT_OK(wait_for(c));
+    byte ^= bit;
+    OPENREG_RETURN_NOT_OK(c->below->copy(c->instance, at, c->dst_dev, &byte, -1, 1, c->dev, c->stream));
+    return wait_for(c);
+}
+
+static openreg_status
+copy_slowly(const copy_call *c, double factor)
+{
+    slow_copy *const slow = calloc(1, sizeof *slow);
+    if (slow == NULL)
+        return c->below->copy(c->instance, c->dst, c->dst_dev, c->src, c->src_dev, c->size, c->dev, c->stream);
+    slow->factor = factor;
+    openreg_status status = queue_function(c, note_begin, slow);
+    if (status != OPENREG_OK) {
+        free(slow);
+        return status;
+    }
+    status = c->below->copy(c->instance, c->dst, c->dst_dev, c->src, c->src_dev, c->size, c->dev, c->stream);
+    if (status != OPENREG_OK) { /* its error stays this call's; note_begin() may be still to come */
+        (void)queue_function(c, free, slow);
+        return status;
+    }
+    status = queue_function(c, wait_longer, slow);
+    if (status != OPENREG_OK) {
+        (void)c->below->device_sync(c->instance, c->dev);
+        free(slow);
+    }
+    return status;
+}
+
+static openreg_status
+faulty_copy(openreg_instance instance, void *dst, int32_t dst_dev, const void *src, int32_t src_dev, uint64_t size,
+            int32_t dev, openreg_driver_stream stream)
+{
+    faulty_call call;
+    if (!begin(&call, OPENREG_CALL_COPY, stream))
+        return instead(&call);
+    const copy_call c = {call.below, instance, dst, dst_dev, src, src_dev, size, dev, stream};
+    OPENREG_RETURN_NOT_OK(call.verdict.factor > 1
+                              ? copy_slowly(&c, call.verdict.factor)
+                              : c.below->copy(instance, dst, dst_dev, src, src_dev, size, dev, stream));
+    return call.verdict.corrupts ? corrupt(&c, call.verdict.byte) : OPENREG_OK;
+}
+
+/* ------------------------------------------------------------------------------------------------------ other slots */
+
+static openreg_status
+faulty_mem_alloc(openreg_instance instance, int32_t dev, uint64_t size, void **out)
+{
+    faulty_call call;
+    return begin(&call, OPENREG_CALL_SEGMENT, NULL) ? call.below->mem_alloc(instance, dev, size, out) : instead(&call);
+}
+
+static openreg_status
+faulty_fill(openreg_instance instance, int32_t dev, void *dst, uint8_t value, uint64_t size,
+            openreg_driver_stream stream)
+{
+    faulty_call call;
+    return begin(&call, OPENREG_CALL_FILL, stream) ? call.below->fill(instance, dev, dst, value, size, stream)
+                                                   : instead(&call);
+}
+
+static openreg_status
+faulty_host_func(openreg_instance instance, int32_t dev, openreg_driver_stream stream, void (*function)(void *argument),
+                 void *argument)
+{
+    faulty_call call;
+    return begin(&call, OPENREG_CALL_FUNCTION, stream)
+               ? call.below->host_func(instance, dev, stream, function, argument)
+               : instead(&call);
+}
+
+static openreg_status
+faulty_device_sync(openreg_instance instance, int32_t dev)
+{
+    faulty_call call;
+    return begin(&call, OPENREG_CALL_DEVICE_SYNC, NULL) ? after(&call, NULL, 1, call.below->device_sync(instance, dev))
+                                                        : instead(&call);
+}
+
+static openreg_status
+faulty_stream_sync(openreg_instance instance, int32_t dev, openreg_driver_stream stream)
+{
+    faulty_call call;
+    return begin(&call, OPENREG_CALL_STREAM_SYNC, stream)
+               ? after(&call, stream, 0, call.below->stream_sync(instance, dev, stream))
+               : instead(&call);
+}
+
+static openreg_status
+faulty_stream_query(openreg_instance instance, int32_t dev, openreg_driver_stream stream, int32_t *done)
+{
+    faulty_call call;
+    return begin(&call, OPENREG_CALL_STREAM_QUERY, stream)
+               ? after(&call, stream, 0, call.below->stream_query(instance, dev, stream, done))
+               : instead(&call);
+}
+
+static openreg_status
+faulty_stream_wait(openreg_instance instance, int32_t dev, openreg_driver_stream stream, openreg_driver_event event)
+{
+    faulty_call call;
+    return begin(&call, OPENREG_CALL_STREAM_WAIT, stream) ? call.below->stream_wait(instance, dev, stream, event)
+                                                          : instead(&call);
+}
+
+static openreg_status
+faulty_event_record(openreg_instance instance, int32_t dev, openreg_driver_event event, openreg_driver_stream stream)
+{
+    faulty_call call;
+    return begin(&call, OPENREG_CALL_RECORD, stream) ? call.below->event_record(instance, dev, event, stream)
+                                                     : instead(&call);
+}
+
+static openreg_status
+faulty_event_sync(openreg_instance instance, int32_t dev, openreg_driver_event event)
+{
+    faulty_call call;
+    return begin(&call, OPENREG_CALL_EVENT_SYNC, NULL) ? call.below->event_sync(instance, dev, event) : instead(&call);
+}
+
+static void
+wrap(openreg_driver *table)
+{
+#define REPLACE(slot)                                                                                                  \
+    if (table->slot != NULL)                                                                                           \
+    table->slot = faulty_##slot
+    REPLACE(mem_alloc);
+    REPLACE(copy);
+    REPLACE(fill);
+    REPLACE(host_func);
+    REPLACE(device_sync);
+    REPLACE(stream_sync);
+    REPLACE(stream_query);
+    REPLACE(stream_wait);
+    REPLACE(event_record);
+    REPLACE(event_sync);
+#undef REPLACE
+}
+
+/* ------------------------------------------------------------------------------------- what is no function of a table */
+
+static int
+allocate(void *ctx, int32_t device, uint64_t size, char *text, size_t text_size)
+{
+    (void)ctx, (void)size;
+    const openreg_fault_site site = {openreg_lab_driver_of(device), device, OPENREG_CALL_ALLOCATION, NULL, NULL};
+    openreg_fault_verdict verdict;
+    if (!openreg_faults_ask(&site, &verdict) || verdict.status == OPENREG_OK)
+        return 0;
+    openreg_text_copy(text, text_size, verdict.text);
+    return 1;
+}
+
+static openreg_status
+run(void *ctx, const openreg_work *work, openreg_status (*next)(void *argument), void *argument)
+{
+    (void)ctx;
+    if (work->device < 0)
+        return next(argument);
+    const openreg_fault_site site = {openreg_lab_driver_of(work->device), work->device, OPENREG_CALL_KERNEL,
+                                     work->stream, work->name};
+    openreg_fault_verdict verdict;
+    (void)openreg_faults_ask(&site, &verdict);
+    if (verdict.status != OPENREG_OK)
+        return say(verdict.status, verdict.text);
+    return verdict.is_skipped ? OPENREG_OK : next(argument);
+}
+
+static const openreg_observer observer = {.struct_size = sizeof observer, .allocate = allocate, .run = run};
+
+void
+openreg_fault_layer_switch(int on)
+{
+    openreg_layers_attach(OPENREG_ATTACHED_FAULTS, on ? wrap : NULL);
+    (void)openreg_observe(&observer,
+                          on ? OPENREG_OBSERVE_WORK | OPENREG_OBSERVE_ALLOCATIONS | OPENREG_OBSERVE_COPIES : 0);
+}

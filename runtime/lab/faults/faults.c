@@ -1,0 +1,311 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
+/* faults.c: decides which calls a plan hits, and keeps the errors of work until somebody waits for it (faults.h). */
+#define _GNU_SOURCE
+#include "faults/faults.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/error.h"
+#include "base/fork.h"
+#include "base/lock.h"
+#include "base/parse.h"
+#include "base/text.h"
+#include "faults/fault_layer.h"
+
+struct openreg_faults_s {
+    openreg_fault_plan plan;
+    const void *driver; /* NULL: every one */
+    uint64_t hits;
+    unsigned char lost[OPENREG_MAX_DEVICES];
+    openreg_faults next;
+};
+
+/* Of work that was given to a stream. */
+typedef struct pending_error {
+    struct pending_error *next;
+    openreg_faults from;
+    uint64_t number; /* an older one's is smaller */
+    openreg_status code;
+    char text[OPENREG_LEFT_TEXT_SIZE];
+} pending_error;
+
+/* The errors of one stream, which has at least one. */
+typedef struct error_queue {
+    struct error_queue *next;
+    int32_t device;
+    const void *stream;
+    pending_error *first, *last; /* the oldest first */
+} error_queue;
+
+static openreg_lock lock = OPENREG_LOCK_INITIALIZER; /* of what follows */
+static openreg_faults plans;
+static error_queue *queues;
+static uint64_t last_number;
+
+__attribute__((constructor)) static void
+handle_forks(void)
+{
+    openreg_fork_hold(OPENREG_FORK_FAULTS, &lock);
+}
+
+/* ------------------------------------------------------------------------------------------------------- decisions */
+
+/* A number that the seed, the fault and the count of its calls determine: splitmix64's finish. */
+static uint64_t
+draw(uint64_t seed, size_t item, uint64_t count)
+{
+    uint64_t z = seed * UINT64_C(0x9e3779b97f4a7c15) + (uint64_t)item * UINT64_C(0xd1b54a32d192ed03) + count;
+    z = (z ^ (z >> 30)) * UINT64_C(0xbf58476d1ce4e5b9);
+    z = (z ^ (z >> 27)) * UINT64_C(0x94d049bb133111eb);
+    z = (z ^ (z >> 33)) * UINT64_C(0xff51afd7ed558ccd);
+    return z ^ (z >> 31);
+}
+
+static int
+hits(const openreg_fault *fault, uint64_t count, uint64_t drawn)
+{
+    switch (fault->trigger) {
+    case OPENREG_FAULT_AT:
+        return count == fault->number;
+    case OPENREG_FAULT_AFTER:
+        return count > fault->number;
+    case OPENREG_FAULT_CHANCE:
+        return (drawn >> 32) < fault->number;
+    case OPENREG_FAULT_ALWAYS:
+        break;
+    }
+    return 1;
+}
+
+static int
+concerns(const openreg_fault *fault, const openreg_fault_site *site)
+{
+    return (fault->calls & site->kind) != 0 && (fault->device < 0 || fault->device == site->device) &&
+           (fault->name[0] == '\0' || (site->name != NULL && strcmp(fault->name, site->name) == 0));
+}
+
+/* The lock is held. NULL: memory is short. */
+static error_queue *
+queue_of(int32_t device, const void *stream)
+{
+    error_queue *queue = queues;
+    while (queue != NULL && (queue->device != device || queue->stream != stream))
+        queue = queue->next;
+    if (queue == NULL && (queue = calloc(1, sizeof *queue)) != NULL) {
+        *queue = (error_queue){.next = queues, .device = device, .stream = stream};
+        queues = queue;
+    }
+    return queue;
+}
+
+/* The lock is held. Without memory the error is lost, as it may be on hardware whose queue of errors is full. */
+static void
+leave_error(openreg_faults from, int32_t device, const void *stream, openreg_status code, const char *text)
+{
+    pending_error *const error = malloc(sizeof *error);
+    error_queue *const queue = error == NULL ? NULL : queue_of(device, stream);
+    if (queue == NULL) {
+        free(error);
+        return;
+    }
+    *error = (pending_error){.from = from, .number = ++last_number, .code = code};
+    openreg_text_copy(error->text, sizeof error->text, text);
+    *(queue->first == NULL ? &queue->first : &queue->last->next) = error;
+    queue->last = error;
+}
+
+/* The lock is held. The queue goes with its last error. */
+static pending_error *
+take_first(error_queue **link)
+{
+    error_queue *const queue = *link;
+    pending_error *const error = queue->first;
+    queue->first = error->next;
+    if (queue->first == NULL) {
+        *link = queue->next;
+        free(queue);
+    }
+    return error;
+}
+
+/* The lock is held. */
+static void
+drop_errors_of(openreg_faults from)
+{
+    for (error_queue **link = &queues; *link != NULL;) {
+        error_queue *const queue = *link;
+        pending_error **at = &queue->first;
+        queue->last = NULL;
+        while (*at != NULL) {
+            pending_error *const error = *at;
+            if (error->from != from) {
+                queue->last = error;
+                at = &error->next;
+                continue;
+            }
+            *at = error->next;
+            free(error);
+        }
+        if (queue->last != NULL) {
+            link = &queue->next;
+        } else {
+            *link = queue->next;
+            free(queue);
+        }
+    }
+}
+
+/* A fault hits the call; the lock is held. */
+static void
+act(openreg_faults from, const openreg_fault *fault, const openreg_fault_site *site, uint64_t count, uint64_t drawn,
+    openreg_fault_verdict *out)
+{
+    char text[sizeof out->text];
+    const int is_asynchronous = site->kind == OPENREG_CALL_OPERATOR;
+    (void)snprintf(text, sizeof text, "a fault was planned for this: \"%s\" (call %llu)", fault->text,
+                   (unsigned long long)count);
+    openreg_status code = OPENREG_OK;
+    switch (fault->action) {
+    case OPENREG_FAULT_LOST:
+        code = OPENREG_E_DEVICE_LOST;
+        if (site->device >= 0)
+            from->lost[site->device] = 1;
+        break;
+    case OPENREG_FAULT_NOMEM:
+        code = OPENREG_E_NOMEM;
+        break;
+    case OPENREG_FAULT_ECC:
+    case OPENREG_FAULT_CORRUPT:
+        out->corrupts = 1;
+        out->byte = draw(drawn, 0, 0);
+        break;
+    case OPENREG_FAULT_SLOW:
+        out->factor = fault->factor > out->factor ? fault->factor : out->factor;
+        break;
+    case OPENREG_FAULT_PEER_DIES:
+        out->peer = OPENREG_PEER_DIES;
+        break;
+    case OPENREG_FAULT_PEER_SILENT:
+        out->peer = OPENREG_PEER_IS_SILENT;
+        break;
+    case OPENREG_FAULT_ERROR:
+        out->is_skipped = !is_asynchronous;
+        break;
+    }
+    if (fault->action == OPENREG_FAULT_ERROR || fault->action == OPENREG_FAULT_ECC)
+        leave_error(from, site->device, site->stream, OPENREG_E_INTERNAL, text);
+    else if (code != OPENREG_OK && is_asynchronous)
+        leave_error(from, site->device, site->stream, code, text);
+    else if (code != OPENREG_OK && out->status == OPENREG_OK)
+        out->status = code;
+    openreg_text_copy(out->text, sizeof out->text, text);
+}
+
+int
+openreg_faults_ask(const openreg_fault_site *site, openreg_fault_verdict *out)
+{
+    int is_hit = 0;
+    *out = (openreg_fault_verdict){.status = OPENREG_OK, .factor = 1};
+    openreg_lock_acquire(&lock);
+    for (openreg_faults from = plans; from != NULL; from = from->next) {
+        if (from->driver != NULL && from->driver != site->driver)
+            continue;
+        for (size_t i = 0; i < from->plan.count; ++i) {
+            openreg_fault *const fault = &from->plan.items[i];
+            if (!concerns(fault, site))
+                continue;
+            const uint64_t count = atomic_fetch_add_explicit(&fault->seen, 1, memory_order_relaxed) + 1;
+            const uint64_t drawn = draw(from->plan.seed, i, count);
+            if (!hits(fault, count, drawn))
+                continue;
+            from->hits++;
+            is_hit = 1;
+            act(from, fault, site, count, drawn, out);
+        }
+    }
+    openreg_lock_release(&lock);
+    return is_hit;
+}
+
+int
+openreg_faults_take_error(int32_t device, const void *stream, int whole, openreg_status *code, char *text, size_t size)
+{
+    error_queue **oldest = NULL;
+    openreg_lock_acquire(&lock);
+    for (error_queue **link = &queues; *link != NULL; link = &(*link)->next)
+        if ((*link)->device == device && (whole || (*link)->stream == stream) &&
+            (oldest == NULL || (*link)->first->number < (*oldest)->first->number))
+            oldest = link;
+    pending_error *const found = oldest == NULL ? NULL : take_first(oldest);
+    openreg_lock_release(&lock);
+    if (found == NULL)
+        return 0;
+    *code = found->code;
+    openreg_text_copy(text, size, found->text);
+    free(found);
+    return 1;
+}
+
+/* ------------------------------------------------------------------------------------------------------------ plans */
+
+openreg_status
+openreg_faults_add(const char *call, const char *what, const char *plan, const void *driver, openreg_faults *out)
+{
+    char why[640];
+    openreg_faults const faults = calloc(1, sizeof *faults);
+    if (faults == NULL)
+        return openreg_error_set(OPENREG_E_NOMEM, call, "no host memory for a plan of faults");
+    if (!openreg_fault_plan_read(plan, &faults->plan, why, sizeof why)) {
+        openreg_fault_plan_free(&faults->plan);
+        free(faults);
+        if (why[0] == '\0')
+            return openreg_error_set(OPENREG_E_NOMEM, call, "no host memory for a plan of faults");
+        return openreg_error_set(OPENREG_E_INVALID, call, "%s is no plan of faults: %s", what, why);
+    }
+    const char *const seed = faults->plan.has_seed ? NULL : openreg_variable("OPENREG_SIM_SEED");
+    int64_t value = 0;
+    if (seed != NULL && openreg_integer_read(seed, strlen(seed), 0, INT64_MAX, &value))
+        faults->plan.seed = (uint64_t)value;
+    faults->driver = driver;
+    openreg_lock_acquire(&lock);
+    faults->next = plans;
+    plans = faults;
+    openreg_fault_layer_switch(1);
+    openreg_lock_release(&lock);
+    *out = faults;
+    return OPENREG_OK;
+}
+
+void
+openreg_faults_remove(openreg_faults faults, unsigned char devices[OPENREG_MAX_DEVICES])
+{
+    if (faults == NULL)
+        return;
+    openreg_lock_acquire(&lock);
+    openreg_faults *at = &plans;
+    while (*at != faults)
+        at = &(*at)->next;
+    *at = faults->next;
+    drop_errors_of(faults);
+    if (plans == NULL)
+        openreg_fault_layer_switch(0);
+    for (int i = 0; i < OPENREG_MAX_DEVICES; ++i)
+        if (faults->lost[i])
+            devices[i] = 1;
+    openreg_lock_release(&lock);
+    openreg_fault_plan_free(&faults->plan);
+    free(faults);
+}
+
+uint64_t
+openreg_lab_faults_hits(openreg_faults faults)
+{
+    if (faults == NULL)
+        return 0;
+    openreg_lock_acquire(&lock);
+    const uint64_t count = faults->hits;
+    openreg_lock_release(&lock);
+    return count;
+}

@@ -1,0 +1,58 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
+/* faults.h: the plans that are at work (openreg/faults.h), and what they make of a call. Internal.
+ *
+ * One lock, below all of the runtime but those of layers and observers, which is never held while a driver runs. */
+#ifndef OPENREG_SRC_FAULTS_H
+#define OPENREG_SRC_FAULTS_H
+
+#include <openreg/faults.h>
+
+#include "calls.h"
+#include "faults/fault_plan.h"
+
+/* A call that is about to be made. */
+typedef struct openreg_fault_site {
+    const void *driver; /* whose device it is */
+    int32_t device;     /* openreg:device; OPENREG_HOST: of none */
+    uint32_t kind;      /* one OPENREG_CALL_* */
+    const void *stream; /* the driver's handle; NULL: the default one */
+    const char *name;   /* of an operator or kernel, or NULL */
+} openreg_fault_site;
+
+/* What is to be done instead of it, or with it. */
+typedef struct openreg_fault_verdict {
+    openreg_status status; /* not OPENREG_OK: it fails with this and with `text` */
+    int is_skipped;        /* 1: it succeeds, and nothing is done */
+    int corrupts;          /* 1: byte number `byte`, modulo the size, is to be made wrong */
+    uint64_t byte;
+    double factor; /* so many times as long as it takes, 1 or more */
+    int32_t peer;  /* OPENREG_PEER_* */
+    char text[OPENREG_FAULT_TEXT_SIZE + 96];
+} openreg_fault_verdict;
+
+/* Counts the call in every plan. 1: a fault hits it. Logs nothing: callers hold locks. */
+int openreg_faults_ask(const openreg_fault_site *site, openreg_fault_verdict *out);
+
+/* Of the texts of errors that faults leave on streams. */
+#define OPENREG_LEFT_TEXT_SIZE 512
+
+/* The first error that work of the stream, or with a NULL `stream` and `whole` of the device, has left: 1 and its code
+ * and text, which are then forgotten. */
+int openreg_faults_take_error(int32_t device, const void *stream, int whole, openreg_status *code, char *text,
+                              size_t size);
+
+/* A plan begins, for the devices of one driver, or of all with NULL. Errors: as openreg_faults_begin(); the text of
+ * OPENREG_E_INVALID names `what`, the variable or function that has the plan. */
+openreg_status openreg_faults_add(const char *call, const char *what, const char *plan, const void *driver,
+                                  openreg_faults *out);
+/* Ends it; devices[i] is set to 1 where it has lost openreg:i, and others are left alone. NULL is accepted. */
+void openreg_faults_remove(openreg_faults faults, unsigned char devices[OPENREG_MAX_DEVICES]);
+
+/* Counts one operator that has ended on the stream, or a collective; fault_calls.c. As in openreg/faults.h. */
+openreg_status openreg_lab_faults_begin(const char *plan, openreg_faults *out);
+void openreg_lab_faults_end(openreg_faults faults);
+uint64_t openreg_lab_faults_hits(openreg_faults faults);
+int32_t openreg_lab_faults_of_collective(int32_t device);
+void openreg_lab_operator_ended(int32_t device, openreg_stream stream, const char *name);
+
+#endif

@@ -1,0 +1,537 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
+/* races.c: the race detector: what is told to it, under one lock (openreg/races.h, races.h). */
+#define _GNU_SOURCE
+#include "races/races.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/error.h"
+#include "base/fork.h"
+#include "base/lock.h"
+#include "base/log.h"
+#include "races/marks.h"
+#include "races/recorded_blocks.h"
+#include "races/reports.h"
+#include "races/rows.h"
+#include "races/shadow.h"
+#include "races/vector_clock.h"
+#include "races/words.h"
+#include "watch/observers.h"
+
+#define KNOWN_FLAGS (OPENREG_RACES_REPORT | OPENREG_RACES_RAISE | OPENREG_RACES_UNINITIALIZED | OPENREG_RACES_STACKS)
+#define BLOCK_UNIT 512u
+
+/* Guards the flags, clocks, cells and reports. A leaf. */
+static openreg_lock lock = OPENREG_LOCK_INITIALIZER;
+static uint32_t wanted;            /* flags by openreg_lab_races_set() */
+static uint32_t by_variable;       /* flags by OPENREG_RACES */
+static _Atomic uint32_t published; /* both */
+static atomic_int allowed;
+static _Thread_local int muted;
+
+uint32_t
+openreg_lab_races_flags(void)
+{
+    return atomic_load_explicit(&published, memory_order_relaxed);
+}
+
+/* ------------------------------------------------------------------------------------------------------ on and off */
+
+/* Where an order can't be kept, all uses that it may be of are forgotten, so that no report is wrong. The lock is held. */
+static void
+forget_all(void)
+{
+    openreg_shadow_reset();
+    openreg_clock_reset();
+    openreg_recorded_blocks_reset();
+    openreg_marks_reset();
+}
+
+/* The line of a stream. Where there are too many, all of them begin again. The lock is held. */
+static uint32_t
+line_of(int32_t device, openreg_stream stream)
+{
+    const uint32_t line = openreg_clock_line(device, stream);
+    if (line < OPENREG_RACES_LINES)
+        return line;
+    forget_all();
+    return openreg_clock_line(device, stream);
+}
+
+/* The lock is held. */
+static void
+publish_flags(void)
+{
+    const uint32_t now = wanted | by_variable;
+    if ((now == 0) != (openreg_lab_races_flags() == 0))
+        forget_all();
+    atomic_store_explicit(&published, now, memory_order_relaxed);
+    openreg_races_observe(now != 0);
+}
+
+openreg_status
+openreg_lab_races_set(uint32_t flags, uint32_t *before)
+{
+    static const char call[] = "openreg_races_set";
+    if ((flags & ~KNOWN_FLAGS) != 0)
+        return openreg_error_set(OPENREG_E_INVALID, call, "unknown flags 0x%x", flags & ~KNOWN_FLAGS);
+    openreg_lock_acquire(&lock);
+    if (before != NULL)
+        *before = wanted;
+    wanted = flags;
+    publish_flags();
+    openreg_lock_release(&lock);
+    return OPENREG_OK;
+}
+
+void
+openreg_races_follow_variable(bool is_published)
+{
+    uint32_t flags = 0;
+    const char *name = "OPENREG_RACES";
+    const char *text = is_published ? openreg_variable(name) : NULL;
+    if (is_published && (text == NULL || *text == '\0')) {
+        name = "OPENREG_SIM_RACES";
+        text = openreg_variable(name);
+    }
+    if (!openreg_race_words_read(text, &flags)) {
+        openreg_log(
+            OPENREG_LOG_WARNING,
+            "invalid value %s in env var %s: expected report or raise, or either with ,uninitialized or ,stacks; "
+            "races are not looked for",
+            text, name);
+        flags = 0;
+    }
+    openreg_lock_acquire(&lock);
+    by_variable = flags;
+    publish_flags();
+    forget_all(); /* no block, stream or event of another table is left */
+    openreg_lock_release(&lock);
+}
+
+void
+openreg_lab_races_allow(int change)
+{
+    (void)atomic_fetch_add_explicit(&allowed, change, memory_order_relaxed);
+}
+
+void
+openreg_lab_races_mute(int change)
+{
+    muted += change;
+}
+
+int
+openreg_lab_races_is_muted(void)
+{
+    return muted > 0;
+}
+
+/* --------------------------------------------------------------------------------------------------------- origins */
+
+uint32_t
+openreg_lab_races_origin(const char *what)
+{
+    int32_t is_allowed = 0;
+    const uint32_t place = openreg_observers_here((openreg_lab_races_flags() & OPENREG_RACES_STACKS) != 0);
+    (void)openreg_observers_here_text(place, &is_allowed);
+    if (atomic_load_explicit(&allowed, memory_order_relaxed) > 0)
+        is_allowed = 1;
+    openreg_lock_acquire(&lock);
+    const uint32_t origin = openreg_race_origin(what == NULL ? "" : what, place, is_allowed != 0);
+    openreg_lock_release(&lock);
+    return origin;
+}
+
+/* What is known of an origin. The lock is held. */
+static void
+fill_in(openreg_race_use *use, uint32_t origin)
+{
+    const uint32_t place = openreg_race_origin_place(origin);
+    int32_t is_allowed;
+    const char *const text = openreg_observers_here_text(place, &is_allowed);
+    const char *const stack = openreg_observers_here_stack(place);
+    use->what = openreg_race_origin_what(origin);
+    use->place = text == NULL ? "" : text;
+    use->stack = stack == NULL ? "" : stack;
+}
+
+/* The lock is held. */
+static openreg_race_use
+use_of(const openreg_epoch *epoch, int writes)
+{
+    openreg_race_use use = {.writes = writes};
+    openreg_clock_stream_of(epoch->line, &use.device, &use.stream);
+    fill_in(&use, epoch->origin);
+    return use;
+}
+
+/* ------------------------------------------------------------------------------------------------------------- uses */
+
+/* A stack is logged in parts, each of whole lines, as what is logged at once is cut. */
+static void
+log_stack(const char *which, const char *stack)
+{
+    enum { PART = 1800 };
+    const char *more = "";
+    for (size_t length; *stack != '\0'; stack += length, more = "more of the ") {
+        length = strlen(stack);
+        if (length > PART) {
+            length = PART;
+            while (length > 1 && stack[length - 1] != '\n')
+                length--;
+        }
+        openreg_log(OPENREG_LOG_WARNING, "race: %sstack of the %s use:\n%.*s", more, which,
+                    (int)(stack[length - 1] == '\n' ? length - 1 : length), stack);
+    }
+}
+
+static void
+log_report(const char *line, const openreg_race *race)
+{
+    openreg_log(OPENREG_LOG_WARNING, "%s", line);
+    log_stack("first", race->first.stack);
+    log_stack("second", race->second.stack);
+}
+
+/* What was found of a use, looked at without the lock. */
+static openreg_status
+tell(const openreg_conflict *conflict, const openreg_shadow_use *use)
+{
+    if (conflict->kind == 0 || openreg_race_origin_is_allowed(conflict->other.origin) ||
+        openreg_race_origin_is_allowed(use->epoch.origin))
+        return OPENREG_OK;
+    openreg_race race = {.kind = conflict->kind, .address = conflict->address, .size = conflict->size};
+    openreg_pointer_info info = {.struct_size = sizeof info};
+    if (openreg_get_pointer_info((const void *)(uintptr_t)conflict->address, &info) == OPENREG_OK &&
+        info.kind != OPENREG_POINTER_UNKNOWN && info.live) {
+        race.block = (uint64_t)(uintptr_t)info.base;
+        race.offset = conflict->address - race.block;
+    }
+    openreg_status status = OPENREG_OK;
+    openreg_lock_acquire(&lock);
+    race.first = use_of(&conflict->other, conflict->other_writes);
+    race.second = use_of(&use->epoch, use->writes);
+    if (race.second.device == OPENREG_HOST && race.kind != OPENREG_RACE_REUSE)
+        race.kind = OPENREG_RACE_HOST;
+    const bool raises = (openreg_lab_races_flags() & OPENREG_RACES_RAISE) != 0;
+    const uint64_t before = openreg_race_reports();
+    const char *const text = openreg_race_report(&race, conflict->other.origin, use->epoch.origin, raises);
+    char line[OPENREG_RACE_TEXT] = "";
+    if (text != NULL)
+        (void)strncat(line, text, sizeof line - 1);
+    /* Nothing can stop the host, so the error comes later, or not at all if this is the program's end. */
+    const bool is_logged = !raises || (race.second.device == OPENREG_HOST && openreg_race_reports() > before);
+    openreg_lock_release(&lock);
+    if (line[0] != '\0' && is_logged)
+        log_report(line, &race);
+    if (raises)
+        status = openreg_error_set(OPENREG_E_INVALID, NULL, "%s", line);
+    return status;
+}
+
+/* Sets the conflict and what was asked. The lock is held. */
+static bool
+prepare(openreg_shadow_use *use, uint32_t origin, uint32_t line, const void *address, uint64_t size, int32_t writes)
+{
+    uint64_t now = 0;
+    *use = (openreg_shadow_use){
+        .address = (uint64_t)(uintptr_t)address,
+        .size = size,
+        .writes = writes != 0,
+        .wants_uninitialized = (openreg_lab_races_flags() & OPENREG_RACES_UNINITIALIZED) != 0,
+        .epoch = {.line = line, .origin = origin},
+    };
+    use->clock = line == OPENREG_RACES_HOST_LINE ? openreg_clock_host() : openreg_clock_queue(line, &now);
+    use->epoch.time = now;
+    use->checks_only = line == OPENREG_RACES_HOST_LINE;
+    return use->clock != NULL;
+}
+
+openreg_status
+openreg_lab_races_use(uint32_t origin, int32_t device, openreg_stream stream, const void *address, uint64_t size,
+                      int32_t writes)
+{
+    openreg_shadow_use use = {0};
+    openreg_conflict conflict = {0};
+    if (!openreg_races_are_found() || size == 0 || address == NULL)
+        return OPENREG_OK;
+    openreg_lock_acquire(&lock);
+    if (prepare(&use, origin, line_of(device, stream), address, size, writes))
+        openreg_shadow_note(&use, &conflict);
+    openreg_lock_release(&lock);
+    return __builtin_expect(conflict.kind == 0, 1) ? OPENREG_OK : tell(&conflict, &use);
+}
+
+openreg_status
+openreg_lab_races_host_use(uint32_t origin, const void *address, uint64_t size, int32_t writes)
+{
+    openreg_shadow_use use = {0};
+    openreg_conflict conflict = {0};
+    if (!openreg_races_are_found() || size == 0 || address == NULL)
+        return OPENREG_OK;
+    openreg_lock_acquire(&lock);
+    if (prepare(&use, origin, OPENREG_RACES_HOST_LINE, address, size, writes))
+        openreg_shadow_note(&use, &conflict);
+    openreg_lock_release(&lock);
+    return conflict.kind == 0 ? OPENREG_OK : tell(&conflict, &use);
+}
+
+int
+openreg_lab_races_knows(const void *address, uint64_t size)
+{
+    if (!openreg_races_are_found() || size == 0)
+        return 0;
+    openreg_lock_acquire(&lock);
+    const bool known = openreg_shadow_knows((uint64_t)(uintptr_t)address, size);
+    openreg_lock_release(&lock);
+    return known;
+}
+
+void
+openreg_races_lost_device_used(const openreg_race_use *loss, const char *call, openreg_stream stream)
+{
+    const uint32_t origin = openreg_lab_races_origin(call);
+    openreg_race race = {.kind = OPENREG_RACE_LOST_DEVICE, .first = *loss};
+    char line[OPENREG_RACE_TEXT] = "";
+    openreg_lock_acquire(&lock);
+    if (!openreg_race_origin_is_allowed(origin)) {
+        race.second = (openreg_race_use){.device = loss->device, .stream = stream};
+        fill_in(&race.second, origin);
+        const char *const text = openreg_race_report(&race, 0, origin, false);
+        (void)strncat(line, text == NULL ? "" : text, sizeof line - 1);
+    }
+    openreg_lock_release(&lock);
+    if (line[0] != '\0')
+        log_report(line, &race);
+}
+
+/* ------------------------------------------------------------------------------------------------------------ tensors */
+
+openreg_status
+openreg_lab_races_use_tensor(uint32_t origin, int32_t device, openreg_stream stream, const void *address,
+                             int32_t dimensions, const int64_t *sizes, const int64_t *strides, uint64_t item,
+                             int32_t writes)
+{
+    openreg_rows its;
+    if (!openreg_races_are_found() || address == NULL || !openreg_rows_read(&its, dimensions, sizes, strides, item))
+        return OPENREG_OK;
+    if (its.count == 0)
+        return openreg_lab_races_use(origin, device, stream, address, its.piece, writes);
+    const uint64_t total = openreg_rows_total(&its);
+    const uint64_t told = total < OPENREG_RACES_ROWS ? total : OPENREG_RACES_ROWS;
+    for (uint64_t row = 0; row < told; ++row) {
+        /* From the first to the last, evenly. */
+        const uint64_t number = told == total ? row : row * (total - 1) / (told - 1);
+        const char *const at = (const char *)address + openreg_rows_offset(&its, number);
+        OPENREG_RETURN_NOT_OK(openreg_lab_races_use(origin, device, stream, at, its.piece, writes));
+    }
+    if (writes && told < total) { /* what lies between may be written: nothing is said of it */
+        openreg_lock_acquire(&lock);
+        openreg_shadow_excuse((uint64_t)(uintptr_t)address, its.extent);
+        openreg_lock_release(&lock);
+    }
+    return OPENREG_OK;
+}
+
+/* ------------------------------------------------------------------------------------------------------------- order */
+
+/* The lock is held in these. */
+static void
+host_learns(const openreg_clock *clock)
+{
+    if (clock == NULL || !openreg_clock_host_joins(clock))
+        forget_all();
+}
+
+static void
+stream_learns(uint32_t line, const openreg_clock *clock)
+{
+    uint64_t now;
+    openreg_clock *const own = clock == NULL ? NULL : openreg_clock_queue(line, &now);
+    if (own == NULL || !openreg_clock_join(own, clock))
+        forget_all();
+}
+
+void
+openreg_lab_races_host_waits(int32_t device, openreg_stream stream)
+{
+    if (!openreg_races_are_found() || muted > 0)
+        return;
+    openreg_lock_acquire(&lock);
+    host_learns(openreg_clock_release(line_of(device, stream)));
+    openreg_lock_release(&lock);
+}
+
+void
+openreg_races_host_waits_device(int32_t device)
+{
+    if (muted > 0)
+        return;
+    openreg_lock_acquire(&lock);
+    for (uint32_t line = 1; line < openreg_clock_lines(); ++line) {
+        int32_t of;
+        openreg_stream stream;
+        openreg_clock_stream_of(line, &of, &stream);
+        if (of == device)
+            host_learns(openreg_clock_release(line));
+    }
+    openreg_lock_release(&lock);
+}
+
+void
+openreg_lab_races_stream_waits(int32_t later_device, openreg_stream later, int32_t first_device, openreg_stream first)
+{
+    if (!openreg_races_are_found() || muted > 0 || (later == first && later_device == first_device))
+        return;
+    openreg_lock_acquire(&lock);
+    (void)line_of(first_device, first);
+    const uint32_t line = line_of(later_device,
+                                  later); /* lines may have begun again: the other one is asked for again */
+    stream_learns(line, openreg_clock_release(line_of(first_device, first)));
+    openreg_lock_release(&lock);
+}
+
+void
+openreg_races_mark(uint64_t mark, int32_t device, openreg_stream stream)
+{
+    openreg_lock_acquire(&lock);
+    openreg_marks_remove(mark);
+    if (muted == 0) {
+        const openreg_clock *const clock = openreg_clock_release(line_of(device, stream));
+        if (clock == NULL || !openreg_marks_add(mark, clock))
+            forget_all();
+    }
+    openreg_lock_release(&lock);
+}
+
+void
+openreg_races_mark_gone(uint64_t mark)
+{
+    openreg_lock_acquire(&lock);
+    openreg_marks_remove(mark);
+    openreg_lock_release(&lock);
+}
+
+void
+openreg_races_stream_waits_mark(int32_t device, openreg_stream stream, uint64_t mark)
+{
+    if (muted > 0)
+        return;
+    openreg_lock_acquire(&lock);
+    const uint32_t line = line_of(device, stream);
+    const openreg_clock *const clock = openreg_marks_find(mark);
+    if (clock != NULL)
+        stream_learns(line, clock);
+    openreg_lock_release(&lock);
+}
+
+void
+openreg_races_host_waits_mark(uint64_t mark)
+{
+    if (muted > 0)
+        return;
+    openreg_lock_acquire(&lock);
+    const openreg_clock *const clock = openreg_marks_find(mark);
+    if (clock != NULL)
+        host_learns(clock);
+    openreg_lock_release(&lock);
+}
+
+/* ----------------------------------------------------------------------------------------------------------- memory */
+
+void
+openreg_lab_races_forget(const void *address, uint64_t size)
+{
+    if (!openreg_races_are_found() || size == 0)
+        return;
+    openreg_lock_acquire(&lock);
+    openreg_shadow_forget((uint64_t)(uintptr_t)address, size);
+    openreg_lock_release(&lock);
+}
+
+void
+openreg_races_block_given(const void *address, uint64_t size)
+{
+    openreg_lock_acquire(&lock);
+    openreg_shadow_give((uint64_t)(uintptr_t)address, (size + BLOCK_UNIT - 1) / BLOCK_UNIT * BLOCK_UNIT);
+    openreg_lock_release(&lock);
+}
+
+void
+openreg_races_block_recorded(const void *address, uint64_t size, int32_t device, openreg_stream stream)
+{
+    openreg_lock_acquire(&lock);
+    if (!openreg_recorded_blocks_add((uint64_t)(uintptr_t)address, size, line_of(device, stream)))
+        forget_all();
+    openreg_lock_release(&lock);
+}
+
+static void
+pass_to_allocator(uint64_t start, uint64_t size, uint32_t line)
+{
+    const openreg_clock *const clock = openreg_clock_release(line);
+    if (clock != NULL)
+        openreg_shadow_pass(start, size, clock);
+    else
+        openreg_shadow_forget(start, size);
+}
+
+void
+openreg_races_block_freed(const void *address)
+{
+    openreg_lock_acquire(&lock);
+    openreg_recorded_blocks_take((uint64_t)(uintptr_t)address, pass_to_allocator);
+    openreg_lock_release(&lock);
+}
+
+/* ----------------------------------------------------------------------------------------------------------- reports */
+
+uint64_t
+openreg_lab_races_count(void)
+{
+    openreg_lock_acquire(&lock);
+    const uint64_t count = openreg_race_reports();
+    openreg_lock_release(&lock);
+    return count;
+}
+
+openreg_status
+openreg_lab_races_visit(uint64_t from, int (*visit)(void *ctx, const openreg_race *race), void *ctx)
+{
+    static const char call[] = "openreg_races_visit";
+    if (visit == NULL)
+        return openreg_error_set(OPENREG_E_INVALID, call, "visit is NULL");
+    for (uint64_t number = from;; ++number) {
+        openreg_race copy;
+        openreg_lock_acquire(&lock);
+        const bool is_there = openreg_race_report_at(number, &copy);
+        openreg_lock_release(&lock);
+        if (!is_there)
+            return OPENREG_OK;
+        const bool is_whole = copy.text != NULL && copy.remedy != NULL;
+        const bool is_last = !is_whole || visit(ctx, &copy) != 0;
+        openreg_race_free(&copy);
+        if (!is_whole)
+            return openreg_error_set(OPENREG_E_NOMEM, call, "no host memory for a report");
+        if (is_last)
+            return OPENREG_OK;
+    }
+}
+
+void
+openreg_lab_races_clear(void)
+{
+    openreg_lock_acquire(&lock);
+    openreg_race_reports_clear();
+    openreg_lock_release(&lock);
+}
+
+/* -------------------------------------------------------------------------------------------------------------- fork */
+
+__attribute__((constructor)) static void
+handle_forks(void)
+{
+    openreg_fork_hold(OPENREG_FORK_RACES, &lock);
+}

@@ -1,0 +1,216 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
+/* comm_slots.c: the functions of "openreg.comm" (openreg/comm.h), checked (validated.h). */
+#include <string.h>
+
+#include "base/error.h"
+#include "validation/validated.h"
+
+#define COMM_CALL(status, v, slot, expression)                                                                         \
+    do {                                                                                                               \
+        const openreg_call_span validated_span = openreg_validation_begin((v), (slot));                                \
+        (status) = (expression);                                                                                       \
+        openreg_validation_end((v), (slot), validated_span, (status), 0);                                              \
+    } while (0)
+
+#define INNER(v) atomic_load(&(v)->inner_comm)
+
+static openreg_status
+use_comm(openreg_instance v, const char *slot, openreg_driver_comm comm, openreg_handle **out)
+{
+    *out = openreg_handle_use(v, OPENREG_MADE_BY_COMM_INIT, comm);
+    if (*out == NULL)
+        return openreg_validation_refuse(v, OPENREG_RULE_HANDLE_ALIVE, OPENREG_E_INVALID, slot,
+                                         "communicator %p is not alive", (void *)comm);
+    return OPENREG_OK;
+}
+
+/* `count` elements at `ptr` are memory of the communicator's device. */
+static openreg_status
+check_memory(openreg_instance v, const openreg_handle *comm, const void *ptr, uint64_t count, openreg_dtype type,
+             const char *what)
+{
+    const uint64_t size = count * openreg_dtype_size(type);
+    return size == 0 ? OPENREG_OK : openreg_validation_range(v, "queue", ptr, comm->dev, size, what);
+}
+
+static openreg_status
+check_collective(openreg_instance v, const openreg_handle *comm, const openreg_collective *what)
+{
+    const int32_t size = comm->size, rank = (int32_t)comm->flags;
+    if (what->peer < 0 || what->peer >= size)
+        return openreg_validation_refuse(v, OPENREG_RULE_COMM_RANK, OPENREG_E_INVALID, "queue",
+                                         "there is no rank %d of %d", what->peer, size);
+    uint64_t sent = what->count, received = what->count;
+    switch (what->kind) {
+    case OPENREG_COLLECTIVE_REDUCE:
+        received = rank == what->peer ? received : 0;
+        break;
+    case OPENREG_COLLECTIVE_BROADCAST:
+        sent = rank == what->peer ? sent : 0;
+        break;
+    case OPENREG_COLLECTIVE_ALL_GATHER:
+        sent = openreg_collective_part(what->recv_counts, what->count, rank);
+        received = openreg_collective_offset(what->recv_counts, what->count, size);
+        break;
+    case OPENREG_COLLECTIVE_REDUCE_SCATTER:
+        sent *= (uint64_t)size;
+        break;
+    case OPENREG_COLLECTIVE_ALL_TO_ALL:
+        sent = openreg_collective_offset(what->send_counts, what->count, size);
+        received = openreg_collective_offset(what->recv_counts, what->count, size);
+        break;
+    case OPENREG_COLLECTIVE_SEND:
+        received = 0;
+        break;
+    case OPENREG_COLLECTIVE_RECV:
+        sent = 0;
+        break;
+    default:
+        break;
+    }
+    OPENREG_RETURN_NOT_OK(check_memory(v, comm, what->send, sent, what->type, "the input"));
+    return check_memory(v, comm, what->recv, received, what->type, "the output");
+}
+
+static openreg_status
+validated_queue(openreg_instance v, openreg_driver_comm comm, const openreg_collective *list, uint64_t n,
+                openreg_driver_stream stream)
+{
+    static const char slot[] = "queue";
+    openreg_handle *entry = NULL, *on = NULL;
+    openreg_stream_state *state = NULL;
+    OPENREG_RETURN_NOT_OK(use_comm(v, slot, comm, &entry));
+    openreg_status status = openreg_validation_stream(v, slot, entry->dev, stream, &on, &state);
+    for (uint64_t i = 0; status == OPENREG_OK && i < n; ++i)
+        status = check_collective(v, entry, openreg_collective_at(list, i));
+    if (status == OPENREG_OK) {
+        (void)atomic_fetch_add_explicit(&state->queued, 1, memory_order_relaxed);
+        COMM_CALL(status, v, slot, INNER(v)->queue(v->instance, comm, list, n, stream));
+    }
+    openreg_handle_release(v, entry);
+    openreg_handle_release(v, on);
+    return status;
+}
+
+static openreg_status
+validated_id_size(openreg_instance v, uint32_t *out)
+{
+    static const char slot[] = "id_size";
+    const uint32_t poison = UINT32_C(0x5a5a5a5a);
+    uint32_t size = poison;
+    openreg_status status;
+    COMM_CALL(status, v, slot, INNER(v)->id_size(v->instance, &size));
+    openreg_validation_untouched(v, slot, status, &size, &poison, sizeof size);
+    if (status == OPENREG_OK && (size == 0 || size > OPENREG_COMM_ID_MAX))
+        return openreg_validation_refuse(v, OPENREG_RULE_COMM_ID, OPENREG_E_INTERNAL, slot, "it gave %u bytes",
+                                         (unsigned)size);
+    if (status == OPENREG_OK)
+        *out = size;
+    return status;
+}
+
+static openreg_status
+validated_unique_id(openreg_instance v, int32_t dev, void *out)
+{
+    static const char slot[] = "unique_id";
+    unsigned char before[OPENREG_COMM_ID_MAX + 8], id[OPENREG_COMM_ID_MAX + 8];
+    uint32_t size = 0;
+    OPENREG_RETURN_NOT_OK(openreg_validation_device(v, slot, dev));
+    OPENREG_RETURN_NOT_OK(validated_id_size(v, &size));
+    memset(before, 0x5a, sizeof before);
+    memcpy(id, before, sizeof id);
+    openreg_status status;
+    COMM_CALL(status, v, slot, INNER(v)->unique_id(v->instance, dev, id));
+    openreg_validation_untouched(v, slot, status, id, before, sizeof id);
+    if (memcmp(id + size, before + size, sizeof id - size) != 0)
+        openreg_validation_report(v, OPENREG_RULE_COMM_ID, slot, "it wrote beyond the %u bytes of an id",
+                                  (unsigned)size);
+    if (status == OPENREG_OK)
+        memcpy(out, id, size);
+    return status;
+}
+
+static openreg_status
+validated_init(openreg_instance v, int32_t dev, int32_t rank, int32_t size, const void *id, openreg_driver_comm *out)
+{
+    static const char slot[] = "init";
+    OPENREG_RETURN_NOT_OK(openreg_validation_device(v, slot, dev));
+    if (rank < 0 || rank >= size)
+        return openreg_validation_refuse(v, OPENREG_RULE_COMM_RANK, OPENREG_E_INVALID, slot, "rank %d of %d", rank,
+                                         size);
+    openreg_handle *const entry = openreg_handle_make(v, OPENREG_MADE_BY_COMM_INIT, dev);
+    if (entry == NULL)
+        return OPENREG_E_NOMEM;
+    entry->flags = (uint32_t)rank;
+    entry->size = size;
+    openreg_driver_comm const poison = (openreg_driver_comm)(void *)entry;
+    openreg_driver_comm comm = poison;
+    openreg_status status;
+    COMM_CALL(status, v, slot, INNER(v)->init(v->instance, dev, rank, size, id, &comm));
+    openreg_validation_untouched(v, slot, status, &comm, &poison, sizeof comm);
+    if (status == OPENREG_OK && (comm == NULL || comm == poison || !openreg_handle_add(v, entry, comm)))
+        status = openreg_validation_refuse(v, OPENREG_RULE_COMM_HANDLE, OPENREG_E_INTERNAL, slot,
+                                           "it gave %p, which is no communicator, or one that is alive already",
+                                           comm == poison ? NULL : (void *)comm);
+    if (status != OPENREG_OK)
+        openreg_handle_release(v, entry);
+    else
+        *out = comm;
+    return status;
+}
+
+static openreg_status
+validated_get_error(openreg_instance v, openreg_driver_comm comm)
+{
+    openreg_handle *entry = NULL;
+    openreg_status status;
+    OPENREG_RETURN_NOT_OK(use_comm(v, "get_error", comm, &entry));
+    COMM_CALL(status, v, "get_error", INNER(v)->get_error(v->instance, comm));
+    openreg_handle_release(v, entry);
+    return status;
+}
+
+static openreg_status
+validated_abort(openreg_instance v, openreg_driver_comm comm)
+{
+    openreg_handle *entry = NULL;
+    openreg_status status;
+    OPENREG_RETURN_NOT_OK(use_comm(v, "abort", comm, &entry));
+    COMM_CALL(status, v, "abort", INNER(v)->abort(v->instance, comm));
+    openreg_handle_release(v, entry);
+    return status;
+}
+
+static openreg_status
+validated_destroy(openreg_instance v, openreg_driver_comm comm)
+{
+    static const char slot[] = "destroy";
+    openreg_handle *entry = NULL;
+    int others = 0;
+    if (comm != NULL) {
+        OPENREG_RETURN_NOT_OK(use_comm(v, slot, comm, &entry));
+        openreg_handle_release(v, entry);
+        entry = openreg_handle_remove(v, OPENREG_MADE_BY_COMM_INIT, comm, &others);
+    }
+    if (others > 0)
+        openreg_validation_report(v, OPENREG_RULE_DESTROY_UNUSED, slot, "%d calls use communicator %p", others,
+                                  (void *)comm);
+    openreg_status status;
+    COMM_CALL(status, v, slot, INNER(v)->destroy(v->instance, comm));
+    if (status != OPENREG_OK && entry != NULL && openreg_handle_add(v, entry, comm))
+        return status; /* nothing has changed: it is alive */
+    openreg_handle_release(v, entry);
+    return status;
+}
+
+const openreg_comm openreg_validated_comm = {
+    .struct_size = sizeof(openreg_comm),
+    .version = OPENREG_COMM_VERSION,
+    .id_size = validated_id_size,
+    .unique_id = validated_unique_id,
+    .init = validated_init,
+    .queue = validated_queue,
+    .get_error = validated_get_error,
+    .abort = validated_abort,
+    .destroy = validated_destroy,
+};

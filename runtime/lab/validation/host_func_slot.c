@@ -1,0 +1,186 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
+/* host_func_slot.c: host functions, checked (validated.h).
+ *
+ * The driver gets a function of the layer, and a number as its argument. The number leaves the list when the function
+ * runs, so a second run finds nothing. */
+#include <stdlib.h>
+
+#include "base/error.h"
+#include "base/fork.h"
+#include "base/thread.h"
+#include "validation/validated.h"
+
+typedef struct queued_function {
+    struct queued_function *next;
+    uintptr_t number;
+    void (*function)(void *argument);
+    void *argument;
+    openreg_instance v;
+    int32_t dev;
+    openreg_stream_state *stream;
+} queued_function;
+
+#define BUCKETS 64u
+
+static openreg_lock lock = OPENREG_LOCK_INITIALIZER; /* of what follows, and of how many functions an instance runs */
+static queued_function *queued[BUCKETS];
+static uintptr_t last_number;
+/* The last instance of which a function was queued, for what ran too often: its own is forgotten. */
+static openreg_instance last_instance;
+
+__attribute__((constructor)) static void
+handle_forks(void)
+{
+    openreg_fork_hold(OPENREG_FORK_FUNCTIONS, &lock);
+}
+
+/* What this thread does: 1 it is inside a driver's host_func(), 2 it runs a host function. */
+static _Thread_local int thread_is_calling, thread_is_running;
+
+int
+openreg_validation_in_function(void)
+{
+    return thread_is_running;
+}
+
+static void
+add(queued_function *entry)
+{
+    openreg_lock_acquire(&lock);
+    last_instance = entry->v;
+    entry->number = ++last_number;
+    entry->next = queued[entry->number % BUCKETS];
+    queued[entry->number % BUCKETS] = entry;
+    openreg_lock_release(&lock);
+}
+
+/* The lock is held. */
+static queued_function *
+remove_entry(uintptr_t number)
+{
+    queued_function **at = &queued[number % BUCKETS];
+    while (*at != NULL && (*at)->number != number)
+        at = &(*at)->next;
+    queued_function *const entry = *at;
+    if (entry != NULL)
+        *at = entry->next;
+    return entry;
+}
+
+static queued_function *
+take(uintptr_t number)
+{
+    openreg_lock_acquire(&lock);
+    queued_function *const entry = remove_entry(number);
+    openreg_lock_release(&lock);
+    return entry;
+}
+
+/* Likewise, to run it: until stop_running() the instance stays, also when its driver is closed meanwhile. Without an entry
+ * *v is the instance that is to blame, or NULL. */
+static queued_function *
+start_running(uintptr_t number, openreg_instance *v)
+{
+    openreg_lock_acquire(&lock);
+    queued_function *const entry = remove_entry(number);
+    *v = entry != NULL ? entry->v : last_instance;
+    if (*v != NULL)
+        (*v)->functions_running++;
+    openreg_lock_release(&lock);
+    return entry;
+}
+
+static void
+stop_running(openreg_instance v)
+{
+    openreg_lock_acquire(&lock);
+    const bool is_last = --v->functions_running == 0 && v->is_closed;
+    openreg_lock_release(&lock);
+    if (is_last)
+        openreg_validation_free(v);
+}
+
+static void
+run(void *argument)
+{
+    static const char slot[] = "host_func";
+    openreg_instance v = NULL;
+    queued_function *const entry = start_running((uintptr_t)argument, &v);
+    if (entry == NULL) {
+        if (v == NULL)
+            return;
+        openreg_validation_report(v, OPENREG_RULE_FUNCTION_ONCE, slot, "a function was called a second time");
+        stop_running(v);
+        return;
+    }
+    if (thread_is_calling)
+        openreg_validation_report(v, OPENREG_RULE_FUNCTION_THREAD, slot,
+                                  "the function ran on the thread that queued it");
+    const int was_running = thread_is_running;
+    thread_is_running = 1;
+    entry->function(entry->argument);
+    thread_is_running = was_running;
+    atomic_fetch_add(&v->devices[entry->dev].functions_ended, 1);
+    atomic_fetch_add(&entry->stream->functions_ended, 1);
+    free(entry);
+    stop_running(v);
+}
+
+static openreg_status
+validated_host_func(openreg_instance v, int32_t dev, openreg_driver_stream stream, void (*function)(void *argument),
+                    void *argument)
+{
+    openreg_handle *handle = NULL;
+    openreg_stream_state *state = NULL;
+    OPENREG_RETURN_NOT_OK(openreg_validation_stream(v, "host_func", dev, stream, &handle, &state));
+    queued_function *const entry = malloc(sizeof *entry);
+    openreg_status status;
+    if (entry == NULL) {
+        status = openreg_validation_no_memory();
+    } else {
+        *entry = (queued_function){NULL, 0, function, argument, v, dev, state};
+        add(entry);
+        const uintptr_t number = entry->number; /* the entry may be gone when host_func() returns */
+        atomic_fetch_add(&state->queued, 1);
+        thread_is_calling = 1;
+        OPENREG_VALIDATED_CALL(status, v, host_func, (v->instance, dev, stream, run, (void *)number));
+        thread_is_calling = 0;
+        if (status == OPENREG_OK) {
+            atomic_fetch_add(&state->functions, 1);
+            atomic_fetch_add(&v->devices[dev].functions, 1);
+        } else {
+            free(take(number));
+        }
+    }
+    openreg_handle_release(v, handle);
+    return status;
+}
+
+bool
+openreg_validation_forget_functions(openreg_instance v)
+{
+    openreg_lock_acquire(&lock);
+    if (last_instance == v)
+        last_instance = NULL;
+    v->is_closed = true;
+    const bool is_unused = v->functions_running == 0;
+    for (size_t i = 0; i < BUCKETS; ++i)
+        for (queued_function **at = &queued[i]; *at != NULL;) {
+            queued_function *const entry = *at;
+            if (entry->v != v) {
+                at = &entry->next;
+                continue;
+            }
+            *at = entry->next;
+            free(entry);
+        }
+    openreg_lock_release(&lock);
+    return is_unused;
+}
+
+void
+openreg_validation_wrap_host_func(openreg_driver *table)
+{
+    if (table->host_func != NULL)
+        table->host_func = validated_host_func;
+}

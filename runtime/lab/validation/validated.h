@@ -1,0 +1,204 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
+/* validated.h: what the files of the layer share: the instance, its books, and the beginning and end of a call. Internal.
+ *
+ * The books hold one lock, for lookups alone: never while the driver runs. A call that uses a handle holds a reference to
+ * its entry. What is freed or destroyed leaves the books before the driver is called, as the driver may give the same
+ * address to another thread before the call returns. */
+#ifndef OPENREG_SRC_VALIDATED_H
+#define OPENREG_SRC_VALIDATED_H
+
+#include <stdatomic.h>
+#include <stdbool.h>
+
+#include <openreg/comm.h>
+#include <openreg/ipc.h>
+#include <openreg/kernels.h>
+#include <openreg/schedule.h>
+#include <openreg/vmm.h>
+
+#include "base/lock.h"
+#include "validation/rules.h"
+
+/* Of which function a range or a handle comes. */
+typedef enum openreg_made_by {
+    OPENREG_MADE_BY_MEM_ALLOC,
+    OPENREG_MADE_BY_HOST_ALLOC,
+    OPENREG_MADE_BY_RESERVE,
+    OPENREG_MADE_BY_MEMORY_OPEN, /* its size is not known: 1 */
+    OPENREG_MADE_BY_STREAM_CREATE,
+    OPENREG_MADE_BY_EVENT_CREATE,
+    OPENREG_MADE_BY_COMM_INIT,
+    OPENREG_MADE_BY_COUNT
+} openreg_made_by;
+
+typedef struct openreg_range {
+    uintptr_t start;
+    uint64_t size; /* of a reservation: all of it */
+    int32_t dev;   /* -1: host memory */
+    openreg_made_by kind;
+    int has_distance; /* host_alias() has told it */
+    uintptr_t distance;
+    unsigned char *mapped; /* of a reservation: which pieces of `step` bytes are memory; the books' */
+    uint64_t step;
+} openreg_range;
+
+/* What has been queued, and what is known to have ended. Streams live until close(): an event may still name one. */
+typedef struct openreg_stream_state {
+    struct openreg_stream_state *next; /* all of an instance */
+    atomic_ullong queued;              /* calls that have queued work */
+    atomic_ullong drained;             /* so many were queued when a wait began that has ended */
+    atomic_ullong functions;           /* calls of host_func() that have returned */
+    atomic_ullong functions_ended;
+    atomic_int is_shared; /* 1 once the vendor's stream was asked for: others may queue work */
+} openreg_stream_state;
+
+typedef struct openreg_handle {
+    struct openreg_handle *next; /* in its bucket */
+    const void *key;
+    openreg_made_by kind;
+    int32_t dev;
+    int uses;                               /* references: that of the books, and one of each call */
+    uint32_t flags;                         /* of an event; of a communicator: its rank */
+    int32_t size;                           /* of a communicator: its ranks */
+    _Atomic(openreg_stream_state *) stream; /* of a stream: its own; of an event: where it was recorded last */
+    /* Of an event. Odd while a record runs, so that nothing is concluded meanwhile; 0: never recorded. */
+    atomic_ullong records;
+    atomic_ullong complete;  /* `records` at the time when it was found complete; 0: never */
+    atomic_ullong functions; /* calls of host_func() that the latest record is behind */
+} openreg_handle;
+
+typedef struct openreg_device_state {
+    openreg_device_info info;
+    openreg_stream_state stream; /* the default one */
+    atomic_ullong functions, functions_ended;
+    atomic_ullong granularity; /* of vmm.h; 0: not asked yet */
+    atomic_int has_failed;     /* 1 once a call has: after an asynchronous error functions need not run */
+} openreg_device_state;
+
+#define OPENREG_HANDLE_BUCKETS 1024u
+
+struct openreg_instance_s {
+    openreg_instance next; /* all layers */
+    openreg_driver inner;
+    openreg_instance instance; /* the driver's */
+    char name[32];
+    int32_t count;
+    openreg_device_state *devices;
+    openreg_lock lock;                                 /* of what follows */
+    openreg_range *ranges;                             /* sorted by their start */
+    size_t range_count, range_capacity, ranges_coming; /* the last: calls that have made room */
+    openreg_handle *handles[OPENREG_HANDLE_BUCKETS];
+    openreg_stream_state *streams;
+    atomic_uchar reported[OPENREG_RULE_COUNT];
+    int functions_running; /* by host_func_slot.c, under its lock, as is is_closed */
+    bool is_closed;
+    /* The driver's extension tables, once they were asked for, and the layer's list of kernels. */
+    _Atomic(const openreg_ipc *) inner_ipc;
+    _Atomic(const openreg_vmm *) inner_vmm;
+    _Atomic(const openreg_schedule *) inner_schedule;
+    _Atomic(const openreg_comm *) inner_comm;
+    const openreg_kernels *inner_kernels;
+    openreg_kernels *kernels;
+};
+
+/* ---- Reports: report.c ---- */
+
+/* Logs that `slot` has broken a rule, once for the rule and instance. Any thread. */
+void openreg_validation_report(openreg_instance, openreg_rule, const char *slot, const char *format, ...)
+    __attribute__((format(printf, 4, 5)));
+/* Likewise, and makes it the error of the call: returns `code`. */
+openreg_status openreg_validation_refuse(openreg_instance, openreg_rule, openreg_status code, const char *slot,
+                                         const char *format, ...) __attribute__((format(printf, 5, 6)));
+
+/* Sets the error of a call for which the layer lacks host memory; returns OPENREG_E_NOMEM. */
+openreg_status openreg_validation_no_memory(void);
+
+/* ---- A call ---- */
+
+/* set_error() calls of the thread before the driver is called. */
+typedef struct openreg_call_span {
+    uint32_t errors;
+} openreg_call_span;
+
+/* Before the driver is called; says so if this thread runs a host function. */
+openreg_call_span openreg_validation_begin(openreg_instance, const char *slot);
+/* After it: the rules on errors. `refuses` is 1 where OPENREG_E_UNSUPPORTED needs no text. */
+void openreg_validation_end(openreg_instance, const char *slot, openreg_call_span, openreg_status status, int refuses);
+/* If `status` is a failure, the slot must have left its out-parameter of `size` bytes as `before` was. */
+void openreg_validation_untouched(openreg_instance, const char *slot, openreg_status status, const void *now,
+                                  const void *before, size_t size);
+
+/* OPENREG_OK if the ordinal exists, else a report and OPENREG_E_INVALID. */
+openreg_status openreg_validation_device(openreg_instance, const char *slot, int32_t dev);
+
+/* 1 while this thread runs a host function. */
+int openreg_validation_in_function(void);
+/* At close(): functions of the instance that have not run never will. True: none runs now, and the caller frees the layer;
+ * else the last that runs does. */
+bool openreg_validation_forget_functions(openreg_instance);
+void openreg_validation_free(openreg_instance);
+
+/* ---- Books: ledger.c ---- */
+
+/* Makes room for one more range, so that adding it can't fail, or gives that up. OPENREG_E_NOMEM with a text. */
+openreg_status openreg_ledger_make_room(openreg_instance);
+void openreg_ledger_give_up_room(openreg_instance);
+/* Adds a range, with room made. 0: it overlaps a live one, which is copied to *other; nothing was added. */
+int openreg_ledger_add(openreg_instance, const openreg_range *range, openreg_range *other);
+/* Takes out the range that begins at `ptr`, and makes room to put it back. 0: there is none of that kind and device. */
+int openreg_ledger_remove(openreg_instance, openreg_made_by kind, int32_t dev, const void *ptr, openreg_range *out);
+/* The range that holds the address, or memory_open()'s that is the nearest below: its size is not known. 0: none. */
+int openreg_ledger_find(openreg_instance, const void *ptr, openreg_range *out);
+/* Whether every byte is memory, in one range of the books. */
+int openreg_ledger_holds(openreg_instance, const void *ptr, uint64_t size);
+/* The pieces of the reservation at `ptr` become memory, or none. 0: it lacks such pieces, or not all of them were otherwise
+ * before; then nothing has changed. */
+int openreg_ledger_set_mapped(openreg_instance, const void *ptr, uint64_t offset, uint64_t size, int mapped);
+/* Changes one number of the range that begins at `start`, if it is there. */
+void openreg_ledger_set_distance(openreg_instance, uintptr_t start, uintptr_t distance);
+
+/* An entry that is in no book yet, with one reference; NULL and an error text if host memory is short. */
+openreg_handle *openreg_handle_make(openreg_instance, openreg_made_by kind, int32_t dev);
+/* 0: such a handle is alive; the entry is in no book. */
+int openreg_handle_add(openreg_instance, openreg_handle *entry, const void *key);
+/* The entry with one more reference, or NULL: no such handle is alive. */
+openreg_handle *openreg_handle_use(openreg_instance, openreg_made_by kind, const void *key);
+/* Takes the entry out of the books, whose reference becomes the caller's. *others: how many calls use it now. */
+openreg_handle *openreg_handle_remove(openreg_instance, openreg_made_by kind, const void *key, int *others);
+/* Gives a reference back; NULL is accepted. */
+void openreg_handle_release(openreg_instance, openreg_handle *entry);
+/* Reports what is alive, at close(). */
+void openreg_ledger_report_live(openreg_instance);
+void openreg_ledger_free(openreg_instance);
+
+/* ---- The slots, by file ---- */
+
+void openreg_validation_wrap_memory(openreg_driver *table);
+void openreg_validation_wrap_copies(openreg_driver *table);
+void openreg_validation_wrap_streams(openreg_driver *table);
+void openreg_validation_wrap_events(openreg_driver *table);
+void openreg_validation_wrap_host_func(openreg_driver *table);
+void openreg_validation_wrap_extensions(openreg_driver *table);
+
+/* What the runtime is given for the driver's table of openreg.comm: comm_slots.c. */
+extern const openreg_comm openreg_validated_comm;
+
+/* A range of device memory must be inside one allocation; `what` names it in the report. What begins in none is reported and
+ * goes on: it may be memory of another library that shares the device. What begins in one and ends beyond it would destroy
+ * other memory, and is refused. */
+openreg_status openreg_validation_range(openreg_instance, const char *slot, const void *ptr, int32_t dev, uint64_t size,
+                                        const char *what);
+
+/* The state of a stream of a device: NULL is the default one. `*entry` has a reference, NULL for that one. */
+openreg_status openreg_validation_stream(openreg_instance, const char *slot, int32_t dev, openreg_driver_stream,
+                                         openreg_handle **entry, openreg_stream_state **state);
+
+/* Runs a slot of the driver into `status`; `arguments` are those of the driver's function, in brackets. */
+#define OPENREG_VALIDATED_CALL(status, v, slot, arguments)                                                             \
+    do {                                                                                                               \
+        const openreg_call_span validated_span = openreg_validation_begin((v), #slot);                                 \
+        (status) = (v)->inner.slot arguments;                                                                          \
+        openreg_validation_end((v), #slot, validated_span, (status), 0);                                               \
+    } while (0)
+
+#endif

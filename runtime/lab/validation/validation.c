@@ -1,0 +1,230 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
+/* validation.c: puts the layer in place, and checks what concerns a driver and its devices as a whole (validation.h). */
+#define _GNU_SOURCE
+#include "validation/validation.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/error.h"
+#include "base/fork.h"
+#include "base/sized_struct.h"
+#include "base/text.h"
+#include "validation/validated.h"
+
+/* --------------------------------------------------------------------------------------------------------- devices */
+
+/* A structure with a zone behind it that a driver must leave alone. */
+typedef struct guarded_info {
+    openreg_device_info info;
+    unsigned char guard[64];
+} guarded_info;
+
+static openreg_status
+read_info(openreg_instance v, int32_t dev, openreg_device_info *inout)
+{
+    static const char slot[] = "device_info";
+    guarded_info given, before;
+    memset(&before, 0x5a, sizeof before);
+    memset(&before.info, 0, sizeof before.info);
+    openreg_sized_read(&before.info, sizeof before.info, inout);
+    before.info.struct_size = sizeof before.info;
+    given = before;
+    openreg_status status;
+    OPENREG_VALIDATED_CALL(status, v, device_info, (v->instance, dev, &given.info));
+    openreg_validation_untouched(v, slot, status, &given.info, &before.info, sizeof given.info);
+    if (memcmp(given.guard, before.guard, sizeof given.guard) != 0 || given.info.struct_size != sizeof given.info)
+        openreg_validation_report(v, OPENREG_RULE_STRUCT_SIZE, slot, "it wrote beyond the structure, or its size");
+    if (status == OPENREG_OK)
+        openreg_sized_write(inout, &given.info, sizeof given.info);
+    return status;
+}
+
+/* The runtime asks for it once, between open() and the first use; the layer remembers what it must know. */
+static openreg_status
+validated_device_info(openreg_instance v, int32_t dev, openreg_device_info *inout)
+{
+    OPENREG_RETURN_NOT_OK(openreg_validation_device(v, "device_info", dev));
+    OPENREG_RETURN_NOT_OK(read_info(v, dev, inout));
+    openreg_device_info *const info = &v->devices[dev].info;
+    if (info->struct_size != 0)
+        return OPENREG_OK;
+    openreg_sized_read(info, sizeof *info, inout);
+    info->struct_size = sizeof *info;
+    if ((info->min_alignment & (info->min_alignment - 1)) != 0)
+        info->min_alignment = 0; /* which the runtime refuses */
+    return OPENREG_OK;
+}
+
+/* Likewise asked for right after open(). */
+static openreg_status
+validated_device_count(openreg_instance v, int32_t *out)
+{
+    const int32_t poison = INT32_C(0x5a5a5a5a);
+    int32_t count = poison;
+    openreg_status status;
+    OPENREG_VALIDATED_CALL(status, v, device_count, (v->instance, &count));
+    openreg_validation_untouched(v, "device_count", status, &count, &poison, sizeof count);
+    if (status != OPENREG_OK)
+        return status;
+    if (v->devices != NULL && count != v->count)
+        openreg_validation_report(v, OPENREG_RULE_COUNT_CONSTANT, "device_count", "it gave %d, and %d before", count,
+                                  v->count);
+    if (v->devices == NULL && count > 0) { /* the runtime refuses others */
+        v->devices = calloc((size_t)count, sizeof *v->devices);
+        if (v->devices == NULL)
+            return openreg_validation_no_memory();
+        v->count = count;
+    }
+    *out = count;
+    return OPENREG_OK;
+}
+
+static openreg_status
+validated_device_active(openreg_instance v, int32_t dev, int32_t *out)
+{
+    static const char slot[] = "device_active";
+    OPENREG_RETURN_NOT_OK(openreg_validation_device(v, slot, dev));
+    const int32_t poison = INT32_C(0x5a5a5a5a);
+    int32_t active = poison;
+    openreg_status status;
+    OPENREG_VALIDATED_CALL(status, v, device_active, (v->instance, dev, &active));
+    openreg_validation_untouched(v, slot, status, &active, &poison, sizeof active);
+    if (status != OPENREG_OK)
+        return status;
+    if (active != 0 && active != 1)
+        openreg_validation_report(v, OPENREG_RULE_ACTIVE, slot, "it gave %d", active);
+    *out = active;
+    return OPENREG_OK;
+}
+
+static openreg_status
+validated_device_bind(openreg_instance v, int32_t dev)
+{
+    OPENREG_RETURN_NOT_OK(openreg_validation_device(v, "device_bind", dev));
+    openreg_status status;
+    OPENREG_VALIDATED_CALL(status, v, device_bind, (v->instance, dev));
+    return status;
+}
+
+/* ------------------------------------------------------------------------------------------------------------ life */
+
+static openreg_lock list_lock = OPENREG_LOCK_INITIALIZER; /* guards the list of all layers; outside each one's lock */
+static openreg_instance layers;
+
+static void
+lock_for_fork(void)
+{
+    openreg_lock_acquire(&list_lock);
+    for (openreg_instance v = layers; v != NULL; v = v->next)
+        openreg_lock_acquire(&v->lock);
+}
+
+static void
+unlock_after_fork(void)
+{
+    for (openreg_instance v = layers; v != NULL; v = v->next)
+        openreg_lock_release(&v->lock);
+    openreg_lock_release(&list_lock);
+}
+
+__attribute__((constructor)) static void
+handle_forks(void)
+{
+    openreg_fork_handle(OPENREG_FORK_BOOKS,
+                        &(openreg_fork_handlers){.prepare = lock_for_fork, .parent = unlock_after_fork});
+}
+
+static openreg_instance
+new_layer(void)
+{
+    openreg_instance const v = calloc(1, sizeof *v);
+    if (v == NULL)
+        return NULL;
+    openreg_lock_init(&v->lock);
+    openreg_lock_acquire(&list_lock);
+    v->next = layers;
+    layers = v;
+    openreg_lock_release(&list_lock);
+    return v;
+}
+
+void
+openreg_validation_free(openreg_instance v)
+{
+    openreg_lock_acquire(&list_lock);
+    openreg_instance *link = &layers;
+    while (*link != v)
+        link = &(*link)->next;
+    *link = v->next;
+    openreg_lock_release(&list_lock);
+    openreg_ledger_free(v);
+    openreg_lock_destroy(&v->lock);
+    if (v->kernels != NULL)
+        free((void *)(uintptr_t)v->kernels->list);
+    free(v->kernels);
+    free(v->devices);
+    free(v);
+}
+
+static openreg_status
+validated_close(openreg_instance v)
+{
+    openreg_ledger_report_live(v);
+    openreg_status status;
+    OPENREG_VALIDATED_CALL(status, v, close, (v->instance));
+    if (openreg_validation_forget_functions(v))
+        openreg_validation_free(v);
+    return status;
+}
+
+static void
+wrap_table(openreg_driver *table)
+{
+    table->close = validated_close;
+    table->device_count = validated_device_count;
+    if (table->device_info != NULL)
+        table->device_info = validated_device_info;
+    if (table->device_active != NULL)
+        table->device_active = validated_device_active;
+    if (table->device_bind != NULL)
+        table->device_bind = validated_device_bind;
+    openreg_validation_wrap_memory(table);
+    openreg_validation_wrap_copies(table);
+    openreg_validation_wrap_streams(table);
+    openreg_validation_wrap_events(table);
+    openreg_validation_wrap_host_func(table);
+    openreg_validation_wrap_extensions(table);
+}
+
+static openreg_status
+validated_open(const openreg_layer_site *site, openreg_driver *table, openreg_instance *out)
+{
+    openreg_instance const v = new_layer();
+    if (v == NULL)
+        return openreg_validation_no_memory();
+    v->inner.open = site->below->open;
+    openreg_text_copy(v->name, sizeof v->name, site->driver);
+    openreg_instance const poison = v;
+    v->instance = poison;
+    openreg_status status;
+    OPENREG_VALIDATED_CALL(status, v, open, (site->host, site->options, site->option_count, &v->instance));
+    openreg_validation_untouched(v, "open", status, &v->instance, &poison, sizeof poison);
+    if (status != OPENREG_OK) {
+        openreg_validation_free(v);
+        return status;
+    }
+    v->inner = *site->below;
+    *table = v->inner;
+    wrap_table(table);
+    *out = v;
+    return OPENREG_OK;
+}
+
+const openreg_layer openreg_validation_layer = {
+    .struct_size = sizeof openreg_validation_layer,
+    .abi_minor = OPENREG_ABI_MINOR,
+    .table_size = sizeof(openreg_driver),
+    .name = "validation",
+    .open = validated_open,
+};

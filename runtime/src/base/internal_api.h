@@ -1,0 +1,9 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
+/* internal_api.h: marks what libopenreg_lab.so, which is built and shipped with libopenreg.so, uses of its rooms. Internal:
+ * libopenreg.map puts these into a version of their own, which promises nothing. */
+#ifndef OPENREG_SRC_INTERNAL_API_H
+#define OPENREG_SRC_INTERNAL_API_H
+
+#define OPENREG_INTERNAL __attribute__((visibility("default")))
+
+#endif

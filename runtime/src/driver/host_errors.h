@@ -1,0 +1,27 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
+/* host_errors.h: errors of work that the host did for a stream (openreg/host_work.h), until somebody waits for it.
+ * Internal. */
+#ifndef OPENREG_SRC_HOST_ERRORS_H
+#define OPENREG_SRC_HOST_ERRORS_H
+
+#include <stdatomic.h>
+
+#include "driver/device_table.h"
+
+/* Leaves one. The text is cut at 511 bytes. Any thread. */
+void openreg_host_error_leave(int32_t device, openreg_driver_stream stream, openreg_status code, const char *text);
+
+extern atomic_uint openreg_host_errors; /* so many are left */
+openreg_status openreg_host_error_take(int32_t device, openreg_driver_stream stream, int whole, openreg_status status);
+
+/* What a query or wait of the stream, or with `whole` a wait of the device, ends with: `status`, or if that is OPENREG_OK the
+ * first error that is left there, which is then forgotten and is set as the driver's. */
+static inline openreg_status
+openreg_host_error_of(const openreg_device *device, openreg_driver_stream stream, int whole, openreg_status status)
+{
+    return __builtin_expect(atomic_load_explicit(&openreg_host_errors, memory_order_relaxed) == 0, 1)
+               ? status
+               : openreg_host_error_take(device->index, stream, whole, status);
+}
+
+#endif

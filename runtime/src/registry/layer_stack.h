@@ -1,0 +1,23 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
+/* layer_stack.h: opens a driver through the layers that are wanted (openreg/layer.h). Internal. The caller holds the driver
+ * lock. */
+#ifndef OPENREG_SRC_LAYER_STACK_H
+#define OPENREG_SRC_LAYER_STACK_H
+
+#include "driver/device_table.h"
+#include "driver/options.h"
+
+#define OPENREG_LAYERS_VARIABLE "OPENREG_LAYERS"
+#define OPENREG_VALIDATE_VARIABLE "OPENREG_VALIDATE"
+
+/* Opens `driver`, whose `own` is the driver's table: with layers `own` and the instance become the outermost layer's. From the
+ * driver outwards these are the one of OPENREG_VALIDATE, then those of OPENREG_LAYERS from the last to the first.
+ * Errors: those of open(); of OPENREG_LAYERS: OPENREG_E_INVALID (not name:path), OPENREG_E_INCOMPATIBLE (not loaded: the
+ * text names the file). */
+openreg_status openreg_layer_stack_open(const char *call, openreg_opened_driver *driver, const char *layers,
+                                        const char *validate, const openreg_options *options);
+
+/* After close(), or a failed open. */
+void openreg_layer_stack_free(openreg_opened_driver *driver);
+
+#endif

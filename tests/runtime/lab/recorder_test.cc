@@ -1,0 +1,230 @@
+// SPDX-License-Identifier: BSD-3-Clause
+// The flight recorder (openreg/flight_recorder.h): what it keeps, and when it is written.
+#include <openreg/faults.h>
+#include <openreg/flight_recorder.h>
+#include <signal.h>
+#include <sys/auxv.h>
+#include <sys/mman.h>
+
+#include <atomic>
+#include <fstream>
+#include <sstream>
+#include <thread>
+
+#include "../runtime_test.h"
+#include "sanitizer.h"
+
+namespace openreg_test {
+namespace {
+
+class RecorderTest : public SimDevicesTest {
+ protected:
+  void SetUp() override {
+    SimDevicesTest::SetUp();
+    set("OPENREG_FLIGHT_RECORDER_FILE", prefix_);
+  }
+  void TearDown() override {
+    EXPECT_EQ(openreg_flight_recorder_start(0), OPENREG_OK);
+    EXPECT_EQ(openreg_observe(&place_observer(), 0), OPENREG_OK);
+    unlink(file().c_str());
+    SimDevicesTest::TearDown();
+  }
+  std::string file(pid_t process = getpid()) const { return prefix_ + "." + std::to_string(process) + ".json"; }
+  static std::string read(const std::string& path) {
+    std::stringstream text;
+    text << std::ifstream(path).rdbuf();
+    return text.str();
+  }
+  std::string written() {
+    EXPECT_EQ(openreg_flight_recorder_write(nullptr), OPENREG_OK) << last_message();
+    return read(file());
+  }
+  static int count(const std::string& text, const std::string& part) {
+    int found = 0;
+    for (size_t at = text.find(part); at != std::string::npos; at = text.find(part, at + 1)) ++found;
+    return found;
+  }
+  // Fills `times` times, and waits.
+  static void work(int times, openreg_stream stream = 0) {
+    void* block = nullptr;
+    ASSERT_EQ(openreg_malloc(0, 4096, 0, &block), OPENREG_OK) << last_message();
+    for (int i = 0; i < times; ++i) {
+      ASSERT_EQ(openreg_memset_async(block, 0, 1, 100 + static_cast<size_t>(i), stream), OPENREG_OK);
+    }
+    (void)openreg_stream_synchronize(0, stream);
+    EXPECT_EQ(openreg_free(block), OPENREG_OK);
+  }
+
+  // Says where in the program a thread is.
+  static const openreg_observer& place_observer() {
+    static const openreg_observer observer = [] {
+      openreg_observer made{};
+      made.struct_size = sizeof made;
+      made.place = [](void*, char* out, size_t size) {
+        (void)snprintf(out, size, "train.py:17 \"x\"");
+        return 1;
+      };
+      return made;
+    }();
+    return observer;
+  }
+
+  const std::string prefix_ = ::testing::TempDir() + "recorder." + std::to_string(getpid());
+};
+
+// Calls with device, stream, bytes and end; operators; where in the program, without what would break JSON
+TEST_F(RecorderTest, WhatIsKept) {
+  ASSERT_EQ(openreg_flight_recorder_start(64), OPENREG_OK);
+  ASSERT_EQ(openreg_observe(&place_observer(), OPENREG_OBSERVE_PLACES), OPENREG_OK) << last_message();
+  work(2, from_pool(0));
+  openreg_operator_ended(0, 0, "aten::mm");
+  const std::string text = written();
+  EXPECT_CONTAINS(text, "{\"displayTimeUnit\":\"ns\",\"traceEvents\":[");
+  EXPECT_CONTAINS(text, "\"name\":\"process_name\",\"pid\":0,\"args\":{\"name\":\"openreg:0\"}");
+  EXPECT_CONTAINS(text, "\"name\":\"fill\",\"pid\":0,\"tid\":1,\"ts\":");
+  EXPECT_CONTAINS(text, "\"kind\":\"fill\",\"call\":\"openreg_memset_async\",\"bytes\":101,");
+  EXPECT_CONTAINS(text, "\"name\":\"aten::mm\",\"pid\":0,\"tid\":0,");
+  EXPECT_CONTAINS(text, "\"status\":\"OPENREG_OK\",\"place\":\"train.py:17 _x_\"}}");
+  EXPECT_EQ(count(text, "\"name\":\"fill\""), 2);
+  EXPECT_EQ(text.substr(text.size() - 4), "\n]}\n");
+}
+
+// The last calls, as many as there is room for; a new start forgets them; off is an error of writing
+TEST_F(RecorderTest, TheLastCalls) {
+  ASSERT_EQ(openreg_flight_recorder_start(5), OPENREG_OK);
+  work(50);
+  const std::string text = written();
+  EXPECT_EQ(count(text, "\"ph\":\"X\""), 8);
+  EXPECT_CONTAINS(text, "\"bytes\":149,");
+  EXPECT_EQ(text.find("\"bytes\":140,"), std::string::npos);
+  ASSERT_EQ(openreg_flight_recorder_start(5), OPENREG_OK);
+  EXPECT_EQ(count(written(), "\"ph\":\"X\""), 0);
+  ASSERT_EQ(openreg_flight_recorder_start(0), OPENREG_OK);
+  EXPECT_EQ(openreg_is_instrumented(), 0);
+  EXPECT_EQ(openreg_flight_recorder_write(nullptr), OPENREG_E_INVALID);
+  EXPECT_CONTAINS(last_message(), "the flight recorder is off");
+  EXPECT_EQ(openreg_flight_recorder_start(OPENREG_FLIGHT_RECORDER_MOST + 1), OPENREG_E_INVALID);
+  ASSERT_EQ(openreg_flight_recorder_start(5), OPENREG_OK);
+  EXPECT_EQ(openreg_flight_recorder_write("/nowhere/file"), OPENREG_E_INVALID);
+  EXPECT_CONTAINS(last_message(), "/nowhere/file can't be written");
+}
+
+// An asynchronous error writes the file by itself, with the call that told of it last; running out of memory does not
+TEST_F(RecorderTest, WrittenAtAnError) {
+  set("OPENREG_FLIGHT_RECORDER", "100");
+  set("OPENREG_SIM_FAULTS", "error at fill 2; nomem at 2");
+  void* block = nullptr;
+  ASSERT_EQ(openreg_malloc(0, 64, 0, &block), OPENREG_OK) << last_message();
+  EXPECT_EQ(openreg_free(block), OPENREG_OK);
+  EXPECT_EQ(openreg_malloc(0, 64, 0, &block), OPENREG_E_NOMEM);
+  EXPECT_NE(access(file().c_str(), F_OK), 0);
+  work(3);
+  const std::string text = read(file());
+  EXPECT_EQ(count(text, "\"name\":\"fill\""), 3);
+  EXPECT_CONTAINS(text, "\"name\":\"synchronize stream\"");
+  EXPECT_CONTAINS(text, "\"status\":\"OPENREG_E_INTERNAL\"}}\n]}\n");
+}
+
+// A fatal signal writes it too, and ends the process as it would have
+TEST_F(RecorderTest, WrittenInASignal) {
+  if (OPENREG_TEST_SANITIZER) GTEST_SKIP() << "a sanitizer ends the process in its own way";
+  for (const int number : {SIGSEGV, SIGABRT}) {
+    const pid_t child = fork();
+    if (child == 0) {
+      alarm(60);
+      setenv("OPENREG_FLIGHT_RECORDER", "16", 1);
+      work(2);
+      if (number == SIGABRT) abort();
+      static int* volatile nowhere = nullptr;
+      *nowhere = 1;
+      _exit(0);
+    }
+    int status = 0;
+    ASSERT_EQ(waitpid(child, &status, 0), child);
+    EXPECT_TRUE(WIFSIGNALED(status)) << status;
+    EXPECT_EQ(WTERMSIG(status), number);
+    EXPECT_EQ(count(read(file(child)), "\"name\":\"fill\""), 2);
+    unlink(file(child).c_str());
+  }
+}
+
+// A child made by fork() writes a file of its own, with its own threads' numbers, and leaves its parent's alone
+TEST_F(RecorderTest, AForkedChildWritesItsOwn) {
+  ASSERT_EQ(openreg_flight_recorder_start(16), OPENREG_OK);
+  work(1);
+  const std::string before = written();
+  const pid_t child = fork();
+  if (child == 0) {
+    alarm(60);
+    (void)openreg_faults_of_collective(0);
+    openreg_flight_recorder_alarm();
+    _exit(0);
+  }
+  int status = -1;
+  ASSERT_EQ(waitpid(child, &status, 0), child);
+  ASSERT_EQ(status, 0);
+  EXPECT_EQ(read(file()), before);
+  const std::string own = read(file(child));
+  EXPECT_EQ(count(own, "\"name\":\"fill\""), 1);
+  EXPECT_CONTAINS(own, "\"thread\":" + std::to_string(child) + ",");
+  EXPECT_CONTAINS(own, "\"args\":{\"process\":" + std::to_string(child) + "}");
+  unlink(file(child).c_str());
+}
+
+// A fatal signal writes it on an alternate stack as small as they come, too, whose end is guarded here
+TEST_F(RecorderTest, WrittenOnASmallStack) {
+  if (OPENREG_TEST_SANITIZER) GTEST_SKIP() << "a sanitizer ends the process in its own way";
+  const pid_t child = fork();
+  if (child == 0) {
+    alarm(60);
+    // What the frame of a signal takes with this processor's registers, and half of 8 KiB.
+    const size_t page = 4096;
+    const size_t size = getauxval(AT_MINSIGSTKSZ) + 4096;
+    char* const memory =
+        static_cast<char*>(mmap(nullptr, 2 * page + size, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0));
+    if (memory == MAP_FAILED || mprotect(memory, page, PROT_NONE) != 0) _exit(1);
+    stack_t stack{};
+    stack.ss_sp = memory + page;
+    stack.ss_size = size;
+    if (sigaltstack(&stack, nullptr) != 0) _exit(1);
+    setenv("OPENREG_FLIGHT_RECORDER", "16", 1);
+    work(2);
+    abort();
+  }
+  int status = 0;
+  ASSERT_EQ(waitpid(child, &status, 0), child);
+  EXPECT_TRUE(WIFSIGNALED(status)) << status;
+  EXPECT_EQ(WTERMSIG(status), SIGABRT);
+  EXPECT_EQ(count(read(file(child)), "\"name\":\"fill\""), 2);
+  unlink(file(child).c_str());
+}
+
+// Threads that record while others write: each line is whole
+TEST_F(RecorderTest, Threads) {
+  ASSERT_EQ(openreg_flight_recorder_start(32), OPENREG_OK);
+  std::atomic<bool> stops{false};
+  std::vector<std::thread> threads;
+  for (int i = 0; i < 3; ++i) {
+    threads.emplace_back([&stops] {
+      while (!stops) openreg_operator_ended(0, 0, "aten::a_name_that_is_long_enough_to_be_cut_at_its_end");
+    });
+  }
+  work(1);
+  for (int i = 0; i < 20; ++i) {
+    const std::string text = written();
+    EXPECT_EQ(count(text, "{\"ph\":\"X\""), count(text, "\"}}") - count(text, "process_name"));
+  }
+  stops = true;
+  for (auto& thread : threads) thread.join();
+}
+
+// A bad number is warned of, and nothing is recorded
+TEST_F(RecorderTest, BadVariable) {
+  set("OPENREG_FLIGHT_RECORDER", "many");
+  ASSERT_EQ(openreg_init(), OPENREG_OK);
+  EXPECT_EQ(count_lines(OPENREG_LOG_WARNING, "invalid value many in env var OPENREG_FLIGHT_RECORDER"), 1);
+  EXPECT_EQ(openreg_is_instrumented(), 0);
+}
+
+}  // namespace
+}  // namespace openreg_test

@@ -1,0 +1,191 @@
+// SPDX-License-Identifier: BSD-3-Clause
+// openreg/observer.h: observers see what they want while they want it, and libopenreg_lab.so is opened when asked for.
+#include <openreg/faults.h>
+#include <openreg/flight_recorder.h>
+#include <openreg/observer.h>
+#include <openreg/races.h>
+#include <openreg/trace.h>
+
+#include <array>
+#include <atomic>
+#include <fstream>
+#include <thread>
+
+#include "../runtime_test.h"
+
+namespace openreg_test {
+namespace {
+
+bool lab_is_mapped() {
+  std::ifstream maps("/proc/self/maps");
+  for (std::string line; std::getline(maps, line);) {
+    if (line.find("libopenreg_lab") != std::string::npos) return true;
+  }
+  return false;
+}
+
+class ObserversTest : public SimDevicesTest {};
+
+struct Seen {
+  std::atomic<int> given{0}, freed{0}, uses{0}, orders{0}, spans{0}, allocations{0}, events{0};
+  std::atomic<bool> refuses{false};
+};
+
+Seen& seen_by(void* ctx) { return *static_cast<Seen*>(ctx); }
+
+openreg_observer make_observer(Seen* seen) {
+  openreg_observer made{};
+  made.struct_size = sizeof made;
+  made.ctx = seen;
+  made.memory = [](void* ctx, const openreg_memory_event*) { ++seen_by(ctx).events; };
+  made.allocate = [](void* ctx, int32_t, uint64_t, char* text, size_t size) {
+    ++seen_by(ctx).allocations;
+    (void)snprintf(text, size, "no memory today");
+    return seen_by(ctx).refuses ? 1 : 0;
+  };
+  made.block = [](void* ctx, int32_t what, const void*, uint64_t, int32_t, openreg_stream) {
+    ++(what == OPENREG_BLOCK_GIVEN ? seen_by(ctx).given : seen_by(ctx).freed);
+  };
+  made.use = [](void* ctx, const char*, int32_t, openreg_stream, const openreg_used_range*, size_t, char* text,
+                size_t size) {
+    ++seen_by(ctx).uses;
+    (void)snprintf(text, size, "not these bytes");
+    return seen_by(ctx).refuses ? 1 : 0;
+  };
+  made.order = [](void* ctx, const openreg_order*) { ++seen_by(ctx).orders; };
+  made.span = [](void* ctx, int32_t step, const openreg_span*, void** kept) {
+    ++seen_by(ctx).spans;
+    *kept = step == OPENREG_SPAN_END ? nullptr : ctx;
+  };
+  return made;
+}
+
+// Nothing that watches is in a process that asks for nothing
+TEST_F(ObserversTest, LibraryIsOpenedWhenAskedFor) {
+  void* block = nullptr;
+  if (is_validated()) return;
+  // In a child, as this program's other tests ask for it.
+  EXPECT_EXIT(
+      {
+        openreg_faults faults = nullptr;
+        bool ok = openreg_malloc(0, 64, 0, &block) == OPENREG_OK && openreg_free(block) == OPENREG_OK &&
+                  openreg_races_flags() == 0 && !lab_is_mapped() && openreg_lab_peek() == nullptr;
+        ok = ok && openreg_faults_begin("nomem", &faults) == OPENREG_OK && lab_is_mapped() &&
+             openreg_lab_peek() != nullptr;
+        _exit(ok ? 0 : 1);
+      },
+      ::testing::ExitedWithCode(0), "");
+}
+
+// Each event comes while it is wanted, and not after
+TEST_F(ObserversTest, EventsThatAreWanted) {
+  static Seen seen;
+  static const openreg_observer observer = make_observer(&seen);
+  ASSERT_EQ(openreg_observe(&observer, OPENREG_OBSERVE_USES | OPENREG_OBSERVE_SPANS), OPENREG_OK) << last_message();
+  EXPECT_EQ(openreg_observed(), OPENREG_OBSERVE_USES | OPENREG_OBSERVE_SPANS);
+  void* block = nullptr;
+  const auto work = [&] {
+    ASSERT_EQ(openreg_malloc(0, 64, 0, &block), OPENREG_OK) << last_message();
+    ASSERT_EQ(openreg_memset_async(block, 0, 1, 64, 0), OPENREG_OK) << last_message();
+    ASSERT_EQ(openreg_stream_synchronize(0, 0), OPENREG_OK);
+    ASSERT_EQ(openreg_free(block), OPENREG_OK);
+  };
+  work();
+  EXPECT_EQ(seen.given, 1);
+  EXPECT_EQ(seen.freed, 1);
+  EXPECT_EQ(seen.uses, 1);
+  EXPECT_EQ(seen.orders, 1);
+  EXPECT_GE(seen.spans, 5);  // of a fill the begin, where it is queued and the end; of a wait two
+  EXPECT_EQ(seen.allocations + seen.events, 0);
+  ASSERT_EQ(openreg_observe(&observer, 0), OPENREG_OK);
+  EXPECT_EQ(openreg_observed(), 0u);
+  const int spans = seen.spans;
+  work();
+  EXPECT_EQ(seen.given, 1);
+  EXPECT_EQ(seen.spans, spans);
+}
+
+// What an observer refuses fails with its text, and has not begun
+TEST_F(ObserversTest, Refusals) {
+  static Seen seen;
+  static const openreg_observer observer = make_observer(&seen);
+  void* block = nullptr;
+  ASSERT_EQ(openreg_malloc(0, 64, 0, &block), OPENREG_OK) << last_message();
+  ASSERT_EQ(openreg_memset_async(block, 0, 1, 64, 0), OPENREG_OK);
+  seen.refuses = true;
+  ASSERT_EQ(openreg_observe(&observer, OPENREG_OBSERVE_USES | OPENREG_OBSERVE_ALLOCATIONS), OPENREG_OK);
+  EXPECT_EQ(openreg_memset_async(block, 0, 2, 64, 0), OPENREG_E_INVALID);
+  EXPECT_EQ(last_message(), "not these bytes");
+  void* other = nullptr;
+  EXPECT_EQ(openreg_malloc(0, 64, 0, &other), OPENREG_E_NOMEM);
+  EXPECT_CONTAINS(last_message(), "no memory today");
+  ASSERT_EQ(openreg_observe(&observer, 0), OPENREG_OK);
+  char byte = 0;
+  ASSERT_EQ(openreg_memcpy(&byte, OPENREG_HOST, block, 0, 1), OPENREG_OK);
+  EXPECT_EQ(byte, 1);
+  EXPECT_EQ(openreg_free(block), OPENREG_OK);
+}
+
+// Wrong arguments are refused, and so is one observer too many
+TEST_F(ObserversTest, WrongArguments) {
+  static std::array<openreg_observer, OPENREG_OBSERVERS_MAX + 1> many{};
+  EXPECT_EQ(openreg_observe(nullptr, 0), OPENREG_E_INVALID);
+  EXPECT_EQ(openreg_observe(&many[0], 0), OPENREG_E_INVALID);
+  many[0].struct_size = sizeof many[0];
+  EXPECT_EQ(openreg_observe(&many[0], OPENREG_OBSERVE_ALL + 1), OPENREG_E_INVALID);
+  EXPECT_CONTAINS(last_message(), "unknown events");
+  EXPECT_EXIT(
+      {
+        openreg_status status = OPENREG_OK;
+        for (auto& one : many) {
+          one.struct_size = sizeof one;
+          status = openreg_observe(&one, OPENREG_OBSERVE_MEMORY);
+        }
+        _exit(status == OPENREG_E_NOMEM ? 0 : 1);
+      },
+      ::testing::ExitedWithCode(0), "");
+}
+
+// Instruments come and go while other threads work: each call is seen whole, or not at all (for ThreadSanitizer, too)
+TEST_F(ObserversTest, ComeAndGoWhileThreadsWork) {
+  static Seen seen;
+  static const openreg_observer observer = make_observer(&seen);
+  std::atomic<bool> stops{false};
+  std::atomic<int> failures{0};
+  ASSERT_EQ(openreg_init(), OPENREG_OK) << last_message();
+  std::vector<std::thread> threads;
+  for (int i = 0; i < 3; ++i) {
+    threads.emplace_back([&] {
+      std::vector<char> bytes(256, 3), back(256);
+      while (!stops) {
+        void* block = nullptr;
+        const bool ok = openreg_malloc(0, bytes.size(), 0, &block) == OPENREG_OK &&
+                        openreg_memcpy_async(block, 0, bytes.data(), OPENREG_HOST, bytes.size(), 0, 0) == OPENREG_OK &&
+                        openreg_memcpy(back.data(), OPENREG_HOST, block, 0, back.size()) == OPENREG_OK &&
+                        back == bytes && openreg_free(block) == OPENREG_OK;
+        failures += ok ? 0 : 1;
+      }
+    });
+  }
+  openreg_tracer tracer{};
+  tracer.struct_size = sizeof tracer;
+  tracer.record = [](void*, const openreg_trace_record*) {};
+  for (int round = 0; round < 40; ++round) {
+    openreg_faults faults = nullptr;
+    EXPECT_EQ(openreg_observe(&observer, OPENREG_OBSERVE_MEMORY | OPENREG_OBSERVE_SPANS), OPENREG_OK);
+    EXPECT_EQ(openreg_flight_recorder_start(64), OPENREG_OK) << last_message();
+    EXPECT_EQ(openreg_faults_begin("corrupt at copy 1000000000", &faults), OPENREG_OK) << last_message();
+    EXPECT_EQ(openreg_trace_start(&tracer), OPENREG_OK) << last_message();
+    std::this_thread::yield();
+    EXPECT_EQ(openreg_flight_recorder_start(0), OPENREG_OK);
+    openreg_faults_end(faults);
+    EXPECT_EQ(openreg_trace_stop(), OPENREG_OK);
+    EXPECT_EQ(openreg_observe(&observer, 0), OPENREG_OK);
+  }
+  stops = true;
+  for (auto& thread : threads) thread.join();
+  EXPECT_EQ(failures, 0);
+}
+
+}  // namespace
+}  // namespace openreg_test
