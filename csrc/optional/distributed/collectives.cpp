@@ -30,12 +30,21 @@ c10::intrusive_ptr<Class> held_by(PyObject* object, const char* what) {
   return handle.cast<c10::intrusive_ptr<Class>>();
 }
 
-PyObject* _serveProcessGroup(PyObject* /*self*/, PyObject* object) {
+PyObject* _serveProcessGroup(PyObject* /*self*/, PyObject* arguments) {
   HANDLE_TH_ERRORS
+  PyObject* object = nullptr;
+  PyObject* backend = Py_None;
+  if (PyArg_ParseTuple(arguments, "O|O", &object, &backend) == 0) {
+    return nullptr;
+  }
+  c10::intrusive_ptr<c10d::Backend> own;
+  if (backend != Py_None) {
+    own = held_by<c10d::Backend>(backend, "a backend of torch.distributed");
+  }
   auto group = held_by<c10d::ProcessGroup>(object, "a torch.distributed.ProcessGroup");
   {
     const py::gil_scoped_release released; // another thread may hold the lock inside and want the GIL
-    c10::openreg::serve_process_group(*group);
+    c10::openreg::serve_process_group(*group, own);
   }
   Py_RETURN_NONE;
   END_HANDLE_TH_ERRORS
@@ -92,8 +101,8 @@ PyMethodDef openreg_collective_methods[] = {
      "Adds _StagedBackend to the module. To be called when torch.distributed has its own classes."},
     {"_serve_process_group",
      torch_openreg::_serveProcessGroup,
-     METH_O,
-     "Gives a group with gloo a backend for openreg tensors."},
+     METH_VARARGS,
+     "Gives a group with gloo a backend for openreg tensors: over the second argument, or that gloo where it is None."},
     {"_staged_backend",
      torch_openreg::_stagedBackend,
      METH_O,
