@@ -156,7 +156,7 @@ INTERFACES = (
     Interface(
         "profiler, by events",
         (("torch/csrc/profiler/stubs/base.h", "ProfilerStubs"),),
-        (("shim/optional/profile/profiler.cpp", "ProfilerStubs"),),
+        (("shim/device/profiler.cpp", "ProfilerStubs"),),
     ),
     Interface(
         "profiler, by rows",
@@ -165,8 +165,8 @@ INTERFACES = (
             ("kineto/IActivityProfiler.h", "IActivityProfiler"),
         ),
         (
-            ("shim/optional/profile/profiler_kineto.cpp", "Session"),
-            ("shim/optional/profile/profiler_kineto.cpp", "Profiler"),
+            ("shim/optional/profile/kineto.cpp", "Session"),
+            ("shim/optional/profile/kineto.cpp", "Profiler"),
         ),
         {
             "getDeviceProperties": "it is written into the head of a trace for CUDA's devices; lanes have their names",
