@@ -29,6 +29,7 @@ table_is_sound(check_context *c)
     REQUIRE(kernels->struct_size >= OPENREG_KERNELS_SIZE_1 && kernels->kernel_size >= OPENREG_KERNEL_SIZE_1,
             "the table of kernels has %u bytes, and an entry %u", (unsigned)kernels->struct_size,
             (unsigned)kernels->kernel_size);
+    REQUIRE(kernels->version >= 1, "the table of kernels has version %u", (unsigned)kernels->version);
     REQUIRE(kernels->count == 0 || kernels->list != NULL, "the table of kernels has no list");
     for (uint64_t i = 0; i < kernels->count; ++i) {
         const openreg_kernel *const kernel = entry(kernels, i);
@@ -38,6 +39,10 @@ table_is_sound(check_context *c)
         REQUIRE(kernel->run != NULL, "%s has no function", kernel->name);
         REQUIRE((kernel->flags & ~OPENREG_KERNEL_ELEMENTWISE) == 0, "%s has the unknown flags 0x%llx", kernel->name,
                 (unsigned long long)kernel->flags);
+        const size_t length = strlen(kernel->name);
+        REQUIRE(kernel->schema == NULL ||
+                    (strncmp(kernel->schema, kernel->name, length) == 0 && kernel->schema[length] == '('),
+                "%s has the schema of another operator: %.80s", kernel->name, kernel->schema);
         for (uint64_t k = 0; k < i; ++k)
             REQUIRE(strcmp(entry(kernels, k)->name, kernel->name) != 0, "%s is in the list twice", kernel->name);
     }
@@ -131,6 +136,29 @@ free_operand(check_context *c, operand *o)
 
 /* --------------------------------------------------------------------------------------------------------------- calls */
 
+/* Scratch memory that a kernel took; it goes back when the stream has passed the call. */
+typedef struct lent {
+    check_context *c;
+    char *blocks[16];
+    int count;
+} lent;
+
+static void *
+lend(const openreg_kernel_call *call, uint64_t size)
+{
+    lent *const scratch = call->scratch;
+    if (scratch->count == 16)
+        return NULL;
+    const size_t bytes = size == 0 ? 1 : (size_t)size;
+    char *const block = check_alloc(scratch->c, 0, bytes);
+    unsigned char *const undefined = check_host_alloc(scratch->c, bytes, false);
+    memset(undefined, UNTOUCHED, bytes);
+    check_write(scratch->c, 0, block, undefined, bytes);
+    free(undefined);
+    check_begin_call(call->name); /* the kernel goes on */
+    return scratch->blocks[scratch->count++] = block;
+}
+
 /* Runs a kernel on a stream and compares. False if it refuses; then the result must be untouched. */
 static bool
 call_and_compare(check_context *c, const openreg_kernel *kernel, const check_operator *known, operand *result,
@@ -160,6 +188,8 @@ call_and_compare(check_context *c, const openreg_kernel *kernel, const check_ope
                     check_number_load(element(operands[0], i / columns * inner + k), operands[0]->tensor.dtype) *
                     check_number_load(element(operands[1], k * columns + i % columns), operands[1]->tensor.dtype);
         }
+    static const char *const names_of_one[] = {"self", "other", "alpha"}, *const names_of_product[] = {"self", "mat2"};
+    lent scratch = {.c = c};
     const openreg_kernel_call call = {.struct_size = sizeof call,
                                       .dev = 0,
                                       .stream = stream,
@@ -168,7 +198,10 @@ call_and_compare(check_context *c, const openreg_kernel *kernel, const check_ope
                                       .arguments = arguments,
                                       .argument_count = count,
                                       .results = results,
-                                      .result_count = 1};
+                                      .result_count = 1,
+                                      .argument_names = known->is_product ? names_of_product : names_of_one,
+                                      .workspace = lend,
+                                      .scratch = &scratch};
     unsigned char *const before = malloc(ROOM), *const after = malloc(ROOM);
     memcpy(before, result->host, ROOM);
     check_begin_call(kernel->name);
@@ -177,6 +210,8 @@ call_and_compare(check_context *c, const openreg_kernel *kernel, const check_ope
     if (!is_refused)
         check_succeeded(kernel->name, status);
     check_sync(c, 0, stream);
+    while (scratch.count > 0)
+        check_free(c, 0, scratch.blocks[--scratch.count]);
     check_read(c, 0, after, result->memory, ROOM);
     if (is_refused) {
         REQUIRE(memcmp(before, after, ROOM) == 0, "%s, %s: it refused, and has written to its result", kernel->name,
@@ -378,7 +413,8 @@ streams_are_respected(check_context *c)
 
 static const check_case cases[] = {
     {"kernel.table", "extension", CHECK_KERNELS,
-     "kernels.h: names are \"namespace::operator\", each once; every entry has a function and known flags alone.",
+     "kernels.h: names are \"namespace::operator\", each once; every entry has a function, known flags alone, and the "
+     "schema of its own operator or none.",
      "kernel_size is sizeof(openreg_kernel), the distance of two entries.", table_is_sound},
     {"kernel.values", "extension", CHECK_KERNELS, "kernels.h: a kernel computes what the operator of its name does.",
      "Compared with a reference in C: floating point to 1e-5 (float64: 1e-12) of the value, integers exactly.",

@@ -122,13 +122,20 @@ kernel_mm(openreg_instance instance, const openreg_kernel_call *call)
 }
 
 static const openreg_kernel list[] = {
-    {.name = "aten::add.Tensor", .run = kernel_add, .flags = OPENREG_KERNEL_ELEMENTWISE},
-    {.name = "aten::relu", .run = kernel_relu, .flags = OPENREG_KERNEL_ELEMENTWISE},
-    {.name = "aten::mm", .run = kernel_mm},
+    {.name = "aten::add.Tensor",
+     .schema = "aten::add.Tensor(Tensor self, Tensor other, *, Scalar alpha=1) -> Tensor",
+     .run = kernel_add,
+     .flags = OPENREG_KERNEL_ELEMENTWISE},
+    {.name = "aten::relu",
+     .schema = "aten::relu(Tensor self) -> Tensor",
+     .run = kernel_relu,
+     .flags = OPENREG_KERNEL_ELEMENTWISE},
+    {.name = "aten::mm", .schema = "aten::mm(Tensor self, Tensor mat2) -> Tensor", .run = kernel_mm},
 };
 
 static const openreg_kernels kernels = {
     .struct_size = sizeof(openreg_kernels),
+    .version = OPENREG_KERNELS_VERSION,
     .kernel_size = sizeof(openreg_kernel),
     .count = sizeof list / sizeof list[0],
     .list = list,

@@ -255,19 +255,28 @@ kernel_aminmax(openreg_instance instance, const openreg_kernel_call *call)
     return OPENREG_OK;
 }
 
-/* aten::cumsum(Tensor self, int dim, *, ScalarType? dtype=None) -> Tensor; not elementwise */
+/* aten::cumsum(Tensor self, int dim) -> Tensor, of a PyTorch that had no dtype yet; not elementwise. The sums are made in
+ * scratch memory. */
 static openreg_status
 kernel_cumsum(openreg_instance instance, const openreg_kernel_call *call)
 {
     (void)instance;
     const openreg_tensor *const result = call->results[0].tensor;
-    if (result->ndim != 1 || !is_operand(call, 0) || !is_float(result))
+    const openreg_value *const self = openreg_find_argument(call, "self");
+    if (result->ndim != 1 || !is_float(result) || self == NULL || self->tensor == NULL ||
+        self->tensor->dtype.bits != result->dtype.bits || !is_float(self->tensor) ||
+        openreg_find_argument(call, "dtype") != NULL)
         return OPENREG_E_UNSUPPORTED;
+    const size_t bytes = (size_t)result->shape[0] * sizeof(double);
+    void *const scratch = call->workspace(call, bytes);
+    if (scratch == NULL)
+        return OPENREG_E_NOMEM;
+    double *const sums = on_host(scratch);
     double sum = 0;
-    for (int64_t i = 0; i < result->shape[0]; ++i) {
-        sum += load(&call->arguments[0], i);
-        store(result, i, sum);
-    }
+    for (int64_t i = 0; i < result->shape[0]; ++i)
+        sums[i] = sum += load(self, i);
+    for (int64_t i = 0; i < result->shape[0]; ++i)
+        store(result, i, sums[i]);
     return OPENREG_OK;
 }
 
@@ -312,12 +321,18 @@ static const openreg_kernel more_list[] = {
     {.name = "aten::floor", .run = kernel_full, .flags = OPENREG_KERNEL_ELEMENTWISE},
     {.name = "aten::ceil", .run = kernel_speechless, .flags = OPENREG_KERNEL_ELEMENTWISE},
     {.name = "aten::fill_.Scalar", .run = kernel_fill},
-    {.name = "aten::embedding", .run = kernel_embedding},
+    {.name = "aten::embedding",
+     .schema = "aten::embedding(Tensor weight, Tensor indices, int padding_idx=-1) -> Tensor", /* int for SymInt */
+     .run = kernel_embedding},
     {.name = "aten::aminmax", .run = kernel_aminmax},
-    {.name = "aten::cumsum", .run = kernel_cumsum},
+    {.name = "aten::cumsum", .schema = "aten::cumsum(Tensor self, int dim) -> Tensor", .run = kernel_cumsum},
     {.name = "aten::_foreach_mul.Scalar", .run = kernel_foreach_mul},
     {.name = "aten::copy_", .run = kernel_copy, .flags = OPENREG_KERNEL_ELEMENTWISE},
-    {.name = "mylibrary::halve", .run = kernel_halve, .flags = OPENREG_KERNEL_ELEMENTWISE},
+    {.name = "mylibrary::halve",
+     .schema = "mylibrary::halve(Tensor x) -> Tensor",
+     .run = kernel_halve,
+     .flags = OPENREG_KERNEL_ELEMENTWISE},
+    {.name = "mylibrary::quarter", .schema = "mylibrary::quarter(Tensor y) -> Tensor", .run = kernel_on_fire},
     /* Never called: */
     {.name = "aten::linear", .run = kernel_spy},
     {.name = "aten::view", .run = kernel_spy},
@@ -325,10 +340,23 @@ static const openreg_kernel more_list[] = {
     {.name = "aten::equal", .run = kernel_spy},
     {.name = "aten::ad.Tensor", .run = kernel_spy},
     {.name = "aten::resize_", .run = kernel_spy},
+    /* Nor these, whose schemas differ: in a name, the operator, a type, the results, what is needed, what is there. */
+    {.name = "aten::sin", .schema = "aten::sin(Tensor input) -> Tensor", .run = kernel_on_fire},
+    {.name = "aten::cos", .schema = "aten::sin(Tensor self) -> Tensor", .run = kernel_on_fire},
+    {.name = "aten::leaky_relu",
+     .schema = "aten::leaky_relu(Tensor self, int negative_slope) -> Tensor",
+     .run = kernel_on_fire},
+    {.name = "aten::exp", .schema = "aten::exp(Tensor self) -> (Tensor, Tensor)", .run = kernel_on_fire},
+    {.name = "aten::threshold",
+     .schema = "aten::threshold(Tensor self, Scalar threshold) -> Tensor",
+     .run = kernel_on_fire},
+    {.name = "aten::log", .schema = "aten::log(Tensor self, int base=2) -> Tensor", .run = kernel_on_fire},
+    {.name = "aten::tan", .schema = "no schema", .run = kernel_on_fire},
 };
 
 static const openreg_kernels more_kernels = {
     .struct_size = sizeof(openreg_kernels),
+    .version = OPENREG_KERNELS_VERSION,
     .kernel_size = sizeof(openreg_kernel),
     .count = sizeof more_list / sizeof more_list[0],
     .list = more_list,
@@ -357,6 +385,7 @@ static const openreg_kernels more_kernels = {
 #else
     .struct_size = sizeof(openreg_kernels),
 #endif
+    .version = OPENREG_KERNELS_VERSION,
     .kernel_size = sizeof(openreg_kernel),
 #if BROKEN == 6
     .count = 1,

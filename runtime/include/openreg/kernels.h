@@ -5,9 +5,10 @@
  * A driver that has kernels of its own returns a table of them from extension() of its openreg_driver (driver.h), for
  * the name OPENREG_KERNELS_NAME and the version OPENREG_KERNELS_VERSION:
  *
- *   static const openreg_kernel list[] = {{.name = "aten::mm", .run = my_mm}};
- *   static const openreg_kernels kernels = {
- *       .struct_size = sizeof kernels, .kernel_size = sizeof list[0], .count = 1, .list = list};
+ *   static const openreg_kernel list[] = {
+ *       {.name = "aten::mm", .schema = "aten::mm(Tensor self, Tensor mat2) -> Tensor", .run = my_mm}};
+ *   static const openreg_kernels kernels = {.struct_size = sizeof kernels, .version = OPENREG_KERNELS_VERSION,
+ *                                           .kernel_size = sizeof list[0], .count = 1, .list = list};
  *
  * An operator of the list runs on the driver's own devices, on device memory, with nothing copied. Every other
  * operator, and every call that a kernel refuses, runs as it would without the table.
@@ -16,6 +17,13 @@
  *          is above: what an operator's derivative calls is looked up by its own name. An operator that PyTorch puts
  *          together from others ("aten::linear", "aten::matmul") never reaches a driver: list the others ("aten::mm",
  *          "aten::addmm"). Such names, and unknown ones, are reported once by a warning and not used.
+ * Schemas  Arguments come in the order of the operator's schema, which changes between versions of PyTorch. `schema` is
+ *          the text that the kernel was written for, as torch.ops.aten.add.Tensor._schema prints it. Where the running
+ *          PyTorch's differs in names, types, order or results, one warning says so and the operator runs the ordinary
+ *          way. int and SymInt are one type here. PyTorch's may have further arguments at the end, with defaults: the
+ *          kernel doesn't see them, and a call that gives one another value runs the ordinary way. NULL: not compared.
+ *          That is safe only for a kernel that finds its arguments by name (openreg_find_argument()), or that is
+ *          compiled along with the PyTorch it runs under.
  * Forms    A kernel of the functional form serves the in-place and the out= form too: "aten::add.Tensor" is called for
  *          add_.Tensor and add.out. An operator that programs call in another form only is listed by that
  *          one's name: "aten::zero_".
@@ -31,6 +39,12 @@
  *   Lifetime  The call, its values, tensors, shapes, strides, lists and texts are valid until the kernel returns. The
  *             memory of tensors stays valid for work queued on the call's stream; a kernel that uses another stream of
  *             its own must make the call's stream wait for it.
+ *   Scratch   call->workspace(call, size) gives `size` bytes of device memory out of the device's cache, aligned as
+ *             mem_alloc()'s, contents undefined. NULL: there is no memory. Then the kernel computes without, refuses,
+ *             or returns OPENREG_E_NOMEM, for which set_error() is optional: the runtime knows the reason. The memory
+ *             is valid for work that is queued on the call's stream before the kernel returns. Work that is queued
+ *             there later may use it again. workspace() may call mem_alloc(), so a kernel holds no lock that this
+ *             takes. Any number of calls, from the thread that the kernel was called in.
  *   Refusing  OPENREG_E_UNSUPPORTED: "not for these types, layouts or values". The kernel must not have written
  *             anything nor queued work; set_error() is optional here. The call then runs the ordinary way.
  *   Errors    Any other code is an error of the program, 'aten::mm: driver "x": text (CODE)': torch.OutOfMemoryError
@@ -112,12 +126,16 @@ typedef struct openreg_kernel_call {
     openreg_driver_stream stream; /* of that device */
     const openreg_kernel *kernel; /* the entry that led here */
     const char *name;             /* the operator that was called: "aten::add_" for a kernel of "aten::add.Tensor" */
-    /* In the order of the operator's schema, without names; tensors that an out= form writes are at the end. */
+    /* In the order of the operator's schema, and named by argument_names; tensors that an out= form writes are at
+     * the end. */
     const openreg_value *arguments;
     uint64_t argument_count;
     /* What the operator returns, to be written: new tensors, or the arguments that the form writes. */
     const openreg_value *results;
     uint64_t result_count;
+    const char *const *argument_names;                                         /* argument_count names, of the schema */
+    void *(*workspace)(const struct openreg_kernel_call *call, uint64_t size); /* bytes; see "Scratch" */
+    void *scratch;                                                             /* the runtime's */
 } openreg_kernel_call;
 
 /* Element i of each result depends on elements i of the arguments alone. Then tensor arguments come expanded to the
@@ -128,13 +146,14 @@ typedef struct openreg_kernel_call {
 struct openreg_kernel {
     const char *name; /* static, "namespace::operator" or "namespace::operator.overload" */
     openreg_status (*run)(openreg_instance, const openreg_kernel_call *call);
-    uint64_t flags; /* OPENREG_KERNEL_* */
+    uint64_t flags;     /* OPENREG_KERNEL_* */
+    const char *schema; /* static; what PyTorch's must be, see "Schemas". NULL: not compared */
 };
 
 /* What extension() returns: constant until close(). */
 typedef struct openreg_kernels {
-    uint32_t struct_size; /* sizeof(openreg_kernels) as compiled into the driver */
-    uint32_t kernel_size; /* sizeof(openreg_kernel) as compiled into the driver: the distance of two entries */
+    uint32_t struct_size, version; /* sizeof(openreg_kernels), OPENREG_KERNELS_VERSION as compiled into the driver */
+    uint64_t kernel_size;          /* sizeof(openreg_kernel) as compiled into the driver: the distance of two entries */
     uint64_t count;
     const openreg_kernel *list; /* no name twice */
 } openreg_kernels;
@@ -143,9 +162,9 @@ static_assert(sizeof(openreg_tensor) == 48u, "openreg_tensor is DLPack's DLTenso
 static_assert(sizeof(openreg_value) == 80u, "openreg_value is an element of arrays: it cannot grow");
 
 /* Sizes of the first version, frozen for ever. */
-#define OPENREG_KERNEL_CALL_SIZE_1 64u
-#define OPENREG_KERNEL_SIZE_1 24u
-#define OPENREG_KERNELS_SIZE_1 24u
+#define OPENREG_KERNEL_CALL_SIZE_1 88u
+#define OPENREG_KERNEL_SIZE_1 32u
+#define OPENREG_KERNELS_SIZE_1 32u
 static_assert(sizeof(openreg_kernel_call) == OPENREG_KERNEL_CALL_SIZE_1 &&
                   sizeof(openreg_kernel) == OPENREG_KERNEL_SIZE_1 && sizeof(openreg_kernels) == OPENREG_KERNELS_SIZE_1,
               "append a field, then freeze its size");
@@ -157,6 +176,16 @@ OPENREG_HELPER const openreg_tensor *
 openreg_tensor_argument(const openreg_kernel_call *call, uint64_t i)
 {
     return i < call->argument_count ? call->arguments[i].tensor : NULL;
+}
+
+/* The argument of that name, or NULL if the operator has none. */
+OPENREG_HELPER const openreg_value *
+openreg_find_argument(const openreg_kernel_call *call, const char *name)
+{
+    for (uint64_t i = 0; i < call->argument_count; ++i)
+        if (strcmp(call->argument_names[i], name) == 0)
+            return &call->arguments[i];
+    return NULL;
 }
 
 /* 1 if argument `i` is a bool, an int or a float: then its `real` is its value. */

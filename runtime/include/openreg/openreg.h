@@ -404,11 +404,11 @@ struct openreg_kernel_call;
  * name missing or twice, no function, unknown flags), common ones. */
 OPENREG_API openreg_status openreg_get_kernels(int32_t device, const struct openreg_kernels **out);
 
-/* Runs an entry of that table on `stream` of `device`. The caller sets struct_size, name, arguments and results of
- * `call`, with the device's ordinal as the tensors' device_id; the rest is set here.
+/* Runs an entry of that table on `stream` of `device`. The caller sets struct_size, name, arguments, their names and
+ * results of `call`, with the device's ordinal as the tensors' device_id; the rest is set here.
  * Errors: OPENREG_E_UNSUPPORTED, with no error text: the kernel refuses these arguments and has done nothing. The
- * driver's, as 'aten::mm: driver "x": ...'. OPENREG_E_INVALID (a stream of another device, a NULL, a call without a
- * name or shorter than OPENREG_KERNEL_CALL_SIZE_1). */
+ * driver's, as 'aten::mm: driver "x": ...'. openreg_free()'s, for the kernel's scratch memory. OPENREG_E_INVALID (a
+ * stream of another device, a NULL, a call without a name or shorter than OPENREG_KERNEL_CALL_SIZE_1). */
 OPENREG_API OPENREG_WARN_UNUSED openreg_status openreg_run_kernel(int32_t device, openreg_stream stream,
                                                                   const struct openreg_kernel *kernel,
                                                                   struct openreg_kernel_call *call);

@@ -337,7 +337,11 @@ copy_kernels(const openreg_kernels *kernels)
         if (entry->run != NULL)
             entry->run = validated_run;
     }
-    *copy = (openreg_kernels){sizeof *copy, kernels->kernel_size, kernels->count, (const openreg_kernel *)(void *)list};
+    *copy = (openreg_kernels){.struct_size = sizeof *copy,
+                              .version = OPENREG_KERNELS_VERSION,
+                              .kernel_size = kernels->kernel_size,
+                              .count = kernels->count,
+                              .list = (const openreg_kernel *)(void *)list};
     return copy;
 }
 

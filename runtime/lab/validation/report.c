@@ -88,7 +88,7 @@ openreg_validation_end(openreg_instance v, const char *slot, openreg_call_span s
         openreg_validation_report(v, rule, slot, "it called set_error() and returned OPENREG_OK");
     else if (!openreg_error_is_known(status))
         openreg_validation_report(v, rule, slot, "it returned %d, which is no status", status);
-    else if (errors == 0 && !(refuses && status == OPENREG_E_UNSUPPORTED))
+    else if (errors == 0 && !(refuses && (status == OPENREG_E_UNSUPPORTED || status == OPENREG_E_NOMEM)))
         openreg_validation_report(v, rule, slot, "it returned %s without set_error()", openreg_status_name(status));
     else if (errors > 1)
         openreg_validation_report(v, rule, slot, "it called set_error() %u times before it returned %s",

@@ -122,7 +122,7 @@ typedef struct openreg_call_span {
 
 /* Before the driver is called; says so if this thread runs a host function. */
 openreg_call_span openreg_validation_begin(openreg_instance, const char *slot);
-/* After it: the rules on errors. `refuses` is 1 where OPENREG_E_UNSUPPORTED needs no text. */
+/* After it: the rules on errors. `refuses` is 1 where OPENREG_E_UNSUPPORTED and OPENREG_E_NOMEM need no text: kernels. */
 void openreg_validation_end(openreg_instance, const char *slot, openreg_call_span, openreg_status status, int refuses);
 /* If `status` is a failure, the slot must have left its out-parameter of `size` bytes as `before` was. */
 void openreg_validation_untouched(openreg_instance, const char *slot, openreg_status status, const void *now,

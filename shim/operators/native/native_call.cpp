@@ -72,12 +72,14 @@ bool show_number(const c10::IValue& from, openreg_value& to) {
 NativeCall::NativeCall(
     const c10::OperatorHandle& op,
     const openreg_kernel& kernel,
+    LaterArguments later,
     ShapeFunction& shape_function,
     DeviceIndex device,
     int32_t ordinal,
     const torch::jit::Stack& stack)
     : op_(op),
       kernel_(kernel),
+      later_(later),
       shape_function_(shape_function),
       device_(c10::DeviceType::PrivateUse1, device),
       ordinal_(ordinal),
@@ -100,10 +102,18 @@ bool NativeCall::can_be_shown(const c10::Argument& declared, const c10::IValue& 
   return fits;
 }
 
+// Whether a later argument has its default. Of the kinds that defaults are, none is a tensor.
+bool NativeCall::is_as_declared(size_t i) const {
+  const auto& declared = op_.schema().arguments()[i].default_value();
+  const c10::IValue& value = arguments_[i];
+  return declared.has_value() && declared->tagKind() == value.tagKind() && !value.isTensor() && !value.isTensorList() &&
+      *declared == value;
+}
+
 bool NativeCall::prepare() {
   const auto& declared = op_.schema().arguments();
   for (size_t i = 0; i < declared.size(); ++i) {
-    if (!can_be_shown(declared[i], arguments_[i])) {
+    if (later_.has(i) ? !is_as_declared(i) : !can_be_shown(declared[i], arguments_[i])) {
       return false;
     }
   }
@@ -363,7 +373,7 @@ void NativeCall::show_result(const c10::IValue& value, openreg_value& to) {
 
 bool NativeCall::show_arguments() {
   const auto& declared = op_.schema().arguments();
-  argument_values_.resize(declared.size());
+  argument_values_.reserve(declared.size());
   result_values_.resize(results_.size());
   try {
     // Results first: writing makes a copy-on-write storage its own, which an argument may be too.
@@ -371,7 +381,11 @@ bool NativeCall::show_arguments() {
       show_result(results_[i], result_values_[i]);
     }
     for (size_t i = 0; i < declared.size(); ++i) {
-      if (!show(declared[i], arguments_[i], argument_values_[i])) {
+      if (later_.has(i)) {
+        continue;
+      }
+      argument_names_.push_back(declared[i].name().c_str());
+      if (!show(declared[i], arguments_[i], argument_values_.emplace_back())) {
         return false;
       }
     }
@@ -402,6 +416,7 @@ bool NativeCall::run() {
   call.name = op_.schema().name().c_str();
   call.arguments = argument_values_.data();
   call.argument_count = argument_values_.size();
+  call.argument_names = argument_names_.data();
   call.results = result_values_.data();
   call.result_count = result_values_.size();
   const openreg_status status = openreg_run_kernel(device_.index(), stream, &kernel_, &call);

@@ -15,6 +15,15 @@
 
 namespace c10::openreg {
 
+// Arguments of an operator that its kernel was written without: they are in a later PyTorch's schema.
+struct LaterArguments {
+  size_t first = 0;
+  size_t count = 0;
+  bool has(size_t i) const {
+    return i >= first && i < first + count;
+  }
+};
+
 class NativeCall {
  public:
   // `stack` ends with the arguments of `op`; it must stay as it is while this object lives. `ordinal`: that of `device`
@@ -22,6 +31,7 @@ class NativeCall {
   NativeCall(
       const c10::OperatorHandle& op,
       const openreg_kernel& kernel,
+      LaterArguments later,
       ShapeFunction& shape_function,
       DeviceIndex device,
       int32_t ordinal,
@@ -49,6 +59,7 @@ class NativeCall {
     return (kernel_.flags & OPENREG_KERNEL_ELEMENTWISE) != 0;
   }
 
+  bool is_as_declared(size_t i) const;
   static bool can_be_shown(const c10::Argument& declared, const c10::IValue& value);
   bool is_read_too(const at::Tensor& tensor) const;
   bool fit_written(const at::Tensor& tensor, const TensorShape& shape, bool is_out) const;
@@ -71,6 +82,7 @@ class NativeCall {
 
   const c10::OperatorHandle& op_;
   const openreg_kernel& kernel_;
+  const LaterArguments later_;
   ShapeFunction& shape_function_; // of `op`
   const c10::Device device_;
   const int32_t ordinal_;
@@ -78,6 +90,7 @@ class NativeCall {
 
   std::vector<c10::IValue> results_;
   c10::SmallVector<openreg_value, 8> argument_values_;
+  c10::SmallVector<const char*, 8> argument_names_;
   c10::SmallVector<openreg_value, 2> result_values_;
   // What the values point to: elements of lists stay where they are.
   std::list<openreg_tensor> tensors_;

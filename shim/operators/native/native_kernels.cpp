@@ -2,6 +2,7 @@
 #include "shim/operators/native/native_kernels.h"
 
 #include <openreg/kernels.h>
+#include <torch/csrc/jit/frontend/function_schema_parser.h>
 #include <torch/library.h>
 
 #include <algorithm>
@@ -23,12 +24,21 @@ namespace c10::openreg {
 // An operator that a driver's kernel serves.
 struct NativeKernel {
   // `functional`: the listed operator of which this is a form.
-  NativeKernel(const openreg_kernel& by, const std::string& name, std::optional<c10::OperatorHandle> functional)
+  NativeKernel(
+      const openreg_kernel& by,
+      const std::string& name,
+      std::optional<c10::OperatorHandle> functional,
+      LaterArguments without)
       : kernel(by),
+        later(without),
         counter(operator_counter(ExecutionMode::native, name)),
         shape_function(functional) {}
 
   const openreg_kernel& kernel;
+  LaterArguments later;
+  bool is_compared = true; // with the operator's schema
+  bool is_refused = false;
+  std::once_flag comparing;
   OperatorCounter& counter;
   ShapeFunction shape_function;
 };
@@ -124,6 +134,63 @@ const char* refusal_of(const c10::OperatorHandle& op) {
   return refusal_of(op.schema());
 }
 
+// ------------------------------------------------------------------------------------------------------------ schemas
+
+// type() has int for SymInt, as a kernel has, but for types of elements too.
+bool is_same_type(const c10::Argument& a, const c10::Argument& b) {
+  const auto is_dtype = [](const c10::Argument& x) { return kind_of(x) == c10::TypeKind::ScalarTypeType; };
+  return *a.type() == *b.type() && is_dtype(a) == is_dtype(b) && is_written(a) == is_written(b);
+}
+
+bool is_same_argument(const c10::Argument& a, const c10::Argument& b) {
+  return a.name() == b.name() && a.kwarg_only() == b.kwarg_only() && is_same_type(a, b);
+}
+
+// Whether a kernel that was written for `expected` can serve `running`, which may have further arguments with defaults.
+bool is_compatible(const c10::FunctionSchema& expected, const c10::FunctionSchema& running) {
+  const auto& arguments = running.arguments();
+  const size_t known = expected.arguments().size();
+  return expected.operator_name() == running.operator_name() && known <= arguments.size() &&
+      std::equal(expected.arguments().begin(), expected.arguments().end(), arguments.begin(), is_same_argument) &&
+      std::all_of(
+             arguments.begin() + static_cast<std::ptrdiff_t>(known),
+             arguments.end(),
+             [](const c10::Argument& argument) { return argument.default_value().has_value(); }) &&
+      std::equal(
+             expected.returns().begin(),
+             expected.returns().end(),
+             running.returns().begin(),
+             running.returns().end(),
+             is_same_type);
+}
+
+// The arguments that the kernel was written without; nullopt, with a warning, where it can't serve the operator.
+std::optional<LaterArguments> compared_schema(
+    const openreg_kernel& kernel, const c10::FunctionSchema& running, const char* driver) {
+  if (kernel.schema == nullptr) {
+    return LaterArguments{running.arguments().size(), 0};
+  }
+  try {
+    const c10::FunctionSchema expected = torch::jit::parseSchema(kernel.schema);
+    if (is_compatible(expected, running)) {
+      const size_t known = expected.arguments().size();
+      return LaterArguments{known, running.arguments().size() - known};
+    }
+  } catch (const std::exception&) { // no schema, or with a type that this PyTorch doesn't know
+  }
+  TORCH_WARN(
+      "Driver \"",
+      driver,
+      "\" lists a kernel for ",
+      kernel.name,
+      ", which is not used: it was written for the schema ",
+      kernel.schema,
+      ", and this PyTorch's is ",
+      running,
+      ".");
+  return std::nullopt;
+}
+
 // ---------------------------------------------------------------------------------------------- forms of an operator
 
 bool same_type(const c10::Argument& a, const c10::Argument& b) {
@@ -175,8 +242,12 @@ class Reader {
   void add(
       const c10::OperatorName& name,
       const openreg_kernel& kernel,
+      LaterArguments later = {},
       std::optional<c10::OperatorHandle> functional = std::nullopt) {
-    result_->by_operator.emplace(name, std::make_unique<NativeKernel>(kernel, name.name, functional));
+    auto& added = result_->by_operator[name];
+    if (added == nullptr) {
+      added = std::make_unique<NativeKernel>(kernel, name.name, functional, later);
+    }
   }
 
   void add_listed(const openreg_kernel& kernel, const c10::OperatorName& name) {
@@ -184,16 +255,21 @@ class Reader {
     const bool known = op.has_value() && op->hasSchema();
     if (!known && name.getNamespace() != "aten") {
       add(name, kernel); // of a library that is not loaded yet
+      result_->by_operator[name]->is_compared = false;
       return;
     }
     if (const char* reason = known ? refusal_of(*op) : "is not an operator of this PyTorch") {
       TORCH_WARN("Driver \"", driver_, "\" lists a kernel for ", kernel.name, ", which is not used: it ", reason, ".");
       return;
     }
-    add(name, kernel);
+    const auto later = compared_schema(kernel, op->schema(), driver_);
+    if (!later.has_value()) {
+      return;
+    }
+    add(name, kernel, *later);
     keep_whole(*op);
     if (writes_nothing(op->schema())) {
-      functional_.emplace(name.name, std::make_pair(*op, &kernel));
+      functional_.emplace(name.name, Functional{*op, &kernel, *later});
     }
   }
 
@@ -206,12 +282,12 @@ class Reader {
     }
     const auto form = c10::Dispatcher::singleton().findOp(name);
     for (auto at = first; at != last; ++at) {
-      const auto& [op, kernel] = at->second;
+      const auto& [op, kernel, later] = at->second;
       // In place, a kernel would write where it may still read.
       const bool may_share = !in_place || (kernel->flags & OPENREG_KERNEL_ELEMENTWISE) != 0;
       if (may_share && form.has_value() && form->hasSchema() && is_form_of(form->schema(), op.schema()) &&
           refusal_of(*form) == nullptr) {
-        add(name, *kernel, op);
+        add(name, *kernel, later, op);
       }
     }
   }
@@ -249,10 +325,16 @@ class Reader {
     note_operator_of_fallback(name);
   }
 
+  struct Functional {
+    c10::OperatorHandle op;
+    const openreg_kernel* kernel;
+    LaterArguments later;
+  };
+
   const openreg_kernels& table_;
   const char* driver_;
   std::unique_ptr<DriverKernels> result_ = std::make_unique<DriverKernels>();
-  std::unordered_multimap<std::string, std::pair<c10::OperatorHandle, const openreg_kernel*>> functional_; // by name
+  std::unordered_multimap<std::string, Functional> functional_; // by name
 };
 
 const Device& device_with_kernels(DeviceIndex device) {
@@ -313,7 +395,18 @@ bool is_served_in_parts(const c10::OperatorHandle& op, DeviceIndex device) {
 
 bool run_native_kernel(
     NativeKernel& kernel, const c10::OperatorHandle& op, DeviceIndex device, torch::jit::Stack* stack) {
-  NativeCall call(op, kernel.kernel, kernel.shape_function, device, device_with_kernels(device).ordinal, *stack);
+  if (C10_UNLIKELY(!kernel.is_compared)) {
+    std::call_once(kernel.comparing, [&] {
+      const auto later = compared_schema(kernel.kernel, op.schema(), properties_of(device).driver);
+      kernel.is_refused = !later.has_value();
+      kernel.later = later.value_or(LaterArguments{});
+    });
+  }
+  if (kernel.is_refused) {
+    return false;
+  }
+  NativeCall call(
+      op, kernel.kernel, kernel.later, kernel.shape_function, device, device_with_kernels(device).ordinal, *stack);
   if (!call.prepare()) {
     kernel.counter.refused.fetch_add(1, std::memory_order_relaxed);
     return false;

@@ -128,14 +128,23 @@ kernel_mm(openreg_instance instance, const openreg_kernel_call *call)
         return OPENREG_E_UNSUPPORTED;
     BEGIN(instance, call);
     const int64_t rows = result->shape[0], columns = result->shape[1], inner = left->shape[1];
+    /* The sum is in scratch memory; the defect takes that for zeroed. */
+    void *const scratch = call->workspace(call, sizeof(double)), *host = NULL;
+    if (scratch == NULL)
+        return OPENREG_E_NOMEM;
+    (void)mutant_base->host_alias(instance, call->dev, scratch, &host);
     for (int64_t i = 0; i < rows * columns; ++i) {
         double sum = 0;
+        if (IS(kernel_workspace) && i == 0)
+            memcpy(&sum, host, sizeof sum);
         for (int64_t k = 0; k < inner; ++k) {
             const int64_t at = IS(kernel_mm_transposed) ? k * columns + i % columns
                                                         : k * right->strides[0] + i % columns * right->strides[1];
             sum += load(instance, &call->arguments[0], i / columns * inner + k) *
                    load_from(at_offset(instance, right, at), right->dtype);
+            memcpy(host, &sum, sizeof sum);
         }
+        memcpy(&sum, host, sizeof sum);
         store(instance, result, i, sum);
     }
     return OPENREG_OK;
@@ -250,19 +259,44 @@ kernel_threshold_backward(openreg_instance instance, const openreg_kernel_call *
 const void *
 mutant_kernels(void)
 {
+#define ADD "aten::add.Tensor(Tensor self, Tensor other, *, Scalar alpha=1) -> Tensor"
     static const openreg_kernel list[] = {
-        {.name = "aten::add.Tensor", .run = kernel_add, .flags = OPENREG_KERNEL_ELEMENTWISE},
-        {.name = "aten::mm", .run = kernel_mm},
-        {.name = "aten::sum.dim_IntList", .run = kernel_sum},
-        {.name = "aten::cat", .run = kernel_cat},
-        {.name = "aten::index_select", .run = kernel_index_select},
-        {.name = "aten::threshold_backward", .run = kernel_threshold_backward, .flags = OPENREG_KERNEL_ELEMENTWISE},
-        {.name = "aten::add.Tensor", .run = kernel_add, .flags = OPENREG_KERNEL_ELEMENTWISE}, /* of one defect alone */
+        {.name = "aten::add.Tensor", .schema = ADD, .run = kernel_add, .flags = OPENREG_KERNEL_ELEMENTWISE},
+        {.name = "aten::mm", .schema = "aten::mm(Tensor self, Tensor mat2) -> Tensor", .run = kernel_mm},
+        {.name = "aten::sum.dim_IntList",
+         .schema = "aten::sum.dim_IntList(Tensor self, int[1]? dim, bool keepdim=False, *, ScalarType? dtype=None) -> "
+                   "Tensor",
+         .run = kernel_sum},
+        {.name = "aten::cat", .schema = "aten::cat(Tensor[] tensors, int dim=0) -> Tensor", .run = kernel_cat},
+        {.name = "aten::index_select",
+         .schema = "aten::index_select(Tensor self, int dim, Tensor index) -> Tensor",
+         .run = kernel_index_select},
+        {.name = "aten::threshold_backward",
+         .schema = "aten::threshold_backward(Tensor grad_output, Tensor self, Scalar threshold) -> Tensor",
+         .run = kernel_threshold_backward,
+         .flags = OPENREG_KERNEL_ELEMENTWISE},
+        /* Of defects alone: */
+        {.name = "aten::add.Tensor", .schema = ADD, .run = kernel_add, .flags = OPENREG_KERNEL_ELEMENTWISE},
+    };
+#undef ADD
+    static const openreg_kernel of_another[] = {
+        {.name = "aten::mm", .schema = "aten::bmm(Tensor self, Tensor mat2) -> Tensor", .run = kernel_mm},
     };
     enum { COUNT = sizeof list / sizeof list[0] };
-    static const openreg_kernels once = {
-        .struct_size = sizeof once, .kernel_size = sizeof list[0], .count = COUNT - 1, .list = list};
-    static const openreg_kernels twice = {
-        .struct_size = sizeof twice, .kernel_size = sizeof list[0], .count = COUNT, .list = list};
-    return IS(kernel_name_twice) ? &twice : &once;
+    static const openreg_kernels once = {.struct_size = sizeof once,
+                                         .version = OPENREG_KERNELS_VERSION,
+                                         .kernel_size = sizeof list[0],
+                                         .count = COUNT - 1,
+                                         .list = list};
+    static const openreg_kernels twice = {.struct_size = sizeof twice,
+                                          .version = OPENREG_KERNELS_VERSION,
+                                          .kernel_size = sizeof list[0],
+                                          .count = COUNT,
+                                          .list = list};
+    static const openreg_kernels other_schema = {.struct_size = sizeof other_schema,
+                                                 .version = OPENREG_KERNELS_VERSION,
+                                                 .kernel_size = sizeof of_another[0],
+                                                 .count = 1,
+                                                 .list = of_another};
+    return IS(kernel_name_twice) ? &twice : IS(kernel_schema) ? &other_schema : &once;
 }

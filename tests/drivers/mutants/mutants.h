@@ -205,6 +205,8 @@
     X(comm_leaks_file, "comm.leaks") \
     /* kernels */ \
     X(kernel_name_twice, "kernel.table") \
+    X(kernel_schema, "kernel.table") \
+    X(kernel_workspace, "kernel.values") \
     X(kernel_alpha, "kernel.values") \
     X(kernel_strides, "kernel.strides") \
     X(kernel_beside, "kernel.strides") \

@@ -498,7 +498,7 @@ def test_entries_that_cannot_be_served(more: Program) -> None:
             text = str(warning.message)
             assert text.startswith('Driver "more" lists a kernel for aten::'), text
             told[text.split("for ")[1].split(",")[0]] = text
-        assert len(told) == len(caught) == 6, told
+        assert len(told) == len(caught) == 13, told
         for name, reason in {
             "aten::linear": "put together by PyTorch from other operators",
             "aten::view": "has a kernel for this device already",
@@ -506,10 +506,90 @@ def test_entries_that_cannot_be_served(more: Program) -> None:
             "aten::bernoulli_.float": "random numbers",
             "aten::equal": "returns something other than tensors",
             "aten::ad.Tensor": "not an operator of this PyTorch",
+            "aten::sin": "written for the schema aten::sin(Tensor input) -> Tensor, and this PyTorch's is aten::sin(Tensor self)",
+            "aten::cos": "written for the schema aten::sin(Tensor self)",
+            "aten::leaky_relu": "written for the schema",
+            "aten::exp": "written for the schema",
+            "aten::threshold": "written for the schema",
+            "aten::log": "written for the schema",
+            "aten::tan": "written for the schema no schema, and this PyTorch's is aten::tan(Tensor self) -> Tensor",
         }.items():
             assert reason in told[name], told
         assert torch.nn.functional.linear(x, x).tolist() == [[8.0, 8.0], [8.0, 8.0]]
         assert x.view(4).tolist() == [2.0] * 4 and torch.equal(x, x)
+        for function in (torch.sin, torch.cos, torch.exp, torch.log, torch.tan, torch.nn.functional.leaky_relu,
+                         lambda y: torch.nn.functional.threshold(y, 1, 3)):
+            same(function(x), function(x.cpu()))             # without the kernels, which would fail
+        """
+    )
+
+
+# the schema of an operator that comes later is compared when it is there, with one warning
+def test_schemas_of_later_operators(more: Program) -> None:
+    done = more(
+        """
+        x = torch.ones(3, device=D)
+        x * 2                                                # reads the table
+        for name in ("halve", "quarter"):
+            torch.library.define(f"mylibrary::{name}", "(Tensor x, float scale=1.0, int[] to=[1, 2]) -> Tensor")
+            torch.library.register_fake(f"mylibrary::{name}", lambda x, scale=1.0, to=(1, 2): torch.empty_like(x))
+            torch.library.impl(f"mylibrary::{name}", "cpu", lambda x, scale=1.0, to=(1, 2): x * scale * to[1])
+        for _ in range(2):
+            assert torch.ops.mylibrary.quarter(x).tolist() == [2.0] * 3
+        assert torch.ops.mylibrary.halve(x).tolist() == [0.5] * 3
+        # what the kernel of halve doesn't know has its default, or the kernel isn't called
+        assert torch.ops.mylibrary.halve(x, 1.0, [1, 2]).tolist() == [0.5] * 3
+        assert torch.ops.mylibrary.halve(x, 3.0).tolist() == [6.0] * 3
+        assert torch.ops.mylibrary.halve(x, 1.0, [1, 5]).tolist() == [5.0] * 3
+        assert figures()["mylibrary::halve"] == 2
+        """
+    )
+    told = [line for line in done.stderr.splitlines() if "mylibrary::" in line]
+    assert len(told) == 1, told
+    assert "quarter, which is not used: it was written for the schema mylibrary::quarter(Tensor y) -> Tensor" in told[0]
+
+
+# a kernel that was written before an argument was appended: called while that has its default, in every form
+def test_appended_arguments(more: Program) -> None:
+    more(
+        """
+        x = torch.randn(5)
+        X = x.to(D)
+        torch.openreg.reset_operator_stats()
+        with torch.openreg.operator_policy("forbid"):
+            same(X.cumsum(0), x.cumsum(0))
+            out = torch.empty(0, device=D)
+            torch.cumsum(X, 0, out=out)
+            same(out, x.cumsum(0))
+        assert figures() == {"aten::cumsum": 2}, figures()
+        same(X.cumsum(0, dtype=torch.float64), x.cumsum(0, dtype=torch.float64))
+        assert figures() == {"aten::cumsum": 2}, figures()
+        assert torch.openreg.operator_stats()["native"]["aten::cumsum"]["refused"] == 1
+        """
+    )
+
+
+# scratch memory comes out of the device's cache in the order of the stream, is counted, and is back after the call
+def test_workspace(more: Program) -> None:
+    more(
+        """
+        x = torch.randn(100_000)
+        X = x.to(D)
+        expected = x.cumsum(0)
+        for stream in (torch.openreg.current_stream(D), torch.Stream(device=D)):
+            with stream:
+                torch.openreg.reset_peak_memory_stats(D)
+                before = torch.openreg.memory_allocated(D)
+                result = X.cumsum(0)
+                peak = torch.openreg.max_memory_allocated(D) - before
+                assert 1_200_000 <= peak < 1_300_000, peak       # the result, and as many doubles
+                same(result, expected, rtol=1e-3, atol=1e-3)
+                del result
+                assert torch.openreg.memory_allocated(D) == before
+                reserved = torch.openreg.memory_reserved(D)
+                for _ in range(10):
+                    X.cumsum(0)
+                assert torch.openreg.memory_reserved(D) == reserved
         """
     )
 

@@ -142,7 +142,7 @@ openreg_status sees_later(openreg_instance, const openreg_kernel_call* call) {
 // The tables of a driver that was built with a later header are used as far as they are known; shorter ones than the
 // first version are not.
 TEST_F(SizesTest, TablesOfExtensions) {
-  static const openreg_kernel entries[] = {{"aten::mm", mm, 0}, {"aten::relu", sees_later, 0}};
+  static const openreg_kernel entries[] = {{"aten::mm", mm, 0, nullptr}, {"aten::relu", sees_later, 0, nullptr}};
   use_full_toy([](openreg_driver& table) { table.extension = extension; });
   ipc.known.handle_size = [](openreg_instance, uint32_t* out) -> openreg_status {
     *out = 65;
@@ -169,6 +169,7 @@ TEST_F(SizesTest, TablesOfExtensions) {
     ++reservations;
     return OPENREG_E_NOMEM;
   };
+  kernels.known.version = OPENREG_KERNELS_VERSION;
   kernels.known.kernel_size = sizeof entries[0];
   kernels.known.count = 2;
   kernels.known.list = entries;

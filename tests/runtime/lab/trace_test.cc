@@ -184,8 +184,8 @@ const openreg_kernel* kernels_given = nullptr;
 openreg_status kernel_answer = OPENREG_OK;
 openreg_status run_kernel(openreg_instance, const openreg_kernel_call*) { return kernel_answer; }
 const void* kernel_table(openreg_instance, const char* name, uint32_t) {
-  static const openreg_kernel list[] = {{"aten::mm", run_kernel, 0}};
-  static const openreg_kernels table = {sizeof table, sizeof list[0], 1, list};
+  static const openreg_kernel list[] = {{"aten::mm", run_kernel, 0, nullptr}};
+  static const openreg_kernels table = {sizeof table, OPENREG_KERNELS_VERSION, sizeof list[0], 1, list};
   kernels_given = list;
   return std::string(name) == OPENREG_KERNELS_NAME ? &table : nullptr;
 }

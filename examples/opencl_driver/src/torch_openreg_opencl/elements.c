@@ -12,78 +12,85 @@
 enum kind { PLAIN, FLOATING, INTEGRAL, NUMBERS, ORDERED };
 
 static const struct row {
-    const char *name; /* without "aten::" */
+    const char *schema;
     const char *expression;
     enum kind kind;
     bool is_indexed; /* not by elements alone: the expression uses i, ROW or COLUMN */
 } rows[] = {
-    {"add.Tensor", "A0 + A2 * A1", PLAIN, false},
-    {"add.Scalar", "A0 + A2 * A1", PLAIN, false},
-    {"sub.Tensor", "A0 - A2 * A1", NUMBERS, false},
-    {"sub.Scalar", "A0 - A2 * A1", NUMBERS, false},
-    {"rsub.Scalar", "A1 - A2 * A0", NUMBERS, false},
-    {"mul.Tensor", "A0 * A1", PLAIN, false},
-    {"mul.Scalar", "A0 * A1", PLAIN, false},
-    {"div.Tensor", "A0 / A1", FLOATING, false},
-    {"div.Scalar", "A0 / A1", FLOATING, false},
-    {"maximum", "A0 != A0 ? A0 : A0 > A1 ? A0 : A1", ORDERED, false},
-    {"minimum", "A0 != A0 ? A0 : A0 < A1 ? A0 : A1", ORDERED, false},
-    {"neg", "-A0", PLAIN, false},
-    {"abs", "A0 < 0 ? -A0 : A0 + 0", NUMBERS, false},
-    {"exp", "exp(A0)", FLOATING, false},
-    {"log", "log(A0)", FLOATING, false},
-    {"sqrt", "sqrt(A0)", FLOATING, false},
-    {"rsqrt", "1 / sqrt(A0)", FLOATING, false},
-    {"reciprocal", "1 / A0", FLOATING, false},
-    {"sin", "sin(A0)", FLOATING, false},
-    {"cos", "cos(A0)", FLOATING, false},
-    {"tanh", "tanh(A0)", FLOATING, false},
-    {"sigmoid", "1 / (1 + exp(-A0))", FLOATING, false},
-    {"pow.Tensor_Scalar", "A1 == 2 ? A0 * A0 : pow(A0, A1)", FLOATING, false},
-    {"relu", "A0 < 0 ? 0 : A0", NUMBERS, false},
-    {"threshold_backward", "A1 <= A2 ? 0 : A0", PLAIN, false},
-    {"tanh_backward", "A0 * (1 - A1 * A1)", FLOATING, false},
-    {"sigmoid_backward", "A0 * A1 * (1 - A1)", FLOATING, false},
-    {"gelu",
+    {"aten::add.Tensor(Tensor self, Tensor other, *, Scalar alpha=1) -> Tensor", "A0 + A2 * A1", PLAIN, false},
+    {"aten::add.Scalar(Tensor self, Scalar other, Scalar alpha=1) -> Tensor", "A0 + A2 * A1", PLAIN, false},
+    {"aten::sub.Tensor(Tensor self, Tensor other, *, Scalar alpha=1) -> Tensor", "A0 - A2 * A1", NUMBERS, false},
+    {"aten::sub.Scalar(Tensor self, Scalar other, Scalar alpha=1) -> Tensor", "A0 - A2 * A1", NUMBERS, false},
+    {"aten::rsub.Scalar(Tensor self, Scalar other, Scalar alpha=1) -> Tensor", "A1 - A2 * A0", NUMBERS, false},
+    {"aten::mul.Tensor(Tensor self, Tensor other) -> Tensor", "A0 * A1", PLAIN, false},
+    {"aten::mul.Scalar(Tensor self, Scalar other) -> Tensor", "A0 * A1", PLAIN, false},
+    {"aten::div.Tensor(Tensor self, Tensor other) -> Tensor", "A0 / A1", FLOATING, false},
+    {"aten::div.Scalar(Tensor self, Scalar other) -> Tensor", "A0 / A1", FLOATING, false},
+    {"aten::maximum(Tensor self, Tensor other) -> Tensor", "A0 != A0 ? A0 : A0 > A1 ? A0 : A1", ORDERED, false},
+    {"aten::minimum(Tensor self, Tensor other) -> Tensor", "A0 != A0 ? A0 : A0 < A1 ? A0 : A1", ORDERED, false},
+    {"aten::neg(Tensor self) -> Tensor", "-A0", PLAIN, false},
+    {"aten::abs(Tensor self) -> Tensor", "A0 < 0 ? -A0 : A0 + 0", NUMBERS, false},
+    {"aten::exp(Tensor self) -> Tensor", "exp(A0)", FLOATING, false},
+    {"aten::log(Tensor self) -> Tensor", "log(A0)", FLOATING, false},
+    {"aten::sqrt(Tensor self) -> Tensor", "sqrt(A0)", FLOATING, false},
+    {"aten::rsqrt(Tensor self) -> Tensor", "1 / sqrt(A0)", FLOATING, false},
+    {"aten::reciprocal(Tensor self) -> Tensor", "1 / A0", FLOATING, false},
+    {"aten::sin(Tensor self) -> Tensor", "sin(A0)", FLOATING, false},
+    {"aten::cos(Tensor self) -> Tensor", "cos(A0)", FLOATING, false},
+    {"aten::tanh(Tensor self) -> Tensor", "tanh(A0)", FLOATING, false},
+    {"aten::sigmoid(Tensor self) -> Tensor", "1 / (1 + exp(-A0))", FLOATING, false},
+    {"aten::pow.Tensor_Scalar(Tensor self, Scalar exponent) -> Tensor", "A1 == 2 ? A0 * A0 : pow(A0, A1)", FLOATING,
+     false},
+    {"aten::relu(Tensor self) -> Tensor", "A0 < 0 ? 0 : A0", NUMBERS, false},
+    {"aten::threshold_backward(Tensor grad_output, Tensor self, Scalar threshold) -> Tensor", "A1 <= A2 ? 0 : A0",
+     PLAIN, false},
+    {"aten::tanh_backward(Tensor grad_output, Tensor output) -> Tensor", "A0 * (1 - A1 * A1)", FLOATING, false},
+    {"aten::sigmoid_backward(Tensor grad_output, Tensor output) -> Tensor", "A0 * A1 * (1 - A1)", FLOATING, false},
+    {"aten::gelu(Tensor self, *, str approximate='none') -> Tensor",
      "A1 != 0 ? A0 * (C)0.5 * (1 + TANH(A0))"
      " : A0 * (C)0.5 * (1 + erf(A0 * (C)0.7071067811865476))",
      FLOATING, false},
-    {"gelu_backward",
+    {"aten::gelu_backward(Tensor grad_output, Tensor self, *, str approximate='none') -> Tensor",
      "A2 != 0 ? A0 * (C)0.5 * (1 + TANH(A1) + A1 * (1 - TANH(A1) * TANH(A1)) * (C)0.7978845608028654"
      " * (1 + (C)0.134145 * A1 * A1))"
      " : A0 * ((C)0.5 * (1 + erf(A1 * (C)0.7071067811865476))"
      " + A1 * (C)0.3989422804014327 * exp((C)-0.5 * A1 * A1))",
      FLOATING, false},
-    {"addcmul", "A0 + A3 * A1 * A2", NUMBERS, false},
-    {"addcdiv", "A0 + A3 * (A1 / A2)", FLOATING, false},
-    {"lerp.Scalar", "(A2 < 0 ? -A2 : A2) < (C)0.5 ? A0 + A2 * (A1 - A0) : A1 - (A1 - A0) * (1 - A2)", FLOATING, false},
-    {"clamp", "A0 < A1 ? A1 : A0 > A2 ? A2 : A0", FLOATING, false},
-    {"eq.Tensor", "A0 == A1", ORDERED, false},
-    {"eq.Scalar", "A0 == A1", ORDERED, false},
-    {"ne.Tensor", "A0 != A1", ORDERED, false},
-    {"ne.Scalar", "A0 != A1", ORDERED, false},
-    {"lt.Tensor", "A0 < A1", ORDERED, false},
-    {"lt.Scalar", "A0 < A1", ORDERED, false},
-    {"le.Tensor", "A0 <= A1", ORDERED, false},
-    {"le.Scalar", "A0 <= A1", ORDERED, false},
-    {"gt.Tensor", "A0 > A1", ORDERED, false},
-    {"gt.Scalar", "A0 > A1", ORDERED, false},
-    {"ge.Tensor", "A0 >= A1", ORDERED, false},
-    {"ge.Scalar", "A0 >= A1", ORDERED, false},
-    {"logical_not", "A0 == 0", PLAIN, false},
-    {"bitwise_not", "INVERTED(A0)", INTEGRAL, false},
-    {"bitwise_and.Tensor", "A0 & A1", INTEGRAL, false},
-    {"bitwise_or.Tensor", "A0 | A1", INTEGRAL, false},
-    {"where.self", "A0 != 0 ? A1 : A2", PLAIN, false},
-    {"masked_fill.Scalar", "A1 != 0 ? A2 : A0", PLAIN, false},
-    {"masked_fill.Tensor", "A1 != 0 ? A2 : A0", PLAIN, false},
-    {"copy_", "A1", PLAIN, false},
-    {"fill_.Scalar", "A1", PLAIN, false},
-    {"fill_.Tensor", "A1", PLAIN, false},
-    {"zero_", "0", PLAIN, false},
-    {"tril", "COLUMN - ROW <= A1 ? A0 : 0", PLAIN, true},
-    {"triu", "COLUMN - ROW >= A1 ? A0 : 0", PLAIN, true},
-    {"arange.start_out", "A0 + (C)i * A2", PLAIN, true},
+    {"aten::addcmul(Tensor self, Tensor tensor1, Tensor tensor2, *, Scalar value=1) -> Tensor", "A0 + A3 * A1 * A2",
+     NUMBERS, false},
+    {"aten::addcdiv(Tensor self, Tensor tensor1, Tensor tensor2, *, Scalar value=1) -> Tensor", "A0 + A3 * (A1 / A2)",
+     FLOATING, false},
+    {"aten::lerp.Scalar(Tensor self, Tensor end, Scalar weight) -> Tensor",
+     "(A2 < 0 ? -A2 : A2) < (C)0.5 ? A0 + A2 * (A1 - A0) : A1 - (A1 - A0) * (1 - A2)", FLOATING, false},
+    {"aten::clamp(Tensor self, Scalar? min=None, Scalar? max=None) -> Tensor", "A0 < A1 ? A1 : A0 > A2 ? A2 : A0",
+     FLOATING, false},
+    {"aten::eq.Tensor(Tensor self, Tensor other) -> Tensor", "A0 == A1", ORDERED, false},
+    {"aten::eq.Scalar(Tensor self, Scalar other) -> Tensor", "A0 == A1", ORDERED, false},
+    {"aten::ne.Tensor(Tensor self, Tensor other) -> Tensor", "A0 != A1", ORDERED, false},
+    {"aten::ne.Scalar(Tensor self, Scalar other) -> Tensor", "A0 != A1", ORDERED, false},
+    {"aten::lt.Tensor(Tensor self, Tensor other) -> Tensor", "A0 < A1", ORDERED, false},
+    {"aten::lt.Scalar(Tensor self, Scalar other) -> Tensor", "A0 < A1", ORDERED, false},
+    {"aten::le.Tensor(Tensor self, Tensor other) -> Tensor", "A0 <= A1", ORDERED, false},
+    {"aten::le.Scalar(Tensor self, Scalar other) -> Tensor", "A0 <= A1", ORDERED, false},
+    {"aten::gt.Tensor(Tensor self, Tensor other) -> Tensor", "A0 > A1", ORDERED, false},
+    {"aten::gt.Scalar(Tensor self, Scalar other) -> Tensor", "A0 > A1", ORDERED, false},
+    {"aten::ge.Tensor(Tensor self, Tensor other) -> Tensor", "A0 >= A1", ORDERED, false},
+    {"aten::ge.Scalar(Tensor self, Scalar other) -> Tensor", "A0 >= A1", ORDERED, false},
+    {"aten::logical_not(Tensor self) -> Tensor", "A0 == 0", PLAIN, false},
+    {"aten::bitwise_not(Tensor self) -> Tensor", "INVERTED(A0)", INTEGRAL, false},
+    {"aten::bitwise_and.Tensor(Tensor self, Tensor other) -> Tensor", "A0 & A1", INTEGRAL, false},
+    {"aten::bitwise_or.Tensor(Tensor self, Tensor other) -> Tensor", "A0 | A1", INTEGRAL, false},
+    {"aten::where.self(Tensor condition, Tensor self, Tensor other) -> Tensor", "A0 != 0 ? A1 : A2", PLAIN, false},
+    {"aten::masked_fill.Scalar(Tensor self, Tensor mask, Scalar value) -> Tensor", "A1 != 0 ? A2 : A0", PLAIN, false},
+    {"aten::masked_fill.Tensor(Tensor self, Tensor mask, Tensor value) -> Tensor", "A1 != 0 ? A2 : A0", PLAIN, false},
+    {"aten::copy_(Tensor(a!) self, Tensor src, bool non_blocking=False) -> Tensor(a!)", "A1", PLAIN, false},
+    {"aten::fill_.Scalar(Tensor(a!) self, Scalar value) -> Tensor(a!)", "A1", PLAIN, false},
+    {"aten::fill_.Tensor(Tensor(a!) self, Tensor value) -> Tensor(a!)", "A1", PLAIN, false},
+    {"aten::zero_(Tensor(a!) self) -> Tensor(a!)", "0", PLAIN, false},
+    {"aten::tril(Tensor self, SymInt diagonal=0) -> Tensor", "COLUMN - ROW <= A1 ? A0 : 0", PLAIN, true},
+    {"aten::triu(Tensor self, SymInt diagonal=0) -> Tensor", "COLUMN - ROW >= A1 ? A0 : 0", PLAIN, true},
+    {"aten::arange.start_out(Scalar start, Scalar end, Scalar step=1, *, Tensor(a!) out) -> Tensor(a!)",
+     "A0 + (C)i * A2", PLAIN, true},
 };
 #define ROWS (sizeof rows / sizeof rows[0])
 
@@ -93,7 +100,7 @@ static const struct row *
 row_of(const openreg_kernel_call *call)
 {
     for (size_t i = 0; i < ROWS; ++i)
-        if (strcmp(call->kernel->name + strlen("aten::"), rows[i].name) == 0)
+        if (call->kernel->schema == rows[i].schema)
             return &rows[i];
     return NULL;
 }
@@ -293,63 +300,109 @@ run_cat(openreg_instance cl, const openreg_kernel_call *call)
 
 /* ---------------------------------------------------------------------------------------------------------- the table */
 
-static const openreg_kernel others[] = {
-    {.name = "aten::cat", .run = run_cat},
-    {.name = "aten::stack", .run = run_cat},
-    {.name = "aten::sum", .run = run_reduction},
-    {.name = "aten::sum.dim_IntList", .run = run_reduction},
-    {.name = "aten::mean", .run = run_reduction},
-    {.name = "aten::mean.dim", .run = run_reduction},
-    {.name = "aten::amax", .run = run_reduction},
-    {.name = "aten::amin", .run = run_reduction},
-    {.name = "aten::max", .run = run_reduction},
-    {.name = "aten::min", .run = run_reduction},
-    {.name = "aten::argmax", .run = run_reduction},
-    {.name = "aten::linalg_vector_norm", .run = run_reduction},
-    {.name = "aten::_softmax", .run = run_softmax},
-    {.name = "aten::_log_softmax", .run = run_softmax},
-    {.name = "aten::_softmax_backward_data", .run = run_softmax},
-    {.name = "aten::_log_softmax_backward_data", .run = run_softmax},
-    {.name = "aten::native_layer_norm", .run = run_layer_norm},
-    {.name = "aten::native_layer_norm_backward", .run = run_layer_norm_backward},
-    {.name = "aten::native_batch_norm", .run = run_batch_norm},
-    {.name = "aten::native_batch_norm_backward", .run = run_batch_norm_backward},
-    {.name = "aten::nll_loss_forward", .run = run_nll_loss},
-    {.name = "aten::nll_loss_backward", .run = run_nll_loss_backward},
-    {.name = "aten::embedding", .run = run_embedding},
-    {.name = "aten::embedding_dense_backward", .run = run_embedding_backward},
-    {.name = "aten::max_pool2d_with_indices", .run = run_max_pool},
-    {.name = "aten::max_pool2d_with_indices_backward", .run = run_max_pool_backward},
-    {.name = "aten::mm", .run = run_mm},
-    {.name = "aten::addmm", .run = run_addmm},
-    {.name = "aten::bmm", .run = run_bmm},
-    {.name = "aten::baddbmm", .run = run_baddbmm},
-    {.name = "aten::convolution", .run = run_convolution},
-    {.name = "aten::convolution_backward", .run = run_convolution_backward},
+static const struct other {
+    const char *schema;
+    openreg_status (*run)(openreg_instance, const openreg_kernel_call *call);
+} others[] = {
+    {"aten::cat(Tensor[] tensors, int dim=0) -> Tensor", run_cat},
+    {"aten::stack(Tensor[] tensors, int dim=0) -> Tensor", run_cat},
+    {"aten::sum(Tensor self, *, ScalarType? dtype=None) -> Tensor", run_reduction},
+    {"aten::sum.dim_IntList(Tensor self, int[1]? dim, bool keepdim=False, *, ScalarType? dtype=None) -> Tensor",
+     run_reduction},
+    {"aten::mean(Tensor self, *, ScalarType? dtype=None) -> Tensor", run_reduction},
+    {"aten::mean.dim(Tensor self, int[1]? dim, bool keepdim=False, *, ScalarType? dtype=None) -> Tensor",
+     run_reduction},
+    {"aten::amax(Tensor self, int[1] dim=[], bool keepdim=False) -> Tensor", run_reduction},
+    {"aten::amin(Tensor self, int[1] dim=[], bool keepdim=False) -> Tensor", run_reduction},
+    {"aten::max(Tensor self) -> Tensor", run_reduction},
+    {"aten::min(Tensor self) -> Tensor", run_reduction},
+    {"aten::argmax(Tensor self, int? dim=None, bool keepdim=False) -> Tensor", run_reduction},
+    {"aten::linalg_vector_norm(Tensor self, Scalar ord=2, int[1]? dim=None, bool keepdim=False, *, ScalarType? "
+     "dtype=None) -> Tensor",
+     run_reduction},
+    {"aten::_softmax(Tensor self, int dim, bool half_to_float) -> Tensor", run_softmax},
+    {"aten::_log_softmax(Tensor self, int dim, bool half_to_float) -> Tensor", run_softmax},
+    {"aten::_softmax_backward_data(Tensor grad_output, Tensor output, int dim, ScalarType input_dtype) -> Tensor",
+     run_softmax},
+    {"aten::_log_softmax_backward_data(Tensor grad_output, Tensor output, int dim, ScalarType input_dtype) -> Tensor",
+     run_softmax},
+    {"aten::native_layer_norm(Tensor input, SymInt[] normalized_shape, Tensor? weight, Tensor? bias, float eps) -> "
+     "(Tensor, Tensor, Tensor)",
+     run_layer_norm},
+    {"aten::native_layer_norm_backward(Tensor grad_out, Tensor input, SymInt[] normalized_shape, Tensor mean, Tensor "
+     "rstd, Tensor? weight, Tensor? bias, bool[3] output_mask) -> (Tensor, Tensor, Tensor)",
+     run_layer_norm_backward},
+    {"aten::native_batch_norm(Tensor input, Tensor? weight, Tensor? bias, Tensor? running_mean, Tensor? running_var, "
+     "bool training, float momentum, float eps) -> (Tensor, Tensor, Tensor)",
+     run_batch_norm},
+    {"aten::native_batch_norm_backward(Tensor grad_out, Tensor input, Tensor? weight, Tensor? running_mean, Tensor? "
+     "running_var, Tensor? save_mean, Tensor? save_invstd, bool train, float eps, bool[3] output_mask) -> (Tensor, "
+     "Tensor, Tensor)",
+     run_batch_norm_backward},
+    {"aten::nll_loss_forward(Tensor self, Tensor target, Tensor? weight, int reduction, SymInt ignore_index) -> "
+     "(Tensor output, Tensor total_weight)",
+     run_nll_loss},
+    {"aten::nll_loss_backward(Tensor grad_output, Tensor self, Tensor target, Tensor? weight, int reduction, SymInt "
+     "ignore_index, Tensor total_weight) -> Tensor",
+     run_nll_loss_backward},
+    {"aten::embedding(Tensor weight, Tensor indices, SymInt padding_idx=-1, bool scale_grad_by_freq=False, bool "
+     "sparse=False) -> Tensor",
+     run_embedding},
+    {"aten::embedding_dense_backward(Tensor grad_output, Tensor indices, SymInt num_weights, SymInt padding_idx, bool "
+     "scale_grad_by_freq) -> Tensor",
+     run_embedding_backward},
+    {"aten::max_pool2d_with_indices(Tensor self, int[2] kernel_size, int[2] stride=[], int[2] padding=0, int[2] "
+     "dilation=1, bool ceil_mode=False) -> (Tensor, Tensor)",
+     run_max_pool},
+    {"aten::max_pool2d_with_indices_backward(Tensor grad_output, Tensor self, int[2] kernel_size, int[2] stride, "
+     "int[2] padding, int[2] dilation, bool ceil_mode, Tensor indices) -> Tensor",
+     run_max_pool_backward},
+    {"aten::mm(Tensor self, Tensor mat2) -> Tensor", run_mm},
+    {"aten::addmm(Tensor self, Tensor mat1, Tensor mat2, *, Scalar beta=1, Scalar alpha=1) -> Tensor", run_addmm},
+    {"aten::bmm(Tensor self, Tensor mat2) -> Tensor", run_bmm},
+    {"aten::baddbmm(Tensor self, Tensor batch1, Tensor batch2, *, Scalar beta=1, Scalar alpha=1) -> Tensor",
+     run_baddbmm},
+    {"aten::convolution(Tensor input, Tensor weight, Tensor? bias, SymInt[] stride, SymInt[] padding, SymInt[] "
+     "dilation, bool transposed, SymInt[] output_padding, SymInt groups) -> Tensor",
+     run_convolution},
+    {"aten::convolution_backward(Tensor grad_output, Tensor input, Tensor weight, SymInt[]? bias_sizes, SymInt[] "
+     "stride, SymInt[] padding, SymInt[] dilation, bool transposed, SymInt[] output_padding, SymInt groups, bool[3] "
+     "output_mask) -> (Tensor, Tensor, Tensor)",
+     run_convolution_backward},
 };
 #define OTHERS (sizeof others / sizeof others[0])
 
-static char names[ROWS][40];
+static char names[ROWS + OTHERS][48];
 static openreg_kernel list[ROWS + OTHERS];
 static const openreg_kernels kernels = {
     .struct_size = sizeof(openreg_kernels),
+    .version = OPENREG_KERNELS_VERSION,
     .kernel_size = sizeof(openreg_kernel),
     .count = ROWS + OTHERS,
     .list = list,
 };
 
+/* An operator's name is what its schema begins with. */
+static void
+add_kernel(size_t at, const char *schema, openreg_status (*run)(openreg_instance, const openreg_kernel_call *call),
+           uint64_t flags)
+{
+    (void)snprintf(names[at], sizeof names[at], "%.*s", (int)strcspn(schema, "("), schema);
+    list[at] = (openreg_kernel){.name = names[at], .schema = schema, .run = run, .flags = flags};
+}
+
 static void
 make_table(void)
 {
     for (size_t i = 0; i < ROWS; ++i) {
-        (void)snprintf(names[i], sizeof names[i], "aten::%s", rows[i].name);
         (void)snprintf(bodies[i], sizeof bodies[i],
                        "#define TANH(x) tanh((C)0.7978845608028654 * (x + (C)0.044715 * x * x * x))\n"
                        "#define ROW (i / Q(0) %% Q(1))\n#define COLUMN (i %% Q(0))\np0[o0] = RESULT(%s);",
                        rows[i].expression);
-        list[i] = (openreg_kernel){names[i], run_elements, rows[i].is_indexed ? 0 : OPENREG_KERNEL_ELEMENTWISE};
+        add_kernel(i, rows[i].schema, run_elements, rows[i].is_indexed ? 0 : OPENREG_KERNEL_ELEMENTWISE);
     }
-    memcpy(&list[ROWS], others, sizeof others);
+    for (size_t i = 0; i < OTHERS; ++i)
+        add_kernel(ROWS + i, others[i].schema, others[i].run, 0);
 }
 
 const openreg_kernels *

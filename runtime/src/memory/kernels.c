@@ -3,10 +3,12 @@
 #define _GNU_SOURCE
 #include <openreg/kernels.h>
 
+#include <stdlib.h>
 #include <string.h>
 
 #include "base/error.h"
 #include "base/sized_struct.h"
+#include "base/text.h"
 #include "device/stream.h"
 #include "driver/driver_calls.h"
 #include "driver/span.h"
@@ -40,8 +42,8 @@ find_double(const openreg_kernels *kernels)
 static openreg_status
 check(const char *call, const openreg_opened_driver *driver, const openreg_kernels *kernels)
 {
-    if (kernels->struct_size < OPENREG_KERNELS_SIZE_1 || kernels->kernel_size < OPENREG_KERNEL_SIZE_1 ||
-        kernels->kernel_size % sizeof(void *) != 0)
+    if (kernels->struct_size < OPENREG_KERNELS_SIZE_1 || kernels->version < 1 ||
+        kernels->kernel_size < OPENREG_KERNEL_SIZE_1 || kernels->kernel_size % sizeof(void *) != 0)
         return reject_table(call, driver, "is of no known version", "");
     if (kernels->count == 0)
         return OPENREG_OK;
@@ -92,6 +94,82 @@ run(void *argument)
     return running->what->kernel->run(running->instance, running->what);
 }
 
+/* What one call of a kernel was given for scratch. */
+typedef struct scratch_list {
+    int32_t device;
+    openreg_stream stream;
+    uint64_t count, room;
+    void **blocks;
+    openreg_status failure; /* why workspace() gave none; then `reason` and `vendor_code` are set */
+    int64_t vendor_code;
+    char reason[sizeof(((openreg_error *)NULL)->message)];
+} scratch_list;
+
+static openreg_status
+take_block(scratch_list *scratch, uint64_t size, void **out)
+{
+    static const char call[] = "workspace";
+    if (scratch->count == scratch->room) {
+        const uint64_t room = scratch->room == 0 ? 4 : 2 * scratch->room;
+        void **const grown = realloc(scratch->blocks, room * sizeof *grown);
+        if (grown == NULL)
+            return openreg_error_set(OPENREG_E_NOMEM, call, "no host memory");
+        scratch->blocks = grown;
+        scratch->room = room;
+    }
+    if (size > SIZE_MAX)
+        return openreg_error_set(OPENREG_E_NOMEM, call, "the host has no addresses for so much");
+    OPENREG_RETURN_NOT_OK(openreg_malloc(scratch->device, size == 0 ? 1 : (size_t)size, scratch->stream, out));
+    scratch->blocks[scratch->count++] = *out;
+    return OPENREG_OK;
+}
+
+static void *
+take_workspace(const openreg_kernel_call *what, uint64_t size)
+{
+    scratch_list *const scratch = what->scratch;
+    const openreg_current_call outer = openreg_current;
+    void *block = NULL;
+    const openreg_status status = take_block(scratch, size, &block);
+    openreg_current = outer;
+    openreg_error_begin_call(); /* what the driver said to mem_alloc() is none of the kernel's errors */
+    if (status == OPENREG_OK)
+        return block;
+    const openreg_error *const error = openreg_last_error();
+    scratch->failure = status;
+    scratch->vendor_code = error->vendor_code;
+    openreg_text_copy(scratch->reason, sizeof scratch->reason, error->message);
+    return NULL;
+}
+
+/* The kernel returned `status`: where it gave no reason for an OPENREG_E_NOMEM, that of workspace() is meant. */
+static void
+explain(const scratch_list *scratch, openreg_status status)
+{
+    openreg_status said;
+    if (status == OPENREG_E_NOMEM && scratch->failure != OPENREG_OK && openreg_error_times_set(&said) == 0)
+        openreg_host_services.set_error(openreg_host_services.ctx, status, scratch->vendor_code, scratch->reason);
+}
+
+/* In the order of the stream: what uses the memory again is queued behind the kernel's work. Returns `status`, or the first
+ * error of its own where the kernel has none. */
+static openreg_status
+give_back(scratch_list *scratch, openreg_status status)
+{
+    while (scratch->count > 0) {
+        const openreg_error_fields before = openreg_error_save();
+        const openreg_status freed = openreg_free(scratch->blocks[--scratch->count]);
+        if (freed == OPENREG_OK)
+            continue;
+        if (status == OPENREG_OK || status == OPENREG_E_UNSUPPORTED)
+            status = freed;
+        else
+            openreg_error_restore(&before);
+    }
+    free(scratch->blocks);
+    return status;
+}
+
 openreg_status
 openreg_run_kernel(int32_t index, openreg_stream stream, const openreg_kernel *kernel, openreg_kernel_call *what)
 {
@@ -106,6 +184,14 @@ openreg_run_kernel(int32_t index, openreg_stream stream, const openreg_kernel *k
         OPENREG_RETURN_NOT_OK(openreg_observers_kernel(index, stream, what));
     what->dev = device->ordinal;
     what->kernel = kernel;
+    scratch_list scratch;
+    scratch.device = index;
+    scratch.stream = stream;
+    scratch.count = scratch.room = 0;
+    scratch.blocks = NULL;
+    scratch.failure = OPENREG_OK;
+    what->workspace = take_workspace;
+    what->scratch = &scratch;
     openreg_watched_span span;
     openreg_span_begin(&span, OPENREG_TRACE_KERNEL, call, what->name, device, stream, 0, OPENREG_HOST, OPENREG_HOST);
     openreg_span_queues(&span, what->stream);
@@ -122,8 +208,13 @@ openreg_run_kernel(int32_t index, openreg_stream stream, const openreg_kernel *k
             status = kernel->run(device->driver->instance, what);
         }
         /* A refusal is an answer, not an error: the caller has another way. */
-        if (status != OPENREG_E_UNSUPPORTED)
+        if (status != OPENREG_E_UNSUPPORTED) {
+            explain(&scratch, status);
             status = openreg_call_end(device, what->name, status);
+        }
     }
+    status = give_back(&scratch, status);
+    what->workspace = NULL;
+    what->scratch = NULL;
     return openreg_span_end(&span, status);
 }
