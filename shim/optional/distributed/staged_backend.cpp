@@ -49,6 +49,37 @@ class WorkOfAll final : public Work {
     return is_good;
   }
 
+  void synchronize() override {
+    for (const auto& work : works_) {
+      work->synchronize();
+    }
+  }
+
+  void abort() override {
+    for (const auto& work : works_) {
+      work->abort();
+    }
+  }
+
+  // Of all works, in the order of the calls.
+  std::vector<at::Tensor> result() override {
+    std::vector<at::Tensor> results;
+    for (const auto& work : works_) {
+      const auto some = work->result();
+      results.insert(results.end(), some.begin(), some.end());
+    }
+    return results;
+  }
+
+  // Completed with the last one, with the list of futures of the works.
+  c10::intrusive_ptr<c10::ivalue::Future> getFuture() override {
+    c10::List<c10::intrusive_ptr<c10::ivalue::Future>> futures(c10::FutureType::create(c10::ListType::ofTensors()));
+    for (const auto& work : works_) {
+      futures.push_back(work->getFuture());
+    }
+    return c10::collectAll(futures);
+  }
+
  private:
   const std::vector<c10::intrusive_ptr<Work>> works_;
 };

@@ -713,6 +713,25 @@ def saving_while_training(rank: int, device: torch.device) -> None:
         assert all(torch.equal(loaded[name], tensor) for name, tensor in saved.items())
 
 
+@check(PLAIN)
+def future_of_a_block(rank: int, device: torch.device) -> None:
+    """The one Work of a block has a future, which is done with the last collective, and the results of all."""
+    x, y = values(device, 2), values(device, 3)
+    group = dist.group.WORLD
+    assert group is not None
+    backend = group._get_backend(device)
+    backend._start_coalescing()
+    for tensor in (x, y):
+        group.allreduce([tensor])
+    work = backend._end_coalescing()
+    parts = work.get_future().wait()
+    assert len(parts) == 2
+    work.wait()
+    assert (
+        [tensor.tolist() for tensor in work.result()] == [x.tolist(), y.tolist()] == [[12.0, 14.0], [12.0, 14.0, 16.0]]
+    )
+
+
 @check(*ALL)
 def objects(rank: int, device: torch.device) -> None:
     """Collectives of Python objects, with openreg tensors in them."""
