@@ -29,12 +29,21 @@ c10::intrusive_ptr<Class> held_by(PyObject* object, const char* what) {
   return handle.cast<c10::intrusive_ptr<Class>>();
 }
 
-PyObject* _serveProcessGroup(PyObject* /*self*/, PyObject* object) {
+PyObject* _serveProcessGroup(PyObject* /*self*/, PyObject* arguments) {
   HANDLE_TH_ERRORS
+  PyObject* object = nullptr;
+  PyObject* backend = Py_None;
+  if (PyArg_ParseTuple(arguments, "O|O", &object, &backend) == 0) {
+    return nullptr;
+  }
+  c10::intrusive_ptr<c10d::Backend> own;
+  if (backend != Py_None) {
+    own = held_by<c10d::Backend>(backend, "a backend of torch.distributed");
+  }
   auto group = held_by<c10d::ProcessGroup>(object, "a torch.distributed.ProcessGroup");
   {
     const py::gil_scoped_release released; // another thread may hold the lock inside and want the GIL
-    c10::openreg::serve_process_group(*group);
+    c10::openreg::serve_process_group(*group, own);
   }
   Py_RETURN_NONE;
   END_HANDLE_TH_ERRORS
@@ -71,7 +80,10 @@ void define_class(py::module_& module, const char* name) {
 }
 
 PyMethodDef methods[] = {
-    {"_serve_process_group", _serveProcessGroup, METH_O, "Gives a group with gloo a backend for openreg tensors."},
+    {"_serve_process_group",
+     _serveProcessGroup,
+     METH_VARARGS,
+     "Gives a group with gloo a backend for openreg tensors: over the second argument, or that gloo where it is None."},
     {"_staged_backend", _stagedBackend, METH_O, "A c10d backend for openreg tensors, from one for CPU tensors."},
     {"_settle_collectives",
      _settleCollectives,

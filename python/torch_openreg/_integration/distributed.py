@@ -62,10 +62,37 @@ def _serving(make: Callable[..., Any]) -> Callable[..., Any]:
         if isinstance(group, torch.distributed.ProcessGroup):  # else this rank is not in it
             from torch_openreg import _C_distributed
 
-            _C_distributed._serve_process_group(group)
+            _C_distributed._serve_process_group(group, _own_gloo(group, made[1]))
         return made
 
     return new_process_group
+
+
+def _own_gloo(group: Any, store: Any) -> Any:
+    """Makes a second gloo for a group where openreg would share the CPU's.
+
+    gloo matches calls by their number, so threads that use one for both kinds of tensors, in orders that differ between
+    ranks, would take each other's data. Network devices, the number of threads and the timeout are those of the first.
+    Ranks are connected at once: where gloo connects them later, ``irecv()`` waits for the peer's ``isend()``.
+
+    Args:
+        group: A process group of torch.distributed.
+        store: Where the group's ranks meet.
+
+    Returns:
+        The gloo; None where none is needed.
+    """
+    from torch.distributed import PrefixStore, ProcessGroupGloo
+
+    types = {device.type for device in group._device_types}
+    if "cpu" not in types:
+        return None
+    cpu = group._get_backend(torch.device("cpu"))
+    if not isinstance(cpu, ProcessGroupGloo):
+        return None
+    if _DEVICE in types and group._get_backend(torch.device(_DEVICE)) is not cpu:
+        return None
+    return ProcessGroupGloo(PrefixStore(f"own gloo of {_DEVICE}", store), group.rank(), group.size(), cpu.options)
 
 
 def _is_the_accelerator() -> bool:

@@ -53,7 +53,7 @@ c10::intrusive_ptr<c10d::Backend> gloo_for(
 
 } // namespace
 
-void serve_process_group(c10d::ProcessGroup& group) {
+void serve_process_group(c10d::ProcessGroup& group, const c10::intrusive_ptr<c10d::Backend>& own) {
   static std::mutex lock;
   const std::lock_guard<std::mutex> guard(lock);
   using Type = c10d::ProcessGroup::BackendType;
@@ -67,7 +67,7 @@ void serve_process_group(c10d::ProcessGroup& group) {
   if (host == nullptr) {
     return;
   }
-  auto staged = staged_backend(host);
+  auto staged = staged_backend(own != nullptr ? own : host);
   if (const auto store = group.getStore(); store != nullptr && driver_collectives_are_wanted()) {
     staged = c10::make_intrusive<DriverBackend>(std::move(staged), store);
   }

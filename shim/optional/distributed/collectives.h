@@ -2,8 +2,9 @@
 // torch.distributed for openreg tensors: which process groups get a StagedBackend.
 //
 // The backend "openreg_gloo" (_integration/distributed.py) is one around a gloo of its own, for CPU tensors too. A group that has
-// gloo for the CPU or for openreg gets one over that gloo when it is made, at the latest at its first collective of
-// openreg tensors.
+// gloo for the CPU gets one over another gloo when it is made, so that collectives of both kinds of tensors don't meet:
+// threads may call them in orders that differ between ranks. A group that was made without torch.distributed's functions
+// gets one over the gloo it has, at its first collective of openreg tensors.
 #pragma once
 
 #include <torch/csrc/distributed/c10d/Backend.hpp>
@@ -14,11 +15,12 @@
 namespace c10::openreg {
 
 // Gives a group whose backend for openreg is plain gloo, or that has none and gloo for the CPU, a StagedBackend over
-// that gloo. Any other group is left as it is; so is one that was served before. Any thread.
+// `own`, or over that gloo if `own` is null. Any other group is left as it is; so is one that was served before. Any thread.
 //
 // A group has place for one backend that is not PyTorch's own. In a group with gloo for openreg and another's backend
 // for the CPU that one is taken for openreg, too.
-TORCH_OPENREG_API void serve_process_group(c10d::ProcessGroup& group);
+TORCH_OPENREG_API void serve_process_group(
+    c10d::ProcessGroup& group, const c10::intrusive_ptr<c10d::Backend>& own = {});
 
 // A StagedBackend around `host`.
 TORCH_OPENREG_API c10::intrusive_ptr<c10d::Backend> staged_backend(c10::intrusive_ptr<c10d::Backend> host);

@@ -194,7 +194,8 @@ class QueuedWork final : public WorkOverHost {
       c10d::OpType operation,
       const StagedOutputs& outputs,
       const std::string& description,
-      Streams streams)
+      Streams streams,
+      HostQueue& host_queue)
       : WorkOverHost(host_work, operation, description),
         streams_(std::move(streams)),
         end_(std::make_shared<HostEnd>()),
@@ -205,9 +206,9 @@ class QueuedWork final : public WorkOverHost {
       host_future->addCallback([end = end_, description](Future& host) {
         end->set(host.hasError() ? noticed_failure(host.exception_ptr(), description) : nullptr);
       });
-    } else { // detached: it holds what it needs
-      auto part = std::make_unique<HostPart>(end_, host_work, description);
-      std::thread([part = std::move(part)] { part->finish(); }).detach();
+    } else {
+      auto part = std::make_shared<HostPart>(end_, host_work, description);
+      host_queue.push([part = std::move(part)] { part->finish(); });
     }
     {
       const RaceMute mute(races_are_found()); // noted when the tensors were shown
@@ -331,6 +332,33 @@ bool is_plain_copy(const at::Tensor& tensor) {
 
 } // namespace
 
+void HostQueue::push(std::function<void()> function) {
+  const std::lock_guard<std::mutex> guard(state_->lock);
+  state_->waiting.push_back(std::move(function));
+  if (state_->has_thread) {
+    return;
+  }
+  try {
+    std::thread([state = state_] { // detached: it holds what it needs
+      std::unique_lock<std::mutex> own(state->lock);
+      while (!state->waiting.empty()) {
+        auto next = std::move(state->waiting.front());
+        state->waiting.pop_front();
+        own.unlock();
+        next();
+        next = nullptr;
+        own.lock();
+      }
+      state->has_thread = false;
+    })
+        .detach();
+  } catch (...) {
+    state_->waiting.pop_back();
+    throw;
+  }
+  state_->has_thread = true;
+}
+
 openreg_stream CommunicationStreams::of(c10::DeviceIndex device) {
   constexpr int32_t kHighest = INT32_MIN; // the runtime clamps it
   const std::lock_guard<std::mutex> guard(lock_);
@@ -369,7 +397,8 @@ c10::intrusive_ptr<c10d::Work> queue_work(
   for (const auto device : devices) {
     own.emplace_back(device, streams.of(device));
   }
-  return c10::make_intrusive<QueuedWork>(host_work, host_future, operation, outputs, description, std::move(own));
+  return c10::make_intrusive<QueuedWork>(
+      host_work, host_future, operation, outputs, description, std::move(own), streams.host_queue());
 }
 
 } // namespace c10::openreg

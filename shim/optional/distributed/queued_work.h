@@ -9,6 +9,9 @@
 
 #include <torch/csrc/distributed/c10d/Work.hpp>
 
+#include <deque>
+#include <functional>
+#include <memory>
 #include <mutex>
 #include <string>
 #include <vector>
@@ -17,12 +20,34 @@
 
 namespace c10::openreg {
 
+// Runs functions one after another, in a thread that is there while there are some. Any thread.
+class HostQueue {
+ public:
+  // The function must not throw. It is destroyed before the next one runs. What is queued runs even if the queue is
+  // destroyed.
+  void push(std::function<void()> function);
+
+ private:
+  struct State {
+    std::mutex lock;
+    std::deque<std::function<void()>> waiting;
+    bool has_thread = false;
+  };
+  const std::shared_ptr<State> state_ = std::make_shared<State>();
+};
+
 // A process group's streams for communication, one a device, of the pool of high priority. Any thread.
 class CommunicationStreams {
  public:
   openreg_stream of(c10::DeviceIndex device);
 
+  // Of the group: the host's parts that somebody must wait for.
+  HostQueue& host_queue() {
+    return host_queue_;
+  }
+
  private:
+  HostQueue host_queue_;
   std::mutex lock_;
   CurrentStreams::Streams streams_;
 };
@@ -31,7 +56,7 @@ class CommunicationStreams {
 // a driver queues no host functions, a result has gaps between its elements and is no plain copy, or it is a message to
 // or from one peer (below).
 //
-// Where `host_work` has no future, wait() of it ends it, and a thread calls that (gloo's reduce_scatter). A message isn't
+// Where `host_work` has no future, wait() of it ends it, and the group's thread calls that (gloo's reduce_scatter). A message isn't
 // queued: on a stream it would hold back what comes behind, which the peer may want before it answers.
 //
 //   wait()         makes the current streams of `devices` wait, unless it gets a timeout or OPENREG_BLOCKING_WAIT=1 is

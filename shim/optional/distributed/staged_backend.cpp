@@ -8,9 +8,12 @@
 
 #include <algorithm>
 #include <chrono>
+#include <cstring>
 #include <thread>
 #include <utility>
 
+#include "shim/optional/distributed/gloo_limits.h"
+#include "shim/optional/distributed/recorded_call.h"
 #include "shim/optional/distributed/staged_work.h"
 
 namespace c10::openreg {
@@ -47,6 +50,37 @@ class WorkOfAll final : public Work {
       is_good = work->wait(timeout) && is_good;
     }
     return is_good;
+  }
+
+  void synchronize() override {
+    for (const auto& work : works_) {
+      work->synchronize();
+    }
+  }
+
+  void abort() override {
+    for (const auto& work : works_) {
+      work->abort();
+    }
+  }
+
+  // Of all works, in the order of the calls.
+  std::vector<at::Tensor> result() override {
+    std::vector<at::Tensor> results;
+    for (const auto& work : works_) {
+      const auto some = work->result();
+      results.insert(results.end(), some.begin(), some.end());
+    }
+    return results;
+  }
+
+  // Completed with the last one, with the list of futures of the works.
+  c10::intrusive_ptr<c10::ivalue::Future> getFuture() override {
+    c10::List<c10::intrusive_ptr<c10::ivalue::Future>> futures(c10::FutureType::create(c10::ListType::ofTensors()));
+    for (const auto& work : works_) {
+      futures.push_back(work->getFuture());
+    }
+    return c10::collectAll(futures);
   }
 
  private:
@@ -123,24 +157,30 @@ c10::intrusive_ptr<Work> StagedBackend::note(c10::intrusive_ptr<Work> work) {
 }
 
 template <class Call>
-c10::intrusive_ptr<Work> StagedBackend::in_place(const Tensors& tensors, const Call& call) {
+c10::intrusive_ptr<Work> StagedBackend::in_place(const char* name, const Tensors& tensors, const Call& call) {
+  GlooLimits(/*has_complex=*/true).see(tensors);
   StagedTensors staged(getRank(), getSize(), streams_);
   auto host = staged.show(tensors, TensorRole::in_out);
   if (auto work = planned(staged.device())) {
     return note(work);
   }
+  const RecordedCall record(name, tensors, staged.device().is_privateuseone());
   return note(staged.finish(call(host)));
 }
 
 template <class Inputs, class Outputs, class Call>
 c10::intrusive_ptr<Work> StagedBackend::from_to(
-    const Inputs& inputs, const Outputs& outputs, const Call& call, c10d::OpType operation) {
+    const char* name, const Inputs& inputs, const Outputs& outputs, const Call& call, c10d::OpType operation) {
+  GlooLimits limits(/*has_complex=*/std::strcmp(name, "gloo:gather") != 0);
+  limits.see(inputs);
+  limits.see(outputs);
   StagedTensors staged(getRank(), getSize(), streams_);
   auto from = staged.show(inputs, TensorRole::input);
   auto to = staged.show(outputs, TensorRole::output);
   if (auto work = planned(staged.device())) {
     return note(work);
   }
+  const RecordedCall record(name, inputs, staged.device().is_privateuseone());
   return note(staged.finish(call(from, to), operation));
 }
 
@@ -151,30 +191,36 @@ const std::string StagedBackend::getBackendName() const {
 }
 
 c10::intrusive_ptr<Work> StagedBackend::broadcast(Tensors& tensors, const c10d::BroadcastOptions& options) {
-  return in_place(tensors, [&](Tensors& host) { return inner_->broadcast(host, options); });
+  return in_place("gloo:broadcast", tensors, [&](Tensors& host) { return inner_->broadcast(host, options); });
 }
 
 c10::intrusive_ptr<Work> StagedBackend::allreduce(Tensors& tensors, const c10d::AllreduceOptions& options) {
-  return in_place(tensors, [&](Tensors& host) { return inner_->allreduce(host, options); });
+  require_reduction(tensors, options.reduceOp);
+  return in_place("gloo:all_reduce", tensors, [&](Tensors& host) { return inner_->allreduce(host, options); });
 }
 
 c10::intrusive_ptr<Work> StagedBackend::allreduce_coalesced(
     Tensors& tensors, const c10d::AllreduceCoalescedOptions& options) {
-  return in_place(tensors, [&](Tensors& host) { return inner_->allreduce_coalesced(host, options); });
+  require_reduction(tensors, options.reduceOp);
+  return in_place(
+      "gloo:all_reduce", tensors, [&](Tensors& host) { return inner_->allreduce_coalesced(host, options); });
 }
 
 c10::intrusive_ptr<Work> StagedBackend::reduce(Tensors& tensors, const c10d::ReduceOptions& options) {
-  return in_place(tensors, [&](Tensors& host) { return inner_->reduce(host, options); });
+  require_reduction(tensors, options.reduceOp);
+  return in_place("gloo:reduce", tensors, [&](Tensors& host) { return inner_->reduce(host, options); });
 }
 
 c10::intrusive_ptr<Work> StagedBackend::allgather(
     TensorLists& outputs, Tensors& inputs, const c10d::AllgatherOptions& options) {
-  return from_to(inputs, outputs, [&](Tensors& from, TensorLists& to) { return inner_->allgather(to, from, options); });
+  return from_to("gloo:all_gather", inputs, outputs, [&](Tensors& from, TensorLists& to) {
+    return inner_->allgather(to, from, options);
+  });
 }
 
 c10::intrusive_ptr<Work> StagedBackend::_allgather_base(
     at::Tensor& output, at::Tensor& input, const c10d::AllgatherOptions& options) {
-  return from_to(input, output, [&](at::Tensor& from, at::Tensor& to) {
+  return from_to("gloo:all_gather", input, output, [&](at::Tensor& from, at::Tensor& to) {
     const InARow in_a_row(from, to);
     auto row_from = in_a_row(from);
     auto row_to = in_a_row(to);
@@ -184,30 +230,37 @@ c10::intrusive_ptr<Work> StagedBackend::_allgather_base(
 
 c10::intrusive_ptr<Work> StagedBackend::allgather_coalesced(
     TensorLists& outputs, Tensors& inputs, const c10d::AllgatherOptions& options) {
-  return from_to(
-      inputs, outputs, [&](Tensors& from, TensorLists& to) { return inner_->allgather_coalesced(to, from, options); });
+  return from_to("gloo:all_gather", inputs, outputs, [&](Tensors& from, TensorLists& to) {
+    return inner_->allgather_coalesced(to, from, options);
+  });
 }
 
 c10::intrusive_ptr<Work> StagedBackend::allgather_into_tensor_coalesced(
     Tensors& outputs, Tensors& inputs, const c10d::AllgatherOptions& options) {
-  return from_to(inputs, outputs, [&](Tensors& from, Tensors& to) {
+  return from_to("gloo:all_gather", inputs, outputs, [&](Tensors& from, Tensors& to) {
     return inner_->allgather_into_tensor_coalesced(to, from, options);
   });
 }
 
 c10::intrusive_ptr<Work> StagedBackend::gather(
     TensorLists& outputs, Tensors& inputs, const c10d::GatherOptions& options) {
-  return from_to(inputs, outputs, [&](Tensors& from, TensorLists& to) { return inner_->gather(to, from, options); });
+  return from_to("gloo:gather", inputs, outputs, [&](Tensors& from, TensorLists& to) {
+    return inner_->gather(to, from, options);
+  });
 }
 
 c10::intrusive_ptr<Work> StagedBackend::scatter(
     Tensors& outputs, TensorLists& inputs, const c10d::ScatterOptions& options) {
-  return from_to(inputs, outputs, [&](TensorLists& from, Tensors& to) { return inner_->scatter(to, from, options); });
+  return from_to("gloo:scatter", inputs, outputs, [&](TensorLists& from, Tensors& to) {
+    return inner_->scatter(to, from, options);
+  });
 }
 
 c10::intrusive_ptr<Work> StagedBackend::reduce_scatter(
     Tensors& outputs, TensorLists& inputs, const c10d::ReduceScatterOptions& options) {
+  require_reduction(outputs, options.reduceOp);
   return from_to(
+      "gloo:reduce_scatter",
       inputs,
       outputs,
       [&](TensorLists& from, Tensors& to) { return inner_->reduce_scatter(to, from, options); },
@@ -216,7 +269,9 @@ c10::intrusive_ptr<Work> StagedBackend::reduce_scatter(
 
 c10::intrusive_ptr<Work> StagedBackend::_reduce_scatter_base(
     at::Tensor& output, at::Tensor& input, const c10d::ReduceScatterOptions& options) {
+  require_reduction(output, options.reduceOp);
   return from_to(
+      "gloo:reduce_scatter",
       input,
       output,
       [&](at::Tensor& from, at::Tensor& to) {
@@ -230,7 +285,9 @@ c10::intrusive_ptr<Work> StagedBackend::_reduce_scatter_base(
 
 c10::intrusive_ptr<Work> StagedBackend::reduce_scatter_tensor_coalesced(
     Tensors& outputs, Tensors& inputs, const c10d::ReduceScatterOptions& options) {
+  require_reduction(outputs, options.reduceOp);
   return from_to(
+      "gloo:reduce_scatter",
       inputs,
       outputs,
       [&](Tensors& from, Tensors& to) { return inner_->reduce_scatter_tensor_coalesced(to, from, options); },
@@ -243,37 +300,52 @@ c10::intrusive_ptr<Work> StagedBackend::alltoall_base(
     std::vector<int64_t>& output_sizes,
     std::vector<int64_t>& input_sizes,
     const c10d::AllToAllOptions& options) {
-  return from_to(input, output, [&](at::Tensor& from, at::Tensor& to) {
+  if (output.is_privateuseone()) {
+    require_parts(output, output_sizes, getSize());
+    require_parts(input, input_sizes, getSize());
+  }
+  return from_to("gloo:all_to_all", input, output, [&](at::Tensor& from, at::Tensor& to) {
     return inner_->alltoall_base(to, from, output_sizes, input_sizes, options);
   });
 }
 
 c10::intrusive_ptr<Work> StagedBackend::alltoall(
     Tensors& outputs, Tensors& inputs, const c10d::AllToAllOptions& options) {
-  return from_to(inputs, outputs, [&](Tensors& from, Tensors& to) { return inner_->alltoall(to, from, options); });
+  return from_to("gloo:all_to_all", inputs, outputs, [&](Tensors& from, Tensors& to) {
+    return inner_->alltoall(to, from, options);
+  });
 }
 
 c10::intrusive_ptr<Work> StagedBackend::send(Tensors& tensors, int rank, int tag) {
+  if (!tensors.empty() && tensors.front().is_privateuseone()) {
+    require_peer(rank, getRank(), getSize());
+  }
   StagedTensors staged(getRank(), getSize(), streams_);
   auto host = staged.show(tensors, TensorRole::input);
   if (auto work = planned(staged.device())) {
     return note(work);
   }
+  const RecordedCall record("gloo:send", tensors, staged.device().is_privateuseone());
   return note(staged.finish(inner_->send(host, rank, tag)));
 }
 
 c10::intrusive_ptr<Work> StagedBackend::recv(Tensors& tensors, int rank, int tag) {
+  if (!tensors.empty() && tensors.front().is_privateuseone()) {
+    require_peer(rank, getRank(), getSize());
+  }
   StagedTensors staged(getRank(), getSize(), streams_);
   auto host = staged.show(tensors, TensorRole::output);
   if (auto work = planned(staged.device())) {
     return note(work);
   }
+  const RecordedCall record("gloo:recv", tensors, staged.device().is_privateuseone());
   return note(staged.finish(inner_->recv(host, rank, tag)));
 }
 
 c10::intrusive_ptr<Work> StagedBackend::recvAnysource(Tensors& tensors, int tag) {
   StagedTensors staged(getRank(), getSize(), streams_);
   auto host = staged.show(tensors, TensorRole::output);
+  const RecordedCall record("gloo:recv", tensors, staged.device().is_privateuseone());
   return note(staged.finish(inner_->recvAnysource(host, tag)));
 }
 

@@ -12,8 +12,8 @@
 
 namespace c10::openreg {
 
-// Shows tensors of openreg to `host` as StagedTensors does; other tensors reach it as they are. What `host` does not
-// support is its own error. Collectives of both go through `host` in the order of the calls. A collective of an openreg
+// Shows tensors of openreg to `host` as StagedTensors does; other tensors reach it as they are. What gloo can't do with
+// those of openreg is refused at the call (gloo_limits.h), anything else is an error of `host`. Collectives of both go through `host` in the order of the calls. A collective of an openreg
 // tensor throws c10::Error where require_gloo_collectives() does.
 class TORCH_OPENREG_API StagedBackend final : public ForwardingBackend {
  public:
@@ -72,10 +72,13 @@ class TORCH_OPENREG_API StagedBackend final : public ForwardingBackend {
 
   c10::intrusive_ptr<Work> note(c10::intrusive_ptr<Work> work);
   c10::intrusive_ptr<Work> planned(const c10::Device& device);
+
+  // `name` is the event's in a profile, and lives for ever.
   template <class Call>
-  c10::intrusive_ptr<Work> in_place(const Tensors& tensors, const Call& call);
+  c10::intrusive_ptr<Work> in_place(const char* name, const Tensors& tensors, const Call& call);
   template <class Inputs, class Outputs, class Call>
   c10::intrusive_ptr<Work> from_to(
+      const char* name,
       const Inputs& inputs,
       const Outputs& outputs,
       const Call& call,

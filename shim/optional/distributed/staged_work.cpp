@@ -77,6 +77,16 @@ CurrentStreams::Streams streams_of_its_own(const Outputs& outputs) {
   return streams;
 }
 
+// While races are looked for. The memory is kept until gloo has done with it, whoever drops it: the next owner comes behind
+// the collective, as behind a stream that was recorded for the block.
+void keep_from_races(const at::Tensor& tensor, openreg_stream stream) {
+  const auto device = tensor.device().index();
+  openreg_races_stream_waits(device, stream, device, OPENREG_RACES_COLLECTIVES);
+  if (openreg_record_stream(const_cast<void*>(tensor.storage().data()), device, stream) != OPENREG_OK) {
+    openreg_clear_error(); // not the allocator's memory
+  }
+}
+
 // Copies what the host has to the devices, lets go of the host's memory and completes the future; an error of that
 // becomes the future's.
 void bring_back(Outputs& outputs, Future& future) noexcept {
@@ -238,6 +248,9 @@ at::Tensor StagedTensors::show(const at::Tensor& tensor, TensorRole role) {
     const bool follows = follows_races();
     if (follows) {
       note_race_collective("c10d collective", tensor, role != TensorRole::input);
+      if (tensor.numel() > 0) {
+        keep_from_races(tensor, streams_.of(tensor.device().index()));
+      }
     }
     const RaceMute mute(follows);
     wait_for_current_stream(tensor.device().index());

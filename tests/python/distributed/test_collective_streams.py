@@ -108,6 +108,22 @@ def reduce_scatters_in_a_row(rank: int, device: torch.device) -> None:
 
 
 @check
+def pending_reduce_scatters_share_a_thread(rank: int, device: torch.device) -> None:
+    """A hundred that wait for a peer don't take a hundred threads."""
+    results = [torch.zeros(2, device=device) for _ in range(100)]
+    peer = Peer(rank)
+    before = len(os.listdir("/proc/self/task"))
+    works = [dist.reduce_scatter_tensor(x, torch.ones(4, device=device), async_op=True) for x in results]
+    if rank == 0:
+        assert not any(work.is_completed() for work in works)
+        assert len(os.listdir("/proc/self/task")) < before + 20  # gloo's and the runtime's may begin meanwhile
+        peer.come()
+    for work in works:
+        work.wait()
+    assert [x.tolist() for x in results] == [[2.0] * 2] * 100
+
+
+@check
 def another_stream_waits(rank: int, device: torch.device) -> None:
     """wait() makes the stream wait that is current then; others go on, and may wait for its events."""
     side, x, y = torch.openreg.Stream(device), torch.full((8,), 1.0 + rank, device=device), torch.ones(8).pin_memory()

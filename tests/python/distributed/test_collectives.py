@@ -11,6 +11,7 @@ import datetime
 import gc
 import os
 import re
+import sys
 import threading
 import time
 from collections.abc import Callable
@@ -631,6 +632,104 @@ def group_of_some_ranks(rank: int, device: torch.device) -> None:
     x = torch.full((3,), 1.0 + rank, device=device)
     dist.all_reduce(x, group=groups[rank])
     assert x.tolist() == [1.0 + rank] * 3
+
+
+@check(PLAIN, UNNAMED, PAIRED, BOTH)
+def cpu_and_device_in_other_orders(rank: int, device: torch.device) -> None:
+    """Collectives of CPU and of openreg tensors don't meet: threads may call them in orders that differ between ranks."""
+    for i in range(20):
+        x, y = torch.full((3,), 1.0 + rank), torch.full((3,), 10.0 + 10 * rank, device=device)
+        works = [dist.all_reduce(each, async_op=True) for each in ((x, y) if rank == 0 else (y, x))]
+        for work in works:
+            work.wait()
+        assert (x.tolist(), y.tolist()) == ([3.0] * 3, [30.0] * 3), i
+
+
+@check(PLAIN, UNNAMED)
+def two_threads(rank: int, device: torch.device) -> None:
+    """One thread's collectives of CPU tensors run beside another's of openreg tensors."""
+    results: list[float] = []
+
+    def on_the_cpu() -> None:
+        for i in range(100):
+            x = torch.full((7,), float(i + rank))
+            dist.all_reduce(x)
+            results.append(x[0].item())
+
+    worker = threading.Thread(target=on_the_cpu)
+    worker.start()
+    on_device = []
+    for i in range(100):
+        y = torch.full((7,), 1000.0 * (i + rank), device=device)
+        dist.all_reduce(y)
+        on_device.append(y[0].item())
+    worker.join()
+    assert results == [2.0 * i + 1 for i in range(100)]
+    assert on_device == [1000.0 * (2 * i + 1) for i in range(100)]
+
+
+@check(PLAIN)
+def message_to_a_peer_that_comes_later(rank: int, device: torch.device) -> None:
+    """A receive and a small message that are begun first don't hold up the caller, as with CPU tensors."""
+    for first in range(WORLD):
+        group = dist.new_group()
+        x, y = torch.zeros(2, device=device), torch.ones(2, device=device)
+        if rank == first:
+            works = [dist.irecv(x, 1 - rank, group), dist.isend(y, 1 - rank, group)]
+            dist.barrier()
+        else:
+            dist.barrier()
+            works = [dist.isend(y, 1 - rank, group), dist.irecv(x, 1 - rank, group)]
+        for work in works:
+            assert work is not None
+            work.wait()
+        assert x.tolist() == [1.0] * 2
+
+
+@check(PLAIN)
+def saving_while_training(rank: int, device: torch.device) -> None:
+    """A checkpoint is written by another thread, with collectives of its own, while training goes on."""
+    import torch.distributed.checkpoint as checkpoint
+
+    model = nn.parallel.DistributedDataParallel(nn.Linear(4, 3).to(device))
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+    folder = Path(sys.argv[2])
+    for i in range(3):
+        saved = {"weight": model.module.weight.detach().clone(), "tensor": torch.full((5,), float(i), device=device)}
+        writing = checkpoint.async_save(dict(saved), checkpoint_id=str(folder / f"checkpoint{i}"))
+        steps = 0
+        while True:
+            model(torch.full((2, 4), float(rank), device=device)).sum().backward()
+            optimizer.step()
+            optimizer.zero_grad()
+            steps += 1
+            done = torch.tensor(float(writing.done()), device=device)
+            dist.all_reduce(done, dist.ReduceOp.MIN)
+            if done.item() and steps >= 10:
+                break
+        writing.result()
+        loaded = {name: torch.zeros_like(tensor) for name, tensor in saved.items()}
+        checkpoint.load(loaded, checkpoint_id=str(folder / f"checkpoint{i}"))
+        assert all(torch.equal(loaded[name], tensor) for name, tensor in saved.items())
+
+
+@check(PLAIN)
+def future_of_a_block(rank: int, device: torch.device) -> None:
+    """The one Work of a block has a future, which is done with the last collective, and the results of all."""
+    x, y = values(device, 2), values(device, 3)
+    group = dist.group.WORLD
+    assert group is not None
+    backend = group._get_backend(device)
+    backend._start_coalescing()
+    for tensor in (x, y):
+        group.allreduce([tensor])
+    work = backend._end_coalescing()
+    parts = work.get_future().wait()
+    assert len(parts) == 2
+    work.wait()
+    assert (
+        [tensor.tolist() for tensor in work.result()] == [x.tolist(), y.tolist()] == [[12.0, 14.0], [12.0, 14.0, 16.0]]
+    )
 
 
 @check(*ALL)

@@ -368,6 +368,33 @@ def test_collectives(python: PythonRunner, tmp_path: Path, waits: str, expected:
     assert python(code, OPENREG_SIM_RACES="report").stdout.strip() == str(expected)
 
 
+# The memory of a collective is kept until it is done: who drops the Work and the tensor has no race with the next owner.
+@pytest.mark.parametrize("first", ["work", "gradient"])
+def test_dropped_collectives(python: PythonRunner, tmp_path: Path, first: str) -> None:
+    code = f"""
+        import time, torch, torch_openreg
+        import torch.distributed as dist
+        dist.init_process_group("gloo", init_method="file://{tmp_path / "store"}", rank=0, world_size=1)
+        reused = 0
+        for _ in range(20):
+            gradient = torch.ones(64, device="openreg")
+            address = gradient.data_ptr()
+            work = dist.all_reduce(gradient, async_op=True)
+            {first} = None
+            work = gradient = None
+            deadline = time.monotonic() + 20
+            while torch.openreg.memory_allocated() > 0:
+                assert time.monotonic() < deadline
+                time.sleep(0.001)
+            other = torch.zeros(64, device="openreg")
+            reused += other.data_ptr() == address
+            del other
+        print(reused > 0, [race.kind for race in torch.openreg.races()])
+        dist.destroy_process_group()
+    """
+    assert python(code, OPENREG_SIM_RACES="report").stdout.strip() == "True []"
+
+
 # Threads of a program that hand tensors over and wait as they should are in no report.
 def test_threads_with_waits() -> None:
     results: list[torch.Tensor] = []

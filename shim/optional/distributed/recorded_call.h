@@ -1,0 +1,50 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
+// A call of the host's backend, as profilers see it.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+#include <ATen/record_function.h>
+
+#include <optional>
+#include <vector>
+
+namespace c10::openreg {
+
+// While it is there, the call is an event of the calling thread's profiler, and the backend records none. Its own would end
+// in a thread of its own, which may be when the profiler has gone: wait() of these collectives doesn't wait for that thread.
+class RecordedCall {
+ public:
+  // `name` lives for ever. `is_ours`: there are tensors of openreg; else nothing is done.
+  template <class Tensors>
+  RecordedCall(const char* name, const Tensors& tensors, bool is_ours) {
+    if (!is_ours) {
+      return;
+    }
+    record_.emplace(at::RecordScope::USER_SCOPE);
+    if (record_->isActive()) {
+      add(tensors);
+      begin(name);
+    }
+    own_.emplace();
+  }
+
+ private:
+  void add(const at::Tensor& tensor) {
+    inputs_.emplace_back(tensor);
+  }
+
+  template <class Item>
+  void add(const std::vector<Item>& items) {
+    for (const auto& item : items) {
+      add(item);
+    }
+  }
+
+  void begin(const char* name);
+
+  std::vector<c10::IValue> inputs_;
+  std::optional<at::RecordFunction> record_;
+  std::optional<at::DisableRecordFunctionGuard> own_; // destroyed first
+};
+
+} // namespace c10::openreg

@@ -1,0 +1,157 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""What gloo can't do is refused at the call, in every rank, as NCCL does: nobody waits for a peer that can't come."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+import torch.distributed as dist
+from two_ranks import WORLD, Checks, assert_ended_well, assert_passed, reports_of
+
+CHECKS = Checks("gloo")
+check = CHECKS.check("gloo")
+
+LACKING = (torch.int16, torch.uint16, torch.uint32, torch.uint64, torch.float8_e4m3fn)
+OPS = dist.ReduceOp
+
+# Each is called with a function that makes a tensor of so many elements, and the rank.
+Maker = Callable[[int], torch.Tensor]
+MOVING: dict[str, Callable[[Maker, int, int], Any]] = {
+    "broadcast": lambda t, n, rank: dist.broadcast(t(n), 0, async_op=True),
+    "all_gather": lambda t, n, rank: dist.all_gather([t(n), t(n)], t(n), async_op=True),
+    "all_gather_into_tensor": lambda t, n, rank: dist.all_gather_into_tensor(t(2 * n), t(n), async_op=True),
+    "gather": lambda t, n, rank: dist.gather(t(n), [t(n), t(n)] if rank == 0 else None, 0, async_op=True),
+    "scatter": lambda t, n, rank: dist.scatter(t(n), [t(n), t(n)] if rank == 0 else None, 0, async_op=True),
+    "all_to_all": lambda t, n, rank: dist.all_to_all([t(n), t(n)], [t(n), t(n)], async_op=True),
+    "all_to_all_single": lambda t, n, rank: dist.all_to_all_single(t(2 * n), t(2 * n), async_op=True),
+}
+REDUCING: dict[str, Callable[[Maker, int, Any], Any]] = {
+    "all_reduce": lambda t, n, op: dist.all_reduce(t(n), op, async_op=True),
+    "all_reduce_coalesced": lambda t, n, op: dist.all_reduce_coalesced([t(n), t(n)], op, async_op=True),
+    "reduce": lambda t, n, op: dist.reduce(t(n), 1, op, async_op=True),
+    "reduce_scatter": lambda t, n, op: dist.reduce_scatter(t(n), [t(n), t(n)], op, async_op=True),
+    "reduce_scatter_tensor": lambda t, n, op: dist.reduce_scatter_tensor(t(n), t(2 * n), op, async_op=True),
+}
+
+
+def making(device: torch.device, dtype: torch.dtype = torch.float32) -> Maker:
+    return lambda n: torch.zeros(n, dtype=dtype).to(device)
+
+
+def assert_group_is_well(device: torch.device) -> None:
+    """Nothing is pending in gloo that a rank alone has begun."""
+    x = torch.ones(3, device=device)
+    dist.all_reduce(x)
+    assert x.tolist() == [float(WORLD)] * 3
+
+
+@check
+def types(rank: int, device: torch.device) -> None:
+    """A type that gloo lacks, of tensors without elements too."""
+    for dtype in LACKING:
+        make = making(device, dtype)
+        for n in (3, 0):
+            for name, call in MOVING.items():
+                with pytest.raises(TypeError, match=r"Invalid scalar type"):
+                    call(make, n, rank)
+                    pytest.fail(name)
+            for name, reduce in REDUCING.items():
+                with pytest.raises(TypeError, match=r"Invalid scalar type"):
+                    reduce(make, n, OPS.SUM)
+                    pytest.fail(name)
+    with pytest.raises(TypeError, match=r"Invalid scalar type"):
+        MOVING["gather"](making(device, torch.complex64), 3, rank)
+    assert_group_is_well(device)
+
+
+@check
+def types_of_messages(rank: int, device: torch.device) -> None:
+    """Messages have any type."""
+    for dtype in LACKING:
+        x = torch.full((3,), 2).to(dtype).to(device)
+        out = torch.zeros(3, dtype=dtype).to(device)
+        for work in [dist.isend(x, 1 - rank), dist.irecv(out, 1 - rank)]:
+            assert work is not None
+            work.wait()
+        assert out.cpu().float().tolist() == [2.0] * 3
+
+
+@check
+def reductions(rank: int, device: torch.device) -> None:
+    """Bits of what has none, averages of integers, premultiplied sums, an order of complex numbers."""
+    premultiplied = dist._make_nccl_premul_sum(2.0)
+    refused = [(torch.float32, op, "non-integral") for op in (OPS.BAND, OPS.BOR, OPS.BXOR)]
+    refused += [(torch.float32, premultiplied, "PREMUL_SUM"), (torch.int64, premultiplied, "PREMUL_SUM")]
+    refused += [(torch.int64, OPS.AVG, "AVG is for"), (torch.bool, OPS.AVG, "AVG is for")]
+    for dtype, op, text in refused:
+        for name, reduce in REDUCING.items():
+            with pytest.raises(RuntimeError, match=text):
+                reduce(making(device, dtype), 3, op)
+                pytest.fail(name)
+    for name in ("reduce", "reduce_scatter", "reduce_scatter_tensor"):
+        with pytest.raises(RuntimeError, match="complex"):
+            REDUCING[name](making(device, torch.complex64), 3, OPS.MAX)
+    assert_group_is_well(device)
+
+
+@check
+def parts(rank: int, device: torch.device) -> None:
+    """Parts of all_to_all_single() that don't add up to the tensor, or are negative."""
+    x, y = torch.zeros(4, device=device), torch.zeros(4, device=device)
+    for received, sent in (([3, 3], [2, 2]), ([2, 2], [3, 3]), ([5, -1], [5, -1]), ([4], [4])):
+        with pytest.raises(RuntimeError, match=r"[Ss]plit"):
+            dist.all_to_all_single(x, y, received, sent, async_op=True)
+    with pytest.raises(RuntimeError, match="divide equally"):
+        dist.all_to_all_single(torch.zeros(5, device=device), torch.zeros(5, device=device), async_op=True)
+    assert_group_is_well(device)
+
+
+@check
+def peers(rank: int, device: torch.device) -> None:
+    """A peer that the group doesn't have, and the rank itself."""
+    group, x = dist.group.WORLD, torch.zeros(3, device=device)
+    assert group is not None
+    for peer in (WORLD, -2, rank):
+        with pytest.raises(RuntimeError, match=f"rank {peer} of its group"):
+            group.send([x], peer, 0)
+        with pytest.raises(RuntimeError, match=f"rank {peer} of its group"):
+            group.recv([x], peer, 0)
+    assert_group_is_well(device)
+
+
+@check
+def devices(rank: int, device: torch.device) -> None:
+    """A tensor of the CPU among openreg's: wait() would make a stream wait, and whoever reads it there would be early."""
+    x, y = torch.ones(2, device=device), torch.ones(4, device=device)
+    calls: list[Callable[[], Any]] = [
+        lambda: dist.all_gather([torch.zeros(2), torch.zeros(2)], x, async_op=True),
+        lambda: dist.all_gather_into_tensor(torch.zeros(4), x, async_op=True),
+        lambda: dist.reduce_scatter_tensor(x, torch.zeros(4), async_op=True),
+        lambda: dist.all_to_all_single(torch.zeros(4), y, async_op=True),
+    ]
+    for call in calls:
+        with pytest.raises(RuntimeError, match="must all be of openreg or all of the CPU"):
+            call()
+    assert_group_is_well(device)
+
+
+@pytest.fixture(scope="module", params=["auto", "staged"])
+def ranks(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, Any]]:
+    return reports_of(__file__, tmp_path_factory.mktemp("ranks"), OPENREG_OPERATORS=request.param)
+
+
+# acceptance 5.9
+@pytest.mark.parametrize("name", list(CHECKS.names()))
+def test_two_ranks(ranks: list[dict[str, Any]], name: str) -> None:
+    assert_passed(ranks, name)
+
+
+def test_ranks_end_well(ranks: list[dict[str, Any]]) -> None:
+    assert_ended_well(ranks)
+
+
+if __name__ == "__main__":
+    CHECKS.main()
