@@ -31,7 +31,7 @@ install(FILES "${CMAKE_CURRENT_BINARY_DIR}/openreg.pc" DESTINATION ${CMAKE_INSTA
 
 # The C++ headers that an extension of PyTorch includes: c10::openreg::*, exported by libtorch_openreg.so.
 if(OPENREG_BUILD_TORCH)
-  install(FILES shim/base/export.h shim/base/status.h DESTINATION include/torch_openreg/shim/base)
+  install(FILES shim/base/device_name.h shim/base/export.h shim/base/status.h DESTINATION include/torch_openreg/shim/base)
   install(FILES shim/device/device.h shim/device/host_address.h DESTINATION include/torch_openreg/shim/device)
 endif()
 

@@ -24,7 +24,7 @@ def own_accelerator() -> str | None:
     import torch
 
     device = torch.accelerator.current_accelerator()
-    if device is None or device.type in ("openreg", torch._C._get_privateuse1_backend_name()):
+    if device is None or device.type == torch._C._get_privateuse1_backend_name():
         return None
     # torch.cuda.is_available() would otherwise initialise CUDA, after which the process can't fork any more.
     before = os.environ.get(_CUDA_WITHOUT_INITIALISING)

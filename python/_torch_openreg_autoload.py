@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""Entry point of the group ``torch.backends``: what ``import torch`` runs to find the device ``openreg``.
+"""Entry point of the group ``torch.backends``: what ``import torch`` runs to find the device.
 
 It is a module of its own, beside the package, because importing the package registers the device, and whether to
 register is what is decided here. Nothing in here may break ``import torch``. PYTEST_DONT_REWRITE (see the package)
@@ -30,7 +30,13 @@ def _autoload() -> None:
     try:
         if wish != "1" and own_accelerator() is not None:
             return
-        import torch_openreg  # noqa: F401
+        import torch_openreg
+
+        if not hasattr(torch_openreg, "_registration"):
+            raise ImportError(
+                f"{torch_openreg.__file__} is another package of that name, such as PyTorch's own test extension. "
+                "Both are named torch_openreg and take PyTorch's one place for such a device: uninstall one."
+            )
     except Exception as error:
         # Where warnings are errors torch must still be importable.
         with contextlib.suppress(Warning):

@@ -82,7 +82,7 @@ PYTHON_BUILT = tuple(f"torch_openreg.{name}" for name in ("_C", "_C_compile", "_
 
 # The rooms of the Python packages, from the ground up: each a list of modules, or of packages with what is in them.
 PYTHON_ROOMS: Sequence[Sequence[str]] = (
-    (*PYTHON_BUILT, "torch_openreg._builds", "torch_openreg._after_fork"),
+    (*PYTHON_BUILT, "torch_openreg._builds", "torch_openreg._after_fork", "_torch_openreg_device_name"),
     ("torch_openreg.config", "_torch_openreg_accelerator"),
     ("torch_openreg._discovery",),
     ("torch_openreg._integration",),

@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: BSD-3-Clause
 """``python -m torch_openreg new NAME``: a repository for a driver, which works as it is.
 
-The files are templates of this package. In their names and texts ``@NAME@`` is the driver's name; the headers of the
+The files are templates of this package. In their names and texts ``@NAME@`` is the driver's name and
+``@DEVICE@`` the PyTorch device's; the headers of the
 driver interface are copied beside them, so that the driver is built without torch-openreg.
 """
 
@@ -12,7 +13,9 @@ import re
 import shutil
 from pathlib import Path
 
-from torch_openreg import config
+from _torch_openreg_device_name import check_form, device_name
+
+from torch_openreg import _registration, config
 from torch_openreg._build_info import OPENREG_VERSION
 
 _TEMPLATES = Path(__file__).resolve().parent / "templates" / "driver"
@@ -37,6 +40,22 @@ def check_name(name: str) -> None:
         raise ValueError(f"the name {name!r} is taken by torch-openreg itself")
 
 
+def device_name_for(name: str) -> str:
+    """The name of the PyTorch device: the driver's without digits, which PyTorch's device strings don't take.
+
+    Args:
+        name: Name of the driver.
+
+    Raises:
+        ValueError: PyTorch has a meaning for it.
+    """
+    device = re.sub(r"_*[0-9]+", "", name)
+    check_form(device, f"of the driver {name!r}")
+    if device != device_name() and _registration.is_of_torch(device):
+        raise ValueError(f"no device can be named {device!r}: PyTorch has a meaning for that name already")
+    return device
+
+
 def _abi() -> str:
     text = (Path(config.include_dir()) / "openreg" / "driver.h").read_text(encoding="utf-8")
     numbers = (re.search(rf"define OPENREG_ABI_{part} (\d+)", text) for part in ("MAJOR", "MINOR"))
@@ -59,9 +78,11 @@ def make_driver(name: str, directory: Path | None = None) -> Path:
         OSError: It can't be written.
     """
     check_name(name)
+    device = device_name_for(name)
     dashed = name.replace("_", "-")
     words = {
         "@NAME@": name,
+        "@DEVICE@": device,
         "@UPPER@": name.upper(),
         "@DASHED@": dashed,
         "@YEAR@": str(datetime.date.today().year),

@@ -1,19 +1,25 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""Registers the device ``openreg`` with PyTorch: once per process, in the order that PyTorch asks for."""
+"""Registers the device with PyTorch, by the name that it is to have: once per process."""
 
 from __future__ import annotations
 
+import contextlib
 import importlib
+import os
 import sys
 import warnings
+from collections.abc import Iterator
 from types import ModuleType
 
+import _torch_openreg_device_name as naming
 import torch
 from _torch_openreg_accelerator import own_accelerator
 
 from torch_openreg import _builds
 
-NAME = "openreg"
+_LIBRARY = "openreg"  # torch.openreg is the module under each name of the device
+_MODULE = "torch_openreg.openreg"
+_UNNAMED = "privateuseone"
 # Imported through torch.openreg.<name> too, and then not a second time as a copy with a state of its own.
 _SUBMODULES = ("amp", "memory", "plugins", "profiler", "random", "selection", "streams")
 
@@ -22,25 +28,29 @@ def register() -> ModuleType:
     """Loads the binary part and registers the device. Repeating it changes nothing.
 
     Returns:
-        The module that is ``torch.openreg``.
+        The module that is ``torch.openreg``, and ``torch.<name>``.
 
     Raises:
-        ImportError: There is no binary part for this version of torch, or another backend has taken PyTorch's one place
-            for an out-of-tree device.
+        ImportError: There is no binary part for this version of torch, the device can't have that name, or another
+            backend has taken PyTorch's one place for an out-of-tree device.
     """
     _builds.choose(torch.__version__, sys.modules["torch_openreg"].__path__)
-    _check_place()
-    _warn_other_accelerator()
+    name = _free_name()
+    _warn_other_accelerator(name)
 
-    importlib.import_module("torch_openreg._C")
-    torch.utils.rename_privateuse1_backend(NAME)
+    with _passed_on(name):
+        importlib.import_module("torch_openreg._C")
+    torch.utils.rename_privateuse1_backend(name)
 
-    module = importlib.import_module("torch_openreg.openreg")
-    if getattr(torch, NAME, None) is not module:
-        torch._register_device_module(NAME, module)
-    for name in _SUBMODULES:
-        sys.modules[f"torch.{NAME}.{name}"] = getattr(module, name)
-    if not hasattr(torch.Tensor, f"is_{NAME}"):
+    module = importlib.import_module(_MODULE)
+    if getattr(torch, name, None) is not module:
+        torch._register_device_module(name, module)
+    setattr(torch, _LIBRARY, module)
+    sys.modules[f"torch.{_LIBRARY}"] = module
+    for each in dict.fromkeys((name, _LIBRARY)):
+        for submodule in _SUBMODULES:
+            sys.modules[f"torch.{each}.{submodule}"] = getattr(module, submodule)
+    if not hasattr(torch.Tensor, f"is_{name}"):
         torch.utils.generate_methods_for_privateuse1_backend(for_storage=True)
     # It caches its first answer, which without an accelerator is torch.cpu.
     torch.get_device_module.cache_clear()
@@ -54,12 +64,14 @@ def register() -> ModuleType:
         exit,
         fake_tensors,
         fork,
+        hint,
         log,
         serialization,
         sharing,
     )
 
     log.install()
+    hint.install()
     search.install()
     fork.install()
     module.operators._install_report()
@@ -89,21 +101,61 @@ def _prepare_gpu() -> None:
         _C._install_gpu_allocator()
 
 
-def _check_place() -> None:
-    name = torch._C._get_privateuse1_backend_name()
-    if name not in ("privateuseone", NAME):
+def _free_name() -> str:
+    """The name that the device is to have, or has already where this is repeated."""
+    taken = torch._C._get_privateuse1_backend_name()
+    if "torch_openreg._C" in sys.modules and taken != _UNNAMED:
+        return taken
+    try:
+        name = naming.choose()
+    except ValueError as error:
+        raise ImportError(str(error)) from error
+    foreign = getattr(torch, taken, None) if taken == name else None
+    if taken not in (_UNNAMED, name) or foreign is not None:
+        whose = f" by {foreign.__name__} ({getattr(foreign, '__file__', None)})" if foreign is not None else ""
         raise ImportError(
-            f"PyTorch has place for one out-of-tree device in a process, and '{name}' has taken it. "
+            f"PyTorch has place for one out-of-tree device in a process, and '{taken}' has taken it{whose}. "
             "TORCH_DEVICE_BACKEND_AUTOLOAD=0 keeps torch from loading backends by itself."
         )
+    if taken == _UNNAMED and (name == "gpu" or is_of_torch(name)):
+        raise ImportError(f"the device can't be named '{name}': PyTorch has a meaning for that name already")
+    return name
 
 
-def _warn_other_accelerator() -> None:
+def is_of_torch(name: str) -> bool:
+    """Whether a name is that of a device of PyTorch's own, or torch.<name>, x.<name>() or x.is_<name> are taken."""
+    try:
+        torch.device(name)
+    except RuntimeError:
+        members = (name, f"is_{name}")
+        return hasattr(torch, name) or any(
+            hasattr(kind, member)
+            for kind in (torch.Tensor, torch.nn.Module, torch.UntypedStorage)
+            for member in members
+        )
+    return True
+
+
+@contextlib.contextmanager
+def _passed_on(name: str) -> Iterator[None]:
+    """Lets the binary part, which registers the name when it is loaded, read the choice where it is not the default."""
+    before = os.environ.get(naming.VARIABLE)
+    os.environ[naming.VARIABLE] = name
+    try:
+        yield
+    finally:
+        if before is None:
+            del os.environ[naming.VARIABLE]
+        else:
+            os.environ[naming.VARIABLE] = before
+
+
+def _warn_other_accelerator(name: str) -> None:
     other = own_accelerator()
     if other is not None:
         warnings.warn(
-            f"openreg becomes the accelerator of this process. PyTorch supports one at a time: backward() on "
-            f"'{other}' fails from here on, and torch.accelerator means openreg. Use another process for '{other}'.",
+            f"{name} becomes the accelerator of this process. PyTorch supports one at a time: backward() on "
+            f"'{other}' fails from here on, and torch.accelerator means {name}. Use another process for '{other}'.",
             UserWarning,
             stacklevel=2,
         )

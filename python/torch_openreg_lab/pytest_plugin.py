@@ -19,6 +19,7 @@ from contextlib import ExitStack
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from _torch_openreg_device_name import device_name
 
 if TYPE_CHECKING:
     import torch
@@ -258,7 +259,7 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
             raise pytest.UsageError(f"{item.nodeid}: openreg_devices takes one number, as openreg_devices(4)")
         needed, found = marker.args[0], _device_count()
         if found < needed:
-            reason = f"needs {needed} openreg devices, and there are {found}: pytest --openreg={needed}"
+            reason = f"needs {needed} {device_name()} devices, and there are {found}: pytest --openreg={needed}"
             (pytest.fail if item.config.option.openreg_strict else pytest.skip)(reason)
 
 
@@ -300,10 +301,10 @@ def openreg_device(request: pytest.FixtureRequest) -> Iterator[torch.device]:
 
     index = getattr(request, "param", 0)
     if not 0 <= index < openreg.device_count():
-        pytest.skip(f"there is no device openreg:{index}: pytest --openreg={index + 1}")
+        pytest.skip(f"there is no device {device_name()}:{index}: pytest --openreg={index + 1}")
     before = openreg.current_device()
     openreg.set_device(index)
-    yield torch.device("openreg", index)
+    yield torch.device(device_name(), index)
     openreg.set_device(before)
 
 
@@ -315,7 +316,7 @@ def openreg_devices() -> Iterator[list[torch.device]]:
     from torch_openreg import openreg
 
     before = openreg.current_device()
-    yield [torch.device("openreg", index) for index in range(openreg.device_count())]
+    yield [torch.device(device_name(), index) for index in range(openreg.device_count())]
     openreg.set_device(before)
 
 

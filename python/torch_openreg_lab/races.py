@@ -12,9 +12,12 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 
 import torch
+from _torch_openreg_device_name import device_name
 
 import torch_openreg
 from torch_openreg import _C
+
+_NAME = device_name()
 
 _REPORT, _RAISE, _UNINITIALIZED, _STACKS = 1, 2, 4, 8
 _KINDS = {1: "read-write", 2: "write-write", 3: "reuse", 4: "host", 5: "uninitialized", 6: "lost-device"}
@@ -78,7 +81,7 @@ class Race:
 
 def _use(operator: str, place: str, stack: str, device: int, stream: int, writes: bool) -> RaceUse:
     lines = tuple(line.strip() for line in stack.splitlines())
-    return RaceUse(operator, place, lines, None if device == _HOST else torch.device("openreg", device), stream, writes)
+    return RaceUse(operator, place, lines, None if device == _HOST else torch.device(_NAME, device), stream, writes)
 
 
 def _races_from(number: int) -> list[Race]:

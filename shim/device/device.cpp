@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: BSD-3-Clause
 #include "shim/device/device.h"
+#include "shim/base/device_name.h"
 
 #include <limits>
 
@@ -44,7 +45,7 @@ DeviceIndex device_count_ensure_non_zero() {
   if (count == 0) {
     OPENREG_CHECK(openreg_init()); // throws the reason
   }
-  TORCH_CHECK(device_count() > 0, "No openreg device is available.");
+  TORCH_CHECK(device_count() > 0, "No ", device_name(), " device is available.");
   return device_count();
 }
 

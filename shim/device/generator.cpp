@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: BSD-3-Clause
 #include "shim/device/generator.h"
+#include "shim/base/device_name.h"
 
 #include <ATen/CPUGeneratorImpl.h>
 #include <ATen/EmptyTensor.h>
@@ -197,7 +198,7 @@ c10::intrusive_ptr<c10::GeneratorImpl> OpenRegGeneratorImpl::graphsafe_get_state
 
 void OpenRegGeneratorImpl::graphsafe_set_state(const c10::intrusive_ptr<c10::GeneratorImpl>& new_state) {
   const auto* other = dynamic_cast<const OpenRegGeneratorImpl*>(new_state.get());
-  TORCH_CHECK(other != nullptr, "graphsafe_set_state() expects a generator of an openreg device.");
+  TORCH_CHECK(other != nullptr, "graphsafe_set_state() expects a generator of ", a_device_name(), " device.");
   sequence_.store(other->sequence_.load());
 }
 

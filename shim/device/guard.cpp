@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: BSD-3-Clause
 #include "shim/device/guard.h"
+#include "shim/base/device_name.h"
 
 #include <c10/core/CachingDeviceAllocator.h>
 
@@ -44,7 +45,7 @@ uint32_t event_flags(EventFlag flag) {
     case EventFlag::BACKEND_DEFAULT:
       return OPENREG_EVENT_TIMING;
     default:
-      TORCH_CHECK(false, "An openreg event received an unknown flag: ", static_cast<int>(flag), ".");
+      TORCH_CHECK(false, "An event of ", device_name(), " received an unknown flag: ", static_cast<int>(flag), ".");
   }
 }
 

@@ -5,6 +5,7 @@
 #include <ATen/core/Tensor.h>
 #include <openreg/openreg.h>
 
+#include "shim/base/device_name.h"
 #include "shim/base/status.h"
 #include "shim/device/device.h"
 
@@ -18,7 +19,9 @@ namespace c10::openreg {
 inline void* host_address(const at::Tensor& tensor) {
   TORCH_CHECK(
       tensor.device().type() == c10::DeviceType::PrivateUse1,
-      "Expected a tensor of openreg, but got one of ",
+      "Expected a tensor of ",
+      device_name(),
+      ", but got one of ",
       tensor.device());
   if (tensor.numel() == 0) {
     return nullptr;

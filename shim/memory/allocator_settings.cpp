@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: BSD-3-Clause
 #include "shim/memory/allocator_settings.h"
+#include "shim/base/device_name.h"
 
 #include <c10/core/AllocatorConfig.h>
 #include <openreg/allocator.h>
@@ -50,7 +51,12 @@ void take_own_keys(const std::string& text, openreg_allocator_settings& settings
       settings.memory_fraction = fraction_of(tokens[i]);
     } else if (key == backend_key) {
       TORCH_CHECK_VALUE(
-          tokens[i] == "native", "The openreg allocator has one backend, 'native', but got '", tokens[i], "'");
+          tokens[i] == "native",
+          "The ",
+          device_name(),
+          " allocator has one backend, 'native', but got '",
+          tokens[i],
+          "'");
     }
   }
 }

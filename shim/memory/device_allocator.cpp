@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: BSD-3-Clause
 #include "shim/memory/device_allocator.h"
+#include "shim/base/device_name.h"
 
 #include <openreg/allocator.h>
 
@@ -47,7 +48,7 @@ void report_to_profiler(void* block, int64_t size, DeviceIndex device) {
 
 void warn_of_failed_free() noexcept {
   try {
-    TORCH_WARN("A block of openreg memory could not be freed: ", openreg_last_error()->message);
+    TORCH_WARN("A block of ", device_name(), " memory could not be freed: ", openreg_last_error()->message);
   } catch (...) { // no memory for the text
   }
 }

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: BSD-3-Clause
 #include "shim/memory/sharing.h"
+#include "shim/base/device_name.h"
 
 #include "shim/base/status.h"
 #include "shim/base/wait_hook.h"
@@ -24,7 +25,8 @@ void release_import(void* import) noexcept {
 
 openreg_memory_handle export_storage(const Storage& storage) {
   const Device device = storage.device();
-  TORCH_CHECK(device.is_privateuseone(), "Expected a storage of an openreg device, but got one of ", device, ".");
+  TORCH_CHECK(
+      device.is_privateuseone(), "Expected a storage of ", a_device_name(), " device, but got one of ", device, ".");
   // Not of one stream: a queue of multiprocessing exports in a thread of its own, whose streams are not the sender's.
   {
     const WaitScope waiting;

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: BSD-3-Clause
 #include "shim/registration/hooks.h"
+#include "shim/base/device_name.h"
 
 #include <ATen/core/CachingHostAllocator.h>
 
@@ -94,7 +95,9 @@ Device OpenRegHooks::getDeviceFromPtr(void* data) const {
       info.kind == OPENREG_POINTER_DEVICE,
       "The pointer ",
       data,
-      " is not memory of an openreg device",
+      " is not memory of ",
+      a_device_name(),
+      " device",
       info.kind == OPENREG_POINTER_PINNED      ? ": it is pinned host memory."
           : info.kind == OPENREG_POINTER_ALIAS ? ": it is a host view of device memory."
                                                : ".");

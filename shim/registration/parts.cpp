@@ -4,6 +4,8 @@
 #include <c10/core/DeviceType.h>
 #include <torch/headeronly/version.h>
 
+#include <cstdlib>
+
 #include "shim/base/kernel_library.h"
 #include "shim/base/parts.h"
 #include "shim/optional/compile/entry.h"
@@ -78,13 +80,20 @@ std::unique_ptr<torch::inductor::AOTIModelContainerRunner> make_runner(
   return made;
 }
 
-// A package names its device "openreg" (_compile/cpp_wrapper.py). Python gives the device that name when the package is
-// imported; a program without Python needs it when the package is loaded. A name that another backend has given stays.
-void register_runner() {
+// Python passes the name that it has chosen in the variable, which a program without Python may set, too. A name that
+// another backend has given stays.
+void register_name() {
   if (!c10::is_privateuse1_backend_registered()) {
-    c10::register_privateuse1_backend("openreg");
+    const char* const name = std::getenv("OPENREG_DEVICE_NAME");
+    c10::register_privateuse1_backend(name == nullptr || *name == '\0' ? "openreg" : name);
   }
-  torch::inductor::getAOTIModelRunnerRegistry()["openreg"] = &make_runner;
+}
+
+// A package of AOTInductor has PyTorch's own name of its device, so that it runs under each (_compile/cpp_wrapper.py).
+void register_runner() {
+  for (const std::string& name : {std::string("privateuseone"), c10::get_privateuse1_backend()}) {
+    torch::inductor::getAOTIModelRunnerRegistry()[name] = &make_runner;
+  }
 }
 
 // Kineto makes its sources of rows when the first profile is prepared.
@@ -101,6 +110,7 @@ void register_profiler() {
 } // namespace
 
 void register_parts() {
+  register_name();
   register_collectives();
   register_runner();
   register_profiler();

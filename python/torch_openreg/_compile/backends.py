@@ -7,12 +7,13 @@ from collections.abc import Mapping
 from typing import Any
 
 import torch
+from _torch_openreg_device_name import device_name
 from torch._dynamo.backends import registry
 
 from torch_openreg import openreg as module
 from torch_openreg.openreg._lazy import _lazy_call
 
-_NAME = "openreg"
+_NAME = device_name()
 
 
 def openreg(

@@ -10,10 +10,12 @@ from __future__ import annotations
 from typing import Any
 
 import torch
+from _torch_openreg_device_name import device_name
 from torch._inductor.codegen.cpp_wrapper_cpu import CppWrapperCpu
 from torch._inductor.virtualized import V
 
-_NAME = "openreg"
+_NAME = device_name()
+_IN_PACKAGES = "privateuseone"  # under which a package runs whatever the device is named
 _CPU = torch.device("cpu")
 
 
@@ -96,7 +98,7 @@ class OpenRegCppWrapper(CppWrapperCpu):
         """
         code = super().generate(is_inference)
         if V.graph.aot_mode:
-            V.graph.device_type = _PackageDevice(_NAME)
+            V.graph.device_type = _PackageDevice(_IN_PACKAGES)
         return code
 
     def generate_end(self, result: Any) -> None:

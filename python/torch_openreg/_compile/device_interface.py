@@ -6,13 +6,14 @@ from __future__ import annotations
 from typing import Any
 
 import torch
+from _torch_openreg_device_name import device_name
 from torch._dynamo.device_interface import DeviceInterface, register_interface_for_device
 
 from torch_openreg import openreg
 from torch_openreg.openreg._device import _exchange_device, _maybe_exchange_device
 from torch_openreg.openreg._lazy import _lazy_call
 
-_NAME = "openreg"
+_NAME = device_name()
 
 
 def _set_stream_by_id(stream_id: int, device_index: int, device_type: int) -> None:
@@ -103,5 +104,6 @@ def _register_indexed_names() -> None:
 
 def register() -> None:
     """Registers the interface; by indexed names too once the devices are known. Repeating it changes nothing."""
-    register_interface_for_device(_NAME, OpenRegInterface)
+    for name in (_NAME, "privateuseone"):  # the latter is that of packages (cpp_wrapper.py)
+        register_interface_for_device(name, OpenRegInterface)
     _lazy_call(_register_indexed_names)

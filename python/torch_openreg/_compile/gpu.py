@@ -13,6 +13,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import torch
+from _torch_openreg_device_name import device_name
 from torch._dynamo.utils import detect_fake_mode
 from torch._functorch import config as aot_config
 from torch._inductor.compile_fx import compile_fx, compile_fx_inner
@@ -24,7 +25,7 @@ from torch.utils._triton import has_triton
 
 from torch_openreg import _C_compile
 
-_NAME = "openreg"
+_NAME = device_name()
 
 
 def gpu_in(inputs: Sequence[Any]) -> tuple[int, torch.device] | None:

@@ -4,9 +4,10 @@
 from __future__ import annotations
 
 import torch
+from _torch_openreg_device_name import device_name
 from torch._inductor.custom_graph_pass import CustomGraphModulePass
 
-_NAME = "openreg"
+_NAME = device_name()
 
 
 class NameDevices(CustomGraphModulePass):

@@ -11,6 +11,7 @@ from types import ModuleType
 from typing import Any
 
 import torch
+from _torch_openreg_device_name import device_name
 from torch._inductor import codecache
 from torch._inductor.async_compile import AsyncCompile, get_compile_threads
 from torch._inductor.utils import clear_on_fresh_cache
@@ -70,7 +71,7 @@ def compile_kernel(compiler: AsyncCompile, argument_types: Sequence[str], source
     Returns:
         The kernel, a function of tensors and numbers; or a future of it, for which the wrapper waits.
     """
-    source = f"// for memory of openreg devices\n{source}"
+    source = f"// for memory of {device_name()} devices\n{source}"
     if get_compile_threads() <= 1:
         return OpenRegKernels.load_pybinding(argument_types, source)
     get = OpenRegKernels.load_pybinding_async(argument_types, source, submit_fn=compiler.submit)

@@ -13,13 +13,14 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
+from _torch_openreg_device_name import device_name
 from sympy import Integer  # type: ignore[import-untyped]
 from torch._inductor import config, ir, lowering
 from torch._inductor.virtualized import V, ops
 from torch._prims.rng_prims import graphsafe_run_with_rng_state
 from torch._prims_common import ELEMENTWISE_TYPE_PROMOTION_KIND, get_computation_dtype
 
-_NAME = "openreg"
+_NAME = device_name()
 _aten = torch.ops.aten
 
 Lowering = Callable[..., Any]

@@ -9,7 +9,9 @@ from __future__ import annotations
 
 from typing import Any
 
-_NAME = "openreg"
+from _torch_openreg_device_name import device_name
+
+_NAME = device_name()
 
 
 def register() -> None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from _torch_openreg_device_name import device_name
 from torch._inductor.codegen.common import (
     DeviceOpOverrides,
     register_backend_for_device,
@@ -18,7 +19,7 @@ from torch._inductor.codegen.common import (
 from torch_openreg._compile import config
 from torch_openreg._compile.graph_pass import NameDevices
 
-_NAME = "openreg"
+_NAME = device_name()
 
 
 class OpenRegOverrides(DeviceOpOverrides):
@@ -38,11 +39,11 @@ class OpenRegOverrides(DeviceOpOverrides):
         Args:
             device_idx: Its index.
         """
-        return f"torch.openreg.set_device({device_idx})"
+        return f"torch.{_NAME}.set_device({device_idx})"
 
     def synchronize(self) -> str:
         """Returns code that waits for the current device."""
-        return "torch.openreg.synchronize()"
+        return f"torch.{_NAME}.synchronize()"
 
     def device_guard(self, device_idx: int) -> str:
         """Returns code of a context manager that makes a device current.
@@ -50,11 +51,11 @@ class OpenRegOverrides(DeviceOpOverrides):
         Args:
             device_idx: Its index.
         """
-        return f"torch.openreg.device({device_idx})"
+        return f"torch.{_NAME}.device({device_idx})"
 
     def current_stream(self) -> str:
         """Returns code of the current stream."""
-        return "torch.openreg.current_stream()"
+        return f"torch.{_NAME}.current_stream()"
 
     def cpp_kernel_type(self) -> str:
         """Returns the C++ type of a kernel."""

@@ -8,10 +8,11 @@ from contextlib import contextmanager
 from typing import Any
 
 import torch
+from _torch_openreg_device_name import device_name
 from torch._inductor.codegen.cpp import CppScheduling
 from torch._inductor.virtualized import V
 
-_NAME = "openreg"
+_NAME = device_name()
 _CPU = torch.device("cpu")
 
 

@@ -15,13 +15,14 @@ from contextlib import contextmanager
 from typing import Any
 
 import torch
+from _torch_openreg_device_name import device_name
 from torch._prims.rng_prims import graphsafe_run_with_rng_state
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_map_only
 
 from torch_openreg import _C_compile
 
-_NAME = "openreg"
+_NAME = device_name()
 _COUNTED_AS = "openreg::compiled_graph"
 
 needs_staging_openreg = _C_compile._compiled_needs_staging
@@ -129,8 +130,8 @@ def _staging() -> Iterator[None]:
 @functools.cache
 def _say_that_a_gpu_is_not_used(device: int) -> None:
     warnings.warn(
-        f'torch.compile: a graph for openreg:{device} runs on the host, as backend="inductor" knows GPUs by their '
-        'names in PyTorch. torch.compile(..., backend="openreg"), which is the default once the device has been used, '
+        f'torch.compile: a graph for {_NAME}:{device} runs on the host, as backend="inductor" knows GPUs by their '
+        f'names in PyTorch. torch.compile(..., backend="{_NAME}"), which is the default once the device has been used, '
         "compiles it for the GPU that the device is.",
         stacklevel=3,
     )

@@ -11,6 +11,7 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
+from _torch_openreg_device_name import device_name
 from torch._dynamo.decorators import substitute_in_graph
 from torch._dynamo.guards import GuardBuilder, install_guard
 from torch._dynamo.source import AttrSource, CallFunctionNoArgsSource, ImportSource
@@ -22,7 +23,7 @@ from torch._dynamo.variables.user_defined import UserDefinedClassVariable
 from torch_openreg import _C, openreg
 from torch_openreg.openreg import _device
 
-_NAME = "openreg"
+_NAME = device_name()
 
 
 def _current_device() -> int:

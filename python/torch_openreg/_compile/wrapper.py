@@ -6,10 +6,11 @@ from __future__ import annotations
 from typing import Any
 
 import torch
+from _torch_openreg_device_name import device_name
 from torch._inductor.codegen.wrapper import PythonWrapperCodegen, SubgraphPythonWrapperCodegen
 from torch._inductor.virtualized import V
 
-_NAME = "openreg"
+_NAME = device_name()
 
 
 def _index(device: torch.device | None) -> int:
@@ -88,7 +89,7 @@ class _OpenRegCode(PythonWrapperCodegen):
         scheduler = V.graph.scheduler
         if not self._has_named_streams:
             self._has_named_streams = True
-            self.writeline(f"default_stream = torch.openreg.current_stream({_index(scheduler.current_device)})")
+            self.writeline(f"default_stream = torch.{_NAME}.current_stream({_index(scheduler.current_device)})")
             for index, user_object in sorted(scheduler.stream_idx_to_user_obj_idx.items()):
                 if index > 0:
                     self.writeline(f"stream{index} = get_external_object_by_index({user_object})")

@@ -14,6 +14,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
+from _torch_openreg_device_name import device_name
 
 _MARK = "_of_openreg"
 
@@ -22,7 +23,7 @@ def _device(index: int | None) -> torch.device:
     """-1 is the CPU, None the current device."""
     if index == -1:
         return torch.device("cpu")
-    return torch.device("openreg", torch.openreg.current_device() if index is None else index)
+    return torch.device(device_name(), torch.openreg.current_device() if index is None else index)
 
 
 def _broadcast(tensor: torch.Tensor, devices: Sequence[int]) -> list[torch.Tensor]:

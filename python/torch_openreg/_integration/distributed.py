@@ -15,9 +15,10 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
+from _torch_openreg_device_name import device_name
 
-_BACKEND = "openreg_gloo"
-_DEVICE = "openreg"
+_BACKEND = "openreg_gloo"  # also f"{_DEVICE}_gloo"
+_DEVICE = device_name()
 
 
 def _create(options: Any, backend_options: Any) -> Any:
@@ -119,7 +120,8 @@ def install() -> None:
     from torch.distributed import distributed_c10d
 
     backends = torch.distributed.Backend
-    backends.register_backend(_BACKEND, _create, extended_api=True, devices=[_DEVICE, "cpu"])
+    for name in dict.fromkeys((_BACKEND, f"{_DEVICE}_gloo")):
+        backends.register_backend(name, _create, extended_api=True, devices=[_DEVICE, "cpu"])
     if not torch.distributed.is_gloo_available():
         return
     backends.default_device_backend_map[_DEVICE] = backends.GLOO

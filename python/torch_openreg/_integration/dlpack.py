@@ -14,6 +14,7 @@ import functools
 from typing import Any
 
 import torch
+from _torch_openreg_device_name import device_name
 from torch.utils.dlpack import DLDeviceType
 
 
@@ -23,7 +24,7 @@ def _wrap(asked: Any) -> Any:
         try:
             return asked(self)
         except ValueError:
-            if self.device.type != "openreg":
+            if self.device.type != device_name():
                 raise
             return (DLDeviceType.kDLExtDev, self.device.index)
 

@@ -18,12 +18,13 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import torch
+from _torch_openreg_device_name import device_name
 from torch.distributed.tensor import _random
 from torch.distributed.tensor.placement_types import Shard
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_map_only
 
-_DEVICE = "openreg"
+_DEVICE = device_name()
 # Bytes of the state of a GPU's generator, a seed and an offset: where a GPU's kernels draw, PyTorch's own way works.
 _COUNTER_STATE = 16
 

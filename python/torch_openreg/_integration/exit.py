@@ -26,6 +26,8 @@ import glob
 import os
 import warnings
 
+from _torch_openreg_device_name import device_name
+
 from torch_openreg import _C
 
 _LIMIT_SECONDS = 5.0
@@ -79,7 +81,7 @@ def warn_of_devices_without_thread() -> None:
     if 0 < threads < count:
         warnings.warn(
             f"PyTorch has made its autograd threads for {threads} device(s), and there are {count} now: backward() "
-            f"fails on openreg:{threads} and above. Choose drivers before the first backward().",
+            f"fails on {device_name()}:{threads} and above. Choose drivers before the first backward().",
             UserWarning,
             stacklevel=3,
         )

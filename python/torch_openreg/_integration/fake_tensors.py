@@ -14,6 +14,7 @@ from contextlib import contextmanager
 from typing import Any
 
 import torch
+from _torch_openreg_device_name import device_name
 from torch._decomp import decomposition_table, meta_table
 from torch._subclasses import fake_impls
 from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
@@ -21,7 +22,7 @@ from torch.utils._pytree import tree_leaves
 
 from torch_openreg import _C
 
-_NAME = "openreg"
+_NAME = device_name()
 _CPU = torch.device("cpu")
 _CONVOLUTIONS = (
     "convolution.default",

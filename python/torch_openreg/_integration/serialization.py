@@ -1,14 +1,22 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""Lets ``map_location="privateuseone:1"`` and files with that tag be loaded: torch knows the renamed type only."""
+"""Lets files be loaded whose tensors were on the device under another name than it has here.
+
+torch knows the name that the device has. ``privateuseone`` is PyTorch's own name of it. Others are those of programs
+where it is named otherwise, and come last: a tag that nobody else knows is taken for one of them.
+"""
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 import torch
+from _torch_openreg_device_name import DEFAULT, device_name
 
-_OTHER_NAME = "privateuseone"
-_PRIORITY = 19  # before torch's own entries, which come from 20 on
+_OWN_NAMES = ("privateuseone", DEFAULT)
+_TAG = re.compile(r"([a-z][a-z_]*)(:\d+)?")
+_FIRST = 19  # before torch's own entries, which come from 20 on
+_LAST = 1 << 20
 _installed = False
 
 
@@ -17,9 +25,21 @@ def _tag(storage: Any) -> None:
 
 
 def _load(storage: Any, location: str) -> Any:
-    if location != _OTHER_NAME and not location.startswith(_OTHER_NAME + ":"):
+    match = _TAG.fullmatch(location)
+    if match is None or match[1] not in _OWN_NAMES or match[1] == device_name():
         return None
-    return torch.serialization.default_restore_location(storage, "openreg" + location[len(_OTHER_NAME) :])
+    return torch.serialization.default_restore_location(storage, device_name() + (match[2] or ""))
+
+
+def _load_unknown(storage: Any, location: str) -> Any:
+    match = _TAG.fullmatch(location)
+    if match is None or match[1] == device_name():
+        return None
+    try:
+        torch.device(match[1])
+    except RuntimeError:
+        return torch.serialization.default_restore_location(storage, device_name() + (match[2] or ""))
+    return None  # a device of PyTorch's that isn't there
 
 
 def install() -> None:
@@ -27,4 +47,5 @@ def install() -> None:
     global _installed
     if not _installed:
         _installed = True
-        torch.serialization.register_package(_PRIORITY, _tag, _load)
+        torch.serialization.register_package(_FIRST, _tag, _load)
+        torch.serialization.register_package(_LAST, _tag, _load_unknown)

@@ -12,13 +12,14 @@ from multiprocessing.reduction import ForkingPickler
 from typing import Any
 
 import torch
+from _torch_openreg_device_name import device_name
 from torch.multiprocessing import reductions
 
 from torch_openreg import _C
 
 
 def _rebuild_empty(index: int) -> torch.UntypedStorage:
-    return torch.UntypedStorage(0, device=torch.device("openreg", index))
+    return torch.UntypedStorage(0, device=torch.device(device_name(), index))
 
 
 def _rebuild(handle: bytes, key: tuple[Any, ...], size: int) -> torch.UntypedStorage:
@@ -33,12 +34,12 @@ def _rebuild(handle: bytes, key: tuple[Any, ...], size: int) -> torch.UntypedSto
 
 
 def _reduce(storage: torch.UntypedStorage) -> tuple[Any, ...]:
-    if storage.device.type != "openreg":
+    if storage.device.type != device_name():
         return reductions.reduce_storage(storage)
     if storage.nbytes() == 0:
         return _rebuild_empty, (storage.device.index,)
     handle, name = _C._export_storage(storage)
-    key = ("openreg", *name, storage.nbytes())
+    key = (device_name(), *name, storage.nbytes())
     reductions.shared_cache[key] = reductions.StorageWeakRef(storage)
     return _rebuild, (handle, key, storage.nbytes())
 

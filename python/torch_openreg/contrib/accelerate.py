@@ -23,6 +23,7 @@ import accelerate.state
 import accelerate.utils
 import accelerate.utils.modeling
 import torch
+from _torch_openreg_device_name import device_name
 from accelerate.utils import DistributedType
 
 import torch_openreg  # noqa: F401
@@ -43,7 +44,7 @@ def _default_device(self: Any) -> torch.device:
     """The device of a process that is alone: the current one of openreg where Accelerate finds none of its own."""
     device = _real_default_device.fget(self)
     if _is_on() and device.type == "cpu" and torch.openreg.is_available():
-        return torch.device("openreg", torch.openreg.current_device())
+        return torch.device(device_name(), torch.openreg.current_device())
     return device
 
 
@@ -58,9 +59,9 @@ def _prepare_backend(self: Any, cpu: bool = False, sagemaker_dp: bool = False, b
     rank = int(os.environ.get("LOCAL_RANK", -1))
     if _is_on() and kind is DistributedType.NO and not cpu and rank >= 0 and torch.openreg.is_available():
         if self.device is None:
-            self.device = torch.device("openreg", rank % torch.openreg.device_count())
+            self.device = torch.device(device_name(), rank % torch.openreg.device_count())
             torch.openreg.set_device(self.device)
-        if self.device.type == "openreg":
+        if self.device.type == device_name():
             return (
                 chosen or "gloo",
                 DistributedType.MULTI_GPU if self.device.index == rank else DistributedType.MULTI_CPU,
@@ -97,7 +98,7 @@ _making = threading.local()  # `accelerator`: an Accelerator that is being made 
 def _device_of(self: Any) -> Any:
     """``Accelerator.device``; for its own constructor, of a type that may have fp16."""
     device = _real_device.fget(self)
-    if getattr(_making, "accelerator", None) is self and device.type == "openreg":
+    if getattr(_making, "accelerator", None) is self and device.type == device_name():
         return types.SimpleNamespace(type=_KnownType(device.type), index=device.index)
     return device
 
@@ -115,8 +116,8 @@ def _make_accelerator(self: Any, *arguments: Any, **keywords: Any) -> None:
 @functools.wraps(_real_grad_scaler)
 def _get_grad_scaler(distributed_type: Any = None, **keywords: Any) -> Any:
     device = accelerate.state.PartialState._shared_state.get("device")
-    if _is_on() and device is not None and device.type == "openreg" and distributed_type != DistributedType.FSDP:
-        return torch.amp.GradScaler("openreg", **keywords)
+    if _is_on() and device is not None and device.type == device_name() and distributed_type != DistributedType.FSDP:
+        return torch.amp.GradScaler(device_name(), **keywords)
     return _real_grad_scaler(distributed_type, **keywords)
 
 

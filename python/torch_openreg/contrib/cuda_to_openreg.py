@@ -28,6 +28,7 @@ import torch
 import torch.distributed
 import torch.profiler
 import torch.utils._device
+from _torch_openreg_device_name import device_name
 
 import torch_openreg  # noqa: F401
 
@@ -51,11 +52,11 @@ def _translate(value: Any) -> Any:
     """The counterpart of a name or device of CUDA; anything else as it is."""
     if isinstance(value, str):
         if value == "cuda" or value.startswith("cuda:"):
-            return "openreg" + value[4:]
+            return device_name() + value[4:]
         if value.startswith("torch.cuda."):
-            return "torch.openreg." + value[11:]
+            return f"torch.{device_name()}.{value[11:]}"
     elif type(value) is _real_device and value.type == "cuda":
-        return _real_device("openreg", value.index) if value.index is not None else _real_device("openreg")
+        return _real_device(device_name(), value.index) if value.index is not None else _real_device(device_name())
     return value
 
 
@@ -166,22 +167,22 @@ def _redirect_tensors() -> None:
         """Tensor.cuda(), on openreg."""
         target = torch.openreg.current_device() if device is None else _translate(device)
         if isinstance(target, int):
-            target = _real_device("openreg", target)
+            target = _real_device(device_name(), target)
         return self.to(target, non_blocking=non_blocking, **keywords)
 
     _replace(torch.Tensor, "cuda", cuda)
-    _replace(torch.Tensor, "is_cuda", property(lambda self: self.device.type == "openreg"))
+    _replace(torch.Tensor, "is_cuda", property(lambda self: self.device.type == device_name()))
     for storage in (torch.storage._StorageBase, torch.storage.TypedStorage):
-        _replace(storage, "cuda", _translating(storage.openreg))
-        _replace(storage, "is_cuda", property(lambda self: self.device.type == "openreg"))
+        _replace(storage, "cuda", _translating(getattr(storage, device_name())))
+        _replace(storage, "is_cuda", property(lambda self: self.device.type == device_name()))
 
     set_type = torch.set_default_tensor_type
 
     @functools.wraps(set_type)
     def set_default_tensor_type(t: Any) -> None:
         name = f"{t.__module__}.{t.__name__}" if isinstance(t, type) else t
-        if isinstance(name, str) and _translate(name).startswith("torch.openreg."):
-            torch.set_default_device("openreg")
+        if isinstance(name, str) and _translate(name).startswith(f"torch.{device_name()}."):
+            torch.set_default_device(device_name())
             torch.set_default_dtype(getattr(torch, name.rpartition(".")[2]).dtype)
         else:
             set_type(t)
@@ -281,8 +282,8 @@ def _redirect_amp() -> None:
     _replace(scaler, "__init__", scaler_init)
     _replace_by(_translating, torch, *_AUTOCAST)
     _replace_by(_translating, torch.amp, "custom_fwd", "custom_bwd", "is_autocast_available")
-    _replace(torch.cuda.amp, "custom_fwd", functools.partial(torch.amp.custom_fwd, device_type="openreg"))
-    _replace(torch.cuda.amp, "custom_bwd", functools.partial(torch.amp.custom_bwd, device_type="openreg"))
+    _replace(torch.cuda.amp, "custom_fwd", functools.partial(torch.amp.custom_fwd, device_type=device_name()))
+    _replace(torch.cuda.amp, "custom_bwd", functools.partial(torch.amp.custom_bwd, device_type=device_name()))
 
 
 def _map_location(location: Any) -> Any:
@@ -337,7 +338,7 @@ def _redirect_available_type() -> None:
     @functools.wraps(real)
     def available() -> str | None:
         found: str | None = real()
-        return "openreg" if found == "cuda" and is_enabled() else found
+        return device_name() if found == "cuda" and is_enabled() else found
 
     for path, module in list(sys.modules.items()):
         if path.startswith("torch.") and vars(module).get(name) is real:

@@ -11,6 +11,7 @@ from __future__ import annotations
 from typing import Any
 
 import torch
+from _torch_openreg_device_name import device_name
 from lightning.fabric.accelerators import ACCELERATOR_REGISTRY
 from lightning.fabric.plugins.precision import MixedPrecision as FabricMixedPrecision
 from lightning.fabric.plugins.precision import Precision as FabricPrecision
@@ -25,7 +26,7 @@ from torch_openreg.openreg import device_count, empty_cache, is_available, memor
 
 __all__ = ["OpenRegAccelerator", "OpenRegDDPStrategy", "OpenRegFabricStrategy", "OpenRegStrategy"]
 
-_NAME = "openreg"
+_NAME = device_name()
 
 
 def _indices(devices: int | str | list[int]) -> list[int]:

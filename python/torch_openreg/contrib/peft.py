@@ -11,6 +11,7 @@ import functools
 
 import peft.utils.other
 import torch
+from _torch_openreg_device_name import device_name
 
 from torch_openreg.contrib import transformers as _transformers
 from torch_openreg.contrib._replacements import Replacements
@@ -23,7 +24,7 @@ _real_infer_device = peft.utils.other.infer_device
 @functools.wraps(_real_infer_device)
 def _infer_device() -> str:
     device: str = _real_infer_device()
-    return "openreg" if _replacements.is_on and device == "cpu" and torch.openreg.is_available() else device
+    return device_name() if _replacements.is_on and device == "cpu" and torch.openreg.is_available() else device
 
 
 def _replace(replacements: Replacements) -> None:

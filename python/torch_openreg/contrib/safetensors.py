@@ -13,12 +13,13 @@ from typing import Any
 
 import safetensors.torch
 import torch
+from _torch_openreg_device_name import device_name
 
 from torch_openreg.contrib._replacements import Replacements
 
 __all__ = ["disable", "enable", "is_enabled"]
 
-_NAMES = ("openreg", "privateuseone")
+_NAMES = (device_name(), "privateuseone")
 # Libraries that have imported safe_open() under a name of their own.
 _USERS = ("accelerate", "diffusers", "peft", "safetensors", "sentence_transformers", "skorch", "timm", "transformers")
 _real_safe_open = safetensors.safe_open

@@ -16,6 +16,7 @@ import torch
 import transformers.pipelines.base
 import transformers.training_args
 import transformers.utils.import_utils
+from _torch_openreg_device_name import device_name
 
 from torch_openreg.contrib import accelerate as _accelerate
 from torch_openreg.contrib._replacements import Replacements
@@ -35,7 +36,7 @@ def _devices(self: Any) -> torch.device:
     """The device of TrainingArguments, where the program has not asked for the CPU."""
     device: torch.device = _real_devices.func(self)
     if _is_on() and device.type == "cpu" and not self.use_cpu and "ACCELERATE_TORCH_DEVICE" not in os.environ:
-        device = torch.device("openreg", torch.openreg.current_device())
+        device = torch.device(device_name(), torch.openreg.current_device())
         self._n_gpu = 1
     return device
 
@@ -52,7 +53,7 @@ def _make_pipeline(self: Any, model: Any, *arguments: Any, **keywords: Any) -> N
         if device is None and len(arguments) < 7:
             device = 0  # Transformers' default, of its own devices
         if isinstance(device, int) and not isinstance(device, bool) and device >= 0:
-            keywords["device"] = torch.device("openreg", device)
+            keywords["device"] = torch.device(device_name(), device)
     _real_pipeline(self, model, *arguments, **keywords)
 
 

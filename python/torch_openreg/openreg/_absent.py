@@ -7,6 +7,10 @@ docs/module-completeness.md is made from here.
 
 from __future__ import annotations
 
+from _torch_openreg_device_name import device_name
+
+_NAME = device_name()
+
 _GRAPHS = "graphs are not supported: a driver has no function that captures a stream"
 _LIBRARY = "it is a part of the CUDA toolkit; the runtime calls no library of a vendor but its driver"
 _LOAD = "the driver interface does not ask for load, clocks or sensors; ask the vendor's tool (nvidia-smi, rocm-smi)"
@@ -57,9 +61,9 @@ REASONS: dict[str, str] = {
         "PyTorch asks for them on its hpu devices, whose generators are unlike others",
     ),
     "CUDAPluggableAllocator": "memory comes from the driver; another allocator belongs in a driver of its own",
-    "get_stream_from_external": "wrap the other library's stream with torch.openreg.ExternalStream",
-    "sparse": "it holds legacy types of sparse tensors; use torch.sparse_coo_tensor(..., device='openreg')",
-    "_gpu_trace": "no callbacks of the sanitizer are called; torch.openreg.profiler.trace() tells what devices do",
+    "get_stream_from_external": f"wrap the other library's stream with torch.{_NAME}.ExternalStream",
+    "sparse": f"it holds legacy types of sparse tensors; use torch.sparse_coo_tensor(..., device='{_NAME}')",
+    "_gpu_trace": f"no callbacks of the sanitizer are called; torch.{_NAME}.profiler.trace() tells what devices do",
     "_sleep": "a driver has no function that keeps a stream busy for a time",
 }
 

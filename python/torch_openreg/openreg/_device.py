@@ -7,9 +7,12 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import torch
+from _torch_openreg_device_name import device_name
 
 from torch_openreg import _C
 from torch_openreg.openreg._utils import Device, _get_device_index, _get_valid_index
+
+_NAME = device_name()
 
 if TYPE_CHECKING:
     from torch_openreg.openreg.drivers import Driver
@@ -80,10 +83,10 @@ class device:
     __slots__ = ("idx", "prev_idx")
 
     def __init__(self, device: Device) -> None:
-        if device is None or device in ("openreg", "privateuseone"):
+        if device is None or device in (_NAME, "privateuseone"):
             self.idx = -1
         elif isinstance(device, torch.device) and device.index is None:
-            self.idx = -1 if device.type == "openreg" else _get_device_index(device)
+            self.idx = -1 if device.type == _NAME else _get_device_index(device)
         else:
             self.idx = _get_device_index(device)
         self.prev_idx = -1
@@ -107,7 +110,7 @@ class device_of(device):
     __slots__ = ()
 
     def __init__(self, obj: Any) -> None:
-        super().__init__(obj.get_device() if obj.device.type == "openreg" else None)
+        super().__init__(obj.get_device() if obj.device.type == _NAME else None)
 
 
 def synchronize(device: Device = None) -> None:

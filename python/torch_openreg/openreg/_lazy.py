@@ -7,6 +7,8 @@ import importlib
 import threading
 from collections.abc import Callable
 
+from _torch_openreg_device_name import device_name
+
 from torch_openreg import _C, _after_fork
 from torch_openreg._discovery import callbacks, process, search
 
@@ -51,7 +53,9 @@ def _prepare() -> None:
     if _is_in_bad_fork():
         _C._init()  # raises
     if callbacks.thread.in_factory:
-        raise RuntimeError("A driver's factory can't use torch.openreg: it is called while drivers are being opened.")
+        raise RuntimeError(
+            f"A driver's factory can't use torch.{device_name()}: it is called while drivers are being opened."
+        )
     search.discover()
     process.tell_runtime()
 

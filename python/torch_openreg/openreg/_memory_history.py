@@ -10,10 +10,13 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
+from _torch_openreg_device_name import a_device_name, device_name
 from torch.cuda import _memory_viz
 
 from torch_openreg import _C
 from torch_openreg.openreg._utils import Device, _get_valid_index
+
+_NAME = device_name()
 
 _ACTIONS = (
     "alloc",
@@ -85,7 +88,7 @@ def _record_memory_history(
         ("pinned host memory alone (record_openreg=False)", not record_openreg),
     ):
         if on:
-            raise NotImplementedError(f"The openreg allocator does not record {name}.")
+            raise NotImplementedError(f"The {_NAME} allocator does not record {name}.")
     _C._record_memory_history(enabled, context, stacks, max_entries, clear_history, list(skip_actions or ()))
 
 
@@ -197,8 +200,8 @@ def _annotate_tensor(tensor: torch.Tensor, metadata: str) -> None:
     Raises:
         ValueError: The tensor is not on an openreg device.
     """
-    if tensor.device.type != "openreg":
-        raise ValueError(f"Expected an openreg tensor, but got one on {tensor.device}.")
+    if tensor.device.type != _NAME:
+        raise ValueError(f"Expected {a_device_name()} tensor, but got one on {tensor.device}.")
     _C._annotate_memory(tensor.device.index, tensor.untyped_storage().data_ptr(), metadata)
 
 

@@ -9,8 +9,12 @@ import weakref
 from collections.abc import Iterator
 from typing import Any
 
+from _torch_openreg_device_name import device_name
+
 from torch_openreg import _C
 from torch_openreg.openreg._utils import Device, _get_valid_index
+
+_NAME = device_name()
 
 _numbers = itertools.count(1)
 
@@ -41,7 +45,7 @@ class MemPool:
             NotImplementedError: An allocator is given.
         """
         if allocator is not None:
-            raise NotImplementedError(f"openreg has no other allocators, but a MemPool is to use {allocator!r}.")
+            raise NotImplementedError(f"{_NAME} has no other allocators, but a MemPool is to use {allocator!r}.")
         self._id = (0, next(_numbers))
         self._flags = (bool(use_on_oom), bool(no_split))
         self._devices: list[int] = []
@@ -105,7 +109,7 @@ def use_mem_pool(pool: MemPool, device: Device = None) -> Iterator[None]:
         TypeError: It is not a MemPool.
     """
     if not isinstance(pool, MemPool):
-        raise TypeError(f"Expected a torch.openreg.MemPool, but got {type(pool).__name__}: {pool!r}.")
+        raise TypeError(f"Expected a torch.{_NAME}.MemPool, but got {type(pool).__name__}: {pool!r}.")
     index = _get_valid_index(device)
     pool._retain(index)
     _C._memory_pool_enter(index, pool.id)

@@ -9,16 +9,17 @@ from collections.abc import Callable
 from typing import Any, NoReturn, SupportsIndex, TypeAlias
 
 import torch
+from _torch_openreg_device_name import a_device_name, device_name
 
 from torch_openreg import _C
 
 # What every function with a `device` argument accepts: an index, a torch.device, "openreg:1" (or privateuseone, gpu).
 Device: TypeAlias = SupportsIndex | str | torch.device | None
 
-_TYPE = "openreg"
+_TYPE = device_name()
 _TYPES = (_TYPE, "privateuseone")
 _GPU = "gpu"  # the devices of the GPU that gpu_device() would choose
-_NAME = re.compile(r"(openreg|privateuseone|gpu)(?::(0|[1-9][0-9]*))?")
+_NAME = re.compile(rf"({_TYPE}|privateuseone|gpu)(?::(0|[1-9][0-9]*))?")
 _MAX_INDEX = 127  # PyTorch keeps a device index in eight bits
 
 
@@ -49,7 +50,7 @@ def _index_of_name(name: str) -> int | None:
     if kind in (*_TYPES, _GPU):
         kind = kind if kind == _GPU else _TYPE
         raise ValueError(f"Invalid device string: '{name}'. Expected '{kind}' or '{kind}:<index>'.")
-    raise ValueError(f"Expected an openreg device, but got '{name}'.")
+    raise ValueError(f"Expected {a_device_name()} device, but got '{name}'.")
 
 
 def _get_device_index(device: Any, optional: bool = False, allow_cpu: bool = False) -> int:
@@ -77,7 +78,7 @@ def _get_device_index(device: Any, optional: bool = False, allow_cpu: bool = Fal
         if device.type != _TYPE:
             if allow_cpu and device.type == "cpu":
                 return -1
-            raise ValueError(f"Expected an openreg device, but got {device}.")
+            raise ValueError(f"Expected {a_device_name()} device, but got {device}.")
         index = device.index
     elif isinstance(device, str):
         if allow_cpu and device == "cpu":
@@ -93,7 +94,7 @@ def _get_device_index(device: Any, optional: bool = False, allow_cpu: bool = Fal
     if index is None:
         if optional:
             return _C._get_device()
-        raise ValueError(f"Expected a device with an index, such as 'openreg:0', but got {device!r}.")
+        raise ValueError(f"Expected a device with an index, such as '{_TYPE}:0', but got {device!r}.")
     if not -1 <= index <= _MAX_INDEX:
         _raise_out_of_range(index)
     return index

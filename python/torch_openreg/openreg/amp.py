@@ -6,8 +6,11 @@ from __future__ import annotations
 from typing import Any
 
 import torch
+from _torch_openreg_device_name import device_name
 from torch.amp import custom_bwd as _custom_bwd
 from torch.amp import custom_fwd as _custom_fwd
+
+_NAME = device_name()
 
 
 def get_amp_supported_dtype() -> list[torch.dtype]:
@@ -34,7 +37,7 @@ class autocast(torch.amp.autocast_mode.autocast):
     """
 
     def __init__(self, enabled: bool = True, dtype: torch.dtype = torch.bfloat16, cache_enabled: bool = True) -> None:
-        super().__init__("openreg", enabled=enabled, dtype=dtype, cache_enabled=cache_enabled)
+        super().__init__(_NAME, enabled=enabled, dtype=dtype, cache_enabled=cache_enabled)
 
     def __enter__(self) -> Any:
         return super().__enter__()
@@ -66,7 +69,7 @@ class GradScaler(torch.amp.GradScaler):
         enabled: bool = True,
     ) -> None:
         super().__init__(
-            "openreg",
+            _NAME,
             init_scale=init_scale,
             growth_factor=growth_factor,
             backoff_factor=backoff_factor,
@@ -82,7 +85,7 @@ def custom_fwd(fwd: Any = None, *, cast_inputs: torch.dtype | None = None) -> An
         fwd: The function; without it a decorator is returned.
         cast_inputs: Type to which floating-point inputs on the device are cast under autocast; None: they are not.
     """
-    return _custom_fwd(fwd, device_type="openreg", cast_inputs=cast_inputs)
+    return _custom_fwd(fwd, device_type=_NAME, cast_inputs=cast_inputs)
 
 
 def custom_bwd(bwd: Any = None) -> Any:
@@ -91,4 +94,4 @@ def custom_bwd(bwd: Any = None) -> Any:
     Args:
         bwd: The function; without it a decorator is returned.
     """
-    return _custom_bwd(bwd, device_type="openreg")
+    return _custom_bwd(bwd, device_type=_NAME)

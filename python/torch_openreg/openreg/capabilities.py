@@ -3,8 +3,12 @@
 
 from __future__ import annotations
 
+from _torch_openreg_device_name import device_name
+
 from torch_openreg.openreg._device import get_device_properties
 from torch_openreg.openreg._utils import Device, _get_valid_index
+
+_NAME = device_name()
 
 has_half = True  # torch.float16 works on every device
 has_magma = False  # linear algebra is that of the CPU build of PyTorch
@@ -100,5 +104,5 @@ def set_sync_debug_mode(debug_mode: int | str) -> None:
         raise ValueError(f"debug_mode must be 0, 1 or 2, but got {debug_mode!r}")
     if debug_mode != 0:
         raise NotImplementedError(
-            "openreg can't warn of operations that wait for the device; torch.openreg.profiler.trace() tells of them."
+            f"{_NAME} can't warn of operations that wait for the device; torch.{_NAME}.profiler.trace() tells of them."
         )

@@ -12,13 +12,14 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 import torch
+from _torch_openreg_device_name import device_name
 from torch.overrides import _get_current_function_mode_stack
 from torch.utils._device import DeviceContext
 
 from torch_openreg import _C
 from torch_openreg.openreg._utils import Device, _get_device_index, _index_of_name, _raise_out_of_range
 
-_TYPE = "openreg"
+_TYPE = device_name()
 # A device of the process; one without an index is the calling thread's current device. None: the CPU.
 _process_default: torch.device | None = None
 

@@ -7,6 +7,7 @@ import os
 from typing import Any, Literal, overload
 
 import torch
+from _torch_openreg_device_name import device_name
 
 from torch_openreg import _C
 from torch_openreg._build_info import OPENREG_VERSION, TORCH_VERSION
@@ -18,7 +19,7 @@ __all__ = ["diagnose"]
 
 _CHOSEN = {
     "none": "nothing is chosen",
-    "call": "chosen by torch.openreg.use_driver()",
+    "call": f"chosen by torch.{device_name()}.use_driver()",
     "environment": "chosen by the variable OPENREG_DRIVERS",
     "preference": "chosen by the stored preference",
     "automatic": "chosen automatically: the driver of highest priority that works",

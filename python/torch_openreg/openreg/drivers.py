@@ -16,6 +16,7 @@ from types import MappingProxyType
 from typing import Any
 
 import torch
+from _torch_openreg_device_name import device_name
 
 from torch_openreg import _C, _after_fork
 from torch_openreg._discovery import process, registrations, search
@@ -197,7 +198,7 @@ def _device_info(driver: Driver, index: int) -> DeviceInfo:
     return DeviceInfo(
         index=index,
         process_index=process_index(),
-        torch_device=None if first < 0 else torch.device("openreg", first + index),
+        torch_device=None if first < 0 else torch.device(device_name(), first + index),
         **{key: properties[key] for key in _PROPERTIES},
     )
 

@@ -18,6 +18,7 @@ from contextlib import contextmanager
 from typing import Any, SupportsIndex
 
 import torch
+from _torch_openreg_device_name import device_name
 from typing_extensions import deprecated
 
 from torch_openreg import _C
@@ -36,6 +37,8 @@ from torch_openreg.openreg._memory_history import (
 )
 from torch_openreg.openreg._memory_pools import MemPool, _segments_of_pool, use_mem_pool
 from torch_openreg.openreg._utils import Device, _get_valid_index
+
+_NAME = device_name()
 
 __all__ = [
     "MemPool",
@@ -146,7 +149,7 @@ def reset_accumulated_memory_stats(device: Device = None) -> None:
 def reset_max_memory_allocated(device: Device = None) -> None:
     """Calls reset_peak_memory_stats(), with the warning that torch.cuda gives."""
     warnings.warn(
-        "torch.openreg.reset_max_memory_allocated now calls torch.openreg.reset_peak_memory_stats, "
+        f"torch.{_NAME}.reset_max_memory_allocated now calls torch.{_NAME}.reset_peak_memory_stats, "
         "which resets /all/ peak memory stats.",
         FutureWarning,
         stacklevel=2,
@@ -157,7 +160,7 @@ def reset_max_memory_allocated(device: Device = None) -> None:
 def reset_max_memory_cached(device: Device = None) -> None:
     """Calls reset_peak_memory_stats(), with the warning that torch.cuda gives."""
     warnings.warn(
-        "torch.openreg.reset_max_memory_cached now calls torch.openreg.reset_peak_memory_stats, "
+        f"torch.{_NAME}.reset_max_memory_cached now calls torch.{_NAME}.reset_peak_memory_stats, "
         "which resets /all/ peak memory stats.",
         FutureWarning,
         stacklevel=2,
@@ -165,14 +168,17 @@ def reset_max_memory_cached(device: Device = None) -> None:
     reset_peak_memory_stats(device)
 
 
-@deprecated("`torch.openreg.memory_cached` has been renamed to `torch.openreg.memory_reserved`", category=FutureWarning)
+@deprecated(
+    f"`torch.{_NAME}.memory_cached` has been renamed to `torch.{_NAME}.memory_reserved`",
+    category=FutureWarning,
+)
 def memory_cached(device: Device = None) -> int:
     """Deprecated name of memory_reserved(), as in torch.cuda."""
     return memory_reserved(device)
 
 
 @deprecated(
-    "`torch.openreg.max_memory_cached` has been renamed to `torch.openreg.max_memory_reserved`",
+    f"`torch.{_NAME}.max_memory_cached` has been renamed to `torch.{_NAME}.max_memory_reserved`",
     category=FutureWarning,
 )
 def max_memory_cached(device: Device = None) -> int:
@@ -249,8 +255,8 @@ def caching_allocator_alloc(
     if stream is None:
         stream = torch.accelerator.current_stream(index)
     if isinstance(stream, torch.Stream):
-        if stream.device.type != "openreg" or stream.device.index != index:
-            raise RuntimeError(f"The stream belongs to {stream.device}, but memory of openreg:{index} is asked for.")
+        if stream.device.type != _NAME or stream.device.index != index:
+            raise RuntimeError(f"The stream belongs to {stream.device}, but memory of {_NAME}:{index} is asked for.")
         stream = stream.stream_id
     if not isinstance(stream, int):
         raise TypeError(
@@ -331,7 +337,7 @@ def change_current_allocator(allocator: object) -> None:
     Raises:
         NotImplementedError: Always. A driver brings its own memory, so another allocator belongs there.
     """
-    raise NotImplementedError(f"openreg has no other allocators, but {allocator!r} is to be used. Write a driver.")
+    raise NotImplementedError(f"{_NAME} has no other allocators, but {allocator!r} is to be used. Write a driver.")
 
 
 def list_gpu_processes(device: Device = None) -> str:
@@ -346,7 +352,7 @@ def list_gpu_processes(device: Device = None) -> str:
     """
     index = _get_valid_index(device)
     raise NotImplementedError(
-        f"The driver of openreg:{index} does not say which processes use the device. mem_get_info() says what is free."
+        f"The driver of {_NAME}:{index} does not say which processes use the device. mem_get_info() says what is free."
     )
 
 
@@ -425,7 +431,7 @@ def memory_summary(device: Device = None, abbreviated: bool = False) -> str:
     width = 79
     lines = [
         "=" * width,
-        f"  openreg:{index} memory summary, out of memory: {stats['num_ooms']}, retries: {stats['num_alloc_retries']}",
+        f"  {_NAME}:{index} memory summary, out of memory: {stats['num_ooms']}, retries: {stats['num_alloc_retries']}",
         "=" * width,
         f" {'Metric':<22} | {'Current':^11} | {'Peak':^11} | {'Total alloc':^11} | {'Total freed':^11}",
     ]

@@ -20,6 +20,8 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
+from _torch_openreg_device_name import device_name
+
 from torch_openreg import _C
 
 __all__ = [
@@ -146,7 +148,7 @@ def operator_report() -> str:
     rows += _rows("aliased", stats["aliased"])
     rows.append(("aliased", "all", str(stats["aliased_calls"]), "", "0 B", ""))
     widths = [max(len(row[column]) for row in rows) for column in range(5)]
-    lines = ["openreg operators"]
+    lines = [f"{device_name()} operators"]
     for mode, name, *figures, note in rows:
         cells = [mode.ljust(widths[0]), name.ljust(widths[1])]
         cells += [figure.rjust(width) for figure, width in zip(figures, widths[2:], strict=True)]

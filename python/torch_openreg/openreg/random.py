@@ -10,11 +10,14 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 import torch
+from _torch_openreg_device_name import device_name
 from torch import Tensor
 
 from torch_openreg import _C
 from torch_openreg.openreg import _lazy
 from torch_openreg.openreg._utils import Device, _get_valid_index
+
+_NAME = device_name()
 
 
 class _DefaultGenerators(Sequence[torch.Generator]):
@@ -41,7 +44,7 @@ def _get_generator(device: torch.device) -> torch.Generator:
     return default_generators[_get_valid_index(device)]
 
 
-def get_rng_state(device: Device = "openreg") -> Tensor:
+def get_rng_state(device: Device = _NAME) -> Tensor:
     """Returns the state of a device's generator, as a tensor of bytes on the CPU.
 
     Args:
@@ -60,7 +63,7 @@ def get_rng_state_all() -> list[Tensor]:
     return [get_rng_state(index) for index in range(_C._get_device_count())]
 
 
-def set_rng_state(new_state: Tensor, device: Device = "openreg") -> None:
+def set_rng_state(new_state: Tensor, device: Device = _NAME) -> None:
     """Sets the state of a device's generator.
 
     Args:

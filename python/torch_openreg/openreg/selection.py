@@ -17,6 +17,7 @@ import warnings
 from typing import Any
 
 import torch
+from _torch_openreg_device_name import a_device_name, device_name
 
 from torch_openreg import _C, _after_fork
 from torch_openreg._discovery import preferences
@@ -45,7 +46,7 @@ __all__ = [
 _logger = logging.getLogger("torch_openreg")
 
 _CPU = torch.device("cpu")
-_ACCELERATOR = torch.device("openreg")  # without an index: it follows the thread's current device
+_ACCELERATOR = torch.device(device_name())  # without an index: it follows the thread's current device
 
 _lock = threading.RLock()
 _gpu_device: torch.device | None = None  # what gpu_device() has found
@@ -264,7 +265,7 @@ def _device_of(driver: str | Driver, index: int) -> torch.device:
         raise RuntimeError(
             f"The index is out of range. Driver '{active['name']}' has {count} device(s), but got {index}."
         )
-    return torch.device("openreg", active["first_device"] + index)
+    return torch.device(device_name(), active["first_device"] + index)
 
 
 def _inactive_text(name: str) -> str:
@@ -278,7 +279,7 @@ def _inactive_text(name: str) -> str:
     wish = ", ".join(repr(each) for each in [*now, name])
     return (
         f"Driver '{name}' is not active: the devices are those of {now}. While no tensor is alive, "
-        f"torch.openreg.use_driver({name!r}) or torch.openreg.use_driver({wish}) chooses it."
+        f"torch.{device_name()}.use_driver({name!r}) or torch.{device_name()}.use_driver({wish}) chooses it."
     )
 
 
@@ -305,7 +306,7 @@ def _with_index(device: Any) -> torch.device:
         found = device if isinstance(device, torch.device) else as_device(device)
     if found.index is not None:
         return torch.device(found.type) if found.type == "cpu" else found
-    return torch.device("openreg", _C._get_device()) if found.type == "openreg" else found
+    return torch.device(device_name(), _C._get_device()) if found.type == device_name() else found
 
 
 def _known_gpu_device(force_gpu_usage: bool) -> torch.device | None:
@@ -384,8 +385,8 @@ def set_preferred_driver(driver: Any = "") -> None:
 
 def _preference_from(driver: Any) -> str | None:
     if isinstance(driver, torch.device):
-        if driver.type != "openreg":
-            raise ValueError(f"Expected an openreg device, but got {driver}.")
+        if driver.type != device_name():
+            raise ValueError(f"Expected {a_device_name()} device, but got {driver}.")
         return get_device_driver(driver).name
     text = "" if driver is None else _name_of(driver)
     return _canonical(text) if text.strip() else None

@@ -10,12 +10,15 @@ from __future__ import annotations
 from typing import Any, NoReturn
 
 import torch
+from _torch_openreg_device_name import a_device_name, device_name
 
 from torch_openreg import _C
 from torch_openreg.openreg._device import device as _device_guard
 from torch_openreg.openreg._utils import Device, _get_device_index, _get_valid_index
 
-_ANY_DEVICE = torch.device("openreg")
+_NAME = device_name()
+
+_ANY_DEVICE = torch.device(_NAME)
 _DEVICE_TYPE = int(torch._C._autograd.DeviceType.PrivateUse1)
 
 
@@ -40,7 +43,7 @@ class Stream(torch.Stream):
         index = _get_device_index(device, optional=True)
         if index < 0:
             index = _get_valid_index(None)
-        return super().__new__(cls, device=torch.device("openreg", index), priority=priority)
+        return super().__new__(cls, device=torch.device(_NAME, index), priority=priority)
 
     @staticmethod
     def priority_range(device: Device = None) -> tuple[int, int]:
@@ -60,7 +63,7 @@ class Stream(torch.Stream):
         return _C._stream_priority(self.device_index, self.stream_id)
 
     def __repr__(self) -> str:
-        return f"<torch.openreg.Stream device={self.device} stream_id={self.stream_id:#x}>"
+        return f"<torch.{_NAME}.Stream device={self.device} stream_id={self.stream_id:#x}>"
 
     def record_event(self, event: torch.Event | None = None) -> torch.Event:
         """Records an event behind the work queued so far.
@@ -125,7 +128,7 @@ class ExternalStream(Stream):
 
 def _reject_sharing() -> NoReturn:
     raise NotImplementedError(
-        "openreg: an event can't be shared between processes. Synchronize it before you tell the other process."
+        f"{_NAME}: an event can't be shared between processes. Synchronize it before you tell the other process."
     )
 
 
@@ -163,7 +166,7 @@ class Event(torch.Event):
     @property
     def device(self) -> torch.device:
         """The event's device; without an index as long as it has none."""
-        return super().device if self._index is None else torch.device("openreg", self._index)
+        return super().device if self._index is None else torch.device(_NAME, self._index)
 
     def record(self, stream: torch.Stream | None = None) -> None:
         """Marks the end of the work queued on a stream so far.
@@ -266,8 +269,8 @@ def default_stream(device: Device = None) -> Stream:
 def _check(stream: Any) -> None:
     if not isinstance(stream, torch.Stream):
         raise TypeError(f"Expected a stream, but got {type(stream).__name__}: {stream!r}.")
-    if stream.device.type != "openreg":
-        raise ValueError(f"Expected a stream of an openreg device, but got one of {stream.device}.")
+    if stream.device.type != _NAME:
+        raise ValueError(f"Expected a stream of {a_device_name()} device, but got one of {stream.device}.")
 
 
 def set_stream(stream: torch.Stream | None) -> None:

@@ -10,6 +10,9 @@ from __future__ import annotations
 from typing import Any
 
 import torch
+from _torch_openreg_device_name import device_name
+
+_NAME = device_name()
 
 
 class _TensorType(type):
@@ -18,7 +21,7 @@ class _TensorType(type):
     def __instancecheck__(cls, instance: object) -> bool:
         return (
             isinstance(instance, torch.Tensor)
-            and instance.device.type == "openreg"
+            and instance.device.type == _NAME
             and instance.dtype == cls.dtype
             and instance.layout == torch.strided
         )
@@ -28,14 +31,14 @@ class _TensorType(type):
         if len(arguments) == 1 and isinstance(arguments[0], torch.Tensor):
             (given,) = arguments
             if not isinstance(given, cls):
-                raise TypeError(f"torch.openreg.{name} expected a {given.type()} of its own type; use Tensor.to()")
+                raise TypeError(f"torch.{_NAME}.{name} expected a {given.type()} of its own type; use Tensor.to()")
             return given.view_as(given)
-        return getattr(torch, name)(*arguments).to("openreg")
+        return getattr(torch, name)(*arguments).to(_NAME)
 
 
 def _make(name: str, dtype: torch.dtype) -> _TensorType:
-    made = _TensorType(name, (), {"dtype": dtype, "__doc__": f"Dense openreg tensors of {dtype}."})
-    made.__module__ = "torch.openreg"
+    made = _TensorType(name, (), {"dtype": dtype, "__doc__": f"Dense {_NAME} tensors of {dtype}."})
+    made.__module__ = f"torch.{_NAME}"
     return made
 
 

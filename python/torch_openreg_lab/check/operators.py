@@ -10,13 +10,14 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import torch
+from _torch_openreg_device_name import device_name
 from torch.utils._pytree import tree_map
 
 from torch_openreg_lab.check.comparison import comparison_since, native_calls
 from torch_openreg_lab.check.paired_tensors import Mover, difference, exactly, tensors_of
 from torch_openreg_lab.check.registry import Failure, Limits, Skip, check
 
-DEVICE = "openreg:0"
+DEVICE = f"{device_name()}:0"
 DTYPES = (torch.float32, torch.int64, torch.bool, torch.float16)
 SAMPLES = 4
 

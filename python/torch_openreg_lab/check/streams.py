@@ -8,6 +8,7 @@ import itertools
 import time
 
 import torch
+from _torch_openreg_device_name import device_name
 
 from torch_openreg_lab.check.registry import Failure, Limits, Skip, check, expect
 
@@ -27,7 +28,7 @@ def _pinned(value: float) -> torch.Tensor:
 def operators(limits: Limits) -> None:
     """A copy, an operator that reads it and writes, and a copy back, on a stream of their own."""
     stream = torch.openreg.Stream()
-    x = torch.zeros(COUNT, device="openreg")
+    x = torch.zeros(COUNT, device=device_name())
     back = torch.empty(COUNT).pin_memory()
     sources = [_pinned(float(value)) for value in range(1, 4)]
     torch.openreg.synchronize()
@@ -55,7 +56,7 @@ def wait(limits: Limits) -> None:
     devices = range(min(2, torch.openreg.device_count()))
     for reader_device in devices:
         writer, reader = torch.openreg.Stream(0), torch.openreg.Stream(reader_device)
-        x = torch.zeros(COUNT, device="openreg:0")
+        x = torch.zeros(COUNT, device=f"{device_name()}:0")
         back = torch.empty(COUNT).pin_memory()
         for round_ in range(ROUNDS):
             source = _pinned(float(round_ + 1))
@@ -66,7 +67,7 @@ def wait(limits: Limits) -> None:
                 x.mul_(2)
             reader.wait_stream(writer)
             with torch.openreg.stream(reader):
-                y = x.to(f"openreg:{reader_device}", non_blocking=True) if reader_device else x + 0
+                y = x.to(f"{device_name()}:{reader_device}", non_blocking=True) if reader_device else x + 0
                 back.copy_(y, non_blocking=True)
             reader.synchronize()
             wrong = int((back != 2.0 * (round_ + 1)).sum())
@@ -82,7 +83,7 @@ def wait(limits: Limits) -> None:
 def events(limits: Limits) -> None:
     """Two events around copies, and the time between."""
     first, second = (torch.openreg.Event(enable_timing=True) for _ in range(2))
-    x, source = torch.zeros(COUNT, device="openreg"), _pinned(1.0)
+    x, source = torch.zeros(COUNT, device=device_name()), _pinned(1.0)
     torch.openreg.synchronize()
     begin = time.perf_counter()
     first.record()
@@ -109,9 +110,9 @@ def reuse(limits: Limits) -> None:
     side = torch.openreg.Stream()
     back = torch.empty(COUNT).pin_memory()
     slow, fast = _pinned(0.0), _pinned(-1.0)
-    other = torch.zeros(COUNT, device="openreg")
+    other = torch.zeros(COUNT, device=device_name())
     for round_ in range(ROUNDS):
-        x = torch.full((COUNT,), float(round_), device="openreg")
+        x = torch.full((COUNT,), float(round_), device=device_name())
         side.wait_stream(torch.openreg.current_stream())
         with torch.openreg.stream(side):
             for _ in range(4):
@@ -119,7 +120,7 @@ def reuse(limits: Limits) -> None:
             back.copy_(x, non_blocking=True)
         x.record_stream(side)
         del x
-        y = torch.empty(COUNT, device="openreg").copy_(fast, non_blocking=True)
+        y = torch.empty(COUNT, device=device_name()).copy_(fast, non_blocking=True)
         side.synchronize()
         wrong = int((back != round_).sum())
         expect(wrong == 0, f"round {round_}: {wrong} of {COUNT} elements are of a tensor made later")
@@ -138,12 +139,12 @@ def exhaustion(limits: Limits) -> None:
         raise Skip("the driver does not say how much memory a device has")
     size = 2 * torch.openreg.get_device_properties(0).total_memory
     try:
-        torch.empty(size, dtype=torch.uint8, device="openreg")
+        torch.empty(size, dtype=torch.uint8, device=device_name())
     except torch.OutOfMemoryError:
         pass
     else:
         raise Failure(f"{size} bytes were allocated, twice what the device has")
-    expect(torch.ones(3, device="openreg").sum().item() == 3, "the device computes wrongly afterwards")
+    expect(torch.ones(3, device=device_name()).sum().item() == 3, "the device computes wrongly afterwards")
     del limits
 
 
@@ -159,7 +160,7 @@ def returned(limits: Limits) -> None:
     free: list[int] = []
     for _ in range(4):
         for size in (1, 1000, 1 << 16, 1 << 22):
-            tensors = [torch.empty(size, device="openreg") + 1 for _ in range(8)]
+            tensors = [torch.empty(size, device=device_name()) + 1 for _ in range(8)]
             del tensors
         torch.openreg.synchronize()
         gc.collect()

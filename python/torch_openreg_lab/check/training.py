@@ -8,6 +8,7 @@ from collections.abc import Callable
 
 import torch
 import torch.nn.functional as F
+from _torch_openreg_device_name import device_name
 from torch import Tensor, nn
 
 from torch_openreg_lab.check.comparison import native_calls
@@ -62,7 +63,7 @@ def _train(model: nn.Module, inputs: Tensor, targets: Tensor, optimizer: Optimiz
     torch.set_num_threads(1)
     on_cpu = _losses(model, inputs, targets, optimizer, "cpu")
     before = native_calls()
-    there = _losses(model, inputs, targets, optimizer, "openreg")
+    there = _losses(model, inputs, targets, optimizer, device_name())
     tolerance = 0.0 if before >= 0 and native_calls() == before else TOLERANCE
     apart = max(abs(a - b) for a, b in zip(on_cpu, there, strict=True))
     expect(apart <= tolerance, f"losses {there}, on the CPU {on_cpu}: apart by {apart:.1e}, allowed {tolerance}")

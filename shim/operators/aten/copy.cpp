@@ -17,6 +17,7 @@
 
 #include <algorithm>
 
+#include "shim/base/device_name.h"
 #include "shim/base/kernel_library.h"
 #include "shim/base/status.h"
 #include "shim/base/wait_hook.h"
@@ -239,11 +240,12 @@ at::Tensor& copy_(at::Tensor& self, const at::Tensor& source, bool non_blocking)
   for (const at::Tensor* other : {&std::as_const(self), &source}) {
     TORCH_CHECK_NOT_IMPLEMENTED(
         is_device(*other) || other->is_cpu(),
-        "openreg can't copy from or to ",
+        device_name(),
+        " can't copy from or to ",
         other->device(),
         " directly; copy through the CPU.");
     TORCH_CHECK_NOT_IMPLEMENTED(
-        other->layout() == c10::kStrided, "openreg can't copy tensors of layout ", other->layout(), ".");
+        other->layout() == c10::kStrided, device_name(), " can't copy tensors of layout ", other->layout(), ".");
   }
   const bool is_plain = same_bytes(self, source);
   if (is_plain && (self.numel() == 0 || is_same_place(self, source))) {

@@ -6,6 +6,7 @@
 #include <ATen/native/TensorFactories.h>
 #include <ATen/ops/from_file.h>
 
+#include "shim/base/device_name.h"
 #include "shim/base/kernel_library.h"
 #include "shim/device/device.h"
 #include "shim/memory/storage.h"
@@ -27,7 +28,8 @@ void check_options(
   }
   TORCH_CHECK(
       layout.value_or(c10::kStrided) == c10::kStrided,
-      "openreg has no support for tensors of layout ",
+      device_name(),
+      " has no support for tensors of layout ",
       layout.value_or(c10::kStrided),
       ".");
   TORCH_CHECK(!pin_memory.value_or(false), "Only dense CPU tensors can be pinned");
@@ -98,7 +100,9 @@ at::Tensor from_file(
     std::optional<bool> pin_memory) {
   TORCH_CHECK_NOT_IMPLEMENTED(
       !shared.value_or(false),
-      "torch.from_file(shared=True): a file can't be mapped into the memory of an openreg device. Read it with "
+      "torch.from_file(shared=True): a file can't be mapped into the memory of ",
+      a_device_name(),
+      " device. Read it with "
       "shared=False, or map it on the CPU.");
   TORCH_CHECK(!pin_memory.value_or(false), "Only dense CPU tensors can be pinned");
   const c10::Device sink = device.value_or(c10::Device(c10::DeviceType::PrivateUse1));

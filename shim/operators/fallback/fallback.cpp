@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: BSD-3-Clause
 #include "shim/operators/fallback/fallback.h"
+#include "shim/base/device_name.h"
 
 #include <ATen/TracerMode.h>
 #include <ATen/core/Generator.h>
@@ -251,7 +252,9 @@ void operator_fallback(const c10::OperatorHandle& op, c10::DispatchKeySet keys, 
       schema.name(),
       schema.overload_name().empty() ? "" : ".",
       schema.overload_name(),
-      ": there is no kernel for openreg, and none for ",
+      ": there is no kernel for ",
+      device_name(),
+      ", and none for ",
       kernel_key,
       " that could run in its place.");
 

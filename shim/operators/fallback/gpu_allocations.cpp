@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: BSD-3-Clause
 #include "shim/operators/fallback/gpu_allocations.h"
+#include "shim/base/device_name.h"
 
 #include <ATen/core/CachingHostAllocator.h>
 #include <ATen/core/Tensor.h>
@@ -87,9 +88,9 @@ void* allocate_outside(DeviceIndex gpu, size_t size) {
       device >= 0,
       "cuda:",
       static_cast<int>(gpu),
-      " has no memory in this process: openreg has taken the place of PyTorch's allocator, and no openreg device is "
-      "that "
-      "GPU.");
+      " has no memory in this process: openreg has taken the place of PyTorch's allocator, and no ",
+      device_name(),
+      " device is that GPU.");
   void* block = nullptr;
   OPENREG_CHECK(openreg_malloc(device, size, OPENREG_STREAM_DEFAULT, &block));
   if (block != nullptr) {

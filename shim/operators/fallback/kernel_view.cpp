@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: BSD-3-Clause
 #include "shim/operators/fallback/kernel_view.h"
+#include "shim/base/device_name.h"
 
 #include <c10/core/TensorImpl.h>
 #include <openreg/openreg.h>
@@ -263,7 +264,9 @@ const at::Tensor& KernelView::view(const at::Tensor& tensor, bool written) {
   TORCH_CHECK_NOT_IMPLEMENTED(
       tensor.has_storage() && tensor.layout() == c10::kStrided,
       name_,
-      ": openreg has no support for tensors of layout ",
+      ": ",
+      device_name(),
+      " has no support for tensors of layout ",
       tensor.layout(),
       ".");
   const DeviceIndex device = tensor.device().index();
@@ -438,7 +441,9 @@ void KernelView::take_replaced_storage(const TensorEntry& entry) {
       shown->layout(),
       " on ",
       shown->device(),
-      ", for which openreg has no support.");
+      ", for which ",
+      device_name(),
+      " has no support.");
   c10::StorageImpl* const storage = shown->unsafe_storage().unsafeGetStorageImpl();
   c10::intrusive_ptr<c10::StorageImpl> replacing;
   for (const auto& known : storages_) {
@@ -580,7 +585,9 @@ at::Tensor KernelView::adopt(at::Tensor&& result) {
       result.layout(),
       " on ",
       result.device(),
-      ", for which openreg has no support.");
+      ", for which ",
+      device_name(),
+      " has no support.");
   auto* storage = result.storage().unsafeGetStorageImpl();
   for (const auto& entry : storages_) {
     if (entry.shown == storage) {

@@ -15,6 +15,7 @@
 #include <utility>
 #include <vector>
 
+#include "shim/base/device_name.h"
 #include "shim/device/device.h"
 #include "shim/optional/compile/compiled_graphs.h"
 #include "shim/optional/compile/entry.h"
@@ -132,7 +133,9 @@ class Model final : public AOTIModelContainerRunnerCpu {
           !reinterpret_cast<const at::Tensor*>(handle)->is_privateuseone(),
           "load_constants(user_managed=True): the weight ",
           name,
-          " is on openreg, but a package for openreg works on weights in the host's memory. Pass it without "
+          " is on ",
+          device_name(),
+          ", but a package for it works on weights in the host's memory. Pass it without "
           "user_managed, "
           "which copies it, or pass a tensor of the CPU.");
     }

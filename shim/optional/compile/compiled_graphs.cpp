@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: BSD-3-Clause
 #include "shim/optional/compile/compiled_graphs.h"
+#include "shim/base/device_name.h"
 
 #include <ATen/core/LegacyTypeDispatch.h>
 #include <ATen/core/dispatch/Dispatcher.h>
@@ -69,7 +70,8 @@ std::vector<at::Tensor> run_compiled_graph(
     const auto forget = c10::make_scope_exit([] { pending = nullptr; });
     return op.call(ours);
   }
-  TORCH_CHECK(kernels == Kernels::cpu, "a graph for a GPU has at least one openreg tensor among its inputs");
+  TORCH_CHECK(
+      kernels == Kernels::cpu, "a graph for a GPU has at least one ", device_name(), " tensor among its inputs");
   std::vector<at::Tensor> results = graph(std::move(call.inputs));
   const c10::Device to(c10::DeviceType::PrivateUse1, index_or_current(device));
   for (at::Tensor& result : results) {

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: BSD-3-Clause
 #include "shim/optional/distributed/staged_backend.h"
+#include "shim/base/device_name.h"
 
 #include <torch/csrc/distributed/c10d/PrefixStore.hpp>
 
@@ -127,7 +128,7 @@ c10::intrusive_ptr<Work> plan_for(const c10::Device& device, int rank, std::chro
     return nullptr;
   }
   auto work = c10::make_intrusive<FailedPeerWork>(rank);
-  const std::string whose = "openreg: rank " + std::to_string(rank) + ", by a plan of faults: ";
+  const std::string whose = device_name() + ": rank " + std::to_string(rank) + ", by a plan of faults: ";
   if (peer == OPENREG_PEER_DIES) {
     work->fail(whose + "Connection closed by peer");
   } else { // detached: it holds what it needs

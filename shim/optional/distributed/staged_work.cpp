@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: BSD-3-Clause
 #include "shim/optional/distributed/staged_work.h"
+#include "shim/base/device_name.h"
 
 #include <ATen/ops/empty_like.h>
 #include <ATen/ops/from_blob.h>
@@ -226,7 +227,9 @@ class StagedWork final : public WorkOverHost {
 void require_gloo_collectives() {
   TORCH_CHECK(
       switch_variable("OPENREG_ENABLE_GLOO_COLLECTIVES", true),
-      "Collectives of openreg tensors are off: OPENREG_ENABLE_GLOO_COLLECTIVES=0 is set. Without it they run in gloo, "
+      "Collectives of ",
+      device_name(),
+      " tensors are off: OPENREG_ENABLE_GLOO_COLLECTIVES=0 is set. Without it they run in gloo, "
       "staged through host memory. Collectives of CPU tensors are not affected.");
 }
 

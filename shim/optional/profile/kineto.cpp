@@ -20,6 +20,7 @@
 #include <tuple>
 #include <utility>
 
+#include "shim/base/device_name.h"
 #include "shim/base/status.h"
 #include "shim/observe/trace.h"
 #include "shim/optional/profile/entry.h"
@@ -115,7 +116,7 @@ class Session final : public libkineto::IActivityProfilerSession {
   void processTrace(
       ActivityLogger& logger, libkineto::getLinkedActivityCallback linked, int64_t start, int64_t end) override {
     buffer_ = std::make_unique<libkineto::CpuTraceBuffer>();
-    buffer_->span = libkineto::TraceSpan(start, end, "openreg");
+    buffer_->span = libkineto::TraceSpan(start, end, device_name());
     buffer_->gpuOpCount = 0;
     for (const TraceEvent& event : events_) {
       correlation_ = next_correlation();
@@ -161,7 +162,7 @@ class Session final : public libkineto::IActivityProfilerSession {
     const auto* of_torch = dynamic_cast<const c10::Error*>(&error);
     status_ = libkineto::TraceStatus::ERROR;
     errors_.emplace_back(of_torch != nullptr ? of_torch->what_without_backtrace() : error.what());
-    TORCH_WARN("The profile has no rows of openreg devices: ", errors_.back());
+    TORCH_WARN("The profile has no rows of ", device_name(), " devices: ", errors_.back());
   }
 
   int64_t unix_time(uint64_t monotonic) const {
@@ -291,7 +292,7 @@ class Session final : public libkineto::IActivityProfilerSession {
         logger.handleDeviceInfo(
             {device,
              device + libkineto::kExceedMaxPid,
-             "openreg:" + std::to_string(device),
+             device_name() + ":" + std::to_string(device),
              known ? properties.name : ""},
             time);
         named = device;
@@ -316,7 +317,7 @@ class Session final : public libkineto::IActivityProfilerSession {
 class Profiler final : public libkineto::IActivityProfiler {
  public:
   const std::string& name() const override {
-    static const auto* name = new std::string("openreg");
+    static const auto* name = new std::string(device_name());
     return *name;
   }
 

@@ -48,8 +48,10 @@ def test_a_new_driver_works_at_once(tmp_path: Path) -> None:
     checked = run(folder, "-m", "torch_openreg", "check", "my_chip", "--level", "1", "--time", "0.1", **variables)
     assert "conforms to driver.h" in checked
     variables["OPENREG_VALIDATE"] = "1"
-    trained = run(folder, "-m", "pytest", "-q", "-s", "-p", "no:cacheprovider", "tests", "-k", "trains", **variables)
-    assert "1 passed" in trained
+    trained = run(
+        folder, "-m", "pytest", "-q", "-s", "-p", "no:cacheprovider", "tests", "-k", "trains or names", **variables
+    )
+    assert "2 passed" in trained
     assert "OPENREG_VALIDATE:" not in trained
 
 
@@ -73,8 +75,10 @@ def test_files(tmp_path: Path) -> None:
     }
     for name in names:
         text = (folder / name).read_text()
-        for word in ("@NAME@", "@UPPER@", "@DASHED@", "@YEAR@", "@ABI@", "@VERSION@"):
+        for word in ("@NAME@", "@DEVICE@", "@UPPER@", "@DASHED@", "@YEAR@", "@ABI@", "@VERSION@"):
             assert word not in text, name
+    assert 'x = "torch_openreg_x9"' in (folder / "pyproject.toml").read_text()  # a device's name has no digits
+    assert "torch.x." in (folder / "tests" / "test_driver.py").read_text()
     driver = (folder / "src" / "torch_openreg_x9" / "driver.c").read_text()
     assert '.name = "x9"' in driver
     assert driver.count("X9:") >= 7  # a mark in each function that a vendor fills in
@@ -90,11 +94,15 @@ def test_cmake(tmp_path: Path) -> None:
 
 
 # a name that no driver, C function or variable can have, or that is taken: an error with the rule, and no folder
-@pytest.mark.parametrize("name", ["", "My", "9x", "my-chip", "a" * 32, "x.y", "../x", "cuda", "sim"])
+@pytest.mark.parametrize(
+    "name",
+    ["", "My", "9x", "my-chip", "a" * 32, "x.y", "../x", "cuda", "sim", "nn", "item", "opencl", "vulkan2", "class"],
+)
 def test_unfit_names(name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["new", name, "--directory", str(tmp_path / "driver")]) == 1
     error = capsys.readouterr().err
-    assert "begins with a letter" in error or "is taken by torch-openreg itself" in error
+    rules = ("begins with a letter", "is taken by torch-openreg itself", "has a meaning", "is no name for a device")
+    assert any(rule in error for rule in rules)
     assert not (tmp_path / "driver").exists()
 
 

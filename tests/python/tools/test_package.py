@@ -110,6 +110,7 @@ def test_contents(wheel: Path) -> None:
         "torch_openreg/templates/driver/dot_github/workflows/ci.yml.in",
         "_torch_openreg_accelerator.py",
         "_torch_openreg_autoload.py",
+        "_torch_openreg_device_name.py",
         "torch_openreg_lab/pytest_plugin.py",
         "torch_openreg_mypy.py",
         "torch_openreg_lab/checks.py",

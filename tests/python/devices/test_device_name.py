@@ -1,0 +1,310 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""The device under a vendor's name: who chooses it, what carries it, and what goes between names."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from torch_openreg._integration import serialization
+
+NAMED = {"OPENREG_DEVICE_NAME": "mychip"}
+
+
+def declare(folder: Path, distribution: str, *names: str) -> Path:
+    """Puts the metadata of an installed package into a folder, which declares names and has no module."""
+    information = folder / f"{distribution}-1.0.dist-info"
+    information.mkdir(parents=True)
+    (information / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {distribution}\nVersion: 1.0\n")
+    entries = "".join(f"{name} = no_such_module_{name}\n" for name in names)
+    (information / "entry_points.txt").write_text(
+        f"[console_scripts]\nother = a:b\n\n[torch_openreg.device_name]\n{entries}\n[torch_openreg.others]\nx = y\n"
+    )
+    return folder
+
+
+# strings, methods, the module under both names, defaults that follow
+def test_everything_has_the_name(python: Any) -> None:
+    out = python(
+        """
+        import copy, pickle, sys, torch
+        x = torch.ones(3, device="mychip:1")
+        assert repr(x) == "tensor([1., 1., 1.], device='mychip:1')" and str(x.device) == "mychip:1"
+        assert torch.device("privateuseone:1") == x.device == torch.device("mychip", 1)
+        assert x.is_mychip and x.mychip(0).get_device() == 0 and not hasattr(x, "is_openreg")
+        assert torch.nn.Linear(2, 2).mychip().weight.is_mychip
+        assert x.untyped_storage().is_mychip and x.type() == "torch.mychip.FloatTensor"
+        assert torch.openreg is torch.mychip is sys.modules["torch.mychip"] is sys.modules["torch.openreg"]
+        import torch.mychip.random, torch.openreg.random
+        assert torch.mychip.random is torch.openreg.random
+        torch.mychip.set_device("mychip:1")
+        assert torch.mychip.current_device() == 1 and torch.accelerator.current_accelerator().type == "mychip"
+        assert "mychip" in repr(torch.mychip.current_stream()) and "openreg" not in repr(torch.mychip.current_stream())
+        assert "mychip" in torch.mychip.memory_summary() and "openreg" not in torch.mychip.memory_summary()
+        assert torch.get_device_module("mychip") is torch.get_device_module() is torch.mychip
+        with torch.autocast("mychip", dtype=torch.bfloat16):
+            assert (torch.ones(2, 2, device="mychip") @ torch.ones(2, 2, device="mychip")).dtype == torch.bfloat16
+        assert torch.amp.GradScaler("mychip").is_enabled()
+        g = torch.Generator(device="mychip").manual_seed(1)
+        torch.randn(2, device="mychip", generator=g)
+        torch.mychip.manual_seed_all(5)
+        with torch.random.fork_rng([0, 1], device_type="mychip"):
+            a = torch.rand(2, device="mychip")
+        assert torch.equal(a, torch.rand(2, device="mychip"))
+        assert torch.utils.dlpack.from_dlpack(x).device == x.device
+        assert copy.deepcopy(x).device == pickle.loads(pickle.dumps(x)).device == x.device
+        with torch.device("mychip:1"):
+            assert torch.empty(1).device == x.device
+        try:
+            torch.mychip.set_device("openreg:1")
+        except ValueError as error:
+            assert str(error) == "Expected a mychip device, but got 'openreg:1'."
+        else:
+            raise AssertionError("not refused")
+        """,
+        **NAMED,
+    )
+    assert out.stderr == ""
+
+
+# "openreg" is PyTorch's to refuse, and the hint follows an uncaught error; other errors are left alone
+def test_hint_after_the_old_name(python: Any) -> None:
+    out = python("import torch; torch.ones(2, device='openreg:1')", status=1, **NAMED)
+    assert "device type at start of device string: openreg" in out.stderr
+    assert out.stderr.splitlines()[-1].startswith("hint: the device is named 'mychip' here")
+    out = python("import torch; torch.ones(2, device='openregs')", status=1, **NAMED)
+    assert "hint:" not in out.stderr
+    out = python("import torch; torch.ones(2, device='mychip')", status=1)
+    assert "hint:" not in out.stderr
+
+
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [
+        *((name, "has a meaning for that name already") for name in ("cuda", "opencl", "nn", "item", "gpu")),
+        ("privateuseone", "has a meaning for that name already"),
+        *((name, "is no name for a device") for name in ("chip2", "MyChip", "my-chip", "class", "a" * 32)),
+    ],
+)
+# names of PyTorch's own and bad identifiers are errors that say so, and torch goes on without the device
+def test_refused_names(python: Any, name: str, text: str) -> None:
+    out = python(
+        "import torch; print(torch.ones(2).sum().item(), torch._C._get_privateuse1_backend_name())",
+        OPENREG_DEVICE_NAME=name,
+    )
+    assert out.stdout.split() == ["2.0", "privateuseone"]
+    assert text in out.stderr and repr(name) in out.stderr
+
+
+NAME = "import torch; print(torch.accelerator.current_accelerator(), hasattr(torch, 'openreg'))"
+
+
+# one declared name is the device, without its package being imported; the variable goes before it
+def test_a_declared_name(python: Any, tmp_path: Path) -> None:
+    path = str(declare(tmp_path, "torch_openreg_mychip", "mychip"))
+    out = python(NAME, PYTHONPATH=path)
+    assert (out.stdout.split(), out.stderr) == (["mychip", "True"], "")
+    for wish in ("openreg", "other"):
+        out = python(NAME, PYTHONPATH=path, OPENREG_DEVICE_NAME=wish)
+        assert (out.stdout.split(), out.stderr) == ([wish, "True"], "")
+    out = python(NAME + "; print(torch.zeros(1).openreg())", status=1, PYTHONPATH=path)
+
+
+# two vendors in one environment: neither is taken, which is said once; the variable decides
+def test_several_declared_names(python: Any, tmp_path: Path) -> None:
+    declare(tmp_path, "torch_openreg_mychip", "mychip")
+    path = str(declare(tmp_path, "torch_openreg_other", "otherchip"))
+    out = python(NAME, PYTHONPATH=path)
+    assert out.stdout.split() == ["openreg", "True"]
+    assert out.stderr.count("Several device names are declared") == 1
+    assert "mychip (torch-openreg-mychip), otherchip (torch-openreg-other)" in out.stderr
+    out = python(NAME, PYTHONPATH=path, OPENREG_DEVICE_NAME="otherchip")
+    assert (out.stdout.split(), out.stderr) == (["otherchip", "True"], "")
+
+
+# a driver's description file declares a name, too
+def test_a_name_in_a_description(python: Any, tmp_path: Path) -> None:
+    description = tmp_path / "chip.json"
+    description.write_text('{"library_path": "driver.so", "device_name": "mychip"}')
+    out = python(NAME, OPENREG_DRIVER_LIBRARIES=f"chip:{description}")
+    assert out.stdout.split() == ["mychip", "True"]
+
+
+# the choice costs no import: neither the vendor's package, nor importlib.metadata's parsing, nor a driver
+def test_reading_the_choice_is_cheap(python: Any, tmp_path: Path) -> None:
+    path = str(declare(tmp_path, "torch_openreg_mychip", "mychip"))
+    out = python(
+        """
+        import sys
+        import _torch_openreg_device_name as naming
+        assert naming.choose() == "mychip"
+        assert "torch" not in sys.modules and "importlib.metadata" not in sys.modules
+        import torch
+        assert not torch.mychip.is_initialized() and not any("no_such" in name for name in sys.modules)
+        """,
+        PYTHONPATH=path,
+    )
+    assert out.stderr == ""
+
+
+# another package that has taken the very name is not taken for this one
+def test_the_name_is_taken_by_another(python: Any) -> None:
+    code = """
+        import sys, types, torch
+        module = types.ModuleType("foreign_openreg")
+        torch.utils.rename_privateuse1_backend("{taken}")
+        torch._register_device_module("{taken}", module)
+        try:
+            import torch_openreg
+        except ImportError as error:
+            print(error)
+    """
+    for taken in ("mychip", "openreg"):
+        out = python(code.format(taken=taken), TORCH_DEVICE_BACKEND_AUTOLOAD="0", OPENREG_DEVICE_NAME=taken)
+        assert f"'{taken}' has taken it by foreign_openreg" in out.stdout
+
+
+# PyTorch's in-tree test extension has the same module name: import torch says whose files were found
+def test_in_tree_extension_is_recognised(python: Any, tmp_path: Path) -> None:
+    package = tmp_path / "torch_openreg"
+    package.mkdir()
+    (package / "__init__.py").write_text("import torch\ndef _autoload(): pass\n")
+    out = python("import torch; print(torch.ones(1).item())", PYTHONPATH=str(tmp_path))
+    assert out.stdout.split() == ["1.0"]
+    assert f"{package / '__init__.py'} is another package of that name" in out.stderr
+
+
+# checkpoints go between names without map_location, in both directions; a device of PyTorch's is no name of ours
+def test_files_go_between_names(python: Any, tmp_path: Path) -> None:
+    save = "import torch; torch.save({{'x': torch.arange(3.0, device='{0}:1')}}, r'{1}')"
+    load = "import torch; x = torch.load(r'{1}'{2})['x']; print(x.device, x.sum().item())"
+    for name, other in (("openreg", "mychip"), ("mychip", "openreg"), ("mychip", "otherchip")):
+        file = tmp_path / f"{name}.pt"
+        python(save.format(name, file), OPENREG_DEVICE_NAME=name)
+        assert f"{name}:1".encode() in file.read_bytes()
+        for argument, device in (("", f"{other}:1"), (f", map_location='{other}:0'", f"{other}:0")):
+            out = python(load.format(other, file, argument), OPENREG_DEVICE_NAME=other)
+            assert out.stdout.split() == [device, "3.0"]
+    storage = torch.UntypedStorage(4)
+    assert serialization._load_unknown(storage, "vulkan:1") is None
+    assert serialization._load_unknown(storage, "otherchip:1").device == torch.device("openreg:1")
+
+
+@pytest.mark.parametrize("backend", ["aot_eager", "inductor", "mychip"])
+def test_compiles(python: Any, backend: str) -> None:
+    out = python(
+        f"""
+        import torch
+        def f(x, w):
+            return (x @ w).relu().sum() + torch.arange(3, device=x.device).sum()
+        x, w = torch.randn(4, 4, device="mychip:1"), torch.randn(4, 4, device="mychip:1", requires_grad=True)
+        y = torch.compile(f, backend="{backend}", fullgraph=True)(x, w)
+        y.backward()
+        torch.testing.assert_close(y, f(x, w))
+        print(y.device, w.grad.device)
+        """,
+        **NAMED,
+    )
+    assert out.stdout.split() == ["mychip:1", "mychip:1"]
+
+
+# a package of AOTInductor that was made under one name runs under the other
+def test_packages_go_between_names(python: Any, tmp_path: Path) -> None:
+    package = tmp_path / "model.pt2"
+    make = f"""
+        import torch, torch._inductor
+        model = torch.nn.Linear(3, 2).eval().to("{{0}}")
+        exported = torch.export.export(model, (torch.ones(1, 3, device="{{0}}"),))
+        torch._inductor.aoti_compile_and_package(exported, package_path=r"{package}")
+    """
+    use = f"""
+        import torch, torch._inductor
+        print(torch._inductor.aoti_load_package(r"{package}")(torch.ones(1, 3, device="{{0}}")).device)
+    """
+    for name, other in (("openreg", "mychip"), ("mychip", "openreg")):
+        python(make.format(name), OPENREG_DEVICE_NAME=name)
+        for user in (name, other):
+            assert python(use.format(user), OPENREG_DEVICE_NAME=user).stdout.split() == [f"{user}:0"]
+
+
+# process groups: the default backend, the names of backends, DDP
+def test_distributed(python: Any) -> None:
+    out = python(
+        """
+        import tempfile, torch, torch.distributed as dist
+        for backend in (None, "mychip_gloo", "openreg_gloo", "cpu:gloo,mychip:mychip_gloo"):
+            dist.init_process_group(backend, init_method=f"file://{tempfile.mkdtemp()}/s", rank=0, world_size=1)
+            x = torch.ones(2, device="mychip:1")
+            dist.all_reduce(x)
+            model = torch.nn.parallel.DistributedDataParallel(torch.nn.Linear(2, 1).to("mychip:1"))
+            model(x).sum().backward()
+            print(next(model.parameters()).grad.device)
+            dist.destroy_process_group()
+        mesh_store = tempfile.mkdtemp()
+        dist.init_process_group(init_method=f"file://{mesh_store}/s", rank=0, world_size=1)
+        mesh = torch.distributed.device_mesh.init_device_mesh("mychip", (1,))
+        from torch.distributed.tensor import distribute_tensor, Replicate
+        print(distribute_tensor(torch.ones(2), mesh, [Replicate()]).to_local().device)
+        """,
+        **NAMED,
+    )
+    assert out.stdout.split() == ["mychip:1"] * 4 + ["mychip:0"]
+
+
+# a trace names the devices by it
+def test_profiles(python: Any, tmp_path: Path) -> None:
+    trace = tmp_path / "trace.json"
+    python(
+        f"""
+        import torch
+        from torch.profiler import ProfilerActivity, profile
+        with profile(activities=[ProfilerActivity.CPU, ProfilerActivity.PrivateUse1]) as run:
+            torch.ones(8, device="mychip").add_(1).cpu()
+        assert str(ProfilerActivity.MYCHIP) == "ProfilerActivity.MYCHIP"
+        run.export_chrome_trace(r"{trace}")
+        """,
+        **NAMED,
+    )
+    text = trace.read_text()
+    if torch.__version__ >= "2.12":  # has rows of devices
+        assert "mychip:0" in text
+    assert "openreg:0" not in text
+
+
+# errors of C++ name the device
+def test_errors_name_the_device(python: Any) -> None:
+    python(
+        """
+        import torch
+        for call in (
+            lambda: torch.sparse_coo_tensor([[0]], [1.0]).to("mychip"),
+            lambda: torch.empty(1, device="mychip", layout=torch.sparse_coo),
+            lambda: torch.from_file("/dev/zero", shared=True, size=4, device="mychip"),
+        ):
+            try:
+                call()
+            except (RuntimeError, NotImplementedError) as error:
+                assert "openreg " not in str(error) and "an openreg" not in str(error), error
+        """,
+        **NAMED,
+    )
+
+
+# a sample of this suite's plugin: pytest --openreg under the name
+def test_the_pytest_plugin(tmp_path: Path) -> None:
+    (tmp_path / "test_it.py").write_text("def test_it(openreg_device):\n    assert str(openreg_device) == 'mychip:0'\n")
+    done = subprocess.run(
+        [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "--openreg=2", "test_it.py"],
+        cwd=tmp_path,
+        env={**os.environ, **NAMED},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
