@@ -54,6 +54,10 @@ run_in_child(const check_case *check, const check_target *target)
             check_skip("the driver has no extension openreg.comm");
         if ((check->needs & CHECK_TWO_DEVICES) != 0 && c.devices < 2)
             check_skip("the driver has one device");
+        if ((check->needs & CHECK_GATE) != 0 || strstr(check->slots, "host_func") != NULL) {
+            check_drop_refused_host_func(&c);
+            require_needs(&c, check);
+        }
         const uint64_t caps = all_caps(&c);
         if ((check->needs & CHECK_FENCED) != 0 && (caps & OPENREG_CAP_FENCED) == 0)
             check_skip("no device has the flag OPENREG_CAP_FENCED");

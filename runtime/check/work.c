@@ -229,6 +229,26 @@ try_gate(void *argument)
     (void)pthread_mutex_unlock(&gate->lock);
 }
 
+static void
+do_nothing(void *argument)
+{
+    (void)argument;
+}
+
+void
+check_drop_refused_host_func(check_context *c)
+{
+    if (c->table.host_func == NULL)
+        return;
+    const openreg_status status = MAY(c, host_func, c->instance, 0, NULL, do_nothing, NULL);
+    if (status == OPENREG_E_UNSUPPORTED) {
+        c->table.host_func = NULL;
+        return;
+    }
+    check_succeeded("host_func", status);
+    MUST(c, device_sync, c->instance, 0);
+}
+
 bool
 check_has_gate(check_context *c)
 {

@@ -42,6 +42,8 @@ openreg_driver_event check_event(check_context *c, int32_t dev, uint32_t flags);
 /* stream_sync(), or device_sync() where there are no streams. */
 void check_sync(check_context *c, int32_t dev, openreg_driver_stream stream);
 
+/* Takes host_func out of the check's copy of the table where the driver answers E_UNSUPPORTED, which is to have none. */
+void check_drop_refused_host_func(check_context *c);
 /* Whether a host function runs while its caller goes on. Tried once. */
 bool check_has_gate(check_context *c);
 

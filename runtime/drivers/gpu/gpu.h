@@ -92,6 +92,9 @@ openreg_status openreg_gpu_fail_plain(const openreg_host *host, openreg_gpu_code
 const char *openreg_gpu_error_name(openreg_gpu_code code);
 /* For answers that are no errors, as NotReady. */
 void openreg_gpu_forget(const openreg_gpu_scope *scope, openreg_gpu_code code);
+/* Logs an error of another caller's that the vendor's library forgot because the scope's call succeeded: it can't be put
+ * back. HIP before 7 alone. */
+void openreg_gpu_note_forgotten(const openreg_gpu_scope *scope);
 /* For a failure that the caller has no need to know of: logs it, and notes a loss of the device. */
 void openreg_gpu_log_failure(const openreg_gpu_scope *scope, openreg_gpu_code code, const char *function);
 bool openreg_gpu_is_lost(openreg_instance instance, int32_t dev);
@@ -101,7 +104,8 @@ openreg_status openreg_gpu_reject_lost(openreg_instance instance, int32_t dev);
 /* ---- gpu_library.c, gpu_library_cuda.c, gpu_library_hip.c ---- */
 
 /* Makes the vendor's functions callable. E_NO_DEVICE: the library or the kernel's driver is not installed;
- * E_INCOMPATIBLE: the library lacks a function, or is older than what this driver was built against. May be called
+ * E_INCOMPATIBLE: the library lacks a function, is older than what this driver was built against, or has structures that
+ * it does not know. May be called
  * again. */
 openreg_status openreg_gpu_library_open(const openreg_host *host);
 /* Compares what the vendor's `function` answered, `code` and the version `found`; `scale` as openreg_version_ok(). */

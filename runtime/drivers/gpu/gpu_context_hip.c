@@ -23,11 +23,13 @@ openreg_gpu_enter(openreg_gpu_scope *scope, openreg_instance instance, int32_t d
     return OPENREG_OK;
 }
 
+/* The first call that succeeds is where another caller's error goes, in versions that keep the last result. */
 openreg_status
 openreg_gpu_look(openreg_gpu_scope *scope, openreg_instance instance, int32_t dev)
 {
     *scope = (openreg_gpu_scope){.instance = instance, .device = dev, .pending = GPU_CALL(PeekAtLastError)()};
     OPENREG_GPU_RETURN_NOT_OK(OPENREG_GPU_TRY(scope, GetDevice, &scope->previous));
+    openreg_gpu_note_forgotten(scope);
     if (scope->previous != dev) {
         OPENREG_GPU_RETURN_NOT_OK(OPENREG_GPU_TRY(scope, SetDevice, dev));
         scope->switched = true;
@@ -70,8 +72,10 @@ openreg_gpu_enter_any(openreg_gpu_scope *scope, openreg_instance instance)
 {
     int own = 0;
     int32_t dev = 0;
+    const openreg_gpu_scope before = {.instance = instance, .pending = GPU_CALL(PeekAtLastError)()};
     if (GPU_CALL(GetDevice)(&own) == GPU(Success) && own < instance->device_count)
         dev = own;
+    openreg_gpu_note_forgotten(&before);
     for (int32_t i = 0; i < instance->device_count && openreg_gpu_is_lost(instance, dev); ++i)
         dev = i;
     OPENREG_GPU_RETURN_NOT_OK(openreg_gpu_reject_lost(instance, dev));

@@ -4,10 +4,6 @@
 
 #include <string.h>
 
-/* The vendors promise an allocation aligned for every type and for vector loads; 256 is what both say. They give more,
- * and the runtime pads only where they don't. */
-#define ALIGNMENT 256
-
 openreg_status
 openreg_gpu_device_count(openreg_instance instance, int32_t *out)
 {
@@ -64,7 +60,7 @@ openreg_gpu_device_info(openreg_instance instance, int32_t dev, openreg_device_i
     memset(&info, 0, sizeof info);
     const uint32_t size = inout->struct_size < sizeof info ? inout->struct_size : (uint32_t)sizeof info;
     info.struct_size = inout->struct_size;
-    info.min_alignment = ALIGNMENT;
+    info.min_alignment = GPU_ALIGNMENT;
     openreg_gpu_scope scope;
     OPENREG_GPU_RETURN_NOT_OK(openreg_gpu_look(&scope, instance, dev));
     const openreg_status status = read_info(&scope, &info);
@@ -94,6 +90,7 @@ openreg_gpu_is_active(openreg_instance instance, int32_t dev, bool *out)
     if (!active) {
         const openreg_gpu_scope scope = {.instance = instance, .device = dev, .pending = GPU_CALL(PeekAtLastError)()};
         OPENREG_GPU_RETURN_NOT_OK(openreg_gpu_query_context(&scope, &active));
+        openreg_gpu_note_forgotten(&scope);
     }
     *out = active != 0;
     return OPENREG_OK;
@@ -113,5 +110,7 @@ openreg_gpu_device_bind(openreg_instance instance, int32_t dev)
 {
     OPENREG_GPU_RETURN_NOT_OK(openreg_gpu_reject_lost(instance, dev));
     const openreg_gpu_scope scope = {.instance = instance, .device = dev, .pending = GPU_CALL(PeekAtLastError)()};
-    return OPENREG_GPU_TRY(&scope, SetDevice, dev);
+    OPENREG_GPU_RETURN_NOT_OK(OPENREG_GPU_TRY(&scope, SetDevice, dev));
+    openreg_gpu_note_forgotten(&scope);
+    return OPENREG_OK;
 }

@@ -19,13 +19,16 @@ typedef struct error_rule {
 #define ADVICE_HARDWARE "the device is lost to this process; see the kernel's log (dmesg) and the vendor's tools"
 #define ADVICE_DRIVER "install a newer driver for the device"
 #define ADVICE_BUSY "another process holds the device; see the vendor's tools"
+#define ADVICE_START                                                                                                   \
+    "a process made by fork() can't use a device that its parent has used: use spawn; else see the kernel's log "      \
+    "(dmesg), and whether this user may open the device files"
 #define ADVICE_MPS "see the MPS server's log"
 
 /* The numbers are those of both vendors, and of CUDA's driver API too. */
 static const error_rule rules[] = {
     {1, OPENREG_E_INVALID, ""},                                               /* InvalidValue */
     {2, OPENREG_E_NOMEM, "free memory of the device, or use less at a time"}, /* MemoryAllocation */
-    {3, OPENREG_E_NO_DEVICE, "a process made by fork() can't use a device that its parent has used: use spawn"},
+    {3, OPENREG_E_NO_DEVICE, ADVICE_START},
     {4, OPENREG_E_INTERNAL, "the process is ending, and the vendor's library has ended before"},
     {17, OPENREG_E_INVALID, ""}, /* InvalidDevicePointer */
     {21, OPENREG_E_INVALID, ""}, /* InvalidMemcpyDirection */
@@ -82,6 +85,7 @@ static const error_rule rules[] = {
     {907, OPENREG_E_CAPTURE, ""},             /* CapturedEvent */
     {908, OPENREG_E_CAPTURE, ""},             /* StreamCaptureWrongThread */
     {909, OPENREG_E_TIMEOUT, ""},             /* Timeout */
+    {999, OPENREG_E_INTERNAL, "the vendor doesn't say what failed; see the kernel's log (dmesg)"},
 };
 
 static_assert(GPU(Success) == 0 && GPU(ErrorMemoryAllocation) == 2 && GPU(ErrorInsufficientDriver) == 35 &&
@@ -114,16 +118,29 @@ error_text(openreg_gpu_code code)
     return text != NULL ? text : "no text";
 }
 
+/* " (text)" in *out, or "" where the text is the name again, as HIP's was before 5.3. */
+static const char *
+bracketed_text(openreg_gpu_code code, char *out, size_t size)
+{
+    const char *const text = error_text(code);
+    if (strcmp(text, openreg_gpu_error_name(code)) == 0)
+        return "";
+    (void)snprintf(out, size, " (%s)", text);
+    return out;
+}
+
 /* dev -1: none. */
 static openreg_status
 fail(const openreg_host *host, int32_t dev, openreg_gpu_code code, const char *function)
 {
     const error_rule *const rule = rule_of((int)code);
     char where[32] = "";
+    char text[256];
     if (dev >= 0)
         (void)snprintf(where, sizeof where, " on device %d", dev);
-    return openreg_fail(host, rule->status, (int64_t)code, "%s: %s (%s)%s%s%s", function, openreg_gpu_error_name(code),
-                        error_text(code), where, rule->advice[0] != '\0' ? "; " : "", rule->advice);
+    return openreg_fail(host, rule->status, (int64_t)code, "%s: %s%s%s%s%s", function, openreg_gpu_error_name(code),
+                        bracketed_text(code, text, sizeof text), where, rule->advice[0] != '\0' ? "; " : "",
+                        rule->advice);
 }
 
 void
@@ -139,6 +156,21 @@ openreg_gpu_forget(const openreg_gpu_scope *scope, openreg_gpu_code code)
     char text[256];
     (void)snprintf(text, sizeof text, "%s (%s) of another caller was pending in this thread and is replaced by %s",
                    openreg_gpu_error_name(scope->pending), error_text(scope->pending), openreg_gpu_error_name(code));
+    host->log(host->ctx, OPENREG_LOG_WARNING, text);
+}
+
+void
+openreg_gpu_note_forgotten(const openreg_gpu_scope *scope)
+{
+    if (scope->pending == GPU(Success) || GPU_CALL(PeekAtLastError)() != GPU(Success))
+        return;
+    const openreg_host *const host = scope->instance->host;
+    char brackets[160], text[512];
+    (void)snprintf(
+        text, sizeof text,
+        "%s%s of another caller was pending in this thread; the vendor's library forgets it at the next call "
+        "that succeeds, which was openreg's",
+        openreg_gpu_error_name(scope->pending), bracketed_text(scope->pending, brackets, sizeof brackets));
     host->log(host->ctx, OPENREG_LOG_WARNING, text);
 }
 

@@ -45,8 +45,7 @@ memory_open(openreg_instance instance, int32_t dev, const void *handle, void **o
     GPU(IpcMemHandle_t) native;
     void *memory = NULL;
     memcpy(&native, handle, sizeof native);
-    const openreg_status status = OPENREG_GPU_TRY(&scope, IpcOpenMemHandle, &memory, native,
-                                                  GPU(IpcMemLazyEnablePeerAccess));
+    const openreg_status status = OPENREG_GPU_TRY(&scope, IpcOpenMemHandle, &memory, native, GPU_IPC_FLAG);
     openreg_gpu_leave(&scope);
     if (status == OPENREG_OK)
         *out = memory;

@@ -15,5 +15,5 @@ openreg_gpu_version_check(const openreg_host *host, openreg_gpu_code code, const
     if (found == 0)
         return openreg_fail(host, OPENREG_E_NO_DEVICE, 0,
                             "Unable to load " GPU_VENDOR_TEXT ". Is it installed? (%s finds no driver)", function);
-    return openreg_version_check(host, GPU_VENDOR_TEXT, built, found, scale);
+    return openreg_version_check(host, GPU_VENDOR_TEXT, built, found, scale, GPU_VERSION_ADVICE);
 }

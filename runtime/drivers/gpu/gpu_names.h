@@ -31,6 +31,12 @@
 #define OPENREG_GPU_CUDART 1 /* the functions behind the names are CUDA's */
 #endif
 
+#if OPENREG_GPU_CUDART
+#define GPU_IPC_FLAG GPU(IpcMemLazyEnablePeerAccess)
+#else
+#define GPU_IPC_FLAG openreg_gpu_ipc_flag() /* it has changed between versions */
+#endif
+
 #define GPU_JOIN(prefix, name) GPU_JOIN_EXPANDED(prefix, name)
 #define GPU_JOIN_EXPANDED(prefix, name) prefix##name
 #define GPU_TEXT(name) GPU_TEXT_EXPANDED(name)
@@ -42,12 +48,16 @@
 #define GPU_NAME(name) "hip" GPU_TEXT(name)
 #define GPU_DRIVER_NAME "hip"
 #define GPU_VENDOR_TEXT "HIP"
+#define GPU_VERSION_ADVICE ""
+#define GPU_ALIGNMENT 128 /* no promise is written down; HIP over OpenCL gives no more */
 #define GPU_DRIVER_VERSION GPU_TEXT(HIP_VERSION_MAJOR) "." GPU_TEXT(HIP_VERSION_MINOR) "." GPU_TEXT(HIP_VERSION_PATCH)
 #else
 #define GPU(name) GPU_JOIN(cuda, name)
 #define GPU_NAME(name) "cuda" GPU_TEXT(name)
 #define GPU_DRIVER_NAME "cuda"
 #define GPU_VENDOR_TEXT "CUDA"
+#define GPU_VERSION_ADVICE " This is the newest CUDA that the installed NVIDIA driver serves: install a newer driver."
+#define GPU_ALIGNMENT 256 /* CUDA's programming guide promises it */
 #define GPU_DRIVER_VERSION GPU_TEXT(CUDART_VERSION)
 #endif
 
@@ -118,7 +128,6 @@ typedef enum cudaStreamCaptureMode openreg_gpu_capture_mode;
     X(StreamQuery)                                                                                                     \
     X(StreamSynchronize)                                                                                               \
     X(StreamWaitEvent)                                                                                                 \
-    X(LaunchHostFunc)                                                                                                  \
     X(ThreadExchangeStreamCaptureMode)                                                                                 \
     X(EventCreateWithFlags)                                                                                            \
     X(EventDestroy)                                                                                                    \
@@ -129,6 +138,9 @@ typedef enum cudaStreamCaptureMode openreg_gpu_capture_mode;
     X(IpcGetMemHandle)                                                                                                 \
     X(IpcOpenMemHandle)                                                                                                \
     X(IpcCloseMemHandle)
+
+/* HIP has these since 5.3; CUDA always. Where GPU_HAS() says no, the runtime emulates what they are for. */
+#define OPENREG_GPU_OPTIONAL_FUNCTIONS(X) X(LaunchHostFunc)
 
 /* Memory that is mapped piece by piece (gpu_vmm.c): of CUDA the driver API's functions. A machine may lack them. */
 #define OPENREG_GPU_VMM_FUNCTIONS(X)                                                                                   \
@@ -173,6 +185,7 @@ typedef hipMemAllocationGranularity_flags openreg_gpu_granularity_kind;
 
 #if OPENREG_GPU_CUDART
 #define GPU_CALL(name) GPU(name)
+#define GPU_HAS(name) true
 #else
 /* HIP alone: the library has no static form, so its functions are looked up at run time. */
 #define OPENREG_GPU_FUNCTIONS(X)                                                                                       \
@@ -182,14 +195,20 @@ typedef hipMemAllocationGranularity_flags openreg_gpu_granularity_kind;
     X(DeviceGetUuid)                                                                                                   \
     X(DevicePrimaryCtxGetState)
 
+#if !defined(__cplusplus) /* whose headers overload hipMalloc(); the tests read the names alone */
 #define OPENREG_GPU_MEMBER(name) __typeof__(&GPU(name)) GPU_JOIN(call_, name);
 typedef struct openreg_gpu_functions {
     OPENREG_GPU_FUNCTIONS(OPENREG_GPU_MEMBER)
+    OPENREG_GPU_OPTIONAL_FUNCTIONS(OPENREG_GPU_MEMBER)
 } openreg_gpu_functions;
 
 /* Filled by openreg_gpu_library_open(), which open() calls before anything else. */
 extern openreg_gpu_functions openreg_gpu_library;
+/* hipIpcMemLazyEnablePeerAccess of the library that was opened. */
+unsigned openreg_gpu_ipc_flag(void);
+#endif
 #define GPU_CALL(name) openreg_gpu_library.GPU_JOIN(call_, name)
+#define GPU_HAS(name) (GPU_CALL(name) != NULL)
 #endif
 
 #endif

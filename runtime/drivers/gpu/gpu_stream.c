@@ -90,6 +90,9 @@ openreg_status
 openreg_gpu_host_func(openreg_instance instance, int32_t dev, openreg_driver_stream stream,
                       void (*function)(void *argument), void *argument)
 {
+    if (!GPU_HAS(LaunchHostFunc))
+        return openreg_fail(instance->host, OPENREG_E_UNSUPPORTED, 0,
+                            "the installed " GPU_VENDOR_TEXT " lacks the function " GPU_NAME(LaunchHostFunc));
     openreg_gpu_scope scope;
     OPENREG_GPU_RETURN_NOT_OK(openreg_gpu_enter(&scope, instance, dev));
     const openreg_status status = OPENREG_GPU_TRY(&scope, LaunchHostFunc, (GPU(Stream_t))stream, function, argument);

@@ -21,6 +21,15 @@ openreg_gpu_system_open(const char *soname, char *reason, size_t size)
     return library;
 }
 
+void *
+openreg_gpu_system_opened(const char *soname)
+{
+    void *const library = dlopen(soname, RTLD_NOW | RTLD_LOCAL | RTLD_NODELETE | RTLD_NOLOAD);
+    if (library == NULL)
+        (void)dlerror();
+    return library;
+}
+
 bool
 openreg_gpu_system_find(void *library, const char *name, void *out)
 {

@@ -10,6 +10,8 @@
 /* Opens a library by its soname, never from the current directory. NULL: `reason` says why. Libraries stay open for
  * the life of the process: they have threads and handlers of their own. */
 void *openreg_gpu_system_open(const char *soname, char *reason, size_t size);
+/* The same for a library that is in the process already; NULL if it is not. */
+void *openreg_gpu_system_opened(const char *soname);
 /* Stores a function's address in the function pointer `*out`; false, and nothing stored, if the library lacks it. */
 bool openreg_gpu_system_find(void *library, const char *name, void *out);
 /* Whether a file or device node of that name is there. */

@@ -12,8 +12,8 @@
  * not count. */
 bool openreg_version_ok(int64_t built, int64_t found, int64_t scale);
 
-/* The same, with the error: E_INCOMPATIBLE, "Found <name> version ...". */
+/* The same, with the error: E_INCOMPATIBLE, "Found <name> version ...", which ends with the advice: "", or " A sentence." */
 openreg_status openreg_version_check(const openreg_host *host, const char *name, int64_t built, int64_t found,
-                                     int64_t scale);
+                                     int64_t scale, const char *advice);
 
 #endif

@@ -184,7 +184,8 @@ typedef struct openreg_driver {
      * slot. Functions of several streams may run one after the other. After an asynchronous error that ends the
      * device's work it does not run.
      * Default: the calling thread waits for the stream, then for the function, which runs on a thread made for this
-     * call. So nothing overlaps, and each call costs a stream_sync and a thread, about 30 microseconds. */
+     * call. So nothing overlaps, and each call costs a stream_sync and a thread, about 30 microseconds. The same where it
+     * returns E_UNSUPPORTED, with nothing queued: for a driver that learns in open() whether its vendor has such calls. */
     openreg_status (*host_func)(openreg_instance, int32_t dev, openreg_driver_stream, void (*function)(void *argument),
                                 void *argument);
     /* *out = 1 if the device has a live context. Never makes one. Default: whether the runtime has allocated memory

@@ -83,7 +83,7 @@ openreg_status openreg_call_stream_destroy(openreg_device *, const char *call, o
 openreg_status openreg_call_stream_query(openreg_device *, const char *call, openreg_driver_stream, int32_t *done);
 openreg_status openreg_call_stream_sync(openreg_device *, const char *call, openreg_driver_stream);
 openreg_status openreg_call_stream_native(openreg_device *, const char *call, openreg_driver_stream, void **out);
-/* Without the slot it returns when the function has: emulated_host_func.c. */
+/* Without the slot, or where it is refused, it returns when the function has: emulated_host_func.c. */
 openreg_status openreg_call_host_func(openreg_device *, const char *call, openreg_driver_stream,
                                       void (*function)(void *argument), void *argument);
 openreg_status openreg_call_host_alloc(openreg_device *, const char *call, uint64_t size, void **out);

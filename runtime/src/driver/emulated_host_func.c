@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
-/* emulated_host_func.c: host functions of a stream, by the driver or, where it has no host_func(), by a thread of the
- * runtime (driver_calls.h).
+/* emulated_host_func.c: host functions of a stream, by the driver or, where it has no host_func() or refuses the call,
+ * by a thread of the runtime (driver_calls.h).
  *
  * Without a host function nothing but the driver's own work can hold a stream back, so the caller is what waits: for the
  * stream, then for the function. What it queues afterwards is behind the function, on this stream and on every one that
@@ -43,18 +43,27 @@ run_on_thread(const char *call, host_call *wanted)
     return OPENREG_OK;
 }
 
+static openreg_status
+emulate(openreg_device *device, const char *call, openreg_driver_stream stream, void (*function)(void *argument),
+        void *argument)
+{
+    host_call wanted = {.function = function, .argument = argument};
+    OPENREG_RETURN_NOT_OK(openreg_call_stream_sync(device, call, stream));
+    return run_on_thread(call, &wanted);
+}
+
 openreg_status
 openreg_call_host_func(openreg_device *device, const char *call, openreg_driver_stream stream,
                        void (*function)(void *argument), void *argument)
 {
     openreg_opened_driver *const driver = device->driver;
-    if (driver->table->host_func == NULL) {
-        host_call wanted = {.function = function, .argument = argument};
-        OPENREG_RETURN_NOT_OK(openreg_call_stream_sync(device, call, stream));
-        return run_on_thread(call, &wanted);
-    }
-    OPENREG_RETURN_NOT_OK(OPENREG_DEVICE_CALL(
-        device, call, driver->table->host_func(driver->instance, device->ordinal, stream, function, argument)));
+    if (driver->table->host_func == NULL)
+        return emulate(device, call, stream, function, argument);
+    const openreg_status status = OPENREG_DEVICE_CALL(
+        device, call, driver->table->host_func(driver->instance, device->ordinal, stream, function, argument));
+    if (status == OPENREG_E_UNSUPPORTED)
+        return emulate(device, call, stream, function, argument);
+    OPENREG_RETURN_NOT_OK(status);
     if (!atomic_load_explicit(&device->active, memory_order_relaxed))
         atomic_store_explicit(&device->active, 1, memory_order_relaxed);
     return OPENREG_OK;

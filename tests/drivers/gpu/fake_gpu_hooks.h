@@ -17,7 +17,10 @@
  *   FAKE_GPU_NCCL               0: libnccl.so.2 (librccl.so.1) is not installed; as "/opt/nccl.so" it always is
  *   FAKE_GPU_NCCL_VERSION       what ncclGetVersion() answers, 22809
  *   FAKE_GPU_NCCL_DELAY_US      how long each collective waits before it begins, 0; of communicators that are made then
- *   FAKE_GPU_LIBRARY            0: libamdhip64 is not installed
+ *   FAKE_GPU_LIBRARY            the one soname of libamdhip64 that is installed; 0: it is not installed; default all
+ *   FAKE_GPU_OPENED             the soname of libamdhip64 that is in the process already
+ *   FAKE_GPU_PLAIN_TEXTS        1: the text of an error is its name, as HIP's before 5.3
+ *   FAKE_GPU_FORGETS            1: a call that succeeds takes the thread's last error away, as HIP's before 7
  *   FAKE_GPU_MISSING            a function that libamdhip64, CUDA's driver or NCCL lacks
  *   FAKE_GPU_ROOT               directory below which /dev, /proc and /sys are looked for */
 #ifndef OPENREG_TESTS_DRIVERS_FAKE_GPU_HOOKS_H

@@ -377,6 +377,16 @@ GPU(IpcGetMemHandle)(GPU(IpcMemHandle_t) * out, void *ptr)
     return fake_end(code);
 }
 
+static unsigned
+ipc_flag(void)
+{
+#if OPENREG_GPU_CUDART
+    return GPU(IpcMemLazyEnablePeerAccess);
+#else
+    return fake_settings_get()->runtime_version / 10000000 >= 6; /* 0 in the headers of HIP 5, 1 in those of 6 */
+#endif
+}
+
 fake_code
 GPU(IpcOpenMemHandle)(void **out, GPU(IpcMemHandle_t) native, unsigned flags)
 {
@@ -387,8 +397,7 @@ GPU(IpcOpenMemHandle)(void **out, GPU(IpcMemHandle_t) native, unsigned flags)
     if (code != GPU(Success))
         return fake_end(code);
     memcpy(&handle, &native, sizeof handle);
-    if (flags != GPU(IpcMemLazyEnablePeerAccess) || memcmp(handle.magic, magic, sizeof magic) != 0 ||
-        handle.device != dev)
+    if (flags != ipc_flag() || memcmp(handle.magic, magic, sizeof magic) != 0 || handle.device != dev)
         return fake_end(GPU(ErrorInvalidValue));
     if (handle.pid == getpid())
         return fake_end((fake_code)201);

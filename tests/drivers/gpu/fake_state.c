@@ -194,7 +194,8 @@ fake_begin(const char *name)
 fake_code
 fake_end(fake_code code)
 {
-    if (code != GPU(Success))
+    const char *const forgets = getenv("FAKE_GPU_FORGETS");
+    if (code != GPU(Success) || (forgets != NULL && forgets[0] == '1'))
         last_error = code;
     return code;
 }
@@ -232,6 +233,8 @@ GPU(GetErrorName)(fake_code code)
 const char *
 GPU(GetErrorString)(fake_code code)
 {
+    if (number_of("FAKE_GPU_PLAIN_TEXTS", 0) != 0)
+        return GPU(GetErrorName)(code);
     switch ((int)code) {
     case 2:
         return "out of memory";

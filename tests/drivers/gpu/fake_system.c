@@ -190,7 +190,7 @@ static const library nvml = {"libnvidia-ml.so.1", nvml_entries, sizeof nvml_entr
 #if !OPENREG_GPU_CUDART
 static const entry hip_entries[] = {
 #define HIP_ENTRY(name) {GPU_NAME(name), (void (*)(void))GPU(name)},
-    OPENREG_GPU_FUNCTIONS(HIP_ENTRY)
+    OPENREG_GPU_FUNCTIONS(HIP_ENTRY) OPENREG_GPU_OPTIONAL_FUNCTIONS(HIP_ENTRY)
 #undef HIP_ENTRY
 #define HIP_ENTRY(name) {GPU_VMM_NAME(name), (void (*)(void))GPU_VMM(name)},
         OPENREG_GPU_VMM_FUNCTIONS(HIP_ENTRY)
@@ -212,12 +212,18 @@ openreg_gpu_system_open(const char *soname, char *reason, size_t size)
     if ((strcmp(soname, nccl.soname) == 0 && !is_variable("FAKE_GPU_NCCL", "0")) || strcmp(soname, "/opt/nccl.so") == 0)
         return (void *)(uintptr_t)&nccl;
 #if !OPENREG_GPU_CUDART
-    const bool is_unversioned = is_variable("FAKE_GPU_LIBRARY", "unversioned");
-    if (strncmp(soname, hip.soname, strlen(hip.soname)) == 0 && !is_variable("FAKE_GPU_LIBRARY", "0") &&
-        (!is_unversioned || strcmp(soname, hip.soname) == 0))
+    const char *const installed = getenv("FAKE_GPU_LIBRARY");
+    if (installed != NULL ? strcmp(soname, installed) == 0 : strncmp(soname, hip.soname, strlen(hip.soname)) == 0)
         return (void *)(uintptr_t)&hip;
 #endif
     return NULL;
+}
+
+void *
+openreg_gpu_system_opened(const char *soname)
+{
+    char reason[64];
+    return is_variable("FAKE_GPU_OPENED", soname) ? openreg_gpu_system_open(soname, reason, sizeof reason) : NULL;
 }
 
 bool

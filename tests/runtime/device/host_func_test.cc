@@ -327,6 +327,17 @@ TEST_F(HostFuncTest, EmulationIsBehindTheStream) {
   EXPECT_EQ(openreg_free(memory), OPENREG_OK);
 }
 
+// A driver whose vendor turns out to have no such calls refuses, and the runtime does what it does without the slot.
+TEST_F(HostFuncTest, ARefusedCallIsEmulated) {
+  use_full_toy();
+  std::atomic<int> calls{0};
+  toy().fail("host_func", 1, OPENREG_E_UNSUPPORTED, 0);
+  ASSERT_EQ(openreg_launch_host_func(0, 0, count, &calls), OPENREG_OK) << last_message();
+  EXPECT_EQ(calls, 1);
+  EXPECT_EQ(toy().calls("host_func"), 1);
+  EXPECT_EQ(toy().calls("stream_sync"), 1);
+}
+
 // The driver's own slot is used where it is there; its failure is the caller's, and the function does not run.
 TEST_F(HostFuncTest, UsesTheDriversSlot) {
   use_full_toy();

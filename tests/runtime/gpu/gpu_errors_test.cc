@@ -385,6 +385,46 @@ TEST_P(FakeGpuErrors, ErrorsOfOthersAreLeft) {
   release(0, memory);
 }
 
+// HIP before 7 takes another caller's error away when a call succeeds: it can't be put back, so it is in the log, once.
+TEST_P(FakeGpuErrors, ErrorsThatTheVendorForgetsAreLogged) {
+  if (GetParam().is_cudart()) GTEST_SKIP() << "CUDA keeps an error until it is taken";
+  void* const host = pinned();
+  set("FAKE_GPU_FORGETS", "1");
+  uint64_t free_bytes = 0, total = 0;
+  int32_t active = 0;
+  const std::vector<std::function<openreg_status()>> calls = {
+      [&] { return table_->mem_info(instance_, 1, &free_bytes, &total); },
+      [&] { return table_->device_bind(instance_, 0); },
+      [&] { return table_->device_active(instance_, 1, &active); },
+      [&] { return table_->host_free(instance_, host); },
+  };
+  for (const auto& call : calls) {
+    hooks_->leave_error(98);
+    host_log_lines.clear();
+    succeeds(call);
+    ASSERT_EQ(host_log_lines.size(), hooks_->peek_error() == 98 ? 0u : 1u);
+    if (!host_log_lines.empty()) {
+      EXPECT_CONTAINS(host_log_lines[0], "of another caller was pending in this thread");
+    }
+  }
+  EXPECT_EQ(hooks_->take_error(), 0);
+}
+
+// What the vendor has no word for has advice, a name that is its own text stands once, and a failed start isn't always
+// fork()'s fault.
+TEST_P(FakePlainErrors, Texts) {
+  void* out = nullptr;
+  hooks_->set_failures("Malloc:0:999");
+  EXPECT_EQ(fails([&] { return table_->mem_alloc(instance_, 0, 64, &out); }), OPENREG_E_INTERNAL);
+  EXPECT_CONTAINS(host_record.text, "the vendor doesn't say what failed; see the kernel's log (dmesg)");
+  hooks_->set_failures("Malloc:0:3");
+  EXPECT_EQ(fails([&] { return table_->mem_alloc(instance_, 0, 64, &out); }), OPENREG_E_NO_DEVICE);
+  EXPECT_CONTAINS(host_record.text, "whether this user may open the device files");
+  set("FAKE_GPU_PLAIN_TEXTS", "1");  // as HIP 5.2
+  EXPECT_EQ(fails([&] { return table_->mem_alloc(instance_, 0, 64, &out); }), OPENREG_E_NO_DEVICE);
+  EXPECT_EQ(host_record.text.find("ErrorOfFake ("), std::string::npos) << host_record.text;
+}
+
 // A failure in the middle of a slot gives back what it had made.
 TEST_P(FakeGpuErrors, FailuresLeaveNothing) {
   openreg_driver_event event = nullptr;

@@ -164,7 +164,8 @@ TEST_P(FakeGpuOpen, OlderVersionIsRefused) {
                                         "torch_openreg was built.");
 }
 
-// Of CUDA the major version counts, of HIP the major must be the same and the minor at least as new.
+// Of CUDA the major version counts, and the text says what is too old. Of HIP the version must be at least as new, and one
+// binary serves every major version that is known.
 TEST_P(FakePlainOpen, VersionsThatDifferInMinorDigits) {
   if (GetParam().is_cudart()) {
     const int built = std::stoi(table_->version);
@@ -174,6 +175,8 @@ TEST_P(FakePlainOpen, VersionsThatDifferInMinorDigits) {
     }
     set("FAKE_GPU_DRIVER_VERSION", std::to_string(built / 1000 * 1000 - 10));
     EXPECT_EQ(restart_fails(), OPENREG_E_INCOMPATIBLE);
+    EXPECT_CONTAINS(host_record.text,
+                    "the newest CUDA that the installed NVIDIA driver serves: install a newer driver");
     return;
   }
   const auto digits = split(table_->version, '.');
@@ -187,9 +190,14 @@ TEST_P(FakePlainOpen, VersionsThatDifferInMinorDigits) {
   restart();
   version(0, -1, 99999);
   EXPECT_EQ(restart_fails(), OPENREG_E_INCOMPATIBLE);
-  version(1, 0, 0);
+  const int built = std::stoi(digits[0]);
+  for (int major = built; major <= 7; ++major) {
+    version(major - built, 0, 0);
+    restart();
+  }
+  version(8 - built, 0, 0);
   EXPECT_EQ(restart_fails(), OPENREG_E_INCOMPATIBLE);
-  EXPECT_CONTAINS(host_record.text, "whose structures differ");
+  EXPECT_CONTAINS(host_record.text, "knows no structures after major version 7");
 }
 
 // ----------------------------------------------------------------------------------------------------------- libraries
@@ -212,12 +220,16 @@ TEST_P(FakeGpuOpen, DeviceCountIsThatOfTheVendor) {
   EXPECT_EQ(device_count(), 5);
 }
 
-// The library of HIP is looked for by the name that it was compiled against, then without a version.
+// The library of HIP is looked for by the names of all major versions, then without one; one that is in the process already
+// comes first. A function that older versions lack may be missing.
 TEST_P(FakeHipOpen, Library) {
-  const std::string soname = "libamdhip64.so." + split(table_->version, '.')[0];
   EXPECT_EQ(open_fresh("FAKE_GPU_LIBRARY", "0"), OPENREG_E_NO_DEVICE);
-  EXPECT_CONTAINS(host_record.text, soname + " is not installed: ");
-  EXPECT_EQ(open_fresh("FAKE_GPU_LIBRARY", "unversioned"), OPENREG_OK);
+  EXPECT_CONTAINS(host_record.text, "libamdhip64.so of major version 5, 6 or 7 is not installed: libamdhip64.so.7: ");
+  for (const char* soname : {"libamdhip64.so.7", "libamdhip64.so.6", "libamdhip64.so.5", "libamdhip64.so"}) {
+    EXPECT_EQ(open_fresh("FAKE_GPU_LIBRARY", soname), OPENREG_OK) << soname;
+    EXPECT_EQ(open_fresh("FAKE_GPU_OPENED", soname), OPENREG_OK) << soname;
+  }
+  EXPECT_EQ(open_fresh("FAKE_GPU_MISSING", "hipLaunchHostFunc"), OPENREG_OK);
   EXPECT_EQ(open_fresh("FAKE_GPU_MISSING", "hipMalloc"), OPENREG_E_INCOMPATIBLE);
   EXPECT_CONTAINS(host_record.text, "lacks the function hipMalloc");
   EXPECT_EQ(open_fresh("FAKE_GPU_ROOT", "/nowhere"), OPENREG_E_NO_DEVICE);
