@@ -56,23 +56,27 @@ runs_once_behind_earlier_work(check_context *c)
     }
 }
 
+/* On the device, so that no copy of host memory waits in its call. The other stream looks meanwhile. */
 static void
 later_work_waits(check_context *c)
 {
-    unsigned char *const from = check_host_alloc(c, SIZE, true), *const to = check_host_alloc(c, SIZE, true);
+    unsigned char *const host = check_host_alloc(c, SIZE, true);
     openreg_driver_stream const stream = check_stream(c, 0);
-    char *const memory = check_alloc(c, 0, SIZE);
-    check_pattern(from, SIZE, 1);
-    check_write(c, 0, memory, from, SIZE);
-    memset(to, 0, SIZE);
+    char *const from = check_alloc(c, 0, SIZE), *const to = check_alloc(c, 0, SIZE);
+    check_pattern(host, SIZE, 1);
+    check_write(c, 0, from, host, SIZE);
+    memset(host, 0, SIZE);
+    check_write(c, 0, to, host, SIZE);
     check_gate *const gate = check_gate_close(c, 0, stream);
-    MUST(c, copy, c->instance, to, -1, memory, 0, SIZE, 0, stream);
+    MUST(c, copy, c->instance, to, 0, from, 0, SIZE, 0, stream);
     check_gate_await_reached(gate);
     check_sleep(20);
-    check_is_value(to, SIZE, 0, "the target of a copy behind a host function that runs");
+    check_read(c, 0, host, to, SIZE);
+    check_is_value(host, SIZE, 0, "the target of a copy behind a host function that runs");
     check_gate_open(gate);
     check_sync(c, 0, stream);
-    check_is_pattern(to, SIZE, 1, "the target of a copy behind a host function");
+    check_read(c, 0, host, to, SIZE);
+    check_is_pattern(host, SIZE, 1, "the target of a copy behind a host function");
 }
 
 static void
@@ -150,7 +154,7 @@ holds_no_lock(check_context *c)
 static const check_case cases[] = {
     {"host_func.once", "host_func", 0, "host_func(): it runs once, when the work queued before has ended.",
      "Behind copies in both directions, and by itself: nobody has to ask.", runs_once_behind_earlier_work},
-    {"host_func.order", "host_func host_alloc", CHECK_GATE, "Work queued later waits until the function returns.",
+    {"host_func.order", "stream_create host_func", CHECK_GATE, "Work queued later waits until the function returns.",
      "The function is a part of the queue; a callback of the vendor's may be none.", later_work_waits},
     {"host_func.waits", "host_func", 0,
      "The stream's queries and syncs, and events recorded behind it, wait until the function returns.",

@@ -27,7 +27,7 @@ static const char usage[] =
     "--only     checks whose names begin so: copy, event.query\n"
     "--seed     of everything random, default 1\n"
     "--time     for each check that runs for a time, default 0.3 s\n"
-    "--timeout  after which a check hangs, default 30 s\n"
+    "--timeout  after which a check hangs, default 30 s; longer with more than 8 devices, and for sizes above 4 GiB\n"
     "--option   given to the driver's open()\n";
 
 typedef struct arguments {
@@ -161,6 +161,14 @@ count_wanted(const arguments *a)
     return count;
 }
 
+/* Seconds after which a check hangs. Most checks do their work on each device. */
+static int
+limit_of(const arguments *a, const check_report *report, const check_case *check)
+{
+    const int shares = report->identity.devices > 8 ? report->identity.devices / 4 : 1;
+    return a->timeout * shares * ((check->needs & CHECK_LONG) != 0 ? 10 : 1);
+}
+
 static void
 run_all(const arguments *a, check_report *report)
 {
@@ -170,7 +178,8 @@ run_all(const arguments *a, check_report *report)
             if (!is_wanted(a, (*group)->cases[i].name))
                 continue;
             check_result *const result = &report->results[report->count++];
-            check_run(&(*group)->cases[i], (*group)->level, &a->target, a->timeout, result);
+            const check_case *const wanted = &(*group)->cases[i];
+            check_run(wanted, (*group)->level, &a->target, limit_of(a, report, wanted), result);
             check_report_result(result, a->is_verbose);
         }
     report->seconds = check_now() - begin;

@@ -178,6 +178,40 @@ free_waits(check_context *c)
     }
 }
 
+/* A stream of another device reads the memory, and then writes it: both have to be over when mem_free() returns. */
+static void
+free_waits_for_other_devices(check_context *c)
+{
+    const size_t size = 100000;
+    unsigned char *const host = check_host_alloc(c, size, true);
+    for (int32_t dev = 0; dev < 2; ++dev)
+        for (int is_write = 0; is_write < 2; ++is_write) {
+            const int32_t other = 1 - dev;
+            openreg_driver_stream const stream = check_stream(c, other);
+            char *const theirs = check_alloc(c, other, size), *memory = check_alloc(c, dev, size);
+            check_pattern(host, size, 1);
+            check_write(c, dev, memory, host, size);
+            check_write(c, other, theirs, host, size);
+            check_delay(c, other, stream, 60);
+            if (is_write)
+                MUST(c, copy, c->instance, memory, dev, theirs, other, size, other, stream);
+            else
+                MUST(c, copy, c->instance, theirs, other, memory, dev, size, other, stream);
+            check_free(c, dev, memory);
+            memory = check_alloc(c, dev, size);
+            check_pattern(host, size, 2);
+            check_write(c, dev, memory, host, size);
+            check_sync(c, other, stream);
+            check_read(c, dev, host, memory, size);
+            check_is_pattern(host, size, 2,
+                             "memory that was allocated after mem_free() with another device's copy queued");
+            check_read(c, other, host, theirs, size);
+            check_is_pattern(host, size, 1, "what a copy of another device read of memory that was freed behind it");
+            check_free(c, dev, memory);
+            check_free(c, other, theirs);
+        }
+}
+
 static void
 memory_is_ready_at_once(check_context *c)
 {
@@ -295,6 +329,10 @@ static const check_case cases[] = {
     {"memory.free_waits", "", 0,
      "mem_free() returns after the work that is queued on that memory, on any stream, has ended.",
      "Wait for the device before the vendor's function, if that does not.", free_waits},
+    {"memory.free_waits_devices", "", CHECK_TWO_DEVICES,
+     "mem_free() returns after the work that is queued on that memory has ended: also that of other devices' streams.",
+     "A stream of another device may read and write it (a peer copy): wait for every device that can reach it.",
+     free_waits_for_other_devices},
     {"memory.ready", "", 0, "Every stream of the device may use memory as soon as mem_alloc() returns.",
      "With a vendor's stream-ordered allocator, synchronise that stream before returning.", memory_is_ready_at_once},
     {"memory.alias_distance", "host_alias", CHECK_HOST_VISIBLE,

@@ -292,6 +292,24 @@ check_gate_open(check_gate *gate)
     (void)pthread_mutex_unlock(&gate->lock);
 }
 
+check_gate *
+check_hold(check_context *c, int32_t dev, openreg_driver_stream stream)
+{
+    if (check_has_gate(c))
+        return check_gate_close(c, dev, stream);
+    check_ballast(c, dev, stream, 60);
+    return NULL;
+}
+
+void
+check_release(check_gate *gate)
+{
+    if (gate == NULL)
+        return;
+    check_sleep(20); /* time enough for whoever does not wait */
+    check_gate_open(gate);
+}
+
 static void
 sleep_some(void *argument)
 {
@@ -409,6 +427,34 @@ heap_bytes(void)
     const struct mallinfo heap = mallinfo(); /* counts up to 4 GiB, which is more than a driver's own */
     return (uint64_t)(unsigned)heap.uordblks + (uint64_t)(unsigned)heap.hblkhd;
 #endif
+}
+
+/* Of a file with one number, or the line of one that begins with `key`; UINT64_MAX if there is none ("max"). */
+static uint64_t
+read_bytes(const char *path, const char *key, uint64_t unit)
+{
+    char line[128];
+    uint64_t bytes = UINT64_MAX;
+    FILE *const file = fopen(path, "re");
+    while (file != NULL && bytes == UINT64_MAX && fgets(line, sizeof line, file) != NULL) {
+        unsigned long long number;
+        if (strncmp(line, key, strlen(key)) == 0 && sscanf(line + strlen(key), "%llu", &number) == 1)
+            bytes = (uint64_t)number * unit;
+    }
+    if (file != NULL)
+        (void)fclose(file);
+    return bytes;
+}
+
+uint64_t
+check_host_available(void)
+{
+    const uint64_t machine = read_bytes("/proc/meminfo", "MemAvailable:", 1024);
+    const uint64_t limit = read_bytes("/sys/fs/cgroup/memory.max", "", 1);
+    const uint64_t used = read_bytes("/sys/fs/cgroup/memory.current", "", 1);
+    const uint64_t group = limit == UINT64_MAX || used == UINT64_MAX ? UINT64_MAX : limit > used ? limit - used : 0;
+    const uint64_t least = machine < group ? machine : group;
+    return least == UINT64_MAX ? 0 : least;
 }
 
 check_counts

@@ -32,6 +32,8 @@ void check_write(check_context *c, int32_t dev, void *to, const void *from, size
 void check_read(check_context *c, int32_t dev, void *to, const void *from, size_t size);
 /* Bytes of the device, 0 if the driver does not say. */
 uint64_t check_total_memory(check_context *c, int32_t dev);
+/* Bytes of host memory that can still be written to, 0 if that can't be told. */
+uint64_t check_host_available(void);
 /* openreg_device_info.caps, 0 without device_info(). */
 uint64_t check_caps(check_context *c, int32_t dev);
 
@@ -57,6 +59,10 @@ typedef struct check_gate {
 check_gate *check_gate_close(check_context *c, int32_t dev, openreg_driver_stream stream);
 void check_gate_await_reached(check_gate *gate);
 void check_gate_open(check_gate *gate);
+
+/* Holds a stream until check_release(): at a gate, or, where there is none, by copies that take a while. */
+check_gate *check_hold(check_context *c, int32_t dev, openreg_driver_stream stream);
+void check_release(check_gate *gate); /* NULL is accepted */
 
 /* Queues work that takes about so long: a host function that sleeps, or copies on the device. */
 void check_delay(check_context *c, int32_t dev, openreg_driver_stream stream, int milliseconds);

@@ -176,6 +176,10 @@ make_table(const openreg_host *host)
         table.caps |= UINT64_C(1) << 50;
     if (IS(alias_missing) || mutant_current >= mutant_runtime_last_byte)
         table.host_alias = NULL;
+    if (IS(unpinned_wait_latest) || IS(unpinned_wait_dropped) || IS(unpinned_func_apart)) {
+        table.host_alloc = NULL;
+        table.host_free = NULL;
+    }
     if (IS(size_of_later))
         table.struct_size += 8;
     if (IS(fork_safe_claimed))

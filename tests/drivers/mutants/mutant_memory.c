@@ -24,7 +24,8 @@ static struct {
     void *memory;
     uint64_t size;
     int32_t dev;
-} kept; /* freed early */
+} kept;            /* freed early */
+static char *wide; /* an allocation above 4 GiB */
 static int is_losing;
 static int frees_without_allocation; /* without an allocation in between */
 
@@ -85,6 +86,8 @@ after_allocation(openreg_instance instance, int32_t dev, uint64_t size, void **o
     last.memory = *out;
     last.size = size;
     last.dev = dev;
+    if (size > UINT32_MAX)
+        wide = *out;
     if (IS(alloc_leaks))
         mutant_leaked = malloc(64);
     if (IS(alloc_late))
@@ -105,7 +108,7 @@ mutant_mem_alloc(openreg_instance instance, int32_t dev, uint64_t size, void **o
     mutant_unlock();
     if (IS(bind_redirects))
         dev = mutant_bound;
-    if (IS(free_early) && kept.memory != NULL && kept.size >= size && kept.dev == dev) {
+    if ((IS(free_early) || IS(free_own_device)) && kept.memory != NULL && kept.size >= size && kept.dev == dev) {
         *out = kept.memory;
         kept.memory = NULL;
         return OPENREG_OK;
@@ -152,6 +155,12 @@ mutant_mem_free(openreg_instance instance, int32_t dev, void *ptr)
         kept.dev = dev;
         kept.size = 100000;
         return OPENREG_OK;
+    }
+    if (IS(free_own_device) && kept.memory == NULL) {
+        kept.memory = ptr;
+        kept.dev = dev;
+        kept.size = 100000;
+        return mutant_base->device_sync(instance, dev);
     }
     return mutant_base->mem_free(instance, dev, ptr);
 }
@@ -217,6 +226,14 @@ mutant_drop_late_copy(void)
     late.instance = NULL;
 }
 
+/* The address with an offset that was kept in 32 bits. */
+static char *
+at_short_offset(char *address)
+{
+    const uint64_t offset = (uint64_t)((uintptr_t)address - (uintptr_t)wide);
+    return wide == NULL || offset >> 33 != 0 ? address : wide + (uint32_t)offset;
+}
+
 /* Defects of what is copied. */
 static void
 spoil_copy(copy_call *c)
@@ -239,6 +256,11 @@ spoil_copy(copy_call *c)
         c->size &= ~UINT64_C(3);
     if (IS(size_26_bits) && c->size >= UINT64_C(1) << 26)
         c->size &= (UINT64_C(1) << 26) - 1;
+    if (IS(offset_32_bits) && is_to)
+        c->dst = at_short_offset(c->dst);
+    if ((IS(size_32_bits_to) && is_to) || (IS(size_32_bits_from) && is_from) ||
+        (IS(size_32_bits_device) && !is_to && !is_from))
+        c->size = (uint32_t)c->size;
     if (IS(peer_swapped) && !is_to && !is_from && c->dst_dev != c->src_dev) {
         char *const dst = c->dst;
         const int32_t dev = c->dst_dev;
@@ -318,6 +340,10 @@ mutant_fill(openreg_instance instance, int32_t dev, void *dst, uint8_t value, ui
     mutant_run_late_copy();
     if (IS(fill_words))
         size &= ~UINT64_C(3);
+    if (IS(size_32_bits_fill))
+        size = (uint32_t)size;
+    if (IS(offset_32_bits_fill))
+        dst = at_short_offset(dst);
     if (IS(fill_signed) && value >= 0x80)
         value = 0x7f;
     if (IS(fill_other_stream)) {

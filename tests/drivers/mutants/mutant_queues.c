@@ -43,6 +43,29 @@ forget_work(openreg_driver_stream stream)
     return place != NULL;
 }
 
+/* The streams that device_sync() knows. */
+static openreg_driver_stream known[16];
+
+static void
+replace_known(openreg_driver_stream old, openreg_driver_stream new)
+{
+    for (size_t i = 0; i < sizeof known / sizeof known[0]; ++i)
+        if (known[i] == old) {
+            known[i] = new;
+            return;
+        }
+}
+
+static openreg_status
+sync_known(openreg_instance instance, int32_t dev)
+{
+    openreg_status status = mutant_base->stream_sync(instance, dev, NULL);
+    for (size_t i = 0; i < sizeof known / sizeof known[0] && status == OPENREG_OK; ++i)
+        if (known[i] != NULL && known[i]->device->ordinal == dev)
+            status = mutant_base->stream_sync(instance, dev, known[i]);
+    return status;
+}
+
 static openreg_status
 mutant_stream_create(openreg_instance instance, int32_t dev, uint32_t flags, int32_t priority,
                      openreg_driver_stream *out)
@@ -59,6 +82,8 @@ mutant_stream_create(openreg_instance instance, int32_t dev, uint32_t flags, int
     const openreg_status status = mutant_base->stream_create(instance, dev, flags, priority, out);
     if (status == OPENREG_OK)
         last_stream = *out;
+    if (status == OPENREG_OK && IS(device_sync_16))
+        replace_known(NULL, *out);
     return status;
 }
 
@@ -70,6 +95,8 @@ mutant_stream_destroy(openreg_instance instance, int32_t dev, openreg_driver_str
     if (IS(destroy_drops))
         mutant_drop_late_copy();
     mutant_run_late_copy();
+    if (IS(device_sync_16) && stream != NULL)
+        replace_known(stream, NULL);
     if (forget_work(stream))
         (void)dup(STDERR_FILENO);
     return IS(stream_leaked) ? OPENREG_OK : mutant_base->stream_destroy(instance, dev, stream);
@@ -114,14 +141,19 @@ mutant_device_sync(openreg_instance instance, int32_t dev)
         return OPENREG_OK;
     if (IS(device_sync_default))
         return mutant_base->stream_sync(instance, dev, NULL);
-    return mutant_base->device_sync(instance, dev);
+    return IS(device_sync_16) ? sync_known(instance, dev) : mutant_base->device_sync(instance, dev);
 }
 
 typedef struct polled_wait {
     openreg_instance instance;
     int32_t dev;
     openreg_driver_event event;
+    openreg_driver_stream timeline; /* of the record */
+    uint64_t position;
+    atomic_int is_begun, is_dropped;
 } polled_wait;
+
+static polled_wait *pending_wait; /* the latest one */
 
 static void
 poll_event(void *argument)
@@ -134,6 +166,23 @@ poll_event(void *argument)
     free(wait);
 }
 
+/* Right as long as nobody records the event again before the stream comes to the wait. */
+static void
+poll_record(void *argument)
+{
+    polled_wait *const wait = argument;
+    atomic_store(&wait->is_begun, 1);
+    while (!atomic_load(&wait->is_dropped) && !openreg_sim_stream_passed(wait->timeline, wait->position))
+        (void)usleep(500);
+}
+
+static void
+drop_wait_for(openreg_driver_event event)
+{
+    if (IS(unpinned_wait_dropped) && pending_wait != NULL && pending_wait->event == event)
+        atomic_store(&pending_wait->is_dropped, !atomic_load(&pending_wait->is_begun));
+}
+
 static openreg_status
 mutant_stream_wait(openreg_instance instance, int32_t dev, openreg_driver_stream stream, openreg_driver_event event)
 {
@@ -144,10 +193,15 @@ mutant_stream_wait(openreg_instance instance, int32_t dev, openreg_driver_stream
         return OPENREG_OK;
     if (IS(wait_unrecorded) && event->timeline == NULL)
         return openreg_fail(instance->host, OPENREG_E_INVALID, 0, "the event was never recorded");
-    if (IS(wait_latest)) {
+    if (IS(wait_latest) || IS(unpinned_wait_latest)) {
         polled_wait *const wait = malloc(sizeof *wait);
-        *wait = (polled_wait){instance, event->device, event};
+        *wait = (polled_wait){.instance = instance, .dev = event->device, .event = event};
         return mutant_base->host_func(instance, dev, stream, poll_event, wait);
+    }
+    if (IS(unpinned_wait_dropped) && event->timeline != NULL) {
+        pending_wait = malloc(sizeof *pending_wait);
+        *pending_wait = (polled_wait){.event = event, .timeline = event->timeline, .position = event->position};
+        return mutant_base->host_func(instance, dev, stream, poll_record, pending_wait);
     }
     return mutant_base->stream_wait(instance, dev, stream, event);
 }
@@ -231,6 +285,7 @@ static openreg_status
 mutant_event_record(openreg_instance instance, int32_t dev, openreg_driver_event event, openreg_driver_stream stream)
 {
     mutant_run_late_copy();
+    drop_wait_for(event);
     if (keeps_notes()) {
         note *const n = note_of(event);
         n->submitted = (double)openreg_sim_now() * 1e-6;
@@ -363,7 +418,8 @@ mutant_host_func(openreg_instance instance, int32_t dev, openreg_driver_stream s
             (void)pthread_detach(thread);
         return OPENREG_OK;
     }
-    return mutant_base->host_func(instance, dev, stream, IS(func_detached) ? detach_call : call_and_free, call);
+    return mutant_base->host_func(instance, dev, stream,
+                                  IS(func_detached) || IS(unpinned_func_apart) ? detach_call : call_and_free, call);
 }
 
 void

@@ -7,7 +7,8 @@
 #define OPENREG_TESTS_DRIVERS_MUTANTS_H
 
 /* X(defect, checks that find it, separated by spaces). Each check has to find one. A defect whose name begins with
- * "runtime_" comes with a table without host_alias, so that the runtime copies by the driver. */
+ * "runtime_" comes with a table without host_alias, so that the runtime copies by the driver; one that begins with
+ * "unpinned_" with a table without host_alloc. */
 /* clang-format off */
 #define OPENREG_MUTANTS(X) \
     /* the table */ \
@@ -76,6 +77,7 @@
     X(free_clobbers, "memory.contents") \
     X(oom_loses, "memory.exhaustion") \
     X(free_early, "memory.free_waits") \
+    X(free_own_device, "memory.free_waits_devices") \
     X(alloc_late, "memory.ready") \
     X(alias_off, "memory.alias_distance") \
     X(alias_other, "memory.alias_contents") \
@@ -94,6 +96,12 @@
     X(peer_nothing, "copy.between_devices") \
     X(within_nothing, "copy.within") \
     X(size_26_bits, "copy.large") \
+    X(offset_32_bits, "wide.offsets") \
+    X(offset_32_bits_fill, "wide.offsets") \
+    X(size_32_bits_to, "wide.sizes") \
+    X(size_32_bits_from, "wide.sizes") \
+    X(size_32_bits_fill, "wide.sizes") \
+    X(size_32_bits_device, "wide.on_device") \
     X(reorders, "copy.order") \
     X(fill_words, "fill.bytes") \
     X(fill_signed, "fill.bytes") \
@@ -105,6 +113,7 @@
     X(sync_default_not, "stream.sync_default") \
     X(device_sync_not, "stream.device_sync") \
     X(device_sync_default, "stream.device_sync") \
+    X(device_sync_16, "stream.device_sync") \
     X(query_done, "stream.query stream.query_pending") \
     X(query_never_done, "stream.query stream.query_pending") \
     X(default_waits, "stream.apart") \
@@ -113,6 +122,9 @@
     X(wait_not_devices, "stream.wait_devices") \
     X(wait_unrecorded, "stream.wait_unrecorded") \
     X(wait_latest, "stream.wait_replaced") \
+    X(unpinned_wait_latest, "stream.wait_replaced") \
+    X(unpinned_wait_dropped, "stream.wait_replaced") \
+    X(unpinned_func_apart, "host_func.order") \
     X(wait_sometimes, "stream.messages") \
     /* events */ \
     X(event_done, "event.query event.query_pending") \
