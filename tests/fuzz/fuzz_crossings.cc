@@ -61,14 +61,20 @@ openreg_status slow_unmap(openreg_instance instance, int32_t device, void* memor
   return sims_vmm->unmap(instance, device, memory, offset, size);
 }
 
-const void* slow_extension(openreg_instance instance, const char* name, uint32_t version) {
-  const void* const table = sim->extension(instance, name, version);
-  if (table == nullptr || std::strcmp(name, OPENREG_VMM_NAME) != 0) return table;
-  sims_vmm = static_cast<const openreg_vmm*>(table);
+// Before any thread: the extension is asked for by all of them.
+openreg_status slow_open(const openreg_host* host, const openreg_option* options, size_t n, openreg_instance* out) {
+  const openreg_status status = sim->open(host, options, n, out);
+  if (status != OPENREG_OK) return status;
+  sims_vmm = static_cast<const openreg_vmm*>(sim->extension(*out, OPENREG_VMM_NAME, OPENREG_VMM_VERSION));
   slow_vmm = *sims_vmm;
   slow_vmm.map = slow_map;
   slow_vmm.unmap = slow_unmap;
-  return &slow_vmm;
+  return OPENREG_OK;
+}
+
+const void* slow_extension(openreg_instance instance, const char* name, uint32_t version) {
+  const void* const table = sim->extension(instance, name, version);
+  return table == sims_vmm ? &slow_vmm : table;
 }
 
 // ------------------------------------------------------------------------------------------------------------------ failures
@@ -268,6 +274,7 @@ int main(int count, char** arguments) {
   } else {
     if (openreg_sim_query(&openreg_host_services, &sim) != OPENREG_OK) return 2;
     table = *sim;
+    table.open = slow_open;
     table.extension = slow_extension;
   }
   table.name = "crossed";
