@@ -400,7 +400,7 @@ class Check:
     def profile(self, outcome: Outcome) -> None:
         """PROFILE: tables in the logs."""
         # A rehearsal's GPU is a processor without bfloat16: seconds for each pass through the block.
-        rounds, limit = ("1", 300) if self.options.quick else ("20", 60)
+        rounds, limit = ("1", 300) if self.quick else ("20", 60)
         ran = run([sys.executable, "-c", PROFILE, rounds], self.left(limit), self.on_gpu())
         if self.command(outcome, "profile", ran):
             outcome.details["tables"] = ran.output[:12000]
