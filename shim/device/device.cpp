@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: BSD-3-Clause
 #include "shim/device/device.h"
-#include "shim/base/device_name.h"
 
 #include <limits>
+
+#include "shim/base/device_name.h"
 
 namespace c10::openreg {
 

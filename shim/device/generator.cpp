@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: BSD-3-Clause
 #include "shim/device/generator.h"
-#include "shim/base/device_name.h"
 
 #include <ATen/CPUGeneratorImpl.h>
 #include <ATen/EmptyTensor.h>
@@ -11,6 +10,7 @@
 #include <cstring>
 #include <mutex>
 
+#include "shim/base/device_name.h"
 #include "shim/base/status.h"
 #include "shim/device/device.h"
 

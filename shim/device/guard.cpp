@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: BSD-3-Clause
 #include "shim/device/guard.h"
-#include "shim/base/device_name.h"
 
 #include <c10/core/CachingDeviceAllocator.h>
 
 #include <limits>
 
+#include "shim/base/device_name.h"
 #include "shim/base/status.h"
 #include "shim/device/device.h"
 

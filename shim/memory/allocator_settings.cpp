@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: BSD-3-Clause
 #include "shim/memory/allocator_settings.h"
-#include "shim/base/device_name.h"
 
 #include <c10/core/AllocatorConfig.h>
 #include <openreg/allocator.h>
@@ -11,6 +10,7 @@
 #include <utility>
 
 #include "shim/base/compat.h"
+#include "shim/base/device_name.h"
 #include "shim/base/status.h"
 
 namespace c10::openreg {

@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: BSD-3-Clause
 #include "shim/memory/device_allocator.h"
-#include "shim/base/device_name.h"
 
 #include <openreg/allocator.h>
 
 #include <iterator>
 
 #include "shim/base/compat.h"
+#include "shim/base/device_name.h"
 #include "shim/base/status.h"
 #include "shim/device/device.h"
 #include "shim/memory/allocator_settings.h"

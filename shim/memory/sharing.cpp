@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: BSD-3-Clause
 #include "shim/memory/sharing.h"
-#include "shim/base/device_name.h"
 
+#include "shim/base/device_name.h"
 #include "shim/base/status.h"
 #include "shim/base/wait_hook.h"
 #include "shim/memory/device_allocator.h"

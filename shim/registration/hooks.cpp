@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: BSD-3-Clause
 #include "shim/registration/hooks.h"
-#include "shim/base/device_name.h"
 
 #include <ATen/core/CachingHostAllocator.h>
 
 #include <algorithm>
 
+#include "shim/base/device_name.h"
 #include "shim/base/status.h"
 #include "shim/device/device.h"
 #include "shim/device/generator.h"

@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: BSD-3-Clause
 #include "shim/operators/fallback/fallback.h"
-#include "shim/base/device_name.h"
 
 #include <ATen/TracerMode.h>
 #include <ATen/core/Generator.h>
@@ -13,6 +12,7 @@
 #include <optional>
 #include <utility>
 
+#include "shim/base/device_name.h"
 #include "shim/base/kernel_library.h"
 #include "shim/device/device.h"
 #include "shim/device/generator.h"

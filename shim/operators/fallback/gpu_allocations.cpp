@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: BSD-3-Clause
 #include "shim/operators/fallback/gpu_allocations.h"
-#include "shim/base/device_name.h"
 
 #include <ATen/core/CachingHostAllocator.h>
 #include <ATen/core/Tensor.h>
@@ -18,6 +17,7 @@
 #include <mutex>
 #include <unordered_map>
 
+#include "shim/base/device_name.h"
 #include "shim/base/status.h"
 #include "shim/device/device.h"
 #include "shim/memory/device_allocator.h"

@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: BSD-3-Clause
 #include "shim/operators/fallback/kernel_view.h"
-#include "shim/base/device_name.h"
 
 #include <c10/core/TensorImpl.h>
 #include <openreg/openreg.h>
@@ -8,6 +7,7 @@
 #include <cstring>
 #include <typeinfo>
 
+#include "shim/base/device_name.h"
 #include "shim/base/status.h"
 #include "shim/base/wait_hook.h"
 #include "shim/device/generator.h"

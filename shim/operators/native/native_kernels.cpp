@@ -193,7 +193,7 @@ std::optional<LaterArguments> compared_schema(
 
 // ---------------------------------------------------------------------------------------------- forms of an operator
 
-bool same_type(const c10::Argument& a, const c10::Argument& b) {
+bool has_same_name_and_type(const c10::Argument& a, const c10::Argument& b) {
   return a.name() == b.name() && *a.real_type() == *b.real_type();
 }
 
@@ -211,7 +211,8 @@ bool is_form_of(const c10::FunctionSchema& form, const c10::FunctionSchema& func
   for (size_t i = 0; i < other.size(); ++i) {
     const bool written = is_written(other[i]);
     const bool in_place = i == 0 && form.name() == functional.name() + "_";
-    if (i < arguments.size() ? !same_type(other[i], arguments[i]) || written != in_place : !other[i].is_out()) {
+    if (i < arguments.size() ? !has_same_name_and_type(other[i], arguments[i]) || written != in_place
+                             : !other[i].is_out()) {
       return false;
     }
   }

@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: BSD-3-Clause
 #include "shim/optional/compile/compiled_graphs.h"
-#include "shim/base/device_name.h"
 
 #include <ATen/core/LegacyTypeDispatch.h>
 #include <ATen/core/dispatch/Dispatcher.h>
@@ -10,6 +9,7 @@
 
 #include <utility>
 
+#include "shim/base/device_name.h"
 #include "shim/device/device.h"
 
 namespace c10::openreg {

@@ -114,9 +114,9 @@ void require_reduction(const std::vector<at::Tensor>& tensors, const c10d::Reduc
   }
 }
 
-void require_peer(int peer, int own, int size) {
+void require_peer(const std::vector<at::Tensor>& tensors, int peer, int own, int size) {
   TORCH_CHECK(
-      peer >= 0 && peer < size && peer != own,
+      tensors.empty() || !tensors.front().is_privateuseone() || (peer >= 0 && peer < size && peer != own),
       "Rank ",
       own,
       " of ",
@@ -127,6 +127,9 @@ void require_peer(int peer, int own, int size) {
 }
 
 void require_parts(const at::Tensor& tensor, const std::vector<int64_t>& parts, int size) {
+  if (!tensor.is_privateuseone()) {
+    return;
+  }
   TORCH_CHECK(
       std::all_of(parts.begin(), parts.end(), [](int64_t part) { return part >= 0; }),
       "Split sizes must not be negative");

@@ -34,10 +34,9 @@ class GlooLimits {
 void require_reduction(const at::Tensor& tensor, const c10d::ReduceOp& op);
 void require_reduction(const std::vector<at::Tensor>& tensors, const c10d::ReduceOp& op);
 
-// Throws c10::Error for a rank that is no other one of the group.
-void require_peer(int peer, int own, int size);
-
-// Throws c10::Error where the parts of a tensor for each rank, none for equal ones, don't add up to it.
+// Throws c10::Error for a rank that is no other one of the group, and where the parts of a tensor for each rank, none for
+// equal ones, don't add up to it. Of these, too, gloo's own tensors are its to refuse.
+void require_peer(const std::vector<at::Tensor>& tensors, int peer, int own, int size);
 void require_parts(const at::Tensor& tensor, const std::vector<int64_t>& parts, int size);
 
 } // namespace c10::openreg

@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: BSD-3-Clause
 #include "shim/optional/distributed/staged_backend.h"
-#include "shim/base/device_name.h"
 
 #include <torch/csrc/distributed/c10d/PrefixStore.hpp>
 
@@ -9,10 +8,10 @@
 
 #include <algorithm>
 #include <chrono>
-#include <cstring>
 #include <thread>
 #include <utility>
 
+#include "shim/base/device_name.h"
 #include "shim/optional/distributed/gloo_limits.h"
 #include "shim/optional/distributed/recorded_call.h"
 #include "shim/optional/distributed/staged_work.h"
@@ -171,8 +170,13 @@ c10::intrusive_ptr<Work> StagedBackend::in_place(const char* name, const Tensors
 
 template <class Inputs, class Outputs, class Call>
 c10::intrusive_ptr<Work> StagedBackend::from_to(
-    const char* name, const Inputs& inputs, const Outputs& outputs, const Call& call, c10d::OpType operation) {
-  GlooLimits limits(/*has_complex=*/std::strcmp(name, "gloo:gather") != 0);
+    const char* name,
+    const Inputs& inputs,
+    const Outputs& outputs,
+    const Call& call,
+    c10d::OpType operation,
+    bool has_complex) {
+  GlooLimits limits(has_complex);
   limits.see(inputs);
   limits.see(outputs);
   StagedTensors staged(getRank(), getSize(), streams_);
@@ -245,9 +249,13 @@ c10::intrusive_ptr<Work> StagedBackend::allgather_into_tensor_coalesced(
 
 c10::intrusive_ptr<Work> StagedBackend::gather(
     TensorLists& outputs, Tensors& inputs, const c10d::GatherOptions& options) {
-  return from_to("gloo:gather", inputs, outputs, [&](Tensors& from, TensorLists& to) {
-    return inner_->gather(to, from, options);
-  });
+  return from_to(
+      "gloo:gather",
+      inputs,
+      outputs,
+      [&](Tensors& from, TensorLists& to) { return inner_->gather(to, from, options); },
+      c10d::OpType::UNKNOWN,
+      /*has_complex=*/false);
 }
 
 c10::intrusive_ptr<Work> StagedBackend::scatter(
@@ -301,10 +309,8 @@ c10::intrusive_ptr<Work> StagedBackend::alltoall_base(
     std::vector<int64_t>& output_sizes,
     std::vector<int64_t>& input_sizes,
     const c10d::AllToAllOptions& options) {
-  if (output.is_privateuseone()) {
-    require_parts(output, output_sizes, getSize());
-    require_parts(input, input_sizes, getSize());
-  }
+  require_parts(output, output_sizes, getSize());
+  require_parts(input, input_sizes, getSize());
   return from_to("gloo:all_to_all", input, output, [&](at::Tensor& from, at::Tensor& to) {
     return inner_->alltoall_base(to, from, output_sizes, input_sizes, options);
   });
@@ -318,9 +324,7 @@ c10::intrusive_ptr<Work> StagedBackend::alltoall(
 }
 
 c10::intrusive_ptr<Work> StagedBackend::send(Tensors& tensors, int rank, int tag) {
-  if (!tensors.empty() && tensors.front().is_privateuseone()) {
-    require_peer(rank, getRank(), getSize());
-  }
+  require_peer(tensors, rank, getRank(), getSize());
   StagedTensors staged(getRank(), getSize(), streams_);
   auto host = staged.show(tensors, TensorRole::input);
   if (auto work = planned(staged.device())) {
@@ -331,9 +335,7 @@ c10::intrusive_ptr<Work> StagedBackend::send(Tensors& tensors, int rank, int tag
 }
 
 c10::intrusive_ptr<Work> StagedBackend::recv(Tensors& tensors, int rank, int tag) {
-  if (!tensors.empty() && tensors.front().is_privateuseone()) {
-    require_peer(rank, getRank(), getSize());
-  }
+  require_peer(tensors, rank, getRank(), getSize());
   StagedTensors staged(getRank(), getSize(), streams_);
   auto host = staged.show(tensors, TensorRole::output);
   if (auto work = planned(staged.device())) {

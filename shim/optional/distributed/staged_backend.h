@@ -82,7 +82,8 @@ class TORCH_OPENREG_API StagedBackend final : public ForwardingBackend {
       const Inputs& inputs,
       const Outputs& outputs,
       const Call& call,
-      c10d::OpType operation = c10d::OpType::UNKNOWN); // unknown: as its Work says
+      c10d::OpType operation = c10d::OpType::UNKNOWN, // unknown: as its Work says
+      bool has_complex = true);                       // gloo takes complex numbers
 
   CommunicationStreams streams_;
   std::mutex block_lock_; // of what follows

@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: BSD-3-Clause
 #include "shim/optional/distributed/staged_work.h"
-#include "shim/base/device_name.h"
 
 #include <ATen/ops/empty_like.h>
 #include <ATen/ops/from_blob.h>
@@ -14,6 +13,7 @@
 #include <sstream>
 #include <utility>
 
+#include "shim/base/device_name.h"
 #include "shim/base/status.h"
 #include "shim/memory/storage.h"
 #include "shim/observe/races.h"

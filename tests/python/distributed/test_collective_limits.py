@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import torch
 import torch.distributed as dist
-from two_ranks import WORLD, Checks, assert_ended_well, assert_passed, reports_of
+from two_ranks import WORLD, Checks, assert_ended_well, assert_passed, fixture_of
 
 CHECKS = Checks("gloo")
 check = CHECKS.check("gloo")
@@ -138,9 +138,7 @@ def devices(rank: int, device: torch.device) -> None:
     assert_group_is_well(device)
 
 
-@pytest.fixture(scope="module", params=["auto", "staged"])
-def ranks(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, Any]]:
-    return reports_of(__file__, tmp_path_factory.mktemp("ranks"), OPENREG_OPERATORS=request.param)
+ranks = fixture_of(__file__)
 
 
 # acceptance 5.9

@@ -10,7 +10,7 @@ import pytest
 import torch
 import torch.distributed as dist
 from torch.autograd import DeviceType, profiler, profiler_legacy
-from two_ranks import Checks, assert_ended_well, assert_passed, reports_of
+from two_ranks import Checks, assert_ended_well, assert_passed, fixture_of
 
 CHECKS = Checks("gloo")
 check = CHECKS.check("gloo")
@@ -99,9 +99,7 @@ def collectives_of_the_cpu(rank: int, device: torch.device) -> None:
     assert len(named(profiled, "gloo:all_reduce")) == 10
 
 
-@pytest.fixture(scope="module", params=["auto", "staged"])
-def ranks(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, Any]]:
-    return reports_of(__file__, tmp_path_factory.mktemp("ranks"), OPENREG_OPERATORS=request.param)
+ranks = fixture_of(__file__)
 
 
 @pytest.mark.parametrize("name", list(CHECKS.names()))

@@ -24,7 +24,7 @@ import torch.distributed as dist
 import torch.distributed._functional_collectives as functional
 from torch import nn
 from torch.testing import assert_close
-from two_ranks import WORLD, Check, Checks, Peer, assert_ended_well, assert_passed, give_up_after, reports_of
+from two_ranks import WORLD, Check, Checks, Peer, assert_ended_well, assert_passed, fixture_of, give_up_after
 
 from torch_openreg import _C_distributed
 
@@ -842,10 +842,7 @@ def distributed_tensors(rank: int, device: torch.device) -> None:
     assert torch.equal(sharded.redistribute(mesh, [Replicate()]).to_local().cpu(), whole)
 
 
-@pytest.fixture(scope="module", params=["auto", "staged"])
-def ranks(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, Any]]:
-    """What each rank of the pair reports; nothing is set but how operators run."""
-    return reports_of(__file__, tmp_path_factory.mktemp("ranks"), OPENREG_OPERATORS=request.param)
+ranks = fixture_of(__file__)
 
 
 # acceptance 5.9: each collective, and what is built on them, in two processes

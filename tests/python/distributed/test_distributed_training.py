@@ -16,7 +16,7 @@ import torch
 import torch.distributed as dist
 from torch import nn
 from torch.testing import assert_close
-from two_ranks import WORLD, Checks, assert_ended_well, assert_passed, reports_of
+from two_ranks import WORLD, Checks, assert_ended_well, assert_passed, fixture_of
 
 CHECKS = Checks("")
 check = CHECKS.check
@@ -226,10 +226,7 @@ def where_pytorch_has_no_place(rank: int, device: torch.device) -> None:
         _symmetric_memory.empty(4, device=device)
 
 
-@pytest.fixture(scope="module", params=["auto", "staged"])
-def ranks(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, Any]]:
-    """What each rank of the pair reports."""
-    return reports_of(__file__, tmp_path_factory.mktemp("ranks"), OPENREG_OPERATORS=request.param)
+ranks = fixture_of(__file__)
 
 
 # acceptance 5.9: what training with several processes asks of the device, in two processes

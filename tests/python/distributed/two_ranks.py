@@ -18,6 +18,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import pytest
 import torch
 import torch.distributed as dist
 
@@ -140,6 +141,20 @@ def reports_of(program: str, folder: Path, timeout: float = 150, **environment: 
         errors = json.loads(report.read_text()) if report.exists() else {}
         reports.append({"errors": errors, "status": process.returncode, "output": output})
     return reports
+
+
+def fixture_of(program: str) -> Any:
+    """Makes the fixture `ranks` of a file: what each rank of its pair reports, with operators as they are, and staged.
+
+    Args:
+        program: The file.
+    """
+
+    @pytest.fixture(scope="module", params=["auto", "staged"], name="ranks")
+    def ranks(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, Any]]:
+        return reports_of(program, tmp_path_factory.mktemp("ranks"), OPENREG_OPERATORS=request.param)
+
+    return ranks
 
 
 def assert_passed(reports: list[dict[str, Any]], name: str) -> None:
