@@ -17,7 +17,9 @@ def test_the_lists() -> None:
     assert ours - cuda == set()
     # what CUDA registers by itself, beside the lists
     assert {name.split("::")[0] for name in cuda - ours} <= {"aten", "torchvision", "torchaudio"}
-    assert len(cuda - ours) <= 8, sorted(cuda - ours)
+    # A test before this one may have imported the others.
+    beside = {name for name in cuda - ours if name.startswith("aten::")}
+    assert len(beside) <= 8, sorted(beside)
 
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
