@@ -362,7 +362,8 @@ def program(on_device):
     def to(tensor, place):
         if place == "pin":
             return tensor.pin_memory() if on_device else tensor
-        return tensor.to(f"{device_name()}:{place[1]}") if on_device and place != "cpu" else tensor
+        name = torch._C._get_privateuse1_backend_name()
+        return tensor.to(f"{name}:{place[1]}") if on_device and place != "cpu" else tensor
 
     def is_written_twice(x):
         # Elements at the same place, of which the last one written stays: kernels have orders of their own.

@@ -2,8 +2,10 @@
 /* fork.c: the fork handlers (fork.h). */
 #include "base/fork.h"
 
+#include <assert.h>
 #include <pthread.h>
 #include <stdatomic.h>
+#include <stdbool.h>
 #include <stddef.h>
 
 #include "base/error.h"
@@ -13,29 +15,45 @@ static atomic_int bad_fork;
 static atomic_int drivers_at_risk;
 static pthread_once_t watch_once = PTHREAD_ONCE_INIT;
 
-/* Written while the library is loaded, and only read from then on. */
+/* Each is written once, while its library is loaded, and then has its bit: a thread may load libopenreg_lab.so while
+ * another forks. */
 static openreg_fork_handlers handlers[OPENREG_FORK_STAGES];
 static openreg_lock *held[OPENREG_FORK_STAGES];
+static atomic_uint have_handlers, have_locks;
+static_assert(OPENREG_FORK_STAGES <= 32, "a bit for each stage");
+
+/* Of the fork that this thread is in: what was prepared is what is ended. */
+static _Thread_local unsigned forks_handlers, forks_locks;
 
 void
 openreg_fork_handle(openreg_fork_stage stage, const openreg_fork_handlers *own)
 {
     handlers[stage] = *own;
+    (void)atomic_fetch_or_explicit(&have_handlers, 1u << stage, memory_order_release);
 }
 
 void
 openreg_fork_hold(openreg_fork_stage stage, openreg_lock *lock)
 {
     held[stage] = lock;
+    (void)atomic_fetch_or_explicit(&have_locks, 1u << stage, memory_order_release);
+}
+
+static bool
+has(unsigned stages, int stage)
+{
+    return (stages >> stage & 1u) != 0;
 }
 
 static void
 before_fork(void)
 {
+    forks_handlers = atomic_load_explicit(&have_handlers, memory_order_acquire);
+    forks_locks = atomic_load_explicit(&have_locks, memory_order_acquire);
     for (int stage = OPENREG_FORK_STAGES - 1; stage >= 0; --stage) {
-        if (handlers[stage].prepare != NULL)
+        if (has(forks_handlers, stage) && handlers[stage].prepare != NULL)
             handlers[stage].prepare();
-        if (held[stage] != NULL)
+        if (has(forks_locks, stage))
             openreg_lock_acquire(held[stage]);
     }
 }
@@ -44,9 +62,9 @@ static void
 after_fork_in_parent(void)
 {
     for (int stage = 0; stage < OPENREG_FORK_STAGES; ++stage) {
-        if (held[stage] != NULL)
+        if (has(forks_locks, stage))
             openreg_lock_release(held[stage]);
-        if (handlers[stage].parent != NULL)
+        if (has(forks_handlers, stage) && handlers[stage].parent != NULL)
             handlers[stage].parent();
     }
 }
@@ -58,7 +76,7 @@ after_fork_in_child(void)
     if (atomic_load_explicit(&drivers_at_risk, memory_order_relaxed) > 0)
         atomic_store_explicit(&bad_fork, 1, memory_order_relaxed);
     for (int stage = 0; stage < OPENREG_FORK_STAGES; ++stage)
-        if (handlers[stage].child != NULL)
+        if (has(forks_handlers, stage) && handlers[stage].child != NULL)
             handlers[stage].child();
 }
 

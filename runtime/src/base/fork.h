@@ -52,8 +52,8 @@ typedef struct openreg_fork_handlers {
     void (*child)(void);
 } openreg_fork_handlers;
 
-/* Sets the handlers of a stage. Called by a constructor of the stage's module, so that all are there before
- * openreg_fork_watch() and this file needs to know none of them. */
+/* Sets the handlers of a stage, once. Called by a constructor of the stage's module, so that this file needs to know none
+ * of them; a constructor of libopenreg_lab.so may run while another thread forks, whose fork goes without them. */
 OPENREG_INTERNAL void openreg_fork_handle(openreg_fork_stage stage, const openreg_fork_handlers *own);
 
 /* The same for a stage that is nothing but a lock: it is held over the fork; the child re-makes it (lock.h). No driver is

@@ -268,6 +268,9 @@ class Worker {
 // Children of a process with a fork-safe driver, made while its threads are at everything, find all that the runtime guards
 // whole, and use it as any process does.
 TEST_F(ForkTest, ChildrenOfBusyThreads) {
+#if defined(__SANITIZE_ADDRESS__)
+  GTEST_SKIP() << "ASan's allocator doesn't hold its locks over a fork: a child waits for those of threads it lacks";
+#endif
   use_full_toy([](openreg_driver& table) { table.caps |= OPENREG_CAP_FORK_SAFE; });
   set("OPENREG_LOG_LEVEL", "error");
   ASSERT_EQ(openreg_init(), OPENREG_OK) << last_message();
