@@ -1,10 +1,12 @@
 # SPDX-License-Identifier: BSD-3-Clause
 """Checks that the rooms of the source tree depend on each other in one direction only.
 
-Six checks, each of which prints one line for every dependency that it refuses:
+Seven checks, each of which prints one line for every dependency that it refuses:
 
 * ``runtime/src``: no object file refers to a symbol of a higher room (read with ``nm``), and no source includes a
   header of one.
+* ``runtime/drivers``: no source includes a header but its driver's own and the installed ones, and no room includes
+  one of its.
 * ``runtime/lab``: no source includes a header of the rooms but the few that it may, no room includes one of its, and
   libopenreg.so has no symbol of an instrument.
 * ``runtime/include``: no function takes a callback for later, but the observer's and those listed with a reason.
@@ -30,11 +32,10 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
 
-# From the ground up: a room may use those before it. The simulated devices are a driver beside the rooms: they use the
-# ground alone, and the registry names their table.
+# From the ground up: a room may use those before it. The simulated devices are a driver beside the rooms: they use none of
+# them, and the registry names their table.
 RUNTIME_ROOMS = ("base", "watch", "driver", "device", "memory", "registry", "selection")
 SIM = "sim"
-SIM_USES = ("base",)
 SIM_IS_USED_BY = ("registry",)
 
 # libopenreg_lab.so, runtime/lab: its rooms use each other, the ground, what calls observers, and a few headers more.
@@ -108,9 +109,7 @@ def may_use(lower: str, higher: str, rooms: Sequence[str]) -> bool:
     """Whether a file in the room `lower` may use one in the room `higher`."""
     if lower == higher:
         return True
-    if lower == SIM:
-        return higher in SIM_USES
-    if higher == SIM:
+    if SIM in (lower, higher):
         return lower in SIM_IS_USED_BY
     return rooms.index(higher) <= rooms.index(lower)
 
@@ -120,9 +119,10 @@ def may_use(lower: str, higher: str, rooms: Sequence[str]) -> bool:
 
 def object_modules(build: Path) -> dict[str, Path]:
     """The runtime's object files in a build tree by module, as ``memory/cache.c`` or ``sim/sim_memory.c``."""
-    folder = build / "runtime" / "CMakeFiles" / "openreg_objects.dir"
-    found = {str(path.relative_to(folder / "src").with_suffix("")): path for path in (folder / "src").rglob("*.o")}
-    found.update({f"{SIM}/{path.stem}": path for path in (folder / "drivers" / "sim").glob("*.o")})
+    source = build / "runtime" / "CMakeFiles" / "openreg_objects.dir" / "src"
+    found = {str(path.relative_to(source).with_suffix("")): path for path in source.rglob("*.o")}
+    sim = build / "runtime" / "drivers" / "sim" / "CMakeFiles" / "openreg_sim_objects.dir"
+    found.update({f"{SIM}/{path.stem}": path for path in sim.glob("*.o")})
     return found
 
 
@@ -171,10 +171,9 @@ def sources(folder: Path) -> list[Path]:
 def check_runtime_includes(root: Path) -> Iterator[str]:
     """One line for every header of a higher room that a file of the runtime includes."""
     source = root / "runtime" / "src"
-    files = [(path.relative_to(source).parts[0], path) for path in sources(source)]
-    files += [(SIM, path) for path in sources(root / "runtime" / "drivers" / "sim")]
-    for room, path in files:
-        if room not in (*RUNTIME_ROOMS, SIM):
+    for path in sources(source):
+        room = path.relative_to(source).parts[0]
+        if room not in RUNTIME_ROOMS:
             yield f"runtime: {path.relative_to(root)} is in no room"
             continue
         for header in includes_of(path):
@@ -212,6 +211,19 @@ def check_library(build: Path) -> Iterator[str]:
         for name in sorted(read_symbols(library)[0]):
             if LAB_SYMBOL.match(name) and name not in CORE_SYMBOLS:
                 yield f"runtime: libopenreg.so has {name}, which belongs into libopenreg_lab.so"
+
+
+def check_driver_includes(root: Path) -> Iterator[str]:
+    """One line for every header that a driver includes in quotes and that is not its own, or that others include of it."""
+    folder = root / "runtime" / "drivers"
+    for path in sources(folder):
+        for header in includes_of(path):
+            if not (path.parent / header).exists() or "/" in header:
+                yield f"runtime: {path.relative_to(root)} includes {header}, which is not its driver's"
+    for path in sources(root / "runtime" / "src"):
+        for header in includes_of(path):
+            if "drivers/" in header:
+                yield f"runtime: {path.relative_to(root)} includes {header}, which is a driver's"
 
 
 def check_program_includes(root: Path) -> Iterator[str]:
@@ -404,6 +416,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         *check_runtime_includes(options.root),
         *check_lab_includes(options.root),
         *check_callback_setters(options.root),
+        *check_driver_includes(options.root),
         *check_program_includes(options.root),
         *check_torch_includes(options.root),
         *check_python(options.root),

@@ -119,7 +119,7 @@ def test_planted_instrument(root: Path, tree: Path) -> None:
         (
             "runtime/drivers/sim/sim.c",
             '#include "memory/cache.h"\n',
-            "runtime: runtime/drivers/sim/sim.c includes memory/cache.h, which is above it",
+            "runtime: runtime/drivers/sim/sim.c includes memory/cache.h, which is not its driver's",
         ),
         (
             "shim/operators/policy/rules.h",
