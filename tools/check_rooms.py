@@ -32,8 +32,8 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
 
-# From the ground up: a room may use those before it. The simulated devices are a driver beside the rooms: they use none of
-# them, and the registry names their table.
+# From the ground up: a room may use those before it. The simulated devices are a driver beside the rooms: they use none
+# of them, and the registry names their table.
 RUNTIME_ROOMS = ("base", "watch", "driver", "device", "memory", "registry", "selection")
 SIM = "sim"
 SIM_IS_USED_BY = ("registry",)
@@ -214,7 +214,7 @@ def check_library(build: Path) -> Iterator[str]:
 
 
 def check_driver_includes(root: Path) -> Iterator[str]:
-    """One line for every header that a driver includes in quotes and that is not its own, or that others include of it."""
+    """One line for every header in quotes that is not the driver's own, or that others include of a driver."""
     folder = root / "runtime" / "drivers"
     for path in sources(folder):
         for header in includes_of(path):
