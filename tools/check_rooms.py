@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: BSD-3-Clause
 """Checks that the rooms of the source tree depend on each other in one direction only.
 
-Seven checks, each of which prints one line for every dependency that it refuses:
+Eight checks, each of which prints one line for every dependency that it refuses:
 
 * ``runtime/src``: no object file refers to a symbol of a higher room (read with ``nm``), and no source includes a
   header of one.
@@ -9,6 +9,7 @@ Seven checks, each of which prints one line for every dependency that it refuses
   one of its.
 * ``runtime/lab``: no source includes a header of the rooms but the few that it may, no room includes one of its, and
   libopenreg.so has no symbol of an instrument.
+* ``runtime/src`` and ``runtime/lab``: each lock has a stage in ``base/fork.h``.
 * ``runtime/include``: no function takes a callback for later, but the observer's and those listed with a reason.
 * ``runtime/check``: no source includes a header of those rooms, but the list of slots.
 * ``shim`` and ``csrc``: no source includes a header of a higher room, or of a part that is loaded later.
@@ -63,6 +64,10 @@ CALLBACK_SETTER = re.compile(
     re.MULTILINE,
 )
 
+# A lock of the runtime, and how a module says what a fork does to it: holds it, or has handlers of its own.
+LOCK = re.compile(r"^static openreg_lock (\w+)", re.MULTILINE)
+HELD_LOCK = re.compile(r"openreg_fork_hold\(\w+, &(\w+)\)")
+
 # openreg-check looks at drivers from outside: of the runtime's own headers it may use this one, and nobody uses its.
 CHECK = "check"
 CHECK_USES = ("driver/driver_slots.h",)
@@ -99,7 +104,7 @@ PYTHON_ROOMS: Sequence[Sequence[str]] = (
 # Imports that run up, by name and only where somebody asks for it, and why each is there: "module -> module".
 PYTHON_EXCEPTIONS: Mapping[str, str] = {
     "torch_openreg -> torch_openreg.contrib.cuda_to_openreg": "OPENREG_AS_CUDA=1",
-    "torch_openreg.openreg._lazy -> torch_openreg_lab.races": "OPENREG_SIM_RACES names lines of the program",
+    "torch_openreg.openreg._lazy -> torch_openreg_lab.races": "OPENREG_RACES names lines of the program",
 }
 
 INCLUDE = re.compile(r'^\s*#\s*include\s+"([^"]+)"', re.MULTILINE)
@@ -211,6 +216,17 @@ def check_library(build: Path) -> Iterator[str]:
         for name in sorted(read_symbols(library)[0]):
             if LAB_SYMBOL.match(name) and name not in CORE_SYMBOLS:
                 yield f"runtime: libopenreg.so has {name}, which belongs into libopenreg_lab.so"
+
+
+def check_fork_stages(root: Path) -> Iterator[str]:
+    """One line for every lock of the runtime that no stage of a fork names: a child may find half of what it guards."""
+    for folder in ("src", LAB):
+        for path in sources(root / "runtime" / folder):
+            text = path.read_text(encoding="utf-8")
+            if "openreg_fork_handle(" in text:
+                continue
+            for lock in sorted(set(LOCK.findall(text)) - set(HELD_LOCK.findall(text))):
+                yield f"runtime: {path.relative_to(root)} has the lock {lock} without a stage in base/fork.h"
 
 
 def check_driver_includes(root: Path) -> Iterator[str]:
@@ -416,6 +432,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         *check_runtime_includes(options.root),
         *check_lab_includes(options.root),
         *check_callback_setters(options.root),
+        *check_fork_stages(options.root),
         *check_driver_includes(options.root),
         *check_program_includes(options.root),
         *check_torch_includes(options.root),

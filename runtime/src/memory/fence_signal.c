@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
-/* fault.c: names the device and the block when host code touches fenced device memory (fault.h).
+/* fence_signal.c: names the device and the block when host code touches fenced device memory (fence_signal.h).
  *
  * The handler uses only async-signal-safe calls, takes no lock that it would have to wait for, and leaves the outcome
  * to whoever was there before: it puts that handler back and returns, so that the instruction faults again and a
@@ -7,7 +7,7 @@
  * of other addresses are handed on without a word, and this handler stays. A handler installed later that re-raises the
  * signal by raise() hides the address from this one; then there is no message. */
 #define _GNU_SOURCE
-#include "memory/fault.h"
+#include "memory/fence_signal.h"
 
 #include <errno.h>
 #include <pthread.h>
@@ -108,7 +108,7 @@ on_fault(int signal_number, siginfo_t *info, void *context)
 static void
 install(void)
 {
-    const char *wanted = openreg_variable("OPENREG_FAULT_HANDLER");
+    const char *wanted = openreg_variable("OPENREG_FENCE_SIGNAL");
     if (wanted != NULL && strcmp(wanted, "0") == 0)
         return;
     if (sigaction(SIGSEGV, NULL, &previous) != 0)
@@ -122,7 +122,7 @@ install(void)
 }
 
 void
-openreg_fault_handler_install(void)
+openreg_fence_signal_install(void)
 {
     (void)pthread_once(&install_once, install);
 }
