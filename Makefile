@@ -17,7 +17,7 @@
 #   make clean      removes what was built
 #
 # By hand: slow, or needs what few machines have.
-#   make nightly    test-long, valgrind, race-check, check-mutants, coverage, and ten minutes of fuzz
+#   make nightly    test-long, valgrind, race-check, check-mutants, coverage, lint-headers-torch, and ten minutes of fuzz
 #   make test-long  the tests marked `long`, which `make test` leaves out
 #   make valgrind   the runtime's tests under valgrind: the only check for uninitialised memory
 #   make race-check the tests of the runtime and of Python under OPENREG_RACES=raise
@@ -54,7 +54,7 @@ PIP := python -m pip --disable-pip-version-check
 RUNTIME_ONLY := -DOPENREG_BUILD_TORCH=OFF -DOPENREG_WERROR=ON
 RUN_CTEST = ctest --test-dir $(1) --output-on-failure --no-tests=error -j $(JOBS)
 
-.PHONY: help all build demo demo-distributed test test-long race-check client-suites acceptance fuzz opinfo opinfo-compiled nightly check-mutants check-opencl gpu-check bench lint lint-c lint-headers lint-rooms lint-format lint-python format asan tsan valgrind aarch64 coverage mutate docs wheel wheel-test wheel-test-one check-torch sdist sdist-check clean
+.PHONY: help all build demo demo-distributed test test-long race-check client-suites acceptance fuzz opinfo opinfo-compiled nightly check-mutants check-opencl gpu-check bench lint lint-c lint-headers lint-headers-torch lint-rooms lint-format lint-python format asan tsan valgrind aarch64 coverage mutate docs wheel wheel-test wheel-test-one check-torch sdist sdist-check clean
 all: build
 
 help:
@@ -108,7 +108,7 @@ test-long: build $(CLIENTS)
 	OPENREG_BUILD_DIR=$(CURDIR)/$(BUILD) OPENREG_TEST_LONG=1 python -m pytest -n $(JOBS) --dist loadfile -m long
 
 # What CI leaves out for its time. tools/valgrind takes the programs that `make test` has built.
-nightly: test-long race-check check-mutants coverage
+nightly: test-long race-check check-mutants coverage lint-headers-torch
 	$(MAKE) --no-print-directory fuzz FUZZ_SECONDS=600
 	tools/valgrind $(BUILD)
 
@@ -185,9 +185,12 @@ format: $(PACKAGES)
 	$(C_FILES) | xargs clang-format -i
 	ruff format .
 
-# Each internal header must compile alone; those of the shim where the environment has torch.
+# Each internal header must compile alone. Those of the shim and of csrc take minutes: in `make nightly`.
 lint-headers: $(PACKAGES)
 	python tools/check_headers.py --jobs $(JOBS)
+
+lint-headers-torch: $(PACKAGES)
+	python tools/check_headers.py --torch --jobs $(JOBS)
 
 # No room of the source tree depends on one above it.
 lint-rooms: lint-c
