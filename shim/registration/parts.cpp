@@ -13,7 +13,7 @@
 #include "shim/registration/registration.h"
 
 // The version's header is for ccache, which knows the headers that a file read and not those that it asked for: without
-// it the object of a torch that lacks this one is taken for one that has it. PyTorch has it since 2.12.
+// it the object of a torch that lacks this one is taken for one that has it. A torch that is built without Kineto does.
 #if __has_include(<torch/csrc/profiler/standalone/privateuse1_profiler.h>) && __has_include(<libkineto.h>)
 #define OPENREG_HAS_KINETO
 #define USE_KINETO

@@ -272,8 +272,7 @@ def test_profiles(python: Any, tmp_path: Path) -> None:
         **NAMED,
     )
     text = trace.read_text()
-    if torch.__version__ >= "2.12":  # has rows of devices
-        assert "mychip:0" in text
+    assert "mychip:0" in text
     assert "openreg:0" not in text
 
 
