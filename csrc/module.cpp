@@ -157,6 +157,7 @@ PyMethodDef methods[] = {
     {"_get_device", _getDevice, METH_NOARGS, "Index of this thread's current device."},
     {"_set_device", _setDevice, METH_O, "Makes a device current in this thread."},
     {"_exchange_device", _exchangeDevice, METH_O, "_set_device() that returns the index before."},
+    {"_exchangeDevice", _exchangeDevice, METH_O, "Another name of _exchange_device()."},
     {"_maybe_exchange_device", _maybeExchangeDevice, METH_O, "_exchange_device() that ignores -1."},
     // LITERALINCLUDE END: OPENREG MODULE METHODS
     {"_require_init", _requireInit, METH_NOARGS, "Lets PyTorch call _lazy_init() at the next use of a device."},
@@ -181,7 +182,6 @@ PYBIND11_MODULE(_C, m) {
   openreg_install_wait_hooks();
   c10::openreg::set_wait_hooks(openreg_release_gil, openreg_take_gil_back);
   openreg_tell_recorder_places();
-  openreg_hold_race_places_over_forks();
   for (PyMethodDef* methods : {
            torch_openreg::methods,
            openreg_autograd_methods,

@@ -30,7 +30,7 @@ def test_every_name_is_private() -> None:
 
 # acceptance 4.18
 def test_names() -> None:
-    for name in ("_get_device_count", "_get_device", "_set_device", "_exchange_device", "_init"):
+    for name in ("_get_device_count", "_get_device", "_set_device", "_exchange_device", "_exchangeDevice", "_init"):
         assert callable(getattr(_C, name))
 
 
