@@ -104,6 +104,7 @@ PYTHON_ROOMS: Sequence[Sequence[str]] = (
 # Imports that run up, by name and only where somebody asks for it, and why each is there: "module -> module".
 PYTHON_EXCEPTIONS: Mapping[str, str] = {
     "torch_openreg -> torch_openreg.contrib.cuda_to_openreg": "OPENREG_AS_CUDA=1",
+    "torch_openreg -> torch_openreg.contrib._on_import": "OPENREG_CONTRIB",
     "torch_openreg.openreg._lazy -> torch_openreg_lab.races": "OPENREG_RACES names lines of the program",
 }
 
