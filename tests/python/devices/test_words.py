@@ -176,6 +176,7 @@ def test_of_a_program(python: Any, tmp_path: Path) -> None:
     out = python(
         f"import runpy, sys; sys.argv = ['program', r'{tmp_path / 'files'}']; runpy.run_path(r'{program}')",
         status=1,
+        timeout=280,
         OPENREG_DEVICE_NAME="mychip",
         OPENREG_OPERATORS_REPORT="1",
         OPENREG_LOG_LEVEL="debug",
