@@ -20,6 +20,7 @@
 #   make nightly    test-long, valgrind, race-check, check-mutants, coverage, lint-headers-torch, and ten minutes of fuzz
 #   make test-long  the tests marked `long`, which `make test` leaves out
 #   make valgrind   the runtime's tests under valgrind: the only check for uninitialised memory
+#   make test-named the tests of Python with the device under another name; NAME=mychip, and options of pytest in NAMED
 #   make race-check the tests of the runtime and of Python under OPENREG_RACES=raise
 #   make check-mutants  each of the drivers with one defect against every check of openreg-check
 #   make coverage   line coverage of the C code, at least 90 %
@@ -56,7 +57,7 @@ PIP := python -m pip --disable-pip-version-check
 RUNTIME_ONLY := -DOPENREG_BUILD_TORCH=OFF -DOPENREG_WERROR=ON
 RUN_CTEST = ctest --test-dir $(1) --output-on-failure --no-tests=error -j $(JOBS)
 
-.PHONY: help all build demo demo-distributed test test-long race-check client-suites distributed-suite acceptance fuzz opinfo opinfo-compiled nightly check-mutants check-opencl gpu-check bench lint lint-c lint-headers lint-headers-torch lint-rooms lint-format lint-python format asan tsan valgrind aarch64 coverage mutate docs wheel wheel-test wheel-test-one check-torch sdist sdist-check clean
+.PHONY: help all build demo demo-distributed test test-long test-named race-check client-suites distributed-suite acceptance fuzz opinfo opinfo-compiled nightly check-mutants check-opencl gpu-check bench lint lint-c lint-headers lint-headers-torch lint-rooms lint-format lint-python format asan tsan valgrind aarch64 coverage mutate docs wheel wheel-test wheel-test-one check-torch sdist sdist-check clean
 all: build
 
 help:
@@ -108,6 +109,10 @@ test: build $(CLIENTS)
 
 test-long: build $(CLIENTS)
 	OPENREG_BUILD_DIR=$(CURDIR)/$(BUILD) OPENREG_TEST_LONG=1 python -m pytest -n $(JOBS) --dist loadfile -m long
+
+NAME ?= mychip
+test-named: build $(CLIENTS)
+	OPENREG_BUILD_DIR=$(CURDIR)/$(BUILD) python tools/named_tests.py $(NAME) -n $(JOBS) --dist loadfile $(NAMED)
 
 # What CI leaves out for its time. tools/valgrind takes the programs that `make test` has built.
 nightly: test-long race-check check-mutants coverage lint-headers-torch

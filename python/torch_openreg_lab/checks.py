@@ -10,6 +10,7 @@ from typing import Any
 
 import _pytest
 import pytest
+from _torch_openreg_device_name import device_name
 
 from torch_openreg import openreg
 from torch_openreg_lab import leaks, strict
@@ -110,7 +111,7 @@ class Checks:
         """Reports the peak of memory, and what the test has left."""
         peak, device = self._peak()
         item.user_properties.append(("openreg_peak_bytes", peak))
-        item.user_properties.append(("openreg_peak_device", f"openreg:{device}"))
+        item.user_properties.append(("openreg_peak_device", f"{device_name()}:{device}"))
         result = yield
         # A test that has failed: its traceback holds what it had.
         if (mode := self._leak_mode(item)) != "off":

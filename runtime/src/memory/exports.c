@@ -6,6 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/device_name.h"
 #include "base/error.h"
 #include "base/fork.h"
 #include "base/lock.h"
@@ -168,7 +169,8 @@ export_locked(const char *call, const void *ptr, const openreg_shared_block *sha
     export_handle *listed = calloc(1, sizeof *listed);
     if (block == NULL || listed == NULL) {
         free(listed);
-        return openreg_error_set(OPENREG_E_NOMEM, call, "no host memory to export memory of openreg:%d", device->index);
+        return openreg_error_set(OPENREG_E_NOMEM, call, "no host memory to export memory of %s:%d",
+                                 openreg_device_name(), device->index);
     }
     handle->ordinal = device->ordinal;
     handle->address = (uintptr_t)ptr;

@@ -17,6 +17,7 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "base/device_name.h"
 #include "memory/cache.h"
 
 typedef struct fault_text {
@@ -53,7 +54,8 @@ describe(const openreg_found_range *found, uintptr_t address)
 {
     fault_text out = {.length = 0};
     openreg_block_view block;
-    append(&out, "openreg: host code touched device memory: address ");
+    append(&out, openreg_device_name());
+    append(&out, ": host code touched device memory: address ");
     append_number(&out, address, 16);
     if (openreg_cache_try_view(found, address, &block)) {
         append(&out, " is byte ");
@@ -66,7 +68,9 @@ describe(const openreg_found_range *found, uintptr_t address)
     } else {
         append(&out, " is on");
     }
-    append(&out, " openreg:");
+    append(&out, " ");
+    append(&out, openreg_device_name());
+    append(&out, ":");
     append_number(&out, (uint64_t)found->info.device->index, 10);
     append(&out, " (driver \"");
     append(&out, found->info.device->driver->name);
