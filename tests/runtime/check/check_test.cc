@@ -114,6 +114,22 @@ Ended run_mutant(const std::string& name, const std::string& arguments) {
                is_library ? std::string() : std::string(OPENREG_MUTANT_VARIABLE "=").append(name));
 }
 
+// Drivers that are right, each in a way that few are: no check may fail.
+TEST(CheckOddTest, Conforms) {
+  if (OPENREG_TEST_SANITIZER) GTEST_SKIP() << "a sanitizer's allocator does not count what is in use";
+#define ODD_ENTRY(name, checks) {#name, checks},
+  const std::vector<std::pair<std::string, std::string>> all = {OPENREG_ODD(ODD_ENTRY)};
+  std::vector<Ended> ended(all.size());
+  std::vector<std::thread> threads;
+  for (size_t i = 0; i < all.size(); ++i) {
+    threads.emplace_back([&, i] { ended[i] = run_mutant(all[i].first, "--timeout 60 --only " + all[i].second); });
+  }
+  for (auto& thread : threads) thread.join();
+  for (size_t i = 0; i < all.size(); ++i) EXPECT_EQ(ended[i].status, 0) << all[i].first << ":\n" << ended[i].output;
+  const Ended many = check("sim --option devices=127 --only info,copy.between_devices,lifecycle.count,runtime.devices");
+  EXPECT_EQ(many.status, 0) << many.output;
+}
+
 std::vector<std::string> names_of_checks() {
   std::vector<std::string> names;
   const auto list = words(check("--list").output);
@@ -189,6 +205,9 @@ TEST(CheckRunnerTest, CrashAndHangAreResults) {
   EXPECT_EQ(ended.status, 1);
   EXPECT_NE(ended.output.find("crashed by signal 6"), std::string::npos) << ended.output;
   EXPECT_NE(ended.output.find("in stream_create()"), std::string::npos) << ended.output;
+  EXPECT_NE(ended.output.find("last calls\n"), std::string::npos) << ended.output;
+  EXPECT_NE(ended.output.find("stream_create() has not returned\n"), std::string::npos) << ended.output;
+  EXPECT_NE(ended.output.find("stream_create() OPENREG_OK\n"), std::string::npos) << ended.output;
   ended = check(library("mutants") + " --timeout 1 --only thread.waiting", OPENREG_MUTANT_VARIABLE "=sync_locked");
   EXPECT_EQ(ended.status, 1);
 }
@@ -214,6 +233,45 @@ TEST(CheckRunnerTest, OptionsReachTheDriver) {
   EXPECT_NE(ended.output.find("skip  copy.between_devices"), std::string::npos) << ended.output;
   ended = check("sim --option devices=0 --only info");
   EXPECT_EQ(ended.status, 77) << ended.output;
+}
+
+// Without a device nothing conforms, whatever the table says.
+TEST(CheckRunnerTest, WithoutDevicesNothingConforms) {
+  const Ended ended = check("sim --option devices=0 --level 1");
+  EXPECT_EQ(ended.status, 77) << ended.output;
+  EXPECT_NE(ended.output.find("\nthere is no device: nothing was checked but"), std::string::npos) << ended.output;
+  EXPECT_EQ(ended.output.find("conforms to"), std::string::npos) << ended.output;
+}
+
+// A failure that the command line knows is shown with its reason and is none; once the check passes the waiver is one.
+TEST(CheckRunnerTest, KnownFailuresAreShown) {
+  Ended ended = run_mutant("elapsed_us", "--only event.elapsed --known 'event.elapsed=the vendor counts in us'");
+  EXPECT_EQ(ended.status, 0) << ended.output;
+  EXPECT_NE(ended.output.find("\nknow  event.elapsed "), std::string::npos) << ended.output;
+  EXPECT_NE(ended.output.find("1 known in "), std::string::npos) << ended.output;
+  EXPECT_NE(ended.output.find("  known: event.elapsed (the vendor counts in us)\n"), std::string::npos) << ended.output;
+  ended = check("sim --only copy.within --known 'copy.within=mended since'");
+  EXPECT_EQ(ended.status, 1) << ended.output;
+  EXPECT_NE(ended.output.find("--known says that it fails (mended since): take that away"), std::string::npos)
+      << ended.output;
+  EXPECT_EQ(check("sim --only copy.within --known copy.within").status, 2);
+  EXPECT_EQ(check("sim --only copy.within --known no.such=reason").status, 2);
+}
+
+// Figures of calls, copies, events and allocations, each above 0, with the host's beside them.
+TEST(CheckReportTest, Figures) {
+  const std::string json = ::testing::TempDir() + "openreg-check-perf.json";
+  const Ended ended = check("sim --perf --json " + json);
+  EXPECT_EQ(ended.status, 0) << ended.output;
+  std::stringstream file;
+  file << std::ifstream(json).rdbuf();
+  for (const char* name : {"copy to the device, pinned", "copy from device 1 to device 0", "queue it and wait",
+                           "record an event and wait", "allocate and free"}) {
+    EXPECT_NE(ended.output.find(name), std::string::npos) << ended.output;
+    EXPECT_NE(file.str().find(std::string(R"("name": ")").append(name)), std::string::npos) << file.str();
+  }
+  EXPECT_EQ(file.str().find(R"("driver": 0,)"), std::string::npos) << file.str();
+  EXPECT_EQ(check("sim --perf --option devices=0").status, 77);
 }
 
 // Files of the results hold every check that ran.
