@@ -41,6 +41,12 @@ void choose_backend(const c10::OperatorHandle& op, c10::DispatchKeySet keys, tor
   }
 }
 
+// A sparse tensor's collective is that of dense ones, which c10d has for PrivateUse1: the group's backend carries it, or says
+// what it can't. On the CPU's kernel, where others of its operators go, the result would stay on the host.
+void carry_sparse(const c10::OperatorHandle& op, c10::DispatchKeySet /*keys*/, torch::jit::Stack* stack) {
+  op.redispatchBoxed(c10::DispatchKeySet(c10::DispatchKey::PrivateUse1), stack);
+}
+
 // The key for choosing a backend by arguments. Below autograd, so that it is asked in inference mode, too.
 void register_collectives() {
   torch::Library& library = kernel_library("c10d", c10::DispatchKey::BackendSelect);
@@ -66,6 +72,8 @@ void register_collectives() {
         "send"}) {
     library.impl(name, torch::CppFunction::makeFromBoxedFunction<&choose_backend>());
   }
+  torch::Library& sparse = kernel_library("c10d", c10::DispatchKey::SparsePrivateUse1);
+  sparse.impl("allreduce_", torch::CppFunction::makeFromBoxedFunction<&carry_sparse>());
 }
 
 std::unique_ptr<torch::inductor::AOTIModelContainerRunner> make_runner(
