@@ -77,11 +77,11 @@ struct check_context {
 /* ---- context.c ---- */
 
 /* What the parent can still read after a crash or a hang: the slot that was called last and hasn't returned, and the last
- * calls of any. Texts are constants, at the same address in both processes; `thread` and times are filled in by the
- * child. Threads take places by one counter: one that is overtaken by a whole ring of others is shown wrongly. */
+ * calls of any. Names are copied: a kernel's is in the driver's library, which the parent never loads. Threads take places
+ * by one counter: one that is overtaken by a whole ring of others is shown wrongly. */
 #define CHECK_CALLS 12
 typedef struct check_call {
-    const char *slot;
+    char slot[40]; /* "": none */
     int thread;
     bool has_ended;
     openreg_status status;
@@ -89,7 +89,7 @@ typedef struct check_call {
 } check_call;
 
 typedef struct check_trail {
-    const char *slot;
+    int current; /* the place of the call that has begun last, +1; 0: none that has not returned */
     unsigned count;
     check_call calls[CHECK_CALLS];
 } check_trail;

@@ -132,16 +132,18 @@ check_begin_call(const char *slot)
     errors.text[0] = '\0';
     if (trail == NULL)
         return;
-    __atomic_store_n(&trail->slot, slot, __ATOMIC_RELAXED); /* any thread's: the last one is told */
     errors.place = (int)(__atomic_fetch_add(&trail->count, 1, __ATOMIC_RELAXED) % CHECK_CALLS);
-    trail->calls[errors.place] = (check_call){.slot = slot, .thread = (int)syscall(SYS_gettid), .begin = check_now()};
+    check_call *const call = &trail->calls[errors.place];
+    *call = (check_call){.thread = (int)syscall(SYS_gettid), .begin = check_now()};
+    (void)snprintf(call->slot, sizeof call->slot, "%s", slot);
+    __atomic_store_n(&trail->current, errors.place + 1, __ATOMIC_RELAXED); /* any thread's: the last one is told */
 }
 
 openreg_status
 check_ended(const char *slot, openreg_status status)
 {
     if (trail != NULL) {
-        __atomic_store_n(&trail->slot, NULL, __ATOMIC_RELAXED);
+        __atomic_store_n(&trail->current, 0, __ATOMIC_RELAXED);
         check_call *const call = &trail->calls[errors.place];
         call->end = check_now();
         call->status = status;

@@ -160,10 +160,10 @@ await(const child *wanted, double limit, char *text, size_t room, int *status)
 static const char *
 where(const child *ended, char *buffer, size_t size)
 {
-    const char *const slot = ended->trail->slot;
-    if (slot == NULL)
+    const int current = ended->trail->current;
+    if (current == 0)
         return "outside a call of a slot, on a thread or in memory of the driver's";
-    (void)snprintf(buffer, size, "in %s()", slot);
+    (void)snprintf(buffer, size, "in %s()", ended->trail->calls[current - 1].slot);
     return buffer;
 }
 
@@ -176,9 +176,9 @@ write_calls(const check_trail *trail, char *text, size_t size)
     size_t length = 0;
     for (unsigned i = first; i < trail->count && length < size; ++i) {
         const check_call *const call = &trail->calls[i % CHECK_CALLS];
-        if (call->slot == NULL)
+        if (call->slot[0] == '\0')
             continue;
-        const int more = snprintf(text + length, size - length, "%9.1f ms before  thread %d  %.20s()%s%.24s\n",
+        const int more = snprintf(text + length, size - length, "%9.1f ms before  thread %d  %.39s()%s%.24s\n",
                                   (now - call->begin) * 1e3, call->thread, call->slot,
                                   call->has_ended ? " " : " has not returned",
                                   call->has_ended ? check_status_name(call->status) : "");

@@ -20,7 +20,7 @@ typedef struct check_result {
     double seconds;
     char message[CHECK_MESSAGE_SIZE]; /* why it failed or was skipped, else "" */
     const char *known;                /* the reason of the command line for CHECK_KNOWN, else NULL */
-    char calls[CHECK_CALLS * 64];     /* after a crash or a hang: the last calls of slots, a line each */
+    char calls[CHECK_CALLS * 128];    /* after a crash or a hang: the last calls of slots, a line each */
 } check_result;
 
 /* Runs one check. A crash, an end of the process and more than `limit` seconds are failures that name the slot. */
