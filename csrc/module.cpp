@@ -18,6 +18,7 @@
 #include "shim/base/wait_hook.h"
 #include "shim/device/device.h"
 #include "shim/device/generator.h"
+#include "shim/observe/races.h"
 #include "shim/registration/registration.h"
 
 namespace torch_openreg {
@@ -137,6 +138,7 @@ PyObject* _synchronize(PyObject* /*self*/, PyObject* device) {
   {
     const pybind11::gil_scoped_release no_gil;
     OPENREG_CHECK(openreg_device_synchronize(index));
+    c10::openreg::throw_pending_race();
   }
   Py_RETURN_NONE;
   END_HANDLE_TH_ERRORS

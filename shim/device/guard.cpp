@@ -8,6 +8,7 @@
 #include "shim/base/device_name.h"
 #include "shim/base/status.h"
 #include "shim/device/device.h"
+#include "shim/observe/races.h"
 
 namespace c10::openreg {
 
@@ -98,6 +99,7 @@ DeviceCapability OpenRegGuardImpl::getDeviceCapability(Device device) const {
 
 void OpenRegGuardImpl::synchronizeDevice(DeviceIndex device_index) const {
   OPENREG_CHECK(openreg_device_synchronize(index_or_current(device_index)));
+  throw_pending_race();
 }
 
 Stream OpenRegGuardImpl::getStream(Device device) const {
@@ -143,6 +145,7 @@ bool OpenRegGuardImpl::queryStream(const Stream& stream) const {
 void OpenRegGuardImpl::synchronizeStream(const Stream& stream) const {
   check_type(stream.device());
   OPENREG_CHECK(openreg_stream_synchronize(stream.device_index(), stream.id()));
+  throw_pending_race();
 }
 
 bool OpenRegGuardImpl::isStreamCapturing(const Stream& /*stream*/) const {
@@ -194,6 +197,7 @@ bool OpenRegGuardImpl::queryEvent(void* event) const {
 void OpenRegGuardImpl::synchronizeEvent(void* event) const {
   if (event != nullptr) {
     OPENREG_CHECK(openreg_event_synchronize(as_event(event)));
+    throw_pending_race();
   }
 }
 
