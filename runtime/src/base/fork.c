@@ -91,9 +91,12 @@ after_fork_in_child(void)
     atomic_fetch_add_explicit(&openreg_fork_epoch, 1, memory_order_relaxed);
     if (atomic_load_explicit(&drivers_at_risk, memory_order_relaxed) > 0)
         atomic_store_explicit(&bad_fork, 1, memory_order_relaxed);
-    for (int stage = 0; stage < OPENREG_FORK_STAGES; ++stage)
+    for (int stage = 0; stage < OPENREG_FORK_STAGES; ++stage) {
+        if (has(forks_locks, stage))
+            openreg_lock_release(held[stage]);
         if (has(forks_handlers, stage) && handlers[stage].child != NULL)
             handlers[stage].child();
+    }
 }
 
 static void

@@ -215,6 +215,7 @@ def test_compiles(python: Any, backend: str) -> None:
 
 
 # a package of AOTInductor that was made under one name runs under the other
+@pytest.mark.long
 def test_packages_go_between_names(python: Any, tmp_path: Path) -> None:
     package = tmp_path / "model.pt2"
     make = f"""
