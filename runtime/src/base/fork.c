@@ -8,6 +8,7 @@
 #include <stdbool.h>
 #include <stddef.h>
 
+#include "base/device_name.h"
 #include "base/error.h"
 #include "base/lock.h"
 
@@ -129,7 +130,9 @@ openreg_fork_reject(const char *call)
 {
     if (!openreg_in_bad_fork())
         return OPENREG_OK;
-    return openreg_error_set(OPENREG_E_FORKED, call,
-                             "Cannot re-initialize OpenReg in forked subprocess. To use OpenReg with "
-                             "multiprocessing, you must use the 'spawn' start method");
+    return openreg_error_set(
+        OPENREG_E_FORKED, call,
+        "Cannot re-initialize %s in forked subprocess. To use %s with multiprocessing, you must use the "
+        "'spawn' start method",
+        openreg_device_title(), openreg_device_title());
 }
