@@ -37,6 +37,8 @@ extern PyMethodDef openreg_stream_methods[];
 
 // recorder_places.c: has the flight recorder note lines of the program. Once, when the module is loaded.
 void openreg_tell_recorder_places(void);
+// "file:line in function" of the calling thread, as an observer's place(). Only where openreg_walking_takes_gil (frames.h) is 0.
+int openreg_find_place(void* context, char* out, size_t size);
 
 // gil.c: lets whoever waits inside the runtime release the GIL. Once, when the module is loaded.
 void openreg_install_wait_hooks(void);
