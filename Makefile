@@ -17,15 +17,18 @@
 #   make clean      removes what was built
 #
 # By hand: slow, or needs what few machines have.
-#   make nightly    test-long, valgrind, race-check, check-mutants, coverage, and ten minutes of fuzz
+#   make nightly    test-long, valgrind, race-check, check-mutants, coverage, lint-headers-torch, and ten minutes of fuzz
 #   make test-long  the tests marked `long`, which `make test` leaves out
 #   make valgrind   the runtime's tests under valgrind: the only check for uninitialised memory
+#   make test-named the tests of Python with the device under another name; NAME=mychip, and options of pytest in NAMED
 #   make race-check the tests of the runtime and of Python under OPENREG_RACES=raise
 #   make check-mutants  each of the drivers with one defect against every check of openreg-check
 #   make coverage   line coverage of the C code, at least 90 %
 #   make mutate     plants defects in a copy of the runtime and lists those that no test finds;
 #                   MUTATE="--sample 200 runtime/src/memory", MUTATE="--python", MUTATE="--kinds lock --sanitize thread"
 #   make client-suites  other libraries' own tests for several GPUs, on simulated ones, and libraries that are large
+#   make distributed-suite  PyTorch's own tests of torch.distributed, in two and three ranks; a failure that the list of known
+#                   ones lacks, or a known one that passes, is an error; SUITE="--ways nccl --ranks 2 test_ddp_uneven_inputs"
 #   make opinfo     every operator of PyTorch's databases against the CPU, aliased and staged
 #   make opinfo-compiled  the same, higher-order operators and layers compiled by Inductor, against the CPU's; float32
 #   make gpu-check  everything that takes a GPU, with the machine's own torch; status 77 where there is none
@@ -54,7 +57,7 @@ PIP := python -m pip --disable-pip-version-check
 RUNTIME_ONLY := -DOPENREG_BUILD_TORCH=OFF -DOPENREG_WERROR=ON
 RUN_CTEST = ctest --test-dir $(1) --output-on-failure --no-tests=error -j $(JOBS)
 
-.PHONY: help all build demo demo-distributed test test-long race-check client-suites acceptance fuzz opinfo opinfo-compiled nightly check-mutants check-opencl gpu-check bench lint lint-c lint-headers lint-rooms lint-format lint-python format asan tsan valgrind aarch64 coverage mutate docs wheel wheel-test wheel-test-one check-torch sdist sdist-check clean
+.PHONY: help all build demo demo-distributed test test-long test-named race-check client-suites distributed-suite acceptance fuzz opinfo opinfo-compiled nightly check-mutants check-opencl gpu-check bench lint lint-c lint-headers lint-headers-torch lint-rooms lint-format lint-python format asan tsan valgrind aarch64 coverage mutate docs wheel wheel-test wheel-test-one check-torch sdist sdist-check clean
 all: build
 
 help:
@@ -107,14 +110,22 @@ test: build $(CLIENTS)
 test-long: build $(CLIENTS)
 	OPENREG_BUILD_DIR=$(CURDIR)/$(BUILD) OPENREG_TEST_LONG=1 python -m pytest -n $(JOBS) --dist loadfile -m long
 
+NAME ?= mychip
+test-named: build $(CLIENTS)
+	OPENREG_BUILD_DIR=$(CURDIR)/$(BUILD) python tools/named_tests.py $(NAME) -n $(JOBS) --dist loadfile $(NAMED)
+
 # What CI leaves out for its time. tools/valgrind takes the programs that `make test` has built.
-nightly: test-long race-check check-mutants coverage
+nightly: test-long race-check check-mutants coverage lint-headers-torch
 	$(MAKE) --no-print-directory fuzz FUZZ_SECONDS=600
 	tools/valgrind $(BUILD)
 
 client-suites: build $(CLIENTS)
 	$(PIP) install --quiet -r requirements-dev.txt -r requirements-clients.txt -r requirements-clients-more.txt
 	OPENREG_TEST_CLIENT_SUITES=1 OPENREG_TEST_LONG=1 python -m pytest tests/python/clients/test_cuda_programs.py tests/python/clients/test_large_clients.py
+
+distributed-suite: build
+	python tests/distributed_suite/run.py $(SUITE)
+
 # The tests under the race detector, which has nothing to say of them. Those of races plant their own.
 race-check: build $(CLIENTS)
 	cmake --build $(BUILD) --parallel $(JOBS)
@@ -185,9 +196,12 @@ format: $(PACKAGES)
 	$(C_FILES) | xargs clang-format -i
 	ruff format .
 
-# Each internal header must compile alone; those of the shim where the environment has torch.
+# Each internal header must compile alone. Those of the shim and of csrc take minutes: in `make nightly`.
 lint-headers: $(PACKAGES)
 	python tools/check_headers.py --jobs $(JOBS)
+
+lint-headers-torch: $(PACKAGES)
+	python tools/check_headers.py --torch --jobs $(JOBS)
 
 # No room of the source tree depends on one above it.
 lint-rooms: lint-c
@@ -298,5 +312,5 @@ sdist-check: $(PACKAGES)
 	python tools/sdist_check.py $(if $(filter no,$(ISOLATION)),--no-isolation)
 
 clean:
-	rm -rf build build-* dist python/*.egg-info bench.json opinfo.json opinfo-compiled.json gpu-check.json demo-output
+	rm -rf build build-* dist python/*.egg-info bench.json opinfo.json opinfo-compiled.json distributed-suite.json gpu-check.json demo-output
 	cd python/torch_openreg && rm -rf bin include lib share _build_info.py *.so

@@ -54,14 +54,25 @@ def built_for(build: Path) -> str | None:
     return found[1] if found else None
 
 
+def supported_torch() -> str:
+    """The requirement on torch of the source: the minor versions in cmake/OpenregTorch.cmake."""
+    listed = re.search(
+        r"OPENREG_TORCH_MINORS ([\d. ]+)\)", (ROOT / "cmake/OpenregTorch.cmake").read_text(encoding="utf-8")
+    )
+    if listed is None:
+        raise RuntimeError("OpenregTorch.cmake does not define OPENREG_TORCH_MINORS")
+    first, *_, last = (tuple(int(part) for part in minor.split(".")) for minor in listed[1].split())
+    return f"torch>={first[0]}.{first[1]},<{last[0]}.{last[1] + 1}"
+
+
 def torch_requirement() -> str:
     """Ties the package to the minor versions of torch that it is built against: torch's C++ interfaces change."""
+    if "sdist" in sys.argv:  # the wheel that is made of it names the version
+        return supported_torch()
     versions = [built_for(build) for build in build_folders()]
     if not versions or None in versions:
         torch = installed_torch()
         if torch is None:
-            if "sdist" in sys.argv:  # the wheel that is made of it names the version
-                return "torch"
             sys.exit(NO_TORCH)
         versions = [torch.version]
     minors = sorted({tuple(int(part) for part in str(version).split(".")[:2]) for version in versions})

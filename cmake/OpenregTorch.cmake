@@ -45,16 +45,27 @@ else()
 endif()
 message(STATUS "torch ${OPENREG_TORCH_VERSION}: ${OPENREG_TORCH_DIR}")
 
+# The minor versions of torch that are supported. The documentation, the sdist's requirement on torch and a release's
+# wheels follow this list; tests/python/tools/test_torch_versions.py compares them. RELEASING.md says how one is added.
+set(OPENREG_TORCH_MINORS 2.13 2.14 2.15)
+
 # PyTorch's C++ interfaces are those of a minor version: what is built against one is installed into a folder of its own.
 string(REGEX MATCH "^[0-9]+\\.[0-9]+" OPENREG_TORCH_MINOR "${OPENREG_TORCH_VERSION}")
 set(OPENREG_TORCH_INSTALL_DIR "lib/torch${OPENREG_TORCH_MINOR}")
+list(GET OPENREG_TORCH_MINORS 0 openreg_oldest)
+if(OPENREG_TORCH_MINOR VERSION_LESS openreg_oldest)
+  message(FATAL_ERROR "torch ${OPENREG_TORCH_VERSION} is older than ${openreg_oldest}, the oldest that is supported")
+elseif(NOT OPENREG_TORCH_MINOR IN_LIST OPENREG_TORCH_MINORS)
+  message(WARNING "torch ${OPENREG_TORCH_VERSION} is not supported: nobody has tested this source with it")
+endif()
 # For setup.py, which packs what several build directories hold into one wheel.
 set(OPENREG_TORCH_BUILT_FOR "${OPENREG_TORCH_VERSION}" CACHE INTERNAL "Version of PyTorch that this directory builds against")
 
 add_library(torch_cpp INTERFACE IMPORTED GLOBAL)
 target_include_directories(torch_cpp SYSTEM INTERFACE
   "${OPENREG_TORCH_DIR}/include" "${OPENREG_TORCH_DIR}/include/torch/csrc/api/include")
-target_compile_definitions(torch_cpp INTERFACE _GLIBCXX_USE_CXX11_ABI=${OPENREG_TORCH_CXX11_ABI})
+# With the second no header of ATen includes all operators, which takes ten seconds a file: a file includes ATen/ops/<operator>.h.
+target_compile_definitions(torch_cpp INTERFACE _GLIBCXX_USE_CXX11_ABI=${OPENREG_TORCH_CXX11_ABI} AT_PER_OPERATOR_HEADERS)
 target_link_directories(torch_cpp INTERFACE "${OPENREG_TORCH_DIR}/lib")
 target_link_libraries(torch_cpp INTERFACE torch_cpu c10)
 

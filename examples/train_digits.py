@@ -110,10 +110,10 @@ class Replica:
     @property
     def where(self) -> torch.device | str:
         """Where this replica's tensors go: in its thread the current device is its own."""
-        return "privateuseone" if self.device.type == "openreg" else self.device
+        return "privateuseone" if self.device.type != "cpu" else self.device
 
     def _enter(self) -> None:
-        if self.device.type == "openreg":
+        if self.device.type != "cpu":
             torch.openreg.set_device(self.device)  # of this thread, for as long as it lives
 
     def run(self, work: Callable[[], Any]) -> Any:
@@ -187,7 +187,7 @@ def train(
     torch.manual_seed(seed)
     state = DigitsNet().state_dict()
     train_set, test_set = digits()
-    pinned = devices[0].type == "openreg"
+    pinned = devices[0].type != "cpu"
     order = torch.Generator().manual_seed(seed)
     train_loader = DataLoader(train_set, batch_size, shuffle=True, generator=order, pin_memory=pinned)
     test_loader = DataLoader(test_set, batch_size=360, pin_memory=pinned)
@@ -266,34 +266,35 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
     import torch_openreg  # noqa: F401  (an installed package is found by `import torch` itself)
 
+    name = torch.device("privateuseone").type  # openreg, or that of the installed driver
     count = torch.openreg.device_count()
     if count == 0:
-        print("There is no openreg device; `openreg-info` tells why.", file=sys.stderr)
+        print(f"There is no {name} device; `openreg-info` tells why.", file=sys.stderr)
         return 1
-    print(f"torch {torch.__version__}, {count} openreg device(s), {torch.get_num_threads()} CPU threads")
+    print(f"torch {torch.__version__}, {count} {name} device(s), {torch.get_num_threads()} CPU threads")
     for index in range(count):
         properties = torch.openreg.get_device_properties(index)
-        print(f"  openreg:{index}  {properties.name}, driver {properties.driver}, {properties.total_memory >> 20} MiB")
+        print(f"  {name}:{index}  {properties.name}, driver {properties.driver}, {properties.total_memory >> 20} MiB")
 
-    devices = [torch.device("openreg", index) for index in range(count)]
+    devices = [torch.device(name, index) for index in range(count)]
     settings = {"epochs": options.epochs, "seed": options.seed}
     cpu = train([torch.device("cpu")], "cpu", **settings)
-    one = train(devices[:1], "openreg:0", **settings)
+    one = train(devices[:1], f"{name}:0", **settings)
     runs = [cpu, one]
     if count > 1:
-        runs.append(train(devices, f"openreg:0-{count - 1}, {count} threads", **settings))
+        runs.append(train(devices, f"{name}:0-{count - 1}, {count} threads", **settings))
 
     print(f"\n{'run':<26}{'test accuracy':>14}{'test loss':>12}{'seconds':>10}")
     for run in runs:
         print(f"{run.name:<26}{100 * run.accuracy:>12.2f} %{run.test_loss:>12.6f}{run.seconds:>10.1f}")
     accuracy_gap, loss_gap = abs(cpu.accuracy - one.accuracy), abs(cpu.test_loss - one.test_loss)
-    print(f"cpu and openreg:0 differ by {accuracy_gap:.1e} in accuracy and {loss_gap:.1e} in loss")
+    print(f"cpu and {name}:0 differ by {accuracy_gap:.1e} in accuracy and {loss_gap:.1e} in loss")
 
     print(f"\n{'memory, KiB':<14}{'allocated':>11}{'peak':>9}{'reserved':>10}{'blocks ever':>13}")
     for index in range(count):
         stats = torch.openreg.memory_stats(index)
         print(
-            f"{f'openreg:{index}':<14}"
+            f"{f'{name}:{index}':<14}"
             f"{torch.openreg.memory_allocated(index) >> 10:>11}"
             f"{torch.openreg.max_memory_allocated(index) >> 10:>9}"
             f"{torch.openreg.memory_reserved(index) >> 10:>10}"
@@ -311,7 +312,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     ]
     accuracy_limit, loss_limit = tolerances()
     if accuracy_gap > accuracy_limit or loss_gap > loss_limit:
-        failures.append(f"cpu and openreg:0 differ by more than {accuracy_limit} in accuracy or {loss_limit} in loss")
+        failures.append(f"cpu and {name}:0 differ by more than {accuracy_limit} in accuracy or {loss_limit} in loss")
     for failure in failures:
         print(failure, file=sys.stderr)
     return 1 if failures else 0

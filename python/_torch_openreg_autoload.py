@@ -41,7 +41,7 @@ def _autoload() -> None:
         # Where warnings are errors torch must still be importable.
         with contextlib.suppress(Warning):
             warnings.warn(
-                f"torch_openreg was not loaded, so there is no device 'openreg': {error} "
+                f"torch_openreg was not loaded, so its devices are not there: {error} "
                 "(`import torch_openreg` raises the whole error; TORCH_DEVICE_BACKEND_AUTOLOAD=0 turns autoloading "
                 "off.)",
                 RuntimeWarning,

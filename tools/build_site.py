@@ -29,7 +29,7 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parent.parent
 BUILD = ROOT / "build-site"
 SOURCE, HTML = BUILD / "source", BUILD / "html"
-PAGES = ("README.md", "ARCHITECTURE.md", "CONTRIBUTING.md", "CHANGELOG.md", "SECURITY.md", "tests/acceptance.md")
+PAGES = ("README.md", "ARCHITECTURE.md", "CONTRIBUTING.md", "CHANGELOG.md", "SECURITY.md", "RELEASING.md", "tests/acceptance.md")
 LINKED = ("LICENSE", ".ci/run", "runtime/include/openreg", "examples", "tests/drivers")
 DIVIDER = re.compile(r"^/\* -{10,} (?P<name>.+?) \*/$", re.MULTILINE)
 LINK = re.compile(r"\[(?P<text>[^\]\n]+)\]\((?P<target>[^)#:\s]+)\)")

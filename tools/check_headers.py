@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: BSD-3-Clause
 """Checks that every internal header compiles alone, so that no source depends on the order of its includes.
 
-C headers of the runtime and of the simulated devices as C11, headers of the shim and of csrc as C++20. The latter need
-torch and are left out, with a line that says so, where the Python that runs this has none. Those of the GPU drivers
-need a vendor's headers and are left to the build. The public headers have a test (tests/python/tools/test_source.py).
+C headers of the runtime and of the simulated devices as C11; with ``--torch`` those of the shim and of csrc as C++20,
+too, which take minutes and the torch of the Python that runs this. Those of the GPU drivers need a vendor's headers and
+are left to the build. The public headers have a test (tests/python/tools/test_source.py).
 
 Run ``python tools/check_headers.py``: exits with 1 where a header doesn't compile. Names of headers check these alone.
 """
@@ -25,10 +25,10 @@ WARNINGS = ("-Wall", "-Wextra", "-Wshadow", "-Werror")
 
 
 def torch_includes() -> list[str]:
-    """The options for headers of torch and Python; empty without torch. Imports nothing of it."""
+    """The options for headers of torch and Python. Imports nothing of torch; ends the program where there is none."""
     spec = importlib.util.find_spec("torch")
     if spec is None or spec.origin is None:
-        return []
+        sys.exit("check_headers: no torch here, whose headers --torch needs")
     include = Path(spec.origin).parent / "include"
     folders = [include, include / "torch" / "csrc" / "api" / "include", Path(sysconfig.get_path("include"))]
     return [option for folder in folders for option in ("-isystem", str(folder))]
@@ -59,6 +59,7 @@ def cpp_command(header: Path, torch: Sequence[str]) -> list[str]:
     return [
         "g++",
         "-std=c++20",
+        "-DAT_PER_OPERATOR_HEADERS",
         *WARNINGS,
         "-fsyntax-only",
         *includes,
@@ -70,17 +71,15 @@ def cpp_command(header: Path, torch: Sequence[str]) -> list[str]:
     ]
 
 
-def commands(wanted: Sequence[Path]) -> dict[Path, list[str]]:
+def commands(wanted: Sequence[Path], with_torch: bool) -> dict[Path, list[str]]:
     """The compiler's command for each header."""
-    torch = torch_includes()
     found: dict[Path, list[str]] = {}
     for folder in ("runtime/src", "runtime/drivers/sim"):
         found.update({header: c_command(header) for header in sorted((ROOT / folder).rglob("*.h"))})
-    if torch:
+    if with_torch:
+        torch = torch_includes()
         for folder in ("shim", "csrc"):
             found.update({header: cpp_command(header, torch) for header in sorted((ROOT / folder).rglob("*.h"))})
-    else:
-        print("check_headers: no torch here, the headers of shim and csrc are left out")
     return {header: command for header, command in found.items() if not wanted or header in wanted}
 
 
@@ -88,13 +87,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Compiles the headers; 1 if one fails."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("headers", nargs="*", type=lambda name: Path(name).resolve(), help="these alone")
+    parser.add_argument("--torch", action="store_true", help="those of the shim and of csrc, too")
     parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1)
     options = parser.parse_args(arguments)
     failed = 0
     with concurrent.futures.ThreadPoolExecutor(options.jobs) as pool:
         started = {
             header: pool.submit(subprocess.run, command, capture_output=True, text=True, check=False)
-            for header, command in commands(options.headers).items()
+            for header, command in commands(options.headers, options.torch).items()
         }
         for header, run in started.items():
             done = run.result()

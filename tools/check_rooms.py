@@ -1,12 +1,15 @@
 # SPDX-License-Identifier: BSD-3-Clause
 """Checks that the rooms of the source tree depend on each other in one direction only.
 
-Six checks, each of which prints one line for every dependency that it refuses:
+Eight checks, each of which prints one line for every dependency that it refuses:
 
 * ``runtime/src``: no object file refers to a symbol of a higher room (read with ``nm``), and no source includes a
   header of one.
+* ``runtime/drivers``: no source includes a header but its driver's own and the installed ones, and no room includes
+  one of its.
 * ``runtime/lab``: no source includes a header of the rooms but the few that it may, no room includes one of its, and
   libopenreg.so has no symbol of an instrument.
+* ``runtime/src`` and ``runtime/lab``: each lock has a stage in ``base/fork.h``.
 * ``runtime/include``: no function takes a callback for later, but the observer's and those listed with a reason.
 * ``runtime/check``: no source includes a header of those rooms, but the list of slots.
 * ``shim`` and ``csrc``: no source includes a header of a higher room, or of a part that is loaded later.
@@ -30,11 +33,10 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
 
-# From the ground up: a room may use those before it. The simulated devices are a driver beside the rooms: they use the
-# ground alone, and the registry names their table.
+# From the ground up: a room may use those before it. The simulated devices are a driver beside the rooms: they use none
+# of them, and the registry names their table.
 RUNTIME_ROOMS = ("base", "watch", "driver", "device", "memory", "registry", "selection")
 SIM = "sim"
-SIM_USES = ("base",)
 SIM_IS_USED_BY = ("registry",)
 
 # libopenreg_lab.so, runtime/lab: its rooms use each other, the ground, what calls observers, and a few headers more.
@@ -61,6 +63,10 @@ CALLBACK_SETTER = re.compile(
     r"\((?=[^;{}]*(?:\(\*|_callback\b|_function\b|_fn\b|_hook\b|_places\b|_observer\b))[^;{}]*\)",
     re.MULTILINE,
 )
+
+# A lock of the runtime, and how a module says what a fork does to it: holds it, or has handlers of its own.
+LOCK = re.compile(r"^static openreg_lock (\w+)", re.MULTILINE)
+HELD_LOCK = re.compile(r"openreg_fork_hold\(\w+, &(\w+)\)")
 
 # openreg-check looks at drivers from outside: of the runtime's own headers it may use this one, and nobody uses its.
 CHECK = "check"
@@ -98,7 +104,8 @@ PYTHON_ROOMS: Sequence[Sequence[str]] = (
 # Imports that run up, by name and only where somebody asks for it, and why each is there: "module -> module".
 PYTHON_EXCEPTIONS: Mapping[str, str] = {
     "torch_openreg -> torch_openreg.contrib.cuda_to_openreg": "OPENREG_AS_CUDA=1",
-    "torch_openreg.openreg._lazy -> torch_openreg_lab.races": "OPENREG_SIM_RACES names lines of the program",
+    "torch_openreg -> torch_openreg.contrib._on_import": "OPENREG_CONTRIB",
+    "torch_openreg.openreg._lazy -> torch_openreg_lab.races": "OPENREG_RACES names lines of the program",
 }
 
 INCLUDE = re.compile(r'^\s*#\s*include\s+"([^"]+)"', re.MULTILINE)
@@ -108,9 +115,7 @@ def may_use(lower: str, higher: str, rooms: Sequence[str]) -> bool:
     """Whether a file in the room `lower` may use one in the room `higher`."""
     if lower == higher:
         return True
-    if lower == SIM:
-        return higher in SIM_USES
-    if higher == SIM:
+    if SIM in (lower, higher):
         return lower in SIM_IS_USED_BY
     return rooms.index(higher) <= rooms.index(lower)
 
@@ -120,9 +125,10 @@ def may_use(lower: str, higher: str, rooms: Sequence[str]) -> bool:
 
 def object_modules(build: Path) -> dict[str, Path]:
     """The runtime's object files in a build tree by module, as ``memory/cache.c`` or ``sim/sim_memory.c``."""
-    folder = build / "runtime" / "CMakeFiles" / "openreg_objects.dir"
-    found = {str(path.relative_to(folder / "src").with_suffix("")): path for path in (folder / "src").rglob("*.o")}
-    found.update({f"{SIM}/{path.stem}": path for path in (folder / "drivers" / "sim").glob("*.o")})
+    source = build / "runtime" / "CMakeFiles" / "openreg_objects.dir" / "src"
+    found = {str(path.relative_to(source).with_suffix("")): path for path in source.rglob("*.o")}
+    sim = build / "runtime" / "drivers" / "sim" / "CMakeFiles" / "openreg_sim_objects.dir"
+    found.update({f"{SIM}/{path.stem}": path for path in sim.glob("*.o")})
     return found
 
 
@@ -171,10 +177,9 @@ def sources(folder: Path) -> list[Path]:
 def check_runtime_includes(root: Path) -> Iterator[str]:
     """One line for every header of a higher room that a file of the runtime includes."""
     source = root / "runtime" / "src"
-    files = [(path.relative_to(source).parts[0], path) for path in sources(source)]
-    files += [(SIM, path) for path in sources(root / "runtime" / "drivers" / "sim")]
-    for room, path in files:
-        if room not in (*RUNTIME_ROOMS, SIM):
+    for path in sources(source):
+        room = path.relative_to(source).parts[0]
+        if room not in RUNTIME_ROOMS:
             yield f"runtime: {path.relative_to(root)} is in no room"
             continue
         for header in includes_of(path):
@@ -212,6 +217,30 @@ def check_library(build: Path) -> Iterator[str]:
         for name in sorted(read_symbols(library)[0]):
             if LAB_SYMBOL.match(name) and name not in CORE_SYMBOLS:
                 yield f"runtime: libopenreg.so has {name}, which belongs into libopenreg_lab.so"
+
+
+def check_fork_stages(root: Path) -> Iterator[str]:
+    """One line for every lock of the runtime that no stage of a fork names: a child may find half of what it guards."""
+    for folder in ("src", LAB):
+        for path in sources(root / "runtime" / folder):
+            text = path.read_text(encoding="utf-8")
+            if "openreg_fork_handle(" in text:
+                continue
+            for lock in sorted(set(LOCK.findall(text)) - set(HELD_LOCK.findall(text))):
+                yield f"runtime: {path.relative_to(root)} has the lock {lock} without a stage in base/fork.h"
+
+
+def check_driver_includes(root: Path) -> Iterator[str]:
+    """One line for every header in quotes that is not the driver's own, or that others include of a driver."""
+    folder = root / "runtime" / "drivers"
+    for path in sources(folder):
+        for header in includes_of(path):
+            if not (path.parent / header).exists() or "/" in header:
+                yield f"runtime: {path.relative_to(root)} includes {header}, which is not its driver's"
+    for path in sources(root / "runtime" / "src"):
+        for header in includes_of(path):
+            if "drivers/" in header:
+                yield f"runtime: {path.relative_to(root)} includes {header}, which is a driver's"
 
 
 def check_program_includes(root: Path) -> Iterator[str]:
@@ -404,6 +433,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         *check_runtime_includes(options.root),
         *check_lab_includes(options.root),
         *check_callback_setters(options.root),
+        *check_fork_stages(options.root),
+        *check_driver_includes(options.root),
         *check_program_includes(options.root),
         *check_torch_includes(options.root),
         *check_python(options.root),

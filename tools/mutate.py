@@ -9,6 +9,7 @@ is killed. A mutant that passes every test has survived: a test is missing, or t
     python tools/mutate.py --sample 200 --seed 3 runtime/src/memory
     python tools/mutate.py --kinds lock --sanitize thread   # whether the thread sanitizer sees a dropped lock
     python tools/mutate.py --python --sample 30             # the Python package
+    python tools/mutate.py --opencl --check PROGRAM         # what openreg-check sees of a driver over OpenCL
     python tools/mutate.py --only runtime/src/memory/copy.c:142:compare
 
 Only what is committed is mutated. Nothing is written outside the build folder. The status is 0 whatever the score is;
@@ -39,6 +40,7 @@ ROOT = Path(__file__).resolve().parent.parent
 
 C_PATHS = ("runtime/src", "runtime/drivers")
 PYTHON_PATHS = ("python/torch_openreg",)
+OPENCL_PATHS = ("examples/opencl_driver/src/torch_openreg_opencl",)
 
 # What the Python tests of a sample are: the rooms that are quick and import nothing large.
 PYTHON_TESTS = ("tests/python/devices", "tests/python/selection", "tests/python/memory", "tests/python/tools")
@@ -362,7 +364,37 @@ class Package:
         return failed.group(1) if failed else f"pytest ended with {done.returncode}"
 
 
-def judge(program: Runtime | Package, mutant: Mutant, limit: float) -> Result:
+class Driver:
+    """Builds a copy of the driver over OpenCL, and checks it with the checkout's openreg-check, at both levels."""
+
+    def __init__(self, folder: Path, check: Path) -> None:
+        self.tree = Tree(folder)
+        self.check = check.resolve()
+        self.library = folder / "libopenreg_opencl.so"
+
+    def compile(self) -> bool:
+        """Builds the copy; False where the compiler refuses it."""
+        sources = sorted(str(source) for source in (self.tree.source / OPENCL_PATHS[0]).glob("*.c"))
+        command = [os.environ.get("CC", "cc"), "-std=gnu11", "-O1", "-shared", "-fPIC", "-fvisibility=hidden"]
+        command += [f"-I{self.tree.source / 'runtime/include'}", *sources, "-o", str(self.library)]
+        command += ["-lOpenCL", "-lclblast", "-lpthread", "-lm"]
+        command += [f"-Wl,--version-script={self.tree.source / 'tests/drivers/driver.map'}"]
+        return subprocess.run(command, capture_output=True, check=False).returncode == 0
+
+    def first_failure(self, limit: float) -> str:
+        """As `Runtime.first_failure`: the first check that fails."""
+        environment = {**os.environ, "POCL_DEVICES": "pthread pthread", "OMP_NUM_THREADS": "1"}
+        command = [str(self.check), str(self.library), "--timeout", str(max(1, int(limit)))]
+        with subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, text=True, errors="replace") as running:
+            assert running.stdout is not None
+            for line in running.stdout:
+                if line.startswith("FAIL  "):
+                    running.kill()
+                    return line.split()[1]
+        return "" if running.returncode == 0 else f"openreg-check ended with {running.returncode}"
+
+
+def judge(program: Runtime | Package | Driver, mutant: Mutant, limit: float) -> Result:
     """Plants a mutant, builds, tests, and takes it out again."""
     began = time.monotonic()
     text = (program.tree.source / mutant.path).read_text()
@@ -410,6 +442,8 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n")[0])
     parser.add_argument("paths", nargs="*", help="files or folders to mutate (default: the runtime and its drivers)")
     parser.add_argument("--python", action="store_true", help="mutates the Python package")
+    parser.add_argument("--opencl", action="store_true", help="mutates the driver over OpenCL; openreg-check judges")
+    parser.add_argument("--check", type=Path, default=ROOT / "build/runtime/openreg-check", help="for --opencl")
     parser.add_argument("--sample", type=int, default=60, help="how many mutants, chosen by the seed; 0: all")
     parser.add_argument("--seed", type=int, default=None, help="of the sample; printed")
     parser.add_argument(
@@ -426,7 +460,8 @@ def main() -> int:
     parser.add_argument("--list", action="store_true", help="prints the mutants, and runs none")
     given = parser.parse_args()
 
-    mutants = all_mutants(given.paths or (PYTHON_PATHS if given.python else C_PATHS), given.python)
+    usual = PYTHON_PATHS if given.python else OPENCL_PATHS if given.opencl else C_PATHS
+    mutants = all_mutants(given.paths or usual, given.python)
     kinds = set(filter(None, given.kinds.split(",")))
     mutants = [mutant for mutant in mutants if not kinds or mutant.kind in kinds]
     seed = given.seed if given.seed is not None else random.SystemRandom().randrange(1 << 31)
@@ -442,9 +477,11 @@ def main() -> int:
         return 0
 
     given.build.mkdir(parents=True, exist_ok=True)
-    program = (
+    program: Runtime | Package | Driver = (
         Package(given.build, given.jobs, given.tests)
         if given.python
+        else Driver(given.build, given.check)
+        if given.opencl
         else Runtime(given.build, given.jobs, given.sanitize, given.exclude)
     )
     failing = program.first_failure(300) if program.compile() else "the build"

@@ -40,6 +40,10 @@ void openreg_tell_recorder_places(void);
 // "file:line in function" of the calling thread, as an observer's place(). Only where openreg_walking_takes_gil (frames.h) is 0.
 int openreg_find_place(void* context, char* out, size_t size);
 
+// races.cpp: holds the lock of its lines over each fork. Once, when the module is loaded and the runtime is not used yet: so
+// the runtime's locks, under which it is taken, are held before it.
+void openreg_hold_race_places_over_forks(void);
+
 // gil.c: lets whoever waits inside the runtime release the GIL. Once, when the module is loaded.
 void openreg_install_wait_hooks(void);
 // What these call: NULL, and nothing to take back, in a thread that doesn't hold the GIL.

@@ -169,7 +169,7 @@ PyObject* _allocatorSettings(PyObject* /*self*/, PyObject* /*unused*/) {
   to["per_process_memory_fraction"] = settings.memory_fraction;
   to["expandable_segments"] = settings.expandable_segments != 0;
   to["roundup_power2_divisions"] = std::move(divisions);
-  to["last_allocator_settings"] = c10::CachingAllocator::getAllocatorSettings(); // torch._C has it since 2.12
+  to["last_allocator_settings"] = c10::CachingAllocator::getAllocatorSettings();
   return to.release().ptr();
   END_HANDLE_TH_ERRORS
 }

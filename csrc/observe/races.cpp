@@ -7,6 +7,7 @@
 #include "csrc/base/frames.h"
 
 #include <openreg/races.h>
+#include <pthread.h>
 #include <pybind11/pybind11.h>
 #include <torch/csrc/Exceptions.h>
 
@@ -83,6 +84,19 @@ struct Book {
 Book& book() {
   static auto& only = *new Book; // leaked: threads may work until the process ends
   return only;
+}
+
+void lock_for_fork() {
+  book().lock.lock();
+}
+
+void unlock_after_fork() {
+  book().lock.unlock();
+}
+
+// The lock remembers its thread by a number that the child's only thread has not.
+void renew_lock_in_child() {
+  new (&book().lock) std::shared_mutex;
 }
 
 // The innermost line of the program's own, or, in libraries alone, the innermost. Looks code up under the lock.
@@ -454,6 +468,13 @@ PyObject* _racesList(PyObject* /*self*/, PyObject* argument) {
 
 } // namespace
 } // namespace torch_openreg
+
+void openreg_hold_race_places_over_forks() {
+  (void)pthread_atfork( // fails only without memory; then a child may wait for a thread that it lacks
+      torch_openreg::lock_for_fork,
+      torch_openreg::unlock_after_fork,
+      torch_openreg::renew_lock_in_child);
+}
 
 PyMethodDef openreg_race_methods[] = {
     {"_races_prepare", torch_openreg::_racesPrepare, METH_VARARGS, "Says what raises and which folders are libraries."},

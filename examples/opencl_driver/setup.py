@@ -14,6 +14,11 @@ from torch_openreg import config
 class BuildDriver(build_ext):
     """Builds a plain shared library, not a Python module: its name needs no Python version in it."""
 
+    def finalize_options(self) -> None:
+        """Compiles always: a library that an earlier build left in build/ may be older than a header."""
+        super().finalize_options()
+        self.force = True
+
     def get_ext_filename(self, ext_name: str) -> str:
         """Path of a library below the package's folder."""
         return os.path.join(*ext_name.split(".")) + ".so"
@@ -32,7 +37,6 @@ setup(
         Extension(
             "torch_openreg_opencl.driver",
             sources=sorted(glob.glob("src/torch_openreg_opencl/*.c")),
-            depends=sorted(glob.glob("src/torch_openreg_opencl/*.h")),
             include_dirs=[config.include_dir()],
             libraries=["OpenCL", "clblast", "pthread", "m"],
             extra_compile_args=["-std=gnu11", "-fvisibility=hidden", "-Wall", "-Wextra"],

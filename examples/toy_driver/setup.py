@@ -17,6 +17,11 @@ except ImportError:  # setuptools before 70.1: the wheel is named for this Pytho
 class BuildDriver(build_ext):
     """Builds a plain shared library, not a Python module: its name needs no Python version in it."""
 
+    def finalize_options(self) -> None:
+        """Compiles always: a library that an earlier build left in build/ may be older than a header."""
+        super().finalize_options()
+        self.force = True
+
     def get_ext_filename(self, ext_name: str) -> str:
         """Path of a library below the package's folder."""
         return os.path.join(*ext_name.split(".")) + ".so"

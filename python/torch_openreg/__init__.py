@@ -23,6 +23,8 @@ else:
 
 if _registration.is_as_cuda():  # by name: contrib is above the package
     importlib.import_module("torch_openreg.contrib.cuda_to_openreg")
+if _registration.connects_libraries():
+    importlib.import_module("torch_openreg.contrib._on_import")
 
 
 def _autoload() -> None:

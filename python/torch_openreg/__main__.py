@@ -115,7 +115,7 @@ def _parser() -> argparse.ArgumentParser:
     diagnose = commands.add_parser("diagnose", help="what is chosen and why, and what could be done; opens drivers")
     new = commands.add_parser("new", help="writes a repository for a driver: in C, with a wheel, tests and the checks")
     new.add_argument("name", metavar="NAME", help="name of the driver: a-z, 0-9 and _")
-    new.add_argument("--directory", type=Path, help="folder to make (torch-openreg-NAME)")
+    new.add_argument("--directory", type=Path, help="folder to make (torch-NAME)")
     new.set_defaults(function=_new_driver)
     explore.add_command(commands)
     prefer = commands.add_parser("prefer", help="stores the driver to choose if it works")

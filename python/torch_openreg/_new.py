@@ -20,7 +20,7 @@ from torch_openreg._build_info import OPENREG_VERSION
 
 _TEMPLATES = Path(__file__).resolve().parent / "templates" / "driver"
 _HEADERS = ("driver.h", "export.h", "status.h", "dtype.h", "kernels.h", "ipc.h", "vmm.h", "comm.h", "schedule.h")
-_TAKEN = ("cpu", "cuda", "gpu", "hip", "rocm", "sim")
+_TAKEN = ("cpu", "cuda", "gpu", "hip", "openreg", "rocm", "sim")
 
 
 def check_name(name: str) -> None:
@@ -67,7 +67,7 @@ def make_driver(name: str, directory: Path | None = None) -> Path:
 
     Args:
         name: Name of the driver.
-        directory: Folder to make; ``torch-openreg-<name>`` in the current one if None. It must not exist.
+        directory: Folder to make; ``torch-<name>`` in the current one if None. It must not exist.
 
     Returns:
         The folder.
@@ -89,7 +89,7 @@ def make_driver(name: str, directory: Path | None = None) -> Path:
         "@ABI@": _abi(),
         "@VERSION@": OPENREG_VERSION,
     }
-    folder = directory if directory is not None else Path(f"torch-openreg-{dashed}")
+    folder = directory if directory is not None else Path(f"torch-{dashed}")
     if folder.exists() or folder.is_symlink():
         raise FileExistsError(f"{folder} is there already; nothing was written")
     folder.mkdir(parents=True)

@@ -88,6 +88,11 @@ def is_as_cuda() -> bool:
     return bool(_C._variable("OPENREG_AS_CUDA") == "1")
 
 
+def connects_libraries() -> bool:
+    """Whether other libraries are to know openreg as soon as they are imported: ``OPENREG_CONTRIB``, or as CUDA."""
+    return is_as_cuda() or os.environ.get("OPENREG_CONTRIB", "0") not in ("", "0")
+
+
 def _prepare_gpu() -> None:
     """Replaces PyTorch's allocator for CUDA now where the program asks for a GPU's driver.
 

@@ -3,11 +3,14 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Generator
 from contextlib import ExitStack
 from typing import Any
 
+import _pytest
 import pytest
+from _torch_openreg_device_name import device_name
 
 from torch_openreg import openreg
 from torch_openreg_lab import leaks, strict
@@ -21,6 +24,14 @@ class OpenregLeakWarning(pytest.PytestWarning):
 
 class OpenregFaultWarning(pytest.PytestWarning):
     """The faults of a test have hit nothing: it shows less than it says."""
+
+
+_PYTEST = os.path.join(os.path.dirname(os.path.abspath(_pytest.__file__)), "")
+
+
+def _is_of_pytest(place: str) -> bool:
+    """Whether a line of the program, as a race says it, is one of pytest's own."""
+    return place.startswith(_PYTEST)
 
 
 class Checks:
@@ -70,28 +81,37 @@ class Checks:
                 result = yield
             _wait_for_all()
             self._fail_for_races()
-        except BaseException:
+        except BaseException as error:
             self._has_failed = True
+            if not isinstance(error, pytest.fail.Exception) and (text := self._text_of_races()):
+                item.add_report_section("call", "openreg", text)  # may be why it has failed
             raise
         return result
 
     def _fail_for_races(self) -> None:
-        found = openreg.races() if self._option.openreg_races else []
-        # A call that uses a lost device fails by itself; a test of that has a plan of faults.
-        found = [race for race in found if race.kind != "lost-device"]
-        if found:
+        if text := self._text_of_races():
             openreg.clear_races()  # the teardown's are told apart
-            text = "\n\n".join(str(race) for race in found)
-            pytest.fail(
-                f"{len(found)} race(s): on a GPU these may read or write the wrong bytes.\n{text}", pytrace=False
-            )
+            pytest.fail(text, pytrace=False)
+
+    def _text_of_races(self) -> str:
+        """What was found and is the test's own, or "".
+
+        A call that uses a lost device fails by itself; a test of that has a plan of faults. Where an assertion fails
+        pytest reads tensors to print them.
+        """
+        found = openreg.races() if self._option.openreg_races else []
+        found = [race for race in found if race.kind != "lost-device" and not _is_of_pytest(race.second.place)]
+        if not found:
+            return ""
+        races = "\n\n".join(str(race) for race in found)
+        return f"{len(found)} race(s): on a GPU these may read or write the wrong bytes.\n{races}"
 
     @pytest.hookimpl(wrapper=True, tryfirst=True)
     def pytest_runtest_teardown(self, item: pytest.Item) -> Generator[None, object, object]:
         """Reports the peak of memory, and what the test has left."""
         peak, device = self._peak()
         item.user_properties.append(("openreg_peak_bytes", peak))
-        item.user_properties.append(("openreg_peak_device", f"openreg:{device}"))
+        item.user_properties.append(("openreg_peak_device", f"{device_name()}:{device}"))
         result = yield
         # A test that has failed: its traceback holds what it had.
         if (mode := self._leak_mode(item)) != "off":

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import torch
+from _torch_openreg_device_name import device_name
 
 from torch_openreg import _C, openreg
 
@@ -84,7 +85,7 @@ _OPAQUE = (type, types.ModuleType, types.FunctionType, types.BuiltinFunctionType
 
 def _address(tensor: torch.Tensor) -> int:
     try:
-        return tensor.untyped_storage().data_ptr() if tensor.device.type == "openreg" else 0
+        return tensor.untyped_storage().data_ptr() if tensor.device.type == device_name() else 0
     except (RuntimeError, NotImplementedError):  # sparse, fake and other tensors without a storage
         return 0
 
@@ -141,7 +142,7 @@ def _tensors(addresses: set[int]) -> Iterator[torch.Tensor]:
 def _describe_blocks(blocks: dict[int, tuple[int, int]]) -> Iterator[str]:
     for device in sorted({device for device, _ in blocks.values()}):
         sizes = [size for where, size in blocks.values() if where == device]
-        yield f"{len(sizes)} block(s) of device memory on openreg:{device}, {sum(sizes)} bytes"
+        yield f"{len(sizes)} block(s) of device memory on {device_name()}:{device}, {sum(sizes)} bytes"
     shown = 0
     told: set[int] = set()
     for tensor in _tensors(set(blocks)):
@@ -168,8 +169,9 @@ def describe(before: Inventory, now: Inventory, excused: set[int]) -> list[str]:
     if now.pinned > before.pinned:
         lines.append(f"{now.pinned - before.pinned} block(s) of pinned memory")
     if before.streams:  # else the devices were opened by this test
+        name = device_name()
         streams = zip(before.streams, now.streams, strict=True)
-        lines += [f"another current stream on openreg:{i}" for i, (old, new) in enumerate(streams) if old != new]
+        lines += [f"another current stream on {name}:{i}" for i, (old, new) in enumerate(streams) if old != new]
         if now.device != before.device:
-            lines.append(f"openreg:{now.device} as the current device, instead of openreg:{before.device}")
+            lines.append(f"{name}:{now.device} as the current device, instead of {name}:{before.device}")
     return lines

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: BSD-3-Clause
 """Races between streams: uses of memory that nothing orders, found whatever this run did.
 
-``OPENREG_SIM_RACES=report`` or ``raise`` looks for them in a whole program, detect_races() in a part of one.
+``OPENREG_RACES=report`` or ``raise`` looks for them in a whole program, detect_races() in a part of one.
 """
 
 from __future__ import annotations

@@ -23,6 +23,7 @@ from contextlib import contextmanager
 from typing import Any
 
 import torch
+from _torch_openreg_device_name import device_name
 
 from torch_openreg import openreg
 
@@ -42,7 +43,7 @@ def _is_allowed(test_file: str) -> bool:
 
 
 def _is_on_device(value: object) -> bool:
-    return isinstance(value, torch.Tensor) and value.device.type == "openreg"
+    return isinstance(value, torch.Tensor) and value.device.type == device_name()
 
 
 def _conversion(real: Callable[..., Any], name: str, test_file: str) -> Callable[..., Any]:

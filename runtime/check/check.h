@@ -48,7 +48,7 @@ extern const check_group check_table_group, check_lifecycle_group, check_process
     check_memory_group, check_host_memory_group, check_copy_group, check_wide_group, check_fill_group,
     check_stream_group, check_event_group, check_host_func_group, check_info_group, check_thread_group,
     check_leak_group, check_extension_group, check_comm_group, check_kernel_group, check_runtime_group,
-    check_fault_group;
+    check_fault_group, check_kernel_shape_group;
 
 /* All of them, in the order in which they run. NULL ends the list. */
 extern const check_group *const check_groups[];
@@ -76,9 +76,26 @@ struct check_context {
 
 /* ---- context.c ---- */
 
-/* Makes the pipe's end and the shared word those of this process: the runner calls it first in a child. `slot` receives
- * the name of each slot that is called, so that the parent can say where a crash or a hang was. */
-void check_begin(int report_file, const char *volatile *slot);
+/* What the parent can still read after a crash or a hang: the slot that was called last and hasn't returned, and the last
+ * calls of any. Names are copied: a kernel's is in the driver's library, which the parent never loads. Threads take places
+ * by one counter: one that is overtaken by a whole ring of others is shown wrongly. */
+#define CHECK_CALLS 12
+typedef struct check_call {
+    char slot[40]; /* "": none */
+    int thread;
+    bool has_ended;
+    openreg_status status;
+    double begin, end; /* seconds, monotonic */
+} check_call;
+
+typedef struct check_trail {
+    int current; /* the place of the call that has begun last, +1; 0: none that has not returned */
+    unsigned count;
+    check_call calls[CHECK_CALLS];
+} check_trail;
+
+/* Makes the pipe's end and the shared memory those of this process: the runner calls it first in a child. */
+void check_begin(int report_file, check_trail *trail);
 /* End the process: the driver broke the rule; the check can't be made. The text is one line. */
 _Noreturn void check_fail(const char *format, ...) __attribute__((format(printf, 1, 2)));
 _Noreturn void check_skip(const char *format, ...) __attribute__((format(printf, 1, 2)));

@@ -457,7 +457,7 @@ nothing_is_left(check_context *c)
     const openreg_comm *const comm = check_comm(c);
     CALL("destroy", comm->destroy(c->instance, NULL));
     const int32_t size = c->devices < RANKS ? 1 : RANKS;
-    check_counts before = {0, 0, 0, 0};
+    check_counts before = {.files = 0};
     for (int i = 0; i <= ROUNDS; ++i) {
         check_rank *const ranks = check_ranks_connect(c, size);
         check_ranks_follow(ranks, simple);

@@ -9,28 +9,30 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/syscall.h>
 #include <unistd.h>
 
 #include "check.h"
 #include "driver/driver_slots.h"
 #include "runner.h"
 #include "target.h"
+#include "work.h"
 
 static int report_file = -1;
-static const char *volatile *called_slot;
+static check_trail *trail;
 
-/* Errors that this thread's current call has set. */
+/* Errors that this thread's current call has set, and its place in the trail. */
 static _Thread_local struct {
-    int count;
+    int count, place;
     openreg_status code;
     char text[512];
 } errors;
 
 void
-check_begin(int file, const char *volatile *slot)
+check_begin(int file, check_trail *shared)
 {
     report_file = file;
-    called_slot = slot;
+    trail = shared;
 }
 
 /* The first report of a process counts; a second thread that has one waits for the end. */
@@ -128,15 +130,25 @@ check_begin_call(const char *slot)
 {
     errors.count = 0;
     errors.text[0] = '\0';
-    if (called_slot != NULL)
-        __atomic_store_n(called_slot, slot, __ATOMIC_RELAXED); /* any thread's: the last one is told */
+    if (trail == NULL)
+        return;
+    errors.place = (int)(__atomic_fetch_add(&trail->count, 1, __ATOMIC_RELAXED) % CHECK_CALLS);
+    check_call *const call = &trail->calls[errors.place];
+    *call = (check_call){.thread = (int)syscall(SYS_gettid), .begin = check_now()};
+    (void)snprintf(call->slot, sizeof call->slot, "%s", slot);
+    __atomic_store_n(&trail->current, errors.place + 1, __ATOMIC_RELAXED); /* any thread's: the last one is told */
 }
 
 openreg_status
 check_ended(const char *slot, openreg_status status)
 {
-    if (called_slot != NULL)
-        __atomic_store_n(called_slot, NULL, __ATOMIC_RELAXED);
+    if (trail != NULL) {
+        __atomic_store_n(&trail->current, 0, __ATOMIC_RELAXED);
+        check_call *const call = &trail->calls[errors.place];
+        call->end = check_now();
+        call->status = status;
+        call->has_ended = true;
+    }
     if (status == OPENREG_OK) {
         REQUIRE(errors.count == 0, "%s() returned OPENREG_OK and had called set_error() with \"%s\"", slot,
                 errors.text);

@@ -192,6 +192,98 @@ large_copy(check_context *c)
     REQUIRE(host[size - 1] == 0x77, "the last of %zu bytes of a large copy is 0x%02x", size, host[size - 1]);
 }
 
+/* ------------------------------------------------------------------------------------------------------------- tails */
+
+#define TAILS ((size_t)17 << 20)
+#define TURNS 4096
+
+/* Pieces, rings and staging buffers of vendors and drivers end at round sizes: sizes around those, from odd offsets. */
+static void
+copy_tails(check_context *c, int32_t from_dev, int32_t to_dev, bool pinned)
+{
+    static const size_t wanted[] = {((size_t)1 << 20) - 1, ((size_t)1 << 20) + 1, ((size_t)4 << 20) + 5,
+                                    ((size_t)16 << 20) + 9};
+    static unsigned char *pattern, *blank, *seen;
+    static size_t turn; /* each has other bytes */
+    if (pattern == NULL) {
+        pattern = check_host_alloc(c, TAILS + TURNS, false);
+        blank = check_host_alloc(c, TAILS, false);
+        seen = check_host_alloc(c, TAILS, false);
+        check_pattern(pattern, TAILS + TURNS, 1);
+        memset(blank, GUARD_BYTE, TAILS);
+    }
+    turn = (turn + 61) % TURNS;
+    const uint64_t total = check_total_memory(c, to_dev >= 0 ? to_dev : from_dev);
+    const size_t room = total != 0 && total / 8 < TAILS ? (size_t)(total / 8) : TAILS;
+    const unsigned char *const bytes = pattern + turn;
+    const int32_t dev = to_dev >= 0 ? to_dev : from_dev;
+    unsigned char *const from = from_dev < 0 ? check_host_alloc(c, room, pinned) : check_alloc(c, from_dev, room);
+    unsigned char *const to = to_dev < 0 ? check_host_alloc(c, room, pinned) : check_alloc(c, to_dev, room);
+    if (from_dev < 0)
+        memcpy(from, bytes, room);
+    else
+        check_write(c, from_dev, from, bytes, room);
+    for (size_t i = 0; i < sizeof wanted / sizeof wanted[0]; ++i) {
+        const size_t size = wanted[i], from_offset = i * 3, to_offset = GUARD + (i & 1), end = to_offset + size;
+        if (from_offset + size > room || end + GUARD > room)
+            break;
+        if (to_dev < 0)
+            memcpy(to, blank, end + GUARD);
+        else
+            check_write(c, to_dev, to, blank, end + GUARD);
+        MUST(c, copy, c->instance, to + to_offset, to_dev, from + from_offset, from_dev, size, dev, NULL);
+        check_sync(c, dev, NULL);
+        if (to_dev < 0)
+            memcpy(seen, to, end + GUARD);
+        else
+            check_read(c, to_dev, seen, to, end + GUARD);
+        const unsigned char *const wrong = memcmp(seen + to_offset, bytes + from_offset, size) != 0
+                                               ? bytes + from_offset
+                                               : NULL;
+        size_t at = 0;
+        while (wrong != NULL && seen[to_offset + at] == wrong[at])
+            ++at;
+        REQUIRE(wrong == NULL, "a copy of %zu bytes from %s %d to %s %d: byte %zu is 0x%02x, not 0x%02x", size,
+                from_dev < 0 ? (pinned ? "pinned memory" : "the host") : "device", from_dev,
+                to_dev < 0 ? (pinned ? "pinned memory" : "the host") : "device", to_dev, at, seen[to_offset + at],
+                bytes[from_offset + at]);
+        check_is_value(seen, to_offset, GUARD_BYTE, "bytes before those of a large copy");
+        check_is_value(seen + end, GUARD, GUARD_BYTE, "bytes behind those of a large copy");
+    }
+    if (from_dev < 0)
+        check_host_free(c, from, pinned);
+    else
+        check_free(c, from_dev, from);
+    if (to_dev < 0)
+        check_host_free(c, to, pinned);
+    else
+        check_free(c, to_dev, to);
+}
+
+static void
+tails_are_copied(check_context *c)
+{
+    for (int32_t dev = 0; dev < c->devices && dev < 3; ++dev) {
+        for (int pinned = 0; pinned < (check_has_pinned(c) ? 2 : 1); ++pinned) {
+            copy_tails(c, -1, dev, pinned != 0);
+            copy_tails(c, dev, -1, pinned != 0);
+        }
+        copy_tails(c, dev, dev, false);
+    }
+}
+
+/* Both ways of each pair of the first three; behind them neighbours. */
+static void
+peer_tails_are_copied(check_context *c)
+{
+    for (int32_t one = 0; one < c->devices && one < 3; ++one)
+        for (int32_t other = 0; other < c->devices && other < 3; ++other)
+            if (one != other)
+                copy_tails(c, one, other, false);
+    for (int32_t dev = 3; dev < c->devices && dev < 8; ++dev)
+        copy_tails(c, dev, dev - 1, false);
+}
+
 /* ------------------------------------------------------------------------------------------------------------- order */
 
 #define LINKS 400
@@ -253,6 +345,11 @@ static const check_case cases[] = {
      "A look-up by allocation has to keep both offsets apart.", within_an_allocation},
     {"copy.large", "", 0, "Sizes are of 64 bits, in bytes.",
      "Look for int and unsigned between the slot and the vendor.", large_copy},
+    {"copy.tails", "", 0, "copy(): all bytes, and none beside them, also above 1 MiB and on each device.",
+     "Where a copy is made of pieces: the last one, and its offsets.", tails_are_copied},
+    {"copy.peer_tails", "", CHECK_TWO_DEVICES,
+     "copy() between two devices: all bytes, and none beside them, also above 1 MiB.",
+     "Where a copy is made of pieces through the host: the last one, and its offsets.", peer_tails_are_copied},
     {"copy.order", "", 0, "Streams run their work in order.",
      "A queue for each direction, or one out of order, needs events between the two.", copies_are_in_order},
 };

@@ -240,7 +240,7 @@ static void
 devices_are_lost(check_context *c)
 {
     (void)check_start_runtime(c);
-    check_counts before = {0, 0, 0, 0};
+    check_counts before = {.files = 0};
     for (int i = 0; i < 8; ++i) {
         static unsigned char host[5000], seen[5000];
         lose_the_first(c);

@@ -21,6 +21,33 @@ const check_operator *check_operator_find(const char *name);
 /* An element of the result; alpha is 2. */
 double check_operator_apply(const check_operator *known, const double *operands);
 
+/* ------------------------------------------------------------------------------------- by the element, any arguments */
+
+typedef struct check_elementwise {
+    const char *name, *names; /* of the operator, and of its arguments, "a b c" */
+    const char *kinds;        /* a letter each: T a tensor, N a tensor or a number, S and A a number */
+    int what;
+    bool is_real;     /* of floating-point numbers alone */
+    bool is_positive; /* of numbers above 0 alone */
+    bool is_boolean;  /* the result is a truth */
+    bool is_exact;    /* of integers, those near the ends of their type too: it wraps, or compares */
+} check_elementwise;
+
+/* NULL if the reference does not have it. */
+const check_elementwise *check_elementwise_find(const char *name);
+double check_elementwise_real(const check_elementwise *op, const double *arguments);
+int64_t check_elementwise_whole(const check_elementwise *op, const int64_t *arguments);
+
+typedef struct check_reduction {
+    const char *name;
+    enum { CHECK_SUM, CHECK_MEAN, CHECK_MOST, CHECK_LEAST } kind;
+    bool has_dtype; /* as its last argument */
+} check_reduction;
+const check_reduction *check_reduction_find(const char *name);
+
+/* Whether any check of levels 1 and 2 has a reference for it. */
+bool check_is_referenced(const char *name);
+
 double check_number_load(const void *at, openreg_dtype dtype);
 void check_number_store(void *at, openreg_dtype dtype, double value); /* integers: cut off */
 bool check_is_close(double seen, double wanted, openreg_dtype dtype);

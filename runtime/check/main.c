@@ -9,6 +9,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "perf.h"
 #include "report.h"
 #include "target.h"
 #include "work.h"
@@ -19,7 +20,8 @@
 static const char usage[] =
     "usage: openreg-check DRIVER [--level 1|2] [--only NAME[,NAME...]] [--seed N] [--time SECONDS] [--timeout "
     "SECONDS]\n"
-    "                     [--option KEY=VALUE]... [--json FILE] [--junit FILE] [--verbose]\n"
+    "                     [--option KEY=VALUE]... [--known NAME=REASON]... [--json FILE] [--junit FILE] [--verbose]\n"
+    "       openreg-check DRIVER --perf [--option KEY=VALUE]... [--json FILE]\n"
     "       openreg-check --list | --explain NAME | --explain all\n"
     "\n"
     "DRIVER   a library (./libopenreg_mychip.so), or the name of a driver of this installation (sim, cuda)\n"
@@ -27,17 +29,21 @@ static const char usage[] =
     "--only     checks whose names begin so: copy, event.query\n"
     "--seed     of everything random, default 1\n"
     "--time     for each check that runs for a time, default 0.3 s\n"
-    "--timeout  after which a check hangs, default 30 s; longer with more than 8 devices, and for sizes above 4 GiB\n"
-    "--option   given to the driver's open()\n";
+    "--timeout  after which a check hangs, default 30 s; longer with more than 8 devices, where calls are slow, and "
+    "for\n"
+    "           sizes above 4 GiB\n"
+    "--option   given to the driver's open()\n"
+    "--perf     no checks: what calls, copies, events and allocations take, beside the host's\n"
+    "--known    this check fails, for that reason: it is shown in the verdict, and is an error once it passes\n";
 
 typedef struct arguments {
     check_target target;
     const char *driver, *json, *junit, *explain;
     const char *only[MOST_PATTERNS];
-    openreg_option options[MOST_OPTIONS];
-    size_t only_count;
+    openreg_option options[MOST_OPTIONS], known[MOST_OPTIONS]; /* of a check: its name and the reason */
+    size_t only_count, known_count;
     int level, timeout;
-    bool is_list, is_verbose;
+    bool is_list, is_verbose, is_perf;
 } arguments;
 
 static int
@@ -68,15 +74,26 @@ read_only(arguments *a, char *list)
     return true;
 }
 
+/* Splits "key=value" in place. */
 static bool
-read_option(arguments *a, char *text)
+read_option(openreg_option *list, size_t *count, char *text)
 {
     char *const sign = strchr(text, '=');
-    if (sign == NULL || sign == text || a->target.option_count == MOST_OPTIONS)
+    if (sign == NULL || sign == text || *count == MOST_OPTIONS)
         return false;
     *sign = '\0';
-    a->options[a->target.option_count++] = (openreg_option){text, sign + 1};
+    list[(*count)++] = (openreg_option){text, sign + 1};
     return true;
+}
+
+static bool
+is_check(const char *name)
+{
+    for (const check_group *const *group = check_groups; *group != NULL; ++group)
+        for (size_t i = 0; i < (*group)->count; ++i)
+            if (strcmp((*group)->cases[i].name, name) == 0)
+                return true;
+    return false;
 }
 
 /* 0, or the exit status of a wrong command line. */
@@ -100,7 +117,12 @@ read_value(arguments *a, const char *name, char *value)
     } else if (strcmp(name, "--only") == 0) {
         is_valid = read_only(a, value);
     } else if (strcmp(name, "--option") == 0) {
-        is_valid = read_option(a, value);
+        is_valid = read_option(a->options, &a->target.option_count, value);
+    } else if (strcmp(name, "--known") == 0) {
+        if (!read_option(a->known, &a->known_count, value) || a->known[a->known_count - 1].value[0] == '\0')
+            return refuse("--known takes the name of a check, =, and the reason:", value);
+        if (!is_check(a->known[a->known_count - 1].key))
+            return refuse("no check has the name", a->known[a->known_count - 1].key);
     } else if (strcmp(name, "--json") == 0) {
         a->json = value;
     } else if (strcmp(name, "--junit") == 0) {
@@ -120,6 +142,8 @@ read_arguments(arguments *a, int count, char **values)
         char *const at = values[i];
         if (strcmp(at, "--list") == 0) {
             a->is_list = true;
+        } else if (strcmp(at, "--perf") == 0) {
+            a->is_perf = true;
         } else if (strcmp(at, "--verbose") == 0) {
             a->is_verbose = true;
         } else if (strncmp(at, "--", 2) == 0) {
@@ -161,12 +185,31 @@ count_wanted(const arguments *a)
     return count;
 }
 
-/* Seconds after which a check hangs. Most checks do their work on each device. */
+/* Seconds after which a check hangs. Most checks do their work on each device, in a number of calls. */
 static int
 limit_of(const arguments *a, const check_report *report, const check_case *check)
 {
     const int shares = report->identity.devices > 8 ? report->identity.devices / 4 : 1;
-    return a->timeout * shares * ((check->needs & CHECK_LONG) != 0 ? 10 : 1);
+    const double slowness = report->identity.slowness < 20 ? report->identity.slowness : 20;
+    return (int)(a->timeout * shares * slowness) * ((check->needs & CHECK_LONG) != 0 ? 10 : 1);
+}
+
+/* A waiver turns a failure into what is known, and a success into a failure: it has to go then. */
+static void
+apply_known(const arguments *a, check_result *result)
+{
+    for (size_t i = 0; i < a->known_count; ++i) {
+        if (strcmp(a->known[i].key, result->check->name) != 0)
+            continue;
+        if (result->outcome == CHECK_FAILED) {
+            result->outcome = CHECK_KNOWN;
+            result->known = a->known[i].value;
+        } else if (result->outcome == CHECK_PASSED) {
+            result->outcome = CHECK_FAILED;
+            (void)snprintf(result->message, sizeof result->message,
+                           "it passes, and --known says that it fails (%.400s): take that away", a->known[i].value);
+        }
+    }
 }
 
 static void
@@ -180,6 +223,7 @@ run_all(const arguments *a, check_report *report)
             check_result *const result = &report->results[report->count++];
             const check_case *const wanted = &(*group)->cases[i];
             check_run(wanted, (*group)->level, &a->target, limit_of(a, report, wanted), result);
+            apply_known(a, result);
             check_report_result(result, a->is_verbose);
         }
     report->seconds = check_now() - begin;
@@ -193,6 +237,8 @@ check(arguments *a)
         (void)fprintf(stderr, "openreg-check: %s: %s\n", a->driver, why);
         return 2;
     }
+    if (a->is_perf)
+        return check_perf(&a->target, a->timeout * 4, a->json);
     const int count = count_wanted(a);
     if (count == 0)
         return refuse("no check has such a name", NULL);

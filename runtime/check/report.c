@@ -9,7 +9,7 @@
 
 #include "kernel_reference.h"
 
-static const char *const outcomes[] = {"pass", "FAIL", "skip"};
+static const char *const outcomes[] = {"pass", "FAIL", "skip", "know"};
 
 int
 check_report_failures(const check_report *report)
@@ -43,6 +43,10 @@ check_report_result(const check_result *result, bool is_verbose)
                result->message[0] != '\0' ? "  " : "", result->message);
     if (result->outcome == CHECK_FAILED)
         printf("      rule  %s\n      hint  %s\n", result->check->rule, result->check->hint);
+    if (result->outcome == CHECK_KNOWN)
+        printf("      known %s\n", result->known);
+    if (result->calls[0] != '\0')
+        printf("      last calls\n%s", result->calls);
     (void)fflush(stdout);
 }
 
@@ -57,7 +61,7 @@ print_not_checked(const check_report *report)
     int unknown = 0;
     memcpy(list, report->identity.kernels, sizeof list);
     for (const char *name = strtok(list, " "); name != NULL; name = strtok(NULL, " "))
-        if (check_operator_find(name) == NULL)
+        if (!check_is_referenced(name))
             printf("%s%s", unknown++ == 0 ? "  kernels without a reference here: " : " ", name);
     if (unknown > 0)
         printf("\n");
@@ -72,22 +76,32 @@ print_not_checked(const check_report *report)
 void
 check_report_end(const check_report *report)
 {
-    int counts[3] = {0, 0, 0};
+    int counts[4] = {0, 0, 0, 0};
     for (int i = 0; i < report->count; ++i)
         ++counts[report->results[i].outcome];
     print_not_checked(report);
-    printf("\n%d passed, %d failed, %d skipped in %.1f s\n", counts[CHECK_PASSED], counts[CHECK_FAILED],
-           counts[CHECK_SKIPPED], report->seconds);
+    printf("\n%d passed, %d failed, %d skipped", counts[CHECK_PASSED], counts[CHECK_FAILED], counts[CHECK_SKIPPED]);
+    if (counts[CHECK_KNOWN] > 0)
+        printf(", %d known", counts[CHECK_KNOWN]);
+    printf(" in %.1f s\n", report->seconds);
     if (counts[CHECK_FAILED] > 0)
         printf("does not conform to driver.h %u.%u: see docs/verifying-a-driver.md, or --explain CHECK\n",
                OPENREG_ABI_MAJOR, (unsigned)report->identity.abi_minor);
-    else if (counts[CHECK_PASSED] == 0)
+    else if (report->identity.devices < 0)
+        printf("there is no device: nothing was checked but the table and what open() and describe() say\n");
+    else if (counts[CHECK_PASSED] + counts[CHECK_KNOWN] == 0)
         printf("nothing was checked\n");
     else if (!report->is_whole)
         printf("no failure, of the checks that were asked for\n");
+    else if (counts[CHECK_KNOWN] > 0)
+        printf("conforms to driver.h %u.%u, level %d, seed %" PRIu64 ", but for what is known:\n", OPENREG_ABI_MAJOR,
+               (unsigned)report->identity.abi_minor, report->level, report->target->seed);
     else
         printf("conforms to driver.h %u.%u, level %d, seed %" PRIu64 "\n", OPENREG_ABI_MAJOR,
                (unsigned)report->identity.abi_minor, report->level, report->target->seed);
+    for (int i = 0; i < report->count; ++i)
+        if (report->results[i].outcome == CHECK_KNOWN)
+            printf("  known: %s (%s)\n", report->results[i].check->name, report->results[i].known);
 }
 
 /* --------------------------------------------------------------------------------------------------------------- files */
@@ -125,7 +139,7 @@ close_file(FILE *file)
 int
 check_report_json(const check_report *report, const char *path)
 {
-    static const char *const words[] = {"passed", "failed", "skipped"};
+    static const char *const words[] = {"passed", "failed", "skipped", "known"};
     FILE *const file = fopen(path, "w");
     if (file == NULL)
         return -1;
@@ -138,7 +152,8 @@ check_report_json(const check_report *report, const char *path)
                   ", \"seconds\": %.3f, \"conforms\": %s,\n \"checks\": [",
                   OPENREG_ABI_MAJOR, (unsigned)report->identity.abi_minor, report->identity.devices, report->level,
                   report->target->seed, report->seconds,
-                  check_report_failures(report) == 0 && report->is_whole ? "true" : "false");
+                  check_report_failures(report) == 0 && report->is_whole && report->identity.devices > 0 ? "true"
+                                                                                                         : "false");
     for (int i = 0; i < report->count; ++i) {
         const check_result *const result = &report->results[i];
         (void)fprintf(file, "%s\n  {", i == 0 ? "" : ",");
@@ -147,6 +162,9 @@ check_report_json(const check_report *report, const char *path)
         write_member(file, "outcome", words[result->outcome], ", ");
         (void)fprintf(file, "\"seconds\": %.3f, ", result->seconds);
         write_member(file, "message", result->message, ", ");
+        if (result->known != NULL)
+            write_member(file, "known", result->known, ", ");
+        write_member(file, "calls", result->calls, ", ");
         write_member(file, "rule", result->check->rule, "}");
     }
     (void)fprintf(file, "\n ]\n}\n");

@@ -76,12 +76,12 @@ run_in_child(const check_case *check, const check_target *target)
 }
 
 static void
-begin_child(int file, const char *volatile *slot)
+begin_child(int file, check_trail *trail)
 {
     /* No child outlives an interrupted run. */
     (void)prctl(PR_SET_PDEATHSIG, SIGKILL);
     (void)setpgid(0, 0);
-    check_begin(file, slot);
+    check_begin(file, trail);
 }
 
 /* ------------------------------------------------------------------------------------------------------------ parent */
@@ -89,22 +89,22 @@ begin_child(int file, const char *volatile *slot)
 typedef struct child {
     pid_t process;
     int file;
-    const char *volatile *slot; /* shared: the text's address is the same in both */
+    check_trail *trail; /* shared */
 } child;
 
 static int
 start(child *out)
 {
     int files[2];
-    void *const shared = mmap(NULL, sizeof *out->slot, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+    void *const shared = mmap(NULL, sizeof *out->trail, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
     if (shared == MAP_FAILED)
         return -1;
     if (pipe(files) != 0) {
-        (void)munmap(shared, sizeof *out->slot);
+        (void)munmap(shared, sizeof *out->trail);
         return -1;
     }
     (void)fflush(NULL);
-    out->slot = shared;
+    out->trail = shared;
     out->process = fork();
     if (out->process == 0) {
         (void)close(files[0]);
@@ -160,10 +160,30 @@ await(const child *wanted, double limit, char *text, size_t room, int *status)
 static const char *
 where(const child *ended, char *buffer, size_t size)
 {
-    if (*ended->slot == NULL)
+    const int current = ended->trail->current;
+    if (current == 0)
         return "outside a call of a slot, on a thread or in memory of the driver's";
-    (void)snprintf(buffer, size, "in %s()", *ended->slot);
+    (void)snprintf(buffer, size, "in %s()", ended->trail->calls[current - 1].slot);
     return buffer;
+}
+
+/* The last calls, the oldest first, with milliseconds before the end. */
+static void
+write_calls(const check_trail *trail, char *text, size_t size)
+{
+    const double now = check_now();
+    const unsigned first = trail->count > CHECK_CALLS ? trail->count - CHECK_CALLS : 0;
+    size_t length = 0;
+    for (unsigned i = first; i < trail->count && length < size; ++i) {
+        const check_call *const call = &trail->calls[i % CHECK_CALLS];
+        if (call->slot[0] == '\0')
+            continue;
+        const int more = snprintf(text + length, size - length, "%9.1f ms before  thread %d  %.39s()%s%.24s\n",
+                                  (now - call->begin) * 1e3, call->thread, call->slot,
+                                  call->has_ended ? " " : " has not returned",
+                                  call->has_ended ? check_status_name(call->status) : "");
+        length += more > 0 ? (size_t)more : 0;
+    }
 }
 
 static void
@@ -184,6 +204,11 @@ read_end(const child *ended, bool is_in_time, int status, int limit, check_resul
     else if (WEXITSTATUS(status) != CHECK_EXIT_FAIL)
         (void)snprintf(text, sizeof result->message, "the process ended with status %d %s", WEXITSTATUS(status),
                        where(ended, buffer, sizeof buffer));
+    const bool is_abrupt = !is_in_time || WIFSIGNALED(status) ||
+                           (WEXITSTATUS(status) != CHECK_EXIT_PASS && WEXITSTATUS(status) != CHECK_EXIT_SKIP &&
+                            WEXITSTATUS(status) != CHECK_EXIT_FAIL);
+    if (is_abrupt)
+        write_calls(ended->trail, result->calls, sizeof result->calls);
 }
 
 void
@@ -196,7 +221,7 @@ check_run(const check_case *check, int level, const check_target *target, int li
     child started;
     const int which = start(&started);
     if (which == 0) {
-        begin_child(started.file, started.slot);
+        begin_child(started.file, started.trail);
         run_in_child(check, target);
     }
     if (which < 0) {
@@ -207,7 +232,7 @@ check_run(const check_case *check, int level, const check_target *target, int li
     int status = 0;
     const bool is_in_time = await(&started, limit, result->message, sizeof result->message, &status);
     read_end(&started, is_in_time, status, limit, result);
-    (void)munmap((void *)(uintptr_t)started.slot, sizeof *started.slot);
+    (void)munmap(started.trail, sizeof *started.trail);
     result->seconds = check_now() - begin;
 }
 
@@ -218,6 +243,25 @@ add_word(char *list, size_t size, const char *word)
 {
     const size_t length = strlen(list);
     (void)snprintf(list + length, size - length, "%s%s", length == 0 ? "" : " ", word);
+}
+
+#define USUAL_CALL 100e-6 /* seconds for a small copy and a wait, on a driver that is not slow */
+
+/* By what a small copy and a wait take, after the first ones. */
+static double
+measure_slowness(check_context *c)
+{
+    static char host[64];
+    char *const memory = check_alloc(c, 0, sizeof host);
+    double begin = 0;
+    for (int i = 0; i < 40; ++i) {
+        if (i == 8)
+            begin = check_now();
+        check_write(c, 0, memory, host, sizeof host);
+    }
+    const double each = (check_now() - begin) / 32;
+    check_free(c, 0, memory);
+    return each > USUAL_CALL ? each / USUAL_CALL : 1;
 }
 
 static void
@@ -244,6 +288,7 @@ identify_in_child(const check_target *target, check_identity *identity)
     for (uint64_t i = 0; kernels != NULL && i < kernels->count; ++i)
         add_word(identity->kernels, sizeof identity->kernels,
                  ((const openreg_kernel *)((const char *)kernels->list + i * kernels->kernel_size))->name);
+    identity->slowness = measure_slowness(&c);
     check_pass();
 }
 
@@ -254,13 +299,15 @@ check_identify(const check_target *target, int limit, check_identity *identity)
                                         0);
     memset(identity, 0, sizeof *identity);
     identity->devices = -1;
+    identity->slowness = 1;
     if (shared == MAP_FAILED)
         return;
     shared->devices = -1;
+    shared->slowness = 1;
     child started;
     const int which = start(&started);
     if (which == 0) {
-        begin_child(started.file, started.slot);
+        begin_child(started.file, started.trail);
         identify_in_child(target, shared);
     }
     check_result result;
@@ -269,7 +316,7 @@ check_identify(const check_target *target, int limit, check_identity *identity)
     if (which > 0) {
         const bool is_in_time = await(&started, limit, result.message, sizeof result.message, &status);
         read_end(&started, is_in_time, status, limit, &result);
-        (void)munmap((void *)(uintptr_t)started.slot, sizeof *started.slot);
+        (void)munmap(started.trail, sizeof *started.trail);
     }
     *identity = *shared;
     (void)snprintf(identity->message, sizeof identity->message, "%s", result.message);

@@ -10,7 +10,8 @@
 #define CHECK_EXIT_FAIL 101
 #define CHECK_EXIT_SKIP 102
 
-typedef enum check_outcome { CHECK_PASSED, CHECK_FAILED, CHECK_SKIPPED } check_outcome;
+/* CHECK_KNOWN: it failed, and the command line has said that it would (--known). */
+typedef enum check_outcome { CHECK_PASSED, CHECK_FAILED, CHECK_SKIPPED, CHECK_KNOWN } check_outcome;
 
 typedef struct check_result {
     const check_case *check;
@@ -18,6 +19,8 @@ typedef struct check_result {
     check_outcome outcome;
     double seconds;
     char message[CHECK_MESSAGE_SIZE]; /* why it failed or was skipped, else "" */
+    const char *known;                /* the reason of the command line for CHECK_KNOWN, else NULL */
+    char calls[CHECK_CALLS * 128];    /* after a crash or a hang: the last calls of slots, a line each */
 } check_result;
 
 /* Runs one check. A crash, an end of the process and more than `limit` seconds are failures that name the slot. */
@@ -30,6 +33,7 @@ typedef struct check_identity {
     uint32_t abi_minor;
     uint64_t caps;
     int32_t devices;    /* -1: open() failed, or there is none */
+    double slowness;    /* how much longer than usual a call takes here and now, at least 1 */
     char slots[512];    /* optional slots that the table lacks, "a b c" */
     char kernels[2048]; /* operators of openreg.kernels, "a b c" */
     char message[CHECK_MESSAGE_SIZE];

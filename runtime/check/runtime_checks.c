@@ -270,7 +270,7 @@ static void
 everything_starts_again(check_context *c)
 {
     check_start_runtime(c);
-    check_counts before = {0, 0, 0, 0};
+    check_counts before = {.files = 0};
     for (int i = 0; i < 8; ++i) {
         static unsigned char host[5000], seen[5000];
         openreg_stream stream;

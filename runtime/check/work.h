@@ -77,13 +77,17 @@ bool check_returns_within(int milliseconds, void (*function)(void *argument), vo
 double check_now(void); /* seconds, monotonic */
 void check_sleep(int milliseconds);
 
-/* Bytes by which the heap may seem to grow: chunks that a thread keeps for its next request count as in use. */
-#define CHECK_HEAP_SLACK 40000
+/* Bytes by which counts may differ from window to window: chunks that a thread keeps for its next request count as in
+ * use, stacks of ended threads are kept, and a device's memory is shared. */
+#define CHECK_HEAP_SLACK 8000
+#define CHECK_ADDRESS_SLACK ((uint64_t)40 << 20)
+#define CHECK_DEVICE_SLACK ((uint64_t)16 << 20)
 
 typedef struct check_counts {
     int files, threads;
     uint64_t heap;          /* bytes that malloc() has given out, 0 if that can't be told */
     uint64_t address_space; /* bytes */
+    uint64_t device;        /* free bytes of a device, where a check fills it in */
 } check_counts;
 
 check_counts check_count_now(void);

@@ -5,7 +5,6 @@
 #include <c10/core/DeviceCapability.h>
 #include <c10/core/impl/DeviceGuardImplInterface.h>
 
-#include "shim/base/compat.h"
 #include "shim/base/export.h"
 
 namespace c10::openreg {
@@ -50,9 +49,7 @@ struct TORCH_OPENREG_API OpenRegGuardImpl final : public c10::impl::DeviceGuardI
 
   void recordDataPtrOnStream(const DataPtr& data, const Stream& stream) const override;
 
-  OPENREG_VERSION_VARYING_BEGIN
-  bool isStreamCapturing(const Stream& stream) const; // since 2.12
-  OPENREG_VERSION_VARYING_END
+  bool isStreamCapturing(const Stream& stream) const override;
 };
 
 } // namespace c10::openreg

@@ -5,7 +5,6 @@
 
 #include <iterator>
 
-#include "shim/base/compat.h"
 #include "shim/base/device_name.h"
 #include "shim/base/status.h"
 #include "shim/device/device.h"
@@ -204,8 +203,9 @@ CachingDeviceAllocator::DeviceStats DeviceAllocator::getDeviceStats(DeviceIndex 
   to.num_device_alloc = from.num_device_alloc;
   to.num_device_free = from.num_device_free;
   to.max_split_size = from.max_split_size;
-  compat::set_oom_rejections(to, 0);
-  compat::set_private_pools(to, private_pools(index_or_current(device)));
+  for (const auto& [id, reserved] : private_pools(index_or_current(device))) {
+    to.reserved_bytes_by_private_pools[id] = reserved;
+  }
   return to;
 }
 

@@ -7,6 +7,7 @@
 #include <algorithm>
 #include <mutex>
 
+#include "shim/base/device_name.h"
 #include "shim/base/status.h"
 #include "shim/observe/operator_watch.h"
 
@@ -116,7 +117,7 @@ TraceIds& trace_annotations() noexcept {
 void start_trace() {
   static unsigned last = 0;
   const std::lock_guard<std::mutex> control(book().control);
-  TORCH_CHECK(!is_tracing(), "openreg is being profiled already; end that profile first.");
+  TORCH_CHECK(!is_tracing(), device_name(), " is being profiled already; end that profile first.");
   {
     const std::lock_guard<std::mutex> guard(book().lock);
     book().origins.clear();
@@ -133,7 +134,7 @@ void start_trace() {
 
 std::vector<TraceEvent> stop_trace() {
   const std::lock_guard<std::mutex> control(book().control);
-  TORCH_CHECK(is_tracing(), "openreg is not being profiled.");
+  TORCH_CHECK(is_tracing(), device_name(), " is not being profiled.");
   detail::trace_number.store(0, std::memory_order_relaxed);
   watch_operators(OperatorWatch::trace, false);
   OPENREG_CHECK(openreg_trace_stop());

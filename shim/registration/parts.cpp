@@ -14,7 +14,7 @@
 #include "shim/registration/registration.h"
 
 // The version's header is for ccache, which knows the headers that a file read and not those that it asked for: without
-// it the object of a torch that lacks this one is taken for one that has it. PyTorch has it since 2.12.
+// it the object of a torch that lacks this one is taken for one that has it. A torch that is built without Kineto does.
 #if __has_include(<torch/csrc/profiler/standalone/privateuse1_profiler.h>) && __has_include(<libkineto.h>)
 #define OPENREG_HAS_KINETO
 #define USE_KINETO
@@ -42,6 +42,12 @@ void choose_backend(const c10::OperatorHandle& op, c10::DispatchKeySet keys, tor
   }
 }
 
+// A sparse tensor's collective is that of dense ones, which c10d has for PrivateUse1: the group's backend carries it, or says
+// what it can't. On the CPU's kernel, where others of its operators go, the result would stay on the host.
+void carry_sparse(const c10::OperatorHandle& op, c10::DispatchKeySet /*keys*/, torch::jit::Stack* stack) {
+  op.redispatchBoxed(c10::DispatchKeySet(c10::DispatchKey::PrivateUse1), stack);
+}
+
 // The key for choosing a backend by arguments. Below autograd, so that it is asked in inference mode, too.
 void register_collectives() {
   torch::Library& library = kernel_library("c10d", c10::DispatchKey::BackendSelect);
@@ -67,6 +73,8 @@ void register_collectives() {
         "send"}) {
     library.impl(name, torch::CppFunction::makeFromBoxedFunction<&choose_backend>());
   }
+  torch::Library& sparse = kernel_library("c10d", c10::DispatchKey::SparsePrivateUse1);
+  sparse.impl("allreduce_", torch::CppFunction::makeFromBoxedFunction<&carry_sparse>());
 }
 
 std::unique_ptr<torch::inductor::AOTIModelContainerRunner> make_runner(

@@ -7,6 +7,7 @@
 #include "shim/registration/registration.h"
 
 #include <ATen/core/CachingHostAllocator.h>
+#include <openreg/embedding.h>
 
 #include "shim/device/guard.h"
 #include "shim/device/profiler.h"
@@ -55,6 +56,8 @@ const char* register_backend() noexcept {
     register_profiler_stubs();
     register_operators();
     register_parts();
+    // What isn't a word for the runtime is none for Python, which refuses it.
+    (void)openreg_set_device_name(c10::get_privateuse1_backend().c_str());
   } catch (...) {
     return "PyTorch refused the registration";
   }

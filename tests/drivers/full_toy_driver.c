@@ -11,6 +11,7 @@
 #include <malloc.h>
 #include <pthread.h>
 #include <stdatomic.h>
+#include <stdbool.h>
 #include <stdlib.h>
 #include <string.h>
 #include <time.h>
@@ -242,8 +243,12 @@ read_options(const openreg_host *host, const openreg_option *options, size_t n, 
         char line[256];
         (void)snprintf(line, sizeof line, "%s=%s\n", options[i].key, options[i].value);
         (void)strncat(seen_options, line, sizeof seen_options - strlen(seen_options) - 1);
-        if (strcmp(options[i].key, "devices") == 0)
-            *devices = (int32_t)strtol(options[i].value, NULL, 10);
+        if (strcmp(options[i].key, "devices") == 0) {
+            char *end;
+            const long number = strtol(options[i].value, &end, 10);
+            const bool is_number = end != options[i].value && *end == '\0' && number >= 0 && number <= INT32_MAX;
+            *devices = is_number ? (int32_t)number : -1;
+        }
         char slot[64];
         int nth;
         if (strcmp(options[i].key, "fail") == 0 && sscanf(options[i].value, "%63[a-z_]:%d", slot, &nth) == 2) {
@@ -254,8 +259,8 @@ read_options(const openreg_host *host, const openreg_option *options, size_t n, 
         }
     }
     (void)pthread_mutex_unlock(&lock);
-    if (*devices > MAX_DEVICES)
-        return openreg_fail(host, OPENREG_E_INVALID, 0, "devices must be at most %d", MAX_DEVICES);
+    if (*devices < 0 || *devices > MAX_DEVICES)
+        return openreg_fail(host, OPENREG_E_INVALID, 0, "devices must be a number from 0 to %d", MAX_DEVICES);
     return OPENREG_OK;
 }
 

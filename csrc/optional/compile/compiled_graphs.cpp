@@ -87,7 +87,7 @@ at::Tensor new_tensor(const Dimensions& sizes, const Dimensions& strides, at::Sc
 // (sizes, strides, dtype, device index) -> an uninitialised tensor; of the CPU while the thread is staging.
 PyObject* _compiledEmptyStrided(PyObject* /*self*/, PyObject* const* arguments, Py_ssize_t count) {
   HANDLE_TH_ERRORS
-  check_count(count, 4, "empty_strided_openreg");
+  check_count(count, 4, "empty_strided_device");
   const Dimensions sizes = dimensions(arguments[0]);
   const Dimensions strides = dimensions(arguments[1]);
   TORCH_CHECK_TYPE(THPDtype_Check(arguments[2]), "expected a torch.dtype");

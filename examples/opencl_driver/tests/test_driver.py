@@ -12,7 +12,7 @@ import torch
 def opencl() -> None:
     """Chooses the driver."""
     try:
-        torch.openreg.use_driver("opencl")
+        torch.ocl.use_driver("opencl")
     except RuntimeError as error:
         pytest.skip(f"no OpenCL platform: {error}")
 
@@ -27,13 +27,13 @@ def test_keeps_the_rules() -> None:
 def test_trains_as_the_cpu_does() -> None:
     """The same steps on both devices give the same weights, by kernels of the driver alone."""
     weights = []
-    for device in ("cpu", "openreg"):
+    for device in ("cpu", "ocl"):
         torch.manual_seed(0)
         model = torch.nn.Sequential(torch.nn.Linear(8, 16), torch.nn.ReLU(), torch.nn.Linear(16, 1))
         inputs = torch.randn(64, 8)
         model, inputs = model.to(device), inputs.to(device)
         optimizer = torch.optim.Adam(model.parameters(), lr=0.01)
-        with torch.openreg.operator_policy("forbid"):
+        with torch.ocl.operator_policy("forbid"):
             for _ in range(20):
                 optimizer.zero_grad()
                 loss = (model(inputs) - inputs.sum(dim=1, keepdim=True)).square().mean()

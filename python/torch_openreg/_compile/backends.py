@@ -48,10 +48,8 @@ def _serves_gpus() -> bool:
 
 
 def _make_default() -> None:
-    # PyTorch up to 2.12 has no function for it.
-    get, set_to = (getattr(registry, f"{verb}_default_backend", None) for verb in ("get", "set"))
-    if get is not None and set_to is not None and get() == "inductor" and _serves_gpus():
-        set_to(_NAME)
+    if registry.get_default_backend() == "inductor" and _serves_gpus():
+        registry.set_default_backend(_NAME)
 
 
 def register() -> None:

@@ -20,8 +20,8 @@ from torch_openreg import _C_compile
 
 _ADDRESS_VARIABLE = "_TORCHINDUCTOR_PYOBJECT_TENSOR_DATA_PTR"
 
-empty_strided_openreg = _C_compile._compiled_empty_strided
-wait_openreg = _C_compile._compiled_wait
+empty_strided_device = _C_compile._compiled_empty_strided
+wait_device = _C_compile._compiled_wait
 raw_stream = _C_compile._compiled_raw_stream
 
 

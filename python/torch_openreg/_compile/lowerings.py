@@ -135,10 +135,8 @@ _HEAVY = frozenset({"exp", "log", "log10", "log1p", "log2", "sigmoid", "tanh"}) 
 
 
 def register() -> None:
-    """Registers the lowerings, where PyTorch has the register: since 2.13. Repeating it changes nothing."""
-    registered: dict[Any, Lowering] | None = getattr(lowering, "user_lowerings", None)
-    if registered is None:
-        return
+    """Registers the lowerings. Repeating it changes nothing."""
+    registered: dict[Any, Lowering] = lowering.user_lowerings
     pointwise = [
         target
         for target in lowering.lowerings

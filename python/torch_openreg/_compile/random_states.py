@@ -7,17 +7,13 @@ within graphs (``graphsafe_set_state()``).
 
 from __future__ import annotations
 
-from typing import Any
-
 from _torch_openreg_device_name import device_name
 
 _NAME = device_name()
 
 
 def register() -> None:
-    """Registers the device type, where PyTorch has the register: since 2.13. Repeating it changes nothing."""
+    """Registers the device type. Repeating it changes nothing."""
     from torch._functorch._aot_autograd import utils
 
-    add: Any = getattr(utils, "register_graphsafe_rng_device_type", None)
-    if add is not None:
-        add(_NAME)
+    utils.register_graphsafe_rng_device_type(_NAME)

@@ -25,7 +25,7 @@ from torch_openreg import _C_compile
 _NAME = device_name()
 _COUNTED_AS = "openreg::compiled_graph"
 
-needs_staging_openreg = _C_compile._compiled_needs_staging
+needs_staging_device = _C_compile._compiled_needs_staging
 
 
 def _moved(device: Any) -> Any:
@@ -137,7 +137,7 @@ def _say_that_a_gpu_is_not_used(device: int) -> None:
     )
 
 
-def run_staged_openreg(
+def run_staged_device(
     call: Callable[[list[Any]], Sequence[Any]],
     inputs: list[Any],
     mutated: tuple[int, ...],

@@ -45,7 +45,7 @@ class _OpenRegCode(PythonWrapperCodegen):
             **kwargs: As in PythonWrapperCodegen.generate_kernel_call().
         """
         if self.kernel_device is not None:
-            self.writeline(f"wait_openreg({_index(self.kernel_device)})")
+            self.writeline(f"wait_device({_index(self.kernel_device)})")
         super().generate_kernel_call(kernel_name, call_args, **kwargs)
 
     def make_allocation(
@@ -74,7 +74,7 @@ class _OpenRegCode(PythonWrapperCodegen):
         sizes = self.codegen_python_shape_tuple(shape)
         allocated = sizes if allocation_shape is None else self.codegen_python_shape_tuple(allocation_shape)
         strides = self.codegen_python_shape_tuple(stride)
-        code = f"{name} = empty_strided_openreg({allocated}, {strides}, {dtype}, {_index(device)})"
+        code = f"{name} = empty_strided_device({allocated}, {strides}, {dtype}, {_index(device)})"
         return code if allocated == sizes else f"{code}.as_strided({sizes}, {strides})"
 
     def codegen_cuda_stream_enter(self, stream_idx: int) -> Any:
@@ -123,9 +123,9 @@ class OpenRegWrapper(_OpenRegCode):
         super().write_header()
         self.imports.splice(
             """
-            from torch_openreg._compile.kernels import compile_kernel, empty_strided_openreg, wait_openreg
+            from torch_openreg._compile.kernels import compile_kernel, empty_strided_device, wait_device
             from torch._dynamo.graph_bytecode_inputs import get_external_object_by_index
-            from torch_openreg._compile.staging import needs_staging_openreg, run_staged_openreg
+            from torch_openreg._compile.staging import needs_staging_device, run_staged_device
             """,
             strip=True,
         )
@@ -133,10 +133,10 @@ class OpenRegWrapper(_OpenRegCode):
     def write_launcher_fn_call_get_indent(self) -> int:
         """Writes the head of the graph's function. Where the host can't reach the memory, the graph runs on copies."""
         indent = super().write_launcher_fn_call_get_indent()
-        conditions = [f"needs_staging_openreg({index})" for index in sorted(V.graph.device_idxs)]
+        conditions = [f"needs_staging_device({index})" for index in sorted(V.graph.device_idxs)]
         with self.prefix.indent(indent):
-            self.prefix.writeline(f"if {' or '.join(conditions) or 'needs_staging_openreg(-1)'}:")
-            self.prefix.writeline("    return run_staged_openreg(call, args, *staged_graph, globals())")
+            self.prefix.writeline(f"if {' or '.join(conditions) or 'needs_staging_device(-1)'}:")
+            self.prefix.writeline("    return run_staged_device(call, args, *staged_graph, globals())")
         return indent
 
     def generate_after_suffix(self, result: Any) -> None:

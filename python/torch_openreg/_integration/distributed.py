@@ -9,9 +9,12 @@ That code is a part of its own, ``_C_distributed``, which the first group loads.
 
 from __future__ import annotations
 
+import contextlib
 import copyreg
 import functools
-from collections.abc import Callable
+import os
+import resource
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import torch
@@ -58,15 +61,48 @@ def _serving(make: Callable[..., Any]) -> Callable[..., Any]:
         if str(backend) == torch.distributed.Backend.UNDEFINED and _is_the_accelerator():
             # init_process_group() without a name: PyTorch would serve the accelerator alone.
             backend = torch.distributed.Backend(torch.distributed.Backend.GLOO)
-        made = make(group_size, group_rank, ranks, backend, *arguments, **keywords)
-        group = made[0]
-        if isinstance(group, torch.distributed.ProcessGroup):  # else this rank is not in it
-            from torch_openreg import _C_distributed
+        with _advising_of_descriptors(group_size):
+            made = make(group_size, group_rank, ranks, backend, *arguments, **keywords)
+            group = made[0]
+            if isinstance(group, torch.distributed.ProcessGroup):  # else this rank is not in it
+                from torch_openreg import _C_distributed
 
-            _C_distributed._serve_process_group(group, _own_gloo(group, made[1]))
+                _C_distributed._serve_process_group(group, _own_gloo(group, made[1]))
         return made
 
     return new_process_group
+
+
+@contextlib.contextmanager
+def _advising_of_descriptors(ranks: int) -> Iterator[None]:
+    """Has an error of a group that there were no file descriptors for say the limit, and how to raise it.
+
+    Args:
+        ranks: Of the group.
+    """
+    try:
+        yield
+    except RuntimeError as error:
+        limit, most = resource.getrlimit(resource.RLIMIT_NOFILE)
+        if "Too many open files" not in str(error) and not _are_descriptors_used_up(limit):
+            raise
+        hard = "not limited" if most == resource.RLIM_INFINITY else str(most)
+        raise type(error)(
+            f"{error}\nThis process may have {limit} files open, and gloo connects each rank to every other one: "
+            f"a group of {ranks} ranks takes some {2 * ranks} descriptors, half of them for {_DEVICE} tensors. "
+            f"Raise the limit before the program starts, `ulimit -n {max(4 * limit, 4 * ranks)}`, or in it, by "
+            f"resource.setrlimit(resource.RLIMIT_NOFILE, ...); the hard limit is {hard}. A group of the backend "
+            f"'{_BACKEND}' takes half as many."
+        ) from error
+
+
+def _are_descriptors_used_up(limit: int) -> bool:
+    """Whether a gloo would have no place: where it finds none it may say that it can't resolve an address."""
+    few = 8
+    try:
+        return len(os.listdir("/proc/self/fd")) + few > limit
+    except OSError:
+        return True
 
 
 def _own_gloo(group: Any, store: Any) -> Any:

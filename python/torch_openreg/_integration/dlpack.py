@@ -2,7 +2,7 @@
 """Tells DLPack what an openreg tensor's device is.
 
 DLPack's name for a device that it does not know by name is kDLExtDev. ``Tensor.__dlpack__()`` says so in its capsule,
-but ``Tensor.__dlpack_device__()`` of PyTorch 2.11 to 2.15 looks for a device type spelt "privateuse1", which no renamed
+but ``Tensor.__dlpack_device__()`` looks for a device type spelt "privateuse1", which no renamed
 backend has, and raises ValueError; ``torch.from_dlpack(tensor)`` asks it first. PyTorch has no registration for it, and
 overriding the method for subclasses or with a TorchFunctionMode would slow down every operator. So this one method is
 wrapped: it asks PyTorch first, and answers only where PyTorch has no answer and the tensor is on openreg.

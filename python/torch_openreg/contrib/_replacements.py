@@ -8,6 +8,8 @@ import threading
 from collections.abc import Callable
 from typing import Any
 
+from _torch_openreg_device_name import device_name
+
 _MISSING: Any = object()
 
 
@@ -35,7 +37,7 @@ class Replacements:
         """
         if not hasattr(owner, name):
             raise AttributeError(
-                f"This version of {self._library} has no '{name}', so openreg can't be made known to it. "
+                f"This version of {self._library} has no '{name}', so {device_name()} can't be made known to it. "
                 "requirements-clients.txt names the version that is tested."
             )
         self._done.append((owner, name, vars(owner).get(name, _MISSING)))

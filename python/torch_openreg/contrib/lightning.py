@@ -197,7 +197,7 @@ def _register() -> None:
     if _NAME in AcceleratorRegistry:
         return
     for accelerators in (AcceleratorRegistry, ACCELERATOR_REGISTRY):
-        accelerators.register(_NAME, OpenRegAccelerator, description="devices of torch.openreg")
+        accelerators.register(_NAME, OpenRegAccelerator, description=f"devices of torch.{_NAME}")
     STRATEGY_REGISTRY.register(_NAME, OpenRegFabricStrategy, description=OpenRegFabricStrategy.__name__)
     OpenRegStrategy.register_strategies(StrategyRegistry)
     OpenRegDDPStrategy.register_strategies(StrategyRegistry)

@@ -9,6 +9,7 @@ Importing this module has ``safe_open()`` take "openreg", "openreg:1" and torch.
 from __future__ import annotations
 
 import functools
+import sys
 from typing import Any
 
 import safetensors.torch
@@ -28,6 +29,9 @@ _real_safe_open = safetensors.safe_open
 def _translate(device: Any) -> Any:
     """The index of an openreg device; anything else as it is."""
     name = str(device) if isinstance(device, (str, torch.device)) else ""
+    redirection = sys.modules.get("torch_openreg.contrib.cuda_to_openreg")
+    if redirection is not None and redirection.is_enabled() and name.partition(":")[0] == "cuda":
+        name = device_name() + name[4:]
     if not _replacements.is_on or name.partition(":")[0] not in _NAMES:
         return device
     index = torch.device(name).index

@@ -114,7 +114,6 @@ def _snapshot(device: Device = None, augment_with_fx_traces: bool = False) -> di
     snapshot["allocator_settings"] = settings | {"PYTORCH_ALLOC_CONF": settings["last_allocator_settings"]}
     snapshot["external_annotations"] = []
     if augment_with_fx_traces:
-        # PyTorch 2.11 has this function under another module.
         from torch._utils import _augment_memory_snapshot_stack_traces
 
         snapshot = _augment_memory_snapshot_stack_traces(snapshot)

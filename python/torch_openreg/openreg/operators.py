@@ -7,8 +7,8 @@ policy are those of the whole process: all devices, all threads.
 
 Two variables are read when an operator first runs: ``OPENREG_OPERATORS_POLICY``, a list as
 ``staged=warn,aten::mm=forbid`` of which the later items count, and ``OPENREG_OPERATORS_REPORT``, which prints
-:func:`operator_report` to stderr at exit (``1``; ``detailed`` also calls :func:`set_operator_details`). A bad value is
-a RuntimeError that names the variable.
+:func:`operator_report` and the most memory that was in use to stderr at exit (``1``; ``detailed`` also calls
+:func:`set_operator_details`). A bad value is a RuntimeError that names the variable.
 """
 
 from __future__ import annotations
@@ -162,7 +162,11 @@ def _report_at_exit(process: int) -> None:
         return
     stats = operator_stats()
     if stats["aliased_calls"] or stats["staged"] or stats["native"]:
-        sys.stderr.write(operator_report())
+        calls = stats["aliased_calls"]
+        calls += sum(count["calls"] for mode in ("staged", "native") for count in stats[mode].values())
+        peak = max(_C._memory_totals(index)[1] for index in range(_C._get_device_count()))
+        ran = f"{calls} operators ran on {device_name()}, at most {_bytes_text(peak)} of a device in use\n"
+        sys.stderr.write(operator_report() + ran)
         sys.stderr.flush()
 
 

@@ -16,7 +16,7 @@ def main(name: str, seed: int, seconds: float, file: str) -> None:
     """Runs the check and writes what came of it."""
     outcome, message = "passed", ""
     try:
-        all_checks()[name].function(Limits(seed, seconds))
+        message = all_checks()[name].function(Limits(seed, seconds)) or ""
     except Skip as reason:
         outcome, message = "skipped", str(reason)
     except Failure as failure:

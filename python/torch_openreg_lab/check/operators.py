@@ -20,6 +20,7 @@ from torch_openreg_lab.check.registry import Failure, Limits, Skip, check
 DEVICE = f"{device_name()}:0"
 DTYPES = (torch.float32, torch.int64, torch.bool, torch.float16)
 SAMPLES = 4
+"""Of an operator and a type in a round; the next round takes others, until the time is over."""
 
 GROUPS = {
     "elements": "add sub mul div true_divide maximum minimum neg abs exp log sqrt rsqrt reciprocal sin tanh sigmoid "
@@ -42,7 +43,7 @@ def _database() -> list[Any]:
     try:
         from torch.testing._internal.common_methods_invocations import op_db
     except ImportError as error:
-        raise Skip(f"PyTorch's database of operators needs {error.name}: pip install numpy expecttest") from error
+        raise Skip(f"PyTorch's database of operators needs {error.name}: pip install torch-openreg[check]") from error
     return list(op_db)
 
 
@@ -132,36 +133,78 @@ def _bodies(info: Any, sample: Any, gradients: bool) -> Iterator[tuple[str, Call
         yield "out=", _out, info.op
 
 
-def _failures(info: Any, dtype: torch.dtype, gradients: bool) -> Iterator[str]:
-    torch.manual_seed(7)
-    samples = list(info.sample_inputs("cpu", dtype, requires_grad=gradients))
-    # From the first to the last: the first ones are alike.
-    chosen = {i * (len(samples) - 1) // (SAMPLES - 1) for i in range(SAMPLES)} if samples else ()
-    for number, sample in ((i, samples[i]) for i in sorted(chosen)):
+class _Task:
+    """An operator in one type, or its gradients: its samples in an order that the seed chooses, a few a round."""
+
+    def __init__(self, info: Any, dtype: torch.dtype, gradients: bool, seed: int) -> None:
+        self.info, self.dtype, self.gradients = info, dtype, gradients
+        self.name = f"{info.name}{'.' + info.variant_test_name if info.variant_test_name else ''}"
+        self._seed = seed
+        self._order: list[int] | None = None  # of the samples that are left
+
+    @property
+    def is_begun(self) -> bool:
+        return self._order is not None
+
+    @property
+    def left(self) -> int:
+        return len(self._order or ())
+
+    def failures(self) -> Iterator[str]:
+        """Tries the next few samples."""
+        torch.manual_seed(self._seed)
+        samples = list(self.info.sample_inputs("cpu", self.dtype, requires_grad=self.gradients))
+        if self._order is None:
+            self._order = list(range(len(samples)))
+            random.Random(f"{self._seed} {self.name} {self.dtype} {self.gradients}").shuffle(self._order)
+        chosen, self._order = self._order[:SAMPLES], self._order[SAMPLES:]
+        for number in chosen:
+            if number < len(samples):
+                yield from self._failures_of(number, samples[number])
+
+    def _failures_of(self, number: int, sample: Any) -> Iterator[str]:
         call: Call = (sample.input, tuple(sample.args), dict(sample.kwargs))
         for layout, shown in (("", call), (", strided", _strided(call))):
-            for what, body, operator in _bodies(info, sample, gradients):
+            for what, body, operator in _bodies(self.info, sample, self.gradients):
                 found = _compare(body, operator, shown, strides=what != "gradients")
                 if found is not None:
-                    name = f"{info.name}{'.' + info.variant_test_name if info.variant_test_name else ''}"
-                    yield f"{name}, {str(dtype)[6:]}, sample {number}{layout}, {what}: {found}"
+                    yield f"{self.name}, {str(self.dtype)[6:]}, sample {number}{layout}, {what}: {found}"
 
 
-def _run(names: list[str], limits: Limits) -> None:
+def _untried(tasks: list[_Task]) -> str:
+    names = [f"{task.name} ({'gradients' if task.gradients else str(task.dtype)[6:]})" for task in tasks]
+    left = sum(task.left for task in tasks)
+    absent = [name for name, task in zip(names, tasks, strict=True) if not task.is_begun]
+    parts = [f"{left} samples of {len(tasks) - len(absent)} operators and types"] if left else []
+    return ", ".join(parts + absent)
+
+
+def _run(names: list[str], limits: Limits) -> str:
     warnings.simplefilter("ignore")
     torch.set_num_threads(1)
     wanted = [info for info in _database() if info.name in names]
     random.Random(limits.seed).shuffle(wanted)
-    tasks = [(info, dtype, False) for dtype in DTYPES for info in wanted if dtype in info.supported_dtypes("cpu")]
-    of_first = sum(dtype == DTYPES[0] for _, dtype, _ in tasks)
-    tasks[of_first:of_first] = [(info, torch.float32, True) for info in wanted if info.supports_autograd]
+    tasks = [
+        _Task(info, dtype, False, limits.seed)
+        for dtype in DTYPES
+        for info in wanted
+        if dtype in info.supported_dtypes("cpu")
+    ]
+    of_first = sum(task.dtype == DTYPES[0] for task in tasks)
+    tasks[of_first:of_first] = [
+        _Task(info, torch.float32, True, limits.seed) for info in wanted if info.supports_autograd
+    ]
     end = time.monotonic() + max(limits.seconds, 1.0) * 2
-    for done, (info, dtype, gradients) in enumerate(tasks):
-        # All operators of the group, then their gradients, then other types, until the time is over.
-        if time.monotonic() > end and done >= of_first:
-            break
-        for text in _failures(info, dtype, gradients):
-            raise Failure(text)
+    waiting = tasks
+    while waiting:
+        for done, task in enumerate(waiting):
+            # All operators of the group, then their gradients, then other types, and then other samples of each.
+            if time.monotonic() > end and not (waiting is tasks and done < of_first):
+                return _untried(tasks)
+            for text in task.failures():
+                raise Failure(text)
+        waiting = [task for task in tasks if task.left]
+    return ""
 
 
 RULE = (

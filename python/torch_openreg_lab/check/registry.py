@@ -31,16 +31,20 @@ class Check:
     name: str
     rule: str
     hint: str
-    function: Callable[[Limits], None]
+    function: Callable[[Limits], str | None]
+    """May return what it did not try."""
 
 
 CHECKS: dict[str, Check] = {}
 
 
-def check(name: str, rule: str, hint: str) -> Callable[[Callable[[Limits], None]], Callable[[Limits], None]]:
+Function = Callable[[Limits], str | None]
+
+
+def check(name: str, rule: str, hint: str) -> Callable[[Function], Function]:
     """Registers a function as the check of that name."""
 
-    def register(function: Callable[[Limits], None]) -> Callable[[Limits], None]:
+    def register(function: Function) -> Function:
         CHECKS[name] = Check(name, rule, hint, function)
         return function
 

@@ -22,7 +22,7 @@
 #include <openreg/driver.h>
 #include <openreg/ipc.h>
 
-#include "base/tree.h"
+#include "sim_tree.h"
 
 #define OPENREG_SIM_MAX_DEVICES 127
 #define OPENREG_SIM_LABEL_SIZE 32
@@ -40,8 +40,8 @@ typedef struct openreg_sim_piece {
     bool used, is_foreign; /* is_foreign: shows memory of another process */
     uint64_t memory;       /* bytes that count as used */
     bool *mapped;          /* of a reservation (openreg/vmm.h): which of its large pages are memory; else NULL */
-    openreg_tree_node by_offset;
-    openreg_tree_node by_size, by_aligned_size; /* while it is free; the latter: its bytes from a large page on */
+    openreg_sim_node by_offset;
+    openreg_sim_node by_size, by_aligned_size; /* while it is free; the latter: its bytes from a large page on */
     struct openreg_sim_piece *next_spare;
 } openreg_sim_piece;
 
@@ -55,7 +55,7 @@ typedef struct openreg_sim_device {
     atomic_int active; /* memory or a stream was made */
 
     pthread_mutex_t memory_lock; /* guards the six fields below */
-    openreg_tree pieces, free_by_size, free_by_aligned_size;
+    openreg_sim_node *pieces, *free_by_size, *free_by_aligned_size;
     openreg_sim_piece *spares;
     uint64_t used_bytes, reserved_bytes; /* of memory; of the addresses of reserved pieces */
 
@@ -65,7 +65,7 @@ typedef struct openreg_sim_device {
 } openreg_sim_device;
 
 typedef struct openreg_sim_pinned {
-    openreg_tree_node node; /* by start */
+    openreg_sim_node node; /* by start */
     uint64_t size;
 } openreg_sim_pinned;
 
@@ -76,7 +76,7 @@ struct openreg_instance_s {
     openreg_sim_device *devices;
 
     pthread_mutex_t pinned_lock; /* guards the field below */
-    openreg_tree pinned;         /* of openreg_sim_pinned */
+    openreg_sim_node *pinned;    /* of openreg_sim_pinned */
 
     struct openreg_sim_schedule *schedule; /* sim_schedule.h, or NULL */
 };

@@ -13,7 +13,7 @@
 static openreg_sim_pinned *
 at_or_before(openreg_instance instance, uintptr_t address)
 {
-    return OPENREG_TREE_OWNER(openreg_tree_at_most(&instance->pinned, address), openreg_sim_pinned, node);
+    return OPENREG_SIM_OWNER(openreg_sim_tree_at_most(instance->pinned, address), openreg_sim_pinned, node);
 }
 
 openreg_status
@@ -30,10 +30,9 @@ openreg_sim_host_alloc(openreg_instance instance, uint64_t size, void **out)
         (void)munmap(start, rounded);
         return openreg_fail(instance->host, OPENREG_E_NOMEM, 0, "out of host memory for metadata of pinned memory");
     }
-    block->node.key = (uintptr_t)start;
-    block->size = rounded;
+    *block = (openreg_sim_pinned){.node.key = (uintptr_t)start, .size = rounded};
     (void)pthread_mutex_lock(&instance->pinned_lock);
-    openreg_tree_insert(&instance->pinned, &block->node);
+    openreg_sim_tree_insert(&instance->pinned, &block->node);
     (void)pthread_mutex_unlock(&instance->pinned_lock);
     openreg_sim_schedule_poison(instance, start, size);
     *out = start;
@@ -55,7 +54,7 @@ openreg_sim_host_free(openreg_instance instance, void *ptr)
     for (int32_t i = 0; i < instance->device_count; i++)
         openreg_sim_device_await(&instance->devices[i]);
     (void)pthread_mutex_lock(&instance->pinned_lock);
-    openreg_tree_remove(&instance->pinned, &block->node);
+    openreg_sim_tree_remove(&instance->pinned, &block->node);
     (void)pthread_mutex_unlock(&instance->pinned_lock);
     (void)munmap(ptr, block->size);
     free(block);
@@ -76,9 +75,9 @@ openreg_sim_is_pinned(openreg_instance instance, const void *ptr, uint64_t size)
 void
 openreg_sim_host_destroy(openreg_instance instance)
 {
-    while (instance->pinned.root != NULL) {
-        openreg_sim_pinned *block = OPENREG_TREE_OWNER(instance->pinned.root, openreg_sim_pinned, node);
-        openreg_tree_remove(&instance->pinned, &block->node);
+    while (instance->pinned != NULL) {
+        openreg_sim_pinned *block = OPENREG_SIM_OWNER(instance->pinned, openreg_sim_pinned, node);
+        openreg_sim_tree_remove(&instance->pinned, &block->node);
         free(block);
     }
 }

@@ -67,17 +67,18 @@ insert_free(openreg_sim_device *device, openreg_sim_piece *piece)
     piece->by_offset.key = piece->offset;
     piece->by_size.key = piece->size;
     piece->by_aligned_size.key = aligned_size(piece);
-    openreg_tree_insert(&device->pieces, &piece->by_offset);
-    openreg_tree_insert(&device->free_by_size, &piece->by_size);
-    openreg_tree_insert(&device->free_by_aligned_size, &piece->by_aligned_size);
+    piece->by_size.second = piece->by_aligned_size.second = piece->offset;
+    openreg_sim_tree_insert(&device->pieces, &piece->by_offset);
+    openreg_sim_tree_insert(&device->free_by_size, &piece->by_size);
+    openreg_sim_tree_insert(&device->free_by_aligned_size, &piece->by_aligned_size);
 }
 
 static void
 remove_free(openreg_sim_device *device, openreg_sim_piece *piece)
 {
-    openreg_tree_remove(&device->pieces, &piece->by_offset);
-    openreg_tree_remove(&device->free_by_size, &piece->by_size);
-    openreg_tree_remove(&device->free_by_aligned_size, &piece->by_aligned_size);
+    openreg_sim_tree_remove(&device->pieces, &piece->by_offset);
+    openreg_sim_tree_remove(&device->free_by_size, &piece->by_size);
+    openreg_sim_tree_remove(&device->free_by_aligned_size, &piece->by_aligned_size);
 }
 
 /* The smallest free piece that holds `size` bytes, which from a large page on start at one; NULL if none does. Sizes and
@@ -87,11 +88,11 @@ find_free_piece(const openreg_sim_device *device, uint64_t size, uint64_t *start
 {
     openreg_sim_piece *piece;
     if (size >= OPENREG_SIM_LARGE_PAGE) {
-        openreg_tree_node *node = openreg_tree_at_least(&device->free_by_aligned_size, size);
-        piece = OPENREG_TREE_OWNER(node, openreg_sim_piece, by_aligned_size);
+        openreg_sim_node *node = openreg_sim_tree_at_least(device->free_by_aligned_size, size);
+        piece = OPENREG_SIM_OWNER(node, openreg_sim_piece, by_aligned_size);
     } else {
-        openreg_tree_node *node = openreg_tree_at_least(&device->free_by_size, size);
-        piece = OPENREG_TREE_OWNER(node, openreg_sim_piece, by_size);
+        openreg_sim_node *node = openreg_sim_tree_at_least(device->free_by_size, size);
+        piece = OPENREG_SIM_OWNER(node, openreg_sim_piece, by_size);
     }
     if (piece != NULL)
         *start = size >= OPENREG_SIM_LARGE_PAGE ? round_up(piece->offset, OPENREG_SIM_LARGE_PAGE) : piece->offset;
@@ -119,7 +120,7 @@ cut_piece(openreg_sim_device *device, openreg_sim_piece *piece, uint64_t start, 
     insert_free_range(device, start + size, after);
     *piece = (openreg_sim_piece){.offset = start, .size = size, .used = true, .memory = size};
     piece->by_offset.key = start;
-    openreg_tree_insert(&device->pieces, &piece->by_offset);
+    openreg_sim_tree_insert(&device->pieces, &piece->by_offset);
     return piece;
 }
 
@@ -127,8 +128,13 @@ cut_piece(openreg_sim_device *device, openreg_sim_piece *piece, uint64_t start, 
 static void
 absorb(openreg_sim_device *device, openreg_sim_piece *piece, int side)
 {
-    openreg_tree_node *node = openreg_tree_beside(&piece->by_offset, side);
-    openreg_sim_piece *neighbour = OPENREG_TREE_OWNER(node, openreg_sim_piece, by_offset);
+    const uint64_t beside = side == 0 ? piece->offset - 1 : piece->offset + piece->size;
+    openreg_sim_node *node = NULL;
+    if (side == 1)
+        node = openreg_sim_tree_at_least(device->pieces, beside);
+    else if (piece->offset != 0)
+        node = openreg_sim_tree_at_most(device->pieces, beside);
+    openreg_sim_piece *neighbour = OPENREG_SIM_OWNER(node, openreg_sim_piece, by_offset);
     if (neighbour == NULL || neighbour->used)
         return;
     remove_free(device, neighbour);
@@ -144,7 +150,7 @@ give_piece(openreg_sim_device *device, openreg_sim_piece *piece)
 {
     absorb(device, piece, 0);
     absorb(device, piece, 1);
-    openreg_tree_remove(&device->pieces, &piece->by_offset);
+    openreg_sim_tree_remove(&device->pieces, &piece->by_offset);
     *piece = (openreg_sim_piece){.offset = piece->offset, .size = piece->size};
     insert_free(device, piece);
 }
@@ -154,8 +160,8 @@ static openreg_sim_piece *
 find_used_piece(const openreg_sim_device *device, const void *ptr, bool is_foreign)
 {
     const uint64_t offset = (uint64_t)((uintptr_t)ptr - (uintptr_t)device->base);
-    openreg_tree_node *node = openreg_tree_at_least(&device->pieces, offset);
-    openreg_sim_piece *piece = OPENREG_TREE_OWNER(node, openreg_sim_piece, by_offset);
+    openreg_sim_node *node = openreg_sim_tree_at_least(device->pieces, offset);
+    openreg_sim_piece *piece = OPENREG_SIM_OWNER(node, openreg_sim_piece, by_offset);
     const bool is_it = piece != NULL && piece->offset == offset && piece->used && piece->is_foreign == is_foreign;
     return is_it ? piece : NULL;
 }
@@ -242,9 +248,9 @@ openreg_sim_memory_destroy(openreg_sim_device *device)
         (void)munmap(device->alias, device->span);
     if (device->file >= 0)
         (void)close(device->file);
-    while (device->pieces.root != NULL) {
-        openreg_sim_piece *piece = OPENREG_TREE_OWNER(device->pieces.root, openreg_sim_piece, by_offset);
-        openreg_tree_remove(&device->pieces, &piece->by_offset);
+    while (device->pieces != NULL) {
+        openreg_sim_piece *piece = OPENREG_SIM_OWNER(device->pieces, openreg_sim_piece, by_offset);
+        openreg_sim_tree_remove(&device->pieces, &piece->by_offset);
         free(piece->mapped);
         free(piece);
     }

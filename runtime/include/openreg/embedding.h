@@ -21,6 +21,11 @@ openreg_generation_now(void)
 
 /* ------------------------------------------------------------------------------------------ an embedding language */
 
+/* Sets the word for devices in errors, log lines, reports and traces, which is "openreg" otherwise, as in "openreg:1". Once
+ * in a process; the same name again changes nothing. `name`: 1 to 31 of a-z and _, copied. Errors: OPENREG_E_INVALID (no
+ * such name, or another one is set), OPENREG_E_NOMEM. */
+OPENREG_API openreg_status openreg_set_device_name(const char *name);
+
 /* Called before the list of drivers is looked at to choose, count, open or list drivers (each time, by any thread,
  * no lock held), so that an embedding language can register what it finds; calls from inside it do not recur. */
 OPENREG_API void openreg_set_discovery_callback(void (*discover)(void *ctx), void *ctx);

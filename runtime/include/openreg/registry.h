@@ -47,7 +47,7 @@
  *                                   OPENREG_SIM_SWITCHES (how many copies and fills are put off) and
  *                                   OPENREG_SIM_SCHEDULE_LOG (a file) (docs/laboratory.md). Also the seed of plans of faults
  *                                   that have none
- *   OPENREG_SIM_RACES               "report" or "raise", either with ",uninitialized" behind it: uses of memory that
+ *   OPENREG_RACES                   "report" or "raise", either with ",uninitialized" behind it: uses of memory that
  *                                   nothing orders are found, on any driver (openreg/races.h)
  *   OPENREG_FLIGHT_RECORDER         a number: so many of the last calls of drivers are kept, and written to
  *                                   OPENREG_FLIGHT_RECORDER_FILE.<process>.json when something fails

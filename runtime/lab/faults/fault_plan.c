@@ -9,6 +9,7 @@
 
 #include <openreg/openreg.h>
 
+#include "base/device_name.h"
 #include "base/parse.h"
 #include "base/text.h"
 #include "calls.h"
@@ -148,14 +149,25 @@ read_number(reader *in, uint64_t *out)
     return 1;
 }
 
-/* "openreg:1" */
+/* The number behind "openreg:", and behind the name that devices have here. 0: neither is there. */
+static size_t
+prefix_of_device(const word *of)
+{
+    const char *const names[] = {"openreg", openreg_device_name()};
+    for (size_t i = 0; i < 2; ++i) {
+        const size_t length = strlen(names[i]);
+        if (of->length > length && memcmp(of->text, names[i], length) == 0 && of->text[length] == ':')
+            return length + 1;
+    }
+    return 0;
+}
+
 static int
 read_device(reader *in, openreg_fault *fault)
 {
-    static const char prefix[] = "openreg:";
-    const size_t length = sizeof prefix - 1;
+    const size_t length = prefix_of_device(&in->now);
     int64_t number = 0;
-    if (in->now.length < length || memcmp(in->now.text, prefix, length) != 0)
+    if (length == 0)
         return 1;
     if (!openreg_integer_read(in->now.text + length, in->now.length - length, 0, OPENREG_MAX_DEVICES - 1, &number))
         return refuse(in, "a device, as openreg:0");

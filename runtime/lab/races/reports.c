@@ -2,6 +2,7 @@
 /* reports.c: origins of uses, and reports (reports.h). */
 #define _GNU_SOURCE
 #include "races/reports.h"
+#include "base/device_name.h"
 
 #include <inttypes.h>
 #include <stdarg.h>
@@ -158,11 +159,11 @@ say_stream(text *to, const openreg_race_use *use)
     if (use->device == OPENREG_HOST)
         say(to, "the host");
     else if (use->stream == OPENREG_RACES_COLLECTIVES)
-        say(to, "the collectives' stream of openreg:%d", use->device);
+        say(to, "the collectives' stream of %s:%d", openreg_device_name(), use->device);
     else if (use->stream == OPENREG_STREAM_DEFAULT)
-        say(to, "the default stream of openreg:%d", use->device);
+        say(to, "the default stream of %s:%d", openreg_device_name(), use->device);
     else
-        say(to, "stream 0x%" PRIx64 " of openreg:%d", (uint64_t)use->stream, use->device);
+        say(to, "stream 0x%" PRIx64 " of %s:%d", (uint64_t)use->stream, openreg_device_name(), use->device);
 }
 
 static void
@@ -173,7 +174,7 @@ say_use(text *to, const char *label, const openreg_race *race, const openreg_rac
         : use->writes                          ? "writes"
                                                : "reads");
     if (race->kind == OPENREG_RACE_LOST_DEVICE && use == &race->first)
-        say(to, "openreg:%d", use->device);
+        say(to, "%s:%d", openreg_device_name(), use->device);
     else
         say_stream(to, use);
     if (use->place[0] != '\0')

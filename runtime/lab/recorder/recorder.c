@@ -17,6 +17,7 @@
 #include <unistd.h>
 
 #include "base/clock.h"
+#include "base/device_name.h"
 #include "base/error.h"
 #include "base/lock.h"
 #include "base/log.h"
@@ -278,7 +279,9 @@ static void
 put_record(writer *out, const record *what, uint64_t number, uint64_t stream)
 {
     const char *const status = what->end == 0 ? "running" : openreg_status_name(what->status);
-    put(out, ",\n{\"ph\":\"X\",\"cat\":\"openreg\",\"name\":");
+    put(out, ",\n{\"ph\":\"X\",\"cat\":\"");
+    put(out, openreg_device_name());
+    put(out, "\",\"name\":");
     put_text(out, what->name[0] != '\0' ? what->name : name_of(what->kind));
     put(out, ",\"pid\":");
     put_number(out, process_of(what->device), 1);
@@ -313,7 +316,8 @@ put_device(writer *out, int32_t device)
     put(out, ",\n{\"ph\":\"M\",\"name\":\"process_name\",\"pid\":");
     put_number(out, process_of(device), 1);
     put(out, ",\"args\":{\"name\":\"");
-    put(out, device == OPENREG_HOST ? "openreg: drivers" : "openreg:");
+    put(out, openreg_device_name());
+    put(out, device == OPENREG_HOST ? ": drivers" : ":");
     if (device != OPENREG_HOST)
         put_number(out, (uint64_t)device, 1);
     put(out, "\"}}");

@@ -160,25 +160,27 @@ validated_init(openreg_instance v, int32_t dev, int32_t rank, int32_t size, cons
 }
 
 static openreg_status
-validated_get_error(openreg_instance v, openreg_driver_comm comm)
+call_with(openreg_instance v, const char *slot, openreg_driver_comm comm,
+          openreg_status (*function)(openreg_instance, openreg_driver_comm))
 {
     openreg_handle *entry = NULL;
     openreg_status status;
-    OPENREG_RETURN_NOT_OK(use_comm(v, "get_error", comm, &entry));
-    COMM_CALL(status, v, "get_error", INNER(v)->get_error(v->instance, comm));
+    OPENREG_RETURN_NOT_OK(use_comm(v, slot, comm, &entry));
+    COMM_CALL(status, v, slot, function(v->instance, comm));
     openreg_handle_release(v, entry);
     return status;
 }
 
 static openreg_status
+validated_get_error(openreg_instance v, openreg_driver_comm comm)
+{
+    return call_with(v, "get_error", comm, INNER(v)->get_error);
+}
+
+static openreg_status
 validated_abort(openreg_instance v, openreg_driver_comm comm)
 {
-    openreg_handle *entry = NULL;
-    openreg_status status;
-    OPENREG_RETURN_NOT_OK(use_comm(v, "abort", comm, &entry));
-    COMM_CALL(status, v, "abort", INNER(v)->abort(v->instance, comm));
-    openreg_handle_release(v, entry);
-    return status;
+    return call_with(v, "abort", comm, INNER(v)->abort);
 }
 
 static openreg_status

@@ -8,7 +8,7 @@ openreg_validation_range(openreg_instance v, const char *slot, const void *ptr, 
                          const char *what)
 {
     OPENREG_RETURN_NOT_OK(openreg_validation_device(v, slot, dev));
-    openreg_range range;
+    openreg_ledger_range range;
     const int is_found = openreg_ledger_find(v, ptr, &range);
     if (!is_found || (range.kind == OPENREG_MADE_BY_MEMORY_OPEN && range.dev != dev)) {
         openreg_validation_report(v, OPENREG_RULE_ALLOCATION_ALIVE, slot, "%s %p is in no allocation of device %d",

@@ -49,7 +49,7 @@ static openreg_status
 validated_export(openreg_instance v, int32_t dev, void *ptr, const int32_t *processes, uint32_t count, void *out)
 {
     static const char slot[] = "memory_export";
-    openreg_range range;
+    openreg_ledger_range range;
     OPENREG_RETURN_NOT_OK(openreg_validation_device(v, slot, dev));
     if (!openreg_ledger_find(v, ptr, &range) || range.start != (uintptr_t)ptr || range.dev != dev ||
         (range.kind != OPENREG_MADE_BY_MEM_ALLOC && range.kind != OPENREG_MADE_BY_RESERVE))
@@ -87,8 +87,9 @@ validated_open_memory(openreg_instance v, int32_t dev, const void *handle, void 
         return status;
     }
     memory = memory == poison ? NULL : memory;
-    const openreg_range made = {.start = (uintptr_t)memory, .size = 1, .dev = dev, .kind = OPENREG_MADE_BY_MEMORY_OPEN};
-    openreg_range other;
+    const openreg_ledger_range made = {
+        .start = (uintptr_t)memory, .size = 1, .dev = dev, .kind = OPENREG_MADE_BY_MEMORY_OPEN};
+    openreg_ledger_range other;
     if (memory == NULL)
         openreg_ledger_give_up_room(v);
     if (memory == NULL || !openreg_ledger_add(v, &made, &other))
@@ -102,7 +103,7 @@ static openreg_status
 validated_close_memory(openreg_instance v, int32_t dev, void *ptr)
 {
     static const char slot[] = "memory_close";
-    openreg_range range, other;
+    openreg_ledger_range range, other;
     OPENREG_RETURN_NOT_OK(openreg_validation_device(v, slot, dev));
     if (!openreg_ledger_remove(v, OPENREG_MADE_BY_MEMORY_OPEN, dev, ptr, &range))
         return refuse_address(v, slot, dev, ptr);
@@ -163,13 +164,13 @@ validated_reserve(openreg_instance v, int32_t dev, uint64_t size, void **out)
         openreg_validation_untouched(v, slot, status, &start, &poison, sizeof start);
     }
     start = start == poison ? NULL : start;
-    const openreg_range made = {.start = (uintptr_t)start,
-                                .size = size,
-                                .dev = dev,
-                                .kind = OPENREG_MADE_BY_RESERVE,
-                                .mapped = mapped,
-                                .step = step};
-    openreg_range other;
+    const openreg_ledger_range made = {.start = (uintptr_t)start,
+                                       .size = size,
+                                       .dev = dev,
+                                       .kind = OPENREG_MADE_BY_RESERVE,
+                                       .mapped = mapped,
+                                       .step = step};
+    openreg_ledger_range other;
     if (status != OPENREG_OK || start == NULL || made.start % step != 0) {
         openreg_ledger_give_up_room(v);
         free(mapped);
@@ -192,7 +193,7 @@ validated_reserve(openreg_instance v, int32_t dev, uint64_t size, void **out)
 static openreg_status
 check_reservation(openreg_instance v, const char *slot, int32_t dev, void *ptr)
 {
-    openreg_range range;
+    openreg_ledger_range range;
     OPENREG_RETURN_NOT_OK(openreg_validation_device(v, slot, dev));
     return !openreg_ledger_find(v, ptr, &range) || range.start != (uintptr_t)ptr || range.dev != dev ||
                    range.kind != OPENREG_MADE_BY_RESERVE
@@ -237,7 +238,7 @@ static openreg_status
 validated_release(openreg_instance v, int32_t dev, void *ptr)
 {
     static const char slot[] = "release";
-    openreg_range range, other;
+    openreg_ledger_range range, other;
     OPENREG_RETURN_NOT_OK(openreg_validation_device(v, slot, dev));
     if (!openreg_ledger_remove(v, OPENREG_MADE_BY_RESERVE, dev, ptr, &range))
         return refuse_address(v, slot, dev, ptr);
@@ -266,7 +267,7 @@ static openreg_status
 validated_poison(openreg_instance v, int32_t dev, void *ptr, uint64_t size, openreg_driver_stream stream)
 {
     static const char slot[] = "poison";
-    openreg_range range;
+    openreg_ledger_range range;
     openreg_handle *entry = NULL;
     openreg_stream_state *state = NULL;
     OPENREG_RETURN_NOT_OK(openreg_validation_device(v, slot, dev));

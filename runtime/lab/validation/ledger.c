@@ -23,7 +23,7 @@ upper_bound(openreg_instance v, uintptr_t address)
 }
 
 static int
-overlaps(const openreg_range *a, const openreg_range *b)
+overlaps(const openreg_ledger_range *a, const openreg_ledger_range *b)
 {
     return a->start < b->start + b->size && b->start < a->start + a->size;
 }
@@ -36,7 +36,7 @@ openreg_ledger_make_room(openreg_instance v)
     const size_t wanted = v->range_count + ++v->ranges_coming;
     int fits = wanted <= v->range_capacity;
     if (!fits) {
-        openreg_range *const grown = realloc(v->ranges, 2 * wanted * sizeof *grown);
+        openreg_ledger_range *const grown = realloc(v->ranges, 2 * wanted * sizeof *grown);
         if (grown != NULL) {
             v->ranges = grown;
             v->range_capacity = 2 * wanted;
@@ -57,11 +57,11 @@ openreg_ledger_give_up_room(openreg_instance v)
 }
 
 int
-openreg_ledger_add(openreg_instance v, const openreg_range *range, openreg_range *other)
+openreg_ledger_add(openreg_instance v, const openreg_ledger_range *range, openreg_ledger_range *other)
 {
     openreg_lock_acquire(&v->lock);
     const size_t at = upper_bound(v, range->start);
-    const openreg_range *hit = NULL;
+    const openreg_ledger_range *hit = NULL;
     if (at > 0 && overlaps(range, &v->ranges[at - 1]))
         hit = &v->ranges[at - 1];
     else if (at > 0 && v->ranges[at - 1].start == range->start)
@@ -80,7 +80,7 @@ openreg_ledger_add(openreg_instance v, const openreg_range *range, openreg_range
     return hit == NULL;
 }
 
-static openreg_range *
+static openreg_ledger_range *
 starting_at(openreg_instance v, uintptr_t start)
 {
     const size_t at = upper_bound(v, start);
@@ -88,10 +88,10 @@ starting_at(openreg_instance v, uintptr_t start)
 }
 
 int
-openreg_ledger_remove(openreg_instance v, openreg_made_by kind, int32_t dev, const void *ptr, openreg_range *out)
+openreg_ledger_remove(openreg_instance v, openreg_made_by kind, int32_t dev, const void *ptr, openreg_ledger_range *out)
 {
     openreg_lock_acquire(&v->lock);
-    openreg_range *const range = starting_at(v, (uintptr_t)ptr);
+    openreg_ledger_range *const range = starting_at(v, (uintptr_t)ptr);
     const int is_it = range != NULL && range->kind == kind && range->dev == dev;
     if (is_it) {
         *out = *range;
@@ -105,12 +105,12 @@ openreg_ledger_remove(openreg_instance v, openreg_made_by kind, int32_t dev, con
 }
 
 int
-openreg_ledger_find(openreg_instance v, const void *ptr, openreg_range *out)
+openreg_ledger_find(openreg_instance v, const void *ptr, openreg_ledger_range *out)
 {
     const uintptr_t address = (uintptr_t)ptr;
     openreg_lock_acquire(&v->lock);
     const size_t at = upper_bound(v, address);
-    const openreg_range *const below = at > 0 ? &v->ranges[at - 1] : NULL;
+    const openreg_ledger_range *const below = at > 0 ? &v->ranges[at - 1] : NULL;
     const int is_found = below != NULL &&
                          (address - below->start < below->size || below->kind == OPENREG_MADE_BY_MEMORY_OPEN);
     if (is_found)
@@ -121,7 +121,7 @@ openreg_ledger_find(openreg_instance v, const void *ptr, openreg_range *out)
 
 /* Whether all pieces of the range of addresses are mapped, or none is; the lock is held. */
 static int
-are_mapped(const openreg_range *range, uint64_t offset, uint64_t size, int mapped)
+are_mapped(const openreg_ledger_range *range, uint64_t offset, uint64_t size, int mapped)
 {
     if (offset > range->size || size > range->size - offset)
         return 0;
@@ -136,7 +136,7 @@ openreg_ledger_holds(openreg_instance v, const void *ptr, uint64_t size)
 {
     openreg_lock_acquire(&v->lock);
     const size_t at = upper_bound(v, (uintptr_t)ptr);
-    const openreg_range *const range = at > 0 ? &v->ranges[at - 1] : NULL;
+    const openreg_ledger_range *const range = at > 0 ? &v->ranges[at - 1] : NULL;
     const uint64_t offset = range != NULL ? (uintptr_t)ptr - range->start : 0;
     const int holds = range != NULL && (range->mapped != NULL ? are_mapped(range, offset, size, 1)
                                                               : offset <= range->size && size <= range->size - offset);
@@ -148,7 +148,7 @@ int
 openreg_ledger_set_mapped(openreg_instance v, const void *ptr, uint64_t offset, uint64_t size, int mapped)
 {
     openreg_lock_acquire(&v->lock);
-    openreg_range *const range = starting_at(v, (uintptr_t)ptr);
+    openreg_ledger_range *const range = starting_at(v, (uintptr_t)ptr);
     const int fits = range != NULL && range->mapped != NULL && offset % range->step == 0 && size % range->step == 0 &&
                      are_mapped(range, offset, size, !mapped);
     if (fits)
@@ -161,7 +161,7 @@ void
 openreg_ledger_set_distance(openreg_instance v, uintptr_t start, uintptr_t distance)
 {
     openreg_lock_acquire(&v->lock);
-    openreg_range *const range = starting_at(v, start);
+    openreg_ledger_range *const range = starting_at(v, start);
     if (range != NULL) {
         range->has_distance = 1;
         range->distance = distance;

@@ -10,9 +10,9 @@
 /* Enters what a function gave, for which room was made. Memory that overlaps is refused: to use it would destroy other
  * memory. Without an address, or with one that is misaligned, the runtime refuses it. */
 static openreg_status
-enter(openreg_instance v, const char *slot, openreg_rule rule, const openreg_range *made, uint64_t alignment)
+enter(openreg_instance v, const char *slot, openreg_rule rule, const openreg_ledger_range *made, uint64_t alignment)
 {
-    openreg_range other;
+    openreg_ledger_range other;
     void *const address = (void *)made->start;
     if (address == NULL) {
         openreg_ledger_give_up_room(v);
@@ -49,7 +49,7 @@ validated_mem_alloc(openreg_instance v, int32_t dev, uint64_t size, void **out)
     }
     const uint64_t least = v->devices[dev].info.min_alignment;
     memory = memory == poison ? NULL : memory;
-    const openreg_range made = {
+    const openreg_ledger_range made = {
         .start = (uintptr_t)memory, .size = size, .dev = dev, .kind = OPENREG_MADE_BY_MEM_ALLOC};
     OPENREG_RETURN_NOT_OK(enter(v, slot, OPENREG_RULE_ALIGNMENT, &made, least == 0 ? LEAST_ALIGNMENT : least));
     *out = memory;
@@ -58,16 +58,16 @@ validated_mem_alloc(openreg_instance v, int32_t dev, uint64_t size, void **out)
 
 /* Puts back what a function failed to free. */
 static void
-put_back(openreg_instance v, const openreg_range *range)
+put_back(openreg_instance v, const openreg_ledger_range *range)
 {
-    openreg_range other;
+    openreg_ledger_range other;
     (void)openreg_ledger_add(v, range, &other);
 }
 
 static openreg_status
 not_alive(openreg_instance v, const char *slot, int32_t dev, const void *ptr)
 {
-    openreg_range other;
+    openreg_ledger_range other;
     if (openreg_ledger_find(v, ptr, &other))
         return openreg_validation_refuse(v, OPENREG_RULE_ALLOCATION_ALIVE, OPENREG_E_INVALID, slot,
                                          "%p of device %d is inside %llu bytes at %p of device %d, of another kind, "
@@ -81,7 +81,7 @@ static openreg_status
 validated_mem_free(openreg_instance v, int32_t dev, void *ptr)
 {
     static const char slot[] = "mem_free";
-    openreg_range range;
+    openreg_ledger_range range;
     OPENREG_RETURN_NOT_OK(openreg_validation_device(v, slot, dev));
     if (!openreg_ledger_remove(v, OPENREG_MADE_BY_MEM_ALLOC, dev, ptr, &range))
         return not_alive(v, slot, dev, ptr);
@@ -111,7 +111,7 @@ validated_host_alloc(openreg_instance v, uint64_t size, void **out)
         return status;
     }
     memory = memory == poison ? NULL : memory;
-    const openreg_range made = {
+    const openreg_ledger_range made = {
         .start = (uintptr_t)memory, .size = size, .dev = -1, .kind = OPENREG_MADE_BY_HOST_ALLOC};
     OPENREG_RETURN_NOT_OK(enter(v, slot, OPENREG_RULE_HOST_MEMORY, &made, LEAST_ALIGNMENT));
     *out = memory;
@@ -121,7 +121,7 @@ validated_host_alloc(openreg_instance v, uint64_t size, void **out)
 static openreg_status
 validated_host_free(openreg_instance v, void *ptr)
 {
-    openreg_range range;
+    openreg_ledger_range range;
     if (!openreg_ledger_remove(v, OPENREG_MADE_BY_HOST_ALLOC, -1, ptr, &range))
         return not_alive(v, "host_free", -1, ptr);
     openreg_status status;
@@ -138,7 +138,7 @@ validated_host_alias(openreg_instance v, int32_t dev, void *ptr, void **out)
 {
     static const char slot[] = "host_alias";
     OPENREG_RETURN_NOT_OK(openreg_validation_device(v, slot, dev));
-    openreg_range range;
+    openreg_ledger_range range;
     const int is_known = openreg_ledger_find(v, ptr, &range) && range.dev == dev;
     if (!is_known)
         openreg_validation_report(v, OPENREG_RULE_ALLOCATION_ALIVE, slot, "%p is in no allocation of device %d", ptr,

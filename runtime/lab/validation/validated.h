@@ -31,7 +31,7 @@ typedef enum openreg_made_by {
     OPENREG_MADE_BY_COUNT
 } openreg_made_by;
 
-typedef struct openreg_range {
+typedef struct openreg_ledger_range {
     uintptr_t start;
     uint64_t size; /* of a reservation: all of it */
     int32_t dev;   /* -1: host memory */
@@ -40,7 +40,7 @@ typedef struct openreg_range {
     uintptr_t distance;
     unsigned char *mapped; /* of a reservation: which pieces of `step` bytes are memory; the books' */
     uint64_t step;
-} openreg_range;
+} openreg_ledger_range;
 
 /* What has been queued, and what is known to have ended. Streams live until close(): an event may still name one. */
 typedef struct openreg_stream_state {
@@ -85,7 +85,7 @@ struct openreg_instance_s {
     int32_t count;
     openreg_device_state *devices;
     openreg_lock lock;                                 /* of what follows */
-    openreg_range *ranges;                             /* sorted by their start */
+    openreg_ledger_range *ranges;                      /* sorted by their start */
     size_t range_count, range_capacity, ranges_coming; /* the last: calls that have made room */
     openreg_handle *handles[OPENREG_HANDLE_BUCKETS];
     openreg_stream_state *streams;
@@ -144,11 +144,12 @@ void openreg_validation_free(openreg_instance);
 openreg_status openreg_ledger_make_room(openreg_instance);
 void openreg_ledger_give_up_room(openreg_instance);
 /* Adds a range, with room made. 0: it overlaps a live one, which is copied to *other; nothing was added. */
-int openreg_ledger_add(openreg_instance, const openreg_range *range, openreg_range *other);
+int openreg_ledger_add(openreg_instance, const openreg_ledger_range *range, openreg_ledger_range *other);
 /* Takes out the range that begins at `ptr`, and makes room to put it back. 0: there is none of that kind and device. */
-int openreg_ledger_remove(openreg_instance, openreg_made_by kind, int32_t dev, const void *ptr, openreg_range *out);
+int openreg_ledger_remove(openreg_instance, openreg_made_by kind, int32_t dev, const void *ptr,
+                          openreg_ledger_range *out);
 /* The range that holds the address, or memory_open()'s that is the nearest below: its size is not known. 0: none. */
-int openreg_ledger_find(openreg_instance, const void *ptr, openreg_range *out);
+int openreg_ledger_find(openreg_instance, const void *ptr, openreg_ledger_range *out);
 /* Whether every byte is memory, in one range of the books. */
 int openreg_ledger_holds(openreg_instance, const void *ptr, uint64_t size);
 /* The pieces of the reservation at `ptr` become memory, or none. 0: it lacks such pieces, or not all of them were otherwise

@@ -15,8 +15,7 @@ static atomic_int bad_fork;
 static atomic_int drivers_at_risk;
 static pthread_once_t watch_once = PTHREAD_ONCE_INIT;
 
-/* Each is written once, while its library is loaded, and then has its bit: a thread may load libopenreg_lab.so while
- * another forks. */
+/* Each is written once, while its library is loaded, and then has its bit. */
 static openreg_fork_handlers handlers[OPENREG_FORK_STAGES];
 static openreg_lock *held[OPENREG_FORK_STAGES];
 static atomic_uint have_handlers, have_locks;
@@ -24,6 +23,7 @@ static_assert(OPENREG_FORK_STAGES <= 32, "a bit for each stage");
 
 /* Of the fork that this thread is in: what was prepared is what is ended. */
 static _Thread_local unsigned forks_handlers, forks_locks;
+static _Thread_local unsigned own_locks; /* of stages: by openreg_fork_take() */
 
 void
 openreg_fork_handle(openreg_fork_stage stage, const openreg_fork_handlers *own)
@@ -39,6 +39,20 @@ openreg_fork_hold(openreg_fork_stage stage, openreg_lock *lock)
     (void)atomic_fetch_or_explicit(&have_locks, 1u << stage, memory_order_release);
 }
 
+void
+openreg_fork_take(openreg_fork_stage stage)
+{
+    openreg_lock_acquire(held[stage]);
+    own_locks |= 1u << stage;
+}
+
+void
+openreg_fork_give(openreg_fork_stage stage)
+{
+    own_locks &= ~(1u << stage);
+    openreg_lock_release(held[stage]);
+}
+
 static bool
 has(unsigned stages, int stage)
 {
@@ -48,9 +62,11 @@ has(unsigned stages, int stage)
 static void
 before_fork(void)
 {
-    forks_handlers = atomic_load_explicit(&have_handlers, memory_order_acquire);
-    forks_locks = atomic_load_explicit(&have_locks, memory_order_acquire);
+    forks_handlers = forks_locks = 0;
     for (int stage = OPENREG_FORK_STAGES - 1; stage >= 0; --stage) {
+        /* Read at each stage: a stage before may have waited for libopenreg_lab.so, which has some of the rest. */
+        forks_handlers |= atomic_load_explicit(&have_handlers, memory_order_acquire) & 1u << stage;
+        forks_locks |= atomic_load_explicit(&have_locks, memory_order_acquire) & ~own_locks & 1u << stage;
         if (has(forks_handlers, stage) && handlers[stage].prepare != NULL)
             handlers[stage].prepare();
         if (has(forks_locks, stage))

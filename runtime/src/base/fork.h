@@ -27,6 +27,9 @@ void openreg_fork_at_risk(int change);
  * driver works on one object alone (an event, a stream that is made), of which the child finds the state before. */
 typedef enum openreg_fork_stage {
     OPENREG_FORK_TABLE,       /* withdraws the table from a poisoned child */
+    OPENREG_FORK_OBSERVERS,   /* changes of the list */
+    OPENREG_FORK_LAYERS,      /* changes of what is attached to open drivers */
+    OPENREG_FORK_HOST_ERRORS, /* the list */
     OPENREG_FORK_RACES,       /* the detector's lock */
     OPENREG_FORK_FAULTS,      /* that of the plans and of the errors left */
     OPENREG_FORK_ADDRESSES,   /* the address map's */
@@ -42,6 +45,7 @@ typedef enum openreg_fork_stage {
     OPENREG_FORK_CANDIDATES,  /* the list */
     OPENREG_FORK_DRIVER_LOCK, /* nobody holds it in the child */
     OPENREG_FORK_TRACE,       /* the child inherits none */
+    OPENREG_FORK_LAB,         /* loading of libopenreg_lab.so */
     OPENREG_FORK_STAGES
 } openreg_fork_stage;
 
@@ -53,12 +57,16 @@ typedef struct openreg_fork_handlers {
 } openreg_fork_handlers;
 
 /* Sets the handlers of a stage, once. Called by a constructor of the stage's module, so that this file needs to know none
- * of them; a constructor of libopenreg_lab.so may run while another thread forks, whose fork goes without them. */
+ * of them. */
 OPENREG_INTERNAL void openreg_fork_handle(openreg_fork_stage stage, const openreg_fork_handlers *own);
 
-/* The same for a stage that is nothing but a lock: it is held over the fork; the child re-makes it (lock.h). No driver is
- * called while it is held. */
+/* The same for a stage that is nothing but a lock: it is held over the fork; the child re-makes it (lock.h). */
 struct openreg_lock;
 OPENREG_INTERNAL void openreg_fork_hold(openreg_fork_stage stage, struct openreg_lock *lock);
+
+/* Take and give back the lock of such a stage where a driver is called with it: a driver may fork() in a call, and the thread
+ * doesn't wait for its own lock then. */
+void openreg_fork_take(openreg_fork_stage stage);
+void openreg_fork_give(openreg_fork_stage stage);
 
 #endif

@@ -3,6 +3,7 @@
  * take locks of its own. */
 #define _GNU_SOURCE
 #include "base/log.h"
+#include "base/device_name.h"
 
 #include <errno.h>
 #include <sched.h>
@@ -95,7 +96,7 @@ static void
 write_line(int32_t level, const char *text)
 {
     char line[2304];
-    int length = snprintf(line, sizeof line - 1, "openreg: %s: %s", name_of_level(level), text);
+    int length = snprintf(line, sizeof line - 1, "%s: %s: %s", openreg_device_name(), name_of_level(level), text);
     if (length < 0)
         return;
     if ((size_t)length > sizeof line - 2)

@@ -6,6 +6,7 @@
 #include <stdbool.h>
 #include <stdlib.h>
 
+#include "base/device_name.h"
 #include "base/error.h"
 #include "base/fork.h"
 #include "base/lock.h"
@@ -201,9 +202,8 @@ openreg_event_record(openreg_event event, int32_t device, openreg_stream stream)
     openreg_driver_stream handle = NULL;
     OPENREG_RETURN_NOT_OK(reach(call, event, &slot));
     if (device != slot->device->index)
-        return openreg_error_set(OPENREG_E_INVALID, call,
-                                 "an event of openreg:%d can't be recorded on a stream of openreg:%d",
-                                 slot->device->index, device);
+        return openreg_error_set(OPENREG_E_INVALID, call, "an event of %s:%d can't be recorded on a stream of %s:%d",
+                                 openreg_device_name(), slot->device->index, openreg_device_name(), device);
     OPENREG_RETURN_NOT_OK(openreg_stream_resolve(slot->device, call, stream, &handle));
     openreg_stream_is_used(slot->device, call, stream);
     openreg_lock_acquire(&slot->lock);
@@ -302,9 +302,9 @@ openreg_event_elapsed(openreg_event start, openreg_event end, double *millisecon
     OPENREG_RETURN_NOT_OK(read_timed(call, "end", end, &end_device, &end_marker));
     if (start_device != end_device)
         return openreg_error_set(OPENREG_E_INVALID, call,
-                                 "the events are of openreg:%d and openreg:%d; both must be of "
+                                 "the events are of %s:%d and %s:%d; both must be of "
                                  "one device",
-                                 start_device->index, end_device->index);
+                                 openreg_device_name(), start_device->index, openreg_device_name(), end_device->index);
     return openreg_call_marker_elapsed(start_device, call, &start_marker, &end_marker, milliseconds);
 }
 

@@ -12,6 +12,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/device_name.h"
 #include "base/error.h"
 #include "base/lock.h"
 #include "base/log.h"
@@ -88,13 +89,14 @@ reject_stream(const openreg_device *device, const char *call, openreg_stream str
     if (stream > 0 && stream >> 32 < device->streams->table >> 32 && owner >= 0 && owner < OPENREG_MAX_DEVICES)
         return openreg_error_set(OPENREG_E_INVALID, call,
                                  "stream 0x%llx is of a device that went when drivers were selected again, not of "
-                                 "openreg:%d",
-                                 (unsigned long long)stream, device->index);
+                                 "%s:%d",
+                                 (unsigned long long)stream, openreg_device_name(), device->index);
     if (stream > 0 && owner != device->index && owner >= 0 && owner < OPENREG_MAX_DEVICES)
-        return openreg_error_set(OPENREG_E_INVALID, call, "stream 0x%llx belongs to openreg:%lld, not to openreg:%d",
-                                 (unsigned long long)stream, (long long)owner, device->index);
-    return openreg_error_set(OPENREG_E_INVALID, call, "0x%llx is not a stream of openreg:%d",
-                             (unsigned long long)stream, device->index);
+        return openreg_error_set(OPENREG_E_INVALID, call, "stream 0x%llx belongs to %s:%lld, not to %s:%d",
+                                 (unsigned long long)stream, openreg_device_name(), (long long)owner,
+                                 openreg_device_name(), device->index);
+    return openreg_error_set(OPENREG_E_INVALID, call, "0x%llx is not a stream of %s:%d", (unsigned long long)stream,
+                             openreg_device_name(), device->index);
 }
 
 static openreg_stream
@@ -376,7 +378,7 @@ openreg_stream_from_native(int32_t index, const void *native, openreg_stream *ou
         }
     }
     return openreg_error_set(OPENREG_E_UNSUPPORTED, call,
-                             "%p is not a stream that openreg has made on openreg:%d, and driver \"%s\" has no way to "
+                             "%p is not a stream that was made on %s:%d, and driver \"%s\" has no way to "
                              "adopt another library's",
-                             native, device->index, device->driver->name);
+                             native, openreg_device_name(), device->index, device->driver->name);
 }

@@ -3,6 +3,7 @@
 #define _GNU_SOURCE
 #include "driver/attached_layers.h"
 
+#include "base/fork.h"
 #include "base/lock.h"
 #include "driver/driver_calls.h"
 
@@ -14,6 +15,12 @@ static void (*wraps[LAYERS])(openreg_driver *table); /* of those that were attac
 static _Atomic unsigned attached;
 
 OPENREG_HOT_TLS openreg_current_call openreg_current;
+
+__attribute__((constructor)) static void
+handle_forks(void)
+{
+    openreg_fork_hold(OPENREG_FORK_LAYERS, &lock);
+}
 
 /* Those of sets whose layers were all attached once. The lock is held. */
 static void

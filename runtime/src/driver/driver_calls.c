@@ -8,6 +8,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/device_name.h"
 #include "base/error.h"
 #include "base/log.h"
 #include "base/sized_struct.h"
@@ -51,8 +52,8 @@ openreg_call_lost(const openreg_device *device, const char *call)
 {
     const int is_known = atomic_load_explicit(&device->loss, memory_order_acquire) == OPENREG_LOSS_KNOWN;
     (void)openreg_error_set_driver(OPENREG_E_DEVICE_LOST, call, device->driver->name,
-                                   "openreg:%d was lost in an earlier call%s%s", device->index, is_known ? ": " : "",
-                                   is_known ? device->loss_text : "");
+                                   "%s:%d was lost in an earlier call%s%s", openreg_device_name(), device->index,
+                                   is_known ? ": " : "", is_known ? device->loss_text : "");
     return openreg_error_names_driver(device->driver->name, is_known ? device->loss_vendor_code : 0);
 }
 

@@ -100,8 +100,6 @@ typedef struct openreg_backend_event {
     int32_t recorded;            /* 1 once recorded */
     uint32_t flags;              /* OPENREG_EVENT_TIMING */
 } openreg_backend_event;
-/* Whether timed markers of the device are the driver's: emulated ones wait for the stream when they are recorded. */
-int openreg_backend_event_is_measured(const openreg_device *);
 openreg_status openreg_call_marker_create(openreg_device *, const char *call, uint32_t flags,
                                           openreg_backend_event *out);
 openreg_status openreg_call_marker_destroy(openreg_device *, const char *call, openreg_backend_event *);

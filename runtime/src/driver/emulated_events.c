@@ -18,12 +18,6 @@ is_emulated(const openreg_driver *table, uint32_t flags)
     return table->event_create == NULL || ((flags & OPENREG_EVENT_TIMING) != 0 && table->event_elapsed == NULL);
 }
 
-int
-openreg_backend_event_is_measured(const openreg_device *device)
-{
-    return !is_emulated(device->driver->table, OPENREG_EVENT_TIMING);
-}
-
 openreg_status
 openreg_call_marker_create(openreg_device *device, const char *call, uint32_t flags, openreg_backend_event *out)
 {

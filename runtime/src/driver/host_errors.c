@@ -6,6 +6,7 @@
 #include <stdlib.h>
 
 #include "base/error.h"
+#include "base/fork.h"
 #include "base/lock.h"
 #include "base/text.h"
 
@@ -20,6 +21,12 @@ typedef struct left_error {
 atomic_uint openreg_host_errors;
 static openreg_lock lock = OPENREG_LOCK_INITIALIZER; /* of the list. A leaf */
 static left_error *errors, *last;                    /* the oldest first */
+
+__attribute__((constructor)) static void
+handle_forks(void)
+{
+    openreg_fork_hold(OPENREG_FORK_HOST_ERRORS, &lock);
+}
 
 void
 openreg_host_error_leave(int32_t device, openreg_driver_stream stream, openreg_status code, const char *text)

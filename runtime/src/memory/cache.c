@@ -6,6 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/device_name.h"
 #include "base/error.h"
 #include "base/fork.h"
 #include "device/stream.h"
@@ -295,8 +296,8 @@ take_free(struct openreg_cache *cache, openreg_pool *pool, uint64_t rounded, uin
     if (should_split(pool, rounded, remainder)) {
         openreg_block *rest = openreg_cache_take_block(cache);
         if (rest == NULL)
-            return openreg_error_set(OPENREG_E_NOMEM, malloc_call,
-                                     "out of host memory for allocator metadata of openreg:%d", cache->device->index);
+            return openreg_error_set(OPENREG_E_NOMEM, malloc_call, "out of host memory for allocator metadata of %s:%d",
+                                     openreg_device_name(), cache->device->index);
         openreg_free_lists_remove(&pool->free, block);
         split(pool, block, rounded, rest);
         if (was_split) {
@@ -477,21 +478,23 @@ reject_block(const openreg_found_range *found, const char *call, const void *ptr
 {
     const int32_t device = found->info.device->index;
     if (has_gone(found, (uintptr_t)ptr))
-        return openreg_error_set(OPENREG_E_INVALID, call, "%p is not memory of openreg, or was freed already", ptr);
+        return openreg_error_set(OPENREG_E_INVALID, call, "%p is not memory of %s, or was freed already", ptr,
+                                 openreg_device_name());
     const openreg_block *block = block_around(found->info.segment, (uintptr_t)ptr);
     const uint64_t offset = (uint64_t)((const char *)ptr - block->address);
     if (block->state == OPENREG_BLOCK_SHARED && block->segment->pool == NULL)
         return openreg_error_set(OPENREG_E_INVALID, call,
-                                 "%p on openreg:%d is memory of another process; openreg_import_release() ends its "
+                                 "%p on %s:%d is memory of another process; openreg_import_release() ends its "
                                  "use",
-                                 ptr, device);
+                                 ptr, openreg_device_name(), device);
     if (block->state != OPENREG_BLOCK_ALLOCATED)
-        return openreg_error_set(OPENREG_E_INVALID, call, "%p on openreg:%d was freed already%s", ptr, device,
+        return openreg_error_set(OPENREG_E_INVALID, call, "%p on %s:%d was freed already%s", ptr, openreg_device_name(),
+                                 device,
                                  block->state == OPENREG_BLOCK_AWAITING_FREE ? " (a stream may still use it)" : "");
     return openreg_error_set(OPENREG_E_INVALID, call,
-                             "%p is inside a block, %llu bytes behind its start %p on openreg:%d; only the start "
+                             "%p is inside a block, %llu bytes behind its start %p on %s:%d; only the start "
                              "of a block names it",
-                             ptr, (unsigned long long)offset, (void *)block->address, device);
+                             ptr, (unsigned long long)offset, (void *)block->address, openreg_device_name(), device);
 }
 
 /* The range of a device address. False for anything else, and in a bad fork, which has no table. */
@@ -606,7 +609,8 @@ record_stream(struct openreg_cache *cache, openreg_block *block, openreg_device 
         use = calloc(1, sizeof *use);
     if (use == NULL)
         return openreg_error_set(OPENREG_E_NOMEM, "openreg_record_stream",
-                                 "out of host memory for allocator metadata of openreg:%d", cache->device->index);
+                                 "out of host memory for allocator metadata of %s:%d", openreg_device_name(),
+                                 cache->device->index);
     use->block = block;
     use->stream = pools;
     use->next = NULL;

@@ -3,6 +3,7 @@
 #define _GNU_SOURCE
 #include <stdio.h>
 
+#include "base/device_name.h"
 #include "base/error.h"
 #include "base/format_bytes.h"
 #include "base/text.h"
@@ -34,18 +35,19 @@ openreg_cache_out_of_memory(struct openreg_cache *cache, const openreg_pool *poo
         unused = total > (uint64_t)reserved ? total - (uint64_t)reserved : 0;
     }
     if (total > 0)
-        (void)snprintf(capacity, sizeof capacity, " openreg:%d has %s in all, of which %s are free.", device->index,
-                       openreg_format_bytes(total).text, openreg_format_bytes(unused).text);
+        (void)snprintf(capacity, sizeof capacity, " %s:%d has %s in all, of which %s are free.", openreg_device_name(),
+                       device->index, openreg_format_bytes(total).text, openreg_format_bytes(unused).text);
     if (limit != UINT64_MAX)
         (void)snprintf(limited, sizeof limited, " This process is limited to %s.", openreg_format_bytes(limit).text);
     if (cause.is_drivers && cause.vendor_code != 0)
         (void)snprintf(vendor_code, sizeof vendor_code, " (vendor code %lld)", (long long)cause.vendor_code);
     status = openreg_error_set(OPENREG_E_NOMEM, malloc_call,
-                               "out of memory on openreg:%d (driver \"%s\"). Tried to allocate %s.%s%s %s are "
-                               "allocated by openreg, and %s are reserved by openreg but unallocated%s%s%s",
-                               device->index, device->driver->name, asked.text, capacity, limited, used.text,
-                               cached.text, cause.is_drivers ? "; the driver said: " : ".",
-                               cause.is_drivers ? cause.text : "", vendor_code);
+                               "out of memory on %s:%d (driver \"%s\"). Tried to allocate %s.%s%s %s are "
+                               "allocated by %s, and %s are reserved by %s but unallocated%s%s%s",
+                               openreg_device_name(), device->index, device->driver->name, asked.text, capacity,
+                               limited, used.text, openreg_device_name(), cached.text, openreg_device_name(),
+                               cause.is_drivers ? "; the driver said: " : ".", cause.is_drivers ? cause.text : "",
+                               vendor_code);
     (void)openreg_error_names_driver(device->driver->name, cause.vendor_code);
     openreg_fast_lock_acquire(&cache->lock);
     if ((openreg_features() & OPENREG_FEATURE_TRACE) != 0)

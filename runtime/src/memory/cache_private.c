@@ -6,6 +6,7 @@
 #include <stdatomic.h>
 #include <stdlib.h>
 
+#include "base/device_name.h"
 #include "base/error.h"
 #include "base/thread.h"
 
@@ -51,15 +52,16 @@ find_pool(const struct openreg_cache *cache, openreg_memory_pool_id id)
 static openreg_status
 no_such_pool(const char *call, const openreg_device *device, openreg_memory_pool_id id)
 {
-    return openreg_error_set(OPENREG_E_INVALID, call, "there is no memory pool (%llu, %llu) on openreg:%d",
-                             (unsigned long long)id.first, (unsigned long long)id.second, device->index);
+    return openreg_error_set(OPENREG_E_INVALID, call, "there is no memory pool (%llu, %llu) on %s:%d",
+                             (unsigned long long)id.first, (unsigned long long)id.second, openreg_device_name(),
+                             device->index);
 }
 
 static openreg_status
 no_memory(const char *call, const openreg_device *device)
 {
-    return openreg_error_set(OPENREG_E_NOMEM, call, "out of host memory for allocator metadata of openreg:%d",
-                             device->index);
+    return openreg_error_set(OPENREG_E_NOMEM, call, "out of host memory for allocator metadata of %s:%d",
+                             openreg_device_name(), device->index);
 }
 
 /* --------------------------------------------------------------------------------------------------------- requests */
@@ -283,9 +285,10 @@ release_use(struct openreg_cache *cache, const char *call, openreg_memory_pool_i
         return no_such_pool(call, cache->device, id);
     if (is_missing)
         return openreg_error_set(OPENREG_E_INVALID, call,
-                                 "memory pool (%llu, %llu) of openreg:%d was released as often as it was retained; "
+                                 "memory pool (%llu, %llu) of %s:%d was released as often as it was retained; "
                                  "threads are still in it",
-                                 (unsigned long long)id.first, (unsigned long long)id.second, cache->device->index);
+                                 (unsigned long long)id.first, (unsigned long long)id.second, openreg_device_name(),
+                                 cache->device->index);
     if (last)
         openreg_cache_return(cache);
     return OPENREG_OK;
@@ -359,9 +362,9 @@ enter(struct openreg_cache *cache, const char *call, openreg_memory_pool_id id, 
     if (pool == NULL)
         return no_such_pool(call, cache->device, id);
     if (find_route(cache, pool) != NULL)
-        return openreg_error_set(OPENREG_E_INVALID, call,
-                                 "this thread is in memory pool (%llu, %llu) of openreg:%d already",
-                                 (unsigned long long)id.first, (unsigned long long)id.second, cache->device->index);
+        return openreg_error_set(OPENREG_E_INVALID, call, "this thread is in memory pool (%llu, %llu) of %s:%d already",
+                                 (unsigned long long)id.first, (unsigned long long)id.second, openreg_device_name(),
+                                 cache->device->index);
     route->node.key = number_of_this_thread();
     route->pool = pool;
     openreg_tree_insert(&cache->routes, &route->node);
@@ -403,9 +406,9 @@ openreg_memory_pool_leave(int32_t device, openreg_memory_pool_id id)
         openreg_tree_remove(&cache->routes, &route->node);
     openreg_fast_lock_release(&cache->lock);
     if (route == NULL)
-        return openreg_error_set(OPENREG_E_INVALID, call,
-                                 "this thread is not in memory pool (%llu, %llu) of openreg:%d",
-                                 (unsigned long long)id.first, (unsigned long long)id.second, device);
+        return openreg_error_set(OPENREG_E_INVALID, call, "this thread is not in memory pool (%llu, %llu) of %s:%d",
+                                 (unsigned long long)id.first, (unsigned long long)id.second, openreg_device_name(),
+                                 device);
     free(route);
     openreg_cache_feature(OPENREG_FEATURE_ROUTES, false);
     return release_use(cache, call, id, false);

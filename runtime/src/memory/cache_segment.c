@@ -5,6 +5,7 @@
 
 #include <stdlib.h>
 
+#include "base/device_name.h"
 #include "base/error.h"
 
 static const char malloc_call[] = "openreg_malloc";
@@ -40,8 +41,8 @@ openreg_cache_map_segment(const char *call, openreg_device *device, openreg_segm
 static openreg_status
 no_memory(const openreg_device *device)
 {
-    return openreg_error_set(OPENREG_E_NOMEM, malloc_call, "out of host memory for allocator metadata of openreg:%d",
-                             device->index);
+    return openreg_error_set(OPENREG_E_NOMEM, malloc_call, "out of host memory for allocator metadata of %s:%d",
+                             openreg_device_name(), device->index);
 }
 
 static void
@@ -237,8 +238,8 @@ check_limit(const struct openreg_cache *cache, uint64_t size)
     const uint64_t reserved = (uint64_t)openreg_stat_current(cache->stats.reserved_bytes) + cache->coming;
     if (size <= limit && reserved <= limit - size)
         return OPENREG_OK;
-    return openreg_error_set(OPENREG_E_NOMEM, malloc_call, "openreg:%d is limited to %llu bytes", cache->device->index,
-                             (unsigned long long)limit);
+    return openreg_error_set(OPENREG_E_NOMEM, malloc_call, "%s:%d is limited to %llu bytes", openreg_device_name(),
+                             cache->device->index, (unsigned long long)limit);
 }
 
 /* Lets a segment of the pool grow for the request, unless something fits once nothing is hot or warm. *out = NULL if there

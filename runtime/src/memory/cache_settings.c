@@ -4,6 +4,7 @@
 
 #include <string.h>
 
+#include "base/device_name.h"
 #include "base/error.h"
 #include "base/fork.h"
 #include "base/log.h"
@@ -123,8 +124,8 @@ openreg_cache_warn_of_growing(const openreg_device *device)
 {
     static atomic_flag warned = ATOMIC_FLAG_INIT;
     if (!atomic_flag_test_and_set(&warned))
-        openreg_log(OPENREG_LOG_WARNING, "expandable_segments is ignored on openreg:%d: driver \"%s\" has none",
-                    device->index, device->driver->name);
+        openreg_log(OPENREG_LOG_WARNING, "expandable_segments is ignored on %s:%d: driver \"%s\" has none",
+                    openreg_device_name(), device->index, device->driver->name);
 }
 
 static double

@@ -5,6 +5,7 @@
 
 #include <stdlib.h>
 
+#include "base/device_name.h"
 #include "base/error.h"
 
 openreg_status
@@ -19,9 +20,9 @@ openreg_cache_share(const char *call, const void *ptr, openreg_shared_block *out
     openreg_block *block = openreg_cache_block_at(&found, (uintptr_t)ptr);
     if (block == NULL || block->state != OPENREG_BLOCK_ALLOCATED) {
         status = openreg_error_set(OPENREG_E_INVALID, call,
-                                   "%p on openreg:%d was freed already, or is another process's memory, which only "
+                                   "%p on %s:%d was freed already, or is another process's memory, which only "
                                    "that process can export",
-                                   ptr, found.info.device->index);
+                                   ptr, openreg_device_name(), found.info.device->index);
     } else {
         block->is_shared = 1;
         out->device = found.info.device;
@@ -61,8 +62,8 @@ openreg_cache_adopt(const char *call, openreg_device *device, void *base, uint64
     openreg_block_index *index = openreg_block_index_create(size, 20);
     openreg_status status = OPENREG_E_NOMEM;
     if (segment == NULL || block == NULL || index == NULL) {
-        (void)openreg_error_set(OPENREG_E_NOMEM, call, "out of host memory for allocator metadata of openreg:%d",
-                                device->index);
+        (void)openreg_error_set(OPENREG_E_NOMEM, call, "out of host memory for allocator metadata of %s:%d",
+                                openreg_device_name(), device->index);
     } else {
         *block = (openreg_block){
             .address = base, .size = size, .segment = segment, .u.used.requested = size, .state = OPENREG_BLOCK_SHARED};

@@ -4,6 +4,7 @@
 
 #include <stdlib.h>
 
+#include "base/device_name.h"
 #include "base/error.h"
 #include "device/stream.h"
 
@@ -17,8 +18,8 @@ openreg_cache_new_pools(struct openreg_cache *cache, const char *call, openreg_d
     OPENREG_RETURN_NOT_OK(openreg_stream_resolve(device, call, stream, &handle));
     openreg_stream_pools *pools = calloc(1, sizeof *pools);
     if (pools == NULL)
-        return openreg_error_set(OPENREG_E_NOMEM, call, "out of host memory for allocator metadata of openreg:%d",
-                                 cache->device->index);
+        return openreg_error_set(OPENREG_E_NOMEM, call, "out of host memory for allocator metadata of %s:%d",
+                                 openreg_device_name(), cache->device->index);
     pools->device = device;
     pools->stream = stream;
     pools->handle = handle;

@@ -8,6 +8,7 @@
 
 #include <stdlib.h>
 
+#include "base/device_name.h"
 #include "base/error.h"
 #include "watch/observers.h"
 
@@ -189,8 +190,8 @@ openreg_cache_grow_segment(struct openreg_cache *cache, openreg_segment *segment
 {
     openreg_block *spare = openreg_cache_take_block(cache);
     if (spare == NULL)
-        return openreg_error_set(OPENREG_E_NOMEM, malloc_call,
-                                 "out of host memory for allocator metadata of openreg:%d", cache->device->index);
+        return openreg_error_set(OPENREG_E_NOMEM, malloc_call, "out of host memory for allocator metadata of %s:%d",
+                                 openreg_device_name(), cache->device->index);
     cache->coming += amount;
     const openreg_status status = change(cache, malloc_call, segment, true, segment->size, amount);
     cache->coming -= amount;

@@ -6,6 +6,7 @@
 #define _GNU_SOURCE
 #include <stdlib.h>
 
+#include "base/device_name.h"
 #include "base/error.h"
 #include "device/stream.h"
 #include "driver/driver_calls.h"
@@ -46,9 +47,8 @@ check_host_range(const char *call, const copy_end *end, const void *ptr, uint64_
         return OPENREG_OK;
     if (found.alias || ((found.info.flags & OPENREG_RANGE_VISIBLE) != 0 && found.info.distance == 0))
         return OPENREG_OK;
-    return openreg_error_set(OPENREG_E_INVALID, call,
-                             "the %s %p was given as host memory, but it is memory of openreg:%d", end->role, ptr,
-                             found.info.device->index);
+    return openreg_error_set(OPENREG_E_INVALID, call, "the %s %p was given as host memory, but it is memory of %s:%d",
+                             end->role, ptr, openreg_device_name(), found.info.device->index);
 }
 
 /* A device range must lie inside one live block of the device named. */
@@ -59,22 +59,23 @@ check_device_range(const char *call, copy_end *end, const void *ptr, uint64_t si
     openreg_found_range found;
     openreg_block_view block;
     if (!openreg_address_map_find(ptr, &found))
-        return openreg_error_set(OPENREG_E_INVALID, call, "the %s %p is not memory of openreg:%d, or was freed already",
-                                 end->role, ptr, index);
+        return openreg_error_set(OPENREG_E_INVALID, call, "the %s %p is not memory of %s:%d, or was freed already",
+                                 end->role, ptr, openreg_device_name(), index);
     if (found.info.device != end->device || found.alias)
-        return openreg_error_set(OPENREG_E_INVALID, call, "the %s %p is %s openreg:%d, not memory of openreg:%d",
-                                 end->role, ptr, found.alias ? "the host's alias of memory of" : "memory of",
-                                 found.info.device->index, index);
+        return openreg_error_set(OPENREG_E_INVALID, call, "the %s %p is %s %s:%d, not memory of %s:%d", end->role, ptr,
+                                 found.alias ? "the host's alias of memory of" : "memory of", openreg_device_name(),
+                                 found.info.device->index, openreg_device_name(), index);
     if (!openreg_cache_view(&found, (uintptr_t)ptr, &block) || !block.live)
-        return openreg_error_set(OPENREG_E_INVALID, call, "the %s %p on openreg:%d was freed already", end->role, ptr,
-                                 index);
+        return openreg_error_set(OPENREG_E_INVALID, call, "the %s %p on %s:%d was freed already", end->role, ptr,
+                                 openreg_device_name(), index);
     const uint64_t offset = (uintptr_t)ptr - block.address;
     if (offset > block.requested || size > block.requested - offset)
         return openreg_error_set(OPENREG_E_INVALID, call,
                                  "the %s, %llu bytes at offset %llu, exceeds its block of %llu bytes at 0x%llx on "
-                                 "openreg:%d",
+                                 "%s:%d",
                                  end->role, (unsigned long long)size, (unsigned long long)offset,
-                                 (unsigned long long)block.requested, (unsigned long long)block.address, index);
+                                 (unsigned long long)block.requested, (unsigned long long)block.address,
+                                 openreg_device_name(), index);
     end->distance = found.info.distance;
     end->visible = (found.info.flags & OPENREG_RANGE_VISIBLE) != 0;
     return OPENREG_OK;

@@ -6,6 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/device_name.h"
 #include "base/error.h"
 #include "base/fork.h"
 #include "base/lock.h"
@@ -31,41 +32,11 @@ typedef struct exported_block {
  * between its export and its entry here: who waits for one exports too, frees what it has exported, or is out of memory. */
 static openreg_lock lock = OPENREG_LOCK_INITIALIZER;
 static exported_block *blocks;
-static _Thread_local bool is_mine; /* this thread holds the lock: a driver may fork() in a call */
-
-static void
-take_lock(void)
-{
-    openreg_lock_acquire(&lock);
-    is_mine = true;
-}
-
-static void
-give_lock(void)
-{
-    is_mine = false;
-    openreg_lock_release(&lock);
-}
-
-static void
-lock_for_fork(void)
-{
-    if (!is_mine)
-        openreg_lock_acquire(&lock);
-}
-
-static void
-unlock_after_fork(void)
-{
-    if (!is_mine)
-        openreg_lock_release(&lock);
-}
 
 __attribute__((constructor)) static void
 handle_forks(void)
 {
-    openreg_fork_handle(OPENREG_FORK_EXPORTS,
-                        &(openreg_fork_handlers){.prepare = lock_for_fork, .parent = unlock_after_fork});
+    openreg_fork_hold(OPENREG_FORK_EXPORTS, &lock);
 }
 
 openreg_status
@@ -149,9 +120,9 @@ openreg_collect_exports(void)
     if (openreg_in_bad_fork())
         return 0;
     const openreg_error_fields before = openreg_error_save();
-    take_lock();
+    openreg_fork_take(OPENREG_FORK_EXPORTS);
     const int32_t count = collect();
-    give_lock();
+    openreg_fork_give(OPENREG_FORK_EXPORTS);
     openreg_error_restore(&before);
     return count;
 }
@@ -159,13 +130,13 @@ openreg_collect_exports(void)
 void
 openreg_exports_free(void *ptr)
 {
-    take_lock();
+    openreg_fork_take(OPENREG_FORK_EXPORTS);
     exported_block *block = find_entry(ptr);
     if (block != NULL)
         block->is_freed = true;
     else if (openreg_cache_take_back(ptr)) /* no export of it has succeeded */
         (void)openreg_free(ptr);
-    give_lock();
+    openreg_fork_give(OPENREG_FORK_EXPORTS);
     (void)openreg_collect_exports();
 }
 
@@ -198,7 +169,8 @@ export_locked(const char *call, const void *ptr, const openreg_shared_block *sha
     export_handle *listed = calloc(1, sizeof *listed);
     if (block == NULL || listed == NULL) {
         free(listed);
-        return openreg_error_set(OPENREG_E_NOMEM, call, "no host memory to export memory of openreg:%d", device->index);
+        return openreg_error_set(OPENREG_E_NOMEM, call, "no host memory to export memory of %s:%d",
+                                 openreg_device_name(), device->index);
     }
     handle->ordinal = device->ordinal;
     handle->address = (uintptr_t)ptr;
@@ -236,11 +208,11 @@ openreg_memory_export_to(const void *ptr, const int32_t *processes, uint32_t cou
         return openreg_error_set(OPENREG_E_INVALID, call, "processes is NULL");
     memset(&handle, 0, sizeof handle); /* padding too: the bytes go to another process */
     (void)openreg_collect_exports();
-    take_lock();
+    openreg_fork_take(OPENREG_FORK_EXPORTS);
     openreg_status status = openreg_cache_share(call, ptr, &shared);
     if (status == OPENREG_OK)
         status = export_locked(call, ptr, &shared, processes, count, &handle);
-    give_lock();
+    openreg_fork_give(OPENREG_FORK_EXPORTS);
     if (status == OPENREG_OK)
         openreg_sized_write(inout, &handle, sizeof handle);
     return status;

@@ -5,6 +5,7 @@
 
 #include <stdlib.h>
 
+#include "base/device_name.h"
 #include "base/error.h"
 #include "base/fork.h"
 #include "base/lock.h"
@@ -145,8 +146,8 @@ openreg_free_host(void *ptr)
                                      "%p is inside a pinned block, %llu bytes behind its start; only the start of a "
                                      "block names it",
                                      ptr, (unsigned long long)(start - around.start));
-        return openreg_error_set(OPENREG_E_INVALID, call, "%p is not pinned memory of openreg, or was freed already",
-                                 ptr);
+        return openreg_error_set(OPENREG_E_INVALID, call, "%p is not pinned memory of %s, or was freed already", ptr,
+                                 openreg_device_name());
     }
     const openreg_status status = openreg_call_host_free(device, call, ptr);
     openreg_lock_acquire(&table_lock);

@@ -35,41 +35,11 @@ struct openreg_import_s {
  * one imports too, or releases an import. */
 static openreg_lock lock = OPENREG_LOCK_INITIALIZER;
 static mapping *mappings;
-static _Thread_local bool is_mine; /* this thread holds the lock: a driver may fork() in a call */
-
-static void
-take_lock(void)
-{
-    openreg_lock_acquire(&lock);
-    is_mine = true;
-}
-
-static void
-give_lock(void)
-{
-    is_mine = false;
-    openreg_lock_release(&lock);
-}
-
-static void
-lock_for_fork(void)
-{
-    if (!is_mine)
-        openreg_lock_acquire(&lock);
-}
-
-static void
-unlock_after_fork(void)
-{
-    if (!is_mine)
-        openreg_lock_release(&lock);
-}
 
 __attribute__((constructor)) static void
 handle_forks(void)
 {
-    openreg_fork_handle(OPENREG_FORK_IMPORTS,
-                        &(openreg_fork_handlers){.prepare = lock_for_fork, .parent = unlock_after_fork});
+    openreg_fork_hold(OPENREG_FORK_IMPORTS, &lock);
 }
 
 /* The device of this process that is the exporter's: of the same driver, with the same UUID or, where the driver gives
@@ -163,7 +133,7 @@ static openreg_status
 let_mapping_go(const char *call, mapping *held)
 {
     openreg_status status = OPENREG_OK;
-    take_lock();
+    openreg_fork_take(OPENREG_FORK_IMPORTS);
     if (--held->references == 0) {
         mapping **link = &mappings;
         while (*link != held)
@@ -173,7 +143,7 @@ let_mapping_go(const char *call, mapping *held)
         status = close_mapping(call, held->device, held->base);
         free(held);
     }
-    give_lock();
+    openreg_fork_give(OPENREG_FORK_IMPORTS);
     return status;
 }
 
@@ -184,9 +154,9 @@ import_leased(const char *call, const openreg_memory_handle *handle, struct open
         *ptr = (void *)(uintptr_t)handle->address;
         return OPENREG_OK;
     }
-    take_lock();
+    openreg_fork_take(OPENREG_FORK_IMPORTS);
     const openreg_status status = reach_mapping(call, import->device, handle, &import->mapping);
-    give_lock();
+    openreg_fork_give(OPENREG_FORK_IMPORTS);
     if (status == OPENREG_OK)
         *ptr = (char *)import->mapping->base + handle->offset;
     return status;

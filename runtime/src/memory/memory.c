@@ -3,6 +3,7 @@
 #define _GNU_SOURCE
 #include <string.h>
 
+#include "base/device_name.h"
 #include "base/error.h"
 #include "base/fork.h"
 #include "base/sized_struct.h"
@@ -25,11 +26,12 @@ openreg_reject_address(const char *call, const void *ptr)
     OPENREG_RETURN_NOT_OK(openreg_fork_reject(call));
     if (openreg_address_map_find(ptr, &found))
         return openreg_error_set(OPENREG_E_INVALID, call,
-                                 "%p is the host's alias of memory of openreg:%d, not its device address", ptr,
-                                 found.info.device->index);
+                                 "%p is the host's alias of memory of %s:%d, not its device address", ptr,
+                                 openreg_device_name(), found.info.device->index);
     if (openreg_host_memory_find((uintptr_t)ptr, &pinned))
         return openreg_error_set(OPENREG_E_INVALID, call, "%p is pinned host memory, not device memory", ptr);
-    return openreg_error_set(OPENREG_E_INVALID, call, "%p is not memory of openreg, or was freed already", ptr);
+    return openreg_error_set(OPENREG_E_INVALID, call, "%p is not memory of %s, or was freed already", ptr,
+                             openreg_device_name());
 }
 
 static void
@@ -82,7 +84,7 @@ openreg_host_alias(const void *device_ptr, void **host_ptr)
         return openreg_reject_address(call, device_ptr);
     if ((found.info.flags & OPENREG_RANGE_VISIBLE) == 0)
         return openreg_error_set(OPENREG_E_UNSUPPORTED, call,
-                                 "memory of openreg:%d (driver \"%s\") is not visible to the host",
+                                 "memory of %s:%d (driver \"%s\") is not visible to the host", openreg_device_name(),
                                  found.info.device->index, found.info.device->driver->name);
     *host_ptr = (void *)((uintptr_t)device_ptr + found.info.distance);
     return OPENREG_OK;

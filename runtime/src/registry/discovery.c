@@ -17,7 +17,8 @@
 #include "registry/libraries_env.h"
 #include "registry/mock.h"
 
-#include "../drivers/sim/sim.h"
+/* The simulated devices' entry point (drivers/sim), which no library exports. */
+openreg_status openreg_sim_query(const openreg_host *host, const openreg_driver **out);
 
 #define BESIDE_MAX 4 /* at least as many as the group has members */
 

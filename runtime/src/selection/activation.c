@@ -16,7 +16,7 @@
 #include "base/text.h"
 #include "device/stream.h"
 #include "memory/cache.h"
-#include "memory/fault.h"
+#include "memory/fence_signal.h"
 #include "memory/host_memory.h"
 #include "registry/discovery.h"
 #include "registry/driver_lock.h"
@@ -262,7 +262,7 @@ publish(openreg_device_table *table, const openreg_decision *decision)
     for (int32_t i = 0; i < table->count; ++i)
         caps |= table->devices[i]->info.caps;
     if ((caps & OPENREG_CAP_FENCED) != 0)
-        openreg_fault_handler_install();
+        openreg_fence_signal_install();
     if (is_set("OPENREG_RACES") || is_set("OPENREG_SIM_RACES"))
         (void)openreg_lab_load_or_warn("OPENREG_RACES");
     openreg_device_table *const before = exchange_table(table, decision);

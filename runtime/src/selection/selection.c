@@ -44,8 +44,11 @@ is_required(const openreg_candidate *candidate)
     return (candidate->flags & OPENREG_REGISTER_REQUIRED) != 0;
 }
 
-int
-openreg_candidate_is_left_out(const openreg_candidate *candidate)
+/* Whether the failure of a driver that nobody named for this run leaves it out of the choice: it was registered without
+ * OPENREG_REGISTER_REQUIRED, it has no device here, or its library or its vendor's is not on this machine. Any other
+ * failure is an error. */
+static int
+is_left_out(const openreg_candidate *candidate)
 {
     if (candidate->source == OPENREG_SOURCE_BUILT_IN || openreg_candidate_is_named(candidate))
         return 0;
@@ -188,14 +191,14 @@ static openreg_status
 try_found(const char *call, openreg_candidate *candidate, openreg_attempt attempt, int64_t *devices, int *works)
 {
     *works = 0;
-    if (openreg_candidate_failed_before(candidate) && openreg_candidate_is_left_out(candidate)) {
+    if (openreg_candidate_failed_before(candidate) && is_left_out(candidate)) {
         openreg_candidate_note_tried(candidate);
         return OPENREG_OK;
     }
     *works = attempt(call, candidate, devices) == OPENREG_OK;
     if (*works)
         return OPENREG_OK;
-    if (!openreg_candidate_is_left_out(candidate))
+    if (!is_left_out(candidate))
         return candidate->code;
     openreg_driver_open_log_failure(candidate);
     return OPENREG_OK;
@@ -292,7 +295,7 @@ opens_gpu(const char *call)
             return 1;
     }
     for (int i = 0; i < count; ++i)
-        if (all[i]->state == OPENREG_DRIVER_STATE_FAILED && !openreg_candidate_is_left_out(all[i]))
+        if (all[i]->state == OPENREG_DRIVER_STATE_FAILED && !is_left_out(all[i]))
             return 1;
     return 0;
 }

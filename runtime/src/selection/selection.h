@@ -33,11 +33,6 @@ int openreg_list_means(const char *list, openreg_candidate *const *drivers, int 
 /* 1 if the list is empty or NULL. */
 int openreg_list_is_empty(const char *list);
 
-/* Whether the failure of a driver that nobody named for this run leaves it out of the choice: it was registered without
- * OPENREG_REGISTER_REQUIRED, it has no device here, or its library or its vendor's is not on this machine. Any other
- * failure is an error. */
-int openreg_candidate_is_left_out(const openreg_candidate *candidate);
-
 /* Whether a failure is one of the driver's library (and of the vendor's behind it), so that it counts as not loaded. */
 int openreg_candidate_is_not_loaded(const openreg_candidate *candidate);
 
@@ -64,9 +59,6 @@ openreg_status openreg_report_unknown(const char *call, const char *name);
 openreg_status openreg_report_none(const char *call, const openreg_candidate *last);
 /* A driver was asked for alone. */
 openreg_status openreg_report_not_open(const char *call, const openreg_candidate *candidate);
-
-/* What openreg_note_plugin_failure() was told: "one (why); two (why)", or "". */
-void openreg_plugin_failures(char *out, size_t size);
 
 /* Names that are not shadowed, by priority: 'cuda', 'hip', 'sim'. */
 void openreg_known_names(char *out, size_t size);

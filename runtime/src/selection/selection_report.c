@@ -68,8 +68,9 @@ openreg_note_plugin_failure(const char *plugin, const char *reason)
     openreg_candidates_unlock();
 }
 
-void
-openreg_plugin_failures(char *out, size_t size)
+/* What openreg_note_plugin_failure() was told: "one (why); two (why)", or "". */
+static void
+list_plugin_failures(char *out, size_t size)
 {
     openreg_candidates_lock();
     openreg_text_copy(out, size, plugin_failures);
@@ -135,7 +136,7 @@ append_unknown(report *r, const char *name)
     if (similar != NULL)
         append(r, "; did you mean '%s'?", similar);
     char failed[512];
-    openreg_plugin_failures(failed, sizeof failed);
+    list_plugin_failures(failed, sizeof failed);
     if (failed[0] != '\0')
         append(r, "; plugins that failed: %s", failed);
 }

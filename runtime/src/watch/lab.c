@@ -11,6 +11,7 @@
 #include <string.h>
 
 #include "base/error.h"
+#include "base/fork.h"
 #include "base/lock.h"
 #include "base/log.h"
 
@@ -20,6 +21,12 @@ openreg_lab_query_fn openreg_lab_linked;
 
 static openreg_lock lock = OPENREG_LOCK_INITIALIZER; /* of loading: the dynamic loader and constructors run in it */
 static _Atomic(const openreg_lab_parts *) loaded;
+
+__attribute__((constructor)) static void
+handle_forks(void)
+{
+    openreg_fork_hold(OPENREG_FORK_LAB, &lock);
+}
 
 /* The path of the library, beside the one that this function is in. */
 static void

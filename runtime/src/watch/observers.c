@@ -9,6 +9,7 @@
 
 #include "base/clock.h"
 #include "base/error.h"
+#include "base/fork.h"
 #include "base/lock.h"
 
 typedef struct observer_entry {
@@ -20,6 +21,12 @@ uint32_t openreg_observed_events, openreg_watched_events;
 
 static openreg_lock lock = OPENREG_LOCK_INITIALIZER; /* of changes. A leaf */
 static observer_entry entries[OPENREG_OBSERVERS_MAX];
+
+__attribute__((constructor)) static void
+handle_forks(void)
+{
+    openreg_fork_hold(OPENREG_FORK_OBSERVERS, &lock);
+}
 
 /* The lock is held. NULL: there are too many. */
 static observer_entry *

@@ -11,7 +11,6 @@
 #include <cstring>
 #include <optional>
 
-#include "shim/base/compat.h"
 #include "shim/base/kernel_library.h"
 #include "shim/base/status.h"
 #include "shim/memory/storage.h"
@@ -50,8 +49,7 @@ bool runs_aliased(DeviceIndex device) {
 // Whether the tensor's elements lie one behind the other, and mean what is written there.
 bool is_plain(const c10::TensorImpl& tensor) {
   return tensor.device_type() == c10::DeviceType::PrivateUse1 && tensor.layout() == c10::kStrided &&
-      !tensor.key_set().has_any(kLazyBits | kNonDense) && tensor.has_storage() && !compat::has_names(tensor) &&
-      tensor.is_contiguous();
+      !tensor.key_set().has_any(kLazyBits | kNonDense) && tensor.has_storage() && tensor.is_contiguous();
 }
 
 // How long the tensors are together along `joined`, a dimension of theirs or -1, in which alone their sizes may differ, if

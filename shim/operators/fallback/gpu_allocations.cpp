@@ -88,7 +88,7 @@ void* allocate_outside(DeviceIndex gpu, size_t size) {
       device >= 0,
       "cuda:",
       static_cast<int>(gpu),
-      " has no memory in this process: openreg has taken the place of PyTorch's allocator, and no ",
+      " has no memory in this process: torch_openreg has taken the place of PyTorch's allocator, and no ",
       device_name(),
       " device is that GPU.");
   void* block = nullptr;
@@ -168,10 +168,10 @@ bool install() {
     }
   }
   TORCH_WARN(
-      "PyTorch keeps its own allocator for CUDA beside openreg's (",
+      "PyTorch keeps its own allocator for CUDA beside torch_openreg's (",
       reason,
-      "): each result of an operator is copied, and temporary memory of kernels is not in openreg's statistics. Use "
-      "openreg before anything uses \"cuda\" in the process.");
+      "): each result of an operator is copied, and temporary memory of kernels is not in its statistics. Use "
+      "torch_openreg before anything uses \"cuda\" in the process.");
   return false;
 }
 

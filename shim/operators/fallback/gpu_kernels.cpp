@@ -57,7 +57,8 @@ void keep_from_benchmarks() {
   }
   context.setBenchmarkCuDNN(false);
   TORCH_WARN_ONCE(
-      "torch.backends.cudnn.benchmark is switched off: its benchmarks need PyTorch's own allocator, which openreg's "
+      "torch.backends.cudnn.benchmark is switched off: its benchmarks need PyTorch's own allocator, which "
+      "torch_openreg's "
       "replaces. cuDNN chooses its algorithms by its heuristics.");
 }
 

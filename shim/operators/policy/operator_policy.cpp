@@ -7,6 +7,7 @@
 #include <mutex>
 #include <set>
 
+#include "shim/base/device_name.h"
 #include "shim/base/status.h"
 #include "shim/device/device.h"
 #include "shim/observe/operator_watch.h"
@@ -106,7 +107,7 @@ OperatorPolicy policy_of(ExecutionMode mode, const std::string& name) {
 }
 
 std::string how_to_allow(ExecutionMode mode, const std::string& name) {
-  std::string call = "torch.openreg.set_operator_policy(\"allow\", ";
+  std::string call = "torch." + device_name() + ".set_operator_policy(\"allow\", ";
   if (mode != ExecutionMode::staged) {
     call.append("mode=\"").append(kExecutionModeNames[index_of(mode)]).append("\", ");
   }

@@ -40,16 +40,15 @@ class Model final : public AOTIModelContainerRunnerCpu {
         device_(c10::Device(device).index()),
         writes_(*static_cast<const bool*>(model_so_->sym("openreg_graph_writes_inputs"))),
         on_device_(static_cast<const char*>(model_so_->sym("openreg_graph_outputs_on_device"))) {
-    Update* const from_cpu = update_from_cpu_of(*this);
     const std::lock_guard<std::mutex> guard(models_lock());
     models_by_handle()[container_handle_] = {
         update_constant_buffer_func_,
-        from_cpu != nullptr ? *from_cpu : nullptr,
+        update_constant_buffer_from_cpu_func_,
         update_user_managed_constant_buffer_func_,
         update_inactive_constant_buffer_func_};
     update_constant_buffer_func_ = &update<&Functions::update>;
-    if (from_cpu != nullptr && *from_cpu != nullptr) { // packages of an older PyTorch lack it
-      *from_cpu = &update<&Functions::update_from_cpu>;
+    if (update_constant_buffer_from_cpu_func_ != nullptr) { // packages of an older PyTorch lack it
+      update_constant_buffer_from_cpu_func_ = &update<&Functions::update_from_cpu>;
     }
     update_user_managed_constant_buffer_func_ = &update_user_managed;
     update_inactive_constant_buffer_func_ = &update_inactive;
@@ -67,15 +66,6 @@ class Model final : public AOTIModelContainerRunnerCpu {
     decltype(&AOTInductorModelContainerUpdateUserManagedConstantBuffer) update_user_managed;
     decltype(&AOTInductorModelContainerUpdateInactiveConstantBuffer) update_inactive;
   };
-  // Since PyTorch 2.12; null before. Not in compat.h: only a runner reaches its members.
-  template <class Runner>
-  static Update* update_from_cpu_of(Runner& runner) {
-    if constexpr (requires { runner.update_constant_buffer_from_cpu_func_; }) {
-      return &runner.update_constant_buffer_from_cpu_func_;
-    } else {
-      return nullptr;
-    }
-  }
   static std::mutex& models_lock() {
     static auto& lock = *new std::mutex;
     return lock;

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: BSD-3-Clause
 #include "shim/optional/distributed/gloo_limits.h"
+#include "shim/base/device_name.h"
 
 #include <c10/core/ScalarType.h>
 #include <c10/util/Exception.h>
@@ -50,14 +51,18 @@ void GlooLimits::see(const at::Tensor& tensor) {
   }
   TORCH_CHECK(
       tensor.device().type() == first_->type(),
-      "The tensors of a collective must all be of openreg or all of the CPU, but they are on ",
+      "The tensors of a collective must all be of ",
+      device_name(),
+      " or all of the CPU, but they are on ",
       *first_,
       " and ",
       tensor.device(),
       ".");
   TORCH_CHECK_TYPE(
       !tensor.is_privateuseone() || is_carried(tensor.scalar_type(), has_complex_),
-      "Invalid scalar type\nCollectives of openreg tensors are carried out by gloo, which has no ",
+      "Invalid scalar type\nCollectives of ",
+      device_name(),
+      " tensors are carried out by gloo, which has no ",
       c10::getDtypeNames(tensor.scalar_type()).first,
       " here. send() and recv() take any type; so does a collective that moves data for tensor.view(torch.uint8).");
 }

@@ -7,6 +7,7 @@
 #include <openreg/host_work.h>
 
 #include <algorithm>
+#include <atomic>
 #include <chrono>
 #include <condition_variable>
 #include <memory>
@@ -14,6 +15,7 @@
 #include <utility>
 
 #include "shim/base/status.h"
+#include "shim/base/wait_hook.h"
 #include "shim/observe/races.h"
 #include "shim/operators/fallback/kernel_view.h"
 #include "shim/optional/distributed/older_libstdcxx.h"
@@ -246,6 +248,7 @@ class QueuedWork final : public WorkOverHost {
         note_race_collective_wait(device);
       }
     }
+    is_waited_for_ = true;
   }
 
   bool isCompleted() override {
@@ -288,7 +291,14 @@ class QueuedWork final : public WorkOverHost {
   }
 
   c10::intrusive_ptr<Future> getFuture() override {
-    return future_ != nullptr ? future_ : host_work().getFuture();
+    if (future_ == nullptr) {
+      return host_work().getFuture();
+    }
+    if (is_waited_for_) { // DDP, for one, calls value() then, as with NCCL, whose futures are done from the start
+      const WaitScope waiting;
+      future_->wait();
+    }
+    return future_;
   }
 
  private:
@@ -312,6 +322,7 @@ class QueuedWork final : public WorkOverHost {
   const std::vector<at::Tensor> results_;   // the tensors that the caller knows
   const c10::intrusive_ptr<Future> future_; // of them; null: the host's Work has none
   std::vector<StreamEvent> events_;         // of streams_
+  std::atomic<bool> is_waited_for_{false};
 };
 
 bool is_queued(c10::DeviceIndex device) {
@@ -327,7 +338,8 @@ bool is_between_two(c10d::OpType operation) {
 
 // One copy of the driver, which needs no host.
 bool is_plain_copy(const at::Tensor& tensor) {
-  return tensor.is_non_overlapping_and_dense() && !tensor.is_conj() && !tensor.is_neg();
+  return tensor.layout() == c10::kStrided && tensor.is_non_overlapping_and_dense() && !tensor.is_conj() &&
+      !tensor.is_neg();
 }
 
 } // namespace

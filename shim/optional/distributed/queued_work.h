@@ -64,8 +64,8 @@ class CommunicationStreams {
 //   errors         that come later are left on the streams that wait for the collective (openreg/host_work.h); its
 //                  future has them.
 //   isCompleted()  once the results are in device memory.
-//   getFuture()    of the list of outputs; done when the host's part is, with events behind the copies. As that of
-//                  `host_work`, where that has none.
+//   getFuture()    of the list of outputs; done when the host's part is, with events behind the copies. After wait() it
+//                  waits for that: its caller finds a value. As that of `host_work`, where that has none.
 // Memory of tensors is kept until the host's backend has done with it. Throws c10::Error.
 c10::intrusive_ptr<c10d::Work> queue_work(
     const c10::intrusive_ptr<c10d::Work>& host_work,

@@ -3,6 +3,7 @@
 
 #include <torch/csrc/distributed/c10d/PrefixStore.hpp>
 
+#include <c10/core/impl/LocalDispatchKeySet.h>
 #include <openreg/faults.h>
 #include <openreg/flight_recorder.h>
 
@@ -12,6 +13,7 @@
 #include <utility>
 
 #include "shim/base/device_name.h"
+#include "shim/operators/fallback/kernel_view.h"
 #include "shim/optional/distributed/gloo_limits.h"
 #include "shim/optional/distributed/recorded_call.h"
 #include "shim/optional/distributed/staged_work.h"
@@ -98,6 +100,22 @@ struct InARow {
 
   const bool is_possible;
 };
+
+// Whether a list with a tensor for each rank has openreg's of more than one size.
+bool is_uneven(const std::vector<at::Tensor>& tensors, int size) {
+  return tensors.size() == static_cast<size_t>(size) && tensors.front().is_privateuseone() &&
+      std::any_of(tensors.begin(), tensors.end(), [&](const at::Tensor& each) {
+           return each.is_privateuseone() && each.numel() != tensors.front().numel();
+         });
+}
+
+std::vector<int64_t> sizes_of(const std::vector<at::Tensor>& tensors) {
+  std::vector<int64_t> sizes;
+  for (const auto& tensor : tensors) {
+    sizes.push_back(tensor.numel());
+  }
+  return sizes;
+}
 
 // Of a collective whose peer is dead, or silent until the group's timeout, because a plan of faults says so.
 class FailedPeerWork final : public Work {
@@ -268,6 +286,27 @@ c10::intrusive_ptr<Work> StagedBackend::scatter(
 c10::intrusive_ptr<Work> StagedBackend::reduce_scatter(
     Tensors& outputs, TensorLists& inputs, const c10d::ReduceScatterOptions& options) {
   require_reduction(outputs, options.reduceOp);
+  if (outputs.size() == 1 && inputs.size() == 1 && is_uneven(inputs.front(), getSize())) {
+    const c10::impl::ExcludeDispatchKeyGuard below(kAboveKernels); // an output may be a parameter
+    const auto& own = inputs.front()[static_cast<size_t>(getRank())];
+    TORCH_CHECK(
+        own.numel() == outputs.front().numel(),
+        "The output of reduce_scatter must have as many elements as the input of its rank: ",
+        outputs.front().numel(),
+        ", and not ",
+        own.numel());
+    outputs.front().copy_(own.view_as(outputs.front()));
+    std::vector<c10::intrusive_ptr<Work>> works;
+    for (int rank = 0; rank < getSize(); rank++) { // gloo writes to the tensors of all ranks
+      Tensors part{rank == getRank() ? outputs.front() : inputs.front()[static_cast<size_t>(rank)].clone()};
+      c10d::ReduceOptions reduce_options;
+      reduce_options.reduceOp = options.reduceOp;
+      reduce_options.rootRank = rank;
+      reduce_options.timeout = options.timeout;
+      works.push_back(reduce(part, reduce_options));
+    }
+    return c10::make_intrusive<WorkOfAll>(std::move(works));
+  }
   return from_to(
       "gloo:reduce_scatter",
       inputs,
@@ -316,11 +355,27 @@ c10::intrusive_ptr<Work> StagedBackend::alltoall_base(
   });
 }
 
+// As all_to_all_single() of what the lists have in a row: there each rank may say of its own how many elements it has.
 c10::intrusive_ptr<Work> StagedBackend::alltoall(
     Tensors& outputs, Tensors& inputs, const c10d::AllToAllOptions& options) {
-  return from_to("gloo:all_to_all", inputs, outputs, [&](Tensors& from, Tensors& to) {
-    return inner_->alltoall(to, from, options);
-  });
+  GlooLimits limits(/*has_complex=*/true);
+  limits.see(inputs);
+  limits.see(outputs);
+  const auto size = static_cast<size_t>(getSize());
+  if (inputs.size() != size || outputs.size() != size || !inputs.front().is_privateuseone()) {
+    return inner_->alltoall(outputs, inputs, options);
+  }
+  StagedTensors staged(getRank(), getSize(), streams_);
+  auto from = staged.show_in_a_row(inputs, TensorRole::input);
+  auto to = staged.show_in_a_row(outputs, TensorRole::output);
+  if (auto work = planned(staged.device())) {
+    return note(work);
+  }
+  auto input_sizes = sizes_of(inputs);
+  auto output_sizes = sizes_of(outputs);
+  const RecordedCall record("gloo:all_to_all", inputs, true);
+  return note(
+      staged.finish(inner_->alltoall_base(to, from, output_sizes, input_sizes, options), c10d::OpType::ALLTOALL));
 }
 
 c10::intrusive_ptr<Work> StagedBackend::send(Tensors& tensors, int rank, int tag) {
@@ -348,7 +403,7 @@ c10::intrusive_ptr<Work> StagedBackend::recv(Tensors& tensors, int rank, int tag
 c10::intrusive_ptr<Work> StagedBackend::recvAnysource(Tensors& tensors, int tag) {
   StagedTensors staged(getRank(), getSize(), streams_);
   auto host = staged.show(tensors, TensorRole::output);
-  const RecordedCall record("gloo:recv", tensors, staged.device().is_privateuseone());
+  const RecordedCall record("gloo:recvAnySource", tensors, staged.device().is_privateuseone());
   return note(staged.finish(inner_->recvAnysource(host, tag)));
 }
 

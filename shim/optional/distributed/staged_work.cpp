@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: BSD-3-Clause
 #include "shim/optional/distributed/staged_work.h"
 
+#include <ATen/ops/cat.h>
+#include <ATen/ops/empty.h>
 #include <ATen/ops/empty_like.h>
 #include <ATen/ops/from_blob.h>
 #include <c10/core/ScalarType.h>
@@ -37,7 +39,8 @@ bool is_seeded() {
 }
 
 bool can_show_in_place(const at::Tensor& tensor) {
-  return !is_seeded() && execution_mode(tensor.device().index()) == ExecutionMode::aliased && tensor.numel() > 0 &&
+  return tensor.layout() == c10::kStrided && !is_seeded() &&
+      execution_mode(tensor.device().index()) == ExecutionMode::aliased && tensor.numel() > 0 &&
       tensor.is_non_overlapping_and_dense() && !tensor.is_conj() && !tensor.is_neg();
 }
 
@@ -54,6 +57,9 @@ at::Tensor shown_in_place(const at::Tensor& tensor, TensorRole role) {
 }
 
 at::Tensor shown_as_copy(const at::Tensor& tensor, TensorRole role) {
+  if (tensor.layout() != c10::kStrided) {
+    return tensor.cpu();
+  }
   at::Tensor host = at::empty_like(tensor, tensor.options().device(c10::DeviceType::CPU).pinned_memory(true));
   if (role != TensorRole::output) {
     host.copy_(tensor);
@@ -249,7 +255,7 @@ at::Tensor StagedTensors::show(const at::Tensor& tensor, TensorRole role) {
     require_gloo_collectives();
     const c10::impl::ExcludeDispatchKeyGuard below(kAboveKernels);
     const bool follows = follows_races();
-    if (follows) {
+    if (follows && tensor.layout() == c10::kStrided) { // others are copied, as a whole
       note_race_collective("c10d collective", tensor, role != TensorRole::input);
       if (tensor.numel() > 0) {
         keep_from_races(tensor, streams_.of(tensor.device().index()));
@@ -265,6 +271,31 @@ at::Tensor StagedTensors::show(const at::Tensor& tensor, TensorRole role) {
     outputs_.push_back({tensor, host, is_copy});
   }
   return host;
+}
+
+at::Tensor StagedTensors::show_in_a_row(const std::vector<at::Tensor>& tensors, TensorRole role) {
+  const size_t first = outputs_.size();
+  int64_t count = 0;
+  std::vector<at::Tensor> rows;
+  for (const auto& tensor : tensors) {
+    rows.push_back(show(tensor, role).reshape({-1}));
+    count += tensor.numel();
+    TORCH_CHECK_TYPE(
+        tensor.is_privateuseone() && tensor.scalar_type() == tensors.front().scalar_type(),
+        "Tensors of a list must be on one type of device, and have one type");
+  }
+  if (role == TensorRole::input) {
+    return at::cat(rows);
+  }
+  at::Tensor row = at::empty({count}, rows.front().options().pinned_memory(true));
+  int64_t begin = 0;
+  for (size_t i = first; i < outputs_.size(); i++) {
+    auto& [tensor, host, is_copy] = outputs_[i];
+    host = row.narrow(0, begin, tensor.numel()).view(tensor.sizes());
+    begin += tensor.numel();
+    is_copy = true;
+  }
+  return row;
 }
 
 // "all_reduce in rank 0 of 2: float32[3] on openreg:0"

@@ -53,6 +53,9 @@ class StagedTensors {
     return shown;
   }
 
+  // As show() of openreg's tensors of one type, inputs or outputs, in one piece of the host's memory, one after another.
+  at::Tensor show_in_a_row(const std::vector<at::Tensor>& tensors, TensorRole role);
+
   // Of the first tensor that is openreg's; the host: there is none.
   c10::Device device() const {
     return seen_.empty() ? c10::Device(c10::kCPU) : seen_.front().device;

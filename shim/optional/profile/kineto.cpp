@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: BSD-3-Clause
 // openreg in PyTorch's profiler: a source of rows for Kineto, which writes them into the Chrome trace and the tables.
-// PyTorch takes such sources since 2.12, whose wheels hold Kineto's headers.
+// PyTorch's wheels hold Kineto's headers; a torch that is built without Kineto doesn't.
 //
 // The version's header is for ccache, which knows the headers that a file read and not those that it asked for: without
 // it the object of a torch that lacks the sources is taken for one that has them.

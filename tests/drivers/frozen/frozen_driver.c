@@ -5,6 +5,7 @@
 #include <stdio.h>
 
 #include "../toy_common.h"
+#include "frozen_extensions.h"
 
 struct openreg_driver_stream_s {
     int32_t dev;
@@ -199,6 +200,13 @@ host_func(openreg_instance instance, int32_t dev, openreg_driver_stream stream, 
     return OPENREG_OK;
 }
 
+openreg_status
+frozen_copy(openreg_instance instance, void *dst, int32_t dst_dev, const void *src, int32_t src_dev, uint64_t size,
+            int32_t stream_dev, openreg_driver_stream stream)
+{
+    return toy_copy(instance, dst, dst_dev, src, src_dev, size, stream_dev, stream);
+}
+
 static const openreg_driver table = {
     .struct_size = sizeof table,
     .abi_minor = OPENREG_ABI_MINOR,
@@ -221,6 +229,7 @@ static const openreg_driver table = {
     .host_free = host_free,
     .describe = describe,
     .host_func = host_func,
+    .extension = frozen_extension,
 #ifdef OPENREG_NEXT_SLOT
     .next = toy_close, /* what a runtime of today must neither copy nor call */
 #endif

@@ -679,14 +679,14 @@ nccl_GetVersion(int *version)
 static int
 nccl_GetUniqueId(openreg_nccl_id *id)
 {
-    static atomic_int number;
     const int code = (int)fake_begin("ncclGetUniqueId");
     if (code != SUCCESS)
         return fail(code, "text of the fake");
     memset(id, 0, sizeof *id);
-    (void)snprintf(id->internal, sizeof id->internal, "/dev/shm/fake_nccl_%ld_%d", (long)getpid(),
-                   atomic_fetch_add(&number, 1));
-    const int file = open(id->internal, O_CREAT | O_EXCL | O_RDWR | O_CLOEXEC, 0600);
+    /* Not a name made from the process's number: one that died before its ranks met leaves its file behind, and a
+     * later process may have the same number. */
+    (void)snprintf(id->internal, sizeof id->internal, "/dev/shm/fake_nccl_XXXXXX");
+    const int file = mkostemp(id->internal, O_CLOEXEC);
     const bool is_made = file >= 0 && ftruncate(file, (off_t)sizeof(meeting)) == 0;
     if (file >= 0)
         (void)close(file);

@@ -9,7 +9,8 @@
 #define MUTANT_ENUMERATOR(name, checks) mutant_##name,
 typedef enum mutant {
     mutant_none,
-    OPENREG_MUTANTS_OF_LEVEL_3(MUTANT_ENUMERATOR) OPENREG_MUTANTS(MUTANT_ENUMERATOR) mutant_count
+    OPENREG_MUTANTS_OF_LEVEL_3(MUTANT_ENUMERATOR) OPENREG_ODD(MUTANT_ENUMERATOR) OPENREG_MUTANTS(MUTANT_ENUMERATOR)
+        mutant_count
 } mutant;
 
 /* Whether this process has the defect. */
@@ -35,6 +36,9 @@ void mutant_wrap_extensions(openreg_driver *table);
 const void *mutant_kernels(void);
 /* For OPENREG_COMM_NAME. */
 const void *mutant_comm(uint32_t version);
+
+/* What the odd driver still has to free. */
+void mutant_end_frees(openreg_instance instance);
 
 /* A stream was given work that it has not been waited for. */
 void mutant_note_work(openreg_driver_stream stream);

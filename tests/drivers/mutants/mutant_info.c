@@ -34,6 +34,10 @@ mutant_device_info(openreg_instance instance, int32_t dev, openreg_device_info *
         inout->priority_low = -1;
         inout->priority_high = 0;
     }
+    if (IS(odd_priorities)) {
+        inout->priority_low = INT32_MAX;
+        inout->priority_high = INT32_MIN;
+    }
     if (IS(name_empty))
         inout->name[0] = '\0';
     if (IS(info_overruns))
@@ -46,6 +50,7 @@ mutant_device_info(openreg_instance instance, int32_t dev, openreg_device_info *
 static openreg_status
 mutant_mem_info(openreg_instance instance, int32_t dev, uint64_t *free_bytes, uint64_t *total)
 {
+    mutant_end_frees(instance);
     const openreg_status status = mutant_base->mem_info(instance, IS(memory_of_first) ? 0 : dev, free_bytes, total);
     if (IS(memory_swapped)) {
         const uint64_t swapped = *free_bytes;

@@ -23,6 +23,8 @@ at_offset(openreg_instance instance, const openreg_tensor *tensor, int64_t offse
 {
     void *host = NULL;
     (void)mutant_base->host_alias(instance, tensor->device_id, tensor->data, &host);
+    if (IS(kernel_offset)) /* as a vendor's buffers have to begin */
+        host = (void *)((uintptr_t)host & ~(uintptr_t)15);
     return (char *)host + offset * (tensor->dtype.bits / 8);
 }
 
@@ -30,7 +32,7 @@ static char *
 element(openreg_instance instance, const openreg_tensor *tensor, int64_t i)
 {
     int64_t offset = 0;
-    if (IS(kernel_strides))
+    if (IS(kernel_strides) || (IS(kernel_four_dims) && tensor->ndim > 4))
         offset = i;
     else
         for (int32_t d = tensor->ndim - 1; d >= 0; --d) {
@@ -57,6 +59,40 @@ static double
 load(openreg_instance instance, const openreg_value *value, int64_t i)
 {
     return value->tensor == NULL ? value->real : load_from(element(instance, value->tensor, i), value->tensor->dtype);
+}
+
+/* Integers, which double does not hold. */
+static int64_t
+load_whole(openreg_instance instance, const openreg_value *value, int64_t i)
+{
+    int64_t whole;
+    if (value->tensor == NULL)
+        return IS(kernel_int_scalar)      ? (int32_t)value->integer
+               : IS(kernel_scalar_double) ? (int64_t)(float)value->real
+                                          : value->integer;
+    return memcpy(&whole, element(instance, value->tensor, i), sizeof whole), whole;
+}
+
+static void
+store_whole(openreg_instance instance, const openreg_tensor *tensor, int64_t i, uint64_t value)
+{
+    if (IS(kernel_int64_halves))
+        value &= INT32_MAX;
+    memcpy(element(instance, tensor, i), &value, sizeof value);
+}
+
+static bool
+is_whole(const openreg_tensor *tensor)
+{
+    return tensor->dtype.code != OPENREG_DTYPE_FLOAT && tensor->dtype.bits == 64;
+}
+
+/* Elements that a kernel computes. */
+static int64_t
+count_of(const openreg_tensor *tensor)
+{
+    const int64_t count = openreg_element_count(tensor);
+    return IS(kernel_many) && count > 4 << 20 ? 4 << 20 : count;
 }
 
 static void
@@ -97,7 +133,7 @@ kernel_add(openreg_instance instance, const openreg_kernel_call *call)
 {
     const openreg_tensor *const result = call->results[0].tensor, *const self = openreg_tensor_argument(call, 0);
     const openreg_tensor *const other = call->arguments[1].tensor;
-    const int64_t count = openreg_element_count(result);
+    const int64_t count = count_of(result);
     if (!is_known(result) || (self != NULL && !is_known(self)) || (other != NULL && !is_known(other))) {
         if (IS(kernel_refuses_late))
             store(instance, result, 0, 0);
@@ -110,7 +146,12 @@ kernel_add(openreg_instance instance, const openreg_kernel_call *call)
     const double alpha = IS(kernel_alpha) ? 1 : call->arguments[2].real;
     for (int64_t i = 0; IS(kernel_clears) && i < count; ++i)
         store(instance, result, i, 0);
-    for (int64_t i = 0; i < count; ++i)
+    const uint64_t whole_alpha = IS(kernel_alpha) ? 1 : (uint64_t)load_whole(instance, &call->arguments[2], 0);
+    for (int64_t i = 0; i < count && is_whole(result); ++i)
+        store_whole(instance, result, i,
+                    (uint64_t)load_whole(instance, &call->arguments[0], i) +
+                        whole_alpha * (uint64_t)load_whole(instance, &call->arguments[1], i));
+    for (int64_t i = 0; i < count && !is_whole(result); ++i)
         store(instance, result, i,
               load(instance, &call->arguments[0], i) + alpha * load(instance, &call->arguments[1], i));
     if (IS(kernel_beside) && !openreg_is_contiguous(result))
@@ -128,6 +169,8 @@ kernel_mm(openreg_instance instance, const openreg_kernel_call *call)
         return OPENREG_E_UNSUPPORTED;
     BEGIN(instance, call);
     const int64_t rows = result->shape[0], columns = result->shape[1], inner = left->shape[1];
+    if (IS(kernel_inner_zero) && inner == 0)
+        return OPENREG_OK;
     /* The sum is in scratch memory; the defect takes that for zeroed. */
     void *const scratch = call->workspace(call, sizeof(double)), *host = NULL;
     if (scratch == NULL)
@@ -144,8 +187,50 @@ kernel_mm(openreg_instance instance, const openreg_kernel_call *call)
                    load_from(at_offset(instance, right, at), right->dtype);
             memcpy(host, &sum, sizeof sum);
         }
-        memcpy(&sum, host, sizeof sum);
+        if (inner > 0)
+            memcpy(&sum, host, sizeof sum);
         store(instance, result, i, sum);
+    }
+    return OPENREG_OK;
+}
+
+/* The added number: the bias is broadcast to the result. */
+static double
+bias_at(openreg_instance instance, const openreg_tensor *bias, int64_t row, int64_t column)
+{
+    int64_t offset = 0;
+    if (IS(kernel_bias_row))
+        offset = column;
+    else if (IS(kernel_bias_number) && bias->ndim == 1)
+        offset = column * bias->strides[0];
+    else
+        for (int32_t d = 0; d < bias->ndim; ++d)
+            if (bias->shape[d] != 1)
+                offset += (d == bias->ndim - 1 ? column : row) * bias->strides[d];
+    return load_from(at_offset(instance, bias, offset), bias->dtype);
+}
+
+/* aten::addmm(Tensor self, Tensor mat1, Tensor mat2, *, Scalar beta=1, Scalar alpha=1) -> Tensor */
+static openreg_status
+kernel_addmm(openreg_instance instance, const openreg_kernel_call *call)
+{
+    const openreg_tensor *const result = call->results[0].tensor, *const bias = call->arguments[0].tensor,
+                                *const left = call->arguments[1].tensor, *const right = call->arguments[2].tensor;
+    if (!is_known(result) || !is_known(bias) || !is_known(left) || !is_known(right) || !openreg_is_contiguous(result) ||
+        bias->dtype.code != result->dtype.code || bias->dtype.bits != result->dtype.bits ||
+        left->dtype.code != result->dtype.code || left->dtype.bits != result->dtype.bits ||
+        right->dtype.code != result->dtype.code || right->dtype.bits != result->dtype.bits)
+        return OPENREG_E_UNSUPPORTED;
+    BEGIN(instance, call);
+    const double beta = IS(kernel_beta) ? 1 : call->arguments[3].real, alpha = call->arguments[4].real;
+    for (int64_t i = 0; i < result->shape[0] * result->shape[1]; ++i) {
+        const int64_t row = i / result->shape[1], column = i % result->shape[1];
+        double sum = 0;
+        for (int64_t k = 0; k < left->shape[1]; ++k)
+            sum += load_from(at_offset(instance, left, row * left->strides[0] + k * left->strides[1]), left->dtype) *
+                   load_from(at_offset(instance, right, k * right->strides[0] + column * right->strides[1]),
+                             right->dtype);
+        store(instance, result, i, alpha * sum + (beta == 0 ? 0 : beta * bias_at(instance, bias, row, column)));
     }
     return OPENREG_OK;
 }
@@ -247,7 +332,12 @@ kernel_threshold_backward(openreg_instance instance, const openreg_kernel_call *
     if (!is_known(result))
         return OPENREG_E_UNSUPPORTED;
     BEGIN(instance, call);
-    for (int64_t i = 0; i < openreg_element_count(result); ++i) {
+    for (int64_t i = 0; i < count_of(result) && is_whole(result); ++i)
+        store_whole(instance, result, i,
+                    load_whole(instance, &call->arguments[1], i) <= load_whole(instance, &call->arguments[2], 0)
+                        ? 0
+                        : (uint64_t)(IS(kernel_gradient) ? 1 : load_whole(instance, &call->arguments[0], i)));
+    for (int64_t i = 0; i < count_of(result) && !is_whole(result); ++i) {
         const double grad = IS(kernel_gradient) ? 1 : load(instance, &call->arguments[0], i);
         store(instance, result, i, load(instance, &call->arguments[1], i) <= call->arguments[2].real ? 0 : grad);
     }
@@ -263,6 +353,9 @@ mutant_kernels(void)
     static const openreg_kernel list[] = {
         {.name = "aten::add.Tensor", .schema = ADD, .run = kernel_add, .flags = OPENREG_KERNEL_ELEMENTWISE},
         {.name = "aten::mm", .schema = "aten::mm(Tensor self, Tensor mat2) -> Tensor", .run = kernel_mm},
+        {.name = "aten::addmm",
+         .schema = "aten::addmm(Tensor self, Tensor mat1, Tensor mat2, *, Scalar beta=1, Scalar alpha=1) -> Tensor",
+         .run = kernel_addmm},
         {.name = "aten::sum.dim_IntList",
          .schema = "aten::sum.dim_IntList(Tensor self, int[1]? dim, bool keepdim=False, *, ScalarType? dtype=None) -> "
                    "Tensor",

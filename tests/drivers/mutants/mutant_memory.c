@@ -35,6 +35,8 @@ fail_allocation(openreg_instance instance, uint64_t size, openreg_status status,
     if (status != OPENREG_E_NOMEM)
         return status;
     is_losing = 1;
+    if (IS(refusal_leaks))
+        mutant_leaked = malloc(48);
     if (IS(nomem_writes))
         *out = NULL;
     (void)size;
@@ -99,6 +101,42 @@ after_allocation(openreg_instance instance, int32_t dev, uint64_t size, void **o
     return OPENREG_OK;
 }
 
+/* Frees that come later: up to some wait for another one. */
+static struct {
+    void *memory;
+    int32_t dev;
+} waiting[6];
+static pthread_mutex_t waiting_lock = PTHREAD_MUTEX_INITIALIZER;
+
+/* Puts a free in the oldest one's place, which is done then; NULL: does all. */
+static openreg_status
+free_later(openreg_instance instance, int32_t dev, void *memory)
+{
+    static size_t at;
+    openreg_status status = OPENREG_OK;
+    (void)pthread_mutex_lock(&waiting_lock);
+    const size_t count = sizeof waiting / sizeof waiting[0];
+    for (size_t i = 0; i < (memory != NULL ? 1 : count) && status == OPENREG_OK; ++i, ++at) {
+        void *const old = waiting[at % count].memory;
+        waiting[at % count].memory = NULL;
+        if (old != NULL)
+            status = mutant_base->mem_free(instance, waiting[at % count].dev, old);
+        if (memory != NULL) {
+            waiting[at % count].memory = memory;
+            waiting[at % count].dev = dev;
+        }
+    }
+    (void)pthread_mutex_unlock(&waiting_lock);
+    return status;
+}
+
+void
+mutant_end_frees(openreg_instance instance)
+{
+    if (IS(odd_frees))
+        (void)free_later(instance, 0, NULL);
+}
+
 static openreg_status
 mutant_mem_alloc(openreg_instance instance, int32_t dev, uint64_t size, void **out)
 {
@@ -113,6 +151,8 @@ mutant_mem_alloc(openreg_instance instance, int32_t dev, uint64_t size, void **o
         kept.memory = NULL;
         return OPENREG_OK;
     }
+    if (IS(odd_frees) && !fits(instance, dev, size))
+        mutant_end_frees(instance);
     openreg_status status = mutant_refuse(instance, dev, size);
     if (IS(nomem_swallowed) && !fits(instance, dev, size))
         return OPENREG_OK;
@@ -134,6 +174,8 @@ mutant_mem_free(openreg_instance instance, int32_t dev, void *ptr)
     static int frees;
     if (IS(frees_in_a_row) && frees_without_allocation++ > 0)
         return OPENREG_OK;
+    if (IS(odd_frees) && ptr != NULL)
+        return free_later(instance, dev, ptr);
     if (IS(misaligned))
         ptr = (char *)ptr - SHIFT;
     if (IS(overlaps) && ptr == last.memory && last.given > 0) {
@@ -178,6 +220,8 @@ mutant_host_alloc(openreg_instance instance, uint64_t size, void **out)
         return OPENREG_OK;
     }
     const openreg_status status = mutant_base->host_alloc(instance, IS(host_overlaps) ? size + 8192 : size, out);
+    if (status != OPENREG_OK && IS(host_refusal_leaks))
+        mutant_leaked = malloc(48);
     if (status == OPENREG_OK) {
         last_host = *out;
         last_host_size = size;
@@ -254,6 +298,20 @@ spoil_copy(copy_call *c)
         c->size = 4096;
     if (IS(words_alone) && !is_to && !is_from)
         c->size &= ~UINT64_C(3);
+    const uint64_t whole = c->size & ~((UINT64_C(1) << 20) - 1);
+    const bool is_peer = !is_to && !is_from && c->dst_dev != c->src_dev;
+    if (whole != 0 && ((IS(tail_to) && is_to && !is_pinned) || (IS(tail_from_pinned) && is_from && is_pinned) ||
+                       (IS(tail_other_device) && !is_to && !is_from && c->dst_dev == 1 && c->src_dev == 1) ||
+                       (IS(tail_peer) && is_peer) || (IS(tail_peer_back) && is_peer && c->dst_dev < c->src_dev)))
+        c->size = whole;
+    if ((IS(to_leaks) && is_to && !is_pinned) || (IS(from_leaks) && is_from && !is_pinned) ||
+        (IS(pinned_to_leaks) && is_to && is_pinned) || (IS(pinned_from_leaks) && is_from && is_pinned) ||
+        (IS(peer_leaks) && is_peer))
+        mutant_leaked = malloc(40);
+    if (IS(large_leaks) && is_to && c->size >= 65536) /* a staging buffer */
+        mutant_leaked = malloc(c->size);
+    if (IS(peer_back_leaks_device) && is_peer && c->dst_dev < c->src_dev && c->size >= 65536)
+        (void)mutant_base->mem_alloc(c->instance, c->dst_dev, c->size, (void **)&mutant_leaked);
     if (IS(size_26_bits) && c->size >= UINT64_C(1) << 26)
         c->size &= (UINT64_C(1) << 26) - 1;
     if (IS(offset_32_bits) && is_to)

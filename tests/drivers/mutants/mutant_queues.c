@@ -79,7 +79,8 @@ mutant_stream_create(openreg_instance instance, int32_t dev, uint32_t flags, int
         *out = last_stream;
         return OPENREG_OK;
     }
-    const openreg_status status = mutant_base->stream_create(instance, dev, flags, priority, out);
+    const openreg_status status = mutant_base->stream_create(instance, dev, flags, IS(odd_priorities) ? 0 : priority,
+                                                             out);
     if (status == OPENREG_OK)
         last_stream = *out;
     if (status == OPENREG_OK && IS(device_sync_16))
@@ -286,6 +287,8 @@ mutant_event_record(openreg_instance instance, int32_t dev, openreg_driver_event
 {
     mutant_run_late_copy();
     drop_wait_for(event);
+    if (IS(record_leaks) && event->timeline != NULL)
+        mutant_leaked = malloc(48);
     if (keeps_notes()) {
         note *const n = note_of(event);
         n->submitted = (double)openreg_sim_now() * 1e-6;
@@ -343,6 +346,8 @@ mutant_event_elapsed(openreg_instance instance, int32_t dev, openreg_driver_even
         return OPENREG_OK;
     }
     const openreg_status status = mutant_base->event_elapsed(instance, dev, start, end, ms);
+    if (status != OPENREG_OK && IS(elapsed_refusal_leaks))
+        mutant_leaked = malloc(48);
     if (status != OPENREG_OK)
         return status;
     if (IS(elapsed_us))

@@ -273,13 +273,7 @@ def test_checkpointing() -> None:
     check(function, net(), torch.randn(8, 16, requires_grad=True), fullgraph=True)
 
 
-hands_states_on = pytest.mark.skipif(
-    torch.__version__ < (2, 13), reason="before torch 2.13 only CUDA's generators hand states on within graphs"
-)
-
-
 # what a backward pass computes again draws the numbers of the forward pass: those of the device, and equal for equal seeds
-@hands_states_on
 @pytest.mark.parametrize("backend", ["aot_eager", "inductor"])
 def test_checkpointing_draws_the_same_again(backend: str) -> None:
     def function(x: torch.Tensor) -> torch.Tensor:
@@ -299,7 +293,6 @@ def test_checkpointing_draws_the_same_again(backend: str) -> None:
 
 
 # the same of operators for which Inductor has no code: they run as they are, with the state of the forward pass
-@hands_states_on
 @pytest.mark.parametrize(
     "draw",
     [

@@ -159,7 +159,8 @@ def test_the_stub_of_the_binary_module_is_complete(root: Path) -> None:
     assert declared == {name for name in dir(_C) if not name.startswith("__")}
 
 
-def test_types_reach_the_user(root: Path, tmp_path: Path) -> None:
+@pytest.mark.parametrize("name", ["openreg", "mychip"])
+def test_types_reach_the_user(root: Path, tmp_path: Path, name: str) -> None:
     """The package says that it is typed, and mypy finds wrong types in a program that uses it, and nothing else."""
     pytest.importorskip("mypy", reason="mypy is not installed")
     assert (root / "python/torch_openreg/py.typed").is_file()
@@ -172,19 +173,20 @@ def test_types_reach_the_user(root: Path, tmp_path: Path) -> None:
         "name: str = openreg.get_device_name(0)\n"
         "with openreg.profiler.trace() as ranges:\n"
         "    total: int = sum(entry.bytes for entry in ranges)\n"
-        "free, whole = openreg.mem_get_info('openreg:1')\n"
+        f"free, whole = openreg.mem_get_info('{name}:1')\n"
         "share: float = free / whole\n"
         "torch.openreg.set_device(0)\n"
-        "with torch.openreg.stream(torch.openreg.Stream()):\n"
-        "    x: torch.Tensor = torch.ones(2).openreg(1, non_blocking=True)\n"
-        "layer: nn.Linear = nn.Linear(2, 2).openreg(torch.device('openreg'))\n"
-        "there: bool = x.is_openreg\n"
+        f"with torch.{name}.stream(torch.{name}.Stream()):\n"
+        f"    x: torch.Tensor = torch.ones(2).{name}(1, non_blocking=True)\n"
+        f"layer: nn.Linear = nn.Linear(2, 2).{name}(torch.device('{name}'))\n"
+        f"there: bool = x.is_{name}\n"
         "wrong: str = openreg.device_count()  # wrong\n"
-        "torch.openreg.set_device([])  # wrong\n"
-        "torch.openreg.get_devcie_name(0)  # wrong\n"
-        "x.openreg(1.5)  # wrong\n"
-        "layer.openreg(device={})  # wrong\n"
-        "wrong = x.is_openreg  # wrong\n"
+        f"torch.{name}.set_device([])  # wrong\n"
+        f"torch.{name}.get_devcie_name(0)  # wrong\n"
+        f"x.{name}(1.5)  # wrong\n"
+        f"layer.{name}(device={{}})  # wrong\n"
+        f"wrong = x.is_{name}  # wrong\n"
+        f"x.is_{'mychip' if name == 'openreg' else 'openreg'}  # wrong\n"
     )
     (tmp_path / "mypy.ini").write_text("[mypy]\nstrict = true\nplugins = torch_openreg_mypy\n")
     command = [sys.executable, "-m", "mypy", "--cache-dir", str(tmp_path / "cache"), "--follow-imports=silent"]
@@ -194,7 +196,7 @@ def test_types_reach_the_user(root: Path, tmp_path: Path) -> None:
         text=True,
         check=False,
         cwd=tmp_path,
-        env={"MYPYPATH": str(root / "python"), "PATH": "/usr/bin:/bin"},
+        env={"MYPYPATH": str(root / "python"), "PATH": "/usr/bin:/bin", "OPENREG_DEVICE_NAME": name},
     )
     lines = program.read_text().splitlines()
     wrong = [str(number) for number, line in enumerate(lines, 1) if line.endswith("# wrong")]

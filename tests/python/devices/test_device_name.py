@@ -233,6 +233,22 @@ def test_packages_go_between_names(python: Any, tmp_path: Path) -> None:
             assert python(use.format(user), OPENREG_DEVICE_NAME=user).stdout.split() == [f"{user}:0"]
 
 
+# programs for CUDA run on it, in devices, methods and autocast
+def test_cuda_means_it(python: Any) -> None:
+    out = python(
+        """
+        import torch
+        x = torch.ones(2, 2, device="cuda:1")
+        with torch.autocast("cuda", dtype=torch.bfloat16):
+            y = x.cuda(0) @ torch.ones(2, 2).cuda()
+        print(x.device, y.device, y.dtype, x.is_cuda, torch.cuda.device_count(), torch.device("cuda", 1))
+        """,
+        OPENREG_AS_CUDA="1",
+        **NAMED,
+    )
+    assert out.stdout.split() == ["mychip:1", "mychip:0", "torch.bfloat16", "True", "2", "mychip:1"]
+
+
 # process groups: the default backend, the names of backends, DDP
 def test_distributed(python: Any) -> None:
     out = python(
@@ -272,8 +288,7 @@ def test_profiles(python: Any, tmp_path: Path) -> None:
         **NAMED,
     )
     text = trace.read_text()
-    if torch.__version__ >= "2.12":  # has rows of devices
-        assert "mychip:0" in text
+    assert "mychip:0" in text
     assert "openreg:0" not in text
 
 

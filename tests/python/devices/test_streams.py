@@ -255,9 +255,9 @@ def test_external_stream() -> None:
         with torch.openreg.stream(external):
             assert torch.openreg.current_stream() == stream
     assert torch.openreg.ExternalStream(0).stream_id == 0
-    with pytest.raises(NotImplementedError, match="0x8 is not a stream that openreg has made on openreg:0"):
+    with pytest.raises(NotImplementedError, match="0x8 is not a stream that was made on openreg:0"):
         torch.openreg.ExternalStream(8)
-    with pytest.raises(NotImplementedError, match="is not a stream that openreg has made on openreg:0"):
+    with pytest.raises(NotImplementedError, match="is not a stream that was made on openreg:0"):
         torch.openreg.ExternalStream(torch.openreg.Stream(1).native_handle, 0)  # of the other device
     with pytest.raises(RuntimeError, match="out of range"):
         torch.openreg.ExternalStream(0, 2)

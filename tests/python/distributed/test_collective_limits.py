@@ -3,6 +3,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from collections.abc import Callable
 from typing import Any
 
@@ -149,6 +151,34 @@ def test_two_ranks(ranks: list[dict[str, Any]], name: str) -> None:
 
 def test_ranks_end_well(ranks: list[dict[str, Any]]) -> None:
     assert_ended_well(ranks)
+
+
+# a group that there are no descriptors for: the error says the limit and what to raise, wherever gloo noticed
+@pytest.mark.parametrize("left", [2, 4, 6])
+def test_too_few_descriptors(left: int) -> None:
+    program = """
+import os, resource, sys, torch, torch.distributed as dist
+hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
+torch.ones(1, device="openreg")
+dist.init_process_group("gloo", rank=0, world_size=1, store=dist.HashStore())
+limit = len(os.listdir("/proc/self/fd")) + int(sys.argv[1])
+resource.setrlimit(resource.RLIMIT_NOFILE, (limit, hard))
+groups = []
+try:
+    while True:
+        groups.append(dist.new_group())
+except RuntimeError as error:
+    text = str(error)
+assert f"This process may have {limit} files open" in text, text
+assert "`ulimit -n" in text and "resource.RLIMIT_NOFILE" in text, text
+resource.setrlimit(resource.RLIMIT_NOFILE, (limit + 100, hard))
+x = torch.ones(3, device="openreg")
+dist.all_reduce(x, group=dist.new_group())
+print(x.tolist())
+"""
+    command = [sys.executable, "-W", "ignore", "-c", program, str(left)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=100, check=False)
+    assert done.stdout == "[1.0, 1.0, 1.0]\n", done.stderr[-3000:]
 
 
 if __name__ == "__main__":

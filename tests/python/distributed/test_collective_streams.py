@@ -65,6 +65,20 @@ def host_goes_on(rank: int, device: torch.device) -> None:
 
 
 @check
+def future_after_wait(rank: int, device: torch.device) -> None:
+    """Behind wait() the future has its value, though the host didn't wait there: DDP asks for it with uneven inputs."""
+    for _ in range(20):
+        x = torch.full((3,), 1.0 + rank, device=device)
+        peer = Peer(rank)
+        work = dist.all_reduce(x, async_op=True)
+        work.wait()
+        if rank == 0:
+            peer.come()
+        (value,) = work.get_future().value()
+        assert value.tolist() == [3.0] * 3
+
+
+@check
 def reduce_scatter_goes_on(rank: int, device: torch.device) -> None:
     """Of a collective that gloo ends in its wait() the stream does that: the host goes on, and reads old data without."""
     out = torch.zeros(3, device=device)

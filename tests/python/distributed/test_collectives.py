@@ -440,6 +440,40 @@ def other_device(rank: int, device: torch.device) -> None:
 
 
 @check(PLAIN)
+def uneven_lists(rank: int, device: torch.device) -> None:
+    """Lists of tensors of other sizes, as with NCCL; gloo takes none. Results with gaps, and what doesn't fit, too."""
+    for later in (False, True):
+        out = [torch.zeros(rank + 2 * i, device=device) for i in range(WORLD)]
+        finish(dist.all_to_all(out, [values(device, 2 * rank + i) for i in range(WORLD)], async_op=later))
+        sent = [[1.0 + 10 * i + j for j in range(rank + 2 * i)] for i in range(WORLD)]
+        assert [each.tolist() for each in out] == sent
+        gaps = torch.zeros(4, 2, device=device)
+        parts = [gaps[:1, 0], gaps[1:3, 0]]
+        sending = [values(device, 1 + rank) for i in range(WORLD)]
+        finish(dist.all_to_all(parts, sending, async_op=later))
+        assert gaps[:, 0].tolist() == [1.0, 11.0, 12.0, 0.0]
+        for op, expected in ((OPS.SUM, [12.0, 14.0]), (OPS.MAX, [11.0, 12.0])):
+            out_of_own = torch.zeros(rank + 1, device=device)
+            inputs = [values(device, i + 1) for i in range(WORLD)]
+            finish(dist.reduce_scatter(out_of_own, inputs, op, async_op=later))
+            assert out_of_own.tolist() == expected[: rank + 1]
+            assert [each.tolist() for each in inputs] == [values(CPU, i + 1).tolist() for i in range(WORLD)]
+    with pytest.raises(RuntimeError, match="as many elements"):
+        dist.reduce_scatter(torch.zeros(5, device=device), [values(device, i + 1) for i in range(WORLD)])
+    dist.barrier()
+
+
+@check(PLAIN)
+def sparse_sum(rank: int, device: torch.device) -> None:
+    """A sparse tensor has the sum of all ranks' afterwards, of indices that only some of them have, too."""
+    for later in (False, True):
+        x = torch.sparse_coo_tensor([[0, 1 + rank]], [1.0, 5.0], (4,)).to(device)
+        finish(dist.all_reduce(x, async_op=later))
+        assert x.device == device
+        assert x.to_dense().tolist() == [2.0, 5.0, 5.0, 0.0]
+
+
+@check(PLAIN)
 def results_of_a_work(rank: int, device: torch.device) -> None:
     """The future and result() hold the caller's tensors; a callback sees the result."""
     x = torch.full((3,), 1.0 + rank, device=device)

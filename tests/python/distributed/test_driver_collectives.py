@@ -289,11 +289,15 @@ def peer_that_dies(rank: int, device: torch.device) -> None:
         work.wait(datetime.timedelta(seconds=20))
 
 
+# With ids of another vendor's size.
+WIDE = Checks("gloo")
+WIDE.check("gloo")(results_are_those_of_the_cpu)
+
+DRIVERS = Path(os.environ.get("OPENREG_BUILD_DIR", Path(__file__).parents[3] / "build")) / "tests" / "drivers"
+
+
 def run_ranks(folder: Path, **environment: str) -> list[dict[str, Any]]:
-    library = (
-        Path(os.environ.get("OPENREG_BUILD_DIR", Path(__file__).parents[3] / "build"))
-        / "tests/drivers/libopenreg_cuda_fake.so"
-    )
+    library = DRIVERS / "libopenreg_cuda_fake.so"
     if not library.exists():
         pytest.skip(f"{library} is not built: it takes CUDA's headers, and `cmake --build build`")
     return reports_of(
@@ -318,6 +322,14 @@ def test_a_peer_that_dies(tmp_path: Path) -> None:
     assert report["errors"].get("gloo/peer_that_dies", report["output"][-3000:]) == ""
 
 
+# HCCL's ids have 4,108 bytes: they reach the driver whole through torch.distributed
+def test_ids_of_another_size(tmp_path: Path) -> None:
+    layers = f"id:{DRIVERS / 'id_layer.so'}"
+    for rank, report in enumerate(run_ranks(tmp_path, WIDE="1", OPENREG_LAYERS=layers, OPENREG_LOG_LEVEL="info")):
+        assert report["errors"].get("gloo/results_are_those_of_the_cpu", report["output"][-3000:]) == ""
+        assert f"rank {rank} has an id of 4108 bytes" in report["output"]
+
+
 @pytest.mark.parametrize("name", list(CHECKS.names()))
 @pytest.mark.parametrize("rank", range(WORLD))
 def test_collectives_by_the_drivers_library(reports: list[dict[str, Any]], rank: int, name: str) -> None:
@@ -328,4 +340,4 @@ def test_collectives_by_the_drivers_library(reports: list[dict[str, Any]], rank:
 
 
 if __name__ == "__main__":
-    (DEATH if os.environ.get("PEER_DIES") else CHECKS).main()
+    (DEATH if os.environ.get("PEER_DIES") else WIDE if os.environ.get("WIDE") else CHECKS).main()

@@ -239,7 +239,6 @@ def test_refusals() -> None:
 
 
 # as torch.cuda's: what is on the device is shared already
-@pytest.mark.skipif(torch.__version__ < (2, 13), reason="before torch 2.13 only CUDA's memory was shared as it is")
 def test_share_memory() -> None:
     x = torch.ones(2, device="openreg")
     assert x.is_shared()

@@ -498,6 +498,13 @@ def test_races(pytester: pytest.Pytester) -> None:
         def test_race(): race()
         def test_none(): race(orders=True)
         def test_late(late): pass
+        def test_shown():
+            x = torch.zeros(2, device="openreg")
+            with torch.openreg.stream(torch.openreg.Stream()):
+                assert x is None
+        def test_race_and_error():
+            race()
+            assert False
         @pytest.mark.openreg_faults("openreg:1 lost at copy 1")
         def test_of_a_lost_device():
             x, stream = torch.zeros(256, device="openreg:1"), torch.openreg.current_stream("openreg:1")
@@ -509,11 +516,13 @@ def test_races(pytester: pytest.Pytester) -> None:
     )
     command = (sys.executable, "-m", "pytest", *FAST, "--openreg=2")
     result = pytester.run(*command, "--openreg-races")
-    result.assert_outcomes(passed=3, failed=1, errors=1)
+    result.assert_outcomes(passed=3, failed=3, errors=1)
+    # That pytest prints the tensor of test_shown is no race; an error is shown with the race that may have caused it.
+    assert sum(line.startswith("1 race(s)") for line in result.outlines) == 3
     result.stdout.fnmatch_lines(
         ["*, races are failures", "1 race(s): on a GPU these may*", "*aten::add_*", "*aten::mul_*"]
     )
-    pytester.run(*command).assert_outcomes(passed=4)
+    pytester.run(*command).assert_outcomes(passed=4, failed=2)
 
 
 # ---------------------------------------------------------------------------------------------------- peak memory

@@ -11,6 +11,7 @@ import sys
 from pathlib import Path
 
 import pytest
+import yaml
 
 
 @pytest.fixture
@@ -65,7 +66,6 @@ def test_a_missing_wait(repository: Path) -> None:
 
 # the file for GitHub is one: each job's steps, and options that the plugin has
 def test_github_action(root: Path, pytestconfig: pytest.Config) -> None:
-    yaml = pytest.importorskip("yaml")
     action = yaml.safe_load((root / "examples/ci/github-actions.yml").read_text())
     commands = [step["run"] for job in action["jobs"].values() for step in job["steps"] if "run" in step]
     words = [word.partition("=")[0] for command in commands for word in command.split() if word.startswith("--openreg")]

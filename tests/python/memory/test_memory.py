@@ -184,7 +184,6 @@ def test_pinned_dataloader() -> None:
 
 
 # PyTorch dereferences a null pointer here on a backend without a host allocator.
-@pytest.mark.skipif(not hasattr(torch.accelerator, "empty_host_cache"), reason="since torch 2.12")
 def test_empty_host_cache() -> None:
     kept = torch.arange(1000).pin_memory()
     del kept

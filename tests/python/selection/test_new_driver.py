@@ -4,8 +4,10 @@
 from __future__ import annotations
 
 import os
+import re
 import subprocess
 import sys
+import tarfile
 import zipfile
 from pathlib import Path
 
@@ -31,55 +33,138 @@ def run(folder: Path, *arguments: str, **environment: str) -> str:
     return done.stdout + done.stderr
 
 
-# the way of a vendor: new, build, install, check by name, train; and the layer of OPENREG_VALIDATE has nothing to say
+def files_of(folder: Path) -> set[str]:
+    return {str(path.relative_to(folder)) for path in folder.rglob("*") if path.is_file()}
+
+
+# the way of a vendor: new, sdist, wheel of that, install, check by name, train; the layer of OPENREG_VALIDATE has nothing to
+# say. The wheel is for any Python 3 and takes the tag that an index wants
 @pytest.mark.slow
 def test_a_new_driver_works_at_once(tmp_path: Path) -> None:
     printed = run(tmp_path, "-m", "torch_openreg", "new", "my_chip")
-    folder = tmp_path / "torch-openreg-my-chip"
+    folder = tmp_path / "torch-my-chip"
     assert "python -m torch_openreg check my_chip" in printed
-    assert "@" not in "".join(path.name for path in folder.rglob("*"))
+    package = folder / "src" / "torch_my_chip"
+    (package / "more.h").write_text("int openreg_my_chip_more(void);\n")
+    (package / "more.c").write_text('#include "more.h"\n\nint openreg_my_chip_more(void)\n{\n    return 1;\n}\n')
+    run(folder, "setup.py", "--quiet", "sdist", "--dist-dir", str(tmp_path))
+    sdist = tmp_path / "torch_my_chip-0.1.0.tar.gz"
+    with tarfile.open(sdist) as archive:
+        packed = {name.partition("/")[2] for name in archive.getnames()}
+    assert {name for name in files_of(folder) if not name.startswith((".", "build/"))} <= packed
     pip = ("-m", "pip", "--disable-pip-version-check", "--no-input")
     options = ("--no-build-isolation", "--no-deps", "--no-index")
-    run(tmp_path, *pip, "wheel", *options, "--wheel-dir", "wheels", str(folder))
-    (wheel,) = (tmp_path / "wheels").glob("torch_openreg_my_chip-0.1.0-py3-none-*.whl")
-    assert "torch_openreg_my_chip/driver.so" in zipfile.ZipFile(wheel).namelist()
+    run(tmp_path, *pip, "wheel", *options, "--wheel-dir", "wheels", str(sdist))
+    (built,) = (tmp_path / "wheels").glob("torch_my_chip-0.1.0-py3-none-linux_*.whl")
+    run(
+        tmp_path, "-m", "auditwheel", "repair", "--wheel-dir", "dist", str(built), PATH=str(Path(sys.executable).parent)
+    )
+    (wheel,) = (tmp_path / "dist").glob("torch_my_chip-0.1.0-py3-none-manylinux*.whl")
+    with zipfile.ZipFile(wheel) as archive:
+        assert "torch_my_chip/driver.so" in archive.namelist()
+        assert [name for name in archive.namelist() if name.endswith(".so")] == ["torch_my_chip/driver.so"]
     run(tmp_path, *pip, "install", *options[1:], "--target", "packages", str(wheel))
     variables = {"PYTHONPATH": str(tmp_path / "packages")}
     checked = run(folder, "-m", "torch_openreg", "check", "my_chip", "--level", "1", "--time", "0.1", **variables)
     assert "conforms to driver.h" in checked
     variables["OPENREG_VALIDATE"] = "1"
     trained = run(
-        folder, "-m", "pytest", "-q", "-s", "-p", "no:cacheprovider", "tests", "-k", "trains or names", **variables
+        folder,
+        "-m",
+        "pytest",
+        "-q",
+        "-s",
+        "-p",
+        "no:cacheprovider",
+        "tests",
+        "-k",
+        "trains or names or demo",
+        **variables,
     )
-    assert "2 passed" in trained
+    assert "3 passed" in trained
     assert "OPENREG_VALIDATE:" not in trained
+
+
+# a driver is compiled again whatever an earlier build has left: an error in a header is an error of the wheel
+@pytest.mark.slow
+@pytest.mark.parametrize("which", ["include/openreg/driver.h", "src/torch_mychip/own.h"])
+def test_a_changed_header_is_compiled(tmp_path: Path, which: str) -> None:
+    folder = _new.make_driver("mychip", tmp_path / "driver")
+    source = folder / "src" / "torch_mychip" / "driver.c"
+    (source.parent / "own.h").touch()
+    source.write_text('#include "own.h"\n' + source.read_text())
+    run(folder, "setup.py", "--quiet", "bdist_wheel")
+    header = folder / which
+    before = header.stat()
+    header.write_text(header.read_text() + "#error changed\n")
+    os.utime(header, ns=(before.st_atime_ns, before.st_mtime_ns))  # as one that was put back out of an archive
+    done = subprocess.run(
+        [sys.executable, "setup.py", "--quiet", "bdist_wheel"],
+        cwd=folder,
+        env=NO_VARIABLES,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode != 0
+    assert "#error changed" in done.stdout + done.stderr
+
+
+# what the vendor's users read has the vendor's name alone: "openreg" is the name of a dependency
+def test_users_read_the_vendors_name(tmp_path: Path) -> None:
+    folder = _new.make_driver("mychip", tmp_path / "driver")
+    for name in ("README.md", "demo.py"):
+        assert "openreg" not in (folder / name).read_text().lower(), name
+    project = (folder / "pyproject.toml").read_text()
+    described = project[project.index("[project]") : project.index("dependencies")]
+    assert "openreg" not in described
+    assert 'name = "torch-mychip"' in described
+
+
+# the package has the headers of every extension that a driver may have, and what they include
+def test_headers(tmp_path: Path, root: Path) -> None:
+    headers = root / "runtime/include/openreg"
+    of_drivers = {
+        path.name for path in headers.glob("*.h") if re.search(r"define OPENREG_\w+_NAME \"openreg\.", path.read_text())
+    }
+    assert of_drivers >= {"kernels.h", "ipc.h", "vmm.h", "comm.h", "schedule.h"}
+    wanted, seen = {"driver.h", *of_drivers}, set()
+    while wanted:
+        name = wanted.pop()
+        seen.add(name)
+        wanted |= set(re.findall(r"#include <openreg/(\w+\.h)>", (headers / name).read_text())) - seen
+    folder = _new.make_driver("mychip", tmp_path / "driver")
+    assert {path.name for path in (folder / "include/openreg").iterdir()} == seen
 
 
 # every word of the templates is replaced, in names and in texts, and the headers are those of this package
 def test_files(tmp_path: Path) -> None:
     folder = _new.make_driver("x9", tmp_path / "deep" / "driver")
-    names = {str(path.relative_to(folder)) for path in folder.rglob("*") if path.is_file()}
+    names = files_of(folder)
     assert names >= {
         ".github/workflows/ci.yml",
+        ".github/workflows/release.yml",
         ".gitignore",
         "CMakeLists.txt",
+        "CONTRIBUTING.md",
         "LICENSE",
         "MANIFEST.in",
         "README.md",
         "include/openreg/driver.h",
+        "demo.py",
         "pyproject.toml",
         "setup.py",
         "tests/test_driver.py",
-        "src/torch_openreg_x9/__init__.py",
-        "src/torch_openreg_x9/driver.c",
+        "src/torch_x9/__init__.py",
+        "src/torch_x9/driver.c",
     }
     for name in names:
         text = (folder / name).read_text()
         for word in ("@NAME@", "@DEVICE@", "@UPPER@", "@DASHED@", "@YEAR@", "@ABI@", "@VERSION@"):
             assert word not in text, name
-    assert 'x = "torch_openreg_x9"' in (folder / "pyproject.toml").read_text()  # a device's name has no digits
+    assert 'x = "torch_x9"' in (folder / "pyproject.toml").read_text()  # a device's name has no digits
     assert "torch.x." in (folder / "tests" / "test_driver.py").read_text()
-    driver = (folder / "src" / "torch_openreg_x9" / "driver.c").read_text()
+    driver = (folder / "src" / "torch_x9" / "driver.c").read_text()
     assert '.name = "x9"' in driver
     assert driver.count("X9:") >= 7  # a mark in each function that a vendor fills in
 
@@ -96,7 +181,23 @@ def test_cmake(tmp_path: Path) -> None:
 # a name that no driver, C function or variable can have, or that is taken: an error with the rule, and no folder
 @pytest.mark.parametrize(
     "name",
-    ["", "My", "9x", "my-chip", "a" * 32, "x.y", "../x", "cuda", "sim", "nn", "item", "opencl", "vulkan2", "class"],
+    [
+        "",
+        "My",
+        "9x",
+        "my-chip",
+        "a" * 32,
+        "x.y",
+        "../x",
+        "cuda",
+        "sim",
+        "openreg",
+        "nn",
+        "item",
+        "opencl",
+        "vulkan2",
+        "class",
+    ],
 )
 def test_unfit_names(name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["new", name, "--directory", str(tmp_path / "driver")]) == 1

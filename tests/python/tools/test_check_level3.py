@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import importlib
 import json
 import os
 import re
@@ -13,7 +14,7 @@ from xml.etree import ElementTree
 
 import pytest
 
-from torch_openreg_lab.check import level3
+from torch_openreg_lab.check import level3, registry
 
 ROOT = Path(__file__).resolve().parents[3]
 
@@ -125,6 +126,20 @@ def test_the_table_of_defects() -> None:
             assert known & names, (text, defect)
 
 
+# the pages and the program agree on how many checks and planted defects there are
+def test_the_numbers_on_pages() -> None:
+    checks = len(run_check("--list").stdout.splitlines())
+    defects = (
+        len(re.findall(r"^    X\((?!odd_)", (ROOT / "tests/drivers/mutants/mutants.h").read_text(), re.MULTILINE)) + 1
+    )
+    found = {
+        name: re.findall(r"(\d+)(?: conformance)? checks of", (ROOT / name).read_text())
+        for name in ("README.md", "CHANGELOG.md", "docs/start-vendor.md")
+    }
+    assert all(numbers and set(numbers) <= {str(checks)} for numbers in found.values()), (checks, found)
+    assert f"one of {defects} planted defects" in (ROOT / "docs/verifying-a-driver.md").read_text(), defects
+
+
 # a check that ends its process, and one that does not end, are failures that say so
 def test_crashes_and_hangs(monkeypatch: pytest.MonkeyPatch) -> None:
     options = level3.Options(driver="sim", level=3, timeout=20, seconds=0.1)
@@ -134,6 +149,51 @@ def test_crashes_and_hangs(monkeypatch: pytest.MonkeyPatch) -> None:
     options.timeout = 0.2
     hung = level3.run_check(level3.all_checks()["memory.returned"], options, dict(os.environ))
     assert (hung["outcome"], hung["message"]) == ("failed", "it did not end within 0 seconds")
+
+
+# the samples are the seed's: the same seed the same ones, another seed others, and what was not tried is named
+def test_samples_are_drawn(monkeypatch: pytest.MonkeyPatch) -> None:
+    tried: list[str] = []
+    operators = importlib.import_module("torch_openreg_lab.check.operators")
+    monkeypatch.setattr(
+        operators._Task, "_failures_of", lambda self, n, _: tried.append(f"{self.name} {n}") or iter(())
+    )
+    monkeypatch.setattr(operators, "DTYPES", operators.DTYPES[:1])
+
+    def samples_of(seed: int) -> list[str]:
+        monkeypatch.setattr(operators.time, "monotonic", iter([0.0] + [9e9] * 1000).__next__)
+        tried.clear()
+        left = operators._run(["mm", "gather"], registry.Limits(seed, 1.0))
+        assert "samples of 2 operators and types" in left
+        assert "mm (gradients)" in left
+        return list(tried)
+
+    assert samples_of(1) == samples_of(1)
+    assert set(samples_of(1)) != set(samples_of(2))
+
+
+# a waiver shows a failure as known, and is a failure where the check passes
+def test_waivers() -> None:
+    known = ("memory.returned=kept by the vendor's cache",)
+    result = {"name": "memory.returned", "outcome": "failed", "message": "left"}
+    level3.apply_known(result, known)
+    assert (result["outcome"], result["known"]) == ("known", "kept by the vendor's cache")
+    result = {"name": "memory.returned", "outcome": "passed", "message": ""}
+    level3.apply_known(result, known)
+    assert result["outcome"] == "failed"
+    assert "take that away" in result["message"]
+
+
+# without PyTorch's database the operators are skipped, and level 3 is not reached
+def test_a_level_without_its_heart(capsys: pytest.CaptureFixture[str]) -> None:
+    checks = [
+        {"name": "operators.shapes", "level": 3, "outcome": "skipped", "message": "no database"},
+        {"name": "memory.returned", "level": 3, "outcome": "passed", "message": ""},
+    ]
+    report = {"abi": "1.0", "driver": "sim", "seconds": 1.0, "checks": checks}
+    assert level3._finish(level3.Options(driver="sim", level=3), report, 0) == 77
+    assert report["conforms"] is False
+    assert "level 3 was not reached: operators.shapes" in capsys.readouterr().out
 
 
 # wrong command lines are openreg-check's to refuse; names and rules of level 3 are told

@@ -115,11 +115,16 @@ def test_planted_instrument(root: Path, tree: Path) -> None:
             '#include "memory/cache.h"\n',
             "runtime: runtime/src/base/log.h includes memory/cache.h, which is above it",
         ),
+        (
+            "runtime/lab/races/races.c",
+            "static openreg_lock lock = OPENREG_LOCK_INITIALIZER;\n",
+            "runtime: runtime/lab/races/races.c has the lock lock without a stage in base/fork.h",
+        ),
         ("runtime/src/extra/x.c", "", "runtime: runtime/src/extra/x.c is in no room"),
         (
             "runtime/drivers/sim/sim.c",
             '#include "memory/cache.h"\n',
-            "runtime: runtime/drivers/sim/sim.c includes memory/cache.h, which is above it",
+            "runtime: runtime/drivers/sim/sim.c includes memory/cache.h, which is not its driver's",
         ),
         (
             "shim/operators/policy/rules.h",

@@ -1,8 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""torch.profiler on openreg: rows of copies, fills and operators, in the trace and the tables, tied to the host's operators.
-
-Rows of the device come through Kineto, which takes them from PyTorch 2.12 on; before that the older way times operators.
-"""
+"""torch.profiler on openreg: rows of copies, fills and operators, in the trace and the tables, tied to the host's operators."""
 
 from __future__ import annotations
 
@@ -19,8 +16,7 @@ from torch.profiler import ProfilerActivity, profile, record_function
 
 D = torch.device("openreg:1")
 BOTH = [ProfilerActivity.CPU, ProfilerActivity.PrivateUse1]
-# A torch 2.11 that is built for CUDA names the activity, and has no way to hand it rows.
-HAS_KINETO_ROWS = torch.__version__ >= (2, 12) and ProfilerActivity.PrivateUse1 in torch.profiler.supported_activities()
+HAS_KINETO_ROWS = ProfilerActivity.PrivateUse1 in torch.profiler.supported_activities()
 needs_kineto = pytest.mark.skipif(not HAS_KINETO_ROWS, reason="this PyTorch's profiler takes no rows of other devices")
 
 Event = dict[str, Any]

@@ -161,10 +161,10 @@ find_compute_type(job *j, const struct row *row, const view *views, int count)
         return false;
     for (uint64_t i = 0; i < call->argument_count; ++i) {
         const openreg_value *const a = &call->arguments[i];
-        const double most = 9007199254740992.0; /* 2^53: numbers come as doubles */
+        const double most = 9007199254740992.0; /* 2^53: numbers come as doubles, and that one may be 2^53 + 1 */
         if (a->kind == OPENREG_VALUE_FLOAT && !is_float(type) && a->real != floor(a->real))
             return false;
-        if (a->kind == OPENREG_VALUE_COMPLEX || (!is_float(type) && fabs(a->real) > most))
+        if (a->kind == OPENREG_VALUE_COMPLEX || (!is_float(type) && fabs(a->real) >= most))
             return false;
     }
     j->compute = type;

@@ -27,7 +27,7 @@
  *   Loss        After a slot has returned OPENREG_E_DEVICE_LOST for its device `dev` (of a copy: that of the stream), the
  *               runtime answers so itself: the device's slots are no longer called, other devices go on. What frees and
  *               destroys is still called, and succeeds: mem_free, host_free, stream_destroy, event_destroy, close,
- *               release and resize of vmm.h, memory_close of ipc.h, abort, destroy and group_end of comm.h. So are
+ *               release and unmap of vmm.h, memory_close of ipc.h, abort and destroy of comm.h. So are
  *               device_active and host_alias, which only look, and device_sync before the runtime frees host memory that
  *               the device may be reading: it returns once the device reads no host memory any more, whatever its status.
  *               Loss ends when drivers are selected again (openreg_shutdown(), openreg_use_drivers()): a driver whose
@@ -184,7 +184,8 @@ typedef struct openreg_driver {
      * slot. Functions of several streams may run one after the other. After an asynchronous error that ends the
      * device's work it does not run.
      * Default: the calling thread waits for the stream, then for the function, which runs on a thread made for this
-     * call. So nothing overlaps, and each call costs a stream_sync and a thread, about 30 microseconds. */
+     * call. So nothing overlaps, and each call costs a stream_sync and a thread, about 30 microseconds. The same where it
+     * returns E_UNSUPPORTED, with nothing queued: for a driver that learns in open() whether its vendor has such calls. */
     openreg_status (*host_func)(openreg_instance, int32_t dev, openreg_driver_stream, void (*function)(void *argument),
                                 void *argument);
     /* *out = 1 if the device has a live context. Never makes one. Default: whether the runtime has allocated memory

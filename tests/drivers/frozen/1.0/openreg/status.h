@@ -19,7 +19,10 @@ typedef int32_t openreg_status; /* a fixed width, never a C enum */
     X(OPENREG_E_DEVICE_LOST, 6, "device lost")                                                                         \
     X(OPENREG_E_FORKED, 7, "used in a forked child")                                                                   \
     X(OPENREG_E_INTERNAL, 8, "internal error")                                                                         \
-    X(OPENREG_E_BUSY, 9, "in use")
+    X(OPENREG_E_BUSY, 9, "in use")                                                                                     \
+    X(OPENREG_E_PEER, 10, "a peer has failed")                                                                         \
+    X(OPENREG_E_TIMEOUT, 11, "timed out")                                                                              \
+    X(OPENREG_E_CAPTURE, 12, "invalid while a stream is captured")
 
 #define OPENREG_OK 0             /* done */
 #define OPENREG_E_INVALID 1      /* the caller broke the contract; nothing was done */
@@ -31,6 +34,9 @@ typedef int32_t openreg_status; /* a fixed width, never a C enum */
 #define OPENREG_E_FORKED 7       /* this process is a fork() of one that had opened a driver */
 #define OPENREG_E_INTERNAL 8     /* a defect; any unknown code of a driver is read as this */
 #define OPENREG_E_BUSY 9         /* allocations, streams or events are alive, or another thread is initialising */
+#define OPENREG_E_PEER 10        /* another process of a collective has failed or ended; comm.h */
+#define OPENREG_E_TIMEOUT 11     /* a wait with a time limit reached it; what was awaited may still be running */
+#define OPENREG_E_CAPTURE 12     /* not possible on a stream that is being captured, or the capture was invalidated */
 
 #define OPENREG_LOG_DEBUG 10 /* levels as in Python's logging */
 #define OPENREG_LOG_INFO 20

@@ -135,9 +135,9 @@ TEST_F(FaultDeathTest, IgnoredFault) {
       ::testing::KilledBySignal(SIGSEGV), "^$");
 }
 
-// OPENREG_FAULT_HANDLER=0 leaves the program's handlers alone.
+// OPENREG_FENCE_SIGNAL=0 leaves the program's handlers alone.
 TEST_F(FaultDeathTest, SwitchedOff) {
-  set("OPENREG_FAULT_HANDLER", "0");
+  set("OPENREG_FENCE_SIGNAL", "0");
   EXPECT_EXIT(
       {
         install_siginfo_handler();

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
-/* fault.c: names the device and the block when host code touches fenced device memory (fault.h).
+/* fence_signal.c: names the device and the block when host code touches fenced device memory (fence_signal.h).
  *
  * The handler uses only async-signal-safe calls, takes no lock that it would have to wait for, and leaves the outcome
  * to whoever was there before: it puts that handler back and returns, so that the instruction faults again and a
@@ -7,7 +7,7 @@
  * of other addresses are handed on without a word, and this handler stays. A handler installed later that re-raises the
  * signal by raise() hides the address from this one; then there is no message. */
 #define _GNU_SOURCE
-#include "memory/fault.h"
+#include "memory/fence_signal.h"
 
 #include <errno.h>
 #include <pthread.h>
@@ -17,6 +17,7 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "base/device_name.h"
 #include "memory/cache.h"
 
 typedef struct fault_text {
@@ -53,7 +54,8 @@ describe(const openreg_found_range *found, uintptr_t address)
 {
     fault_text out = {.length = 0};
     openreg_block_view block;
-    append(&out, "openreg: host code touched device memory: address ");
+    append(&out, openreg_device_name());
+    append(&out, ": host code touched device memory: address ");
     append_number(&out, address, 16);
     if (openreg_cache_try_view(found, address, &block)) {
         append(&out, " is byte ");
@@ -66,7 +68,9 @@ describe(const openreg_found_range *found, uintptr_t address)
     } else {
         append(&out, " is on");
     }
-    append(&out, " openreg:");
+    append(&out, " ");
+    append(&out, openreg_device_name());
+    append(&out, ":");
     append_number(&out, (uint64_t)found->info.device->index, 10);
     append(&out, " (driver \"");
     append(&out, found->info.device->driver->name);
@@ -108,7 +112,7 @@ on_fault(int signal_number, siginfo_t *info, void *context)
 static void
 install(void)
 {
-    const char *wanted = openreg_variable("OPENREG_FAULT_HANDLER");
+    const char *wanted = openreg_variable("OPENREG_FENCE_SIGNAL");
     if (wanted != NULL && strcmp(wanted, "0") == 0)
         return;
     if (sigaction(SIGSEGV, NULL, &previous) != 0)
@@ -122,7 +126,7 @@ install(void)
 }
 
 void
-openreg_fault_handler_install(void)
+openreg_fence_signal_install(void)
 {
     (void)pthread_once(&install_once, install);
 }

@@ -1,0 +1,259 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
+/* perf.c: a driver's figures beside the host's (perf.h). */
+#define _GNU_SOURCE
+#include "perf.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+
+#include "report.h"
+#include "runner.h"
+#include "work.h"
+
+#define MOST 64
+#define LARGEST ((size_t)16 << 20)
+#define SPAN 0.05 /* seconds for one of several measurements, of which the best counts */
+
+typedef struct figure {
+    const char *what; /* a constant */
+    uint64_t size;    /* bytes, 0: none */
+    bool is_rate;     /* value and host are GB/s, else microseconds */
+    double value, host;
+} figure;
+
+static struct {
+    int count;
+    figure all[MOST];
+} *figures; /* shared with the process that measures */
+
+typedef struct work {
+    check_context *c;
+    void *to, *from;
+    int32_t to_dev, from_dev;
+    size_t size;
+    openreg_driver_event event;
+} work;
+
+/* Seconds of one call: the best of three. */
+static double
+time_of(void (*once)(work *w), work *w)
+{
+    double best = 0;
+    once(w);
+    for (int attempt = 0; attempt < 3; ++attempt) {
+        const double begin = check_now();
+        double now = begin;
+        int count = 0;
+        for (; count < 3 || now < begin + SPAN / 3; ++count, now = check_now())
+            once(w);
+        const double each = (now - begin) / count;
+        best = attempt == 0 || each < best ? each : best;
+    }
+    return best;
+}
+
+static void
+add(const char *what, uint64_t size, bool is_rate, double seconds, double host_seconds)
+{
+    if (figures->count == MOST)
+        return;
+    figures->all[figures->count++] = (figure){what, size, is_rate,
+                                              is_rate ? (double)size / seconds * 1e-9 : seconds * 1e6,
+                                              host_seconds <= 0 ? 0
+                                              : is_rate         ? (double)size / host_seconds * 1e-9
+                                                                : host_seconds * 1e6};
+}
+
+static void
+copy_and_wait(work *w)
+{
+    const int32_t dev = w->to_dev >= 0 ? w->to_dev : w->from_dev;
+    MUST(w->c, copy, w->c->instance, w->to, w->to_dev, w->from, w->from_dev, w->size, dev, NULL);
+    check_sync(w->c, dev, NULL);
+}
+
+/* As a program queues work: a wait for every sixteen. */
+static void
+launch(work *w)
+{
+    for (int i = 0; i < 16; ++i)
+        MUST(w->c, copy, w->c->instance, w->to, w->to_dev, w->from, w->from_dev, w->size, 0, NULL);
+    check_sync(w->c, 0, NULL);
+}
+
+static void
+copy_on_host(work *w)
+{
+    memcpy(w->to, w->from, w->size);
+    __asm__ volatile("" : : "r"(w->to) : "memory");
+}
+
+static void
+allocate(work *w)
+{
+    check_free(w->c, 0, check_alloc(w->c, 0, w->size));
+}
+
+static void
+allocate_on_host(work *w)
+{
+    void *volatile memory = malloc(w->size);
+    free(memory);
+}
+
+static void
+make_event(work *w)
+{
+    MUST(w->c, event_destroy, w->c->instance, 0, check_event(w->c, 0, 0));
+}
+
+static void
+record(work *w)
+{
+    MUST(w->c, event_record, w->c->instance, 0, w->event, NULL);
+    MUST(w->c, event_sync, w->c->instance, 0, w->event);
+}
+
+static void
+query(work *w)
+{
+    int32_t done;
+    MUST(w->c, event_query, w->c->instance, 0, w->event, &done);
+}
+
+static void
+measure_copies(check_context *c, const double *host)
+{
+    static const size_t sizes[] = {4096, (size_t)1 << 20, LARGEST};
+    static const struct {
+        const char *what;
+        int32_t from, to;
+        bool pinned;
+    } ways[] = {{"copy to the device", -1, 0, false},
+                {"copy from the device", 0, -1, false},
+                {"copy to the device, pinned", -1, 0, true},
+                {"copy from the device, pinned", 0, -1, true},
+                {"copy on the device", 0, 0, false},
+                {"copy from device 0 to device 1", 0, 1, false},
+                {"copy from device 1 to device 0", 1, 0, false}};
+    for (size_t i = 0; i < sizeof ways / sizeof ways[0]; ++i) {
+        if ((ways[i].pinned && !check_has_pinned(c)) || ways[i].from >= c->devices || ways[i].to >= c->devices)
+            continue;
+        const bool is_from_host = ways[i].from < 0, is_to_host = ways[i].to < 0;
+        void *const from = is_from_host ? check_host_alloc(c, LARGEST, ways[i].pinned)
+                                        : check_alloc(c, ways[i].from, LARGEST);
+        void *const to = is_to_host ? check_host_alloc(c, LARGEST, ways[i].pinned)
+                                    : check_alloc(c, ways[i].to, LARGEST);
+        if (is_from_host)
+            memset(from, 1, LARGEST);
+        for (size_t k = 0; k < sizeof sizes / sizeof sizes[0]; ++k) {
+            work w = {c, to, from, ways[i].to, ways[i].from, sizes[k], NULL};
+            add(ways[i].what, sizes[k], true, time_of(copy_and_wait, &w), host[k]);
+        }
+        if (is_from_host)
+            check_host_free(c, from, ways[i].pinned);
+        else
+            check_free(c, ways[i].from, from);
+        if (is_to_host)
+            check_host_free(c, to, ways[i].pinned);
+        else
+            check_free(c, ways[i].to, to);
+    }
+}
+
+static void
+measure(check_context *c)
+{
+    static const size_t sizes[] = {4096, (size_t)1 << 20, LARGEST};
+    double host[3];
+    work w = {.c = c, .to = malloc(LARGEST), .from = malloc(LARGEST)};
+    memset(w.to, 1, LARGEST);
+    memset(w.from, 1, LARGEST);
+    for (int i = 0; i < 3; ++i) {
+        w.size = sizes[i];
+        host[i] = time_of(copy_on_host, &w);
+    }
+    work small = {.c = c, .to = check_alloc(c, 0, 64), .from = check_alloc(c, 0, 64), .size = 64};
+    work on_host = {.to = w.to, .from = w.from, .size = 64};
+    const double of_host = time_of(copy_on_host, &on_host);
+    add("queue 64 bytes on the device", 0, false, time_of(launch, &small) / 16, of_host);
+    add("queue it and wait", 0, false, time_of(copy_and_wait, &small), of_host);
+    if (c->table.event_create != NULL) {
+        small.event = check_event(c, 0, 0);
+        add("create and destroy an event", 0, false, time_of(make_event, &small), 0);
+        add("record an event and wait", 0, false, time_of(record, &small), 0);
+        add("query an event", 0, false, time_of(query, &small), 0);
+    }
+    for (int i = 0; i < 3; ++i) {
+        w.size = sizes[i];
+        add("allocate and free", sizes[i], false, time_of(allocate, &w), time_of(allocate_on_host, &w));
+    }
+    measure_copies(c, host);
+}
+
+static void
+print_size(FILE *file, uint64_t size)
+{
+    if (size >= 1 << 20)
+        (void)fprintf(file, "%7llu MiB", (unsigned long long)(size >> 20));
+    else if (size >= 1024)
+        (void)fprintf(file, "%7llu KiB", (unsigned long long)(size >> 10));
+    else
+        (void)fprintf(file, "%11s", "");
+}
+
+static void
+print_figures(void)
+{
+    printf("%-32s %11s %12s %12s\n", "", "", "driver", "host");
+    for (int i = 0; i < figures->count; ++i) {
+        const figure *const f = &figures->all[i];
+        const char *const unit = f->is_rate ? "GB/s" : "us";
+        printf("%-32s ", f->what);
+        print_size(stdout, f->size);
+        printf(" %7.2f %-4s", f->value, unit);
+        if (f->host > 0)
+            printf(" %7.2f %-4s", f->host, unit);
+        printf("\n");
+    }
+}
+
+static int
+write_figures(const check_target *target, const char *path)
+{
+    FILE *const file = fopen(path, "w");
+    if (file == NULL)
+        return -1;
+    (void)fprintf(file, "{\"driver\": \"");
+    for (const char *at = target->name; *at != '\0'; ++at)
+        (void)fprintf(file, *at == '"' || *at == '\\' ? "\\%c" : "%c", *at);
+    (void)fprintf(file, "\", \"figures\": [");
+    for (int i = 0; i < figures->count; ++i) {
+        const figure *const f = &figures->all[i];
+        (void)fprintf(file, "%s\n  {\"name\": \"%s\", \"bytes\": %llu, \"unit\": \"%s\", \"driver\": %.6g, \"host\": ",
+                      i == 0 ? "" : ",", f->what, (unsigned long long)f->size, f->is_rate ? "GB/s" : "us", f->value);
+        (void)fprintf(file, f->host > 0 ? "%.6g}" : "null}", f->host);
+    }
+    (void)fprintf(file, "\n]}\n");
+    const int is_broken = ferror(file);
+    return fclose(file) != 0 || is_broken ? -1 : 0;
+}
+
+int
+check_perf(const check_target *target, int limit, const char *json)
+{
+    static const check_case perf = {"perf", "", 0, "", "", measure};
+    static check_result result;
+    figures = mmap(NULL, sizeof *figures, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+    if (figures == MAP_FAILED)
+        return 2;
+    check_run(&perf, 1, target, limit, &result);
+    print_figures();
+    if (result.outcome != CHECK_PASSED) {
+        printf("%s\n%s", result.message, result.calls);
+        return result.outcome == CHECK_SKIPPED ? 77 : 1;
+    }
+    return json != NULL && write_figures(target, json) != 0 ? 2 : 0;
+}

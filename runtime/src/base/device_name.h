@@ -1,0 +1,11 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
+/* device_name.h: the word for devices in texts: "openreg" in "openreg:1", or a vendor's. Internal. */
+#ifndef OPENREG_SRC_DEVICE_NAME_H
+#define OPENREG_SRC_DEVICE_NAME_H
+
+#include "base/internal_api.h"
+
+/* What openreg_set_device_name() has set. Lock-free, also for signal handlers; the text stays as it is. */
+OPENREG_INTERNAL const char *openreg_device_name(void);
+
+#endif

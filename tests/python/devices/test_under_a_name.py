@@ -1,0 +1,53 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""A sample of this suite with the device under another name; `make test-named` runs the whole."""
+
+from __future__ import annotations
+
+import importlib.util
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+pytestmark = pytest.mark.slow
+
+# Quick files, of rooms whose texts and strings have the name.
+SAMPLE = ("devices/test_device.py", "devices/test_hooks.py")
+
+
+def test_the_suite_passes_under_another_name(root: Path, tmp_path: Path) -> None:
+    files = [f"tests/python/{path}" for path in SAMPLE]
+    command = [sys.executable, "tools/named_tests.py", "mychip", "--folder", str(tmp_path / "copy"), "-q", *files]
+    done = subprocess.run(command, cwd=root, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout[-5000:] + done.stderr
+    found = re.search(r"(\d+) passed", done.stdout)
+    assert found is not None and int(found[1]) > 20, done.stdout
+
+
+# words for the device are replaced, and those for the library are left
+@pytest.mark.parametrize(
+    ("source", "translated"),
+    [
+        ('x.to("openreg"); y = f"openreg:{i}"', 'x.to("mychip"); y = f"mychip:{i}"'),
+        (
+            "x.openreg(1) if x.is_openreg else torch.openreg.seed()",
+            "x.mychip(1) if x.is_mychip else torch.openreg.seed()",
+        ),
+        (
+            "run(\"a = torch.ones(1, device='openreg').openreg()\")",
+            "run(\"a = torch.ones(1, device='mychip').mychip()\")",
+        ),
+        ('init("cpu:gloo,openreg:openreg_gloo")', 'init("cpu:gloo,mychip:mychip_gloo")'),
+        ('match="an openreg device"', 'match="a mychip device"'),
+        ('include / "openreg" / "driver.h"; "openreg::compiled_graph"; "openreg.ipc"; "torch_openreg"', None),
+        ("from torch_openreg import openreg", None),
+    ],
+)
+def test_translation(root: Path, source: str, translated: str | None) -> None:
+    specification = importlib.util.spec_from_file_location("named_tests", root / "tools" / "named_tests.py")
+    assert specification is not None and specification.loader is not None
+    tool = importlib.util.module_from_spec(specification)
+    specification.loader.exec_module(tool)
+    assert tool.translate(source, "mychip") == (translated or source)

@@ -1,0 +1,88 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""Which versions of torch are supported: one list, in cmake/OpenregTorch.cmake, and what each page and file says of it."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[3]
+LISTED = re.search(r"OPENREG_TORCH_MINORS ([\d. ]+)\)", (ROOT / "cmake/OpenregTorch.cmake").read_text())
+MINORS = LISTED[1].split() if LISTED else []
+
+
+def minor(number: int) -> str:
+    return f"2.{number}"
+
+
+FIRST, LAST = (int(version.removeprefix("2.")) for version in (MINORS[0], MINORS[-1]))
+
+
+# the front pages name the first and the last of the list, and there is no gap in it
+def test_front_pages() -> None:
+    assert [minor(number) for number in range(FIRST, LAST + 1)] == MINORS
+    for page in ("README.md", "CHANGELOG.md", "docs/site/index.md"):
+        assert f"torch {MINORS[0]} to {MINORS[-1]}" in (ROOT / page).read_text(), page
+
+
+# the page of versions has a row for each, and says that all below and above are not supported
+def test_page_of_versions() -> None:
+    page = (ROOT / "docs/torch-versions.md").read_text()
+    table = page[page.index("## What is supported") : page.index("`OPENREG_TORCH_MINORS`")]
+    rows = [[cell.strip() for cell in line.split("|")[1:-1]] for line in table.splitlines() if line.startswith("| ")]
+    status = {name: row[1] for row in rows[1:] for name in row[0].split(", ")}
+    assert [name for name, text in status.items() if text == "supported"] == MINORS
+    assert status[f"{minor(FIRST - 1)} and older"].startswith("not supported")
+    assert status["newer"].startswith("not supported")
+    pinned = re.search(r"^torch==(2\.\d+)", (ROOT / "requirements-dev.txt").read_text(), re.MULTILINE)
+    assert pinned is not None
+    assert next(row for row in rows if row[0] == pinned[1])[2].startswith("every test, at each change")
+
+
+# no page speaks of an older version as of one that could be used
+def test_no_page_speaks_of_others() -> None:
+    found = []
+    for page in [*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")]:
+        if page.name != "torch-versions.md":
+            named = re.findall(r"[Tt]orch (?:(?:up to|before|since) )?2\.(\d+)", page.read_text(encoding="utf-8"))
+            found += [f"{page.name}: torch 2.{number}" for number in named if int(number) < FIRST]
+    assert found == []
+
+
+# the requirement of the sdist, which a resolver reads, whatever torch is here
+def test_requirement_of_the_sdist(tmp_path: Path) -> None:
+    # The functions of setup.py alone.
+    functions = (ROOT / "setup.py").read_text().partition("# Beside `build`")[0]
+    assert functions.count("def ") > 4
+    (tmp_path / "functions.py").write_text(functions.replace("__file__", repr(str(ROOT / "setup.py"))))
+    code = "import sys; sys.argv[:] = ['setup.py', 'sdist']; from functions import *; print(torch_requirement())"
+    done = subprocess.run([sys.executable, "-c", code], cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert done.stdout == f"torch>={MINORS[0]},<{minor(LAST + 1)}\n", done.stderr
+
+
+# CMake refuses an older one, and warns of a newer one
+@pytest.mark.parametrize(
+    ("version", "said"),
+    [
+        (f"{minor(FIRST - 1)}.1", "is older than"),
+        (f"{minor(LAST + 1)}.0", "is not supported: nobody has tested"),
+        (f"{minor(FIRST)}.0+cpu", ""),
+    ],
+)
+def test_cmake(tmp_path: Path, version: str, said: str) -> None:
+    torch = tmp_path / "torch"
+    torch.mkdir()
+    (torch / "version.py").write_text(f"__version__ = '{version}'\n")
+    (tmp_path / "CMakeLists.txt").write_text(
+        "cmake_minimum_required(VERSION 3.22)\nproject(versions C)\n"
+        f"set(OPENREG_TORCH_ROOT {torch})\ninclude({ROOT}/cmake/OpenregTorch.cmake)\n"
+    )
+    command = ["cmake", "-S", tmp_path, "-B", tmp_path / "build", f"-DPython3_EXECUTABLE={sys.executable}"]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert (done.returncode != 0) == (said == "is older than"), done.stderr
+    assert said in " ".join(done.stderr.split())
+    assert ("CMake" in done.stderr) == bool(said)

@@ -1,0 +1,119 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""Runs the Python tests with the device under another name, as a vendor's users have it.
+
+A copy of the tests and examples is made in which each word for the device has the new name: in strings of Python, where
+it stands alone, before a number or before a noun, and in ``x.openreg()`` and ``x.is_openreg``. The tests themselves say
+"openreg" and need to know nothing of this. The name is declared as a driver's package declares it, so that no variable
+has to reach the processes that tests start.
+
+``python tools/named_tests.py mychip -n 2 tests/python/devices``: what follows the name is for pytest.
+"""
+
+from __future__ import annotations
+
+import argparse
+import io
+import os
+import re
+import shutil
+import subprocess
+import sys
+import tokenize
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent
+
+# What runs as it is: it is about the name, or about texts of the checkout.
+LEFT_OUT = {
+    "devices/test_device_name.py": "gives the device names itself",
+    "devices/test_words.py": "gives the device a name itself",
+    "devices/test_under_a_name.py": "runs this program",
+    "tools/": "reads the sources, which say openreg",
+}
+
+# In a string: the whole of it, a quoted word in it, a device with its index, a name made of it, a noun's attribute.
+_WORD = (
+    (re.compile(r"""(?<=['"`=])openreg(?=['"`,])"""), "{}"),
+    (re.compile(r"\bopenreg:(?![: ])|\bopenreg:(?= (?:warning|error|info|debug|host code|drivers))"), "{}:"),
+    (re.compile(r"\b[Aa]n openreg(?= )"), "{a} {}"),
+    (re.compile(r"\bopenreg_(?=gloo\b|ddp\b)"), "{}_"),
+    (
+        re.compile(
+            r"\bopenreg(?= (?:tensors?|devices?|operators?|or all of|is being profiled)\b)|(?<=(?:for|ype) )openreg\b"
+        ),
+        "{}",
+    ),
+    (re.compile(r"\btorch\.openreg\.(?=\w+Tensor\b)|(?<=')torch\.openreg\.(?=set_operator_policy)"), "torch.{}."),
+    (re.compile(r"(?<=,)openreg(?=:)"), "{}"),
+)
+# In code, also that in strings.
+_METHOD = ((re.compile(r"(?<!torch)\.openreg(?=\()"), ".{}"), (re.compile(r"\bis_openreg\b"), "is_{}"))
+
+
+def _replace(text: str, patterns: tuple[tuple[re.Pattern[str], str], ...], name: str) -> str:
+    for pattern, new in patterns:
+        text = pattern.sub(new.format(name, a="an" if name[0] in "aeiou" else "a"), text)
+    return text
+
+
+def translate(source: str, name: str) -> str:
+    """A file of Python in which the device has another name.
+
+    Args:
+        source: Its text.
+        name: The name.
+    """
+    offsets = [0]
+    for line in source.splitlines(keepends=True):
+        offsets.append(offsets[-1] + len(line))
+    pieces, done = [], 0
+    for token in tokenize.generate_tokens(io.StringIO(source).readline):
+        if token.type in (tokenize.STRING, getattr(tokenize, "FSTRING_MIDDLE", -1)):
+            begin, end = (offsets[row - 1] + column for row, column in (token.start, token.end))
+            text = source[begin:end]
+            is_path = source[:begin].endswith("/ ")
+            pieces += [source[done:begin], text if is_path else _replace(text, _WORD, name)]
+            done = end
+    return _replace("".join((*pieces, source[done:])), _METHOD, name)
+
+
+def make_copy(folder: Path, name: str) -> None:
+    """Fills a folder with the checkout: tests and examples are translated, the rest are links.
+
+    Args:
+        folder: The folder, which is made anew.
+        name: The name of the device.
+    """
+    shutil.rmtree(folder, ignore_errors=True)
+    for part in ("tests", "examples"):
+        shutil.copytree(ROOT / part, folder / part, ignore=shutil.ignore_patterns("__pycache__"))
+        for path in (folder / part).rglob("*.py"):
+            path.write_text(translate(path.read_text(encoding="utf-8"), name), encoding="utf-8")
+    for path in ROOT.iterdir():
+        if path.name not in ("tests", "examples", ".git"):
+            (folder / path.name).symlink_to(path)
+    information = folder / "declared" / "named-1.0.dist-info"
+    information.mkdir(parents=True)
+    (information / "METADATA").write_text("Metadata-Version: 2.1\nName: named\nVersion: 1.0\n")
+    (information / "entry_points.txt").write_text(f"[torch_openreg.device_name]\n{name} = named\n")
+
+
+def main() -> int:
+    """Runs pytest in the copy; its exit status."""
+    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    parser.add_argument("name")
+    parser.add_argument("--folder", type=Path, help="of the copy: build-named/NAME")
+    options, arguments = parser.parse_known_args()
+    folder = (options.folder or ROOT / "build-named" / options.name).resolve()
+    make_copy(folder, options.name)
+    left_out = [f"--ignore=tests/python/{path}" for path in LEFT_OUT]
+    environment = {key: value for key, value in os.environ.items() if key != "OPENREG_DEVICE_NAME"}
+    environment["PYTHONPATH"] = os.pathsep.join(
+        filter(None, (str(folder / "declared"), environment.get("PYTHONPATH", "")))
+    )
+    command = [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", *left_out, *arguments]
+    return subprocess.run(command, cwd=folder, env=environment, check=False).returncode
+
+
+if __name__ == "__main__":
+    sys.exit(main())
