@@ -33,7 +33,7 @@ void GraphPool::retain(DeviceIndex device) {
   const std::lock_guard<std::mutex> guard(lock_);
   if (std::find(devices_.begin(), devices_.end(), device) == devices_.end()) {
     devices_.reserve(devices_.size() + 1);
-    OPENREG_CHECK(openreg_memory_pool_retain(device, {id_.first, id_.second}, 0));
+    OPENREG_CHECK(openreg_memory_pool_retain(device, {id_.first, id_.second}, OPENREG_MEMORY_POOL_REPLAYED));
     devices_.push_back(device);
   }
 }

@@ -114,9 +114,9 @@ def test_graph_make_graphed_callables(count: int) -> None:
     torch.manual_seed(0)
     eager = nn.ModuleList(nn.Sequential(nn.Linear(6, 6), nn.Tanh()) for _ in range(count)).to(D)
     graphed = copy.deepcopy(eager)
-    sample = torch.randn(4, 6, device=D, requires_grad=True)
+    samples = tuple((torch.randn(4, 6, device=D, requires_grad=True),) for _ in range(count))
     made: Any = torch.openreg.make_graphed_callables(
-        tuple(graphed) if count > 1 else graphed[0], (((sample,),) * count) if count > 1 else (sample,)
+        tuple(graphed) if count > 1 else graphed[0], samples if count > 1 else samples[0]
     )
     made = made if count > 1 else (made,)
     optimizers = [torch.optim.SGD(modules.parameters(), lr=0.1) for modules in (eager, graphed)]
