@@ -37,7 +37,7 @@ def graph_pool_handle() -> Pool:
     return (next(_pools), 0)
 
 
-class OpenRegGraph(_Base):  # type: ignore[misc]
+class OpenRegGraph(_Base):
     """A captured graph, as ``torch.cuda.CUDAGraph``.
 
     Args:
@@ -195,7 +195,7 @@ class _Graphed:
                 return tuple(output.detach() for output in of.outputs)
 
             @staticmethod
-            @torch.autograd.function.once_differentiable
+            @torch.autograd.function.once_differentiable  # type: ignore[untyped-decorator]
             def backward(ctx: Any, *gradients: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
                 for static, given in zip(of.grad_outputs, gradients, strict=True):
                     if static is not None and static.data_ptr() != given.data_ptr():
@@ -219,7 +219,7 @@ def _with_graph(function: Callable[..., Any], run: Callable[..., Any]) -> Callab
     def forward(*args: Any) -> Any:
         return run(*args) if module.training == mode else eager(*args)
 
-    module.forward = forward  # type: ignore[method-assign]
+    module.forward = forward
     return module
 
 
