@@ -167,7 +167,7 @@ class _Graphed:
     def warm_up(self, iterations: int, allow_unused: bool) -> None:
         for _ in range(iterations):
             outputs = pytree.tree_leaves(self.function(*self.sample_args))
-            gradients = [torch.empty_like(output) if output.requires_grad else None for output in outputs]
+            gradients = [torch.zeros_like(output) if output.requires_grad else None for output in outputs]
             self._differentiate(outputs, gradients, allow_unused)
 
     def capture_forward(self, pool: Pool) -> None:

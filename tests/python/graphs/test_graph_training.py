@@ -56,8 +56,10 @@ def test_graph_optims(name: str) -> None:
     optimizer = OPTIMIZERS[name](model.parameters())
     x, y = (tensor.clone() for tensor in data[0])
     side = torch.openreg.Stream()
+    side.wait_stream(torch.openreg.current_stream())
     with torch.openreg.stream(side):  # the warm-up makes the optimizer's state; it is the first step
         first = train(model, optimizer, x, y)
+    torch.openreg.current_stream().wait_stream(side)
     graph = torch.openreg.OpenRegGraph()
     optimizer.zero_grad(set_to_none=True)
     with torch.openreg.graph(graph, stream=side):

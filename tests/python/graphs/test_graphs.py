@@ -83,6 +83,7 @@ def test_work_on_another_stream_runs() -> None:
         a += 1
         with torch.openreg.stream(torch.openreg.Stream()):
             b += 1
+    torch.openreg.synchronize()
     assert (a.tolist(), b.tolist()) == ([0] * 3, [1] * 3)
 
 
@@ -382,6 +383,7 @@ def test_a_graph_in_a_graph_is_refused() -> None:
 def test_a_graph_that_goes_while_it_is_captured() -> None:
     "Its capture ends with it."
     x = torch.ones(2, device=D)
+    torch.openreg.synchronize()
     with torch.openreg.stream(torch.openreg.Stream()):
         made = torch.openreg.OpenRegGraph()
         made.capture_begin()
@@ -389,6 +391,7 @@ def test_a_graph_that_goes_while_it_is_captured() -> None:
         del made
         assert not torch.openreg.is_current_stream_capturing()
         x += 1
+    torch.openreg.synchronize()
     assert x.tolist() == [2, 2]
 
 
@@ -449,10 +452,10 @@ STAGED = "not compiled and not optims and not scaling"
 
 
 def test_staged() -> None:
-    "All of this where the host can't reach the device's memory."
+    "All of this where the host can't reach the device's memory, and with the race detector, which sees replays."
     if os.environ.get("OPENREG_OPERATORS") == "staged":
         return
-    environment = {**os.environ, "OPENREG_OPERATORS": "staged"}
+    environment = {**os.environ, "OPENREG_OPERATORS": "staged", "OPENREG_RACES": "raise"}
     files = [__file__, str(Path(__file__).with_name("test_graph_training.py"))]
     command = [sys.executable, "-m", "pytest", "-q", "-x", "-p", "no:cacheprovider", "-k", STAGED, *files]
     done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
