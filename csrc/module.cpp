@@ -13,12 +13,14 @@
 
 #include "csrc/base/bindings.h"
 #include "csrc/base/device_index.h"
+#include "csrc/base/frames.h"
 #include "shim/base/parts.h"
 #include "shim/base/status.h"
 #include "shim/base/wait_hook.h"
+#include "shim/device/capture_watch.h"
 #include "shim/device/device.h"
 #include "shim/device/generator.h"
-#include "shim/observe/races.h"
+#include "shim/device/guard.h"
 #include "shim/registration/registration.h"
 
 namespace torch_openreg {
@@ -137,8 +139,7 @@ PyObject* _synchronize(PyObject* /*self*/, PyObject* device) {
   lazy_init();
   {
     const pybind11::gil_scoped_release no_gil;
-    OPENREG_CHECK(openreg_device_synchronize(index));
-    c10::openreg::throw_pending_race();
+    c10::openreg::OpenRegGuardImpl().synchronizeDevice(index);
   }
   Py_RETURN_NONE;
   END_HANDLE_TH_ERRORS
@@ -184,6 +185,9 @@ PYBIND11_MODULE(_C, m) {
   openreg_install_wait_hooks();
   c10::openreg::set_wait_hooks(openreg_release_gil, openreg_take_gil_back);
   openreg_tell_recorder_places();
+  if (openreg_walking_takes_gil == 0) {
+    c10::openreg::set_place_finder(openreg_find_place);
+  }
   for (PyMethodDef* methods : {
            torch_openreg::methods,
            openreg_autograd_methods,

@@ -95,7 +95,7 @@ INTERFACES = (
             ),
             **dict.fromkeys(
                 ("begin_allocate_to_pool", "end_allocate_to_pool", "release_pool"),
-                "pools of pinned memory serve graphs, which are not supported; PyTorch's default refuses",
+                "a graph keeps alive the pinned memory of the program that it uses, and needs no pool of it",
             ),
         },
     ),
@@ -147,6 +147,12 @@ INTERFACES = (
             "clone": "of the options, which are gloo's own",
             **dict.fromkeys(("getBoundDeviceId", "setBoundDeviceId"), "PyTorch's own serve"),
         },
+    ),
+    Interface(
+        "graphs",
+        (("ATen/core/GraphImplInterface.h", "GraphImplInterface"),),
+        (("shim/optional/graph/graph.cpp", "Graph"),),
+        since="2.13",
     ),
     Interface(
         "timer of DistributedDataParallel",

@@ -77,7 +77,7 @@ CHECK_USES = ("driver/driver_slots.h",)
 SHIM_ROOMS = (
     *("base", "observe", "device", "memory"),
     *(f"operators/{room}" for room in ("policy", "native", "fallback", "aten")),
-    *(f"optional/{part}" for part in ("compile", "distributed", "profile")),
+    *(f"optional/{part}" for part in ("compile", "distributed", "graph", "profile")),
     "registration",
 )
 CSRC_ROOMS = ("base", "observe", "device", "memory", "operators", "optional/compile", "optional/distributed", "")

@@ -89,7 +89,7 @@ static void describe(const openreg_frame* frame, char* text) {
       function == NULL ? "?" : function);
 }
 
-static int find_place(void* context, char* out, size_t size) {
+int openreg_find_place(void* context, char* out, size_t size) {
   (void)context;
   openreg_frame found = {NULL, 0};
   openreg_walk_frames(see_frame, &found);
@@ -111,7 +111,7 @@ static int find_place(void* context, char* out, size_t size) {
 }
 
 void openreg_tell_recorder_places(void) {
-  static const openreg_observer observer = {.struct_size = sizeof observer, .place = find_place};
+  static const openreg_observer observer = {.struct_size = sizeof observer, .place = openreg_find_place};
   if (openreg_walking_takes_gil == 0) {
     (void)openreg_observe(&observer, OPENREG_OBSERVE_PLACES);
   }

@@ -7,6 +7,7 @@
 
 #include "shim/base/device_name.h"
 #include "shim/base/status.h"
+#include "shim/device/capture_watch.h"
 #include "shim/device/device.h"
 #include "shim/observe/races.h"
 
@@ -37,6 +38,14 @@ Stream stream_from_pool(Device device, int32_t priority) {
 
 openreg_event as_event(void* event) {
   return static_cast<openreg_event>(event);
+}
+
+// On a stream that is captured the record is the capture's.
+openreg_status record_event(openreg_event event, const Stream& stream) {
+  auto* const watch = capture_watch();
+  return watch != nullptr && watch->record(event, stream.device_index(), stream.id())
+      ? OPENREG_OK
+      : openreg_event_record(event, stream.device_index(), stream.id());
 }
 
 uint32_t event_flags(EventFlag flag) {
@@ -98,7 +107,11 @@ DeviceCapability OpenRegGuardImpl::getDeviceCapability(Device device) const {
 }
 
 void OpenRegGuardImpl::synchronizeDevice(DeviceIndex device_index) const {
-  OPENREG_CHECK(openreg_device_synchronize(index_or_current(device_index)));
+  const DeviceIndex index = index_or_current(device_index);
+  if (auto* const watch = capture_watch()) {
+    watch->check_device(index, "synchronizing the device");
+  }
+  OPENREG_CHECK(openreg_device_synchronize(index));
   throw_pending_race();
 }
 
@@ -137,6 +150,9 @@ void* OpenRegGuardImpl::getStreamNativeHandle(Stream stream) const {
 
 bool OpenRegGuardImpl::queryStream(const Stream& stream) const {
   check_type(stream.device());
+  if (auto* const watch = capture_watch()) {
+    watch->check_stream(stream.device_index(), stream.id(), "querying the stream");
+  }
   int32_t done = 0;
   OPENREG_CHECK(openreg_stream_query(stream.device_index(), stream.id(), &done));
   return done != 0;
@@ -144,12 +160,16 @@ bool OpenRegGuardImpl::queryStream(const Stream& stream) const {
 
 void OpenRegGuardImpl::synchronizeStream(const Stream& stream) const {
   check_type(stream.device());
+  if (auto* const watch = capture_watch()) {
+    watch->check_stream(stream.device_index(), stream.id(), "synchronizing the stream");
+  }
   OPENREG_CHECK(openreg_stream_synchronize(stream.device_index(), stream.id()));
   throw_pending_race();
 }
 
-bool OpenRegGuardImpl::isStreamCapturing(const Stream& /*stream*/) const {
-  return false; // graphs are not supported, so no stream is ever captured
+bool OpenRegGuardImpl::isStreamCapturing(const Stream& stream) const {
+  const auto* const watch = capture_watch();
+  return watch != nullptr && watch->is_capturing(stream.device_index(), stream.id());
 }
 
 void OpenRegGuardImpl::record(void** event, const Stream& stream, DeviceIndex device_index, EventFlag flag) const {
@@ -164,12 +184,12 @@ void OpenRegGuardImpl::record(void** event, const Stream& stream, DeviceIndex de
       static_cast<int>(stream_device),
       ".");
   if (*event != nullptr) {
-    OPENREG_CHECK(openreg_event_record(as_event(*event), stream.device_index(), stream.id()));
+    OPENREG_CHECK(record_event(as_event(*event), stream));
     return;
   }
   openreg_event created = nullptr;
   OPENREG_CHECK(openreg_event_create(stream_device, event_flags(flag), &created));
-  const openreg_status status = openreg_event_record(created, stream.device_index(), stream.id());
+  const openreg_status status = record_event(created, stream);
   if (status != OPENREG_OK) {
     openreg_event_destroy(created); // succeeds, and so keeps the last error
     throw_status(status);
@@ -182,6 +202,10 @@ void OpenRegGuardImpl::block(void* event, const Stream& stream) const {
     return;
   }
   check_type(stream.device());
+  auto* const watch = capture_watch();
+  if (watch != nullptr && watch->wait(as_event(event), stream.device_index(), stream.id())) {
+    return;
+  }
   OPENREG_CHECK(openreg_stream_wait_event(stream.device_index(), stream.id(), as_event(event)));
 }
 
@@ -189,19 +213,29 @@ bool OpenRegGuardImpl::queryEvent(void* event) const {
   if (event == nullptr) {
     return true;
   }
+  if (auto* const watch = capture_watch()) {
+    watch->check_event(as_event(event), "querying the event");
+  }
   int32_t done = 0;
   OPENREG_CHECK(openreg_event_query(as_event(event), &done));
   return done != 0;
 }
 
 void OpenRegGuardImpl::synchronizeEvent(void* event) const {
-  if (event != nullptr) {
-    OPENREG_CHECK(openreg_event_synchronize(as_event(event)));
-    throw_pending_race();
+  if (event == nullptr) {
+    return;
+  throw_pending_race();
   }
+  if (auto* const watch = capture_watch()) {
+    watch->check_event(as_event(event), "synchronizing the event");
+  }
+  OPENREG_CHECK(openreg_event_synchronize(as_event(event)));
 }
 
 void OpenRegGuardImpl::destroyEvent(void* event, DeviceIndex /*device_index*/) const noexcept {
+  if (auto* const watch = capture_watch()) {
+    watch->forget(as_event(event));
+  }
   // Its failures (a forked child, a runtime that was shut down) leave nothing to do.
   (void)openreg_event_destroy(as_event(event));
 }

@@ -8,6 +8,7 @@
 #include <utility>
 
 #include "shim/base/status.h"
+#include "shim/device/capture_watch.h"
 #include "shim/device/device.h"
 #include "shim/observe/races.h"
 
@@ -101,8 +102,9 @@ struct HostAllocatorImpl final : at::CachingHostAllocatorImpl<c10::Stream, HostE
     return c10::Stream(c10::Stream::UNSAFE, Device(DeviceType::PrivateUse1, device), stream);
   }
 
-  bool stream_is_capturing(c10::Stream /*stream*/) const override {
-    return false;
+  bool stream_is_capturing(c10::Stream stream) const override {
+    const auto* const watch = capture_watch();
+    return watch != nullptr && watch->is_capturing(stream.device_index(), stream.id());
   }
 };
 

@@ -10,6 +10,7 @@
 #include "shim/base/parts.h"
 #include "shim/optional/compile/entry.h"
 #include "shim/optional/distributed/entry.h"
+#include "shim/optional/graph/entry.h"
 #include "shim/registration/registration.h"
 
 // The version's header is for ccache, which knows the headers that a file read and not those that it asked for: without
@@ -104,6 +105,19 @@ void register_runner() {
   }
 }
 
+// torch.accelerator.Graph looks its implementation up by the device's name in upper case.
+void register_graphs() {
+#ifdef OPENREG_HAS_GRAPHS
+  at::GraphImplRegistry()->Register(
+      c10::DeviceTypeName(c10::DeviceType::PrivateUse1, /*lower_case=*/false), [](at::GraphImplArgs arguments) {
+        static const auto make = function_of<decltype(openreg_make_graph)>("graph", "openreg_make_graph");
+        std::unique_ptr<at::GraphImplInterface> made;
+        make(&made, arguments.keep_graph);
+        return made;
+      });
+#endif
+}
+
 // Kineto makes its sources of rows when the first profile is prepared.
 void register_profiler() {
 #ifdef OPENREG_HAS_KINETO
@@ -120,6 +134,7 @@ void register_profiler() {
 void register_parts() {
   register_name();
   register_collectives();
+  register_graphs();
   register_runner();
   register_profiler();
 }

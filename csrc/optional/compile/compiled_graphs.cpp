@@ -21,6 +21,7 @@
 #include <vector>
 
 #include "shim/base/status.h"
+#include "shim/device/capture_watch.h"
 #include "shim/device/device.h"
 #include "shim/memory/device_allocator.h"
 #include "shim/observe/races.h"
@@ -37,13 +38,20 @@ using Dimensions = c10::SmallVector<int64_t, 5>;
 
 thread_local bool is_staging = false;
 
-// A graph that was compiled for a device without an index (-1) runs on the current one.
+// A graph that was compiled for a device without an index (-1) runs on the current one. Throws where its stream is captured:
+// generated kernels run at once.
 DeviceIndex index_argument(PyObject* argument) {
-  const long long index = PyLong_AsLongLong(argument);
-  if (index == -1 && PyErr_Occurred() != nullptr) {
+  const long long given = PyLong_AsLongLong(argument);
+  if (given == -1 && PyErr_Occurred() != nullptr) {
     throw python_error();
   }
-  return c10::openreg::index_or_current(c10::openreg::narrow_device_index(index));
+  const DeviceIndex index = c10::openreg::index_or_current(c10::openreg::narrow_device_index(given));
+  if (auto* const watch = c10::openreg::capture_watch()) {
+    openreg_stream stream = OPENREG_STREAM_DEFAULT;
+    OPENREG_CHECK(openreg_current_stream(index, &stream));
+    watch->check_stream(index, stream, "a graph of torch.compile");
+  }
+  return index;
 }
 
 void check_count(Py_ssize_t count, Py_ssize_t expected, const char* function) {

@@ -13,7 +13,19 @@ from typing import Any
 
 from torch import AcceleratorError, OutOfMemoryError
 
-from torch_openreg.openreg import _absent, _lazy, amp, memory, operators, plugins, profiler, random, selection, streams
+from torch_openreg.openreg import (
+    _absent,
+    _lazy,
+    amp,
+    graphs,
+    memory,
+    operators,
+    plugins,
+    profiler,
+    random,
+    selection,
+    streams,
+)
 from torch_openreg.openreg._device import (
     DeviceProperties,
     _exchange_device,
@@ -41,7 +53,6 @@ from torch_openreg.openreg.capabilities import (
     get_sync_debug_mode,
     has_half,
     has_magma,
-    is_current_stream_capturing,
     is_tf32_supported,
     set_sync_debug_mode,
 )
@@ -74,6 +85,13 @@ from torch_openreg.openreg.drivers import (
     process_count,
     process_index,
     using_driver_c_api,
+)
+from torch_openreg.openreg.graphs import (
+    OpenRegGraph,
+    graph,
+    graph_pool_handle,
+    is_current_stream_capturing,
+    make_graphed_callables,
 )
 from torch_openreg.openreg.memory import (
     MemPool,
@@ -196,6 +214,7 @@ __all__ = [
     "HalfTensor",
     "IntTensor",
     "LongTensor",
+    "OpenRegGraph",
     "OutOfMemoryError",
     "Race",
     "RaceError",
@@ -266,6 +285,9 @@ __all__ = [
     "get_sync_debug_mode",
     "global_device_count",
     "gpu_device",
+    "graph",
+    "graph_pool_handle",
+    "graphs",
     "has_half",
     "has_magma",
     "host_memory_stats",
@@ -285,6 +307,7 @@ __all__ = [
     "list_gpu_processes",
     "local_device_count",
     "local_devices",
+    "make_graphed_callables",
     "manual_seed",
     "manual_seed_all",
     "max_memory_allocated",

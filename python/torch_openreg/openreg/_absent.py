@@ -11,20 +11,15 @@ from _torch_openreg_device_name import device_name
 
 _NAME = device_name()
 
-_GRAPHS = "graphs are not supported: a driver has no function that captures a stream"
+_GRAPHS = "it is CUDA's own; debug_dump() of a graph writes its nodes and edges"
 _LIBRARY = "it is a part of the CUDA toolkit; the runtime calls no library of a vendor but its driver"
 _LOAD = "the driver interface does not ask for load, clocks or sensors; ask the vendor's tool (nvidia-smi, rocm-smi)"
 _LEGACY_STORAGE = "typed storages are deprecated in PyTorch; use torch.UntypedStorage"
 _INTERNAL = "it is an import or a detail of torch.cuda's own code"
 
 REASONS: dict[str, str] = {
-    **dict.fromkeys(
-        (
-            *("CUDAGraph", "graph", "graph_pool_handle", "graphs", "make_graphed_callables"),
-            *("export_dot", "export_graph_data", "graph_annotations"),
-        ),
-        _GRAPHS,
-    ),
+    "CUDAGraph": f"it is torch.{_NAME}.OpenRegGraph",
+    **dict.fromkeys(("export_dot", "export_graph_data", "graph_annotations"), _GRAPHS),
     **dict.fromkeys(
         (
             *("CudaError", "cudaStatus", "cudart", "check_error", "current_blas_handle", "current_solver_handle"),

@@ -31,11 +31,6 @@ def is_tf32_supported() -> bool:
     return False
 
 
-def is_current_stream_capturing() -> bool:
-    """Returns whether the current stream is being captured in a graph: never, there are no graphs."""
-    return False
-
-
 def can_device_access_peer(device: Device, peer_device: Device) -> bool:
     """Returns whether kernels of one device reach the memory of another one directly, without a copy.
 

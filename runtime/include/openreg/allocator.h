@@ -57,8 +57,11 @@ OPENREG_API int32_t openreg_set_caching(int32_t on);
 
 #define OPENREG_MEMORY_POOL_USE_ON_OOM 1u /* requests outside get its free blocks before they fail */
 #define OPENREG_MEMORY_POOL_NO_SPLIT 2u   /* its segments are not split */
+/* Captured graphs use its free blocks, too: copies may, and the pool keeps all of its memory until it is released. Holds
+ * from the first call with it. */
+#define OPENREG_MEMORY_POOL_REPLAYED 4u
 
-/* Makes the pool on this device, or adds a use to it (`flags` are those of the call that made it). A pool's memory
+/* Makes the pool on this device, or adds a use to it (the other `flags` are those of the call that made it). A pool's memory
  * serves its own requests alone, and openreg_empty_cache() leaves it. A program may have thousands: what the functions
  * here do with one does not depend on the others, and release and trim look at its own segments alone.
  * Errors: OPENREG_E_INVALID (the id {0, 0}, unknown flags), OPENREG_E_NOMEM (host memory), common ones. */
@@ -77,7 +80,8 @@ OPENREG_API openreg_status openreg_memory_pool_release(int32_t device, openreg_m
 OPENREG_API OPENREG_WARN_UNUSED openreg_status openreg_memory_pool_enter(int32_t device, openreg_memory_pool_id id);
 OPENREG_API openreg_status openreg_memory_pool_leave(int32_t device, openreg_memory_pool_id id);
 
-/* Gives the pool's segments without live blocks back to the driver. No error where there is no such pool. */
+/* Gives the pool's segments without live blocks back to the driver, unless graphs are replayed in it. No error where there is
+ * no such pool. */
 OPENREG_API openreg_status openreg_memory_pool_trim(int32_t device, openreg_memory_pool_id id);
 
 typedef struct openreg_memory_pool_info {

@@ -686,6 +686,22 @@ openreg_cache_try_view(const openreg_found_range *found, uintptr_t address, open
     return seen;
 }
 
+bool
+openreg_cache_is_replayed(const openreg_found_range *found, uintptr_t address, uint64_t size)
+{
+    struct openreg_cache *cache = found->info.device->cache;
+    bool replayed = false;
+    openreg_fast_lock_acquire(&cache->lock);
+    if (!has_gone(found, address)) {
+        const openreg_segment *segment = found->info.segment;
+        const openreg_private_pool *pool = segment->pool == NULL ? NULL : segment->pool->owner->private_pool;
+        replayed = pool != NULL && (pool->flags & OPENREG_MEMORY_POOL_REPLAYED) != 0 && pool->uses > 0 &&
+                   size <= segment->size - (address - (uintptr_t)segment->start);
+    }
+    openreg_fast_lock_release(&cache->lock);
+    return replayed;
+}
+
 /* ------------------------------------------------------------------------------------------------------------ forks */
 
 /* All caches' locks are held over a fork(), so the child finds them as they are between two steps. */

@@ -35,6 +35,8 @@ typedef struct openreg_block_view {
 bool openreg_cache_view(const openreg_found_range *found, uintptr_t address, openreg_block_view *out);
 /* The same for a signal handler: never waits. False also if the lock is taken. */
 bool openreg_cache_try_view(const openreg_found_range *found, uintptr_t address, openreg_block_view *out);
+/* Whether the bytes lie in one segment of a pool that is OPENREG_MEMORY_POOL_REPLAYED. */
+bool openreg_cache_is_replayed(const openreg_found_range *found, uintptr_t address, uint64_t size);
 
 /* ---- cache_sharing.c ---- */
 

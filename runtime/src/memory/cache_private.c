@@ -10,6 +10,8 @@
 #include "base/error.h"
 #include "base/thread.h"
 
+#define KNOWN_FLAGS (OPENREG_MEMORY_POOL_USE_ON_OOM | OPENREG_MEMORY_POOL_NO_SPLIT | OPENREG_MEMORY_POOL_REPLAYED)
+
 static atomic_uint_fast64_t last_thread;
 static OPENREG_HOT_TLS uint64_t own_thread; /* 0 until number_of_this_thread() */
 
@@ -121,7 +123,8 @@ openreg_block *
 openreg_cache_borrow(const struct openreg_cache *cache, const openreg_pool *pool, uint64_t rounded)
 {
     for (const openreg_private_pool *lender = cache->private_pools; lender != NULL; lender = lender->next) {
-        if ((lender->flags & OPENREG_MEMORY_POOL_USE_ON_OOM) == 0)
+        if ((lender->flags & (OPENREG_MEMORY_POOL_USE_ON_OOM | OPENREG_MEMORY_POOL_REPLAYED)) !=
+            OPENREG_MEMORY_POOL_USE_ON_OOM)
             continue;
         for (openreg_stream_pools *pools = lender->streams; pools != NULL; pools = pools->next_in_bucket) {
             if (pools->stream != pool->owner->stream)
@@ -254,7 +257,7 @@ trim(struct openreg_cache *cache, const char *call, openreg_memory_pool_id id)
     openreg_lock_acquire(&cache->flush);
     openreg_fast_lock_acquire(&cache->lock);
     openreg_private_pool *pool = find_pool(cache, id);
-    if (pool != NULL) {
+    if (pool != NULL && (pool->flags & OPENREG_MEMORY_POOL_REPLAYED) == 0) {
         pool->uses++; /* it must not go while the lock is released */
         status = openreg_cache_sync_waiting(cache, call);
         if (status == OPENREG_OK)
@@ -314,6 +317,7 @@ retain(struct openreg_cache *cache, const char *call, openreg_memory_pool_id id,
         pool->node.key = hash_of(id);
         openreg_tree_insert(&cache->pools_by_id, &pool->node);
     }
+    pool->flags |= flags & OPENREG_MEMORY_POOL_REPLAYED;
     pool->uses++;
     pool->retained++;
     return OPENREG_OK;
@@ -326,7 +330,7 @@ openreg_memory_pool_retain(int32_t device, openreg_memory_pool_id id, uint32_t f
     openreg_device *entry;
     if (id.first == 0 && id.second == 0)
         return openreg_error_set(OPENREG_E_INVALID, call, "(0, 0) is not the id of a memory pool");
-    if ((flags & ~(OPENREG_MEMORY_POOL_USE_ON_OOM | OPENREG_MEMORY_POOL_NO_SPLIT)) != 0)
+    if ((flags & ~KNOWN_FLAGS) != 0)
         return openreg_error_set(OPENREG_E_INVALID, call, "unknown flags %#x", flags);
     OPENREG_RETURN_NOT_OK(openreg_device_get(call, device, &entry));
     openreg_fast_lock_acquire(&entry->cache->lock);

@@ -51,7 +51,7 @@ check_host_range(const char *call, const copy_end *end, const void *ptr, uint64_
                              end->role, ptr, openreg_device_name(), found.info.device->index);
 }
 
-/* A device range must lie inside one live block of the device named. */
+/* A device range must lie inside one live block of the device named, or in a pool that graphs are replayed in. */
 static openreg_status
 check_device_range(const char *call, copy_end *end, const void *ptr, uint64_t size)
 {
@@ -65,11 +65,14 @@ check_device_range(const char *call, copy_end *end, const void *ptr, uint64_t si
         return openreg_error_set(OPENREG_E_INVALID, call, "the %s %p is %s %s:%d, not memory of %s:%d", end->role, ptr,
                                  found.alias ? "the host's alias of memory of" : "memory of", openreg_device_name(),
                                  found.info.device->index, openreg_device_name(), index);
-    if (!openreg_cache_view(&found, (uintptr_t)ptr, &block) || !block.live)
+    const bool is_live = openreg_cache_view(&found, (uintptr_t)ptr, &block) && block.live;
+    const uint64_t offset = is_live ? (uintptr_t)ptr - block.address : 0;
+    const bool fits = is_live && offset <= block.requested && size <= block.requested - offset;
+    const bool is_allowed = fits || openreg_cache_is_replayed(&found, (uintptr_t)ptr, size);
+    if (!is_live && !is_allowed)
         return openreg_error_set(OPENREG_E_INVALID, call, "the %s %p on %s:%d was freed already", end->role, ptr,
                                  openreg_device_name(), index);
-    const uint64_t offset = (uintptr_t)ptr - block.address;
-    if (offset > block.requested || size > block.requested - offset)
+    if (!is_allowed)
         return openreg_error_set(OPENREG_E_INVALID, call,
                                  "the %s, %llu bytes at offset %llu, exceeds its block of %llu bytes at 0x%llx on "
                                  "%s:%d",

@@ -101,3 +101,22 @@ assert got.tolist() == [3, 3, 3]
 assert loaded() == ["_C_compile", "_compile"], loaded()
 """
     )
+
+
+# the first graph loads its part; asking whether a stream is captured does not
+@pytest.mark.skipif("not hasattr(__import__('torch')._C, '_acceleratorGraph')")
+def test_a_captured_graph_loads_its_part(python) -> None:
+    python(
+        LOADED
+        + """
+x = torch.ones(3, device="openreg")
+assert not torch.openreg.is_current_stream_capturing()
+assert loaded() == [], loaded()
+graph = torch.openreg.OpenRegGraph()
+with torch.openreg.graph(graph):
+    x += 1
+graph.replay()
+assert x.tolist() == [2, 2, 2]
+assert loaded() == ["_graph"], loaded()
+"""
+    )

@@ -478,6 +478,31 @@ TEST_F(CachePoolsTest, PoolWithoutSplits) {
   EXPECT_EQ(openreg_memory_pool_release(0, kOther), OPENREG_OK);
 }
 
+// What graphs replay in keeps its memory, and copies use its free blocks, also across their borders.
+TEST_F(CachePoolsTest, PoolOfGraphs) {
+  ASSERT_EQ(openreg_memory_pool_retain(0, kPool, OPENREG_MEMORY_POOL_USE_ON_OOM), OPENREG_OK) << last_message();
+  auto* const first = static_cast<char*>(allocate_in(kPool, kMib / 4));
+  void* second = allocate_in(kPool, kMib / 4);
+  release(first);
+  std::vector<char> bytes(kMib / 4 + 1, 'x');
+  const auto copy = [&](char* to) { return openreg_memcpy(to, 0, bytes.data(), OPENREG_HOST, bytes.size()); };
+  EXPECT_EQ(copy(first), OPENREG_E_INVALID);
+  ASSERT_EQ(openreg_memory_pool_retain(0, kPool, OPENREG_MEMORY_POOL_REPLAYED), OPENREG_OK) << last_message();
+  EXPECT_EQ(copy(first), OPENREG_OK) << last_message();
+  EXPECT_EQ(copy(first + static_cast<std::ptrdiff_t>(reserved()) - 1), OPENREG_E_INVALID);
+  release(second);
+  const int64_t kept = reserved();
+  EXPECT_EQ(openreg_memory_pool_trim(0, kPool), OPENREG_OK);
+  EXPECT_EQ(openreg_empty_cache(0), OPENREG_OK);
+  EXPECT_EQ(reserved(), kept);
+  EXPECT_EQ(copy(first), OPENREG_OK) << last_message();
+  EXPECT_EQ(openreg_memory_pool_release(0, kPool), OPENREG_OK);
+  EXPECT_EQ(openreg_memory_pool_release(0, kPool), OPENREG_OK);
+  EXPECT_EQ(copy(first), OPENREG_E_INVALID);
+  EXPECT_EQ(reserved(), 0);
+  check_cache(0);
+}
+
 // The limit holds for what is reserved, cached memory is given back first, and the text names it.
 TEST_F(CachePoolsTest, Fraction) {
   ASSERT_EQ(openreg_set_memory_fraction(0, 0.5), OPENREG_OK);

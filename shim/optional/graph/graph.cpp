@@ -1,0 +1,176 @@
+// SPDX-License-Identifier: BSD-3-Clause
+// What torch.accelerator.Graph holds: a graph that is captured from operators, and replayed by calling them again.
+#include "shim/optional/graph/entry.h"
+
+#ifdef OPENREG_HAS_GRAPHS
+#include <c10/core/DeviceGuard.h>
+#include <c10/core/impl/LocalDispatchKeySet.h>
+#include <c10/util/Exception.h>
+
+#include <algorithm>
+#include <fstream>
+#include <mutex>
+#include <utility>
+
+#include "shim/base/status.h"
+#include "shim/base/wait_hook.h"
+#include "shim/device/device.h"
+#include "shim/operators/policy/kernel_keys.h"
+#include "shim/optional/graph/capture.h"
+#include "shim/optional/graph/recorder.h"
+
+namespace c10::openreg {
+namespace {
+
+StreamKey stream_of_caller() {
+  const DeviceIndex device = current_device();
+  openreg_stream stream = OPENREG_STREAM_DEFAULT;
+  OPENREG_CHECK(openreg_current_stream(device, &stream));
+  return {device, stream};
+}
+
+// Threads: as one of PyTorch's graphs, it is used by one at a time.
+class Graph final : public at::GraphImplInterface {
+ public:
+  explicit Graph(bool keep_graph) : keeps_(keep_graph) {}
+
+  ~Graph() override {
+    try {
+      reset();
+    } catch (const std::exception& error) {
+      TORCH_WARN("A graph could not be released: ", error.what());
+    }
+  }
+
+  void capture_begin(MempoolId_t pool, at::GraphCaptureMode mode) override {
+    TORCH_CHECK(capture_ == nullptr, "This graph is being captured already.");
+    TORCH_CHECK(!is_captured_, "This graph holds a capture already; call reset() for another one.");
+    OPENREG_CHECK(openreg_init());
+    auto memory = std::make_shared<GraphPool>(pool);
+    const StreamKey stream = stream_of_caller();
+    {
+      const PoolScope scope(*memory, stream.device);
+    } // so that others who share it keep it from now on
+    capture_ = Captures::instance().begin(mode, stream, std::move(memory));
+    thread_ = std::this_thread::get_id();
+    record_thread(true);
+  }
+
+  void capture_end() override {
+    TORCH_CHECK(capture_ != nullptr, "capture_end() was called without capture_begin().");
+    const auto capture = std::exchange(capture_, nullptr);
+    if (thread_ == std::this_thread::get_id()) {
+      record_thread(false);
+    }
+    nodes_ = Captures::instance().end(capture, stream_of_caller());
+    pool_ = capture->shared_pool();
+    is_captured_ = true;
+  }
+
+  void instantiate() override {
+    TORCH_CHECK(is_captured_, "instantiate() was called without a capture that has ended.");
+    TORCH_CHECK(keeps_, "instantiate() is for a graph with keep_graph=True; capture_end() has done it for this one.");
+    // Nothing else is to be done: nodes are what replay() calls.
+  }
+
+  void replay() override {
+    TORCH_CHECK(is_captured_, "replay() was called without a capture that has ended.");
+    const StreamKey stream = stream_of_caller();
+    if (const auto around = Captures::instance().of_stream(stream)) {
+      around->refuse("replay()", "a graph inside of another one is not supported");
+    }
+    const c10::impl::ExcludeDispatchKeyGuard kernels_alone(
+        kAboveKernels | c10::DispatchKeySet({c10::DispatchKey::Python, c10::DispatchKey::Fake}));
+    last_ = stream;
+    was_replayed_ = true;
+    torch::jit::Stack stack;
+    DeviceIndex device = stream.device;
+    const c10::DeviceGuard restored(c10::Device(c10::DeviceType::PrivateUse1, device));
+    for (const auto& node : nodes_) {
+      if (C10_UNLIKELY(node->device() != device)) {
+        device = node->device();
+        set_device(device);
+      }
+      node->run(stack);
+    }
+  }
+
+  void reset() override {
+    if (capture_ != nullptr) {
+      Captures::instance().abandon(std::exchange(capture_, nullptr));
+      if (thread_ == std::this_thread::get_id()) {
+        record_thread(false);
+      }
+    }
+    if (std::exchange(was_replayed_, false) && openreg_in_bad_fork() == 0 && openreg_is_initialized() != 0) {
+      const WaitScope waiting; // its memory goes below
+      (void)openreg_stream_synchronize(last_.device, last_.stream);
+    }
+    nodes_.clear();
+    pool_.reset();
+    is_captured_ = false;
+  }
+
+  MempoolId_t pool() const override {
+    TORCH_CHECK(is_captured_, "pool() was called without a capture that has ended.");
+    return pool_->id();
+  }
+
+  void enable_debug_mode() override {
+    is_debugged_ = true;
+  }
+
+  void debug_dump(const std::string& path) override {
+    if (!is_debugged_ && !keeps_) {
+      TORCH_WARN("debug_dump() wrote nothing: enable_debug_mode() was not called.");
+      return;
+    }
+    TORCH_CHECK(is_captured_, "debug_dump() was called without a capture that has ended.");
+    std::ofstream out(path);
+    out << "digraph openreg {\n";
+    std::vector<std::vector<size_t>> streams; // their nodes, in order
+    for (size_t i = 0; i < nodes_.size(); ++i) {
+      const Node& node = *nodes_[i];
+      out << "  n" << i << " [label=\"" << i << " " << node.name() << "\\nstream " << node.stream() << "\"];\n";
+      streams.resize(std::max<size_t>(streams.size(), node.stream() + size_t{1}));
+      write_edges(out, i, streams);
+      streams[node.stream()].push_back(i);
+    }
+    out << "}\n";
+    out.close();
+    TORCH_CHECK(out.good(), "debug_dump() can't write ", path);
+  }
+
+ private:
+  // From the last node before it of each stream.
+  void write_edges(std::ostream& out, size_t i, const std::vector<std::vector<size_t>>& streams) const {
+    const auto& before = nodes_[i]->before();
+    for (size_t stream = 0; stream < std::min<size_t>(before.size(), streams.size()); ++stream) {
+      // A stream that joined counts one more than it has nodes.
+      const size_t count = before[stream] - (stream > 0 && before[stream] > 0 ? 1 : 0);
+      if (count > 0) {
+        out << "  n" << streams[stream][count - 1] << " -> n" << i << ";\n";
+      }
+    }
+  }
+
+  const bool keeps_;
+  bool is_debugged_ = false;
+  bool is_captured_ = false;
+  bool was_replayed_ = false;
+  StreamKey last_{};
+  std::thread::id thread_;
+  std::shared_ptr<Capture> capture_; // under way
+  std::vector<std::unique_ptr<Node>> nodes_;
+  std::shared_ptr<GraphPool> pool_;
+};
+
+} // namespace
+} // namespace c10::openreg
+
+void openreg_make_graph(std::unique_ptr<at::GraphImplInterface>* made, bool keep_graph) {
+  static std::once_flag once;
+  std::call_once(once, c10::openreg::register_recorder);
+  *made = std::make_unique<c10::openreg::Graph>(keep_graph);
+}
+#endif

@@ -1,0 +1,73 @@
+// SPDX-License-Identifier: BSD-3-Clause
+#include "shim/optional/graph/pool.h"
+
+#include <algorithm>
+#include <atomic>
+
+#include "shim/base/status.h"
+
+namespace c10::openreg {
+namespace {
+
+// Pools of programs have ids {0, number}.
+MempoolId_t new_id() {
+  static std::atomic<CaptureId_t> number{0};
+  return {++number, 0};
+}
+
+// Devices whose pool the thread is in, by this file.
+thread_local std::vector<std::pair<DeviceIndex, MempoolId_t>> entered;
+
+} // namespace
+
+GraphPool::GraphPool(MempoolId_t id) : id_(id == MempoolId_t(0, 0) ? new_id() : id) {}
+
+GraphPool::~GraphPool() {
+  for (const DeviceIndex device : devices_) {
+    // Fails where the driver was closed meanwhile, and the pool with it.
+    (void)openreg_memory_pool_release(device, {id_.first, id_.second});
+  }
+}
+
+void GraphPool::retain(DeviceIndex device) {
+  const std::lock_guard<std::mutex> guard(lock_);
+  if (std::find(devices_.begin(), devices_.end(), device) == devices_.end()) {
+    devices_.reserve(devices_.size() + 1);
+    OPENREG_CHECK(openreg_memory_pool_retain(device, {id_.first, id_.second}, OPENREG_MEMORY_POOL_REPLAYED));
+    devices_.push_back(device);
+  }
+}
+
+void GraphPool::note_block(const void* block) {
+  const std::lock_guard<std::mutex> guard(lock_);
+  blocks_.insert(block);
+}
+
+bool GraphPool::owns(const void* block) const {
+  const std::lock_guard<std::mutex> guard(lock_);
+  return blocks_.count(block) != 0;
+}
+
+PoolScope::PoolScope(GraphPool& pool, DeviceIndex device) : id_{pool.id_.first, pool.id_.second}, device_(device) {
+  const std::pair entry(device, pool.id_);
+  if (std::find(entered.begin(), entered.end(), entry) != entered.end()) {
+    return;
+  }
+  pool.retain(device);
+  entered.push_back(entry);
+  const openreg_status status = openreg_memory_pool_enter(device, id_);
+  if (status != OPENREG_OK) {
+    entered.pop_back();
+    throw_status(status);
+  }
+  entered_ = true;
+}
+
+PoolScope::~PoolScope() {
+  if (entered_) {
+    entered.pop_back();
+    (void)openreg_memory_pool_leave(device_, id_); // it was entered: nothing can fail
+  }
+}
+
+} // namespace c10::openreg
