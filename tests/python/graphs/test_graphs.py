@@ -3,17 +3,16 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
-import os
-import subprocess
 import sys
 import threading
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+from torch import distributed
 
 D = "openreg"
 
@@ -437,26 +436,36 @@ def test_a_custom_operator() -> None:
                 torch.ops.openreg_graphs.without(x)
 
 
-def test_a_compiled_graph_is_refused() -> None:
-    "Its kernels would run at once."
+def test_collectives_are_refused() -> None:
+    "By name; outside of a capture the group works on."
+    distributed.init_process_group("gloo", store=distributed.HashStore(), rank=0, world_size=1)
+    try:
+        x = torch.ones(2, device=D)
+        with pytest.raises(RuntimeError, match="has failed: c10d::allreduce_"):
+            with torch.openreg.graph(torch.openreg.OpenRegGraph()):
+                with pytest.raises(RuntimeError, match="collectives are not supported"):
+                    distributed.all_reduce(x)
+        distributed.all_reduce(x)
+        assert x.tolist() == [1, 1]
+    finally:
+        distributed.destroy_process_group()
+
+
+def test_tools_see_a_replay() -> None:
+    "Its operators are counted, are rows of a profile, and race with other streams' work as eager ones do."
     x = torch.ones(4, device=D)
-    compiled = torch.compile(lambda x: (x + 1).sin())
-    compiled(x)
-    with pytest.raises(RuntimeError, match="has failed: a graph of torch.compile"):
-        with torch.openreg.graph(torch.openreg.OpenRegGraph()):
-            compiled(x)
-
-
-# Creating the first optimizer imports half of torch.compile, which takes longer than all tests here.
-STAGED = "not compiled and not optims and not scaling"
-
-
-def test_staged() -> None:
-    "All of this where the host can't reach the device's memory, and with the race detector, which sees replays."
-    if os.environ.get("OPENREG_OPERATORS") == "staged":
-        return
-    environment = {**os.environ, "OPENREG_OPERATORS": "staged", "OPENREG_RACES": "raise"}
-    files = [__file__, str(Path(__file__).with_name("test_graph_training.py"))]
-    command = [sys.executable, "-m", "pytest", "-q", "-x", "-p", "no:cacheprovider", "-k", STAGED, *files]
-    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stdout + done.stderr
+    made, _ = captured(lambda: x.sin_())
+    torch.openreg.reset_operator_stats()
+    with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.PrivateUse1]) as profile:
+        made.replay()
+    stats = torch.openreg.operator_stats()
+    assert stats["aliased_calls"] + stats["staged_calls"] == 1
+    rows = {event.name for event in profile.events()}
+    assert rows & {"aten::sin_ [aliased]", "Memcpy HtoD"}  # the latter where it is staged
+    torch.openreg.synchronize()
+    with torch.openreg.detect_races() as found:
+        x.add_(1)
+        # It raises besides where OPENREG_RACES says so.
+        with contextlib.suppress(torch.openreg.RaceError), torch.openreg.stream(torch.openreg.Stream()):
+            made.replay()
+    assert found and found[0].second.operator == "aten::sin_"

@@ -14,13 +14,18 @@ import pytest
 
 
 def run_suites(root: Path, environment: dict[str, str]) -> None:
-    """The operator and training suites, in a process whose operators are staged."""
+    """The suites of operators, training and graphs, in a process whose operators are staged."""
     done = subprocess.run(
         [
             *(sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider"),
             *(
                 str(root / "tests/python" / name)
-                for name in ("operators/test_operators.py", "operators/test_modes.py", "training/test_training.py")
+                for name in (
+                    "operators/test_operators.py",
+                    "operators/test_modes.py",
+                    "training/test_training.py",
+                    "graphs",
+                )
             ),
         ],
         env={k: v for k, v in os.environ.items() if not k.startswith(("OPENREG_", "PYTEST_"))} | environment,
