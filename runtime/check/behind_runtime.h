@@ -7,7 +7,7 @@
 #include <openreg/openreg.h>
 
 #include "check.h"
-#include "work.h"
+#include "fixtures.h"
 
 /* OK(openreg_...()): a call that has to succeed. */
 #define OK(call) check_runtime_ok(call, #call)

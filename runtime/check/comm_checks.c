@@ -4,7 +4,7 @@
 #include <string.h>
 
 #include "comm_ranks.h"
-#include "work.h"
+#include "fixtures.h"
 
 #define CALL(name, call) check_succeeded(name, (check_begin_call(name), (call)))
 #define REFUSES(name, call) check_failed_with(name, OPENREG_E_INVALID, (check_begin_call(name), (call)))

@@ -4,7 +4,7 @@
 
 #include <string.h>
 
-#include "work.h"
+#include "fixtures.h"
 
 #define CALL(name, call) check_succeeded(name, (check_begin_call(name), (call)))
 #define TRY(name, call) check_ended(name, (check_begin_call(name), (call)))

@@ -14,9 +14,9 @@
 
 #include "check.h"
 #include "driver/driver_slots.h"
+#include "fixtures.h"
 #include "runner.h"
 #include "target.h"
-#include "work.h"
 
 static int report_file = -1;
 static check_trail *trail;

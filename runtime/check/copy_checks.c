@@ -4,7 +4,7 @@
 #include <string.h>
 
 #include "check.h"
-#include "work.h"
+#include "fixtures.h"
 
 static const size_t sizes[] = {1, 2, 3, 4, 7, 16, 31, 255, 4095, 4096, 4097, 65537, 262144};
 #define SIZES (sizeof sizes / sizeof sizes[0])

@@ -3,8 +3,8 @@
 #include <string.h>
 
 #include "check.h"
-#include "work.h"
-#include "workout.h"
+#include "fixtures.h"
+#include "slot_tour.h"
 
 #define FAR_TOO_MUCH (UINT64_C(1) << 60)
 
@@ -14,7 +14,7 @@ static char poison_target;
 static void
 success_sets_no_error(check_context *c)
 {
-    check_workout(c); /* each call compares */
+    check_slot_tour(c); /* each call compares */
 }
 
 static void
@@ -28,7 +28,7 @@ memory_runs_out(check_context *c)
             REQUIRE(memory == POISON, "mem_alloc() failed and wrote its out-parameter");
             REQUIRE(check_error_text()[0] != '\0', "mem_alloc() failed and gave an empty text to set_error()");
         }
-    check_workout(c);
+    check_slot_tour(c);
 }
 
 static void
@@ -40,7 +40,7 @@ host_memory_runs_out(check_context *c)
         FAILS(c, OPENREG_E_NOMEM, host_alloc, c->instance, sizes[i], &memory);
         REQUIRE(memory == POISON, "host_alloc() failed and wrote its out-parameter");
     }
-    check_workout(c);
+    check_slot_tour(c);
 }
 
 static void

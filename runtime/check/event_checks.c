@@ -4,7 +4,7 @@
 #include <string.h>
 
 #include "check.h"
-#include "work.h"
+#include "fixtures.h"
 
 #define SIZE 60001
 

@@ -10,8 +10,8 @@
 #include <openreg/vmm.h>
 
 #include "check.h"
+#include "fixtures.h"
 #include "runner.h"
-#include "work.h"
 
 #define CALL(name, call) check_succeeded(name, (check_begin_call(name), (call)))
 #define REFUSES(name, call) check_failed_with(name, OPENREG_E_INVALID, (check_begin_call(name), (call)))

@@ -3,7 +3,7 @@
 #include <string.h>
 
 #include "check.h"
-#include "work.h"
+#include "fixtures.h"
 
 static void
 fills_exactly(check_context *c)

@@ -6,8 +6,8 @@
 #include <string.h>
 
 #include "check.h"
-#include "work.h"
-#include "workout.h"
+#include "fixtures.h"
+#include "slot_tour.h"
 
 #define SIZE 50001
 

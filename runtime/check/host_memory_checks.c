@@ -3,7 +3,7 @@
 #include <string.h>
 
 #include "check.h"
-#include "work.h"
+#include "fixtures.h"
 
 static const size_t sizes[] = {1, 100, 4095, 4096, 4097, 70000, 3000000};
 #define SIZES (sizeof sizes / sizeof sizes[0])

@@ -4,8 +4,8 @@
 #include <string.h>
 
 #include "check.h"
-#include "work.h"
-#include "workout.h"
+#include "fixtures.h"
+#include "slot_tour.h"
 
 static void
 read_info(check_context *c, int32_t dev, openreg_device_info *info)
@@ -75,7 +75,7 @@ info_is_constant(check_context *c)
     openreg_device_info before, after;
     for (int32_t dev = 0; dev < c->devices; ++dev) {
         read_info(c, dev, &before);
-        check_workout(c);
+        check_slot_tour(c);
         read_info(c, dev, &after);
         REQUIRE(memcmp(&before, &after, sizeof before) == 0, "what device_info() says of device %d has changed", dev);
     }
@@ -213,7 +213,7 @@ binding_changes_nothing(check_context *c)
             }
             check_free(c, other, memory);
         }
-        check_workout(c);
+        check_slot_tour(c);
     }
 }
 

@@ -6,7 +6,7 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "work.h"
+#include "fixtures.h"
 
 #define ROOM ((size_t)256 << 10) /* bytes of a place */
 #define UNTOUCHED 0xc3

@@ -4,8 +4,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "fixtures.h"
 #include "kernel_bench.h"
-#include "work.h"
 
 static void
 table_is_sound(check_context *c)

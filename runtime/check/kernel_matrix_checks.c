@@ -4,8 +4,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "fixtures.h"
 #include "kernel_bench.h"
-#include "work.h"
 
 /* ----------------------------------------------------------------------------------------------------------- products */
 

@@ -7,8 +7,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "fixtures.h"
 #include "kernel_bench.h"
-#include "work.h"
 
 static const openreg_dtype boolean = {OPENREG_DTYPE_BOOL, 8, 1};
 

@@ -5,7 +5,7 @@
 #include <string.h>
 
 #include "check.h"
-#include "work.h"
+#include "fixtures.h"
 
 #define ONCE_SECONDS 2.0 /* for the rounds of one window: a slow driver gets fewer */
 

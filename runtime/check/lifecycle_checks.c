@@ -8,8 +8,8 @@
 #include <unistd.h>
 
 #include "check.h"
-#include "work.h"
-#include "workout.h"
+#include "fixtures.h"
+#include "slot_tour.h"
 
 /* A vendor's library may make something in its first opens and keep it: what grows in each of four windows is a leak. */
 static void
@@ -18,14 +18,14 @@ opens_a_hundred_times(check_context *c)
     enum { ROUNDS = 50, WINDOWS = 4 };
     check_count_exactly();
     for (int i = 0; i < 3; ++i)
-        check_whole_workout(c);
+        check_whole_slot_tour(c);
     check_counts before = check_count_now();
     int files = 0, threads = 0, heap = 0;
     for (int window = 0; window < WINDOWS; ++window) {
         for (int i = 0; i < ROUNDS; ++i) {
             check_open(c);
             if (i % 25 == 0)
-                check_workout(c);
+                check_slot_tour(c);
             check_close(c);
         }
         const int left = check_threads_down_to(before.threads);
@@ -54,7 +54,7 @@ opens_again_as_before(check_context *c)
     check_open(c);
     const int32_t devices = c->devices;
     check_close(c);
-    check_whole_workout(c);
+    check_whole_slot_tour(c);
     REQUIRE(c->devices == devices, "the first instance had %d devices, the second %d", devices, c->devices);
 }
 
@@ -173,7 +173,7 @@ count_is_constant(check_context *c)
             check_skip("no thread could be made");
     for (int i = 0; i < 8; ++i)
         (void)pthread_join(threads[i], NULL);
-    check_workout(c);
+    check_slot_tour(c);
     (void)count_often(c);
     check_free(c, 0, memory);
 }
@@ -209,7 +209,7 @@ count_leaves_fork_safe(check_context *c)
     (void)count_unopened(c);
     const pid_t child = fork();
     if (child == 0) {
-        check_whole_workout(c);
+        check_whole_slot_tour(c);
         check_pass();
     }
     int ended = 0;

@@ -9,10 +9,10 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "fixtures.h"
 #include "perf.h"
 #include "report.h"
 #include "target.h"
-#include "work.h"
 
 #define MOST_OPTIONS 32
 #define MOST_PATTERNS 64

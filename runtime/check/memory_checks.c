@@ -8,7 +8,7 @@
 #include <string.h>
 
 #include "check.h"
-#include "work.h"
+#include "fixtures.h"
 
 static const uint64_t sizes[] = {1, 3, 8, 100, 511, 512, 4095, 4097, 65536, 100001, 2097152, 2097153, 5000000};
 #define SIZES (sizeof sizes / sizeof sizes[0])

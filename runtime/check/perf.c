@@ -8,9 +8,9 @@
 #include <string.h>
 #include <sys/mman.h>
 
+#include "fixtures.h"
 #include "report.h"
 #include "runner.h"
-#include "work.h"
 
 #define MOST 64
 #define LARGEST ((size_t)16 << 20)

@@ -12,8 +12,8 @@
 #include <unistd.h>
 
 #include "check.h"
-#include "work.h"
-#include "workout.h"
+#include "fixtures.h"
+#include "slot_tour.h"
 
 static void
 writes_nothing(check_context *c)
@@ -26,7 +26,7 @@ writes_nothing(check_context *c)
     (void)fflush(NULL);
     if (dup2(file, 1) < 0 || dup2(file, 2) < 0)
         check_skip("the output can't be redirected");
-    check_whole_workout(c);
+    check_whole_slot_tour(c);
     (void)fflush(NULL);
     const off_t written = lseek(file, 0, SEEK_END);
     (void)pread(file, text, sizeof text - 1, 0);
@@ -39,7 +39,7 @@ installs_no_handlers(check_context *c)
     struct sigaction before[65], after;
     for (int i = 1; i < 65; ++i)
         (void)sigaction(i, NULL, &before[i]);
-    check_whole_workout(c);
+    check_whole_slot_tour(c);
     for (int i = 1; i < 65; ++i) {
         if (i == 32 || i == 33) /* the C library's own, which comes with the first thread */
             continue;
@@ -118,7 +118,7 @@ survives_signals(check_context *c)
     int rounds = 0;
     openreg_driver_stream const stream = check_stream(c, 0);
     for (; rounds < 20 || (check_now() < end && rounds < 100000); ++rounds) {
-        check_workout(c);
+        check_slot_tour(c);
         if (rounds % 4 == 0) { /* a wait that a signal interrupts */
             check_delay(c, 0, stream, 2);
             check_sync(c, 0, stream);
@@ -136,7 +136,7 @@ end_is_clean(check_context *c)
     const pid_t child = fork();
     if (child == 0) {
         check_open(c);
-        check_workout(c);
+        check_slot_tour(c);
         openreg_driver_stream const stream = check_stream(c, 0);
         void *const memory = check_alloc(c, 0, 4096);
         (void)memory;
@@ -179,16 +179,16 @@ parent_survives_fork(check_context *c)
     MUST(c, copy, c->instance, to, -1, memory, 0, size, 0, stream);
     check_sync(c, 0, stream);
     check_is_pattern(to, size, 3, "a copy that was queued before fork()");
-    check_workout(c);
+    check_slot_tour(c);
 }
 
 static void
 child_works(check_context *c)
 {
-    check_workout(c);
+    check_slot_tour(c);
     const pid_t child = fork();
     if (child == 0) {
-        check_workout(c);
+        check_slot_tour(c);
         check_pass();
     }
     int status = 0;
@@ -203,7 +203,7 @@ child_works(check_context *c)
     if (WIFEXITED(status) && WEXITSTATUS(status) != 0)
         _exit(WEXITSTATUS(status)); /* the child has said why */
     REQUIRE(WIFEXITED(status), "the instance crashed in a child made by fork()");
-    check_workout(c);
+    check_slot_tour(c);
 }
 
 static const check_case cases[] = {

@@ -92,7 +92,7 @@ check_report_end(const check_report *report)
     else if (counts[CHECK_PASSED] + counts[CHECK_KNOWN] == 0)
         printf("nothing was checked\n");
     else if (!report->is_whole)
-        printf("no failure, of the checks that were asked for\n");
+        printf("no failure in the requested checks\n");
     else if (counts[CHECK_KNOWN] > 0)
         printf("conforms to driver.h %u.%u, level %d, seed %" PRIu64 ", but for what is known:\n", OPENREG_ABI_MAJOR,
                (unsigned)report->identity.abi_minor, report->level, report->target->seed);

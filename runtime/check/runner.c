@@ -18,7 +18,7 @@
 #include <openreg/kernels.h>
 
 #include "driver/driver_slots.h"
-#include "work.h"
+#include "fixtures.h"
 
 /* ------------------------------------------------------------------------------------------------------------- child */
 

@@ -8,9 +8,9 @@
 
 #include "check.h"
 #include "driver/driver_slots.h"
+#include "fixtures.h"
+#include "slot_tour.h"
 #include "target.h"
-#include "work.h"
-#include "workout.h"
 
 /* ----------------------------------------------------------------------------------------------------------- exports */
 
@@ -141,7 +141,7 @@ static void
 table_is_constant(check_context *c)
 {
     const openreg_driver before = c->table;
-    check_whole_workout(c);
+    check_whole_slot_tour(c);
     REQUIRE(memcmp(&before, c->given, c->given->struct_size < sizeof before ? c->given->struct_size : sizeof before) ==
                 0,
             "the table differs after the driver was used");

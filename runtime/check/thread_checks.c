@@ -5,7 +5,7 @@
 #include <string.h>
 
 #include "check.h"
-#include "work.h"
+#include "fixtures.h"
 
 #define THREADS 16
 #define SIZE 20000

@@ -6,7 +6,7 @@
 #include <unistd.h>
 
 #include "check.h"
-#include "work.h"
+#include "fixtures.h"
 
 #define FOUR_GIB (UINT64_C(1) << 32)
 #define TAIL 4097

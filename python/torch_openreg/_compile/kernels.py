@@ -50,7 +50,7 @@ class OpenRegKernels(codecache.CppPythonBindingsCodeCache):
             return sys.modules[name]
         spec = importlib.util.spec_from_file_location(name, path)
         if spec is None or spec.loader is None:
-            raise ImportError(f"torch.compile: {path} is no extension module")
+            raise ImportError(f"torch.compile: {path} is not an extension module")
         # The library reads it once, in its initialisation.
         os.environ[_ADDRESS_VARIABLE] = str(_C_compile._compiled_address_function())
         module = importlib.util.module_from_spec(spec)

@@ -51,7 +51,7 @@ def read(path: Path) -> tuple[Path, dict[str, Any]]:
     except RecursionError as error:
         raise ValueError(f"'{path}' is nested too deeply.") from error
     except ValueError as error:
-        raise ValueError(f"'{path}' is no valid JSON: {type(error).__name__}: {error}") from error
+        raise ValueError(f"'{path}' is not valid JSON: {type(error).__name__}: {error}") from error
     if not isinstance(manifest, dict) or not isinstance(manifest.get("library_path"), str):
         raise ValueError(f"OpenReg plugin config file should contain \"library_path\" field. ('{path}')")
     return path.parent / manifest["library_path"], _options_in(manifest, path)

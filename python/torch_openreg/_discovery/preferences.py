@@ -178,7 +178,7 @@ def _load_to_edit(path: Path) -> tomlkit.TOMLDocument:
     try:
         return _parse(read_text(path) if path.exists() else "")
     except ValueError as error:
-        raise ValueError(f"'{path}' can't be changed, because it is no valid TOML: {error}") from error
+        raise ValueError(f"'{path}' can't be changed, because it is not valid TOML: {error}") from error
 
 
 def _edit(path: Path, name: str | None) -> bool:
@@ -190,7 +190,7 @@ def _edit(path: Path, name: str | None) -> bool:
         return False
     table = document.setdefault(TABLE, tomlkit.table())
     if not isinstance(table, MutableMapping):
-        raise ValueError(f"'{path}' can't be changed, because '{TABLE}' in it is no table.")
+        raise ValueError(f"'{path}' can't be changed, because '{TABLE}' in it is not a table.")
     if name is None:
         del table[KEY]
     else:
@@ -212,7 +212,7 @@ def write(name: str | None) -> bool:
 
     Raises:
         OSError: The file can't be read or written.
-        ValueError: It is no valid TOML. It is left as it is.
+        ValueError: It is not valid TOML. It is left as it is.
     """
     snapshot()  # what this process goes by is what was there before
     path = Path(os.path.realpath(path_to_write()))  # a link stays one

@@ -78,7 +78,7 @@ def _advice(facts: dict[str, Any]) -> list[str]:
     if wish and selection["chosen_by"] == "environment":
         advice.append(f"The preference '{wish}' is ignored, because OPENREG_DRIVERS is set.")
     elif wish and wish not in states:
-        advice.append(f"The preference '{wish}' is no known driver; `prefer --clear` removes it.")
+        advice.append(f"The preference '{wish}' is not a known driver; `prefer --clear` removes it.")
     elif wish and states[wish] != "open":
         advice.append(f"The preferred driver '{wish}' doesn't work; `prefer --clear` removes the preference.")
     for name, reason in failed_plugins(facts).items():

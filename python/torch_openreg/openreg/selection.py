@@ -366,7 +366,7 @@ def set_preferred_driver(driver: Any = "") -> None:
             None remove the preference.
 
     Raises:
-        ValueError: No such driver is known, it is a device of another type, or the file is no valid TOML.
+        ValueError: No such driver is known, it is a device of another type, or the file is not valid TOML.
         OSError: The file can't be read or written.
     """
     name = _preference_from(driver)

@@ -268,7 +268,7 @@ def _finish(options: Options, report: dict[str, Any], status: int) -> int:
         print(f"level 3 was not reached: {', '.join(unreached)} skipped, for the reason above")
         status = status or UNREACHED
     elif options.only:
-        print("no failure, of the checks that were asked for")
+        print("no failure in the requested checks")
     else:
         end = ", but for what is known:" if known else ""
         print(f"conforms to driver.h {report['abi']}, level 3, seed {options.seed}{end}")

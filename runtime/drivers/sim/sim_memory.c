@@ -273,7 +273,7 @@ openreg_sim_mem_alloc(openreg_instance instance, int32_t dev, uint64_t size, voi
     if (piece == NULL) {
         (void)pthread_mutex_unlock(&device->memory_lock);
         return openreg_fail(instance->host, OPENREG_E_NOMEM, 0,
-                            "device %d: asked for %llu bytes, %llu of %llu bytes are free%s", dev,
+                            "device %d: requested %llu bytes, %llu of %llu bytes are free%s", dev,
                             (unsigned long long)size, (unsigned long long)unused, (unsigned long long)device->capacity,
                             rounded <= unused ? ", but not in one piece" : "");
     }
@@ -471,7 +471,7 @@ openreg_sim_map(openreg_instance instance, int32_t dev, void *ptr, uint64_t offs
     if (piece == NULL)
         return OPENREG_E_INVALID;
     if (size > unused)
-        return openreg_fail(instance->host, OPENREG_E_NOMEM, 0, "device %d: asked for %llu bytes, %llu are free", dev,
+        return openreg_fail(instance->host, OPENREG_E_NOMEM, 0, "device %d: requested %llu bytes, %llu are free", dev,
                             (unsigned long long)size, (unsigned long long)unused);
     atomic_store_explicit(&device->active, 1, memory_order_relaxed);
     openreg_sim_schedule_poison(instance, device->alias + start, size);

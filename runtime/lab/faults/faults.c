@@ -262,7 +262,7 @@ openreg_faults_add(const char *call, const char *what, const char *plan, const v
         free(faults);
         if (why[0] == '\0')
             return openreg_error_set(OPENREG_E_NOMEM, call, "no host memory for a plan of faults");
-        return openreg_error_set(OPENREG_E_INVALID, call, "%s is no plan of faults: %s", what, why);
+        return openreg_error_set(OPENREG_E_INVALID, call, "%s is not a valid fault plan: %s", what, why);
     }
     const char *const seed = faults->plan.has_seed ? NULL : openreg_variable("OPENREG_SIM_SEED");
     int64_t value = 0;

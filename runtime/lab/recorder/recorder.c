@@ -407,7 +407,7 @@ openreg_lab_recorder_start(uint32_t calls)
 {
     static const char call[] = "openreg_flight_recorder_start";
     if (calls > OPENREG_FLIGHT_RECORDER_MOST)
-        return openreg_error_set(OPENREG_E_INVALID, call, "%u calls were asked for, at most %u can be kept", calls,
+        return openreg_error_set(OPENREG_E_INVALID, call, "%u calls were requested, at most %u can be kept", calls,
                                  OPENREG_FLIGHT_RECORDER_MOST);
     ring *const fresh = calls == 0 ? NULL : make_ring(calls);
     if (calls > 0 && fresh == NULL)

@@ -150,7 +150,7 @@ validated_init(openreg_instance v, int32_t dev, int32_t rank, int32_t size, cons
     openreg_validation_untouched(v, slot, status, &comm, &poison, sizeof comm);
     if (status == OPENREG_OK && (comm == NULL || comm == poison || !openreg_handle_add(v, entry, comm)))
         status = openreg_validation_refuse(v, OPENREG_RULE_COMM_HANDLE, OPENREG_E_INTERNAL, slot,
-                                           "it gave %p, which is no communicator, or one that is alive already",
+                                           "it returned %p, which isn't a communicator, or is alive already",
                                            comm == poison ? NULL : (void *)comm);
     if (status != OPENREG_OK)
         openreg_handle_release(v, entry);

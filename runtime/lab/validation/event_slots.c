@@ -45,7 +45,7 @@ validated_event_create(openreg_instance v, int32_t dev, uint32_t flags, openreg_
     openreg_validation_untouched(v, slot, status, &event, &poison, sizeof event);
     if (status == OPENREG_OK && (event == NULL || event == poison))
         status = openreg_validation_refuse(v, OPENREG_RULE_EVENT_HANDLE, OPENREG_E_INTERNAL, slot,
-                                           "it gave no event, and no error");
+                                           "it returned OK with a NULL event");
     else if (status == OPENREG_OK && !openreg_handle_add(v, entry, event))
         status = openreg_validation_refuse(v, OPENREG_RULE_EVENT_HANDLE, OPENREG_E_INTERNAL, slot,
                                            "it gave the event %p, which is alive already", (void *)event);

@@ -94,7 +94,7 @@ validated_open_memory(openreg_instance v, int32_t dev, const void *handle, void 
         openreg_ledger_give_up_room(v);
     if (memory == NULL || !openreg_ledger_add(v, &made, &other))
         return openreg_validation_refuse(v, OPENREG_RULE_OPENED_MEMORY, OPENREG_E_INTERNAL, slot,
-                                         "it gave %p, which is no address or is alive already", memory);
+                                         "it returned %p, which isn't an address, or is alive already", memory);
     *out = memory;
     return OPENREG_OK;
 }
@@ -176,8 +176,8 @@ validated_reserve(openreg_instance v, int32_t dev, uint64_t size, void **out)
         free(mapped);
         return status != OPENREG_OK ? status
                                     : openreg_validation_refuse(v, OPENREG_RULE_RESERVATION, OPENREG_E_INTERNAL, slot,
-                                                                "it gave %p, which is no multiple of %llu bytes", start,
-                                                                (unsigned long long)step);
+                                                                "it returned %p, which isn't a multiple of %llu bytes",
+                                                                start, (unsigned long long)step);
     }
     if (!openreg_ledger_add(v, &made, &other)) {
         free(mapped);

@@ -16,11 +16,11 @@ enter(openreg_instance v, const char *slot, openreg_rule rule, const openreg_led
     void *const address = (void *)made->start;
     if (address == NULL) {
         openreg_ledger_give_up_room(v);
-        openreg_validation_report(v, rule, slot, "it gave no memory, and no error");
+        openreg_validation_report(v, rule, slot, "it returned OK with a NULL pointer");
         return OPENREG_OK;
     }
     if (made->start % alignment != 0)
-        openreg_validation_report(v, rule, slot, "it gave the address %p, which is no multiple of %llu", address,
+        openreg_validation_report(v, rule, slot, "it returned the address %p, which isn't a multiple of %llu", address,
                                   (unsigned long long)alignment);
     if (openreg_ledger_add(v, made, &other))
         return OPENREG_OK;
@@ -36,7 +36,7 @@ validated_mem_alloc(openreg_instance v, int32_t dev, uint64_t size, void **out)
     static const char slot[] = "mem_alloc";
     OPENREG_RETURN_NOT_OK(openreg_validation_device(v, slot, dev));
     if (size == 0)
-        openreg_validation_report(v, OPENREG_RULE_SIZE_NOT_ZERO, slot, "0 bytes were asked for");
+        openreg_validation_report(v, OPENREG_RULE_SIZE_NOT_ZERO, slot, "0 bytes were requested");
     OPENREG_RETURN_NOT_OK(openreg_ledger_make_room(v));
     void *const poison = (void *)&poison;
     void *memory = poison;
@@ -99,7 +99,7 @@ validated_host_alloc(openreg_instance v, uint64_t size, void **out)
 {
     static const char slot[] = "host_alloc";
     if (size == 0)
-        openreg_validation_report(v, OPENREG_RULE_HOST_MEMORY, slot, "0 bytes were asked for");
+        openreg_validation_report(v, OPENREG_RULE_HOST_MEMORY, slot, "0 bytes were requested");
     OPENREG_RETURN_NOT_OK(openreg_ledger_make_room(v));
     void *const poison = (void *)&poison;
     void *memory = poison;
@@ -153,7 +153,7 @@ validated_host_alias(openreg_instance v, int32_t dev, void *ptr, void **out)
     alias = alias == poison ? NULL : alias;
     const uintptr_t distance = (uintptr_t)alias - (uintptr_t)ptr;
     if (alias == NULL) /* which the runtime refuses */
-        openreg_validation_report(v, OPENREG_RULE_ALIAS_DISTANCE, slot, "it gave no address, and no error");
+        openreg_validation_report(v, OPENREG_RULE_ALIAS_DISTANCE, slot, "it returned OK with a NULL address");
     else if (is_known && range.has_distance && distance != range.distance)
         return openreg_validation_refuse(v, OPENREG_RULE_ALIAS_DISTANCE, OPENREG_E_INTERNAL, slot,
                                          "it gave %p for %p, and another distance before in the same allocation", alias,

@@ -87,7 +87,7 @@ openreg_validation_end(openreg_instance v, const char *slot, openreg_call_span s
     if (status == OPENREG_OK)
         openreg_validation_report(v, rule, slot, "it called set_error() and returned OPENREG_OK");
     else if (!openreg_error_is_known(status))
-        openreg_validation_report(v, rule, slot, "it returned %d, which is no status", status);
+        openreg_validation_report(v, rule, slot, "it returned %d, which isn't a status code", status);
     else if (errors == 0 && !(refuses && (status == OPENREG_E_UNSUPPORTED || status == OPENREG_E_NOMEM)))
         openreg_validation_report(v, rule, slot, "it returned %s without set_error()", openreg_status_name(status));
     else if (errors > 1)
@@ -113,5 +113,5 @@ openreg_validation_device(openreg_instance v, const char *slot, int32_t dev)
     if (dev >= 0 && dev < v->count)
         return OPENREG_OK;
     return openreg_validation_refuse(v, OPENREG_RULE_DEVICE_EXISTS, OPENREG_E_INVALID, slot,
-                                     "device %d of %d was asked for", dev, v->count);
+                                     "device %d of %d was requested", dev, v->count);
 }

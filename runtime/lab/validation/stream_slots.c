@@ -154,7 +154,7 @@ validated_stream_create(openreg_instance v, int32_t dev, uint32_t flags, int32_t
     openreg_validation_untouched(v, slot, status, &stream, &poison, sizeof stream);
     if (status == OPENREG_OK && (stream == NULL || stream == poison))
         status = openreg_validation_refuse(v, OPENREG_RULE_STREAM_HANDLE, OPENREG_E_INTERNAL, slot,
-                                           "it gave no stream, and no error");
+                                           "it returned OK with a NULL stream");
     else if (status == OPENREG_OK && !openreg_handle_add(v, entry, stream))
         status = openreg_validation_refuse(v, OPENREG_RULE_STREAM_HANDLE, OPENREG_E_INTERNAL, slot,
                                            "it gave the stream %p, which is alive already", (void *)stream);

@@ -221,7 +221,7 @@ openreg_error_end_call(const char *driver, const char *call, openreg_status code
     const openreg_status given = code;
     if (!openreg_error_is_known(code))
         code = OPENREG_E_INTERNAL;
-    store(code, call, driver, 1, is_set ? thread->driver_text : "failed and gave no reason");
+    store(code, call, driver, 1, is_set ? thread->driver_text : "failed without a reason");
     openreg_error_fields *const record = record_of_thread();
     record->vendor_code = is_set ? thread->driver_vendor_code : 0;
     if (given != code)

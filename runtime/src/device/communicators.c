@@ -133,7 +133,7 @@ openreg_communicator_create(int32_t index, int32_t rank, int32_t ranks, const vo
         device, call, table->init(device->driver->instance, device->ordinal, rank, ranks, id, &made->native));
     if (status == OPENREG_OK && made->native == NULL)
         status = openreg_error_set_driver(OPENREG_E_INTERNAL, call, device->driver->name,
-                                          "init succeeded but gave no communicator");
+                                          "init returned OK without a communicator");
     if (status != OPENREG_OK) {
         (void)atomic_fetch_sub_explicit(&device->live_communicators, 1, memory_order_relaxed);
         free(made);
@@ -147,7 +147,7 @@ static openreg_status
 check_collective(const char *call, openreg_communicator communicator, const openreg_collective *what)
 {
     if (what->kind < 0 || what->kind >= KINDS)
-        return openreg_error_set(OPENREG_E_INVALID, call, "%d is no kind of collective", what->kind);
+        return openreg_error_set(OPENREG_E_INVALID, call, "%d is not a kind of collective", what->kind);
     if (what->peer < 0 || what->peer >= communicator->size)
         return openreg_error_set(OPENREG_E_INVALID, call, "%s: there is no rank %d of %d", names[what->kind],
                                  what->peer, communicator->size);

@@ -249,7 +249,7 @@ openreg_call_mem_alloc(openreg_device *device, const char *call, uint64_t size, 
     OPENREG_RETURN_NOT_OK(
         OPENREG_DEVICE_CALL(device, call, driver->table->mem_alloc(driver->instance, device->ordinal, size, &memory)));
     if (memory == NULL)
-        return defect(driver->name, call, "mem_alloc succeeded but gave no memory");
+        return defect(driver->name, call, "mem_alloc returned OK without memory");
     const uint64_t alignment = device->info.min_alignment == 0 ? OPENREG_LEAST_ALIGNMENT : device->info.min_alignment;
     if ((uintptr_t)memory % alignment != 0) {
         (void)openreg_call_mem_free(device, call, memory);
@@ -278,7 +278,8 @@ openreg_call_reserve(openreg_device *device, const char *call, const openreg_vmm
     OPENREG_RETURN_NOT_OK(
         OPENREG_DEVICE_CALL(device, call, growing->reserve(driver->instance, device->ordinal, size, &start)));
     if ((uintptr_t)start % granularity != 0 || start == NULL)
-        return defect(driver->name, call, "reserve succeeded but gave no multiple of its granularity");
+        return defect(driver->name, call,
+                      "reserve returned OK with an address that isn't a multiple of its granularity");
     *out = start;
     return OPENREG_OK;
 }
@@ -291,7 +292,7 @@ openreg_call_granularity(openreg_device *device, const char *call, const openreg
     OPENREG_RETURN_NOT_OK(
         OPENREG_DEVICE_CALL(device, call, growing->granularity(driver->instance, device->ordinal, &granularity)));
     if (granularity == 0 || (granularity & (granularity - 1)) != 0)
-        return defect(driver->name, call, "granularity succeeded but gave no power of two");
+        return defect(driver->name, call, "granularity returned OK with a size that isn't a power of two");
     *out = granularity;
     return OPENREG_OK;
 }
@@ -406,7 +407,7 @@ openreg_call_host_alloc(openreg_device *device, const char *call, uint64_t size,
         OPENREG_RETURN_NOT_OK(
             OPENREG_DEVICE_CALL(device, call, driver->table->host_alloc(driver->instance, size, &memory)));
         if (memory == NULL)
-            return defect(driver->name, call, "host_alloc succeeded but gave no memory");
+            return defect(driver->name, call, "host_alloc returned OK without memory");
     }
     *out = memory;
     return OPENREG_OK;
@@ -467,7 +468,7 @@ openreg_call_host_alias(openreg_device *device, const char *call, void *ptr, voi
     OPENREG_RETURN_NOT_OK(
         OPENREG_RELEASE_CALL(device, call, driver->table->host_alias(driver->instance, device->ordinal, ptr, &alias)));
     if (alias == NULL)
-        return defect(driver->name, call, "host_alias succeeded but gave no address");
+        return defect(driver->name, call, "host_alias returned OK without an address");
     *out = alias;
     return OPENREG_OK;
 }

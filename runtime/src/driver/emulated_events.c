@@ -30,7 +30,7 @@ openreg_call_marker_create(openreg_device *device, const char *call, uint32_t fl
             driver->table->event_create(driver->instance, device->ordinal, native_flags, &marker.native)));
         if (marker.native == NULL)
             return openreg_error_set_driver(OPENREG_E_INTERNAL, call, driver->name,
-                                            "event_create succeeded but gave no event");
+                                            "event_create returned OK without an event");
     }
     *out = marker;
     return OPENREG_OK;

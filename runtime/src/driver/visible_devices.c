@@ -37,7 +37,7 @@ add(const reading *r, const char *item, size_t length, openreg_visible_devices *
 {
     int64_t ordinal = -1;
     if (!openreg_integer_read(item, length, 0, INT32_MAX, &ordinal))
-        return refuse(r, item, length, "is no device id");
+        return refuse(r, item, length, "is not a device id");
     if (ordinal >= r->found)
         return refuse(r, item, length, "does not exist");
     for (int32_t i = 0; i < out->count; ++i)

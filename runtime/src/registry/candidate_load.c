@@ -20,7 +20,7 @@ typedef struct loaded {
 static openreg_status
 factory_failure(const char *call, openreg_status status, const openreg_factory_result *result)
 {
-    const char *const text = result->message[0] != '\0' ? result->message : "its factory failed and gave no reason";
+    const char *const text = result->message[0] != '\0' ? result->message : "its factory failed without a reason";
     const int is_known = status == OPENREG_E_INTERNAL || strcmp(openreg_status_name(status), "OPENREG_E_INTERNAL") != 0;
     return openreg_error_set(is_known ? status : OPENREG_E_INTERNAL, call, "%s", text);
 }

@@ -28,7 +28,7 @@ load(const char *call, const openreg_library_item *item, const openreg_layer **o
     void *const symbol = dlsym(handle, OPENREG_LAYER_ENTRY_NAME);
     memcpy(&query, &symbol, sizeof query);
     if (query == NULL)
-        return openreg_error_set(OPENREG_E_INCOMPATIBLE, call, "%s: %s is no layer: it does not export %s",
+        return openreg_error_set(OPENREG_E_INCOMPATIBLE, call, "%s: %s is not a layer: it does not export %s",
                                  OPENREG_LAYERS_VARIABLE, item->path, OPENREG_LAYER_ENTRY_NAME);
     const openreg_layer *layer = NULL;
     openreg_error_begin_call();

@@ -88,7 +88,7 @@ openreg_status
 openreg_loader_accept(const openreg_driver *given, openreg_driver *out)
 {
     if (given == NULL)
-        return openreg_error_set(OPENREG_E_INCOMPATIBLE, NULL, "the driver gave no table");
+        return openreg_error_set(OPENREG_E_INCOMPATIBLE, NULL, "the driver returned no table");
     const uint32_t size = given->struct_size; /* the one field that may be read before it is checked */
     if (size < OPENREG_DRIVER_SIZE_1)
         return openreg_error_set(OPENREG_E_INCOMPATIBLE, NULL,

@@ -142,7 +142,7 @@ select_listed(const char *call, const char *list, openreg_choice choice, openreg
         OPENREG_RETURN_NOT_OK(take_item(call, item, length, choice, attempt, decision));
     if (decision->count == 0)
         return openreg_error_set(OPENREG_E_UNSUPPORTED, call,
-                                 "none of the drivers \"%.200s\" has a C table: they can be asked, not used", list);
+                                 "none of the drivers \"%.200s\" has a C table: they can be queried, not used", list);
     return OPENREG_OK;
 }
 

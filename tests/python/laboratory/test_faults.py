@@ -173,4 +173,4 @@ def test_the_variable(python: Any) -> None:
     """
     assert python(code, OPENREG_SIM_FAULTS="nomem at 1").stdout == "failed\n0.0\n"
     done = python(code, OPENREG_SIM_FAULTS="nomem at once", status=1)
-    assert 'OPENREG_SIM_FAULTS is no plan of faults: "once" in "nomem at once" is not a number' in done.stderr
+    assert 'OPENREG_SIM_FAULTS is not a valid fault plan: "once" in "nomem at once" is not a number' in done.stderr

@@ -424,7 +424,7 @@ def test_errors_of_kernels(more: Program) -> None:
             (torch.neg, RuntimeError, 'aten::neg: driver "more": the accelerator is on fire (OPENREG_E_INTERNAL)'),
             (torch.neg_, RuntimeError, 'aten::neg_: driver "more": the accelerator is on fire'),
             (torch.floor, torch.OutOfMemoryError, 'aten::floor: driver "more": no room for a workspace (OPENREG_E_NOMEM)'),
-            (torch.ceil, RuntimeError, 'aten::ceil: driver "more": failed and gave no reason (OPENREG_E_INTERNAL, for '
+            (torch.ceil, RuntimeError, 'aten::ceil: driver "more": failed without a reason (OPENREG_E_INTERNAL, for '
                                        'its unknown code 4242)'),
         ]:
             with pytest.raises(kind, match=re.escape(text)):

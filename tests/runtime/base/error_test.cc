@@ -76,7 +76,7 @@ TEST_F(ErrorTest, DefectiveDriversAreDescribed) {
   EXPECT_EQ(openreg_last_error()->vendor_code, 42);
   toy().fail("device_sync", 1, OPENREG_E_UNSUPPORTED, FULL_TOY_SILENT);
   EXPECT_EQ(openreg_device_synchronize(0), OPENREG_E_UNSUPPORTED);
-  EXPECT_CONTAINS(last_message(), "gave no reason (OPENREG_E_UNSUPPORTED)");
+  EXPECT_CONTAINS(last_message(), "failed without a reason (OPENREG_E_UNSUPPORTED)");
   EXPECT_EQ(openreg_last_error()->vendor_code, 0);
 }
 

@@ -36,11 +36,11 @@ TEST_F(DriverCallsTest, SuccessWithoutAResultIsADefect) {
   EXPECT_EQ(openreg_malloc_host(0, 64, &memory), OPENREG_E_INTERNAL);
   EXPECT_EQ(memory, nullptr);
   EXPECT_EQ(last_message(),
-            "openreg_malloc_host: driver \"full_toy\": host_alloc succeeded but gave no memory "
+            "openreg_malloc_host: driver \"full_toy\": host_alloc returned OK without memory "
             "(OPENREG_E_INTERNAL)");
   EXPECT_STREQ(openreg_last_error()->driver, "full_toy");
   EXPECT_EQ(openreg_malloc(0, 64, 0, &memory), OPENREG_E_INTERNAL);
-  EXPECT_CONTAINS(last_message(), "host_alias succeeded but gave no address");
+  EXPECT_CONTAINS(last_message(), "host_alias returned OK without an address");
   EXPECT_EQ(memory, nullptr);
   EXPECT_EQ(toy().live("memory"), 0);
 }

@@ -107,11 +107,11 @@ TEST_F(VisibleDevicesTest, VariableOverridesTheRegistration) {
 TEST_F(VisibleDevicesTest, BadValues) {
   set("OPENREG_DRIVERS", "sim");
   const std::pair<const char*, const char*> cases[] = {
-      {"a", "'a' is no device id"},     {"-1", "'-1' is no device id"},
-      {"1.0", "'1.0' is no device id"}, {"", "'' is no device id"},
-      {"0,,1", "'' is no device id"},   {"0,1,", "'' is no device id"},
-      {"2", "'2' does not exist"},      {"0,99999999999999999999", "'99999999999999999999' is no device id"},
-      {"1,0, 1", "'1' is given twice"}, {"all,0", "'all' is no device id"}};
+      {"a", "'a' is not a device id"},     {"-1", "'-1' is not a device id"},
+      {"1.0", "'1.0' is not a device id"}, {"", "'' is not a device id"},
+      {"0,,1", "'' is not a device id"},   {"0,1,", "'' is not a device id"},
+      {"2", "'2' does not exist"},         {"0,99999999999999999999", "'99999999999999999999' is not a device id"},
+      {"1,0, 1", "'1' is given twice"},    {"all,0", "'all' is not a device id"}};
   for (const auto& [value, reason] : cases) {
     SCOPED_TRACE(value);
     set("OPENREG_SIM_VISIBLE_DEVICES", value);

@@ -326,7 +326,7 @@ TEST_F(SimDevicesTest, PlanOfADriver) {
   EXPECT_EQ(openreg_is_instrumented(), 0);
   set("OPENREG_SIM_FAULTS", "nomem often");
   EXPECT_EQ(openreg_init(), OPENREG_E_INVALID);
-  EXPECT_CONTAINS(last_message(), "OPENREG_SIM_FAULTS is no plan of faults: \"often\" in \"nomem often\" is not");
+  EXPECT_CONTAINS(last_message(), "OPENREG_SIM_FAULTS is not a valid fault plan: \"often\" in \"nomem often\" is not");
   EXPECT_EQ(openreg_is_instrumented(), 0);
 }
 

@@ -167,7 +167,7 @@ const Finding kFindings[] = {
     {"nomem_two_codes", "it gave set_error() OPENREG_E_INVALID and returned OPENREG_E_NOMEM"},
     {"info_overruns", "device_info() of driver \"mutants\" breaks a rule of driver.h: it wrote beyond the structure"},
     {"memory_swapped", "The rule: \"Free and total bytes of the device, free <= total\""},
-    {"misaligned", "which is no multiple of 4096"},
+    {"misaligned", "which isn't a multiple of 4096"},
     {"overlaps", "The rule: \"No two live allocations of a process overlap\""},
     {"host_overlaps", "host_alloc() of driver \"mutants\" breaks a rule of driver.h: it gave 65536 bytes at"},
     {"stream_twice", "which is alive already"},
@@ -275,7 +275,7 @@ TEST_F(ValidationLayerTest, MemoryOfTheCaller) {
   EXPECT_EQ(table_.copy(layer_, block, 0, bytes, -1, sizeof bytes, 0, nullptr), OPENREG_E_INVALID);
   EXPECT_EQ(table_.copy(layer_, block, 1, bytes, -1, 16, 0, nullptr), OPENREG_E_INVALID);
   EXPECT_EQ(table_.copy(layer_, block, 2, bytes, -1, 16, 0, nullptr), OPENREG_E_INVALID);
-  EXPECT_TRUE(has(last_of(2), "device 2 of 2 was asked for")) << last_of(2);
+  EXPECT_TRUE(has(last_of(2), "device 2 of 2 was requested")) << last_of(2);
   EXPECT_EQ(table_.fill(layer_, 0, static_cast<char*>(block) + 4000, 1, 97, nullptr), OPENREG_E_INVALID);
   EXPECT_EQ(table_.copy(layer_, block, 0, static_cast<char*>(block) + 10, 0, 20, 0, nullptr), OPENREG_OK);
   EXPECT_TRUE(has(last_of(3), "overlap")) << last_of(3);

@@ -100,7 +100,7 @@ TEST_F(LayersTest, Refused) {
   const std::pair<std::string, std::string> cases[] = {
       {"gone:/nowhere/gone.so", "layer \"gone\" can't be loaded from /nowhere/gone.so"},
       {item("none", "toy_driver"),
-       driver_path("toy_driver") + " is no layer: it does not export openreg_layer_query_v1"},
+       driver_path("toy_driver") + " is not a layer: it does not export openreg_layer_query_v1"},
       {"/nowhere/gone.so", "\"/nowhere/gone.so\" in env var OPENREG_LAYERS is not name:path"},
       {item("a", "layer_a") + "," + item("refuses", "layer_refuses"), "layer refuses doesn't like sim"},
   };

@@ -298,7 +298,7 @@ TEST_F(RegistrationTest, FailuresOfFactories) {
   EXPECT_EQ(reason("none"), "Driver 'none' provides no devices.");
   EXPECT_EQ(reason("boom"), "boom");
   EXPECT_EQ(record_of("boom").code, OPENREG_E_INCOMPATIBLE);
-  EXPECT_EQ(reason("strange"), "its factory failed and gave no reason");
+  EXPECT_EQ(reason("strange"), "its factory failed without a reason");
   EXPECT_EQ(record_of("strange").code, OPENREG_E_INTERNAL);
   EXPECT_EQ(reason("both"), "the factory gave more than one of table, library and devices");
   EXPECT_EQ(reason("missing"), "cannot load /nowhere/x.so: No such file or directory");

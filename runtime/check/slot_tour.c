@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
-/* workout.c: every slot of a driver, called as a program would (workout.h). */
-#include "workout.h"
+/* slot_tour.c: every slot of a driver, called as a program would (slot_tour.h). */
+#include "slot_tour.h"
 
 #include <string.h>
 
-#include "work.h"
+#include "fixtures.h"
 
 #define SIZE 5000
 
@@ -91,16 +91,16 @@ use_device(check_context *c, int32_t dev)
 }
 
 void
-check_workout(check_context *c)
+check_slot_tour(check_context *c)
 {
     for (int32_t dev = 0; dev < c->devices; ++dev)
         use_device(c, dev);
 }
 
 void
-check_whole_workout(check_context *c)
+check_whole_slot_tour(check_context *c)
 {
     check_open(c);
-    check_workout(c);
+    check_slot_tour(c);
     check_close(c);
 }

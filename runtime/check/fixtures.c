@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
-/* work.c: what checks do with a driver (work.h). */
+/* fixtures.c: what checks do with a driver (fixtures.h). */
 #define _GNU_SOURCE
-#include "work.h"
+#include "fixtures.h"
 
 #include <dirent.h>
 #include <errno.h>

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
-/* work.h: what checks do with a driver: memory with known contents, work that takes its time, streams that are held, and
+/* fixtures.h: what checks do with a driver: memory with known contents, work that takes its time, streams that are held, and
  * counts of what a process has. Every function that calls a slot fails the check if the slot fails. */
-#ifndef OPENREG_CHECK_WORK_H
-#define OPENREG_CHECK_WORK_H
+#ifndef OPENREG_CHECK_FIXTURES_H
+#define OPENREG_CHECK_FIXTURES_H
 
 #include <pthread.h>
 
