@@ -94,7 +94,7 @@ TEST_F(LoaderTest, ZooOfLibraries) {
   expect_refused(driver_path("broken_v99_only"), OPENREG_E_INCOMPATIBLE,
                  "the driver implements ABI 99, this runtime ABI 1");
   expect_refused(driver_path("broken_query_fails"), OPENREG_E_NO_DEVICE, "nothing here");
-  expect_refused(driver_path("broken_null_table"), OPENREG_E_INCOMPATIBLE, "gave no table");
+  expect_refused(driver_path("broken_null_table"), OPENREG_E_INCOMPATIBLE, "returned no table");
   expect_refused(driver_path("broken_short_table"), OPENREG_E_INCOMPATIBLE,
                  "has 264 bytes, ABI 1.0 needs at least 272");
   expect_refused(driver_path("broken_no_copy"), OPENREG_E_INCOMPATIBLE, "lacks the required function copy");
@@ -146,7 +146,7 @@ TEST_F(LoaderTest, AllocationWithoutMemoryIsAnError) {
   void* memory = &memory;
   EXPECT_EQ(openreg_malloc(0, 16, 0, &memory), OPENREG_E_INTERNAL);
   EXPECT_EQ(memory, nullptr);
-  EXPECT_CONTAINS(last_message(), "gave no memory");
+  EXPECT_CONTAINS(last_message(), "returned OK without memory");
 }
 
 // One file is loaded once, whatever path leads to it, and the resolved path is logged and recorded.
