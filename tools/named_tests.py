@@ -36,7 +36,8 @@ LEFT_OUT = {
 
 # In a string: the whole of it, a quoted word in it, a device with its index, a name made of it, a noun's attribute.
 _WORD = (
-    (re.compile(r"""(?<=['"`=])openreg(?=['"`,])"""), "{}"),
+    # The allocator in PyTorch's place is the library's, "openreg" or "torch".
+    (re.compile(r"""(?<!allocator\(\) == ")(?<!allocator"\] == ")(?<=['"`=])openreg(?=['"`,])"""), "{}"),
     (re.compile(r"\bopenreg:(?![: ])|\bopenreg:(?= (?:warning|error|info|debug|host code|drivers))"), "{}:"),
     (re.compile(r"\b[Aa]n openreg(?= )"), "{a} {}"),
     (re.compile(r"(?<!name=\")\bopenreg_(?=gloo\b|ddp\b)"), "{}_"),
@@ -48,7 +49,8 @@ _WORD = (
     ),
     (
         re.compile(
-            r"\btorch\.openreg\.(?=\w+Tensor\b)|(?<=')torch\.openreg\.(?=set_operator_policy)|(?<=<)torch\.openreg\."
+            r"\btorch\.openreg\.(?=\w+Tensor\b|use_driver\('\w+'(?:\) or|, '\w+'\) chooses))"
+            r"|(?<=')torch\.openreg\.(?=set_operator_policy)|(?<=<)torch\.openreg\."
         ),
         "torch.{}.",
     ),
