@@ -36,20 +36,27 @@ LEFT_OUT = {
 
 # In a string: the whole of it, a quoted word in it, a device with its index, a name made of it, a noun's attribute.
 _WORD = (
-    (re.compile(r"""(?<=['"`=])openreg(?=['"`,])"""), "{}"),
+    # The allocator in PyTorch's place is the library's, "openreg" or "torch".
+    (re.compile(r"""(?<!allocator\(\) == ")(?<!allocator"\] == ")(?<=['"`=])openreg(?=['"`,])"""), "{}"),
     (re.compile(r"\bopenreg:(?![: ])|\bopenreg:(?= (?:warning|error|info|debug|host code|drivers))"), "{}:"),
     (re.compile(r"\b[Aa]n openreg(?= )"), "{a} {}"),
-    (re.compile(r"\bopenreg_(?=gloo\b|ddp\b)"), "{}_"),
+    (re.compile(r"(?<!name=\")\bopenreg_(?=gloo\b|ddp\b)"), "{}_"),
     (
         re.compile(
             r"\bopenreg(?= (?:tensors?|devices?|operators?|or all of|is being profiled)\b)|(?<=(?:for|ype) )openreg\b"
         ),
         "{}",
     ),
-    (re.compile(r"\btorch\.openreg\.(?=\w+Tensor\b)|(?<=')torch\.openreg\.(?=set_operator_policy)"), "torch.{}."),
+    (
+        re.compile(
+            r"\btorch\.openreg\.(?=\w+Tensor\b|use_driver\('\w+'(?:\) or|, '\w+'\) chooses))"
+            r"|(?<=')torch\.openreg\.(?=set_operator_policy)|(?<=<)torch\.openreg\."
+        ),
+        "torch.{}.",
+    ),
     (re.compile(r"(?<=,)openreg(?=:)"), "{}"),
     (re.compile(r"\bOpenReg(?= (?:in forked|with multiprocessing|functionality)\b)"), "{}"),
-    (re.compile(r"\bOPENREG(?= device \d)"), "{upper}"),
+    (re.compile(r"\bOPENREG(?= device \d|_GLOO\b)"), "{upper}"),
     (re.compile(r"(?<= but )torch\.openreg(?=\.device_count)"), "torch.{}"),
 )
 _PROGRAM = re.compile(r"(^```python\n)(.*?)(?=^```$)", re.DOTALL | re.MULTILINE)

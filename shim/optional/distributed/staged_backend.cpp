@@ -210,7 +210,7 @@ c10::intrusive_ptr<Work> StagedBackend::from_to(
 StagedBackend::StagedBackend(c10::intrusive_ptr<c10d::Backend> host) : ForwardingBackend(std::move(host)) {}
 
 const std::string StagedBackend::getBackendName() const {
-  return "openreg_" + inner_->getBackendName();
+  return device_name() + "_" + inner_->getBackendName();
 }
 
 c10::intrusive_ptr<Work> StagedBackend::broadcast(Tensors& tensors, const c10d::BroadcastOptions& options) {

@@ -338,6 +338,7 @@ def test_distributed(python: Any) -> None:
             dist.all_reduce(x)
             model = torch.nn.parallel.DistributedDataParallel(torch.nn.Linear(2, 1).to("mychip:1"))
             model(x).sum().backward()
+            assert dist.new_group()._get_backend(x.device).name() == "mychip_gloo"
             print(next(model.parameters()).grad.device)
             dist.destroy_process_group()
         mesh_store = tempfile.mkdtemp()

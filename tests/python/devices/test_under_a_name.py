@@ -50,6 +50,7 @@ def test_the_suite_passes_under_another_name(root: Path, tmp_path: Path) -> None
             'match="OPENREG device 5 but torch.openreg.device_count"',
             'match="MYCHIP device 5 but torch.mychip.device_count"',
         ),
+        ('"openreg = torch_openreg_lab.pytest_plugin"; run(\'entry(name="openreg_gloo")\')', None),
         ("from torch_openreg import openreg", None),
     ],
 )

@@ -76,7 +76,7 @@ def test_entry_point() -> None:
 
     package = distribution("torch-openreg")
     (entry,) = package.entry_points.select(group="pytest11")
-    assert (entry.name, entry.value) == ("openreg", "torch_openreg_lab.pytest_plugin")
+    assert f"{entry.name} = {entry.value}" == "openreg = torch_openreg_lab.pytest_plugin"
     assert not [line for line in package.requires or () if line.startswith("pytest")]
 
 
@@ -154,7 +154,7 @@ def test_with_xdist(pytester: pytest.Pytester) -> None:
         [
             "*the controller has no torch",
             "* openreg: most device memory, 2 of 2 tests *",
-            "*1.0 MiB  openreg:2   test_with_xdist.py::test_machine*",
+            "*1.0 MiB  openreg:2 *test_with_xdist.py::test_machine*",
             f"openreg: the same order of the devices' work again: --openreg-seed={seeds.pop()}",
         ]
     )
@@ -544,8 +544,8 @@ def test_peak_memory(pytester: pytest.Pytester) -> None:
     result.stdout.fnmatch_lines(
         [
             "* openreg: most device memory, * of 3 tests *",
-            "* 3.0 MiB  openreg:1   test_peak_memory.py::test_large",
-            "* 2.0 MiB  openreg:0   test_peak_memory.py::test_small",
+            "* 3.0 MiB  openreg:1 *test_peak_memory.py::test_large",
+            "* 2.0 MiB  openreg:0 *test_peak_memory.py::test_small",
         ]
     )
     properties = {
