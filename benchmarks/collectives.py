@@ -19,6 +19,10 @@ import torch.distributed as dist
 MIB = 1 << 20
 ROUNDS = 7
 
+# Bytes of each process's part, with the calls that are timed as one.
+SIZES = {"64 B": (64, 50), "64 KiB": (64 << 10, 20), "64 MiB": (64 * MIB, 1)}
+NAMES = ("all_reduce", "broadcast", "all_gather_single", "reduce_scatter_single", "send, recv")
+
 
 def seconds(work: Callable[[], object]) -> float:
     """Of one call that both processes begin together."""
@@ -26,6 +30,26 @@ def seconds(work: Callable[[], object]) -> float:
     begin = time.perf_counter()
     work()
     return time.perf_counter() - begin
+
+
+def collective(name: str, rank: int, where: torch.device, size: int, calls: int) -> Callable[[], object]:
+    """Some calls of a collective over `size` bytes of float32, and the wait for them."""
+    part = torch.ones(size // 4, device=where)
+    both = torch.ones(2 * size // 4, device=where) if name.endswith("_single") else part
+    one = {
+        "all_reduce": lambda: dist.all_reduce(part),
+        "broadcast": lambda: dist.broadcast(part, 0),
+        "all_gather_single": lambda: dist.all_gather_single(both, part),
+        "reduce_scatter_single": lambda: dist.reduce_scatter_single(part, both),
+        "send, recv": lambda: dist.send(part, 1) if rank == 0 else dist.recv(part, 0),
+    }[name]
+
+    def run() -> None:
+        for _ in range(calls):
+            one()
+        torch.openreg.synchronize(0)
+
+    return run
 
 
 def times(rank: int, store: Path) -> dict[str, float]:
@@ -40,23 +64,18 @@ def times(rank: int, store: Path) -> dict[str, float]:
     """
     dist.init_process_group("gloo", rank=rank, world_size=2, store=dist.FileStore(str(store), 2))
     device = torch.device("openreg", 0)
-    large = {where: torch.ones(16 * MIB, device=where) for where in ("cpu", device)}
-    small = {where: torch.ones(16, device=where) for where in ("cpu", device)}
+    large = torch.ones(16 * MIB, device=device)
     factor = torch.randn(256, 256, device=device)
 
-    def reduced(tensor: torch.Tensor, count: int = 1) -> Callable[[], object]:
-        def run() -> None:
-            for _ in range(count):
-                dist.all_reduce(tensor)
-            torch.openreg.synchronize(device)
-
-        return run
+    def reduced() -> None:
+        dist.all_reduce(large)
+        torch.openreg.synchronize(device)
 
     def products(count: int) -> None:
         for _ in range(count):
             torch.mm(factor, factor)
 
-    reduce_alone = min(seconds(reduced(large[device])) for _ in range(3))
+    reduce_alone = min(seconds(reduced) for _ in range(3))
     product = min(seconds(lambda: products(20)) for _ in range(3)) / 20
     # As many as take about as long as the collective. Run in one process they leave the other's core to both collectives.
     counts = [None, None]
@@ -65,14 +84,14 @@ def times(rank: int, store: Path) -> dict[str, float]:
 
     def in_turns(count: int) -> Callable[[], object]:
         def run() -> None:
-            reduced(large[device])()
+            reduced()
             products(count)
 
         return run
 
     def at_once(count: int) -> Callable[[], object]:
         def run() -> None:
-            work = dist.all_reduce(large[device], async_op=True)
+            work = dist.all_reduce(large, async_op=True)
             products(count)
             work.wait()
             torch.openreg.synchronize(device)
@@ -81,16 +100,16 @@ def times(rank: int, store: Path) -> dict[str, float]:
 
     own = count if rank == 0 else 0
 
-    wanted = {
-        "large on the CPU": reduced(large["cpu"]),
-        "large": reduced(large[device]),
-        "small on the CPU": reduced(small["cpu"], 100),
-        "small": reduced(small[device], 100),
+    wanted: dict[str, Callable[[], object]] = {
         "in turns": in_turns(count),
         "at once": at_once(count),
         "in turns, in one": in_turns(own),
         "at once, in one": at_once(own),
     }
+    for name in NAMES:
+        for size, (amount, calls) in SIZES.items():
+            for where, title in ((torch.device("cpu"), " on the CPU"), (device, "")):
+                wanted[f"{name}, {size}{title}"] = collective(name, rank, where, amount, calls)
     least = dict.fromkeys(wanted, float("inf"))
     for _ in range(ROUNDS):
         for name, work in wanted.items():

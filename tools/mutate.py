@@ -40,6 +40,7 @@ ROOT = Path(__file__).resolve().parent.parent
 
 C_PATHS = ("runtime/src", "runtime/drivers")
 PYTHON_PATHS = ("python/torch_openreg",)
+EQUIVALENT = ROOT / "tools/equivalent_mutants.txt"
 OPENCL_PATHS = ("examples/opencl_driver/src/torch_openreg_opencl",)
 
 # What the Python tests of a sample are: the rooms that are quick and import nothing large.
@@ -57,6 +58,7 @@ class Mutant:
         before: the text that is replaced.
         after: the text in its place.
         start: offset of `before` in the file, in characters.
+        words: the text of its first line.
     """
 
     path: str
@@ -65,6 +67,7 @@ class Mutant:
     before: str
     after: str
     start: int
+    words: str
 
     @property
     def name(self) -> str:
@@ -155,9 +158,11 @@ def function_end(text: str, start: int) -> int:
 def c_mutants(path: str, source: str) -> Iterator[Mutant]:
     """Every defect that can be planted in one C file."""
     text = blanked(source)
+    lines = source.splitlines()
 
     def at(start: int, end: int, kind: str, after: str) -> Mutant:
-        return Mutant(path, source.count("\n", 0, start) + 1, kind, source[start:end], after, start)
+        line = source.count("\n", 0, start) + 1
+        return Mutant(path, line, kind, source[start:end], after, start, lines[line - 1].strip())
 
     for match in COMPARE.finditer(text):
         yield at(*match.span(), "compare", TURNED[match.group()])
@@ -212,6 +217,7 @@ TURNED_NODES: dict[type[ast.cmpop], str] = {
 def python_mutants(path: str, source: str) -> Iterator[Mutant]:
     """Every defect that can be planted in one Python file."""
     starts = [0]
+    lines = source.splitlines()
     for line in source.splitlines(keepends=True):
         starts.append(starts[-1] + len(line.encode()))
     raw = source.encode()
@@ -225,7 +231,7 @@ def python_mutants(path: str, source: str) -> Iterator[Mutant]:
 
     def replaced(node: ast.expr | ast.stmt, kind: str, after: str) -> Mutant:
         start, end = span(node)
-        return Mutant(path, node.lineno, kind, source[start:end], after, start)
+        return Mutant(path, node.lineno, kind, source[start:end], after, start, lines[node.lineno - 1].strip())
 
     for node in ast.walk(ast.parse(source)):
         if isinstance(node, ast.Compare) and len(node.ops) == 1:
@@ -268,14 +274,17 @@ class Tree:
         self.source.mkdir(parents=True)
         archive = subprocess.run(["git", "archive", "HEAD"], cwd=ROOT, check=True, capture_output=True).stdout
         subprocess.run(["tar", "-x", "-C", str(self.source)], input=archive, check=True)
+        self.planted: Mutant | None = None
 
     def plant(self, mutant: Mutant) -> None:
         """Writes the defect into the copy."""
+        self.planted = mutant
         file = self.source / mutant.path
         file.write_text(mutant.apply(file.read_text()))
 
     def heal(self, mutant: Mutant, text: str) -> None:
         """Takes the defect out again."""
+        self.planted = None
         (self.source / mutant.path).write_text(text)
 
 
@@ -364,13 +373,23 @@ class Package:
         return failed.group(1) if failed else f"pytest ended with {done.returncode}"
 
 
-class Driver:
-    """Builds a copy of the driver over OpenCL, and checks it with the checkout's openreg-check, at both levels."""
+# Rooms of checks that find most of what is planted in a file of the driver over OpenCL, which are tried first.
+FIRST = {
+    **dict.fromkeys(("elements.c", "indexing.c", "launch.c", "matrix.c", "rows.c"), ("kernel",)),
+    **dict.fromkeys(("queues.c", "host_calls.c", "signals.c"), ("event", "stream", "host_func", "copy", "fill")),
+}
 
-    def __init__(self, folder: Path, check: Path) -> None:
+
+class Driver:
+    """Builds a copy of the driver over OpenCL, and checks it with the checkout's openreg-check."""
+
+    def __init__(self, folder: Path, check: Path, level_3: bool) -> None:
         self.tree = Tree(folder)
         self.check = check.resolve()
+        self.level_3 = level_3
         self.library = folder / "libopenreg_opencl.so"
+        listed = subprocess.run([str(self.check), "--list"], check=True, capture_output=True, text=True).stdout
+        self.rooms = list(dict.fromkeys(re.findall(r"^\d\s+(\w+)\.", listed, re.MULTILINE)))
 
     def compile(self) -> bool:
         """Builds the copy; False where the compiler refuses it."""
@@ -383,15 +402,28 @@ class Driver:
 
     def first_failure(self, limit: float) -> str:
         """As `Runtime.first_failure`: the first check that fails."""
+        planted = self.tree.planted
+        first = FIRST.get(Path(planted.path).name, ()) if planted else ()
+        rest = [room for room in self.rooms if room not in first]
+        words = [str(self.check), str(self.library), "--timeout", str(max(1, int(limit))), "--only"]
+        commands = [[*words, ",".join(rooms)] for rooms in (first, rest) if rooms]
+        if self.level_3:
+            words = [sys.executable, "-m", "torch_openreg", "check", str(self.library), "--level", "3", "--time", "2"]
+            commands.append([*words, "--only", "operators,training,streams,programs"])
+        return next(filter(None, map(self.failure_of, commands)), "")
+
+    def failure_of(self, command: Sequence[str]) -> str:
+        """The first check that fails in one run of the program; "" where none does."""
         environment = {**os.environ, "POCL_DEVICES": "pthread pthread", "OMP_NUM_THREADS": "1"}
-        command = [str(self.check), str(self.library), "--timeout", str(max(1, int(limit)))]
-        with subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, text=True, errors="replace") as running:
+        with subprocess.Popen(
+            command, env=environment, stdout=subprocess.PIPE, text=True, errors="replace", cwd=self.library.parent
+        ) as running:
             assert running.stdout is not None
             for line in running.stdout:
                 if line.startswith("FAIL  "):
-                    running.kill()
+                    running.terminate()
                     return line.split()[1]
-        return "" if running.returncode == 0 else f"openreg-check ended with {running.returncode}"
+        return "" if running.returncode == 0 else f"{Path(command[0]).name} ended with {running.returncode}"
 
 
 def judge(program: Runtime | Package | Driver, mutant: Mutant, limit: float) -> Result:
@@ -423,6 +455,25 @@ def all_mutants(paths: Sequence[str], python: bool) -> list[Mutant]:
     return mutants
 
 
+def equivalents() -> dict[tuple[str, str, str, str], str]:
+    """Mutants that nobody can tell from the source, with the reason: by path, kind, text of the line and of the change.
+
+    Raises:
+        ValueError: a line is no such.
+    """
+    found = {}
+    for line in EQUIVALENT.read_text().splitlines():
+        if line and not line.startswith("#"):
+            path, kind, words, after, reason = line.split("\t")
+            found[path, kind, words, after] = reason
+    return found
+
+
+def identity(mutant: Mutant) -> tuple[str, str, str, str]:
+    """As `equivalents` names it: lines may move."""
+    return mutant.path, mutant.kind, mutant.words, " ".join(mutant.after.split())[:60]
+
+
 def score(results: Sequence[Result]) -> str:
     """One line for each kind of defect, and the whole."""
     lines = []
@@ -444,6 +495,7 @@ def main() -> int:
     parser.add_argument("--python", action="store_true", help="mutates the Python package")
     parser.add_argument("--opencl", action="store_true", help="mutates the driver over OpenCL; openreg-check judges")
     parser.add_argument("--check", type=Path, default=ROOT / "build/runtime/openreg-check", help="for --opencl")
+    parser.add_argument("--level-3", action="store_true", help="for --opencl: openreg-check's survivors go to level 3")
     parser.add_argument("--sample", type=int, default=60, help="how many mutants, chosen by the seed; 0: all")
     parser.add_argument("--seed", type=int, default=None, help="of the sample; printed")
     parser.add_argument(
@@ -463,7 +515,8 @@ def main() -> int:
     usual = PYTHON_PATHS if given.python else OPENCL_PATHS if given.opencl else C_PATHS
     mutants = all_mutants(given.paths or usual, given.python)
     kinds = set(filter(None, given.kinds.split(",")))
-    mutants = [mutant for mutant in mutants if not kinds or mutant.kind in kinds]
+    known = equivalents()
+    mutants = [m for m in mutants if (not kinds or m.kind in kinds) and (given.only or identity(m) not in known)]
     seed = given.seed if given.seed is not None else random.SystemRandom().randrange(1 << 31)
     possible = len(mutants)
     if given.only:
@@ -480,7 +533,7 @@ def main() -> int:
     program: Runtime | Package | Driver = (
         Package(given.build, given.jobs, given.tests)
         if given.python
-        else Driver(given.build, given.check)
+        else Driver(given.build, given.check, given.level_3)
         if given.opencl
         else Runtime(given.build, given.jobs, given.sanitize, given.exclude)
     )

@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: BSD-3-Clause
 """Runs the Python tests with the device under another name, as a vendor's users have it.
 
-A copy of the tests and examples is made in which each word for the device has the new name: in strings of Python, where
-it stands alone, before a number or before a noun, and in ``x.openreg()`` and ``x.is_openreg``. The tests themselves say
-"openreg" and need to know nothing of this. The name is declared as a driver's package declares it, so that no variable
-has to reach the processes that tests start.
+A copy of the tests, the examples and the programs of the pages is made in which each word for the device has the new
+name: in strings of Python, where it stands alone, before a number or before a noun, and in ``x.openreg()`` and
+``x.is_openreg``. The tests themselves say "openreg" and need to know nothing of this. The name is declared as a package
+of a driver declares it, so that no variable has to reach the processes that tests start.
 
 ``python tools/named_tests.py mychip -n 2 tests/python/devices``: what follows the name is for pytest.
 """
@@ -28,7 +28,10 @@ LEFT_OUT = {
     "devices/test_device_name.py": "gives the device names itself",
     "devices/test_words.py": "gives the device a name itself",
     "devices/test_under_a_name.py": "runs this program",
-    "tools/": "reads the sources, which say openreg",
+    **{
+        f"tools/test_{name}.py": "is about the checkout and its tools, not about devices"
+        for name in ("acceptance", "check_rooms", "mutate", "package", "sdist", "source", "torch_versions", "workflows")
+    },
 }
 
 # In a string: the whole of it, a quoted word in it, a device with its index, a name made of it, a noun's attribute.
@@ -45,14 +48,18 @@ _WORD = (
     ),
     (re.compile(r"\btorch\.openreg\.(?=\w+Tensor\b)|(?<=')torch\.openreg\.(?=set_operator_policy)"), "torch.{}."),
     (re.compile(r"(?<=,)openreg(?=:)"), "{}"),
+    (re.compile(r"\bOpenReg(?= (?:in forked|with multiprocessing|functionality)\b)"), "{}"),
+    (re.compile(r"\bOPENREG(?= device \d)"), "{upper}"),
+    (re.compile(r"(?<= but )torch\.openreg(?=\.device_count)"), "torch.{}"),
 )
+_PROGRAM = re.compile(r"(^```python\n)(.*?)(?=^```$)", re.DOTALL | re.MULTILINE)
 # In code, also that in strings.
 _METHOD = ((re.compile(r"(?<!torch)\.openreg(?=\()"), ".{}"), (re.compile(r"\bis_openreg\b"), "is_{}"))
 
 
 def _replace(text: str, patterns: tuple[tuple[re.Pattern[str], str], ...], name: str) -> str:
     for pattern, new in patterns:
-        text = pattern.sub(new.format(name, a="an" if name[0] in "aeiou" else "a"), text)
+        text = pattern.sub(new.format(name, upper=name.upper(), a="an" if name[0] in "aeiou" else "a"), text)
     return text
 
 
@@ -77,20 +84,33 @@ def translate(source: str, name: str) -> str:
     return _replace("".join((*pieces, source[done:])), _METHOD, name)
 
 
+def translate_page(text: str, name: str) -> str:
+    """A page whose programs in Python have the new name.
+
+    Args:
+        text: Its Markdown.
+        name: The name.
+    """
+    return _PROGRAM.sub(lambda found: found[1] + translate(found[2], name), text)
+
+
 def make_copy(folder: Path, name: str) -> None:
-    """Fills a folder with the checkout: tests and examples are translated, the rest are links.
+    """Fills a folder with the checkout: tests, examples and the pages' programs are translated, the rest are links.
 
     Args:
         folder: The folder, which is made anew.
         name: The name of the device.
     """
     shutil.rmtree(folder, ignore_errors=True)
-    for part in ("tests", "examples"):
+    copied = ("tests", "examples", "docs", "README.md")
+    for part in copied[:-1]:
         shutil.copytree(ROOT / part, folder / part, ignore=shutil.ignore_patterns("__pycache__"))
-        for path in (folder / part).rglob("*.py"):
-            path.write_text(translate(path.read_text(encoding="utf-8"), name), encoding="utf-8")
+    shutil.copy(ROOT / copied[-1], folder)
+    for suffix, change in ((".py", translate), (".md", translate_page)):
+        for path in folder.rglob(f"*{suffix}"):
+            path.write_text(change(path.read_text(encoding="utf-8"), name), encoding="utf-8")
     for path in ROOT.iterdir():
-        if path.name not in ("tests", "examples", ".git"):
+        if path.name not in (*copied, ".git"):
             (folder / path.name).symlink_to(path)
     information = folder / "declared" / "named-1.0.dist-info"
     information.mkdir(parents=True)

@@ -21,6 +21,7 @@ else:
     openreg = _registration.register()
 
 
+openreg._lazy._open_laboratory()  # C++ may open the drivers: pinned memory needs no word of Python's
 if _registration.is_as_cuda():  # by name: contrib is above the package
     importlib.import_module("torch_openreg.contrib.cuda_to_openreg")
 if _registration.connects_libraries():

@@ -23,7 +23,8 @@
 #define CHECK_RUNTIME 64u      /* calls the runtime: the runner opens nothing */
 #define CHECK_KERNELS 128u     /* the extension openreg.kernels */
 #define CHECK_COMM 256u        /* the extension openreg.comm */
-#define CHECK_LONG 512u        /* nothing; it moves gigabytes, and hangs after ten times as long as others */
+#define CHECK_LONG                                                                                                     \
+    512u /* nothing; it moves gigabytes, or compiles many kernels, and hangs after ten times as long as others */
 
 typedef struct check_context check_context;
 
@@ -48,7 +49,7 @@ extern const check_group check_table_group, check_lifecycle_group, check_process
     check_memory_group, check_host_memory_group, check_copy_group, check_wide_group, check_fill_group,
     check_stream_group, check_event_group, check_host_func_group, check_info_group, check_thread_group,
     check_leak_group, check_extension_group, check_comm_group, check_kernel_group, check_runtime_group,
-    check_fault_group, check_kernel_shape_group;
+    check_fault_group, check_kernel_shape_group, check_kernel_matrix_group;
 
 /* All of them, in the order in which they run. NULL ends the list. */
 extern const check_group *const check_groups[];

@@ -4,35 +4,20 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include <openreg/kernels.h>
-
-#include "check.h"
-#include "kernel_reference.h"
+#include "kernel_bench.h"
 #include "work.h"
-
-static const openreg_kernels *
-find_kernels(check_context *c)
-{
-    return c->table.extension(c->instance, OPENREG_KERNELS_NAME, OPENREG_KERNELS_VERSION);
-}
-
-static const openreg_kernel *
-entry(const openreg_kernels *kernels, uint64_t i)
-{
-    return (const openreg_kernel *)((const char *)kernels->list + i * kernels->kernel_size);
-}
 
 static void
 table_is_sound(check_context *c)
 {
-    const openreg_kernels *const kernels = find_kernels(c);
+    const openreg_kernels *const kernels = check_kernels(c);
     REQUIRE(kernels->struct_size >= OPENREG_KERNELS_SIZE_1 && kernels->kernel_size >= OPENREG_KERNEL_SIZE_1,
             "the table of kernels has %u bytes, and an entry %u", (unsigned)kernels->struct_size,
             (unsigned)kernels->kernel_size);
     REQUIRE(kernels->version >= 1, "the table of kernels has version %u", (unsigned)kernels->version);
     REQUIRE(kernels->count == 0 || kernels->list != NULL, "the table of kernels has no list");
     for (uint64_t i = 0; i < kernels->count; ++i) {
-        const openreg_kernel *const kernel = entry(kernels, i);
+        const openreg_kernel *const kernel = check_kernel_at(kernels, i);
         REQUIRE(kernel->name != NULL && strstr(kernel->name, "::") != NULL,
                 "kernel %llu is named \"%.60s\", without a namespace", (unsigned long long)i,
                 kernel->name != NULL ? kernel->name : "");
@@ -44,9 +29,10 @@ table_is_sound(check_context *c)
                     (strncmp(kernel->schema, kernel->name, length) == 0 && kernel->schema[length] == '('),
                 "%s has the schema of another operator: %.80s", kernel->name, kernel->schema);
         for (uint64_t k = 0; k < i; ++k)
-            REQUIRE(strcmp(entry(kernels, k)->name, kernel->name) != 0, "%s is in the list twice", kernel->name);
+            REQUIRE(strcmp(check_kernel_at(kernels, k)->name, kernel->name) != 0, "%s is in the list twice",
+                    kernel->name);
     }
-    REQUIRE(find_kernels(c) == kernels, "extension() gave another table of kernels when it was asked again");
+    REQUIRE(check_kernels(c) == kernels, "extension() gave another table of kernels when it was asked again");
 }
 
 /* -------------------------------------------------------------------------------------------------------------- tensors */
@@ -54,10 +40,6 @@ table_is_sound(check_context *c)
 #define DIMENSIONS 4
 #define ROOM 4096 /* bytes of a tensor's memory, of which it uses a part */
 #define UNTOUCHED 0xc3
-
-static const openreg_dtype dtypes[] = {
-    {OPENREG_DTYPE_FLOAT, 32, 1}, {OPENREG_DTYPE_FLOAT, 64, 1}, {OPENREG_DTYPE_INT, 64, 1}, {OPENREG_DTYPE_INT, 32, 1}};
-#define DTYPES (sizeof dtypes / sizeof dtypes[0])
 
 /* A tensor of the device, and its memory as the host has it. */
 typedef struct operand {
@@ -242,16 +224,17 @@ typedef bool (*attempt)(check_context *c, const openreg_kernel *kernel, const ch
 static void
 attempt_all(check_context *c, attempt call, const char *what)
 {
-    const openreg_kernels *const kernels = find_kernels(c);
+    const openreg_kernels *const kernels = check_kernels(c);
     int served = 0, known_ones = 0;
     for (uint64_t i = 0; i < kernels->count; ++i) {
-        const openreg_kernel *const kernel = entry(kernels, i);
+        const openreg_kernel *const kernel = check_kernel_at(kernels, i);
         const check_operator *const known = check_operator_find(kernel->name);
         if (known == NULL)
             continue;
         ++known_ones;
-        for (size_t k = 0; k < DTYPES; ++k)
-            if ((!known->is_real || dtypes[k].code == OPENREG_DTYPE_FLOAT) && call(c, kernel, known, dtypes[k]))
+        for (size_t k = 0; k < CHECK_DTYPES; ++k)
+            if ((!known->is_real || check_dtypes[k].code == OPENREG_DTYPE_FLOAT) &&
+                call(c, kernel, known, check_dtypes[k]))
                 ++served;
     }
     if (known_ones == 0)

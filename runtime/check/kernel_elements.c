@@ -37,13 +37,22 @@ typedef enum what {
     LE,
     GT,
     GE,
-    NOT
+    NOT,
+    GELU,
+    GELU_BACKWARD,
+    CLAMP,
+    INVERT,
+    AND,
+    OR,
+    WHERE,
+    MASKED_FILL
 } what;
 
 #define REAL .is_real = true
 #define POSITIVE .is_real = true, .is_positive = true
 #define TRUTH .is_boolean = true, .is_exact = true
 #define EXACT .is_exact = true
+#define WHOLE .is_whole = true, .is_exact = true
 
 static const check_elementwise elementwise[] = {
     {"aten::add.Tensor", "self other alpha", "TNA", ADD, EXACT},
@@ -89,6 +98,14 @@ static const check_elementwise elementwise[] = {
     {"aten::ge.Tensor", "self other", "TN", GE, TRUTH},
     {"aten::ge.Scalar", "self other", "TS", GE, TRUTH},
     {"aten::logical_not", "self", "T", NOT, TRUTH},
+    {"aten::gelu", "self approximate", "TG", GELU, REAL},
+    {"aten::gelu_backward", "grad_output self approximate", "TTG", GELU_BACKWARD, REAL},
+    {"aten::clamp", "self min max", "TOO", CLAMP, EXACT},
+    {"aten::bitwise_not", "self", "T", INVERT, WHOLE},
+    {"aten::bitwise_and.Tensor", "self other", "TT", AND, WHOLE},
+    {"aten::bitwise_or.Tensor", "self other", "TT", OR, WHOLE},
+    {"aten::where.self", "condition self other", "MTT", WHERE, EXACT},
+    {"aten::masked_fill.Scalar", "self mask value", "TMS", MASKED_FILL, EXACT},
 };
 
 const check_elementwise *
@@ -98,6 +115,25 @@ check_elementwise_find(const char *name)
         if (strcmp(elementwise[i].name, name) == 0)
             return &elementwise[i];
     return NULL;
+}
+
+#define ROOT_HALF 0.70710678118654752440
+#define ROOT_TWO_BY_PI 0.79788456080286535588
+
+static double
+gelu(double x, bool is_tanh)
+{
+    return is_tanh ? 0.5 * x * (1 + tanh(ROOT_TWO_BY_PI * (x + 0.044715 * x * x * x)))
+                   : 0.5 * x * (1 + erf(x * ROOT_HALF));
+}
+
+static double
+gelu_slope(double x, bool is_tanh)
+{
+    if (!is_tanh)
+        return 0.5 * (1 + erf(x * ROOT_HALF)) + x * exp(-0.5 * x * x) * ROOT_HALF * ROOT_HALF * ROOT_TWO_BY_PI;
+    const double t = tanh(ROOT_TWO_BY_PI * (x + 0.044715 * x * x * x));
+    return 0.5 * (1 + t) + 0.5 * x * (1 - t * t) * ROOT_TWO_BY_PI * (1 + 3 * 0.044715 * x * x);
 }
 
 double
@@ -117,9 +153,9 @@ check_elementwise_real(const check_elementwise *op, const double *v)
     case DIV:
         return a / b;
     case MAXIMUM:
-        return a > b ? a : b;
+        return isnan(a) || a > b ? a : b;
     case MINIMUM:
-        return a < b ? a : b;
+        return isnan(a) || a < b ? a : b;
     case NEG:
         return -a;
     case ABS:
@@ -156,8 +192,8 @@ check_elementwise_real(const check_elementwise *op, const double *v)
         return a + v[3] * b * s;
     case ADDCDIV:
         return a + v[3] * b / s;
-    case LERP:
-        return a + s * (b - a);
+    case LERP: /* as PyTorch: infinite ends tell the formulas apart */
+        return fabs(s) < 0.5 ? a + s * (b - a) : b - (b - a) * (1 - s);
     case EQ:
         return a == b;
     case NE:
@@ -172,6 +208,20 @@ check_elementwise_real(const check_elementwise *op, const double *v)
         return a >= b;
     case NOT:
         return a == 0;
+    case GELU:
+        return gelu(a, b != 0);
+    case GELU_BACKWARD:
+        return a * gelu_slope(b, s != 0);
+    case CLAMP: /* a bound that is None is NaN */
+        return a > s || (b > s && !isnan(a)) ? s : a < b ? b : a;
+    case WHERE:
+        return a != 0 ? b : s;
+    case MASKED_FILL:
+        return b != 0 ? s : a;
+    case INVERT:
+    case AND:
+    case OR:
+        return 0; /* of integers alone */
     }
     return 0;
 }
@@ -217,6 +267,18 @@ check_elementwise_whole(const check_elementwise *op, const int64_t *v)
         return a >= b;
     case NOT:
         return a == 0;
+    case CLAMP: /* without bounds: the ends of the type */
+        return a > s || b > s ? s : a < b ? b : a;
+    case INVERT:
+        return ~a;
+    case AND:
+        return a & b;
+    case OR:
+        return a | b;
+    case WHERE:
+        return a != 0 ? b : s;
+    case MASKED_FILL:
+        return b != 0 ? s : a;
     default:
         return 0; /* of floating-point numbers alone */
     }

@@ -2,6 +2,7 @@
 /* kernel_reference.c: operators of PyTorch, to compare a driver's kernels with (kernel_reference.h). */
 #include "kernel_reference.h"
 
+#include <float.h>
 #include <math.h>
 
 static double
@@ -125,21 +126,38 @@ check_number_load(const void *at, openreg_dtype dtype)
         return memcpy(&f, at, sizeof f), (double)f;
     if (dtype.code == OPENREG_DTYPE_FLOAT)
         return memcpy(&d, at, sizeof d), d;
+    if (dtype.bits == 8)
+        return *(const unsigned char *)at;
     if (dtype.bits == 32)
         return memcpy(&i, at, sizeof i), (double)i;
     return memcpy(&l, at, sizeof l), (double)l;
+}
+
+int64_t
+check_number_load_whole(const void *at, openreg_dtype dtype)
+{
+    int64_t wide;
+    int32_t narrow;
+    if (dtype.bits == 8)
+        return *(const unsigned char *)at;
+    if (dtype.bits == 64)
+        return memcpy(&wide, at, sizeof wide), wide;
+    return memcpy(&narrow, at, sizeof narrow), (int64_t)narrow;
 }
 
 void
 check_number_store(void *at, openreg_dtype dtype, double value)
 {
     const float f = (float)value;
-    const int32_t i = (int32_t)value;
-    const int64_t l = (int64_t)value;
-    if (dtype.code == OPENREG_DTYPE_FLOAT && dtype.bits == 32)
+    const bool is_float = dtype.code == OPENREG_DTYPE_FLOAT;
+    const int32_t i = is_float ? 0 : (int32_t)value;
+    const int64_t l = is_float ? 0 : (int64_t)value;
+    if (is_float && dtype.bits == 32)
         memcpy(at, &f, sizeof f);
-    else if (dtype.code == OPENREG_DTYPE_FLOAT)
+    else if (is_float)
         memcpy(at, &value, sizeof value);
+    else if (dtype.bits == 8)
+        *(unsigned char *)at = value != 0;
     else if (dtype.bits == 32)
         memcpy(at, &i, sizeof i);
     else
@@ -151,6 +169,10 @@ check_is_close(double seen, double wanted, openreg_dtype dtype)
 {
     if (dtype.code != OPENREG_DTYPE_FLOAT)
         return seen == wanted;
+    if (dtype.bits == 32 && fabs(wanted) > FLT_MAX && !isinf(wanted))
+        wanted = wanted > 0 ? INFINITY : -INFINITY;
+    if (isnan(wanted) || isinf(wanted))
+        return isnan(wanted) ? isnan(seen) != 0 : seen == wanted;
     const double tolerance = dtype.bits == 64 ? 1e-12 : 1e-5;
     const double size = wanted < 0 ? -wanted : wanted;
     return seen - wanted <= tolerance * (size + 1) && wanted - seen <= tolerance * (size + 1);

@@ -25,9 +25,11 @@ double check_operator_apply(const check_operator *known, const double *operands)
 
 typedef struct check_elementwise {
     const char *name, *names; /* of the operator, and of its arguments, "a b c" */
-    const char *kinds;        /* a letter each: T a tensor, N a tensor or a number, S and A a number */
+    /* A letter each: T a tensor, M a mask, N a tensor or a number, S and A a number, O one or None, G gelu's text. */
+    const char *kinds;
     int what;
     bool is_real;     /* of floating-point numbers alone */
+    bool is_whole;    /* of integers alone */
     bool is_positive; /* of numbers above 0 alone */
     bool is_boolean;  /* the result is a truth */
     bool is_exact;    /* of integers, those near the ends of their type too: it wraps, or compares */
@@ -49,6 +51,7 @@ const check_reduction *check_reduction_find(const char *name);
 bool check_is_referenced(const char *name);
 
 double check_number_load(const void *at, openreg_dtype dtype);
+int64_t check_number_load_whole(const void *at, openreg_dtype dtype); /* of integers */
 void check_number_store(void *at, openreg_dtype dtype, double value); /* integers: cut off */
 bool check_is_close(double seen, double wanted, openreg_dtype dtype);
 

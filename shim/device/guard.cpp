@@ -9,6 +9,7 @@
 #include "shim/base/status.h"
 #include "shim/device/capture_watch.h"
 #include "shim/device/device.h"
+#include "shim/observe/races.h"
 
 namespace c10::openreg {
 
@@ -111,6 +112,7 @@ void OpenRegGuardImpl::synchronizeDevice(DeviceIndex device_index) const {
     watch->check_device(index, "synchronizing the device");
   }
   OPENREG_CHECK(openreg_device_synchronize(index));
+  throw_pending_race();
 }
 
 Stream OpenRegGuardImpl::getStream(Device device) const {
@@ -162,6 +164,7 @@ void OpenRegGuardImpl::synchronizeStream(const Stream& stream) const {
     watch->check_stream(stream.device_index(), stream.id(), "synchronizing the stream");
   }
   OPENREG_CHECK(openreg_stream_synchronize(stream.device_index(), stream.id()));
+  throw_pending_race();
 }
 
 bool OpenRegGuardImpl::isStreamCapturing(const Stream& stream) const {
@@ -221,6 +224,7 @@ bool OpenRegGuardImpl::queryEvent(void* event) const {
 void OpenRegGuardImpl::synchronizeEvent(void* event) const {
   if (event == nullptr) {
     return;
+  throw_pending_race();
   }
   if (auto* const watch = capture_watch()) {
     watch->check_event(as_event(event), "synchronizing the event");

@@ -62,10 +62,11 @@ bool uses_data(const std::string& name);
 bool waits_for_results(const std::string& name, bool has_masks);
 
 // Operators of the CPU on pinned memory that an asynchronous copy has used (host_uses.cpp). They can't fail: a race of
-// theirs is thrown by the next use that is noted, or by throw_pending_race().
+// theirs is thrown by the next use that is noted, or by throw_pending_race(). A process that would end with status 0 before
+// that ends with 1.
 TORCH_OPENREG_API void watch_host_uses(bool on);
 void watch_pinned_memory(const void* address, size_t size);
-void throw_pending_race();
+TORCH_OPENREG_API void throw_pending_race();
 TORCH_OPENREG_API void drop_pending_race() noexcept;
 
 // Collectives are work of a stream of their own on each device: it waits for the current one when they are issued, and

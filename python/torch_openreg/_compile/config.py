@@ -4,15 +4,23 @@
 Cached graphs hold wrapper code, which calls names of this package (``torch_openreg._compile.kernels``).
 """
 
+import hashlib
+import pathlib
 import sys
 
 from torch.utils._config_module import install_config_module
 
 from torch_openreg._build_info import OPENREG_VERSION
 
-# Of the code that is generated and of what it calls; raised whenever that changes.
-_WRAPPER_CODE = 3
 
-version: str = f"{OPENREG_VERSION}/{_WRAPPER_CODE}"
+def _digest() -> str:
+    """Returns a digest of this room's sources: the code that is generated, and what it calls."""
+    digest = hashlib.sha256()
+    for source in sorted(pathlib.Path(__file__).parent.glob("*.py")):
+        digest.update(source.read_bytes())
+    return digest.hexdigest()[:16]
+
+
+version: str = f"{OPENREG_VERSION}/{_digest()}"
 
 install_config_module(sys.modules[__name__])

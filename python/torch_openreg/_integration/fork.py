@@ -8,6 +8,8 @@ import sys
 import warnings
 from types import FrameType
 
+from _torch_openreg_device_name import device_name
+
 from torch_openreg import _C
 from torch_openreg._discovery import search
 
@@ -35,8 +37,9 @@ def _before_fork() -> None:
     names = [r["name"] for r in _C._driver_records() if r["state"] == "open" and not r["is_fork_safe"]]
     if names:
         warnings.warn(
-            f"os.fork() was called while OpenReg's driver(s) {', '.join(names)} are open. They can't be used in the "
-            "child, and threads of theirs may hold locks there. Use the 'spawn' start method of multiprocessing.",
+            f"os.fork() was called while the {device_name()} driver(s) {', '.join(names)} are open. They can't be used "
+            "in the child, and threads of theirs may hold locks there. Use the 'spawn' start method of "
+            "multiprocessing.",
             RuntimeWarning,
             stacklevel=2,
         )

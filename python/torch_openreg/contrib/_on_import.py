@@ -20,6 +20,8 @@ from importlib.machinery import ModuleSpec
 from types import ModuleType
 from typing import Any
 
+from _torch_openreg_device_name import device_name
+
 from torch_openreg import _C
 
 LIBRARIES = ("accelerate", "lightning", "peft", "safetensors", "sentence_transformers", "transformers")
@@ -87,7 +89,7 @@ def _arrive(name: str) -> None:
             else:
                 importlib.import_module(f"torch_openreg.contrib.{next_one}")
         except Exception as error:
-            _logger.warning("openreg was not made known to %s: %s", next_one, error)
+            _logger.warning("%s was not made known to %s: %s", device_name(), next_one, error)
 
 
 def _start_all_processes(launch: Any) -> None:

@@ -55,6 +55,9 @@ def _make_pipeline(self: Any, model: Any, *arguments: Any, **keywords: Any) -> N
         if isinstance(device, int) and not isinstance(device, bool) and device >= 0:
             keywords["device"] = torch.device(device_name(), device)
     _real_pipeline(self, model, *arguments, **keywords)
+    first = next(iter(getattr(model, "hf_device_map", None) or ()), None)
+    if _is_on() and first is not None and isinstance(first := model.hf_device_map[first], int):
+        self.device = torch.device(device_name(), first)  # a number is the CPU for Transformers
 
 
 def _replace(replacements: Replacements) -> None:

@@ -169,7 +169,7 @@ openreg_gpu_note_forgotten(const openreg_gpu_scope *scope)
     (void)snprintf(
         text, sizeof text,
         "%s%s of another caller was pending in this thread; the vendor's library forgets it at the next call "
-        "that succeeds, which was openreg's",
+        "that succeeds, which was this driver's",
         openreg_gpu_error_name(scope->pending), bracketed_text(scope->pending, brackets, sizeof brackets));
     host->log(host->ctx, OPENREG_LOG_WARNING, text);
 }

@@ -169,8 +169,11 @@ read_device(reader *in, openreg_fault *fault)
     int64_t number = 0;
     if (length == 0)
         return 1;
-    if (!openreg_integer_read(in->now.text + length, in->now.length - length, 0, OPENREG_MAX_DEVICES - 1, &number))
-        return refuse(in, "a device, as openreg:0");
+    if (!openreg_integer_read(in->now.text + length, in->now.length - length, 0, OPENREG_MAX_DEVICES - 1, &number)) {
+        char expected[64];
+        (void)snprintf(expected, sizeof expected, "a device, as %s:0", openreg_device_name());
+        return refuse(in, expected);
+    }
     fault->device = (int32_t)number;
     next_word(in);
     return 1;

@@ -131,8 +131,9 @@ unlock_after_fork(void)
 __attribute__((constructor)) static void
 handle_forks(void)
 {
-    openreg_fork_handle(OPENREG_FORK_BOOKS,
-                        &(openreg_fork_handlers){.prepare = lock_for_fork, .parent = unlock_after_fork});
+    openreg_fork_handle(
+        OPENREG_FORK_BOOKS,
+        &(openreg_fork_handlers){.prepare = lock_for_fork, .parent = unlock_after_fork, .child = unlock_after_fork});
 }
 
 static openreg_instance

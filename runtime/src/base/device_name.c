@@ -21,6 +21,13 @@ openreg_device_name(void)
     return atomic_load_explicit(&name, memory_order_acquire);
 }
 
+const char *
+openreg_device_title(void)
+{
+    const char *const now = openreg_device_name();
+    return strcmp(now, usual) == 0 ? "OpenReg" : now;
+}
+
 openreg_status
 openreg_set_device_name(const char *text)
 {

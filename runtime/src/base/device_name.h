@@ -8,4 +8,7 @@
 /* What openreg_set_device_name() has set. Lock-free, also for signal handlers; the text stays as it is. */
 OPENREG_INTERNAL const char *openreg_device_name(void);
 
+/* The same as a name at the begin of a sentence: "OpenReg", or the vendor's as it is. */
+OPENREG_INTERNAL const char *openreg_device_title(void);
+
 #endif

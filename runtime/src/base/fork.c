@@ -8,6 +8,7 @@
 #include <stdbool.h>
 #include <stddef.h>
 
+#include "base/device_name.h"
 #include "base/error.h"
 #include "base/lock.h"
 
@@ -91,9 +92,12 @@ after_fork_in_child(void)
     atomic_fetch_add_explicit(&openreg_fork_epoch, 1, memory_order_relaxed);
     if (atomic_load_explicit(&drivers_at_risk, memory_order_relaxed) > 0)
         atomic_store_explicit(&bad_fork, 1, memory_order_relaxed);
-    for (int stage = 0; stage < OPENREG_FORK_STAGES; ++stage)
+    for (int stage = 0; stage < OPENREG_FORK_STAGES; ++stage) {
+        if (has(forks_locks, stage))
+            openreg_lock_release(held[stage]);
         if (has(forks_handlers, stage) && handlers[stage].child != NULL)
             handlers[stage].child();
+    }
 }
 
 static void
@@ -126,7 +130,9 @@ openreg_fork_reject(const char *call)
 {
     if (!openreg_in_bad_fork())
         return OPENREG_OK;
-    return openreg_error_set(OPENREG_E_FORKED, call,
-                             "Cannot re-initialize OpenReg in forked subprocess. To use OpenReg with "
-                             "multiprocessing, you must use the 'spawn' start method");
+    return openreg_error_set(
+        OPENREG_E_FORKED, call,
+        "Cannot re-initialize %s in forked subprocess. To use %s with multiprocessing, you must use the "
+        "'spawn' start method",
+        openreg_device_title(), openreg_device_title());
 }

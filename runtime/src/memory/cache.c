@@ -750,6 +750,7 @@ after_fork_in_child(void)
         if (!openreg_in_bad_fork())
             end_steps_of_others(cache);
     }
+    openreg_lock_release(&all_lock);
 }
 
 __attribute__((constructor)) static void

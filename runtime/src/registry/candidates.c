@@ -30,12 +30,13 @@ openreg_candidates_unlock(void)
 }
 
 /* Held over fork(), so that the child sees no half-made list. It is only ever held briefly, and never while foreign code
- * runs. The child's is re-made on first use. */
+ * runs. */
 __attribute__((constructor)) static void
 handle_forks(void)
 {
     openreg_fork_handle(OPENREG_FORK_CANDIDATES, &(openreg_fork_handlers){.prepare = openreg_candidates_lock,
-                                                                          .parent = openreg_candidates_unlock});
+                                                                          .parent = openreg_candidates_unlock,
+                                                                          .child = openreg_candidates_unlock});
 }
 
 /* -------------------------------------------------------------------------------------------------------- the list */

@@ -7,6 +7,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/device_name.h"
 #include "base/error.h"
 #include "base/fork.h"
 #include "base/log.h"
@@ -207,8 +208,8 @@ announce(openreg_candidate *candidate)
     }
     if ((candidate->flags & OPENREG_REGISTER_EXPERIMENTAL) != 0)
         openreg_log(OPENREG_LOG_WARNING,
-                    "Driver '%s' is experimental and not all OpenReg functionality may be correctly supported!",
-                    candidate->name);
+                    "Driver '%s' is experimental and not all %s functionality may be correctly supported!",
+                    candidate->name, openreg_device_title());
     openreg_log(OPENREG_LOG_DEBUG, "Initializing driver '%s'", candidate->name);
 }
 

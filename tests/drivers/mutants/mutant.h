@@ -13,6 +13,8 @@ typedef enum mutant {
         mutant_count
 } mutant;
 
+#define SHIFT 8 /* bytes by which an address is misaligned, or aligned */
+
 /* Whether this process has the defect. */
 #define IS(name) (mutant_current == mutant_##name)
 
@@ -39,6 +41,8 @@ const void *mutant_comm(uint32_t version);
 
 /* What the odd driver still has to free. */
 void mutant_end_frees(openreg_instance instance);
+/* What it keeps of freed memory. */
+uint64_t mutant_kept_bytes(int32_t dev);
 
 /* A stream was given work that it has not been waited for. */
 void mutant_note_work(openreg_driver_stream stream);

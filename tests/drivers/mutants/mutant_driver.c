@@ -35,6 +35,8 @@ mutant_exported_by_mistake(void)
 void
 mutant_lock(void)
 {
+    if (IS(odd_slow))
+        (void)usleep(1000);
     if (IS(func_locked) || IS(sync_locked) || IS(odd_lock))
         (void)pthread_mutex_lock(&big_lock);
 }

@@ -34,6 +34,8 @@ mutant_device_info(openreg_instance instance, int32_t dev, openreg_device_info *
         inout->priority_low = -1;
         inout->priority_high = 0;
     }
+    if (IS(odd_alignment))
+        inout->min_alignment = SHIFT;
     if (IS(odd_priorities)) {
         inout->priority_low = INT32_MAX;
         inout->priority_high = INT32_MIN;
@@ -50,8 +52,10 @@ mutant_device_info(openreg_instance instance, int32_t dev, openreg_device_info *
 static openreg_status
 mutant_mem_info(openreg_instance instance, int32_t dev, uint64_t *free_bytes, uint64_t *total)
 {
-    mutant_end_frees(instance);
+    if (IS(odd_frees))
+        mutant_end_frees(instance);
     const openreg_status status = mutant_base->mem_info(instance, IS(memory_of_first) ? 0 : dev, free_bytes, total);
+    *free_bytes += mutant_kept_bytes(dev);
     if (IS(memory_swapped)) {
         const uint64_t swapped = *free_bytes;
         *free_bytes = *total;

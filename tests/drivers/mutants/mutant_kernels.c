@@ -143,6 +143,8 @@ kernel_add(openreg_instance instance, const openreg_kernel_call *call)
     if ((IS(kernel_in_place_nothing) && self != NULL && self->data == result->data) ||
         (IS(kernel_out_nothing) && call->argument_count > 3))
         return OPENREG_OK;
+    if (IS(kernel_nothing) && count == 0)
+        store(instance, result, 0, 0);
     const double alpha = IS(kernel_alpha) ? 1 : call->arguments[2].real;
     for (int64_t i = 0; IS(kernel_clears) && i < count; ++i)
         store(instance, result, i, 0);
@@ -339,7 +341,8 @@ kernel_threshold_backward(openreg_instance instance, const openreg_kernel_call *
                         : (uint64_t)(IS(kernel_gradient) ? 1 : load_whole(instance, &call->arguments[0], i)));
     for (int64_t i = 0; i < count_of(result) && !is_whole(result); ++i) {
         const double grad = IS(kernel_gradient) ? 1 : load(instance, &call->arguments[0], i);
-        store(instance, result, i, load(instance, &call->arguments[1], i) <= call->arguments[2].real ? 0 : grad);
+        const double self = load(instance, &call->arguments[1], i), threshold = call->arguments[2].real;
+        store(instance, result, i, (IS(kernel_nan) ? !(self > threshold) : self <= threshold) ? 0 : grad);
     }
     return OPENREG_OK;
 }

@@ -12,7 +12,7 @@
 
 /* -------------------------------------------------------------------------------------------------------------- memory */
 
-#define SHIFT 8 /* bytes by which an address is misaligned */
+#define IS_SHIFTED (IS(misaligned) || IS(odd_alignment))
 
 static struct {
     void *memory;
@@ -82,6 +82,86 @@ give_last_again(uint64_t size, int32_t dev, void **out)
     return OPENREG_OK;
 }
 
+/* Memory that was freed and is kept for the next allocation of its size, until the device is full. */
+static struct {
+    void *memory;
+    uint64_t size;
+    int32_t dev;
+    bool is_free;
+} kept_blocks[256];
+static pthread_mutex_t kept_lock = PTHREAD_MUTEX_INITIALIZER;
+
+static bool
+take_kept(int32_t dev, uint64_t size, void **out)
+{
+    bool is_found = false;
+    (void)pthread_mutex_lock(&kept_lock);
+    for (size_t i = 0; i < sizeof kept_blocks / sizeof kept_blocks[0] && !is_found; ++i)
+        if (kept_blocks[i].is_free && kept_blocks[i].size == size && kept_blocks[i].dev == dev) {
+            kept_blocks[i].is_free = false;
+            *out = kept_blocks[i].memory;
+            is_found = true;
+        }
+    (void)pthread_mutex_unlock(&kept_lock);
+    return is_found;
+}
+
+static void
+note_block(int32_t dev, uint64_t size, void *memory)
+{
+    (void)pthread_mutex_lock(&kept_lock);
+    for (size_t i = 0; i < sizeof kept_blocks / sizeof kept_blocks[0]; ++i)
+        if (kept_blocks[i].memory == NULL) {
+            kept_blocks[i].memory = memory;
+            kept_blocks[i].size = size;
+            kept_blocks[i].dev = dev;
+            break;
+        }
+    (void)pthread_mutex_unlock(&kept_lock);
+}
+
+/* Whether the block is kept, after all work on it. */
+static bool
+keep_block(openreg_instance instance, void *memory)
+{
+    bool is_kept = false;
+    int32_t devices = 0;
+    (void)mutant_base->device_count(instance, &devices);
+    for (int32_t dev = 0; dev < devices; ++dev)
+        (void)mutant_base->device_sync(instance, dev);
+    (void)pthread_mutex_lock(&kept_lock);
+    for (size_t i = 0; i < sizeof kept_blocks / sizeof kept_blocks[0] && !is_kept; ++i)
+        if (kept_blocks[i].memory == memory)
+            is_kept = kept_blocks[i].is_free = true;
+    (void)pthread_mutex_unlock(&kept_lock);
+    return is_kept;
+}
+
+uint64_t
+mutant_kept_bytes(int32_t dev)
+{
+    uint64_t bytes = 0;
+    (void)pthread_mutex_lock(&kept_lock);
+    for (size_t i = 0; i < sizeof kept_blocks / sizeof kept_blocks[0]; ++i)
+        if (kept_blocks[i].is_free && kept_blocks[i].dev == dev)
+            bytes += kept_blocks[i].size;
+    (void)pthread_mutex_unlock(&kept_lock);
+    return bytes;
+}
+
+static void
+drop_kept(openreg_instance instance)
+{
+    (void)pthread_mutex_lock(&kept_lock);
+    for (size_t i = 0; i < sizeof kept_blocks / sizeof kept_blocks[0]; ++i)
+        if (kept_blocks[i].is_free) {
+            (void)mutant_base->mem_free(instance, kept_blocks[i].dev, kept_blocks[i].memory);
+            kept_blocks[i].memory = NULL;
+            kept_blocks[i].is_free = false;
+        }
+    (void)pthread_mutex_unlock(&kept_lock);
+}
+
 static openreg_status
 after_allocation(openreg_instance instance, int32_t dev, uint64_t size, void **out)
 {
@@ -90,13 +170,15 @@ after_allocation(openreg_instance instance, int32_t dev, uint64_t size, void **o
     last.dev = dev;
     if (size > UINT32_MAX)
         wide = *out;
+    if (IS(odd_cache))
+        note_block(dev, size, *out);
     if (IS(alloc_leaks))
         mutant_leaked = malloc(64);
     if (IS(alloc_late))
         return mutant_base->fill(instance, dev, *out, 0, size, NULL);
     if (IS(unfenced))
         (void)mprotect(*out, (size + 4095) / 4096 * 4096, PROT_READ | PROT_WRITE);
-    if (IS(misaligned))
+    if (IS_SHIFTED)
         *out = (char *)*out + SHIFT;
     return OPENREG_OK;
 }
@@ -133,6 +215,8 @@ free_later(openreg_instance instance, int32_t dev, void *memory)
 void
 mutant_end_frees(openreg_instance instance)
 {
+    if (IS(odd_cache))
+        drop_kept(instance);
     if (IS(odd_frees))
         (void)free_later(instance, 0, NULL);
 }
@@ -151,14 +235,16 @@ mutant_mem_alloc(openreg_instance instance, int32_t dev, uint64_t size, void **o
         kept.memory = NULL;
         return OPENREG_OK;
     }
-    if (IS(odd_frees) && !fits(instance, dev, size))
+    if (IS(odd_cache) && take_kept(dev, size, out))
+        return OPENREG_OK;
+    if ((IS(odd_frees) || IS(odd_cache)) && !fits(instance, dev, size))
         mutant_end_frees(instance);
     openreg_status status = mutant_refuse(instance, dev, size);
     if (IS(nomem_swallowed) && !fits(instance, dev, size))
         return OPENREG_OK;
     if (status != OPENREG_OK || give_last_again(size, dev, out) == OPENREG_OK)
         return status;
-    status = mutant_base->mem_alloc(instance, dev, IS(misaligned) ? size + SHIFT : size, out);
+    status = mutant_base->mem_alloc(instance, dev, IS_SHIFTED ? size + SHIFT : size, out);
     if (IS(error_shared)) {
         shared = status;
         (void)usleep(20);
@@ -176,7 +262,9 @@ mutant_mem_free(openreg_instance instance, int32_t dev, void *ptr)
         return OPENREG_OK;
     if (IS(odd_frees) && ptr != NULL)
         return free_later(instance, dev, ptr);
-    if (IS(misaligned))
+    if (IS(odd_cache) && ptr != NULL && keep_block(instance, ptr))
+        return OPENREG_OK;
+    if (IS_SHIFTED && ptr != NULL)
         ptr = (char *)ptr - SHIFT;
     if (IS(overlaps) && ptr == last.memory && last.given > 0) {
         --last.given;

@@ -252,6 +252,8 @@
     X(kernel_int_scalar, "kernel.shapes") \
     X(kernel_scalar_double, "kernel.shapes") \
     X(kernel_offset, "kernel.shapes") \
+    X(kernel_nothing, "kernel.shapes") \
+    X(kernel_nan, "kernel.special") \
     X(kernel_inner_zero, "kernel.products") \
     X(kernel_bias_row, "kernel.products") \
     X(kernel_bias_number, "kernel.products") \
@@ -276,7 +278,10 @@
     X(odd_queues, "copy.order,leak.work,leak.peer,memory,thread.model,runtime.streams,runtime.events,runtime.host_func") \
     X(odd_priorities, "info,stream.handles,runtime.streams") \
     X(odd_frees, "memory,leak.memory,leak.device,errors,runtime.allocator,runtime.out,fault.out") \
-    X(odd_lock, "thread.model,thread.waiting,stream.wait,event.query,leak.work")
+    X(odd_lock, "thread.model,thread.waiting,stream.wait,event.query,leak.work") \
+    X(odd_slow, "errors,stream.wait,event.elapsed,leak.memory,runtime.copy") \
+    X(odd_cache, "memory,info.memory,leak.memory,leak.device,errors.memory,runtime.allocator,runtime.out,fault.out") \
+    X(odd_alignment, "info,memory.alignment,memory.disjoint,copy.on_device,kernel.values,runtime.devices,runtime.allocator")
 
 /* Of kernels that the checks in C have no reference for: level 3 finds them, and tests/python/tools/test_check_level3.py
  * says by which check. */

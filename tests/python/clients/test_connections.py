@@ -15,16 +15,26 @@ import torchvision_operators
 {first}
 import accelerate, sentence_transformers, transformers
 from sentence_transformers.util import get_device_name
+from tokenizers import Tokenizer, models
+config = transformers.GPT2Config(n_layer=1, n_head=2, n_embd=8, vocab_size=20, n_positions=16)
+model = transformers.GPT2LMHeadModel(config)
+model.save_pretrained("model")
+places = dict.fromkeys(["transformer.wte", "transformer.wpe", "transformer.drop", "lm_head"], 1)
+places |= {{"transformer.h": 0, "transformer.ln_f": 0}}
+spread = transformers.GPT2LMHeadModel.from_pretrained("model", device_map=places)
 print(accelerate.Accelerator().device, transformers.TrainingArguments("out").device, get_device_name())
+words = Tokenizer(models.WordLevel({{"0": 0}}, unk_token="0"))
+tokenizer = transformers.PreTrainedTokenizerFast(tokenizer_object=words, pad_token="0", eos_token="0")
+print(transformers.pipeline("text-generation", spread, tokenizer=tokenizer).device)
 """
 
 
-# nothing in the program names openreg
+# nothing in the program names openreg; a map of layers is where a pipeline's first layer is
 @pytest.mark.parametrize("first", ["import torch", "import transformers"])
 def test_libraries_take_the_device(script: Any, first: str) -> None:
     pytest.importorskip("sentence_transformers")
     done = script(ALL.format(first=first), OPENREG_CONTRIB="1")
-    assert done.stdout.splitlines() == ["openreg:0 openreg:0 openreg:0"]
+    assert done.stdout.splitlines() == ["openreg:0 openreg:0 openreg:0", "openreg:1"]
 
 
 FILES = """

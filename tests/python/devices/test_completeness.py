@@ -159,7 +159,7 @@ def test_the_stub_of_the_binary_module_is_complete(root: Path) -> None:
     assert declared == {name for name in dir(_C) if not name.startswith("__")}
 
 
-@pytest.mark.parametrize("name", ["openreg", "mychip"])
+@pytest.mark.parametrize("name", ["openreg", pytest.param("mychip", marks=pytest.mark.long)])
 def test_types_reach_the_user(root: Path, tmp_path: Path, name: str) -> None:
     """The package says that it is typed, and mypy finds wrong types in a program that uses it, and nothing else."""
     pytest.importorskip("mypy", reason="mypy is not installed")

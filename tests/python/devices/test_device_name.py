@@ -9,6 +9,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import _torch_openreg_device_name as naming
 import pytest
 import torch
 
@@ -17,14 +18,16 @@ from torch_openreg._integration import serialization
 NAMED = {"OPENREG_DEVICE_NAME": "mychip"}
 
 
-def declare(folder: Path, distribution: str, *names: str) -> Path:
-    """Puts the metadata of an installed package into a folder, which declares names and has no module."""
+def declare(folder: Path, distribution: str, *names: str, drivers: dict[str, str] | None = None) -> Path:
+    """Puts the metadata of an installed package into a folder, which declares names of modules that are not there."""
     information = folder / f"{distribution}-1.0.dist-info"
     information.mkdir(parents=True)
     (information / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {distribution}\nVersion: 1.0\n")
     entries = "".join(f"{name} = no_such_module_{name}\n" for name in names)
+    modules = "".join(f"{name} = {module}\n" for name, module in (drivers or {}).items())
     (information / "entry_points.txt").write_text(
         f"[console_scripts]\nother = a:b\n\n[torch_openreg.device_name]\n{entries}\n[torch_openreg.others]\nx = y\n"
+        f"\n[torch_openreg.drivers]\n{modules}"
     )
     return folder
 
@@ -128,6 +131,39 @@ def test_several_declared_names(python: Any, tmp_path: Path) -> None:
     assert (out.stdout.split(), out.stderr) == (["otherchip", "True"], "")
 
 
+# two vendors with a driver each: both drivers are there, under the name that is chosen, alone or side by side
+def test_two_vendors_drivers(python: Any, tmp_path: Path, toy_library: Path) -> None:
+    for vendor in ("alpha", "beta"):
+        module = f"torch_{vendor}"
+        declare(tmp_path, module, f"{vendor}chip", drivers={vendor: module})
+        (tmp_path / f"{module}.py").write_text(
+            "from torch_openreg import openreg\n"
+            "def initialize():\n"
+            f"    openreg.register_driver_plugin({vendor!r}, library_path={str(toy_library)!r})\n"
+        )
+    path = str(tmp_path)
+    code = """
+        import torch
+        device = torch.accelerator.current_accelerator()
+        places = [f"{device}:{i}" for i in range(torch.accelerator.device_count())]
+        values = [(torch.ones(2, device=place) + 1).sum().item() for place in places]
+        print(device, sorted({torch.openreg.get_device_driver(place).name for place in places}), set(values))
+    """
+    for name, drivers in (("betachip", "beta"), ("openreg", "alpha,beta")):
+        out = python(code, PYTHONPATH=path, OPENREG_DEVICE_NAME=name, OPENREG_DRIVERS=drivers)
+        assert out.stdout == f"{name} {drivers.split(',')} {{4.0}}\n"
+
+
+# two packages that declare one name are no conflict
+def test_one_name_of_two_packages(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    declare(tmp_path, "torch_alpha", "alphachip")
+    declare(tmp_path, "torch_alpha_extras", "alphachip")
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.delenv(naming.VARIABLE, raising=False)
+    assert naming.declared() == {"alphachip": "torch-alpha"}
+    assert naming.choose() == "alphachip"
+
+
 # a driver's description file declares a name, too
 def test_a_name_in_a_description(python: Any, tmp_path: Path) -> None:
     description = tmp_path / "chip.json"
@@ -170,14 +206,18 @@ def test_the_name_is_taken_by_another(python: Any) -> None:
         assert f"'{taken}' has taken it by foreign_openreg" in out.stdout
 
 
-# PyTorch's in-tree test extension has the same module name: import torch says whose files were found
+# PyTorch's in-tree test extension has the same module: where it hides this package import torch says whose files were
+# found, also to a vendor's users, and registers nothing over it
 def test_in_tree_extension_is_recognised(python: Any, tmp_path: Path) -> None:
     package = tmp_path / "torch_openreg"
     package.mkdir()
     (package / "__init__.py").write_text("import torch\ndef _autoload(): pass\n")
-    out = python("import torch; print(torch.ones(1).item())", PYTHONPATH=str(tmp_path))
-    assert out.stdout.split() == ["1.0"]
-    assert f"{package / '__init__.py'} is another package of that name" in out.stderr
+    code = "import torch; print(torch.ones(1).item(), torch._C._get_privateuse1_backend_name())"
+    declare(tmp_path, "torch_openreg_mychip", "mychip")
+    for name in (None, "openreg"):
+        out = python(code, PYTHONPATH=str(tmp_path), OPENREG_DEVICE_NAME=name)
+        assert out.stdout.split() == ["1.0", "privateuseone"]
+        assert out.stderr.count(f"{package / '__init__.py'} is another package of that name") == 1
 
 
 # checkpoints go between names without map_location, in both directions; a device of PyTorch's is no name of ours
@@ -194,6 +234,43 @@ def test_files_go_between_names(python: Any, tmp_path: Path) -> None:
     storage = torch.UntypedStorage(4)
     assert serialization._load_unknown(storage, "vulkan:1") is None
     assert serialization._load_unknown(storage, "otherchip:1").device == torch.device("openreg:1")
+
+
+# folders of torch.distributed.checkpoint, of a model that FSDP2 has sharded and of its optimizer: each of three programs
+# loads what the one before it has saved under another name
+def test_sharded_checkpoints_go_between_names(python: Any, tmp_path: Path) -> None:
+    code = """
+        import torch, torch.distributed as dist, torch.distributed.checkpoint as dcp
+        from torch.distributed.checkpoint.state_dict import get_state_dict, set_state_dict
+        from torch.distributed.fsdp import fully_shard
+        name, before, after, store = {0!r}, {1!r}, {2!r}, {3!r}
+        dist.init_process_group(init_method="file://" + store, rank=0, world_size=1)
+        torch.manual_seed(0 if before is None else 1)
+        model = torch.nn.Sequential(torch.nn.Linear(4, 3), torch.nn.Linear(3, 2)).to(name)
+        fully_shard(model, mesh=dist.device_mesh.init_device_mesh(name, (1,)))
+        optimizer = torch.optim.Adam(model.parameters())
+        x = torch.arange(8.0, device=name).reshape(2, 4)
+        if before is None:
+            model(x).sum().backward()
+            optimizer.step()
+        state = dict(zip(("model", "optimizer"), get_state_dict(model, optimizer)))
+        if before is not None:
+            dcp.load(state, checkpoint_id=before)
+            set_state_dict(model, optimizer, model_state_dict=state["model"], optim_state_dict=state["optimizer"])
+            state = dict(zip(("model", "optimizer"), get_state_dict(model, optimizer)))
+        dcp.save(state, checkpoint_id=after)
+        kept = [v["exp_avg"].full_tensor() for v in optimizer.state.values()]
+        assert {{y.device.type for y in (model(x), *kept)}} == {{name}} and len(kept) == 4 and kept[0].abs().sum() > 0
+        print(torch.cat([y.flatten().cpu() for y in (model(x), *kept)]).tolist())
+        dist.destroy_process_group()
+    """
+    outcomes, before = [], None
+    for number, name in enumerate(("openreg", "mychip", "openreg")):
+        after = str(tmp_path / str(number))
+        program = code.format(name, before, after, str(tmp_path / f"store{number}"))
+        outcomes.append(python(program, OPENREG_DEVICE_NAME=name).stdout)
+        before = after
+    assert outcomes[0].startswith("[") and outcomes == [outcomes[0]] * 3
 
 
 @pytest.mark.parametrize("backend", ["aot_eager", "inductor", "mychip"])
@@ -215,6 +292,7 @@ def test_compiles(python: Any, backend: str) -> None:
 
 
 # a package of AOTInductor that was made under one name runs under the other
+@pytest.mark.long
 def test_packages_go_between_names(python: Any, tmp_path: Path) -> None:
     package = tmp_path / "model.pt2"
     make = f"""

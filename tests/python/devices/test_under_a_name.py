@@ -41,7 +41,15 @@ def test_the_suite_passes_under_another_name(root: Path, tmp_path: Path) -> None
         ),
         ('init("cpu:gloo,openreg:openreg_gloo")', 'init("cpu:gloo,mychip:mychip_gloo")'),
         ('match="an openreg device"', 'match="a mychip device"'),
+        (
+            '"re-initialize OpenReg in forked"; "OpenReg simulated"',
+            '"re-initialize mychip in forked"; "OpenReg simulated"',
+        ),
         ('include / "openreg" / "driver.h"; "openreg::compiled_graph"; "openreg.ipc"; "torch_openreg"', None),
+        (
+            'match="OPENREG device 5 but torch.openreg.device_count"',
+            'match="MYCHIP device 5 but torch.mychip.device_count"',
+        ),
         ("from torch_openreg import openreg", None),
     ],
 )

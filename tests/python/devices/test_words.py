@@ -40,7 +40,7 @@ def not_permitted(text: str) -> list[str]:
 
 # The first argument is a folder for files. What is printed is searched.
 PROGRAM = """
-import gc, io, logging, pickle, sys, tempfile, traceback, warnings
+import logging, os, pickle, sys, warnings
 import torch, torch.distributed as dist
 folder = sys.argv[1]
 warnings.simplefilter("always")
@@ -69,6 +69,8 @@ for value in (
 ):
     print(str(value), repr(value), sep="\\n")
 print(chip.diagnose(), chip.operator_report())
+from torch_openreg.__main__ import _parser, main
+print(_parser().format_help(), main(["info"]))
 
 # ---- errors
 other = torch.ones(2, device="mychip:1")
@@ -85,6 +87,7 @@ for call in (
     lambda: torch.randn(2, device="mychip", generator=torch.Generator()), lambda: chip.mem_get_info(9),
     lambda: torch.randn(2, generator=torch.Generator(device="mychip")), lambda: chip.get_device_name(9),
     lambda: chip.set_operator_policy("never"), lambda: chip.faults("mychip:77 nomem").__enter__(),
+    lambda: chip.faults("mychip:x nomem").__enter__(), lambda: torch.nn.DataParallel(torch.nn.Linear(2, 2)).to("mychip:1")(x),
     lambda: chip.caching_allocator_delete(8), lambda: chip.caching_allocator_delete(live.data_ptr() + 512),
     lambda: chip.set_per_process_memory_fraction(7.0), lambda: torch.load("/dev/null"), lambda: x.record_stream(chip.Stream(1)),
     lambda: torch.from_dlpack(x.__dlpack__(dl_device=(2, 0))),
@@ -109,6 +112,15 @@ with chip.operator_policy("forbid", mode="aliased"):
     failing(lambda: x + 1)
 with chip.operator_policy("warn", mode="aliased"):
     x * 2
+
+# ---- a child made by fork()
+sys.stdout.flush()
+child = os.fork()
+if child == 0:
+    failing(lambda: torch.ones(1, device="mychip"))
+    sys.stdout.flush()
+    os._exit(0)
+assert os.waitpid(child, 0)[1] == 0
 
 # ---- races, records, traces, snapshots
 chip.record_flight(64)
@@ -191,6 +203,8 @@ def test_of_a_program(python: Any, tmp_path: Path) -> None:
     found = [f"{name}: {line}" for name, text in texts.items() for line in not_permitted(text)]
     assert not found, "\n".join(found)
     assert all("mychip" in texts[name] for name in ("stdout", "stderr", "flight.json", "saved.pt", "exported.pt2"))
+    assert "Cannot re-initialize mychip in forked subprocess" in out.stdout
+    assert "while the mychip driver(s) sim are open" in out.stderr
 
 
 # the pytest plugin: its report of the machine, of leaks, hidden copies, memory and skipped tests

@@ -189,6 +189,7 @@ def test_a_worker_with_the_wrong_allocator_says_so(tmp_path: Path, tool_environm
     assert "PyTorch has kept its own allocator" in done.stderr
 
 
+@pytest.mark.long
 def test_operators_are_compared_across_processes(tmp_path: Path, tool_environment: dict[str, str]) -> None:
     """The whole way, with the stand-in's device against the CPU: forward, backward, and a draw by one seed."""
     entries = ["add/float32", "matmul/float32", "mul/bfloat16", "nn.functional.conv2d/float32", "sum/float32"]
@@ -211,7 +212,7 @@ def test_operators_are_compared_across_processes(tmp_path: Path, tool_environmen
     assert json.loads(path.read_text())["counts"] == {"float32": {"passed": 4}, "bfloat16": {"passed": 1}}
 
 
-@pytest.mark.parametrize("more", [[], ["--compiled"]])
+@pytest.mark.parametrize("more", [[], pytest.param(["--compiled"], marks=pytest.mark.long)])
 def test_figures_run_on_the_stand_in(tool_environment: dict[str, str], more: list[str]) -> None:
     """Each figure has a number; with small sizes, because these are no real ones."""
     code = START + "sys.argv = sys.argv[1:]; runpy.run_path(sys.argv[0], run_name='__main__')"
@@ -261,6 +262,7 @@ def test_the_demo_allows_for_how_a_gpu_rounds(tool_environment: dict[str, str]) 
     assert (accuracy, loss) == (0.01, 0.05)
 
 
+@pytest.mark.long
 @pytest.mark.timeout(600)
 def test_the_first_minutes_are_rehearsed(tmp_path: Path, tool_environment: dict[str, str]) -> None:
     """tools/gpu_first.sh over the fakes: no make, no GoogleTest; a table, results and logs are written as they come."""

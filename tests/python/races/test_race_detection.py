@@ -346,6 +346,28 @@ def test_variable(python: PythonRunner) -> None:
     assert "invalid value maybe in env var OPENREG_SIM_RACES" in python(code, OPENREG_SIM_RACES="maybe").stderr
 
 
+# A race of the host can't be stopped: the next wait raises it, and a program that ends before that ends with status 1.
+@pytest.mark.parametrize(
+    ("end", "status", "says"),
+    [
+        ("", 1, "ended with a race"),
+        ("raise SystemExit(3)", 3, "race: the host"),
+        ("torch.openreg.synchronize()", 1, "RaceError: race: the host"),
+        ("torch.accelerator.synchronize()", 1, "RaceError: race: the host"),
+        ("torch.openreg.current_stream().synchronize()", 1, "RaceError: race: the host"),
+        ("import os\nif os.fork() != 0: print(os.wait()[1]); os._exit(0)", 0, "race: the host"),
+    ],
+)
+def test_race_of_the_host_at_the_end(python: PythonRunner, end: str, status: int, says: str) -> None:
+    code = (
+        "import torch\nx = torch.zeros(1 << 20, pin_memory=True)\ny = x.to('openreg', non_blocking=True)\nx.add_(1)\n"
+    )
+    done = python(code + end, status=status, OPENREG_SIM_RACES="raise")
+    assert says in done.stderr
+    assert done.stdout in ("", "0\n")
+    assert python(code, OPENREG_SIM_RACES="report").stdout == ""
+
+
 # Collectives that are waited for are in order, by wait() or by the future; those that aren't are not, though gloo's may be
 # done already.
 @pytest.mark.parametrize(

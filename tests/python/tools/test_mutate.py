@@ -93,3 +93,13 @@ def test_sample_is_repeatable() -> None:
     assert sample() == sample()
     assert len(sample().splitlines()) == 41
     assert sample("--kinds", "lock") != sample()
+
+
+# The list of equivalent mutants names defects that can still be planted, each with its reason.
+def test_equivalents_exist(tool: ModuleType) -> None:
+    paths = {path for path, _, _, _ in tool.equivalents()}
+    there = set()
+    for path in paths:
+        there |= {tool.identity(mutant) for mutant in tool.c_mutants(path, (TOOL.parents[1] / path).read_text())}
+    assert set(tool.equivalents()) <= there
+    assert all(tool.equivalents().values())

@@ -106,7 +106,7 @@ def test_contents(wheel: Path) -> None:
         "torch_openreg/bin/openreg-info",
         "torch_openreg/openreg/__init__.py",
         "torch_openreg/templates/driver/pyproject.toml.in",
-        "torch_openreg/templates/driver/src/torch_openreg_NAME/driver.c.in",
+        "torch_openreg/templates/driver/src/torch_NAME/driver.c.in",
         "torch_openreg/templates/driver/dot_github/workflows/ci.yml.in",
         "_torch_openreg_accelerator.py",
         "_torch_openreg_autoload.py",

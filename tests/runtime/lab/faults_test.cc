@@ -243,6 +243,7 @@ TEST_F(FaultsTest, LostAfterCopies) {
   void* other = allocate(0);
   begin("openreg:1 lost after 2 copies");
   for (int value = 1; value <= 3; ++value) ASSERT_EQ(put(other, value), OPENREG_OK);
+  ASSERT_EQ(openreg_stream_synchronize(0, 0), OPENREG_OK);  // which reads the memory that the next put() writes
   ASSERT_EQ(put(block, 1, 0, 1), OPENREG_OK);
   ASSERT_EQ(put(block, 2, 0, 1), OPENREG_OK);
   EXPECT_EQ(put(block, 3, 0, 1), OPENREG_E_DEVICE_LOST);

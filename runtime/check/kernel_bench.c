@@ -1,0 +1,283 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
+/* kernel_bench.c: see kernel_bench.h. */
+#include "kernel_bench.h"
+
+#include <math.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "work.h"
+
+#define ROOM ((size_t)256 << 10) /* bytes of a place */
+#define UNTOUCHED 0xc3
+
+const openreg_dtype check_dtypes[CHECK_DTYPES] = {
+    {OPENREG_DTYPE_FLOAT, 32, 1}, {OPENREG_DTYPE_INT, 64, 1}, {OPENREG_DTYPE_FLOAT, 64, 1}, {OPENREG_DTYPE_INT, 32, 1}};
+
+bool
+check_is_float(openreg_dtype dtype)
+{
+    return dtype.code == OPENREG_DTYPE_FLOAT;
+}
+
+const openreg_kernels *
+check_kernels(check_context *c)
+{
+    return c->table.extension(c->instance, OPENREG_KERNELS_NAME, OPENREG_KERNELS_VERSION);
+}
+
+void
+check_bench_set_up(check_bench *b, check_context *c)
+{
+    memset(b, 0, sizeof *b);
+    b->c = c;
+    b->before = check_host_alloc(c, ROOM, false);
+    for (int i = 0; i < CHECK_PLACES; ++i) {
+        b->places[i].memory = check_alloc(c, 0, ROOM);
+        b->places[i].host = check_host_alloc(c, ROOM, false);
+    }
+}
+
+int64_t
+check_bench_below(check_bench *b, int64_t limit)
+{
+    return (int64_t)check_random_below(b->c, (uint64_t)limit);
+}
+
+/* ----------------------------------------------------------------------------------------------------------- tensors */
+
+/* Lays a tensor of that shape into a place. EXPANDED: some dimensions have one element in memory. */
+void
+check_bench_lay(check_bench *b, int place, int32_t ndim, const int64_t *shape, stride_kind kind, openreg_dtype dtype)
+{
+    check_tensor *const t = &b->places[place];
+    int32_t order[CHECK_DIMS];
+    for (int32_t d = 0; d < ndim; ++d)
+        order[d] = d;
+    for (int32_t d = ndim - 1; d > 0 && kind != CONTIGUOUS; --d) {
+        const int32_t other = (int32_t)check_bench_below(b, d + 1), kept = order[d];
+        order[d] = order[other];
+        order[other] = kept;
+    }
+    int64_t step = kind == GAPPED ? 1 + check_bench_below(b, 3) : 1, last = 0;
+    for (int32_t i = ndim - 1; i >= 0; --i) {
+        const int32_t d = order[i];
+        t->shape[d] = shape[d];
+        t->strides[d] = kind == EXPANDED && check_bench_below(b, 2) == 0 ? 0 : step;
+        if (t->strides[d] != 0)
+            step *= shape[d] > 0 ? shape[d] : 1;
+        if (kind == GAPPED)
+            step += check_bench_below(b, 4);
+        last += shape[d] > 0 ? (shape[d] - 1) * t->strides[d] : 0;
+    }
+    const int64_t offset = kind == CONTIGUOUS ? 0 : check_bench_below(b, 6);
+    const size_t size = dtype.bits / 8;
+    t->used = (size_t)(offset + last + 1 + 8) * size;
+    REQUIRE(t->used <= ROOM, "internal: a tensor of %zu bytes", t->used);
+    t->tensor = (openreg_tensor){.data = t->memory + (size_t)offset * size,
+                                 .device_type = OPENREG_TENSOR_DEVICE_TYPE,
+                                 .ndim = ndim,
+                                 .dtype = dtype,
+                                 .shape = ndim == 0 ? NULL : t->shape,
+                                 .strides = ndim == 0 ? NULL : t->strides};
+}
+
+int64_t
+check_tensor_count(const check_tensor *t)
+{
+    return openreg_element_count(&t->tensor);
+}
+
+unsigned char *
+check_tensor_at(const check_tensor *t, const int64_t *indices)
+{
+    int64_t at = 0;
+    for (int32_t d = 0; d < t->tensor.ndim; ++d)
+        at += indices[d] * t->strides[d];
+    return t->host + ((char *)t->tensor.data - t->memory) + at * (t->tensor.dtype.bits / 8);
+}
+
+/* Of element i of a shape to which the tensor is broadcast. */
+unsigned char *
+check_tensor_broadcast_at(const check_tensor *t, const check_tensor *to, int64_t i)
+{
+    int64_t indices[CHECK_DIMS] = {0};
+    const int32_t missing = to->tensor.ndim - t->tensor.ndim;
+    for (int32_t d = to->tensor.ndim - 1; d >= 0; --d) {
+        if (d >= missing && t->shape[d - missing] != 1)
+            indices[d - missing] = i % to->shape[d];
+        i /= to->shape[d];
+    }
+    return check_tensor_at(t, indices);
+}
+
+/* Numbers that every type has exactly, none of them 0; integers are at times near the ends of their type. */
+void
+check_bench_fill(check_bench *b, int place, bool is_positive, bool is_wide)
+{
+    check_tensor *const t = &b->places[place];
+    const openreg_dtype dtype = t->tensor.dtype;
+    const size_t size = dtype.bits / 8;
+    memset(t->host, UNTOUCHED, t->used);
+    for (size_t at = 0; at + size <= t->used; at += size) {
+        const double small = (double)check_bench_below(b, 9) - 4.5;
+        const int64_t wide = INT64_MAX / (1 + check_bench_below(b, 5)) - check_bench_below(b, 1000);
+        check_number_store(t->host + at, dtype, is_positive && small < 0 ? -small : small);
+        if (!check_is_float(dtype) && is_wide && check_bench_below(b, 3) == 0)
+            memcpy(t->host + at, &wide, size);
+        else if (!check_is_float(dtype) && small > -1 && small < 1)
+            check_number_store(t->host + at, dtype, 7);
+    }
+    check_write(b->c, 0, t->memory, t->host, t->used);
+}
+
+void
+check_bench_fill_mask(check_bench *b, int place)
+{
+    check_tensor *const t = &b->places[place];
+    for (size_t at = 0; at < t->used; ++at)
+        t->host[at] = (unsigned char)check_bench_below(b, 2);
+    check_write(b->c, 0, t->memory, t->host, t->used);
+}
+
+double
+check_bench_special(check_bench *b)
+{
+    static const double numbers[] = {NAN, INFINITY, -INFINITY, 0, -0.0, 1e-40, -1e-40, 1e-310, 1, -1, 2.5, -2.5};
+    return numbers[check_bench_below(b, sizeof numbers / sizeof numbers[0])];
+}
+
+void
+check_bench_fill_special(check_bench *b, int place, bool is_positive)
+{
+    check_tensor *const t = &b->places[place];
+    const size_t size = t->tensor.dtype.bits / 8;
+    for (size_t at = 0; at + size <= t->used; at += size) {
+        const double number = check_bench_special(b);
+        check_number_store(t->host + at, t->tensor.dtype, is_positive ? fabs(number) : number);
+    }
+    check_write(b->c, 0, t->memory, t->host, t->used);
+}
+
+/* ------------------------------------------------------------------------------------------------------------- calls */
+
+typedef struct lent {
+    check_context *c;
+    char *blocks[32];
+    int count;
+} lent;
+
+static void *
+lend(const openreg_kernel_call *call, uint64_t size)
+{
+    lent *const scratch = call->scratch;
+    if (scratch->count == 32)
+        return NULL;
+    char *const block = check_alloc(scratch->c, 0, size == 0 ? 1 : size);
+    check_begin_call(call->name); /* the kernel goes on */
+    return scratch->blocks[scratch->count++] = block;
+}
+
+/* Runs the kernel into the result's place, of which the host then has the bytes. False if it refuses. */
+bool
+check_bench_call(check_bench *b, const openreg_value *arguments, uint64_t count, const char *const *names)
+{
+    check_context *const c = b->c;
+    check_tensor *const result = &b->places[CHECK_RESULT];
+    const openreg_value results[1] = {{.kind = OPENREG_VALUE_TENSOR, .tensor = &result->tensor}};
+    lent scratch = {.c = c};
+    const openreg_kernel_call call = {.struct_size = sizeof call,
+                                      .kernel = b->kernel,
+                                      .name = b->kernel->name,
+                                      .arguments = arguments,
+                                      .argument_count = count,
+                                      .results = results,
+                                      .result_count = 1,
+                                      .argument_names = names,
+                                      .workspace = lend,
+                                      .scratch = &scratch};
+    memset(b->before, UNTOUCHED, result->used);
+    check_write(c, 0, result->memory, b->before, result->used);
+    check_begin_call(b->kernel->name);
+    const openreg_status status = b->kernel->run(c->instance, &call);
+    const bool is_refused = status == OPENREG_E_UNSUPPORTED;
+    if (!is_refused)
+        check_succeeded(b->kernel->name, status);
+    check_sync(c, 0, NULL);
+    while (scratch.count > 0)
+        check_free(c, 0, scratch.blocks[--scratch.count]);
+    check_read(c, 0, result->host, result->memory, result->used);
+    REQUIRE(!is_refused || memcmp(result->host, b->before, result->used) == 0,
+            "%s, %s: it refused, and has written to its result", b->kernel->name, b->text);
+    b->served += !is_refused;
+    b->refused += is_refused;
+    return !is_refused;
+}
+
+/* Takes element i of the result out of what is compared with the bytes before. */
+void
+check_bench_expect(check_bench *b, int64_t i, double wanted, int64_t whole)
+{
+    const check_tensor *const result = &b->places[CHECK_RESULT];
+    const openreg_dtype dtype = result->tensor.dtype;
+    unsigned char *const at = check_tensor_broadcast_at(result, result, i);
+    if (dtype.code == OPENREG_DTYPE_BOOL)
+        REQUIRE(*at == (whole != 0), "%s, %s: element %lld of the result is %u, not %d", b->kernel->name, b->text,
+                (long long)i, *at, whole != 0);
+    else if (check_is_float(dtype))
+        REQUIRE(check_is_close(check_number_load(at, dtype), wanted, dtype),
+                "%s, %s: element %lld of the result is %g, not %g", b->kernel->name, b->text, (long long)i,
+                check_number_load(at, dtype), wanted);
+    else
+        REQUIRE(check_number_load_whole(at, dtype) == (dtype.bits == 64 ? whole : (int64_t)(int32_t)(uint32_t)whole),
+                "%s, %s: element %lld of the result is %lld, not %lld", b->kernel->name, b->text, (long long)i,
+                (long long)check_number_load_whole(at, dtype), (long long)whole);
+    memset(at, UNTOUCHED, dtype.bits / 8);
+}
+
+void
+check_bench_expect_nothing_beside(check_bench *b)
+{
+    const check_tensor *const result = &b->places[CHECK_RESULT];
+    REQUIRE(memcmp(result->host, b->before, result->used) == 0, "%s, %s: it has written beside its result's elements",
+            b->kernel->name, b->text);
+}
+
+static const char *
+show_shape(const check_tensor *t, char *text, size_t size)
+{
+    size_t length = (size_t)snprintf(text, size, "(");
+    for (int32_t d = 0; d < t->tensor.ndim; ++d)
+        length += (size_t)snprintf(text + length, size - length, "%s%lld:%lld", d == 0 ? "" : ", ",
+                                   (long long)t->shape[d], (long long)t->strides[d]);
+    (void)snprintf(text + length, size - length, ")");
+    return text;
+}
+
+void
+check_bench_describe(check_bench *b, int count, const char *more)
+{
+    size_t length = (size_t)snprintf(b->text, sizeof b->text, "%s%u size:stride",
+                                     check_is_float(b->dtype) ? "float" : "int", (unsigned)b->dtype.bits);
+    char shape[120];
+    for (int i = 0; i < count && length < sizeof b->text; ++i)
+        length += (size_t)snprintf(b->text + length, sizeof b->text - length, " %s",
+                                   show_shape(&b->places[i], shape, sizeof shape));
+    if (length < sizeof b->text)
+        (void)snprintf(b->text + length, sizeof b->text - length, "%s", more);
+}
+
+const openreg_kernel *
+check_kernel_at(const openreg_kernels *kernels, uint64_t i)
+{
+    return (const openreg_kernel *)((const char *)kernels->list + i * kernels->kernel_size);
+}
+
+void
+check_bench_skip_unserved(const check_bench *b)
+{
+    if (b->served + b->refused == 0)
+        check_skip("the reference has none of the driver's kernels");
+    if (b->served == 0)
+        check_skip("the driver's kernels refuse every call");
+}

@@ -1,0 +1,72 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
+/* kernel_bench.h: calls of a driver's kernel with tensors of any shape and strides, in memory that is used again and again.
+ * What a kernel refuses is no failure, but it must not have written. Every function may end the check. */
+#ifndef OPENREG_CHECK_KERNEL_BENCH_H
+#define OPENREG_CHECK_KERNEL_BENCH_H
+
+#include <openreg/kernels.h>
+
+#include "check.h"
+#include "kernel_reference.h"
+
+#define CHECK_DIMS 6
+#define CHECK_PLACES 4 /* of tensors: arguments, and the result at the end */
+#define CHECK_RESULT (CHECK_PLACES - 1)
+#define CHECK_DTYPES 4
+
+typedef struct check_tensor {
+    openreg_tensor tensor;
+    int64_t shape[CHECK_DIMS], strides[CHECK_DIMS];
+    size_t used; /* bytes */
+    char *memory;
+    unsigned char *host;
+} check_tensor;
+
+typedef struct check_bench {
+    check_context *c;
+    const openreg_kernel *kernel;
+    openreg_dtype dtype;
+    check_tensor places[CHECK_PLACES];
+    unsigned char *before;
+    char text[240];  /* of the call, for messages */
+    bool is_special; /* kernels may take numbers below the normal ones for 0 */
+    int served, refused;
+} check_bench;
+
+typedef enum stride_kind { CONTIGUOUS, PERMUTED, GAPPED, EXPANDED } stride_kind;
+
+/* float32, int64, float64, int32 */
+extern const openreg_dtype check_dtypes[CHECK_DTYPES];
+bool check_is_float(openreg_dtype dtype);
+
+/* The driver's table, and an entry of it. */
+const openreg_kernels *check_kernels(check_context *c);
+const openreg_kernel *check_kernel_at(const openreg_kernels *kernels, uint64_t i);
+
+void check_bench_set_up(check_bench *b, check_context *c);
+int64_t check_bench_below(check_bench *b, int64_t limit); /* uniform */
+/* Lays a tensor of that shape into a place. EXPANDED: some dimensions have one element in memory. */
+void check_bench_lay(check_bench *b, int place, int32_t ndim, const int64_t *shape, stride_kind kind,
+                     openreg_dtype dtype);
+/* Numbers that every type has exactly, none of them 0; with `is_wide` integers are at times near the ends of their type. */
+void check_bench_fill(check_bench *b, int place, bool is_positive, bool is_wide);
+/* NaN, infinities, zeros, numbers below the normal ones, and ordinary ones. Of floating-point numbers. */
+void check_bench_fill_special(check_bench *b, int place, bool is_positive);
+double check_bench_special(check_bench *b);
+void check_bench_fill_mask(check_bench *b, int place); /* 0 and 1 */
+/* The text of messages: type, the first `count` places, and more. */
+void check_bench_describe(check_bench *b, int count, const char *more);
+/* Runs the kernel into the result's place, of which the host then has the bytes. False if it refuses. */
+bool check_bench_call(check_bench *b, const openreg_value *arguments, uint64_t count, const char *const *names);
+/* Compares element i of the result, and takes it out of what is compared with the bytes before. */
+void check_bench_expect(check_bench *b, int64_t i, double wanted, int64_t whole);
+void check_bench_expect_nothing_beside(check_bench *b);
+/* Ends the check as skipped where no call was served. */
+void check_bench_skip_unserved(const check_bench *b);
+
+int64_t check_tensor_count(const check_tensor *t);
+unsigned char *check_tensor_at(const check_tensor *t, const int64_t *indices);
+/* Of element i of a shape to which the tensor is broadcast. */
+unsigned char *check_tensor_broadcast_at(const check_tensor *t, const check_tensor *to, int64_t i);
+
+#endif
