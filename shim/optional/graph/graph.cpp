@@ -16,6 +16,7 @@
 #include "shim/base/wait_hook.h"
 #include "shim/device/device.h"
 #include "shim/operators/policy/kernel_keys.h"
+#include "shim/optional/graph/branch_races.h"
 #include "shim/optional/graph/capture.h"
 #include "shim/optional/graph/recorder.h"
 
@@ -65,6 +66,9 @@ class Graph final : public at::GraphImplInterface {
     nodes_ = Captures::instance().end(capture, stream_of_caller());
     pool_ = capture->shared_pool();
     is_captured_ = true;
+    if (const std::string race = find_branch_race(nodes_); !race.empty()) {
+      TORCH_WARN("A captured graph has a race: ", race, ". Have one of the streams wait for the other.");
+    }
   }
 
   void instantiate() override {

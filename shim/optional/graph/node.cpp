@@ -3,6 +3,8 @@
 
 #include <ATen/ops/copy_ops.h>
 
+#include "shim/operators/policy/device_check.h"
+
 namespace c10::openreg {
 namespace {
 
@@ -39,6 +41,30 @@ void Node::run(torch::jit::Stack& stack) const {
     }
   }
   stack.clear();
+}
+
+std::vector<Node::Use> Node::uses() const {
+  std::vector<Use> found;
+  const auto note = [&found](const at::Tensor& tensor, bool writes) {
+    if (tensor.defined() && tensor.has_storage() && tensor.numel() > 0 && tensor.is_non_overlapping_and_dense()) {
+      const auto begin = reinterpret_cast<uintptr_t>(tensor.const_data_ptr());
+      found.push_back({begin, begin + tensor.nbytes(), writes});
+    }
+  };
+  for (size_t i = 0; i < arguments_.size(); ++i) {
+    const bool writes = is_written(op_.schema().arguments()[i]);
+    if (arguments_[i].isTensor()) {
+      note(arguments_[i].toTensor(), writes);
+    } else if (arguments_[i].isTensorList()) {
+      for (const c10::IValue& tensor : arguments_[i].toListRef()) {
+        note(tensor.toTensor(), writes);
+      }
+    }
+  }
+  for (const at::Tensor& tensor : fixed_) {
+    note(tensor, true);
+  }
+  return found;
 }
 
 std::string Node::name() const {

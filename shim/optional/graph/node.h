@@ -19,6 +19,14 @@ class Node {
   // On the calling thread's current stream of the node's device, which must be current. `stack` is empty before and after.
   void run(torch::jit::Stack& stack) const;
 
+  // Memory that the call uses: of its tensors without gaps.
+  struct Use {
+    uintptr_t begin;
+    uintptr_t end;
+    bool writes;
+  };
+  std::vector<Use> uses() const;
+
   DeviceIndex device() const noexcept {
     return device_;
   }

@@ -7,6 +7,7 @@ import contextlib
 import functools
 import sys
 import threading
+import warnings
 from collections.abc import Callable
 from typing import Any
 
@@ -119,6 +120,29 @@ def test_an_unjoined_fork_is_an_error() -> None:
     made, _ = captured(lambda: x.add_(1))
     made.replay()
     assert x.tolist() == [2] * 4
+
+
+@pytest.mark.parametrize("waits", [False, True])
+def test_branches_that_race_are_told(waits: bool) -> None:
+    "When the capture ends, and only where nothing orders them."
+    x, side = torch.ones(4, device=D), torch.openreg.Stream()
+
+    def work() -> None:
+        current = torch.openreg.current_stream()
+        side.wait_stream(current)
+        x.add_(1)
+        if waits:
+            side.wait_stream(current)
+        with torch.openreg.stream(side):
+            x.mul_(2)
+        current.wait_stream(side)
+
+    with warnings.catch_warnings(record=True) as given:
+        warnings.simplefilter("always")
+        captured(work)
+    told = [str(one.message) for one in given if "graph has a race" in str(one.message)]
+    assert len(told) == (0 if waits else 1)
+    assert waits or "nothing orders aten::add_" in told[0]
 
 
 def test_graph_capture_of_default_stream_is_an_error() -> None:
