@@ -555,6 +555,47 @@ def collective_figures() -> list[Figure]:
     ]
 
 
+def graphed(work: Callable[[], object]) -> torch.openreg.OpenRegGraph:
+    """A graph of the work, captured after two calls of it."""
+    stream, graph = torch.openreg.Stream(), torch.openreg.OpenRegGraph()
+    with torch.openreg.stream(stream):
+        for _ in range(2):
+            work()
+    with torch.openreg.graph(graph, stream=stream):
+        work()
+    return graph
+
+
+def graph_figures() -> list[Figure]:
+    """Replays of captured graphs against the same work of the CPU, and captures against the work itself."""
+
+    def adds(tensor: torch.Tensor) -> None:
+        for _ in range(100):
+            tensor.add_(1)
+
+    ours, theirs = torch.zeros(16, device=DEVICE), torch.zeros(16)
+    empty = graphed(lambda: None)
+    value = min(time_once(empty.replay, 2000) for _ in range(15))
+    figures = [
+        ratio("graph: 100 add_ of 16", graphed(lambda: adds(ours)).replay, lambda: adds(theirs), "CPU", 0.7),
+        Figure("graph: replay of nothing", value, 0, "", value / 1e3, "us", 1),
+    ]
+    for title, make, inputs, aim in (
+        ("MLP's step, batch 32", mlp, torch.randn(32, 784), 0.8),
+        ("GPT's step", functools.partial(Gpt, 128), torch.randint(0, 256, (4, 64)), 1.0),
+    ):
+        step = training_step(make, inputs, DEVICE)
+
+        def capture(step: Callable[[], None] = step) -> None:
+            with torch.openreg.graph(torch.openreg.OpenRegGraph()):
+                step()
+
+        graph = graphed(step)
+        figures.append(ratio(f"graph: {title}", graph.replay, training_step(make, inputs, "cpu"), "CPU", aim))
+        figures.append(ratio(f"graph: capture of {title}", capture, step, "the step", 3.0))
+    return figures
+
+
 def time_with_and_without(
     work: Callable[[], object], instrument: Callable[[], AbstractContextManager[object]], rounds: int = 25
 ) -> tuple[float, float]:
@@ -603,6 +644,7 @@ GROUPS: dict[str, tuple[Callable[[], list[Figure]], dict[str, str]]] = {
     "compiled": (compiled_figures, {}),
     "races": (race_figures, {}),
     "collectives": (collective_figures, {}),
+    "graphs": (graph_figures, {}),
     "laboratory": (
         laboratory_figures,
         # A mock's devices are simulated ones with options of their own.
