@@ -11,8 +11,8 @@
 
 #define RANKS CHECK_COMM_RANKS
 #define ROOM CHECK_COMM_ROOM
-#define SOON 5000  /* milliseconds, for what doesn't wait */
-#define SAMPLE 256 /* bytes */
+#define SOON (CHECK_PATIENCE * 1000) /* milliseconds, for what doesn't wait */
+#define SAMPLE 256                   /* bytes */
 
 /* -------------------------------------------------------------------------------------------------------------- checks */
 

@@ -26,7 +26,7 @@ sync_returns(check_context *c, int32_t dev, openreg_driver_event event)
 {
     event_call *const call = malloc(sizeof *call);
     *call = (event_call){c, dev, event};
-    return check_returns_within(3000, sync_event, call);
+    return check_returns_within(CHECK_PATIENCE * 1000, sync_event, call);
 }
 
 static int32_t
@@ -56,9 +56,10 @@ complete_after_last_byte(check_context *c, bool by_query)
             MUST(c, copy, c->instance, memory, dev, from, -1, SIZE, dev, streams[i % 2]);
             MUST(c, copy, c->instance, to, -1, memory, dev, SIZE, dev, streams[i % 2]);
             MUST(c, event_record, c->instance, dev, event, streams[i % 2]);
-            const double end = check_now() + 5;
+            const double end = check_now() + CHECK_PATIENCE;
             while (by_query && query(c, dev, event) == 0)
-                REQUIRE(check_now() < end, "event_query() says 0 five seconds after a few copies and the record");
+                REQUIRE(check_now() < end, "event_query() says 0 %d seconds after a few copies and the record",
+                        CHECK_PATIENCE);
             if (!by_query)
                 MUST(c, event_sync, c->instance, dev, event);
             check_is_pattern(to, SIZE, i, "the last copy in front of a record that is complete");

@@ -175,7 +175,7 @@ check_sync(check_context *c, int32_t dev, openreg_driver_stream stream)
         MUST(c, device_sync, c->instance, dev);
 }
 
-#define GATE_LIMIT 10 /* seconds */
+#define GATE_LIMIT 20 /* seconds */
 
 static void
 await_until(check_gate *gate, const bool *what, int milliseconds)

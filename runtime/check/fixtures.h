@@ -49,7 +49,7 @@ void check_drop_refused_host_func(check_context *c);
 /* Whether a host function runs while its caller goes on. Tried once. */
 bool check_has_gate(check_context *c);
 
-/* A stream is held at a closed gate: a host function that waits. It opens by itself after ten seconds. */
+/* A stream is held at a closed gate: a host function that waits. It opens by itself after twenty seconds. */
 typedef struct check_gate {
     pthread_mutex_t lock;
     pthread_cond_t changed;
@@ -75,6 +75,8 @@ bool check_returns_within(int milliseconds, void (*function)(void *argument), vo
 /* ------------------------------------------------------------------------------------------------------------- counts */
 
 double check_now(void); /* seconds, monotonic */
+/* Seconds for what takes milliseconds, on a machine that has much else to do. A gate is closed for longer. */
+#define CHECK_PATIENCE 8
 void check_sleep(int milliseconds);
 
 /* Bytes by which counts may differ from window to window: chunks that a thread keeps for its next request count as in

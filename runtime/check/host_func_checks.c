@@ -145,7 +145,7 @@ holds_no_lock(check_context *c)
         check_skip("the table has no stream_create");
     check_gate *const gate = check_gate_close(c, 0, stream);
     check_gate_await_reached(gate);
-    REQUIRE(check_returns_within(3000, work_out, c),
+    REQUIRE(check_returns_within(CHECK_PATIENCE * 1000, work_out, c),
             "while a host function ran, slots of other streams did not return");
     check_gate_open(gate);
     check_sync(c, 0, stream);

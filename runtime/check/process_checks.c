@@ -144,11 +144,11 @@ end_is_clean(check_context *c)
         exit(77);
     }
     int status = 0;
-    const double end = check_now() + 5;
+    const double end = check_now() + CHECK_PATIENCE;
     while (waitpid(child, &status, WNOHANG) == 0) {
         if (check_now() > end) {
             (void)kill(child, SIGKILL);
-            check_fail("exit() with an open instance did not end the process within 5 seconds");
+            check_fail("exit() with an open instance did not end the process within %d seconds", CHECK_PATIENCE);
         }
         check_sleep(2);
     }
@@ -192,7 +192,7 @@ child_works(check_context *c)
         check_pass();
     }
     int status = 0;
-    const double end = check_now() + 5;
+    const double end = check_now() + CHECK_PATIENCE;
     while (waitpid(child, &status, WNOHANG) == 0) {
         if (check_now() > end) {
             (void)kill(child, SIGKILL);

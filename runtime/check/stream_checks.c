@@ -140,11 +140,12 @@ query_sees_the_last_byte(check_context *c)
         for (int i = 0; i < 4; ++i) {
             int32_t done = 0;
             queue_tail(c, &t, dev, streams[i % 2], 15);
-            const double end = check_now() + 5;
+            const double end = check_now() + CHECK_PATIENCE;
             while (done == 0) {
                 MUST(c, stream_query, c->instance, dev, streams[i % 2], &done);
                 REQUIRE(done == 0 || done == 1, "stream_query() said %d", done);
-                REQUIRE(check_now() < end, "stream_query() says 0 five seconds after a few copies were queued");
+                REQUIRE(check_now() < end, "stream_query() says 0 %d seconds after a few copies were queued",
+                        CHECK_PATIENCE);
             }
             tail_has_ended(&t, "the last copy of a stream when stream_query() says that all is done");
         }
@@ -198,7 +199,7 @@ streams_are_apart(check_context *c)
             t.memory = check_alloc(c, dev, SIZE);
             unsigned char *const host = check_host_alloc(c, SIZE, true);
             MUST(c, copy, c->instance, t.memory, dev, host, -1, SIZE, dev, pairs[i][1]);
-            REQUIRE(check_returns_within(3000, sync_stream, call), "%s waited for %s without an event",
+            REQUIRE(check_returns_within(CHECK_PATIENCE * 1000, sync_stream, call), "%s waited for %s without an event",
                     pairs[i][1] == NULL ? "the default stream" : "a stream",
                     pairs[i][0] == NULL ? "the default stream" : "another stream");
             check_gate_open(gate);
@@ -284,7 +285,7 @@ wait_for_no_record(check_context *c)
         sync_call *const call = malloc(sizeof *call);
         *call = (sync_call){c, dev, stream};
         if (c->table.stream_sync != NULL)
-            REQUIRE(check_returns_within(3000, sync_stream, call),
+            REQUIRE(check_returns_within(CHECK_PATIENCE * 1000, sync_stream, call),
                     "a stream waits for an event that was never recorded");
         MUST(c, device_sync, c->instance, dev);
     }

@@ -237,7 +237,7 @@ waiting_blocks_nobody(check_context *c)
     if (pthread_create(&thread, NULL, sync_held, &call) != 0)
         check_skip("no thread could be made");
     check_sleep(20);
-    REQUIRE(check_returns_within(3000, use_others, c),
+    REQUIRE(check_returns_within(CHECK_PATIENCE * 1000, use_others, c),
             "while one thread was in stream_sync(), slots of another thread did not return");
     check_gate_open(gate);
     (void)pthread_join(thread, NULL);
