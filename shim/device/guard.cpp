@@ -224,7 +224,7 @@ bool OpenRegGuardImpl::queryEvent(void* event) const {
 void OpenRegGuardImpl::synchronizeEvent(void* event) const {
   if (event == nullptr) {
     return;
-  throw_pending_race();
+    throw_pending_race();
   }
   if (auto* const watch = capture_watch()) {
     watch->check_event(as_event(event), "synchronizing the event");
