@@ -181,7 +181,6 @@ def _untried(tasks: list[_Task]) -> str:
 
 def _run(names: list[str], limits: Limits) -> str:
     warnings.simplefilter("ignore")
-    torch.set_num_threads(1)
     wanted = [info for info in _database() if info.name in names]
     random.Random(limits.seed).shuffle(wanted)
     tasks = [

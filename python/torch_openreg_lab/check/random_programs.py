@@ -24,7 +24,6 @@ def random_programs(limits: Limits) -> None:
     """Programs until the time is over, at least one."""
     if torch.openreg.device_count() < 2:
         raise Skip("it takes two devices")
-    torch.set_num_threads(1)
     end = time.monotonic() + limits.seconds
     count = 0
     while not count or time.monotonic() < end:

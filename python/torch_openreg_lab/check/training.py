@@ -60,7 +60,6 @@ def _losses(
 
 
 def _train(model: nn.Module, inputs: Tensor, targets: Tensor, optimizer: Optimizer) -> None:
-    torch.set_num_threads(1)
     on_cpu = _losses(model, inputs, targets, optimizer, "cpu")
     before = native_calls()
     there = _losses(model, inputs, targets, optimizer, device_name())

@@ -13,7 +13,6 @@ from pathlib import Path
 from xml.etree import ElementTree
 
 import pytest
-import torch
 
 from torch_openreg_lab.check import level3, registry
 
@@ -160,8 +159,6 @@ def test_samples_are_drawn(monkeypatch: pytest.MonkeyPatch) -> None:
         operators._Task, "_failures_of", lambda self, n, _: tried.append(f"{self.name} {n}") or iter(())
     )
     monkeypatch.setattr(operators, "DTYPES", operators.DTYPES[:1])
-    # Autograd's threads that run already would keep theirs: what trains in this process later would differ from the CPU.
-    monkeypatch.setattr(torch, "set_num_threads", lambda _: None)
 
     def samples_of(seed: int) -> list[str]:
         monkeypatch.setattr(operators.time, "monotonic", iter([0.0] + [9e9] * 1000).__next__)
