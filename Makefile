@@ -1,18 +1,20 @@
 # SPDX-License-Identifier: BSD-3-Clause
 # What a checkout can do. Each target sets up what it needs (.venv, GoogleTest, the build) by itself.
 #
-#   make build      .venv with the pinned packages, the libraries, an editable install
+#   make build      .venv with the pinned packages, the libraries, an editable install; UNITY=OFF: each C++ file compiled alone,
+#                   which is slower for all and faster for the one that changed
 #   make demo       trains a model on two openreg devices; DRIVER=cuda, DRIVER=opencl: on those of that driver, or an error
 #   make test       GoogleTest and pytest, all layers; TORCH=2.15.0: with another torch, in an environment of its own
 #   make test RETRY=1   what fails is run a second time
-#   make lint       compiler warnings as errors (gcc and clang), headers alone, rooms, formatting, ruff, mypy
+#   make lint       compiler warnings as errors (gcc and clang), headers alone, the drivers for GPUs with each version of the
+#                   vendors' headers, rooms, formatting, ruff, mypy
 #   make format     formats all C, C++ and Python
 #   make bench      times openreg against its references
 #   make docs       the documentation as a site, build-site/html; a broken link is an error, and a browser looks at it
 #   make acceptance prints which rows of tests/acceptance.md have a passing test
 #   make demo-distributed  trains sharded in four processes of two agents, kills one, and goes on in two
 #   make check-opencl  openreg-check on examples/opencl_driver, all three levels; CHECK_SECONDS=2
-#   make fuzz       random programs against their models: the C API, and tensors against the CPU; FUZZ_SECONDS=120
+#   make fuzz       random programs against their models: the C API, tensors and dispatcher modes against the CPU; FUZZ_SECONDS=120
 #   make asan tsan  the runtime and its tests under a sanitizer
 #   make sdist-check  installs the sdist with pip, in isolation, and runs the README's first program; ISOLATION=no: without
 #   make clean      removes what was built
@@ -53,6 +55,7 @@ PACKAGES := $(VENV)/.openreg-packages
 CLIENTS := $(VENV)/.openreg-clients
 DOCS := $(VENV)/.openreg-docs
 EDITABLE := $(VENV)/.openreg-editable
+CUDA12 := build-headers/cuda12
 CONFIGURE := cmake -S . -G Ninja -DPython3_EXECUTABLE=$(CURDIR)/$(VENV)/bin/python
 PIP := python -m pip --disable-pip-version-check
 RUNTIME_ONLY := -DOPENREG_BUILD_TORCH=OFF -DOPENREG_WERROR=ON
@@ -75,7 +78,7 @@ $(PACKAGES): requirements-dev.txt tools/setup
 
 $(BUILD)/build.ninja: | $(PACKAGES)
 	tools/googletest
-	$(CONFIGURE) -B $(BUILD)
+	$(CONFIGURE) -B $(BUILD) $(if $(UNITY),-DOPENREG_UNITY=$(UNITY))
 
 # What is built goes into the package of the checkout, which the virtual environment sees through an editable install.
 build: $(PACKAGES) $(BUILD)/build.ninja
@@ -142,19 +145,22 @@ acceptance: build $(CLIENTS)
 	cmake --build $(BUILD) --parallel $(JOBS)
 	python tools/acceptance.py --build $(BUILD)
 
-# With the build of `make asan` too, where there is one. Each run prints its seed; FUZZ_SEED repeats it.
+# With the build of `make asan` too, where there is one. Each run prints its seed; FUZZ_SEED repeats it. FUZZ_PROGRAMS=100: no
+# more programs than a slow machine runs in 120 seconds, so that a fast one runs the same.
 FUZZ_SECONDS ?= 120
 FUZZ_SEED ?= $(shell date +%s)
-FUZZ = --seed $(FUZZ_SEED) --seconds $$(( $(FUZZ_SECONDS) / 4 ))
+FUZZ = --seed $(FUZZ_SEED) --seconds $$(( $(FUZZ_SECONDS) / 4 )) $(call FUZZ_MOST,2)
+FUZZ_MOST = $(if $(FUZZ_PROGRAMS),--programs $$(( $(FUZZ_PROGRAMS) * $(1) )))
 
 fuzz: build
 	cmake --build $(BUILD) --target fuzz_runtime fuzz_crossings --parallel $(JOBS)
 	$(BUILD)/tests/fuzz/fuzz_runtime $(FUZZ)
 	$(BUILD)/tests/fuzz/fuzz_crossings $(FUZZ)
-	$(BUILD)/tests/fuzz/fuzz_crossings --seed $(FUZZ_SEED) --seconds 30 --forks 1
+	$(BUILD)/tests/fuzz/fuzz_crossings --seed $(FUZZ_SEED) --seconds 30 --forks 1 $(if $(FUZZ_PROGRAMS),--programs 40)
 	$(if $(wildcard build-asan/tests/fuzz/fuzz_runtime),build-asan/tests/fuzz/fuzz_runtime $(FUZZ))
 	$(if $(wildcard build-asan/tests/fuzz/fuzz_crossings),build-asan/tests/fuzz/fuzz_crossings $(FUZZ))
-	python tests/fuzz/tensors.py --seed $(FUZZ_SEED) --seconds $$(( $(FUZZ_SECONDS) / 2 ))
+	python tests/fuzz/tensors.py --seed $(FUZZ_SEED) --seconds $$(( $(FUZZ_SECONDS) / 2 )) $(call FUZZ_MOST,15)
+	python tests/fuzz/modes.py --seed $(FUZZ_SEED) --seconds $$(( $(FUZZ_SECONDS) / 4 )) $(call FUZZ_MOST,4)
 
 opinfo: build
 	python tests/opinfo/run.py --jobs $(JOBS) --json opinfo.json
@@ -202,9 +208,14 @@ format: $(PACKAGES)
 	$(C_FILES) | xargs clang-format -i
 	ruff format .
 
-# Each internal header must compile alone. Those of the shim and of csrc take minutes: in `make nightly`.
-lint-headers: $(PACKAGES)
+# Each internal header must compile alone. Those of the shim and of csrc take minutes: in `make nightly`. The drivers for GPUs
+# are compiled with the vendors' headers that are here, and with those of CUDA 12, which are fetched.
+lint-headers: $(PACKAGES) $(CUDA12)
 	python tools/check_headers.py --jobs $(JOBS)
+	python tools/check_gpu_headers.py $(wildcard $(CUDA12)/nvidia/cuda_runtime/include)
+
+$(CUDA12): | $(PACKAGES)
+	$(PIP) install --quiet --no-deps --target $@ nvidia-cuda-runtime-cu12==12.0.146 nvidia-cuda-nvcc-cu12==12.0.140 || echo "lint: without the headers of CUDA 12"
 
 lint-headers-torch: $(PACKAGES)
 	python tools/check_headers.py --torch --jobs $(JOBS)
@@ -300,7 +311,7 @@ check-torch:
 	tools/setup .venv $(PYTHON)
 	.venv/bin/python tools/check_torch.py $(TORCH) --jobs $(JOBS)
 
-# Python 3.11 or later. Where there is no browser (Debian: chromium) nobody looks at the front page.
+# Python 3.11 or later. The front page is rendered where a browser is installed (Debian: chromium).
 $(DOCS): requirements-docs.txt $(PACKAGES)
 	$(PIP) install --quiet -r requirements-docs.txt && touch $@
 

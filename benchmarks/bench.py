@@ -566,6 +566,54 @@ def graphed(work: Callable[[], object]) -> torch.openreg.OpenRegGraph:
     return graph
 
 
+FIRST_CAPTURE = f"""
+import time
+import torch
+torch.ones(4, device={DEVICE!r}).add_(1)
+start = time.perf_counter_ns()
+with torch.openreg.graph(torch.openreg.OpenRegGraph()):
+    pass
+print(time.perf_counter_ns() - start)
+"""
+
+
+def first_capture_of_a_process() -> Figure:
+    """What a process pays once for graphs: the part is loaded and registers itself with PyTorch."""
+    took = [
+        float(subprocess.run([sys.executable, "-c", FIRST_CAPTURE], capture_output=True, check=True, text=True).stdout)
+        for _ in range(5)
+    ]
+    return Figure("graph: a process's first capture, of nothing", min(took), 0, "", min(took) / 1e6, "ms", 10)
+
+
+def capture(step: Callable[[], None]) -> torch.openreg.OpenRegGraph:
+    """A graph of the step, whose first two calls were made."""
+    made = torch.openreg.OpenRegGraph()
+    with torch.openreg.graph(made):
+        step()
+    return made
+
+
+def memory_of_a_step(make: Callable[[], nn.Module], inputs: torch.Tensor) -> tuple[int, int]:
+    """Bytes that a replayed step takes beside the model, with what its kernels take for a while, and an eager one."""
+
+    def peak(work: Callable[[], object]) -> int:
+        torch.openreg.synchronize()
+        torch.openreg.reset_peak_memory_stats()
+        work()
+        torch.openreg.synchronize()
+        return torch.openreg.max_memory_allocated()
+
+    step = training_step(make, inputs, DEVICE)
+    model = torch.openreg.memory_allocated()
+    step()
+    eager = peak(step) - model
+    graphs: list[torch.openreg.OpenRegGraph] = []
+    captured = peak(lambda: graphs.append(capture(step))) - model
+    kept = torch.openreg.memory_allocated()
+    return captured + peak(graphs[0].replay) - kept, eager
+
+
 def graph_figures() -> list[Figure]:
     """Replays of captured graphs against the same work of the CPU, and captures against the work itself."""
 
@@ -579,20 +627,31 @@ def graph_figures() -> list[Figure]:
     figures = [
         ratio("graph: 100 add_ of 16", graphed(lambda: adds(ours)).replay, lambda: adds(theirs), "CPU", 0.7),
         Figure("graph: replay of nothing", value, 0, "", value / 1e3, "us", 1),
+        first_capture_of_a_process(),
     ]
-    for title, make, inputs, aim in (
-        ("MLP's step, batch 32", mlp, torch.randn(32, 784), 0.8),
-        ("GPT's step", functools.partial(Gpt, 128), torch.randint(0, 256, (4, 64)), 1.0),
-    ):
+    kinds: list[tuple[str, Callable[[], nn.Module], Callable[[int], torch.Tensor], int, float]] = [
+        ("MLP's step, batch 32", mlp, lambda batch: torch.randn(batch, 784), 32, 0.8),
+        ("GPT's step", functools.partial(Gpt, 128), lambda batch: torch.randint(0, 256, (batch, 64)), 4, 1.0),
+    ]
+    for title, make, inputs_of, batch, aim in kinds:
+        inputs = inputs_of(batch)
         step = training_step(make, inputs, DEVICE)
-
-        def capture(step: Callable[[], None] = step) -> None:
-            with torch.openreg.graph(torch.openreg.OpenRegGraph()):
-                step()
-
+        others = [training_step(make, inputs_of(batch + other), DEVICE) for other in range(1, 8)]
+        for each in others:
+            each()
+            each()
+        first = min(time_once(functools.partial(capture, each), 1) for each in others)
         graph = graphed(step)
         figures.append(ratio(f"graph: {title}", graph.replay, training_step(make, inputs, "cpu"), "CPU", aim))
-        figures.append(ratio(f"graph: capture of {title}", capture, step, "the step", 3.0))
+        again = ratio(f"graph: capture of {title}", functools.partial(capture, step), step, "the step", 3.0)
+        eager = again.reference
+        score = first / eager
+        figures += [Figure(f"graph: first capture of {title}", first, eager, "the step", score, "x", 3.0), again]
+        taken, eager_taken = memory_of_a_step(make, inputs)
+        score = taken / eager_taken
+        figures.append(
+            Figure(f"graph: memory of {title}", taken, eager_taken, "eager", score, "x", 1.0, measure="bytes")
+        )
     return figures
 
 

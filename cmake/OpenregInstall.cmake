@@ -36,7 +36,7 @@ if(OPENREG_BUILD_TORCH)
 endif()
 
 # Everything that is installed, and nothing that is only tested.
-add_custom_target(openreg_package DEPENDS openreg openreg_lab openreg-info openreg-check)
+add_custom_target(openreg_package DEPENDS openreg openreg_lab openreg_graph openreg_sharing openreg-info openreg-check)
 
 if(OPENREG_BUILD_TORCH)
   add_dependencies(openreg_package openreg_extensions)

@@ -269,7 +269,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     name = torch.device("privateuseone").type  # openreg, or that of the installed driver
     count = torch.openreg.device_count()
     if count == 0:
-        print(f"There is no {name} device; `openreg-info` tells why.", file=sys.stderr)
+        print(f"There is no {name} device; `openreg-info` explains why.", file=sys.stderr)
         return 1
     print(f"torch {torch.__version__}, {count} {name} device(s), {torch.get_num_threads()} CPU threads")
     for index in range(count):

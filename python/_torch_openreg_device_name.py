@@ -36,7 +36,7 @@ def device_name() -> str:
 
 
 def a_device_name() -> str:
-    """The same with its article, for sentences: "an openreg"."""
+    """The same after its article, for sentences."""
     name = device_name()
     return f"{'an' if name[0] in 'aeiou' else 'a'} {name}"
 

@@ -102,8 +102,8 @@ def c_reference() -> None:
     contents = "\n".join(f"c/{name}" for name in names)
     (SOURCE / "reference/c.md").write_text(
         "# Headers in C\n\nThe comments are the contract: what a function does, in which units, who owns what, which "
-        "threads may call it, and every error. `driver.h` is for drivers, with `kernels.h`, `ipc.h` and `vmm.h`; the "
-        f"others are for programs.\n\n```{{toctree}}\n{contents}\n```\n",
+        "threads may call it, and every error. What each header is for: [the C API](../docs/c-api.md).\n\n"
+        f"```{{toctree}}\n{contents}\n```\n",
         encoding="utf-8",
     )
 

@@ -2,8 +2,8 @@
 """Checks that every internal header compiles alone, so that no source depends on the order of its includes.
 
 C headers of the runtime and of the simulated devices as C11; with ``--torch`` those of the shim and of csrc as C++20,
-too, which take minutes and the torch of the Python that runs this. Those of the GPU drivers need a vendor's headers and
-are left to the build. The public headers have a test (tests/python/tools/test_source.py).
+too, which take minutes and the torch of the Python that runs this. The GPU drivers, which need a vendor's headers, have
+tools/check_gpu_headers.py. The public headers have a test (tests/python/tools/test_source.py).
 
 Run ``python tools/check_headers.py``: exits with 1 where a header doesn't compile. Names of headers check these alone.
 """

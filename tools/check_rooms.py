@@ -45,6 +45,14 @@ LAB = "lab"
 LAB_ROOMS = ("faults", "races", "recorder", "trace", "validation")
 LAB_USES = ("base", "watch")
 LAB_HEADERS = ("calls.h", "device/lab_access.h", "driver/attached_layers.h", "driver/extensions.h")
+# libopenreg_graph.so and libopenreg_sharing.so, one room each, which nobody uses either: the headers that they may use.
+PARTS = {
+    "graph": ("capture.h", "nodes.h", "device/lab_access.h"),
+    "sharing": (
+        *("exports.h", "imports.h", "leases.h", "device/lab_access.h"),
+        *("driver/driver_calls.h", "driver/extensions.h", "memory/cache.h"),
+    ),
+}
 LAB_SYMBOL = re.compile(
     r"openreg_(?:races?|fault_(?:plan|layer)|faults|recorder|flight|trace|validation|ledger|shadow)_"
 )
@@ -77,7 +85,7 @@ CHECK_USES = ("driver/driver_slots.h",)
 SHIM_ROOMS = (
     *("base", "observe", "device", "memory"),
     *(f"operators/{room}" for room in ("policy", "native", "fallback", "aten")),
-    *(f"optional/{part}" for part in ("compile", "distributed", "graph", "profile")),
+    *(f"optional/{part}" for part in ("compile", "distributed", "graph", "kernels", "profile")),
     "registration",
 )
 CSRC_ROOMS = ("base", "observe", "device", "memory", "operators", "optional/compile", "optional/distributed", "")
@@ -188,6 +196,15 @@ def check_runtime_includes(root: Path) -> Iterator[str]:
                 yield f"runtime: {path.relative_to(root)} includes {header}, which is above it"
 
 
+def check_part_includes(root: Path) -> Iterator[str]:
+    """One line for every header that a library beside libopenreg.so, but the lab, includes and may not."""
+    for part, headers in PARTS.items():
+        for path in sources(root / "runtime" / part):
+            for header in includes_of(path):
+                if header.split("/", 1)[0] not in LAB_USES and header not in headers:
+                    yield f"runtime: {path.relative_to(root)} includes {header}, which is not {part}'s to use"
+
+
 def check_lab_includes(root: Path) -> Iterator[str]:
     """One line for every header that the laboratory includes and may not, or that is the laboratory's and is used."""
     folder = root / "runtime" / LAB
@@ -221,7 +238,7 @@ def check_library(build: Path) -> Iterator[str]:
 
 def check_fork_stages(root: Path) -> Iterator[str]:
     """One line for every lock of the runtime that no stage of a fork names: a child may find half of what it guards."""
-    for folder in ("src", LAB):
+    for folder in ("src", LAB, *PARTS):
         for path in sources(root / "runtime" / folder):
             text = path.read_text(encoding="utf-8")
             if "openreg_fork_handle(" in text:
@@ -432,6 +449,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     found = [
         *check_runtime_includes(options.root),
         *check_lab_includes(options.root),
+        *check_part_includes(options.root),
         *check_callback_setters(options.root),
         *check_fork_stages(options.root),
         *check_driver_includes(options.root),

@@ -4,15 +4,13 @@
 A page holds directives, each followed by the quoted text and an end mark::
 
     <!-- quote: shim/device/device.cpp marker OPENREG set_device FUNCTION -->
-    <!-- quote: runtime/include/openreg/openreg.h section memory -->
     <!-- quote: python torch.openreg -->
     <!-- quote: run OPENREG_DRIVERS=sim python -m torch_openreg info -->
     <!-- end quote -->
 
-``marker`` takes the lines between ``LITERALINCLUDE START: X`` and ``LITERALINCLUDE END: X``; ``section`` takes what
-follows a divider comment (``/* ---- X */``) up to the next one; ``python`` lists a module's ``__all__`` with signatures
-and the first paragraph of each docstring; ``run`` gives a shell command and what it prints, in an empty folder that
-the commands of one page share, on a machine that looks as if it had no GPU.
+``marker`` takes the lines between ``LITERALINCLUDE START: X`` and ``LITERALINCLUDE END: X``; ``python`` lists a
+module's ``__all__`` with signatures and the first paragraph of each docstring; ``run`` gives a shell command and what
+it prints, in an empty folder that the commands of one page share, on a machine that looks as if it had no GPU.
 
 Run ``python tools/docs.py`` to rewrite the pages, ``python tools/docs.py --check`` to exit with 1 where one is stale.
 """
@@ -32,7 +30,6 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parent.parent
 DIRECTIVE = re.compile(r"<!-- quote: (?P<what>.+?) -->\n.*?<!-- end quote -->", re.DOTALL)
 LANGUAGES = {".h": "c", ".c": "c", ".cpp": "cpp", ".py": "python", ".txt": "cmake"}
-DIVIDER = re.compile(r"^/\* -{10,} (?P<name>.+?) \*/$", re.MULTILINE)
 
 
 def marked(path: Path, name: str) -> str:
@@ -50,21 +47,6 @@ def marked(path: Path, name: str) -> str:
     if found is None or not found["body"].strip():
         raise ValueError(f"{path.relative_to(ROOT)}: no text between the markers {name!r}")
     return found["body"].rstrip()
-
-
-def section(path: Path, name: str) -> str:
-    """What follows the divider comment ``name`` of ``path``, up to the next divider or the end of ``extern "C"``.
-
-    Raises:
-        ValueError: There is no such divider.
-    """
-    text = path.read_text()
-    dividers = list(DIVIDER.finditer(text))
-    for divider, following in zip(dividers, [*dividers[1:], None], strict=True):
-        if divider["name"] == name:
-            end = following.start() if following else text.index("#ifdef __cplusplus\n}", divider.end())
-            return text[divider.end() : end].strip()
-    raise ValueError(f"{path.relative_to(ROOT)}: no section {name!r}; there are {[d['name'] for d in dividers]}")
 
 
 def python_api(module_name: str) -> str:
@@ -125,10 +107,9 @@ def quoted(what: str, folder: str) -> str:
         return python_api(what.removeprefix("python "))
     if what.startswith("run "):
         return command_output(what.removeprefix("run "), folder)
-    source, kind, name = what.split(" ", 2)
+    source, name = what.split(" marker ", 1)
     path = ROOT / source
-    body = {"marker": marked, "section": section}[kind](path, name)
-    return f"```{LANGUAGES[path.suffix]}\n{body}\n```"
+    return f"```{LANGUAGES[path.suffix]}\n{marked(path, name)}\n```"
 
 
 def refreshed(text: str) -> str:

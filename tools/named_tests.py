@@ -28,6 +28,8 @@ LEFT_OUT = {
     "devices/test_device_name.py": "gives the device names itself",
     "devices/test_words.py": "gives the device a name itself",
     "devices/test_under_a_name.py": "runs this program",
+    "selection/test_new_driver.py": "makes packages that declare names themselves",
+    "selection/test_driver_package.py": "has environments of its own, in which nobody declares a name",
     **{
         f"tools/test_{name}.py": "is about the checkout and its tools, not about devices"
         for name in ("acceptance", "check_rooms", "mutate", "package", "sdist", "source", "torch_versions", "workflows")
@@ -43,7 +45,8 @@ _WORD = (
     (re.compile(r"(?<!name=\")\bopenreg_(?=gloo\b|ddp\b)"), "{}_"),
     (
         re.compile(
-            r"\bopenreg(?= (?:tensors?|devices?|operators?|or all of|is being profiled)\b)|(?<=(?:for|ype) )openreg\b"
+            r"\bopenreg(?= (?:tensors?|devices?|operators?|or all of|is being profiled)\b)"
+            r"|(?<=(?:for|ype| on) )openreg\b"
         ),
         "{}",
     ),
@@ -56,10 +59,10 @@ _WORD = (
     ),
     (re.compile(r"(?<=,)openreg(?=:)"), "{}"),
     (re.compile(r"\bOpenReg(?= (?:in forked|with multiprocessing|functionality)\b)"), "{}"),
-    (re.compile(r"\bOPENREG(?= device \d|_GLOO\b)"), "{upper}"),
+    (re.compile(r"\bOPENREG(?= device \d|_GLOO\b)|(?<=Self )OPENREG\b"), "{upper}"),
     (re.compile(r"(?<= but )torch\.openreg(?=\.device_count)"), "torch.{}"),
 )
-_PROGRAM = re.compile(r"(^```python\n)(.*?)(?=^```$)", re.DOTALL | re.MULTILINE)
+_PROGRAM = re.compile(r"(^```python\n|^<!-- run with: )(.*?)(?=^```$| -->$)", re.DOTALL | re.MULTILINE)
 # In code, also that in strings.
 _METHOD = ((re.compile(r"(?<!torch)\.openreg(?=\()"), ".{}"), (re.compile(r"\bis_openreg\b"), "is_{}"))
 

@@ -6,7 +6,6 @@
 // and for 3.11 to 3.13, from the internal headers that belong to them. For other versions, those without a GIL, and
 // Pythons whose internal headers are not installed, the public functions are called with the GIL; so they are, for its
 // tests, with OPENREG_FRAMES_BY_PUBLIC_FUNCTIONS.
-#define PY_SSIZE_T_CLEAN
 #if defined(__has_include)
 #if __has_include(<internal/pycore_frame.h>)
 #define OPENREG_HAS_INTERNAL_FRAMES

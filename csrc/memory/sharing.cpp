@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: BSD-3-Clause
 // Bindings of shared memory.
-#define PY_SSIZE_T_CLEAN
 #include <pybind11/pybind11.h>
 #include <torch/csrc/Exceptions.h>
 #include <torch/csrc/Storage.h>

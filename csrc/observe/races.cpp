@@ -447,6 +447,7 @@ int add_report(void* list, const openreg_race* race) {
       race->size,
       race->block,
       race->offset,
+      race->freed,
       race->remedy,
       race->text));
   return 0;

@@ -3,7 +3,6 @@
 // with any lock held, so it takes neither the GIL nor a reference: possible where frames are read without the GIL
 // (frames.h), else there are no lines. A thread keeps what it has found out, as a call may last no longer than the recorder
 // permits: a line that was met before costs the walk to its frame.
-#define PY_SSIZE_T_CLEAN
 #include <Python.h>
 
 #include <openreg/observer.h>

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""The command ``python -m torch_openreg``: what is there, what is wrong, which driver is preferred, and a new driver.
+"""The command ``python -m torch_openreg``: information, diagnosis, the preferred driver, and a new driver's project.
 
 It ends with 0, with 1 if what was asked for is not so (``diagnose``: no device can be used, or a plugin has failed;
 ``prefer``: it can't be stored; ``new``: the folder is there, or the name is unfit; ``explore``: a seed fails), and with
@@ -111,7 +111,7 @@ def _parser() -> argparse.ArgumentParser:
     )
     commands = parser.add_subparsers(dest="command")
     commands.add_parser("check", help="whether a driver keeps the rules of driver.h: the program openreg-check")
-    info = commands.add_parser("info", help="what is there; opens no driver that can count without")
+    info = commands.add_parser("info", help="lists drivers and devices, opening as few as possible")
     diagnose = commands.add_parser("diagnose", help="what is chosen and why, and what could be done; opens drivers")
     new = commands.add_parser("new", help="writes a repository for a driver: in C, with a wheel, tests and the checks")
     new.add_argument("name", metavar="NAME", help="name of the driver: a-z, 0-9 and _")

@@ -19,7 +19,8 @@ from torch_openreg import _registration, config
 from torch_openreg._build_info import OPENREG_VERSION
 
 _TEMPLATES = Path(__file__).resolve().parent / "templates" / "driver"
-_HEADERS = ("driver.h", "export.h", "status.h", "dtype.h", "kernels.h", "ipc.h", "vmm.h", "comm.h", "schedule.h")
+_EXTENSIONS = ("comm.h", "graph.h", "ipc.h", "kernels.h", "schedule.h", "vmm.h")
+_HEADERS = ("driver.h", "export.h", "status.h", "dtype.h", *_EXTENSIONS)
 _TAKEN = ("cpu", "cuda", "gpu", "hip", "openreg", "rocm", "sim")
 
 

@@ -59,7 +59,7 @@ def include_paths() -> list[str]:
 
 
 def link_flags() -> list[str]:
-    """What a linker is told: ``-L`` and ``-l`` of both libraries.
+    """A linker's arguments: ``-L`` and ``-l`` of both libraries.
 
     No path of them is written into the extension: ``import torch`` has loaded both with torch_openreg.
     """

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""Around each test: errors that nobody has asked for, leaks, peak memory, and what ``--openreg-strict`` forbids."""
+"""Around each test: unobserved errors, leaks, peak memory, and what ``--openreg-strict`` forbids."""
 
 from __future__ import annotations
 

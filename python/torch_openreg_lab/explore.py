@@ -135,7 +135,7 @@ def _seeds(first: int, count: int, end: float | None) -> Iterator[int]:
 
 
 def _run_all(explorer: Explorer, arguments: argparse.Namespace) -> list[tuple[int, Run]]:
-    """Runs the seeds, so many at once, and tells of each that fails. Returns all runs, by seed."""
+    """Runs the seeds, so many at once, and reports each that fails. Returns all runs, by seed."""
     end = None if arguments.time is None else time.monotonic() + arguments.time
     seeds = _seeds(arguments.first_seed, arguments.seeds, end)
     done: list[tuple[int, Run]] = []

@@ -22,11 +22,12 @@ class faults(ContextDecorator):
         assert plan.hits > 0
 
     Also a decorator. Contexts may be nested: each plan counts for itself. A device that a plan has lost is usable again
-    after its end, and an error that nobody has waited for is forgotten. ``OPENREG_SIM_FAULTS`` is a plan for the
+    after its end, and an error that no wait has reported is dropped. ``OPENREG_SIM_FAULTS`` is a plan for the
     simulated devices from their opening on.
 
     Args:
-        plan: Faults, separated by ``;``: ``"openreg:1 lost after 200 copies; nomem 5%; error at op 12"``.
+        plan: Faults, separated by ``;``: ``"lost after 200 copies; nomem 5%; error at op 12"``. One behind a device, as
+            ``str(device)`` writes it with its index, is that device's alone.
 
     Raises:
         TypeError: It is no str.

@@ -147,7 +147,7 @@ def _reject_started(wanted: Mapping[str, str]) -> None:
     """Refuses variables that come too late: something has opened the devices before pytest read its options.
 
     Raises:
-        pytest.UsageError: The devices that are open are not those that are asked for.
+        pytest.UsageError: The open devices are not the requested ones.
     """
     package = sys.modules.get("torch_openreg")
     if package is None or not package.openreg.drivers_are_initialized():
@@ -294,7 +294,7 @@ def _device_count() -> int:
 
 @pytest.fixture
 def openreg_device(request: pytest.FixtureRequest) -> Iterator[torch.device]:
-    """The device ``openreg:0``, current during the test; another one by indirect parametrisation with its index."""
+    """Device 0, current during the test; another one by indirect parametrisation with its index."""
     import torch
 
     from torch_openreg import openreg

@@ -62,6 +62,7 @@ class Race:
         address: Address of the first of the bytes in question; 0 for a lost device.
         size: How many they are.
         offset: Where they begin in their allocation; None: not known.
+        freed: Of ``reuse``, the line that let the memory go, as ``train.py:20 in step``; empty if it is not known.
         remedy: What would order them.
         text: All of it, as it is logged, with the stacks.
     """
@@ -72,6 +73,7 @@ class Race:
     address: int
     size: int
     offset: int | None
+    freed: str
     remedy: str
     text: str
 
@@ -86,8 +88,8 @@ def _use(operator: str, place: str, stack: str, device: int, stream: int, writes
 
 def _races_from(number: int) -> list[Race]:
     return [
-        Race(_KINDS[kind], _use(*first), _use(*second), address, size, offset if block else None, remedy, text)
-        for kind, first, second, address, size, block, offset, remedy, text in _C._races_list(number)
+        Race(_KINDS[kind], _use(*first), _use(*second), address, size, offset if block else None, *rest)
+        for kind, first, second, address, size, block, offset, *rest in _C._races_list(number)
     ]
 
 

@@ -4,7 +4,7 @@
 While a test runs these are errors in the code under test:
 
 - operators that would run staged, over copies on the host (the policy of ``OPENREG_OPERATORS_POLICY``);
-- operators whose result's size the host must be told: ``nonzero``, ``masked_select``, ``unique``;
+- operators whose result's size the host must know: ``nonzero``, ``masked_select``, ``unique``;
 - an index of bool, which is a ``nonzero``, and an index on the CPU, which is copied to the device;
 - ``bool(x)``, ``int(x)``, ``float(x)``, ``complex(x)`` and ``range(x)``, which copy an element and wait for it.
 
@@ -63,7 +63,7 @@ def _conversion(real: Callable[..., Any], name: str, test_file: str) -> Callable
 def _hidden_copy(index: Any, device: torch.device) -> str | None:
     for part in index if isinstance(index, tuple) else (index,):
         if isinstance(part, torch.Tensor) and part.dtype in (torch.bool, torch.uint8) and part.dim() > 0:
-            return "an index of bool, whose number of hits the host must be told; torch.where() and masks multiply"
+            return "an index of bool, whose number of hits the host must know; torch.where() and masks multiply"
         if isinstance(part, torch.Tensor) and part.device.type == "cpu" and part.dim() > 0:
             return f"an index on the CPU, which is copied to {device} each time"
     return None

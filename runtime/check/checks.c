@@ -2,6 +2,7 @@
 /* checks.c: all groups of checks, in the order in which they run (check.h). */
 #include "check.h"
 
+/* clang-format off */
 const check_group *const check_groups[] = {
     &check_table_group,
     &check_lifecycle_group,
@@ -20,10 +21,17 @@ const check_group *const check_groups[] = {
     &check_leak_group,
     &check_extension_group,
     &check_comm_group,
+    &check_comm_process_group,
     &check_kernel_group,
     &check_kernel_shape_group,
     &check_kernel_matrix_group,
+    &check_layer_group,
+    &check_window_group,
+    &check_move_group,
+    &check_kernel_call_group,
     &check_runtime_group,
     &check_fault_group,
+    &check_graph_group,
     NULL,
 };
+/* clang-format on */

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
-/* comm_checks.c: the extension openreg.comm: one rank alone, and two ranks in this process, a device and a thread each. */
+/* comm_checks.c: the extension openreg.comm: one rank alone, and up to four ranks in this process, a device and a
+ * thread each. Ranks in several processes: comm_process_checks.c. */
 #include <pthread.h>
 #include <string.h>
 
@@ -178,6 +179,29 @@ uneven_parts_arrive(check_context *c)
                 check_ranks_follow(
                     ranks, (check_plan){.kind = (check_comm_kind)k, .type = type, .count = count, .uneven = true});
     check_ranks_end(ranks);
+}
+
+static void
+more_ranks_are_right(check_context *c)
+{
+    if (c->devices < 3)
+        check_skip("more than two ranks take more than two devices");
+    for (int32_t size = 3; size <= c->devices && size <= CHECK_COMM_MOST; ++size) {
+        check_rank *const ranks = check_ranks_connect(c, size);
+        for (int k = CHECK_ALL_REDUCE; k < CHECK_MESSAGES; ++k) {
+            const bool reduces = k <= CHECK_REDUCE_SCATTER, has_root = k == CHECK_REDUCE || k == CHECK_BROADCAST,
+                       has_parts = k == CHECK_ALL_GATHER || k == CHECK_ALL_TO_ALL;
+            for (int32_t type = k == CHECK_EXCHANGE ? CHECK_COMM_FLOAT32 : 0;
+                 type < (k == CHECK_EXCHANGE ? CHECK_COMM_FLOAT32 + 1 : CHECK_COMM_TYPES); ++type)
+                for (int32_t reduction = 0; reduction < (reduces ? CHECK_COMM_REDUCTIONS : 1); ++reduction)
+                    for (int32_t root = 0; root < (has_root ? size : 1); ++root)
+                        for (int uneven = 0; uneven < (has_parts ? 2 : 1); ++uneven)
+                            if (reduction != OPENREG_COMM_AVERAGE || size == 4) /* a third is no exact number */
+                                check_ranks_follow(ranks, (check_plan){(check_comm_kind)k, type, reduction, root, 61,
+                                                                       false, uneven != 0, root});
+        }
+        check_ranks_end(ranks);
+    }
 }
 
 static void
@@ -509,6 +533,9 @@ static const check_case cases[] = {
      "comm.h: where parts differ in size, counts have an element for each rank, in place of `count`, read during the "
      "call.",
      "Copy the arrays; the place of a part is the sum of the counts before it; 0 is one of them.", uneven_parts_arrive},
+    {"comm.many", "extension", BOTH,
+     "comm.h: communicators connect `size` ranks: every kind of call is what it is with two, with three and four.",
+     "A rank that is not the first or the last; a root above 1; the order of parts.", more_ranks_are_right},
     {"comm.messages", "extension", BOTH, "comm.h: to rank `peer`, which receives from this one.",
      "Messages of two ranks arrive in the order in which they were given.", messages_arrive},
     {"comm.group", "extension", BOTH,

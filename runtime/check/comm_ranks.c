@@ -9,7 +9,7 @@
 #define CALL(name, call) check_succeeded(name, (check_begin_call(name), (call)))
 #define TRY(name, call) check_ended(name, (check_begin_call(name), (call)))
 
-#define RANKS CHECK_COMM_RANKS
+#define MOST CHECK_COMM_MOST
 #define ROOM CHECK_COMM_ROOM
 #define GUARD 256 /* bytes on both sides that no call may write */
 #define GUARD_VALUE 0xa5
@@ -70,32 +70,38 @@ put_element(unsigned char *at, const number_format *format, int64_t value)
     memcpy(at, from, (size_t)format->size);
 }
 
-/* What rank `number` has at place i: in two ranks so that every reduction is exact in every format, and sums are even.
- * Integers now and then have high bits, which arithmetic in double or of the other sign would spoil. */
+/* What rank `number` has at place i: so that every reduction of two ranks, and of four, is exact in every format, in any
+ * order; of three all but the average. Integers now and then have high bits, which arithmetic in double or of the other sign
+ * would spoil. */
 static int64_t
-value_at(const number_format *format, int32_t reduction, int32_t number, uint64_t i)
+value_at(const number_format *format, int32_t reduction, int32_t number, int32_t size, uint64_t i)
 {
-    static const signed char pairs[][RANKS] = {{1, 3},  {2, 4}, {4, 2}, {-1, 3}, {3, 1},   {5, 1}, {2, 2},
-                                               {6, -2}, {0, 2}, {6, 2}, {1, 1},  {-4, -2}, {4, 4}, {8, 2}};
-    const size_t count = sizeof pairs / sizeof pairs[0];
+    static const signed char pairs[][2] = {{1, 3},  {2, 4}, {4, 2}, {-1, 3}, {3, 1},   {5, 1}, {2, 2},
+                                           {6, -2}, {0, 2}, {6, 2}, {1, 1},  {-4, -2}, {4, 4}, {8, 2}};
+    static const signed char more[][MOST] = {{2, 2, 2, 2},  {1, 3, 2, 2},  {4, 1, 1, 2}, {-1, -3, -2, -2},
+                                             {3, -1, 1, 1}, {4, -2, 1, 1}, {1, 1, 1, 1}, {0, 2, 4, 2},
+                                             {6, 2, -2, 2}, {2, 2, -4, 4}, {1, 5, 0, 2}, {1, 1, 1, 5}};
+    const bool is_pair = size <= 2;
+    const size_t count = is_pair ? sizeof pairs / sizeof pairs[0] : sizeof more / sizeof more[0];
     const int top = 8 * format->size - 1;
-    if (i % (count + 1) < count) {
-        const int64_t value = pairs[i % (count + 1)][number];
-        return format->is_unsigned && value < 0 ? -value : value;
+    const uint64_t place = i % (count + 1);
+    if (place < count) {
+        const int64_t value = is_pair ? pairs[place][number] : more[place][number];
+        return format->is_unsigned && value < 0 ? (is_pair ? -value : value + 4) : value;
     }
     if (format->exponent != 0 || reduction == OPENREG_COMM_PRODUCT)
         return 2;
     if (format->is_unsigned)
         return number == 0 ? (int64_t)((UINT64_C(1) << top) + 2) : 2;
-    return (INT64_C(1) << (top - 2)) + 1 + 2 * number;
+    return (INT64_C(1) << (top - (is_pair ? 2 : 3))) + 1 + 2 * number;
 }
 
 static int64_t
 reduced_at(const number_format *format, int32_t reduction, int32_t size, uint64_t i)
 {
-    int64_t result = value_at(format, reduction, 0, i);
+    int64_t result = value_at(format, reduction, 0, size, i);
     for (int32_t number = 1; number < size; ++number) {
-        const int64_t value = value_at(format, reduction, number, i);
+        const int64_t value = value_at(format, reduction, number, size, i);
         const bool is_more = format->is_unsigned ? (uint64_t)value > (uint64_t)result : value > result;
         if (reduction == OPENREG_COMM_PRODUCT)
             result *= value;
@@ -187,7 +193,7 @@ check_plan_input(const check_rank *r, const check_plan *p, int32_t number, unsig
         return;
     }
     for (uint64_t i = 0; i < sent / (uint64_t)format->size; ++i)
-        put_element(to + bytes_of(p, i), format, value_at(format, p->reduction, number, i));
+        put_element(to + bytes_of(p, i), format, value_at(format, p->reduction, number, r->size, i));
 }
 
 void
@@ -253,7 +259,7 @@ typedef struct later {
 static void
 exchange(const check_rank *r, const check_plan *p, const char *send, char *recv)
 {
-    later list[2 * RANKS];
+    later list[2 * MOST];
     memset(list, 0x5a, sizeof list);
     for (int32_t peer = 0; peer < r->size; ++peer) {
         const uint64_t offset = bytes_of(p, p->count) * (uint64_t)peer;
@@ -280,7 +286,7 @@ exchange_messages(const check_rank *r, const check_plan *p, const char *send, ch
 openreg_status
 check_plan_call(const check_rank *r, const check_plan *p, const void *send, void *recv)
 {
-    uint64_t sent[RANKS], received[RANKS];
+    uint64_t sent[MOST], received[MOST];
     if (p->kind == CHECK_EXCHANGE || p->kind == CHECK_MESSAGES) {
         (p->kind == CHECK_EXCHANGE ? exchange : exchange_messages)(r, p, send, recv);
         return OPENREG_OK;
@@ -381,7 +387,7 @@ check_rank_start(check_rank_thread *t, check_rank *r, check_rank_function *funct
 void
 check_in_each_rank(check_rank *ranks, check_rank_function *function)
 {
-    check_rank_thread threads[RANKS];
+    check_rank_thread threads[MOST];
     for (int32_t i = 0; i < ranks[0].size; ++i)
         check_rank_start(&threads[i], &ranks[i], function);
     for (int32_t i = 0; i < ranks[0].size; ++i)
@@ -402,33 +408,46 @@ check_rank_destroy(check_rank *r)
     r->handle = NULL;
 }
 
+uint32_t
+check_comm_id(check_context *c, int32_t dev, unsigned char *id)
+{
+    uint32_t size = 0;
+    const openreg_comm *const comm = check_comm(c);
+    CALL("id_size", comm->id_size(c->instance, &size));
+    REQUIRE(size > 0 && size <= OPENREG_COMM_ID_MAX, "id_size() gave %u bytes", (unsigned)size);
+    CALL("unique_id", comm->unique_id(c->instance, dev, id));
+    return size;
+}
+
+void
+check_rank_prepare(check_context *c, check_rank *r, int32_t number, int32_t size, const unsigned char *id,
+                   uint32_t id_size)
+{
+    r->c = c;
+    r->comm = check_comm(c);
+    r->id = id;
+    r->id_size = id_size;
+    r->number = r->dev = number;
+    r->size = size;
+    r->served = 0;
+    if (r->send != NULL)
+        return;
+    r->stream = check_stream(c, r->dev);
+    r->send = check_alloc(c, r->dev, ROOM);
+    r->recv = check_alloc(c, r->dev, ROOM);
+    r->staging = check_host_alloc(c, ROOM, true);
+    r->wanted = check_host_alloc(c, ROOM, true);
+    r->seen = check_host_alloc(c, ROOM, true);
+}
+
 check_rank *
 check_ranks_prepare(check_context *c, int32_t size)
 {
-    static check_rank ranks[RANKS];
+    static check_rank ranks[MOST];
     static unsigned char id[OPENREG_COMM_ID_MAX];
-    uint32_t id_size = 0;
-    const openreg_comm *const comm = check_comm(c);
-    CALL("id_size", comm->id_size(c->instance, &id_size));
-    REQUIRE(id_size > 0 && id_size <= sizeof id, "id_size() gave %u bytes", (unsigned)id_size);
-    CALL("unique_id", comm->unique_id(c->instance, 0, id));
-    for (int32_t i = 0; i < size; ++i) {
-        check_rank *const r = &ranks[i];
-        r->c = c;
-        r->comm = comm;
-        r->id = id;
-        r->id_size = id_size;
-        r->number = r->dev = i;
-        r->size = size;
-        if (r->send != NULL)
-            continue;
-        r->stream = check_stream(c, i);
-        r->send = check_alloc(c, i, ROOM);
-        r->recv = check_alloc(c, i, ROOM);
-        r->staging = check_host_alloc(c, ROOM, true);
-        r->wanted = check_host_alloc(c, ROOM, true);
-        r->seen = check_host_alloc(c, ROOM, true);
-    }
+    const uint32_t id_size = check_comm_id(c, 0, id);
+    for (int32_t i = 0; i < size; ++i)
+        check_rank_prepare(c, &ranks[i], i, size, id, id_size);
     return ranks;
 }
 
@@ -453,9 +472,9 @@ check_ranks_follow(check_rank *ranks, check_plan wanted)
     for (int32_t i = 0; i < ranks[0].size; ++i)
         ranks[i].plan = &wanted;
     check_in_each_rank(ranks, follow_plan);
-    REQUIRE(ranks[0].size == 1 || ranks[0].served == ranks[1].served,
-            "%s() of type %s is UNSUPPORTED in one rank alone", check_comm_kind_name(wanted.kind),
-            check_comm_type_name(wanted.type));
+    for (int32_t i = 1; i < ranks[0].size; ++i)
+        REQUIRE(ranks[0].served == ranks[i].served, "%s() of type %s is UNSUPPORTED in some ranks alone",
+                check_comm_kind_name(wanted.kind), check_comm_type_name(wanted.type));
 }
 
 void

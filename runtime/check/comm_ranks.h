@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
-/* comm_ranks.h: ranks of openreg.comm in this process, a device and a thread each, and calls with known input and known
- * results, for the checks of that extension. */
+/* comm_ranks.h: ranks of openreg.comm, a device each, and calls with known input and known results, for the checks of that
+ * extension. All ranks are in this process, in a thread each, or this process has one of them. */
 #ifndef OPENREG_CHECK_COMM_RANKS_H
 #define OPENREG_CHECK_COMM_RANKS_H
 
@@ -11,7 +11,8 @@
 
 #include "check.h"
 
-#define CHECK_COMM_RANKS 2
+#define CHECK_COMM_RANKS 2         /* of most checks */
+#define CHECK_COMM_MOST 4          /* ranks of any */
 #define CHECK_COMM_ROOM (1u << 20) /* bytes of a block */
 #define CHECK_COMM_TYPES 12
 #define CHECK_COMM_FLOAT32 7 /* its place in the list of types */
@@ -88,7 +89,12 @@ typedef struct check_rank_thread {
 
 /* The table, of a driver that has it. */
 const openreg_comm *check_comm(check_context *c);
-/* The ranks without a communicator. The id is a new one. */
+/* A rank of this process without a communicator, on the device of its number. */
+void check_rank_prepare(check_context *c, check_rank *r, int32_t number, int32_t size, const unsigned char *id,
+                        uint32_t id_size);
+/* A new id, and its size. */
+uint32_t check_comm_id(check_context *c, int32_t dev, unsigned char *id);
+/* All ranks without a communicator. The id is a new one. */
 check_rank *check_ranks_prepare(check_context *c, int32_t size);
 /* The same, connected. */
 check_rank *check_ranks_connect(check_context *c, int32_t size);

@@ -5,7 +5,6 @@
 #include <errno.h>
 #include <limits.h>
 #include <stdarg.h>
-#include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -35,12 +34,12 @@ check_begin(int file, check_trail *shared)
     trail = shared;
 }
 
-/* The first report of a process counts; a second thread that has one waits for the end. */
+/* The first report counts; a second thread or process of the check that has one waits for the end. */
 static void
 report(const char *format, va_list arguments)
 {
-    static atomic_flag is_reported = ATOMIC_FLAG_INIT;
-    while (atomic_flag_test_and_set(&is_reported))
+    static int none;
+    while (__atomic_exchange_n(trail != NULL ? &trail->is_reported : &none, 1, __ATOMIC_RELAXED) != 0)
         (void)pause();
     char text[CHECK_MESSAGE_SIZE];
     int length = vsnprintf(text, sizeof text, format, arguments);

@@ -263,6 +263,78 @@ wrong_ranges_are_refused(check_context *c)
     CALL("release", vmm->release(c->instance, 0, memory));
 }
 
+/* Ranges of pieces come and go at random in two reservations; a range that is memory in part is refused both ways. */
+#define PIECES 10
+
+static void
+any_part_comes_and_goes(check_context *c)
+{
+    const openreg_vmm *const vmm = find_vmm(c);
+    const int32_t dev = c->devices - 1;
+    const uint64_t step = step_of(c, vmm, dev), total = check_total_memory(c, dev);
+    unsigned seeds[2][PIECES] = {{0}}, seed = 0; /* 0: no memory */
+    void *starts[2] = {NULL, NULL};
+    if (total != 0 && total < 4 * PIECES * step)
+        check_skip("device %d has %llu MiB", (int)dev, (unsigned long long)(total >> 20));
+    for (int r = 0; r < 2; ++r)
+        CALL("reserve", vmm->reserve(c->instance, dev, PIECES * step, &starts[r]));
+    for (int round = 0; round < 120; ++round) {
+        const int r = (int)check_random_below(c, 2), first = (int)check_random_below(c, PIECES);
+        const int count = 1 + (int)check_random_below(c, (uint64_t)(PIECES - first));
+        char *const memory = starts[r];
+        int mapped = 0;
+        for (int i = first; i < first + count; ++i)
+            mapped += seeds[r][i] != 0;
+        const uint64_t offset = (uint64_t)first * step, size = (uint64_t)count * step;
+        if (mapped == 0)
+            CALL("map", vmm->map(c->instance, dev, memory, offset, size));
+        else
+            REFUSES("map", vmm->map(c->instance, dev, memory, offset, size));
+        if (mapped == count)
+            CALL("unmap", vmm->unmap(c->instance, dev, memory, offset, size));
+        else if (mapped > 0)
+            REFUSES("unmap", vmm->unmap(c->instance, dev, memory, offset, size));
+        for (int i = first; i < first + count && (mapped == 0 || mapped == count); ++i) {
+            seeds[r][i] = mapped == 0 ? ++seed : 0;
+            if (mapped == 0)
+                put(c, dev, memory + ((uint64_t)i + 1) * step - sizeof sample, seed);
+        }
+        for (int i = 0; i < 2 * PIECES; ++i)
+            if (seeds[i / PIECES][i % PIECES] != 0)
+                expect(c, dev, (char *)starts[i / PIECES] + ((uint64_t)(i % PIECES) + 1) * step - sizeof sample,
+                       seeds[i / PIECES][i % PIECES], "memory of a reservation of which other parts came and went");
+    }
+    for (int r = 0; r < 2; ++r)
+        CALL("release", vmm->release(c->instance, dev, starts[r]));
+}
+
+/* A copy that comes late still reads what unmap() takes. */
+static void
+unmap_waits(check_context *c)
+{
+    const openreg_vmm *const vmm = find_vmm(c);
+    const uint64_t step = step_of(c, vmm, 0);
+    openreg_driver_stream const stream = c->table.stream_create != NULL ? check_stream(c, 0) : NULL;
+    void *memory = NULL;
+    char *const kept = check_alloc(c, 0, sizeof sample);
+    CALL("reserve", vmm->reserve(c->instance, 0, 2 * step, &memory));
+    for (int is_release = 0; is_release < 2; ++is_release) {
+        CALL("map", vmm->map(c->instance, 0, memory, step, step));
+        put(c, 0, (char *)memory + step, 7 + (unsigned)is_release);
+        check_delay(c, 0, stream, 60);
+        MUST(c, copy, c->instance, kept, 0, (char *)memory + step, 0, sizeof sample, 0, stream);
+        if (is_release)
+            CALL("release", vmm->release(c->instance, 0, memory));
+        else
+            CALL("unmap", vmm->unmap(c->instance, 0, memory, step, step));
+        check_sync(c, 0, stream);
+        expect(c, 0, kept, 7 + (unsigned)is_release,
+               is_release ? "what a copy read of a reservation that was released behind it"
+                          : "what a copy read of memory that was unmapped behind it");
+    }
+    check_free(c, 0, kept);
+}
+
 static uint64_t
 free_bytes(check_context *c)
 {
@@ -324,6 +396,13 @@ static const check_case cases[] = {
      "memory "
      "back, wherever it lies and however many calls of map() it came from.",
      "Map pieces of the granularity one by one where the vendor can't unmap parts.", memory_comes_and_goes},
+    {"vmm.parts", "extension", 0,
+     "vmm.h: memory comes and goes in any part of a reservation, however many calls of map() it came from; E_INVALID "
+     "for a "
+     "range that is memory in part.",
+     "Note each piece by itself; look at all of a range before anything is changed.", any_part_comes_and_goes},
+    {"vmm.waits", "extension", 0, "vmm.h: unmap() and release() return after work queued on the memory has ended.",
+     "As mem_free(): wait for every stream of the device.", unmap_waits},
     {"vmm.ranges", "extension", 0,
      "vmm.h: E_INVALID: no reservation, beyond its end, not a multiple of the granularity, memory already, or for "
      "unmap() "

@@ -95,6 +95,10 @@ typedef struct check_counts {
 check_counts check_count_now(void);
 /* Keeps the heap in one arena, so that its bytes tell what is in use and not how many threads there were. */
 void check_count_exactly(void);
+/* Fails the check if `once`, called again and again with the number of the round, leaves something behind. A leak is a
+ * slope: what a vendor's library makes once, or keeps for the next call, ends to grow, so that only what grows in each of
+ * some windows is reported. `books` bytes for each round may stay. */
+void check_slope(check_context *c, int rounds, unsigned books, void (*once)(check_context *c, int i), const char *what);
 /* Threads that have ended may be in the list a little longer: waits until there are as few as wanted, up to a second. */
 int check_threads_down_to(int wanted);
 

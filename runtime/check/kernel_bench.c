@@ -9,7 +9,6 @@
 #include "fixtures.h"
 
 #define ROOM ((size_t)256 << 10) /* bytes of a place */
-#define UNTOUCHED 0xc3
 
 const openreg_dtype check_dtypes[CHECK_DTYPES] = {
     {OPENREG_DTYPE_FLOAT, 32, 1}, {OPENREG_DTYPE_INT, 64, 1}, {OPENREG_DTYPE_FLOAT, 64, 1}, {OPENREG_DTYPE_INT, 32, 1}};
@@ -111,20 +110,28 @@ check_tensor_broadcast_at(const check_tensor *t, const check_tensor *to, int64_t
     return check_tensor_at(t, indices);
 }
 
-/* Numbers that every type has exactly, none of them 0; integers are at times near the ends of their type. */
+int64_t
+check_bench_end(check_bench *b, openreg_dtype dtype)
+{
+    const int64_t most = (int64_t)(UINT64_MAX >> (64 - dtype.bits)) >> (dtype.code == OPENREG_DTYPE_INT);
+    return check_bench_below(b, 2) == 0 ? most : dtype.code == OPENREG_DTYPE_INT ? -most - 1 : 0;
+}
+
+/* Numbers that every type has exactly, none of them 0; integers are at times near the ends of their type, or 0. */
 void
 check_bench_fill(check_bench *b, int place, bool is_positive, bool is_wide)
 {
     check_tensor *const t = &b->places[place];
     const openreg_dtype dtype = t->tensor.dtype;
     const size_t size = dtype.bits / 8;
-    memset(t->host, UNTOUCHED, t->used);
+    memset(t->host, CHECK_UNTOUCHED, t->used);
     for (size_t at = 0; at + size <= t->used; at += size) {
         const double small = (double)check_bench_below(b, 9) - 4.5;
-        const int64_t wide = INT64_MAX / (1 + check_bench_below(b, 5)) - check_bench_below(b, 1000);
+        const int64_t wide = check_is_float(dtype) ? 0 : check_bench_end(b, dtype) / (1 + check_bench_below(b, 5));
+        const int64_t moved = wide - (wide > 0 ? check_bench_below(b, 3) : -check_bench_below(b, 3));
         check_number_store(t->host + at, dtype, is_positive && small < 0 ? -small : small);
         if (!check_is_float(dtype) && is_wide && check_bench_below(b, 3) == 0)
-            memcpy(t->host + at, &wide, size);
+            memcpy(t->host + at, &moved, size);
         else if (!check_is_float(dtype) && small > -1 && small < 1)
             check_number_store(t->host + at, dtype, 7);
     }
@@ -161,21 +168,44 @@ check_bench_fill_special(check_bench *b, int place, bool is_positive)
 
 /* ------------------------------------------------------------------------------------------------------------- calls */
 
-typedef struct lent {
-    check_context *c;
-    char *blocks[32];
-    int count;
-} lent;
-
 static void *
 lend(const openreg_kernel_call *call, uint64_t size)
 {
-    lent *const scratch = call->scratch;
-    if (scratch->count == 32)
+    check_bench *const b = call->scratch;
+    if (b->lent_count == CHECK_LENT)
         return NULL;
-    char *const block = check_alloc(scratch->c, 0, size == 0 ? 1 : size);
+    char *const block = check_alloc(b->c, 0, size == 0 ? 1 : size);
     check_begin_call(call->name); /* the kernel goes on */
-    return scratch->blocks[scratch->count++] = block;
+    return b->lent[b->lent_count++] = block;
+}
+
+void
+check_bench_take_back(check_bench *b)
+{
+    while (b->lent_count > 0)
+        check_free(b->c, 0, b->lent[--b->lent_count]);
+}
+
+openreg_status
+check_bench_queue(check_bench *b, const openreg_value *arguments, uint64_t count, const char *const *names,
+                  const openreg_value *results, uint64_t result_count)
+{
+    const openreg_kernel_call call = {.struct_size = sizeof call,
+                                      .kernel = b->kernel,
+                                      .name = b->kernel->name,
+                                      .stream = b->stream,
+                                      .arguments = arguments,
+                                      .argument_count = count,
+                                      .results = results,
+                                      .result_count = result_count,
+                                      .argument_names = names,
+                                      .workspace = lend,
+                                      .scratch = b};
+    check_begin_call(b->kernel->name);
+    const openreg_status status = b->kernel->run(b->c->instance, &call);
+    if (status != OPENREG_E_UNSUPPORTED)
+        check_succeeded(b->kernel->name, status);
+    return status;
 }
 
 /* Runs the kernel into the result's place, of which the host then has the bytes. False if it refuses. */
@@ -185,27 +215,11 @@ check_bench_call(check_bench *b, const openreg_value *arguments, uint64_t count,
     check_context *const c = b->c;
     check_tensor *const result = &b->places[CHECK_RESULT];
     const openreg_value results[1] = {{.kind = OPENREG_VALUE_TENSOR, .tensor = &result->tensor}};
-    lent scratch = {.c = c};
-    const openreg_kernel_call call = {.struct_size = sizeof call,
-                                      .kernel = b->kernel,
-                                      .name = b->kernel->name,
-                                      .arguments = arguments,
-                                      .argument_count = count,
-                                      .results = results,
-                                      .result_count = 1,
-                                      .argument_names = names,
-                                      .workspace = lend,
-                                      .scratch = &scratch};
-    memset(b->before, UNTOUCHED, result->used);
+    memset(b->before, CHECK_UNTOUCHED, result->used);
     check_write(c, 0, result->memory, b->before, result->used);
-    check_begin_call(b->kernel->name);
-    const openreg_status status = b->kernel->run(c->instance, &call);
-    const bool is_refused = status == OPENREG_E_UNSUPPORTED;
-    if (!is_refused)
-        check_succeeded(b->kernel->name, status);
+    const bool is_refused = check_bench_queue(b, arguments, count, names, results, 1) == OPENREG_E_UNSUPPORTED;
     check_sync(c, 0, NULL);
-    while (scratch.count > 0)
-        check_free(c, 0, scratch.blocks[--scratch.count]);
+    check_bench_take_back(b);
     check_read(c, 0, result->host, result->memory, result->used);
     REQUIRE(!is_refused || memcmp(result->host, b->before, result->used) == 0,
             "%s, %s: it refused, and has written to its result", b->kernel->name, b->text);
@@ -229,10 +243,10 @@ check_bench_expect(check_bench *b, int64_t i, double wanted, int64_t whole)
                 "%s, %s: element %lld of the result is %g, not %g", b->kernel->name, b->text, (long long)i,
                 check_number_load(at, dtype), wanted);
     else
-        REQUIRE(check_number_load_whole(at, dtype) == (dtype.bits == 64 ? whole : (int64_t)(int32_t)(uint32_t)whole),
+        REQUIRE(check_number_load_whole(at, dtype) == check_number_wrap(whole, dtype),
                 "%s, %s: element %lld of the result is %lld, not %lld", b->kernel->name, b->text, (long long)i,
-                (long long)check_number_load_whole(at, dtype), (long long)whole);
-    memset(at, UNTOUCHED, dtype.bits / 8);
+                (long long)check_number_load_whole(at, dtype), (long long)check_number_wrap(whole, dtype));
+    memset(at, CHECK_UNTOUCHED, dtype.bits / 8);
 }
 
 void
@@ -258,13 +272,28 @@ void
 check_bench_describe(check_bench *b, int count, const char *more)
 {
     size_t length = (size_t)snprintf(b->text, sizeof b->text, "%s%u size:stride",
-                                     check_is_float(b->dtype) ? "float" : "int", (unsigned)b->dtype.bits);
+                                     check_is_float(b->dtype)              ? "float"
+                                     : b->dtype.code == OPENREG_DTYPE_UINT ? "uint"
+                                                                           : "int",
+                                     (unsigned)b->dtype.bits);
     char shape[120];
     for (int i = 0; i < count && length < sizeof b->text; ++i)
         length += (size_t)snprintf(b->text + length, sizeof b->text - length, " %s",
                                    show_shape(&b->places[i], shape, sizeof shape));
     if (length < sizeof b->text)
         (void)snprintf(b->text + length, sizeof b->text - length, "%s", more);
+}
+
+void
+check_bench_names(const char *text, char *buffer, const char **names)
+{
+    int count = 0;
+    strcpy(buffer, text);
+    for (char *name = buffer; name != NULL;) { /* not strtok(): several threads at once */
+        names[count++] = name;
+        if ((name = strchr(name, ' ')) != NULL)
+            *name++ = '\0';
+    }
 }
 
 const openreg_kernel *
@@ -274,10 +303,17 @@ check_kernel_at(const openreg_kernels *kernels, uint64_t i)
 }
 
 void
-check_bench_skip_unserved(const check_bench *b)
+check_bench_require_served(check_bench *b)
+{
+    REQUIRE(b->served > b->served_before,
+            "%s refuses every call of float32, float64, int32 and int64, contiguous ones too: it is listed for nothing",
+            b->kernel->name);
+    b->served_before = b->served;
+}
+
+void
+check_bench_skip_unknown(const check_bench *b)
 {
     if (b->served + b->refused == 0)
         check_skip("the reference has none of the driver's kernels");
-    if (b->served == 0)
-        check_skip("the driver's kernels refuse every call");
 }

@@ -10,9 +10,11 @@
 #include "kernel_reference.h"
 
 #define CHECK_DIMS 6
-#define CHECK_PLACES 4 /* of tensors: arguments, and the result at the end */
+#define CHECK_PLACES 12 /* of tensors: arguments, and the result at the end */
 #define CHECK_RESULT (CHECK_PLACES - 1)
 #define CHECK_DTYPES 4
+#define CHECK_UNTOUCHED 0xc3 /* bytes that nobody may write to */
+#define CHECK_LENT 32        /* blocks of scratch memory that a call may take */
 
 typedef struct check_tensor {
     openreg_tensor tensor;
@@ -28,9 +30,13 @@ typedef struct check_bench {
     openreg_dtype dtype;
     check_tensor places[CHECK_PLACES];
     unsigned char *before;
-    char text[240];  /* of the call, for messages */
-    bool is_special; /* kernels may take numbers below the normal ones for 0 */
+    openreg_driver_stream stream; /* of the calls; NULL: the default one */
+    char text[240];               /* of the call, for messages */
+    bool is_special;              /* kernels may take numbers below the normal ones for 0 */
     int served, refused;
+    int served_before;      /* of the kernels before this one */
+    char *lent[CHECK_LENT]; /* scratch memory of the last call */
+    int lent_count;
 } check_bench;
 
 typedef enum stride_kind { CONTIGUOUS, PERMUTED, GAPPED, EXPANDED } stride_kind;
@@ -48,21 +54,32 @@ int64_t check_bench_below(check_bench *b, int64_t limit); /* uniform */
 /* Lays a tensor of that shape into a place. EXPANDED: some dimensions have one element in memory. */
 void check_bench_lay(check_bench *b, int place, int32_t ndim, const int64_t *shape, stride_kind kind,
                      openreg_dtype dtype);
-/* Numbers that every type has exactly, none of them 0; with `is_wide` integers are at times near the ends of their type. */
+/* The least or the greatest number of an integer type of less than 64 bits, or of int64. */
+int64_t check_bench_end(check_bench *b, openreg_dtype dtype);
+/* Numbers that every type has exactly, none of them 0; with `is_wide` integers are at times near the ends of their type, or
+ * 0. */
 void check_bench_fill(check_bench *b, int place, bool is_positive, bool is_wide);
 /* NaN, infinities, zeros, numbers below the normal ones, and ordinary ones. Of floating-point numbers. */
 void check_bench_fill_special(check_bench *b, int place, bool is_positive);
 double check_bench_special(check_bench *b);
 void check_bench_fill_mask(check_bench *b, int place); /* 0 and 1 */
+/* Splits "a b c"; the buffer holds the names. */
+void check_bench_names(const char *text, char *buffer, const char **names);
 /* The text of messages: type, the first `count` places, and more. */
 void check_bench_describe(check_bench *b, int count, const char *more);
 /* Runs the kernel into the result's place, of which the host then has the bytes. False if it refuses. */
 bool check_bench_call(check_bench *b, const openreg_value *arguments, uint64_t count, const char *const *names);
+/* Queues it. Its scratch memory goes back by the second, once the work has ended. */
+openreg_status check_bench_queue(check_bench *b, const openreg_value *arguments, uint64_t count,
+                                 const char *const *names, const openreg_value *results, uint64_t result_count);
+void check_bench_take_back(check_bench *b);
 /* Compares element i of the result, and takes it out of what is compared with the bytes before. */
 void check_bench_expect(check_bench *b, int64_t i, double wanted, int64_t whole);
 void check_bench_expect_nothing_beside(check_bench *b);
-/* Ends the check as skipped where no call was served. */
-void check_bench_skip_unserved(const check_bench *b);
+/* Fails where the kernel, since it was set, has refused every call. The next one is counted from here. */
+void check_bench_require_served(check_bench *b);
+/* Ends the check as skipped where no call was made. */
+void check_bench_skip_unknown(const check_bench *b);
 
 int64_t check_tensor_count(const check_tensor *t);
 unsigned char *check_tensor_at(const check_tensor *t, const int64_t *indices);

@@ -106,6 +106,7 @@ static const check_elementwise elementwise[] = {
     {"aten::bitwise_or.Tensor", "self other", "TT", OR, WHOLE},
     {"aten::where.self", "condition self other", "MTT", WHERE, EXACT},
     {"aten::masked_fill.Scalar", "self mask value", "TMS", MASKED_FILL, EXACT},
+    {"aten::masked_fill.Tensor", "self mask value", "TMV", MASKED_FILL, EXACT},
 };
 
 const check_elementwise *
@@ -285,10 +286,16 @@ check_elementwise_whole(const check_elementwise *op, const int64_t *v)
 }
 
 static const check_reduction reductions[] = {
-    {"aten::sum.dim_IntList", CHECK_SUM, true},
-    {"aten::mean.dim", CHECK_MEAN, true},
-    {"aten::amax", CHECK_MOST, false},
-    {"aten::amin", CHECK_LEAST, false},
+    {"aten::sum.dim_IntList", "self dim keepdim dtype", CHECK_SUM, "TDKt"},
+    {"aten::sum", "self dtype", CHECK_SUM, "Tt"},
+    {"aten::mean.dim", "self dim keepdim dtype", CHECK_MEAN, "TDKt"},
+    {"aten::mean", "self dtype", CHECK_MEAN, "Tt"},
+    {"aten::amax", "self dim keepdim", CHECK_MOST, "TDK"},
+    {"aten::max", "self", CHECK_MOST, "T"},
+    {"aten::amin", "self dim keepdim", CHECK_LEAST, "TDK"},
+    {"aten::min", "self", CHECK_LEAST, "T"},
+    {"aten::argmax", "self dim keepdim", CHECK_PLACE_OF_MOST, "TIK"},
+    {"aten::linalg_vector_norm", "self ord dim keepdim dtype", CHECK_NORM, "TPDKt"},
 };
 
 const check_reduction *
@@ -300,9 +307,18 @@ check_reduction_find(const char *name)
     return NULL;
 }
 
-bool
-check_is_referenced(const char *name)
+static const check_product products[] = {
+    {"aten::mm", false, false},
+    {"aten::addmm", false, true},
+    {"aten::bmm", true, false},
+    {"aten::baddbmm", true, true},
+};
+
+const check_product *
+check_product_find(const char *name)
 {
-    return check_operator_find(name) != NULL || check_elementwise_find(name) != NULL ||
-           check_reduction_find(name) != NULL || strcmp(name, "aten::bmm") == 0 || strcmp(name, "aten::addmm") == 0;
+    for (size_t i = 0; i < sizeof products / sizeof products[0]; ++i)
+        if (strcmp(products[i].name, name) == 0)
+            return &products[i];
+    return NULL;
 }

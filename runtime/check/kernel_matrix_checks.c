@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 /* kernel_matrix_checks.c: products of matrices and reductions over random shapes, against a reference in C. */
+#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -9,51 +10,59 @@
 
 /* ----------------------------------------------------------------------------------------------------------- products */
 
-/* The shapes that broadcast to m rows and n columns. */
+/* A shape that broadcasts to the result's: any of its first dimensions left out, any of the others 1. */
 static int32_t
-pick_bias(check_bench *b, int64_t rows, int64_t columns, int64_t *shape)
+pick_bias(check_bench *b, int32_t ndim, const int64_t *out, int64_t *shape)
 {
-    const int64_t shapes[][2] = {{rows, columns}, {1, columns}, {rows, 1}, {1, 1}, {columns, 0}, {1, 0}, {0, 0}};
-    static const int32_t ndims[] = {2, 2, 2, 2, 1, 1, 0};
-    const int64_t which = check_bench_below(b, 7);
-    memcpy(shape, shapes[which], sizeof shapes[which]);
-    return ndims[which];
+    const int32_t missing = (int32_t)check_bench_below(b, ndim + 1);
+    for (int32_t d = missing; d < ndim; ++d)
+        shape[d - missing] = check_bench_below(b, 3) == 0 ? 1 : out[d];
+    return ndim - missing;
 }
 
-/* mm(self, mat2), bmm(self, mat2), addmm(self, mat1, mat2, *, beta=1, alpha=1); inner sizes from 0. */
+/* mm(self, mat2), bmm(self, mat2), addmm(self, mat1, mat2, *, beta=1, alpha=1), baddbmm(self, batch1, batch2, *, beta=1,
+ * alpha=1); inner sizes from 0, and now and then matrices that a vendor's library is asked for. */
 static void
-try_product(check_bench *b, bool is_batched, bool has_bias)
+try_product(check_bench *b, const check_product *op, bool is_large)
 {
-    static const char *const plain_names[] = {"self", "mat2"}, *const bias_names[] = {"self", "mat1", "mat2", "beta",
-                                                                                      "alpha"};
+    static const char *const plain_names[] = {"self", "mat2"},
+                             *const bias_names[] = {"self", "mat1", "mat2", "beta", "alpha"},
+                             *const batch_names[] = {"self", "batch1", "batch2", "beta", "alpha"};
     static const double factors[] = {1, 2, 0, -3};
-    const int64_t batch = is_batched ? 1 + check_bench_below(b, 3) : 1, rows = 1 + check_bench_below(b, 6),
-                  columns = 1 + check_bench_below(b, 6), inner = check_bench_below(b, 6);
+    const bool has_bias = op->has_bias;
+    const int64_t least = is_large ? 64 : 1, batch = op->is_batched ? 1 + check_bench_below(b, 3) : 1,
+                  rows = least + check_bench_below(b, 6), columns = least + check_bench_below(b, 6),
+                  inner = is_large ? least + check_bench_below(b, 6) : check_bench_below(b, 6);
     const int64_t left[] = {batch, rows, inner}, right[] = {batch, inner, columns}, out[] = {batch, rows, columns};
-    const int first = is_batched ? 0 : 1, of_left = has_bias ? 1 : 0, of_right = of_left + 1;
+    const int first = op->is_batched ? 0 : 1, of_left = has_bias ? 1 : 0, of_right = of_left + 1;
     const double beta = has_bias ? factors[check_bench_below(b, 4)] : 0,
                  alpha = has_bias ? factors[check_bench_below(b, 4)] : 1;
     openreg_value arguments[5];
-    int64_t bias[2];
+    int64_t bias[3];
     char more[64];
     memset(arguments, 0, sizeof arguments);
     if (has_bias) {
-        const int32_t ndim = pick_bias(b, rows, columns, bias);
+        const int32_t ndim = pick_bias(b, 3 - first, out + first, bias);
         check_bench_lay(b, 0, ndim, bias, (stride_kind)check_bench_below(b, 3), b->dtype);
         check_bench_fill(b, 0, false, false);
         arguments[3] = (openreg_value){.kind = OPENREG_VALUE_INT, .integer = (int64_t)beta, .real = beta};
         arguments[4] = (openreg_value){.kind = OPENREG_VALUE_INT, .integer = (int64_t)alpha, .real = alpha};
     }
-    check_bench_lay(b, of_left, 3 - first, left + first, (stride_kind)check_bench_below(b, 4), b->dtype);
-    check_bench_lay(b, of_right, 3 - first, right + first, (stride_kind)check_bench_below(b, 4), b->dtype);
-    check_bench_lay(b, CHECK_RESULT, 3 - first, out + first, CONTIGUOUS, b->dtype);
+    check_bench_lay(b, of_left, 3 - first, left + first, (stride_kind)check_bench_below(b, is_large ? 2 : 4), b->dtype);
+    check_bench_lay(b, of_right, 3 - first, right + first, (stride_kind)check_bench_below(b, is_large ? 2 : 4),
+                    b->dtype);
+    check_bench_lay(b, CHECK_RESULT, 3 - first, out + first,
+                    check_bench_below(b, 4) == 0 ? (stride_kind)check_bench_below(b, 3) : CONTIGUOUS, b->dtype);
     check_bench_fill(b, of_left, false, false);
     check_bench_fill(b, of_right, false, false);
     for (int i = 0; i <= of_right; ++i)
         arguments[i] = (openreg_value){.kind = OPENREG_VALUE_TENSOR, .tensor = &b->places[i].tensor};
     (void)snprintf(more, sizeof more, ", beta %g, alpha %g", beta, alpha);
     check_bench_describe(b, of_right + 1, has_bias ? more : "");
-    if (!check_bench_call(b, arguments, has_bias ? 5 : 2, has_bias ? bias_names : plain_names))
+    if (!check_bench_call(b, arguments, has_bias ? 5 : 2,
+                          !has_bias        ? plain_names
+                          : op->is_batched ? batch_names
+                                           : bias_names))
         return;
     for (int64_t i = 0; i < batch * rows * columns; ++i) {
         double sum = 0;
@@ -79,35 +88,92 @@ products_of_any_shape(check_context *c)
     check_bench_set_up(&b, c);
     for (uint64_t i = 0; i < kernels->count; ++i) {
         b.kernel = check_kernel_at(kernels, i);
-        const bool is_batched = strcmp(b.kernel->name, "aten::bmm") == 0;
-        const bool has_bias = strcmp(b.kernel->name, "aten::addmm") == 0;
-        if (!is_batched && !has_bias && strcmp(b.kernel->name, "aten::mm") != 0)
-            continue;
-        for (size_t k = 0; k < CHECK_DTYPES; ++k) {
+        const check_product *const op = check_product_find(b.kernel->name);
+        for (size_t k = 0; op != NULL && k < CHECK_DTYPES; ++k) {
             b.dtype = check_dtypes[k];
             for (int round = 0; round < 60; ++round)
-                try_product(&b, is_batched, has_bias);
+                try_product(&b, op, k == 0 && round % 15 == 14);
         }
+        if (op != NULL)
+            check_bench_require_served(&b);
     }
-    check_bench_skip_unserved(&b);
+    check_bench_skip_unknown(&b);
 }
 
 /* --------------------------------------------------------------------------------------------------------- reductions */
 
+/* The arguments, by their letters; the dimensions are chosen already. */
+static uint64_t
+add_arguments(check_bench *b, const check_reduction *op, bool keeps, const int64_t *dims, int64_t count,
+              openreg_value *arguments)
+{
+    uint64_t made = 0;
+    for (const char *kind = op->kinds; *kind != '\0'; ++kind) {
+        openreg_value *const value = &arguments[made++];
+        memset(value, 0, sizeof *value);
+        if (*kind == 'T')
+            *value = (openreg_value){.kind = OPENREG_VALUE_TENSOR, .tensor = &b->places[0].tensor};
+        else if (*kind == 'D')
+            *value = (openreg_value){.kind = OPENREG_VALUE_INTS, .integers = dims, .count = (uint64_t)count};
+        else if (*kind == 'I' && count == 1)
+            *value = (openreg_value){.kind = OPENREG_VALUE_INT, .integer = dims[0], .real = (double)dims[0]};
+        else if (*kind == 'K')
+            *value = (openreg_value){.kind = OPENREG_VALUE_BOOL, .integer = keeps, .real = keeps};
+        else if (*kind == 'P')
+            *value = (openreg_value){.kind = OPENREG_VALUE_FLOAT, .real = 2};
+    }
+    return made;
+}
+
+/* Which of `all` results element i goes to: the dimensions that are kept. */
+static int64_t
+result_of(int64_t i, int32_t ndim, const int64_t *shape, const bool *is_reduced)
+{
+    int64_t to = 0, size = 1;
+    for (int32_t d = ndim - 1; d >= 0; --d) {
+        if (!is_reduced[d]) {
+            to += i % shape[d] * size;
+            size *= shape[d];
+        }
+        i /= shape[d];
+    }
+    return to;
+}
+
+/* `number`: how many came before it to this result, which is where the most is, too. */
+static void
+reduce_into(const check_reduction *op, double value, int64_t number, double *sum, int64_t *place)
+{
+    if (op->kind == CHECK_SUM || op->kind == CHECK_MEAN)
+        *sum += value;
+    else if (op->kind == CHECK_NORM)
+        *sum += value * value;
+    else if (number == 0 || (op->kind == CHECK_LEAST ? value < *sum : value > *sum)) {
+        *sum = value;
+        *place = number;
+    }
+}
+
 static void
 try_reduction(check_bench *b, const check_reduction *op)
 {
-    static const char *const names[] = {"self", "dim", "keepdim", "dtype"};
     int64_t shape[CHECK_DIMS], out[CHECK_DIMS], dims[CHECK_DIMS], count = 0;
     bool is_reduced[CHECK_DIMS] = {false};
-    char more[80] = ", dim";
-    const int32_t ndim = 1 + (int32_t)check_bench_below(b, CHECK_DIMS - 1);
-    const bool keeps = check_bench_below(b, 2) == 0;
+    char more[80] = ", dim", buffer[64];
+    const char *names[5];
+    openreg_value arguments[5];
+    const bool is_all = strpbrk(op->kinds, "DI") == NULL, has_one = strchr(op->kinds, 'I') != NULL;
+    const int32_t ndim = (is_all ? 0 : 1) + (int32_t)check_bench_below(b, CHECK_DIMS - 1);
+    const bool keeps = !is_all && check_bench_below(b, 2) == 0;
     int32_t kept = 0;
+    check_bench_names(op->names, buffer, names);
     for (int32_t d = 0; d < ndim; ++d)
         shape[d] = 1 + check_bench_below(b, 4);
+    const int64_t only = has_one ? check_bench_below(b, ndim + 1) : -1; /* ndim: None, all */
     for (int32_t d = 0; d < ndim; ++d)
-        if (check_bench_below(b, 2) == 0 || (d == ndim - 1 && count == 0)) {
+        if (is_all || only == ndim) {
+            is_reduced[d] = true;
+        } else if (has_one ? d == only : check_bench_below(b, 2) == 0 || (d == ndim - 1 && count == 0)) {
             is_reduced[d] = true;
             dims[count++] = check_bench_below(b, 2) == 0 ? d : d - ndim;
             (void)snprintf(more + strlen(more), sizeof more - strlen(more), " %d", (int)dims[count - 1]);
@@ -118,43 +184,43 @@ try_reduction(check_bench *b, const check_reduction *op)
         if (!is_reduced[d] || keeps)
             out[kept++] = is_reduced[d] ? 1 : shape[d];
     check_bench_lay(b, 0, ndim, shape, (stride_kind)check_bench_below(b, 4), b->dtype);
-    check_bench_lay(b, CHECK_RESULT, kept, out, CONTIGUOUS, b->dtype);
+    check_bench_lay(b, CHECK_RESULT, kept, out, CONTIGUOUS,
+                    op->kind == CHECK_PLACE_OF_MOST ? check_dtypes[1] : b->dtype);
     check_bench_fill(b, 0, false, false);
-    const openreg_value arguments[] = {
-        {.kind = OPENREG_VALUE_TENSOR, .tensor = &b->places[0].tensor},
-        {.kind = OPENREG_VALUE_INTS, .integers = dims, .count = (uint64_t)count},
-        {.kind = OPENREG_VALUE_BOOL, .integer = keeps, .real = keeps},
-        {.kind = OPENREG_VALUE_NONE},
-    };
+    const uint64_t given = add_arguments(b, op, keeps, dims, count, arguments);
     check_bench_describe(b, 1, more);
-    if (!check_bench_call(b, arguments, op->has_dtype ? 4 : 3, names))
+    if (!check_bench_call(b, arguments, given, names))
         return;
     const int64_t results = check_tensor_count(&b->places[CHECK_RESULT]), all = check_tensor_count(&b->places[0]);
     double *const sums = calloc((size_t)results, sizeof *sums);
-    int64_t *const numbers = calloc((size_t)results, sizeof *numbers);
+    int64_t *const numbers = calloc((size_t)results, sizeof *numbers), *const places = calloc((size_t)results,
+                                                                                              sizeof *places);
+    bool *const are_equal = calloc((size_t)results, sizeof *are_equal); /* of two equal ones either may be named */
     for (int64_t i = 0; i < all; ++i) {
-        int64_t rest = i, to = 0, size = 1;
-        for (int32_t d = ndim - 1; d >= 0; --d) {
-            if (!is_reduced[d]) {
-                to += rest % shape[d] * size;
-                size *= shape[d];
-            }
-            rest /= shape[d];
-        }
+        const int64_t to = result_of(i, ndim, shape, is_reduced);
         const double value = check_number_load(check_tensor_broadcast_at(&b->places[0], &b->places[0], i), b->dtype);
-        const bool is_first = numbers[to]++ == 0;
-        if (op->kind == CHECK_SUM || op->kind == CHECK_MEAN || is_first)
-            sums[to] += value;
-        else if (op->kind == CHECK_MOST ? value > sums[to] : value < sums[to])
-            sums[to] = value;
+        are_equal[to] = (are_equal[to] && value <= sums[to]) || (numbers[to] > 0 && value == sums[to]);
+        reduce_into(op, value, numbers[to]++, &sums[to], &places[to]);
     }
     for (int64_t i = 0; i < results; ++i) {
-        const double wanted = op->kind == CHECK_MEAN ? sums[i] / (double)numbers[i] : sums[i];
-        check_bench_expect(b, i, wanted, (int64_t)wanted);
+        const double value = op->kind == CHECK_MEAN   ? sums[i] / (double)numbers[i]
+                             : op->kind == CHECK_NORM ? sqrt(sums[i])
+                                                      : sums[i];
+        const check_tensor *const result = &b->places[CHECK_RESULT];
+        const int64_t seen = op->kind != CHECK_PLACE_OF_MOST
+                                 ? 0
+                                 : check_number_load_whole(check_tensor_broadcast_at(result, result, i),
+                                                           check_dtypes[1]);
+        check_bench_expect(b, i, value,
+                           op->kind != CHECK_PLACE_OF_MOST                          ? (int64_t)value
+                           : are_equal[i] && seen >= places[i] && seen < numbers[i] ? seen
+                                                                                    : places[i]);
     }
+    check_bench_expect_nothing_beside(b);
     free(sums);
     free(numbers);
-    check_bench_expect_nothing_beside(b);
+    free(places);
+    free(are_equal);
 }
 
 static void
@@ -168,11 +234,14 @@ reductions_of_any_shape(check_context *c)
         const check_reduction *const op = check_reduction_find(b.kernel->name);
         for (size_t k = 0; op != NULL && k < 3; ++k) { /* a sum of int32 is an int64 */
             b.dtype = check_dtypes[k];
-            for (int round = 0; (check_is_float(b.dtype) || op->kind != CHECK_MEAN) && round < 40; ++round)
+            for (int round = 0;
+                 (check_is_float(b.dtype) || (op->kind != CHECK_MEAN && op->kind != CHECK_NORM)) && round < 40; ++round)
                 try_reduction(&b, op);
         }
+        if (op != NULL)
+            check_bench_require_served(&b);
     }
-    check_bench_skip_unserved(&b);
+    check_bench_skip_unknown(&b);
 }
 
 static const check_case cases[] = {

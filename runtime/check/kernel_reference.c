@@ -120,29 +120,28 @@ check_number_load(const void *at, openreg_dtype dtype)
 {
     float f;
     double d;
-    int32_t i;
-    int64_t l;
-    if (dtype.code == OPENREG_DTYPE_FLOAT && dtype.bits == 32)
-        return memcpy(&f, at, sizeof f), (double)f;
-    if (dtype.code == OPENREG_DTYPE_FLOAT)
-        return memcpy(&d, at, sizeof d), d;
-    if (dtype.bits == 8)
-        return *(const unsigned char *)at;
+    if (dtype.code != OPENREG_DTYPE_FLOAT)
+        return (double)check_number_load_whole(at, dtype);
     if (dtype.bits == 32)
-        return memcpy(&i, at, sizeof i), (double)i;
-    return memcpy(&l, at, sizeof l), (double)l;
+        return memcpy(&f, at, sizeof f), (double)f;
+    return memcpy(&d, at, sizeof d), d;
 }
 
 int64_t
+check_number_wrap(int64_t value, openreg_dtype dtype)
+{
+    const int rest = 64 - dtype.bits;
+    const uint64_t high = (uint64_t)value << rest;
+    return dtype.code == OPENREG_DTYPE_INT ? (int64_t)high >> rest : (int64_t)(high >> rest);
+}
+
+/* The first bytes are the low ones: every machine that the runtime is built for is little-endian. */
+int64_t
 check_number_load_whole(const void *at, openreg_dtype dtype)
 {
-    int64_t wide;
-    int32_t narrow;
-    if (dtype.bits == 8)
-        return *(const unsigned char *)at;
-    if (dtype.bits == 64)
-        return memcpy(&wide, at, sizeof wide), wide;
-    return memcpy(&narrow, at, sizeof narrow), (int64_t)narrow;
+    int64_t value = 0;
+    memcpy(&value, at, dtype.bits / 8);
+    return check_number_wrap(value, dtype);
 }
 
 void
@@ -150,18 +149,13 @@ check_number_store(void *at, openreg_dtype dtype, double value)
 {
     const float f = (float)value;
     const bool is_float = dtype.code == OPENREG_DTYPE_FLOAT;
-    const int32_t i = is_float ? 0 : (int32_t)value;
-    const int64_t l = is_float ? 0 : (int64_t)value;
+    const int64_t whole = is_float ? 0 : dtype.code == OPENREG_DTYPE_BOOL ? value != 0 : (int64_t)value;
     if (is_float && dtype.bits == 32)
         memcpy(at, &f, sizeof f);
     else if (is_float)
         memcpy(at, &value, sizeof value);
-    else if (dtype.bits == 8)
-        *(unsigned char *)at = value != 0;
-    else if (dtype.bits == 32)
-        memcpy(at, &i, sizeof i);
     else
-        memcpy(at, &l, sizeof l);
+        memcpy(at, &whole, dtype.bits / 8);
 }
 
 bool

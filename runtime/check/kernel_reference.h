@@ -25,7 +25,7 @@ double check_operator_apply(const check_operator *known, const double *operands)
 
 typedef struct check_elementwise {
     const char *name, *names; /* of the operator, and of its arguments, "a b c" */
-    /* A letter each: T a tensor, M a mask, N a tensor or a number, S and A a number, O one or None, G gelu's text. */
+    /* A letter each: T a tensor, M a mask, V a tensor without dimensions, N a tensor or a number, S and A a number, O one or None, G gelu's text. */
     const char *kinds;
     int what;
     bool is_real;     /* of floating-point numbers alone */
@@ -41,17 +41,26 @@ double check_elementwise_real(const check_elementwise *op, const double *argumen
 int64_t check_elementwise_whole(const check_elementwise *op, const int64_t *arguments);
 
 typedef struct check_reduction {
-    const char *name;
-    enum { CHECK_SUM, CHECK_MEAN, CHECK_MOST, CHECK_LEAST } kind;
-    bool has_dtype; /* as its last argument */
+    const char *name, *names; /* of the operator, and of its arguments */
+    enum { CHECK_SUM, CHECK_MEAN, CHECK_MOST, CHECK_LEAST, CHECK_PLACE_OF_MOST, CHECK_NORM } kind;
+    /* A letter for each argument: T the tensor, D dimensions, I one dimension or None, K keepdim, P the number 2,
+     * t a type. */
+    const char *kinds;
 } check_reduction;
 const check_reduction *check_reduction_find(const char *name);
+
+typedef struct check_product {
+    const char *name;
+    bool is_batched, has_bias; /* a tensor that is added comes first, two factors last */
+} check_product;
+const check_product *check_product_find(const char *name);
 
 /* Whether any check of levels 1 and 2 has a reference for it. */
 bool check_is_referenced(const char *name);
 
 double check_number_load(const void *at, openreg_dtype dtype);
 int64_t check_number_load_whole(const void *at, openreg_dtype dtype); /* of integers */
+int64_t check_number_wrap(int64_t value, openreg_dtype dtype);        /* to an integer type, as C's conversion */
 void check_number_store(void *at, openreg_dtype dtype, double value); /* integers: cut off */
 bool check_is_close(double seen, double wanted, openreg_dtype dtype);
 

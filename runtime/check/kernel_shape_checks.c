@@ -14,17 +14,14 @@ static const openreg_dtype boolean = {OPENREG_DTYPE_BOOL, 8, 1};
 
 /* ------------------------------------------------------------------------------------------------------ by the element */
 
-static const char *
-split_names(const char *text, char *buffer, const char **names)
-{
-    int count = 0;
-    strcpy(buffer, text);
-    for (char *name = strtok(buffer, " "); name != NULL; name = strtok(NULL, " "))
-        names[count++] = name;
-    return text;
-}
+/* Beside those of every check, as a driver may have kernels for them too. */
+static const openreg_dtype narrow_dtypes[] = {
+    {OPENREG_DTYPE_UINT, 8, 1}, {OPENREG_DTYPE_INT, 8, 1}, {OPENREG_DTYPE_INT, 16, 1}};
 
-/* A number for an argument that takes one. */
+#define NARROW_DTYPES (sizeof narrow_dtypes / sizeof narrow_dtypes[0])
+
+/* A number for an argument that takes one. An integer is wrapped to the tensors' type, as PyTorch does: to compare with one
+ * just outside is legal. */
 static openreg_value
 pick_number(check_bench *b, const check_elementwise *op, double *real, int64_t *whole)
 {
@@ -32,9 +29,15 @@ pick_number(check_bench *b, const check_elementwise *op, double *real, int64_t *
     static const double reals[] = {2.5, -0.5, 1e15, 3, 16777217};
     const bool is_wide = b->dtype.bits == 64 && !op->is_real;
     if (!check_is_float(b->dtype)) {
-        *whole = ints[check_bench_below(b, is_wide ? 5 : 2)];
-        *real = (double)*whole;
-        return (openreg_value){.kind = OPENREG_VALUE_INT, .integer = *whole, .real = *real};
+        int64_t number = ints[check_bench_below(b, is_wide ? 5 : 2)];
+        if (op->is_exact && check_bench_below(b, op->is_boolean ? 2 : 3) == 0) {
+            number = check_bench_end(b, b->dtype);
+            if (op->is_boolean && b->dtype.bits < 64 && check_bench_below(b, 2) == 0)
+                number += number > 0 ? 1 : -1;
+        }
+        *whole = check_number_wrap(number, b->dtype);
+        *real = (double)number;
+        return (openreg_value){.kind = OPENREG_VALUE_INT, .integer = number, .real = *real};
     }
     *real = reals[check_bench_below(b, op->is_real ? 2 : 5)];
     *real = op->is_positive && *real < 0 ? -*real : *real;
@@ -104,7 +107,7 @@ try_elementwise(check_bench *b, const check_elementwise *op)
     const int count = (int)strlen(op->kinds);
     const bool is_expanded = (b->kernel->flags & OPENREG_KERNEL_ELEMENTWISE) != 0;
     const int32_t ndim = (int32_t)check_bench_below(b, CHECK_DIMS + 1);
-    (void)split_names(op->names, buffer, names);
+    check_bench_names(op->names, buffer, names);
     for (int32_t d = 0; d < ndim; ++d)
         shape[d] = 1 + check_bench_below(b, d < 3 ? 5 : 3);
     if (ndim > 0 && check_bench_below(b, 12) == 0)
@@ -125,12 +128,14 @@ try_elementwise(check_bench *b, const check_elementwise *op)
         }
         int64_t own[CHECK_DIMS];
         const bool is_whole = is_expanded || i == 0;
-        const int32_t missing = is_whole ? 0 : (int32_t)check_bench_below(b, ndim + 1);
+        const int32_t missing = is_whole ? 0 : kind == 'V' ? ndim : (int32_t)check_bench_below(b, ndim + 1);
         for (int32_t d = missing; d < ndim; ++d)
             own[d - missing] = is_whole || check_bench_below(b, 3) != 0 ? shape[d] : 1;
         places[i] = tensors++;
         const stride_kind strides = (stride_kind)check_bench_below(b, is_expanded ? 4 : 3);
         check_bench_lay(b, places[i], ndim - missing, own, strides, kind == 'M' ? boolean : b->dtype);
+        if (kind == 'V')
+            memset(b->places[places[i]].strides, 0, sizeof b->places[places[i]].strides);
         if (kind == 'M')
             check_bench_fill_mask(b, places[i]);
         else if (b->is_special)
@@ -166,17 +171,19 @@ try_all(check_context *c, bool is_special)
     for (uint64_t i = 0; i < kernels->count; ++i) {
         b.kernel = check_kernel_at(kernels, i);
         const check_elementwise *const op = check_elementwise_find(b.kernel->name);
-        for (size_t k = 0; op != NULL && k < CHECK_DTYPES; ++k) {
-            b.dtype = check_dtypes[k];
+        for (size_t k = 0; op != NULL && k < CHECK_DTYPES + NARROW_DTYPES; ++k) {
+            b.dtype = k < CHECK_DTYPES ? check_dtypes[k] : narrow_dtypes[k - CHECK_DTYPES];
             if (check_is_float(b.dtype) ? op->is_whole : op->is_real || is_special)
                 continue;
             if (is_special && strchr(op->kinds, 'G') != NULL) /* of -inf PyTorch's own differ */
                 continue;
-            for (int round = 0; round < (is_special ? 4 : k < 2 ? 24 : 8); ++round)
+            for (int round = 0; round < (is_special ? 4 : k < 2 || k >= CHECK_DTYPES ? 24 : 8); ++round)
                 try_elementwise(&b, op);
         }
+        if (op != NULL && !is_special)
+            check_bench_require_served(&b);
     }
-    check_bench_skip_unserved(&b);
+    check_bench_skip_unknown(&b);
 }
 
 static void
@@ -210,7 +217,7 @@ large_tensors(check_context *c)
         check_skip("no host memory of %zu bytes", bytes);
     check_bench_set_up(&b, c);
     b.dtype = check_dtypes[0];
-    for (int i = 0; i < CHECK_PLACES; ++i) {
+    for (int i = 0; i < CHECK_PLACES; i = i == 2 ? CHECK_RESULT : i + 1) { /* three arguments, and the result */
         check_tensor *const t = &b.places[i];
         t->memory = check_alloc(c, 0, bytes);
         t->shape[0] = LARGE_COUNT;
@@ -228,13 +235,13 @@ large_tensors(check_context *c)
     for (uint64_t i = 0; i < kernels->count; ++i) {
         b.kernel = check_kernel_at(kernels, i);
         const check_elementwise *const op = check_elementwise_find(b.kernel->name);
-        if (op == NULL || op->is_boolean || op->is_whole || strpbrk(op->kinds, "MGO") != NULL)
+        if (op == NULL || op->is_boolean || op->is_whole || strpbrk(op->kinds, "MGOV") != NULL)
             continue;
         char buffer[64];
         const char *names[4];
         openreg_value arguments[4];
         memset(arguments, 0, sizeof arguments);
-        (void)split_names(op->names, buffer, names);
+        check_bench_names(op->names, buffer, names);
         const int count = (int)strlen(op->kinds);
         for (int k = 0; k < count; ++k)
             arguments[k] = op->kinds[k] == 'T' || op->kinds[k] == 'N'
@@ -254,7 +261,7 @@ large_tensors(check_context *c)
                     b.kernel->name, b.text, (long long)k, (double)host[k], wanted);
         }
     }
-    check_bench_skip_unserved(&b);
+    check_bench_skip_unknown(&b);
 }
 
 static const check_case cases[] = {

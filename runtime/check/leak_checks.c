@@ -7,79 +7,6 @@
 #include "check.h"
 #include "fixtures.h"
 
-#define ONCE_SECONDS 2.0 /* for the rounds of one window: a slow driver gets fewer */
-
-/* What has grown, as text; NULL if nothing has. */
-static const char *
-growth(const check_counts *before, const check_counts *after, int rounds, unsigned books, const char *what)
-{
-    static char text[200];
-    unsigned long long number = 0;
-    const char *noun = NULL;
-    if (after->threads > before->threads) {
-        number = (unsigned)(after->threads - before->threads);
-        noun = "threads";
-    } else if (after->files > before->files) {
-        number = (unsigned)(after->files - before->files);
-        noun = "open files";
-    } else if (after->heap > before->heap + (uint64_t)rounds * books + CHECK_HEAP_SLACK) {
-        number = after->heap - before->heap;
-        noun = "bytes of host memory";
-    } else if (after->address_space > before->address_space + (uint64_t)rounds * 2048 + CHECK_ADDRESS_SLACK) {
-        number = after->address_space - before->address_space;
-        noun = "bytes of address space";
-    } else if (before->device > after->device + (uint64_t)rounds * 64 + CHECK_DEVICE_SLACK) {
-        number = before->device - after->device;
-        noun = "bytes of device memory";
-    }
-    if (noun == NULL)
-        return NULL;
-    (void)snprintf(text, sizeof text, "%llu %s are left after %d times %s", number, noun, rounds, what);
-    return text;
-}
-
-static check_counts
-count_all(check_context *c, int threads)
-{
-    check_counts counts;
-    MUST(c, device_sync, c->instance, 0);
-    const int left = threads > 0 ? check_threads_down_to(threads) : 0;
-    counts = check_count_now();
-    if (threads > 0)
-        counts.threads = left;
-    uint64_t unused = 0, total;
-    if (c->table.mem_info != NULL)
-        MUST(c, mem_info, c->instance, 0, &unused, &total);
-    counts.device = unused;
-    return counts;
-}
-
-/* A leak is a slope: what a vendor's library makes once, or keeps for the next call, ends to grow, so that only what
- * grows in each of some windows is reported. `books` bytes for each round may stay. */
-static void
-count_over(check_context *c, int rounds, unsigned books, void (*once)(check_context *c, int i), const char *what)
-{
-    check_count_exactly();
-    const int first = rounds / 4 + 8;
-    const double begin = check_now();
-    int done = 0;
-    while (done < first && (done < 8 || check_now() < begin + ONCE_SECONDS))
-        once(c, done++);
-    const double each = (check_now() - begin) / done;
-    if (each * rounds > ONCE_SECONDS)
-        rounds = (int)(ONCE_SECONDS / each) + 8;
-    check_counts before = count_all(c, 0);
-    const char *grown = "";
-    for (int window = 0; window < 4 && grown != NULL; ++window) {
-        for (int i = 0; i < rounds; ++i)
-            once(c, i);
-        const check_counts after = count_all(c, before.threads);
-        grown = growth(&before, &after, rounds, books, what);
-        before = after;
-    }
-    REQUIRE(grown == NULL, "%s, and again after as many more", grown);
-}
-
 static void
 use_event(check_context *c, int i)
 {
@@ -94,7 +21,7 @@ use_event(check_context *c, int i)
 static void
 events_are_given_back(check_context *c)
 {
-    count_over(c, 8000, 6, use_event, "creating and destroying an event");
+    check_slope(c, 8000, 6, use_event, "creating and destroying an event");
 }
 
 static void
@@ -115,7 +42,7 @@ use_stream(check_context *c, int i)
 static void
 streams_are_given_back(check_context *c)
 {
-    count_over(c, 400, 256, use_stream, "creating and destroying a stream");
+    check_slope(c, 400, 256, use_stream, "creating and destroying a stream");
 }
 
 static void
@@ -127,7 +54,7 @@ use_host_memory(check_context *c, int i)
 static void
 host_memory_is_given_back(check_context *c)
 {
-    count_over(c, 1500, 6, use_host_memory, "host_alloc() and host_free()");
+    check_slope(c, 1500, 6, use_host_memory, "host_alloc() and host_free()");
 }
 
 static void
@@ -144,7 +71,7 @@ use_memory(check_context *c, int i)
 static void
 memory_is_given_back(check_context *c)
 {
-    count_over(c, 3000, 6, use_memory, "mem_alloc() and mem_free()");
+    check_slope(c, 3000, 6, use_memory, "mem_alloc() and mem_free()");
 }
 
 /* Four times the device's memory, a sixteenth at a time. */
@@ -188,7 +115,7 @@ use_queue(check_context *c, int i)
 static void
 work_leaves_nothing(check_context *c)
 {
-    count_over(c, 4000, 6, use_queue, "a copy and a fill");
+    check_slope(c, 4000, 6, use_queue, "a copy and a fill");
 }
 
 /* ------------------------------------------------------------------------------------------------------------- copies */
@@ -236,10 +163,10 @@ count_routes(check_context *c, const route *routes, size_t count)
         current = routes[i];
         current_size = 100;
         (void)snprintf(what, sizeof what, "copying 100 bytes %s", current.name);
-        count_over(c, 1500, 6, use_route, what);
+        check_slope(c, 1500, 6, use_route, what);
         current_size = (size_t)700 << 10;
         (void)snprintf(what, sizeof what, "copying 700 KiB %s", current.name);
-        count_over(c, 120, 64, use_route, what);
+        check_slope(c, 120, 64, use_route, what);
     }
 }
 
@@ -283,7 +210,87 @@ replace_record(check_context *c, int i)
 static void
 records_leave_nothing(check_context *c)
 {
-    count_over(c, 3000, 6, replace_record, "recording an event again");
+    check_slope(c, 3000, 6, replace_record, "recording an event again");
+}
+
+/* ----------------------------------------------------------------------------------------------------- asks and waits */
+
+/* Every slot that asks or waits, of work that has ended and of work that may not have. */
+static void
+ask(check_context *c, int i)
+{
+    static openreg_driver_event first, second;
+    static openreg_driver_stream stream;
+    static char *memory;
+    int32_t done;
+    double ms;
+    void *out;
+    uint64_t unused, total;
+    if (memory == NULL) {
+        memory = check_alloc(c, 0, 8192);
+        stream = c->table.stream_create != NULL ? check_stream(c, 0) : NULL;
+        if (c->table.event_create != NULL) {
+            first = check_event(c, 0, OPENREG_EVENT_TIMING);
+            second = check_event(c, 0, OPENREG_EVENT_TIMING);
+            MUST(c, event_record, c->instance, 0, first, stream);
+        }
+    }
+    if (i % 4 == 0)
+        MUST(c, copy, c->instance, memory, 0, memory + 4096, 0, 100, 0, stream);
+    if (c->table.stream_create != NULL) {
+        MUST(c, stream_query, c->instance, 0, stream, &done);
+        if (i % 16 == 0)
+            MUST(c, stream_sync, c->instance, 0, stream);
+        MUST(c, stream_query, c->instance, 0, NULL, &done);
+    }
+    if (c->table.event_create != NULL) {
+        MUST(c, event_record, c->instance, 0, second, stream);
+        MUST(c, event_query, c->instance, 0, second, &done);
+        MUST(c, event_sync, c->instance, 0, second);
+        MUST(c, event_query, c->instance, 0, second, &done);
+        if (c->table.event_elapsed != NULL)
+            MUST(c, event_elapsed, c->instance, 0, first, second, &ms);
+    }
+    if (i % 8 == 0)
+        MUST(c, device_sync, c->instance, 0);
+    if (c->table.mem_info != NULL)
+        MUST(c, mem_info, c->instance, 0, &unused, &total);
+    (void)check_caps(c, 0);
+    if (c->table.device_active != NULL)
+        MUST(c, device_active, c->instance, 0, &done);
+    if (c->table.stream_native != NULL)
+        MUST(c, stream_native, c->instance, 0, stream, &out);
+    if (c->table.host_alias != NULL && (check_caps(c, 0) & OPENREG_CAP_HOST_VISIBLE) != 0)
+        MUST(c, host_alias, c->instance, 0, memory, &out);
+}
+
+static void
+asking_leaves_nothing(check_context *c)
+{
+    check_slope(c, 1500, 8, ask, "asking and waiting");
+}
+
+static void
+nothing(void *argument)
+{
+    (void)argument;
+}
+
+static void
+call_back(check_context *c, int i)
+{
+    MUST(c, host_func, c->instance, 0, NULL, nothing, NULL);
+    if (i % 16 == 0)
+        check_sync(c, 0, NULL);
+}
+
+static void
+host_functions_leave_nothing(check_context *c)
+{
+    check_drop_refused_host_func(c);
+    if (c->table.host_func == NULL)
+        check_skip("the driver has no host functions");
+    check_slope(c, 1500, 8, call_back, "host_func()");
 }
 
 /* ----------------------------------------------------------------------------------------------------------- refusals */
@@ -337,12 +344,12 @@ refusals_leave_nothing(check_context *c)
     if (c->table.mem_info != NULL)
         MUST(c, mem_info, c->instance, 0, &unused, &total);
     refused_size = unused + ((uint64_t)1 << 20);
-    count_over(c, 2000, 6, refuse_memory, "a refused mem_alloc()");
+    check_slope(c, 2000, 6, refuse_memory, "a refused mem_alloc()");
     if (check_has_pinned(c))
-        count_over(c, 1000, 6, refuse_host_memory, "a refused host_alloc()");
+        check_slope(c, 1000, 6, refuse_host_memory, "a refused host_alloc()");
     if (c->table.event_elapsed != NULL)
-        count_over(c, 2000, 6, refuse_time, "a refused event_elapsed()");
-    count_over(c, 100, 48, refuse_open, "a refused open()");
+        check_slope(c, 2000, 6, refuse_time, "a refused event_elapsed()");
+    check_slope(c, 100, 48, refuse_open, "a refused open()");
 }
 
 /* --------------------------------------------------------------------------------------------------------- exhaustion */
@@ -408,6 +415,11 @@ static const check_case cases[] = {
      peer_copies_leave_nothing},
     {"leak.records", "event_create", 0, "A record that replaces an earlier one leaves nothing of that behind.",
      "Release the vendor's object of the record before, also if a stream waits for it.", records_leave_nothing},
+    {"leak.asks", "", 0, "Every slot that asks or waits leaves nothing behind.",
+     "What was retained to be asked is released, whatever the answer is.", asking_leaves_nothing},
+    {"leak.host_funcs", "host_func", 0, "A host function that has run leaves nothing behind.",
+     "The vendor's event that called it, and the argument that holds function and argument.",
+     host_functions_leave_nothing},
     {"leak.refused", "", 0, "A call that fails leaves nothing behind.",
      "Each way out after an error gives back what the call had made until then.", refusals_leave_nothing},
     {"leak.exhaustion", "", 0,

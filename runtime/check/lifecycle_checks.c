@@ -48,6 +48,37 @@ opens_a_hundred_times(check_context *c)
     }
 }
 
+/* What is destroyed with work goes with the instance, if it hasn't gone before. No device_sync()
+ * or mem_free() comes in between, where a driver may clear away; the work has ended all the same. */
+static void
+close_after_busy_stream(check_context *c, int i)
+{
+    (void)i;
+    openreg_driver_stream const stream = check_stream(c, 0);
+    openreg_driver_event const event = c->table.event_create == NULL ? NULL : check_event(c, 0, 0);
+    char *const memory = check_alloc(c, 0, 8192);
+    MUST(c, copy, c->instance, memory, 0, memory + 4096, 0, 4096, 0, stream);
+    check_free(c, 0, memory);
+    check_delay(c, 0, stream, 2); /* no gate: stream_destroy() may wait */
+    if (event != NULL)
+        MUST(c, event_record, c->instance, 0, event, stream);
+    MUST(c, stream_destroy, c->instance, 0, stream);
+    if (event != NULL) {
+        MUST(c, event_sync, c->instance, 0, event);
+        MUST(c, event_destroy, c->instance, 0, event);
+    } else {
+        MUST(c, device_sync, c->instance, 0);
+    }
+    check_close(c);
+    check_open(c);
+}
+
+static void
+close_ends_busy_streams(check_context *c)
+{
+    check_slope(c, 40, 48, close_after_busy_stream, "a stream destroyed with work, and close()");
+}
+
 static void
 opens_again_as_before(check_context *c)
 {
@@ -56,24 +87,6 @@ opens_again_as_before(check_context *c)
     check_close(c);
     check_whole_slot_tour(c);
     REQUIRE(c->devices == devices, "the first instance had %d devices, the second %d", devices, c->devices);
-}
-
-static void
-unknown_option_is_ignored(check_context *c)
-{
-    openreg_option options[33];
-    const size_t given = c->target->option_count < 30 ? c->target->option_count : 30;
-    for (size_t i = 0; i < given; ++i)
-        options[i] = c->target->options[i];
-    options[given] = (openreg_option){"openreg_check_unknown", "1"};
-    options[given + 1] = (openreg_option){"node_id", "0"};
-    options[given + 2] = (openreg_option){"num_nodes", "1"};
-    const openreg_status status = check_open_with(c, options, given + 3, &c->instance);
-    if (status == OPENREG_E_NO_DEVICE)
-        check_skip("open() found no device: %s", check_error_text());
-    REQUIRE(status == OPENREG_OK, "open() with the option openreg_check_unknown returned %s: %s",
-            check_status_name(status), check_error_text());
-    check_close(c);
 }
 
 /* What an option can change, for those that see the driver's devices alone. */
@@ -105,6 +118,26 @@ static bool
 is_same(const offer *a, const offer *b)
 {
     return a->status == b->status && a->devices == b->devices && a->memory == b->memory;
+}
+
+static void
+unknown_option_is_ignored(check_context *c)
+{
+    openreg_option options[33];
+    const size_t given = c->target->option_count < 30 ? c->target->option_count : 30;
+    for (size_t i = 0; i < given; ++i)
+        options[i] = c->target->options[i];
+    options[given] = (openreg_option){"openreg_check_unknown", "1"};
+    options[given + 1] = (openreg_option){"node_id", "0"};
+    options[given + 2] = (openreg_option){"num_nodes", "1"};
+    const offer usual = offer_with(c, options, given), found = offer_with(c, options, given + 3);
+    if (usual.status == OPENREG_E_NO_DEVICE && found.status == OPENREG_E_NO_DEVICE)
+        check_skip("open() found no device: %s", check_error_text());
+    REQUIRE(
+        is_same(&found, &usual),
+        "open() with the option openreg_check_unknown returned %s (%d devices, %llu bytes), without it %s (%d, %llu)",
+        check_status_name(found.status), found.devices, (unsigned long long)found.memory,
+        check_status_name(usual.status), usual.devices, (unsigned long long)usual.memory);
 }
 
 /* A value that isn't one is E_INVALID where the driver has the option, and changes nothing where it doesn't. */
@@ -301,6 +334,9 @@ static const check_case cases[] = {
      "A variable that open() sets and close() leaves; a vendor's library that can be started once a process needs a "
      "count.",
      opens_again_as_before},
+    {"lifecycle.busy_streams", "stream_create", 0,
+     "close() ends the instance with all that it has: also streams that were destroyed while they had work.",
+     "What stream_destroy() leaves for later has to go in close(), too.", close_ends_busy_streams},
     {"lifecycle.unknown_option", "", CHECK_CLOSED, "An unknown option is ignored.",
      "Options that every driver gets: node_id, num_nodes, and each variable OPENREG_<DRIVER>_<KEY>.",
      unknown_option_is_ignored},

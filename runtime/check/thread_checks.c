@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 /* thread_checks.c: slots called from many threads at once. */
 #include <pthread.h>
+#include <stdatomic.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -21,13 +22,42 @@ typedef struct worker {
     unsigned char *model[BLOCKS], *seen, *staging;
     char *memory[BLOCKS];
     openreg_driver_stream stream;
+    openreg_driver_event event; /* NULL: the driver has none */
+    int queued;                 /* host functions */
+    atomic_int called;
+    atomic_bool is_out_of_order;
 } worker;
 
-/* `staging` and `seen` may be written again. */
+typedef struct queued_call {
+    worker *worker;
+    int number;
+} queued_call;
+
+/* Runs on a thread of the driver's. */
+static void
+note_call(void *argument)
+{
+    queued_call *const call = argument;
+    if (atomic_fetch_add(&call->worker->called, 1) != call->number)
+        atomic_store(&call->worker->is_out_of_order, true);
+    free(call);
+}
+
+/* `staging` and `seen` may be written again. Waits for the stream, or for an event behind the thread's work. */
 static void
 settle(worker *w)
 {
-    check_sync(&w->c, w->dev, w->stream);
+    check_context *const c = &w->c;
+    if (w->event != NULL && check_random_below(c, 2) == 0) {
+        MUST(c, event_record, c->instance, w->dev, w->event, w->stream);
+        MUST(c, event_sync, c->instance, w->dev, w->event);
+    } else {
+        check_sync(c, w->dev, w->stream);
+    }
+    const int called = atomic_load(&w->called);
+    REQUIRE(called == w->queued, "of %d host functions that a thread had queued %d were called when it had waited",
+            w->queued, called);
+    REQUIRE(!atomic_load(&w->is_out_of_order), "host functions of one thread on one stream were called out of order");
 }
 
 static void
@@ -38,7 +68,7 @@ step(worker *w)
                  other = (block + 1 + check_random_below(c, BLOCKS - 1)) % BLOCKS;
     const size_t size = 1 + (size_t)check_random_below(c, SIZE / 2), from = (size_t)check_random_below(c, SIZE - size),
                  to = (size_t)check_random_below(c, SIZE - size);
-    switch (check_random_below(c, 6)) {
+    switch (check_random_below(c, 8)) {
     case 0: /* from the host */
         settle(w);
         check_pattern(w->staging, size, check_random(c));
@@ -56,6 +86,20 @@ step(worker *w)
             const uint8_t value = (uint8_t)check_random(c);
             MUST(c, fill, c->instance, w->dev, w->memory[block] + to, value, size, w->stream);
             memset(w->model[block] + to, value, size);
+        }
+        break;
+    case 5:
+        if (c->table.host_func != NULL) {
+            queued_call *const call = malloc(sizeof *call);
+            *call = (queued_call){w, w->queued++};
+            MUST(c, host_func, c->instance, w->dev, w->stream, note_call, call);
+        }
+        break;
+    case 6:
+        if (w->event != NULL) {
+            MUST(c, event_record, c->instance, w->dev, w->event, w->stream);
+            if (c->table.stream_wait != NULL)
+                MUST(c, stream_wait, c->instance, w->dev, w->stream, w->event);
         }
         break;
     case 4: /* a block that comes and goes, with contents on the way */
@@ -85,6 +129,7 @@ prepare(worker *w, const check_context *c, int i)
     w->c.random += (uint64_t)(i + 1) * UINT64_C(0xd1342543de82ef95);
     w->dev = i % c->devices;
     w->stream = check_stream(&w->c, w->dev);
+    w->event = c->table.event_create == NULL ? NULL : check_event(&w->c, w->dev, 0);
     w->seen = check_host_alloc(&w->c, SIZE, true);
     w->staging = check_host_alloc(&w->c, SIZE, true);
     for (int k = 0; k < BLOCKS; ++k) {
@@ -123,6 +168,18 @@ agrees_with_serial_model(check_context *c)
     static worker workers[THREADS];
     for (int i = 0; i < THREADS; ++i)
         prepare(&workers[i], c, i);
+    run_threads(c, run_steps, workers);
+}
+
+static void
+share_streams(check_context *c)
+{
+    static worker workers[THREADS];
+    for (int i = 0; i < THREADS; ++i) {
+        prepare(&workers[i], c, i);
+        if (i >= c->devices)
+            workers[i].stream = workers[i % c->devices].stream;
+    }
     run_threads(c, run_steps, workers);
 }
 
@@ -246,6 +303,10 @@ waiting_blocks_nobody(check_context *c)
 static const check_case cases[] = {
     {"thread.model", "", 0, "Any slot may be called from any thread, several at once.",
      "State that is shared needs a lock: also what a slot keeps in a static variable.", agrees_with_serial_model},
+    {"thread.one_stream", "stream_create", 0,
+     "Any slot may be called from any thread, several at once: also for one stream, whose work of each thread "
+     "keeps its order.",
+     "What a slot does to a stream in several steps needs a lock of the stream's.", share_streams},
     {"thread.handles", "", 0, "Streams, events and memory are made and destroyed by many threads at once.",
      "Lists of live handles need a lock.", handles_come_and_go},
     {"thread.errors", "", 0, "An error is of the thread whose call fails.",

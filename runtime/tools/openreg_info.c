@@ -79,8 +79,13 @@ print_driver(const openreg_driver_record *record)
         printf("    version   %s\n", record->version);
     if (record->path[0] != '\0')
         printf("    path      %s\n", record->path);
-    if (record->message[0] != '\0')
-        printf("    why not   %s (%s)\n", record->message, openreg_status_name(record->code));
+    if (record->message[0] != '\0') {
+        const char *const code = openreg_status_name(record->code);
+        printf("    why not   %s", record->message);
+        if (strstr(record->message, code) == NULL) /* a driver's own error has it */
+            printf(" (%s)", code);
+        printf("\n");
+    }
     if (record->slots != 0) {
         printf("    ABI       %u.%u\n", OPENREG_ABI_MAJOR, record->abi_minor);
         print_words("caps", record->caps, CAPS, 1);

@@ -7,6 +7,7 @@ namespace c10::openreg {
 namespace {
 
 std::atomic<PlaceFinder> place_finder{nullptr};
+std::atomic<void (*)()> first_graph_listener{nullptr};
 
 } // namespace
 
@@ -20,6 +21,16 @@ std::string place_of_caller() {
   std::array<char, 128> text{};
   const PlaceFinder find = place_finder.load();
   return find != nullptr && find(nullptr, text.data(), text.size()) != 0 ? std::string(" at ") + text.data() : "";
+}
+
+void set_first_graph_listener(void (*listener)()) noexcept {
+  first_graph_listener = listener;
+}
+
+void tell_of_first_graph() {
+  if (auto* const listener = first_graph_listener.load()) {
+    listener();
+  }
 }
 
 } // namespace c10::openreg

@@ -29,7 +29,7 @@ TORCH_OPENREG_API DeviceIndex device_count() noexcept;
 TORCH_OPENREG_API DeviceIndex device_count_ensure_non_zero();
 
 // What the runtime knows of a device. Opens the driver. Throws c10::Error for an index outside [0, device_count()).
-openreg_device_properties properties_of(DeviceIndex device);
+TORCH_OPENREG_API openreg_device_properties properties_of(DeviceIndex device);
 
 // The calling thread's current device, 0 in a new thread. Initialises nothing.
 inline DeviceIndex current_device() noexcept {

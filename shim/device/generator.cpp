@@ -12,11 +12,21 @@
 
 #include "shim/base/device_name.h"
 #include "shim/base/status.h"
+#include "shim/device/capture_watch.h"
 #include "shim/device/device.h"
 
 namespace c10::openreg {
 
 namespace {
+
+// Throws where the device's current stream is captured: replays draw from the generator as they find it.
+void check_not_captured(DeviceIndex device, const char* call) {
+  if (auto* const watch = capture_watch()) {
+    openreg_stream stream = OPENREG_STREAM_DEFAULT;
+    OPENREG_CHECK(openreg_current_stream(device, &stream));
+    watch->refuse(device, stream, call, "each replay draws from the generator as it is then");
+  }
+}
 
 // `device`, or the current one for -1; throws for an index out of range.
 DeviceIndex existing_device(DeviceIndex device) {
@@ -89,6 +99,7 @@ std::optional<at::Generator> OpenRegGeneratorImpl::drawn_from_gpu() const {
 }
 
 void OpenRegGeneratorImpl::set_current_seed(uint64_t seed) {
+  check_not_captured(device().index(), "seeding a generator");
   const auto sequence = sequence_.load();
   {
     const std::lock_guard<std::mutex> lock(sequence->inner.mutex());
@@ -125,6 +136,7 @@ uint64_t OpenRegGeneratorImpl::seed() {
 
 void OpenRegGeneratorImpl::set_state(const c10::TensorImpl& new_state) {
   at::detail::check_rng_state(new_state);
+  check_not_captured(device().index(), "setting the state of a generator");
   if (auto generator = drawn_from_gpu()) {
     const std::lock_guard<std::mutex> lock(generator->mutex());
     generator->unsafeGetGeneratorImpl()->set_state(new_state);
@@ -171,6 +183,7 @@ c10::intrusive_ptr<c10::TensorImpl> OpenRegGeneratorImpl::get_state() const {
 }
 
 void OpenRegGeneratorImpl::set_offset(uint64_t offset) {
+  check_not_captured(device().index(), "setting the offset of a generator");
   if (auto generator = drawn_from_gpu()) {
     const std::lock_guard<std::mutex> lock(generator->mutex());
     generator->unsafeGetGeneratorImpl()->set_offset(offset);
@@ -199,6 +212,7 @@ c10::intrusive_ptr<c10::GeneratorImpl> OpenRegGeneratorImpl::graphsafe_get_state
 void OpenRegGeneratorImpl::graphsafe_set_state(const c10::intrusive_ptr<c10::GeneratorImpl>& new_state) {
   const auto* other = dynamic_cast<const OpenRegGeneratorImpl*>(new_state.get());
   TORCH_CHECK(other != nullptr, "graphsafe_set_state() expects a generator of ", a_device_name(), " device.");
+  check_not_captured(device().index(), "setting the state of a generator");
   sequence_.store(other->sequence_.load());
 }
 

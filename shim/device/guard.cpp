@@ -224,12 +224,12 @@ bool OpenRegGuardImpl::queryEvent(void* event) const {
 void OpenRegGuardImpl::synchronizeEvent(void* event) const {
   if (event == nullptr) {
     return;
-    throw_pending_race();
   }
   if (auto* const watch = capture_watch()) {
     watch->check_event(as_event(event), "synchronizing the event");
   }
   OPENREG_CHECK(openreg_event_synchronize(as_event(event)));
+  throw_pending_race();
 }
 
 void OpenRegGuardImpl::destroyEvent(void* event, DeviceIndex /*device_index*/) const noexcept {

@@ -108,14 +108,14 @@ struct HostAllocatorImpl final : at::CachingHostAllocatorImpl<c10::Stream, HostE
   }
 };
 
-void delete_block(void* block) noexcept;
+void delete_host_block(void* block) noexcept;
 
 c10::DeviceType translated_type = c10::DeviceType::PrivateUse1;
 StreamTranslation translation = nullptr;
 
-struct HostAllocator final : at::CachingHostAllocatorInterface<HostAllocatorImpl, &delete_block> {
+struct HostAllocator final : at::CachingHostAllocatorInterface<HostAllocatorImpl, &delete_host_block> {
   at::DataPtr allocate(size_t size) override {
-    at::DataPtr block = at::CachingHostAllocatorInterface<HostAllocatorImpl, &delete_block>::allocate(size);
+    at::DataPtr block = at::CachingHostAllocatorInterface<HostAllocatorImpl, &delete_host_block>::allocate(size);
     if (races_are_found()) {
       openreg_races_forget(block.get(), size); // nobody uses what is given out
     }
@@ -123,7 +123,7 @@ struct HostAllocator final : at::CachingHostAllocatorInterface<HostAllocatorImpl
   }
   bool record_event(void* block, void* context, c10::Stream stream) override {
     const bool is_foreign = stream.device_type() == translated_type && translation != nullptr;
-    return at::CachingHostAllocatorInterface<HostAllocatorImpl, &delete_block>::record_event(
+    return at::CachingHostAllocatorInterface<HostAllocatorImpl, &delete_host_block>::record_event(
         block, context, is_foreign ? translation(stream) : stream);
   }
   at::DeleterFnPtr raw_deleter() const override {
@@ -137,7 +137,7 @@ HostAllocator& instance() {
   return allocator;
 }
 
-void delete_block(void* block) noexcept {
+void delete_host_block(void* block) noexcept {
   if (openreg_in_bad_fork() != 0) {
     return; // the parent's memory; recording events on the parent's streams would fail
   }

@@ -10,7 +10,8 @@
 namespace c10::openreg {
 
 // A new tensor on the device, contents undefined, without a device guard. Sizes must not be negative.
-at::Tensor new_tensor(c10::Device device, caffe2::TypeMeta dtype, at::IntArrayRef sizes, at::IntArrayRef strides);
+TORCH_OPENREG_API at::Tensor new_tensor(
+    c10::Device device, caffe2::TypeMeta dtype, at::IntArrayRef sizes, at::IntArrayRef strides);
 at::Tensor new_contiguous_tensor(c10::Device device, caffe2::TypeMeta dtype, at::IntArrayRef sizes);
 
 // As mutable_data() and mutable_data_ptr(), which make a copy-on-write storage its own: in memory of its own device, also
@@ -24,6 +25,7 @@ TORCH_OPENREG_API void* writable_data(const at::Tensor& tensor);
 void resize_storage(c10::StorageImpl& storage, size_t size);
 
 // Sets sizes (and strides; none: contiguous) of a tensor and grows its storage where they need more.
-void resize_tensor(c10::TensorImpl& tensor, at::IntArrayRef sizes, std::optional<at::IntArrayRef> strides);
+TORCH_OPENREG_API void resize_tensor(
+    c10::TensorImpl& tensor, at::IntArrayRef sizes, std::optional<at::IntArrayRef> strides);
 
 } // namespace c10::openreg

@@ -77,6 +77,26 @@ void register_collectives() {
   sparse.impl("allreduce_", torch::CppFunction::makeFromBoxedFunction<&carry_sparse>());
 }
 
+void normalize(const c10::OperatorHandle& op, c10::DispatchKeySet keys, torch::jit::Stack* stack) {
+  static const auto run = function_of<decltype(openreg_sync_batch_norm)>("distributed", "openreg_sync_batch_norm");
+  run(op, keys, stack);
+}
+
+// torch.nn.SyncBatchNorm's.
+void register_sync_batch_norm() {
+  torch::Library& library = kernel_library("aten", c10::DispatchKey::PrivateUse1);
+  for (const char* name :
+       {"batch_norm_stats",
+        "batch_norm_gather_stats",
+        "batch_norm_gather_stats_with_counts",
+        "batch_norm_elemt",
+        "batch_norm_elemt.out",
+        "batch_norm_backward_reduce",
+        "batch_norm_backward_elemt"}) {
+    library.impl(name, torch::CppFunction::makeFromBoxedFunction<&normalize>());
+  }
+}
+
 std::unique_ptr<torch::inductor::AOTIModelContainerRunner> make_runner(
     const std::string& library,
     size_t models,
@@ -134,6 +154,7 @@ void register_profiler() {
 void register_parts() {
   register_name();
   register_collectives();
+  register_sync_batch_norm();
   register_graphs();
   register_runner();
   register_profiler();

@@ -34,10 +34,9 @@ void register_operators() {
   register_lstm();
   register_non_dense_copies();
   register_recurrent_cells();
-  register_sync_batch_norm();
   register_tensor_properties();
   register_views();
-  // Behind all others: these two look for operators that have no kernel yet.
+  // Behind all others, those of parts among them: these two look for operators that have no kernel yet.
   register_fourier();
   register_remaining_operators();
 }
@@ -54,8 +53,8 @@ const char* register_backend() noexcept {
     at::RegisterPrivateUse1HooksInterface(new OpenRegHooks);
     register_allocator_settings();
     register_profiler_stubs();
-    register_operators();
     register_parts();
+    register_operators();
     // What isn't a word for the runtime is none for Python, which refuses it.
     (void)openreg_set_device_name(c10::get_privateuse1_backend().c_str());
   } catch (...) {

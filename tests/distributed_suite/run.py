@@ -55,7 +55,10 @@ def suite() -> Any:
     distributed_test.Barrier.sync.__func__.__defaults__ = (None, 60)  # ten seconds are few for a busy machine
 
     class TestOpenreg(distributed_test.TestDistBackend, distributed_test.DistributedTest._DistTestBase):
-        pass
+        def _run_uneven_inputs_test(self, test_case: Any, iterations: Any, find_unused_params: bool) -> None:
+            if test_case.inp[0].dim() == 3:  # a hundred steps with images of a megapixel are an hour of a CPU
+                test_case = test_case._replace(inp=test_case.inp[..., :64, :64])
+            super()._run_uneven_inputs_test(test_case, iterations, find_unused_params)
 
     return TestOpenreg
 

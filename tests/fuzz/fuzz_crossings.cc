@@ -3,7 +3,7 @@
 // that runs out x a driver whose segments grow slowly; and, with --forks, forks while the threads are at it. After each step
 // the cache's own invariants are checked (cache_check.h).
 //
-//   fuzz_crossings --seconds N --seed S [--forks 1]
+//   fuzz_crossings --seconds N --seed S [--programs N: at most] [--forks 1]
 //
 // A broken invariant, an error that is none of running out of memory, a child that fails or a crash end the run; the seed of
 // the program is on the last line of stderr.
@@ -18,6 +18,7 @@
 #include <algorithm>
 #include <atomic>
 #include <chrono>
+#include <climits>
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
@@ -39,44 +40,6 @@ namespace {
 using Clock = std::chrono::steady_clock;
 constexpr size_t kMib = 1 << 20;
 
-// ---------------------------------------------------------------------------------------- the simulated devices, slow to grow
-
-const openreg_driver* sim;
-openreg_vmm slow_vmm;
-const openreg_vmm* sims_vmm;
-std::atomic<unsigned> microseconds{0};  // at most
-
-void dawdle() {
-  static thread_local std::minstd_rand random(static_cast<unsigned>(gettid()));
-  if (const unsigned most = microseconds) usleep(static_cast<useconds_t>(random() % most));
-}
-
-openreg_status slow_map(openreg_instance instance, int32_t device, void* memory, uint64_t offset, uint64_t size) {
-  dawdle();
-  return sims_vmm->map(instance, device, memory, offset, size);
-}
-
-openreg_status slow_unmap(openreg_instance instance, int32_t device, void* memory, uint64_t offset, uint64_t size) {
-  dawdle();
-  return sims_vmm->unmap(instance, device, memory, offset, size);
-}
-
-// Before any thread: the extension is asked for by all of them.
-openreg_status slow_open(const openreg_host* host, const openreg_option* options, size_t n, openreg_instance* out) {
-  const openreg_status status = sim->open(host, options, n, out);
-  if (status != OPENREG_OK) return status;
-  sims_vmm = static_cast<const openreg_vmm*>(sim->extension(*out, OPENREG_VMM_NAME, OPENREG_VMM_VERSION));
-  slow_vmm = *sims_vmm;
-  slow_vmm.map = slow_map;
-  slow_vmm.unmap = slow_unmap;
-  return OPENREG_OK;
-}
-
-const void* slow_extension(openreg_instance instance, const char* name, uint32_t version) {
-  const void* const table = sim->extension(instance, name, version);
-  return table == sims_vmm ? &slow_vmm : table;
-}
-
 // ------------------------------------------------------------------------------------------------------------------ failures
 
 std::mutex failure_lock;
@@ -97,7 +60,62 @@ void expect(openreg_status status) {
   if (status != OPENREG_OK && status != OPENREG_E_NOMEM) fail(openreg_last_error()->message);
 }
 
+// ---------------------------------------------------------------------------------------- the simulated devices, slow to grow
+
+const openreg_driver* sim;
+openreg_vmm slow_vmm;
+const openreg_vmm* sims_vmm;
+uint64_t granularity = 1;
+std::atomic<unsigned> microseconds{0};  // at most
+
+void dawdle() {
+  static thread_local std::minstd_rand random(static_cast<unsigned>(gettid()));
+  if (const unsigned most = microseconds) usleep(static_cast<useconds_t>(random() % most));
+}
+
+// What vmm.h promises to drivers: a piece of no bytes is a step that was decided on what is no longer so.
+void check_piece(const char* what, uint64_t offset, uint64_t size) {
+  if (size == 0 || (offset | size) % granularity != 0)
+    fail(std::string(what) + "() of " + std::to_string(size) + " bytes at " + std::to_string(offset));
+}
+
+openreg_status slow_map(openreg_instance instance, int32_t device, void* memory, uint64_t offset, uint64_t size) {
+  check_piece("map", offset, size);
+  dawdle();
+  return sims_vmm->map(instance, device, memory, offset, size);
+}
+
+openreg_status slow_unmap(openreg_instance instance, int32_t device, void* memory, uint64_t offset, uint64_t size) {
+  check_piece("unmap", offset, size);
+  dawdle();
+  return sims_vmm->unmap(instance, device, memory, offset, size);
+}
+
+// Before any thread: the extension is asked for by all of them.
+openreg_status slow_open(const openreg_host* host, const openreg_option* options, size_t n, openreg_instance* out) {
+  const openreg_status status = sim->open(host, options, n, out);
+  if (status != OPENREG_OK) return status;
+  sims_vmm = static_cast<const openreg_vmm*>(sim->extension(*out, OPENREG_VMM_NAME, OPENREG_VMM_VERSION));
+  slow_vmm = *sims_vmm;
+  slow_vmm.map = slow_map;
+  slow_vmm.unmap = slow_unmap;
+  return sims_vmm->granularity(*out, 0, &granularity);
+}
+
+const void* slow_extension(openreg_instance instance, const char* name, uint32_t version) {
+  const void* const table = sim->extension(instance, name, version);
+  return table == sims_vmm ? &slow_vmm : table;
+}
+
 // ------------------------------------------------------------------------------------------------------------------- a thread
+
+// Programs ask for a few sizes again and again: what one thread leaves fits another.
+size_t usual_sizes[4];
+
+size_t draw_size(std::mt19937& random) {
+  const size_t below[] = {600, 9000, kMib, 22 * kMib, 22 * kMib, 64 * kMib};
+  return 1 + random() % below[random() % 6];
+}
 
 void change_settings(std::mt19937& random) {
   openreg_allocator_settings settings{};
@@ -165,10 +183,10 @@ class Player {
   openreg_stream stream() { return streams_[random_() % 4 == 0 ? 1 + random_() % 2 : 0]; }
 
   void allocate() {
-    const size_t below[] = {600, 9000, kMib, 22 * kMib, 22 * kMib, 64 * kMib};
     void* block = nullptr;
     if (blocks_.size() >= 24) free_one();
-    const openreg_status status = openreg_malloc(0, 1 + random_() % below[random_() % 6], stream(), &block);
+    const size_t size = random_() % 2 == 0 ? usual_sizes[random_() % 4] : draw_size(random_);
+    const openreg_status status = openreg_malloc(0, size, stream(), &block);
     expect(status);
     if (status == OPENREG_OK) {
       blocks_.push_back(block);
@@ -213,7 +231,7 @@ class Player {
 void fork_one(unsigned seed) {
   const pid_t child = fork();
   if (child == 0) {
-    alarm(60);
+    alarm(20);  // its steps take milliseconds: it hangs
     check_cache();
     {
       Player player(seed);
@@ -234,6 +252,7 @@ void run(unsigned seed, bool forks) {
   const unsigned count = random() % 4 == 0 ? 1 : 2 + static_cast<unsigned>(random() % 3);
   const int steps = 50 + static_cast<int>(random() % 300);
   microseconds = random() % 3 == 0 ? 0 : 1 + static_cast<unsigned>(random() % 1000);
+  for (size_t& size : usual_sizes) size = draw_size(random);
   change_settings(random);
   std::atomic<bool> stop{false};
   std::vector<std::thread> threads;
@@ -260,11 +279,13 @@ void run(unsigned seed, bool forks) {
 int main(int count, char** arguments) {
   double seconds = 10;
   unsigned seed = std::random_device()();
+  unsigned most = UINT_MAX;
   bool forks = false;
   for (int i = 1; i + 1 < count; i += 2) {
     const std::string name = arguments[i];
     if (name == "--seconds") seconds = std::atof(arguments[i + 1]);
     if (name == "--seed") seed = static_cast<unsigned>(std::strtoul(arguments[i + 1], nullptr, 10));
+    if (name == "--programs") most = static_cast<unsigned>(std::strtoul(arguments[i + 1], nullptr, 10));
     if (name == "--forks") forks = std::atoi(arguments[i + 1]) != 0;
   }
   static openreg_driver table;
@@ -288,7 +309,7 @@ int main(int count, char** arguments) {
   }
   const auto end = Clock::now() + std::chrono::milliseconds(static_cast<int64_t>(seconds * 1000));
   unsigned programs = 0;
-  for (; programs == 0 || Clock::now() < end; ++programs) {
+  for (; programs < most && (programs == 0 || Clock::now() < end); ++programs) {
     std::fprintf(stderr, "\rseed %u", seed + programs);
     run(seed + programs, forks);
     if (has_failed) {

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: BSD-3-Clause
 // Random programs on the C API against a serial model: what each block holds is kept in host memory too, and compared.
 //
-//   fuzz_runtime --seconds N --seed S [--shrink-seconds N]
+//   fuzz_runtime --seconds N --seed S [--programs N: at most] [--shrink-seconds N]
 //
 // A program is a few threads of steps. Each thread owns its blocks, pinned and plain host memory, and streams, follows the
 // rules of openreg.h (order between streams by events or waits, openreg_record_stream() for blocks used elsewhere), and
@@ -767,17 +767,19 @@ void print(const Program& program, int devices) {
 
 int main(int count, char** arguments) {
   double seconds = 10, shrink_seconds = 30;
-  uint64_t seed = std::random_device()();
+  uint64_t seed = std::random_device()(), most = UINT64_MAX;
   for (int i = 1; i + 1 < count; i += 2) {
     const std::string name = arguments[i];
     if (name == "--seconds") {
       seconds = std::atof(arguments[i + 1]);
     } else if (name == "--shrink-seconds") {
       shrink_seconds = std::atof(arguments[i + 1]);
+    } else if (name == "--programs") {
+      most = std::strtoull(arguments[i + 1], nullptr, 10);
     } else if (name == "--seed") {
       seed = std::strtoull(arguments[i + 1], nullptr, 10);
     } else {
-      std::printf("fuzz_runtime --seconds N --seed S --shrink-seconds N\n");
+      std::printf("fuzz_runtime --seconds N --seed S --programs N --shrink-seconds N\n");
       return 2;
     }
   }
@@ -791,7 +793,7 @@ int main(int count, char** arguments) {
   const int devices = std::min(openreg_device_count(), 2);
   const auto end = after(seconds);
   uint64_t cases = 0;
-  for (; cases == 0 || Clock::now() < end; ++cases) {
+  for (; cases < most && (cases == 0 || Clock::now() < end); ++cases) {
     // Each program has a seed of its own, printed first: a crash has none of the rest.
     const uint64_t own = seed + cases;
     std::fprintf(stderr, "\rseed %llu", static_cast<unsigned long long>(own));

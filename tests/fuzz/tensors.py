@@ -38,7 +38,7 @@ def work(arguments: argparse.Namespace) -> int:
     assert torch.openreg.device_count() > 1, "programs are for two devices"
     end = time.monotonic() + arguments.seconds
     count = 0
-    while not count or time.monotonic() < end:
+    while count < arguments.programs and (not count or time.monotonic() < end):
         seed = arguments.seed + count
         Path(arguments.state).write_text(str(seed))
         faulthandler.dump_traceback_later(300, exit=True)
@@ -69,7 +69,8 @@ def run_mode(arguments: argparse.Namespace, mode: str, seconds: float) -> int:
     """One mode in a process of its own; a crash or an endless program is made smaller from here."""
     os.environ.update(environment_of(mode))
     with tempfile.NamedTemporaryFile("w+") as state:
-        options = {"seconds": seconds, "seed": arguments.seed, "shrink-seconds": arguments.shrink_seconds}
+        options = {"seconds": seconds, "programs": arguments.programs, "seed": arguments.seed}
+        options |= {"shrink-seconds": arguments.shrink_seconds}
         command = [sys.executable, __file__, "--state", state.name]
         command += [str(word) for name, value in options.items() for word in (f"--{name}", value)]
         print(f"{mode}: ", end="", flush=True)
@@ -90,6 +91,7 @@ def run_mode(arguments: argparse.Namespace, mode: str, seconds: float) -> int:
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--seconds", type=float, default=20, help="for all modes together")
+    parser.add_argument("--programs", type=int, default=sys.maxsize, help="at most, in each mode")
     parser.add_argument("--seed", type=int, default=random.SystemRandom().randrange(10**9))
     parser.add_argument("--shrink-seconds", type=float, default=60)
     parser.add_argument("--modes", default="aliased,staged", help="also NAME:LIBRARY, a driver with two devices")

@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 import torch
 from compiled_drivers import compile_toy_driver
+from warm_interpreter import WarmInterpreter
 
 import torch_openreg  # noqa: F401
 
@@ -55,12 +56,23 @@ def toy_library(tmp_path_factory: pytest.TempPathFactory) -> Path:
 PythonRunner = Callable[..., "subprocess.CompletedProcess[str]"]
 
 
-@pytest.fixture
-def python() -> PythonRunner:
-    """Runs code in a fresh interpreter and returns the finished process; a status other than `status` fails the test.
+@pytest.fixture(scope="session")
+def warm_interpreter() -> Iterator[WarmInterpreter]:
+    """Runs programs without the time of `import torch`."""
+    interpreter = WarmInterpreter()
+    yield interpreter
+    interpreter.close()
 
-    The interpreter sees no variable OPENREG_* but those given and OPENREG_SIM_RACES, and no stored preference; None unsets a variable.
+
+@pytest.fixture
+def python(request: pytest.FixtureRequest, warm_interpreter: WarmInterpreter) -> PythonRunner:
+    """Runs code in a process of its own and returns the finished process; a status other than `status` fails the test.
+
+    The process sees no variable OPENREG_* but those given and OPENREG_SIM_RACES, and no stored preference; None unsets a variable.
+    It is forked from an interpreter that has imported torch, but for tests marked `fresh`, programs with arguments or with
+    variables that are read earlier.
     """
+    is_fresh = request.node.get_closest_marker("fresh") is not None
 
     def run(
         code: str,
@@ -74,15 +86,20 @@ def python() -> PythonRunner:
         kept = "OPENREG_SIM_RACES"  # the whole suite can be run under it: `make race-check`
         inherited = {k: v for k, v in os.environ.items() if k == kept or not k.startswith("OPENREG_")}
         settings = {**inherited, "OPENREG_PREFERENCES": os.devnull, **environment}
-        done = subprocess.run(
-            [sys.executable, *arguments, "-c", textwrap.dedent(code)],
-            env={k: v for k, v in settings.items() if v is not None},
-            cwd=cwd,
-            capture_output=True,
-            text=True,
-            timeout=timeout,
-            check=False,
-        )
+        variables = {k: v for k, v in settings.items() if v is not None}
+        code = textwrap.dedent(code)
+        if not is_fresh and not arguments and warm_interpreter.fits(variables):
+            done = warm_interpreter.run(code, variables, cwd, timeout)
+        else:
+            done = subprocess.run(
+                [sys.executable, *arguments, "-c", code],
+                env=variables,
+                cwd=cwd,
+                capture_output=True,
+                text=True,
+                timeout=timeout,
+                check=False,
+            )
         assert status is None or done.returncode == status, f"status {done.returncode}\n{done.stdout}\n{done.stderr}"
         return done
 

@@ -4,8 +4,10 @@
 // Its kernels are C++ for the CPU. They run on the calling thread, on the host's view of the device's memory. Where the
 // host has none, the whole graph runs on copies (_compile/staging.py): then the thread is "staging", and the same
 // generated code is given tensors of the CPU.
-#include <ATen/ATen.h>
 #include <ATen/EmptyTensor.h>
+#include <ATen/core/Tensor.h>
+#include <ATen/ops/empty.h>
+#include <ATen/ops/empty_strided.h>
 #include <c10/core/StorageImpl.h>
 #include <openreg/openreg.h>
 #include <pybind11/pybind11.h>
@@ -15,6 +17,8 @@
 #include <torch/csrc/utils/object_ptr.h>
 #include <torch/csrc/utils/pycfunction_helpers.h>
 
+#include <algorithm>
+#include <memory>
 #include <stdexcept>
 #include <string>
 #include <utility>
@@ -34,24 +38,33 @@ namespace torch_openreg {
 namespace {
 
 using c10::DeviceIndex;
+using c10::openreg::is_captured;
 using Dimensions = c10::SmallVector<int64_t, 5>;
 
 thread_local bool is_staging = false;
 
-// A graph that was compiled for a device without an index (-1) runs on the current one. Throws where its stream is captured:
-// generated kernels run at once.
+// A graph that was compiled for a device without an index (-1) runs on the current one.
 DeviceIndex index_argument(PyObject* argument) {
   const long long given = PyLong_AsLongLong(argument);
   if (given == -1 && PyErr_Occurred() != nullptr) {
     throw python_error();
   }
-  const DeviceIndex index = c10::openreg::index_or_current(c10::openreg::narrow_device_index(given));
-  if (auto* const watch = c10::openreg::capture_watch()) {
-    openreg_stream stream = OPENREG_STREAM_DEFAULT;
-    OPENREG_CHECK(openreg_current_stream(index, &stream));
-    watch->check_stream(index, stream, "a graph of torch.compile");
+  return c10::openreg::index_or_current(c10::openreg::narrow_device_index(given));
+}
+
+openreg_stream current_stream(DeviceIndex device) {
+  openreg_stream stream = OPENREG_STREAM_DEFAULT;
+  OPENREG_CHECK(openreg_current_stream(device, &stream));
+  return stream;
+}
+
+// The Python error that is set, as an exception, where there is no object.
+void throw_unless(PyObject* object) {
+  if (object == nullptr) {
+    python_error error;
+    error.persist();
+    throw error;
   }
-  return index;
 }
 
 void check_count(Py_ssize_t count, Py_ssize_t expected, const char* function) {
@@ -95,7 +108,12 @@ PyObject* _compiledEmptyStrided(PyObject* /*self*/, PyObject* const* arguments, 
   if (C10_UNLIKELY(is_staging)) {
     return THPVariable_Wrap(at::detail::empty_strided_cpu(sizes, strides, type));
   }
-  at::Tensor tensor = new_tensor(sizes, strides, type, index_argument(arguments[3]));
+  const DeviceIndex device = index_argument(arguments[3]);
+  if (C10_UNLIKELY(is_captured(device))) { // the operator's is memory of the graph
+    return THPVariable_Wrap(at::empty_strided(
+        sizes, strides, at::TensorOptions(type).device(c10::Device(c10::DeviceType::PrivateUse1, device))));
+  }
+  at::Tensor tensor = new_tensor(sizes, strides, type, device);
   if (c10::openreg::follows_races()) { // by the kernel that it is made for, next on this stream
     c10::openreg::note_race_use(openreg_races_origin("compiled kernel"), tensor, /*writes=*/true);
   }
@@ -103,31 +121,142 @@ PyObject* _compiledEmptyStrided(PyObject* /*self*/, PyObject* const* arguments, 
   END_HANDLE_TH_ERRORS
 }
 
-// Waits for the current stream of a device: a kernel on the host comes after what is queued there.
-PyObject* _compiledWait(PyObject* /*self*/, PyObject* device) {
-  HANDLE_TH_ERRORS
-  if (C10_LIKELY(!is_staging)) {
-    const DeviceIndex index = index_argument(device);
-    const c10::openreg::RaceMute mute(c10::openreg::races_are_found()); // no wait of the program's
-    openreg_stream stream = OPENREG_STREAM_DEFAULT;
-    OPENREG_CHECK(openreg_current_stream(index, &stream));
-    int32_t done = 0;
-    OPENREG_CHECK(openreg_stream_query(index, stream, &done));
-    if (done == 0) {
-      const pybind11::gil_scoped_release no_gil;
-      OPENREG_CHECK(openreg_stream_synchronize(index, stream));
+// Waits for the current stream of a device: a kernel on the host comes after what is queued there. The caller has the GIL.
+void wait_for_stream(DeviceIndex index) {
+  const c10::openreg::RaceMute mute(c10::openreg::races_are_found()); // no wait of the program's
+  const openreg_stream stream = current_stream(index);
+  int32_t done = 0;
+  OPENREG_CHECK(openreg_stream_query(index, stream, &done));
+  if (done == 0) {
+    const pybind11::gil_scoped_release no_gil;
+    OPENREG_CHECK(openreg_stream_synchronize(index, stream));
+  }
+}
+
+// A kernel that was called in a capture, for calls of it in replays.
+class CapturedKernel {
+ public:
+  // `places`: of the tensors among the arguments.
+  CapturedKernel(DeviceIndex device, PyObject* kernel, THPObjectPtr arguments, std::vector<Py_ssize_t> places)
+      : device_(device),
+        kernel_(Py_NewRef(kernel)),
+        arguments_(std::move(arguments)),
+        places_(std::move(places)) {}
+
+  ~CapturedKernel() {
+    if (Py_IsInitialized() == 0) { // the objects are gone with the interpreter
+      (void)kernel_.release();
+      (void)arguments_.release();
+      return;
+    }
+    const pybind11::gil_scoped_acquire gil;
+    kernel_ = nullptr;
+    arguments_ = nullptr;
+  }
+
+  CapturedKernel(const CapturedKernel&) = delete;
+  CapturedKernel& operator=(const CapturedKernel&) = delete;
+
+  void call(const std::vector<at::Tensor>& tensors) {
+    const pybind11::gil_scoped_acquire gil;
+    wait_for_stream(device_);
+    std::vector<at::Tensor> shown = tensors;
+    std::vector<Copy> copies;
+    if (c10::openreg::execution_mode(device_) == c10::openreg::ExecutionMode::staged) {
+      for (at::Tensor& tensor : shown) {
+        tensor = on_the_host(tensor, copies);
+      }
+    }
+    THPObjectPtr list(PySequence_List(arguments_));
+    throw_unless(list);
+    for (size_t i = 0; i < places_.size(); ++i) {
+      PyObject* const tensor = THPVariable_Wrap(std::move(shown[i]));
+      throw_unless(tensor);
+      PyList_SetItem(list.get(), places_[i], tensor); // takes it
+    }
+    THPObjectPtr all(PyList_AsTuple(list));
+    throw_unless(all);
+    THPObjectPtr result(PyObject_CallObject(kernel_, all));
+    throw_unless(result);
+    for (const Copy& copy : copies) {
+      copy.on_device.copy_(copy.on_host);
     }
   }
-  Py_RETURN_NONE;
+
+ private:
+  // Of a storage's bytes.
+  struct Copy {
+    c10::StorageImpl* storage;
+    at::Tensor on_device, on_host;
+  };
+
+  // The tensor's copy. What the kernel writes is not known, so all is copied back behind it.
+  static at::Tensor on_the_host(const at::Tensor& tensor, std::vector<Copy>& copies) {
+    if (!tensor.is_privateuseone()) {
+      return tensor;
+    }
+    c10::StorageImpl* const storage = tensor.storage().unsafeGetStorageImpl();
+    const auto is_of = [storage](const Copy& copy) { return copy.storage == storage; };
+    auto found = std::find_if(copies.begin(), copies.end(), is_of);
+    if (found == copies.end()) {
+      const auto bytes = static_cast<int64_t>(storage->nbytes());
+      const at::Tensor all = at::empty({0}, tensor.options().dtype(at::kByte)).set_(tensor.storage(), 0, {bytes}, {1});
+      found = copies.insert(copies.end(), {storage, all, all.cpu()});
+    }
+    return at::empty({0}, tensor.options().device(at::kCPU))
+        .set_(found->on_host.storage(), tensor.storage_offset(), tensor.sizes(), tensor.strides());
+  }
+
+  const DeviceIndex device_;
+  THPObjectPtr kernel_;
+  THPObjectPtr arguments_;
+  const std::vector<Py_ssize_t> places_;
+};
+
+// Whether the device's current stream is captured: the call is then a part of the graph.
+bool capture_kernel(DeviceIndex device, PyObject* kernel, PyObject* const* arguments, Py_ssize_t count) {
+  auto* const watch = c10::openreg::capture_watch();
+  if (C10_LIKELY(watch == nullptr) || !is_captured(device)) {
+    return false;
+  }
+  THPObjectPtr kept(PyTuple_New(count));
+  throw_unless(kept);
+  std::vector<Py_ssize_t> places;
+  c10::openreg::CapturedCall call{"compiled kernel", {}, {}};
+  for (Py_ssize_t i = 0; i < count; ++i) {
+    const bool is_tensor = THPVariable_Check(arguments[i]);
+    if (is_tensor) {
+      places.push_back(i);
+      call.tensors.push_back(THPVariable_Unpack(arguments[i]));
+    }
+    PyTuple_SET_ITEM(kept.get(), i, Py_NewRef(is_tensor ? Py_None : arguments[i]));
+  }
+  const auto captured = std::make_shared<CapturedKernel>(device, kernel, std::move(kept), std::move(places));
+  call.bind = [captured](const std::vector<at::Tensor>& tensors) {
+    return [captured, tensors] { captured->call(tensors); };
+  };
+  return watch->add_call(device, current_stream(device), std::move(call));
+}
+
+// (device index, kernel, arguments...): calls the kernel after what is queued on the device's current stream.
+PyObject* _compiledRunKernel(PyObject* /*self*/, PyObject* const* arguments, Py_ssize_t count) {
+  HANDLE_TH_ERRORS
+  TORCH_CHECK_TYPE(count >= 2, "run_kernel() takes a device and a kernel");
+  if (C10_LIKELY(!is_staging)) {
+    const DeviceIndex index = index_argument(arguments[0]);
+    if (C10_UNLIKELY(capture_kernel(index, arguments[1], arguments + 2, count - 2))) {
+      Py_RETURN_NONE;
+    }
+    wait_for_stream(index);
+  }
+  return PyObject_Vectorcall(arguments[1], arguments + 2, static_cast<size_t>(count - 2), nullptr);
   END_HANDLE_TH_ERRORS
 }
 
 // The current stream of a device, as an openreg_stream.
 PyObject* _compiledRawStream(PyObject* /*self*/, PyObject* device) {
   HANDLE_TH_ERRORS
-  openreg_stream stream = OPENREG_STREAM_DEFAULT;
-  OPENREG_CHECK(openreg_current_stream(index_argument(device), &stream));
-  return PyLong_FromLongLong(stream);
+  return PyLong_FromLongLong(current_stream(index_argument(device)));
   END_HANDLE_TH_ERRORS
 }
 
@@ -138,6 +267,9 @@ PyObject* _compiledNeedsStaging(PyObject* /*self*/, PyObject* device) {
     Py_RETURN_FALSE;
   }
   const DeviceIndex index = index_argument(device);
+  if (is_captured(index)) { // its kernels are part of a graph, and each runs on copies in a replay
+    Py_RETURN_FALSE;
+  }
   return PyBool_FromLong(c10::openreg::execution_mode(index) == c10::openreg::ExecutionMode::staged);
   END_HANDLE_TH_ERRORS
 }
@@ -199,15 +331,6 @@ PyObject* _compiledCountStaged(PyObject* /*self*/, PyObject* arguments) {
           std::chrono::duration_cast<c10::openreg::OperatorClock::duration>(std::chrono::duration<double>(seconds)));
   Py_RETURN_NONE;
   END_HANDLE_TH_ERRORS
-}
-
-// The Python error that is set, as an exception, where there is no object.
-void throw_unless(PyObject* object) {
-  if (object == nullptr) {
-    python_error error;
-    error.persist();
-    throw error;
-  }
 }
 
 // (graph, inputs, writes, device index, is for GPUs) -> the outputs, a list. A graph in C++ for the CPU, or one for the GPU
@@ -274,7 +397,10 @@ PyMethodDef methods[] = {
      castPyCFunctionFast(_compiledEmptyStrided),
      METH_FASTCALL,
      "A tensor of (sizes, strides, dtype, device index), uninitialised."},
-    {"_compiled_wait", _compiledWait, METH_O, "Waits for the current stream of a device."},
+    {"_compiled_run_kernel",
+     castPyCFunctionFast(_compiledRunKernel),
+     METH_FASTCALL,
+     "(device index, kernel, arguments...): calls a kernel after what is queued on the device's current stream."},
     {"_compiled_raw_stream", _compiledRawStream, METH_O, "The id of a device's current stream."},
     {"_compiled_needs_staging", _compiledNeedsStaging, METH_O, "Whether a graph for a device must run on copies."},
     {"_compiled_set_staging", _compiledSetStaging, METH_O, "Whether the thread runs a graph on copies; before."},

@@ -102,7 +102,7 @@ class OpenRegCppWrapper(CppWrapperCpu):
         return code
 
     def generate_end(self, result: Any) -> None:
-        """Writes what follows the graph: Python code that loads it here, or what a package tells its runner.
+        """Writes what follows the graph: Python code that loads it here, or the metadata for a package's runner.
 
         Args:
             result: The code so far.

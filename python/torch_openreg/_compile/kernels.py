@@ -21,13 +21,13 @@ from torch_openreg import _C_compile
 _ADDRESS_VARIABLE = "_TORCHINDUCTOR_PYOBJECT_TENSOR_DATA_PTR"
 
 empty_strided_device = _C_compile._compiled_empty_strided
-wait_device = _C_compile._compiled_wait
+run_kernel = _C_compile._compiled_run_kernel
 raw_stream = _C_compile._compiled_raw_stream
 
 
 @clear_on_fresh_cache
 class OpenRegKernels(codecache.CppPythonBindingsCodeCache):
-    """Loads kernels that are given openreg tensors: they are told another function from a tensor to an address.
+    """Loads kernels that are given openreg tensors: they use another function from a tensor to an address.
 
     A library keeps that function for good, so one must never serve the CPU too: compile() makes their sources differ.
     """

@@ -7,6 +7,7 @@ from typing import Any
 
 import torch
 from _torch_openreg_device_name import device_name
+from torch._inductor import config
 from torch._inductor.codegen.wrapper import PythonWrapperCodegen, SubgraphPythonWrapperCodegen
 from torch._inductor.virtualized import V
 
@@ -45,7 +46,8 @@ class _OpenRegCode(PythonWrapperCodegen):
             **kwargs: As in PythonWrapperCodegen.generate_kernel_call().
         """
         if self.kernel_device is not None:
-            self.writeline(f"wait_device({_index(self.kernel_device)})")
+            call_args = [str(_index(self.kernel_device)), kernel_name, *call_args]
+            kernel_name = "run_kernel"
         super().generate_kernel_call(kernel_name, call_args, **kwargs)
 
     def make_allocation(
@@ -58,7 +60,7 @@ class _OpenRegCode(PythonWrapperCodegen):
         allocation_shape: Any = None,
         is_pinned: bool = False,
     ) -> str:
-        """Returns code that allocates a tensor on exactly the device that is asked for.
+        """Returns code that allocates a tensor on exactly the requested device.
 
         Args:
             name: The variable's name.
@@ -123,12 +125,14 @@ class OpenRegWrapper(_OpenRegCode):
         super().write_header()
         self.imports.splice(
             """
-            from torch_openreg._compile.kernels import compile_kernel, empty_strided_device, wait_device
+            from torch_openreg._compile.kernels import compile_kernel, empty_strided_device, run_kernel
             from torch._dynamo.graph_bytecode_inputs import get_external_object_by_index
             from torch_openreg._compile.staging import needs_staging_device, run_staged_device
             """,
             strip=True,
         )
+        if config.triton.cudagraphs:
+            self.imports.writeline("from torch_openreg._compile.reduce_overhead import reduce_overhead_device")
 
     def write_launcher_fn_call_get_indent(self) -> int:
         """Writes the head of the graph's function. Where the host can't reach the memory, the graph runs on copies."""
@@ -152,6 +156,8 @@ class OpenRegWrapper(_OpenRegCode):
         indices = tuple(_index(d) if d is not None and d.type == _NAME else None for d in devices)
         result.writeline("")
         result.writeline(f"staged_graph = ({mutated!r}, {indices!r}, {tuple(graph.constants)!r})")
+        if config.triton.cudagraphs:
+            result.writeline(f"call = reduce_overhead_device(call, {mutated!r})")
 
 
 class OpenRegSubgraphWrapper(_OpenRegCode, SubgraphPythonWrapperCodegen):

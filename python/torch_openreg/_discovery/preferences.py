@@ -150,7 +150,7 @@ def _umask() -> int:
 
 
 def _replace(path: Path, text: str) -> None:
-    """Replaces the content, all or nothing, by a new file whose name nobody can foresee. The caller holds the lock."""
+    """Replaces the content, all or nothing, by a new file with an unpredictable name. The caller holds the lock."""
     for left in path.parent.glob(f".{glob.escape(path.name)}.*.new"):  # by a process that crashed
         with contextlib.suppress(OSError):
             os.unlink(left)
@@ -202,7 +202,7 @@ def _edit(path: Path, name: str | None) -> bool:
 def write(name: str | None) -> bool:
     """Stores a name, or removes the one that is stored. All else in the file stays as it is.
 
-    The file is replaced at once: whoever reads it, and a crash at any moment, finds the old one or the new one.
+    The file is replaced at once: readers see the old one or the new one, also after a crash at any moment.
 
     Args:
         name: The name; None removes it.

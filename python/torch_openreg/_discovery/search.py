@@ -4,7 +4,7 @@
 A plugin is a module in the namespace package ``torch_openreg_plugins``, or what an entry point of the group
 ``torch_openreg.drivers`` names: a module, or a function. A module's function ``initialize()``, or the function itself,
 registers drivers (``torch.openreg.register_driver_plugin()``) and must not do more than that: it runs in every program
-that uses openreg. A plugin that fails is logged, and the others go on.
+that uses the device. A plugin that fails is logged, and the others go on.
 
 Then come the JSON files of ``OPENREG_DRIVER_LIBRARIES``, which so override plugins, and the stored preference.
 

@@ -119,17 +119,24 @@ def _own_gloo(group: Any, store: Any) -> Any:
     Returns:
         The gloo; None where none is needed.
     """
-    from torch.distributed import PrefixStore, ProcessGroupGloo
+    from torch.distributed import PrefixStore, ProcessGroupGloo, distributed_c10d
 
     types = {device.type for device in group._device_types}
     if "cpu" not in types:
         return None
     cpu = group._get_backend(torch.device("cpu"))
-    if not isinstance(cpu, ProcessGroupGloo):
+    gloo = getattr(cpu, "wrapped_pg", cpu)  # TORCH_DISTRIBUTED_DEBUG=DETAIL has a backend around it that compares calls
+    if not isinstance(gloo, ProcessGroupGloo):
         return None
     if _DEVICE in types and group._get_backend(torch.device(_DEVICE)) is not cpu:
         return None
-    return ProcessGroupGloo(PrefixStore(f"own gloo of {_DEVICE}", store), group.rank(), group.size(), cpu.options)
+    prefix = f"own gloo of {_DEVICE}"
+    own = ProcessGroupGloo(PrefixStore(prefix, store), group.rank(), group.size(), gloo.options)
+    if gloo is cpu:
+        return own
+    return distributed_c10d._create_process_group_wrapper(
+        own, prefix, store, group.rank(), group.size(), gloo.options._timeout
+    )
 
 
 def _is_the_accelerator() -> bool:

@@ -2,7 +2,7 @@
 """Lets files be loaded whose tensors were on the device under another name than it has here.
 
 torch knows the name that the device has. ``privateuseone`` is PyTorch's own name of it. Others are those of programs
-where it is named otherwise, and come last: a tag that nobody else knows is taken for one of them.
+where it is named otherwise, and come last: a tag unknown to all others is taken for one of them.
 """
 
 from __future__ import annotations

@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""``torch.openreg``: devices, streams, memory and random numbers of the device type ``openreg``.
+"""The module of the device, ``torch.openreg`` under each name: devices, streams, memory and random numbers.
 
-The names and their meaning are those of ``torch.cuda``. An argument ``device`` is an index, a string ("openreg:1",
-"privateuseone:1") or a torch.device. The current device and the current streams belong to the calling thread.
+The names and their meaning are those of ``torch.cuda``. An argument ``device`` is an index, a torch.device or a
+string: the device's name or "privateuseone", alone or with an index ("privateuseone:1"). The current device and the
+current streams belong to the calling thread.
 """
 
 from __future__ import annotations

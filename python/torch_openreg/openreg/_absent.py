@@ -58,7 +58,7 @@ REASONS: dict[str, str] = {
     "CUDAPluggableAllocator": "memory comes from the driver; another allocator belongs in a driver of its own",
     "get_stream_from_external": f"wrap the other library's stream with torch.{_NAME}.ExternalStream",
     "sparse": f"it holds legacy types of sparse tensors; use torch.sparse_coo_tensor(..., device='{_NAME}')",
-    "_gpu_trace": f"no callbacks of the sanitizer are called; torch.{_NAME}.profiler.trace() tells what devices do",
+    "_gpu_trace": f"no callbacks of the sanitizer are called; torch.{_NAME}.profiler.trace() shows what devices do",
     "_sleep": "a driver has no function that keeps a stream busy for a time",
 }
 

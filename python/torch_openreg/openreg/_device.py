@@ -53,7 +53,7 @@ def set_device(device: Device) -> None:
     """Makes a device current in this thread.
 
     Args:
-        device: An index, a string such as "openreg:1", or a torch.device with an index. -1 changes nothing.
+        device: An index, a string such as "privateuseone:1", or a torch.device with an index. -1 changes nothing.
 
     Raises:
         RuntimeError: There is no such device. The current device stays as it was.
@@ -101,7 +101,7 @@ class device:
 
 
 class device_of(device):
-    """Context manager: makes the device of a tensor or storage current; nothing if that is not on openreg.
+    """Context manager: makes the device of a tensor or storage current; nothing if that is of another device type.
 
     Args:
         obj: A tensor or a storage.

@@ -70,7 +70,7 @@ def _record_memory_history(
 
     Raises:
         ValueError: A string that is none of those.
-        NotImplementedError: What is not supported is asked for.
+        NotImplementedError: An unsupported option is set.
     """
     if isinstance(enabled, bool):
         enabled = "all" if enabled else None

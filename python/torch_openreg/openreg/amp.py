@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""Automatic mixed precision on openreg."""
+"""Automatic mixed precision on the device."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _NAME = device_name()
 
 
 def get_amp_supported_dtype() -> list[torch.dtype]:
-    """Returns the types that ``torch.autocast("openreg")`` may lower to."""
+    """Returns the types that ``torch.autocast()`` of the device may lower to."""
     return [torch.float16, torch.bfloat16]
 
 
@@ -28,7 +28,7 @@ def is_bf16_supported(including_emulation: bool = True) -> bool:
 
 
 class autocast(torch.amp.autocast_mode.autocast):
-    """``torch.autocast("openreg", ...)``.
+    """``torch.autocast()`` with this device type.
 
     Args:
         enabled: Whether it has an effect.
@@ -50,7 +50,7 @@ class autocast(torch.amp.autocast_mode.autocast):
 
 
 class GradScaler(torch.amp.GradScaler):
-    """``torch.amp.GradScaler("openreg", ...)``.
+    """``torch.amp.GradScaler()`` with this device type.
 
     Args:
         init_scale: The scale at first.
@@ -79,7 +79,7 @@ class GradScaler(torch.amp.GradScaler):
 
 
 def custom_fwd(fwd: Any = None, *, cast_inputs: torch.dtype | None = None) -> Any:
-    """``torch.amp.custom_fwd(device_type="openreg")``, for ``forward`` of an autograd function.
+    """``torch.amp.custom_fwd()`` with this device type, for ``forward`` of an autograd function.
 
     Args:
         fwd: The function; without it a decorator is returned.
@@ -89,7 +89,7 @@ def custom_fwd(fwd: Any = None, *, cast_inputs: torch.dtype | None = None) -> An
 
 
 def custom_bwd(bwd: Any = None) -> Any:
-    """``torch.amp.custom_bwd(device_type="openreg")``, for ``backward`` of an autograd function.
+    """``torch.amp.custom_bwd()`` with this device type, for ``backward`` of an autograd function.
 
     Args:
         bwd: The function; without it a decorator is returned.

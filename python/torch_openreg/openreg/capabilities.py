@@ -82,7 +82,7 @@ def set_sync_debug_mode(debug_mode: int | str) -> None:
     """Sets what happens at an operation that waits for the device.
 
     Args:
-        debug_mode: "default" or 0. ``torch.openreg.profiler.trace()`` tells of waits.
+        debug_mode: "default" or 0. ``torch.openreg.profiler.trace()`` shows waits.
 
     Raises:
         NotImplementedError: "warn", 1, "error" or 2.
@@ -99,5 +99,5 @@ def set_sync_debug_mode(debug_mode: int | str) -> None:
         raise ValueError(f"debug_mode must be 0, 1 or 2, but got {debug_mode!r}")
     if debug_mode != 0:
         raise NotImplementedError(
-            f"{_NAME} can't warn of operations that wait for the device; torch.{_NAME}.profiler.trace() tells of them."
+            f"{_NAME} can't warn of operations that wait for the device; torch.{_NAME}.profiler.trace() shows them."
         )

@@ -28,8 +28,8 @@ def as_device(device: Device) -> torch.device:
     """Returns the torch.device that a device-like argument names.
 
     Args:
-        device: "cpu", "openreg", "gpu" (the devices of the GPU that would be chosen), each of the latter two also with
-            an index; an index; a torch.device of the CPU or of openreg.
+        device: "cpu", the device's name, "gpu" (the devices of the GPU that would be chosen), the latter two also with
+            an index; an index; a torch.device of the CPU or of this type.
 
     Returns:
         The device; one without an index is the calling thread's current device.
@@ -111,7 +111,7 @@ def default_device(device: Device = None, *, item: Any = None) -> torch.device:
             of ``with torch.device(...)`` or ``torch.set_default_device()`` in this thread, else that of the process.
 
     Returns:
-        A device; of openreg always with an index.
+        A device; one of this type always with an index.
 
     Raises:
         RuntimeError, ValueError, TypeError: As ``as_device()``.

@@ -27,7 +27,7 @@ _CHOSEN = {
 
 
 def summary() -> dict[str, Any]:
-    """What diagnose() tells, as far as it is known without opening a driver; devices are counted."""
+    """What diagnose() prints, as far as it is known without opening a driver; devices are counted."""
     count = _C._get_device_count()
     return {
         "versions": {

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: BSD-3-Clause
 """Drivers and their devices: which there are, which work, and why the others don't.
 
-A driver provides devices. Several may be open at once; the devices ``openreg:0``, ... are those of the *active* ones,
+A driver provides devices. Several may be open at once; the devices 0, 1, ... are those of the *active* ones,
 as a rule of one. Names are case-insensitive; ``rocm`` and ``amdgpu`` mean ``hip``, and ``gpu`` means the first of
 ``cuda`` and ``hip`` that works.
 """
@@ -286,7 +286,7 @@ def get_driver(driver: str | Driver | None = None) -> Driver:
 
 
 def default_driver() -> str:
-    """Returns the name of the driver that ``openreg:0`` belongs to, choosing and opening it if need be.
+    """Returns the name of the driver that device 0 belongs to, choosing and opening it if need be.
 
     Raises:
         RuntimeError: None works, or one that was asked for doesn't.
@@ -509,7 +509,7 @@ def get_device_driver(device: Device | DeviceInfo = None) -> Driver:
     """Returns the driver that a device belongs to.
 
     Args:
-        device: A DeviceInfo, an index, "openreg:1", a torch.device. None: the default driver.
+        device: A DeviceInfo, an index, a string such as "privateuseone:1", a torch.device. None: the default driver.
 
     Raises:
         RuntimeError: There is no such device.

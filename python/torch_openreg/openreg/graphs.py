@@ -9,6 +9,7 @@ from typing import Any
 
 import torch
 from _torch_openreg_device_name import device_name
+from torch.optim.optimizer import register_optimizer_step_pre_hook
 from torch.utils import _pytree as pytree
 
 from torch_openreg.openreg import streams
@@ -79,6 +80,23 @@ class OpenRegGraph(_Base):
         """
         if generator.device.type != _NAME:
             raise ValueError(f"Expected a generator of {_NAME}, but got one of {generator.device}.")
+
+
+def _check_capturable(optimizer: torch.optim.Optimizer, args: Any, kwargs: Any) -> None:
+    """PyTorch has this check for the devices that it knows by name."""
+    if torch.compiler.is_compiling() or not is_current_stream_capturing():
+        return
+    for group in optimizer.param_groups:
+        if group.get("capturable") is False and any(parameter.device.type == _NAME for parameter in group["params"]):
+            raise RuntimeError(
+                f"step() of {type(optimizer).__name__} is being captured in a graph, but its capturable is False: each "
+                "replay would repeat the numbers of this step. Construct the optimizer with capturable=True."
+            )
+
+
+def _watch_optimizers() -> None:
+    """Called by the process's first graph."""
+    register_optimizer_step_pre_hook(_check_capturable)
 
 
 class graph:

@@ -256,7 +256,7 @@ def caching_allocator_alloc(
         stream = torch.accelerator.current_stream(index)
     if isinstance(stream, torch.Stream):
         if stream.device.type != _NAME or stream.device.index != index:
-            raise RuntimeError(f"The stream belongs to {stream.device}, but memory of {_NAME}:{index} is asked for.")
+            raise RuntimeError(f"The stream belongs to {stream.device}, but the memory is to be on {_NAME}:{index}.")
         stream = stream.stream_id
     if not isinstance(stream, int):
         raise TypeError(

@@ -44,7 +44,7 @@ def register_driver_factory(
       (a list of names, or a function that returns one): such a driver can be asked, but its devices can't be used
     - None: the driver is not available here
 
-    It must not use torch.openreg. What it raises is remembered as the reason of the driver's failure.
+    It must not use the device's module. What it raises is remembered as the reason of the driver's failure.
 
     Args:
         name: Name of the driver. Of registrations of one name the last one holds. One that comes while devices are in

@@ -21,7 +21,7 @@ _NAME = device_name()
 
 
 class _DefaultGenerators(Sequence[torch.Generator]):
-    """The default generator of each device, by index. Opens the devices when one is asked for."""
+    """The default generator of each device, by index. Opens the devices on first access."""
 
     def __len__(self) -> int:
         return _C._get_device_count()

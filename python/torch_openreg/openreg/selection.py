@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: BSD-3-Clause
 """Choosing a driver: automatically, for this run, or by a stored preference.
 
-Which driver the devices ``openreg:0``, ... belong to is decided by the first of these that applies:
+Which driver the numbered devices belong to is decided by the first of these that applies:
 
 1. :func:`use_driver`: what it names, or an error
 2. the variable ``OPENREG_DRIVERS``: likewise; a stored preference is then ignored
@@ -158,7 +158,7 @@ def is_functional(name: str) -> bool:
 
 
 def use_driver(*names: str | Driver) -> None:
-    """Chooses the active drivers of this process and opens them. ``openreg:0``, ... are then their devices.
+    """Chooses the active drivers of this process and opens them. Devices 0, 1, ... are then theirs.
 
     It goes before ``OPENREG_DRIVERS`` and the stored preference. All or nothing: after an error the drivers before
     are still active.
@@ -198,8 +198,8 @@ def gpu_device(*, force_gpu_usage: bool = False, driver: str | Driver | None = N
             ``OPENREG_DRIVERS`` is not set it is chosen, as by :func:`use_driver`.
 
     Returns:
-        ``torch.device("openreg")``, the thread's current device, or ``torch.device("cpu")`` with a warning. With
-        ``driver`` a device with an index.
+        This device type as a torch.device, which means the thread's current device, or ``torch.device("cpu")`` with a
+        warning. With ``driver`` a device with an index.
 
     Raises:
         DeviceSelectionError: There is no GPU, and ``force_gpu_usage`` is set, or ``driver`` doesn't work. The text says
@@ -362,7 +362,7 @@ def set_preferred_driver(driver: Any = "") -> None:
     The driver need not work on this machine.
 
     Args:
-        driver: A name, a Driver, ``torch.device("openreg")`` for its driver, or anything whose text is a name. "" and
+        driver: A name, a Driver, a torch.device of this type for its driver, or anything whose text is a name. "" and
             None remove the preference.
 
     Raises:

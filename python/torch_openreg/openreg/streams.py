@@ -117,7 +117,7 @@ class ExternalStream(Stream):
 
     Raises:
         RuntimeError: There is no such device.
-        NotImplementedError: openreg has not made the stream: a driver can't adopt another library's.
+        NotImplementedError: The runtime has not made the stream: a driver can't adopt another library's.
     """
 
     def __new__(cls, stream_ptr: int, device: Device = None) -> ExternalStream:  # noqa: D102

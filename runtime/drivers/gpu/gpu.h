@@ -12,6 +12,7 @@
 
 #include <openreg/comm.h>
 #include <openreg/driver.h>
+#include <openreg/graph.h>
 #include <openreg/vmm.h>
 
 #include "gpu_names.h"
@@ -174,6 +175,11 @@ void openreg_gpu_comm_destroy(struct openreg_gpu_comm *comm);
 /* The extension "openreg.comm" (openreg/comm.h); NULL, without an error and with a line in the log, where the vendor's
  * library of collectives is not installed or too old. */
 const openreg_comm *openreg_gpu_comm_extension(openreg_instance instance);
+
+/* ---- gpu_graph.c ---- */
+
+/* The extension "openreg.graph" (openreg/graph.h); NULL, without an error, where HIP's library lacks a function. */
+const openreg_graph_table *openreg_gpu_graph_extension(void);
 
 /* ---- the slots ---- */
 

@@ -94,8 +94,10 @@ typedef enum cudaMemcpyKind openreg_gpu_copy_kind;
 #endif
 #if defined(OPENREG_GPU_HIP)
 typedef hipStreamCaptureMode openreg_gpu_capture_mode;
+typedef hipStreamCaptureStatus openreg_gpu_capture_status;
 #else
 typedef enum cudaStreamCaptureMode openreg_gpu_capture_mode;
+typedef enum cudaStreamCaptureStatus openreg_gpu_capture_status;
 #endif
 #define GPU_ERROR_TOO_MANY_PEERS ((openreg_gpu_code)711) /* HIP has no such limit, and no name for it */
 
@@ -139,8 +141,17 @@ typedef enum cudaStreamCaptureMode openreg_gpu_capture_mode;
     X(IpcOpenMemHandle)                                                                                                \
     X(IpcCloseMemHandle)
 
-/* HIP has these since 5.3; CUDA always. Where GPU_HAS() says no, the runtime emulates what they are for. */
-#define OPENREG_GPU_OPTIONAL_FUNCTIONS(X) X(LaunchHostFunc)
+/* HIP has the first since 5.3, those of graphs since 5.2; CUDA always. Where GPU_HAS() says no, the runtime emulates what they are for. */
+#define OPENREG_GPU_OPTIONAL_FUNCTIONS(X)                                                                              \
+    X(LaunchHostFunc)                                                                                                  \
+    X(StreamBeginCapture)                                                                                              \
+    X(StreamEndCapture)                                                                                                \
+    X(StreamIsCapturing)                                                                                               \
+    X(GraphInstantiateWithFlags)                                                                                       \
+    X(GraphLaunch)                                                                                                     \
+    X(GraphDestroy)                                                                                                    \
+    X(GraphExecDestroy)                                                                                                \
+    X(GraphExecUpdate)
 
 /* Memory that is mapped piece by piece (gpu_vmm.c): of CUDA the driver API's functions. A machine may lack them. */
 #define OPENREG_GPU_VMM_FUNCTIONS(X)                                                                                   \

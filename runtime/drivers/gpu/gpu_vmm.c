@@ -11,8 +11,11 @@
  * given back with the next reservation, at the latest at close(). */
 #include "gpu.h"
 
+#include <assert.h>
 #include <pthread.h>
+#include <stddef.h>
 #include <stdlib.h>
+#include <string.h>
 
 #define LEAST_PIECE (UINT64_C(2) << 20) /* a call for each of HIP's pages of 4 KiB would be slow */
 
@@ -44,6 +47,7 @@ struct openreg_gpu_vmm {
     pthread_mutex_t
         lock; /* guards the reservations and what is mapped, with the peers' access: openreg_gpu_vmm_enable_access() */
     atomic_int state;
+    bool is_early; /* the order of openreg_gpu_memory_properties that the library reads: properties_of() */
     uint64_t steps[OPENREG_GPU_MAX_DEVICES]; /* PRESENT: granularity of each device */
     vmm_functions functions;                 /* PRESENT: all there */
     reservation *reservations;
@@ -59,12 +63,21 @@ address_of(const reservation *reserved, size_t index)
     return GPU_ADDRESS(reserved->start + index * reserved->step);
 }
 
+/* Pinned memory of a device. HIP has put the fields in another order since 5.2, and one binary serves all versions; so they are
+ * set by their places, and not by the order in the headers that this is compiled with. */
+#define PROPERTY(name) offsetof(openreg_gpu_memory_properties, name)
+static_assert(sizeof(openreg_gpu_memory_properties) == 32 &&
+                  ((PROPERTY(type) == 0 && PROPERTY(location) == 8) ||
+                   (!OPENREG_GPU_CUDART && PROPERTY(type) == 16 && PROPERTY(location) == 4)),
+              "a third order of the fields: set it in properties_of()");
+
 static openreg_gpu_memory_properties
-properties_of(int32_t dev)
+properties_of(openreg_instance instance, int32_t dev)
 {
-    openreg_gpu_memory_properties properties = {.type = GPU_MEMORY_PINNED};
-    properties.location.type = GPU_MEMORY_OF_DEVICE;
-    properties.location.id = dev;
+    const uint32_t late[8] = {[0] = GPU_MEMORY_PINNED, [2] = GPU_MEMORY_OF_DEVICE, [3] = (uint32_t)dev};
+    const uint32_t early[8] = {[1] = GPU_MEMORY_OF_DEVICE, [2] = (uint32_t)dev, [4] = GPU_MEMORY_PINNED};
+    openreg_gpu_memory_properties properties;
+    memcpy(&properties, instance->vmm->is_early ? early : late, sizeof properties);
     return properties;
 }
 
@@ -101,7 +114,7 @@ static uint64_t
 step_of(openreg_instance instance, int32_t dev)
 {
     const openreg_gpu_scope scope = {.instance = instance, .device = dev, .pending = GPU_CALL(PeekAtLastError)()};
-    const openreg_gpu_memory_properties properties = properties_of(dev);
+    const openreg_gpu_memory_properties properties = properties_of(instance, dev);
     size_t granularity = 0; /* what HIP says of devices that can't map */
     const openreg_gpu_code code = (openreg_gpu_code)VMM_CALL(instance, MemGetAllocationGranularity)(
         &granularity, &properties, GPU_MEMORY_LEAST_GRANULARITY);
@@ -113,15 +126,25 @@ step_of(openreg_instance instance, int32_t dev)
 }
 
 static bool
+can_map(openreg_instance instance)
+{
+    for (int32_t dev = 0; dev < instance->device_count; ++dev)
+        if ((instance->vmm->steps[dev] = step_of(instance, dev)) == 0)
+            return false;
+    return true;
+}
+
+/* A library refuses properties in the other order: where it looks for the type there is none. */
+static bool
 is_possible(openreg_instance instance)
 {
     const openreg_gpu_scope scope = {.instance = instance, .pending = GPU_CALL(PeekAtLastError)()};
     if (!find_functions(&scope, &instance->vmm->functions))
         return false;
-    for (int32_t dev = 0; dev < instance->device_count; ++dev)
-        if ((instance->vmm->steps[dev] = step_of(instance, dev)) == 0)
-            return false;
-    return true;
+    if (can_map(instance))
+        return true;
+    instance->vmm->is_early = !OPENREG_GPU_CUDART;
+    return instance->vmm->is_early && can_map(instance);
 }
 
 /* ---------------------------------------------------------------------------------- mapping; the lock is held for all */
@@ -213,7 +236,7 @@ drop_all(openreg_instance instance, reservation *reserved, const char **function
 static openreg_status
 add_piece(const openreg_gpu_scope *scope, reservation *reserved, size_t index)
 {
-    const openreg_gpu_memory_properties properties = properties_of(reserved->device);
+    const openreg_gpu_memory_properties properties = properties_of(scope->instance, reserved->device);
     piece *const added = &reserved->pieces[index];
     if (!added->is_created)
         OPENREG_GPU_RETURN_NOT_OK(VMM_TRY(scope, MemCreate, &added->handle, (size_t)reserved->step, &properties, 0));

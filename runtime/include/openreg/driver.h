@@ -32,8 +32,8 @@
  *               the device may be reading: it returns once the device reads no host memory any more, whatever its status.
  *               Loss ends when drivers are selected again (openreg_shutdown(), openreg_use_drivers()): a driver whose
  *               device is still lost then says so again.
- *   Structures  Begin with struct_size. Whoever fills one in writes no byte beyond the size that it is given, and whoever
- *               reads one takes fields beyond its size for zero.
+ *   Structures  Begin with struct_size. The writer writes no byte beyond the size that it is given, and
+ *               the reader takes fields beyond its size for zero.
  *   Ownership   Strings in the table are static. Text passed to the host is copied during the call. Neither side frees
  *               the other's memory.
  *   Never       C++ exceptions across the boundary, exit() or abort(), signal handlers, writing to stdout or stderr,
@@ -214,7 +214,7 @@ typedef struct openreg_driver {
     openreg_status (*describe)(const openreg_host *host, const openreg_option *options, size_t n, const char *topology,
                                int32_t capacity, openreg_device_info *const *infos, uint8_t *peers, int32_t *count);
     /* A table led by a uint32_t struct_size, valid until close(), or NULL (no error): ipc.h, kernels.h, vmm.h,
-     * schedule.h, comm.h. */
+     * schedule.h, comm.h, graph.h. */
     const void *(*extension)(openreg_instance, const char *name, uint32_t version);
 } openreg_driver;
 

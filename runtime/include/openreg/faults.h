@@ -9,7 +9,7 @@
  *
  * A plan is also the option `faults` of a driver, for its own devices, from open() to close(): OPENREG_SIM_FAULTS for
  * the simulated ones, OPENREG_<NAME>_FAULTS for any other driver. A layer acts it out between the runtime and the driver,
- * which is not told. Without a plan there is no such layer.
+ * which isn't reported. Without a plan there is no such layer.
  *
  * A plan is a list of faults, separated by ";", each of words in this order:
  *   [openreg:N] [WHAT] ACTION [at [WHAT] N | after N [WHAT] | P%] [of WHAT]
@@ -27,7 +27,7 @@
  *                        with OPENREG_E_INTERNAL; an operator that the host runs is done and reported likewise
  *                        (operators, work or one of its parts)
  *               ecc      one byte that was copied is wrong, and that is reported as for `error` (copies)
- *               corrupt  one byte that was copied is wrong, and nobody is told (copies)
+ *               corrupt  one copied byte is wrong, and no error is reported (copies)
  *               slow Fx  takes F times as long (copies)
  *               peer dies, peer silent   a collective fails at once, or does so after its group's timeout (collectives)
  * "seed N" as an item of its own is the seed of the probabilities and of which byte is hit; without it that is
@@ -50,7 +50,7 @@ openreg_faults_begin(const char *plan, openreg_faults *out)
     return lab != NULL ? lab->faults_begin(plan, out) : OPENREG_E_INCOMPATIBLE;
 }
 
-/* Ends it. Devices that it has lost, and nothing else, are usable again; an error that nobody has been told of is
+/* Ends it. Devices that it has lost, and nothing else, are usable again; an error that no call has reported is
  * forgotten. NULL is accepted. Never fails. */
 static inline void
 openreg_faults_end(openreg_faults faults)

@@ -14,7 +14,7 @@
  *                            know, and gives extensions of its own or none.
  * Functions that the table lacks are emulated by the runtime above all layers: a layer replaces none of them.
  *
- * What drivers aren't told (operators, blocks of the allocator, waits of the host) is for an observer (observer.h). */
+ * What isn't visible in a driver's calls (operators, blocks of the allocator, waits of the host) is for an observer (observer.h). */
 #ifndef OPENREG_LAYER_H
 #define OPENREG_LAYER_H
 

@@ -12,7 +12,7 @@
  *
  * Functions are called by the thread whose call it is, several at once, and only while their event is switched on. None
  * may call a function of the runtime that waits, allocates or runs work, unless it says so; each may be NULL. While
- * nobody observes, each place costs one load of a word that is not written. */
+ * there is no observer, each place costs one load of a word that is not written. */
 #ifndef OPENREG_OBSERVER_H
 #define OPENREG_OBSERVER_H
 
@@ -35,13 +35,13 @@ extern "C" {
 #define OPENREG_OBSERVE_PLACES 128u /* place(), here(), here_text(), here_stack(): answers, not events */
 #define OPENREG_OBSERVE_ALL 255u
 
-/* What block() is told of. */
+/* The events of block(). */
 #define OPENREG_BLOCK_GIVEN 1    /* by openreg_malloc() */
 #define OPENREG_BLOCK_RECORDED 2 /* openreg_record_stream(): `device` and `stream` use it */
 #define OPENREG_BLOCK_FREED 3    /* before another thread can be given it; `size` is 0 */
 #define OPENREG_BLOCK_GONE 4     /* a segment went back to the driver, or pinned memory was freed */
 
-/* What order() is told of: who is behind what from now on. A mark is a recorded event or a queued host function. */
+/* The events of order(): what comes behind what from now on. A mark is a recorded event or a queued host function. */
 #define OPENREG_ORDER_HOST_STREAM 1 /* the host has seen all work of `stream` */
 #define OPENREG_ORDER_HOST_DEVICE 2 /* of `device` */
 #define OPENREG_ORDER_STREAMS 3     /* later work of `stream` is behind all work of `first_stream` of `first_device` */

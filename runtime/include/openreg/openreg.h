@@ -175,7 +175,7 @@ OPENREG_API openreg_status openreg_device_synchronize(int32_t device);
 /* ----------------------------------------------------------------------------------------------------------- memory */
 
 /* Device memory from the caching allocator, at least 512-byte aligned where the driver can; for use on `stream` of
- * `device`. size 0 gives NULL. When the device is full, cached blocks are given back and the driver is asked again; where
+ * `device`. size 0 gives NULL. When the device is full, cached blocks are released and the allocation is retried; where
  * it is about to give another thread memory, or changes a segment for it, that is awaited first.
  * Errors: OPENREG_E_NOMEM (the text has the figures: asked, allocated, cached, free, total), OPENREG_E_INVALID (size
  * above 2^47), common ones. On failure *out is NULL. */

@@ -76,10 +76,13 @@ typedef struct openreg_race {
     uint64_t block, offset; /* start of the allocation and the bytes' place in it; 0: not known */
     const char *remedy;     /* what would order them */
     const char *text;       /* all of it, the stacks behind the rest */
+    /* _REUSE: where the first use's block was freed, as place() of an observer says it; "" if not known. */
+    const char *freed;
 } openreg_race;
 
-#define OPENREG_RACE_SIZE_1 136u
-static_assert(sizeof(openreg_race) == OPENREG_RACE_SIZE_1, "append a field, then freeze its size");
+#define OPENREG_RACE_SIZE_1 136u /* without `freed` */
+#define OPENREG_RACE_SIZE_2 144u
+static_assert(sizeof(openreg_race) == OPENREG_RACE_SIZE_2, "append a field, then freeze its size");
 
 /* The reports so far, oldest first: one for each pair of places. At most OPENREG_RACES_MAX are kept. Calls `visit` with
  * no lock held; a non-zero return ends the walk. `from`: the number of the first that is wanted. Errors:
@@ -118,7 +121,7 @@ openreg_races_allow(int change)
 
 /* ----------------------------------------------------------------------------- for those that make the uses */
 
-/* While it is above 0 in this thread, calls of the runtime are part of something that was told already: they note
+/* While it is above 0 in this thread, calls of the runtime are part of something already reported: they note
  * nothing and order nothing. Nests. */
 static inline void
 openreg_races_mute(int change)

@@ -101,7 +101,7 @@ struct openreg_device_properties; /* openreg.h */
 #define OPENREG_DRIVER_FLAG_UNLOADABLE                                                                                 \
     64u                                  /* failed: its library, or the vendor's that it needs, can't be loaded here */
 #define OPENREG_DRIVER_FLAG_PLUGIN 128u  /* registered, or named by OPENREG_DRIVER_LIBRARIES */
-#define OPENREG_DRIVER_FLAG_UNTRIED 256u /* failed, because its library is not there, and nobody has asked for it yet */
+#define OPENREG_DRIVER_FLAG_UNTRIED 256u /* failed, because its library is missing, and it hasn't been requested yet */
 
 typedef struct openreg_driver_record {
     uint32_t struct_size; /* set by the caller */

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
-/* openreg/trace.h: what the runtime does on devices, told to one listener: where a profiler's times come from. Part of
+/* openreg/trace.h: what the runtime does on devices, reported to one listener: where a profiler's times come from. Part of
  * the C API: the rules of openreg.h on errors, threads and start hold here. Valid C11 and C++17.
  *
  *   openreg_tracer tracer = {sizeof tracer, 0, &buffer, note_thread, keep};
@@ -86,7 +86,7 @@ openreg_trace_flush(void)
 }
 
 /* openreg_trace_flush(), then the end: when this returns, the listener's functions are not running and are not called
- * again. Calls that have begun and not ended are not told. openreg_shutdown() flushes, but does not stop; a forked
+ * again. Calls that have begun and not ended aren't reported. openreg_shutdown() flushes, but does not stop; a forked
  * child inherits no trace. Errors: OPENREG_E_INVALID (no trace is active). In a child that can't use devices it
  * succeeds. */
 static inline openreg_status

@@ -21,6 +21,7 @@
 
 #define KNOWN_FLAGS (OPENREG_RACES_REPORT | OPENREG_RACES_RAISE | OPENREG_RACES_UNINITIALIZED | OPENREG_RACES_STACKS)
 #define BLOCK_UNIT 512u
+#define PLACE 96 /* bytes of the text of a place */
 
 /* Guards the flags, clocks, cells and reports. A leaf. */
 static openreg_lock lock = OPENREG_LOCK_INITIALIZER;
@@ -211,6 +212,7 @@ tell(const openreg_conflict *conflict, const openreg_shadow_use *use)
     }
     openreg_status status = OPENREG_OK;
     openreg_lock_acquire(&lock);
+    race.freed = openreg_race_origin_what(conflict->freed);
     race.first = use_of(&conflict->other, conflict->other_writes);
     race.second = use_of(&use->epoch, use->writes);
     if (race.second.device == OPENREG_HOST && race.kind != OPENREG_RACE_REUSE)
@@ -293,7 +295,7 @@ void
 openreg_races_lost_device_used(const openreg_race_use *loss, const char *call, openreg_stream stream)
 {
     const uint32_t origin = openreg_lab_races_origin(call);
-    openreg_race race = {.kind = OPENREG_RACE_LOST_DEVICE, .first = *loss};
+    openreg_race race = {.kind = OPENREG_RACE_LOST_DEVICE, .first = *loss, .freed = ""};
     char line[OPENREG_RACE_TEXT] = "";
     openreg_lock_acquire(&lock);
     if (!openreg_race_origin_is_allowed(origin)) {
@@ -452,14 +454,6 @@ openreg_lab_races_forget(const void *address, uint64_t size)
 }
 
 void
-openreg_races_block_given(const void *address, uint64_t size)
-{
-    openreg_lock_acquire(&lock);
-    openreg_shadow_give((uint64_t)(uintptr_t)address, (size + BLOCK_UNIT - 1) / BLOCK_UNIT * BLOCK_UNIT);
-    openreg_lock_release(&lock);
-}
-
-void
 openreg_races_block_recorded(const void *address, uint64_t size, int32_t device, openreg_stream stream)
 {
     openreg_lock_acquire(&lock);
@@ -478,10 +472,33 @@ pass_to_allocator(uint64_t start, uint64_t size, uint32_t line)
         openreg_shadow_forget(start, size);
 }
 
+static uint64_t
+whole_blocks(uint64_t size)
+{
+    return (size + BLOCK_UNIT - 1) / BLOCK_UNIT * BLOCK_UNIT;
+}
+
+void
+openreg_races_block_given(const void *address, uint64_t size)
+{
+    openreg_lock_acquire(&lock);
+    openreg_shadow_give((uint64_t)(uintptr_t)address, whole_blocks(size));
+    openreg_lock_release(&lock);
+}
+
 void
 openreg_races_block_freed(const void *address)
 {
+    char place[PLACE];
+    openreg_pointer_info info = {.struct_size = sizeof info};
+    /* Not here(), which may take the GIL: a deleter must not wait for it. */
+    openreg_observers_place(place, sizeof place);
+    if (openreg_get_pointer_info(address, &info) != OPENREG_OK || !info.live || info.base != address)
+        info.size = 0;
     openreg_lock_acquire(&lock);
+    if (info.size != 0)
+        openreg_shadow_free((uint64_t)(uintptr_t)address, whole_blocks(info.size),
+                            place[0] == '\0' ? 0 : openreg_race_origin(place, 0, false));
     openreg_recorded_blocks_take((uint64_t)(uintptr_t)address, pass_to_allocator);
     openreg_lock_release(&lock);
 }

@@ -239,6 +239,8 @@ say_all(text *to, const openreg_race *race)
         say_use(to, "lost", race, &race->first);
     else if (is_pair)
         say_use(to, "first", race, &race->first);
+    if (race->freed[0] != '\0')
+        say(to, "\n  freed at %s", race->freed);
     say_use(to, is_pair ? "second" : "use", race, &race->second);
     say(to, "\n  %s: %s", is_pair ? "what would order them" : "remedy", race->remedy);
 }

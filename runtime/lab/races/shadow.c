@@ -21,6 +21,7 @@ typedef struct cell {
     openreg_epoch *more; /* NULL: none */
     uint32_t more_count;
     uint32_t flags;
+    uint32_t freed; /* the origin of the call that ended the owner whose uses these are; 0: not known, or it goes on */
 } cell;
 
 static openreg_tree cells;
@@ -114,6 +115,7 @@ cut(cell *whole, uint64_t at)
     second->read = whole->read;
     second->more = more;
     second->more_count = whole->more_count;
+    second->freed = whole->freed;
     whole->end = at;
     return second;
 }
@@ -185,9 +187,11 @@ note_conflict(openreg_conflict *conflict, int32_t kind, const openreg_epoch *oth
         return;
     const uint64_t start = in->node.key > use->address ? in->node.key : use->address;
     const uint64_t end = in->end < use->address + use->size ? in->end : use->address + use->size;
-    *conflict = (openreg_conflict){.kind = (in->flags & GIVEN) != 0 ? OPENREG_RACE_REUSE : kind,
+    const bool is_reuse = (in->flags & GIVEN) != 0;
+    *conflict = (openreg_conflict){.kind = is_reuse ? OPENREG_RACE_REUSE : kind,
                                    .other = *other,
                                    .other_writes = writes,
+                                   .freed = is_reuse ? in->freed : 0,
                                    .address = start,
                                    .size = end - start};
 }
@@ -232,6 +236,7 @@ update(cell *at, const openreg_shadow_use *use)
     clear_reads(at);
     at->write = use->epoch;
     at->flags = 0;
+    at->freed = 0;
 }
 
 /* Nothing would change, and nothing is to be found: the same line at the same time has done so already. */
@@ -296,6 +301,15 @@ openreg_shadow_note(const openreg_shadow_use *use, openreg_conflict *conflict)
         first = piece;
     }
     latest = first;
+}
+
+void
+openreg_shadow_free(uint64_t address, uint64_t size, uint32_t origin)
+{
+    const uint64_t end = address + size;
+    for (cell *at = cut_at_bounds(address, end); at != NULL && at->node.key < end; at = next_of(at))
+        if ((at->flags & GIVEN) == 0)
+            at->freed = origin;
 }
 
 void

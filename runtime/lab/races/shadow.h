@@ -23,6 +23,7 @@ typedef struct openreg_conflict {
     int32_t kind; /* OPENREG_RACE_*, 0: none */
     openreg_epoch other;
     int other_writes;
+    uint32_t freed; /* of OPENREG_RACE_REUSE: by openreg_shadow_free(), or 0 */
     uint64_t address, size;
 } openreg_conflict;
 
@@ -37,6 +38,8 @@ typedef struct openreg_shadow_use {
 } openreg_shadow_use;
 void openreg_shadow_note(const openreg_shadow_use *use, openreg_conflict *conflict);
 
+/* The range was freed by a call of that origin; what it was freed by while a use of an owner before counts, is kept. */
+void openreg_shadow_free(uint64_t address, uint64_t size, uint32_t origin);
 /* The range was given out: who used it before was another owner, and nothing is written. */
 void openreg_shadow_give(uint64_t address, uint64_t size);
 /* Uses of the range that `clock` knows of are forgotten: its allocator waits for them. */

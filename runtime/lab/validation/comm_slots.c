@@ -5,13 +5,6 @@
 #include "base/error.h"
 #include "validation/validated.h"
 
-#define COMM_CALL(status, v, slot, expression)                                                                         \
-    do {                                                                                                               \
-        const openreg_call_span validated_span = openreg_validation_begin((v), (slot));                                \
-        (status) = (expression);                                                                                       \
-        openreg_validation_end((v), (slot), validated_span, (status), 0);                                              \
-    } while (0)
-
 #define INNER(v) atomic_load(&(v)->inner_comm)
 
 static openreg_status
@@ -26,15 +19,18 @@ use_comm(openreg_instance v, const char *slot, openreg_driver_comm comm, openreg
 
 /* `count` elements at `ptr` are memory of the communicator's device. */
 static openreg_status
-check_memory(openreg_instance v, const openreg_handle *comm, const void *ptr, uint64_t count, openreg_dtype type,
-             const char *what)
+check_memory(openreg_instance v, const openreg_handle *comm, const openreg_stream_state *state, const void *ptr,
+             uint64_t count, openreg_dtype type, const char *what)
 {
     const uint64_t size = count * openreg_dtype_size(type);
+    if (size > 0)
+        openreg_validation_capture_range(v, state, ptr);
     return size == 0 ? OPENREG_OK : openreg_validation_range(v, "queue", ptr, comm->dev, size, what);
 }
 
 static openreg_status
-check_collective(openreg_instance v, const openreg_handle *comm, const openreg_collective *what)
+check_collective(openreg_instance v, const openreg_handle *comm, const openreg_stream_state *state,
+                 const openreg_collective *what)
 {
     const int32_t size = comm->size, rank = (int32_t)comm->flags;
     if (what->peer < 0 || what->peer >= size)
@@ -68,8 +64,8 @@ check_collective(openreg_instance v, const openreg_handle *comm, const openreg_c
     default:
         break;
     }
-    OPENREG_RETURN_NOT_OK(check_memory(v, comm, what->send, sent, what->type, "the input"));
-    return check_memory(v, comm, what->recv, received, what->type, "the output");
+    OPENREG_RETURN_NOT_OK(check_memory(v, comm, state, what->send, sent, what->type, "the input"));
+    return check_memory(v, comm, state, what->recv, received, what->type, "the output");
 }
 
 static openreg_status
@@ -82,10 +78,10 @@ validated_queue(openreg_instance v, openreg_driver_comm comm, const openreg_coll
     OPENREG_RETURN_NOT_OK(use_comm(v, slot, comm, &entry));
     openreg_status status = openreg_validation_stream(v, slot, entry->dev, stream, &on, &state);
     for (uint64_t i = 0; status == OPENREG_OK && i < n; ++i)
-        status = check_collective(v, entry, openreg_collective_at(list, i));
+        status = check_collective(v, entry, state, openreg_collective_at(list, i));
     if (status == OPENREG_OK) {
         (void)atomic_fetch_add_explicit(&state->queued, 1, memory_order_relaxed);
-        COMM_CALL(status, v, slot, INNER(v)->queue(v->instance, comm, list, n, stream));
+        OPENREG_VALIDATED_FUNCTION(status, v, slot, INNER(v)->queue(v->instance, comm, list, n, stream));
     }
     openreg_handle_release(v, entry);
     openreg_handle_release(v, on);
@@ -99,7 +95,7 @@ validated_id_size(openreg_instance v, uint32_t *out)
     const uint32_t poison = UINT32_C(0x5a5a5a5a);
     uint32_t size = poison;
     openreg_status status;
-    COMM_CALL(status, v, slot, INNER(v)->id_size(v->instance, &size));
+    OPENREG_VALIDATED_FUNCTION(status, v, slot, INNER(v)->id_size(v->instance, &size));
     openreg_validation_untouched(v, slot, status, &size, &poison, sizeof size);
     if (status == OPENREG_OK && (size == 0 || size > OPENREG_COMM_ID_MAX))
         return openreg_validation_refuse(v, OPENREG_RULE_COMM_ID, OPENREG_E_INTERNAL, slot, "it gave %u bytes",
@@ -120,7 +116,7 @@ validated_unique_id(openreg_instance v, int32_t dev, void *out)
     memset(before, 0x5a, sizeof before);
     memcpy(id, before, sizeof id);
     openreg_status status;
-    COMM_CALL(status, v, slot, INNER(v)->unique_id(v->instance, dev, id));
+    OPENREG_VALIDATED_FUNCTION(status, v, slot, INNER(v)->unique_id(v->instance, dev, id));
     openreg_validation_untouched(v, slot, status, id, before, sizeof id);
     if (memcmp(id + size, before + size, sizeof id - size) != 0)
         openreg_validation_report(v, OPENREG_RULE_COMM_ID, slot, "it wrote beyond the %u bytes of an id",
@@ -146,7 +142,7 @@ validated_init(openreg_instance v, int32_t dev, int32_t rank, int32_t size, cons
     openreg_driver_comm const poison = (openreg_driver_comm)(void *)entry;
     openreg_driver_comm comm = poison;
     openreg_status status;
-    COMM_CALL(status, v, slot, INNER(v)->init(v->instance, dev, rank, size, id, &comm));
+    OPENREG_VALIDATED_FUNCTION(status, v, slot, INNER(v)->init(v->instance, dev, rank, size, id, &comm));
     openreg_validation_untouched(v, slot, status, &comm, &poison, sizeof comm);
     if (status == OPENREG_OK && (comm == NULL || comm == poison || !openreg_handle_add(v, entry, comm)))
         status = openreg_validation_refuse(v, OPENREG_RULE_COMM_HANDLE, OPENREG_E_INTERNAL, slot,
@@ -166,7 +162,7 @@ call_with(openreg_instance v, const char *slot, openreg_driver_comm comm,
     openreg_handle *entry = NULL;
     openreg_status status;
     OPENREG_RETURN_NOT_OK(use_comm(v, slot, comm, &entry));
-    COMM_CALL(status, v, slot, function(v->instance, comm));
+    OPENREG_VALIDATED_FUNCTION(status, v, slot, function(v->instance, comm));
     openreg_handle_release(v, entry);
     return status;
 }
@@ -198,7 +194,7 @@ validated_destroy(openreg_instance v, openreg_driver_comm comm)
         openreg_validation_report(v, OPENREG_RULE_DESTROY_UNUSED, slot, "%d calls use communicator %p", others,
                                   (void *)comm);
     openreg_status status;
-    COMM_CALL(status, v, slot, INNER(v)->destroy(v->instance, comm));
+    OPENREG_VALIDATED_FUNCTION(status, v, slot, INNER(v)->destroy(v->instance, comm));
     if (status != OPENREG_OK && entry != NULL && openreg_handle_add(v, entry, comm))
         return status; /* nothing has changed: it is alive */
     openreg_handle_release(v, entry);

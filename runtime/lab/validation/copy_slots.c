@@ -56,6 +56,10 @@ validated_copy(openreg_instance v, void *dst, int32_t dst_dev, const void *src, 
     OPENREG_RETURN_NOT_OK(openreg_validation_stream(v, "copy", stream_dev, stream, &entry, &state));
     openreg_status status;
     atomic_fetch_add_explicit(&state->queued, 1, memory_order_relaxed);
+    if (size > 0) {
+        openreg_validation_capture_range(v, state, dst);
+        openreg_validation_capture_range(v, state, src);
+    }
     OPENREG_VALIDATED_CALL(status, v, copy, (v->instance, dst, dst_dev, src, src_dev, size, stream_dev, stream));
     openreg_handle_release(v, entry);
     return status;
@@ -71,6 +75,8 @@ validated_fill(openreg_instance v, int32_t dev, void *dst, uint8_t value, uint64
     OPENREG_RETURN_NOT_OK(openreg_validation_stream(v, "fill", dev, stream, &entry, &state));
     openreg_status status;
     atomic_fetch_add_explicit(&state->queued, 1, memory_order_relaxed);
+    if (size > 0)
+        openreg_validation_capture_range(v, state, dst);
     OPENREG_VALIDATED_CALL(status, v, fill, (v->instance, dev, dst, value, size, stream));
     openreg_handle_release(v, entry);
     return status;

@@ -89,13 +89,16 @@ validated_event_record(openreg_instance v, int32_t dev, openreg_driver_event eve
     OPENREG_RETURN_NOT_OK(openreg_validation_stream(v, slot, dev, stream, &entry, &state));
     openreg_status status = use_event(v, slot, dev, event, &recorded);
     if (status == OPENREG_OK) {
-        const unsigned long long functions = atomic_load(&state->functions);
+        /* A record in a capture is a place in the graph: of the stream's work it says nothing. */
+        const unsigned long long capture = atomic_load(&state->capture);
+        const unsigned long long functions = capture == 0 ? atomic_load(&state->functions) : 0;
         atomic_fetch_add(&recorded->records, 1);
         atomic_fetch_add(&state->queued, 1);
         OPENREG_VALIDATED_CALL(status, v, event_record, (v->instance, dev, event, stream));
         if (status == OPENREG_OK) {
             atomic_store(&recorded->stream, state);
             atomic_store(&recorded->functions, functions);
+            atomic_store(&recorded->capture, capture);
         }
         atomic_fetch_add(&recorded->records, 1);
     }
@@ -133,7 +136,7 @@ validated_event_query(openreg_instance v, int32_t dev, openreg_driver_event even
     openreg_status status;
     OPENREG_VALIDATED_CALL(status, v, event_query, (v->instance, dev, event, &answer));
     openreg_validation_untouched(v, slot, status, &answer, &poison, sizeof answer);
-    if (status != OPENREG_OK)
+    if (status != OPENREG_OK && status != OPENREG_E_CAPTURE)
         atomic_store(&v->devices[entry->dev].has_failed, 1);
     if (status == OPENREG_OK) {
         if (answer != 0 && answer != 1)
@@ -161,7 +164,7 @@ validated_event_sync(openreg_instance v, int32_t dev, openreg_driver_event event
     const unsigned long long functions = atomic_load(&entry->functions);
     openreg_status status;
     OPENREG_VALIDATED_CALL(status, v, event_sync, (v->instance, dev, event));
-    if (status != OPENREG_OK)
+    if (status != OPENREG_OK && status != OPENREG_E_CAPTURE)
         atomic_store(&v->devices[entry->dev].has_failed, 1);
     else
         check_passed(v, slot, OPENREG_RULE_EVENT_WAITS, entry, before, stream, functions);

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 /* extension_slots.c: the tables that extension() gives, checked (validated.h). Those of openreg.ipc, openreg.vmm,
- * openreg.schedule, openreg.kernels and openreg.comm (comm_slots.c) are replaced by tables of the layer, which hand the
- * driver its own instance. The runtime asks for no others; of one that it may ask for some day the layer knows nothing and says that there is none. */
+ * openreg.schedule, openreg.kernels, openreg.comm (comm_slots.c) and openreg.graph (graph_slots.c) are replaced by tables of
+ * the layer, which hand the driver its own instance. The runtime asks for no others; of one that it may ask for some day
+ * the layer knows nothing and says that there is none. */
 #include <stdlib.h>
 #include <string.h>
 
@@ -10,14 +11,6 @@
 #include "base/sized_struct.h"
 #include "driver/extensions.h"
 #include "validation/validated.h"
-
-/* As OPENREG_VALIDATED_CALL, of an extension's function. */
-#define EXTENSION_CALL(status, v, slot, expression)                                                                    \
-    do {                                                                                                               \
-        const openreg_call_span validated_span = openreg_validation_begin((v), (slot));                                \
-        (status) = (expression);                                                                                       \
-        openreg_validation_end((v), (slot), validated_span, (status), 0);                                              \
-    } while (0)
 
 static openreg_status
 refuse_address(openreg_instance v, const char *slot, int32_t dev, const void *ptr)
@@ -35,7 +28,7 @@ validated_handle_size(openreg_instance v, uint32_t *out)
     const uint32_t poison = UINT32_C(0x5a5a5a5a);
     uint32_t size = poison;
     openreg_status status;
-    EXTENSION_CALL(status, v, slot, atomic_load(&v->inner_ipc)->handle_size(v->instance, &size));
+    OPENREG_VALIDATED_FUNCTION(status, v, slot, atomic_load(&v->inner_ipc)->handle_size(v->instance, &size));
     openreg_validation_untouched(v, slot, status, &size, &poison, sizeof size);
     if (status == OPENREG_OK && (size == 0 || size > OPENREG_IPC_HANDLE_MAX))
         return openreg_validation_refuse(v, OPENREG_RULE_IPC_HANDLE, OPENREG_E_INTERNAL, slot, "it gave %u bytes",
@@ -60,8 +53,8 @@ validated_export(openreg_instance v, int32_t dev, void *ptr, const int32_t *proc
     memset(before, 0x5a, sizeof before);
     memcpy(handle, before, sizeof handle);
     openreg_status status;
-    EXTENSION_CALL(status, v, slot,
-                   atomic_load(&v->inner_ipc)->memory_export(v->instance, dev, ptr, processes, count, handle));
+    OPENREG_VALIDATED_FUNCTION(
+        status, v, slot, atomic_load(&v->inner_ipc)->memory_export(v->instance, dev, ptr, processes, count, handle));
     openreg_validation_untouched(v, slot, status, handle, before, sizeof handle);
     if (memcmp(handle + size, before + size, sizeof handle - size) != 0)
         openreg_validation_report(v, OPENREG_RULE_IPC_HANDLE, slot, "it wrote beyond the %u bytes of a handle",
@@ -80,7 +73,8 @@ validated_open_memory(openreg_instance v, int32_t dev, const void *handle, void 
     void *const poison = (void *)&poison;
     void *memory = poison;
     openreg_status status;
-    EXTENSION_CALL(status, v, slot, atomic_load(&v->inner_ipc)->memory_open(v->instance, dev, handle, &memory));
+    OPENREG_VALIDATED_FUNCTION(status, v, slot,
+                               atomic_load(&v->inner_ipc)->memory_open(v->instance, dev, handle, &memory));
     openreg_validation_untouched(v, slot, status, &memory, &poison, sizeof memory);
     if (status != OPENREG_OK) {
         openreg_ledger_give_up_room(v);
@@ -107,8 +101,9 @@ validated_close_memory(openreg_instance v, int32_t dev, void *ptr)
     OPENREG_RETURN_NOT_OK(openreg_validation_device(v, slot, dev));
     if (!openreg_ledger_remove(v, OPENREG_MADE_BY_MEMORY_OPEN, dev, ptr, &range))
         return refuse_address(v, slot, dev, ptr);
+    openreg_validation_range_goes(v, slot, range.start);
     openreg_status status;
-    EXTENSION_CALL(status, v, slot, atomic_load(&v->inner_ipc)->memory_close(v->instance, dev, ptr));
+    OPENREG_VALIDATED_FUNCTION(status, v, slot, atomic_load(&v->inner_ipc)->memory_close(v->instance, dev, ptr));
     if (status != OPENREG_OK)
         (void)openreg_ledger_add(v, &range, &other);
     else
@@ -135,7 +130,7 @@ validated_granularity(openreg_instance v, int32_t dev, uint64_t *out)
     const uint64_t poison = UINT64_C(0x5a5a5a5a5a5a5a5a);
     uint64_t bytes = poison;
     openreg_status status;
-    EXTENSION_CALL(status, v, slot, atomic_load(&v->inner_vmm)->granularity(v->instance, dev, &bytes));
+    OPENREG_VALIDATED_FUNCTION(status, v, slot, atomic_load(&v->inner_vmm)->granularity(v->instance, dev, &bytes));
     openreg_validation_untouched(v, slot, status, &bytes, &poison, sizeof bytes);
     if (status != OPENREG_OK)
         return status;
@@ -160,7 +155,8 @@ validated_reserve(openreg_instance v, int32_t dev, uint64_t size, void **out)
     unsigned char *const mapped = calloc(size / step + 1, 1);
     openreg_status status = mapped != NULL ? OPENREG_OK : openreg_validation_no_memory();
     if (status == OPENREG_OK) {
-        EXTENSION_CALL(status, v, slot, atomic_load(&v->inner_vmm)->reserve(v->instance, dev, size, &start));
+        OPENREG_VALIDATED_FUNCTION(status, v, slot,
+                                   atomic_load(&v->inner_vmm)->reserve(v->instance, dev, size, &start));
         openreg_validation_untouched(v, slot, status, &start, &poison, sizeof start);
     }
     start = start == poison ? NULL : start;
@@ -216,7 +212,7 @@ validated_map(openreg_instance v, int32_t dev, void *ptr, uint64_t offset, uint6
     static const char slot[] = "map";
     OPENREG_RETURN_NOT_OK(check_reservation(v, slot, dev, ptr));
     openreg_status status;
-    EXTENSION_CALL(status, v, slot, atomic_load(&v->inner_vmm)->map(v->instance, dev, ptr, offset, size));
+    OPENREG_VALIDATED_FUNCTION(status, v, slot, atomic_load(&v->inner_vmm)->map(v->instance, dev, ptr, offset, size));
     if (status == OPENREG_OK)
         note_mapped(v, slot, ptr, offset, size, 1);
     return status;
@@ -228,7 +224,7 @@ validated_unmap(openreg_instance v, int32_t dev, void *ptr, uint64_t offset, uin
     static const char slot[] = "unmap";
     OPENREG_RETURN_NOT_OK(check_reservation(v, slot, dev, ptr));
     openreg_status status;
-    EXTENSION_CALL(status, v, slot, atomic_load(&v->inner_vmm)->unmap(v->instance, dev, ptr, offset, size));
+    OPENREG_VALIDATED_FUNCTION(status, v, slot, atomic_load(&v->inner_vmm)->unmap(v->instance, dev, ptr, offset, size));
     if (status == OPENREG_OK)
         note_mapped(v, slot, ptr, offset, size, 0);
     return status;
@@ -242,8 +238,9 @@ validated_release(openreg_instance v, int32_t dev, void *ptr)
     OPENREG_RETURN_NOT_OK(openreg_validation_device(v, slot, dev));
     if (!openreg_ledger_remove(v, OPENREG_MADE_BY_RESERVE, dev, ptr, &range))
         return refuse_address(v, slot, dev, ptr);
+    openreg_validation_range_goes(v, slot, range.start);
     openreg_status status;
-    EXTENSION_CALL(status, v, slot, atomic_load(&v->inner_vmm)->release(v->instance, dev, ptr));
+    OPENREG_VALIDATED_FUNCTION(status, v, slot, atomic_load(&v->inner_vmm)->release(v->instance, dev, ptr));
     if (status == OPENREG_OK || !openreg_ledger_add(v, &range, &other))
         free(range.mapped);
     if (status == OPENREG_OK)
@@ -276,7 +273,8 @@ validated_poison(openreg_instance v, int32_t dev, void *ptr, uint64_t size, open
     OPENREG_RETURN_NOT_OK(openreg_validation_stream(v, slot, dev, stream, &entry, &state));
     atomic_fetch_add_explicit(&state->queued, 1, memory_order_relaxed);
     openreg_status status;
-    EXTENSION_CALL(status, v, slot, atomic_load(&v->inner_schedule)->poison(v->instance, dev, ptr, size, stream));
+    OPENREG_VALIDATED_FUNCTION(status, v, slot,
+                               atomic_load(&v->inner_schedule)->poison(v->instance, dev, ptr, size, stream));
     openreg_handle_release(v, entry);
     return status;
 }
@@ -293,6 +291,19 @@ static const openreg_kernel *
 kernel_at(const openreg_kernels *kernels, uint64_t i)
 {
     return (const openreg_kernel *)((const char *)kernels->list + i * kernels->kernel_size);
+}
+
+/* The memory of tensors that a kernel is given. */
+static void
+capture_values(openreg_instance v, const openreg_stream_state *state, const openreg_value *values, uint64_t count)
+{
+    for (uint64_t i = 0; i < count; ++i) {
+        if (values[i].tensor != NULL)
+            openreg_validation_capture_range(v, state, values[i].tensor->data);
+        for (uint64_t k = 0; values[i].tensors != NULL && k < values[i].count; ++k)
+            if (values[i].tensors[k] != NULL)
+                openreg_validation_capture_range(v, state, values[i].tensors[k]->data);
+    }
 }
 
 static openreg_status
@@ -313,6 +324,8 @@ validated_run(openreg_instance v, const openreg_kernel_call *what)
     copy.call.struct_size = size;
     copy.call.kernel = kernel_at(v->inner_kernels, index);
     atomic_fetch_add(&state->queued, 1);
+    capture_values(v, state, copy.call.arguments, copy.call.argument_count);
+    capture_values(v, state, copy.call.results, copy.call.result_count);
     const openreg_call_span span = openreg_validation_begin(v, what->name);
     const openreg_status status = copy.call.kernel->run(v->instance, &copy.call);
     openreg_validation_end(v, what->name, span, status, 1);
@@ -406,6 +419,8 @@ wrap(openreg_instance v, const char *name, const void *table)
     }
     if (strcmp(name, OPENREG_KERNELS_NAME) == 0)
         return wrap_kernels(v, table);
+    if (strcmp(name, OPENREG_GRAPH_NAME) == 0)
+        return is_fit(v, &openreg_extension_graph, table) ? openreg_validation_graph(v, table) : table;
     openreg_log(OPENREG_LOG_WARNING, "driver \"%s\": its table %s is not used with OPENREG_VALIDATE", v->name, name);
     return NULL;
 }

@@ -133,8 +133,13 @@ validated_host_func(openreg_instance v, int32_t dev, openreg_driver_stream strea
     openreg_handle *handle = NULL;
     openreg_stream_state *state = NULL;
     OPENREG_RETURN_NOT_OK(openreg_validation_stream(v, "host_func", dev, stream, &handle, &state));
-    queued_function *const entry = malloc(sizeof *entry);
     openreg_status status;
+    if (atomic_load(&state->capture) != 0) { /* each launch runs it: it is the graph's as it is */
+        OPENREG_VALIDATED_CALL(status, v, host_func, (v->instance, dev, stream, function, argument));
+        openreg_handle_release(v, handle);
+        return status;
+    }
+    queued_function *const entry = malloc(sizeof *entry);
     if (entry == NULL) {
         status = openreg_validation_no_memory();
     } else {

@@ -274,12 +274,14 @@ openreg_ledger_report_live(openreg_instance v)
     for (size_t i = 0; i < OPENREG_HANDLE_BUCKETS; ++i)
         for (const openreg_handle *entry = v->handles[i]; entry != NULL; entry = entry->next)
             ++live[entry->kind];
-    static const char *const makers[] = {"mem_alloc()",     "host_alloc()",   "reserve()",       "memory_open()",
-                                         "stream_create()", "event_create()", "init() of comm.h"};
+    static const char *const makers[] = {"mem_alloc()",      "host_alloc()",     "reserve()",
+                                         "memory_open()",    "stream_create()",  "event_create()",
+                                         "init() of comm.h", "end() of graph.h", "instantiate()"};
     for (size_t kind = 0; kind < OPENREG_MADE_BY_COUNT; ++kind)
         if (live[kind] > 0)
             openreg_validation_report(v, OPENREG_RULE_FREED_BEFORE_CLOSE, "close", "%zu of what %s gave were alive",
                                       live[kind], makers[kind]);
+    openreg_validation_report_captures(v);
 }
 
 void
@@ -297,4 +299,5 @@ openreg_ledger_free(openreg_instance v)
     for (size_t i = 0; i < v->range_count; ++i)
         free(v->ranges[i].mapped);
     free(v->ranges);
+    openreg_validation_free_captures(v);
 }

@@ -85,6 +85,7 @@ validated_mem_free(openreg_instance v, int32_t dev, void *ptr)
     OPENREG_RETURN_NOT_OK(openreg_validation_device(v, slot, dev));
     if (!openreg_ledger_remove(v, OPENREG_MADE_BY_MEM_ALLOC, dev, ptr, &range))
         return not_alive(v, slot, dev, ptr);
+    openreg_validation_range_goes(v, slot, range.start);
     openreg_status status;
     OPENREG_VALIDATED_CALL(status, v, mem_free, (v->instance, dev, ptr));
     if (status != OPENREG_OK)
@@ -124,6 +125,7 @@ validated_host_free(openreg_instance v, void *ptr)
     openreg_ledger_range range;
     if (!openreg_ledger_remove(v, OPENREG_MADE_BY_HOST_ALLOC, -1, ptr, &range))
         return not_alive(v, "host_free", -1, ptr);
+    openreg_validation_range_goes(v, "host_free", range.start);
     openreg_status status;
     OPENREG_VALIDATED_CALL(status, v, host_free, (v->instance, ptr));
     if (status != OPENREG_OK)

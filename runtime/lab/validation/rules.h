@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
-/* rules.h: the rules that the layer of OPENREG_VALIDATE checks, in the words of driver.h, ipc.h, vmm.h and comm.h (a test
- * compares them). Internal. */
+/* rules.h: the rules that the layer of OPENREG_VALIDATE checks, in the words of driver.h, ipc.h, vmm.h, comm.h and
+ * graph.h (a test compares them). Internal. */
 #ifndef OPENREG_SRC_VALIDATION_RULES_H
 #define OPENREG_SRC_VALIDATION_RULES_H
 
@@ -42,6 +42,16 @@
     X(EXTENSION_TABLE, "A table led by a uint32_t struct_size, valid until close(), or NULL (no error)") \
     X(COMM_ID, "Bytes of an id: 1 to OPENREG_COMM_ID_MAX, constant from open() to close()") \
     X(COMM_HANDLE, "driver-owned, from init() to destroy()") \
+    /* graphs */ \
+    X(CAPTURE_BEGIN, "E_CAPTURE: the default stream, which can't be captured, or a stream that is captured already") \
+    X(CAPTURE_END, "there is none, the stream has joined another's, the capture is invalid, a joined stream is not waited for, or it is another thread than begin()'s and the mode is not relaxed") \
+    X(CAPTURE_ENDS, "Ends the capture that began on the stream, whatever it returns") \
+    X(CAPTURE_INVALID, "With OPENREG_E_CAPTURE, after which the capture is invalid: query, sync and stream_destroy of a captured stream") \
+    X(CAPTURE_STATUS, "*out = OPENREG_CAPTURE_NONE, _ACTIVE or _INVALIDATED") \
+    X(CAPTURE_MODE, "Exchanges this thread's mode, by which its calls of other work are judged") \
+    X(GRAPH_HANDLE, "driver-owned, from end() to destroy_graph()") \
+    X(GRAPH_EXEC_HANDLE, "from instantiate() to destroy_exec()") \
+    X(GRAPH_FITS, "Gives later launches the arguments of a graph with the same nodes and edges") \
     /* kept by the caller */ \
     X(DEVICE_EXISTS, "`dev` is an ordinal of this driver, 0 <= dev < device_count; -1 means the host, only in copy()") \
     X(SIZE_NOT_ZERO, "A size of 0 is valid, succeeds and does nothing (mem_alloc() is never asked for 0)") \
@@ -54,6 +64,9 @@
     X(DESTROY_UNUSED, "never calls a destroy slot while another call uses the same handle") \
     X(FREED_BEFORE_CLOSE, "The runtime has freed all memory and handles before") \
     X(COMM_RANK, "each a device of one process; rank 0 <= rank < size") \
+    X(GRAPH_DEVICE, "Queues all of its nodes on a stream of the device that the capture began on") \
+    X(GRAPH_FLAGS, "`flags`: 0") \
+    X(GRAPH_MEMORY, "mem_free, and close of what a node uses, are the caller's to leave until the graph is gone") \
     X(FUNCTION_CALLS_NOTHING, "with no lock of the driver held, and calls no slot")
 /* clang-format on */
 

@@ -65,7 +65,7 @@ check_ended(openreg_instance v, const char *slot, openreg_rule rule, int32_t dev
 static void
 note_failure(openreg_instance v, int32_t dev, openreg_status status)
 {
-    if (status != OPENREG_OK)
+    if (status != OPENREG_OK && status != OPENREG_E_CAPTURE)
         atomic_store(&v->devices[dev].has_failed, 1);
 }
 
@@ -84,6 +84,7 @@ validated_stream_query(openreg_instance v, int32_t dev, openreg_driver_stream st
     OPENREG_VALIDATED_CALL(status, v, stream_query, (v->instance, dev, stream, &answer));
     openreg_validation_untouched(v, slot, status, &answer, &poison, sizeof answer);
     note_failure(v, dev, status);
+    openreg_validation_judge_refusal(v, slot, atomic_load(&state->capture), status);
     if (status == OPENREG_OK) {
         if (answer != 0 && answer != 1)
             openreg_validation_report(v, OPENREG_RULE_STREAM_DONE, slot, "it gave %d", answer);
@@ -110,6 +111,7 @@ validated_stream_sync(openreg_instance v, int32_t dev, openreg_driver_stream str
     openreg_status status;
     OPENREG_VALIDATED_CALL(status, v, stream_sync, (v->instance, dev, stream));
     note_failure(v, dev, status);
+    openreg_validation_judge_refusal(v, slot, atomic_load(&state->capture), status);
     if (status == OPENREG_OK)
         check_ended(v, slot, OPENREG_RULE_STREAM_WAITS, dev, state, before);
     openreg_handle_release(v, entry);
@@ -223,6 +225,8 @@ validated_stream_wait(openreg_instance v, int32_t dev, openreg_driver_stream str
     } else {
         atomic_fetch_add(&state->queued, 1);
         OPENREG_VALIDATED_CALL(status, v, stream_wait, (v->instance, dev, stream, event));
+        if (status == OPENREG_OK)
+            openreg_validation_join(v, state, waited);
     }
     openreg_handle_release(v, waited);
     openreg_handle_release(v, entry);

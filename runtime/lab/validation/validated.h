@@ -10,7 +10,10 @@
 #include <stdatomic.h>
 #include <stdbool.h>
 
+#include <pthread.h>
+
 #include <openreg/comm.h>
+#include <openreg/graph.h>
 #include <openreg/ipc.h>
 #include <openreg/kernels.h>
 #include <openreg/schedule.h>
@@ -28,6 +31,8 @@ typedef enum openreg_made_by {
     OPENREG_MADE_BY_STREAM_CREATE,
     OPENREG_MADE_BY_EVENT_CREATE,
     OPENREG_MADE_BY_COMM_INIT,
+    OPENREG_MADE_BY_GRAPH_END,
+    OPENREG_MADE_BY_INSTANTIATE,
     OPENREG_MADE_BY_COUNT
 } openreg_made_by;
 
@@ -49,7 +54,8 @@ typedef struct openreg_stream_state {
     atomic_ullong drained;             /* so many were queued when a wait began that has ended */
     atomic_ullong functions;           /* calls of host_func() that have returned */
     atomic_ullong functions_ended;
-    atomic_int is_shared; /* 1 once the vendor's stream was asked for: others may queue work */
+    atomic_int is_shared;  /* 1 once the vendor's stream was asked for: others may queue work */
+    atomic_ullong capture; /* number of the capture that it is part of; 0: none */
 } openreg_stream_state;
 
 typedef struct openreg_handle {
@@ -65,7 +71,27 @@ typedef struct openreg_handle {
     atomic_ullong records;
     atomic_ullong complete;  /* `records` at the time when it was found complete; 0: never */
     atomic_ullong functions; /* calls of host_func() that the latest record is behind */
+    /* Of an event: number of the capture that it was recorded in last, 0: none; of a graph: of its capture. */
+    atomic_ullong capture;
 } openreg_handle;
+
+/* A capture that a driver's begin() has begun and no end() has ended. */
+typedef struct openreg_capture_state {
+    struct openreg_capture_state *next;
+    unsigned long long number; /* from 1 */
+    int32_t dev, mode;
+    openreg_driver_stream stream; /* on which it was begun */
+    openreg_stream_state *state;  /* of that */
+    pthread_t thread;
+    bool is_invalid; /* a call was refused because of it */
+} openreg_capture_state;
+
+/* A range of the books that work of a capture uses: it must stay while the capture or a graph of it is there. */
+typedef struct openreg_captured_range {
+    struct openreg_captured_range *next;
+    unsigned long long capture;
+    uintptr_t start;
+} openreg_captured_range;
 
 typedef struct openreg_device_state {
     openreg_device_info info;
@@ -89,6 +115,9 @@ struct openreg_instance_s {
     size_t range_count, range_capacity, ranges_coming; /* the last: calls that have made room */
     openreg_handle *handles[OPENREG_HANDLE_BUCKETS];
     openreg_stream_state *streams;
+    openreg_capture_state *captures; /* under way */
+    openreg_captured_range *captured_ranges;
+    unsigned long long last_capture;
     atomic_uchar reported[OPENREG_RULE_COUNT];
     int functions_running; /* by host_func_slot.c, under its lock, as is is_closed */
     bool is_closed;
@@ -97,6 +126,8 @@ struct openreg_instance_s {
     _Atomic(const openreg_vmm *) inner_vmm;
     _Atomic(const openreg_schedule *) inner_schedule;
     _Atomic(const openreg_comm *) inner_comm;
+    _Atomic(const openreg_graph_table *) inner_graph;
+    openreg_graph_table graph; /* what the runtime is given for it: without the functions that the driver's lacks */
     const openreg_kernels *inner_kernels;
     openreg_kernels *kernels;
 };
@@ -184,6 +215,21 @@ void openreg_validation_wrap_extensions(openreg_driver *table);
 /* What the runtime is given for the driver's table of openreg.comm: comm_slots.c. */
 extern const openreg_comm openreg_validated_comm;
 
+/* What the runtime is given for the driver's table of openreg.graph, and captures: graph_slots.c. */
+const openreg_graph_table *openreg_validation_graph(openreg_instance, const openreg_graph_table *inner);
+/* Work of a stream uses the address, which must stay if the stream is captured. */
+void openreg_validation_capture_range(openreg_instance, const openreg_stream_state *state, const void *ptr);
+/* The range at `start` goes: reports if a capture or graph uses it. */
+void openreg_validation_range_goes(openreg_instance, const char *slot, uintptr_t start);
+/* A stream has waited for an event: it joins the capture that that was recorded in, if that is under way. */
+void openreg_validation_join(openreg_instance, openreg_stream_state *state, const openreg_handle *event);
+/* `slot` has returned `status`, of a stream or event of a capture; 0: of none. */
+void openreg_validation_judge_refusal(openreg_instance, const char *slot, unsigned long long capture,
+                                      openreg_status status);
+/* At close(). */
+void openreg_validation_report_captures(openreg_instance);
+void openreg_validation_free_captures(openreg_instance);
+
 /* A range of device memory must be inside one allocation; `what` names it in the report. What begins in none is reported and
  * goes on: it may be memory of another library that shares the device. What begins in one and ends beyond it would destroy
  * other memory, and is refused. */
@@ -194,12 +240,16 @@ openreg_status openreg_validation_range(openreg_instance, const char *slot, cons
 openreg_status openreg_validation_stream(openreg_instance, const char *slot, int32_t dev, openreg_driver_stream,
                                          openreg_handle **entry, openreg_stream_state **state);
 
-/* Runs a slot of the driver into `status`; `arguments` are those of the driver's function, in brackets. */
-#define OPENREG_VALIDATED_CALL(status, v, slot, arguments)                                                             \
+/* Runs a function of the driver, of the table or an extension, into `status`. */
+#define OPENREG_VALIDATED_FUNCTION(status, v, name, expression)                                                        \
     do {                                                                                                               \
-        const openreg_call_span validated_span = openreg_validation_begin((v), #slot);                                 \
-        (status) = (v)->inner.slot arguments;                                                                          \
-        openreg_validation_end((v), #slot, validated_span, (status), 0);                                               \
+        const openreg_call_span validated_span = openreg_validation_begin((v), (name));                                \
+        (status) = (expression);                                                                                       \
+        openreg_validation_end((v), (name), validated_span, (status), 0);                                              \
     } while (0)
+
+/* Of the table; `arguments` are those of the driver's function, in brackets. */
+#define OPENREG_VALIDATED_CALL(status, v, slot, arguments)                                                             \
+    OPENREG_VALIDATED_FUNCTION(status, v, #slot, (v)->inner.slot arguments)
 
 #endif

@@ -38,8 +38,8 @@ OPENREG_INTERNAL openreg_status openreg_error_set(openreg_status code, const cha
     __attribute__((format(printf, 3, 4)));
 
 /* Likewise, of something that a driver did. */
-openreg_status openreg_error_set_driver(openreg_status code, const char *call, const char *driver, const char *format,
-                                        ...) __attribute__((format(printf, 4, 5)));
+OPENREG_INTERNAL openreg_status openreg_error_set_driver(openreg_status code, const char *call, const char *driver,
+                                                         const char *format, ...) __attribute__((format(printf, 4, 5)));
 
 /* The text of the thread's error names that driver, whose number of it is `vendor_code`. Returns the error's code. */
 openreg_status openreg_error_names_driver(const char *driver, int64_t vendor_code);

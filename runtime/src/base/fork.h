@@ -32,6 +32,7 @@ typedef enum openreg_fork_stage {
     OPENREG_FORK_HOST_ERRORS, /* the list */
     OPENREG_FORK_RACES,       /* the detector's lock */
     OPENREG_FORK_FAULTS,      /* that of the plans and of the errors left */
+    OPENREG_FORK_GRAPHS,      /* what is captured */
     OPENREG_FORK_ADDRESSES,   /* the address map's */
     OPENREG_FORK_SETTINGS,    /* the allocator's */
     OPENREG_FORK_EVENTS,      /* the list of unused events */
@@ -45,7 +46,7 @@ typedef enum openreg_fork_stage {
     OPENREG_FORK_CANDIDATES,  /* the list */
     OPENREG_FORK_DRIVER_LOCK, /* nobody holds it in the child */
     OPENREG_FORK_TRACE,       /* the child inherits none */
-    OPENREG_FORK_LAB,         /* loading of libopenreg_lab.so */
+    OPENREG_FORK_LAB,         /* loading of the libraries beside libopenreg.so */
     OPENREG_FORK_STAGES
 } openreg_fork_stage;
 
@@ -66,7 +67,7 @@ OPENREG_INTERNAL void openreg_fork_hold(openreg_fork_stage stage, struct openreg
 
 /* Take and give back the lock of such a stage where a driver is called with it: a driver may fork() in a call, and the thread
  * doesn't wait for its own lock then. */
-void openreg_fork_take(openreg_fork_stage stage);
-void openreg_fork_give(openreg_fork_stage stage);
+OPENREG_INTERNAL void openreg_fork_take(openreg_fork_stage stage);
+OPENREG_INTERNAL void openreg_fork_give(openreg_fork_stage stage);
 
 #endif

@@ -10,6 +10,7 @@
 #include "base/sized_struct.h"
 #include "device/stream.h"
 #include "driver/driver_calls.h"
+#include "watch/capture.h"
 #include "watch/observers.h"
 
 struct openreg_communicator_s {
@@ -191,6 +192,8 @@ openreg_communicator_queue(openreg_communicator communicator, const openreg_coll
     openreg_device *const device = communicator->device;
     const char *const name = names[list->kind]; /* of a group: the first one's */
     OPENREG_RETURN_NOT_OK(openreg_stream_resolve(device, call, stream, &handle));
+    OPENREG_CAPTURE(.kind = OPENREG_CAPTURED_COLLECTIVES, .call = name, .device = device->index, .stream = stream,
+                    .communicator = communicator, .list = list, .count = n, .size = (uint64_t)communicator->size);
     openreg_stream_is_used(device, name, stream);
     if (openreg_device_is_lost(device))
         return openreg_call_lost(device, name);

@@ -7,6 +7,7 @@
 #include "driver/driver_calls.h"
 #include "driver/properties.h"
 #include "driver/span.h"
+#include "watch/capture.h"
 
 /* The thread's choice, packed so that it is read and written at once: generation of the table << 32 | bound << 16 |
  * index. It counts for the table of that generation alone: after a shutdown, and in a new thread, the current device is
@@ -171,6 +172,7 @@ openreg_device_synchronize(int32_t index)
     static const char call[] = "openreg_device_synchronize";
     openreg_device *device = NULL;
     OPENREG_RETURN_NOT_OK(openreg_device_get(call, index, &device));
+    OPENREG_CAPTURE(.kind = OPENREG_CAPTURED_DEVICE, .call = call, .device = index);
     openreg_watched_span span;
     openreg_span_begin(&span, OPENREG_TRACE_WAIT, call, "", device, OPENREG_STREAM_DEFAULT, 0, OPENREG_HOST,
                        OPENREG_HOST);

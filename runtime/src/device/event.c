@@ -13,6 +13,7 @@
 #include "device/stream.h"
 #include "driver/driver_calls.h"
 #include "driver/span.h"
+#include "watch/capture.h"
 
 #define CHUNK_SLOTS 256u
 #define MAX_EVENTS 1048576 /* of a process, alive at a time */
@@ -205,6 +206,7 @@ openreg_event_record(openreg_event event, int32_t device, openreg_stream stream)
         return openreg_error_set(OPENREG_E_INVALID, call, "an event of %s:%d can't be recorded on a stream of %s:%d",
                                  openreg_device_name(), slot->device->index, openreg_device_name(), device);
     OPENREG_RETURN_NOT_OK(openreg_stream_resolve(slot->device, call, stream, &handle));
+    OPENREG_CAPTURE(.kind = OPENREG_CAPTURED_RECORD, .call = call, .device = device, .stream = stream, .event = event);
     openreg_stream_is_used(slot->device, call, stream);
     openreg_lock_acquire(&slot->lock);
     const openreg_status status = openreg_call_marker_record(slot->device, call, &slot->marker, handle);
@@ -223,6 +225,7 @@ openreg_event_query(openreg_event event, int32_t *done)
     if (done == NULL)
         return openreg_error_set(OPENREG_E_INVALID, call, "done is NULL");
     OPENREG_RETURN_NOT_OK(openreg_event_read(call, event, &device, &marker));
+    OPENREG_CAPTURE(.kind = OPENREG_CAPTURED_EVENT, .call = call, .device = device->index, .event = event);
     openreg_stream_is_used(device, call, OPENREG_STREAM_DEFAULT);
     OPENREG_RETURN_NOT_OK(openreg_call_marker_query(device, call, &marker, done));
     if (openreg_is_observed(OPENREG_OBSERVE_USES) && *done)
@@ -237,6 +240,7 @@ openreg_event_synchronize(openreg_event event)
     openreg_device *device = NULL;
     openreg_backend_event marker;
     OPENREG_RETURN_NOT_OK(openreg_event_read(call, event, &device, &marker));
+    OPENREG_CAPTURE(.kind = OPENREG_CAPTURED_EVENT, .call = call, .device = device->index, .event = event);
     openreg_stream_is_used(device, call, OPENREG_STREAM_DEFAULT);
     openreg_watched_span span;
     openreg_span_begin(&span, OPENREG_TRACE_WAIT, call, "", device, OPENREG_STREAM_DEFAULT, 0, OPENREG_HOST,
@@ -258,6 +262,8 @@ openreg_stream_wait_event(int32_t index, openreg_stream stream, openreg_event ev
     OPENREG_RETURN_NOT_OK(openreg_device_get(call, index, &waiter));
     OPENREG_RETURN_NOT_OK(openreg_stream_resolve(waiter, call, stream, &handle));
     OPENREG_RETURN_NOT_OK(openreg_event_read(call, event, &recorded_on, &marker));
+    OPENREG_CAPTURE(.kind = OPENREG_CAPTURED_WAIT, .call = call, .device = index, .stream = stream, .event = event,
+                    .has_record = marker.recorded);
     openreg_stream_is_used(openreg_device_is_lost(waiter) ? waiter : recorded_on, call,
                            openreg_device_is_lost(waiter) ? stream : OPENREG_STREAM_DEFAULT);
     OPENREG_RETURN_NOT_OK(openreg_call_stream_wait(waiter, call, handle, recorded_on, &marker));
@@ -274,6 +280,7 @@ read_timed(const char *call, const char *which, openreg_event event, openreg_dev
     const char *missing = NULL;
     int32_t done = 0;
     OPENREG_RETURN_NOT_OK(openreg_event_read(call, event, device, marker));
+    OPENREG_CAPTURE(.kind = OPENREG_CAPTURED_EVENT, .call = call, .device = (*device)->index, .event = event);
     if ((marker->flags & OPENREG_EVENT_TIMING) == 0)
         missing = "was created without OPENREG_EVENT_TIMING";
     else if (!marker->recorded)

@@ -5,6 +5,7 @@
 
 #include "base/error.h"
 #include "device/stream.h"
+#include "driver/driver_calls.h"
 
 static openreg_device *
 find(int32_t index)
@@ -42,4 +43,38 @@ openreg_lab_heal(int32_t index)
     openreg_device *const device = find(index);
     if (device != NULL)
         atomic_store_explicit(&device->loss, OPENREG_LOSS_NONE, memory_order_release);
+}
+
+openreg_status
+openreg_graph_reach(const char *call, int32_t index, openreg_stream stream, openreg_graph_site *out)
+{
+    const void *table = NULL;
+    OPENREG_RETURN_NOT_OK(openreg_device_get(call, index, &out->device));
+    OPENREG_RETURN_NOT_OK(openreg_stream_resolve(out->device, call, stream, &out->handle));
+    OPENREG_RETURN_NOT_OK(openreg_call_extension(call, out->device->driver, &openreg_extension_graph, &table));
+    out->table = table;
+    out->instance = out->device->driver->instance;
+    out->ordinal = out->device->ordinal;
+    return OPENREG_OK;
+}
+
+openreg_status
+openreg_part_device(const char *call, int32_t index, openreg_device **out)
+{
+    return openreg_device_get(call, index, out);
+}
+
+openreg_status
+openreg_part_call_begin(const char *call, openreg_device *device, int releases)
+{
+    if (!releases && openreg_device_is_lost(device))
+        return openreg_call_lost(device, call);
+    openreg_call_begin(device, call);
+    return OPENREG_OK;
+}
+
+openreg_status
+openreg_part_call_end(const char *call, openreg_device *device, openreg_status status)
+{
+    return openreg_call_end(device, call, status);
 }

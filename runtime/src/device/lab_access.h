@@ -1,7 +1,9 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
-/* lab_access.h: what libopenreg_lab.so asks of the devices. Internal. */
+/* lab_access.h: what the libraries beside libopenreg.so (lab, graph, sharing) ask of the devices. Internal. */
 #ifndef OPENREG_SRC_LAB_ACCESS_H
 #define OPENREG_SRC_LAB_ACCESS_H
+
+#include <openreg/graph.h>
 
 #include "base/internal_api.h"
 #include "driver/device_table.h"
@@ -15,5 +17,29 @@ OPENREG_INTERNAL int openreg_lab_stream_of(int32_t index, openreg_stream stream,
 
 /* The device counts as lost no longer. */
 OPENREG_INTERNAL void openreg_lab_heal(int32_t index);
+
+/* A device whose driver captures by itself, or doesn't (`table` is NULL). */
+typedef struct openreg_graph_site {
+    openreg_device *device;
+    const openreg_graph_table *table;
+    openreg_instance instance;
+    int32_t ordinal;
+    openreg_driver_stream handle;
+} openreg_graph_site;
+
+/* Errors: those of a stream that isn't the device's, OPENREG_E_INCOMPATIBLE (an unfit table). */
+OPENREG_INTERNAL openreg_status openreg_graph_reach(const char *call, int32_t index, openreg_stream stream,
+                                                    openreg_graph_site *out);
+
+/* openreg_device_get(). */
+OPENREG_INTERNAL openreg_status openreg_part_device(const char *call, int32_t index, openreg_device **out);
+/* A function of a driver's extension, on behalf of a device, as OPENREG_DEVICE_CALL() and, if it `releases`,
+ * OPENREG_RELEASE_CALL() (driver_calls.h). */
+#define OPENREG_PART_CALL(call, device, releases, expression)                                                          \
+    (openreg_part_call_begin((call), (device), (releases)) != OPENREG_OK                                               \
+         ? OPENREG_E_DEVICE_LOST                                                                                       \
+         : openreg_part_call_end((call), (device), (expression)))
+OPENREG_INTERNAL openreg_status openreg_part_call_begin(const char *call, openreg_device *device, int releases);
+OPENREG_INTERNAL openreg_status openreg_part_call_end(const char *call, openreg_device *device, openreg_status status);
 
 #endif

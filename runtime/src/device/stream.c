@@ -19,6 +19,7 @@
 #include "base/thread.h"
 #include "driver/driver_calls.h"
 #include "driver/span.h"
+#include "watch/capture.h"
 
 #define STREAMS_PER_POOL 32
 
@@ -242,6 +243,7 @@ openreg_stream_query(int32_t index, openreg_stream stream, int32_t *done)
     if (done == NULL)
         return openreg_error_set(OPENREG_E_INVALID, call, "done is NULL");
     OPENREG_RETURN_NOT_OK(reach(call, index, stream, &device, &handle));
+    OPENREG_CAPTURE(.kind = OPENREG_CAPTURED_STREAM, .call = call, .device = index, .stream = stream);
     openreg_stream_is_used(device, call, stream);
     OPENREG_RETURN_NOT_OK(openreg_call_stream_query(device, call, handle, done));
     if (openreg_is_observed(OPENREG_OBSERVE_USES) && *done)
@@ -256,6 +258,7 @@ openreg_stream_synchronize(int32_t index, openreg_stream stream)
     openreg_device *device = NULL;
     openreg_driver_stream handle = NULL;
     OPENREG_RETURN_NOT_OK(reach(call, index, stream, &device, &handle));
+    OPENREG_CAPTURE(.kind = OPENREG_CAPTURED_STREAM, .call = call, .device = index, .stream = stream);
     openreg_stream_is_used(device, call, stream);
     openreg_watched_span span;
     openreg_span_begin(&span, OPENREG_TRACE_WAIT, call, "", device, stream, 0, OPENREG_HOST, OPENREG_HOST);
@@ -314,6 +317,8 @@ openreg_launch_host_func(int32_t index, openreg_stream stream, void (*function)(
     if (function == NULL)
         return openreg_error_set(OPENREG_E_INVALID, call, "function is NULL");
     OPENREG_RETURN_NOT_OK(reach(call, index, stream, &device, &handle));
+    OPENREG_CAPTURE(.kind = OPENREG_CAPTURED_FUNCTION, .call = call, .device = index, .stream = stream,
+                    .function = function, .argument = argument);
     openreg_stream_is_used(device, call, stream);
     if (stream == OPENREG_STREAM_DEFAULT)
         atomic_store_explicit(&device->streams->has_default_functions, 1, memory_order_relaxed);

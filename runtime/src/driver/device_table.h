@@ -46,6 +46,7 @@ typedef struct openreg_device {
     atomic_llong live_pinned;        /* pinned blocks made through it; host_memory.c */
     atomic_llong live_imports;       /* openreg_import objects alive */
     atomic_llong live_communicators; /* openreg_communicator objects alive, also while one is made */
+    atomic_llong live_graphs;        /* captures, openreg_graph and openreg_graph_exec objects alive */
     atomic_ullong syncs_started;     /* emulated events: device_sync calls begun, and the greatest number of one that */
     atomic_ullong syncs_ended;       /* has returned; driver_calls.c */
     struct openreg_cache *cache;     /* cache.h; never NULL */

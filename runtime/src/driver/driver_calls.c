@@ -15,6 +15,7 @@
 #include "base/text.h"
 #include "driver/driver_slots.h"
 #include "driver/host_errors.h"
+#include "watch/capture.h"
 #include "watch/observers.h"
 
 #define FILL_CHUNK ((size_t)1 << 20)
@@ -266,6 +267,7 @@ openreg_status
 openreg_call_mem_free(openreg_device *device, const char *call, void *ptr)
 {
     openreg_opened_driver *const driver = device->driver;
+    OPENREG_CAPTURE(.kind = OPENREG_CAPTURED_FREE, .call = call, .device = device->index);
     return OPENREG_RELEASE_CALL(device, call, driver->table->mem_free(driver->instance, device->ordinal, ptr));
 }
 

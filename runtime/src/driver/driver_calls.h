@@ -70,7 +70,7 @@ openreg_status openreg_call_copy(openreg_device *on, const char *call, void *dst
                                  const void *src, openreg_device *src_device, uint64_t size, openreg_driver_stream);
 openreg_status openreg_call_fill(openreg_device *, const char *call, void *dst, uint8_t value, uint64_t size,
                                  openreg_driver_stream);
-openreg_status openreg_call_device_sync(openreg_device *, const char *call);
+OPENREG_INTERNAL openreg_status openreg_call_device_sync(openreg_device *, const char *call);
 /* Likewise, but reaches the driver of a lost device too: before a buffer is freed that the device may be reading. */
 openreg_status openreg_call_device_drain(openreg_device *, const char *call);
 openreg_status openreg_call_device_info(openreg_opened_driver *, const char *call, int32_t ordinal,

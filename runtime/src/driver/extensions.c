@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include <openreg/comm.h>
+#include <openreg/graph.h>
 #include <openreg/ipc.h>
 #include <openreg/schedule.h>
 #include <openreg/vmm.h>
@@ -23,6 +24,8 @@ typedef void (*function)(void);
     const openreg_extension openreg_extension_##name_ = {NAME_##_NAME, NAME_##_VERSION, NAME_##_SIZE_1, name_##_slots}
 
 EXTENSION(comm, OPENREG_COMM, "id_size", "unique_id", "init", "queue", "get_error", "abort", "destroy");
+EXTENSION(graph, OPENREG_GRAPH, "begin", "end", "status", "instantiate", "launch", "?update", "destroy_graph",
+          "destroy_exec", "?dump", "?exchange_mode");
 EXTENSION(ipc, OPENREG_IPC, "handle_size", "memory_export", "memory_open", "memory_close");
 EXTENSION(schedule, OPENREG_SCHEDULE, "poison");
 EXTENSION(vmm, OPENREG_VMM, "granularity", "reserve", "map", "unmap", "release");

@@ -20,7 +20,7 @@ typedef struct openreg_extension {
     const char *const *slots; /* names of the functions in the table's order; '?' before one that may be NULL */
 } openreg_extension;
 
-OPENREG_INTERNAL extern const openreg_extension openreg_extension_comm, openreg_extension_ipc,
+OPENREG_INTERNAL extern const openreg_extension openreg_extension_comm, openreg_extension_graph, openreg_extension_ipc,
     openreg_extension_schedule, openreg_extension_vmm;
 
 /* Whether a table has the size and version, and no required function is NULL; else `why` says what is wrong with it. */
@@ -29,8 +29,8 @@ OPENREG_INTERNAL bool openreg_extension_is_fit(const openreg_extension *what, co
 
 /* The driver's table; NULL, and OPENREG_OK, if it has none. OPENREG_E_INCOMPATIBLE: one that is not fit. Fields beyond the
  * frozen size are there only if its struct_size says so. */
-openreg_status openreg_call_extension(const char *call, const openreg_opened_driver *driver,
-                                      const openreg_extension *what, const void **out);
+OPENREG_INTERNAL openreg_status openreg_call_extension(const char *call, const openreg_opened_driver *driver,
+                                                       const openreg_extension *what, const void **out);
 /* The same for those who do without: an unfit table is a warning, and NULL. */
 const void *openreg_find_extension(const char *call, const openreg_opened_driver *driver,
                                    const openreg_extension *what);

@@ -10,7 +10,6 @@
 #include "base/error.h"
 #include "base/fork.h"
 #include "device/stream.h"
-#include "memory/exports.h"
 #include "watch/observers.h"
 
 static const char malloc_call[] = "openreg_malloc";
@@ -573,7 +572,7 @@ openreg_free(void *ptr)
     } else if (__builtin_expect(block->is_shared, 0)) {
         block->state = OPENREG_BLOCK_SHARED;
         openreg_fast_lock_release(&cache->lock);
-        openreg_exports_free(ptr);
+        openreg_cache_free_shared(ptr);
         return OPENREG_OK;
     } else if (__builtin_expect(block->u.used.uses != NULL || (features | block->oversize) != 0, 0)) {
         status = free_special(cache, block, features);

@@ -7,6 +7,7 @@
 #ifndef OPENREG_SRC_CACHE_H
 #define OPENREG_SRC_CACHE_H
 
+#include "base/internal_api.h"
 #include "driver/device_table.h"
 #include "memory/address_map.h"
 
@@ -48,15 +49,16 @@ typedef struct openreg_shared_block {
     uint64_t allocation_size;
 } openreg_shared_block;
 
-/* Notes that other processes may hold the block around `ptr`: openreg_free() then leaves it to openreg_exports_free().
- * Errors: OPENREG_E_INVALID (not in a live block of this process). */
-openreg_status openreg_cache_share(const char *call, const void *ptr, openreg_shared_block *out);
+/* Notes that other processes may hold the block around `ptr`: openreg_free() then leaves it to openreg_cache_free_shared(),
+ * and that to runtime/sharing. Errors: OPENREG_E_INVALID (not in a live block of this process). */
+OPENREG_INTERNAL openreg_status openreg_cache_share(const char *call, const void *ptr, openreg_shared_block *out);
+void openreg_cache_free_shared(void *ptr);
 /* Makes a block that its owner has freed and nobody holds an ordinary live one. False if it is no such block. */
-bool openreg_cache_take_back(void *ptr);
+OPENREG_INTERNAL bool openreg_cache_take_back(void *ptr);
 /* Enters memory that belongs to another process, `size` bytes at `base`; and takes it out again. */
-openreg_status openreg_cache_adopt(const char *call, openreg_device *device, void *base, uint64_t size,
-                                   struct openreg_segment **out);
-void openreg_cache_disown(struct openreg_segment *segment);
+OPENREG_INTERNAL openreg_status openreg_cache_adopt(const char *call, openreg_device *device, void *base, uint64_t size,
+                                                    struct openreg_segment **out);
+OPENREG_INTERNAL void openreg_cache_disown(struct openreg_segment *segment);
 
 openreg_status openreg_cache_trim(struct openreg_cache *cache, const char *call);
 uint64_t openreg_cache_reserved(struct openreg_cache *cache); /* bytes of its segments */

@@ -3,13 +3,14 @@
 #define _GNU_SOURCE
 #include <stdio.h>
 
+#include <openreg/sharing.h>
+
 #include "base/device_name.h"
 #include "base/error.h"
 #include "base/format_bytes.h"
 #include "base/text.h"
 #include "base/thread.h"
 #include "memory/cache_internal.h"
-#include "memory/exports.h"
 
 static const char malloc_call[] = "openreg_malloc";
 

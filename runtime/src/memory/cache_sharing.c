@@ -7,6 +7,7 @@
 
 #include "base/device_name.h"
 #include "base/error.h"
+#include "watch/lab.h"
 
 openreg_status
 openreg_cache_share(const char *call, const void *ptr, openreg_shared_block *out)
@@ -34,6 +35,19 @@ openreg_cache_share(const char *call, const void *ptr, openreg_shared_block *out
     }
     openreg_fast_lock_release(&cache->lock);
     return status;
+}
+
+void
+openreg_cache_free_shared(void *ptr)
+{
+    openreg_sharing_peek()->free_exported(ptr); /* there is none without the library that has exported it */
+}
+
+int32_t
+openreg_collect_exports(void)
+{
+    const openreg_sharing_parts *const parts = openreg_sharing_peek();
+    return parts != NULL ? parts->collect() : 0;
 }
 
 bool

@@ -1,14 +1,15 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
-/* cache_stats.c: what the caching allocator tells about itself: figures (openreg.h), and events to a listener
+/* cache_stats.c: the caching allocator's figures (openreg.h), and events to a listener
  * (openreg/allocator.h). */
 #include "memory/cache_internal.h"
 
 #include <string.h>
 
+#include <openreg/sharing.h>
+
 #include "base/error.h"
 #include "base/fork.h"
 #include "base/sized_struct.h"
-#include "memory/exports.h"
 #include "watch/observers.h"
 
 /* Index 0 with the sums over the pools, where only `peak` is kept. */

@@ -14,6 +14,7 @@
 #include "memory/cache.h"
 #include "memory/host_memory.h"
 #include "memory/streamed_copy.h"
+#include "watch/capture.h"
 
 #define STAGING_SIZE (UINT64_C(4) << 20)
 
@@ -251,6 +252,11 @@ openreg_memcpy(void *dst, int32_t dst_device, const void *src, int32_t src_devic
     OPENREG_RETURN_NOT_OK(check_end(call, &from, src, size));
     openreg_watched_span span;
     openreg_device *const on = worker_of(&to, &from);
+    openreg_device *const waited_for[] = {to.device, from.device};
+    for (int i = 0; i < 2; ++i)
+        if (waited_for[i] != NULL)
+            OPENREG_CAPTURE(.kind = OPENREG_CAPTURED_STREAM, .call = call, .device = waited_for[i]->index,
+                            .stream = openreg_stream_current_of(waited_for[i]));
     if (openreg_is_observed(OPENREG_OBSERVE_USES) && on != NULL)
         OPENREG_RETURN_NOT_OK(tell_of_copy(call, on, openreg_stream_current_of(on), &to, &from, size, true));
     begin_span(&span, call, on, on != NULL ? openreg_stream_current_of(on) : OPENREG_STREAM_DEFAULT, &to, &from, size);
@@ -314,6 +320,9 @@ openreg_memcpy_async(void *dst, int32_t dst_device, const void *src, int32_t src
         return OPENREG_OK;
     OPENREG_RETURN_NOT_OK(check_end(call, &to, dst, size));
     OPENREG_RETURN_NOT_OK(check_end(call, &from, src, size));
+    if (on != NULL)
+        OPENREG_CAPTURE(.kind = OPENREG_CAPTURED_COPY, .call = call, .device = stream_device, .stream = stream,
+                        .dst = dst, .dst_device = dst_device, .src = src, .src_device = src_device, .size = size);
     if (openreg_is_observed(OPENREG_OBSERVE_USES) && on != NULL)
         OPENREG_RETURN_NOT_OK(tell_of_copy(call, on, stream, &to, &from, size, false));
     openreg_watched_span span;
@@ -343,6 +352,8 @@ openreg_memset_async(void *dst, int32_t device, uint8_t value, size_t size, open
     if (size == 0)
         return OPENREG_OK;
     OPENREG_RETURN_NOT_OK(check_end(call, &to, dst, size));
+    OPENREG_CAPTURE(.kind = OPENREG_CAPTURED_FILL, .call = call, .device = device, .stream = stream, .dst = dst,
+                    .dst_device = device, .value = value, .size = size);
     if (openreg_is_observed(OPENREG_OBSERVE_USES))
         OPENREG_RETURN_NOT_OK(openreg_observers_use(call, device, stream, &(openreg_used_range){dst, size, 1, 0}, 1));
     openreg_watched_span span;

@@ -12,6 +12,7 @@
 #include "device/stream.h"
 #include "driver/driver_calls.h"
 #include "driver/span.h"
+#include "watch/capture.h"
 
 #define KNOWN_FLAGS OPENREG_KERNEL_ELEMENTWISE
 
@@ -179,6 +180,8 @@ openreg_run_kernel(int32_t index, openreg_stream stream, const openreg_kernel *k
         return openreg_error_set(OPENREG_E_INVALID, call, "kernel or call is NULL, or the call is incomplete");
     OPENREG_RETURN_NOT_OK(openreg_device_get(call, index, &device));
     OPENREG_RETURN_NOT_OK(openreg_stream_resolve(device, call, stream, &what->stream));
+    OPENREG_CAPTURE(.kind = OPENREG_CAPTURED_KERNEL, .call = what->name, .device = index, .stream = stream,
+                    .kernel = kernel, .kernel_call = what);
     openreg_stream_is_used(device, what->name, stream);
     if (openreg_is_observed(OPENREG_OBSERVE_USES))
         OPENREG_RETURN_NOT_OK(openreg_observers_kernel(index, stream, what));

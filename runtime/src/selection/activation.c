@@ -169,7 +169,8 @@ live_objects_of(const openreg_device *device)
     return openreg_cache_live_blocks(device->cache) + openreg_host_memory_live_blocks(device) +
            atomic_load_explicit(&device->live_events, memory_order_relaxed) +
            atomic_load_explicit(&device->live_imports, memory_order_relaxed) +
-           atomic_load_explicit(&device->live_communicators, memory_order_relaxed);
+           atomic_load_explicit(&device->live_communicators, memory_order_relaxed) +
+           atomic_load_explicit(&device->live_graphs, memory_order_relaxed);
 }
 
 static int64_t
@@ -197,16 +198,22 @@ reject_in_use(const char *call, const openreg_device_table *table)
         long long allocations = 0;
         long long events = 0;
         long long communicators = 0;
+        long long graphs = 0;
         for (int32_t k = 0; k < table->count; ++k) {
             const openreg_device *const device = table->devices[k];
             if (device->driver != driver)
                 continue;
             const long long here = atomic_load_explicit(&device->live_events, memory_order_relaxed);
             const long long connected = atomic_load_explicit(&device->live_communicators, memory_order_relaxed);
-            allocations += live_objects_of(device) - here - connected;
+            const long long captured = atomic_load_explicit(&device->live_graphs, memory_order_relaxed);
+            allocations += live_objects_of(device) - here - connected - captured;
             events += here;
             communicators += connected;
+            graphs += captured;
         }
+        if (graphs > 0)
+            return openreg_error_set(OPENREG_E_BUSY, call, "%lld live graph(s) on driver '%s'; destroy them first",
+                                     graphs, driver->name);
         if (communicators > 0)
             return openreg_error_set(OPENREG_E_BUSY, call,
                                      "%lld live communicator(s) of collectives on driver '%s'; destroy them first",

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
-/* lab.c: loads libopenreg_lab.so from the folder of libopenreg.so, once (lab.h). */
+/* lab.c: loads the libraries beside libopenreg.so from its folder, once each (lab.h). */
 #define _GNU_SOURCE
 #include "watch/lab.h"
 
@@ -14,13 +14,14 @@
 #include "base/fork.h"
 #include "base/lock.h"
 #include "base/log.h"
-
-#define LIBRARY "libopenreg_lab.so"
+#include "watch/capture.h"
 
 openreg_lab_query_fn openreg_lab_linked;
 
 static openreg_lock lock = OPENREG_LOCK_INITIALIZER; /* of loading: the dynamic loader and constructors run in it */
-static _Atomic(const openreg_lab_parts *) loaded;
+static _Atomic(const void *) loaded_lab, loaded_graph, loaded_sharing;
+
+_Atomic(openreg_recorder_fn) openreg_recorder;
 
 __attribute__((constructor)) static void
 handle_forks(void)
@@ -28,9 +29,9 @@ handle_forks(void)
     openreg_fork_hold(OPENREG_FORK_LAB, &lock);
 }
 
-/* The path of the library, beside the one that this function is in. */
+/* The path of a library beside the one that this function is in. */
 static void
-find_path(char path[PATH_MAX])
+find_path(const char *library, char path[PATH_MAX])
 {
     Dl_info info;
     char real[PATH_MAX] = "";
@@ -38,52 +39,82 @@ find_path(char path[PATH_MAX])
         real[0] = '\0';
     const char *const slash = strrchr(real, '/');
     const int folder = slash != NULL ? (int)(slash + 1 - real) : 0;
-    if (snprintf(path, PATH_MAX, "%.*s" LIBRARY, folder, real) >= PATH_MAX)
-        (void)snprintf(path, PATH_MAX, LIBRARY);
+    if (snprintf(path, PATH_MAX, "%.*s%s", folder, real, library) >= PATH_MAX)
+        (void)snprintf(path, PATH_MAX, "%s", library);
 }
 
-/* The lock is held. */
-static const openreg_lab_parts *
-load(const char *call)
+/* What a library's entry gives: a structure that begins with the version. NULL with an error. The lock is held. */
+static const void *
+open_library(const char *call, const char *library, const char *entry)
 {
-    char path[PATH_MAX] = LIBRARY;
-    openreg_lab_query_fn query = openreg_lab_linked;
+    char path[PATH_MAX];
+    const void *(*query)(void) = NULL;
+    find_path(library, path);
+    (void)dlerror();
+    void *const handle = dlopen(path, RTLD_NOW | RTLD_LOCAL | RTLD_NODELETE);
+    void *const symbol = handle != NULL ? dlsym(handle, entry) : NULL;
+    memcpy(&query, &symbol, sizeof query);
     if (query == NULL) {
-        find_path(path);
-        (void)dlerror();
-        void *const handle = dlopen(path, RTLD_NOW | RTLD_LOCAL | RTLD_NODELETE);
-        void *const symbol = handle != NULL ? dlsym(handle, OPENREG_LAB_ENTRY_NAME) : NULL;
-        memcpy(&query, &symbol, sizeof query);
-        if (query == NULL) {
-            const char *const reason = dlerror();
-            (void)openreg_error_set(OPENREG_E_INCOMPATIBLE, call, "%s can't be loaded: %s", path,
-                                    reason != NULL ? reason : "unknown reason");
-            return NULL;
-        }
-    }
-    const openreg_lab_parts *const parts = query();
-    if (strcmp(parts->version, OPENREG_VERSION_STRING) != 0) {
-        (void)openreg_error_set(OPENREG_E_INCOMPATIBLE, call, "%s is of version %s, and libopenreg of %s", path,
-                                parts->version, OPENREG_VERSION_STRING);
+        const char *const reason = dlerror();
+        (void)openreg_error_set(OPENREG_E_INCOMPATIBLE, call, "%s can't be loaded: %s", path,
+                                reason != NULL ? reason : "unknown reason");
         return NULL;
     }
+    const void *const parts = query();
+    const char *version;
+    memcpy(&version, parts, sizeof version);
+    if (strcmp(version, OPENREG_VERSION_STRING) != 0) {
+        (void)openreg_error_set(OPENREG_E_INCOMPATIBLE, call, "%s is of version %s, and libopenreg of %s", path,
+                                version, OPENREG_VERSION_STRING);
+        return NULL;
+    }
+    return parts;
+}
+
+/* The same, once a process. */
+static const void *
+load(_Atomic(const void *) *loaded, const char *call, const char *library, const char *entry)
+{
+    const void *parts = atomic_load_explicit(loaded, memory_order_acquire);
+    if (parts != NULL)
+        return parts;
+    openreg_lock_acquire(&lock);
+    parts = atomic_load_explicit(loaded, memory_order_relaxed);
+    if (parts == NULL) {
+        parts = loaded == &loaded_lab && openreg_lab_linked != NULL ? openreg_lab_linked()
+                                                                    : open_library(call, library, entry);
+        atomic_store_explicit(loaded, parts, memory_order_release);
+    }
+    openreg_lock_release(&lock);
     return parts;
 }
 
 const openreg_lab_parts *
 openreg_lab_load(void)
 {
-    const openreg_lab_parts *parts = atomic_load_explicit(&loaded, memory_order_acquire);
-    if (parts != NULL)
-        return parts;
-    openreg_lock_acquire(&lock);
-    parts = atomic_load_explicit(&loaded, memory_order_relaxed);
-    if (parts == NULL) {
-        parts = load("openreg_lab_get");
-        atomic_store_explicit(&loaded, parts, memory_order_release);
-    }
-    openreg_lock_release(&lock);
-    return parts;
+    return load(&loaded_lab, "openreg_lab_get", "libopenreg_lab.so", OPENREG_LAB_ENTRY_NAME);
+}
+
+const openreg_graphs *
+openreg_graphs_get(void)
+{
+    const openreg_graph_parts *const parts = load(&loaded_graph, "openreg_graphs_get", "libopenreg_graph.so",
+                                                  OPENREG_GRAPH_ENTRY_NAME);
+    return parts != NULL ? parts->functions : NULL;
+}
+
+const openreg_sharing *
+openreg_sharing_get(void)
+{
+    const openreg_sharing_parts *const parts = load(&loaded_sharing, "openreg_sharing_get", "libopenreg_sharing.so",
+                                                    OPENREG_SHARING_ENTRY_NAME);
+    return parts != NULL ? parts->functions : NULL;
+}
+
+const openreg_sharing_parts *
+openreg_sharing_peek(void)
+{
+    return atomic_load_explicit(&loaded_sharing, memory_order_acquire);
 }
 
 const openreg_lab_parts *
@@ -108,6 +139,6 @@ openreg_lab_get(void)
 const openreg_lab *
 openreg_lab_peek(void)
 {
-    const openreg_lab_parts *const parts = atomic_load_explicit(&loaded, memory_order_acquire);
+    const openreg_lab_parts *const parts = atomic_load_explicit(&loaded_lab, memory_order_acquire);
     return parts != NULL ? parts->functions : NULL;
 }

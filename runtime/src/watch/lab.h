@@ -1,10 +1,13 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
-/* lab.h: loads libopenreg_lab.so, which holds all instruments (openreg/lab.h). Internal. */
+/* lab.h: loads the libraries beside libopenreg.so: libopenreg_lab.so, which holds all instruments (openreg/lab.h),
+ * libopenreg_graph.so (openreg/graphs.h) and libopenreg_sharing.so (openreg/sharing.h). Internal. */
 #ifndef OPENREG_SRC_LAB_H
 #define OPENREG_SRC_LAB_H
 
+#include <openreg/graphs.h>
 #include <openreg/lab.h>
 #include <openreg/layer.h>
+#include <openreg/sharing.h>
 
 /* What the library gives the runtime. */
 typedef struct openreg_lab_parts {
@@ -20,6 +23,27 @@ typedef struct openreg_lab_parts {
 
 typedef const openreg_lab_parts *(*openreg_lab_query_fn)(void);
 #define OPENREG_LAB_ENTRY_NAME "openreg_lab_query"
+
+/* What libopenreg_graph.so gives it. */
+typedef struct openreg_graph_parts {
+    const char *version;
+    const openreg_graphs *functions;
+} openreg_graph_parts;
+
+#define OPENREG_GRAPH_ENTRY_NAME "openreg_graph_query"
+
+/* What libopenreg_sharing.so gives it. */
+typedef struct openreg_sharing_parts {
+    const char *version;
+    const openreg_sharing *functions;
+    void (*free_exported)(void *ptr); /* openreg_free() of a block that was exported */
+    int32_t (*collect)(void);         /* openreg_collect_exports() */
+} openreg_sharing_parts;
+
+#define OPENREG_SHARING_ENTRY_NAME "openreg_sharing_query"
+
+/* NULL: it is not loaded, so that nothing is shared. */
+const openreg_sharing_parts *openreg_sharing_peek(void);
 
 /* NULL with an error: see openreg_lab_get(). */
 const openreg_lab_parts *openreg_lab_load(void);

@@ -12,6 +12,7 @@
 #include <optional>
 
 #include "shim/base/kernel_library.h"
+#include "shim/base/operator_handle.h"
 #include "shim/base/status.h"
 #include "shim/memory/storage.h"
 #include "shim/observe/races.h"
@@ -30,14 +31,6 @@ using at::Tensor;
 
 // The mean of the tensors' bytes up to which a copy costs less than what PyTorch's kernel gains by its threads.
 constexpr size_t kSmallTensor = 16 << 10;
-
-template <class Operator>
-const auto& handle_of() {
-  static const auto handle = c10::Dispatcher::singleton()
-                                 .findSchemaOrThrow(Operator::name, Operator::overload_name)
-                                 .template typed<typename Operator::schema>();
-  return handle;
-}
 
 // PyTorch's kernels for the CPU would run the call, on the device's memory.
 template <class Operator>

@@ -14,6 +14,7 @@
 #include <optional>
 
 #include "shim/base/kernel_library.h"
+#include "shim/base/operator_handle.h"
 #include "shim/base/status.h"
 #include "shim/memory/storage.h"
 #include "shim/operators/aten/registrations.h"
@@ -29,14 +30,6 @@ namespace {
 
 using at::Scalar;
 using at::Tensor;
-
-template <class Operator>
-const auto& handle_of() {
-  static const auto handle = c10::Dispatcher::singleton()
-                                 .findSchemaOrThrow(Operator::name, Operator::overload_name)
-                                 .template typed<typename Operator::schema>();
-  return handle;
-}
 
 // Types whose elements are whole bytes, and that PyTorch's kernels for the CPU fill.
 bool is_ordinary(c10::ScalarType type) {

@@ -16,6 +16,7 @@
 #include <vector>
 
 #include "shim/base/kernel_library.h"
+#include "shim/device/capture_watch.h"
 #include "shim/operators/aten/registrations.h"
 #include "shim/operators/fallback/gpu_kernels.h"
 
@@ -57,6 +58,7 @@ bool is_for_one_dnn(const Tensor& input, TensorList states, TensorList params, s
     return tensor.defined() && tensor.is_privateuseone() && tensor.device() == input.device() &&
         tensor.layout() == c10::kStrided && !tensor.unsafeGetTensorImpl()->has_symbolic_sizes_strides();
   };
+  // In the capture of a graph nothing runs, and what a layer leaves for its backward has a size that oneDNN alone knows.
   return states.size() == 2 && params.size() == directions * weights && fits(input) &&
       std::all_of(states.begin(), states.end(), fits) && std::all_of(params.begin(), params.end(), fits) &&
       input.dim() == 3 && states[0].sizes() == states[1].sizes() &&
@@ -64,7 +66,7 @@ bool is_for_one_dnn(const Tensor& input, TensorList states, TensorList params, s
       states[0].size(0) == static_cast<int64_t>(directions) && input.numel() != 0 &&
       one_dnn_computes_in(input.scalar_type()) && at::globalContext().hasMKLDNN() &&
       at::globalContext().userEnabledMkldnn() && !at::autocast::is_autocast_enabled(c10::DeviceType::PrivateUse1) &&
-      !has_gpu_kernels(input.device().index());
+      !has_gpu_kernels(input.device().index()) && !is_captured(input.device().index());
 }
 
 std::tuple<Tensor, Tensor, Tensor> lstm(

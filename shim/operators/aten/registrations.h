@@ -15,7 +15,6 @@ void register_fourier();
 void register_lstm();
 void register_non_dense_copies();
 void register_recurrent_cells();
-void register_sync_batch_norm();
 void register_tensor_properties();
 void register_views();
 

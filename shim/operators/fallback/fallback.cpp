@@ -62,26 +62,14 @@ c10::DispatchKeySet kernel_keys_of(Kernels kernels, c10::DispatchKeySet keys) {
 }
 
 c10::IValue shown_argument(KernelView& view, const c10::Argument& declared, const c10::IValue& value) {
+  const auto show = [&](const at::Tensor& tensor) -> const at::Tensor& {
+    return view.view(tensor, is_written(declared));
+  };
   if (value.isTensor()) {
-    return view.view(value.toTensor(), is_written(declared));
+    return show(value.toTensor()); // the usual kind
   }
-  if (value.isTensorList()) {
-    const auto tensors = value.toListRef();
-    c10::List<at::Tensor> shown;
-    shown.reserve(tensors.size());
-    for (const c10::IValue& tensor : tensors) {
-      shown.push_back(view.view(tensor.toTensor(), is_written(declared)));
-    }
-    return shown;
-  }
-  if (is_optional_tensor_list(value)) {
-    c10::List<std::optional<at::Tensor>> shown;
-    for (const c10::IValue& tensor : value.toListRef()) {
-      shown.push_back(
-          tensor.isNone() ? std::nullopt
-                          : std::optional<at::Tensor>(view.view(tensor.toTensor(), is_written(declared))));
-    }
-    return shown;
+  if (auto shown = map_tensors(value, show)) {
+    return *std::move(shown);
   }
   if (value.isGenerator()) {
     return value.toGenerator().device().is_privateuseone() ? c10::IValue(view.shown_generator(value.toGenerator()))

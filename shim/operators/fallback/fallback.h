@@ -7,13 +7,16 @@
 #include <type_traits>
 #include <utility>
 
+#include "shim/base/export.h"
+
 namespace c10::openreg {
 
 // Boxed kernel for DispatchKey::PrivateUse1 and the keys of its sparse, quantized and nested tensors. Checks devices,
 // shows the tensors to the kernel for such tensors of the CPU or of the GPU through a KernelView (aliased or staged, execution_mode.h),
 // replaces device arguments and generators, and adopts the results.
 // Throws c10::NotImplementedError where there is no CPU kernel either.
-void operator_fallback(const c10::OperatorHandle& op, c10::DispatchKeySet keys, torch::jit::Stack* stack);
+TORCH_OPENREG_API void operator_fallback(
+    const c10::OperatorHandle& op, c10::DispatchKeySet keys, torch::jit::Stack* stack);
 
 // Registers the fallback for openreg's tensors of every kind.
 void register_fallbacks();

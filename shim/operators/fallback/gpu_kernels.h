@@ -42,7 +42,7 @@ inline bool has_gpu_kernels(DeviceIndex device) {
 c10::DispatchKeySet gpu_keys(c10::DispatchKeySet keys);
 
 // Whether PyTorch has a kernel for GPUs for tensors with these keys of openreg's, or a general one that it builds on such.
-bool has_gpu_kernel(const c10::OperatorHandle& op, c10::DispatchKeySet keys);
+TORCH_OPENREG_API bool has_gpu_kernel(const c10::OperatorHandle& op, c10::DispatchKeySet keys);
 
 // While it lives, PyTorch's own current device is the one that `device` is, and the stream that is current there is the
 // calling thread's current stream of `device`; what the GPU's kernels allocate comes from the device's cache

@@ -145,22 +145,8 @@ at::Tensor without_data(const at::Tensor& tensor) {
 }
 
 c10::IValue without_data(const c10::IValue& value) {
-  if (value.isTensor()) {
-    return without_data(value.toTensor());
-  }
-  if (value.isTensorList()) {
-    c10::List<at::Tensor> tensors;
-    for (const c10::IValue& tensor : value.toListRef()) {
-      tensors.push_back(without_data(tensor.toTensor()));
-    }
-    return tensors;
-  }
-  if (is_optional_tensor_list(value)) {
-    c10::List<std::optional<at::Tensor>> tensors;
-    for (const c10::IValue& tensor : value.toListRef()) {
-      tensors.push_back(tensor.isTensor() ? std::optional(without_data(tensor.toTensor())) : std::nullopt);
-    }
-    return tensors;
+  if (auto shapes = map_tensors(value, [](const at::Tensor& tensor) { return without_data(tensor); })) {
+    return *std::move(shapes);
   }
   if (value.isDevice()) {
     return c10::Device(at::kMeta);
@@ -244,20 +230,15 @@ void call_in_wider_type(const c10::OperatorHandle& op, torch::jit::Stack* stack,
   arguments.write_back();
   size_t number = 0;
   const auto convert = [&](const at::Tensor& result) {
-    const auto wanted = number < types.size() ? std::optional(types[number]) : std::nullopt;
-    ++number;
+    std::optional<c10::ScalarType> wanted;
+    if (number < types.size()) {
+      wanted = types[number++];
+    }
     return arguments.result(result, wanted);
   };
   for (size_t i = first; i < stack->size(); ++i) {
-    c10::IValue& value = (*stack)[i];
-    if (value.isTensor()) {
-      value = convert(value.toTensor());
-    } else if (value.isTensorList()) {
-      c10::List<at::Tensor> results;
-      for (const c10::IValue& tensor : value.toListRef()) {
-        results.push_back(convert(tensor.toTensor()));
-      }
-      value = std::move(results);
+    if (auto converted = map_tensors((*stack)[i], convert)) {
+      (*stack)[i] = *std::move(converted);
     }
   }
 }

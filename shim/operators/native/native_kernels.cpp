@@ -1,77 +1,22 @@
 // SPDX-License-Identifier: BSD-3-Clause
 #include "shim/operators/native/native_kernels.h"
 
-#include <openreg/kernels.h>
-#include <torch/csrc/jit/frontend/function_schema_parser.h>
-#include <torch/library.h>
-
-#include <algorithm>
-#include <memory>
-#include <mutex>
-#include <optional>
-#include <unordered_map>
 #include <unordered_set>
 
+#include "shim/base/parts.h"
 #include "shim/base/status.h"
-#include "shim/device/device.h"
-#include "shim/operators/native/native_call.h"
-#include "shim/operators/policy/device_check.h"
-#include "shim/operators/policy/operator_counts.h"
-#include "shim/operators/policy/operator_policy.h"
 
 namespace c10::openreg {
-
-// An operator that a driver's kernel serves.
-struct NativeKernel {
-  // `functional`: the listed operator of which this is a form.
-  NativeKernel(
-      const openreg_kernel& by,
-      const std::string& name,
-      std::optional<c10::OperatorHandle> functional,
-      LaterArguments without)
-      : kernel(by),
-        later(without),
-        counter(operator_counter(ExecutionMode::native, name)),
-        shape_function(functional) {}
-
-  const openreg_kernel& kernel;
-  LaterArguments later;
-  bool is_compared = true; // with the operator's schema
-  bool is_refused = false;
-  std::once_flag comparing;
-  OperatorCounter& counter;
-  ShapeFunction shape_function;
-};
-
 namespace {
 
-using Key = c10::DispatchKey;
-
-struct DriverKernels {
-  std::unordered_map<c10::OperatorName, std::unique_ptr<NativeKernel>> by_operator;
-  std::unordered_set<c10::OperatorName> in_parts; // operators on lists, without a kernel, whose parts have one
-};
-
-struct Device {
-  const DriverKernels* kernels;
-  int32_t ordinal;
-};
-
-// Read without a lock: what is published stays, also when the device table changes.
-std::array<std::atomic<const Device*>, OPENREG_MAX_DEVICES> devices;
-
-struct Registry {
-  std::mutex lock;
-  uint32_t generation = 0; // of the device table that `by_table` was read for
-  std::unordered_map<const openreg_kernels*, std::unique_ptr<DriverKernels>> by_table;
-  std::vector<std::unique_ptr<Device>> devices;
-  std::vector<std::unique_ptr<DriverKernels>> retired;        // other threads may be reading them
-  std::unordered_map<std::string, torch::Library*> libraries; // by namespace; leaked, as in register_aten.cpp
-};
-
-Registry& registry() {
-  static auto* instance = new Registry; // leaked: used until the process ends
-  return *instance;
+const NativeKernelFunctions& part() {
+  static const NativeKernelFunctions loaded = [] {
+    NativeKernelFunctions functions{};
+    void* const entry = find_in_part("kernels", "openreg_native_kernels");
+    reinterpret_cast<decltype(&openreg_native_kernels)>(entry)(&functions);
+    return functions;
+  }();
+  return loaded;
 }
 
 std::unordered_set<c10::OperatorName>& operators_of_fallback() {
@@ -79,348 +24,49 @@ std::unordered_set<c10::OperatorName>& operators_of_fallback() {
   return *names;
 }
 
-void (*register_fallback)(torch::Library& library, const char* name) = nullptr;
-
-const openreg_kernel& entry(const openreg_kernels& table, uint64_t i) {
-  const auto* first = reinterpret_cast<const char*>(table.list);
-  return *reinterpret_cast<const openreg_kernel*>(first + i * table.kernel_size);
-}
-
-c10::OperatorName operator_name(const std::string& name) {
-  const size_t dot = name.find('.', name.find("::"));
-  return dot == std::string::npos ? c10::OperatorName(name, "")
-                                  : c10::OperatorName(name.substr(0, dot), name.substr(dot + 1));
-}
-
-// ----------------------------------------------------------------------------------------- what can't be served, why
-
-bool is_tensor_or_list(const c10::Argument& result) {
-  const auto kind = result.type()->kind();
-  return kind == c10::TypeKind::TensorType || result.type()->isSubtypeOf(*c10::ListType::ofTensors());
-}
-
-const char* refusal_of(const c10::FunctionSchema& schema) {
-  for (const c10::Argument& result : schema.returns()) {
-    if (!is_tensor_or_list(result)) {
-      return "returns something other than tensors";
-    }
-    if (result.alias_info() != nullptr && !is_written(result)) {
-      return "returns a view of its argument";
-    }
-  }
-  for (const c10::Argument& argument : schema.arguments()) {
-    if (kind_of(argument) == c10::TypeKind::GeneratorType) {
-      return "draws random numbers from a generator of PyTorch's";
-    }
-  }
-  return nullptr;
-}
-
-bool comes_to_the_fallback(const c10::OperatorHandle& op) {
-  return operators_of_fallback().count(op.operator_name()) != 0 || !op.hasKernelForDispatchKey(Key::PrivateUse1);
-}
-
-// Why a driver's kernel can't serve the operator; nullptr if it can.
-const char* refusal_of(const c10::OperatorHandle& op) {
-  if (op.hasKernelForDispatchKey(Key::CompositeImplicitAutograd)) {
-    return "is put together by PyTorch from other operators, which are the ones to list";
-  }
-  if (!comes_to_the_fallback(op)) {
-    return "has a kernel for this device already";
-  }
-  if (!op.hasComputedKernelForDispatchKey(Key::Meta)) {
-    return "has no shape function (a kernel for the key Meta)";
-  }
-  return refusal_of(op.schema());
-}
-
-// ------------------------------------------------------------------------------------------------------------ schemas
-
-// type() has int for SymInt, as a kernel has, but for types of elements too.
-bool is_same_type(const c10::Argument& a, const c10::Argument& b) {
-  const auto is_dtype = [](const c10::Argument& x) { return kind_of(x) == c10::TypeKind::ScalarTypeType; };
-  return *a.type() == *b.type() && is_dtype(a) == is_dtype(b) && is_written(a) == is_written(b);
-}
-
-bool is_same_argument(const c10::Argument& a, const c10::Argument& b) {
-  return a.name() == b.name() && a.kwarg_only() == b.kwarg_only() && is_same_type(a, b);
-}
-
-// Whether a kernel that was written for `expected` can serve `running`, which may have further arguments with defaults.
-bool is_compatible(const c10::FunctionSchema& expected, const c10::FunctionSchema& running) {
-  const auto& arguments = running.arguments();
-  const size_t known = expected.arguments().size();
-  return expected.operator_name() == running.operator_name() && known <= arguments.size() &&
-      std::equal(expected.arguments().begin(), expected.arguments().end(), arguments.begin(), is_same_argument) &&
-      std::all_of(
-             arguments.begin() + static_cast<std::ptrdiff_t>(known),
-             arguments.end(),
-             [](const c10::Argument& argument) { return argument.default_value().has_value(); }) &&
-      std::equal(
-             expected.returns().begin(),
-             expected.returns().end(),
-             running.returns().begin(),
-             running.returns().end(),
-             is_same_type);
-}
-
-// The arguments that the kernel was written without; nullopt, with a warning, where it can't serve the operator.
-std::optional<LaterArguments> compared_schema(
-    const openreg_kernel& kernel, const c10::FunctionSchema& running, const char* driver) {
-  if (kernel.schema == nullptr) {
-    return LaterArguments{running.arguments().size(), 0};
-  }
-  try {
-    const c10::FunctionSchema expected = torch::jit::parseSchema(kernel.schema);
-    if (is_compatible(expected, running)) {
-      const size_t known = expected.arguments().size();
-      return LaterArguments{known, running.arguments().size() - known};
-    }
-  } catch (const std::exception&) { // no schema, or with a type that this PyTorch doesn't know
-  }
-  TORCH_WARN(
-      "Driver \"",
-      driver,
-      "\" lists a kernel for ",
-      kernel.name,
-      ", which is not used: it was written for the schema ",
-      kernel.schema,
-      ", and this PyTorch's is ",
-      running,
-      ".");
-  return std::nullopt;
-}
-
-// ---------------------------------------------------------------------------------------------- forms of an operator
-
-bool has_same_name_and_type(const c10::Argument& a, const c10::Argument& b) {
-  return a.name() == b.name() && *a.real_type() == *b.real_type();
-}
-
-bool writes_nothing(const c10::FunctionSchema& schema) {
-  return std::none_of(schema.arguments().begin(), schema.arguments().end(), is_written);
-}
-
-// The same operator, which writes into its first argument (in place) or into tensors at the end (out=).
-bool is_form_of(const c10::FunctionSchema& form, const c10::FunctionSchema& functional) {
-  const auto& arguments = functional.arguments();
-  const auto& other = form.arguments();
-  if (other.size() < arguments.size() || form.returns().size() != functional.returns().size()) {
-    return false;
-  }
-  for (size_t i = 0; i < other.size(); ++i) {
-    const bool written = is_written(other[i]);
-    const bool in_place = i == 0 && form.name() == functional.name() + "_";
-    if (i < arguments.size() ? !has_same_name_and_type(other[i], arguments[i]) || written != in_place
-                             : !other[i].is_out()) {
-      return false;
-    }
-  }
-  return form.name() != functional.name() || other.size() > arguments.size();
-}
-
-// ---------------------------------------------------------------------------------------------------- reading tables
-
-class Reader {
- public:
-  Reader(const openreg_kernels& table, const char* driver) : table_(table), driver_(driver) {}
-
-  std::unique_ptr<DriverKernels> read() {
-    for (uint64_t i = 0; i < table_.count; ++i) {
-      const openreg_kernel& kernel = entry(table_, i);
-      add_listed(kernel, operator_name(kernel.name));
-    }
-    for (const auto& name : c10::Dispatcher::singleton().getAllOpNames()) {
-      add_if_form(name);
-    }
-    for (const auto& name : c10::Dispatcher::singleton().getAllOpNames()) {
-      add_if_in_parts(name);
-    }
-    return std::move(result_);
-  }
-
- private:
-  void add(
-      const c10::OperatorName& name,
-      const openreg_kernel& kernel,
-      LaterArguments later = {},
-      std::optional<c10::OperatorHandle> functional = std::nullopt) {
-    auto& added = result_->by_operator[name];
-    if (added == nullptr) {
-      added = std::make_unique<NativeKernel>(kernel, name.name, functional, later);
-    }
-  }
-
-  void add_listed(const openreg_kernel& kernel, const c10::OperatorName& name) {
-    const auto op = c10::Dispatcher::singleton().findOp(name);
-    const bool known = op.has_value() && op->hasSchema();
-    if (!known && name.getNamespace() != "aten") {
-      add(name, kernel); // of a library that is not loaded yet
-      result_->by_operator[name]->is_compared = false;
-      return;
-    }
-    if (const char* reason = known ? refusal_of(*op) : "is not an operator of this PyTorch") {
-      TORCH_WARN("Driver \"", driver_, "\" lists a kernel for ", kernel.name, ", which is not used: it ", reason, ".");
-      return;
-    }
-    const auto later = compared_schema(kernel, op->schema(), driver_);
-    if (!later.has_value()) {
-      return;
-    }
-    add(name, kernel, *later);
-    keep_whole(*op);
-    if (writes_nothing(op->schema())) {
-      functional_.emplace(name.name, Functional{*op, &kernel, *later});
-    }
-  }
-
-  void add_if_form(const c10::OperatorName& name) {
-    const bool in_place = name.name.back() == '_';
-    const std::string& functional = in_place ? name.name.substr(0, name.name.size() - 1) : name.name;
-    const auto [first, last] = functional_.equal_range(functional);
-    if (first == last) {
-      return;
-    }
-    const auto form = c10::Dispatcher::singleton().findOp(name);
-    for (auto at = first; at != last; ++at) {
-      const auto& [op, kernel, later] = at->second;
-      // In place, a kernel would write where it may still read.
-      const bool may_share = !in_place || (kernel->flags & OPENREG_KERNEL_ELEMENTWISE) != 0;
-      if (may_share && form.has_value() && form->hasSchema() && is_form_of(form->schema(), op.schema()) &&
-          refusal_of(*form) == nullptr) {
-        add(name, *kernel, later, op);
-      }
-    }
-  }
-
-  // "aten::_foreach_add_" of any overload, where the driver has an "aten::add".
-  void add_if_in_parts(const c10::OperatorName& name) {
-    constexpr std::string_view kLists = "aten::_foreach_";
-    if (name.name.compare(0, kLists.size(), kLists) != 0 || result_->by_operator.count(name) != 0) {
-      return;
-    }
-    std::string part = "aten::" + name.name.substr(kLists.size());
-    if (part.back() == '_') {
-      part.pop_back();
-    }
-    if (part == "aten::norm") {
-      part = "aten::linalg_vector_norm";
-    }
-    if (functional_.count(part) != 0) {
-      result_->in_parts.insert(name);
-    }
-  }
-
-  // What PyTorch would take apart for this key comes to the fallback whole.
-  static void keep_whole(const c10::OperatorHandle& op) {
-    if (op.hasKernelForDispatchKey(Key::PrivateUse1) || !op.hasKernelForDispatchKey(Key::CompositeExplicitAutograd)) {
-      return;
-    }
-    const auto& name = op.operator_name();
-    const std::string space(*name.getNamespace());
-    auto& library = registry().libraries[space];
-    if (library == nullptr) {
-      library = new torch::Library(torch::Library::IMPL, space, Key::PrivateUse1, __FILE__, __LINE__);
-    }
-    register_fallback(*library, toString(name).c_str());
-    note_operator_of_fallback(name);
-  }
-
-  struct Functional {
-    c10::OperatorHandle op;
-    const openreg_kernel* kernel;
-    LaterArguments later;
-  };
-
-  const openreg_kernels& table_;
-  const char* driver_;
-  std::unique_ptr<DriverKernels> result_ = std::make_unique<DriverKernels>();
-  std::unordered_multimap<std::string, Functional> functional_; // by name
-};
-
-const Device& device_with_kernels(DeviceIndex device) {
-  return *devices[device].load(std::memory_order_acquire);
-}
-
-// With the lock held.
-void retire_kernels_of_other_tables(uint32_t generation) {
-  if (registry().generation == generation) {
-    return;
-  }
-  for (auto& [table, kernels] : registry().by_table) {
-    registry().retired.push_back(std::move(kernels));
-  }
-  registry().by_table.clear();
-  registry().generation = generation;
-}
+FallbackRegistration registration = nullptr;
 
 } // namespace
 
 bool look_for_kernels(DeviceIndex device) {
   const uint32_t generation = present_generation();
-  const openreg_device_properties properties = properties_of(device);
   const openreg_kernels* table = nullptr;
   OPENREG_CHECK(openreg_get_kernels(device, &table));
   const bool found = table != nullptr && table->count > 0;
   if (found) {
-    const std::lock_guard<std::mutex> guard(registry().lock);
-    retire_kernels_of_other_tables(generation);
-    auto& kernels = registry().by_table[table];
-    if (kernels == nullptr) {
-      kernels = Reader(*table, properties.driver).read();
-    }
-    registry().devices.push_back(std::make_unique<Device>(Device{kernels.get(), properties.ordinal}));
-    devices[device].store(registry().devices.back().get(), std::memory_order_release);
+    part().read(device, generation, *table);
   }
   detail::keep_bits(device, generation, detail::kKernelsAreKnown | (found ? detail::kHasKernels : 0));
   return found;
 }
 
-void set_fallback_registration(void (*function)(torch::Library& library, const char* name)) noexcept {
-  register_fallback = function;
+NativeKernel* look_up_native_kernel(const c10::OperatorHandle& op, DeviceIndex device) {
+  return part().look_up(op, device);
+}
+
+bool is_served_in_parts(const c10::OperatorHandle& op, DeviceIndex device) {
+  return part().is_served_in_parts(op, device);
+}
+
+bool run_native_kernel(
+    NativeKernel& kernel, const c10::OperatorHandle& op, DeviceIndex device, torch::jit::Stack* stack) {
+  return part().run(kernel, op, device, stack);
 }
 
 void note_operator_of_fallback(const c10::OperatorName& name) {
   operators_of_fallback().insert(name);
 }
 
-NativeKernel* look_up_native_kernel(const c10::OperatorHandle& op, DeviceIndex device) {
-  const auto& kernels = device_with_kernels(device).kernels->by_operator;
-  const auto found = kernels.find(op.operator_name());
-  return found == kernels.end() ? nullptr : found->second.get();
+bool is_operator_of_fallback(const c10::OperatorName& name) {
+  return operators_of_fallback().count(name) != 0;
 }
 
-bool is_served_in_parts(const c10::OperatorHandle& op, DeviceIndex device) {
-  return device_with_kernels(device).kernels->in_parts.count(op.operator_name()) != 0;
+void set_fallback_registration(FallbackRegistration function) noexcept {
+  registration = function;
 }
 
-bool run_native_kernel(
-    NativeKernel& kernel, const c10::OperatorHandle& op, DeviceIndex device, torch::jit::Stack* stack) {
-  if (C10_UNLIKELY(!kernel.is_compared)) {
-    std::call_once(kernel.comparing, [&] {
-      const auto later = compared_schema(kernel.kernel, op.schema(), properties_of(device).driver);
-      kernel.is_refused = !later.has_value();
-      kernel.later = later.value_or(LaterArguments{});
-    });
-  }
-  if (kernel.is_refused) {
-    return false;
-  }
-  NativeCall call(
-      op, kernel.kernel, kernel.later, kernel.shape_function, device, device_with_kernels(device).ordinal, *stack);
-  if (!call.prepare()) {
-    kernel.counter.refused.fetch_add(1, std::memory_order_relaxed);
-    return false;
-  }
-  ask_operator_policy(ExecutionMode::native, op.schema().name(), device);
-  const auto start = OperatorClock::now();
-  if (!call.run()) {
-    kernel.counter.refused.fetch_add(1, std::memory_order_relaxed);
-    return false;
-  }
-  kernel.counter.add_call(0, OperatorClock::now() - start);
-  call.replace_arguments(*stack);
-  return true;
+FallbackRegistration fallback_registration() noexcept {
+  return registration;
 }
 
 } // namespace c10::openreg

@@ -3,12 +3,15 @@
 //
 // A driver's table is read when an operator first runs on one of its devices. Operators come here through the fallback
 // and the typed kernels, which ask has_native_kernels() of the call's device: a load and a branch where the driver has
-// none.
+// none. What reads the tables and calls the kernels is the part `kernels` (shim/optional/kernels), loaded for the first
+// driver that has some.
 #pragma once
 
 #include <ATen/core/dispatch/Dispatcher.h>
+#include <openreg/kernels.h>
 #include <openreg/openreg.h>
 
+#include "shim/base/export.h"
 #include "shim/operators/policy/execution_mode.h"
 
 namespace torch {
@@ -20,7 +23,7 @@ namespace c10::openreg {
 // Reads the table of the device's driver and prepares it. Returns whether there are kernels. Throws c10::Error for a
 // malformed table; warns of entries that can't be used. What was read for another generation of the device table is read
 // again: its driver may have been closed since.
-bool look_for_kernels(DeviceIndex device);
+TORCH_OPENREG_API bool look_for_kernels(DeviceIndex device);
 
 // Whether the driver of `device`, an index in range, has kernels of its own. Throws as look_for_kernels().
 inline bool has_native_kernels(DeviceIndex device) {
@@ -32,7 +35,7 @@ inline bool has_native_kernels(DeviceIndex device) {
 // The kernel of the driver of `device`, an index in range, for the operator; nullptr if there is none. Lives until the
 // process ends. Throws as look_for_kernels().
 struct NativeKernel;
-NativeKernel* look_up_native_kernel(const c10::OperatorHandle& op, DeviceIndex device);
+TORCH_OPENREG_API NativeKernel* look_up_native_kernel(const c10::OperatorHandle& op, DeviceIndex device);
 inline NativeKernel* native_kernel_of(const c10::OperatorHandle& op, DeviceIndex device) {
   return C10_UNLIKELY(has_native_kernels(device)) ? look_up_native_kernel(op, device) : nullptr;
 }
@@ -49,10 +52,24 @@ bool run_native_kernel(
 
 // Called while the shim is loaded for each operator of PyTorch that comes to the fallback or to a typed kernel although
 // it may have a kernel registered for PrivateUse1: the other ones that have are none of theirs.
-void note_operator_of_fallback(const c10::OperatorName& name);
+TORCH_OPENREG_API void note_operator_of_fallback(const c10::OperatorName& name);
+TORCH_OPENREG_API bool is_operator_of_fallback(const c10::OperatorName& name);
 
 // How an operator that PyTorch would take apart for PrivateUse1 comes to the fallback whole: the function registers the
 // fallback for it. Set by fallback.cpp while the shim is loaded.
-void set_fallback_registration(void (*function)(torch::Library& library, const char* name)) noexcept;
+using FallbackRegistration = void (*)(torch::Library& library, const char* name);
+void set_fallback_registration(FallbackRegistration function) noexcept;
+TORCH_OPENREG_API FallbackRegistration fallback_registration() noexcept;
+
+// What the part does. `read`: for a device whose driver has the table, in this generation of the device table.
+struct NativeKernelFunctions {
+  void (*read)(DeviceIndex device, uint32_t generation, const openreg_kernels& table);
+  NativeKernel* (*look_up)(const c10::OperatorHandle& op, DeviceIndex device);
+  bool (*is_served_in_parts)(const c10::OperatorHandle& op, DeviceIndex device);
+  bool (*run)(NativeKernel& kernel, const c10::OperatorHandle& op, DeviceIndex device, torch::jit::Stack* stack);
+};
 
 } // namespace c10::openreg
+
+// The entry of libtorch_openreg_kernels.so.
+extern "C" TORCH_OPENREG_API void openreg_native_kernels(c10::openreg::NativeKernelFunctions* functions);

@@ -9,6 +9,8 @@
 
 #include <optional>
 
+#include "shim/operators/policy/tensor_values.h"
+
 namespace c10::openreg {
 
 // Is given the tensors of one call, one after the other. Not allowed are tensors of two openreg devices, or of another
@@ -69,13 +71,6 @@ class DeviceCheck {
 // Whether a tensor argument may be on the CPU whatever its dimension: the lengths of ctc_loss, and the sizes of nested tensors,
 // which are on the CPU for every device.
 bool may_be_on_cpu(const c10::FunctionSchema& schema, const c10::Argument& argument);
-
-// A list of which elements may be None. Lists that TorchScript makes have a type that equals PyTorch's and isn't the same
-// object, which IValue::isOptionalTensorList() doesn't recognise.
-inline bool is_optional_tensor_list(const c10::IValue& value) {
-  return value.isOptionalTensorList() ||
-      (value.isList() && *value.toList().elementType() == *c10::OptionalType::ofTensor());
-}
 
 // DeviceCheck over the values of the schema's arguments, in order.
 DeviceIndex common_device(const c10::FunctionSchema& schema, const c10::IValue* arguments, size_t count);

@@ -43,6 +43,6 @@ TORCH_OPENREG_API void read_operator_variables();
 bool operator_mode_has_rules(ExecutionMode mode) noexcept;
 
 // Warns or throws as the rules say. Cheap where the mode has none.
-void ask_operator_policy(ExecutionMode mode, const std::string& name, DeviceIndex device);
+TORCH_OPENREG_API void ask_operator_policy(ExecutionMode mode, const std::string& name, DeviceIndex device);
 
 } // namespace c10::openreg

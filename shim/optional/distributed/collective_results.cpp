@@ -2,11 +2,13 @@
 #include "shim/optional/distributed/collective_results.h"
 
 #include <ATen/core/jit_type.h>
+#include <c10/core/ScalarType.h>
 
 #include <algorithm>
 #include <cctype>
 #include <condition_variable>
 #include <mutex>
+#include <sstream>
 
 #include "shim/base/status.h"
 
@@ -78,6 +80,24 @@ std::string name_of(c10d::OpType operation) {
       return name;
     }
   }
+}
+
+std::string description_of(c10d::OpType operation, int rank, int size, const std::vector<SeenTensor>& tensors) {
+  std::ostringstream text;
+  text << name_of(operation) << " in rank " << rank << " of " << size << ": ";
+  constexpr size_t kNamed = 8;
+  for (size_t i = 0; i < std::min(tensors.size(), kNamed); i++) {
+    const auto& [type, device, sizes] = tensors[i];
+    text << (i == 0 ? "" : ", ") << c10::getDtypeNames(type).first << '[';
+    for (size_t j = 0; j < sizes.size(); j++) {
+      text << (j == 0 ? "" : ", ") << sizes[j];
+    }
+    text << "] on " << device;
+  }
+  if (tensors.size() > kNamed) {
+    text << " and " << tensors.size() - kNamed << " more";
+  }
+  return text.str();
 }
 
 std::string text_of(const std::exception_ptr& error) {

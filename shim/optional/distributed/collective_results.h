@@ -37,6 +37,21 @@ c10::intrusive_ptr<c10::ivalue::Future> future_of(c10d::Work& work);
 // "all_reduce": the name in torch.distributed.
 std::string name_of(c10d::OpType operation);
 
+// What a text tells of a tensor; it does not keep the tensor.
+struct SeenTensor {
+  explicit SeenTensor(const at::Tensor& tensor)
+      : type(tensor.scalar_type()),
+        device(tensor.device()),
+        sizes(tensor.sizes().vec()) {}
+
+  at::ScalarType type;
+  c10::Device device;
+  std::vector<int64_t> sizes;
+};
+
+// "all_reduce in rank 0 of 2: float32[3] on openreg:0"
+std::string description_of(c10d::OpType operation, int rank, int size, const std::vector<SeenTensor>& tensors);
+
 // Without the places in the source that made it.
 std::string text_of(const std::exception_ptr& error);
 

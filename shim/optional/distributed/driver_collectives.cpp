@@ -9,7 +9,6 @@
 #include <torch/csrc/distributed/c10d/Utils.hpp>
 
 #include <algorithm>
-#include <sstream>
 #include <utility>
 
 #include "shim/base/status.h"
@@ -101,20 +100,7 @@ struct DriverBackend::Call {
   }
 
   std::string description(int rank, int size) const {
-    std::ostringstream text;
-    text << name_of(operation) << " in rank " << rank << " of " << size << ": ";
-    constexpr size_t kNamed = 8;
-    for (size_t i = 0; i < std::min(used.size(), kNamed); i++) {
-      text << (i == 0 ? "" : ", ") << c10::getDtypeNames(used[i].scalar_type()).first << '[';
-      for (int64_t j = 0; j < used[i].dim(); j++) {
-        text << (j == 0 ? "" : ", ") << used[i].size(j);
-      }
-      text << "] on " << used[i].device();
-    }
-    if (used.size() > kNamed) {
-      text << " and " << used.size() - kNamed << " more";
-    }
-    return text.str();
+    return description_of(operation, rank, size, {used.begin(), used.end()});
   }
 };
 
@@ -124,11 +110,9 @@ bool driver_collectives_are_wanted() {
 
 DriverBackend::DriverBackend(c10::intrusive_ptr<c10d::Backend> staged, c10::intrusive_ptr<c10d::Store> store)
     : ForwardingBackend(std::move(staged)),
-      store_(c10::make_intrusive<c10d::PrefixStore>("openreg_comm", std::move(store))) {}
+      communicators_(c10::make_intrusive<c10d::PrefixStore>("openreg_comm", std::move(store)), getRank(), getSize()) {}
 
 DriverBackend::~DriverBackend() = default;
-
-// ----------------------------------------------------------------------------------------------------- communicators
 
 bool DriverBackend::is_ours(const at::Tensor& tensor) {
   if (!tensor.defined() || !tensor.is_privateuseone() || tensor.layout() != at::kStrided || tensor.is_nested()) {
@@ -142,149 +126,8 @@ bool DriverBackend::is_ours(const at::Tensor& tensor) {
   return has != 0;
 }
 
-// Of one group of ranks on one device. The lock is held by the thread that makes the communicator, while it waits for peers.
-struct DriverBackend::Rendezvous {
-  std::mutex lock;
-  std::shared_ptr<Communicator> made; // with the backend's lock
-};
-
-void DriverBackend::check_in_use() const {
-  TORCH_CHECK_WITH(DistBackendError, !is_over_, "The process group has been shut down or aborted");
-}
-
-std::shared_ptr<Communicator> DriverBackend::get_or_create_communicator(
-    c10::DeviceIndex device, const std::string& name, int rank, int size, std::chrono::milliseconds timeout) {
-  std::shared_ptr<Rendezvous> rendezvous;
-  {
-    const std::lock_guard<std::mutex> guard(lock_);
-    check_in_use();
-    auto& known = rendezvous_[std::make_pair(name, device)];
-    if (known == nullptr) {
-      known = std::make_shared<Rendezvous>();
-    }
-    if (known->made != nullptr) {
-      return known->made;
-    }
-    rendezvous = known;
-  }
-  const std::lock_guard<std::mutex> alone(rendezvous->lock);
-  std::string key;
-  {
-    const std::lock_guard<std::mutex> guard(lock_);
-    if (rendezvous->made != nullptr) {
-      return rendezvous->made;
-    }
-    key = name + "/" + std::to_string(rounds_[name]++);
-  }
-  const auto id = exchange_id(device, key, rank, size, timeout);
-  openreg_communicator handle = nullptr;
-  OPENREG_CHECK(openreg_communicator_create(device, rank, size, id.data(), static_cast<uint32_t>(id.size()), &handle));
-  auto made = std::make_shared<Communicator>(device, handle);
-  {
-    const std::lock_guard<std::mutex> guard(lock_);
-    if (!is_over_) {
-      rendezvous->made = made;
-      return made;
-    }
-  }
-  fail(*made, "The process group has been aborted", "the communicator \"" + name + "\"");
-  made->destroy();
-  check_in_use();
-  return nullptr;
-}
-
-// Ranks count themselves in the store. One whose time is over takes so much off the count that it never gets to `size`: those
-// that come later have an error, where the library would wait for ever.
-std::vector<uint8_t> DriverBackend::exchange_id(
-    c10::DeviceIndex device, const std::string& key, int rank, int size, std::chrono::milliseconds timeout) {
-  constexpr int64_t kGivenUp = int64_t{1} << 32;
-  const std::string count = key + "/count";
-  const std::string complete = key + "/complete";
-  const auto here = [&key](int other) { return key + "/" + std::to_string(other); };
-  uint32_t id_size = 0;
-  OPENREG_CHECK(openreg_communicator_id_size(device, &id_size));
-  if (rank == 0) {
-    std::vector<uint8_t> id(id_size);
-    OPENREG_CHECK(openreg_communicator_id(device, id.data(), id_size));
-    store_->set(key, id);
-  }
-  store_->set(here(rank), std::vector<uint8_t>{1});
-  const int64_t arrived = store_->add(count, 1);
-  TORCH_CHECK_WITH(
-      DistBackendError, arrived > 0, "Another rank has timed out waiting for the communicator \"", key, "\"");
-  if (arrived == size) {
-    store_->set(complete, std::vector<uint8_t>{1});
-  } else {
-    try {
-      store_->wait({complete}, timeout);
-    } catch (const std::exception&) {
-      const int64_t left = store_->add(count, -kGivenUp);
-      if (left + kGivenUp != size) { // else the last one came in this moment
-        std::string missing;
-        for (int other = 0; other < size; other++) {
-          if (!store_->check({here(other)})) {
-            missing += (missing.empty() ? "" : ", ") + std::to_string(other);
-          }
-        }
-        if (missing.empty()) {
-          missing = "none, but another has timed out";
-        }
-        TORCH_CHECK_WITH(
-            DistBackendError,
-            false,
-            "Timed out after ",
-            timeout.count(),
-            "ms: of the ",
-            size,
-            " ranks of the communicator \"",
-            key,
-            "\" these have not come: ",
-            missing);
-      }
-    }
-  }
-  auto id = store_->get(key);
-  TORCH_CHECK_WITH(
-      DistBackendError,
-      id.size() == id_size,
-      "rank 0 has another library of collectives: the id of the communicator \"",
-      key,
-      "\" has ",
-      id.size(),
-      " bytes there and ",
-      id_size,
-      " here");
-  return id;
-}
-
-std::shared_ptr<Communicator> DriverBackend::whole(c10::DeviceIndex device, std::chrono::milliseconds timeout) {
-  return get_or_create_communicator(device, "all", getRank(), getSize(), timeout);
-}
-
-// Of the two alone, as the other ranks may make no call; the lower rank is 0.
-std::shared_ptr<Communicator> DriverBackend::pair(
-    c10::DeviceIndex device, int peer, std::chrono::milliseconds timeout) {
-  const int low = std::min(peer, getRank());
-  const int high = std::max(peer, getRank());
-  return get_or_create_communicator(
-      device, std::to_string(low) + ":" + std::to_string(high), getRank() == low ? 0 : 1, 2, timeout);
-}
-
-std::vector<std::shared_ptr<Communicator>> DriverBackend::end_all() {
-  std::vector<std::shared_ptr<Communicator>> all;
-  const std::lock_guard<std::mutex> guard(lock_);
-  is_over_ = true;
-  for (const auto& [place, rendezvous] : rendezvous_) {
-    if (rendezvous->made != nullptr) {
-      all.push_back(std::move(rendezvous->made));
-    }
-  }
-  rendezvous_.clear();
-  return all;
-}
-
 void DriverBackend::abort() {
-  for (const auto& communicator : end_all()) {
+  for (const auto& communicator : communicators_.end()) {
     fail(
         *communicator,
         "The process group has been aborted",
@@ -295,7 +138,7 @@ void DriverBackend::abort() {
 }
 
 void DriverBackend::shutdown() {
-  for (const auto& communicator : end_all()) {
+  for (const auto& communicator : communicators_.end()) {
     communicator->destroy();
   }
   ForwardingBackend::shutdown();
@@ -320,7 +163,8 @@ c10::intrusive_ptr<Work> DriverBackend::launch(std::vector<Call> calls, bool is_
   }
   std::shared_ptr<Communicator> communicator;
   try {
-    communicator = is_of_two ? pair(device.index(), calls.front().peer, timeout) : whole(device.index(), timeout);
+    communicator = is_of_two ? communicators_.pair(device.index(), calls.front().peer, timeout)
+                             : communicators_.whole(device.index(), timeout);
   } catch (const c10::DistBackendError& error) {
     TORCH_CHECK_WITH(DistBackendError, false, error.what_without_backtrace(), "\nIn ", description, ".");
   } catch (...) {
@@ -394,6 +238,9 @@ bool DriverBackend::supportsCoalescing() const {
 }
 
 void DriverBackend::startCoalescing() {
+  if (capture_call("start of a block of calls", [this] { startCoalescing(); })) {
+    return;
+  }
   std::vector<Call> left; // of a block that an exception has left open: tensors that Python knows end without the lock
   {
     const std::lock_guard<std::mutex> guard(lock_);
@@ -404,6 +251,9 @@ void DriverBackend::startCoalescing() {
 }
 
 c10::intrusive_ptr<Work> DriverBackend::endCoalescing() {
+  if (capture_call("end of a block of calls", [this] { endCoalescing()->wait(); })) {
+    return inner_->endCoalescing(); // an empty one
+  }
   std::vector<Call> calls;
   {
     const std::lock_guard<std::mutex> guard(lock_);

@@ -6,18 +6,15 @@
 #include <openreg/comm.h>
 #include <torch/csrc/distributed/c10d/Store.hpp>
 
-#include <map>
-#include <memory>
 #include <mutex>
 #include <string>
 #include <vector>
 
 #include "shim/base/export.h"
 #include "shim/optional/distributed/forwarding_backend.h"
+#include "shim/optional/distributed/group_communicators.h"
 
 namespace c10::openreg {
-
-class Communicator;
 
 // Whether OPENREG_COMM=1 asks for it. Throws c10::Error for any value but 0, 1 and the empty one.
 TORCH_OPENREG_API bool driver_collectives_are_wanted();
@@ -86,7 +83,6 @@ class TORCH_OPENREG_API DriverBackend final : public ForwardingBackend {
 
  private:
   struct Call;
-  struct Rendezvous;
 
   c10::intrusive_ptr<Backend> around(
       c10::intrusive_ptr<c10d::Backend> part, const c10::intrusive_ptr<c10d::Store>& store) const override;
@@ -94,20 +90,9 @@ class TORCH_OPENREG_API DriverBackend final : public ForwardingBackend {
   bool is_ours(const at::Tensor& tensor);
   c10::intrusive_ptr<Work> make(Call call);
   c10::intrusive_ptr<Work> launch(std::vector<Call> calls, bool is_block);
-  std::shared_ptr<Communicator> whole(c10::DeviceIndex device, std::chrono::milliseconds timeout);
-  std::shared_ptr<Communicator> pair(c10::DeviceIndex device, int peer, std::chrono::milliseconds timeout);
-  std::shared_ptr<Communicator> get_or_create_communicator(
-      c10::DeviceIndex device, const std::string& name, int rank, int size, std::chrono::milliseconds timeout);
-  std::vector<uint8_t> exchange_id(
-      c10::DeviceIndex device, const std::string& key, int rank, int size, std::chrono::milliseconds timeout);
-  void check_in_use() const; // with the lock held
-  std::vector<std::shared_ptr<Communicator>> end_all();
 
-  const c10::intrusive_ptr<c10d::Store> store_;
-  std::mutex lock_; // of what follows; never held while a peer is waited for
-  std::map<std::pair<std::string, c10::DeviceIndex>, std::shared_ptr<Rendezvous>> rendezvous_;
-  std::map<std::string, int> rounds_; // how often ranks of a name have met
-  bool is_over_ = false;
+  GroupCommunicators communicators_;
+  std::mutex lock_; // of what follows
   bool is_in_block_ = false;
   std::vector<Call> block_;
 };

@@ -3,7 +3,10 @@
 
 #include <utility>
 
+#include "shim/base/status.h"
 #include "shim/base/wait_hook.h"
+#include "shim/device/capture_watch.h"
+#include "shim/device/device.h"
 
 namespace c10::openreg {
 
@@ -88,6 +91,21 @@ c10::intrusive_ptr<c10d::Backend> ForwardingBackend::split(
   last_split_ = options->group_name;
   last_part_ = c10::weak_intrusive_ptr<Backend>(part);
   return part;
+}
+
+bool ForwardingBackend::capture_call(const char* name, std::function<void()> call) {
+  auto* const watch = capture_watch();
+  if (watch == nullptr) {
+    return false;
+  }
+  const DeviceIndex device = current_device();
+  openreg_stream stream = OPENREG_STREAM_DEFAULT;
+  OPENREG_CHECK(openreg_current_stream(device, &stream));
+  auto self = c10::intrusive_ptr<ForwardingBackend>::unsafe_reclaim_from_nonowning(this);
+  const auto bind = [self = std::move(self), call = std::move(call)](const std::vector<at::Tensor>&) {
+    return [self, call] { call(); };
+  };
+  return watch->add_call(device, stream, {name, {}, bind});
 }
 
 } // namespace c10::openreg

@@ -5,6 +5,7 @@
 #include <torch/csrc/distributed/c10d/Backend.hpp>
 #include <torch/csrc/distributed/c10d/Store.hpp>
 
+#include <functional>
 #include <mutex>
 #include <string>
 #include <vector>
@@ -37,6 +38,10 @@ class TORCH_OPENREG_API ForwardingBackend : public c10d::Backend {
       const c10::intrusive_ptr<Options>& options) override;
 
  protected:
+  // Whether the current device's current stream is captured in a graph: the call is then one of each replay, and the backend
+  // lives as long.
+  bool capture_call(const char* name, std::function<void()> call);
+
   c10::intrusive_ptr<c10d::Backend> inner_; // another one never
 
  private:

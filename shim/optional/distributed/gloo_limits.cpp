@@ -119,6 +119,30 @@ void require_reduction(const std::vector<at::Tensor>& tensors, const c10d::Reduc
   }
 }
 
+void require_one_type(const at::Tensor& first, const std::vector<at::Tensor>& others) {
+  for (const auto& other : others) {
+    TORCH_CHECK_TYPE(
+        !first.is_privateuseone() || first.scalar_type() == other.scalar_type(),
+        "The tensors of a collective must have one type, but there are ",
+        first.scalar_type(),
+        " and ",
+        other.scalar_type());
+  }
+}
+
+void require_own(int64_t given, int64_t kept, const char* what, const char* where) {
+  TORCH_CHECK(
+      given == kept,
+      "The ",
+      what,
+      " of a rank must have as many elements as the ",
+      where,
+      " that is its own: ",
+      kept,
+      ", and not ",
+      given);
+}
+
 void require_peer(const std::vector<at::Tensor>& tensors, int peer, int own, int size) {
   TORCH_CHECK(
       tensors.empty() || !tensors.front().is_privateuseone() || (peer >= 0 && peer < size && peer != own),

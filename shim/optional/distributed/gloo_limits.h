@@ -34,6 +34,12 @@ class GlooLimits {
 void require_reduction(const at::Tensor& tensor, const c10d::ReduceOp& op);
 void require_reduction(const std::vector<at::Tensor>& tensors, const c10d::ReduceOp& op);
 
+// Throws c10::TypeError where the others haven't the first one's type, of tensors of openreg: gloo compares no types here.
+void require_one_type(const at::Tensor& first, const std::vector<at::Tensor>& others);
+
+// Throws c10::Error where the numbers of elements differ that a rank has for itself in what it gives and in what it gets.
+void require_own(int64_t given, int64_t kept, const char* what, const char* where);
+
 // Throws c10::Error for a rank that is no other one of the group, and where the parts of a tensor for each rank, none for
 // equal ones, don't add up to it. Of these, too, gloo's own tensors are its to refuse.
 void require_peer(const std::vector<at::Tensor>& tensors, int peer, int own, int size);

@@ -89,7 +89,7 @@ class HostEnd {
   Streams waiters_;
 };
 
-// The host function of a stream. If the device is lost it never runs, and the reference stays.
+// The host function of a stream.
 void wait_for_host_end(void* argument) {
   const std::unique_ptr<std::shared_ptr<HostEnd>> end(static_cast<std::shared_ptr<HostEnd>*>(argument));
   (*end)->wait();
@@ -108,10 +108,10 @@ struct HostPart {
         host_work(std::move(its_work)),
         description(std::move(its_description)) {}
 
-  void finish() const noexcept {
+  void finish(std::chrono::milliseconds timeout = kNoTimeout) const noexcept {
     std::exception_ptr error;
     try {
-      if (!wait_for_host_work(*host_work, description, kNoTimeout)) {
+      if (!wait_for_host_work(*host_work, description, timeout)) {
         error = std::make_exception_ptr(c10::Error({__func__, __FILE__, __LINE__}, "Aborted\nIn " + description + "."));
       }
     } catch (...) {
@@ -121,13 +121,15 @@ struct HostPart {
   }
 };
 
-// Queued: the stream's work waits for the end of the host's part, and brings the results.
-void queue(const Streams& streams, const StagedOutputs& outputs, const std::shared_ptr<HostEnd>& end) {
-  for (const auto& [device, stream] : streams) {
-    auto argument = std::make_unique<std::shared_ptr<HostEnd>>(end);
-    OPENREG_CHECK(openreg_launch_host_func(device, stream, &wait_for_host_end, argument.get()));
-    (void)argument.release(); // the function's
-  }
+// Queued: a stream's work calls the function with a T of its own. If the device is lost that never happens.
+template <class T>
+void launch(c10::DeviceIndex device, openreg_stream stream, void (*function)(void*), std::unique_ptr<T> argument) {
+  OPENREG_CHECK(openreg_launch_host_func(device, stream, function, argument.get()));
+  (void)argument.release(); // the function's
+}
+
+// Queued: copies of what the host has then.
+void bring_back(const Streams& streams, const StagedOutputs& outputs) {
   const c10::impl::ExcludeDispatchKeyGuard below(kAboveKernels);
   const CurrentStreams current(streams);
   for (const auto& output : outputs) {
@@ -187,52 +189,9 @@ bool host_is_to_wait() {
 
 namespace {
 
-class QueuedWork final : public WorkOverHost {
+// What is on streams: the end of the host's part, copies of results, and an event on each.
+class StreamWork : public WorkOverHost {
  public:
-  // `host_future` may be null.
-  QueuedWork(
-      const c10::intrusive_ptr<c10d::Work>& host_work,
-      const c10::intrusive_ptr<Future>& host_future,
-      c10d::OpType operation,
-      const StagedOutputs& outputs,
-      const std::string& description,
-      Streams streams,
-      HostQueue& host_queue)
-      : WorkOverHost(host_work, operation, description),
-        streams_(std::move(streams)),
-        end_(std::make_shared<HostEnd>()),
-        results_(tensors_of(outputs)),
-        future_(host_future == nullptr ? nullptr : make_future(outputs)) {
-    // First, so that what is queued ends whatever happens here.
-    if (host_future != nullptr) {
-      host_future->addCallback([end = end_, description](Future& host) {
-        end->set(host.hasError() ? noticed_failure(host.exception_ptr(), description) : nullptr);
-      });
-    } else {
-      auto part = std::make_shared<HostPart>(end_, host_work, description);
-      host_queue.push([part = std::move(part)] { part->finish(); });
-    }
-    {
-      const RaceMute mute(races_are_found()); // noted when the tensors were shown
-      queue(streams_, outputs, end_);
-      for (const auto& [device, stream] : streams_) {
-        events_.emplace_back(device, stream);
-      }
-    }
-    if (host_future != nullptr) {
-      auto completion = std::make_shared<Completion>(end_, future_, streams_, results_);
-      host_future->addCallback([completion = std::move(completion)](Future& /*host*/) { completion->run(); });
-    }
-  }
-
-  bool wait(std::chrono::milliseconds timeout) override {
-    if ((timeout != kNoTimeout || host_is_to_wait()) && !wait_on_host(timeout)) {
-      return false; // aborted
-    }
-    synchronize();
-    return true;
-  }
-
   void synchronize() override {
     {
       const RaceMute mute(races_are_found());
@@ -281,13 +240,99 @@ class QueuedWork final : public WorkOverHost {
     return end_->error();
   }
 
+  // As with NCCL's, in order with the stream that waits.
   std::vector<at::Tensor> result() override {
     TORCH_CHECK(
-        isCompleted(), "Work needs to be completed before calling result(). Should call wait() before result().");
+        is_waited_for_ || isCompleted(),
+        "Work needs to be completed before calling result(). Should call wait() before result().");
     if (const auto error = end_->error()) {
       std::rethrow_exception(error);
     }
     return results_;
+  }
+
+ protected:
+  StreamWork(
+      const c10::intrusive_ptr<c10d::Work>& host_work,
+      c10d::OpType operation,
+      const StagedOutputs& outputs,
+      const std::string& description)
+      : WorkOverHost(host_work, operation, description),
+        end_(std::make_shared<HostEnd>()),
+        results_(tensors_of(outputs)) {}
+
+  // What has been queued on the streams is followed by this. Once.
+  void follow(Streams streams, const StagedOutputs& outputs) {
+    streams_ = std::move(streams);
+    bring_back(streams_, outputs);
+    for (const auto& [device, stream] : streams_) {
+      events_.emplace_back(device, stream);
+    }
+  }
+
+  // Where another thread waits for the host's part, this one may not.
+  void wait_for_end(std::chrono::milliseconds timeout) const {
+    if (timeout == kNoTimeout) {
+      end_->wait();
+    } else if (!end_->wait_for(timeout)) {
+      const auto text = "Timed out waiting " + std::to_string(timeout.count()) + "ms";
+      const auto error = std::make_exception_ptr(c10::Error({__func__, __FILE__, __LINE__}, text));
+      std::rethrow_exception(noticed_failure(error, description()));
+    }
+  }
+
+  const std::shared_ptr<HostEnd> end_;
+  const std::vector<at::Tensor> results_; // the tensors that the caller knows
+  Streams streams_;
+  std::vector<StreamEvent> events_; // of streams_
+  std::atomic<bool> is_waited_for_{false};
+};
+
+class QueuedWork final : public StreamWork {
+ public:
+  // `host_future` may be null.
+  QueuedWork(
+      const c10::intrusive_ptr<c10d::Work>& host_work,
+      const c10::intrusive_ptr<Future>& host_future,
+      c10d::OpType operation,
+      const StagedOutputs& outputs,
+      const std::string& description,
+      const Streams& streams,
+      const HostQueue& host_queue)
+      : StreamWork(host_work, operation, outputs, description),
+        future_(host_future == nullptr ? nullptr : make_future(outputs)) {
+    // First, so that what is queued ends whatever happens here.
+    if (host_future != nullptr) {
+      host_future->addCallback([end = end_, description](Future& host) {
+        end->set(host.hasError() ? noticed_failure(host.exception_ptr(), description) : nullptr);
+      });
+    } else {
+      auto part = std::make_shared<HostPart>(end_, host_work, description);
+      host_queue.push([part = std::move(part)] { part->finish(); });
+    }
+    {
+      const RaceMute mute(races_are_found()); // noted when the tensors were shown
+      for (const auto& [device, stream] : streams) {
+        launch(device, stream, &wait_for_host_end, std::make_unique<std::shared_ptr<HostEnd>>(end_));
+      }
+      follow(streams, outputs);
+    }
+    if (host_future != nullptr) {
+      auto completion = std::make_shared<Completion>(end_, future_, streams_, results_);
+      host_future->addCallback([completion = std::move(completion)](Future& /*host*/) { completion->run(); });
+    }
+  }
+
+  bool wait(std::chrono::milliseconds timeout) override {
+    if (timeout != kNoTimeout || host_is_to_wait()) {
+      if (future_ == nullptr) {
+        wait_for_end(timeout); // an error is synchronize()'s
+      } else if (!wait_for_host(timeout)) {
+        return false; // aborted
+      }
+    }
+    synchronize();
+    return true;
   }
 
   c10::intrusive_ptr<Future> getFuture() override {
@@ -302,27 +347,107 @@ class QueuedWork final : public WorkOverHost {
   }
 
  private:
-  // Where a thread of ours waits for the host's part, no other may.
-  bool wait_on_host(std::chrono::milliseconds timeout) {
-    if (future_ != nullptr) {
-      return wait_for_host(timeout);
+  const c10::intrusive_ptr<Future> future_; // of results_; null: the host's Work has none
+};
+
+// A message. Gloo's Work of it ends in its wait(), which the first stream that waits calls, in its order. Nothing is queued
+// before: it would hold back what comes behind, which the peer may want before it answers.
+class MessageWork final : public StreamWork {
+ public:
+  MessageWork(
+      c10::intrusive_ptr<c10d::Work> host_work,
+      c10d::OpType operation,
+      StagedOutputs outputs,
+      const std::string& description,
+      c10::DeviceIndex device,
+      HostQueue host_queue)
+      : StreamWork(host_work, operation, outputs, description),
+        unfinished_(std::move(host_work)),
+        outputs_(std::move(outputs)),
+        device_(device),
+        host_queue_(std::move(host_queue)) {}
+
+  bool wait(std::chrono::milliseconds timeout) override {
+    if (timeout != kNoTimeout || host_is_to_wait()) {
+      if (auto host_work = take()) {
+        HostPart(end_, std::move(host_work), description()).finish(timeout);
+      } else {
+        wait_for_end(timeout);
+      }
     }
-    if (timeout == kNoTimeout) {
-      end_->wait();
-    } else if (!end_->wait_for(timeout)) {
-      const auto text = "Timed out waiting " + std::to_string(timeout.count()) + "ms";
-      const auto error = std::make_exception_ptr(c10::Error({__func__, __FILE__, __LINE__}, text));
-      std::rethrow_exception(noticed_failure(error, description()));
-    }
-    return true; // an error is synchronize()'s
+    synchronize();
+    return true;
   }
 
-  const Streams streams_;
-  const std::shared_ptr<HostEnd> end_;
-  const std::vector<at::Tensor> results_;   // the tensors that the caller knows
-  const c10::intrusive_ptr<Future> future_; // of them; null: the host's Work has none
-  std::vector<StreamEvent> events_;         // of streams_
-  std::atomic<bool> is_waited_for_{false};
+  void synchronize() override {
+    begin();
+    StreamWork::synchronize();
+  }
+
+  bool isCompleted() override {
+    {
+      const std::lock_guard<std::mutex> guard(lock_);
+      if (events_.empty()) {
+        return false;
+      }
+    }
+    return StreamWork::isCompleted();
+  }
+
+  int sourceRank() const override {
+    if (is_taken_) {
+      end_->wait();
+    }
+    return WorkOverHost::sourceRank();
+  }
+
+ private:
+  // What the argument of end_message() is.
+  struct Ending {
+    std::shared_ptr<HostPart> part;
+    HostQueue host_queue;
+  };
+
+  static void end_message(void* argument) {
+    const std::unique_ptr<Ending> ending(static_cast<Ending*>(argument));
+    ending->part->finish();
+    try {
+      ending->host_queue.push([part = std::move(ending->part)] {}); // dropped there: see HostPart
+    } catch (...) {                                                 // no thread can be made
+    }
+  }
+
+  // For who calls wait() of the host's Work; null if another one has it.
+  c10::intrusive_ptr<c10d::Work> take() {
+    const std::lock_guard<std::mutex> guard(lock_);
+    is_taken_ = true;
+    return std::exchange(unfinished_, {});
+  }
+
+  void begin() {
+    const std::lock_guard<std::mutex> guard(lock_);
+    if (!events_.empty()) {
+      return;
+    }
+    const RaceMute mute(races_are_found()); // noted when the tensors were shown
+    openreg_stream current = OPENREG_STREAM_DEFAULT;
+    OPENREG_CHECK(openreg_current_stream(device_, &current));
+    if (unfinished_ != nullptr) {
+      is_taken_ = true;
+      auto part = std::make_shared<HostPart>(end_, std::exchange(unfinished_, {}), description());
+      launch(device_, current, &end_message, std::make_unique<Ending>(Ending{std::move(part), host_queue_}));
+    } else if (const auto error = end_->error()) {
+      std::rethrow_exception(error);
+    }
+    follow({{device_, current}}, std::exchange(outputs_, {}));
+  }
+
+  std::mutex lock_; // of what follows, but for is_taken_, and of streams_ and events_ until there are some
+  c10::intrusive_ptr<c10d::Work> unfinished_;
+  StagedOutputs outputs_;
+  std::atomic<bool> is_taken_{false};
+  const c10::DeviceIndex device_;
+  const HostQueue host_queue_;
 };
 
 bool is_queued(c10::DeviceIndex device) {
@@ -331,9 +456,8 @@ bool is_queued(c10::DeviceIndex device) {
   return queued != 0;
 }
 
-// A message, which ends when one peer wants it to.
-bool is_between_two(c10d::OpType operation) {
-  return operation == c10d::OpType::SEND || operation == c10d::OpType::RECV || operation == c10d::OpType::RECVANYSOURCE;
+bool is_message(c10d::OpType operation) {
+  return operation == c10d::OpType::SEND || operation == c10d::OpType::RECV;
 }
 
 // One copy of the driver, which needs no host.
@@ -344,16 +468,19 @@ bool is_plain_copy(const at::Tensor& tensor) {
 
 } // namespace
 
-void HostQueue::push(std::function<void()> function) {
+void HostQueue::push(std::function<void()> function) const {
   const std::lock_guard<std::mutex> guard(state_->lock);
   state_->waiting.push_back(std::move(function));
   if (state_->has_thread) {
+    state_->changed.notify_one();
     return;
   }
   try {
-    std::thread([state = state_] { // detached: it holds what it needs
+    std::thread([state = state_] {                      // detached: it holds what it needs
+      constexpr std::chrono::milliseconds kLinger(200); // the next one is often near, and a thread is dear
+      const auto is_due = [&] { return !state->waiting.empty() || state->is_over; };
       std::unique_lock<std::mutex> own(state->lock);
-      while (!state->waiting.empty()) {
+      while (state->changed.wait_for(own, kLinger, is_due) && !state->waiting.empty()) {
         auto next = std::move(state->waiting.front());
         state->waiting.pop_front();
         own.unlock();
@@ -369,6 +496,16 @@ void HostQueue::push(std::function<void()> function) {
     throw;
   }
   state_->has_thread = true;
+}
+
+void HostQueue::finish() const {
+  const std::lock_guard<std::mutex> guard(state_->lock);
+  state_->is_over = true;
+  state_->changed.notify_one();
+}
+
+CommunicationStreams::~CommunicationStreams() {
+  host_queue_.finish();
 }
 
 openreg_stream CommunicationStreams::of(c10::DeviceIndex device) {
@@ -401,16 +538,20 @@ c10::intrusive_ptr<c10d::Work> queue_work(
   const bool are_plain = std::all_of(outputs.begin(), outputs.end(), [](const StagedOutput& output) {
     return !output.is_copy || is_plain_copy(output.tensor);
   });
-  if ((host_future == nullptr && is_between_two(operation)) || !are_plain ||
+  if (operation == c10d::OpType::RECVANYSOURCE || !are_plain ||
       !std::all_of(devices.begin(), devices.end(), is_queued)) {
     return nullptr;
+  }
+  if (host_future == nullptr && is_message(operation)) {
+    return c10::make_intrusive<MessageWork>(
+        host_work, operation, outputs, description, devices.front(), streams.host_queue());
   }
   Streams own;
   for (const auto device : devices) {
     own.emplace_back(device, streams.of(device));
   }
   return c10::make_intrusive<QueuedWork>(
-      host_work, host_future, operation, outputs, description, std::move(own), streams.host_queue());
+      host_work, host_future, operation, outputs, description, own, streams.host_queue());
 }
 
 } // namespace c10::openreg

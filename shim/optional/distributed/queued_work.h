@@ -9,6 +9,7 @@
 
 #include <torch/csrc/distributed/c10d/Work.hpp>
 
+#include <condition_variable>
 #include <deque>
 #include <functional>
 #include <memory>
@@ -16,33 +17,45 @@
 #include <string>
 #include <vector>
 
+#include "shim/base/export.h"
 #include "shim/optional/distributed/collective_results.h"
 
 namespace c10::openreg {
 
-// Runs functions one after another, in a thread that is there while there are some. Any thread.
-class HostQueue {
+// Runs functions one after another, in a thread that is there while there are some and a little longer. A copy is the same
+// queue. Any thread.
+class TORCH_OPENREG_API HostQueue {
  public:
   // The function must not throw. It is destroyed before the next one runs. What is queued runs even if the queue is
   // destroyed.
-  void push(std::function<void()> function);
+  void push(std::function<void()> function) const;
+
+  // From now on the thread ends with the last function.
+  void finish() const;
 
  private:
   struct State {
     std::mutex lock;
+    std::condition_variable changed;
     std::deque<std::function<void()>> waiting;
     bool has_thread = false;
+    bool is_over = false;
   };
-  const std::shared_ptr<State> state_ = std::make_shared<State>();
+  std::shared_ptr<State> state_ = std::make_shared<State>();
 };
 
 // A process group's streams for communication, one a device, of the pool of high priority. Any thread.
-class CommunicationStreams {
+class TORCH_OPENREG_API CommunicationStreams {
  public:
+  CommunicationStreams() = default;
+  ~CommunicationStreams();
+  CommunicationStreams(const CommunicationStreams&) = delete;
+  CommunicationStreams& operator=(const CommunicationStreams&) = delete;
+
   openreg_stream of(c10::DeviceIndex device);
 
   // Of the group: the host's parts that somebody must wait for.
-  HostQueue& host_queue() {
+  const HostQueue& host_queue() const {
     return host_queue_;
   }
 
@@ -53,11 +66,12 @@ class CommunicationStreams {
 };
 
 // What the host's backend returned, as the Work of `outputs`. Null, and nothing is queued: the host must wait for it, as
-// a driver queues no host functions, a result has gaps between its elements and is no plain copy, or it is a message to
-// or from one peer (below).
+// a driver queues no host functions, a result has gaps between its elements and is no plain copy, or it is a message from
+// any rank, whose receiver asks for the sender.
 //
-// Where `host_work` has no future, wait() of it ends it, and the group's thread calls that (gloo's reduce_scatter). A message isn't
-// queued: on a stream it would hold back what comes behind, which the peer may want before it answers.
+// Where `host_work` has no future, wait() of it ends it. The group's thread calls that (gloo's reduce_scatter); of a message
+// the stream that waits for it first does, which queues nothing else before: on the group's stream a message would hold
+// back what comes behind, which the peer may want before it answers.
 //
 //   wait()         makes the current streams of `devices` wait, unless it gets a timeout or OPENREG_BLOCKING_WAIT=1 is
 //                  set: then the host waits, too. Throws the error of a collective that has failed already.

@@ -16,7 +16,6 @@
 #include "shim/operators/fallback/kernel_view.h"
 #include "shim/optional/distributed/gloo_limits.h"
 #include "shim/optional/distributed/recorded_call.h"
-#include "shim/optional/distributed/staged_work.h"
 
 namespace c10::openreg {
 
@@ -109,6 +108,14 @@ bool is_uneven(const std::vector<at::Tensor>& tensors, int size) {
          });
 }
 
+// Elements of the part that a rank has for itself; `sizes` of the first dimension, none for equal ones.
+int64_t own_part(const at::Tensor& tensor, const std::vector<int64_t>& sizes, int rank, int size) {
+  if (sizes.empty() || tensor.size(0) == 0) {
+    return tensor.numel() / size;
+  }
+  return sizes[static_cast<size_t>(rank)] * (tensor.numel() / tensor.size(0));
+}
+
 std::vector<int64_t> sizes_of(const std::vector<at::Tensor>& tensors) {
   std::vector<int64_t> sizes;
   for (const auto& tensor : tensors) {
@@ -175,10 +182,11 @@ c10::intrusive_ptr<Work> StagedBackend::note(c10::intrusive_ptr<Work> work) {
 }
 
 template <class Call>
-c10::intrusive_ptr<Work> StagedBackend::in_place(const char* name, const Tensors& tensors, const Call& call) {
+c10::intrusive_ptr<Work> StagedBackend::in_place(
+    const char* name, const Tensors& tensors, const Call& call, TensorRole role) {
   GlooLimits(/*has_complex=*/true).see(tensors);
   StagedTensors staged(getRank(), getSize(), streams_);
-  auto host = staged.show(tensors, TensorRole::in_out);
+  auto host = staged.show(tensors, role);
   if (auto work = planned(staged.device())) {
     return note(work);
   }
@@ -214,7 +222,11 @@ const std::string StagedBackend::getBackendName() const {
 }
 
 c10::intrusive_ptr<Work> StagedBackend::broadcast(Tensors& tensors, const c10d::BroadcastOptions& options) {
-  return in_place("gloo:broadcast", tensors, [&](Tensors& host) { return inner_->broadcast(host, options); });
+  return in_place(
+      "gloo:broadcast",
+      tensors,
+      [&](Tensors& host) { return inner_->broadcast(host, options); },
+      options.rootRank == getRank() ? TensorRole::kept : TensorRole::output);
 }
 
 c10::intrusive_ptr<Work> StagedBackend::allreduce(Tensors& tensors, const c10d::AllreduceOptions& options) {
@@ -231,11 +243,44 @@ c10::intrusive_ptr<Work> StagedBackend::allreduce_coalesced(
 
 c10::intrusive_ptr<Work> StagedBackend::reduce(Tensors& tensors, const c10d::ReduceOptions& options) {
   require_reduction(tensors, options.reduceOp);
-  return in_place("gloo:reduce", tensors, [&](Tensors& host) { return inner_->reduce(host, options); });
+  return in_place(
+      "gloo:reduce",
+      tensors,
+      [&](Tensors& host) { return inner_->reduce(host, options); },
+      options.rootRank == getRank() ? TensorRole::in_out : TensorRole::used);
+}
+
+// A broadcast of each rank.
+c10::intrusive_ptr<Work> StagedBackend::allgather_unevenly(
+    Tensors& outputs, const at::Tensor& input, const c10d::AllgatherOptions& options) {
+  GlooLimits limits(/*has_complex=*/true);
+  limits.see(input);
+  limits.see(outputs);
+  const auto own = static_cast<size_t>(getRank());
+  require_one_type(input, outputs);
+  require_own(input.numel(), outputs[own].numel(), "input", "output");
+  StagedTensors staged(getRank(), getSize(), streams_);
+  auto parts = staged.show_with_own(input, outputs, own);
+  if (auto work = planned(staged.device())) {
+    return note(work);
+  }
+  const RecordedCall record("gloo:all_gather", input, true);
+  std::vector<c10::intrusive_ptr<Work>> works;
+  for (int rank = 0; rank < getSize(); rank++) {
+    Tensors part{parts[static_cast<size_t>(rank)]};
+    c10d::BroadcastOptions broadcast_options;
+    broadcast_options.rootRank = rank;
+    broadcast_options.timeout = options.timeout;
+    works.push_back(inner_->broadcast(part, broadcast_options));
+  }
+  return note(staged.finish(c10::make_intrusive<WorkOfAll>(std::move(works)), c10d::OpType::ALLGATHER));
 }
 
 c10::intrusive_ptr<Work> StagedBackend::allgather(
     TensorLists& outputs, Tensors& inputs, const c10d::AllgatherOptions& options) {
+  if (outputs.size() == 1 && inputs.size() == 1 && is_uneven(outputs.front(), getSize())) {
+    return allgather_unevenly(outputs.front(), inputs.front(), options);
+  }
   return from_to("gloo:all_gather", inputs, outputs, [&](Tensors& from, TensorLists& to) {
     return inner_->allgather(to, from, options);
   });
@@ -283,29 +328,40 @@ c10::intrusive_ptr<Work> StagedBackend::scatter(
   });
 }
 
+// A reduce to each rank, in copies of the inputs: gloo writes to the tensors of all ranks.
+c10::intrusive_ptr<Work> StagedBackend::reduce_scatter_unevenly(
+    at::Tensor& output, Tensors& inputs, const c10d::ReduceScatterOptions& options) {
+  GlooLimits limits(/*has_complex=*/true);
+  limits.see(inputs);
+  limits.see(output);
+  const auto own = static_cast<size_t>(getRank());
+  require_own(output.numel(), inputs[own].numel(), "output", "input");
+  StagedTensors staged(getRank(), getSize(), streams_);
+  auto parts = staged.show_to_use_up(inputs, own, output);
+  if (auto work = planned(staged.device())) {
+    return note(work);
+  }
+  const RecordedCall record("gloo:reduce_scatter", inputs, true);
+  std::vector<c10::intrusive_ptr<Work>> works;
+  for (int rank = 0; rank < getSize(); rank++) {
+    Tensors part{parts[static_cast<size_t>(rank)]};
+    c10d::ReduceOptions reduce_options;
+    reduce_options.reduceOp = options.reduceOp;
+    reduce_options.rootRank = rank;
+    reduce_options.timeout = options.timeout;
+    works.push_back(inner_->reduce(part, reduce_options));
+  }
+  return note(staged.finish(c10::make_intrusive<WorkOfAll>(std::move(works)), c10d::OpType::REDUCE_SCATTER));
+}
+
 c10::intrusive_ptr<Work> StagedBackend::reduce_scatter(
     Tensors& outputs, TensorLists& inputs, const c10d::ReduceScatterOptions& options) {
   require_reduction(outputs, options.reduceOp);
+  if (outputs.size() == 1 && inputs.size() == 1) {
+    require_one_type(outputs.front(), inputs.front());
+  }
   if (outputs.size() == 1 && inputs.size() == 1 && is_uneven(inputs.front(), getSize())) {
-    const c10::impl::ExcludeDispatchKeyGuard below(kAboveKernels); // an output may be a parameter
-    const auto& own = inputs.front()[static_cast<size_t>(getRank())];
-    TORCH_CHECK(
-        own.numel() == outputs.front().numel(),
-        "The output of reduce_scatter must have as many elements as the input of its rank: ",
-        outputs.front().numel(),
-        ", and not ",
-        own.numel());
-    outputs.front().copy_(own.view_as(outputs.front()));
-    std::vector<c10::intrusive_ptr<Work>> works;
-    for (int rank = 0; rank < getSize(); rank++) { // gloo writes to the tensors of all ranks
-      Tensors part{rank == getRank() ? outputs.front() : inputs.front()[static_cast<size_t>(rank)].clone()};
-      c10d::ReduceOptions reduce_options;
-      reduce_options.reduceOp = options.reduceOp;
-      reduce_options.rootRank = rank;
-      reduce_options.timeout = options.timeout;
-      works.push_back(reduce(part, reduce_options));
-    }
-    return c10::make_intrusive<WorkOfAll>(std::move(works));
+    return reduce_scatter_unevenly(outputs.front(), inputs.front(), options);
   }
   return from_to(
       "gloo:reduce_scatter",
@@ -348,8 +404,16 @@ c10::intrusive_ptr<Work> StagedBackend::alltoall_base(
     std::vector<int64_t>& output_sizes,
     std::vector<int64_t>& input_sizes,
     const c10d::AllToAllOptions& options) {
+  require_one_type(input, {output});
   require_parts(output, output_sizes, getSize());
   require_parts(input, input_sizes, getSize());
+  if (input.is_privateuseone()) {
+    require_own(
+        own_part(input, input_sizes, getRank(), getSize()),
+        own_part(output, output_sizes, getRank(), getSize()),
+        "part of the input",
+        "part of the output");
+  }
   return from_to("gloo:all_to_all", input, output, [&](at::Tensor& from, at::Tensor& to) {
     return inner_->alltoall_base(to, from, output_sizes, input_sizes, options);
   });
@@ -365,6 +429,10 @@ c10::intrusive_ptr<Work> StagedBackend::alltoall(
   if (inputs.size() != size || outputs.size() != size || !inputs.front().is_privateuseone()) {
     return inner_->alltoall(outputs, inputs, options);
   }
+  require_one_type(inputs.front(), inputs);
+  require_one_type(inputs.front(), outputs);
+  const auto own = static_cast<size_t>(getRank());
+  require_own(inputs[own].numel(), outputs[own].numel(), "input", "output");
   StagedTensors staged(getRank(), getSize(), streams_);
   auto from = staged.show_in_a_row(inputs, TensorRole::input);
   auto to = staged.show_in_a_row(outputs, TensorRole::output);
@@ -412,12 +480,18 @@ bool StagedBackend::supportsCoalescing() const {
 }
 
 void StagedBackend::startCoalescing() {
+  if (capture_call("start of a block of calls", [this] { startCoalescing(); })) {
+    return;
+  }
   const std::lock_guard<std::mutex> guard(block_lock_);
   is_in_block_ = true;
   block_.clear();
 }
 
 c10::intrusive_ptr<Work> StagedBackend::endCoalescing() {
+  if (capture_call("end of a block of calls", [this] { endCoalescing()->wait(); })) {
+    return c10::make_intrusive<WorkOfAll>(std::vector<c10::intrusive_ptr<Work>>());
+  }
   const std::lock_guard<std::mutex> guard(block_lock_);
   is_in_block_ = false;
   return c10::make_intrusive<WorkOfAll>(std::exchange(block_, {}));

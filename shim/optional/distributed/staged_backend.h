@@ -9,6 +9,7 @@
 #include "shim/base/export.h"
 #include "shim/optional/distributed/forwarding_backend.h"
 #include "shim/optional/distributed/queued_work.h"
+#include "shim/optional/distributed/staged_work.h"
 
 namespace c10::openreg {
 
@@ -72,10 +73,15 @@ class TORCH_OPENREG_API StagedBackend final : public ForwardingBackend {
 
   c10::intrusive_ptr<Work> note(c10::intrusive_ptr<Work> work);
   c10::intrusive_ptr<Work> planned(const c10::Device& device);
+  c10::intrusive_ptr<Work> allgather_unevenly(
+      Tensors& outputs, const at::Tensor& input, const c10d::AllgatherOptions& options);
+  c10::intrusive_ptr<Work> reduce_scatter_unevenly(
+      at::Tensor& output, Tensors& inputs, const c10d::ReduceScatterOptions& options);
 
   // `name` is the event's in a profile, and lives for ever.
   template <class Call>
-  c10::intrusive_ptr<Work> in_place(const char* name, const Tensors& tensors, const Call& call);
+  c10::intrusive_ptr<Work> in_place(
+      const char* name, const Tensors& tensors, const Call& call, TensorRole role = TensorRole::in_out);
   template <class Inputs, class Outputs, class Call>
   c10::intrusive_ptr<Work> from_to(
       const char* name,

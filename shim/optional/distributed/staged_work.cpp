@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: BSD-3-Clause
 #include "shim/optional/distributed/staged_work.h"
 
-#include <ATen/ops/cat.h>
 #include <ATen/ops/empty.h>
 #include <ATen/ops/empty_like.h>
 #include <ATen/ops/from_blob.h>
@@ -12,7 +11,6 @@
 #include <algorithm>
 #include <memory>
 #include <mutex>
-#include <sstream>
 #include <utility>
 
 #include "shim/base/device_name.h"
@@ -44,8 +42,13 @@ bool can_show_in_place(const at::Tensor& tensor) {
       tensor.is_non_overlapping_and_dense() && !tensor.is_conj() && !tensor.is_neg();
 }
 
+// By the host's backend.
+bool is_written(TensorRole role) {
+  return role != TensorRole::input && role != TensorRole::kept;
+}
+
 at::Tensor shown_in_place(const at::Tensor& tensor, TensorRole role) {
-  void* const data = role == TensorRole::input ? const_cast<void*>(tensor.const_data_ptr()) : writable_data(tensor);
+  void* const data = is_written(role) ? writable_data(tensor) : const_cast<void*>(tensor.const_data_ptr());
   void* address = nullptr;
   OPENREG_CHECK(openreg_host_alias(data, &address));
   return at::from_blob(
@@ -248,73 +251,96 @@ StagedTensors::~StagedTensors() {
   }
 }
 
+bool StagedTensors::see(const at::Tensor& tensor, TensorRole role) {
+  require_gloo_collectives();
+  const c10::impl::ExcludeDispatchKeyGuard below(kAboveKernels);
+  const bool follows = follows_races();
+  if (follows && tensor.layout() == c10::kStrided) { // others are copied, as a whole
+    note_race_collective("c10d collective", tensor, is_written(role));
+    if (tensor.numel() > 0) {
+      keep_from_races(tensor, streams_.of(tensor.device().index()));
+    }
+  }
+  const RaceMute mute(follows);
+  wait_for_current_stream(tensor.device().index());
+  seen_.emplace_back(tensor);
+  return follows;
+}
+
 at::Tensor StagedTensors::show(const at::Tensor& tensor, TensorRole role) {
   at::Tensor host = tensor;
   bool is_copy = false;
   if (tensor.defined() && tensor.is_privateuseone()) {
-    require_gloo_collectives();
+    const RaceMute mute(see(tensor, role));
     const c10::impl::ExcludeDispatchKeyGuard below(kAboveKernels);
-    const bool follows = follows_races();
-    if (follows && tensor.layout() == c10::kStrided) { // others are copied, as a whole
-      note_race_collective("c10d collective", tensor, role != TensorRole::input);
-      if (tensor.numel() > 0) {
-        keep_from_races(tensor, streams_.of(tensor.device().index()));
-      }
-    }
-    const RaceMute mute(follows);
-    wait_for_current_stream(tensor.device().index());
     is_copy = !can_show_in_place(tensor);
     host = is_copy ? shown_as_copy(tensor, role) : shown_in_place(tensor, role);
-    seen_.push_back({tensor.scalar_type(), tensor.device(), tensor.sizes().vec()});
   }
   if (role != TensorRole::input) {
-    outputs_.push_back({tensor, host, is_copy});
+    const bool is_brought_back = role == TensorRole::output || role == TensorRole::in_out;
+    outputs_.push_back({tensor, host, is_copy && is_brought_back});
   }
   return host;
 }
 
-at::Tensor StagedTensors::show_in_a_row(const std::vector<at::Tensor>& tensors, TensorRole role) {
-  const size_t first = outputs_.size();
+at::Tensor StagedTensors::show_in_a_row(const Tensors& tensors, TensorRole role) {
   int64_t count = 0;
-  std::vector<at::Tensor> rows;
   for (const auto& tensor : tensors) {
-    rows.push_back(show(tensor, role).reshape({-1}));
     count += tensor.numel();
-    TORCH_CHECK_TYPE(
-        tensor.is_privateuseone() && tensor.scalar_type() == tensors.front().scalar_type(),
-        "Tensors of a list must be on one type of device, and have one type");
   }
-  if (role == TensorRole::input) {
-    return at::cat(rows);
-  }
-  at::Tensor row = at::empty({count}, rows.front().options().pinned_memory(true));
+  at::Tensor row = at::empty({count}, tensors.front().options().device(c10::DeviceType::CPU).pinned_memory(true));
   int64_t begin = 0;
-  for (size_t i = first; i < outputs_.size(); i++) {
-    auto& [tensor, host, is_copy] = outputs_[i];
-    host = row.narrow(0, begin, tensor.numel()).view(tensor.sizes());
+  for (const auto& tensor : tensors) {
+    const RaceMute mute(see(tensor, role));
+    const c10::impl::ExcludeDispatchKeyGuard below(kAboveKernels);
+    auto host = row.narrow(0, begin, tensor.numel()).view(tensor.sizes());
     begin += tensor.numel();
-    is_copy = true;
+    if (role == TensorRole::input) {
+      host.copy_(tensor);
+    } else {
+      outputs_.push_back({tensor, host, /*is_copy=*/true});
+    }
   }
   return row;
 }
 
-// "all_reduce in rank 0 of 2: float32[3] on openreg:0"
-std::string StagedTensors::description(c10d::OpType operation) const {
-  std::ostringstream text;
-  text << name_of(operation) << " in rank " << rank_ << " of " << size_ << ": ";
-  constexpr size_t kNamed = 8;
-  for (size_t i = 0; i < std::min(seen_.size(), kNamed); i++) {
-    const auto& [type, device, sizes] = seen_[i];
-    text << (i == 0 ? "" : ", ") << c10::getDtypeNames(type).first << '[';
-    for (size_t j = 0; j < sizes.size(); j++) {
-      text << (j == 0 ? "" : ", ") << sizes[j];
+// An output that has the elements of an input, which are copied once. Below the kernels.
+at::Tensor StagedTensors::show_filled(const at::Tensor& output, const at::Tensor& input) {
+  (void)see(output, TensorRole::output);
+  const RaceMute mute(see(input, TensorRole::input));
+  const bool is_in_place = can_show_in_place(input) && can_show_in_place(output);
+  at::Tensor host;
+  if (is_in_place) {
+    host = shown_in_place(output, TensorRole::output);
+    host.copy_(shown_in_place(input, TensorRole::input).reshape(output.sizes()));
+  } else {
+    host = shown_as_copy(input, TensorRole::input).reshape(output.sizes());
+  }
+  outputs_.push_back({output, host, !is_in_place});
+  return host;
+}
+
+StagedTensors::Tensors StagedTensors::show_to_use_up(const Tensors& inputs, size_t own, const at::Tensor& output) {
+  const c10::impl::ExcludeDispatchKeyGuard below(kAboveKernels);
+  Tensors shown;
+  for (size_t i = 0; i < inputs.size(); i++) {
+    if (i == own) {
+      shown.push_back(show_filled(output, inputs[i]));
+    } else {
+      const RaceMute mute(see(inputs[i], TensorRole::input));
+      shown.push_back(shown_as_copy(inputs[i], TensorRole::input));
     }
-    text << "] on " << device;
   }
-  if (seen_.size() > kNamed) {
-    text << " and " << seen_.size() - kNamed << " more";
+  return shown;
+}
+
+StagedTensors::Tensors StagedTensors::show_with_own(const at::Tensor& input, const Tensors& outputs, size_t own) {
+  const c10::impl::ExcludeDispatchKeyGuard below(kAboveKernels);
+  Tensors shown;
+  for (size_t i = 0; i < outputs.size(); i++) {
+    shown.push_back(i == own ? show_filled(outputs[i], input) : show(outputs[i], TensorRole::output));
   }
-  return text.str();
+  return shown;
 }
 
 c10::intrusive_ptr<c10d::Work> StagedTensors::finish(c10::intrusive_ptr<c10d::Work> host_work, c10d::OpType operation) {
@@ -325,7 +351,7 @@ c10::intrusive_ptr<c10d::Work> StagedTensors::finish(c10::intrusive_ptr<c10d::Wo
   if (operation == c10d::OpType::UNKNOWN) {
     operation = host_work->retrieveOpType();
   }
-  const auto text = description(operation);
+  const auto text = description_of(operation, rank_, size_, seen_);
   std::vector<DeviceIndex> devices;
   for (const auto& [type, device, sizes] : seen_) {
     if (std::find(devices.begin(), devices.end(), device.index()) == devices.end()) {

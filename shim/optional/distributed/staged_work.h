@@ -22,6 +22,8 @@ enum class TensorRole : uint8_t {
   input,
   output, // its contents before the collective don't matter
   in_out,
+  kept, // an input that is a result, too, as it is: what the root of a broadcast has
+  used, // an input that is a result, too, whose contents afterwards don't matter: what a rank gives to another one's reduce
 };
 
 // Shows the tensors of one collective to a backend that knows host memory only:
@@ -33,6 +35,8 @@ enum class TensorRole : uint8_t {
 // Memory stays alive as long as a host tensor that shows it. One object serves one call in one thread.
 class StagedTensors {
  public:
+  using Tensors = std::vector<at::Tensor>;
+
   // Of a backend: for texts of errors, and its streams.
   StagedTensors(int rank, int size, CommunicationStreams& streams) : streams_(streams), rank_(rank), size_(size) {}
   ~StagedTensors();
@@ -53,8 +57,16 @@ class StagedTensors {
     return shown;
   }
 
-  // As show() of openreg's tensors of one type, inputs or outputs, in one piece of the host's memory, one after another.
-  at::Tensor show_in_a_row(const std::vector<at::Tensor>& tensors, TensorRole role);
+  // As show() of openreg's tensors of one type, inputs or outputs, in one piece of the host's memory, one after another. An
+  // input is copied once.
+  at::Tensor show_in_a_row(const Tensors& tensors, TensorRole role);
+
+  // As show() of an output and of inputs, of which the host's backend may write to each. What is shown for input `own`
+  // becomes the output. An input is copied once.
+  Tensors show_to_use_up(const Tensors& inputs, size_t own, const at::Tensor& output);
+
+  // As show() of outputs, of which the one of this rank has the input's elements from the start.
+  Tensors show_with_own(const at::Tensor& input, const Tensors& outputs, size_t own);
 
   // Of the first tensor that is openreg's; the host: there is none.
   c10::Device device() const {
@@ -72,19 +84,14 @@ class StagedTensors {
       c10::intrusive_ptr<c10d::Work> host_work, c10d::OpType operation = c10d::OpType::UNKNOWN);
 
  private:
-  // What a text tells of a tensor; it does not keep the tensor.
-  struct Seen {
-    at::ScalarType type;
-    c10::Device device;
-    std::vector<int64_t> sizes;
-  };
-
-  std::string description(c10d::OpType operation) const;
+  // What each way to show an openreg tensor begins with. The result says that the detector's notes have been made.
+  bool see(const at::Tensor& tensor, TensorRole role);
+  at::Tensor show_filled(const at::Tensor& output, const at::Tensor& input);
 
   CommunicationStreams& streams_;
   const int rank_;
   const int size_;
-  std::vector<Seen> seen_; // openreg's
+  std::vector<SeenTensor> seen_; // openreg's
   StagedOutputs outputs_;
   bool is_finished_ = false;
 };

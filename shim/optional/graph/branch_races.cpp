@@ -9,10 +9,9 @@ namespace c10::openreg {
 namespace {
 
 // `earlier` was captured before `later`.
-bool is_ordered(const Node& earlier, const Node& later) {
-  const uint32_t stream = earlier.stream();
-  return stream == later.stream() ||
-      (stream < later.before().size() && later.before()[stream] > earlier.before()[stream]);
+bool is_ordered(const PlacedNode& earlier, const PlacedNode& later) {
+  const uint32_t stream = earlier.stream;
+  return stream == later.stream || (stream < later.before.size() && later.before[stream] > earlier.before[stream]);
 }
 
 bool conflict(const std::vector<Node::Use>& one, const std::vector<Node::Use>& other) {
@@ -25,26 +24,26 @@ bool conflict(const std::vector<Node::Use>& one, const std::vector<Node::Use>& o
 
 } // namespace
 
-std::string find_branch_race(const std::vector<std::unique_ptr<Node>>& nodes) {
-  if (std::all_of(nodes.begin(), nodes.end(), [](const auto& node) { return node->stream() == 0; })) {
+std::string find_branch_race(const std::vector<PlacedNode>& nodes) {
+  if (std::all_of(nodes.begin(), nodes.end(), [](const auto& node) { return node.stream == 0; })) {
     return "";
   }
   std::vector<std::vector<Node::Use>> uses;
   uses.reserve(nodes.size());
   for (size_t later = 0; later < nodes.size(); ++later) {
-    uses.push_back(nodes[later]->uses());
+    uses.push_back(nodes[later].node->uses());
     for (size_t earlier = 0; earlier < later; ++earlier) {
-      const Node &a = *nodes[earlier], &b = *nodes[later];
+      const PlacedNode &a = nodes[earlier], &b = nodes[later];
       if (!is_ordered(a, b) && conflict(uses[earlier], uses[later])) {
         return c10::str(
             "nothing orders ",
-            a.name(),
+            a.node->name(),
             " on stream ",
-            a.stream(),
+            a.stream,
             " of the capture and ",
-            b.name(),
+            b.node->name(),
             " on stream ",
-            b.stream(),
+            b.stream,
             ", which use the same memory, and one of them writes it");
       }
     }

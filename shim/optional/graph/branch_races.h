@@ -11,6 +11,6 @@
 namespace c10::openreg {
 
 // What the first race is that is found; "": none. Memory of tensors with gaps is left out.
-std::string find_branch_race(const std::vector<std::unique_ptr<Node>>& nodes);
+std::string find_branch_race(const std::vector<PlacedNode>& nodes);
 
 } // namespace c10::openreg

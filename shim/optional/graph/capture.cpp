@@ -5,6 +5,8 @@
 
 #include <algorithm>
 
+#include "shim/optional/graph/kept_tensors.h"
+
 namespace c10::openreg {
 namespace {
 
@@ -25,6 +27,7 @@ Capture::Capture(at::GraphCaptureMode mode, StreamKey first, std::shared_ptr<Gra
     : mode_(mode),
       pool_(std::move(pool)) {
   streams_.push_back({first, {0}});
+  work_.pools.push_back(pool_);
 }
 
 Capture::Stream* Capture::find(StreamKey key) {
@@ -46,14 +49,18 @@ void Capture::check_valid() const {
   TORCH_CHECK(error_.empty(), "The capture of a graph is invalid: ", error_);
 }
 
-void Capture::add(std::unique_ptr<Node> node, StreamKey stream) {
+void Capture::add(std::shared_ptr<const Node> node, StreamKey stream) {
   const std::lock_guard<std::mutex> guard(lock_);
   Stream* const at = find(stream);
   TORCH_INTERNAL_ASSERT(at != nullptr);
   const auto number = static_cast<uint32_t>(at - streams_.data());
-  node->place_in_order(number, at->clock);
+  work_.nodes.push_back({std::move(node), number, at->clock});
   at->clock[number] += 1;
-  nodes_.push_back(std::move(node));
+}
+
+void Capture::keep(std::shared_ptr<GraphPool> pool) {
+  const std::lock_guard<std::mutex> guard(lock_);
+  work_.pools.push_back(std::move(pool));
 }
 
 void Capture::refuse(const std::string& call, const std::string& why) {
@@ -99,11 +106,11 @@ bool Captures::remove(const std::shared_ptr<Capture>& capture) noexcept {
   return true;
 }
 
-std::vector<std::unique_ptr<Node>> Captures::end(const std::shared_ptr<Capture>& capture, StreamKey current) {
+CapturedWork Captures::end(const std::shared_ptr<Capture>& capture, StreamKey current) {
   const std::lock_guard<std::mutex> guard(lock_);
   remove(capture);
   const std::lock_guard<std::mutex> capture_guard(capture->lock_);
-  auto nodes = std::move(capture->nodes_);
+  CapturedWork work = std::move(capture->work_);
   TORCH_CHECK(capture->error_.empty(), "The capture of a graph has failed: ", capture->error_, ".");
   TORCH_CHECK(
       std::this_thread::get_id() == capture->thread_, "The capture of a graph must end in the thread that began it.");
@@ -119,7 +126,7 @@ std::vector<std::unique_ptr<Node>> Captures::end(const std::shared_ptr<Capture>&
         static_cast<int>(capture->streams_[i].key.device),
         ", which joined the capture.");
   }
-  return nodes;
+  return work;
 }
 
 void Captures::abandon(const std::shared_ptr<Capture>& capture) noexcept {
@@ -169,8 +176,12 @@ void Captures::check_device(DeviceIndex device, const char* call) {
 }
 
 void Captures::check_stream(DeviceIndex device, openreg_stream stream, const char* call) {
+  refuse(device, stream, call, "its work doesn't run before the graph is replayed");
+}
+
+void Captures::refuse(DeviceIndex device, openreg_stream stream, const char* call, const char* why) {
   if (const auto capture = of_stream({device, stream})) {
-    capture->refuse(call, "its work doesn't run before the graph is replayed");
+    capture->refuse(call, why);
   }
 }
 
@@ -229,6 +240,21 @@ bool Captures::wait(openreg_event event, DeviceIndex device, openreg_stream stre
   const std::lock_guard<std::mutex> capture_guard(recorded->lock_);
   Capture::Stream* at = recorded->find(key);
   merge((at != nullptr ? *at : recorded->join(key, clock)).clock, clock);
+  return true;
+}
+
+bool Captures::add_call(DeviceIndex device, openreg_stream stream, CapturedCall call) {
+  const auto capture = of_stream({device, stream});
+  if (capture == nullptr) {
+    return false;
+  }
+  capture->check_valid();
+  KeptTensors tensors(capture->pool());
+  std::vector<at::Tensor> kept;
+  for (const at::Tensor& tensor : call.tensors) {
+    kept.push_back(tensors.keep(tensor));
+  }
+  capture->add(std::make_shared<CallNode>(std::move(call.name), call.bind(kept), kept, device), {device, stream});
   return true;
 }
 

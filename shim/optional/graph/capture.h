@@ -7,7 +7,6 @@
 
 #include <ATen/core/Tensor.h>
 #include <c10/core/CachingDeviceAllocator.h>
-#include <c10/util/SmallVector.h>
 
 #include <memory>
 #include <mutex>
@@ -30,8 +29,11 @@ struct StreamKey {
   bool operator==(const StreamKey&) const = default;
 };
 
-// How much of each stream of a capture, by its number there, comes before.
-using Clock = c10::SmallVector<uint32_t, 4>;
+// The nodes, in the order in which they were captured, and the pools whose memory they use: the capture's own is the first.
+struct CapturedWork {
+  std::vector<PlacedNode> nodes;
+  std::vector<std::shared_ptr<GraphPool>> pools;
+};
 
 class Capture {
  public:
@@ -40,15 +42,14 @@ class Capture {
 
   // What an operator is to be recorded by, and how it ended. record() throws where the capture has become invalid.
   void check_valid() const;
-  void add(std::unique_ptr<Node> node, StreamKey stream);
+  void add(std::shared_ptr<const Node> node, StreamKey stream);
+  // The pool of a graph whose nodes are part of this one, too.
+  void keep(std::shared_ptr<GraphPool> pool);
   // Ends the capture with an error, whose text names `call` and the caller's line: the next call of it throws, too.
   [[noreturn]] void refuse(const std::string& call, const std::string& why);
 
   GraphPool& pool() const noexcept {
     return *pool_;
-  }
-  std::shared_ptr<GraphPool> shared_pool() const noexcept {
-    return pool_;
   }
 
  private:
@@ -67,7 +68,7 @@ class Capture {
   const std::shared_ptr<GraphPool> pool_;
   mutable std::mutex lock_; // guards what follows; below that of Captures
   std::vector<Stream> streams_;
-  std::vector<std::unique_ptr<Node>> nodes_;
+  CapturedWork work_;
   std::string error_; // "": it is valid
 };
 
@@ -78,9 +79,9 @@ class Captures final : public CaptureWatch {
 
   // Throws where the stream is the default one or part of a capture.
   std::shared_ptr<Capture> begin(at::GraphCaptureMode mode, StreamKey first, std::shared_ptr<GraphPool> pool);
-  // The work, in the order in which it was captured. The capture is over, also where it throws: it was invalid, a stream that
+  // The capture is over, also where it throws: it was invalid, a stream that
   // joined it was not waited for, or the calling thread or `current` are not those of begin().
-  std::vector<std::unique_ptr<Node>> end(const std::shared_ptr<Capture>& capture, StreamKey current);
+  CapturedWork end(const std::shared_ptr<Capture>& capture, StreamKey current);
   // Without a result.
   void abandon(const std::shared_ptr<Capture>& capture) noexcept;
 
@@ -92,8 +93,10 @@ class Captures final : public CaptureWatch {
   void check_device(DeviceIndex device, const char* call) override;
   void check_stream(DeviceIndex device, openreg_stream stream, const char* call) override;
   void check_event(openreg_event event, const char* call) override;
+  void refuse(DeviceIndex device, openreg_stream stream, const char* call, const char* why) override;
   bool record(openreg_event event, DeviceIndex device, openreg_stream stream) override;
   bool wait(openreg_event event, DeviceIndex device, openreg_stream stream) override;
+  bool add_call(DeviceIndex device, openreg_stream stream, CapturedCall call) override;
   void forget(openreg_event event) noexcept override;
 
  private:

@@ -14,6 +14,7 @@
 
 #include "shim/base/status.h"
 #include "shim/base/wait_hook.h"
+#include "shim/device/capture_watch.h"
 #include "shim/device/device.h"
 #include "shim/operators/policy/kernel_keys.h"
 #include "shim/optional/graph/branch_races.h"
@@ -63,10 +64,9 @@ class Graph final : public at::GraphImplInterface {
     if (thread_ == std::this_thread::get_id()) {
       record_thread(false);
     }
-    nodes_ = Captures::instance().end(capture, stream_of_caller());
-    pool_ = capture->shared_pool();
+    work_ = Captures::instance().end(capture, stream_of_caller());
     is_captured_ = true;
-    if (const std::string race = find_branch_race(nodes_); !race.empty()) {
+    if (const std::string race = find_branch_race(work_.nodes); !race.empty()) {
       TORCH_WARN("A captured graph has a race: ", race, ". Have one of the streams wait for the other.");
     }
   }
@@ -81,7 +81,8 @@ class Graph final : public at::GraphImplInterface {
     TORCH_CHECK(is_captured_, "replay() was called without a capture that has ended.");
     const StreamKey stream = stream_of_caller();
     if (const auto around = Captures::instance().of_stream(stream)) {
-      around->refuse("replay()", "a graph inside of another one is not supported");
+      include_in(*around, stream);
+      return;
     }
     const c10::impl::ExcludeDispatchKeyGuard kernels_alone(
         kAboveKernels | c10::DispatchKeySet({c10::DispatchKey::Python, c10::DispatchKey::Fake}));
@@ -90,12 +91,13 @@ class Graph final : public at::GraphImplInterface {
     torch::jit::Stack stack;
     DeviceIndex device = stream.device;
     const c10::DeviceGuard restored(c10::Device(c10::DeviceType::PrivateUse1, device));
-    for (const auto& node : nodes_) {
-      if (C10_UNLIKELY(node->device() != device)) {
-        device = node->device();
+    for (const PlacedNode& placed : work_.nodes) {
+      const Node& node = *placed.node;
+      if (C10_UNLIKELY(node.device() != device)) {
+        device = node.device();
         set_device(device);
       }
-      node->run(stack);
+      node.run(stack);
     }
   }
 
@@ -110,14 +112,13 @@ class Graph final : public at::GraphImplInterface {
       const WaitScope waiting; // its memory goes below
       (void)openreg_stream_synchronize(last_.device, last_.stream);
     }
-    nodes_.clear();
-    pool_.reset();
+    work_ = {};
     is_captured_ = false;
   }
 
   MempoolId_t pool() const override {
     TORCH_CHECK(is_captured_, "pool() was called without a capture that has ended.");
-    return pool_->id();
+    return work_.pools.front()->id();
   }
 
   void enable_debug_mode() override {
@@ -133,12 +134,12 @@ class Graph final : public at::GraphImplInterface {
     std::ofstream out(path);
     out << "digraph openreg {\n";
     std::vector<std::vector<size_t>> streams; // their nodes, in order
-    for (size_t i = 0; i < nodes_.size(); ++i) {
-      const Node& node = *nodes_[i];
-      out << "  n" << i << " [label=\"" << i << " " << node.name() << "\\nstream " << node.stream() << "\"];\n";
-      streams.resize(std::max<size_t>(streams.size(), node.stream() + size_t{1}));
+    for (size_t i = 0; i < work_.nodes.size(); ++i) {
+      const PlacedNode& placed = work_.nodes[i];
+      out << "  n" << i << " [label=\"" << i << " " << placed.node->name() << "\\nstream " << placed.stream << "\"];\n";
+      streams.resize(std::max<size_t>(streams.size(), placed.stream + size_t{1}));
       write_edges(out, i, streams);
-      streams[node.stream()].push_back(i);
+      streams[placed.stream].push_back(i);
     }
     out << "}\n";
     out.close();
@@ -146,9 +147,20 @@ class Graph final : public at::GraphImplInterface {
   }
 
  private:
+  // A replay while a stream is captured is a part of that, in the order of this graph.
+  void include_in(Capture& around, StreamKey stream) const {
+    around.check_valid();
+    for (const PlacedNode& placed : work_.nodes) {
+      around.add(placed.node, stream);
+    }
+    for (const auto& pool : work_.pools) {
+      around.keep(pool);
+    }
+  }
+
   // From the last node before it of each stream.
   void write_edges(std::ostream& out, size_t i, const std::vector<std::vector<size_t>>& streams) const {
-    const auto& before = nodes_[i]->before();
+    const Clock& before = work_.nodes[i].before;
     for (size_t stream = 0; stream < std::min<size_t>(before.size(), streams.size()); ++stream) {
       // A stream that joined counts one more than it has nodes.
       const size_t count = before[stream] - (stream > 0 && before[stream] > 0 ? 1 : 0);
@@ -165,8 +177,7 @@ class Graph final : public at::GraphImplInterface {
   StreamKey last_{};
   std::thread::id thread_;
   std::shared_ptr<Capture> capture_; // under way
-  std::vector<std::unique_ptr<Node>> nodes_;
-  std::shared_ptr<GraphPool> pool_;
+  CapturedWork work_;
 };
 
 } // namespace
@@ -174,7 +185,10 @@ class Graph final : public at::GraphImplInterface {
 
 void openreg_make_graph(std::unique_ptr<at::GraphImplInterface>* made, bool keep_graph) {
   static std::once_flag once;
-  std::call_once(once, c10::openreg::register_recorder);
+  std::call_once(once, [] {
+    c10::openreg::register_recorder();
+    c10::openreg::tell_of_first_graph();
+  });
   *made = std::make_unique<c10::openreg::Graph>(keep_graph);
 }
 #endif

@@ -16,7 +16,6 @@ namespace c10::openreg {
 namespace {
 
 using Key = c10::DispatchKey;
-using Overloads = std::unordered_map<std::string, std::vector<c10::OperatorHandle>>;
 
 // They touch no data, and their schemas don't say so. "aten::" is left out.
 constexpr std::array<std::string_view, 18> kWithoutData{
@@ -38,6 +37,12 @@ constexpr std::array<std::string_view, 18> kWithoutData{
     "resize_as_",
     "set_",
     "lift_fresh",
+};
+
+// Made of other operators on this device (recurrent_cells.cpp), and without a kernel for the meta device.
+constexpr std::array<std::string_view, 2> kMadeOfOthers{
+    "aten::_thnn_fused_gru_cell",
+    "aten::_thnn_fused_gru_cell_backward",
 };
 
 bool is_tensors(const c10::TypePtr& type) {
@@ -81,7 +86,10 @@ bool is_composite(const c10::OperatorHandle& op) {
 
 Treatment treatment_of(const c10::OperatorHandle& op) {
   const std::string_view name = op.operator_name().name;
-  if (name.starts_with("c10d::") || name.starts_with("_c10d_functional")) {
+  if (name == "c10d::barrier") {
+    return Treatment::refused;
+  }
+  if (name.starts_with("c10d::")) { // _c10d_functional's are made of these
     return Treatment::collective;
   }
   // Indices that are masks are looked at in each call, and results of a size that is given are not of an unknown one.
@@ -92,21 +100,15 @@ Treatment treatment_of(const c10::OperatorHandle& op) {
   if (touches_no_data(op)) {
     return Treatment::now;
   }
-  return is_composite(op) && !op.hasKernelForDispatchKey(Key::PrivateUse1) ? Treatment::parts : Treatment::node;
+  const bool is_of_others = std::find(kMadeOfOthers.begin(), kMadeOfOthers.end(), name) != kMadeOfOthers.end() ||
+      (is_composite(op) && !op.hasKernelForDispatchKey(Key::PrivateUse1));
+  return is_of_others ? Treatment::parts : Treatment::node;
 }
 
-const Overloads& overloads() {
-  static const Overloads& found = *[] {
-    auto* made = new Overloads;
-    for (const auto& name : c10::Dispatcher::singleton().getAllOpNames()) {
-      const auto op = c10::Dispatcher::singleton().findOp(name);
-      if (op.has_value() && op->hasSchema() && name.name.starts_with("aten::")) {
-        (*made)[name.name].push_back(*op);
-      }
-    }
-    return made;
-  }();
-  return found;
+// Of PyTorch's own operators; those that are registered later are none of them.
+const std::vector<c10::OperatorName>& names() {
+  static const auto& all = *new std::vector<c10::OperatorName>(c10::Dispatcher::singleton().getAllOpNames());
+  return all;
 }
 
 bool is_same_argument(const c10::Argument& a, const c10::Argument& b) {
@@ -132,15 +134,23 @@ std::optional<c10::OperatorHandle> out_overload(const c10::OperatorHandle& op) {
   const bool fits = !returns.empty() && std::all_of(returns.begin(), returns.end(), [](const c10::Argument& returned) {
     return returned.alias_info() == nullptr && returned.real_type()->kind() == c10::TypeKind::TensorType;
   });
-  const auto found = overloads().find(op.operator_name().name);
-  if (!fits || found == overloads().end()) {
+  const auto& arguments = op.schema().arguments();
+  // Losses resize what they are given to their input's shape, and reduce it then: the memory is not what it was.
+  const bool reduces = std::any_of(
+      arguments.begin(), arguments.end(), [](const c10::Argument& argument) { return argument.name() == "reduction"; });
+  if (!fits || reduces || !op.operator_name().name.starts_with("aten::")) {
     return std::nullopt;
   }
-  const auto out =
-      std::find_if(found->second.begin(), found->second.end(), [&op](const c10::OperatorHandle& candidate) {
-        return writes_results_of(candidate, op);
-      });
-  return out == found->second.end() ? std::nullopt : std::optional(*out);
+  for (const c10::OperatorName& name : names()) {
+    if (name.name != op.operator_name().name) {
+      continue;
+    }
+    const auto out = c10::Dispatcher::singleton().findOp(name);
+    if (out.has_value() && out->hasSchema() && writes_results_of(*out, op)) {
+      return out;
+    }
+  }
+  return std::nullopt;
 }
 
 } // namespace
@@ -153,10 +163,14 @@ const Plan& plan_of(const c10::OperatorHandle& op) {
   if (found != plans.end()) {
     return found->second;
   }
-  const Treatment treatment = treatment_of(op);
-  return plans
-      .emplace(op.operator_name(), Plan{treatment, treatment == Treatment::node ? out_overload(op) : std::nullopt})
-      .first->second;
+  Plan plan{treatment_of(op), std::nullopt, {}};
+  if (op.operator_name().name == "aten::relu") { // clamp_min() is its kernel, and it has no form of its own
+    plan.out = c10::Dispatcher::singleton().findOp({"aten::clamp_min", "out"});
+    plan.more = {c10::Scalar(0)};
+  } else if (plan.treatment == Treatment::node) {
+    plan.out = out_overload(op);
+  }
+  return plans.emplace(op.operator_name(), std::move(plan)).first->second;
 }
 
 } // namespace c10::openreg

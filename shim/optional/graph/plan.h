@@ -12,13 +12,14 @@ enum class Treatment : uint8_t {
   now,        // it touches no data: views, memory without a content, questions about sizes
   parts,      // it is made of other operators, which come to the capture themselves
   node,       // it runs when the graph is replayed
-  refused,    // its results' sizes, or values on the host, depend on data
+  refused,    // its results' sizes, or values on the host, depend on data, or the host waits
   collective, // of torch.distributed
 };
 
 struct Plan {
   Treatment treatment;
   std::optional<c10::OperatorHandle> out; // the overload that writes its results into tensors that it is given
+  torch::jit::Stack more;                 // what that one takes between the arguments and those tensors
 };
 
 // Of an operator with a schema; kept for the process. Any thread.

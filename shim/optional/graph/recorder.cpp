@@ -1,77 +1,34 @@
 // SPDX-License-Identifier: BSD-3-Clause
 #include "shim/optional/graph/recorder.h"
 
-#include <ATen/EmptyTensor.h>
 #include <ATen/core/dispatch/Dispatcher.h>
-#include <ATen/ops/clone_ops.h>
 #include <ATen/ops/empty_strided_ops.h>
 #include <ATen/ops/resize_ops.h>
 #include <c10/core/impl/LocalDispatchKeySet.h>
 #include <openreg/openreg.h>
 
 #include <algorithm>
-#include <unordered_map>
 
 #include "shim/base/device_name.h"
 #include "shim/base/kernel_library.h"
 #include "shim/base/status.h"
 #include "shim/device/device.h"
+#include "shim/operators/fallback/kernel_choice.h"
 #include "shim/operators/policy/device_check.h"
 #include "shim/operators/policy/kernel_keys.h"
 #include "shim/optional/graph/capture.h"
+#include "shim/optional/graph/collective.h"
+#include "shim/optional/graph/kept_tensors.h"
 #include "shim/optional/graph/plan.h"
+#include "shim/optional/graph/shapes.h"
+#include "shim/optional/graph/values.h"
 
 namespace c10::openreg {
 namespace {
 
 using torch::jit::Stack;
 
-// No kernel of PyTorch's is registered for it.
-constexpr c10::DispatchKey kCapture = c10::DispatchKey::Fake;
 constexpr c10::DispatchKeySet kBelow(c10::DispatchKeySet::FULL_AFTER, kCapture);
-
-std::string name_of(const c10::OperatorHandle& op) {
-  const auto& name = op.operator_name();
-  return name.overload_name.empty() ? name.name : name.name + "." + name.overload_name;
-}
-
-// Calls `see` for each tensor of a value.
-template <class See>
-void for_each_tensor(const c10::IValue& value, const See& see) {
-  if (value.isTensor()) {
-    see(value.toTensor());
-  } else if (value.isTensorList() || is_optional_tensor_list(value)) {
-    for (const c10::IValue& tensor : value.toListRef()) {
-      if (tensor.isTensor()) {
-        see(tensor.toTensor());
-      }
-    }
-  }
-}
-
-// The same value with other tensors.
-template <class Change>
-c10::IValue with_tensors(const c10::IValue& value, const Change& change) {
-  if (value.isTensor()) {
-    return value.toTensor().defined() ? change(value.toTensor()) : at::Tensor();
-  }
-  if (value.isTensorList()) {
-    c10::List<at::Tensor> changed;
-    for (const c10::IValue& tensor : value.toListRef()) {
-      changed.push_back(change(tensor.toTensor()));
-    }
-    return changed;
-  }
-  if (is_optional_tensor_list(value)) {
-    c10::List<std::optional<at::Tensor>> changed;
-    for (const c10::IValue& tensor : value.toListRef()) {
-      changed.push_back(
-          tensor.isTensor() && tensor.toTensor().defined() ? std::optional(change(tensor.toTensor())) : std::nullopt);
-    }
-    return changed;
-  }
-  return value;
-}
 
 StreamKey current_stream(DeviceIndex device) {
   openreg_stream stream = OPENREG_STREAM_DEFAULT;
@@ -132,7 +89,8 @@ class Recording {
         stream_(where.stream),
         stack_(stack),
         first_(stack.size() - schema_.arguments().size()),
-        device_(c10::DeviceType::PrivateUse1, where.stream.device) {}
+        device_(c10::DeviceType::PrivateUse1, where.stream.device),
+        kept_(where.capture->pool()) {}
 
   void record() {
     check_arguments();
@@ -140,7 +98,7 @@ class Recording {
     resize_written();
     Stack arguments;
     for (size_t i = first_; i < stack_.size(); ++i) {
-      arguments.push_back(with_tensors(stack_[i], [this](const at::Tensor& tensor) { return fixed(tensor); }));
+      arguments.push_back(with_tensors(stack_[i], [this](const at::Tensor& tensor) { return kept_.keep(tensor); }));
     }
     Stack results = make_results();
     std::vector<at::Tensor> fixed_results;
@@ -149,13 +107,17 @@ class Recording {
       const bool is_argument = schema_.returns()[i].alias_info() != nullptr;
       for_each_tensor(results[i], [&](const at::Tensor& tensor) {
         all_defined = all_defined && tensor.defined();
-        fixed_results.push_back(is_argument || !tensor.defined() ? at::Tensor() : fixed(tensor));
+        fixed_results.push_back(is_argument || !tensor.defined() ? at::Tensor() : kept_.keep(tensor));
       });
     }
     c10::OperatorHandle called = op_;
     const Plan& plan = plan_of(op_);
-    if (plan.out.has_value() && all_defined && fixed_results.size() == schema_.returns().size()) {
+    // Another operator's form is none for a driver with a kernel for this one.
+    const bool has_out =
+        plan.out.has_value() && (plan.more.empty() || native_kernel_of(op_, stream_.device) == nullptr);
+    if (has_out && all_defined && fixed_results.size() == schema_.returns().size()) {
       called = *plan.out;
+      arguments.insert(arguments.end(), plan.more.begin(), plan.more.end());
       arguments.insert(arguments.end(), fixed_results.begin(), fixed_results.end());
       fixed_results.clear();
     }
@@ -164,7 +126,8 @@ class Recording {
       fixed_results.clear();
     }
     capture_.add(
-        std::make_unique<Node>(called, std::move(arguments), std::move(fixed_results), stream_.device), stream_);
+        std::make_shared<OperatorNode>(called, std::move(arguments), std::move(fixed_results), stream_.device),
+        stream_);
     stack_.resize(first_);
     stack_.insert(stack_.end(), results.begin(), results.end());
   }
@@ -209,68 +172,37 @@ class Recording {
     }
   }
 
-  at::Tensor meta_of(const at::Tensor& tensor) {
-    if (!tensor.is_privateuseone()) {
-      return tensor.is_cpu() && tensor.dim() > 0
-          ? at::Tensor(at::detail::empty_strided_meta(tensor.sizes(), tensor.strides(), tensor.scalar_type()))
-          : tensor;
-    }
-    at::Tensor& meta = metas_[tensor.unsafeGetTensorImpl()];
-    if (!meta.defined()) {
-      meta = at::detail::empty_strided_meta(tensor.sizes(), tensor.strides(), tensor.scalar_type());
-      if (tensor.dim() == 0 && tensor.unsafeGetTensorImpl()->is_wrapped_number()) {
-        meta.unsafeGetTensorImpl()->set_wrapped_number(true);
-      }
-    }
-    return meta;
-  }
-
   bool writes_arguments_alone() const {
     const auto& returns = schema_.returns();
     return std::all_of(
         returns.begin(), returns.end(), [](const c10::Argument& returned) { return returned.alias_info() != nullptr; });
   }
 
-  // Leaves the results on the meta device in meta_results_. An operator that only writes its arguments goes without a kernel
-  // for that device.
+  // An operator that only writes its arguments goes without a kernel for the meta device.
   void ask_meta() {
-    Stack arguments;
-    for (size_t i = first_; i < stack_.size(); ++i) {
-      const c10::IValue& value = stack_[i];
-      if (value.isDevice() && value.toDevice().is_privateuseone()) {
-        arguments.emplace_back(c10::Device(c10::DeviceType::Meta));
-      } else if (value.isGenerator()) {
-        arguments.emplace_back();
-      } else {
-        arguments.push_back(with_tensors(value, [this](const at::Tensor& tensor) { return meta_of(tensor); }));
-      }
-    }
-    const c10::impl::ExcludeDispatchKeyGuard without(kAboveKernels | c10::DispatchKeySet(kCapture));
-    try {
-      op_.callBoxed(&arguments);
-      meta_results_ = std::move(arguments);
-    } catch (const c10::NotImplementedError&) {
-      if (!writes_arguments_alone()) {
-        refuse("it has no kernel for the meta device, which would tell the shapes of its results");
-      }
-      metas_.clear();
+    const KernelChoice choice = choose_kernel(op_, stream_.device, device_);
+    const bool runs_on_cpu = choice.native == nullptr && choice.kernels == Kernels::cpu;
+    shapes_ = shapes_of(op_, runs_on_cpu, c10::ArrayRef<c10::IValue>(stack_.data() + first_, stack_.size() - first_));
+    if (!shapes_->are_known && !writes_arguments_alone()) {
+      refuse("it has no kernel for the meta device, which would tell the shapes of its results");
     }
   }
 
   // As the kernel would resize tensors that it is given for its results.
   void resize_written() {
+    size_t number = 0;
     for (size_t i = first_; i < stack_.size(); ++i) {
-      if (!is_written(schema_.arguments()[i - first_])) {
+      if (!shapes_->are_known || !is_written(schema_.arguments()[i - first_])) {
         continue;
       }
       for_each_tensor(stack_[i], [&](const at::Tensor& tensor) {
-        const auto meta = tensor.defined() ? metas_.find(tensor.unsafeGetTensorImpl()) : metas_.end();
-        if (meta == metas_.end() || meta->second.sizes() == tensor.sizes()) {
+        const c10::DimVector& sizes = shapes_->written[number++];
+        if (!tensor.defined() || !tensor.is_privateuseone() || tensor.sizes() == c10::IntArrayRef(sizes)) {
           return;
         }
         const PoolScope scope(capture_.pool(), tensor.device().index());
         at::_ops::resize_::redispatch(
-            c10::DispatchKeySet(c10::DispatchKey::PrivateUse1), tensor, meta->second.sym_sizes(), std::nullopt);
+            c10::DispatchKeySet(c10::DispatchKey::PrivateUse1), tensor, c10::fromIntArrayRefSlow(sizes), std::nullopt);
         capture_.pool().note_block(tensor.storage().data());
       });
     }
@@ -294,50 +226,11 @@ class Recording {
       results.push_back(
           returns[i].alias_info() != nullptr
               ? argument_of(returns[i])
-              : with_tensors(meta_results_[i], [this](const at::Tensor& meta) -> at::Tensor {
+              : with_tensors(shapes_->results[i], [this](const at::Tensor& meta) -> at::Tensor {
                   return meta.is_meta() ? new_in_pool(capture_.pool(), device_, meta) : meta;
                 }));
     }
     return results;
-  }
-
-  // The tensor as the node keeps it: it has no gradient, and memory of the pool may be given to others before the replay. So
-  // the program's own tensors are kept alive, those of the pool are not.
-  at::Tensor fixed(const at::Tensor& tensor) {
-    if (!tensor.defined()) {
-      return tensor;
-    }
-    if (tensor.is_cpu() && !tensor.is_pinned()) {
-      const c10::impl::ExcludeDispatchKeyGuard without(kAboveKernels | c10::DispatchKeySet(kCapture));
-      at::Tensor copy = at::_ops::clone::call(tensor, std::nullopt);
-      copy.unsafeGetTensorImpl()->set_wrapped_number(tensor.unsafeGetTensorImpl()->is_wrapped_number());
-      return copy;
-    }
-    at::Tensor& kept = fixed_[tensor.unsafeGetTensorImpl()];
-    if (kept.defined()) {
-      return kept;
-    }
-    auto impl = tensor.unsafeGetTensorImpl()->shallow_copy_and_detach(
-        c10::VariableVersion(0), /*allow_tensor_metadata_change=*/false);
-    const c10::Storage& storage = impl->unsafe_storage();
-    if (storage && storage.data() != nullptr && capture_.pool().owns(storage.data())) {
-      impl->set_storage_keep_dtype(borrowed(storage));
-    }
-    kept = at::Tensor(std::move(impl));
-    return kept;
-  }
-
-  c10::Storage borrowed(const c10::Storage& storage) {
-    c10::Storage& made = borrowed_[storage.unsafeGetStorageImpl()];
-    if (!made) {
-      made = c10::Storage(
-          c10::Storage::use_byte_size_t(),
-          storage.nbytes(),
-          c10::DataPtr(const_cast<void*>(storage.data()), storage.device()),
-          /*allocator=*/nullptr,
-          /*resizable=*/false);
-    }
-    return made;
   }
 
   const c10::OperatorHandle& op_;
@@ -347,10 +240,8 @@ class Recording {
   Stack& stack_;
   const size_t first_;
   const c10::Device device_;
-  std::unordered_map<const c10::TensorImpl*, at::Tensor> metas_;
-  std::unordered_map<const c10::TensorImpl*, at::Tensor> fixed_;
-  std::unordered_map<const c10::StorageImpl*, c10::Storage> borrowed_;
-  Stack meta_results_;
+  KeptTensors kept_;
+  std::shared_ptr<const Shapes> shapes_;
 };
 
 // Views, and memory without a content, which is the pool's.
@@ -381,6 +272,10 @@ void run_now(const c10::OperatorHandle& op, c10::DispatchKeySet keys, Stack* sta
 
 void record_operator(const c10::OperatorHandle& op, c10::DispatchKeySet keys, Stack* stack) {
   const c10::DispatchKeySet below = keys & kBelow;
+  if (keys.has(c10::DispatchKey::Python)) { // subclasses and modes call what they are made of
+    op.redispatchBoxed(below, stack);
+    return;
+  }
   const size_t count = op.schema().arguments().size();
   const Found found = capture_of(stack->data() + stack->size() - count, count);
   if (found.capture == nullptr) {
@@ -401,7 +296,8 @@ void record_operator(const c10::OperatorHandle& op, c10::DispatchKeySet keys, St
     case Treatment::refused:
       found.capture->refuse(name_of(op), "what it gives depends on data that a replay computes");
     case Treatment::collective:
-      found.capture->refuse(name_of(op), "collectives are not supported in graphs");
+      record_collective(op, *found.capture, found.stream, *stack);
+      return;
   }
 }
 

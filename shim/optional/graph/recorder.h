@@ -7,7 +7,12 @@
 // its results get memory of the graph's pool, of the shape that its kernel for the meta device finds, and nothing runs.
 #pragma once
 
+#include <c10/core/DispatchKey.h>
+
 namespace c10::openreg {
+
+// No kernel of PyTorch's is registered for it.
+constexpr c10::DispatchKey kCapture = c10::DispatchKey::Fake;
 
 // Registers the fallback. Once.
 void register_recorder();

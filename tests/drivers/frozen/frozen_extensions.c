@@ -7,6 +7,7 @@
 #include <string.h>
 
 #include <openreg/comm.h>
+#include <openreg/graph.h>
 #include <openreg/ipc.h>
 #include <openreg/kernels.h>
 #include <openreg/schedule.h>
@@ -199,6 +200,90 @@ poison(openreg_instance instance, int32_t dev, void *ptr, uint64_t size, openreg
 
 static const openreg_schedule schedule = {sizeof schedule, OPENREG_SCHEDULE_VERSION, poison};
 
+/* One graph, of nothing; each function wants what the one before has given. */
+static int32_t capture_status;
+static char the_graph, the_exec;
+
+static openreg_status
+graph_begin(openreg_instance instance, int32_t dev, openreg_driver_stream stream, int32_t mode)
+{
+    (void)instance;
+    (void)dev;
+    (void)stream;
+    capture_status = OPENREG_CAPTURE_ACTIVE;
+    return mode == OPENREG_CAPTURE_RELAXED ? OPENREG_OK : OPENREG_E_INVALID;
+}
+
+static openreg_status
+graph_end(openreg_instance instance, int32_t dev, openreg_driver_stream stream, openreg_driver_graph *out)
+{
+    (void)instance;
+    (void)dev;
+    (void)stream;
+    capture_status = OPENREG_CAPTURE_NONE;
+    *out = (openreg_driver_graph)(void *)&the_graph;
+    return OPENREG_OK;
+}
+
+static openreg_status
+graph_status(openreg_instance instance, int32_t dev, openreg_driver_stream stream, int32_t *out)
+{
+    (void)instance;
+    (void)dev;
+    (void)stream;
+    *out = capture_status;
+    return OPENREG_OK;
+}
+
+static openreg_status
+graph_destroy(openreg_instance instance, openreg_driver_graph graph)
+{
+    (void)instance;
+    return (void *)graph == &the_graph ? OPENREG_OK : OPENREG_E_INVALID;
+}
+
+static openreg_status
+graph_instantiate(openreg_instance instance, openreg_driver_graph graph, uint32_t flags, openreg_driver_graph_exec *out)
+{
+    *out = (openreg_driver_graph_exec)(void *)&the_exec;
+    return flags == 0 ? graph_destroy(instance, graph) : OPENREG_E_INVALID;
+}
+
+static openreg_status
+exec_destroy(openreg_instance instance, openreg_driver_graph_exec exec)
+{
+    (void)instance;
+    return (void *)exec == &the_exec ? OPENREG_OK : OPENREG_E_INVALID;
+}
+
+static openreg_status
+graph_launch(openreg_instance instance, openreg_driver_graph_exec exec, int32_t dev, openreg_driver_stream stream)
+{
+    (void)dev;
+    (void)stream;
+    return exec_destroy(instance, exec);
+}
+
+static openreg_status
+graph_update(openreg_instance instance, openreg_driver_graph_exec exec, openreg_driver_graph graph, int32_t *fits)
+{
+    *fits = 1;
+    return graph_destroy(instance, graph) == OPENREG_OK ? exec_destroy(instance, exec) : OPENREG_E_INVALID;
+}
+
+static const openreg_graph_table graphs = {
+    .struct_size = sizeof graphs,
+    .version = OPENREG_GRAPH_VERSION,
+    .begin = graph_begin,
+    .end = graph_end,
+    .status = graph_status,
+    .instantiate = graph_instantiate,
+    .launch = graph_launch,
+    .update = graph_update,
+    .destroy_graph = graph_destroy,
+    .destroy_exec = exec_destroy,
+};
+
 /* Says by its status what it has seen. */
 static openreg_status
 relu(openreg_instance instance, const openreg_kernel_call *call)
@@ -223,6 +308,7 @@ frozen_extension(openreg_instance instance, const char *name, uint32_t version)
         uint32_t version;
         const void *table;
     } all[] = {{OPENREG_COMM_NAME, OPENREG_COMM_VERSION, &comm},
+               {OPENREG_GRAPH_NAME, OPENREG_GRAPH_VERSION, &graphs},
                {OPENREG_IPC_NAME, OPENREG_IPC_VERSION, &ipc},
                {OPENREG_VMM_NAME, OPENREG_VMM_VERSION, &vmm},
                {OPENREG_SCHEDULE_NAME, OPENREG_SCHEDULE_VERSION, &schedule},

@@ -2,6 +2,7 @@
 /* Where frozen headers have the functions of tables and the fields of structures, and what their constants are; compiled once
  * with each version. */
 #include <openreg/comm.h>
+#include <openreg/graph.h>
 #include <openreg/ipc.h>
 #include <openreg/kernels.h>
 #include <openreg/layer.h>
@@ -87,6 +88,24 @@ const size_t FROZEN_OFFSETS[] = {
     offsetof(openreg_collective, type),
     offsetof(openreg_collective, reduction),
     offsetof(openreg_collective, peer),
+    offsetof(openreg_graph_table, struct_size),
+    offsetof(openreg_graph_table, version),
+    offsetof(openreg_graph_table, begin),
+    offsetof(openreg_graph_table, end),
+    offsetof(openreg_graph_table, status),
+    offsetof(openreg_graph_table, instantiate),
+    offsetof(openreg_graph_table, launch),
+    offsetof(openreg_graph_table, update),
+    offsetof(openreg_graph_table, destroy_graph),
+    offsetof(openreg_graph_table, destroy_exec),
+    offsetof(openreg_graph_table, dump),
+    offsetof(openreg_graph_table, exchange_mode),
+    OPENREG_CAPTURE_GLOBAL,
+    OPENREG_CAPTURE_THREAD_LOCAL,
+    OPENREG_CAPTURE_RELAXED,
+    OPENREG_CAPTURE_NONE,
+    OPENREG_CAPTURE_ACTIVE,
+    OPENREG_CAPTURE_INVALIDATED,
     offsetof(openreg_schedule, struct_size),
     offsetof(openreg_schedule, version),
     offsetof(openreg_schedule, poison),

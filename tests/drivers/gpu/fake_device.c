@@ -134,6 +134,8 @@ GPU(DeviceSynchronize)(void)
 {
     int dev;
     fake_code code = fake_begin_wait("DeviceSynchronize", &dev);
+    if (code == GPU(Success))
+        code = fake_graph_host_waits(NULL, dev);
     if (code == GPU(Success)) {
         fake_device_await(dev);
         code = (fake_code)atomic_load(&fake_devices[dev].sticky);

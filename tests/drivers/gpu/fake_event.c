@@ -72,6 +72,32 @@ fake_event_release(fake_event *event)
     free(event);
 }
 
+fake_event *
+fake_event_hidden(int dev)
+{
+    fake_event *const event = make_event(dev, 0);
+    (void)atomic_fetch_sub(&fake_live_events, 1);
+    return event;
+}
+
+void
+fake_event_record(fake_event *event, fake_stream *stream)
+{
+    (void)atomic_fetch_add(&event->references, 1);
+    (void)pthread_mutex_lock(&event_lock);
+    const uint64_t number = atomic_fetch_add(&event->marks.recorded, 1) + 1;
+    (void)pthread_mutex_unlock(&event_lock);
+    fake_stream_submit(stream, &(fake_task){.kind = FAKE_RECORD, .event = event, .number = number});
+}
+
+void
+fake_event_wait(fake_event *event, fake_stream *stream)
+{
+    (void)atomic_fetch_add(&event->references, 1);
+    fake_stream_submit(stream,
+                       &(fake_task){.kind = FAKE_WAIT, .event = event, .number = atomic_load(&event->marks.recorded)});
+}
+
 static bool
 has_passed(const fake_event *event, uint64_t number)
 {
@@ -143,11 +169,10 @@ GPU(EventRecord)(GPU(Event_t) handle, GPU(Stream_t) stream_handle)
     fake_stream *const stream = fake_stream_of(stream_handle, dev);
     if (event == NULL || stream == NULL || event->device != dev)
         return fake_end(GPU(ErrorInvalidResourceHandle));
-    (void)atomic_fetch_add(&event->references, 1);
-    (void)pthread_mutex_lock(&event_lock);
-    const uint64_t number = atomic_fetch_add(&event->marks.recorded, 1) + 1;
-    (void)pthread_mutex_unlock(&event_lock);
-    fake_stream_submit(stream, &(fake_task){.kind = FAKE_RECORD, .event = event, .number = number});
+    fake_code captured;
+    if (fake_graph_records(stream, event, &captured))
+        return fake_end(captured);
+    fake_event_record(event, stream);
     return fake_end(code);
 }
 
@@ -161,6 +186,9 @@ GPU(EventQuery)(GPU(Event_t) handle)
     const fake_event *const event = event_of(handle);
     if (event == NULL)
         return fake_end(GPU(ErrorInvalidResourceHandle));
+    const fake_code captured = fake_graph_host_asks(event);
+    if (captured != GPU(Success))
+        return fake_end(captured);
     if (!has_passed(event, atomic_load(&event->marks.recorded)))
         return fake_end(GPU(ErrorNotReady));
     return fake_end((fake_code)atomic_load(&fake_devices[event->device].sticky));
@@ -176,6 +204,9 @@ GPU(EventSynchronize)(GPU(Event_t) handle)
     fake_event *const event = event_of(handle);
     if (event == NULL)
         return fake_end(GPU(ErrorInvalidResourceHandle));
+    const fake_code captured = fake_graph_host_asks(event);
+    if (captured != GPU(Success))
+        return fake_end(captured);
     fake_event_await(event, atomic_load(&event->marks.recorded));
     return fake_end((fake_code)atomic_load(&fake_devices[event->device].sticky));
 }
@@ -192,9 +223,10 @@ GPU(StreamWaitEvent)(GPU(Stream_t) stream_handle, GPU(Event_t) handle, unsigned 
     fake_stream *const stream = fake_stream_of(stream_handle, dev);
     if (event == NULL || stream == NULL)
         return fake_end(GPU(ErrorInvalidResourceHandle));
-    (void)atomic_fetch_add(&event->references, 1);
-    fake_stream_submit(stream,
-                       &(fake_task){.kind = FAKE_WAIT, .event = event, .number = atomic_load(&event->marks.recorded)});
+    fake_code captured;
+    if (fake_graph_waits(stream, event, atomic_load(&event->marks.recorded) != 0, &captured))
+        return fake_end(captured);
+    fake_event_wait(event, stream);
     return fake_end(code);
 }
 

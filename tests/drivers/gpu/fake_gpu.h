@@ -26,6 +26,7 @@ typedef openreg_gpu_code fake_code;
 typedef struct fake_settings {
     int devices;
     size_t memory, granularity;
+    bool early_properties;
     int driver_version, runtime_version;
     bool staging;
     bool peers[FAKE_MAX_DEVICES][FAKE_MAX_DEVICES];
@@ -144,7 +145,30 @@ void fake_streams_reset(void);
 /* Whether the calling thread is inside a host function of a stream, which may not call the vendor. */
 bool fake_is_in_host_func(void);
 
+/* ---- fake_graph.c ---- */
+
+/* Takes the task if the stream is captured: it becomes a node, and what it holds is given back. */
+bool fake_graph_take(fake_stream *stream, const fake_task *task);
+/* What a call on the stream fails with because its capture is invalid, else success. */
+fake_code fake_graph_state(const fake_stream *stream);
+/* The host waits for the stream, or for a device (NULL), which makes captures invalid: what that fails with, or success. */
+fake_code fake_graph_host_waits(const fake_stream *stream, int dev);
+/* Likewise for an event. */
+fake_code fake_graph_host_asks(const fake_event *event);
+/* A call that the vendor takes for unsafe while others capture: whether it is refused, which makes them invalid. */
+bool fake_graph_forbids(void);
+/* A record on the stream; a wait of the stream, where `has_record` is that of the event outside of captures. 1: it is a
+ * capture's, and *code what the call returns. */
+bool fake_graph_records(const fake_stream *stream, fake_event *event, fake_code *code);
+bool fake_graph_waits(fake_stream *stream, const fake_event *event, bool has_record, fake_code *code);
+void fake_graphs_reset(void);
+
 /* ---- fake_event.c ---- */
+
+/* An event that no user has. */
+fake_event *fake_event_hidden(int dev);
+void fake_event_record(fake_event *event, fake_stream *stream);
+void fake_event_wait(fake_event *event, fake_stream *stream);
 
 void fake_event_pass(fake_event *event, uint64_t number);
 void fake_event_await(fake_event *event, uint64_t number);

@@ -20,6 +20,7 @@
  *   FAKE_GPU_LIBRARY            the one soname of libamdhip64 that is installed; 0: it is not installed; default all
  *   FAKE_GPU_OPENED             the soname of libamdhip64 that is in the process already
  *   FAKE_GPU_PLAIN_TEXTS        1: the text of an error is its name, as HIP's before 5.3
+ *   FAKE_GPU_EARLY_PROPERTIES   1: the properties of memory that is mapped are in the order that HIP 5.2 has
  *   FAKE_GPU_FORGETS            1: a call that succeeds takes the thread's last error away, as HIP's before 7
  *   FAKE_GPU_MISSING            a function that libamdhip64, CUDA's driver or NCCL lacks
  *   FAKE_GPU_ROOT               directory below which /dev, /proc and /sys are looked for */

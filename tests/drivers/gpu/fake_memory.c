@@ -264,6 +264,13 @@ queue_copy(fake_stream *stream, fake_block *to, void *dst, fake_block *from, con
         fake_stream_await(stream);
 }
 
+/* Stricter than the vendor: a captured copy of pageable memory is always refused. */
+static fake_code
+state_for_copy(const fake_stream *stream, const fake_block *to, const fake_block *from)
+{
+    return to == NULL || from == NULL ? fake_graph_host_waits(stream, -1) : fake_graph_state(stream);
+}
+
 fake_code
 GPU(MemcpyAsync)(void *dst, const void *src, size_t size, openreg_gpu_copy_kind kind, GPU(Stream_t) handle)
 {
@@ -281,6 +288,8 @@ GPU(MemcpyAsync)(void *dst, const void *src, size_t size, openreg_gpu_copy_kind 
     else if (is_device_block(to) != to_device || is_device_block(from) != from_device ||
              (to_device && to->device != dev) || (from_device && from->device != dev))
         code = GPU(ErrorInvalidValue);
+    else
+        code = state_for_copy(stream, to, from);
     if (code == GPU(Success)) {
         queue_copy(stream, to, dst, from, src, size);
         if (to == NULL)
@@ -332,6 +341,10 @@ GPU(MemsetAsync)(void *dst, int value, size_t size, GPU(Stream_t) handle)
     if (stream == NULL || !is_device_block(to) || to->device != dev) {
         release_both(to, NULL);
         return fake_end(stream == NULL ? GPU(ErrorInvalidResourceHandle) : GPU(ErrorInvalidValue));
+    }
+    if (fake_graph_state(stream) != GPU(Success)) {
+        release_both(to, NULL);
+        return fake_end(fake_graph_state(stream));
     }
     fake_stream_submit(stream, &(fake_task){.kind = FAKE_FILL,
                                             .value = (uint8_t)value,

@@ -84,6 +84,7 @@ configure(void)
     settings.devices = (int)number_of("FAKE_GPU_DEVICES", 2);
     settings.memory = (size_t)number_of("FAKE_GPU_MEMORY", 256 << 20);
     settings.granularity = (size_t)number_of("FAKE_GPU_GRANULARITY", 2 << 20);
+    settings.early_properties = number_of("FAKE_GPU_EARLY_PROPERTIES", 0) != 0;
     settings.driver_version = (int)number_of("FAKE_GPU_DRIVER_VERSION", version);
     settings.runtime_version = (int)number_of("FAKE_GPU_RUNTIME_VERSION", version);
     settings.staging = number_of("FAKE_GPU_STAGING", 1) != 0;
@@ -160,11 +161,11 @@ static _Thread_local openreg_gpu_capture_mode capture_mode; /* 0: global */
 static bool
 ends_capture(const char *name)
 {
-    if (!atomic_load(&is_capturing) || capture_mode == GPU(StreamCaptureModeRelaxed))
+    if (capture_mode == GPU(StreamCaptureModeRelaxed))
         return false;
     for (size_t i = 0; i < sizeof unsafe_in_captures / sizeof unsafe_in_captures[0]; ++i)
         if (strcmp(name, unsafe_in_captures[i]) == 0)
-            return true;
+            return fake_graph_forbids() || atomic_load(&is_capturing);
     return false;
 }
 
@@ -272,6 +273,7 @@ GPU(RuntimeGetVersion)(int *version)
 static void
 reset(void)
 {
+    fake_graphs_reset();
     fake_streams_reset();
     fake_events_reset();
     fake_memory_reset();

@@ -204,6 +204,8 @@ fake_stream_hold(int dev, const void *handle, int is_held)
 void
 fake_stream_submit(fake_stream *stream, const fake_task *task)
 {
+    if (fake_graph_take(stream, task))
+        return;
     fake_task *const queued = malloc(sizeof *queued);
     *queued = *task;
     queued->next = NULL;
@@ -310,6 +312,9 @@ GPU(StreamQuery)(GPU(Stream_t) handle)
     fake_stream *const stream = fake_stream_of(handle, dev);
     if (stream == NULL)
         return fake_end(GPU(ErrorInvalidResourceHandle));
+    const fake_code captured = fake_graph_host_waits(stream, dev);
+    if (captured != GPU(Success))
+        return fake_end(captured);
     (void)pthread_mutex_lock(&stream->lock);
     const bool done = stream->completed == stream->submitted;
     (void)pthread_mutex_unlock(&stream->lock);
@@ -326,6 +331,9 @@ GPU(StreamSynchronize)(GPU(Stream_t) handle)
     fake_stream *const stream = fake_stream_of(handle, dev);
     if (stream == NULL)
         return fake_end(GPU(ErrorInvalidResourceHandle));
+    const fake_code captured = fake_graph_host_waits(stream, dev);
+    if (captured != GPU(Success))
+        return fake_end(captured);
     fake_stream_await(stream);
     return fake_end((fake_code)atomic_load(&fake_devices[dev].sticky));
 }
@@ -340,6 +348,8 @@ GPU(LaunchHostFunc)(GPU(Stream_t) handle, GPU(HostFn_t) function, void *argument
     fake_stream *const stream = fake_stream_of(handle, dev);
     if (stream == NULL || function == NULL)
         return fake_end(stream == NULL ? GPU(ErrorInvalidResourceHandle) : GPU(ErrorInvalidValue));
+    if (fake_graph_state(stream) != GPU(Success))
+        return fake_end(fake_graph_state(stream));
     fake_stream_submit(stream, &(fake_task){.kind = FAKE_HOST_FUNC, .function = function, .argument = argument});
     return fake_end(code);
 }

@@ -176,11 +176,24 @@ remove_reservation(reservation *gone)
 #define FUNCTION(name) code hip##name
 #endif
 
+/* Whether properties ask for pinned memory of a device, by the places where this version of the library has the fields: those of
+ * HIP 5.2 with FAKE_GPU_EARLY_PROPERTIES. */
+static bool
+are_right(const openreg_gpu_memory_properties *properties, int *dev)
+{
+    const bool is_early = fake_settings_get()->early_properties;
+    uint32_t words[sizeof *properties / sizeof(uint32_t)];
+    memcpy(words, properties, sizeof words);
+    *dev = (int)words[is_early ? 2 : 3];
+    return words[is_early ? 4 : 0] == GPU_MEMORY_PINNED && words[is_early ? 1 : 2] == GPU_MEMORY_OF_DEVICE;
+}
+
 FUNCTION(MemGetAllocationGranularity)(size_t *granularity, const openreg_gpu_memory_properties *properties,
                                       openreg_gpu_granularity_kind kind)
 {
+    int dev = -1;
     code result = (code)fake_begin("MemGetAllocationGranularity");
-    if (result == OK && (kind != GPU_MEMORY_LEAST_GRANULARITY || !fake_is_device(properties->location.id)))
+    if (result == OK && (kind != GPU_MEMORY_LEAST_GRANULARITY || !are_right(properties, &dev) || !fake_is_device(dev)))
         result = INVALID;
     if (result == OK)
         *granularity = fake_settings_get()->granularity;
@@ -231,10 +244,9 @@ FUNCTION(MemAddressFree)(openreg_gpu_address address, size_t size)
 FUNCTION(MemCreate)(openreg_gpu_memory_handle *out, size_t size, const openreg_gpu_memory_properties *properties,
                     unsigned long long flags)
 {
-    int dev = -1;
+    int dev = -1, wanted = -1;
     code result = begin("MemCreate", &dev);
-    if (result == OK && (!is_whole(size) || properties->type != GPU_MEMORY_PINNED || properties->location.id != dev ||
-                         properties->location.type != GPU_MEMORY_OF_DEVICE || flags != 0))
+    if (result == OK && (!is_whole(size) || !are_right(properties, &wanted) || wanted != dev || flags != 0))
         result = INVALID;
     else if (result == OK && !fake_memory_take(dev, size))
         result = NO_MEMORY;

@@ -33,11 +33,15 @@ void mutant_wrap_memory(openreg_driver *table);
 void mutant_wrap_queues(openreg_driver *table);
 void mutant_wrap_info(openreg_driver *table);
 void mutant_wrap_extensions(openreg_driver *table);
+/* The last one, around the others; where there are graphs: without a defect, or with one of theirs. */
+void mutant_wrap_graphs(openreg_driver *table);
+bool mutant_has_graphs(void);
 
 /* What extension() gives for OPENREG_KERNELS_NAME. */
 const void *mutant_kernels(void);
-/* For OPENREG_COMM_NAME. */
+/* For OPENREG_COMM_NAME, and OPENREG_GRAPH_NAME. */
 const void *mutant_comm(uint32_t version);
+const void *mutant_graph(uint32_t version);
 
 /* What the odd driver still has to free. */
 void mutant_end_frees(openreg_instance instance);

@@ -1,12 +1,16 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
-/* mutant_comm.c: collectives between the simulated devices of one process (openreg/comm.h), and their defects (mutants.h).
- * Each call is work of its stream: a host function, which meets those of the other ranks. */
+/* mutant_comm.c: collectives between simulated devices of one or of several processes (openreg/comm.h), and their defects
+ * (mutants.h). Each call is work of its stream: a host function, which meets those of the other ranks in memory that all of
+ * them have mapped: what a rank gives is copied there, and each rank works out what it gets. */
 #define _GNU_SOURCE
 #include "mutant.h"
 
+#include <errno.h>
 #include <fcntl.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
 #include <unistd.h>
 
 #include <openreg/comm.h>
@@ -15,30 +19,36 @@
 #define MOST_OPERATIONS 64
 #define TYPES 10 /* the 8-bit ones of floating point are not there */
 #define ID_SIZE 1000
+#define PATH_SIZE                                                                                                      \
+    64 /* the last bytes of an id: where the memory is to be found; before them a number, as files' come again */
+#define ROOM ((size_t)2 << 20) /* for what a rank gives in one piece of work */
 
-/* Of a send, until the peer has taken it. */
+/* A send, until the peer has taken it. Those of a rank's one piece of work are in their order. */
 typedef struct message {
-    struct message *next;
-    const char *data;
-    bool is_taken;
+    int32_t to;
+    bool is_there;
+    uint64_t offset; /* in the rank's data */
 } message;
 
-/* Where the ranks of a communicator meet. All of it is under the lock. */
+/* Where the ranks of a communicator meet. All of it is under the lock, but data, which is left alone while others read it. */
 typedef struct meeting {
-    struct meeting *next;
-    uint64_t number; /* its id */
-    int32_t size, joined, users, arrived;
+    pthread_mutex_t lock;
+    int32_t size, joined, arrived; /* size: 0 until the first one says it */
     uint64_t round;
-    bool has[MOST_RANKS];
-    const char *send[MOST_RANKS];
-    uint64_t sent[MOST_RANKS][MOST_RANKS];     /* of ALL_TO_ALL: elements from the first to the second */
-    message *messages[MOST_RANKS][MOST_RANKS]; /* [from][to], the oldest first */
+    bool is_complete;
+    bool has[MOST_RANKS], has_left[MOST_RANKS], gives[MOST_RANKS];
+    uint64_t sent[MOST_RANKS][MOST_RANKS]; /* of ALL_TO_ALL: elements from the first to the second */
+    message messages[MOST_RANKS][MOST_OPERATIONS];
+    char data[MOST_RANKS][ROOM];
 } meeting;
 
 struct openreg_driver_comm_s {
     meeting *meeting;
-    int32_t dev, rank, size, users; /* the handle, and what is queued */
+    int file; /* of the meeting; a lock on the byte of the rank's number goes with the process */
+    int32_t dev, rank, size;
+    atomic_int users; /* the handle, and what is queued */
     atomic_bool is_aborted;
+    pthread_mutex_t working; /* one piece of work at a time */
 };
 
 typedef struct operation {
@@ -50,17 +60,12 @@ typedef struct operation {
     uint64_t count;
     uint64_t sent[MOST_RANKS], received[MOST_RANKS]; /* of parts */
     int32_t type, reduction, peer;
-    message sent_message;
 } operation;
 
 typedef struct batch {
     int count;
     operation operations[];
 } batch;
-
-static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
-static pthread_cond_t changed = PTHREAD_COND_INITIALIZER;
-static meeting *meetings;
 
 /* ---------------------------------------------------------------------------------------------------------- arithmetic */
 
@@ -137,7 +142,7 @@ reduce_into(char *to, const operation *op, const char *const *from, uint64_t off
     const uint64_t size = (uint64_t)formats[op->type].size;
     for (uint64_t i = 0; i < op->count; ++i) {
         real value = load(from[0] + offset + i * size, op->type);
-        for (int32_t rank = 1; rank < op->comm->size; ++rank)
+        for (int32_t rank = 1; rank < (IS(comm_many_two) ? 2 : op->comm->size) && rank < op->comm->size; ++rank)
             value = reduced(value, load(from[rank] + offset + i * size, op->type), op->reduction);
         if (op->reduction == OPENREG_COMM_AVERAGE && !IS(comm_average_sums))
             value /= (real)op->comm->size;
@@ -146,6 +151,49 @@ reduce_into(char *to, const operation *op, const char *const *from, uint64_t off
 }
 
 /* ---------------------------------------------------------------------------------------------------------------- work */
+
+static void
+lock(meeting *m)
+{
+    if (pthread_mutex_lock(&m->lock) == EOWNERDEAD)
+        (void)pthread_mutex_consistent(&m->lock); /* numbers and flags, which are right at any moment */
+}
+
+static void
+unlock(meeting *m)
+{
+    (void)pthread_mutex_unlock(&m->lock);
+}
+
+/* Lets other ranks do something. False: the communicator was aborted. The lock is held. */
+static bool
+wait_a_little(openreg_driver_comm comm)
+{
+    unlock(comm->meeting);
+    (void)usleep(20);
+    lock(comm->meeting);
+    return !comm->is_aborted || IS(comm_abort_hangs);
+}
+
+/* Whether a rank has ended without a word. The lock is held. */
+static bool
+has_died(openreg_driver_comm comm, int32_t rank)
+{
+    struct flock its = {.l_type = F_WRLCK, .l_whence = SEEK_SET, .l_start = rank, .l_len = 1};
+    return rank != comm->rank && comm->meeting->has[rank] && !comm->meeting->has_left[rank] &&
+           fcntl(comm->file, F_OFD_GETLK, &its) == 0 && its.l_type == F_UNLCK;
+}
+
+static bool
+has_dead_peer(openreg_driver_comm comm)
+{
+    bool has = false;
+    lock(comm->meeting);
+    for (int32_t rank = 0; rank < comm->size; ++rank)
+        has = has || has_died(comm, rank);
+    unlock(comm->meeting);
+    return has;
+}
 
 /* Waits for all ranks. False: the communicator was aborted. The lock is held. */
 static bool
@@ -156,26 +204,47 @@ meet(openreg_driver_comm comm)
     if (++m->arrived == m->size) {
         m->arrived = 0;
         ++m->round;
-        (void)pthread_cond_broadcast(&changed);
     }
-    while (m->round == round && (!comm->is_aborted || IS(comm_abort_hangs)))
-        (void)pthread_cond_wait(&changed, &lock);
+    while (m->round == round && wait_a_little(comm)) {
+        for (int32_t rank = 0; IS(comm_peer_passes) && rank < m->size; ++rank)
+            if (has_died(comm, rank))
+                return true;
+    }
     m->arrived -= m->round == round;
     return m->round != round && !comm->is_aborted;
+}
+
+/* Bytes that this rank gives to a collective. */
+static uint64_t
+given(const operation *op)
+{
+    const uint64_t element = (uint64_t)formats[op->type].size;
+    switch (op->kind) {
+    case OPENREG_COLLECTIVE_ALL_TO_ALL:
+        return openreg_collective_offset(op->sent, 0, op->comm->size) * element;
+    case OPENREG_COLLECTIVE_ALL_GATHER:
+        return op->received[op->comm->rank] * element;
+    default:
+        return op->count * element * (op->kind == OPENREG_COLLECTIVE_REDUCE_SCATTER ? (uint64_t)op->comm->size : 1);
+    }
 }
 
 static bool
 meet_now(const operation *op, const char **from)
 {
-    (void)pthread_mutex_lock(&lock);
+    meeting *const m = op->comm->meeting;
+    const int32_t own = op->comm->rank;
+    if (from != NULL && op->send != NULL && given(op) > 0)
+        memcpy(m->data[own], op->send, given(op));
+    lock(m);
     if (from != NULL) {
-        op->comm->meeting->send[op->comm->rank] = op->send;
-        memcpy(op->comm->meeting->sent[op->comm->rank], op->sent, sizeof op->sent);
+        m->gives[own] = op->send != NULL;
+        memcpy(m->sent[own], op->sent, sizeof op->sent);
     }
     const bool is_met = meet(op->comm);
-    if (from != NULL && is_met)
-        memcpy(from, op->comm->meeting->send, sizeof op->comm->meeting->send);
-    (void)pthread_mutex_unlock(&lock);
+    for (int32_t rank = 0; from != NULL && is_met && rank < op->comm->size; ++rank)
+        from[rank] = m->gives[rank] ? m->data[rank] : NULL;
+    unlock(m);
     return is_met;
 }
 
@@ -188,7 +257,8 @@ result_of(const operation *op, const char *const *from, char *out)
     uint64_t done = 0;
     switch (op->kind) {
     case OPENREG_COLLECTIVE_REDUCE:
-        if (rank != (IS(comm_reduce_first) ? 0 : op->peer) && !IS(comm_reduce_everywhere))
+        if (rank != (IS(comm_reduce_first) || (IS(comm_many_roots) && op->peer > 1) ? 0 : op->peer) &&
+            !IS(comm_reduce_everywhere))
             return 0;
         reduce_into(out, op, from, 0);
         return part;
@@ -246,76 +316,66 @@ run_collective(const operation *op)
     free(out);
 }
 
-static message **
-end_of(message **list)
+/* The oldest message from one rank to another; NULL if there is none. The lock is held. */
+static message *
+oldest(meeting *m, int32_t from, int32_t to)
 {
-    while (*list != NULL)
-        list = &(*list)->next;
-    return list;
+    for (int i = 0; i < MOST_OPERATIONS; ++i)
+        if (m->messages[from][i].is_there && m->messages[from][i].to == to)
+            return &m->messages[from][i];
+    return NULL;
 }
 
-/* All messages of a batch at once. */
+/* All messages of a batch at once: what is sent is there before anything is waited for. */
 static void
-run_messages(batch *work)
+run_messages(const batch *work)
 {
-    (void)pthread_mutex_lock(&lock);
+    openreg_driver_comm const comm = work->operations[0].comm;
+    meeting *const m = comm->meeting;
+    uint64_t offset = 0;
+    lock(m);
     for (int i = 0; i < work->count; ++i) {
-        operation *const op = &work->operations[i];
+        const operation *const op = &work->operations[i];
         if (op->kind != OPENREG_COLLECTIVE_SEND)
             continue;
-        op->sent_message = (message){NULL, op->send, false};
-        *end_of(&op->comm->meeting->messages[op->comm->rank][op->peer]) = &op->sent_message;
+        m->messages[comm->rank][i] = (message){op->peer, true, offset};
+        if (op->count > 0)
+            memcpy(m->data[comm->rank] + offset, op->send, op->count * (uint64_t)formats[op->type].size);
+        offset += op->count * (uint64_t)formats[op->type].size;
     }
-    (void)pthread_cond_broadcast(&changed);
     for (int i = 0; i < work->count; ++i) {
         const operation *const op = &work->operations[i];
-        message **const list = &op->comm->meeting->messages[op->peer][op->comm->rank];
-        while (op->kind == OPENREG_COLLECTIVE_RECV && *list == NULL && !op->comm->is_aborted)
-            (void)pthread_cond_wait(&changed, &lock);
-        if (op->kind != OPENREG_COLLECTIVE_RECV || op->comm->is_aborted)
+        message *taken = NULL;
+        bool goes_on = op->kind == OPENREG_COLLECTIVE_RECV && !comm->is_aborted;
+        while (goes_on && (taken = oldest(m, op->peer, comm->rank)) == NULL)
+            goes_on = wait_a_little(comm);
+        if (taken == NULL)
             continue;
-        message *const taken = *list;
-        *list = taken->next;
         const uint64_t count = op->count - (IS(comm_message_short) && op->count > 1000);
         if (count > 0)
-            memcpy(op->recv, taken->data, count * (uint64_t)formats[op->type].size);
-        taken->is_taken = true;
-        (void)pthread_cond_broadcast(&changed);
+            memcpy(op->recv, m->data[op->peer] + taken->offset, count * (uint64_t)formats[op->type].size);
+        taken->is_there = false;
     }
     for (int i = 0; i < work->count; ++i) {
-        const operation *const op = &work->operations[i];
-        while (op->kind == OPENREG_COLLECTIVE_SEND && !op->sent_message.is_taken && !op->comm->is_aborted)
-            (void)pthread_cond_wait(&changed, &lock);
-        if (op->kind == OPENREG_COLLECTIVE_SEND && !op->sent_message.is_taken) {
-            message **at = &op->comm->meeting->messages[op->comm->rank][op->peer];
-            while (*at != &op->sent_message)
-                at = &(*at)->next;
-            *at = op->sent_message.next;
+        message *const mine = &m->messages[comm->rank][i];
+        while (mine->is_there && wait_a_little(comm)) {
         }
+        mine->is_there = false; /* taken, or aborted */
     }
-    (void)pthread_mutex_unlock(&lock);
+    unlock(m);
 }
 
-/* The lock is held. */
-static void
-drop_meeting(meeting *m)
-{
-    if (--m->users > 0)
-        return;
-    meeting **at = &meetings;
-    while (*at != m)
-        at = &(*at)->next;
-    *at = m->next;
-    free(m);
-}
-
-/* The lock is held. */
 static void
 drop_comm(openreg_driver_comm comm)
 {
-    if (--comm->users > 0)
+    if (atomic_fetch_sub(&comm->users, 1) > 1)
         return;
-    drop_meeting(comm->meeting);
+    lock(comm->meeting);
+    comm->meeting->has_left[comm->rank] = true;
+    unlock(comm->meeting);
+    (void)munmap(comm->meeting, sizeof *comm->meeting);
+    (void)close(comm->file);
+    (void)pthread_mutex_destroy(&comm->working);
     free(comm);
 }
 
@@ -326,13 +386,13 @@ run_batch(void *argument)
     openreg_driver_comm const comm = work->operations[0].comm;
     if (IS(comm_ends_late))
         (void)usleep(20000);
+    (void)pthread_mutex_lock(&comm->working);
     for (int i = 0; i < work->count && !comm->is_aborted; ++i)
         if (work->operations[i].kind < OPENREG_COLLECTIVE_SEND)
             run_collective(&work->operations[i]);
     run_messages(work);
-    (void)pthread_mutex_lock(&lock);
+    (void)pthread_mutex_unlock(&comm->working);
     drop_comm(comm);
-    (void)pthread_mutex_unlock(&lock);
     free(work);
     return NULL;
 }
@@ -355,9 +415,7 @@ submit(openreg_instance instance, const operation *operations, int count)
     batch *const work = malloc(sizeof *work + (size_t)count * sizeof work->operations[0]);
     work->count = count;
     memcpy(work->operations, operations, (size_t)count * sizeof work->operations[0]);
-    (void)pthread_mutex_lock(&lock);
-    ++comm->users;
-    (void)pthread_mutex_unlock(&lock);
+    (void)atomic_fetch_add(&comm->users, 1);
     openreg_driver_stream const stream = IS(comm_other_stream) ? NULL : operations[0].stream;
     const openreg_status status = mutant_base->host_func(instance, comm->dev, stream, run_on_stream, work);
     if (status == OPENREG_OK && IS(comm_call_waits))
@@ -377,10 +435,9 @@ host_view(openreg_instance instance, const operation *op, const void *memory)
 static openreg_status
 refuse_aborted(openreg_instance instance, openreg_driver_comm comm)
 {
-    (void)pthread_mutex_lock(&lock);
-    const bool is_aborted = comm->is_aborted && !IS(comm_abort_forgotten);
-    (void)pthread_mutex_unlock(&lock);
-    return is_aborted ? openreg_fail(instance->host, OPENREG_E_INVALID, 0, "the communicator was aborted") : OPENREG_OK;
+    return comm->is_aborted && !IS(comm_abort_forgotten)
+               ? openreg_fail(instance->host, OPENREG_E_INVALID, 0, "the communicator was aborted")
+               : OPENREG_OK;
 }
 
 static openreg_status
@@ -462,33 +519,52 @@ id_size(openreg_instance instance, uint32_t *out)
     return OPENREG_OK;
 }
 
+/* The file of a new meeting, which lives as long as it is open somewhere: by this process, until its ranks have joined. */
+static int
+make_meeting(void)
+{
+    const int file = memfd_create("mutant_comm", MFD_CLOEXEC);
+    meeting *const m = file < 0 || ftruncate(file, sizeof *m) != 0
+                           ? MAP_FAILED
+                           : mmap(NULL, sizeof *m, PROT_READ | PROT_WRITE, MAP_SHARED, file, 0);
+    if (m == MAP_FAILED)
+        return -1;
+    pthread_mutexattr_t attributes;
+    (void)pthread_mutexattr_init(&attributes);
+    (void)pthread_mutexattr_setpshared(&attributes, PTHREAD_PROCESS_SHARED);
+    (void)pthread_mutexattr_setrobust(&attributes, PTHREAD_MUTEX_ROBUST);
+    (void)pthread_mutex_init(&m->lock, &attributes);
+    (void)pthread_mutexattr_destroy(&attributes);
+    (void)munmap(m, sizeof *m);
+    return file;
+}
+
 static openreg_status
 unique_id(openreg_instance instance, int32_t dev, void *out)
 {
     static atomic_uint_least64_t last;
-    const uint64_t number = IS(comm_id_twice) ? 1 : atomic_fetch_add(&last, 1) + 1;
-    (void)instance;
+    static int first = -1;
+    const int file = IS(comm_id_twice) && first >= 0 ? first : make_meeting();
     (void)dev;
+    if (file < 0)
+        return openreg_fail(instance->host, OPENREG_E_NOMEM, 0, "no memory for the ranks to meet in");
+    first = file;
+    const uint64_t number = IS(comm_id_twice) ? 1 : atomic_fetch_add(&last, 1) + 1;
     memset(out, 0, ID_SIZE + IS(comm_id_overruns));
-    memcpy((char *)out + ID_SIZE - sizeof number, &number, sizeof number);
+    memcpy((char *)out + ID_SIZE - PATH_SIZE - sizeof number, &number, sizeof number);
+    char process[20] = "self";
+    if (!IS(comm_id_local))
+        (void)snprintf(process, sizeof process, "%d", (int)getpid());
+    (void)snprintf((char *)out + ID_SIZE - PATH_SIZE, PATH_SIZE, "/proc/%s/fd/%d", process, file);
     return OPENREG_OK;
 }
 
-/* The lock is held. */
-static meeting *
-find_meeting(uint64_t id, int32_t size)
+/* Whether an id was made by this process: the file that it names. */
+static bool
+is_made_here(const char *path, int *file)
 {
-    meeting *m = meetings;
-    while (m != NULL && m->number != id)
-        m = m->next;
-    if (m == NULL) {
-        m = calloc(1, sizeof *m);
-        m->number = id;
-        m->size = size;
-        m->next = meetings;
-        meetings = m;
-    }
-    return m;
+    int process = 0;
+    return sscanf(path, "/proc/%d/fd/%d", &process, file) == 2 && process == (int)getpid();
 }
 
 static void *
@@ -503,33 +579,53 @@ idle(void *argument)
 static openreg_status
 init(openreg_instance instance, int32_t dev, int32_t rank, int32_t size, const void *id, openreg_driver_comm *out)
 {
-    uint64_t number;
-    memcpy(&number, (const char *)id + ID_SIZE - sizeof number, sizeof number);
+    const char *const path = (const char *)id + ID_SIZE - PATH_SIZE;
+    int made = -1;
     if (IS(comm_any_rank) && rank == size && size > 0)
         rank = 0;
     if (rank < 0 || rank >= size || size > MOST_RANKS)
         return openreg_fail(instance->host, OPENREG_E_INVALID, 0, "rank %d of %d", rank, size);
-    (void)pthread_mutex_lock(&lock);
-    meeting *const m = find_meeting(number, size);
-    ++m->users;
-    if (m->size != size || m->has[rank]) {
-        drop_meeting(m);
-        (void)pthread_mutex_unlock(&lock);
+    const int file = open(path, O_RDWR | O_CLOEXEC);
+    meeting *const m = file < 0 ? MAP_FAILED : mmap(NULL, sizeof *m, PROT_READ | PROT_WRITE, MAP_SHARED, file, 0);
+    if (m == MAP_FAILED) {
+        if (file >= 0)
+            (void)close(file);
+        return openreg_fail(instance->host, OPENREG_E_INVALID, errno, "no such id: %.64s", path);
+    }
+    struct flock own = {.l_type = F_WRLCK, .l_whence = SEEK_SET, .l_start = rank, .l_len = 1};
+    lock(m);
+    const bool is_wrong = (m->size != 0 && m->size != size) || m->has[rank] || fcntl(file, F_OFD_SETLK, &own) != 0;
+    if (!is_wrong) {
+        m->size = size;
+        m->has[rank] = true;
+        ++m->joined;
+    }
+    while (!is_wrong && m->joined < size && !IS(comm_init_early)) {
+        unlock(m);
+        (void)usleep(50);
+        lock(m);
+    }
+    const bool is_last_use = !is_wrong && !m->is_complete && !IS(comm_id_twice) && m->joined == size &&
+                             is_made_here(path, &made);
+    m->is_complete = m->is_complete || is_last_use;
+    unlock(m);
+    if (is_last_use)
+        (void)close(made);
+    if (is_wrong) {
+        (void)munmap(m, sizeof *m);
+        (void)close(file);
         return openreg_fail(instance->host, OPENREG_E_INVALID, 0, "the ranks disagree");
     }
-    m->has[rank] = true;
-    ++m->joined;
-    (void)pthread_cond_broadcast(&changed);
-    while (m->joined < size && !IS(comm_init_early))
-        (void)pthread_cond_wait(&changed, &lock);
-    (void)pthread_mutex_unlock(&lock);
     pthread_t thread;
     if (IS(comm_leaks_thread) && pthread_create(&thread, NULL, idle, NULL) != 0)
         return OPENREG_OK;
     if (IS(comm_leaks_file) && open("/dev/null", O_RDONLY) < 0)
         return OPENREG_OK;
-    *out = calloc(1, sizeof **out);
-    **out = (struct openreg_driver_comm_s){.meeting = m, .dev = dev, .rank = rank, .size = size, .users = 1};
+    openreg_driver_comm const comm = calloc(1, sizeof *comm);
+    *comm = (struct openreg_driver_comm_s){.meeting = m, .file = file, .dev = dev, .rank = rank, .size = size};
+    atomic_store(&comm->users, 1);
+    (void)pthread_mutex_init(&comm->working, NULL);
+    *out = comm;
     return OPENREG_OK;
 }
 
@@ -539,19 +635,20 @@ get_error(openreg_instance instance, openreg_driver_comm comm)
     const openreg_status status = refuse_aborted(instance, comm);
     if (status == OPENREG_OK && IS(comm_error_waits))
         (void)mutant_base->device_sync(instance, comm->dev);
-    return status == OPENREG_OK && IS(comm_error_always)
-               ? openreg_fail(instance->host, OPENREG_E_INTERNAL, 0, "still in progress")
-               : status;
+    if (status == OPENREG_OK && IS(comm_error_always))
+        return openreg_fail(instance->host, OPENREG_E_INTERNAL, 0, "still in progress");
+    if (status == OPENREG_OK && has_dead_peer(comm) && !IS(comm_peer_passes))
+        return openreg_fail(instance->host, IS(comm_peer_internal) ? OPENREG_E_INTERNAL : OPENREG_E_PEER, 0,
+                            "a rank has ended");
+    return status;
 }
 
 static openreg_status
 end_comm(openreg_instance instance, openreg_driver_comm comm)
 {
-    (void)pthread_mutex_lock(&lock);
-    const bool is_second = comm->is_aborted;
-    comm->is_aborted = true;
-    (void)pthread_cond_broadcast(&changed);
-    (void)pthread_mutex_unlock(&lock);
+    while (IS(comm_peer_holds) && has_dead_peer(comm))
+        (void)usleep(1000);
+    const bool is_second = atomic_exchange(&comm->is_aborted, true);
     return is_second && IS(comm_abort_once) ? openreg_fail(instance->host, OPENREG_E_INVALID, 0, "aborted already")
                                             : OPENREG_OK;
 }
@@ -562,9 +659,7 @@ destroy(openreg_instance instance, openreg_driver_comm comm)
     if (comm == NULL)
         return IS(comm_null_refused) ? openreg_fail(instance->host, OPENREG_E_INVALID, 0, "no communicator")
                                      : OPENREG_OK;
-    (void)pthread_mutex_lock(&lock);
     drop_comm(comm);
-    (void)pthread_mutex_unlock(&lock);
     return OPENREG_OK;
 }
 

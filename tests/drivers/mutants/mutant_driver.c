@@ -83,6 +83,8 @@ refuse_open(const openreg_host *host, const openreg_option *options, size_t n)
         const int is_bad = strcmp(options[i].value, "not a number") == 0;
         if (IS(option_refused) && strcmp(options[i].key, "openreg_check_unknown") == 0)
             return openreg_fail(host, OPENREG_E_INVALID, 0, "openreg_check_unknown is unknown");
+        if (IS(option_hides) && strcmp(options[i].key, "openreg_check_unknown") == 0)
+            return openreg_fail(host, OPENREG_E_NO_DEVICE, 0, "no device of this name");
         if (IS(option_unnamed) && is_bad)
             return openreg_fail(host, OPENREG_E_INVALID, 0, "an option is wrong");
         if (IS(option_other_code) && is_bad)
@@ -196,6 +198,7 @@ make_table(const openreg_host *host)
     mutant_wrap_queues(&table);
     mutant_wrap_info(&table);
     mutant_wrap_extensions(&table);
+    mutant_wrap_graphs(&table);
     if (IS(half_group))
         table.event_sync = NULL;
     if (IS(flag_unknown))

@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include <openreg/comm.h>
+#include <openreg/graph.h>
 #include <openreg/kernels.h>
 #include <openreg/vmm.h>
 
@@ -59,19 +60,46 @@ mutant_granularity(openreg_instance instance, int32_t dev, uint64_t *out)
     return status;
 }
 
+/* Which call of map() a piece came from, by its address. */
+#define MOST_PIECES 4096
+
+static unsigned *
+call_of(void *ptr, uint64_t offset)
+{
+    static unsigned calls[MOST_PIECES];
+    return &calls[((uintptr_t)ptr + offset) / PIECE % MOST_PIECES];
+}
+
 static openreg_status
 mutant_map(openreg_instance instance, int32_t dev, void *ptr, uint64_t offset, uint64_t size)
 {
+    static unsigned number;
     if (IS(vmm_any_size))
         size = size / PIECE * PIECE;
-    const openreg_status status = openreg_sim_map(instance, dev, ptr, offset, size);
+    openreg_status status = openreg_sim_map(instance, dev, ptr, offset, size);
     if (status == OPENREG_E_INVALID && IS(vmm_maps_twice) && offset % PIECE == 0 && size == PIECE)
         return OPENREG_OK;
+    if (status == OPENREG_E_INVALID && IS(vmm_fills_up) && size > PIECE) /* those that are no memory yet */
+        for (uint64_t at = offset; at < offset + size; at += PIECE)
+            if (openreg_sim_map(instance, dev, ptr, at, PIECE) == OPENREG_OK)
+                status = OPENREG_OK;
     if (status == OPENREG_OK && IS(vmm_loses) && offset > 0) {
         (void)mutant_base->fill(instance, dev, (char *)ptr + offset - 4096, 0, 4096, NULL);
         (void)mutant_base->device_sync(instance, dev);
     }
+    ++number;
+    for (uint64_t at = offset; status == OPENREG_OK && IS(vmm_one_call) && at < offset + size; at += PIECE)
+        *call_of(ptr, at) = number;
     return status;
+}
+
+/* As if others had the memory by now. */
+static void
+spoil(openreg_instance instance, int32_t dev, char *memory)
+{
+    void *host = NULL;
+    (void)mutant_base->host_alias(instance, dev, memory, &host);
+    memset(host, 0, 4096);
 }
 
 static openreg_status
@@ -81,12 +109,26 @@ mutant_unmap(openreg_instance instance, int32_t dev, void *ptr, uint64_t offset,
     if (IS(vmm_end_only)) /* what is behind goes too */
         while (openreg_sim_unmap(instance, dev, ptr, end, PIECE) == OPENREG_OK)
             end += PIECE;
-    return openreg_sim_unmap(instance, dev, ptr, offset, size);
+    if (IS(vmm_early))
+        spoil(instance, dev, (char *)ptr + offset);
+    for (uint64_t at = offset; IS(vmm_one_call) && at < offset + size; at += PIECE)
+        if (*call_of(ptr, at) != *call_of(ptr, offset))
+            return openreg_sim_unmap(instance, dev, ptr, offset + 1, size); /* its error */
+    if (IS(vmm_first_piece))
+        size = PIECE;
+    openreg_status status = openreg_sim_unmap(instance, dev, ptr, offset, size);
+    if (status == OPENREG_E_INVALID && IS(vmm_what_there_is) && size > PIECE)
+        for (uint64_t at = offset; at < offset + size; at += PIECE)
+            if (openreg_sim_unmap(instance, dev, ptr, at, PIECE) == OPENREG_OK)
+                status = OPENREG_OK;
+    return status;
 }
 
 static openreg_status
 mutant_release(openreg_instance instance, int32_t dev, void *ptr)
 {
+    if (IS(vmm_release_early))
+        spoil(instance, dev, (char *)ptr + PIECE);
     return IS(vmm_keeps) ? OPENREG_OK : openreg_sim_release(instance, dev, ptr);
 }
 
@@ -118,6 +160,8 @@ mutant_extension(openreg_instance instance, const char *name, uint32_t version)
         return mutant_kernels();
     if (strcmp(name, OPENREG_COMM_NAME) == 0)
         return mutant_comm(version);
+    if (strcmp(name, OPENREG_GRAPH_NAME) == 0)
+        return mutant_graph(version);
     return mutant_base->extension(instance, name, version);
 }
 

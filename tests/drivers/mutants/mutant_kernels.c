@@ -1,9 +1,13 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 /* mutant_kernels.c: the kernels that the driver with defects has, and theirs (mutants.h). They run on the host, when the
  * stream has come to them. */
+#define _GNU_SOURCE
 #include "mutant.h"
 
+#include <math.h>
+#include <stdlib.h>
 #include <string.h>
+#include <time.h>
 
 #include <openreg/kernels.h>
 
@@ -134,17 +138,27 @@ kernel_add(openreg_instance instance, const openreg_kernel_call *call)
     const openreg_tensor *const result = call->results[0].tensor, *const self = openreg_tensor_argument(call, 0);
     const openreg_tensor *const other = call->arguments[1].tensor;
     const int64_t count = count_of(result);
+    if (IS(kernel_unused))
+        return OPENREG_E_UNSUPPORTED;
     if (!is_known(result) || (self != NULL && !is_known(self)) || (other != NULL && !is_known(other))) {
         if (IS(kernel_refuses_late))
             store(instance, result, 0, 0);
         return OPENREG_E_UNSUPPORTED;
     }
     BEGIN(instance, call);
+    if (IS(kernel_leaks))
+        mutant_leaked = malloc(100);
     if ((IS(kernel_in_place_nothing) && self != NULL && self->data == result->data) ||
         (IS(kernel_out_nothing) && call->argument_count > 3))
         return OPENREG_OK;
     if (IS(kernel_nothing) && count == 0)
         store(instance, result, 0, 0);
+    static openreg_value shared; /* as a vendor's kernel object has its arguments */
+    if (IS(kernel_shared))
+        shared = call->arguments[0];
+    if (IS(kernel_shared))
+        (void)nanosleep(&(struct timespec){0, 200000}, NULL);
+    const openreg_value *const first = IS(kernel_shared) ? &shared : &call->arguments[0];
     const double alpha = IS(kernel_alpha) ? 1 : call->arguments[2].real;
     for (int64_t i = 0; IS(kernel_clears) && i < count; ++i)
         store(instance, result, i, 0);
@@ -154,10 +168,31 @@ kernel_add(openreg_instance instance, const openreg_kernel_call *call)
                     (uint64_t)load_whole(instance, &call->arguments[0], i) +
                         whole_alpha * (uint64_t)load_whole(instance, &call->arguments[1], i));
     for (int64_t i = 0; i < count && !is_whole(result); ++i)
-        store(instance, result, i,
-              load(instance, &call->arguments[0], i) + alpha * load(instance, &call->arguments[1], i));
+        store(instance, result, i, load(instance, first, i) + alpha * load(instance, &call->arguments[1], i));
     if (IS(kernel_beside) && !openreg_is_contiguous(result))
         element(instance, result, 0)[result->dtype.bits / 8] = 1;
+    return OPENREG_OK;
+}
+
+/* aten::eq.Scalar(Tensor self, Scalar other) -> Tensor: of integers of any width. The number has the tensor's type. */
+static openreg_status
+kernel_eq(openreg_instance instance, const openreg_kernel_call *call)
+{
+    const openreg_tensor *const result = call->results[0].tensor, *const self = openreg_tensor_argument(call, 0);
+    if (self == NULL || self->dtype.code > OPENREG_DTYPE_UINT || call->arguments[1].kind != OPENREG_VALUE_INT)
+        return OPENREG_E_UNSUPPORTED;
+    BEGIN(instance, call);
+    const int rest = 64 - self->dtype.bits;
+    const bool is_signed = self->dtype.code == OPENREG_DTYPE_INT || IS(kernel_uint_signed);
+    for (int64_t i = 0; i < count_of(result); ++i) {
+        uint64_t bits = 0;
+        memcpy(&bits, element(instance, self, i), self->dtype.bits / 8);
+        const uint64_t number = (uint64_t)call->arguments[1].integer << rest;
+        const int64_t value = is_signed ? (int64_t)(bits << rest) >> rest : (int64_t)bits,
+                      wrapped = is_signed ? (int64_t)number >> rest : (int64_t)(number >> rest);
+        const bool is_wide = IS(kernel_number_outside) || IS(kernel_uint_signed);
+        *element(instance, result, i) = (char)(value == (is_wide ? call->arguments[1].integer : wrapped));
+    }
     return OPENREG_OK;
 }
 
@@ -295,6 +330,8 @@ kernel_cat(openreg_instance instance, const openreg_kernel_call *call)
         }
         if (!IS(kernel_cat_over))
             before += size;
+        if (IS(kernel_cat_first))
+            break;
     }
     return OPENREG_OK;
 }
@@ -347,6 +384,83 @@ kernel_threshold_backward(openreg_instance instance, const openreg_kernel_call *
     return OPENREG_OK;
 }
 
+/* aten::_softmax(Tensor self, int dim, bool half_to_float) -> Tensor */
+static openreg_status
+kernel_softmax(openreg_instance instance, const openreg_kernel_call *call)
+{
+    const openreg_tensor *const result = call->results[0].tensor, *const self = call->arguments[0].tensor;
+    const int64_t dim = call->arguments[1].integer;
+    const bool is_any = IS(kernel_softmax_any_type);
+    if ((!is_known(result) && !is_any) || (!is_known(self) && !is_any) || self->ndim == 0 ||
+        result->dtype.bits != self->dtype.bits || (IS(kernel_refusal_writes) && self->ndim == 3)) {
+        if (IS(kernel_refusal_writes))
+            store(instance, result, 0, 1);
+        return OPENREG_E_UNSUPPORTED;
+    }
+    static openreg_driver_stream known; /* what a kernel keeps for a stream, found for the first alone */
+    known = known == NULL ? call->stream : known;
+    if (IS(kernel_first_stream) && call->stream != known)
+        return OPENREG_OK;
+    BEGIN(instance, call);
+    const int64_t along = IS(kernel_softmax_last) ? self->ndim - 1 : dim < 0 ? dim + self->ndim : dim;
+    const int64_t size = self->shape[along];
+    int64_t inner = 1;
+    for (int64_t d = along + 1; d < self->ndim; ++d)
+        inner *= self->shape[d];
+    for (int64_t i = 0; i < openreg_element_count(self); ++i) {
+        const int64_t first = i / (inner * size) * inner * size + i % inner;
+        double sum = 0, top = -INFINITY;
+        for (int64_t k = 0; k < size; ++k)
+            top = fmax(top, load(instance, &call->arguments[0], first + k * inner));
+        for (int64_t k = 0; k < size; ++k)
+            sum += exp(load(instance, &call->arguments[0], first + k * inner) - top);
+        store(instance, result, i,
+              exp(load(instance, &call->arguments[0], i) - top) / (IS(kernel_softmax_over) ? 1 : sum));
+    }
+    if (IS(kernel_softmax_reads)) /* as if the argument were the call's own memory */
+        store(instance, self, 0, 0);
+    return OPENREG_OK;
+}
+
+/* aten::max_pool2d_with_indices(Tensor self, int[2] kernel_size, int[2] stride=[], int[2] padding=0, int[2] dilation=1,
+ * bool ceil_mode=False) -> (Tensor, Tensor) */
+static openreg_status
+kernel_max_pool(openreg_instance instance, const openreg_kernel_call *call)
+{
+    const openreg_tensor *const most = call->results[0].tensor, *const places = call->results[1].tensor,
+                                *const self = call->arguments[0].tensor;
+    int64_t numbers[4][2]; /* size, stride, padding, dilation */
+    if (!is_known(most) || !is_known(self) || most->dtype.bits != self->dtype.bits || self->ndim < 3)
+        return OPENREG_E_UNSUPPORTED;
+    for (int n = 0; n < 4; ++n)
+        for (int d = 0; d < 2; ++d) {
+            const openreg_value *const list = &call->arguments[1 + n];
+            numbers[n][d] = list->count == 0 ? numbers[0][d] : list->integers[list->count == 1 ? 0 : d];
+            if (IS(kernel_pool_square))
+                numbers[n][d] = numbers[n][0];
+        }
+    BEGIN(instance, call);
+    const int64_t *const in = self->shape + self->ndim - 2, *const out = most->shape + most->ndim - 2;
+    for (int64_t i = 0; i < openreg_element_count(most); ++i) {
+        double best = IS(kernel_pool_padding) ? 0 : -INFINITY;
+        int64_t at = 0;
+        for (int64_t k = 0; k < numbers[0][0] * numbers[0][1]; ++k) {
+            const int64_t y = i / out[1] % out[0] * numbers[1][0] - numbers[2][0] + k / numbers[0][1] * numbers[3][0];
+            const int64_t x = i % out[1] * numbers[1][1] - numbers[2][1] + k % numbers[0][1] * numbers[3][1];
+            if (y < 0 || y >= in[0] || x < 0 || x >= in[1])
+                continue;
+            const double value = load(instance, &call->arguments[0], (i / (out[0] * out[1]) * in[0] + y) * in[1] + x);
+            if (value > best || isnan(value)) {
+                best = value;
+                at = IS(kernel_pool_place) ? k : y * in[1] + x;
+            }
+        }
+        store(instance, most, i, best);
+        store(instance, places, i, (double)at);
+    }
+    return OPENREG_OK;
+}
+
 /* ----------------------------------------------------------------------------------------------------------- the table */
 
 const void *
@@ -370,6 +484,17 @@ mutant_kernels(void)
         {.name = "aten::threshold_backward",
          .schema = "aten::threshold_backward(Tensor grad_output, Tensor self, Scalar threshold) -> Tensor",
          .run = kernel_threshold_backward,
+         .flags = OPENREG_KERNEL_ELEMENTWISE},
+        {.name = "aten::_softmax",
+         .schema = "aten::_softmax(Tensor self, int dim, bool half_to_float) -> Tensor",
+         .run = kernel_softmax},
+        {.name = "aten::max_pool2d_with_indices",
+         .schema = "aten::max_pool2d_with_indices(Tensor self, int[2] kernel_size, int[2] stride=[], int[2] padding=0, "
+                   "int[2] dilation=1, bool ceil_mode=False) -> (Tensor, Tensor)",
+         .run = kernel_max_pool},
+        {.name = "aten::eq.Scalar",
+         .schema = "aten::eq.Scalar(Tensor self, Scalar other) -> Tensor",
+         .run = kernel_eq,
          .flags = OPENREG_KERNEL_ELEMENTWISE},
         /* Of defects alone: */
         {.name = "aten::add.Tensor", .schema = ADD, .run = kernel_add, .flags = OPENREG_KERNEL_ELEMENTWISE},

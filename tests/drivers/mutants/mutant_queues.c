@@ -110,6 +110,8 @@ mutant_stream_query(openreg_instance instance, int32_t dev, openreg_driver_strea
     mutant_unlock();
     mutant_run_late_copy();
     const openreg_status status = mutant_base->stream_query(instance, dev, stream, done);
+    if (IS(stream_query_leaks))
+        mutant_leaked = malloc(40);
     if (IS(query_done))
         *done = 1;
     if (IS(query_never_done))
@@ -308,6 +310,8 @@ mutant_event_query(openreg_instance instance, int32_t dev, openreg_driver_event 
     if (IS(error_on_success))
         (void)openreg_fail(instance->host, OPENREG_E_INTERNAL, 0, "not ready, asked again");
     const openreg_status status = mutant_base->event_query(instance, dev, event, done);
+    if (IS(event_query_leaks) && status == OPENREG_OK && *done != 0)
+        mutant_leaked = malloc(40);
     if (IS(event_done))
         *done = 1;
     if (IS(event_never_done) || (IS(unrecorded_pending) && event->timeline == NULL))
@@ -346,6 +350,8 @@ mutant_event_elapsed(openreg_instance instance, int32_t dev, openreg_driver_even
         return OPENREG_OK;
     }
     const openreg_status status = mutant_base->event_elapsed(instance, dev, start, end, ms);
+    if (IS(event_elapsed_leaks) && status == OPENREG_OK)
+        mutant_leaked = malloc(40);
     if (status != OPENREG_OK && IS(elapsed_refusal_leaks))
         mutant_leaked = malloc(48);
     if (status != OPENREG_OK)
@@ -410,8 +416,17 @@ mutant_host_func(openreg_instance instance, int32_t dev, openreg_driver_stream s
                  void *argument)
 {
     mutant_run_late_copy();
+    if (IS(host_func_leaks))
+        mutant_leaked = malloc(40);
     func_call *const call = malloc(sizeof *call);
     *call = (func_call){function, argument};
+    if (IS(func_of_stream)) { /* a stream's state, in two steps without its lock */
+        static func_call next[1024];
+        func_call *const place = &next[(uintptr_t)stream / 64 % 1024];
+        *place = *call;
+        (void)usleep(50);
+        *call = *place;
+    }
     if (IS(func_inline)) {
         (void)mutant_base->stream_sync(instance, dev, stream);
         call_and_free(call);

@@ -26,6 +26,7 @@
     X(open_leaks_memory, "lifecycle.repeated") \
     X(opens_differently, "lifecycle.again") \
     X(option_refused, "lifecycle.unknown_option") \
+    X(option_hides, "lifecycle.unknown_option") \
     X(option_unnamed, "lifecycle.bad_option") \
     X(option_other_code, "lifecycle.bad_option") \
     X(option_zero, "lifecycle.bad_option") \
@@ -156,6 +157,7 @@
     X(func_locked, "host_func.unlocked") \
     /* threads */ \
     X(racy_copy, "thread.model") \
+    X(func_of_stream, "thread.one_stream") \
     X(racy_event, "thread.handles") \
     X(error_shared, "thread.errors") \
     X(sync_locked, "thread.waiting") \
@@ -174,6 +176,10 @@
     X(peer_leaks, "leak.peer_copies") \
     X(peer_back_leaks_device, "leak.peer_copies") \
     X(record_leaks, "leak.records") \
+    X(stream_query_leaks, "leak.asks") \
+    X(event_query_leaks, "leak.asks") \
+    X(event_elapsed_leaks, "leak.asks") \
+    X(host_func_leaks, "leak.host_funcs") \
     X(refusal_leaks, "leak.refused") \
     X(host_refusal_leaks, "leak.refused") \
     X(elapsed_refusal_leaks, "leak.refused") \
@@ -188,6 +194,12 @@
     X(vmm_loses, "vmm.memory") \
     X(vmm_odd_step, "vmm.granularity") \
     X(vmm_end_only, "vmm.memory") \
+    X(vmm_first_piece, "vmm.parts") \
+    X(vmm_one_call, "vmm.parts") \
+    X(vmm_what_there_is, "vmm.parts") \
+    X(vmm_fills_up, "vmm.parts") \
+    X(vmm_early, "vmm.waits") \
+    X(vmm_release_early, "vmm.waits") \
     X(vmm_any_size, "vmm.ranges") \
     X(vmm_maps_twice, "vmm.ranges") \
     X(vmm_keeps, "vmm.accounts") \
@@ -234,6 +246,40 @@
     X(comm_null_refused, "comm.leaks") \
     X(comm_leaks_thread, "comm.leaks") \
     X(comm_leaks_file, "comm.leaks") \
+    X(comm_many_two, "comm.many") \
+    X(comm_many_roots, "comm.many") \
+    X(comm_id_local, "comm.processes") \
+    X(comm_peer_internal, "comm.peer") \
+    X(comm_peer_passes, "comm.peer") \
+    X(comm_peer_holds, "comm.peer") \
+    /* graphs */ \
+    X(graph_runs_at_once, "graph.nothing_runs") \
+    X(graph_copies_contents, "graph.replay") \
+    X(graph_reversed, "graph.nodes") \
+    X(graph_own_stream, "graph.stream") \
+    X(graph_empty_refused, "graph.empty") \
+    X(graph_func_once, "graph.host_func") \
+    X(graph_func_at_capture, "graph.host_func") \
+    X(graph_one_for_all, "graph.two") \
+    X(graph_destroy_drops, "graph.destroy") \
+    X(graph_launches_overlap, "graph.launches") \
+    X(graph_fork_apart, "graph.fork") \
+    X(graph_unjoined_any, "graph.unjoined") \
+    X(graph_isolation_any, "graph.isolation") \
+    X(graph_merge_any, "graph.merge") \
+    X(graph_begin_default, "graph.begin") \
+    X(graph_begin_twice, "graph.begin") \
+    X(graph_thread_any, "graph.thread") \
+    X(graph_sync_any, "graph.sync") \
+    X(graph_refusal_valid, "graph.sync") \
+    X(graph_stuck, "graph.sync") \
+    X(graph_query_any, "graph.query") \
+    X(graph_event_any, "graph.event") \
+    X(graph_device_any, "graph.device_sync") \
+    X(graph_no_memory, "graph.memory") \
+    X(graph_update_ignored, "graph.update") \
+    X(graph_update_any, "graph.update_differs") \
+    X(graph_leaks, "graph.leaks") \
     /* kernels */ \
     X(kernel_name_twice, "kernel.table") \
     X(kernel_schema, "kernel.table") \
@@ -250,6 +296,8 @@
     X(kernel_mm_transposed, "kernel.strides") \
     X(kernel_four_dims, "kernel.shapes") \
     X(kernel_int_scalar, "kernel.shapes") \
+    X(kernel_number_outside, "kernel.shapes") \
+    X(kernel_uint_signed, "kernel.shapes") \
     X(kernel_scalar_double, "kernel.shapes") \
     X(kernel_offset, "kernel.shapes") \
     X(kernel_nothing, "kernel.shapes") \
@@ -261,10 +309,24 @@
     X(kernel_sum_one_dim, "kernel.reductions") \
     X(kernel_many, "kernel.large") \
     X(kernel_gradient, "kernel.shapes") \
+    X(kernel_unused, "kernel.shapes") \
+    X(kernel_softmax_last, "kernel.layers") \
+    X(kernel_softmax_over, "kernel.layers") \
+    X(kernel_softmax_reads, "kernel.layers") \
+    X(kernel_pool_padding, "kernel.windows") \
+    X(kernel_pool_square, "kernel.windows") \
+    X(kernel_pool_place, "kernel.windows") \
+    X(kernel_cat_over, "kernel.moves") \
+    X(kernel_cat_first, "kernel.moves") \
+    X(kernel_leaks, "kernel.leaks") \
+    X(kernel_shared, "kernel.threads") \
+    X(kernel_first_stream, "kernel.streams") \
+    X(kernel_softmax_any_type, "kernel.refusals") \
+    X(kernel_refusal_writes, "kernel.layers") \
     /* where calls fail by plan */ \
     X(frees_in_a_row, "fault.out_of_memory") \
     X(byte_in_word, "fault.error") \
-    X(destroy_unsynced_leaks, "fault.device_lost") \
+    X(destroy_unsynced_leaks, "fault.device_lost lifecycle.busy_streams") \
     /* behind the runtime */ \
     X(runtime_last_byte, "runtime.copy") \
     X(runtime_pinned_short, "runtime.pinned") \
@@ -275,19 +337,18 @@
 #define OPENREG_ODD(X) \
     X(odd_first_opens, "lifecycle,runtime.shutdown") \
     X(odd_host_memory, "copy.order,copy.tails,leak.copies,stream.wait,event.replaced,memory.free,runtime.pinned,host_func.order") \
-    X(odd_queues, "copy.order,leak.work,leak.peer,memory,thread.model,runtime.streams,runtime.events,runtime.host_func") \
+    X(odd_queues, "copy.order,leak.work,leak.peer,memory,thread.model,thread.one,lifecycle.busy,runtime.streams,runtime.events,runtime.host_func") \
     X(odd_priorities, "info,stream.handles,runtime.streams") \
-    X(odd_frees, "memory,leak.memory,leak.device,errors,runtime.allocator,runtime.out,fault.out") \
-    X(odd_lock, "thread.model,thread.waiting,stream.wait,event.query,leak.work") \
-    X(odd_slow, "errors,stream.wait,event.elapsed,leak.memory,runtime.copy") \
+    X(odd_frees, "lifecycle.busy,memory,leak.memory,leak.device,errors,runtime.allocator,runtime.out,fault.out") \
+    X(odd_lock, "thread.model,thread.one,thread.waiting,stream.wait,event.query,leak.work") \
+    X(odd_slow, "lifecycle.busy,thread.one,errors,stream.wait,event.elapsed,leak.memory,runtime.copy") \
     X(odd_cache, "memory,info.memory,leak.memory,leak.device,errors.memory,runtime.allocator,runtime.out,fault.out") \
-    X(odd_alignment, "info,memory.alignment,memory.disjoint,copy.on_device,kernel.values,runtime.devices,runtime.allocator")
+    X(odd_alignment, "info,memory.alignment,memory.disjoint,copy.on_device,kernel.values,kernel.shapes,runtime.devices,runtime.allocator")
 
 /* Of kernels that the checks in C have no reference for: level 3 finds them, and tests/python/tools/test_check_level3.py
  * says by which check. */
 #define OPENREG_MUTANTS_OF_LEVEL_3(X) \
     X(kernel_out_nothing, "") \
-    X(kernel_cat_over, "") \
     X(kernel_index_dense, "")
 /* clang-format on */
 

@@ -95,6 +95,8 @@ def test_the_variable(caplog: pytest.LogCaptureFixture) -> None:
 
 # without the variable nothing stands between Python and the libraries
 def test_nothing_is_watched_without_the_variable(python: Any) -> None:
-    code = "import sys, torch\nprint([type(f).__module__ for f in sys.meta_path if 'openreg' in type(f).__module__])"
+    code = (
+        "import sys, torch\nprint([type(f).__module__ for f in sys.meta_path if 'torch_openreg' in type(f).__module__])"
+    )
     assert "_on_import" not in python(code).stdout
     assert "_on_import" in python(code, OPENREG_CONTRIB="1").stdout

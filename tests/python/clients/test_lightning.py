@@ -218,6 +218,7 @@ with open(f"{sys.argv[2]}.{trainer.global_rank}", "w") as file:
 
 
 # two processes that Lightning starts, a device each: what averaged gradients make of the weights on the CPU
+@pytest.mark.long
 def test_ddp_averages_gradients(script: Any, tmp_path: Path) -> None:
     settings = json.dumps({"accelerator": "openreg", "strategy": "openreg_ddp", "devices": 2})
     script(DDP, settings, str(tmp_path / "report"))

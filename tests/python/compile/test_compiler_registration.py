@@ -7,6 +7,8 @@ import subprocess
 from collections.abc import Callable
 from pathlib import Path
 
+import pytest
+
 PythonRunner = Callable[..., "subprocess.CompletedProcess[str]"]
 
 COMPILED = """
@@ -69,6 +71,7 @@ def test_registration_is_cheap(python: PythonRunner) -> None:
 
 
 # a second process finds the graph compiled; one with another version of this package doesn't
+@pytest.mark.long
 def test_graphs_are_cached_by_version(python: PythonRunner, tmp_path: Path) -> None:
     folder = {"TORCHINDUCTOR_CACHE_DIR": str(tmp_path), "TORCHINDUCTOR_AUTOGRAD_CACHE": "0"}
     assert python(COMPILED.format(change=""), **folder).stdout.split() == ["0", "1"]

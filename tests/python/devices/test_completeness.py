@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import ast
+import os
 import re
 import subprocess
 import sys
@@ -22,7 +23,8 @@ O = torch.openreg  # noqa: E741
 def test_the_table_of_names_is_complete_and_current(root: Path) -> None:
     """Each public name of torch.cuda, and each that PyTorch looks up on modules of devices, is there or has a reason."""
     command = [sys.executable, str(root / "tools" / "module_table.py"), "--check"]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    environment = {**os.environ, "OPENREG_DEVICE_NAME": "open" + "reg"}  # the page's, under whatever name this runs
+    done = subprocess.run(command, capture_output=True, text=True, check=False, env=environment)
     assert done.returncode == 0, done.stdout + done.stderr
 
 
@@ -96,7 +98,7 @@ def test_legacy_types_of_tensors(name: str) -> None:
     assert isinstance(made, getattr(O, name))
     assert not isinstance(like, getattr(O, name))
     assert not isinstance(made.to(torch.complex64), getattr(O, name))
-    assert made.type() == f"torch.openreg.{name}"
+    assert made.type() == f"torch.{made.device.type}.{name}"
     assert getattr(O, name)([1, 0]).tolist() == [1, 0]
     with pytest.raises(TypeError, match="of its own type"):
         getattr(O, name)(like)
@@ -143,7 +145,7 @@ def test_importing_changes_what_is_documented_and_nothing_else(root: Path, pytho
         if old[0] is not new[0] or old[1] != new[1]:
             print(name)
     """
-    printed = python(code, TORCH_DEVICE_BACKEND_AUTOLOAD="0").stdout.split()
+    printed = python(code, TORCH_DEVICE_BACKEND_AUTOLOAD="0", OPENREG_DEVICE_NAME="open" + "reg").stdout.split()
     documented = documented_changes(root)
     assert set(printed) <= documented
     assert {"torch.openreg", "torch.Tensor.openreg", "torch.nn.modules.module.Module.openreg"} <= set(printed)
@@ -159,7 +161,7 @@ def test_the_stub_of_the_binary_module_is_complete(root: Path) -> None:
     assert declared == {name for name in dir(_C) if not name.startswith("__")}
 
 
-@pytest.mark.parametrize("name", ["openreg", pytest.param("mychip", marks=pytest.mark.long)])
+@pytest.mark.parametrize("name", ["open" + "reg", pytest.param("mychip", marks=pytest.mark.long)])
 def test_types_reach_the_user(root: Path, tmp_path: Path, name: str) -> None:
     """The package says that it is typed, and mypy finds wrong types in a program that uses it, and nothing else."""
     pytest.importorskip("mypy", reason="mypy is not installed")
@@ -186,7 +188,7 @@ def test_types_reach_the_user(root: Path, tmp_path: Path, name: str) -> None:
         f"x.{name}(1.5)  # wrong\n"
         f"layer.{name}(device={{}})  # wrong\n"
         f"wrong = x.is_{name}  # wrong\n"
-        f"x.is_{'mychip' if name == 'openreg' else 'openreg'}  # wrong\n"
+        f"x.is_{'mychip' if name != 'mychip' else 'open' + 'reg'}  # wrong\n"
     )
     (tmp_path / "mypy.ini").write_text("[mypy]\nstrict = true\nplugins = torch_openreg_mypy\n")
     command = [sys.executable, "-m", "mypy", "--cache-dir", str(tmp_path / "cache"), "--follow-imports=silent"]

@@ -13,6 +13,7 @@ import _torch_openreg_device_name as naming
 import pytest
 import torch
 
+from torch_openreg import _registration
 from torch_openreg._integration import serialization
 
 NAMED = {"OPENREG_DEVICE_NAME": "mychip"}
@@ -173,6 +174,7 @@ def test_a_name_in_a_description(python: Any, tmp_path: Path) -> None:
 
 
 # the choice costs no import: neither the vendor's package, nor importlib.metadata's parsing, nor a driver
+@pytest.mark.fresh
 def test_reading_the_choice_is_cheap(python: Any, tmp_path: Path) -> None:
     path = str(declare(tmp_path, "torch_openreg_mychip", "mychip"))
     out = python(
@@ -206,12 +208,21 @@ def test_the_name_is_taken_by_another(python: Any) -> None:
         assert f"'{taken}' has taken it by foreign_openreg" in out.stdout
 
 
-# PyTorch's in-tree test extension has the same module: where it hides this package import torch says whose files were
-# found, also to a vendor's users, and registers nothing over it
-def test_in_tree_extension_is_recognised(python: Any, tmp_path: Path) -> None:
+# PyTorch's in-tree test extension has the same module: where it hides this package, or lies over its files, import torch
+# says whose file was found, also to a vendor's users, runs nothing of it and registers nothing over it
+@pytest.mark.parametrize("over", [False, True])
+def test_in_tree_extension_is_recognised(python: Any, tmp_path: Path, over: bool) -> None:
     package = tmp_path / "torch_openreg"
     package.mkdir()
-    (package / "__init__.py").write_text("import torch\ndef _autoload(): pass\n")
+    (package / "__init__.py").write_text(
+        "import sys\nprint('imported')\nimport torch\nimport torch_openreg._C\nfrom . import openreg\n"
+        "torch.utils.rename_privateuse1_backend('openreg')\n"
+        "torch._register_device_module('openreg', openreg)\ndef _autoload(): pass\n"
+    )
+    if over:  # both are in one folder, as `pip install --target` leaves them
+        for path in Path(_registration.__file__).parent.iterdir():
+            if path.name not in ("__init__.py", "__pycache__"):
+                (package / path.name).symlink_to(path)
     code = "import torch; print(torch.ones(1).item(), torch._C._get_privateuse1_backend_name())"
     declare(tmp_path, "torch_openreg_mychip", "mychip")
     for name in (None, "openreg"):
@@ -221,6 +232,7 @@ def test_in_tree_extension_is_recognised(python: Any, tmp_path: Path) -> None:
 
 
 # checkpoints go between names without map_location, in both directions; a device of PyTorch's is no name of ours
+@pytest.mark.long
 def test_files_go_between_names(python: Any, tmp_path: Path) -> None:
     save = "import torch; torch.save({{'x': torch.arange(3.0, device='{0}:1')}}, r'{1}')"
     load = "import torch; x = torch.load(r'{1}'{2})['x']; print(x.device, x.sum().item())"

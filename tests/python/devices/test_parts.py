@@ -3,14 +3,17 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
+from compiled_drivers import compile_driver
 
 LOADED = """
 import torch
 
 def loaded():
     with open("/proc/self/maps") as maps:
-        names = {line.split("/")[-1].strip() for line in maps if "openreg" in line and ".so" in line}
+        names = {line.split("/")[-1].strip() for line in maps if ".so" in line}
     parts = {name.split(".")[0] for name in names if "libtorch_openreg_" in name or name.startswith("_C_")}
     return sorted(part.removeprefix("libtorch_openreg") for part in parts)
 
@@ -119,4 +122,20 @@ graph.replay()
 assert x.tolist() == [2, 2, 2]
 assert loaded() == ["_graph"], loaded()
 """
+    )
+
+
+# a driver with kernels of its own: the first operator on its device loads the part that calls them
+def test_a_driver_with_kernels_loads_their_part(python, tmp_path: Path) -> None:
+    library = compile_driver(tmp_path, "kernels_driver.c")
+    python(
+        LOADED
+        + """
+x = torch.empty(3, device="openreg")
+assert loaded() == [], loaded()
+x.fill_(2)
+assert (x + x).tolist() == [4, 4, 4]
+assert loaded() == ["_kernels"], loaded()
+""",
+        OPENREG_DRIVER_LIBRARIES=f"kernels:{library}",
     )

@@ -47,10 +47,10 @@ def test_importing_again_changes_nothing(python: Any) -> None:
     python(
         """
         import importlib, sys, torch, torch_openreg
-        module, method = torch.openreg, torch.Tensor.openreg
+        module, method = torch.openreg, vars(torch.Tensor)["openreg"]
         importlib.reload(torch_openreg)
         assert torch.openreg is module is torch_openreg.openreg
-        assert torch.Tensor.openreg is method
+        assert vars(torch.Tensor)["openreg"] is method
         assert torch.utils.rename_privateuse1_backend("openreg") is None
         assert torch.ones(2).openreg().is_openreg
         """
@@ -205,7 +205,7 @@ def test_autoload_leaves_a_working_accelerator_alone(python: Any) -> None:
     # the question did not initialise CUDA, and the environment is as before
     assert out.stdout.splitlines() == ["False privateuseone ['1']", "False"]
     out = python(code.format(usable=False))
-    assert out.stdout.startswith("True openreg")
+    assert out.stdout.split()[:2] == ["True", "openreg"]
 
 
 # one accelerator a process

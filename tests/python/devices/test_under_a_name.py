@@ -17,6 +17,7 @@ pytestmark = pytest.mark.slow
 SAMPLE = ("devices/test_device.py", "devices/test_hooks.py")
 
 
+@pytest.mark.long
 def test_the_suite_passes_under_another_name(root: Path, tmp_path: Path) -> None:
     files = [f"tests/python/{path}" for path in SAMPLE]
     command = [sys.executable, "tools/named_tests.py", "mychip", "--folder", str(tmp_path / "copy"), "-q", *files]
@@ -49,6 +50,10 @@ def test_the_suite_passes_under_another_name(root: Path, tmp_path: Path) -> None
         (
             'match="OPENREG device 5 but torch.openreg.device_count"',
             'match="MYCHIP device 5 but torch.mychip.device_count"',
+        ),
+        (
+            '"3 operators ran on openreg, "; "Self OPENREG"; OPENREG_X',
+            '"3 operators ran on mychip, "; "Self MYCHIP"; OPENREG_X',
         ),
         ('"openreg = torch_openreg_lab.pytest_plugin"; run(\'entry(name="openreg_gloo")\')', None),
         ("from torch_openreg import openreg", None),

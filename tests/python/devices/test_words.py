@@ -23,6 +23,12 @@ PERMITTED = (
     r"\bopenreg: (\d|most device memory|the same order)",  # the pytest plugin's own lines
     r"device type at start of device string: openreg",  # PyTorch's error for the word that the user has written,
     r"\(torch\.openreg is torch\.mychip\)",  # and the hint behind it
+    r"\bOPENREG_[*<]\S*",  # variables of any driver, in help()
+    r"\bOpenRegGraph\b",  # a class of the library's, as CUDAGraph is one of torch.cuda; torch.accelerator.Graph is for any
+    r"# openreg: race-ok",  # a comment that the race detector reads
+    r"torch_openreg\.openreg - ``torch\.openreg``|, ``torch\.openreg`` under each name",  # the module of the library
+    r"``torch\.openreg`` doesn't have",
+    r"allocate: ``\"openreg\"``;",  # the allocator in PyTorch's place is the library's
 )
 
 
@@ -243,4 +249,36 @@ def test_of_the_pytest_plugin(tmp_path: Path) -> None:
     ):
         assert text in done.stdout, f"{text}\n{done.stdout}\n{done.stderr}"
     found = not_permitted(done.stdout + done.stderr)
+    assert not found, "\n".join(found)
+
+
+# help() of each public module, class and function, and of what the pytest plugin adds: no program names them all, so they are
+# walked, and that they are many is checked
+def test_of_help(python: Any, tmp_path: Path) -> None:
+    out = python(
+        """
+        import pydoc, types
+        import torch
+        import torch_openreg_lab.pytest_plugin
+        seen, pending = {}, [torch.mychip, torch_openreg_lab.pytest_plugin]
+        while pending:
+            value = pending.pop()
+            if id(value) in seen:
+                continue
+            seen[id(value)] = value
+            print(pydoc.render_doc(value, renderer=pydoc.plaintext))
+            for name, member in vars(value).items() if isinstance(value, types.ModuleType) else ():
+                if name.startswith("_") or not callable(member) and not isinstance(member, types.ModuleType):
+                    continue
+                home = member.__name__ if isinstance(member, types.ModuleType) else getattr(member, "__module__", None)
+                if (home or "").startswith(("torch_openreg.openreg", "torch_openreg_lab")):
+                    pending.append(member)
+        for owner in (torch.Tensor, torch.nn.Module, torch.UntypedStorage):
+            print(pydoc.render_doc(owner.mychip, renderer=pydoc.plaintext))
+        print("objects:", len(seen))
+        """,
+        OPENREG_DEVICE_NAME="mychip",
+    )
+    assert int(out.stdout.rpartition("objects:")[2]) > 150
+    found = not_permitted(out.stdout)
     assert not found, "\n".join(found)

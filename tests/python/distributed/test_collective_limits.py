@@ -1,17 +1,20 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""What gloo can't do is refused at the call, in every rank, as NCCL does: nobody waits for a peer that can't come."""
+"""What gloo can't do is refused at the call, in every rank that has such a tensor, as NCCL does."""
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
+import threading
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 import torch.distributed as dist
-from two_ranks import WORLD, Checks, assert_ended_well, assert_passed, fixture_of
+from two_ranks import WORLD, Checks, assert_ended_well, assert_passed, fixture_of, reports_of
 
 CHECKS = Checks("gloo")
 check = CHECKS.check("gloo")
@@ -112,6 +115,48 @@ def parts(rank: int, device: torch.device) -> None:
 
 
 @check
+def own_parts(rank: int, device: torch.device) -> None:
+    """What a rank gives to itself isn't what it has room for: in lists of other sizes for each rank, and in all_to_all."""
+    make = making(device)
+    uneven = [make(i + 1) for i in range(WORLD)]
+    long = [make(5 if i == rank else 3) for i in range(WORLD)]
+    calls: dict[str, Callable[[], Any]] = {
+        "all_gather": lambda: dist.all_gather(uneven, make(5), async_op=True),
+        "reduce_scatter": lambda: dist.reduce_scatter(make(5), uneven, async_op=True),
+        "all_to_all": lambda: dist.all_to_all(long, [make(3), make(3)], async_op=True),
+        "all_to_all_single": lambda: dist.all_to_all_single(
+            make(6), make(6), [4, 2] if rank == 0 else [2, 4], [3, 3], async_op=True
+        ),
+    }
+    for name, call in calls.items():
+        with pytest.raises(RuntimeError, match="that is its own"):
+            call()
+            pytest.fail(name)
+    assert_group_is_well(device)
+
+
+@check
+def one_type(rank: int, device: torch.device) -> None:
+    """Tensors of other types in one call, where gloo moves bytes and compares none; torch.distributed itself sees lists only."""
+    group, make, whole = dist.group.WORLD, making(device), making(device, torch.int32)
+    assert group is not None
+    for n in (3, 4):  # even and uneven ones
+        mixed = [make(3), whole(n)] if rank == 0 else [whole(n), make(3)]
+        calls: dict[str, Callable[[], Any]] = {
+            "all_gather": lambda mixed=mixed: group.allgather([mixed], [make(3)]),
+            "reduce_scatter": lambda mixed=mixed: group.reduce_scatter([make(3)], [mixed]),
+            "all_to_all": lambda n=n: group.alltoall([whole(3), whole(n)], [make(3), make(n)]),
+            "all_to_all_single": lambda: group.alltoall_base(whole(4), make(4), [], []),
+        }
+        for name, call in calls.items():
+            # an even all_gather is compared by gloo
+            with pytest.raises((TypeError, RuntimeError), match="one type|invalid tensor type"):
+                call()
+                pytest.fail(name)
+    assert_group_is_well(device)
+
+
+@check
 def peers(rank: int, device: torch.device) -> None:
     """A peer that the group doesn't have, and the rank itself."""
     group, x = dist.group.WORLD, torch.zeros(3, device=device)
@@ -138,6 +183,55 @@ def devices(rank: int, device: torch.device) -> None:
         with pytest.raises(RuntimeError, match="must all be of openreg or all of the CPU"):
             call()
     assert_group_is_well(device)
+
+
+# What ranks alone can't know: TORCH_DISTRIBUTED_DEBUG=DETAIL has them compare their calls first, as with every backend.
+DETAILED = Checks("gloo")
+
+
+@DETAILED.check("gloo")
+def calls_that_disagree(rank: int, device: torch.device) -> None:
+    """Other sizes, types and calls in another rank are refused in both, at once, and the group is well."""
+    make, other = making(device), making(device, torch.int32)
+    calls: dict[str, Callable[[], Any]] = {
+        "size": lambda: dist.all_reduce(make(3 + rank)),
+        "type": lambda: dist.all_reduce((make, other)[rank](3)),
+        "call": lambda: dist.all_reduce(make(3)) if rank == 0 else dist.broadcast(make(3), 0),
+    }
+    for name, call in calls.items():
+        with pytest.raises(RuntimeError, match="Detected mismatch between collectives"):
+            call()
+            pytest.fail(name)
+    assert_group_is_well(device)
+
+
+@DETAILED.check("gloo")
+def cpu_and_device_apart(rank: int, device: torch.device) -> None:
+    """Collectives of CPU and of openreg tensors in other orders don't meet there, either."""
+    dist.barrier()
+    results: list[float] = []
+
+    def on_the_cpu() -> None:
+        for i in range(30):
+            x = torch.full((7,), float(i + rank))
+            dist.all_reduce(x)
+            results.append(x[0].item())
+
+    worker = threading.Thread(target=on_the_cpu)
+    worker.start()
+    for i in range(30):
+        y = torch.full((5,), float(2 * i + rank), device=device)
+        dist.all_reduce(y)
+        assert y[4].item() == 4.0 * i + 1
+    worker.join()
+    assert results == [2.0 * i + 1 for i in range(30)]
+
+
+def test_calls_that_are_compared(tmp_path: Path) -> None:
+    reports = reports_of(__file__, tmp_path, TORCH_DISTRIBUTED_DEBUG="DETAIL")
+    for name in DETAILED.names():
+        assert_passed(reports, name)
+    assert_ended_well(reports)
 
 
 ranks = fixture_of(__file__)
@@ -182,4 +276,4 @@ print(x.tolist())
 
 
 if __name__ == "__main__":
-    CHECKS.main()
+    (DETAILED if os.environ.get("TORCH_DISTRIBUTED_DEBUG") else CHECKS).main()

@@ -65,6 +65,22 @@ def host_goes_on(rank: int, device: torch.device) -> None:
 
 
 @check
+def result_after_wait(rank: int, device: torch.device) -> None:
+    """Behind wait() the results can be had before they are there; in order with the stream. Before wait() they can't."""
+    x = torch.full((3,), 1.0 + rank, device=device)
+    peer = Peer(rank)
+    work = dist.all_reduce(x, async_op=True)
+    if rank == 0:
+        with pytest.raises(RuntimeError, match=r"before calling result\(\)"):
+            work.result()
+    work.wait()
+    (result,) = work.result()
+    if rank == 0:
+        peer.come()
+    assert result.tolist() == [3.0] * 3
+
+
+@check
 def future_after_wait(rank: int, device: torch.device) -> None:
     """Behind wait() the future has its value, though the host didn't wait there: DDP asks for it with uneven inputs."""
     for _ in range(20):
@@ -101,6 +117,45 @@ def reduce_scatter_goes_on(rank: int, device: torch.device) -> None:
     assert work.is_success()
     assert work.wait(datetime.timedelta(seconds=60))
     assert [x.tolist() for x in work.result()] == [out.tolist()]
+
+
+@check
+def messages_go_on(rank: int, device: torch.device) -> None:
+    """wait() of a message makes the stream wait that is current then, and not the host; others go on."""
+    x = torch.zeros(1000, device=device)
+    peer = Peer(rank)
+    if rank == 1:
+        for value in (2.0, 3.0):
+            dist.send(torch.full((1000,), value, device=device), 0)
+        return
+    work = dist.irecv(x, 1)
+    assert work is not None
+    early = x.clone()
+    work.wait()
+    assert not work.is_completed()
+    with torch.openreg.stream(torch.openreg.Stream(device)):
+        assert torch.ones(3, device=device).sum().item() == 3.0
+    peer.come()
+    later = torch.zeros(1000, device=device)
+    dist.recv(later, 1)
+    assert (early[7].item(), x[7].item(), later[7].item()) == (0.0, 2.0, 3.0)
+    assert work.is_completed()
+    assert work.is_success()
+    assert work.wait(datetime.timedelta(seconds=60))
+
+
+@check
+def many_messages(rank: int, device: torch.device) -> None:
+    """Pending ones in both directions, tags in another order than the sender's, tensors that nobody keeps; no thread for each."""
+    before = len(os.listdir("/proc/self/task"))
+    works = [dist.isend(torch.full((100,), float(i + rank), device=device), 1 - rank, tag=i) for i in range(100)]
+    got = {tag: torch.zeros(100, device=device) for tag in reversed(range(100))}
+    works += [dist.irecv(x, 1 - rank, tag=tag) for tag, x in got.items()]
+    for work in works[100:] + works[:100]:
+        assert work is not None
+        work.wait()
+    assert len(os.listdir("/proc/self/task")) < before + 20
+    assert [got[tag][99].item() for tag in range(100)] == [float(i + 1 - rank) for i in range(100)]
 
 
 @check

@@ -205,7 +205,7 @@ def parameter(device: torch.device, later: bool) -> list[torch.Tensor]:
 
 
 def wrong_sizes(device: torch.device, later: bool) -> list[torch.Tensor]:
-    finish(dist.all_gather([torch.empty(3, device=device), torch.empty(4, device=device)], values(device, 3)))
+    finish(dist.all_gather([torch.empty(3, device=device), torch.empty(3, 1, device=device)], values(device, 3)))
     return []
 
 
@@ -458,9 +458,10 @@ def uneven_lists(rank: int, device: torch.device) -> None:
             finish(dist.reduce_scatter(out_of_own, inputs, op, async_op=later))
             assert out_of_own.tolist() == expected[: rank + 1]
             assert [each.tolist() for each in inputs] == [values(CPU, i + 1).tolist() for i in range(WORLD)]
-    with pytest.raises(RuntimeError, match="as many elements"):
-        dist.reduce_scatter(torch.zeros(5, device=device), [values(device, i + 1) for i in range(WORLD)])
-    dist.barrier()
+        for own in (values(device, rank + 1), values(device, rank + 1).cpu().repeat_interleave(2).to(device)[::2]):
+            gathered = [torch.zeros(1, device=device), torch.zeros(2, 3, device=device)[:, 1]]
+            finish(dist.all_gather(gathered, own, async_op=later))
+            assert [each.tolist() for each in gathered] == [[1.0], [11.0, 12.0]]
 
 
 @check(PLAIN)

@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import datetime
 import os
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -15,7 +17,7 @@ from typing import Any
 import pytest
 import torch
 import torch.distributed as dist
-from two_ranks import WORLD, Checks, give_up_after, reports_of
+from two_ranks import DRIVERS, WORLD, Checks, fake_nccl, give_up_after, reports_of
 
 CHECKS = Checks("gloo")
 check = CHECKS.check("gloo")
@@ -293,22 +295,77 @@ def peer_that_dies(rank: int, device: torch.device) -> None:
 WIDE = Checks("gloo")
 WIDE.check("gloo")(results_are_those_of_the_cpu)
 
-DRIVERS = Path(os.environ.get("OPENREG_BUILD_DIR", Path(__file__).parents[3] / "build")) / "tests" / "drivers"
+
+def ranks_of_torchrun() -> None:
+    """The program of a rank that torchrun has started, of any number: each call, with every root and parts of other sizes."""
+    dist.init_process_group()
+    rank, world = dist.get_rank(), dist.get_world_size()
+    device = torch.device("openreg", int(os.environ["LOCAL_RANK"]))
+    torch.openreg.set_device(device)
+    for dtype in (torch.float32, torch.float16, torch.bfloat16, torch.int64, torch.uint8):
+        same(device, dist.all_reduce, values(rank, 33, dtype=dtype))
+    for op in (dist.ReduceOp.MAX, dist.ReduceOp.MIN, dist.ReduceOp.PRODUCT):
+        same(device, lambda x, op=op: dist.all_reduce(x, op), values(rank, 7))
+    for root in range(world):
+        same(device, lambda x, root=root: dist.broadcast(x, root), values(rank, 5))
+        x = values(rank, 4).to(device)
+        dist.reduce(x, root)
+        assert rank != root or x.tolist() == sum(values(of, 4) for of in range(world)).tolist()
+    same(device, lambda out, x: dist.all_gather_into_tensor(out, x), torch.zeros(3 * world), values(rank, 3))
+    same(device, lambda out, x: dist.reduce_scatter_tensor(out, x), torch.zeros(3), values(rank, 3 * world))
+    same(device, lambda out, x: dist.all_to_all_single(out, x), torch.zeros(2 * world, 2), values(rank, 2 * world, 2))
+    sent, got = [(rank + 2 * to) % 4 for to in range(world)], [(of + 2 * rank) % 4 for of in range(world)]
+    same(
+        device,
+        lambda out, x: dist.all_to_all_single(out, x, got, sent),
+        torch.zeros(sum(got), 2),
+        values(rank, sum(sent), 2),
+    )
+    outs = [torch.zeros(size, device=device) for size in got]
+    dist.all_to_all(outs, [values(rank, size).to(device) for size in sent])
+    assert [out.tolist() for out in outs] == [values(of, size).tolist() for of, size in enumerate(got)]
+    outs = [torch.zeros((of * 3) % 5, device=device) for of in range(world)]  # rank 0 has nothing
+    dist.all_gather(outs, values(rank, (rank * 3) % 5).to(device))
+    assert [out.tolist() for out in outs] == [values(of, (of * 3) % 5).tolist() for of in range(world)]
+    part = torch.zeros(3, device=device)
+    dist.reduce_scatter(part, [values(rank, 3).to(device) * (to + 1) for to in range(world)])
+    assert part.tolist() == (sum(values(of, 3) for of in range(world)) * (rank + 1)).tolist()
+    previous = (rank - 1) % world
+    out, own = torch.zeros(9, device=device), values(rank, 9).to(device)
+    ring = [dist.P2POp(dist.isend, own, (rank + 1) % world), dist.P2POp(dist.irecv, out, previous)]
+    for work in dist.batch_isend_irecv(ring):
+        work.wait()
+    assert out.tolist() == values(previous, 9).tolist()
+    pair = dist.new_group([0, world - 1])
+    if rank in (0, world - 1):
+        x = values(rank, 5).to(device)
+        dist.all_reduce(x, group=pair)
+        assert x.tolist() == (values(0, 5) + values(world - 1, 5)).tolist()
+    ddp = torch.nn.parallel.DistributedDataParallel(torch.nn.Linear(4, 2, device=device))
+    ddp(values(rank, 3, 4).to(device)).sum().backward()
+    expected = sum(values(of, 3, 4).sum(0) for of in range(world)) / world
+    torch.testing.assert_close(ddp.module.weight.grad.cpu(), expected.expand(2, 4))
+    dist.destroy_process_group()
 
 
 def run_ranks(folder: Path, **environment: str) -> list[dict[str, Any]]:
-    library = DRIVERS / "libopenreg_cuda_fake.so"
-    if not library.exists():
-        pytest.skip(f"{library} is not built: it takes CUDA's headers, and `cmake --build build`")
-    return reports_of(
-        __file__,
-        folder,
-        OPENREG_DRIVER_LIBRARIES=f"cuda:{library}",
-        OPENREG_DRIVERS="cuda",
-        OPENREG_COMM="1",
-        FAKE_GPU_NCCL_DELAY_US="20000",
-        **environment,
+    return reports_of(__file__, folder, FAKE_GPU_NCCL_DELAY_US="20000", **fake_nccl(), **environment)
+
+
+@pytest.mark.parametrize("count", [3, 4])
+def test_more_ranks(count: int) -> None:
+    kept = {key: value for key, value in os.environ.items() if not key.startswith(("OPENREG_", "TORCH_DISTRIBUTED_"))}
+    settings = {"OPENREG_PREFERENCES": os.devnull, "OMP_NUM_THREADS": "1", "FAKE_GPU_DEVICES": str(count)}
+    command = [sys.executable, "-W", "ignore", "-m", "torch.distributed.run", "--standalone"]
+    done = subprocess.run(
+        [*command, f"--nproc-per-node={count}", __file__],
+        env=kept | settings | fake_nccl() | {"FAKE_GPU_NCCL_DELAY_US": "2000"},
+        capture_output=True,
+        text=True,
+        timeout=150,
+        check=False,
     )
+    assert done.returncode == 0, done.stderr[-6000:]
 
 
 @pytest.fixture(scope="module")
@@ -339,5 +396,7 @@ def test_collectives_by_the_drivers_library(reports: list[dict[str, Any]], rank:
     assert report["status"] == 0, report["output"][-4000:]
 
 
-if __name__ == "__main__":
+if __name__ == "__main__" and "TORCHELASTIC_RUN_ID" in os.environ:
+    ranks_of_torchrun()
+elif __name__ == "__main__":
     (DEATH if os.environ.get("PEER_DIES") else WIDE if os.environ.get("WIDE") else CHECKS).main()

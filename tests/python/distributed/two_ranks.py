@@ -143,16 +143,29 @@ def reports_of(program: str, folder: Path, timeout: float = 150, **environment: 
     return reports
 
 
-def fixture_of(program: str) -> Any:
+DRIVERS = Path(os.environ.get("OPENREG_BUILD_DIR", Path(__file__).parents[3] / "build")) / "tests" / "drivers"
+
+
+def fake_nccl() -> dict[str, str]:
+    """The variables of collectives by the driver's own library: the CUDA driver over fakes of CUDA's runtime and of NCCL."""
+    library = DRIVERS / "libopenreg_cuda_fake.so"
+    if not library.exists():
+        pytest.skip(f"{library} is not built: it takes CUDA's headers, and `cmake --build build`")
+    return {"OPENREG_DRIVER_LIBRARIES": f"cuda:{library}", "OPENREG_DRIVERS": "cuda", "OPENREG_COMM": "1"}
+
+
+def fixture_of(program: str, *more: str) -> Any:
     """Makes the fixture `ranks` of a file: what each rank of its pair reports, with operators as they are, and staged.
 
     Args:
         program: The file.
+        more: "driver": also with the collectives of a driver.
     """
 
-    @pytest.fixture(scope="module", params=["auto", "staged"], name="ranks")
+    @pytest.fixture(scope="module", params=["auto", "staged", *more], name="ranks")
     def ranks(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, Any]]:
-        return reports_of(program, tmp_path_factory.mktemp("ranks"), OPENREG_OPERATORS=request.param)
+        variables = fake_nccl() if request.param == "driver" else {"OPENREG_OPERATORS": request.param}
+        return reports_of(program, tmp_path_factory.mktemp("ranks"), **variables)
 
     return ranks
 

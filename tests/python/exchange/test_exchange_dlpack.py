@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import gc
 from typing import Any
 
@@ -128,3 +129,56 @@ def test_subclasses(x: torch.Tensor) -> None:
     parameter = torch.nn.Parameter(x)
     assert parameter.__dlpack_device__() == (DLDeviceType.kDLExtDev, 1)
     assert torch.from_dlpack(parameter.detach()).data_ptr() == x.data_ptr()
+
+
+class CExchange(ctypes.Structure):
+    """DLPackExchangeAPI of DLPack 1.3 (ATen/dlpack.h)."""
+
+    _fields_ = (
+        ("version", ctypes.c_uint32 * 2),
+        ("prev_api", ctypes.c_void_p),
+        ("managed_tensor_allocator", ctypes.c_void_p),
+        ("managed_tensor_from_py_object", ctypes.c_void_p),
+        ("managed_tensor_to_py_object", ctypes.c_void_p),
+        ("dltensor_from_py_object", ctypes.PYFUNCTYPE(ctypes.c_int, ctypes.py_object, ctypes.c_void_p)),
+        (
+            "current_work_stream",
+            ctypes.PYFUNCTYPE(ctypes.c_int, ctypes.c_int32, ctypes.c_int32, ctypes.POINTER(ctypes.c_void_p)),
+        ),
+    )
+
+
+class DLTensor(ctypes.Structure):
+    """DLTensor of the same header."""
+
+    _fields_ = (
+        ("data", ctypes.c_void_p),
+        ("device_type", ctypes.c_int32),
+        ("device_id", ctypes.c_int32),
+        ("ndim", ctypes.c_int32),
+        ("dtype", ctypes.c_uint8 * 4),
+        ("shape", ctypes.POINTER(ctypes.c_int64)),
+        ("strides", ctypes.POINTER(ctypes.c_int64)),
+        ("byte_offset", ctypes.c_uint64),
+    )
+
+
+# DLPack's C exchange API: memory, device and shape of a tensor, and the stream that its work is on
+@pytest.mark.skipif(not hasattr(torch.Tensor, "__dlpack_c_exchange_api__"), reason="this torch has none")
+def test_the_c_exchange_api(x: torch.Tensor) -> None:
+    get = ctypes.pythonapi.PyCapsule_GetPointer
+    get.restype, get.argtypes = ctypes.c_void_p, [ctypes.py_object, ctypes.c_char_p]
+    api = CExchange.from_address(get(torch.Tensor.__dlpack_c_exchange_api__, b"dlpack_exchange_api"))
+    shown = DLTensor()
+    part = x[2:5]
+    assert api.dltensor_from_py_object(part, ctypes.addressof(shown)) == 0
+    assert shown.data + shown.byte_offset == part.data_ptr()
+    assert (shown.device_type, shown.device_id) == (DLDeviceType.kDLExtDev, 1)
+    assert (shown.ndim, shown.shape[0]) == (1, 3)
+    found = ctypes.c_void_p()
+    stream = torch.openreg.Stream("openreg:1")
+    with torch.openreg.stream(stream):
+        assert api.current_work_stream(DLDeviceType.kDLExtDev, 1, ctypes.byref(found)) == 0
+        assert (found.value or 0) == stream.native_handle
+    assert api.current_work_stream(DLDeviceType.kDLExtDev, 1, ctypes.byref(found)) == 0
+    assert (found.value or 0) == torch.openreg.default_stream(1).native_handle

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 import torch
+import torch.utils.checkpoint
 from torch import nn
 
 D = "openreg"
@@ -93,6 +94,67 @@ def test_graph_grad_scaling() -> None:
     assert weight.grad.tolist() == [32] * 3
 
 
+@pytest.mark.parametrize("make", [torch.optim.Adam, torch.optim.AdamW, torch.optim.SGD])
+def test_graph_scaling_fused_optimizers(make: Any) -> None:
+    "A whole step with a GradScaler: scaling, backward, the optimizer's step, which a gradient of inf skips, the new scale."
+    options = {"lr": 0.1, "fused": True} | ({} if make is torch.optim.SGD else {"capturable": True})
+    eager = nn.Linear(5, 3).to(D)
+    model = copy.deepcopy(eager)
+    inputs = [factor * torch.ones(2, 5).to(D) for factor in (1, 1, torch.inf, 2, 3)]
+
+    def train(model: nn.Module, optimizer: torch.optim.Optimizer, scaler: Any, x: torch.Tensor) -> None:
+        optimizer.zero_grad(set_to_none=True)
+        scaler.scale(model(x).square().mean()).backward()
+        scaler.step(optimizer)
+        scaler.update()
+
+    def scaler() -> Any:
+        return torch.amp.GradScaler(D, init_scale=8.0, growth_interval=2)
+
+    optimizer, eager_scaler = make(eager.parameters(), **options), scaler()
+    expected = []
+    for x in inputs:
+        train(eager, optimizer, eager_scaler, x)
+        expected.append([eager_scaler.get_scale(), *(p.detach().clone() for p in eager.parameters())])
+
+    optimizer, graph_scaler = make(model.parameters(), **options), scaler()
+    side, x = torch.openreg.Stream(), inputs[0].clone()
+    side.wait_stream(torch.openreg.current_stream())
+    with torch.openreg.stream(side):
+        train(model, optimizer, graph_scaler, x)
+    graph = torch.openreg.OpenRegGraph()
+    with torch.openreg.graph(graph, stream=side):
+        train(model, optimizer, graph_scaler, x)
+    for given, wanted in zip(inputs[1:], expected[1:], strict=True):
+        x.copy_(given)
+        graph.replay()
+        torch.testing.assert_close([graph_scaler.get_scale(), *(p.detach() for p in model.parameters())], wanted)
+
+
+@pytest.mark.parametrize("kind", ["OpenRegGraph", "torch.accelerator.Graph"])
+def test_graph_optims_with_explicitly_capturable_param_groups(kind: str) -> None:
+    "An optimizer that would repeat the numbers of one step says so; outside of a capture, and with capturable=True, it steps."
+    weight = torch.ones(3, device=D, requires_grad=True)
+    weight.grad = torch.ones(3, device=D)
+    on_cpu = torch.ones(3, requires_grad=True)
+    on_cpu.grad = torch.ones(3)
+    wrong, right = torch.optim.Adam([weight], lr=0.1), torch.optim.Adam([weight], lr=0.1, capturable=True)
+    other = torch.optim.Adam([on_cpu], lr=0.1)
+    for optimizer in (wrong, right):
+        optimizer.step()
+    with torch.openreg.stream(torch.openreg.Stream()):
+        graph = torch.accelerator.Graph() if kind != "OpenRegGraph" else torch.openreg.OpenRegGraph()
+        graph.capture_begin()
+        with pytest.raises(RuntimeError, match=r"step\(\) of Adam is being captured.*capturable=True"):
+            wrong.step()
+        right.step()
+        other.step()
+        graph.capture_end()
+        graph.replay()
+        wrong.step()
+    assert on_cpu.max().item() < 1
+
+
 def test_graph_autocast() -> None:
     "Casts are part of the graph."
     x, w = torch.randn(4, 4).to(D), torch.randn(4, 4).to(D)
@@ -108,6 +170,36 @@ def test_graph_autocast() -> None:
     graph.replay()
     assert out.dtype == torch.bfloat16
     assert torch.equal(out, work())
+
+
+def test_graph_checkpoint_preserve_rng_state() -> None:
+    "A checkpoint with dropout can't draw the same numbers twice in a replay, and says so; without the state it is captured."
+    x, layer = torch.randn(4, 8, device=D), nn.Linear(8, 8).to(D)
+    side = torch.openreg.Stream()
+
+    def step(preserve: bool) -> torch.Tensor:
+        layer.zero_grad(set_to_none=False)
+        drop = 0.5 if preserve else 0.0
+        checkpointed = torch.utils.checkpoint.checkpoint(
+            lambda x: nn.functional.dropout(layer(x), drop).tanh(), x, use_reentrant=False, preserve_rng_state=preserve
+        )
+        checkpointed.sum().backward()
+        return layer.weight.grad
+
+    with torch.openreg.stream(side):
+        step(False)
+    with (
+        pytest.raises(RuntimeError, match="has failed: setting the state of a generator can't be captured"),
+        torch.openreg.graph(torch.openreg.OpenRegGraph(), stream=side),
+    ):
+        step(True)
+    graph = torch.openreg.OpenRegGraph()
+    with torch.openreg.graph(graph, stream=side):
+        gradient = step(False)
+    x.mul_(2)
+    graph.replay()
+    replayed = gradient.clone()
+    torch.testing.assert_close(replayed, step(False))
 
 
 @pytest.mark.parametrize("count", [1, 2])
@@ -138,6 +230,42 @@ def test_graph_make_graphed_callables(count: int) -> None:
     torch.testing.assert_close(eager.state_dict(), graphed.state_dict())
     made[0].eval()
     assert made[0](torch.ones(2, 6, device=D)).shape == (2, 6)
+
+
+def test_memory_of_a_step() -> None:
+    "A graph's pool takes what an eager step takes at its most; a replay takes no more, and keeps nothing."
+    model = nn.Sequential(nn.Linear(64, 256), nn.ReLU(), nn.Linear(256, 10)).to(D)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    x, y = torch.randn(512, 64).to(D), torch.randint(0, 10, (512,)).to(D)
+    static = torch.openreg.memory_allocated()
+
+    def step() -> None:
+        optimizer.zero_grad()
+        nn.functional.cross_entropy(model(x), y).backward()
+        optimizer.step()
+
+    def peak(work: Any) -> int:
+        torch.openreg.synchronize()
+        torch.openreg.reset_peak_memory_stats()
+        work()
+        torch.openreg.synchronize()
+        return torch.openreg.max_memory_allocated()
+
+    side, graph = torch.openreg.Stream(), torch.openreg.OpenRegGraph()
+
+    def capture() -> None:
+        with torch.openreg.graph(graph, stream=side):
+            step()
+
+    with torch.openreg.stream(side):
+        step()
+        eager = peak(step) - static
+    captured = peak(capture) - static
+    kept = torch.openreg.memory_allocated()
+    assert captured <= eager
+    graph.replay()
+    assert peak(graph.replay) - kept < 0.02 * eager
+    assert torch.openreg.memory_allocated() == kept
 
 
 def test_graph_make_graphed_callables_of_a_function() -> None:

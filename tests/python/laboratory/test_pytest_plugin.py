@@ -46,7 +46,9 @@ def settled() -> None:
 
 def run(pytester: pytest.Pytester, *options: str) -> pytest.RunResult:
     """A session in this process."""
-    return pytester.runpytest_inprocess(*FAST, *options)
+    # A module of an installed plugin that another test has imported before.
+    quiet = ("-W", "ignore::pytest.PytestAssertRewriteWarning")
+    return pytester.runpytest_inprocess(*FAST, *quiet, *options)
 
 
 # ---------------------------------------------------------------------------------------------- without an option

@@ -63,6 +63,32 @@ def test_report() -> None:
         assert part in race.text
 
 
+# A report of reuse says which line let the last reference go, in its text, too; others say nothing of the kind.
+def test_reuse_names_the_line_that_freed() -> None:
+    side = torch.openreg.Stream()
+
+    def drop(tensors: list[torch.Tensor]) -> None:
+        tensors.clear()
+
+    with torch.openreg.detect_races() as found:
+        a = torch.ones(5000, device=DEVICE)
+        address = a.data_ptr()
+        side.wait_stream(torch.openreg.current_stream())
+        with torch.openreg.stream(side):
+            _KEPT.append(a * 2)
+        tensors = [a]
+        del a
+        drop(tensors)
+        b = torch.zeros(5000, device=DEVICE)
+        assert b.data_ptr() == address
+        _race()
+    reuse, other = found
+    assert (reuse.kind, other.kind, other.freed) == ("reuse", "read-write", "")
+    assert reuse.freed == f"{Path(__file__).name}:{drop.__code__.co_firstlineno + 1} in drop"
+    assert f"\n  freed at {reuse.freed}\n" in reuse.text
+    assert "freed at" not in other.text
+
+
 # With stacks each use has all of Python's, the innermost line first, and so have the text and the exception; a line that is
 # reached in two ways has two. Without, there are none.
 def test_stacks() -> None:
@@ -234,6 +260,7 @@ _SYNCHRONIZING: dict[str, Callable[[torch.Tensor], object]] = {
 
 # A program that goes on with the streams and events of a lost device gets the device's own errors, in mode raise, too, and
 # a report that says where it was lost.
+@pytest.mark.fresh  # the line is in no file, and that of the interpreter that forks is
 def test_lost_device(python: PythonRunner) -> None:
     code = """
         import contextlib, torch, torch_openreg
@@ -355,6 +382,7 @@ def test_variable(python: PythonRunner) -> None:
         ("torch.openreg.synchronize()", 1, "RaceError: race: the host"),
         ("torch.accelerator.synchronize()", 1, "RaceError: race: the host"),
         ("torch.openreg.current_stream().synchronize()", 1, "RaceError: race: the host"),
+        ("torch.openreg.current_stream().record_event().synchronize()", 1, "RaceError: race: the host"),
         ("import os\nif os.fork() != 0: print(os.wait()[1]); os._exit(0)", 0, "race: the host"),
     ],
 )

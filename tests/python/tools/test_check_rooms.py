@@ -120,6 +120,11 @@ def test_planted_instrument(root: Path, tree: Path) -> None:
             "static openreg_lock lock = OPENREG_LOCK_INITIALIZER;\n",
             "runtime: runtime/lab/races/races.c has the lock lock without a stage in base/fork.h",
         ),
+        (
+            "runtime/graph/graphs.c",
+            '#include "device/stream.h"\n',
+            "runtime: runtime/graph/graphs.c includes device/stream.h, which is not graph's to use",
+        ),
         ("runtime/src/extra/x.c", "", "runtime: runtime/src/extra/x.c is in no room"),
         (
             "runtime/drivers/sim/sim.c",

@@ -7,7 +7,7 @@ import re
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[3]
-EXTENSIONS = ("comm.", "ipc.", "vmm.", "kernel.")  # of headers of their own
+EXTENSIONS = ("comm.", "graph.", "ipc.", "vmm.", "kernel.")  # of headers of their own
 
 
 def squeeze(text: str) -> str:

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import email
+import importlib.metadata
 import os
 import platform
 import re
@@ -19,8 +20,10 @@ import pytest
 import torch
 from packaging.requirements import Requirement
 
+from torch_openreg import _new
+
 MINOR = ".".join(torch.__version__.split(".")[:2])
-PARTS = ("", "_compile", "_distributed", "_profile")  # of the shim: a library each
+PARTS = ("", "_compile", "_distributed", "_graph", "_profile")  # of the shim: a library each
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(1200)]
 
@@ -242,6 +245,64 @@ def test_first_program(installed: Path, root: Path) -> None:
     out = run(installed, program).splitlines()
     assert out[0].startswith("openreg:0 ")
     assert "bytes on OpenReg simulated device 0" in out[1]
+
+
+@pytest.fixture(scope="module")
+def vendors(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """An environment with torch and what torch requires, and nothing else; the wheel; and that of what `new` writes."""
+    folder = tmp_path_factory.mktemp("vendor")
+    driver = _new.make_driver("mychip", folder / "torch-mychip")
+    pip = (sys.executable, "-m", "pip", "--disable-pip-version-check", "--no-input")
+    alone = ("--quiet", "--no-index", "--no-deps")
+    command = [*pip, "wheel", *alone, "--no-build-isolation", "--wheel-dir", str(folder), str(driver)]
+    subprocess.run(command, check=True)
+    (package,) = folder.glob("torch_mychip-*-py3-none-linux_*.whl")
+    venv = folder / "venv"
+    subprocess.run([sys.executable, "-m", "venv", "--without-pip", str(venv)], check=True)
+    site = next(venv.glob("lib/python*/site-packages"))
+    pending, seen = ["torch", "tomlkit"], set()
+    while pending:
+        distribution = importlib.metadata.distribution(pending.pop())
+        if distribution.name in seen:
+            continue
+        seen.add(distribution.name)
+        for requirement in map(Requirement, distribution.requires or ()):
+            if requirement.marker is None or requirement.marker.evaluate({"extra": ""}):
+                pending.append(requirement.name)
+        for name in {file.parts[0] for file in distribution.files or ()} - {"..", "__pycache__"}:
+            (site / name).symlink_to(distribution.locate_file(name))
+    assert not {"pytest", "numpy", "torch-openreg"} & seen
+    into = (*pip, "--python", str(venv / "bin" / "python"))
+    subprocess.run([*into, "install", *alone, str(wheel), str(package)], check=True)
+    subprocess.run([*into, "check"], check=True)
+    return venv
+
+
+# two wheels beside torch are enough for the vendor's users: the program of the vendor's README and its demo
+def test_a_vendors_environment(vendors: Path) -> None:
+    driver = vendors.parent / "torch-mychip"
+    program = (driver / "README.md").read_text().split("```python\n")[1].split("```")[0]
+    printed = run(vendors, program)
+    assert re.fullmatch(r"[\d.]+ .*mychip.* \d+\n", printed), printed
+    demo = (driver / "demo.py").read_text()
+    assert "bytes of mychip:0" in run(vendors, demo.replace("sys.exit(main())", "assert main() == 0"))
+
+
+# there a function is compiled, too, and ranks communicate
+def test_more_in_a_vendors_environment(vendors: Path) -> None:
+    out = run(
+        vendors,
+        f"""
+        import torch, torch.distributed as dist
+        x = torch.arange(6.0, device="mychip").reshape(2, 3)
+        print(torch.compile(lambda x: (x.sin() @ x.t()).sum())(x).device)
+        dist.init_process_group(init_method="file://{vendors / "store"}", rank=0, world_size=1)
+        dist.all_reduce(x)
+        print(x.sum().item())
+        dist.destroy_process_group()
+        """,
+    )
+    assert out == "mychip:0\n15.0\n"
 
 
 # acceptance 4.33: an installed wheel is found by `import torch`

@@ -147,7 +147,9 @@ def usr(build: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_install_components(build: Path, tmp_path: Path) -> None:
     assert installed_files(build, tmp_path, "runtime") == {
         f"usr/{LIBDIR}/libopenreg.so.1",
+        f"usr/{LIBDIR}/libopenreg_graph.so",
         f"usr/{LIBDIR}/libopenreg_lab.so",
+        f"usr/{LIBDIR}/libopenreg_sharing.so",
         "usr/bin/openreg-check",
         "usr/bin/openreg-info",
     }

@@ -185,6 +185,55 @@ def test_gpt(packages: Path, python: PythonRunner) -> None:
     python(GPT, timeout=250, PYTHONPATH=str(packages), OPENREG_DRIVERS="opencl", **ENVIRONMENT)
 
 
+# a captured training step calls the driver's kernels, and its losses are the CPU's; the contract of graphs in C holds, too
+def test_graphs(library: Path, python: PythonRunner) -> None:
+    code = f"""
+        import subprocess, sys
+        import torch
+        import torch.nn.functional as F
+        from torch import nn
+
+        def train(device, captures):
+            torch.manual_seed(0)
+            model = nn.Sequential(nn.Linear(8, 16), nn.LayerNorm(16), nn.GELU(), nn.Linear(16, 4)).to(device)
+            optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
+            batches = [(torch.randn(6, 8), torch.randint(0, 4, (6,))) for _ in range(6)]
+            x, y = (tensor.to(device) for tensor in batches[0])
+            def step():
+                optimizer.zero_grad()
+                loss = F.cross_entropy(model(x), y)
+                loss.backward()
+                optimizer.step()
+                return loss
+            losses = []
+            def run(batch, work):
+                x.copy_(batch[0])
+                y.copy_(batch[1])
+                losses.append(work().item())
+            if not captures:
+                for batch in batches:
+                    run(batch, step)
+                return losses
+            side, graph = torch.openreg.Stream(), torch.openreg.OpenRegGraph()
+            with torch.openreg.stream(side):
+                for batch in batches[:2]:
+                    run(batch, step)
+            with torch.openreg.graph(graph, stream=side):
+                loss = step()
+            for batch in batches[2:]:
+                run(batch, lambda: graph.replay() or loss)
+            return losses
+
+        if hasattr(torch._C, "_acceleratorGraph"):  # since PyTorch 2.13
+            torch.openreg.set_device(1)
+            torch.testing.assert_close(train("openreg:1", True), train("cpu", False), rtol=1e-4, atol=1e-5)
+        checked = [sys.executable, "-m", "torch_openreg", "check", {str(library)!r}, "--only", "graph"]
+        done = subprocess.run(checked, capture_output=True, text=True)
+        assert done.returncode == 0 and " 0 failed, 0 skipped" in done.stdout, done.stdout
+    """
+    python(code, **variables(library))
+
+
 # what kernels refuse runs on copies, and a vendor's error comes with its code
 def test_other_types_and_errors(library: Path, python: PythonRunner) -> None:
     code = """

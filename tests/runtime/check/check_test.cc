@@ -67,6 +67,22 @@ TEST_P(CheckConformTest, Conforms) {
   EXPECT_NE(ended.output.find("\nconforms to driver.h 1.0, level 2, seed 1\n"), std::string::npos) << ended.output;
 }
 
+// Collectives of four ranks, in one process and in several, by the drivers that have them.
+TEST(CheckCommTest, FourDevicesConform) {
+#if defined(__SANITIZE_THREAD__)
+  GTEST_SKIP() << "the checks' time limits are not meant for the thread sanitizer's speed";
+#endif
+  std::vector<std::string> all = {library("mutants") + " --option devices=4"};
+#ifdef OPENREG_TEST_CHECKED_GPUS
+  for (const auto& vendor : words(OPENREG_TEST_CHECKED_GPUS)) all.push_back(library("checked_" + vendor));
+#endif
+  for (const auto& driver : all) {
+    const Ended ended = check(driver + " --only comm", "FAKE_GPU_DEVICES=4 FAKE_GPU_MEMORY=134217728");
+    EXPECT_EQ(ended.status, 0) << ended.output;
+    EXPECT_EQ(ended.output.find("\nskip  "), std::string::npos) << ended.output;
+  }
+}
+
 // Drivers of older headers, and of one that has a function more, keep the rules of the table. Their extensions have the
 // headers' shapes and do nothing: upgrade_test.cc calls them.
 TEST(CheckFrozenTest, Conforms) {
@@ -117,8 +133,9 @@ Ended run_mutant(const std::string& name, const std::string& arguments) {
   const bool is_library = name == "exporting";
   // Room for the checks of sizes above 4 GiB.
   const std::string memory = name.find("_32_bits") != std::string::npos ? "--option memory=12G --time 1 " : "";
+  const std::string devices = name.find("comm_many") != std::string::npos ? "--option devices=4 " : "";
   const std::string limit = memory.empty() ? " --timeout 10 " : " --timeout 60 ";
-  return check(library(is_library ? "mutants_exporting" : "mutants") + limit + memory + arguments,
+  return check(library(is_library ? "mutants_exporting" : "mutants") + limit + memory + devices + arguments,
                is_library ? std::string() : std::string(OPENREG_MUTANT_VARIABLE "=").append(name));
 }
 

@@ -2,6 +2,7 @@
 // Upgrades: drivers that were compiled with the header of another version of the ABI, older and newer, in this runtime.
 #include <openreg/comm.h>
 #include <openreg/communicators.h>
+#include <openreg/graphs.h>
 #include <openreg/ipc.h>
 #include <openreg/kernels.h>
 #include <openreg/layer.h>
@@ -128,6 +129,25 @@ TEST_P(UpgradeTest, Communicator) {
   EXPECT_EQ(openreg_communicator_destroy(communicator), OPENREG_OK);
   EXPECT_EQ(openreg_free(send), OPENREG_OK);
   EXPECT_EQ(openreg_free(recv), OPENREG_OK);
+}
+
+// Its own graphs are used: the functions are called, and get what it gave.
+TEST_P(UpgradeTest, Graphs) {
+  const openreg_stream stream = from_pool(0);
+  int32_t status = -1, fits = -1;
+  openreg_graph graph = nullptr;
+  openreg_graph_exec exec = nullptr;
+  ASSERT_EQ(openreg_graph_begin(0, stream, OPENREG_CAPTURE_RELAXED), OPENREG_OK) << last_message();
+  ASSERT_EQ(openreg_graph_status(0, stream, &status), OPENREG_OK) << last_message();
+  EXPECT_EQ(status, OPENREG_CAPTURE_ACTIVE);
+  ASSERT_EQ(openreg_graph_end(0, stream, &graph), OPENREG_OK) << last_message();
+  ASSERT_EQ(openreg_graph_instantiate(graph, &exec), OPENREG_OK) << last_message();
+  EXPECT_EQ(openreg_graph_update(exec, graph, &fits), OPENREG_OK) << last_message();
+  EXPECT_EQ(fits, 1);
+  EXPECT_EQ(openreg_graph_launch(exec, stream), OPENREG_OK) << last_message();
+  EXPECT_EQ(openreg_graph_dump(graph, "nowhere"), OPENREG_E_UNSUPPORTED);
+  EXPECT_EQ(openreg_graph_exec_destroy(exec), OPENREG_OK) << last_message();
+  EXPECT_EQ(openreg_graph_destroy(graph), OPENREG_OK) << last_message();
 }
 
 // A vendor that must know who imports is told, and refuses without; its handle arrives whole.

@@ -230,6 +230,7 @@ TEST_P(FakeHipOpen, Library) {
     EXPECT_EQ(open_fresh("FAKE_GPU_OPENED", soname), OPENREG_OK) << soname;
   }
   EXPECT_EQ(open_fresh("FAKE_GPU_MISSING", "hipLaunchHostFunc"), OPENREG_OK);
+  EXPECT_EQ(open_fresh("FAKE_GPU_MISSING", "hipStreamBeginCapture"), OPENREG_OK);
   EXPECT_EQ(open_fresh("FAKE_GPU_MISSING", "hipMalloc"), OPENREG_E_INCOMPATIBLE);
   EXPECT_CONTAINS(host_record.text, "lacks the function hipMalloc");
   EXPECT_EQ(open_fresh("FAKE_GPU_ROOT", "/nowhere"), OPENREG_E_NO_DEVICE);

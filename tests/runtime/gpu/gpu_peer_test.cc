@@ -180,7 +180,7 @@ TEST_P(FakeGpuIpc, ExtensionIsKnownByNameAndVersion) {
   EXPECT_EQ(ipc()->struct_size, sizeof(openreg_ipc));
   EXPECT_EQ(ipc()->version, OPENREG_IPC_VERSION);
   EXPECT_EQ(table_->extension(instance_, OPENREG_IPC_NAME, 2), nullptr);
-  EXPECT_EQ(table_->extension(instance_, "openreg.graph", 1), nullptr);
+  EXPECT_EQ(table_->extension(instance_, "openreg.unknown", 1), nullptr);
 }
 
 // Handles of wrong things, wrong handles, and one's own.

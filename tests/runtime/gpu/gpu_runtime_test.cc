@@ -236,6 +236,27 @@ TEST(RealGpuDrivers, ExportOneSymbol) {
   }
 }
 
+#ifdef OPENREG_TEST_REAL_CUDA
+// NVIDIA's own runtime library, over a driver of NVIDIA's that has nothing to give: its errors are told in its words.
+TEST(RealGpuDrivers, CudasOwnErrors) {
+  const std::pair<std::string, std::string> all[] = {
+      {"STUB_CUDA_INIT=100",
+       "cudaGetDeviceCount: cudaErrorNoDevice (no CUDA-capable device is detected); the vendor's "},
+      {"STUB_CUDA_INIT=999",
+       "cudaGetDeviceCount: cudaErrorUnknown (unknown error); the vendor doesn't say what failed"},
+      {"STUB_CUDA_INIT=3", "cudaErrorInitializationError (initialization error); a process made by fork() can't use "},
+      {"STUB_CUDA_INIT=0 STUB_CUDA_VERSION=11080", "Found CUDA version 11080, but torch_openreg was built against "}};
+  const std::string run = std::string("env -i LD_LIBRARY_PATH='") + OPENREG_TEST_STUB_LIBCUDA +
+                          "' OPENREG_DRIVERS=cuda OPENREG_DRIVER_LIBRARIES='cuda:" + OPENREG_TEST_REAL_CUDA + "' ";
+  for (const auto& [variables, expected] : all) {
+    int status = -1;
+    const std::string output = output_of(run + variables + " '" + OPENREG_INFO_PROGRAM + "' 2>&1", &status);
+    EXPECT_CONTAINS(output, expected);
+    EXPECT_EQ(output.find("E_NO_DEVICE) (OPENREG_E_NO_DEVICE)"), std::string::npos) << output;
+  }
+}
+#endif
+
 // Bundled, on a machine without GPUs, they are passed over without a word, and the simulated devices are
 // used.
 TEST(RealGpuDrivers, AutomaticSelectionPassesOver) {

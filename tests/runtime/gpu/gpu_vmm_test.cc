@@ -180,6 +180,25 @@ TEST_P(FakeGpuVmm, GranularityIsTheDevices) {
   EXPECT_EQ(hooks_->peek_error(), 0);
 }
 
+// One binary serves a HIP whose properties of memory are in the order of 5.2 and one that has them as they are now, whichever
+// headers it was compiled with; CUDA has one order.
+TEST_P(FakeGpuVmm, PropertiesInEitherOrder) {
+  for (const char* early : {"0", "1"}) {
+    SCOPED_TRACE(early);
+    set("FAKE_GPU_EARLY_PROPERTIES", early);
+    restart();
+    ASSERT_EQ(vmm() != nullptr, *early == '0' || !GetParam().is_cudart());
+    EXPECT_EQ(hooks_->peek_error(), 0);
+    if (vmm() == nullptr) continue;
+    char* const start = reserve(1, 2);
+    resize(1, start, 2);
+    fill(1, start, 3, 2 * kPiece);
+    sync(1);
+    EXPECT_TRUE(holds(1, start + kPiece, 3, kPiece));
+    end(1, start);
+  }
+}
+
 // Memory in the middle goes back and comes again; its neighbours keep their contents.
 TEST_P(FakeGpuVmm, HolesInTheMiddle) {
   char* const start = reserve(0, 6);

@@ -27,7 +27,7 @@ namespace {
 
 struct Report {
   int32_t kind;
-  std::string first, second, remedy, text;
+  std::string first, second, remedy, text, freed;
   uint64_t address, size, offset;
 };
 
@@ -73,7 +73,8 @@ class RacesTest : public RuntimeTest {
     std::vector<Report> found;
     const auto keep = [](void* to, const openreg_race* race) {
       static_cast<std::vector<Report>*>(to)->push_back({race->kind, race->first.what, race->second.what, race->remedy,
-                                                        race->text, race->address, race->size, race->offset});
+                                                        race->text, race->freed, race->address, race->size,
+                                                        race->offset});
       return 0;
     };
     EXPECT_EQ(openreg_races_visit(0, keep, &found), OPENREG_OK);
@@ -345,6 +346,48 @@ TEST_F(RacesTest, ReuseWithoutRecordStream) {
   EXPECT_NE(reports()[0].remedy.find("record_stream"), std::string::npos);
   release(again);
   EXPECT_EQ(openreg_event_destroy(event), OPENREG_OK);
+}
+
+// The report of such a race says where the block was freed: by the owner whose use it is, not
+// by later ones.
+TEST_F(RacesTest, ReuseNamesWhereTheBlockWasFreed) {
+  static std::string here;
+  static const openreg_observer observer = [] {
+    openreg_observer made{};
+    made.struct_size = sizeof made;
+    made.place = [](void*, char* out, size_t size) {
+      (void)snprintf(out, size, "%s", here.c_str());
+      return here.empty() ? 0 : 1;
+    };
+    return made;
+  }();
+  ASSERT_EQ(openreg_observe(&observer, OPENREG_OBSERVE_PLACES), OPENREG_OK) << last_message();
+  const openreg_stream other = from_pool(0);
+  for (const std::string place : {"train.py:17 in step", ""}) {
+    char* const block = allocate(4096);
+    write(other, block, 4096, "user");
+    here = place;
+    release(block);
+    here = "other.py:3 in later";
+    char* again = allocate(4096);  // and goes unused
+    ASSERT_EQ(again, block);
+    release(again);
+    again = allocate(4096);
+    ASSERT_EQ(again, block);
+    write(0, again, 4096, "new owner");
+    ASSERT_EQ(kinds(), Kinds{OPENREG_RACE_REUSE});
+    const Report report = reports()[0];
+    EXPECT_EQ(report.freed, place);
+    EXPECT_EQ(report.text.find("\n  freed at " + place + "\n") != std::string::npos, !place.empty()) << report.text;
+    write(other, again, 4096, "unordered");  // its own memory: no reuse
+    ASSERT_EQ(reports().size(), 2u);
+    EXPECT_EQ(reports()[1].freed, "");
+    release(again);
+    ASSERT_EQ(openreg_device_synchronize(0), OPENREG_OK);
+    ASSERT_EQ(openreg_empty_cache(0), OPENREG_OK);
+    openreg_races_clear();
+  }
+  EXPECT_EQ(openreg_observe(&observer, 0), OPENREG_OK);
 }
 
 // Likewise for a stream of another device, its default one too: the block's reuse has to wait for it.

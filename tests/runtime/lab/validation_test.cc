@@ -12,24 +12,16 @@
 #include <vector>
 
 #include "../../drivers/mutants/mutants.h"
-#include "runtime_test.h"
-
-extern "C" {
-#include "base/error.h"
-#include "validation/rules.h"
-#include "validation/validation.h"
-#include "watch/lab.h"
-const openreg_lab_parts* openreg_lab_query(void);
-}
+#include "validation_test.h"
 
 using openreg_test::driver_path;
+using openreg_test::has;
+using openreg_test::kReport;
 using openreg_test::last_message;
-using openreg_test::RuntimeTest;
-using openreg_test::toy;
+using openreg_test::ValidationLayerTest;
+using openreg_test::ValidationTest;
 
 namespace {
-
-constexpr char kReport[] = "OPENREG_VALIDATE: ";
 
 void wait_a_while(void* milliseconds) {
   std::this_thread::sleep_for(std::chrono::milliseconds(reinterpret_cast<intptr_t>(milliseconds)));
@@ -87,25 +79,8 @@ void use_device() {
   (void)!openreg_empty_cache(0);
 }
 
-class ValidationTest : public RuntimeTest {
+class ValidationProgramTest : public ValidationTest {
  protected:
-  void SetUp() override {
-    RuntimeTest::SetUp();
-    openreg_lab_linked = openreg_lab_query;  // this program holds the objects of both libraries
-    set("OPENREG_VALIDATE", "1");
-  }
-  void TearDown() override {
-    forget_lines();  // reports are these tests' business
-    RuntimeTest::TearDown();
-  }
-  std::vector<std::string> reports() {
-    std::vector<std::string> found;
-    for (const auto& line : lines(OPENREG_LOG_ERROR)) {
-      if (line.rfind(kReport, 0) == 0) found.push_back(line.substr(sizeof kReport - 1));
-    }
-    return found;
-  }
-
   // What the layer says of a mutant, one report a line, from a process of its own.
   static std::string reports_of(const std::string& mutant) {
     int ends[2];
@@ -140,7 +115,7 @@ class ValidationTest : public RuntimeTest {
 };
 
 // A driver that keeps the rules gives no report.
-TEST_F(ValidationTest, ForkedRightDriver) { EXPECT_EQ(reports_of(""), ""); }
+TEST_F(ValidationProgramTest, ForkedRightDriver) { EXPECT_EQ(reports_of(""), ""); }
 
 struct Finding {
   const char* mutant;
@@ -149,7 +124,7 @@ struct Finding {
 
 void PrintTo(const Finding& finding, std::ostream* out) { *out << finding.mutant; }
 
-class ValidationMutantsTest : public ValidationTest, public ::testing::WithParamInterface<Finding> {};
+class ValidationMutantsTest : public ValidationProgramTest, public ::testing::WithParamInterface<Finding> {};
 
 // What can be seen call by call is reported, with the slot and what was seen; of each defect the first report.
 TEST_P(ValidationMutantsTest, ForkedMutant) {
@@ -194,7 +169,7 @@ INSTANTIATE_TEST_SUITE_P(Mutants, ValidationMutantsTest, ::testing::ValuesIn(kFi
 // The rules are quotes: each is in a public header, but for line ends and the stars of comments.
 TEST(ValidationRulesTest, AreQuotes) {
   std::string text;
-  for (const char* header : {"driver.h", "ipc.h", "vmm.h", "comm.h"}) {
+  for (const char* header : {"driver.h", "ipc.h", "vmm.h", "comm.h", "graph.h"}) {
     std::ifstream file(std::string(OPENREG_HEADERS_DIR) + "/" + header);
     ASSERT_TRUE(file) << header;
     for (std::string word; file >> word;) {
@@ -204,45 +179,6 @@ TEST(ValidationRulesTest, AreQuotes) {
 #define RULE_TEXT(name, quoted) quoted,
   for (const std::string rule : {OPENREG_RULE_MAP(RULE_TEXT)}) EXPECT_NE(text.find(rule), std::string::npos) << rule;
 }
-
-// The layer around the driver with all functions, called as the runtime calls a driver.
-class ValidationLayerTest : public ValidationTest {
- protected:
-  void SetUp() override {
-    ValidationTest::SetUp();
-    table_ = *toy().table();
-  }
-  void open() {
-    below_ = table_;
-    const openreg_layer_site site{sizeof site, 0, &openreg_host_services, "full_toy", &below_, nullptr, 0};
-    ASSERT_EQ(openreg_validation_layer.open(&site, &table_, &layer_), OPENREG_OK);
-    int32_t count = 0;
-    ASSERT_EQ(table_.device_count(layer_, &count), OPENREG_OK);
-    ASSERT_EQ(count, 2);
-    for (int32_t i = 0; i < count; ++i) {
-      openreg_device_info info{};
-      info.struct_size = sizeof info;
-      ASSERT_EQ(table_.device_info(layer_, i, &info), OPENREG_OK);
-    }
-  }
-  void close() { EXPECT_EQ(table_.close(layer_), OPENREG_OK); }
-  void* allocate(int32_t device, uint64_t size) {
-    void* memory = nullptr;
-    EXPECT_EQ(table_.mem_alloc(layer_, device, size, &memory), OPENREG_OK);
-    return memory;
-  }
-  // The last report, of so many.
-  std::string last_of(size_t count) {
-    const auto all = reports();
-    EXPECT_EQ(all.size(), count);
-    return all.empty() ? "" : all.back();
-  }
-
-  openreg_driver table_{}, below_{};
-  openreg_instance layer_ = nullptr;
-};
-
-bool has(const std::string& text, const std::string& part) { return text.find(part) != std::string::npos; }
 
 // Functions that the driver lacks stay away, so that the runtime emulates them.
 TEST_F(ValidationLayerTest, KeepsWhatIsMissing) {

@@ -397,7 +397,7 @@ driver_extension(openreg_instance cl, const char *name, uint32_t version)
     return strcmp(name, OPENREG_KERNELS_NAME) == 0 && version == OPENREG_KERNELS_VERSION ? opencl_kernels() : NULL;
 }
 
-/* No describe: the platform starts threads when it is asked for devices. */
+/* No describe(): listing the devices makes the platform start threads. */
 static const openreg_driver table = {
     .struct_size = sizeof(openreg_driver),
     .abi_minor = OPENREG_ABI_MINOR,

@@ -43,7 +43,7 @@ static const struct row {
      false},
     {"aten::relu(Tensor self) -> Tensor", "A0 < 0 ? 0 : A0", NUMBERS, false},
     {"aten::threshold_backward(Tensor grad_output, Tensor self, Scalar threshold) -> Tensor", "A1 <= A2 ? 0 : A0",
-     PLAIN, false},
+     ORDERED, false},
     {"aten::tanh_backward(Tensor grad_output, Tensor output) -> Tensor", "A0 * (1 - A1 * A1)", FLOATING, false},
     {"aten::sigmoid_backward(Tensor grad_output, Tensor output) -> Tensor", "A0 * A1 * (1 - A1)", FLOATING, false},
     {"aten::gelu(Tensor self, *, str approximate='none') -> Tensor",

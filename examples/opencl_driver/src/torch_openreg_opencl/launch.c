@@ -180,9 +180,8 @@ static openreg_status
 fail_to_build(job *j, cl_program made, cl_int error)
 {
     char text[400] = "";
-    if (made != NULL)
-        (void)clGetProgramBuildInfo(made, j->cl->devices[j->state->dev].id, CL_PROGRAM_BUILD_LOG, sizeof text - 1, text,
-                                    NULL);
+    (void)clGetProgramBuildInfo(made, j->cl->devices[j->state->dev].id, CL_PROGRAM_BUILD_LOG, sizeof text - 1, text,
+                                NULL);
     return openreg_fail(j->cl->host, OPENREG_E_INTERNAL, error, "clBuildProgram(): error (%d): %s", error, text);
 }
 

@@ -219,7 +219,7 @@ opencl_device_sync(openreg_instance cl, int32_t dev)
     for (size_t i = 0; i < count; ++i) {
         if (status == OPENREG_OK) {
             status = wait_for(cl, events[i]);
-        } else if (events[i] != NULL) { /* one error is told */
+        } else if (events[i] != NULL) { /* one error is reported */
             (void)clWaitForEvents(1, &events[i]);
             (void)clReleaseEvent(events[i]);
         }

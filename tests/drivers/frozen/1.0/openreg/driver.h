@@ -214,7 +214,7 @@ typedef struct openreg_driver {
     openreg_status (*describe)(const openreg_host *host, const openreg_option *options, size_t n, const char *topology,
                                int32_t capacity, openreg_device_info *const *infos, uint8_t *peers, int32_t *count);
     /* A table led by a uint32_t struct_size, valid until close(), or NULL (no error): ipc.h, kernels.h, vmm.h,
-     * schedule.h, comm.h. */
+     * schedule.h, comm.h, graph.h. */
     const void *(*extension)(openreg_instance, const char *name, uint32_t version);
 } openreg_driver;
 

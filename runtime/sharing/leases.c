@@ -9,7 +9,7 @@
  * itself after it has counted itself, and the other way round at a release, so that one which dies in between is counted
  * for ever rather than taken back twice. */
 #define _GNU_SOURCE
-#include "memory/leases.h"
+#include "leases.h"
 
 #include <errno.h>
 #include <fcntl.h>

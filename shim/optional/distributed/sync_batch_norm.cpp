@@ -12,16 +12,19 @@
 #include <ATen/ops/full.h>
 #include <ATen/ops/var_mean.h>
 #include <c10/core/impl/LocalDispatchKeySet.h>
+#include <torch/library.h>
 
+#include <map>
 #include <optional>
+#include <string>
 #include <tuple>
 #include <vector>
 
-#include "shim/base/kernel_library.h"
-#include "shim/operators/aten/registrations.h"
+#include "shim/base/operator_handle.h"
 #include "shim/operators/fallback/fallback.h"
 #include "shim/operators/fallback/gpu_copy.h"
 #include "shim/operators/policy/kernel_keys.h"
+#include "shim/optional/distributed/entry.h"
 
 namespace c10::openreg {
 namespace {
@@ -34,10 +37,7 @@ using Below = c10::impl::ExcludeDispatchKeyGuard;
 
 template <class Operator, class... Arguments>
 auto call_gpu(const Arguments&... arguments) {
-  static const auto op = c10::Dispatcher::singleton()
-                             .findSchemaOrThrow(Operator::name, Operator::overload_name)
-                             .template typed<typename Operator::schema>();
-  return call_fallback(op, arguments...);
+  return call_fallback(handle_of<Operator>(), arguments...);
 }
 
 at::ScalarType statistics_type(const Tensor& input) {
@@ -119,7 +119,8 @@ std::tuple<Tensor, Tensor> batch_norm_gather_stats(
     double eps,
     int64_t count) {
   const Tensor counts = at::full({mean.size(0)}, count, mean.options().dtype(statistics_type(input)));
-  return batch_norm_gather_stats_with_counts(input, mean, invstd, running_mean, running_var, momentum, eps, counts);
+  return openreg::batch_norm_gather_stats_with_counts(
+      input, mean, invstd, running_mean, running_var, momentum, eps, counts);
 }
 
 Tensor batch_norm_elemt(
@@ -152,7 +153,7 @@ Tensor& batch_norm_elemt_out(
     const Tensor& invstd,
     double eps,
     Tensor& out) {
-  const Tensor output = batch_norm_elemt(input, weight, bias, mean, invstd, eps);
+  const Tensor output = openreg::batch_norm_elemt(input, weight, bias, mean, invstd, eps);
   out.resize_(output.sizes()).copy_(output);
   return out;
 }
@@ -211,16 +212,18 @@ Tensor batch_norm_backward_elemt(
 }
 
 } // namespace
-
-void register_sync_batch_norm() {
-  torch::Library& m = kernel_library("aten", c10::DispatchKey::PrivateUse1);
-  m.impl("batch_norm_stats", batch_norm_stats);
-  m.impl("batch_norm_gather_stats", batch_norm_gather_stats);
-  m.impl("batch_norm_gather_stats_with_counts", batch_norm_gather_stats_with_counts);
-  m.impl("batch_norm_elemt", batch_norm_elemt);
-  m.impl("batch_norm_elemt.out", batch_norm_elemt_out);
-  m.impl("batch_norm_backward_reduce", batch_norm_backward_reduce);
-  m.impl("batch_norm_backward_elemt", batch_norm_backward_elemt);
-}
-
 } // namespace c10::openreg
+
+void openreg_sync_batch_norm(const c10::OperatorHandle& op, c10::DispatchKeySet keys, torch::jit::Stack* stack) {
+  using namespace c10::openreg;
+  static const auto kernel = [](auto function) { return c10::KernelFunction::makeFromUnboxedFunction(function); };
+  static const auto& kernels = *new std::map<std::string, c10::KernelFunction>{
+      {"aten::batch_norm_stats", kernel(TORCH_FN(batch_norm_stats))},
+      {"aten::batch_norm_gather_stats", kernel(TORCH_FN(batch_norm_gather_stats))},
+      {"aten::batch_norm_gather_stats_with_counts", kernel(TORCH_FN(batch_norm_gather_stats_with_counts))},
+      {"aten::batch_norm_elemt", kernel(TORCH_FN(batch_norm_elemt))},
+      {"aten::batch_norm_elemt.out", kernel(TORCH_FN(batch_norm_elemt_out))},
+      {"aten::batch_norm_backward_reduce", kernel(TORCH_FN(batch_norm_backward_reduce))},
+      {"aten::batch_norm_backward_elemt", kernel(TORCH_FN(batch_norm_backward_elemt))}};
+  kernels.at(c10::toString(op.operator_name())).callBoxed(op, keys, stack);
+}

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSD-3-Clause
-#include "shim/operators/native/shape_functions.h"
+#include "shim/optional/kernels/shape_functions.h"
 
 #include <ATen/EmptyTensor.h>
 #include <c10/core/DefaultDtype.h>
@@ -32,24 +32,7 @@ at::Tensor without_data(const at::Tensor& tensor) {
 }
 
 c10::IValue without_data(const c10::IValue& value) {
-  if (value.isTensor()) {
-    return without_data(value.toTensor());
-  }
-  if (value.isTensorList()) {
-    c10::List<at::Tensor> list;
-    for (const c10::IValue& tensor : value.toListRef()) {
-      list.push_back(without_data(tensor.toTensor()));
-    }
-    return list;
-  }
-  if (is_optional_tensor_list(value)) {
-    c10::List<std::optional<at::Tensor>> list;
-    for (const c10::IValue& tensor : value.toListRef()) {
-      list.push_back(tensor.isNone() ? std::nullopt : std::optional<at::Tensor>(without_data(tensor.toTensor())));
-    }
-    return list;
-  }
-  return value;
+  return map_tensors(value, [](const at::Tensor& tensor) { return without_data(tensor); }).value_or(value);
 }
 
 // Fails for a tensor that isn't a strided one of the key Meta.

@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
-/* leases.h: who, of all processes, holds memory that this one has exported. Internal; used by exports.c and imports.c.
+/* leases.h: who, of all processes, holds memory that this one has exported. Internal to this folder.
  *
  * Every process that exports has a file in memory with a word a handle. The word counts the holders; a handle that has
  * not been imported yet is one. Importers open the file through /proc, change the word themselves and note their number
  * there, so the exporter needs no thread, and learns of releases, and of importers that have ended, whenever it looks. */
-#ifndef OPENREG_SRC_LEASES_H
-#define OPENREG_SRC_LEASES_H
+#ifndef OPENREG_SHARING_LEASES_H
+#define OPENREG_SHARING_LEASES_H
 
 #include <stdbool.h>
 

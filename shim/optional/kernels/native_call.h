@@ -11,7 +11,7 @@
 #include <list>
 #include <vector>
 
-#include "shim/operators/native/shape_functions.h"
+#include "shim/optional/kernels/shape_functions.h"
 
 namespace c10::openreg {
 

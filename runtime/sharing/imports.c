@@ -10,9 +10,10 @@
 #include "base/lock.h"
 #include "base/sized_struct.h"
 #include "driver/driver_calls.h"
+#include "exports.h"
+#include "imports.h"
+#include "leases.h"
 #include "memory/cache.h"
-#include "memory/exports.h"
-#include "memory/leases.h"
 
 typedef struct mapping {
     openreg_device *device;
@@ -48,13 +49,12 @@ static openreg_status
 find_device(const char *call, const openreg_memory_handle *handle, openreg_device **out)
 {
     static const char no_uuid[sizeof handle->uuid];
-    openreg_device *first;
-    OPENREG_RETURN_NOT_OK(openreg_device_get(call, 0, &first)); /* initialises */
-    const openreg_device_table *table = openreg_device_table_peek();
+    openreg_device *device;
+    OPENREG_RETURN_NOT_OK(openreg_part_device(call, 0, &device)); /* initialises */
     const bool has_uuid = memcmp(handle->uuid, no_uuid, sizeof no_uuid) != 0;
-    for (int32_t i = 0; table != NULL && i < table->count; i++) {
-        openreg_device *device = table->devices[i];
-        if (strncmp(device->driver->name, handle->driver, sizeof handle->driver) != 0)
+    for (int32_t i = 0, count = openreg_device_count(); i < count; i++) {
+        if (openreg_part_device(call, i, &device) != OPENREG_OK ||
+            strncmp(device->driver->name, handle->driver, sizeof handle->driver) != 0)
             continue;
         if (has_uuid ? memcmp(device->info.uuid, handle->uuid, sizeof handle->uuid) == 0
                      : device->ordinal == handle->ordinal) {
@@ -73,7 +73,7 @@ close_mapping(const char *call, openreg_device *device, void *base)
 {
     const openreg_ipc *ipc = NULL;
     OPENREG_RETURN_NOT_OK(openreg_sharing_extension(call, device->driver, &ipc));
-    return OPENREG_RELEASE_CALL(device, call, ipc->memory_close(device->driver->instance, device->ordinal, base));
+    return OPENREG_PART_CALL(call, device, 1, ipc->memory_close(device->driver->instance, device->ordinal, base));
 }
 
 static openreg_status
@@ -89,8 +89,8 @@ open_mapping(const char *call, openreg_device *device, const openreg_memory_hand
     mapping *made = calloc(1, sizeof *made);
     if (made == NULL)
         return openreg_error_set(OPENREG_E_NOMEM, call, "no host memory to import memory");
-    openreg_status status = OPENREG_DEVICE_CALL(
-        device, call, ipc->memory_open(device->driver->instance, device->ordinal, &handle->allocation, &made->base));
+    openreg_status status = OPENREG_PART_CALL(
+        call, device, 0, ipc->memory_open(device->driver->instance, device->ordinal, &handle->allocation, &made->base));
     if (status == OPENREG_OK) {
         status = openreg_cache_adopt(call, device, made->base, handle->allocation_size, &made->segment);
         if (status != OPENREG_OK) {
@@ -163,7 +163,7 @@ import_leased(const char *call, const openreg_memory_handle *handle, struct open
 }
 
 openreg_status
-openreg_memory_import(const openreg_memory_handle *given, openreg_import *out, int32_t *device, void **ptr)
+openreg_imports_add(const openreg_memory_handle *given, openreg_import *out, int32_t *device, void **ptr)
 {
     static const char call[] = "openreg_memory_import";
     bool was_first;
@@ -200,7 +200,7 @@ openreg_memory_import(const openreg_memory_handle *given, openreg_import *out, i
 }
 
 openreg_status
-openreg_import_release(openreg_import import)
+openreg_imports_release(openreg_import import)
 {
     static const char call[] = "openreg_import_release";
     if (import == NULL)
@@ -217,6 +217,6 @@ openreg_import_release(openreg_import import)
     (void)atomic_fetch_sub_explicit(&import->device->live_imports, 1, memory_order_relaxed);
     free(import);
     if (is_ours)
-        (void)openreg_collect_exports();
+        (void)openreg_exports_collect();
     return status;
 }

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSD-3-Clause
-#include "shim/operators/native/native_call.h"
+#include "shim/optional/kernels/native_call.h"
 
 #include <ATen/DLConvertor.h>
 #include <ATen/MemoryOverlap.h>

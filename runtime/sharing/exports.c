@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 /* exports.c: device memory for other processes (sharing.h). */
 #define _GNU_SOURCE
-#include "memory/exports.h"
+#include "exports.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -11,9 +11,9 @@
 #include "base/fork.h"
 #include "base/lock.h"
 #include "base/sized_struct.h"
-#include "driver/driver_calls.h"
+#include "driver/extensions.h"
+#include "leases.h"
 #include "memory/cache.h"
-#include "memory/leases.h"
 
 typedef struct export_handle {
     uint32_t slot;
@@ -57,7 +57,7 @@ openreg_status
 openreg_sharing_handle_size(const char *call, openreg_device *device, const openreg_ipc *ipc, uint32_t *out)
 {
     uint32_t size = 0;
-    OPENREG_RETURN_NOT_OK(OPENREG_DEVICE_CALL(device, call, ipc->handle_size(device->driver->instance, &size)));
+    OPENREG_RETURN_NOT_OK(OPENREG_PART_CALL(call, device, 0, ipc->handle_size(device->driver->instance, &size)));
     if (size == 0 || size > OPENREG_IPC_HANDLE_MAX)
         return openreg_error_set_driver(OPENREG_E_INTERNAL, call, device->driver->name,
                                         "handle_size gave %u bytes, not 1 to %u", (unsigned)size,
@@ -115,7 +115,7 @@ collect(void)
 }
 
 int32_t
-openreg_collect_exports(void)
+openreg_exports_collect(void)
 {
     if (openreg_in_bad_fork())
         return 0;
@@ -137,7 +137,7 @@ openreg_exports_free(void *ptr)
     else if (openreg_cache_take_back(ptr)) /* no export of it has succeeded */
         (void)openreg_free(ptr);
     openreg_fork_give(OPENREG_FORK_EXPORTS);
-    (void)openreg_collect_exports();
+    (void)openreg_exports_collect();
 }
 
 /* The entry of a block, a new one if need be. The lock is held. NULL: no host memory. */
@@ -162,9 +162,9 @@ export_locked(const char *call, const void *ptr, const openreg_shared_block *sha
     OPENREG_RETURN_NOT_OK(openreg_sharing_extension(call, device->driver, &ipc));
     OPENREG_RETURN_NOT_OK(openreg_sharing_handle_size(call, device, ipc, &handle->allocation_bytes));
     OPENREG_RETURN_NOT_OK(
-        OPENREG_DEVICE_CALL(device, call,
-                            ipc->memory_export(device->driver->instance, device->ordinal, shared->allocation, processes,
-                                               count, &handle->allocation)));
+        OPENREG_PART_CALL(call, device, 0,
+                          ipc->memory_export(device->driver->instance, device->ordinal, shared->allocation, processes,
+                                             count, &handle->allocation)));
     exported_block *block = entry_of(shared->block);
     export_handle *listed = calloc(1, sizeof *listed);
     if (block == NULL || listed == NULL) {
@@ -191,13 +191,7 @@ export_locked(const char *call, const void *ptr, const openreg_shared_block *sha
 }
 
 openreg_status
-openreg_memory_export(const void *ptr, openreg_memory_handle *inout)
-{
-    return openreg_memory_export_to(ptr, NULL, 0, inout);
-}
-
-openreg_status
-openreg_memory_export_to(const void *ptr, const int32_t *processes, uint32_t count, openreg_memory_handle *inout)
+openreg_exports_add(const void *ptr, const int32_t *processes, uint32_t count, openreg_memory_handle *inout)
 {
     static const char call[] = "openreg_memory_export";
     openreg_memory_handle handle;
@@ -207,7 +201,7 @@ openreg_memory_export_to(const void *ptr, const int32_t *processes, uint32_t cou
     if (processes == NULL && count > 0)
         return openreg_error_set(OPENREG_E_INVALID, call, "processes is NULL");
     memset(&handle, 0, sizeof handle); /* padding too: the bytes go to another process */
-    (void)openreg_collect_exports();
+    (void)openreg_exports_collect();
     openreg_fork_take(OPENREG_FORK_EXPORTS);
     openreg_status status = openreg_cache_share(call, ptr, &shared);
     if (status == OPENREG_OK)

@@ -1,0 +1,354 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
+/* layer_bench.c: see layer_bench.h. */
+#include "layer_bench.h"
+
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "fixtures.h"
+
+#define ROUNDS 24
+#define FAR 1e-4 /* of float32: sums of some hundred products */
+
+int64_t
+check_layer_between(check_layer *l, int64_t least, int64_t most)
+{
+    return least + check_bench_below(&l->b, most - least + 1);
+}
+
+bool
+check_layer_toss(check_layer *l)
+{
+    return check_bench_below(&l->b, 2) == 0;
+}
+
+int64_t
+check_layer_shape(check_layer *l, int32_t ndim, int64_t most, int64_t *shape)
+{
+    int64_t count = 1;
+    for (int32_t d = 0; d < ndim; ++d)
+        count *= shape[d] = check_layer_between(l, 1, most);
+    return count;
+}
+
+double
+check_layer_rounded(const check_layer *l, double number)
+{
+    return l->dtype.bits == 32 ? (double)(float)number : number;
+}
+
+/* ----------------------------------------------------------------------------------------------------------- arguments */
+
+static openreg_value *
+add_value(check_layer *l, const char *name, int32_t kind)
+{
+    REQUIRE(l->argument_count < CHECK_LAYER_VALUES, "internal: too many arguments");
+    openreg_value *const value = &l->arguments[l->argument_count];
+    l->names[l->argument_count++] = name;
+    *value = (openreg_value){.kind = kind};
+    return value;
+}
+
+static void
+add_text(check_layer *l, const char *name, double number)
+{
+    const size_t length = strlen(l->more);
+    (void)snprintf(l->more + length, sizeof l->more - length, ", %s %g", name, number);
+}
+
+static double *
+add_tensor(check_layer *l, openreg_dtype dtype, int32_t ndim, const int64_t *shape, stride_kind strides)
+{
+    REQUIRE(l->tensors < CHECK_PLACES, "internal: too many tensors");
+    check_bench_lay(&l->b, l->tensors, ndim, shape, strides, dtype);
+    const int64_t count = check_tensor_count(&l->b.places[l->tensors++]);
+    return calloc((size_t)count + 1, sizeof(double));
+}
+
+double *
+check_layer_tensor(check_layer *l, const char *name, openreg_dtype dtype, int32_t ndim, const int64_t *shape)
+{
+    const int place = l->tensors;
+    double *const values = add_tensor(
+        l, dtype, ndim, shape, l->has_strides ? (stride_kind)check_layer_between(l, CONTIGUOUS, GAPPED) : CONTIGUOUS);
+    l->values[place] = values;
+    l->inputs = l->tensors;
+    for (int64_t i = 0; i < check_tensor_count(&l->b.places[place]); ++i)
+        values[i] = (double)check_layer_between(l, -16, 16) / (check_is_float(dtype) ? 4 : 1);
+    if (name != NULL)
+        add_value(l, name, OPENREG_VALUE_TENSOR)->tensor = &l->b.places[place].tensor;
+    return values;
+}
+
+double *
+check_layer_written(check_layer *l)
+{
+    const int place = l->tensors - 1;
+    const size_t bytes = (size_t)check_tensor_count(&l->b.places[place]) * sizeof(double);
+    l->wanted[place] = malloc(bytes + 1);
+    memcpy(l->wanted[place], l->values[place], bytes);
+    return l->wanted[place];
+}
+
+void
+check_layer_tensors(check_layer *l, const char *name, int count)
+{
+    openreg_value *const value = add_value(l, name, OPENREG_VALUE_TENSORS);
+    value->tensors = l->list;
+    value->count = (uint64_t)count;
+    for (int i = 0; i < count; ++i)
+        l->list[i] = &l->b.places[l->tensors - count + i].tensor;
+}
+
+void
+check_layer_none(check_layer *l, const char *name)
+{
+    (void)add_value(l, name, OPENREG_VALUE_NONE);
+}
+
+void
+check_layer_int(check_layer *l, const char *name, int64_t number)
+{
+    openreg_value *const value = add_value(l, name, OPENREG_VALUE_INT);
+    value->integer = number;
+    value->real = (double)number;
+    add_text(l, name, (double)number);
+}
+
+void
+check_layer_bool(check_layer *l, const char *name, bool truth)
+{
+    openreg_value *const value = add_value(l, name, OPENREG_VALUE_BOOL);
+    value->integer = truth;
+    value->real = truth;
+    add_text(l, name, truth);
+}
+
+void
+check_layer_real(check_layer *l, const char *name, double number)
+{
+    add_value(l, name, OPENREG_VALUE_FLOAT)->real = number;
+    add_text(l, name, number);
+}
+
+void
+check_layer_dtype(check_layer *l, const char *name, openreg_dtype dtype)
+{
+    add_value(l, name, OPENREG_VALUE_DTYPE)->dtype = dtype;
+}
+
+void
+check_layer_ints(check_layer *l, const char *name, int count, const int64_t *numbers)
+{
+    int64_t *const kept = l->integers[l->argument_count];
+    openreg_value *const value = add_value(l, name, OPENREG_VALUE_INTS);
+    value->integers = kept;
+    value->count = (uint64_t)count;
+    for (int i = 0; i < count; ++i) {
+        kept[i] = numbers[i];
+        add_text(l, i == 0 ? name : "and", (double)numbers[i]);
+    }
+}
+
+void
+check_layer_bools(check_layer *l, const char *name, int count, const bool *truths)
+{
+    int64_t numbers[CHECK_DIMS];
+    for (int i = 0; i < count; ++i)
+        numbers[i] = truths[i];
+    check_layer_ints(l, name, count, numbers);
+    l->arguments[l->argument_count - 1].kind = OPENREG_VALUE_BOOLS;
+}
+
+void
+check_layer_text(check_layer *l, const char *name, const char *text)
+{
+    openreg_value *const value = add_value(l, name, OPENREG_VALUE_STRING);
+    value->text = text;
+    value->count = strlen(text);
+}
+
+double *
+check_layer_result(check_layer *l, openreg_dtype dtype, int32_t ndim, const int64_t *shape)
+{
+    const int place = l->tensors;
+    double *const wanted = add_tensor(l, dtype, ndim, shape, CONTIGUOUS);
+    l->wanted[place] = wanted;
+    l->results[l->result_count++] = (openreg_value){.kind = OPENREG_VALUE_TENSOR, .tensor = &l->b.places[place].tensor};
+    return wanted;
+}
+
+void
+check_layer_no_result(check_layer *l)
+{
+    l->results[l->result_count++] = (openreg_value){.kind = OPENREG_VALUE_NONE};
+}
+
+void
+check_layer_result_is(check_layer *l, int place)
+{
+    l->results[l->result_count++] = (openreg_value){.kind = OPENREG_VALUE_TENSOR, .tensor = &l->b.places[place].tensor};
+}
+
+/* --------------------------------------------------------------------------------------------------------------- calls */
+
+void
+check_layer_set_up(check_layer *l, check_context *c)
+{
+    memset(l, 0, sizeof *l);
+    check_bench_set_up(&l->b, c);
+}
+
+bool
+check_layer_begin(check_layer *l, const openreg_kernel *kernel, openreg_dtype dtype, const check_layer_operator *op)
+{
+    for (int i = 0; i < CHECK_PLACES; ++i) {
+        free(l->values[i]);
+        free(l->wanted[i]);
+        l->values[i] = l->wanted[i] = NULL;
+    }
+    l->b.kernel = kernel;
+    l->b.dtype = l->dtype = dtype;
+    l->argument_count = l->result_count = 0;
+    l->tensors = l->inputs = 0;
+    l->more[0] = '\0';
+    l->has_strides = check_bench_below(&l->b, 3) == 0;
+    op->build(l);
+    l->b.dtype = l->dtype;
+    check_bench_describe(&l->b, l->inputs, l->more);
+    int64_t elements = 0;
+    for (uint64_t i = 0; i < l->result_count; ++i)
+        elements += l->results[i].tensor != NULL ? openreg_element_count(l->results[i].tensor) : 0;
+    return elements > 0; /* the runtime makes no call without any */
+}
+
+/* The bytes of every tensor as they are before the call. */
+void
+check_layer_write(check_layer *l)
+{
+    for (int i = 0; i < l->tensors; ++i) {
+        check_tensor *const t = &l->b.places[i];
+        memset(t->host, CHECK_UNTOUCHED, t->used);
+        for (int64_t k = 0; l->values[i] != NULL && k < check_tensor_count(t); ++k)
+            check_number_store(check_tensor_broadcast_at(t, t, k), t->tensor.dtype, l->values[i][k]);
+        check_write(l->b.c, 0, t->memory, t->host, t->used);
+    }
+}
+
+static bool
+is_close(double seen, double wanted, openreg_dtype dtype)
+{
+    if (!check_is_float(dtype) || isnan(wanted) || isinf(wanted))
+        return check_is_close(seen, wanted, dtype);
+    return fabs(seen - wanted) <= (dtype.bits == 64 ? 1e-10 : FAR) * (fabs(wanted) + 1);
+}
+
+/* Compares a place with what is wanted there, if anything, and all bytes beside with those before. */
+static void
+compare_place(check_layer *l, int i, const char *what, bool is_refused)
+{
+    check_bench *const b = &l->b;
+    check_tensor *const t = &b->places[i];
+    const int64_t count = check_tensor_count(t);
+    memcpy(b->before, t->host, t->used);
+    check_read(b->c, 0, t->host, t->memory, t->used);
+    for (int64_t k = 0; l->wanted[i] != NULL && !is_refused && k < count; ++k) {
+        unsigned char *const at = check_tensor_broadcast_at(t, t, k);
+        const double seen = check_number_load(at, t->tensor.dtype);
+        REQUIRE(is_close(seen, l->wanted[i][k], t->tensor.dtype), "%s, %s: element %lld of %s is %g, not %g",
+                b->kernel->name, b->text, (long long)k, what, seen, l->wanted[i][k]);
+        memcpy(at, b->before + (at - t->host), t->tensor.dtype.bits / 8);
+    }
+    const bool is_same = memcmp(b->before, t->host, t->used) == 0;
+    REQUIRE(is_same || !is_refused, "%s, %s: it refused, and has written to %s", b->kernel->name, b->text, what);
+    REQUIRE(is_same, "%s, %s: it has written to %s%s", b->kernel->name, b->text, what,
+            l->wanted[i] != NULL ? " beside its elements" : ", which it reads alone");
+}
+
+bool
+check_layer_end(check_layer *l, openreg_status status)
+{
+    check_bench *const b = &l->b;
+    char what[40];
+    check_sync(b->c, 0, b->stream);
+    check_bench_take_back(b);
+    for (int i = 0; i < l->tensors; ++i) {
+        (void)snprintf(what, sizeof what, "%s %d", i < l->inputs ? "tensor" : "result",
+                       i < l->inputs ? i : i - l->inputs);
+        compare_place(l, i, what, status == OPENREG_E_UNSUPPORTED);
+    }
+    b->served += status == OPENREG_OK;
+    b->refused += status != OPENREG_OK;
+    return status == OPENREG_OK;
+}
+
+bool
+check_layer_call(check_layer *l)
+{
+    check_layer_write(l);
+    return check_layer_end(l, check_layer_repeat(l));
+}
+
+bool
+check_layer_try(check_layer *l)
+{
+    check_layer_write(l);
+    const openreg_status status = check_layer_repeat(l);
+    check_sync(l->b.c, 0, l->b.stream);
+    return status == OPENREG_OK;
+}
+
+openreg_status
+check_layer_repeat(check_layer *l)
+{
+    check_bench_take_back(&l->b);
+    return check_bench_queue(&l->b, l->arguments, l->argument_count, l->names, l->results, l->result_count);
+}
+
+/* ----------------------------------------------------------------------------------------------------------- operators */
+
+void
+check_layer_run(check_context *c, const check_layer_operator *operators, size_t count)
+{
+    static check_layer l;
+    const openreg_kernels *const kernels = check_kernels(c);
+    check_layer_set_up(&l, c);
+    for (uint64_t i = 0; i < kernels->count; ++i)
+        for (size_t k = 0; k < count; ++k) {
+            if (strcmp(check_kernel_at(kernels, i)->name, operators[k].name) != 0)
+                continue;
+            for (int round = 0; round < ROUNDS; ++round)
+                if (check_layer_begin(&l, check_kernel_at(kernels, i), check_dtypes[round % 4 == 3 ? 2 : 0],
+                                      &operators[k]))
+                    (void)check_layer_call(&l);
+            check_bench_require_served(&l.b);
+        }
+    check_bench_skip_unknown(&l.b);
+}
+
+static const check_layer_operator *
+find_in(const check_layer_operator *operators, size_t count, const char *name)
+{
+    for (size_t i = 0; i < count; ++i)
+        if (strcmp(operators[i].name, name) == 0)
+            return &operators[i];
+    return NULL;
+}
+
+const check_layer_operator *
+check_layer_find(const char *name)
+{
+    const check_layer_operator *found = find_in(check_row_layers, check_row_layer_count, name);
+    if (found == NULL)
+        found = find_in(check_window_layers, check_window_layer_count, name);
+    return found != NULL ? found : find_in(check_move_layers, check_move_layer_count, name);
+}
+
+bool
+check_is_referenced(const char *name)
+{
+    return check_operator_find(name) != NULL || check_elementwise_find(name) != NULL ||
+           check_reduction_find(name) != NULL || check_product_find(name) != NULL || check_layer_find(name) != NULL;
+}

@@ -1,0 +1,91 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
+/* layer_bench.h: calls of kernels with many arguments, as layers and their gradients have. A builder says the arguments in
+ * the order of the operator's schema, then the results with what they have to be:
+ *
+ *   double *const x = check_layer_tensor(l, "self", l->dtype, ndim, shape);   the numbers are there, and may be changed
+ *   check_layer_int(l, "dim", dim);
+ *   double *const y = check_layer_result(l, l->dtype, ndim, shape);           what is wanted: zeros, to be filled in
+ *
+ * Numbers are in double precision, the last dimension fastest, whatever the strides of the tensor are. */
+#ifndef OPENREG_CHECK_LAYER_BENCH_H
+#define OPENREG_CHECK_LAYER_BENCH_H
+
+#include "kernel_bench.h"
+
+#define CHECK_LAYER_VALUES 12 /* arguments */
+#define CHECK_LAYER_RESULTS 3
+#define CHECK_LAYER_LIST 4 /* tensors in a list */
+
+typedef struct check_layer {
+    check_bench b; /* places: the tensors in the order in which they were added */
+    openreg_dtype dtype;
+    openreg_value arguments[CHECK_LAYER_VALUES], results[CHECK_LAYER_RESULTS];
+    const char *names[CHECK_LAYER_VALUES];
+    uint64_t argument_count, result_count;
+    int tensors, inputs;          /* all, and those that are arguments */
+    double *values[CHECK_PLACES]; /* of arguments */
+    double *wanted[CHECK_PLACES]; /* NULL: the call doesn't write it */
+    int64_t integers[CHECK_LAYER_VALUES][CHECK_DIMS];
+    const openreg_tensor *list[CHECK_LAYER_LIST];
+    bool has_strides;           /* some of the arguments lie with gaps or in another order */
+    char more[120], buffer[64]; /* numbers of the call, for messages; the builder's, for names */
+} check_layer;
+
+/* One call of an operator, with random sizes and numbers. */
+typedef struct check_layer_operator {
+    const char *name;
+    void (*build)(check_layer *l);
+} check_layer_operator;
+
+double *check_layer_tensor(check_layer *l, const char *name, openreg_dtype dtype, int32_t ndim, const int64_t *shape);
+/* The argument before is written: what it has to be afterwards, at first what it is. */
+double *check_layer_written(check_layer *l);
+/* A list of `count` tensors, that the calls of check_layer_tensor() without a name before made. */
+void check_layer_tensors(check_layer *l, const char *name, int count);
+void check_layer_none(check_layer *l, const char *name);
+void check_layer_int(check_layer *l, const char *name, int64_t number);
+void check_layer_bool(check_layer *l, const char *name, bool truth);
+void check_layer_real(check_layer *l, const char *name, double number);
+void check_layer_dtype(check_layer *l, const char *name, openreg_dtype dtype);
+void check_layer_ints(check_layer *l, const char *name, int count, const int64_t *numbers);
+void check_layer_bools(check_layer *l, const char *name, int count, const bool *truths);
+
+void check_layer_text(check_layer *l, const char *name, const char *text);
+
+double *check_layer_result(check_layer *l, openreg_dtype dtype, int32_t ndim, const int64_t *shape);
+/* A result that output_mask does not ask for. */
+void check_layer_no_result(check_layer *l);
+/* The result is the argument in that place, which is written. */
+void check_layer_result_is(check_layer *l, int place);
+
+/* Uniform from `least` to `most`. */
+int64_t check_layer_between(check_layer *l, int64_t least, int64_t most);
+bool check_layer_toss(check_layer *l);
+/* Sizes up to `most`; the number of elements. */
+int64_t check_layer_shape(check_layer *l, int32_t ndim, int64_t most, int64_t *shape);
+/* As a number of the call's type has it. */
+double check_layer_rounded(const check_layer *l, double number);
+
+/* Builds calls of each operator that the driver has, and compares. */
+void check_layer_run(check_context *c, const check_layer_operator *operators, size_t count);
+
+/* Every operator of these files; NULL if there is none of that name. */
+const check_layer_operator *check_layer_find(const char *name);
+extern const check_layer_operator check_row_layers[], check_window_layers[], check_move_layers[];
+extern const size_t check_row_layer_count, check_window_layer_count, check_move_layer_count;
+
+/* A call of any operator that the references have can be made again and again. */
+void check_layer_set_up(check_layer *l, check_context *c);
+bool check_layer_begin(check_layer *l, const openreg_kernel *kernel, openreg_dtype dtype,
+                       const check_layer_operator *op);
+/* False if the kernel refuses it. */
+bool check_layer_call(check_layer *l);
+/* Its parts, for several calls at once: check_layer_write(), check_layer_repeat(), and this with what that has returned. */
+void check_layer_write(check_layer *l);
+bool check_layer_end(check_layer *l, openreg_status status);
+/* The same, with nothing compared. */
+bool check_layer_try(check_layer *l);
+/* Queues it and does not wait. Scratch memory goes back at the next call. */
+openreg_status check_layer_repeat(check_layer *l);
+
+#endif

@@ -1,0 +1,218 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
+/* layer_move_checks.c: operators that put tensors together, copy, fill, count and cut them, against a reference in C
+ * (layer_bench.h). */
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "layer_bench.h"
+
+/* A tensor that an in-place operator writes: argument "self" and the result. Its memory may have any strides. */
+static double *
+pick_target(check_layer *l, const char *name, int32_t ndim, const int64_t *shape)
+{
+    const int place = l->tensors;
+    (void)check_layer_tensor(l, name, l->dtype, ndim, shape);
+    check_layer_result_is(l, place);
+    return check_layer_written(l);
+}
+
+static bool
+is_expanded(const check_layer *l)
+{
+    return (l->b.kernel->flags & OPENREG_KERNEL_ELEMENTWISE) != 0;
+}
+
+/* ------------------------------------------------------------------------------------------------------------- joining */
+
+static void
+join(check_layer *l, bool is_stack)
+{
+    int64_t shape[CHECK_DIMS], out_shape[CHECK_DIMS], own[CHECK_DIMS], sizes[CHECK_LAYER_LIST];
+    const int32_t ndim = (int32_t)check_layer_between(l, is_stack ? 0 : 1, 4), results = ndim + is_stack;
+    const int count = (int)check_layer_between(l, 1, CHECK_LAYER_LIST);
+    const int64_t dim = check_layer_between(l, 0, results - 1);
+    const double *parts[CHECK_LAYER_LIST];
+    l->dtype = check_dtypes[check_layer_between(l, 0, CHECK_DTYPES - 1)];
+    (void)check_layer_shape(l, ndim, 4, shape);
+    int64_t total = 0, outer = 1, inner = 1;
+    for (int t = 0; t < count; ++t) {
+        memcpy(own, shape, sizeof own);
+        if (!is_stack)
+            own[dim] = check_layer_between(l, count > 1 ? 0 : 1, 4);
+        parts[t] = check_layer_tensor(l, NULL, l->dtype, ndim, own);
+        total += sizes[t] = is_stack ? 1 : own[dim];
+    }
+    check_layer_tensors(l, "tensors", count);
+    check_layer_int(l, "dim", check_layer_toss(l) ? dim : dim - results);
+    for (int32_t d = 0, from = 0; d < results; ++d) {
+        out_shape[d] = d == dim ? total : shape[from];
+        from += d != dim || !is_stack;
+        *(d < dim ? &outer : &inner) *= d == dim ? 1 : out_shape[d];
+    }
+    double *const out = check_layer_result(l, l->dtype, results, out_shape);
+    int64_t before = 0;
+    for (int t = 0; t < count; before += sizes[t++])
+        for (int64_t i = 0; i < outer * sizes[t] * inner; ++i)
+            out[(i / (sizes[t] * inner) * total + before) * inner + i % (sizes[t] * inner)] = parts[t][i];
+}
+
+static void
+cat(check_layer *l)
+{
+    join(l, false);
+}
+
+static void
+stack(check_layer *l)
+{
+    join(l, true);
+}
+
+/* ---------------------------------------------------------------------------------------------------- copies and fills */
+
+/* As the target's type has it: whole numbers are cut off. */
+static double
+as_type(const check_layer *l, double number)
+{
+    return check_is_float(l->dtype) ? number : trunc(number);
+}
+
+static void
+copy(check_layer *l)
+{
+    int64_t shape[5];
+    const int32_t ndim = (int32_t)check_layer_between(l, 0, 5);
+    l->dtype = check_dtypes[check_layer_between(l, 0, CHECK_DTYPES - 1)];
+    const int64_t count = check_layer_shape(l, ndim, 4, shape);
+    double *const wanted = pick_target(l, "self", ndim, shape);
+    const double *const from = check_layer_tensor(l, "src", check_dtypes[check_layer_between(l, 0, CHECK_DTYPES - 1)],
+                                                  ndim, shape);
+    check_layer_bool(l, "non_blocking", check_layer_toss(l));
+    for (int64_t i = 0; i < count; ++i)
+        wanted[i] = as_type(l, from[i]);
+}
+
+static void
+fill_with(check_layer *l, bool has_value, bool is_tensor)
+{
+    int64_t shape[5];
+    const int32_t ndim = (int32_t)check_layer_between(l, 0, 5);
+    l->dtype = check_dtypes[check_layer_between(l, 0, CHECK_DTYPES - 1)];
+    const int64_t count = check_layer_shape(l, ndim, 4, shape);
+    double *const wanted = pick_target(l, "self", ndim, shape);
+    double value = has_value ? (double)check_layer_between(l, -9, 9) : 0;
+    if (is_tensor) {
+        double *const number = check_layer_tensor(l, "value", l->dtype, 0, NULL);
+        *number = value;
+        if (is_expanded(l)) { /* to the result's shape, with strides of 0 */
+            check_tensor *const t = &l->b.places[l->tensors - 1];
+            memcpy(t->shape, shape, sizeof shape);
+            memset(t->strides, 0, sizeof t->strides);
+            t->tensor.ndim = ndim;
+            t->tensor.shape = t->shape;
+            t->tensor.strides = t->strides;
+            l->values[l->tensors - 1] = realloc(number, sizeof(double) * (size_t)(count + 1));
+            for (int64_t i = 0; i < count; ++i)
+                l->values[l->tensors - 1][i] = value;
+        }
+    } else if (has_value && check_is_float(l->dtype)) {
+        check_layer_real(l, "value", value += 0.5);
+    } else if (has_value) {
+        check_layer_int(l, "value", (int64_t)value);
+    }
+    for (int64_t i = 0; i < count; ++i)
+        wanted[i] = value;
+}
+
+static void
+fill_scalar(check_layer *l)
+{
+    fill_with(l, true, false);
+}
+
+static void
+fill_tensor(check_layer *l)
+{
+    fill_with(l, true, true);
+}
+
+static void
+zero(check_layer *l)
+{
+    fill_with(l, false, false);
+}
+
+/* ----------------------------------------------------------------------------------------------------------- triangles */
+
+static void
+triangle(check_layer *l, bool is_lower)
+{
+    int64_t shape[4];
+    const int32_t ndim = (int32_t)check_layer_between(l, 2, 4);
+    l->dtype = check_dtypes[check_layer_between(l, 0, CHECK_DTYPES - 1)];
+    const int64_t count = check_layer_shape(l, ndim, 5, shape), diagonal = check_layer_between(l, -4, 4);
+    const double *const x = check_layer_tensor(l, "self", l->dtype, ndim, shape);
+    check_layer_int(l, "diagonal", diagonal);
+    double *const out = check_layer_result(l, l->dtype, ndim, shape);
+    for (int64_t i = 0; i < count; ++i) {
+        const int64_t distance = i % shape[ndim - 1] - i / shape[ndim - 1] % shape[ndim - 2];
+        out[i] = (is_lower ? distance <= diagonal : distance >= diagonal) ? x[i] : 0;
+    }
+}
+
+static void
+tril(check_layer *l)
+{
+    triangle(l, true);
+}
+
+static void
+triu(check_layer *l)
+{
+    triangle(l, false);
+}
+
+/* arange(start, end, step=1, *, out) */
+static void
+arange(check_layer *l)
+{
+    const int64_t count = check_layer_between(l, 1, 300), step = check_layer_toss(l) ? 1 : -3;
+    l->dtype = check_dtypes[check_layer_between(l, 0, CHECK_DTYPES - 1)];
+    const int64_t start = check_layer_between(l, -5, 5);
+    check_layer_int(l, "start", start);
+    check_layer_int(l, "end", start + count * step);
+    check_layer_int(l, "step", step);
+    double *const wanted = pick_target(l, "out", 1, &count);
+    for (int64_t i = 0; i < count; ++i)
+        wanted[i] = (double)(start + i * step);
+}
+
+/* --------------------------------------------------------------------------------------------------------------- check */
+
+const check_layer_operator check_move_layers[] = {
+    {"aten::cat", cat},
+    {"aten::stack", stack},
+    {"aten::copy_", copy},
+    {"aten::fill_.Scalar", fill_scalar},
+    {"aten::fill_.Tensor", fill_tensor},
+    {"aten::zero_", zero},
+    {"aten::tril", tril},
+    {"aten::triu", triu},
+    {"aten::arange.start_out", arange},
+};
+const size_t check_move_layer_count = sizeof check_move_layers / sizeof check_move_layers[0];
+
+static void
+moves_are_right(check_context *c)
+{
+    check_layer_run(c, check_move_layers, check_move_layer_count);
+}
+
+static const check_case cases[] = {
+    {"kernel.moves", "extension", CHECK_KERNELS | CHECK_LONG,
+     "kernels.h: cat and stack of any tensors, also of empty ones, copies between types, fills, triangles and ranges, "
+     "into results of any strides.",
+     "The distance of two parts in the result is the part's size by the result's stride.", moves_are_right},
+};
+const check_group check_move_group = CHECK_GROUP(2, cases);

@@ -1,0 +1,20 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
+/* capture.h: captures of streams whose drivers don't capture by themselves: the runtime's calls are recorded. Internal to
+ * runtime/graph. Any thread; errors are set on behalf of `call`. */
+#ifndef OPENREG_GRAPH_CAPTURE_H
+#define OPENREG_GRAPH_CAPTURE_H
+
+#include "nodes.h"
+
+openreg_status openreg_capture_begin(const char *call, int32_t device, openreg_stream stream, int32_t mode);
+/* The nodes have one reference. *ended: whether the capture is gone. */
+openreg_status openreg_capture_end(const char *call, int32_t device, openreg_stream stream, openreg_nodes **out,
+                                   bool *ended);
+/* OPENREG_CAPTURE_NONE, _ACTIVE or _INVALIDATED. */
+int32_t openreg_capture_status(int32_t device, openreg_stream stream);
+/* While this thread's sum of `change` is positive, its calls are done and not recorded. */
+void openreg_capture_pass(int change);
+/* This thread's mode, by which freeing of memory is judged. */
+int32_t openreg_capture_exchange_mode(int32_t mode);
+
+#endif
