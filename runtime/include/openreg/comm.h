@@ -5,7 +5,7 @@
  *   const openreg_comm *comm = table->extension(instance, OPENREG_COMM_NAME, OPENREG_COMM_VERSION);
  *
  * NULL: the driver has none, as where the vendor's library of collectives is not installed; torch.distributed then stages
- * tensors through host memory. driver.h's rules on threads, devices, errors, loss and ownership hold here too, with these:
+ * tensors through host memory, as it does for a driver without events, by which the end of a collective is seen. driver.h's rules on threads, devices, errors, loss and ownership hold here too, with these:
  *
  *   Communicators  connect `size` ranks, each a device of one process; rank 0 <= rank < size. All ranks make the same calls
  *                  on a communicator in the same order, with equal counts, types, reductions and roots.

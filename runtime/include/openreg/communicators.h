@@ -18,7 +18,7 @@ extern "C" {
  * time. */
 typedef struct openreg_communicator_s *openreg_communicator;
 
-/* *has = 1: the device's driver has collectives of its own. */
+/* *has = 1: the device's driver has collectives of its own, and events, by which their end is seen. */
 OPENREG_API OPENREG_WARN_UNUSED openreg_status openreg_has_communicators(int32_t device, int32_t *has);
 
 /* Bytes of an id of the driver's, 1 to OPENREG_COMM_ID_MAX. Errors: OPENREG_E_UNSUPPORTED (the driver has no collectives),

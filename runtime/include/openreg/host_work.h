@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 /* openreg/host_work.h: for who does work of a stream on the host, as a library of collectives does with a host function
- * that returns when the collective is done: whether functions are queued, and how such work tells that it failed. Part of
+ * that returns when the collective is done: whether such functions are queued, and how such work tells that it failed. Part of
  * the C API: the rules of openreg.h on errors, threads and start hold here. Valid C11 and C++17. */
 #ifndef OPENREG_HOST_WORK_H
 #define OPENREG_HOST_WORK_H
@@ -12,8 +12,9 @@
 extern "C" {
 #endif
 
-/* *queued = 1: the device's driver has host_func(), and openreg_launch_host_func() returns at once. 0: it returns when the
- * function has, which therefore must not wait for anything that another process or thread does later. */
+/* *queued = 1: the device's driver has host_func(), stream_wait() and events: openreg_launch_host_func(), a record behind it
+ * and a stream's wait for that record return at once. 0: one of them waits in the host, so the function must not wait for
+ * anything that another process or thread does later. */
 OPENREG_API OPENREG_WARN_UNUSED openreg_status openreg_host_func_is_queued(int32_t device, int32_t *queued);
 
 /* Leaves an error on a stream, as its own work does that fails: the next query or wait of the stream, or wait of the

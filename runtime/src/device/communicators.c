@@ -61,7 +61,7 @@ openreg_has_communicators(int32_t index, int32_t *has)
     OPENREG_RETURN_NOT_OK(openreg_device_get(call, index, &device));
     const openreg_comm *table = NULL;
     OPENREG_RETURN_NOT_OK(find_table(call, device, &table));
-    *has = table != NULL;
+    *has = table != NULL && device->driver->table->event_create != NULL;
     return OPENREG_OK;
 }
 

@@ -16,7 +16,8 @@ openreg_host_func_is_queued(int32_t index, int32_t *queued)
     if (queued == NULL)
         return openreg_error_set(OPENREG_E_INVALID, call, "queued is NULL");
     OPENREG_RETURN_NOT_OK(openreg_device_get(call, index, &device));
-    *queued = device->driver->table->host_func != NULL;
+    const openreg_driver *const table = device->driver->table;
+    *queued = table->host_func != NULL && table->stream_wait != NULL && table->event_create != NULL;
     return OPENREG_OK;
 }
 

@@ -79,20 +79,23 @@ class Progress {
     }
   }
 
+  // A driver without stream_wait() has the host wait, for which fail() must not: the stream is a waiter before it waits.
   void make_wait(c10::DeviceIndex device, openreg_stream stream) {
-    const std::lock_guard<std::mutex> guard(lock_);
-    look();
-    if (error_ != nullptr) {
-      std::rethrow_exception(error_);
+    {
+      const std::lock_guard<std::mutex> guard(lock_);
+      look();
+      if (error_ != nullptr) {
+        std::rethrow_exception(error_);
+      }
+      if (const auto failure = is_over_ ? nullptr : communicator->failure()) {
+        std::rethrow_exception(failure); // which is about to be this one's, too
+      }
+      const auto waiter = std::make_pair(device, stream);
+      if (!is_over_ && std::find(waiters_.begin(), waiters_.end(), waiter) == waiters_.end()) {
+        waiters_.push_back(waiter);
+      }
     }
-    if (const auto failure = is_over_ ? nullptr : communicator->failure()) {
-      std::rethrow_exception(failure); // which is about to be this one's, too
-    }
-    end_->make_wait(device, stream);
-    const auto waiter = std::make_pair(device, stream);
-    if (!is_over_ && std::find(waiters_.begin(), waiters_.end(), waiter) == waiters_.end()) {
-      waiters_.push_back(waiter);
-    }
+    end_->make_wait(device, stream); // recorded before anybody has the Work
   }
 
  private:

@@ -57,14 +57,12 @@ class HostEnd {
     return changed_.wait_for(guard, timeout, [this] { return has_come_; });
   }
 
-  // Calls `wait` for a stream that waits from now on. Throws the error, if there is one.
-  template <class Wait>
-  void add_waiter(c10::DeviceIndex device, openreg_stream stream, const Wait& wait) {
+  // A stream waits from now on: an error reaches it. Throws the error, if there is one.
+  void add_waiter(c10::DeviceIndex device, openreg_stream stream) {
     const std::lock_guard<std::mutex> guard(lock_);
     if (error_ != nullptr) {
       std::rethrow_exception(error_);
     }
-    wait();
     const auto waiter = std::make_pair(device, stream);
     if (!has_come_ && std::find(waiters_.begin(), waiters_.end(), waiter) == waiters_.end()) {
       waiters_.push_back(waiter);
@@ -199,7 +197,8 @@ class StreamWork : public WorkOverHost {
         const auto device = streams_[i].first;
         openreg_stream current = OPENREG_STREAM_DEFAULT;
         OPENREG_CHECK(openreg_current_stream(device, &current));
-        end_->add_waiter(device, current, [&] { events_[i].make_wait(device, current); });
+        end_->add_waiter(device, current);
+        events_[i].make_wait(device, current); // without the lock: on some drivers the host waits
       }
     }
     if (races_are_found()) {

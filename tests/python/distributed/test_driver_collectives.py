@@ -373,9 +373,11 @@ def reports(tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, Any]]:
     return run_ranks(tmp_path_factory.mktemp("ranks"))
 
 
-# The error of a peer that has ended names the call, the ranks and the shapes
-def test_a_peer_that_dies(tmp_path: Path) -> None:
-    report = run_ranks(tmp_path, PEER_DIES="1")[0]
+# The error of a peer that has ended names the call, the ranks and the shapes; also where the host waits in a stream's place
+@pytest.mark.parametrize("without", ["", "stream_wait"])
+def test_a_peer_that_dies(tmp_path: Path, without: str) -> None:
+    layers = {"OPENREG_LAYERS": f"without:{DRIVERS / 'without_layer.so'}", "OPENREG_CUDA_WITHOUT": without}
+    report = run_ranks(tmp_path, PEER_DIES="1", **(layers if without else {}))[0]
     assert report["errors"].get("gloo/peer_that_dies", report["output"][-3000:]) == ""
 
 
