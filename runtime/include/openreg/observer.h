@@ -121,8 +121,8 @@ typedef struct openreg_observer {
     void (*lost)(void *ctx, const char *call, int32_t device, openreg_stream stream, const char *first_call,
                  const char *first_place);
 
-    /* `kept` is a word of the observer's own, NULL at OPENREG_SPAN_BEGIN and gone after OPENREG_SPAN_END. May call the
-     * driver's functions. Leaves the thread's last error as it is. */
+    /* `kept` is a word of the observer's own, NULL at OPENREG_SPAN_BEGIN and gone after OPENREG_SPAN_END. An observer that
+     * leaves it NULL sees nothing more of that span. May call the driver's functions. Leaves the thread's last error as it is. */
     void (*span)(void *ctx, int32_t step, const openreg_span *span, void **kept);
 
     /* Stands for next(argument): calls it and returns what it returns, or sets an error. */

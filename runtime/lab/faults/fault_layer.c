@@ -45,12 +45,14 @@ instead(const faulty_call *call)
     return call->verdict.status == OPENREG_OK ? OPENREG_OK : say(call->verdict.status, call->verdict.text);
 }
 
-/* What a query or wait ends with: its own error, or that of work before it. */
+/* What a query or wait of a stream, or of the device, ends with: its own error, or that of work before it. */
 static openreg_status
 after(const faulty_call *call, openreg_driver_stream stream, int whole, openreg_status status)
 {
     char text[OPENREG_LEFT_TEXT_SIZE];
     openreg_status code = OPENREG_OK;
+    if (call->verdict.status != OPENREG_OK)
+        return instead(call);
     if (status == OPENREG_OK && openreg_faults_take_error(call->device, stream, whole, &code, text, sizeof text))
         return say(code, text);
     return status;
@@ -197,21 +199,21 @@ faulty_host_func(openreg_instance instance, int32_t dev, openreg_driver_stream s
                : instead(&call);
 }
 
+/* Waits are made even where they are to fail: who frees memory then, or ends a device, relies on it that work has ended. */
 static openreg_status
 faulty_device_sync(openreg_instance instance, int32_t dev)
 {
     faulty_call call;
-    return begin(&call, OPENREG_CALL_DEVICE_SYNC, NULL) ? after(&call, NULL, 1, call.below->device_sync(instance, dev))
-                                                        : instead(&call);
+    (void)begin(&call, OPENREG_CALL_DEVICE_SYNC, NULL);
+    return after(&call, NULL, 1, call.below->device_sync(instance, dev));
 }
 
 static openreg_status
 faulty_stream_sync(openreg_instance instance, int32_t dev, openreg_driver_stream stream)
 {
     faulty_call call;
-    return begin(&call, OPENREG_CALL_STREAM_SYNC, stream)
-               ? after(&call, stream, 0, call.below->stream_sync(instance, dev, stream))
-               : instead(&call);
+    (void)begin(&call, OPENREG_CALL_STREAM_SYNC, stream);
+    return after(&call, stream, 0, call.below->stream_sync(instance, dev, stream));
 }
 
 static openreg_status
@@ -243,7 +245,9 @@ static openreg_status
 faulty_event_sync(openreg_instance instance, int32_t dev, openreg_driver_event event)
 {
     faulty_call call;
-    return begin(&call, OPENREG_CALL_EVENT_SYNC, NULL) ? call.below->event_sync(instance, dev, event) : instead(&call);
+    (void)begin(&call, OPENREG_CALL_EVENT_SYNC, NULL);
+    const openreg_status status = call.below->event_sync(instance, dev, event);
+    return call.verdict.status != OPENREG_OK ? instead(&call) : status;
 }
 
 static void

@@ -52,11 +52,11 @@ typedef struct ring {
     uint64_t mask;
     struct ring *earlier; /* rings stay: a thread may be writing there */
     char *prefix;         /* of the file that errors are written to */
-    atomic_ullong next;
     place places[];
 } ring;
 
 static _Atomic(ring *) current;
+static atomic_ullong last_number; /* of all rings: a call that begins in one and ends in another ends no other call */
 static atomic_int alarms;
 
 static int32_t
@@ -97,7 +97,7 @@ openreg_recorder_begin(uint32_t kind, const char *call, const char *name, int32_
     openreg_text_copy(now->call, sizeof now->call, call);
     openreg_text_copy(now->name, sizeof now->name, name);
     openreg_observers_place(now->place, sizeof now->place);
-    const uint64_t number = atomic_fetch_add_explicit(&into->next, 1, memory_order_relaxed) + 1;
+    const uint64_t number = atomic_fetch_add_explicit(&last_number, 1, memory_order_relaxed) + 1;
     place *const to = &into->places[(number - 1) & into->mask];
     atomic_store_explicit(&to->number, 0, memory_order_relaxed);
     /* Whoever sees one of these words sees that the number has gone, too. */
@@ -364,7 +364,7 @@ write_ring(const ring *from, const char *to, workspace *in)
         "{\"displayTimeUnit\":\"ns\",\"traceEvents\":[\n{\"ph\":\"M\",\"name\":\"recorder\",\"args\":{\"process\":");
     put_number(out, (uint64_t)getpid(), 1);
     put(out, "}}");
-    const uint64_t last = atomic_load_explicit(&from->next, memory_order_relaxed);
+    const uint64_t last = atomic_load_explicit(&last_number, memory_order_relaxed);
     for (uint64_t number = last > from->mask ? last - from->mask : 1; number <= last; ++number) {
         if (!read_place(from, number, what) || what->device < OPENREG_HOST || what->device >= OPENREG_MAX_DEVICES)
             continue;

@@ -146,15 +146,16 @@ measure_base(trace_base *base, openreg_driver_stream handle)
     return OPENREG_OK;
 }
 
-/* The base of a device, made if needed; NULL if that fails. */
+/* The base of a device, made if needed; NULL if that fails, or the trace is over: nobody would forget it. */
 static const trace_base *
-base_of(const timed_device *device, openreg_driver_stream handle)
+base_of(unsigned trace, const timed_device *device, openreg_driver_stream handle)
 {
     openreg_lock_acquire(&bases_lock);
-    trace_base *base = bases;
+    const int is_over = atomic_load(&trace_number) != trace; /* openreg_trace_stop() forgets bases after it ends */
+    trace_base *base = is_over ? NULL : bases;
     while (base != NULL && (base->device.instance != device->instance || base->device.ordinal != device->ordinal))
         base = base->next;
-    if (base == NULL && (base = calloc(1, sizeof *base)) != NULL) {
+    if (!is_over && base == NULL && (base = calloc(1, sizeof *base)) != NULL) {
         base->device = *device;
         if (measure_base(base, handle) == OPENREG_OK) {
             base->next = bases;
@@ -245,7 +246,7 @@ queues_on(trace_span *span, const openreg_span *told)
     const openreg_error_fields saved = openreg_error_save();
     span->device = (timed_device){told->table, told->instance, told->ordinal};
     span->handle = told->handle;
-    const trace_base *const base = base_of(&span->device, told->handle);
+    const trace_base *const base = base_of(span->trace, &span->device, told->handle);
     if (base != NULL && mark(span, &span->first) == OPENREG_OK)
         span->base = base;
     openreg_error_restore(&saved);

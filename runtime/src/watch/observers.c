@@ -28,14 +28,16 @@ handle_forks(void)
     openreg_fork_hold(OPENREG_FORK_OBSERVERS, &lock);
 }
 
-/* The lock is held. NULL: there are too many. */
+/* The lock is held. A place is taken by who wants events. NULL: there are too many, or it isn't there and wants nothing. */
 static observer_entry *
-entry_of(const openreg_observer *observer)
+entry_of(const openreg_observer *observer, uint32_t events)
 {
     for (int i = 0; i < OPENREG_OBSERVERS_MAX; ++i) {
         const openreg_observer *const known = atomic_load_explicit(&entries[i].observer, memory_order_relaxed);
         if (known == observer)
             return &entries[i];
+        if (known == NULL && events == 0)
+            return NULL;
         if (known == NULL) {
             atomic_store_explicit(&entries[i].observer, observer, memory_order_release);
             return &entries[i];
@@ -53,7 +55,7 @@ openreg_observe(const openreg_observer *observer, uint32_t events)
     if ((events & ~OPENREG_OBSERVE_ALL) != 0)
         return openreg_error_set(OPENREG_E_INVALID, call, "unknown events 0x%x", events & ~OPENREG_OBSERVE_ALL);
     openreg_lock_acquire(&lock);
-    observer_entry *const entry = entry_of(observer);
+    observer_entry *const entry = entry_of(observer, events);
     if (entry != NULL)
         atomic_store_explicit(&entry->events, events, memory_order_release);
     uint32_t all = 0;
@@ -63,7 +65,7 @@ openreg_observe(const openreg_observer *observer, uint32_t events)
     __atomic_store_n(&openreg_observed_events, all, __ATOMIC_RELAXED);
     __atomic_store_n(&openreg_watched_events, all, __ATOMIC_RELAXED);
     openreg_lock_release(&lock);
-    return entry != NULL
+    return entry != NULL || events == 0
                ? OPENREG_OK
                : openreg_error_set(OPENREG_E_NOMEM, call, "there are %d observers already", OPENREG_OBSERVERS_MAX);
 }

@@ -330,6 +330,43 @@ TEST_F(SimDevicesTest, PlanOfADriver) {
   EXPECT_EQ(openreg_is_instrumented(), 0);
 }
 
+// Pinned memory of a lost device is freed when its work has ended: the wait of a planned loss reaches the driver
+TEST_F(RuntimeTest, WaitsOfALostDevice) {
+  use_full_toy();
+  void *block = nullptr, *pinned = nullptr;
+  ASSERT_EQ(openreg_malloc(0, kSize, 0, &block), OPENREG_OK) << last_message();
+  ASSERT_EQ(openreg_malloc_host(0, kSize, &pinned), OPENREG_OK) << last_message();
+  openreg_faults plan = nullptr;
+  ASSERT_EQ(openreg_memcpy_async(block, 0, pinned, OPENREG_HOST, kSize, 0, 0), OPENREG_OK) << last_message();
+  ASSERT_EQ(openreg_faults_begin("openreg:0 lost", &plan), OPENREG_OK) << last_message();
+  EXPECT_EQ(openreg_memcpy_async(block, 0, pinned, OPENREG_HOST, kSize, 0, 0), OPENREG_E_DEVICE_LOST);
+  toy().reset();
+  EXPECT_EQ(openreg_free_host(pinned), OPENREG_OK) << last_message();
+  EXPECT_EQ(toy().calls("device_sync"), 1);
+  openreg_faults_end(plan);
+  EXPECT_EQ(openreg_free(block), OPENREG_OK) << last_message();
+}
+
+// A wait that is planned to fail has waited
+TEST_F(RuntimeTest, WaitsThatFail) {
+  use_full_toy();
+  openreg_event event = nullptr;
+  openreg_faults plan = nullptr;
+  ASSERT_EQ(openreg_event_create(0, 0, &event), OPENREG_OK) << last_message();
+  const openreg_stream stream = from_pool(0);
+  ASSERT_EQ(openreg_event_record(event, 0, stream), OPENREG_OK);
+  toy().reset();
+  ASSERT_EQ(openreg_faults_begin("openreg:0 lost", &plan), OPENREG_OK) << last_message();
+  EXPECT_EQ(openreg_stream_synchronize(0, stream), OPENREG_E_DEVICE_LOST);
+  openreg_faults_end(plan);
+  ASSERT_EQ(openreg_faults_begin("openreg:0 lost", &plan), OPENREG_OK) << last_message();
+  EXPECT_EQ(openreg_event_synchronize(event), OPENREG_E_DEVICE_LOST);
+  openreg_faults_end(plan);
+  EXPECT_EQ(toy().calls("stream_sync"), 1);
+  EXPECT_EQ(toy().calls("event_sync"), 1);
+  EXPECT_EQ(openreg_event_destroy(event), OPENREG_OK) << last_message();
+}
+
 // The plan of one driver leaves another one's devices alone, and works for a driver that knows nothing of plans
 TEST_F(RuntimeTest, PlanOfAnotherDriver) {
   use_full_toy();

@@ -89,6 +89,30 @@ TEST_F(RecorderTest, WhatIsKept) {
   EXPECT_EQ(text.substr(text.size() - 4), "\n]}\n");
 }
 
+// A call that began before a new start ends no call that began after it
+TEST_F(RecorderTest, CallsOverANewStart) {
+  const openreg_stream streams[] = {from_pool(0), from_pool(0)};
+  std::atomic<bool> is_open[2] = {{false}, {false}};
+  const auto wait = [](void* open) {
+    while (!*static_cast<std::atomic<bool>*>(open)) std::this_thread::yield();
+  };
+  std::thread threads[2];
+  for (int i = 0; i < 2; ++i) {
+    ASSERT_EQ(openreg_launch_host_func(0, streams[i], wait, &is_open[i]), OPENREG_OK) << last_message();
+  }
+  for (int i = 0; i < 2; ++i) {
+    ASSERT_EQ(openreg_flight_recorder_start(8), OPENREG_OK);
+    threads[i] = std::thread([&, i] { EXPECT_EQ(openreg_stream_synchronize(0, streams[i]), OPENREG_OK); });
+    while (count(written(), "\"name\":\"synchronize stream\"") == 0) std::this_thread::yield();
+  }
+  is_open[0] = true;
+  threads[0].join();
+  EXPECT_CONTAINS(written(), "\"status\":\"running\"");
+  is_open[1] = true;
+  threads[1].join();
+  EXPECT_EQ(written().find("\"status\":\"running\""), std::string::npos);
+}
+
 // The last calls, as many as there is room for; a new start forgets them; off is an error of writing
 TEST_F(RecorderTest, TheLastCalls) {
   ASSERT_EQ(openreg_flight_recorder_start(5), OPENREG_OK);

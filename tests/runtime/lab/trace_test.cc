@@ -299,6 +299,28 @@ TEST_F(TraceTest, StopAndShutdown) {
   EXPECT_EQ(told().size(), 2u);
 }
 
+// A call that queues its work after the end of the trace in which it began leaves nothing behind
+TEST_F(TraceTest, WorkThatIsQueuedAfterTheEnd) {
+  static const openreg_observer stops_at_the_begin = [] {
+    openreg_observer made{};
+    made.struct_size = sizeof made;
+    made.span = [](void*, int32_t step, const openreg_span*, void**) {
+      if (step == OPENREG_SPAN_BEGIN) {
+        EXPECT_EQ(openreg_trace_stop(), OPENREG_OK) << last_message();
+      }
+    };
+    return made;
+  }();
+  use_full_toy();
+  Block block(0, 64);
+  start();  // sees the begin first
+  ASSERT_EQ(openreg_observe(&stops_at_the_begin, OPENREG_OBSERVE_SPANS), OPENREG_OK) << last_message();
+  ASSERT_EQ(openreg_memset_async(block.data, 0, 1, 64, 0), OPENREG_OK) << last_message();
+  ASSERT_EQ(openreg_observe(&stops_at_the_begin, 0), OPENREG_OK);
+  ASSERT_EQ(openreg_stream_synchronize(0, 0), OPENREG_OK) << last_message();
+  EXPECT_EQ(toy().live("event"), 0);
+}
+
 // Threads that work while a trace ends and the next begins: every record is told once, to a listener that listens.
 TEST_F(TraceTest, ThreadsAndStops) {
   std::atomic<bool> ends{false};

@@ -126,7 +126,24 @@ TEST_F(ObserversTest, Refusals) {
   EXPECT_EQ(openreg_free(block), OPENREG_OK);
 }
 
-// Wrong arguments are refused, and so is one observer too many
+// An observer that keeps nothing of a span sees its begin alone
+TEST_F(ObserversTest, SpansThatAreNotKept) {
+  static Seen seen;
+  static const openreg_observer observer = [] {
+    openreg_observer made = make_observer(&seen);
+    made.span = [](void* ctx, int32_t step, const openreg_span*, void**) {
+      EXPECT_EQ(step, OPENREG_SPAN_BEGIN);
+      ++seen_by(ctx).spans;
+    };
+    return made;
+  }();
+  ASSERT_EQ(openreg_observe(&observer, OPENREG_OBSERVE_SPANS), OPENREG_OK) << last_message();
+  ASSERT_EQ(openreg_stream_synchronize(0, 0), OPENREG_OK) << last_message();
+  ASSERT_EQ(openreg_observe(&observer, 0), OPENREG_OK);
+  EXPECT_EQ(seen.spans, 1);
+}
+
+// Wrong arguments are refused, and so is one observer too many; one that wants nothing takes no place
 TEST_F(ObserversTest, WrongArguments) {
   static std::array<openreg_observer, OPENREG_OBSERVERS_MAX + 1> many{};
   EXPECT_EQ(openreg_observe(nullptr, 0), OPENREG_E_INVALID);
@@ -139,6 +156,9 @@ TEST_F(ObserversTest, WrongArguments) {
         openreg_status status = OPENREG_OK;
         for (auto& one : many) {
           one.struct_size = sizeof one;
+          if (openreg_observe(&one, 0) != OPENREG_OK) _exit(2);
+        }
+        for (auto& one : many) {
           status = openreg_observe(&one, OPENREG_OBSERVE_MEMORY);
         }
         _exit(status == OPENREG_E_NOMEM ? 0 : 1);
