@@ -1,9 +1,8 @@
 // SPDX-License-Identifier: BSD-3-Clause
 // All registrations of the shim, in their order. They run inside dlopen(), which calls register_backend() and nothing else
 // of the shim: so no file may rely on an object of namespace scope that has a constructor. Each stores a pointer, opens no
-// driver, reads no environment variable and throws nothing. The objects are never destroyed, so nothing of them runs at
-// exit. Where another backend has the device, nothing is registered. Stubs of PyTorch's (REGISTER_PRIVATEUSE1_DISPATCH)
-// are one pointer each, which nobody reads before an operator runs: they stay in their files.
+// driver, reads no environment variable but OPENREG_DEVICE_NAME and throws nothing. The objects are never destroyed, so nothing of them runs at
+// exit. Where another backend has the device, nothing is registered.
 #include "shim/registration/registration.h"
 
 #include <ATen/core/CachingHostAllocator.h>
@@ -28,6 +27,7 @@ void register_operators() {
   register_autocast();
   register_concatenation();
   register_copies();
+  register_dispatch_stubs();
   register_dropout();
   register_factories();
   register_fills();

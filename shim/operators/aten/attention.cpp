@@ -239,10 +239,7 @@ void register_attention() {
   m.impl("_fused_sdp_choice", choose_for_dense);
   m.impl("_scaled_dot_product_fused_attention_overrideable", fused_attention);
   m.impl("_scaled_dot_product_fused_attention_overrideable_backward", fused_attention_backward);
+  at::native::_fused_sdp_choice_stub.set_privateuse1_dispatch_ptr(&choose);
 }
 
 } // namespace c10::openreg
-
-namespace at::native {
-REGISTER_PRIVATEUSE1_DISPATCH(_fused_sdp_choice_stub, &c10::openreg::choose)
-} // namespace at::native

@@ -215,9 +215,6 @@ bool copy_by_kernel(at::Tensor& self, const at::Tensor& source, bool non_blockin
   torch::jit::Stack stack{self, source, non_blocking};
   return run_native_kernel(*kernel, op, device, &stack);
 }
-// It comes to copy_() above, and not to the fallback.
-const bool is_noted [[maybe_unused]] = (note_operator_of_fallback({"aten::copy_", ""}), true);
-
 at::Tensor& copy_(at::Tensor& self, const at::Tensor& source, bool non_blocking) {
   if (self.is_same(source)) {
     return self;
@@ -374,7 +371,8 @@ at::Scalar local_scalar_dense(const at::Tensor& self) {
 void register_copies() {
   torch::Library& m = kernel_library("aten", c10::DispatchKey::PrivateUse1);
   m.impl("copy_", copy_);
-  m.impl("clone", TORCH_FN(at::native::clone)); // by copy_, which a device may do without the host
+  note_operator_of_fallback({"aten::copy_", ""}); // a driver's kernel of it is asked by copy_by_kernel()
+  m.impl("clone", TORCH_FN(at::native::clone));   // by copy_, which a device may do without the host
   m.impl("_copy_from", copy_from);
   m.impl("_copy_from_and_resize", copy_from_and_resize);
   m.impl("_local_scalar_dense", local_scalar_dense);

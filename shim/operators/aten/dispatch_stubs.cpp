@@ -33,9 +33,10 @@ at::Tensor flatten_indices(const at::Tensor& indices, c10::IntArrayRef sizes) {
 }
 
 } // namespace
-} // namespace c10::openreg
 
-namespace at::native {
-REGISTER_PRIVATEUSE1_DISPATCH(kaiser_window_stub, &c10::openreg::kaiser_window)
-REGISTER_PRIVATEUSE1_DISPATCH(flatten_indices_stub, &c10::openreg::flatten_indices)
-} // namespace at::native
+void register_dispatch_stubs() {
+  at::native::kaiser_window_stub.set_privateuse1_dispatch_ptr(&kaiser_window);
+  at::native::flatten_indices_stub.set_privateuse1_dispatch_ptr(&flatten_indices);
+}
+
+} // namespace c10::openreg

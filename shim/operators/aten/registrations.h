@@ -8,6 +8,7 @@ void register_attention();
 void register_autocast();
 void register_concatenation();
 void register_copies();
+void register_dispatch_stubs();
 void register_dropout();
 void register_factories();
 void register_fills();

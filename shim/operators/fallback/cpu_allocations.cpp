@@ -96,16 +96,9 @@ void free_alias_or_host(void* address) {
 } // namespace
 
 void install_cpu_allocations() {
-  static const bool once [[maybe_unused]] = [] {
-    installed = new CpuAllocations(c10::GetAllocator(c10::DeviceType::CPU)); // leaked: blocks outlive everything
-    // Priority 100: above PyTorch's own registration (0), below nothing that is known.
-    c10::SetAllocator(c10::DeviceType::CPU, installed, 100);
-    return true;
-  }();
-}
-
-namespace {
-const bool installed_when_loaded [[maybe_unused]] = (install_cpu_allocations(), true);
+  installed = new CpuAllocations(c10::GetAllocator(c10::DeviceType::CPU)); // leaked: blocks outlive everything
+  // Priority 100: above PyTorch's own registration (0), below nothing that is known.
+  c10::SetAllocator(c10::DeviceType::CPU, installed, 100);
 }
 
 c10::Allocator* cpu_allocations() {

@@ -12,7 +12,7 @@
 
 namespace c10::openreg {
 
-// Puts the allocator in place, once. Called when the library is loaded, before other threads allocate.
+// Puts the allocator in place. Called once, when the library is loaded, before other threads allocate.
 void install_cpu_allocations();
 
 // The allocator that install_cpu_allocations() put in place.

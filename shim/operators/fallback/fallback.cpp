@@ -16,6 +16,8 @@
 #include "shim/base/kernel_library.h"
 #include "shim/device/device.h"
 #include "shim/device/generator.h"
+#include "shim/operators/fallback/cpu_allocations.h"
+#include "shim/operators/fallback/gpu_kernels.h"
 #include "shim/operators/fallback/kernel_choice.h"
 #include "shim/operators/fallback/kernel_view.h"
 #include "shim/operators/fallback/wider_types.h"
@@ -279,6 +281,8 @@ void register_operator(torch::Library& library, const char* name) {
 } // namespace
 
 void register_fallbacks() {
+  install_cpu_allocations();
+  register_gpu_lookup();
   set_fallback_registration(&register_operator);
   for (const auto key :
        {c10::DispatchKey::PrivateUse1,

@@ -161,8 +161,10 @@ std::optional<c10::Device> gpu_that_is(DeviceIndex device) {
   return torch_has_gpus() && has_gpu_kernels(device) ? std::optional(gpu_of(device)) : std::nullopt;
 }
 
-const bool lookup_is_set [[maybe_unused]] = (set_gpu_lookup(&gpu_that_is), true);
-
 } // namespace
+
+void register_gpu_lookup() {
+  set_gpu_lookup(&gpu_that_is);
+}
 
 } // namespace c10::openreg

@@ -31,6 +31,9 @@ TORCH_OPENREG_API c10::Device gpu_of(DeviceIndex device);
 // device fails, and as execution_mode().
 TORCH_OPENREG_API bool look_for_gpu(DeviceIndex device);
 
+// Tells execution_mode.h where GPUs are. Once, at registration.
+void register_gpu_lookup();
+
 // Whether the operators of `device`, an index in range, run PyTorch's kernels for GPUs where there are some. They count
 // as aliased. Throws as look_for_gpu().
 inline bool has_gpu_kernels(DeviceIndex device) {
