@@ -167,6 +167,7 @@ openreg_imports_add(const openreg_memory_handle *given, openreg_import *out, int
 {
     static const char call[] = "openreg_memory_import";
     bool was_first;
+    OPENREG_RETURN_NOT_OK(openreg_fork_reject(call));
     if (given == NULL || out == NULL || device == NULL || ptr == NULL)
         return openreg_error_set(OPENREG_E_INVALID, call, "a pointer is NULL");
     if (!openreg_sized_is_valid(given, OPENREG_MEMORY_HANDLE_SIZE_1))
@@ -174,18 +175,16 @@ openreg_imports_add(const openreg_memory_handle *given, openreg_import *out, int
     openreg_memory_handle own;
     openreg_sized_read(&own, sizeof own, given);
     const openreg_memory_handle *const handle = &own;
-    if (handle->offset > handle->allocation_size || handle->size > handle->allocation_size - handle->offset)
-        return openreg_error_set(OPENREG_E_INVALID, call, "this is not a handle of memory");
     struct openreg_import_s *import = calloc(1, sizeof *import);
     if (import == NULL)
         return openreg_error_set(OPENREG_E_NOMEM, call, "no host memory to import memory");
     import->slot = handle->slot;
-    openreg_status status = find_device(call, handle, &import->device);
-    if (status == OPENREG_OK)
-        status = openreg_lease_take(call, handle, &import->leases, &was_first);
+    openreg_status status = openreg_lease_take(call, handle, &import->leases, &was_first);
     if (status == OPENREG_OK) {
         void *address = NULL;
-        status = import_leased(call, handle, import, &address);
+        status = find_device(call, handle, &import->device);
+        if (status == OPENREG_OK)
+            status = import_leased(call, handle, import, &address);
         if (status == OPENREG_OK) {
             (void)atomic_fetch_add_explicit(&import->device->live_imports, 1, memory_order_relaxed);
             *out = import;

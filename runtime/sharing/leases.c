@@ -30,21 +30,20 @@
 #define NOT_IMPORTED (UINT64_C(1) << 31)
 #define HOLDERS (NOT_IMPORTED - 1)
 #define TIMES_MASK UINT64_C(0xffffffff)
+#define SEALS (F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL)
+#ifndef MFD_NOEXEC_SEAL
+#define MFD_NOEXEC_SEAL 0x0008u
+#endif
 
 typedef struct lease_holder {
     atomic_uint_least64_t who;   /* (process << 32) | times that it holds the handle; 0: unused */
     atomic_uint_least64_t began; /* start of the process, in the kernel's ticks; 0: unknown */
 } lease_holder;
 
-/* What the handle says of the memory: an importer believes the exporter's file, not bytes that have travelled. */
-typedef struct lease_extent {
-    uint64_t address, size, offset, allocation_size;
-} lease_extent;
-
 typedef struct lease_slot {
     atomic_uint_least64_t word;
     lease_holder holders[HOLDERS_NOTED];
-    lease_extent extent; /* written before the word is */
+    openreg_memory_handle handle; /* as it was given away; written before the word is */
 } lease_slot;
 
 /* What the exporter has found out about a process during one look. */
@@ -197,9 +196,12 @@ make_own_file(const char *call)
     struct stat status;
     if (own.file.slots != NULL && own.process == getpid())
         return OPENREG_OK;
-    const int number = memfd_create("openreg-leases", MFD_CLOEXEC);
+    int number = memfd_create("openreg-leases", MFD_CLOEXEC | MFD_ALLOW_SEALING | MFD_NOEXEC_SEAL);
+    if (number < 0 && errno == EINVAL) /* Linux before 6.3 */
+        number = memfd_create("openreg-leases", MFD_CLOEXEC | MFD_ALLOW_SEALING);
     void *words = MAP_FAILED;
-    if (number >= 0 && ftruncate(number, FILE_SIZE) == 0 && fstat(number, &status) == 0)
+    if (number >= 0 && ftruncate(number, FILE_SIZE) == 0 && fchmod(number, 0600) == 0 &&
+        fcntl(number, F_ADD_SEALS, SEALS) == 0 && fstat(number, &status) == 0)
         words = mmap(NULL, FILE_SIZE, PROT_READ | PROT_WRITE, MAP_SHARED, number, 0);
     if (words == MAP_FAILED) {
         const int error = errno;
@@ -217,12 +219,6 @@ make_own_file(const char *call)
     return OPENREG_OK;
 }
 
-static lease_extent
-extent_of(const openreg_memory_handle *handle)
-{
-    return (lease_extent){handle->address, handle->size, handle->offset, handle->allocation_size};
-}
-
 static openreg_status
 grant_locked(const char *call, openreg_memory_handle *handle)
 {
@@ -232,14 +228,14 @@ grant_locked(const char *call, openreg_memory_handle *handle)
     const uint32_t slot = own.free_count > 0 ? own.free_slots[--own.free_count] : own.used_slots++;
     atomic_uint_least64_t *word = &own.file.slots[slot].word;
     const uint64_t use = (atomic_load_explicit(word, memory_order_relaxed) >> 32) + 1;
-    own.file.slots[slot].extent = extent_of(handle);
-    atomic_store_explicit(word, use << 32 | NOT_IMPORTED | 1, memory_order_release);
     handle->process = (int32_t)own.process;
     handle->leases = own.number;
     handle->leases_device = (uint64_t)own.file.device;
     handle->leases_inode = (uint64_t)own.file.inode;
     handle->slot = slot;
     handle->use = (uint32_t)use;
+    own.file.slots[slot].handle = *handle;
+    atomic_store_explicit(word, use << 32 | NOT_IMPORTED | 1, memory_order_release);
     return OPENREG_OK;
 }
 
@@ -318,30 +314,53 @@ reject_released(const char *call, const openreg_memory_handle *handle)
                              (int)handle->process);
 }
 
-/* Opens the exporter's file and makes sure that it is the one meant: numbers of processes and files are used again. */
+/* The file that the handle names, or -1 and errno; ESTALE: it is another one, because numbers of processes and files are
+ * used again, or a handle was altered. Nothing is opened for writing but a file in memory of this user that nobody can
+ * make shorter. */
+static int
+open_sealed(const openreg_memory_handle *handle, struct stat *status)
+{
+    char path[64];
+    (void)snprintf(path, sizeof path, "/proc/%d/fd/%d", (int)handle->process, (int)handle->leases);
+    const int place = open(path, O_PATH | O_CLOEXEC); /* which has no effect on what is there */
+    if (place < 0)
+        return -1;
+    int reader = -1, file = -1, seals = -1;
+    (void)snprintf(path, sizeof path, "/proc/self/fd/%d", place);
+    if (fstat(place, status) == 0 && S_ISREG(status->st_mode) && status->st_uid == geteuid() &&
+        (uint64_t)status->st_ino == handle->leases_inode && (uint64_t)status->st_dev == handle->leases_device &&
+        status->st_size == (off_t)FILE_SIZE)
+        reader = open(path, O_RDONLY | O_CLOEXEC);
+    if (reader >= 0) {
+        seals = fcntl(reader, F_GET_SEALS);
+        (void)close(reader);
+    }
+    if (seals >= 0 && (seals & SEALS) == SEALS)
+        file = open(path, O_RDWR | O_CLOEXEC);
+    (void)close(place);
+    if (file < 0)
+        errno = ESTALE;
+    return file;
+}
+
 static openreg_status
 open_file(const char *call, const openreg_memory_handle *handle, openreg_lease_file **out)
 {
-    char path[64];
     struct stat status;
-    (void)snprintf(path, sizeof path, "/proc/%d/fd/%d", (int)handle->process, (int)handle->leases);
-    const int number = open(path, O_RDWR | O_CLOEXEC);
-    if (number < 0 && errno != ENOENT)
+    const int number = open_sealed(handle, &status);
+    if (number < 0 && errno != ENOENT && errno != ESTALE)
         return openreg_error_set(OPENREG_E_UNSUPPORTED, call,
                                  "files of process %d can't be opened: %s; memory is shared "
                                  "between processes of one user on one machine",
                                  (int)handle->process, strerror(errno));
     if (number < 0)
         return reject_released(call, handle);
-    const bool is_same_file = fstat(number, &status) == 0 && (uint64_t)status.st_ino == handle->leases_inode &&
-                              (uint64_t)status.st_dev == handle->leases_device && status.st_size == (off_t)FILE_SIZE;
-    openreg_lease_file *file = is_same_file ? calloc(1, sizeof *file) : NULL;
+    openreg_lease_file *file = calloc(1, sizeof *file);
     void *words = file == NULL ? MAP_FAILED : mmap(NULL, FILE_SIZE, PROT_READ | PROT_WRITE, MAP_SHARED, number, 0);
     (void)close(number);
     if (words == MAP_FAILED) {
         free(file);
-        return is_same_file ? openreg_error_set(OPENREG_E_NOMEM, call, "no host memory to import memory")
-                            : reject_released(call, handle);
+        return openreg_error_set(OPENREG_E_NOMEM, call, "no host memory to import memory");
     }
     file->slots = words;
     file->notes_holders = shares_numbers(handle->process);
@@ -432,8 +451,10 @@ openreg_lease_take(const char *call, const openreg_memory_handle *handle, openre
     note_holder(file, handle->slot);
     openreg_lock_release(&lock);
     *was_first = (seen & NOT_IMPORTED) != 0;
-    const lease_extent extent = extent_of(handle);
-    if (memcmp(&file->slots[handle->slot].extent, &extent, sizeof extent) != 0) {
+    /* The exporter's file is believed, not bytes that have travelled: the sizes, the device, the driver's own. */
+    openreg_memory_handle granted = file->slots[handle->slot].handle;
+    granted.struct_size = handle->struct_size; /* that of who holds the bytes */
+    if (memcmp(&granted, handle, sizeof granted) != 0) {
         openreg_lease_undo(file, handle->slot, *was_first);
         return reject_forged(call);
     }

@@ -13,8 +13,7 @@
 
 typedef struct openreg_lease_file openreg_lease_file; /* another process's, or this one's */
 
-/* The exporter's half. Takes an unused word, held once, notes there what the handle says of the memory, and completes
- * the handle. E_NOMEM: none is left. */
+/* The exporter's half. Takes an unused word, held once, completes the handle and notes it there. E_NOMEM: none is left. */
 openreg_status openreg_lease_grant(const char *call, openreg_memory_handle *handle);
 /* Before a number of calls of is_held(): each process that holds something is then looked at once. By one thread at a
  * time, as is_held(). */
@@ -28,8 +27,8 @@ void openreg_lease_end(uint32_t slot);
 bool openreg_lease_is_ours(const openreg_memory_handle *handle);
 
 /* The importer's half. Holds the handle once more; the first time, takes over the count of the export. *was_first is for
- * undo(). Errors: OPENREG_E_INVALID (also of a handle whose address or sizes are not those of
- * the export), OPENREG_E_UNSUPPORTED, OPENREG_E_NOMEM. */
+ * undo(). After it the handle is byte for byte what the exporter has given away.
+ * Errors: OPENREG_E_INVALID, OPENREG_E_UNSUPPORTED, OPENREG_E_NOMEM. */
 openreg_status openreg_lease_take(const char *call, const openreg_memory_handle *handle, openreg_lease_file **out,
                                   bool *was_first);
 /* As if take() had not been called. */

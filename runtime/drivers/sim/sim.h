@@ -29,6 +29,7 @@
 #define OPENREG_SIM_LARGE_PAGE (UINT64_C(2) << 20)
 #define OPENREG_SIM_MIN_MEMORY (UINT64_C(2) << 20)
 #define OPENREG_SIM_MAX_MEMORY (UINT64_C(16) << 40)
+#define OPENREG_SIM_SEALS (F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL) /* of a device's file */
 
 /* The driver's table. Never fails. */
 openreg_status openreg_sim_query(const openreg_host *host, const openreg_driver **out);
@@ -174,7 +175,8 @@ openreg_status openreg_sim_mem_alloc(openreg_instance, int32_t dev, uint64_t siz
 openreg_status openreg_sim_mem_free(openreg_instance, int32_t dev, void *ptr);
 /* The size and the offset in the file of what mem_alloc() returned. False if `ptr` is no such address. */
 bool openreg_sim_find_memory(openreg_sim_device *device, const void *ptr, uint64_t *offset, uint64_t *size);
-/* Maps `size` bytes of another process's file at unused addresses; they do not count as used memory. */
+/* Maps `size` bytes of another process's file at unused addresses; they do not count as used memory. Offset and size
+ * are whole pages of that file, and not none. */
 openreg_status openreg_sim_map_foreign(openreg_sim_device *device, int file, uint64_t offset, uint64_t size,
                                        void **out);
 /* E_INVALID: not an address of map_foreign(). Nothing uses the memory any more. */

@@ -38,33 +38,69 @@ fill_handle(openreg_instance instance, uint32_t kind, int file, uint64_t offset,
 }
 
 static bool
-is_file_of(const sim_handle *handle, int file)
+is_file_of(const sim_handle *handle, int file, struct stat *status)
 {
-    struct stat status;
-    return fstat(file, &status) == 0 && (uint64_t)status.st_dev == handle->file_device &&
-           (uint64_t)status.st_ino == handle->file_inode;
+    return fstat(file, status) == 0 && (uint64_t)status->st_dev == handle->file_device &&
+           (uint64_t)status->st_ino == handle->file_inode;
+}
+
+/* The file that the handle names, or -1 and errno; ESTALE: it is another one. Nothing is opened for writing but a file
+ * in memory of this user that nobody can make shorter. */
+static int
+open_sealed(const sim_handle *handle, struct stat *status)
+{
+    char path[64];
+    (void)snprintf(path, sizeof path, "/proc/%d/fd/%d", (int)handle->process, (int)handle->file);
+    const int place = open(path, O_PATH | O_CLOEXEC); /* which has no effect on what is there */
+    if (place < 0)
+        return -1;
+    int reader = -1, file = -1, seals = -1;
+    (void)snprintf(path, sizeof path, "/proc/self/fd/%d", place);
+    if (is_file_of(handle, place, status) && S_ISREG(status->st_mode) && status->st_uid == geteuid())
+        reader = open(path, O_RDONLY | O_CLOEXEC);
+    if (reader >= 0) {
+        seals = fcntl(reader, F_GET_SEALS);
+        (void)close(reader);
+    }
+    if (seals >= 0 && (seals & OPENREG_SIM_SEALS) == OPENREG_SIM_SEALS)
+        file = open(path, O_RDWR | O_CLOEXEC);
+    (void)close(place);
+    if (file < 0)
+        errno = ESTALE;
+    return file;
+}
+
+/* Whole pages of a file of `length` bytes, and not none. */
+static bool
+is_in_file(const sim_handle *handle, off_t length)
+{
+    const uint64_t page = (uint64_t)sysconf(_SC_PAGESIZE), end = (uint64_t)length;
+    return handle->size > 0 && handle->size % page == 0 && handle->offset % page == 0 && handle->offset <= end &&
+           handle->size <= end - handle->offset;
 }
 
 /* Opens the file of a handle of that kind. */
 static openreg_status
 open_handle(openreg_instance instance, uint32_t kind, const void *bytes, sim_handle *handle, int *out)
 {
-    char path[64];
+    struct stat status;
     memcpy(handle, bytes, sizeof *handle);
     if (handle->kind != kind)
         return openreg_fail(instance->host, OPENREG_E_INVALID, 0, "this is not a handle of the simulated devices");
-    (void)snprintf(path, sizeof path, "/proc/%d/fd/%d", (int)handle->process, (int)handle->file);
-    const int file = open(path, O_RDWR | O_CLOEXEC);
-    if (file < 0 && errno != ENOENT)
+    const int file = open_sealed(handle, &status);
+    if (file < 0 && errno != ENOENT && errno != ESTALE)
         return openreg_fail(instance->host, OPENREG_E_UNSUPPORTED, errno, "files of process %d can't be opened: %s",
                             (int)handle->process, strerror(errno));
-    if (file < 0 || !is_file_of(handle, file)) {
-        if (file >= 0)
-            (void)close(file);
+    if (file < 0)
         return openreg_fail(instance->host, OPENREG_E_INVALID, 0,
-                            "process %d, which made the handle, has ended or has "
-                            "closed its devices",
+                            "process %d, which made the handle, has ended or has closed its devices",
                             (int)handle->process);
+    if (!is_in_file(handle, status.st_size)) {
+        (void)close(file);
+        return openreg_fail(instance->host, OPENREG_E_INVALID, 0,
+                            "the handle was altered: device memory has no "
+                            "%llu bytes at %llu",
+                            (unsigned long long)handle->size, (unsigned long long)handle->offset);
     }
     *out = file;
     return OPENREG_OK;
@@ -86,7 +122,7 @@ memory_export(openreg_instance instance, int32_t dev, void *ptr, const int32_t *
     (void)count;
     openreg_sim_device *device = &instance->devices[dev];
     uint64_t offset, size;
-    if (!openreg_sim_find_memory(device, ptr, &offset, &size))
+    if (!openreg_sim_find_memory(device, ptr, &offset, &size) || size == 0)
         return openreg_fail(instance->host, OPENREG_E_INVALID, 0, "memory_export: %p is not an allocation of device %d",
                             ptr, dev);
     return fill_handle(instance, MEMORY_HANDLE, device->file, offset, size, out);
@@ -96,12 +132,13 @@ static openreg_status
 memory_open(openreg_instance instance, int32_t dev, const void *bytes, void **out)
 {
     sim_handle handle;
+    struct stat own;
     int file = -1;
     openreg_status status = open_handle(instance, MEMORY_HANDLE, bytes, &handle, &file);
     if (status != OPENREG_OK)
         return status;
     for (int32_t i = 0; i < instance->device_count && status == OPENREG_OK; i++)
-        if (is_file_of(&handle, instance->devices[i].file))
+        if (is_file_of(&handle, instance->devices[i].file, &own))
             status = openreg_fail(instance->host, OPENREG_E_INVALID, 0,
                                   "memory_open: the handle is of this process, which has the memory already");
     if (status == OPENREG_OK)

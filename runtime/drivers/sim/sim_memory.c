@@ -8,7 +8,12 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
+#include <sys/stat.h>
 #include <unistd.h>
+
+#ifndef MFD_NOEXEC_SEAL
+#define MFD_NOEXEC_SEAL 0x0008u
+#endif
 
 static uint64_t
 page_size(void)
@@ -217,7 +222,9 @@ openreg_sim_memory_create(openreg_sim_device *device)
     const openreg_host *host = device->instance->host;
     char name[32];
     (void)snprintf(name, sizeof name, "openreg-sim-%d", device->ordinal);
-    device->file = memfd_create(name, MFD_CLOEXEC);
+    device->file = memfd_create(name, MFD_CLOEXEC | MFD_ALLOW_SEALING | MFD_NOEXEC_SEAL);
+    if (device->file < 0 && errno == EINVAL) /* Linux before 6.3 */
+        device->file = memfd_create(name, MFD_CLOEXEC | MFD_ALLOW_SEALING);
     if (device->file < 0)
         return openreg_fail(host, OPENREG_E_INCOMPATIBLE, errno, "memfd_create() failed: %s", strerror(errno));
 
@@ -231,6 +238,10 @@ openreg_sim_memory_create(openreg_sim_device *device)
                             "sets the bytes of a device",
                             (unsigned long long)once, device->ordinal, strerror(error));
 
+    /* Who shortens it would end this process by SIGBUS. */
+    if (fchmod(device->file, 0600) != 0 || fcntl(device->file, F_ADD_SEALS, OPENREG_SIM_SEALS) != 0)
+        return openreg_fail(host, OPENREG_E_INCOMPATIBLE, errno, "the memory of device %d can't be sealed: %s",
+                            device->ordinal, strerror(errno));
     if (!reserve_spares(device))
         return openreg_fail(host, OPENREG_E_NOMEM, 0, "no host memory for device %d", device->ordinal);
     openreg_sim_piece *whole = take_spare(device);

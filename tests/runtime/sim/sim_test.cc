@@ -877,6 +877,46 @@ TEST_F(SimTest, CloseWithStreamsLeft) {
   EXPECT_EQ(workers_once_settled(before), before);
 }
 
+// A handle that lies about what it names is refused, and costs neither memory nor addresses. The exporter is a process of
+// its own; sim_ipc.c has the layout of its handle.
+TEST_F(SimTest, ForkedHandlesThatLie) {
+  int pipe_ends[2];
+  ASSERT_EQ(pipe(pipe_ends), 0);
+  const pid_t child = fork();
+  if (child == 0) {
+    alarm(60);
+    open_default();
+    const auto* ipc = static_cast<const openreg_ipc*>(sim_->extension(instance_, OPENREG_IPC_NAME, 1));
+    openreg_ipc_handle handle{};
+    if (ipc->memory_export(instance_, 1, alloc(1, kMib), nullptr, 0, &handle) != OPENREG_OK) _exit(1);
+    if (write(pipe_ends[1], &handle, sizeof handle) != static_cast<ssize_t>(sizeof handle)) _exit(1);
+    pause();
+  }
+  open_default();
+  const auto* ipc = static_cast<const openreg_ipc*>(sim_->extension(instance_, OPENREG_IPC_NAME, 1));
+  openreg_ipc_handle handle{};
+  ASSERT_EQ(read(pipe_ends[0], &handle, sizeof handle), static_cast<ssize_t>(sizeof handle));
+  const uint64_t before = unused(1);
+  void* out = nullptr;
+  const uint64_t page = static_cast<uint64_t>(sysconf(_SC_PAGESIZE)), huge = uint64_t{1} << 62, none = UINT64_MAX;
+  for (const auto& [offset, size] : std::vector<std::pair<uint64_t, uint64_t>>{
+           {0, 0}, {huge, page}, {0, huge}, {none - page + 1, page}, {0, none - page + 1}, {1, page}, {0, page - 1}}) {
+    openreg_ipc_handle lie = handle;
+    std::memcpy(lie.bytes + 32, &offset, sizeof offset);
+    std::memcpy(lie.bytes + 40, &size, sizeof size);
+    EXPECT_EQ(ipc->memory_open(instance_, 1, &lie, &out), OPENREG_E_INVALID) << offset << ' ' << size;
+    EXPECT_CONTAINS(host_.text, "the handle was altered");
+  }
+  EXPECT_EQ(unused(1), before);
+  free(1, alloc(1, before));
+  ASSERT_EQ(ipc->memory_open(instance_, 1, &handle, &out), OPENREG_OK) << host_.text;
+  EXPECT_EQ(ipc->memory_close(instance_, 1, out), OPENREG_OK) << host_.text;
+  kill(child, SIGKILL);
+  waitpid(child, nullptr, 0);
+  close(pipe_ends[0]);
+  close(pipe_ends[1]);
+}
+
 // Two instances stand for two processes, but a process may not open its own memory: each refusal names its reason, and
 // costs neither memory nor addresses. What other processes do is in sharing_test.cc.
 TEST_F(SimTest, SharingRefuses) {
