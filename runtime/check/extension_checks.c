@@ -118,6 +118,73 @@ unknown_handles_are_refused(check_context *c)
     REQUIRE(memcmp(&before, &handle, sizeof handle) == 0, "memory_export() failed and wrote its out-parameter");
 }
 
+/* What comes of a handle with one word altered, in the importer: it is refused, or leads to memory of the whole size, which
+ * can be read (it may be other memory of the exporter's) and closed. */
+static void
+open_altered(check_context *c, const openreg_ipc *ipc, const openreg_ipc_handle *handle)
+{
+    static unsigned char host[SIZE];
+    void *memory = (void *)host;
+    check_begin_call("memory_open");
+    if (check_ended("memory_open", ipc->memory_open(c->instance, 0, handle, &memory)) != OPENREG_OK) {
+        REQUIRE(memory == host, "memory_open() failed and wrote its out-parameter");
+        return;
+    }
+    check_read(c, 0, host, memory, SIZE);
+    CALL("memory_close", ipc->memory_close(c->instance, 0, memory));
+}
+
+static void
+import_altered(check_context *c, const openreg_ipc_handle *handle)
+{
+    check_open(c);
+    const openreg_ipc *const ipc = find_ipc(c);
+    uint32_t size = 0;
+    CALL("handle_size", ipc->handle_size(c->instance, &size));
+    for (uint32_t at = 0; at + sizeof(uint64_t) <= size; at += sizeof(uint64_t)) {
+        uint64_t word;
+        memcpy(&word, handle->bytes + at, sizeof word);
+        const uint64_t altered[] = {0, UINT64_MAX, word + 1, word ^ UINT64_C(1) << 40, ~word};
+        for (size_t i = 0; i < sizeof altered / sizeof altered[0]; ++i) {
+            openreg_ipc_handle other = *handle;
+            memcpy(other.bytes + at, &altered[i], sizeof word);
+            open_altered(c, ipc, &other);
+            for (uint64_t bytes = 1; bytes <= 4 * SIZE; bytes *= 64) /* the books are as they were */
+                check_free(c, 0, check_alloc(c, 0, bytes));
+        }
+    }
+    check_close(c);
+    _exit(CHECK_EXIT_PASS);
+}
+
+static void
+altered_handles_do_no_harm(check_context *c)
+{
+    int there[2], back[2];
+    openreg_ipc_handle handle;
+    if (pipe(there) != 0 || pipe(back) != 0)
+        check_skip("no pipe could be made");
+    const pid_t exporter = fork(); /* before open() */
+    if (exporter == 0) {
+        (void)close(back[1]);
+        check_open(c);
+        const openreg_ipc *const ipc = find_ipc(c);
+        const int32_t importer = (int32_t)getppid();
+        memset(&handle, 0, sizeof handle);
+        CALL("memory_export", ipc->memory_export(c->instance, 0, check_alloc(c, 0, SIZE), &importer, 1, &handle));
+        char end;
+        if (write(there[1], &handle, sizeof handle) == (ssize_t)sizeof handle)
+            (void)!read(back[0], &end, 1); /* until the importer has ended */
+        _exit(CHECK_EXIT_PASS);
+    }
+    (void)close(there[1]);
+    if (read(there[0], &handle, sizeof handle) == (ssize_t)sizeof handle)
+        import_altered(c, &handle);
+    int status = 0;
+    (void)waitpid(exporter, &status, 0);
+    _exit(WIFEXITED(status) ? WEXITSTATUS(status) : CHECK_EXIT_FAIL); /* it has said why */
+}
+
 static void
 handles_have_their_size(check_context *c)
 {
@@ -386,6 +453,11 @@ static const check_case cases[] = {
      "Answer the size of the vendor's handle or key, with its end.", handles_have_their_size},
     {"ipc.handles", "extension", 0, "ipc.h: E_INVALID: no such handle, no such allocation.",
      "Put a number of your own at the start of a handle.", unknown_handles_are_refused},
+    {"ipc.altered", "extension", CHECK_CLOSED,
+     "ipc.h: E_INVALID: no such handle. One that was altered on its way is refused, or leads to memory of the whole "
+     "size; "
+     "nothing that it says of sizes and offsets is believed.",
+     "Compare offset and size with the memory that is there, before anything is mapped.", altered_handles_do_no_harm},
     {"vmm.granularity", "extension", 0,
      "vmm.h: a power of two, constant from open() to close(). Offsets and sizes are multiples of it, and so is the "
      "address "

@@ -34,7 +34,11 @@ static openreg_status
 mutant_memory_open(openreg_instance instance, int32_t dev, const void *handle, void **out)
 {
     static int opened;
-    if ((IS(ipc_own) && opened++ == 0) || (IS(ipc_any) && *(const unsigned char *)handle == 0x5a)) {
+    uint64_t offset, size;
+    memcpy(&offset, (const char *)handle + 32, sizeof offset);
+    memcpy(&size, (const char *)handle + 40, sizeof size);
+    if ((IS(ipc_own) && opened++ == 0) || (IS(ipc_any) && *(const unsigned char *)handle == 0x5a) ||
+        (IS(ipc_empty) && size == 0) || (IS(ipc_beyond) && offset > INT64_MAX)) {
         *out = &opened;
         return OPENREG_OK;
     }

@@ -190,6 +190,8 @@
     X(ipc_offset, "ipc.memory") \
     X(ipc_own, "ipc.memory") \
     X(ipc_any, "ipc.handles") \
+    X(ipc_empty, "ipc.altered") \
+    X(ipc_beyond, "ipc.altered") \
     X(ipc_size_short, "ipc.size") \
     X(vmm_loses, "vmm.memory") \
     X(vmm_odd_step, "vmm.granularity") \

@@ -133,6 +133,48 @@ TEST_F(RecorderTest, TheLastCalls) {
   EXPECT_CONTAINS(last_message(), "/nowhere/file can't be written");
 }
 
+// The name of the file is foreseeable, and the folder may be everybody's: what is there already is written to only if it is
+// an ordinary file of this user with no other name. What a program names itself is its own choice.
+TEST_F(RecorderTest, WritesOnlyItsOwnFile) {
+  ASSERT_EQ(openreg_flight_recorder_start(5), OPENREG_OK);
+  const std::string victim = prefix_ + ".victim", name = file();
+  std::ofstream(victim) << "kept";
+  const auto is_refused = [&](const char* what) {
+    SCOPED_TRACE(what);
+    EXPECT_EQ(openreg_flight_recorder_write(nullptr), OPENREG_E_INVALID);
+    EXPECT_CONTAINS(last_message(), name + " can't be written");
+    EXPECT_EQ(read(victim), "kept");
+    EXPECT_EQ(unlink(name.c_str()), 0);
+  };
+  ASSERT_EQ(symlink(victim.c_str(), name.c_str()), 0);
+  is_refused("a link");
+  ASSERT_EQ(link(victim.c_str(), name.c_str()), 0);
+  is_refused("a second name");
+  ASSERT_EQ(mkfifo(name.c_str(), 0600), 0);
+  is_refused("a FIFO that nobody reads");
+  ASSERT_EQ(mkfifo(name.c_str(), 0600), 0);
+  const int reader = open(name.c_str(), O_RDONLY | O_NONBLOCK | O_CLOEXEC);
+  is_refused("a FIFO");
+  close(reader);
+  if (geteuid() == 0) {
+    std::ofstream(name) << "other";
+    ASSERT_EQ(chown(name.c_str(), 12345, 12345), 0);
+    is_refused("another user's file");
+  }
+  (void)written();
+  struct stat status{};
+  ASSERT_EQ(stat(name.c_str(), &status), 0);
+  EXPECT_EQ(status.st_mode & 0777, 0600U);
+  const size_t size = written().size();
+  ASSERT_EQ(openreg_flight_recorder_start(5), OPENREG_OK);
+  EXPECT_LE(written().size(), size);  // an older one is replaced
+  ASSERT_EQ(symlink(victim.c_str(), (victim + ".link").c_str()), 0);
+  EXPECT_EQ(openreg_flight_recorder_write((victim + ".link").c_str()), OPENREG_OK) << last_message();
+  EXPECT_NE(read(victim), "kept");
+  unlink((victim + ".link").c_str());
+  unlink(victim.c_str());
+}
+
 // An asynchronous error writes the file by itself, with the call that told of it last; running out of memory does not
 TEST_F(RecorderTest, WrittenAtAnError) {
   set("OPENREG_FLIGHT_RECORDER", "100");
