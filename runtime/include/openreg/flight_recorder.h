@@ -11,7 +11,9 @@
  *   OPENREG_FLIGHT_RECORDER       N, from 1 to 1048576, rounded up to a power of two: starts it, and has fatal signals
  *                                 (SIGSEGV, SIGBUS, SIGILL, SIGFPE, SIGABRT) write it, before what else they do
  *   OPENREG_FLIGHT_RECORDER_FILE  where to, "openreg_flight_recorder" otherwise; ".<process>.json" is appended. A child made
- *                                 by fork() writes a file of its own, which begins with its parent's calls */
+ *                                 by fork() writes a file of its own, which begins with its parent's calls. The file is
+ *                                 for this user alone; one that is there is replaced only if it is an ordinary file of
+ *                                 this user with one name, and no link */
 #ifndef OPENREG_FLIGHT_RECORDER_H
 #define OPENREG_FLIGHT_RECORDER_H
 

@@ -13,6 +13,7 @@
 #include <stdatomic.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <sys/syscall.h>
 #include <unistd.h>
 
@@ -347,15 +348,32 @@ own_path(const ring *from, char path[PATH_SIZE])
     return path;
 }
 
+/* A file to write to, or -1 and errno. Others can foresee the recorder's own name (`is_own`), so what is there is taken only
+ * if it is an ordinary file of this user with no other name, as the system does for core dumps. */
+static int
+open_to_write(const char *path, bool is_own)
+{
+    struct stat status;
+    const int file = open(path, O_WRONLY | O_CREAT | O_CLOEXEC | (is_own ? O_NOFOLLOW | O_NONBLOCK : 0), 0600);
+    if (file < 0)
+        return -1;
+    if (is_own && (fstat(file, &status) != 0 || !S_ISREG(status.st_mode) || status.st_nlink != 1 ||
+                   status.st_uid != geteuid())) {
+        (void)close(file);
+        errno = EPERM;
+        return -1;
+    }
+    (void)ftruncate(file, 0); /* a device has no size */
+    return file;
+}
+
 /* 0, or errno. For signal handlers, too. `to` NULL: the file that errors are written to, of this very process. */
 static int
 write_ring(const ring *from, const char *to, workspace *in)
 {
     writer *const out = &in->out;
     record *const what = &in->what;
-    if (to == NULL)
-        to = own_path(from, in->path);
-    *out = (writer){.file = open(to, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0644)};
+    *out = (writer){.file = open_to_write(to != NULL ? to : own_path(from, in->path), to == NULL)};
     in->count = 0;
     memset(in->seen, 0, sizeof in->seen);
     if (out->file < 0)

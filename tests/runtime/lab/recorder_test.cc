@@ -1,10 +1,12 @@
 // SPDX-License-Identifier: BSD-3-Clause
 // The flight recorder (openreg/flight_recorder.h): what it keeps, and when it is written.
+#include <fcntl.h>
 #include <openreg/faults.h>
 #include <openreg/flight_recorder.h>
 #include <signal.h>
 #include <sys/auxv.h>
 #include <sys/mman.h>
+#include <sys/stat.h>
 
 #include <atomic>
 #include <fstream>
