@@ -15,6 +15,7 @@ import logging
 import os
 import tempfile
 import threading
+import time
 from collections.abc import Iterator, MutableMapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -30,6 +31,7 @@ _logger = logging.getLogger("torch_openreg")
 FILE_NAME = "LocalPreferences.toml"
 TABLE = "torch_openreg"
 KEY = "gpu_backend"
+_PATIENCE = 10.0  # seconds that another process may hold the lock of the file; writing it takes milliseconds
 
 _lock = threading.Lock()
 _snapshot: str | None = None
@@ -120,11 +122,17 @@ def _locked(path: Path) -> Iterator[None]:
     again once it is locked.
     """
     lock_path = path.with_name(f".{path.name}.lock")
+    end = time.monotonic() + _PATIENCE
     while True:
         # Never through a link that somebody else may have put there. The name must be one that all processes know.
         descriptor = os.open(lock_path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, 0o600)
         try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX)
+            if os.fstat(descriptor).st_uid != os.geteuid():
+                raise OSError(f"'{lock_path}' belongs to another user; remove it")
+            while not _try_lock(descriptor):
+                if time.monotonic() > end:
+                    raise OSError(f"another process holds '{lock_path}', for {_PATIENCE} s already")
+                time.sleep(0.01)
             if _is_same_file(descriptor, lock_path):
                 try:
                     yield
@@ -133,6 +141,14 @@ def _locked(path: Path) -> Iterator[None]:
                 return
         finally:
             os.close(descriptor)
+
+
+def _try_lock(descriptor: int) -> bool:
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    return True
 
 
 def _is_same_file(descriptor: int, path: Path) -> bool:
@@ -211,11 +227,17 @@ def write(name: str | None) -> bool:
         Whether the file was changed.
 
     Raises:
-        OSError: The file can't be read or written.
+        OSError: The file can't be read or written, another process keeps it locked, or it is that of the current
+            folder and a link that leads out of it.
         ValueError: It is not valid TOML. It is left as it is.
     """
     snapshot()  # what this process goes by is what was there before
-    path = Path(os.path.realpath(path_to_write()))  # a link stays one
+    given = path_to_write()
+    path = Path(os.path.realpath(given))  # a link stays one
+    if not _C._variable("OPENREG_PREFERENCES") and not path.is_relative_to(os.path.realpath(given.parent)):
+        raise OSError(
+            f"'{given}' is a link to '{path}', outside of its folder; OPENREG_PREFERENCES names a file elsewhere"
+        )
     if name is None and not path.exists():
         return False
     with _locked(path):

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
 import signal
 import stat
@@ -105,6 +106,44 @@ def test_a_linked_file_is_changed_where_it_is(file: Path, tmp_path: Path) -> Non
     preferences.write("sim")
     assert file.is_symlink()
     assert stored(target) == "sim"
+
+
+# the file of the current folder, which may be somebody else's, is no way to a file outside of it
+def test_a_link_does_not_lead_out_of_the_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder = tmp_path / "project"
+    (folder / "within").mkdir(parents=True)
+    monkeypatch.chdir(folder)
+    monkeypatch.delenv("OPENREG_PREFERENCES", raising=False)
+    for target in (tmp_path / "victim.toml", tmp_path / "none.toml", folder / "within" / "own.toml"):
+        is_within = target.parent != tmp_path
+        if target.name != "none.toml":
+            target.write_text("a = 1\n")
+        (folder / FILE).symlink_to(os.path.relpath(target, folder))
+        if is_within:
+            preferences.write("sim")
+            assert stored(target) == "sim"
+        else:
+            with pytest.raises(OSError, match=f"'{FILE}' is a link to '{target}', outside of its folder"):
+                preferences.write("sim")
+            assert not target.exists() or target.read_text() == "a = 1\n"
+        (folder / FILE).unlink()
+
+
+# whoever holds the lock, and however long: the wait has an end, and the error says for whom
+def test_a_lock_that_is_never_released(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(preferences, "_PATIENCE", 0.05)
+    lock = file.with_name(f".{FILE}.lock")
+    with open(lock, "w") as held:
+        fcntl.flock(held, fcntl.LOCK_EX)
+        with pytest.raises(OSError, match=rf"another process holds '{lock}', for 0.05 s"):
+            preferences.write("sim")
+    preferences.write("sim")
+    if os.geteuid() == 0:
+        lock.touch()
+        os.chown(lock, 12345, 12345)
+        with pytest.raises(OSError, match=f"'{lock}' belongs to another user"):
+            preferences.write("cuda")
+    assert stored(file) == "sim"
 
 
 # acceptance 1.9, 1.10: valid is what is supported, whether it works or not; else an error, and the file is as before
