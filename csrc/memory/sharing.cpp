@@ -45,12 +45,8 @@ PyObject* _importStorage(PyObject* /*self*/, PyObject* arguments) {
   }
   openreg_memory_handle handle{};
   TORCH_CHECK_VALUE(
-      length == sizeof handle && size >= 0,
-      "A handle of shared memory has ",
-      sizeof handle,
-      " bytes, not ",
-      length,
-      ".");
+      length == sizeof handle, "A handle of shared memory has ", sizeof handle, " bytes, not ", length, ".");
+  TORCH_CHECK_VALUE(size >= 0, "A storage can't have ", size, " bytes.");
   std::memcpy(&handle, bytes, sizeof handle);
   lazy_init();
   c10::Storage storage;

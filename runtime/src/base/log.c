@@ -4,6 +4,7 @@
 #define _GNU_SOURCE
 #include "base/log.h"
 #include "base/device_name.h"
+#include "base/text.h"
 
 #include <errno.h>
 #include <sched.h>
@@ -122,13 +123,14 @@ openreg_log(int32_t level, const char *format, ...)
     if (level < least)
         return;
 
-    char text[2048];
+    char text[2048], whole[sizeof text];
     va_list arguments;
     va_start(arguments, format);
-    const int length = vsnprintf(text, sizeof text, format, arguments);
+    const int length = vsnprintf(whole, sizeof whole, format, arguments);
     va_end(arguments);
     if (length < 0)
         return;
+    openreg_text_copy_shown(text, sizeof text, whole);
 
     void *context = NULL;
     const openreg_log_callback callback = read_callback(&context);

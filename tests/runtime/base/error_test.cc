@@ -129,6 +129,25 @@ TEST_F(ErrorTest, LongTextsAreCutBetweenCharacters) {
   EXPECT_CONTAINS(last_message(), "driver \"chatty\":  (OPENREG_E_INTERNAL)");
 }
 
+// Texts of drivers, names and files are shown as UTF-8 without what controls a terminal, and begin no line of their own.
+TEST_F(ErrorTest, ForeignTextsAreShownAsText) {
+  use_full_toy([](openreg_driver& table) {
+    table.name = "chatty";
+    table.open = chatty_open;
+    table.device_sync = chatty_sync_fails;
+  });
+  chatty_text = "a\x1b[31mb\nopenreg: error: c\xff\xc3\xa4\xc2\x9b\xed\xa0\x80\xc3\r\n  d\t\x7f";
+  EXPECT_EQ(openreg_device_synchronize(0), OPENREG_E_INTERNAL);
+  EXPECT_CONTAINS(
+      last_message(),
+      "a\\x1b[31mb\\x0aopenreg: error: c\\xff\xc3\xa4\\xc2\\x9b\\xed\\xa0\\x80\\xc3\\x0d\n  d\t\\x7f (OPENREG_E");
+  set("OPENREG_LOG_LEVEL", "x\nopenreg: error: forged\xff");
+  set("OPENREG_DRIVERS", "x\nopenreg: error: forged\xff");
+  ASSERT_EQ(openreg_shutdown(), OPENREG_OK);
+  EXPECT_EQ(openreg_device_count(), 0);
+  EXPECT_CONTAINS(lines(OPENREG_LOG_WARNING).back(), "x\\x0aopenreg: error: forged\\xff");
+}
+
 // What a driver's text looks like changes nothing: it is never read for the names of calls, drivers or codes.
 TEST_F(ErrorTest, TextsAreNotTakenApart) {
   use_full_toy([](openreg_driver& table) {
