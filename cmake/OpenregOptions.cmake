@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-# openreg_options: warnings, sanitizers and coverage, for `target_link_libraries(x PRIVATE openreg_options)`.
+# openreg_options: warnings, sanitizers and coverage, for `target_link_libraries(x PRIVATE openreg_options)`, and openreg_shipped for what is installed.
 add_library(openreg_options INTERFACE)
 
 target_compile_options(openreg_options INTERFACE
@@ -20,6 +20,16 @@ endif()
 if(OPENREG_COVERAGE)
   target_compile_options(openreg_options INTERFACE --coverage -O0 -g -fprofile-update=atomic)
   target_link_options(openreg_options INTERFACE --coverage)
+endif()
+
+# What is installed is hardened, and says nothing of the machine that has built it. Tests are compiled without optimisation,
+# which _FORTIFY_SOURCE needs, and sanitizers look for the same.
+add_library(openreg_shipped INTERFACE)
+target_link_libraries(openreg_shipped INTERFACE openreg_options)
+target_compile_options(openreg_shipped INTERFACE -fstack-protector-strong "-ffile-prefix-map=${PROJECT_SOURCE_DIR}/=")
+target_link_options(openreg_shipped INTERFACE "LINKER:-z,relro" "LINKER:-z,now")
+if(NOT OPENREG_SANITIZE AND NOT OPENREG_COVERAGE)
+  target_compile_options(openreg_shipped INTERFACE "$<$<NOT:$<CONFIG:Debug>>:-U_FORTIFY_SOURCE;-D_FORTIFY_SOURCE=3>")
 endif()
 
 # With OPENREG_UNITY the C++ files of a folder are one unit: most of their time is PyTorch's headers. SEPARATE names files that

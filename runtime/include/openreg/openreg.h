@@ -238,8 +238,8 @@ static_assert(sizeof(openreg_pointer_info) == OPENREG_POINTER_INFO_SIZE_1, "appe
 /* What an address is; interior addresses too. An unknown one is not an error. Never initialises. */
 OPENREG_API openreg_status openreg_get_pointer_info(const void *ptr, openreg_pointer_info *inout);
 
-/* The host's address of a device address, and back (devices with OPENREG_CAP_HOST_VISIBLE). Any address in a live
- * block. Lock-free. The host may use the memory when the streams that use it are idle.
+/* The host's address of a device address, and back (devices with OPENREG_CAP_HOST_VISIBLE). Any address in
+ * memory that the runtime has of the driver, so it isn't seen whether a block is live there, nor where it ends. Lock-free. The host may use the memory when the streams that use it are idle.
  * Errors: OPENREG_E_UNSUPPORTED (the driver's memory is not visible), OPENREG_E_INVALID. */
 OPENREG_API openreg_status openreg_host_alias(const void *device_ptr, void **host_ptr);
 OPENREG_API openreg_status openreg_device_address(const void *host_ptr, void **device_ptr);

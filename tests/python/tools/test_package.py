@@ -135,6 +135,30 @@ def test_contents(wheel: Path) -> None:
     assert "none-any" not in wheel.name
 
 
+# what ships is hardened, and says nothing of where it was built
+def test_binaries_are_hardened(wheel: Path, root: Path, tmp_path: Path) -> None:
+    zipfile.ZipFile(wheel).extractall(tmp_path)
+    places = [os.fsencode(place) for place in (root, sys.prefix, sysconfig.get_path("purelib"))]
+    checked = 0
+    for file in sorted(tmp_path.rglob("*")):
+        if not file.is_file() or (content := file.read_bytes())[:4] != b"\x7fELF":
+            continue
+        headers = subprocess.run(["readelf", "-dlW", file], capture_output=True, text=True, check=True).stdout
+        symbols = subprocess.run(
+            ["readelf", "-W", "--dyn-syms", file], capture_output=True, text=True, check=True
+        ).stdout
+        assert re.search(r"\(FLAGS_1\).*\bNOW\b", headers), file.name
+        assert "GNU_RELRO" in headers, file.name
+        assert re.search(r"GNU_STACK.* RW ", headers), file.name
+        assert "TEXTREL" not in headers, file.name
+        assert "__stack_chk_fail" in symbols, file.name
+        if file.name.startswith(("libopenreg.so", "openreg-check")):
+            assert "__snprintf_chk" in symbols or "__vsnprintf_chk" in symbols, file.name
+        assert not [place for place in places if place in content], file.name
+        checked += 1
+    assert checked >= 14
+
+
 # an index takes it: the tag names a glibc, all but torch is in it, and it is small
 def test_the_tag_of_an_index(wheel: Path, root: Path, tmp_path: Path) -> None:
     command = [sys.executable, str(root / "tools/repair_wheel.py"), str(wheel), "--into", str(tmp_path)]
