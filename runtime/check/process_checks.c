@@ -29,8 +29,9 @@ writes_nothing(check_context *c)
     check_whole_slot_tour(c);
     (void)fflush(NULL);
     const off_t written = lseek(file, 0, SEEK_END);
-    (void)pread(file, text, sizeof text - 1, 0);
-    REQUIRE(written == 0, "%lld bytes were written to stdout or stderr: \"%s\"", (long long)written, text);
+    const ssize_t length = pread(file, text, sizeof text - 1, 0);
+    REQUIRE(written == 0, "%lld bytes were written to stdout or stderr: \"%.*s\"", (long long)written,
+            length < 0 ? 0 : (int)length, text);
 }
 
 static void

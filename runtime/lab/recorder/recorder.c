@@ -354,17 +354,15 @@ static int
 open_to_write(const char *path, bool is_own)
 {
     struct stat status;
-    const int file = open(path, O_WRONLY | O_CREAT | O_CLOEXEC | (is_own ? O_NOFOLLOW | O_NONBLOCK : 0), 0600);
+    const int file = open(path, O_WRONLY | O_CREAT | O_CLOEXEC | (is_own ? O_NOFOLLOW | O_NONBLOCK : O_TRUNC), 0600);
     if (file < 0)
         return -1;
-    if (is_own && (fstat(file, &status) != 0 || !S_ISREG(status.st_mode) || status.st_nlink != 1 ||
-                   status.st_uid != geteuid())) {
-        (void)close(file);
-        errno = EPERM;
-        return -1;
-    }
-    (void)ftruncate(file, 0); /* a device has no size */
-    return file;
+    if (!is_own || (fstat(file, &status) == 0 && S_ISREG(status.st_mode) && status.st_nlink == 1 &&
+                    status.st_uid == geteuid() && ftruncate(file, 0) == 0))
+        return file;
+    (void)close(file);
+    errno = EPERM;
+    return -1;
 }
 
 /* 0, or errno. For signal handlers, too. `to` NULL: the file that errors are written to, of this very process. */
