@@ -98,7 +98,6 @@ DeviceCapability OpenRegGuardImpl::getDeviceCapability(Device device) const {
   check_type(device);
   DeviceCapability capability; // every type; those go that no operator converts to, on the CPU neither
   auto& types = capability.capability_data.supported_scalar_types;
-  types.has_QInt8 = types.has_QUInt8 = types.has_QInt32 = types.has_QUInt4x2 = types.has_QUInt2x4 = 0;
   types.has_Bits1x8 = types.has_Bits2x4 = types.has_Bits4x2 = types.has_Bits8 = types.has_Bits16 = 0;
   types.has_UInt1 = types.has_UInt2 = types.has_UInt3 = types.has_UInt4 = types.has_UInt5 = types.has_UInt6 = 0;
   types.has_Int1 = types.has_Int2 = types.has_Int3 = types.has_Int4 = types.has_Int5 = types.has_Int6 = 0;

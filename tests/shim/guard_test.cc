@@ -164,7 +164,8 @@ TEST_F(GuardTest, Capability) {
   EXPECT_TRUE(types.has_Float && types.has_Half && types.has_BFloat16 && types.has_Long && types.has_Bool);
   EXPECT_TRUE(types.has_ComplexFloat && types.has_Double);
   EXPECT_TRUE(types.has_Float8_e4m3fn && types.has_UInt16);
-  EXPECT_FALSE(types.has_QInt8 || types.has_QUInt8 || types.has_QInt32 || types.has_Bits8 || types.has_Int4);
+  EXPECT_TRUE(types.has_QInt8 && types.has_QUInt8 && types.has_QInt32 && types.has_QUInt4x2 && types.has_QUInt2x4);
+  EXPECT_FALSE(types.has_Bits8 || types.has_Int4);
 }
 
 }  // namespace
