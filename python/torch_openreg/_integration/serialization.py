@@ -2,12 +2,17 @@
 """Lets files be loaded whose tensors were on the device under another name than it has here.
 
 torch knows the name that the device has. ``privateuseone`` is PyTorch's own name of it. Others are those of programs
-where it is named otherwise, and come last: a tag unknown to all others is taken for one of them.
+where it is named otherwise, and come last: a tag unknown to all others is taken for one of them. That holds for a
+file's own tags alone: what `map_location` names, and nobody knows, is misspelt.
 """
 
 from __future__ import annotations
 
+import functools
 import re
+import sys
+import threading
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -18,6 +23,16 @@ _TAG = re.compile(r"([a-z][a-z_]*)(:\d+)?")
 _FIRST = 19  # before torch's own entries, which come from 20 on
 _LAST = 1 << 20
 _installed = False
+_Restore = Callable[[Any, Any], Any]
+
+
+class _Restoring(threading.local):
+    """What the calling thread restores just now."""
+
+    tag: str | None = None  # that of the file, unless map_location is a device
+
+
+_restoring = _Restoring()
 
 
 def _tag(storage: Any) -> None:
@@ -33,7 +48,7 @@ def _load(storage: Any, location: str) -> Any:
 
 def _load_unknown(storage: Any, location: str) -> Any:
     match = _TAG.fullmatch(location)
-    if match is None or match[1] == device_name():
+    if match is None or match[1] == device_name() or location != _restoring.tag:
         return None
     try:
         torch.device(match[1])
@@ -42,10 +57,36 @@ def _load_unknown(storage: Any, location: str) -> Any:
     return None  # a device of PyTorch's that isn't there
 
 
+def _noting_tags(get_restore_location: Callable[[Any], _Restore]) -> Callable[[Any], _Restore]:
+    """PyTorch's function that makes the function which restores a storage by its tag."""
+
+    @functools.wraps(get_restore_location)
+    def get(map_location: Any) -> _Restore:
+        restore = get_restore_location(map_location)
+        if isinstance(map_location, (str, bytes, torch.device)):
+            return restore
+
+        def noting(storage: Any, location: Any) -> Any:
+            before, _restoring.tag = _restoring.tag, location
+            try:
+                return restore(storage, location)
+            finally:
+                _restoring.tag = before
+
+        return noting
+
+    return get
+
+
 def install() -> None:
     """Registers with torch.load(). Repeating it changes nothing."""
     global _installed
     if not _installed:
         _installed = True
+        name = "_get_restore_location"
+        real = getattr(torch.serialization, name)
+        for module in (torch.serialization, sys.modules.get("torch.package.package_importer")):
+            if module is not None:
+                setattr(module, name, _noting_tags(real))
         torch.serialization.register_package(_FIRST, _tag, _load)
         torch.serialization.register_package(_LAST, _tag, _load_unknown)

@@ -60,6 +60,38 @@ def test_mmap(tmp_path: Path) -> None:
         assert torch.equal(torch.load(path, map_location="cpu"), torch.arange(1000.0))
 
 
+def _tagged(tag: str) -> io.BytesIO:
+    """A file of a tensor that was on a device of another name, of as many letters as openreg has."""
+    file = io.BytesIO()
+    torch.save(torch.arange(3.0, device="openreg:1"), file, _use_new_zipfile_serialization=False)
+    assert len(tag) == len("openreg:1") and file.getvalue().count(b"openreg:1") == 1
+    return io.BytesIO(file.getvalue().replace(b"openreg:1", tag.encode()))
+
+
+# a tag that nobody knows is that of a device which is named otherwise here; a device of PyTorch's is none of ours
+@pytest.mark.parametrize("where", [None, {"cpu": "openreg:0"}, lambda storage, location: None])
+def test_an_unknown_tag_of_a_file(where: Any) -> None:
+    assert torch.load(_tagged("somchip:1"), map_location=where).device == torch.device("openreg:1")
+    with pytest.raises((RuntimeError, NotImplementedError)):
+        torch.load(_tagged("vulkan:11"))
+
+
+# a name that the program gives and nobody knows is misspelt: an error, as without this package
+@pytest.mark.parametrize("name", ["cdua:0", "gpu", "openregx:1", "somchip"])
+def test_a_misspelt_map_location(name: str, tmp_path: Path) -> None:
+    torch.save(torch.zeros(1), tmp_path / "cpu.pt")
+    for source in (tmp_path / "cpu.pt", _tagged("somchip:1")):
+        for where in (name, {"cpu": name, "somchip:1": name}, lambda storage, location: _restored(storage, name)):
+            with pytest.raises(RuntimeError, match=f"tagged with {name}"):
+                torch.load(source, map_location=where)
+            if isinstance(source, io.BytesIO):
+                source.seek(0)
+
+
+def _restored(storage: Any, name: str) -> Any:
+    return torch.serialization.default_restore_location(storage, name)
+
+
 def test_an_index_out_of_range_names_the_count() -> None:
     with pytest.raises(RuntimeError, match=r"OPENREG device 5 but torch.openreg.device_count\(\) is 2.*map_location"):
         _saved(torch.zeros(1), map_location="openreg:5")
