@@ -58,6 +58,7 @@ def register() -> ModuleType:
     from torch_openreg import _compile
     from torch_openreg._discovery import search
     from torch_openreg._integration import (
+        autocast,
         data_parallel,
         distributed,
         dlpack,
@@ -75,7 +76,7 @@ def register() -> ModuleType:
     search.install()
     fork.install()
     module.operators._install_report()
-    for part in (serialization, dlpack, sharing, distributed, data_parallel, fake_tensors, _compile, exit):
+    for part in (serialization, dlpack, sharing, distributed, autocast, data_parallel, fake_tensors, _compile, exit):
         part.install()
     _prepare_gpu()
     return module

@@ -3,13 +3,14 @@
 
 ``torch.nn.parallel.comm`` calls functions of ``torch._C`` that PyTorch builds with CUDA only, for CUDA's devices, and
 that nothing can be registered for. These are of ordinary copies; torch/csrc/cuda/comm.cpp is the model. A torch with
-CUDA keeps its own for tensors of CUDA's.
+CUDA keeps its own for tensors of CUDA's. ``parallel_apply()`` asks autocast of CUDA alone whether its threads need it.
 """
 
 from __future__ import annotations
 
 import contextlib
 import functools
+import sys
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -127,8 +128,23 @@ def _beside(theirs: Callable[..., Any], ours: Callable[..., Any]) -> Callable[..
     return function
 
 
+def _with_autocast(parallel_apply: Callable[..., Any]) -> Callable[..., Any]:
+    """PyTorch's function, whose threads compute under the caller's autocast, in its type."""
+
+    @functools.wraps(parallel_apply)
+    def apply(modules: Sequence[Any], *arguments: Any, **keywords: Any) -> Any:
+        name = device_name()
+        if torch.is_autocast_enabled(name):
+            dtype, cache = torch.get_autocast_dtype(name), torch.is_autocast_cache_enabled()
+            modules = [torch.autocast(name, dtype, cache_enabled=cache)(module.__call__) for module in modules]
+        return parallel_apply(modules, *arguments, **keywords)
+
+    setattr(apply, _MARK, True)
+    return apply
+
+
 def install() -> None:
-    """Adds the functions to ``torch._C``. Repeating it changes nothing."""
+    """Adds the functions to ``torch._C``, and autocast to the threads. Repeating it changes nothing."""
     for function in (
         *(_broadcast, _broadcast_out, _broadcast_coalesced),
         *(_scatter, _scatter_out, _gather, _gather_out),
@@ -138,3 +154,8 @@ def install() -> None:
             setattr(torch._C, function.__name__, function)
         elif theirs is not function and not hasattr(theirs, _MARK):
             setattr(torch._C, function.__name__, _beside(theirs, function))
+    apply = torch.nn.parallel.parallel_apply
+    if not hasattr(apply, _MARK):
+        folder = "torch.nn.parallel"  # whose functions have the names of its modules
+        for path in (folder, f"{folder}.parallel_apply", f"{folder}.data_parallel"):
+            sys.modules[path].parallel_apply = _with_autocast(apply)  # type: ignore[attr-defined]

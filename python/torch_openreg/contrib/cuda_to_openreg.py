@@ -40,10 +40,7 @@ _lock = threading.RLock()
 _replaced: list[tuple[Any, str, Any]] = []  # owner, name and what was there, _MISSING if it was inherited
 
 _TENSOR_METHODS = ("to", "type", "new_tensor", "new_empty", "new_empty_strided", "new_full", "new_ones", "new_zeros")
-_AUTOCAST = (
-    *("is_autocast_enabled", "set_autocast_enabled", "get_autocast_dtype", "set_autocast_dtype"),
-    "_is_autocast_available",
-)
+_AUTOCAST = ("is_autocast_enabled", "get_autocast_dtype", "set_autocast_dtype", "_is_autocast_available")
 # Submodules of torch.cuda whose functions torch.openreg has in itself, and those that are redirected one by one.
 _SUBMODULES = ("memory", "random", "streams")
 
@@ -281,6 +278,18 @@ def _redirect_amp() -> None:
 
     _replace(scaler, "__init__", scaler_init)
     _replace_by(_translating, torch, *_AUTOCAST)
+    set_enabled = torch.set_autocast_enabled
+
+    @functools.wraps(set_enabled)
+    def set_autocast_enabled(*arguments: Any, **keywords: Any) -> None:
+        if len(arguments) + len(keywords) == 1:  # without a device it is CUDA's
+            arguments = (device_name(), *arguments)
+        _translating(set_enabled)(*arguments, **keywords)
+
+    _replace(torch, "set_autocast_enabled", set_autocast_enabled)
+    for name in ("get_autocast_gpu_dtype", "set_autocast_gpu_dtype"):
+        of_any = getattr(torch, name.replace("_gpu", ""))
+        _replace(torch, name, functools.partial(of_any, device_name()))
     _replace_by(_translating, torch.amp, "custom_fwd", "custom_bwd", "is_autocast_available")
     _replace(torch.cuda.amp, "custom_fwd", functools.partial(torch.amp.custom_fwd, device_type=device_name()))
     _replace(torch.cuda.amp, "custom_bwd", functools.partial(torch.amp.custom_bwd, device_type=device_name()))

@@ -62,6 +62,23 @@ def test_names() -> None:
     assert product(torch.ones(2, 2, device="openreg")).dtype == torch.bfloat16
 
 
+# PyTorch's own layers ask without a device, and have a fast path for inference that autocast doesn't reach
+@pytest.mark.parametrize("compiled", [False, True])
+def test_layers_that_ask_without_a_device(compiled: bool) -> None:
+    layer = torch.nn.MultiheadAttention(8, 2, batch_first=True).to("openreg").eval()
+    x = torch.randn(2, 3, 8, device="openreg")
+    call = torch.compile(layer, backend="eager", fullgraph=True) if compiled else layer
+    with torch.no_grad():
+        assert call(x, x, x)[0].dtype == torch.float32
+        for dtype in (torch.bfloat16, torch.float16):
+            with torch.autocast("openreg", dtype=dtype):
+                assert torch.is_autocast_enabled()
+                assert call(x, x, x)[0].dtype == dtype
+        with torch.autocast("cpu", dtype=torch.bfloat16):
+            assert not torch.is_autocast_enabled()
+    assert not torch.is_autocast_enabled()
+
+
 @pytest.mark.parametrize("dtype", [torch.float64, torch.int32])
 def test_a_type_that_is_none(dtype: torch.dtype) -> None:
     with pytest.warns(UserWarning, match="target dtype is not supported. Disabling autocast"):

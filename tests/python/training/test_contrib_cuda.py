@@ -219,6 +219,25 @@ def test_mixed_precision() -> None:
 
 
 @pytest.mark.usefixtures("on")
+@pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore:PyTorch is not compiled with NCCL")
+def test_autocast_without_a_device() -> None:
+    """What PyTorch has for CUDA from the time before other devices had autocast, and replicas of DataParallel."""
+    a = torch.ones(4, 4, device="cuda")
+    before = torch.get_autocast_gpu_dtype()
+    assert not torch.is_autocast_enabled()
+    with torch.autocast("cuda", dtype=torch.bfloat16):
+        assert torch.is_autocast_enabled()
+        assert torch.get_autocast_gpu_dtype() == torch.bfloat16
+        torch.set_autocast_gpu_dtype(torch.float16)
+        assert (a @ a).dtype == torch.float16
+        torch.set_autocast_enabled(False)
+        assert (a @ a).dtype == torch.float32
+        torch.set_autocast_enabled(enabled=True)
+        assert nn.DataParallel(nn.Linear(4, 4).cuda())(a).dtype == torch.float16
+    assert torch.get_autocast_gpu_dtype() == before
+
+
+@pytest.mark.usefixtures("on")
 def test_files() -> None:
     """map_location in all its forms, and a file that was written on a machine with CUDA."""
     file = io.BytesIO()

@@ -62,6 +62,24 @@ def test_replicas_run_on_their_devices() -> None:
         assert data_parallel(Note().to("openreg"), x)["y"].tolist() == [1.0, 3.0, 5.0, 7.0, 9.0]
 
 
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+def test_replicas_compute_under_autocast(dtype: torch.dtype) -> None:
+    """In the caller's type, with one replica and with several; after it they compute as before."""
+    layer = nn.Linear(4, 3).to("openreg")
+    x = torch.randn(6, 4, device="openreg")
+    for devices in ([0, 1], [0]):
+        parallel = nn.DataParallel(layer, devices)
+        with torch.autocast("openreg", dtype=dtype):
+            assert parallel(x).dtype == data_parallel(layer, x, devices).dtype == dtype
+            assert_close(parallel(x), layer(x))
+            with torch.autocast("openreg", enabled=False):
+                assert parallel(x).dtype == torch.float32
+        assert parallel(x).dtype == torch.float32
+    copies = [layer, copy.deepcopy(layer).to("openreg:1")]
+    with torch.autocast("openreg", dtype=dtype):
+        assert [y.dtype for y in nn.parallel.parallel_apply(copies, [x, x.to("openreg:1")])] == [dtype] * 2
+
+
 @pytest.mark.parametrize("where", ["cpu", "openreg:0", "openreg:1"])
 def test_scatter_and_gather(where: str) -> None:
     """Parts of a tensor on the devices, and the tensor again, along any dimension and into tensors that are given."""

@@ -1,0 +1,33 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""Answers ``torch.is_autocast_enabled()`` without a device, which PyTorch's own modules ask, for this one too.
+
+PyTorch answers for CUDA alone; by that its attention and transformer layers choose kernels that autocast doesn't reach.
+"""
+
+from __future__ import annotations
+
+import functools
+from typing import Any
+
+import torch
+from _torch_openreg_device_name import device_name
+
+_MARK = "_of_openreg"
+
+
+def install() -> None:
+    """Replaces the function. Repeating it changes nothing."""
+    real: Any = torch.is_autocast_enabled
+    if hasattr(real, _MARK):
+        return
+
+    @functools.wraps(real)
+    def is_autocast_enabled(*device_type: Any) -> bool:
+        return bool(real(*device_type)) or (not device_type and bool(real(device_name())))
+
+    setattr(is_autocast_enabled, _MARK, True)
+    is_autocast_enabled._dynamo_marked_constant = True  # type: ignore[attr-defined]  # its guards see changes
+    operator = torch.jit._builtins._builtin_table and torch.jit._builtins._find_builtin(real)
+    if operator is not None:  # TorchScript knows functions by identity, those that torch has when it is first used
+        torch.jit._builtins._register_builtin(is_autocast_enabled, operator)
+    torch.is_autocast_enabled = is_autocast_enabled
