@@ -91,6 +91,15 @@ def declared() -> dict[str, str]:
     return found
 
 
+def is_a_vendors(name: str) -> bool:
+    """Whether a driver declares this name, so that nothing but drivers from outside may be found under it.
+
+    Args:
+        name: The name of the device.
+    """
+    return name != DEFAULT and name in declared()
+
+
 def check_form(name: str, source: str) -> None:
     """Refuses what can be no device's name, whatever PyTorch has.
 

@@ -144,6 +144,13 @@ static PyObject* note_plugin_failure(PyObject* self, PyObject* arguments) {
   Py_RETURN_NONE;
 }
 
+static PyObject* choose_plugins_alone(PyObject* self, PyObject* unused) {
+  (void)self;
+  (void)unused;
+  openreg_choose_plugins_alone();
+  Py_RETURN_NONE;
+}
+
 // The "key=value" texts, each with its NUL, as a dict.
 static PyObject* options_dict(const char* texts, size_t length) {
   PyObject* to = PyDict_New();
@@ -259,6 +266,10 @@ PyMethodDef openreg_driver_methods[] = {
     {"_reset_gpu", reset_gpu, METH_NOARGS, "Lets a GPU be chosen again."},
     {"_driver_descriptions", list_descriptions, METH_NOARGS, "(name, path) of each JSON file that describes a driver."},
     {"_note_plugin_failure", note_plugin_failure, METH_VARARGS, "(plugin, reason) of one that registered nothing."},
+    {"_choose_plugins_alone",
+     choose_plugins_alone,
+     METH_NOARGS,
+     "No driver but a plugin is chosen unless it is named."},
     {"_driver_options", get_driver_options, METH_O, "What a driver would be opened with, as a dict."},
     {"_variable", get_variable, METH_O, "The value of a variable OPENREG_*, or None."},
     {"_open_driver", open_driver, METH_O, "Opens a driver without making it active."},

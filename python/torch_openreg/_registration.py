@@ -40,6 +40,8 @@ def register() -> ModuleType:
 
     with _passed_on(name):
         importlib.import_module("torch_openreg._C")
+    if naming.is_a_vendors(name):
+        sys.modules["torch_openreg._C"]._choose_plugins_alone()
     torch.utils.rename_privateuse1_backend(name)
 
     module = importlib.import_module(_MODULE)

@@ -26,6 +26,10 @@ openreg_generation_now(void)
  * such name, or another one is set), OPENREG_E_NOMEM. */
 OPENREG_API openreg_status openreg_set_device_name(const char *name);
 
+/* Lets plugins alone (openreg/registry.h) be chosen by rule 4: under a vendor's name nothing else answers for his devices. What
+ * is named by a call, a variable or the preference is used as ever. Call it before the first choice; never fails. */
+OPENREG_API void openreg_choose_plugins_alone(void);
+
 /* Called before the list of drivers is looked at to choose, count, open or list drivers (each time, by any thread,
  * no lock held), so that an embedding language can register what it finds; calls from inside it do not recur. */
 OPENREG_API void openreg_set_discovery_callback(void (*discover)(void *ctx), void *ctx);

@@ -3,6 +3,8 @@
 #define _GNU_SOURCE
 #include "selection/selection.h"
 
+#include <openreg/embedding.h>
+#include <stdatomic.h>
 #include <string.h>
 
 #include "base/error.h"
@@ -204,6 +206,21 @@ try_found(const char *call, openreg_candidate *candidate, openreg_attempt attemp
     return OPENREG_OK;
 }
 
+static atomic_int plugins_alone;
+
+void
+openreg_choose_plugins_alone(void)
+{
+    atomic_store(&plugins_alone, 1);
+}
+
+int
+openreg_candidate_can_be_found(const openreg_candidate *candidate)
+{
+    return candidate->priority > OPENREG_PRIORITY_NEVER &&
+           (!atomic_load(&plugins_alone) || openreg_candidate_is_plugin(candidate));
+}
+
 /* Rule 4. */
 static openreg_status
 select_automatically(const char *call, openreg_attempt attempt, openreg_decision *decision)
@@ -216,7 +233,7 @@ select_automatically(const char *call, openreg_attempt attempt, openreg_decision
         openreg_candidate *const candidate = all[i];
         int64_t devices = 0;
         int works = 0;
-        if (candidate->priority <= OPENREG_PRIORITY_NEVER)
+        if (!openreg_candidate_can_be_found(candidate))
             continue;
         last = candidate;
         if (candidate->is_absent) { /* not installed: nothing to talk about */

@@ -27,6 +27,9 @@ openreg_status openreg_select_all(const char *call, const char *list, openreg_de
  * and the preferred driver, but none that is simulated and was not asked for. The thread's error stays as it is. */
 int openreg_would_find_gpu(const char *call, const char *list);
 
+/* Whether rule 4 may choose it: by its priority, and by openreg_choose_plugins_alone(). */
+int openreg_candidate_can_be_found(const openreg_candidate *candidate);
+
 /* Whether `list` names exactly these drivers, all of them open. Opens nothing. */
 int openreg_list_means(const char *list, openreg_candidate *const *drivers, int count);
 

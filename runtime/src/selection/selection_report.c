@@ -68,12 +68,13 @@ openreg_note_plugin_failure(const char *plugin, const char *reason)
     openreg_candidates_unlock();
 }
 
-/* What openreg_note_plugin_failure() was told: "one (why); two (why)", or "". */
+/* What openreg_note_plugin_failure() was told. */
 static void
-list_plugin_failures(char *out, size_t size)
+append_plugin_failures(report *r)
 {
     openreg_candidates_lock();
-    openreg_text_copy(out, size, plugin_failures);
+    if (plugin_failures[0] != '\0')
+        append(r, "; plugins that failed: %s", plugin_failures);
     openreg_candidates_unlock();
 }
 
@@ -135,10 +136,7 @@ append_unknown(report *r, const char *name)
     const char *const similar = similar_name(name);
     if (similar != NULL)
         append(r, "; did you mean '%s'?", similar);
-    char failed[512];
-    list_plugin_failures(failed, sizeof failed);
-    if (failed[0] != '\0')
-        append(r, "; plugins that failed: %s", failed);
+    append_plugin_failures(r);
 }
 
 /* -------------------------------------------------------------------------------------- places and other drivers */
@@ -202,6 +200,7 @@ append_others(report *r, const char *name)
     int listed = 0;
     for (int i = 0; i < count; ++i)
         if (strcmp(all[i]->name, name) != 0 && all[i]->state != OPENREG_DRIVER_STATE_FAILED &&
+            (openreg_candidate_can_be_found(all[i]) || all[i]->source == OPENREG_SOURCE_BUILT_IN) &&
             !(is_group && openreg_driver_is_gpu_name(all[i]->name)))
             append_other(r, all[i], &listed);
 }
@@ -283,28 +282,36 @@ openreg_report_not_open(const char *call, const openreg_candidate *candidate)
     return set(candidate->code, call, candidate, &r);
 }
 
+/* Whether a driver is to be spoken of where none was found. */
+static int
+has_failed(const openreg_candidate *candidate)
+{
+    return candidate->state == OPENREG_DRIVER_STATE_FAILED && openreg_candidate_can_be_found(candidate);
+}
+
 openreg_status
 openreg_report_none(const char *call, const openreg_candidate *last)
 {
     report r = {0};
-    if (last == NULL) {
-        append(&r, "no driver is left to choose from");
-        return set(OPENREG_E_NO_DEVICE, call, NULL, &r);
-    }
     openreg_candidate *all[OPENREG_CANDIDATES_MAX];
     const int count = openreg_candidates_sorted(all);
     int others = 0;
     for (int i = 0; i < count; ++i)
-        others += all[i] != last && all[i]->state == OPENREG_DRIVER_STATE_FAILED && !all[i]->is_absent;
-    if (others == 0) {
+        others += all[i] != last && has_failed(all[i]) && !all[i]->is_absent;
+    if (last == NULL) {
+        append(&r, "no driver is left to choose from");
+        append_plugin_failures(&r);
+    } else if (others == 0) {
         if (!last->names_driver)
             append(&r, "driver \"%s\": ", last->name);
         append(&r, "%s", last->message);
-        return set(last->code, call, last, &r);
+    } else {
+        append(&r, "no driver can be used");
+        for (int i = count - 1; i >= 0; --i)
+            if (has_failed(all[i]))
+                append(&r, "\n  %s (%s): %s", all[i]->name, all[i]->origin, all[i]->message);
     }
-    append(&r, "no driver can be used");
-    for (int i = count - 1; i >= 0; --i)
-        if (all[i]->state == OPENREG_DRIVER_STATE_FAILED)
-            append(&r, "\n  %s (%s): %s", all[i]->name, all[i]->origin, all[i]->message);
-    return set(last->code, call, last, &r);
+    if (!openreg_candidate_can_be_found(openreg_candidates_find("sim")))
+        append(&r, "\n  OPENREG_DRIVERS=sim uses simulated devices");
+    return set(last == NULL ? OPENREG_E_NO_DEVICE : last->code, call, last, &r);
 }

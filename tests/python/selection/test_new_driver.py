@@ -10,8 +10,10 @@ import sys
 import tarfile
 import zipfile
 from pathlib import Path
+from typing import Any
 
 import pytest
+from declared_names import declare
 
 from torch_openreg import _new
 from torch_openreg.__main__ import main
@@ -167,6 +169,86 @@ def test_files(tmp_path: Path) -> None:
     driver = (folder / "src" / "torch_x9" / "driver.c").read_text()
     assert '.name = "x9"' in driver
     assert driver.count("X9:") >= 7  # a mark in each function that a vendor fills in
+
+
+REASONS = {
+    **{code: f'return openreg_fail(host, OPENREG_E_{code}, 0, "no chip in slot 3");'
+       for code in ("NO_DEVICE", "INCOMPATIBLE", "INVALID", "NOMEM", "INTERNAL", "DEVICE_LOST", "UNSUPPORTED", "BUSY")},
+    "an unknown code": 'return openreg_fail(host, 1000, 0, "no chip in slot 3");',
+    "no devices": "return *count = 0, OPENREG_OK;",
+    "no library": "",
+    "the package fails": "",
+}  # fmt: skip
+TEXTS = {"no devices": "no devices", "no library": "driver.so: No such file", "the package fails": "ZeroDivisionError"}
+
+
+def vendor(tmp_path: Path, statement: str) -> tuple[Path, Path]:
+    """The written repository, and a folder for PYTHONPATH as pip leaves it; `statement` is the first of the driver's."""
+    folder = _new.make_driver("mychip", tmp_path / "driver")
+    site, source = tmp_path / "site", folder / "src" / "torch_mychip"
+    declare(site, "torch_mychip", "mychip", drivers={"mychip": "torch_mychip"})
+    package = site / "torch_mychip"
+    package.mkdir()
+    (package / "__init__.py").write_text((source / "__init__.py").read_text())
+    text = (source / "driver.c").read_text()
+    before = "    long devices = 2;"
+    assert text.count(before) == 1
+    (source / "driver.c").write_text(text.replace(before, f"    if (1) {{ {statement} }}\n{before}"))
+    command = [os.environ.get("CC", "cc"), "-std=gnu11", "-shared", "-fPIC", f"-I{folder / 'include'}"]
+    subprocess.run([*command, str(source / "driver.c"), "-o", str(package / "driver.so")], check=True)
+    return folder, site
+
+
+# on a machine without the device there is none: no simulator answers to the vendor's name, and the first use says why in
+# the driver's own words; so does the demo
+@pytest.mark.parametrize("why", REASONS)
+def test_a_driver_that_is_not_there(python: Any, tmp_path: Path, why: str) -> None:
+    folder, site = vendor(tmp_path, REASONS[why])
+    reason = TEXTS.get(why, "no chip in slot 3")
+    if why == "no library":
+        (site / "torch_mychip" / "driver.so").unlink()
+    elif why == "the package fails":
+        (site / "torch_mychip" / "__init__.py").write_text("1 / 0\n")
+    python(
+        f"""
+        assert torch.mychip.device_count() == torch.accelerator.device_count() == 0
+        assert not torch.mychip.is_available() and not torch.accelerator.is_available()
+        torch.manual_seed(1)
+        for use in (
+            lambda: torch.ones(2, device="mychip"),
+            lambda: torch.ones(2).mychip(),
+            lambda: torch.nn.Linear(2, 2).to("mychip:0"),
+            torch.mychip.init,
+            torch.mychip.current_device,
+            torch.mychip.get_device_name,
+            torch.mychip.synchronize,
+            torch.mychip.current_stream,
+            torch.mychip.mem_get_info,
+        ):
+            try:
+                use()
+            except (RuntimeError, MemoryError, NotImplementedError) as error:
+                assert {reason!r} in str(error) and "OPENREG_DRIVERS=sim" in str(error), error
+            else:
+                raise AssertionError("it works")
+        """,
+        PYTHONPATH=str(site),
+    )
+    if why in ("NO_DEVICE", "INCOMPATIBLE"):
+        demo = (folder / "demo.py").read_text()
+        assert reason in python(demo, status=1, PYTHONPATH=str(site)).stderr
+        assert "simulated" in python(demo, PYTHONPATH=str(site), OPENREG_DRIVERS="sim").stdout
+
+
+# under the name that nobody declares the documented order holds: the simulator comes last
+def test_without_the_vendors_name_the_simulator_is_last(python: Any, tmp_path: Path) -> None:
+    _, site = vendor(tmp_path, REASONS["NO_DEVICE"])
+    for name in ("openreg", "ownname"):
+        python(
+            f"assert torch.ones(2, device={name!r}).sum().item() == 2 and openreg.default_driver() == 'sim'",
+            PYTHONPATH=str(site),
+            OPENREG_DEVICE_NAME=name,
+        )
 
 
 # the library alone, as CMake builds it

@@ -92,6 +92,45 @@ TEST_F(FailuresTest, AMissingLibraryIsLeftOut) {
   EXPECT_CONTAINS(last_message(), "the driver lacks the required function copy");
 }
 
+// Under a vendor's name nothing else answers for his devices, whatever open() says: no devices, and an error with the
+// driver's reason. What is named is used as ever.
+TEST_F(FailuresTest, PluginsAlone) {
+  openreg_choose_plugins_alone();
+  EXPECT_EQ(openreg_init(), OPENREG_E_NO_DEVICE);
+  EXPECT_EQ(last_message(),
+            "openreg_init: no driver is left to choose from\n  OPENREG_DRIVERS=sim uses simulated devices");
+  for (const openreg_status code :
+       {OPENREG_E_INVALID, OPENREG_E_NOMEM, OPENREG_E_UNSUPPORTED, OPENREG_E_NO_DEVICE, OPENREG_E_INCOMPATIBLE,
+        OPENREG_E_DEVICE_LOST, OPENREG_E_INTERNAL, OPENREG_E_BUSY, OPENREG_E_TIMEOUT, 1000}) {
+    for (const uint32_t flags : {OPENREG_REGISTER_REQUIRED, 0u}) {
+      SCOPED_TRACE(std::to_string(code) + " " + std::to_string(flags));
+      ASSERT_EQ(add({"plugin", 400, flags}), OPENREG_OK);
+      toy().fail("open", 1, code, 2);
+      EXPECT_NE(openreg_init(), OPENREG_OK);
+      EXPECT_CONTAINS(last_message(), "open was told to fail");
+      EXPECT_CONTAINS(last_message(), "OPENREG_DRIVERS=sim");
+      EXPECT_EQ(openreg_is_initialized(), 0);
+      int32_t found = 1;
+      (void)openreg_select_gpu(&found);
+      toy().fail("describe", 1, OPENREG_E_INTERNAL, 2);  // which counts as open() does
+      EXPECT_EQ(openreg_device_count(), 0);
+      EXPECT_EQ(openreg_is_initialized(), 0);
+      toy().reset();
+    }
+  }
+  ASSERT_EQ(add_library("plugin", "/nowhere/gone.so", as_found), OPENREG_OK) << last_message();
+  EXPECT_EQ(openreg_device_count(), 0);
+  EXPECT_NE(openreg_init(), OPENREG_OK);
+  EXPECT_CONTAINS(last_message(), "cannot load /nowhere/gone.so");
+  EXPECT_EQ(openreg_prefer_driver("sim"), OPENREG_OK);
+  ASSERT_EQ(openreg_init(), OPENREG_OK) << last_message();
+  EXPECT_EQ(active(), "sim*2");
+  ASSERT_EQ(openreg_shutdown(), OPENREG_OK);
+  EXPECT_EQ(openreg_prefer_driver(nullptr), OPENREG_OK);
+  set("OPENREG_DRIVERS", "sim");
+  ASSERT_EQ(openreg_init(), OPENREG_OK) << last_message();
+}
+
 // Without the flag a library that can't be loaded is an error of the registration, and adds nothing.
 TEST_F(FailuresTest, RegistrationFailsWithoutTheFlag) {
   EXPECT_EQ(add_library("gone2", "/nowhere/gone.so", OPENREG_REGISTER_REQUIRED), OPENREG_E_INCOMPATIBLE);
