@@ -100,6 +100,11 @@ def is_a_vendors(name: str) -> bool:
     return name != DEFAULT and name in declared()
 
 
+def source_of(name: str) -> str:
+    """Where a name comes from, for messages: the variable, or the distribution or file that declares it."""
+    return VARIABLE if os.environ.get(VARIABLE, "").strip() == name else declared().get(name, "")
+
+
 def check_form(name: str, source: str) -> None:
     """Refuses what can be no device's name, whatever PyTorch has.
 

@@ -151,6 +151,48 @@ static PyObject* choose_plugins_alone(PyObject* self, PyObject* unused) {
   Py_RETURN_NONE;
 }
 
+// ---- torch.device(), whose error about a name of this device elsewhere gets a hint
+
+static newfunc make_device;
+static PyObject* device_hint;
+
+static PyObject* make_device_or_hint(PyTypeObject* type, PyObject* arguments, PyObject* keywords) {
+  PyObject* device = make_device(type, arguments, keywords);
+  if (device != NULL || !PyErr_ExceptionMatches(PyExc_RuntimeError)) {
+    return device;
+  }
+  PyObject *kind, *error, *traceback;
+  PyErr_Fetch(&kind, &error, &traceback);
+  PyErr_NormalizeException(&kind, &error, &traceback);
+  PyObject* hint = PyObject_CallFunctionObjArgs(device_hint, error, NULL);
+  if (hint == NULL || hint == Py_None) {
+    PyErr_Restore(kind, error, traceback);
+  } else {
+    PyErr_Format(kind, "%S\n%S", error, hint);
+    Py_DECREF(kind);
+    Py_DECREF(error);
+    Py_XDECREF(traceback);
+  }
+  Py_XDECREF(hint);
+  return NULL;
+}
+
+static PyObject* hint_devices(PyObject* self, PyObject* arguments) {
+  (void)self;
+  PyObject *type, *function;
+  if (!PyArg_ParseTuple(arguments, "O!O:_hint_devices", &PyType_Type, &type, &function)) {
+    return NULL;
+  }
+  newfunc* slot = &((PyTypeObject*)type)->tp_new;
+  if (*slot != make_device_or_hint) {
+    make_device = *slot;
+    *slot = make_device_or_hint;
+  }
+  Py_INCREF(function);
+  Py_XSETREF(device_hint, function);
+  Py_RETURN_NONE;
+}
+
 // The "key=value" texts, each with its NUL, as a dict.
 static PyObject* options_dict(const char* texts, size_t length) {
   PyObject* to = PyDict_New();
@@ -270,6 +312,7 @@ PyMethodDef openreg_driver_methods[] = {
      choose_plugins_alone,
      METH_NOARGS,
      "No driver but a plugin is chosen unless it is named."},
+    {"_hint_devices", hint_devices, METH_VARARGS, "(torch.device, function): a hint behind its error, or None."},
     {"_driver_options", get_driver_options, METH_O, "What a driver would be opened with, as a dict."},
     {"_variable", get_variable, METH_O, "The value of a variable OPENREG_*, or None."},
     {"_open_driver", open_driver, METH_O, "Opens a driver without making it active."},

@@ -126,7 +126,10 @@ def _free_name() -> str:
             "TORCH_DEVICE_BACKEND_AUTOLOAD=0 keeps torch from loading backends by itself."
         )
     if taken == _UNNAMED and (name == "gpu" or is_of_torch(name)):
-        raise ImportError(f"the device can't be named '{name}': PyTorch has a meaning for that name already")
+        raise ImportError(
+            f"the device can't be named '{name}' ({naming.source_of(name)}): PyTorch has a meaning for that name "
+            f"already. {naming.VARIABLE} chooses another one"
+        )
     return name
 
 

@@ -17,7 +17,7 @@ class faults(ContextDecorator):
 
     Example::
 
-        with torch.openreg.faults("nomem at 37; copy slow 10x") as plan:
+        with faults("nomem at 37; copy slow 10x") as plan:
             train()
         assert plan.hits > 0
 

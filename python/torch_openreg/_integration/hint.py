@@ -1,43 +1,56 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""Follows PyTorch's error for ``device="openreg"`` by a hint, where the device has a vendor's name.
+"""Says how the device is named here where a program uses another name of it: openreg, or one that a driver declares.
 
-PyTorch refuses the string in C++, where nothing can be registered; the hint comes where an uncaught error is printed.
+``torch.device()`` and ``torch.<name>`` have the hint in their error. A string elsewhere is refused by PyTorch in C++,
+where nothing can be registered; the hint then comes where an uncaught error is printed.
 """
 
 from __future__ import annotations
 
+import functools
 import re
 import sys
 from types import TracebackType
+from typing import Any
 
-from _torch_openreg_device_name import DEFAULT, VARIABLE, device_name
+import torch
+from _torch_openreg_device_name import DEFAULT, VARIABLE, declared, device_name
 
-_REFUSED = re.compile(rf"device string: '?{DEFAULT}(:\d+)?'?\b")
+from torch_openreg import _C
+
+_REFUSED = re.compile(r"device string: '?([a-z_]+)(:\d+)?'?\s*$")
 _installed = False
 
 
+def _hint(word: str) -> str | None:
+    """What is to be said of a word that is no device's name here, or None."""
+    name, others = device_name(), declared()
+    if word == name or word not in (DEFAULT, *others):
+        return None
+    is_same = f" (torch.{DEFAULT} is torch.{name})" if word == DEFAULT else ""
+    if name == DEFAULT:
+        listed = ", ".join(f"{other} ({source})" for other, source in sorted(others.items()))
+        return f"hint: several drivers name the device, so it is '{name}' here: {listed}. Set {VARIABLE}={word}."
+    return f"hint: the device is named '{name}' here{is_same}. Say device='{name}', or set {VARIABLE}={word}."
+
+
 def hint_for(error: BaseException | None) -> str | None:
-    """What is to be said of an error, or None.
+    """What is to be said of an error that has no hint yet, or None.
 
     Args:
         error: The error.
     """
-    if not isinstance(error, RuntimeError) or _REFUSED.search(str(error)) is None:
-        return None
-    name = device_name()
-    return (
-        f"hint: the device is named '{name}' here (torch.{DEFAULT} is torch.{name}). Say device='{name}', or set "
-        f"{VARIABLE}={DEFAULT}."
-    )
+    refused = _REFUSED.search(str(error)) if isinstance(error, RuntimeError) else None
+    return None if refused is None else _hint(refused[1])
 
 
 def install() -> None:
-    """Wraps ``sys.excepthook`` unless the device is named openreg. Repeating it changes nothing."""
+    """Adds the hints, unless the device is openreg and no driver wants another name. Repeating it changes nothing."""
     global _installed
-    if _installed or device_name() == DEFAULT:
+    if _installed or (device_name() == DEFAULT and not declared()):
         return
     _installed = True
-    before = sys.excepthook
+    before, attribute = sys.excepthook, vars(torch)["__getattr__"]
 
     def hook(kind: type[BaseException], error: BaseException, traceback: TracebackType | None) -> None:
         before(kind, error, traceback)
@@ -45,4 +58,16 @@ def install() -> None:
         if hint is not None and sys.stderr is not None:
             print(hint, file=sys.stderr)
 
+    @functools.wraps(attribute)
+    def find(name: str) -> Any:
+        try:
+            return attribute(name)
+        except AttributeError as error:
+            hint = _hint(name)
+            if hint is None:
+                raise
+            raise AttributeError(f"{error}\n{hint}", name=name, obj=torch) from None
+
     sys.excepthook = hook
+    vars(torch)["__getattr__"] = find
+    _C._hint_devices(torch.device, hint_for)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""The module of the device, ``torch.openreg`` under each name: devices, streams, memory and random numbers.
+"""The module of the device: devices, streams, memory and random numbers.
 
 The names and their meaning are those of ``torch.cuda``. An argument ``device`` is an index, a torch.device or a
 string: the device's name or "privateuseone", alone or with an index ("privateuseone:1"). The current device and the
@@ -9,9 +9,12 @@ current streams belong to the calling thread.
 from __future__ import annotations
 
 import importlib as _importlib
+import sys as _sys
+import types as _types
 import typing as _typing
 from typing import Any
 
+from _torch_openreg_device_name import device_name as _device_name
 from torch import AcceleratorError, OutOfMemoryError
 
 from torch_openreg.openreg import (
@@ -412,4 +415,16 @@ if not _typing.TYPE_CHECKING:  # with it, no misspelt name would be an error of 
         if name == "_initialized":
             return _lazy.is_initialized()
         reason = _absent.reason(name)
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}" + (f": {reason}" if reason else ""))
+        raise AttributeError(
+            f"module 'torch.{_device_name()}' has no attribute {name!r}" + (f": {reason}" if reason else "")
+        )
+
+
+class _Module(_types.ModuleType):
+    """This module, by the name that users have for it."""
+
+    def __repr__(self) -> str:
+        return f"<module 'torch.{_device_name()}' from {__file__!r}>"
+
+
+_sys.modules[__name__].__class__ = _Module

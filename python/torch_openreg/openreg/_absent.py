@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""Names of ``torch.cuda`` that ``torch.openreg`` doesn't have, and why.
+"""Names of ``torch.cuda`` that the device's module doesn't have, and why.
 
 They raise an AttributeError with the reason, so that ``hasattr()``, by which libraries ask, is False. The table of
 docs/module-completeness.md is made from here.

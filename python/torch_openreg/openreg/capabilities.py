@@ -82,7 +82,7 @@ def set_sync_debug_mode(debug_mode: int | str) -> None:
     """Sets what happens at an operation that waits for the device.
 
     Args:
-        debug_mode: "default" or 0. ``torch.openreg.profiler.trace()`` shows waits.
+        debug_mode: "default" or 0. ``profiler.trace()`` shows waits.
 
     Raises:
         NotImplementedError: "warn", 1, "error" or 2.

@@ -7,7 +7,7 @@ import os
 from typing import Any, Literal, overload
 
 import torch
-from _torch_openreg_device_name import device_name
+from _torch_openreg_device_name import device_name, is_a_vendors
 
 from torch_openreg import _C
 from torch_openreg._build_info import OPENREG_VERSION, TORCH_VERSION
@@ -26,6 +26,12 @@ _CHOSEN = {
 }
 
 
+def _shown() -> list[dict[str, Any]]:
+    """The records of drivers; under a vendor's name those alone that may answer to it, or do."""
+    is_vendors = is_a_vendors(device_name())
+    return [record for record in _records() if not is_vendors or record["is_plugin"] or record["is_active"]]
+
+
 def summary() -> dict[str, Any]:
     """What diagnose() prints, as far as it is known without opening a driver; devices are counted."""
     count = _C._get_device_count()
@@ -37,7 +43,7 @@ def summary() -> dict[str, Any]:
             "built against torch": TORCH_VERSION,
         },
         "selection": _C._selection() | {"device_count": count},
-        "drivers": _records(),
+        "drivers": _shown(),
         "variables": {key: value for key in sorted(os.environ) if (value := _C._variable(key)) is not None},
         "preference": {
             "path": str(preferences.path_to_read()),
@@ -55,7 +61,7 @@ def _open_all() -> str:
         _lazy._lazy_init()
     except RuntimeError as error:
         failure = str(error)
-    for record in _records():
+    for record in _shown():
         if record["state"] not in ("open", "failed"):
             try:
                 _C._open_driver(record["name"])

@@ -107,10 +107,10 @@ def register_driver_plugin(
         TypeError: An option of another type.
     """
     if library_path is not None and c_api is not None:
-        _logger.error("Both library_path and c_api are provided when registering OpenReg plugin %s", name)
+        _logger.error("Both library_path and c_api are provided when registering plugin %s", name)
         return None
     if library_path is None and c_api is None:
-        _logger.error("Neither library_path nor c_api provided when registering OpenReg plugin %s", name)
+        _logger.error("Neither library_path nor c_api provided when registering plugin %s", name)
         return None
     key = _C._canonical_driver_name(str(name))
     registration = DriverRegistration(

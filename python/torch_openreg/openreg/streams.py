@@ -274,7 +274,7 @@ def _check(stream: Any) -> None:
 
 
 def set_stream(stream: torch.Stream | None) -> None:
-    """Makes a stream current in this thread, and its device too. ``with torch.openreg.stream(...)`` is safer.
+    """Makes a stream current in this thread, and its device too. ``with stream(...)`` is safer.
 
     Args:
         stream: The stream. None changes nothing.

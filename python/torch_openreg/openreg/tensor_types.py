@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""``torch.openreg.FloatTensor`` and its like: the legacy types of tensors.
+"""``FloatTensor`` and its like: the legacy types of tensors.
 
-``isinstance(x, torch.openreg.FloatTensor)`` asks for the device and the type of the elements, and a call makes a tensor
+``isinstance(x, FloatTensor)`` asks for the device and the type of the elements, and a call makes a tensor
 as ``torch.FloatTensor`` does. New programs name ``dtype=`` and ``device=`` instead.
 """
 

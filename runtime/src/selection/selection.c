@@ -214,11 +214,16 @@ openreg_choose_plugins_alone(void)
     atomic_store(&plugins_alone, 1);
 }
 
+static int
+is_left_to_names(const openreg_candidate *candidate)
+{
+    return atomic_load(&plugins_alone) && !openreg_candidate_is_plugin(candidate);
+}
+
 int
 openreg_candidate_can_be_found(const openreg_candidate *candidate)
 {
-    return candidate->priority > OPENREG_PRIORITY_NEVER &&
-           (!atomic_load(&plugins_alone) || openreg_candidate_is_plugin(candidate));
+    return candidate->priority > OPENREG_PRIORITY_NEVER && !is_left_to_names(candidate);
 }
 
 /* Rule 4. */
@@ -291,6 +296,8 @@ openreg_select_all(const char *call, const char *list, openreg_decision *out)
     for (int i = 0; i < count; ++i) {
         int64_t devices = 0;
         int works = 0;
+        if (is_left_to_names(all[i]))
+            continue;
         if (all[i]->is_absent)
             openreg_candidate_note_tried(all[i]);
         else if (try_found(call, all[i], openreg_driver_open, &devices, &works) != OPENREG_OK)

@@ -88,7 +88,18 @@ def test_refused_names(python: Any, name: str, text: str) -> None:
         OPENREG_DEVICE_NAME=name,
     )
     assert out.stdout.split() == ["2.0", "privateuseone"]
-    assert text in out.stderr and repr(name) in out.stderr
+    assert text in out.stderr and f"{name!r} (OPENREG_DEVICE_NAME)" in out.stderr
+
+
+# so are those that a package declares, by its name
+@pytest.mark.parametrize("name", ["cuda", "MyChip"])
+def test_refused_names_of_a_package(python: Any, tmp_path: Path, name: str) -> None:
+    out = python(
+        "import torch; print(torch._C._get_privateuse1_backend_name())",
+        PYTHONPATH=str(declare(tmp_path, "torch_bad", name)),
+    )
+    assert out.stdout.split() == ["privateuseone"]
+    assert f"{name!r} (torch-bad)" in out.stderr, out.stderr
 
 
 NAME = "import torch; print(torch.accelerator.current_accelerator(), hasattr(torch, 'openreg'))"
@@ -115,6 +126,64 @@ def test_several_declared_names(python: Any, tmp_path: Path) -> None:
     assert "mychip (torch-openreg-mychip), otherchip (torch-openreg-other)" in out.stderr
     out = python(NAME, PYTHONPATH=path, OPENREG_DEVICE_NAME="otherchip")
     assert (out.stdout.split(), out.stderr) == (["otherchip", "True"], "")
+
+
+# how to choose is in the error itself, of each name that isn't taken; other errors are PyTorch's own
+@pytest.mark.parametrize("chosen", [None, "otherchip"])
+def test_the_error_says_how_to_choose(python: Any, tmp_path: Path, chosen: str | None) -> None:
+    declare(tmp_path, "torch_openreg_mychip", "mychip")
+    path = str(declare(tmp_path, "torch_openreg_other", "otherchip"))
+    out = python(
+        f"""
+        import torch
+        chosen = {chosen!r}
+        def text(kind, call):
+            try:
+                call()
+            except kind as error:
+                return str(error)
+            raise AssertionError("no error")
+        texts = [
+            text(AttributeError, lambda: torch.mychip),
+            text(AttributeError, lambda: torch.mychip.is_available()),
+            *(text(RuntimeError, lambda: torch.device(*given)) for given in (("mychip",), ("mychip:1",), ("mychip", 1))),
+            text(RuntimeError, lambda: torch.set_default_device("mychip")),
+        ]
+        for each in texts:
+            assert each.count("OPENREG_DEVICE_NAME=mychip.") == 1, each
+            assert "mychip (torch-openreg-mychip), otherchip (torch-openreg-other)" in each or chosen, each
+        assert "'mychip'" in texts[0] and "device string: mychip" in texts[2]
+        assert not hasattr(torch, "mychip") and torch.device("cpu").type == "cpu"
+        assert "OPENREG" not in text(AttributeError, lambda: torch.nothing)
+        assert "OPENREG" not in text(RuntimeError, lambda: torch.device("nothing"))
+        if chosen:
+            assert "device='otherchip'" in text(RuntimeError, lambda: torch.device("openreg"))
+        """,
+        PYTHONPATH=path,
+        OPENREG_DEVICE_NAME=chosen,
+    )
+    assert "hint:" not in out.stderr
+    out = python("import torch; torch.device('mychip')", status=1, PYTHONPATH=path, OPENREG_DEVICE_NAME=chosen)
+    assert out.stderr.count("hint:") == 1
+    out = python("import torch; torch.ones(1, device='mychip')", status=1, PYTHONPATH=path, OPENREG_DEVICE_NAME=chosen)
+    assert out.stderr.splitlines()[-1].startswith("hint:")
+
+
+# the module says its name: in its repr, in the error about what it lacks
+def test_the_module_has_the_name(python: Any) -> None:
+    code = """
+        import sys, torch
+        name = torch._C._get_privateuse1_backend_name()
+        module = getattr(torch, name)
+        assert repr(module).startswith(f"<module 'torch.{name}' from ")
+        try:
+            module.nothing
+        except AttributeError as error:
+            assert str(error) == f"module 'torch.{name}' has no attribute 'nothing'"
+        assert sys.modules["torch_openreg.openreg"] is module is torch.get_device_module()
+    """
+    for name in ("mychip", "openreg"):
+        python(code, OPENREG_DEVICE_NAME=name)
 
 
 # two vendors with a driver each: both drivers are there, under the name that is chosen, alone or side by side

@@ -16,7 +16,7 @@ PERMITTED = (
     r"\bOPENREG_\w+",  # variables, and C's constants
     r"\bopenreg_\w+",  # the C prefix; markers and fixtures of the pytest plugin
     r"\bopenreg::",  # the namespace of operators, and of C++
-    r"\bopenreg[/.][\w.]+",  # C's headers, extensions of drivers
+    r"(?<!torch\.)\bopenreg[/.][\w.]+",  # C's headers, extensions of drivers
     r"--openreg[\w-]*",  # options of the pytest plugin
     r"\bopenreg-(check|info|sim)\b",  # programs, and what the simulated devices' driver calls its threads
     r"OpenReg (simulated|mock|C API) ",  # its devices, and drivers in C
@@ -26,8 +26,6 @@ PERMITTED = (
     r"\bOPENREG_[*<]\S*",  # variables of any driver, in help()
     r"\bOpenRegGraph\b",  # a class of the library's, as CUDAGraph is one of torch.cuda; torch.accelerator.Graph is for any
     r"# openreg: race-ok",  # a comment that the race detector reads
-    r"torch_openreg\.openreg - ``torch\.openreg``|, ``torch\.openreg`` under each name",  # the module of the library
-    r"``torch\.openreg`` doesn't have",
     r"allocate: ``\"openreg\"``;",  # the allocator in PyTorch's place is the library's
 )
 

@@ -240,6 +240,22 @@ def test_a_driver_that_is_not_there(python: Any, tmp_path: Path, why: str) -> No
         assert "simulated" in python(demo, PYTHONPATH=str(site), OPENREG_DRIVERS="sim").stdout
 
 
+# where the vendor's driver works, what lists drivers and devices has no others
+def test_the_vendors_devices_alone(python: Any, tmp_path: Path) -> None:
+    _, site = vendor(tmp_path, "")
+    python(
+        """
+        chip = torch.mychip
+        assert list(chip.drivers()) == ["mychip"] and chip.default_driver() == "mychip"
+        assert [d.name for d in chip.devices()] == ["mychip 0", "mychip 1"]
+        text = chip.diagnose()
+        assert "Nothing to be done" in text
+        assert not set(text.split()) & {"sim", "cuda", "hip", "OpenReg"}, text
+        """,
+        PYTHONPATH=str(site),
+    )
+
+
 # under the name that nobody declares the documented order holds: the simulator comes last
 def test_without_the_vendors_name_the_simulator_is_last(python: Any, tmp_path: Path) -> None:
     _, site = vendor(tmp_path, REASONS["NO_DEVICE"])

@@ -195,8 +195,8 @@ def test_both_or_neither_is_logged(python: Any, toy: str) -> None:
         assert openreg.register_driver_plugin("both", library_path={toy!r}, c_api=1) is None
         assert openreg.register_driver_plugin("neither") is None
         assert lines == [
-            "ERROR Both library_path and c_api are provided when registering OpenReg plugin both",
-            "ERROR Neither library_path nor c_api provided when registering OpenReg plugin neither",
+            "ERROR Both library_path and c_api are provided when registering plugin both",
+            "ERROR Neither library_path nor c_api provided when registering plugin neither",
         ], lines
         assert not openreg.is_known_driver("both") and not openreg.is_known_driver("neither")
         """
