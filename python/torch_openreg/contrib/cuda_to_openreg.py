@@ -16,6 +16,7 @@ Names that a module has taken before (``from torch import zeros``) stay as they 
 
 from __future__ import annotations
 
+import ast
 import contextlib
 import functools
 import sys
@@ -339,6 +340,25 @@ def _redirect_distributed() -> None:
     _replace_by(gloo, torch.distributed, "init_process_group", "new_group")
 
 
+def _redirect_scripts() -> None:
+    """Devices that a scripted function has as text are replaced in its source: it calls no Python."""
+    builder: Any = torch.jit.frontend.ExprBuilder
+    build = builder.build_Call
+
+    def build_call(context: Any, call: ast.Call) -> Any:
+        name = getattr(call.func, "attr", getattr(call.func, "id", None))
+        devices = [keyword.value for keyword in call.keywords if keyword.arg == "device"]
+        for value in (*devices, *(call.args if name in ("device", *_TENSOR_METHODS) else ())):
+            if isinstance(value, ast.Constant):
+                value.value = _translate(value.value)
+        if isinstance(call.func, ast.Attribute) and name == "cuda" and not call.args:
+            call.func.attr = "to"
+            call.args.append(ast.copy_location(ast.Constant(device_name()), call))
+        return build(context, call)
+
+    _replace(builder, "build_Call", staticmethod(build_call))
+
+
 def _redirect_available_type() -> None:
     """The type that PyTorch's own code finds where it asks torch.cuda first: checkpoints of several processes."""
     name = "_get_available_device_type"
@@ -395,6 +415,7 @@ def enable() -> None:
                 _redirect_files,
                 _redirect_distributed,
                 _redirect_profiler,
+                _redirect_scripts,
                 _redirect_available_type,
                 _redirect_classes,
             ):

@@ -80,6 +80,26 @@ def test_torchscript_knows_factories(redirect: Any) -> None:
     assert done.returncode == 0, done.stderr
 
 
+def scripted_devices(x: torch.Tensor) -> list[torch.Tensor]:
+    y = torch.ones(2, device="cuda") + torch.zeros(2, device=torch.device("cuda:0"))
+    z = torch.zeros_like(x, device="cuda:1") + x.to("cuda:1") + x.new_ones(2, device="cuda:1")
+    return [y, y.to(device="cuda"), x.cuda(), z, torch.ones(2, device="cpu"), z.to("cpu")]
+
+
+class Scripted(nn.Module):
+    def forward(self, x: torch.Tensor) -> list[torch.Tensor]:
+        return scripted_devices(x)
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")
+def test_torchscript_knows_devices_in_text(redirect: Any) -> None:
+    """Literals in a scripted function, and in one that it calls, are the devices that they are without scripting."""
+    with redirect.enabled():
+        scripted = [torch.jit.script(scripted_devices), torch.jit.script(Scripted())]
+        for call in (*scripted, scripted_devices):
+            assert [str(y.device) for y in call(torch.ones(2))] == [*["openreg:0"] * 3, "openreg:1", "cpu", "cpu"]
+
+
 @pytest.mark.usefixtures("on")
 def test_names_of_devices() -> None:
     """Strings, torch.device and its isinstance, with and without an index."""
@@ -316,6 +336,7 @@ def test_taken_back(redirect: Any) -> None:
         )
         owners += (torch.serialization, torch.storage._StorageBase, torch.amp.autocast_mode.autocast, torch.distributed)
         owners += (torch.amp.grad_scaler.GradScaler, torch.profiler.profiler._KinetoProfile, torch.cuda.random)
+        owners += (torch.jit.frontend.ExprBuilder,)
         return {(repr(owner), name): value for owner in owners for name, value in vars(owner).items()}
 
     before = names()
