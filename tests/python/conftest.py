@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import functools
 import os
 import subprocess
 import sys
@@ -53,6 +54,16 @@ def toy_library(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return compile_toy_driver(tmp_path_factory.mktemp("toy"))
 
 
+@functools.cache
+def foreign_lines() -> frozenset[str]:
+    """What torch alone prints as errors in this environment: other libraries complain of variables of theirs."""
+    settings = {k: v for k, v in os.environ.items() if not k.startswith("OPENREG_")}
+    command = [sys.executable, "-c", "import torch"]
+    settings["TORCH_DEVICE_BACKEND_AUTOLOAD"] = "0"
+    done = subprocess.run(command, env=settings, capture_output=True, text=True, check=False)
+    return frozenset(done.stderr.splitlines(keepends=True))
+
+
 PythonRunner = Callable[..., "subprocess.CompletedProcess[str]"]
 
 
@@ -70,7 +81,7 @@ def python(request: pytest.FixtureRequest, warm_interpreter: WarmInterpreter) ->
 
     The process sees no variable OPENREG_* but those given and OPENREG_SIM_RACES, and no stored preference; None unsets a variable.
     It is forked from an interpreter that has imported torch, but for tests marked `fresh`, programs with arguments or with
-    variables that are read earlier.
+    variables that are read earlier. Its `stderr` is without what torch alone prints in this environment.
     """
     is_fresh = request.node.get_closest_marker("fresh") is not None
 
@@ -100,6 +111,8 @@ def python(request: pytest.FixtureRequest, warm_interpreter: WarmInterpreter) ->
                 timeout=timeout,
                 check=False,
             )
+        if done.stderr:
+            done.stderr = "".join(line for line in done.stderr.splitlines(True) if line not in foreign_lines())
         assert status is None or done.returncode == status, f"status {done.returncode}\n{done.stdout}\n{done.stderr}"
         return done
 
