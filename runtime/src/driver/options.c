@@ -117,13 +117,23 @@ openreg_options_remove(openreg_options *options, const char *key)
     return found;
 }
 
+static int
+is_of_another(const char *variable, const char *const *others, size_t count)
+{
+    for (size_t i = 0; i < count; ++i)
+        if (openreg_environment_option(variable, others[i]) != NULL)
+            return 1;
+    return 0;
+}
+
 int
-openreg_options_set_from(openreg_options *options, const openreg_environment *environment, const char *driver)
+openreg_options_set_from(openreg_options *options, const openreg_environment *environment, const char *driver,
+                         const char *const *others, size_t other_count)
 {
     const char *variable = NULL;
     while ((variable = openreg_environment_next(environment, variable)) != NULL) {
         const char *const key = openreg_environment_option(variable, driver);
-        if (key == NULL || strncmp(key, "LIBRARY_PATH=", 13) == 0)
+        if (key == NULL || is_of_another(variable, others, other_count) || strncmp(key, "LIBRARY_PATH=", 13) == 0)
             continue;
         const char *const equals = strchr(key, '=');
         openreg_option option;

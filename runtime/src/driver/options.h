@@ -27,8 +27,10 @@ openreg_option openreg_options_remove(openreg_options *options, const char *key)
 void openreg_option_free(openreg_option option);
 
 /* Adds what the environment says of a driver: OPENREG_<NAME>_<KEY>=value as key=value with the key in lower case, never
- * OPENREG_<NAME>_LIBRARY_PATH. 0 if host memory is short. */
-int openreg_options_set_from(openreg_options *options, const openreg_environment *environment, const char *driver);
+ * OPENREG_<NAME>_LIBRARY_PATH, nor what is said of one of `others`, drivers whose names begin with this one's: the longest name
+ * counts. 0 if host memory is short. */
+int openreg_options_set_from(openreg_options *options, const openreg_environment *environment, const char *driver,
+                             const char *const *others, size_t other_count);
 
 /* Adds node_id and num_nodes of openreg_set_process(). 0 if host memory is short. */
 int openreg_options_set_process(openreg_options *options);

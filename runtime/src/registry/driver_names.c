@@ -8,11 +8,20 @@
 
 #include <openreg/openreg.h>
 
+#include "base/environment.h"
 #include "base/error.h"
 #include "base/parse.h"
 #include "base/text.h"
 
 #define GROUP "gpu"
+
+/* Those with words behind OPENREG_<WORD>_ (python/torch_openreg/_discovery/variables.py has all). */
+static const char *const variables[] = {
+    "OPENREG_AS_CUDA",       "OPENREG_BLOCKING_WAIT",           "OPENREG_DEVICE_NAME",      "OPENREG_DRIVER_LIBRARIES",
+    "OPENREG_FENCE_SIGNAL",  "OPENREG_FLIGHT_RECORDER_FILE",    "OPENREG_INIT_WARN_SECS",   "OPENREG_LOG_LEVEL",
+    "OPENREG_MOCK_NUM_GPUS", "OPENREG_OPERATORS_POLICY",        "OPENREG_OPERATORS_REPORT", "OPENREG_SYSTEM_ROOT",
+    "OPENREG_USE_MOCK_GPU",  "OPENREG_ENABLE_GLOO_COLLECTIVES",
+};
 
 static const char *const group_members[] = {"cuda", "hip"};
 #define GROUP_SIZE (sizeof group_members / sizeof group_members[0])
@@ -56,6 +65,15 @@ openreg_driver_name_upper(const char *name, char *out, size_t size)
     openreg_text_copy(out, size, name);
     for (char *c = out; *c != '\0'; ++c)
         *c = (char)toupper((unsigned char)*c);
+}
+
+const char *
+openreg_driver_name_reserved(const char *name)
+{
+    for (size_t i = 0; i < sizeof variables / sizeof variables[0]; ++i)
+        if (openreg_environment_option(variables[i], name) != NULL)
+            return variables[i];
+    return NULL;
 }
 
 size_t

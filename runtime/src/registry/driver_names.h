@@ -16,6 +16,10 @@ int openreg_driver_name_resolve(const char *text, size_t length, char name[OPENR
 /* Upper case, for the names of variables; `size` bytes at most. */
 void openreg_driver_name_upper(const char *name, char *out, size_t size);
 
+/* The runtime's own variable that OPENREG_<NAME>_ begins, as OPENREG_LOG_LEVEL for "log": no driver may have that name, as the
+ * variable would be its option. NULL: there is none. */
+const char *openreg_driver_name_reserved(const char *name);
+
 /* Members of the group that a canonical name means, in order of preference; 0 if it is no group. Static. */
 size_t openreg_driver_group(const char *name, const char *const **members);
 

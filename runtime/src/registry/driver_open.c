@@ -46,6 +46,20 @@ openreg_settings_free(openreg_settings *settings)
     settings->visible = settings->faults = (openreg_option){NULL, NULL};
 }
 
+/* Drivers whose names begin with this one and "_". Names stay as long as their candidates, which are never freed. */
+static size_t
+longer_names(const char *name, const char *out[OPENREG_CANDIDATES_MAX])
+{
+    const size_t length = strlen(name);
+    size_t count = 0;
+    openreg_candidate *all[OPENREG_CANDIDATES_MAX];
+    const int known = openreg_candidates_sorted(all);
+    for (int i = 0; i < known; ++i)
+        if (strncmp(all[i]->name, name, length) == 0 && all[i]->name[length] == '_')
+            out[count++] = all[i]->name;
+    return count;
+}
+
 static openreg_status
 collect(const char *call, const openreg_candidate *candidate, openreg_options *options)
 {
@@ -55,8 +69,10 @@ collect(const char *call, const openreg_candidate *candidate, openreg_options *o
     if (candidate->source == OPENREG_SOURCE_MOCK)
         OPENREG_RETURN_NOT_OK(openreg_mock_set_options(
             call, candidate->name, openreg_environment_get(environment, OPENREG_MOCK_COUNT_VARIABLE), options));
+    const char *others[OPENREG_CANDIDATES_MAX];
+    const size_t other_count = longer_names(candidate->name, others);
     return openreg_options_set_all(options, candidate->options.items, candidate->options.count) &&
-                   openreg_options_set_from(options, environment, candidate->name)
+                   openreg_options_set_from(options, environment, candidate->name, others, other_count)
                ? OPENREG_OK
                : OPENREG_E_NOMEM;
 }

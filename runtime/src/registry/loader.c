@@ -107,6 +107,11 @@ openreg_loader_accept(const openreg_driver *given, openreg_driver *out)
         return openreg_error_set(OPENREG_E_INVALID, NULL,
                                  "the driver's name \"%.40s\" is not 1 to 31 characters of [a-z0-9_]",
                                  table.name == NULL ? "" : table.name);
+    const char *const variable = openreg_driver_name_reserved(name);
+    if (variable != NULL)
+        return openreg_error_set(OPENREG_E_INVALID, NULL,
+                                 "the driver's name \"%s\" is reserved: %s would be an option of the driver", name,
+                                 variable);
     OPENREG_RETURN_NOT_OK(check_slots(&table));
     *out = table;
     return OPENREG_OK;

@@ -311,7 +311,9 @@ openreg_report_none(const char *call, const openreg_candidate *last)
             if (has_failed(all[i]))
                 append(&r, "\n  %s (%s): %s", all[i]->name, all[i]->origin, all[i]->message);
     }
-    if (!openreg_candidate_can_be_found(openreg_candidates_find("sim")))
+    const openreg_candidate *const sim = openreg_candidates_find("sim");
+    if (sim->priority > OPENREG_PRIORITY_NEVER &&
+        !openreg_candidate_can_be_found(sim)) /* openreg_choose_plugins_alone() */
         append(&r, "\n  OPENREG_DRIVERS=sim uses simulated devices");
     return set(last == NULL ? OPENREG_E_NO_DEVICE : last->code, call, last, &r);
 }

@@ -49,6 +49,25 @@ def quoted(root: Path) -> dict[str, list[str]]:
     return found
 
 
+# the variables that the sources read, but for those of single drivers, are the known ones; drivers that would have one of them as
+# an option are refused
+def test_variables_of_the_runtime(root: Path) -> None:
+    from torch_openreg._discovery import variables
+
+    read = set()
+    for folder in ("runtime/src", "runtime/lab", "shim", "csrc", "python"):
+        for path in (root / folder).rglob("*"):
+            if path.suffix in (".c", ".h", ".cpp", ".py"):
+                text = path.read_text(encoding="utf-8")
+                read |= set(re.findall(r'(?:variable|env|environ|environ\.get)[\[(]\"OPENREG_([A-Z_]+)"', text))
+                read |= set(re.findall(r'_VARIABLE "OPENREG_([A-Z_]+)"', text))
+    read = {name for name in read if not name.startswith("SIM_")}
+    assert len(read) > 15 and read <= set(variables._KNOWN)
+    reserved = (root / "runtime/src/registry/driver_names.c").read_text(encoding="utf-8")
+    for name in variables._KNOWN:
+        assert "_" not in name or f'"OPENREG_{name}"' in reserved or f'"OPENREG_{name}_' in reserved, name
+
+
 _SOURCE_SUFFIXES = (".c", ".h", ".cc", ".cpp", ".py", ".pyi", ".cmake", ".cmake.in", ".toml")
 _SOURCE_NAMES = ("CMakeLists.txt", "Makefile")
 

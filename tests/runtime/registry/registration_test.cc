@@ -381,6 +381,37 @@ TEST_F(RegistrationTest, ProcessOptions) {
   }
 }
 
+// A variable is an option of the driver with the longest name that it begins with
+TEST_F(RegistrationTest, OptionsOfTheLongestName) {
+  ASSERT_EQ(add({"echo", 300}), OPENREG_OK);
+  ASSERT_EQ(add({"echo_two", 200}), OPENREG_OK);
+  set("OPENREG_ECHO_TWO_COLOUR", "blue");
+  set("OPENREG_ECHO_TWOFOLD", "yes");
+  char value[32];
+  set("OPENREG_DRIVERS", "echo");
+  ASSERT_EQ(openreg_init(), OPENREG_OK) << last_message();
+  EXPECT_EQ(toy().option("two_colour", value, sizeof value), 0);
+  EXPECT_EQ(toy().option("twofold", value, sizeof value), 1);
+  ASSERT_EQ(openreg_shutdown(), OPENREG_OK);
+  set("OPENREG_DRIVERS", "echo_two");
+  ASSERT_EQ(openreg_init(), OPENREG_OK) << last_message();
+  ASSERT_EQ(toy().option("colour", value, sizeof value), 1);
+  EXPECT_STREQ(value, "blue");
+}
+
+// A driver whose options would be the runtime's own variables is refused
+TEST_F(RegistrationTest, ReservedNames) {
+  for (const auto& [name, variable] : {std::pair{"log", "OPENREG_LOG_LEVEL"},
+                                       {"flight", "OPENREG_FLIGHT_RECORDER_FILE"},
+                                       {"flight_recorder", "OPENREG_FLIGHT_RECORDER_FILE"}}) {
+    openreg_driver table = *toy().table();
+    table.name = name;
+    EXPECT_EQ(openreg_register_driver(&table), OPENREG_E_INVALID);
+    EXPECT_CONTAINS(last_message(), std::string("the driver's name \"") + name + "\" is reserved: " + variable +
+                                        " would be an option of the driver");
+  }
+}
+
 // acceptance 5.51: the variable wins over a registration of the same name, before or after it.
 TEST_F(RegistrationTest, VariableWinsOverTheCall) {
   ASSERT_EQ(add({"both_ways"}), OPENREG_OK);
