@@ -4,7 +4,9 @@ add_library(openreg_options INTERFACE)
 
 target_compile_options(openreg_options INTERFACE
   -Wall -Wextra -Wshadow
-  "$<$<COMPILE_LANGUAGE:C>:-Wpedantic;-Wstrict-prototypes;-Wmissing-prototypes>")
+  "$<$<COMPILE_LANGUAGE:C>:-Wpedantic;-Wstrict-prototypes;-Wmissing-prototypes>"
+  "$<$<COMPILE_LANG_AND_ID:C,Clang>:-Wunreachable-code-aggressive>"
+  "$<$<COMPILE_LANG_AND_ID:CXX,Clang>:-Wunreachable-code-aggressive>")
 if(OPENREG_WERROR)
   target_compile_options(openreg_options INTERFACE -Werror)
 endif()
