@@ -50,6 +50,7 @@ LAYERS = {
 }
 
 
+@pytest.mark.filterwarnings("ignore:TF32 acceleration")
 @pytest.mark.parametrize(
     ("name", "dtype"), [(name, dtype) for name, (_, _, dtypes) in LAYERS.items() for dtype in dtypes], ids=str
 )
@@ -71,9 +72,11 @@ def test_a_layer_and_its_gradients(name: str, dtype: torch.dtype) -> None:
         return [out, *torch.autograd.grad(out.float().square().sum(), wanted)]
 
     side, graph = torch.openreg.Stream(), torch.openreg.OpenRegGraph()
-    expected = [tensor.detach().clone() for tensor in work(eager)]
-    with torch.openreg.graph(graph, stream=side):
-        results = work(layer)
+    # A capture runs an LSTM's cells. Where this processor has oneDNN's layers in bfloat16, they round in other places.
+    with torch.backends.mkldnn.flags(enabled=dtype is not torch.bfloat16):
+        expected = [tensor.detach().clone() for tensor in work(eager)]
+        with torch.openreg.graph(graph, stream=side):
+            results = work(layer)
     for _ in range(2):
         graph.replay()
         torch.testing.assert_close([result.detach() for result in results], expected)
