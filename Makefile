@@ -6,6 +6,7 @@
 #   make demo       trains a model on two openreg devices; DRIVER=cuda, DRIVER=opencl: on those of that driver, or an error
 #   make test       GoogleTest and pytest, all layers; TORCH=2.15.0: with another torch, in an environment of its own
 #   make test RETRY=1   what fails is run a second time
+#   make quick      what a change of the runtime or of one room needs, in three minutes; ROOM=memory: and tests/python/memory
 #   make lint       compiler warnings as errors (gcc and clang), headers alone, the drivers for GPUs with each version of the
 #                   vendors' headers, rooms, formatting, ruff, mypy
 #   make format     formats all C, C++ and Python
@@ -66,7 +67,7 @@ RUN_SANITIZED = $(call RUN_CTEST,$(1)) --output-log $(1)/tests.log && \
   ! grep -E '(Address|Leak|Thread|UndefinedBehavior)Sanitizer|: runtime error: ' $(1)/tests.log
 PYTEST_AGAIN = $(if $(RETRY),|| { [ $$? = 1 ] && python -m pytest --last-failed --last-failed-no-failures none --maxfail 1; })
 
-.PHONY: help all build demo demo-distributed test test-long test-named race-check client-suites distributed-suite acceptance fuzz opinfo opinfo-compiled nightly check-mutants check-opencl gpu-check bench lint lint-c lint-headers lint-headers-torch lint-rooms lint-format lint-python format asan tsan valgrind aarch64 coverage mutate docs wheel wheel-test wheel-test-one check-torch sdist sdist-check clean
+.PHONY: help all build demo demo-distributed quick test test-long test-named race-check client-suites distributed-suite acceptance fuzz opinfo opinfo-compiled nightly check-mutants check-opencl gpu-check bench lint lint-c lint-headers lint-headers-torch lint-rooms lint-format lint-python format asan tsan valgrind aarch64 coverage mutate docs wheel wheel-test wheel-test-one check-torch sdist sdist-check clean
 all: build
 
 help:
@@ -115,6 +116,15 @@ test: build $(CLIENTS)
 	export OPENREG_BUILD_DIR=$(CURDIR)/$(BUILD); python -m pytest -n $(JOBS) --dist loadfile $(PYTEST_AGAIN)
 	@command -v clang > /dev/null || echo "make test: left out what needs clang: apt-get install clang"
 	@[ -e /usr/include/clblast_c.h ] || echo "make test: left out what needs CLBlast: apt-get install libclblast-dev"
+
+# Without the tests that take most of the time: of openreg-check against whole drivers, and of the fuzzers.
+ROOM ?= devices
+quick: build
+	cmake --build $(BUILD) --parallel $(JOBS)
+	ctest --test-dir $(BUILD) --output-on-failure --no-tests=error -j $(JOBS) -E 'Check(Conform|Mutants|Wide|Odd|Frozen)Test|fuzz'
+	OPENREG_BUILD_DIR=$(CURDIR)/$(BUILD) python -m pytest -q -n $(JOBS) tests/python/$(ROOM)
+	ruff check . && ruff format --check .
+	git diff --name-only --diff-filter=d HEAD -- '*.c' '*.h' '*.cc' '*.cpp' | xargs -r clang-format --dry-run -Werror
 
 test-long: build $(CLIENTS)
 	OPENREG_BUILD_DIR=$(CURDIR)/$(BUILD) OPENREG_TEST_LONG=1 python -m pytest -n $(JOBS) --dist loadfile -m long

@@ -7,11 +7,6 @@
 
 namespace c10::openreg {
 
-openreg_status GetDeviceCount(DeviceIndex* count) noexcept {
-  *count = static_cast<DeviceIndex>(openreg_device_count()); // at most OPENREG_MAX_DEVICES
-  return OPENREG_OK;
-}
-
 // LITERALINCLUDE START: OPENREG SetDevice FUNCTION
 openreg_status SetDevice(DeviceIndex device) noexcept {
   // All or nothing, and no driver call where `device` is current already: the runtime sees to both.
@@ -19,26 +14,8 @@ openreg_status SetDevice(DeviceIndex device) noexcept {
 }
 // LITERALINCLUDE END: OPENREG SetDevice FUNCTION
 
-openreg_status ExchangeDevice(DeviceIndex device, DeviceIndex* previous) noexcept {
-  int32_t old = 0;
-  const openreg_status status = openreg_exchange_device(device, &old);
-  if (status == OPENREG_OK) {
-    *previous = static_cast<DeviceIndex>(old);
-  }
-  return status;
-}
-
-openreg_status MaybeExchangeDevice(DeviceIndex device, DeviceIndex* previous) noexcept {
-  int32_t old = 0;
-  const openreg_status status = openreg_maybe_exchange_device(device, &old);
-  if (status == OPENREG_OK) {
-    *previous = static_cast<DeviceIndex>(old);
-  }
-  return status;
-}
-
 DeviceIndex device_count() noexcept {
-  return static_cast<DeviceIndex>(openreg_device_count());
+  return static_cast<DeviceIndex>(openreg_device_count()); // at most OPENREG_MAX_DEVICES
 }
 
 DeviceIndex device_count_ensure_non_zero() {
@@ -58,9 +35,9 @@ void set_device(DeviceIndex device) {
 // LITERALINCLUDE END: OPENREG set_device FUNCTION
 
 DeviceIndex maybe_exchange_device(DeviceIndex device) {
-  DeviceIndex previous = -1;
-  OPENREG_CHECK(MaybeExchangeDevice(device, &previous));
-  return previous;
+  int32_t previous = -1;
+  OPENREG_CHECK(openreg_maybe_exchange_device(device, &previous));
+  return static_cast<DeviceIndex>(previous);
 }
 
 void throw_index_out_of_range(const std::string& index) {

@@ -16,11 +16,8 @@
 
 namespace c10::openreg {
 
-// The runtime's functions with a DeviceIndex, for callers that handle a status themselves. Contracts: openreg.h.
-TORCH_OPENREG_API openreg_status GetDeviceCount(DeviceIndex* count) noexcept;
+// openreg_set_device() with a DeviceIndex, for callers that handle a status themselves.
 TORCH_OPENREG_API openreg_status SetDevice(DeviceIndex device) noexcept;
-TORCH_OPENREG_API openreg_status ExchangeDevice(DeviceIndex device, DeviceIndex* previous) noexcept;
-TORCH_OPENREG_API openreg_status MaybeExchangeDevice(DeviceIndex device, DeviceIndex* previous) noexcept;
 
 // Number of devices; 0 where no driver works. Opens no driver that can count without being opened.
 TORCH_OPENREG_API DeviceIndex device_count() noexcept;

@@ -41,9 +41,6 @@ TEST_F(DeviceTest, AllLayersShareTheCount) {
   EXPECT_EQ(openreg::device_count(), 2);
   EXPECT_EQ(openreg::device_count_ensure_non_zero(), 2);
   EXPECT_EQ(guard().deviceCount(), 2);
-  DeviceIndex count = 0;
-  EXPECT_EQ(openreg::GetDeviceCount(&count), OPENREG_OK);
-  EXPECT_EQ(count, 2);
 }
 
 // acceptance 4.5: a new thread starts on device 0 and changes nobody else's.
@@ -79,9 +76,6 @@ TEST_F(DeviceTest, ExchangeReturnsThePreviousDevice) {
   EXPECT_THROW(openreg::exchange_device(9), c10::Error);
   EXPECT_THROW(openreg::exchange_device(-1), c10::Error);
   EXPECT_EQ(openreg::current_device(), 1);
-  DeviceIndex previous = 42;
-  EXPECT_EQ(openreg::ExchangeDevice(9, &previous), OPENREG_E_INVALID);
-  EXPECT_EQ(previous, 42) << "an out-parameter was written on failure";
   EXPECT_EQ(openreg::exchange_device(0), 1);
 }
 
