@@ -143,3 +143,10 @@ def test_check_opens_a_driver_as_programs_do(tmp_path: Path, full_toy: str) -> N
     assert "1 device," in run(tmp_path, *words, PYTHONPATH=site, OPENREG_TOY_DEVICES="1").stdout
     for more in (("--option", "devices=4"), ("--option=devices=4",)):
         assert "4 devices," in run(tmp_path, *words, *more, PYTHONPATH=site, OPENREG_TOY_DEVICES="1").stdout
+
+
+# a path is somebody else's text: no escape reaches the terminal
+def test_paths_are_shown_as_text(tmp_path: Path) -> None:
+    done = run(tmp_path, "info", OPENREG_DRIVER_LIBRARIES="chip:/nowhere/\033[31m.so")
+    assert "\033" not in done.stdout
+    assert "/nowhere/\\x1b[31m.so" in done.stdout
