@@ -70,7 +70,7 @@ def _new_driver(arguments: argparse.Namespace) -> int:
         print(f"python -m torch_openreg new: {error}", file=sys.stderr)
         return 1
     print(f"{folder}: a driver for {arguments.name}, which works as it is. Next:")
-    print(f"  cd {folder} && python -m pip install --no-build-isolation .")
+    print(f"  cd {folder} && python -m pip install .")
     print(f"  python -m torch_openreg check {arguments.name}")
     print(f'  grep -n "{arguments.name.upper()}:" -r .   # the places to fill in')
     return 0
