@@ -120,7 +120,7 @@ def _table(rows: list[tuple[str, ...]]) -> list[str]:
 
 
 def _pairs(pairs: dict[str, Any]) -> list[str]:
-    return _table([(str(key), "-" if value in (None, "") else str(value)) for key, value in pairs.items()])
+    return _table([(key, "-" if value in (None, "") else _as_text(str(value))) for key, value in pairs.items()])
 
 
 def _as_text(text: str) -> str:
