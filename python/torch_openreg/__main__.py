@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 import torch_openreg
-from torch_openreg import _new
+from torch_openreg import _C, _new
 from torch_openreg._build_info import OPENREG_VERSION, TORCH_VERSION
 from torch_openreg._discovery import preferences
 from torch_openreg.openreg import diagnosis, selection
@@ -70,18 +70,30 @@ def _new_driver(arguments: argparse.Namespace) -> int:
         print(f"python -m torch_openreg new: {error}", file=sys.stderr)
         return 1
     print(f"{folder}: a driver for {arguments.name}, which works as it is. Next:")
-    print(f"  cd {folder} && python -m pip install --no-build-isolation .")
+    print(f"  cd {folder} && python -m pip install .")
     print(f"  python -m torch_openreg check {arguments.name}")
     print(f'  grep -n "{arguments.name.upper()}:" -r .   # the places to fill in')
     return 0
 
 
-def _path_of_plugin(name: str) -> str:
-    """The library of a driver that a Python package has registered, else the name itself."""
+_OF_THE_RUNTIME = ("node_id", "num_nodes", "visible_devices")  # options that no package's driver alone is given
+
+
+def _words_of_plugin(name: str, given: str) -> list[str]:
+    """The library of a driver that a Python package has registered, with its options, else the name itself.
+
+    Args:
+        name: The driver's name.
+        given: The words of the command line, each in a line: options that it has go before those of the package.
+    """
     if not torch_openreg.openreg.is_known_driver(name):
-        return name
+        return [name]
     record = torch_openreg.openreg.driver_info(name)
-    return str(record["path"]) if record["is_plugin"] and record["path"] else name
+    if not record["is_plugin"] or not record["path"]:
+        return [name]
+    options = [f"{key}={value}" for key, value in _C._driver_options(name).items() if key not in _OF_THE_RUNTIME]
+    own = set(re.findall(r"^--option[=\n]([^=\n]+)=", given, re.MULTILINE))
+    return [str(record["path"]), *(f"--option={each}" for each in options if each.partition("=")[0] not in own)]
 
 
 def _check(words: list[str]) -> int:
@@ -89,7 +101,8 @@ def _check(words: list[str]) -> int:
 
     The program knows paths and the drivers of this package; names of plugins are replaced by their libraries here.
     """
-    words = [_path_of_plugin(word) if _is_name(words, i) else word for i, word in enumerate(words)]
+    given = "\n".join(words)
+    words = [each for i, w in enumerate(words) for each in (_words_of_plugin(w, given) if _is_name(words, i) else [w])]
     from torch_openreg_lab.check import level3
 
     return level3.main(words)

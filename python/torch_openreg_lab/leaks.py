@@ -155,12 +155,16 @@ def _describe_blocks(blocks: dict[int, tuple[int, int]]) -> Iterator[str]:
 
 
 def describe(before: Inventory, now: Inventory, excused: set[int]) -> list[str]:
-    """Lines that say what was left; empty if nothing was.
+    """Says what a test has left on the devices.
 
     Args:
         before: When the test began.
         now: When it and its fixtures have ended.
         excused: Addresses that belong to fixtures of modules, classes and sessions.
+
+    Returns:
+        One line of text for each kind of thing left, as ``2 event(s)``; below blocks, lines for their tensors. Empty
+        if nothing was left.
     """
     left = {address: block for address, block in now.blocks.items() if address not in before.blocks.keys() | excused}
     lines = list(_describe_blocks(left)) if left else []

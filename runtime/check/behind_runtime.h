@@ -13,15 +13,15 @@
 #define OK(call) check_runtime_ok(call, #call)
 void check_runtime_ok(openreg_status status, const char *call);
 
-/* Selects the driver, alone, with the options of the command line and without variables of the surroundings. Returns the
- * number of devices; without one it is a skip. */
+/* Selects the driver, alone, with its options. Of other variables OPENREG_LOG_LEVEL alone is left. Returns the number of
+ * devices; without one it is a skip. */
 int32_t check_start_runtime(check_context *c);
 /* A block of the caching allocator, on the default stream. */
 void *check_allocate_block(int32_t device, size_t size);
 /* Allocates, writes, reads and frees blocks of all devices for some time, each of whose bytes is looked at. A request may
  * find no memory. `*state`: of the random numbers. */
 void check_random_program(check_context *c, uint64_t *state, double seconds);
-/* Fails the check if the process has more threads or open files than five rounds ago, after `what`, whose fault it is. */
+/* Fails the check if each of five rounds of `what` has left a thread or an open file: some may be made once, and late. */
 void check_nothing_is_left(check_counts before, const char *what);
 
 #endif

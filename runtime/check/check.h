@@ -55,11 +55,13 @@ extern const check_group check_table_group, check_lifecycle_group, check_process
 /* All of them, in the order in which they run. NULL ends the list. */
 extern const check_group *const check_groups[];
 
+#define CHECK_OPTIONS 32 /* of a command line */
+
 /* What is checked, as the command line says it. */
 typedef struct check_target {
     const char *name;              /* as it was given */
     const char *path;              /* of the library, or NULL: built in */
-    const openreg_option *options; /* for open() */
+    const openreg_option *options; /* for open(); in a check's process with those of OPENREG_<DRIVER>_<KEY> */
     size_t option_count;
     uint64_t seed;
     double seconds; /* for each check that runs for a time rather than to an end */

@@ -4,6 +4,7 @@
 #include <pthread.h>
 #include <string.h>
 
+#include "behind_runtime.h"
 #include "comm_ranks.h"
 #include "fixtures.h"
 
@@ -477,23 +478,18 @@ abort_ends_waiting(check_context *c)
 static void
 nothing_is_left(check_context *c)
 {
-    enum { ROUNDS = 5 };
     const openreg_comm *const comm = check_comm(c);
     CALL("destroy", comm->destroy(c->instance, NULL));
     const int32_t size = c->devices < RANKS ? 1 : RANKS;
     check_counts before = {.files = 0};
-    for (int i = 0; i <= ROUNDS; ++i) {
+    for (int i = 0; i <= 5; ++i) {
         check_rank *const ranks = check_ranks_connect(c, size);
         check_ranks_follow(ranks, simple);
         check_ranks_end(ranks);
         if (i == 0)
             before = check_count_now(); /* what is made once is there */
     }
-    const int threads = check_threads_down_to(before.threads), files = check_count_now().files;
-    REQUIRE(threads < before.threads + ROUNDS, "%d rounds of init() and destroy() left %d threads", ROUNDS,
-            threads - before.threads);
-    REQUIRE(files < before.files + ROUNDS, "%d rounds of init() and destroy() left %d open files", ROUNDS,
-            files - before.files);
+    check_nothing_is_left(before, "each init() and destroy()");
 }
 
 #define ALONE CHECK_COMM

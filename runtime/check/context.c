@@ -217,6 +217,7 @@ check_load(check_context *c, const check_target *target)
     REQUIRE(size >= OPENREG_DRIVER_SIZE_1, "the table says that it has %u bytes; version 1.0 has %u", (unsigned)size,
             (unsigned)OPENREG_DRIVER_SIZE_1);
     memcpy(&c->table, c->given, size < sizeof c->table ? size : sizeof c->table);
+    c->target = check_target_with_variables(target, c->table.name);
     for (int i = 0; i < OPENREG_SLOT_COUNT; ++i)
         REQUIRE(strcmp(openreg_slots[i].group, OPENREG_SLOT_REQUIRED) != 0 || has_slot(&c->table, &openreg_slots[i]),
                 "the table lacks the required slot %s", openreg_slots[i].name);

@@ -97,7 +97,7 @@ check_counts check_count_now(void);
 void check_count_exactly(void);
 /* Fails the check if `once`, called again and again with the number of the round, leaves something behind. A leak is a
  * slope: what a vendor's library makes once, or keeps for the next call, ends to grow, so that only what grows in each of
- * some windows is reported. `books` bytes for each round may stay. */
+ * some windows, of which the later ones are longer, is reported. `books` bytes for each round may stay. */
 void check_slope(check_context *c, int rounds, unsigned books, void (*once)(check_context *c, int i), const char *what);
 /* Threads that have ended may be in the list a little longer: waits until there are as few as wanted, up to a second. */
 int check_threads_down_to(int wanted);

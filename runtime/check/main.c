@@ -14,18 +14,19 @@
 #include "report.h"
 #include "target.h"
 
-#define MOST_OPTIONS 32
 #define MOST_PATTERNS 64
 
 static const char usage[] =
-    "usage: openreg-check DRIVER [--level 1|2] [--only NAME[,NAME...]] [--seed N] [--time SECONDS] [--timeout "
+    "usage: openreg-check DRIVER [--level N] [--only NAME[,NAME...]] [--seed N] [--time SECONDS] [--timeout "
     "SECONDS]\n"
     "                     [--option KEY=VALUE]... [--known NAME=REASON]... [--json FILE] [--junit FILE] [--verbose]\n"
     "       openreg-check DRIVER --perf [--option KEY=VALUE]... [--json FILE]\n"
     "       openreg-check --list | --explain NAME | --explain all\n"
     "\n"
     "DRIVER   a library (./libopenreg_mychip.so), or the name of a driver of this installation (sim, cuda)\n"
-    "--level    1: the table alone. 2 (default): also the driver behind the runtime, its extensions and kernels\n"
+    "--level    1: the table alone. 2 (default): also the driver behind the runtime, its extensions and kernels. 3: "
+    "also\n"
+    "           PyTorch on it, by python -m torch_openreg check\n"
     "--only     checks whose names begin so: copy, event.query\n"
     "--seed     of everything random, default 1\n"
     "--time     for each check that runs for a time, default 0.3 s\n"
@@ -33,7 +34,7 @@ static const char usage[] =
     "slow, and "
     "for\n"
     "           sizes above 4 GiB\n"
-    "--option   given to the driver's open()\n"
+    "--option   given to the driver's open(), before those of variables OPENREG_<DRIVER>_<KEY>\n"
     "--perf     no checks: what calls, copies, events and allocations take, beside the host's\n"
     "--known    this check fails, for that reason: it is shown in the verdict, and is an error once it passes\n";
 
@@ -41,7 +42,7 @@ typedef struct arguments {
     check_target target;
     const char *driver, *json, *junit, *explain;
     const char *only[MOST_PATTERNS];
-    openreg_option options[MOST_OPTIONS], known[MOST_OPTIONS]; /* of a check: its name and the reason */
+    openreg_option options[CHECK_OPTIONS], known[CHECK_OPTIONS]; /* of a check: its name and the reason */
     size_t only_count, known_count;
     int level, timeout;
     bool is_list, is_verbose, is_perf;
@@ -80,7 +81,7 @@ static bool
 read_option(openreg_option *list, size_t *count, char *text)
 {
     char *const sign = strchr(text, '=');
-    if (sign == NULL || sign == text || *count == MOST_OPTIONS)
+    if (sign == NULL || sign == text || *count == CHECK_OPTIONS)
         return false;
     *sign = '\0';
     list[(*count)++] = (openreg_option){text, sign + 1};
@@ -103,7 +104,9 @@ read_value(arguments *a, const char *name, char *value)
 {
     double number = 0;
     bool is_valid = true;
-    if (strcmp(name, "--level") == 0) {
+    if (strcmp(name, "--level") == 0 && strcmp(value, "3") == 0) {
+        return refuse("level 3 needs PyTorch: python -m torch_openreg check DRIVER --level 3", NULL);
+    } else if (strcmp(name, "--level") == 0) {
         is_valid = read_number(value, 1, 2, &number) && (number == 1 || number == 2);
         a->level = (int)number;
     } else if (strcmp(name, "--seed") == 0) {
@@ -230,9 +233,37 @@ run_all(const arguments *a, check_report *report)
     report->seconds = check_now() - begin;
 }
 
+/* A variable that asks for what checks don't do, as a layer around the driver, which they look at alone. NULL: none. */
+static const char *
+unheeded_variable(void)
+{
+    static const char *const names[] = {"FLIGHT_RECORDER=", "LAYERS=", "RACES=", "USE_MOCK_GPU=", "VALIDATE="};
+    static const char *const keys[] = {"_FAULTS=", "_RACES=", "_VISIBLE_DEVICES="}; /* of a driver */
+    extern char **environ;
+    for (char **at = environ; *at != NULL; ++at) {
+        const char *const sign = strchr(*at, '=');
+        if (strncmp(*at, "OPENREG_", 8) != 0 || sign == NULL || sign[1] == '\0')
+            continue;
+        for (size_t i = 0; i < sizeof names / sizeof names[0]; ++i)
+            if (strncmp(*at + 8, names[i], strlen(names[i])) == 0)
+                return *at;
+        for (size_t i = 0; i < sizeof keys / sizeof keys[0]; ++i)
+            if (sign + 1 - *at > (ptrdiff_t)strlen(keys[i]) &&
+                strncmp(sign + 1 - strlen(keys[i]), keys[i], strlen(keys[i])) == 0)
+                return *at;
+    }
+    return NULL;
+}
+
 static int
 check(arguments *a)
 {
+    const char *const unheeded = unheeded_variable();
+    if (unheeded != NULL) {
+        (void)fprintf(stderr, "openreg-check: checks don't heed the variable %.*s: unset it\n",
+                      (int)strcspn(unheeded, "="), unheeded);
+        return 2;
+    }
     const char *why = "";
     if (check_target_find(a->driver, &a->target, &why) != 0) {
         (void)fprintf(stderr, "openreg-check: %s: %s\n", a->driver, why);

@@ -208,8 +208,8 @@ child_works(check_context *c)
 }
 
 static const check_case cases[] = {
-    {"process.output", "", CHECK_CLOSED, "A driver never writes to stdout or stderr.", "Use host->log().",
-     writes_nothing},
+    {"process.output", "", CHECK_CLOSED, "A driver never writes to stdout or stderr.",
+     "Use host->log(); where the vendor's library writes, its own option or variable turns that off.", writes_nothing},
     {"process.handlers", "", CHECK_CLOSED,
      "A driver never installs signal handlers, and leaves the calling thread's mask as it was.",
      "A vendor's library may do it: find the option that turns it off.", installs_no_handlers},

@@ -50,11 +50,30 @@ check_report_result(const check_result *result, bool is_verbose)
     (void)fflush(stdout);
 }
 
+static void print_wrapped(const char *label, const char *text);
+
+/* The names of the checks that were skipped. */
+static void
+print_skipped(const check_report *report)
+{
+    char names[8192] = "";
+    size_t length = 0;
+    for (int i = 0; i < report->count && length < sizeof names; ++i)
+        if (report->results[i].outcome == CHECK_SKIPPED)
+            length += (size_t)snprintf(names + length, sizeof names - length, "%s%s", length == 0 ? "" : ", ",
+                                       report->results[i].check->name);
+    if (length > 0)
+        print_wrapped("skipped, for the reasons above:", names);
+}
+
 /* What no check can see, and what this driver did not show. */
 static void
 print_not_checked(const check_report *report)
 {
     printf("\nnot checked\n");
+    print_skipped(report);
+    printf("  what random programs show after more than %g s, or with other sizes and orders: --time, --seed\n",
+           report->target->seconds);
     if (report->identity.slots[0] != '\0')
         printf("  slots that the table lacks, which the runtime emulates: %s\n", report->identity.slots);
     char list[sizeof report->identity.kernels];

@@ -107,19 +107,43 @@ groups_are_whole(check_context *c)
                     openreg_slots[is_set(&c->table, i) ? k : i].name);
 }
 
+/* The flags as text: names of those that there are, the rest as a number. */
+static const char *
+names_of_flags(uint64_t flags)
+{
+    static const struct {
+        uint64_t flag;
+        const char *name;
+    } all[] = {{OPENREG_CAP_FORK_SAFE, "OPENREG_CAP_FORK_SAFE"},
+               {OPENREG_CAP_SIMULATED, "OPENREG_CAP_SIMULATED"},
+               {OPENREG_CAP_HOST_VISIBLE, "OPENREG_CAP_HOST_VISIBLE"},
+               {OPENREG_CAP_FENCED, "OPENREG_CAP_FENCED"}};
+    static char text[160];
+    size_t length = 0;
+    for (size_t i = 0; i < sizeof all / sizeof all[0]; ++i)
+        if ((flags & all[i].flag) != 0) {
+            length += (size_t)snprintf(text + length, sizeof text - length, "%s%s", length == 0 ? "" : ", ",
+                                       all[i].name);
+            flags &= ~all[i].flag;
+        }
+    if (flags != 0)
+        (void)snprintf(text + length, sizeof text - length, "%s0x%llx", length == 0 ? "" : ", ",
+                       (unsigned long long)flags);
+    return text;
+}
+
 static void
 flags_fit(check_context *c)
 {
     const uint64_t of_driver = OPENREG_CAP_FORK_SAFE | OPENREG_CAP_SIMULATED;
     const uint64_t of_device = OPENREG_CAP_HOST_VISIBLE | OPENREG_CAP_FENCED;
     const bool is_newer = c->table.abi_minor > OPENREG_ABI_MINOR;
-    REQUIRE(is_newer || (c->table.caps & ~of_driver) == 0, "the flags 0x%llx are none of a driver of version 1.%u",
-            (unsigned long long)(c->table.caps & ~of_driver), (unsigned)c->table.abi_minor);
+    REQUIRE(is_newer || (c->table.caps & ~of_driver) == 0, "%s: not in openreg_driver.caps of version 1.%u",
+            names_of_flags(c->table.caps & ~of_driver), (unsigned)c->table.abi_minor);
     for (int32_t dev = 0; dev < c->devices; ++dev) {
         const uint64_t caps = check_caps(c, dev);
-        REQUIRE(is_newer || (caps & ~of_device) == 0,
-                "the flags 0x%llx of device %d are none of a device of version 1.%u",
-                (unsigned long long)(caps & ~of_device), dev, (unsigned)c->table.abi_minor);
+        REQUIRE(is_newer || (caps & ~of_device) == 0, "%s: not in openreg_device_info.caps (device %d) of version 1.%u",
+                names_of_flags(caps & ~of_device), dev, (unsigned)c->table.abi_minor);
         REQUIRE((caps & OPENREG_CAP_HOST_VISIBLE) == 0 || c->table.host_alias != NULL,
                 "OPENREG_CAP_HOST_VISIBLE is set for device %d and host_alias is NULL", dev);
     }

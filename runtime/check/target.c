@@ -3,11 +3,13 @@
 #define _GNU_SOURCE
 #include "target.h"
 
+#include <ctype.h>
 #include <dlfcn.h>
 #include <limits.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <strings.h>
 #include <unistd.h>
 
 #include <openreg/openreg.h>
@@ -45,6 +47,42 @@ check_target_find(const char *name, check_target *target, const char **why)
     (void)snprintf(path, sizeof path, "%s", record.path);
     target->path = path;
     return 0;
+}
+
+static bool
+has_option(const check_target *target, const char *key)
+{
+    for (size_t i = 0; i < target->option_count; ++i)
+        if (strcasecmp(target->options[i].key, key) == 0)
+            return true;
+    return false;
+}
+
+const check_target *
+check_target_with_variables(const check_target *target, const char *driver)
+{
+    static openreg_option options[2 * CHECK_OPTIONS];
+    static check_target own;
+    extern char **environ;
+    own = *target;
+    own.options = options;
+    for (size_t i = 0; i < target->option_count; ++i)
+        options[i] = target->options[i];
+    const size_t length = driver != NULL ? strlen(driver) : 0;
+    for (char **at = environ; length > 0 && *at != NULL && own.option_count < 2 * CHECK_OPTIONS; ++at) {
+        if (strncmp(*at, "OPENREG_", 8) != 0 || strncasecmp(*at + 8, driver, length) != 0 || (*at)[8 + length] != '_')
+            continue;
+        char *const key = strdup(*at + 8 + length + 1);
+        char *const sign = key != NULL ? strchr(key, '=') : NULL;
+        if (sign == NULL || sign == key)
+            continue;
+        *sign = '\0';
+        for (char *letter = key; *letter != '\0'; ++letter)
+            *letter = (char)tolower((unsigned char)*letter);
+        if (!has_option(target, key))
+            options[own.option_count++] = (openreg_option){key, sign + 1};
+    }
+    return &own;
 }
 
 openreg_driver_query_fn

@@ -4,6 +4,7 @@
  *
  * Usage: openreg-info [--json] [--help]
  * Exit status: 0 if there is a device, 1 if there is none, 2 for a wrong argument. */
+#define _GNU_SOURCE
 #include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -11,6 +12,7 @@
 
 #include <openreg/openreg.h>
 
+#include "base/text.h"
 #include "driver/driver_slots.h"
 
 /* A bit of a set, and its name. */
@@ -53,6 +55,15 @@ word_of(set words, size_t i)
 
 /* ------------------------------------------------------------------------------------------------------------ text */
 
+/* A text that is somebody else's, as a terminal may get it. Valid until the next call. */
+static const char *
+shown(const char *text)
+{
+    static char copy[8192];
+    openreg_text_copy_shown(copy, sizeof copy, text);
+    return copy;
+}
+
 static void
 print_words(const char *label, uint64_t bits, set words, int want)
 {
@@ -67,7 +78,7 @@ print_words(const char *label, uint64_t bits, set words, int want)
 static void
 print_driver(const openreg_driver_record *record)
 {
-    printf("  %s: %s, %s, priority %d", record->name, openreg_driver_state_name(record->state), record->source,
+    printf("  %s: %s, %s, priority %d", record->name, openreg_driver_state_name(record->state), shown(record->source),
            record->priority);
     if (record->device_count >= 0)
         printf(", %d device%s", record->device_count, record->device_count == 1 ? "" : "s");
@@ -76,9 +87,9 @@ print_driver(const openreg_driver_record *record)
          ~(OPENREG_DRIVER_FLAG_HAS_TABLE | OPENREG_DRIVER_FLAG_UNLOADABLE | OPENREG_DRIVER_FLAG_UNTRIED)) != 0)
         print_words("flags", record->flags, FLAGS, 1);
     if (record->version[0] != '\0')
-        printf("    version   %s\n", record->version);
+        printf("    version   %s\n", shown(record->version));
     if (record->path[0] != '\0')
-        printf("    path      %s\n", record->path);
+        printf("    path      %s\n", shown(record->path));
     if (record->message[0] != '\0') {
         const char *const code = openreg_status_name(record->code);
         printf("    why not   %s", record->message);
@@ -97,7 +108,7 @@ print_driver(const openreg_driver_record *record)
 static void
 print_device(int32_t index, const openreg_device_properties *device)
 {
-    printf("  openreg:%d: %s, driver %s, ordinal %d\n", index, device->name, device->driver, device->ordinal);
+    printf("  openreg:%d: %s, driver %s, ordinal %d\n", index, shown(device->name), device->driver, device->ordinal);
     if (device->total_memory != 0)
         printf("    memory    %" PRIu64 " bytes (%.1f MiB)\n", device->total_memory,
                (double)device->total_memory / 1048576.0);
@@ -123,14 +134,18 @@ print_selection(const openreg_selection *selection)
 static void
 json_string(const char *text)
 {
+    size_t left = 0; /* bytes of a character that has begun */
     putchar('"');
     for (const unsigned char *c = (const unsigned char *)text; *c != '\0'; ++c) {
         if (*c == '"' || *c == '\\')
             printf("\\%c", *c);
         else if (*c < 0x20)
             printf("\\u%04x", *c);
+        else if (*c >= 0x80 && left == 0 && (left = openreg_text_character(c)) == 0)
+            printf("\\udc%02x", *c); /* no UTF-8: as os.fsdecode() */
         else
             putchar(*c);
+        left -= left > 0;
     }
     putchar('"');
 }

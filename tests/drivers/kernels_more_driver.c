@@ -316,6 +316,7 @@ static const openreg_kernel more_list[] = {
     {.name = "aten::native_layer_norm", .run = kernel_spy},
     {.name = "aten::mul.Tensor", .run = kernel_spy, .flags = OPENREG_KERNEL_ELEMENTWISE},
     {.name = "aten::sub.Tensor", .run = kernel_spy},
+    {.name = "aten::add.Scalar", .run = kernel_add, .flags = OPENREG_KERNEL_ELEMENTWISE},
     {.name = "mylibrary::lists", .run = kernel_spy},
     {.name = "aten::neg", .run = kernel_on_fire, .flags = OPENREG_KERNEL_ELEMENTWISE},
     {.name = "aten::floor", .run = kernel_full, .flags = OPENREG_KERNEL_ELEMENTWISE},

@@ -109,7 +109,7 @@ def _cell(record: dict[str, Any]) -> tuple[str, ...]:
         str(record["priority"]),
         "?" if count < 0 else str(count),
         ", ".join(kind) or "-",
-        record["source"],
+        _as_text(record["source"]),
     )
 
 
@@ -120,7 +120,12 @@ def _table(rows: list[tuple[str, ...]]) -> list[str]:
 
 
 def _pairs(pairs: dict[str, Any]) -> list[str]:
-    return _table([(str(key), "-" if value in (None, "") else str(value)) for key, value in pairs.items()])
+    return _table([(key, "-" if value in (None, "") else _as_text(str(value))) for key, value in pairs.items()])
+
+
+def _as_text(text: str) -> str:
+    """A text that is somebody else's, as a terminal may get it."""
+    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
 
 
 def _driver_lines(records: list[dict[str, Any]], plugins: list[dict[str, Any]]) -> list[str]:
@@ -128,7 +133,7 @@ def _driver_lines(records: list[dict[str, Any]], plugins: list[dict[str, Any]]) 
     failed = [plugin for plugin in plugins if plugin["error"]]
     cells = [_cell(record) for record in records]
     cells += [(plugin["module"], "failed", "-", "?", "-", plugin["found_by"]) for plugin in failed]
-    details = [[record["path"], *record["message"].splitlines()] for record in records]
+    details = [[_as_text(record["path"]), *record["message"].splitlines()] for record in records]
     details += [plugin["error"].splitlines() for plugin in failed]
     header, *rows = _table([("name", "state", "priority", "devices", "kind", "source"), *cells])
     lines = [header]

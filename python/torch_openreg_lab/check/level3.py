@@ -116,9 +116,9 @@ def parse(words: list[str]) -> Options | None:
 
 
 def _environment(options: Options, driver: str) -> dict[str, str]:
-    """Variables of a check's process: those of this one but for what decides how operators run, and the driver."""
+    """Variables of a check's process: those of this one, and the driver."""
     own = f"OPENREG_{driver.upper()}_"
-    kept = {k: v for k, v in os.environ.items() if not k.startswith("OPENREG_OPERATORS")}
+    kept = dict(os.environ)
     kept |= {"OPENREG_DRIVERS": driver, "OPENREG_PREFERENCES": os.devnull}
     if "/" in options.driver:
         kept["OPENREG_DRIVER_LIBRARIES"] = f"{driver}:{Path(options.driver).resolve()}"
@@ -239,6 +239,12 @@ def _write_junit(path: str, report: dict[str, Any]) -> None:
     ElementTree.ElementTree(suite).write(path, encoding="unicode", xml_declaration=True)
 
 
+def _skipped(checks: list[dict[str, Any]]) -> str:
+    """Which checks without which level 3 is none were skipped, and why."""
+    found = [c for c in checks if c["outcome"] == "skipped" and c["name"].startswith(HEART)]
+    return f"{', '.join(c['name'] for c in found)} skipped: {'; '.join(dict.fromkeys(c['message'] for c in found))}"
+
+
 def _finish(options: Options, report: dict[str, Any], status: int) -> int:
     checks = report["checks"]
     failures = [check["name"] for check in checks if check["outcome"] == "failed"]
@@ -247,25 +253,29 @@ def _finish(options: Options, report: dict[str, Any], status: int) -> int:
         for kind in ("passed", "failed", "skipped", "known")
     }
     known = [check for check in checks if check["outcome"] == "known"]
-    unreached = [c["name"] for c in checks if c["outcome"] == "skipped" and c["name"].startswith(HEART)]
+    unreached = any(c["outcome"] == "skipped" and c["name"].startswith(HEART) for c in checks)
     report["conforms"] = not failures and not unreached and not options.only and status == 0
-    untried = [
-        f"{c['name']}: {c['message']}" for c in checks if c["level"] == 3 and c["outcome"] == "passed" and c["message"]
-    ]
+    untried: dict[str, list[str]] = {}  # by the reason
+    for check in checks:
+        if check["level"] == 3 and check["outcome"] in ("passed", "skipped") and check["message"]:
+            untried.setdefault(check["message"], []).append(check["name"])
     if options.json:
         Path(options.json).write_text(json.dumps(report, indent=1) + "\n")
     if options.junit:
         _write_junit(options.junit, report)
-    print("\nnot checked\n" + "".join(f"  {line}\n" for line in (*untried, *NOT_CHECKED)))
+    lines = [f"{', '.join(names)}: {reason}" for reason, names in untried.items()]
+    print("\nnot checked\n" + "".join(f"  {line}\n" for line in (*lines, *NOT_CHECKED)))
     more = f", {counts['known']} known" if counts["known"] else ""
     print(f"level 3: {counts['passed']} passed, {counts['failed']} failed, {counts['skipped']} skipped{more}")
     if failures:
         print(f"does not conform to driver.h {report['abi']}: {', '.join(failures)}")
+        if unreached:
+            print(f"  nor was level 3 reached: {_skipped(checks)}")
     elif not counts["passed"] and not counts["known"]:
         print("nothing was checked")
         status = status or UNREACHED
     elif unreached:
-        print(f"level 3 was not reached: {', '.join(unreached)} skipped, for the reason above")
+        print(f"level 3 was not reached: {_skipped(checks)}")
         status = status or UNREACHED
     elif options.only:
         print("no failure in the requested checks")
@@ -280,6 +290,10 @@ def _finish(options: Options, report: dict[str, Any], status: int) -> int:
 def run(options: Options) -> int:
     """All levels up to 3; the exit status, as openreg-check's."""
     begin = time.monotonic()
+    for name in sorted(os.environ):
+        if name.startswith("OPENREG_OPERATORS"):
+            print(f"openreg-check: level 3 doesn't heed the variable {name}: unset it", file=sys.stderr)
+            return 2
     with tempfile.TemporaryDirectory() as folder:
         status, report = _lower_levels(options, Path(folder))
     if status not in (0, 1) or "driver" not in report:

@@ -130,7 +130,8 @@ typedef struct openreg_driver {
     /* `size` > 0 bytes of device memory, contents undefined. Every stream of the device may use it as soon as this
      * returns. E_NOMEM: the runtime frees its caches and asks again. */
     openreg_status (*mem_alloc)(openreg_instance, int32_t dev, uint64_t size, void **out);
-    /* Frees what mem_alloc() returned, after the work that is queued on that memory, on any stream, has ended. */
+    /* Frees what mem_alloc() returned. It waits: it returns after the work that is queued on that memory, on any stream,
+     * has ended. */
     openreg_status (*mem_free)(openreg_instance, int32_t dev, void *ptr);
     /* Queues a copy on stream `stream` of device `stream_dev`, in order. dst_dev or src_dev -1: host memory, pinned or
      * not; never both. Devices may differ (a peer copy). Ranges don't overlap; both stay alive, and the source unchanged,
@@ -175,7 +176,8 @@ typedef struct openreg_driver {
     /* Waits for the latest record; returns at once if there is none. */
     openreg_status (*event_sync)(openreg_instance, int32_t dev, openreg_driver_event);
     /* Milliseconds from start to end, of the times at which their streams passed the records, by one clock. Both created
-     * with OPENREG_EVENT_TIMING on one device, recorded and complete, else E_INVALID. Default: the host's clock. */
+     * with OPENREG_EVENT_TIMING on one device, recorded and complete, else E_INVALID. `dev` is that
+     * device, and that of `start` where they are of two. Default: the host's clock. */
     openreg_status (*event_elapsed)(openreg_instance, int32_t dev, openreg_driver_event start, openreg_driver_event end,
                                     double *ms);
     /* Queues a call of `function` on the stream, as cudaLaunchHostFunc: it runs once, when the work queued before has

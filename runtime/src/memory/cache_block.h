@@ -39,7 +39,7 @@ typedef struct openreg_block {
         } used;                 /* every other state */
     } u;
     uint32_t waiting;      /* AWAITING_FREE: uses that have not been passed */
-    uint8_t state;         /* OPENREG_BLOCK_*, also HOT and LENT */
+    uint8_t state;         /* OPENREG_BLOCK_*, also HOT and SHARED */
     uint8_t row, bin;      /* FREE: where its list is */
     uint8_t oversize : 1;  /* ALLOCATED: counted as oversize */
     uint8_t is_shared : 1; /* ALLOCATED: other processes may hold it */

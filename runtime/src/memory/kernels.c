@@ -43,9 +43,12 @@ find_double(const openreg_kernels *kernels)
 static openreg_status
 check(const char *call, const openreg_opened_driver *driver, const openreg_kernels *kernels)
 {
-    if (kernels->struct_size < OPENREG_KERNELS_SIZE_1 || kernels->version < 1 ||
-        kernels->kernel_size < OPENREG_KERNEL_SIZE_1 || kernels->kernel_size % sizeof(void *) != 0)
-        return reject_table(call, driver, "is of no known version", "");
+    if (kernels->struct_size < OPENREG_KERNELS_SIZE_1)
+        return reject_table(call, driver, "is too short: set .struct_size = sizeof(openreg_kernels)", "");
+    if (kernels->version < 1)
+        return reject_table(call, driver, "has no version: set .version = OPENREG_KERNELS_VERSION", "");
+    if (kernels->kernel_size < OPENREG_KERNEL_SIZE_1 || kernels->kernel_size % sizeof(void *) != 0)
+        return reject_table(call, driver, "has no size of entries: set .kernel_size = sizeof(openreg_kernel)", "");
     if (kernels->count == 0)
         return OPENREG_OK;
     if (kernels->list == NULL)

@@ -56,7 +56,7 @@ openreg_inactive_driver_find(const char *call, const char *name, openreg_candida
 }
 
 static openreg_status
-open_gated(const char *call, const char *name)
+open_locked(const char *call, const char *name)
 {
     openreg_candidate *candidate;
     OPENREG_RETURN_NOT_OK(openreg_discovery_refresh(call, 0));
@@ -72,7 +72,7 @@ openreg_open_driver(const char *name)
     if (name == NULL)
         return openreg_error_set(OPENREG_E_INVALID, call, "name is NULL");
     OPENREG_RETURN_NOT_OK(openreg_driver_lock_acquire_discovering(call));
-    const openreg_status status = open_gated(call, name);
+    const openreg_status status = open_locked(call, name);
     openreg_driver_lock_release();
     return status;
 }

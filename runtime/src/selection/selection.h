@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 /* selection.h: which drivers are to be active, and what is said when they cannot be. Internal. The caller holds the
- * gate. */
+ * driver lock. */
 #ifndef OPENREG_SRC_SELECTION_H
 #define OPENREG_SRC_SELECTION_H
 

@@ -148,26 +148,27 @@ is_by_variable(const openreg_candidate *candidate)
     return candidate->source == OPENREG_SOURCE_LIBRARIES || strcmp(candidate->origin, OPENREG_LIBRARIES_VARIABLE) == 0;
 }
 
+/* `told`: the one whose error begins the report. */
 static void
-append_place(report *r, const openreg_candidate *candidate)
+append_place(report *r, const openreg_candidate *candidate, const openreg_candidate *told)
 {
     append(r, "\n  %s: ", candidate->origin);
     if (candidate->path[0] != '\0' && !candidate->names_path)
         append(r, "%s: ", candidate->path);
     if (candidate->state == OPENREG_DRIVER_STATE_FAILED)
-        append(r, "%s", candidate->message);
+        append(r, "%s", candidate == told ? "the error above" : candidate->message);
     else
         append(r, "not tried, another one replaces it");
 }
 
 static void
-append_places(report *r, const char *name)
+append_places(report *r, const openreg_candidate *told)
 {
     openreg_candidate *all[OPENREG_CANDIDATES_MAX];
-    const int count = openreg_candidates_namesakes(name, all);
+    const int count = openreg_candidates_namesakes(told->name, all);
     int by_variable = 0;
     for (int i = 0; i < count; ++i) {
-        append_place(r, all[i]);
+        append_place(r, all[i], told);
         by_variable |= is_by_variable(all[i]);
     }
     if (by_variable)
@@ -232,7 +233,7 @@ openreg_report_failure(const char *call, const openreg_candidate *candidate, ope
     const openreg_status code = candidate->code;
     append(&r, "Unable to initialize driver '%s': %s (%s)", candidate->name, candidate->message,
            way_out(candidate, choice));
-    append_places(&r, candidate->name);
+    append_places(&r, candidate);
     append_others(&r, candidate->name);
     return set(code, call, candidate, &r);
 }

@@ -32,7 +32,7 @@ bool look_for_kernels(DeviceIndex device) {
   const uint32_t generation = present_generation();
   const openreg_kernels* table = nullptr;
   OPENREG_CHECK(openreg_get_kernels(device, &table));
-  const bool found = table != nullptr && table->count > 0;
+  const bool found = table != nullptr && table->count > 0 && !staging_is_forced();
   if (found) {
     part().read(device, generation, *table);
   }

@@ -212,6 +212,31 @@ bool is_form_of(const c10::FunctionSchema& form, const c10::FunctionSchema& func
   return form.name() != functional.name() || other.size() > arguments.size();
 }
 
+bool is_a(const c10::Type& type, c10::TypeKind kind) {
+  const auto* list = type.castRaw<c10::ListType>();
+  return type.kind() == kind || (list != nullptr && list->getElementType()->kind() == kind);
+}
+
+// Whether an operator on lists calls this one on their elements: tensors and numbers stand in the same places. "add.Tensor"
+// isn't called for "_foreach_add.Scalar", whose parts are "add.Scalar".
+bool is_part_of(const c10::FunctionSchema& part, const c10::FunctionSchema& lists) {
+  const auto& arguments = part.arguments();
+  for (size_t i = 0; i < arguments.size(); ++i) {
+    if (i >= lists.arguments().size()) {
+      if (!arguments[i].default_value().has_value()) {
+        return false;
+      }
+      continue;
+    }
+    for (const auto kind : {c10::TypeKind::TensorType, c10::TypeKind::NumberType}) {
+      if (is_a(*lists.arguments()[i].real_type(), kind) && !is_a(*arguments[i].real_type(), kind)) {
+        return false;
+      }
+    }
+  }
+  return true;
+}
+
 // ---------------------------------------------------------------------------------------------------- reading tables
 
 class Reader {
@@ -286,7 +311,7 @@ class Reader {
     }
   }
 
-  // "aten::_foreach_add_" of any overload, where the driver has an "aten::add".
+  // "aten::_foreach_add_.List", where the driver has the "aten::add" that its parts are, or it would get slower.
   void add_if_in_parts(const c10::OperatorName& name) {
     constexpr std::string_view kLists = "aten::_foreach_";
     if (name.name.compare(0, kLists.size(), kLists) != 0 || result_->by_operator.count(name) != 0) {
@@ -299,8 +324,12 @@ class Reader {
     if (part == "aten::norm") {
       part = "aten::linalg_vector_norm";
     }
-    if (functional_.count(part) != 0) {
-      result_->in_parts.insert(name);
+    const auto lists = c10::Dispatcher::singleton().findOp(name);
+    const auto [first, last] = functional_.equal_range(part);
+    for (auto at = first; at != last && lists.has_value() && lists->hasSchema(); ++at) {
+      if (is_part_of(at->second.op.schema(), lists->schema())) {
+        result_->in_parts.insert(name);
+      }
     }
   }
 

@@ -122,7 +122,7 @@ mutant_open(const openreg_host *host, const openreg_option *options, size_t n, o
         mutant_leaked = malloc(2000);
     if (status != OPENREG_OK)
         return status;
-    if (IS(open_leaks_file) && open("/dev/null", O_RDONLY) < 0)
+    if ((IS(open_leaks_file) || (IS(odd_first_opens) && opened == 5)) && open("/dev/null", O_RDONLY) < 0)
         return OPENREG_OK;
     if (IS(open_leaks_memory) || (IS(odd_first_opens) && opened <= 21)) /* what a vendor's library makes once */
         mutant_leaked = malloc(IS(odd_first_opens) ? 3753 : 2000);
@@ -203,6 +203,8 @@ make_table(const openreg_host *host)
         table.event_sync = NULL;
     if (IS(flag_unknown))
         table.caps |= UINT64_C(1) << 50;
+    if (IS(flag_of_device))
+        table.caps |= OPENREG_CAP_FENCED;
     if (IS(alias_missing) || mutant_current >= mutant_runtime_last_byte)
         table.host_alias = NULL;
     if (IS(odd_queues)) {

@@ -17,6 +17,7 @@
     X(name_upper, "table.name") \
     X(half_group, "table.groups") \
     X(flag_unknown, "table.flags") \
+    X(flag_of_device, "table.flags") \
     X(alias_missing, "table.flags") \
     X(size_of_later, "table.size") \
     X(table_changes, "table.constant") \
@@ -337,6 +338,7 @@
 
 /* X(oddity, checks that could take it for a defect): the driver is right. */
 #define OPENREG_ODD(X) \
+    X(odd_first_calls, "leak.work") \
     X(odd_first_opens, "lifecycle,runtime.shutdown") \
     X(odd_host_memory, "copy.order,copy.tails,leak.copies,stream.wait,event.replaced,memory.free,runtime.pinned,host_func.order") \
     X(odd_queues, "copy.order,leak.work,leak.peer,memory,thread.model,thread.one,lifecycle.busy,runtime.streams,runtime.events,runtime.host_func") \

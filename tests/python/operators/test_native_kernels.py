@@ -465,6 +465,33 @@ def test_copies(more: Program) -> None:
     )
 
 
+# for finding whose fault a result is: no kernel of the driver runs
+def test_staged_leaves_the_kernels_out(kernels: Program) -> None:
+    kernels(
+        """
+        a = torch.randn(3)
+        same(a.to(D) + 1, a + 1)
+        assert figures() == {}, figures()
+        assert figures("staged") == {"aten::add": 1}, figures("staged")
+        """,
+        OPENREG_OPERATORS="staged",
+    )
+
+
+# numbers of lists are parts of their own: listed, the kernel runs for each tensor, in place too
+def test_operators_on_lists_with_numbers(more: Program) -> None:
+    more(
+        """
+        a = torch.randn(3)
+        A = a.to(D)
+        same(torch._foreach_add([A, A], 2.0)[1], a + 2)
+        torch._foreach_add_([A], [3.0])
+        same(A, a + 3)
+        assert figures() == {"aten::add": 2, "aten::add_": 1}, figures()
+        """
+    )
+
+
 # an operator on lists is taken apart where the driver has the operator on tensors, and not otherwise
 def test_operators_on_lists(kernels: Program) -> None:
     kernels(
@@ -481,6 +508,8 @@ def test_operators_on_lists(kernels: Program) -> None:
         assert not figures("staged"), figures("staged")
         same(torch._foreach_mul([A, B], 3)[0], 6 * a)
         assert figures("staged") == {"aten::_foreach_mul": 1}, figures("staged")
+        torch._foreach_add_([A, B], 3.0)  # its parts would be add_.Scalar, which is not listed
+        assert figures("staged") == {"aten::_foreach_mul": 1, "aten::_foreach_add_": 1}, figures("staged")
         """
     )
 
@@ -601,7 +630,7 @@ def test_malformed_tables(folder: Path, python: Program) -> None:
         2: "has no function for aten::neg",
         3: "has unknown flags for aten::neg",
         4: "has two kernels for aten::relu",
-        5: "is of no known version",
+        5: "is too short: set .struct_size = sizeof(openreg_kernels)",
         6: "has no list",
     }
     libraries = {kind: str(compile_driver(folder, "kernels_more_driver.c", f"-DBROKEN={kind}")) for kind in faults}

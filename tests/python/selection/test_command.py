@@ -128,3 +128,25 @@ def test_a_reader_that_goes_away(tmp_path: Path) -> None:
         process.stdout.close()
         assert process.stderr.read() == ""
     assert process.returncode == 128 + signal.SIGPIPE
+
+
+# check opens a package's driver with the options that the package registers, as programs do; those of variables and of the
+# command line go before them
+def test_check_opens_a_driver_as_programs_do(tmp_path: Path, full_toy: str) -> None:
+    package = tmp_path / "site" / "torch_openreg_plugins"
+    package.mkdir(parents=True)
+    call = f"torch.openreg.register_driver_plugin('toy', library_path={full_toy!r}, options={{'devices': 3}})"
+    (package / "toy.py").write_text(f"def initialize():\n    import torch\n    {call}\n")
+    words = ("check", "toy", "--only", "table.name")
+    site = str(package.parent)
+    assert "3 devices," in run(tmp_path, *words, PYTHONPATH=site).stdout
+    assert "1 device," in run(tmp_path, *words, PYTHONPATH=site, OPENREG_TOY_DEVICES="1").stdout
+    for more in (("--option", "devices=4"), ("--option=devices=4",)):
+        assert "4 devices," in run(tmp_path, *words, *more, PYTHONPATH=site, OPENREG_TOY_DEVICES="1").stdout
+
+
+# a path is somebody else's text: no escape reaches the terminal
+def test_paths_are_shown_as_text(tmp_path: Path) -> None:
+    done = run(tmp_path, "info", OPENREG_DRIVER_LIBRARIES="chip:/nowhere/\033[31m.so")
+    assert "\033" not in done.stdout
+    assert "/nowhere/\\x1b[31m.so" in done.stdout

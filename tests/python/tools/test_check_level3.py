@@ -193,7 +193,19 @@ def test_a_level_without_its_heart(capsys: pytest.CaptureFixture[str]) -> None:
     report = {"abi": "1.0", "driver": "sim", "seconds": 1.0, "checks": checks}
     assert level3._finish(level3.Options(driver="sim", level=3), report, 0) == 77
     assert report["conforms"] is False
-    assert "level 3 was not reached: operators.shapes" in capsys.readouterr().out
+    told = capsys.readouterr().out
+    assert "\nlevel 3 was not reached: operators.shapes skipped: no database\n" in told
+    assert "not checked\n  operators.shapes: no database\n" in told
+    checks.append({"name": "memory.reuse", "level": 3, "outcome": "failed", "message": "no"})
+    assert level3._finish(level3.Options(driver="sim", level=3), report, 0) == 1
+    assert "nor was level 3 reached: operators.shapes skipped: no database\n" in capsys.readouterr().out
+
+
+# variables that decide how operators run would be dropped: they are refused by name
+def test_variables_of_operators_are_refused() -> None:
+    done = run_check("sim", "--level", "3", "--only", "memory.returned", OPENREG_OPERATORS="staged")
+    assert done.returncode == 2
+    assert "OPENREG_OPERATORS:" in done.stderr
 
 
 # wrong command lines are openreg-check's to refuse; names and rules of level 3 are told

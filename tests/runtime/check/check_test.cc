@@ -260,6 +260,48 @@ TEST(CheckRunnerTest, OptionsReachTheDriver) {
   EXPECT_EQ(ended.status, 77) << ended.output;
 }
 
+// Variables of the driver's options reach open() too, as in a program; the command line's go before them.
+TEST(CheckRunnerTest, VariablesOfOptionsReachTheDriver) {
+  const std::string words = "sim --only copy.between_devices,runtime.devices";
+  Ended ended = check(words, "OPENREG_SIM_DEVICES=1");
+  EXPECT_EQ(ended.status, 0) << ended.output;
+  EXPECT_NE(ended.output.find("1 device,"), std::string::npos) << ended.output;
+  ended = check(words + " --option devices=3", "OPENREG_SIM_DEVICES=1");
+  EXPECT_NE(ended.output.find("3 devices,"), std::string::npos) << ended.output;
+}
+
+// Variables that ask for what checks don't do are refused by name.
+TEST(CheckRunnerTest, UnheededVariablesAreRefused) {
+  for (const char* variable : {"OPENREG_VALIDATE=1", "OPENREG_LAYERS=x:/x", "OPENREG_RACES=raise",
+                               "OPENREG_FLIGHT_RECORDER=9", "OPENREG_SIM_FAULTS=x", "OPENREG_SIM_VISIBLE_DEVICES=0"}) {
+    const Ended ended = check("sim --only table.name", variable);
+    EXPECT_EQ(ended.status, 2) << variable;
+    const std::string name = std::string(variable).substr(0, std::string(variable).find('='));
+    EXPECT_NE(ended.output.find("don't heed the variable " + name + ":"), std::string::npos) << ended.output;
+  }
+  EXPECT_EQ(check("sim --only table.name", "OPENREG_VALIDATE= OPENREG_LOG_LEVEL=error OPENREG_DRIVERS=sim").status, 0);
+}
+
+// The end names what was skipped and how far the limits of the command line went.
+TEST(CheckRunnerTest, WhatWasNotTriedIsNamedAtTheEnd) {
+  const std::string output =
+      check("sim --option devices=1 --time 0.2 --only wide.sizes,copy.between,copy.within").output;
+  const size_t end = output.find("\nnot checked\n");
+  ASSERT_NE(end, std::string::npos) << output;
+  for (const char* text : {"skipped, for the reasons above: ", "copy.between_devices, ", "wide.sizes", "0.2 s"})
+    EXPECT_NE(output.find(text, end), std::string::npos) << output;
+}
+
+// What level 3 is and where; flags by their names.
+TEST(CheckRunnerTest, TextsSayTheWay) {
+  EXPECT_NE(check("--help").output.find("python -m torch_openreg check"), std::string::npos);
+  const Ended ended = check("sim --level 3");
+  EXPECT_EQ(ended.status, 2);
+  EXPECT_NE(ended.output.find("python -m torch_openreg check DRIVER --level 3"), std::string::npos) << ended.output;
+  const std::string flags = run_mutant("flag_of_device", "--only table.flags").output;
+  EXPECT_NE(flags.find("OPENREG_CAP_FENCED"), std::string::npos) << flags;
+}
+
 // Without a device nothing conforms, whatever the table says.
 TEST(CheckRunnerTest, WithoutDevicesNothingConforms) {
   const Ended ended = check("sim --option devices=0 --level 1");

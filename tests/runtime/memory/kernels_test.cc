@@ -98,9 +98,9 @@ TEST_F(KernelsTest, MalformedTables) {
     wrong[0] = first;
     return openreg_kernels{sizeof(openreg_kernels), OPENREG_KERNELS_VERSION, sizeof(openreg_kernel), 2, wrong};
   };
-  refused({8, 1, sizeof(openreg_kernel), 2, entries_}, "is of no known version");
-  refused({sizeof(openreg_kernels), 0, sizeof(openreg_kernel), 2, entries_}, "is of no known version");
-  refused({sizeof(openreg_kernels), 1, 16, 2, entries_}, "is of no known version");
+  refused({8, 1, sizeof(openreg_kernel), 2, entries_}, "is too short: set .struct_size = ");
+  refused({sizeof(openreg_kernels), 0, sizeof(openreg_kernel), 2, entries_}, "has no version: set .version = ");
+  refused({sizeof(openreg_kernels), 1, 16, 2, entries_}, "has no size of entries: set .kernel_size = ");
   refused({sizeof(openreg_kernels), OPENREG_KERNELS_VERSION, sizeof(openreg_kernel), 2, nullptr}, "has no list");
   refused(with({nullptr, run, 0, nullptr}), "has an entry without an operator's name");
   refused(with({"mm", run, 0, nullptr}), "has an entry without an operator's name");

@@ -103,6 +103,16 @@ TEST_F(LibraryTest, InfoShowsTheSelection) {
   EXPECT_CONTAINS(info("", &status), "\nselection\n  rule      none\n  default   -\n");
 }
 
+// Paths are somebody else's text: no escape reaches the terminal, and JSON stays valid.
+TEST_F(LibraryTest, InfoShowsPathsAsText) {
+  set("OPENREG_DRIVER_LIBRARIES", "chip:/nowhere/\033[31m\xff.so");
+  int status = -1;
+  const std::string text = info("", &status);
+  EXPECT_EQ(text.find('\033'), std::string::npos) << text;
+  EXPECT_CONTAINS(text, "    path      /nowhere/\\x1b[31m\\xff.so\n");
+  EXPECT_CONTAINS(info("--json", &status), R"("path": "/nowhere/\u001b[31m\udcff.so")");
+}
+
 // Without a device: status 1 and the reason.
 TEST_F(LibraryTest, InfoSaysWhyThereIsNoDevice) {
   set("OPENREG_DRIVERS", "nobody");
@@ -231,8 +241,7 @@ TEST_F(BesideTest, AskedForByName) {
                   "(OPENREG_E_INCOMPATIBLE) (set OPENREG_DRIVERS='' to automatically choose an available driver)\n"
                   "  bundled: " +
                       directory_ +
-                      "/libopenreg_cuda.so: the vendor's library is too old "
-                      "(OPENREG_E_INCOMPATIBLE)\n"
+                      "/libopenreg_cuda.so: the error above\n"
                       "  OPENREG_DRIVER_LIBRARIES: not set\n"
                       "  other drivers: sim (built in, 2 devices)");
 }

@@ -297,11 +297,13 @@ TEST_F(SelectionTest, AFailureNamesThePathOnce) {
     SCOPED_TRACE(path);
     set("OPENREG_DRIVER_LIBRARIES", "other:" + path);
     EXPECT_EQ(openreg_init(), OPENREG_E_INCOMPATIBLE);
-    EXPECT_CONTAINS(last_message(), "OPENREG_DRIVER_LIBRARIES: cannot load " + path + ": " + real + ": ");
+    EXPECT_CONTAINS(last_message(), "driver 'other': cannot load " + path + ": " + real + ": ");
+    EXPECT_CONTAINS(last_message(), "\n  OPENREG_DRIVER_LIBRARIES: the error above");
   }
   set("OPENREG_DRIVER_LIBRARIES", "sim:" + driver_path("broken_open_fails"));  // its texts are the driver's
   EXPECT_EQ(openreg_init(), OPENREG_E_INCOMPATIBLE);
-  EXPECT_CONTAINS(last_message(), "OPENREG_DRIVER_LIBRARIES: " + driver_path("broken_open_fails") + ": ");
+  EXPECT_CONTAINS(last_message(),
+                  "OPENREG_DRIVER_LIBRARIES: " + driver_path("broken_open_fails") + ": the error above");
   std::filesystem::remove_all(directory);
 }
 
