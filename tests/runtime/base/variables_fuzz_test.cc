@@ -115,16 +115,21 @@ class Exact {
 
 class VariablesFuzzTest : public RuntimeTest {
  protected:
+  // As messages show a text; its end is left out where what follows decides how it is shown.
+  static std::string shown(std::string text, bool is_cut) {
+    while (is_cut && !text.empty() && ((static_cast<unsigned char>(text.back()) & 0x80u) != 0 || text.back() == '\n')) {
+      text.pop_back();
+    }
+    std::string out(4 * text.size() + 1, '\0');
+    openreg_text_copy_shown(out.data(), out.size(), text.c_str());
+    return out.c_str();
+  }
   // The first bytes of what was refused stand in the message, as far as it quotes; the text is trimmed before.
   static void expect_named(const std::string& message, const std::string& input) {
     const char* start = input.c_str();
     size_t length = input.size();
     openreg_text_trim(&start, &length);
-    std::string prefix(start, std::min<size_t>(length, 16));
-    // A character that is cut in two is left out.
-    if (length > prefix.size()) {
-      while (!prefix.empty() && (static_cast<unsigned char>(prefix.back()) & 0x80u) != 0) prefix.pop_back();
-    }
+    const std::string prefix = shown(std::string(start, std::min<size_t>(length, 16)), length > 16);
     EXPECT_NE(message.find(prefix), std::string::npos) << "input: " << input << "\nmessage: " << message;
   }
   // Each input in turn; stops at the first one that fails.
@@ -140,7 +145,8 @@ class VariablesFuzzTest : public RuntimeTest {
   // A warning that starts with an item of the input.
   static void expect_quoted(const std::string& warning, const std::string& input) {
     const std::string item = warning.substr(0, warning.find(" in env var "));
-    EXPECT_NE(input.find(item.substr(0, 16)), std::string::npos) << "input: " << input << "\nwarning: " << warning;
+    EXPECT_NE(shown(input, false).find(item.substr(0, 16)), std::string::npos)
+        << "input: " << input << "\nwarning: " << warning;
   }
   std::string take_line() {
     const auto all = lines(OPENREG_LOG_WARNING);
@@ -177,10 +183,9 @@ TEST_F(VariablesFuzzTest, Lists) {
     size_t length;
     for (const char* cursor = exact.text(); openreg_list_next(&cursor, &item, &length);) {
       char name[32];
-      std::string shown(item, std::min<size_t>(length, 16));
-      if (openreg_driver_name_resolve(item, length, name)) shown = std::string(name).substr(0, 16);
-      while (length > 16 && !shown.empty() && (static_cast<unsigned char>(shown.back()) & 0x80u) != 0) shown.pop_back();
-      is_named = is_named || message.find(shown) != std::string::npos;
+      std::string part = shown(std::string(item, std::min<size_t>(length, 16)), length > 16);
+      if (openreg_driver_name_resolve(item, length, name)) part = std::string(name).substr(0, 16);
+      is_named = is_named || message.find(part) != std::string::npos;
     }
     EXPECT_TRUE(is_named) << "input: " << input << "\nmessage: " << message;
   });

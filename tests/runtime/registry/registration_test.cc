@@ -104,9 +104,7 @@ TEST_F(RegistrationTest, NothingToChooseFrom) {
     for (const char* name : {"sim", "cuda", "hip"}) {
       if (add({name, OPENREG_PRIORITY_NEVER}) != OPENREG_OK) return false;
     }
-    return openreg_init() == OPENREG_E_NO_DEVICE &&
-           last_message() ==
-               "openreg_init: no driver is left to choose from\n  OPENREG_DRIVERS=sim uses simulated devices";
+    return openreg_init() == OPENREG_E_NO_DEVICE && last_message() == "openreg_init: no driver is left to choose from";
   }));
 }
 
