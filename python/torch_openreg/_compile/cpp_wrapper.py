@@ -14,6 +14,8 @@ from _torch_openreg_device_name import device_name
 from torch._inductor.codegen.cpp_wrapper_cpu import CppWrapperCpu
 from torch._inductor.virtualized import V
 
+from torch_openreg._compile.wrapper import FlushesBeforeWaits
+
 _NAME = device_name()
 _IN_PACKAGES = "privateuseone"  # under which a package runs whatever the device is named
 _CPU = torch.device("cpu")
@@ -36,7 +38,7 @@ class _PackageDevice(str):
         return "cpu".startswith(*args, **kwargs)
 
 
-class OpenRegCppWrapper(CppWrapperCpu):
+class OpenRegCppWrapper(FlushesBeforeWaits, CppWrapperCpu):
     """Code for the CPU, where the graph says openreg."""
 
     device = _NAME
@@ -89,6 +91,17 @@ class OpenRegCppWrapper(CppWrapperCpu):
             device: The device.
         """
         return str(super().codegen_device(_CPU if device.type == _NAME else device))
+
+    def codegen_cuda_stream_enter(self, stream_idx: int) -> Any:
+        """Refuses the change to another stream.
+
+        Args:
+            stream_idx: Index of the stream.
+        """
+        raise NotImplementedError(
+            f"torch.compile: a function that runs operators on another stream (with torch.{_NAME}.stream(...)) can't "
+            "be compiled to C++. Turn torch._inductor.config.cpp_wrapper off for it."
+        )
 
     def generate(self, is_inference: bool) -> Any:
         """Returns the code of the graph.
