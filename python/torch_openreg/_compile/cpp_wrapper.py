@@ -21,6 +21,17 @@ _IN_PACKAGES = "privateuseone"  # under which a package runs whatever the device
 _CPU = torch.device("cpu")
 
 
+def _index(value: Any) -> int | None:
+    """Returns the index of an openreg tensor's device, -1 for one without an index; None: it is no such tensor."""
+    if isinstance(value, torch.Tensor):
+        device: torch.device | None = value.device
+    else:
+        device = value.get_device() if hasattr(value, "get_device") else None
+    if device is None or device.type != _NAME:
+        return None
+    return -1 if device.index is None else int(device.index)
+
+
 class _PackageDevice(str):
     """What a package says of its device, for which its runner is looked up (shim/optional/compile/aoti_models.cpp).
 
@@ -121,11 +132,14 @@ class OpenRegCppWrapper(FlushesBeforeWaits, CppWrapperCpu):
             result: The code so far.
         """
         writes = bool(V.graph.mutated_inputs)
-        devices = [output.get_device() if hasattr(output, "get_device") else None for output in V.graph.graph_outputs]
-        indices = tuple(None if d is None or d.type != _NAME else -1 if d.index is None else d.index for d in devices)
+        indices = tuple(map(_index, V.graph.graph_outputs))
         if V.graph.aot_mode:
             super().generate_end(result)
-            on_device = "".join("0" if index is None else "1" for index in indices)
+            # A package may run on another device than that for which it was made: what belongs there moves with it.
+            given = map(_index, [*V.graph.graph_inputs.values(), *V.graph.constants.values()])
+            home = next((index for index in (*given, *indices) if index is not None), -1)
+            places = {None: "0", home: "1", -1: "1"}
+            on_device = "".join(places.get(index, f"\\{ord('2') + (index or 0):03o}") for index in indices)
             # Read by shim/optional/compile/aoti_models.cpp.
             result.splice(
                 f"""
