@@ -333,19 +333,35 @@ PyObject* _compiledCountStaged(PyObject* /*self*/, PyObject* arguments) {
   END_HANDLE_TH_ERRORS
 }
 
-// (graph, inputs, writes, device index, is for GPUs) -> the outputs, a list. A graph in C++ for the CPU, or one for the GPU
+// The devices of outputs: a tuple of indices, None for the host.
+std::vector<DeviceIndex> places_argument(PyObject* tuple) {
+  TORCH_CHECK_TYPE(PyTuple_CheckExact(tuple), "expected a tuple of device indices");
+  std::vector<DeviceIndex> places;
+  for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(tuple); ++i) {
+    PyObject* const place = PyTuple_GET_ITEM(tuple, i);
+    const long long index = place == Py_None ? c10::openreg::kOnHost : PyLong_AsLongLong(place);
+    if (index == -1 && PyErr_Occurred() != nullptr) {
+      throw python_error();
+    }
+    places.push_back(place == Py_None ? c10::openreg::kOnHost : c10::openreg::narrow_device_index(index));
+  }
+  return places;
+}
+
+// (graph, inputs, writes, device index, devices of outputs, is for GPUs) -> the outputs, a list. A graph in C++ for the CPU, or one for the GPU
 // that the device is, run by run_compiled_graph(): `graph` is a function of a list of tensors of the CPU, or of the GPU, and
 // numbers, and returns a sequence of such.
 PyObject* _compiledRunWhole(PyObject* /*self*/, PyObject* const* arguments, Py_ssize_t count) {
   HANDLE_TH_ERRORS
-  check_count(count, 5, "_compiled_run_whole");
+  check_count(count, 6, "_compiled_run_whole");
   TORCH_CHECK_TYPE(PyCallable_Check(arguments[0]) == 1, "expected a function");
   TORCH_CHECK_TYPE(PyList_CheckExact(arguments[1]), "expected a list of inputs");
-  TORCH_CHECK_TYPE(PyBool_Check(arguments[2]) && PyBool_Check(arguments[4]), "expected a bool");
-  const auto kernels = arguments[4] == Py_True ? c10::openreg::Kernels::gpu : c10::openreg::Kernels::cpu;
+  TORCH_CHECK_TYPE(PyBool_Check(arguments[2]) && PyBool_Check(arguments[5]), "expected a bool");
+  const auto kernels = arguments[5] == Py_True ? c10::openreg::Kernels::gpu : c10::openreg::Kernels::cpu;
   PyObject* const function = arguments[0];
   PyObject* const values = arguments[1];
   const DeviceIndex device = index_argument(arguments[3]);
+  const std::vector<DeviceIndex> places = places_argument(arguments[4]);
 
   // What is no tensor goes around the operator: numbers among the inputs and the outputs.
   std::vector<at::Tensor> inputs;
@@ -379,7 +395,8 @@ PyObject* _compiledRunWhole(PyObject* /*self*/, PyObject* const* arguments, Py_s
   std::vector<at::Tensor> results;
   {
     const pybind11::gil_scoped_release no_gil;
-    results = c10::openreg::run_compiled_graph(std::move(inputs), arguments[2] == Py_True, device, graph, kernels);
+    results =
+        c10::openreg::run_compiled_graph(std::move(inputs), arguments[2] == Py_True, device, places, graph, kernels);
   }
   for (size_t i = 0; i < results.size(); ++i) {
     if (results[i].defined()) {
@@ -409,7 +426,8 @@ PyMethodDef methods[] = {
     {"_compiled_run_whole",
      castPyCFunctionFast(_compiledRunWhole),
      METH_FASTCALL,
-     "(graph, inputs, writes, device index, is for GPUs): runs a graph for the CPU or the GPU on openreg tensors."},
+     "(graph, inputs, writes, device index, devices of outputs, is for GPUs): runs a graph for the CPU or the GPU on "
+     "openreg tensors."},
     {"_compiled_gpu_of", _compiledGpuOf, METH_O, "The index of the GPU that a device is, or -1."},
     {nullptr, nullptr, 0, nullptr},
 };

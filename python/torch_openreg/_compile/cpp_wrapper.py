@@ -14,9 +14,22 @@ from _torch_openreg_device_name import device_name
 from torch._inductor.codegen.cpp_wrapper_cpu import CppWrapperCpu
 from torch._inductor.virtualized import V
 
+from torch_openreg._compile.wrapper import FlushesBeforeWaits
+
 _NAME = device_name()
 _IN_PACKAGES = "privateuseone"  # under which a package runs whatever the device is named
 _CPU = torch.device("cpu")
+
+
+def _index(value: Any) -> int | None:
+    """Returns the index of an openreg tensor's device, -1 for one without an index; None: it is no such tensor."""
+    if isinstance(value, torch.Tensor):
+        device: torch.device | None = value.device
+    else:
+        device = value.get_device() if hasattr(value, "get_device") else None
+    if device is None or device.type != _NAME:
+        return None
+    return -1 if device.index is None else int(device.index)
 
 
 class _PackageDevice(str):
@@ -36,7 +49,7 @@ class _PackageDevice(str):
         return "cpu".startswith(*args, **kwargs)
 
 
-class OpenRegCppWrapper(CppWrapperCpu):
+class OpenRegCppWrapper(FlushesBeforeWaits, CppWrapperCpu):
     """Code for the CPU, where the graph says openreg."""
 
     device = _NAME
@@ -90,6 +103,17 @@ class OpenRegCppWrapper(CppWrapperCpu):
         """
         return str(super().codegen_device(_CPU if device.type == _NAME else device))
 
+    def codegen_cuda_stream_enter(self, stream_idx: int) -> Any:
+        """Refuses the change to another stream.
+
+        Args:
+            stream_idx: Index of the stream.
+        """
+        raise NotImplementedError(
+            f"torch.compile: a function that runs operators on another stream (with torch.{_NAME}.stream(...)) can't "
+            "be compiled to C++. Turn torch._inductor.config.cpp_wrapper off for it."
+        )
+
     def generate(self, is_inference: bool) -> Any:
         """Returns the code of the graph.
 
@@ -108,11 +132,14 @@ class OpenRegCppWrapper(CppWrapperCpu):
             result: The code so far.
         """
         writes = bool(V.graph.mutated_inputs)
-        devices = [output.get_device() if hasattr(output, "get_device") else None for output in V.graph.graph_outputs]
-        indices = tuple(None if d is None or d.type != _NAME else -1 if d.index is None else d.index for d in devices)
+        indices = tuple(map(_index, V.graph.graph_outputs))
         if V.graph.aot_mode:
             super().generate_end(result)
-            on_device = "".join("0" if index is None else "1" for index in indices)
+            # A package may run on another device than that for which it was made: what belongs there moves with it.
+            given = map(_index, [*V.graph.graph_inputs.values(), *V.graph.constants.values()])
+            home = next((index for index in (*given, *indices) if index is not None), -1)
+            places = {None: "0", home: "1", -1: "1"}
+            on_device = "".join(places.get(index, f"\\{ord('2') + (index or 0):03o}") for index in indices)
             # Read by shim/optional/compile/aoti_models.cpp.
             result.splice(
                 f"""

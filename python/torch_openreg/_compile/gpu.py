@@ -99,7 +99,7 @@ def compile_on_gpu(
             arguments.clear()
             # The operator runs on the device of its tensors: a graph without any has this one.
             given.append(torch.empty(0, device=torch.device(_NAME, device)))
-            return _C_compile._compiled_run_whole(lambda shown: run(shown[:-1]), given, True, device, True)
+            return _C_compile._compiled_run_whole(lambda shown: run(shown[:-1]), given, True, device, (), True)
 
         call._boxed_call = True  # type: ignore[attr-defined]
         return call

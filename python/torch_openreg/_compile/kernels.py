@@ -10,7 +10,6 @@ from collections.abc import Callable, Sequence
 from types import ModuleType
 from typing import Any
 
-import torch
 from _torch_openreg_device_name import device_name
 from torch._inductor import codecache
 from torch._inductor.async_compile import AsyncCompile, get_compile_threads
@@ -98,7 +97,6 @@ def whole_graph_openreg(
     Returns:
         A function like `graph`.
     """
-    index = next((index for index in devices if index is not None), -1)
     on_device = list(constants)
 
     def call(arguments: list[Any]) -> list[Any]:
@@ -107,10 +105,6 @@ def whole_graph_openreg(
         while on_device:
             module[on_device[-1]] = module[on_device[-1]].cpu()
             on_device.pop()
-        outputs = _C_compile._compiled_run_whole(graph, inputs, writes, index, False)
-        return [
-            output.cpu() if device is None and isinstance(output, torch.Tensor) else output
-            for output, device in zip(outputs, devices, strict=True)
-        ]
+        return _C_compile._compiled_run_whole(graph, inputs, writes, -1, devices, False)
 
     return call

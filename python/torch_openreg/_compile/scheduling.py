@@ -38,6 +38,25 @@ def _leave_out(scheduler: Any, method: str, answer: Any) -> None:
     setattr(scheduler, method, guarded)
 
 
+def flush_before_waits(scheduler: Any) -> None:
+    """Has a scheduler write the kernels that are being generated before a node without a device.
+
+    Such nodes are waits, records of events and other calls with an effect. The scheduler itself does so before calls on
+    a device alone: a wait would come before its kernels, and between them the deletion of their arguments.
+
+    Args:
+        scheduler: The graph's scheduler.
+    """
+    enter = scheduler.enter_context
+
+    def enter_context(node: Any) -> None:
+        if node.get_device() is None:
+            scheduler.flush()
+        enter(node)
+
+    scheduler.enter_context = enter_context
+
+
 class OpenRegScheduling(CppScheduling):
     """CppScheduling for nodes of another device than the CPU.
 

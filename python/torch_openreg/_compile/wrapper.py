@@ -11,6 +11,8 @@ from torch._inductor import config
 from torch._inductor.codegen.wrapper import PythonWrapperCodegen, SubgraphPythonWrapperCodegen
 from torch._inductor.virtualized import V
 
+from torch_openreg._compile.scheduling import flush_before_waits
+
 _NAME = device_name()
 
 
@@ -18,7 +20,21 @@ def _index(device: torch.device | None) -> int:
     return -1 if device is None or device.index is None else device.index
 
 
-class _OpenRegCode(PythonWrapperCodegen):
+class FlushesBeforeWaits(PythonWrapperCodegen):
+    """Waits come behind the kernels before them, of which CppScheduling keeps some to write them at once."""
+
+    def push_codegened_graph(self, graph: Any) -> None:
+        """Notes a graph whose code is written from now on.
+
+        Args:
+            graph: The graph.
+        """
+        super().push_codegened_graph(graph)
+        if graph.scheduler is not None:
+            flush_before_waits(graph.scheduler)
+
+
+class _OpenRegCode(FlushesBeforeWaits):
     """What differs from the code for devices that Inductor knows."""
 
     # The device of the kernel whose call is being generated; set by OpenRegScheduling.
@@ -89,6 +105,7 @@ class _OpenRegCode(PythonWrapperCodegen):
             stream_idx: Index of the stream; 0 is the one that was current before the graph.
         """
         scheduler = V.graph.scheduler
+        scheduler.flush()  # kernels of the stream before
         if not self._has_named_streams:
             self._has_named_streams = True
             self.writeline(f"default_stream = torch.{_NAME}.current_stream({_index(scheduler.current_device)})")
@@ -96,6 +113,11 @@ class _OpenRegCode(PythonWrapperCodegen):
                 if index > 0:
                     self.writeline(f"stream{index} = get_external_object_by_index({user_object})")
         return super().codegen_cuda_stream_enter(stream_idx)
+
+    def codegen_cuda_stream_exit(self) -> None:
+        """Writes the end of what runs on that stream."""
+        V.graph.scheduler.flush()
+        super().codegen_cuda_stream_exit()
 
 
 class OpenRegWrapper(_OpenRegCode):

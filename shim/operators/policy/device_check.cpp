@@ -15,6 +15,13 @@ void DeviceCheck::reject(c10::Device first, c10::Device second) const {
       ")");
 }
 
+void DeviceCheck::check_second(c10::Device device) const {
+  const std::string& name = schema_.name();
+  if (name != "openreg::compiled_graph" && name != "openreg::compiled_graph_") {
+    reject(*first_, device);
+  }
+}
+
 void DeviceCheck::check_generator() const {
   if (!first_.has_value() && !has_others_) {
     return; // of an operator that makes tensors

@@ -14,7 +14,8 @@
 namespace c10::openreg {
 
 // Is given the tensors of one call, one after the other. Not allowed are tensors of two openreg devices, or of another
-// device type; except, as on CUDA, zero-dimensional CPU tensors that are not written.
+// device type; except, as on CUDA, zero-dimensional CPU tensors that are not written. A
+// compiled graph may have tensors of several openreg devices.
 class DeviceCheck {
  public:
   explicit DeviceCheck(const c10::FunctionSchema& schema) : schema_(schema) {}
@@ -27,7 +28,8 @@ class DeviceCheck {
     const c10::Device device = tensor.device();
     if (C10_LIKELY(device.is_privateuseone())) {
       if (C10_UNLIKELY(first_.has_value() && *first_ != device)) {
-        reject(*first_, device);
+        check_second(device);
+        return;
       }
       first_ = device;
       return;
@@ -44,7 +46,7 @@ class DeviceCheck {
     }
   }
 
-  // The device of the openreg tensors, -1 if there was none. Throws c10::Error "Expected all tensors to be on the same
+  // The device of the (first of the) openreg tensors, -1 if there was none. Throws c10::Error "Expected all tensors to be on the same
   // device, but found at least two devices, ..."; so does add(). And "Expected a
   // '...' device type for generator but found '...'" where a generator is not of the type of the tensors; its index is free.
   DeviceIndex finish() const {
@@ -58,6 +60,7 @@ class DeviceCheck {
   }
 
  private:
+  void check_second(c10::Device device) const;
   [[noreturn]] void reject(c10::Device first, c10::Device second) const;
   void check_generator() const;
 

@@ -10,6 +10,7 @@
 #include <map>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <string>
 #include <unordered_map>
 #include <utility>
@@ -39,7 +40,7 @@ class Model final : public AOTIModelContainerRunnerCpu {
       : AOTIModelContainerRunnerCpu(library, models, single_threaded),
         device_(c10::Device(device).index()),
         writes_(*static_cast<const bool*>(model_so_->sym("openreg_graph_writes_inputs"))),
-        on_device_(static_cast<const char*>(model_so_->sym("openreg_graph_outputs_on_device"))) {
+        places_(places_of(static_cast<const char*>(model_so_->sym("openreg_graph_outputs_on_device")))) {
     const std::lock_guard<std::mutex> guard(models_lock());
     models_by_handle()[container_handle_] = {
         update_constant_buffer_func_,
@@ -132,27 +133,44 @@ class Model final : public AOTIModelContainerRunnerCpu {
     return functions_of(container).update_user_managed(container, constants, use_inactive, validate_full_update);
   }
 
-  std::vector<at::Tensor> run_impl(std::vector<AtenTensorHandle>& handles, void* /*stream*/) override {
-    std::vector<at::Tensor> outputs = run_compiled_graph(
-        alloc_tensors_by_stealing_from_handles(handles.data(), handles.size()),
-        writes_,
-        device_,
-        [this](std::vector<at::Tensor> inputs) {
-          std::vector<AtenTensorHandle> shown = unsafe_alloc_new_handles_from_tensors(inputs);
-          inputs.clear();
-          return AOTIModelContainerRunnerCpu::run_impl(shown, nullptr);
-        });
-    for (size_t i = 0; i < outputs.size() && i < on_device_.size(); ++i) {
-      if (on_device_[i] == '0' && outputs[i].defined()) {
-        outputs[i] = outputs[i].cpu();
+  // A character an output: '0' for one of the CPU, '1' for one on the device of the inputs, from '2' on an index.
+  static std::vector<DeviceIndex> places_of(const std::string& characters) {
+    std::vector<DeviceIndex> places;
+    for (const char character : characters) {
+      const int number = static_cast<unsigned char>(character);
+      places.push_back(static_cast<DeviceIndex>(number == '0' ? kOnHost : number - '2')); // '1': -1
+    }
+    return places;
+  }
+
+  static void check_devices(const std::vector<at::Tensor>& inputs) {
+    std::optional<c10::Device> first;
+    for (const at::Tensor& input : inputs) {
+      if (input.defined() && input.is_privateuseone()) {
+        first = first.value_or(input.device());
+        TORCH_CHECK(
+            input.device() == *first,
+            "A package takes tensors of one device, but found inputs on ",
+            *first,
+            " and ",
+            input.device());
       }
     }
-    return outputs;
+  }
+
+  std::vector<at::Tensor> run_impl(std::vector<AtenTensorHandle>& handles, void* /*stream*/) override {
+    std::vector<at::Tensor> given = alloc_tensors_by_stealing_from_handles(handles.data(), handles.size());
+    check_devices(given);
+    return run_compiled_graph(std::move(given), writes_, device_, places_, [this](std::vector<at::Tensor> inputs) {
+      std::vector<AtenTensorHandle> shown = unsafe_alloc_new_handles_from_tensors(inputs);
+      inputs.clear();
+      return AOTIModelContainerRunnerCpu::run_impl(shown, nullptr);
+    });
   }
 
   const DeviceIndex device_;
   const bool writes_;
-  const std::string on_device_; // a character an output: '0' for one of the CPU
+  const std::vector<DeviceIndex> places_; // of outputs
 };
 
 } // namespace

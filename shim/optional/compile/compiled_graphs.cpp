@@ -3,10 +3,14 @@
 
 #include <ATen/core/LegacyTypeDispatch.h>
 #include <ATen/core/dispatch/Dispatcher.h>
+#include <ATen/ops/empty.h>
 #include <c10/core/impl/LocalDispatchKeySet.h>
 #include <c10/util/ScopeExit.h>
 #include <torch/library.h>
 
+#include <algorithm>
+#include <map>
+#include <optional>
 #include <utility>
 
 #include "shim/base/device_name.h"
@@ -25,7 +29,8 @@ struct Call {
 
 thread_local Call* pending = nullptr;
 
-std::vector<at::Tensor> kernel(at::TensorList shown) {
+// `device`, on which the graph allocates, is for the fallback.
+std::vector<at::Tensor> kernel(at::TensorList shown, std::optional<c10::Device> /*device*/) {
   TORCH_CHECK(
       pending != nullptr && shown.size() == pending->places.size(),
       "openreg::compiled_graph runs what torch.compile and AOTInductor have made; it is not to be called");
@@ -36,7 +41,7 @@ std::vector<at::Tensor> kernel(at::TensorList shown) {
   return call.graph(std::move(call.inputs));
 }
 
-using Signature = std::vector<at::Tensor>(at::TensorList);
+using Signature = std::vector<at::Tensor>(at::TensorList, std::optional<c10::Device>);
 
 const c10::TypedOperatorHandle<Signature>& operator_for(bool writes, Kernels kernels) {
   const auto find = [](const char* name) {
@@ -48,10 +53,43 @@ const c10::TypedOperatorHandle<Signature>& operator_for(bool writes, Kernels ker
   return kernels == Kernels::gpu ? on_gpu : writes ? in_place : reads_only;
 }
 
+c10::Device device_at(DeviceIndex place) {
+  return place == kOnHost ? c10::Device(c10::DeviceType::CPU) : c10::Device(c10::DeviceType::PrivateUse1, place);
+}
+
+// Copies results to their `places`; those without one to `otherwise`, if there is one.
+void put_in_place(
+    std::vector<at::Tensor>& results, const std::vector<DeviceIndex>& places, std::optional<c10::Device> otherwise) {
+  const std::vector<at::Tensor> before = results; // keeps storages alive, by whose addresses their copies are found
+  std::map<std::pair<const c10::StorageImpl*, DeviceIndex>, at::Tensor> copies;
+  for (size_t i = 0; i < results.size(); ++i) {
+    at::Tensor& result = results[i];
+    const auto to = i < places.size() && places[i] != -1 ? std::optional(device_at(places[i])) : otherwise;
+    if (!result.defined() || !to.has_value() || result.device() == *to) {
+      continue;
+    }
+    at::Tensor& copy = copies[{result.storage().unsafeGetStorageImpl(), to->index()}];
+    if (!copy.defined()) {
+      const auto bytes = static_cast<int64_t>(result.storage().nbytes());
+      copy = at::empty({0}, result.options().dtype(at::kByte)).set_(result.storage(), 0, {bytes}, {1}).to(*to);
+    }
+    at::Tensor moved = at::empty({0}, result.options().device(*to))
+                           .set_(copy.storage(), result.storage_offset(), result.sizes(), result.strides());
+    moved._set_conj(result.is_conj());
+    moved._set_neg(result.is_neg());
+    result = std::move(moved);
+  }
+}
+
 } // namespace
 
 std::vector<at::Tensor> run_compiled_graph(
-    std::vector<at::Tensor> inputs, bool writes, DeviceIndex device, const HostGraph& graph, Kernels kernels) {
+    std::vector<at::Tensor> inputs,
+    bool writes,
+    DeviceIndex device,
+    const std::vector<DeviceIndex>& places,
+    const HostGraph& graph,
+    Kernels kernels) {
   Call call{graph, std::move(inputs), {}};
   std::vector<at::Tensor> ours;
   for (size_t i = 0; i < call.inputs.size(); ++i) {
@@ -68,17 +106,16 @@ std::vector<at::Tensor> run_compiled_graph(
     const auto& op = operator_for(writes, kernels);
     pending = &call;
     const auto forget = c10::make_scope_exit([] { pending = nullptr; });
-    return op.call(ours);
+    const auto first = std::find_if(places.begin(), places.end(), [](DeviceIndex place) { return place != kOnHost; });
+    const bool is_named = first != places.end() && *first >= 0;
+    std::vector<at::Tensor> results = op.call(ours, is_named ? std::optional(device_at(*first)) : std::nullopt);
+    put_in_place(results, places, std::nullopt);
+    return results;
   }
   TORCH_CHECK(
       kernels == Kernels::cpu, "a graph for a GPU has at least one ", device_name(), " tensor among its inputs");
   std::vector<at::Tensor> results = graph(std::move(call.inputs));
-  const c10::Device to(c10::DeviceType::PrivateUse1, index_or_current(device));
-  for (at::Tensor& result : results) {
-    if (result.defined()) {
-      result = result.to(to);
-    }
-  }
+  put_in_place(results, places, device_at(index_or_current(device)));
   return results;
 }
 
@@ -87,9 +124,9 @@ DeviceIndex gpu_for_graphs(DeviceIndex device) {
 }
 
 TORCH_LIBRARY_FRAGMENT(openreg, m) {
-  m.def("compiled_graph(Tensor[] inputs) -> Tensor[]");
-  m.def("compiled_graph_(Tensor(a!)[] inputs) -> Tensor[]");
-  m.def("compiled_gpu_graph_(Tensor(a!)[] inputs) -> Tensor[]");
+  m.def("compiled_graph(Tensor[] inputs, Device? device=None) -> Tensor[]");
+  m.def("compiled_graph_(Tensor(a!)[] inputs, Device? device=None) -> Tensor[]");
+  m.def("compiled_gpu_graph_(Tensor(a!)[] inputs, Device? device=None) -> Tensor[]");
 }
 
 TORCH_LIBRARY_IMPL(openreg, CUDA, m) {

@@ -21,17 +21,23 @@ namespace c10::openreg {
 // Is given tensors of the CPU, and returns such; of a GPU with Kernels::gpu.
 using HostGraph = std::function<std::vector<at::Tensor>(std::vector<at::Tensor>)>;
 
-// Runs `graph` with the openreg tensors among `inputs`, which must be on one device, shown as tensors of the CPU; others are
-// passed as they are. Results are tensors of that device; without an openreg tensor among the inputs they are copied to
-// `device` (-1: the current one). `writes`: the graph writes some of its inputs. Undefined results stay undefined.
+// In the place of a device in `places`: the CPU.
+constexpr DeviceIndex kOnHost = -2;
+
+// Runs `graph` with the openreg tensors among `inputs` shown as tensors of the CPU; others are passed as they are. `places`:
+// the device of each result, an index or kOnHost; -1, or none: that of the first openreg tensor among the inputs, or without
+// one `device` (-1: the current one). The graph allocates on the first of `places` that is a device; a result that belongs
+// elsewhere is copied there, once for all that share its memory. `writes`: the graph writes some of its inputs. Undefined
+// results stay undefined.
 // `kernels`: gpu, for a graph that was compiled for the GPU that the device is (gpu_of()): its tensors are shown as those of
 // the GPU, at least one of them is openreg's, and it runs in a GpuScope.
-// Throws c10::Error where a device fails or inputs are on two openreg devices, and what `graph` throws. `graph` runs in the
+// Throws c10::Error where a device fails, or inputs of a graph for a GPU are on two devices, and what `graph` throws. `graph` runs in the
 // calling thread, which must not hold the GIL where `graph` takes it.
 TORCH_OPENREG_API std::vector<at::Tensor> run_compiled_graph(
     std::vector<at::Tensor> inputs,
     bool writes,
     DeviceIndex device,
+    const std::vector<DeviceIndex>& places,
     const HostGraph& graph,
     Kernels kernels = Kernels::cpu);
 

@@ -264,6 +264,73 @@ def test_cpp_wrapper(python: Program, staged: bool) -> None:
     python(f"STAGED = {staged}\n" + CPP_WRAPPER, timeout=400, **({"OPENREG_OPERATORS": "staged"} if staged else {}))
 
 
+# results on a device that the graph names, forward and backward, in C++: the device, values, gradients and shared memory
+OTHER_DEVICE = """
+import torch
+import torch._inductor.config
+
+torch._inductor.config.cpp_wrapper = True
+
+
+def work(x, y):
+    y.add_(1)
+    there = (x.to("openreg:1") * 2).sin()
+    ones = torch.ones(3, device="openreg:1")
+    back = there.to("openreg:0") + x
+    view = back.expand(2, *back.shape)
+    return there, ones, back, view, y.t(), (y + there).sum().cpu()
+
+
+compiled = torch.compile(work, fullgraph=True)
+for training in (False, True):
+    torch.manual_seed(0)
+    host, other = torch.randn(4, 4), torch.randn(4, 4)
+    x, y = host.to("openreg:0").requires_grad_(training), other.to("openreg:1")
+    got = compiled(x, y)
+    devices = [str(t.device) for t in (*got, y)]
+    assert devices == ["openreg:1", "openreg:1", "openreg:0", "openreg:0", "openreg:1", "cpu", "openreg:1"], devices
+    assert got[3].untyped_storage().data_ptr() == got[2].untyped_storage().data_ptr()
+    assert got[4].untyped_storage().data_ptr() == y.untyped_storage().data_ptr()
+    host.requires_grad_(training)
+    other.add_(1)
+    want = (host * 2).sin()
+    want = (want, torch.ones(3), want + host, (want + host).expand(2, 4, 4), other.t(), (other + want).sum())
+    torch.testing.assert_close([t.cpu() for t in got], list(want))
+    if training:
+        (got[0].cpu() + got[2].cpu() * 3).sum().backward()
+        (want[0] + want[2] * 3).sum().backward()
+        assert str(x.grad.device) == "openreg:0"
+        torch.testing.assert_close(x.grad.cpu(), host.grad)
+
+# without tensors among the inputs
+made = torch.compile(lambda: (torch.ones(2, device="openreg:1"), torch.ones(3, device="openreg:0")))()
+assert [str(t.device) for t in made] == ["openreg:1", "openreg:0"], made
+"""
+
+
+@pytest.mark.parametrize("staged", [False, pytest.param(True, marks=pytest.mark.long)])
+def test_results_on_another_device(python: Program, staged: bool) -> None:
+    python(OTHER_DEVICE, timeout=400, **({"OPENREG_OPERATORS": "staged"} if staged else {}))
+
+
+# the same of a package: what was on the inputs' device stays with them, the rest is where the graph says
+def test_a_package_with_results_on_another_device(tmp_path: Path) -> None:
+    class Moves(nn.Module):
+        def forward(self, x: torch.Tensor) -> tuple[torch.Tensor, ...]:
+            there = x.to("openreg:1") * 2
+            return x + 1, there, there.t(), torch.ones(3, device="openreg:1"), there.sum().cpu()
+
+    x = torch.randn(4, 5)
+    exported = torch.export.export(Moves(), (x.to("openreg:0"),))
+    path = torch._inductor.aoti_compile_and_package(exported, package_path=str(tmp_path / "moves.pt2"))
+    run = torch._inductor.aoti_load_package(path)
+    for device in ("openreg:0", "openreg:1"):
+        got = run(x.to(device))
+        assert [str(t.device) for t in got] == [device, "openreg:1", "openreg:1", "openreg:1", "cpu"]
+        torch.testing.assert_close([t.cpu() for t in got], [x + 1, x * 2, (x * 2).t(), torch.ones(3), (x * 2).sum()])
+        assert got[1].untyped_storage().data_ptr() == got[2].untyped_storage().data_ptr()
+
+
 # an exception in the graph is raised, and leaves nothing behind
 def test_errors_go_through() -> None:
     from torch_openreg import _C_compile
@@ -274,11 +341,13 @@ def test_errors_go_through() -> None:
         raise KeyError("inside")
 
     with pytest.raises(KeyError, match="inside"):
-        _C_compile._compiled_run_whole(fails, [x], False, -1, False)
+        _C_compile._compiled_run_whole(fails, [x], False, -1, (), False)
     with pytest.raises(TypeError):
-        _C_compile._compiled_run_whole(lambda inputs: 5, [x], False, -1, False)  # type: ignore[arg-type, return-value]
+        _C_compile._compiled_run_whole(lambda inputs: 5, [x], False, -1, (), False)  # type: ignore[arg-type, return-value]
     assert (
-        _C_compile._compiled_run_whole(lambda inputs: [inputs[0] + inputs[1], 5], [x, 2], False, -1, False)[0].tolist()
+        _C_compile._compiled_run_whole(lambda inputs: [inputs[0] + inputs[1], 5], [x, 2], False, -1, (), False)[
+            0
+        ].tolist()
         == [3] * 3
     )
     assert sys.exc_info() == (None, None, None)
