@@ -14,6 +14,7 @@
 
 extern "C" {
 #include "base/parse.h"
+#include "base/text.h"
 #include "driver/visible_devices.h"
 #include "registry/driver_names.h"
 #include "registry/libraries_env.h"
