@@ -271,7 +271,8 @@ TEST_F(ForkTest, ChildrenOfBusyThreads) {
 #if defined(__SANITIZE_ADDRESS__)
   GTEST_SKIP() << "ASan's allocator doesn't hold its locks over a fork: a child waits for those of threads it lacks";
 #elif defined(__SANITIZE_THREAD__)
-  GTEST_SKIP() << "TSan of gcc 12 doesn't hold the lock of its large allocations over a fork: one child in a thousand waits for it";
+  GTEST_SKIP() << "TSan of gcc 12 doesn't hold the lock of its large allocations over a fork: one child in a thousand "
+                  "waits for it";
 #endif
   use_full_toy([](openreg_driver& table) { table.caps |= OPENREG_CAP_FORK_SAFE; });
   set("OPENREG_LOG_LEVEL", "error");
