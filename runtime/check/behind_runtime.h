@@ -10,7 +10,7 @@
 #include "fixtures.h"
 
 /* OK(openreg_...()): a call that has to succeed. */
-#define OK(call) check_runtime_ok(call, #call)
+#define OK(call) check_runtime_ok(check_end_call((check_begin_call(#call), call)), #call)
 void check_runtime_ok(openreg_status status, const char *call);
 
 /* Selects the driver, alone, with its options. Of other variables OPENREG_LOG_LEVEL alone is left. Returns the number of

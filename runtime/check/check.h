@@ -118,8 +118,10 @@ const openreg_host *check_host(void);
 /* Whether the table has all slots of a list "a b c"; *missing is the first one that it lacks. */
 bool check_has_slots(const openreg_driver *table, const char *slots, const char **missing);
 
+/* Notes a call that begins, by its name up to "(", and its end: what a crash or a hang leaves is told. Returns the status. */
+void check_begin_call(const char *call);
+openreg_status check_end_call(openreg_status status);
 /* What every slot must keep: set_error() never before OPENREG_OK; exactly once, with the same code, before another. */
-void check_begin_call(const char *slot);
 void check_succeeded(const char *slot, openreg_status status);
 void check_failed_with(const char *slot, openreg_status wanted, openreg_status status);
 /* Either; returns the status. */

@@ -134,20 +134,27 @@ check_begin_call(const char *slot)
     errors.place = (int)(__atomic_fetch_add(&trail->count, 1, __ATOMIC_RELAXED) % CHECK_CALLS);
     check_call *const call = &trail->calls[errors.place];
     *call = (check_call){.thread = (int)syscall(SYS_gettid), .begin = check_now()};
-    (void)snprintf(call->slot, sizeof call->slot, "%s", slot);
+    (void)snprintf(call->slot, sizeof call->slot, "%.*s", (int)strcspn(slot, "("), slot);
     __atomic_store_n(&trail->current, errors.place + 1, __ATOMIC_RELAXED); /* any thread's: the last one is told */
+}
+
+openreg_status
+check_end_call(openreg_status status)
+{
+    if (trail == NULL)
+        return status;
+    __atomic_store_n(&trail->current, 0, __ATOMIC_RELAXED);
+    check_call *const call = &trail->calls[errors.place];
+    call->end = check_now();
+    call->status = status;
+    call->has_ended = true;
+    return status;
 }
 
 openreg_status
 check_ended(const char *slot, openreg_status status)
 {
-    if (trail != NULL) {
-        __atomic_store_n(&trail->current, 0, __ATOMIC_RELAXED);
-        check_call *const call = &trail->calls[errors.place];
-        call->end = check_now();
-        call->status = status;
-        call->has_ended = true;
-    }
+    (void)check_end_call(status);
     if (status == OPENREG_OK) {
         REQUIRE(errors.count == 0, "%s() returned OPENREG_OK and had called set_error() with \"%s\"", slot,
                 errors.text);

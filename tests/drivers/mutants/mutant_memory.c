@@ -320,6 +320,8 @@ mutant_host_alloc(openreg_instance instance, uint64_t size, void **out)
 static openreg_status
 mutant_host_free(openreg_instance instance, void *ptr)
 {
+    if (IS(host_abort))
+        abort();
     return IS(host_leaked) || IS(host_overlaps) ? OPENREG_OK : mutant_base->host_free(instance, ptr);
 }
 

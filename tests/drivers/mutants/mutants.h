@@ -166,6 +166,7 @@
     X(event_leaked, "leak.events") \
     X(stream_leaked, "leak.streams") \
     X(host_leaked, "leak.host_memory") \
+    X(host_abort, "runtime.pinned") \
     X(alloc_leaks, "leak.memory") \
     X(free_forgets, "leak.device_memory") \
     X(copy_leaks, "leak.work") \
