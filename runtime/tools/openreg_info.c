@@ -60,7 +60,7 @@ static const char *
 shown(const char *text)
 {
     static char copy[8192];
-    openreg_text_copy_shown(copy, sizeof copy, text);
+    openreg_text_copy_shown(copy, sizeof copy, text, 0);
     return copy;
 }
 

@@ -38,7 +38,7 @@ compose(const openreg_error_fields *error, int with_call, int with_driver, char 
     length += (size_t)snprintf(whole + length, sizeof whole - length, "%s", error->text);
     if (error->is_drivers)
         (void)snprintf(whole + length, sizeof whole - length, " (%s%s)", openreg_status_name(error->code), error->note);
-    openreg_text_copy_shown(out, size, whole);
+    openreg_text_copy_shown(out, size, whole, 1);
 }
 
 void

@@ -130,7 +130,7 @@ openreg_log(int32_t level, const char *format, ...)
     va_end(arguments);
     if (length < 0)
         return;
-    openreg_text_copy_shown(text, sizeof text, whole);
+    openreg_text_copy_shown(text, sizeof text, whole, 0);
 
     void *context = NULL;
     const openreg_log_callback callback = read_callback(&context);

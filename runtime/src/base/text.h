@@ -41,15 +41,16 @@ openreg_text_character(const unsigned char *text)
     return is_none ? 0 : length;
 }
 
-/* Copies `text` as it may be shown, whoever it is from: what is no character (above) as \xNN. A line break stays where an
- * indented line follows, as in our own texts: so no text begins a line that looks like another message. */
+/* Copies `text` as it may be shown, whoever it is from: what is no character (above) as \xNN. Line breaks stay in an error
+ * (`lines`), as errors of libraries have several. Among log lines they stay where an indented line follows, as in our own
+ * texts: so no text begins a line that looks like another message. */
 static inline void
-openreg_text_copy_shown(char *destination, size_t size, const char *text)
+openreg_text_copy_shown(char *destination, size_t size, const char *text, int lines)
 {
     const unsigned char *from = (const unsigned char *)text;
     size_t length = 0;
     while (*from != '\0') {
-        size_t bytes = from[0] == '\n' && from[1] == ' ' ? 1 : openreg_text_character(from);
+        size_t bytes = from[0] == '\n' && (lines || from[1] == ' ') ? 1 : openreg_text_character(from);
         char escape[5];
         const void *part = from;
         size_t room = bytes;

@@ -140,7 +140,7 @@ TEST_F(ErrorTest, ForeignTextsAreShownAsText) {
   EXPECT_EQ(openreg_device_synchronize(0), OPENREG_E_INTERNAL);
   EXPECT_CONTAINS(
       last_message(),
-      "a\\x1b[31mb\\x0aopenreg: error: c\\xff\xc3\xa4\\xc2\\x9b\\xed\\xa0\\x80\\xc3\\x0d\n  d\t\\x7f (OPENREG_E");
+      "a\\x1b[31mb\nopenreg: error: c\\xff\xc3\xa4\\xc2\\x9b\\xed\\xa0\\x80\\xc3\\x0d\n  d\t\\x7f (OPENREG_E");
   set("OPENREG_LOG_LEVEL", "x\nopenreg: error: forged\xff");
   set("OPENREG_DRIVERS", "x\nopenreg: error: forged\xff");
   ASSERT_EQ(openreg_shutdown(), OPENREG_OK);

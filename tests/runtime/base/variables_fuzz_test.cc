@@ -116,21 +116,21 @@ class Exact {
 
 class VariablesFuzzTest : public RuntimeTest {
  protected:
-  // As messages show a text; its end is left out where what follows decides how it is shown.
-  static std::string shown(std::string text, bool is_cut) {
+  // As errors show a text, or log lines; its end is left out where what follows decides how it is shown.
+  static std::string shown(std::string text, bool is_cut, bool is_logged = false) {
     while (is_cut && !text.empty() && ((static_cast<unsigned char>(text.back()) & 0x80u) != 0 || text.back() == '\n')) {
       text.pop_back();
     }
     std::string out(4 * text.size() + 1, '\0');
-    openreg_text_copy_shown(out.data(), out.size(), text.c_str());
+    openreg_text_copy_shown(out.data(), out.size(), text.c_str(), !is_logged);
     return out.c_str();
   }
   // The first bytes of what was refused stand in the message, as far as it quotes; the text is trimmed before.
-  static void expect_named(const std::string& message, const std::string& input) {
+  static void expect_named(const std::string& message, const std::string& input, bool is_logged = false) {
     const char* start = input.c_str();
     size_t length = input.size();
     openreg_text_trim(&start, &length);
-    const std::string prefix = shown(std::string(start, std::min<size_t>(length, 16)), length > 16);
+    const std::string prefix = shown(std::string(start, std::min<size_t>(length, 16)), length > 16, is_logged);
     EXPECT_NE(message.find(prefix), std::string::npos) << "input: " << input << "\nmessage: " << message;
   }
   // Each input in turn; stops at the first one that fails.
@@ -146,7 +146,7 @@ class VariablesFuzzTest : public RuntimeTest {
   // A warning that starts with an item of the input.
   static void expect_quoted(const std::string& warning, const std::string& input) {
     const std::string item = warning.substr(0, warning.find(" in env var "));
-    EXPECT_NE(shown(input, false).find(item.substr(0, 16)), std::string::npos)
+    EXPECT_NE(shown(input, false, true).find(item.substr(0, 16)), std::string::npos)
         << "input: " << input << "\nwarning: " << warning;
   }
   std::string take_line() {
@@ -285,7 +285,7 @@ TEST_F(VariablesFuzzTest, Seconds) {
     const int64_t limit = openreg_open_watchdog_limit(exact.text());
     EXPECT_EQ(limit, is_good != 0 ? milliseconds : 60000);
     EXPECT_GE(limit, 0);
-    if (is_good == 0) expect_named(take_line(), input);
+    if (is_good == 0) expect_named(take_line(), input, true);
   });
 }
 
