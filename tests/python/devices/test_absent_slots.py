@@ -67,7 +67,9 @@ with profile(activities=[ProfilerActivity.CPU, ProfilerActivity.PrivateUse1]) as
     if rank == 0:
         torch.openreg.synchronize()
     gathered = torch.zeros(4, device=device)
-    with torch.Stream(device) as stream:
+    stream = torch.Stream(device)
+    stream.wait_stream(torch.accelerator.current_stream())  # `gathered` is filled there
+    with stream:
         dist.all_gather_into_tensor(gathered, torch.full((2,), 1.0 + rank, device=device))
     torch.accelerator.current_stream().wait_stream(stream)
     got = torch.zeros(3, device=device)
