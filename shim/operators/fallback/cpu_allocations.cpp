@@ -28,8 +28,8 @@ class CpuAllocations final : public c10::Allocator {
       return device == kInStagingBuffers && size >= kMinStagingBytes ? take_staging_buffer(size)
                                                                      : host_->allocate(size);
     }
-    if (size == 0) {
-      return {nullptr, nullptr, &free_alias_or_host, c10::Device(c10::DeviceType::CPU)};
+    if (size <= kNumberBytes) {
+      return host_->allocate(size);
     }
     c10::DataPtr block = device_allocator().allocate_on(device, size);
     void* alias = nullptr;

@@ -3,8 +3,10 @@
 //
 // While an AllocateOnDevice is alive in a thread, PyTorch's CPU allocator gives that thread alias addresses of blocks
 // of the device's caching allocator, so that the results and temporaries of a CPU kernel count against the device and
-// can be adopted without a copy. Where operators are staged it gives memory that is kept between calls
-// (shim/memory/staging_buffers.h). Elsewhere the CPU allocator is what it was.
+// can be adopted without a copy. The memory of a single number is the host's even so: a number of the program in the type
+// that a kernel wants is no more than an argument, and on a GPU it takes no device memory; a result of that size is copied.
+// Where operators are staged it gives memory that is kept between calls (shim/memory/staging_buffers.h). Elsewhere the
+// CPU allocator is what it was.
 #pragma once
 
 #include <c10/core/Allocator.h>
@@ -17,6 +19,9 @@ void install_cpu_allocations();
 
 // The allocator that install_cpu_allocations() put in place.
 c10::Allocator* cpu_allocations();
+
+// Up to so many bytes are taken for a number: the widest type's, a complex128.
+constexpr size_t kNumberBytes = 16;
 
 // In the place of a device: the host's staging buffers.
 constexpr DeviceIndex kInStagingBuffers = -2;

@@ -376,8 +376,14 @@ c10::DataPtr KernelView::device_data(c10::DataPtr& data, size_t size, DeviceInde
   if (c10::DataPtr block = take_device_block(data)) {
     return block;
   }
-  // Memory that didn't come from the device: staged, or allocated by the kernel in a way of its own.
+  // Memory that didn't come from the device: a number, staged, or allocated by the kernel in a way of its own.
   c10::DataPtr block = device_allocator().allocate_on(device, size);
+  if (size <= kNumberBytes && device == device_ && mode_ == ExecutionMode::aliased) {
+    void* alias = nullptr;
+    OPENREG_CHECK(openreg_host_alias(block.get(), &alias));
+    std::memcpy(alias, data.get(), size);
+    return block;
+  }
   OPENREG_CHECK(openreg_memcpy(block.get(), device, data.get(), OPENREG_HOST, size));
   if (mode_ == ExecutionMode::staged) {
     staged_bytes_ += size;

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import gc
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -73,6 +74,89 @@ def test_summary_and_snapshot() -> None:
     assert mine["requested_size"] == 5 * MIB
     assert sum(s["total_size"] for s in segments) == torch.openreg.memory_reserved(1)
     assert len(torch.openreg.memory_snapshot()) >= len(segments)
+
+
+# The blocks that a call takes with tensors of floats (a, b), a mask (m) and integers (i): its result's, none in place.
+NUMBERS: dict[str, tuple[int, Callable[..., object]]] = {
+    "a + 1": (1, lambda a, b, m, i: a + 1),
+    "1 - a": (1, lambda a, b, m, i: 1 - a),
+    "a * 2.5": (1, lambda a, b, m, i: a * 2.5),
+    "a / True": (1, lambda a, b, m, i: a / True),
+    "a % 3": (1, lambda a, b, m, i: a % 3),
+    "a ** 3": (1, lambda a, b, m, i: a**3),
+    "2 ** a": (1, lambda a, b, m, i: 2**a),
+    "a + torch.tensor(2)": (1, lambda a, b, m, i: a + torch.tensor(2)),
+    "a > 1": (1, lambda a, b, m, i: a > 1),
+    "a == 1j": (2, lambda a, b, m, i: a == 1j),  # and `a` as complex numbers: as large as `a`, no number
+    "i & 1": (1, lambda a, b, m, i: i & 1),
+    "i == True": (1, lambda a, b, m, i: i == True),  # noqa: E712
+    "a.half() - 1": (2, lambda a, b, m, i: a.half() - 1),
+    "a += 1": (0, lambda a, b, m, i: a.add_(1)),
+    "a *= torch.tensor(2)": (0, lambda a, b, m, i: a.mul_(torch.tensor(2))),
+    "a /= 2": (0, lambda a, b, m, i: a.div_(2)),
+    "a.fill_(2)": (0, lambda a, b, m, i: a.fill_(2)),
+    "a.fill_(torch.tensor(2))": (0, lambda a, b, m, i: a.fill_(torch.tensor(2))),
+    "a[:] = 2": (
+        1,
+        lambda a, b, m, i: a.__setitem__(slice(None), 2),
+    ),  # PyTorch's tensor of the number; CPU's for "cuda"
+    "torch.add(a, b, alpha=2)": (1, lambda a, b, m, i: torch.add(a, b, alpha=2)),
+    "torch.where(m, a, torch.tensor(1))": (1, lambda a, b, m, i: torch.where(m, a, torch.tensor(1))),
+    "torch.where(m, a, 1)": (2, lambda a, b, m, i: torch.where(m, a, 1)),  # a tensor of PyTorch's, also on CUDA
+    "torch.where(m, 1, 2.0)": (3, lambda a, b, m, i: torch.where(m, 1, 2.0)),
+    "a.masked_fill(m, 1)": (1, lambda a, b, m, i: a.masked_fill(m, 1)),
+    "a.masked_fill_(m, torch.tensor(1))": (0, lambda a, b, m, i: a.masked_fill_(m, torch.tensor(1))),
+    "a.addcmul(a, b, value=2)": (1, lambda a, b, m, i: a.addcmul(a, b, value=2)),
+    "a.addcdiv_(a, b, value=2)": (0, lambda a, b, m, i: a.addcdiv_(a, b, value=2)),
+    "a.lerp(b, 1)": (1, lambda a, b, m, i: a.lerp(b, 1)),
+    "a.clamp(0, 1)": (1, lambda a, b, m, i: a.clamp(0, 1)),
+    "a.clamp_(torch.tensor(0))": (0, lambda a, b, m, i: a.clamp_(torch.tensor(0))),
+    "torch.maximum(a, torch.tensor(1))": (1, lambda a, b, m, i: torch.maximum(a, torch.tensor(1))),
+    "torch.atan2(a, torch.tensor(1))": (1, lambda a, b, m, i: torch.atan2(a, torch.tensor(1))),
+    "torch._foreach_add_([a, b], 1)": (0, lambda a, b, m, i: torch._foreach_add_([a, b], 1)),
+    "torch.nn.functional.threshold": (1, lambda a, b, m, i: torch.nn.functional.threshold(a, 1, 2)),
+    "torch.nn.functional.leaky_relu": (1, lambda a, b, m, i: torch.nn.functional.leaky_relu(a, 2)),
+}
+
+
+@pytest.mark.parametrize("name", NUMBERS)
+def test_numbers_take_no_memory_of_the_device(name: str) -> None:
+    """A number of the program, in whichever type an operator wants it, is no block: a call allocates its result."""
+    blocks, call = NUMBERS[name]
+    a, b = (torch.rand(1024, device="openreg:1") for _ in range(2))
+    m, i = a > 0.5, torch.arange(1024, dtype=torch.int32, device="openreg:1")
+    torch.openreg.reset_accumulated_memory_stats(1)
+    call(a, b, m, i)
+    assert torch.openreg.memory_stats(1)["allocation.all.allocated"] == blocks
+
+
+def test_a_loop_with_a_number_reserves_what_its_buffers_need(python: Any) -> None:
+    """CUDA's report of the same loop has these figures: two buffers a segment, and of three buffers two segments."""
+    python(
+        """
+        import torch
+        b = torch.ones(1 << 18, device="openreg")
+        for _ in range(10):
+            b = b.clone() + 1
+        assert torch.openreg.max_memory_allocated() == 3 << 20, torch.openreg.max_memory_allocated()
+        assert torch.openreg.memory_reserved() == 4 << 20, torch.openreg.memory_reserved()
+        assert torch.openreg.memory_stats()["allocation.all.allocated"] == 21
+        """
+    )
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.complex128, torch.int8])
+def test_results_of_one_number_are_memory_of_the_device(dtype: torch.dtype) -> None:
+    before = torch.openreg.memory_allocated(1)
+    x = torch.tensor([3, 1], dtype=dtype, device="openreg:1")
+    total = x.sum()
+    view = total.view(1)
+    view += 2
+    assert total.item() == 6 and total.data_ptr() == view.data_ptr() and total.device == x.device
+    assert torch.openreg.memory_allocated(1) == before + 2 * 512
+    out = torch.empty(0, dtype=dtype, device="openreg:1")
+    torch.sum(x, 0, keepdim=True, out=out)
+    assert out.add_(1).item() == 5 and torch.openreg.memory_allocated(1) == before + 3 * 512
 
 
 @pytest.mark.parametrize(
