@@ -120,7 +120,9 @@ OPENREG_API void openreg_set_log_level(int32_t level);
 /* ---------------------------------------------------------------------------------------------------------- devices */
 
 /* Number of devices; 0 if no driver works (once, a warning "Device initialization: ..." is logged and the last error
- * says why). Opens a driver only if that has no describe(), and caches the answer. Never fails. */
+ * says why). Opens a driver only if that has no describe(), and caches the answer: describe() may count devices of a driver
+ * that does not open. Once an attempt to open it has failed they don't count, until a change of variables, registrations
+ * or the choice, or until a later use has opened it. Never fails. */
 OPENREG_API int32_t openreg_device_count(void);
 
 /* The calling thread's current device, 0 in a new thread. Lock-free, never fails, initialises nothing. */

@@ -28,6 +28,7 @@
 /* The open drivers, in the order in which they were opened. */
 static openreg_candidate *open_candidates[OPENREG_CANDIDATES_MAX];
 static int open_count;
+static uint32_t attempts; /* to open one */
 
 static int
 at_risk(const openreg_driver *table)
@@ -261,6 +262,7 @@ openreg_status
 openreg_driver_open(const char *call, openreg_candidate *candidate, int64_t *devices)
 {
     if (candidate->state != OPENREG_DRIVER_STATE_OPEN) {
+        ++attempts;
         announce(candidate);
         start_recorder();
         openreg_open_watchdog watch;
@@ -279,6 +281,12 @@ openreg_driver_open(const char *call, openreg_candidate *candidate, int64_t *dev
     }
     *devices = candidate->device_count;
     return OPENREG_OK;
+}
+
+uint32_t
+openreg_driver_open_attempts(void)
+{
+    return attempts;
 }
 
 int
@@ -343,6 +351,10 @@ openreg_driver_open_count(const char *call, openreg_candidate *candidate, int64_
     if (candidate->state == OPENREG_DRIVER_STATE_OPEN) {
         *devices = candidate->device_count;
         return OPENREG_OK;
+    }
+    if (openreg_candidate_failed_before(candidate)) { /* by opening too, which knows more than describe() */
+        openreg_candidate_note_tried(candidate);
+        return candidate->code;
     }
     OPENREG_RETURN_NOT_OK(openreg_candidate_load(call, candidate));
     if (candidate->is_described) {

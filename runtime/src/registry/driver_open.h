@@ -14,7 +14,11 @@ typedef openreg_status (*openreg_attempt)(const char *call, openreg_candidate *c
 /* Loads and opens it, unless it is open. A driver that a factory describes is open then, too. */
 openreg_status openreg_driver_open(const char *call, openreg_candidate *candidate, int64_t *devices);
 
-#define OPENREG_MUST_OPEN INT64_C(-1) /* *devices of openreg_driver_open_count(): only opening will tell */
+/* Grows with each driver that was opened, or couldn't be. */
+uint32_t openreg_driver_open_attempts(void);
+
+/* Counts them as describe() does; of one that couldn't be opened the failure, until something has changed. */
+#define OPENREG_MUST_OPEN INT64_C(-1) /* *devices: only opening will tell */
 openreg_status openreg_driver_open_count(const char *call, openreg_candidate *candidate, int64_t *devices);
 
 /* Makes an attempt whose failure is not an error: not repeated before something has changed, logged once. */

@@ -51,7 +51,7 @@ changes(void)
     char preferred[OPENREG_NAME_SIZE];
     /* Each of these only grows, so their sum differs too. */
     return openreg_device_table_publications() + openreg_candidates_changes() + openreg_preference_get(preferred) +
-           atomic_load_explicit(&requests, memory_order_relaxed);
+           openreg_driver_open_attempts() + atomic_load_explicit(&requests, memory_order_relaxed);
 }
 
 /* The latest answer of openreg_device_count(), for the child of a fork(); -1: not known. */

@@ -182,7 +182,7 @@ REASONS = {
 TEXTS = {"no devices": "no devices", "no library": "driver.so: No such file", "the package fails": "ZeroDivisionError"}
 
 
-def vendor(tmp_path: Path, statement: str) -> tuple[Path, Path]:
+def vendor(tmp_path: Path, statement: str, before: str = "    long devices = 2;") -> tuple[Path, Path]:
     """The written repository, and a folder for PYTHONPATH as pip leaves it; `statement` is the first of the driver's."""
     folder = _new.make_driver("mychip", tmp_path / "driver")
     site, source = tmp_path / "site", folder / "src" / "torch_mychip"
@@ -191,7 +191,6 @@ def vendor(tmp_path: Path, statement: str) -> tuple[Path, Path]:
     package.mkdir()
     (package / "__init__.py").write_text((source / "__init__.py").read_text())
     text = (source / "driver.c").read_text()
-    before = "    long devices = 2;"
     assert text.count(before) == 1
     (source / "driver.c").write_text(text.replace(before, f"    if (1) {{ {statement} }}\n{before}"))
     command = [os.environ.get("CC", "cc"), "-std=gnu11", "-shared", "-fPIC", f"-I{folder / 'include'}"]
@@ -238,6 +237,26 @@ def test_a_driver_that_is_not_there(python: Any, tmp_path: Path, why: str) -> No
         demo = (folder / "demo.py").read_text()
         assert reason in python(demo, status=1, PYTHONPATH=str(site)).stderr
         assert "simulated" in python(demo, PYTHONPATH=str(site), OPENREG_DRIVERS="sim").stdout
+
+
+# where devices are counted and then don't open, they are available until that is known, and none from then on
+def test_devices_that_do_not_open(python: Any, tmp_path: Path) -> None:
+    _, site = vendor(tmp_path, REASONS["INTERNAL"], before="    openreg_instance const chip = calloc(1, sizeof *chip);")
+    python(
+        """
+        assert torch.mychip.is_available() and torch.mychip.device_count() == 2
+        for _ in range(3):
+            try:
+                torch.ones(2, device="mychip")
+            except RuntimeError as error:
+                assert "no chip in slot 3" in str(error), error
+            else:
+                raise AssertionError("it works")
+            assert not torch.mychip.is_available() and not torch.accelerator.is_available()
+            assert torch.mychip.device_count() == torch.accelerator.device_count() == 0
+        """,
+        PYTHONPATH=str(site),
+    )
 
 
 # where the vendor's driver works, what lists drivers and devices has no others

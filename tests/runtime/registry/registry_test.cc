@@ -110,6 +110,30 @@ TEST_F(RegistryTest, FailedProbeIsRemembered) {
   EXPECT_EQ(openreg_device_count(), 2);
 }
 
+// What open() says counts for more than describe(): a driver that has refused to open has no devices from then on, and the
+// count says why in its words, until something has changed or a use has opened it.
+TEST_F(RegistryTest, WhatDidNotOpenHasNoDevices) {
+  use_full_toy();
+  EXPECT_EQ(openreg_device_count(), 2);
+  toy().fail("open", 1, OPENREG_E_INTERNAL, 0);
+  EXPECT_EQ(openreg_init(), OPENREG_E_INTERNAL);
+  openreg_clear_error();
+  for (int i = 0; i < 100; ++i) EXPECT_EQ(openreg_device_count(), 0);
+  EXPECT_CONTAINS(last_message(), "Unable to initialize driver 'full_toy': open was told to fail");
+  EXPECT_EQ(record_of("full_toy").state, OPENREG_DRIVER_STATE_FAILED);
+  EXPECT_EQ(toy().calls("describe"), 1);
+  EXPECT_EQ(toy().calls("open"), 1);
+  EXPECT_EQ(openreg_init(), OPENREG_OK) << last_message();
+  EXPECT_EQ(openreg_device_count(), 2);
+  ASSERT_EQ(openreg_shutdown(), OPENREG_OK);
+  EXPECT_EQ(openreg_device_count(), 2);
+  toy().fail("open", 1, OPENREG_E_INTERNAL, 0);
+  EXPECT_EQ(openreg_open_driver("full_toy"), OPENREG_E_INTERNAL);  // by whoever wanted to look at it
+  EXPECT_EQ(openreg_device_count(), 0);
+  set("OPENREG_FULL_TOY_DEVICES", "5");
+  EXPECT_EQ(openreg_device_count(), 5);
+}
+
 // Options: OPENREG_<NAME>_<KEY>, in lower case, without LIBRARY_PATH, without VISIBLE_DEVICES, which is the runtime's,
 // and without those of other drivers.
 TEST_F(RegistryTest, OptionsComeFromTheEnvironment) {
