@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: BSD-3-Clause
 // Events: handles, generations, waits between streams, devices and drivers, and what is emulated.
 #include <atomic>
+#include <chrono>
 #include <thread>
 
 #include "runtime_test.h"
@@ -83,7 +84,7 @@ TEST_F(EventTest, RecordingAgainReplaces) {
     EXPECT_EQ(openreg_event_synchronize(event), OPENREG_OK);
     passed = true;
   });
-  usleep(30000);
+  while (toy().calls("event_sync") == 0) usleep(1000);
   EXPECT_FALSE(passed);
   toy().hold(0);
   waiter.join();
@@ -195,7 +196,7 @@ TEST_F(EventTest, WaitAcrossDriversIsOfTheHost) {
     EXPECT_EQ(openreg_stream_wait_event(2, 0, event), OPENREG_OK) << last_message();
     passed = true;
   });
-  usleep(30000);
+  while (toy().calls("event_sync") == 0) usleep(1000);
   EXPECT_FALSE(passed);
   toy().hold(0);
   waiter.join();
@@ -309,12 +310,13 @@ TEST_F(EventTest, MadeUpElapsed) {
     const openreg_event start = create(0, OPENREG_EVENT_TIMING);
     const openreg_event end = create(0, OPENREG_EVENT_TIMING);
     double ms = -1;
+    const auto before = std::chrono::steady_clock::now();
     ASSERT_EQ(openreg_event_record(start, 0, 0), OPENREG_OK);
     usleep(20000);
     ASSERT_EQ(openreg_event_record(end, 0, 0), OPENREG_OK);
     ASSERT_EQ(openreg_event_elapsed(start, end, &ms), OPENREG_OK) << last_message();
     EXPECT_GE(ms, 20.0);
-    EXPECT_LT(ms, 5000.0);
+    EXPECT_LE(ms, (std::chrono::duration<double, std::milli>(std::chrono::steady_clock::now() - before).count()));
     ASSERT_EQ(openreg_event_elapsed(end, start, &ms), OPENREG_OK);
     EXPECT_LE(ms, -20.0);
     EXPECT_EQ(openreg_stream_wait_event(1, 0, start), OPENREG_OK);

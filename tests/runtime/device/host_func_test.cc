@@ -7,11 +7,13 @@
 #include <cstring>
 #include <thread>
 
+#include "../gate.h"
 #include "runtime_test.h"
 
 using openreg_test::driver_path;
 using openreg_test::in_child;
 using openreg_test::last_message;
+using openreg_test::OnceThisThreadWaits;
 using openreg_test::RuntimeTest;
 using openreg_test::SimDevicesTest;
 using openreg_test::toy;
@@ -236,14 +238,10 @@ TEST_F(SimHostFuncTest, ShutdownWaits) {
     launch(0, at, Gate::wait, &gate);
     launch(0, at, count, &calls);
   }
-  std::thread opener([&] {
-    std::this_thread::sleep_for(std::chrono::milliseconds(50));
-    gate.is_open = true;
-  });
+  const OnceThisThreadWaits opener([&] { gate.is_open = true; });
   ASSERT_EQ(openreg_shutdown(), OPENREG_OK);
   EXPECT_EQ(calls, 2);
   EXPECT_FALSE(gate.timed_out);
-  opener.join();
 }
 
 // A child of fork() runs no function of its parent's and can queue none.
@@ -255,8 +253,7 @@ TEST_F(SimHostFuncTest, ForkedChildrenRunNone) {
   EXPECT_TRUE(in_child([&] {
     gate.is_open = true;
     const openreg_status status = openreg_launch_host_func(0, OPENREG_STREAM_DEFAULT, count, &calls);
-    std::this_thread::sleep_for(std::chrono::milliseconds(20));
-    return status == OPENREG_E_FORKED && calls == 0;
+    return status == OPENREG_E_FORKED && openreg_device_synchronize(0) == OPENREG_E_FORKED && calls == 0;
   }));
   gate.is_open = true;
   ASSERT_EQ(openreg_stream_synchronize(0, OPENREG_STREAM_DEFAULT), OPENREG_OK);
@@ -308,18 +305,18 @@ TEST_F(HostFuncTest, EmulationIsBehindTheStream) {
   std::atomic<int> calls{0};
   std::atomic<bool> is_open{false};
   toy().hold(1);
-  std::thread opener([&is_open] {
-    std::this_thread::sleep_for(std::chrono::milliseconds(50));
-    is_open = true;
-    toy().hold(0);
-  });
   void* memory = nullptr;
   ASSERT_EQ(openreg_malloc(0, kSize, stream, &memory), OPENREG_OK);
   ASSERT_EQ(openreg_memset_async(memory, 0, 1, kSize, stream), OPENREG_OK);
-  ASSERT_EQ(openreg_launch_host_func(0, stream, count, &calls), OPENREG_OK) << last_message();
-  EXPECT_TRUE(is_open);
+  {
+    const OnceThisThreadWaits opener([&is_open] {
+      is_open = true;
+      toy().hold(0);
+    });
+    ASSERT_EQ(openreg_launch_host_func(0, stream, count, &calls), OPENREG_OK) << last_message();
+    EXPECT_TRUE(is_open);
+  }
   EXPECT_EQ(calls, 1);
-  opener.join();
   toy().fail("stream_sync", 1, OPENREG_E_INTERNAL, 0);
   EXPECT_EQ(openreg_launch_host_func(0, stream, count, &calls), OPENREG_E_INTERNAL);
   EXPECT_CONTAINS(last_message(), "openreg_launch_host_func: driver \"no_host_func\"");

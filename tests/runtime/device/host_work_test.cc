@@ -7,6 +7,7 @@
 #include <string>
 #include <thread>
 
+#include "../gate.h"
 #include "../runtime_test.h"
 
 namespace openreg_test {
@@ -83,13 +84,9 @@ struct Failing {
 TEST_F(HostWorkTest, WaitThatHasBegun) {
   Failing work{stream()};
   ASSERT_EQ(openreg_launch_host_func(0, work.stream, Failing::run, &work), OPENREG_OK) << last_message();
-  std::thread ends([&work] {
-    std::this_thread::sleep_for(std::chrono::milliseconds(50));
-    work.is_to_end = true;
-  });
+  const OnceThisThreadWaits ends([&work] { work.is_to_end = true; });
   EXPECT_EQ(openreg_stream_synchronize(0, work.stream), OPENREG_E_INTERNAL);
   EXPECT_CONTAINS(last_message(), "failed while it ran");
-  ends.join();
 }
 
 // A long text is cut, and wrong arguments are refused

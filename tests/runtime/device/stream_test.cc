@@ -195,12 +195,13 @@ TEST_F(StreamTest, QueryAndSynchronize) {
   ASSERT_EQ(openreg_stream_query(0, OPENREG_STREAM_DEFAULT, &done), OPENREG_OK);
   EXPECT_EQ(done, 1);
   EXPECT_EQ(openreg_stream_synchronize(0, second), OPENREG_OK);
+  const int waits = toy().calls("stream_sync");
   std::atomic<bool> passed{false};
   std::thread waiter([&] {
     EXPECT_EQ(openreg_stream_synchronize(0, first), OPENREG_OK);
     passed = true;
   });
-  usleep(30000);
+  while (toy().calls("stream_sync") == waits) usleep(1000);
   EXPECT_FALSE(passed);
   toy().hold(0);
   waiter.join();

@@ -3,8 +3,8 @@
 #include <sys/wait.h>
 
 #include <filesystem>
-#include <thread>
 
+#include "../gate.h"
 #include "gpu_test.h"
 #include "runtime_test.h"
 #include "scenario.h"
@@ -146,13 +146,9 @@ TEST_P(FakeGpuRuntime, ShutdownWaitsForHostFunctions) {
   ASSERT_EQ(openreg_init(), OPENREG_OK) << last_message();
   hooks_->hold(0, nullptr, 1);
   ASSERT_EQ(openreg_launch_host_func(0, 0, [](void* argument) { ++*static_cast<int*>(argument); }, &calls), OPENREG_OK);
-  std::thread opener([&] {
-    std::this_thread::sleep_for(std::chrono::milliseconds(50));
-    hooks_->hold(0, nullptr, 0);
-  });
+  const OnceThisThreadWaits opener([&] { hooks_->hold(0, nullptr, 0); });
   EXPECT_EQ(openreg_shutdown(), OPENREG_OK) << last_message();
   EXPECT_EQ(calls, 1);
-  opener.join();
 }
 
 // What open() said about versions stays with the driver's record. acceptance 5.29, 5.30

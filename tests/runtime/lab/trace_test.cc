@@ -152,7 +152,9 @@ TEST_F(TraceTest, TimesAreTheDevices) {
   ASSERT_EQ(openreg_memset_async(block.data, 0, 1, 64, 0), OPENREG_OK);  // compares the clocks, which waits
   toy().hold(1);
   ASSERT_EQ(openreg_memcpy_async(block.data, 0, host, OPENREG_HOST, 64, 0, 0), OPENREG_OK) << last_message();
-  std::this_thread::sleep_for(std::chrono::milliseconds(20));
+  int32_t done = 1;
+  ASSERT_EQ(openreg_stream_query(0, 0, &done), OPENREG_OK);
+  EXPECT_EQ(done, 0);
   EXPECT_EQ(told().size(), 0u) << "nothing is told before its time is known";
   toy().hold(0);
   ASSERT_EQ(openreg_trace_flush(), OPENREG_OK);

@@ -1034,17 +1034,22 @@ TEST_F(CacheTest, ThreadsTimesDevices) {
 // Threads that find the cache's lock held go to sleep, and all of them get it.
 TEST_F(CacheTest, LockIsWaitedFor) {
   release(allocate(0, 100));
+  static std::atomic<pid_t> waiting[4];
   std::atomic<int> inside{0}, through{0};
   std::vector<std::thread> threads;
   const auto visit = [](void* ctx, const openreg_block_info*) -> int {
     *static_cast<std::atomic<int>*>(ctx) = 1;
-    std::this_thread::sleep_for(std::chrono::milliseconds(100));
+    for (const auto& thread : waiting) {
+      while (thread == 0) std::this_thread::yield();
+      openreg_test::await_sleep(thread);
+    }
     return 1;
   };
   threads.emplace_back([&] { EXPECT_EQ(openreg_memory_snapshot(0, visit, &inside), OPENREG_OK); });
   while (inside == 0) std::this_thread::yield();
-  for (int i = 0; i < 4; ++i) {
+  for (auto& thread : waiting) {
     threads.emplace_back([&] {
+      thread = gettid();
       release(allocate(0, 100));
       ++through;
     });
@@ -1112,9 +1117,13 @@ TEST_F(CacheTest, RefusedWhileASegmentComes) {
   void *one = nullptr, *other = nullptr;
   std::thread first([&] { one = allocate(0, 2 * kMib); });
   gate.await();
-  std::thread second([&] { other = allocate(0, 3 * kMib); });
+  std::atomic<pid_t> waiter{0};
+  std::thread second([&] {
+    waiter = gettid();
+    other = allocate(0, 3 * kMib);
+  });
   while (asked < 3) std::this_thread::yield();  // refused, and once more after it has given back what there was
-  std::this_thread::sleep_for(std::chrono::milliseconds(10));
+  openreg_test::await_sleep(waiter);
   gate.open();
   first.join();
   second.join();
@@ -1141,9 +1150,13 @@ TEST_F(CacheTest, RefusedWhileASegmentGrows) {
   void *one = nullptr, *other = nullptr;
   std::thread first([&] { one = allocate(0, 20 * kMib); });
   gate.await();
-  std::thread second([&] { other = allocate(0, 20 * kMib); });
+  std::atomic<pid_t> waiter{0};
+  std::thread second([&] {
+    waiter = gettid();
+    other = allocate(0, 20 * kMib);
+  });
   while (asked < 2) std::this_thread::yield();
-  std::this_thread::sleep_for(std::chrono::milliseconds(10));
+  openreg_test::await_sleep(waiter);
   gate.open();
   first.join();
   second.join();

@@ -3,6 +3,7 @@
 #include <atomic>
 #include <thread>
 
+#include "../gate.h"
 #include "runtime_test.h"
 
 using openreg_test::driver_path;
@@ -193,7 +194,7 @@ std::atomic<bool> in_open{false}, may_open{false};
 void slow_open() {
   in_open = true;
   while (!may_open) usleep(1000);
-  usleep(20000);  // so that who needs the table comes meanwhile
+  openreg_test::await_sleep(getpid());  // the test's thread, which needs the table meanwhile
 }
 
 // While one thread is inside open(), others that need the table wait for it; those that only ask do not.
