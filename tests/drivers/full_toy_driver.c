@@ -3,8 +3,8 @@
  * hold queued work back, so that tests see what is pending. Bytes move at once; only the books and the host functions are
  * asynchronous.
  *
- * Options: devices; fail=<slot>:<n>, which makes the n-th call of that slot since open() fail; sleep=<milliseconds>,
- * which open() takes. */
+ * Options: devices; fail=<slot>:<n>, which makes the n-th call of that slot since open() fail; until=<file>, which open()
+ * waits for, and fails without. */
 #define _GNU_SOURCE
 #include "full_toy_driver.h"
 
@@ -15,6 +15,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <time.h>
+#include <unistd.h>
 
 /* The formatter gives such a list another layout at each run. */
 /* clang-format off */
@@ -264,13 +265,21 @@ read_options(const openreg_host *host, const openreg_option *options, size_t n, 
     return OPENREG_OK;
 }
 
-static long
-milliseconds_of(const openreg_option *options, size_t n)
+/* Whether the file that is to come has come, if there is to be one. */
+static int
+file_has_come(const openreg_option *options, size_t n)
 {
-    for (size_t i = 0; i < n; ++i)
-        if (strcmp(options[i].key, "sleep") == 0)
-            return strtol(options[i].value, NULL, 10);
-    return 0;
+    int has_come = 1;
+    for (size_t i = 0; i < n; ++i) {
+        if (strcmp(options[i].key, "until") != 0)
+            continue;
+        has_come = access(options[i].value, F_OK) == 0;
+        for (int looks = 0; looks < 20000 && !has_come; ++looks) {
+            (void)nanosleep(&(struct timespec){0, 1000000}, NULL);
+            has_come = access(options[i].value, F_OK) == 0;
+        }
+    }
+    return has_come;
 }
 
 static openreg_status
@@ -287,10 +296,8 @@ toy_open(const openreg_host *host, const openreg_option *options, size_t n, open
     (void)pthread_mutex_unlock(&lock);
     if (callback != NULL)
         callback();
-    const long pause = milliseconds_of(options, n);
-    const struct timespec span = {pause / 1000, pause % 1000 * 1000000};
-    if (pause > 0)
-        (void)nanosleep(&span, NULL);
+    if (!file_has_come(options, n))
+        return openreg_fail(host, OPENREG_E_TIMEOUT, 0, "the file of the option 'until' has not come");
     openreg_instance const toy = calloc(1, sizeof *toy);
     if (toy == NULL)
         return openreg_fail(host, OPENREG_E_NOMEM, 0, "no host memory");

@@ -514,13 +514,14 @@ def work_on_the_stream_comes_first(rank: int, device: torch.device) -> None:
 @check(PLAIN)
 def input_that_nobody_keeps(rank: int, device: torch.device) -> None:
     """Memory of an input is not used for other tensors before the peer has it."""
+    peer = Peer(rank)
     if rank == 0:
         work = dist.isend(torch.ones(1 << 22, device=device), 1)
         others = [torch.zeros(1 << 22, device=device) for _ in range(2)]
+        peer.come()
         work.wait()
         del others
     else:
-        time.sleep(0.3)
         x = torch.zeros(1 << 22, device=device)
         dist.recv(x, 0)
         assert torch.equal(x.cpu(), torch.ones(1 << 22))
