@@ -21,7 +21,8 @@
 #   make clean      removes what was built
 #
 # By hand: slow, or needs what few machines have.
-#   make nightly    test-long, valgrind, race-check, check-mutants, coverage, lint-headers-torch, and ten minutes of fuzz
+#   make nightly    test-long, valgrind, race-check, check-mutants, coverage, lint-headers-torch, lint-shim-clang, and ten
+#                   minutes of fuzz
 #   make test-long  the tests marked `long`, which `make test` leaves out
 #   make valgrind   the runtime's tests under valgrind: the only check for uninitialised memory
 #   make test-named the tests of Python with the device under another name; NAME=mychip, and options of pytest in NAMED
@@ -67,7 +68,7 @@ RUN_SANITIZED = $(call RUN_CTEST,$(1)) --output-log $(1)/tests.log && \
   ! grep -E '(Address|Leak|Thread|UndefinedBehavior)Sanitizer|: runtime error: ' $(1)/tests.log
 PYTEST_AGAIN = $(if $(RETRY),|| { [ $$? = 1 ] && python -m pytest --last-failed --last-failed-no-failures none --maxfail 1; })
 
-.PHONY: help all build demo demo-distributed quick test test-long test-named race-check client-suites distributed-suite acceptance fuzz opinfo opinfo-compiled nightly check-mutants check-opencl gpu-check bench lint lint-c lint-headers lint-headers-torch lint-rooms lint-format lint-python format asan tsan valgrind aarch64 coverage mutate docs wheel wheel-test wheel-test-one check-torch sdist sdist-check clean
+.PHONY: help all build demo demo-distributed quick test test-long test-named race-check client-suites distributed-suite acceptance fuzz opinfo opinfo-compiled nightly check-mutants check-opencl gpu-check bench lint lint-c lint-headers lint-headers-torch lint-shim-clang lint-rooms lint-format lint-python format asan tsan valgrind aarch64 coverage mutate docs wheel wheel-test wheel-test-one check-torch sdist sdist-check clean
 all: build
 
 help:
@@ -134,7 +135,7 @@ test-named: build $(CLIENTS)
 	OPENREG_BUILD_DIR=$(CURDIR)/$(BUILD) python tools/named_tests.py $(NAME) -n $(JOBS) --dist loadfile $(NAMED)
 
 # What CI leaves out for its time. tools/valgrind takes the programs that `make test` has built.
-nightly: test-long race-check check-mutants coverage lint-headers-torch
+nightly: test-long race-check check-mutants coverage lint-headers-torch lint-shim-clang
 	$(MAKE) --no-print-directory fuzz FUZZ_SECONDS=600
 	tools/valgrind $(BUILD)
 
@@ -240,6 +241,11 @@ lint-c: $(PACKAGES)
 	  CC=$$compiler $(CONFIGURE) -B build-lint-$$compiler $(RUNTIME_ONLY) -DOPENREG_BUILD_TESTS=OFF > /dev/null && \
 	  cmake --build build-lint-$$compiler --parallel $(JOBS) || exit 1; \
 	done
+
+# The shim and the bindings by the other compiler, without optimisation: two minutes of a CPU.
+lint-shim-clang: $(PACKAGES)
+	CC=clang CXX=clang++ $(CONFIGURE) -B build-lint-shim -DOPENREG_WERROR=ON -DCMAKE_BUILD_TYPE=Debug
+	cmake --build build-lint-shim --target openreg_package --parallel $(JOBS)
 
 asan: $(PACKAGES)
 	tools/googletest

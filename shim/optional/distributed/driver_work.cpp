@@ -24,8 +24,6 @@ namespace {
 using c10::ivalue::Future;
 using Clock = std::chrono::steady_clock;
 
-constexpr int32_t kHighest = INT32_MIN; // the runtime clamps it
-
 std::exception_ptr error_of(const std::string& text) {
   return std::make_exception_ptr(c10::DistBackendError({__func__, __FILE__, __LINE__}, text));
 }
@@ -281,7 +279,7 @@ class DriverWork final : public c10d::Work {
 } // namespace
 
 Communicator::Communicator(c10::DeviceIndex of, openreg_communicator handle) : device(of), handle_(handle) {
-  OPENREG_CHECK(openreg_stream_from_pool(device, kHighest, &stream));
+  OPENREG_CHECK(openreg_stream_from_pool(device, kHighestPriority, &stream));
 }
 
 void Communicator::follow_current_stream() {

@@ -508,7 +508,6 @@ CommunicationStreams::~CommunicationStreams() {
 }
 
 openreg_stream CommunicationStreams::of(c10::DeviceIndex device) {
-  constexpr int32_t kHighest = INT32_MIN; // the runtime clamps it
   const std::lock_guard<std::mutex> guard(lock_);
   const auto found =
       std::find_if(streams_.begin(), streams_.end(), [device](const auto& known) { return known.first == device; });
@@ -521,7 +520,7 @@ openreg_stream CommunicationStreams::of(c10::DeviceIndex device) {
     streams_.erase(found);
   }
   openreg_stream stream = OPENREG_STREAM_DEFAULT;
-  OPENREG_CHECK(openreg_stream_from_pool(device, kHighest, &stream));
+  OPENREG_CHECK(openreg_stream_from_pool(device, kHighestPriority, &stream));
   streams_.emplace_back(device, stream);
   return stream;
 }

@@ -10,6 +10,7 @@
 #include <torch/csrc/distributed/c10d/Work.hpp>
 
 #include <condition_variable>
+#include <cstdint>
 #include <deque>
 #include <functional>
 #include <memory>
@@ -43,6 +44,9 @@ class TORCH_OPENREG_API HostQueue {
   };
   std::shared_ptr<State> state_ = std::make_shared<State>();
 };
+
+// Of the streams of collectives: the runtime clamps it to the highest that there is.
+constexpr int32_t kHighestPriority = INT32_MIN;
 
 // A process group's streams for communication, one a device, of the pool of high priority. Any thread.
 class TORCH_OPENREG_API CommunicationStreams {
