@@ -21,8 +21,11 @@
 #   make clean      removes what was built
 #
 # By hand: slow, or needs what few machines have.
-#   make nightly    test-long, valgrind, race-check, check-mutants, coverage, lint-headers-torch, and ten minutes of fuzz
-#   make test-long  the tests marked `long`, which `make test` leaves out
+#   make nightly    test-long, valgrind, race-check, check-mutants, check-opencl, coverage, lint-headers-torch, and ten minutes of
+#                   fuzz
+#   make test-long  what `make test` leaves out: test-conformance, and the tests of Python that are marked `long`
+#   make test-conformance  openreg-check on each of the drivers here, and each defect against its checks, where `make test` has a
+#                   sample: after a change of openreg-check, of driver.h or of a driver
 #   make valgrind   the runtime's tests under valgrind: the only check for uninitialised memory
 #   make test-named the tests of Python with the device under another name; NAME=mychip, and options of pytest in NAMED
 #   make race-check the tests of the runtime and of Python under OPENREG_RACES=raise
@@ -67,7 +70,7 @@ RUN_SANITIZED = $(call RUN_CTEST,$(1)) --output-log $(1)/tests.log && \
   ! grep -E '(Address|Leak|Thread|UndefinedBehavior)Sanitizer|: runtime error: ' $(1)/tests.log
 PYTEST_AGAIN = $(if $(RETRY),|| { [ $$? = 1 ] && python -m pytest --last-failed --last-failed-no-failures none --maxfail 1; })
 
-.PHONY: help all build demo demo-distributed quick test test-long test-named race-check client-suites distributed-suite acceptance fuzz opinfo opinfo-compiled nightly check-mutants check-opencl gpu-check bench lint lint-c lint-headers lint-headers-torch lint-rooms lint-format lint-python format asan tsan valgrind aarch64 coverage mutate docs wheel wheel-test wheel-test-one check-torch sdist sdist-check clean
+.PHONY: help all build demo demo-distributed quick test test-long test-conformance test-named race-check client-suites distributed-suite acceptance fuzz opinfo opinfo-compiled nightly check-mutants check-opencl gpu-check bench lint lint-c lint-headers lint-headers-torch lint-rooms lint-format lint-python format asan tsan valgrind aarch64 coverage mutate docs wheel wheel-test wheel-test-one check-torch sdist sdist-check clean
 all: build
 
 help:
@@ -117,16 +120,19 @@ test: build $(CLIENTS)
 	@command -v clang > /dev/null || echo "make test: left out what needs clang: apt-get install clang"
 	@[ -e /usr/include/clblast_c.h ] || echo "make test: left out what needs CLBlast: apt-get install libclblast-dev"
 
-# Without the tests that take most of the time: of openreg-check against whole drivers, and of the fuzzers.
 ROOM ?= devices
 quick: build
 	cmake --build $(BUILD) --parallel $(JOBS)
-	ctest --test-dir $(BUILD) --output-on-failure --no-tests=error -j $(JOBS) -E 'Check(Conform|Mutants|Wide|Odd|Frozen)Test|fuzz'
+	ctest --test-dir $(BUILD) --output-on-failure --no-tests=error -j $(JOBS) -E 'Check|fuzz'
 	OPENREG_BUILD_DIR=$(CURDIR)/$(BUILD) python -m pytest -q -n $(JOBS) tests/python/$(ROOM)
 	ruff check . && ruff format --check .
 	git diff --name-only --diff-filter=d HEAD -- '*.c' '*.h' '*.cc' '*.cpp' | xargs -r clang-format --dry-run -Werror
 
-test-long: build $(CLIENTS)
+test-conformance: $(BUILD)/build.ninja
+	cmake --build $(BUILD) --target check_test --parallel $(JOBS)
+	export OPENREG_TEST_LONG=1; $(call RUN_CTEST,$(BUILD)) --tests-regex '[./]Check[A-Z]'
+
+test-long: build $(CLIENTS) test-conformance
 	OPENREG_BUILD_DIR=$(CURDIR)/$(BUILD) OPENREG_TEST_LONG=1 python -m pytest -n $(JOBS) --dist loadfile -m long
 
 NAME ?= mychip
@@ -134,7 +140,7 @@ test-named: build $(CLIENTS)
 	OPENREG_BUILD_DIR=$(CURDIR)/$(BUILD) python tools/named_tests.py $(NAME) -n $(JOBS) --dist loadfile $(NAMED)
 
 # What CI leaves out for its time. tools/valgrind takes the programs that `make test` has built.
-nightly: test-long race-check check-mutants coverage lint-headers-torch
+nightly: test-long race-check check-mutants coverage lint-headers-torch $(if $(wildcard /usr/include/clblast_c.h),check-opencl)
 	$(MAKE) --no-print-directory fuzz FUZZ_SECONDS=600
 	tools/valgrind $(BUILD)
 
@@ -184,7 +190,7 @@ opinfo-compiled: build
 # A quarter of an hour. The test of the same name meets each defect with its own checks alone.
 check-mutants: $(BUILD)/build.ninja
 	cmake --build $(BUILD) --target check_test --parallel $(JOBS)
-	OPENREG_CHECK_MATRIX=check-mutants.txt $(BUILD)/tests/runtime/check_test --gtest_filter='CheckMutantsTest.*'
+	OPENREG_TEST_LONG=1 OPENREG_CHECK_MATRIX=check-mutants.txt $(BUILD)/tests/runtime/check_test --gtest_filter='CheckMutantsTest.*'
 
 # Two devices of PoCL, each of one thread: kernels are small here. 77: no device.
 CHECK_SECONDS ?= 2

@@ -83,7 +83,7 @@ def test_form(folders: list[Path]) -> None:
         for name, workflow in workflows(folder).items():
             assert set(workflow) <= TOP, name
             assert workflow["permissions"] == {"contents": "read"}, name
-            assert set(workflow["on"]) <= {"push", "pull_request", "workflow_call", "workflow_dispatch"}, name
+            assert set(workflow["on"]) <= {"push", "pull_request", "schedule", "workflow_call", "workflow_dispatch"}, name
         for name, job_name, job in jobs(folder):
             where = f"{name}: {job_name}"
             needs = job.get("needs", [])
@@ -97,7 +97,7 @@ def test_form(folders: list[Path]) -> None:
                 assert "workflow_call" in called[True], where
                 continue
             assert set(job) <= JOB, where
-            assert 0 < job["timeout-minutes"] <= 180, where
+            assert 0 < job["timeout-minutes"] <= 360, where
             matrix = job.get("strategy", {}).get("matrix", {})
             keys = set(matrix) - {"include", "exclude"} | {key for entry in matrix.get("include", ()) for key in entry}
             assert set(re.findall(r"matrix\.(\w+)", str(job))) <= keys, where
