@@ -116,14 +116,14 @@ $(CLIENTS): requirements-clients.txt $(PACKAGES)
 test: build $(CLIENTS)
 	cmake --build $(BUILD) --parallel $(JOBS)
 	$(call RUN_CTEST,$(BUILD))
-	export OPENREG_BUILD_DIR=$(CURDIR)/$(BUILD); python -m pytest -n $(JOBS) --dist loadfile $(PYTEST_AGAIN)
+	export OPENREG_BUILD_DIR=$(CURDIR)/$(BUILD); python -m pytest -n $(JOBS) --dist loadfile --no-loadscope-reorder $(PYTEST_AGAIN)
 	@command -v clang > /dev/null || echo "make test: left out what needs clang: apt-get install clang"
 	@[ -e /usr/include/clblast_c.h ] || echo "make test: left out what needs CLBlast: apt-get install libclblast-dev"
 
 ROOM ?= devices
 quick: build
 	cmake --build $(BUILD) --parallel $(JOBS)
-	ctest --test-dir $(BUILD) --output-on-failure --no-tests=error -j $(JOBS) -E 'Check|fuzz'
+	ctest --test-dir $(BUILD) --output-on-failure --no-tests=error -j $(JOBS) -E 'Check(Conform|Comm)Test|fuzz'
 	OPENREG_BUILD_DIR=$(CURDIR)/$(BUILD) python -m pytest -q -n $(JOBS) tests/python/$(ROOM)
 	ruff check . && ruff format --check .
 	git diff --name-only --diff-filter=d HEAD -- '*.c' '*.h' '*.cc' '*.cpp' | xargs -r clang-format --dry-run -Werror
@@ -133,11 +133,11 @@ test-conformance: $(BUILD)/build.ninja
 	export OPENREG_TEST_LONG=1; $(call RUN_CTEST,$(BUILD)) --tests-regex '[./]Check[A-Z]'
 
 test-long: build $(CLIENTS) test-conformance
-	OPENREG_BUILD_DIR=$(CURDIR)/$(BUILD) OPENREG_TEST_LONG=1 python -m pytest -n $(JOBS) --dist loadfile -m long
+	OPENREG_BUILD_DIR=$(CURDIR)/$(BUILD) OPENREG_TEST_LONG=1 python -m pytest -n $(JOBS) --dist loadfile --no-loadscope-reorder -m long
 
 NAME ?= mychip
 test-named: build $(CLIENTS)
-	OPENREG_BUILD_DIR=$(CURDIR)/$(BUILD) python tools/named_tests.py $(NAME) -n $(JOBS) --dist loadfile $(NAMED)
+	OPENREG_BUILD_DIR=$(CURDIR)/$(BUILD) python tools/named_tests.py $(NAME) -n $(JOBS) --dist loadfile --no-loadscope-reorder $(NAMED)
 
 # What CI leaves out for its time. tools/valgrind takes the programs that `make test` has built.
 nightly: test-long race-check check-mutants coverage lint-headers-torch $(if $(wildcard /usr/include/clblast_c.h),check-opencl)
@@ -155,7 +155,7 @@ distributed-suite: build
 race-check: build $(CLIENTS)
 	cmake --build $(BUILD) --parallel $(JOBS)
 	TEST_OPENREG_RACES=raise $(call RUN_CTEST,$(BUILD)) --label-regex runtime --exclude-regex 'RacesTest|validated'
-	OPENREG_SIM_RACES=raise python -m pytest -n $(JOBS) --dist loadfile --ignore tests/python/races
+	OPENREG_SIM_RACES=raise python -m pytest -n $(JOBS) --dist loadfile --no-loadscope-reorder --ignore tests/python/races
 
 acceptance: build $(CLIENTS)
 	cmake --build $(BUILD) --parallel $(JOBS)
@@ -320,7 +320,7 @@ wheel-test-one: $(CLIENTS) $(BUILD)/build.ninja
 	if grep -q '^fake_torch_cuda:' <(cmake --build $(BUILD) --target help); then \
 	  cmake --build $(BUILD) --target fake_torch_cuda --parallel $(JOBS); \
 	fi
-	python tools/wheel_test.py dist/*.whl --build $(BUILD) -n $(JOBS) --dist loadfile $(WHEEL_TEST)
+	python tools/wheel_test.py dist/*.whl --build $(BUILD) -n $(JOBS) --dist loadfile --no-loadscope-reorder $(WHEEL_TEST)
 
 # Needs no environment with that torch.
 check-torch:
@@ -333,6 +333,7 @@ $(DOCS): requirements-docs.txt $(PACKAGES)
 
 docs: build $(DOCS)
 	python tools/figures.py --check
+	python tools/docs.py --check
 	python tools/build_site.py
 
 sdist: $(PACKAGES)
