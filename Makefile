@@ -14,7 +14,7 @@
 #   make docs       the documentation as a site, build-site/html; a broken link is an error, and a browser looks at it
 #   make acceptance prints which rows of tests/acceptance.md have a passing test
 #   make demo-distributed  trains sharded in four processes of two agents, kills one, and goes on in two
-#   make check-opencl  openreg-check on examples/opencl_driver, all three levels; CHECK_SECONDS=2
+#   make check-opencl  openreg-check on examples/opencl_driver, all three levels; CHECK_SECONDS=2 CHECK_ONLY=kernel
 #   make fuzz       random programs against their models: the C API, tensors and dispatcher modes against the CPU; FUZZ_SECONDS=120
 #   make asan tsan  the runtime and its tests under a sanitizer
 #   make sdist-check  installs the sdist with pip, in isolation, and runs the README's first program; ISOLATION=no: without
@@ -197,7 +197,7 @@ CHECK_SECONDS ?= 2
 check-opencl: build
 	$(BUILD_OPENCL)
 	POCL_DEVICES="pthread pthread" OMP_NUM_THREADS=1 \
-	  python -m torch_openreg check $(OPENCL)/libopenreg_opencl.so --level 3 --seed 1 --time $(CHECK_SECONDS)
+	  python -m torch_openreg check $(OPENCL)/libopenreg_opencl.so --level 3 --seed 1 --time $(CHECK_SECONDS) $(if $(CHECK_ONLY),--only $(CHECK_ONLY))
 
 # Sets up nothing: a machine with a GPU has the torch and the CUDA that are to be checked.
 gpu-check:
