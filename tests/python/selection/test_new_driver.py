@@ -89,7 +89,9 @@ def test_a_new_driver_works_at_once(tmp_path: Path) -> None:
 
 # a driver is compiled again whatever an earlier build has left: an error in a header is an error of the wheel
 @pytest.mark.slow
-@pytest.mark.parametrize("which", ["include/openreg/driver.h", "src/torch_mychip/own.h"])
+@pytest.mark.parametrize(
+    "which", ["include/openreg/driver.h", pytest.param("src/torch_mychip/own.h", marks=pytest.mark.long)]
+)
 def test_a_changed_header_is_compiled(tmp_path: Path, which: str) -> None:
     folder = _new.make_driver("mychip", tmp_path / "driver")
     source = folder / "src" / "torch_mychip" / "driver.c"
