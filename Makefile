@@ -284,7 +284,7 @@ coverage: $(PACKAGES)
 	$(CONFIGURE) -B build-coverage $(RUNTIME_ONLY) -DCMAKE_BUILD_TYPE=Debug -DOPENREG_COVERAGE=ON
 	cmake --build build-coverage --parallel $(JOBS)
 	find build-coverage -name '*.gcda' -delete
-	$(call RUN_CTEST,build-coverage)
+	export OPENREG_TEST_LONG=1; $(call RUN_CTEST,build-coverage)
 	gcovr --root . --filter runtime/src --filter runtime/drivers --object-directory build-coverage \
 	  --print-summary --fail-under-line 90
 

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 import torch
 import torch.distributed as dist
-from two_ranks import WORLD, Checks, assert_ended_well, assert_passed, fixture_of, reports_of
+from two_ranks import NIGHTLY_STAGED, WORLD, Checks, assert_ended_well, assert_passed, fixture_of, reports_of
 
 CHECKS = Checks("gloo")
 check = CHECKS.check("gloo")
@@ -234,7 +234,7 @@ def test_calls_that_are_compared(tmp_path: Path) -> None:
     assert_ended_well(reports)
 
 
-ranks = fixture_of(__file__)
+ranks = fixture_of(__file__, "auto", NIGHTLY_STAGED)
 
 
 # acceptance 5.9
