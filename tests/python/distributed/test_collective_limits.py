@@ -248,7 +248,7 @@ def test_ranks_end_well(ranks: list[dict[str, Any]]) -> None:
 
 
 # a group that there are no descriptors for: the error says the limit and what to raise, wherever gloo noticed
-@pytest.mark.parametrize("left", [2, 4, 6])
+@pytest.mark.parametrize("left", [2, *(pytest.param(n, marks=pytest.mark.long) for n in (4, 6))])
 def test_too_few_descriptors(left: int) -> None:
     program = """
 import os, resource, sys, torch, torch.distributed as dist
