@@ -14,16 +14,18 @@
 #   make docs       the documentation as a site, build-site/html; a broken link is an error, and a browser looks at it
 #   make acceptance prints which rows of tests/acceptance.md have a passing test
 #   make demo-distributed  trains sharded in four processes of two agents, kills one, and goes on in two
-#   make check-opencl  openreg-check on examples/opencl_driver, all three levels; CHECK_SECONDS=2
+#   make check-opencl  openreg-check on examples/opencl_driver, all three levels; CHECK_SECONDS=2 CHECK_ONLY=kernel
 #   make fuzz       random programs against their models: the C API, tensors and dispatcher modes against the CPU; FUZZ_SECONDS=120
 #   make asan tsan  the runtime and its tests under a sanitizer
 #   make sdist-check  installs the sdist with pip, in isolation, and runs the README's first program; ISOLATION=no: without
 #   make clean      removes what was built
 #
 # By hand: slow, or needs what few machines have.
-#   make nightly    test-long, valgrind, race-check, check-mutants, coverage, lint-headers-torch, lint-shim-clang, and ten
-#                   minutes of fuzz
-#   make test-long  the tests marked `long`, which `make test` leaves out
+#   make nightly    test-long, valgrind, race-check, check-mutants, check-opencl, coverage, lint-headers-torch, lint-shim-clang,
+#                   opinfo-captured, and ten minutes of fuzz
+#   make test-long  what `make test` leaves out: test-conformance, and the tests of Python that are marked `long`
+#   make test-conformance  openreg-check on each of the drivers here, and each defect against its checks, where `make test` has a
+#                   sample: after a change of openreg-check, of driver.h or of a driver
 #   make valgrind   the runtime's tests under valgrind: the only check for uninitialised memory
 #   make test-named the tests of Python with the device under another name; NAME=mychip, and options of pytest in NAMED
 #   make race-check the tests of the runtime and of Python under OPENREG_RACES=raise
@@ -36,6 +38,7 @@
 #                   ones lacks, or a known one that passes, is an error; SUITE="--ways nccl --ranks 2 test_ddp_uneven_inputs"
 #   make opinfo     every operator of PyTorch's databases against the CPU, aliased and staged
 #   make opinfo-compiled  the same, higher-order operators and layers compiled by Inductor, against the CPU's; float32
+#   make opinfo-captured  operators and layers in graphs: replays on changed inputs against eager calls, bit for bit
 #   make gpu-check  everything that takes a GPU, with the machine's own torch; status 77 where there is none
 #   make aarch64    the runtime and its tests for 64-bit ARM, under qemu: needs Debian's cross compilers
 #   make wheel      dist/*.whl; TORCH="2.13.0 2.15.0": with a binary part for each of these versions of torch
@@ -68,7 +71,7 @@ RUN_SANITIZED = $(call RUN_CTEST,$(1)) --output-log $(1)/tests.log && \
   ! grep -E '(Address|Leak|Thread|UndefinedBehavior)Sanitizer|: runtime error: ' $(1)/tests.log
 PYTEST_AGAIN = $(if $(RETRY),|| { [ $$? = 1 ] && python -m pytest --last-failed --last-failed-no-failures none --maxfail 1; })
 
-.PHONY: help all build demo demo-distributed quick test test-long test-named race-check client-suites distributed-suite acceptance fuzz opinfo opinfo-compiled nightly check-mutants check-opencl gpu-check bench lint lint-c lint-headers lint-headers-torch lint-shim-clang lint-rooms lint-format lint-python format asan tsan valgrind aarch64 coverage mutate docs wheel wheel-test wheel-test-one check-torch sdist sdist-check clean
+.PHONY: help all build demo demo-distributed quick test test-long test-conformance test-named race-check client-suites distributed-suite acceptance fuzz opinfo opinfo-compiled opinfo-captured nightly check-mutants check-opencl gpu-check bench lint lint-c lint-headers lint-headers-torch lint-shim-clang lint-rooms lint-format lint-python format asan tsan valgrind aarch64 coverage mutate docs wheel wheel-test wheel-test-one check-torch sdist sdist-check clean
 all: build
 
 help:
@@ -114,28 +117,31 @@ $(CLIENTS): requirements-clients.txt $(PACKAGES)
 test: build $(CLIENTS)
 	cmake --build $(BUILD) --parallel $(JOBS)
 	$(call RUN_CTEST,$(BUILD))
-	export OPENREG_BUILD_DIR=$(CURDIR)/$(BUILD); python -m pytest -n $(JOBS) --dist loadfile $(PYTEST_AGAIN)
+	export OPENREG_BUILD_DIR=$(CURDIR)/$(BUILD); python -m pytest -n $(JOBS) --dist loadfile --no-loadscope-reorder $(PYTEST_AGAIN)
 	@command -v clang > /dev/null || echo "make test: left out what needs clang: apt-get install clang"
 	@[ -e /usr/include/clblast_c.h ] || echo "make test: left out what needs CLBlast: apt-get install libclblast-dev"
 
-# Without the tests that take most of the time: of openreg-check against whole drivers, and of the fuzzers.
 ROOM ?= devices
 quick: build
 	cmake --build $(BUILD) --parallel $(JOBS)
-	ctest --test-dir $(BUILD) --output-on-failure --no-tests=error -j $(JOBS) -E 'Check(Conform|Mutants|Wide|Odd|Frozen)Test|fuzz'
+	ctest --test-dir $(BUILD) --output-on-failure --no-tests=error -j $(JOBS) -E 'Check(Conform|Comm)Test|fuzz'
 	OPENREG_BUILD_DIR=$(CURDIR)/$(BUILD) python -m pytest -q -n $(JOBS) tests/python/$(ROOM)
 	ruff check . && ruff format --check .
 	git diff --name-only --diff-filter=d HEAD -- '*.c' '*.h' '*.cc' '*.cpp' | xargs -r clang-format --dry-run -Werror
 
-test-long: build $(CLIENTS)
-	OPENREG_BUILD_DIR=$(CURDIR)/$(BUILD) OPENREG_TEST_LONG=1 python -m pytest -n $(JOBS) --dist loadfile -m long
+test-conformance: $(BUILD)/build.ninja
+	cmake --build $(BUILD) --target check_test --parallel $(JOBS)
+	export OPENREG_TEST_LONG=1; $(call RUN_CTEST,$(BUILD)) --tests-regex '[./]Check[A-Z]'
+
+test-long: build $(CLIENTS) test-conformance
+	OPENREG_BUILD_DIR=$(CURDIR)/$(BUILD) OPENREG_TEST_LONG=1 python -m pytest -n $(JOBS) --dist loadfile --no-loadscope-reorder -m long
 
 NAME ?= mychip
 test-named: build $(CLIENTS)
-	OPENREG_BUILD_DIR=$(CURDIR)/$(BUILD) python tools/named_tests.py $(NAME) -n $(JOBS) --dist loadfile $(NAMED)
+	OPENREG_BUILD_DIR=$(CURDIR)/$(BUILD) python tools/named_tests.py $(NAME) -n $(JOBS) --dist loadfile --no-loadscope-reorder $(NAMED)
 
 # What CI leaves out for its time. tools/valgrind takes the programs that `make test` has built.
-nightly: test-long race-check check-mutants coverage lint-headers-torch lint-shim-clang
+nightly: test-long race-check check-mutants coverage lint-headers-torch lint-shim-clang opinfo-captured $(if $(wildcard /usr/include/clblast_c.h),check-opencl)
 	$(MAKE) --no-print-directory fuzz FUZZ_SECONDS=600
 	tools/valgrind $(BUILD)
 
@@ -150,7 +156,7 @@ distributed-suite: build
 race-check: build $(CLIENTS)
 	cmake --build $(BUILD) --parallel $(JOBS)
 	TEST_OPENREG_RACES=raise $(call RUN_CTEST,$(BUILD)) --label-regex runtime --exclude-regex 'RacesTest|validated'
-	OPENREG_SIM_RACES=raise python -m pytest -n $(JOBS) --dist loadfile --ignore tests/python/races
+	OPENREG_SIM_RACES=raise python -m pytest -n $(JOBS) --dist loadfile --no-loadscope-reorder --ignore tests/python/races
 
 acceptance: build $(CLIENTS)
 	cmake --build $(BUILD) --parallel $(JOBS)
@@ -182,17 +188,21 @@ opinfo-compiled: build
 	  python tests/opinfo/run.py --kind compiled --ways aliased --databases op hop custom module --dtypes float32 \
 	  --samples 1 --jobs $(JOBS) --json opinfo-compiled.json $(COMPILED)
 
+opinfo-captured: build
+	python tests/opinfo/run.py --kind captured --databases op foreach module hop --dtypes float32 bfloat16 complex64 int64 \
+	  --samples 3 --jobs $(JOBS) --json opinfo-captured.json $(CAPTURED)
+
 # A quarter of an hour. The test of the same name meets each defect with its own checks alone.
 check-mutants: $(BUILD)/build.ninja
 	cmake --build $(BUILD) --target check_test --parallel $(JOBS)
-	OPENREG_CHECK_MATRIX=check-mutants.txt $(BUILD)/tests/runtime/check_test --gtest_filter='CheckMutantsTest.*'
+	OPENREG_TEST_LONG=1 OPENREG_CHECK_MATRIX=check-mutants.txt $(BUILD)/tests/runtime/check_test --gtest_filter='CheckMutantsTest.*'
 
 # Two devices of PoCL, each of one thread: kernels are small here. 77: no device.
 CHECK_SECONDS ?= 2
 check-opencl: build
 	$(BUILD_OPENCL)
 	POCL_DEVICES="pthread pthread" OMP_NUM_THREADS=1 \
-	  python -m torch_openreg check $(OPENCL)/libopenreg_opencl.so --level 3 --seed 1 --time $(CHECK_SECONDS)
+	  python -m torch_openreg check $(OPENCL)/libopenreg_opencl.so --level 3 --seed 1 --time $(CHECK_SECONDS) $(if $(CHECK_ONLY),--only $(CHECK_ONLY))
 
 # Sets up nothing: a machine with a GPU has the torch and the CUDA that are to be checked.
 gpu-check:
@@ -284,7 +294,7 @@ coverage: $(PACKAGES)
 	$(CONFIGURE) -B build-coverage $(RUNTIME_ONLY) -DCMAKE_BUILD_TYPE=Debug -DOPENREG_COVERAGE=ON
 	cmake --build build-coverage --parallel $(JOBS)
 	find build-coverage -name '*.gcda' -delete
-	$(call RUN_CTEST,build-coverage)
+	export OPENREG_TEST_LONG=1; $(call RUN_CTEST,build-coverage)
 	gcovr --root . --filter runtime/src --filter runtime/drivers --object-directory build-coverage \
 	  --print-summary --fail-under-line 90
 
@@ -320,7 +330,7 @@ wheel-test-one: $(CLIENTS) $(BUILD)/build.ninja
 	if grep -q '^fake_torch_cuda:' <(cmake --build $(BUILD) --target help); then \
 	  cmake --build $(BUILD) --target fake_torch_cuda --parallel $(JOBS); \
 	fi
-	python tools/wheel_test.py dist/*.whl --build $(BUILD) -n $(JOBS) --dist loadfile $(WHEEL_TEST)
+	python tools/wheel_test.py dist/*.whl --build $(BUILD) -n $(JOBS) --dist loadfile --no-loadscope-reorder $(WHEEL_TEST)
 
 # Needs no environment with that torch.
 check-torch:
@@ -333,6 +343,7 @@ $(DOCS): requirements-docs.txt $(PACKAGES)
 
 docs: build $(DOCS)
 	python tools/figures.py --check
+	python tools/docs.py --check
 	python tools/build_site.py
 
 sdist: $(PACKAGES)

@@ -3,7 +3,7 @@
 
 C headers of the runtime and of the simulated devices as C11; with ``--torch`` those of the shim and of csrc as C++20,
 too, which take minutes and the torch of the Python that runs this. The GPU drivers, which need a vendor's headers, have
-tools/check_gpu_headers.py. The public headers have a test (tests/python/tools/test_source.py).
+tools/check_gpu_headers.py. The public headers are compiled with the tests (tests/runtime/CMakeLists.txt).
 
 Run ``python tools/check_headers.py``: exits with 1 where a header doesn't compile. Names of headers check these alone.
 """

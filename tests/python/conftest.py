@@ -7,6 +7,7 @@ import functools
 import os
 import subprocess
 import sys
+import tempfile
 import textwrap
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -23,9 +24,26 @@ os.environ["OPENREG_PREFERENCES"] = os.devnull
 
 ROOT = Path(__file__).resolve().parents[2]
 
+# Compiled code is kept for the session, for all workers and processes: equal kernels of several tests are built once, in the
+# process that asks for them. What the processor can do is taken from the kernel, where PyTorch asks two interpreters in each
+# process.
+INDUCTOR = {"TORCHINDUCTOR_COMPILE_THREADS": "1", "TORCHINDUCTOR_VEC_ISA_OK": "1"}
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """The workers of xdist are started later, with the variables set here."""
+    if "TORCHINDUCTOR_CACHE_DIR" not in os.environ:
+        folder = tempfile.TemporaryDirectory(prefix="openreg-compiled-", ignore_cleanup_errors=True)
+        os.environ |= {**INDUCTOR, "TORCHINDUCTOR_CACHE_DIR": folder.name}
+        config.add_cleanup(folder.cleanup)
+
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Leaves out what takes minutes and seldom finds anything, unless it is asked for."""
+    """Leaves out what takes minutes and seldom finds anything, unless it is asked for; begins with the files that take longest.
+
+    A file is one worker's (`--dist loadfile --no-loadscope-reorder`): a long one must not be the last.
+    """
+    items.sort(key=lambda item: item.path.parent.name not in ("compile", "tools", "training"))
     if os.environ.get("OPENREG_TEST_LONG") != "1":
         for item in items:
             if item.get_closest_marker("long") is not None:

@@ -25,25 +25,35 @@ from types import ModuleType
 from typing import Any
 
 # What a program may be given and still be forked: the rest is read before or while torch is imported.
-READ_LATER = ("OPENREG_", "PYTEST_", "PYTHONPATH", "XDG_CONFIG_HOME")
+READ_LATER = ("OPENREG_", "PYTEST_", "PYTHONPATH", "XDG_CONFIG_HOME", "FAKE_GPU_", "TORCHINDUCTOR_", "TRITON_")
 
 # Leaves no name in the module __main__.
 START = (
     f"__import__('sys').path.insert(1, {str(Path(__file__).resolve().parent)!r}); "
-    "__import__('torch'); __import__('warm_interpreter').serve()"
+    "__import__('warm_interpreter').load({libraries!r}); __import__('torch'); __import__('warm_interpreter').serve()"
 )
 
 
 class WarmInterpreter:
-    """The interpreter of one worker of pytest, from the first program on. Not for several threads at once."""
+    """The interpreter of one worker of pytest, from the first program on. Not for several threads at once.
 
-    def __init__(self) -> None:
+    Args:
+        libraries: What is loaded before torch.
+        environment: Variables of every program, beside those of this process.
+    """
+
+    def __init__(self, libraries: Sequence[str] = (), environment: Mapping[str, str] | None = None) -> None:
         self._server: subprocess.Popen[str] | None = None
-        self._own = {name: value for name, value in os.environ.items() if not name.startswith(READ_LATER)}
+        self._libraries = list(libraries)
+        self._own = self._read_early({**os.environ, **(environment or {})})
+
+    @staticmethod
+    def _read_early(environment: Mapping[str, str]) -> dict[str, str]:
+        return {name: value for name, value in environment.items() if not name.startswith(READ_LATER)}
 
     def fits(self, environment: Mapping[str, str]) -> bool:
         """Whether a program with these variables finds what it would in an interpreter of its own."""
-        return {name: value for name, value in environment.items() if not name.startswith(READ_LATER)} == self._own
+        return self._read_early(environment) == self._own
 
     def run(
         self, code: str, environment: Mapping[str, str], cwd: Path | None, timeout: float
@@ -56,7 +66,7 @@ class WarmInterpreter:
         """
         if self._server is None:
             self._server = subprocess.Popen(
-                [sys.executable, "-c", START],
+                [sys.executable, "-c", START.format(libraries=self._libraries)],
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 env=self._own | {"TORCH_DEVICE_BACKEND_AUTOLOAD": "0"},
@@ -91,6 +101,12 @@ class WarmInterpreter:
 
 
 # ------------------------------------------------------------------------------------------------------ the interpreter
+
+
+def load(libraries: Sequence[str]) -> None:
+    """Loads libraries as a program that begins with them does."""
+    for library in libraries:
+        ctypes.CDLL(library)
 
 
 class _LoadedTorch(importlib.abc.MetaPathFinder, importlib.abc.Loader):

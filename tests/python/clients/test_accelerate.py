@@ -197,6 +197,7 @@ with open(f"{sys.argv[1]}.{rank}", "w") as file:
 
 
 # `accelerate launch script.py` (the module behind that command) with the device in the environment
+@pytest.mark.long
 def test_accelerate_launch(script: Any, tmp_path: Path) -> None:
     launcher = ("-m", "accelerate.commands.launch", "--num_processes=1", "--num_machines=1", "--dynamo_backend=no")
     report = str(tmp_path / "report")
@@ -206,6 +207,7 @@ def test_accelerate_launch(script: Any, tmp_path: Path) -> None:
 
 
 # two processes that torchrun starts: gradients are averaged over gloo, as on the CPU; cpu=True names that transport
+@pytest.mark.long
 def test_two_processes_equal_two_on_the_cpu(script: Any, tmp_path: Path) -> None:
     launcher = ("-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2")
     found = {}

@@ -30,7 +30,7 @@ print(transformers.pipeline("text-generation", spread, tokenizer=tokenizer).devi
 
 
 # nothing in the program names openreg; a map of layers is where a pipeline's first layer is
-@pytest.mark.parametrize("first", ["import torch", "import transformers"])
+@pytest.mark.parametrize("first", [pytest.param("import torch", marks=pytest.mark.long), "import transformers"])
 def test_libraries_take_the_device(script: Any, first: str) -> None:
     pytest.importorskip("sentence_transformers")
     done = script(ALL.format(first=first), OPENREG_CONTRIB="1")
@@ -70,7 +70,11 @@ with open(f"{sys.argv[1]}.{rank}", "w") as file:
 
 
 # as many processes as were asked for, each on a device of its own; states are read there
-@pytest.mark.parametrize("setting", [{"OPENREG_CONTRIB": "accelerate"}, {"OPENREG_AS_CUDA": "1"}], ids=str)
+@pytest.mark.parametrize(
+    "setting",
+    [{"OPENREG_CONTRIB": "accelerate"}, pytest.param({"OPENREG_AS_CUDA": "1"}, marks=pytest.mark.long)],
+    ids=str,
+)
 def test_accelerate_launch_starts_all_processes(script: Any, tmp_path: Path, setting: dict[str, str]) -> None:
     pytest.importorskip("accelerate")
     command = "import sys, torchvision_operators; from accelerate.commands import launch; launch.main()"

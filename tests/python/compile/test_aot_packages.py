@@ -308,7 +308,8 @@ assert [str(t.device) for t in made] == ["openreg:1", "openreg:0"], made
 """
 
 
-@pytest.mark.parametrize("staged", [False, pytest.param(True, marks=pytest.mark.long)])
+@pytest.mark.long
+@pytest.mark.parametrize("staged", [False, True])
 def test_results_on_another_device(python: Program, staged: bool) -> None:
     python(OTHER_DEVICE, timeout=400, **({"OPENREG_OPERATORS": "staged"} if staged else {}))
 

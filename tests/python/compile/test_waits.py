@@ -76,7 +76,8 @@ def test_waits_come_behind_kernels(training: bool) -> None:
 
 
 # the same in C++
-@pytest.mark.parametrize("training", [pytest.param(False, marks=pytest.mark.long), True])
+@pytest.mark.long
+@pytest.mark.parametrize("training", [False, True])
 def test_waits_come_behind_kernels_in_cpp(python: Program, training: bool) -> None:
     program = f"""
 import sys

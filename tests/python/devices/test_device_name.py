@@ -299,8 +299,8 @@ def test_files_go_between_names(python: Any, tmp_path: Path) -> None:
             assert out.stdout.split() == [device, "3.0"]
 
 
-# folders of torch.distributed.checkpoint, of a model that FSDP2 has sharded and of its optimizer: each of three programs
-# loads what the one before it has saved under another name
+# folders of torch.distributed.checkpoint, of a model that FSDP2 has sharded and of its optimizer: the second program
+# loads what the first has saved under another name
 def test_sharded_checkpoints_go_between_names(python: Any, tmp_path: Path) -> None:
     code = """
         import torch, torch.distributed as dist, torch.distributed.checkpoint as dcp
@@ -328,15 +328,17 @@ def test_sharded_checkpoints_go_between_names(python: Any, tmp_path: Path) -> No
         dist.destroy_process_group()
     """
     outcomes, before = [], None
-    for number, name in enumerate(("openreg", "mychip", "openreg")):
+    for number, name in enumerate(("openreg", "mychip")):
         after = str(tmp_path / str(number))
         program = code.format(name, before, after, str(tmp_path / f"store{number}"))
         outcomes.append(python(program, OPENREG_DEVICE_NAME=name).stdout)
         before = after
-    assert outcomes[0].startswith("[") and outcomes == [outcomes[0]] * 3
+    assert outcomes[0].startswith("[") and outcomes == [outcomes[0]] * 2
 
 
-@pytest.mark.parametrize("backend", ["aot_eager", "inductor", "mychip"])
+@pytest.mark.parametrize(
+    "backend", ["inductor", *(pytest.param(other, marks=pytest.mark.long) for other in ("aot_eager", "mychip"))]
+)
 def test_compiles(python: Any, backend: str) -> None:
     out = python(
         f"""

@@ -108,7 +108,7 @@ def test_ranks_end_well(ranks: list[dict[str, Any]]) -> None:
     assert_ended_well(ranks)
 
 
-ranks = fixture_of(__file__)
+ranks = fixture_of(__file__, "auto", "staged")
 
 if __name__ == "__main__":
     CHECKS.main()

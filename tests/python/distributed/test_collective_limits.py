@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 import torch
 import torch.distributed as dist
-from two_ranks import WORLD, Checks, assert_ended_well, assert_passed, fixture_of, reports_of
+from two_ranks import NIGHTLY_STAGED, WORLD, Checks, assert_ended_well, assert_passed, fixture_of, reports_of
 
 CHECKS = Checks("gloo")
 check = CHECKS.check("gloo")
@@ -234,7 +234,7 @@ def test_calls_that_are_compared(tmp_path: Path) -> None:
     assert_ended_well(reports)
 
 
-ranks = fixture_of(__file__)
+ranks = fixture_of(__file__, "auto", NIGHTLY_STAGED)
 
 
 # acceptance 5.9
@@ -248,7 +248,7 @@ def test_ranks_end_well(ranks: list[dict[str, Any]]) -> None:
 
 
 # a group that there are no descriptors for: the error says the limit and what to raise, wherever gloo noticed
-@pytest.mark.parametrize("left", [2, 4, 6])
+@pytest.mark.parametrize("left", [2, *(pytest.param(n, marks=pytest.mark.long) for n in (4, 6))])
 def test_too_few_descriptors(left: int) -> None:
     program = """
 import os, resource, sys, torch, torch.distributed as dist

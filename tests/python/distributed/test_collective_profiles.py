@@ -10,7 +10,7 @@ import pytest
 import torch
 import torch.distributed as dist
 from torch.autograd import DeviceType, profiler, profiler_legacy
-from two_ranks import Checks, assert_ended_well, assert_passed, fixture_of
+from two_ranks import NIGHTLY_STAGED, Checks, assert_ended_well, assert_passed, fixture_of
 
 CHECKS = Checks("gloo")
 check = CHECKS.check("gloo")
@@ -99,7 +99,7 @@ def collectives_of_the_cpu(rank: int, device: torch.device) -> None:
     assert len(named(profiled, "gloo:all_reduce")) == 10
 
 
-ranks = fixture_of(__file__)
+ranks = fixture_of(__file__, "auto", NIGHTLY_STAGED)
 
 
 @pytest.mark.parametrize("name", list(CHECKS.names()))

@@ -272,7 +272,7 @@ SETTINGS = {
 }
 
 
-@pytest.fixture(scope="module", params=list(SETTINGS))
+@pytest.fixture(scope="module", params=["as they come", "under a seed", pytest.param("staged", marks=pytest.mark.long)])
 def ranks(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, Any]]:
     return reports_of(__file__, tmp_path_factory.mktemp("ranks"), **SETTINGS[request.param])
 

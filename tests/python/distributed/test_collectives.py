@@ -878,7 +878,7 @@ def distributed_tensors(rank: int, device: torch.device) -> None:
     assert torch.equal(sharded.redistribute(mesh, [Replicate()]).to_local().cpu(), whole)
 
 
-ranks = fixture_of(__file__)
+ranks = fixture_of(__file__, "auto", "staged")
 
 
 # acceptance 5.9: each collective, and what is built on them, in two processes

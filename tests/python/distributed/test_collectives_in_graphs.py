@@ -15,7 +15,7 @@ import pytest
 import torch
 import torch.distributed as dist
 from torch import nn
-from two_ranks import WORLD, Checks, assert_ended_well, assert_passed, fixture_of
+from two_ranks import NIGHTLY_STAGED, WORLD, Checks, assert_ended_well, assert_passed, fixture_of
 
 pytestmark = pytest.mark.skipif(
     not hasattr(torch._C, "_acceleratorGraph"), reason="PyTorch has graphs of accelerators since 2.13"
@@ -260,7 +260,7 @@ def sharded_tensors(rank: int, device: torch.device) -> None:
         torch.testing.assert_close(out.clone(), work())
 
 
-ranks = fixture_of(__file__, "driver")
+ranks = fixture_of(__file__, "auto", NIGHTLY_STAGED, "driver")
 
 
 @pytest.mark.parametrize("name", list(CHECKS.names()))

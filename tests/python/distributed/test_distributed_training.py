@@ -16,7 +16,7 @@ import torch
 import torch.distributed as dist
 from torch import nn
 from torch.testing import assert_close
-from two_ranks import WORLD, Checks, assert_ended_well, assert_passed, fixture_of
+from two_ranks import NIGHTLY_STAGED, WORLD, Checks, assert_ended_well, assert_passed, fixture_of
 
 CHECKS = Checks("")
 check = CHECKS.check
@@ -226,7 +226,7 @@ def where_pytorch_has_no_place(rank: int, device: torch.device) -> None:
         _symmetric_memory.empty(4, device=device)
 
 
-ranks = fixture_of(__file__)
+ranks = fixture_of(__file__, "auto", NIGHTLY_STAGED)
 
 
 # acceptance 5.9: what training with several processes asks of the device, in two processes

@@ -352,7 +352,7 @@ def run_ranks(folder: Path, **environment: str) -> list[dict[str, Any]]:
     return reports_of(__file__, folder, FAKE_GPU_NCCL_DELAY_US="20000", **fake_nccl(), **environment)
 
 
-@pytest.mark.parametrize("count", [3, 4])
+@pytest.mark.parametrize("count", [3, pytest.param(4, marks=pytest.mark.long)])
 def test_more_ranks(count: int) -> None:
     kept = {key: value for key, value in os.environ.items() if not key.startswith(("OPENREG_", "TORCH_DISTRIBUTED_"))}
     settings = {"OPENREG_PREFERENCES": os.devnull, "OMP_NUM_THREADS": "1", "FAKE_GPU_DEVICES": str(count)}

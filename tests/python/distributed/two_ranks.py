@@ -154,20 +154,24 @@ def fake_nccl() -> dict[str, str]:
     return {"OPENREG_DRIVER_LIBRARIES": f"cuda:{library}", "OPENREG_DRIVERS": "cuda", "OPENREG_COMM": "1"}
 
 
-def fixture_of(program: str, *more: str) -> Any:
-    """Makes the fixture `ranks` of a file: what each rank of its pair reports, with operators as they are, and staged.
+def fixture_of(program: str, *ways: Any) -> Any:
+    """Makes the fixture `ranks` of a file: what each rank of its pair reports.
 
     Args:
         program: The file.
-        more: "driver": also with the collectives of a driver.
+        ways: "auto": with operators as they are; "staged": on copies of the host; "driver": with the collectives of a driver.
     """
 
-    @pytest.fixture(scope="module", params=["auto", "staged", *more], name="ranks")
+    @pytest.fixture(scope="module", params=ways, name="ranks")
     def ranks(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, Any]]:
         variables = fake_nccl() if request.param == "driver" else {"OPENREG_OPERATORS": request.param}
         return reports_of(program, tmp_path_factory.mktemp("ranks"), **variables)
 
     return ranks
+
+
+# Where operators run makes no difference to these.
+NIGHTLY_STAGED = pytest.param("staged", marks=pytest.mark.long)
 
 
 def assert_passed(reports: list[dict[str, Any]], name: str) -> None:

@@ -2,7 +2,7 @@
 """Programs on the CUDA driver over a fake of CUDA's runtime, with and without a stand-in for PyTorch's library for CUDA.
 
 Both are built beside the C++ tests (tests/drivers/gpu, tests/shim/fake_torch_cuda.cc). The stand-in has to be in the
-process before PyTorch is, so each program has a process of its own.
+process before PyTorch is, so each program has a process of its own: forked from an interpreter that has both.
 """
 
 from __future__ import annotations
@@ -11,11 +11,12 @@ import os
 import subprocess
 import sys
 import textwrap
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
+from warm_interpreter import WarmInterpreter
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[3] / "tools"))
 
@@ -84,17 +85,38 @@ def torch_cuda(root: Path, driver_environment: dict[str, str]) -> dict[str, str]
     return {"FAKE_TORCH_CUDA": str(built(root, "shim/libtorch_cuda.so"))}
 
 
+_warm: dict[str | None, WarmInterpreter] = {}
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _interpreters() -> Iterator[None]:
+    yield
+    for interpreter in _warm.values():
+        interpreter.close()
+
+
+def warm(environment: dict[str, str]) -> WarmInterpreter:
+    """The interpreter with the stand-in of these variables, or with none."""
+    stand_in = environment.get("FAKE_TORCH_CUDA")
+    if stand_in not in _warm:
+        folder = Path(environment["TORCH_LIBRARIES"])
+        libraries = [str(folder / "libc10.so"), str(folder / "libtorch_cpu.so"), stand_in] if stand_in else []
+        names = ("FAKE_TORCH_CUDA", "FAKE_TORCH_CUDA_DRIVER", "TORCH_LIBRARIES")
+        _warm[stand_in] = WarmInterpreter(libraries, {n: environment[n] for n in names if n in environment})
+    return _warm[stand_in]
+
+
 def run_program(code: str, environment: dict[str, str], timeout: float = 240) -> subprocess.CompletedProcess[str]:
     """Runs code after START; a status other than 0 fails the test."""
     inherited = {k: v for k, v in os.environ.items() if not k.startswith(("OPENREG_", "FAKE_", "PYTEST_"))}
-    done = subprocess.run(
-        [sys.executable, "-c", START + textwrap.dedent(code)],
-        env={**inherited, "OPENREG_PREFERENCES": os.devnull, **environment},
-        capture_output=True,
-        text=True,
-        timeout=timeout,
-        check=False,
-    )
+    variables = {**inherited, "OPENREG_PREFERENCES": os.devnull, **environment}
+    code = START + textwrap.dedent(code)
+    interpreter = warm(environment)
+    if interpreter.fits(variables):
+        done = interpreter.run(code, variables, None, timeout)
+    else:
+        command = [sys.executable, "-c", code]
+        done = subprocess.run(command, env=variables, capture_output=True, text=True, timeout=timeout, check=False)
     assert done.returncode == 0, f"status {done.returncode}\n{done.stdout[-6000:]}\n{done.stderr[-6000:]}"
     return done
 
@@ -125,8 +147,6 @@ def triton_gpu(driver_environment: dict[str, str], torch_cuda: dict[str, str], r
         "FAKE_LIBCUDA": str(libcuda),
         "TRITON_LIBCUDA_PATH": str(libcuda.parent),
         "TRITON_CACHE_DIR": str(tmp_path / "triton"),
-        "TORCHINDUCTOR_CACHE_DIR": str(tmp_path / "inductor"),
-        "TORCHINDUCTOR_COMPILE_THREADS": "1",
         "TORCHINDUCTOR_USE_STATIC_CUDA_LAUNCHER": "0",  # PyTorch's own launcher is in its library for CUDA
     }
 

@@ -313,7 +313,9 @@ def test_a_device_side_assert_is_an_error(gpu: Program) -> None:
 
 
 # each fused kernel that a GPU may choose, with gradients, with and without a mask
-@pytest.mark.parametrize("kernel", ["flash", "efficient", "cudnn", "math"])
+@pytest.mark.parametrize(
+    "kernel", ["flash", *(pytest.param(other, marks=pytest.mark.long) for other in ("efficient", "cudnn", "math"))]
+)
 def test_each_attention_kernel_gives_gradients(gpu: Program, kernel: str) -> None:
     gpu(
         """
@@ -571,7 +573,9 @@ def test_recurrent_layers(gpu: Program) -> None:
 
 # the operator and training suites, whole, by the kernels of the GPU
 @pytest.mark.slow
-@pytest.mark.parametrize("suite", ["operators/test_operators.py", "training/test_training.py"])
+@pytest.mark.parametrize(
+    "suite", [pytest.param("operators/test_operators.py", marks=pytest.mark.long), "training/test_training.py"]
+)
 def test_the_suites_pass(gpu: Program, root: Path, suite: str) -> None:
     done = gpu(
         f"""

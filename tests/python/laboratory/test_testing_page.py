@@ -49,6 +49,7 @@ def test_green_without_a_gpu(repository: Path) -> None:
 
 
 # without its wait the example is often green; under a seed it reads old data, each time, and the race detector names both lines
+@pytest.mark.long
 def test_a_missing_wait(repository: Path) -> None:
     source = repository / "pipeline.py"
     line = "            torch.cuda.current_stream(self.device).wait_stream(self.stream)\n"

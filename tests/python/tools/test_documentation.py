@@ -142,14 +142,3 @@ def test_c(block: Block, tmp_path: Path) -> None:
         cwd=tmp_path,
     )
     subprocess.run([tmp_path / "program"], check=True)
-
-
-# each header is explained by one row
-def test_headers() -> None:
-    named = re.findall(r"\(\.\./runtime/include/openreg/(\w+\.h)\)", (ROOT / "docs/c-api.md").read_text())
-    assert sorted(named) == sorted(path.name for path in (ROOT / "runtime/include/openreg").glob("*.h"))
-
-
-# the page of figures shows the committed run (after a change: python tools/figures.py)
-def test_figures_are_fresh() -> None:
-    subprocess.run([sys.executable, str(ROOT / "tools/figures.py"), "--check"], check=True)

@@ -80,7 +80,8 @@ def run(venv: Path, code: str, **environment: str) -> str:
         text=True,
         check=False,
         cwd=venv,
-        env={k: v for k, v in os.environ.items() if not k.startswith(("OPENREG_", "PYTHONPATH"))} | environment,
+        env={k: v for k, v in os.environ.items() if not k.startswith(("OPENREG_", "PYTHONPATH", "TORCHINDUCTOR_"))}
+        | environment,
     )
     assert done.returncode == 0, done.stdout + done.stderr
     return done.stdout
@@ -312,7 +313,8 @@ def test_a_vendors_environment(vendors: Path) -> None:
     assert "bytes of mychip:0" in run(vendors, demo.replace("sys.exit(main())", "assert main() == 0"))
 
 
-# there a function is compiled, too, and ranks communicate
+# there a function is compiled, too, with PyTorch's own settings, and ranks communicate
+@pytest.mark.long
 def test_more_in_a_vendors_environment(vendors: Path) -> None:
     out = run(
         vendors,
@@ -471,7 +473,7 @@ def test_pkg_config(installed: Path, tmp_path: Path) -> None:
 
 
 # a third party compiles a driver against an installed wheel, and it becomes a device of torch
-@pytest.mark.parametrize("way", ["root", "dir"])
+@pytest.mark.parametrize("way", ["root", pytest.param("dir", marks=pytest.mark.long)])
 def test_third_party_driver(installed: Path, tmp_path: Path, way: str) -> None:
     cmake = shutil.which("cmake") or str(Path(sys.executable).parent / "cmake")
     (tmp_path / "third.c").write_text(DRIVER)

@@ -1,12 +1,11 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""The sources and libraries themselves: quoted parts, exported symbols, headers that compile."""
+"""The sources and libraries themselves: quoted parts, exported symbols, variables."""
 
 from __future__ import annotations
 
 import re
 import shutil
 import subprocess
-import sys
 import sysconfig
 from pathlib import Path
 
@@ -68,33 +67,6 @@ def test_variables_of_the_runtime(root: Path) -> None:
         assert "_" not in name or f'"OPENREG_{name}"' in reserved or f'"OPENREG_{name}_' in reserved, name
 
 
-_SOURCE_SUFFIXES = (".c", ".h", ".cc", ".cpp", ".py", ".pyi", ".cmake", ".cmake.in", ".toml")
-_SOURCE_NAMES = ("CMakeLists.txt", "Makefile")
-
-
-def _is_source(path: Path) -> bool:
-    if path.name.endswith(_SOURCE_SUFFIXES) or path.name in _SOURCE_NAMES:
-        return True
-    with path.open("rb") as file:
-        return file.read(2) == b"#!"
-
-
-# each source file says under which licence it may be used, in its first line or right below "#!"
-def test_every_source_names_its_licence(root: Path) -> None:
-    if not (root / ".git").exists():
-        pytest.skip("not a checkout of git: which files belong to the project is not known")
-    listed = subprocess.run(["git", "ls-files"], capture_output=True, text=True, check=True, cwd=root).stdout
-    sources = [path for name in listed.splitlines() if (path := root / name).is_file() and _is_source(path)]
-    assert len(sources) > 300, "git ls-files names too few sources"
-    without = []
-    for path in sources:
-        lines = path.read_text(encoding="utf-8").splitlines()[:2]
-        first = lines[1:] if lines[:1] and lines[0].startswith("#!") else lines[:1]
-        if not first or "SPDX-License-Identifier: BSD-3-Clause" not in first[0]:
-            without.append(str(path.relative_to(root)))
-    assert without == []
-
-
 # acceptance 4.23
 def test_every_marker_is_there(root: Path) -> None:
     found = quoted(root)
@@ -143,41 +115,14 @@ def test_runtime_links_only_the_c_library() -> None:
     }
 
 
-HEADERS = sorted(path.name for path in (Path(torch_openreg.config.include_dir()) / "openreg").glob("*.h"))
-
-
 def test_every_header_is_installed(root: Path) -> None:
-    assert sorted(path.name for path in (root / "runtime/include/openreg").glob("*.h")) == HEADERS
-
-
-@pytest.mark.parametrize("header", HEADERS)
-@pytest.mark.parametrize(
-    ("compiler", "flags", "suffix"),
-    [
-        ("gcc", ["-std=c11"], "c"),
-        ("gcc", ["-std=gnu11"], "c"),
-        ("g++", ["-std=c++17"], "cpp"),
-        ("g++", ["-std=c++20"], "cpp"),
-        ("clang", ["-std=c11"], "c"),
-        ("clang++", ["-std=c++17"], "cpp"),
-    ],
-)
-def test_headers_compile_alone(tmp_path: Path, header: str, compiler: str, flags: list[str], suffix: str) -> None:
-    if shutil.which(compiler) is None:
-        pytest.skip(f"no {compiler}")
-    source = tmp_path / f"alone.{suffix}"
-    source.write_text(f"#include <openreg/{header}>\nint main(void) {{ return 0; }}\n")
-    subprocess.run(
-        [
-            *(compiler, *flags, "-Wall", "-Wextra", "-Wpedantic", "-Werror", "-fsyntax-only"),
-            *("-I", torch_openreg.config.include_dir(), str(source)),
-        ],
-        check=True,
-    )
+    installed = Path(torch_openreg.config.include_dir(), "openreg")
+    wanted = [path.name for path in (root / "runtime/include/openreg").glob("*.h")]
+    assert sorted(wanted) == sorted(path.name for path in installed.glob("*.h"))
 
 
 # the bindings in C are C11 without warnings
-@pytest.mark.parametrize("compiler", ["gcc", "clang"])
+@pytest.mark.parametrize("compiler", ["gcc"])
 def test_c_bindings_compile_without_warnings(root: Path, compiler: str) -> None:
     if shutil.which(compiler) is None:
         pytest.skip(f"no {compiler}")
@@ -200,51 +145,3 @@ def test_c_bindings_compile_without_warnings(root: Path, compiler: str) -> None:
         ],
         check=True,
     )
-
-
-# what the documentation quotes is what the sources say (after a change: python tools/docs.py)
-def test_documentation_is_fresh(root: Path) -> None:
-    subprocess.run([sys.executable, str(root / "tools" / "docs.py"), "--check"], check=True, cwd=root)
-
-
-def anchors(page: Path) -> set[str]:
-    """The names that links into a page of Markdown may end in."""
-    headings = re.findall(r"^#{1,6} (.+)$", page.read_text(encoding="utf-8"), re.MULTILINE)
-    return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
-
-
-# links between pages, and from pages into the tree, lead somewhere
-def test_links_of_the_documentation(root: Path) -> None:
-    pages = [*root.glob("*.md"), *(root / "docs").glob("*.md"), *(root / "examples").rglob("*.md")]
-    assert len(pages) > 20
-    broken = []
-    for page in pages:
-        text = re.sub(r"```.*?```|`[^`\n]*`", "", page.read_text(encoding="utf-8"), flags=re.DOTALL)
-        for target in re.findall(r"\]\(([^)\s]+)\)", text):
-            name, _, anchor = target.partition("#")
-            there = (page.parent / name).resolve() if name else page
-            if target.startswith(("https://", "mailto:")):
-                continue
-            if not there.exists() or (anchor and anchor not in anchors(there)):
-                broken.append(f"{page.relative_to(root)}: {target}")
-    assert broken == []
-
-
-# every page of docs/ is in its index
-def test_the_index_of_the_documentation_is_complete(root: Path) -> None:
-    index = (root / "docs" / "README.md").read_text(encoding="utf-8")
-    pages = {page.name for page in (root / "docs").glob("*.md")} - {"README.md"}
-    assert {page for page in pages if f"]({page})" not in index} == set()
-
-
-# files that the pages for those who work on the project name exist: "memory/cache.c" may leave out the folders above
-def test_files_that_the_documentation_names(root: Path) -> None:
-    if not (root / ".git").exists():
-        pytest.skip("not a checkout of git: which files belong to the project is not known")
-    listed = subprocess.run(["git", "ls-files"], capture_output=True, text=True, check=True, cwd=root).stdout.split()
-    missing = []
-    for page in ("ARCHITECTURE.md", "CONTRIBUTING.md", "docs/operators.md", "docs/distributed.md"):
-        for name in re.findall(r"`([\w./]+\.(?:c|h|cpp|py))`", (root / page).read_text(encoding="utf-8")):
-            if not any(f"/{path}".endswith(f"/{name}") for path in listed):
-                missing.append(f"{page}: {name}")
-    assert missing == []

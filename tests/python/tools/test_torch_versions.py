@@ -22,37 +22,6 @@ def minor(number: int) -> str:
 FIRST, LAST = (int(version.removeprefix("2.")) for version in (MINORS[0], MINORS[-1]))
 
 
-# the front pages name the first and the last of the list, and there is no gap in it
-def test_front_pages() -> None:
-    assert [minor(number) for number in range(FIRST, LAST + 1)] == MINORS
-    for page in ("README.md", "CHANGELOG.md", "docs/site/index.md"):
-        assert f"torch {MINORS[0]} to {MINORS[-1]}" in (ROOT / page).read_text(), page
-
-
-# the page of versions has a row for each, and says that all below and above are not supported
-def test_page_of_versions() -> None:
-    page = (ROOT / "docs/torch-versions.md").read_text()
-    table = page[page.index("## What is supported") : page.index("`OPENREG_TORCH_MINORS`")]
-    rows = [[cell.strip() for cell in line.split("|")[1:-1]] for line in table.splitlines() if line.startswith("| ")]
-    status = {name: row[1] for row in rows[1:] for name in row[0].split(", ")}
-    assert [name for name, text in status.items() if text == "supported"] == MINORS
-    assert status[f"{minor(FIRST - 1)} and older"].startswith("not supported")
-    assert status["newer"].startswith("not supported")
-    pinned = re.search(r"^torch==(2\.\d+)", (ROOT / "requirements-dev.txt").read_text(), re.MULTILINE)
-    assert pinned is not None
-    assert next(row for row in rows if row[0] == pinned[1])[2].startswith("every test, at each change")
-
-
-# no page speaks of an older version as of one that could be used
-def test_no_page_speaks_of_others() -> None:
-    found = []
-    for page in [*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")]:
-        if page.name != "torch-versions.md":
-            named = re.findall(r"[Tt]orch (?:(?:up to|before|since) )?2\.(\d+)", page.read_text(encoding="utf-8"))
-            found += [f"{page.name}: torch 2.{number}" for number in named if int(number) < FIRST]
-    assert found == []
-
-
 # the requirement of the sdist, which a resolver reads, whatever torch is here
 def test_requirement_of_the_sdist(tmp_path: Path) -> None:
     # The functions of setup.py alone.

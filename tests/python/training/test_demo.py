@@ -46,7 +46,7 @@ def test_two_devices(demo: ModuleType) -> None:
 
 
 # the whole program, as `make demo` runs it: in a process whose settings of PyTorch no other test has changed
-@pytest.mark.slow
+@pytest.mark.long
 def test_the_program(root: Path, tmp_path: Path) -> None:
     done = subprocess.run(
         [sys.executable, str(root / "examples" / "train_digits.py"), "--output", str(tmp_path)],

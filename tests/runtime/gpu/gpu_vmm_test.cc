@@ -631,7 +631,7 @@ TEST_P(FakeGpuGrowing, Threads) {
     threads.emplace_back([number, &wrong, &reasons] {
       std::mt19937 random(static_cast<unsigned>(number));
       const int32_t own = number % 2;
-      for (int step = 0; step < 60; ++step) {
+      for (int step = 0; step < 30; ++step) {
         void* here = nullptr;
         void* there = nullptr;
         const size_t size = 4096 + random() % (3 * kMib);

@@ -337,7 +337,7 @@ TEST_F(TraceTest, ThreadsAndStops) {
     });
   }
   size_t total = 0;
-  for (int i = 0; i < 20; ++i) {
+  for (int i = 0; i < 8; ++i) {
     const size_t before = total;
     start();
     // A machine under load may take its time over ten records.
@@ -348,7 +348,7 @@ TEST_F(TraceTest, ThreadsAndStops) {
   }
   ends = true;
   for (auto& thread : threads) thread.join();
-  EXPECT_GE(total, 200u);
+  EXPECT_GE(total, 80u);
   std::set<uint64_t> tags;
   for (const auto& told : told()) EXPECT_TRUE(tags.insert(told.record.tag).second) << "told twice";
 }
