@@ -356,5 +356,5 @@ sdist-check: $(PACKAGES)
 	python tools/sdist_check.py $(if $(filter no,$(ISOLATION)),--no-isolation)
 
 clean:
-	rm -rf build build-* dist python/*.egg-info bench.json opinfo.json opinfo-compiled.json distributed-suite.json gpu-check.json demo-output
+	rm -rf build build-* dist python/*.egg-info bench.json opinfo.json opinfo-compiled.json opinfo-captured.json distributed-suite.json gpu-check.json demo-output
 	cd python/torch_openreg && rm -rf bin include lib share _build_info.py *.so

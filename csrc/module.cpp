@@ -45,7 +45,7 @@ PyObject* _init(PyObject* /*self*/, PyObject* /*unused*/) {
 // Has steps of optimizers that can't be captured say so.
 void watch_optimizers() {
   const pybind11::gil_scoped_acquire gil;
-  pybind11::module_::import("torch_openreg.openreg.graphs").attr("_watch_optimizers")();
+  pybind11::module_::import("torch_openreg.openreg.graphs").attr("_prepare_first_graph")();
 }
 
 PyObject* _requireInit(PyObject* /*self*/, PyObject* /*unused*/) {

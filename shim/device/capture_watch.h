@@ -3,6 +3,7 @@
 // first graph: until then there is no watch, and every question costs one load.
 #pragma once
 
+#include <ATen/core/Generator.h>
 #include <ATen/core/Tensor.h>
 #include <c10/core/Device.h>
 #include <c10/macros/Macros.h>
@@ -24,6 +25,7 @@ struct CapturedCall {
   std::vector<at::Tensor> tensors; // that it uses
   // Asked at once for what each replay calls in its thread, with the tensors as the graph holds them.
   std::function<std::function<void()>(const std::vector<at::Tensor>&)> bind;
+  bool is_local = true; // no other process takes part: it is called in the capture, too, and undone
 };
 
 // Any thread. `call` is the name of the call for the message of an error, which is a c10::Error and ends the capture.
@@ -42,9 +44,14 @@ class CaptureWatch {
   virtual bool record(openreg_event event, DeviceIndex device, openreg_stream stream) = 0;
   // True where the event or the stream is part of a capture: the stream is then, too. Else false.
   virtual bool wait(openreg_event event, DeviceIndex device, openreg_stream stream) = 0;
-  // True where the stream is captured: the call is part of that, and not made now. Else false.
+  // True where the stream is captured: the call is part of that. Else false.
   virtual bool add_call(DeviceIndex device, openreg_stream stream, CapturedCall call) = 0;
   virtual void forget(openreg_event event) noexcept = 0; // it is destroyed
+
+  // Of a generator whose device's current stream is captured: each replay notes its own state where the capture got one, and
+  // goes back to that where the capture sets what it got. A state from elsewhere is refused.
+  virtual void got_state(c10::GeneratorImpl& generator, const c10::TensorImpl& state) = 0;
+  virtual void set_state(c10::GeneratorImpl& generator, const c10::TensorImpl& state) = 0;
 
  protected:
   ~CaptureWatch() = default;

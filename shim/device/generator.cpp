@@ -136,7 +136,9 @@ uint64_t OpenRegGeneratorImpl::seed() {
 
 void OpenRegGeneratorImpl::set_state(const c10::TensorImpl& new_state) {
   at::detail::check_rng_state(new_state);
-  check_not_captured(device().index(), "setting the state of a generator");
+  if (auto* const watch = capture_watch()) {
+    watch->set_state(*this, new_state);
+  }
   if (auto generator = drawn_from_gpu()) {
     const std::lock_guard<std::mutex> lock(generator->mutex());
     generator->unsafeGetGeneratorImpl()->set_state(new_state);
@@ -163,6 +165,14 @@ void OpenRegGeneratorImpl::set_state(const c10::TensorImpl& new_state) {
 }
 
 c10::intrusive_ptr<c10::TensorImpl> OpenRegGeneratorImpl::get_state() const {
+  auto state = state_now();
+  if (auto* const watch = capture_watch()) {
+    watch->got_state(const_cast<OpenRegGeneratorImpl&>(*this), *state);
+  }
+  return state;
+}
+
+c10::intrusive_ptr<c10::TensorImpl> OpenRegGeneratorImpl::state_now() const {
   if (auto generator = drawn_from_gpu()) {
     const std::lock_guard<std::mutex> lock(generator->mutex());
     return generator->unsafeGetGeneratorImpl()->get_state();

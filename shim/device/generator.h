@@ -75,6 +75,7 @@ class TORCH_OPENREG_API OpenRegGeneratorImpl final : public c10::GeneratorImpl {
 
   OpenRegGeneratorImpl(DeviceIndex device, std::shared_ptr<Sequence> sequence);
   OpenRegGeneratorImpl* clone_impl() const override;
+  c10::intrusive_ptr<c10::TensorImpl> state_now() const;
   std::optional<at::Generator> drawn_from_gpu() const; // where the kernels of the device do
 
   std::atomic<std::shared_ptr<Sequence>> sequence_;

@@ -9,6 +9,7 @@
 #include "shim/base/status.h"
 #include "shim/device/device.h"
 #include "shim/memory/allocator_settings.h"
+#include "shim/memory/block_list.h"
 #include "shim/memory/staging_buffers.h"
 #include "shim/observe/memory_history.h"
 
@@ -75,7 +76,8 @@ void free_and_report(void* block) noexcept {
 }
 
 void delete_block(void* block) noexcept {
-  if (block == nullptr) {
+  const auto* const listed = BlockListScope::current();
+  if (block == nullptr || C10_UNLIKELY(listed != nullptr && listed->has_given(block))) {
     return;
   }
   if (C10_UNLIKELY(c10::memoryProfilingEnabled())) {
@@ -113,8 +115,17 @@ DataPtr DeviceAllocator::allocate_on(DeviceIndex device, size_t size) {
   const DeviceIndex index = index_or_current(device);
   openreg_stream stream = OPENREG_STREAM_DEFAULT;
   OPENREG_CHECK(openreg_current_stream(index, &stream)); // checks the index for a size of 0 too
+  auto* const listed = BlockListScope::current();
+  if (C10_UNLIKELY(listed != nullptr && size > 0)) {
+    if (auto given = listed->next(index, size)) {
+      return std::move(*given);
+    }
+  }
   void* block = allocate_block(index, size, stream);
   DataPtr data(block, block, &delete_block, device_of(index));
+  if (C10_UNLIKELY(listed != nullptr)) {
+    listed->allocated(index, size, block);
+  }
   if (C10_UNLIKELY(block != nullptr && c10::memoryProfilingEnabled())) {
     report_to_profiler(block, static_cast<int64_t>(size), index);
   }

@@ -304,7 +304,7 @@ class Checks:
     """The checks of one entry.
 
     `samples`: how many samples the forward check takes; the others take fewer. `kind`: what their tensors are: "plain",
-    one of kinds.py, or "fake" for a comparison of fake tensors with real ones.
+    one of kinds.py, "fake" for a comparison of fake tensors with real ones, "compiled" or "captured".
     """
 
     def __init__(self, entry: Entry, samples: int, kind: str = "plain") -> None:
@@ -344,6 +344,11 @@ class Checks:
             return
         if self.kind == "compiled":
             yield "compiled", self._compiled
+            return
+        if self.kind == "captured":
+            from captured import checks_of
+
+            yield from checks_of(self.entry, gradients, self.samples)
             return
         if (self.kind, f"{self.entry.database}/{self.entry.operator}") in UNDEFINED:
             return
@@ -425,7 +430,8 @@ class Checks:
         return None
 
     def _compiled(self) -> str | None:
-        from compiled import calls, compiled  # which imports Inductor
+        from compiled import compiled  # which imports Inductor
+        from layer_calls import calls
 
         found = calls(self.entry, self._has_gradients())
         count = self.samples

@@ -73,8 +73,8 @@ def _optimizers() -> Iterator[Entry]:
                 yield Entry("optim", info.name, dtype, info)
 
 
-COMPILED_ONLY = ("hop", "custom", "module")
-"""Databases that are run compiled alone: of higher-order operators, custom operators and layers."""
+WITHOUT_CPU = ("hop", "custom", "module")
+"""Databases that are run compiled and captured alone: of higher-order operators, custom operators and layers."""
 
 
 @cache

@@ -126,6 +126,12 @@ KNOWN: tuple[Known, ...] = (
     Known("ref/_refs.native_layer_norm/bfloat16", "*", BY_DEVICE),
 )
 
+KNOWN += (
+    # As on CUDA, or where PyTorch asks whether a tensor is of CUDA.
+    Known("*", "captured*", "what it gives depends on data", failure="*refused: *depends on data*"),
+    Known("*", "captured*", "sparse tensors are not captured", failure="*refused: *tensors other than dense ones*"),
+    Known("hop/register_hook*/int64", "captured*", "its sample wants gradients of integers"),
+)
 
 EXACT = Loose("*", "*", exactly, "")
 

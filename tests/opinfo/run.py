@@ -174,10 +174,10 @@ def parse(arguments: list[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--ways", nargs="+", choices=["aliased", "staged"], default=["aliased", "staged"])
     parser.add_argument(
         "--kind",
-        choices=["plain", "zero", "conjugated", "negated", "expanded", "empty", "fake", "compiled"],
+        choices=["plain", "zero", "conjugated", "negated", "expanded", "empty", "fake", "compiled", "captured"],
         default="plain",
         help="what the tensors are; fake: fake tensors against real ones; compiled: what Inductor makes for the device "
-        "against what it makes for the CPU",
+        "against what it makes for the CPU; captured: replays of a graph against eager calls on the device",
     )
     parser.add_argument("--samples", type=int, default=8, help="samples an entry (default 8)")
     parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1)
@@ -191,12 +191,12 @@ def main() -> int:
     """Status 0 if everything is as known.py says."""
     options = parse()
     sys.path.insert(0, str(HERE))
-    from entries import COMPILED_ONLY, all_entries
+    from entries import WITHOUT_CPU, all_entries
 
     def wanted(entry: str) -> bool:
         database, _, dtype = entry.split("/")
         return (
-            (options.kind == "compiled" or database not in COMPILED_ONLY)
+            (options.kind in ("compiled", "captured") or database not in WITHOUT_CPU)
             and (not options.entries or any(fnmatchcase(entry, pattern) for pattern in options.entries))
             and (not options.dtypes or dtype in options.dtypes)
             and (not options.databases or database in options.databases)

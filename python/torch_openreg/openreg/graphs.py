@@ -94,9 +94,14 @@ def _check_capturable(optimizer: torch.optim.Optimizer, args: Any, kwargs: Any) 
             )
 
 
-def _watch_optimizers() -> None:
+def _prepare_first_graph() -> None:
     """Called by the process's first graph."""
     register_optimizer_step_pre_hook(_check_capturable)
+    # Higher-order operators have no kernels for the key of captures: what they call comes to the capture.
+    key = torch._C._dispatch_key_parse("Fake")
+    torch._ops._HIGHER_ORDER_OP_DEFAULT_FALLTHROUGH_DISPATCH_KEYS.append(key)
+    for operator in torch._ops._higher_order_ops.values():
+        operator.fallthrough(key)
 
 
 class graph:

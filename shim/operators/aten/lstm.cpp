@@ -16,7 +16,6 @@
 #include <vector>
 
 #include "shim/base/kernel_library.h"
-#include "shim/device/capture_watch.h"
 #include "shim/operators/aten/registrations.h"
 #include "shim/operators/fallback/gpu_kernels.h"
 
@@ -66,7 +65,7 @@ bool is_for_one_dnn(const Tensor& input, TensorList states, TensorList params, s
       states[0].size(0) == static_cast<int64_t>(directions) && input.numel() != 0 &&
       one_dnn_computes_in(input.scalar_type()) && at::globalContext().hasMKLDNN() &&
       at::globalContext().userEnabledMkldnn() && !at::autocast::is_autocast_enabled(c10::DeviceType::PrivateUse1) &&
-      !has_gpu_kernels(input.device().index()) && !is_captured(input.device().index());
+      !has_gpu_kernels(input.device().index());
 }
 
 std::tuple<Tensor, Tensor, Tensor> lstm(

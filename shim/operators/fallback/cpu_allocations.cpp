@@ -34,8 +34,10 @@ class CpuAllocations final : public c10::Allocator {
     c10::DataPtr block = device_allocator().allocate_on(device, size);
     void* alias = nullptr;
     OPENREG_CHECK(openreg_host_alias(block.get(), &alias));
+    const bool is_owned = block.get_deleter() != &c10::detail::deleteNothing; // else a graph's
     block.release_context();
-    return {alias, alias, &free_alias_or_host, c10::Device(c10::DeviceType::CPU)};
+    return {
+        alias, alias, is_owned ? &free_alias_or_host : &c10::detail::deleteNothing, c10::Device(c10::DeviceType::CPU)};
   }
 
   c10::DeleterFnPtr raw_deleter() const override {
@@ -114,7 +116,9 @@ AllocateOnDevice::~AllocateOnDevice() {
 }
 
 c10::DataPtr take_device_block(c10::DataPtr& data) {
-  if (data.get_deleter() != &free_alias_or_host || data.get() == nullptr || data.get() != data.get_context()) {
+  const bool is_owned = data.get_deleter() == &free_alias_or_host;
+  if ((!is_owned && data.get_deleter() != &c10::detail::deleteNothing) || data.get() == nullptr ||
+      data.get() != data.get_context()) {
     return {};
   }
   void* block = nullptr;
@@ -123,7 +127,11 @@ c10::DataPtr take_device_block(c10::DataPtr& data) {
     return {};
   }
   data.release_context();
-  return {block, block, device_allocator().raw_deleter(), c10::Device(c10::DeviceType::PrivateUse1, device)};
+  return {
+      block,
+      block,
+      is_owned ? device_allocator().raw_deleter() : &c10::detail::deleteNothing,
+      c10::Device(c10::DeviceType::PrivateUse1, device)};
 }
 
 } // namespace c10::openreg

@@ -105,7 +105,7 @@ bool ForwardingBackend::capture_call(const char* name, std::function<void()> cal
   const auto bind = [self = std::move(self), call = std::move(call)](const std::vector<at::Tensor>&) {
     return [self, call] { call(); };
   };
-  return watch->add_call(device, stream, {name, {}, bind});
+  return watch->add_call(device, stream, {name, {}, bind, /*is_local=*/false});
 }
 
 } // namespace c10::openreg

@@ -2,10 +2,15 @@
 #include "shim/optional/graph/capture.h"
 
 #include <c10/util/Exception.h>
+#include <c10/util/ScopeExit.h>
 
 #include <algorithm>
 
+#include "shim/base/status.h"
+#include "shim/base/wait_hook.h"
+#include "shim/observe/races.h"
 #include "shim/optional/graph/kept_tensors.h"
+#include "shim/optional/graph/recorder.h"
 
 namespace c10::openreg {
 namespace {
@@ -18,6 +23,9 @@ void merge(Clock& into, const Clock& from) {
   }
 }
 
+// Whether the thread runs a node: what that calls is part of it, and of no capture.
+thread_local bool runs_node = false;
+
 constexpr const char* kUncaptured =
     "the event was recorded before the capture began, or on a stream that is not part of it";
 
@@ -25,7 +33,9 @@ constexpr const char* kUncaptured =
 
 Capture::Capture(at::GraphCaptureMode mode, StreamKey first, std::shared_ptr<GraphPool> pool)
     : mode_(mode),
-      pool_(std::move(pool)) {
+      pool_(std::move(pool)),
+      undo_(*pool_),
+      last_(first) {
   streams_.push_back({first, {0}});
   work_.pools.push_back(pool_);
 }
@@ -54,13 +64,101 @@ void Capture::add(std::shared_ptr<const Node> node, StreamKey stream) {
   Stream* const at = find(stream);
   TORCH_INTERNAL_ASSERT(at != nullptr);
   const auto number = static_cast<uint32_t>(at - streams_.data());
+  node->for_each_use([&](const at::Tensor& tensor, bool /*writes*/) {
+    if (!tensor.defined() || !tensor.has_storage() || !(tensor.is_privateuseone() || tensor.is_pinned())) {
+      return;
+    }
+    const c10::Storage& storage = tensor.storage();
+    if (storage.data() != nullptr && !pool_->owns(storage.data())) {
+      work_.external.try_emplace(
+          storage.unsafeGetStorageImpl(), ExternalMemory{storage, storage.data(), storage.nbytes(), node->name()});
+    }
+  });
   work_.nodes.push_back({std::move(node), number, at->clock});
   at->clock[number] += 1;
+}
+
+void Capture::follow(StreamKey stream) {
+  undo_.settle(stream.device);
+  const std::lock_guard<std::mutex> guard(lock_);
+  if (stream == last_) {
+    return;
+  }
+  openreg_event event = nullptr;
+  OPENREG_CHECK(openreg_event_create(last_.device, 0, &event));
+  openreg_status status = openreg_event_record(event, last_.device, last_.stream);
+  if (status == OPENREG_OK) {
+    status = openreg_stream_wait_event(stream.device, stream.stream, event);
+  }
+  (void)openreg_event_destroy(event);
+  OPENREG_CHECK(status);
+  last_ = stream;
+}
+
+void Capture::run(std::shared_ptr<const Node> node, StreamKey stream) {
+  if (!node->runs_in_captures()) {
+    add(std::move(node), stream);
+    return;
+  }
+  follow(stream);
+  node->for_each_use([this, stream](const at::Tensor& tensor, bool writes) {
+    if (writes) {
+      undo_.save(tensor, stream.device);
+    }
+  });
+  {
+    const RaceMute mute(races_are_found());
+    const c10::impl::ExcludeDispatchKeyGuard kernels_alone(kAboveNodes);
+    const auto over = c10::make_scope_exit([before = std::exchange(runs_node, true)] { runs_node = before; });
+    torch::jit::Stack stack;
+    node->run(stack);
+  }
+  add(std::move(node), stream);
+}
+
+void Capture::finish() {
+  {
+    const WaitScope waiting;
+    OPENREG_CHECK(openreg_stream_synchronize(last_.device, last_.stream)); // behind which is all that has run
+  }
+  undo_.restore();
 }
 
 void Capture::keep(std::shared_ptr<GraphPool> pool) {
   const std::lock_guard<std::mutex> guard(lock_);
   work_.pools.push_back(std::move(pool));
+}
+
+void Capture::add_state(const at::Generator& generator, const at::Tensor& state, StreamKey stream) {
+  const auto slot = std::make_shared<at::Tensor>();
+  const auto get = [generator = at::Generator(generator), slot]() mutable {
+    const std::lock_guard<std::mutex> drawing(generator.mutex());
+    *slot = generator.get_state();
+  };
+  add(std::make_shared<CallNode>("state of a generator", get, std::vector<at::Tensor>{}, stream.device), stream);
+  const std::lock_guard<std::mutex> guard(lock_);
+  states_.emplace_back(state.clone(), slot);
+}
+
+void Capture::restore_state(const at::Generator& generator, const at::Tensor& state, StreamKey stream) {
+  undo_.save(generator);
+  std::shared_ptr<at::Tensor> slot;
+  {
+    const std::lock_guard<std::mutex> guard(lock_);
+    for (const auto& [got, of_replay] : states_) {
+      slot = got.equal(state) ? of_replay : slot; // the last of those that are equal
+    }
+  }
+  if (slot == nullptr) {
+    refuse(
+        "setting the state of a generator",
+        "each replay draws from the generator as it is then; only a state that the same capture has got can be set");
+  }
+  const auto set = [generator = at::Generator(generator), slot]() mutable {
+    const std::lock_guard<std::mutex> drawing(generator.mutex());
+    generator.set_state(*slot);
+  };
+  add(std::make_shared<CallNode>("state of a generator, set", set, std::vector<at::Tensor>{}, stream.device), stream);
 }
 
 void Capture::refuse(const std::string& call, const std::string& why) {
@@ -72,6 +170,12 @@ void Capture::refuse(const std::string& call, const std::string& why) {
     }
   }
   TORCH_CHECK(false, text, ". The capture of the graph is now invalid.");
+}
+
+StreamKey current_stream_of(DeviceIndex device) {
+  openreg_stream stream = OPENREG_STREAM_DEFAULT;
+  OPENREG_CHECK(openreg_current_stream(device, &stream));
+  return {device, stream};
 }
 
 Captures& Captures::instance() {
@@ -107,10 +211,11 @@ bool Captures::remove(const std::shared_ptr<Capture>& capture) noexcept {
 }
 
 CapturedWork Captures::end(const std::shared_ptr<Capture>& capture, StreamKey current) {
+  CapturedWork work; // whose end may call the program's code: not under the locks
   const std::lock_guard<std::mutex> guard(lock_);
   remove(capture);
   const std::lock_guard<std::mutex> capture_guard(capture->lock_);
-  CapturedWork work = std::move(capture->work_);
+  work = std::move(capture->work_);
   TORCH_CHECK(capture->error_.empty(), "The capture of a graph has failed: ", capture->error_, ".");
   TORCH_CHECK(
       std::this_thread::get_id() == capture->thread_, "The capture of a graph must end in the thread that began it.");
@@ -135,10 +240,23 @@ void Captures::abandon(const std::shared_ptr<Capture>& capture) noexcept {
 }
 
 std::shared_ptr<Capture> Captures::of_stream(StreamKey key) const {
+  if (runs_node) {
+    return nullptr;
+  }
   const std::lock_guard<std::mutex> guard(lock_);
   for (const auto& capture : active_) {
     const std::lock_guard<std::mutex> capture_guard(capture->lock_);
     if (capture->find(key) != nullptr) {
+      return capture;
+    }
+  }
+  return nullptr;
+}
+
+std::shared_ptr<Capture> Captures::of_memory(const c10::Storage& storage) const {
+  const std::lock_guard<std::mutex> guard(lock_);
+  for (const auto& capture : active_) {
+    if (capture->pool_->owns(storage.data()) || capture->undo_.has(storage)) {
       return capture;
     }
   }
@@ -155,6 +273,9 @@ bool Captures::is_capturing(DeviceIndex device, openreg_stream stream) const noe
 }
 
 void Captures::check_device(DeviceIndex device, const char* call) {
+  if (runs_node) {
+    return;
+  }
   std::shared_ptr<Capture> found;
   {
     const std::lock_guard<std::mutex> guard(lock_);
@@ -219,7 +340,7 @@ bool Captures::wait(openreg_event event, DeviceIndex device, openreg_stream stre
   Clock clock;
   {
     const std::lock_guard<std::mutex> guard(lock_);
-    const auto found = events_.find(event);
+    const auto found = runs_node ? events_.end() : events_.find(event);
     if (found != events_.end()) {
       recorded = found->second.capture.lock();
       TORCH_CHECK(
@@ -239,6 +360,9 @@ bool Captures::wait(openreg_event event, DeviceIndex device, openreg_stream stre
   }
   const std::lock_guard<std::mutex> capture_guard(recorded->lock_);
   Capture::Stream* at = recorded->find(key);
+  TORCH_CHECK(
+      at != nullptr || stream != OPENREG_STREAM_DEFAULT,
+      "The default stream can't be part of a capture, which its wait for a captured event would make it.");
   merge((at != nullptr ? *at : recorded->join(key, clock)).clock, clock);
   return true;
 }
@@ -254,8 +378,36 @@ bool Captures::add_call(DeviceIndex device, openreg_stream stream, CapturedCall 
   for (const at::Tensor& tensor : call.tensors) {
     kept.push_back(tensors.keep(tensor));
   }
-  capture->add(std::make_shared<CallNode>(std::move(call.name), call.bind(kept), kept, device), {device, stream});
+  auto node = std::make_shared<CallNode>(std::move(call.name), call.bind(kept), kept, device, call.is_local);
+  capture->run(std::move(node), {device, stream});
   return true;
+}
+
+namespace {
+
+at::Generator as_generator(c10::GeneratorImpl& generator) {
+  return at::Generator(c10::intrusive_ptr<c10::GeneratorImpl>::unsafe_reclaim_from_nonowning(&generator));
+}
+
+at::Tensor as_tensor(const c10::TensorImpl& tensor) {
+  auto* const same = const_cast<c10::TensorImpl*>(&tensor);
+  return at::Tensor(c10::intrusive_ptr<c10::TensorImpl>::unsafe_reclaim_from_nonowning(same));
+}
+
+} // namespace
+
+void Captures::got_state(c10::GeneratorImpl& generator, const c10::TensorImpl& state) {
+  const StreamKey stream = current_stream_of(generator.device().index());
+  if (const auto capture = of_stream(stream)) {
+    capture->add_state(as_generator(generator), as_tensor(state), stream);
+  }
+}
+
+void Captures::set_state(c10::GeneratorImpl& generator, const c10::TensorImpl& state) {
+  const StreamKey stream = current_stream_of(generator.device().index());
+  if (const auto capture = of_stream(stream)) {
+    capture->restore_state(as_generator(generator), as_tensor(state), stream);
+  }
 }
 
 void Captures::forget(openreg_event event) noexcept {

@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 // Captures that are under way: which streams each covers, how events order its work, and whether it is still valid.
 //
-// A capture begins on one stream. A stream that waits for an event of a captured stream joins it, until the capture ends;
-// by then the first stream must have waited for all that joined. Nothing of this calls a driver.
+// What is captured runs, too, in the order of the program, and is undone at the end: what kernels return and write is seen
+// and never predicted. A capture begins on one stream. A stream that waits for an event of a captured stream joins it, until the capture ends;
+// by then the first stream must have waited for all that joined.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -20,6 +21,7 @@
 #include "shim/optional/graph/entry.h"
 #include "shim/optional/graph/node.h"
 #include "shim/optional/graph/pool.h"
+#include "shim/optional/graph/undo_log.h"
 
 namespace c10::openreg {
 
@@ -29,9 +31,21 @@ struct StreamKey {
   bool operator==(const StreamKey&) const = default;
 };
 
+// The calling thread's.
+StreamKey current_stream_of(DeviceIndex device);
+
+// Memory of the program's own that a node uses: a replay must find it where it was.
+struct ExternalMemory {
+  c10::Storage storage;
+  const void* address;
+  size_t size;
+  std::string operator_name; // that used it first
+};
+
 // The nodes, in the order in which they were captured, and the pools whose memory they use: the capture's own is the first.
 struct CapturedWork {
   std::vector<PlacedNode> nodes;
+  std::unordered_map<const c10::StorageImpl*, ExternalMemory> external;
   std::vector<std::shared_ptr<GraphPool>> pools;
 };
 
@@ -40,16 +54,29 @@ class Capture {
   // The first stream is the capture's number 0. The pool is used on each device when it is first needed there.
   Capture(at::GraphCaptureMode mode, StreamKey first, std::shared_ptr<GraphPool> pool);
 
-  // What an operator is to be recorded by, and how it ended. record() throws where the capture has become invalid.
+  // Throws where the capture has become invalid.
   void check_valid() const;
+  // Before an operator runs on a stream of the capture: behind all that the capture has run.
+  void follow(StreamKey stream);
+  // Saves what the node may write, runs it where it can be run here, and adds it.
+  void run(std::shared_ptr<const Node> node, StreamKey stream);
+  // Of what ran already.
   void add(std::shared_ptr<const Node> node, StreamKey stream);
+  // Undoes what the capture has changed outside of the graph. Without a lock of Captures held.
+  void finish();
   // The pool of a graph whose nodes are part of this one, too.
   void keep(std::shared_ptr<GraphPool> pool);
+  // A state of a generator that the capture has got or set: nodes of their own. Where a state is set, it is one of those.
+  void add_state(const at::Generator& generator, const at::Tensor& state, StreamKey stream);
+  void restore_state(const at::Generator& generator, const at::Tensor& state, StreamKey stream);
   // Ends the capture with an error, whose text names `call` and the caller's line: the next call of it throws, too.
   [[noreturn]] void refuse(const std::string& call, const std::string& why);
 
   GraphPool& pool() const noexcept {
     return *pool_;
+  }
+  UndoLog& undo() noexcept {
+    return undo_;
   }
 
  private:
@@ -66,9 +93,13 @@ class Capture {
   const at::GraphCaptureMode mode_;
   const std::thread::id thread_ = std::this_thread::get_id();
   const std::shared_ptr<GraphPool> pool_;
+  UndoLog undo_;
   mutable std::mutex lock_; // guards what follows; below that of Captures
   std::vector<Stream> streams_;
+  StreamKey last_; // that has run something
   CapturedWork work_;
+  std::vector<std::pair<at::Tensor, std::shared_ptr<at::Tensor>>>
+      states_;        // as the capture got it, and as a replay does
   std::string error_; // "": it is valid
 };
 
@@ -79,7 +110,7 @@ class Captures final : public CaptureWatch {
 
   // Throws where the stream is the default one or part of a capture.
   std::shared_ptr<Capture> begin(at::GraphCaptureMode mode, StreamKey first, std::shared_ptr<GraphPool> pool);
-  // The capture is over, also where it throws: it was invalid, a stream that
+  // The capture is over, also where it throws, and finish() is due: it was invalid, a stream that
   // joined it was not waited for, or the calling thread or `current` are not those of begin().
   CapturedWork end(const std::shared_ptr<Capture>& capture, StreamKey current);
   // Without a result.
@@ -87,6 +118,8 @@ class Captures final : public CaptureWatch {
 
   // That the stream is part of; null: none.
   std::shared_ptr<Capture> of_stream(StreamKey key) const;
+  // That has allocated the memory, or may have changed it; null: none.
+  std::shared_ptr<Capture> of_memory(const c10::Storage& storage) const;
   bool are_none() const noexcept;
 
   bool is_capturing(DeviceIndex device, openreg_stream stream) const noexcept override;
@@ -98,6 +131,8 @@ class Captures final : public CaptureWatch {
   bool wait(openreg_event event, DeviceIndex device, openreg_stream stream) override;
   bool add_call(DeviceIndex device, openreg_stream stream, CapturedCall call) override;
   void forget(openreg_event event) noexcept override;
+  void got_state(c10::GeneratorImpl& generator, const c10::TensorImpl& state) override;
+  void set_state(c10::GeneratorImpl& generator, const c10::TensorImpl& state) override;
 
  private:
   struct Mark {

@@ -51,16 +51,18 @@ class CollectiveNode final : public Node {
   }
 
   // Its first argument has the results.
-  std::vector<Use> uses() const override {
-    std::vector<Use> found;
+  void for_each_use(const std::function<void(const at::Tensor&, bool writes)>& see) const override {
     for (size_t i = 0; i < arguments_.size(); ++i) {
-      for_each_tensor(arguments_[i], [&](const at::Tensor& tensor) { note_use(found, tensor, i == 0); });
+      for_each_tensor(arguments_[i], [&](const at::Tensor& tensor) { see(tensor, i == 0); });
     }
-    return found;
   }
 
   std::string name() const override {
     return name_of(op_);
+  }
+
+  bool runs_in_captures() const override {
+    return false;
   }
 
  private:
@@ -100,7 +102,8 @@ class CollectiveInGraph final : public c10d::Work {
     const StreamKey key{stream.device_index(), stream.id()};
     if (const auto capture = node_->is_message() ? Captures::instance().of_stream(key) : nullptr) {
       const auto wait = [node = node_] { node->wait(); };
-      capture->add(std::make_shared<CallNode>("wait for " + node_->name(), wait, outputs_, key.device), key);
+      capture->run(
+          std::make_shared<CallNode>("wait for " + node_->name(), wait, outputs_, key.device, /*is_local=*/false), key);
     }
   }
 
@@ -143,7 +146,7 @@ void record_collective(const c10::OperatorHandle& op, Capture& capture, StreamKe
     arguments.push_back(with_tensors(stack[i], [&kept](const at::Tensor& tensor) { return kept.keep(tensor); }));
   }
   auto node = std::make_shared<const CollectiveNode>(op, std::move(arguments), stream.device);
-  capture.add(node, stream);
+  capture.run(node, stream);
 
   const c10::IValue written = stack[first];
   std::vector<at::Tensor> outputs;

@@ -25,11 +25,22 @@ namespace c10::openreg {
 namespace {
 
 StreamKey stream_of_caller() {
-  const DeviceIndex device = current_device();
-  openreg_stream stream = OPENREG_STREAM_DEFAULT;
-  OPENREG_CHECK(openreg_current_stream(device, &stream));
-  return {device, stream};
+  return current_stream_of(current_device());
 }
+
+// Nodes set the modes that they were captured under.
+class ModesScope {
+ public:
+  ModesScope() : before_(Modes::now()) {}
+  ~ModesScope() {
+    before_.set();
+  }
+  ModesScope(const ModesScope&) = delete;
+  ModesScope& operator=(const ModesScope&) = delete;
+
+ private:
+  const Modes before_;
+};
 
 // Threads: as one of PyTorch's graphs, it is used by one at a time.
 class Graph final : public at::GraphImplInterface {
@@ -61,10 +72,29 @@ class Graph final : public at::GraphImplInterface {
   void capture_end() override {
     TORCH_CHECK(capture_ != nullptr, "capture_end() was called without capture_begin().");
     const auto capture = std::exchange(capture_, nullptr);
+    const bool in_modes = thread_ != std::this_thread::get_id() || thread_is_recorded();
     if (thread_ == std::this_thread::get_id()) {
       record_thread(false);
     }
-    work_ = Captures::instance().end(capture, stream_of_caller());
+    CapturedWork work;
+    std::exception_ptr error;
+    try {
+      work = Captures::instance().end(capture, stream_of_caller());
+      TORCH_CHECK(
+          in_modes,
+          "The capture of a graph has failed: inference_mode() was entered before it began, and left before it ended.");
+    } catch (...) {
+      error = std::current_exception();
+    }
+    capture->finish();
+    if (error != nullptr) {
+      std::rethrow_exception(error);
+    }
+    if (work.nodes.empty()) {
+      TORCH_WARN("The graph is empty: its capture has recorded nothing. Was the work on another device or stream?");
+    }
+    work_ = std::move(work);
+    generation_ = openreg_generation();
     is_captured_ = true;
     if (const std::string race = find_branch_race(work_.nodes); !race.empty()) {
       TORCH_WARN("A captured graph has a race: ", race, ". Have one of the streams wait for the other.");
@@ -84,10 +114,12 @@ class Graph final : public at::GraphImplInterface {
       include_in(*around, stream);
       return;
     }
-    const c10::impl::ExcludeDispatchKeyGuard kernels_alone(
-        kAboveKernels | c10::DispatchKeySet({c10::DispatchKey::Python, c10::DispatchKey::Fake}));
-    last_ = stream;
-    was_replayed_ = true;
+    check_memory();
+    const c10::impl::ExcludeDispatchKeyGuard kernels_alone(kAboveNodes);
+    if (std::find(replayed_on_.begin(), replayed_on_.end(), stream) == replayed_on_.end()) {
+      replayed_on_.push_back(stream);
+    }
+    const ModesScope modes;
     torch::jit::Stack stack;
     DeviceIndex device = stream.device;
     const c10::DeviceGuard restored(c10::Device(c10::DeviceType::PrivateUse1, device));
@@ -103,14 +135,19 @@ class Graph final : public at::GraphImplInterface {
 
   void reset() override {
     if (capture_ != nullptr) {
-      Captures::instance().abandon(std::exchange(capture_, nullptr));
+      const auto capture = std::exchange(capture_, nullptr);
+      Captures::instance().abandon(capture);
       if (thread_ == std::this_thread::get_id()) {
         record_thread(false);
       }
+      capture->finish();
     }
-    if (std::exchange(was_replayed_, false) && openreg_in_bad_fork() == 0 && openreg_is_initialized() != 0) {
+    const auto streams = std::exchange(replayed_on_, {});
+    if (openreg_in_bad_fork() == 0 && openreg_generation() == generation_) {
       const WaitScope waiting; // its memory goes below
-      (void)openreg_stream_synchronize(last_.device, last_.stream);
+      for (const StreamKey& stream : streams) {
+        (void)openreg_stream_synchronize(stream.device, stream.stream);
+      }
     }
     work_ = {};
     is_captured_ = false;
@@ -147,11 +184,26 @@ class Graph final : public at::GraphImplInterface {
   }
 
  private:
+  // What nodes use of the program's memory is where it was.
+  void check_memory() const {
+    TORCH_CHECK(
+        openreg_generation() == generation_,
+        "replay() of a graph that was captured before the drivers were chosen again: its memory is gone.");
+    for (const auto& [impl, memory] : work_.external) {
+      TORCH_CHECK(
+          memory.storage.data() == memory.address && memory.storage.nbytes() >= memory.size,
+          "replay(): memory that ",
+          memory.operator_name,
+          " uses has been freed or moved since the capture.");
+    }
+  }
+
   // A replay while a stream is captured is a part of that, in the order of this graph.
   void include_in(Capture& around, StreamKey stream) const {
     around.check_valid();
+    check_memory();
     for (const PlacedNode& placed : work_.nodes) {
-      around.add(placed.node, stream);
+      around.run(placed.node, stream);
     }
     for (const auto& pool : work_.pools) {
       around.keep(pool);
@@ -173,8 +225,8 @@ class Graph final : public at::GraphImplInterface {
   const bool keeps_;
   bool is_debugged_ = false;
   bool is_captured_ = false;
-  bool was_replayed_ = false;
-  StreamKey last_{};
+  uint32_t generation_ = 0; // of the device table
+  std::vector<StreamKey> replayed_on_;
   std::thread::id thread_;
   std::shared_ptr<Capture> capture_; // under way
   CapturedWork work_;

@@ -1,7 +1,9 @@
 // SPDX-License-Identifier: BSD-3-Clause
 #include "shim/optional/graph/node.h"
 
+#include <ATen/Context.h>
 #include <ATen/ops/copy_ops.h>
+#include <c10/core/GradMode.h>
 
 #include "shim/operators/policy/device_check.h"
 #include "shim/optional/graph/values.h"
@@ -11,39 +13,85 @@ namespace {
 
 constexpr c10::DispatchKeySet kKernel(c10::DispatchKey::PrivateUse1);
 
+bool is_in_place(const at::Tensor& fixed, const at::Tensor& result) {
+  return fixed.numel() == 0 ||
+      (fixed.const_data_ptr() == result.const_data_ptr() && fixed.strides() == result.strides() &&
+       fixed.is_conj() == result.is_conj() && fixed.is_neg() == result.is_neg());
+}
+
 void copy_result(const c10::OperatorHandle& op, const at::Tensor& fixed, const at::Tensor& result) {
-  if (fixed.defined() && result.defined()) {
-    TORCH_CHECK(
-        fixed.sizes() == result.sizes(),
-        "Replay of a graph: ",
-        name_of(op),
-        " has given a result of sizes ",
-        result.sizes(),
-        ", but its kernel for the meta device has said ",
-        fixed.sizes());
+  if (!fixed.defined() || !result.defined()) {
+    return;
+  }
+  TORCH_CHECK(
+      fixed.sizes() == result.sizes() && fixed.scalar_type() == result.scalar_type(),
+      "Replay of a graph: ",
+      name_of(op),
+      " has given ",
+      result.scalar_type(),
+      result.sizes(),
+      ", but ",
+      fixed.scalar_type(),
+      fixed.sizes(),
+      " at the capture");
+  if (!is_in_place(fixed, result)) {
     at::Tensor to = fixed;
     at::_ops::copy_::redispatch(kKernel, to, result, /*non_blocking=*/true);
   }
 }
 
+// A kernel may write into a list that it is given.
+c10::IValue own_list(const c10::IValue& value) {
+  if (value.isTensorList()) {
+    return value.toTensorList().copy();
+  }
+  return value.isList() ? value.toList().copy() : value;
+}
+
 } // namespace
 
-void Node::note_use(std::vector<Use>& uses, const at::Tensor& tensor, bool writes) {
-  if (tensor.defined() && tensor.has_storage() && tensor.numel() > 0 && tensor.is_non_overlapping_and_dense()) {
-    const auto begin = reinterpret_cast<uintptr_t>(tensor.const_data_ptr());
-    uses.push_back({begin, begin + tensor.nbytes(), writes});
-  }
+Modes Modes::now() {
+  const auto& context = at::globalContext();
+  return {
+      c10::GradMode::is_enabled(),
+      context.deterministicAlgorithms(),
+      context.deterministicAlgorithmsWarnOnly(),
+      context.deterministicFillUninitializedMemory(),
+      context.userEnabledMkldnn(),
+      c10::get_default_dtype_as_scalartype()};
+}
+
+void Modes::set() const {
+  auto& context = at::globalContext();
+  c10::GradMode::set_enabled(grad);
+  context.setDeterministicAlgorithms(deterministic, warns_only);
+  context.setDeterministicFillUninitializedMemory(fills);
+  context.setUserEnabledMkldnn(mkldnn);
+  c10::set_default_dtype(c10::scalarTypeToTypeMeta(dtype));
 }
 
 OperatorNode::OperatorNode(
-    c10::OperatorHandle op, torch::jit::Stack arguments, std::vector<at::Tensor> fixed, DeviceIndex device)
+    c10::OperatorHandle op,
+    torch::jit::Stack arguments,
+    std::vector<at::Tensor> fixed,
+    BlockList blocks,
+    const Modes& modes,
+    DeviceIndex device)
     : Node(device),
       op_(op),
       arguments_(std::move(arguments)),
-      fixed_(std::move(fixed)) {}
+      fixed_(std::move(fixed)),
+      blocks_(std::move(blocks)),
+      modes_(modes) {}
 
 void OperatorNode::run(torch::jit::Stack& stack) const {
-  stack.insert(stack.end(), arguments_.begin(), arguments_.end());
+  if (const Modes now = Modes::now(); !(now == modes_)) {
+    modes_.set();
+  }
+  for (const c10::IValue& argument : arguments_) {
+    stack.push_back(own_list(argument));
+  }
+  const auto given = BlockListScope::serve(blocks_); // until the results are gone
   op_.redispatchBoxed(kKernel, &stack);
   if (!fixed_.empty()) {
     size_t i = 0;
@@ -54,42 +102,44 @@ void OperatorNode::run(torch::jit::Stack& stack) const {
   stack.clear();
 }
 
-std::vector<Node::Use> OperatorNode::uses() const {
-  std::vector<Use> found;
+void OperatorNode::for_each_use(const std::function<void(const at::Tensor&, bool writes)>& see) const {
   for (size_t i = 0; i < arguments_.size(); ++i) {
     const bool writes = is_written(op_.schema().arguments()[i]);
-    for_each_tensor(arguments_[i], [&](const at::Tensor& tensor) { note_use(found, tensor, writes); });
+    for_each_tensor(arguments_[i], [&](const at::Tensor& tensor) { see(tensor, writes); });
   }
   for (const at::Tensor& tensor : fixed_) {
-    note_use(found, tensor, true);
+    see(tensor, true);
   }
-  return found;
 }
 
 std::string OperatorNode::name() const {
   return name_of(op_);
 }
 
-CallNode::CallNode(std::string name, std::function<void()> call, std::vector<at::Tensor> tensors, DeviceIndex device)
+CallNode::CallNode(
+    std::string name, std::function<void()> call, std::vector<at::Tensor> tensors, DeviceIndex device, bool is_local)
     : Node(device),
       name_(std::move(name)),
       call_(std::move(call)),
-      tensors_(std::move(tensors)) {}
+      tensors_(std::move(tensors)),
+      is_local_(is_local) {}
 
 void CallNode::run(torch::jit::Stack& /*stack*/) const {
   call_();
 }
 
-std::vector<Node::Use> CallNode::uses() const {
-  std::vector<Use> found;
+void CallNode::for_each_use(const std::function<void(const at::Tensor&, bool writes)>& see) const {
   for (const at::Tensor& tensor : tensors_) {
-    note_use(found, tensor, false);
+    see(tensor, true); // which of them is not known
   }
-  return found;
 }
 
 std::string CallNode::name() const {
   return name_;
+}
+
+bool CallNode::runs_in_captures() const {
+  return is_local_;
 }
 
 } // namespace c10::openreg

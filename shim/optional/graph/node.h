@@ -10,6 +10,8 @@
 #include <string>
 #include <vector>
 
+#include "shim/memory/block_list.h"
+
 namespace c10::openreg {
 
 // Tensors that a node holds are those of kept_tensors.h.
@@ -23,57 +25,83 @@ class Node {
   // On the calling thread's current stream of the node's device, which must be current. `stack` is empty before and after.
   virtual void run(torch::jit::Stack& stack) const = 0;
 
-  // Memory that the call uses: of its tensors without gaps.
-  struct Use {
-    uintptr_t begin;
-    uintptr_t end;
-    bool writes;
-  };
-  virtual std::vector<Use> uses() const = 0;
+  // The tensors that the call uses, undefined ones, too, and whether it may write them.
+  virtual void for_each_use(const std::function<void(const at::Tensor&, bool writes)>& see) const = 0;
   virtual std::string name() const = 0;
+  // Not what other processes take part in: they may not be in a capture.
+  virtual bool runs_in_captures() const {
+    return true;
+  }
 
   DeviceIndex device() const noexcept {
     return device_;
   }
 
- protected:
-  static void note_use(std::vector<Use>& uses, const at::Tensor& tensor, bool writes);
-
  private:
   const DeviceIndex device_;
+};
+
+// What kernels find set, besides their arguments: a replay runs under the capture's, not under its caller's.
+struct Modes {
+  bool grad;
+  bool deterministic;
+  bool warns_only;
+  bool fills;
+  bool mkldnn;
+  c10::ScalarType dtype; // of numbers
+
+  static Modes now();
+  void set() const;
+  bool operator==(const Modes&) const = default;
 };
 
 // A call of an operator's kernel.
 class OperatorNode final : public Node {
  public:
-  // `arguments`: as the replay uses them. `fixed`: the tensors that the results are copied into, in order; none where the
-  // operator writes them itself. An undefined one: the result is not wanted.
-  OperatorNode(c10::OperatorHandle op, torch::jit::Stack arguments, std::vector<at::Tensor> fixed, DeviceIndex device);
+  // `arguments`: as the replay uses them. `fixed`: where the results were at the capture, in order: what a replay gives
+  // elsewhere is copied there. An undefined one: an argument, or a view of one. Empty: none is defined. `blocks`: what it
+  // allocated, which it gets again, so that results lie where they were.
+  OperatorNode(
+      c10::OperatorHandle op,
+      torch::jit::Stack arguments,
+      std::vector<at::Tensor> fixed,
+      BlockList blocks,
+      const Modes& modes,
+      DeviceIndex device);
 
   void run(torch::jit::Stack& stack) const override;
-  std::vector<Use> uses() const override;
+  void for_each_use(const std::function<void(const at::Tensor&, bool writes)>& see) const override;
   std::string name() const override;
 
  private:
   const c10::OperatorHandle op_;
   const torch::jit::Stack arguments_;
   const std::vector<at::Tensor> fixed_;
+  const BlockList blocks_;
+  const Modes modes_;
 };
 
 // A call of a function in the replaying thread.
 class CallNode final : public Node {
  public:
-  // `tensors`: that it uses; which of them it writes is not known.
-  CallNode(std::string name, std::function<void()> call, std::vector<at::Tensor> tensors, DeviceIndex device);
+  // `tensors`: that it uses; which of them it writes is not known. `is_local`: no other process takes part.
+  CallNode(
+      std::string name,
+      std::function<void()> call,
+      std::vector<at::Tensor> tensors,
+      DeviceIndex device,
+      bool is_local = true);
 
   void run(torch::jit::Stack& stack) const override;
-  std::vector<Use> uses() const override;
+  void for_each_use(const std::function<void(const at::Tensor&, bool writes)>& see) const override;
   std::string name() const override;
+  bool runs_in_captures() const override;
 
  private:
   const std::string name_;
   const std::function<void()> call_;
   const std::vector<at::Tensor> tensors_;
+  const bool is_local_;
 };
 
 // How much of each stream of a capture, by its number there, comes before.

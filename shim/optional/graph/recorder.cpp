@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: BSD-3-Clause
 #include "shim/optional/graph/recorder.h"
 
+#include <ATen/Context.h>
 #include <ATen/core/dispatch/Dispatcher.h>
-#include <ATen/ops/empty_strided_ops.h>
-#include <ATen/ops/resize_ops.h>
+#include <ATen/ops/clone_ops.h>
+#include <c10/core/impl/COW.h>
 #include <c10/core/impl/LocalDispatchKeySet.h>
 #include <openreg/openreg.h>
 
@@ -13,14 +14,12 @@
 #include "shim/base/kernel_library.h"
 #include "shim/base/status.h"
 #include "shim/device/device.h"
-#include "shim/operators/fallback/kernel_choice.h"
+#include "shim/observe/races.h"
 #include "shim/operators/policy/device_check.h"
-#include "shim/operators/policy/kernel_keys.h"
 #include "shim/optional/graph/capture.h"
 #include "shim/optional/graph/collective.h"
 #include "shim/optional/graph/kept_tensors.h"
-#include "shim/optional/graph/plan.h"
-#include "shim/optional/graph/shapes.h"
+#include "shim/optional/graph/treatment.h"
 #include "shim/optional/graph/values.h"
 
 namespace c10::openreg {
@@ -30,10 +29,8 @@ using torch::jit::Stack;
 
 constexpr c10::DispatchKeySet kBelow(c10::DispatchKeySet::FULL_AFTER, kCapture);
 
-StreamKey current_stream(DeviceIndex device) {
-  openreg_stream stream = OPENREG_STREAM_DEFAULT;
-  OPENREG_CHECK(openreg_current_stream(device, &stream));
-  return {device, stream};
+bool is_dense(const at::Tensor& tensor) {
+  return tensor.layout() == c10::kStrided && !tensor.is_quantized() && !tensor.is_nested();
 }
 
 struct Found {
@@ -48,7 +45,7 @@ Found capture_of(const c10::IValue* arguments, size_t count) {
   const auto look = [&](DeviceIndex device) {
     if (found.capture == nullptr && device != seen) {
       seen = device;
-      found.stream = current_stream(device);
+      found.stream = current_stream_of(device);
       found.capture = Captures::instance().of_stream(found.stream);
     }
   };
@@ -65,21 +62,20 @@ Found capture_of(const c10::IValue* arguments, size_t count) {
   return found;
 }
 
-at::Tensor new_in_pool(GraphPool& pool, c10::Device device, const at::Tensor& like) {
-  const PoolScope scope(pool, device.index());
-  at::Tensor made = at::_ops::empty_strided::redispatch(
-      c10::DispatchKeySet(c10::DispatchKey::PrivateUse1),
-      like.sym_sizes(),
-      like.sym_strides(),
-      like.scalar_type(),
-      c10::kStrided,
-      device,
-      std::nullopt);
-  pool.note_block(made.storage().data());
-  return made;
+// A capture's memory has no content on a stream that is none of the capture's.
+void refuse_memory_of_captures(const c10::OperatorHandle& op, const Stack& stack) {
+  for (size_t i = stack.size() - op.schema().arguments().size(); i < stack.size(); ++i) {
+    for_each_tensor(stack[i], [&](const at::Tensor& tensor) {
+      if (tensor.defined() && tensor.is_privateuseone() && tensor.has_storage()) {
+        if (const auto capture = Captures::instance().of_memory(tensor.storage())) {
+          capture->refuse(name_of(op), "its stream is not part of the capture, whose memory it uses");
+        }
+      }
+    });
+  }
 }
 
-// One call that becomes a node.
+// One call: it runs, and what it has done is noted.
 class Recording {
  public:
   Recording(const c10::OperatorHandle& op, const Found& where, Stack& stack)
@@ -89,50 +85,44 @@ class Recording {
         stream_(where.stream),
         stack_(stack),
         first_(stack.size() - schema_.arguments().size()),
-        device_(c10::DeviceType::PrivateUse1, where.stream.device),
         kept_(where.capture->pool()) {}
 
-  void record() {
+  // `is_node` false: it changes no memory.
+  void record(c10::DispatchKeySet keys, bool is_node) {
     check_arguments();
-    ask_meta();
-    resize_written();
-    Stack arguments;
-    for (size_t i = first_; i < stack_.size(); ++i) {
-      arguments.push_back(with_tensors(stack_[i], [this](const at::Tensor& tensor) { return kept_.keep(tensor); }));
+    note_arguments();
+    Stack read = is_node ? kept_arguments(false) : Stack{};
+    const Modes modes = Modes::now();
+    run(keys);
+    follow_moves();
+    std::vector<at::Tensor> fixed = note_results();
+    if (!is_node ||
+        (!writes_ && std::none_of(fixed.begin(), fixed.end(), [](const auto& tensor) { return tensor.defined(); }))) {
+      return; // views
     }
-    Stack results = make_results();
-    std::vector<at::Tensor> fixed_results;
-    bool all_defined = true;
-    for (size_t i = 0; i < results.size(); ++i) {
-      const bool is_argument = schema_.returns()[i].alias_info() != nullptr;
-      for_each_tensor(results[i], [&](const at::Tensor& tensor) {
-        all_defined = all_defined && tensor.defined();
-        fixed_results.push_back(is_argument || !tensor.defined() ? at::Tensor() : kept_.keep(tensor));
-      });
+    Stack arguments = kept_arguments(true); // an operator may resize what it writes
+    for (size_t i = 0; i < read.size(); ++i) {
+      if (!is_written(schema_.arguments()[i])) {
+        arguments[i] = std::move(read[i]);
+      }
     }
-    c10::OperatorHandle called = op_;
-    const Plan& plan = plan_of(op_);
-    // Another operator's form is none for a driver with a kernel for this one.
-    const bool has_out =
-        plan.out.has_value() && (plan.more.empty() || native_kernel_of(op_, stream_.device) == nullptr);
-    if (has_out && all_defined && fixed_results.size() == schema_.returns().size()) {
-      called = *plan.out;
-      arguments.insert(arguments.end(), plan.more.begin(), plan.more.end());
-      arguments.insert(arguments.end(), fixed_results.begin(), fixed_results.end());
-      fixed_results.clear();
-    }
-    if (std::none_of(
-            fixed_results.begin(), fixed_results.end(), [](const at::Tensor& tensor) { return tensor.defined(); })) {
-      fixed_results.clear();
+    if (std::none_of(fixed.begin(), fixed.end(), [](const auto& tensor) { return tensor.defined(); })) {
+      fixed.clear();
     }
     capture_.add(
-        std::make_shared<OperatorNode>(called, std::move(arguments), std::move(fixed_results), stream_.device),
+        std::make_shared<OperatorNode>(
+            op_, std::move(arguments), std::move(fixed), std::move(blocks_), modes, stream_.device),
         stream_);
-    stack_.resize(first_);
-    stack_.insert(stack_.end(), results.begin(), results.end());
   }
 
  private:
+  struct Argument {
+    at::Tensor tensor;
+    const c10::StorageImpl* storage;
+    const void* address;
+    size_t size;
+  };
+
   [[noreturn]] void refuse(const std::string& why) const {
     capture_.refuse(name_of(op_), why);
   }
@@ -146,7 +136,7 @@ class Recording {
         if (!tensor.defined() || tensor.is_meta()) {
           return;
         }
-        if (tensor.layout() != c10::kStrided || tensor.is_quantized()) {
+        if (!is_dense(tensor)) {
           refuse("tensors other than dense ones are not supported in graphs");
         }
         if (!tensor.is_cpu() || (tensor.dim() == 0 && !is_written(declared))) {
@@ -172,65 +162,135 @@ class Recording {
     }
   }
 
-  bool writes_arguments_alone() const {
-    const auto& returns = schema_.returns();
-    return std::all_of(
-        returns.begin(), returns.end(), [](const c10::Argument& returned) { return returned.alias_info() != nullptr; });
-  }
-
-  // An operator that only writes its arguments goes without a kernel for the meta device.
-  void ask_meta() {
-    const KernelChoice choice = choose_kernel(op_, stream_.device, device_);
-    const bool runs_on_cpu = choice.native == nullptr && choice.kernels == Kernels::cpu;
-    shapes_ = shapes_of(op_, runs_on_cpu, c10::ArrayRef<c10::IValue>(stack_.data() + first_, stack_.size() - first_));
-    if (!shapes_->are_known && !writes_arguments_alone()) {
-      refuse("it has no kernel for the meta device, which would tell the shapes of its results");
-    }
-  }
-
-  // As the kernel would resize tensors that it is given for its results.
-  void resize_written() {
-    size_t number = 0;
-    for (size_t i = first_; i < stack_.size(); ++i) {
-      if (!shapes_->are_known || !is_written(schema_.arguments()[i - first_])) {
-        continue;
-      }
-      for_each_tensor(stack_[i], [&](const at::Tensor& tensor) {
-        const c10::DimVector& sizes = shapes_->written[number++];
-        if (!tensor.defined() || !tensor.is_privateuseone() || tensor.sizes() == c10::IntArrayRef(sizes)) {
+  // What is to be undone, and where tensors are before the call.
+  void note_arguments() {
+    capture_.follow(stream_);
+    for (size_t i = 0; i < schema_.arguments().size(); ++i) {
+      const bool writes = is_written(schema_.arguments()[i]);
+      for_each_tensor(stack_[first_ + i], [&](const at::Tensor& tensor) {
+        if (!tensor.defined() || !tensor.has_storage() || !(tensor.is_privateuseone() || tensor.is_pinned())) {
           return;
         }
-        const PoolScope scope(capture_.pool(), tensor.device().index());
-        at::_ops::resize_::redispatch(
-            c10::DispatchKeySet(c10::DispatchKey::PrivateUse1), tensor, c10::fromIntArrayRefSlow(sizes), std::nullopt);
-        capture_.pool().note_block(tensor.storage().data());
+        own_copy(tensor);
+        if (writes) {
+          capture_.undo().save(tensor, stream_.device);
+        } else if (tensor.is_privateuseone()) {
+          capture_.undo().save_small(tensor, stream_.device);
+        }
+        writes_ = writes_ || writes;
+        const c10::Storage& storage = tensor.storage();
+        before_.push_back({tensor, storage.unsafeGetStorageImpl(), storage.data(), storage.nbytes()});
       });
-    }
-  }
-
-  // The argument that a result is.
-  c10::IValue argument_of(const c10::Argument& returned) const {
-    const auto& arguments = schema_.arguments();
-    for (size_t i = 0; i < arguments.size(); ++i) {
-      if (arguments[i].alias_info() != nullptr && *arguments[i].alias_info() == *returned.alias_info()) {
-        return stack_[first_ + i];
+      if (stack_[first_ + i].isGenerator()) {
+        capture_.undo().save(stack_[first_ + i].toGenerator());
       }
     }
-    refuse("its schema doesn't say which argument it returns");
+    if (op_.hasTag(at::Tag::nondeterministic_seeded)) {
+      capture_.undo().save(at::globalContext().defaultGenerator({c10::DeviceType::PrivateUse1, stream_.device}));
+    }
   }
 
-  Stack make_results() {
-    const auto& returns = schema_.returns();
-    Stack results;
-    for (size_t i = 0; i < returns.size(); ++i) {
-      results.push_back(
-          returns[i].alias_info() != nullptr
-              ? argument_of(returns[i])
-              : with_tensors(shapes_->results[i], [this](const at::Tensor& meta) -> at::Tensor {
-                  return meta.is_meta() ? new_in_pool(capture_.pool(), device_, meta) : meta;
-                }));
+  // Of memory that is shared until somebody writes it: it would move later, away from what nodes know.
+  void own_copy(const at::Tensor& tensor) const {
+    const c10::Storage& storage = tensor.storage();
+    if (c10::impl::cow::is_cow_data_ptr(storage.data_ptr())) {
+      (void)storage.mutable_data();
     }
-    return results;
+  }
+
+  Stack kept_arguments(bool after) {
+    KeptTensors kept(capture_.pool());
+    Stack all;
+    const Stack& from = after ? given_ : stack_;
+    const size_t first = after ? 0 : first_;
+    for (size_t i = 0; i < schema_.arguments().size(); ++i) {
+      all.push_back(with_tensors(from[first + i], [&](const at::Tensor& tensor) { return kept.keep(tensor); }));
+    }
+    return all;
+  }
+
+  void run(c10::DispatchKeySet keys) {
+    given_.assign(stack_.begin() + static_cast<std::ptrdiff_t>(first_), stack_.end());
+    const PoolScope scope(capture_.pool(), stream_.device);
+    const c10::impl::ExcludeDispatchKeyGuard inside(kCapture);
+    const RaceMute mute(races_are_found()); // a capture's run is ordered whatever the graph's branches say
+    {
+      const auto noted = BlockListScope::note(blocks_);
+      op_.redispatchBoxed(keys, &stack_);
+    }
+    for (size_t i = stack_.size() - schema_.returns().size(); i < stack_.size(); ++i) {
+      for_each_tensor(stack_[i], [this](const at::Tensor& tensor) {
+        if (tensor.defined() && tensor.is_privateuseone() && tensor.has_storage()) {
+          own_copy(tensor);
+        }
+      });
+    }
+    for (const ListedBlock& block : blocks_) {
+      capture_.pool().note_block(block.address);
+    }
+  }
+
+  // Where memory of the graph moved, a replay moves its content, too; the program's own is there for good.
+  void follow_moves() {
+    for (const Argument& argument : before_) {
+      const c10::Storage& storage = argument.tensor.storage();
+      if (storage.unsafeGetStorageImpl() != argument.storage || storage.data() == argument.address ||
+          storage.data() == nullptr) {
+        continue;
+      }
+      if (argument.address != nullptr && capture_.pool().owns(argument.address)) {
+        add_move(storage, argument);
+      }
+    }
+  }
+
+  void add_move(const c10::Storage& to, const Argument& from) {
+    const size_t size = std::min(to.nbytes(), from.size);
+    const DeviceIndex device = stream_.device;
+    void* const target = const_cast<void*>(to.data());
+    capture_.add(
+        std::make_shared<CallNode>(
+            "memory of " + name_of(op_),
+            [target, source = from.address, size, device] {
+              openreg_stream stream = OPENREG_STREAM_DEFAULT;
+              OPENREG_CHECK(openreg_current_stream(device, &stream));
+              OPENREG_CHECK(openreg_memcpy_async(target, device, source, device, size, device, stream));
+            },
+            std::vector<at::Tensor>{},
+            device),
+        stream_);
+  }
+
+  // The results in memory of their own, in order; undefined ones for the others.
+  std::vector<at::Tensor> note_results() {
+    std::vector<at::Tensor> fixed;
+    for (size_t i = stack_.size() - schema_.returns().size(); i < stack_.size(); ++i) {
+      for_each_tensor(stack_[i], [&](const at::Tensor& tensor) { fixed.push_back(note_result(tensor)); });
+    }
+    return fixed;
+  }
+
+  at::Tensor note_result(const at::Tensor& tensor) {
+    if (!tensor.defined()) {
+      return {};
+    }
+    if (!is_dense(tensor)) {
+      refuse("tensors other than dense ones are not supported in graphs");
+    }
+    if (!tensor.has_storage()) { // a ZeroTensor
+      return {};
+    }
+    const c10::StorageImpl* const storage = tensor.storage().unsafeGetStorageImpl();
+    if (std::any_of(before_.begin(), before_.end(), [&](const Argument& a) { return a.storage == storage; })) {
+      return {};
+    }
+    if (!tensor.is_privateuseone()) {
+      if (tensor.is_meta() || tensor.numel() == 0) {
+        return {};
+      }
+      refuse("its result is on the host, where a replay doesn't bring it");
+    }
+    return kept_.keep(tensor);
   }
 
   const c10::OperatorHandle& op_;
@@ -239,39 +299,20 @@ class Recording {
   const StreamKey stream_;
   Stack& stack_;
   const size_t first_;
-  const c10::Device device_;
   KeptTensors kept_;
-  std::shared_ptr<const Shapes> shapes_;
+  Stack given_;
+  BlockList blocks_;
+  std::vector<Argument> before_;
+  bool writes_ = false;
 };
-
-// Views, and memory without a content, which is the pool's.
-void run_now(const c10::OperatorHandle& op, c10::DispatchKeySet keys, Stack* stack, const Found& found) {
-  const size_t first = stack->size() - op.schema().arguments().size();
-  const auto for_each_storage = [&](const auto& see) {
-    for (size_t i = first; i < stack->size(); ++i) {
-      for_each_tensor((*stack)[i], [&](const at::Tensor& tensor) {
-        if (tensor.defined() && tensor.is_privateuseone() && tensor.has_storage()) {
-          see(tensor.storage());
-        }
-      });
-      if ((*stack)[i].isStorage()) {
-        see((*stack)[i].toStorage());
-      }
-    }
-  };
-  c10::SmallVector<const void*, 4> before;
-  for_each_storage([&before](const c10::Storage& storage) { before.push_back(storage.data()); });
-  const PoolScope scope(found.capture->pool(), found.stream.device);
-  op.redispatchBoxed(keys, stack);
-  for_each_storage([&](const c10::Storage& storage) {
-    if (std::find(before.begin(), before.end(), storage.data()) == before.end()) {
-      found.capture->pool().note_block(storage.data());
-    }
-  });
-}
 
 void record_operator(const c10::OperatorHandle& op, c10::DispatchKeySet keys, Stack* stack) {
   const c10::DispatchKeySet below = keys & kBelow;
+  if (Captures::instance().are_none()) { // the key came back with modes that a capture didn't end in
+    c10::impl::tls_set_dispatch_key_included(kCapture, false);
+    op.redispatchBoxed(below, stack);
+    return;
+  }
   if (keys.has(c10::DispatchKey::Python)) { // subclasses and modes call what they are made of
     op.redispatchBoxed(below, stack);
     return;
@@ -279,19 +320,29 @@ void record_operator(const c10::OperatorHandle& op, c10::DispatchKeySet keys, St
   const size_t count = op.schema().arguments().size();
   const Found found = capture_of(stack->data() + stack->size() - count, count);
   if (found.capture == nullptr) {
+    refuse_memory_of_captures(op, *stack);
     op.redispatchBoxed(below, stack);
     return;
   }
   found.capture->check_valid();
-  switch (plan_of(op).treatment) {
-    case Treatment::now:
-      run_now(op, below, stack, found);
-      return;
+  if (op.operator_name().name ==
+      "aten::_lazy_clone") { // whose memory would move at the first write, away from what nodes know
+    const at::Tensor self = torch::jit::pop(*stack).toTensor();
+    torch::jit::push(*stack, at::_ops::clone::call(self, std::nullopt));
+    return;
+  }
+  switch (treatment_of(op)) {
     case Treatment::parts:
       op.redispatchBoxed(below, stack);
       return;
+    case Treatment::now:
+      Recording(op, found, *stack).record(below, false);
+      return;
+    case Treatment::memory:
+      Recording(op, found, *stack).record(below, Modes::now().deterministic && Modes::now().fills);
+      return;
     case Treatment::node:
-      Recording(op, found, *stack).record();
+      Recording(op, found, *stack).record(below, true);
       return;
     case Treatment::refused:
       found.capture->refuse(name_of(op), "what it gives depends on data that a replay computes");
@@ -301,7 +352,7 @@ void record_operator(const c10::OperatorHandle& op, c10::DispatchKeySet keys, St
   }
 }
 
-thread_local int recording_depth = 0;
+thread_local int recording_depth = 0; // captures that the thread has begun
 
 } // namespace
 
@@ -312,6 +363,10 @@ void register_recorder() {
 void record_thread(bool on) {
   recording_depth += on ? 1 : -1;
   c10::impl::tls_set_dispatch_key_included(kCapture, recording_depth > 0);
+}
+
+bool thread_is_recorded() {
+  return c10::impl::tls_is_dispatch_key_included(kCapture);
 }
 
 } // namespace c10::openreg

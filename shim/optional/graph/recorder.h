@@ -3,21 +3,29 @@
 //
 // The thread includes a dispatch key below autograd and above the backends, for which nobody has kernels, so each operator
 // comes to the fallback that is registered here: no kernel of a backend knows of captures. Threads of autograd take the key
-// over from the thread that calls backward(). An operator whose device's current stream is captured becomes a node:
-// its results get memory of the graph's pool, of the shape that its kernel for the meta device finds, and nothing runs.
+// over from the thread that calls backward(). An operator whose device's current stream is captured runs, in memory of the
+// graph's pool, and becomes a node that does again what it was seen to do: it writes the same memory, and what it returned
+// lies where it lay. What it changes outside of the pool is saved first (undo_log.h).
 #pragma once
 
-#include <c10/core/DispatchKey.h>
+#include <c10/core/DispatchKeySet.h>
+
+#include "shim/operators/policy/kernel_keys.h"
 
 namespace c10::openreg {
 
 // No kernel of PyTorch's is registered for it.
 constexpr c10::DispatchKey kCapture = c10::DispatchKey::Fake;
 
+// What a node is called without.
+constexpr c10::DispatchKeySet kAboveNodes = kAboveKernels | c10::DispatchKeySet({c10::DispatchKey::Python, kCapture});
+
 // Registers the fallback. Once.
 void register_recorder();
 
 // The calling thread's operators come to the fallback from now on, or no longer. Counts.
 void record_thread(bool on);
+// Whether they do: not where the thread has left a mode, as inference_mode(), in which its capture began.
+bool thread_is_recorded();
 
 } // namespace c10::openreg

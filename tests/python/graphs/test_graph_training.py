@@ -172,36 +172,6 @@ def test_graph_autocast() -> None:
     assert torch.equal(out, work())
 
 
-def test_graph_checkpoint_preserve_rng_state() -> None:
-    "A checkpoint with dropout can't draw the same numbers twice in a replay, and says so; without the state it is captured."
-    x, layer = torch.randn(4, 8, device=D), nn.Linear(8, 8).to(D)
-    side = torch.openreg.Stream()
-
-    def step(preserve: bool) -> torch.Tensor:
-        layer.zero_grad(set_to_none=False)
-        drop = 0.5 if preserve else 0.0
-        checkpointed = torch.utils.checkpoint.checkpoint(
-            lambda x: nn.functional.dropout(layer(x), drop).tanh(), x, use_reentrant=False, preserve_rng_state=preserve
-        )
-        checkpointed.sum().backward()
-        return layer.weight.grad
-
-    with torch.openreg.stream(side):
-        step(False)
-    with (
-        pytest.raises(RuntimeError, match="has failed: setting the state of a generator can't be captured"),
-        torch.openreg.graph(torch.openreg.OpenRegGraph(), stream=side),
-    ):
-        step(True)
-    graph = torch.openreg.OpenRegGraph()
-    with torch.openreg.graph(graph, stream=side):
-        gradient = step(False)
-    x.mul_(2)
-    graph.replay()
-    replayed = gradient.clone()
-    torch.testing.assert_close(replayed, step(False))
-
-
 @pytest.mark.parametrize("count", [1, 2])
 def test_graph_make_graphed_callables(count: int) -> None:
     "Modules train as they do eagerly, and run eagerly in the other mode."
@@ -233,11 +203,12 @@ def test_graph_make_graphed_callables(count: int) -> None:
 
 
 def test_memory_of_a_step() -> None:
-    "A graph's pool takes what an eager step takes at its most; a replay takes no more, and keeps nothing."
+    "A graph's pool takes what an eager step takes at its most; a capture, until its end, also the parameters as they were."
     model = nn.Sequential(nn.Linear(64, 256), nn.ReLU(), nn.Linear(256, 10)).to(D)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     x, y = torch.randn(512, 64).to(D), torch.randint(0, 10, (512,)).to(D)
     static = torch.openreg.memory_allocated()
+    changed = sum(parameter.untyped_storage().nbytes() for parameter in model.parameters())
 
     def step() -> None:
         optimizer.zero_grad()
@@ -262,9 +233,10 @@ def test_memory_of_a_step() -> None:
         eager = peak(step) - static
     captured = peak(capture) - static
     kept = torch.openreg.memory_allocated()
-    assert captured <= eager
+    assert captured <= eager + changed + 0.02 * eager
+    assert kept - static <= eager
     graph.replay()
-    assert peak(graph.replay) - kept < 0.02 * eager
+    assert peak(graph.replay) == kept
     assert torch.openreg.memory_allocated() == kept
 
 

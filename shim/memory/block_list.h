@@ -1,0 +1,55 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
+// The blocks that a thread allocates, noted, and given to it again: an operator in a replay of a graph gets the memory that
+// it got in the capture.
+#pragma once
+
+#include <c10/core/Allocator.h>
+
+#include <optional>
+#include <vector>
+
+#include "shim/base/export.h"
+
+namespace c10::openreg {
+
+struct ListedBlock {
+  DeviceIndex device;
+  size_t size; // as asked for
+  void* address;
+};
+
+using BlockList = std::vector<ListedBlock>;
+
+// While it lives, allocations of its thread are appended to a list, or come from one, in order; the first that the list doesn't
+// have in its place, and those after it, are allocated as ever. Blocks of a list are not freed: they belong to whoever has it.
+class TORCH_OPENREG_API BlockListScope {
+ public:
+  static BlockListScope note(BlockList& list) {
+    return {&list, nullptr};
+  }
+  static BlockListScope serve(const BlockList& list) {
+    return {nullptr, &list};
+  }
+  ~BlockListScope();
+  BlockListScope(const BlockListScope&) = delete;
+  BlockListScope& operator=(const BlockListScope&) = delete;
+
+  // The calling thread's; null: none. For the allocator.
+  static BlockListScope* current() noexcept;
+  // The next block of the list, if it is of that size; with a deleter that does nothing.
+  std::optional<c10::DataPtr> next(DeviceIndex device, size_t size);
+  void allocated(DeviceIndex device, size_t size, void* block);
+  // Whether it is a block of the list that next() has given.
+  bool has_given(const void* block) const noexcept;
+
+ private:
+  BlockListScope(BlockList* noted, const BlockList* served);
+
+  BlockList* const noted_;
+  const BlockList* const served_;
+  size_t given_ = 0;
+  bool is_over_ = false; // the list didn't have what was asked for
+  BlockListScope* const outer_;
+};
+
+} // namespace c10::openreg

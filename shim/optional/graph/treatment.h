@@ -1,0 +1,21 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
+// What a capture does with an operator, by its schema, tags and kernels.
+#pragma once
+
+#include <ATen/core/dispatch/Dispatcher.h>
+
+namespace c10::openreg {
+
+enum class Treatment : uint8_t {
+  now,        // it changes a tensor's shape alone, or answers the host: no node
+  memory,     // likewise where it gives memory without a content
+  parts,      // it is made of other operators, which come to the capture themselves
+  node,       // it runs, and again in each replay, unless it gives views alone
+  refused,    // its results' sizes, or values on the host, depend on data, or the host waits
+  collective, // of torch.distributed
+};
+
+// Of an operator with a schema; kept for the process. Any thread.
+Treatment treatment_of(const c10::OperatorHandle& op);
+
+} // namespace c10::openreg
