@@ -41,7 +41,8 @@ def device_count(driver: str | Driver | None = None) -> int:
 def is_available() -> bool:
     """Returns whether there is at least one device. Never raises and creates no device context.
 
-    So it asks the driver without opening it. A driver that has failed to open in this process has no devices from then on.
+    So it asks the driver without opening it. A driver that has failed to open in this process has no devices from then
+    on.
     """
     return _C._get_device_count() > 0
 
