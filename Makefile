@@ -15,7 +15,8 @@
 #   make acceptance prints which rows of tests/acceptance.md have a passing test
 #   make demo-distributed  trains sharded in four processes of two agents, kills one, and goes on in two
 #   make check-opencl  openreg-check on examples/opencl_driver, all three levels; CHECK_SECONDS=2 CHECK_ONLY=kernel
-#   make fuzz       random programs against their models: the C API, tensors and dispatcher modes against the CPU; FUZZ_SECONDS=120
+#   make fuzz       random programs against their models: the C API, tensors and dispatcher modes against the CPU, graphs against
+#                   eager runs; FUZZ_SECONDS=120
 #   make asan tsan  the runtime and its tests under a sanitizer
 #   make sdist-check  installs the sdist with pip, in isolation, and runs the README's first program; ISOLATION=no: without
 #   make clean      removes what was built
@@ -178,6 +179,7 @@ fuzz: build
 	$(if $(wildcard build-asan/tests/fuzz/fuzz_crossings),build-asan/tests/fuzz/fuzz_crossings $(FUZZ))
 	python tests/fuzz/tensors.py --seed $(FUZZ_SEED) --seconds $$(( $(FUZZ_SECONDS) / 2 )) $(call FUZZ_MOST,15)
 	python tests/fuzz/modes.py --seed $(FUZZ_SEED) --seconds $$(( $(FUZZ_SECONDS) / 4 )) $(call FUZZ_MOST,4)
+	python tests/fuzz/graphs.py --seed $(FUZZ_SEED) --seconds $$(( $(FUZZ_SECONDS) / 8 )) $(call FUZZ_MOST,4)
 
 opinfo: build
 	python tests/opinfo/run.py --jobs $(JOBS) --json opinfo.json

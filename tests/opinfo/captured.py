@@ -3,7 +3,9 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -15,6 +17,9 @@ from torch.testing._internal import common_methods_invocations as databases
 from torch.utils._pytree import tree_map_only
 
 from torch_openreg_lab.check.paired_tensors import difference, tensors_of
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "python/graphs"))
+from spoiled_pools import spoiler
 
 # Some entries seed the generator in each call, which no capture takes; here the program seeds it before each replay.
 databases.wrapper_set_seed = lambda operator, *args, **kwargs: operator(*args, **kwargs)  # type: ignore[attr-defined]
@@ -129,28 +134,6 @@ def _on_cpu(tensor: torch.Tensor) -> torch.Tensor:
     return made.set_(whole.cpu().untyped_storage(), tensor.storage_offset(), tensor.shape, tensor.stride())
 
 
-def _spoiler(graph: Any, results: Any, arguments: list[torch.Tensor]) -> Any:
-    """A graph that overwrites all memory of the other's pool, of which a replay may need nothing."""
-    own = {tensor.untyped_storage()._cdata for tensor in arguments}
-    given = [t for t in tensors_of(results) if t.device == torch.device(DEVICE) and t.layout == torch.strided]
-    storages = {t.untyped_storage()._cdata: t for t in given if not t._is_zerotensor()}
-    made = torch.openreg.OpenRegGraph()
-    with torch.openreg.graph(made, pool=graph.pool(), stream=torch.openreg.Stream()):
-        for key, tensor in storages.items():
-            if key not in own:
-                torch.empty(0, dtype=torch.uint8, device=DEVICE).set_(tensor.untyped_storage()).fill_(0xFF)
-        free = [
-            block["size"]
-            for segment in torch.openreg.memory_snapshot()
-            if segment["segment_pool_id"] == graph.pool()
-            for block in segment["blocks"]
-            if block["state"] == "inactive"
-        ]
-        kept = [torch.full((size,), 0xFF, dtype=torch.uint8, device=DEVICE) for size in sorted(free, reverse=True)]
-    del kept
-    return made
-
-
 def _seed(number: int) -> None:
     torch.manual_seed(SEED + number)
 
@@ -188,14 +171,20 @@ def replayed(entry: Entry, check: str, body: Body, call: Call) -> str | None:
             return "the capture has changed its inputs"
     loose = comparison(entry.id, check)
     with torch.openreg.device(DEVICE):
-        spoiler = _spoiler(graph, results, _memory(static))
+        own = {tensor.untyped_storage()._cdata for tensor in _memory(static)}
+        dense = [
+            t
+            for t in tensors_of(results)
+            if t.device == torch.device(DEVICE) and t.layout == torch.strided and not t._is_zerotensor()
+        ]
+        spoiled = spoiler(graph, [t for t in dense if t.untyped_storage()._cdata not in own])
     for number in REPLAYS:
         if wanted[number] is None:
             continue
         _fill(static, values[number])
         _seed(number)
         with torch.openreg.device(DEVICE):
-            spoiler.replay()
+            spoiled.replay()
             graph.replay()
         found = difference(wanted[number], results, torch.device(DEVICE), loose.compare, loose.strides)
         if found is not None:

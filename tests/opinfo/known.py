@@ -128,7 +128,7 @@ KNOWN: tuple[Known, ...] = (
 
 KNOWN += (
     # As on CUDA, or where PyTorch asks whether a tensor is of CUDA.
-    Known("*", "captured*", "what it gives depends on data", failure="*refused: *depends on data*"),
+    Known("*", "captured*", "what it gives depends on data", failure="*refused: *depends on*data*"),
     Known("*", "captured*", "sparse tensors are not captured", failure="*refused: *tensors other than dense ones*"),
     Known("hop/register_hook*/int64", "captured*", "its sample wants gradients of integers"),
 )

@@ -17,14 +17,15 @@ namespace c10::openreg {
 namespace {
 
 // Of PyTorch's operators. Words in the name of those that reach beyond their tensors, into the storage; and those that write
-// running statistics that their schema calls read.
+// what their schema calls read: running statistics, a workspace.
 constexpr std::array<std::string_view, 4> kReachBeyond = {"as_strided", "resize", "set_", "storage"};
-constexpr std::array<std::string_view, 5> kWriteUndeclared = {
+constexpr std::array<std::string_view, 6> kWriteUndeclared = {
     "aten::native_batch_norm",
     "aten::_batch_norm_impl_index",
     "aten::batch_norm",
     "aten::cudnn_batch_norm",
-    "aten::miopen_batch_norm"};
+    "aten::miopen_batch_norm",
+    "aten::mkldnn_rnn_layer_backward"};
 
 std::atomic<bool> is_watching{false};
 

@@ -15,6 +15,7 @@
 #include "shim/base/status.h"
 #include "shim/device/device.h"
 #include "shim/observe/races.h"
+#include "shim/operators/fallback/staged_storage.h"
 #include "shim/operators/policy/device_check.h"
 #include "shim/optional/graph/capture.h"
 #include "shim/optional/graph/collective.h"
@@ -165,6 +166,9 @@ class Recording {
   // What is to be undone, and where tensors are before the call.
   void note_arguments() {
     capture_.follow(stream_);
+    // Operators of others may write what their schemas don't say.
+    const std::string& name = op_.operator_name().name;
+    const bool says_all = name.starts_with("aten::as_strided") || covers_what_it_touches(name);
     for (size_t i = 0; i < schema_.arguments().size(); ++i) {
       const bool writes = is_written(schema_.arguments()[i]);
       for_each_tensor(stack_[first_ + i], [&](const at::Tensor& tensor) {
@@ -172,7 +176,7 @@ class Recording {
           return;
         }
         own_copy(tensor);
-        if (writes) {
+        if (writes || !says_all) {
           capture_.undo().save(tensor, stream_.device);
         } else if (tensor.is_privateuseone()) {
           capture_.undo().save_small(tensor, stream_.device);

@@ -316,6 +316,19 @@ def test_results_that_overlap() -> None:
         captured(lambda: torch.add(x, x, out=out))
 
 
+def test_writes_that_a_schema_hides() -> None:
+    "What a custom operator writes without saying so is undone, too, whatever its size."
+    with torch.library._scoped_library("openreg_graphs", "DEF") as library:
+        library.define("count_up(Tensor x) -> Tensor")
+        library.impl("count_up", lambda x: x.add_(1).sum(), "CPU")
+        x = torch.zeros(1 << 16, device=D)
+        graph, out = captured(lambda: torch.ops.openreg_graphs.count_up(x))
+        assert x[-1].item() == 0
+        for count in (1, 2):
+            graph.replay()
+            assert (x[-1].item(), out.item()) == (count, count * x.numel())
+
+
 def test_an_answer_to_the_host() -> None:
     "What a custom operator says of data is not known at the capture; it is refused."
     with torch.library._scoped_library("openreg_graphs", "DEF") as library:
