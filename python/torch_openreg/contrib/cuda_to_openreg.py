@@ -226,6 +226,21 @@ def _redirect_cuda() -> None:
     _replace(torch._C, "_cuda_isInBadFork", torch.openreg._is_in_bad_fork)
     _replace(torch._C, "_cuda_getCurrentRawStream", _raw_stream)
     _redirect_nvtx()
+    _redirect_graphs()
+
+
+def _redirect_graphs() -> None:
+    class graph(torch.openreg.graph):
+        __doc__ = torch.openreg.graph.__doc__
+
+        def __init__(self, cuda_graph: Any, *arguments: Any, **keywords: Any) -> None:
+            super().__init__(cuda_graph, *arguments, **keywords)
+
+    for owner in (torch.cuda, torch.cuda.graphs):
+        _replace(owner, "CUDAGraph", torch.openreg.OpenRegGraph)
+        _replace(owner, "graph", graph)
+    for name in ("graph_pool_handle", "is_current_stream_capturing", "make_graphed_callables"):
+        _replace(torch.cuda.graphs, name, _counterpart(name))
 
 
 def _redirect_nvtx() -> None:

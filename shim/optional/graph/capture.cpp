@@ -69,7 +69,7 @@ void Capture::add(std::shared_ptr<const Node> node, StreamKey stream) {
       return;
     }
     const c10::Storage& storage = tensor.storage();
-    if (storage.data() != nullptr && !pool_->owns(storage.data())) {
+    if (storage.data() != nullptr && !pool_->has(storage.data())) {
       work_.external.try_emplace(
           storage.unsafeGetStorageImpl(), ExternalMemory{storage, storage.data(), storage.nbytes(), node->name()});
     }

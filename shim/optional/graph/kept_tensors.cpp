@@ -26,7 +26,7 @@ at::Tensor KeptTensors::keep(const at::Tensor& tensor) {
     auto impl = tensor.unsafeGetTensorImpl()->shallow_copy_and_detach(
         c10::VariableVersion(0), /*allow_tensor_metadata_change=*/false);
     const c10::Storage& storage = impl->unsafe_storage();
-    if (storage && storage.data() != nullptr && pool_.owns(storage.data())) {
+    if (storage && storage.data() != nullptr && pool_.has(storage.data())) {
       impl->set_storage_keep_dtype(borrowed(storage));
     }
     kept = at::Tensor(std::move(impl));

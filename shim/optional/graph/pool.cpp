@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <atomic>
+#include <map>
 
 #include "shim/base/status.h"
 
@@ -18,9 +19,28 @@ MempoolId_t new_id() {
 // Devices whose pool the thread is in, by this file.
 thread_local std::vector<std::pair<DeviceIndex, MempoolId_t>> entered;
 
+std::mutex& shared_lock() {
+  static auto& lock = *new std::mutex;
+  return lock;
+}
+
+std::shared_ptr<std::unordered_set<const void*>> shared_blocks(MempoolId_t id) {
+  static auto& known = *new std::map<MempoolId_t, std::weak_ptr<std::unordered_set<const void*>>>;
+  const std::lock_guard<std::mutex> guard(shared_lock());
+  std::erase_if(known, [](const auto& entry) { return entry.second.expired(); });
+  auto blocks = known[id].lock();
+  if (blocks == nullptr) {
+    blocks = std::make_shared<std::unordered_set<const void*>>();
+    known[id] = blocks;
+  }
+  return blocks;
+}
+
 } // namespace
 
-GraphPool::GraphPool(MempoolId_t id) : id_(id == MempoolId_t(0, 0) ? new_id() : id) {}
+GraphPool::GraphPool(MempoolId_t id)
+    : id_(id == MempoolId_t(0, 0) ? new_id() : id),
+      shared_(shared_blocks(id_)) {}
 
 GraphPool::~GraphPool() {
   for (const DeviceIndex device : devices_) {
@@ -39,13 +59,19 @@ void GraphPool::retain(DeviceIndex device) {
 }
 
 void GraphPool::note_block(const void* block) {
-  const std::lock_guard<std::mutex> guard(lock_);
+  const std::scoped_lock guard(lock_, shared_lock());
   blocks_.insert(block);
+  shared_->insert(block);
 }
 
 bool GraphPool::owns(const void* block) const {
   const std::lock_guard<std::mutex> guard(lock_);
   return blocks_.count(block) != 0;
+}
+
+bool GraphPool::has(const void* block) const {
+  const std::lock_guard<std::mutex> guard(shared_lock());
+  return shared_->count(block) != 0;
 }
 
 PoolScope::PoolScope(GraphPool& pool, DeviceIndex device) : id_{pool.id_.first, pool.id_.second}, device_(device) {

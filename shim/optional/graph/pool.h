@@ -6,6 +6,7 @@
 #include <c10/core/Device.h>
 #include <openreg/allocator.h>
 
+#include <memory>
 #include <mutex>
 #include <unordered_set>
 #include <vector>
@@ -24,18 +25,23 @@ class GraphPool {
     return id_;
   }
 
-  // Notes that the block is one that a graph may give back while it still writes it, in each replay.
+  // Notes that the block is one that the graph may give back while it still writes it, in each replay.
   void note_block(const void* block);
+  // Whether it is one of this graph's.
   bool owns(const void* block) const;
+  // Or of a graph that shares the pool.
+  bool has(const void* block) const;
 
  private:
   friend class PoolScope;
+  using Blocks = std::unordered_set<const void*>;
   void retain(DeviceIndex device);
 
   const MempoolId_t id_;
   mutable std::mutex lock_;
   std::vector<DeviceIndex> devices_;
-  std::unordered_set<const void*> blocks_;
+  Blocks blocks_;
+  const std::shared_ptr<Blocks> shared_; // of all graphs with this id; guarded by a lock of its own
 };
 
 // While it lives, the thread's new memory on the device is the pool's. Scopes nest.

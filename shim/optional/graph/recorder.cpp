@@ -242,7 +242,7 @@ class Recording {
           storage.data() == nullptr) {
         continue;
       }
-      if (argument.address != nullptr && capture_.pool().owns(argument.address)) {
+      if (argument.address != nullptr && capture_.pool().has(argument.address)) {
         add_move(storage, argument);
       }
     }

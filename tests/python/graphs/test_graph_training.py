@@ -281,3 +281,20 @@ def test_transformer_block() -> None:
         out.square().sum().backward()
         results.append((out.detach(), given.grad, [p.grad for p in module.parameters()]))
     torch.testing.assert_close(results[0], results[1])
+
+
+def test_graphed_callables_share_a_pool() -> None:
+    "What one saves for its backward is memory of the pool again afterwards: outputs and gradients of inputs stay."
+    pool = torch.openreg.graph_pool_handle()
+    x = torch.randn(512, 1024, device=D, requires_grad=True)
+    used = []
+    made = []
+    for _ in range(3):
+        layers = nn.Sequential(nn.Tanh(), nn.Sigmoid(), nn.Tanh()).to(D)
+        made.append(torch.openreg.make_graphed_callables(layers, (x,), pool=pool))
+        segments = [s for s in torch.openreg.memory_snapshot() if s["segment_pool_id"] == pool]
+        used.append(sum(segment["allocated_size"] for segment in segments))
+    assert used == [2 * x.nbytes, 4 * x.nbytes, 6 * x.nbytes]
+    y = torch.randn(512, 1024, device=D, requires_grad=True)
+    expected = nn.Sequential(nn.Tanh(), nn.Sigmoid(), nn.Tanh())(y)
+    assert torch.equal(made[1](y), expected)

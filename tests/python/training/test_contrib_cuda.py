@@ -197,8 +197,23 @@ def test_the_module_torch_cuda() -> None:
         pass
 
     assert isinstance(Mine(), torch.openreg.Stream)
-    assert not hasattr(torch.openreg, "CUDAGraph")
+
+
+@pytest.mark.usefixtures("on")
+@pytest.mark.skipif(not hasattr(torch._C, "_acceleratorGraph"), reason="PyTorch has graphs of accelerators since 2.13")
+def test_graphs() -> None:
+    """torch.cuda's names of graphs, in both of their modules."""
     assert torch.cuda.CUDAGraph is torch.cuda.graphs.CUDAGraph
+    x = torch.zeros(4, device="cuda")
+    made = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(cuda_graph=made, pool=torch.cuda.graph_pool_handle(), stream=torch.cuda.Stream()):
+        assert torch.cuda.is_current_stream_capturing()
+        y = x * 2 + 1
+    x.fill_(3)
+    made.replay()
+    assert y.tolist() == [7] * 4
+    layer = torch.cuda.make_graphed_callables(nn.Linear(4, 2).cuda(), (torch.ones(3, 4, device="cuda"),))
+    assert layer(torch.zeros(3, 4, device="cuda")).shape == (3, 2)
 
 
 @pytest.mark.usefixtures("on")
