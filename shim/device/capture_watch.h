@@ -48,6 +48,10 @@ class CaptureWatch {
   virtual bool add_call(DeviceIndex device, openreg_stream stream, CapturedCall call) = 0;
   virtual void forget(openreg_event event) noexcept = 0; // it is destroyed
 
+  // True where the device's current stream is captured, and the storage has memory of the graph, or none: it has its new size,
+  // in memory of the graph. Else false.
+  virtual bool resize(c10::StorageImpl& storage, size_t size) = 0;
+
   // Of a generator whose device's current stream is captured: each replay notes its own state where the capture got one, and
   // goes back to that where the capture sets what it got. A state from elsewhere is refused.
   virtual void got_state(c10::GeneratorImpl& generator, const c10::TensorImpl& state) = 0;

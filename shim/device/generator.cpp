@@ -100,6 +100,10 @@ std::optional<at::Generator> OpenRegGeneratorImpl::drawn_from_gpu() const {
 
 void OpenRegGeneratorImpl::set_current_seed(uint64_t seed) {
   check_not_captured(device().index(), "seeding a generator");
+  begin(seed);
+}
+
+void OpenRegGeneratorImpl::begin(uint64_t seed) {
   const auto sequence = sequence_.load();
   {
     const std::lock_guard<std::mutex> lock(sequence->inner.mutex());
@@ -264,8 +268,7 @@ const at::Generator& default_generator(DeviceIndex device) {
   Slot& slot = slots[static_cast<size_t>(index)];
   std::call_once(slot.once, [&] {
     at::Generator created = at::make_generator<OpenRegGeneratorImpl>(index);
-    created.get<OpenRegGeneratorImpl>()->be_default();
-    created.seed();
+    created.get<OpenRegGeneratorImpl>()->be_default(c10::detail::getNonDeterministicRandom());
     slot.generator = std::move(created);
   });
   return slot.generator;

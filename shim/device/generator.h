@@ -48,8 +48,10 @@ class TORCH_OPENREG_API OpenRegGeneratorImpl final : public c10::GeneratorImpl {
   // The generator of the GPU, made when first asked for: PyTorch's default one where this is a device's default
   // generator, because some kernels draw from that whatever they are given. `device`: the GPU that is openreg's device.
   at::Generator gpu(c10::Device device) const;
-  void be_default() {
+  // The device's default one, which may be made in a capture.
+  void be_default(uint64_t seed) {
     sequence_.load()->is_default = true;
+    begin(seed);
   }
 
  private:
@@ -75,6 +77,7 @@ class TORCH_OPENREG_API OpenRegGeneratorImpl final : public c10::GeneratorImpl {
 
   OpenRegGeneratorImpl(DeviceIndex device, std::shared_ptr<Sequence> sequence);
   OpenRegGeneratorImpl* clone_impl() const override;
+  void begin(uint64_t seed);
   c10::intrusive_ptr<c10::TensorImpl> state_now() const;
   std::optional<at::Generator> drawn_from_gpu() const; // where the kernels of the device do
 

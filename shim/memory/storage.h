@@ -22,7 +22,7 @@ TORCH_OPENREG_API void* writable_data(const at::Tensor& tensor);
 // Gives the storage `size` bytes of memory on its own device and keeps the first min(old, new) bytes: their copy is queued
 // on the calling thread's current stream there. Throws c10::OutOfMemoryError, and c10::Error for a storage that is not
 // resizable.
-void resize_storage(c10::StorageImpl& storage, size_t size);
+TORCH_OPENREG_API void resize_storage(c10::StorageImpl& storage, size_t size);
 
 // Sets sizes (and strides; none: contiguous) of a tensor and grows its storage where they need more.
 TORCH_OPENREG_API void resize_tensor(

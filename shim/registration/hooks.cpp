@@ -7,6 +7,7 @@
 
 #include "shim/base/device_name.h"
 #include "shim/base/status.h"
+#include "shim/device/capture_watch.h"
 #include "shim/device/device.h"
 #include "shim/device/generator.h"
 #include "shim/memory/device_allocator.h"
@@ -107,7 +108,10 @@ Device OpenRegHooks::getDeviceFromPtr(void* data) const {
 void OpenRegHooks::resizePrivateUse1Bytes(const c10::Storage& storage, size_t new_size) const {
   StorageImpl& impl = *storage.unsafeGetStorageImpl();
   TORCH_CHECK(impl.device().is_privateuseone(), "Expected a PrivateUse1 device, but got ", impl.device());
-  resize_storage(impl, new_size);
+  auto* const watch = capture_watch();
+  if (watch == nullptr || !watch->resize(impl, new_size)) {
+    resize_storage(impl, new_size);
+  }
 }
 
 } // namespace c10::openreg

@@ -8,6 +8,7 @@
 
 #include "shim/base/status.h"
 #include "shim/base/wait_hook.h"
+#include "shim/memory/storage.h"
 #include "shim/observe/races.h"
 #include "shim/optional/graph/kept_tensors.h"
 #include "shim/optional/graph/recorder.h"
@@ -80,19 +81,22 @@ void Capture::add(std::shared_ptr<const Node> node, StreamKey stream) {
 
 void Capture::follow(StreamKey stream) {
   undo_.settle(stream.device);
-  const std::lock_guard<std::mutex> guard(lock_);
-  if (stream == last_) {
+  StreamKey before{};
+  {
+    const std::lock_guard<std::mutex> guard(lock_);
+    before = std::exchange(last_, stream);
+  }
+  if (stream == before) {
     return;
   }
   openreg_event event = nullptr;
-  OPENREG_CHECK(openreg_event_create(last_.device, 0, &event));
-  openreg_status status = openreg_event_record(event, last_.device, last_.stream);
+  OPENREG_CHECK(openreg_event_create(before.device, 0, &event));
+  openreg_status status = openreg_event_record(event, before.device, before.stream);
   if (status == OPENREG_OK) {
     status = openreg_stream_wait_event(stream.device, stream.stream, event);
   }
   (void)openreg_event_destroy(event);
   OPENREG_CHECK(status);
-  last_ = stream;
 }
 
 void Capture::run(std::shared_ptr<const Node> node, StreamKey stream) {
@@ -103,7 +107,7 @@ void Capture::run(std::shared_ptr<const Node> node, StreamKey stream) {
   follow(stream);
   node->for_each_use([this, stream](const at::Tensor& tensor, bool writes) {
     if (writes) {
-      undo_.save(tensor, stream.device);
+      undo_.save_written(tensor, stream.device);
     }
   });
   {
@@ -161,14 +165,25 @@ void Capture::restore_state(const at::Generator& generator, const at::Tensor& st
   add(std::make_shared<CallNode>("state of a generator, set", set, std::vector<at::Tensor>{}, stream.device), stream);
 }
 
+void Capture::invalidate(const std::string& why) {
+  const std::lock_guard<std::mutex> guard(lock_);
+  if (error_.empty()) {
+    error_ = why;
+  }
+}
+
+void Capture::add_move(
+    const c10::Storage& to, const void* from, size_t size, const std::string& call, StreamKey stream) {
+  void* const target = const_cast<void*>(to.data());
+  const auto copy = [target, from, bytes = std::min(to.nbytes(), size), device = stream.device] {
+    OPENREG_CHECK(openreg_memcpy_async(target, device, from, device, bytes, device, current_stream_of(device).stream));
+  };
+  add(std::make_shared<CallNode>("memory of " + call, copy, std::vector<at::Tensor>{}, stream.device), stream);
+}
+
 void Capture::refuse(const std::string& call, const std::string& why) {
   const std::string text = call + " can't be captured" + place_of_caller() + ": " + why;
-  {
-    const std::lock_guard<std::mutex> guard(lock_);
-    if (error_.empty()) {
-      error_ = text;
-    }
-  }
+  invalidate(text);
   TORCH_CHECK(false, text, ". The capture of the graph is now invalid.");
 }
 
@@ -187,15 +202,12 @@ std::shared_ptr<Capture> Captures::begin(at::GraphCaptureMode mode, StreamKey fi
   TORCH_CHECK(
       first.stream != OPENREG_STREAM_DEFAULT,
       "A graph must be captured on a stream other than the default one, for which other streams would wait.");
+  if (const auto other = of_stream(first)) {
+    other->invalidate("a second capture was begun on its stream" + place_of_caller());
+    TORCH_CHECK(false, "The current stream is being captured already; that capture is now invalid.");
+  }
   auto capture = std::make_shared<Capture>(mode, first, std::move(pool));
   const std::lock_guard<std::mutex> guard(lock_);
-  for (const auto& other : active_) {
-    const std::lock_guard<std::mutex> other_guard(other->lock_);
-    if (other->find(first) != nullptr) {
-      other->error_ = "a second capture was begun on its stream" + place_of_caller();
-      TORCH_CHECK(false, "The current stream is being captured already; that capture is now invalid.");
-    }
-  }
   active_.push_back(capture);
   capture_watch_pointer.store(this, std::memory_order_release);
   return capture;
@@ -253,11 +265,14 @@ std::shared_ptr<Capture> Captures::of_stream(StreamKey key) const {
   return nullptr;
 }
 
-std::shared_ptr<Capture> Captures::of_memory(const c10::Storage& storage) const {
+std::shared_ptr<Capture> Captures::of_memory(const c10::Storage& storage, bool is_written) const {
   const std::lock_guard<std::mutex> guard(lock_);
   for (const auto& capture : active_) {
-    if (capture->pool_->owns(storage.data()) || capture->undo_.has(storage)) {
+    if (capture->pool_->owns(storage.data()) || capture->undo_.is_written(storage)) {
       return capture;
+    }
+    if (is_written) {
+      capture->undo_.forget(storage);
     }
   }
   return nullptr;
@@ -380,6 +395,33 @@ bool Captures::add_call(DeviceIndex device, openreg_stream stream, CapturedCall 
   }
   auto node = std::make_shared<CallNode>(std::move(call.name), call.bind(kept), kept, device, call.is_local);
   capture->run(std::move(node), {device, stream});
+  return true;
+}
+
+bool Captures::resize(c10::StorageImpl& storage, size_t size) {
+  const StreamKey stream = current_stream_of(storage.device().index());
+  const auto capture = of_stream(stream);
+  const void* const before = storage.data();
+  if (capture == nullptr || (before != nullptr && !capture->pool().has(before))) {
+    return false;
+  }
+  capture->check_valid();
+  capture->follow(stream);
+  const size_t kept = storage.nbytes();
+  BlockList blocks;
+  {
+    const PoolScope scope(capture->pool(), stream.device);
+    const auto noted = BlockListScope::note(blocks);
+    const RaceMute mute(races_are_found());
+    resize_storage(storage, size);
+  }
+  for (const ListedBlock& block : blocks) {
+    capture->pool().note_block(block.address);
+  }
+  if (before != nullptr && storage.data() != nullptr) {
+    const c10::Storage moved(c10::intrusive_ptr<c10::StorageImpl>::unsafe_reclaim_from_nonowning(&storage));
+    capture->add_move(moved, before, kept, "resize_()", stream);
+  }
   return true;
 }
 

@@ -69,6 +69,10 @@ class Capture {
   // A state of a generator that the capture has got or set: nodes of their own. Where a state is set, it is one of those.
   void add_state(const at::Generator& generator, const at::Tensor& state, StreamKey stream);
   void restore_state(const at::Generator& generator, const at::Tensor& state, StreamKey stream);
+  // Memory of the graph that a storage had before: a replay copies its content, too.
+  void add_move(const c10::Storage& to, const void* from, size_t size, const std::string& call, StreamKey stream);
+  // The first reason stays.
+  void invalidate(const std::string& why);
   // Ends the capture with an error, whose text names `call` and the caller's line: the next call of it throws, too.
   [[noreturn]] void refuse(const std::string& call, const std::string& why);
 
@@ -118,8 +122,8 @@ class Captures final : public CaptureWatch {
 
   // That the stream is part of; null: none.
   std::shared_ptr<Capture> of_stream(StreamKey key) const;
-  // That has allocated the memory, or may have changed it; null: none.
-  std::shared_ptr<Capture> of_memory(const c10::Storage& storage) const;
+  // That has allocated the memory, or may have changed it; null: none. `is_written`: by others, now.
+  std::shared_ptr<Capture> of_memory(const c10::Storage& storage, bool is_written) const;
   bool are_none() const noexcept;
 
   bool is_capturing(DeviceIndex device, openreg_stream stream) const noexcept override;
@@ -131,6 +135,7 @@ class Captures final : public CaptureWatch {
   bool wait(openreg_event event, DeviceIndex device, openreg_stream stream) override;
   bool add_call(DeviceIndex device, openreg_stream stream, CapturedCall call) override;
   void forget(openreg_event event) noexcept override;
+  bool resize(c10::StorageImpl& storage, size_t size) override;
   void got_state(c10::GeneratorImpl& generator, const c10::TensorImpl& state) override;
   void set_state(c10::GeneratorImpl& generator, const c10::TensorImpl& state) override;
 

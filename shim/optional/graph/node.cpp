@@ -2,6 +2,7 @@
 #include "shim/optional/graph/node.h"
 
 #include <ATen/Context.h>
+#include <ATen/Parallel.h>
 #include <ATen/ops/copy_ops.h>
 #include <c10/core/GradMode.h>
 
@@ -58,6 +59,7 @@ Modes Modes::now() {
       context.deterministicAlgorithmsWarnOnly(),
       context.deterministicFillUninitializedMemory(),
       context.userEnabledMkldnn(),
+      at::get_num_threads(),
       c10::get_default_dtype_as_scalartype()};
 }
 
@@ -67,6 +69,9 @@ void Modes::set() const {
   context.setDeterministicAlgorithms(deterministic, warns_only);
   context.setDeterministicFillUninitializedMemory(fills);
   context.setUserEnabledMkldnn(mkldnn);
+  if (at::get_num_threads() != threads) {
+    at::set_num_threads(threads);
+  }
   c10::set_default_dtype(c10::scalarTypeToTypeMeta(dtype));
 }
 

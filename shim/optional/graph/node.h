@@ -48,6 +48,7 @@ struct Modes {
   bool warns_only;
   bool fills;
   bool mkldnn;
+  int threads;           // of the calling thread's operators, on which the order of a sum depends
   c10::ScalarType dtype; // of numbers
 
   static Modes now();

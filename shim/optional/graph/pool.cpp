@@ -38,9 +38,7 @@ std::shared_ptr<std::unordered_set<const void*>> shared_blocks(MempoolId_t id) {
 
 } // namespace
 
-GraphPool::GraphPool(MempoolId_t id)
-    : id_(id == MempoolId_t(0, 0) ? new_id() : id),
-      shared_(shared_blocks(id_)) {}
+GraphPool::GraphPool(MempoolId_t id) : id_(id == MempoolId_t(0, 0) ? new_id() : id), shared_(shared_blocks(id_)) {}
 
 GraphPool::~GraphPool() {
   for (const DeviceIndex device : devices_) {

@@ -63,12 +63,13 @@ Found capture_of(const c10::IValue* arguments, size_t count) {
   return found;
 }
 
-// A capture's memory has no content on a stream that is none of the capture's.
-void refuse_memory_of_captures(const c10::OperatorHandle& op, const Stack& stack) {
-  for (size_t i = stack.size() - op.schema().arguments().size(); i < stack.size(); ++i) {
-    for_each_tensor(stack[i], [&](const at::Tensor& tensor) {
+// On a stream that is none of a capture's: the capture's memory has no content there, and what it has changed is put back.
+void check_uncaptured(const c10::OperatorHandle& op, const Stack& stack) {
+  const auto& declared = op.schema().arguments();
+  for (size_t i = 0; i < declared.size(); ++i) {
+    for_each_tensor(stack[stack.size() - declared.size() + i], [&](const at::Tensor& tensor) {
       if (tensor.defined() && tensor.is_privateuseone() && tensor.has_storage()) {
-        if (const auto capture = Captures::instance().of_memory(tensor.storage())) {
+        if (const auto capture = Captures::instance().of_memory(tensor.storage(), is_written(declared[i]))) {
           capture->refuse(name_of(op), "its stream is not part of the capture, whose memory it uses");
         }
       }
@@ -177,9 +178,9 @@ class Recording {
         }
         own_copy(tensor);
         if (writes || !says_all) {
-          capture_.undo().save(tensor, stream_.device);
+          capture_.undo().save_written(tensor, stream_.device);
         } else if (tensor.is_privateuseone()) {
-          capture_.undo().save_small(tensor, stream_.device);
+          capture_.undo().save_read(tensor, stream_.device);
         }
         writes_ = writes_ || writes;
         const c10::Storage& storage = tensor.storage();
@@ -243,26 +244,9 @@ class Recording {
         continue;
       }
       if (argument.address != nullptr && capture_.pool().has(argument.address)) {
-        add_move(storage, argument);
+        capture_.add_move(storage, argument.address, argument.size, name_of(op_), stream_);
       }
     }
-  }
-
-  void add_move(const c10::Storage& to, const Argument& from) {
-    const size_t size = std::min(to.nbytes(), from.size);
-    const DeviceIndex device = stream_.device;
-    void* const target = const_cast<void*>(to.data());
-    capture_.add(
-        std::make_shared<CallNode>(
-            "memory of " + name_of(op_),
-            [target, source = from.address, size, device] {
-              openreg_stream stream = OPENREG_STREAM_DEFAULT;
-              OPENREG_CHECK(openreg_current_stream(device, &stream));
-              OPENREG_CHECK(openreg_memcpy_async(target, device, source, device, size, device, stream));
-            },
-            std::vector<at::Tensor>{},
-            device),
-        stream_);
   }
 
   // The results in memory of their own, in order; undefined ones for the others.
@@ -324,7 +308,7 @@ void record_operator(const c10::OperatorHandle& op, c10::DispatchKeySet keys, St
   const size_t count = op.schema().arguments().size();
   const Found found = capture_of(stack->data() + stack->size() - count, count);
   if (found.capture == nullptr) {
-    refuse_memory_of_captures(op, *stack);
+    check_uncaptured(op, *stack);
     op.redispatchBoxed(below, stack);
     return;
   }

@@ -32,42 +32,71 @@ void copy_bytes(void* to, int32_t to_device, const void* from, int32_t from_devi
 
 } // namespace
 
+// Nothing waits with the lock held: who waits may want the GIL, and who has that, the lock.
 void UndoLog::settle(DeviceIndex device) {
-  const std::lock_guard<std::mutex> guard(lock_);
-  if (std::find(settled_.begin(), settled_.end(), device) == settled_.end()) {
+  {
+    const std::lock_guard<std::mutex> guard(lock_);
+    if (std::find(settled_.begin(), settled_.end(), device) != settled_.end()) {
+      return;
+    }
+  }
+  {
     const WaitScope waiting;
     OPENREG_CHECK(openreg_device_synchronize(device));
-    settled_.push_back(device);
+  }
+  const std::lock_guard<std::mutex> guard(lock_);
+  settled_.push_back(device);
+}
+
+void UndoLog::save_written(const at::Tensor& tensor, DeviceIndex device) {
+  save(tensor, device, true);
+}
+
+void UndoLog::save_read(const at::Tensor& tensor, DeviceIndex device) {
+  if (tensor.defined() && tensor.has_storage() && tensor.storage().nbytes() <= kSmall) {
+    save(tensor, device, false);
   }
 }
 
-void UndoLog::save(const at::Tensor& tensor, DeviceIndex device) {
+void UndoLog::save(const at::Tensor& tensor, DeviceIndex device, bool is_written) {
   if (!tensor.defined() || !tensor.has_storage() || !(tensor.is_privateuseone() || tensor.is_pinned())) {
     return;
   }
-  settle(tensor.is_cpu() ? device : tensor.device().index());
-  const std::lock_guard<std::mutex> guard(lock_);
   const c10::Storage& storage = tensor.storage();
   const void* const data = storage.data();
-  if (data == nullptr || storage.nbytes() == 0 || pool_.owns(data) ||
-      memory_.count(storage.unsafeGetStorageImpl()) != 0) {
+  if (data == nullptr || storage.nbytes() == 0 || pool_.owns(data)) {
     return;
   }
+  const c10::Device there(c10::DeviceType::PrivateUse1, tensor.is_cpu() ? device : tensor.device().index());
+  const int32_t home = tensor.is_cpu() ? OPENREG_HOST : there.index();
+  {
+    const std::lock_guard<std::mutex> guard(lock_);
+    const auto [entry, is_new] = memory_.try_emplace(storage.unsafeGetStorageImpl(), Saved{storage, {}, home, false});
+    entry->second.is_written = entry->second.is_written || is_written;
+    if (!is_new) {
+      return;
+    }
+  }
+  settle(there.index());
   const c10::impl::ExcludeDispatchKeyGuard without(kAboveKernels | c10::DispatchKeySet(kCapture));
   const c10::InferenceMode plain(false);
   const RaceMute mute(races_are_found());
-  const c10::Device there(c10::DeviceType::PrivateUse1, tensor.is_cpu() ? device : tensor.device().index());
-  const int32_t home = tensor.is_cpu() ? OPENREG_HOST : there.index();
   const at::Tensor bytes =
       at::empty({static_cast<int64_t>(storage.nbytes())}, at::TensorOptions(at::kByte).device(there));
   copy_bytes(bytes.mutable_data_ptr(), there.index(), data, home, storage.nbytes(), there.index());
-  memory_.emplace(storage.unsafeGetStorageImpl(), Saved{storage, bytes, home});
+  const std::lock_guard<std::mutex> guard(lock_);
+  memory_[storage.unsafeGetStorageImpl()].bytes = bytes;
 }
 
-void UndoLog::save_small(const at::Tensor& tensor, DeviceIndex device) {
-  if (tensor.defined() && tensor.has_storage() && tensor.storage().nbytes() <= kSmall) {
-    save(tensor, device);
-  }
+bool UndoLog::is_written(const c10::Storage& storage) {
+  const std::lock_guard<std::mutex> guard(lock_);
+  const auto found = memory_.find(storage.unsafeGetStorageImpl());
+  return found != memory_.end() && found->second.is_written;
+}
+
+void UndoLog::forget(const c10::Storage& storage) {
+  const std::lock_guard<std::mutex> guard(lock_);
+  memory_.erase(storage.unsafeGetStorageImpl());
 }
 
 void UndoLog::save(const at::Generator& generator) {
@@ -79,17 +108,21 @@ void UndoLog::save(const at::Generator& generator) {
   }
 }
 
-bool UndoLog::has(const c10::Storage& storage) {
-  const std::lock_guard<std::mutex> guard(lock_);
-  return memory_.count(storage.unsafeGetStorageImpl()) != 0;
-}
-
 void UndoLog::restore() {
-  const std::lock_guard<std::mutex> guard(lock_);
+  decltype(memory_) memory;
+  decltype(generators_) generators;
+  {
+    const std::lock_guard<std::mutex> guard(lock_);
+    memory.swap(memory_);
+    generators.swap(generators_);
+  }
   const c10::impl::ExcludeDispatchKeyGuard without(kAboveKernels | c10::DispatchKeySet(kCapture));
   const RaceMute mute(races_are_found());
   std::vector<DeviceIndex> devices;
-  for (const auto& [impl, saved] : memory_) {
+  for (const auto& [impl, saved] : memory) {
+    if (!saved.bytes.defined()) { // it could not be saved
+      continue;
+    }
     const size_t size = std::min(saved.storage.nbytes(), saved.bytes.nbytes());
     const DeviceIndex device = saved.bytes.device().index();
     if (saved.storage.data() != nullptr && size > 0) { // where the program resized it, what is left of it
@@ -98,15 +131,13 @@ void UndoLog::restore() {
       devices.push_back(device);
     }
   }
-  for (const auto& [generator, before] : generators_) {
-    at::Generator(generator).set_state(before.get_state());
+  for (auto& [generator, before] : generators) {
+    generator.set_state(before.get_state());
   }
   const WaitScope waiting;
   for (const DeviceIndex device : devices) {
     OPENREG_CHECK(openreg_stream_synchronize(device, stream_of(device)));
   }
-  memory_.clear();
-  generators_.clear();
 }
 
 } // namespace c10::openreg

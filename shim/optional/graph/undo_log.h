@@ -26,13 +26,15 @@ class UndoLog {
 
   // Before an operator of a stream of the device: what it may write, also in pinned memory. The copy is queued on the current
   // stream.
-  void save(const at::Tensor& tensor, DeviceIndex device);
+  void save_written(const at::Tensor& tensor, DeviceIndex device);
   // Of what it only reads, by its schema: saved where it is small, as schemas hide writes (batch norm's statistics).
-  void save_small(const at::Tensor& tensor, DeviceIndex device);
+  void save_read(const at::Tensor& tensor, DeviceIndex device);
   void save(const at::Generator& generator);
 
-  // Whether it was saved: the capture may have changed it.
-  bool has(const c10::Storage& storage);
+  // Whether the capture may have changed it.
+  bool is_written(const c10::Storage& storage);
+  // The program has written what the capture only reads: that stays.
+  void forget(const c10::Storage& storage);
 
   // Puts all back and forgets it. Queued on the current streams, on which the host then waits.
   void restore();
@@ -41,8 +43,11 @@ class UndoLog {
   struct Saved {
     c10::Storage storage; // kept, so that its memory is nobody else's
     at::Tensor bytes;     // on a device
-    int32_t home;         // the storage's device, or OPENREG_HOST
+    int32_t home; // the storage's device, or OPENREG_HOST
+    bool is_written;
   };
+
+  void save(const at::Tensor& tensor, DeviceIndex device, bool is_written);
 
   const GraphPool& pool_;
   std::mutex lock_; // of what follows

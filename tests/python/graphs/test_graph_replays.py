@@ -118,6 +118,31 @@ def test_modes_are_those_of_the_capture(grad: bool) -> None:
     assert torch.equal(out.detach(), expected)
 
 
+def test_the_number_of_threads_is_that_of_the_capture() -> None:
+    "Sums depend on it; autograd's threads may have another one than the thread that replays."
+    x = torch.randn(1 << 18, device=D, dtype=torch.bfloat16)
+    before = torch.get_num_threads()
+    try:
+        torch.set_num_threads(2)
+        expected = x.float().sum().item()
+        graph, total = captured(lambda: x.float().sum())
+        torch.set_num_threads(1)
+        graph.replay()
+        assert (total.item(), torch.get_num_threads()) == (expected, 1)
+    finally:
+        torch.set_num_threads(before)
+
+
+def test_a_generator_that_a_capture_uses_first(python: Any) -> None:
+    "It is made and seeded there."
+    python(
+        "import torch\n"
+        "x, graph = torch.ones(1000, device='openreg'), torch.openreg.OpenRegGraph()\n"
+        "with torch.openreg.graph(graph):\n    y = torch.nn.functional.dropout(x)\n"
+        "graph.replay()\nassert 0 < (y == 0).sum().item() < 1000\n"
+    )
+
+
 def test_sizes_that_a_capture_changes() -> None:
     "resize_() and resize_as_() keep what was there, in memory of the graph, too."
     x = torch.arange(4.0, device=D)
@@ -132,6 +157,56 @@ def test_sizes_that_a_capture_changes() -> None:
     x.fill_(3)
     graph.replay()
     assert out.tolist() == [4] * 4 + [3] * 4
+
+
+def test_storages_that_a_capture_changes() -> None:
+    "UntypedStorage.resize_() keeps what was there; memory that was freed and comes again is the graph's."
+    x, bare = torch.arange(4.0, device=D), torch.zeros(8, device=D)
+    bare.untyped_storage().resize_(0)
+
+    def work() -> torch.Tensor:
+        grown = x + 1
+        grown.untyped_storage().resize_(32)
+        grown = torch.as_strided(grown, (8,), (1,))
+        grown[4:] = x
+        bare.untyped_storage().resize_(32)
+        bare.copy_(grown)
+        out = bare * 2
+        bare.untyped_storage().resize_(0)
+        return out
+
+    graph, out = captured(work)
+    for value in (3, 4):
+        x.fill_(value)
+        graph.replay()
+        assert out.tolist() == [2 * value + 2] * 4 + [2 * value] * 4
+
+
+def test_other_streams_meanwhile() -> None:
+    "They may read what the capture reads, and write it: that stays. What the capture has changed is refused."
+    x, y, other = torch.ones(4, device=D), torch.zeros(4, device=D), torch.openreg.Stream()
+
+    def work() -> torch.Tensor:
+        doubled = x * 2
+        with torch.openreg.stream(other):
+            y.copy_(x)
+            x.fill_(5)
+        return doubled
+
+    graph, out = captured(work)
+    torch.openreg.synchronize()
+    assert (x.tolist(), y.tolist()) == ([5] * 4, [1] * 4)
+    graph.replay()
+    assert out.tolist() == [10] * 4
+
+    def change() -> None:
+        x.add_(1)
+        with torch.openreg.stream(other):
+            y.copy_(x)
+
+    with pytest.raises(RuntimeError, match="its stream is not part of the capture"):
+        captured(change)
+    assert x.tolist() == [5] * 4
 
 
 @pytest.mark.parametrize("reentrant", [True, False])
