@@ -43,7 +43,7 @@ class UndoLog {
   struct Saved {
     c10::Storage storage; // kept, so that its memory is nobody else's
     at::Tensor bytes;     // on a device
-    int32_t home; // the storage's device, or OPENREG_HOST
+    int32_t home;         // the storage's device, or OPENREG_HOST
     bool is_written;
   };
 
