@@ -78,6 +78,37 @@ class Gpt(nn.Module):
         return self.head(x)[:, -1]
 
 
+class Decoder(nn.Module):
+    """One token at a time with a static cache of keys and values: 4 layers, 128 wide, 4 heads, 256 tokens, 256 places."""
+
+    def __init__(self, width: int = 128, layers: int = 4, heads: int = 4, tokens: int = 256, length: int = 256) -> None:
+        super().__init__()
+        self.heads = heads
+        self.tokens = nn.Embedding(tokens, width)
+        self.projections = nn.ModuleList(nn.Linear(width, 3 * width) for _ in range(layers))
+        self.outputs = nn.ModuleList(nn.Linear(width, width) for _ in range(layers))
+        self.head = nn.Linear(width, tokens)
+        self.register_buffer("cache", torch.zeros(layers, 2, 1, heads, length, width // heads))
+        self.register_buffer("mask", torch.full((1, 1, 1, length), float("-inf")))
+        self.register_buffer("place", torch.zeros(1, dtype=torch.long))
+        self.register_buffer("token", torch.zeros(1, 1, dtype=torch.long))
+
+    @torch.no_grad()
+    def forward(self) -> None:
+        """Reads the token, enters its keys and values at the place, and puts the likeliest token in its stead."""
+        self.mask.index_fill_(3, self.place, 0.0)
+        x = self.tokens(self.token)
+        for layer, (projection, output) in enumerate(zip(self.projections, self.outputs, strict=True)):
+            q, k, v = projection(x).view(1, 1, 3, self.heads, -1).permute(2, 0, 3, 1, 4)
+            keys, values = self.cache[layer]
+            keys.index_copy_(2, self.place, k)
+            values.index_copy_(2, self.place, v)
+            found = nn.functional.scaled_dot_product_attention(q, keys, values, attn_mask=self.mask)
+            x = x + output(found.transpose(1, 2).reshape(1, 1, -1))
+        self.token.copy_(self.head(x).argmax(-1))
+        self.place.add_(1).remainder_(self.mask.shape[-1])
+
+
 class Lstm(nn.Module):
     """Two layers of 128, and a classifier of the last step."""
 

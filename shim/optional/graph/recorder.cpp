@@ -230,6 +230,8 @@ class Recording {
         }
       });
     }
+    // What a kernel allocates on another device is not the pool's, and may be anybody's in a replay.
+    std::erase_if(blocks_, [this](const ListedBlock& block) { return block.device != stream_.device; });
     for (const ListedBlock& block : blocks_) {
       capture_.pool().note_block(block.address);
     }
@@ -313,8 +315,7 @@ void record_operator(const c10::OperatorHandle& op, c10::DispatchKeySet keys, St
     return;
   }
   found.capture->check_valid();
-  if (op.operator_name().name ==
-      "aten::_lazy_clone") { // whose memory would move at the first write, away from what nodes know
+  if (op.operator_name().name == "aten::_lazy_clone") { // its memory would move at the first write, away from the nodes
     const at::Tensor self = torch::jit::pop(*stack).toTensor();
     torch::jit::push(*stack, at::_ops::clone::call(self, std::nullopt));
     return;
