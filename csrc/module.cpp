@@ -42,8 +42,7 @@ PyObject* _init(PyObject* /*self*/, PyObject* /*unused*/) {
   END_HANDLE_TH_ERRORS
 }
 
-// Has steps of optimizers that can't be captured say so.
-void watch_optimizers() {
+void prepare_first_graph() {
   const pybind11::gil_scoped_acquire gil;
   pybind11::module_::import("torch_openreg.openreg.graphs").attr("_prepare_first_graph")();
 }
@@ -193,7 +192,7 @@ PYBIND11_MODULE(_C, m) {
   openreg_tell_recorder_places();
   if (openreg_walking_takes_gil == 0) {
     c10::openreg::set_place_finder(openreg_find_place);
-    c10::openreg::set_first_graph_listener(torch_openreg::watch_optimizers);
+    c10::openreg::set_first_graph_listener(torch_openreg::prepare_first_graph);
   }
   for (PyMethodDef* methods : {
            torch_openreg::methods,

@@ -153,7 +153,7 @@ class Program:
 def difference(program: Program) -> str | None:
     """Runs one program; what differs, or None."""
     import torch
-    from spoiled_pools import spoiler
+    from capturing import spoiler
 
     side, stream = torch.openreg.Stream(), torch.openreg.Stream()
     expected: dict[int, list[Any]] = {}

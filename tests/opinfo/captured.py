@@ -19,7 +19,7 @@ from torch.utils._pytree import tree_map_only
 from torch_openreg_lab.check.paired_tensors import difference, tensors_of
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "python/graphs"))
-from spoiled_pools import spoiler
+from capturing import spoiler
 
 # Some entries seed the generator in each call, which no capture takes; here the program seeds it before each replay.
 databases.wrapper_set_seed = lambda operator, *args, **kwargs: operator(*args, **kwargs)  # type: ignore[attr-defined]

@@ -114,10 +114,15 @@ void Capture::run(std::shared_ptr<const Node> node, StreamKey stream) {
     const RaceMute mute(races_are_found());
     const c10::impl::ExcludeDispatchKeyGuard kernels_alone(kAboveNodes);
     const auto over = c10::make_scope_exit([before = std::exchange(runs_node, true)] { runs_node = before; });
+    ModesScope modes;
     torch::jit::Stack stack;
-    node->run(stack);
+    node->run(stack, modes);
   }
   add(std::move(node), stream);
+}
+
+void Capture::add_call(std::string name, std::function<void()> call, StreamKey stream) {
+  add(std::make_shared<CallNode>(std::move(name), std::move(call), std::vector<at::Tensor>{}, stream.device), stream);
 }
 
 void Capture::finish() {
@@ -139,7 +144,7 @@ void Capture::add_state(const at::Generator& generator, const at::Tensor& state,
     const std::lock_guard<std::mutex> drawing(generator.mutex());
     *slot = generator.get_state();
   };
-  add(std::make_shared<CallNode>("state of a generator", get, std::vector<at::Tensor>{}, stream.device), stream);
+  add_call("state of a generator", get, stream);
   const std::lock_guard<std::mutex> guard(lock_);
   states_.emplace_back(state.clone(), slot);
 }
@@ -162,7 +167,7 @@ void Capture::restore_state(const at::Generator& generator, const at::Tensor& st
     const std::lock_guard<std::mutex> drawing(generator.mutex());
     generator.set_state(*slot);
   };
-  add(std::make_shared<CallNode>("state of a generator, set", set, std::vector<at::Tensor>{}, stream.device), stream);
+  add_call("state of a generator, set", set, stream);
 }
 
 void Capture::invalidate(const std::string& why) {
@@ -178,7 +183,7 @@ void Capture::add_move(
   const auto copy = [target, from, bytes = std::min(to.nbytes(), size), device = stream.device] {
     OPENREG_CHECK(openreg_memcpy_async(target, device, from, device, bytes, device, current_stream_of(device).stream));
   };
-  add(std::make_shared<CallNode>("memory of " + call, copy, std::vector<at::Tensor>{}, stream.device), stream);
+  add_call("memory of " + call, copy, stream);
 }
 
 void Capture::refuse(const std::string& call, const std::string& why) {

@@ -2,8 +2,8 @@
 // Captures that are under way: which streams each covers, how events order its work, and whether it is still valid.
 //
 // What is captured runs, too, in the order of the program, and is undone at the end: what kernels return and write is seen
-// and never predicted. A capture begins on one stream. A stream that waits for an event of a captured stream joins it, until the capture ends;
-// by then the first stream must have waited for all that joined.
+// and never predicted. A capture begins on one stream. A stream that waits for an event of a captured stream joins it, until
+// the capture ends; by then the first stream must have waited for all that joined.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -91,6 +91,8 @@ class Capture {
     Clock clock;
   };
 
+  // Of what ran already, and uses no tensors.
+  void add_call(std::string name, std::function<void()> call, StreamKey stream);
   Stream* find(StreamKey key);
   Stream& join(StreamKey key, const Clock& clock);
 

@@ -28,20 +28,6 @@ StreamKey stream_of_caller() {
   return current_stream_of(current_device());
 }
 
-// Nodes set the modes that they were captured under.
-class ModesScope {
- public:
-  ModesScope() : before_(Modes::now()) {}
-  ~ModesScope() {
-    before_.set();
-  }
-  ModesScope(const ModesScope&) = delete;
-  ModesScope& operator=(const ModesScope&) = delete;
-
- private:
-  const Modes before_;
-};
-
 // Threads: as one of PyTorch's graphs, it is used by one at a time.
 class Graph final : public at::GraphImplInterface {
  public:
@@ -119,7 +105,7 @@ class Graph final : public at::GraphImplInterface {
     if (std::find(replayed_on_.begin(), replayed_on_.end(), stream) == replayed_on_.end()) {
       replayed_on_.push_back(stream);
     }
-    const ModesScope modes;
+    ModesScope modes;
     torch::jit::Stack stack;
     DeviceIndex device = stream.device;
     const c10::DeviceGuard restored(c10::Device(c10::DeviceType::PrivateUse1, device));
@@ -129,7 +115,7 @@ class Graph final : public at::GraphImplInterface {
         device = node.device();
         set_device(device);
       }
-      node.run(stack);
+      node.run(stack, modes);
     }
   }
 

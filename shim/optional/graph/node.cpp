@@ -89,10 +89,8 @@ OperatorNode::OperatorNode(
       blocks_(std::move(blocks)),
       modes_(modes) {}
 
-void OperatorNode::run(torch::jit::Stack& stack) const {
-  if (const Modes now = Modes::now(); !(now == modes_)) {
-    modes_.set();
-  }
+void OperatorNode::run(torch::jit::Stack& stack, ModesScope& modes) const {
+  modes.enter(modes_);
   for (const c10::IValue& argument : arguments_) {
     stack.push_back(own_list(argument));
   }
@@ -129,7 +127,7 @@ CallNode::CallNode(
       tensors_(std::move(tensors)),
       is_local_(is_local) {}
 
-void CallNode::run(torch::jit::Stack& /*stack*/) const {
+void CallNode::run(torch::jit::Stack& /*stack*/, ModesScope& /*modes*/) const {
   call_();
 }
 

@@ -14,6 +14,43 @@
 
 namespace c10::openreg {
 
+// What kernels find set, besides their arguments: a replay runs under the capture's, not under its caller's.
+struct Modes {
+  bool grad;
+  bool deterministic;
+  bool warns_only;
+  bool fills;
+  bool mkldnn;
+  int threads;           // of the calling thread's operators, on which the order of a sum depends
+  c10::ScalarType dtype; // of numbers
+
+  static Modes now();
+  void set() const;
+  bool operator==(const Modes&) const = default;
+};
+
+// The calling thread's modes, which nodes set, are afterwards what they were.
+class ModesScope {
+ public:
+  ModesScope() : before_(Modes::now()), now_(before_) {}
+  ~ModesScope() {
+    enter(before_);
+  }
+  ModesScope(const ModesScope&) = delete;
+  ModesScope& operator=(const ModesScope&) = delete;
+
+  void enter(const Modes& modes) {
+    if (!(modes == now_)) {
+      modes.set();
+      now_ = modes;
+    }
+  }
+
+ private:
+  const Modes before_;
+  Modes now_;
+};
+
 // Tensors that a node holds are those of kept_tensors.h.
 class Node {
  public:
@@ -23,7 +60,7 @@ class Node {
   Node& operator=(const Node&) = delete;
 
   // On the calling thread's current stream of the node's device, which must be current. `stack` is empty before and after.
-  virtual void run(torch::jit::Stack& stack) const = 0;
+  virtual void run(torch::jit::Stack& stack, ModesScope& modes) const = 0;
 
   // The tensors that the call uses, undefined ones, too, and whether it may write them.
   virtual void for_each_use(const std::function<void(const at::Tensor&, bool writes)>& see) const = 0;
@@ -41,21 +78,6 @@ class Node {
   const DeviceIndex device_;
 };
 
-// What kernels find set, besides their arguments: a replay runs under the capture's, not under its caller's.
-struct Modes {
-  bool grad;
-  bool deterministic;
-  bool warns_only;
-  bool fills;
-  bool mkldnn;
-  int threads;           // of the calling thread's operators, on which the order of a sum depends
-  c10::ScalarType dtype; // of numbers
-
-  static Modes now();
-  void set() const;
-  bool operator==(const Modes&) const = default;
-};
-
 // A call of an operator's kernel.
 class OperatorNode final : public Node {
  public:
@@ -70,7 +92,7 @@ class OperatorNode final : public Node {
       const Modes& modes,
       DeviceIndex device);
 
-  void run(torch::jit::Stack& stack) const override;
+  void run(torch::jit::Stack& stack, ModesScope& modes) const override;
   void for_each_use(const std::function<void(const at::Tensor&, bool writes)>& see) const override;
   std::string name() const override;
 
@@ -93,7 +115,7 @@ class CallNode final : public Node {
       DeviceIndex device,
       bool is_local = true);
 
-  void run(torch::jit::Stack& stack) const override;
+  void run(torch::jit::Stack& stack, ModesScope& modes) const override;
   void for_each_use(const std::function<void(const at::Tensor&, bool writes)>& see) const override;
   std::string name() const override;
   bool runs_in_captures() const override;

@@ -98,8 +98,10 @@ class Recording {
     run(keys);
     follow_moves();
     std::vector<at::Tensor> fixed = note_results();
-    if (!is_node ||
-        (!writes_ && std::none_of(fixed.begin(), fixed.end(), [](const auto& tensor) { return tensor.defined(); }))) {
+    if (std::none_of(fixed.begin(), fixed.end(), [](const auto& tensor) { return tensor.defined(); })) {
+      fixed.clear();
+    }
+    if (!is_node || (!writes_ && fixed.empty())) {
       return; // views
     }
     Stack arguments = kept_arguments(true); // an operator may resize what it writes
@@ -107,9 +109,6 @@ class Recording {
       if (!is_written(schema_.arguments()[i])) {
         arguments[i] = std::move(read[i]);
       }
-    }
-    if (std::none_of(fixed.begin(), fixed.end(), [](const auto& tensor) { return tensor.defined(); })) {
-      fixed.clear();
     }
     capture_.add(
         std::make_shared<OperatorNode>(
@@ -241,11 +240,9 @@ class Recording {
   void follow_moves() {
     for (const Argument& argument : before_) {
       const c10::Storage& storage = argument.tensor.storage();
-      if (storage.unsafeGetStorageImpl() != argument.storage || storage.data() == argument.address ||
-          storage.data() == nullptr) {
-        continue;
-      }
-      if (argument.address != nullptr && capture_.pool().has(argument.address)) {
+      const bool has_moved = storage.unsafeGetStorageImpl() == argument.storage && storage.data() != nullptr &&
+          storage.data() != argument.address;
+      if (has_moved && argument.address != nullptr && capture_.pool().has(argument.address)) {
         capture_.add_move(storage, argument.address, argument.size, name_of(op_), stream_);
       }
     }

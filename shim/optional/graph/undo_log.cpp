@@ -12,6 +12,7 @@
 #include "shim/base/wait_hook.h"
 #include "shim/observe/races.h"
 #include "shim/operators/policy/kernel_keys.h"
+#include "shim/optional/graph/capture.h"
 #include "shim/optional/graph/recorder.h"
 
 namespace c10::openreg {
@@ -19,15 +20,9 @@ namespace {
 
 constexpr size_t kSmall = size_t{64} << 10; // bytes; copying all that an inference reads would cost ten steps
 
-openreg_stream stream_of(DeviceIndex device) {
-  openreg_stream stream = OPENREG_STREAM_DEFAULT;
-  OPENREG_CHECK(openreg_current_stream(device, &stream));
-  return stream;
-}
-
 // Queued on the device's current stream.
 void copy_bytes(void* to, int32_t to_device, const void* from, int32_t from_device, size_t size, DeviceIndex device) {
-  OPENREG_CHECK(openreg_memcpy_async(to, to_device, from, from_device, size, device, stream_of(device)));
+  OPENREG_CHECK(openreg_memcpy_async(to, to_device, from, from_device, size, device, current_stream_of(device).stream));
 }
 
 } // namespace
@@ -136,7 +131,7 @@ void UndoLog::restore() {
   }
   const WaitScope waiting;
   for (const DeviceIndex device : devices) {
-    OPENREG_CHECK(openreg_stream_synchronize(device, stream_of(device)));
+    OPENREG_CHECK(openreg_stream_synchronize(device, current_stream_of(device).stream));
   }
 }
 

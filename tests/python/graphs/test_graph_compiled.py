@@ -14,12 +14,7 @@ from torch import nn
 
 D = "openreg"
 
-pytestmark = [
-    pytest.mark.skipif(
-        not hasattr(torch._C, "_acceleratorGraph"), reason="PyTorch has graphs of accelerators since 2.13"
-    ),
-    pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::UserWarning", "ignore::FutureWarning"),
-]
+pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::UserWarning", "ignore::FutureWarning")
 
 LINE = 'torch.compile(mode="reduce-overhead"): a compiled graph is not captured, and runs as without the mode: '
 

@@ -14,9 +14,6 @@ from torch import nn
 
 D = "openreg"
 
-pytestmark = pytest.mark.skipif(
-    not hasattr(torch._C, "_acceleratorGraph"), reason="PyTorch has graphs of accelerators since 2.13"
-)
 
 HALF = (torch.bfloat16, torch.float16)
 FLOAT = (torch.float32,)

@@ -10,29 +10,12 @@ from typing import Any
 
 import pytest
 import torch
+from capturing import captured
 from torch import nn
 from torch.utils.checkpoint import checkpoint
 
 D = "openreg"
 F = nn.functional
-
-pytestmark = pytest.mark.skipif(
-    not hasattr(torch._C, "_acceleratorGraph"), reason="PyTorch has graphs of accelerators since 2.13"
-)
-
-
-@pytest.fixture(autouse=True)
-def capture_stream() -> None:
-    "Streams come from a pool, in turn: of those that one test takes none is the stream that it captures."
-    torch.openreg.graph.default_capture_stream = None
-
-
-def captured(function: Callable[[], Any], **options: Any) -> tuple[Any, Any]:
-    "A graph of what the function does, and what it has returned."
-    made = torch.openreg.OpenRegGraph()
-    with torch.openreg.graph(made, **options):
-        result = function()
-    return made, result
 
 
 def check(function: Callable[..., Any], *inputs: torch.Tensor) -> None:
@@ -141,6 +124,18 @@ def test_a_generator_that_a_capture_uses_first(python: Any) -> None:
         "with torch.openreg.graph(graph):\n    y = torch.nn.functional.dropout(x)\n"
         "graph.replay()\nassert 0 < (y == 0).sum().item() < 1000\n"
     )
+
+
+def test_a_replay_in_a_capture_leaves_the_modes() -> None:
+    "It runs under those of its own capture, and what follows under the program's."
+    x = torch.ones(4, device=D)
+    with torch.no_grad():
+        inner, y = captured(lambda: x * 2)
+    stream = torch.openreg.Stream()
+    with torch.enable_grad():
+        outer, grad = captured(lambda: (inner.replay(), torch.is_grad_enabled())[1], stream=stream)
+    outer.replay()
+    assert (grad, y.tolist()) == (True, [2] * 4)
 
 
 def test_sizes_that_a_capture_changes() -> None:

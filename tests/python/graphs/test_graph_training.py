@@ -13,10 +13,6 @@ from torch import nn
 
 D = "openreg"
 
-pytestmark = pytest.mark.skipif(
-    not hasattr(torch._C, "_acceleratorGraph"), reason="PyTorch has graphs of accelerators since 2.13"
-)
-
 
 def network() -> nn.Module:
     torch.manual_seed(0)

@@ -8,31 +8,13 @@ import functools
 import sys
 import threading
 import warnings
-from collections.abc import Callable
 from typing import Any
 
 import pytest
 import torch
+from capturing import captured
 
 D = "openreg"
-
-pytestmark = pytest.mark.skipif(
-    not hasattr(torch._C, "_acceleratorGraph"), reason="PyTorch has graphs of accelerators since 2.13"
-)
-
-
-@pytest.fixture(autouse=True)
-def capture_stream() -> None:
-    "Streams come from a pool, in turn: of those that one test takes none is the stream that it captures."
-    torch.openreg.graph.default_capture_stream = None
-
-
-def captured(function: Callable[[], Any], **options: Any) -> tuple[Any, Any]:
-    "A graph of what the function does, and what it has returned."
-    made = torch.openreg.OpenRegGraph()
-    with torch.openreg.graph(made, **options):
-        result = function()
-    return made, result
 
 
 def test_a_capture_leaves_nothing_and_replays_run_all() -> None:

@@ -1,12 +1,20 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""Overwrites the memory of a graph's pool, of which a replay may need nothing."""
+"""What tests of graphs share."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import torch
+
+
+def captured(function: Callable[[], Any], **options: Any) -> tuple[Any, Any]:
+    """A graph of what the function does, and what it has returned."""
+    made = torch.openreg.OpenRegGraph()
+    with torch.openreg.graph(made, **options):
+        result = function()
+    return made, result
 
 
 def spoiler(graph: Any, results: Iterable[torch.Tensor]) -> Any:
