@@ -9,8 +9,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include <openreg/graphs.h>
-
 #include "base/error.h"
 #include "base/fork.h"
 #include "base/lock.h"
@@ -40,10 +38,20 @@ typedef struct capture {
     char why[512];
 } capture;
 
-static openreg_lock lock = OPENREG_LOCK_INITIALIZER; /* of all captures. A leaf */
+/* A stream that is captured above this library. */
+typedef struct held_stream {
+    struct held_stream *next;
+    int32_t device;
+    openreg_stream stream;
+    openreg_hold_fn refused;
+} held_stream;
+
+static openreg_lock lock = OPENREG_LOCK_INITIALIZER; /* of all captures and held streams. A leaf */
 static capture *captures;
+static held_stream *held;
 static _Thread_local int32_t thread_mode = OPENREG_CAPTURE_GLOBAL;
-static _Thread_local int thread_passes;
+static _Thread_local int32_t thread_passes;
+static _Thread_local int32_t thread_did_more; /* than queue work on held streams */
 
 __attribute__((constructor)) static void
 handle_forks(void)
@@ -280,17 +288,62 @@ judge_locked(const openreg_captured_call *call, bool pageable, openreg_status *s
     return 1;
 }
 
+/* Where the link to the stream is; the end: it is not held. The lock is held. */
+static held_stream **
+held_of(int32_t device, openreg_stream stream)
+{
+    held_stream **at = &held;
+    while (*at != NULL && ((*at)->device != device || (*at)->stream != stream))
+        at = &(*at)->next;
+    return at;
+}
+
+static bool
+is_of_stream(const openreg_captured_call *call)
+{
+    return call->kind <= OPENREG_CAPTURED_STREAM;
+}
+
+/* A call of a thread that passes. */
+static void
+note_call(const openreg_captured_call *call)
+{
+    openreg_lock_acquire(&lock);
+    const bool only_queues = is_of_stream(call) && call->kind != OPENREG_CAPTURED_STREAM &&
+                             *held_of(call->device, call->stream) != NULL;
+    openreg_lock_release(&lock);
+    if (!only_queues && call->kind != OPENREG_CAPTURED_FREE)
+        thread_did_more = 1;
+}
+
 static int
 judge(const openreg_captured_call *call, openreg_status *status)
 {
-    if (thread_passes > 0)
+    if (thread_passes > 0) {
+        note_call(call);
         return 0;
+    }
     const bool pageable = call->kind == OPENREG_CAPTURED_COPY &&
                           (is_pageable(call->dst_device, call->dst) || is_pageable(call->src_device, call->src));
     openreg_lock_acquire(&lock);
     const int is_taken = judge_locked(call, pageable, status);
+    const held_stream *const at = is_of_stream(call) ? *held_of(call->device, call->stream) : NULL;
+    const openreg_hold_fn refused = at != NULL ? at->refused : NULL;
     openreg_lock_release(&lock);
-    return is_taken;
+    if (is_taken || refused == NULL)
+        return is_taken;
+    refused(call->device, call->stream, call->call);
+    *status = openreg_error_set(OPENREG_E_CAPTURE, call->call,
+                                "the stream is being captured, and this call is not part of the capture");
+    return 1;
+}
+
+/* While there is anything to judge. The lock is held. */
+static void
+switch_judge(void)
+{
+    const bool on = captures != NULL || held != NULL;
+    atomic_store_explicit(&openreg_recorder, on ? judge : (openreg_recorder_fn)NULL, memory_order_release);
 }
 
 /* ------------------------------------------------------------------------------------------------- begin and end */
@@ -312,12 +365,12 @@ openreg_capture_begin(const char *call, int32_t device, openreg_stream stream, i
         status = add_stream(begun, device, stream, &on) ? OPENREG_OK : OPENREG_E_NOMEM;
     }
     openreg_lock_acquire(&lock);
-    if (status == OPENREG_OK && capture_of(device, stream, &on) != NULL)
+    if (status == OPENREG_OK && (capture_of(device, stream, &on) != NULL || *held_of(device, stream) != NULL))
         status = OPENREG_E_CAPTURE;
     if (status == OPENREG_OK) {
         begun->next = captures;
         captures = begun;
-        atomic_store_explicit(&openreg_recorder, judge, memory_order_release);
+        switch_judge();
     }
     openreg_lock_release(&lock);
     if (status == OPENREG_OK)
@@ -385,8 +438,7 @@ openreg_capture_end(const char *call, int32_t device, openreg_stream stream, ope
         while (*at != c)
             at = &(*at)->next;
         *at = c->next;
-        if (captures == NULL)
-            atomic_store_explicit(&openreg_recorder, (openreg_recorder_fn)NULL, memory_order_release);
+        switch_judge();
         *ended = true;
     }
     openreg_lock_release(&lock);
@@ -411,10 +463,38 @@ openreg_capture_status(int32_t device, openreg_stream stream)
     return found;
 }
 
-void
-openreg_capture_pass(int change)
+openreg_status
+openreg_capture_hold(const char *call, int32_t device, openreg_stream stream, openreg_hold_fn refused)
 {
+    captured_stream *on = NULL;
+    held_stream *const made = refused != NULL ? calloc(1, sizeof *made) : NULL;
+    if (refused != NULL && made == NULL)
+        return openreg_error_set(OPENREG_E_NOMEM, call, "no host memory for a capture");
+    openreg_lock_acquire(&lock);
+    held_stream **const at = held_of(device, stream);
+    held_stream *gone = made;
+    const bool is_taken = *at != NULL || capture_of(device, stream, &on) != NULL;
+    if (made != NULL && !is_taken) {
+        *made = (held_stream){held, device, stream, refused};
+        held = made;
+        gone = NULL;
+    } else if (made == NULL && (gone = *at) != NULL) {
+        *at = gone->next;
+    }
+    const bool is_refused = made != NULL && is_taken;
+    switch_judge();
+    openreg_lock_release(&lock);
+    free(gone);
+    return is_refused ? openreg_error_set(OPENREG_E_CAPTURE, call, "the stream is being captured already") : OPENREG_OK;
+}
+
+int32_t
+openreg_capture_pass(int32_t change)
+{
+    const int32_t did_more = thread_did_more;
     thread_passes += change;
+    thread_did_more = 0;
+    return did_more;
 }
 
 int32_t

@@ -4,6 +4,8 @@
 #ifndef OPENREG_GRAPH_CAPTURE_H
 #define OPENREG_GRAPH_CAPTURE_H
 
+#include <openreg/graphs.h>
+
 #include "nodes.h"
 
 openreg_status openreg_capture_begin(const char *call, int32_t device, openreg_stream stream, int32_t mode);
@@ -12,8 +14,10 @@ openreg_status openreg_capture_end(const char *call, int32_t device, openreg_str
                                    bool *ended);
 /* OPENREG_CAPTURE_NONE, _ACTIVE or _INVALIDATED. */
 int32_t openreg_capture_status(int32_t device, openreg_stream stream);
-/* While this thread's sum of `change` is positive, its calls are done and not recorded. */
-void openreg_capture_pass(int change);
+/* As openreg_graph_hold(). */
+openreg_status openreg_capture_hold(const char *call, int32_t device, openreg_stream stream, openreg_hold_fn refused);
+/* As openreg_graph_pass(). */
+int32_t openreg_capture_pass(int32_t change);
 /* This thread's mode, by which freeing of memory is judged. */
 int32_t openreg_capture_exchange_mode(int32_t mode);
 

@@ -139,6 +139,12 @@ exchange_mode(int32_t device, int32_t *mode)
     return OPENREG_OK;
 }
 
+static openreg_status
+hold(int32_t device, openreg_stream stream, openreg_hold_fn refused)
+{
+    return openreg_capture_hold("openreg_graph_hold", device, stream, refused);
+}
+
 /* ---------------------------------------------------------------------------------------------------------- launches */
 
 static void
@@ -300,7 +306,7 @@ replay(openreg_graph_exec exec, openreg_stream stream)
     if (is_captured)
         return queue_nodes(exec);
     /* Streams of the pool may be captured meanwhile: what is queued here is no part of that. */
-    openreg_capture_pass(1);
+    (void)openreg_capture_pass(1);
     openreg_status status = OPENREG_OK;
     if (exec->was_launched && exec->last != stream) { /* launches run one after the other */
         lane before = exec->lanes[0];
@@ -312,7 +318,7 @@ replay(openreg_graph_exec exec, openreg_stream stream)
         exec->was_launched = true;
         status = queue_nodes(exec);
     }
-    openreg_capture_pass(-1);
+    (void)openreg_capture_pass(-1);
     return status;
 }
 
@@ -420,6 +426,8 @@ static const openreg_graphs functions = {
     .exec_destroy = exec_destroy,
     .dump = dump,
     .exchange_mode = exchange_mode,
+    .hold = hold,
+    .pass = openreg_capture_pass,
 };
 
 OPENREG_INTERNAL const openreg_graph_parts *openreg_graph_query(void);

@@ -51,6 +51,8 @@ class CaptureWatch {
   // True where the device's current stream is captured, and the storage has memory of the graph, or none: it has its new size,
   // in memory of the graph. Else false.
   virtual bool resize(c10::StorageImpl& storage, size_t size) = 0;
+  // The calling thread moves the storage's memory, or frees it.
+  virtual void moves(const c10::StorageImpl& storage) = 0;
 
   // Of a generator whose device's current stream is captured: each replay notes its own state where the capture got one, and
   // goes back to that where the capture sets what it got. A state from elsewhere is refused.

@@ -26,14 +26,14 @@ BlockListScope* BlockListScope::current() noexcept {
 }
 
 std::optional<c10::DataPtr> BlockListScope::next(DeviceIndex device, size_t size) {
-  if (served_ == nullptr || is_over_ || given_ == served_->size()) {
+  if (served_ == nullptr || is_over_) {
+    return std::nullopt;
+  }
+  is_over_ = given_ == served_->size() || (*served_)[given_].device != device || (*served_)[given_].size != size;
+  if (is_over_) {
     return std::nullopt;
   }
   const ListedBlock& block = (*served_)[given_];
-  if (block.device != device || block.size != size) {
-    is_over_ = true;
-    return std::nullopt;
-  }
   ++given_;
   const c10::Device place(c10::DeviceType::PrivateUse1, device);
   return c10::DataPtr(block.address, block.address, &c10::detail::deleteNothing, place);

@@ -39,6 +39,10 @@ class TORCH_OPENREG_API BlockListScope {
   // The next block of the list, if it is of that size; with a deleter that does nothing.
   std::optional<c10::DataPtr> next(DeviceIndex device, size_t size);
   void allocated(DeviceIndex device, size_t size, void* block);
+  // Whether a thread has allocated what the list didn't have, or not all that it has.
+  bool differs() const noexcept {
+    return served_ != nullptr && (is_over_ || given_ != served_->size());
+  }
   // Whether it is a block of the list that next() has given.
   bool has_given(const void* block) const noexcept;
 

@@ -9,6 +9,7 @@
 #include <algorithm>
 
 #include "shim/base/status.h"
+#include "shim/device/capture_watch.h"
 #include "shim/memory/device_allocator.h"
 
 namespace c10::openreg {
@@ -56,6 +57,9 @@ void* writable_data(const at::Tensor& tensor) {
 
 void resize_storage(c10::StorageImpl& storage, size_t size) {
   TORCH_CHECK(storage.resizable(), "Trying to resize storage that is not resizable");
+  if (auto* const watch = capture_watch()) {
+    watch->moves(storage);
+  }
   const c10::Device device = storage.device();
   const DeviceIndex index = device.index();
   c10::DataPtr data = device_allocator().allocate_on(index, size);

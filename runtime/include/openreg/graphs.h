@@ -40,6 +40,9 @@ extern "C" {
 typedef struct openreg_graph_s *openreg_graph;           /* from openreg_graph_end() to openreg_graph_destroy() */
 typedef struct openreg_graph_exec_s *openreg_graph_exec; /* from openreg_graph_instantiate() to _exec_destroy() */
 
+/* Called in the thread whose call on a held stream was refused. It must not wait. */
+typedef void (*openreg_hold_fn)(int32_t device, openreg_stream stream, const char *call);
+
 typedef struct openreg_graphs {
     uint32_t struct_size, reserved;
     openreg_status (*begin)(int32_t device, openreg_stream stream, int32_t mode);
@@ -52,9 +55,11 @@ typedef struct openreg_graphs {
     openreg_status (*exec_destroy)(openreg_graph_exec exec);
     openreg_status (*dump)(openreg_graph graph, const char *path);
     openreg_status (*exchange_mode)(int32_t device, int32_t *mode);
+    openreg_status (*hold)(int32_t device, openreg_stream stream, openreg_hold_fn refused);
+    int32_t (*pass)(int32_t change);
 } openreg_graphs;
 
-#define OPENREG_GRAPHS_SIZE_1 88u
+#define OPENREG_GRAPHS_SIZE_1 104u
 static_assert(sizeof(openreg_graphs) == OPENREG_GRAPHS_SIZE_1, "append a function, then freeze its size");
 
 /* Loads the library, if it isn't. NULL: it can't be: OPENREG_E_INCOMPATIBLE, which openreg_last_error() has. */
@@ -140,6 +145,26 @@ static inline openreg_status
 openreg_graph_exchange_mode(int32_t device, int32_t *mode)
 {
     OPENREG_GRAPHS_CALL(exchange_mode, device, mode);
+}
+
+/* For captures that are made above this API, as PyTorch's are: the stream is queued on by their threads alone. A call of
+ * openreg.h that queues work on it, waits for it or queries it is OPENREG_E_CAPTURE, after `refused` was called, unless its
+ * thread passes. `refused` NULL: the stream is no longer held, if it was.
+ * Errors: OPENREG_E_CAPTURE (it is held or captured already), OPENREG_E_NOMEM. */
+static inline openreg_status
+openreg_graph_hold(int32_t device, openreg_stream stream, openreg_hold_fn refused)
+{
+    OPENREG_GRAPHS_CALL(hold, device, stream, refused);
+}
+
+/* While the sum of this thread's `change` is positive, its calls are done: they are neither refused on held streams nor
+ * recorded on captured ones. Returns 1 if since its last call of this function, while a stream was held, the thread has done
+ * more than to queue work on held streams: it has waited, queried, or queued work elsewhere. Else 0. */
+static inline int32_t
+openreg_graph_pass(int32_t change)
+{
+    const openreg_graphs *const graphs = openreg_graphs_get();
+    return graphs != NULL ? graphs->pass(change) : 0;
 }
 
 #ifdef __cplusplus

@@ -265,6 +265,10 @@ at::Tensor& copy_(at::Tensor& self, const at::Tensor& source, bool non_blocking)
       copy_bytes_async(self, source);
       return self;
     }
+    if (staged && self.device() == source.device()) {
+      copy_bytes_async(self, source);
+      return self;
+    }
     if (staged) {
       copy_bytes(self, source);
       return self;

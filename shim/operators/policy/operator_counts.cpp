@@ -148,6 +148,10 @@ void reset_operator_counts() {
   }
 }
 
+bool calls_are_watched() noexcept {
+  return operators_are_watched();
+}
+
 bool operator_details() noexcept {
   return details.load(std::memory_order_relaxed);
 }

@@ -34,6 +34,9 @@ TORCH_OPENREG_API void reset_operator_counts();
 TORCH_OPENREG_API bool operator_details() noexcept;
 TORCH_OPENREG_API void set_operator_details(bool on) noexcept;
 
+// Whether somebody wants to know of each call: a rule of the policy, operator_details(), a trace.
+TORCH_OPENREG_API bool calls_are_watched() noexcept;
+
 using OperatorClock = std::chrono::steady_clock;
 
 // One operator's figures for one mode. Lives until the process ends. Threads: any.

@@ -27,6 +27,20 @@ void merge(Clock& into, const Clock& from) {
 // Whether the thread runs a node: what that calls is part of it, and of no capture.
 thread_local bool runs_node = false;
 
+// A call of the runtime on a captured stream that no capture makes: of a program in C.
+void refuse_call(int32_t device, openreg_stream stream, const char* call) {
+  const StreamKey key{static_cast<DeviceIndex>(device), stream};
+  if (const auto capture = Captures::instance().of_stream(key)) {
+    capture->invalidate(
+        std::string(call) + " can't be captured" + place_of_caller() +
+        ": it was not called by an operator of PyTorch's, or in a thread or mode that is not part of the capture");
+  }
+}
+
+void hold(StreamKey key) {
+  OPENREG_CHECK(openreg_graph_hold(key.device, key.stream, &refuse_call));
+}
+
 constexpr const char* kUncaptured =
     "the event was recorded before the capture began, or on a stream that is not part of it";
 
@@ -49,6 +63,7 @@ Capture::Stream* Capture::find(StreamKey key) {
 
 // To have joined is work of the stream, so that the first stream must wait for it also where nothing follows.
 Capture::Stream& Capture::join(StreamKey key, const Clock& clock) {
+  hold(key);
   Stream& stream = streams_.emplace_back(Stream{key, clock});
   stream.clock.resize(streams_.size());
   stream.clock.back() = 1;
@@ -72,7 +87,13 @@ void Capture::add(std::shared_ptr<const Node> node, StreamKey stream) {
     const c10::Storage& storage = tensor.storage();
     if (storage.data() != nullptr && !pool_->has(storage.data())) {
       work_.external.try_emplace(
-          storage.unsafeGetStorageImpl(), ExternalMemory{storage, storage.data(), storage.nbytes(), node->name()});
+          storage.unsafeGetStorageImpl(),
+          ExternalMemory{
+              storage,
+              storage.data(),
+              storage.nbytes(),
+              node->name(),
+              races_are_found() ? place_of_caller() : std::string()});
     }
   });
   work_.nodes.push_back({std::move(node), number, at->clock});
@@ -80,6 +101,7 @@ void Capture::add(std::shared_ptr<const Node> node, StreamKey stream) {
 }
 
 void Capture::follow(StreamKey stream) {
+  const OwnCalls own;
   undo_.settle(stream.device);
   StreamKey before{};
   {
@@ -104,6 +126,7 @@ void Capture::run(std::shared_ptr<const Node> node, StreamKey stream) {
     add(std::move(node), stream);
     return;
   }
+  const OwnCalls own;
   follow(stream);
   node->for_each_use([this, stream](const at::Tensor& tensor, bool writes) {
     if (writes) {
@@ -114,9 +137,9 @@ void Capture::run(std::shared_ptr<const Node> node, StreamKey stream) {
     const RaceMute mute(races_are_found());
     const c10::impl::ExcludeDispatchKeyGuard kernels_alone(kAboveNodes);
     const auto over = c10::make_scope_exit([before = std::exchange(runs_node, true)] { runs_node = before; });
-    ModesScope modes;
+    RunScope scope;
     torch::jit::Stack stack;
-    node->run(stack, modes);
+    node->run(stack, scope);
   }
   add(std::move(node), stream);
 }
@@ -212,19 +235,23 @@ std::shared_ptr<Capture> Captures::begin(at::GraphCaptureMode mode, StreamKey fi
     TORCH_CHECK(false, "The current stream is being captured already; that capture is now invalid.");
   }
   auto capture = std::make_shared<Capture>(mode, first, std::move(pool));
+  hold(first);
   const std::lock_guard<std::mutex> guard(lock_);
   active_.push_back(capture);
   capture_watch_pointer.store(this, std::memory_order_release);
   return capture;
 }
 
-bool Captures::remove(const std::shared_ptr<Capture>& capture) noexcept {
+void Captures::remove(const std::shared_ptr<Capture>& capture) noexcept {
   const auto found = std::find(active_.begin(), active_.end(), capture);
   if (found == active_.end()) {
-    return false;
+    return;
   }
   active_.erase(found);
-  return true;
+  const std::lock_guard<std::mutex> guard(capture->lock_);
+  for (const Capture::Stream& stream : capture->streams_) {
+    (void)openreg_graph_hold(stream.key.device, stream.key.stream, nullptr); // lets go, which nothing can refuse
+  }
 }
 
 CapturedWork Captures::end(const std::shared_ptr<Capture>& capture, StreamKey current) {
@@ -286,6 +313,33 @@ std::shared_ptr<Capture> Captures::of_memory(const c10::Storage& storage, bool i
 bool Captures::are_none() const noexcept {
   const std::lock_guard<std::mutex> guard(lock_);
   return active_.empty();
+}
+
+void Captures::follow_moves(const c10::StorageImpl* storage, bool on) {
+  const std::lock_guard<std::mutex> guard(lock_);
+  if (on) {
+    moves_[storage] = "";
+  } else {
+    moves_.erase(storage);
+  }
+}
+
+std::string Captures::place_of_move(const c10::StorageImpl* storage) const {
+  const std::lock_guard<std::mutex> guard(lock_);
+  const auto found = moves_.find(storage);
+  return found != moves_.end() ? found->second : "";
+}
+
+void Captures::moves(const c10::StorageImpl& storage) {
+  if (!races_are_found()) {
+    return;
+  }
+  std::string place = place_of_caller();
+  const std::lock_guard<std::mutex> guard(lock_);
+  const auto found = moves_.find(&storage);
+  if (found != moves_.end()) {
+    found->second = std::move(place);
+  }
 }
 
 bool Captures::is_capturing(DeviceIndex device, openreg_stream stream) const noexcept {
@@ -411,6 +465,7 @@ bool Captures::resize(c10::StorageImpl& storage, size_t size) {
     return false;
   }
   capture->check_valid();
+  const OwnCalls own;
   capture->follow(stream);
   const size_t kept = storage.nbytes();
   BlockList blocks;

@@ -8,6 +8,7 @@
 
 #include <ATen/core/Tensor.h>
 #include <c10/core/CachingDeviceAllocator.h>
+#include <openreg/graphs.h>
 
 #include <memory>
 #include <mutex>
@@ -34,12 +35,26 @@ struct StreamKey {
 // The calling thread's.
 StreamKey current_stream_of(DeviceIndex device);
 
+// While it lives, its thread's calls of the runtime are a capture's own; those of others on captured streams are refused.
+class OwnCalls {
+ public:
+  OwnCalls() {
+    openreg_graph_pass(1);
+  }
+  ~OwnCalls() {
+    openreg_graph_pass(-1);
+  }
+  OwnCalls(const OwnCalls&) = delete;
+  OwnCalls& operator=(const OwnCalls&) = delete;
+};
+
 // Memory of the program's own that a node uses: a replay must find it where it was.
 struct ExternalMemory {
   c10::Storage storage;
   const void* address;
   size_t size;
   std::string operator_name; // that used it first
+  std::string place;         // of the program, while races are looked for
 };
 
 // The nodes, in the order in which they were captured, and the pools whose memory they use: the capture's own is the first.
@@ -128,6 +143,10 @@ class Captures final : public CaptureWatch {
   std::shared_ptr<Capture> of_memory(const c10::Storage& storage, bool is_written) const;
   bool are_none() const noexcept;
 
+  // Where the program moves or frees the memory of a storage that is followed, is kept; "": it hasn't. Storages of graphs.
+  void follow_moves(const c10::StorageImpl* storage, bool on);
+  std::string place_of_move(const c10::StorageImpl* storage) const;
+
   bool is_capturing(DeviceIndex device, openreg_stream stream) const noexcept override;
   void check_device(DeviceIndex device, const char* call) override;
   void check_stream(DeviceIndex device, openreg_stream stream, const char* call) override;
@@ -138,6 +157,7 @@ class Captures final : public CaptureWatch {
   bool add_call(DeviceIndex device, openreg_stream stream, CapturedCall call) override;
   void forget(openreg_event event) noexcept override;
   bool resize(c10::StorageImpl& storage, size_t size) override;
+  void moves(const c10::StorageImpl& storage) override;
   void got_state(c10::GeneratorImpl& generator, const c10::TensorImpl& state) override;
   void set_state(c10::GeneratorImpl& generator, const c10::TensorImpl& state) override;
 
@@ -147,11 +167,12 @@ class Captures final : public CaptureWatch {
     Clock clock;
   };
 
-  bool remove(const std::shared_ptr<Capture>& capture) noexcept;
+  void remove(const std::shared_ptr<Capture>& capture) noexcept;
 
   mutable std::mutex lock_;
   std::vector<std::shared_ptr<Capture>> active_;
   std::unordered_map<openreg_event, Mark> events_; // that were last recorded by a capture
+  std::unordered_map<const c10::StorageImpl*, std::string> moves_;
 };
 
 } // namespace c10::openreg

@@ -24,7 +24,7 @@ class CollectiveNode final : public Node {
         arguments_(std::move(arguments)),
         is_message_(name_of(op) == "c10d::send" || op.operator_name().name.starts_with("c10d::recv")) {}
 
-  void run(torch::jit::Stack& stack, ModesScope& /*modes*/) const override {
+  void run(torch::jit::Stack& stack, RunScope& /*scope*/) const override {
     stack.insert(stack.end(), arguments_.begin(), arguments_.end());
     op_.callBoxed(&stack);
     for (const c10::IValue& result : stack) {

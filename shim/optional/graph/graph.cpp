@@ -16,9 +16,12 @@
 #include "shim/base/wait_hook.h"
 #include "shim/device/capture_watch.h"
 #include "shim/device/device.h"
+#include "shim/observe/races.h"
 #include "shim/operators/policy/kernel_keys.h"
+#include "shim/operators/policy/operator_counts.h"
 #include "shim/optional/graph/branch_races.h"
 #include "shim/optional/graph/capture.h"
+#include "shim/optional/graph/queued_runs.h"
 #include "shim/optional/graph/recorder.h"
 
 namespace c10::openreg {
@@ -26,6 +29,11 @@ namespace {
 
 StreamKey stream_of_caller() {
   return current_stream_of(current_device());
+}
+
+// " (captured at file:line in function)"; "" where the place is not known.
+std::string in_brackets(const char* what, const std::string& place) {
+  return place.empty() ? "" : " (" + (*what != 0 ? what + place : place.substr(1)) + ")";
 }
 
 // Threads: as one of PyTorch's graphs, it is used by one at a time.
@@ -80,8 +88,10 @@ class Graph final : public at::GraphImplInterface {
       TORCH_WARN("The graph is empty: its capture has recorded nothing. Was the work on another device or stream?");
     }
     work_ = std::move(work);
+    runs_ = find_queued_runs(work_.nodes);
     generation_ = openreg_generation();
     is_captured_ = true;
+    follow_moves(races_are_found());
     if (const std::string race = find_branch_race(work_.nodes); !race.empty()) {
       TORCH_WARN("A captured graph has a race: ", race, ". Have one of the streams wait for the other.");
     }
@@ -105,17 +115,25 @@ class Graph final : public at::GraphImplInterface {
     if (std::find(replayed_on_.begin(), replayed_on_.end(), stream) == replayed_on_.end()) {
       replayed_on_.push_back(stream);
     }
-    ModesScope modes;
+    RunScope scope;
     torch::jit::Stack stack;
     DeviceIndex device = stream.device;
     const c10::DeviceGuard restored(c10::Device(c10::DeviceType::PrivateUse1, device));
-    for (const PlacedNode& placed : work_.nodes) {
-      const Node& node = *placed.node;
+    auto run = is_watched() ? runs_.end() : runs_.begin(); // who watches operators sees each
+    for (size_t i = 0; i < work_.nodes.size();) {
+      const Node& node = *work_.nodes[i].node;
       if (C10_UNLIKELY(node.device() != device)) {
         device = node.device();
         set_device(device);
       }
-      node.run(stack, modes);
+      if (run != runs_.end() && run->first == i) {
+        launch(*run, device);
+        i = run->last;
+        ++run;
+      } else {
+        node.run(stack, scope);
+        ++i;
+      }
     }
   }
 
@@ -135,6 +153,8 @@ class Graph final : public at::GraphImplInterface {
         (void)openreg_stream_synchronize(stream.device, stream.stream);
       }
     }
+    runs_.clear();
+    follow_moves(false);
     work_ = {};
     is_captured_ = false;
   }
@@ -170,6 +190,10 @@ class Graph final : public at::GraphImplInterface {
   }
 
  private:
+  static bool is_watched() {
+    return calls_are_watched() || openreg_is_instrumented() != 0 || races_are_found();
+  }
+
   // What nodes use of the program's memory is where it was.
   void check_memory() const {
     TORCH_CHECK(
@@ -180,7 +204,17 @@ class Graph final : public at::GraphImplInterface {
           memory.storage.data() == memory.address && memory.storage.nbytes() >= memory.size,
           "replay(): memory that ",
           memory.operator_name,
-          " uses has been freed or moved since the capture.");
+          " uses",
+          in_brackets("captured", memory.place),
+          " has been freed or moved",
+          in_brackets("", Captures::instance().place_of_move(impl)),
+          " since the capture.");
+    }
+  }
+
+  void follow_moves(bool on) const {
+    for (const auto& [impl, memory] : work_.external) {
+      Captures::instance().follow_moves(impl, on);
     }
   }
 
@@ -216,6 +250,7 @@ class Graph final : public at::GraphImplInterface {
   std::thread::id thread_;
   std::shared_ptr<Capture> capture_; // under way
   CapturedWork work_;
+  std::vector<QueuedRun> runs_; // of its nodes
 };
 
 } // namespace

@@ -20,9 +20,10 @@ bool is_in_place(const at::Tensor& fixed, const at::Tensor& result) {
        fixed.is_conj() == result.is_conj() && fixed.is_neg() == result.is_neg());
 }
 
-void copy_result(const c10::OperatorHandle& op, const at::Tensor& fixed, const at::Tensor& result) {
+// Whether it was elsewhere.
+bool copy_result(const c10::OperatorHandle& op, const at::Tensor& fixed, const at::Tensor& result) {
   if (!fixed.defined() || !result.defined()) {
-    return;
+    return false;
   }
   TORCH_CHECK(
       fixed.sizes() == result.sizes() && fixed.scalar_type() == result.scalar_type(),
@@ -35,10 +36,12 @@ void copy_result(const c10::OperatorHandle& op, const at::Tensor& fixed, const a
       fixed.scalar_type(),
       fixed.sizes(),
       " at the capture");
-  if (!is_in_place(fixed, result)) {
-    at::Tensor to = fixed;
-    at::_ops::copy_::redispatch(kKernel, to, result, /*non_blocking=*/true);
+  if (is_in_place(fixed, result)) {
+    return false;
   }
+  at::Tensor to = fixed;
+  at::_ops::copy_::redispatch(kKernel, to, result, /*non_blocking=*/true);
+  return true;
 }
 
 // A kernel may write into a list that it is given.
@@ -81,26 +84,32 @@ OperatorNode::OperatorNode(
     std::vector<at::Tensor> fixed,
     BlockList blocks,
     const Modes& modes,
-    DeviceIndex device)
+    DeviceIndex device,
+    bool only_queues)
     : Node(device),
       op_(op),
       arguments_(std::move(arguments)),
       fixed_(std::move(fixed)),
       blocks_(std::move(blocks)),
-      modes_(modes) {}
+      modes_(modes),
+      only_queues_(only_queues) {}
 
-void OperatorNode::run(torch::jit::Stack& stack, ModesScope& modes) const {
-  modes.enter(modes_);
+void OperatorNode::run(torch::jit::Stack& stack, RunScope& scope) const {
+  scope.enter(modes_);
   for (const c10::IValue& argument : arguments_) {
     stack.push_back(own_list(argument));
   }
   const auto given = BlockListScope::serve(blocks_); // until the results are gone
   op_.redispatchBoxed(kKernel, &stack);
+  bool differs = given.differs();
   if (!fixed_.empty()) {
     size_t i = 0;
     for (const c10::IValue& result : stack) {
-      for_each_tensor(result, [&](const at::Tensor& tensor) { copy_result(op_, fixed_[i++], tensor); });
+      for_each_tensor(result, [&](const at::Tensor& tensor) { differs |= copy_result(op_, fixed_[i++], tensor); });
     }
+  }
+  if (differs) {
+    scope.note_other_memory();
   }
   stack.clear();
 }
@@ -119,6 +128,10 @@ std::string OperatorNode::name() const {
   return name_of(op_);
 }
 
+bool OperatorNode::only_queues() const {
+  return only_queues_;
+}
+
 CallNode::CallNode(
     std::string name, std::function<void()> call, std::vector<at::Tensor> tensors, DeviceIndex device, bool is_local)
     : Node(device),
@@ -127,7 +140,7 @@ CallNode::CallNode(
       tensors_(std::move(tensors)),
       is_local_(is_local) {}
 
-void CallNode::run(torch::jit::Stack& /*stack*/, ModesScope& /*modes*/) const {
+void CallNode::run(torch::jit::Stack& /*stack*/, RunScope& /*scope*/) const {
   call_();
 }
 

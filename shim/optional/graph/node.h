@@ -29,15 +29,15 @@ struct Modes {
   bool operator==(const Modes&) const = default;
 };
 
-// The calling thread's modes, which nodes set, are afterwards what they were.
-class ModesScope {
+// In which a thread runs nodes. Its modes, which they set, are afterwards what they were.
+class RunScope {
  public:
-  ModesScope() : before_(Modes::now()), now_(before_) {}
-  ~ModesScope() {
+  RunScope() : before_(Modes::now()), now_(before_) {}
+  ~RunScope() {
     enter(before_);
   }
-  ModesScope(const ModesScope&) = delete;
-  ModesScope& operator=(const ModesScope&) = delete;
+  RunScope(const RunScope&) = delete;
+  RunScope& operator=(const RunScope&) = delete;
 
   void enter(const Modes& modes) {
     if (!(modes == now_)) {
@@ -46,9 +46,18 @@ class ModesScope {
     }
   }
 
+  void note_other_memory() noexcept {
+    has_other_memory_ = true;
+  }
+  // Whether a node has used other memory than in the capture.
+  bool has_other_memory() const noexcept {
+    return has_other_memory_;
+  }
+
  private:
   const Modes before_;
   Modes now_;
+  bool has_other_memory_ = false;
 };
 
 // Tensors that a node holds are those of kept_tensors.h.
@@ -60,7 +69,7 @@ class Node {
   Node& operator=(const Node&) = delete;
 
   // On the calling thread's current stream of the node's device, which must be current. `stack` is empty before and after.
-  virtual void run(torch::jit::Stack& stack, ModesScope& modes) const = 0;
+  virtual void run(torch::jit::Stack& stack, RunScope& scope) const = 0;
 
   // The tensors that the call uses, undefined ones, too, and whether it may write them.
   virtual void for_each_use(const std::function<void(const at::Tensor&, bool writes)>& see) const = 0;
@@ -68,6 +77,10 @@ class Node {
   // Not what other processes take part in: they may not be in a capture.
   virtual bool runs_in_captures() const {
     return true;
+  }
+  // Whether all that it does is to queue work on the current stream, so that this can be launched without it.
+  virtual bool only_queues() const {
+    return false;
   }
 
   DeviceIndex device() const noexcept {
@@ -90,11 +103,13 @@ class OperatorNode final : public Node {
       std::vector<at::Tensor> fixed,
       BlockList blocks,
       const Modes& modes,
-      DeviceIndex device);
+      DeviceIndex device,
+      bool only_queues);
 
-  void run(torch::jit::Stack& stack, ModesScope& modes) const override;
+  void run(torch::jit::Stack& stack, RunScope& scope) const override;
   void for_each_use(const std::function<void(const at::Tensor&, bool writes)>& see) const override;
   std::string name() const override;
+  bool only_queues() const override;
 
  private:
   const c10::OperatorHandle op_;
@@ -102,6 +117,7 @@ class OperatorNode final : public Node {
   const std::vector<at::Tensor> fixed_;
   const BlockList blocks_;
   const Modes modes_;
+  const bool only_queues_;
 };
 
 // A call of a function in the replaying thread.
@@ -115,7 +131,7 @@ class CallNode final : public Node {
       DeviceIndex device,
       bool is_local = true);
 
-  void run(torch::jit::Stack& stack, ModesScope& modes) const override;
+  void run(torch::jit::Stack& stack, RunScope& scope) const override;
   void for_each_use(const std::function<void(const at::Tensor&, bool writes)>& see) const override;
   std::string name() const override;
   bool runs_in_captures() const override;

@@ -91,6 +91,7 @@ class Recording {
 
   // `is_node` false: it changes no memory.
   void record(c10::DispatchKeySet keys, bool is_node) {
+    const OwnCalls own;
     check_arguments();
     note_arguments();
     Stack read = is_node ? kept_arguments(false) : Stack{};
@@ -112,7 +113,7 @@ class Recording {
     }
     capture_.add(
         std::make_shared<OperatorNode>(
-            op_, std::move(arguments), std::move(fixed), std::move(blocks_), modes, stream_.device),
+            op_, std::move(arguments), std::move(fixed), std::move(blocks_), modes, stream_.device, only_queues_),
         stream_);
   }
 
@@ -220,7 +221,9 @@ class Recording {
     const RaceMute mute(races_are_found()); // a capture's run is ordered whatever the graph's branches say
     {
       const auto noted = BlockListScope::note(blocks_);
+      openreg_graph_pass(0);
       op_.redispatchBoxed(keys, &stack_);
+      only_queues_ = openreg_graph_pass(0) == 0 && is_of_one_device() && !draws();
     }
     for (size_t i = stack_.size() - schema_.returns().size(); i < stack_.size(); ++i) {
       for_each_tensor(stack_[i], [this](const at::Tensor& tensor) {
@@ -236,12 +239,34 @@ class Recording {
     }
   }
 
+  // What it uses is memory of its device, and so is what it has allocated.
+  bool is_of_one_device() const {
+    const auto is_here = [this](c10::Device device) {
+      return device.is_privateuseone() && device.index() == stream_.device;
+    };
+    bool all_here = std::all_of(
+        blocks_.begin(), blocks_.end(), [this](const ListedBlock& block) { return block.device == stream_.device; });
+    for (const c10::IValue& argument : given_) {
+      for_each_tensor(argument, [&](const at::Tensor& tensor) {
+        all_here = all_here && (!tensor.defined() || is_here(tensor.device()) || tensor.dim() == 0);
+      });
+    }
+    return all_here;
+  }
+
+  // Whether it takes random numbers, whose state is the host's.
+  bool draws() const {
+    return op_.hasTag(at::Tag::nondeterministic_seeded) ||
+        std::any_of(given_.begin(), given_.end(), [](const c10::IValue& value) { return value.isGenerator(); });
+  }
+
   // Where memory of the graph moved, a replay moves its content, too; the program's own is there for good.
   void follow_moves() {
     for (const Argument& argument : before_) {
       const c10::Storage& storage = argument.tensor.storage();
       const bool has_moved = storage.unsafeGetStorageImpl() == argument.storage && storage.data() != nullptr &&
           storage.data() != argument.address;
+      only_queues_ = only_queues_ && !has_moved;
       if (has_moved && argument.address != nullptr && capture_.pool().has(argument.address)) {
         capture_.add_move(storage, argument.address, argument.size, name_of(op_), stream_);
       }
@@ -291,6 +316,7 @@ class Recording {
   BlockList blocks_;
   std::vector<Argument> before_;
   bool writes_ = false;
+  bool only_queues_ = false;
 };
 
 void record_operator(const c10::OperatorHandle& op, c10::DispatchKeySet keys, Stack* stack) {

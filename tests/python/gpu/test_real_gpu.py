@@ -311,3 +311,38 @@ def test_segments_take_no_more_than_they_say() -> None:
     gone = free - torch.openreg.mem_get_info()[0]
     asked = torch.openreg.memory_reserved() - reserved
     assert len(kept) == 200 and gone <= asked + (4 << 20), (gone, asked)
+
+
+def test_graphs_are_the_vendors() -> None:
+    """What only queues work is one launch of CUDA's: no operator is called in a replay, and its results are those of then."""
+    model = nn.Sequential(nn.Linear(64, 128), nn.ReLU(), nn.Linear(128, 8)).to(D)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+    x, y = torch.randn(32, 64, device=D), torch.randn(32, 8, device=D)
+
+    def step() -> torch.Tensor:
+        optimizer.zero_grad(set_to_none=False)
+        loss = F.mse_loss(model(x), y)
+        loss.backward()
+        optimizer.step()
+        return loss
+
+    side = torch.openreg.Stream()
+    with torch.openreg.stream(side):
+        for _ in range(3):
+            step()
+    torch.openreg.synchronize()
+    first = [p.detach().clone() for p in model.parameters()]
+    graph = torch.openreg.OpenRegGraph()
+    with torch.openreg.graph(graph, stream=side):
+        loss = step()
+    torch.openreg.reset_operator_stats()
+    graph.replay()
+    torch.openreg.synchronize()
+    assert torch.openreg.operator_stats()["aliased_calls"] == 0, torch.openreg.operator_stats()
+    replayed = [loss.item(), *(p.detach().clone() for p in model.parameters())]
+    with torch.no_grad():
+        for p, before in zip(model.parameters(), first, strict=True):
+            p.copy_(before)
+    eager = [step().item(), *model.parameters()]
+    for ours, theirs in zip(replayed, eager, strict=True):
+        torch.testing.assert_close(ours, theirs, rtol=1e-5, atol=1e-6)

@@ -345,7 +345,15 @@ def test_inference_mode_around_a_part() -> None:
     with torch.openreg.stream(torch.openreg.Stream()):
         with torch.inference_mode():
             graph.capture_begin()
-        x + 1
+        with pytest.raises(
+            RuntimeError, match="the stream is being captured, and this call is not part of the capture"
+        ):
+            x + 1
+        with pytest.raises(RuntimeError, match="in a thread or mode that is not part of the capture"):
+            graph.capture_end()
+        graph = torch.openreg.OpenRegGraph()
+        with torch.inference_mode():
+            graph.capture_begin()
         with pytest.raises(RuntimeError, match="inference_mode"):
             graph.capture_end()
         graph = torch.openreg.OpenRegGraph()
@@ -503,6 +511,26 @@ def test_memory_that_died_since_the_capture(how: str) -> None:
     graph.replay()
     x.untyped_storage().resize_(0 if how == "freed" else 1 << 20)
     with pytest.raises(RuntimeError, match=r"memory that aten::sin uses has been freed or moved since the capture"):
+        graph.replay()
+
+
+@pytest.mark.parametrize("how", ["x.untyped_storage().resize_(0)", "x.resize_(1 << 20)"])
+def test_memory_that_died_is_reported_with_its_lines(how: str) -> None:
+    "While races are looked for: where the operator was captured, and where the memory went."
+    x = torch.ones(1024, device=D)
+
+    def work() -> torch.Tensor:
+        return x.sin()
+
+    def drop() -> None:
+        exec(how, {"x": x})
+
+    with torch.openreg.detect_races():
+        graph, _ = captured(work)
+        graph.replay()
+        drop()
+    lines = r"aten::sin uses \(captured at .* in work\) has been freed or moved \(at .* in drop\) since the capture"
+    with pytest.raises(RuntimeError, match=lines):
         graph.replay()
 
 

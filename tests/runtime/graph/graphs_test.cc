@@ -103,6 +103,51 @@ TEST_F(GraphsTest, RefusedCallsAreNamed) {
   EXPECT_EQ(openreg_free(memory), OPENREG_OK);
 }
 
+std::vector<std::string> refused_calls;
+
+void note_refused(int32_t /*device*/, openreg_stream /*stream*/, const char* call) { refused_calls.emplace_back(call); }
+
+// Of a stream that is held every call is refused and reported, but its holder's: a thread's that passes.
+TEST_F(GraphsTest, HeldStreamsAreTheirHolders) {
+  const openreg_stream stream = from_pool(0);
+  void* const memory = allocate(0);
+  openreg_event event = nullptr;
+  int32_t done = 0;
+  ASSERT_EQ(openreg_event_create(0, 0, &event), OPENREG_OK);
+  refused_calls.clear();
+  ASSERT_EQ(openreg_graph_hold(0, stream, &note_refused), OPENREG_OK) << last_message();
+  EXPECT_EQ(openreg_graph_hold(0, stream, &note_refused), OPENREG_E_CAPTURE);
+  EXPECT_EQ(openreg_graph_begin(0, stream, OPENREG_CAPTURE_RELAXED), OPENREG_E_CAPTURE);
+  EXPECT_EQ(openreg_memset_async(memory, 0, 1, kSize, stream), OPENREG_E_CAPTURE);
+  EXPECT_CONTAINS(last_message(),
+                  "openreg_memset_async: the stream is being captured, and this call is not part of the capture");
+  EXPECT_EQ(openreg_stream_query(0, stream, &done), OPENREG_E_CAPTURE);
+  EXPECT_EQ(openreg_event_record(event, 0, stream), OPENREG_E_CAPTURE);
+  EXPECT_EQ(openreg_launch_host_func(0, stream, [](void*) {}, nullptr), OPENREG_E_CAPTURE);
+  EXPECT_EQ(refused_calls, (std::vector<std::string>{"openreg_memset_async", "openreg_stream_query",
+                                                     "openreg_event_record", "openreg_launch_host_func"}));
+  fill(memory, 0, 2, OPENREG_STREAM_DEFAULT);
+
+  (void)openreg_graph_pass(1);
+  fill(memory, 0, 3, stream);
+  EXPECT_EQ(openreg_graph_pass(0), 0) << "it has only queued";
+  EXPECT_EQ(openreg_stream_synchronize(0, stream), OPENREG_OK) << last_message();
+  EXPECT_EQ(openreg_graph_pass(0), 1) << "it has waited";
+  fill(memory, 0, 3, OPENREG_STREAM_DEFAULT);
+  EXPECT_EQ(openreg_graph_pass(-1), 1) << "it has queued elsewhere";
+  EXPECT_EQ(openreg_graph_pass(0), 0);
+  ASSERT_EQ(openreg_stream_synchronize(0, OPENREG_STREAM_DEFAULT), OPENREG_OK) << last_message();
+
+  EXPECT_EQ(openreg_graph_hold(0, stream, nullptr), OPENREG_OK);
+  EXPECT_EQ(openreg_graph_hold(0, stream, nullptr), OPENREG_OK) << "nobody holds it";
+  fill(memory, 0, 4, stream);
+  EXPECT_EQ(openreg_stream_synchronize(0, stream), OPENREG_OK) << last_message();
+  EXPECT_EQ(values(memory, 0), (std::set<int>{4}));
+  EXPECT_EQ(refused_calls.size(), 4U);
+  EXPECT_EQ(openreg_event_destroy(event), OPENREG_OK);
+  EXPECT_EQ(openreg_free(memory), OPENREG_OK);
+}
+
 // Memory isn't given back to the driver during a capture, but where the mode, of the capture or of the thread, allows it.
 TEST_F(GraphsTest, MemoryIsKeptMeanwhile) {
   const openreg_stream stream = from_pool(0);
