@@ -43,7 +43,7 @@ typedef struct held_stream {
     struct held_stream *next;
     int32_t device;
     openreg_stream stream;
-    openreg_hold_fn refused;
+    openreg_hold_fn judge;
 } held_stream;
 
 static openreg_lock lock = OPENREG_LOCK_INITIALIZER; /* of all captures and held streams. A leaf */
@@ -328,11 +328,10 @@ judge(const openreg_captured_call *call, openreg_status *status)
     openreg_lock_acquire(&lock);
     const int is_taken = judge_locked(call, pageable, status);
     const held_stream *const at = is_of_stream(call) ? *held_of(call->device, call->stream) : NULL;
-    const openreg_hold_fn refused = at != NULL ? at->refused : NULL;
+    const openreg_hold_fn judge_of_holder = at != NULL ? at->judge : NULL;
     openreg_lock_release(&lock);
-    if (is_taken || refused == NULL)
+    if (is_taken || judge_of_holder == NULL || !judge_of_holder(call->device, call->stream, call->call))
         return is_taken;
-    refused(call->device, call->stream, call->call);
     *status = openreg_error_set(OPENREG_E_CAPTURE, call->call,
                                 "the stream is being captured, and this call is not part of the capture");
     return 1;
@@ -464,18 +463,18 @@ openreg_capture_status(int32_t device, openreg_stream stream)
 }
 
 openreg_status
-openreg_capture_hold(const char *call, int32_t device, openreg_stream stream, openreg_hold_fn refused)
+openreg_capture_hold(const char *call, int32_t device, openreg_stream stream, openreg_hold_fn holder)
 {
     captured_stream *on = NULL;
-    held_stream *const made = refused != NULL ? calloc(1, sizeof *made) : NULL;
-    if (refused != NULL && made == NULL)
+    held_stream *const made = holder != NULL ? calloc(1, sizeof *made) : NULL;
+    if (holder != NULL && made == NULL)
         return openreg_error_set(OPENREG_E_NOMEM, call, "no host memory for a capture");
     openreg_lock_acquire(&lock);
     held_stream **const at = held_of(device, stream);
     held_stream *gone = made;
     const bool is_taken = *at != NULL || capture_of(device, stream, &on) != NULL;
     if (made != NULL && !is_taken) {
-        *made = (held_stream){held, device, stream, refused};
+        *made = (held_stream){held, device, stream, holder};
         held = made;
         gone = NULL;
     } else if (made == NULL && (gone = *at) != NULL) {

@@ -15,7 +15,7 @@ openreg_status openreg_capture_end(const char *call, int32_t device, openreg_str
 /* OPENREG_CAPTURE_NONE, _ACTIVE or _INVALIDATED. */
 int32_t openreg_capture_status(int32_t device, openreg_stream stream);
 /* As openreg_graph_hold(). */
-openreg_status openreg_capture_hold(const char *call, int32_t device, openreg_stream stream, openreg_hold_fn refused);
+openreg_status openreg_capture_hold(const char *call, int32_t device, openreg_stream stream, openreg_hold_fn judge);
 /* As openreg_graph_pass(). */
 int32_t openreg_capture_pass(int32_t change);
 /* This thread's mode, by which freeing of memory is judged. */

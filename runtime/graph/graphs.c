@@ -140,9 +140,9 @@ exchange_mode(int32_t device, int32_t *mode)
 }
 
 static openreg_status
-hold(int32_t device, openreg_stream stream, openreg_hold_fn refused)
+hold(int32_t device, openreg_stream stream, openreg_hold_fn judge)
 {
-    return openreg_capture_hold("openreg_graph_hold", device, stream, refused);
+    return openreg_capture_hold("openreg_graph_hold", device, stream, judge);
 }
 
 /* ---------------------------------------------------------------------------------------------------------- launches */

@@ -40,8 +40,8 @@ extern "C" {
 typedef struct openreg_graph_s *openreg_graph;           /* from openreg_graph_end() to openreg_graph_destroy() */
 typedef struct openreg_graph_exec_s *openreg_graph_exec; /* from openreg_graph_instantiate() to _exec_destroy() */
 
-/* Called in the thread whose call on a held stream was refused. It must not wait. */
-typedef void (*openreg_hold_fn)(int32_t device, openreg_stream stream, const char *call);
+/* Judges a call on a held stream, in the thread that makes it: 1: it is refused, 0: it is done. It must not wait. */
+typedef int (*openreg_hold_fn)(int32_t device, openreg_stream stream, const char *call);
 
 typedef struct openreg_graphs {
     uint32_t struct_size, reserved;
@@ -55,7 +55,7 @@ typedef struct openreg_graphs {
     openreg_status (*exec_destroy)(openreg_graph_exec exec);
     openreg_status (*dump)(openreg_graph graph, const char *path);
     openreg_status (*exchange_mode)(int32_t device, int32_t *mode);
-    openreg_status (*hold)(int32_t device, openreg_stream stream, openreg_hold_fn refused);
+    openreg_status (*hold)(int32_t device, openreg_stream stream, openreg_hold_fn judge);
     int32_t (*pass)(int32_t change);
 } openreg_graphs;
 
@@ -148,13 +148,13 @@ openreg_graph_exchange_mode(int32_t device, int32_t *mode)
 }
 
 /* For captures that are made above this API, as PyTorch's are: the stream is queued on by their threads alone. A call of
- * openreg.h that queues work on it, waits for it or queries it is OPENREG_E_CAPTURE, after `refused` was called, unless its
- * thread passes. `refused` NULL: the stream is no longer held, if it was.
+ * openreg.h that queues work on it, waits for it or queries it is OPENREG_E_CAPTURE, unless its thread passes or `judge`
+ * lets it be done. `judge` NULL: the stream is no longer held, if it was.
  * Errors: OPENREG_E_CAPTURE (it is held or captured already), OPENREG_E_NOMEM. */
 static inline openreg_status
-openreg_graph_hold(int32_t device, openreg_stream stream, openreg_hold_fn refused)
+openreg_graph_hold(int32_t device, openreg_stream stream, openreg_hold_fn judge)
 {
-    OPENREG_GRAPHS_CALL(hold, device, stream, refused);
+    OPENREG_GRAPHS_CALL(hold, device, stream, judge);
 }
 
 /* While the sum of this thread's `change` is positive, its calls are done: they are neither refused on held streams nor

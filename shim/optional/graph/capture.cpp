@@ -27,18 +27,23 @@ void merge(Clock& into, const Clock& from) {
 // Whether the thread runs a node: what that calls is part of it, and of no capture.
 thread_local bool runs_node = false;
 
-// A call of the runtime on a captured stream that no capture makes: of a program in C.
-void refuse_call(int32_t device, openreg_stream stream, const char* call) {
+// A call of the runtime on a captured stream that no capture makes, as a program's in C. PyTorch copies constants to a device
+// (torch.tensor([1, 2], device=...)) with the key excluded: they are made at once, and are memory of the program's own.
+int judge_call(int32_t device, openreg_stream stream, const char* call) {
+  if (c10::impl::tls_is_dispatch_key_excluded(kCapture)) {
+    return 0;
+  }
   const StreamKey key{static_cast<DeviceIndex>(device), stream};
   if (const auto capture = Captures::instance().of_stream(key)) {
     capture->invalidate(
         std::string(call) + " can't be captured" + place_of_caller() +
         ": it was not called by an operator of PyTorch's, or in a thread or mode that is not part of the capture");
   }
+  return 1;
 }
 
 void hold(StreamKey key) {
-  OPENREG_CHECK(openreg_graph_hold(key.device, key.stream, &refuse_call));
+  OPENREG_CHECK(openreg_graph_hold(key.device, key.stream, &judge_call));
 }
 
 constexpr const char* kUncaptured =
