@@ -23,7 +23,7 @@
 #
 # By hand: slow, or needs what few machines have.
 #   make nightly    test-long, valgrind, race-check, check-mutants, check-opencl, coverage, lint-headers-torch, lint-shim-clang,
-#                   opinfo-captured, and ten minutes of fuzz
+#                   opinfo, opinfo-captured, and ten minutes of fuzz
 #   make test-long  what `make test` leaves out: test-conformance, and the tests of Python that are marked `long`
 #   make test-conformance  openreg-check on each of the drivers here, and each defect against its checks, where `make test` has a
 #                   sample: after a change of openreg-check, of driver.h or of a driver
@@ -142,7 +142,7 @@ test-named: build $(CLIENTS)
 	OPENREG_BUILD_DIR=$(CURDIR)/$(BUILD) python tools/named_tests.py $(NAME) -n $(JOBS) --dist loadfile --no-loadscope-reorder $(NAMED)
 
 # What CI leaves out for its time. tools/valgrind takes the programs that `make test` has built.
-nightly: test-long race-check check-mutants coverage lint-headers-torch lint-shim-clang opinfo-captured $(if $(wildcard /usr/include/clblast_c.h),check-opencl)
+nightly: test-long race-check check-mutants coverage lint-headers-torch lint-shim-clang opinfo opinfo-captured $(if $(wildcard /usr/include/clblast_c.h),check-opencl)
 	$(MAKE) --no-print-directory fuzz FUZZ_SECONDS=600
 	tools/valgrind $(BUILD)
 

@@ -30,7 +30,7 @@ READ_LATER = ("OPENREG_", "PYTEST_", "PYTHONPATH", "XDG_CONFIG_HOME", "FAKE_GPU_
 # Leaves no name in the module __main__.
 START = (
     f"__import__('sys').path.insert(1, {str(Path(__file__).resolve().parent)!r}); "
-    "__import__('warm_interpreter').load({libraries!r}); __import__('torch'); __import__('warm_interpreter').serve()"
+    "__import__('warm_interpreter').load({libraries!r}); __import__('warm_interpreter').serve()"
 )
 
 
@@ -103,6 +103,14 @@ class WarmInterpreter:
 # ------------------------------------------------------------------------------------------------------ the interpreter
 
 
+def _import_ahead() -> None:
+    """torch, and what most programs import besides: nothing of openreg's."""
+    import pytest  # noqa: F401
+    import torch
+
+    torch.testing.assert_close(torch.ones(1), torch.ones(1))  # imports sympy
+
+
 def load(libraries: Sequence[str]) -> None:
     """Loads libraries as a program that begins with them does."""
     for library in libraries:
@@ -165,6 +173,7 @@ def serve() -> None:
     def end_wait(number: int, frame: object) -> None:
         raise TimeoutError
 
+    _import_ahead()
     gc.collect()
     gc.freeze()  # a program needn't look at these objects, least of all at its end
     usual = signal.signal(signal.SIGALRM, end_wait)

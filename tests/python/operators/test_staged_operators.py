@@ -24,7 +24,9 @@ def run_suites(root: Path, environment: dict[str, str]) -> None:
                     "operators/test_operators.py",
                     "operators/test_modes.py",
                     "training/test_training.py",
-                    "graphs",
+                    "graphs/test_graphs.py",
+                    "graphs/test_graph_replays.py",
+                    "graphs/test_graph_training.py",
                 )
             ),
         ],
