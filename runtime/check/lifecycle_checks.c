@@ -306,8 +306,7 @@ describe_keeps_to_capacity(check_context *c)
 
 static const check_case cases[] = {
     {"lifecycle.repeated", "", CHECK_CLOSED, "close() ends the instance: what open() made is given back.",
-     "Compare what open() makes (files, threads, memory) with what close() ends, on every path.",
-     close_gives_back},
+     "Compare what open() makes (files, threads, memory) with what close() ends, on every path.", close_gives_back},
     {"lifecycle.again", "", CHECK_CLOSED, "After close() the driver can be opened again.",
      "A variable that open() sets and close() leaves; a vendor's library that can be started once a process needs a "
      "count.",
