@@ -4,11 +4,11 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/wait.h>
 #include <unistd.h>
 
 #include "check.h"
 #include "fixtures.h"
+#include "runner.h"
 #include "slot_tour.h"
 
 static void
@@ -223,11 +223,8 @@ count_leaves_fork_safe(check_context *c)
         check_whole_slot_tour(c);
         check_pass();
     }
-    int ended = 0;
-    (void)waitpid(child, &ended, 0);
-    if (WIFEXITED(ended) && WEXITSTATUS(ended) != 0)
-        _exit(WEXITSTATUS(ended)); /* the child has said why */
-    REQUIRE(WIFEXITED(ended), "a child made after describe() with capacity 0 crashed when it opened the driver");
+    check_await_child(child, 0, CHECK_EXIT_PASS,
+                      "a child made after describe() with capacity 0, which opened the driver,");
 }
 
 /* ---------------------------------------------------------------------------------------------------------- describe */
@@ -261,12 +258,9 @@ describe_agrees(check_context *c)
     check_open(c);
     REQUIRE(count == c->devices, "describe() counted %d devices, device_count() %d", count, c->devices);
     for (int32_t i = 0; i < count && i < DESCRIBED; ++i) {
-        openreg_device_info info;
-        memset(&info, 0, sizeof info);
-        info.struct_size = sizeof info;
         if (c->table.device_info == NULL)
             break;
-        MUST(c, device_info, c->instance, i, &info);
+        const openreg_device_info info = check_info(c, i);
         REQUIRE(all[i].info.name[0] == '\0' || strcmp(all[i].info.name, info.name) == 0,
                 "device %d is \"%.60s\" for describe() and \"%.60s\" for device_info()", i, all[i].info.name,
                 info.name);
