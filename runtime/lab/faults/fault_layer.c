@@ -11,6 +11,7 @@
 #include "base/text.h"
 #include "device/lab_access.h"
 #include "driver/attached_layers.h"
+#include "driver/host_errors.h"
 
 static openreg_status
 say(openreg_status code, const char *text)
@@ -49,13 +50,8 @@ instead(const faulty_call *call)
 static openreg_status
 after(const faulty_call *call, openreg_driver_stream stream, int whole, openreg_status status)
 {
-    char text[OPENREG_LEFT_TEXT_SIZE];
-    openreg_status code = OPENREG_OK;
-    if (call->verdict.status != OPENREG_OK)
-        return instead(call);
-    if (status == OPENREG_OK && openreg_faults_take_error(call->device, stream, whole, &code, text, sizeof text))
-        return say(code, text);
-    return status;
+    return call->verdict.status != OPENREG_OK ? instead(call)
+                                              : openreg_host_error_take(call->device, stream, whole, status);
 }
 
 /* ----------------------------------------------------------------------------------------------------------- copies */

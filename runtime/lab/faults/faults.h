@@ -12,11 +12,11 @@
 
 /* A call that is about to be made. */
 typedef struct openreg_fault_site {
-    const void *driver; /* whose device it is */
-    int32_t device;     /* openreg:device; OPENREG_HOST: of none */
-    uint32_t kind;      /* one OPENREG_CALL_* */
-    const void *stream; /* the driver's handle; NULL: the default one */
-    const char *name;   /* of an operator or kernel, or NULL */
+    const void *driver;           /* whose device it is */
+    int32_t device;               /* openreg:device; OPENREG_HOST: of none */
+    uint32_t kind;                /* one OPENREG_CALL_* */
+    openreg_driver_stream stream; /* NULL: the default one */
+    const char *name;             /* of an operator or kernel, or NULL */
 } openreg_fault_site;
 
 /* What is to be done instead of it, or with it. */
@@ -32,14 +32,6 @@ typedef struct openreg_fault_verdict {
 
 /* Counts the call in every plan. 1: a fault hits it. Logs nothing: callers hold locks. */
 int openreg_faults_ask(const openreg_fault_site *site, openreg_fault_verdict *out);
-
-/* Of the texts of errors that faults leave on streams. */
-#define OPENREG_LEFT_TEXT_SIZE 512
-
-/* The first error that work of the stream, or with a NULL `stream` and `whole` of the device, has left: 1 and its code
- * and text, which are then forgotten. */
-int openreg_faults_take_error(int32_t device, const void *stream, int whole, openreg_status *code, char *text,
-                              size_t size);
 
 /* A plan begins, for the devices of one driver, or of all with NULL. Errors: as openreg_faults_begin(); the text of
  * OPENREG_E_INVALID names `what`, the variable or function that has the plan. */
