@@ -3,6 +3,8 @@
 #define _GNU_SOURCE
 #include "faults/faults.h"
 
+#include <stdatomic.h>
+#include <stdbool.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -13,7 +15,6 @@
 #include "base/parse.h"
 #include "base/text.h"
 #include "driver/host_errors.h"
-#include "faults/fault_layer.h"
 
 struct openreg_faults_s {
     openreg_fault_plan plan;
@@ -25,6 +26,7 @@ struct openreg_faults_s {
 
 static openreg_lock lock = OPENREG_LOCK_INITIALIZER; /* of what follows */
 static openreg_faults plans;
+static atomic_bool has_plans;
 
 __attribute__((constructor)) static void
 handle_forks(void)
@@ -119,6 +121,8 @@ openreg_faults_ask(const openreg_fault_site *site, openreg_fault_verdict *out)
 {
     int is_hit = 0;
     *out = (openreg_fault_verdict){.status = OPENREG_OK, .factor = 1};
+    if (!atomic_load_explicit(&has_plans, memory_order_relaxed)) /* the layer is the flight recorder's alone */
+        return 0;
     openreg_lock_acquire(&lock);
     for (openreg_faults from = plans; from != NULL; from = from->next) {
         if (from->driver != NULL && from->driver != site->driver)
@@ -164,6 +168,7 @@ openreg_faults_add(const char *call, const char *what, const char *plan, const v
     openreg_lock_acquire(&lock);
     faults->next = plans;
     plans = faults;
+    atomic_store_explicit(&has_plans, true, memory_order_relaxed);
     openreg_fault_layer_switch(1);
     openreg_lock_release(&lock);
     *out = faults;
@@ -181,6 +186,7 @@ openreg_faults_remove(openreg_faults faults, unsigned char devices[OPENREG_MAX_D
         at = &(*at)->next;
     *at = faults->next;
     openreg_host_errors_drop(faults);
+    atomic_store_explicit(&has_plans, plans != NULL, memory_order_relaxed);
     if (plans == NULL)
         openreg_fault_layer_switch(0);
     for (int i = 0; i < OPENREG_MAX_DEVICES; ++i)

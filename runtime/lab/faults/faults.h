@@ -40,6 +40,10 @@ openreg_status openreg_faults_add(const char *call, const char *what, const char
 /* Ends it; devices[i] is set to 1 where it has lost openreg:i, and others are left alone. NULL is accepted. */
 void openreg_faults_remove(openreg_faults faults, unsigned char devices[OPENREG_MAX_DEVICES]);
 
+/* Puts the layer around all drivers, with the observer of what these are not called for; or takes both away; call_layer.c.
+ * Any thread. */
+void openreg_fault_layer_switch(int on);
+
 /* Counts one operator that has ended on the stream, or a collective; fault_calls.c. As in openreg/faults.h. */
 openreg_status openreg_lab_faults_begin(const char *plan, openreg_faults *out);
 void openreg_lab_faults_end(openreg_faults faults);
