@@ -44,7 +44,13 @@ SIM_IS_USED_BY = ("registry",)
 LAB = "lab"
 LAB_ROOMS = ("faults", "races", "recorder", "trace", "validation")
 LAB_USES = ("base", "watch")
-LAB_HEADERS = ("calls.h", "device/lab_access.h", "driver/attached_layers.h", "driver/extensions.h")
+LAB_HEADERS = (
+    "calls.h",
+    "device/lab_access.h",
+    "driver/attached_layers.h",
+    "driver/extensions.h",
+    "driver/host_errors.h",
+)
 # libopenreg_graph.so and libopenreg_sharing.so, one room each, which nobody uses either: the headers that they may use.
 PARTS = {
     "graph": ("capture.h", "nodes.h", "device/lab_access.h"),

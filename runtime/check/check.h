@@ -68,6 +68,7 @@ typedef struct check_target {
 } check_target;
 
 struct check_context {
+    const check_case *check; /* the one that runs; NULL while the driver is identified */
     const check_target *target;
     const openreg_host *host;
     const openreg_driver *given; /* the driver's own table */

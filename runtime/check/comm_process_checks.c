@@ -11,6 +11,7 @@
 
 #include "comm_ranks.h"
 #include "fixtures.h"
+#include "runner.h"
 
 #define CALL(name, call) check_succeeded(name, (check_begin_call(name), (call)))
 #define MOST CHECK_COMM_MOST
@@ -56,15 +57,6 @@ open_rank(check_context *c, check_rank *r, common *shared, int32_t number, int32
     check_rank_init(r);
 }
 
-/* What the process of a check makes of the end of one of a rank's. */
-static void
-judge(int status, bool may_be_killed)
-{
-    if (WIFEXITED(status) && WEXITSTATUS(status) != 0)
-        _exit(WEXITSTATUS(status)); /* it has said why */
-    REQUIRE(WIFEXITED(status) || may_be_killed, "the process of a rank was ended by signal %d", WTERMSIG(status));
-}
-
 /* How many devices a process finds: in one that doesn't go on. */
 static int32_t
 count_devices(check_context *c, common *shared)
@@ -72,18 +64,14 @@ count_devices(check_context *c, common *shared)
     const pid_t child = fork();
     if (child == 0) {
         check_open(c);
-        if (c->table.extension(c->instance, OPENREG_COMM_NAME, OPENREG_COMM_VERSION) == NULL)
-            check_skip("the driver has no extension openreg.comm");
+        (void)check_comm(c);
         if (c->devices < 2)
             check_skip("the driver has one device");
         atomic_store(&shared->devices, c->devices);
         check_close(c);
         check_pass();
     }
-    int status = 0;
-    while (waitpid(child, &status, 0) < 0 && errno == EINTR) {
-    }
-    judge(status, false);
+    check_await_child(child, 0, CHECK_EXIT_PASS, "the process that counts the devices");
     return atomic_load(&shared->devices);
 }
 
@@ -112,7 +100,10 @@ in_processes(check_context *c, rank_function *function, bool has_victim)
         if (ended < 0 && errno == EINTR)
             continue;
         --left;
-        judge(status, has_victim && ended == shared->processes[size - 1]);
+        if (WIFEXITED(status) && WEXITSTATUS(status) != 0)
+            _exit(WEXITSTATUS(status)); /* it has said why */
+        REQUIRE(WIFEXITED(status) || (has_victim && ended == shared->processes[size - 1]),
+                "the process of a rank was ended by signal %d", WTERMSIG(status));
     }
 }
 

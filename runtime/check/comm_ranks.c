@@ -363,7 +363,7 @@ check_plan_run(check_rank *r, const check_plan *p)
 const openreg_comm *
 check_comm(check_context *c)
 {
-    return c->table.extension(c->instance, OPENREG_COMM_NAME, OPENREG_COMM_VERSION); /* CHECK_COMM: there is one */
+    return check_extension(c, OPENREG_COMM_NAME, OPENREG_COMM_VERSION, OPENREG_COMM_SIZE_1);
 }
 
 static void *

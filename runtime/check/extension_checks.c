@@ -3,7 +3,6 @@
 #define _GNU_SOURCE
 #include <stdlib.h>
 #include <string.h>
-#include <sys/wait.h>
 #include <unistd.h>
 
 #include <openreg/ipc.h>
@@ -23,16 +22,7 @@
 static const openreg_ipc *
 find_ipc(check_context *c)
 {
-    const openreg_ipc *const ipc = c->table.extension(c->instance, OPENREG_IPC_NAME, OPENREG_IPC_VERSION);
-    if (ipc == NULL)
-        check_skip("the driver has no extension openreg.ipc");
-    REQUIRE(ipc->struct_size >= OPENREG_IPC_SIZE_1 && ipc->version == OPENREG_IPC_VERSION,
-            "the table of openreg.ipc says version %u and %u bytes", (unsigned)ipc->version,
-            (unsigned)ipc->struct_size);
-    REQUIRE(ipc->handle_size != NULL && ipc->memory_export != NULL && ipc->memory_open != NULL &&
-                ipc->memory_close != NULL,
-            "the table of openreg.ipc has a function missing");
-    return ipc;
+    return check_extension(c, OPENREG_IPC_NAME, OPENREG_IPC_VERSION, OPENREG_IPC_SIZE_1);
 }
 
 /* The other process: sees the pattern, and writes another one. */
@@ -94,11 +84,8 @@ memory_goes_to_another_process(check_context *c)
         check_skip("nothing could be written into a pipe");
     char answer = 0;
     const bool is_answered = read(back[0], &answer, 1) == 1;
-    int status = 0;
-    (void)waitpid(child, &status, 0);
-    if (WIFEXITED(status) && WEXITSTATUS(status) != CHECK_EXIT_PASS)
-        _exit(WEXITSTATUS(status)); /* it has said why */
-    REQUIRE(WIFEXITED(status) && is_answered, "the process that opened the handle crashed");
+    check_await_child(child, 0, CHECK_EXIT_PASS, "the process that opened the handle");
+    REQUIRE(is_answered, "the process that opened the handle ended without an answer");
     check_read(c, 0, host, memory, SIZE);
     check_is_pattern(host, SIZE, 2, "memory that another process has written");
     check_free(c, 0, memory);
@@ -180,9 +167,7 @@ altered_handles_do_no_harm(check_context *c)
     (void)close(there[1]);
     if (read(there[0], &handle, sizeof handle) == (ssize_t)sizeof handle)
         import_altered(c, &handle);
-    int status = 0;
-    (void)waitpid(exporter, &status, 0);
-    _exit(WIFEXITED(status) ? WEXITSTATUS(status) : CHECK_EXIT_FAIL); /* it has said why */
+    check_await_child(exporter, 0, CHECK_EXIT_PASS, "the process that exported the memory");
 }
 
 static void
@@ -214,16 +199,7 @@ handles_have_their_size(check_context *c)
 static const openreg_vmm *
 find_vmm(check_context *c)
 {
-    const openreg_vmm *const vmm = c->table.extension(c->instance, OPENREG_VMM_NAME, OPENREG_VMM_VERSION);
-    if (vmm == NULL)
-        check_skip("the driver has no extension openreg.vmm");
-    REQUIRE(vmm->struct_size >= OPENREG_VMM_SIZE_1 && vmm->version == OPENREG_VMM_VERSION,
-            "the table of openreg.vmm says version %u and %u bytes", (unsigned)vmm->version,
-            (unsigned)vmm->struct_size);
-    REQUIRE(vmm->granularity != NULL && vmm->reserve != NULL && vmm->map != NULL && vmm->unmap != NULL &&
-                vmm->release != NULL,
-            "the table of openreg.vmm has a function missing");
-    return vmm;
+    return check_extension(c, OPENREG_VMM_NAME, OPENREG_VMM_VERSION, OPENREG_VMM_SIZE_1);
 }
 
 static uint64_t

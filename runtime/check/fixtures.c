@@ -6,11 +6,15 @@
 #include <dirent.h>
 #include <errno.h>
 #include <malloc.h>
+#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/wait.h>
 #include <time.h>
 #include <unistd.h>
+
+#include "runner.h"
 
 /* ---------------------------------------------------------------------------------------------------------- contents */
 
@@ -117,15 +121,21 @@ check_read(check_context *c, int32_t dev, void *to, const void *from, size_t siz
     check_sync(c, dev, NULL);
 }
 
-uint64_t
-check_caps(check_context *c, int32_t dev)
+openreg_device_info
+check_info(check_context *c, int32_t dev)
 {
     openreg_device_info info;
     memset(&info, 0, sizeof info);
     info.struct_size = sizeof info;
     if (c->table.device_info != NULL)
         MUST(c, device_info, c->instance, dev, &info);
-    return info.caps;
+    return info;
+}
+
+uint64_t
+check_caps(check_context *c, int32_t dev)
+{
+    return check_info(c, dev).caps;
 }
 
 uint64_t
@@ -136,12 +146,28 @@ check_total_memory(check_context *c, int32_t dev)
         MUST(c, mem_info, c->instance, dev, &unused, &total);
         return total;
     }
-    openreg_device_info info;
-    memset(&info, 0, sizeof info);
-    info.struct_size = sizeof info;
-    if (c->table.device_info != NULL)
-        MUST(c, device_info, c->instance, dev, &info);
-    return info.total_bytes;
+    return check_info(c, dev).total_bytes;
+}
+
+const void *
+check_extension(check_context *c, const char *name, uint32_t version, uint32_t size)
+{
+    struct {
+        uint32_t struct_size, version;
+    } head; /* of every extension's table */
+    const char *const table = c->table.extension(c->instance, name, version);
+    if (table == NULL)
+        check_skip("the driver has no extension %s", name);
+    memcpy(&head, table, sizeof head);
+    REQUIRE(head.struct_size >= size && head.version == version, "the table of %s says version %u and %u bytes", name,
+            (unsigned)head.version, (unsigned)head.struct_size);
+    const size_t count = (size - sizeof head) / sizeof(void *);
+    for (size_t i = 0; i < count; ++i) {
+        void (*function)(void);
+        memcpy(&function, table + sizeof head + i * sizeof function, sizeof function);
+        REQUIRE(function != NULL, "the table of %s lacks the function %zu of %zu", name, i + 1, count);
+    }
+    return table;
 }
 
 /* ----------------------------------------------------------------------------------------------------------- streams */
@@ -384,6 +410,24 @@ check_returns_within(int milliseconds, void (*function)(void *argument), void *a
     const bool is_done = call->done->is_open;
     (void)pthread_mutex_unlock(&call->done->lock);
     return is_done;
+}
+
+void
+check_await_child(pid_t child, int seconds, int wanted, const char *what)
+{
+    const double end = check_now() + seconds;
+    int status = 0;
+    while (waitpid(child, &status, WNOHANG) == 0) {
+        if (seconds > 0 && check_now() > end) {
+            (void)kill(child, SIGKILL);
+            check_fail("%s did not end within %d seconds", what, seconds);
+        }
+        check_sleep(2);
+    }
+    REQUIRE(WIFEXITED(status), "%s crashed: %s", what, strsignal(WTERMSIG(status)));
+    if (WEXITSTATUS(status) == CHECK_EXIT_FAIL || WEXITSTATUS(status) == CHECK_EXIT_SKIP)
+        _exit(WEXITSTATUS(status)); /* the child has said why */
+    REQUIRE(WEXITSTATUS(status) == wanted, "%s ended with status %d, not %d", what, WEXITSTATUS(status), wanted);
 }
 
 /* ------------------------------------------------------------------------------------------------------------- counts */

@@ -5,6 +5,7 @@
 #define OPENREG_CHECK_FIXTURES_H
 
 #include <pthread.h>
+#include <sys/types.h>
 
 #include "check.h"
 
@@ -34,8 +35,12 @@ void check_read(check_context *c, int32_t dev, void *to, const void *from, size_
 uint64_t check_total_memory(check_context *c, int32_t dev);
 /* Bytes of host memory that can still be written to, 0 if that can't be told. */
 uint64_t check_host_available(void);
-/* openreg_device_info.caps, 0 without device_info(). */
+/* All zero without device_info(). */
+openreg_device_info check_info(check_context *c, int32_t dev);
 uint64_t check_caps(check_context *c, int32_t dev);
+/* The table of an extension of which every function is required, `size` bytes in its first version. Without the extension
+ * it is a skip. */
+const void *check_extension(check_context *c, const char *name, uint32_t version, uint32_t size);
 
 /* ----------------------------------------------------------------------------------------------------------- streams */
 
@@ -71,6 +76,10 @@ void check_ballast(check_context *c, int32_t dev, openreg_driver_stream stream, 
 
 /* Runs `function` in a thread; true if it returned within the time. The thread is left behind otherwise. */
 bool check_returns_within(int milliseconds, void (*function)(void *argument), void *argument);
+
+/* Waits for the end of a process made by fork(), whose report counts. Fails the check if it doesn't end within the time (0:
+ * the runner's limit), crashes, or ends with another status than `wanted`: "WHAT crashed: Aborted". */
+void check_await_child(pid_t child, int seconds, int wanted, const char *what);
 
 /* ------------------------------------------------------------------------------------------------------------- counts */
 

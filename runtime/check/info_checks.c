@@ -8,19 +8,10 @@
 #include "slot_tour.h"
 
 static void
-read_info(check_context *c, int32_t dev, openreg_device_info *info)
-{
-    memset(info, 0, sizeof *info);
-    info->struct_size = sizeof *info;
-    MUST(c, device_info, c->instance, dev, info);
-}
-
-static void
 fields_are_sound(check_context *c)
 {
     for (int32_t dev = 0; dev < c->devices; ++dev) {
-        openreg_device_info info;
-        read_info(c, dev, &info);
+        const openreg_device_info info = check_info(c, dev);
         const uint64_t alignment = info.min_alignment;
         REQUIRE((alignment & (alignment - 1)) == 0, "min_alignment of device %d is %llu, no power of two", dev,
                 (unsigned long long)alignment);
@@ -61,9 +52,7 @@ devices_differ(check_context *c)
     static const char none[16];
     for (int32_t i = 0; i < c->devices; ++i)
         for (int32_t k = 0; k < i; ++k) {
-            openreg_device_info one, other;
-            read_info(c, i, &one);
-            read_info(c, k, &other);
+            const openreg_device_info one = check_info(c, i), other = check_info(c, k);
             REQUIRE(memcmp(one.uuid, none, sizeof none) == 0 || memcmp(one.uuid, other.uuid, sizeof none) != 0,
                     "devices %d and %d have the same UUID", k, i);
         }
@@ -72,11 +61,10 @@ devices_differ(check_context *c)
 static void
 info_is_constant(check_context *c)
 {
-    openreg_device_info before, after;
     for (int32_t dev = 0; dev < c->devices; ++dev) {
-        read_info(c, dev, &before);
+        const openreg_device_info before = check_info(c, dev);
         check_slot_tour(c);
-        read_info(c, dev, &after);
+        const openreg_device_info after = check_info(c, dev);
         REQUIRE(memcmp(&before, &after, sizeof before) == 0, "what device_info() says of device %d has changed", dev);
     }
 }
@@ -148,9 +136,8 @@ static void
 totals_agree(check_context *c)
 {
     for (int32_t dev = 0; dev < c->devices; ++dev) {
-        openreg_device_info info;
+        const openreg_device_info info = check_info(c, dev);
         uint64_t unused, total;
-        read_info(c, dev, &info);
         MUST(c, mem_info, c->instance, dev, &unused, &total);
         REQUIRE(info.total_bytes == 0 || info.total_bytes == total,
                 "device %d has %llu bytes for device_info() and %llu for mem_info()", dev,

@@ -174,7 +174,12 @@ lend(const openreg_kernel_call *call, uint64_t size)
     check_bench *const b = call->scratch;
     if (b->lent_count == CHECK_LENT)
         return NULL;
-    char *const block = check_alloc(b->c, 0, size == 0 ? 1 : size);
+    const size_t bytes = size == 0 ? 1 : (size_t)size;
+    char *const block = check_alloc(b->c, 0, bytes);
+    unsigned char *const undefined = check_host_alloc(b->c, bytes, false); /* and no zeros */
+    memset(undefined, CHECK_UNTOUCHED, bytes);
+    check_write(b->c, 0, block, undefined, bytes);
+    check_host_free(b->c, undefined, false);
     check_begin_call(call->name); /* the kernel goes on */
     return b->lent[b->lent_count++] = block;
 }

@@ -7,20 +7,6 @@
 
 #include <openreg/kernels.h>
 
-typedef struct check_operator {
-    const char *name;
-    int operands;    /* tensors */
-    bool has_alpha;  /* a number follows them, by which the last is multiplied */
-    bool is_product; /* of two matrices */
-    bool is_real;    /* of floating-point numbers alone: of whole ones PyTorch makes those first */
-    double (*apply)(double a, double b);
-} check_operator;
-
-/* NULL if the reference does not have it. */
-const check_operator *check_operator_find(const char *name);
-/* An element of the result; alpha is 2. */
-double check_operator_apply(const check_operator *known, const double *operands);
-
 /* ------------------------------------------------------------------------------------- by the element, any arguments */
 
 typedef struct check_elementwise {

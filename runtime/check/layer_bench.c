@@ -71,12 +71,19 @@ double *
 check_layer_tensor(check_layer *l, const char *name, openreg_dtype dtype, int32_t ndim, const int64_t *shape)
 {
     const int place = l->tensors;
-    double *const values = add_tensor(
-        l, dtype, ndim, shape, l->has_strides ? (stride_kind)check_layer_between(l, CONTIGUOUS, GAPPED) : CONTIGUOUS);
+    const stride_kind strides = l->layout == CHECK_STRIDED ? (stride_kind)check_layer_between(l, PERMUTED, EXPANDED)
+                                : l->has_strides           ? (stride_kind)check_layer_between(l, CONTIGUOUS, GAPPED)
+                                                           : CONTIGUOUS;
+    double *const values = add_tensor(l, dtype, ndim, shape, strides);
+    const check_tensor *const t = &l->b.places[place];
     l->values[place] = values;
     l->inputs = l->tensors;
-    for (int64_t i = 0; i < check_tensor_count(&l->b.places[place]); ++i)
+    for (int64_t i = 0; i < check_tensor_count(t); ++i) {
         values[i] = (double)check_layer_between(l, -16, 16) / (check_is_float(dtype) ? 4 : 1);
+        check_number_store(check_tensor_broadcast_at(t, t, i), dtype, values[i]);
+    }
+    for (int64_t i = 0; i < check_tensor_count(t) && strides == EXPANDED; ++i) /* the last that went there */
+        values[i] = check_number_load(check_tensor_broadcast_at(t, t, i), dtype);
     if (name != NULL)
         add_value(l, name, OPENREG_VALUE_TENSOR)->tensor = &l->b.places[place].tensor;
     return values;
@@ -174,7 +181,9 @@ double *
 check_layer_result(check_layer *l, openreg_dtype dtype, int32_t ndim, const int64_t *shape)
 {
     const int place = l->tensors;
-    double *const wanted = add_tensor(l, dtype, ndim, shape, CONTIGUOUS);
+    double *const wanted = add_tensor(l, dtype, ndim, shape,
+                                      l->layout == CHECK_STRIDED ? (stride_kind)check_layer_between(l, PERMUTED, GAPPED)
+                                                                 : CONTIGUOUS);
     l->wanted[place] = wanted;
     l->results[l->result_count++] = (openreg_value){.kind = OPENREG_VALUE_TENSOR, .tensor = &l->b.places[place].tensor};
     return wanted;
@@ -214,7 +223,7 @@ check_layer_begin(check_layer *l, const openreg_kernel *kernel, openreg_dtype dt
     l->argument_count = l->result_count = 0;
     l->tensors = l->inputs = 0;
     l->more[0] = '\0';
-    l->has_strides = check_bench_below(&l->b, 3) == 0;
+    l->has_strides = l->layout == CHECK_MIXED && check_bench_below(&l->b, 3) == 0;
     op->build(l);
     l->b.dtype = l->dtype;
     check_bench_describe(&l->b, l->inputs, l->more);
@@ -237,10 +246,12 @@ check_layer_write(check_layer *l)
     }
 }
 
+/* Layers add up much; elements and products of a few small numbers are as near as they are in other checks. */
 static bool
-is_close(double seen, double wanted, openreg_dtype dtype)
+is_close(const char *kernel, double seen, double wanted, openreg_dtype dtype)
 {
-    if (!check_is_float(dtype) || isnan(wanted) || isinf(wanted))
+    if (!check_is_float(dtype) || isnan(wanted) || isinf(wanted) || check_elementwise_find(kernel) != NULL ||
+        check_product_find(kernel) != NULL)
         return check_is_close(seen, wanted, dtype);
     return fabs(seen - wanted) <= (dtype.bits == 64 ? 1e-10 : FAR) * (fabs(wanted) + 1);
 }
@@ -257,8 +268,9 @@ compare_place(check_layer *l, int i, const char *what, bool is_refused)
     for (int64_t k = 0; l->wanted[i] != NULL && !is_refused && k < count; ++k) {
         unsigned char *const at = check_tensor_broadcast_at(t, t, k);
         const double seen = check_number_load(at, t->tensor.dtype);
-        REQUIRE(is_close(seen, l->wanted[i][k], t->tensor.dtype), "%s, %s: element %lld of %s is %g, not %g",
-                b->kernel->name, b->text, (long long)k, what, seen, l->wanted[i][k]);
+        REQUIRE(is_close(b->kernel->name, seen, l->wanted[i][k], t->tensor.dtype),
+                "%s, %s: element %lld of %s is %g, not %g", b->kernel->name, b->text, (long long)k, what, seen,
+                l->wanted[i][k]);
         memcpy(at, b->before + (at - t->host), t->tensor.dtype.bits / 8);
     }
     const bool is_same = memcmp(b->before, t->host, t->used) == 0;
@@ -337,9 +349,124 @@ find_in(const check_layer_operator *operators, size_t count, const char *name)
     return NULL;
 }
 
+/* aten::add and others by the element. */
+static void
+build_elements(check_layer *l)
+{
+    const check_elementwise *const op = check_elementwise_find(l->b.kernel->name);
+    static const openreg_dtype boolean = {OPENREG_DTYPE_BOOL, 8, 1};
+    int64_t shape[4];
+    const int32_t ndim = (int32_t)check_layer_between(l, 0, 4);
+    const int64_t count = check_layer_shape(l, ndim, 5, shape);
+    const double *values[CHECK_LAYER_VALUES] = {NULL};
+    const char *names[CHECK_LAYER_VALUES];
+    check_bench_names(op->names, l->buffer, names);
+    for (int i = 0; op->kinds[i] != '\0'; ++i)
+        switch (op->kinds[i]) {
+        case 'T':
+        case 'N':
+        case 'V': /* expanded, as elements are */
+            values[i] = check_layer_tensor(l, names[i], l->dtype, ndim, shape);
+            break;
+        case 'M': {
+            double *const mask = check_layer_tensor(l, names[i], boolean, ndim, shape);
+            for (int64_t k = 0; k < count; ++k)
+                mask[k] = mask[k] > 0;
+            values[i] = mask;
+            break;
+        }
+        case 'G':
+            check_layer_text(l, names[i], "none");
+            break;
+        default:
+            check_layer_int(l, names[i], 2);
+        }
+    double *const wanted = check_layer_result(l, op->is_boolean ? boolean : l->dtype, ndim, shape);
+    for (int64_t k = 0; k < count; ++k) {
+        double numbers[4] = {0};
+        int64_t wholes[4] = {0};
+        for (int i = 0; op->kinds[i] != '\0'; ++i) {
+            numbers[i] = values[i] != NULL ? values[i][k] : op->kinds[i] == 'G' ? 0 : 2;
+            wholes[i] = (int64_t)numbers[i];
+        }
+        wanted[k] = check_is_float(l->dtype) ? check_elementwise_real(op, numbers)
+                                             : (double)check_elementwise_whole(op, wholes);
+    }
+}
+
+static void
+build_product(check_layer *l)
+{
+    const check_product *const op = check_product_find(l->b.kernel->name);
+    static const int64_t shape[] = {2, 6, 6};
+    const int first = op->is_batched ? 0 : 1;
+    const double *bias = NULL;
+    if (op->has_bias)
+        bias = check_layer_tensor(l, "self", l->dtype, 3 - first, shape + first);
+    const double *const left = check_layer_tensor(l,
+                                                  !op->has_bias    ? "self"
+                                                  : op->is_batched ? "batch1"
+                                                                   : "mat1",
+                                                  l->dtype, 3 - first, shape + first);
+    const double *const right = check_layer_tensor(l, op->has_bias && op->is_batched ? "batch2" : "mat2", l->dtype,
+                                                   3 - first, shape + first);
+    if (op->has_bias) {
+        check_layer_int(l, "beta", 1);
+        check_layer_int(l, "alpha", 1);
+    }
+    double *const wanted = check_layer_result(l, l->dtype, 3 - first, shape + first);
+    for (int64_t i = 0; i < (op->is_batched ? 2 : 1) * 36; ++i) {
+        wanted[i] = bias != NULL ? bias[i] : 0;
+        for (int64_t k = 0; k < 6; ++k)
+            wanted[i] += left[i / 6 * 6 + k] * right[i / 36 * 36 + k * 6 + i % 6];
+    }
+}
+
+/* Over the last dimension, or all. What comes out is not compared. */
+static void
+build_reduction(check_layer *l)
+{
+    const check_reduction *const op = check_reduction_find(l->b.kernel->name);
+    const char *names[CHECK_LAYER_VALUES];
+    static const int64_t shape[] = {5, 7}, last[] = {-1};
+    bool is_all = true;
+    check_bench_names(op->names, l->buffer, names);
+    for (int i = 0; op->kinds[i] != '\0'; ++i)
+        switch (op->kinds[i]) {
+        case 'T':
+            (void)check_layer_tensor(l, names[i], l->dtype, 2, shape);
+            break;
+        case 'D':
+            check_layer_ints(l, names[i], 1, last);
+            is_all = false;
+            break;
+        case 'I':
+            check_layer_int(l, names[i], -1);
+            is_all = false;
+            break;
+        case 'K':
+            check_layer_bool(l, names[i], false);
+            break;
+        case 'P':
+            check_layer_real(l, names[i], 2);
+            break;
+        default:
+            check_layer_none(l, names[i]);
+        }
+    (void)check_layer_result(l, op->kind == CHECK_PLACE_OF_MOST ? check_dtypes[1] : l->dtype, is_all ? 0 : 1, shape);
+}
+
 const check_layer_operator *
 check_layer_find(const char *name)
 {
+    static const check_layer_operator elements = {"", build_elements}, product = {"", build_product},
+                                      reduction = {"", build_reduction};
+    if (check_elementwise_find(name) != NULL)
+        return &elements;
+    if (check_product_find(name) != NULL)
+        return &product;
+    if (check_reduction_find(name) != NULL)
+        return &reduction;
     const check_layer_operator *found = find_in(check_row_layers, check_row_layer_count, name);
     if (found == NULL)
         found = find_in(check_window_layers, check_window_layer_count, name);
@@ -349,6 +476,5 @@ check_layer_find(const char *name)
 bool
 check_is_referenced(const char *name)
 {
-    return check_operator_find(name) != NULL || check_elementwise_find(name) != NULL ||
-           check_reduction_find(name) != NULL || check_product_find(name) != NULL || check_layer_find(name) != NULL;
+    return check_layer_find(name) != NULL;
 }

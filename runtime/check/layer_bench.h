@@ -27,6 +27,7 @@ typedef struct check_layer {
     double *wanted[CHECK_PLACES]; /* NULL: the call doesn't write it */
     int64_t integers[CHECK_LAYER_VALUES][CHECK_DIMS];
     const openreg_tensor *list[CHECK_LAYER_LIST];
+    enum { CHECK_MIXED, CHECK_CONTIGUOUS, CHECK_STRIDED } layout; /* of all calls; STRIDED: the results' too */
     bool has_strides;           /* some of the arguments lie with gaps or in another order */
     char more[120], buffer[64]; /* numbers of the call, for messages; the builder's, for names */
 } check_layer;
@@ -69,7 +70,7 @@ double check_layer_rounded(const check_layer *l, double number);
 /* Builds calls of each operator that the driver has, and compares. */
 void check_layer_run(check_context *c, const check_layer_operator *operators, size_t count);
 
-/* Every operator of these files; NULL if there is none of that name. */
+/* Every operator that the references have; NULL if there is none of that name. */
 const check_layer_operator *check_layer_find(const char *name);
 extern const check_layer_operator check_row_layers[], check_window_layers[], check_move_layers[];
 extern const size_t check_row_layer_count, check_window_layer_count, check_move_layer_count;

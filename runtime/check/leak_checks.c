@@ -19,12 +19,6 @@ use_event(check_context *c, int i)
 }
 
 static void
-events_are_given_back(check_context *c)
-{
-    check_slope(c, 8000, 6, use_event, "creating and destroying an event");
-}
-
-static void
 use_stream(check_context *c, int i)
 {
     static void *memory;
@@ -40,21 +34,9 @@ use_stream(check_context *c, int i)
 }
 
 static void
-streams_are_given_back(check_context *c)
-{
-    check_slope(c, 400, 256, use_stream, "creating and destroying a stream");
-}
-
-static void
 use_host_memory(check_context *c, int i)
 {
     check_host_free(c, check_host_alloc(c, (size_t)1 + (size_t)(i % 7) * 40000, true), true);
-}
-
-static void
-host_memory_is_given_back(check_context *c)
-{
-    check_slope(c, 1500, 6, use_host_memory, "host_alloc() and host_free()");
 }
 
 static void
@@ -66,12 +48,6 @@ use_memory(check_context *c, int i)
             "mem_alloc() returned %s at attempt %d, though each block was freed before the next: %s",
             check_status_name(status), i, check_error_text());
     check_free(c, 0, memory);
-}
-
-static void
-memory_is_given_back(check_context *c)
-{
-    check_slope(c, 3000, 6, use_memory, "mem_alloc() and mem_free()");
 }
 
 /* Four times the device's memory, a sixteenth at a time. */
@@ -110,12 +86,6 @@ use_queue(check_context *c, int i)
         MUST(c, fill, c->instance, 0, memory, 1, 100, NULL);
     if (i % 50 == 0)
         check_sync(c, 0, NULL);
-}
-
-static void
-work_leaves_nothing(check_context *c)
-{
-    check_slope(c, 4000, 6, use_queue, "a copy and a fill");
 }
 
 /* ------------------------------------------------------------------------------------------------------------- copies */
@@ -207,12 +177,6 @@ replace_record(check_context *c, int i)
         MUST(c, event_sync, c->instance, 0, event);
 }
 
-static void
-records_leave_nothing(check_context *c)
-{
-    check_slope(c, 3000, 6, replace_record, "recording an event again");
-}
-
 /* ----------------------------------------------------------------------------------------------------- asks and waits */
 
 /* Every slot that asks or waits, of work that has ended and of work that may not have. */
@@ -262,12 +226,6 @@ ask(check_context *c, int i)
         MUST(c, stream_native, c->instance, 0, stream, &out);
     if (c->table.host_alias != NULL && (check_caps(c, 0) & OPENREG_CAP_HOST_VISIBLE) != 0)
         MUST(c, host_alias, c->instance, 0, memory, &out);
-}
-
-static void
-asking_leaves_nothing(check_context *c)
-{
-    check_slope(c, 1500, 8, ask, "asking and waiting");
 }
 
 static void
@@ -394,18 +352,43 @@ handles_run_out(check_context *c)
     }
 }
 
+static const struct {
+    const char *check;
+    int rounds;
+    unsigned books;
+    void (*once)(check_context *c, int i);
+    const char *what;
+} slopes[] = {
+    {"leak.events", 8000, 6, use_event, "creating and destroying an event"},
+    {"leak.streams", 400, 256, use_stream, "creating and destroying a stream"},
+    {"leak.host_memory", 1500, 6, use_host_memory, "host_alloc() and host_free()"},
+    {"leak.memory", 3000, 6, use_memory, "mem_alloc() and mem_free()"},
+    {"leak.work", 4000, 6, use_queue, "a copy and a fill"},
+    {"leak.records", 3000, 6, replace_record, "recording an event again"},
+    {"leak.asks", 1500, 8, ask, "asking and waiting"},
+};
+
+static void
+leaves_nothing(check_context *c)
+{
+    size_t i = 0;
+    while (i < sizeof slopes / sizeof slopes[0] && strcmp(slopes[i].check, c->check->name) != 0)
+        ++i;
+    REQUIRE(i < sizeof slopes / sizeof slopes[0], "internal: nothing to repeat for %s", c->check->name);
+    check_slope(c, slopes[i].rounds, slopes[i].books, slopes[i].once, slopes[i].what);
+}
+
 static const check_case cases[] = {
     {"leak.events", "event_create", 0, "event_destroy() gives back what the event had.",
-     "Also the vendor's object of a record that was replaced.", events_are_given_back},
+     "Also the vendor's object of a record that was replaced.", leaves_nothing},
     {"leak.streams", "stream_create", 0, "stream_destroy() gives back what the stream had: its thread, its files.",
-     "Join the worker, or let it end by itself.", streams_are_given_back},
-    {"leak.host_memory", "host_alloc", 0, "host_free() gives pinned memory back.", "Count both.",
-     host_memory_is_given_back},
-    {"leak.memory", "", 0, "mem_free() gives memory back, and its books.", "Count both.", memory_is_given_back},
+     "Join the worker, or let it end by itself.", leaves_nothing},
+    {"leak.host_memory", "host_alloc", 0, "host_free() gives pinned memory back.", "Count both.", leaves_nothing},
+    {"leak.memory", "", 0, "mem_free() gives memory back, and its books.", "Count both.", leaves_nothing},
     {"leak.device_memory", "", 0, "What was freed can be allocated again, however often.",
      "mem_free() returns the addresses and the memory.", memory_does_not_run_out},
     {"leak.work", "", 0, "Work that has ended leaves nothing behind.",
-     "A vendor's event or command buffer for each copy has to be released.", work_leaves_nothing},
+     "A vendor's event or command buffer for each copy has to be released.", leaves_nothing},
     {"leak.copies", "", 0, "Work that has ended leaves nothing behind: copies in each direction, small and large.",
      "A staging buffer, or the memory that was registered for a copy, is given back when the copy has ended.",
      copies_leave_nothing},
@@ -414,9 +397,9 @@ static const check_case cases[] = {
      "What a copy through the host takes on the way is given back, also on the other device.",
      peer_copies_leave_nothing},
     {"leak.records", "event_create", 0, "A record that replaces an earlier one leaves nothing of that behind.",
-     "Release the vendor's object of the record before, also if a stream waits for it.", records_leave_nothing},
+     "Release the vendor's object of the record before, also if a stream waits for it.", leaves_nothing},
     {"leak.asks", "", 0, "Every slot that asks or waits leaves nothing behind.",
-     "What was retained to be asked is released, whatever the answer is.", asking_leaves_nothing},
+     "What was retained to be asked is released, whatever the answer is.", leaves_nothing},
     {"leak.host_funcs", "host_func", 0, "A host function that has run leaves nothing behind.",
      "The vendor's event that called it, and the argument that holds function and argument.",
      host_functions_leave_nothing},

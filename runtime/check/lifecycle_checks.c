@@ -4,48 +4,26 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/wait.h>
 #include <unistd.h>
 
 #include "check.h"
 #include "fixtures.h"
+#include "runner.h"
 #include "slot_tour.h"
 
-/* A vendor's library may make something in its first opens and keep it: what grows in each of four windows is a leak. */
 static void
-opens_a_hundred_times(check_context *c)
+open_and_close(check_context *c, int i)
 {
-    enum { ROUNDS = 50, WINDOWS = 4 };
-    check_count_exactly();
-    for (int i = 0; i < 3; ++i)
-        check_whole_slot_tour(c);
-    check_counts before = check_count_now();
-    int files = 0, threads = 0, heap = 0;
-    for (int window = 0; window < WINDOWS; ++window) {
-        for (int i = 0; i < ROUNDS; ++i) {
-            check_open(c);
-            if (i % 25 == 0)
-                check_slot_tour(c);
-            check_close(c);
-        }
-        const int left = check_threads_down_to(before.threads);
-        check_counts after = check_count_now();
-        after.threads = left;
-        files += after.files > before.files;
-        threads += after.threads > before.threads;
-        heap += after.heap > before.heap + ROUNDS * 48 + CHECK_HEAP_SLACK;
-        if (window > 0 && files <= window && threads <= window && heap <= window)
-            return; /* none has grown in each window so far */
-        if (window == WINDOWS - 1) {
-            REQUIRE(files < WINDOWS, "open() and close(), %d times, left %d files open, as the %d times before", ROUNDS,
-                    after.files - before.files, ROUNDS);
-            REQUIRE(threads < WINDOWS, "open() and close(), %d times, left %d threads, as the %d times before", ROUNDS,
-                    after.threads - before.threads, ROUNDS);
-            REQUIRE(heap < WINDOWS, "open() and close(), %d times, left %llu bytes of host memory, as the %d before",
-                    ROUNDS, (unsigned long long)(after.heap - before.heap), ROUNDS);
-        }
-        before = after;
-    }
+    check_open(c);
+    if (i % 25 == 0)
+        check_slot_tour(c);
+    check_close(c);
+}
+
+static void
+close_gives_back(check_context *c)
+{
+    check_slope(c, 50, 48, open_and_close, "open() and close()");
 }
 
 /* What is destroyed with work goes with the instance, if it hasn't gone before. No device_sync()
@@ -245,11 +223,8 @@ count_leaves_fork_safe(check_context *c)
         check_whole_slot_tour(c);
         check_pass();
     }
-    int ended = 0;
-    (void)waitpid(child, &ended, 0);
-    if (WIFEXITED(ended) && WEXITSTATUS(ended) != 0)
-        _exit(WEXITSTATUS(ended)); /* the child has said why */
-    REQUIRE(WIFEXITED(ended), "a child made after describe() with capacity 0 crashed when it opened the driver");
+    check_await_child(child, 0, CHECK_EXIT_PASS,
+                      "a child made after describe() with capacity 0, which opened the driver,");
 }
 
 /* ---------------------------------------------------------------------------------------------------------- describe */
@@ -283,12 +258,9 @@ describe_agrees(check_context *c)
     check_open(c);
     REQUIRE(count == c->devices, "describe() counted %d devices, device_count() %d", count, c->devices);
     for (int32_t i = 0; i < count && i < DESCRIBED; ++i) {
-        openreg_device_info info;
-        memset(&info, 0, sizeof info);
-        info.struct_size = sizeof info;
         if (c->table.device_info == NULL)
             break;
-        MUST(c, device_info, c->instance, i, &info);
+        const openreg_device_info info = check_info(c, i);
         REQUIRE(all[i].info.name[0] == '\0' || strcmp(all[i].info.name, info.name) == 0,
                 "device %d is \"%.60s\" for describe() and \"%.60s\" for device_info()", i, all[i].info.name,
                 info.name);
@@ -328,8 +300,7 @@ describe_keeps_to_capacity(check_context *c)
 
 static const check_case cases[] = {
     {"lifecycle.repeated", "", CHECK_CLOSED, "close() ends the instance: what open() made is given back.",
-     "Compare what open() makes (files, threads, memory) with what close() ends, on every path.",
-     opens_a_hundred_times},
+     "Compare what open() makes (files, threads, memory) with what close() ends, on every path.", close_gives_back},
     {"lifecycle.again", "", CHECK_CLOSED, "After close() the driver can be opened again.",
      "A variable that open() sets and close() leaves; a vendor's library that can be started once a process needs a "
      "count.",

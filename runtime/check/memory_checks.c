@@ -18,11 +18,7 @@ addresses_are_aligned(check_context *c)
 {
     for (int32_t dev = 0; dev < c->devices; ++dev) {
         uint64_t alignment = 16; /* of malloc() */
-        openreg_device_info info;
-        memset(&info, 0, sizeof info);
-        info.struct_size = sizeof info;
-        if (c->table.device_info != NULL)
-            MUST(c, device_info, c->instance, dev, &info);
+        const openreg_device_info info = check_info(c, dev);
         if (info.min_alignment != 0)
             alignment = info.min_alignment;
         void *held[3 * SIZES];

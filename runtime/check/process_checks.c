@@ -8,11 +8,11 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/time.h>
-#include <sys/wait.h>
 #include <unistd.h>
 
 #include "check.h"
 #include "fixtures.h"
+#include "runner.h"
 #include "slot_tour.h"
 
 static void
@@ -144,19 +144,7 @@ end_is_clean(check_context *c)
         check_delay(c, 0, stream, 30);
         exit(77);
     }
-    int status = 0;
-    const double end = check_now() + CHECK_PATIENCE;
-    while (waitpid(child, &status, WNOHANG) == 0) {
-        if (check_now() > end) {
-            (void)kill(child, SIGKILL);
-            check_fail("exit() with an open instance did not end the process within %d seconds", CHECK_PATIENCE);
-        }
-        check_sleep(2);
-    }
-    if (WIFEXITED(status) && (WEXITSTATUS(status) == 101 || WEXITSTATUS(status) == 102))
-        _exit(WEXITSTATUS(status)); /* the child has said why */
-    REQUIRE(!WIFSIGNALED(status), "exit() with an open instance ended in a crash: %s", strsignal(WTERMSIG(status)));
-    REQUIRE(WEXITSTATUS(status) == 77, "exit(77) ended the process with status %d", WEXITSTATUS(status));
+    check_await_child(child, CHECK_PATIENCE, 77, "a process that called exit(77) with an open instance");
 }
 
 static void
@@ -173,9 +161,7 @@ parent_survives_fork(check_context *c)
         const pid_t child = fork();
         if (child == 0)
             _exit(0);
-        int status = 0;
-        (void)waitpid(child, &status, 0);
-        REQUIRE(WIFEXITED(status) && WEXITSTATUS(status) == 0, "a child that called nothing but _exit() failed");
+        check_await_child(child, 0, 0, "a child that called nothing but _exit()");
     }
     MUST(c, copy, c->instance, to, -1, memory, 0, size, 0, stream);
     check_sync(c, 0, stream);
@@ -192,18 +178,8 @@ child_works(check_context *c)
         check_slot_tour(c);
         check_pass();
     }
-    int status = 0;
-    const double end = check_now() + CHECK_PATIENCE;
-    while (waitpid(child, &status, WNOHANG) == 0) {
-        if (check_now() > end) {
-            (void)kill(child, SIGKILL);
-            check_fail("the instance hangs in a child made by fork(), and the flag says that it is usable there");
-        }
-        check_sleep(2);
-    }
-    if (WIFEXITED(status) && WEXITSTATUS(status) != 0)
-        _exit(WEXITSTATUS(status)); /* the child has said why */
-    REQUIRE(WIFEXITED(status), "the instance crashed in a child made by fork()");
+    check_await_child(child, CHECK_PATIENCE, CHECK_EXIT_PASS,
+                      "a child made by fork(), which used the instance as the flag allows,");
     check_slot_tour(c);
 }
 

@@ -46,6 +46,7 @@ run_in_child(const check_case *check, const check_target *target)
 {
     static check_context c;
     check_load(&c, target);
+    c.check = check;
     require_needs(&c, check);
     if ((check->needs & (CHECK_CLOSED | CHECK_RUNTIME)) == 0) {
         check_open(&c);

@@ -37,14 +37,9 @@ use_events(check_context *c, int32_t dev, openreg_driver_stream stream)
 static void
 ask(check_context *c, int32_t dev, void *memory, openreg_driver_stream stream)
 {
-    openreg_device_info info;
     uint64_t unused, total;
     int32_t active;
     void *pointer;
-    memset(&info, 0, sizeof info);
-    info.struct_size = sizeof info;
-    if (c->table.device_info != NULL)
-        MUST(c, device_info, c->instance, dev, &info);
     if (c->table.mem_info != NULL)
         MUST(c, mem_info, c->instance, dev, &unused, &total);
     if (c->table.device_active != NULL)

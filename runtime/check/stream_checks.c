@@ -47,11 +47,7 @@ static void
 handles_are_streams(check_context *c)
 {
     for (int32_t dev = 0; dev < c->devices; ++dev) {
-        openreg_device_info info;
-        memset(&info, 0, sizeof info);
-        info.struct_size = sizeof info;
-        if (c->table.device_info != NULL)
-            MUST(c, device_info, c->instance, dev, &info);
+        const openreg_device_info info = check_info(c, dev);
         openreg_driver_stream streams[MANY];
         for (int i = 0; i < MANY; ++i) {
             const int64_t span = (int64_t)info.priority_low - info.priority_high + 1;

@@ -1,8 +1,10 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
-/* faults.c: decides which calls a plan hits, and keeps the errors of work until somebody waits for it (faults.h). */
+/* faults.c: decides which calls a plan hits (faults.h). */
 #define _GNU_SOURCE
 #include "faults/faults.h"
 
+#include <stdatomic.h>
+#include <stdbool.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -12,7 +14,7 @@
 #include "base/lock.h"
 #include "base/parse.h"
 #include "base/text.h"
-#include "faults/fault_layer.h"
+#include "driver/host_errors.h"
 
 struct openreg_faults_s {
     openreg_fault_plan plan;
@@ -22,27 +24,9 @@ struct openreg_faults_s {
     openreg_faults next;
 };
 
-/* Of work that was given to a stream. */
-typedef struct pending_error {
-    struct pending_error *next;
-    openreg_faults from;
-    uint64_t number; /* an older one's is smaller */
-    openreg_status code;
-    char text[OPENREG_LEFT_TEXT_SIZE];
-} pending_error;
-
-/* The errors of one stream, which has at least one. */
-typedef struct error_queue {
-    struct error_queue *next;
-    int32_t device;
-    const void *stream;
-    pending_error *first, *last; /* the oldest first */
-} error_queue;
-
 static openreg_lock lock = OPENREG_LOCK_INITIALIZER; /* of what follows */
 static openreg_faults plans;
-static error_queue *queues;
-static uint64_t last_number;
+static atomic_bool has_plans;
 
 __attribute__((constructor)) static void
 handle_forks(void)
@@ -86,77 +70,6 @@ concerns(const openreg_fault *fault, const openreg_fault_site *site)
            (fault->name[0] == '\0' || (site->name != NULL && strcmp(fault->name, site->name) == 0));
 }
 
-/* The lock is held. NULL: memory is short. */
-static error_queue *
-queue_of(int32_t device, const void *stream)
-{
-    error_queue *queue = queues;
-    while (queue != NULL && (queue->device != device || queue->stream != stream))
-        queue = queue->next;
-    if (queue == NULL && (queue = calloc(1, sizeof *queue)) != NULL) {
-        *queue = (error_queue){.next = queues, .device = device, .stream = stream};
-        queues = queue;
-    }
-    return queue;
-}
-
-/* The lock is held. Without memory the error is lost, as it may be on hardware whose queue of errors is full. */
-static void
-leave_error(openreg_faults from, int32_t device, const void *stream, openreg_status code, const char *text)
-{
-    pending_error *const error = malloc(sizeof *error);
-    error_queue *const queue = error == NULL ? NULL : queue_of(device, stream);
-    if (queue == NULL) {
-        free(error);
-        return;
-    }
-    *error = (pending_error){.from = from, .number = ++last_number, .code = code};
-    openreg_text_copy(error->text, sizeof error->text, text);
-    *(queue->first == NULL ? &queue->first : &queue->last->next) = error;
-    queue->last = error;
-}
-
-/* The lock is held. The queue goes with its last error. */
-static pending_error *
-take_first(error_queue **link)
-{
-    error_queue *const queue = *link;
-    pending_error *const error = queue->first;
-    queue->first = error->next;
-    if (queue->first == NULL) {
-        *link = queue->next;
-        free(queue);
-    }
-    return error;
-}
-
-/* The lock is held. */
-static void
-drop_errors_of(openreg_faults from)
-{
-    for (error_queue **link = &queues; *link != NULL;) {
-        error_queue *const queue = *link;
-        pending_error **at = &queue->first;
-        queue->last = NULL;
-        while (*at != NULL) {
-            pending_error *const error = *at;
-            if (error->from != from) {
-                queue->last = error;
-                at = &error->next;
-                continue;
-            }
-            *at = error->next;
-            free(error);
-        }
-        if (queue->last != NULL) {
-            link = &queue->next;
-        } else {
-            *link = queue->next;
-            free(queue);
-        }
-    }
-}
-
 /* A fault hits the call; the lock is held. */
 static void
 act(openreg_faults from, const openreg_fault *fault, const openreg_fault_site *site, uint64_t count, uint64_t drawn,
@@ -195,9 +108,9 @@ act(openreg_faults from, const openreg_fault *fault, const openreg_fault_site *s
         break;
     }
     if (fault->action == OPENREG_FAULT_ERROR || fault->action == OPENREG_FAULT_ECC)
-        leave_error(from, site->device, site->stream, OPENREG_E_INTERNAL, text);
+        openreg_host_error_leave(from, site->device, site->stream, OPENREG_E_INTERNAL, text);
     else if (code != OPENREG_OK && is_asynchronous)
-        leave_error(from, site->device, site->stream, code, text);
+        openreg_host_error_leave(from, site->device, site->stream, code, text);
     else if (code != OPENREG_OK && out->status == OPENREG_OK)
         out->status = code;
     openreg_text_copy(out->text, sizeof out->text, text);
@@ -208,6 +121,8 @@ openreg_faults_ask(const openreg_fault_site *site, openreg_fault_verdict *out)
 {
     int is_hit = 0;
     *out = (openreg_fault_verdict){.status = OPENREG_OK, .factor = 1};
+    if (!atomic_load_explicit(&has_plans, memory_order_relaxed)) /* the layer is the flight recorder's alone */
+        return 0;
     openreg_lock_acquire(&lock);
     for (openreg_faults from = plans; from != NULL; from = from->next) {
         if (from->driver != NULL && from->driver != site->driver)
@@ -227,25 +142,6 @@ openreg_faults_ask(const openreg_fault_site *site, openreg_fault_verdict *out)
     }
     openreg_lock_release(&lock);
     return is_hit;
-}
-
-int
-openreg_faults_take_error(int32_t device, const void *stream, int whole, openreg_status *code, char *text, size_t size)
-{
-    error_queue **oldest = NULL;
-    openreg_lock_acquire(&lock);
-    for (error_queue **link = &queues; *link != NULL; link = &(*link)->next)
-        if ((*link)->device == device && (whole || (*link)->stream == stream) &&
-            (oldest == NULL || (*link)->first->number < (*oldest)->first->number))
-            oldest = link;
-    pending_error *const found = oldest == NULL ? NULL : take_first(oldest);
-    openreg_lock_release(&lock);
-    if (found == NULL)
-        return 0;
-    *code = found->code;
-    openreg_text_copy(text, size, found->text);
-    free(found);
-    return 1;
 }
 
 /* ------------------------------------------------------------------------------------------------------------ plans */
@@ -272,6 +168,7 @@ openreg_faults_add(const char *call, const char *what, const char *plan, const v
     openreg_lock_acquire(&lock);
     faults->next = plans;
     plans = faults;
+    atomic_store_explicit(&has_plans, true, memory_order_relaxed);
     openreg_fault_layer_switch(1);
     openreg_lock_release(&lock);
     *out = faults;
@@ -288,7 +185,8 @@ openreg_faults_remove(openreg_faults faults, unsigned char devices[OPENREG_MAX_D
     while (*at != faults)
         at = &(*at)->next;
     *at = faults->next;
-    drop_errors_of(faults);
+    openreg_host_errors_drop(faults);
+    atomic_store_explicit(&has_plans, plans != NULL, memory_order_relaxed);
     if (plans == NULL)
         openreg_fault_layer_switch(0);
     for (int i = 0; i < OPENREG_MAX_DEVICES; ++i)

@@ -12,11 +12,11 @@
 
 /* A call that is about to be made. */
 typedef struct openreg_fault_site {
-    const void *driver; /* whose device it is */
-    int32_t device;     /* openreg:device; OPENREG_HOST: of none */
-    uint32_t kind;      /* one OPENREG_CALL_* */
-    const void *stream; /* the driver's handle; NULL: the default one */
-    const char *name;   /* of an operator or kernel, or NULL */
+    const void *driver;           /* whose device it is */
+    int32_t device;               /* openreg:device; OPENREG_HOST: of none */
+    uint32_t kind;                /* one OPENREG_CALL_* */
+    openreg_driver_stream stream; /* NULL: the default one */
+    const char *name;             /* of an operator or kernel, or NULL */
 } openreg_fault_site;
 
 /* What is to be done instead of it, or with it. */
@@ -33,20 +33,16 @@ typedef struct openreg_fault_verdict {
 /* Counts the call in every plan. 1: a fault hits it. Logs nothing: callers hold locks. */
 int openreg_faults_ask(const openreg_fault_site *site, openreg_fault_verdict *out);
 
-/* Of the texts of errors that faults leave on streams. */
-#define OPENREG_LEFT_TEXT_SIZE 512
-
-/* The first error that work of the stream, or with a NULL `stream` and `whole` of the device, has left: 1 and its code
- * and text, which are then forgotten. */
-int openreg_faults_take_error(int32_t device, const void *stream, int whole, openreg_status *code, char *text,
-                              size_t size);
-
 /* A plan begins, for the devices of one driver, or of all with NULL. Errors: as openreg_faults_begin(); the text of
  * OPENREG_E_INVALID names `what`, the variable or function that has the plan. */
 openreg_status openreg_faults_add(const char *call, const char *what, const char *plan, const void *driver,
                                   openreg_faults *out);
 /* Ends it; devices[i] is set to 1 where it has lost openreg:i, and others are left alone. NULL is accepted. */
 void openreg_faults_remove(openreg_faults faults, unsigned char devices[OPENREG_MAX_DEVICES]);
+
+/* Puts the layer around all drivers, with the observer of what these are not called for; or takes both away; call_layer.c.
+ * Any thread. */
+void openreg_fault_layer_switch(int on);
 
 /* Counts one operator that has ended on the stream, or a collective; fault_calls.c. As in openreg/faults.h. */
 openreg_status openreg_lab_faults_begin(const char *plan, openreg_faults *out);

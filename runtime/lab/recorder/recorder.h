@@ -20,7 +20,7 @@ void openreg_recorder_alarm(void);
 openreg_status openreg_lab_recorder_start(uint32_t calls);
 openreg_status openreg_lab_recorder_write(const char *path);
 
-/* Puts the layer around all drivers, or takes it away; recorder_layer.c. Any thread. */
+/* Puts the layer around all drivers, or takes it away; call_layer.c. Any thread. */
 void openreg_recorder_layer_switch(int on);
 
 /* What OPENREG_FLIGHT_RECORDER says; NULL and "": nothing. A bad value is warned of. */

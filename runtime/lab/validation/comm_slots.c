@@ -7,16 +7,6 @@
 
 #define INNER(v) atomic_load(&(v)->inner_comm)
 
-static openreg_status
-use_comm(openreg_instance v, const char *slot, openreg_driver_comm comm, openreg_handle **out)
-{
-    *out = openreg_handle_use(v, OPENREG_MADE_BY_COMM_INIT, comm);
-    if (*out == NULL)
-        return openreg_validation_refuse(v, OPENREG_RULE_HANDLE_ALIVE, OPENREG_E_INVALID, slot,
-                                         "communicator %p is not alive", (void *)comm);
-    return OPENREG_OK;
-}
-
 /* `count` elements at `ptr` are memory of the communicator's device. */
 static openreg_status
 check_memory(openreg_instance v, const openreg_handle *comm, const openreg_stream_state *state, const void *ptr,
@@ -75,7 +65,7 @@ validated_queue(openreg_instance v, openreg_driver_comm comm, const openreg_coll
     static const char slot[] = "queue";
     openreg_handle *entry = NULL, *on = NULL;
     openreg_stream_state *state = NULL;
-    OPENREG_RETURN_NOT_OK(use_comm(v, slot, comm, &entry));
+    OPENREG_RETURN_NOT_OK(openreg_handle_use(v, slot, OPENREG_MADE_BY_COMM_INIT, comm, &entry));
     openreg_status status = openreg_validation_stream(v, slot, entry->dev, stream, &on, &state);
     for (uint64_t i = 0; status == OPENREG_OK && i < n; ++i)
         status = check_collective(v, entry, state, openreg_collective_at(list, i));
@@ -144,13 +134,8 @@ validated_init(openreg_instance v, int32_t dev, int32_t rank, int32_t size, cons
     openreg_status status;
     OPENREG_VALIDATED_FUNCTION(status, v, slot, INNER(v)->init(v->instance, dev, rank, size, id, &comm));
     openreg_validation_untouched(v, slot, status, &comm, &poison, sizeof comm);
-    if (status == OPENREG_OK && (comm == NULL || comm == poison || !openreg_handle_add(v, entry, comm)))
-        status = openreg_validation_refuse(v, OPENREG_RULE_COMM_HANDLE, OPENREG_E_INTERNAL, slot,
-                                           "it returned %p, which isn't a communicator, or is alive already",
-                                           comm == poison ? NULL : (void *)comm);
-    if (status != OPENREG_OK)
-        openreg_handle_release(v, entry);
-    else
+    status = openreg_handle_made(v, slot, OPENREG_RULE_COMM_HANDLE, status, comm, entry);
+    if (status == OPENREG_OK)
         *out = comm;
     return status;
 }
@@ -161,7 +146,7 @@ call_with(openreg_instance v, const char *slot, openreg_driver_comm comm,
 {
     openreg_handle *entry = NULL;
     openreg_status status;
-    OPENREG_RETURN_NOT_OK(use_comm(v, slot, comm, &entry));
+    OPENREG_RETURN_NOT_OK(openreg_handle_use(v, slot, OPENREG_MADE_BY_COMM_INIT, comm, &entry));
     OPENREG_VALIDATED_FUNCTION(status, v, slot, function(v->instance, comm));
     openreg_handle_release(v, entry);
     return status;
@@ -184,21 +169,10 @@ validated_destroy(openreg_instance v, openreg_driver_comm comm)
 {
     static const char slot[] = "destroy";
     openreg_handle *entry = NULL;
-    int others = 0;
-    if (comm != NULL) {
-        OPENREG_RETURN_NOT_OK(use_comm(v, slot, comm, &entry));
-        openreg_handle_release(v, entry);
-        entry = openreg_handle_remove(v, OPENREG_MADE_BY_COMM_INIT, comm, &others);
-    }
-    if (others > 0)
-        openreg_validation_report(v, OPENREG_RULE_DESTROY_UNUSED, slot, "%d calls use communicator %p", others,
-                                  (void *)comm);
+    OPENREG_RETURN_NOT_OK(openreg_handle_begin_destroy(v, slot, OPENREG_MADE_BY_COMM_INIT, comm, &entry));
     openreg_status status;
     OPENREG_VALIDATED_FUNCTION(status, v, slot, INNER(v)->destroy(v->instance, comm));
-    if (status != OPENREG_OK && entry != NULL && openreg_handle_add(v, entry, comm))
-        return status; /* nothing has changed: it is alive */
-    openreg_handle_release(v, entry);
-    return status;
+    return openreg_handle_end_destroy(v, status, comm, entry);
 }
 
 const openreg_comm openreg_validated_comm = {

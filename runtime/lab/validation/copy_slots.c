@@ -86,6 +86,5 @@ void
 openreg_validation_wrap_copies(openreg_driver *table)
 {
     table->copy = validated_copy;
-    if (table->fill != NULL)
-        table->fill = validated_fill;
+    OPENREG_VALIDATED_SLOT(table, fill);
 }

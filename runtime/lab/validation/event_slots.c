@@ -7,23 +7,15 @@
 #include "validation/validated.h"
 
 static openreg_status
-wrong_device(openreg_instance v, const char *slot, int32_t dev, openreg_driver_event event, openreg_handle *entry)
-{
-    return openreg_validation_refuse(v, OPENREG_RULE_EVENT_DEVICE, OPENREG_E_INVALID, slot,
-                                     "event %p of device %d was given with device %d", (void *)event, entry->dev, dev);
-}
-
-static openreg_status
 use_event(openreg_instance v, const char *slot, int32_t dev, openreg_driver_event event, openreg_handle **out)
 {
-    openreg_handle *const entry = openreg_handle_use(v, OPENREG_MADE_BY_EVENT_CREATE, event);
-    if (entry == NULL)
-        return openreg_validation_refuse(v, OPENREG_RULE_HANDLE_ALIVE, OPENREG_E_INVALID, slot, "event %p is not alive",
-                                         (void *)event);
+    openreg_handle *entry = NULL;
+    OPENREG_RETURN_NOT_OK(openreg_handle_use(v, slot, OPENREG_MADE_BY_EVENT_CREATE, event, &entry));
     if (entry->dev != dev) {
-        const openreg_status status = wrong_device(v, slot, dev, event, entry);
+        const int32_t owner = entry->dev;
         openreg_handle_release(v, entry);
-        return status;
+        return openreg_validation_refuse(v, OPENREG_RULE_EVENT_DEVICE, OPENREG_E_INVALID, slot,
+                                         "event %p of device %d was given with device %d", (void *)event, owner, dev);
     }
     *out = entry;
     return OPENREG_OK;
@@ -43,15 +35,8 @@ validated_event_create(openreg_instance v, int32_t dev, uint32_t flags, openreg_
     openreg_status status;
     OPENREG_VALIDATED_CALL(status, v, event_create, (v->instance, dev, flags, &event));
     openreg_validation_untouched(v, slot, status, &event, &poison, sizeof event);
-    if (status == OPENREG_OK && (event == NULL || event == poison))
-        status = openreg_validation_refuse(v, OPENREG_RULE_EVENT_HANDLE, OPENREG_E_INTERNAL, slot,
-                                           "it returned OK with a NULL event");
-    else if (status == OPENREG_OK && !openreg_handle_add(v, entry, event))
-        status = openreg_validation_refuse(v, OPENREG_RULE_EVENT_HANDLE, OPENREG_E_INTERNAL, slot,
-                                           "it gave the event %p, which is alive already", (void *)event);
-    if (status != OPENREG_OK)
-        openreg_handle_release(v, entry);
-    else
+    status = openreg_handle_made(v, slot, OPENREG_RULE_EVENT_HANDLE, status, event, entry);
+    if (status == OPENREG_OK)
         *out = event;
     return status;
 }
@@ -60,24 +45,15 @@ static openreg_status
 validated_event_destroy(openreg_instance v, int32_t dev, openreg_driver_event event)
 {
     static const char slot[] = "event_destroy";
-    int others = 0;
     openreg_handle *entry = NULL;
     if (event != NULL) {
-        entry = openreg_handle_remove(v, OPENREG_MADE_BY_EVENT_CREATE, event, &others);
-        if (entry == NULL)
-            return openreg_validation_refuse(v, OPENREG_RULE_HANDLE_ALIVE, OPENREG_E_INVALID, slot,
-                                             "event %p is not alive", (void *)event);
-        if (entry->dev != dev && openreg_handle_add(v, entry, event))
-            return wrong_device(v, slot, dev, event, entry);
+        OPENREG_RETURN_NOT_OK(use_event(v, slot, dev, event, &entry));
+        openreg_handle_release(v, entry);
     }
-    if (others > 0)
-        openreg_validation_report(v, OPENREG_RULE_DESTROY_UNUSED, slot, "%d calls use event %p", others, (void *)event);
+    OPENREG_RETURN_NOT_OK(openreg_handle_begin_destroy(v, slot, OPENREG_MADE_BY_EVENT_CREATE, event, &entry));
     openreg_status status;
     OPENREG_VALIDATED_CALL(status, v, event_destroy, (v->instance, dev, event));
-    if (status != OPENREG_OK && entry != NULL && openreg_handle_add(v, entry, event))
-        return status; /* nothing has changed: it is alive */
-    openreg_handle_release(v, entry);
-    return status;
+    return openreg_handle_end_destroy(v, status, event, entry);
 }
 
 static openreg_status
@@ -185,11 +161,7 @@ validated_event_elapsed(openreg_instance v, int32_t dev, openreg_driver_event st
     static const char slot[] = "event_elapsed";
     openreg_handle *first = NULL, *last = NULL;
     OPENREG_RETURN_NOT_OK(use_event(v, slot, dev, start, &first));
-    last = openreg_handle_use(v, OPENREG_MADE_BY_EVENT_CREATE, end); /* may be of another device: E_INVALID then */
-    openreg_status status = OPENREG_OK;
-    if (last == NULL)
-        status = openreg_validation_refuse(v, OPENREG_RULE_HANDLE_ALIVE, OPENREG_E_INVALID, slot,
-                                           "event %p is not alive", (void *)end);
+    openreg_status status = openreg_handle_use(v, slot, OPENREG_MADE_BY_EVENT_CREATE, end, &last); /* of any device */
     if (status == OPENREG_OK) {
         const int may_work = is_measured(first) && is_measured(last) && first->dev == last->dev;
         const double poison = -12345.0;
@@ -209,17 +181,13 @@ validated_event_elapsed(openreg_instance v, int32_t dev, openreg_driver_event st
     return status;
 }
 
-#define WRAP(slot)                                                                                                     \
-    if (table->slot != NULL)                                                                                           \
-    table->slot = validated_##slot
-
 void
 openreg_validation_wrap_events(openreg_driver *table)
 {
-    WRAP(event_create);
-    WRAP(event_destroy);
-    WRAP(event_record);
-    WRAP(event_query);
-    WRAP(event_sync);
-    WRAP(event_elapsed);
+    OPENREG_VALIDATED_SLOT(table, event_create);
+    OPENREG_VALIDATED_SLOT(table, event_destroy);
+    OPENREG_VALIDATED_SLOT(table, event_record);
+    OPENREG_VALIDATED_SLOT(table, event_query);
+    OPENREG_VALIDATED_SLOT(table, event_sync);
+    OPENREG_VALIDATED_SLOT(table, event_elapsed);
 }

@@ -97,18 +97,14 @@ static openreg_status
 validated_close_memory(openreg_instance v, int32_t dev, void *ptr)
 {
     static const char slot[] = "memory_close";
-    openreg_ledger_range range, other;
+    openreg_ledger_range range;
     OPENREG_RETURN_NOT_OK(openreg_validation_device(v, slot, dev));
     if (!openreg_ledger_remove(v, OPENREG_MADE_BY_MEMORY_OPEN, dev, ptr, &range))
         return refuse_address(v, slot, dev, ptr);
     openreg_validation_range_goes(v, slot, range.start);
     openreg_status status;
     OPENREG_VALIDATED_FUNCTION(status, v, slot, atomic_load(&v->inner_ipc)->memory_close(v->instance, dev, ptr));
-    if (status != OPENREG_OK)
-        (void)openreg_ledger_add(v, &range, &other);
-    else
-        openreg_ledger_give_up_room(v);
-    return status;
+    return openreg_ledger_end_remove(v, status, &range);
 }
 
 static const openreg_ipc ipc_table = {
@@ -234,18 +230,14 @@ static openreg_status
 validated_release(openreg_instance v, int32_t dev, void *ptr)
 {
     static const char slot[] = "release";
-    openreg_ledger_range range, other;
+    openreg_ledger_range range;
     OPENREG_RETURN_NOT_OK(openreg_validation_device(v, slot, dev));
     if (!openreg_ledger_remove(v, OPENREG_MADE_BY_RESERVE, dev, ptr, &range))
         return refuse_address(v, slot, dev, ptr);
     openreg_validation_range_goes(v, slot, range.start);
     openreg_status status;
     OPENREG_VALIDATED_FUNCTION(status, v, slot, atomic_load(&v->inner_vmm)->release(v->instance, dev, ptr));
-    if (status == OPENREG_OK || !openreg_ledger_add(v, &range, &other))
-        free(range.mapped);
-    if (status == OPENREG_OK)
-        openreg_ledger_give_up_room(v);
-    return status;
+    return openreg_ledger_end_remove(v, status, &range);
 }
 
 static const openreg_vmm vmm_table = {

@@ -274,17 +274,6 @@ validated_begin(openreg_instance v, int32_t dev, openreg_driver_stream stream, i
     return status;
 }
 
-/* After end() or instantiate() has returned OPENREG_OK; `rule` is for what is no handle, as the entry itself. */
-static openreg_status
-note_made(openreg_instance v, const char *slot, openreg_rule rule, const void *made, openreg_handle *entry)
-{
-    return made != NULL && made != entry && openreg_handle_add(v, entry, made)
-               ? OPENREG_OK
-               : openreg_validation_refuse(v, rule, OPENREG_E_INTERNAL, slot,
-                                           "it returned %p, which isn't a graph, or is alive already",
-                                           made == entry ? NULL : made);
-}
-
 static openreg_status
 validated_end(openreg_instance v, int32_t dev, openreg_driver_stream stream, openreg_driver_graph *out)
 {
@@ -313,11 +302,9 @@ validated_end(openreg_instance v, int32_t dev, openreg_driver_stream stream, ope
         if (ended == NULL)
             ended = take_capture(v, state, true, &why);
         atomic_store(&entry->capture, ended != NULL ? ended->number : 0);
-        status = note_made(v, slot, OPENREG_RULE_GRAPH_HANDLE, made, entry);
     }
-    if (status != OPENREG_OK)
-        openreg_handle_release(v, entry);
-    else
+    status = openreg_handle_made(v, slot, OPENREG_RULE_GRAPH_HANDLE, status, made, entry);
+    if (status == OPENREG_OK)
         *out = made;
     free(ended);
     forget_ranges(v);
@@ -371,33 +358,12 @@ validated_exchange_mode(openreg_instance v, int32_t *mode)
 
 /* ---------------------------------------------------------------------------------------------------------- graphs */
 
-static const char *
-name_of(openreg_made_by kind)
-{
-    return kind == OPENREG_MADE_BY_GRAPH_END ? "graph" : "executable graph";
-}
-
-static openreg_status
-check_alive(openreg_instance v, const char *slot, openreg_made_by kind, const void *key, const openreg_handle *entry)
-{
-    return entry != NULL ? OPENREG_OK
-                         : openreg_validation_refuse(v, OPENREG_RULE_HANDLE_ALIVE, OPENREG_E_INVALID, slot,
-                                                     "%s %p is not alive", name_of(kind), key);
-}
-
-static openreg_status
-use(openreg_instance v, const char *slot, openreg_made_by kind, const void *key, openreg_handle **out)
-{
-    *out = openreg_handle_use(v, kind, key);
-    return check_alive(v, slot, kind, key, *out);
-}
-
 static openreg_status
 validated_instantiate(openreg_instance v, openreg_driver_graph graph, uint32_t flags, openreg_driver_graph_exec *out)
 {
     static const char slot[] = "instantiate";
     openreg_handle *of = NULL;
-    OPENREG_RETURN_NOT_OK(use(v, slot, OPENREG_MADE_BY_GRAPH_END, graph, &of));
+    OPENREG_RETURN_NOT_OK(openreg_handle_use(v, slot, OPENREG_MADE_BY_GRAPH_END, graph, &of));
     if (flags != 0)
         openreg_validation_report(v, OPENREG_RULE_GRAPH_FLAGS, slot, "flags are %u", flags);
     openreg_handle *const entry = openreg_handle_make(v, OPENREG_MADE_BY_INSTANTIATE, of->dev);
@@ -411,11 +377,8 @@ validated_instantiate(openreg_instance v, openreg_driver_graph graph, uint32_t f
     openreg_status status;
     OPENREG_VALIDATED_FUNCTION(status, v, slot, INNER(v)->instantiate(v->instance, graph, flags, &made));
     openreg_validation_untouched(v, slot, status, &made, &poison, sizeof made);
+    status = openreg_handle_made(v, slot, OPENREG_RULE_GRAPH_EXEC_HANDLE, status, made, entry);
     if (status == OPENREG_OK)
-        status = note_made(v, slot, OPENREG_RULE_GRAPH_EXEC_HANDLE, made, entry);
-    if (status != OPENREG_OK)
-        openreg_handle_release(v, entry);
-    else
         *out = made;
     openreg_handle_release(v, of);
     return status;
@@ -427,7 +390,7 @@ validated_launch(openreg_instance v, openreg_driver_graph_exec exec, int32_t dev
     static const char slot[] = "launch";
     openreg_handle *launched = NULL, *on = NULL;
     openreg_stream_state *state = NULL;
-    OPENREG_RETURN_NOT_OK(use(v, slot, OPENREG_MADE_BY_INSTANTIATE, exec, &launched));
+    OPENREG_RETURN_NOT_OK(openreg_handle_use(v, slot, OPENREG_MADE_BY_INSTANTIATE, exec, &launched));
     openreg_status status = openreg_validation_stream(v, slot, dev, stream, &on, &state);
     if (status == OPENREG_OK && launched->dev != dev)
         status = openreg_validation_refuse(v, OPENREG_RULE_GRAPH_DEVICE, OPENREG_E_INVALID, slot,
@@ -447,10 +410,10 @@ validated_update(openreg_instance v, openreg_driver_graph_exec exec, openreg_dri
 {
     static const char slot[] = "update";
     openreg_handle *updated = NULL, *from = NULL;
-    OPENREG_RETURN_NOT_OK(use(v, slot, OPENREG_MADE_BY_INSTANTIATE, exec, &updated));
+    OPENREG_RETURN_NOT_OK(openreg_handle_use(v, slot, OPENREG_MADE_BY_INSTANTIATE, exec, &updated));
     const int32_t poison = INT32_C(0x5a5a5a5a);
     int32_t answer = poison;
-    openreg_status status = use(v, slot, OPENREG_MADE_BY_GRAPH_END, graph, &from);
+    openreg_status status = openreg_handle_use(v, slot, OPENREG_MADE_BY_GRAPH_END, graph, &from);
     if (status == OPENREG_OK) {
         OPENREG_VALIDATED_FUNCTION(status, v, slot, INNER(v)->update(v->instance, exec, graph, &answer));
         openreg_validation_untouched(v, slot, status, &answer, &poison, sizeof answer);
@@ -472,35 +435,9 @@ validated_dump(openreg_instance v, openreg_driver_graph graph, const char *path)
 {
     openreg_handle *entry = NULL;
     openreg_status status;
-    OPENREG_RETURN_NOT_OK(use(v, "dump", OPENREG_MADE_BY_GRAPH_END, graph, &entry));
+    OPENREG_RETURN_NOT_OK(openreg_handle_use(v, "dump", OPENREG_MADE_BY_GRAPH_END, graph, &entry));
     OPENREG_VALIDATED_FUNCTION(status, v, "dump", INNER(v)->dump(v->instance, graph, path));
     openreg_handle_release(v, entry);
-    return status;
-}
-
-/* Takes a handle out of the books, before the driver's function; NULL has none. */
-static openreg_status
-begin_destroy(openreg_instance v, const char *slot, openreg_made_by kind, const void *key, openreg_handle **entry)
-{
-    int others = 0;
-    *entry = NULL;
-    if (key == NULL)
-        return OPENREG_OK;
-    *entry = openreg_handle_remove(v, kind, key, &others);
-    OPENREG_RETURN_NOT_OK(check_alive(v, slot, kind, key, *entry));
-    if (others > 0)
-        openreg_validation_report(v, OPENREG_RULE_DESTROY_UNUSED, slot, "%d calls use %s %p", others, name_of(kind),
-                                  key);
-    return OPENREG_OK;
-}
-
-static openreg_status
-end_destroy(openreg_instance v, openreg_status status, const void *key, openreg_handle *entry)
-{
-    if (status != OPENREG_OK && entry != NULL && openreg_handle_add(v, entry, key))
-        return status; /* nothing has changed: it is alive */
-    openreg_handle_release(v, entry);
-    forget_ranges(v);
     return status;
 }
 
@@ -510,9 +447,11 @@ validated_destroy_graph(openreg_instance v, openreg_driver_graph graph)
     static const char slot[] = "destroy_graph";
     openreg_handle *entry = NULL;
     openreg_status status;
-    OPENREG_RETURN_NOT_OK(begin_destroy(v, slot, OPENREG_MADE_BY_GRAPH_END, graph, &entry));
+    OPENREG_RETURN_NOT_OK(openreg_handle_begin_destroy(v, slot, OPENREG_MADE_BY_GRAPH_END, graph, &entry));
     OPENREG_VALIDATED_FUNCTION(status, v, slot, INNER(v)->destroy_graph(v->instance, graph));
-    return end_destroy(v, status, graph, entry);
+    status = openreg_handle_end_destroy(v, status, graph, entry);
+    forget_ranges(v);
+    return status;
 }
 
 static openreg_status
@@ -521,9 +460,11 @@ validated_destroy_exec(openreg_instance v, openreg_driver_graph_exec exec)
     static const char slot[] = "destroy_exec";
     openreg_handle *entry = NULL;
     openreg_status status;
-    OPENREG_RETURN_NOT_OK(begin_destroy(v, slot, OPENREG_MADE_BY_INSTANTIATE, exec, &entry));
+    OPENREG_RETURN_NOT_OK(openreg_handle_begin_destroy(v, slot, OPENREG_MADE_BY_INSTANTIATE, exec, &entry));
     OPENREG_VALIDATED_FUNCTION(status, v, slot, INNER(v)->destroy_exec(v->instance, exec));
-    return end_destroy(v, status, exec, entry);
+    status = openreg_handle_end_destroy(v, status, exec, entry);
+    forget_ranges(v);
+    return status;
 }
 
 const openreg_graph_table *

@@ -186,6 +186,5 @@ openreg_validation_forget_functions(openreg_instance v)
 void
 openreg_validation_wrap_host_func(openreg_driver *table)
 {
-    if (table->host_func != NULL)
-        table->host_func = validated_host_func;
+    OPENREG_VALIDATED_SLOT(table, host_func);
 }

@@ -104,6 +104,17 @@ openreg_ledger_remove(openreg_instance v, openreg_made_by kind, int32_t dev, con
     return is_it;
 }
 
+openreg_status
+openreg_ledger_end_remove(openreg_instance v, openreg_status status, const openreg_ledger_range *range)
+{
+    openreg_ledger_range other;
+    if (status == OPENREG_OK)
+        openreg_ledger_give_up_room(v);
+    if (status == OPENREG_OK || !openreg_ledger_add(v, range, &other))
+        free(range->mapped);
+    return status;
+}
+
 int
 openreg_ledger_find(openreg_instance v, const void *ptr, openreg_ledger_range *out)
 {
@@ -212,8 +223,8 @@ openreg_handle_make(openreg_instance v, openreg_made_by kind, int32_t dev)
     return entry;
 }
 
-int
-openreg_handle_add(openreg_instance v, openreg_handle *entry, const void *key)
+static int
+add_handle(openreg_instance v, openreg_handle *entry, const void *key)
 {
     entry->key = key;
     openreg_lock_acquire(&v->lock);
@@ -225,30 +236,82 @@ openreg_handle_add(openreg_instance v, openreg_handle *entry, const void *key)
     return is_new;
 }
 
-openreg_handle *
-openreg_handle_use(openreg_instance v, openreg_made_by kind, const void *key)
+static const char *
+name_of(openreg_made_by kind)
 {
-    openreg_lock_acquire(&v->lock);
-    openreg_handle *const entry = *find(v, kind, key);
-    if (entry != NULL)
-        ++entry->uses;
-    openreg_lock_release(&v->lock);
-    return entry;
+    static const char *const names[OPENREG_MADE_BY_COUNT] = {[OPENREG_MADE_BY_STREAM_CREATE] = "stream",
+                                                             [OPENREG_MADE_BY_EVENT_CREATE] = "event",
+                                                             [OPENREG_MADE_BY_COMM_INIT] = "communicator",
+                                                             [OPENREG_MADE_BY_GRAPH_END] = "graph",
+                                                             [OPENREG_MADE_BY_INSTANTIATE] = "executable graph"};
+    return names[kind];
 }
 
-openreg_handle *
-openreg_handle_remove(openreg_instance v, openreg_made_by kind, const void *key, int *others)
+openreg_status
+openreg_handle_made(openreg_instance v, const char *slot, openreg_rule rule, openreg_status status, const void *made,
+                    openreg_handle *entry)
 {
+    if (status == OPENREG_OK && (made == NULL || made == entry))
+        status = openreg_validation_refuse(v, rule, OPENREG_E_INTERNAL, slot, "it returned OK with a NULL %s",
+                                           name_of(entry->kind));
+    else if (status == OPENREG_OK && !add_handle(v, entry, made))
+        status = openreg_validation_refuse(v, rule, OPENREG_E_INTERNAL, slot,
+                                           "it gave the %s %p, which is alive already", name_of(entry->kind), made);
+    if (status != OPENREG_OK)
+        openreg_handle_release(v, entry);
+    return status;
+}
+
+static openreg_status
+refuse_dead(openreg_instance v, const char *slot, openreg_made_by kind, const void *key)
+{
+    return openreg_validation_refuse(v, OPENREG_RULE_HANDLE_ALIVE, OPENREG_E_INVALID, slot, "%s %p is not alive",
+                                     name_of(kind), key);
+}
+
+openreg_status
+openreg_handle_use(openreg_instance v, const char *slot, openreg_made_by kind, const void *key, openreg_handle **out)
+{
+    openreg_lock_acquire(&v->lock);
+    *out = *find(v, kind, key);
+    if (*out != NULL)
+        ++(*out)->uses;
+    openreg_lock_release(&v->lock);
+    return *out != NULL ? OPENREG_OK : refuse_dead(v, slot, kind, key);
+}
+
+openreg_status
+openreg_handle_begin_destroy(openreg_instance v, const char *slot, openreg_made_by kind, const void *key,
+                             openreg_handle **out)
+{
+    int others = 0;
+    *out = NULL;
+    if (key == NULL)
+        return OPENREG_OK;
     openreg_lock_acquire(&v->lock);
     openreg_handle **const at = find(v, kind, key);
     openreg_handle *const entry = *at;
     if (entry != NULL) {
         *at = entry->next;
         entry->next = NULL;
-        *others = entry->uses - 1;
+        others = entry->uses - 1;
     }
     openreg_lock_release(&v->lock);
-    return entry;
+    if (entry == NULL)
+        return refuse_dead(v, slot, kind, key);
+    if (others > 0)
+        openreg_validation_report(v, OPENREG_RULE_DESTROY_UNUSED, slot, "%d calls use %s %p", others, name_of(kind),
+                                  key);
+    *out = entry;
+    return OPENREG_OK;
+}
+
+openreg_status
+openreg_handle_end_destroy(openreg_instance v, openreg_status status, const void *key, openreg_handle *entry)
+{
+    if (status == OPENREG_OK || entry == NULL || !add_handle(v, entry, key))
+        openreg_handle_release(v, entry);
+    return status;
 }
 
 void

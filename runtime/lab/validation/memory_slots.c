@@ -7,15 +7,18 @@
 
 #define LEAST_ALIGNMENT 16u /* malloc()'s */
 
-/* Enters what a function gave, for which room was made. Memory that overlaps is refused: to use it would destroy other
+/* Enters what a function gave that has returned `status`, for which room was made. Memory that overlaps is refused: to use it would destroy other
  * memory. Without an address, or with one that is misaligned, the runtime refuses it. */
 static openreg_status
-enter(openreg_instance v, const char *slot, openreg_rule rule, const openreg_ledger_range *made, uint64_t alignment)
+enter(openreg_instance v, const char *slot, openreg_rule rule, openreg_status status, const openreg_ledger_range *made,
+      uint64_t alignment)
 {
     openreg_ledger_range other;
     void *const address = (void *)made->start;
-    if (address == NULL) {
+    if (status != OPENREG_OK || address == NULL)
         openreg_ledger_give_up_room(v);
+    OPENREG_RETURN_NOT_OK(status);
+    if (address == NULL) {
         openreg_validation_report(v, rule, slot, "it returned OK with a NULL pointer");
         return OPENREG_OK;
     }
@@ -43,25 +46,13 @@ validated_mem_alloc(openreg_instance v, int32_t dev, uint64_t size, void **out)
     openreg_status status;
     OPENREG_VALIDATED_CALL(status, v, mem_alloc, (v->instance, dev, size, &memory));
     openreg_validation_untouched(v, slot, status, &memory, &poison, sizeof memory);
-    if (status != OPENREG_OK) {
-        openreg_ledger_give_up_room(v);
-        return status;
-    }
     const uint64_t least = v->devices[dev].info.min_alignment;
     memory = memory == poison ? NULL : memory;
     const openreg_ledger_range made = {
         .start = (uintptr_t)memory, .size = size, .dev = dev, .kind = OPENREG_MADE_BY_MEM_ALLOC};
-    OPENREG_RETURN_NOT_OK(enter(v, slot, OPENREG_RULE_ALIGNMENT, &made, least == 0 ? LEAST_ALIGNMENT : least));
+    OPENREG_RETURN_NOT_OK(enter(v, slot, OPENREG_RULE_ALIGNMENT, status, &made, least == 0 ? LEAST_ALIGNMENT : least));
     *out = memory;
     return OPENREG_OK;
-}
-
-/* Puts back what a function failed to free. */
-static void
-put_back(openreg_instance v, const openreg_ledger_range *range)
-{
-    openreg_ledger_range other;
-    (void)openreg_ledger_add(v, range, &other);
 }
 
 static openreg_status
@@ -88,11 +79,7 @@ validated_mem_free(openreg_instance v, int32_t dev, void *ptr)
     openreg_validation_range_goes(v, slot, range.start);
     openreg_status status;
     OPENREG_VALIDATED_CALL(status, v, mem_free, (v->instance, dev, ptr));
-    if (status != OPENREG_OK)
-        put_back(v, &range);
-    else
-        openreg_ledger_give_up_room(v);
-    return status;
+    return openreg_ledger_end_remove(v, status, &range);
 }
 
 static openreg_status
@@ -107,14 +94,10 @@ validated_host_alloc(openreg_instance v, uint64_t size, void **out)
     openreg_status status;
     OPENREG_VALIDATED_CALL(status, v, host_alloc, (v->instance, size, &memory));
     openreg_validation_untouched(v, slot, status, &memory, &poison, sizeof memory);
-    if (status != OPENREG_OK) {
-        openreg_ledger_give_up_room(v);
-        return status;
-    }
     memory = memory == poison ? NULL : memory;
     const openreg_ledger_range made = {
         .start = (uintptr_t)memory, .size = size, .dev = -1, .kind = OPENREG_MADE_BY_HOST_ALLOC};
-    OPENREG_RETURN_NOT_OK(enter(v, slot, OPENREG_RULE_HOST_MEMORY, &made, LEAST_ALIGNMENT));
+    OPENREG_RETURN_NOT_OK(enter(v, slot, OPENREG_RULE_HOST_MEMORY, status, &made, LEAST_ALIGNMENT));
     *out = memory;
     return OPENREG_OK;
 }
@@ -128,11 +111,7 @@ validated_host_free(openreg_instance v, void *ptr)
     openreg_validation_range_goes(v, "host_free", range.start);
     openreg_status status;
     OPENREG_VALIDATED_CALL(status, v, host_free, (v->instance, ptr));
-    if (status != OPENREG_OK)
-        put_back(v, &range);
-    else
-        openreg_ledger_give_up_room(v);
-    return status;
+    return openreg_ledger_end_remove(v, status, &range);
 }
 
 static openreg_status
@@ -186,17 +165,13 @@ validated_mem_info(openreg_instance v, int32_t dev, uint64_t *free_bytes, uint64
     return OPENREG_OK;
 }
 
-#define WRAP(slot)                                                                                                     \
-    if (table->slot != NULL)                                                                                           \
-    table->slot = validated_##slot
-
 void
 openreg_validation_wrap_memory(openreg_driver *table)
 {
-    WRAP(mem_alloc);
-    WRAP(mem_free);
-    WRAP(host_alloc);
-    WRAP(host_free);
-    WRAP(host_alias);
-    WRAP(mem_info);
+    OPENREG_VALIDATED_SLOT(table, mem_alloc);
+    OPENREG_VALIDATED_SLOT(table, mem_free);
+    OPENREG_VALIDATED_SLOT(table, host_alloc);
+    OPENREG_VALIDATED_SLOT(table, host_free);
+    OPENREG_VALIDATED_SLOT(table, host_alias);
+    OPENREG_VALIDATED_SLOT(table, mem_info);
 }

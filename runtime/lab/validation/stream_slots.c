@@ -20,10 +20,8 @@ openreg_validation_stream(openreg_instance v, const char *slot, int32_t dev, ope
         *state = &v->devices[dev].stream;
         return OPENREG_OK;
     }
-    openreg_handle *const found = openreg_handle_use(v, OPENREG_MADE_BY_STREAM_CREATE, stream);
-    if (found == NULL)
-        return openreg_validation_refuse(v, OPENREG_RULE_HANDLE_ALIVE, OPENREG_E_INVALID, slot,
-                                         "stream %p is not alive", (void *)stream);
+    openreg_handle *found = NULL;
+    OPENREG_RETURN_NOT_OK(openreg_handle_use(v, slot, OPENREG_MADE_BY_STREAM_CREATE, stream, &found));
     if (found->dev != dev) {
         const int32_t owner = found->dev;
         openreg_handle_release(v, found);
@@ -154,15 +152,8 @@ validated_stream_create(openreg_instance v, int32_t dev, uint32_t flags, int32_t
     openreg_status status;
     OPENREG_VALIDATED_CALL(status, v, stream_create, (v->instance, dev, flags, priority, &stream));
     openreg_validation_untouched(v, slot, status, &stream, &poison, sizeof stream);
-    if (status == OPENREG_OK && (stream == NULL || stream == poison))
-        status = openreg_validation_refuse(v, OPENREG_RULE_STREAM_HANDLE, OPENREG_E_INTERNAL, slot,
-                                           "it returned OK with a NULL stream");
-    else if (status == OPENREG_OK && !openreg_handle_add(v, entry, stream))
-        status = openreg_validation_refuse(v, OPENREG_RULE_STREAM_HANDLE, OPENREG_E_INTERNAL, slot,
-                                           "it gave the stream %p, which is alive already", (void *)stream);
-    if (status != OPENREG_OK)
-        openreg_handle_release(v, entry);
-    else
+    status = openreg_handle_made(v, slot, OPENREG_RULE_STREAM_HANDLE, status, stream, entry);
+    if (status == OPENREG_OK)
         *out = stream;
     return status;
 }
@@ -171,24 +162,14 @@ static openreg_status
 validated_stream_destroy(openreg_instance v, int32_t dev, openreg_driver_stream stream)
 {
     static const char slot[] = "stream_destroy";
-    OPENREG_RETURN_NOT_OK(openreg_validation_device(v, slot, dev));
-    int others = 0;
     openreg_handle *entry = NULL;
-    if (stream != NULL) {
-        openreg_stream_state *state = NULL;
-        OPENREG_RETURN_NOT_OK(openreg_validation_stream(v, slot, dev, stream, &entry, &state));
-        openreg_handle_release(v, entry);
-        entry = openreg_handle_remove(v, OPENREG_MADE_BY_STREAM_CREATE, stream, &others);
-    }
-    if (others > 0)
-        openreg_validation_report(v, OPENREG_RULE_DESTROY_UNUSED, slot, "%d calls use stream %p", others,
-                                  (void *)stream);
+    openreg_stream_state *state = NULL;
+    OPENREG_RETURN_NOT_OK(openreg_validation_stream(v, slot, dev, stream, &entry, &state));
+    openreg_handle_release(v, entry);
+    OPENREG_RETURN_NOT_OK(openreg_handle_begin_destroy(v, slot, OPENREG_MADE_BY_STREAM_CREATE, stream, &entry));
     openreg_status status;
     OPENREG_VALIDATED_CALL(status, v, stream_destroy, (v->instance, dev, stream));
-    if (status != OPENREG_OK && entry != NULL && openreg_handle_add(v, entry, stream))
-        return status; /* nothing has changed: it is alive */
-    openreg_handle_release(v, entry);
-    return status;
+    return openreg_handle_end_destroy(v, status, stream, entry);
 }
 
 static openreg_status
@@ -217,12 +198,9 @@ validated_stream_wait(openreg_instance v, int32_t dev, openreg_driver_stream str
     openreg_handle *entry = NULL;
     openreg_stream_state *state = NULL;
     OPENREG_RETURN_NOT_OK(openreg_validation_stream(v, slot, dev, stream, &entry, &state));
-    openreg_handle *const waited = openreg_handle_use(v, OPENREG_MADE_BY_EVENT_CREATE, event);
-    openreg_status status;
-    if (waited == NULL) {
-        status = openreg_validation_refuse(v, OPENREG_RULE_HANDLE_ALIVE, OPENREG_E_INVALID, slot,
-                                           "event %p is not alive", (void *)event);
-    } else {
+    openreg_handle *waited = NULL;
+    openreg_status status = openreg_handle_use(v, slot, OPENREG_MADE_BY_EVENT_CREATE, event, &waited);
+    if (status == OPENREG_OK) {
         atomic_fetch_add(&state->queued, 1);
         OPENREG_VALIDATED_CALL(status, v, stream_wait, (v->instance, dev, stream, event));
         if (status == OPENREG_OK)
@@ -233,18 +211,14 @@ validated_stream_wait(openreg_instance v, int32_t dev, openreg_driver_stream str
     return status;
 }
 
-#define WRAP(slot)                                                                                                     \
-    if (table->slot != NULL)                                                                                           \
-    table->slot = validated_##slot
-
 void
 openreg_validation_wrap_streams(openreg_driver *table)
 {
     table->device_sync = validated_device_sync;
-    WRAP(stream_create);
-    WRAP(stream_destroy);
-    WRAP(stream_query);
-    WRAP(stream_sync);
-    WRAP(stream_wait);
-    WRAP(stream_native);
+    OPENREG_VALIDATED_SLOT(table, stream_create);
+    OPENREG_VALIDATED_SLOT(table, stream_destroy);
+    OPENREG_VALIDATED_SLOT(table, stream_query);
+    OPENREG_VALIDATED_SLOT(table, stream_sync);
+    OPENREG_VALIDATED_SLOT(table, stream_wait);
+    OPENREG_VALIDATED_SLOT(table, stream_native);
 }

@@ -179,6 +179,8 @@ int openreg_ledger_add(openreg_instance, const openreg_ledger_range *range, open
 /* Takes out the range that begins at `ptr`, and makes room to put it back. 0: there is none of that kind and device. */
 int openreg_ledger_remove(openreg_instance, openreg_made_by kind, int32_t dev, const void *ptr,
                           openreg_ledger_range *out);
+/* After the driver's function that frees it: puts it back if that has failed; returns `status`. */
+openreg_status openreg_ledger_end_remove(openreg_instance, openreg_status status, const openreg_ledger_range *range);
 /* The range that holds the address, or memory_open()'s that is the nearest below: its size is not known. 0: none. */
 int openreg_ledger_find(openreg_instance, const void *ptr, openreg_ledger_range *out);
 /* Whether every byte is memory, in one range of the books. */
@@ -191,12 +193,20 @@ void openreg_ledger_set_distance(openreg_instance, uintptr_t start, uintptr_t di
 
 /* An entry that is in no book yet, with one reference; NULL and an error text if host memory is short. */
 openreg_handle *openreg_handle_make(openreg_instance, openreg_made_by kind, int32_t dev);
-/* 0: such a handle is alive; the entry is in no book. */
-int openreg_handle_add(openreg_instance, openreg_handle *entry, const void *key);
-/* The entry with one more reference, or NULL: no such handle is alive. */
-openreg_handle *openreg_handle_use(openreg_instance, openreg_made_by kind, const void *key);
-/* Takes the entry out of the books, whose reference becomes the caller's. *others: how many calls use it now. */
-openreg_handle *openreg_handle_remove(openreg_instance, openreg_made_by kind, const void *key, int *others);
+/* After `slot` has returned `status` and the handle `made`: with OPENREG_OK the entry goes into the books, else it is freed.
+ * Refuses by `rule` what is NULL, the entry itself (as it was before the call), or alive already. */
+openreg_status openreg_handle_made(openreg_instance, const char *slot, openreg_rule rule, openreg_status status,
+                                   const void *made, openreg_handle *entry);
+/* *out: the entry with one more reference; NULL and OPENREG_E_INVALID with a report: no such handle is alive. */
+openreg_status openreg_handle_use(openreg_instance, const char *slot, openreg_made_by kind, const void *key,
+                                  openreg_handle **out);
+/* Around the driver's function that destroys a handle. Takes the entry out of the books, whose reference becomes the
+ * caller's, and reports calls that use it; NULL has none. Then gives it back, or puts it back if the function has failed;
+ * returns `status`. */
+openreg_status openreg_handle_begin_destroy(openreg_instance, const char *slot, openreg_made_by kind, const void *key,
+                                            openreg_handle **out);
+openreg_status openreg_handle_end_destroy(openreg_instance, openreg_status status, const void *key,
+                                          openreg_handle *entry);
 /* Gives a reference back; NULL is accepted. */
 void openreg_handle_release(openreg_instance, openreg_handle *entry);
 /* Reports what is alive, at close(). */
@@ -204,6 +214,11 @@ void openreg_ledger_report_live(openreg_instance);
 void openreg_ledger_free(openreg_instance);
 
 /* ---- The slots, by file ---- */
+
+/* Replaces a function that the table has. */
+#define OPENREG_VALIDATED_SLOT(table, slot)                                                                            \
+    if ((table)->slot != NULL)                                                                                         \
+    (table)->slot = validated_##slot
 
 void openreg_validation_wrap_memory(openreg_driver *table);
 void openreg_validation_wrap_copies(openreg_driver *table);

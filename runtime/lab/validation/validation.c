@@ -184,12 +184,9 @@ wrap_table(openreg_driver *table)
 {
     table->close = validated_close;
     table->device_count = validated_device_count;
-    if (table->device_info != NULL)
-        table->device_info = validated_device_info;
-    if (table->device_active != NULL)
-        table->device_active = validated_device_active;
-    if (table->device_bind != NULL)
-        table->device_bind = validated_device_bind;
+    OPENREG_VALIDATED_SLOT(table, device_info);
+    OPENREG_VALIDATED_SLOT(table, device_active);
+    OPENREG_VALIDATED_SLOT(table, device_bind);
     openreg_validation_wrap_memory(table);
     openreg_validation_wrap_copies(table);
     openreg_validation_wrap_streams(table);

@@ -31,7 +31,7 @@ typedef enum openreg_fork_stage {
     OPENREG_FORK_LAYERS,      /* changes of what is attached to open drivers */
     OPENREG_FORK_HOST_ERRORS, /* the list */
     OPENREG_FORK_RACES,       /* the detector's lock */
-    OPENREG_FORK_FAULTS,      /* that of the plans and of the errors left */
+    OPENREG_FORK_FAULTS,      /* that of the plans */
     OPENREG_FORK_GRAPHS,      /* what is captured */
     OPENREG_FORK_ADDRESSES,   /* the address map's */
     OPENREG_FORK_SETTINGS,    /* the allocator's */

@@ -33,6 +33,6 @@ openreg_stream_report_error(int32_t index, openreg_stream stream, openreg_status
         return openreg_error_set(OPENREG_E_INVALID, call, "%d is not an error code of a stream's work", code);
     OPENREG_RETURN_NOT_OK(openreg_device_get(call, index, &device));
     OPENREG_RETURN_NOT_OK(openreg_stream_resolve(device, call, stream, &handle));
-    openreg_host_error_leave(index, handle, code, text);
+    openreg_host_error_leave(NULL, index, handle, code, text);
     return OPENREG_OK;
 }

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
-/* attached_layers.c: the tables of open drivers, one for each set of attached layers (attached_layers.h). */
+/* attached_layers.c: the tables of open drivers, with the laboratory's layer around them and without (attached_layers.h). */
 #define _GNU_SOURCE
 #include "driver/attached_layers.h"
 
@@ -7,12 +7,10 @@
 #include "base/lock.h"
 #include "driver/driver_calls.h"
 
-#define LAYERS (OPENREG_ATTACHED_RECORDER + 1)
-
 static openreg_lock lock = OPENREG_LOCK_INITIALIZER; /* of changes. A leaf */
 static openreg_opened_driver *drivers;
-static void (*wraps[LAYERS])(openreg_driver *table); /* of those that were attached once */
-static _Atomic unsigned attached;
+static unsigned users;
+static void (*wrap_table)(openreg_driver *table); /* once there was one */
 
 OPENREG_HOT_TLS openreg_current_call openreg_current;
 
@@ -22,53 +20,34 @@ handle_forks(void)
     openreg_fork_hold(OPENREG_FORK_LAYERS, &lock);
 }
 
-/* Those of sets whose layers were all attached once. The lock is held. */
+/* The lock is held. */
 static void
-make_tables(openreg_opened_driver *driver)
+set_table(openreg_opened_driver *driver)
 {
-    unsigned known = 0;
-    for (int layer = 0; layer < LAYERS; ++layer)
-        known |= wraps[layer] != NULL ? 1u << layer : 0;
-    for (unsigned set = 1; set < OPENREG_ATTACHED_SETS; ++set) {
-        if (driver->is_made[set] || (set & ~known) != 0)
-            continue;
-        driver->with_layers[set] = driver->own;
-        for (int layer = 0; layer < LAYERS; ++layer)
-            if ((set & 1u << layer) != 0)
-                wraps[layer](&driver->with_layers[set]);
-        driver->is_made[set] = 1;
+    if (users != 0 && !driver->is_wrapped) {
+        driver->wrapped = driver->own;
+        wrap_table(&driver->wrapped);
+        driver->is_wrapped = 1;
     }
-}
-
-static const openreg_driver *
-table_with(const openreg_opened_driver *driver, unsigned set)
-{
-    return set == 0 ? &driver->own : &driver->with_layers[set];
+    atomic_store_explicit(&driver->table, users != 0 ? &driver->wrapped : &driver->own, memory_order_release);
 }
 
 void
-openreg_layers_attach(int layer, void (*wrap)(openreg_driver *table))
+openreg_layers_attach(unsigned user, int on, void (*wrap)(openreg_driver *table))
 {
-    const unsigned bit = 1u << layer;
     openreg_lock_acquire(&lock);
-    if (wrap != NULL)
-        wraps[layer] = wrap;
-    unsigned set = atomic_load_explicit(&attached, memory_order_relaxed);
-    set = wrap != NULL ? set | bit : set & ~bit;
+    wrap_table = wrap;
+    users = on ? users | user : users & ~user;
     for (openreg_opened_driver *driver = drivers; driver != NULL; driver = driver->next_opened)
-        make_tables(driver);
-    atomic_store_explicit(&attached, set, memory_order_release);
-    for (openreg_opened_driver *driver = drivers; driver != NULL; driver = driver->next_opened)
-        atomic_store_explicit(&driver->table, table_with(driver, set), memory_order_release);
+        set_table(driver);
     openreg_lock_release(&lock);
 }
 
 openreg_caller
-openreg_layers_caller(int layer)
+openreg_layers_caller(void)
 {
     const openreg_device *const device = openreg_current.device;
-    const unsigned set = atomic_load_explicit(&attached, memory_order_acquire) & ((1u << layer) - 1);
-    return (openreg_caller){table_with(device->driver, set), device->driver, device->index, openreg_current.call};
+    return (openreg_caller){&device->driver->own, device->driver, device->index, openreg_current.call};
 }
 
 void
@@ -77,9 +56,7 @@ openreg_layers_add(openreg_opened_driver *driver)
     openreg_lock_acquire(&lock);
     driver->next_opened = drivers;
     drivers = driver;
-    make_tables(driver);
-    const unsigned set = atomic_load_explicit(&attached, memory_order_relaxed);
-    atomic_store_explicit(&driver->table, table_with(driver, set), memory_order_release);
+    set_table(driver);
     openreg_lock_release(&lock);
 }
 

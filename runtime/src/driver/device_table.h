@@ -11,17 +11,15 @@
 
 #include "driver/visible_devices.h"
 
-#define OPENREG_ATTACHED_SETS 4 /* of attached layers: attached_layers.h */
-
 /* A driver that is open. */
 typedef struct openreg_opened_driver {
-    _Atomic(const openreg_driver *) table; /* `own`, or with attached layers around it */
+    _Atomic(const openreg_driver *) table; /* `own` or `wrapped` */
     openreg_instance instance;
     /* The driver's table, or that of the layers that it was opened through, cut or zero-extended to our size; optional slots
      * may be NULL. */
     openreg_driver own;
-    openreg_driver with_layers[OPENREG_ATTACHED_SETS]; /* attached_layers.c: the first is not used */
-    int is_made[OPENREG_ATTACHED_SETS];
+    openreg_driver wrapped; /* with the laboratory's layer, once that was there: attached_layers.c */
+    int is_wrapped;
     struct openreg_opened_driver *next_opened;
     struct openreg_layer_level *levels; /* of the layers that it was opened through, or NULL */
     char name[32];

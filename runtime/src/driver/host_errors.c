@@ -12,6 +12,7 @@
 
 typedef struct left_error {
     struct left_error *next;
+    const void *from;
     int32_t device;
     openreg_driver_stream stream;
     openreg_status code;
@@ -29,12 +30,13 @@ handle_forks(void)
 }
 
 void
-openreg_host_error_leave(int32_t device, openreg_driver_stream stream, openreg_status code, const char *text)
+openreg_host_error_leave(const void *from, int32_t device, openreg_driver_stream stream, openreg_status code,
+                         const char *text)
 {
     left_error *const error = malloc(sizeof *error);
     if (error == NULL)
         return; /* lost, as on hardware whose queue of errors is full */
-    *error = (left_error){.device = device, .stream = stream, .code = code};
+    *error = (left_error){.from = from, .device = device, .stream = stream, .code = code};
     openreg_text_copy(error->text, sizeof error->text, text);
     openreg_lock_acquire(&lock);
     *(errors == NULL ? &errors : &last->next) = error;
@@ -67,4 +69,23 @@ openreg_host_error_take(int32_t device, openreg_driver_stream stream, int whole,
     openreg_host_services.set_error(openreg_host_services.ctx, code, 0, found->text);
     free(found);
     return code;
+}
+
+void
+openreg_host_errors_drop(const void *from)
+{
+    openreg_lock_acquire(&lock);
+    last = NULL;
+    for (left_error **at = &errors; *at != NULL;) {
+        left_error *const error = *at;
+        if (error->from != from) {
+            last = error;
+            at = &error->next;
+            continue;
+        }
+        *at = error->next;
+        free(error);
+        atomic_fetch_sub_explicit(&openreg_host_errors, 1, memory_order_relaxed);
+    }
+    openreg_lock_release(&lock);
 }

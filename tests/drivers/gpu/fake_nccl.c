@@ -9,6 +9,7 @@
 #define _GNU_SOURCE
 #include "fake_gpu.h"
 #include "gpu_nccl.h"
+#include "numbers.h"
 
 #include <fcntl.h>
 #include <stdio.h>
@@ -65,8 +66,6 @@ typedef struct batch {
     operation operations[];
 } batch;
 
-static const unsigned char sizes[GPU_NCCL_TYPES] = {1, 1, 4, 4, 8, 8, 2, 4, 8, 2, 1, 1};
-
 atomic_int fake_live_communicators;
 
 static _Thread_local int group_depth;
@@ -76,246 +75,25 @@ static _Thread_local char last_text[160];
 
 /* -------------------------------------------------------------------------------------------------------- arithmetic */
 
-static double
-half_to_double(uint16_t half)
+static size_t
+size_of(int type)
 {
-    const unsigned exponent = (half >> 10) & 31u;
-    const unsigned mantissa = half & 1023u;
-    union {
-        uint32_t bits;
-        float value;
-    } out;
-    if (exponent == 0)
-        return (half & 0x8000u ? -1.0 : 1.0) * mantissa / 16777216.0;
-    out.bits = (uint32_t)(half & 0x8000u) << 16 | (exponent == 31 ? 255u : exponent + 112u) << 23 | mantissa << 13;
-    return (double)out.value;
+    return (size_t)number_formats[type].size;
 }
-
-static uint16_t
-double_to_half(double value)
-{
-    union {
-        float value;
-        uint32_t bits;
-    } in = {.value = (float)value};
-    const uint16_t sign = (uint16_t)(in.bits >> 16 & 0x8000u);
-    const int exponent = (int)(in.bits >> 23 & 255u) - 112;
-    const uint32_t mantissa = in.bits & 0x7fffffu;
-    if (exponent >= 31)
-        return (uint16_t)(sign | 0x7c00u | (exponent == 143 && mantissa != 0 ? 1u : 0u));
-    if (exponent <= 0) { /* subnormal or zero, rounded to the nearest */
-        const double scaled = (value < 0 ? -value : value) * 16777216.0;
-        return (uint16_t)(sign | (uint16_t)(scaled + 0.5));
-    }
-    const uint32_t rounded = ((uint32_t)exponent << 23 | mantissa) + 0xfffu + (mantissa >> 13 & 1u);
-    return (uint16_t)(sign | (uint16_t)(rounded >> 13));
-}
-
-static double
-bfloat_to_double(uint16_t value)
-{
-    union {
-        uint32_t bits;
-        float value;
-    } out = {.bits = (uint32_t)value << 16};
-    return (double)out.value;
-}
-
-static uint16_t
-double_to_bfloat(double value)
-{
-    union {
-        float value;
-        uint32_t bits;
-    } in = {.value = (float)value};
-    return (uint16_t)((in.bits + 0x7fffu + (in.bits >> 16 & 1u)) >> 16);
-}
-
-static double
-float8_to_double(uint8_t bits, unsigned mantissa)
-{
-    const unsigned exponent = (bits & 0x7fu) >> mantissa;
-    double value = (double)(bits & ((1u << mantissa) - 1)) / (double)(1u << mantissa) + (exponent != 0);
-    for (int i = (int)(exponent != 0 ? exponent : 1); i > (1 << (6 - mantissa)) - 1; --i)
-        value *= 2;
-    for (int i = (int)(exponent != 0 ? exponent : 1); i < (1 << (6 - mantissa)) - 1; ++i)
-        value /= 2;
-    return bits & 0x80u ? -value : value;
-}
-
-/* The nearest one below `last`, the first that is no number; of two that are as near the even one. */
-static uint8_t
-double_to_float8(double value, unsigned mantissa, uint8_t last)
-{
-    const double magnitude = value < 0 ? -value : value;
-    uint8_t nearest = 0;
-    double least = magnitude;
-    for (uint8_t bits = 1; bits < last; ++bits) {
-        const double difference = float8_to_double(bits, mantissa) - magnitude;
-        const double distance = difference < 0 ? -difference : difference;
-        if (distance < least || (distance == least && bits % 2 == 0)) {
-            nearest = bits;
-            least = distance;
-        }
-    }
-    return (uint8_t)(nearest | (value < 0 ? 0x80u : 0));
-}
-
-static double
-e4m3_to_double(uint8_t bits)
-{
-    return float8_to_double(bits, 3);
-}
-
-static uint8_t
-double_to_e4m3(double value)
-{
-    return double_to_float8(value, 3, 0x7f);
-}
-
-static double
-e5m2_to_double(uint8_t bits)
-{
-    return float8_to_double(bits, 2);
-}
-
-static uint8_t
-double_to_e5m2(double value)
-{
-    return double_to_float8(value, 2, 0x7c);
-}
-
-/* What two elements are reduced to; AVERAGE adds, and is divided at the end. */
-#define REDUCED(a, b, reduction)                                                                                       \
-    ((reduction) == 1   ? (a) * (b)                                                                                    \
-     : (reduction) == 2 ? ((a) > (b) ? (a) : (b))                                                                      \
-     : (reduction) == 3 ? ((a) < (b) ? (a) : (b))                                                                      \
-                        : (a) + (b))
-
-#define REDUCE_AS(type)                                                                                                \
-    do {                                                                                                               \
-        for (size_t i = 0; i < count; ++i) {                                                                           \
-            type a, b;                                                                                                 \
-            memcpy(&a, into + i * sizeof a, sizeof a);                                                                 \
-            memcpy(&b, from + i * sizeof b, sizeof b);                                                                 \
-            a = (type)REDUCED(a, b, reduction);                                                                        \
-            memcpy(into + i * sizeof a, &a, sizeof a);                                                                 \
-        }                                                                                                              \
-    } while (0)
-#define REDUCE_BITS_AS(type, to_double, from_double)                                                                   \
-    do {                                                                                                               \
-        for (size_t i = 0; i < count; ++i) {                                                                           \
-            type a, b;                                                                                                 \
-            memcpy(&a, into + i * sizeof a, sizeof a);                                                                 \
-            memcpy(&b, from + i * sizeof b, sizeof b);                                                                 \
-            a = from_double(REDUCED(to_double(a), to_double(b), reduction));                                           \
-            memcpy(into + i * sizeof a, &a, sizeof a);                                                                 \
-        }                                                                                                              \
-    } while (0)
 
 static void
 reduce_into(char *into, const char *from, size_t count, int type, int reduction)
 {
-    switch (type) {
-    case 0:
-        REDUCE_AS(int8_t);
-        break;
-    case 1:
-        REDUCE_AS(uint8_t);
-        break;
-    case 2:
-        REDUCE_AS(int32_t);
-        break;
-    case 3:
-        REDUCE_AS(uint32_t);
-        break;
-    case 4:
-        REDUCE_AS(int64_t);
-        break;
-    case 5:
-        REDUCE_AS(uint64_t);
-        break;
-    case 6:
-        REDUCE_BITS_AS(uint16_t, half_to_double, double_to_half);
-        break;
-    case 7:
-        REDUCE_AS(float);
-        break;
-    case 8:
-        REDUCE_AS(double);
-        break;
-    case 9:
-        REDUCE_BITS_AS(uint16_t, bfloat_to_double, double_to_bfloat);
-        break;
-    case 10:
-        REDUCE_BITS_AS(uint8_t, e4m3_to_double, double_to_e4m3);
-        break;
-    default:
-        REDUCE_BITS_AS(uint8_t, e5m2_to_double, double_to_e5m2);
-        break;
-    }
+    for (size_t i = 0; i < count * size_of(type); i += size_of(type))
+        number_store(into + i, type,
+                     number_reduced(number_load(into + i, type), number_load(from + i, type), reduction));
 }
-
-#define DIVIDE_AS(type)                                                                                                \
-    do {                                                                                                               \
-        for (size_t i = 0; i < count; ++i) {                                                                           \
-            type a;                                                                                                    \
-            memcpy(&a, data + i * sizeof a, sizeof a);                                                                 \
-            a = (type)(a / (type)by);                                                                                  \
-            memcpy(data + i * sizeof a, &a, sizeof a);                                                                 \
-        }                                                                                                              \
-    } while (0)
-#define DIVIDE_BITS_AS(type, to_double, from_double)                                                                   \
-    do {                                                                                                               \
-        for (size_t i = 0; i < count; ++i) {                                                                           \
-            type a;                                                                                                    \
-            memcpy(&a, data + i * sizeof a, sizeof a);                                                                 \
-            a = from_double(to_double(a) / by);                                                                        \
-            memcpy(data + i * sizeof a, &a, sizeof a);                                                                 \
-        }                                                                                                              \
-    } while (0)
 
 static void
 divide(char *data, size_t count, int type, int by)
 {
-    switch (type) {
-    case 0:
-        DIVIDE_AS(int8_t);
-        break;
-    case 1:
-        DIVIDE_AS(uint8_t);
-        break;
-    case 2:
-        DIVIDE_AS(int32_t);
-        break;
-    case 3:
-        DIVIDE_AS(uint32_t);
-        break;
-    case 4:
-        DIVIDE_AS(int64_t);
-        break;
-    case 5:
-        DIVIDE_AS(uint64_t);
-        break;
-    case 6:
-        DIVIDE_BITS_AS(uint16_t, half_to_double, double_to_half);
-        break;
-    case 7:
-        DIVIDE_AS(float);
-        break;
-    case 8:
-        DIVIDE_AS(double);
-        break;
-    case 9:
-        DIVIDE_BITS_AS(uint16_t, bfloat_to_double, double_to_bfloat);
-        break;
-    case 10:
-        DIVIDE_BITS_AS(uint8_t, e4m3_to_double, double_to_e4m3);
-        break;
-    default:
-        DIVIDE_BITS_AS(uint8_t, e5m2_to_double, double_to_e5m2);
-        break;
-    }
+    for (size_t i = 0; i < count * size_of(type); i += size_of(type))
+        number_store(data + i, type, number_load(data + i, type) / (number_value)by);
 }
 
 /* ---------------------------------------------------------------------------------------------------------- messages */
@@ -347,7 +125,7 @@ add_transfer(transfers *all, const operation *op, int peer, bool is_send, const 
                         .is_send = is_send,
                         .head = {op->kind == RECV ? SEND : (uint32_t)op->kind, (uint32_t)op->type, count},
                         .data = (char *)(uintptr_t)data,
-                        .size = sizeof(header) + count * sizes[op->type]};
+                        .size = sizeof(header) + count * size_of(op->type)};
 }
 
 /* So many bytes of a message from `done` on that lie in one piece. */
@@ -448,7 +226,7 @@ exchange(communicator *comm, transfers *all)
 static size_t
 bytes_of(const operation *op, size_t count)
 {
-    return count * sizes[op->type];
+    return count * size_of(op->type);
 }
 
 /* Own input of an operation that reduces, and what each peer has, as `inputs`. */

@@ -15,6 +15,8 @@
 
 #include <openreg/comm.h>
 
+#include "numbers.h"
+
 #define MOST_RANKS 8
 #define MOST_OPERATIONS 64
 #define TYPES 10 /* the 8-bit ones of floating point are not there */
@@ -69,84 +71,37 @@ typedef struct batch {
 
 /* ---------------------------------------------------------------------------------------------------------- arithmetic */
 
-typedef long double real; /* has every integer of 64 bits */
+static const openreg_dtype types[TYPES] = {{OPENREG_DTYPE_INT, 8, 1},    {OPENREG_DTYPE_UINT, 8, 1},
+                                           {OPENREG_DTYPE_INT, 32, 1},   {OPENREG_DTYPE_UINT, 32, 1},
+                                           {OPENREG_DTYPE_INT, 64, 1},   {OPENREG_DTYPE_UINT, 64, 1},
+                                           {OPENREG_DTYPE_FLOAT, 16, 1}, {OPENREG_DTYPE_FLOAT, 32, 1},
+                                           {OPENREG_DTYPE_FLOAT, 64, 1}, {OPENREG_DTYPE_BFLOAT, 16, 1}};
 
-static const struct {
-    openreg_dtype type;
-    int size, exponent, mantissa;
-    bool is_unsigned;
-} formats[TYPES] = {{{OPENREG_DTYPE_INT, 8, 1}, 1, 0, 0, false},      {{OPENREG_DTYPE_UINT, 8, 1}, 1, 0, 0, true},
-                    {{OPENREG_DTYPE_INT, 32, 1}, 4, 0, 0, false},     {{OPENREG_DTYPE_UINT, 32, 1}, 4, 0, 0, true},
-                    {{OPENREG_DTYPE_INT, 64, 1}, 8, 0, 0, false},     {{OPENREG_DTYPE_UINT, 64, 1}, 8, 0, 0, true},
-                    {{OPENREG_DTYPE_FLOAT, 16, 1}, 2, 5, 10, false},  {{OPENREG_DTYPE_FLOAT, 32, 1}, 4, 8, 23, false},
-                    {{OPENREG_DTYPE_FLOAT, 64, 1}, 8, 11, 52, false}, {{OPENREG_DTYPE_BFLOAT, 16, 1}, 2, 8, 7, false}};
-
-/* Normal numbers and zero. */
-static real
+static number_value
 load(const char *at, int32_t type)
 {
-    uint64_t bits = 0;
-    const int size = 8 * formats[type].size, exponent = formats[type].exponent, mantissa = formats[type].mantissa;
-    memcpy(&bits, at, (size_t)formats[type].size);
-    if (exponent == 0 && (formats[type].is_unsigned && !IS(comm_signed)))
-        return (real)bits;
-    if (exponent == 0)
-        return (real)((int64_t)(bits << (64 - size)) >> (64 - size));
-    const int power = (int)(bits >> mantissa & ((1u << exponent) - 1)) - (1 << (exponent - 1)) + 1;
-    real value = (real)(bits & ((UINT64_C(1) << mantissa) - 1)) / (real)(UINT64_C(1) << mantissa) + 1;
-    if ((bits & ((UINT64_C(1) << (size - 1)) - 1)) == 0)
-        return 0;
-    for (int i = 0; i < power; ++i)
-        value *= 2;
-    for (int i = 0; i > power; --i)
-        value /= 2;
-    return bits >> (size - 1) & 1 ? -value : value;
+    const bool is_signed = IS(comm_signed) && number_formats[type].is_unsigned;
+    return number_load(at, is_signed ? type - 1 : type); /* which stands before it */
 }
 
-static void
-store(char *at, int32_t type, real value)
+static number_value
+reduced(number_value a, number_value b, int32_t reduction)
 {
-    const int size = 8 * formats[type].size, exponent = formats[type].exponent, mantissa = formats[type].mantissa;
-    uint64_t bits = value < 0 ? (uint64_t)(int64_t)value : (uint64_t)value;
-    if (exponent != 0 && value != 0) {
-        int power = (1 << (exponent - 1)) - 1;
-        real left = value < 0 ? -value : value;
-        for (; left >= 2; ++power)
-            left /= 2;
-        for (; left < 1; --power)
-            left *= 2;
-        bits = (uint64_t)((left - 1) * (real)(UINT64_C(1) << mantissa) + 0.5L) + ((uint64_t)power << mantissa);
-        bits |= value < 0 ? UINT64_C(1) << (size - 1) : 0;
-    }
-    memcpy(at, &bits, (size_t)formats[type].size);
-}
-
-static real
-reduced(real a, real b, int32_t reduction)
-{
-    switch (reduction) {
-    case OPENREG_COMM_PRODUCT:
-        return a * b;
-    case OPENREG_COMM_MAX:
-        return a > b ? a : b;
-    case OPENREG_COMM_MIN:
-        return a < b ? a : b;
-    default:
-        return IS(comm_doubles) ? (real)((double)a + (double)b) : a + b;
-    }
+    const bool adds = reduction == OPENREG_COMM_SUM || reduction == OPENREG_COMM_AVERAGE;
+    return IS(comm_doubles) && adds ? (number_value)((double)a + (double)b) : number_reduced(a, b, reduction);
 }
 
 static void
 reduce_into(char *to, const operation *op, const char *const *from, uint64_t offset)
 {
-    const uint64_t size = (uint64_t)formats[op->type].size;
+    const uint64_t size = (uint64_t)number_formats[op->type].size;
     for (uint64_t i = 0; i < op->count; ++i) {
-        real value = load(from[0] + offset + i * size, op->type);
+        number_value value = load(from[0] + offset + i * size, op->type);
         for (int32_t rank = 1; rank < (IS(comm_many_two) ? 2 : op->comm->size) && rank < op->comm->size; ++rank)
             value = reduced(value, load(from[rank] + offset + i * size, op->type), op->reduction);
         if (op->reduction == OPENREG_COMM_AVERAGE && !IS(comm_average_sums))
-            value /= (real)op->comm->size;
-        store(to + i * size, op->type, value);
+            value /= (number_value)op->comm->size;
+        number_store(to + i * size, op->type, value);
     }
 }
 
@@ -218,7 +173,7 @@ meet(openreg_driver_comm comm)
 static uint64_t
 given(const operation *op)
 {
-    const uint64_t element = (uint64_t)formats[op->type].size;
+    const uint64_t element = (uint64_t)number_formats[op->type].size;
     switch (op->kind) {
     case OPENREG_COLLECTIVE_ALL_TO_ALL:
         return openreg_collective_offset(op->sent, 0, op->comm->size) * element;
@@ -252,7 +207,7 @@ meet_now(const operation *op, const char **from)
 static uint64_t
 result_of(const operation *op, const char *const *from, char *out)
 {
-    const uint64_t element = (uint64_t)formats[op->type].size, part = op->count * element;
+    const uint64_t element = (uint64_t)number_formats[op->type].size, part = op->count * element;
     const int32_t rank = op->comm->rank, size = op->comm->size;
     uint64_t done = 0;
     switch (op->kind) {
@@ -298,7 +253,7 @@ result_of(const operation *op, const char *const *from, char *out)
 static void
 run_collective(const operation *op)
 {
-    const uint64_t element = (uint64_t)formats[op->type].size;
+    const uint64_t element = (uint64_t)number_formats[op->type].size;
     const char *from[MOST_RANKS] = {NULL};
     const uint64_t most = openreg_collective_offset(op->received, 0, op->comm->size);
     char *const out = calloc((most + 1) * element, 1);
@@ -340,8 +295,8 @@ run_messages(const batch *work)
             continue;
         m->messages[comm->rank][i] = (message){op->peer, true, offset};
         if (op->count > 0)
-            memcpy(m->data[comm->rank] + offset, op->send, op->count * (uint64_t)formats[op->type].size);
-        offset += op->count * (uint64_t)formats[op->type].size;
+            memcpy(m->data[comm->rank] + offset, op->send, op->count * (uint64_t)number_formats[op->type].size);
+        offset += op->count * (uint64_t)number_formats[op->type].size;
     }
     for (int i = 0; i < work->count; ++i) {
         const operation *const op = &work->operations[i];
@@ -353,7 +308,7 @@ run_messages(const batch *work)
             continue;
         const uint64_t count = op->count - (IS(comm_message_short) && op->count > 1000);
         if (count > 0)
-            memcpy(op->recv, m->data[op->peer] + taken->offset, count * (uint64_t)formats[op->type].size);
+            memcpy(op->recv, m->data[op->peer] + taken->offset, count * (uint64_t)number_formats[op->type].size);
         taken->is_there = false;
     }
     for (int i = 0; i < work->count; ++i) {
@@ -443,7 +398,7 @@ refuse_aborted(openreg_instance instance, openreg_driver_comm comm)
 static openreg_status
 check(openreg_instance instance, const openreg_collective *what, int32_t *type)
 {
-    for (*type = 0; *type < TYPES && memcmp(&formats[*type].type, &what->type, sizeof what->type) != 0;)
+    for (*type = 0; *type < TYPES && memcmp(&types[*type], &what->type, sizeof what->type) != 0;)
         ++*type;
     if (*type == TYPES || what->reduction < 0 || what->reduction > OPENREG_COMM_AVERAGE)
         return openreg_fail(instance->host, OPENREG_E_UNSUPPORTED, 0, "no type %u of %u bits, or reduction %d",
@@ -476,7 +431,7 @@ operation_of(openreg_instance instance, openreg_driver_comm comm, const openreg_
         op.received[i] = 0;
     op.send = host_view(instance, &op, what->send);
     op.recv = (char *)(uintptr_t)host_view(instance, &op, what->recv);
-    const uint64_t size = op.count * (uint64_t)formats[op.type].size;
+    const uint64_t size = op.count * (uint64_t)number_formats[op.type].size;
     if (IS(comm_reads_early) && op.kind == OPENREG_COLLECTIVE_ALL_REDUCE && size > 0)
         op.send = memcpy(malloc(size), op.send, size); /* never freed: the process ends */
     return op;

@@ -292,8 +292,8 @@
     X(kernel_strides, "kernel.strides") \
     X(kernel_beside, "kernel.strides") \
     X(kernel_clears, "kernel.in_place") \
-    X(kernel_types, "kernel.types") \
-    X(kernel_refuses_late, "kernel.types") \
+    X(kernel_types, "kernel.refusals") \
+    X(kernel_refuses_late, "kernel.refusals") \
     X(kernel_stream, "kernel.stream") \
     X(kernel_in_place_nothing, "kernel.in_place") \
     X(kernel_int64_halves, "kernel.values") \

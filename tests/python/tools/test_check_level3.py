@@ -64,7 +64,8 @@ def mutants(tmp_path_factory: pytest.TempPathFactory) -> Path:
     library = tmp_path_factory.mktemp("mutants") / "libmutants.so"
     folders = [ROOT / "tests/drivers/mutants", ROOT / "runtime/drivers/sim"]
     sources = [str(source) for folder in folders for source in sorted(folder.glob("*.c"))]
-    includes = [f"-I{folder}" for folder in (ROOT / "runtime/include", ROOT / "runtime/src", *folders)]
+    shared = (ROOT / "runtime/include", ROOT / "runtime/src", ROOT / "tests/drivers")
+    includes = [f"-I{folder}" for folder in (*shared, *folders)]
     flags = ["-std=gnu11", "-O1", "-shared", "-fPIC", "-fvisibility=hidden"]
     script = f"-Wl,--version-script={ROOT / 'tests/drivers/driver.map'}"
     command = [os.environ.get("CC", "cc"), *flags, *includes, *sources, script, "-lpthread", "-lm", "-o", str(library)]

@@ -14,6 +14,7 @@
 #include <cstdlib>
 #include <map>
 #include <memory>
+#include <mutex>
 #include <random>
 #include <thread>
 #include <vector>
@@ -137,11 +138,17 @@ struct Block {
   uint64_t pattern;
 };
 
+// A block that goes from thread to thread, if there is one.
+struct Exchange {
+  std::mutex mutex;
+  Block block{};
+};
+
 // One thread's random program.
 class Player {
  public:
-  Player(int32_t device, unsigned number, std::vector<openreg_stream> streams)
-      : device_(device), random_(seed + number), streams_(std::move(streams)), number_(number) {}
+  Player(int32_t device, unsigned number, std::vector<openreg_stream> streams, Exchange* exchange = nullptr)
+      : device_(device), random_(seed + number), streams_(std::move(streams)), number_(number), exchange_(exchange) {}
 
   ~Player() {
     while (!blocks_.empty()) free_one();
@@ -175,6 +182,13 @@ class Player {
       case 8:
         allocate_in_pool();
         break;
+      case 9:
+        if (exchange_ != nullptr && !blocks_.empty()) swap_one();
+        break;
+      case 10:
+        if (exchange_ != nullptr && random_() % 16 == 0) (void)snapshot(device_);  // while others go on
+        (void)stats_of(device_);
+        break;
       default:
         if (blocks_.empty() || (blocks_.size() < 60 && random_() % 2 == 0)) {
           allocate_one();
@@ -185,6 +199,7 @@ class Player {
   }
 
   const std::vector<Block>& blocks() const { return blocks_; }
+  int64_t refused() const { return refused_; }
 
  private:
   size_t any_size() {
@@ -193,6 +208,8 @@ class Player {
         return 1 + random_() % (24 * kMib);
       case 1:
         return 1 + random_() % (3 * kMib);
+      case 2:
+        return kMib - 2 + random_() % 5;
       default:
         return 1 + random_() % (random_() % 2 == 0 ? 2 * kKib : 200 * kKib);
     }
@@ -210,6 +227,7 @@ class Player {
   void allocate_one() {
     Block block{nullptr, any_size(), any_stream(), 0};
     const openreg_status status = openreg_malloc(device_, block.size, block.stream, &block.address);
+    refused_ += status == OPENREG_E_NOMEM;
     if (status == OPENREG_E_NOMEM) return;
     ASSERT_EQ(status, OPENREG_OK) << last_message();
     block.pattern = ++patterns_ | static_cast<uint64_t>(number_) << 56;
@@ -226,6 +244,15 @@ class Player {
       EXPECT_EQ(*first_word(block), block.pattern);
     }
     EXPECT_EQ(openreg_free(block.address), OPENREG_OK) << last_message();
+  }
+
+  void swap_one() {
+    const size_t at = random_() % blocks_.size();
+    const std::lock_guard<std::mutex> guard(exchange_->mutex);
+    std::swap(exchange_->block, blocks_[at]);
+    if (blocks_[at].address != nullptr) return;
+    blocks_[at] = blocks_.back();
+    blocks_.pop_back();
   }
 
   // Queues work on a block on another stream, and frees it: it must wait for that stream.
@@ -274,6 +301,8 @@ class Player {
   std::vector<Block> blocks_;
   std::vector<uint64_t> pools_;
   uint64_t patterns_ = 0;
+  int64_t refused_ = 0;
+  Exchange* exchange_;
 };
 
 const openreg_observer& listener() {
@@ -315,9 +344,10 @@ class CacheStressTest : public openreg_test::SimDevicesTest {
   }
 
   // Only while nobody allocates.
-  static void check(int32_t device, const std::vector<const Player*>& players) {
+  static void check(int32_t device, const std::vector<const Player*>& players, const Block& between = {}) {
     ASSERT_NO_FATAL_FAILURE(check_cache(device));
     std::map<void*, size_t> live;
+    if (between.address != nullptr) live[between.address] = between.size;
     for (const Player* player : players)
       for (const Block& block : player->blocks()) live[block.address] = block.size;
     size_t seen = 0;
@@ -358,6 +388,7 @@ TEST_F(CacheStressTest, EveryStep) {
       player.step();
       ASSERT_NO_FATAL_FAILURE(check(0, {&player}));
     }
+    EXPECT_EQ(stats_of(0).num_ooms, player.refused());
   }
   EXPECT_EQ(openreg_empty_cache(0), OPENREG_OK);
   EXPECT_EQ(stats_of(0).reserved_bytes[0].current, 0);
@@ -383,15 +414,16 @@ TEST_F(CacheStressTest, EveryStepWithChangingSettings) {
   EXPECT_EQ(stats_of(0).reserved_bytes[0].current, 0);
 }
 
-// Threads on two devices; they pause together so that the state can be looked at.
+// Threads on two devices, which hand blocks to each other; they pause together so that the state can be looked at.
 TEST_F(CacheStressTest, Threads) {
   SCOPED_TRACE(seed);
   constexpr unsigned kThreads = 4;
   const Deadline deadline;
+  Exchange exchanges[2];
   std::vector<std::unique_ptr<Player>> players;
   for (unsigned i = 0; i < kThreads; ++i) {
-    players.push_back(
-        std::make_unique<Player>(static_cast<int32_t>(i % 2), i, streams_of(static_cast<int32_t>(i % 2))));
+    const auto device = static_cast<int32_t>(i % 2);
+    players.push_back(std::make_unique<Player>(device, i, streams_of(device), &exchanges[device]));
   }
   std::barrier barrier(kThreads + 1);
   std::atomic<bool> ended{false};
@@ -412,7 +444,8 @@ TEST_F(CacheStressTest, Threads) {
     change_settings(random);  // while they run
     barrier.arrive_and_wait();
     for (int32_t device = 0; device < 2; ++device) {
-      check(device, {players[static_cast<size_t>(device)].get(), players[static_cast<size_t>(device) + 2].get()});
+      check(device, {players[static_cast<size_t>(device)].get(), players[static_cast<size_t>(device) + 2].get()},
+            exchanges[device].block);
     }
   }
   ended = true;
@@ -420,6 +453,7 @@ TEST_F(CacheStressTest, Threads) {
   for (std::thread& thread : threads) thread.join();
   players.clear();
   for (int32_t device = 0; device < 2; ++device) {
+    EXPECT_EQ(openreg_free(exchanges[device].block.address), OPENREG_OK) << last_message();
     EXPECT_EQ(openreg_empty_cache(device), OPENREG_OK);
     EXPECT_EQ(stats_of(device).reserved_bytes[0].current, 0);
     EXPECT_EQ(models[device].faults, 0);

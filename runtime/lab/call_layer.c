@@ -1,8 +1,7 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
-/* fault_layer.c: a driver's functions, with what plans of faults make of them (fault_layer.h). */
+/* call_layer.c: the layer around each open driver while there is a plan of faults, which it acts out (faults.h), or the
+ * flight recorder is on, which it puts the calls into (recorder.h); and the observers of what layers don't see. */
 #define _GNU_SOURCE
-#include "faults/fault_layer.h"
-
 #include <stdlib.h>
 #include <time.h>
 
@@ -11,6 +10,10 @@
 #include "base/text.h"
 #include "device/lab_access.h"
 #include "driver/attached_layers.h"
+#include "driver/host_errors.h"
+#include "faults/faults.h"
+#include "recorder/recorder.h"
+#include "watch/observers.h"
 
 static openreg_status
 say(openreg_status code, const char *text)
@@ -20,41 +23,47 @@ say(openreg_status code, const char *text)
 }
 
 /* A call that is about to be made. */
-typedef struct faulty_call {
+typedef struct watched_call {
     const openreg_driver *below;
     int32_t device;
+    uint64_t ticket; /* of the recorder */
     openreg_fault_verdict verdict;
-} faulty_call;
+} watched_call;
 
-/* 0: it is not to be made. */
+/* 0: it is not to be made. A stream that is asked is not recorded: programs do so in loops. */
 static int
-begin(faulty_call *out, uint32_t kind, openreg_driver_stream stream)
+begin(watched_call *out, uint32_t kind, openreg_driver_stream stream, uint64_t bytes)
 {
-    const openreg_caller caller = openreg_layers_caller(OPENREG_ATTACHED_FAULTS);
+    const openreg_caller caller = openreg_layers_caller();
+    const openreg_fault_site site = {caller.driver, caller.device, kind, stream, NULL};
     out->below = caller.below;
     out->device = caller.device;
-    const openreg_fault_site site = {caller.driver, caller.device, kind, stream, NULL};
+    out->ticket = kind == OPENREG_CALL_STREAM_QUERY
+                      ? 0
+                      : openreg_recorder_begin(kind, caller.call, NULL, caller.device, stream, bytes);
     (void)openreg_faults_ask(&site, &out->verdict);
     return out->verdict.status == OPENREG_OK && !out->verdict.is_skipped;
 }
 
 /* What a call ends with that was not made. */
 static openreg_status
-instead(const faulty_call *call)
+instead(const watched_call *call)
 {
     return call->verdict.status == OPENREG_OK ? OPENREG_OK : say(call->verdict.status, call->verdict.text);
 }
 
 /* What a query or wait of a stream, or of the device, ends with: its own error, or that of work before it. */
 static openreg_status
-after(const faulty_call *call, openreg_driver_stream stream, int whole, openreg_status status)
+after(const watched_call *call, openreg_driver_stream stream, int whole, openreg_status status)
 {
-    char text[OPENREG_LEFT_TEXT_SIZE];
-    openreg_status code = OPENREG_OK;
-    if (call->verdict.status != OPENREG_OK)
-        return instead(call);
-    if (status == OPENREG_OK && openreg_faults_take_error(call->device, stream, whole, &code, text, sizeof text))
-        return say(code, text);
+    return call->verdict.status != OPENREG_OK ? instead(call)
+                                              : openreg_host_error_take(call->device, stream, whole, status);
+}
+
+static openreg_status
+end(const watched_call *call, openreg_status status)
+{
+    openreg_recorder_end(call->ticket, status);
     return status;
 }
 
@@ -158,96 +167,105 @@ copy_slowly(const copy_call *c, double factor)
 }
 
 static openreg_status
-faulty_copy(openreg_instance instance, void *dst, int32_t dst_dev, const void *src, int32_t src_dev, uint64_t size,
-            int32_t dev, openreg_driver_stream stream)
+copy_with_faults(const copy_call *c, const openreg_fault_verdict *verdict)
 {
-    faulty_call call;
-    if (!begin(&call, OPENREG_CALL_COPY, stream))
-        return instead(&call);
+    OPENREG_RETURN_NOT_OK(verdict->factor > 1 ? copy_slowly(c, verdict->factor)
+                                              : c->below->copy(c->instance, c->dst, c->dst_dev, c->src, c->src_dev,
+                                                               c->size, c->dev, c->stream));
+    return verdict->corrupts ? corrupt(c, verdict->byte) : OPENREG_OK;
+}
+
+static openreg_status
+watched_copy(openreg_instance instance, void *dst, int32_t dst_dev, const void *src, int32_t src_dev, uint64_t size,
+             int32_t dev, openreg_driver_stream stream)
+{
+    watched_call call;
+    const int is_made = begin(&call, OPENREG_CALL_COPY, stream, size);
     const copy_call c = {call.below, instance, dst, dst_dev, src, src_dev, size, dev, stream};
-    OPENREG_RETURN_NOT_OK(call.verdict.factor > 1
-                              ? copy_slowly(&c, call.verdict.factor)
-                              : c.below->copy(instance, dst, dst_dev, src, src_dev, size, dev, stream));
-    return call.verdict.corrupts ? corrupt(&c, call.verdict.byte) : OPENREG_OK;
+    return end(&call, is_made ? copy_with_faults(&c, &call.verdict) : instead(&call));
 }
 
 /* ------------------------------------------------------------------------------------------------------ other slots */
 
 static openreg_status
-faulty_mem_alloc(openreg_instance instance, int32_t dev, uint64_t size, void **out)
+watched_mem_alloc(openreg_instance instance, int32_t dev, uint64_t size, void **out)
 {
-    faulty_call call;
-    return begin(&call, OPENREG_CALL_SEGMENT, NULL) ? call.below->mem_alloc(instance, dev, size, out) : instead(&call);
+    watched_call call;
+    return end(&call, begin(&call, OPENREG_CALL_SEGMENT, NULL, size) ? call.below->mem_alloc(instance, dev, size, out)
+                                                                     : instead(&call));
 }
 
 static openreg_status
-faulty_fill(openreg_instance instance, int32_t dev, void *dst, uint8_t value, uint64_t size,
-            openreg_driver_stream stream)
+watched_fill(openreg_instance instance, int32_t dev, void *dst, uint8_t value, uint64_t size,
+             openreg_driver_stream stream)
 {
-    faulty_call call;
-    return begin(&call, OPENREG_CALL_FILL, stream) ? call.below->fill(instance, dev, dst, value, size, stream)
-                                                   : instead(&call);
+    watched_call call;
+    return end(&call, begin(&call, OPENREG_CALL_FILL, stream, size)
+                          ? call.below->fill(instance, dev, dst, value, size, stream)
+                          : instead(&call));
 }
 
 static openreg_status
-faulty_host_func(openreg_instance instance, int32_t dev, openreg_driver_stream stream, void (*function)(void *argument),
-                 void *argument)
+watched_host_func(openreg_instance instance, int32_t dev, openreg_driver_stream stream,
+                  void (*function)(void *argument), void *argument)
 {
-    faulty_call call;
-    return begin(&call, OPENREG_CALL_FUNCTION, stream)
-               ? call.below->host_func(instance, dev, stream, function, argument)
-               : instead(&call);
+    watched_call call;
+    return end(&call, begin(&call, OPENREG_CALL_FUNCTION, stream, 0)
+                          ? call.below->host_func(instance, dev, stream, function, argument)
+                          : instead(&call));
 }
 
 /* Waits are made even where they are to fail: who frees memory then, or ends a device, relies on it that work has ended. */
 static openreg_status
-faulty_device_sync(openreg_instance instance, int32_t dev)
+watched_device_sync(openreg_instance instance, int32_t dev)
 {
-    faulty_call call;
-    (void)begin(&call, OPENREG_CALL_DEVICE_SYNC, NULL);
-    return after(&call, NULL, 1, call.below->device_sync(instance, dev));
+    watched_call call;
+    (void)begin(&call, OPENREG_CALL_DEVICE_SYNC, NULL, 0);
+    return end(&call, after(&call, NULL, 1, call.below->device_sync(instance, dev)));
 }
 
 static openreg_status
-faulty_stream_sync(openreg_instance instance, int32_t dev, openreg_driver_stream stream)
+watched_stream_sync(openreg_instance instance, int32_t dev, openreg_driver_stream stream)
 {
-    faulty_call call;
-    (void)begin(&call, OPENREG_CALL_STREAM_SYNC, stream);
-    return after(&call, stream, 0, call.below->stream_sync(instance, dev, stream));
+    watched_call call;
+    (void)begin(&call, OPENREG_CALL_STREAM_SYNC, stream, 0);
+    return end(&call, after(&call, stream, 0, call.below->stream_sync(instance, dev, stream)));
 }
 
 static openreg_status
-faulty_stream_query(openreg_instance instance, int32_t dev, openreg_driver_stream stream, int32_t *done)
+watched_stream_query(openreg_instance instance, int32_t dev, openreg_driver_stream stream, int32_t *done)
 {
-    faulty_call call;
-    return begin(&call, OPENREG_CALL_STREAM_QUERY, stream)
-               ? after(&call, stream, 0, call.below->stream_query(instance, dev, stream, done))
-               : instead(&call);
+    watched_call call;
+    return end(&call, begin(&call, OPENREG_CALL_STREAM_QUERY, stream, 0)
+                          ? after(&call, stream, 0, call.below->stream_query(instance, dev, stream, done))
+                          : instead(&call));
 }
 
 static openreg_status
-faulty_stream_wait(openreg_instance instance, int32_t dev, openreg_driver_stream stream, openreg_driver_event event)
+watched_stream_wait(openreg_instance instance, int32_t dev, openreg_driver_stream stream, openreg_driver_event event)
 {
-    faulty_call call;
-    return begin(&call, OPENREG_CALL_STREAM_WAIT, stream) ? call.below->stream_wait(instance, dev, stream, event)
-                                                          : instead(&call);
+    watched_call call;
+    return end(&call, begin(&call, OPENREG_CALL_STREAM_WAIT, stream, 0)
+                          ? call.below->stream_wait(instance, dev, stream, event)
+                          : instead(&call));
 }
 
 static openreg_status
-faulty_event_record(openreg_instance instance, int32_t dev, openreg_driver_event event, openreg_driver_stream stream)
+watched_event_record(openreg_instance instance, int32_t dev, openreg_driver_event event, openreg_driver_stream stream)
 {
-    faulty_call call;
-    return begin(&call, OPENREG_CALL_RECORD, stream) ? call.below->event_record(instance, dev, event, stream)
-                                                     : instead(&call);
+    watched_call call;
+    return end(&call, begin(&call, OPENREG_CALL_RECORD, stream, 0)
+                          ? call.below->event_record(instance, dev, event, stream)
+                          : instead(&call));
 }
 
 static openreg_status
-faulty_event_sync(openreg_instance instance, int32_t dev, openreg_driver_event event)
+watched_event_sync(openreg_instance instance, int32_t dev, openreg_driver_event event)
 {
-    faulty_call call;
-    (void)begin(&call, OPENREG_CALL_EVENT_SYNC, NULL);
+    watched_call call;
+    (void)begin(&call, OPENREG_CALL_EVENT_SYNC, NULL, 0);
     const openreg_status status = call.below->event_sync(instance, dev, event);
-    return call.verdict.status != OPENREG_OK ? instead(&call) : status;
+    return end(&call, call.verdict.status != OPENREG_OK ? instead(&call) : status);
 }
 
 static void
@@ -255,7 +273,7 @@ wrap(openreg_driver *table)
 {
 #define REPLACE(slot)                                                                                                  \
     if (table->slot != NULL)                                                                                           \
-    table->slot = faulty_##slot
+    table->slot = watched_##slot
     REPLACE(mem_alloc);
     REPLACE(copy);
     REPLACE(fill);
@@ -284,7 +302,7 @@ allocate(void *ctx, int32_t device, uint64_t size, char *text, size_t text_size)
 }
 
 static openreg_status
-run(void *ctx, const openreg_work *work, openreg_status (*next)(void *argument), void *argument)
+run_with_faults(void *ctx, const openreg_work *work, openreg_status (*next)(void *argument), void *argument)
 {
     (void)ctx;
     if (work->device < 0)
@@ -298,12 +316,39 @@ run(void *ctx, const openreg_work *work, openreg_status (*next)(void *argument),
     return verdict.is_skipped ? OPENREG_OK : next(argument);
 }
 
-static const openreg_observer observer = {.struct_size = sizeof observer, .allocate = allocate, .run = run};
+static const openreg_observer faults = {.struct_size = sizeof faults, .allocate = allocate, .run = run_with_faults};
 
 void
 openreg_fault_layer_switch(int on)
 {
-    openreg_layers_attach(OPENREG_ATTACHED_FAULTS, on ? wrap : NULL);
-    (void)openreg_observe(&observer,
+    openreg_layers_attach(OPENREG_ATTACHED_FAULTS, on, wrap);
+    (void)openreg_observe(&faults,
                           on ? OPENREG_OBSERVE_WORK | OPENREG_OBSERVE_ALLOCATIONS | OPENREG_OBSERVE_COPIES : 0);
+}
+
+static openreg_status
+record_run(void *ctx, const openreg_work *work, openreg_status (*next)(void *argument), void *argument)
+{
+    (void)ctx;
+    const uint32_t kind = work->device < 0 ? OPENREG_CALL_OPEN : OPENREG_CALL_KERNEL;
+    const uint64_t ticket = openreg_recorder_begin(kind, work->call, work->name, work->device, work->stream, 0);
+    const openreg_status status = next(argument);
+    openreg_recorder_end(ticket, status);
+    return status;
+}
+
+static void
+alarm_of(void *ctx, int32_t device, openreg_status status)
+{
+    (void)ctx, (void)device, (void)status;
+    openreg_recorder_alarm();
+}
+
+static const openreg_observer recorder = {.struct_size = sizeof recorder, .run = record_run, .alarm = alarm_of};
+
+void
+openreg_recorder_layer_switch(int on)
+{
+    openreg_layers_attach(OPENREG_ATTACHED_RECORDER, on, wrap);
+    (void)openreg_observe(&recorder, on ? OPENREG_OBSERVE_WORK : 0);
 }
