@@ -33,7 +33,7 @@
 #   make check-mutants  each of the drivers with one defect against every check of openreg-check
 #   make coverage   line coverage of the C code, at least 90 %
 #   make mutate     plants defects in a copy of the runtime and lists those that no test finds;
-#                   MUTATE="--sample 200 runtime/src/memory", MUTATE="--python", MUTATE="--kinds lock --sanitize thread"
+#                   MUTATE="--sample 200 runtime/src/memory", MUTATE="--kinds lock --sanitize thread"
 #   make client-suites  other libraries' own tests for several GPUs, on simulated ones, and libraries that are large
 #   make distributed-suite  PyTorch's own tests of torch.distributed, in two and three ranks; a failure that the list of known
 #                   ones lacks, or a known one that passes, is an error; SUITE="--ways nccl --ranks 2 test_ddp_uneven_inputs"
