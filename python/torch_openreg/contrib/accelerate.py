@@ -28,7 +28,7 @@ from accelerate.utils import DistributedType
 
 import torch_openreg  # noqa: F401
 from torch_openreg.contrib import safetensors as _safetensors
-from torch_openreg.contrib._replacements import Replacements
+from torch_openreg.contrib._replacements import Connection
 
 __all__ = ["disable", "enable", "is_enabled"]
 
@@ -121,26 +121,26 @@ def _get_grad_scaler(distributed_type: Any = None, **keywords: Any) -> Any:
     return _real_grad_scaler(distributed_type, **keywords)
 
 
-def _replace(replacements: Replacements) -> None:
+def _replace(connection: Connection) -> None:
     state = accelerate.state.PartialState
-    replacements.set(state, "default_device", property(_default_device))
-    replacements.set(state, "_prepare_backend", _prepare_backend)
-    replacements.everywhere(_real_max_memory, _get_max_memory, "accelerate", "transformers", "peft")
-    replacements.set(accelerate.Accelerator, "device", property(_device_of))
-    replacements.set(accelerate.Accelerator, "__init__", _make_accelerator)
-    replacements.everywhere(_real_grad_scaler, _get_grad_scaler, "accelerate", "transformers")
+    connection.set(state, "default_device", property(_default_device))
+    connection.set(state, "_prepare_backend", _prepare_backend)
+    connection.everywhere(_real_max_memory, _get_max_memory, "accelerate", "transformers", "peft")
+    connection.set(accelerate.Accelerator, "device", property(_device_of))
+    connection.set(accelerate.Accelerator, "__init__", _make_accelerator)
+    connection.everywhere(_real_grad_scaler, _get_grad_scaler, "accelerate", "transformers")
 
 
-_replacements = Replacements("accelerate", _replace)
+_connection = Connection("accelerate", _replace)
 
 
 def _is_on() -> bool:
-    return _replacements.is_on
+    return _connection.is_on
 
 
 def is_enabled() -> bool:
     """Returns whether Accelerate knows openreg now."""
-    return _replacements.is_on
+    return _connection.is_on
 
 
 def enable() -> None:
@@ -149,13 +149,13 @@ def enable() -> None:
     Raises:
         AttributeError: This version of Accelerate is another than those that are known here; nothing is changed.
     """
-    _replacements.turn_on()
+    _connection.turn_on()
     _safetensors.enable()
 
 
 def disable() -> None:
     """Takes everything back that ``enable()`` has replaced, in safetensors too. What is on openreg stays there."""
-    _replacements.turn_off()
+    _connection.turn_off()
     _safetensors.disable()
 
 

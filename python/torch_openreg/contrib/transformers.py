@@ -19,7 +19,7 @@ import transformers.utils.import_utils
 from _torch_openreg_device_name import device_name
 
 from torch_openreg.contrib import accelerate as _accelerate
-from torch_openreg.contrib._replacements import Replacements
+from torch_openreg.contrib._replacements import Connection
 
 __all__ = ["disable", "enable", "is_enabled"]
 
@@ -29,7 +29,7 @@ _real_devices = vars(transformers.training_args.TrainingArguments)["_setup_devic
 
 
 def _is_on() -> bool:
-    return _replacements.is_on and torch.openreg.is_available() and not torch.cuda.is_available()
+    return _connection.is_on and torch.openreg.is_available() and not torch.cuda.is_available()
 
 
 def _devices(self: Any) -> torch.device:
@@ -60,20 +60,20 @@ def _make_pipeline(self: Any, model: Any, *arguments: Any, **keywords: Any) -> N
         self.device = torch.device(device_name(), first)  # a number is the CPU for Transformers
 
 
-def _replace(replacements: Replacements) -> None:
+def _replace(connection: Connection) -> None:
     devices = functools.cached_property(_devices)
     devices.__set_name__(transformers.training_args.TrainingArguments, "_setup_devices")
-    replacements.set(transformers.training_args.TrainingArguments, "_setup_devices", devices)
-    replacements.set(transformers.pipelines.base.Pipeline, "__init__", _make_pipeline)
-    replacements.everywhere(_real_has_bfloat16, _has_bfloat16, "transformers")
+    connection.set(transformers.training_args.TrainingArguments, "_setup_devices", devices)
+    connection.set(transformers.pipelines.base.Pipeline, "__init__", _make_pipeline)
+    connection.everywhere(_real_has_bfloat16, _has_bfloat16, "transformers")
 
 
-_replacements = Replacements("transformers", _replace)
+_connection = Connection("transformers", _replace)
 
 
 def is_enabled() -> bool:
     """Returns whether Transformers knows openreg now."""
-    return _replacements.is_on
+    return _connection.is_on
 
 
 def enable() -> None:
@@ -83,12 +83,12 @@ def enable() -> None:
         AttributeError: A version of a library is another than those that are known here.
     """
     _accelerate.enable()
-    _replacements.turn_on()
+    _connection.turn_on()
 
 
 def disable() -> None:
     """Takes everything back that ``enable()`` has replaced in Transformers and in Accelerate."""
-    _replacements.turn_off()
+    _connection.turn_off()
     _accelerate.disable()
 
 
