@@ -39,19 +39,21 @@ class Replacements:
 
 
 class Connection(Replacements):
-    """What a connection to a library has replaced. Its wrappers ask ``is_on``: a module may keep one of them."""
+    """A library that is made known the device. What replaces asks ``is_on``: a module may keep one of them."""
 
-    def __init__(self, library: str, replace: Callable[[Connection], None]) -> None:
+    def __init__(self, library: str, replace: Callable[[Connection], None], below: Connection | None = None) -> None:
         """Replaces nothing yet.
 
         Args:
             library: Its name, for texts.
             replace: Calls set() and everywhere() for all that is to be replaced.
+            below: The connection to a library that this one needs, which goes on and off with it.
         """
         super().__init__()
         self.is_on = False
         self._library = library
         self._replace = replace
+        self._below = below
         self._lock = threading.RLock()
 
     def set(self, owner: Any, name: str, value: Any) -> None:
@@ -74,20 +76,34 @@ class Connection(Replacements):
                 for key in [key for key, found in vars(module).items() if found is function]:
                     self.set(module, key, value)
 
-    def turn_on(self) -> None:
-        """Replaces everything, or nothing where that fails; a second time changes nothing."""
+    def is_enabled(self) -> bool:
+        """Returns whether the library knows the device now."""
+        return self.is_on
+
+    def enable(self) -> None:
+        """Makes the device known to the library and to those below it. Repeating it changes nothing.
+
+        Raises:
+            AttributeError: A version of a library is another than those that are known here; nothing is changed.
+        """
         with self._lock:
-            if self.is_on:
-                return
-            self.is_on = True
+            was_on, self.is_on = self.is_on, True
             try:
-                self._replace(self)
+                if not was_on:
+                    self._replace(self)
+                if self._below is not None:
+                    self._below.enable()
             except BaseException:
-                self.turn_off()
+                self._turn_off()
                 raise
 
-    def turn_off(self) -> None:
-        """Takes everything back."""
+    def disable(self) -> None:
+        """Takes back what ``enable()`` has replaced, below the library too. What is on the device stays there."""
+        self._turn_off()
+        if self._below is not None:
+            self._below.disable()
+
+    def _turn_off(self) -> None:
         with self._lock:
             self.is_on = False
             self.take_back()
