@@ -12,6 +12,21 @@ from _torch_openreg_device_name import device_name
 from torch_openreg import _C
 from torch_openreg.openreg._utils import Device, _get_device_index, _get_valid_index
 
+__all__ = [
+    "DeviceProperties",
+    "current_device",
+    "device",
+    "device_count",
+    "device_of",
+    "driver_records",
+    "get_device_capability",
+    "get_device_name",
+    "get_device_properties",
+    "is_available",
+    "set_device",
+    "synchronize",
+]
+
 _NAME = device_name()
 
 if TYPE_CHECKING:

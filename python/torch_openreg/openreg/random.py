@@ -17,6 +17,19 @@ from torch_openreg import _C
 from torch_openreg.openreg import _lazy
 from torch_openreg.openreg._utils import Device, _get_valid_index
 
+__all__ = [
+    "default_generators",
+    "get_rng_state",
+    "get_rng_state_all",
+    "initial_seed",
+    "manual_seed",
+    "manual_seed_all",
+    "seed",
+    "seed_all",
+    "set_rng_state",
+    "set_rng_state_all",
+]
+
 _NAME = device_name()
 
 

@@ -16,6 +16,17 @@ from torch_openreg import _C
 from torch_openreg.openreg._device import device as _device_guard
 from torch_openreg.openreg._utils import Device, _get_device_index, _get_valid_index
 
+__all__ = [
+    "Event",
+    "ExternalStream",
+    "Stream",
+    "StreamContext",
+    "current_stream",
+    "default_stream",
+    "set_stream",
+    "stream",
+]
+
 _NAME = device_name()
 
 _ANY_DEVICE = torch.device(_NAME)
