@@ -32,7 +32,7 @@ LEFT_OUT = {
     "selection/test_driver_package.py": "has environments of its own, in which nobody declares a name",
     **{
         f"tools/test_{name}.py": "is about the checkout and its tools, not about devices"
-        for name in ("acceptance", "check_rooms", "mutate", "package", "sdist", "source", "torch_versions", "workflows")
+        for name in ("acceptance", "check_rooms", "mutate", "package", "sdist", "source", "torch_versions")
     },
 }
 
