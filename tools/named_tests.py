@@ -74,12 +74,7 @@ def _replace(text: str, patterns: tuple[tuple[re.Pattern[str], str], ...], name:
 
 
 def translate(source: str, name: str) -> str:
-    """A file of Python in which the device has another name.
-
-    Args:
-        source: Its text.
-        name: The name.
-    """
+    """A file of Python in which the device has another name."""
     offsets = [0]
     for line in source.splitlines(keepends=True):
         offsets.append(offsets[-1] + len(line))
@@ -95,12 +90,7 @@ def translate(source: str, name: str) -> str:
 
 
 def translate_page(text: str, name: str) -> str:
-    """A page whose programs in Python have the new name.
-
-    Args:
-        text: Its Markdown.
-        name: The name.
-    """
+    """A page whose programs in Python have the new name."""
     return _PROGRAM.sub(lambda found: found[1] + translate(found[2], name), text)
 
 

@@ -2,8 +2,9 @@
 """The module of the device: devices, streams, memory and random numbers.
 
 The names and their meaning are those of ``torch.cuda``. An argument ``device`` is an index, a torch.device or a
-string: the device's name or "privateuseone", alone or with an index ("privateuseone:1"). The current device and the
-current streams belong to the calling thread.
+string: the device's name or "privateuseone", alone or with an index ("privateuseone:1"). None is the current device,
+unless a function says otherwise. A RuntimeError is raised where there is no such device, a ValueError for a device of
+another type. The current device and the current streams belong to the calling thread.
 """
 
 from __future__ import annotations

@@ -4,6 +4,10 @@
 A driver provides devices. Several may be open at once; the devices 0, 1, ... are those of the *active* ones,
 as a rule of one. Names are case-insensitive; ``rocm`` and ``amdgpu`` mean ``hip``, and ``gpu`` means the first of
 ``cuda`` and ``hip`` that works.
+
+A parameter ``driver`` is a name or a Driver; None is the default driver, unless a function says otherwise. A
+driver that does not exist or doesn't work raises RuntimeError.
+A parameter ``name`` is that of a driver, or an alias.
 """
 
 from __future__ import annotations
@@ -350,21 +354,13 @@ def expand_driver_alias(name: str) -> list[str]:
 
 
 def is_known_driver(name: str) -> bool:
-    """Returns whether a name means a driver that is known, as opposed to a typo. It need not work here.
-
-    Args:
-        name: A name, or an alias.
-    """
+    """Returns whether a name means a driver that is known, as opposed to a typo. It need not work here."""
     known = {record["name"] for record in _records()}
     return not known.isdisjoint(expand_driver_alias(name))
 
 
 def is_gpu_driver(name: str) -> bool:
-    """Returns whether a name means a driver that counts as a GPU. It need not work here.
-
-    Args:
-        name: A name, or an alias.
-    """
+    """Returns whether a name means a driver that counts as a GPU. It need not work here."""
     gpus = {record["name"] for record in _records() if record["is_gpu"]}
     return not gpus.isdisjoint(expand_driver_alias(name))
 
@@ -394,39 +390,19 @@ def canonicalize_driver(name: str) -> str:
 def driver_api_version(driver: str | Driver | None = None) -> tuple[int, int] | None:
     """Returns the version of the C interface that a driver was compiled against, as (major, minor).
 
-    Args:
-        driver: The driver; the default driver if None.
-
     Returns:
         The version, or None of a driver without a C interface.
-
-    Raises:
-        RuntimeError: There is no such driver, or it doesn't work.
     """
     return get_driver(driver).api_version
 
 
 def using_driver_c_api(driver: str | Driver | None = None) -> bool:
-    """Returns whether a driver is one in C, as opposed to one that a Python function only describes.
-
-    Args:
-        driver: The driver; the default driver if None.
-
-    Raises:
-        RuntimeError: There is no such driver, or it doesn't work.
-    """
+    """Returns whether a driver is one in C, as opposed to one that a Python function only describes."""
     return _C_API in get_driver(driver).version
 
 
 def devices(driver: str | Driver | None = None) -> list[DeviceInfo]:
-    """Returns the devices of a driver.
-
-    Args:
-        driver: The driver; the default driver if None.
-
-    Raises:
-        RuntimeError: There is no such driver, or it doesn't work.
-    """
+    """Returns the devices of a driver."""
     return get_driver(driver).devices()
 
 
@@ -435,9 +411,6 @@ def local_device_count(driver: str | Driver | None = None) -> int:
 
     Args:
         driver: A driver. None: the active drivers, as device_count().
-
-    Raises:
-        RuntimeError: There is no such driver, or it doesn't work.
     """
     return _C._get_device_count() if driver is None else get_driver(driver).device_count
 
@@ -463,9 +436,6 @@ def process_index(driver: str | Driver | None = None) -> int:
 
     Args:
         driver: A driver that works; the number is the same for all.
-
-    Raises:
-        RuntimeError: There is no such driver, or it doesn't work.
     """
     if driver is not None:
         get_driver(driver)
@@ -477,9 +447,6 @@ def process_count(driver: str | Driver | None = None) -> int:
 
     Args:
         driver: A driver that works; the number is the same for all.
-
-    Raises:
-        RuntimeError: There is no such driver, or it doesn't work.
     """
     if driver is not None:
         get_driver(driver)
@@ -562,9 +529,6 @@ def _options_from_env(name: str) -> dict[str, Any]:
     """What the environment says of a built-in GPU driver: visible devices, and whether it is a mock one.
 
     While drivers are in use, that is what it said when they were chosen.
-
-    Args:
-        name: Name of the driver.
 
     Returns:
         ``visible_devices`` (a list of int, left out for "all"), ``mock`` and ``num_devices``; {} for other drivers.

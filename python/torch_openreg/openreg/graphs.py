@@ -80,9 +80,6 @@ class OpenRegGraph(_Base):
     def register_generator_state(self, generator: torch.Generator) -> None:
         """Does nothing: every replay draws new numbers from whichever generators the captured operators use.
 
-        Args:
-            generator: A generator of the device.
-
         Raises:
             ValueError: It is of another device.
         """
