@@ -76,13 +76,18 @@ def test_an_operator_that_throws_changes_nothing() -> None:
         lambda a, b: torch.add(a, a, out=b),
         lambda a, b: torch.nn.functional.linear(a, b),
         lambda a, b: torch.logaddexp(b, a),
+        lambda a, b: torch.where(a > 0, a, b),
+        lambda a, b: a.index_select(0, b[0].long()),
+        lambda a, b: torch.dot(a[0], b[0]),
+        lambda a, b: a.addmm_(a, b),
     ],
 )
 def test_two_devices_are_an_error_before_anything_runs(call, other: str) -> None:
     a = torch.eye(3, device=DEV)
     b = torch.eye(3, device=other) * 2
-    with pytest.raises(RuntimeError, match="same device"):
+    with pytest.raises(RuntimeError, match="same device") as caught:
         call(a, b)
+    assert DEV in str(caught.value)
     assert_close(a.cpu(), torch.eye(3))
     assert_close(b.cpu(), torch.eye(3) * 2)
 
@@ -141,6 +146,7 @@ def test_views_alias_and_in_place_writes_show_through() -> None:
         t.t()[0].fill_(3)
         t.diagonal().zero_()
         t.unfold(1, 2, 2)[..., 0].add_(1)
+        t.t_().add_(1)
     assert dev[1]._is_view() and dev[1]._base is dev
     assert dev[1].untyped_storage().data_ptr() == dev.untyped_storage().data_ptr()
     assert_close(dev.cpu(), cpu)
@@ -171,8 +177,10 @@ def test_conj_and_neg_bits() -> None:
     assert_close(dev.conj().imag.cpu(), cpu.conj().imag)
     assert_close(torch.zeros(3, dtype=torch.complex64, device=DEV).copy_(dev.conj()).cpu(), cpu.conj().resolve_conj())
     assert_close(dev.conj().cpu(), cpu.conj())
+    assert_close(dev.conj().to("openreg:0").cpu(), cpu.conj())
 
 
+# acceptance 1.1: every direction, contiguous or not, with and without a change of type
 @pytest.mark.parametrize("source", ["cpu", "openreg:0", "openreg:1"])
 @pytest.mark.parametrize("target", ["cpu", "openreg:0", "openreg:1"])
 def test_copies_in_every_direction(source: str, target: str) -> None:
@@ -184,10 +192,17 @@ def test_copies_in_every_direction(source: str, target: str) -> None:
         lambda t: t[:, ::2],
         lambda t: t[1:, 1:, 1:],
         lambda t: t[:0],
+        lambda t: t[1, 2],
+        lambda t: t[1, 2, 3],
     ):
         expected = view(values)
-        assert_close(view(src).to(target).cpu(), expected)
-        assert_close(view(src).to(target, torch.int32).cpu(), expected.to(torch.int32))
+        for dtype in (torch.float64, torch.float32, torch.int32, torch.bfloat16):
+            for non_blocking in (False, True):
+                got = view(src).to(target, dtype, non_blocking=non_blocking)
+                torch.openreg.synchronize(0)
+                torch.openreg.synchronize(1)
+                assert got.device == torch.device(target)
+                assert_close(got.cpu(), expected.to(dtype))
         dst = torch.full(values.shape, -1.0, dtype=torch.float64, device=target)
         view(dst).copy_(view(src), non_blocking=True)
         torch.openreg.synchronize(0)
@@ -198,6 +213,7 @@ def test_copies_in_every_direction(source: str, target: str) -> None:
     assert_close(
         torch.zeros(2, 3, 4, device=target, dtype=torch.float64).copy_(src[0, 0]).cpu(), values[0, 0].expand(2, 3, 4)
     )
+    assert_close(src[:, :1].expand(2, 3, 4).to(target).cpu(), values[:, :1].expand(2, 3, 4))
 
 
 def _every_dtype() -> list[torch.dtype]:
@@ -241,7 +257,9 @@ def test_resize_set_and_storage() -> None:
     x.resize_(100)
     assert x.shape == (100,) and x[:4].tolist() == [0, 1, 2, 3]
     x.untyped_storage().resize_(8)
-    assert x.untyped_storage().nbytes() == 8
+    assert x.untyped_storage().nbytes() == 8 and x.untyped_storage().device == torch.device(DEV)
+    x.untyped_storage().resize_(0)
+    assert x.untyped_storage().nbytes() == 0
     y = torch.empty(0, device=DEV).set_(torch.arange(6.0, device=DEV).untyped_storage(), 1, (2, 2), (2, 1))
     assert y.tolist() == [[1, 2], [3, 4]]
     z = torch.empty(3, device=DEV).set_()
@@ -600,7 +618,8 @@ def test_an_operator_without_any_kernel_says_so() -> None:
 def test_item_and_printing() -> None:
     x = torch.tensor([1.5, 2.5], device=DEV)
     assert x[1].item() == 2.5
-    assert "device='openreg:1'" in repr(x)
+    assert repr(x) == "tensor([1.5000, 2.5000], device='openreg:1')"
+    assert "device='openreg:0'" in repr(torch.randn(2, dtype=torch.complex64, device="openreg"))
     assert bool((x > 1).all())
 
 
