@@ -11,7 +11,7 @@
 #                   vendors' headers, rooms, formatting, ruff, mypy
 #   make format     formats all C, C++ and Python
 #   make bench      times openreg against its references
-#   make docs       the documentation as a site, build-site/html; a broken link is an error, and a browser looks at it
+#   make docs       the documentation as a site, build-site/html; a broken link is an error
 #   make acceptance prints which rows of tests/acceptance.md have a passing test
 #   make demo-distributed  trains sharded in four processes of two agents, kills one, and goes on in two
 #   make check-opencl  openreg-check on examples/opencl_driver, all three levels; CHECK_SECONDS=2 CHECK_ONLY=kernel
@@ -344,7 +344,7 @@ check-torch:
 	tools/setup .venv $(PYTHON)
 	.venv/bin/python tools/check_torch.py $(TORCH) --jobs $(JOBS)
 
-# Python 3.11 or later. The front page is rendered where a browser is installed (Debian: chromium).
+# Python 3.11 or later.
 $(DOCS): requirements-docs.txt $(PACKAGES)
 	$(PIP) install --quiet -r requirements-docs.txt && touch $@
 
