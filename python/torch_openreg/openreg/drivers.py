@@ -13,7 +13,6 @@ A parameter ``name`` is that of a driver, or an alias.
 from __future__ import annotations
 
 import logging
-import threading
 from collections.abc import Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
@@ -22,7 +21,7 @@ from typing import Any
 import torch
 from _torch_openreg_device_name import device_name
 
-from torch_openreg import _C, _after_fork
+from torch_openreg import _C
 from torch_openreg._discovery import process, registrations, search
 from torch_openreg._discovery.options import options_as_text
 from torch_openreg.openreg import _lazy
@@ -207,38 +206,12 @@ def _device_info(driver: Driver, index: int) -> DeviceInfo:
     )
 
 
-class _Opened:
-    """The drivers that drivers() has opened, as long as nothing has changed."""
-
-    def __init__(self) -> None:
-        self.lock = threading.Lock()
-        self.basis = (-1, -1)
-        self.mapping: Mapping[str, Driver] | None = None
-
-    def get(self) -> Mapping[str, Driver] | None:
-        basis = _basis_of(_C._selection())
-        with self.lock:
-            return self.mapping if self.basis == basis else None
-
-    def keep(self, mapping: Mapping[str, Driver], basis: tuple[int, int]) -> Mapping[str, Driver]:
-        """Returns what another thread has kept meanwhile, if it is the same: one object serves all."""
-        with self.lock:
-            if self.mapping is None or self.mapping != mapping or self.basis != basis:
-                self.mapping, self.basis = mapping, basis
-            return self.mapping
-
-
 def _basis_of(selection: dict[str, Any]) -> tuple[int, int]:
     """What differs once the drivers must be looked at again."""
     return selection["generation"], selection["requests"]
 
 
-_opened = _Opened()
-
-
-@_after_fork.in_child
-def _remake_lock() -> None:
-    _opened.lock = threading.Lock()
+_opened: dict[tuple[int, int], Mapping[str, Driver]] = {}  # what drivers() has found, by the basis of that
 
 
 def drivers() -> Mapping[str, Driver]:
@@ -254,7 +227,7 @@ def drivers() -> Mapping[str, Driver]:
         RuntimeError: A driver failed that somebody has asked for or installed, or none works. Nothing stays open that
             was not before; the next call tries again.
     """
-    mapping = _opened.get() if _C._is_initialized() else None
+    mapping = _opened.get(_basis_of(_C._selection())) if _C._is_initialized() else None
     if mapping is not None:
         return mapping
     _lazy._prepare()
@@ -265,7 +238,11 @@ def drivers() -> Mapping[str, Driver]:
     if selection["chosen_by"] in ("call", "environment"):
         records = [record for record in records if record["is_active"]]
     records.sort(key=lambda record: (not record["is_active"], record["first_device"]))
-    return _opened.keep(MappingProxyType({record["name"]: _view(record) for record in records}), _basis_of(selection))
+    basis = _basis_of(selection)
+    for old in set(_opened) - {basis}:
+        _opened.pop(old, None)
+    # What another thread has found meanwhile serves both.
+    return _opened.setdefault(basis, MappingProxyType({record["name"]: _view(record) for record in records}))
 
 
 def get_driver(driver: str | Driver | None = None) -> Driver:
