@@ -11,7 +11,7 @@
 #                   vendors' headers, rooms, formatting, ruff, mypy
 #   make format     formats all C, C++ and Python
 #   make bench      times openreg against its references
-#   make docs       the documentation as a site, build-site/html; a broken link is an error, and a browser looks at it
+#   make docs       the documentation as a site, build-site/html; a broken link is an error
 #   make acceptance prints which rows of tests/acceptance.md have a passing test
 #   make demo-distributed  trains sharded in four processes of two agents, kills one, and goes on in two
 #   make check-opencl  openreg-check on examples/opencl_driver, all three levels; CHECK_SECONDS=2 CHECK_ONLY=kernel
@@ -33,7 +33,7 @@
 #   make check-mutants  each of the drivers with one defect against every check of openreg-check
 #   make coverage   line coverage of the C code, at least 90 %
 #   make mutate     plants defects in a copy of the runtime and lists those that no test finds;
-#                   MUTATE="--sample 200 runtime/src/memory", MUTATE="--python", MUTATE="--kinds lock --sanitize thread"
+#                   MUTATE="--sample 200 runtime/src/memory", MUTATE="--kinds lock --sanitize thread"
 #   make client-suites  other libraries' own tests for several GPUs, on simulated ones, and libraries that are large
 #   make distributed-suite  PyTorch's own tests of torch.distributed, in two and three ranks; a failure that the list of known
 #                   ones lacks, or a known one that passes, is an error; SUITE="--ways nccl --ranks 2 test_ddp_uneven_inputs"
@@ -231,17 +231,22 @@ format: $(PACKAGES)
 	$(C_FILES) | xargs clang-format -i
 	ruff format .
 
-# Each internal header must compile alone. Those of the shim and of csrc take minutes: in `make nightly`. The drivers for GPUs
-# are compiled with the vendors' headers that are here, and with those of CUDA 12, which are fetched.
+# Each internal header must compile alone: no source depends on the order of its includes. Those of the shim and of csrc take
+# minutes: in `make nightly`. The public headers are compiled with the tests. The drivers for GPUs are compiled with the
+# vendors' headers that are here, and with those of CUDA 12, which are fetched.
+ALONE = xargs -n 1 -P $(JOBS) $(1) -fsyntax-only -Wall -Wextra -Wshadow -Werror -Iruntime/include $(2) /dev/null -include
 lint-headers: $(PACKAGES) $(CUDA12)
-	python tools/check_headers.py --jobs $(JOBS)
+	find runtime/src runtime/drivers/sim -name '*.h' | $(call ALONE,gcc -std=c11 -D_GNU_SOURCE,-Iruntime/src -x c)
 	python tools/check_gpu_headers.py $(wildcard $(CUDA12)/nvidia/cuda_runtime/include)
 
 $(CUDA12): | $(PACKAGES)
 	$(PIP) install --quiet --no-deps --target $@ nvidia-cuda-runtime-cu12==12.0.146 nvidia-cuda-nvcc-cu12==12.0.140 || echo "lint: without the headers of CUDA 12"
 
 lint-headers-torch: $(PACKAGES)
-	python tools/check_headers.py --torch --jobs $(JOBS)
+	torch=$$(python -c 'import importlib.util as u; print(u.find_spec("torch").submodule_search_locations[0])')/include && \
+	  python=$$(python -c 'import sysconfig; print(sysconfig.get_path("include"))') && \
+	  find shim csrc -name '*.h' | $(call ALONE,g++ -std=c++20 -DAT_PER_OPERATOR_HEADERS,-I. -isystem $$torch \
+	  -isystem $$torch/torch/csrc/api/include -isystem $$python -x c++)
 
 # No room of the source tree depends on one above it.
 lint-rooms: lint-c
@@ -339,7 +344,7 @@ check-torch:
 	tools/setup .venv $(PYTHON)
 	.venv/bin/python tools/check_torch.py $(TORCH) --jobs $(JOBS)
 
-# Python 3.11 or later. The front page is rendered where a browser is installed (Debian: chromium).
+# Python 3.11 or later.
 $(DOCS): requirements-docs.txt $(PACKAGES)
 	$(PIP) install --quiet -r requirements-docs.txt && touch $@
 

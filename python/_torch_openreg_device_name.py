@@ -92,11 +92,7 @@ def declared() -> dict[str, str]:
 
 
 def is_a_vendors(name: str) -> bool:
-    """Whether a driver declares this name, so that nothing but drivers from outside may be found under it.
-
-    Args:
-        name: The name of the device.
-    """
+    """Whether a driver declares this name, so that nothing but drivers from outside may be found under it."""
     return name != DEFAULT and name in declared()
 
 

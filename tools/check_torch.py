@@ -53,11 +53,7 @@ def configure(torch: Path, build: Path) -> None:
 
 
 def commands(build: Path) -> dict[Path, list[str]]:
-    """The command that checks the syntax of each of our sources that includes torch's headers.
-
-    Args:
-        build: A configured folder of CMake.
-    """
+    """The command that checks the syntax of each of our sources that includes torch's headers."""
     found: dict[Path, list[str]] = {}
     for entry in json.loads((build / "compile_commands.json").read_text()):
         source = Path(entry["file"])

@@ -232,11 +232,7 @@ def python_environment(build: Path, **more: str) -> dict[str, str]:
 
 
 class Check:
-    """One run over all parts.
-
-    Args:
-        options: The command line.
-    """
+    """One run over all parts."""
 
     def __init__(self, options: argparse.Namespace) -> None:
         self.build: Path = options.build.resolve()

@@ -32,7 +32,7 @@ LEFT_OUT = {
     "selection/test_driver_package.py": "has environments of its own, in which nobody declares a name",
     **{
         f"tools/test_{name}.py": "is about the checkout and its tools, not about devices"
-        for name in ("acceptance", "check_rooms", "mutate", "package", "sdist", "source", "torch_versions", "workflows")
+        for name in ("acceptance", "check_rooms", "mutate", "package", "sdist", "source", "torch_versions")
     },
 }
 
@@ -74,12 +74,7 @@ def _replace(text: str, patterns: tuple[tuple[re.Pattern[str], str], ...], name:
 
 
 def translate(source: str, name: str) -> str:
-    """A file of Python in which the device has another name.
-
-    Args:
-        source: Its text.
-        name: The name.
-    """
+    """A file of Python in which the device has another name."""
     offsets = [0]
     for line in source.splitlines(keepends=True):
         offsets.append(offsets[-1] + len(line))
@@ -95,12 +90,7 @@ def translate(source: str, name: str) -> str:
 
 
 def translate_page(text: str, name: str) -> str:
-    """A page whose programs in Python have the new name.
-
-    Args:
-        text: Its Markdown.
-        name: The name.
-    """
+    """A page whose programs in Python have the new name."""
     return _PROGRAM.sub(lambda found: found[1] + translate(found[2], name), text)
 
 

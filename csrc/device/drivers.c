@@ -21,6 +21,14 @@ static int unpack_optional_name(PyObject* argument, const char* function, const 
   return *name == NULL ? -1 : 0;
 }
 
+static PyObject* with_name(openreg_status (*call)(const char*), const char* name) {
+  openreg_status status = OPENREG_OK;
+  Py_BEGIN_ALLOW_THREADS
+    status = call(name);
+  Py_END_ALLOW_THREADS
+  return openreg_none_or_raise(status);
+}
+
 // Runs what may change the device table.
 static PyObject* change_table(openreg_status (*change)(void)) {
   if (openreg_release_pinned_memory() != 0) {
@@ -35,12 +43,6 @@ static PyObject* change_table(openreg_status (*change)(void)) {
 
 PyObject* openreg_close_drivers(void) {
   return change_table(openreg_shutdown);
-}
-
-static PyObject* reselect(PyObject* self, PyObject* unused) {
-  (void)self;
-  (void)unused;
-  return change_table(openreg_reselect);
 }
 
 static PyObject* open_all(PyObject* self, PyObject* unused) {
@@ -75,11 +77,7 @@ static PyObject* use_drivers(PyObject* self, PyObject* argument) {
   if (unpack_optional_name(argument, "useDrivers", &names) != 0 || openreg_release_pinned_memory() != 0) {
     return NULL;
   }
-  openreg_status status = OPENREG_OK;
-  Py_BEGIN_ALLOW_THREADS
-    status = openreg_use_drivers(names);
-  Py_END_ALLOW_THREADS
-  return openreg_none_or_raise(status);
+  return with_name(openreg_use_drivers, names);
 }
 
 static PyObject* prefer_driver(PyObject* self, PyObject* argument) {
@@ -88,33 +86,13 @@ static PyObject* prefer_driver(PyObject* self, PyObject* argument) {
   if (unpack_optional_name(argument, "preferDriver", &name) != 0) {
     return NULL;
   }
-  openreg_status status = OPENREG_OK;
-  Py_BEGIN_ALLOW_THREADS
-    status = openreg_prefer_driver(name);
-  Py_END_ALLOW_THREADS
-  return openreg_none_or_raise(status);
+  return with_name(openreg_prefer_driver, name);
 }
 
 static PyObject* open_driver(PyObject* self, PyObject* argument) {
   (void)self;
   const char* name = openreg_unpack_text(argument, "openDriver");
-  if (name == NULL) {
-    return NULL;
-  }
-  openreg_status status = OPENREG_OK;
-  Py_BEGIN_ALLOW_THREADS
-    status = openreg_open_driver(name);
-  Py_END_ALLOW_THREADS
-  return openreg_none_or_raise(status);
-}
-
-static PyObject* forget_failures(PyObject* self, PyObject* unused) {
-  (void)self;
-  (void)unused;
-  Py_BEGIN_ALLOW_THREADS
-    openreg_forget_failures();
-  Py_END_ALLOW_THREADS
-  Py_RETURN_NONE;
+  return name == NULL ? NULL : with_name(openreg_open_driver, name);
 }
 
 // Name and path of each item of OPENREG_DRIVER_LIBRARIES that names a JSON file.
@@ -303,7 +281,6 @@ PyMethodDef openreg_driver_methods[] = {
     {"_expand_driver", expand_name, METH_O, "The drivers that a name means."},
     {"_use_drivers", use_drivers, METH_O, "Chooses the active drivers: a list of names, or None."},
     {"_prefer_driver", prefer_driver, METH_O, "The driver to choose if it works, or None."},
-    {"_reselect", reselect, METH_NOARGS, "Chooses the active drivers again."},
     {"_select_gpu", select_gpu, METH_NOARGS, "Makes a GPU active if one works; whether one is."},
     {"_reset_gpu", reset_gpu, METH_NOARGS, "Lets a GPU be chosen again."},
     {"_driver_descriptions", list_descriptions, METH_NOARGS, "(name, path) of each JSON file that describes a driver."},
@@ -317,7 +294,6 @@ PyMethodDef openreg_driver_methods[] = {
     {"_variable", get_variable, METH_O, "The value of a variable OPENREG_*, or None."},
     {"_open_driver", open_driver, METH_O, "Opens a driver without making it active."},
     {"_open_all", open_all, METH_NOARGS, "Opens every driver."},
-    {"_forget_failures", forget_failures, METH_NOARGS, "Lets failed drivers be tried again."},
     {"_set_process", set_process, METH_VARARGS, "(index, count) of this process in a distributed program."},
     {NULL, NULL, 0, NULL},
 };

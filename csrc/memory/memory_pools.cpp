@@ -78,13 +78,6 @@ PyObject* _memoryPoolLeave(PyObject* /*self*/, PyObject* arguments) {
   END_HANDLE_TH_ERRORS
 }
 
-PyObject* _memoryPoolTrim(PyObject* /*self*/, PyObject* arguments) {
-  HANDLE_TH_ERRORS
-  const PoolArguments pool = pool_arguments(arguments);
-  return run_without_gil([&pool] { return openreg_memory_pool_trim(pool.device, pool.id); });
-  END_HANDLE_TH_ERRORS
-}
-
 struct UseSearch {
   openreg_memory_pool_id id;
   int64_t uses;
@@ -249,7 +242,6 @@ PyMethodDef openreg_memory_pool_methods[] = {
      METH_VARARGS,
      "(device, id): this thread allocates from it."},
     {"_memory_pool_leave", torch_openreg::_memoryPoolLeave, METH_VARARGS, "(device, id): no longer."},
-    {"_memory_pool_trim", torch_openreg::_memoryPoolTrim, METH_VARARGS, "(device, id): gives its cached memory back."},
     {"_memory_pool_uses",
      torch_openreg::_memoryPoolUses,
      METH_VARARGS,

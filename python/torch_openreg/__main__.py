@@ -146,9 +146,6 @@ def main(arguments: list[str] | None = None) -> int:
 
     Args:
         arguments: Command line; ``sys.argv[1:]`` if None.
-
-    Returns:
-        The exit status.
     """
     words = list(sys.argv[1:] if arguments is None else arguments)
     if words[:1] == ["check"]:

@@ -27,9 +27,6 @@ _TAKEN = ("cpu", "cuda", "gpu", "hip", "openreg", "rocm", "sim")
 def check_name(name: str) -> None:
     """Refuses what can't be the name of a driver and of its functions.
 
-    Args:
-        name: Name of the driver.
-
     Raises:
         ValueError: With the rule that it breaks.
     """
@@ -43,9 +40,6 @@ def check_name(name: str) -> None:
 
 def device_name_for(name: str) -> str:
     """The name of the PyTorch device: the driver's without digits, which PyTorch's device strings don't take.
-
-    Args:
-        name: Name of the driver.
 
     Raises:
         ValueError: PyTorch has a meaning for it.

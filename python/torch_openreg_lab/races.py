@@ -17,6 +17,8 @@ from _torch_openreg_device_name import device_name
 import torch_openreg
 from torch_openreg import _C
 
+__all__ = ["Race", "RaceError", "RaceUse", "allow_races", "clear_races", "detect_races", "races"]
+
 _NAME = device_name()
 
 _REPORT, _RAISE, _UNINITIALIZED, _STACKS = 1, 2, 4, 8

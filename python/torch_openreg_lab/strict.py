@@ -26,6 +26,7 @@ import torch
 from _torch_openreg_device_name import device_name
 
 from torch_openreg import openreg
+from torch_openreg.contrib._replacements import Replacements
 
 _SIZED_BY_DATA = ("nonzero", "masked_select", "_unique", "_unique2", "unique_dim", "unique_consecutive")
 _CONVERSIONS = ("__bool__", "__int__", "__float__", "__complex__", "__index__")
@@ -88,31 +89,14 @@ def hidden_copies_are_errors(test_file: str) -> Iterator[None]:
     Args:
         test_file: Where the test is: what that file does with results is allowed.
     """
-    with _patched_tensor() as replace:
+    replaced = Replacements()
+    try:
         for name in _CONVERSIONS:
-            replace(name, _conversion(getattr(torch.Tensor, name), name, test_file))
+            replaced.set(torch.Tensor, name, _conversion(getattr(torch.Tensor, name), name, test_file))
         for name in ("__getitem__", "__setitem__"):
-            replace(name, _indexing(getattr(torch.Tensor, name), test_file))
+            replaced.set(torch.Tensor, name, _indexing(getattr(torch.Tensor, name), test_file))
         operators = [f"aten::{name}" for name in _SIZED_BY_DATA]
         with openreg.operator_policy("forbid", mode="aliased", operators=operators):
             yield
-
-
-@contextmanager
-def _patched_tensor() -> Iterator[Callable[[str, Callable[..., Any]], None]]:
-    """Methods of torch.Tensor, replaced and given back; one that was inherited is so again."""
-    before: list[tuple[str, Any]] = []
-    missing = object()
-
-    def replace(name: str, value: Callable[..., Any]) -> None:
-        before.append((name, vars(torch.Tensor).get(name, missing)))
-        setattr(torch.Tensor, name, value)
-
-    try:
-        yield replace
     finally:
-        for name, value in reversed(before):
-            if value is missing:
-                delattr(torch.Tensor, name)
-            else:
-                setattr(torch.Tensor, name, value)
+        replaced.take_back()

@@ -3,14 +3,8 @@
 #include "shim/memory/device_allocator.h"
 
 #include <c10/core/Allocator.h>
-#include <c10/util/ThreadLocalDebugInfo.h>
 #include <openreg/allocator.h>
 
-#include <sys/wait.h>
-#include <unistd.h>
-
-#include <cstring>
-#include <memory>
 #include <numeric>
 #include <thread>
 #include <vector>
@@ -244,60 +238,6 @@ TEST_F(DeviceAllocatorTest, FreeingTwiceWarns) {
   device_allocator().raw_deallocate(block);
   ASSERT_EQ(handler.texts.size(), 1u);
   EXPECT_HAS(handler.texts[0], "could not be freed");
-}
-
-// The profiler sees every block come and go, with the totals.
-TEST_F(DeviceAllocatorTest, ReportsToTheProfiler) {
-  struct Reporter : c10::MemoryReportingInfoBase {
-    struct Row {
-      void* block;
-      int64_t size;
-      size_t total;
-      c10::Device where;
-    };
-    void reportMemoryUsage(void* block, int64_t size, size_t total, size_t, c10::Device where) override {
-      rows.push_back({block, size, total, where});
-    }
-    bool memoryProfilingEnabled() const override { return true; }
-    std::vector<Row> rows;
-  };
-  const int64_t before = allocated(1);
-  const auto reporter = std::make_shared<Reporter>();
-  void* address = nullptr;
-  {
-    const c10::DebugInfoGuard profile(c10::DebugInfoKind::PROFILER_STATE, reporter);
-    const c10::DataPtr block = device_allocator().allocate_on(1, 1000);
-    address = block.get();
-  }
-  ASSERT_EQ(reporter->rows.size(), 2u);
-  EXPECT_EQ(reporter->rows[0].block, address);
-  EXPECT_EQ(reporter->rows[0].size, 1000);
-  EXPECT_EQ(reporter->rows[0].total, static_cast<size_t>(before + 1024));
-  EXPECT_EQ(reporter->rows[0].where, device(1));
-  EXPECT_EQ(reporter->rows[1].block, address);
-  EXPECT_EQ(reporter->rows[1].size, -1000);
-  EXPECT_EQ(reporter->rows[1].total, static_cast<size_t>(before));
-}
-
-// In a forked child the parent's blocks are dropped in silence, and a new one is a clear error.
-TEST_F(DeviceAllocatorTest, AForkedChildDropsBlocksAndRefusesNewOnes) {
-  c10::DataPtr block = device_allocator().allocate(1000);
-  const pid_t child = fork();
-  ASSERT_GE(child, 0);
-  if (child == 0) {
-    alarm(20);  // a hang ends the child with a signal
-    block.clear();
-    int code = 1;
-    try {
-      device_allocator().allocate(16);
-    } catch (const c10::Error& error) {
-      code = std::strstr(error.what_without_backtrace(), "OPENREG_E_FORKED") != nullptr ? 0 : 2;
-    }
-    _exit(code);
-  }
-  int status = -1;
-  ASSERT_EQ(waitpid(child, &status, 0), child);
-  EXPECT_TRUE(WIFEXITED(status) && WEXITSTATUS(status) == 0) << status;
 }
 
 }  // namespace

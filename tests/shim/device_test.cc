@@ -6,14 +6,9 @@
 #include <ATen/ops/ones.h>
 #include <openreg/openreg.h>
 
-#include <atomic>
-#include <thread>
-#include <vector>
-
 #include "shim/base/status.h"
 #include "shim/device/host_address.h"
 #include "shim/memory/device_allocator.h"
-#include "shim/registration/hooks.h"
 #include "tests/shim/support.h"
 
 namespace {
@@ -43,20 +38,6 @@ TEST_F(DeviceTest, AllLayersShareTheCount) {
   EXPECT_EQ(guard().deviceCount(), 2);
 }
 
-// acceptance 4.5: a new thread starts on device 0 and changes nobody else's.
-TEST_F(DeviceTest, TheCurrentDeviceBelongsToTheThread) {
-  openreg::set_device(1);
-  DeviceIndex seen = -1;
-  std::thread([&] {
-    seen = openreg::current_device();
-    openreg::set_device(1);
-    openreg::set_device(0);
-  }).join();
-  EXPECT_EQ(seen, 0);
-  EXPECT_EQ(openreg::current_device(), 1);
-  openreg::set_device(0);
-}
-
 // acceptance 4.7, 4.12, 4.15: an index out of range is refused with its number, and nothing changes.
 TEST_F(DeviceTest, AnIndexOutOfRangeIsRefused) {
   for (const int index : {2, 65, 99, 127, -1, -2, -56}) {
@@ -67,49 +48,6 @@ TEST_F(DeviceTest, AnIndexOutOfRangeIsRefused) {
     EXPECT_EQ(openreg::current_device(), 0);
     EXPECT_EQ(openreg::SetDevice(static_cast<DeviceIndex>(index)), OPENREG_E_INVALID);
   }
-}
-
-// acceptance 4.8: exchange is all or nothing.
-TEST_F(DeviceTest, ExchangeReturnsThePreviousDevice) {
-  EXPECT_EQ(openreg::exchange_device(1), 0);
-  EXPECT_EQ(openreg::current_device(), 1);
-  EXPECT_THROW(openreg::exchange_device(9), c10::Error);
-  EXPECT_THROW(openreg::exchange_device(-1), c10::Error);
-  EXPECT_EQ(openreg::current_device(), 1);
-  EXPECT_EQ(openreg::exchange_device(0), 1);
-}
-
-// acceptance 4.10: -1 does nothing, other wrong indices raise.
-TEST_F(DeviceTest, MaybeExchangeIgnoresMinusOneOnly) {
-  openreg::set_device(1);
-  EXPECT_EQ(openreg::maybe_exchange_device(-1), -1);
-  EXPECT_EQ(openreg::current_device(), 1);
-  EXPECT_EQ(openreg::maybe_exchange_device(0), 1);
-  EXPECT_EQ(openreg::current_device(), 0);
-  EXPECT_THROW(openreg::maybe_exchange_device(2), c10::Error);
-  EXPECT_THROW(openreg::maybe_exchange_device(-2), c10::Error);
-  EXPECT_EQ(openreg::current_device(), 0);
-}
-
-// acceptance 4.9: threads that switch all the time never see another thread's device.
-TEST_F(DeviceTest, ThreadsSwitchIndependently) {
-  std::atomic<int> wrong{0};
-  std::vector<std::thread> threads;
-  for (int t = 0; t < 4; ++t) {
-    threads.emplace_back([&wrong, t] {
-      for (int i = 0; i < 1000; ++i) {
-        const auto mine = static_cast<DeviceIndex>((t + i) % 2);
-        const c10::DeviceGuard on(device(mine));
-        wrong += openreg::current_device() != mine;
-        std::this_thread::yield();
-        wrong += openreg::current_device() != mine;
-      }
-    });
-  }
-  for (auto& thread : threads) {
-    thread.join();
-  }
-  EXPECT_EQ(wrong, 0);
 }
 
 // acceptance 4.12: "openreg:200" reaches C++ as -56; no allocation happens, on no device.
@@ -132,21 +70,6 @@ TEST_F(DeviceTest, NarrowingRefusesWhatDoesNotFit) {
     EXPECT_HAS(error_of([&] { openreg::narrow_device_index(index); }),
                "The device index is out of range. It must be in [0, 2), but got " + std::to_string(index) + ".");
   }
-}
-
-// acceptance 4.2: making a stream, an event, a generator or a block for device 1 leaves device 0 current.
-TEST_F(DeviceTest, CreatingThingsElsewhereLeavesTheCurrentDevice) {
-  const c10::Stream stream = guard().getNewStream(device(1), 0);
-  EXPECT_EQ(openreg::current_device(), 0);
-  void* event = nullptr;
-  guard().record(&event, stream, -1, c10::EventFlag::PYTORCH_DEFAULT);
-  EXPECT_EQ(openreg::current_device(), 0);
-  guard().destroyEvent(event, 1);
-  EXPECT_EQ(openreg::current_device(), 0);
-  EXPECT_EQ(at::detail::getPrivateUse1Hooks().getNewGenerator(1).device(), device(1));
-  EXPECT_EQ(openreg::current_device(), 0);
-  EXPECT_EQ(openreg::device_allocator().allocate_on(1, 64).device(), device(1));
-  EXPECT_EQ(openreg::current_device(), 0);
 }
 
 // For an extension's CPU kernel: the host's address of a tensor's first element, after the work of its stream. What isn't

@@ -19,14 +19,7 @@ _NAME = device_name()
 def openreg(
     model: Any, example_inputs: Any, *, mode: str | None = None, options: Mapping[str, Any] | None = None
 ) -> Any:
-    """Compiles as backend="inductor" does, which serves openreg devices too, but on the GPU for a device that is one.
-
-    Args:
-        model: The graph.
-        example_inputs: Inputs of it.
-        mode: As for "inductor".
-        options: As for "inductor".
-    """
+    """Compiles as backend="inductor" does, which serves openreg too; for a device that is a GPU on that GPU."""
     from torch._inductor import list_mode_options
 
     from torch_openreg._compile.gpu import compile_on_gpu, gpu_in

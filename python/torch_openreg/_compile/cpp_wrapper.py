@@ -67,22 +67,11 @@ class OpenRegCppWrapper(FlushesBeforeWaits, CppWrapperCpu):
         parent_wrapper: Any,
         partition_signatures: Any = None,
     ) -> OpenRegCppWrapper:
-        """Returns the generator of a graph's code.
-
-        Args:
-            is_subgraph: As in CppWrapperCpu.create().
-            subgraph_name: As in CppWrapperCpu.create().
-            parent_wrapper: As in CppWrapperCpu.create().
-            partition_signatures: As in CppWrapperCpu.create().
-        """
+        """Returns the generator of a graph's code."""
         return OpenRegCppWrapper()
 
     def add_device_include(self, device: str) -> None:
-        """Writes the includes of the CPU.
-
-        Args:
-            device: A device of the graph.
-        """
+        """Writes the includes of the CPU."""
         super().add_device_include("cpu")
 
     @staticmethod
@@ -96,19 +85,11 @@ class OpenRegCppWrapper(FlushesBeforeWaits, CppWrapperCpu):
         return str(CppWrapperCpu.get_c_shim_func_name(kernel, "cpu" if device == _NAME else device))
 
     def codegen_device(self, device: torch.device) -> str:
-        """Returns code that names a device, as two arguments.
-
-        Args:
-            device: The device.
-        """
+        """Returns code that names a device, as two arguments."""
         return str(super().codegen_device(_CPU if device.type == _NAME else device))
 
     def codegen_cuda_stream_enter(self, stream_idx: int) -> Any:
-        """Refuses the change to another stream.
-
-        Args:
-            stream_idx: Index of the stream.
-        """
+        """Refuses the change to another stream."""
         raise NotImplementedError(
             f"torch.compile: a function that runs operators on another stream (with torch.{_NAME}.stream(...)) can't "
             "be compiled to C++. Turn torch._inductor.config.cpp_wrapper off for it."
@@ -126,11 +107,7 @@ class OpenRegCppWrapper(FlushesBeforeWaits, CppWrapperCpu):
         return code
 
     def generate_end(self, result: Any) -> None:
-        """Writes what follows the graph: Python code that loads it here, or the metadata for a package's runner.
-
-        Args:
-            result: The code so far.
-        """
+        """Writes what follows the graph: Python code that loads it here, or the metadata for a package's runner."""
         writes = bool(V.graph.mutated_inputs)
         indices = tuple(map(_index, V.graph.graph_outputs))
         if V.graph.aot_mode:

@@ -38,11 +38,7 @@ class OpenRegInterface(DeviceInterface):
 
         @classmethod
         def set_device(cls, device: int) -> None:
-            """Notes the device that is current in a worker.
-
-            Args:
-                device: Its index.
-            """
+            """Notes the device that is current in a worker."""
             cls._device = device
 
         @classmethod
@@ -52,11 +48,7 @@ class OpenRegInterface(DeviceInterface):
 
         @staticmethod
         def get_device_properties(device: torch.types.Device = None) -> Any:
-            """Returns what torch.openreg.get_device_properties() returns.
-
-            Args:
-                device: The device; the current one if None.
-            """
+            """Returns what torch.openreg.get_device_properties() returns."""
             return openreg.get_device_properties(device)
 
     current_device = staticmethod(openreg.current_device)
@@ -79,20 +71,12 @@ class OpenRegInterface(DeviceInterface):
 
     @staticmethod
     def is_bf16_supported(including_emulation: bool = False) -> bool:
-        """Whether tensors of bfloat16 can be computed with: as the CPU's kernels do.
-
-        Args:
-            including_emulation: Without meaning here.
-        """
+        """Whether tensors of bfloat16 can be computed with: as the CPU's kernels do."""
         return True
 
     @staticmethod
     def get_compute_capability(device: torch.types.Device = None) -> str:
-        """Returns the CPU's answer: its kernels are what is compiled.
-
-        Args:
-            device: Without meaning here.
-        """
+        """Returns the CPU's answer: its kernels are what is compiled."""
         return ""
 
 

@@ -79,9 +79,6 @@ def compile_on_gpu(
         device: Index of the openreg device.
         gpu: The GPU that it is.
         settings: Of Inductor's configuration, for this graph.
-
-    Returns:
-        The compiled function.
     """
 
     def inner(part: GraphModule, examples: Sequence[Any], **options: Any) -> Callable[[list[Any]], list[Any]]:

@@ -93,9 +93,6 @@ def whole_graph_openreg(
         module: Variables of the module that `graph` is in.
         constants: Names of those that it passes to its code itself. They are there at the first call, and from then on
             in the host's memory.
-
-    Returns:
-        A function like `graph`.
     """
     on_device = list(constants)
 

@@ -199,8 +199,5 @@ def reduce_overhead_device(
     Args:
         call: The function; it empties the list that it is given.
         mutated: Which inputs it writes.
-
-    Returns:
-        A function like `call`.
     """
     return _Function(call, mutated)

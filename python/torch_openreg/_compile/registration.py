@@ -34,11 +34,7 @@ class OpenRegOverrides(DeviceOpOverrides):
         return f"from torch_openreg._compile.kernels import raw_stream as {name}"
 
     def set_device(self, device_idx: int) -> str:
-        """Returns code that makes a device current.
-
-        Args:
-            device_idx: Its index.
-        """
+        """Returns code that makes a device current."""
         return f"torch.{_NAME}.set_device({device_idx})"
 
     def synchronize(self) -> str:
@@ -46,11 +42,7 @@ class OpenRegOverrides(DeviceOpOverrides):
         return f"torch.{_NAME}.synchronize()"
 
     def device_guard(self, device_idx: int) -> str:
-        """Returns code of a context manager that makes a device current.
-
-        Args:
-            device_idx: Its index.
-        """
+        """Returns code of a context manager that makes a device current."""
         return f"torch.{_NAME}.device({device_idx})"
 
     def current_stream(self) -> str:
@@ -78,12 +70,7 @@ class LazyWrapper:
 
     @staticmethod
     def create(*args: Any, **kwargs: Any) -> Any:
-        """Returns the generator of a graph's Python code.
-
-        Args:
-            *args: As in PythonWrapperCodegen.create().
-            **kwargs: As in PythonWrapperCodegen.create().
-        """
+        """Returns the generator of a graph's Python code."""
         from torch_openreg._compile.wrapper import OpenRegWrapper
 
         return OpenRegWrapper.create(*args, **kwargs)
@@ -96,12 +83,7 @@ class LazyCppWrapper:
 
     @staticmethod
     def create(*args: Any, **kwargs: Any) -> Any:
-        """Returns the generator of a graph's C++ code.
-
-        Args:
-            *args: As in CppWrapperCpu.create().
-            **kwargs: As in CppWrapperCpu.create().
-        """
+        """Returns the generator of a graph's C++ code."""
         from torch_openreg._compile.cpp_wrapper import OpenRegCppWrapper
 
         return OpenRegCppWrapper.create(*args, **kwargs)

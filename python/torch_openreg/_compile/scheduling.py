@@ -90,11 +90,7 @@ class OpenRegScheduling(CppScheduling):
             wrapper.kernel_device = before
 
     def codegen_node(self, node: Any) -> None:
-        """Adds a node, or a fused one, to the kernel that is being generated.
-
-        Args:
-            node: The node.
-        """
+        """Adds a node, or a fused one, to the kernel that is being generated."""
         self._device = node.get_device()
         with self._generating():
             super().codegen_node(node)

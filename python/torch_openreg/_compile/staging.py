@@ -155,9 +155,6 @@ def run_staged_device(
         constants: Names of variables in `module` that hold constants of the graph, as frozen weights. After the first
             run they are in the host's memory.
         module: Variables of the module that `call` is in.
-
-    Returns:
-        The outputs.
     """
     start = time.perf_counter()
     originals, to_host, to_device = list(inputs), _Copies(), _Copies()

@@ -24,11 +24,7 @@ class FlushesBeforeWaits(PythonWrapperCodegen):
     """Waits come behind the kernels before them, of which CppScheduling keeps some to write them at once."""
 
     def push_codegened_graph(self, graph: Any) -> None:
-        """Notes a graph whose code is written from now on.
-
-        Args:
-            graph: The graph.
-        """
+        """Notes a graph whose code is written from now on."""
         super().push_codegened_graph(graph)
         if graph.scheduler is not None:
             flush_before_waits(graph.scheduler)
@@ -166,11 +162,7 @@ class OpenRegWrapper(_OpenRegCode):
         return indent
 
     def generate_after_suffix(self, result: Any) -> None:
-        """Writes what must be known to run the graph on copies: inputs that it writes, devices of outputs, constants.
-
-        Args:
-            result: The code so far.
-        """
+        """Writes what a run of the graph on copies must know: inputs that it writes, devices of outputs, constants."""
         super().generate_after_suffix(result)
         graph = V.graph
         mutated = tuple(i for i, name in enumerate(graph.graph_inputs) if name in graph.mutated_inputs)

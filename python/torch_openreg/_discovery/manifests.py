@@ -35,9 +35,6 @@ def _options_in(manifest: dict[str, Any], path: Path) -> Any:
 def read(path: Path) -> tuple[Path, dict[str, Any]]:
     """Reads a file.
 
-    Args:
-        path: The file.
-
     Returns:
         Path of the library, and the options.
 

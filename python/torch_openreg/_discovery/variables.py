@@ -26,11 +26,7 @@ _NOT_OURS = ("BUILD_", "CHECK_", "CMAKE_", "TEST_", "TORCH")  # of builds, tests
 
 
 def known_variables(drivers: Iterable[str]) -> set[str]:
-    """The variables that are read, but for the options of drivers other than ``sim``.
-
-    Args:
-        drivers: Names of the drivers that are known.
-    """
+    """The variables that are read, but for the options of drivers other than ``sim``."""
     names = {*_KNOWN, *(f"SIM_{key}" for key in _OF_SIM)}
     names |= {f"{driver.upper()}_{key}" for driver in {*drivers, "sim", "cuda", "hip"} for key in _OF_ALL}
     names |= {f"{driver}_{key}" for driver in ("CUDA", "HIP") for key in _OF_GPUS}

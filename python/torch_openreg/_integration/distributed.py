@@ -75,11 +75,7 @@ def _serving(make: Callable[..., Any]) -> Callable[..., Any]:
 
 @contextlib.contextmanager
 def _advising_of_descriptors(ranks: int) -> Iterator[None]:
-    """Has an error of a group that there were no file descriptors for say the limit, and how to raise it.
-
-    Args:
-        ranks: Of the group.
-    """
+    """Has an error of a group that there were no file descriptors for say the limit, and how to raise it."""
     try:
         yield
     except RuntimeError as error:

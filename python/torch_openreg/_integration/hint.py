@@ -35,11 +35,7 @@ def _hint(word: str) -> str | None:
 
 
 def hint_for(error: BaseException | None) -> str | None:
-    """What is to be said of an error that has no hint yet, or None.
-
-    Args:
-        error: The error.
-    """
+    """What is to be said of an error that has no hint yet, or None."""
     refused = _REFUSED.search(str(error)) if isinstance(error, RuntimeError) else None
     return None if refused is None else _hint(refused[1])
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""Attributes of other libraries that are replaced while a connection to them is on."""
+"""Attributes of other libraries that are replaced for a time, and given back."""
 
 from __future__ import annotations
 
@@ -14,19 +14,46 @@ _MISSING: Any = object()
 
 
 class Replacements:
-    """What one connection has replaced, and takes back. Its wrappers ask ``is_on``: a module may keep one of them."""
+    """Attributes of classes and modules that were replaced.
 
-    def __init__(self, library: str, replace: Callable[[Replacements], None]) -> None:
+    Attributes:
+        done: Owner and name of each, in order, and what was there; _MISSING if it was inherited.
+    """
+
+    def __init__(self) -> None:
+        self.done: list[tuple[Any, str, Any]] = []
+
+    def set(self, owner: Any, name: str, value: Any) -> None:
+        """Replaces an attribute, or adds one."""
+        self.done.append((owner, name, vars(owner).get(name, _MISSING)))
+        setattr(owner, name, value)
+
+    def take_back(self) -> None:
+        """Gives back what was there, the last one first; what was inherited is so again."""
+        while self.done:
+            owner, name, before = self.done.pop()
+            if before is _MISSING:
+                delattr(owner, name)
+            else:
+                setattr(owner, name, before)
+
+
+class Connection(Replacements):
+    """A library that is made known the device. What replaces asks ``is_on``: a module may keep one of them."""
+
+    def __init__(self, library: str, replace: Callable[[Connection], None], below: Connection | None = None) -> None:
         """Replaces nothing yet.
 
         Args:
             library: Its name, for texts.
             replace: Calls set() and everywhere() for all that is to be replaced.
+            below: The connection to a library that this one needs, which goes on and off with it.
         """
+        super().__init__()
         self.is_on = False
         self._library = library
         self._replace = replace
-        self._done: list[tuple[Any, str, Any]] = []
+        self._below = below
         self._lock = threading.RLock()
 
     def set(self, owner: Any, name: str, value: Any) -> None:
@@ -40,8 +67,7 @@ class Replacements:
                 f"This version of {self._library} has no '{name}', so {device_name()} can't be made known to it. "
                 "requirements-clients.txt names the version that is tested."
             )
-        self._done.append((owner, name, vars(owner).get(name, _MISSING)))
-        setattr(owner, name, value)
+        super().set(owner, name, value)
 
     def everywhere(self, function: Callable[..., Any], value: Callable[..., Any], *packages: str) -> None:
         """Replaces a function in each imported module of these packages that has imported it."""
@@ -50,25 +76,34 @@ class Replacements:
                 for key in [key for key, found in vars(module).items() if found is function]:
                     self.set(module, key, value)
 
-    def turn_on(self) -> None:
-        """Replaces everything, or nothing where that fails; a second time changes nothing."""
+    def is_enabled(self) -> bool:
+        """Returns whether the library knows the device now."""
+        return self.is_on
+
+    def enable(self) -> None:
+        """Makes the device known to the library and to those below it. Repeating it changes nothing.
+
+        Raises:
+            AttributeError: A version of a library is another than those that are known here; nothing is changed.
+        """
         with self._lock:
-            if self.is_on:
-                return
-            self.is_on = True
+            was_on, self.is_on = self.is_on, True
             try:
-                self._replace(self)
+                if not was_on:
+                    self._replace(self)
+                if self._below is not None:
+                    self._below.enable()
             except BaseException:
-                self.turn_off()
+                self._turn_off()
                 raise
 
-    def turn_off(self) -> None:
-        """Takes everything back."""
+    def disable(self) -> None:
+        """Takes back what ``enable()`` has replaced, below the library too. What is on the device stays there."""
+        self._turn_off()
+        if self._below is not None:
+            self._below.disable()
+
+    def _turn_off(self) -> None:
         with self._lock:
             self.is_on = False
-            while self._done:
-                owner, name, before = self._done.pop()
-                if before is _MISSING:
-                    delattr(owner, name)
-                else:
-                    setattr(owner, name, before)
+            self.take_back()

@@ -27,8 +27,8 @@ from _torch_openreg_device_name import device_name
 from accelerate.utils import DistributedType
 
 import torch_openreg  # noqa: F401
-from torch_openreg.contrib import safetensors as _safetensors
-from torch_openreg.contrib._replacements import Replacements
+from torch_openreg.contrib._replacements import Connection
+from torch_openreg.contrib.safetensors import connection as _safetensors
 
 __all__ = ["disable", "enable", "is_enabled"]
 
@@ -43,7 +43,7 @@ _real_grad_scaler = accelerate.utils.modeling.get_grad_scaler
 def _default_device(self: Any) -> torch.device:
     """The device of a process that is alone: the current one of openreg where Accelerate finds none of its own."""
     device = _real_default_device.fget(self)
-    if _is_on() and device.type == "cpu" and torch.openreg.is_available():
+    if connection.is_on and device.type == "cpu" and torch.openreg.is_available():
         return torch.device(device_name(), torch.openreg.current_device())
     return device
 
@@ -57,7 +57,7 @@ def _prepare_backend(self: Any, cpu: bool = False, sagemaker_dp: bool = False, b
     """
     chosen, kind = _real_prepare_backend(self, cpu, sagemaker_dp, backend)
     rank = int(os.environ.get("LOCAL_RANK", -1))
-    if _is_on() and kind is DistributedType.NO and not cpu and rank >= 0 and torch.openreg.is_available():
+    if connection.is_on and kind is DistributedType.NO and not cpu and rank >= 0 and torch.openreg.is_available():
         if self.device is None:
             self.device = torch.device(device_name(), rank % torch.openreg.device_count())
             torch.openreg.set_device(self.device)
@@ -72,7 +72,7 @@ def _prepare_backend(self: Any, cpu: bool = False, sagemaker_dp: bool = False, b
 @functools.wraps(_real_max_memory)
 def _get_max_memory(max_memory: Any = None) -> Any:
     found = _real_max_memory(max_memory)
-    if not _is_on() or max_memory is not None or any(isinstance(device, int) for device in found):
+    if not connection.is_on or max_memory is not None or any(isinstance(device, int) for device in found):
         return found
     free = {index: torch.openreg.mem_get_info(index)[0] for index in range(torch.openreg.device_count())}
     return free | found  # devices first: they are filled in this order
@@ -106,7 +106,7 @@ def _device_of(self: Any) -> Any:
 @functools.wraps(_real_accelerator)
 def _make_accelerator(self: Any, *arguments: Any, **keywords: Any) -> None:
     outer = getattr(_making, "accelerator", None)
-    _making.accelerator = self if _is_on() else None
+    _making.accelerator = self if connection.is_on else None
     try:
         _real_accelerator(self, *arguments, **keywords)
     finally:
@@ -116,47 +116,28 @@ def _make_accelerator(self: Any, *arguments: Any, **keywords: Any) -> None:
 @functools.wraps(_real_grad_scaler)
 def _get_grad_scaler(distributed_type: Any = None, **keywords: Any) -> Any:
     device = accelerate.state.PartialState._shared_state.get("device")
-    if _is_on() and device is not None and device.type == device_name() and distributed_type != DistributedType.FSDP:
+    if (
+        connection.is_on
+        and device is not None
+        and device.type == device_name()
+        and distributed_type != DistributedType.FSDP
+    ):
         return torch.amp.GradScaler(device_name(), **keywords)
     return _real_grad_scaler(distributed_type, **keywords)
 
 
-def _replace(replacements: Replacements) -> None:
+def _replace(replaced: Connection) -> None:
     state = accelerate.state.PartialState
-    replacements.set(state, "default_device", property(_default_device))
-    replacements.set(state, "_prepare_backend", _prepare_backend)
-    replacements.everywhere(_real_max_memory, _get_max_memory, "accelerate", "transformers", "peft")
-    replacements.set(accelerate.Accelerator, "device", property(_device_of))
-    replacements.set(accelerate.Accelerator, "__init__", _make_accelerator)
-    replacements.everywhere(_real_grad_scaler, _get_grad_scaler, "accelerate", "transformers")
+    replaced.set(state, "default_device", property(_default_device))
+    replaced.set(state, "_prepare_backend", _prepare_backend)
+    replaced.everywhere(_real_max_memory, _get_max_memory, "accelerate", "transformers", "peft")
+    replaced.set(accelerate.Accelerator, "device", property(_device_of))
+    replaced.set(accelerate.Accelerator, "__init__", _make_accelerator)
+    replaced.everywhere(_real_grad_scaler, _get_grad_scaler, "accelerate", "transformers")
 
 
-_replacements = Replacements("accelerate", _replace)
-
-
-def _is_on() -> bool:
-    return _replacements.is_on
-
-
-def is_enabled() -> bool:
-    """Returns whether Accelerate knows openreg now."""
-    return _replacements.is_on
-
-
-def enable() -> None:
-    """Makes openreg known. Importing the module has done so; repeating it changes nothing.
-
-    Raises:
-        AttributeError: This version of Accelerate is another than those that are known here; nothing is changed.
-    """
-    _replacements.turn_on()
-    _safetensors.enable()
-
-
-def disable() -> None:
-    """Takes everything back that ``enable()`` has replaced, in safetensors too. What is on openreg stays there."""
-    _replacements.turn_off()
-    _safetensors.disable()
+connection = Connection("accelerate", _replace, _safetensors)
+enable, disable, is_enabled = connection.enable, connection.disable, connection.is_enabled
 
 
 if __name__ == "__main__":

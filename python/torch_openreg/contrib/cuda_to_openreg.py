@@ -32,13 +32,15 @@ import torch.utils._device
 from _torch_openreg_device_name import device_name
 
 import torch_openreg  # noqa: F401
+from torch_openreg.contrib._replacements import Replacements
 
 __all__ = ["disable", "disabled", "enable", "enabled", "is_enabled", "redirected"]
 
 _real_device = torch.device
 _MISSING: Any = object()
 _lock = threading.RLock()
-_replaced: list[tuple[Any, str, Any]] = []  # owner, name and what was there, _MISSING if it was inherited
+_replaced = Replacements()
+_builtins: list[Any] = []  # what TorchScript takes for operators of PyTorch's
 
 _TENSOR_METHODS = ("to", "type", "new_tensor", "new_empty", "new_empty_strided", "new_full", "new_ones", "new_zeros")
 _AUTOCAST = ("is_autocast_enabled", "get_autocast_dtype", "set_autocast_dtype", "_is_autocast_available")
@@ -134,8 +136,8 @@ def _replace(owner: Any, name: str, value: Any) -> None:
     operator = torch.jit._builtins._find_builtin(getattr(owner, name, None))
     if operator is not None:
         torch.jit._builtins._register_builtin(value, operator)
-    _replaced.append((owner, name, vars(owner).get(name, _MISSING)))
-    setattr(owner, name, value)
+        _builtins.append(value)
+    _replaced.set(owner, name, value)
 
 
 def _replace_by(wrap: Callable[[Any], Any], owner: Any, *names: str) -> None:
@@ -408,7 +410,7 @@ def _redirect_profiler() -> None:
 
 def is_enabled() -> bool:
     """Returns whether "cuda" means openreg now."""
-    return bool(_replaced)
+    return bool(_replaced.done)
 
 
 def enable() -> None:
@@ -443,13 +445,9 @@ def enable() -> None:
 def disable() -> None:
     """Takes everything back that ``enable()`` has replaced. Tensors stay where they are."""
     with _lock:
-        while _replaced:
-            owner, name, before = _replaced.pop()
-            torch.jit._builtins._get_builtin_table().pop(id(vars(owner).get(name)), None)
-            if before is _MISSING:
-                delattr(owner, name)
-            else:
-                setattr(owner, name, before)
+        while _builtins:
+            torch.jit._builtins._get_builtin_table().pop(id(_builtins.pop()), None)
+        _replaced.take_back()
 
 
 @contextlib.contextmanager
@@ -484,7 +482,7 @@ def redirected() -> list[str]:
             str(owner.__name__) if isinstance(owner, types.ModuleType) else f"{owner.__module__}.{owner.__qualname__}"
         )
 
-    return sorted(f"{path(owner)}.{name}" for owner, name, _ in _replaced)
+    return sorted(f"{path(owner)}.{name}" for owner, name, _ in _replaced.done)
 
 
 if __name__ == "__main__":

@@ -13,8 +13,8 @@ import peft.utils.other
 import torch
 from _torch_openreg_device_name import device_name
 
-from torch_openreg.contrib import transformers as _transformers
-from torch_openreg.contrib._replacements import Replacements
+from torch_openreg.contrib._replacements import Connection
+from torch_openreg.contrib.transformers import connection as _transformers
 
 __all__ = ["disable", "enable", "is_enabled"]
 
@@ -24,35 +24,15 @@ _real_infer_device = peft.utils.other.infer_device
 @functools.wraps(_real_infer_device)
 def _infer_device() -> str:
     device: str = _real_infer_device()
-    return device_name() if _replacements.is_on and device == "cpu" and torch.openreg.is_available() else device
+    return device_name() if connection.is_on and device == "cpu" and torch.openreg.is_available() else device
 
 
-def _replace(replacements: Replacements) -> None:
-    replacements.everywhere(_real_infer_device, _infer_device, "peft")
+def _replace(replaced: Connection) -> None:
+    replaced.everywhere(_real_infer_device, _infer_device, "peft")
 
 
-_replacements = Replacements("peft", _replace)
-
-
-def is_enabled() -> bool:
-    """Returns whether PEFT knows openreg now."""
-    return _replacements.is_on
-
-
-def enable() -> None:
-    """Makes openreg known to PEFT and the libraries below it. Importing the module has done so.
-
-    Raises:
-        AttributeError: A version of a library is another than those that are known here.
-    """
-    _transformers.enable()
-    _replacements.turn_on()
-
-
-def disable() -> None:
-    """Takes everything back that ``enable()`` has replaced, in the libraries below PEFT too."""
-    _replacements.turn_off()
-    _transformers.disable()
+connection = Connection("peft", _replace, _transformers)
+enable, disable, is_enabled = connection.enable, connection.disable, connection.is_enabled
 
 
 if __name__ == "__main__":

@@ -16,7 +16,7 @@ import safetensors.torch
 import torch
 from _torch_openreg_device_name import device_name
 
-from torch_openreg.contrib._replacements import Replacements
+from torch_openreg.contrib._replacements import Connection
 
 __all__ = ["disable", "enable", "is_enabled"]
 
@@ -32,7 +32,7 @@ def _translate(device: Any) -> Any:
     redirection = sys.modules.get("torch_openreg.contrib.cuda_to_openreg")
     if redirection is not None and redirection.is_enabled() and name.partition(":")[0] == "cuda":
         name = device_name() + name[4:]
-    if not _replacements.is_on or name.partition(":")[0] not in _NAMES:
+    if not connection.is_on or name.partition(":")[0] not in _NAMES:
         return device
     index = torch.device(name).index
     return torch.openreg.current_device() if index is None else index
@@ -43,26 +43,12 @@ def _safe_open(filename: Any, framework: str, device: Any = "cpu", **keywords: A
     return _real_safe_open(filename, framework, device=_translate(device), **keywords)
 
 
-def _replace(replacements: Replacements) -> None:
-    replacements.everywhere(_real_safe_open, _safe_open, *_USERS)
+def _replace(replaced: Connection) -> None:
+    replaced.everywhere(_real_safe_open, _safe_open, *_USERS)
 
 
-_replacements = Replacements("safetensors", _replace)
-
-
-def is_enabled() -> bool:
-    """Returns whether safetensors knows openreg's names now."""
-    return _replacements.is_on
-
-
-def enable() -> None:
-    """Makes openreg's names known to safetensors. Importing the module has done so."""
-    _replacements.turn_on()
-
-
-def disable() -> None:
-    """Takes everything back that ``enable()`` has replaced."""
-    _replacements.turn_off()
+connection = Connection("safetensors", _replace)
+enable, disable, is_enabled = connection.enable, connection.disable, connection.is_enabled
 
 
 if __name__ == "__main__":

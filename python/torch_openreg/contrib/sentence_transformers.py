@@ -14,8 +14,8 @@ import sentence_transformers.util
 import torch
 from _torch_openreg_device_name import device_name
 
-from torch_openreg.contrib import transformers as _transformers
-from torch_openreg.contrib._replacements import Replacements
+from torch_openreg.contrib._replacements import Connection
+from torch_openreg.contrib.transformers import connection as _transformers
 
 __all__ = ["disable", "enable", "is_enabled"]
 
@@ -25,37 +25,17 @@ _real_device_name = sentence_transformers.util.get_device_name
 @functools.wraps(_real_device_name)
 def _get_device_name() -> str:
     device: str = _real_device_name()
-    if not _replacements.is_on or device != "cpu" or not torch.openreg.is_available():
+    if not connection.is_on or device != "cpu" or not torch.openreg.is_available():
         return device
     return f"{device_name()}:{torch.openreg.current_device()}"
 
 
-def _replace(replacements: Replacements) -> None:
-    replacements.everywhere(_real_device_name, _get_device_name, "sentence_transformers")
+def _replace(replaced: Connection) -> None:
+    replaced.everywhere(_real_device_name, _get_device_name, "sentence_transformers")
 
 
-_replacements = Replacements("sentence_transformers", _replace)
-
-
-def is_enabled() -> bool:
-    """Returns whether Sentence Transformers knows openreg now."""
-    return _replacements.is_on
-
-
-def enable() -> None:
-    """Makes openreg known to Sentence Transformers and the libraries below it. Importing the module has done so.
-
-    Raises:
-        AttributeError: A version of a library is another than those that are known here.
-    """
-    _transformers.enable()
-    _replacements.turn_on()
-
-
-def disable() -> None:
-    """Takes everything back that ``enable()`` has replaced."""
-    _replacements.turn_off()
-    _transformers.disable()
+connection = Connection("sentence_transformers", _replace, _transformers)
+enable, disable, is_enabled = connection.enable, connection.disable, connection.is_enabled
 
 
 if __name__ == "__main__":

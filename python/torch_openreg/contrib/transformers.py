@@ -18,8 +18,8 @@ import transformers.training_args
 import transformers.utils.import_utils
 from _torch_openreg_device_name import device_name
 
-from torch_openreg.contrib import accelerate as _accelerate
-from torch_openreg.contrib._replacements import Replacements
+from torch_openreg.contrib._replacements import Connection
+from torch_openreg.contrib.accelerate import connection as _accelerate
 
 __all__ = ["disable", "enable", "is_enabled"]
 
@@ -29,7 +29,7 @@ _real_devices = vars(transformers.training_args.TrainingArguments)["_setup_devic
 
 
 def _is_on() -> bool:
-    return _replacements.is_on and torch.openreg.is_available() and not torch.cuda.is_available()
+    return connection.is_on and torch.openreg.is_available() and not torch.cuda.is_available()
 
 
 def _devices(self: Any) -> torch.device:
@@ -60,36 +60,16 @@ def _make_pipeline(self: Any, model: Any, *arguments: Any, **keywords: Any) -> N
         self.device = torch.device(device_name(), first)  # a number is the CPU for Transformers
 
 
-def _replace(replacements: Replacements) -> None:
+def _replace(replaced: Connection) -> None:
     devices = functools.cached_property(_devices)
     devices.__set_name__(transformers.training_args.TrainingArguments, "_setup_devices")
-    replacements.set(transformers.training_args.TrainingArguments, "_setup_devices", devices)
-    replacements.set(transformers.pipelines.base.Pipeline, "__init__", _make_pipeline)
-    replacements.everywhere(_real_has_bfloat16, _has_bfloat16, "transformers")
+    replaced.set(transformers.training_args.TrainingArguments, "_setup_devices", devices)
+    replaced.set(transformers.pipelines.base.Pipeline, "__init__", _make_pipeline)
+    replaced.everywhere(_real_has_bfloat16, _has_bfloat16, "transformers")
 
 
-_replacements = Replacements("transformers", _replace)
-
-
-def is_enabled() -> bool:
-    """Returns whether Transformers knows openreg now."""
-    return _replacements.is_on
-
-
-def enable() -> None:
-    """Makes openreg known to Transformers and to Accelerate. Importing the module has done so.
-
-    Raises:
-        AttributeError: A version of a library is another than those that are known here.
-    """
-    _accelerate.enable()
-    _replacements.turn_on()
-
-
-def disable() -> None:
-    """Takes everything back that ``enable()`` has replaced in Transformers and in Accelerate."""
-    _replacements.turn_off()
-    _accelerate.disable()
+connection = Connection("transformers", _replace, _accelerate)
+enable, disable, is_enabled = connection.enable, connection.disable, connection.is_enabled
 
 
 if __name__ == "__main__":

@@ -1,8 +1,7 @@
 # SPDX-License-Identifier: BSD-3-Clause
 """Names of ``torch.cuda`` that the device's module doesn't have, and why.
 
-They raise an AttributeError with the reason, so that ``hasattr()``, by which libraries ask, is False. The table of
-docs/module-completeness.md is made from here.
+They raise an AttributeError with the reason, so that ``hasattr()``, by which libraries ask, is False.
 """
 
 from __future__ import annotations

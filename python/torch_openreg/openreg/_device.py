@@ -1,5 +1,9 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""Devices: how many, which one is current, what they are."""
+"""Devices: how many, which one is current, what they are.
+
+A parameter ``device`` is an index, a string, a torch.device, or None for the thread's current device; a device that
+does not exist raises RuntimeError.
+"""
 
 from __future__ import annotations
 
@@ -11,6 +15,21 @@ from _torch_openreg_device_name import device_name
 
 from torch_openreg import _C
 from torch_openreg.openreg._utils import Device, _get_device_index, _get_valid_index
+
+__all__ = [
+    "DeviceProperties",
+    "current_device",
+    "device",
+    "device_count",
+    "device_of",
+    "driver_records",
+    "get_device_capability",
+    "get_device_name",
+    "get_device_properties",
+    "is_available",
+    "set_device",
+    "synchronize",
+]
 
 _NAME = device_name()
 
@@ -27,9 +46,6 @@ def device_count(driver: str | Driver | None = None) -> int:
 
     Args:
         driver: A driver, which is opened if need be. None: the active drivers; 0 if none works, never an error.
-
-    Raises:
-        RuntimeError: There is no such driver, or it doesn't work.
     """
     if driver is None:
         return _C._get_device_count()
@@ -105,11 +121,7 @@ class device:
 
 
 class device_of(device):
-    """Context manager: makes the device of a tensor or storage current; nothing if that is of another device type.
-
-    Args:
-        obj: A tensor or a storage.
-    """
+    """Context manager: makes the device of a tensor or storage current; nothing if that is of another device type."""
 
     __slots__ = ()
 
@@ -119,9 +131,6 @@ class device_of(device):
 
 def synchronize(device: Device = None) -> None:
     """Waits for all work of a device, on all its streams.
-
-    Args:
-        device: The device; the current one if None.
 
     Raises:
         RuntimeError: There is no such device, or work on it has failed.
@@ -163,38 +172,17 @@ class DeviceProperties:
 
 
 def get_device_properties(device: Device = None) -> DeviceProperties:
-    """Returns the properties of a device, as its driver reports them.
-
-    Args:
-        device: The device; the current one if None.
-
-    Raises:
-        RuntimeError: There is no such device.
-    """
+    """Returns the properties of a device, as its driver reports them."""
     return DeviceProperties(**_C._get_device_properties(_get_valid_index(device)))
 
 
 def get_device_name(device: Device = None) -> str:
-    """Returns the name of a device.
-
-    Args:
-        device: The device; the current one if None.
-
-    Raises:
-        RuntimeError: There is no such device.
-    """
+    """Returns the name of a device."""
     return get_device_properties(device).name
 
 
 def get_device_capability(device: Device = None) -> tuple[int, int]:
-    """Returns the compute capability of a device, or its counterpart, as (major, minor); (0, 0) if it has none.
-
-    Args:
-        device: The device; the current one if None.
-
-    Raises:
-        RuntimeError: There is no such device.
-    """
+    """Returns the compute capability of a device, or its counterpart, as (major, minor); (0, 0) if it has none."""
     properties = get_device_properties(device)
     return properties.major, properties.minor
 

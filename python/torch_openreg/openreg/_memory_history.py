@@ -102,9 +102,6 @@ def _snapshot(device: Device = None, augment_with_fx_traces: bool = False) -> di
     Returns:
         ``segments``, each with its ``blocks``; ``device_traces``, the events of each device; ``allocator_settings``.
         A stack is a list ``frames`` of ``name``, ``filename`` and ``line``, the innermost first.
-
-    Raises:
-        RuntimeError: There is no such device.
     """
     index = None if device is None else _get_valid_index(device)
     snapshot = _C._memory_snapshot(list(range(_C._get_device_count())), True)

@@ -8,6 +8,18 @@ from _torch_openreg_device_name import device_name
 from torch_openreg.openreg._device import get_device_properties
 from torch_openreg.openreg._utils import Device, _get_valid_index
 
+__all__ = [
+    "can_device_access_peer",
+    "device_memory_used",
+    "get_arch_list",
+    "get_gencode_flags",
+    "get_sync_debug_mode",
+    "has_half",
+    "has_magma",
+    "is_tf32_supported",
+    "set_sync_debug_mode",
+]
+
 _NAME = device_name()
 
 has_half = True  # torch.float16 works on every device

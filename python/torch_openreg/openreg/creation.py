@@ -16,6 +16,14 @@ from torch_openreg.openreg._device_handling import handle_device
 from torch_openreg.openreg._utils import Device
 from torch_openreg.openreg.defaults import default_device, default_dtype
 
+__all__ = [
+    "Generator",
+    "as_tensor",
+    "from_buffer",
+    "from_numpy",
+    "full",
+]
+
 if TYPE_CHECKING:
     import numpy as np
 

@@ -19,6 +19,14 @@ from torch.utils._device import DeviceContext
 from torch_openreg import _C
 from torch_openreg.openreg._utils import Device, _get_device_index, _index_of_name, _raise_out_of_range
 
+__all__ = [
+    "as_device",
+    "default_device",
+    "default_dtype",
+    "dev",
+    "set_default_device",
+]
+
 _TYPE = device_name()
 # A device of the process; one without an index is the calling thread's current device. None: the CPU.
 _process_default: torch.device | None = None

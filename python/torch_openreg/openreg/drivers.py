@@ -4,12 +4,15 @@
 A driver provides devices. Several may be open at once; the devices 0, 1, ... are those of the *active* ones,
 as a rule of one. Names are case-insensitive; ``rocm`` and ``amdgpu`` mean ``hip``, and ``gpu`` means the first of
 ``cuda`` and ``hip`` that works.
+
+A parameter ``driver`` is a name or a Driver; None is the default driver, unless a function says otherwise. A
+driver that does not exist or doesn't work raises RuntimeError.
+A parameter ``name`` is that of a driver, or an alias.
 """
 
 from __future__ import annotations
 
 import logging
-import threading
 from collections.abc import Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
@@ -18,7 +21,7 @@ from typing import Any
 import torch
 from _torch_openreg_device_name import device_name
 
-from torch_openreg import _C, _after_fork
+from torch_openreg import _C
 from torch_openreg._discovery import process, registrations, search
 from torch_openreg._discovery.options import options_as_text
 from torch_openreg.openreg import _lazy
@@ -203,38 +206,12 @@ def _device_info(driver: Driver, index: int) -> DeviceInfo:
     )
 
 
-class _Opened:
-    """The drivers that drivers() has opened, as long as nothing has changed."""
-
-    def __init__(self) -> None:
-        self.lock = threading.Lock()
-        self.basis = (-1, -1)
-        self.mapping: Mapping[str, Driver] | None = None
-
-    def get(self) -> Mapping[str, Driver] | None:
-        basis = _basis_of(_C._selection())
-        with self.lock:
-            return self.mapping if self.basis == basis else None
-
-    def keep(self, mapping: Mapping[str, Driver], basis: tuple[int, int]) -> Mapping[str, Driver]:
-        """Returns what another thread has kept meanwhile, if it is the same: one object serves all."""
-        with self.lock:
-            if self.mapping is None or self.mapping != mapping or self.basis != basis:
-                self.mapping, self.basis = mapping, basis
-            return self.mapping
-
-
 def _basis_of(selection: dict[str, Any]) -> tuple[int, int]:
     """What differs once the drivers must be looked at again."""
     return selection["generation"], selection["requests"]
 
 
-_opened = _Opened()
-
-
-@_after_fork.in_child
-def _remake_lock() -> None:
-    _opened.lock = threading.Lock()
+_opened: dict[tuple[int, int], Mapping[str, Driver]] = {}  # what drivers() has found, by the basis of that
 
 
 def drivers() -> Mapping[str, Driver]:
@@ -250,7 +227,7 @@ def drivers() -> Mapping[str, Driver]:
         RuntimeError: A driver failed that somebody has asked for or installed, or none works. Nothing stays open that
             was not before; the next call tries again.
     """
-    mapping = _opened.get() if _C._is_initialized() else None
+    mapping = _opened.get(_basis_of(_C._selection())) if _C._is_initialized() else None
     if mapping is not None:
         return mapping
     _lazy._prepare()
@@ -261,7 +238,11 @@ def drivers() -> Mapping[str, Driver]:
     if selection["chosen_by"] in ("call", "environment"):
         records = [record for record in records if record["is_active"]]
     records.sort(key=lambda record: (not record["is_active"], record["first_device"]))
-    return _opened.keep(MappingProxyType({record["name"]: _view(record) for record in records}), _basis_of(selection))
+    basis = _basis_of(selection)
+    for old in set(_opened) - {basis}:
+        _opened.pop(old, None)
+    # What another thread has found meanwhile serves both.
+    return _opened.setdefault(basis, MappingProxyType({record["name"]: _view(record) for record in records}))
 
 
 def get_driver(driver: str | Driver | None = None) -> Driver:
@@ -350,21 +331,13 @@ def expand_driver_alias(name: str) -> list[str]:
 
 
 def is_known_driver(name: str) -> bool:
-    """Returns whether a name means a driver that is known, as opposed to a typo. It need not work here.
-
-    Args:
-        name: A name, or an alias.
-    """
+    """Returns whether a name means a driver that is known, as opposed to a typo. It need not work here."""
     known = {record["name"] for record in _records()}
     return not known.isdisjoint(expand_driver_alias(name))
 
 
 def is_gpu_driver(name: str) -> bool:
-    """Returns whether a name means a driver that counts as a GPU. It need not work here.
-
-    Args:
-        name: A name, or an alias.
-    """
+    """Returns whether a name means a driver that counts as a GPU. It need not work here."""
     gpus = {record["name"] for record in _records() if record["is_gpu"]}
     return not gpus.isdisjoint(expand_driver_alias(name))
 
@@ -394,39 +367,19 @@ def canonicalize_driver(name: str) -> str:
 def driver_api_version(driver: str | Driver | None = None) -> tuple[int, int] | None:
     """Returns the version of the C interface that a driver was compiled against, as (major, minor).
 
-    Args:
-        driver: The driver; the default driver if None.
-
     Returns:
         The version, or None of a driver without a C interface.
-
-    Raises:
-        RuntimeError: There is no such driver, or it doesn't work.
     """
     return get_driver(driver).api_version
 
 
 def using_driver_c_api(driver: str | Driver | None = None) -> bool:
-    """Returns whether a driver is one in C, as opposed to one that a Python function only describes.
-
-    Args:
-        driver: The driver; the default driver if None.
-
-    Raises:
-        RuntimeError: There is no such driver, or it doesn't work.
-    """
+    """Returns whether a driver is one in C, as opposed to one that a Python function only describes."""
     return _C_API in get_driver(driver).version
 
 
 def devices(driver: str | Driver | None = None) -> list[DeviceInfo]:
-    """Returns the devices of a driver.
-
-    Args:
-        driver: The driver; the default driver if None.
-
-    Raises:
-        RuntimeError: There is no such driver, or it doesn't work.
-    """
+    """Returns the devices of a driver."""
     return get_driver(driver).devices()
 
 
@@ -435,9 +388,6 @@ def local_device_count(driver: str | Driver | None = None) -> int:
 
     Args:
         driver: A driver. None: the active drivers, as device_count().
-
-    Raises:
-        RuntimeError: There is no such driver, or it doesn't work.
     """
     return _C._get_device_count() if driver is None else get_driver(driver).device_count
 
@@ -463,9 +413,6 @@ def process_index(driver: str | Driver | None = None) -> int:
 
     Args:
         driver: A driver that works; the number is the same for all.
-
-    Raises:
-        RuntimeError: There is no such driver, or it doesn't work.
     """
     if driver is not None:
         get_driver(driver)
@@ -477,9 +424,6 @@ def process_count(driver: str | Driver | None = None) -> int:
 
     Args:
         driver: A driver that works; the number is the same for all.
-
-    Raises:
-        RuntimeError: There is no such driver, or it doesn't work.
     """
     if driver is not None:
         get_driver(driver)
@@ -562,9 +506,6 @@ def _options_from_env(name: str) -> dict[str, Any]:
     """What the environment says of a built-in GPU driver: visible devices, and whether it is a mock one.
 
     While drivers are in use, that is what it said when they were chosen.
-
-    Args:
-        name: Name of the driver.
 
     Returns:
         ``visible_devices`` (a list of int, left out for "all"), ``mock`` and ``num_devices``; {} for other drivers.

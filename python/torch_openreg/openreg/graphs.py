@@ -17,6 +17,14 @@ from torch_openreg.openreg._device import synchronize
 from torch_openreg.openreg._lazy import is_initialized
 from torch_openreg.openreg.memory import empty_cache, empty_host_cache
 
+__all__ = [
+    "OpenRegGraph",
+    "graph",
+    "graph_pool_handle",
+    "is_current_stream_capturing",
+    "make_graphed_callables",
+]
+
 _NAME = device_name()
 
 # PyTorch has the interface since 2.13.
@@ -71,9 +79,6 @@ class OpenRegGraph(_Base):
 
     def register_generator_state(self, generator: torch.Generator) -> None:
         """Does nothing: every replay draws new numbers from whichever generators the captured operators use.
-
-        Args:
-            generator: A generator of the device.
 
         Raises:
             ValueError: It is of another device.

@@ -53,6 +53,7 @@ __all__ = [
     "get_per_process_memory_fraction",
     "host_memory_stats",
     "host_memory_stats_as_nested_dict",
+    "ipc_collect",
     "list_gpu_processes",
     "max_memory_allocated",
     "max_memory_cached",
@@ -343,9 +344,6 @@ def change_current_allocator(allocator: object) -> None:
 def list_gpu_processes(device: Device = None) -> str:
     """Exists because torch.cuda has it.
 
-    Args:
-        device: The device; the current one if None.
-
     Raises:
         NotImplementedError: Always, for a device that there is: drivers don't say which processes use it.
         RuntimeError: There is no such device.
@@ -374,9 +372,6 @@ def memory_snapshot(
         device: The device; all devices if None. A tuple is a `mempool_id`, which comes first in torch.cuda.
         mempool_id: A MemPool's id: its segments alone.
         include_traces: As by torch.cuda: the result has no traces either way; _snapshot() has.
-
-    Raises:
-        RuntimeError: There is no such device.
     """
     if isinstance(device, tuple):
         device, mempool_id = None, device
@@ -422,9 +417,6 @@ def memory_summary(device: Device = None, abbreviated: bool = False) -> str:
     Args:
         device: The device; the current one if None.
         abbreviated: Leaves out the lines of the single pools.
-
-    Raises:
-        RuntimeError: There is no such device.
     """
     index = _get_valid_index(device)
     stats = memory_stats(index)

@@ -15,6 +15,8 @@ from torch.nn.utils.rnn import PackedSequence
 from torch_openreg.openreg._utils import Device
 from torch_openreg.openreg.defaults import as_device
 
+__all__ = ["mover", "to_device"]
+
 _T = TypeVar("_T")
 
 

@@ -2,6 +2,10 @@
 """Random numbers: a generator per device.
 
 A seed that is set before the devices are open is kept and used when they are: seeding opens no driver.
+
+A parameter ``device`` is an index, a string or a torch.device; None, or one without an index, is the thread's current
+device; a device that does not exist raises RuntimeError.
+A parameter ``seed`` is an int of 64 bits.
 """
 
 from __future__ import annotations
@@ -16,6 +20,19 @@ from torch import Tensor
 from torch_openreg import _C
 from torch_openreg.openreg import _lazy
 from torch_openreg.openreg._utils import Device, _get_valid_index
+
+__all__ = [
+    "default_generators",
+    "get_rng_state",
+    "get_rng_state_all",
+    "initial_seed",
+    "manual_seed",
+    "manual_seed_all",
+    "seed",
+    "seed_all",
+    "set_rng_state",
+    "set_rng_state_all",
+]
 
 _NAME = device_name()
 
@@ -45,14 +62,7 @@ def _get_generator(device: torch.device) -> torch.Generator:
 
 
 def get_rng_state(device: Device = _NAME) -> Tensor:
-    """Returns the state of a device's generator, as a tensor of bytes on the CPU.
-
-    Args:
-        device: The device; the current one if None or without an index.
-
-    Raises:
-        RuntimeError: There is no such device.
-    """
+    """Returns the state of a device's generator, as a tensor of bytes on the CPU."""
     index = _get_valid_index(device)
     _lazy._lazy_init()
     return _C._get_default_generator(index).get_state()
@@ -68,7 +78,7 @@ def set_rng_state(new_state: Tensor, device: Device = _NAME) -> None:
 
     Args:
         new_state: What get_rng_state() gave.
-        device: The device; the current one if None or without an index.
+        device: The device.
 
     Raises:
         RuntimeError: There is no such device, or it is no such state.
@@ -92,21 +102,13 @@ def set_rng_state_all(new_states: Iterable[Tensor]) -> None:
 
 
 def manual_seed(seed: int) -> None:
-    """Seeds the generator of this thread's current device.
-
-    Args:
-        seed: The seed.
-    """
+    """Seeds the generator of this thread's current device."""
     seed = int(seed)
     _lazy._lazy_call(lambda: _seed_device(_C._get_device(), seed))
 
 
 def manual_seed_all(seed: int) -> None:
-    """Seeds the generator of every device. torch.manual_seed() does it too.
-
-    Args:
-        seed: The seed.
-    """
+    """Seeds the generator of every device. torch.manual_seed() does it too."""
     seed = int(seed)
 
     def call() -> None:
@@ -117,21 +119,13 @@ def manual_seed_all(seed: int) -> None:
 
 
 def seed() -> int:
-    """Seeds the generator of this thread's current device with a random number.
-
-    Returns:
-        The seed.
-    """
+    """Seeds the generator of this thread's current device with a random number."""
     _lazy._lazy_init()
     return _C._get_default_generator(_C._get_device()).seed()
 
 
 def seed_all() -> int:
-    """Seeds the generator of every device with one random number.
-
-    Returns:
-        The seed.
-    """
+    """Seeds the generator of every device with one random number."""
     _lazy._lazy_init()
     chosen = _C._get_default_generator(0).seed()
     for index in range(1, _C._get_device_count()):

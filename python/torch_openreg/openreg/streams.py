@@ -3,6 +3,9 @@
 
 A stream is a queue of work of one device, run in order. Each thread has a current stream per device, to which its
 work goes; at first it is the default stream, which waits for no other.
+
+A parameter ``device`` is an index, a string, a torch.device, or None for the thread's current device; a device that
+does not exist raises RuntimeError.
 """
 
 from __future__ import annotations
@@ -15,6 +18,17 @@ from _torch_openreg_device_name import a_device_name, device_name
 from torch_openreg import _C
 from torch_openreg.openreg._device import device as _device_guard
 from torch_openreg.openreg._utils import Device, _get_device_index, _get_valid_index
+
+__all__ = [
+    "Event",
+    "ExternalStream",
+    "Stream",
+    "StreamContext",
+    "current_stream",
+    "default_stream",
+    "set_stream",
+    "stream",
+]
 
 _NAME = device_name()
 
@@ -47,14 +61,7 @@ class Stream(torch.Stream):
 
     @staticmethod
     def priority_range(device: Device = None) -> tuple[int, int]:
-        """Returns the least and the most urgent priority of a device's streams; both 0 if it has no priorities.
-
-        Args:
-            device: The device; the current one if None.
-
-        Raises:
-            RuntimeError: There is no such device.
-        """
+        """Returns the least and the most urgent priority of a device's streams; both 0 if it has no priorities."""
         return _C._stream_priority_range(_get_valid_index(device))
 
     @property
@@ -241,26 +248,12 @@ def _own(stream: torch.Stream) -> Stream:
 
 
 def current_stream(device: Device = None) -> Stream:
-    """Returns this thread's current stream of a device.
-
-    Args:
-        device: The device; the current one if None.
-
-    Raises:
-        RuntimeError: There is no such device.
-    """
+    """Returns this thread's current stream of a device."""
     return _own(torch._C._accelerator_getStream(_get_valid_index(device)))
 
 
 def default_stream(device: Device = None) -> Stream:
-    """Returns the default stream of a device.
-
-    Args:
-        device: The device; the current one if None.
-
-    Raises:
-        RuntimeError: There is no such device.
-    """
+    """Returns the default stream of a device."""
     index = _get_valid_index(device)
     current_stream(index)  # refuses an index that is out of range
     return Stream(stream_id=0, device_index=index, device_type=_DEVICE_TYPE)

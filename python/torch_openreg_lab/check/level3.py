@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import argparse
 import dataclasses
 import json
 import os
@@ -63,53 +64,27 @@ def all_checks() -> dict[str, Check]:
 
 def parse(words: list[str]) -> Options | None:
     """The options, or None for a command line that openreg-check alone is to judge."""
-    found = Options()
-    only: list[str] = []
-    settings: list[str] = []
-    known: list[str] = []
-    rest = iter(words)
+    parser = argparse.ArgumentParser(add_help=False, allow_abbrev=False, exit_on_error=False)
+    parser.add_argument("driver", nargs="?", default="")
+    parser.add_argument("--list", dest="is_list", action="store_true")
+    parser.add_argument("--verbose", dest="is_verbose", action="store_true")
+    parser.add_argument("--level", type=int, default=2)
+    parser.add_argument("--only", action="extend", type=lambda names: filter(None, names.split(",")), default=[])
+    parser.add_argument("--seed", type=lambda number: int(number, 0), default=1)
+    parser.add_argument("--time", dest="seconds", type=float)
+    parser.add_argument("--timeout", type=float)
+    parser.add_argument("--option", dest="settings", action="append", default=[])
+    parser.add_argument("--known", action="append", default=[])
+    for name in ("--json", "--junit", "--explain"):
+        parser.add_argument(name)
     try:
-        for word in rest:
-            if not word.startswith("--"):
-                if found.driver:
-                    return None
-                found.driver = word
-                continue
-            if word in ("--list", "--verbose"):
-                found.is_list |= word == "--list"
-                found.is_verbose |= word == "--verbose"
-                continue
-            name, sign, value = word.partition("=")
-            value = value if sign else next(rest)
-            match name:
-                case "--level":
-                    found.level = int(value)
-                case "--only":
-                    only += [each for each in value.split(",") if each]
-                case "--seed":
-                    found.seed = int(value, 0)
-                case "--time":
-                    found.seconds = float(value)
-                case "--timeout":
-                    found.timeout = float(value)
-                case "--option":
-                    settings.append(value)
-                case "--known":
-                    known.append(value)
-                case "--json":
-                    found.json = value
-                case "--junit":
-                    found.junit = value
-                case "--explain":
-                    found.explain = value
-                case _:
-                    return None
-    except (StopIteration, ValueError):
+        given, rest = parser.parse_known_args(words)
+    except argparse.ArgumentError:
         return None
-    found.only, found.settings, found.known = tuple(only), tuple(settings), tuple(known)
-    if any("=" not in each or not each.partition("=")[2] for each in known):
+    if rest or not all(known.partition("=")[2] for known in given.known):
         return None
-    return found
+    found: dict[str, Any] = {name: tuple(v) if isinstance(v, list) else v for name, v in vars(given).items()}
+    return Options(**found)
 
 
 # ---------------------------------------------------------------------------------------------------------- one check

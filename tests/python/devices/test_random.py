@@ -218,6 +218,8 @@ def test_graphsafe_state() -> None:
     assert torch.rand(4, generator=other, device="openreg").tolist() != first
     one.manual_seed(1)
     assert torch.rand(4, generator=other, device="openreg").tolist() == first
+    with pytest.raises(RuntimeError):
+        one.graphsafe_set_state(torch.Generator())
 
 
 # fork_rng() without a list of devices keeps the state of every device, and of the CPU

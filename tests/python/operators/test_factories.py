@@ -72,7 +72,7 @@ def called(name: str, device: torch.device) -> Any:
     return operator(*positional, **named)
 
 
-# acceptance 3.22
+# acceptance 3.2, 3.22
 # every factory that works on the CPU works here, and gives the same but for random numbers
 @pytest.mark.filterwarnings("ignore")
 @pytest.mark.parametrize("name", factories())

@@ -136,6 +136,8 @@ def test_modules_move_by_the_name_of_the_device() -> None:
     assert {t.device for t in (*model.parameters(), *model.buffers(), weight.grad)} == {torch.device(DEV)}
     assert torch.equal(weight.grad.cpu(), expected)
     assert model.cpu()[0].weight is weight and weight.grad.device.type == "cpu"
+    weight.data = torch.ones(2, 3, device=DEV)
+    assert weight.device == torch.device(DEV)
     assert model.to(DEV, torch.float64)[0].weight.dtype == torch.float64
     assert nn.Linear(2, 2).to_empty(device=DEV).weight.device == torch.device(DEV)
     assert nn.Linear(2, 2, device=DEV, dtype=torch.bfloat16).weight.dtype == torch.bfloat16

@@ -22,6 +22,7 @@ def run_suites(root: Path, environment: dict[str, str]) -> None:
                 str(root / "tests/python" / name)
                 for name in (
                     "operators/test_operators.py",
+                    "operators/test_factories.py",
                     "operators/test_modes.py",
                     "training/test_training.py",
                     "graphs/test_graphs.py",

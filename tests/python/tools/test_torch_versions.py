@@ -4,11 +4,13 @@
 from __future__ import annotations
 
 import re
+import shlex
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+import yaml
 
 ROOT = Path(__file__).resolve().parents[3]
 LISTED = re.search(r"OPENREG_TORCH_MINORS ([\d. ]+)\)", (ROOT / "cmake/OpenregTorch.cmake").read_text())
@@ -55,3 +57,18 @@ def test_cmake(tmp_path: Path, version: str, said: str) -> None:
     assert (done.returncode != 0) == (said == "is older than"), done.stderr
     assert said in " ".join(done.stderr.split())
     assert ("CMake" in done.stderr) == bool(said)
+
+
+# a release has a wheel for every Python that the package names, with a part for every torch that is supported
+def test_wheels_of_a_release() -> None:
+    pythons = re.findall(r"Python :: (3\.\d+)\"", (ROOT / "pyproject.toml").read_text())
+    assert len(pythons) >= 4
+    text = (ROOT / ".github/workflows/wheels.yml").read_text()
+    (options,) = (
+        dict(word.split("=", 1) for word in shlex.split(line)) for line in re.findall("make wheel (.+)", text)
+    )
+    assert sorted([options["PYTHON"].removeprefix("python"), *options["PYTHONS"].split()]) == sorted(pythons)
+    minors = [".".join(version.split(".")[:2]) for version in options["TORCH"].split()]
+    assert minors == MINORS
+    matrix = yaml.safe_load(text)["jobs"]["test"]["strategy"]["matrix"]
+    assert (matrix["python"], matrix["torch"]) == (pythons, minors)

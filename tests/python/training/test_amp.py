@@ -38,6 +38,8 @@ def test_types(dtype: torch.dtype) -> None:
         with torch.autocast("openreg", enabled=False):
             assert (x @ x).dtype == torch.float32
         assert (torch.ones(2, 2) @ torch.ones(2, 2)).dtype == torch.float32  # the CPU is not meant
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        assert (x @ x).dtype == torch.float32  # nor is this device
     assert not torch.is_autocast_enabled("openreg")
     assert (x @ x).dtype == torch.float32
 
@@ -45,6 +47,9 @@ def test_types(dtype: torch.dtype) -> None:
 def test_names() -> None:
     assert torch.amp.is_autocast_available("openreg")
     assert torch.openreg.get_amp_supported_dtype() == [torch.float16, torch.bfloat16]
+    assert torch.openreg.is_bf16_supported()
+    with pytest.warns(UserWarning, match=r"torch\.float16, torch\.bfloat16"):
+        torch.autocast("openreg", dtype=torch.float64)
     before = torch.get_autocast_dtype("openreg")
     try:
         torch.set_autocast_dtype("openreg", torch.bfloat16)
