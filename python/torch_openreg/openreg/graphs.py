@@ -15,7 +15,6 @@ from torch.utils import _pytree as pytree
 from torch_openreg.openreg import streams
 from torch_openreg.openreg._device import synchronize
 from torch_openreg.openreg._lazy import is_initialized
-from torch_openreg.openreg.memory import empty_cache, empty_host_cache
 
 __all__ = [
     "OpenRegGraph",
@@ -140,9 +139,7 @@ class graph:
         self._current = streams.stream(stream)
 
     def __enter__(self) -> None:
-        synchronize()
-        empty_cache()
-        empty_host_cache()
+        synchronize()  # cached memory that the graph may need is given back when it does
         self._current.__enter__()
         try:
             self.openreg_graph.capture_begin(self._pool, self._mode)

@@ -8,6 +8,7 @@ import functools
 import sys
 import threading
 import warnings
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -271,6 +272,28 @@ def test_graph_memory_stats_and_reset() -> None:
         x += 1
     made.replay()
     assert x[0].item() == 2
+
+
+def test_cached_memory_is_a_graphs_when_it_needs_it(python: Callable[..., Any]) -> None:
+    "A capture gives back nothing that the program has cached, unless the device is full."
+    python(
+        """
+        import torch
+        cached = torch.empty(40 << 20, dtype=torch.uint8, device="openreg")
+        del cached
+        graph = torch.openreg.OpenRegGraph()
+        with torch.openreg.graph(graph):
+            x = torch.zeros(20 << 20, dtype=torch.uint8, device="openreg")
+        assert torch.openreg.memory_reserved() == 60 << 20
+        del x
+        graph = torch.openreg.OpenRegGraph()
+        with torch.openreg.graph(graph):
+            x = torch.zeros(50 << 20, dtype=torch.uint8, device="openreg")
+        graph.replay()
+        assert x[-1].item() == 0
+        """,
+        OPENREG_SIM_MEMORY=str(64 << 20),
+    )
 
 
 def test_graph_two_successive_of_one_pool() -> None:
