@@ -87,7 +87,7 @@ suggest(const vendor *v)
     else
         openreg_log(OPENREG_LOG_WARNING,
                     "%s driver failed to initialize: %s (Set OPENREG_LOG_LEVEL=debug and rerun for more info.)",
-                    v->title, candidate->message);
+                    v->title, candidate->failure.text);
 }
 
 void

@@ -73,7 +73,7 @@ fill_locked(const openreg_candidate *candidate, openreg_driver_record *record)
     record->state = candidate->state;
     if (candidate->state != OPENREG_DRIVER_STATE_OPEN && openreg_candidates_find_locked(candidate->name) != candidate)
         record->state = OPENREG_DRIVER_STATE_SHADOWED;
-    record->code = candidate->code;
+    record->code = candidate->failure.code;
     record->priority = candidate->priority;
     record->device_count = candidate->device_count;
     record->first_device = candidate->first_device;
@@ -81,7 +81,7 @@ fill_locked(const openreg_candidate *candidate, openreg_driver_record *record)
     openreg_text_copy(record->name, sizeof record->name, candidate->name);
     openreg_text_copy(record->source, sizeof record->source, candidate->origin);
     record->path = candidate->path;
-    openreg_text_copy(record->message, sizeof record->message, candidate->message);
+    openreg_text_copy(record->message, sizeof record->message, candidate->failure.text);
     openreg_text_copy(record->version, sizeof record->version, candidate->version);
     if (candidate->has_table) {
         record->abi_minor = candidate->table.abi_minor;
