@@ -118,7 +118,7 @@ should_split(const openreg_pool *pool, uint64_t rounded, uint64_t remainder)
     if (pool->kind == OPENREG_POOL_SMALL)
         return remainder >= OPENREG_BLOCK_UNIT;
     if (__builtin_expect((openreg_features() & OPENREG_FEATURE_SPLIT_LIMIT) != 0, 0) &&
-        rounded >= openreg_cache_max_split())
+        rounded >= openreg_cache_settings()->max_split_size)
         return false;
     return remainder > OPENREG_SMALL_BLOCK_MAX;
 }
@@ -320,7 +320,7 @@ take_free(struct openreg_cache *cache, openreg_pool *pool, uint64_t rounded, uin
 static void
 note_special(struct openreg_cache *cache, openreg_block *block, unsigned features)
 {
-    if ((features & OPENREG_FEATURE_SPLIT_LIMIT) != 0 && block->size >= openreg_cache_max_split()) {
+    if ((features & OPENREG_FEATURE_SPLIT_LIMIT) != 0 && block->size >= openreg_cache_settings()->max_split_size) {
         block->oversize = 1;
         openreg_stat_count(&cache->stats.oversize_allocations, 1);
     }

@@ -405,12 +405,9 @@ openreg_status openreg_cache_shrink_segments(struct openreg_cache *cache, const 
 
 /* Sets a bit of openreg_cache_features for one more reason, or for one less. */
 void openreg_cache_feature(unsigned feature, bool on);
-/* Sizes in bytes, as of now. */
+/* As of now: another change makes others, and leaves these as they are. */
+const openreg_allocator_settings *openreg_cache_settings(void);
 uint64_t openreg_cache_round(uint64_t size); /* of a request, to its block */
-uint64_t openreg_cache_max_split(void);
-uint64_t openreg_cache_split_rounding(void);
-uint64_t openreg_cache_large_segment(void);
-bool openreg_cache_wants_growing(void);
 /* Says once in a process that this device's driver has no segments that grow. */
 void openreg_cache_warn_of_growing(const openreg_device *device);
 /* What the cache may reserve; UINT64_MAX: no limit. The lock is held. */
@@ -439,8 +436,9 @@ openreg_cache_fits(const openreg_pool *pool, uint64_t size, uint64_t rounded)
     if (__builtin_expect((openreg_features() & OPENREG_FEATURE_SPLIT_LIMIT) == 0, 1) ||
         pool->kind != OPENREG_POOL_LARGE)
         return true;
-    const uint64_t limit = openreg_cache_max_split();
-    return size < (rounded < limit ? limit : rounded + openreg_cache_split_rounding());
+    const openreg_allocator_settings *const settings = openreg_cache_settings();
+    const uint64_t limit = settings->max_split_size;
+    return size < (rounded < limit ? limit : rounded + settings->max_non_split_rounding);
 }
 
 /* The smallest block of at least `rounded` bytes in the pool's lists, still in them; NULL if there is none, or none that

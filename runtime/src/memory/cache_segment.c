@@ -16,7 +16,7 @@ segment_size_for(const openreg_pool *pool, uint64_t rounded)
     if (rounded <= OPENREG_SMALL_BLOCK_MAX)
         return OPENREG_SMALL_SEGMENT;
     if (rounded < OPENREG_LARGE_SEGMENT_BELOW && !pool->no_split)
-        rounded = openreg_cache_large_segment();
+        rounded = openreg_cache_settings()->large_segment_size;
     return (rounded + OPENREG_SEGMENT_UNIT - 1) / OPENREG_SEGMENT_UNIT * OPENREG_SEGMENT_UNIT;
 }
 
@@ -84,7 +84,7 @@ allocate_plain(openreg_device *device, openreg_segment *segment)
 static openreg_status
 allocate_segment(openreg_device *device, openreg_segment *segment)
 {
-    if (openreg_cache_wants_growing() && !segment->pool->no_split) {
+    if (openreg_cache_settings()->expandable_segments && !segment->pool->no_split) {
         const openreg_status status = openreg_cache_allocate_growing(device, segment);
         if (status != OPENREG_E_UNSUPPORTED)
             return status;
@@ -162,7 +162,8 @@ static void
 link_segment(struct openreg_cache *cache, openreg_segment *segment)
 {
     openreg_private_pool *private_pool = segment->pool->owner->private_pool;
-    if ((openreg_features() & OPENREG_FEATURE_SPLIT_LIMIT) != 0 && segment->size >= openreg_cache_max_split()) {
+    if ((openreg_features() & OPENREG_FEATURE_SPLIT_LIMIT) != 0 &&
+        segment->size >= openreg_cache_settings()->max_split_size) {
         segment->oversize = true;
         openreg_stat_count(&cache->stats.oversize_segments, 1);
     }
@@ -271,7 +272,7 @@ openreg_cache_add_segment(struct openreg_cache *cache, openreg_pool *pool, uint6
     const uint64_t size = segment_size_for(pool, rounded);
     *refused = false;
     cache->clock++;
-    if (openreg_cache_wants_growing() && !pool->no_split) {
+    if (openreg_cache_settings()->expandable_segments && !pool->no_split) {
         OPENREG_RETURN_NOT_OK(extend_segment(cache, pool, rounded, out, refused));
         if (*out != NULL)
             return OPENREG_OK;

@@ -76,7 +76,7 @@ fill_stats(struct openreg_cache *cache, openreg_memory_stats *out)
 #define OPENREG_EACH(name) out->name = single_stat(stats->name);
     OPENREG_SINGLE_STAT_MAP(OPENREG_EACH)
 #undef OPENREG_EACH
-    const uint64_t max_split = openreg_cache_max_split();
+    const uint64_t max_split = openreg_cache_settings()->max_split_size;
     out->max_split_size = max_split == UINT64_MAX ? -1 : (int64_t)max_split;
     openreg_fast_lock_release(&cache->lock);
 }
