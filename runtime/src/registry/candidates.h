@@ -99,6 +99,9 @@ void openreg_candidates_note_change(void);
 
 /* ---- With the driver lock held. ---- */
 
+/* Reads the candidate's table, or asks its factory, if that has not been done: candidate_load.c. On failure the candidate
+ * remembers why. Errors: those of loader.h, the factory's own, OPENREG_E_NO_DEVICE (it gave nothing). */
+openreg_status openreg_candidate_load(const char *call, openreg_candidate *candidate);
 /* Remembers the thread's last error, as openreg_candidate_failure() has it. */
 void openreg_candidate_fail(openreg_candidate *candidate, const char *call);
 void openreg_candidate_fail_with(openreg_candidate *candidate, openreg_status code, const char *message);

@@ -15,7 +15,6 @@
 #include "driver/attached_layers.h"
 #include "driver/driver_calls.h"
 #include "driver/visible_devices.h"
-#include "registry/candidate_load.h"
 #include "registry/discovery.h"
 #include "registry/layer_stack.h"
 #include "registry/mock.h"

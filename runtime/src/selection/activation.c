@@ -16,7 +16,6 @@
 #include "base/text.h"
 #include "device/stream.h"
 #include "memory/cache.h"
-#include "memory/fence_signal.h"
 #include "memory/host_memory.h"
 #include "registry/discovery.h"
 #include "registry/driver_lock.h"

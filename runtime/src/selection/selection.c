@@ -11,9 +11,7 @@
 #include "base/log.h"
 #include "base/parse.h"
 #include "base/text.h"
-#include "registry/candidate_load.h"
 #include "registry/discovery.h"
-#include "selection/driver_hints.h"
 #include "selection/preference.h"
 
 #define DRIVERS_VARIABLE "OPENREG_DRIVERS"
