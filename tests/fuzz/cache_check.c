@@ -78,13 +78,13 @@ static void see_block(walk* in, const openreg_segment* segment, const openreg_bl
 static void see_segment(walk* in, const openreg_segment* segment) {
   const int kind = segment->pool->kind;
   uint64_t size = 0;
-  const openreg_segment* growing = segment->pool->growing;
+  const openreg_segment* growing = LIST_FIRST(&segment->pool->growing);
   CHECK(in, segment->first != NULL && segment->first->previous == NULL && segment->first->address == segment->start,
         "segment %p does not begin with its first block", (void*)segment->start);
-  CHECK(in, segment->next == NULL || segment->next->previous == segment, "the list of segments is broken");
+  CHECK(in, *segment->all.le_prev == segment, "the list of segments is broken");
   CHECK(in, segment->room == 0 || segment->size <= segment->room, "segment %p is beyond its room",
         (void*)segment->start);
-  for (; segment->room > 0 && growing != segment; growing = growing->growing_next)
+  for (; segment->room > 0 && growing != segment; growing = LIST_NEXT(growing, growing))
     if (growing == NULL) {
       blame(in, "segment %p is not among those that grow", (void*)segment->start);
       break;
@@ -144,7 +144,7 @@ static void see_pool(walk* in, const openreg_pool* pool) {
 
 static void see_private(walk* in, const openreg_private_pool* pool) {
   int64_t segments = 0, reserved = 0;
-  for (const openreg_segment* at = pool->own_segments; at != NULL; at = at->own_next) {
+  for (const openreg_segment* at = LIST_FIRST(&pool->own_segments); at != NULL; at = LIST_NEXT(at, own)) {
     CHECK(in, at->pool->owner->private_pool == pool, "segment %p is in another private pool", (void*)at->start);
     segments++;
     reserved += (int64_t)at->size;
@@ -161,12 +161,16 @@ static void compare(walk* in, const char* name, int64_t counted, int64_t found) 
 
 static void see_cache(walk* in) {
   const openreg_cache_stats* const stats = &in->cache->stats;
-  for (const openreg_segment* at = in->cache->segments; at != NULL && !in->is_wrong; at = at->next) see_segment(in, at);
-  for (const openreg_stream_pools* at = in->cache->streams; at != NULL && !in->is_wrong; at = at->next) {
+  for (const openreg_segment* at = LIST_FIRST(&in->cache->segments); at != NULL && !in->is_wrong;
+       at = LIST_NEXT(at, all))
+    see_segment(in, at);
+  for (const openreg_stream_pools* at = LIST_FIRST(&in->cache->streams); at != NULL && !in->is_wrong;
+       at = LIST_NEXT(at, all)) {
     see_pool(in, &at->small);
     see_pool(in, &at->large);
   }
-  for (const openreg_private_pool* at = in->cache->private_pools; at != NULL && !in->is_wrong; at = at->next)
+  for (const openreg_private_pool* at = LIST_FIRST(&in->cache->private_pools); at != NULL && !in->is_wrong;
+       at = LIST_NEXT(at, all))
     see_private(in, at);
   compare(in, "free blocks outside of lists", 0, in->free);
   compare(in, "hot blocks outside of lists", 0, in->hot);

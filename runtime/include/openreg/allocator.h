@@ -39,7 +39,7 @@ static_assert(sizeof(openreg_allocator_settings) == OPENREG_ALLOCATOR_SETTINGS_S
 OPENREG_API openreg_status openreg_default_allocator_settings(openreg_allocator_settings *inout);
 
 /* Takes effect for later requests; blocks and segments that exist stay as they are.
- * Errors: OPENREG_E_INVALID (a value outside its range; the text names it). Nothing has changed then. */
+ * Errors: OPENREG_E_INVALID (a value outside its range; the text names it), OPENREG_E_NOMEM. Nothing has changed then. */
 OPENREG_API OPENREG_WARN_UNUSED openreg_status
 openreg_set_allocator_settings(const openreg_allocator_settings *settings);
 OPENREG_API openreg_status openreg_get_allocator_settings(openreg_allocator_settings *inout);

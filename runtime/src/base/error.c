@@ -197,17 +197,46 @@ openreg_error_times_set(openreg_status *code)
     return thread != NULL ? thread->driver_errors_set : 0;
 }
 
+/* A code of status.h. */
+typedef struct known_code {
+    openreg_status code;
+    const char *name, *text;
+} known_code;
+
+static const known_code known_codes[] = {
+#define OPENREG_ROW(name, number, text) {number, #name, text},
+    OPENREG_STATUS_MAP(OPENREG_ROW)
+#undef OPENREG_ROW
+};
+
+/* NULL: status.h has none of that number. */
+static const known_code *
+find_code(openreg_status code)
+{
+    for (size_t i = 0; i < sizeof known_codes / sizeof known_codes[0]; ++i)
+        if (known_codes[i].code == code)
+            return &known_codes[i];
+    return NULL;
+}
+
 int
 openreg_error_is_known(openreg_status code)
 {
-    switch (code) {
-#define OPENREG_CASE(name, number, text) case number:
-        OPENREG_STATUS_MAP(OPENREG_CASE)
-#undef OPENREG_CASE
-        return 1;
-    default:
-        return 0;
-    }
+    return find_code(code) != NULL;
+}
+
+const char *
+openreg_status_name(openreg_status code)
+{
+    const known_code *const known = find_code(code);
+    return known != NULL ? known->name : "OPENREG_E_INTERNAL";
+}
+
+const char *
+openreg_status_text(openreg_status code)
+{
+    const known_code *const known = find_code(code);
+    return known != NULL ? known->text : openreg_status_text(OPENREG_E_INTERNAL);
 }
 
 openreg_status
@@ -258,34 +287,6 @@ const openreg_host openreg_host_services = {
     .set_error = host_set_error,
     .log = host_log,
 };
-
-const char *
-openreg_status_name(openreg_status code)
-{
-    switch (code) {
-#define OPENREG_CASE(name, number, text)                                                                               \
-    case number:                                                                                                       \
-        return #name;
-        OPENREG_STATUS_MAP(OPENREG_CASE)
-#undef OPENREG_CASE
-    default:
-        return "OPENREG_E_INTERNAL";
-    }
-}
-
-const char *
-openreg_status_text(openreg_status code)
-{
-    switch (code) {
-#define OPENREG_CASE(name, number, text)                                                                               \
-    case number:                                                                                                       \
-        return text;
-        OPENREG_STATUS_MAP(OPENREG_CASE)
-#undef OPENREG_CASE
-    default:
-        return openreg_status_text(OPENREG_E_INTERNAL);
-    }
-}
 
 const char *
 openreg_version(void)

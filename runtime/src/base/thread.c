@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
-/* thread.c: life of the per-thread state (thread.h). */
+/* thread.c: life of the per-thread state, and threads (thread.h). */
+#define _GNU_SOURCE
 #include "base/thread.h"
 
-#include <pthread.h>
+#include <signal.h>
 #include <stdlib.h>
 
 OPENREG_HOT_TLS openreg_thread *openreg_thread_state;
@@ -39,4 +40,15 @@ openreg_thread_get(void)
     }
     openreg_thread_state = state;
     return state;
+}
+
+int
+openreg_thread_start(pthread_t *thread, void *(*function)(void *argument), void *argument)
+{
+    sigset_t all, before;
+    (void)sigfillset(&all);
+    (void)pthread_sigmask(SIG_SETMASK, &all, &before);
+    const int error = pthread_create(thread, NULL, function, argument);
+    (void)pthread_sigmask(SIG_SETMASK, &before, NULL);
+    return error;
 }

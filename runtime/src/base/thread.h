@@ -1,10 +1,12 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
-/* thread.h: what the runtime keeps for each thread that has failed once or has set a stream. Internal.
+/* thread.h: the runtime's own threads, and what it keeps for each thread that has failed once or has set a stream. Internal.
  *
  * Allocated on first need and freed when the thread ends. Only a pointer to it lives in static TLS, which is scarce in
  * a library that is loaded by dlopen(). */
 #ifndef OPENREG_SRC_THREAD_H
 #define OPENREG_SRC_THREAD_H
+
+#include <pthread.h>
 
 #include "base/error.h"
 
@@ -27,5 +29,8 @@ extern OPENREG_HOT_TLS openreg_thread *openreg_thread_state; /* NULL until openr
 
 /* The calling thread's state, made if needed. NULL if memory is short. */
 openreg_thread *openreg_thread_get(void);
+
+/* Starts a thread whose signals are blocked: the program's are not for it. As pthread_create(). */
+int openreg_thread_start(pthread_t *thread, void *(*function)(void *argument), void *argument);
 
 #endif

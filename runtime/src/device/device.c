@@ -47,36 +47,12 @@ is_simple(const openreg_device_table *table, int32_t index)
            __builtin_expect(!table->binds, 1);
 }
 
-static openreg_status
-reject_index(const char *call, const openreg_device_table *table, int32_t index)
-{
-    return openreg_error_set(OPENREG_E_INVALID, call,
-                             "The device index is out of range. It must be in [0, %d), but got %d.", table->count,
-                             index);
-}
-
-/* The published table and an index that was checked against it; initialises if needed. */
-static openreg_status
-check(const char *call, int32_t index, const openreg_device_table **out)
-{
-    openreg_device *device = NULL;
-    if (openreg_device_table_peek() == NULL)
-        OPENREG_RETURN_NOT_OK(openreg_device_get(call, index, &device));
-    const openreg_device_table *const table = openreg_device_table_peek();
-    if (table == NULL)
-        return openreg_error_set(OPENREG_E_BUSY, call, "the runtime is being shut down by another thread");
-    if ((uint32_t)index >= (uint32_t)table->count)
-        return reject_index(call, table, index);
-    *out = table;
-    return OPENREG_OK;
-}
-
 /* Makes an index current, and the vendor's too where a driver wants to know. `previous` may be NULL. */
 static __attribute__((noinline)) openreg_status
 set_with_care(const char *call, int32_t index, int32_t *previous)
 {
     const openreg_device_table *table = NULL;
-    OPENREG_RETURN_NOT_OK(check(call, index, &table));
+    OPENREG_RETURN_NOT_OK(openreg_device_table_get(call, index, &table));
     const int32_t before = index_in(table);
     if (table->binds && bound_in(table) != index)
         OPENREG_RETURN_NOT_OK(openreg_call_device_bind(table->devices[index], call));
@@ -128,7 +104,7 @@ openreg_maybe_exchange_device(int32_t device, int32_t *previous)
         *previous = -1;
         return OPENREG_OK;
     }
-    OPENREG_RETURN_NOT_OK(check(call, device, &table));
+    OPENREG_RETURN_NOT_OK(openreg_device_table_get(call, device, &table));
     *previous = index_in(table);
     set_index(table, device, bound_in(table));
     return OPENREG_OK;

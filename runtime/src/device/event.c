@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
-/* event.c: events (event.h, openreg.h). What a driver lacks is emulated (emulated_events.c). */
+/* event.c: events (openreg.h). What a driver lacks is emulated (emulated_events.c).
+ *
+ * A handle is not an address but a slot number and the number of its use, so that a destroyed or made-up handle is
+ * refused instead of followed. */
 #define _GNU_SOURCE
-#include "device/event.h"
-
 #include <stdbool.h>
 #include <stdlib.h>
 
@@ -126,8 +127,10 @@ reach(const char *call, openreg_event event, event_slot **out)
     return OPENREG_OK;
 }
 
-openreg_status
-openreg_event_read(const char *call, openreg_event event, openreg_device **device, openreg_backend_event *marker)
+/* One event at one moment: query, sync and wait work on such a copy, and so mean the latest record at the time of
+ * their call, whatever is recorded meanwhile. Errors: OPENREG_E_INVALID (not a live event), OPENREG_E_FORKED. */
+static openreg_status
+read_event(const char *call, openreg_event event, openreg_device **device, openreg_backend_event *marker)
 {
     event_slot *slot = NULL;
     OPENREG_RETURN_NOT_OK(reach(call, event, &slot));
@@ -224,7 +227,7 @@ openreg_event_query(openreg_event event, int32_t *done)
     openreg_backend_event marker;
     if (done == NULL)
         return openreg_error_set(OPENREG_E_INVALID, call, "done is NULL");
-    OPENREG_RETURN_NOT_OK(openreg_event_read(call, event, &device, &marker));
+    OPENREG_RETURN_NOT_OK(read_event(call, event, &device, &marker));
     OPENREG_CAPTURE(.kind = OPENREG_CAPTURED_EVENT, .call = call, .device = device->index, .event = event);
     openreg_stream_is_used(device, call, OPENREG_STREAM_DEFAULT);
     OPENREG_RETURN_NOT_OK(openreg_call_marker_query(device, call, &marker, done));
@@ -239,7 +242,7 @@ openreg_event_synchronize(openreg_event event)
     static const char call[] = "openreg_event_synchronize";
     openreg_device *device = NULL;
     openreg_backend_event marker;
-    OPENREG_RETURN_NOT_OK(openreg_event_read(call, event, &device, &marker));
+    OPENREG_RETURN_NOT_OK(read_event(call, event, &device, &marker));
     OPENREG_CAPTURE(.kind = OPENREG_CAPTURED_EVENT, .call = call, .device = device->index, .event = event);
     openreg_stream_is_used(device, call, OPENREG_STREAM_DEFAULT);
     openreg_watched_span span;
@@ -261,7 +264,7 @@ openreg_stream_wait_event(int32_t index, openreg_stream stream, openreg_event ev
     openreg_backend_event marker;
     OPENREG_RETURN_NOT_OK(openreg_device_get(call, index, &waiter));
     OPENREG_RETURN_NOT_OK(openreg_stream_resolve(waiter, call, stream, &handle));
-    OPENREG_RETURN_NOT_OK(openreg_event_read(call, event, &recorded_on, &marker));
+    OPENREG_RETURN_NOT_OK(read_event(call, event, &recorded_on, &marker));
     OPENREG_CAPTURE(.kind = OPENREG_CAPTURED_WAIT, .call = call, .device = index, .stream = stream, .event = event,
                     .has_record = marker.recorded);
     openreg_stream_is_used(openreg_device_is_lost(waiter) ? waiter : recorded_on, call,
@@ -279,7 +282,7 @@ read_timed(const char *call, const char *which, openreg_event event, openreg_dev
 {
     const char *missing = NULL;
     int32_t done = 0;
-    OPENREG_RETURN_NOT_OK(openreg_event_read(call, event, device, marker));
+    OPENREG_RETURN_NOT_OK(read_event(call, event, device, marker));
     OPENREG_CAPTURE(.kind = OPENREG_CAPTURED_EVENT, .call = call, .device = (*device)->index, .event = event);
     if ((marker->flags & OPENREG_EVENT_TIMING) == 0)
         missing = "was created without OPENREG_EVENT_TIMING";

@@ -49,9 +49,9 @@ openreg_is_initialized(void)
 }
 
 openreg_status
-openreg_device_get(const char *call, int32_t index, openreg_device **out)
+openreg_device_table_get(const char *call, int32_t index, const openreg_device_table **out)
 {
-    openreg_device_table *table = openreg_device_table_peek();
+    const openreg_device_table *table = openreg_device_table_peek();
     if (__builtin_expect(table == NULL, 0)) {
         OPENREG_RETURN_NOT_OK(initialize(call));
         table = openreg_device_table_peek();
@@ -62,6 +62,15 @@ openreg_device_get(const char *call, int32_t index, openreg_device **out)
         return openreg_error_set(OPENREG_E_INVALID, call,
                                  "The device index is out of range. It must be in [0, %d), but got %d.", table->count,
                                  index);
+    *out = table;
+    return OPENREG_OK;
+}
+
+openreg_status
+openreg_device_get(const char *call, int32_t index, openreg_device **out)
+{
+    const openreg_device_table *table = NULL;
+    OPENREG_RETURN_NOT_OK(openreg_device_table_get(call, index, &table));
     *out = table->devices[index];
     return OPENREG_OK;
 }

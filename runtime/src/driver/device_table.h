@@ -88,6 +88,8 @@ uint32_t openreg_device_table_publications(void);
 /* openreg:index for use: initialises if needed, refuses a bad fork and an index outside [0, count) with the standard
  * texts ("<call>: The device index is out of range. It must be in [0, N), but got i."). Lock-free once initialised. */
 openreg_status openreg_device_get(const char *call, int32_t index, openreg_device **out);
+/* The table that has it, likewise. */
+openreg_status openreg_device_table_get(const char *call, int32_t index, const openreg_device_table **out);
 
 /* What openreg_device_get() calls where there is no table yet: openreg_init() on behalf of `call`, of a room above.
  * Set by a constructor of activation.c. */

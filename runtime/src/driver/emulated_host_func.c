@@ -6,8 +6,6 @@
  * stream, then for the function. What it queues afterwards is behind the function, on this stream and on every one that
  * waits for an event of it. */
 #define _GNU_SOURCE
-#include <pthread.h>
-#include <signal.h>
 #include <string.h>
 
 #include "base/error.h"
@@ -32,11 +30,7 @@ static openreg_status
 run_on_thread(const char *call, host_call *wanted)
 {
     pthread_t thread;
-    sigset_t all, before;
-    (void)sigfillset(&all);
-    (void)pthread_sigmask(SIG_SETMASK, &all, &before);
-    const int error = pthread_create(&thread, NULL, run, wanted);
-    (void)pthread_sigmask(SIG_SETMASK, &before, NULL);
+    const int error = openreg_thread_start(&thread, run, wanted);
     if (error != 0)
         return openreg_error_set(OPENREG_E_NOMEM, call, "no thread for a host function: %s", strerror(error));
     (void)pthread_join(thread, NULL);

@@ -118,7 +118,7 @@ should_split(const openreg_pool *pool, uint64_t rounded, uint64_t remainder)
     if (pool->kind == OPENREG_POOL_SMALL)
         return remainder >= OPENREG_BLOCK_UNIT;
     if (__builtin_expect((openreg_features() & OPENREG_FEATURE_SPLIT_LIMIT) != 0, 0) &&
-        rounded >= openreg_cache_max_split())
+        rounded >= openreg_cache_settings()->max_split_size)
         return false;
     return remainder > OPENREG_SMALL_BLOCK_MAX;
 }
@@ -177,14 +177,8 @@ release(struct openreg_cache *cache, openreg_block *block)
             openreg_cache_is_released(pool->owner->private_pool))
             openreg_cache_note_returning(cache, block->segment);
     }
-    if (pieces > 0)
-        openreg_stat_add(cache->stats.inactive_split, pool->kind, pieces);
-    else if (pieces < 0)
-        openreg_stat_subtract(cache->stats.inactive_split, pool->kind, -pieces);
-    if (bytes > 0)
-        openreg_stat_add(cache->stats.inactive_split_bytes, pool->kind, bytes);
-    else if (bytes < 0)
-        openreg_stat_subtract(cache->stats.inactive_split_bytes, pool->kind, -bytes);
+    openreg_stat_move(cache->stats.inactive_split, pool->kind, pieces);
+    openreg_stat_move(cache->stats.inactive_split_bytes, pool->kind, bytes);
 }
 
 /* Cuts `rounded` bytes off the start of a block that is in no list, and makes the rest a free block. `rest` is unused. */
@@ -295,8 +289,7 @@ take_free(struct openreg_cache *cache, openreg_pool *pool, uint64_t rounded, uin
     if (should_split(pool, rounded, remainder)) {
         openreg_block *rest = openreg_cache_take_block(cache);
         if (rest == NULL)
-            return openreg_error_set(OPENREG_E_NOMEM, malloc_call, "out of host memory for allocator metadata of %s:%d",
-                                     openreg_device_name(), cache->device->index);
+            return openreg_cache_no_memory(malloc_call, cache->device);
         openreg_free_lists_remove(&pool->free, block);
         split(pool, block, rounded, rest);
         if (was_split) {
@@ -320,7 +313,7 @@ take_free(struct openreg_cache *cache, openreg_pool *pool, uint64_t rounded, uin
 static void
 note_special(struct openreg_cache *cache, openreg_block *block, unsigned features)
 {
-    if ((features & OPENREG_FEATURE_SPLIT_LIMIT) != 0 && block->size >= openreg_cache_max_split()) {
+    if ((features & OPENREG_FEATURE_SPLIT_LIMIT) != 0 && block->size >= openreg_cache_settings()->max_split_size) {
         block->oversize = 1;
         openreg_stat_count(&cache->stats.oversize_allocations, 1);
     }
@@ -403,7 +396,7 @@ openreg_malloc(int32_t device, size_t size, openreg_stream stream, void **out)
     openreg_fast_lock_acquire(&cache->lock);
     const unsigned features = openreg_features();
     const openreg_status status = allocate(cache, features, size, stream, out);
-    const bool returns = features != 0 && cache->returning != NULL;
+    const bool returns = features != 0 && !LIST_EMPTY(&cache->returning);
     openreg_fast_lock_release(&cache->lock);
     if (__builtin_expect((features & OPENREG_OBSERVE_USES) != 0, 0) && status == OPENREG_OK)
         openreg_observers_block(OPENREG_BLOCK_GIVEN, *out, size, OPENREG_HOST, 0);
@@ -580,7 +573,7 @@ openreg_free(void *ptr)
         discount(cache, block);
         park(cache, block);
     }
-    const bool returns = features != 0 && cache->returning != NULL;
+    const bool returns = features != 0 && !LIST_EMPTY(&cache->returning);
     openreg_fast_lock_release(&cache->lock);
     if (__builtin_expect(returns, 0))
         openreg_cache_return(cache);
@@ -607,9 +600,7 @@ record_stream(struct openreg_cache *cache, openreg_block *block, openreg_device 
     else
         use = calloc(1, sizeof *use);
     if (use == NULL)
-        return openreg_error_set(OPENREG_E_NOMEM, "openreg_record_stream",
-                                 "out of host memory for allocator metadata of %s:%d", openreg_device_name(),
-                                 cache->device->index);
+        return openreg_cache_no_memory("openreg_record_stream", cache->device);
     use->block = block;
     use->stream = pools;
     use->next = NULL;
@@ -729,13 +720,14 @@ end_steps_of_others(struct openreg_cache *cache)
     cache->asking = cache->awaiting = 0;
     cache->coming = 0;
     (void)pthread_cond_init(&cache->answer, NULL);
-    for (openreg_segment *segment = cache->segments; segment != NULL; segment = segment->next)
+    for (openreg_segment *segment = LIST_FIRST(&cache->segments); segment != NULL; segment = LIST_NEXT(segment, all))
         for (openreg_block *block = segment->first; block != NULL; block = block->next)
             if (block->state == OPENREG_BLOCK_AWAITING_FREE && block->waiting == 0)
                 block->state = OPENREG_BLOCK_ALLOCATED;
-    for (openreg_private_pool *pool = cache->private_pools; pool != NULL; pool = pool->next) {
+    for (openreg_private_pool *pool = LIST_FIRST(&cache->private_pools); pool != NULL; pool = LIST_NEXT(pool, all)) {
         pool->segments = 0;
-        for (const openreg_segment *segment = pool->own_segments; segment != NULL; segment = segment->own_next)
+        for (const openreg_segment *segment = LIST_FIRST(&pool->own_segments); segment != NULL;
+             segment = LIST_NEXT(segment, own))
             pool->segments++;
     }
 }

@@ -63,4 +63,8 @@ OPENREG_INTERNAL void openreg_cache_disown(struct openreg_segment *segment);
 openreg_status openreg_cache_trim(struct openreg_cache *cache, const char *call);
 uint64_t openreg_cache_reserved(struct openreg_cache *cache); /* bytes of its segments */
 
+/* Called once by activation.c when a device with OPENREG_CAP_FENCED becomes active: installs a SIGSEGV handler that writes one
+ * message and hands on to the handler that was there before. Does nothing if OPENREG_FENCE_SIGNAL=0. fence_signal.c. */
+void openreg_fence_signal_install(void);
+
 #endif

@@ -178,7 +178,8 @@ collect_garbage(struct openreg_cache *cache)
         openreg_segment_filter filter = {.kind = OPENREG_FILTER_UNUSED, .free_since = UINT64_MAX};
         uint64_t count = 0, sum = 0;
         openreg_cache_release_hot(cache);
-        for (const openreg_segment *segment = cache->segments; segment != NULL; segment = segment->next) {
+        for (const openreg_segment *segment = LIST_FIRST(&cache->segments); segment != NULL;
+             segment = LIST_NEXT(segment, all)) {
             if (!openreg_cache_is_given(segment, filter))
                 continue;
             count++;

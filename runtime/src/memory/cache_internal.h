@@ -14,6 +14,7 @@
 #define OPENREG_SRC_CACHE_INTERNAL_H
 
 #include <stdatomic.h>
+#include <sys/queue.h>
 
 #include <openreg/allocator.h>
 #include <openreg/schedule.h>
@@ -67,7 +68,7 @@ typedef struct openreg_pool {
     uint8_t warm_blocks[OPENREG_WARM_SIZES];
     bool is_parked; /* in the cache's list of pools that may have a hot or a warm block */
     struct openreg_pool *next_parked;
-    struct openreg_segment *growing; /* its segments that can grow, the latest first */
+    LIST_HEAD(, openreg_segment) growing; /* its segments that can grow, the latest first */
     openreg_free_lists free;
 } openreg_pool;
 
@@ -79,12 +80,12 @@ typedef struct openreg_private_pool {
     uint32_t flags;
     int64_t segments; /* those that the driver is being asked for, or is being given back, too */
     openreg_stat reserved[OPENREG_POOLS];
-    struct openreg_stream_pools *streams;         /* linked through next_in_bucket */
-    struct openreg_segment *own_segments;         /* linked through own_next */
-    bool is_released;                             /* in the cache's list `released` */
-    openreg_tree_node node;                       /* by a hash of the id, while `uses` is not 0 */
-    struct openreg_private_pool *previous, *next; /* all of the cache */
-    struct openreg_private_pool *next_released;   /* in `released` or in `ended_pools` */
+    struct openreg_stream_pools *streams;       /* linked through next_in_bucket */
+    LIST_HEAD(, openreg_segment) own_segments;  /* linked through `own` */
+    bool is_released;                           /* in the cache's list `released` */
+    openreg_tree_node node;                     /* by a hash of the id, while `uses` is not 0 */
+    LIST_ENTRY(openreg_private_pool) all;       /* of the cache */
+    struct openreg_private_pool *next_released; /* in `released` or in `ended_pools` */
 } openreg_private_pool;
 
 /* "Requests of this thread go to this pool." */
@@ -102,7 +103,7 @@ typedef struct openreg_stream_pools {
     openreg_private_pool *private_pool; /* NULL: the cache that every request uses without one */
     openreg_pool small, large;
     struct openreg_stream_use *first_waiting, *last_waiting; /* in stream order */
-    struct openreg_stream_pools *previous, *next;            /* all of the cache */
+    LIST_ENTRY(openreg_stream_pools) all;                    /* of the cache */
     struct openreg_stream_pools *next_shared;                /* all but those of private pools, which have no uses */
     struct openreg_stream_pools *next_in_bucket;
 } openreg_stream_pools;
@@ -131,11 +132,12 @@ typedef struct openreg_segment {
     uint64_t room; /* of one that grows: what `size` may become, the bytes that `index` and `range` cover; else 0 */
     uint64_t step; /* of one that grows: its memory comes and goes by multiples of it; a power of two */
     bool resizing; /* the driver is changing it: it must neither go nor be changed by another thread */
-    struct openreg_segment *previous, *next;                 /* all of the cache */
-    struct openreg_segment *own_previous, *own_next;         /* of a private pool: all of it */
-    struct openreg_segment *growing_previous, *growing_next; /* of a pool: those that can grow */
-    struct openreg_segment *returning_previous, *returning_next;
-    bool is_returning; /* in the cache's list `returning` */
+    LIST_ENTRY(openreg_segment) all;       /* of the cache */
+    LIST_ENTRY(openreg_segment) own;       /* all of a private pool */
+    LIST_ENTRY(openreg_segment) growing;   /* those of a pool that can grow */
+    LIST_ENTRY(openreg_segment) returning; /* the cache's list of that name */
+    bool is_returning;                     /* is in it */
+    struct openreg_segment *next_taken;    /* of those that are on their way to the driver */
 } openreg_segment;
 
 /* X(name): the statistics that are kept for each kind of pool, and those that there is one of. Whatever fills or resets
@@ -179,18 +181,19 @@ struct openreg_cache {
     openreg_cache_stats stats;
 
     openreg_stream_use *unused_uses;
-    openreg_segment *segments;
-    openreg_stream_pools *streams;        /* also those of private pools */
-    openreg_stream_pools *shared_streams; /* the others; they go with the cache */
+    LIST_HEAD(, openreg_segment) segments;
+    LIST_HEAD(, openreg_stream_pools) streams; /* also those of private pools */
+    openreg_stream_pools *shared_streams;      /* the others; they go with the cache */
     openreg_pool *parked; /* pools that may have a hot or a warm block: whoever wants them all looks nowhere else */
     openreg_stream_pools *buckets[OPENREG_STREAM_BUCKETS];
-    openreg_private_pool *private_pools;
+    LIST_HEAD(, openreg_private_pool) private_pools;
     openreg_tree pools_by_id;          /* those that are in use */
     openreg_private_pool *released;    /* have just lost their last use: openreg_cache_return() comes */
     openreg_private_pool *ended_pools; /* released, without a segment: to be freed */
     openreg_tree routes;           /* of threads that are in pools, or have ended in one; of a thread the latest last */
     openreg_private_pool uncached; /* for openreg_set_caching(0): not in the list, never had a use */
-    openreg_segment *returning;  /* of released pools and of `uncached`, and had no block in use when they came here */
+    /* Of released pools and of `uncached`, and had no block in use when they came here. */
+    LIST_HEAD(, openreg_segment) returning;
     uint64_t clock;              /* driver allocations tried: the unit of age */
     uint64_t coming;             /* bytes that the driver is being asked for */
     double fraction;             /* of openreg_set_memory_fraction(); negative: that of the settings */
@@ -232,6 +235,16 @@ static inline void
 openreg_stat_subtract(openreg_stat stat[OPENREG_POOLS], int pool, int64_t amount)
 {
     stat[pool].current -= amount;
+}
+
+/* Adds, or subtracts what is less than 0. */
+static inline void
+openreg_stat_move(openreg_stat stat[OPENREG_POOLS], int pool, int64_t amount)
+{
+    if (amount > 0)
+        openreg_stat_add(stat, pool, amount);
+    else
+        openreg_stat_subtract(stat, pool, -amount);
 }
 
 static inline unsigned
@@ -361,6 +374,8 @@ void openreg_cache_destroy_streams(struct openreg_cache *cache); /* for openreg_
 
 /* ---- cache_private.c; the lock is held ---- */
 
+/* Sets the error where host memory is short, and returns its code; with or without the lock. */
+openreg_status openreg_cache_no_memory(const char *call, const openreg_device *device);
 /* The pools that a request of the calling thread goes to, if OPENREG_FEATURE_ROUTES or _UNCACHED says that there may be
  * special ones. Made if needed; errors as openreg_cache_make_pools(). */
 openreg_status openreg_cache_route(struct openreg_cache *cache, openreg_stream stream, openreg_stream_pools **out);
@@ -405,12 +420,9 @@ openreg_status openreg_cache_shrink_segments(struct openreg_cache *cache, const 
 
 /* Sets a bit of openreg_cache_features for one more reason, or for one less. */
 void openreg_cache_feature(unsigned feature, bool on);
-/* Sizes in bytes, as of now. */
+/* As of now: another change makes others, and leaves these as they are. */
+const openreg_allocator_settings *openreg_cache_settings(void);
 uint64_t openreg_cache_round(uint64_t size); /* of a request, to its block */
-uint64_t openreg_cache_max_split(void);
-uint64_t openreg_cache_split_rounding(void);
-uint64_t openreg_cache_large_segment(void);
-bool openreg_cache_wants_growing(void);
 /* Says once in a process that this device's driver has no segments that grow. */
 void openreg_cache_warn_of_growing(const openreg_device *device);
 /* What the cache may reserve; UINT64_MAX: no limit. The lock is held. */
@@ -439,8 +451,9 @@ openreg_cache_fits(const openreg_pool *pool, uint64_t size, uint64_t rounded)
     if (__builtin_expect((openreg_features() & OPENREG_FEATURE_SPLIT_LIMIT) == 0, 1) ||
         pool->kind != OPENREG_POOL_LARGE)
         return true;
-    const uint64_t limit = openreg_cache_max_split();
-    return size < (rounded < limit ? limit : rounded + openreg_cache_split_rounding());
+    const openreg_allocator_settings *const settings = openreg_cache_settings();
+    const uint64_t limit = settings->max_split_size;
+    return size < (rounded < limit ? limit : rounded + settings->max_non_split_rounding);
 }
 
 /* The smallest block of at least `rounded` bytes in the pool's lists, still in them; NULL if there is none, or none that

@@ -59,8 +59,8 @@ no_such_pool(const char *call, const openreg_device *device, openreg_memory_pool
                              device->index);
 }
 
-static openreg_status
-no_memory(const char *call, const openreg_device *device)
+openreg_status
+openreg_cache_no_memory(const char *call, const openreg_device *device)
 {
     return openreg_error_set(OPENREG_E_NOMEM, call, "out of host memory for allocator metadata of %s:%d",
                              openreg_device_name(), device->index);
@@ -122,7 +122,8 @@ openreg_cache_route(struct openreg_cache *cache, openreg_stream stream, openreg_
 openreg_block *
 openreg_cache_borrow(const struct openreg_cache *cache, const openreg_pool *pool, uint64_t rounded)
 {
-    for (const openreg_private_pool *lender = cache->private_pools; lender != NULL; lender = lender->next) {
+    for (const openreg_private_pool *lender = LIST_FIRST(&cache->private_pools); lender != NULL;
+         lender = LIST_NEXT(lender, all)) {
         if ((lender->flags & (OPENREG_MEMORY_POOL_USE_ON_OOM | OPENREG_MEMORY_POOL_REPLAYED)) !=
             OPENREG_MEMORY_POOL_USE_ON_OOM)
             continue;
@@ -176,17 +177,12 @@ drop_use(struct openreg_cache *cache, openreg_private_pool *pool)
 
 /* Frees the pools by stream of a private pool that has no segment. */
 static void
-free_streams(struct openreg_cache *cache, openreg_private_pool *pool)
+free_streams(openreg_private_pool *pool)
 {
     while (pool->streams != NULL) {
         openreg_stream_pools *pools = pool->streams;
         pool->streams = pools->next_in_bucket;
-        if (pools->previous != NULL)
-            pools->previous->next = pools->next;
-        else
-            cache->streams = pools->next;
-        if (pools->next != NULL)
-            pools->next->previous = pools->previous;
+        LIST_REMOVE(pools, all);
         free(pools);
     }
 }
@@ -199,13 +195,8 @@ openreg_cache_forget_pools(struct openreg_cache *cache)
     while (cache->ended_pools != NULL) {
         openreg_private_pool *pool = cache->ended_pools;
         cache->ended_pools = pool->next_released;
-        if (pool->previous != NULL)
-            pool->previous->next = pool->next;
-        else
-            cache->private_pools = pool->next;
-        if (pool->next != NULL)
-            pool->next->previous = pool->previous;
-        free_streams(cache, pool);
+        LIST_REMOVE(pool, all);
+        free_streams(pool);
         free(pool);
         openreg_cache_feature(OPENREG_FEATURE_RETURNS, false);
     }
@@ -220,9 +211,9 @@ openreg_cache_destroy_pools(struct openreg_cache *cache)
         free(route);
         openreg_cache_feature(OPENREG_FEATURE_ROUTES, false);
     }
-    while (cache->private_pools != NULL) {
-        openreg_private_pool *pool = cache->private_pools;
-        cache->private_pools = pool->next;
+    while (!LIST_EMPTY(&cache->private_pools)) {
+        openreg_private_pool *pool = LIST_FIRST(&cache->private_pools);
+        LIST_REMOVE(pool, all);
         if (pool->uses == 0)
             openreg_cache_feature(OPENREG_FEATURE_RETURNS, false);
         free(pool); /* its pools by stream go with the others */
@@ -307,13 +298,10 @@ retain(struct openreg_cache *cache, const char *call, openreg_memory_pool_id id,
     if (pool == NULL) {
         pool = calloc(1, sizeof *pool);
         if (pool == NULL)
-            return no_memory(call, cache->device);
+            return openreg_cache_no_memory(call, cache->device);
         pool->id = id;
         pool->flags = flags;
-        pool->next = cache->private_pools;
-        if (pool->next != NULL)
-            pool->next->previous = pool;
-        cache->private_pools = pool;
+        LIST_INSERT_HEAD(&cache->private_pools, pool, all);
         pool->node.key = hash_of(id);
         openreg_tree_insert(&cache->pools_by_id, &pool->node);
     }
@@ -384,7 +372,7 @@ openreg_memory_pool_enter(int32_t device, openreg_memory_pool_id id)
     OPENREG_RETURN_NOT_OK(openreg_device_get(call, device, &entry));
     openreg_pool_binding *route = malloc(sizeof *route);
     if (route == NULL)
-        return no_memory(call, entry);
+        return openreg_cache_no_memory(call, entry);
     openreg_cache_feature(OPENREG_FEATURE_ROUTES, true);
     openreg_fast_lock_acquire(&entry->cache->lock);
     const openreg_status status = enter(entry->cache, call, id, route);

@@ -16,7 +16,7 @@ segment_size_for(const openreg_pool *pool, uint64_t rounded)
     if (rounded <= OPENREG_SMALL_BLOCK_MAX)
         return OPENREG_SMALL_SEGMENT;
     if (rounded < OPENREG_LARGE_SEGMENT_BELOW && !pool->no_split)
-        rounded = openreg_cache_large_segment();
+        rounded = openreg_cache_settings()->large_segment_size;
     return (rounded + OPENREG_SEGMENT_UNIT - 1) / OPENREG_SEGMENT_UNIT * OPENREG_SEGMENT_UNIT;
 }
 
@@ -36,13 +36,6 @@ openreg_cache_map_segment(const char *call, openreg_device *device, openreg_segm
         info.distance = (uintptr_t)alias - info.start;
     }
     return openreg_address_map_insert(call, &info, &segment->range);
-}
-
-static openreg_status
-no_memory(const openreg_device *device)
-{
-    return openreg_error_set(OPENREG_E_NOMEM, malloc_call, "out of host memory for allocator metadata of %s:%d",
-                             openreg_device_name(), device->index);
 }
 
 static void
@@ -84,7 +77,7 @@ allocate_plain(openreg_device *device, openreg_segment *segment)
 static openreg_status
 allocate_segment(openreg_device *device, openreg_segment *segment)
 {
-    if (openreg_cache_wants_growing() && !segment->pool->no_split) {
+    if (openreg_cache_settings()->expandable_segments && !segment->pool->no_split) {
         const openreg_status status = openreg_cache_allocate_growing(device, segment);
         if (status != OPENREG_E_UNSUPPORTED)
             return status;
@@ -100,7 +93,7 @@ make_segment(openreg_device *device, openreg_pool *pool, uint64_t size, openreg_
 {
     openreg_segment *segment = calloc(1, sizeof *segment);
     if (segment == NULL)
-        return no_memory(device);
+        return openreg_cache_no_memory(malloc_call, device);
     segment->size = size;
     segment->pool = pool;
     openreg_status status = allocate_segment(device, segment);
@@ -111,7 +104,8 @@ make_segment(openreg_device *device, openreg_pool *pool, uint64_t size, openreg_
     }
     segment->index = openreg_block_index_create(segment->room > 0 ? segment->room : size,
                                                 pool->kind == OPENREG_POOL_SMALL ? 9 : 20);
-    status = segment->index == NULL ? no_memory(device) : openreg_cache_map_segment(malloc_call, device, segment);
+    status = segment->index == NULL ? openreg_cache_no_memory(malloc_call, device)
+                                    : openreg_cache_map_segment(malloc_call, device, segment);
     if (status != OPENREG_OK) {
         const openreg_error_fields error = openreg_error_save();
         (void)free_allocation(device, malloc_call, segment);
@@ -136,25 +130,16 @@ openreg_cache_note_returning(struct openreg_cache *cache, openreg_segment *segme
     if (segment->is_returning)
         return;
     segment->is_returning = true;
-    segment->returning_previous = NULL;
-    segment->returning_next = cache->returning;
-    if (segment->returning_next != NULL)
-        segment->returning_next->returning_previous = segment;
-    cache->returning = segment;
+    LIST_INSERT_HEAD(&cache->returning, segment, returning);
 }
 
 static void
-forget_returning(struct openreg_cache *cache, openreg_segment *segment)
+forget_returning(openreg_segment *segment)
 {
     if (!segment->is_returning)
         return;
     segment->is_returning = false;
-    if (segment->returning_previous != NULL)
-        segment->returning_previous->returning_next = segment->returning_next;
-    else
-        cache->returning = segment->returning_next;
-    if (segment->returning_next != NULL)
-        segment->returning_next->returning_previous = segment->returning_previous;
+    LIST_REMOVE(segment, returning);
 }
 
 /* Adds a segment to the cache, or takes it out: the list, its one free block, the figures. The lock is held. */
@@ -162,32 +147,20 @@ static void
 link_segment(struct openreg_cache *cache, openreg_segment *segment)
 {
     openreg_private_pool *private_pool = segment->pool->owner->private_pool;
-    if ((openreg_features() & OPENREG_FEATURE_SPLIT_LIMIT) != 0 && segment->size >= openreg_cache_max_split()) {
+    if ((openreg_features() & OPENREG_FEATURE_SPLIT_LIMIT) != 0 &&
+        segment->size >= openreg_cache_settings()->max_split_size) {
         segment->oversize = true;
         openreg_stat_count(&cache->stats.oversize_segments, 1);
     }
     if (private_pool != NULL) {
         openreg_stat_add(private_pool->reserved, segment->pool->kind, (int64_t)segment->size);
-        segment->own_previous = NULL;
-        segment->own_next = private_pool->own_segments;
-        if (segment->own_next != NULL)
-            segment->own_next->own_previous = segment;
-        private_pool->own_segments = segment;
+        LIST_INSERT_HEAD(&private_pool->own_segments, segment, own);
     }
     trace_segment(cache, OPENREG_MEMORY_EVENT_SEGMENT_ALLOC, segment);
     segment->free_since = cache->clock;
-    segment->previous = NULL;
-    segment->next = cache->segments;
-    if (segment->next != NULL)
-        segment->next->previous = segment;
-    cache->segments = segment;
-    if (segment->room > 0) {
-        segment->growing_previous = NULL;
-        segment->growing_next = segment->pool->growing;
-        if (segment->growing_next != NULL)
-            segment->growing_next->growing_previous = segment;
-        segment->pool->growing = segment;
-    }
+    LIST_INSERT_HEAD(&cache->segments, segment, all);
+    if (segment->room > 0)
+        LIST_INSERT_HEAD(&segment->pool->growing, segment, growing);
     openreg_free_lists_insert(&segment->pool->free, segment->first);
     openreg_stat_add(cache->stats.segment, segment->pool->kind, 1);
     openreg_stat_add(cache->stats.reserved_bytes, segment->pool->kind, (int64_t)segment->size);
@@ -202,29 +175,13 @@ unlink_segment(struct openreg_cache *cache, openreg_segment *segment)
     segment->oversize = false;
     if (private_pool != NULL) {
         openreg_stat_subtract(private_pool->reserved, segment->pool->kind, (int64_t)segment->size);
-        if (segment->own_previous != NULL)
-            segment->own_previous->own_next = segment->own_next;
-        else
-            private_pool->own_segments = segment->own_next;
-        if (segment->own_next != NULL)
-            segment->own_next->own_previous = segment->own_previous;
+        LIST_REMOVE(segment, own);
     }
-    forget_returning(cache, segment);
+    forget_returning(segment);
     trace_segment(cache, OPENREG_MEMORY_EVENT_SEGMENT_FREE, segment);
-    if (segment->previous != NULL)
-        segment->previous->next = segment->next;
-    else
-        cache->segments = segment->next;
-    if (segment->next != NULL)
-        segment->next->previous = segment->previous;
-    if (segment->room > 0) {
-        if (segment->growing_previous != NULL)
-            segment->growing_previous->growing_next = segment->growing_next;
-        else
-            segment->pool->growing = segment->growing_next;
-        if (segment->growing_next != NULL)
-            segment->growing_next->growing_previous = segment->growing_previous;
-    }
+    LIST_REMOVE(segment, all);
+    if (segment->room > 0)
+        LIST_REMOVE(segment, growing);
     openreg_free_lists_remove(&segment->pool->free, segment->first);
     openreg_stat_subtract(cache->stats.segment, segment->pool->kind, 1);
     openreg_stat_subtract(cache->stats.reserved_bytes, segment->pool->kind, (int64_t)segment->size);
@@ -271,7 +228,7 @@ openreg_cache_add_segment(struct openreg_cache *cache, openreg_pool *pool, uint6
     const uint64_t size = segment_size_for(pool, rounded);
     *refused = false;
     cache->clock++;
-    if (openreg_cache_wants_growing() && !pool->no_split) {
+    if (openreg_cache_settings()->expandable_segments && !pool->no_split) {
         OPENREG_RETURN_NOT_OK(extend_segment(cache, pool, rounded, out, refused));
         if (*out != NULL)
             return OPENREG_OK;
@@ -283,7 +240,7 @@ openreg_cache_add_segment(struct openreg_cache *cache, openreg_pool *pool, uint6
     }
     openreg_block *block = openreg_cache_take_block(cache);
     if (block == NULL)
-        return no_memory(cache->device);
+        return openreg_cache_no_memory(malloc_call, cache->device);
     openreg_segment *segment;
     cache->coming += size;
     openreg_cache_count_segment(cache, pool->owner->private_pool, 1);
@@ -345,23 +302,23 @@ take_segment(struct openreg_cache *cache, openreg_segment *segment, openreg_segm
     unlink_segment(cache, segment);
     /* Before the driver has it back, or another thread could be given the same addresses and find them taken. */
     openreg_address_map_remove(segment->range);
-    segment->next = *taken;
+    segment->next_taken = *taken;
     *taken = segment;
 }
 
 openreg_segment *
 openreg_cache_first_segment(const struct openreg_cache *cache, openreg_segment_filter filter)
 {
-    return filter.kind == OPENREG_FILTER_POOL ? filter.pool->own_segments : cache->segments;
+    return filter.kind == OPENREG_FILTER_POOL ? LIST_FIRST(&filter.pool->own_segments) : LIST_FIRST(&cache->segments);
 }
 
 openreg_segment *
 openreg_cache_next_segment(const openreg_segment *segment, openreg_segment_filter filter)
 {
-    return filter.kind == OPENREG_FILTER_POOL ? segment->own_next : segment->next;
+    return filter.kind == OPENREG_FILTER_POOL ? LIST_NEXT(segment, own) : LIST_NEXT(segment, all);
 }
 
-/* Takes some segments of a kind out of the cache, from *position on, and links them through `next`. Moves *position behind
+/* Takes some segments of a kind out of the cache, from *position on, and links them through `next_taken`. Moves *position behind
  * those that were looked at; NULL: behind the last. The lock is held. */
 static openreg_segment *
 take_segments(struct openreg_cache *cache, openreg_segment_filter filter, openreg_segment **position)
@@ -389,7 +346,7 @@ give_taken(struct openreg_cache *cache, const char *call, openreg_segment *given
     openreg_fast_lock_release(&cache->lock);
     while (given != NULL) {
         openreg_segment *segment = given;
-        given = segment->next;
+        given = segment->next_taken;
         openreg_status status = free_allocation(cache->device, call, segment);
         if (status != OPENREG_OK) {
             const openreg_error_fields error = openreg_error_save();
@@ -397,19 +354,19 @@ give_taken(struct openreg_cache *cache, const char *call, openreg_segment *given
             status = openreg_cache_map_segment(call, cache->device, segment);
             openreg_error_restore(&error);
             if (status == OPENREG_OK) {
-                segment->next = kept;
+                segment->next_taken = kept;
                 kept = segment;
                 continue;
             }
             /* The driver neither takes it nor lets it be used: nothing is left but to forget it. */
         }
-        segment->next = gone;
+        segment->next_taken = gone;
         gone = segment;
     }
     openreg_fast_lock_acquire(&cache->lock);
     while (gone != NULL) {
         openreg_segment *segment = gone;
-        gone = segment->next;
+        gone = segment->next_taken;
         cache->stats.driver_frees++;
         openreg_cache_count_segment(cache, segment->pool->owner->private_pool, -1);
         openreg_cache_give_block(cache, segment->first);
@@ -417,7 +374,7 @@ give_taken(struct openreg_cache *cache, const char *call, openreg_segment *given
     }
     while (kept != NULL) {
         openreg_segment *segment = kept;
-        kept = segment->next;
+        kept = segment->next_taken;
         link_segment(cache, segment);
     }
     return result;
@@ -443,11 +400,11 @@ openreg_cache_give_segments(struct openreg_cache *cache, const char *call, openr
 void
 openreg_cache_give_returning(struct openreg_cache *cache, const char *call)
 {
-    while (cache->returning != NULL) {
+    while (!LIST_EMPTY(&cache->returning)) {
         openreg_segment *taken = NULL;
-        for (int left = BATCH_TAKEN; cache->returning != NULL && left > 0; left--) {
-            openreg_segment *segment = cache->returning;
-            forget_returning(cache, segment);
+        for (int left = BATCH_TAKEN; !LIST_EMPTY(&cache->returning) && left > 0; left--) {
+            openreg_segment *segment = LIST_FIRST(&cache->returning);
+            forget_returning(segment);
             if (openreg_cache_is_given(segment, (openreg_segment_filter){.kind = OPENREG_FILTER_RELEASED}))
                 take_segment(cache, segment, &taken);
         }
@@ -459,9 +416,9 @@ openreg_cache_give_returning(struct openreg_cache *cache, const char *call)
 void
 openreg_cache_destroy_segments(struct openreg_cache *cache)
 {
-    while (cache->segments != NULL) {
-        openreg_segment *segment = cache->segments;
-        cache->segments = segment->next;
+    while (!LIST_EMPTY(&cache->segments)) {
+        openreg_segment *segment = LIST_FIRST(&cache->segments);
+        LIST_REMOVE(segment, all);
         openreg_address_map_remove(segment->range);
         (void)free_allocation(cache->device, "openreg_shutdown", segment);
         free_segment(segment); /* its blocks go with their chunks */

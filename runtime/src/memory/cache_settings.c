@@ -2,6 +2,7 @@
 /* cache_settings.c: settings and limits of the caching allocator (openreg/allocator.h). */
 #include "memory/cache_internal.h"
 
+#include <stdlib.h>
 #include <string.h>
 
 #include "base/device_name.h"
@@ -16,22 +17,26 @@
 
 atomic_uint openreg_cache_features;
 
-/* Each value is read alone, so each is an atomic of its own. */
-static struct {
-    atomic_int expandable_segments;
-    atomic_uint_least64_t max_split_size, max_non_split_rounding, large_segment_size;
-    _Atomic double garbage_collection_threshold, memory_fraction;
-    atomic_uint roundup_divisions[OPENREG_ROUNDUP_INTERVALS];
-} settings = {
+static const openreg_allocator_settings first_values = {
+    .struct_size = sizeof first_values,
     .max_split_size = UINT64_MAX,
     .max_non_split_rounding = OPENREG_LARGE_SEGMENT,
     .large_segment_size = OPENREG_LARGE_SEGMENT,
     .memory_fraction = 1.0,
 };
 
-/* Guards the counts, and keeps one change of the settings from mixing with another. Never held with a cache's lock but
- * inside it. */
+/* Settings that somebody has set. Never freed, as threads may still read those before: so all different ones are kept
+ * once. */
+typedef struct kept_settings {
+    openreg_allocator_settings values;
+    struct kept_settings *next;
+} kept_settings;
+
+static _Atomic(const openreg_allocator_settings *) settings = &first_values;
+
+/* Guards what is kept and the counts. Never held with a cache's lock but inside it. */
 static openreg_lock lock = OPENREG_LOCK_INITIALIZER;
+static kept_settings *kept;
 static int64_t reasons[OPENREG_FEATURES]; /* for each bit of openreg_cache_features to be set */
 
 __attribute__((constructor)) static void
@@ -65,6 +70,12 @@ switch_feature(unsigned feature, bool on)
 
 /* ---------------------------------------------------------------------------------------------------------- reading */
 
+const openreg_allocator_settings *
+openreg_cache_settings(void)
+{
+    return atomic_load_explicit(&settings, memory_order_acquire);
+}
+
 static uint64_t
 divided_up(uint64_t size, unsigned divisions)
 {
@@ -88,35 +99,11 @@ openreg_cache_round(uint64_t size)
         interval = 0;
     if (interval >= OPENREG_ROUNDUP_INTERVALS)
         interval = OPENREG_ROUNDUP_INTERVALS - 1;
-    const unsigned divisions = atomic_load_explicit(&settings.roundup_divisions[interval], memory_order_relaxed);
+    const unsigned divisions = openreg_cache_settings()->roundup_divisions[interval];
     if (divisions <= 1 || size <= OPENREG_BLOCK_UNIT * divisions)
         return rounded;
     const uint64_t divided = divided_up(size, divisions);
     return (divided + OPENREG_BLOCK_UNIT - 1) / OPENREG_BLOCK_UNIT * OPENREG_BLOCK_UNIT;
-}
-
-uint64_t
-openreg_cache_max_split(void)
-{
-    return atomic_load_explicit(&settings.max_split_size, memory_order_relaxed);
-}
-
-uint64_t
-openreg_cache_split_rounding(void)
-{
-    return atomic_load_explicit(&settings.max_non_split_rounding, memory_order_relaxed);
-}
-
-uint64_t
-openreg_cache_large_segment(void)
-{
-    return atomic_load_explicit(&settings.large_segment_size, memory_order_relaxed);
-}
-
-bool
-openreg_cache_wants_growing(void)
-{
-    return atomic_load_explicit(&settings.expandable_segments, memory_order_relaxed) != 0;
 }
 
 void
@@ -131,8 +118,7 @@ openreg_cache_warn_of_growing(const openreg_device *device)
 static double
 fraction_of(const struct openreg_cache *cache)
 {
-    return cache->fraction >= 0 ? cache->fraction
-                                : atomic_load_explicit(&settings.memory_fraction, memory_order_relaxed);
+    return cache->fraction >= 0 ? cache->fraction : openreg_cache_settings()->memory_fraction;
 }
 
 uint64_t
@@ -146,7 +132,7 @@ openreg_cache_limit(const struct openreg_cache *cache)
 uint64_t
 openreg_cache_garbage_limit(const struct openreg_cache *cache)
 {
-    const double threshold = atomic_load_explicit(&settings.garbage_collection_threshold, memory_order_relaxed);
+    const double threshold = openreg_cache_settings()->garbage_collection_threshold;
     const uint64_t total = cache->device->info.total_bytes;
     if (threshold <= 0 || total == 0)
         return UINT64_MAX;
@@ -155,45 +141,27 @@ openreg_cache_garbage_limit(const struct openreg_cache *cache)
 
 /* ---------------------------------------------------------------------------------------------------------- setting */
 
-static const openreg_allocator_settings first_values = {
-    .max_split_size = UINT64_MAX,
-    .max_non_split_rounding = OPENREG_LARGE_SEGMENT,
-    .large_segment_size = OPENREG_LARGE_SEGMENT,
-    .memory_fraction = 1.0,
-};
-
 /* Copies as much as the caller's structure holds. */
 static openreg_status
-give_settings(const char *call, openreg_allocator_settings values, openreg_allocator_settings *inout)
+give_settings(const char *call, const openreg_allocator_settings *values, openreg_allocator_settings *inout)
 {
     if (!openreg_sized_is_valid(inout, OPENREG_ALLOCATOR_SETTINGS_SIZE_1))
         return openreg_error_set(OPENREG_E_INVALID, call,
                                  "struct_size must be set to the size of openreg_allocator_settings");
-    openreg_sized_write(inout, &values, sizeof values);
+    openreg_sized_write(inout, values, sizeof *values);
     return OPENREG_OK;
 }
 
 openreg_status
 openreg_default_allocator_settings(openreg_allocator_settings *inout)
 {
-    return give_settings("openreg_default_allocator_settings", first_values, inout);
+    return give_settings("openreg_default_allocator_settings", &first_values, inout);
 }
 
 openreg_status
 openreg_get_allocator_settings(openreg_allocator_settings *inout)
 {
-    openreg_allocator_settings values = {
-        .expandable_segments = openreg_cache_wants_growing(),
-        .max_split_size = openreg_cache_max_split(),
-        .max_non_split_rounding = openreg_cache_split_rounding(),
-        .large_segment_size = openreg_cache_large_segment(),
-        .garbage_collection_threshold = atomic_load_explicit(&settings.garbage_collection_threshold,
-                                                             memory_order_relaxed),
-        .memory_fraction = atomic_load_explicit(&settings.memory_fraction, memory_order_relaxed),
-    };
-    for (int i = 0; i < OPENREG_ROUNDUP_INTERVALS; i++)
-        values.roundup_divisions[i] = atomic_load_explicit(&settings.roundup_divisions[i], memory_order_relaxed);
-    return give_settings("openreg_get_allocator_settings", values, inout);
+    return give_settings("openreg_get_allocator_settings", openreg_cache_settings(), inout);
 }
 
 /* Written so that a NaN is refused too. */
@@ -228,27 +196,36 @@ check_settings(const char *call, const openreg_allocator_settings *values)
     return OPENREG_OK;
 }
 
-static void
-take_settings(const openreg_allocator_settings *values)
+/* The lock is held. NULL: host memory is short. */
+static const openreg_allocator_settings *
+keep(const openreg_allocator_settings *values)
+{
+    for (const kept_settings *known = kept; known != NULL; known = known->next)
+        if (memcmp(&known->values, values, sizeof *values) == 0)
+            return &known->values;
+    kept_settings *const made = malloc(sizeof *made);
+    if (made == NULL)
+        return NULL;
+    *made = (kept_settings){*values, kept};
+    kept = made;
+    return &made->values;
+}
+
+static openreg_status
+take_settings(const char *call, const openreg_allocator_settings *values)
 {
     bool rounds = false;
-    openreg_lock_acquire(&lock);
-    atomic_store_explicit(&settings.expandable_segments, values->expandable_segments != 0, memory_order_relaxed);
-    atomic_store_explicit(&settings.max_split_size, values->max_split_size, memory_order_relaxed);
-    atomic_store_explicit(&settings.max_non_split_rounding,
-                          values->max_non_split_rounding < MAX_ROUNDED ? values->max_non_split_rounding : MAX_ROUNDED,
-                          memory_order_relaxed);
-    atomic_store_explicit(&settings.large_segment_size, values->large_segment_size, memory_order_relaxed);
-    atomic_store_explicit(&settings.garbage_collection_threshold, values->garbage_collection_threshold,
-                          memory_order_relaxed);
-    atomic_store_explicit(&settings.memory_fraction, values->memory_fraction, memory_order_relaxed);
-    for (int i = 0; i < OPENREG_ROUNDUP_INTERVALS; i++) {
+    for (int i = 0; i < OPENREG_ROUNDUP_INTERVALS; i++)
         rounds = rounds || values->roundup_divisions[i] > 1;
-        atomic_store_explicit(&settings.roundup_divisions[i], values->roundup_divisions[i], memory_order_relaxed);
+    openreg_lock_acquire(&lock);
+    const openreg_allocator_settings *const own = keep(values);
+    if (own != NULL) {
+        atomic_store_explicit(&settings, own, memory_order_release);
+        switch_feature(OPENREG_FEATURE_ROUNDING, rounds);
+        switch_feature(OPENREG_FEATURE_SPLIT_LIMIT, values->max_split_size != UINT64_MAX);
     }
-    switch_feature(OPENREG_FEATURE_ROUNDING, rounds);
-    switch_feature(OPENREG_FEATURE_SPLIT_LIMIT, values->max_split_size != UINT64_MAX);
     openreg_lock_release(&lock);
+    return own != NULL ? OPENREG_OK : openreg_error_set(OPENREG_E_NOMEM, call, "no host memory for the settings");
 }
 
 openreg_status
@@ -263,8 +240,11 @@ openreg_set_allocator_settings(const openreg_allocator_settings *values)
     OPENREG_RETURN_NOT_OK(check_settings(call, &all));
     if (all.max_split_size > OPENREG_MAX_ALLOCATION)
         all.max_split_size = UINT64_MAX; /* no request is as large */
-    take_settings(&all);
-    return OPENREG_OK;
+    if (all.max_non_split_rounding > MAX_ROUNDED)
+        all.max_non_split_rounding = MAX_ROUNDED;
+    all.expandable_segments = all.expandable_segments != 0;
+    all.struct_size = sizeof all;
+    return take_settings(call, &all);
 }
 
 openreg_status

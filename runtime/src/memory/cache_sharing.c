@@ -76,8 +76,7 @@ openreg_cache_adopt(const char *call, openreg_device *device, void *base, uint64
     openreg_block_index *index = openreg_block_index_create(size, 20);
     openreg_status status = OPENREG_E_NOMEM;
     if (segment == NULL || block == NULL || index == NULL) {
-        (void)openreg_error_set(OPENREG_E_NOMEM, call, "out of host memory for allocator metadata of %s:%d",
-                                openreg_device_name(), device->index);
+        (void)openreg_cache_no_memory(call, device);
     } else {
         *block = (openreg_block){
             .address = base, .size = size, .segment = segment, .u.used.requested = size, .state = OPENREG_BLOCK_SHARED};

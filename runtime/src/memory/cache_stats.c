@@ -76,7 +76,7 @@ fill_stats(struct openreg_cache *cache, openreg_memory_stats *out)
 #define OPENREG_EACH(name) out->name = single_stat(stats->name);
     OPENREG_SINGLE_STAT_MAP(OPENREG_EACH)
 #undef OPENREG_EACH
-    const uint64_t max_split = openreg_cache_max_split();
+    const uint64_t max_split = openreg_cache_settings()->max_split_size;
     out->max_split_size = max_split == UINT64_MAX ? -1 : (int64_t)max_split;
     openreg_fast_lock_release(&cache->lock);
 }
@@ -126,7 +126,8 @@ openreg_reset_peak_memory_stats(int32_t device)
 #define OPENREG_EACH(name) stats->name.peak = stats->name.current;
     OPENREG_SINGLE_STAT_MAP(OPENREG_EACH)
 #undef OPENREG_EACH
-    for (openreg_private_pool *pool = entry->cache->private_pools; pool != NULL; pool = pool->next)
+    for (openreg_private_pool *pool = LIST_FIRST(&entry->cache->private_pools); pool != NULL;
+         pool = LIST_NEXT(pool, all))
         reset_peaks(pool->reserved);
     reset_active_peaks(stats->allocation, stats->waiting);
     reset_active_peaks(stats->allocated_bytes, stats->waiting_bytes);
@@ -162,7 +163,8 @@ openreg_reset_accumulated_memory_stats(int32_t device)
 #undef OPENREG_EACH
     reset_accumulated(stats->waiting);
     reset_accumulated(stats->waiting_bytes);
-    for (openreg_private_pool *pool = entry->cache->private_pools; pool != NULL; pool = pool->next)
+    for (openreg_private_pool *pool = LIST_FIRST(&entry->cache->private_pools); pool != NULL;
+         pool = LIST_NEXT(pool, all))
         reset_accumulated(pool->reserved);
 #define OPENREG_EACH(name) reset_single(&stats->name);
     OPENREG_SINGLE_STAT_MAP(OPENREG_EACH)
@@ -200,7 +202,8 @@ openreg_memory_snapshot(int32_t device, int (*visit)(void *ctx, const openreg_bl
     int stop = 0;
     openreg_fast_lock_acquire(&entry->cache->lock);
     openreg_cache_release_hot(entry->cache);
-    for (const openreg_segment *segment = entry->cache->segments; segment != NULL && !stop; segment = segment->next) {
+    for (const openreg_segment *segment = LIST_FIRST(&entry->cache->segments); segment != NULL && !stop;
+         segment = LIST_NEXT(segment, all)) {
         const openreg_private_pool *pool = segment->pool->owner->private_pool;
         const openreg_memory_pool_id id = pool == NULL ? (openreg_memory_pool_id){0, 0} : pool->id;
         for (const openreg_block *block = segment->first; block != NULL && !stop; block = block->next) {
@@ -233,7 +236,8 @@ openreg_visit_memory_pools(int32_t device, int (*visit)(void *ctx, const openreg
     OPENREG_RETURN_NOT_OK(openreg_device_get(call, device, &entry));
     int stop = 0;
     openreg_fast_lock_acquire(&entry->cache->lock);
-    for (const openreg_private_pool *pool = entry->cache->private_pools; pool != NULL && !stop; pool = pool->next) {
+    for (const openreg_private_pool *pool = LIST_FIRST(&entry->cache->private_pools); pool != NULL && !stop;
+         pool = LIST_NEXT(pool, all)) {
         openreg_memory_pool_info info = {.id = pool->id, .uses = pool->uses};
         public_stats(pool->reserved, info.reserved);
         stop = visit(ctx, &info);

@@ -4,7 +4,6 @@
 
 #include <stdlib.h>
 
-#include "base/device_name.h"
 #include "base/error.h"
 #include "device/stream.h"
 
@@ -18,8 +17,7 @@ openreg_cache_new_pools(struct openreg_cache *cache, const char *call, openreg_d
     OPENREG_RETURN_NOT_OK(openreg_stream_resolve(device, call, stream, &handle));
     openreg_stream_pools *pools = calloc(1, sizeof *pools);
     if (pools == NULL)
-        return openreg_error_set(OPENREG_E_NOMEM, call, "out of host memory for allocator metadata of %s:%d",
-                                 openreg_device_name(), cache->device->index);
+        return openreg_cache_no_memory(call, cache->device);
     pools->device = device;
     pools->stream = stream;
     pools->handle = handle;
@@ -27,10 +25,7 @@ openreg_cache_new_pools(struct openreg_cache *cache, const char *call, openreg_d
     pools->small.owner = pools->large.owner = pools;
     pools->small.kind = OPENREG_POOL_SMALL;
     pools->large.kind = OPENREG_POOL_LARGE;
-    pools->next = cache->streams;
-    if (pools->next != NULL)
-        pools->next->previous = pools;
-    cache->streams = pools;
+    LIST_INSERT_HEAD(&cache->streams, pools, all);
     *out = pools;
     return OPENREG_OK;
 }
@@ -287,9 +282,9 @@ destroy_uses(openreg_stream_use *use)
 void
 openreg_cache_destroy_streams(struct openreg_cache *cache)
 {
-    while (cache->streams != NULL) {
-        openreg_stream_pools *pools = cache->streams;
-        cache->streams = pools->next;
+    while (!LIST_EMPTY(&cache->streams)) {
+        openreg_stream_pools *pools = LIST_FIRST(&cache->streams);
+        LIST_REMOVE(pools, all);
         destroy_uses(pools->first_waiting); /* their stream failed */
         free(pools);
     }

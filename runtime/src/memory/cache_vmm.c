@@ -8,7 +8,6 @@
 
 #include <stdlib.h>
 
-#include "base/device_name.h"
 #include "base/error.h"
 #include "watch/observers.h"
 
@@ -86,14 +85,8 @@ count_tail(struct openreg_cache *cache, const openreg_block *tail, int64_t piece
     const int kind = tail->segment->pool->kind;
     if (tail->previous == NULL)
         return; /* the whole segment is free */
-    if (pieces > 0)
-        openreg_stat_add(cache->stats.inactive_split, kind, pieces);
-    else if (pieces < 0)
-        openreg_stat_subtract(cache->stats.inactive_split, kind, -pieces);
-    if (bytes > 0)
-        openreg_stat_add(cache->stats.inactive_split_bytes, kind, bytes);
-    else if (bytes < 0)
-        openreg_stat_subtract(cache->stats.inactive_split_bytes, kind, -bytes);
+    openreg_stat_move(cache->stats.inactive_split, kind, pieces);
+    openreg_stat_move(cache->stats.inactive_split_bytes, kind, bytes);
 }
 
 static void
@@ -101,14 +94,9 @@ count_reserved(struct openreg_cache *cache, const openreg_segment *segment, int6
 {
     const int kind = segment->pool->kind;
     openreg_private_pool *private_pool = segment->pool->owner->private_pool;
-    if (bytes > 0)
-        openreg_stat_add(cache->stats.reserved_bytes, kind, bytes);
-    else
-        openreg_stat_subtract(cache->stats.reserved_bytes, kind, -bytes);
-    if (private_pool != NULL && bytes > 0)
-        openreg_stat_add(private_pool->reserved, kind, bytes);
-    else if (private_pool != NULL)
-        openreg_stat_subtract(private_pool->reserved, kind, -bytes);
+    openreg_stat_move(cache->stats.reserved_bytes, kind, bytes);
+    if (private_pool != NULL)
+        openreg_stat_move(private_pool->reserved, kind, bytes);
 }
 
 static void
@@ -168,7 +156,8 @@ openreg_cache_growable(const openreg_pool *pool, uint64_t rounded, uint64_t *amo
 {
     const uint64_t unit = pool->kind == OPENREG_POOL_SMALL ? OPENREG_SMALL_SEGMENT : OPENREG_LARGE_SEGMENT;
     /* A pool has one of them until its addresses are used up, so few of a device's memory. */
-    for (openreg_segment *segment = pool->growing; segment != NULL; segment = segment->growing_next) {
+    for (openreg_segment *segment = LIST_FIRST(&pool->growing); segment != NULL;
+         segment = LIST_NEXT(segment, growing)) {
         if (segment->resizing)
             continue;
         const openreg_block *last = last_block(segment);
@@ -190,8 +179,7 @@ openreg_cache_grow_segment(struct openreg_cache *cache, openreg_segment *segment
 {
     openreg_block *spare = openreg_cache_take_block(cache);
     if (spare == NULL)
-        return openreg_error_set(OPENREG_E_NOMEM, malloc_call, "out of host memory for allocator metadata of %s:%d",
-                                 openreg_device_name(), cache->device->index);
+        return openreg_cache_no_memory(malloc_call, cache->device);
     cache->coming += amount;
     const openreg_status status = change(cache, malloc_call, segment, true, segment->size, amount);
     cache->coming -= amount;

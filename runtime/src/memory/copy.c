@@ -13,7 +13,6 @@
 #include "driver/span.h"
 #include "memory/cache.h"
 #include "memory/host_memory.h"
-#include "memory/streamed_copy.h"
 #include "watch/capture.h"
 
 #define STAGING_SIZE (UINT64_C(4) << 20)

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
-/* fence_signal.c: names the device and the block when host code touches fenced device memory (fence_signal.h).
+/* fence_signal.c: names the device and the block when host code touches fenced device memory (cache.h).
  *
  * The handler uses only async-signal-safe calls, takes no lock that it would have to wait for, and leaves the outcome
  * to whoever was there before: it puts that handler back and returns, so that the instruction faults again and a
@@ -7,8 +7,6 @@
  * of other addresses are handed on without a word, and this handler stays. A handler installed later that re-raises the
  * signal by raise() hides the address from this one; then there is no message. */
 #define _GNU_SOURCE
-#include "memory/fence_signal.h"
-
 #include <errno.h>
 #include <pthread.h>
 #include <signal.h>

@@ -19,4 +19,8 @@ typedef struct openreg_host_block {
  * O(log n) steps of the live ones. */
 bool openreg_host_memory_find(uintptr_t address, openreg_host_block *out);
 
+/* As memcpy(), whole before it returns: streamed_copy.c. Large copies go past the cache where the processor can do that: a
+ * store that goes through the cache first reads what it overwrites, and puts out of the cache what was there. Threads: any. */
+void openreg_copy_on_host(void *destination, const void *source, size_t size);
+
 #endif

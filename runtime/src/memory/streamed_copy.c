@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
-#include "memory/streamed_copy.h"
+#include "memory/host_memory.h"
 
 #include <stdint.h>
 #include <string.h>

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
-/* candidate_load.c: tables of candidates: built in, from libraries, or made by factories (candidate_load.h). */
+/* candidate_load.c: tables of candidates: built in, from libraries, or made by factories (candidates.h). */
 #define _GNU_SOURCE
-#include "registry/candidate_load.h"
+#include "registry/candidates.h"
 
 #include <string.h>
 

@@ -119,21 +119,11 @@ openreg_candidates_find_locked(const char *name)
     return best;
 }
 
-/* The names that a name means: of a group its members, else itself. */
-static size_t
-names_meant(const char *const *name, const char *const **out)
-{
-    const size_t count = openreg_driver_group(*name, out);
-    if (count == 0)
-        *out = name;
-    return count > 0 ? count : 1;
-}
-
 openreg_candidate *
 openreg_candidates_find_member_locked(const char *name)
 {
     const char *const *members;
-    const size_t count = names_meant(&name, &members);
+    const size_t count = openreg_driver_names_meant(&name, &members);
     openreg_candidate *first = NULL;
     for (size_t i = 0; i < count; ++i) {
         openreg_candidate *const member = openreg_candidates_find_locked(members[i]);
@@ -148,7 +138,7 @@ openreg_candidate *
 openreg_candidates_find_open_locked(const char *name)
 {
     const char *const *members;
-    const size_t count = names_meant(&name, &members);
+    const size_t count = openreg_driver_names_meant(&name, &members);
     for (size_t m = 0; m < count; ++m)
         for (int i = 0; i < candidate_count; ++i)
             if (candidates[i]->state == OPENREG_DRIVER_STATE_OPEN && strcmp(candidates[i]->name, members[m]) == 0)
@@ -240,32 +230,41 @@ openreg_candidates_note_change(void)
 
 /* ---------------------------------------------------------------------------------------------------------- states */
 
+static void
+fail_locked(openreg_candidate *candidate, const openreg_error_fields *failure)
+{
+    candidate->state = OPENREG_DRIVER_STATE_FAILED;
+    candidate->failure = *failure;
+    candidate->failed_at = changes;
+    candidate->device_count = candidate->first_device = -1;
+}
+
 void
 openreg_candidate_fail_with(openreg_candidate *candidate, openreg_status code, const char *message)
 {
+    openreg_error_fields failure = {.code = code};
+    openreg_text_copy(failure.text, sizeof failure.text, message);
     openreg_candidates_lock();
-    candidate->state = OPENREG_DRIVER_STATE_FAILED;
-    candidate->code = code;
-    candidate->vendor_code = 0;
-    candidate->names_driver = candidate->names_code = candidate->names_path = 0;
-    candidate->failed_at = changes;
-    candidate->device_count = candidate->first_device = -1;
-    openreg_text_copy(candidate->message, sizeof candidate->message, message);
+    fail_locked(candidate, &failure);
     openreg_candidates_unlock();
+}
+
+openreg_error_fields
+openreg_candidate_failure(const openreg_candidate *candidate, const char *call, const openreg_error_fields *error)
+{
+    openreg_error_fields failure = *error;
+    openreg_error_reason(error, call, candidate->name, failure.text, sizeof failure.text);
+    failure.names_code = error->is_drivers || error->names_code;
+    return failure;
 }
 
 void
 openreg_candidate_fail(openreg_candidate *candidate, const char *call)
 {
     const openreg_error_fields error = openreg_error_save();
-    char reason[sizeof candidate->message];
-    openreg_error_reason(&error, call, candidate->name, reason, sizeof reason);
-    openreg_candidate_fail_with(candidate, error.code, reason);
+    const openreg_error_fields failure = openreg_candidate_failure(candidate, call, &error);
     openreg_candidates_lock();
-    candidate->vendor_code = error.vendor_code;
-    candidate->names_driver = error.names_driver;
-    candidate->names_code = error.is_drivers || error.names_code;
-    candidate->names_path = error.names_path;
+    fail_locked(candidate, &failure);
     candidate->was_tried = 1;
     openreg_candidates_unlock();
 }
@@ -274,9 +273,7 @@ static void
 set_state_locked(openreg_candidate *candidate, int32_t state, int32_t device_count)
 {
     candidate->state = state;
-    candidate->code = OPENREG_OK;
-    candidate->vendor_code = 0;
-    candidate->message[0] = '\0';
+    candidate->failure = (openreg_error_fields){.code = OPENREG_OK};
     candidate->device_count = device_count;
 }
 
@@ -313,7 +310,7 @@ openreg_candidate_reset(openreg_candidate *candidate)
 int
 openreg_candidate_failed_before(const openreg_candidate *candidate)
 {
-    return candidate->state == OPENREG_DRIVER_STATE_FAILED && candidate->code != OPENREG_E_NOMEM &&
+    return candidate->state == OPENREG_DRIVER_STATE_FAILED && candidate->failure.code != OPENREG_E_NOMEM &&
            candidate->failed_at == openreg_candidates_changes();
 }
 

@@ -7,6 +7,7 @@
 #ifndef OPENREG_SRC_CANDIDATES_H
 #define OPENREG_SRC_CANDIDATES_H
 
+#include "base/error.h"
 #include "driver/device_table.h"
 #include "driver/options.h"
 #include "registry/driver_names.h"
@@ -45,18 +46,13 @@ typedef struct openreg_candidate {
                         * before anybody does */
     int was_announced; /* the warning that it is a mock */
     int32_t state;     /* OPENREG_DRIVER_STATE_*, without _SHADOWED */
-    openreg_status code;
-    int64_t vendor_code;
-    unsigned failed_at; /* openreg_candidates_changes() at the time of the failure */
+    openreg_error_fields failure; /* its text without the name of the call, nor "driver \"<name>\": " in front */
+    unsigned failed_at;           /* openreg_candidates_changes() at the time of the failure */
     int32_t device_count, first_device;
     openreg_opened_driver *opened; /* NULL unless it is open and has a table */
     openreg_driver table;
-    char version[64];   /* described ones */
-    const char *path;   /* openreg_loader_keep_path() */
-    char message[1024]; /* why it failed, without the name of the call, nor "driver \"<name>\": " in front */
-    int names_driver;   /* the message holds the driver's name */
-    int names_code;     /* likewise its code's */
-    int names_path;     /* likewise the path of its library */
+    char version[64]; /* described ones */
+    const char *path; /* openreg_loader_keep_path() */
 } openreg_candidate;
 
 #define OPENREG_CANDIDATES_MAX 256
@@ -103,9 +99,15 @@ void openreg_candidates_note_change(void);
 
 /* ---- With the driver lock held. ---- */
 
-/* Remembers the thread's last error, less "<call>: " and the name of the driver. */
+/* Reads the candidate's table, or asks its factory, if that has not been done: candidate_load.c. On failure the candidate
+ * remembers why. Errors: those of loader.h, the factory's own, OPENREG_E_NO_DEVICE (it gave nothing). */
+openreg_status openreg_candidate_load(const char *call, openreg_candidate *candidate);
+/* Remembers the thread's last error, as openreg_candidate_failure() has it. */
 void openreg_candidate_fail(openreg_candidate *candidate, const char *call);
 void openreg_candidate_fail_with(openreg_candidate *candidate, openreg_status code, const char *message);
+/* An error as what a candidate fails with: less "<call>: " and the name of the driver. */
+openreg_error_fields openreg_candidate_failure(const openreg_candidate *candidate, const char *call,
+                                               const openreg_error_fields *error);
 /* Sets a state that is no failure. */
 void openreg_candidate_set_state(openreg_candidate *candidate, int32_t state, int32_t device_count);
 /* Open, at once with what it was opened to: readers that hold the candidates' lock never see an open driver whose table

@@ -83,6 +83,16 @@ openreg_driver_group(const char *name, const char *const **members)
     return strcmp(name, GROUP) == 0 ? GROUP_SIZE : 0;
 }
 
+size_t
+openreg_driver_names_meant(const char *const *name, const char *const **names)
+{
+    const size_t count = openreg_driver_group(*name, names);
+    if (count > 0)
+        return count;
+    *names = name;
+    return 1;
+}
+
 int
 openreg_driver_is_gpu_name(const char *name)
 {
@@ -110,10 +120,10 @@ openreg_expand_driver_name(const char *name, char (*out)[OPENREG_NAME_SIZE], int
     char canonical[OPENREG_NAME_SIZE];
     if (name == NULL || !openreg_driver_name_resolve(name, strlen(name), canonical))
         return 0;
-    const char *const *members = NULL;
-    const size_t grouped = openreg_driver_group(canonical, &members);
-    const size_t count = grouped > 0 ? grouped : 1;
+    const char *const meant = canonical;
+    const char *const *names;
+    const size_t count = openreg_driver_names_meant(&meant, &names);
     for (size_t i = 0; i < count && (int64_t)i < capacity; ++i)
-        openreg_text_copy(out[i], OPENREG_NAME_SIZE, grouped > 0 ? members[i] : canonical);
+        openreg_text_copy(out[i], OPENREG_NAME_SIZE, names[i]);
     return (int32_t)count;
 }

@@ -23,6 +23,9 @@ const char *openreg_driver_name_reserved(const char *name);
 /* Members of the group that a canonical name means, in order of preference; 0 if it is no group. Static. */
 size_t openreg_driver_group(const char *name, const char *const **members);
 
+/* The canonical names that *name means: of a group its members, else itself. At least one. */
+size_t openreg_driver_names_meant(const char *const *name, const char *const **names);
+
 /* 1 for the members of the group "gpu". */
 int openreg_driver_is_gpu_name(const char *name);
 

@@ -15,7 +15,6 @@
 #include "driver/attached_layers.h"
 #include "driver/driver_calls.h"
 #include "driver/visible_devices.h"
-#include "registry/candidate_load.h"
 #include "registry/discovery.h"
 #include "registry/layer_stack.h"
 #include "registry/mock.h"
@@ -354,7 +353,7 @@ openreg_driver_open_count(const char *call, openreg_candidate *candidate, int64_
     }
     if (openreg_candidate_failed_before(candidate)) { /* by opening too, which knows more than describe() */
         openreg_candidate_note_tried(candidate);
-        return candidate->code;
+        return candidate->failure.code;
     }
     OPENREG_RETURN_NOT_OK(openreg_candidate_load(call, candidate));
     if (candidate->is_described) {
@@ -382,7 +381,7 @@ openreg_driver_open_try(const char *call, openreg_candidate *candidate, openreg_
 {
     if (openreg_candidate_failed_before(candidate)) {
         openreg_candidate_note_tried(candidate);
-        return candidate->code;
+        return candidate->failure.code;
     }
     const openreg_status status = attempt(call, candidate, devices);
     if (status != OPENREG_OK)
@@ -398,5 +397,5 @@ openreg_driver_open_log_failure(const openreg_candidate *candidate)
     const int is_broken = candidate->source == OPENREG_SOURCE_BUNDLED && candidate->is_unloadable;
     const int is_installed = (candidate->flags & OPENREG_REGISTER_REQUIRED) != 0;
     openreg_log(is_broken || is_installed ? OPENREG_LOG_WARNING : OPENREG_LOG_INFO,
-                "driver \"%s\" (%s) is not used: %s", candidate->name, candidate->origin, candidate->message);
+                "driver \"%s\" (%s) is not used: %s", candidate->name, candidate->origin, candidate->failure.text);
 }

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
-/* layer_libraries.c: loads layers (layer_libraries.h). */
+/* layer_libraries.c: loads layers (layer_stack.h). */
 #define _GNU_SOURCE
-#include "registry/layer_libraries.h"
+#include "registry/layer_stack.h"
 
 #include <dlfcn.h>
 #include <string.h>
@@ -9,7 +9,6 @@
 #include "base/error.h"
 #include "base/log.h"
 #include "base/sized_struct.h"
-#include "registry/layer_stack.h"
 #include "registry/libraries_env.h"
 
 /* dlopen() finds a library that is loaded already. */

@@ -9,7 +9,6 @@
 #include "base/error.h"
 #include "base/log.h"
 #include "driver/driver_calls.h"
-#include "registry/layer_libraries.h"
 #include "watch/lab.h"
 
 #define LEVELS (OPENREG_LAYERS_MAX + 1) /* and that of OPENREG_VALIDATE */

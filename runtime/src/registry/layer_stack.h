@@ -4,11 +4,14 @@
 #ifndef OPENREG_SRC_LAYER_STACK_H
 #define OPENREG_SRC_LAYER_STACK_H
 
+#include <openreg/layer.h>
+
 #include "driver/device_table.h"
 #include "driver/options.h"
 
 #define OPENREG_LAYERS_VARIABLE "OPENREG_LAYERS"
 #define OPENREG_VALIDATE_VARIABLE "OPENREG_VALIDATE"
+#define OPENREG_LAYERS_MAX 8
 
 /* Opens `driver`, whose `own` is the driver's table: with layers `own` and the instance become the outermost layer's. From the
  * driver outwards these are the one of OPENREG_VALIDATE, then those of OPENREG_LAYERS from the last to the first.
@@ -19,5 +22,11 @@ openreg_status openreg_layer_stack_open(const char *call, openreg_opened_driver 
 
 /* After close(), or a failed open. */
 void openreg_layer_stack_free(openreg_opened_driver *driver);
+
+/* The layers of a list name:path[,name:path] in its order; NULL is an empty one: layer_libraries.c. A library is loaded once,
+ * and stays. Errors: OPENREG_E_INVALID (not such a list, or more than OPENREG_LAYERS_MAX), OPENREG_E_INCOMPATIBLE (a file
+ * is missing, or is no layer: the text names it), the layer's own. */
+openreg_status openreg_layer_libraries_find(const char *call, const char *text,
+                                            const openreg_layer *out[OPENREG_LAYERS_MAX], int *count);
 
 #endif

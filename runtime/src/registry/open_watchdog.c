@@ -3,13 +3,13 @@
 #define _GNU_SOURCE
 #include "registry/open_watchdog.h"
 
-#include <signal.h>
 #include <time.h>
 
 #include <openreg/status.h>
 
 #include "base/log.h"
 #include "base/parse.h"
+#include "base/thread.h"
 #include "watch/observers.h"
 
 #define DEFAULT_MILLISECONDS INT64_C(60000)
@@ -56,18 +56,6 @@ wait_and_warn(void *argument)
     return NULL;
 }
 
-/* A driver's signals are not for the watcher. */
-static int
-start_thread(openreg_open_watchdog *watch)
-{
-    sigset_t all, before;
-    (void)sigfillset(&all);
-    (void)pthread_sigmask(SIG_SETMASK, &all, &before);
-    const int status = pthread_create(&watch->watcher, NULL, wait_and_warn, watch);
-    (void)pthread_sigmask(SIG_SETMASK, &before, NULL);
-    return status == 0;
-}
-
 void
 openreg_open_watchdog_begin(openreg_open_watchdog *watch, const char *driver, int64_t milliseconds)
 {
@@ -82,7 +70,7 @@ openreg_open_watchdog_begin(openreg_open_watchdog *watch, const char *driver, in
     (void)pthread_condattr_setclock(&monotonic, CLOCK_MONOTONIC);
     (void)pthread_cond_init(&watch->ended, &monotonic);
     (void)pthread_condattr_destroy(&monotonic);
-    watch->is_watching = start_thread(watch);
+    watch->is_watching = openreg_thread_start(&watch->watcher, wait_and_warn, watch) == 0;
     if (!watch->is_watching) {
         (void)pthread_cond_destroy(&watch->ended);
         (void)pthread_mutex_destroy(&watch->lock);

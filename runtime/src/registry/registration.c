@@ -113,14 +113,9 @@ make_candidate(const request *r)
         candidate->path = r->path;
     if (r->failure.code != OPENREG_OK) {
         candidate->state = OPENREG_DRIVER_STATE_FAILED;
-        candidate->code = r->failure.code;
+        candidate->failure = openreg_candidate_failure(candidate, r->call, &r->failure);
         candidate->is_unloadable = candidate->was_tried = 1;
         candidate->is_missing = r->is_missing;
-        openreg_error_reason(&r->failure, r->call, candidate->name, candidate->message, sizeof candidate->message);
-        candidate->vendor_code = r->failure.vendor_code;
-        candidate->names_driver = r->failure.names_driver;
-        candidate->names_code = r->failure.is_drivers || r->failure.names_code;
-        candidate->names_path = r->failure.names_path;
     }
     if (openreg_options_set_all(&candidate->options, asked->options, asked->option_count))
         return candidate;

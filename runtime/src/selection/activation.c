@@ -16,7 +16,6 @@
 #include "base/text.h"
 #include "device/stream.h"
 #include "memory/cache.h"
-#include "memory/fence_signal.h"
 #include "memory/host_memory.h"
 #include "registry/discovery.h"
 #include "registry/driver_lock.h"
@@ -195,22 +194,17 @@ reject_in_use(const char *call, const openreg_device_table *table)
 {
     for (int i = 0; i < standing.count; ++i) {
         const openreg_opened_driver *const driver = standing.drivers[i]->opened;
-        long long allocations = 0;
-        long long events = 0;
-        long long communicators = 0;
-        long long graphs = 0;
+        long long all = 0, events = 0, communicators = 0, graphs = 0;
         for (int32_t k = 0; k < table->count; ++k) {
             const openreg_device *const device = table->devices[k];
             if (device->driver != driver)
                 continue;
-            const long long here = atomic_load_explicit(&device->live_events, memory_order_relaxed);
-            const long long connected = atomic_load_explicit(&device->live_communicators, memory_order_relaxed);
-            const long long captured = atomic_load_explicit(&device->live_graphs, memory_order_relaxed);
-            allocations += live_objects_of(device) - here - connected - captured;
-            events += here;
-            communicators += connected;
-            graphs += captured;
+            all += live_objects_of(device);
+            events += atomic_load_explicit(&device->live_events, memory_order_relaxed);
+            communicators += atomic_load_explicit(&device->live_communicators, memory_order_relaxed);
+            graphs += atomic_load_explicit(&device->live_graphs, memory_order_relaxed);
         }
+        const long long allocations = all - events - communicators - graphs;
         if (graphs > 0)
             return openreg_error_set(OPENREG_E_BUSY, call, "%lld live graph(s) on driver '%s'; destroy them first",
                                      graphs, driver->name);

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
-/* driver_hints.c: looks for GPUs without a driver (driver_hints.h). */
+/* driver_hints.c: looks for GPUs without a driver (selection.h). */
 #define _GNU_SOURCE
-#include "selection/driver_hints.h"
+#include "selection/selection.h"
 
 #include <dirent.h>
 #include <fcntl.h>
@@ -11,7 +11,6 @@
 #include <unistd.h>
 
 #include "base/log.h"
-#include "registry/candidates.h"
 #include "registry/discovery.h"
 
 #define DISPLAY_CLASS 0x03u /* the upper byte of a PCI class */
@@ -87,7 +86,7 @@ suggest(const vendor *v)
     else
         openreg_log(OPENREG_LOG_WARNING,
                     "%s driver failed to initialize: %s (Set OPENREG_LOG_LEVEL=debug and rerun for more info.)",
-                    v->title, candidate->message);
+                    v->title, candidate->failure.text);
 }
 
 void

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
-/* inactive_driver.c: opens a driver to ask it, without making it active (inactive_driver.h). */
+/* inactive_driver.c: opens a driver to ask it, without making it active (selection.h). */
 #define _GNU_SOURCE
-#include "selection/inactive_driver.h"
+#include "selection/selection.h"
 
 #include <stdio.h>
 #include <string.h>
@@ -12,7 +12,6 @@
 #include "driver/properties.h"
 #include "registry/discovery.h"
 #include "registry/driver_lock.h"
-#include "selection/selection.h"
 
 static openreg_status
 open_quietly(const char *call, openreg_candidate *candidate)

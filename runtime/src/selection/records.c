@@ -73,7 +73,7 @@ fill_locked(const openreg_candidate *candidate, openreg_driver_record *record)
     record->state = candidate->state;
     if (candidate->state != OPENREG_DRIVER_STATE_OPEN && openreg_candidates_find_locked(candidate->name) != candidate)
         record->state = OPENREG_DRIVER_STATE_SHADOWED;
-    record->code = candidate->code;
+    record->code = candidate->failure.code;
     record->priority = candidate->priority;
     record->device_count = candidate->device_count;
     record->first_device = candidate->first_device;
@@ -81,7 +81,7 @@ fill_locked(const openreg_candidate *candidate, openreg_driver_record *record)
     openreg_text_copy(record->name, sizeof record->name, candidate->name);
     openreg_text_copy(record->source, sizeof record->source, candidate->origin);
     record->path = candidate->path;
-    openreg_text_copy(record->message, sizeof record->message, candidate->message);
+    openreg_text_copy(record->message, sizeof record->message, candidate->failure.text);
     openreg_text_copy(record->version, sizeof record->version, candidate->version);
     if (candidate->has_table) {
         record->abi_minor = candidate->table.abi_minor;
@@ -142,35 +142,21 @@ openreg_find_driver(const char *name, openreg_driver_record *out)
 const char *
 openreg_driver_state_name(int32_t state)
 {
-    switch (state) {
-    case OPENREG_DRIVER_STATE_FOUND:
-        return "found";
-    case OPENREG_DRIVER_STATE_LOADED:
-        return "loaded";
-    case OPENREG_DRIVER_STATE_OPEN:
-        return "open";
-    case OPENREG_DRIVER_STATE_FAILED:
-        return "failed";
-    case OPENREG_DRIVER_STATE_SHADOWED:
-        return "shadowed";
-    default:
-        return "unknown";
-    }
+    static const char *const names[] = {[OPENREG_DRIVER_STATE_FOUND] = "found",
+                                        [OPENREG_DRIVER_STATE_LOADED] = "loaded",
+                                        [OPENREG_DRIVER_STATE_OPEN] = "open",
+                                        [OPENREG_DRIVER_STATE_FAILED] = "failed",
+                                        [OPENREG_DRIVER_STATE_SHADOWED] = "shadowed"};
+    return state >= OPENREG_DRIVER_STATE_FOUND && state <= OPENREG_DRIVER_STATE_SHADOWED ? names[state] : "unknown";
 }
 
 const char *
 openreg_chosen_by_name(int32_t chosen_by)
 {
-    switch (chosen_by) {
-    case OPENREG_CHOSEN_BY_CALL:
-        return "call";
-    case OPENREG_CHOSEN_BY_ENVIRONMENT:
-        return "environment";
-    case OPENREG_CHOSEN_BY_PREFERENCE:
-        return "preference";
-    case OPENREG_CHOSEN_AUTOMATICALLY:
-        return "automatic";
-    default:
-        return "none";
-    }
+    static const char *const names[] = {[OPENREG_CHOSEN_NONE] = "none",
+                                        [OPENREG_CHOSEN_BY_CALL] = "call",
+                                        [OPENREG_CHOSEN_BY_ENVIRONMENT] = "environment",
+                                        [OPENREG_CHOSEN_BY_PREFERENCE] = "preference",
+                                        [OPENREG_CHOSEN_AUTOMATICALLY] = "automatic"};
+    return chosen_by >= OPENREG_CHOSEN_NONE && chosen_by <= OPENREG_CHOSEN_AUTOMATICALLY ? names[chosen_by] : names[0];
 }

@@ -11,9 +11,7 @@
 #include "base/log.h"
 #include "base/parse.h"
 #include "base/text.h"
-#include "registry/candidate_load.h"
 #include "registry/discovery.h"
-#include "selection/driver_hints.h"
 #include "selection/preference.h"
 
 #define DRIVERS_VARIABLE "OPENREG_DRIVERS"
@@ -37,7 +35,7 @@ openreg_candidate_is_not_loaded(const openreg_candidate *candidate)
 {
     return candidate->is_unloadable || candidate->is_absent ||
            (candidate->source == OPENREG_SOURCE_BUNDLED &&
-            (candidate->code == OPENREG_E_NO_DEVICE || candidate->code == OPENREG_E_INCOMPATIBLE));
+            (candidate->failure.code == OPENREG_E_NO_DEVICE || candidate->failure.code == OPENREG_E_INCOMPATIBLE));
 }
 
 static int
@@ -54,7 +52,7 @@ is_left_out(const openreg_candidate *candidate)
 {
     if (candidate->source == OPENREG_SOURCE_BUILT_IN || openreg_candidate_is_named(candidate))
         return 0;
-    return !is_required(candidate) || candidate->code == OPENREG_E_NO_DEVICE || candidate->is_missing;
+    return !is_required(candidate) || candidate->failure.code == OPENREG_E_NO_DEVICE || candidate->is_missing;
 }
 
 /* ----------------------------------------------------------------------------------------------------- the decision */
@@ -79,17 +77,6 @@ take(openreg_decision *decision, openreg_candidate *candidate, int64_t devices)
     decision->devices += devices;
 }
 
-/* Members of a name's group, or the name itself. */
-static size_t
-members_of(const char *const *name, const char *const **members)
-{
-    const size_t count = openreg_driver_group(*name, members);
-    if (count > 0)
-        return count;
-    *members = name;
-    return 1;
-}
-
 /* The first member of a group that works. */
 static openreg_status
 take_from_group(const char *call, const char *name, openreg_choice choice, openreg_attempt attempt,
@@ -105,7 +92,7 @@ take_from_group(const char *call, const char *name, openreg_choice choice, openr
             return OPENREG_OK;
         }
         openreg_log(OPENREG_LOG_INFO, "driver \"%s\" (%s) is not used for '%s': %s", candidate->name, candidate->origin,
-                    name, candidate->message);
+                    name, candidate->failure.text);
     }
     return openreg_report_group(call, name, choice);
 }
@@ -153,7 +140,7 @@ static openreg_status
 select_preferred(const char *call, const char *name, openreg_attempt attempt, openreg_decision *decision, int *found)
 {
     const char *const *members;
-    const size_t count = members_of(&name, &members);
+    const size_t count = openreg_driver_names_meant(&name, &members);
     const openreg_candidate *last = NULL;
     for (size_t i = 0; i < count && !*found; ++i) {
         openreg_candidate *const candidate = openreg_candidates_find(members[i]);
@@ -171,7 +158,7 @@ select_preferred(const char *call, const char *name, openreg_attempt attempt, op
     if (last == NULL)
         openreg_preference_warn_unknown(name);
     else if (openreg_candidate_is_not_loaded(last))
-        openreg_preference_warn_not_loaded(name, last->message);
+        openreg_preference_warn_not_loaded(name, last->failure.text);
     else
         openreg_preference_warn_not_functional(name);
     return OPENREG_OK;
@@ -201,7 +188,7 @@ try_found(const char *call, openreg_candidate *candidate, openreg_attempt attemp
     if (*works)
         return OPENREG_OK;
     if (!is_left_out(candidate))
-        return candidate->code;
+        return candidate->failure.code;
     openreg_driver_open_log_failure(candidate);
     return OPENREG_OK;
 }
@@ -352,7 +339,7 @@ openreg_list_means(const char *list, openreg_candidate *const *drivers, int coun
             return 0;
         const char *own = name;
         const char *const *members;
-        const size_t members_count = members_of(&own, &members);
+        const size_t members_count = openreg_driver_names_meant(&own, &members);
         int is_here = 0;
         for (size_t m = 0; m < members_count; ++m)
             for (int i = 0; i <= at && i < count; ++i)

@@ -39,6 +39,18 @@ int openreg_list_is_empty(const char *list);
 /* Whether a failure is one of the driver's library (and of the vendor's behind it), so that it counts as not loaded. */
 int openreg_candidate_is_not_loaded(const openreg_candidate *candidate);
 
+/* ---- driver_hints.c ---- */
+
+/* Warns, once per process and driver, if the machine looks like one with an NVIDIA or AMD GPU (device files, PCI; under
+ * OPENREG_SYSTEM_ROOT instead of "/"). For an automatic choice that came down to `sim`. */
+void openreg_suggest_missing_drivers(void);
+
+/* ---- inactive_driver.c ---- */
+
+/* The candidate of a name, with the errors of openreg_find_driver(); of a group the first open member, else the first
+ * that can be opened, which is open then. */
+openreg_status openreg_inactive_driver_find(const char *call, const char *name, openreg_candidate **out);
+
 /* ---- selection_report.c ---- */
 
 /* How a driver came to be tried. */

@@ -37,8 +37,8 @@ set(openreg_status code, const char *call, const openreg_candidate *candidate, c
 {
     (void)openreg_error_set(code, call, "%s", r->text);
     if (candidate != NULL) {
-        (void)openreg_error_names_driver(candidate->name, candidate->vendor_code);
-        openreg_error_names_code(candidate->names_code);
+        (void)openreg_error_names_driver(candidate->name, candidate->failure.vendor_code);
+        openreg_error_names_code(candidate->failure.names_code);
     }
     return code;
 }
@@ -153,10 +153,10 @@ static void
 append_place(report *r, const openreg_candidate *candidate, const openreg_candidate *told)
 {
     append(r, "\n  %s: ", candidate->origin);
-    if (candidate->path[0] != '\0' && !candidate->names_path)
+    if (candidate->path[0] != '\0' && !candidate->failure.names_path)
         append(r, "%s: ", candidate->path);
     if (candidate->state == OPENREG_DRIVER_STATE_FAILED)
-        append(r, "%s", candidate == told ? "the error above" : candidate->message);
+        append(r, "%s", candidate == told ? "the error above" : candidate->failure.text);
     else
         append(r, "not tried, another one replaces it");
 }
@@ -230,8 +230,8 @@ openreg_status
 openreg_report_failure(const char *call, const openreg_candidate *candidate, openreg_choice choice)
 {
     report r = {0};
-    const openreg_status code = candidate->code;
-    append(&r, "Unable to initialize driver '%s': %s (%s)", candidate->name, candidate->message,
+    const openreg_status code = candidate->failure.code;
+    append(&r, "Unable to initialize driver '%s': %s (%s)", candidate->name, candidate->failure.text,
            way_out(candidate, choice));
     append_places(&r, candidate);
     append_others(&r, candidate->name);
@@ -248,13 +248,13 @@ openreg_report_group(const char *call, const char *name, openreg_choice choice)
     append(&r, "Unable to initialize driver '%s': ", name);
     for (size_t i = 0; i < count; ++i) {
         const openreg_candidate *const member = openreg_candidates_find(members[i]);
-        append(&r, "%s%s: %.300s", i == 0 ? "" : "; ", member->name, member->message);
+        append(&r, "%s%s: %.300s", i == 0 ? "" : "; ", member->name, member->failure.text);
         if (first == NULL)
             first = member;
     }
     append(&r, " (%s)", way_out(first, choice));
     append_others(&r, name);
-    return set(first->code, call, first, &r);
+    return set(first->failure.code, call, first, &r);
 }
 
 openreg_status
@@ -279,8 +279,8 @@ openreg_status
 openreg_report_not_open(const char *call, const openreg_candidate *candidate)
 {
     report r = {0};
-    append(&r, "Unable to initialize driver '%s': %s", candidate->name, candidate->message);
-    return set(candidate->code, call, candidate, &r);
+    append(&r, "Unable to initialize driver '%s': %s", candidate->name, candidate->failure.text);
+    return set(candidate->failure.code, call, candidate, &r);
 }
 
 /* Whether a driver is to be spoken of where none was found. */
@@ -303,18 +303,18 @@ openreg_report_none(const char *call, const openreg_candidate *last)
         append(&r, "no driver is left to choose from");
         append_plugin_failures(&r);
     } else if (others == 0) {
-        if (!last->names_driver)
+        if (!last->failure.names_driver)
             append(&r, "driver \"%s\": ", last->name);
-        append(&r, "%s", last->message);
+        append(&r, "%s", last->failure.text);
     } else {
         append(&r, "no driver can be used");
         for (int i = count - 1; i >= 0; --i)
             if (has_failed(all[i]))
-                append(&r, "\n  %s (%s): %s", all[i]->name, all[i]->origin, all[i]->message);
+                append(&r, "\n  %s (%s): %s", all[i]->name, all[i]->origin, all[i]->failure.text);
     }
     const openreg_candidate *const sim = openreg_candidates_find("sim");
     if (sim->priority > OPENREG_PRIORITY_NEVER &&
         !openreg_candidate_can_be_found(sim)) /* openreg_choose_plugins_alone() */
         append(&r, "\n  OPENREG_DRIVERS=sim uses simulated devices");
-    return set(last == NULL ? OPENREG_E_NO_DEVICE : last->code, call, last, &r);
+    return set(last == NULL ? OPENREG_E_NO_DEVICE : last->failure.code, call, last, &r);
 }

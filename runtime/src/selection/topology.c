@@ -9,10 +9,8 @@
 #include "base/sized_struct.h"
 #include "driver/driver_calls.h"
 #include "driver/properties.h"
-#include "registry/candidate_load.h"
 #include "registry/discovery.h"
 #include "registry/driver_lock.h"
-#include "selection/inactive_driver.h"
 #include "selection/selection.h"
 
 typedef struct question {

@@ -3,22 +3,13 @@
 #include <openreg/comm.h>
 #include <openreg/communicators.h>
 #include <openreg/graphs.h>
-#include <openreg/ipc.h>
 #include <openreg/kernels.h>
-#include <openreg/layer.h>
-#include <openreg/schedule.h>
 #include <openreg/sharing.h>
-#include <openreg/vmm.h>
 
 #include <atomic>
 #include <numeric>
 
-#include "../drivers/frozen/frozen_slots.h"
 #include "runtime_test.h"
-
-extern "C" {
-extern const size_t frozen_offsets_1_0[];
-}
 
 using openreg_test::driver_path;
 using openreg_test::last_message;
@@ -207,20 +198,6 @@ TEST_F(OtherMajorTest, IsRefused) {
   set("OPENREG_DRIVERS", "frozen");
   EXPECT_EQ(openreg_init(), OPENREG_E_INCOMPATIBLE);
   EXPECT_CONTAINS(last_message(), "the driver implements ABI 2, this runtime ABI 1");
-}
-
-#define FROZEN_OFFSETS today
-#define FROZEN_SLOTS FROZEN_SLOTS_1_0
-namespace v1_0 {
-#include "../drivers/frozen/frozen_offsets.c"
-}
-// What the frozen header has is where today's has it: functions, fields, flags and codes.
-TEST(FrozenHeadersTest, OffsetsAndCodes) {
-  const size_t *frozen = frozen_offsets_1_0, *today = v1_0::today;
-  size_t i = 0;
-  for (; frozen[i] != SIZE_MAX; ++i) ASSERT_EQ(frozen[i], today[i]) << "entry " << i << " of frozen_offsets.c";
-  EXPECT_EQ(today[i], SIZE_MAX);
-  EXPECT_GT(i, 180u);
 }
 
 }  // namespace
