@@ -6,6 +6,7 @@ Builds with the torch and the CUDA of the machine, without the network, and runs
     drivers    the tests of the CUDA driver, and of HIP's calls over CUDA where HIP's headers are, on the GPU
     python     the tests made for real GPUs
     figures    copies, submission, allocation, events, a training step, beside CUDA's own
+    compile    torch.compile beside that of `cuda`
     demo       examples/train_digits.py on the GPU
     profile    where the time of an operator and of a transformer's block goes
     sanitizer  NVIDIA's compute-sanitizer over the smoke, where it is installed
@@ -25,12 +26,12 @@ import ctypes
 import json
 import os
 import re
+import shlex
 import shutil
 import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
@@ -39,9 +40,18 @@ ROOT = Path(__file__).resolve().parents[1]
 NO_GPU = 77
 REHEARSAL = "OPENREG_GPU_CHECK_REHEARSAL"
 DRIVER_TESTS = ("gpu_slots_test", "gpu_peer_test", "gpu_vmm_test")  # those that don't need a fake
-TAIL = 3000
-"""Characters of a failed command's output that are printed and in the JSON; the whole is in the folder of --output."""
+KEPT, PRINTED = 12000, 3000
+"""Characters at the end of a command's output that are in the JSON, and that are printed if it failed."""
 PARTS = ("smoke", "drivers", "python", "figures", "compile", "demo", "profile", "sanitizer", "operators", "suites")
+LEFT_OUT = {
+    "drivers": "no GoogleTest on this machine (--googletest PATH of its sources)",
+    "sanitizer": "no compute-sanitizer on this machine",
+}
+"""Why a part may have no command."""
+PYTEST = r"^[ =]*(\d+ (?:passed|failed|skipped|error).*?)[ =]*$"
+"""pytest's last line."""
+QUICK_ENTRIES = ("add/float32", "matmul/float32", "mul/bfloat16", "sum/float32")
+"""Of a rehearsal."""
 ALLOCATOR = """
 import torch, torch_openreg
 x = torch.ones(1 << 20, device="openreg") + 1
@@ -53,8 +63,6 @@ assert place == "openreg", f"PyTorch's kernels allocate from {place!r}, not from
 SMOKE = (
     ALLOCATOR
     + """
-import sys
-print("allocator:", place)
 assert x.sum().item() == 2 << 20
 a = torch.randn(256, 256); b = (a.to("openreg") @ a.to("openreg")).cpu()
 torch.testing.assert_close(b, a @ a, atol=0.5, rtol=0.02)
@@ -67,9 +75,8 @@ torch.openreg.synchronize(); torch.openreg.empty_cache()
 before = torch.openreg.mem_get_info()[0]; reserved = torch.openreg.memory_reserved()
 kept = [torch.empty(1 << 20, dtype=torch.uint8, device="openreg") for _ in range(200)]
 taken, asked = before - torch.openreg.mem_get_info()[0], torch.openreg.memory_reserved() - reserved
-print(f"200 MiB in blocks of 1 MiB: {asked >> 20} MiB reserved, {taken >> 20} MiB gone from the GPU")
+print(f"allocator: {place}; 200 blocks of 1 MiB: {asked >> 20} MiB reserved, {taken >> 20} MiB gone from the GPU")
 assert taken <= asked + (4 << 20), (taken, asked)
-print("end")
 """
 )
 
@@ -78,12 +85,12 @@ PROFILE = (
     + """
 import sys
 sys.path.insert(0, "tools")
-from gpu_figures import Block
+from gpu_figures import block
 from torch.profiler import ProfilerActivity, profile
 a, b = (torch.ones(16, device="openreg") for _ in range(2))
-block = Block(512, 8).to("openreg", torch.bfloat16)
+layer = block(512, 8).to("openreg", torch.bfloat16)
 z = torch.randn(4, 256, 512).to("openreg", torch.bfloat16).requires_grad_()
-for name, work in (("a + b", lambda: a + b), ("block", lambda: block(z).sum().backward())):
+for name, work in (("a + b", lambda: a + b), ("block", lambda: layer(z).sum().backward())):
     work(); torch.openreg.synchronize()
     with profile(activities=[ProfilerActivity.CPU]) as found:
         for _ in range(int(sys.argv[1])):
@@ -92,6 +99,26 @@ for name, work in (("a + b", lambda: a + b), ("block", lambda: block(z).sum().ba
     print(name); print(found.key_averages().table(sort_by="self_cpu_time_total", row_limit=15))
 """
 )
+
+
+@dataclass(frozen=True)
+class Command:
+    """One of a part's commands."""
+
+    what: str
+    arguments: list[str]
+    seconds: float
+    environment: dict[str, str] = field(default_factory=dict)
+    summary: str = ""
+    """A pattern that its output has if all is well; the last match is what is said of it."""
+    never: str = ""
+    """A text that its output hasn't if all is well."""
+    informative: bool = False
+    """Whether the part passes without it."""
+    shown: bool = False
+    """Whether its output is printed."""
+    results: Path | None = None
+    """JSON that it writes, for the details."""
 
 
 @dataclass
@@ -104,64 +131,13 @@ class Outcome:
     summary: str = ""
     seconds: float = 0.0
     details: dict[str, Any] = field(default_factory=dict)
+    """By command the end of its output, and the results that it wrote."""
+    failed: list[str] = field(default_factory=list)
+    """Commands."""
 
-    def fail(self, summary: str) -> Outcome:
-        """Marks it as failed."""
-        self.state, self.summary = "failed", summary
-        return self
-
-
-@dataclass
-class Ran:
-    """A command that has ended, or was ended."""
-
-    status: int | None
-    """None: it ran out of time."""
-    output: str
-
-
-@dataclass(frozen=True)
-class Figure:
-    """A figure of openreg's beside its reference, and the aim of the one divided by the other."""
-
-    name: str
-    value: float
-    reference: float
-    aim: float
-    at_least: bool
-
-    @property
-    def ratio(self) -> float:
-        """The figure in units of its reference."""
-        return self.value / self.reference if self.reference else float("inf")
-
-    @property
-    def met(self) -> bool:
-        """Whether the aim is reached."""
-        return self.ratio >= self.aim if self.at_least else self.ratio <= self.aim
-
-
-AIMS: dict[str, tuple[float, bool]] = {
-    "host to device": (0.98, True),
-    "device to host": (0.98, True),
-    "device to device": (0.98, True),
-    "a + b, 16 elements": (1.3, False),
-    "transformer block": (1.03, False),
-    "allocation": (1.0, False),
-    "event": (1.0, False),
-    "stream switch": (1.0, False),
-}
-"""By the start of a figure's name: the aim, and whether more is better (GB/s) or less (ns)."""
-COMPILED_AIMS: dict[str, tuple[float, bool]] = {
-    "compiled pointwise, 16 elements": (1.5, False),
-    "compiled pointwise, 64 Mi": (1.03, False),
-    "compiled transformer block": (1.1, False),
-}
-"""The same of torch.compile, with a graph's call into the device on top of `cuda`'s: tens of microseconds."""
-
-
-QUICK_ENTRIES = ("add/float32", "matmul/float32", "mul/bfloat16", "sum/float32")
-"""Of a rehearsal."""
+    def line(self) -> str:
+        """One line of the table."""
+        return f"  {self.part:10} {self.state:9} {self.seconds:7.1f} s  {self.summary}"
 
 
 def find_gpu() -> str | None:
@@ -183,38 +159,109 @@ def find_gpu() -> str | None:
     return name.value.decode(errors="replace")
 
 
-def run(command: list[str], seconds: float, environment: dict[str, str] | None = None) -> Ran:
-    """Runs a command in the checkout and ends it, with all it has started, after `seconds`."""
-    process = subprocess.Popen(
-        command,
-        cwd=ROOT,
-        env={**os.environ, **(environment or {})},
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-        errors="replace",
-        start_new_session=True,
-    )
+def run(command: Command, seconds: float) -> tuple[str, str]:
+    """Runs a command in the checkout and ends it, with all it has started, after `seconds`.
+
+    Returns:
+        How it ended, which is "" for status 0, and its output.
+    """
+    try:
+        process = subprocess.Popen(
+            command.arguments,
+            cwd=ROOT,
+            env={**os.environ, **command.environment},
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            errors="replace",
+            start_new_session=True,
+        )
+    except OSError as error:
+        return f"{type(error).__name__}: {error}", ""
     try:
         output, _ = process.communicate(timeout=max(seconds, 1.0))
-        return Ran(process.returncode, output)
     except subprocess.TimeoutExpired:
         os.killpg(process.pid, signal.SIGKILL)
-        output, _ = process.communicate()
-        return Ran(None, output)
+        return "out of time", process.communicate()[0]
+    if process.returncode < 0:
+        return f"signal {-process.returncode}", output
+    return f"status {process.returncode}" if process.returncode else "", output
 
 
-def how_it_ended(ran: Ran) -> str:
-    """Of a command that did not succeed."""
-    if ran.status is None:
-        return "out of time"
-    return f"signal {-ran.status}" if ran.status < 0 else f"status {ran.status}"
+def run_part(name: str, commands: list[Command], deadline: float, logs: Path | None = None) -> Outcome:
+    """Runs a part's commands; what goes wrong is its failure and nobody else's.
+
+    Args:
+        name: The part's.
+        commands: One after the other.
+        deadline: By time.monotonic().
+        logs: A file that all they say is appended to.
+    """
+    outcome, start = Outcome(name), time.monotonic()
+    said: list[str] = []
+    if not commands:
+        outcome.state, outcome.summary = "left out", LEFT_OUT.get(name, "")
+    for command in commands:
+        left = min(command.seconds, deadline - time.monotonic())
+        if command.results is not None:
+            command.results.unlink(missing_ok=True)
+        wrong, output = run(command, left) if left > 0 else ("no time left", "")
+        if logs is not None:
+            with logs.open("a") as file:
+                file.write(f"===== {name}, {command.what}: {wrong or 'status 0'}\n{output}\n")
+        matches = re.findall(command.summary, output, re.MULTILINE)
+        if not wrong and not matches:
+            wrong = f"no {command.summary!r} in its output"
+        elif not wrong and command.never and command.never in output:
+            wrong = f"{command.never!r} in its output"
+        if wrong and not command.informative:
+            outcome.state = "failed"
+            outcome.failed.append(command.what)
+        said.append(": ".join(filter(None, [command.what if wrong or commands[1:] else "", wrong, *matches[-1:]])))
+        outcome.details[command.what] = output[-KEPT:]
+        tests = re.findall(r"^FAILED (\S+)", output, re.MULTILINE)
+        if tests:
+            outcome.details[f"{command.what}, failed"] = tests
+        if command.results is not None and command.results.exists():
+            outcome.details.update(json.loads(command.results.read_text()))
+        if command.shown:
+            print(output, end="", flush=True)
+    outcome.summary = outcome.summary or "; ".join(said)
+    outcome.seconds = round(time.monotonic() - start, 1)
+    return outcome
 
 
-def last_line(ran: Ran) -> str:
-    """What pytest says at its end, or how it was ended."""
-    lines = ran.output.strip().splitlines()
-    return lines[-1].strip("= ") if lines and ran.status is not None else how_it_ended(ran)
+def has_header(name: str, *roots: str) -> bool:
+    """Whether a header is in one of the folders, or the machine's own."""
+    return any(Path(root, name).exists() for root in (*roots, "/usr/include", "/usr/local/include"))
+
+
+def build_commands(options: argparse.Namespace) -> list[Command]:
+    """The package, then the C++ tests where GoogleTest is: they may fail without costing the rest.
+
+    Nothing is fetched: tests are built from sources or an installed GoogleTest, or not at all.
+    """
+    build = str(options.build)
+    tests = options.googletest is not None or has_header("gtest/gtest.h")
+    hip = has_header(
+        "hip/nvidia_detail/nvidia_hip_runtime_api.h", os.environ.get("ROCM_PATH", "/opt/rocm") + "/include"
+    )
+    configure = ["cmake", "-S", ".", "-B", build, f"-DPython3_EXECUTABLE={sys.executable}", "-DOPENREG_CUDA=ON"]
+    configure += [
+        f"-DOPENREG_HIP_ON_NVIDIA={'ON' if hip else 'OFF'}",
+        f"-DOPENREG_BUILD_TESTS={'ON' if tests else 'OFF'}",
+    ]
+    configure += [f"-DFETCHCONTENT_SOURCE_DIR_GOOGLETEST={options.googletest}"] if options.googletest else []
+    configure += ["-G", "Ninja"] if shutil.which("ninja") else []
+    make = ["cmake", "--build", build, "--parallel", str(options.jobs), "--target"]
+    install = ["cmake", "--install", build, "--prefix", "python/torch_openreg"]
+    package = " && ".join(map(shlex.join, (configure, [*make, "openreg_package"], install)))
+    more = [*(["openreg_hip_nvidia"] if hip else []), *(DRIVER_TESTS if tests else [])]
+    return [
+        # A first import of torch is part of it, which reads gigabytes of libraries.
+        Command("openreg_package", ["sh", "-c", package], 480),
+        *(Command(target, [*make, target], 90, informative=True) for target in more),
+    ]
 
 
 def python_environment(build: Path, **more: str) -> dict[str, str]:
@@ -231,309 +278,78 @@ def python_environment(build: Path, **more: str) -> dict[str, str]:
     }
 
 
-class Check:
-    """One run over all parts."""
-
-    def __init__(self, options: argparse.Namespace) -> None:
-        self.build: Path = options.build.resolve()
-        self.jobs: int = options.jobs
-        self.googletest: Path | None = options.googletest
-        self.samples: int = options.samples
-        self.quick: bool = options.quick
-        self.reference: str = options.reference
-        self.skip_build: bool = options.skip_build
-        self.output: Path | None = options.output
-        self.deadline: float = options.started + options.budget
-        self.outcomes: list[Outcome] = []
-
-    def left(self, at_most: float) -> float:
-        """Seconds for the next command."""
-        return max(0.0, min(at_most, self.deadline - time.monotonic()))
-
-    def part(self, name: str, work: Callable[[Outcome], None]) -> Outcome:
-        """Runs a part; what it raises is its failure and nobody else's."""
-        outcome = Outcome(name)
-        start = time.monotonic()
-        if self.left(1) <= 0:
-            outcome.fail("no time left")
-        else:
-            try:
-                work(outcome)
-            except Exception as error:
-                outcome.fail(f"{type(error).__name__}: {error}")
-        outcome.seconds = round(time.monotonic() - start, 1)
-        self.outcomes.append(outcome)
-        print(line_of(outcome), flush=True)
-        return outcome
-
-    def command(self, outcome: Outcome, what: str, ran: Ran) -> bool:
-        """Notes how a command of the part went; whether it succeeded."""
-        self.log(outcome, what, ran)
-        if ran.status == 0:
-            return True
-        outcome.fail(f"{what}: {how_it_ended(ran)}")
-        outcome.details[what] = ran.output[-TAIL:]
-        return False
-
-    def log(self, outcome: Outcome, what: str, ran: Ran) -> None:
-        """Appends all that a command has said to the folder's one file of logs."""
-        if self.output is not None:
-            with (self.output / "logs.txt").open("a") as file:
-                file.write(f"===== {outcome.part}, {what}: {how_it_ended(ran)}\n{ran.output}\n")
-
-    def build_all(self, outcome: Outcome) -> None:
-        """The package, then the C++ tests where GoogleTest is: they may fail without costing the rest."""
-        if self.skip_build:
-            outcome.summary = "skipped: what is there is used"
-            return
-        googletest = self.googletest_arguments()
-        hip = "-DOPENREG_HIP_ON_NVIDIA=" + ("ON" if has_hip_headers() else "OFF")
-        python = f"-DPython3_EXECUTABLE={sys.executable}"
-        configure = ["cmake", "-S", ".", "-B", str(self.build), python, "-DOPENREG_CUDA=ON", hip, *googletest]
-        if shutil.which("ninja"):
-            configure += ["-G", "Ninja"]
-        # A first import of torch is part of it, which reads gigabytes of libraries.
-        if not self.command(outcome, "configure", run(configure, self.left(150))):
-            return
-        make = ["cmake", "--build", str(self.build), "--parallel", str(self.jobs), "--target"]
-        if not self.command(outcome, "build", run([*make, "openreg_package"], self.left(300))):
-            return
-        install = ["cmake", "--install", str(self.build), "--prefix", "python/torch_openreg"]
-        if not self.command(outcome, "install", run(install, self.left(30))):
-            return
-        built: list[str] = ["openreg_package"]
-        missing: list[str] = []
-        for target in self.driver_targets():
-            ran = run([*make, target], self.left(60))
-            self.log(outcome, target, ran)
-            (built if ran.status == 0 else missing).append(target)
-        outcome.summary = ", ".join(built) + (f"; not built: {', '.join(missing)}" if missing else "")
-
-    def googletest_arguments(self) -> list[str]:
-        """Nothing is fetched: tests in C++ are built from sources or an installed GoogleTest, or not at all."""
-        if self.googletest is not None:
-            return ["-DOPENREG_BUILD_TESTS=ON", f"-DFETCHCONTENT_SOURCE_DIR_GOOGLETEST={self.googletest}"]
-        installed = any(Path(root, "gtest/gtest.h").exists() for root in ("/usr/include", "/usr/local/include"))
-        return ["-DOPENREG_BUILD_TESTS=" + ("ON" if installed else "OFF")]
-
-    def driver_targets(self) -> list[str]:
-        """The tests of the drivers that CMake has made targets of, and the libraries that they load."""
-        known = run(["cmake", "--build", str(self.build), "--target", "help"], 30).output
-        targets = set(re.findall(r"\w+", known))
-        wanted = (
-            *DRIVER_TESTS,
-            "openreg_hip_nvidia",
-            *(f"libopenreg_{name}_fake" for name in ("cuda", "hip", "hip_nvidia")),
+def driver_commands(build: Path) -> list[Command]:
+    """GoogleTest programs of the drivers, on the real libraries; those that were built."""
+    libraries = [build / f"runtime/drivers/gpu/libopenreg_{name}.so" for name in ("cuda", "hip_nvidia")]
+    programs = [build / "tests/runtime" / name for name in DRIVER_TESTS]
+    return [
+        Command(
+            f"{library.stem}: {program.name}",
+            [str(program), "--gtest_filter=*/real"],
+            60,
+            {"TEST_GPU_DRIVER": str(library)},
+            # The others may need a second GPU, or memory that can be mapped.
+            rf"\[  PASSED  \] ({'[1-9]' if program.name == DRIVER_TESTS[0] else ''}\d* tests?)",
         )
-        return [name for name in wanted if name in targets]
+        for library in libraries
+        for program in programs
+        if library.exists() and program.exists()
+    ]
 
-    def drivers(self, outcome: Outcome) -> None:
-        """GoogleTest programs of the drivers, on the real libraries."""
-        programs = [path for path in (self.build / "tests/runtime" / name for name in DRIVER_TESTS) if path.exists()]
-        folder = self.build / "runtime/drivers/gpu"
-        libraries = [folder / f"libopenreg_{name}.so" for name in ("cuda", "hip_nvidia")]
-        libraries = [library for library in libraries if library.exists()]
-        if not programs:
-            outcome.state, outcome.summary = (
-                "left out",
-                "no GoogleTest on this machine (--googletest PATH of its sources)",
-            )
-            return
-        total = 0
-        for library in libraries:
-            before = total
-            for program in programs:
-                what = f"{library.stem}: {program.name}"
-                ran = run([str(program), "--gtest_filter=*/real"], self.left(60), {"TEST_GPU_DRIVER": str(library)})
-                passed = re.search(r"\[  PASSED  \] (\d+) test", ran.output)
-                number = int(passed.group(1)) if passed else 0
-                total += number
-                outcome.details[f"{what}, passed"] = number
-                self.command(outcome, what, ran)
-            if total == before and outcome.state == "passed":  # one program alone may need a second GPU
-                outcome.fail(f"{library.stem}: no test ran")
-        if outcome.state == "passed":
-            outcome.summary = f"{total} tests passed"
 
-    def on_gpu(self, **more: str) -> dict[str, str]:
-        """Variables of a process on the GPU alone."""
-        return python_environment(self.build, OPENREG_DRIVERS="cuda", **more)
+def commands_of(options: argparse.Namespace) -> dict[str, list[Command]]:
+    """By part, on what is built now."""
+    build, quick = options.build, ["--quick"] * options.quick
+    gpu = python_environment(build, OPENREG_DRIVERS="cuda")
+    # Tests use openreg:1; device 0 is a simulated one, so that there are two on a machine with one GPU.
+    mixed = {"OPENREG_DRIVERS": "sim,cuda", "OPENREG_SIM_DEVICES": "1", "OPENREG_CUDA_VISIBLE_DEVICES": "0"}
+    figures = [sys.executable, "tools/gpu_figures.py", "--reference", options.reference, *quick]
+    aims = r"^\d+ of \d+ aims reached.*"
+    # A rehearsal's GPU is a processor without bfloat16: seconds for each pass through the block.
+    rounds, profile_seconds = ("1", 300) if options.quick else ("20", 60)
+    sanitizer = shutil.which("compute-sanitizer") or "/usr/local/cuda/bin/compute-sanitizer"
+    memcheck = [sanitizer, "--tool", "memcheck", "--error-exitcode", "9", sys.executable, "-c", SMOKE]
+    seconds = min(220, options.deadline - time.monotonic())
+    operators = [sys.executable, "tests/opinfo/on_gpu.py", "--logs", str(build / "gpu-operators")]
+    compared = build / "gpu-operators.json"
+    operators += ["--json", str(compared), "--budget", str(max(seconds - 15, 5))]
+    operators += ["--samples", str(options.samples), "--jobs", str(min(options.jobs, 12))]
+    operators += ["--reference", options.reference, *(["--entries", *QUICK_ENTRIES] if options.quick else [])]
 
-    def smoke(self, outcome: Outcome) -> None:
-        """SMOKE, up to the status of the process."""
-        ran = run([sys.executable, "-c", SMOKE], self.left(90), self.on_gpu())
-        outcome.details["output"] = ran.output[-TAIL:]
-        if self.command(outcome, "smoke", ran):
-            outcome.summary = "; ".join(ran.output.strip().splitlines()[:-1])
-
-    def pytest(self, outcome: Outcome, name: str, seconds: float, environment: dict[str, str]) -> Ran:
-        """One file of tests; the names of those that failed are in the details."""
+    def pytest(name: str, limit: float, environment: dict[str, str], informative: bool) -> Command:
         command = [sys.executable, "-m", "pytest", "-q", "--tb=short", "-p", "no:cacheprovider", f"tests/python/{name}"]
-        ran = run(command, self.left(seconds), environment)
-        outcome.details[f"{name}, failed"] = re.findall(r"^FAILED (\S+)", ran.output, re.MULTILINE)
-        return ran
+        return Command(name, command, limit, environment, PYTEST, informative=informative)
 
-    def python(self, outcome: Outcome) -> None:
-        """The tests made for a real GPU."""
-        name = "gpu/test_real_gpu.py"
-        ran = self.pytest(outcome, name, 150, self.on_gpu(TEST_REAL_GPU="1"))
-        if self.command(outcome, name, ran):
-            outcome.summary = last_line(ran)
+    def measure(limit: float, name: str, *more: str) -> Command:
+        path = build / f"gpu-{name}.json"
+        return Command(name, [*figures, "--json", str(path), *more], limit, gpu, aims, shown=True, results=path)
 
-    def suites(self, outcome: Outcome) -> None:
-        """The suites of the CPU's devices, for information: they ask for the CPU's bits in places.
-
-        They use openreg:1; device 0 is a simulated one, so that there are two on a machine with one GPU.
-        """
-        mixed = {"OPENREG_DRIVERS": "sim,cuda", "OPENREG_SIM_DEVICES": "1", "OPENREG_CUDA_VISIBLE_DEVICES": "0"}
-        summaries = []
-        for name in ("operators/test_operators.py", "training/test_training.py"):
-            ran = self.pytest(outcome, name, 90, python_environment(self.build, **mixed))
-            self.log(outcome, name, ran)
-            summaries.append(f"{name}: {last_line(ran)}")
-        outcome.summary = "; ".join(summaries)
-
-    def profile(self, outcome: Outcome) -> None:
-        """PROFILE: tables in the logs."""
-        # A rehearsal's GPU is a processor without bfloat16: seconds for each pass through the block.
-        rounds, limit = ("1", 300) if self.quick else ("20", 60)
-        ran = run([sys.executable, "-c", PROFILE, rounds], self.left(limit), self.on_gpu())
-        if self.command(outcome, "profile", ran):
-            outcome.details["tables"] = ran.output[:12000]
-            outcome.summary = "tables in the results"
-
-    def sanitizer(self, outcome: Outcome) -> None:
-        """The smoke under compute-sanitizer's memcheck."""
-        program = shutil.which("compute-sanitizer") or "/usr/local/cuda/bin/compute-sanitizer"
-        if not Path(program).exists():
-            outcome.state, outcome.summary = "left out", "no compute-sanitizer on this machine"
-            return
-        command = [program, "--tool", "memcheck", "--error-exitcode", "9", sys.executable, "-c", SMOKE]
-        ran = run(command, self.left(100), self.on_gpu())
-        if self.command(outcome, "memcheck", ran):
-            outcome.summary = "no error"
-
-    def demo(self, outcome: Outcome) -> None:
-        """The demonstration, on the GPU alone."""
-        command = [sys.executable, "examples/train_digits.py", "--output", str(self.build / "demo")]
-        ran = run(command, self.left(60), self.on_gpu())
-        outcome.details["output"] = ran.output[-TAIL:]
-        if self.command(outcome, "examples/train_digits.py", ran):
-            if "keeps its own allocator" in ran.output:
-                outcome.fail("PyTorch has kept its own allocator")
-                return
-            gaps = re.search(r"cpu and openreg:0 differ by.*", ran.output)
-            outcome.summary = gaps.group() if gaps else ""
-
-    def operators(self, outcome: Outcome) -> None:
-        """See gpu_operators.py."""
-        path = self.build / "gpu-operators.json"
-        path.unlink(missing_ok=True)
-        seconds = self.left(220)
-        command = [sys.executable, "tools/gpu_operators.py", "--folder", str(self.build / "gpu-operators")]
-        command += ["--json", str(path), "--budget", str(max(seconds - 15, 5)), "--samples", str(self.samples)]
-        command += ["--jobs", str(min(self.jobs, 12)), "--reference", self.reference]
-        if self.quick:
-            command += ["--entries", *QUICK_ENTRIES]
-        ran = run(command, seconds, self.on_gpu())
-        self.log(outcome, "gpu_operators.py", ran)
-        if path.exists():
-            outcome.details.update(json.loads(path.read_text()))
-            outcome.summary = outcome.details["summary"]
-        if ran.status != 0:
-            summary = outcome.summary or how_it_ended(ran)
-            outcome.fail(summary).details["output"] = ran.output[-TAIL:]
-
-    def figures(self, outcome: Outcome) -> None:
-        """Twice in turn, openreg and CUDA each in a process of its own; the better of the two counts."""
-        self.measure(outcome, 1 if self.quick else 2, 60)
-
-    def compile(self, outcome: Outcome) -> None:
-        """The same of torch.compile, once: compiling takes most of the time."""
-        self.measure(outcome, 1, 150, "--compiled")
-
-    def measure(self, outcome: Outcome, rounds: int, seconds: float, *more: str) -> None:
-        """Runs gpu_figures.py on both devices and compares.
-
-        Args:
-            outcome: Of the part.
-            rounds: How often.
-            seconds: What a process may take.
-            *more: Arguments for gpu_figures.py.
-        """
-        best: dict[str, dict[str, float]] = {"openreg": {}, "cuda": {}}
-        ways: list[str] = []
-        for _ in range(rounds):
-            for device, known in best.items():
-                # Where there is no `cuda`, in a rehearsal, openreg is measured beside itself.
-                named = device if self.reference == "cuda" else "openreg"
-                command = [sys.executable, "tools/gpu_figures.py", "--device", named, *more, *["--quick"] * self.quick]
-                ran = run(command, self.left(seconds), self.on_gpu())
-                lines = [line for line in ran.output.splitlines() if line.startswith("{")]
-                if not self.command(outcome, " ".join([f"gpu_figures.py --device {device}", *more]), ran) or not lines:
-                    return
-                keep_best(known, json.loads(lines[-1]))
-                ways += [line for line in ran.output.splitlines() if " compiled with" in line]
-        compared = compare_figures(best["openreg"], best["cuda"])
-        outcome.details["figures"] = [{**asdict(one), "ratio": one.ratio, "met": one.met} for one in compared]
-        missed = [one for one in compared if not one.met]
-        outcome.summary = "; ".join([f"{len(compared) - len(missed)} of {len(compared)} aims reached", *ways])
-        if (missed and not self.quick) or not compared:
-            outcome.fail(outcome.summary)
-        print(table_of_figures(compared), flush=True)
-
-
-def has_hip_headers() -> bool:
-    """Whether HIP's headers are there, with those for NVIDIA."""
-    roots = (os.environ.get("ROCM_PATH", "/opt/rocm") + "/include", "/usr/include")
-    return any(Path(root, "hip/nvidia_detail/nvidia_hip_runtime_api.h").exists() for root in roots)
-
-
-def aim_of(name: str) -> tuple[float, bool] | None:
-    """The aim of a figure, by the start of its name."""
-    aims = AIMS | COMPILED_AIMS
-    return next((aim for start, aim in aims.items() if name.startswith(start)), None)
-
-
-def keep_best(known: dict[str, float], fresh: dict[str, float]) -> None:
-    """Takes over what is better in `fresh`: more of GB/s, less of nanoseconds."""
-    for name, value in fresh.items():
-        aim = aim_of(name)
-        better = max if aim is not None and aim[1] else min
-        known[name] = better(known.get(name, value), value)
-
-
-def compare_figures(ours: dict[str, float], theirs: dict[str, float]) -> list[Figure]:
-    """The figures that both have and that have an aim, in their order."""
-    figures = []
-    for name, value in ours.items():
-        aim = aim_of(name)
-        if aim is not None and name in theirs:
-            figures.append(Figure(name, value, theirs[name], *aim))
-    return figures
-
-
-def table_of_figures(figures: list[Figure]) -> str:
-    """A line each: figure, reference, ratio, aim."""
-    lines = [f"  {'figure':36} {'openreg':>12} {'cuda':>12} {'ratio':>7}  aim"]
-    for one in figures:
-        sign = ">=" if one.at_least else "<="
-        unit = "GB/s" if one.at_least else "ns"
-        lines.append(
-            f"  {one.name:36} {one.value:12.1f} {one.reference:12.1f} {one.ratio:7.3f}  {sign} {one.aim} ({unit})"
-            f"{'' if one.met else '  MISSED'}"
-        )
-    return "\n".join(lines)
-
-
-def line_of(outcome: Outcome) -> str:
-    """One line of the summary."""
-    return f"  {outcome.part:10} {outcome.state:9} {outcome.seconds:7.1f} s  {outcome.summary}"
-
-
-def write_json(path: Path, gpu: str, outcomes: list[Outcome]) -> None:
-    """Everything, for programs."""
-    path.write_text(json.dumps({"gpu": gpu, "parts": [asdict(outcome) for outcome in outcomes]}, indent=1) + "\n")
+    return {
+        "build": build_commands(options),
+        "smoke": [Command("smoke", [sys.executable, "-c", SMOKE], 90, gpu, "^allocator: .*")],
+        "drivers": driver_commands(build),
+        "python": [pytest("gpu/test_real_gpu.py", 150, {**gpu, "TEST_REAL_GPU": "1"}, False)],
+        "figures": [measure(240, "figures")],
+        "compile": [measure(300, "compile", "--compiled")],
+        "demo": [
+            Command(
+                "examples/train_digits.py",
+                [sys.executable, "examples/train_digits.py", "--output", str(build / "demo")],
+                60,
+                gpu,
+                "cpu and openreg:0 differ by.*",
+                never="keeps its own allocator",
+            )
+        ],
+        "profile": [Command("profile", [sys.executable, "-c", PROFILE, rounds], profile_seconds, gpu)],
+        "sanitizer": [Command("memcheck", memcheck, 100, gpu, "ERROR SUMMARY: .*")] if Path(sanitizer).exists() else [],
+        "operators": [Command("on_gpu.py", operators, 220, gpu, "^(?:float32|bfloat16): .*", results=compared)],
+        # For information: they ask for the CPU's bits in places.
+        "suites": [
+            pytest(name, 90, python_environment(build, **mixed), True)
+            for name in ("operators/test_operators.py", "training/test_training.py")
+        ],
+    }
 
 
 def parse(arguments: list[str] | None = None) -> argparse.Namespace:
@@ -551,8 +367,19 @@ def parse(arguments: list[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--parts", nargs="+", choices=PARTS, default=PARTS, help="only these, after the build")
     parser.add_argument("--json", type=Path, help="write all results here")
     options = parser.parse_args(arguments)
-    options.started = time.monotonic()
+    options.build = options.build.resolve()
+    options.deadline = time.monotonic() + options.budget
     return options
+
+
+def write_results(options: argparse.Namespace, gpu: str, outcomes: list[Outcome]) -> None:
+    """What there is so far: JSON for programs, a table to read."""
+    results = json.dumps({"gpu": gpu, "parts": [asdict(outcome) for outcome in outcomes]}, indent=1) + "\n"
+    if options.json is not None:
+        options.json.write_text(results)
+    if options.output is not None:
+        (options.output / "results.json").write_text(results)
+        (options.output / "table.txt").write_text("\n".join([f"{gpu}:", *(one.line() for one in outcomes), ""]))
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -563,29 +390,22 @@ def main(arguments: list[str] | None = None) -> int:
         print("gpu-check: no NVIDIA GPU here: CUDA's driver is missing or finds none. Nothing was checked.")
         return NO_GPU
     print(f"gpu-check: {gpu}", flush=True)
+    options.build.mkdir(parents=True, exist_ok=True)
     if options.output is not None:
         options.output.mkdir(parents=True, exist_ok=True)
-    check = Check(options)
-
-    def write() -> None:
-        if options.json is not None:
-            write_json(options.json, gpu, check.outcomes)
-        if options.output is not None:
-            write_json(options.output / "results.json", gpu, check.outcomes)
-            (options.output / "table.txt").write_text("\n".join([f"{gpu}:", *map(line_of, check.outcomes), ""]))
-
-    if check.part("build", check.build_all).state == "passed":
-        for name in PARTS:
-            if name in options.parts:
-                write()
-                check.part(name, getattr(check, name))
-    write()
-    print("\n".join(["", f"{gpu}:", *map(line_of, check.outcomes)]))
-    for outcome in check.outcomes:
-        for what, text in outcome.details.items():
-            if outcome.state == "failed" and isinstance(text, str):
-                print(f"\n{outcome.part}, {what}:\n{text}")
-    return int(any(outcome.state == "failed" for outcome in check.outcomes))
+    outcomes: list[Outcome] = []
+    for name in [*(["build"] if not options.skip_build else []), *(one for one in PARTS if one in options.parts)]:
+        logs = options.output / "logs.txt" if options.output is not None else None
+        outcomes.append(run_part(name, commands_of(options)[name], options.deadline, logs))
+        print(outcomes[-1].line(), flush=True)
+        write_results(options, gpu, outcomes)
+        if name == "build" and outcomes[-1].state == "failed":
+            break
+    print("\n".join(["", f"{gpu}:", *(one.line() for one in outcomes)]))
+    for outcome in outcomes:
+        for what in outcome.failed:
+            print(f"\n{outcome.part}, {what}:\n{outcome.details[what][-PRINTED:]}")
+    return int(any(outcome.state == "failed" for outcome in outcomes))
 
 
 if __name__ == "__main__":

@@ -24,6 +24,8 @@ constexpr size_t kNative = static_cast<size_t>(ExecutionMode::native);
 constexpr size_t kAliased = static_cast<size_t>(ExecutionMode::aliased);
 constexpr size_t kStaged = static_cast<size_t>(ExecutionMode::staged);
 
+constexpr char kRules[] = "operator_rules"; // a capsule's name
+
 using CountsByOperator = std::map<std::string, c10::openreg::OperatorCount>;
 
 py::dict by_operator(const CountsByOperator& counts, size_t mode) {
@@ -155,26 +157,19 @@ PyObject* _setOperatorPolicy(PyObject* /*self*/, PyObject* arguments) {
 PyObject* _operatorRules(PyObject* /*self*/, PyObject* /*unused*/) {
   HANDLE_TH_ERRORS
   c10::openreg::read_operator_variables();
-  py::list result;
-  for (const auto& rule : c10::openreg::operator_rules()) {
-    result.append(py::make_tuple(
-        c10::openreg::kExecutionModeNames[static_cast<size_t>(rule.mode)],
-        rule.name,
-        c10::openreg::kOperatorPolicyNames[static_cast<size_t>(rule.policy)]));
-  }
-  return result.release().ptr();
+  auto* const rules = new c10::openreg::OperatorRules(c10::openreg::operator_rules());
+  const auto destroy = [](void* unused) { delete static_cast<c10::openreg::OperatorRules*>(unused); };
+  return py::capsule(rules, kRules, destroy).release().ptr();
   END_HANDLE_TH_ERRORS
 }
 
 PyObject* _replaceOperatorRules(PyObject* /*self*/, PyObject* rules) {
   HANDLE_TH_ERRORS
-  TORCH_CHECK_TYPE(PyList_Check(rules), "invalid argument to replaceOperatorRules");
-  std::vector<c10::openreg::OperatorRule> result;
-  for (const py::handle rule : py::reinterpret_borrow<py::list>(rules)) {
-    const auto [mode, name, policy] = rule.cast<std::tuple<std::string, std::string, std::string>>();
-    result.push_back({c10::openreg::execution_mode_named(mode), name, c10::openreg::operator_policy_named(policy)});
+  const auto* const kept = static_cast<c10::openreg::OperatorRules*>(PyCapsule_GetPointer(rules, kRules));
+  if (kept == nullptr) {
+    throw python_error();
   }
-  c10::openreg::replace_operator_rules(result);
+  c10::openreg::replace_operator_rules(*kept);
   Py_RETURN_NONE;
   END_HANDLE_TH_ERRORS
 }

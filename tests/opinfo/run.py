@@ -11,79 +11,18 @@ from __future__ import annotations
 import argparse
 import json
 import os
-import select
-import subprocess
 import sys
-import threading
 from collections import Counter, defaultdict
 from collections.abc import Iterable
 from fnmatch import fnmatchcase
 from pathlib import Path
-from queue import Empty, SimpleQueue
 from typing import Any
 
+from pool import LostError, Worker, ask_all
+
 HERE = Path(__file__).resolve().parent
-STARTUP_SECONDS = 300.0
 
 Result = dict[str, Any]
-
-
-class Worker:
-    """A worker process, started when first needed and again after it was lost."""
-
-    def __init__(self, samples: int, timeout: float, environment: dict[str, str], kind: str = "plain") -> None:
-        self._command = [sys.executable, str(HERE / "worker.py"), str(samples), kind]
-        self._timeout = timeout
-        self._environment = environment
-        self._process: subprocess.Popen[str] | None = None
-
-    def check(self, entry: str) -> Result:
-        """The worker's answer, or one that says how the worker was lost."""
-        try:
-            process = self._started()
-            assert process.stdin is not None
-            print(entry, file=process.stdin, flush=True)
-            return json.loads(self._answer(process, self._timeout))
-        except (TimeoutError, BrokenPipeError, EOFError) as error:
-            status = self.stop()
-            what = "hung" if isinstance(error, TimeoutError) else f"crashed, status {status}"
-            return {"entry": entry, "checks": {"process": what}, "seconds": 0.0}
-
-    def stop(self) -> int | None:
-        """Ends the process; its status."""
-        process, self._process = self._process, None
-        if process is None:
-            return None
-        if process.stdin is not None:
-            process.stdin.close()
-        try:
-            return process.wait(5)
-        except subprocess.TimeoutExpired:
-            process.kill()
-            return process.wait()
-
-    def _started(self) -> subprocess.Popen[str]:
-        if self._process is None:
-            self._process = subprocess.Popen(
-                self._command,
-                stdin=subprocess.PIPE,
-                stdout=subprocess.PIPE,
-                stderr=subprocess.DEVNULL,
-                text=True,
-                env=self._environment,
-            )
-            self._answer(self._process, STARTUP_SECONDS)
-        return self._process
-
-    @staticmethod
-    def _answer(process: subprocess.Popen[str], timeout: float) -> str:
-        assert process.stdout is not None
-        if not select.select([process.stdout], [], [], timeout)[0]:
-            raise TimeoutError
-        line = process.stdout.readline()
-        if not line:
-            raise EOFError
-        return line
 
 
 def run_entries(
@@ -92,28 +31,15 @@ def run_entries(
     """Checks the entries in `jobs` processes, one way, with tensors of one kind."""
     environment = dict(os.environ, OMP_NUM_THREADS="1", PYTHONDONTWRITEBYTECODE="1")
     environment["OPENREG_OPERATORS"] = "staged" if staged else "auto"
-    queue: SimpleQueue[str] = SimpleQueue()
-    for entry in entries:
-        queue.put(entry)
+    command = [sys.executable, str(HERE / "worker.py"), str(samples), kind]
     results: list[Result] = []
-
-    def work() -> None:
-        worker = Worker(samples, timeout, environment, kind)
-        try:
-            while True:
-                results.append(worker.check(queue.get_nowait()))
-                if len(results) % 500 == 0:
-                    print(f"  {len(results)} checked", file=sys.stderr, flush=True)
-        except Empty:
-            pass
-        finally:
-            worker.stop()
-
-    threads = [threading.Thread(target=work) for _ in range(jobs)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+    for entry, answer in ask_all(entries, [Worker(command, environment) for _ in range(jobs)], timeout):
+        if isinstance(answer, LostError):
+            results.append({"entry": entry, "checks": {"process": str(answer)}, "seconds": 0.0})
+        else:
+            results.append(json.loads(answer))
+        if len(results) % 500 == 0:
+            print(f"  {len(results)} checked", file=sys.stderr, flush=True)
     return sorted(results, key=lambda result: result["entry"])
 
 

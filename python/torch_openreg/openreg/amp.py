@@ -39,15 +39,6 @@ class autocast(torch.amp.autocast_mode.autocast):
     def __init__(self, enabled: bool = True, dtype: torch.dtype = torch.bfloat16, cache_enabled: bool = True) -> None:
         super().__init__(_NAME, enabled=enabled, dtype=dtype, cache_enabled=cache_enabled)
 
-    def __enter__(self) -> Any:
-        return super().__enter__()
-
-    def __exit__(self, *exc_info: Any) -> Any:
-        return super().__exit__(*exc_info)
-
-    def __call__(self, func: Any) -> Any:  # noqa: D102
-        return super().__call__(func)
-
 
 class GradScaler(torch.amp.GradScaler):
     """``torch.amp.GradScaler()`` with this device type.

@@ -60,9 +60,6 @@ class OpenRegGraph(_Base):
             raise NotImplementedError(f"Graphs of {_NAME} need PyTorch 2.13 or newer, but this is {torch.__version__}.")
         return super().__new__(cls, keep_graph)
 
-    def __init__(self, keep_graph: bool = False) -> None:
-        super().__init__(keep_graph)
-
     def capture_begin(self, pool: Pool | None = None, capture_error_mode: str = "global") -> None:
         """Begins to capture the current stream.
 

@@ -179,27 +179,12 @@ at::Tensor first_on_host(const at::Tensor& tensor) {
 }
 
 // Integers of less than a byte: each has a byte of its own, and PyTorch has kernels for none.
-bool is_sub_byte(c10::ScalarType type) {
-  switch (type) {
-    case c10::ScalarType::UInt1:
-    case c10::ScalarType::UInt2:
-    case c10::ScalarType::UInt3:
-    case c10::ScalarType::UInt4:
-    case c10::ScalarType::UInt5:
-    case c10::ScalarType::UInt6:
-    case c10::ScalarType::UInt7:
-    case c10::ScalarType::Int1:
-    case c10::ScalarType::Int2:
-    case c10::ScalarType::Int3:
-    case c10::ScalarType::Int4:
-    case c10::ScalarType::Int5:
-    case c10::ScalarType::Int6:
-    case c10::ScalarType::Int7:
-      return true;
-    default:
-      return false;
-  }
+constexpr bool is_sub_byte(c10::ScalarType type) {
+  return (type >= c10::ScalarType::UInt1 && type <= c10::ScalarType::UInt7) ||
+      (type >= c10::ScalarType::Int1 && type <= c10::ScalarType::Int7);
 }
+static_assert(static_cast<int>(c10::ScalarType::UInt7) - static_cast<int>(c10::ScalarType::UInt1) == 6);
+static_assert(static_cast<int>(c10::ScalarType::Int7) - static_cast<int>(c10::ScalarType::Int1) == 6);
 
 // By the driver's kernel for aten::copy_, if it has one and takes the tensors: strides and types are its to convert.
 bool copy_by_kernel(at::Tensor& self, const at::Tensor& source, bool non_blocking) {
@@ -215,6 +200,7 @@ bool copy_by_kernel(at::Tensor& self, const at::Tensor& source, bool non_blockin
   torch::jit::Stack stack{self, source, non_blocking};
   return run_native_kernel(*kernel, op, device, &stack);
 }
+
 at::Tensor& copy_(at::Tensor& self, const at::Tensor& source, bool non_blocking) {
   if (self.is_same(source)) {
     return self;

@@ -272,18 +272,9 @@ void operator_fallback(const c10::OperatorHandle& op, c10::DispatchKeySet keys, 
   }
 }
 
-namespace {
-
-void register_operator(torch::Library& library, const char* name) {
-  library.impl(name, torch::CppFunction::makeFromBoxedFunction<&operator_fallback>());
-}
-
-} // namespace
-
 void register_fallbacks() {
   install_cpu_allocations();
   register_gpu_lookup();
-  set_fallback_registration(&register_operator);
   for (const auto key :
        {c10::DispatchKey::PrivateUse1,
         c10::DispatchKey::SparsePrivateUse1,

@@ -24,8 +24,6 @@ std::unordered_set<c10::OperatorName>& operators_of_fallback() {
   return *names;
 }
 
-FallbackRegistration registration = nullptr;
-
 } // namespace
 
 bool look_for_kernels(DeviceIndex device) {
@@ -59,14 +57,6 @@ void note_operator_of_fallback(const c10::OperatorName& name) {
 
 bool is_operator_of_fallback(const c10::OperatorName& name) {
   return operators_of_fallback().count(name) != 0;
-}
-
-void set_fallback_registration(FallbackRegistration function) noexcept {
-  registration = function;
-}
-
-FallbackRegistration fallback_registration() noexcept {
-  return registration;
 }
 
 } // namespace c10::openreg

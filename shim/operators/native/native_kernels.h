@@ -14,10 +14,6 @@
 #include "shim/base/export.h"
 #include "shim/operators/policy/execution_mode.h"
 
-namespace torch {
-class Library;
-}
-
 namespace c10::openreg {
 
 // Reads the table of the device's driver and prepares it. Returns whether there are kernels. Throws c10::Error for a
@@ -54,12 +50,6 @@ bool run_native_kernel(
 // it may have a kernel registered for PrivateUse1: the other ones that have are none of theirs.
 TORCH_OPENREG_API void note_operator_of_fallback(const c10::OperatorName& name);
 TORCH_OPENREG_API bool is_operator_of_fallback(const c10::OperatorName& name);
-
-// How an operator that PyTorch would take apart for PrivateUse1 comes to the fallback whole: the function registers the
-// fallback for it. Set by fallback.cpp while the shim is loaded.
-using FallbackRegistration = void (*)(torch::Library& library, const char* name);
-void set_fallback_registration(FallbackRegistration function) noexcept;
-TORCH_OPENREG_API FallbackRegistration fallback_registration() noexcept;
 
 // What the part does. `read`: for a device whose driver has the table, in this generation of the device table.
 struct NativeKernelFunctions {

@@ -3,7 +3,6 @@
 
 #include <ATen/core/dispatch/Dispatcher.h>
 
-#include <map>
 #include <mutex>
 #include <set>
 
@@ -19,15 +18,10 @@ namespace {
 constexpr char kPolicyVariable[] = "OPENREG_OPERATORS_POLICY";
 constexpr char kReportVariable[] = "OPENREG_OPERATORS_REPORT";
 
-struct ModeRules {
-  OperatorPolicy others = OperatorPolicy::allow;
-  std::map<std::string, OperatorPolicy> by_operator;
-  std::set<std::string> warned;
-};
-
 struct Rules {
   std::mutex lock;
-  std::array<ModeRules, kExecutionModes> by_mode;
+  OperatorRules by_mode;
+  std::array<std::set<std::string>, kExecutionModes> warned;
 };
 
 Rules& rules() {
@@ -43,8 +37,8 @@ size_t index_of(ExecutionMode mode) {
 
 // With the lock held.
 void rules_have_changed(ExecutionMode mode) {
-  auto& own = rules().by_mode[index_of(mode)];
-  own.warned.clear();
+  const auto& own = rules().by_mode[index_of(mode)];
+  rules().warned[index_of(mode)].clear();
   const bool has_some = own.others != OperatorPolicy::allow || !own.by_operator.empty();
   has_rules[index_of(mode)].store(has_some, std::memory_order_relaxed);
   if (mode == ExecutionMode::aliased) {
@@ -100,10 +94,11 @@ const char* meaning_of(ExecutionMode mode, DeviceIndex device) {
 // The policy of a call, allow where it has been warned of already.
 OperatorPolicy policy_of(ExecutionMode mode, const std::string& name) {
   const std::lock_guard<std::mutex> guard(rules().lock);
-  auto& own = rules().by_mode[index_of(mode)];
+  const auto& own = rules().by_mode[index_of(mode)];
   const auto found = own.by_operator.find(name);
   const OperatorPolicy policy = found == own.by_operator.end() ? own.others : found->second;
-  return policy == OperatorPolicy::warn && !own.warned.insert(name).second ? OperatorPolicy::allow : policy;
+  const bool again = policy == OperatorPolicy::warn && !rules().warned[index_of(mode)].insert(name).second;
+  return again ? OperatorPolicy::allow : policy;
 }
 
 std::string how_to_allow(ExecutionMode mode, const std::string& name) {
@@ -191,26 +186,14 @@ void set_operator_policy(OperatorPolicy policy, ExecutionMode mode, const std::v
   rules_have_changed(mode);
 }
 
-std::vector<OperatorRule> operator_rules() {
-  std::vector<OperatorRule> result;
+OperatorRules operator_rules() {
   const std::lock_guard<std::mutex> guard(rules().lock);
-  for (size_t i = 0; i < kExecutionModes; ++i) {
-    const auto mode = static_cast<ExecutionMode>(i);
-    result.push_back({mode, "", rules().by_mode[i].others});
-    for (const auto& [name, policy] : rules().by_mode[i].by_operator) {
-      result.push_back({mode, name, policy});
-    }
-  }
-  return result;
+  return rules().by_mode;
 }
 
-void replace_operator_rules(const std::vector<OperatorRule>& replacement) {
+void replace_operator_rules(const OperatorRules& replacement) {
   const std::lock_guard<std::mutex> guard(rules().lock);
-  rules().by_mode = {};
-  for (const auto& rule : replacement) {
-    auto& own = rules().by_mode[index_of(rule.mode)];
-    (rule.name.empty() ? own.others : own.by_operator[rule.name]) = rule.policy;
-  }
+  rules().by_mode = replacement;
   for (size_t i = 0; i < kExecutionModes; ++i) {
     rules_have_changed(static_cast<ExecutionMode>(i));
   }

@@ -3,6 +3,7 @@
 // process, not of a thread: backward passes run in threads of their own.
 #pragma once
 
+#include <map>
 #include <string>
 #include <vector>
 
@@ -17,11 +18,11 @@ enum class OperatorPolicy : uint8_t {
 };
 constexpr std::array<const char*, 3> kOperatorPolicyNames = {"allow", "warn", "forbid"};
 
-struct OperatorRule {
-  ExecutionMode mode;
-  std::string name; // "aten::mm"; empty: every operator without a rule of its own
-  OperatorPolicy policy;
+struct ModeRules {
+  OperatorPolicy others = OperatorPolicy::allow;     // of every operator without a rule of its own
+  std::map<std::string, OperatorPolicy> by_operator; // "aten::mm"
 };
+using OperatorRules = std::array<ModeRules, kExecutionModes>;
 
 // From their names. Throw c10::ValueError that lists the known ones.
 TORCH_OPENREG_API ExecutionMode execution_mode_named(const std::string& name);
@@ -33,8 +34,8 @@ TORCH_OPENREG_API void set_operator_policy(
     OperatorPolicy policy, ExecutionMode mode, const std::vector<std::string>& names);
 
 // All rules, and all rules exchanged: to come back to what was before.
-TORCH_OPENREG_API std::vector<OperatorRule> operator_rules();
-TORCH_OPENREG_API void replace_operator_rules(const std::vector<OperatorRule>& rules);
+TORCH_OPENREG_API OperatorRules operator_rules();
+TORCH_OPENREG_API void replace_operator_rules(const OperatorRules& rules);
 
 // Takes over OPENREG_OPERATORS_POLICY and OPENREG_OPERATORS_REPORT, the first time that it succeeds. Throws
 // c10::Error that names the variable and the value.

@@ -23,7 +23,8 @@ class RecordedCall {
     record_.emplace(at::RecordScope::USER_SCOPE);
     if (record_->isActive()) {
       add(tensors);
-      begin(name);
+      record_->_setAsync(); // as every backend's: the collective goes on behind it
+      record_->before(name, c10::ArrayRef<const c10::IValue>(inputs_.data(), inputs_.size()));
     }
     own_.emplace();
   }
@@ -39,8 +40,6 @@ class RecordedCall {
       add(item);
     }
   }
-
-  void begin(const char* name);
 
   std::vector<c10::IValue> inputs_;
   std::optional<at::RecordFunction> record_;

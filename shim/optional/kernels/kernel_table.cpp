@@ -13,6 +13,7 @@
 
 #include "shim/base/status.h"
 #include "shim/device/device.h"
+#include "shim/operators/fallback/fallback.h"
 #include "shim/operators/native/native_kernels.h"
 #include "shim/operators/policy/device_check.h"
 #include "shim/operators/policy/operator_counts.h"
@@ -344,7 +345,7 @@ class Reader {
     if (library == nullptr) {
       library = new torch::Library(torch::Library::IMPL, space, Key::PrivateUse1, __FILE__, __LINE__);
     }
-    fallback_registration()(*library, toString(name).c_str());
+    library->impl(toString(name).c_str(), torch::CppFunction::makeFromBoxedFunction<&operator_fallback>());
     note_operator_of_fallback(name);
   }
 

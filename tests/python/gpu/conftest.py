@@ -18,7 +18,8 @@ from pathlib import Path
 import pytest
 from warm_interpreter import WarmInterpreter
 
-sys.path.insert(0, str(Path(__file__).resolve().parents[3] / "tools"))
+for folder in ("tools", "tests/opinfo"):
+    sys.path.insert(0, str(Path(__file__).resolve().parents[3] / folder))
 
 Program = Callable[..., "subprocess.CompletedProcess[str]"]
 

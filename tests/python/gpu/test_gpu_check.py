@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -12,7 +13,9 @@ import time
 from pathlib import Path
 
 import gpu_check  # conftest.py says where
-import gpu_operators
+import gpu_figures
+import on_gpu
+import pool
 import pytest
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -47,62 +50,62 @@ def test_without_a_gpu_it_says_so() -> None:
     assert not (ROOT / "build-gpu").exists()
 
 
-def check(tmp_path: Path, budget: float = 60) -> gpu_check.Check:
-    return gpu_check.Check(gpu_check.parse(["--build", str(tmp_path / "build"), "--budget", str(budget)]))
-
-
 def test_a_part_that_fails_costs_itself_alone(tmp_path: Path) -> None:
-    """An exception, a bad status and a command without end are failures of their part; the next one runs."""
-    run = check(tmp_path)
+    """A program that isn't there, a bad status, a text and a command without end are failures; the next one runs."""
+    crash = [sys.executable, "-c", "print('last words', flush=True); import os; os.abort()"]
 
-    def raises(_outcome: gpu_check.Outcome) -> None:
-        raise OSError("no disk")
+    def part(what: str, arguments: list[str], seconds: float = 30, **more: object) -> gpu_check.Outcome:
+        command = gpu_check.Command(what, arguments, seconds, **more)
+        return gpu_check.run_part(what, [command], time.monotonic() + 60, tmp_path / "logs.txt")
 
-    def hangs(outcome: gpu_check.Outcome) -> None:
-        run.command(outcome, "sleep", gpu_check.run(["sleep", "60"], 1))
-
-    def crashes(outcome: gpu_check.Outcome) -> None:
-        run.command(
-            outcome, "abort", gpu_check.run([sys.executable, "-c", "print('last words'); import os; os.abort()"], 30)
-        )
-
-    def passes(outcome: gpu_check.Outcome) -> None:
-        run.command(outcome, "true", gpu_check.run(["true"], 30))
-
-    states = [run.part(work.__name__, work) for work in (raises, hangs, crashes, passes)]
-    assert [outcome.state for outcome in states] == ["failed", "failed", "failed", "passed"]
-    assert states[0].summary == "OSError: no disk"
-    assert states[1].summary == "sleep: out of time" and states[1].seconds < 20
-    assert states[2].summary == "abort: signal 6" or "python" in states[2].summary
-    assert "last words" in states[2].details["abort"] or states[2].details["abort"] == ""
+    missing = part("missing", ["/no/such/program"])
+    assert missing.state == "failed" and missing.summary.startswith("missing: FileNotFoundError")
+    hangs = part("sleep", ["sleep", "60"], 1)
+    assert (hangs.state, hangs.summary) == ("failed", "sleep: out of time") and hangs.seconds < 20
+    crashes = part("abort", crash)
+    assert (crashes.summary, crashes.details["abort"]) == ("abort: signal 6", "last words\n")
+    assert part("echo", ["echo", "3 of 4"], never="of 4").state == "failed"
+    assert part("echo", ["echo", "3 of 4"], summary="all").summary == "echo: no 'all' in its output"
+    passes = part("echo", ["echo", "3 of 4"], summary=r"^\d of")
+    assert (passes.state, passes.summary) == ("passed", "3 of")
+    assert part("abort", crash, informative=True).state == "passed"
+    assert "===== abort, abort: signal 6\nlast words" in (tmp_path / "logs.txt").read_text()
+    assert gpu_check.run_part("sanitizer", [], time.monotonic() + 60).state == "left out"
 
 
-def test_nothing_starts_when_the_time_is_up(tmp_path: Path) -> None:
+def test_nothing_starts_when_the_time_is_up() -> None:
     """A part that the budget leaves no time for is a failure that says so."""
-    run = check(tmp_path, budget=0.0)
-    outcome = run.part("late", lambda _outcome: None)
-    assert (outcome.state, outcome.summary) == ("failed", "no time left")
+    outcome = gpu_check.run_part("late", [gpu_check.Command("true", ["true"], 30)], time.monotonic())
+    assert (outcome.state, outcome.summary) == ("failed", "true: no time left")
+
+
+@pytest.mark.parametrize("last", ["3 passed, 1 skipped in 1.2s", "==== 1 failed, 2 passed in 3.4s ===="])
+def test_pytests_last_line_is_the_summary(last: str) -> None:
+    """Without what it is drawn with."""
+    assert re.findall(gpu_check.PYTEST, f"..F [100%]\nFAILED a.py::b - 1 is 2\n{last}\n", re.MULTILINE) == [
+        last.strip("= ")
+    ]
 
 
 def test_figures_are_compared_by_their_aims(tmp_path: Path) -> None:
     """More is better for copies, less for times; the better of two runs counts; what has no counterpart is left out."""
     ours: dict[str, float] = {}
-    gpu_check.keep_best(ours, {"host to device, 1 MiB": 20.0, "event, record and query": 900.0})
-    gpu_check.keep_best(ours, {"host to device, 1 MiB": 25.0, "event, record and query": 1000.0, "unknown": 1.0})
+    gpu_figures.keep_best(ours, {"host to device, 1 MiB": 20.0, "event, record and query": 900.0})
+    gpu_figures.keep_best(ours, {"host to device, 1 MiB": 25.0, "event, record and query": 1000.0, "unknown": 1.0})
     assert ours["host to device, 1 MiB"] == 25.0 and ours["event, record and query"] == 900.0
-    figures = gpu_check.compare_figures(ours, {"host to device, 1 MiB": 25.0, "event, record and query": 850.0})
-    assert [(one.name, one.met) for one in figures] == [
+    figures = gpu_figures.compare(ours, {"host to device, 1 MiB": 25.0, "event, record and query": 850.0})
+    assert [(one["name"], one["met"]) for one in figures] == [
         ("host to device, 1 MiB", True),
         ("event, record and query", False),
     ]
-    table = gpu_check.table_of_figures(figures)
+    table = gpu_figures.table(figures)
     assert "MISSED" in table.splitlines()[2] and "MISSED" not in table.splitlines()[1]
 
     outcome = gpu_check.Outcome("figures", "failed", "1 of 2 aims reached", 1.5, {"figures": [1]})
-    gpu_check.write_json(tmp_path / "out.json", "H200", [outcome])
+    gpu_check.write_results(gpu_check.parse(["--json", str(tmp_path / "out.json")]), "H200", [outcome])
     written = json.loads((tmp_path / "out.json").read_text())
     assert written["gpu"] == "H200" and written["parts"][0]["summary"] == "1 of 2 aims reached"
-    assert "1 of 2 aims reached" in gpu_check.line_of(outcome)
+    assert "1 of 2 aims reached" in outcome.line()
 
 
 WORKER = """
@@ -114,19 +117,17 @@ for line in sys.stdin:
         os.abort()
     if item == "hang":
         time.sleep(60)
-    with open(os.path.join(sys.argv[1], "done"), "a") as file:
-        file.write(item + "\\\\n")
-    print(item, flush=True)
+    print(item.upper(), flush=True)
 """
 
 
-def test_operators_survive_a_crash_and_a_hang(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_operators_survive_a_crash_and_a_hang(tmp_path: Path) -> None:
     """The item that ends its worker is lost and said to be; all others are dealt with."""
-    monkeypatch.setattr(gpu_operators, "ENTRY_SECONDS", 2.0)
-    command = [sys.executable, "-c", WORKER.replace("\\\\n", "\\n"), str(tmp_path)]
-    lost = gpu_operators.run_all(["a", "crash", "b", "hang", "c"], command, 1, time.monotonic() + 60)
-    assert lost["crash"].startswith("crashed, status -6") and lost["hang"] == "hung"
-    assert (tmp_path / "done").read_text().split() == ["a", "b", "c"]
+    worker = pool.Worker([sys.executable, "-c", WORKER], dict(os.environ), tmp_path / "log")
+    items = ["a", "crash", "b", "hang", "c"]
+    answers = {item: str(answer).strip() for item, answer in pool.ask_all(items, [worker], 2.0, time.monotonic() + 60)}
+    assert answers.pop("crash").startswith("crashed, status -6")
+    assert answers == {"a": "A", "b": "B", "hang": "hung", "c": "C"}
 
 
 def test_verdicts() -> None:
@@ -137,28 +138,27 @@ def test_verdicts() -> None:
         return {"samples": [{"forward": [torch.tensor(values)]}], **more}
 
     def state(*arguments: object) -> str:
-        return gpu_operators.compare(*arguments).state
+        return on_gpu.compare(*arguments)[0]
 
-    assert state(result(1.0), result(1.0), None, None) == "passed"
-    assert state(result(1.0), result(1.5), None, None) == "differs"
-    assert state(result(1.0, 2.0), result(1.0), None, None) == "differs"
-    assert state(result(1.0, error="no"), result(1.0), None, None) == "fails"
-    assert state(result(1.0), result(1.0, error="no"), None, None) == "both fail"
-    assert state(None, result(1.0), "crashed, status -6", None) == "crashed"
-    assert state(None, result(1.0), None, None) == "not reached"
-    report = gpu_operators.compare_all(
-        ["a/float32", "b/float32"],
-        {"a/float32": result(1.0), "b/float32": result(2.0)},
-        {"a/float32": result(1.0), "b/float32": result(1.0)},
-        {},
-        {},
-    )
-    assert report["summary"] == "float32: 1 differs, 1 passed" and list(report["wrong"]) == ["b/float32"]
+    crashed = pool.LostError("crashed, status -6")
+    assert state(result(1.0), result(1.0)) == "passed"
+    assert state(result(1.0), result(1.5)) == "differs"
+    assert state(result(1.0, 2.0), result(1.0)) == "differs"
+    assert state(result(1.0, error="no"), result(1.0)) == "fails"
+    assert state(result(1.0), result(1.0, error="no")) == "both fail"
+    assert state(crashed, result(1.0)) == "crashed"
+    assert state(crashed, crashed) == "both fail"
+    assert state(result(1.0), crashed) == "not reached"
+    assert state(None, result(1.0)) == "not reached"
+    verdicts = {"a/float32": ("passed", ""), "b/float32": ("differs", "forward")}
+    report = on_gpu.report([*verdicts, "c/float32"], verdicts)
+    assert report["summary"] == "float32: 1 differs, 1 not reached, 1 passed"
+    assert report["wrong"] == {"b/float32": "differs: forward"}
 
 
 def test_what_cannot_be_compared_is_left_out() -> None:
     """Uninitialised results and operators that take tensors of the type cuda alone; everything else is there."""
-    names = {entry.split("/")[0].split(".")[0] for entry in gpu_operators.entries_of(["float32"])}
+    names = {entry.split("/")[0].split(".")[0] for entry in on_gpu.entries_of(["float32"])}
     assert not names & {"empty", "empty_like", "new_empty", "new_empty_strided", "empty_strided", "empty_permuted"}
     assert not [name for name in names if name.startswith("jiterator")]
     assert {"add", "new_zeros", "resize_as", "nn"} & names >= {"add", "new_zeros", "nn"}
@@ -173,13 +173,12 @@ def test_any_exception_of_a_comparison_is_its_own_failure(monkeypatch: pytest.Mo
 
     monkeypatch.setattr(torch.testing, "assert_close", breaks)
     result = {"samples": [{"forward": [torch.ones(1)]}]}
-    verdict = gpu_operators.compare(result, result, None, None)
-    assert (verdict.state, verdict.why) == ("differs", "forward: no such layout")
+    assert on_gpu.compare(result, result) == ("differs", "forward: no such layout")
 
 
 def test_a_worker_with_the_wrong_allocator_says_so(tmp_path: Path, tool_environment: dict[str, str]) -> None:
     """Where PyTorch has kept its allocator, nothing is compared, and the reason is in the result."""
-    command = [sys.executable, str(ROOT / "tools/gpu_operators.py"), "--work", "openreg", "--folder", str(tmp_path)]
+    command = [sys.executable, str(ROOT / "tests/opinfo/on_gpu.py"), "--work", "openreg"]
     (tmp_path / "sitecustomize.py").write_text(PRELOAD)
     more = {"PYTHONPATH": str(tmp_path), "FAKE_TORCH_CUDA_IN_USE": "1"}
     done = subprocess.run(
@@ -193,13 +192,12 @@ def test_a_worker_with_the_wrong_allocator_says_so(tmp_path: Path, tool_environm
 def test_operators_are_compared_across_processes(tmp_path: Path, tool_environment: dict[str, str]) -> None:
     """The whole way, with the stand-in's device against the CPU: forward, backward, and a draw by one seed."""
     entries = ["add/float32", "matmul/float32", "mul/bfloat16", "nn.functional.conv2d/float32", "sum/float32"]
-    code = START + "sys.argv = sys.argv[1:]; runpy.run_path(sys.argv[0], run_name='__main__')"
     path = tmp_path / "operators.json"
     # The processes that it starts load the stand-in too: LD_PRELOAD has no use for the shell's programs, so only here.
     preload = {**tool_environment, "LD_PRELOAD": tool_environment["FAKE_TORCH_CUDA"]}
     done = subprocess.run(
         [
-            *(sys.executable, "-c", code, str(ROOT / "tools/gpu_operators.py"), "--folder", str(tmp_path / "f")),
+            *(sys.executable, str(ROOT / "tests/opinfo/on_gpu.py"), "--logs", str(tmp_path)),
             *("--reference", "cpu", "--jobs", "1", "--json", str(path), "--entries", *entries),
         ],
         env=preload,
@@ -228,7 +226,7 @@ def test_figures_run_on_the_stand_in(tool_environment: dict[str, str], more: lis
     figures = json.loads(done.stdout.splitlines()[-1])
     assert all(value > 0 for value in figures.values())
     assert not more or "openreg compiled without Triton" in done.stdout
-    aims = gpu_check.COMPILED_AIMS if more else gpu_check.AIMS
+    aims = gpu_figures.COMPILED_AIMS if more else gpu_figures.AIMS
     assert {start for start in aims if any(name.startswith(start) for name in figures)} == set(aims)
 
 
@@ -309,7 +307,7 @@ def test_the_first_minutes_are_rehearsed(tmp_path: Path, tool_environment: dict[
     said = done.stdout[-6000:] + done.stderr[-3000:]
     results = {part["part"]: part for part in json.loads((out / "results.json").read_text())["parts"]}
     states = {name: part["state"] for name, part in results.items()}
-    wanted = {"build", "smoke", "figures", "profile", "operators"}
+    wanted = {"smoke", "figures", "profile", "operators"}
     assert states == dict.fromkeys(wanted, "passed"), said
     assert done.returncode == 0, said
     assert "allocator: openreg" in results["smoke"]["summary"]
