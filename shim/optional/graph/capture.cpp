@@ -106,7 +106,6 @@ void Capture::add(std::shared_ptr<const Node> node, StreamKey stream) {
 }
 
 void Capture::follow(StreamKey stream) {
-  const OwnCalls own;
   undo_.settle(stream.device);
   StreamKey before{};
   {

@@ -71,7 +71,7 @@ class Capture {
 
   // Throws where the capture has become invalid.
   void check_valid() const;
-  // Before an operator runs on a stream of the capture: behind all that the capture has run.
+  // Before an operator runs on a stream of the capture: behind all that the capture has run. Within OwnCalls.
   void follow(StreamKey stream);
   // Saves what the node may write, runs it where it can be run here, and adds it.
   void run(std::shared_ptr<const Node> node, StreamKey stream);

@@ -91,7 +91,9 @@ class Graph final : public at::GraphImplInterface {
     runs_ = find_queued_runs(work_.nodes);
     generation_ = openreg_generation();
     is_captured_ = true;
-    follow_moves(races_are_found());
+    if (races_are_found()) {
+      follow_moves(true);
+    }
     if (const std::string race = find_branch_race(work_.nodes); !race.empty()) {
       TORCH_WARN("A captured graph has a race: ", race, ". Have one of the streams wait for the other.");
     }
