@@ -77,18 +77,21 @@ TEST_P(CheckConformTest, Conforms) {
   EXPECT_NE(ended.output.find("\nconforms to driver.h 1.0, level 2, seed 1\n"), std::string::npos) << ended.output;
 }
 
-// Collectives of four ranks, in one process and in several, by the drivers that have them.
+// What the drivers' own tests leave to the checks, with four devices: collectives, in one process and in several, the order
+// of a GPU's streams, and what the runtime does for a driver of seven functions.
 TEST(CheckCommTest, FourDevicesConform) {
 #if defined(__SANITIZE_THREAD__)
   GTEST_SKIP() << "the checks' time limits are not meant for the thread sanitizer's speed";
 #endif
-  std::vector<std::string> all = {library("mutants") + " --option devices=4"};
+  std::vector<std::string> all = {
+      library("mutants") + " --option devices=4 --only comm",
+      library("toy_driver") + " --option devices=4 --only runtime.copy,runtime.pinned,runtime.streams,runtime.events"};
 #ifdef OPENREG_TEST_CHECKED_GPUS
-  if (is_long())
-    for (const auto& vendor : words(OPENREG_TEST_CHECKED_GPUS)) all.push_back(library("checked_" + vendor));
+  for (const auto& vendor : words(OPENREG_TEST_CHECKED_GPUS))
+    all.push_back(library("checked_" + vendor) + " --time 0.1 --only comm,stream,event,host_func");
 #endif
-  for (const auto& driver : all) {
-    const Ended ended = check(driver + " --only comm", "FAKE_GPU_DEVICES=4 FAKE_GPU_MEMORY=134217728");
+  for (const auto& arguments : all) {
+    const Ended ended = check(arguments, "FAKE_GPU_DEVICES=4 FAKE_GPU_MEMORY=134217728");
     EXPECT_EQ(ended.status, 0) << ended.output;
     EXPECT_EQ(ended.output.find("\nskip  "), std::string::npos) << ended.output;
   }

@@ -26,25 +26,12 @@ void count(void* argument) { ++*static_cast<std::atomic<int>*>(argument); }
 
 // A gate that a host function waits at, and gives up after a while so that a failure ends.
 struct Gate {
-  std::atomic<bool> is_open{false}, was_reached{false}, timed_out{false};
+  std::atomic<bool> is_open{false}, timed_out{false};
 
   static void wait(void* argument) {
     auto* self = static_cast<Gate*>(argument);
-    self->was_reached = true;
     for (int i = 0; i < 20000 && !self->is_open; ++i) std::this_thread::sleep_for(std::chrono::milliseconds(1));
     self->timed_out = !self->is_open;
-  }
-};
-
-// What a function saw of the bytes at an address.
-struct Look {
-  const uint8_t* bytes = nullptr;
-  std::atomic<int> first{-1}, last{-1};
-
-  static void look(void* argument) {
-    auto* self = static_cast<Look*>(argument);
-    self->first = self->bytes[0];
-    self->last = self->bytes[kSize - 1];
   }
 };
 
@@ -79,72 +66,6 @@ class SimHostFuncTest : public SimDevicesTest {
     return memory;
   }
 };
-
-// Each function sees what was queued before it, and nothing that was queued after it.
-TEST_F(SimHostFuncTest, RunsBetweenCopiesAndFills) {
-  const openreg_stream stream = from_pool(0);
-  void* const memory = allocate(0, stream);
-  uint8_t* const host = pinned();
-  std::vector<Look> looks(40);
-  for (size_t i = 0; i < looks.size(); ++i) {
-    looks[i].bytes = host;
-    ASSERT_EQ(openreg_memset_async(memory, 0, static_cast<uint8_t>(i + 1), kSize, stream), OPENREG_OK);
-    ASSERT_EQ(openreg_memcpy_async(host, OPENREG_HOST, memory, 0, kSize, 0, stream), OPENREG_OK);
-    launch(0, stream, Look::look, &looks[i]);
-  }
-  ASSERT_EQ(openreg_stream_synchronize(0, stream), OPENREG_OK);
-  for (size_t i = 0; i < looks.size(); ++i) {
-    EXPECT_EQ(looks[i].first, static_cast<int>(i + 1));
-    EXPECT_EQ(looks[i].last, static_cast<int>(i + 1));
-  }
-  EXPECT_EQ(openreg_free(memory), OPENREG_OK);
-  EXPECT_EQ(openreg_free_host(host), OPENREG_OK);
-}
-
-// The stream, its query, an event behind the function and another stream that waits for that event all wait for it; a
-// third stream goes on. The call itself does not wait.
-TEST_F(SimHostFuncTest, HoldsLaterWorkBack) {
-  const openreg_stream stream = from_pool(0), other = from_pool(1), third = from_pool(0);
-  void* const memory = allocate(1, other);
-  uint8_t* const host = pinned();
-  std::memset(host, 0, kSize);
-  Gate gate;
-  openreg_event event = nullptr;
-  int32_t done = -1;
-  ASSERT_EQ(openreg_event_create(0, 0, &event), OPENREG_OK);
-  launch(0, stream, Gate::wait, &gate);
-  ASSERT_EQ(openreg_event_record(event, 0, stream), OPENREG_OK);
-  ASSERT_EQ(openreg_stream_wait_event(1, other, event), OPENREG_OK);
-  ASSERT_EQ(openreg_memset_async(memory, 1, 7, kSize, other), OPENREG_OK);
-  ASSERT_EQ(openreg_memcpy_async(host, OPENREG_HOST, memory, 1, kSize, 1, other), OPENREG_OK);
-  std::atomic<int> calls{0};
-  launch(0, third, count, &calls);
-  ASSERT_EQ(openreg_stream_synchronize(0, third), OPENREG_OK);
-  EXPECT_EQ(calls, 1);
-  for (const auto& [device, at] : {std::pair{0, stream}, std::pair{1, other}}) {
-    ASSERT_EQ(openreg_stream_query(device, at, &done), OPENREG_OK);
-    EXPECT_EQ(done, 0);
-  }
-  ASSERT_EQ(openreg_event_query(event, &done), OPENREG_OK);
-  EXPECT_EQ(done, 0);
-  EXPECT_EQ(host[0], 0);
-  gate.is_open = true;
-  ASSERT_EQ(openreg_stream_synchronize(1, other), OPENREG_OK);
-  EXPECT_TRUE(gate.was_reached);
-  EXPECT_FALSE(gate.timed_out);
-  EXPECT_EQ(host[kSize - 1], 7);
-  EXPECT_EQ(openreg_event_destroy(event), OPENREG_OK);
-  EXPECT_EQ(openreg_free(memory), OPENREG_OK);
-  EXPECT_EQ(openreg_free_host(host), OPENREG_OK);
-}
-
-// Work of a device is waited for with its functions.
-TEST_F(SimHostFuncTest, SynchronisingTheDeviceWaits) {
-  std::atomic<int> calls{0};
-  for (int i = 0; i < 10; ++i) launch(0, i % 2 == 0 ? OPENREG_STREAM_DEFAULT : from_pool(0), count, &calls);
-  ASSERT_EQ(openreg_device_synchronize(0), OPENREG_OK);
-  EXPECT_EQ(calls, 10);
-}
 
 // Eight threads on four streams of two devices: each function runs once, and those of a thread in its order.
 TEST_F(SimHostFuncTest, ManyThreads) {

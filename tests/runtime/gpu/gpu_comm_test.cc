@@ -1,10 +1,9 @@
 // SPDX-License-Identifier: BSD-3-Clause
 // Collectives of the CUDA and HIP drivers (openreg/comm.h) over a fake of NCCL, two ranks on two devices of one process:
-// the driver's table, and the runtime's functions over it. Ranks in two processes: tests/python/distributed.
+// the driver's table, and the runtime's functions over it. What holds of every driver's collectives is checked by
+// openreg-check (CheckCommTest); ranks in two processes: tests/python/distributed.
 #include <openreg/communicators.h>
 
-#include <algorithm>
-#include <cstddef>
 #include <thread>
 
 #include "gpu_test.h"
@@ -19,7 +18,7 @@ constexpr openreg_dtype type_of(unsigned code, unsigned bits) {
   return {static_cast<uint8_t>(code), static_cast<uint8_t>(bits), 1};
 }
 constexpr openreg_dtype kFloat = type_of(OPENREG_DTYPE_FLOAT, 32), kDouble = type_of(OPENREG_DTYPE_FLOAT, 64),
-                        kInt = type_of(OPENREG_DTYPE_INT, 32), kByte = type_of(OPENREG_DTYPE_UINT, 8);
+                        kInt = type_of(OPENREG_DTYPE_INT, 32);
 
 openreg_collective collective(int32_t kind, const void* send, void* recv, uint64_t count, openreg_dtype type,
                               int32_t reduction = 0, int32_t peer = 0) {
@@ -102,95 +101,14 @@ class GpuComm : public FakeGpuTest {
 };
 INSTANTIATE_TEST_SUITE_P(Gpu, GpuComm, ::testing::ValuesIn(gpus()), gpu_name);
 
-// Each collective gives what its contract says, and leaves the thread's device alone.
-TEST_P(GpuComm, Collectives) {
-  using Floats = std::vector<float>;
-  connect();
-  float* in[kSize];
-  float* out[kSize];
-  for (int rank = 0; rank < kSize; ++rank) {
-    const float base = 10.0f * static_cast<float>(rank + 1);
-    in[rank] = put<float>(rank, {base, base + 1, base + 2, base + 3});
-    out[rank] = put<float>(rank, {0, 0, 0, 0, 0, 0, 0, 0});
-  }
-  const int before = hooks_->current_device();
-  const auto run = [&](auto call) {
-    for (int rank = 0; rank < kSize; ++rank) succeeds([&] { return call(rank); });
-  };
-  run([&](int r) { return queue(r, collective(OPENREG_COLLECTIVE_ALL_REDUCE, in[r], out[r], 4, kFloat)); });
-  for (int rank = 0; rank < kSize; ++rank) EXPECT_EQ(get<float>(rank, out[rank], 4), (Floats{30, 32, 34, 36}));
-  run([&](int r) {
-    return queue(r, collective(OPENREG_COLLECTIVE_REDUCE, in[r], out[r], 2, kFloat, OPENREG_COMM_MAX, 1));
-  });
-  EXPECT_EQ(get<float>(0, out[0], 2), (Floats{30, 32})) << "not the root";
-  EXPECT_EQ(get<float>(1, out[1], 2), (Floats{20, 21}));
-  run([&](int r) {
-    return queue(r, collective(OPENREG_COLLECTIVE_BROADCAST, r == 1 ? in[r] : nullptr, out[r], 3, kFloat, 0, 1));
-  });
-  for (int rank = 0; rank < kSize; ++rank) EXPECT_EQ(get<float>(rank, out[rank], 4), (Floats{20, 21, 22, 36}));
-  run([&](int r) { return queue(r, collective(OPENREG_COLLECTIVE_ALL_GATHER, in[r], out[r], 2, kFloat)); });
-  for (int rank = 0; rank < kSize; ++rank) EXPECT_EQ(get<float>(rank, out[rank], 4), (Floats{10, 11, 20, 21}));
-  run([&](int r) {
-    return queue(r, collective(OPENREG_COLLECTIVE_REDUCE_SCATTER, in[r], out[r], 2, kFloat, OPENREG_COMM_AVERAGE));
-  });
-  EXPECT_EQ(get<float>(0, out[0], 2), (Floats{15, 16}));
-  EXPECT_EQ(get<float>(1, out[1], 2), (Floats{17, 18}));
-  run([&](int r) { return queue(r, collective(OPENREG_COLLECTIVE_ALL_TO_ALL, in[r], out[r], 2, kFloat)); });
-  EXPECT_EQ(get<float>(0, out[0], 4), (Floats{10, 11, 20, 21}));
-  EXPECT_EQ(get<float>(1, out[1], 4), (Floats{12, 13, 22, 23}));
-  // in place, a part of the whole
-  run([&](int r) { return queue(r, collective(OPENREG_COLLECTIVE_ALL_GATHER, out[r] + 2 * r, out[r], 2, kFloat)); });
-  for (int rank = 0; rank < kSize; ++rank) EXPECT_EQ(get<float>(rank, out[rank], 4), (Floats{10, 11, 22, 23}));
-  run([&](int r) { return queue(r, collective(OPENREG_COLLECTIVE_REDUCE_SCATTER, in[r], in[r] + 2 * r, 2, kFloat)); });
-  EXPECT_EQ(get<float>(0, in[0], 2), (Floats{30, 32}));
-  EXPECT_EQ(get<float>(1, in[1] + 2, 2), (Floats{34, 36}));
-  EXPECT_EQ(hooks_->current_device(), before);
-  disconnect();
-  for (int rank = 0; rank < kSize; ++rank) {
-    release(rank, in[rank]);
-    release(rank, out[rank]);
-  }
-}
-
-// A group exchanges messages in both directions, and with oneself; large ones, too, that no buffer holds.
-TEST_P(GpuComm, Groups) {
-  constexpr uint64_t kCount = 100000;
-  connect();
-  void* in[kSize];
-  void* out[kSize];
-  for (int rank = 0; rank < kSize; ++rank) {
-    in[rank] = allocate(rank, kCount);
-    out[rank] = allocate(rank, 2 * kCount);
-    fill(rank, in[rank], static_cast<uint8_t>(rank + 1), kCount);
-    sync(rank);
-  }
-  each([&](int rank) {
-    std::vector<openreg_collective> list;
-    for (int peer = 0; peer < kSize; ++peer) {
-      list.push_back(collective(OPENREG_COLLECTIVE_SEND, in[rank], nullptr, kCount, kByte, 0, peer));
-      list.push_back(collective(OPENREG_COLLECTIVE_RECV, nullptr,
-                                static_cast<char*>(out[rank]) + static_cast<uint64_t>(peer) * kCount, kCount, kByte, 0,
-                                peer));
-    }
-    succeeds([&] { return comm_->queue(instance_, ranks_[rank], list.data(), list.size(), streams_[rank]); });
-  });
-  for (int rank = 0; rank < kSize; ++rank) {
-    auto wanted = filled(1, 2 * kCount);
-    std::fill(wanted.begin() + static_cast<std::ptrdiff_t>(kCount), wanted.end(), uint8_t{2});
-    EXPECT_EQ(get<uint8_t>(rank, out[rank], 2 * kCount), wanted);
-    release(rank, in[rank]);
-    release(rank, out[rank]);
-  }
-  disconnect();
-}
-
-// Parts of other sizes, 0 among them: of all_gather, also in place, and of all_to_all.
+// Parts of other sizes, 0 among them: of all_gather, also in place, and of all_to_all. The thread's device stays.
 TEST_P(GpuComm, UnevenParts) {
   using Ints = std::vector<int32_t>;
   connect();
   int32_t* in[kSize] = {put<int32_t>(0, {1, 2, 3}), put<int32_t>(1, {4, 5, 6})};
   int32_t* out[kSize] = {put<int32_t>(0, Ints(6)), put<int32_t>(1, Ints(6))};
   const uint64_t gathered[] = {3, 1};
+  const int before = hooks_->current_device();
   for (int r = 0; r < kSize; ++r) {
     auto what = collective(OPENREG_COLLECTIVE_ALL_GATHER, in[r], out[r], 0, kInt);
     what.recv_counts = gathered;
@@ -212,29 +130,12 @@ TEST_P(GpuComm, UnevenParts) {
   }
   EXPECT_EQ(get<int32_t>(0, out[0], 2), (Ints{1, 2}));
   EXPECT_EQ(get<int32_t>(1, out[1], 5), (Ints{2, 3, 4, 5, 6}));
+  EXPECT_EQ(hooks_->current_device(), before);
   disconnect();
   for (int rank = 0; rank < kSize; ++rank) {
     release(rank, in[rank]);
     release(rank, out[rank]);
   }
-}
-
-// A collective is work of its stream: it starts behind what is queued, the host goes on, and an event behind it has not passed.
-TEST_P(GpuComm, IsWorkOfAStream) {
-  connect();
-  int32_t* data[kSize] = {put<int32_t>(0, {1}), put<int32_t>(1, {2})};
-  hooks_->hold(1, streams_[1], 1);
-  openreg_driver_event event = make_event(0);
-  for (int rank = 0; rank < kSize; ++rank) succeeds([&] { return all_reduce(rank, data[rank], kInt); });
-  succeeds([&] { return table_->event_record(instance_, 0, event, streams_[0]); });
-  EXPECT_EQ(is_done(0, streams_[0]), 0);
-  EXPECT_EQ(is_done(event), 0);
-  hooks_->hold(1, streams_[1], 0);
-  for (int rank = 0; rank < kSize; ++rank) EXPECT_EQ(get<int32_t>(rank, data[rank], 1), std::vector<int32_t>{3});
-  EXPECT_EQ(is_done(event), 1);
-  destroy(event);
-  disconnect();
-  for (int rank = 0; rank < kSize; ++rank) release(rank, data[rank]);
 }
 
 // Types and reductions that the library lacks are refused before anything is queued; an old library has no 8-bit types.

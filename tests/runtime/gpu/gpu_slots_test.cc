@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// The slots of the CUDA and HIP drivers: devices, memory, copies, streams and events (gpu_test.h).
+// The slots of the CUDA and HIP drivers: devices, memory, copies, streams and events (gpu_test.h). The order of streams is
+// checked by openreg-check (CheckCommTest).
 #include "gpu_test.h"
 
 #include <signal.h>
 #include <sys/wait.h>
 
-#include <atomic>
 #include <thread>
 
 #include "sanitizer.h"
@@ -246,28 +246,6 @@ TEST_P(FakeGpuSlots, WorkIsAsynchronous) {
   release(0, memory);
 }
 
-// The default stream neither waits for another, nor is waited for.
-TEST_P(FakeGpuSlots, DefaultStreamImpliesNoSynchronisation) {
-  void* const memory = allocate(0);
-  openreg_driver_stream stream = make_stream(0);
-  sync(0);
-  hooks_->hold(0, stream, 1);
-  fill(0, memory, 1, 16, stream);
-  fill(0, static_cast<char*>(memory) + 1024, 2, 16);
-  sync(0);
-  EXPECT_EQ(is_done(0, stream), 0) << "the default stream waited for another";
-  hooks_->hold(0, stream, 0);
-  sync(0, stream);
-  hooks_->hold(0, nullptr, 1);
-  fill(0, static_cast<char*>(memory) + 1024, 2, 16);
-  fill(0, memory, 1, 16, stream);
-  sync(0, stream);
-  EXPECT_EQ(is_done(0, nullptr), 0) << "another stream waited for the default one";
-  hooks_->hold(0, nullptr, 0);
-  destroy(0, stream);
-  release(0, memory);
-}
-
 // mem_free() returns after queued work on the memory, whichever device's stream does it.
 TEST_P(FakeGpuSlots, FreeWaitsForQueuedWork) {
   void* const memory = allocate(0);
@@ -309,76 +287,6 @@ TEST_P(FakeGpuSlots, CapturesOfOthersGoOn) {
   EXPECT_EQ(hooks_->end_capture(), 1);
   EXPECT_EQ(table_->event_destroy(instance_, 0, event), OPENREG_OK);
   destroy(0, stream);
-}
-
-// A destroyed stream finishes its queue, and an event may go while its record is pending.
-TEST_P(FakeGpuSlots, DestroyedObjectsFinish) {
-  uint8_t* const host = pinned();
-  void* const memory = allocate(0);
-  openreg_driver_stream stream = make_stream(0);
-  openreg_driver_event event = make_event(0);
-  hooks_->set_delay(20000);
-  fill(0, memory, 8, 4096, stream);
-  copy(host, -1, memory, 0, 4096, 0, stream);
-  succeeds([&] { return table_->event_record(instance_, 0, event, stream); });
-  destroy(0, stream);
-  destroy(event);
-  succeeds([&] { return table_->device_sync(instance_, 0); });
-  EXPECT_EQ(host[4095], 8);
-  hooks_->set_delay(0);
-  release(0, memory);
-  release_pinned(host);
-}
-
-// Streams of two devices are ordered by an event.
-TEST_P(FakeGpuSlots, StreamsWaitForEventsOfOtherDevices) {
-  void* const source = allocate(0);
-  void* const target = allocate(1);
-  openreg_driver_stream first = make_stream(0);
-  openreg_driver_stream second = make_stream(1);
-  openreg_driver_event event = make_event(0);
-  hooks_->set_delay(20000);
-  for (uint8_t value = 1; value < 4; ++value) fill(0, source, value, 4096, first);
-  succeeds([&] { return table_->event_record(instance_, 0, event, first); });
-  succeeds([&] { return table_->stream_wait(instance_, 1, second, event); });
-  copy(target, 1, source, 0, 4096, 1, second);
-  sync(1, second);
-  hooks_->set_delay(0);
-  EXPECT_EQ(bytes(1, target), filled(3));
-  destroy(event);
-  destroy(0, first);
-  destroy(1, second);
-  release(0, source);
-  release(1, target);
-}
-
-// Query, sync and wait mean the latest record at the time of the call.
-TEST_P(FakeGpuSlots, RecordingAgainReplaces) {
-  void* const slow_memory = allocate(0);
-  uint8_t* const seen = pinned();
-  openreg_driver_stream slow = make_stream(0);
-  openreg_driver_stream waiting = make_stream(0);
-  openreg_driver_event event = make_event(0);
-  hooks_->hold(0, slow, 1);
-  for (uint8_t value = 1; value < 4; ++value) fill(0, slow_memory, value, 4096, slow);
-  succeeds([&] { return table_->event_record(instance_, 0, event, slow); });
-  EXPECT_EQ(is_done(event), 0);
-  succeeds([&] { return table_->stream_wait(instance_, 0, waiting, event); });  // of the first record
-  succeeds([&] { return table_->event_record(instance_, 0, event, nullptr); });
-  succeeds([&] { return table_->event_sync(instance_, 0, event); });
-  EXPECT_EQ(is_done(event), 1);
-  EXPECT_EQ(is_done(0, slow), 0) << "the event waited for its first record";
-  copy(seen, -1, slow_memory, 0, 4096, 0, waiting);
-  hooks_->set_delay(20000);
-  hooks_->hold(0, slow, 0);
-  sync(0, waiting);
-  EXPECT_EQ(seen[0], 3) << "the wait for the first record ended with the second";
-  hooks_->set_delay(0);
-  destroy(event);
-  destroy(0, slow);
-  destroy(0, waiting);
-  release(0, slow_memory);
-  release_pinned(seen);
 }
 
 // Everything else is refused, with the reason, and nothing is written.
@@ -498,28 +406,6 @@ TEST_P(GpuSlots, HostFunctionsRunInStreamOrder) {
   destroy(0, stream);
   release(0, memory);
   release_pinned(host);
-}
-
-// An event behind a host function, and a stream of another device that waits for that event, wait for the function.
-TEST_P(FakeGpuSlots, HostFunctionsHoldEventsBack) {
-  static std::atomic<int> calls;
-  calls = 0;
-  openreg_driver_stream first = make_stream(0), second = make_stream(1);
-  openreg_driver_event event = make_event(0);
-  hooks_->hold(0, first, 1);
-  succeeds([&] { return table_->host_func(instance_, 0, first, [](void*) { ++calls; }, nullptr); });
-  succeeds([&] { return table_->event_record(instance_, 0, event, first); });
-  succeeds([&] { return table_->stream_wait(instance_, 1, second, event); });
-  succeeds([&] { return table_->host_func(instance_, 1, second, [](void*) { calls = 10 * calls; }, nullptr); });
-  EXPECT_EQ(is_done(event), 0);
-  EXPECT_EQ(is_done(1, second), 0);
-  EXPECT_EQ(calls, 0);
-  hooks_->hold(0, first, 0);
-  sync(1, second);
-  EXPECT_EQ(calls, 10);
-  destroy(event);
-  destroy(0, first);
-  destroy(1, second);
 }
 
 }  // namespace

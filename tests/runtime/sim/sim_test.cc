@@ -186,7 +186,6 @@ class Gate {
     EXPECT_EQ(sim_->event_query(instance_, 0, event_, &done), OPENREG_OK);
     return done == 0;
   }
-  void wait() const { EXPECT_EQ(sim_->event_sync(instance_, 0, event_), OPENREG_OK); }
 
  private:
   const openreg_driver* sim_;
@@ -443,28 +442,6 @@ TEST_F(SimTest, NotForkedInto) {
 // ---------------------------------------------------------------------------------------------------------------------
 // Streams
 
-// Work of a stream is done in its order, whoever queues it.
-TEST_F(SimTest, StreamsAreInOrder) {
-  open_default();
-  char* block = alloc(0, 4 * kMib);
-  char* host = pinned(4 * kMib);
-  openreg_driver_stream on = stream(0);
-  for (int round = 0; round < 5; ++round) {
-    for (int i = 0; i < 40; ++i) fill(0, block, static_cast<uint8_t>(i), kMib, on);  // more than the queue's first size
-    EXPECT_EQ(sim_->copy(instance_, host, -1, block, 0, kMib, 0, on), OPENREG_OK);
-    EXPECT_EQ(sim_->copy(instance_, block + kMib, 0, host, -1, kMib, 0, on), OPENREG_OK);
-    sync(0, on);
-    EXPECT_TRUE(done(0, on));
-    EXPECT_EQ(host[0], 39);
-    EXPECT_EQ(host[kMib - 1], 39);
-    EXPECT_EQ(alias(0, block)[2 * kMib - 1], 39);
-  }
-  destroy(0, on);
-  destroy(0, openreg_driver_stream{nullptr});
-  free(0, block);
-  EXPECT_EQ(sim_->host_free(instance_, host), OPENREG_OK);
-}
-
 // A queue of 100,000 pieces of work is done in order, and gives its memory back when it is.
 TEST_F(SimTest, LongQueue) {
   open_default();
@@ -493,25 +470,6 @@ TEST_F(SimTest, LongQueue) {
   EXPECT_LE(mallinfo2().uordblks + mallinfo2().hblkhd, before + 64 * 1024);
 #endif
   destroy(0, on);
-}
-
-// Queued work is asynchronous, and a query never says "done" before its last task has ended.
-TEST_F(SimTest, QueryWaitsForTheLastTask) {
-  open_default();
-  char* block = alloc(0, 32 * kMib);
-  openreg_driver_stream on = stream(0);
-  int pending = 0;
-  for (int round = 1; round <= 20; ++round) {
-    fill(0, block, static_cast<uint8_t>(round), 32 * kMib, on);
-    while (!done(0, on)) {
-      ++pending;
-      std::this_thread::yield();
-    }
-    ASSERT_EQ(alias(0, block)[32 * kMib - 1], round);
-  }
-  EXPECT_GT(pending, 0);
-  destroy(0, on);
-  free(0, block);
 }
 
 // A thread comes with the first task, not with the stream, and goes with the stream.
@@ -544,89 +502,6 @@ TEST_F(SimTest, WorkersAreLazy) {
   EXPECT_EQ(workers_once_settled(before), before);
 }
 
-// Workers block all signals: a handler of the program never runs on them.
-TEST_F(SimTest, WorkersBlockSignals) {
-  open_default();
-  char* block = alloc(0, 4096);
-  fill(0, block, 1, 4096, nullptr);
-  sync(0, nullptr);
-  static std::atomic<bool> on_worker{false};
-  static std::atomic<int> delivered{0};
-  static const std::thread::id main_thread = std::this_thread::get_id();
-  on_worker = false;
-  delivered = 0;
-  struct sigaction action, before;
-  std::memset(&action, 0, sizeof action);
-  action.sa_handler = [](int) {
-    if (std::this_thread::get_id() != main_thread) on_worker = true;
-    ++delivered;
-  };
-  sigaction(SIGUSR1, &action, &before);
-  sigset_t mine;
-  sigemptyset(&mine);
-  sigaddset(&mine, SIGUSR1);
-  pthread_sigmask(SIG_BLOCK, &mine, nullptr);  // only a worker could take it now
-  kill(getpid(), SIGUSR1);
-  for (int i = 0; i < 10; ++i) {
-    fill(0, block, 1, 4096, nullptr);
-    sync(0, nullptr);
-  }
-  EXPECT_EQ(delivered, 0);
-  pthread_sigmask(SIG_UNBLOCK, &mine, nullptr);
-  EXPECT_EQ(delivered, 1);
-  EXPECT_FALSE(on_worker);
-  sigaction(SIGUSR1, &before, nullptr);
-  free(0, block);
-}
-
-// The default stream and others don't wait for each other; the device waits for all of them.
-TEST_F(SimTest, StreamsAreIndependent) {
-  ASSERT_EQ(open({{"memory", "256M"}}), OPENREG_OK);
-  char* scratch = alloc(0, 64 * kMib);
-  char* block = alloc(0, 8192);
-  openreg_driver_stream a = stream(0), b = stream(0);
-  {
-    Gate gate(sim_, instance_, scratch, 64 * kMib);
-    gate.hold(0, a);
-    fill(0, block, 1, 4096, a);
-    fill(0, block + 4096, 2, 4096, b);
-    sync(0, b);
-    EXPECT_EQ(alias(0, block)[4096], 2);
-    fill(0, block + 4096, 3, 4096, nullptr);
-    sync(0, nullptr);
-    EXPECT_EQ(alias(0, block)[4096], 3);
-    if (gate.closed()) {
-      EXPECT_FALSE(done(0, a));
-    }
-    EXPECT_EQ(sim_->device_sync(instance_, 0), OPENREG_OK);
-    EXPECT_FALSE(gate.closed());
-    EXPECT_TRUE(done(0, a));
-    EXPECT_EQ(alias(0, block)[0], 1);
-  }
-  destroy(0, a);
-  destroy(0, b);
-  free(0, block);
-  free(0, scratch);
-}
-
-// Freed memory is not given out before the work that was queued on it has ended; a peer's work too.
-TEST_F(SimTest, FreeWaitsForWork) {
-  ASSERT_EQ(open({{"memory", "256M"}}), OPENREG_OK);
-  char* scratch = alloc(0, 64 * kMib);
-  char* block = alloc(0, kMib);
-  char* peer = alloc(1, kMib);
-  openreg_driver_stream on = stream(1);
-  Gate gate(sim_, instance_, scratch, 64 * kMib);
-  gate.hold(1, on);
-  EXPECT_EQ(sim_->copy(instance_, peer, 1, block, 0, kMib, 1, on), OPENREG_OK);
-  free(0, block);
-  EXPECT_TRUE(done(1, on));
-  EXPECT_FALSE(gate.closed());
-  free(1, peer);
-  destroy(1, on);
-  free(0, scratch);
-}
-
 // Host memory that is not pinned may be freed when the call returns: the copy is done then, in its place in the stream.
 TEST_F(SimTest, PageableCopiesAreInOrder) {
   ASSERT_EQ(open({{"memory", "256M"}}), OPENREG_OK);
@@ -648,31 +523,8 @@ TEST_F(SimTest, PageableCopiesAreInOrder) {
   free(0, scratch);
 }
 
-// A destroyed stream finishes its queue.
-TEST_F(SimTest, DestroyedStreamFinishes) {
-  open_default();
-  char* block = alloc(0, 16 * kMib);
-  openreg_driver_stream on = stream(0);
-  for (uint8_t i = 1; i <= 8; ++i) fill(0, block, i, 16 * kMib, on);
-  destroy(0, on);
-  EXPECT_EQ(sim_->device_sync(instance_, 0), OPENREG_OK);
-  EXPECT_EQ(alias(0, block)[16 * kMib - 1], 8);
-  free(0, block);
-}
-
 // ---------------------------------------------------------------------------------------------------------------------
 // Events
-
-TEST_F(SimTest, EventNeverRecorded) {
-  open_default();
-  openreg_driver_event one = event(0);
-  EXPECT_TRUE(done(one));
-  EXPECT_EQ(sim_->event_sync(instance_, 0, one), OPENREG_OK);
-  EXPECT_EQ(sim_->stream_wait(instance_, 0, nullptr, one), OPENREG_OK);
-  sync(0, nullptr);
-  destroy(one);
-  destroy(openreg_driver_event{nullptr});
-}
 
 // Query and sync mean the latest record. A record that is passed does not complete a later one that is pending, nor a
 // pending one a later one that is passed.
@@ -773,53 +625,6 @@ TEST_F(SimTest, WaitsDoNotDeadlock) {
   destroy(0, a);
   destroy(1, b);
   free(0, block);
-}
-
-// Elapsed time is that between the passing of the records, and an error unless both are timed, complete and of one
-// device.
-TEST_F(SimTest, EventElapsed) {
-  ASSERT_EQ(open({{"memory", "256M"}}), OPENREG_OK);
-  char* scratch = alloc(0, 64 * kMib);
-  openreg_driver_stream on = stream(0);
-  openreg_driver_event start = event(0, OPENREG_EVENT_TIMING), end = event(0, OPENREG_EVENT_TIMING);
-  openreg_driver_event plain = event(0), other = event(1, OPENREG_EVENT_TIMING);
-  double ms = -1;
-  const auto refused = [&](openreg_driver_event from, openreg_driver_event to, const char* part) {
-    EXPECT_EQ(sim_->event_elapsed(instance_, 0, from, to, &ms), OPENREG_E_INVALID);
-    EXPECT_CONTAINS(host_.text, part);
-    EXPECT_EQ(ms, -1);
-  };
-  refused(start, end, "start event is not recorded");
-  record(0, start, on);
-  refused(start, end, "end event is not recorded");
-  for (int i = 0; i < 4; ++i) fill(0, scratch, 1, 64 * kMib, on);
-  record(0, end, on);
-  if (!done(end)) {
-    host_.text.clear();
-    const openreg_status status = sim_->event_elapsed(instance_, 0, start, end, &ms);
-    EXPECT_TRUE(status == OPENREG_E_INVALID || done(end));
-    if (status == OPENREG_E_INVALID) {
-      EXPECT_CONTAINS(host_.text, "not complete");
-    }
-    ms = -1;
-  }
-  sync(0, on);
-  EXPECT_EQ(sim_->event_elapsed(instance_, 0, start, end, &ms), OPENREG_OK) << host_.text;
-  EXPECT_GT(ms, 0.5);  // 256 MiB were written
-  EXPECT_LT(ms, 60000);
-  double back = 0;
-  EXPECT_EQ(sim_->event_elapsed(instance_, 0, end, start, &back), OPENREG_OK);
-  EXPECT_EQ(back, -ms);
-  ms = -1;
-  record(0, plain, on);
-  record(1, other, nullptr);
-  sync(1, nullptr);
-  refused(start, plain, "end event was created without timing");
-  refused(plain, end, "start event was created without timing");
-  refused(start, other, "devices 0 and 1");
-  for (openreg_driver_event one : {start, end, plain, other}) destroy(one);
-  destroy(0, on);
-  free(0, scratch);
 }
 
 // All at once, on shared streams and events. (For the thread sanitizer; the bytes are checked too.)
