@@ -18,7 +18,7 @@
 #include "shim/memory/storage.h"
 #include "shim/observe/races.h"
 #include "shim/operators/fallback/kernel_view.h"
-#include "shim/operators/policy/execution_mode.h"
+#include "shim/operators/fallback/route.h"
 #include "shim/optional/distributed/older_libstdcxx.h"
 #include "shim/optional/distributed/switch_variable.h"
 #include "shim/optional/distributed/work_over_host.h"

@@ -22,7 +22,7 @@
 
 #include "shim/base/operator_handle.h"
 #include "shim/operators/fallback/fallback.h"
-#include "shim/operators/fallback/gpu_copy.h"
+#include "shim/operators/fallback/route.h"
 #include "shim/operators/policy/kernel_keys.h"
 #include "shim/optional/distributed/entry.h"
 
