@@ -108,10 +108,7 @@ INTERFACES = (
     Interface(
         "backend of torch.distributed",
         (("torch/csrc/distributed/c10d/Backend.hpp", "Backend"),),
-        (
-            ("shim/optional/distributed/forwarding_backend.h", "ForwardingBackend"),
-            ("shim/optional/distributed/staged_backend.h", "StagedBackend"),
-        ),
+        (("shim/optional/distributed/staged_backend.h", "StagedBackend"),),
         {
             **dict.fromkeys(
                 (

@@ -29,7 +29,7 @@
 #include "shim/device/device.h"
 #include "shim/memory/device_allocator.h"
 #include "shim/observe/races.h"
-#include "shim/operators/policy/execution_mode.h"
+#include "shim/operators/fallback/route.h"
 #include "shim/operators/policy/operator_counts.h"
 #include "shim/optional/compile/compiled_graphs.h"
 

@@ -17,6 +17,8 @@
 namespace torch_openreg {
 
 namespace py = pybind11;
+using c10::openreg::DriverBackend;
+using c10::openreg::StagedBackend;
 
 namespace {
 
@@ -52,7 +54,7 @@ PyObject* _serveProcessGroup(PyObject* /*self*/, PyObject* arguments) {
 PyObject* _stagedBackend(PyObject* /*self*/, PyObject* object) {
   HANDLE_TH_ERRORS
   auto host = held_by<c10d::Backend>(object, "a backend of torch.distributed");
-  return py::cast(c10::openreg::staged_backend(std::move(host))).release().ptr();
+  return py::cast(c10::make_intrusive<StagedBackend>(std::move(host))).release().ptr();
   END_HANDLE_TH_ERRORS
 }
 
@@ -67,16 +69,6 @@ PyObject* _settleCollectives(PyObject* /*self*/, PyObject* object) {
   }
   return PyBool_FromLong(are_settled ? 1 : 0);
   END_HANDLE_TH_ERRORS
-}
-
-// A class of pybind11, as PyTorch's own classes of backends are: it has what PyTorch asks of one that can be split.
-// perform_nocolor_split() is for ranks outside a new group, of which NCCL must be told and gloo need not.
-template <class Backend>
-void define_class(py::module_& module, const char* name) {
-  py::class_<Backend, c10d::Backend, c10::intrusive_ptr<Backend>>(module, name)
-      .def_property_readonly("options", &Backend::getBackendOptions)
-      .def("_set_default_timeout", &Backend::setTimeout, py::arg("timeout"))
-      .def("perform_nocolor_split", [](Backend& /*self*/, const py::object& /*device*/) {});
 }
 
 PyMethodDef methods[] = {
@@ -96,10 +88,18 @@ PyMethodDef methods[] = {
 
 } // namespace torch_openreg
 
-// To be imported when torch.distributed has its own classes.
+// To be imported when torch.distributed has its own classes. Those of pybind11, as PyTorch's own classes of backends are, have
+// what PyTorch asks of one that can be split. perform_nocolor_split() is for ranks outside a new group, of which NCCL must be
+// told and gloo need not.
 PYBIND11_MODULE(_C_distributed, m) {
-  torch_openreg::define_class<c10::openreg::StagedBackend>(m, "_StagedBackend");
-  torch_openreg::define_class<c10::openreg::DriverBackend>(m, "_DriverBackend");
+  namespace py = pybind11;
+  using torch_openreg::DriverBackend;
+  using torch_openreg::StagedBackend;
+  py::class_<StagedBackend, c10d::Backend, c10::intrusive_ptr<StagedBackend>>(m, "_StagedBackend")
+      .def_property_readonly("options", &StagedBackend::getBackendOptions)
+      .def("_set_default_timeout", &StagedBackend::setTimeout, py::arg("timeout"))
+      .def("perform_nocolor_split", [](StagedBackend& /*self*/, const py::object& /*device*/) {});
+  py::class_<DriverBackend, StagedBackend, c10::intrusive_ptr<DriverBackend>>(m, "_DriverBackend");
   if (PyModule_AddFunctions(m.ptr(), torch_openreg::methods) != 0) {
     throw pybind11::error_already_set();
   }

@@ -19,7 +19,7 @@
 #include <array>
 
 #include "shim/operators/fallback/fallback.h"
-#include "shim/operators/fallback/gpu_copy.h"
+#include "shim/operators/fallback/route.h"
 
 #if __has_include(<ATen/SDPBackend.h>)
 #include <ATen/SDPBackend.h>

@@ -17,11 +17,10 @@
 #include "shim/memory/storage.h"
 #include "shim/observe/races.h"
 #include "shim/operators/aten/registrations.h"
-#include "shim/operators/fallback/gpu_kernels.h"
 #include "shim/operators/fallback/kernel_tensor_cache.h"
 #include "shim/operators/fallback/kernel_view.h"
+#include "shim/operators/fallback/route.h"
 #include "shim/operators/fallback/typed_kernels.h"
-#include "shim/operators/native/native_kernels.h"
 #include "shim/operators/policy/operator_counts.h"
 
 namespace c10::openreg {
@@ -35,8 +34,7 @@ constexpr size_t kSmallTensor = 16 << 10;
 // PyTorch's kernels for the CPU would run the call, on the device's memory.
 template <class Operator>
 bool runs_aliased(DeviceIndex device) {
-  return execution_mode(device) == ExecutionMode::aliased && !has_gpu_kernels(device) &&
-      native_kernel_of(handle_of<Operator>(), device) == nullptr;
+  return execution_mode(device) == ExecutionMode::aliased && is_run_by_cpu(handle_of<Operator>(), device);
 }
 
 // Whether the tensor's elements lie one behind the other, and mean what is written there.

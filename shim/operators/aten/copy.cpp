@@ -19,6 +19,7 @@
 
 #include "shim/base/device_name.h"
 #include "shim/base/kernel_library.h"
+#include "shim/base/operator_handle.h"
 #include "shim/base/status.h"
 #include "shim/base/wait_hook.h"
 #include "shim/memory/storage.h"
@@ -27,6 +28,7 @@
 #include "shim/operators/aten/registrations.h"
 #include "shim/operators/fallback/gpu_copy.h"
 #include "shim/operators/fallback/kernel_view.h"
+#include "shim/operators/fallback/route.h"
 #include "shim/operators/native/native_kernels.h"
 
 namespace c10::openreg {
@@ -188,12 +190,12 @@ static_assert(static_cast<int>(c10::ScalarType::Int7) - static_cast<int>(c10::Sc
 
 // By the driver's kernel for aten::copy_, if it has one and takes the tensors: strides and types are its to convert.
 bool copy_by_kernel(at::Tensor& self, const at::Tensor& source, bool non_blocking) {
-  static const auto op = c10::Dispatcher::singleton().findSchemaOrThrow("aten::copy_", "");
-  const DeviceIndex device = self.device().index();
-  if (!is_device(self) || self.device() != source.device() || C10_LIKELY(!has_native_kernels(device))) {
+  if (!is_device(self) || self.device() != source.device()) {
     return false;
   }
-  NativeKernel* const kernel = look_up_native_kernel(op, device);
+  const auto& op = handle_of<at::_ops::copy_>();
+  const DeviceIndex device = self.device().index();
+  NativeKernel* const kernel = native_kernel_of(op, device);
   if (kernel == nullptr) {
     return false;
   }

@@ -4,12 +4,14 @@
 #include <ATen/core/Tensor.h>
 #include <ATen/ops/empty_like.h>
 #include <ATen/ops/mul.h>
+#include <ATen/ops/native_dropout_ops.h>
 #include <ATen/ops/ones_like.h>
 
 #include "shim/base/kernel_library.h"
+#include "shim/base/operator_handle.h"
 #include "shim/operators/aten/registrations.h"
 #include "shim/operators/fallback/fallback.h"
-#include "shim/operators/fallback/gpu_copy.h"
+#include "shim/operators/fallback/route.h"
 
 namespace c10::openreg {
 namespace {
@@ -17,11 +19,7 @@ namespace {
 // Returns the output and the mask of kept elements (bool).
 std::tuple<at::Tensor, at::Tensor> native_dropout(const at::Tensor& input, double p, std::optional<bool> train) {
   if (is_on_gpu(input)) {
-    static const auto op =
-        c10::Dispatcher::singleton()
-            .findSchemaOrThrow("aten::native_dropout", "")
-            .typed<std::tuple<at::Tensor, at::Tensor>(const at::Tensor&, double, std::optional<bool>)>();
-    return call_fallback(op, input, p, train);
+    return call_fallback(handle_of<at::_ops::native_dropout>(), input, p, train);
   }
   const auto mask_options = input.options().dtype(at::kBool);
   if (!train.value_or(true)) {

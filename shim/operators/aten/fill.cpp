@@ -19,7 +19,7 @@
 #include "shim/memory/storage.h"
 #include "shim/operators/aten/registrations.h"
 #include "shim/operators/fallback/fallback.h"
-#include "shim/operators/fallback/gpu_kernels.h"
+#include "shim/operators/fallback/route.h"
 #include "shim/operators/fallback/typed_kernels.h"
 #include "shim/operators/native/native_kernels.h"
 #include "shim/operators/policy/operator_counts.h"
@@ -46,8 +46,7 @@ bool can_fill(const c10::OperatorHandle& op, const Tensor& self) {
   }
   constexpr c10::DispatchKeySet kOtherValues(
       {c10::DispatchKey::Conjugate, c10::DispatchKey::Negative, c10::DispatchKey::ZeroTensor});
-  const DeviceIndex device = self.device().index();
-  return native_kernel_of(op, device) == nullptr && !has_gpu_kernels(device) && self.layout() == c10::kStrided &&
+  return is_run_by_cpu(op, self.device().index()) && self.layout() == c10::kStrided &&
       !self.key_set().has_any(kOtherValues) && is_ordinary(self.scalar_type()) && self.is_non_overlapping_and_dense() &&
       (self.numel() == 0 || self.const_data_ptr() != nullptr);
 }
@@ -107,7 +106,7 @@ Tensor& fill_with_number(Tensor& self, const Scalar& value) {
       return fill_bytes<at::_ops::fill__Scalar>(self, *byte);
     }
   }
-  return run_typed_kernel<at::_ops::fill__Scalar::schema, const Scalar&>(op, self, value);
+  return run_typed_kernel(op, self, value);
 }
 
 Tensor& fill_with_tensor(Tensor& self, const Tensor& value) {
@@ -117,7 +116,7 @@ Tensor& fill_with_tensor(Tensor& self, const Tensor& value) {
       return fill_bytes<at::_ops::fill__Tensor>(self, *byte);
     }
   }
-  return run_typed_kernel<at::_ops::fill__Tensor::schema, const Tensor&>(op, self, value);
+  return run_typed_kernel(op, self, value);
 }
 
 // What optimizers' zero_grad(set_to_none=False) calls. As one operator of the CPU's it would stage every gradient.

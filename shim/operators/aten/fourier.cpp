@@ -6,7 +6,6 @@
 
 #include "shim/base/kernel_library.h"
 #include "shim/operators/aten/registrations.h"
-#include "shim/operators/fallback/gpu_copy.h"
 #include "shim/operators/fallback/wider_types.h"
 
 namespace c10::openreg {

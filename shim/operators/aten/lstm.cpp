@@ -17,7 +17,7 @@
 
 #include "shim/base/kernel_library.h"
 #include "shim/operators/aten/registrations.h"
-#include "shim/operators/fallback/gpu_kernels.h"
+#include "shim/operators/fallback/route.h"
 
 namespace c10::openreg {
 namespace {

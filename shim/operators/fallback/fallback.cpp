@@ -18,8 +18,8 @@
 #include "shim/device/generator.h"
 #include "shim/operators/fallback/cpu_allocations.h"
 #include "shim/operators/fallback/gpu_kernels.h"
-#include "shim/operators/fallback/kernel_choice.h"
 #include "shim/operators/fallback/kernel_view.h"
+#include "shim/operators/fallback/route.h"
 #include "shim/operators/fallback/wider_types.h"
 #include "shim/operators/policy/device_check.h"
 
@@ -227,7 +227,7 @@ void operator_fallback(const c10::OperatorHandle& op, c10::DispatchKeySet keys, 
     throw;
   }
   const c10::Device device = device_of_results(of_tensors, arguments, count);
-  const auto [native, kernels] = choose_kernel(op, of_tensors, device, keys);
+  const auto [native, kernels] = route(op, of_tensors, device, keys);
   if (native != nullptr && !has_zero_tensor(arguments, count) && run_native_kernel(*native, op, of_tensors, stack)) {
     return;
   }

@@ -22,8 +22,8 @@
 #include "shim/device/device.h"
 #include "shim/memory/device_allocator.h"
 #include "shim/memory/host_allocator.h"
-#include "shim/operators/fallback/gpu_kernels.h"
 #include "shim/operators/fallback/kernel_view.h"
+#include "shim/operators/fallback/route.h"
 
 // Named as in PyTorch's headers, which need CUDA's.
 struct CUstream_st;

@@ -9,10 +9,6 @@
 
 namespace c10::openreg {
 
-bool is_on_gpu(const at::Tensor& tensor) {
-  return tensor.is_privateuseone() && has_gpu_kernels(tensor.device().index());
-}
-
 void copy_on_gpu(at::Tensor& destination, const at::Tensor& source) {
   static const std::string kName = "aten::copy_";
   KernelView view(kName, destination.device().index(), 2, Kernels::gpu);

@@ -4,12 +4,7 @@
 
 #include <ATen/core/Tensor.h>
 
-#include "shim/base/export.h"
-
 namespace c10::openreg {
-
-// A dense or strided openreg tensor of a device with has_gpu_kernels().
-TORCH_OPENREG_API bool is_on_gpu(const at::Tensor& tensor);
 
 // Between tensors of one such device, by the GPU's copy_: strides, dtypes, broadcasting, conj bits. Queued on the current
 // stream.

@@ -14,7 +14,7 @@
 #include "shim/memory/device_allocator.h"
 #include "shim/operators/fallback/gpu_allocations.h"
 #include "shim/operators/fallback/non_dense.h"
-#include "shim/operators/policy/operator_policy.h"
+#include "shim/operators/fallback/route.h"
 
 namespace c10::openreg {
 namespace {
@@ -62,6 +62,21 @@ void keep_from_benchmarks() {
       "replaces. cuDNN chooses its algorithms by its heuristics.");
 }
 
+} // namespace
+
+bool torch_has_gpus() {
+  static const bool has_kernels = [] {
+    const auto op = c10::Dispatcher::singleton().findOp({"aten::add", "out"});
+    return op.has_value() && op->hasKernelForDispatchKey(c10::DispatchKey::CUDA);
+  }();
+  return has_kernels && c10::impl::hasDeviceGuardImpl(kGpu) && at::detail::getCUDAHooks().hasCUDA() &&
+      guard().deviceCount() > 0;
+}
+
+c10::Device gpu_of(DeviceIndex device) {
+  return {kGpu, gpus[static_cast<size_t>(device)].load(std::memory_order_relaxed)};
+}
+
 bool find_gpu(DeviceIndex device, const openreg_device_properties& properties) {
   if (std::strcmp(properties.torch_device_type, "cuda") != 0 || !torch_has_gpus()) {
     return false;
@@ -78,30 +93,6 @@ bool find_gpu(DeviceIndex device, const openreg_device_properties& properties) {
   // Kernels without a generator argument draw from PyTorch's default one, which openreg's seed is to mean.
   (void)inner_gpu_generator(default_generator(device), *owner);
   return true;
-}
-
-} // namespace
-
-bool torch_has_gpus() {
-  static const bool has_kernels = [] {
-    const auto op = c10::Dispatcher::singleton().findOp({"aten::add", "out"});
-    return op.has_value() && op->hasKernelForDispatchKey(c10::DispatchKey::CUDA);
-  }();
-  return has_kernels && c10::impl::hasDeviceGuardImpl(kGpu) && at::detail::getCUDAHooks().hasCUDA() &&
-      guard().deviceCount() > 0;
-}
-
-c10::Device gpu_of(DeviceIndex device) {
-  return {kGpu, gpus[static_cast<size_t>(device)].load(std::memory_order_relaxed)};
-}
-
-bool look_for_gpu(DeviceIndex device) {
-  const uint32_t generation = present_generation();
-  const openreg_device_properties properties = properties_of(device);
-  read_operator_variables();
-  const bool found = !staging_is_forced() && find_gpu(device, properties);
-  detail::keep_bits(device, generation, detail::kGpuIsKnown | (found ? detail::kIsGpu : 0));
-  return found;
 }
 
 c10::DispatchKeySet gpu_keys(c10::DispatchKeySet keys) {

@@ -13,7 +13,7 @@
 #include <c10/core/Stream.h>
 #include <openreg/openreg.h>
 
-#include "shim/operators/policy/execution_mode.h"
+#include "shim/base/export.h"
 
 namespace c10::openreg {
 
@@ -27,19 +27,11 @@ bool torch_has_gpus();
 TORCH_OPENREG_API c10::Device gpu_of(DeviceIndex device);
 
 // Finds out which of PyTorch's own devices the openreg device is: PyTorch is asked whose memory a block of it is. False
-// if it is none, if this PyTorch has no kernels for GPUs, or with OPENREG_OPERATORS=staged. Throws c10::Error where the
-// device fails, and as execution_mode().
-TORCH_OPENREG_API bool look_for_gpu(DeviceIndex device);
+// if it is none, or if this PyTorch has no kernels for GPUs. Throws c10::Error where the device fails.
+bool find_gpu(DeviceIndex device, const openreg_device_properties& properties);
 
-// Tells execution_mode.h where GPUs are. Once, at registration.
+// Tells the generators where GPUs are. Once, at registration.
 void register_gpu_lookup();
-
-// Whether the operators of `device`, an index in range, run PyTorch's kernels for GPUs where there are some. They count
-// as aliased. Throws as look_for_gpu().
-inline bool has_gpu_kernels(DeviceIndex device) {
-  const uint8_t bits = detail::device_bits(device);
-  return C10_UNLIKELY((bits & detail::kGpuIsKnown) == 0) ? look_for_gpu(device) : (bits & detail::kIsGpu) != 0;
-}
 
 // The keys of the GPU's kernels for tensors with these keys of openreg's: dense, or one of kNonDense (non_dense.h).
 c10::DispatchKeySet gpu_keys(c10::DispatchKeySet keys);

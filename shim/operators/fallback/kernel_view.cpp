@@ -14,6 +14,7 @@
 #include "shim/memory/device_allocator.h"
 #include "shim/memory/storage.h"
 #include "shim/operators/fallback/gpu_allocations.h"
+#include "shim/operators/fallback/route.h"
 
 namespace c10::openreg {
 namespace {

@@ -13,8 +13,8 @@
 #include "shim/device/device.h"
 #include "shim/device/generator.h"
 #include "shim/operators/fallback/fallback.h"
-#include "shim/operators/fallback/kernel_choice.h"
 #include "shim/operators/fallback/kernel_view.h"
+#include "shim/operators/fallback/route.h"
 #include "shim/operators/fallback/wider_types.h"
 #include "shim/operators/policy/device_check.h"
 
@@ -295,9 +295,9 @@ struct TypedKernel<Result(Args...)> {
     (KernelArgument<Args>::add_to(check, arguments), ...);
     const DeviceIndex device = check.finish();
     const c10::Device runs_on(c10::DeviceType::PrivateUse1, device < 0 ? current_device() : device);
-    const auto [native, kernels] = choose_kernel(op, device, runs_on);
+    const auto [native, kernels] = route(op, device, runs_on);
     if (native != nullptr) {
-      return run_boxed(op, arguments...);
+      return call_fallback(op, std::forward<Args>(arguments)...);
     }
     try {
       return run_kernel(op, runs_on.index(), kernels, arguments...);
@@ -306,7 +306,7 @@ struct TypedKernel<Result(Args...)> {
         throw;
       }
     }
-    return run_boxed(op, arguments...); // which deals with it
+    return call_fallback(op, std::forward<Args>(arguments)...); // which deals with it
   }
 
  private:
@@ -324,12 +324,6 @@ struct TypedKernel<Result(Args...)> {
       constexpr bool is_argument = (std::is_same_v<Args, Tensor&> || ...);
       return first.type()->kind() == c10::TypeKind::TensorType && is_written(first) == is_argument;
     }
-  }
-
-  static Result run_boxed(const c10::TypedOperatorHandle<Signature>& op, Args&... arguments) {
-    static const auto boxed = c10::KernelFunction::makeFromBoxedFunction<&operator_fallback>();
-    return boxed.call<Result, Args...>(
-        op, c10::DispatchKeySet(c10::DispatchKey::PrivateUse1), std::forward<Args>(arguments)...);
   }
 
   static Result run_kernel(
@@ -492,27 +486,18 @@ std::optional<torch::CppFunction> typed_kernel(const c10::OperatorHandle& op) {
   return first_that_fits(op, KnownSignatures());
 }
 
-template <class Signature, class... Args>
-Tensor& run_typed_kernel(const c10::TypedOperatorHandle<Signature>& op, Tensor& self, Args... arguments) {
-  return TypedKernel<Signature>::run(op, self, arguments...);
+template <class Result, class... Args>
+Result run_typed_kernel(const c10::TypedOperatorHandle<Result(Args...)>& op, std::type_identity_t<Args>... arguments) {
+  return TypedKernel<Result(Args...)>::run(op, arguments...);
 }
 
-Tensor run_typed_kernel(
-    const c10::TypedOperatorHandle<Tensor(const at::ITensorListRef&, int64_t)>& op,
-    const at::ITensorListRef& tensors,
-    int64_t dim) {
-  return TypedKernel<Tensor(const at::ITensorListRef&, int64_t)>::run(op, tensors, dim);
-}
-
-Tensor run_typed_kernel(
-    const c10::TypedOperatorHandle<Tensor(TensorList, int64_t)>& op, TensorList tensors, int64_t dim) {
-  return TypedKernel<Tensor(TensorList, int64_t)>::run(op, tensors, dim);
-}
-
-template Tensor& run_typed_kernel(const c10::TypedOperatorHandle<Tensor&(Tensor&)>&, Tensor&);
-template Tensor& run_typed_kernel(
-    const c10::TypedOperatorHandle<Tensor&(Tensor&, const Scalar&)>&, Tensor&, const Scalar&);
-template Tensor& run_typed_kernel(
-    const c10::TypedOperatorHandle<Tensor&(Tensor&, const Tensor&)>&, Tensor&, const Tensor&);
+template <class Signature>
+using Handle = c10::TypedOperatorHandle<Signature>;
+template Tensor& run_typed_kernel(const Handle<Tensor&(Tensor&)>&, Tensor&);
+template Tensor& run_typed_kernel(const Handle<Tensor&(Tensor&, const Scalar&)>&, Tensor&, const Scalar&);
+template Tensor& run_typed_kernel(const Handle<Tensor&(Tensor&, const Tensor&)>&, Tensor&, const Tensor&);
+template Tensor run_typed_kernel(
+    const Handle<Tensor(const at::ITensorListRef&, int64_t)>&, const at::ITensorListRef&, int64_t);
+template Tensor run_typed_kernel(const Handle<Tensor(TensorList, int64_t)>&, TensorList, int64_t);
 
 } // namespace c10::openreg

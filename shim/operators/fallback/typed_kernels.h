@@ -6,6 +6,7 @@
 #include <torch/library.h>
 
 #include <optional>
+#include <type_traits>
 
 namespace c10::openreg {
 
@@ -15,16 +16,8 @@ namespace c10::openreg {
 std::optional<torch::CppFunction> typed_kernel(const c10::OperatorHandle& op);
 
 // What that kernel does, for one written by hand that can do no better for a call. For operators that write `self`, with
-// no further argument, a number or a tensor.
-template <class Signature, class... Args>
-at::Tensor& run_typed_kernel(const c10::TypedOperatorHandle<Signature>& op, at::Tensor& self, Args... arguments);
-
-// The same for operators on a list of tensors, as cat and stack.
-at::Tensor run_typed_kernel(
-    const c10::TypedOperatorHandle<at::Tensor(const at::ITensorListRef&, int64_t)>& op,
-    const at::ITensorListRef& tensors,
-    int64_t dim);
-at::Tensor run_typed_kernel(
-    const c10::TypedOperatorHandle<at::Tensor(at::TensorList, int64_t)>& op, at::TensorList tensors, int64_t dim);
+// no further argument, a number or a tensor, and for operators on a list of tensors, as cat and stack.
+template <class Result, class... Args>
+Result run_typed_kernel(const c10::TypedOperatorHandle<Result(Args...)>& op, std::type_identity_t<Args>... arguments);
 
 } // namespace c10::openreg

@@ -2,8 +2,7 @@
 // Operators that drivers run themselves (openreg/kernels.h): which, and how PyTorch's calls get to them.
 //
 // A driver's table is read when an operator first runs on one of its devices. Operators come here through the fallback
-// and the typed kernels, which ask has_native_kernels() of the call's device: a load and a branch where the driver has
-// none. What reads the tables and calls the kernels is the part `kernels` (shim/optional/kernels), loaded for the first
+// and the typed kernels, which ask route() (fallback/route.h): a load and a branch where the driver has none. What reads the tables and calls the kernels is the part `kernels` (shim/optional/kernels), loaded for the first
 // driver that has some.
 #pragma once
 
@@ -21,20 +20,10 @@ namespace c10::openreg {
 // again: its driver may have been closed since.
 TORCH_OPENREG_API bool look_for_kernels(DeviceIndex device);
 
-// Whether the driver of `device`, an index in range, has kernels of its own. Throws as look_for_kernels().
-inline bool has_native_kernels(DeviceIndex device) {
-  const uint8_t bits = detail::device_bits(device);
-  return C10_UNLIKELY((bits & detail::kKernelsAreKnown) == 0) ? look_for_kernels(device)
-                                                              : (bits & detail::kHasKernels) != 0;
-}
-
-// The kernel of the driver of `device`, an index in range, for the operator; nullptr if there is none. Lives until the
-// process ends. Throws as look_for_kernels().
+// The kernel of the driver of `device`, which has kernels, for the operator; nullptr if there is none. Lives until the
+// process ends.
 struct NativeKernel;
 TORCH_OPENREG_API NativeKernel* look_up_native_kernel(const c10::OperatorHandle& op, DeviceIndex device);
-inline NativeKernel* native_kernel_of(const c10::OperatorHandle& op, DeviceIndex device) {
-  return C10_UNLIKELY(has_native_kernels(device)) ? look_up_native_kernel(op, device) : nullptr;
-}
 
 // Whether an operator on lists ("aten::_foreach_add_.List") is to be taken apart into operators on tensors: the driver of
 // `device`, which has kernels, has none for it but one for those ("aten::add.Tensor").

@@ -28,16 +28,15 @@ bool staging_is_forced();
 // The generation of the device table that what follows asks; there is a table from here on. Throws c10::Error.
 uint32_t present_generation();
 
-// What is known of a device: a bit that says that it is known, and the answer, valid for one generation of the device
-// table (openreg.h).
+// What is known of a device (fallback/route.h): bits that say what is known, and the answers, valid for one generation of the
+// device table (openreg.h).
 namespace detail {
-constexpr uint8_t kModeIsKnown = 1;
+constexpr uint8_t kDeviceIsKnown = 1; // the next three
 constexpr uint8_t kIsStaged = 2;
-constexpr uint8_t kKernelsAreKnown = 4; // native_kernels.h
-constexpr uint8_t kHasKernels = 8;
-constexpr uint8_t kGpuIsKnown = 16; // gpu_kernels.h
-constexpr uint8_t kIsGpu = 32;
-constexpr uint8_t kHasFill = 64;         // known with the mode
+constexpr uint8_t kHasFill = 4; // and is staged
+constexpr uint8_t kIsGpu = 8;
+constexpr uint8_t kKernelsAreKnown = 16; // the next one
+constexpr uint8_t kHasKernels = 32;
 constexpr unsigned kGenerationShift = 8; // the generation lies above the bits
 TORCH_OPENREG_API extern std::array<std::atomic<uint64_t>, OPENREG_MAX_DEVICES> device_states;
 
@@ -48,32 +47,6 @@ inline uint8_t device_bits(DeviceIndex device) noexcept {
 }
 
 void keep_bits(DeviceIndex device, uint32_t generation, unsigned bits) noexcept;
-TORCH_OPENREG_API ExecutionMode look_for_mode(DeviceIndex device);
 } // namespace detail
-
-// Which mode PyTorch's kernels for the CPU use on a device, where neither the driver (has_native_kernels()) nor PyTorch's
-// build for GPUs (has_gpu_kernels()) has one. Aliased where the driver's memory is visible to the host, unless
-// OPENREG_OPERATORS=staged. Opens the driver. Throws c10::Error for an index out of range and a bad value of a variable.
-inline ExecutionMode execution_mode(DeviceIndex device) {
-  using namespace detail;
-  const uint8_t bits = device >= 0 && device < OPENREG_MAX_DEVICES ? device_bits(device) : 0;
-  if (C10_UNLIKELY((bits & kModeIsKnown) == 0)) {
-    return look_for_mode(device);
-  }
-  return (bits & kIsStaged) != 0 ? ExecutionMode::staged : ExecutionMode::aliased;
-}
-
-// Whether the mode of `device`, an index in range, is staged and its driver can set a range of bytes. Throws as
-// execution_mode().
-inline bool is_staged_with_fill(DeviceIndex device) {
-  using namespace detail;
-  constexpr uint8_t kBoth = kIsStaged | kHasFill;
-  uint8_t bits = device_bits(device);
-  if (C10_UNLIKELY((bits & kModeIsKnown) == 0)) {
-    look_for_mode(device);
-    bits = device_bits(device);
-  }
-  return (bits & kBoth) == kBoth;
-}
 
 } // namespace c10::openreg

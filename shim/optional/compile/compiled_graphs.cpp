@@ -15,6 +15,7 @@
 
 #include "shim/base/device_name.h"
 #include "shim/device/device.h"
+#include "shim/operators/fallback/route.h"
 
 namespace c10::openreg {
 

@@ -51,6 +51,15 @@ c10::intrusive_ptr<c10d::Backend> gloo_for(
   return backend;
 }
 
+// A group without a store has no place where the ranks of a driver's communicators could meet.
+c10::intrusive_ptr<c10d::Backend> backend_over(
+    const c10::intrusive_ptr<c10d::Backend>& host, const c10::intrusive_ptr<c10d::Store>& store) {
+  if (store != nullptr && driver_collectives_are_wanted()) {
+    return c10::make_intrusive<DriverBackend>(host, store);
+  }
+  return c10::make_intrusive<StagedBackend>(host);
+}
+
 } // namespace
 
 void serve_process_group(c10d::ProcessGroup& group, const c10::intrusive_ptr<c10d::Backend>& own) {
@@ -67,10 +76,7 @@ void serve_process_group(c10d::ProcessGroup& group, const c10::intrusive_ptr<c10
   if (host == nullptr) {
     return;
   }
-  auto staged = staged_backend(own != nullptr ? own : host);
-  if (const auto store = group.getStore(); store != nullptr && driver_collectives_are_wanted()) {
-    staged = c10::make_intrusive<DriverBackend>(std::move(staged), store);
-  }
+  auto staged = backend_over(own != nullptr ? own : host, group.getStore());
   staged->setBoundDeviceId(group.getBoundDeviceId());
   group.setBackend(kOpenreg, Type::CUSTOM, staged);
   if (gloo_for(group, devices, c10::DeviceType::CUDA) == host) {
@@ -78,10 +84,6 @@ void serve_process_group(c10d::ProcessGroup& group, const c10::intrusive_ptr<c10
     // gloo would meet at the same keys of the store: ranks hang there, or talk to the wrong one.
     group.setBackend(c10::DeviceType::CUDA, Type::CUSTOM, staged);
   }
-}
-
-c10::intrusive_ptr<c10d::Backend> staged_backend(c10::intrusive_ptr<c10d::Backend> host) {
-  return c10::make_intrusive<StagedBackend>(std::move(host));
 }
 
 } // namespace c10::openreg

@@ -22,7 +22,4 @@ namespace c10::openreg {
 TORCH_OPENREG_API void serve_process_group(
     c10d::ProcessGroup& group, const c10::intrusive_ptr<c10d::Backend>& own = {});
 
-// A StagedBackend around `host`.
-TORCH_OPENREG_API c10::intrusive_ptr<c10d::Backend> staged_backend(c10::intrusive_ptr<c10d::Backend> host);
-
 } // namespace c10::openreg

@@ -108,8 +108,8 @@ bool driver_collectives_are_wanted() {
   return switch_variable("OPENREG_COMM", false);
 }
 
-DriverBackend::DriverBackend(c10::intrusive_ptr<c10d::Backend> staged, c10::intrusive_ptr<c10d::Store> store)
-    : ForwardingBackend(std::move(staged)),
+DriverBackend::DriverBackend(c10::intrusive_ptr<c10d::Backend> host, c10::intrusive_ptr<c10d::Store> store)
+    : StagedBackend(std::move(host)),
       communicators_(c10::make_intrusive<c10d::PrefixStore>("openreg_comm", std::move(store)), getRank(), getSize()) {}
 
 DriverBackend::~DriverBackend() = default;
@@ -134,14 +134,14 @@ void DriverBackend::abort() {
         "rank " + std::to_string(getRank()) + " of " + std::to_string(getSize()));
     communicator->destroy();
   }
-  ForwardingBackend::abort();
+  StagedBackend::abort();
 }
 
 void DriverBackend::shutdown() {
   for (const auto& communicator : communicators_.end()) {
     communicator->destroy();
   }
-  ForwardingBackend::shutdown();
+  StagedBackend::shutdown();
 }
 
 // --------------------------------------------------------------------------------------------------------- queueing
@@ -233,34 +233,24 @@ c10::intrusive_ptr<Work> DriverBackend::make(Call call) {
   return launch(std::move(calls), /*is_block=*/false);
 }
 
-bool DriverBackend::supportsCoalescing() const {
-  return true;
-}
-
-void DriverBackend::startCoalescing() {
-  if (capture_call("start of a block of calls", [this] { startCoalescing(); })) {
-    return;
-  }
+void DriverBackend::start_block() {
   std::vector<Call> left; // of a block that an exception has left open: tensors that Python knows end without the lock
   {
     const std::lock_guard<std::mutex> guard(lock_);
     is_in_block_ = true;
     left.swap(block_);
   }
-  inner_->startCoalescing();
+  StagedBackend::start_block();
 }
 
-c10::intrusive_ptr<Work> DriverBackend::endCoalescing() {
-  if (capture_call("end of a block of calls", [this] { endCoalescing()->wait(); })) {
-    return inner_->endCoalescing(); // an empty one
-  }
+c10::intrusive_ptr<Work> DriverBackend::end_block() {
   std::vector<Call> calls;
   {
     const std::lock_guard<std::mutex> guard(lock_);
     is_in_block_ = false;
     calls.swap(block_);
   }
-  auto staged = inner_->endCoalescing();
+  auto staged = StagedBackend::end_block();
   if (calls.empty()) {
     return staged;
   }
@@ -273,7 +263,7 @@ c10::intrusive_ptr<Work> DriverBackend::endCoalescing() {
 
 c10::intrusive_ptr<Work> DriverBackend::broadcast(Tensors& tensors, const c10d::BroadcastOptions& options) {
   if (!is_ours(tensors.at(0))) {
-    return inner_->broadcast(tensors, options);
+    return StagedBackend::broadcast(tensors, options);
   }
   Call call(OpType::BROADCAST, options.timeout);
   const auto data = call.output(tensors[0], /*with_contents=*/true);
@@ -284,7 +274,7 @@ c10::intrusive_ptr<Work> DriverBackend::broadcast(Tensors& tensors, const c10d::
 
 c10::intrusive_ptr<Work> DriverBackend::allreduce(Tensors& tensors, const c10d::AllreduceOptions& options) {
   if (!is_ours(tensors.at(0))) {
-    return inner_->allreduce(tensors, options);
+    return StagedBackend::allreduce(tensors, options);
   }
   Call call(OpType::ALLREDUCE, options.timeout);
   for (const auto& tensor : tensors) {
@@ -296,12 +286,12 @@ c10::intrusive_ptr<Work> DriverBackend::allreduce(Tensors& tensors, const c10d::
 
 c10::intrusive_ptr<Work> DriverBackend::allreduce_coalesced(
     Tensors& tensors, const c10d::AllreduceCoalescedOptions& options) {
-  return is_ours(tensors.at(0)) ? allreduce(tensors, options) : inner_->allreduce_coalesced(tensors, options);
+  return is_ours(tensors.at(0)) ? allreduce(tensors, options) : StagedBackend::allreduce_coalesced(tensors, options);
 }
 
 c10::intrusive_ptr<Work> DriverBackend::reduce(Tensors& tensors, const c10d::ReduceOptions& options) {
   if (!is_ours(tensors.at(0))) {
-    return inner_->reduce(tensors, options);
+    return StagedBackend::reduce(tensors, options);
   }
   Call call(OpType::REDUCE, options.timeout);
   const auto data = call.output(tensors[0], /*with_contents=*/true);
@@ -313,7 +303,7 @@ c10::intrusive_ptr<Work> DriverBackend::reduce(Tensors& tensors, const c10d::Red
 c10::intrusive_ptr<Work> DriverBackend::_allgather_base(
     at::Tensor& output, at::Tensor& input, const c10d::AllgatherOptions& options) {
   if (!is_ours(input)) {
-    return inner_->_allgather_base(output, input, options);
+    return StagedBackend::_allgather_base(output, input, options);
   }
   Tensors outputs = {output};
   Tensors inputs = {input};
@@ -323,7 +313,7 @@ c10::intrusive_ptr<Work> DriverBackend::_allgather_base(
 c10::intrusive_ptr<Work> DriverBackend::allgather_into_tensor_coalesced(
     Tensors& outputs, Tensors& inputs, const c10d::AllgatherOptions& options) {
   if (!is_ours(inputs.at(0))) {
-    return inner_->allgather_into_tensor_coalesced(outputs, inputs, options);
+    return StagedBackend::allgather_into_tensor_coalesced(outputs, inputs, options);
   }
   Call call(OpType::_ALLGATHER_BASE, options.timeout);
   for (size_t i = 0; i < inputs.size(); i++) {
@@ -338,7 +328,7 @@ c10::intrusive_ptr<Work> DriverBackend::allgather_into_tensor_coalesced(
 c10::intrusive_ptr<Work> DriverBackend::allgather(
     TensorLists& outputs, Tensors& inputs, const c10d::AllgatherOptions& options) {
   if (!is_ours(inputs.at(0))) {
-    return inner_->allgather(outputs, inputs, options);
+    return StagedBackend::allgather(outputs, inputs, options);
   }
   Call call(OpType::ALLGATHER, options.timeout);
   TORCH_CHECK(
@@ -371,7 +361,7 @@ c10::intrusive_ptr<Work> DriverBackend::allgather(
 c10::intrusive_ptr<Work> DriverBackend::reduce_scatter(
     Tensors& outputs, TensorLists& inputs, const c10d::ReduceScatterOptions& options) {
   if (!is_ours(outputs.at(0))) {
-    return inner_->reduce_scatter(outputs, inputs, options);
+    return StagedBackend::reduce_scatter(outputs, inputs, options);
   }
   Call call(OpType::REDUCE_SCATTER, options.timeout);
   Tensors rows;
@@ -393,7 +383,7 @@ c10::intrusive_ptr<Work> DriverBackend::reduce_scatter(
 c10::intrusive_ptr<Work> DriverBackend::_reduce_scatter_base(
     at::Tensor& output, at::Tensor& input, const c10d::ReduceScatterOptions& options) {
   if (!is_ours(input)) {
-    return inner_->_reduce_scatter_base(output, input, options);
+    return StagedBackend::_reduce_scatter_base(output, input, options);
   }
   Tensors outputs = {output};
   Tensors inputs = {input};
@@ -403,7 +393,7 @@ c10::intrusive_ptr<Work> DriverBackend::_reduce_scatter_base(
 c10::intrusive_ptr<Work> DriverBackend::reduce_scatter_tensor_coalesced(
     Tensors& outputs, Tensors& inputs, const c10d::ReduceScatterOptions& options) {
   if (!is_ours(inputs.at(0))) {
-    return inner_->reduce_scatter_tensor_coalesced(outputs, inputs, options);
+    return StagedBackend::reduce_scatter_tensor_coalesced(outputs, inputs, options);
   }
   Call call(OpType::_REDUCE_SCATTER_BASE, options.timeout);
   for (size_t i = 0; i < inputs.size(); i++) {
@@ -422,7 +412,7 @@ c10::intrusive_ptr<Work> DriverBackend::alltoall_base(
     std::vector<int64_t>& input_sizes,
     const c10d::AllToAllOptions& options) {
   if (!is_ours(input)) {
-    return inner_->alltoall_base(output, input, output_sizes, input_sizes, options);
+    return StagedBackend::alltoall_base(output, input, output_sizes, input_sizes, options);
   }
   Call call(OpType::ALLTOALL_BASE, options.timeout);
   const auto from = call.input(input);
@@ -459,7 +449,7 @@ c10::intrusive_ptr<Work> DriverBackend::alltoall_base(
 c10::intrusive_ptr<Work> DriverBackend::alltoall(
     Tensors& outputs, Tensors& inputs, const c10d::AllToAllOptions& options) {
   if (!is_ours(inputs.at(0))) {
-    return inner_->alltoall(outputs, inputs, options);
+    return StagedBackend::alltoall(outputs, inputs, options);
   }
   Call call(OpType::ALLTOALL, options.timeout);
   TORCH_CHECK(
@@ -481,7 +471,7 @@ c10::intrusive_ptr<Work> DriverBackend::alltoall(
 
 c10::intrusive_ptr<Work> DriverBackend::send(Tensors& tensors, int rank, int tag) {
   if (!is_ours(tensors.at(0))) {
-    return inner_->send(tensors, rank, tag);
+    return StagedBackend::send(tensors, rank, tag);
   }
   Call call(OpType::SEND, c10d::kUnsetTimeout, rank);
   const auto from = call.input(tensors[0]);
@@ -491,41 +481,12 @@ c10::intrusive_ptr<Work> DriverBackend::send(Tensors& tensors, int rank, int tag
 
 c10::intrusive_ptr<Work> DriverBackend::recv(Tensors& tensors, int rank, int tag) {
   if (!is_ours(tensors.at(0))) {
-    return inner_->recv(tensors, rank, tag);
+    return StagedBackend::recv(tensors, rank, tag);
   }
   Call call(OpType::RECV, c10d::kUnsetTimeout, rank);
   const auto to = call.output(tensors[0]);
   call.parts.push_back(moved(OPENREG_COLLECTIVE_RECV, {}, to, bytes_of(to), rank));
   return make(std::move(call));
-}
-
-// ---------------------------------------------------------------------------------------- what the staged one does
-
-c10::intrusive_ptr<Work> DriverBackend::allgather_coalesced(
-    TensorLists& outputs, Tensors& inputs, const c10d::AllgatherOptions& options) {
-  return inner_->allgather_coalesced(outputs, inputs, options);
-}
-
-c10::intrusive_ptr<Work> DriverBackend::gather(
-    TensorLists& outputs, Tensors& inputs, const c10d::GatherOptions& options) {
-  return inner_->gather(outputs, inputs, options);
-}
-
-c10::intrusive_ptr<Work> DriverBackend::scatter(
-    Tensors& outputs, TensorLists& inputs, const c10d::ScatterOptions& options) {
-  return inner_->scatter(outputs, inputs, options);
-}
-
-c10::intrusive_ptr<Work> DriverBackend::recvAnysource(Tensors& tensors, int tag) {
-  return inner_->recvAnysource(tensors, tag);
-}
-
-c10::intrusive_ptr<Work> DriverBackend::barrier(const c10d::BarrierOptions& options) {
-  return inner_->barrier(options);
-}
-
-const std::string DriverBackend::getBackendName() const {
-  return inner_->getBackendName();
 }
 
 c10::intrusive_ptr<c10d::Backend> DriverBackend::around(

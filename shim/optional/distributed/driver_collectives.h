@@ -11,8 +11,8 @@
 #include <vector>
 
 #include "shim/base/export.h"
-#include "shim/optional/distributed/forwarding_backend.h"
 #include "shim/optional/distributed/group_communicators.h"
+#include "shim/optional/distributed/staged_backend.h"
 
 namespace c10::openreg {
 
@@ -20,7 +20,7 @@ namespace c10::openreg {
 TORCH_OPENREG_API bool driver_collectives_are_wanted();
 
 // Collectives of openreg tensors whose driver has its own run there, on a stream for communication of each communicator;
-// everything else goes to `staged`: other tensors, barriers, gather, scatter, receives from any rank.
+// everything else is staged through `host`: other tensors, barriers, gather, scatter, receives from any rank.
 //   Communicators  are made at the first call on a device: one of the group, and one of two ranks for send() and recv()
 //                  outside a block. Ranks meet in the store first, so that one which doesn't come is named.
 //   Work           wait() makes the current stream wait. Memory is kept until the communication stream has passed the call.
@@ -28,16 +28,11 @@ TORCH_OPENREG_API bool driver_collectives_are_wanted();
 //                  wait, later calls and the Work have the error, with the call, the ranks and the shapes.
 //   Types          sums of bool are "or"; complex sums are those of their parts; where the library lacks a type its bytes are
 //                  moved; what can't be reduced is TypeError, and bit operations and premultiplied sums NotImplementedError.
-class TORCH_OPENREG_API DriverBackend final : public ForwardingBackend {
+class TORCH_OPENREG_API DriverBackend final : public StagedBackend {
  public:
-  using Work = c10d::Work;
-  using Tensors = std::vector<at::Tensor>;
-  using TensorLists = std::vector<Tensors>;
-
-  DriverBackend(c10::intrusive_ptr<c10d::Backend> staged, c10::intrusive_ptr<c10d::Store> store);
+  DriverBackend(c10::intrusive_ptr<c10d::Backend> host, c10::intrusive_ptr<c10d::Store> store);
   ~DriverBackend() override;
 
-  const std::string getBackendName() const override;
   c10::intrusive_ptr<Work> broadcast(Tensors& tensors, const c10d::BroadcastOptions& options) override;
   c10::intrusive_ptr<Work> allreduce(Tensors& tensors, const c10d::AllreduceOptions& options) override;
   c10::intrusive_ptr<Work> allreduce_coalesced(
@@ -47,12 +42,8 @@ class TORCH_OPENREG_API DriverBackend final : public ForwardingBackend {
       TensorLists& outputs, Tensors& inputs, const c10d::AllgatherOptions& options) override;
   c10::intrusive_ptr<Work> _allgather_base(
       at::Tensor& output, at::Tensor& input, const c10d::AllgatherOptions& options) override;
-  c10::intrusive_ptr<Work> allgather_coalesced(
-      TensorLists& outputs, Tensors& inputs, const c10d::AllgatherOptions& options) override;
   c10::intrusive_ptr<Work> allgather_into_tensor_coalesced(
       Tensors& outputs, Tensors& inputs, const c10d::AllgatherOptions& options) override;
-  c10::intrusive_ptr<Work> gather(TensorLists& outputs, Tensors& inputs, const c10d::GatherOptions& options) override;
-  c10::intrusive_ptr<Work> scatter(Tensors& outputs, TensorLists& inputs, const c10d::ScatterOptions& options) override;
   c10::intrusive_ptr<Work> reduce_scatter(
       Tensors& outputs, TensorLists& inputs, const c10d::ReduceScatterOptions& options) override;
   c10::intrusive_ptr<Work> _reduce_scatter_base(
@@ -68,13 +59,6 @@ class TORCH_OPENREG_API DriverBackend final : public ForwardingBackend {
   c10::intrusive_ptr<Work> alltoall(Tensors& outputs, Tensors& inputs, const c10d::AllToAllOptions& options) override;
   c10::intrusive_ptr<Work> send(Tensors& tensors, int rank, int tag) override;
   c10::intrusive_ptr<Work> recv(Tensors& tensors, int rank, int tag) override;
-  c10::intrusive_ptr<Work> recvAnysource(Tensors& tensors, int tag) override;
-
-  bool supportsCoalescing() const override;
-  void startCoalescing() override;
-  c10::intrusive_ptr<Work> endCoalescing() override;
-
-  c10::intrusive_ptr<Work> barrier(const c10d::BarrierOptions& options) override;
 
   // abort() ends what is queued; shutdown() waits for it, and frees the communicators. A backend that is dropped without
   // either leaves them to the end of the process: peers may still be in a call.
@@ -84,6 +68,8 @@ class TORCH_OPENREG_API DriverBackend final : public ForwardingBackend {
  private:
   struct Call;
 
+  void start_block() override;
+  c10::intrusive_ptr<Work> end_block() override;
   c10::intrusive_ptr<Backend> around(
       c10::intrusive_ptr<c10d::Backend> part, const c10::intrusive_ptr<c10d::Store>& store) const override;
 

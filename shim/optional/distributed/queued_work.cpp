@@ -96,15 +96,10 @@ void wait_for_host_end(void* argument) {
 // What a thread does for a Work that its wait() ends. Not a stream's host function: it lets go of the host's Work, which may
 // take the GIL, and who holds that may be waiting for the stream.
 struct HostPart {
-  const ResultsInFlight flight;
+  const ResultsInFlight flight{};
   const std::shared_ptr<HostEnd> end;
   const c10::intrusive_ptr<c10d::Work> host_work;
   const std::string description;
-
-  HostPart(std::shared_ptr<HostEnd> its_end, c10::intrusive_ptr<c10d::Work> its_work, std::string its_description)
-      : end(std::move(its_end)),
-        host_work(std::move(its_work)),
-        description(std::move(its_description)) {}
 
   void finish(std::chrono::milliseconds timeout = kNoTimeout) const noexcept {
     std::exception_ptr error;
@@ -144,21 +139,11 @@ void bring_back(const Streams& streams, const StagedOutputs& outputs) {
 
 // What completes the future after the host's part, in the thread of its backend, or at once.
 struct Completion {
-  const ResultsInFlight flight;
+  const ResultsInFlight flight{};
   const std::shared_ptr<HostEnd> end;
   const c10::intrusive_ptr<Future> future;
   const Streams streams;
   const std::vector<at::Tensor> results;
-
-  Completion(
-      std::shared_ptr<HostEnd> its_end,
-      c10::intrusive_ptr<Future> its_future,
-      Streams its_streams,
-      std::vector<at::Tensor> its_results)
-      : end(std::move(its_end)),
-        future(std::move(its_future)),
-        streams(std::move(its_streams)),
-        results(std::move(its_results)) {}
 
   void run() const noexcept {
     if (const auto error = end->error()) {
@@ -229,10 +214,6 @@ class StreamWork : public WorkOverHost {
       }
     }
     return true;
-  }
-
-  bool isSuccess() const override {
-    return end_->error() == nullptr;
   }
 
   std::exception_ptr exception() const override {
@@ -306,7 +287,7 @@ class QueuedWork final : public StreamWork {
         end->set(host.hasError() ? noticed_failure(host.exception_ptr(), description) : nullptr);
       });
     } else {
-      auto part = std::make_shared<HostPart>(end_, host_work, description);
+      std::shared_ptr<HostPart> part(new HostPart{.end = end_, .host_work = host_work, .description = description});
       host_queue.push([part = std::move(part)] { part->finish(); });
     }
     {
@@ -317,7 +298,8 @@ class QueuedWork final : public StreamWork {
       follow(streams, outputs);
     }
     if (host_future != nullptr) {
-      auto completion = std::make_shared<Completion>(end_, future_, streams_, results_);
+      std::shared_ptr<Completion> completion(
+          new Completion{.end = end_, .future = future_, .streams = streams_, .results = results_});
       host_future->addCallback([completion = std::move(completion)](Future& /*host*/) { completion->run(); });
     }
   }
@@ -326,7 +308,7 @@ class QueuedWork final : public StreamWork {
     if (timeout != kNoTimeout || host_is_to_wait()) {
       if (future_ == nullptr) {
         wait_for_end(timeout); // an error is synchronize()'s
-      } else if (!wait_for_host(timeout)) {
+      } else if (!wait_for_host_work(host_work(), description(), timeout)) {
         return false; // aborted
       }
     }
@@ -369,7 +351,7 @@ class MessageWork final : public StreamWork {
   bool wait(std::chrono::milliseconds timeout) override {
     if (timeout != kNoTimeout || host_is_to_wait()) {
       if (auto host_work = take()) {
-        HostPart(end_, std::move(host_work), description()).finish(timeout);
+        HostPart{.end = end_, .host_work = std::move(host_work), .description = description()}.finish(timeout);
       } else {
         wait_for_end(timeout);
       }
@@ -433,7 +415,8 @@ class MessageWork final : public StreamWork {
     OPENREG_CHECK(openreg_current_stream(device_, &current));
     if (unfinished_ != nullptr) {
       is_taken_ = true;
-      auto part = std::make_shared<HostPart>(end_, std::exchange(unfinished_, {}), description());
+      std::shared_ptr<HostPart> part(
+          new HostPart{.end = end_, .host_work = std::exchange(unfinished_, {}), .description = description()});
       launch(device_, current, &end_message, std::make_unique<Ending>(Ending{std::move(part), host_queue_}));
     } else if (const auto error = end_->error()) {
       std::rethrow_exception(error);

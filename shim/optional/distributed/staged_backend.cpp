@@ -13,6 +13,10 @@
 #include <utility>
 
 #include "shim/base/device_name.h"
+#include "shim/base/status.h"
+#include "shim/base/wait_hook.h"
+#include "shim/device/capture_watch.h"
+#include "shim/device/device.h"
 #include "shim/operators/fallback/kernel_view.h"
 #include "shim/optional/distributed/gloo_limits.h"
 #include "shim/optional/distributed/recorded_call.h"
@@ -124,6 +128,17 @@ std::vector<int64_t> sizes_of(const std::vector<at::Tensor>& tensors) {
   return sizes;
 }
 
+// One collective for each rank, of its part, as one Work.
+template <class Call>
+c10::intrusive_ptr<Work> for_each_rank(const std::vector<at::Tensor>& parts, const Call& call) {
+  std::vector<c10::intrusive_ptr<Work>> works;
+  for (size_t rank = 0; rank < parts.size(); rank++) {
+    std::vector<at::Tensor> part{parts[rank]};
+    works.push_back(call(part, static_cast<int>(rank)));
+  }
+  return c10::make_intrusive<WorkOfAll>(std::move(works));
+}
+
 // Of a collective whose peer is dead, or silent until the group's timeout, because a plan of faults says so.
 class FailedPeerWork final : public Work {
  public:
@@ -169,7 +184,7 @@ c10::intrusive_ptr<Work> plan_for(const c10::Device& device, int rank, std::chro
 // What a plan of faults makes of a collective on the device; null: nothing.
 c10::intrusive_ptr<Work> StagedBackend::planned(const c10::Device& device) {
   return C10_LIKELY(openreg_is_instrumented() == 0) ? nullptr
-                                                    : plan_for(device, getRank(), inner_->getBackendOptions()->timeout);
+                                                    : plan_for(device, getRank(), host_->getBackendOptions()->timeout);
 }
 
 // Between startCoalescing() and endCoalescing() a work is kept for the block's.
@@ -181,17 +196,23 @@ c10::intrusive_ptr<Work> StagedBackend::note(c10::intrusive_ptr<Work> work) {
   return work;
 }
 
+template <class Recorded, class Show, class Call>
+c10::intrusive_ptr<Work> StagedBackend::carry(
+    const char* name, const Recorded& recorded, const Show& show, const Call& call, c10d::OpType operation) {
+  StagedTensors staged(getRank(), getSize(), streams_);
+  auto shown = show(staged);
+  if (auto work = planned(staged.device())) {
+    return note(work);
+  }
+  const RecordedCall record(name, recorded, staged.device().is_privateuseone());
+  return note(staged.finish(call(shown), operation));
+}
+
 template <class Call>
 c10::intrusive_ptr<Work> StagedBackend::in_place(
     const char* name, const Tensors& tensors, const Call& call, TensorRole role) {
   GlooLimits(/*has_complex=*/true).see(tensors);
-  StagedTensors staged(getRank(), getSize(), streams_);
-  auto host = staged.show(tensors, role);
-  if (auto work = planned(staged.device())) {
-    return note(work);
-  }
-  const RecordedCall record(name, tensors, staged.device().is_privateuseone());
-  return note(staged.finish(call(host)));
+  return carry(name, tensors, [&](StagedTensors& staged) { return staged.show(tensors, role); }, call);
 }
 
 template <class Inputs, class Outputs, class Call>
@@ -205,40 +226,52 @@ c10::intrusive_ptr<Work> StagedBackend::from_to(
   GlooLimits limits(has_complex);
   limits.see(inputs);
   limits.see(outputs);
-  StagedTensors staged(getRank(), getSize(), streams_);
-  auto from = staged.show(inputs, TensorRole::input);
-  auto to = staged.show(outputs, TensorRole::output);
-  if (auto work = planned(staged.device())) {
-    return note(work);
-  }
-  const RecordedCall record(name, inputs, staged.device().is_privateuseone());
-  return note(staged.finish(call(from, to), operation));
+  return carry(
+      name,
+      inputs,
+      [&](StagedTensors& staged) {
+        auto from = staged.show(inputs, TensorRole::input);
+        return std::pair(std::move(from), staged.show(outputs, TensorRole::output));
+      },
+      [&](auto& shown) { return call(shown.first, shown.second); },
+      operation);
 }
 
-StagedBackend::StagedBackend(c10::intrusive_ptr<c10d::Backend> host) : ForwardingBackend(std::move(host)) {}
+StagedBackend::StagedBackend(c10::intrusive_ptr<c10d::Backend> host)
+    : Backend(host->getRank(), host->getSize()),
+      host_(std::move(host)),
+      last_part_(c10::intrusive_ptr<Backend>()) {
+  pg_uid_ = host_->getGroupUid(); // of a group that has its name already
+  pg_desc_ = host_->getGroupDesc();
+  init();
+}
+
+StagedBackend::~StagedBackend() {
+  const WaitScope waiting;
+  host_.reset();
+}
 
 const std::string StagedBackend::getBackendName() const {
-  return device_name() + "_" + inner_->getBackendName();
+  return device_name() + "_" + host_->getBackendName();
 }
 
 c10::intrusive_ptr<Work> StagedBackend::broadcast(Tensors& tensors, const c10d::BroadcastOptions& options) {
   return in_place(
       "gloo:broadcast",
       tensors,
-      [&](Tensors& host) { return inner_->broadcast(host, options); },
+      [&](Tensors& host) { return host_->broadcast(host, options); },
       options.rootRank == getRank() ? TensorRole::kept : TensorRole::output);
 }
 
 c10::intrusive_ptr<Work> StagedBackend::allreduce(Tensors& tensors, const c10d::AllreduceOptions& options) {
   require_reduction(tensors, options.reduceOp);
-  return in_place("gloo:all_reduce", tensors, [&](Tensors& host) { return inner_->allreduce(host, options); });
+  return in_place("gloo:all_reduce", tensors, [&](Tensors& host) { return host_->allreduce(host, options); });
 }
 
 c10::intrusive_ptr<Work> StagedBackend::allreduce_coalesced(
     Tensors& tensors, const c10d::AllreduceCoalescedOptions& options) {
   require_reduction(tensors, options.reduceOp);
-  return in_place(
-      "gloo:all_reduce", tensors, [&](Tensors& host) { return inner_->allreduce_coalesced(host, options); });
+  return in_place("gloo:all_reduce", tensors, [&](Tensors& host) { return host_->allreduce_coalesced(host, options); });
 }
 
 c10::intrusive_ptr<Work> StagedBackend::reduce(Tensors& tensors, const c10d::ReduceOptions& options) {
@@ -246,7 +279,7 @@ c10::intrusive_ptr<Work> StagedBackend::reduce(Tensors& tensors, const c10d::Red
   return in_place(
       "gloo:reduce",
       tensors,
-      [&](Tensors& host) { return inner_->reduce(host, options); },
+      [&](Tensors& host) { return host_->reduce(host, options); },
       options.rootRank == getRank() ? TensorRole::in_out : TensorRole::used);
 }
 
@@ -259,21 +292,19 @@ c10::intrusive_ptr<Work> StagedBackend::allgather_unevenly(
   const auto own = static_cast<size_t>(getRank());
   require_one_type(input, outputs);
   require_own(input.numel(), outputs[own].numel(), "input", "output");
-  StagedTensors staged(getRank(), getSize(), streams_);
-  auto parts = staged.show_with_own(input, outputs, own);
-  if (auto work = planned(staged.device())) {
-    return note(work);
-  }
-  const RecordedCall record("gloo:all_gather", input, true);
-  std::vector<c10::intrusive_ptr<Work>> works;
-  for (int rank = 0; rank < getSize(); rank++) {
-    Tensors part{parts[static_cast<size_t>(rank)]};
-    c10d::BroadcastOptions broadcast_options;
-    broadcast_options.rootRank = rank;
-    broadcast_options.timeout = options.timeout;
-    works.push_back(inner_->broadcast(part, broadcast_options));
-  }
-  return note(staged.finish(c10::make_intrusive<WorkOfAll>(std::move(works)), c10d::OpType::ALLGATHER));
+  return carry(
+      "gloo:all_gather",
+      input,
+      [&](StagedTensors& staged) { return staged.show_with_own(input, outputs, own); },
+      [&](const Tensors& parts) {
+        return for_each_rank(parts, [&](Tensors& part, int rank) {
+          c10d::BroadcastOptions broadcast_options;
+          broadcast_options.rootRank = rank;
+          broadcast_options.timeout = options.timeout;
+          return host_->broadcast(part, broadcast_options);
+        });
+      },
+      c10d::OpType::ALLGATHER);
 }
 
 c10::intrusive_ptr<Work> StagedBackend::allgather(
@@ -282,7 +313,7 @@ c10::intrusive_ptr<Work> StagedBackend::allgather(
     return allgather_unevenly(outputs.front(), inputs.front(), options);
   }
   return from_to("gloo:all_gather", inputs, outputs, [&](Tensors& from, TensorLists& to) {
-    return inner_->allgather(to, from, options);
+    return host_->allgather(to, from, options);
   });
 }
 
@@ -292,21 +323,21 @@ c10::intrusive_ptr<Work> StagedBackend::_allgather_base(
     const InARow in_a_row(from, to);
     auto row_from = in_a_row(from);
     auto row_to = in_a_row(to);
-    return inner_->_allgather_base(row_to, row_from, options);
+    return host_->_allgather_base(row_to, row_from, options);
   });
 }
 
 c10::intrusive_ptr<Work> StagedBackend::allgather_coalesced(
     TensorLists& outputs, Tensors& inputs, const c10d::AllgatherOptions& options) {
   return from_to("gloo:all_gather", inputs, outputs, [&](Tensors& from, TensorLists& to) {
-    return inner_->allgather_coalesced(to, from, options);
+    return host_->allgather_coalesced(to, from, options);
   });
 }
 
 c10::intrusive_ptr<Work> StagedBackend::allgather_into_tensor_coalesced(
     Tensors& outputs, Tensors& inputs, const c10d::AllgatherOptions& options) {
   return from_to("gloo:all_gather", inputs, outputs, [&](Tensors& from, Tensors& to) {
-    return inner_->allgather_into_tensor_coalesced(to, from, options);
+    return host_->allgather_into_tensor_coalesced(to, from, options);
   });
 }
 
@@ -316,7 +347,7 @@ c10::intrusive_ptr<Work> StagedBackend::gather(
       "gloo:gather",
       inputs,
       outputs,
-      [&](Tensors& from, TensorLists& to) { return inner_->gather(to, from, options); },
+      [&](Tensors& from, TensorLists& to) { return host_->gather(to, from, options); },
       c10d::OpType::UNKNOWN,
       /*has_complex=*/false);
 }
@@ -324,7 +355,7 @@ c10::intrusive_ptr<Work> StagedBackend::gather(
 c10::intrusive_ptr<Work> StagedBackend::scatter(
     Tensors& outputs, TensorLists& inputs, const c10d::ScatterOptions& options) {
   return from_to("gloo:scatter", inputs, outputs, [&](TensorLists& from, Tensors& to) {
-    return inner_->scatter(to, from, options);
+    return host_->scatter(to, from, options);
   });
 }
 
@@ -336,22 +367,20 @@ c10::intrusive_ptr<Work> StagedBackend::reduce_scatter_unevenly(
   limits.see(output);
   const auto own = static_cast<size_t>(getRank());
   require_own(output.numel(), inputs[own].numel(), "output", "input");
-  StagedTensors staged(getRank(), getSize(), streams_);
-  auto parts = staged.show_to_use_up(inputs, own, output);
-  if (auto work = planned(staged.device())) {
-    return note(work);
-  }
-  const RecordedCall record("gloo:reduce_scatter", inputs, true);
-  std::vector<c10::intrusive_ptr<Work>> works;
-  for (int rank = 0; rank < getSize(); rank++) {
-    Tensors part{parts[static_cast<size_t>(rank)]};
-    c10d::ReduceOptions reduce_options;
-    reduce_options.reduceOp = options.reduceOp;
-    reduce_options.rootRank = rank;
-    reduce_options.timeout = options.timeout;
-    works.push_back(inner_->reduce(part, reduce_options));
-  }
-  return note(staged.finish(c10::make_intrusive<WorkOfAll>(std::move(works)), c10d::OpType::REDUCE_SCATTER));
+  return carry(
+      "gloo:reduce_scatter",
+      inputs,
+      [&](StagedTensors& staged) { return staged.show_to_use_up(inputs, own, output); },
+      [&](const Tensors& parts) {
+        return for_each_rank(parts, [&](Tensors& part, int rank) {
+          c10d::ReduceOptions reduce_options;
+          reduce_options.reduceOp = options.reduceOp;
+          reduce_options.rootRank = rank;
+          reduce_options.timeout = options.timeout;
+          return host_->reduce(part, reduce_options);
+        });
+      },
+      c10d::OpType::REDUCE_SCATTER);
 }
 
 c10::intrusive_ptr<Work> StagedBackend::reduce_scatter(
@@ -367,7 +396,7 @@ c10::intrusive_ptr<Work> StagedBackend::reduce_scatter(
       "gloo:reduce_scatter",
       inputs,
       outputs,
-      [&](TensorLists& from, Tensors& to) { return inner_->reduce_scatter(to, from, options); },
+      [&](TensorLists& from, Tensors& to) { return host_->reduce_scatter(to, from, options); },
       c10d::OpType::REDUCE_SCATTER);
 }
 
@@ -382,7 +411,7 @@ c10::intrusive_ptr<Work> StagedBackend::_reduce_scatter_base(
         const InARow in_a_row(from, to);
         auto row_from = in_a_row(from);
         auto row_to = in_a_row(to);
-        return inner_->_reduce_scatter_base(row_to, row_from, options);
+        return host_->_reduce_scatter_base(row_to, row_from, options);
       },
       c10d::OpType::_REDUCE_SCATTER_BASE);
 }
@@ -394,7 +423,7 @@ c10::intrusive_ptr<Work> StagedBackend::reduce_scatter_tensor_coalesced(
       "gloo:reduce_scatter",
       inputs,
       outputs,
-      [&](Tensors& from, Tensors& to) { return inner_->reduce_scatter_tensor_coalesced(to, from, options); },
+      [&](Tensors& from, Tensors& to) { return host_->reduce_scatter_tensor_coalesced(to, from, options); },
       c10d::OpType::REDUCE_SCATTER);
 }
 
@@ -415,7 +444,7 @@ c10::intrusive_ptr<Work> StagedBackend::alltoall_base(
         "part of the output");
   }
   return from_to("gloo:all_to_all", input, output, [&](at::Tensor& from, at::Tensor& to) {
-    return inner_->alltoall_base(to, from, output_sizes, input_sizes, options);
+    return host_->alltoall_base(to, from, output_sizes, input_sizes, options);
   });
 }
 
@@ -427,71 +456,91 @@ c10::intrusive_ptr<Work> StagedBackend::alltoall(
   limits.see(outputs);
   const auto size = static_cast<size_t>(getSize());
   if (inputs.size() != size || outputs.size() != size || !inputs.front().is_privateuseone()) {
-    return inner_->alltoall(outputs, inputs, options);
+    return host_->alltoall(outputs, inputs, options);
   }
   require_one_type(inputs.front(), inputs);
   require_one_type(inputs.front(), outputs);
   const auto own = static_cast<size_t>(getRank());
   require_own(inputs[own].numel(), outputs[own].numel(), "input", "output");
-  StagedTensors staged(getRank(), getSize(), streams_);
-  auto from = staged.show_in_a_row(inputs, TensorRole::input);
-  auto to = staged.show_in_a_row(outputs, TensorRole::output);
-  if (auto work = planned(staged.device())) {
-    return note(work);
-  }
-  auto input_sizes = sizes_of(inputs);
-  auto output_sizes = sizes_of(outputs);
-  const RecordedCall record("gloo:all_to_all", inputs, true);
-  return note(
-      staged.finish(inner_->alltoall_base(to, from, output_sizes, input_sizes, options), c10d::OpType::ALLTOALL));
+  return carry(
+      "gloo:all_to_all",
+      inputs,
+      [&](StagedTensors& staged) {
+        auto from = staged.show_in_a_row(inputs, TensorRole::input);
+        return std::pair(std::move(from), staged.show_in_a_row(outputs, TensorRole::output));
+      },
+      [&](auto& shown) {
+        auto input_sizes = sizes_of(inputs);
+        auto output_sizes = sizes_of(outputs);
+        return host_->alltoall_base(shown.second, shown.first, output_sizes, input_sizes, options);
+      },
+      c10d::OpType::ALLTOALL);
 }
 
 c10::intrusive_ptr<Work> StagedBackend::send(Tensors& tensors, int rank, int tag) {
   require_peer(tensors, rank, getRank(), getSize());
-  StagedTensors staged(getRank(), getSize(), streams_);
-  auto host = staged.show(tensors, TensorRole::input);
-  if (auto work = planned(staged.device())) {
-    return note(work);
-  }
-  const RecordedCall record("gloo:send", tensors, staged.device().is_privateuseone());
-  return note(staged.finish(inner_->send(host, rank, tag)));
+  return carry(
+      "gloo:send",
+      tensors,
+      [&](StagedTensors& staged) { return staged.show(tensors, TensorRole::input); },
+      [&](Tensors& shown) { return host_->send(shown, rank, tag); });
 }
 
 c10::intrusive_ptr<Work> StagedBackend::recv(Tensors& tensors, int rank, int tag) {
   require_peer(tensors, rank, getRank(), getSize());
-  StagedTensors staged(getRank(), getSize(), streams_);
-  auto host = staged.show(tensors, TensorRole::output);
-  if (auto work = planned(staged.device())) {
-    return note(work);
-  }
-  const RecordedCall record("gloo:recv", tensors, staged.device().is_privateuseone());
-  return note(staged.finish(inner_->recv(host, rank, tag)));
+  return carry(
+      "gloo:recv",
+      tensors,
+      [&](StagedTensors& staged) { return staged.show(tensors, TensorRole::output); },
+      [&](Tensors& shown) { return host_->recv(shown, rank, tag); });
 }
 
 c10::intrusive_ptr<Work> StagedBackend::recvAnysource(Tensors& tensors, int tag) {
   StagedTensors staged(getRank(), getSize(), streams_);
   auto host = staged.show(tensors, TensorRole::output);
   const RecordedCall record("gloo:recvAnySource", tensors, staged.device().is_privateuseone());
-  return note(staged.finish(inner_->recvAnysource(host, tag)));
+  return note(staged.finish(host_->recvAnysource(host, tag)));
 }
 
 bool StagedBackend::supportsCoalescing() const {
   return true;
 }
 
-void StagedBackend::startCoalescing() {
-  if (capture_call("start of a block of calls", [this] { startCoalescing(); })) {
-    return;
+bool StagedBackend::capture_call(const char* name, std::function<void()> call) {
+  auto* const watch = capture_watch();
+  if (watch == nullptr) {
+    return false;
   }
-  const std::lock_guard<std::mutex> guard(block_lock_);
-  is_in_block_ = true;
-  block_.clear();
+  const DeviceIndex device = current_device();
+  openreg_stream stream = OPENREG_STREAM_DEFAULT;
+  OPENREG_CHECK(openreg_current_stream(device, &stream));
+  auto self = c10::intrusive_ptr<StagedBackend>::unsafe_reclaim_from_nonowning(this);
+  const auto bind = [self = std::move(self), call = std::move(call)](const std::vector<at::Tensor>&) {
+    return [self, call] { call(); };
+  };
+  return watch->add_call(device, stream, {name, {}, bind, /*is_local=*/false});
+}
+
+void StagedBackend::startCoalescing() {
+  if (!capture_call("start of a block of calls", [this] { startCoalescing(); })) {
+    start_block();
+  }
 }
 
 c10::intrusive_ptr<Work> StagedBackend::endCoalescing() {
   if (capture_call("end of a block of calls", [this] { endCoalescing()->wait(); })) {
     return c10::make_intrusive<WorkOfAll>(std::vector<c10::intrusive_ptr<Work>>());
   }
+  return end_block();
+}
+
+void StagedBackend::start_block() {
+  const std::lock_guard<std::mutex> guard(block_lock_);
+  is_in_block_ = true;
+  block_.clear();
+}
+
+c10::intrusive_ptr<Work> StagedBackend::end_block() {
   const std::lock_guard<std::mutex> guard(block_lock_);
   is_in_block_ = false;
   return c10::make_intrusive<WorkOfAll>(std::exchange(block_, {}));
@@ -501,7 +550,28 @@ c10::intrusive_ptr<Work> StagedBackend::barrier(const c10d::BarrierOptions& opti
   if (auto work = planned(c10::Device(c10::kCPU))) {
     return work;
   }
-  return inner_->barrier(options);
+  return host_->barrier(options);
+}
+
+c10::intrusive_ptr<c10d::Backend> StagedBackend::split(
+    const c10::intrusive_ptr<c10d::Store>& store,
+    const std::vector<int>& ranks,
+    const c10::intrusive_ptr<Options>& options) {
+  const std::lock_guard<std::mutex> guard(split_lock_);
+  if (!options->group_name.empty() && options->group_name == last_split_) {
+    if (auto part = last_part_.lock()) {
+      return part;
+    }
+  }
+  // With keys of its own: the group's backend for the CPU may be split, too.
+  auto host_part = host_->split(c10::make_intrusive<c10d::PrefixStore>("openreg", store), ranks, options);
+  if (host_part == nullptr) {
+    return nullptr; // this rank is not in the new group
+  }
+  auto part = around(std::move(host_part), store);
+  last_split_ = options->group_name;
+  last_part_ = c10::weak_intrusive_ptr<Backend>(part);
+  return part;
 }
 
 c10::intrusive_ptr<c10d::Backend> StagedBackend::around(
@@ -509,8 +579,49 @@ c10::intrusive_ptr<c10d::Backend> StagedBackend::around(
   return c10::make_intrusive<StagedBackend>(std::move(part));
 }
 
-c10::intrusive_ptr<c10d::Store> StagedBackend::store_of_part(const c10::intrusive_ptr<c10d::Store>& store) const {
-  return c10::make_intrusive<c10d::PrefixStore>("openreg", store);
+c10::intrusive_ptr<c10d::Backend::Options> StagedBackend::getBackendOptions() {
+  return host_->getBackendOptions();
+}
+
+void StagedBackend::monitoredBarrier(const c10d::BarrierOptions& options, bool wait_for_all) {
+  host_->monitoredBarrier(options, wait_for_all);
+}
+
+void StagedBackend::setTimeout(std::chrono::milliseconds timeout) {
+  host_->setTimeout(timeout);
+}
+
+void StagedBackend::setSequenceNumberForGroup() {
+  host_->setSequenceNumberForGroup();
+}
+
+uint64_t StagedBackend::getSequenceNumberForGroup() {
+  return host_->getSequenceNumberForGroup();
+}
+
+void StagedBackend::setGroupUid(const std::string& uid) {
+  Backend::setGroupUid(uid);
+  host_->setGroupUid(uid);
+}
+
+void StagedBackend::enableCollectivesTiming() {
+  host_->enableCollectivesTiming();
+}
+
+c10d::ErrorType StagedBackend::getError() {
+  return host_->getError();
+}
+
+bool StagedBackend::supportsSplitting() const {
+  return host_->supportsSplitting();
+}
+
+void StagedBackend::abort() {
+  host_->abort();
+}
+
+void StagedBackend::shutdown() {
+  host_->shutdown();
 }
 
 } // namespace c10::openreg

@@ -18,7 +18,7 @@
 #include "shim/memory/storage.h"
 #include "shim/observe/races.h"
 #include "shim/operators/fallback/kernel_view.h"
-#include "shim/operators/policy/execution_mode.h"
+#include "shim/operators/fallback/route.h"
 #include "shim/optional/distributed/older_libstdcxx.h"
 #include "shim/optional/distributed/switch_variable.h"
 #include "shim/optional/distributed/work_over_host.h"
@@ -122,15 +122,10 @@ void bring_back(Outputs& outputs, Future& future) noexcept {
 
 // What brings the results back after the host's part, in the thread of its backend, or at once.
 struct Return {
-  const ResultsInFlight flight;
+  const ResultsInFlight flight{};
   const std::shared_ptr<Outputs> outputs;
   const c10::intrusive_ptr<Future> future;
   const std::string description;
-
-  Return(std::shared_ptr<Outputs> its_outputs, c10::intrusive_ptr<Future> its_future, std::string its_description)
-      : outputs(std::move(its_outputs)),
-        future(std::move(its_future)),
-        description(std::move(its_description)) {}
 
   void run(const Future& host) const {
     if (host.hasError()) {
@@ -155,14 +150,14 @@ class StagedWork final : public WorkOverHost {
         future_(make_future(*outputs_)) {
     if (const auto host_future = future_of(*host_work)) {
       ends_by_itself_ = true;
-      auto end = std::make_shared<Return>(outputs_, future_, description);
+      std::shared_ptr<Return> end(new Return{.outputs = outputs_, .future = future_, .description = description});
       host_future->addCallback([end = std::move(end)](Future& host) { end->run(host); });
     }
   }
 
   bool wait(std::chrono::milliseconds timeout) override {
     if (ends_by_itself_) {
-      if (!wait_for_host(timeout)) {
+      if (!wait_for_host_work(host_work(), description(), timeout)) {
         return false;
       }
     } else if (!wait_and_bring_back(timeout)) {
@@ -187,10 +182,6 @@ class StagedWork final : public WorkOverHost {
     return completed;
   }
 
-  bool isSuccess() const override {
-    return !future_->hasError();
-  }
-
   std::exception_ptr exception() const override {
     return future_->hasError() ? future_->exception_ptr() : nullptr;
   }
@@ -213,7 +204,7 @@ class StagedWork final : public WorkOverHost {
       return true;
     }
     try {
-      if (!wait_for_host(timeout)) {
+      if (!wait_for_host_work(host_work(), description(), timeout)) {
         return false; // aborted
       }
     } catch (...) {

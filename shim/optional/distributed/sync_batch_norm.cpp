@@ -4,11 +4,6 @@
 // Normalization.cuh. Where a GPU's kernels run, its own are called. As there, statistics of half precision are float.
 #include <ATen/OpMathType.h>
 #include <ATen/core/Tensor.h>
-#include <ATen/ops/batch_norm_backward_elemt_ops.h>
-#include <ATen/ops/batch_norm_backward_reduce_ops.h>
-#include <ATen/ops/batch_norm_elemt_ops.h>
-#include <ATen/ops/batch_norm_gather_stats_with_counts_ops.h>
-#include <ATen/ops/batch_norm_stats_ops.h>
 #include <ATen/ops/full.h>
 #include <ATen/ops/var_mean.h>
 #include <c10/core/impl/LocalDispatchKeySet.h>
@@ -20,9 +15,8 @@
 #include <tuple>
 #include <vector>
 
-#include "shim/base/operator_handle.h"
 #include "shim/operators/fallback/fallback.h"
-#include "shim/operators/fallback/gpu_copy.h"
+#include "shim/operators/fallback/route.h"
 #include "shim/operators/policy/kernel_keys.h"
 #include "shim/optional/distributed/entry.h"
 
@@ -31,14 +25,6 @@ namespace {
 
 using at::Tensor;
 using std::optional;
-
-// What is inside runs below autograd and autocast.
-using Below = c10::impl::ExcludeDispatchKeyGuard;
-
-template <class Operator, class... Arguments>
-auto call_gpu(const Arguments&... arguments) {
-  return call_fallback(handle_of<Operator>(), arguments...);
-}
 
 at::ScalarType statistics_type(const Tensor& input) {
   return at::toOpMathType(input.scalar_type());
@@ -66,10 +52,6 @@ Tensor per_channel(const Tensor& values, const Tensor& input) {
 }
 
 std::tuple<Tensor, Tensor> batch_norm_stats(const Tensor& input, double eps) {
-  if (is_on_gpu(input)) {
-    return call_gpu<at::_ops::batch_norm_stats>(input, eps);
-  }
-  const Below below(kAboveKernels);
   const auto dimensions = other_dimensions(input);
   auto [variance, mean] =
       at::var_mean(as(input, statistics_type(input)), dimensions, /*correction=*/at::Scalar(0), /*keepdim=*/false);
@@ -92,11 +74,6 @@ std::tuple<Tensor, Tensor> batch_norm_gather_stats_with_counts(
     double momentum,
     double eps,
     const Tensor& counts) {
-  if (is_on_gpu(input)) {
-    return call_gpu<at::_ops::batch_norm_gather_stats_with_counts>(
-        input, mean, invstd, running_mean, running_var, momentum, eps, counts);
-  }
-  const Below below(kAboveKernels);
   const auto type = statistics_type(input);
   const Tensor means = as(mean, type);
   const Tensor count = as(counts, type).reshape({-1, 1});
@@ -129,11 +106,7 @@ Tensor batch_norm_elemt(
     const optional<Tensor>& bias,
     const Tensor& mean,
     const Tensor& invstd,
-    double eps) {
-  if (is_on_gpu(input)) {
-    return call_gpu<at::_ops::batch_norm_elemt>(input, weight, bias, mean, invstd, eps);
-  }
-  const Below below(kAboveKernels);
+    double /*eps*/) {
   Tensor factor = per_channel(invstd, input);
   if (weight.has_value() && weight->defined()) {
     factor = factor.mul(per_channel(*weight, input));
@@ -167,11 +140,6 @@ std::tuple<Tensor, Tensor, Tensor, Tensor> batch_norm_backward_reduce(
     bool input_g,
     bool weight_g,
     bool bias_g) {
-  if (is_on_gpu(input)) {
-    return call_gpu<at::_ops::batch_norm_backward_reduce>(
-        grad_out, input, mean, invstd, weight, input_g, weight_g, bias_g);
-  }
-  const Below below(kAboveKernels);
   const auto type = statistics_type(input);
   const auto dimensions = other_dimensions(input);
   const auto weight_type = weight.has_value() && weight->defined() ? weight->scalar_type() : type;
@@ -194,11 +162,6 @@ Tensor batch_norm_backward_elemt(
     const Tensor& sum_dy,
     const Tensor& sum_dy_xmu,
     const Tensor& count) {
-  if (is_on_gpu(input)) {
-    return call_gpu<at::_ops::batch_norm_backward_elemt>(
-        grad_out, input, mean, invstd, weight, sum_dy, sum_dy_xmu, count);
-  }
-  const Below below(kAboveKernels);
   const auto type = statistics_type(input);
   const Tensor total = as(count, type).sum();
   const Tensor scale = per_channel(invstd, input);
@@ -216,6 +179,12 @@ Tensor batch_norm_backward_elemt(
 
 void openreg_sync_batch_norm(const c10::OperatorHandle& op, c10::DispatchKeySet keys, torch::jit::Stack* stack) {
   using namespace c10::openreg;
+  const auto arguments = torch::jit::last(*stack, op.schema().arguments().size());
+  if (is_on_gpu(arguments[0].toTensor())) {
+    operator_fallback(op, keys, stack);
+    return;
+  }
+  const c10::impl::ExcludeDispatchKeyGuard below(kAboveKernels);
   static const auto kernel = [](auto function) { return c10::KernelFunction::makeFromUnboxedFunction(function); };
   static const auto& kernels = *new std::map<std::string, c10::KernelFunction>{
       {"aten::batch_norm_stats", kernel(TORCH_FN(batch_norm_stats))},

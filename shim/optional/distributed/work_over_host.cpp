@@ -41,8 +41,8 @@ void WorkOverHost::abort() {
   host_work_->abort();
 }
 
-bool WorkOverHost::wait_for_host(std::chrono::milliseconds timeout) {
-  return wait_for_host_work(*host_work_, description_, timeout);
+bool WorkOverHost::isSuccess() const {
+  return exception() == nullptr;
 }
 
 } // namespace c10::openreg

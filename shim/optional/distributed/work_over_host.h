@@ -18,11 +18,9 @@ class WorkOverHost : public c10d::Work {
   int sourceRank() const override;
   uint64_t getSequencenumber() const override;
   void abort() override;
+  bool isSuccess() const override; // there is no exception()
 
  protected:
-  // host_work().wait(): whether it is done; false: aborted. Throws its error, with the description.
-  bool wait_for_host(std::chrono::milliseconds timeout);
-
   c10d::Work& host_work() const {
     return *host_work_;
   }
