@@ -51,7 +51,7 @@ static void print(const char* name, long size, double time) {
 
 static void* take(size_t size) {
   void* block = NULL;
-  check(openreg_malloc(0, size, OPENREG_STREAM_DEFAULT, &block) == OPENREG_OK);
+  check(openreg_malloc(0, OPENREG_STREAM_DEFAULT, size, &block) == OPENREG_OK);
   return block;
 }
 
@@ -103,7 +103,7 @@ static double misfits(long count) {
   while (stay > 0) give(kept[--stay]);
   free(kept);
   free(gaps);
-  check(openreg_empty_cache(0) == OPENREG_OK);
+  check(openreg_memory_empty_cache(0) == OPENREG_OK);
   return best;
 }
 
@@ -159,7 +159,7 @@ static double pools_live(long count) {
   return best;
 }
 
-/* openreg_empty_cache() of `count` segments, a segment. */
+/* openreg_memory_empty_cache() of `count` segments, a segment. */
 static double empty_cache(long count) {
   void** blocks = fresh((size_t)count * 2 * sizeof *blocks);
   double best = 1e300;
@@ -167,7 +167,7 @@ static double empty_cache(long count) {
     for (long i = 0; i < 2 * count; ++i) blocks[i] = take(1 << 20);
     for (long i = 0; i < 2 * count; ++i) give(blocks[i]);
     const double start = now();
-    check(openreg_empty_cache(0) == OPENREG_OK);
+    check(openreg_memory_empty_cache(0) == OPENREG_OK);
     best = least(best, (now() - start) / (double)count);
   }
   free(blocks);
@@ -178,18 +178,18 @@ static double empty_cache(long count) {
 static double pinned(long count) {
   enum { CALLS = 300 };
   void** blocks = fresh((size_t)count * sizeof *blocks);
-  for (long i = 0; i < count; ++i) check(openreg_malloc_host(0, 4096, &blocks[i]) == OPENREG_OK);
+  for (long i = 0; i < count; ++i) check(openreg_host_alloc(0, 4096, &blocks[i]) == OPENREG_OK);
   double best = 1e300;
   for (int round = 0; round < ROUNDS; ++round) {
     const double start = now();
     for (int i = 0; i < CALLS; ++i) {
       void* block = NULL;
-      check(openreg_malloc_host(0, 4096, &block) == OPENREG_OK);
-      check(openreg_free_host(block) == OPENREG_OK);
+      check(openreg_host_alloc(0, 4096, &block) == OPENREG_OK);
+      check(openreg_host_free(block) == OPENREG_OK);
     }
     best = least(best, (now() - start) / CALLS);
   }
-  for (long i = 0; i < count; ++i) check(openreg_free_host(blocks[i]) == OPENREG_OK);
+  for (long i = 0; i < count; ++i) check(openreg_host_free(blocks[i]) == OPENREG_OK);
   free(blocks);
   return best;
 }
@@ -211,10 +211,10 @@ static double queue_stall(long count) {
     pthread_mutex_lock(&gate);
     openreg_stream stream = OPENREG_STREAM_DEFAULT; /* one that has had no long queue yet */
     check(openreg_stream_from_pool(0, 0, &stream) == OPENREG_OK);
-    check(openreg_launch_host_func(0, stream, lock_once, &gate) == OPENREG_OK);
+    check(openreg_stream_launch_host_func(0, stream, lock_once, &gate) == OPENREG_OK);
     double longest = 0, before = own_time();
     for (long i = 0; i < count; ++i) {
-      check(openreg_launch_host_func(0, stream, nothing, NULL) == OPENREG_OK);
+      check(openreg_stream_launch_host_func(0, stream, nothing, NULL) == OPENREG_OK);
       const double after = own_time();
       longest = after - before > longest ? after - before : longest;
       before = after;
@@ -259,7 +259,7 @@ static double replace_with(long count, void* (*take_one)(size_t), void (*give_on
 static double replace(long count) {
   print("replace:malloc", count, replace_with(count, malloc, free));
   const double time = replace_with(count, take, give);
-  check(openreg_empty_cache(0) == OPENREG_OK);
+  check(openreg_memory_empty_cache(0) == OPENREG_OK);
   return time;
 }
 
@@ -278,7 +278,7 @@ static const struct {
 };
 
 int main(int count, char** arguments) {
-  /* Or the time in which malloc() gives pages back to the system would be taken for that of openreg_empty_cache(). */
+  /* Or the time in which malloc() gives pages back to the system would be taken for that of openreg_memory_empty_cache(). */
   (void)mallopt(M_TRIM_THRESHOLD, INT_MAX);
   /* Device memory and its addresses for every curve; pages that nobody touches cost nothing. */
   (void)setenv("OPENREG_SIM_MEMORY", "64G", 0);

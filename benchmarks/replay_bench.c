@@ -54,7 +54,7 @@ static struct trace read_trace(FILE* file) {
 
 static void* take_openreg(size_t size) {
   void* block = NULL;
-  if (openreg_malloc(0, size, OPENREG_STREAM_DEFAULT, &block) != OPENREG_OK) fail(openreg_last_error()->message);
+  if (openreg_malloc(0, OPENREG_STREAM_DEFAULT, size, &block) != OPENREG_OK) fail(openreg_last_error()->message);
   return block;
 }
 
@@ -102,13 +102,13 @@ static uint64_t peak_live(const struct trace* trace) {
 static openreg_memory_stats peaks_of(const struct trace* trace, void** blocks, int32_t growing) {
   openreg_allocator_settings settings = {.struct_size = sizeof settings};
   openreg_memory_stats stats = {.struct_size = sizeof stats};
-  int failures = openreg_get_allocator_settings(&settings);
+  int failures = openreg_allocator_get_settings(&settings);
   settings.expandable_segments = growing;
-  failures += openreg_set_allocator_settings(&settings);
-  failures += openreg_empty_cache(0);
-  failures += openreg_reset_peak_memory_stats(0);
+  failures += openreg_allocator_set_settings(&settings);
+  failures += openreg_memory_empty_cache(0);
+  failures += openreg_memory_reset_peak_stats(0);
   (void)replay(trace, blocks, take_openreg, give_openreg);
-  failures += openreg_get_memory_stats(0, &stats);
+  failures += openreg_memory_get_stats(0, &stats);
   if (failures != 0) fail(openreg_last_error()->message);
   return stats;
 }

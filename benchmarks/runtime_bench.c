@@ -58,7 +58,7 @@ static long call_cache(long count, int32_t device, size_t size) {
   long failures = 0;
   for (long i = 0; i < count; ++i) {
     void* block = NULL;
-    failures += openreg_malloc(device, size, OPENREG_STREAM_DEFAULT, &block);
+    failures += openreg_malloc(device, OPENREG_STREAM_DEFAULT, size, &block);
     failures += openreg_free(block);
   }
   return failures;

@@ -55,7 +55,7 @@ LAB_HEADERS = (
 PARTS = {
     "graph": ("capture.h", "nodes.h", "device/lab_access.h"),
     "sharing": (
-        *("exports.h", "imports.h", "leases.h", "device/lab_access.h"),
+        *("exports.h", "handle.h", "imports.h", "leases.h", "device/lab_access.h"),
         *("driver/driver_calls.h", "driver/extensions.h", "memory/cache.h"),
     ),
 }
@@ -68,7 +68,7 @@ CORE_SYMBOLS = ("openreg_trace_clock",)
 # Functions of public headers that take a callback for later, and why each is no event of an observer.
 CALLBACK_SETTERS = {
     "openreg_observe": "the one table",
-    "openreg_set_log_callback": "where lines go: it serves the caller, and changes nothing",
+    "openreg_log_set_callback": "where lines go: it serves the caller, and changes nothing",
     "openreg_set_discovery_callback": "the runtime asks the language for drivers: it needs the answer",
     "openreg_set_blocking_hooks": "the language's lock, around what waits",
 }

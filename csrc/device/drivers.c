@@ -48,7 +48,7 @@ PyObject* openreg_close_drivers(void) {
 static PyObject* open_all(PyObject* self, PyObject* unused) {
   (void)self;
   (void)unused;
-  return change_table(openreg_open_all);
+  return change_table(openreg_drivers_open_all);
 }
 
 static PyObject* select_gpu(PyObject* self, PyObject* unused) {
@@ -77,7 +77,7 @@ static PyObject* use_drivers(PyObject* self, PyObject* argument) {
   if (unpack_optional_name(argument, "useDrivers", &names) != 0 || openreg_release_pinned_memory() != 0) {
     return NULL;
   }
-  return with_name(openreg_use_drivers, names);
+  return with_name(openreg_drivers_use, names);
 }
 
 static PyObject* prefer_driver(PyObject* self, PyObject* argument) {
@@ -86,13 +86,13 @@ static PyObject* prefer_driver(PyObject* self, PyObject* argument) {
   if (unpack_optional_name(argument, "preferDriver", &name) != 0) {
     return NULL;
   }
-  return with_name(openreg_prefer_driver, name);
+  return with_name(openreg_driver_prefer, name);
 }
 
 static PyObject* open_driver(PyObject* self, PyObject* argument) {
   (void)self;
   const char* name = openreg_unpack_text(argument, "openDriver");
-  return name == NULL ? NULL : with_name(openreg_open_driver, name);
+  return name == NULL ? NULL : with_name(openreg_driver_open, name);
 }
 
 // Name and path of each item of OPENREG_DRIVER_LIBRARIES that names a JSON file.
@@ -190,7 +190,7 @@ static PyObject* options_dict(const char* texts, size_t length) {
 static openreg_status read_options(const char* name, char* texts, size_t size, size_t* length) {
   openreg_status status = OPENREG_OK;
   Py_BEGIN_ALLOW_THREADS
-    status = openreg_get_driver_options(name, texts, size, length);
+    status = openreg_driver_get_options(name, texts, size, length);
   Py_END_ALLOW_THREADS
   return status;
 }
@@ -266,7 +266,7 @@ static PyObject* expand_name(PyObject* self, PyObject* argument) {
     return NULL;
   }
   driver_name names[capacity];
-  const int32_t count = openreg_expand_driver_name(name, names, capacity);
+  const int32_t count = openreg_driver_expand_name(name, names, capacity);
   PyObject* list = PyList_New(0);
   for (int32_t i = 0; list != NULL && i < count && i < capacity; ++i) {
     if (openreg_list_put(list, openreg_text(names[i])) != 0) {

@@ -32,6 +32,7 @@ static PyObject* properties_dict(const openreg_device_properties* properties) {
       openreg_dict_put(to, "driver_version", openreg_text(properties->driver_version)) ||
       openreg_dict_put(to, "ordinal", PyLong_FromLong(properties->ordinal)) ||
       openreg_dict_put(to, "total_memory", PyLong_FromUnsignedLongLong(properties->total_memory)) ||
+      openreg_dict_put(to, "max_allocation", PyLong_FromUnsignedLongLong(properties->max_allocation)) ||
       openreg_dict_put(to, "multi_processor_count", PyLong_FromLong(properties->multi_processor_count)) ||
       openreg_dict_put(to, "major", PyLong_FromLong(properties->capability_major)) ||
       openreg_dict_put(to, "minor", PyLong_FromLong(properties->capability_minor)) ||
@@ -83,7 +84,7 @@ static PyObject* get_device_properties(PyObject* self, PyObject* device) {
     return NULL;
   }
   openreg_device_properties properties = {.struct_size = sizeof properties};
-  const openreg_status status = openreg_get_device_properties(index, &properties);
+  const openreg_status status = openreg_device_get_properties(index, &properties);
   return status == OPENREG_OK ? properties_dict(&properties) : openreg_raise(status);
 }
 
@@ -91,7 +92,7 @@ static PyObject* get_driver_record(int32_t i) {
   openreg_driver_record record = {.struct_size = sizeof record};
   openreg_status status = OPENREG_OK;
   Py_BEGIN_ALLOW_THREADS
-    status = openreg_get_driver_record(i, &record);
+    status = openreg_driver_get_record(i, &record);
   Py_END_ALLOW_THREADS
   return status == OPENREG_OK ? record_dict(&record) : openreg_raise(status);
 }
@@ -121,7 +122,7 @@ static PyObject* find_driver(PyObject* self, PyObject* argument) {
   openreg_driver_record record = {.struct_size = sizeof record};
   openreg_status status = OPENREG_OK;
   Py_BEGIN_ALLOW_THREADS
-    status = openreg_find_driver(name, &record);
+    status = openreg_driver_find(name, &record);
   Py_END_ALLOW_THREADS
   return status == OPENREG_OK ? record_dict(&record) : openreg_raise(status);
 }
@@ -136,7 +137,7 @@ static PyObject* get_driver_device(PyObject* self, PyObject* arguments) {
   openreg_device_properties properties = {.struct_size = sizeof properties};
   openreg_status status = OPENREG_OK;
   Py_BEGIN_ALLOW_THREADS
-    status = openreg_get_driver_device_properties(driver, index, &properties);
+    status = openreg_driver_get_device_properties(driver, index, &properties);
   Py_END_ALLOW_THREADS
   return status == OPENREG_OK ? properties_dict(&properties) : openreg_raise(status);
 }
@@ -152,7 +153,7 @@ static openreg_status ask_topology(
   for (size_t i = 0; i < OPENREG_MAX_DEVICES; ++i) {
     to->devices[i].struct_size = sizeof to->devices[i];
   }
-  const openreg_status status = openreg_get_driver_topology(
+  const openreg_status status = openreg_driver_get_topology(
       driver, name, options->options, options->count, OPENREG_MAX_DEVICES, to->devices, &to->peers[0][0], &to->count);
   if (to->count > OPENREG_MAX_DEVICES) {
     to->count = OPENREG_MAX_DEVICES;
@@ -223,12 +224,13 @@ static PyObject* get_selection(PyObject* self, PyObject* unused) {
   (void)self;
   (void)unused;
   openreg_selection selection = {.struct_size = sizeof selection};
-  const openreg_status status = openreg_get_selection(&selection);
+  const openreg_status status = openreg_selection_get(&selection);
   if (status != OPENREG_OK) {
     return openreg_raise(status);
   }
   PyObject* to = PyDict_New();
-  if (to == NULL || openreg_dict_put(to, "chosen_by", openreg_text(openreg_chosen_by_name(selection.chosen_by))) ||
+  if (to == NULL ||
+      openreg_dict_put(to, "chosen_by", openreg_text(openreg_selection_chosen_by_name(selection.chosen_by))) ||
       openreg_dict_put(to, "live_objects", PyLong_FromLongLong(selection.live_objects)) ||
       openreg_dict_put(to, "generation", PyLong_FromUnsignedLong(selection.generation)) ||
       openreg_dict_put(to, "requests", PyLong_FromUnsignedLong(selection.requests)) ||

@@ -314,7 +314,7 @@ static PyObject* register_driver(PyObject* self, PyObject* arguments, PyObject* 
   if (unpack(arguments, keywords, &given) == 0 && prepare(&given, &request) == 0) {
     openreg_status status = OPENREG_OK;
     Py_BEGIN_ALLOW_THREADS
-      status = openreg_register(&request.registration);
+      status = openreg_driver_register(&request.registration);
     Py_END_ALLOW_THREADS
     if (status == OPENREG_OK) {
       request.factory = NULL; // the runtime's, for good

@@ -14,7 +14,7 @@ static PyObject* get_priority_range(PyObject* self, PyObject* device) {
     return NULL;
   }
   openreg_device_properties properties = {.struct_size = sizeof properties};
-  const openreg_status status = openreg_get_device_properties(index, &properties);
+  const openreg_status status = openreg_device_get_properties(index, &properties);
   if (status != OPENREG_OK) {
     return openreg_raise(status);
   }

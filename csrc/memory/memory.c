@@ -104,7 +104,7 @@ static PyObject* reserved_dict(const struct pools* pools) {
 
 static PyObject* private_pools_dict(int32_t device) {
   struct pools pools = {NULL, 0, 0, false};
-  const openreg_status status = openreg_visit_memory_pools(device, collect_pool, &pools);
+  const openreg_status status = openreg_memory_visit_pools(device, collect_pool, &pools);
   PyObject* to = NULL;
   if (status != OPENREG_OK) {
     openreg_raise(status);
@@ -201,7 +201,7 @@ PyObject* openreg_memory_segments(int32_t device) {
   struct blocks blocks = {NULL, 0, 0, false};
   openreg_status status = OPENREG_OK;
   Py_BEGIN_ALLOW_THREADS
-    status = openreg_memory_snapshot(device, collect_block, &blocks);
+    status = openreg_memory_visit_blocks(device, collect_block, &blocks);
   Py_END_ALLOW_THREADS
   PyObject* segments = NULL;
   if (status != OPENREG_OK) {
@@ -222,7 +222,7 @@ static PyObject* get_stats(PyObject* self, PyObject* argument) {
     return NULL;
   }
   openreg_memory_stats stats = {.struct_size = sizeof stats};
-  const openreg_status status = openreg_get_memory_stats(device, &stats);
+  const openreg_status status = openreg_memory_get_stats(device, &stats);
   if (status != OPENREG_OK) {
     return openreg_raise(status);
   }
@@ -258,7 +258,7 @@ static PyObject* get_totals(PyObject* self, PyObject* argument) {
     return NULL;
   }
   openreg_memory_stats stats = {.struct_size = sizeof stats};
-  const openreg_status status = openreg_get_memory_stats(device, &stats);
+  const openreg_status status = openreg_memory_get_stats(device, &stats);
   if (status != OPENREG_OK) {
     return openreg_raise(status);
   }
@@ -278,7 +278,7 @@ static PyObject* reset_peak_stats(PyObject* self, PyObject* argument) {
   if (openreg_unpack_device(argument, "resetPeakMemoryStats", &device) != 0) {
     return NULL;
   }
-  return openreg_none_or_raise(openreg_reset_peak_memory_stats(device));
+  return openreg_none_or_raise(openreg_memory_reset_peak_stats(device));
 }
 
 static PyObject* reset_accumulated_stats(PyObject* self, PyObject* argument) {
@@ -287,7 +287,7 @@ static PyObject* reset_accumulated_stats(PyObject* self, PyObject* argument) {
   if (openreg_unpack_device(argument, "resetAccumulatedMemoryStats", &device) != 0) {
     return NULL;
   }
-  return openreg_none_or_raise(openreg_reset_accumulated_memory_stats(device));
+  return openreg_none_or_raise(openreg_memory_reset_accumulated_stats(device));
 }
 
 static PyObject* empty_cache(PyObject* self, PyObject* unused) {
@@ -295,7 +295,7 @@ static PyObject* empty_cache(PyObject* self, PyObject* unused) {
   (void)unused;
   openreg_status status = OPENREG_OK;
   Py_BEGIN_ALLOW_THREADS
-    status = openreg_empty_cache(-1); // waits for recorded streams
+    status = openreg_memory_empty_cache(-1); // waits for recorded streams
   Py_END_ALLOW_THREADS
   return openreg_none_or_raise(status);
 }
@@ -308,7 +308,7 @@ static PyObject* get_info(PyObject* self, PyObject* argument) {
   }
   uint64_t free_bytes = 0;
   uint64_t total_bytes = 0;
-  const openreg_status status = openreg_get_memory_info(device, &free_bytes, &total_bytes);
+  const openreg_status status = openreg_memory_get_info(device, &free_bytes, &total_bytes);
   if (status != OPENREG_OK) {
     return openreg_raise(status);
   }

@@ -223,7 +223,7 @@ PyObject* _allocationTraceback(PyObject* /*self*/, PyObject* address) {
   openreg_pointer_info info{};
   info.struct_size = sizeof info;
   const auto number = argument_as<uintptr_t>(address, "allocationTraceback");
-  OPENREG_CHECK(openreg_get_pointer_info(reinterpret_cast<const void*>(number), &info));
+  OPENREG_CHECK(openreg_pointer_get_info(reinterpret_cast<const void*>(number), &info));
   if (info.kind != OPENREG_POINTER_DEVICE || info.live == 0) {
     Py_RETURN_NONE;
   }

@@ -96,7 +96,7 @@ PyObject* _memoryPoolUses(PyObject* /*self*/, PyObject* arguments) {
   HANDLE_TH_ERRORS
   const PoolArguments pool = pool_arguments(arguments);
   UseSearch search{pool.id, 0};
-  OPENREG_CHECK(openreg_visit_memory_pools(pool.device, &find_uses, &search));
+  OPENREG_CHECK(openreg_memory_visit_pools(pool.device, &find_uses, &search));
   return PyLong_FromLongLong(search.uses);
   END_HANDLE_TH_ERRORS
 }
@@ -125,7 +125,7 @@ PyObject* _rawDelete(PyObject* /*self*/, PyObject* address) {
 PyObject* _setMemoryFraction(PyObject* /*self*/, PyObject* arguments) {
   HANDLE_TH_ERRORS
   const auto [device, fraction] = argument_as<std::pair<int64_t, double>>(arguments, "setMemoryFraction");
-  OPENREG_CHECK(openreg_set_memory_fraction(c10::openreg::narrow_device_index(device), fraction));
+  OPENREG_CHECK(openreg_memory_set_fraction(c10::openreg::narrow_device_index(device), fraction));
   Py_RETURN_NONE;
   END_HANDLE_TH_ERRORS
 }
@@ -133,14 +133,14 @@ PyObject* _setMemoryFraction(PyObject* /*self*/, PyObject* arguments) {
 PyObject* _getMemoryFraction(PyObject* /*self*/, PyObject* device) {
   HANDLE_TH_ERRORS
   double fraction = 1;
-  OPENREG_CHECK(openreg_get_memory_fraction(unpack_device_index(device, "getMemoryFraction"), &fraction));
+  OPENREG_CHECK(openreg_memory_get_fraction(unpack_device_index(device, "getMemoryFraction"), &fraction));
   return PyFloat_FromDouble(fraction);
   END_HANDLE_TH_ERRORS
 }
 
 PyObject* _setCaching(PyObject* /*self*/, PyObject* on) {
   HANDLE_TH_ERRORS
-  return PyBool_FromLong(openreg_set_caching(argument_as<bool>(on, "setCaching") ? 1 : 0));
+  return PyBool_FromLong(openreg_allocator_set_caching(argument_as<bool>(on, "setCaching") ? 1 : 0));
   END_HANDLE_TH_ERRORS
 }
 
@@ -148,7 +148,7 @@ PyObject* _allocatorSettings(PyObject* /*self*/, PyObject* /*unused*/) {
   HANDLE_TH_ERRORS
   openreg_allocator_settings settings{};
   settings.struct_size = sizeof settings;
-  OPENREG_CHECK(openreg_get_allocator_settings(&settings));
+  OPENREG_CHECK(openreg_allocator_get_settings(&settings));
   py::dict divisions;
   for (size_t i = 0; i < OPENREG_ROUNDUP_INTERVALS; ++i) {
     divisions[py::str(std::to_string(size_t{1} << i))] = settings.roundup_divisions[i];

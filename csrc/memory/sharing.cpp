@@ -25,13 +25,12 @@ PyObject* _exportStorage(PyObject* /*self*/, PyObject* storage) {
     handle = c10::openreg::export_storage(memory);
   }
   return Py_BuildValue(
-      "y#(iKKi)",
+      "y#(KKK)",
       reinterpret_cast<const char*>(&handle),
       static_cast<Py_ssize_t>(sizeof handle),
-      static_cast<int>(handle.process),
-      static_cast<unsigned long long>(handle.leases_inode),
-      static_cast<unsigned long long>(handle.address),
-      static_cast<int>(handle.ordinal));
+      static_cast<unsigned long long>(handle.name[0]),
+      static_cast<unsigned long long>(handle.name[1]),
+      static_cast<unsigned long long>(handle.name[2]));
   END_HANDLE_TH_ERRORS
 }
 
@@ -61,7 +60,7 @@ PyObject* _importStorage(PyObject* /*self*/, PyObject* arguments) {
 PyObject* _collectExports(PyObject* /*self*/, PyObject* /*unused*/) {
   int32_t count = 0;
   Py_BEGIN_ALLOW_THREADS
-    count = openreg_collect_exports();
+    count = openreg_memory_collect_exports();
   Py_END_ALLOW_THREADS
   return PyLong_FromLong(count);
 }

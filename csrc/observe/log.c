@@ -235,7 +235,7 @@ static void join_thread(struct queue* queue) {
 }
 
 static void remove_callback(struct queue* queue) {
-  openreg_set_log_callback(NULL, NULL);
+  openreg_log_set_callback(NULL, NULL);
   join_thread(queue);
   deliver(); // what is queued still goes to the old callback
   Py_CLEAR(queue->callback);
@@ -247,7 +247,7 @@ static void set_callback(struct queue* queue, PyObject* callback) {
   (void)pthread_mutex_lock(&queue->mutex);
   queue->is_ending = false;
   (void)pthread_mutex_unlock(&queue->mutex);
-  openreg_set_log_callback(enqueue, NULL);
+  openreg_log_set_callback(enqueue, NULL);
   Py_XDECREF(before);
 }
 
@@ -280,7 +280,7 @@ static PyObject* set_log_level(PyObject* self, PyObject* level) {
   if (value == -1 && PyErr_Occurred()) {
     return NULL;
   }
-  openreg_set_log_level((int32_t)value);
+  openreg_log_set_level((int32_t)value);
   Py_RETURN_NONE;
 }
 

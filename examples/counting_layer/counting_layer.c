@@ -25,12 +25,12 @@ find(openreg_instance instance)
 }
 
 static openreg_status
-count_copy(openreg_instance instance, void *dst, int32_t dst_dev, const void *src, int32_t src_dev, uint64_t size,
-           int32_t dev, openreg_driver_stream stream)
+count_copy(openreg_instance instance, int32_t dev, openreg_driver_stream stream, void *dst, int32_t dst_dev,
+           const void *src, int32_t src_dev, uint64_t size)
 {
     counted *const own = find(instance);
     atomic_fetch_add(&own->bytes[dev % 64], size);
-    return own->site->below->copy(instance, dst, dst_dev, src, src_dev, size, dev, stream);
+    return own->site->below->copy(instance, dev, stream, dst, dst_dev, src, src_dev, size);
 }
 
 static openreg_status

@@ -56,7 +56,7 @@ start(openreg_instance cl)
 
 /* Threads of a driver block all signals, and it installs no handlers: PoCL does, as compilers do. */
 static openreg_status
-minimal_open(const openreg_host *host, const openreg_option *options, size_t n, openreg_instance *out)
+minimal_open(const openreg_host *host, const openreg_option *options, uint32_t n, openreg_instance *out)
 {
     struct sigaction handlers[SIGNALS];
     sigset_t all, before;
@@ -92,10 +92,13 @@ minimal_device_count(openreg_instance cl, int32_t *out)
 
 /* Shared virtual memory: addresses that nothing else in the process has, and to which offsets can be added. */
 static openreg_status
-minimal_mem_alloc(openreg_instance cl, int32_t dev, uint64_t size, void **out)
+minimal_mem_alloc(openreg_instance cl, int32_t dev, const openreg_alloc_info *info, void **out)
 {
     (void)dev;
-    void *const memory = clSVMAlloc(cl->context, CL_MEM_READ_WRITE, size, 0);
+    const openreg_status fits = openreg_alloc_check(cl->host, info, 16);
+    if (fits != OPENREG_OK)
+        return fits;
+    void *const memory = clSVMAlloc(cl->context, CL_MEM_READ_WRITE, info->size, 0);
     if (memory == NULL)
         return fail(cl, "clSVMAlloc", CL_MEM_OBJECT_ALLOCATION_FAILURE);
     *out = memory;
@@ -111,8 +114,8 @@ minimal_mem_free(openreg_instance cl, int32_t dev, void *ptr)
 }
 
 static openreg_status
-minimal_copy(openreg_instance cl, void *dst, int32_t dst_dev, const void *src, int32_t src_dev, uint64_t size,
-             int32_t stream_dev, openreg_driver_stream stream)
+minimal_copy(openreg_instance cl, int32_t stream_dev, openreg_driver_stream stream, void *dst, int32_t dst_dev,
+             const void *src, int32_t src_dev, uint64_t size)
 {
     (void)dst_dev;
     (void)src_dev;

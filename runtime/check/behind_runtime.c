@@ -49,11 +49,11 @@ check_start_runtime(check_context *c)
 {
     set_variables(c);
     if (c->target->path != NULL)
-        OK(openreg_load_driver(c->table.name, c->target->path));
-    const openreg_status status = openreg_use_drivers(c->table.name);
+        OK(openreg_driver_load(c->table.name, c->target->path));
+    const openreg_status status = openreg_drivers_use(c->table.name);
     if (status == OPENREG_E_NO_DEVICE)
         check_skip("there is no device: %s", openreg_last_error()->message);
-    check_runtime_ok(status, "openreg_use_drivers()");
+    check_runtime_ok(status, "openreg_drivers_use()");
     c->devices = openreg_device_count();
     if (c->devices == 0)
         check_skip("the driver has no device");
@@ -64,7 +64,7 @@ void *
 check_allocate_block(int32_t device, size_t size)
 {
     void *memory = NULL;
-    OK(openreg_malloc(device, size, OPENREG_STREAM_DEFAULT, &memory));
+    OK(openreg_malloc(device, OPENREG_STREAM_DEFAULT, size, &memory));
     return memory;
 }
 
@@ -95,7 +95,7 @@ check_random_program(check_context *c, uint64_t *state, double seconds)
             b->dev = (int32_t)check_random_below(&own, (uint64_t)c->devices);
             b->seed = check_random(&own);
             void *memory = NULL;
-            const openreg_status status = openreg_malloc(b->dev, b->size, OPENREG_STREAM_DEFAULT, &memory);
+            const openreg_status status = openreg_malloc(b->dev, OPENREG_STREAM_DEFAULT, b->size, &memory);
             if (status == OPENREG_E_NOMEM) /* a small device, and other threads have it */
                 continue;
             check_runtime_ok(status, "openreg_malloc()");
@@ -109,7 +109,7 @@ check_random_program(check_context *c, uint64_t *state, double seconds)
         OK(openreg_free(b->memory));
         b->memory = NULL;
         if (step % 97 == 0)
-            OK(openreg_empty_cache(-1));
+            OK(openreg_memory_empty_cache(-1));
     }
     for (int i = 0; i < BLOCKS; ++i)
         if (blocks[i].memory != NULL)

@@ -62,7 +62,7 @@ typedef struct check_target {
     const char *name;              /* as it was given */
     const char *path;              /* of the library, or NULL: built in */
     const openreg_option *options; /* for open(); in a check's process with those of OPENREG_<DRIVER>_<KEY> */
-    size_t option_count;
+    uint32_t option_count;
     uint64_t seed;
     double seconds; /* for each check that runs for a time rather than to an end */
 } check_target;
@@ -113,7 +113,7 @@ void check_load(check_context *c, const check_target *target);
 void check_open(check_context *c);
 void check_close(check_context *c);
 /* open() alone. Returns the driver's status. */
-openreg_status check_open_with(check_context *c, const openreg_option *options, size_t count, openreg_instance *out);
+openreg_status check_open_with(check_context *c, const openreg_option *options, uint32_t count, openreg_instance *out);
 /* The host's functions, which count the errors of each thread. */
 const openreg_host *check_host(void);
 /* Whether the table has all slots of a list "a b c"; *missing is the first one that it lacks. */
@@ -137,6 +137,8 @@ const char *check_status_name(openreg_status status);
 #define FAILS(c, code, slot, ...)                                                                                      \
     check_failed_with(#slot, code, (check_begin_call(#slot), (c)->table.slot(__VA_ARGS__)))
 #define MAY(c, slot, ...) check_ended(#slot, (check_begin_call(#slot), (c)->table.slot(__VA_ARGS__)))
+/* What mem_alloc() and host_alloc() take for so many bytes. */
+#define BYTES(count) (&(const openreg_alloc_info){.struct_size = sizeof(openreg_alloc_info), .size = (count)})
 /* REQUIRE(condition, "text", ...): the rule that the check is about. */
 #define REQUIRE(condition, ...) ((condition) ? (void)0 : check_fail(__VA_ARGS__))
 

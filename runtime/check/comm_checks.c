@@ -245,7 +245,7 @@ unknown_is_unsupported(check_context *c)
         bad->reduction = wrong[i / 2].reduction;
         check_begin_call("queue");
         check_failed_with("queue", OPENREG_E_UNSUPPORTED,
-                          r->comm->queue(c->instance, r->handle, list, 1 + i % 2, r->stream));
+                          r->comm->queue(c->instance, r->handle, r->stream, list, 1 + i % 2));
     }
     check_sync(c, r->dev, r->stream);
     check_read(c, r->dev, r->seen, r->recv, SAMPLE);
@@ -265,8 +265,8 @@ call_and_copy(check_rank *r)
     check_context *const c = r->c;
     const uint64_t size = check_plan_received(r, r->plan, r->number);
     check_succeeded("queue", check_plan_call(r, r->plan, r->send, r->recv));
-    MUST(c, copy, c->instance, r->recv + ROOM / 2, r->dev, r->recv, r->dev, size, r->dev, r->stream);
-    MUST(c, copy, c->instance, r->seen, -1, r->recv + ROOM / 2, r->dev, size, r->dev, r->stream);
+    MUST(c, copy, c->instance, r->dev, r->stream, r->recv + ROOM / 2, r->dev, r->recv, r->dev, size);
+    MUST(c, copy, c->instance, r->dev, r->stream, r->seen, -1, r->recv + ROOM / 2, r->dev, size);
     check_sync(c, r->dev, r->stream);
     check_plan_output(r, r->plan, r->wanted, NULL);
     REQUIRE(memcmp(r->seen, r->wanted, size) == 0,
@@ -290,8 +290,8 @@ streams_are_in_order(check_context *c)
     }
     for (int32_t i = 0; i < RANKS; ++i) {
         check_delay(c, i, ranks[i].stream, 80);
-        MUST(c, copy, c->instance, ranks[i].send, i, ranks[i].staging, -1, check_plan_sent(&ranks[i], &simple, i), i,
-             ranks[i].stream);
+        MUST(c, copy, c->instance, i, ranks[i].stream, ranks[i].send, i, ranks[i].staging, -1,
+             check_plan_sent(&ranks[i], &simple, i));
     }
     check_in_each_rank(ranks, call_and_copy);
     check_ranks_end(ranks);
@@ -329,8 +329,8 @@ calls_return(check_context *c)
     check_gate_await_reached(gate);
     for (int32_t i = 0; i < RANKS; ++i) {
         check_plan_input(&ranks[i], &simple, i, ranks[i].staging);
-        MUST(c, copy, c->instance, ranks[i].send, i, ranks[i].staging, -1, check_plan_sent(&ranks[i], &simple, i), i,
-             ranks[i].stream);
+        MUST(c, copy, c->instance, i, ranks[i].stream, ranks[i].send, i, ranks[i].staging, -1,
+             check_plan_sent(&ranks[i], &simple, i));
     }
     for (int32_t i = 0; i < RANKS; ++i)
         check_rank_start(&threads[i], &ranks[i], call_simply);
@@ -425,8 +425,8 @@ abort_ends_waiting(check_context *c)
         aborted_is_refused(r);
         abort_rank(r);
         check_pattern(r->staging, ROOM, 7);
-        MUST(c, copy, c->instance, r->recv, i, r->staging, -1, ROOM, i, r->stream);
-        MUST(c, copy, c->instance, r->seen, -1, r->recv, i, ROOM, i, r->stream);
+        MUST(c, copy, c->instance, i, r->stream, r->recv, i, r->staging, -1, ROOM);
+        MUST(c, copy, c->instance, i, r->stream, r->seen, -1, r->recv, i, ROOM);
         check_sync(c, i, r->stream);
         check_is_pattern(r->seen, ROOM, 7, "a copy on the stream of an aborted communicator");
         check_rank_destroy(r);

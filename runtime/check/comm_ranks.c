@@ -237,9 +237,9 @@ collective(int32_t kind, const void *send, void *recv, uint64_t count, int32_t t
 }
 
 static openreg_status
-queue(const check_rank *r, const openreg_collective *list, uint64_t n)
+queue(const check_rank *r, const openreg_collective *list, uint32_t n)
 {
-    return r->comm->queue(r->c->instance, r->handle, list, n, r->stream);
+    return r->comm->queue(r->c->instance, r->handle, r->stream, list, n);
 }
 
 openreg_status

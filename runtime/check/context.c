@@ -231,7 +231,7 @@ check_load(check_context *c, const check_target *target)
 }
 
 openreg_status
-check_open_with(check_context *c, const openreg_option *options, size_t count, openreg_instance *out)
+check_open_with(check_context *c, const openreg_option *options, uint32_t count, openreg_instance *out)
 {
     return MAY(c, open, c->host, options, count, out);
 }

@@ -62,7 +62,7 @@ copy_once(check_context *c, const place *from, const place *to, size_t size, siz
     put(c, to, expected);
     const unsigned char *const source = from->memory + GUARD + from_offset;
     unsigned char *const target = to->memory + GUARD + to_offset;
-    MUST(c, copy, c->instance, target, to->dev, source, from->dev, size, stream_dev, stream);
+    MUST(c, copy, c->instance, stream_dev, stream, target, to->dev, source, from->dev, size);
     check_sync(c, stream_dev, stream);
     get(c, to, seen);
     memcpy(expected + GUARD + to_offset, bytes + GUARD + from_offset, size);
@@ -147,7 +147,7 @@ within_an_allocation(check_context *c)
         check_pattern(bytes, sizeof bytes, (uint64_t)is_up);
         check_write(c, 0, memory, bytes, sizeof bytes);
         const size_t from = is_up ? 101 : 3103, to = is_up ? 3103 : 101, size = 2801;
-        MUST(c, copy, c->instance, memory + to, 0, memory + from, 0, size, 0, NULL);
+        MUST(c, copy, c->instance, 0, NULL, memory + to, 0, memory + from, 0, size);
         check_read(c, 0, seen, memory, sizeof seen);
         memmove(bytes + to, bytes + from, size);
         REQUIRE(memcmp(seen, bytes, sizeof bytes) == 0, "a copy from one part of an allocation to another is wrong");
@@ -172,7 +172,7 @@ large_copy(check_context *c)
         check_pattern(host + at, 64, at);
     host[size - 1] = 0x77;
     check_write(c, 0, memory, host, size);
-    MUST(c, copy, c->instance, other, 0, memory, 0, size, 0, NULL);
+    MUST(c, copy, c->instance, 0, NULL, other, 0, memory, 0, size);
     MUST(c, device_sync, c->instance, 0);
     memset(host, 0, size);
     check_read(c, 0, host, other, size);
@@ -220,7 +220,7 @@ copy_tails(check_context *c, int32_t from_dev, int32_t to_dev, bool pinned)
             memcpy(to, blank, end + GUARD);
         else
             check_write(c, to_dev, to, blank, end + GUARD);
-        MUST(c, copy, c->instance, to + to_offset, to_dev, from + from_offset, from_dev, size, dev, NULL);
+        MUST(c, copy, c->instance, dev, NULL, to + to_offset, to_dev, from + from_offset, from_dev, size);
         check_sync(c, dev, NULL);
         if (to_dev < 0)
             memcpy(seen, to, end + GUARD);
@@ -294,18 +294,18 @@ copies_are_in_order(check_context *c)
                 const unsigned char *const source = round % 2 == 0 ? first : second;
                 if (round == 0)
                     check_delay(c, dev, streams[s], 10);
-                MUST(c, copy, c->instance, memory, dev, source, -1, SIZE, dev, streams[s]);
+                MUST(c, copy, c->instance, dev, streams[s], memory, dev, source, -1, SIZE);
                 size_t at = 0;
                 for (int i = 0; i < LINKS; ++i) {
                     const size_t next = (at + 1 + check_random_below(c, PLACES - 1)) % PLACES;
-                    MUST(c, copy, c->instance, memory + next * SIZE, dev, memory + at * SIZE, dev, SIZE, dev,
-                         streams[s]);
+                    MUST(c, copy, c->instance, dev, streams[s], memory + next * SIZE, dev, memory + at * SIZE, dev,
+                         SIZE);
                     at = next;
                 }
-                MUST(c, copy, c->instance, seen, -1, memory + at * SIZE, dev, SIZE, dev, streams[s]);
+                MUST(c, copy, c->instance, dev, streams[s], seen, -1, memory + at * SIZE, dev, SIZE);
                 /* The way back overwrites what the chain has read. */
-                MUST(c, copy, c->instance, memory + at * SIZE, dev, round % 2 == 0 ? second : first, -1, SIZE, dev,
-                     streams[s]);
+                MUST(c, copy, c->instance, dev, streams[s], memory + at * SIZE, dev, round % 2 == 0 ? second : first,
+                     -1, SIZE);
                 check_sync(c, dev, streams[s]);
                 check_is_pattern(seen, SIZE, round % 2 == 0 ? 1 : 2, "the end of a chain of copies on one stream");
             }

@@ -24,7 +24,7 @@ memory_runs_out(check_context *c)
     for (int32_t dev = 0; dev < c->devices; ++dev)
         for (size_t i = 0; i < sizeof sizes / sizeof sizes[0]; ++i) {
             void *memory = POISON;
-            FAILS(c, OPENREG_E_NOMEM, mem_alloc, c->instance, dev, sizes[i], &memory);
+            FAILS(c, OPENREG_E_NOMEM, mem_alloc, c->instance, dev, BYTES(sizes[i]), &memory);
             REQUIRE(memory == POISON, "mem_alloc() failed and wrote its out-parameter");
             REQUIRE(check_error_text()[0] != '\0', "mem_alloc() failed and gave an empty text to set_error()");
         }
@@ -37,7 +37,7 @@ host_memory_runs_out(check_context *c)
     const uint64_t sizes[] = {FAR_TOO_MUCH, UINT64_MAX, UINT64_MAX - 4095};
     for (size_t i = 0; i < sizeof sizes / sizeof sizes[0]; ++i) {
         void *memory = POISON;
-        FAILS(c, OPENREG_E_NOMEM, host_alloc, c->instance, sizes[i], &memory);
+        FAILS(c, OPENREG_E_NOMEM, host_alloc, c->instance, 0, BYTES(sizes[i]), &memory);
         REQUIRE(memory == POISON, "host_alloc() failed and wrote its out-parameter");
     }
     check_slot_tour(c);
@@ -49,18 +49,18 @@ time_of_unfit_events(check_context *c)
     openreg_driver_event const timed = check_event(c, 0, OPENREG_EVENT_TIMING);
     openreg_driver_event const other = check_event(c, 0, OPENREG_EVENT_TIMING);
     openreg_driver_event const plain = check_event(c, 0, 0);
-    double ms = -77;
-    MUST(c, event_record, c->instance, 0, timed, NULL);
-    MUST(c, event_record, c->instance, 0, plain, NULL);
+    int64_t ns = -77;
+    MUST(c, event_record, c->instance, 0, NULL, timed);
+    MUST(c, event_record, c->instance, 0, NULL, plain);
     MUST(c, device_sync, c->instance, 0);
-    FAILS(c, OPENREG_E_INVALID, event_elapsed, c->instance, 0, timed, other, &ms); /* never recorded */
-    FAILS(c, OPENREG_E_INVALID, event_elapsed, c->instance, 0, other, timed, &ms);
-    FAILS(c, OPENREG_E_INVALID, event_elapsed, c->instance, 0, timed, plain, &ms); /* not timed */
-    FAILS(c, OPENREG_E_INVALID, event_elapsed, c->instance, 0, plain, timed, &ms);
-    REQUIRE(ms == -77, "event_elapsed() failed and wrote its out-parameter");
-    MUST(c, event_record, c->instance, 0, other, NULL);
+    FAILS(c, OPENREG_E_INVALID, event_elapsed, c->instance, 0, timed, other, &ns); /* never recorded */
+    FAILS(c, OPENREG_E_INVALID, event_elapsed, c->instance, 0, other, timed, &ns);
+    FAILS(c, OPENREG_E_INVALID, event_elapsed, c->instance, 0, timed, plain, &ns); /* not timed */
+    FAILS(c, OPENREG_E_INVALID, event_elapsed, c->instance, 0, plain, timed, &ns);
+    REQUIRE(ns == -77, "event_elapsed() failed and wrote its out-parameter");
+    MUST(c, event_record, c->instance, 0, NULL, other);
     MUST(c, device_sync, c->instance, 0);
-    MUST(c, event_elapsed, c->instance, 0, timed, other, &ms); /* the failures have changed nothing */
+    MUST(c, event_elapsed, c->instance, 0, timed, other, &ns); /* the failures have changed nothing */
 }
 
 static void
@@ -68,15 +68,15 @@ time_of_pending_event(check_context *c)
 {
     openreg_driver_event const start = check_event(c, 0, OPENREG_EVENT_TIMING);
     openreg_driver_event const end = check_event(c, 0, OPENREG_EVENT_TIMING);
-    double ms = -77;
-    MUST(c, event_record, c->instance, 0, start, NULL);
+    int64_t ns = -77;
+    MUST(c, event_record, c->instance, 0, NULL, start);
     check_gate *const gate = check_gate_close(c, 0, NULL);
-    MUST(c, event_record, c->instance, 0, end, NULL);
-    FAILS(c, OPENREG_E_INVALID, event_elapsed, c->instance, 0, start, end, &ms);
-    REQUIRE(ms == -77, "event_elapsed() failed and wrote its out-parameter");
+    MUST(c, event_record, c->instance, 0, NULL, end);
+    FAILS(c, OPENREG_E_INVALID, event_elapsed, c->instance, 0, start, end, &ns);
+    REQUIRE(ns == -77, "event_elapsed() failed and wrote its out-parameter");
     check_gate_open(gate);
     MUST(c, event_sync, c->instance, 0, end);
-    MUST(c, event_elapsed, c->instance, 0, start, end, &ms);
+    MUST(c, event_elapsed, c->instance, 0, start, end, &ns);
 }
 
 static void
@@ -84,13 +84,13 @@ time_across_devices(check_context *c)
 {
     openreg_driver_event const start = check_event(c, 0, OPENREG_EVENT_TIMING);
     openreg_driver_event const end = check_event(c, 1, OPENREG_EVENT_TIMING);
-    double ms = -77;
-    MUST(c, event_record, c->instance, 0, start, NULL);
-    MUST(c, event_record, c->instance, 1, end, NULL);
+    int64_t ns = -77;
+    MUST(c, event_record, c->instance, 0, NULL, start);
+    MUST(c, event_record, c->instance, 1, NULL, end);
     MUST(c, device_sync, c->instance, 0);
     MUST(c, device_sync, c->instance, 1);
-    FAILS(c, OPENREG_E_INVALID, event_elapsed, c->instance, 0, start, end, &ms);
-    REQUIRE(ms == -77, "event_elapsed() failed and wrote its out-parameter");
+    FAILS(c, OPENREG_E_INVALID, event_elapsed, c->instance, 0, start, end, &ns);
+    REQUIRE(ns == -77, "event_elapsed() failed and wrote its out-parameter");
 }
 
 static void
@@ -99,12 +99,12 @@ zero_bytes(check_context *c)
     unsigned char *const host = check_host_alloc(c, 64, true);
     for (int32_t dev = 0; dev < c->devices; ++dev) {
         char *const memory = check_alloc(c, dev, 64);
-        MUST(c, copy, c->instance, memory, dev, host, -1, 0, dev, NULL);
-        MUST(c, copy, c->instance, host, -1, memory, dev, 0, dev, NULL);
-        MUST(c, copy, c->instance, memory + 32, dev, memory, dev, 0, dev, NULL);
-        MUST(c, copy, c->instance, memory + 64, dev, host + 64, -1, 0, dev, NULL); /* one past the end */
+        MUST(c, copy, c->instance, dev, NULL, memory, dev, host, -1, 0);
+        MUST(c, copy, c->instance, dev, NULL, host, -1, memory, dev, 0);
+        MUST(c, copy, c->instance, dev, NULL, memory + 32, dev, memory, dev, 0);
+        MUST(c, copy, c->instance, dev, NULL, memory + 64, dev, host + 64, -1, 0); /* one past the end */
         if (c->table.fill != NULL)
-            MUST(c, fill, c->instance, dev, memory, 1, 0, NULL);
+            MUST(c, fill, c->instance, dev, NULL, memory, 1, 0);
         MUST(c, device_sync, c->instance, dev);
         check_free(c, dev, memory);
     }

@@ -365,7 +365,7 @@ unmap_waits(check_context *c)
         CALL("map", vmm->map(c->instance, 0, memory, step, step));
         put(c, 0, (char *)memory + step, 7 + (unsigned)is_release);
         check_delay(c, 0, stream, 60);
-        MUST(c, copy, c->instance, kept, 0, (char *)memory + step, 0, sizeof sample, 0, stream);
+        MUST(c, copy, c->instance, 0, stream, kept, 0, (char *)memory + step, 0, sizeof sample);
         if (is_release)
             CALL("release", vmm->release(c->instance, 0, memory));
         else

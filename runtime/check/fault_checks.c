@@ -33,9 +33,9 @@ static uint64_t
 free_bytes(int32_t device)
 {
     uint64_t unused = 0, total = 0;
-    OK(openreg_empty_cache(-1));
+    OK(openreg_memory_empty_cache(-1));
     OK(openreg_device_synchronize(device));
-    OK(openreg_get_memory_info(device, &unused, &total));
+    OK(openreg_memory_get_info(device, &unused, &total));
     return unused;
 }
 
@@ -47,7 +47,7 @@ give_back_in_a_row(int32_t device)
     static unsigned char host[SIZE];
     void *blocks[BLOCKS], *large = NULL;
     uint64_t unused = 0, total = 0;
-    OK(openreg_get_memory_info(device, &unused, &total));
+    OK(openreg_memory_get_info(device, &unused, &total));
     const size_t size = (size_t)(unused / 16 < 11 * MIB ? unused / 16 : 11 * MIB);
     if (size < SIZE)
         return;
@@ -59,7 +59,7 @@ give_back_in_a_row(int32_t device)
         if (i != 3)
             OK(openreg_free(blocks[i]));
     openreg_faults const faults = begin("nomem at segment 1");
-    OK(openreg_malloc(device, size * 3, OPENREG_STREAM_DEFAULT, &large));
+    OK(openreg_malloc(device, OPENREG_STREAM_DEFAULT, size * 3, &large));
     openreg_faults_end(faults);
     OK(openreg_free(large));
     OK(openreg_memcpy(host, OPENREG_HOST, blocks[3], device, SIZE));
@@ -116,7 +116,7 @@ static void
 send(const place *p, uint64_t seed)
 {
     check_pattern(p->host, SIZE, seed);
-    OK(openreg_memcpy_async(p->memory, p->dev, p->host, OPENREG_HOST, SIZE, p->dev, p->stream));
+    OK(openreg_memcpy_async(p->dev, p->stream, p->memory, p->dev, p->host, OPENREG_HOST, SIZE));
 }
 
 /* The second copy fails: nobody is told before the stream is waited for, the bytes stay, and what comes behind runs. */
@@ -134,13 +134,13 @@ a_copy_fails(const place *p, bool has_streams)
     send(p, 1);
     OK(openreg_stream_synchronize(p->dev, p->stream));
     unsigned char *const bytes = p->host; /* the copy that fails does not read them */
-    OK(openreg_memcpy_async(p->memory, p->dev, bytes + 1, OPENREG_HOST, SIZE - 1, p->dev, p->stream));
+    OK(openreg_memcpy_async(p->dev, p->stream, p->memory, p->dev, bytes + 1, OPENREG_HOST, SIZE - 1));
     if (has_streams) { /* emulated events wait, and would tell */
         OK(openreg_event_record(event, p->dev, p->stream));
         OK(openreg_stream_wait_event(p->dev, other, event));
     }
     memset(p->host, 0, SIZE);
-    OK(openreg_memcpy_async(p->host, OPENREG_HOST, p->memory, p->dev, SIZE, p->dev, other));
+    OK(openreg_memcpy_async(p->dev, other, p->host, OPENREG_HOST, p->memory, p->dev, SIZE));
     if (has_streams)
         OK(openreg_stream_synchronize(p->dev, other)); /* the error is not its own */
     is_error(openreg_stream_synchronize(p->dev, p->stream), OPENREG_E_INTERNAL, "openreg_stream_synchronize()");
@@ -180,13 +180,13 @@ work_fails(check_context *c)
     (void)check_start_runtime(c);
     for (int32_t dev = 0; dev < c->devices; ++dev) {
         place p = {.dev = dev};
-        OK(openreg_malloc_host(dev, SIZE, (void **)&p.host));
+        OK(openreg_host_alloc(dev, SIZE, (void **)&p.host));
         p.memory = check_allocate_block(dev, SIZE);
         OK(openreg_stream_from_pool(dev, 0, &p.stream));
         a_copy_fails(&p, c->table.stream_create != NULL);
         bits_flip(&p);
         OK(openreg_free(p.memory));
-        OK(openreg_free_host(p.host));
+        OK(openreg_host_free(p.host));
     }
 }
 
@@ -202,23 +202,23 @@ lose_the_first(check_context *c)
     void *memory[MOST];
     openreg_stream streams[MOST][STREAMS];
     openreg_event events[MOST];
-    OK(openreg_malloc_host(0, SIZE, (void **)&seen));
+    OK(openreg_host_alloc(0, SIZE, (void **)&seen));
     for (int32_t dev = 0; dev < devices; ++dev) {
-        OK(openreg_malloc_host(dev, SIZE, (void **)&host[dev]));
+        OK(openreg_host_alloc(dev, SIZE, (void **)&host[dev]));
         memory[dev] = check_allocate_block(dev, SIZE);
         check_pattern(host[dev], SIZE, (uint64_t)dev);
         OK(openreg_event_create(dev, 0, &events[dev]));
         for (int i = 0; i < STREAMS; ++i)
             OK(openreg_stream_from_pool(dev, 0, &streams[dev][i]));
         for (int i = 0; i < STREAMS; ++i) {
-            OK(openreg_memcpy_async(memory[dev], dev, host[dev], OPENREG_HOST, SIZE, dev, streams[dev][i]));
+            OK(openreg_memcpy_async(dev, streams[dev][i], memory[dev], dev, host[dev], OPENREG_HOST, SIZE));
             OK(openreg_event_record(events[dev], dev, streams[dev][i]));
             if (i + 1 < STREAMS) /* one after the other */
                 OK(openreg_stream_wait_event(dev, streams[dev][i + 1], events[dev]));
         }
     }
     openreg_faults const faults = begin("openreg:0 lost");
-    is_error(openreg_memset_async(memory[0], 0, 0, SIZE, streams[0][0]), OPENREG_E_DEVICE_LOST,
+    is_error(openreg_memset_async(0, streams[0][0], memory[0], 0, SIZE), OPENREG_E_DEVICE_LOST,
              "openreg_memset_async()");
     is_error(openreg_device_synchronize(0), OPENREG_E_DEVICE_LOST, "openreg_device_synchronize()");
     for (int32_t dev = 1; dev < devices; ++dev) {
@@ -229,9 +229,9 @@ lose_the_first(check_context *c)
     for (int32_t dev = 0; dev < devices; ++dev) {
         OK(openreg_event_destroy(events[dev]));
         OK(openreg_free(memory[dev]));
-        OK(openreg_free_host(host[dev]));
+        OK(openreg_host_free(host[dev]));
     }
-    OK(openreg_free_host(seen));
+    OK(openreg_host_free(seen));
     OK(openreg_shutdown());
     openreg_faults_end(faults);
 }
@@ -246,7 +246,7 @@ devices_are_lost(check_context *c)
         lose_the_first(c);
         if (i == 2)
             before = check_count_now();
-        OK(openreg_use_drivers(c->table.name));
+        OK(openreg_drivers_use(c->table.name));
         void *const memory = check_allocate_block(0, sizeof host);
         check_pattern(host, sizeof host, (uint64_t)i);
         OK(openreg_memcpy(memory, 0, host, OPENREG_HOST, sizeof host));

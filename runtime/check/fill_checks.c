@@ -18,7 +18,7 @@ fills_exactly(check_context *c)
                 const uint8_t value = values[(i + offset) % sizeof values];
                 memset(seen, 0xee, sizeof seen);
                 check_write(c, dev, memory, seen, sizeof seen);
-                MUST(c, fill, c->instance, dev, memory + 16 + offset, value, sizes[i], NULL);
+                MUST(c, fill, c->instance, dev, NULL, memory + 16 + offset, value, sizes[i]);
                 check_read(c, dev, seen, memory, sizeof seen);
                 check_is_value(seen, 16 + offset, 0xee, "the bytes in front of a fill");
                 check_is_value(seen + 16 + offset, sizes[i], value, "the bytes of a fill");
@@ -40,12 +40,12 @@ fills_are_in_order(check_context *c)
         char *const memory = check_alloc(c, dev, SIZE), *const kept = check_alloc(c, dev, SIZE);
         for (int s = 0; s < 2; ++s) {
             check_delay(c, dev, streams[s], 20);
-            MUST(c, fill, c->instance, dev, memory, 1, SIZE, streams[s]);
-            MUST(c, copy, c->instance, memory, dev, from, -1, SIZE, dev, streams[s]);
-            MUST(c, copy, c->instance, kept, dev, memory, dev, SIZE, dev, streams[s]);
-            MUST(c, fill, c->instance, dev, memory, 2, SIZE, streams[s]);
-            MUST(c, copy, c->instance, seen, -1, memory, dev, SIZE, dev, streams[s]);
-            MUST(c, copy, c->instance, seen + SIZE, -1, kept, dev, SIZE, dev, streams[s]);
+            MUST(c, fill, c->instance, dev, streams[s], memory, 1, SIZE);
+            MUST(c, copy, c->instance, dev, streams[s], memory, dev, from, -1, SIZE);
+            MUST(c, copy, c->instance, dev, streams[s], kept, dev, memory, dev, SIZE);
+            MUST(c, fill, c->instance, dev, streams[s], memory, 2, SIZE);
+            MUST(c, copy, c->instance, dev, streams[s], seen, -1, memory, dev, SIZE);
+            MUST(c, copy, c->instance, dev, streams[s], seen + SIZE, -1, kept, dev, SIZE);
             check_sync(c, dev, streams[s]);
             check_is_value(seen, SIZE, 2, "what a fill left behind a copy on the same stream");
             check_is_pattern(seen + SIZE, SIZE, 4, "what a copy left between two fills on the same stream");

@@ -66,7 +66,7 @@ void *
 check_alloc(check_context *c, int32_t dev, uint64_t size)
 {
     void *memory = NULL;
-    MUST(c, mem_alloc, c->instance, dev, size, &memory);
+    MUST(c, mem_alloc, c->instance, dev, BYTES(size), &memory);
     REQUIRE(memory != NULL, "mem_alloc() of %llu bytes on device %d succeeded and gave no address",
             (unsigned long long)size, dev);
     return memory;
@@ -89,7 +89,7 @@ check_host_alloc(check_context *c, size_t size, bool pinned)
 {
     void *memory = NULL;
     if (pinned && check_has_pinned(c)) {
-        MUST(c, host_alloc, c->instance, size, &memory);
+        MUST(c, host_alloc, c->instance, 0, BYTES(size), &memory);
         REQUIRE(memory != NULL, "host_alloc() of %zu bytes succeeded and gave no address", size);
         return memory;
     }
@@ -102,7 +102,7 @@ void
 check_host_free(check_context *c, void *memory, bool pinned)
 {
     if (pinned && check_has_pinned(c))
-        MUST(c, host_free, c->instance, memory);
+        MUST(c, host_free, c->instance, 0, memory);
     else
         free(memory);
 }
@@ -110,14 +110,14 @@ check_host_free(check_context *c, void *memory, bool pinned)
 void
 check_write(check_context *c, int32_t dev, void *to, const void *from, size_t size)
 {
-    MUST(c, copy, c->instance, to, dev, from, -1, size, dev, NULL);
+    MUST(c, copy, c->instance, dev, NULL, to, dev, from, -1, size);
     check_sync(c, dev, NULL);
 }
 
 void
 check_read(check_context *c, int32_t dev, void *to, const void *from, size_t size)
 {
-    MUST(c, copy, c->instance, to, -1, from, dev, size, dev, NULL);
+    MUST(c, copy, c->instance, dev, NULL, to, -1, from, dev, size);
     check_sync(c, dev, NULL);
 }
 
@@ -159,7 +159,7 @@ check_extension(check_context *c, const char *name, uint32_t version, uint32_t s
     if (table == NULL)
         check_skip("the driver has no extension %s", name);
     memcpy(&head, table, sizeof head);
-    REQUIRE(head.struct_size >= size && head.version == version, "the table of %s says version %u and %u bytes", name,
+    REQUIRE(head.struct_size >= size && head.version >= version, "the table of %s says version %u and %u bytes", name,
             (unsigned)head.version, (unsigned)head.struct_size);
     const size_t count = (size - sizeof head) / sizeof(void *);
     for (size_t i = 0; i < count; ++i) {
@@ -369,14 +369,14 @@ check_ballast(check_context *c, int32_t dev, openreg_driver_stream stream, int m
         for (int i = 0; i < 5; ++i) { /* the first is slower */
             if (i == 1)
                 start = check_now();
-            MUST(c, copy, c->instance, pair[1], dev, pair[0], dev, BALLAST_SIZE, dev, NULL);
+            MUST(c, copy, c->instance, dev, NULL, pair[1], dev, pair[0], dev, BALLAST_SIZE);
             MUST(c, device_sync, c->instance, dev);
         }
         seconds = (check_now() - start) / 4 + 1e-6;
     }
     int count = (int)(milliseconds * 1e-3 / seconds) + 1;
     for (count = count < 5000 ? count : 5000; count > 0; --count)
-        MUST(c, copy, c->instance, pair[count & 1], dev, pair[1 - (count & 1)], dev, BALLAST_SIZE, dev, stream);
+        MUST(c, copy, c->instance, dev, stream, pair[count & 1], dev, pair[1 - (count & 1)], dev, BALLAST_SIZE);
 }
 
 typedef struct timed_call {

@@ -30,10 +30,10 @@ begin_scene(check_context *c)
     OK(openreg_stream_from_pool(0, 0, &s.other));
     s.a = check_allocate_block(0, SIZE);
     s.b = check_allocate_block(0, SIZE);
-    OK(openreg_malloc_host(0, SIZE, (void **)&s.host));
-    OK(openreg_malloc_host(0, SIZE, (void **)&s.seen));
-    OK(openreg_memset_async(s.a, 0, 1, SIZE, s.stream));
-    OK(openreg_memset_async(s.b, 0, 2, SIZE, s.stream));
+    OK(openreg_host_alloc(0, SIZE, (void **)&s.host));
+    OK(openreg_host_alloc(0, SIZE, (void **)&s.seen));
+    OK(openreg_memset_async(0, s.stream, s.a, 1, SIZE));
+    OK(openreg_memset_async(0, s.stream, s.b, 2, SIZE));
     OK(openreg_stream_synchronize(0, s.stream));
     return s;
 }
@@ -66,14 +66,14 @@ static void
 fill(const scene *s, char *memory, uint8_t value, openreg_stream stream)
 {
     (void)s;
-    OK(openreg_memset_async(memory, 0, value, SIZE, stream));
+    OK(openreg_memset_async(0, stream, memory, value, SIZE));
 }
 
 static void
 copy(const scene *s, char *to, const char *from, openreg_stream stream)
 {
     (void)s;
-    OK(openreg_memcpy_async(to, 0, from, 0, SIZE, 0, stream));
+    OK(openreg_memcpy_async(0, stream, to, 0, from, 0, SIZE));
 }
 
 static void
@@ -86,7 +86,7 @@ launch(openreg_graph_exec exec, openreg_stream stream)
 static void
 has(const scene *s, const char *memory, unsigned char value, openreg_stream stream, const char *what)
 {
-    OK(openreg_memcpy_async(s->seen, OPENREG_HOST, memory, 0, SIZE, 0, stream));
+    OK(openreg_memcpy_async(0, stream, s->seen, OPENREG_HOST, memory, 0, SIZE));
     OK(openreg_stream_synchronize(0, stream));
     check_is_value(s->seen, SIZE, value, what);
 }
@@ -130,14 +130,14 @@ launches_read_what_is_there(check_context *c)
 {
     const scene s = begin_scene(c);
     begin(&s);
-    OK(openreg_memcpy_async(s.a, 0, s.host, OPENREG_HOST, SIZE, 0, s.stream));
+    OK(openreg_memcpy_async(0, s.stream, s.a, 0, s.host, OPENREG_HOST, SIZE));
     copy(&s, s.b, s.a, s.stream);
     openreg_graph_exec exec = end(&s);
     for (uint64_t i = 0; i < 5; ++i) {
         check_pattern(s.host, SIZE, i);
         fill(&s, s.b, 0, s.stream);
         launch(exec, s.stream);
-        OK(openreg_memcpy_async(s.seen, OPENREG_HOST, s.b, 0, SIZE, 0, s.stream));
+        OK(openreg_memcpy_async(0, s.stream, s.seen, OPENREG_HOST, s.b, 0, SIZE));
         OK(openreg_stream_synchronize(0, s.stream));
         check_is_pattern(s.seen, SIZE, i, "what a launch copied of memory that was written before it");
     }
@@ -179,7 +179,7 @@ launch_is_work_of_its_stream(check_context *c)
     copy(&s, s.b, s.a, s.stream);
     openreg_graph_exec exec = end(&s);
     for (uint8_t i = 10; i < 20; ++i) {
-        OK(openreg_launch_host_func(0, s.other, delay, (void *)(uintptr_t)&microseconds));
+        OK(openreg_stream_launch_host_func(0, s.other, delay, (void *)(uintptr_t)&microseconds));
         fill(&s, s.a, i, s.other);
         launch(exec, s.other);
         fill(&s, s.a, 0, s.other);
@@ -215,7 +215,7 @@ host_function_runs_each_time(check_context *c)
     static atomic_int calls;
     begin(&s);
     fill(&s, s.a, 3, s.stream);
-    OK(openreg_launch_host_func(0, s.stream, count_call, &calls));
+    OK(openreg_stream_launch_host_func(0, s.stream, count_call, &calls));
     openreg_graph_exec exec = end(&s);
     check_sleep(20);
     REQUIRE(atomic_load(&calls) == 0, "a host function ran %d times before any launch", atomic_load(&calls));
@@ -256,7 +256,7 @@ destroyed_graph_ends_its_work(check_context *c)
     static const useconds_t microseconds = 50000;
     const scene s = begin_scene(c);
     begin(&s);
-    OK(openreg_launch_host_func(0, s.stream, delay, (void *)(uintptr_t)&microseconds));
+    OK(openreg_stream_launch_host_func(0, s.stream, delay, (void *)(uintptr_t)&microseconds));
     fill(&s, s.a, 44, s.stream);
     copy(&s, s.b, s.a, s.stream);
     openreg_graph_exec exec = end(&s);
@@ -274,7 +274,7 @@ launches_follow_each_other(check_context *c)
     const scene s = begin_scene(c);
     begin(&s);
     copy(&s, s.b, s.a, s.stream);
-    OK(openreg_launch_host_func(0, s.stream, delay, (void *)(uintptr_t)&microseconds));
+    OK(openreg_stream_launch_host_func(0, s.stream, delay, (void *)(uintptr_t)&microseconds));
     fill(&s, s.a, 60, s.stream);
     openreg_graph_exec exec = end(&s);
     for (int i = 0; i < 3; ++i) {
@@ -307,7 +307,7 @@ forks_are_captured(check_context *c)
     OK(openreg_graph_status(0, s.other, &status));
     REQUIRE(status == OPENREG_CAPTURE_ACTIVE, "the status of a stream that has joined a capture is %d, not active",
             status);
-    OK(openreg_launch_host_func(0, s.other, delay, (void *)(uintptr_t)&microseconds));
+    OK(openreg_stream_launch_host_func(0, s.other, delay, (void *)(uintptr_t)&microseconds));
     copy(&s, s.b, s.a, s.other);
     OK(openreg_event_record(joined, 0, s.other));
     OK(openreg_stream_wait_event(0, s.stream, joined));
@@ -436,7 +436,7 @@ sync_is_refused(check_context *c)
     begin(&s);
     fill(&s, s.a, 9, s.stream);
     refused(openreg_stream_synchronize(0, s.stream), "waiting for a captured stream");
-    refused(openreg_memset_async(s.a, 0, 10, SIZE, s.stream), "a fill on a stream whose capture is invalid");
+    refused(openreg_memset_async(0, s.stream, s.a, 10, SIZE), "a fill on a stream whose capture is invalid");
     is_invalid(&s, "waiting for the stream");
 }
 
@@ -482,8 +482,8 @@ memory_is_allocated(check_context *c)
     const scene s = begin_scene(c);
     void *block = NULL;
     begin(&s);
-    OK(openreg_malloc(0, (size_t)5 << 20, s.stream, &block));
-    OK(openreg_memset_async(block, 0, 50, SIZE, s.stream));
+    OK(openreg_malloc(0, s.stream, (size_t)5 << 20, &block));
+    OK(openreg_memset_async(0, s.stream, block, 50, SIZE));
     copy(&s, s.a, block, s.stream);
     openreg_graph_exec exec = end(&s);
     launch(exec, s.stream);

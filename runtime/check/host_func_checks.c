@@ -43,8 +43,8 @@ runs_once_behind_earlier_work(check_context *c)
             check_pattern(from, SIZE, v.seed);
             memset(to, 0, SIZE);
             check_ballast(c, dev, streams[i % 2], 10);
-            MUST(c, copy, c->instance, memory, dev, from, -1, SIZE, dev, streams[i % 2]);
-            MUST(c, copy, c->instance, to, -1, memory, dev, SIZE, dev, streams[i % 2]);
+            MUST(c, copy, c->instance, dev, streams[i % 2], memory, dev, from, -1, SIZE);
+            MUST(c, copy, c->instance, dev, streams[i % 2], to, -1, memory, dev, SIZE);
             MUST(c, host_func, c->instance, dev, streams[i % 2], look, &v);
             MUST(c, device_sync, c->instance, dev);
             REQUIRE(atomic_load(&v.calls) == 1, "a host function ran %d times by device_sync()", atomic_load(&v.calls));
@@ -68,7 +68,7 @@ later_work_waits(check_context *c)
     memset(host, 0, SIZE);
     check_write(c, 0, to, host, SIZE);
     check_gate *const gate = check_gate_close(c, 0, stream);
-    MUST(c, copy, c->instance, to, 0, from, 0, SIZE, 0, stream);
+    MUST(c, copy, c->instance, 0, stream, to, 0, from, 0, SIZE);
     check_gate_await_reached(gate);
     check_sleep(20);
     check_read(c, 0, host, to, SIZE);
@@ -93,7 +93,7 @@ waits_cover_it(check_context *c)
         const char *what = "device_sync()";
         if (i / 2 == 1 && event != NULL) {
             what = "event_sync() of an event recorded behind it";
-            MUST(c, event_record, c->instance, 0, event, stream);
+            MUST(c, event_record, c->instance, 0, stream, event);
             MUST(c, event_sync, c->instance, 0, event);
         } else if (i / 2 == 2) {
             what = "stream_sync()";
@@ -124,7 +124,7 @@ work_out(void *argument)
     openreg_driver_event event = NULL;
     if (c->table.event_create != NULL) {
         event = check_event(c, 0, 0);
-        MUST(c, event_record, c->instance, 0, event, NULL);
+        MUST(c, event_record, c->instance, 0, NULL, event);
         MUST(c, event_sync, c->instance, 0, event);
         MUST(c, event_destroy, c->instance, 0, event);
     }
@@ -132,7 +132,7 @@ work_out(void *argument)
     int32_t done;
     if (c->table.stream_query != NULL)
         MUST(c, stream_query, c->instance, 0, NULL, &done);
-    MUST(c, copy, c->instance, memory, 0, (char *)memory + 2048, 0, 1000, 0, NULL);
+    MUST(c, copy, c->instance, 0, NULL, memory, 0, (char *)memory + 2048, 0, 1000);
     check_sync(c, 0, NULL);
 }
 

@@ -15,6 +15,9 @@ fields_are_sound(check_context *c)
         const uint64_t alignment = info.min_alignment;
         REQUIRE((alignment & (alignment - 1)) == 0, "min_alignment of device %d is %llu, no power of two", dev,
                 (unsigned long long)alignment);
+        REQUIRE(info.max_allocation <= info.total_bytes || info.total_bytes == 0,
+                "max_allocation of device %d is %llu, more than its total_bytes", dev,
+                (unsigned long long)info.max_allocation);
         REQUIRE(info.priority_high <= info.priority_low,
                 "priority_high of device %d, the most urgent, is %d, greater than priority_low, %d", dev,
                 info.priority_high, info.priority_low);

@@ -195,14 +195,20 @@ openreg_status
 check_bench_queue(check_bench *b, const openreg_value *arguments, uint64_t count, const char *const *names,
                   const openreg_value *results, uint64_t result_count)
 {
+    const openreg_value *argument_list[CHECK_VALUES], *result_list[CHECK_VALUES];
+    REQUIRE(count <= CHECK_VALUES && result_count <= CHECK_VALUES, "internal: too many values");
+    for (uint64_t i = 0; i < count; ++i)
+        argument_list[i] = &arguments[i];
+    for (uint64_t i = 0; i < result_count; ++i)
+        result_list[i] = &results[i];
     const openreg_kernel_call call = {.struct_size = sizeof call,
                                       .kernel = b->kernel,
                                       .name = b->kernel->name,
                                       .stream = b->stream,
-                                      .arguments = arguments,
-                                      .argument_count = count,
-                                      .results = results,
-                                      .result_count = result_count,
+                                      .arguments = argument_list,
+                                      .argument_count = (uint32_t)count,
+                                      .results = result_list,
+                                      .result_count = (uint32_t)result_count,
                                       .argument_names = names,
                                       .workspace = lend,
                                       .scratch = b};

@@ -9,6 +9,7 @@
 #include "check.h"
 #include "kernel_reference.h"
 
+#define CHECK_VALUES 12 /* arguments or results of a call */
 #define CHECK_DIMS 6
 #define CHECK_PLACES 12 /* of tensors: arguments, and the result at the end */
 #define CHECK_RESULT (CHECK_PLACES - 1)

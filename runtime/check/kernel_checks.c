@@ -127,7 +127,7 @@ call_behind_copy(void)
     memset(layer.b.before, 0, first->used);
     check_write(c, 0, first->memory, layer.b.before, first->used);
     check_delay(c, 0, layer.b.stream, 10);
-    MUST(c, copy, c->instance, first->memory, 0, late, -1, first->used, 0, layer.b.stream);
+    MUST(c, copy, c->instance, 0, layer.b.stream, first->memory, 0, late, -1, first->used);
     const bool is_served = check_layer_end(&layer, check_layer_repeat(&layer));
     check_host_free(c, late, true);
     return is_served;

@@ -12,7 +12,7 @@
 
 #include "kernel_bench.h"
 
-#define CHECK_LAYER_VALUES 12 /* arguments */
+#define CHECK_LAYER_VALUES CHECK_VALUES
 #define CHECK_LAYER_RESULTS 3
 #define CHECK_LAYER_LIST 4 /* tensors in a list */
 

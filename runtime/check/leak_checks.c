@@ -12,9 +12,9 @@ use_event(check_context *c, int i)
 {
     openreg_driver_event const event = check_event(c, 0, i % 2 == 0 ? OPENREG_EVENT_TIMING : 0);
     if (i % 3 != 0)
-        MUST(c, event_record, c->instance, 0, event, NULL);
+        MUST(c, event_record, c->instance, 0, NULL, event);
     if (i % 5 == 0)
-        MUST(c, event_record, c->instance, 0, event, NULL);
+        MUST(c, event_record, c->instance, 0, NULL, event);
     MUST(c, event_destroy, c->instance, 0, event);
 }
 
@@ -26,7 +26,7 @@ use_stream(check_context *c, int i)
         memory = check_alloc(c, 0, 8192);
     openreg_driver_stream const stream = check_stream(c, 0);
     if (i % 2 == 0) {
-        MUST(c, copy, c->instance, memory, 0, (char *)memory + 4096, 0, 4096, 0, stream);
+        MUST(c, copy, c->instance, 0, stream, memory, 0, (char *)memory + 4096, 0, 4096);
         if (i % 4 == 0)
             MUST(c, stream_sync, c->instance, 0, stream);
     }
@@ -43,7 +43,8 @@ static void
 use_memory(check_context *c, int i)
 {
     void *memory = NULL;
-    const openreg_status status = MAY(c, mem_alloc, c->instance, 0, (uint64_t)1 + (uint64_t)(i % 7) * 30000, &memory);
+    const openreg_status status = MAY(c, mem_alloc, c->instance, 0, BYTES((uint64_t)1 + (uint64_t)(i % 7) * 30000),
+                                      &memory);
     REQUIRE(status == OPENREG_OK,
             "mem_alloc() returned %s at attempt %d, though each block was freed before the next: %s",
             check_status_name(status), i, check_error_text());
@@ -62,7 +63,7 @@ memory_does_not_run_out(check_context *c)
         MUST(c, mem_info, c->instance, 0, &before, &all);
     for (int i = 0; i < 64; ++i) {
         void *memory = NULL;
-        const openreg_status status = MAY(c, mem_alloc, c->instance, 0, total / 16, &memory);
+        const openreg_status status = MAY(c, mem_alloc, c->instance, 0, BYTES(total / 16), &memory);
         REQUIRE(status == OPENREG_OK,
                 "a sixteenth of the device's memory was allocated and freed %d times, and the next attempt returned %s",
                 i, check_status_name(status));
@@ -81,9 +82,9 @@ use_queue(check_context *c, int i)
     static char *memory;
     if (memory == NULL)
         memory = check_alloc(c, 0, 8192);
-    MUST(c, copy, c->instance, memory, 0, memory + 4096, 0, 100, 0, NULL);
+    MUST(c, copy, c->instance, 0, NULL, memory, 0, memory + 4096, 0, 100);
     if (c->table.fill != NULL)
-        MUST(c, fill, c->instance, 0, memory, 1, 100, NULL);
+        MUST(c, fill, c->instance, 0, NULL, memory, 1, 100);
     if (i % 50 == 0)
         check_sync(c, 0, NULL);
 }
@@ -118,7 +119,7 @@ use_route(check_context *c, int i)
         of = current;
         size = current_size;
     }
-    MUST(c, copy, c->instance, to, current.to, from, current.from, size, dev, NULL);
+    MUST(c, copy, c->instance, dev, NULL, to, current.to, from, current.from, size);
     if (i % 8 == 0 || size > 4096)
         check_sync(c, dev, NULL);
 }
@@ -170,7 +171,7 @@ replace_record(check_context *c, int i)
         event = check_event(c, 0, 0);
         stream = check_stream(c, 0);
     }
-    MUST(c, event_record, c->instance, 0, event, i % 3 == 0 ? NULL : stream);
+    MUST(c, event_record, c->instance, 0, i % 3 == 0 ? NULL : stream, event);
     if (c->table.stream_wait != NULL && i % 2 == 0)
         MUST(c, stream_wait, c->instance, 0, i % 4 == 0 ? NULL : stream, event);
     if (i % 16 == 0)
@@ -187,7 +188,7 @@ ask(check_context *c, int i)
     static openreg_driver_stream stream;
     static char *memory;
     int32_t done;
-    double ms;
+    int64_t ns;
     void *out;
     uint64_t unused, total;
     if (memory == NULL) {
@@ -196,11 +197,11 @@ ask(check_context *c, int i)
         if (c->table.event_create != NULL) {
             first = check_event(c, 0, OPENREG_EVENT_TIMING);
             second = check_event(c, 0, OPENREG_EVENT_TIMING);
-            MUST(c, event_record, c->instance, 0, first, stream);
+            MUST(c, event_record, c->instance, 0, stream, first);
         }
     }
     if (i % 4 == 0)
-        MUST(c, copy, c->instance, memory, 0, memory + 4096, 0, 100, 0, stream);
+        MUST(c, copy, c->instance, 0, stream, memory, 0, memory + 4096, 0, 100);
     if (c->table.stream_create != NULL) {
         MUST(c, stream_query, c->instance, 0, stream, &done);
         if (i % 16 == 0)
@@ -208,12 +209,12 @@ ask(check_context *c, int i)
         MUST(c, stream_query, c->instance, 0, NULL, &done);
     }
     if (c->table.event_create != NULL) {
-        MUST(c, event_record, c->instance, 0, second, stream);
+        MUST(c, event_record, c->instance, 0, stream, second);
         MUST(c, event_query, c->instance, 0, second, &done);
         MUST(c, event_sync, c->instance, 0, second);
         MUST(c, event_query, c->instance, 0, second, &done);
         if (c->table.event_elapsed != NULL)
-            MUST(c, event_elapsed, c->instance, 0, first, second, &ms);
+            MUST(c, event_elapsed, c->instance, 0, first, second, &ns);
     }
     if (i % 8 == 0)
         MUST(c, device_sync, c->instance, 0);
@@ -260,7 +261,7 @@ static void
 refuse_memory(check_context *c, int i)
 {
     void *memory = NULL;
-    if (MAY(c, mem_alloc, c->instance, 0, i % 2 == 0 ? refused_size : UINT64_C(1) << 50, &memory) == OPENREG_OK)
+    if (MAY(c, mem_alloc, c->instance, 0, BYTES(i % 2 == 0 ? refused_size : UINT64_C(1) << 50), &memory) == OPENREG_OK)
         check_free(c, 0, memory);
 }
 
@@ -269,21 +270,21 @@ refuse_host_memory(check_context *c, int i)
 {
     void *memory = NULL;
     (void)i;
-    if (MAY(c, host_alloc, c->instance, UINT64_C(1) << 55, &memory) == OPENREG_OK)
-        MUST(c, host_free, c->instance, memory);
+    if (MAY(c, host_alloc, c->instance, 0, BYTES(UINT64_C(1) << 55), &memory) == OPENREG_OK)
+        MUST(c, host_free, c->instance, 0, memory);
 }
 
 static void
 refuse_time(check_context *c, int i)
 {
     static openreg_driver_event plain, timed;
-    double ms;
+    int64_t ns;
     if (plain == NULL) {
         plain = check_event(c, 0, 0);
         timed = check_event(c, 0, OPENREG_EVENT_TIMING);
-        MUST(c, event_record, c->instance, 0, plain, NULL);
+        MUST(c, event_record, c->instance, 0, NULL, plain);
     }
-    (void)MAY(c, event_elapsed, c->instance, 0, i % 2 == 0 ? plain : timed, timed, &ms);
+    (void)MAY(c, event_elapsed, c->instance, 0, i % 2 == 0 ? plain : timed, timed, &ns);
 }
 
 static void

@@ -35,11 +35,11 @@ close_after_busy_stream(check_context *c, int i)
     openreg_driver_stream const stream = check_stream(c, 0);
     openreg_driver_event const event = c->table.event_create == NULL ? NULL : check_event(c, 0, 0);
     char *const memory = check_alloc(c, 0, 8192);
-    MUST(c, copy, c->instance, memory, 0, memory + 4096, 0, 4096, 0, stream);
+    MUST(c, copy, c->instance, 0, stream, memory, 0, memory + 4096, 0, 4096);
     check_free(c, 0, memory);
     check_delay(c, 0, stream, 2); /* no gate: stream_destroy() may wait */
     if (event != NULL)
-        MUST(c, event_record, c->instance, 0, event, stream);
+        MUST(c, event_record, c->instance, 0, stream, event);
     MUST(c, stream_destroy, c->instance, 0, stream);
     if (event != NULL) {
         MUST(c, event_sync, c->instance, 0, event);
@@ -75,7 +75,7 @@ typedef struct offer {
 } offer;
 
 static offer
-offer_with(check_context *c, const openreg_option *options, size_t count)
+offer_with(check_context *c, const openreg_option *options, uint32_t count)
 {
     openreg_instance const poison = (openreg_instance)(uintptr_t)0x5eed;
     openreg_instance instance = poison;

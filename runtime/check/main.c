@@ -43,7 +43,8 @@ typedef struct arguments {
     const char *driver, *json, *junit, *explain;
     const char *only[MOST_PATTERNS];
     openreg_option options[CHECK_OPTIONS], known[CHECK_OPTIONS]; /* of a check: its name and the reason */
-    size_t only_count, known_count;
+    size_t only_count;
+    uint32_t known_count;
     int level, timeout;
     bool is_list, is_verbose, is_perf;
 } arguments;
@@ -78,7 +79,7 @@ read_only(arguments *a, char *list)
 
 /* Splits "key=value" in place. */
 static bool
-read_option(openreg_option *list, size_t *count, char *text)
+read_option(openreg_option *list, uint32_t *count, char *text)
 {
     char *const sign = strchr(text, '=');
     if (sign == NULL || sign == text || *count == CHECK_OPTIONS)

@@ -124,7 +124,7 @@ exhaustion_is_survived(check_context *c)
             openreg_status status = OPENREG_OK;
             for (count = 0; count < MOST && status == OPENREG_OK; ++count) {
                 held[count] = held; /* what must stay when it fails */
-                status = MAY(c, mem_alloc, c->instance, dev, size, &held[count]);
+                status = MAY(c, mem_alloc, c->instance, dev, BYTES(size), &held[count]);
             }
             if (status == OPENREG_OK) {
                 while (count > 0)
@@ -161,11 +161,11 @@ free_waits(check_context *c)
     for (int i = 0; i < 2; ++i) {
         char *memory = check_alloc(c, 0, size);
         check_delay(c, 0, streams[i], 60);
-        MUST(c, copy, c->instance, memory, 0, old, -1, size, 0, streams[i]);
+        MUST(c, copy, c->instance, 0, streams[i], memory, 0, old, -1, size);
         check_free(c, 0, memory);
         memory = check_alloc(c, 0, size);
         openreg_driver_stream const other = streams[1 - i];
-        MUST(c, copy, c->instance, memory, 0, new, -1, size, 0, other);
+        MUST(c, copy, c->instance, 0, other, memory, 0, new, -1, size);
         check_sync(c, 0, other);
         MUST(c, device_sync, c->instance, 0);
         check_read(c, 0, seen, memory, size);
@@ -190,9 +190,9 @@ free_waits_for_other_devices(check_context *c)
             check_write(c, other, theirs, host, size);
             check_delay(c, other, stream, 60);
             if (is_write)
-                MUST(c, copy, c->instance, memory, dev, theirs, other, size, other, stream);
+                MUST(c, copy, c->instance, other, stream, memory, dev, theirs, other, size);
             else
-                MUST(c, copy, c->instance, theirs, other, memory, dev, size, other, stream);
+                MUST(c, copy, c->instance, other, stream, theirs, other, memory, dev, size);
             check_free(c, dev, memory);
             memory = check_alloc(c, dev, size);
             check_pattern(host, size, 2);
@@ -219,8 +219,8 @@ memory_is_ready_at_once(check_context *c)
         check_pattern(host, size, i);
         if (i % 5 == 0)
             check_ballast(c, 0, NULL, 5);
-        MUST(c, mem_alloc, c->instance, 0, size, &memory);
-        MUST(c, copy, c->instance, memory, 0, host, -1, size, 0, other);
+        MUST(c, mem_alloc, c->instance, 0, BYTES(size), &memory);
+        MUST(c, copy, c->instance, 0, other, memory, 0, host, -1, size);
         check_sync(c, 0, other);
         MUST(c, device_sync, c->instance, 0);
         check_read(c, 0, seen, memory, size);
@@ -309,10 +309,41 @@ fence_holds(check_context *c)
         }
 }
 
+static void
+descriptions_are_read(check_context *c)
+{
+    for (int32_t dev = 0; dev < c->devices; ++dev) {
+        void *const poison = c;
+        void *memory = poison;
+        openreg_alloc_info info = openreg_alloc_bytes(4096);
+        info.flags = UINT32_C(1) << 31;
+        FAILS(c, OPENREG_E_UNSUPPORTED, mem_alloc, c->instance, dev, &info, &memory);
+        if (check_has_pinned(c))
+            FAILS(c, OPENREG_E_UNSUPPORTED, host_alloc, c->instance, dev, &info, &memory);
+        REQUIRE(memory == poison, "an allocation failed and wrote its out-parameter");
+        info.flags = 0;
+        for (info.alignment = 1; info.alignment <= UINT64_C(1) << 24; info.alignment *= 8) {
+            const openreg_status status = MAY(c, mem_alloc, c->instance, dev, &info, &memory);
+            if (status == OPENREG_OK) {
+                REQUIRE((uintptr_t)memory % info.alignment == 0, "mem_alloc() gave %p for an alignment of %llu bytes",
+                        memory, (unsigned long long)info.alignment);
+                check_free(c, dev, memory);
+            } else {
+                REQUIRE(status == OPENREG_E_UNSUPPORTED, "mem_alloc() with an alignment of %llu bytes returned %s",
+                        (unsigned long long)info.alignment, check_status_name(status));
+            }
+        }
+    }
+}
+
 static const check_case cases[] = {
     {"memory.alignment", "", 0,
      "mem_alloc()'s addresses are multiples of min_alignment; of malloc()'s, 16, where that is 0.",
      "Kernels of PyTorch read 16 bytes at a time at an allocation's start.", addresses_are_aligned},
+    {"memory.description", "", 0,
+     "openreg_alloc_info: an unknown flag is E_UNSUPPORTED; an alignment is kept, or is E_UNSUPPORTED.",
+     "openreg_alloc_check() of driver.h does this, for a driver whose allocations are all alike.",
+     descriptions_are_read},
     {"memory.disjoint", "", 0,
      "No two live allocations of a process overlap, on whatever devices, nor does one with the host's own memory.",
      "A vendor without addresses needs reserved address space: mmap() with PROT_NONE, as long as the allocation.",

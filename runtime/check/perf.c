@@ -70,7 +70,7 @@ static void
 copy_and_wait(work *w)
 {
     const int32_t dev = w->to_dev >= 0 ? w->to_dev : w->from_dev;
-    MUST(w->c, copy, w->c->instance, w->to, w->to_dev, w->from, w->from_dev, w->size, dev, NULL);
+    MUST(w->c, copy, w->c->instance, dev, NULL, w->to, w->to_dev, w->from, w->from_dev, w->size);
     check_sync(w->c, dev, NULL);
 }
 
@@ -79,7 +79,7 @@ static void
 launch(work *w)
 {
     for (int i = 0; i < 16; ++i)
-        MUST(w->c, copy, w->c->instance, w->to, w->to_dev, w->from, w->from_dev, w->size, 0, NULL);
+        MUST(w->c, copy, w->c->instance, 0, NULL, w->to, w->to_dev, w->from, w->from_dev, w->size);
     check_sync(w->c, 0, NULL);
 }
 
@@ -112,7 +112,7 @@ make_event(work *w)
 static void
 record(work *w)
 {
-    MUST(w->c, event_record, w->c->instance, 0, w->event, NULL);
+    MUST(w->c, event_record, w->c->instance, 0, NULL, w->event);
     MUST(w->c, event_sync, w->c->instance, 0, w->event);
 }
 

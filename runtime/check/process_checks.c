@@ -75,7 +75,7 @@ threads_block_signals(check_context *c)
 {
     openreg_driver_stream const stream = check_stream(c, 0);
     char *const memory = check_alloc(c, 0, 4096), *const other = check_alloc(c, 0, 4096);
-    MUST(c, copy, c->instance, other, 0, memory, 0, 4096, 0, stream);
+    MUST(c, copy, c->instance, 0, stream, other, 0, memory, 0, 4096);
     check_delay(c, 0, stream, 5);
     check_sync(c, 0, stream);
     check_sleep(50);
@@ -156,14 +156,14 @@ parent_survives_fork(check_context *c)
     char *const memory = check_alloc(c, 0, size);
     check_pattern(from, size, 3);
     check_delay(c, 0, stream, 20);
-    MUST(c, copy, c->instance, memory, 0, from, -1, size, 0, stream);
+    MUST(c, copy, c->instance, 0, stream, memory, 0, from, -1, size);
     for (int i = 0; i < 3; ++i) {
         const pid_t child = fork();
         if (child == 0)
             _exit(0);
         check_await_child(child, 0, 0, "a child that called nothing but _exit()");
     }
-    MUST(c, copy, c->instance, to, -1, memory, 0, size, 0, stream);
+    MUST(c, copy, c->instance, 0, stream, to, -1, memory, 0, size);
     check_sync(c, 0, stream);
     check_is_pattern(to, size, 3, "a copy that was queued before fork()");
     check_slot_tour(c);

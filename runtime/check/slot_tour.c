@@ -20,16 +20,16 @@ use_events(check_context *c, int32_t dev, openreg_driver_stream stream)
     openreg_driver_event const first = check_event(c, dev, OPENREG_EVENT_TIMING);
     openreg_driver_event const second = check_event(c, dev, OPENREG_EVENT_TIMING);
     int32_t done = 0;
-    double ms = 0;
-    MUST(c, event_record, c->instance, dev, first, NULL);
+    int64_t ns = 0;
+    MUST(c, event_record, c->instance, dev, NULL, first);
     if (c->table.stream_wait != NULL)
         MUST(c, stream_wait, c->instance, dev, stream, first);
-    MUST(c, event_record, c->instance, dev, second, stream);
+    MUST(c, event_record, c->instance, dev, stream, second);
     MUST(c, event_query, c->instance, dev, second, &done);
     MUST(c, event_sync, c->instance, dev, first);
     MUST(c, event_sync, c->instance, dev, second);
     if (c->table.event_elapsed != NULL)
-        MUST(c, event_elapsed, c->instance, dev, first, second, &ms);
+        MUST(c, event_elapsed, c->instance, dev, first, second, &ns);
     MUST(c, event_destroy, c->instance, dev, first);
     MUST(c, event_destroy, c->instance, dev, second);
 }
@@ -62,17 +62,17 @@ use_device(check_context *c, int32_t dev)
     char *const memory = check_alloc(c, dev, SIZE), *const other = check_alloc(c, dev, SIZE);
     int32_t done;
     check_pattern(from, SIZE, (uint64_t)dev + 1);
-    MUST(c, copy, c->instance, memory, dev, from, -1, SIZE, dev, stream);
-    MUST(c, copy, c->instance, other, dev, memory, dev, SIZE, dev, stream);
+    MUST(c, copy, c->instance, dev, stream, memory, dev, from, -1, SIZE);
+    MUST(c, copy, c->instance, dev, stream, other, dev, memory, dev, SIZE);
     if (c->table.stream_query != NULL)
         MUST(c, stream_query, c->instance, dev, stream, &done);
-    MUST(c, copy, c->instance, to, -1, other, dev, SIZE, dev, stream);
+    MUST(c, copy, c->instance, dev, stream, to, -1, other, dev, SIZE);
     if (c->table.host_func != NULL && MAY(c, host_func, c->instance, dev, stream, touch, NULL) != OPENREG_OK)
         c->table.host_func = NULL; /* E_UNSUPPORTED: host_func.once has any other answer */
     check_sync(c, dev, stream);
     check_is_pattern(to, SIZE, (uint64_t)dev + 1, "what came back from a device");
     if (c->table.fill != NULL)
-        MUST(c, fill, c->instance, dev, memory, 7, SIZE, stream);
+        MUST(c, fill, c->instance, dev, stream, memory, 7, SIZE);
     if (c->table.event_create != NULL)
         use_events(c, dev, stream);
     ask(c, dev, memory, stream);

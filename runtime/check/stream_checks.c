@@ -29,8 +29,8 @@ queue_tail(check_context *c, tail *t, int32_t dev, openreg_driver_stream stream,
     check_pattern(t->from, SIZE, t->seed);
     memset(t->to, 0, SIZE);
     check_delay(c, dev, stream, milliseconds);
-    MUST(c, copy, c->instance, t->memory, dev, t->from, -1, SIZE, dev, stream);
-    MUST(c, copy, c->instance, t->to, -1, t->memory, dev, SIZE, dev, stream);
+    MUST(c, copy, c->instance, dev, stream, t->memory, dev, t->from, -1, SIZE);
+    MUST(c, copy, c->instance, dev, stream, t->to, -1, t->memory, dev, SIZE);
 }
 
 static void
@@ -194,7 +194,7 @@ streams_are_apart(check_context *c)
             *call = (sync_call){c, dev, pairs[i][1]};
             t.memory = check_alloc(c, dev, SIZE);
             unsigned char *const host = check_host_alloc(c, SIZE, true);
-            MUST(c, copy, c->instance, t.memory, dev, host, -1, SIZE, dev, pairs[i][1]);
+            MUST(c, copy, c->instance, dev, pairs[i][1], t.memory, dev, host, -1, SIZE);
             REQUIRE(check_returns_within(CHECK_PATIENCE * 1000, sync_stream, call), "%s waited for %s without an event",
                     pairs[i][1] == NULL ? "the default stream" : "a stream",
                     pairs[i][0] == NULL ? "the default stream" : "another stream");
@@ -236,10 +236,10 @@ wait_once(check_context *c, int32_t writer_dev, openreg_driver_stream writer, in
     if (!is_pinned)
         check_write(c, writer_dev, between, host, SIZE);
     check_gate *const gate = check_hold(c, writer_dev, writer);
-    MUST(c, copy, c->instance, between, between_dev, memory, writer_dev, SIZE, writer_dev, writer);
-    MUST(c, event_record, c->instance, writer_dev, event, writer);
+    MUST(c, copy, c->instance, writer_dev, writer, between, between_dev, memory, writer_dev, SIZE);
+    MUST(c, event_record, c->instance, writer_dev, writer, event);
     MUST(c, stream_wait, c->instance, reader_dev, reader, event);
-    MUST(c, copy, c->instance, own, reader_dev, between, between_dev, SIZE, reader_dev, reader);
+    MUST(c, copy, c->instance, reader_dev, reader, own, reader_dev, between, between_dev, SIZE);
     check_release(gate);
     check_sync(c, reader_dev, reader);
     check_sync(c, writer_dev, writer);
@@ -307,11 +307,11 @@ wait_keeps_record_once(check_context *c, bool is_behind)
         check_gate_await_reached(behind);
     }
     check_gate *const gate = check_hold(c, 0, writer);
-    MUST(c, copy, c->instance, memory, 0, from, 0, SIZE, 0, writer);
-    MUST(c, event_record, c->instance, 0, event, writer);
+    MUST(c, copy, c->instance, 0, writer, memory, 0, from, 0, SIZE);
+    MUST(c, event_record, c->instance, 0, writer, event);
     MUST(c, stream_wait, c->instance, 0, reader, event);
-    MUST(c, copy, c->instance, to, 0, memory, 0, SIZE, 0, reader);
-    MUST(c, event_record, c->instance, 0, event, idle);
+    MUST(c, copy, c->instance, 0, reader, to, 0, memory, 0, SIZE);
+    MUST(c, event_record, c->instance, 0, idle, event);
     check_sync(c, 0, idle);
     check_release(behind);
     check_release(gate);
@@ -341,14 +341,14 @@ streams_pass_messages(check_context *c)
     const double end = check_now() + c->target->seconds;
     for (uint64_t i = 0; i < 20 || check_now() < end; ++i) {
         check_pattern(host, BYTES, i);
-        MUST(c, copy, c->instance, memory[0], 0, host, -1, BYTES, 0, streams[0]);
+        MUST(c, copy, c->instance, 0, streams[0], memory[0], 0, host, -1, BYTES);
         for (int k = 0; k < 16; ++k) {
             const int at = k % 2;
-            MUST(c, event_record, c->instance, 0, events[at], streams[at]);
+            MUST(c, event_record, c->instance, 0, streams[at], events[at]);
             MUST(c, stream_wait, c->instance, 0, streams[1 - at], events[at]);
-            MUST(c, copy, c->instance, memory[1 - at], 0, memory[at], 0, BYTES, 0, streams[1 - at]);
+            MUST(c, copy, c->instance, 0, streams[1 - at], memory[1 - at], 0, memory[at], 0, BYTES);
         }
-        MUST(c, copy, c->instance, seen, -1, memory[0], 0, BYTES, 0, streams[0]);
+        MUST(c, copy, c->instance, 0, streams[0], seen, -1, memory[0], 0, BYTES);
         check_sync(c, 0, streams[0]);
         check_is_pattern(seen, BYTES, i, "bytes that two streams handed to each other sixteen times, by events");
     }

@@ -36,7 +36,7 @@ check_target_find(const char *name, check_target *target, const char **why)
     openreg_driver_record record;
     memset(&record, 0, sizeof record);
     record.struct_size = sizeof record;
-    if (openreg_find_driver(name, &record) != OPENREG_OK) {
+    if (openreg_driver_find(name, &record) != OPENREG_OK) {
         *why = openreg_last_error()->message;
         return -1;
     }

@@ -49,7 +49,7 @@ settle(worker *w)
 {
     check_context *const c = &w->c;
     if (w->event != NULL && check_random_below(c, 2) == 0) {
-        MUST(c, event_record, c->instance, w->dev, w->event, w->stream);
+        MUST(c, event_record, c->instance, w->dev, w->stream, w->event);
         MUST(c, event_sync, c->instance, w->dev, w->event);
     } else {
         check_sync(c, w->dev, w->stream);
@@ -72,19 +72,19 @@ step(worker *w)
     case 0: /* from the host */
         settle(w);
         check_pattern(w->staging, size, check_random(c));
-        MUST(c, copy, c->instance, w->memory[block] + to, w->dev, w->staging, -1, size, w->dev, w->stream);
+        MUST(c, copy, c->instance, w->dev, w->stream, w->memory[block] + to, w->dev, w->staging, -1, size);
         memcpy(w->model[block] + to, w->staging, size);
         break;
     case 1: /* on the device */
     case 2:
-        MUST(c, copy, c->instance, w->memory[block] + to, w->dev, w->memory[other] + from, w->dev, size, w->dev,
-             w->stream);
+        MUST(c, copy, c->instance, w->dev, w->stream, w->memory[block] + to, w->dev, w->memory[other] + from, w->dev,
+             size);
         memcpy(w->model[block] + to, w->model[other] + from, size);
         break;
     case 3:
         if (c->table.fill != NULL) {
             const uint8_t value = (uint8_t)check_random(c);
-            MUST(c, fill, c->instance, w->dev, w->memory[block] + to, value, size, w->stream);
+            MUST(c, fill, c->instance, w->dev, w->stream, w->memory[block] + to, value, size);
             memset(w->model[block] + to, value, size);
         }
         break;
@@ -97,7 +97,7 @@ step(worker *w)
         break;
     case 6:
         if (w->event != NULL) {
-            MUST(c, event_record, c->instance, w->dev, w->event, w->stream);
+            MUST(c, event_record, c->instance, w->dev, w->stream, w->event);
             if (c->table.stream_wait != NULL)
                 MUST(c, stream_wait, c->instance, w->dev, w->stream, w->event);
         }
@@ -106,14 +106,14 @@ step(worker *w)
         settle(w);
         {
             char *const visitor = check_alloc(c, w->dev, size);
-            MUST(c, copy, c->instance, visitor, w->dev, w->memory[other] + from, w->dev, size, w->dev, w->stream);
-            MUST(c, copy, c->instance, w->memory[block] + to, w->dev, visitor, w->dev, size, w->dev, w->stream);
+            MUST(c, copy, c->instance, w->dev, w->stream, visitor, w->dev, w->memory[other] + from, w->dev, size);
+            MUST(c, copy, c->instance, w->dev, w->stream, w->memory[block] + to, w->dev, visitor, w->dev, size);
             memcpy(w->model[block] + to, w->model[other] + from, size);
             check_free(c, w->dev, visitor);
         }
         break;
     default:
-        MUST(c, copy, c->instance, w->seen, -1, w->memory[block] + from, w->dev, size, w->dev, w->stream);
+        MUST(c, copy, c->instance, w->dev, w->stream, w->seen, -1, w->memory[block] + from, w->dev, size);
         settle(w);
         REQUIRE(memcmp(w->seen, w->model[block] + from, size) == 0,
                 "step %d of a thread among %d found other bytes than its own program put there (seed %llu)", w->rounds,
@@ -194,10 +194,10 @@ churn(void *argument)
         openreg_driver_stream const stream = check_stream(c, w->dev);
         char *const memory = check_alloc(c, w->dev, SIZE);
         memset(w->seen, 0, 999);
-        MUST(c, copy, c->instance, memory, w->dev, w->model[0], -1, 999, w->dev, stream);
+        MUST(c, copy, c->instance, w->dev, stream, memory, w->dev, w->model[0], -1, 999);
         if (c->table.event_create != NULL) {
             openreg_driver_event const event = check_event(c, w->dev, 0);
-            MUST(c, event_record, c->instance, w->dev, event, stream);
+            MUST(c, event_record, c->instance, w->dev, stream, event);
             if (c->table.stream_wait != NULL)
                 MUST(c, stream_wait, c->instance, w->dev, w->stream, event);
             else
@@ -208,7 +208,7 @@ churn(void *argument)
         }
         if (c->table.event_create != NULL && c->table.stream_wait == NULL)
             check_sync(c, w->dev, stream);
-        MUST(c, copy, c->instance, w->seen, -1, memory, w->dev, 999, w->dev, w->stream);
+        MUST(c, copy, c->instance, w->dev, w->stream, w->seen, -1, memory, w->dev, 999);
         check_sync(c, w->dev, w->stream);
         REQUIRE(memcmp(w->seen, w->model[0], 999) == 0,
                 "of %d threads that made streams, events and memory, one got back other bytes than it had sent",
@@ -238,7 +238,7 @@ fail_or_work(void *argument)
     for (; w->rounds < 50 || check_now() < end; ++w->rounds) {
         void *memory = NULL;
         if (w->is_failing)
-            FAILS(&w->c, OPENREG_E_NOMEM, mem_alloc, w->c.instance, w->dev, UINT64_C(1) << 60, &memory);
+            FAILS(&w->c, OPENREG_E_NOMEM, mem_alloc, w->c.instance, w->dev, BYTES(UINT64_C(1) << 60), &memory);
         else
             check_free(&w->c, w->dev, check_alloc(&w->c, w->dev, 5000));
     }
@@ -276,7 +276,7 @@ use_others(void *argument)
     check_context *const c = argument;
     char *const memory = check_alloc(c, 0, SIZE);
     openreg_driver_stream const stream = check_stream(c, 0);
-    MUST(c, copy, c->instance, memory, 0, memory + SIZE / 2, 0, SIZE / 2, 0, stream);
+    MUST(c, copy, c->instance, 0, stream, memory, 0, memory + SIZE / 2, 0, SIZE / 2);
     MUST(c, stream_sync, c->instance, 0, stream);
     MUST(c, stream_destroy, c->instance, 0, stream);
     if (c->table.event_create != NULL)

@@ -29,7 +29,7 @@ alloc_wide(check_context *c, uint64_t size, uint64_t touched)
         check_skip("the host has %llu MiB of memory left; this may take %llu", (unsigned long long)(host >> 20),
                    (unsigned long long)((touched >> 20) + 3072));
     void *memory = NULL;
-    const openreg_status status = MAY(c, mem_alloc, c->instance, 0, size, &memory);
+    const openreg_status status = MAY(c, mem_alloc, c->instance, 0, BYTES(size), &memory);
     if (status == OPENREG_E_NOMEM)
         check_skip("device 0 has no %llu MiB in one piece", (unsigned long long)(size >> 20));
     check_succeeded("mem_alloc", status);
@@ -51,12 +51,12 @@ offsets_are_wide(check_context *c)
     check_is_pattern(seen, PART, 1, "bytes at offset 64 of an allocation, after a copy to offset 4 GiB + 64");
     check_read(c, 0, seen, memory + FOUR_GIB + 64, PART);
     check_is_pattern(seen, PART, 2, "bytes at offset 4 GiB + 64 of an allocation");
-    MUST(c, copy, c->instance, memory + FOUR_GIB + 2 * PART, 0, memory + FOUR_GIB + 64, 0, tail, 0, NULL);
-    MUST(c, copy, c->instance, memory + 2 * PART, 0, memory + 64, 0, tail, 0, NULL);
+    MUST(c, copy, c->instance, 0, NULL, memory + FOUR_GIB + 2 * PART, 0, memory + FOUR_GIB + 64, 0, tail);
+    MUST(c, copy, c->instance, 0, NULL, memory + 2 * PART, 0, memory + 64, 0, tail);
     check_read(c, 0, seen, memory + FOUR_GIB + 2 * PART, tail);
     check_is_pattern(seen, tail, 2, "bytes that were copied on the device from one offset above 4 GiB to another");
     if (c->table.fill != NULL) {
-        MUST(c, fill, c->instance, 0, memory + FOUR_GIB + 2 * PART, 9, tail, NULL);
+        MUST(c, fill, c->instance, 0, NULL, memory + FOUR_GIB + 2 * PART, 9, tail);
         check_read(c, 0, seen, memory + FOUR_GIB + 2 * PART, tail);
         check_is_value(seen, tail, 9, "the bytes of a fill at an offset above 4 GiB");
     }
@@ -105,7 +105,7 @@ sizes_are_wide(check_context *c)
     check_write(c, 0, memory, host, WIDE);
     wide_is(c, memory, 3, "the bytes of a copy of 4 GiB + 4097 bytes to the device");
     if (c->table.fill != NULL) {
-        MUST(c, fill, c->instance, 0, memory, 5, WIDE, NULL);
+        MUST(c, fill, c->instance, 0, NULL, memory, 5, WIDE);
         wide_is(c, memory, 5, "the bytes of a fill of 4 GiB + 4097 bytes");
     } else {
         memset(host, 5, CHUNK);
@@ -127,7 +127,7 @@ device_copies_are_wide(check_context *c)
     check_write(c, 0, both + FOUR_GIB, seen, TAIL);
     memset(seen, 0xee, TAIL);
     check_write(c, 0, to + FOUR_GIB, seen, TAIL);
-    MUST(c, copy, c->instance, to, 0, both, 0, WIDE, 0, NULL);
+    MUST(c, copy, c->instance, 0, NULL, to, 0, both, 0, WIDE);
     check_read(c, 0, seen, to + FOUR_GIB, TAIL);
     check_is_pattern(seen, TAIL, 1, "the last bytes of a copy of 4 GiB + 4097 bytes on the device");
     check_free(c, 0, both);

@@ -173,7 +173,7 @@ is_pageable(int32_t device, const void *address)
 {
     openreg_pointer_info info = {.struct_size = sizeof info};
     return device == OPENREG_HOST &&
-           (openreg_get_pointer_info(address, &info) != OPENREG_OK || info.kind == OPENREG_POINTER_UNKNOWN);
+           (openreg_pointer_get_info(address, &info) != OPENREG_OK || info.kind == OPENREG_POINTER_UNKNOWN);
 }
 
 static openreg_status
@@ -181,7 +181,7 @@ record_node(capture *c, captured_stream *on, const openreg_captured_call *call, 
 {
     if (pageable)
         return fail(c, OPENREG_E_CAPTURE, call->call,
-                    "a copy of host memory that is not pinned can't be captured: use openreg_malloc_host()");
+                    "a copy of host memory that is not pinned can't be captured: use openreg_host_alloc()");
     return openreg_nodes_add(c->nodes, call, &on->tail) ? OPENREG_OK : note_memory(c, call->call);
 }
 

@@ -181,7 +181,7 @@ find_lane(const char *call, openreg_graph_exec exec, int32_t device, openreg_str
     if (exec->lane_count == 1)
         return OPENREG_OK;
     openreg_device_properties properties = {.struct_size = sizeof properties};
-    OPENREG_RETURN_NOT_OK(openreg_get_device_properties(device, &properties));
+    OPENREG_RETURN_NOT_OK(openreg_device_get_properties(device, &properties));
     return openreg_stream_from_pool(device, properties.priority_low, &exec->lanes[exec->lane_count - 1].own);
 }
 
@@ -332,7 +332,7 @@ launch(openreg_graph_exec exec, openreg_stream stream)
     OPENREG_RETURN_NOT_OK(openreg_graph_reach(call, exec->site.device->index, stream, &site));
     if (exec->nodes == NULL)
         return OPENREG_PART_CALL(call, site.device, 0,
-                                 site.table->launch(site.instance, exec->native, site.ordinal, site.handle));
+                                 site.table->launch(site.instance, site.ordinal, site.handle, exec->native));
     openreg_lock_acquire(&exec->lock);
     const openreg_status status = replay(exec, stream);
     openreg_lock_release(&exec->lock);

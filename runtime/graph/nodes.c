@@ -131,14 +131,17 @@ copy_tensors(openreg_nodes *nodes, const openreg_tensor *const *from, uint64_t c
 }
 
 static bool
-copy_values(openreg_nodes *nodes, const openreg_value *from, uint64_t count, const openreg_value **out)
+copy_values(openreg_nodes *nodes, const openreg_value *const *from, uint64_t count, const openreg_value *const **out)
 {
-    openreg_value *copy = NULL;
-    if (!copy_bytes(nodes, from, count * sizeof *from, &copy))
+    const openreg_value **copy = NULL;
+    if (!copy_bytes(nodes, from, count * sizeof(const openreg_value *), &copy))
         return false;
     *out = copy;
     for (uint64_t i = 0; copy != NULL && i < count; ++i) {
-        openreg_value *const v = &copy[i];
+        openreg_value *v = NULL;
+        if (!copy_bytes(nodes, from[i], sizeof *v, &v))
+            return false;
+        copy[i] = v;
         const uint64_t many = v->count;
         if (!copy_tensor(nodes, v->tensor, &v->tensor) || !copy_tensors(nodes, v->tensors, many, &v->tensors) ||
             !copy_bytes(nodes, v->integers, many * sizeof *v->integers, &v->integers) ||
@@ -247,7 +250,7 @@ run_kernel(const openreg_captured_call *c, openreg_stream stream)
     if (own == NULL)
         return openreg_error_set(OPENREG_E_NOMEM, "openreg_graph_launch", "no host memory for a kernel's call");
     memcpy(own, c->kernel_call, c->kernel_call->struct_size);
-    openreg_status status = openreg_run_kernel(c->device, stream, c->kernel, own);
+    openreg_status status = openreg_kernel_run(c->kernel, c->device, stream, own);
     free(own);
     if (status == OPENREG_E_UNSUPPORTED)
         status = openreg_error_set(status, "openreg_graph_launch", "the driver's kernel %s refuses these arguments",
@@ -261,15 +264,15 @@ openreg_node_run(const openreg_node *node, openreg_stream stream)
     const openreg_captured_call *const c = &node->call;
     switch (c->kind) {
     case OPENREG_CAPTURED_COPY:
-        return openreg_memcpy_async(c->dst, c->dst_device, c->src, c->src_device, (size_t)c->size, c->device, stream);
+        return openreg_memcpy_async(c->device, stream, c->dst, c->dst_device, c->src, c->src_device, (size_t)c->size);
     case OPENREG_CAPTURED_FILL:
-        return openreg_memset_async(c->dst, c->device, c->value, (size_t)c->size, stream);
+        return openreg_memset_async(c->device, stream, c->dst, c->value, (size_t)c->size);
     case OPENREG_CAPTURED_FUNCTION:
-        return openreg_launch_host_func(c->device, stream, c->function, c->argument);
+        return openreg_stream_launch_host_func(c->device, stream, c->function, c->argument);
     case OPENREG_CAPTURED_KERNEL:
         return run_kernel(c, stream);
     default:
-        return openreg_communicator_queue(c->communicator, c->list, c->count, stream);
+        return openreg_communicator_queue(c->communicator, stream, c->list, c->count);
     }
 }
 

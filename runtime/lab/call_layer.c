@@ -134,10 +134,10 @@ corrupt(const copy_call *c, uint64_t drawn)
         return OPENREG_OK;
     }
     unsigned char byte = 0;
-    OPENREG_RETURN_NOT_OK(c->below->copy(c->instance, &byte, -1, at, c->dst_dev, 1, c->dev, c->stream));
+    OPENREG_RETURN_NOT_OK(c->below->copy(c->instance, c->dev, c->stream, &byte, -1, at, c->dst_dev, 1));
     OPENREG_RETURN_NOT_OK(wait_for(c));
     byte ^= bit;
-    OPENREG_RETURN_NOT_OK(c->below->copy(c->instance, at, c->dst_dev, &byte, -1, 1, c->dev, c->stream));
+    OPENREG_RETURN_NOT_OK(c->below->copy(c->instance, c->dev, c->stream, at, c->dst_dev, &byte, -1, 1));
     return wait_for(c);
 }
 
@@ -146,14 +146,14 @@ copy_slowly(const copy_call *c, double factor)
 {
     slow_copy *const slow = calloc(1, sizeof *slow);
     if (slow == NULL)
-        return c->below->copy(c->instance, c->dst, c->dst_dev, c->src, c->src_dev, c->size, c->dev, c->stream);
+        return c->below->copy(c->instance, c->dev, c->stream, c->dst, c->dst_dev, c->src, c->src_dev, c->size);
     slow->factor = factor;
     openreg_status status = queue_function(c, note_begin, slow);
     if (status != OPENREG_OK) {
         free(slow);
         return status;
     }
-    status = c->below->copy(c->instance, c->dst, c->dst_dev, c->src, c->src_dev, c->size, c->dev, c->stream);
+    status = c->below->copy(c->instance, c->dev, c->stream, c->dst, c->dst_dev, c->src, c->src_dev, c->size);
     if (status != OPENREG_OK) { /* its error stays this call's; note_begin() may be still to come */
         (void)queue_function(c, free, slow);
         return status;
@@ -170,14 +170,14 @@ static openreg_status
 copy_with_faults(const copy_call *c, const openreg_fault_verdict *verdict)
 {
     OPENREG_RETURN_NOT_OK(verdict->factor > 1 ? copy_slowly(c, verdict->factor)
-                                              : c->below->copy(c->instance, c->dst, c->dst_dev, c->src, c->src_dev,
-                                                               c->size, c->dev, c->stream));
+                                              : c->below->copy(c->instance, c->dev, c->stream, c->dst, c->dst_dev,
+                                                               c->src, c->src_dev, c->size));
     return verdict->corrupts ? corrupt(c, verdict->byte) : OPENREG_OK;
 }
 
 static openreg_status
-watched_copy(openreg_instance instance, void *dst, int32_t dst_dev, const void *src, int32_t src_dev, uint64_t size,
-             int32_t dev, openreg_driver_stream stream)
+watched_copy(openreg_instance instance, int32_t dev, openreg_driver_stream stream, void *dst, int32_t dst_dev,
+             const void *src, int32_t src_dev, uint64_t size)
 {
     watched_call call;
     const int is_made = begin(&call, OPENREG_CALL_COPY, stream, size);
@@ -188,20 +188,21 @@ watched_copy(openreg_instance instance, void *dst, int32_t dst_dev, const void *
 /* ------------------------------------------------------------------------------------------------------ other slots */
 
 static openreg_status
-watched_mem_alloc(openreg_instance instance, int32_t dev, uint64_t size, void **out)
+watched_mem_alloc(openreg_instance instance, int32_t dev, const openreg_alloc_info *info, void **out)
 {
     watched_call call;
-    return end(&call, begin(&call, OPENREG_CALL_SEGMENT, NULL, size) ? call.below->mem_alloc(instance, dev, size, out)
-                                                                     : instead(&call));
+    return end(&call, begin(&call, OPENREG_CALL_SEGMENT, NULL, info->size)
+                          ? call.below->mem_alloc(instance, dev, info, out)
+                          : instead(&call));
 }
 
 static openreg_status
-watched_fill(openreg_instance instance, int32_t dev, void *dst, uint8_t value, uint64_t size,
-             openreg_driver_stream stream)
+watched_fill(openreg_instance instance, int32_t dev, openreg_driver_stream stream, void *dst, uint8_t value,
+             uint64_t size)
 {
     watched_call call;
     return end(&call, begin(&call, OPENREG_CALL_FILL, stream, size)
-                          ? call.below->fill(instance, dev, dst, value, size, stream)
+                          ? call.below->fill(instance, dev, stream, dst, value, size)
                           : instead(&call));
 }
 
@@ -251,11 +252,11 @@ watched_stream_wait(openreg_instance instance, int32_t dev, openreg_driver_strea
 }
 
 static openreg_status
-watched_event_record(openreg_instance instance, int32_t dev, openreg_driver_event event, openreg_driver_stream stream)
+watched_event_record(openreg_instance instance, int32_t dev, openreg_driver_stream stream, openreg_driver_event event)
 {
     watched_call call;
     return end(&call, begin(&call, OPENREG_CALL_RECORD, stream, 0)
-                          ? call.below->event_record(instance, dev, event, stream)
+                          ? call.below->event_record(instance, dev, stream, event)
                           : instead(&call));
 }
 

@@ -155,7 +155,7 @@ entry_of(void *ptr)
 
 static openreg_status
 export_locked(const char *call, const void *ptr, const openreg_shared_block *shared, const int32_t *processes,
-              uint32_t count, openreg_memory_handle *handle)
+              uint32_t count, openreg_handle_fields *handle)
 {
     openreg_device *device = shared->device;
     const openreg_ipc *ipc = NULL;
@@ -172,6 +172,7 @@ export_locked(const char *call, const void *ptr, const openreg_shared_block *sha
         return openreg_error_set(OPENREG_E_NOMEM, call, "no host memory to export memory of %s:%d",
                                  openreg_device_name(), device->index);
     }
+    handle->version = OPENREG_HANDLE_VERSION;
     handle->ordinal = device->ordinal;
     handle->address = (uintptr_t)ptr;
     handle->size = shared->requested - (uint64_t)((const char *)ptr - (const char *)shared->block);
@@ -194,7 +195,7 @@ openreg_status
 openreg_exports_add(const void *ptr, const int32_t *processes, uint32_t count, openreg_memory_handle *inout)
 {
     static const char call[] = "openreg_memory_export";
-    openreg_memory_handle handle;
+    openreg_handle_fields handle;
     openreg_shared_block shared;
     if (!openreg_sized_is_valid(inout, OPENREG_MEMORY_HANDLE_SIZE_1))
         return openreg_error_set(OPENREG_E_INVALID, call, "inout is NULL or its struct_size not set");

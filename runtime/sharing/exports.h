@@ -7,7 +7,7 @@
 
 #include "device/lab_access.h"
 
-/* openreg_memory_export_to() and openreg_collect_exports(). */
+/* openreg_memory_export_to() and openreg_memory_collect_exports(). */
 openreg_status openreg_exports_add(const void *ptr, const int32_t *processes, uint32_t count,
                                    openreg_memory_handle *inout);
 int32_t openreg_exports_collect(void);

@@ -46,7 +46,7 @@ handle_forks(void)
 /* The device of this process that is the exporter's: of the same driver, with the same UUID or, where the driver gives
  * none, the same number. */
 static openreg_status
-find_device(const char *call, const openreg_memory_handle *handle, openreg_device **out)
+find_device(const char *call, const openreg_handle_fields *handle, openreg_device **out)
 {
     static const char no_uuid[sizeof handle->uuid];
     openreg_device *device;
@@ -77,7 +77,7 @@ close_mapping(const char *call, openreg_device *device, void *base)
 }
 
 static openreg_status
-open_mapping(const char *call, openreg_device *device, const openreg_memory_handle *handle, mapping **out)
+open_mapping(const char *call, openreg_device *device, const openreg_handle_fields *handle, mapping **out)
 {
     const openreg_ipc *ipc = NULL;
     uint32_t size = 0;
@@ -112,7 +112,7 @@ open_mapping(const char *call, openreg_device *device, const openreg_memory_hand
 
 /* The mapping of an allocation, with a reference. The lock is held. */
 static openreg_status
-reach_mapping(const char *call, openreg_device *device, const openreg_memory_handle *handle, mapping **out)
+reach_mapping(const char *call, openreg_device *device, const openreg_handle_fields *handle, mapping **out)
 {
     mapping *found = mappings;
     while (found != NULL && (found->device != device || found->size != handle->allocation_size ||
@@ -148,7 +148,7 @@ let_mapping_go(const char *call, mapping *held)
 }
 
 static openreg_status
-import_leased(const char *call, const openreg_memory_handle *handle, struct openreg_import_s *import, void **ptr)
+import_leased(const char *call, const openreg_handle_fields *handle, struct openreg_import_s *import, void **ptr)
 {
     if (openreg_lease_is_ours(handle)) {
         *ptr = (void *)(uintptr_t)handle->address;
@@ -172,9 +172,12 @@ openreg_imports_add(const openreg_memory_handle *given, openreg_import *out, int
         return openreg_error_set(OPENREG_E_INVALID, call, "a pointer is NULL");
     if (!openreg_sized_is_valid(given, OPENREG_MEMORY_HANDLE_SIZE_1))
         return openreg_error_set(OPENREG_E_INVALID, call, "this is not a handle of memory");
-    openreg_memory_handle own;
+    openreg_handle_fields own;
     openreg_sized_read(&own, sizeof own, given);
-    const openreg_memory_handle *const handle = &own;
+    if (own.version != OPENREG_HANDLE_VERSION)
+        return openreg_error_set(OPENREG_E_INVALID, call, "this is not a handle of memory (version %u, not %u)",
+                                 (unsigned)own.version, OPENREG_HANDLE_VERSION);
+    const openreg_handle_fields *const handle = &own;
     struct openreg_import_s *import = calloc(1, sizeof *import);
     if (import == NULL)
         return openreg_error_set(OPENREG_E_NOMEM, call, "no host memory to import memory");

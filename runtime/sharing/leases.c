@@ -43,7 +43,7 @@ typedef struct lease_holder {
 typedef struct lease_slot {
     atomic_uint_least64_t word;
     lease_holder holders[HOLDERS_NOTED];
-    openreg_memory_handle handle; /* as it was given away; written before the word is */
+    openreg_handle_fields handle; /* as it was given away; written before the word is */
 } lease_slot;
 
 /* What the exporter has found out about a process during one look. */
@@ -220,7 +220,7 @@ make_own_file(const char *call)
 }
 
 static openreg_status
-grant_locked(const char *call, openreg_memory_handle *handle)
+grant_locked(const char *call, openreg_handle_fields *handle)
 {
     OPENREG_RETURN_NOT_OK(make_own_file(call));
     if (own.free_count == 0 && own.used_slots == SLOTS)
@@ -240,7 +240,7 @@ grant_locked(const char *call, openreg_memory_handle *handle)
 }
 
 openreg_status
-openreg_lease_grant(const char *call, openreg_memory_handle *handle)
+openreg_lease_grant(const char *call, openreg_handle_fields *handle)
 {
     openreg_lock_acquire(&lock);
     const openreg_status status = grant_locked(call, handle);
@@ -293,7 +293,7 @@ openreg_lease_end(uint32_t slot)
 }
 
 bool
-openreg_lease_is_ours(const openreg_memory_handle *handle)
+openreg_lease_is_ours(const openreg_handle_fields *handle)
 {
     openreg_lock_acquire(&lock);
     const bool ours = own.file.slots != NULL && own.process == getpid() && handle->process == (int32_t)own.process &&
@@ -306,7 +306,7 @@ openreg_lease_is_ours(const openreg_memory_handle *handle)
 /* ------------------------------------------------------------------------------------------------- the importer's half */
 
 static openreg_status
-reject_released(const char *call, const openreg_memory_handle *handle)
+reject_released(const char *call, const openreg_handle_fields *handle)
 {
     return openreg_error_set(OPENREG_E_INVALID, call,
                              "process %d, which has exported this memory, has ended; it must live until the memory "
@@ -318,7 +318,7 @@ reject_released(const char *call, const openreg_memory_handle *handle)
  * used again, or a handle was altered. Nothing is opened for writing but a file in memory of this user that nobody can
  * make shorter. */
 static int
-open_sealed(const openreg_memory_handle *handle, struct stat *status)
+open_sealed(const openreg_handle_fields *handle, struct stat *status)
 {
     char path[64];
     (void)snprintf(path, sizeof path, "/proc/%d/fd/%d", (int)handle->process, (int)handle->leases);
@@ -344,7 +344,7 @@ open_sealed(const openreg_memory_handle *handle, struct stat *status)
 }
 
 static openreg_status
-open_file(const char *call, const openreg_memory_handle *handle, openreg_lease_file **out)
+open_file(const char *call, const openreg_handle_fields *handle, openreg_lease_file **out)
 {
     struct stat status;
     const int number = open_sealed(handle, &status);
@@ -372,7 +372,7 @@ open_file(const char *call, const openreg_memory_handle *handle, openreg_lease_f
 
 /* The exporter's file, with a reference. The lock is held. */
 static openreg_status
-reach_file(const char *call, const openreg_memory_handle *handle, openreg_lease_file **out)
+reach_file(const char *call, const openreg_handle_fields *handle, openreg_lease_file **out)
 {
     openreg_lease_file *file = others;
     if (own.file.slots != NULL && handle->leases_inode == (uint64_t)own.file.inode &&
@@ -425,7 +425,7 @@ reject_forged(const char *call)
 }
 
 openreg_status
-openreg_lease_take(const char *call, const openreg_memory_handle *handle, openreg_lease_file **out, bool *was_first)
+openreg_lease_take(const char *call, const openreg_handle_fields *handle, openreg_lease_file **out, bool *was_first)
 {
     openreg_lease_file *file;
     if (handle->slot >= SLOTS)
@@ -452,7 +452,7 @@ openreg_lease_take(const char *call, const openreg_memory_handle *handle, openre
     openreg_lock_release(&lock);
     *was_first = (seen & NOT_IMPORTED) != 0;
     /* The exporter's file is believed, not bytes that have travelled: the sizes, the device, the driver's own. */
-    openreg_memory_handle granted = file->slots[handle->slot].handle;
+    openreg_handle_fields granted = file->slots[handle->slot].handle;
     granted.struct_size = handle->struct_size; /* that of who holds the bytes */
     if (memcmp(&granted, handle, sizeof granted) != 0) {
         openreg_lease_undo(file, handle->slot, *was_first);

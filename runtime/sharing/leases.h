@@ -9,12 +9,12 @@
 
 #include <stdbool.h>
 
-#include <openreg/sharing.h>
+#include "handle.h"
 
 typedef struct openreg_lease_file openreg_lease_file; /* another process's, or this one's */
 
 /* The exporter's half. Takes an unused word, held once, completes the handle and notes it there. E_NOMEM: none is left. */
-openreg_status openreg_lease_grant(const char *call, openreg_memory_handle *handle);
+openreg_status openreg_lease_grant(const char *call, openreg_handle_fields *handle);
 /* Before a number of calls of is_held(): each process that holds something is then looked at once. By one thread at a
  * time, as is_held(). */
 void openreg_lease_look(void);
@@ -24,12 +24,12 @@ bool openreg_lease_is_held(uint32_t slot);
 void openreg_lease_end(uint32_t slot);
 
 /* Whether this very process has exported the handle. */
-bool openreg_lease_is_ours(const openreg_memory_handle *handle);
+bool openreg_lease_is_ours(const openreg_handle_fields *handle);
 
 /* The importer's half. Holds the handle once more; the first time, takes over the count of the export. *was_first is for
  * undo(). After it the handle is byte for byte what the exporter has given away.
  * Errors: OPENREG_E_INVALID, OPENREG_E_UNSUPPORTED, OPENREG_E_NOMEM. */
-openreg_status openreg_lease_take(const char *call, const openreg_memory_handle *handle, openreg_lease_file **out,
+openreg_status openreg_lease_take(const char *call, const openreg_handle_fields *handle, openreg_lease_file **out,
                                   bool *was_first);
 /* As if take() had not been called. */
 void openreg_lease_undo(openreg_lease_file *file, uint32_t slot, bool was_first);

@@ -123,7 +123,7 @@ print_device(int32_t index, const openreg_device_properties *device)
 static void
 print_selection(const openreg_selection *selection)
 {
-    printf("\nselection\n  rule      %s\n  default   %s\n", openreg_chosen_by_name(selection->chosen_by),
+    printf("\nselection\n  rule      %s\n  default   %s\n", openreg_selection_chosen_by_name(selection->chosen_by),
            selection->default_driver[0] != '\0' ? selection->default_driver : "-");
     if (selection->preference[0] != '\0')
         printf("  preferred %s\n", selection->preference);
@@ -212,7 +212,7 @@ static void
 json_selection(const openreg_selection *selection)
 {
     printf("  \"selection\": {");
-    json_field("chosen_by", openreg_chosen_by_name(selection->chosen_by));
+    json_field("chosen_by", openreg_selection_chosen_by_name(selection->chosen_by));
     json_field("default_driver", selection->default_driver);
     json_field("preference", selection->preference);
     printf("\"live_objects\": %" PRId64 "},\n", selection->live_objects);
@@ -236,7 +236,7 @@ show_drivers(int json)
     const int32_t drivers = openreg_driver_count();
     for (int32_t i = 0; i < drivers; ++i) {
         openreg_driver_record record = {.struct_size = sizeof record};
-        if (openreg_get_driver_record(i, &record) != OPENREG_OK)
+        if (openreg_driver_get_record(i, &record) != OPENREG_OK)
             break;
         if (json) {
             json_driver(&record);
@@ -252,7 +252,7 @@ show_devices(int json, int32_t devices)
 {
     for (int32_t i = 0; i < devices; ++i) {
         openreg_device_properties device = {.struct_size = sizeof device};
-        if (openreg_get_device_properties(i, &device) != OPENREG_OK)
+        if (openreg_device_get_properties(i, &device) != OPENREG_OK)
             break;
         if (json) {
             json_device(i, &device);
@@ -267,7 +267,7 @@ static void
 show_selection(int json)
 {
     openreg_selection selection = {.struct_size = sizeof selection};
-    if (openreg_get_selection(&selection) != OPENREG_OK)
+    if (openreg_selection_get(&selection) != OPENREG_OK)
         return;
     if (json)
         json_selection(&selection);

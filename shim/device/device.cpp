@@ -56,7 +56,7 @@ DeviceIndex narrow_device_index(int64_t index) {
 openreg_device_properties properties_of(DeviceIndex device) {
   openreg_device_properties properties{};
   properties.struct_size = sizeof properties;
-  OPENREG_CHECK(openreg_get_device_properties(device, &properties));
+  OPENREG_CHECK(openreg_device_get_properties(device, &properties));
   return properties;
 }
 

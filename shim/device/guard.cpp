@@ -241,9 +241,9 @@ void OpenRegGuardImpl::destroyEvent(void* event, DeviceIndex /*device_index*/) c
 
 double OpenRegGuardImpl::elapsedTime(void* start, void* end, DeviceIndex /*device_index*/) const {
   TORCH_CHECK(start != nullptr && end != nullptr, "Both events must be recorded before calculating elapsed time.");
-  double milliseconds = 0;
-  OPENREG_CHECK(openreg_event_elapsed(as_event(start), as_event(end), &milliseconds));
-  return milliseconds;
+  int64_t nanoseconds = 0;
+  OPENREG_CHECK(openreg_event_elapsed(as_event(start), as_event(end), &nanoseconds));
+  return static_cast<double>(nanoseconds) * 1e-6; // milliseconds
 }
 
 void OpenRegGuardImpl::recordDataPtrOnStream(const DataPtr& data, const Stream& stream) const {

@@ -38,14 +38,14 @@ struct ProfilerStubs final : torch::profiler::impl::ProfilerStubs {
 
   // In microseconds. Waits for both.
   float elapsed(const ProfilerVoidEventStub* start, const ProfilerVoidEventStub* end) const override {
-    double milliseconds = 0;
+    int64_t nanoseconds = 0;
     const auto first = static_cast<openreg_event>(start->get());
     const auto last = static_cast<openreg_event>(end->get());
     const WaitScope waiting;
     OPENREG_CHECK(openreg_event_synchronize(first));
     OPENREG_CHECK(openreg_event_synchronize(last));
-    OPENREG_CHECK(openreg_event_elapsed(first, last, &milliseconds));
-    return static_cast<float>(milliseconds * 1e3);
+    OPENREG_CHECK(openreg_event_elapsed(first, last, &nanoseconds));
+    return static_cast<float>(static_cast<double>(nanoseconds) * 1e-3);
   }
 
   // There is no tool beside PyTorch's that would show them.

@@ -64,7 +64,7 @@ void take_own_keys(const std::string& text, openreg_allocator_settings& settings
 void apply(const std::string& text) {
   openreg_allocator_settings settings{};
   settings.struct_size = sizeof settings;
-  OPENREG_CHECK(openreg_get_allocator_settings(&settings));
+  OPENREG_CHECK(openreg_allocator_get_settings(&settings));
   settings.expandable_segments = AcceleratorAllocatorConfig::use_expandable_segments() ? 1 : 0;
   settings.max_split_size = AcceleratorAllocatorConfig::max_split_size();
   settings.max_non_split_rounding = AcceleratorAllocatorConfig::max_non_split_rounding_size();
@@ -76,7 +76,7 @@ void apply(const std::string& text) {
     settings.roundup_divisions[i] = static_cast<uint32_t>(divisions[i]);
   }
   take_own_keys(text, settings);
-  OPENREG_CHECK(openreg_set_allocator_settings(&settings));
+  OPENREG_CHECK(openreg_allocator_set_settings(&settings));
 }
 
 } // namespace

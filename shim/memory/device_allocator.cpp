@@ -24,14 +24,14 @@ Device device_of(DeviceIndex index) {
 openreg_memory_stats memory_stats(DeviceIndex device) {
   openreg_memory_stats stats{};
   stats.struct_size = sizeof stats;
-  OPENREG_CHECK(openreg_get_memory_stats(index_or_current(device), &stats));
+  OPENREG_CHECK(openreg_memory_get_stats(index_or_current(device), &stats));
   return stats;
 }
 
 openreg_pointer_info pointer_info(const void* pointer) {
   openreg_pointer_info info{};
   info.struct_size = sizeof info;
-  OPENREG_CHECK(openreg_get_pointer_info(pointer, &info));
+  OPENREG_CHECK(openreg_pointer_get_info(pointer, &info));
   return info;
 }
 
@@ -65,7 +65,7 @@ void free_block(void* block) noexcept {
 void free_and_report(void* block) noexcept {
   openreg_pointer_info info{};
   info.struct_size = sizeof info;
-  const bool known = openreg_get_pointer_info(block, &info) == OPENREG_OK && info.kind == OPENREG_POINTER_DEVICE;
+  const bool known = openreg_pointer_get_info(block, &info) == OPENREG_OK && info.kind == OPENREG_POINTER_DEVICE;
   free_block(block);
   try {
     if (known) {
@@ -136,7 +136,7 @@ void* DeviceAllocator::allocate_block(DeviceIndex device, size_t size, openreg_s
   ensure_allocator_settings();
   const HistoryScope scope(CachingDeviceAllocator::RecordContext::STATE);
   void* block = nullptr;
-  const openreg_status status = openreg_malloc(device, size, stream, &block);
+  const openreg_status status = openreg_malloc(device, stream, size, &block);
   if (C10_UNLIKELY(status != OPENREG_OK)) {
     // No device has so much: to a program that falls back to less it is the same as too much.
     constexpr size_t kLargest = size_t{1} << 47;
@@ -170,7 +170,7 @@ bool DeviceAllocator::initialized() {
 void DeviceAllocator::emptyCache(MempoolId_t mempool_id) {
   if (mempool_id == MempoolId_t(0, 0)) {
     release_staging_buffers();
-    OPENREG_CHECK(openreg_empty_cache(-1));
+    OPENREG_CHECK(openreg_memory_empty_cache(-1));
     return;
   }
   for (DeviceIndex device = 0; initialized() && device < device_count(); ++device) {
@@ -191,7 +191,7 @@ void DeviceAllocator::recordStream(const DataPtr& data, c10::Stream stream) {
   if (info.kind != OPENREG_POINTER_DEVICE || info.live == 0) {
     return;
   }
-  OPENREG_CHECK(openreg_record_stream(info.base, stream.device_index(), stream.id()));
+  OPENREG_CHECK(openreg_memory_record_stream(info.base, stream.device_index(), stream.id()));
 }
 
 CachingDeviceAllocator::DeviceStats DeviceAllocator::getDeviceStats(DeviceIndex device) {
@@ -221,17 +221,17 @@ CachingDeviceAllocator::DeviceStats DeviceAllocator::getDeviceStats(DeviceIndex 
 }
 
 void DeviceAllocator::resetAccumulatedStats(DeviceIndex device) {
-  OPENREG_CHECK(openreg_reset_accumulated_memory_stats(index_or_current(device)));
+  OPENREG_CHECK(openreg_memory_reset_accumulated_stats(index_or_current(device)));
 }
 
 void DeviceAllocator::resetPeakStats(DeviceIndex device) {
-  OPENREG_CHECK(openreg_reset_peak_memory_stats(index_or_current(device)));
+  OPENREG_CHECK(openreg_memory_reset_peak_stats(index_or_current(device)));
 }
 
 std::pair<size_t, size_t> DeviceAllocator::getMemoryInfo(DeviceIndex device) {
   uint64_t free_bytes = 0;
   uint64_t total_bytes = 0;
-  OPENREG_CHECK(openreg_get_memory_info(index_or_current(device), &free_bytes, &total_bytes));
+  OPENREG_CHECK(openreg_memory_get_info(index_or_current(device), &free_bytes, &total_bytes));
   return {free_bytes, total_bytes};
 }
 
@@ -245,7 +245,7 @@ std::vector<std::pair<MempoolId_t, CachingAllocator::StatArray>> private_pools(D
       return 1; // out of host memory: ends the walk
     }
   };
-  OPENREG_CHECK(openreg_visit_memory_pools(device, collect, &pools));
+  OPENREG_CHECK(openreg_memory_visit_pools(device, collect, &pools));
   std::vector<std::pair<MempoolId_t, CachingAllocator::StatArray>> to;
   for (const auto& pool : pools) {
     if (pool.uses > 0) {

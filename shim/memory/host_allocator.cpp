@@ -75,14 +75,14 @@ struct HostAllocatorImpl final : at::CachingHostAllocatorImpl<c10::Stream, HostE
  private:
   void allocate_host_memory(size_t size, void** out) override {
     const StopWatch watch;
-    OPENREG_CHECK(openreg_malloc_host(current_device(), size, out));
+    OPENREG_CHECK(openreg_host_alloc(current_device(), size, out));
     const std::lock_guard<std::mutex> lock(stats_.timing_mutex_);
     stats_.host_alloc_time.increase(watch.elapsed());
   }
 
   void free_block(Block* block) override {
     const StopWatch watch;
-    OPENREG_CHECK(openreg_free_host(block->ptr_));
+    OPENREG_CHECK(openreg_host_free(block->ptr_));
     const std::lock_guard<std::mutex> lock(stats_.timing_mutex_);
     stats_.host_free_time.increase(watch.elapsed());
   }

@@ -67,7 +67,7 @@ void resize_storage(c10::StorageImpl& storage, size_t size) {
   if (kept > 0 && storage.data() != nullptr) {
     openreg_stream stream = OPENREG_STREAM_DEFAULT;
     OPENREG_CHECK(openreg_current_stream(index, &stream));
-    OPENREG_CHECK(openreg_memcpy_async(data.get(), index, storage.data(), index, kept, index, stream));
+    OPENREG_CHECK(openreg_memcpy_async(index, stream, data.get(), index, storage.data(), index, kept));
     // The old block goes back to the stream that it was allocated for, which need not be this one.
     device_allocator().recordStream(storage.data_ptr(), c10::Stream(c10::Stream::UNSAFE, device, stream));
   }

@@ -272,8 +272,8 @@ void observe_out_of_memory(DeviceIndex device, size_t asked) {
   double fraction = 1;
   uint64_t unused = 0;
   uint64_t total = 0;
-  OPENREG_CHECK(openreg_get_memory_info(device, &unused, &total));
-  OPENREG_CHECK(openreg_get_memory_fraction(device, &fraction));
+  OPENREG_CHECK(openreg_memory_get_info(device, &unused, &total));
+  OPENREG_CHECK(openreg_memory_get_fraction(device, &fraction));
   for (const auto& observer : observers) {
     observer(
         device,

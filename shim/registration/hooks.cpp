@@ -23,7 +23,7 @@ namespace {
 openreg_pointer_info query(const void* data) noexcept {
   openreg_pointer_info info{};
   info.struct_size = sizeof info;
-  if (openreg_get_pointer_info(data, &info) != OPENREG_OK) {
+  if (openreg_pointer_get_info(data, &info) != OPENREG_OK) {
     info.kind = OPENREG_POINTER_UNKNOWN;
   }
   return info;

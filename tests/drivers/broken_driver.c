@@ -19,7 +19,7 @@ static const openreg_host *the_host;
 static struct openreg_instance_s the_instance;
 
 static openreg_status
-broken_open(const openreg_host *host, const openreg_option *options, size_t n, openreg_instance *out)
+broken_open(const openreg_host *host, const openreg_option *options, uint32_t n, openreg_instance *out)
 {
     (void)options;
     (void)n;
@@ -61,11 +61,11 @@ broken_device_count(openreg_instance instance, int32_t *out)
 }
 
 static openreg_status
-broken_mem_alloc(openreg_instance instance, int32_t dev, uint64_t size, void **out)
+broken_mem_alloc(openreg_instance instance, int32_t dev, const openreg_alloc_info *info, void **out)
 {
     (void)instance;
     (void)dev;
-    (void)size;
+    (void)info;
     (void)out; /* succeeds without memory */
     return OPENREG_OK;
 }
@@ -81,8 +81,8 @@ broken_mem_free(openreg_instance instance, int32_t dev, void *ptr)
 
 #ifndef BROKEN_NO_COPY
 static openreg_status
-broken_copy(openreg_instance instance, void *dst, int32_t dst_dev, const void *src, int32_t src_dev, uint64_t size,
-            int32_t stream_dev, openreg_driver_stream stream)
+broken_copy(openreg_instance instance, int32_t stream_dev, openreg_driver_stream stream, void *dst, int32_t dst_dev,
+            const void *src, int32_t src_dev, uint64_t size)
 {
     (void)instance;
     (void)dst;

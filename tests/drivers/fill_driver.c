@@ -23,8 +23,8 @@ fill_driver_bytes(void)
 }
 
 static openreg_status
-counted_fill(openreg_instance instance, int32_t dev, void *dst, uint8_t value, uint64_t size,
-             openreg_driver_stream stream)
+counted_fill(openreg_instance instance, int32_t dev, openreg_driver_stream stream, void *dst, uint8_t value,
+             uint64_t size)
 {
     (void)instance;
     (void)dev;
@@ -37,10 +37,10 @@ counted_fill(openreg_instance instance, int32_t dev, void *dst, uint8_t value, u
 
 #ifdef DROPS_BYTES
 static openreg_status
-short_copy(openreg_instance instance, void *dst, int32_t dst_dev, const void *src, int32_t src_dev, uint64_t size,
-           int32_t stream_dev, openreg_driver_stream stream)
+short_copy(openreg_instance instance, int32_t stream_dev, openreg_driver_stream stream, void *dst, int32_t dst_dev,
+           const void *src, int32_t src_dev, uint64_t size)
 {
-    return toy_copy(instance, dst, dst_dev, src, src_dev, size - 1, stream_dev, stream);
+    return toy_copy(instance, stream_dev, stream, dst, dst_dev, src, src_dev, size - 1);
 }
 #endif
 

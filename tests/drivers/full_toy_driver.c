@@ -48,7 +48,7 @@ struct openreg_driver_stream_s {
 struct openreg_driver_event_s {
     openreg_driver_stream timeline; /* of the latest record, or NULL */
     uint64_t position;
-    double milliseconds; /* when it was recorded: work takes no time here */
+    int64_t nanoseconds; /* when it was recorded: work takes no time here */
     int32_t device;
     uint32_t flags;
 };
@@ -182,12 +182,12 @@ timeline_of(openreg_instance toy, int32_t dev, openreg_driver_stream stream)
     return stream != NULL ? stream : &toy->defaults[dev];
 }
 
-static double
-now_in_milliseconds(void)
+static int64_t
+now_in_nanoseconds(void)
 {
     struct timespec now;
     (void)clock_gettime(CLOCK_MONOTONIC, &now);
-    return (double)now.tv_sec * 1e3 + (double)now.tv_nsec * 1e-6;
+    return (int64_t)now.tv_sec * 1000000000 + now.tv_nsec;
 }
 
 static uint64_t
@@ -235,7 +235,7 @@ end_of(openreg_driver_stream timeline)
 /* ------------------------------------------------------------------------------------------------------------ slots */
 
 static openreg_status
-read_options(const openreg_host *host, const openreg_option *options, size_t n, int32_t *devices)
+read_options(const openreg_host *host, const openreg_option *options, uint32_t n, int32_t *devices)
 {
     (void)pthread_mutex_lock(&lock);
     *devices = devices_found;
@@ -267,7 +267,7 @@ read_options(const openreg_host *host, const openreg_option *options, size_t n, 
 
 /* Whether the file that is to come has come, if there is to be one. */
 static int
-file_has_come(const openreg_option *options, size_t n)
+file_has_come(const openreg_option *options, uint32_t n)
 {
     int has_come = 1;
     for (size_t i = 0; i < n; ++i) {
@@ -283,7 +283,7 @@ file_has_come(const openreg_option *options, size_t n)
 }
 
 static openreg_status
-toy_open(const openreg_host *host, const openreg_option *options, size_t n, openreg_instance *out)
+toy_open(const openreg_host *host, const openreg_option *options, uint32_t n, openreg_instance *out)
 {
     the_host = host;
     int32_t devices;
@@ -325,14 +325,18 @@ toy_device_count(openreg_instance toy, int32_t *out)
 }
 
 static openreg_status
-toy_mem_alloc(openreg_instance toy, int32_t dev, uint64_t size, void **out)
+toy_mem_alloc(openreg_instance toy, int32_t dev, const openreg_alloc_info *info, void **out)
 {
     ENTER(mem_alloc);
     void *memory = NULL;
     (void)pthread_mutex_lock(&lock);
     const uint64_t used = toy->used[dev];
     (void)pthread_mutex_unlock(&lock);
-    if (size > TOY_MEMORY - (used < TOY_MEMORY ? used : TOY_MEMORY) || posix_memalign(&memory, 512, size) != 0)
+    const openreg_status fits = openreg_alloc_check(the_host, info, 512);
+    if (fits != OPENREG_OK)
+        return fits;
+    if (info->size > TOY_MEMORY - (used < TOY_MEMORY ? used : TOY_MEMORY) ||
+        posix_memalign(&memory, 512, info->size) != 0)
         return openreg_fail(the_host, OPENREG_E_NOMEM, 2, "device %d is full", dev);
     add(&toy->has_context[dev], 1);
     add(&live_memory, 1);
@@ -357,8 +361,8 @@ toy_mem_free(openreg_instance toy, int32_t dev, void *ptr)
 }
 
 static openreg_status
-toy_copy(openreg_instance toy, void *dst, int32_t dst_dev, const void *src, int32_t src_dev, uint64_t size,
-         int32_t stream_dev, openreg_driver_stream stream)
+toy_copy(openreg_instance toy, int32_t stream_dev, openreg_driver_stream stream, void *dst, int32_t dst_dev,
+         const void *src, int32_t src_dev, uint64_t size)
 {
     (void)dst_dev;
     (void)src_dev;
@@ -401,7 +405,7 @@ toy_device_info(openreg_instance toy, int32_t dev, openreg_device_info *inout)
 }
 
 static openreg_status
-toy_fill(openreg_instance toy, int32_t dev, void *dst, uint8_t value, uint64_t size, openreg_driver_stream stream)
+toy_fill(openreg_instance toy, int32_t dev, openreg_driver_stream stream, void *dst, uint8_t value, uint64_t size)
 {
     ENTER(fill);
     memset(dst, value, size);
@@ -506,7 +510,7 @@ toy_event_destroy(openreg_instance toy, int32_t dev, openreg_driver_event event)
 }
 
 static openreg_status
-toy_event_record(openreg_instance toy, int32_t dev, openreg_driver_event event, openreg_driver_stream stream)
+toy_event_record(openreg_instance toy, int32_t dev, openreg_driver_stream stream, openreg_driver_event event)
 {
     ENTER(event_record);
     openreg_driver_stream const timeline = timeline_of(toy, dev, stream);
@@ -514,7 +518,7 @@ toy_event_record(openreg_instance toy, int32_t dev, openreg_driver_event event, 
     (void)pthread_mutex_lock(&lock);
     event->timeline = timeline;
     event->position = position;
-    event->milliseconds = now_in_milliseconds();
+    event->nanoseconds = now_in_nanoseconds();
     (void)pthread_mutex_unlock(&lock);
     return OPENREG_OK;
 }
@@ -575,12 +579,16 @@ toy_device_bind(openreg_instance toy, int32_t dev)
 }
 
 static openreg_status
-toy_host_alloc(openreg_instance toy, uint64_t size, void **out)
+toy_host_alloc(openreg_instance toy, int32_t dev, const openreg_alloc_info *info, void **out)
 {
     (void)toy;
+    (void)dev;
     ENTER(host_alloc);
+    const openreg_status fits = openreg_alloc_check(the_host, info, 4096);
+    if (fits != OPENREG_OK)
+        return fits;
     void *memory = NULL;
-    if (posix_memalign(&memory, 4096, size) != 0)
+    if (posix_memalign(&memory, 4096, info->size) != 0)
         return openreg_fail(the_host, OPENREG_E_NOMEM, 0, "no pinned memory");
     add(&live_host, 1);
     *out = memory;
@@ -588,8 +596,9 @@ toy_host_alloc(openreg_instance toy, uint64_t size, void **out)
 }
 
 static openreg_status
-toy_host_free(openreg_instance toy, void *ptr)
+toy_host_free(openreg_instance toy, int32_t dev, void *ptr)
 {
+    (void)dev;
     (void)toy;
     ENTER_TO_FREE(host_free, ptr);
     add(&live_host, -1);
@@ -609,7 +618,8 @@ toy_mem_info(openreg_instance toy, int32_t dev, uint64_t *free_bytes, uint64_t *
 }
 
 static openreg_status
-toy_event_elapsed(openreg_instance toy, int32_t dev, openreg_driver_event start, openreg_driver_event end, double *ms)
+toy_event_elapsed(openreg_instance toy, int32_t dev, openreg_driver_event start, openreg_driver_event end,
+                  int64_t *nanoseconds)
 {
     (void)toy;
     ENTER(event_elapsed);
@@ -623,7 +633,7 @@ toy_event_elapsed(openreg_instance toy, int32_t dev, openreg_driver_event start,
         if (timelines[i] == NULL || !has_passed(timelines[i], positions[i]))
             return openreg_fail(the_host, OPENREG_E_INVALID, 0, "an event is not recorded, or not complete");
     (void)pthread_mutex_lock(&lock);
-    *ms = end->milliseconds - start->milliseconds;
+    *nanoseconds = end->nanoseconds - start->nanoseconds;
     (void)pthread_mutex_unlock(&lock);
     return OPENREG_OK;
 }
@@ -658,8 +668,8 @@ toy_extension(openreg_instance toy, const char *name, uint32_t version)
 
 /* As many devices as open() finds; each copies to the next one only. "big" has twice as many. */
 static openreg_status
-toy_describe(const openreg_host *host, const openreg_option *options, size_t n, const char *topology, int32_t capacity,
-             openreg_device_info *const *infos, uint8_t *peers, int32_t *count)
+toy_describe(const openreg_host *host, const openreg_option *options, uint32_t n, const char *topology,
+             int32_t capacity, openreg_device_info *const *infos, uint8_t *peers, int32_t *count)
 {
     the_host = host;
     int32_t devices;

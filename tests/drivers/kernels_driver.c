@@ -23,7 +23,7 @@ is_operand(const openreg_kernel_call *call, uint64_t i)
     const openreg_tensor *const tensor = openreg_tensor_argument(call, i);
     if (tensor == NULL)
         return openreg_is_real_argument(call, i);
-    return tensor->dtype.bits == call->results[0].tensor->dtype.bits && is_float(tensor);
+    return tensor->dtype.bits == call->results[0]->tensor->dtype.bits && is_float(tensor);
 }
 
 /* The address of element `i` in the order of the shape, whatever the strides. */
@@ -63,12 +63,12 @@ static openreg_status
 kernel_add(openreg_instance instance, const openreg_kernel_call *call)
 {
     (void)instance;
-    const openreg_tensor *const result = call->results[0].tensor;
+    const openreg_tensor *const result = call->results[0]->tensor;
     if (!is_float(result) || !is_operand(call, 0) || !is_operand(call, 1) || !openreg_is_real_argument(call, 2))
         return OPENREG_E_UNSUPPORTED;
     const int64_t count = openreg_element_count(result);
     for (int64_t i = 0; i < count; ++i)
-        store(result, i, load(&call->arguments[0], i) + call->arguments[2].real * load(&call->arguments[1], i));
+        store(result, i, load(call->arguments[0], i) + call->arguments[2]->real * load(call->arguments[1], i));
     __atomic_fetch_add(&calls[0], 1, __ATOMIC_RELAXED);
     return OPENREG_OK;
 }
@@ -78,12 +78,12 @@ static openreg_status
 kernel_relu(openreg_instance instance, const openreg_kernel_call *call)
 {
     (void)instance;
-    const openreg_tensor *const result = call->results[0].tensor;
+    const openreg_tensor *const result = call->results[0]->tensor;
     if (!is_float(result) || !is_operand(call, 0))
         return OPENREG_E_UNSUPPORTED;
     const int64_t count = openreg_element_count(result);
     for (int64_t i = 0; i < count; ++i) {
-        const double value = load(&call->arguments[0], i);
+        const double value = load(call->arguments[0], i);
         store(result, i, value < 0 ? 0 : value); /* not a number stays so */
     }
     __atomic_fetch_add(&calls[1], 1, __ATOMIC_RELAXED);
@@ -103,7 +103,7 @@ kernel_mm(openreg_instance instance, const openreg_kernel_call *call)
     (void)instance;
     const openreg_tensor *const a = openreg_tensor_argument(call, 0);
     const openreg_tensor *const b = openreg_tensor_argument(call, 1);
-    const openreg_tensor *const result = call->results[0].tensor;
+    const openreg_tensor *const result = call->results[0]->tensor;
     if (!is_dense_float32(a) || !is_dense_float32(b) || !is_dense_float32(result))
         return OPENREG_E_UNSUPPORTED;
     const int64_t rows = a->shape[0], inner = a->shape[1], columns = b->shape[1];
@@ -145,7 +145,7 @@ static const void *
 kernels_extension(openreg_instance instance, const char *name, uint32_t version)
 {
     (void)instance;
-    return strcmp(name, OPENREG_KERNELS_NAME) == 0 && version == OPENREG_KERNELS_VERSION ? &kernels : NULL;
+    return strcmp(name, OPENREG_KERNELS_NAME) == 0 && version <= OPENREG_KERNELS_VERSION ? &kernels : NULL;
 }
 // LITERALINCLUDE END: NATIVE KERNELS
 

@@ -157,12 +157,12 @@ kernel_spy(openreg_instance instance, const openreg_kernel_call *call)
     note("%s dev %d stream %d", call->name, call->dev, call->stream != NULL ? call->stream->number : 0);
     for (uint64_t i = 0; i < call->argument_count; ++i) {
         note(" ");
-        note_value(&call->arguments[i]);
+        note_value(call->arguments[i]);
     }
     note(" ->");
     for (uint64_t i = 0; i < call->result_count; ++i) {
         note(" ");
-        note_value(&call->results[i]);
+        note_value(call->results[i]);
     }
     return OPENREG_E_UNSUPPORTED;
 }
@@ -198,11 +198,11 @@ static openreg_status
 kernel_fill(openreg_instance instance, const openreg_kernel_call *call)
 {
     (void)instance;
-    const openreg_tensor *const result = call->results[0].tensor;
+    const openreg_tensor *const result = call->results[0]->tensor;
     if (!is_float(result) || !openreg_is_real_argument(call, 1))
         return OPENREG_E_UNSUPPORTED;
     for (int64_t i = 0; i < openreg_element_count(result); ++i)
-        store(result, i, call->arguments[1].real);
+        store(result, i, call->arguments[1]->real);
     return OPENREG_OK;
 }
 
@@ -211,11 +211,11 @@ static openreg_status
 kernel_copy(openreg_instance instance, const openreg_kernel_call *call)
 {
     (void)instance;
-    const openreg_tensor *const result = call->results[0].tensor, *const source = openreg_tensor_argument(call, 1);
+    const openreg_tensor *const result = call->results[0]->tensor, *const source = openreg_tensor_argument(call, 1);
     if (!is_float(result) || source == NULL || !is_float(source))
         return OPENREG_E_UNSUPPORTED;
     for (int64_t i = 0; i < openreg_element_count(result); ++i)
-        store(result, i, load(&call->arguments[1], i));
+        store(result, i, load(call->arguments[1], i));
     return OPENREG_OK;
 }
 
@@ -230,7 +230,7 @@ kernel_embedding(openreg_instance instance, const openreg_kernel_call *call)
         return OPENREG_E_UNSUPPORTED;
     const int64_t width = weight->shape[1];
     for (int64_t i = 0; i < openreg_element_count(indices); ++i)
-        memcpy((float *)on_host(call->results[0].tensor->data) + i * width,
+        memcpy((float *)on_host(call->results[0]->tensor->data) + i * width,
                (const float *)on_host(weight->data) + *(const int64_t *)element(indices, i) * width,
                (size_t)width * sizeof(float));
     return OPENREG_OK;
@@ -241,8 +241,8 @@ static openreg_status
 kernel_aminmax(openreg_instance instance, const openreg_kernel_call *call)
 {
     (void)instance;
-    const openreg_value *const self = &call->arguments[0];
-    if (!is_operand(call, 0) || self->tensor == NULL || call->arguments[1].kind != OPENREG_VALUE_NONE)
+    const openreg_value *const self = call->arguments[0];
+    if (!is_operand(call, 0) || self->tensor == NULL || call->arguments[1]->kind != OPENREG_VALUE_NONE)
         return OPENREG_E_UNSUPPORTED;
     double least = load(self, 0), most = least;
     for (int64_t i = 1; i < openreg_element_count(self->tensor); ++i) {
@@ -250,8 +250,8 @@ kernel_aminmax(openreg_instance instance, const openreg_kernel_call *call)
         least = value < least ? value : least;
         most = value > most ? value : most;
     }
-    store(call->results[0].tensor, 0, least);
-    store(call->results[1].tensor, 0, most);
+    store(call->results[0]->tensor, 0, least);
+    store(call->results[1]->tensor, 0, most);
     return OPENREG_OK;
 }
 
@@ -261,7 +261,7 @@ static openreg_status
 kernel_cumsum(openreg_instance instance, const openreg_kernel_call *call)
 {
     (void)instance;
-    const openreg_tensor *const result = call->results[0].tensor;
+    const openreg_tensor *const result = call->results[0]->tensor;
     const openreg_value *const self = openreg_find_argument(call, "self");
     if (result->ndim != 1 || !is_float(result) || self == NULL || self->tensor == NULL ||
         self->tensor->dtype.bits != result->dtype.bits || !is_float(self->tensor) ||
@@ -285,13 +285,13 @@ static openreg_status
 kernel_foreach_mul(openreg_instance instance, const openreg_kernel_call *call)
 {
     (void)instance;
-    for (uint64_t t = 0; t < call->results[0].count; ++t)
-        if (!is_float(call->results[0].tensors[t]) || !is_float(call->arguments[0].tensors[t]))
+    for (uint64_t t = 0; t < call->results[0]->count; ++t)
+        if (!is_float(call->results[0]->tensors[t]) || !is_float(call->arguments[0]->tensors[t]))
             return OPENREG_E_UNSUPPORTED;
-    for (uint64_t t = 0; t < call->results[0].count; ++t) {
-        const openreg_value from = {.tensor = call->arguments[0].tensors[t]};
+    for (uint64_t t = 0; t < call->results[0]->count; ++t) {
+        const openreg_value from = {.tensor = call->arguments[0]->tensors[t]};
         for (int64_t i = 0; i < openreg_element_count(from.tensor); ++i)
-            store(call->results[0].tensors[t], i, load(&from, i) * call->arguments[1].real);
+            store(call->results[0]->tensors[t], i, load(&from, i) * call->arguments[1]->real);
     }
     return OPENREG_OK;
 }
@@ -303,8 +303,8 @@ kernel_halve(openreg_instance instance, const openreg_kernel_call *call)
     (void)instance;
     if (!is_operand(call, 0))
         return OPENREG_E_UNSUPPORTED;
-    for (int64_t i = 0; i < openreg_element_count(call->results[0].tensor); ++i)
-        store(call->results[0].tensor, i, load(&call->arguments[0], i) / 2);
+    for (int64_t i = 0; i < openreg_element_count(call->results[0]->tensor); ++i)
+        store(call->results[0]->tensor, i, load(call->arguments[0], i) / 2);
     return OPENREG_OK;
 }
 

@@ -32,7 +32,7 @@ on_host(const void *device)
 // LITERALINCLUDE END: ON HOST
 
 static openreg_status
-toy_open(const openreg_host *host, const openreg_option *options, size_t n, openreg_instance *out)
+toy_open(const openreg_host *host, const openreg_option *options, uint32_t n, openreg_instance *out)
 {
     (void)options;
     (void)n;
@@ -60,12 +60,15 @@ toy_device_count(openreg_instance instance, int32_t *out)
 }
 
 static openreg_status
-toy_mem_alloc(openreg_instance instance, int32_t dev, uint64_t size, void **out)
+toy_mem_alloc(openreg_instance instance, int32_t dev, const openreg_alloc_info *info, void **out)
 {
-    void *const memory = malloc(size);
+    const openreg_status fits = openreg_alloc_check(instance->host, info, 16);
+    if (fits != OPENREG_OK)
+        return fits;
+    void *const memory = malloc(info->size);
     if (memory == NULL)
         return openreg_fail(instance->host, OPENREG_E_NOMEM, 0, "device %d has no room for %llu bytes", dev,
-                            (unsigned long long)size);
+                            (unsigned long long)info->size);
     *out = on_device(memory);
     return OPENREG_OK;
 }
@@ -80,8 +83,8 @@ toy_mem_free(openreg_instance instance, int32_t dev, void *ptr)
 }
 
 static openreg_status
-toy_copy(openreg_instance instance, void *dst, int32_t dst_dev, const void *src, int32_t src_dev, uint64_t size,
-         int32_t stream_dev, openreg_driver_stream stream)
+toy_copy(openreg_instance instance, int32_t stream_dev, openreg_driver_stream stream, void *dst, int32_t dst_dev,
+         const void *src, int32_t src_dev, uint64_t size)
 {
     (void)instance;
     (void)stream_dev;

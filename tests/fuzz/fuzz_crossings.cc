@@ -92,7 +92,7 @@ openreg_status slow_unmap(openreg_instance instance, int32_t device, void* memor
 }
 
 // Before any thread: the extension is asked for by all of them.
-openreg_status slow_open(const openreg_host* host, const openreg_option* options, size_t n, openreg_instance* out) {
+openreg_status slow_open(const openreg_host* host, const openreg_option* options, uint32_t n, openreg_instance* out) {
   const openreg_status status = sim->open(host, options, n, out);
   if (status != OPENREG_OK) return status;
   sims_vmm = static_cast<const openreg_vmm*>(sim->extension(*out, OPENREG_VMM_NAME, OPENREG_VMM_VERSION));
@@ -120,7 +120,7 @@ size_t draw_size(std::mt19937& random) {
 void change_settings(std::mt19937& random) {
   openreg_allocator_settings settings{};
   settings.struct_size = sizeof settings;
-  expect(openreg_default_allocator_settings(&settings));
+  expect(openreg_allocator_default_settings(&settings));
   const size_t limits[] = {20 * kMib, 24 * kMib, 32 * kMib, SIZE_MAX};
   const size_t roundings[] = {0, kMib, 20 * kMib};
   settings.expandable_segments = random() % 4 != 0;
@@ -130,8 +130,8 @@ void change_settings(std::mt19937& random) {
   settings.garbage_collection_threshold = random() % 4 == 0 ? 0.4 : 0;
   settings.memory_fraction = random() % 6 == 0 ? 0.7 : 1;
   for (uint32_t& divisions : settings.roundup_divisions) divisions = random() % 3 == 0 ? 1u << (random() % 5) : 0;
-  expect(openreg_set_allocator_settings(&settings));
-  (void)openreg_set_caching(random() % 8 != 0);
+  expect(openreg_allocator_set_settings(&settings));
+  (void)openreg_allocator_set_caching(random() % 8 != 0);
 }
 
 class Player {
@@ -155,9 +155,9 @@ class Player {
     } else if (what < 75) {
       if (!blocks_.empty()) free_one();
     } else if (what < 85) {
-      if (!blocks_.empty()) expect(openreg_record_stream(blocks_[random_() % blocks_.size()], 0, stream()));
+      if (!blocks_.empty()) expect(openreg_memory_record_stream(blocks_[random_() % blocks_.size()], 0, stream()));
     } else if (what < 88) {
-      expect(openreg_empty_cache(0));
+      expect(openreg_memory_empty_cache(0));
     } else if (what < 90) {
       enter();
     } else if (what < 96) {
@@ -173,8 +173,8 @@ class Player {
       expect(openreg_event_destroy(event));
     } else {
       void* pinned = nullptr;
-      expect(openreg_malloc_host(0, 1 + random_() % 5000, &pinned));
-      expect(openreg_free_host(pinned));
+      expect(openreg_host_alloc(0, 1 + random_() % 5000, &pinned));
+      expect(openreg_host_free(pinned));
     }
     if (++steps_ % every_ == 0) check_cache();
   }
@@ -186,7 +186,7 @@ class Player {
     void* block = nullptr;
     if (blocks_.size() >= 24) free_one();
     const size_t size = random_() % 2 == 0 ? usual_sizes[random_() % 4] : draw_size(random_);
-    const openreg_status status = openreg_malloc(0, size, stream(), &block);
+    const openreg_status status = openreg_malloc(0, stream(), size, &block);
     expect(status);
     if (status == OPENREG_OK) {
       blocks_.push_back(block);
@@ -237,7 +237,7 @@ void fork_one(unsigned seed) {
       Player player(seed);
       for (int i = 0; i < 10 && !has_failed; ++i) player.step();
     }
-    expect(openreg_empty_cache(0));
+    expect(openreg_memory_empty_cache(0));
     check_cache();
     if (has_failed) std::fprintf(stderr, "\nchild: %s\n", failure.c_str());
     _exit(has_failed ? 1 : 0);
@@ -266,11 +266,11 @@ void run(unsigned seed, bool forks) {
   stop = true;
   for (auto& thread : threads) thread.join();
   check_cache();
-  expect(openreg_empty_cache(0));
+  expect(openreg_memory_empty_cache(0));
   check_cache();
   openreg_memory_stats stats{};
   stats.struct_size = sizeof stats;
-  expect(openreg_get_memory_stats(0, &stats));
+  expect(openreg_memory_get_stats(0, &stats));
   if (stats.allocation[0].current != 0 || stats.reserved_bytes[0].current != 0) fail("memory is left");
 }
 
@@ -303,7 +303,7 @@ int main(int count, char** arguments) {
   setenv("OPENREG_CROSSED_DEVICES", "1", 1);
   setenv("OPENREG_DRIVERS", table.name, 1);
   setenv("OPENREG_LOG_LEVEL", "error", 1);
-  if (openreg_register_driver(&table) != OPENREG_OK || openreg_init() != OPENREG_OK) {
+  if (openreg_driver_register_table(&table) != OPENREG_OK || openreg_init() != OPENREG_OK) {
     std::printf("%s\n", openreg_last_error()->message);
     return 2;
   }

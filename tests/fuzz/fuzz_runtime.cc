@@ -4,7 +4,7 @@
 //   fuzz_runtime --seconds N --seed S [--programs N: at most] [--shrink-seconds N]
 //
 // A program is a few threads of steps. Each thread owns its blocks, pinned and plain host memory, and streams, follows the
-// rules of openreg.h (order between streams by events or waits, openreg_record_stream() for blocks used elsewhere), and
+// rules of openreg.h (order between streams by events or waits, openreg_memory_record_stream() for blocks used elsewhere), and
 // hands some blocks to other threads. A difference or an error ends the run with status 1: the program is made as small as
 // possible, and printed as C.
 #include <openreg/allocator.h>
@@ -287,7 +287,7 @@ class Run {
     if (!memory.on_host) {
       (void)openreg_free(memory.address);
     } else if (memory.pinned) {
-      (void)openreg_free_host(memory.address);
+      (void)openreg_host_free(memory.address);
     } else {
       std::free(memory.address);
     }
@@ -338,8 +338,8 @@ class Run {
         order(device, i, device, memory.last, how);
       }
       if (i != memory.stream) {
-        say("DO(openreg_record_stream(m%u, 0, s[%d][%d]));", id, device, i);
-        check(openreg_record_stream(memory.address, device, stream(device, i)));
+        say("DO(openreg_memory_record_stream(m%u, 0, s[%d][%d]));", id, device, i);
+        check(openreg_memory_record_stream(memory.address, device, stream(device, i)));
       }
     }
     memory.last = i;
@@ -383,12 +383,12 @@ class Run {
     void* address = nullptr;
     say("char *m%u, *e%u = malloc(%zu);", step.id, step.id, step.size);
     if (!memory.on_host) {
-      say("DO(openreg_malloc(%d, %zu, s[%d][%d], (void **)&m%u));", step.device, step.size, step.device, step.stream,
+      say("DO(openreg_malloc(%d, s[%d][%d], %zu, (void **)&m%u));", step.device, step.device, step.stream, step.size,
           step.id);
-      check(openreg_malloc(step.device, step.size, stream(step.device, step.stream), &address));
+      check(openreg_malloc(step.device, stream(step.device, step.stream), step.size, &address));
     } else if ((memory.pinned = step.value % 2 == 0)) {
-      say("DO(openreg_malloc_host(%d, %zu, (void **)&m%u));", step.device, step.size, step.id);
-      check(openreg_malloc_host(step.device, step.size, &address));
+      say("DO(openreg_host_alloc(%d, %zu, (void **)&m%u));", step.device, step.size, step.id);
+      check(openreg_host_alloc(step.device, step.size, &address));
     } else {
       say("m%u = malloc(%zu);", step.id, step.size);
       address = std::malloc(step.size);
@@ -423,10 +423,10 @@ class Run {
         const bool is_other = !memory->on_host && memory->device != on;
         use(id, *memory, is_other ? memory->device : on, is_other ? current(memory->device) : step.stream, step.value);
       }
-      say("DO(openreg_memcpy_async(m%u + %zu, %d, m%u + %zu, %d, %zu, %d, s[%d][%d]));", step.id, step.offset,
-          to_device, step.other, step.other_offset, from_device, step.size, on, on, step.stream);
-      check(openreg_memcpy_async(to.address + step.offset, to_device, from.address + step.other_offset, from_device,
-                                 step.size, on, stream(on, step.stream)));
+      say("DO(openreg_memcpy_async(%d, s[%d][%d], m%u + %zu, %d, m%u + %zu, %d, %zu));", on, on, step.stream, step.id,
+          step.offset, to_device, step.other, step.other_offset, from_device, step.size);
+      check(openreg_memcpy_async(on, stream(on, step.stream), to.address + step.offset, to_device,
+                                 from.address + step.other_offset, from_device, step.size));
     } else {
       for (auto& [id, memory] : {std::pair<unsigned, Memory*>(step.id, &to), {step.other, &from}}) {
         if (memory->on_host) {
@@ -448,10 +448,10 @@ class Run {
     const int value = static_cast<int>(step.value % 256);
     if (step.kind == Kind::fill) {
       use(step.id, memory, memory.device, step.stream, step.value);
-      say("DO(openreg_memset_async(m%u + %zu, %d, %d, %zu, s[%d][%d]));", step.id, step.offset, memory.device, value,
-          step.size, memory.device, step.stream);
-      check(openreg_memset_async(memory.address + step.offset, memory.device, static_cast<uint8_t>(value), step.size,
-                                 stream(memory.device, step.stream)));
+      say("DO(openreg_memset_async(%d, s[%d][%d], m%u + %zu, %d, %zu));", memory.device, memory.device, step.stream,
+          step.id, step.offset, value, step.size);
+      check(openreg_memset_async(memory.device, stream(memory.device, step.stream), memory.address + step.offset,
+                                 static_cast<uint8_t>(value), step.size));
     } else if (step.kind == Kind::host_write) {
       idle(memory);
       say("memset(m%u + %zu, %d, %zu);", step.id, step.offset, value, step.size);
@@ -461,9 +461,9 @@ class Run {
       auto work = std::make_unique<HostWork>(HostWork{memory.address + step.offset, step.size, value});
       say("static struct work w%zu; w%zu = (struct work){m%u + %zu, %zu, %d};", said_, said_, step.id, step.offset,
           step.size, value);
-      say("DO(openreg_launch_host_func(%d, s[%d][%d], write_bytes, &w%zu));", step.device, step.device, step.stream,
-          said_++);
-      check(openreg_launch_host_func(step.device, stream(step.device, step.stream), write_bytes, work.get()));
+      say("DO(openreg_stream_launch_host_func(%d, s[%d][%d], write_bytes, &w%zu));", step.device, step.device,
+          step.stream, said_++);
+      check(openreg_stream_launch_host_func(step.device, stream(step.device, step.stream), write_bytes, work.get()));
       (void)work.release();
     }
     say("memset(e%u + %zu, %d, %zu);", step.id, step.offset, value, step.size);
@@ -472,14 +472,14 @@ class Run {
 
   void free_one(const Step& step, Memory& memory) {
     idle(memory);
-    const char* const call = !memory.on_host ? "openreg_free" : memory.pinned ? "openreg_free_host" : nullptr;
+    const char* const call = !memory.on_host ? "openreg_free" : memory.pinned ? "openreg_host_free" : nullptr;
     openreg_status status = OPENREG_OK;
     if (call == nullptr) {
       say("free(m%u);", step.id);
       std::free(memory.address);
     } else {
       say("DO(%s(m%u));", call, step.id);
-      status = memory.on_host ? openreg_free_host(memory.address) : openreg_free(memory.address);
+      status = memory.on_host ? openreg_host_free(memory.address) : openreg_free(memory.address);
     }
     memory_.erase(step.id);
     check(status);
@@ -559,8 +559,8 @@ class Run {
         return;
       }
       case Kind::empty_cache:
-        say("DO(openreg_empty_cache(%d));", step.device);
-        check(openreg_empty_cache(step.device));
+        say("DO(openreg_memory_empty_cache(%d));", step.device);
+        check(openreg_memory_empty_cache(step.device));
         return;
       case Kind::take:
         take();
@@ -612,7 +612,7 @@ std::string leaks_of(int devices) {
   for (int device = 0; device < devices; ++device) {
     openreg_memory_stats stats{};
     stats.struct_size = sizeof stats;
-    if (openreg_get_memory_stats(device, &stats) == OPENREG_OK && stats.allocation[OPENREG_POOL_ALL].current != 0) {
+    if (openreg_memory_get_stats(device, &stats) == OPENREG_OK && stats.allocation[OPENREG_POOL_ALL].current != 0) {
       return "blocks that nobody has are allocated on device " + std::to_string(device);
     }
   }

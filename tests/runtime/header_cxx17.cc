@@ -6,6 +6,6 @@
 openreg_status openreg_test_header_cxx17(const openreg_host* host, const openreg_driver* table);
 
 openreg_status openreg_test_header_cxx17(const openreg_host* host, const openreg_driver* table) {
-  if (openreg_register_driver(table) != OPENREG_OK) return openreg_load_driver("cxx17", "");
+  if (openreg_driver_register_table(table) != OPENREG_OK) return openreg_driver_load("cxx17", "");
   return table->struct_size >= OPENREG_DRIVER_SIZE_1 ? openreg_fail(host, OPENREG_E_INVALID, 0, "%d", 1) : OPENREG_OK;
 }

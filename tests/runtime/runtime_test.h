@@ -22,6 +22,7 @@
 #include <vector>
 
 #include "../drivers/full_toy_driver.h"
+#include "bytes.h"
 
 namespace openreg_test {
 
@@ -41,7 +42,7 @@ inline openreg_driver_record record_of(const std::string& name) {
   for (int32_t i = 0, n = openreg_driver_count(); i < n; ++i) {
     openreg_driver_record record{};
     record.struct_size = sizeof record;
-    if (openreg_get_driver_record(i, &record) == OPENREG_OK && name == record.name &&
+    if (openreg_driver_get_record(i, &record) == OPENREG_OK && name == record.name &&
         (found.state == -1 || record.state != OPENREG_DRIVER_STATE_SHADOWED)) {
       found = record;
     }
@@ -59,7 +60,7 @@ class RuntimeTest : public ::testing::Test {
     set("OPENREG_SIM_MEMORY", "67108864");
     set("OPENREG_SYSTEM_ROOT", "/nowhere");  // what GPUs this machine has is nobody's business
     forget_lines();
-    openreg_set_log_callback(&RuntimeTest::log, this);
+    openreg_log_set_callback(&RuntimeTest::log, this);
     openreg_clear_error();
     toy().reset();
   }
@@ -75,7 +76,7 @@ class RuntimeTest : public ::testing::Test {
     if (is_validated()) {
       for (const auto& line : lines(OPENREG_LOG_ERROR)) EXPECT_NE(line.rfind("OPENREG_VALIDATE: ", 0), 0u) << line;
     }
-    openreg_set_log_callback(nullptr, nullptr);
+    openreg_log_set_callback(nullptr, nullptr);
     clear_variables();
   }
 
@@ -95,7 +96,7 @@ class RuntimeTest : public ::testing::Test {
     tables->push_back(*toy().table());
     openreg_driver* const table = &tables->back();
     change(*table);
-    ASSERT_EQ(openreg_register_driver(table), OPENREG_OK) << last_message();
+    ASSERT_EQ(openreg_driver_register_table(table), OPENREG_OK) << last_message();
     set("OPENREG_DRIVERS", table->name);
   }
   void use_full_toy() {
@@ -186,7 +187,7 @@ class ToysTest : public RuntimeTest {
   }
   void TearDown() override {
     toy().reset();
-    EXPECT_EQ(openreg_prefer_driver(nullptr), OPENREG_OK);
+    EXPECT_EQ(openreg_driver_prefer(nullptr), OPENREG_OK);
     EXPECT_EQ(openreg_shutdown(), OPENREG_OK) << last_message();
     const std::set<std::string> names(names_.begin(), names_.end());
     for (const auto& name : names) {
@@ -204,13 +205,13 @@ class ToysTest : public RuntimeTest {
     table.caps |= wanted.caps;
     openreg_registration registration = registration_of(wanted);
     registration.table = &table;
-    return openreg_register(&registration);
+    return openreg_driver_register(&registration);
   }
   openreg_status add_factory(const Toy& wanted, openreg_driver_factory factory, void* context = nullptr) {
     openreg_registration registration = registration_of(wanted);
     registration.factory = factory;
     registration.ctx = context;
-    return openreg_register(&registration);
+    return openreg_driver_register(&registration);
   }
 
   // Says that the test registers this name by itself.
@@ -236,7 +237,7 @@ class ToysTest : public RuntimeTest {
 inline openreg_selection selection() {
   openreg_selection now{};
   now.struct_size = sizeof now;
-  EXPECT_EQ(openreg_get_selection(&now), OPENREG_OK) << last_message();
+  EXPECT_EQ(openreg_selection_get(&now), OPENREG_OK) << last_message();
   return now;
 }
 
@@ -250,7 +251,7 @@ inline std::string active() {
   for (int32_t i = 0; i < count; ++i) {
     openreg_device_properties properties{};
     properties.struct_size = sizeof properties;
-    EXPECT_EQ(openreg_get_device_properties(i, &properties), OPENREG_OK) << last_message();
+    EXPECT_EQ(openreg_device_get_properties(i, &properties), OPENREG_OK) << last_message();
     if (drivers.empty() || drivers.back().first != properties.driver) drivers.emplace_back(properties.driver, 0);
     ++drivers.back().second;
   }

@@ -68,7 +68,7 @@ TEST_F(DeviceAllocatorTest, BelongsToTheCurrentStreamOfItsDevice) {
     }
     return 0;
   };
-  ASSERT_EQ(openreg_memory_snapshot(1, visit, &search), OPENREG_OK);
+  ASSERT_EQ(openreg_memory_visit_blocks(1, visit, &search), OPENREG_OK);
   EXPECT_EQ(search.stream, stream.id());
 }
 
@@ -143,7 +143,7 @@ TEST_F(DeviceAllocatorTest, StatisticsAreTheRuntimes) {
 
   openreg_memory_stats raw{};
   raw.struct_size = sizeof raw;
-  ASSERT_EQ(openreg_get_memory_stats(0, &raw), OPENREG_OK);
+  ASSERT_EQ(openreg_memory_get_stats(0, &raw), OPENREG_OK);
   const auto stats = device_allocator().getDeviceStats(0);
   const auto same = [](const c10::CachingAllocator::Stat& left, const openreg_stat& right) {
     return left.current == right.current && left.peak == right.peak && left.allocated == right.allocated &&

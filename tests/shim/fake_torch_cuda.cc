@@ -45,6 +45,7 @@
 #include <vector>
 
 #include "tests/drivers/gpu/fake_gpu_hooks.h"
+#include "tests/runtime/bytes.h"
 
 struct CUstream_st;
 
@@ -204,7 +205,7 @@ class OwnAllocator final : public CUDAAllocator {
     void* block = nullptr;
     if (size > 0) {
       own_allocations.fetch_add(1);
-      check(vendor().table->mem_alloc(vendor().instance, current_device, size, &block));
+      check(vendor().table->mem_alloc(vendor().instance, current_device, Bytes(size), &block));
     }
     return {block, block, &release, c10::Device(kCuda, current_device)};
   }
@@ -328,8 +329,8 @@ void wait_for_current_stream() {
 }
 
 void queue_write(void* address, const void* bytes, size_t size) {
-  check(vendor().table->copy(vendor().instance, address, current_device, bytes, -1, size, current_device,
-                             native(current_stream())));
+  check(vendor().table->copy(vendor().instance, current_device, native(current_stream()), address, current_device,
+                             bytes, -1, size));
 }
 
 c10::DataPtr new_memory(const void* bytes, size_t size) {

@@ -17,7 +17,7 @@ using c10::openreg::host_allocator;
 int32_t kind_of(const void* pointer) {
   openreg_pointer_info info{};
   info.struct_size = sizeof info;
-  EXPECT_EQ(openreg_get_pointer_info(pointer, &info), OPENREG_OK);
+  EXPECT_EQ(openreg_pointer_get_info(pointer, &info), OPENREG_OK);
   return info.kind;
 }
 

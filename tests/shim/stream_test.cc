@@ -24,8 +24,8 @@ class StreamTest : public ShimTest {
     from_ = allocator.allocate_on(stream.device_index(), size);
     to_ = allocator.allocate_on(stream.device_index(), size);
     for (int i = 0; i < count; ++i) {
-      ASSERT_EQ(openreg_memcpy_async(to_.get(), stream.device_index(), from_.get(), stream.device_index(), size,
-                                     stream.device_index(), stream.id()),
+      ASSERT_EQ(openreg_memcpy_async(stream.device_index(), stream.id(), to_.get(), stream.device_index(), from_.get(),
+                                     stream.device_index(), size),
                 OPENREG_OK)
           << openreg_last_error()->message;
     }
@@ -68,7 +68,7 @@ TEST_F(StreamTest, NewStreams) {
   ASSERT_EQ(openreg_stream_priority(0, plain.id(), &plain_priority), OPENREG_OK);
   openreg_device_properties properties{};
   properties.struct_size = sizeof properties;
-  ASSERT_EQ(openreg_get_device_properties(0, &properties), OPENREG_OK);
+  ASSERT_EQ(openreg_device_get_properties(0, &properties), OPENREG_OK);
   EXPECT_EQ(urgent_priority, properties.priority_high);
   EXPECT_LE(urgent_priority, plain_priority);
 }

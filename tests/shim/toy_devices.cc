@@ -6,7 +6,7 @@
 #include "tests/shim/support.h"
 
 void openreg_test::register_test_driver() {
-  if (openreg_register_driver(full_toy_test_hooks()->table()) != OPENREG_OK) {
+  if (openreg_driver_register_table(full_toy_test_hooks()->table()) != OPENREG_OK) {
     std::abort();
   }
 }

@@ -148,6 +148,7 @@ class DeviceProperties:
         driver_version: Version of that driver.
         ordinal: Number of the device inside its driver.
         total_memory: Bytes.
+        max_allocation: Most bytes of one allocation; 0: no such limit.
         multi_processor_count: Number of multi_processor_count.
         major: Compute capability, or its counterpart.
         minor: Compute capability, or its counterpart.
@@ -162,6 +163,7 @@ class DeviceProperties:
     driver_version: str
     ordinal: int
     total_memory: int
+    max_allocation: int
     multi_processor_count: int
     major: int
     minor: int

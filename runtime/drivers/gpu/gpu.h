@@ -170,7 +170,7 @@ openreg_status openreg_gpu_vmm_enable_access(openreg_instance instance, int32_t 
 /* ---- gpu_comm.c ---- */
 
 /* What an instance needs for collectives, by the options of open(); NULL without host memory. */
-struct openreg_gpu_comm *openreg_gpu_comm_create(const openreg_option *options, size_t n);
+struct openreg_gpu_comm *openreg_gpu_comm_create(const openreg_option *options, uint32_t n);
 void openreg_gpu_comm_destroy(struct openreg_gpu_comm *comm);
 /* The extension "openreg.comm" (openreg/comm.h); NULL, without an error and with a line in the log, where the vendor's
  * library of collectives is not installed or too old. */
@@ -191,16 +191,16 @@ openreg_status openreg_gpu_device_sync(openreg_instance, int32_t dev);
 openreg_status openreg_gpu_device_active(openreg_instance, int32_t dev, int32_t *out);
 openreg_status openreg_gpu_device_bind(openreg_instance, int32_t dev);
 
-openreg_status openreg_gpu_mem_alloc(openreg_instance, int32_t dev, uint64_t size, void **out);
+openreg_status openreg_gpu_mem_alloc(openreg_instance, int32_t dev, const openreg_alloc_info *info, void **out);
 openreg_status openreg_gpu_mem_free(openreg_instance, int32_t dev, void *ptr);
 openreg_status openreg_gpu_mem_info(openreg_instance, int32_t dev, uint64_t *free_bytes, uint64_t *total);
-openreg_status openreg_gpu_host_alloc(openreg_instance, uint64_t size, void **out);
-openreg_status openreg_gpu_host_free(openreg_instance, void *ptr);
+openreg_status openreg_gpu_host_alloc(openreg_instance, int32_t dev, const openreg_alloc_info *info, void **out);
+openreg_status openreg_gpu_host_free(openreg_instance, int32_t dev, void *ptr);
 
-openreg_status openreg_gpu_copy(openreg_instance, void *dst, int32_t dst_dev, const void *src, int32_t src_dev,
-                                uint64_t size, int32_t stream_dev, openreg_driver_stream stream);
-openreg_status openreg_gpu_fill(openreg_instance, int32_t dev, void *dst, uint8_t value, uint64_t size,
-                                openreg_driver_stream);
+openreg_status openreg_gpu_copy(openreg_instance, int32_t stream_dev, openreg_driver_stream stream, void *dst,
+                                int32_t dst_dev, const void *src, int32_t src_dev, uint64_t size);
+openreg_status openreg_gpu_fill(openreg_instance, int32_t dev, openreg_driver_stream, void *dst, uint8_t value,
+                                uint64_t size);
 
 openreg_status openreg_gpu_stream_create(openreg_instance, int32_t dev, uint32_t flags, int32_t priority,
                                          openreg_driver_stream *out);
@@ -214,13 +214,13 @@ openreg_status openreg_gpu_host_func(openreg_instance, int32_t dev, openreg_driv
 
 openreg_status openreg_gpu_event_create(openreg_instance, int32_t dev, uint32_t flags, openreg_driver_event *out);
 openreg_status openreg_gpu_event_destroy(openreg_instance, int32_t dev, openreg_driver_event);
-openreg_status openreg_gpu_event_record(openreg_instance, int32_t dev, openreg_driver_event, openreg_driver_stream);
+openreg_status openreg_gpu_event_record(openreg_instance, int32_t dev, openreg_driver_stream, openreg_driver_event);
 openreg_status openreg_gpu_event_query(openreg_instance, int32_t dev, openreg_driver_event, int32_t *done);
 openreg_status openreg_gpu_event_sync(openreg_instance, int32_t dev, openreg_driver_event);
 openreg_status openreg_gpu_event_elapsed(openreg_instance, int32_t dev, openreg_driver_event start,
-                                         openreg_driver_event end, double *ms);
+                                         openreg_driver_event end, int64_t *nanoseconds);
 
-openreg_status openreg_gpu_describe(const openreg_host *host, const openreg_option *options, size_t n,
+openreg_status openreg_gpu_describe(const openreg_host *host, const openreg_option *options, uint32_t n,
                                     const char *topology, int32_t capacity, openreg_device_info *const *infos,
                                     uint8_t *peers, int32_t *count);
 const void *openreg_gpu_extension(openreg_instance, const char *name, uint32_t version);

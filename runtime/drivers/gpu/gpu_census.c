@@ -24,7 +24,7 @@ take(const openreg_host *host, openreg_gpu_census **out)
 }
 
 openreg_status
-openreg_gpu_describe(const openreg_host *host, const openreg_option *options, size_t n, const char *topology,
+openreg_gpu_describe(const openreg_host *host, const openreg_option *options, uint32_t n, const char *topology,
                      int32_t capacity, openreg_device_info *const *infos, uint8_t *peers, int32_t *count)
 {
     (void)options;

@@ -41,7 +41,7 @@ struct openreg_driver_comm_s {
 /* ------------------------------------------------------------------------------------------------------- the library */
 
 struct openreg_gpu_comm *
-openreg_gpu_comm_create(const openreg_option *options, size_t n)
+openreg_gpu_comm_create(const openreg_option *options, uint32_t n)
 {
     struct openreg_gpu_comm *const comm = calloc(1, sizeof *comm);
     if (comm == NULL)
@@ -264,8 +264,8 @@ hand_on(call *c)
 }
 
 static openreg_status
-comm_queue(openreg_instance instance, openreg_driver_comm comm, const openreg_collective *list, uint64_t n,
-           openreg_driver_stream stream)
+comm_queue(openreg_instance instance, openreg_driver_comm comm, openreg_driver_stream stream,
+           const openreg_collective *list, uint32_t n)
 {
     openreg_gpu_scope scope;
     call c = {.nccl = &instance->comm->functions, .size = comm->size, .stream = (GPU(Stream_t))stream};

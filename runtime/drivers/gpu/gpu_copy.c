@@ -11,8 +11,8 @@ kind_of(int32_t dst_dev, int32_t src_dev)
 }
 
 openreg_status
-openreg_gpu_copy(openreg_instance instance, void *dst, int32_t dst_dev, const void *src, int32_t src_dev, uint64_t size,
-                 int32_t stream_dev, openreg_driver_stream stream)
+openreg_gpu_copy(openreg_instance instance, int32_t stream_dev, openreg_driver_stream stream, void *dst,
+                 int32_t dst_dev, const void *src, int32_t src_dev, uint64_t size)
 {
     if (size == 0)
         return OPENREG_OK;
@@ -29,8 +29,8 @@ openreg_gpu_copy(openreg_instance instance, void *dst, int32_t dst_dev, const vo
 }
 
 openreg_status
-openreg_gpu_fill(openreg_instance instance, int32_t dev, void *dst, uint8_t value, uint64_t size,
-                 openreg_driver_stream stream)
+openreg_gpu_fill(openreg_instance instance, int32_t dev, openreg_driver_stream stream, void *dst, uint8_t value,
+                 uint64_t size)
 {
     if (size == 0)
         return OPENREG_OK;

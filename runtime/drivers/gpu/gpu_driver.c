@@ -6,7 +6,7 @@
 
 /* Memory of the instance and of all that belongs to it. */
 static openreg_instance
-make_instance(const openreg_host *host, const openreg_option *options, size_t n, int32_t count)
+make_instance(const openreg_host *host, const openreg_option *options, uint32_t n, int32_t count)
 {
     const size_t pairs = (size_t)count * (size_t)count;
     openreg_instance instance = calloc(1, sizeof *instance);
@@ -57,7 +57,7 @@ count_devices(const openreg_host *host, int32_t *out)
 }
 
 static openreg_status
-gpu_open(const openreg_host *host, const openreg_option *options, size_t n, openreg_instance *out)
+gpu_open(const openreg_host *host, const openreg_option *options, uint32_t n, openreg_instance *out)
 {
     int32_t count = 0;
     OPENREG_GPU_RETURN_NOT_OK(openreg_gpu_library_open(host));

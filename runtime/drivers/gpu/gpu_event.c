@@ -45,8 +45,8 @@ openreg_gpu_event_destroy(openreg_instance instance, int32_t dev, openreg_driver
 }
 
 openreg_status
-openreg_gpu_event_record(openreg_instance instance, int32_t dev, openreg_driver_event event,
-                         openreg_driver_stream stream)
+openreg_gpu_event_record(openreg_instance instance, int32_t dev, openreg_driver_stream stream,
+                         openreg_driver_event event)
 {
     openreg_gpu_scope scope;
     OPENREG_GPU_RETURN_NOT_OK(openreg_gpu_enter(&scope, instance, dev));
@@ -80,7 +80,7 @@ openreg_gpu_event_sync(openreg_instance instance, int32_t dev, openreg_driver_ev
 
 openreg_status
 openreg_gpu_event_elapsed(openreg_instance instance, int32_t dev, openreg_driver_event start, openreg_driver_event end,
-                          double *ms)
+                          int64_t *nanoseconds)
 {
     if (!start->timed || !end->timed)
         return openreg_fail(instance->host, OPENREG_E_INVALID, 0,
@@ -107,6 +107,6 @@ openreg_gpu_event_elapsed(openreg_instance instance, int32_t dev, openreg_driver
     }
     openreg_gpu_leave(&scope);
     if (status == OPENREG_OK)
-        *ms = (double)elapsed;
+        *nanoseconds = (int64_t)((double)elapsed * 1e6); /* the vendor has milliseconds */
     return status;
 }

@@ -107,7 +107,7 @@ graph_instantiate(openreg_instance instance, openreg_driver_graph graph, uint32_
 }
 
 static openreg_status
-graph_launch(openreg_instance instance, openreg_driver_graph_exec exec, int32_t dev, openreg_driver_stream stream)
+graph_launch(openreg_instance instance, int32_t dev, openreg_driver_stream stream, openreg_driver_graph_exec exec)
 {
     openreg_gpu_scope scope;
     OPENREG_GPU_RETURN_NOT_OK(openreg_gpu_enter(&scope, instance, dev));

@@ -76,11 +76,11 @@ openreg_gpu_extension(openreg_instance instance, const char *name, uint32_t vers
         .memory_open = memory_open,
         .memory_close = memory_close,
     };
-    if (strcmp(name, OPENREG_VMM_NAME) == 0 && version == OPENREG_VMM_VERSION)
+    if (strcmp(name, OPENREG_VMM_NAME) == 0 && version <= OPENREG_VMM_VERSION)
         return openreg_gpu_vmm_extension(instance);
-    if (strcmp(name, OPENREG_COMM_NAME) == 0 && version == OPENREG_COMM_VERSION)
+    if (strcmp(name, OPENREG_COMM_NAME) == 0 && version <= OPENREG_COMM_VERSION)
         return openreg_gpu_comm_extension(instance);
-    if (strcmp(name, OPENREG_GRAPH_NAME) == 0 && version == OPENREG_GRAPH_VERSION)
+    if (strcmp(name, OPENREG_GRAPH_NAME) == 0 && version <= OPENREG_GRAPH_VERSION)
         return openreg_gpu_graph_extension();
-    return strcmp(name, OPENREG_IPC_NAME) == 0 && version == OPENREG_IPC_VERSION ? &ipc : NULL;
+    return strcmp(name, OPENREG_IPC_NAME) == 0 && version <= OPENREG_IPC_VERSION ? &ipc : NULL;
 }

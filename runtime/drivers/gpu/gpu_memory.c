@@ -4,13 +4,16 @@
 #include "gpu.h"
 
 openreg_status
-openreg_gpu_mem_alloc(openreg_instance instance, int32_t dev, uint64_t size, void **out)
+openreg_gpu_mem_alloc(openreg_instance instance, int32_t dev, const openreg_alloc_info *info, void **out)
 {
+    const openreg_status fits = openreg_alloc_check(instance->host, info, GPU_ALIGNMENT);
+    if (fits != OPENREG_OK)
+        return fits;
     openreg_gpu_scope scope;
     OPENREG_GPU_RETURN_NOT_OK(openreg_gpu_enter(&scope, instance, dev));
     void *memory = NULL;
     const openreg_gpu_capture_mode mode = openreg_gpu_relax_capture();
-    const openreg_status status = OPENREG_GPU_TRY(&scope, Malloc, &memory, (size_t)size);
+    const openreg_status status = OPENREG_GPU_TRY(&scope, Malloc, &memory, (size_t)info->size);
     openreg_gpu_restore_capture(mode);
     openreg_gpu_leave(&scope);
     if (status == OPENREG_OK)
@@ -52,13 +55,18 @@ openreg_gpu_mem_info(openreg_instance instance, int32_t dev, uint64_t *free_byte
 }
 
 openreg_status
-openreg_gpu_host_alloc(openreg_instance instance, uint64_t size, void **out)
+openreg_gpu_host_alloc(openreg_instance instance, int32_t dev, const openreg_alloc_info *info, void **out)
 {
+    (void)dev;
+    const openreg_status fits = openreg_alloc_check(instance->host, info, GPU_ALIGNMENT);
+    if (fits != OPENREG_OK)
+        return fits;
     openreg_gpu_scope scope;
     OPENREG_GPU_RETURN_NOT_OK(openreg_gpu_enter_any(&scope, instance));
     void *memory = NULL;
     const openreg_gpu_capture_mode mode = openreg_gpu_relax_capture();
-    const openreg_status status = OPENREG_GPU_TRY(&scope, GPU_HOST_ALLOC, &memory, (size_t)size, GPU_HOST_PORTABLE);
+    const openreg_status status = OPENREG_GPU_TRY(&scope, GPU_HOST_ALLOC, &memory, (size_t)info->size,
+                                                  GPU_HOST_PORTABLE);
     openreg_gpu_restore_capture(mode);
     openreg_gpu_leave(&scope);
     if (status == OPENREG_OK)
@@ -67,8 +75,9 @@ openreg_gpu_host_alloc(openreg_instance instance, uint64_t size, void **out)
 }
 
 openreg_status
-openreg_gpu_host_free(openreg_instance instance, void *ptr)
+openreg_gpu_host_free(openreg_instance instance, int32_t dev, void *ptr)
 {
+    (void)dev;
     openreg_gpu_scope scope;
     OPENREG_GPU_RETURN_NOT_OK(openreg_gpu_enter_any(&scope, instance));
     const openreg_gpu_capture_mode mode = openreg_gpu_relax_capture();

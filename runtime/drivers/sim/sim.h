@@ -171,7 +171,7 @@ struct openreg_driver_event_s {
 openreg_status openreg_sim_memory_create(openreg_sim_device *device);
 void openreg_sim_memory_destroy(openreg_sim_device *device);
 
-openreg_status openreg_sim_mem_alloc(openreg_instance, int32_t dev, uint64_t size, void **out);
+openreg_status openreg_sim_mem_alloc(openreg_instance, int32_t dev, const openreg_alloc_info *info, void **out);
 openreg_status openreg_sim_mem_free(openreg_instance, int32_t dev, void *ptr);
 /* The size and the offset in the file of what mem_alloc() returned. False if `ptr` is no such address. */
 bool openreg_sim_find_memory(openreg_sim_device *device, const void *ptr, uint64_t *offset, uint64_t *size);
@@ -193,8 +193,8 @@ openreg_status openreg_sim_release(openreg_instance, int32_t dev, void *ptr);
 
 /* ---- sim_host.c ---- */
 
-openreg_status openreg_sim_host_alloc(openreg_instance, uint64_t size, void **out);
-openreg_status openreg_sim_host_free(openreg_instance, void *ptr);
+openreg_status openreg_sim_host_alloc(openreg_instance, int32_t dev, const openreg_alloc_info *info, void **out);
+openreg_status openreg_sim_host_free(openreg_instance, int32_t dev, void *ptr);
 void openreg_sim_host_destroy(openreg_instance); /* for close(): forgets the blocks that are left, which stay mapped */
 /* Whether [ptr, ptr + size) lies in one pinned block. */
 bool openreg_sim_is_pinned(openreg_instance instance, const void *ptr, uint64_t size);
@@ -225,10 +225,10 @@ openreg_status openreg_sim_stream_destroy(openreg_instance, int32_t dev, openreg
 openreg_status openreg_sim_stream_query(openreg_instance, int32_t dev, openreg_driver_stream, int32_t *done);
 openreg_status openreg_sim_stream_sync(openreg_instance, int32_t dev, openreg_driver_stream);
 openreg_status openreg_sim_device_sync(openreg_instance, int32_t dev);
-openreg_status openreg_sim_copy(openreg_instance, void *dst, int32_t dst_dev, const void *src, int32_t src_dev,
-                                uint64_t size, int32_t stream_dev, openreg_driver_stream stream);
-openreg_status openreg_sim_fill(openreg_instance, int32_t dev, void *dst, uint8_t value, uint64_t size,
-                                openreg_driver_stream);
+openreg_status openreg_sim_copy(openreg_instance, int32_t stream_dev, openreg_driver_stream stream, void *dst,
+                                int32_t dst_dev, const void *src, int32_t src_dev, uint64_t size);
+openreg_status openreg_sim_fill(openreg_instance, int32_t dev, openreg_driver_stream, void *dst, uint8_t value,
+                                uint64_t size);
 openreg_status openreg_sim_host_func(openreg_instance, int32_t dev, openreg_driver_stream,
                                      void (*function)(void *argument), void *argument);
 
@@ -244,10 +244,10 @@ uint64_t openreg_sim_now(void); /* CLOCK_MONOTONIC in nanoseconds */
 openreg_status openreg_sim_stream_wait(openreg_instance, int32_t dev, openreg_driver_stream, openreg_driver_event);
 openreg_status openreg_sim_event_create(openreg_instance, int32_t dev, uint32_t flags, openreg_driver_event *out);
 openreg_status openreg_sim_event_destroy(openreg_instance, int32_t dev, openreg_driver_event);
-openreg_status openreg_sim_event_record(openreg_instance, int32_t dev, openreg_driver_event, openreg_driver_stream);
+openreg_status openreg_sim_event_record(openreg_instance, int32_t dev, openreg_driver_stream, openreg_driver_event);
 openreg_status openreg_sim_event_query(openreg_instance, int32_t dev, openreg_driver_event, int32_t *done);
 openreg_status openreg_sim_event_sync(openreg_instance, int32_t dev, openreg_driver_event);
 openreg_status openreg_sim_event_elapsed(openreg_instance, int32_t dev, openreg_driver_event start,
-                                         openreg_driver_event end, double *ms);
+                                         openreg_driver_event end, int64_t *nanoseconds);
 
 #endif

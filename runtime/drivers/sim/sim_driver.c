@@ -84,7 +84,7 @@ default_memory(int32_t devices)
 
 /* The name of the driver that is mocked, in upper case; unmocked, the simulator's own. */
 static void
-read_label(const openreg_option *options, size_t n, char label[OPENREG_SIM_LABEL_SIZE])
+read_label(const openreg_option *options, uint32_t n, char label[OPENREG_SIM_LABEL_SIZE])
 {
     const char *name = "sim";
     for (size_t i = 0; i < n; i++)
@@ -122,7 +122,7 @@ read_option(const openreg_host *host, const openreg_option *option, sim_settings
 }
 
 static openreg_status
-read_options(const openreg_host *host, const openreg_option *options, size_t n, sim_settings *out)
+read_options(const openreg_host *host, const openreg_option *options, uint32_t n, sim_settings *out)
 {
     sim_settings settings = {2, 0, "", {false, 0, OPENREG_SIM_ORDER_BY_SEED, -1, NULL}};
     read_label(options, n, settings.label);
@@ -184,7 +184,7 @@ sim_close(openreg_instance instance)
 }
 
 static openreg_status
-sim_open(const openreg_host *host, const openreg_option *options, size_t n, openreg_instance *out)
+sim_open(const openreg_host *host, const openreg_option *options, uint32_t n, openreg_instance *out)
 {
     sim_settings settings;
     openreg_status status = read_options(host, options, n, &settings);
@@ -265,8 +265,8 @@ sim_device_info(openreg_instance instance, int32_t dev, openreg_device_info *ino
 
 /* Every device copies to every other one. */
 static openreg_status
-sim_describe(const openreg_host *host, const openreg_option *options, size_t n, const char *topology, int32_t capacity,
-             openreg_device_info *const *infos, uint8_t *peers, int32_t *count)
+sim_describe(const openreg_host *host, const openreg_option *options, uint32_t n, const char *topology,
+             int32_t capacity, openreg_device_info *const *infos, uint8_t *peers, int32_t *count)
 {
     sim_settings settings;
     if (topology[0] != '\0')
@@ -309,11 +309,11 @@ sim_extension(openreg_instance instance, const char *name, uint32_t version)
         .version = OPENREG_SCHEDULE_VERSION,
         .poison = openreg_sim_poison,
     };
-    if (strcmp(name, OPENREG_SCHEDULE_NAME) == 0 && version == OPENREG_SCHEDULE_VERSION)
+    if (strcmp(name, OPENREG_SCHEDULE_NAME) == 0 && version <= OPENREG_SCHEDULE_VERSION)
         return instance->schedule != NULL ? &by_seed : NULL;
-    if (strcmp(name, OPENREG_VMM_NAME) == 0 && version == OPENREG_VMM_VERSION)
+    if (strcmp(name, OPENREG_VMM_NAME) == 0 && version <= OPENREG_VMM_VERSION)
         return &growing;
-    return strcmp(name, OPENREG_IPC_NAME) == 0 && version == OPENREG_IPC_VERSION ? openreg_sim_ipc() : NULL;
+    return strcmp(name, OPENREG_IPC_NAME) == 0 && version <= OPENREG_IPC_VERSION ? openreg_sim_ipc() : NULL;
 }
 
 openreg_status

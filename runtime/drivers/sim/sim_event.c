@@ -52,8 +52,8 @@ openreg_sim_event_destroy(openreg_instance instance, int32_t dev, openreg_driver
 }
 
 openreg_status
-openreg_sim_event_record(openreg_instance instance, int32_t dev, openreg_driver_event event,
-                         openreg_driver_stream stream)
+openreg_sim_event_record(openreg_instance instance, int32_t dev, openreg_driver_stream stream,
+                         openreg_driver_event event)
 {
     openreg_driver_stream own = openreg_sim_stream_of(instance, dev, stream);
     openreg_sim_record *record = NULL;
@@ -162,7 +162,7 @@ passed_time(openreg_driver_event event, uint64_t *nanoseconds)
 
 openreg_status
 openreg_sim_event_elapsed(openreg_instance instance, int32_t dev, openreg_driver_event start, openreg_driver_event end,
-                          double *ms)
+                          int64_t *nanoseconds)
 {
     if (!start->timed || !end->timed)
         return openreg_fail(instance->host, OPENREG_E_INVALID, 0,
@@ -178,6 +178,6 @@ openreg_sim_event_elapsed(openreg_instance instance, int32_t dev, openreg_driver
     if (!passed_time(end, &to))
         return openreg_fail(instance->host, OPENREG_E_INVALID, 0,
                             "event_elapsed: the end event is not recorded, or not complete");
-    *ms = (double)(int64_t)(to - from) / 1e6;
+    *nanoseconds = (int64_t)(to - from);
     return OPENREG_OK;
 }

@@ -17,14 +17,19 @@ at_or_before(openreg_instance instance, uintptr_t address)
 }
 
 openreg_status
-openreg_sim_host_alloc(openreg_instance instance, uint64_t size, void **out)
+openreg_sim_host_alloc(openreg_instance instance, int32_t dev, const openreg_alloc_info *info, void **out)
 {
     const uint64_t page = (uint64_t)sysconf(_SC_PAGESIZE);
-    const uint64_t rounded = size <= UINT64_MAX - page ? (size + page - 1) / page * page : UINT64_MAX / page * page;
+    (void)dev;
+    const openreg_status fits = openreg_alloc_check(instance->host, info, page);
+    if (fits != OPENREG_OK)
+        return fits;
+    const uint64_t rounded = info->size <= UINT64_MAX - page ? (info->size + page - 1) / page * page
+                                                             : UINT64_MAX / page * page;
     void *start = mmap(NULL, rounded, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
     if (start == MAP_FAILED)
         return openreg_fail(instance->host, OPENREG_E_NOMEM, errno, "no pinned host memory of %llu bytes: %s",
-                            (unsigned long long)size, strerror(errno));
+                            (unsigned long long)info->size, strerror(errno));
     openreg_sim_pinned *block = malloc(sizeof *block);
     if (block == NULL) {
         (void)munmap(start, rounded);
@@ -34,14 +39,15 @@ openreg_sim_host_alloc(openreg_instance instance, uint64_t size, void **out)
     (void)pthread_mutex_lock(&instance->pinned_lock);
     openreg_sim_tree_insert(&instance->pinned, &block->node);
     (void)pthread_mutex_unlock(&instance->pinned_lock);
-    openreg_sim_schedule_poison(instance, start, size);
+    openreg_sim_schedule_poison(instance, start, info->size);
     *out = start;
     return OPENREG_OK;
 }
 
 openreg_status
-openreg_sim_host_free(openreg_instance instance, void *ptr)
+openreg_sim_host_free(openreg_instance instance, int32_t dev, void *ptr)
 {
+    (void)dev;
     const uintptr_t start = (uintptr_t)ptr;
     (void)pthread_mutex_lock(&instance->pinned_lock);
     openreg_sim_pinned *block = at_or_before(instance, start);

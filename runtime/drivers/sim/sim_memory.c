@@ -272,21 +272,24 @@ openreg_sim_memory_destroy(openreg_sim_device *device)
 }
 
 openreg_status
-openreg_sim_mem_alloc(openreg_instance instance, int32_t dev, uint64_t size, void **out)
+openreg_sim_mem_alloc(openreg_instance instance, int32_t dev, const openreg_alloc_info *info, void **out)
 {
     openreg_sim_device *device = &instance->devices[dev];
+    const openreg_status fits = openreg_alloc_check(instance->host, info, page_size());
+    if (fits != OPENREG_OK)
+        return fits;
     (void)pthread_mutex_lock(&device->memory_lock);
     const uint64_t unused = device->capacity - device->used_bytes;
     /* Compared before rounding, which could overflow. */
-    const uint64_t rounded = size <= unused ? round_up(size, page_size()) : UINT64_MAX;
+    const uint64_t rounded = info->size <= unused ? round_up(info->size, page_size()) : UINT64_MAX;
     uint64_t start = 0;
     openreg_sim_piece *piece = rounded <= unused ? find_free_piece(device, rounded, &start) : NULL;
     if (piece == NULL) {
         (void)pthread_mutex_unlock(&device->memory_lock);
         return openreg_fail(instance->host, OPENREG_E_NOMEM, 0,
                             "device %d: requested %llu bytes, %llu of %llu bytes are free%s", dev,
-                            (unsigned long long)size, (unsigned long long)unused, (unsigned long long)device->capacity,
-                            rounded <= unused ? ", but not in one piece" : "");
+                            (unsigned long long)info->size, (unsigned long long)unused,
+                            (unsigned long long)device->capacity, rounded <= unused ? ", but not in one piece" : "");
     }
     if (!reserve_spares(device)) {
         (void)pthread_mutex_unlock(&device->memory_lock);
@@ -296,7 +299,7 @@ openreg_sim_mem_alloc(openreg_instance instance, int32_t dev, uint64_t size, voi
     device->used_bytes += rounded;
     (void)pthread_mutex_unlock(&device->memory_lock);
     atomic_store_explicit(&device->active, 1, memory_order_relaxed);
-    openreg_sim_schedule_poison(instance, device->alias + start, size);
+    openreg_sim_schedule_poison(instance, device->alias + start, info->size);
     *out = device->base + start;
     return OPENREG_OK;
 }

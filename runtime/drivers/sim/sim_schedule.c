@@ -227,7 +227,7 @@ openreg_sim_schedule_poison(openreg_instance instance, void *memory, uint64_t si
 }
 
 openreg_status
-openreg_sim_poison(openreg_instance instance, int32_t dev, void *ptr, uint64_t size, openreg_driver_stream stream)
+openreg_sim_poison(openreg_instance instance, int32_t dev, openreg_driver_stream stream, void *ptr, uint64_t size)
 {
     openreg_sim_schedule *schedule = instance->schedule;
     openreg_driver_stream own = openreg_sim_stream_of(instance, dev, stream);

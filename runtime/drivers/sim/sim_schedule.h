@@ -55,6 +55,6 @@ uint64_t openreg_sim_schedule_now(openreg_instance instance);
 void openreg_sim_schedule_poison(openreg_instance instance, void *memory, uint64_t size);
 /* The same with device memory that the program has freed, as early as its stream allows: now, or right behind the work that
  * is queued. openreg/schedule.h; with a seed. */
-openreg_status openreg_sim_poison(openreg_instance, int32_t dev, void *ptr, uint64_t size, openreg_driver_stream);
+openreg_status openreg_sim_poison(openreg_instance, int32_t dev, openreg_driver_stream, void *ptr, uint64_t size);
 
 #endif

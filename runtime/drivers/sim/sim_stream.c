@@ -478,8 +478,8 @@ host_address(openreg_instance instance, const void *ptr, int32_t dev)
 }
 
 openreg_status
-openreg_sim_copy(openreg_instance instance, void *dst, int32_t dst_dev, const void *src, int32_t src_dev, uint64_t size,
-                 int32_t stream_dev, openreg_driver_stream stream)
+openreg_sim_copy(openreg_instance instance, int32_t stream_dev, openreg_driver_stream stream, void *dst,
+                 int32_t dst_dev, const void *src, int32_t src_dev, uint64_t size)
 {
     openreg_driver_stream own = openreg_sim_stream_of(instance, stream_dev, stream);
     if (size == 0)
@@ -495,8 +495,8 @@ openreg_sim_copy(openreg_instance instance, void *dst, int32_t dst_dev, const vo
 }
 
 openreg_status
-openreg_sim_fill(openreg_instance instance, int32_t dev, void *dst, uint8_t value, uint64_t size,
-                 openreg_driver_stream stream)
+openreg_sim_fill(openreg_instance instance, int32_t dev, openreg_driver_stream stream, void *dst, uint8_t value,
+                 uint64_t size)
 {
     if (size == 0)
         return OPENREG_OK;

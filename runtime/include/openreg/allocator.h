@@ -16,7 +16,7 @@ extern "C" {
 
 #define OPENREG_ROUNDUP_INTERVALS 16 /* sizes below 2 MiB, then one a power of two, the last from 32 GiB on */
 
-/* For all devices of the process. Sizes in bytes. The first values are those of openreg_default_allocator_settings().*/
+/* For all devices of the process. Sizes in bytes. The first values are those of openreg_allocator_default_settings().*/
 typedef struct openreg_allocator_settings {
     uint32_t struct_size;                /* set by the caller */
     int32_t expandable_segments;         /* 1: segments that grow in place, where the driver has them (vmm.h) */
@@ -26,7 +26,7 @@ typedef struct openreg_allocator_settings {
     double garbage_collection_threshold; /* in [0, 1): the part of the device's (or the process's) memory from which on
                                           * cached segments go back, the longest unused first; 0: never. A request
                                           * beyond it that asks the driver looks at every segment */
-    double memory_fraction;              /* in [0, 1]: of devices without openreg_set_memory_fraction() */
+    double memory_fraction;              /* in [0, 1]: of devices without openreg_memory_set_fraction() */
     uint32_t roundup_divisions[OPENREG_ROUNDUP_INTERVALS]; /* steps that requests are rounded up to between powers of
                                                             * two; a power of two, or 0 and 1: no rounding */
 } openreg_allocator_settings;
@@ -36,22 +36,22 @@ static_assert(sizeof(openreg_allocator_settings) == OPENREG_ALLOCATOR_SETTINGS_S
               "append a field, then freeze its size");
 
 /* Fills in the first values: nothing special. Writes no byte beyond `struct_size`. */
-OPENREG_API openreg_status openreg_default_allocator_settings(openreg_allocator_settings *inout);
+OPENREG_API openreg_status openreg_allocator_default_settings(openreg_allocator_settings *inout);
 
 /* Takes effect for later requests; blocks and segments that exist stay as they are.
  * Errors: OPENREG_E_INVALID (a value outside its range; the text names it), OPENREG_E_NOMEM. Nothing has changed then. */
 OPENREG_API OPENREG_WARN_UNUSED openreg_status
-openreg_set_allocator_settings(const openreg_allocator_settings *settings);
-OPENREG_API openreg_status openreg_get_allocator_settings(openreg_allocator_settings *inout);
+openreg_allocator_set_settings(const openreg_allocator_settings *settings);
+OPENREG_API openreg_status openreg_allocator_get_settings(openreg_allocator_settings *inout);
 
 /* Limits what the allocator may take from the device to `fraction` of its memory, 0 to 1. Until openreg_shutdown().
  * Segments beyond the limit stay. Errors: OPENREG_E_INVALID (fraction), common ones. */
-OPENREG_API openreg_status openreg_set_memory_fraction(int32_t device, double fraction);
-OPENREG_API openreg_status openreg_get_memory_fraction(int32_t device, double *fraction); /* 1: all of it */
+OPENREG_API openreg_status openreg_memory_set_fraction(int32_t device, double fraction);
+OPENREG_API openreg_status openreg_memory_get_fraction(int32_t device, double *fraction); /* 1: all of it */
 
 /* Without caching each request is a segment of its own, which goes back to the driver as soon as it is freed (in
  * multiples of 2 MiB, so for looking into things only). On at the start. Returns what it was before. */
-OPENREG_API int32_t openreg_set_caching(int32_t on);
+OPENREG_API int32_t openreg_allocator_set_caching(int32_t on);
 
 /* ---------------------------------------------------------------------------------------------------- private pools */
 
@@ -62,7 +62,7 @@ OPENREG_API int32_t openreg_set_caching(int32_t on);
 #define OPENREG_MEMORY_POOL_REPLAYED 4u
 
 /* Makes the pool on this device, or adds a use to it (the other `flags` are those of the call that made it). A pool's memory
- * serves its own requests alone, and openreg_empty_cache() leaves it. A program may have thousands: what the functions
+ * serves its own requests alone, and openreg_memory_empty_cache() leaves it. A program may have thousands: what the functions
  * here do with one does not depend on the others, and release and trim look at its own segments alone.
  * Errors: OPENREG_E_INVALID (the id {0, 0}, unknown flags), OPENREG_E_NOMEM (host memory), common ones. */
 OPENREG_API OPENREG_WARN_UNUSED openreg_status openreg_memory_pool_retain(int32_t device, openreg_memory_pool_id id,
@@ -85,6 +85,7 @@ OPENREG_API openreg_status openreg_memory_pool_leave(int32_t device, openreg_mem
 OPENREG_API openreg_status openreg_memory_pool_trim(int32_t device, openreg_memory_pool_id id);
 
 typedef struct openreg_memory_pool_info {
+    uint32_t struct_size, padding;
     openreg_memory_pool_id id;
     int64_t uses;                         /* 0: it is released, and live blocks hold some of its segments */
     openreg_stat reserved[OPENREG_POOLS]; /* bytes of its segments */
@@ -92,7 +93,7 @@ typedef struct openreg_memory_pool_info {
 
 /* Calls `visit` for every private pool of the device, under the cache's lock: it must not call the runtime. A non-zero
  * return ends the walk. */
-OPENREG_API openreg_status openreg_visit_memory_pools(int32_t device,
+OPENREG_API openreg_status openreg_memory_visit_pools(int32_t device,
                                                       int (*visit)(void *ctx, const openreg_memory_pool_info *pool),
                                                       void *ctx);
 
@@ -109,8 +110,9 @@ OPENREG_API openreg_status openreg_visit_memory_pools(int32_t device,
 
 /* What the allocator does: seen by memory() of an observer (observer.h). */
 typedef struct openreg_memory_event {
+    uint32_t struct_size;
     int32_t action; /* OPENREG_MEMORY_EVENT_* */
-    int32_t device;
+    int32_t device, reserved;
     uint64_t address; /* OOM: the free bytes of the device */
     uint64_t size;    /* bytes: of blocks, and for OOM, those asked for */
     openreg_stream stream;

@@ -81,9 +81,9 @@ typedef struct openreg_collective {
 static_assert(sizeof(openreg_collective) == OPENREG_COLLECTIVE_SIZE_1, "append a field, then freeze its size");
 
 OPENREG_HELPER const openreg_collective *
-openreg_collective_at(const openreg_collective *list, uint64_t i)
+openreg_collective_at(const openreg_collective *list, uint32_t i)
 {
-    return (const openreg_collective *)(const void *)((const char *)list + i * list->struct_size);
+    return (const openreg_collective *)(const void *)((const char *)list + (size_t)i * list->struct_size);
 }
 
 /* Elements of the part of rank `rank`, and of the parts before it. `counts` may be NULL. */
@@ -118,8 +118,8 @@ typedef struct openreg_comm {
     openreg_status (*init)(openreg_instance, int32_t dev, int32_t rank, int32_t size, const void *id,
                            openreg_driver_comm *out);
     /* Queues `n` > 0 collectives as one group. */
-    openreg_status (*queue)(openreg_instance, openreg_driver_comm, const openreg_collective *list, uint64_t n,
-                            openreg_driver_stream);
+    openreg_status (*queue)(openreg_instance, openreg_driver_comm, openreg_driver_stream,
+                            const openreg_collective *list, uint32_t n);
     /* OPENREG_OK, or what has gone wrong in the background, as a peer that has died: then abort() is due. Doesn't wait. */
     openreg_status (*get_error)(openreg_instance, openreg_driver_comm);
     /* Ends what is queued, and calls that wait; results of what had not ended are undefined. The streams go on. Peers are

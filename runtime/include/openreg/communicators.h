@@ -19,7 +19,7 @@ extern "C" {
 typedef struct openreg_communicator_s *openreg_communicator;
 
 /* *has = 1: the device's driver has collectives of its own, and events, by which their end is seen. */
-OPENREG_API OPENREG_WARN_UNUSED openreg_status openreg_has_communicators(int32_t device, int32_t *has);
+OPENREG_API OPENREG_WARN_UNUSED openreg_status openreg_device_has_communicators(int32_t device, int32_t *has);
 
 /* Bytes of an id of the driver's, 1 to OPENREG_COMM_ID_MAX. Errors: OPENREG_E_UNSUPPORTED (the driver has no collectives),
  * OPENREG_E_INVALID (out is NULL), OPENREG_E_INCOMPATIBLE (its table lacks a function), the driver's, common ones. */
@@ -40,8 +40,8 @@ OPENREG_API OPENREG_WARN_UNUSED openreg_status openreg_communicator_create(int32
  * nothing is queued), OPENREG_E_INVALID (kind, counts that the kind has not, a peer that is no rank, an aborted communicator,
  * the stream), the driver's, common ones. */
 OPENREG_API OPENREG_WARN_UNUSED openreg_status openreg_communicator_queue(openreg_communicator communicator,
-                                                                          const openreg_collective *list, uint64_t n,
-                                                                          openreg_stream stream);
+                                                                          openreg_stream stream,
+                                                                          const openreg_collective *list, uint32_t n);
 
 /* OPENREG_OK, or what has gone wrong since, as a peer that died: openreg_communicator_abort() is due. Doesn't wait. */
 OPENREG_API OPENREG_WARN_UNUSED openreg_status openreg_communicator_get_error(openreg_communicator communicator);

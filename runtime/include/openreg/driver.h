@@ -3,10 +3,11 @@
  *
  * A driver is one shared library with one exported function, openreg_driver_query_v1(), that returns a constant table
  * of functions. Seven of them are required; for every other one that is NULL the runtime has a default implementation,
- * correct and slower (each slot below says which). The runtime never wraps a driver's handles: what a driver returns is
+ * correct and slower ("If NULL" of each slot). The runtime never wraps a driver's handles: what a driver returns is
  * what it is given back. docs/driver-abi.md gives the reasons for these rules, docs/writing-a-driver.md an example.
  *
  * Rules that hold for every slot
+ *   Order       Parameters come as: instance, device, stream, handle, data, sizes, out. A stream's device stands before it.
  *   Threads     Any slot may be called from any thread, several at once. The runtime serialises open() and close(),
  *               and never calls a destroy slot while another call uses the same handle. No lock of the runtime is held
  *               while query(), open() or close() runs.
@@ -20,18 +21,11 @@
  *               PROT_NONE).
  *   Streams     Run their work in order. Order between streams comes from events alone: the default stream (NULL) waits
  *               for no other stream, and none waits for it.
- *   Sizes       In bytes. A size of 0 is valid, succeeds and does nothing (mem_alloc() is never asked for 0).
+ *   Units       Bytes and times are 64 bits wide, times in nanoseconds; counts are 32 bits. A size of 0 is valid, succeeds
+ *               and does nothing (mem_alloc() is never asked for 0).
  *   Errors      A slot returns OPENREG_OK, or calls host->set_error() exactly once and returns the same code. On
  *               failure nothing has changed and no out-parameter has been written. openreg_fail() below does both.
  *               An asynchronous failure is reported by the next query or sync of that stream.
- *   Loss        After a slot has returned OPENREG_E_DEVICE_LOST for its device `dev` (of a copy: that of the stream), the
- *               runtime answers so itself: the device's slots are no longer called, other devices go on. What frees and
- *               destroys is still called, and succeeds: mem_free, host_free, stream_destroy, event_destroy, close,
- *               release and unmap of vmm.h, memory_close of ipc.h, abort and destroy of comm.h. So are
- *               device_active and host_alias, which only look, and device_sync before the runtime frees host memory that
- *               the device may be reading: it returns once the device reads no host memory any more, whatever its status.
- *               Loss ends when drivers are selected again (openreg_shutdown(), openreg_use_drivers()): a driver whose
- *               device is still lost then says so again.
  *   Structures  Begin with struct_size. The writer writes no byte beyond the size that it is given, and
  *               the reader takes fields beyond its size for zero.
  *   Ownership   Strings in the table are static. Text passed to the host is copied during the call. Neither side frees
@@ -42,8 +36,26 @@
  *   Language    This header is valid C11 and uses the C library alone; a driver that uses POSIX is compiled as gnu11, or
  *               defines _GNU_SOURCE, as -std=c11 hides POSIX.
  *
- * Changes are appended only: a slot never changes its meaning; a new slot goes to the end, a new flag takes the next bit,
- * and each raises OPENREG_ABI_MINOR by one. A driver of any minor works with a runtime of any minor.
+ * A lost device: a slot has returned OPENREG_E_DEVICE_LOST for `dev` (of a copy: that of the stream). Other devices go on.
+ * Loss ends when drivers are selected again (openreg_shutdown(), openreg_drivers_use()); a driver whose device is still
+ * lost then says so again. Until then, for that device:
+ *   mem_free, host_free, stream_destroy, event_destroy, close; release and unmap of vmm.h;   are called, and succeed
+ *   memory_close of ipc.h; abort and destroy of comm.h; destroy_graph and destroy_exec of graph.h
+ *   device_active, host_alias     are called: they only look
+ *   device_sync                   is called before host memory is freed that the device may be reading: it returns, with
+ *                                 any status, once the device reads no host memory any more
+ *   all others                    are not called: the runtime returns OPENREG_E_DEVICE_LOST itself
+ *
+ * Each slot is described by four lines:
+ *   When        the runtime calls it, and what it does
+ *   May block   until what; "no": it returns without waiting for a device
+ *   Returns     besides OPENREG_OK, OPENREG_E_DEVICE_LOST and OPENREG_E_INTERNAL, which every slot may return
+ *   If NULL     what the runtime does without it; "required": the table is refused
+ *
+ * Versions. Changes are appended only: a slot never changes its meaning; a new slot goes to the end, a new flag takes the
+ * next bit, and each raises OPENREG_ABI_MINOR by one. A driver of any minor works with a runtime of any minor. A table of
+ * an extension says the newest version that the driver knows, and serves every older one: the runtime takes any that is
+ * at least the one that it needs, and finds appended slots by struct_size. What changes its meaning gets a new name.
  */
 #ifndef OPENREG_DRIVER_H
 #define OPENREG_DRIVER_H
@@ -83,6 +95,14 @@ typedef struct openreg_option {
     const char *key, *value; /* NUL-terminated UTF-8, valid during the call */
 } openreg_option;
 
+/* What mem_alloc() and host_alloc() are asked for. */
+typedef struct openreg_alloc_info {
+    uint32_t struct_size;
+    uint32_t flags;     /* 0; a driver returns OPENREG_E_UNSUPPORTED for one that it doesn't know */
+    uint64_t size;      /* bytes, > 0 */
+    uint64_t alignment; /* of the address: 0, or a power of two. 0: the device's min_alignment; of host memory, any */
+} openreg_alloc_info;
+
 /* The runtime's side: owned by it, valid until the process ends. Both functions may be called from any thread, with
  * locks of the driver held, and never call back into a driver. */
 typedef struct openreg_host {
@@ -109,6 +129,7 @@ typedef struct openreg_device_info {
     char uuid[16];              /* all zero if unknown */
     char torch_device_type[16]; /* PyTorch device type whose kernels work on this memory ("cuda"), or "" */
     char name[128];             /* NUL-terminated UTF-8 */
+    uint64_t max_allocation;    /* most bytes of one allocation, 0: no such limit. The runtime refuses more by itself */
 } openreg_device_info;
 
 typedef struct openreg_driver {
@@ -119,113 +140,238 @@ typedef struct openreg_driver {
 
     /* ---- Required: these seven make a driver. ---- */
 
-    /* Opens the vendor's library and devices. `host` and the options' strings: see above. An unknown option is
-     * ignored. E_NO_DEVICE: none is there, or the vendor's library is not installed: an installed driver is then left out
-     * without an error; E_INCOMPATIBLE: the vendor's library is unfit; E_INVALID: a bad option (the text names it). */
-    openreg_status (*open)(const openreg_host *host, const openreg_option *options, size_t n, openreg_instance *out);
-    /* Ends the instance with all that it has; open() may follow. The runtime has freed all memory and handles before. */
+    /* When      Once, before all others. Opens the vendor's library and devices. `host` and the options' strings:
+     *           see above. An unknown option is ignored.
+     * May block for as long as the vendor takes
+     * Returns   E_NO_DEVICE: none is there, or the vendor's library is not installed: an installed driver is then
+     *           left out without an error; E_INCOMPATIBLE: the vendor's library is unfit; E_INVALID: a bad option
+     *           (the text names it); E_NOMEM
+     * If NULL   required */
+    openreg_status (*open)(const openreg_host *host, const openreg_option *options, uint32_t n, openreg_instance *out);
+
+    /* When      Once, at the end. Ends the instance with all that it has; open() may follow. The runtime has freed
+     *           all memory and handles before.
+     * May block until the devices are idle
+     * Returns   nothing else
+     * If NULL   required */
     openreg_status (*close)(openreg_instance);
-    /* Number of devices, >= 0, constant from open() to close(). */
+
+    /* When      Number of devices, >= 0, constant from open() to close().
+     * May block no
+     * Returns   nothing else
+     * If NULL   required */
     openreg_status (*device_count)(openreg_instance, int32_t *out);
-    /* `size` > 0 bytes of device memory, contents undefined. Every stream of the device may use it as soon as this
-     * returns. E_NOMEM: the runtime frees its caches and asks again. */
-    openreg_status (*mem_alloc)(openreg_instance, int32_t dev, uint64_t size, void **out);
-    /* Frees what mem_alloc() returned. It waits: it returns after the work that is queued on that memory, on any stream,
-     * has ended. */
+
+    /* When      The caching allocator needs a segment. Device memory, contents undefined. Every stream of the
+     *           device may use it as soon as this returns.
+     * May block for as long as the vendor takes
+     * Returns   E_NOMEM: the runtime frees its caches and asks again; E_UNSUPPORTED: a flag, or an alignment, that
+     *           the driver doesn't have
+     * If NULL   required */
+    openreg_status (*mem_alloc)(openreg_instance, int32_t dev, const openreg_alloc_info *info, void **out);
+
+    /* When      A segment goes back. Frees what mem_alloc() returned, after the work that is queued on that
+     *           memory, on any stream, has ended.
+     * May block until that work has ended
+     * Returns   E_INVALID: not such an address
+     * If NULL   required */
     openreg_status (*mem_free)(openreg_instance, int32_t dev, void *ptr);
-    /* Queues a copy on stream `stream` of device `stream_dev`, in order. dst_dev or src_dev -1: host memory, pinned or
-     * not; never both. Devices may differ (a peer copy). Ranges don't overlap; both stay alive, and the source unchanged,
-     * until the stream has passed the copy. So the call may return before the copy has begun, with any host memory; with
-     * memory that is not pinned, or of another device than `stream_dev`, it may also return when the copy has ended. */
-    openreg_status (*copy)(openreg_instance, void *dst, int32_t dst_dev, const void *src, int32_t src_dev,
-                           uint64_t size, int32_t stream_dev, openreg_driver_stream stream);
-    /* Returns when all work of the device has ended; reports its first asynchronous error. */
+
+    /* When      Queues a copy on stream `stream` of device `stream_dev`, in order. dst_dev or src_dev -1: host
+     *           memory, pinned or not; never both. Devices may differ (a peer copy). Ranges don't overlap; both
+     *           stay alive, and the source unchanged, until the stream has passed the copy, so the call may return
+     *           before the copy has begun, with any host memory.
+     * May block until the copy has ended, with memory that is not pinned or is of another device than
+     *           `stream_dev`; else no
+     * Returns   E_INVALID: not device memory
+     * If NULL   required */
+    openreg_status (*copy)(openreg_instance, int32_t stream_dev, openreg_driver_stream stream, void *dst,
+                           int32_t dst_dev, const void *src, int32_t src_dev, uint64_t size);
+
+    /* When      The program waits for a device. Returns when all work of the device has ended, and reports its
+     *           first asynchronous error.
+     * May block until that has ended
+     * Returns   that error
+     * If NULL   required */
     openreg_status (*device_sync)(openreg_instance, int32_t dev);
 
-    /* ---- Optional: NULL is fine. "Default:" says what the runtime does then. ---- */
+    /* ---- Optional ---- */
 
-    /* Default: name "<driver> device <dev>", unknown memory, no flags, no priorities. */
+    /* When      After open(), once for each device.
+     * May block no
+     * Returns   nothing else
+     * If NULL   name "<driver> device <dev>", unknown memory, no flags, no priorities */
     openreg_status (*device_info)(openreg_instance, int32_t dev, openreg_device_info *inout);
-    /* Queues `size` bytes of `value`. Default: a copy from a host buffer, after which the device is synchronised. */
-    openreg_status (*fill)(openreg_instance, int32_t dev, void *dst, uint8_t value, uint64_t size,
-                           openreg_driver_stream);
-    /* A new stream, `flags` 0, priority between priority_high and priority_low of the device. The stream slots come
-     * together (create, destroy, query, sync). Default: every stream means the device's default stream. */
+
+    /* When      Queues `size` bytes of `value`.
+     * May block no
+     * Returns   E_INVALID: not device memory
+     * If NULL   a copy from a host buffer, after which the device is synchronised */
+    openreg_status (*fill)(openreg_instance, int32_t dev, openreg_driver_stream, void *dst, uint8_t value,
+                           uint64_t size);
+
+    /* When      A new stream, `flags` 0, priority between priority_high and priority_low of the device. The stream
+     *           slots come together (create, destroy, query, sync).
+     * May block for as long as the vendor takes
+     * Returns   E_NOMEM
+     * If NULL   every stream means the device's default stream */
     openreg_status (*stream_create)(openreg_instance, int32_t dev, uint32_t flags, int32_t priority,
                                     openreg_driver_stream *out);
-    /* NULL is accepted. Queued work still runs. */
+
+    /* When      The selection of drivers ends, and its streams with it. NULL is accepted. Queued work still runs.
+     * May block no
+     * Returns   nothing else
+     * If NULL   as stream_create */
     openreg_status (*stream_destroy)(openreg_instance, int32_t dev, openreg_driver_stream);
-    /* *done = 1 if all work queued so far has ended, else 0. Default: device_sync, then 1. */
+
+    /* When      *done = 1 if all work queued so far has ended, else 0.
+     * May block no
+     * Returns   what the stream's work failed with
+     * If NULL   device_sync, then 1 */
     openreg_status (*stream_query)(openreg_instance, int32_t dev, openreg_driver_stream, int32_t *done);
-    /* Waits for all work queued so far. Default: device_sync. */
+
+    /* When      Waits for all work queued so far.
+     * May block until that has ended
+     * Returns   what the stream's work failed with
+     * If NULL   device_sync */
     openreg_status (*stream_sync)(openreg_instance, int32_t dev, openreg_driver_stream);
-    /* Later work of this stream waits for the event's latest record at the time of this call; never recorded: nothing
-     * to wait for. The event may be of another device of this driver. Default: event_sync. */
+
+    /* When      Later work of this stream waits for the event's latest record at the time of this call; never
+     *           recorded: nothing to wait for. The event may be of another device of this driver.
+     * May block no
+     * Returns   nothing else
+     * If NULL   event_sync */
     openreg_status (*stream_wait)(openreg_instance, int32_t dev, openreg_driver_stream, openreg_driver_event);
-    /* The event slots come together (create, destroy, record, query, sync). `dev` is that of event_create() in all of
-     * them. Default: an event that is complete after device_sync; elapsed time by the host's clock. */
+
+    /* When      A new event; `flags` 0 or OPENREG_EVENT_TIMING. The event slots come together (create, destroy,
+     *           record, query, sync); `dev` is that of event_create() in all of them.
+     * May block no
+     * Returns   E_NOMEM
+     * If NULL   events that are complete after device_sync; elapsed time by the host's clock */
     openreg_status (*event_create)(openreg_instance, int32_t dev, uint32_t flags, openreg_driver_event *out);
-    /* NULL is accepted. An event may be destroyed while its record is pending. */
+
+    /* When      NULL is accepted. An event may be destroyed while its record is pending.
+     * May block no
+     * Returns   nothing else
+     * If NULL   as event_create */
     openreg_status (*event_destroy)(openreg_instance, int32_t dev, openreg_driver_event);
-    /* Records the event behind the work queued on the stream, and replaces an earlier record: query, sync
-     * and stream_wait() mean the latest record at the time of their call, and a later one does not change what they
-     * wait for. */
-    openreg_status (*event_record)(openreg_instance, int32_t dev, openreg_driver_event, openreg_driver_stream);
-    /* *done = 1 if the latest record has been passed, or there is none. */
+
+    /* When      Records the event behind the work queued on the stream, and replaces an earlier record: query,
+     *           sync and stream_wait() mean the latest record at the time of their call, and a later one does not
+     *           change what they wait for.
+     * May block no
+     * Returns   nothing else
+     * If NULL   as event_create */
+    openreg_status (*event_record)(openreg_instance, int32_t dev, openreg_driver_stream, openreg_driver_event);
+
+    /* When      *done = 1 if the latest record has been passed, or there is none.
+     * May block no
+     * Returns   what the stream's work failed with
+     * If NULL   as event_create */
     openreg_status (*event_query)(openreg_instance, int32_t dev, openreg_driver_event, int32_t *done);
-    /* Waits for the latest record; returns at once if there is none. */
+
+    /* When      Waits for the latest record; returns at once if there is none.
+     * May block until that has been passed
+     * Returns   what the stream's work failed with
+     * If NULL   as event_create */
     openreg_status (*event_sync)(openreg_instance, int32_t dev, openreg_driver_event);
-    /* Milliseconds from start to end, of the times at which their streams passed the records, by one clock. Both created
-     * with OPENREG_EVENT_TIMING on one device, recorded and complete, else E_INVALID. `dev` is that
-     * device, and that of `start` where they are of two. Default: the host's clock. */
+
+    /* When      Nanoseconds from start to end, negative if `end` came first: of the times at which their streams
+     *           passed the records, by one clock. `dev` is their device, and that of `start` where they are of
+     *           two.
+     * May block no
+     * Returns   E_INVALID unless both are created with OPENREG_EVENT_TIMING on one device, recorded and complete
+     * If NULL   the host's clock */
     openreg_status (*event_elapsed)(openreg_instance, int32_t dev, openreg_driver_event start, openreg_driver_event end,
-                                    double *ms);
-    /* Queues a call of `function` on the stream, as cudaLaunchHostFunc: it runs once, when the work queued before has
-     * ended, and work queued later waits until it returns, as do the stream's queries and syncs and events recorded
-     * behind it. It runs on a thread of the driver's or of the vendor's, with no lock of the driver held, and calls no
-     * slot. Functions of several streams may run one after the other. After an asynchronous error that ends the
-     * device's work it does not run.
-     * Default: the calling thread waits for the stream, then for the function, which runs on a thread made for this
-     * call. So nothing overlaps, and each call costs a stream_sync and a thread, about 30 microseconds. The same where it
-     * returns E_UNSUPPORTED, with nothing queued: for a driver that learns in open() whether its vendor has such calls. */
+                                    int64_t *nanoseconds);
+
+    /* When      Queues a call of `function` on the stream, as cudaLaunchHostFunc: it runs once, when the work
+     *           queued before has ended, and work queued later waits until it returns, as do the stream's queries
+     *           and syncs and events recorded behind it. It runs on a thread of the driver's or of the vendor's,
+     *           with no lock of the driver held, and calls no slot. Functions of several streams may run one after
+     *           the other. After an asynchronous error that ends the device's work it does not run.
+     * May block no
+     * Returns   E_UNSUPPORTED, with nothing queued: as NULL, for a driver that learns in open() whether its vendor
+     *           has such calls
+     * If NULL   the calling thread waits for the stream, then for the function, which runs on a thread made for
+     *           this call: nothing overlaps, and each call costs a stream_sync and a thread, about 30 microseconds */
     openreg_status (*host_func)(openreg_instance, int32_t dev, openreg_driver_stream, void (*function)(void *argument),
                                 void *argument);
-    /* *out = 1 if the device has a live context. Never makes one. Default: whether the runtime has allocated memory
-     * or made a stream on it. */
+
+    /* When      *out = 1 if the device has a live context. Never makes one.
+     * May block no
+     * Returns   nothing else
+     * If NULL   whether the runtime has allocated memory or made a stream on it */
     openreg_status (*device_active)(openreg_instance, int32_t dev, int32_t *out);
-    /* Makes it the vendor's current device in this thread. Default: nothing to do. */
+
+    /* When      A thread makes another device current. Makes it the vendor's current device in this thread
+     * May block for as long as the vendor takes
+     * Returns   nothing else
+     * If NULL   nothing to do */
     openreg_status (*device_bind)(openreg_instance, int32_t dev);
-    /* Pinned host memory, usable by every device of this driver; size > 0. Default: plain aligned memory. */
-    openreg_status (*host_alloc)(openreg_instance, uint64_t size, void **out);
-    /* Frees what host_alloc() returned. Need not wait: work that reads or writes it has ended, by the runtime's callers
-     * and, where a device was lost, by device_sync. */
-    openreg_status (*host_free)(openreg_instance, void *ptr);
-    /* Free and total bytes of the device, free <= total. Default: total_bytes less what the runtime has allocated. */
+
+    /* When      Pinned host memory, usable by every device of this driver; `dev` is the one that it is asked for.
+     * May block for as long as the vendor takes
+     * Returns   E_NOMEM; E_UNSUPPORTED as mem_alloc()
+     * If NULL   plain aligned memory */
+    openreg_status (*host_alloc)(openreg_instance, int32_t dev, const openreg_alloc_info *info, void **out);
+
+    /* When      Frees what host_alloc() returned, for the same `dev`. Work that reads or writes it has ended, by
+     *           the caller of openreg_host_free() and, where a device was lost, by device_sync.
+     * May block no
+     * Returns   E_INVALID: not such an address
+     * If NULL   as host_alloc; they come together */
+    openreg_status (*host_free)(openreg_instance, int32_t dev, void *ptr);
+
+    /* When      Free and total bytes of the device, free <= total.
+     * May block no
+     * Returns   nothing else
+     * If NULL   total_bytes less what the runtime has allocated */
     openreg_status (*mem_info)(openreg_instance, int32_t dev, uint64_t *free_bytes, uint64_t *total);
-    /* With OPENREG_CAP_HOST_VISIBLE: the host's address of a device address, at a constant distance inside one
-     * allocation. The host may read and write there when the streams that use the memory are idle. */
+
+    /* When      With OPENREG_CAP_HOST_VISIBLE: the host's address of a device address, at a constant distance
+     *           inside one allocation. The host may read and write there when the streams that use the memory are
+     *           idle.
+     * May block no
+     * Returns   nothing else
+     * If NULL   the flag is refused */
     openreg_status (*host_alias)(openreg_instance, int32_t dev, void *ptr, void **out);
-    /* The vendor's own stream, for the vendor's libraries. Default: the driver's handle. */
+
+    /* When      The vendor's own stream, for the vendor's libraries.
+     * May block no
+     * Returns   nothing else
+     * If NULL   the driver's handle */
     openreg_status (*stream_native)(openreg_instance, int32_t dev, openreg_driver_stream, void **out);
-    /* Counts and describes devices without open(), and starts no thread. `options` as in open(). `topology` is "" for this
-     * machine's devices; other names are the driver's own (E_INVALID if unknown). Sets *count, fills
-     * *infos[0..min(*count, capacity)), whose struct_size the caller has set, and, unless `peers` is NULL,
-     * peers[i * capacity + j]: 1 if device i copies to device j without the host. With `capacity` 0 it only counts
-     * (`infos` may be NULL), and must leave a later fork() safe; else it does where the vendor allows it. E_UNSUPPORTED: only
-     * open() can tell. Default: open(), then device_count(), to count; E_UNSUPPORTED to describe. */
-    openreg_status (*describe)(const openreg_host *host, const openreg_option *options, size_t n, const char *topology,
-                               int32_t capacity, openreg_device_info *const *infos, uint8_t *peers, int32_t *count);
-    /* A table led by a uint32_t struct_size, valid until close(), or NULL (no error): ipc.h, kernels.h, vmm.h,
-     * schedule.h, comm.h, graph.h. */
+
+    /* When      Counts and describes devices without open(), and starts no thread. `options` as in open().
+     *           `topology` is "" for this machine's devices; other names are the driver's own. Sets *count, fills
+     *           *infos[0..min(*count, capacity)), whose struct_size the caller has set, and, unless `peers` is
+     *           NULL, peers[i * capacity + j]: 1 if device i copies to device j without the host. With `capacity`
+     *           0 it only counts (`infos` may be NULL), and must leave a later fork() safe; else it does where the
+     *           vendor allows it.
+     * May block for as long as the vendor takes
+     * Returns   E_INVALID: an unknown topology; E_UNSUPPORTED: only open() can tell
+     * If NULL   open(), then device_count(), to count; E_UNSUPPORTED to describe */
+    openreg_status (*describe)(const openreg_host *host, const openreg_option *options, uint32_t n,
+                               const char *topology, int32_t capacity, openreg_device_info *const *infos,
+                               uint8_t *peers, int32_t *count);
+
+    /* When      A part of the runtime needs a table of ipc.h, kernels.h, vmm.h, schedule.h, comm.h or graph.h: led
+     *           by uint32_t struct_size, version; valid until close(); of at least `version` ("Versions" above).
+     * May block no
+     * Returns   NULL, with no error, for a name or a version that the driver does not have
+     * If NULL   no extensions */
     const void *(*extension)(openreg_instance, const char *name, uint32_t version);
 } openreg_driver;
 
 /* Sizes of version 1.0, frozen for ever: a table of that size is accepted by every runtime of this major. LP64 only. */
 #define OPENREG_DRIVER_SIZE_1 272u
-#define OPENREG_DEVICE_INFO_SIZE_1 208u
+#define OPENREG_DEVICE_INFO_SIZE_1 216u
+#define OPENREG_ALLOC_INFO_SIZE_1 24u
 #define OPENREG_HOST_SIZE_1 32u
 static_assert(sizeof(openreg_driver) == OPENREG_DRIVER_SIZE_1, "append a slot, and leave the frozen size as it is");
 static_assert(sizeof(openreg_device_info) == OPENREG_DEVICE_INFO_SIZE_1, "append a field, then compare with >=");
+static_assert(sizeof(openreg_alloc_info) == OPENREG_ALLOC_INFO_SIZE_1, "append a field, then compare with >=");
 static_assert(sizeof(openreg_host) == OPENREG_HOST_SIZE_1, "append a function, then compare with >=");
 static_assert(sizeof(openreg_option) == 16u, "openreg_option is an element of arrays: it cannot grow");
 
@@ -248,6 +394,30 @@ openreg_fail(const openreg_host *host, openreg_status code, int64_t vendor_code,
     va_end(args);
     host->set_error(host->ctx, code, vendor_code, text);
     return code;
+}
+
+/* For drivers whose allocations are all alike: refuses a description with a flag, or with an alignment above the one that
+ * every allocation has. */
+OPENREG_HELPER openreg_status
+openreg_alloc_check(const openreg_host *host, const openreg_alloc_info *info, uint64_t alignment)
+{
+    if (info->flags != 0)
+        return openreg_fail(host, OPENREG_E_UNSUPPORTED, 0, "unknown flags of an allocation: %#x",
+                            (unsigned)info->flags);
+    if (info->alignment > alignment)
+        return openreg_fail(host, OPENREG_E_UNSUPPORTED, 0, "an alignment of %llu bytes (at most %llu)",
+                            (unsigned long long)info->alignment, (unsigned long long)alignment);
+    return OPENREG_OK;
+}
+
+/* A description of `size` bytes, for callers of mem_alloc() and host_alloc(). */
+OPENREG_HELPER openreg_alloc_info
+openreg_alloc_bytes(uint64_t size)
+{
+    openreg_alloc_info info = {0, 0, 0, 0};
+    info.struct_size = sizeof info;
+    info.size = size;
+    return info;
 }
 
 #ifdef __cplusplus

@@ -53,13 +53,13 @@ OPENREG_API openreg_status openreg_set_process(int32_t index, int32_t count);
 
 /* --------------------------------------------------------------------------------------------- torch.openreg's GPU */
 
-/* For another choice by openreg_select_gpu(): openreg_forget_failures(), and a GPU that was chosen automatically is chosen
+/* For another choice by openreg_select_gpu(): openreg_drivers_forget_failures(), and a GPU that was chosen automatically is chosen
  * again. Opens nothing. Errors: OPENREG_E_BUSY "1 live allocation(s) on driver 'cuda'" (such a GPU is in use; nothing is
  * forgotten). */
 OPENREG_API openreg_status openreg_reset_gpu(void);
 
-/* Makes a GPU active if one works: chooses as openreg_reselect() does, but leaves `sim` unopened where no GPU was found.
- * *found = 1 if the default driver counts as a GPU or was chosen explicitly (by openreg_use_drivers(), OPENREG_DRIVERS or
+/* Makes a GPU active if one works: chooses as openreg_drivers_reselect() does, but leaves `sim` unopened where no GPU was found.
+ * *found = 1 if the default driver counts as a GPU or was chosen explicitly (by openreg_drivers_use(), OPENREG_DRIVERS or
  * the preference, `sim` too), else 0; a pinned table stays. Errors: those of openreg_init(). */
 OPENREG_API openreg_status openreg_select_gpu(int32_t *found);
 

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
-/* openreg/faults.h: failures of devices, on purpose: what a program does when memory runs out, work fails, or a device or
- * a peer is gone. Part of the C API: the rules of openreg.h on errors, threads and start hold here. Valid C11 and C++17.
+/* openreg/faults.h: failures of devices, on purpose: what a program does when memory runs out, work fails, or a device
+ * or a peer is gone. Part of the C API: the rules of openreg.h on errors, threads and start hold here. Not promised: it
+ * is version 0, and may change in any release. Valid C11 and C++17.
  *
  *   openreg_faults faults;
  *   openreg_faults_begin("openreg:1 lost after 200 copies; nomem 5%", &faults);

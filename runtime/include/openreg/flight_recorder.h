@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
-/* openreg/flight_recorder.h: the last calls of drivers, kept until something goes wrong. Part of the C API: the rules of
- * openreg.h on errors, threads and start hold here. Valid C11 and C++17.
+/* openreg/flight_recorder.h: the last calls of drivers, kept until something goes wrong. Part of the C API: the rules
+ * of openreg.h on errors, threads and start hold here. Not promised: it is version 0, and may change in any release.
+ * Valid C11 and C++17.
  *
  * The recorder keeps the last N calls: what, device, stream, bytes, when, how it ended, and the operator that it was for.
  * It writes them when a driver's call fails with OPENREG_E_DEVICE_LOST, _INTERNAL, _PEER or _TIMEOUT (asynchronous errors

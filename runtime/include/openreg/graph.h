@@ -64,7 +64,7 @@ typedef struct openreg_graph_table {
     openreg_status (*instantiate)(openreg_instance, openreg_driver_graph, uint32_t flags,
                                   openreg_driver_graph_exec *out);
     /* Queues all of its nodes on a stream of the device that the capture began on. Returns without waiting for them. */
-    openreg_status (*launch)(openreg_instance, openreg_driver_graph_exec, int32_t dev, openreg_driver_stream);
+    openreg_status (*launch)(openreg_instance, int32_t dev, openreg_driver_stream, openreg_driver_graph_exec);
     /* Optional. Gives later launches the arguments of a graph with the same nodes and edges. *fits = 0: they differ, and
      * nothing has changed. */
     openreg_status (*update)(openreg_instance, openreg_driver_graph_exec, openreg_driver_graph, int32_t *fits);

@@ -1,9 +1,10 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 /* openreg/graphs.h: work of streams that is recorded once and launched many times. Part of the C API: the rules of
- * openreg.h on errors, threads and start hold here. Valid C11 and C++17.
+ * openreg.h on errors, threads and start hold here. Not promised: it is version 0, and may change in any release. Valid
+ * C11 and C++17.
  *
  *   openreg_graph_begin(device, stream, OPENREG_CAPTURE_GLOBAL);
- *   ... openreg_memcpy_async(), openreg_run_kernel() on `stream`: nothing runs ...
+ *   ... openreg_memcpy_async(), openreg_kernel_run() on `stream`: nothing runs ...
  *   openreg_graph_end(device, stream, &graph);
  *   openreg_graph_instantiate(graph, &exec);
  *   openreg_graph_launch(exec, stream);     all of it runs, each time with what is in the memory then
@@ -19,7 +20,7 @@
  * fails, too, with the same reason. Stream, events and allocator go on as before. Of what the runtime records this is:
  * openreg_memcpy(), a copy of host memory that is not pinned, waiting for a captured stream or its device, querying it,
  * events that were recorded in the capture (query, synchronise, elapsed time), waiting for an event that was recorded
- * outside of it, joining two captures, and giving segments back to the driver (openreg_empty_cache()) unless the mode
+ * outside of it, joining two captures, and giving segments back to the driver (openreg_memory_empty_cache()) unless the mode
  * allows it. An event that was recorded in a capture stands for nothing once that has ended: its earlier record counts.
  *
  * Memory: what nodes use must stay allocated until the graph and what was instantiated are destroyed, as in a private

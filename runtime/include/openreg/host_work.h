@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 /* openreg/host_work.h: for who does work of a stream on the host, as a library of collectives does with a host function
- * that returns when the collective is done: whether such functions are queued, and how such work tells that it failed. Part of
- * the C API: the rules of openreg.h on errors, threads and start hold here. Valid C11 and C++17. */
+ * that returns when the collective is done: whether such functions are queued, and how such work tells that it failed.
+ * Part of the C API: the rules of openreg.h on errors, threads and start hold here. Not promised: it is version 0, and
+ * may change in any release. Valid C11 and C++17. */
 #ifndef OPENREG_HOST_WORK_H
 #define OPENREG_HOST_WORK_H
 
@@ -12,7 +13,7 @@
 extern "C" {
 #endif
 
-/* *queued = 1: the device's driver has host_func(), stream_wait() and events: openreg_launch_host_func(), a record behind it
+/* *queued = 1: the device's driver has host_func(), stream_wait() and events: openreg_stream_launch_host_func(), a record behind it
  * and a stream's wait for that record return at once. 0: one of them waits in the host, so the function must not wait for
  * anything that another process or thread does later. */
 OPENREG_API OPENREG_WARN_UNUSED openreg_status openreg_host_func_is_queued(int32_t device, int32_t *queued);

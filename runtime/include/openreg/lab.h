@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 /* openreg/lab.h: the table behind races.h, faults.h, flight_recorder.h and trace.h, whose functions are in a library of
- * their own, libopenreg_lab.so, beside libopenreg.so: it is loaded when one of them is first used, or a variable asks for it
- * (OPENREG_VALIDATE, OPENREG_RACES, OPENREG_FLIGHT_RECORDER, OPENREG_<NAME>_FAULTS). Part of the C API: the rules of
- * openreg.h on errors, threads and start hold here. Valid C11 and C++17.
+ * their own, libopenreg_lab.so, beside libopenreg.so: it is loaded when one of them is first used, or a variable asks
+ * for it (OPENREG_VALIDATE, OPENREG_RACES, OPENREG_FLIGHT_RECORDER, OPENREG_<NAME>_FAULTS). Part of the C API: the
+ * rules of openreg.h on errors, threads and start hold here. Not promised: it is version 0, and may change in any
+ * release. Valid C11 and C++17.
  *
  * Programs call the functions of those headers, which are inline and call what is here. */
 #ifndef OPENREG_LAB_H

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
-/* openreg/layer.h: a library that stands between the runtime and its drivers: it counts, checks, logs or disturbs calls, and
- * knows neither side. Valid C11 and C++17. docs/layers.md has more, examples/counting_layer a whole one.
+/* openreg/layer.h: a library that stands between the runtime and its drivers: it counts, checks, logs or disturbs
+ * calls, and knows neither side. Not promised: it is version 0, and may change in any release. Valid C11 and C++17.
+ * docs/layers.md has more, examples/counting_layer a whole one.
  *
  *   OPENREG_LAYERS=name:path[,name:path]    puts layers around every driver that is opened, the first the outermost
  *
@@ -34,7 +35,7 @@ typedef struct openreg_layer_site {
     const char *driver;          /* its name */
     const openreg_driver *below; /* open() is valid; all others are once it has returned */
     const openreg_option *options;
-    uint64_t option_count;
+    uint32_t option_count, padding;
 } openreg_layer_site;
 
 #define OPENREG_LAYER_SITE_SIZE_1 48u

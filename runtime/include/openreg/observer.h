@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 /* openreg/observer.h: one table for everything that watches the runtime. Part of the C API: the rules of openreg.h on
- * errors, threads and start hold here. Valid C11 and C++17.
+ * errors, threads and start hold here. Not promised: it is version 0, and may change in any release. Valid C11 and
+ * C++17.
  *
  *   static const openreg_observer mine = {.struct_size = sizeof mine, .memory = keep};
  *   openreg_observe(&mine, OPENREG_OBSERVE_MEMORY);
@@ -34,12 +35,6 @@ extern "C" {
 #define OPENREG_OBSERVE_TABLE 64u   /* table() */
 #define OPENREG_OBSERVE_PLACES 128u /* place(), here(), here_text(), here_stack(): answers, not events */
 #define OPENREG_OBSERVE_ALL 255u
-
-/* The events of block(). */
-#define OPENREG_BLOCK_GIVEN 1    /* by openreg_malloc() */
-#define OPENREG_BLOCK_RECORDED 2 /* openreg_record_stream(): `device` and `stream` use it */
-#define OPENREG_BLOCK_FREED 3    /* before another thread can be given it; `size` is 0 */
-#define OPENREG_BLOCK_GONE 4     /* a segment went back to the driver, or pinned memory was freed */
 
 /* The events of order(): what comes behind what from now on. A mark is a recorded event or a queued host function. */
 #define OPENREG_ORDER_HOST_STREAM 1 /* the host has seen all work of `stream` */
@@ -91,7 +86,7 @@ typedef struct openreg_span {
 /* Work that is given to a driver by a table of an extension, which layers don't see; and a driver's open(), of which
  * `device` is OPENREG_HOST and `name` the driver's. */
 typedef struct openreg_work {
-    const char *call; /* "openreg_run_kernel" */
+    const char *call; /* "openreg_kernel_run" */
     const char *name; /* "aten::mm", "all_reduce" */
     int32_t device, reserved;
     openreg_driver_stream stream;
@@ -107,7 +102,8 @@ typedef struct openreg_observer {
     /* 1: there is no memory for this request, and `text` says why. Under the cache's lock. */
     int (*allocate)(void *ctx, int32_t device, uint64_t size, char *text, size_t text_size);
 
-    /* `device` and `stream` are those of OPENREG_BLOCK_RECORDED. */
+    /* What has become of a block: OPENREG_BLOCK_ALLOCATED; _RECORDED, with `device` and `stream`; _FREE, before another
+     * thread can be given it, with `size` 0; _GONE. */
     void (*block)(void *ctx, int32_t what, const void *address, uint64_t size, int32_t device, openreg_stream stream);
     /* The work of a call on `stream` is about to use memory. 1: it fails before it has begun, with OPENREG_E_INVALID and
      * what `text` says. */

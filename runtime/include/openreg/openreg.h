@@ -6,7 +6,7 @@
  *
  * Rules that hold for every function
  *   Errors      A function that can fail returns a status. On failure it has changed nothing, its out-parameters are
- *               as before (openreg_malloc() and openreg_malloc_host() store NULL), and openreg_last_error() holds a
+ *               as before (openreg_malloc() and openreg_host_alloc() store NULL), and openreg_last_error() holds a
  *               text that names the call, the value and the allowed range. Success leaves the last error alone.
  *   Common      Besides what each function lists, every function that reaches a device may return
  *   errors        OPENREG_E_INVALID       device index out of [0, count), or a stream or event of another device
@@ -21,7 +21,7 @@
  *               say so, and a request for which the device has no memory left, which gives cached segments back.
  *   Start       Nothing needs to be called first: the first function that reaches a device runs openreg_init().
  *               Nothing runs at exit.
- *   Units       Sizes in bytes, times in milliseconds.
+ *   Units       Sizes in bytes, times in nanoseconds.
  *   Structures  A structure that begins with struct_size may get more fields at its end, and never changes otherwise. The
  *               caller sets struct_size to its sizeof. Both directions work: the library writes no byte beyond it, and
  *               reads fields beyond it as zero. Less than the frozen size of the first version (OPENREG_*_SIZE_1) is
@@ -82,7 +82,7 @@ OPENREG_API int openreg_is_initialized(void);
 OPENREG_API const char *openreg_variable(const char *name);
 
 /* Frees the caches, destroys the pool's streams, closes all drivers and forgets the table, failures and the choice of
- * openreg_use_drivers(); environment variables are read again by the next openreg_init(). For tests and C programs;
+ * openreg_drivers_use(); environment variables are read again by the next openreg_init(). For tests and C programs;
  * nothing calls it at exit. No other thread may be inside a call that reaches a device. Read-only queries (current and
  * number of devices, whether the table has been published, records, the selection) are always safe. Waits for
  * the pool's streams and for host functions.
@@ -112,10 +112,10 @@ OPENREG_API const char *openreg_status_text(openreg_status code);
 /* Where log lines of level >= OPENREG_LOG_LEVEL (debug, info, warning, error; default warning) go. NULL restores the
  * default, one line to stderr. The callback may be called from any thread and must not call the runtime. */
 typedef void (*openreg_log_callback)(void *ctx, int32_t level, const char *utf8);
-OPENREG_API void openreg_set_log_callback(openreg_log_callback callback, void *ctx);
+OPENREG_API void openreg_log_set_callback(openreg_log_callback callback, void *ctx);
 /* The least level of the lines that are written where OPENREG_LOG_LEVEL is not set: OPENREG_LOG_WARNING until then. For a
  * callback that filters by itself. Never fails. */
-OPENREG_API void openreg_set_log_level(int32_t level);
+OPENREG_API void openreg_log_set_level(int32_t level);
 
 /* ---------------------------------------------------------------------------------------------------------- devices */
 
@@ -159,14 +159,15 @@ typedef struct openreg_device_properties {
     char driver[32];
     char driver_version[64];
     char torch_device_type[16]; /* PyTorch device type whose kernels work on its memory, or "" */
+    uint64_t max_allocation;    /* most bytes of one allocation, 0: no such limit */
 } openreg_device_properties;
 
-#define OPENREG_DEVICE_PROPERTIES_SIZE_1 304u
+#define OPENREG_DEVICE_PROPERTIES_SIZE_1 312u
 static_assert(sizeof(openreg_device_properties) == OPENREG_DEVICE_PROPERTIES_SIZE_1,
               "append a field, then freeze its size");
 
 /* Errors: OPENREG_E_INVALID, common ones. */
-OPENREG_API openreg_status openreg_get_device_properties(int32_t device, openreg_device_properties *inout);
+OPENREG_API openreg_status openreg_device_get_properties(int32_t device, openreg_device_properties *inout);
 
 /* *active = 1 once the device has a context: its first allocation or stream, not its selection. Never makes one. */
 OPENREG_API openreg_status openreg_device_active(int32_t device, int32_t *active);
@@ -179,20 +180,21 @@ OPENREG_API openreg_status openreg_device_synchronize(int32_t device);
 /* Device memory from the caching allocator, at least 512-byte aligned where the driver can; for use on `stream` of
  * `device`. size 0 gives NULL. When the device is full, cached blocks are released and the allocation is retried; where
  * it is about to give another thread memory, or changes a segment for it, that is awaited first.
- * Errors: OPENREG_E_NOMEM (the text has the figures: asked, allocated, cached, free, total), OPENREG_E_INVALID (size
+ * Errors: OPENREG_E_NOMEM (the text has the figures: asked, allocated, cached, free, total; also more than
+ * the device allocates at once, its max_allocation, for which the driver is not called), OPENREG_E_INVALID (size
  * above 2^47), common ones. On failure *out is NULL. */
-OPENREG_API OPENREG_WARN_UNUSED openreg_status openreg_malloc(int32_t device, size_t size, openreg_stream stream,
+OPENREG_API OPENREG_WARN_UNUSED openreg_status openreg_malloc(int32_t device, openreg_stream stream, size_t size,
                                                               void **out);
 
 /* Gives a block back to the cache of the stream that it was allocated for: later work of that stream may reuse it at
- * once; streams named by openreg_record_stream() are waited for before reuse. NULL is accepted.
+ * once; streams named by openreg_memory_record_stream() are waited for before reuse. NULL is accepted.
  * Errors: OPENREG_E_INVALID (not the start of a live block: freed already, foreign, or inside a block; says which). */
 OPENREG_API openreg_status openreg_free(void *ptr);
 
 /* Records that work on `stream` of `device`, which may be another device than the block's, and of another driver, uses the
  * block at `ptr`: its reuse waits for that stream too.
  * Errors: OPENREG_E_INVALID (not a live block, not a stream of `device`). */
-OPENREG_API openreg_status openreg_record_stream(void *ptr, int32_t device, openreg_stream stream);
+OPENREG_API openreg_status openreg_memory_record_stream(void *ptr, int32_t device, openreg_stream stream);
 
 /* Copies `size` bytes and returns when they are there, in order behind the calling thread's current stream of the
  * device(s). A device of OPENREG_HOST means host memory. Any two devices, also of different drivers (staged through
@@ -205,20 +207,20 @@ OPENREG_API OPENREG_WARN_UNUSED openreg_status openreg_memcpy(void *dst, int32_t
  * Both ranges must stay alive until the stream has passed it. With host memory that is not pinned it may be
  * synchronous. Between two devices it also starts after the work that is on the calling thread's current stream of the
  * other device, and what is queued there later waits for it. Errors: as openreg_memcpy(). */
-OPENREG_API OPENREG_WARN_UNUSED openreg_status openreg_memcpy_async(void *dst, int32_t dst_device, const void *src,
-                                                                    int32_t src_device, size_t size,
-                                                                    int32_t stream_device, openreg_stream stream);
+OPENREG_API OPENREG_WARN_UNUSED openreg_status openreg_memcpy_async(int32_t stream_device, openreg_stream stream,
+                                                                    void *dst, int32_t dst_device, const void *src,
+                                                                    int32_t src_device, size_t size);
 
 /* Queues `size` bytes of `value` on a stream of the device. Errors: as openreg_memcpy(). */
-OPENREG_API OPENREG_WARN_UNUSED openreg_status openreg_memset_async(void *dst, int32_t device, uint8_t value,
-                                                                    size_t size, openreg_stream stream);
+OPENREG_API OPENREG_WARN_UNUSED openreg_status openreg_memset_async(int32_t device, openreg_stream stream, void *dst,
+                                                                    uint8_t value, size_t size);
 
 /* Pinned host memory of the driver of `device`, 64-byte aligned or better; size 0 gives NULL. Not cached. The runtime's
  * own part is O(log n) of the pinned blocks; how the driver's grows is its own affair.
  * Errors: OPENREG_E_NOMEM, common ones. On failure *out is NULL. */
-OPENREG_API OPENREG_WARN_UNUSED openreg_status openreg_malloc_host(int32_t device, size_t size, void **out);
+OPENREG_API OPENREG_WARN_UNUSED openreg_status openreg_host_alloc(int32_t device, size_t size, void **out);
 /* NULL is accepted. Errors: OPENREG_E_INVALID (not live pinned memory). */
-OPENREG_API openreg_status openreg_free_host(void *ptr);
+OPENREG_API openreg_status openreg_host_free(void *ptr);
 
 #define OPENREG_POINTER_UNKNOWN 0 /* none of ours: plain host memory, or another library's */
 #define OPENREG_POINTER_DEVICE 1
@@ -238,7 +240,7 @@ typedef struct openreg_pointer_info {
 static_assert(sizeof(openreg_pointer_info) == OPENREG_POINTER_INFO_SIZE_1, "append a field, then freeze its size");
 
 /* What an address is; interior addresses too. An unknown one is not an error. Never initialises. */
-OPENREG_API openreg_status openreg_get_pointer_info(const void *ptr, openreg_pointer_info *inout);
+OPENREG_API openreg_status openreg_pointer_get_info(const void *ptr, openreg_pointer_info *inout);
 
 /* The host's address of a device address, and back (devices with OPENREG_CAP_HOST_VISIBLE). Any address in
  * memory that the runtime has of the driver, so it isn't seen whether a block is live there, nor where it ends. Lock-free. The host may use the memory when the streams that use it are idle.
@@ -250,7 +252,7 @@ OPENREG_API openreg_status openreg_device_address(const void *host_ptr, void **d
  * total of its device_info() less what the runtime has taken from it; where that says nothing either, the total is
  * OPENREG_MEMORY_UNKNOWN, more than any allocation can have: no limit is known. */
 #define OPENREG_MEMORY_UNKNOWN (UINT64_C(1) << 47)
-OPENREG_API openreg_status openreg_get_memory_info(int32_t device, uint64_t *free_bytes, uint64_t *total_bytes);
+OPENREG_API openreg_status openreg_memory_get_info(int32_t device, uint64_t *free_bytes, uint64_t *total_bytes);
 
 /* Index of the arrays of statistics. */
 #define OPENREG_POOL_ALL 0
@@ -289,17 +291,20 @@ typedef struct openreg_memory_stats {
 static_assert(sizeof(openreg_memory_stats) == OPENREG_MEMORY_STATS_SIZE_1, "append a field, then freeze its size");
 
 /* All zero for a device that was never used. Takes a constant number of steps. */
-OPENREG_API openreg_status openreg_get_memory_stats(int32_t device, openreg_memory_stats *inout);
-OPENREG_API openreg_status openreg_reset_peak_memory_stats(int32_t device);        /* peak = current */
-OPENREG_API openreg_status openreg_reset_accumulated_memory_stats(int32_t device); /* allocated = freed = counts = 0 */
+OPENREG_API openreg_status openreg_memory_get_stats(int32_t device, openreg_memory_stats *inout);
+OPENREG_API openreg_status openreg_memory_reset_peak_stats(int32_t device);        /* peak = current */
+OPENREG_API openreg_status openreg_memory_reset_accumulated_stats(int32_t device); /* allocated = freed = counts = 0 */
 
 /* Gives segments without live blocks back to the driver. Device -1: of all devices. Looks at every segment, a few dozen at
  * a time: other threads' requests go on in between. */
-OPENREG_API openreg_status openreg_empty_cache(int32_t device);
+OPENREG_API openreg_status openreg_memory_empty_cache(int32_t device);
 
+/* States of a block, and what has become of it (observer.h). */
 #define OPENREG_BLOCK_FREE 0
 #define OPENREG_BLOCK_ALLOCATED 1
 #define OPENREG_BLOCK_AWAITING_FREE 2 /* freed, a recorded stream has not passed yet */
+#define OPENREG_BLOCK_RECORDED 3      /* no state: a stream that uses it was recorded */
+#define OPENREG_BLOCK_GONE 4          /* no state: its segment went back to the driver, or pinned memory was freed */
 
 /* A name of the caller's choice for a private pool (allocator.h), the same on every device. {0, 0} is the cache that
  * every request uses without one. */
@@ -308,22 +313,23 @@ typedef struct openreg_memory_pool_id {
 } openreg_memory_pool_id;
 
 typedef struct openreg_block_info {
+    uint32_t struct_size;
+    int32_t state; /* OPENREG_BLOCK_* */
     void *segment; /* start of the segment */
     void *address;
     uint64_t segment_size, size, requested;
     openreg_stream stream; /* whose cache it belongs to */
-    int32_t state;         /* OPENREG_BLOCK_* */
-    int32_t large;         /* 1: large pool */
     openreg_memory_pool_id pool;
+    int32_t large;      /* 1: large pool */
     int32_t expandable; /* 1: the segment can grow */
-    int32_t reserved;
 } openreg_block_info;
 
 /* Calls `visit` for every block of the device, segment by segment, in address order inside each. `visit` runs under
  * the cache's lock, so other threads' requests wait meanwhile: it must not call the runtime; a non-zero return ends the
  * walk. */
-OPENREG_API openreg_status openreg_memory_snapshot(int32_t device,
-                                                   int (*visit)(void *ctx, const openreg_block_info *block), void *ctx);
+OPENREG_API openreg_status openreg_memory_visit_blocks(int32_t device,
+                                                       int (*visit)(void *ctx, const openreg_block_info *block),
+                                                       void *ctx);
 
 /* ---------------------------------------------------------------------------------------------- streams and events */
 
@@ -374,9 +380,9 @@ OPENREG_API openreg_status openreg_stream_from_native(int32_t device, const void
  *   Traces      don't mention host functions (openreg/trace.h).
  * Errors: OPENREG_E_INVALID (function is NULL), OPENREG_E_NOMEM, common ones; where the caller waits also what the
  * stream's work ended with. */
-OPENREG_API OPENREG_WARN_UNUSED openreg_status openreg_launch_host_func(int32_t device, openreg_stream stream,
-                                                                        void (*function)(void *argument),
-                                                                        void *argument);
+OPENREG_API OPENREG_WARN_UNUSED openreg_status openreg_stream_launch_host_func(int32_t device, openreg_stream stream,
+                                                                               void (*function)(void *argument),
+                                                                               void *argument);
 
 /* `flags`: 0, or OPENREG_EVENT_TIMING for openreg_event_elapsed(). Memory of events that are gone is kept for the next ones.
  * Errors: OPENREG_E_NOMEM (host memory, or as many are alive as a process can have, about a million; the text says which),
@@ -391,8 +397,8 @@ OPENREG_API openreg_status openreg_event_record(openreg_event event, int32_t dev
 /* *done = 1 if the latest record has been passed, or there is none. */
 OPENREG_API openreg_status openreg_event_query(openreg_event event, int32_t *done);
 OPENREG_API openreg_status openreg_event_synchronize(openreg_event event);
-/* Errors: OPENREG_E_INVALID unless both are timed, recorded, complete and of one device. */
-OPENREG_API openreg_status openreg_event_elapsed(openreg_event start, openreg_event end, double *milliseconds);
+/* Time from start to end, negative if `end` came first. Errors: OPENREG_E_INVALID unless both are timed, recorded, complete and of one device. */
+OPENREG_API openreg_status openreg_event_elapsed(openreg_event start, openreg_event end, int64_t *nanoseconds);
 OPENREG_API openreg_status openreg_event_device(openreg_event event, int32_t *device);
 
 /* ---------------------------------------------------------------------------------------------------------- kernels */
@@ -404,15 +410,15 @@ struct openreg_kernel_call;
 /* The operators that the driver of `device` runs itself; NULL if it gives none. Valid until openreg_shutdown().
  * Errors: OPENREG_E_INVALID (out is NULL), OPENREG_E_INCOMPATIBLE (a malformed table: an unknown version, no list, a
  * name missing or twice, no function, unknown flags), common ones. */
-OPENREG_API openreg_status openreg_get_kernels(int32_t device, const struct openreg_kernels **out);
+OPENREG_API openreg_status openreg_device_get_kernels(int32_t device, const struct openreg_kernels **out);
 
 /* Runs an entry of that table on `stream` of `device`. The caller sets struct_size, name, arguments, their names and
  * results of `call`, with the device's ordinal as the tensors' device_id; the rest is set here.
  * Errors: OPENREG_E_UNSUPPORTED, with no error text: the kernel refuses these arguments and has done nothing. The
  * driver's, as 'aten::mm: driver "x": ...'. openreg_free()'s, for the kernel's scratch memory. OPENREG_E_INVALID (a
  * stream of another device, a NULL, a call without a name or shorter than OPENREG_KERNEL_CALL_SIZE_1). */
-OPENREG_API OPENREG_WARN_UNUSED openreg_status openreg_run_kernel(int32_t device, openreg_stream stream,
-                                                                  const struct openreg_kernel *kernel,
+OPENREG_API OPENREG_WARN_UNUSED openreg_status openreg_kernel_run(const struct openreg_kernel *kernel, int32_t device,
+                                                                  openreg_stream stream,
                                                                   struct openreg_kernel_call *call);
 
 #ifdef __cplusplus

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 /* openreg/races.h: finds uses of memory that nothing orders: on a GPU they would race, whatever this run did. Part of
- * the C API: the rules of openreg.h on errors, threads and start hold here. Valid C11 and C++17.
+ * the C API: the rules of openreg.h on errors, threads and start hold here. Not promised: it is version 0, and may
+ * change in any release. Valid C11 and C++17.
  *
  *   uint32_t before;
  *   openreg_races_set(OPENREG_RACES_REPORT, &before);

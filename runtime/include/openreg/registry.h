@@ -6,9 +6,9 @@
  * one, registered by a call, or named by OPENREG_DRIVER_LIBRARIES. It is *loaded* when its table was read, *open* when
  * its open() succeeded and it has a device, and *active* when its devices are those of the device table. Several may
  * be open; the active ones are chosen by the first of these that applies:
- *   1  openreg_use_drivers()              all that are named, in that order, or an error
+ *   1  openreg_drivers_use()              all that are named, in that order, or an error
  *   2  OPENREG_DRIVERS                    likewise; the preference is then ignored
- *   3  openreg_prefer_driver()            if it works; else one warning, and the next rule
+ *   3  openreg_driver_prefer()            if it works; else one warning, and the next rule
  *   4  the driver of highest priority that works; of equal ones the one that was known first. A driver of priority
  *      OPENREG_PRIORITY_NEVER is left out
  * While allocations or events are alive the table is *pinned* and does not change. Drivers that are no longer active stay
@@ -18,7 +18,7 @@
  * `sim` too: if it fails the call fails, nothing is changed, the text is remembered, and the next call tries again. What
  * was merely found is left out if it has no device here (OPENREG_E_NO_DEVICE), or if its library or its vendor's is not
  * on this machine: remembered, one line in the log, and not tried again until the variables or the registrations change,
- * openreg_forget_failures() or openreg_shutdown(). Any other failure of it is an error as well, unless it was registered
+ * openreg_drivers_forget_failures() or openreg_shutdown(). Any other failure of it is an error as well, unless it was registered
  * without OPENREG_REGISTER_REQUIRED, as cuda, hip and mocks are: then it is left out. In a list a group needs one member
  * that works; the others are left out.
  *
@@ -57,7 +57,7 @@
  *                                   down to `sim` warns of them once a process
  *   OPENREG_LOG_LEVEL               openreg.h
  *
- * The preference is soft. Each of these is a warning, once per name (and again after openreg_forget_failures()), and rule
+ * The preference is soft. Each of these is a warning, once per name (and again after openreg_drivers_forget_failures()), and rule
  * 4 decides: an unknown name; a driver that is "not loaded", because its library or table is missing or unfit, or because
  * a bundled library says OPENREG_E_NO_DEVICE or OPENREG_E_INCOMPATIBLE (the vendor's library, or the GPU, is
  * missing); one that is "not functional", because it failed otherwise.
@@ -128,10 +128,10 @@ static_assert(sizeof(openreg_driver_record) == OPENREG_DRIVER_RECORD_SIZE_1, "ap
 /* Candidates known so far (finds, but does not load, bundled ones). Never fails. */
 OPENREG_API int32_t openreg_driver_count(void);
 /* Record i, 0 <= i < openreg_driver_count(), copied. Errors: OPENREG_E_INVALID. */
-OPENREG_API openreg_status openreg_get_driver_record(int32_t i, openreg_driver_record *out);
+OPENREG_API openreg_status openreg_driver_get_record(int32_t i, openreg_driver_record *out);
 /* The record that a name means (synonyms resolved; of a group the first open member, else the first). Loads and opens
  * nothing. Errors: OPENREG_E_INVALID "Driver 'x' is not in the list of known drivers: ['cuda', 'hip', 'sim']". */
-OPENREG_API openreg_status openreg_find_driver(const char *name, openreg_driver_record *out);
+OPENREG_API openreg_status openreg_driver_find(const char *name, openreg_driver_record *out);
 
 /* "found", "loaded", "open", "failed" or "shadowed" for OPENREG_DRIVER_STATE_*; "unknown" for another number. Static. Never
  * fails. */
@@ -142,7 +142,7 @@ OPENREG_API const char *openreg_driver_state_name(int32_t state);
 OPENREG_API openreg_status openreg_driver_canonical_name(const char *name, char out[32]);
 /* The drivers that a canonical name means, in order of preference: "gpu" gives cuda and hip, any other name itself.
  * Writes at most `capacity` names and returns their full number; 0 if the name is malformed. */
-OPENREG_API int32_t openreg_expand_driver_name(const char *name, char (*out)[32], int32_t capacity);
+OPENREG_API int32_t openreg_driver_expand_name(const char *name, char (*out)[32], int32_t capacity);
 
 /* ---------------------------------------------------------------------------------------------------- registration */
 
@@ -154,7 +154,7 @@ OPENREG_API int32_t openreg_expand_driver_name(const char *name, char (*out)[32]
 #define OPENREG_REGISTER_REQUIRED 1u     /* its failure is an error, unless it has no device here ("Failures" above) */
 #define OPENREG_REGISTER_EXPERIMENTAL 2u /* a warning is logged when it is opened */
 #define OPENREG_REGISTER_KEEP_FAILED                                                                                   \
-    4u                            /* a library that can't be loaded is no error of openreg_register(): the driver,
+    4u /* a library that can't be loaded is no error of openreg_driver_register(): the driver,
                                           * which needs a name, is known as a failed one, with the reason */
 #define OPENREG_REGISTER_NAMED 8u /* somebody has named it for this run: each failure is an error */
 
@@ -165,7 +165,7 @@ typedef struct openreg_factory_result {
     int32_t device_count;               /* of a driver without a C table: it can be asked, but never be active; < 0: it
                                          * is available and provides no devices, an error */
     const struct openreg_driver *table; /* valid until the process ends */
-    const char *library_path;           /* loaded as by openreg_load_driver(); read right after the factory returns,
+    const char *library_path;           /* loaded as by openreg_driver_load(); read right after the factory returns,
                                          * and valid until its next call */
     char version[64];                   /* with device_count */
     char message[512];                  /* why the factory failed */
@@ -193,7 +193,7 @@ typedef struct openreg_registration {
     void *ctx; /* the factory's */
     /* Given to open(), and overridden by OPENREG_<NAME>_<KEY>. Copied. "visible_devices" is the runtime's, below. */
     const struct openreg_option *options;
-    size_t option_count;
+    uint32_t option_count;
 } openreg_registration;
 
 #define OPENREG_REGISTRATION_SIZE_1 80u
@@ -201,16 +201,16 @@ static_assert(sizeof(openreg_registration) == OPENREG_REGISTRATION_SIZE_1, "appe
 
 /* Adds a driver, before or after initialisation; the last registration of a name wins, and one of
  * OPENREG_DRIVER_LIBRARIES wins over both. The same registration again adds nothing. While a table is published a new
- * name takes effect at the next selection (openreg_reselect(), openreg_open_all(), openreg_use_drivers()). Errors:
+ * name takes effect at the next selection (openreg_drivers_reselect(), openreg_drivers_open_all(), openreg_drivers_use()). Errors:
  * OPENREG_E_INVALID (name malformed, not exactly one source), OPENREG_E_INCOMPATIBLE (the table or library is unfit:
  * other ABI, a required slot missing, no such file), OPENREG_E_BUSY "Driver x already initialized" (a driver of this
  * name is open), OPENREG_E_NOMEM (more than 256 drivers, too). */
-OPENREG_API OPENREG_WARN_UNUSED openreg_status openreg_register(const openreg_registration *registration);
+OPENREG_API OPENREG_WARN_UNUSED openreg_status openreg_driver_register(const openreg_registration *registration);
 
-/* openreg_register() of a table, or of a library, with OPENREG_PRIORITY_PLUGIN and OPENREG_REGISTER_REQUIRED. `name`
+/* openreg_driver_register() of a table, or of a library, with OPENREG_PRIORITY_PLUGIN and OPENREG_REGISTER_REQUIRED. `name`
  * may be NULL. */
 OPENREG_HELPER openreg_status
-openreg_register_driver(const struct openreg_driver *table)
+openreg_driver_register_table(const struct openreg_driver *table)
 {
     openreg_registration registration;
     memset(&registration, 0, sizeof registration);
@@ -218,11 +218,11 @@ openreg_register_driver(const struct openreg_driver *table)
     registration.flags = OPENREG_REGISTER_REQUIRED;
     registration.priority = OPENREG_PRIORITY_PLUGIN;
     registration.table = table;
-    return openreg_register(&registration);
+    return openreg_driver_register(&registration);
 }
 
 OPENREG_HELPER openreg_status
-openreg_load_driver(const char *name, const char *path)
+openreg_driver_load(const char *name, const char *path)
 {
     openreg_registration registration;
     memset(&registration, 0, sizeof registration);
@@ -231,7 +231,7 @@ openreg_load_driver(const char *name, const char *path)
     registration.priority = OPENREG_PRIORITY_PLUGIN;
     registration.name = name;
     registration.library_path = path;
-    return openreg_register(&registration);
+    return openreg_driver_register(&registration);
 }
 
 /* ------------------------------------------------------------------------------------------------------- selection */
@@ -247,20 +247,21 @@ typedef struct openreg_selection {
     int32_t chosen_by;    /* OPENREG_CHOSEN_* */
     int64_t live_objects; /* allocations and events; > 0: the table is pinned */
     uint32_t generation;  /* openreg_generation() */
-    uint32_t requests;    /* differs after each openreg_use_drivers(), openreg_forget_failures() and openreg_shutdown():
+    uint32_t
+        requests; /* differs after each openreg_drivers_use(), openreg_drivers_forget_failures() and openreg_shutdown():
                            * answers that were kept are to be found again */
     char default_driver[32]; /* the first active driver, "" without a table */
-    char preference[32];     /* of openreg_prefer_driver(), or "" */
+    char preference[32];     /* of openreg_driver_prefer(), or "" */
 } openreg_selection;
 
 #define OPENREG_SELECTION_SIZE_1 88u
 static_assert(sizeof(openreg_selection) == OPENREG_SELECTION_SIZE_1, "append a field, then freeze its size");
 
 /* "call", "environment", "preference" or "automatic" for OPENREG_CHOSEN_*, else "none". Static. Never fails. */
-OPENREG_API const char *openreg_chosen_by_name(int32_t chosen_by);
+OPENREG_API const char *openreg_selection_chosen_by_name(int32_t chosen_by);
 
 /* What was chosen. Never initialises, never fails for a valid `out`. Errors: OPENREG_E_INVALID. */
-OPENREG_API openreg_status openreg_get_selection(openreg_selection *out);
+OPENREG_API openreg_status openreg_selection_get(openreg_selection *out);
 
 /* Chooses the active drivers by name ("cuda,sim"; a list as in OPENREG_DRIVERS) and opens them now; NULL or an empty
  * list takes the choice back, and a published table that is not pinned is chosen again. All or nothing: on failure the
@@ -268,40 +269,40 @@ OPENREG_API openreg_status openreg_get_selection(openreg_selection *out);
  * inside a call that reaches a device when a table changes.
  * Errors: OPENREG_E_BUSY "1 live allocation(s) on driver 'sim'" (the table is pinned and would change),
  * OPENREG_E_INVALID (unknown name), OPENREG_E_UNSUPPORTED (none has a C table), those of openreg_init(). */
-OPENREG_API OPENREG_WARN_UNUSED openreg_status openreg_use_drivers(const char *names);
+OPENREG_API OPENREG_WARN_UNUSED openreg_status openreg_drivers_use(const char *names);
 
 /* The preference of rule 3, for selections from now on; a published table is not touched. NULL or "": none. The name
  * need not be known. Errors: OPENREG_E_INVALID (malformed; the preference is then none). */
-OPENREG_API openreg_status openreg_prefer_driver(const char *name);
+OPENREG_API openreg_status openreg_driver_prefer(const char *name);
 
 /* Forgets failures, so that these drivers are tried again. Open drivers stay open. Never fails; waits while another thread
  * opens a driver. */
-OPENREG_API void openreg_forget_failures(void);
+OPENREG_API void openreg_drivers_forget_failures(void);
 
 /* Chooses again, as openreg_init() would now; drivers that are open are not opened again. A pinned table stays, and so
  * does one of the same drivers. Errors: those of openreg_init(); the table before then stays. */
-OPENREG_API openreg_status openreg_reselect(void);
+OPENREG_API openreg_status openreg_drivers_reselect(void);
 
 /* The options that open() of a driver would get, by the variables of the last selection, "visible_devices" too: texts "key=value", each with its NUL, one
  * after the other in at most `size` bytes; *length is the bytes of all. Loads and opens nothing. Errors:
  * OPENREG_E_INVALID (an unknown driver, a bad variable), OPENREG_E_NOMEM. */
-OPENREG_API openreg_status openreg_get_driver_options(const char *driver, char *out, size_t size, size_t *length);
+OPENREG_API openreg_status openreg_driver_get_options(const char *driver, char *out, size_t size, size_t *length);
 
 /* Opens a driver, so that it can be asked, without making it active; nothing if it is open. A failure is returned, and
  * remembered as that of an optional driver: the next call returns it again without trying (until
- * openreg_forget_failures(), or the variables or registrations change).
+ * openreg_drivers_forget_failures(), or the variables or registrations change).
  * Errors: OPENREG_E_INVALID (unknown), OPENREG_E_NO_DEVICE, OPENREG_E_INCOMPATIBLE, the driver's own. */
-OPENREG_API openreg_status openreg_open_driver(const char *name);
+OPENREG_API openreg_status openreg_driver_open(const char *name);
 
-/* Opens every known driver (with openreg_use_drivers() or OPENREG_DRIVERS: those alone) and chooses as
- * openreg_reselect(). Failures of optional drivers are remembered; that of a required one fails the call, and
+/* Opens every known driver (with openreg_drivers_use() or OPENREG_DRIVERS: those alone) and chooses as
+ * openreg_drivers_reselect(). Failures of optional drivers are remembered; that of a required one fails the call, and
  * everything that it had opened is closed again. Errors: those of openreg_init(). */
-OPENREG_API openreg_status openreg_open_all(void);
+OPENREG_API openreg_status openreg_drivers_open_all(void);
 
 /* Device i of an open driver, active or not, 0 <= i < record.device_count. `inout` as in
- * openreg_get_device_properties(). Errors: OPENREG_E_INVALID (not open, i out of range), OPENREG_E_UNSUPPORTED (a
+ * openreg_device_get_properties(). Errors: OPENREG_E_INVALID (not open, i out of range), OPENREG_E_UNSUPPORTED (a
  * driver that is only described). */
-OPENREG_API openreg_status openreg_get_driver_device_properties(const char *driver, int32_t i,
+OPENREG_API openreg_status openreg_driver_get_device_properties(const char *driver, int32_t i,
                                                                 struct openreg_device_properties *inout);
 
 /* Describes all devices of a driver, visible or not, without opening it: loads its library if need be and asks describe()
@@ -312,8 +313,8 @@ OPENREG_API openreg_status openreg_get_driver_device_properties(const char *driv
  * Errors: OPENREG_E_INVALID (unknown), OPENREG_E_UNSUPPORTED "topology not implemented for x",
  * OPENREG_E_INCOMPATIBLE (the library; of a bundled driver "CUDA support not installed; cannot generate CUDA
  * topology (why)", also if it is the vendor's library that is missing), the driver's own. */
-OPENREG_API openreg_status openreg_get_driver_topology(const char *driver, const char *topology,
-                                                       const struct openreg_option *options, size_t option_count,
+OPENREG_API openreg_status openreg_driver_get_topology(const char *driver, const char *topology,
+                                                       const struct openreg_option *options, uint32_t option_count,
                                                        int32_t capacity, struct openreg_device_properties *devices,
                                                        uint8_t *peers, int32_t *count);
 

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
-/* openreg/schedule.h: a driver whose devices run their work in an order of the driver's choice, to show waits that a program
- * forgets: the driver extension "openreg.schedule", version 1. Valid C11 and C++17.
+/* openreg/schedule.h: a driver whose devices run their work in an order of the driver's choice, to show waits that a
+ * program forgets: the driver extension "openreg.schedule", version 1. Not promised: it is version 0, and may change in
+ * any release. Valid C11 and C++17.
  *
  *   const openreg_schedule *schedule = table->extension(instance, OPENREG_SCHEDULE_NAME, OPENREG_SCHEDULE_VERSION);
  *
@@ -26,7 +27,7 @@ typedef struct openreg_schedule {
      * [ptr, ptr + size), which lies in one allocation, with bytes of the driver's choice, once what was queued on the
      * stream before has ended, and before what is queued later. The stream is the one that the block was allocated for;
      * what other streams were recorded on it has ended. The runtime ignores a failure: the old bytes are left then. */
-    openreg_status (*poison)(openreg_instance, int32_t dev, void *ptr, uint64_t size, openreg_driver_stream stream);
+    openreg_status (*poison)(openreg_instance, int32_t dev, openreg_driver_stream stream, void *ptr, uint64_t size);
 } openreg_schedule;
 
 #define OPENREG_SCHEDULE_SIZE_1 16u

@@ -12,7 +12,7 @@
  * The exporter may free its block at any time: openreg_free() keeps it from reuse as long as another process holds it,
  * or may still import it. Each handle counts as held from its export to the last release of what was imported from it,
  * or the end of the processes that have imported it, whichever way they end (the exporter notices when it looks:
- * openreg_collect_exports()). One that is never imported keeps its block until the exporter ends; so does one that a
+ * openreg_memory_collect_exports()). One that is never imported keeps its block until the exporter ends; so does one that a
  * process of another PID namespace, or a fifth process at once, has imported and not released.
  * What is written on one side is seen on the other; synchronisation is up to the programs. An
  * export, and a free of what was exported, looks at all that is exported. */
@@ -26,22 +26,13 @@
 extern "C" {
 #endif
 
-/* Plain bytes, which another process may read. */
+/* Plain bytes, which another process may read, and which go there unchanged. */
 typedef struct openreg_memory_handle {
-    uint32_t struct_size; /* set by the caller of openreg_memory_export() */
-    int32_t process;      /* the exporter */
-    int32_t leases;       /* a file of the exporter's: its number, device and inode */
-    int32_t ordinal;      /* of the device, inside its driver */
-    uint64_t leases_device, leases_inode;
-    uint32_t slot, use; /* where in that file it is counted who holds the memory */
-    uint64_t address;   /* of the memory, in the exporter */
-    uint64_t size;      /* bytes from there to the end of the block as it was asked for */
-    uint64_t offset;    /* of the memory in the driver's allocation */
-    uint64_t allocation_size;
-    char uuid[16]; /* of the device */
-    char driver[32];
-    uint32_t allocation_bytes, reserved; /* of what follows, as ipc.h's handle_size() says; the rest is 0 */
-    openreg_ipc_handle allocation;
+    uint32_t struct_size;     /* set by the caller of openreg_memory_export() */
+    uint32_t version;         /* of what is in `bytes` */
+    uint64_t size;            /* bytes from where the memory begins to the end of the block as it was asked for */
+    uint64_t name[3];         /* the same in every handle of this memory, and in no other's */
+    unsigned char bytes[344]; /* the runtime's */
 } openreg_memory_handle;
 
 #define OPENREG_MEMORY_HANDLE_SIZE_1 384u
@@ -106,10 +97,10 @@ openreg_import_release(openreg_import held)
 }
 
 /* Frees what was freed while other processes held it and that they have released since. openreg_free() of an exported
- * block, openreg_memory_export(), openreg_empty_cache() and an openreg_malloc() that finds no memory do it too. What a
+ * block, openreg_memory_export(), openreg_memory_empty_cache() and an openreg_malloc() that finds no memory do it too. What a
  * process that has ended held counts as released.
  * Never fails. Returns the number of blocks freed. */
-OPENREG_API int32_t openreg_collect_exports(void);
+OPENREG_API int32_t openreg_memory_collect_exports(void);
 
 #ifdef __cplusplus
 }

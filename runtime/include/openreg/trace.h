@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
-/* openreg/trace.h: what the runtime does on devices, reported to one listener: where a profiler's times come from. Part of
- * the C API: the rules of openreg.h on errors, threads and start hold here. Valid C11 and C++17.
+/* openreg/trace.h: what the runtime does on devices, reported to one listener: where a profiler's times come from. Part
+ * of the C API: the rules of openreg.h on errors, threads and start hold here. Not promised: it is version 0, and may
+ * change in any release. Valid C11 and C++17.
  *
  *   openreg_tracer tracer = {sizeof tracer, 0, &buffer, note_thread, keep};
  *   openreg_trace_start(&tracer);
@@ -21,7 +22,7 @@ extern "C" {
 /* Kinds of record. */
 #define OPENREG_TRACE_COPY 1   /* openreg_memcpy(), openreg_memcpy_async() */
 #define OPENREG_TRACE_FILL 2   /* openreg_memset_async() */
-#define OPENREG_TRACE_KERNEL 3 /* openreg_run_kernel() */
+#define OPENREG_TRACE_KERNEL 3 /* openreg_kernel_run() */
 #define OPENREG_TRACE_WAIT 4   /* the host waited: openreg_device_synchronize(), _stream_ and _event_synchronize() */
 
 /* Where device_begin and device_end come from. */

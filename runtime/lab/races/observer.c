@@ -24,13 +24,13 @@ see_block(void *ctx, int32_t what, const void *address, uint64_t size, int32_t d
 {
     (void)ctx;
     switch (what) {
-    case OPENREG_BLOCK_GIVEN:
+    case OPENREG_BLOCK_ALLOCATED:
         openreg_races_block_given(address, size);
         break;
     case OPENREG_BLOCK_RECORDED:
         openreg_races_block_recorded(address, size, device, stream);
         break;
-    case OPENREG_BLOCK_FREED:
+    case OPENREG_BLOCK_FREE:
         openreg_races_block_freed(address);
         break;
     default:
@@ -64,14 +64,14 @@ note_tensor(uint32_t origin, int32_t device, openreg_stream stream, const openre
 }
 
 static openreg_status
-note_values(uint32_t origin, int32_t device, openreg_stream stream, const openreg_value *values, uint64_t count,
+note_values(uint32_t origin, int32_t device, openreg_stream stream, const openreg_value *const *values, uint64_t count,
             int writes)
 {
     for (uint64_t i = 0; i < count; ++i) {
-        if (values[i].kind == OPENREG_VALUE_TENSOR)
-            OPENREG_RETURN_NOT_OK(note_tensor(origin, device, stream, values[i].tensor, writes));
-        for (uint64_t k = 0; values[i].kind == OPENREG_VALUE_TENSORS && k < values[i].count; ++k)
-            OPENREG_RETURN_NOT_OK(note_tensor(origin, device, stream, values[i].tensors[k], writes));
+        if (values[i]->kind == OPENREG_VALUE_TENSOR)
+            OPENREG_RETURN_NOT_OK(note_tensor(origin, device, stream, values[i]->tensor, writes));
+        for (uint64_t k = 0; values[i]->kind == OPENREG_VALUE_TENSORS && k < values[i]->count; ++k)
+            OPENREG_RETURN_NOT_OK(note_tensor(origin, device, stream, values[i]->tensors[k], writes));
     }
     return OPENREG_OK;
 }

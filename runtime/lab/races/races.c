@@ -205,7 +205,7 @@ tell(const openreg_conflict *conflict, const openreg_shadow_use *use)
         return OPENREG_OK;
     openreg_race race = {.kind = conflict->kind, .address = conflict->address, .size = conflict->size};
     openreg_pointer_info info = {.struct_size = sizeof info};
-    if (openreg_get_pointer_info((const void *)(uintptr_t)conflict->address, &info) == OPENREG_OK &&
+    if (openreg_pointer_get_info((const void *)(uintptr_t)conflict->address, &info) == OPENREG_OK &&
         info.kind != OPENREG_POINTER_UNKNOWN && info.live) {
         race.block = (uint64_t)(uintptr_t)info.base;
         race.offset = conflict->address - race.block;
@@ -493,7 +493,7 @@ openreg_races_block_freed(const void *address)
     openreg_pointer_info info = {.struct_size = sizeof info};
     /* Not here(), which may take the GIL: a deleter must not wait for it. */
     openreg_observers_place(place, sizeof place);
-    if (openreg_get_pointer_info(address, &info) != OPENREG_OK || !info.live || info.base != address)
+    if (openreg_pointer_get_info(address, &info) != OPENREG_OK || !info.live || info.base != address)
         info.size = 0;
     openreg_lock_acquire(&lock);
     if (info.size != 0)

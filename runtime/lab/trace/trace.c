@@ -115,7 +115,7 @@ drop_marker(const timed_device *device, openreg_driver_event marker)
 static openreg_status
 record_marker(const timed_device *device, openreg_driver_event marker, openreg_driver_stream handle)
 {
-    return device->table->event_record(device->instance, device->ordinal, marker, handle);
+    return device->table->event_record(device->instance, device->ordinal, handle, marker);
 }
 
 /* Notes a marker and the host's time when it was passed: of several tries the one that was seen the soonest. */
@@ -261,9 +261,9 @@ drop_markers(trace_span *span, int both)
     span->base = NULL;
 }
 
-/* Milliseconds between two of the device's markers. */
+/* Nanoseconds between two of the device's markers. */
 static openreg_status
-measure(const timed_device *device, openreg_driver_event from, openreg_driver_event to, double *out)
+measure(const timed_device *device, openreg_driver_event from, openreg_driver_event to, int64_t *out)
 {
     return device->table->event_elapsed(device->instance, device->ordinal, from, to, out);
 }
@@ -273,15 +273,15 @@ static openreg_status
 read_times(trace_span *span)
 {
     openreg_trace_record *const record = &span->record;
-    double since_base = 0;
-    double taken = 0;
+    int64_t since_base = 0;
+    int64_t taken = 0;
     OPENREG_RETURN_NOT_OK(measure(&span->device, span->base->marker, span->first, &since_base));
     OPENREG_RETURN_NOT_OK(measure(&span->device, span->first, span->last, &taken));
-    const uint64_t begin = span->base->host_ns + (uint64_t)(since_base > 0 ? since_base * 1e6 : 0);
+    const uint64_t begin = span->base->host_ns + (uint64_t)(since_base > 0 ? since_base : 0);
     record->timing = OPENREG_TIMING_MEASURED;
     /* The base is known to a few microseconds; work does not begin before it was asked for. */
     record->device_begin = begin > record->host_begin ? begin : record->host_begin;
-    record->device_end = record->device_begin + (uint64_t)(taken > 0 ? taken * 1e6 : 0);
+    record->device_end = record->device_begin + (uint64_t)(taken > 0 ? taken : 0);
     return OPENREG_OK;
 }
 

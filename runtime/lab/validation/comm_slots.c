@@ -59,8 +59,8 @@ check_collective(openreg_instance v, const openreg_handle *comm, const openreg_s
 }
 
 static openreg_status
-validated_queue(openreg_instance v, openreg_driver_comm comm, const openreg_collective *list, uint64_t n,
-                openreg_driver_stream stream)
+validated_queue(openreg_instance v, openreg_driver_comm comm, openreg_driver_stream stream,
+                const openreg_collective *list, uint32_t n)
 {
     static const char slot[] = "queue";
     openreg_handle *entry = NULL, *on = NULL;
@@ -71,7 +71,7 @@ validated_queue(openreg_instance v, openreg_driver_comm comm, const openreg_coll
         status = check_collective(v, entry, state, openreg_collective_at(list, i));
     if (status == OPENREG_OK) {
         (void)atomic_fetch_add_explicit(&state->queued, 1, memory_order_relaxed);
-        OPENREG_VALIDATED_FUNCTION(status, v, slot, INNER(v)->queue(v->instance, comm, list, n, stream));
+        OPENREG_VALIDATED_FUNCTION(status, v, slot, INNER(v)->queue(v->instance, comm, stream, list, n));
     }
     openreg_handle_release(v, entry);
     openreg_handle_release(v, on);

@@ -47,8 +47,8 @@ check_copy(openreg_instance v, const void *dst, int32_t dst_dev, const void *src
 }
 
 static openreg_status
-validated_copy(openreg_instance v, void *dst, int32_t dst_dev, const void *src, int32_t src_dev, uint64_t size,
-               int32_t stream_dev, openreg_driver_stream stream)
+validated_copy(openreg_instance v, int32_t stream_dev, openreg_driver_stream stream, void *dst, int32_t dst_dev,
+               const void *src, int32_t src_dev, uint64_t size)
 {
     openreg_handle *entry = NULL;
     openreg_stream_state *state = NULL;
@@ -60,13 +60,13 @@ validated_copy(openreg_instance v, void *dst, int32_t dst_dev, const void *src, 
         openreg_validation_capture_range(v, state, dst);
         openreg_validation_capture_range(v, state, src);
     }
-    OPENREG_VALIDATED_CALL(status, v, copy, (v->instance, dst, dst_dev, src, src_dev, size, stream_dev, stream));
+    OPENREG_VALIDATED_CALL(status, v, copy, (v->instance, stream_dev, stream, dst, dst_dev, src, src_dev, size));
     openreg_handle_release(v, entry);
     return status;
 }
 
 static openreg_status
-validated_fill(openreg_instance v, int32_t dev, void *dst, uint8_t value, uint64_t size, openreg_driver_stream stream)
+validated_fill(openreg_instance v, int32_t dev, openreg_driver_stream stream, void *dst, uint8_t value, uint64_t size)
 {
     openreg_handle *entry = NULL;
     openreg_stream_state *state = NULL;
@@ -77,7 +77,7 @@ validated_fill(openreg_instance v, int32_t dev, void *dst, uint8_t value, uint64
     atomic_fetch_add_explicit(&state->queued, 1, memory_order_relaxed);
     if (size > 0)
         openreg_validation_capture_range(v, state, dst);
-    OPENREG_VALIDATED_CALL(status, v, fill, (v->instance, dev, dst, value, size, stream));
+    OPENREG_VALIDATED_CALL(status, v, fill, (v->instance, dev, stream, dst, value, size));
     openreg_handle_release(v, entry);
     return status;
 }

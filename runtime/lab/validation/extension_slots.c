@@ -253,7 +253,7 @@ static const openreg_vmm vmm_table = {
 /* ---------------------------------------------------------------------------------------------------------- schedule */
 
 static openreg_status
-validated_poison(openreg_instance v, int32_t dev, void *ptr, uint64_t size, openreg_driver_stream stream)
+validated_poison(openreg_instance v, int32_t dev, openreg_driver_stream stream, void *ptr, uint64_t size)
 {
     static const char slot[] = "poison";
     openreg_ledger_range range;
@@ -266,7 +266,7 @@ validated_poison(openreg_instance v, int32_t dev, void *ptr, uint64_t size, open
     atomic_fetch_add_explicit(&state->queued, 1, memory_order_relaxed);
     openreg_status status;
     OPENREG_VALIDATED_FUNCTION(status, v, slot,
-                               atomic_load(&v->inner_schedule)->poison(v->instance, dev, ptr, size, stream));
+                               atomic_load(&v->inner_schedule)->poison(v->instance, dev, stream, ptr, size));
     openreg_handle_release(v, entry);
     return status;
 }
@@ -287,14 +287,15 @@ kernel_at(const openreg_kernels *kernels, uint64_t i)
 
 /* The memory of tensors that a kernel is given. */
 static void
-capture_values(openreg_instance v, const openreg_stream_state *state, const openreg_value *values, uint64_t count)
+capture_values(openreg_instance v, const openreg_stream_state *state, const openreg_value *const *values,
+               uint64_t count)
 {
     for (uint64_t i = 0; i < count; ++i) {
-        if (values[i].tensor != NULL)
-            openreg_validation_capture_range(v, state, values[i].tensor->data);
-        for (uint64_t k = 0; values[i].tensors != NULL && k < values[i].count; ++k)
-            if (values[i].tensors[k] != NULL)
-                openreg_validation_capture_range(v, state, values[i].tensors[k]->data);
+        if (values[i]->tensor != NULL)
+            openreg_validation_capture_range(v, state, values[i]->tensor->data);
+        for (uint64_t k = 0; values[i]->tensors != NULL && k < values[i]->count; ++k)
+            if (values[i]->tensors[k] != NULL)
+                openreg_validation_capture_range(v, state, values[i]->tensors[k]->data);
     }
 }
 
@@ -330,7 +331,7 @@ static openreg_kernels *
 copy_kernels(const openreg_kernels *kernels)
 {
     openreg_kernels *const copy = malloc(sizeof *copy);
-    const size_t bytes = kernels->count * kernels->kernel_size;
+    const size_t bytes = (size_t)kernels->count * kernels->kernel_size;
     char *const list = malloc(bytes + 1);
     if (copy == NULL || list == NULL) {
         free(copy);

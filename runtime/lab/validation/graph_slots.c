@@ -385,7 +385,7 @@ validated_instantiate(openreg_instance v, openreg_driver_graph graph, uint32_t f
 }
 
 static openreg_status
-validated_launch(openreg_instance v, openreg_driver_graph_exec exec, int32_t dev, openreg_driver_stream stream)
+validated_launch(openreg_instance v, int32_t dev, openreg_driver_stream stream, openreg_driver_graph_exec exec)
 {
     static const char slot[] = "launch";
     openreg_handle *launched = NULL, *on = NULL;
@@ -398,7 +398,7 @@ validated_launch(openreg_instance v, openreg_driver_graph_exec exec, int32_t dev
     if (status == OPENREG_OK) {
         capture_ranges_of(v, launched, state);
         (void)atomic_fetch_add(&state->queued, 1);
-        OPENREG_VALIDATED_FUNCTION(status, v, slot, INNER(v)->launch(v->instance, exec, dev, stream));
+        OPENREG_VALIDATED_FUNCTION(status, v, slot, INNER(v)->launch(v->instance, dev, stream, exec));
     }
     openreg_handle_release(v, launched);
     openreg_handle_release(v, on);

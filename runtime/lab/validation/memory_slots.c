@@ -34,22 +34,22 @@ enter(openreg_instance v, const char *slot, openreg_rule rule, openreg_status st
 }
 
 static openreg_status
-validated_mem_alloc(openreg_instance v, int32_t dev, uint64_t size, void **out)
+validated_mem_alloc(openreg_instance v, int32_t dev, const openreg_alloc_info *info, void **out)
 {
     static const char slot[] = "mem_alloc";
     OPENREG_RETURN_NOT_OK(openreg_validation_device(v, slot, dev));
-    if (size == 0)
+    if (info->size == 0)
         openreg_validation_report(v, OPENREG_RULE_SIZE_NOT_ZERO, slot, "0 bytes were requested");
     OPENREG_RETURN_NOT_OK(openreg_ledger_make_room(v));
     void *const poison = (void *)&poison;
     void *memory = poison;
     openreg_status status;
-    OPENREG_VALIDATED_CALL(status, v, mem_alloc, (v->instance, dev, size, &memory));
+    OPENREG_VALIDATED_CALL(status, v, mem_alloc, (v->instance, dev, info, &memory));
     openreg_validation_untouched(v, slot, status, &memory, &poison, sizeof memory);
     const uint64_t least = v->devices[dev].info.min_alignment;
     memory = memory == poison ? NULL : memory;
     const openreg_ledger_range made = {
-        .start = (uintptr_t)memory, .size = size, .dev = dev, .kind = OPENREG_MADE_BY_MEM_ALLOC};
+        .start = (uintptr_t)memory, .size = info->size, .dev = dev, .kind = OPENREG_MADE_BY_MEM_ALLOC};
     OPENREG_RETURN_NOT_OK(enter(v, slot, OPENREG_RULE_ALIGNMENT, status, &made, least == 0 ? LEAST_ALIGNMENT : least));
     *out = memory;
     return OPENREG_OK;
@@ -83,34 +83,34 @@ validated_mem_free(openreg_instance v, int32_t dev, void *ptr)
 }
 
 static openreg_status
-validated_host_alloc(openreg_instance v, uint64_t size, void **out)
+validated_host_alloc(openreg_instance v, int32_t dev, const openreg_alloc_info *info, void **out)
 {
     static const char slot[] = "host_alloc";
-    if (size == 0)
+    if (info->size == 0)
         openreg_validation_report(v, OPENREG_RULE_HOST_MEMORY, slot, "0 bytes were requested");
     OPENREG_RETURN_NOT_OK(openreg_ledger_make_room(v));
     void *const poison = (void *)&poison;
     void *memory = poison;
     openreg_status status;
-    OPENREG_VALIDATED_CALL(status, v, host_alloc, (v->instance, size, &memory));
+    OPENREG_VALIDATED_CALL(status, v, host_alloc, (v->instance, dev, info, &memory));
     openreg_validation_untouched(v, slot, status, &memory, &poison, sizeof memory);
     memory = memory == poison ? NULL : memory;
     const openreg_ledger_range made = {
-        .start = (uintptr_t)memory, .size = size, .dev = -1, .kind = OPENREG_MADE_BY_HOST_ALLOC};
+        .start = (uintptr_t)memory, .size = info->size, .dev = -1, .kind = OPENREG_MADE_BY_HOST_ALLOC};
     OPENREG_RETURN_NOT_OK(enter(v, slot, OPENREG_RULE_HOST_MEMORY, status, &made, LEAST_ALIGNMENT));
     *out = memory;
     return OPENREG_OK;
 }
 
 static openreg_status
-validated_host_free(openreg_instance v, void *ptr)
+validated_host_free(openreg_instance v, int32_t dev, void *ptr)
 {
     openreg_ledger_range range;
     if (!openreg_ledger_remove(v, OPENREG_MADE_BY_HOST_ALLOC, -1, ptr, &range))
         return not_alive(v, "host_free", -1, ptr);
     openreg_validation_range_goes(v, "host_free", range.start);
     openreg_status status;
-    OPENREG_VALIDATED_CALL(status, v, host_free, (v->instance, ptr));
+    OPENREG_VALIDATED_CALL(status, v, host_free, (v->instance, dev, ptr));
     return openreg_ledger_end_remove(v, status, &range);
 }
 

@@ -10,7 +10,7 @@
     /* kept by the driver: errors */ \
     X(ERROR_ONCE, "A slot returns OPENREG_OK, or calls host->set_error() exactly once and returns the same code") \
     X(NO_OUTPUT_ON_FAILURE, "On failure nothing has changed and no out-parameter has been written") \
-    X(ELAPSED_EVENTS, "Both created with OPENREG_EVENT_TIMING on one device, recorded and complete, else E_INVALID") \
+    X(ELAPSED_EVENTS, "E_INVALID unless both are created with OPENREG_EVENT_TIMING on one device, recorded and complete") \
     /* devices */ \
     X(COUNT_CONSTANT, "Number of devices, >= 0, constant from open() to close()") \
     X(STRUCT_SIZE, "the driver writes no byte beyond that size") \
@@ -19,7 +19,7 @@
     /* memory */ \
     X(ALIGNMENT, "of mem_alloc()'s addresses, a power of two; 0: as malloc()") \
     X(NO_OVERLAP, "No two live allocations of a process overlap") \
-    X(HOST_MEMORY, "Pinned host memory, usable by every device of this driver; size > 0") \
+    X(HOST_MEMORY, "Pinned host memory, usable by every device of this driver") \
     X(ALIAS_DISTANCE, "the host's address of a device address, at a constant distance inside one allocation") \
     X(RESERVATION, "multiples of it, and so is the address of a reservation") \
     X(GRANULARITY, "Bytes of the smallest piece that can be mapped: a power of two, constant from open() to close()") \
@@ -34,12 +34,12 @@
     X(DEVICE_WAITS, "Returns when all work of the device has ended") \
     X(EVENT_DONE, "*done = 1 if the latest record has been passed, or there is none") \
     X(EVENT_WAITS, "Waits for the latest record; returns at once if there is none") \
-    X(ELAPSED, "Milliseconds from start to end") \
+    X(ELAPSED, "Nanoseconds from start to end") \
     /* host functions */ \
     X(FUNCTION_ONCE, "it runs once, when the work queued before has ended") \
     X(FUNCTION_THREAD, "It runs on a thread of the driver's or of the vendor's") \
     /* extensions */ \
-    X(EXTENSION_TABLE, "A table led by a uint32_t struct_size, valid until close(), or NULL (no error)") \
+    X(EXTENSION_TABLE, "led by uint32_t struct_size, version; valid until close(); of at least `version`") \
     X(COMM_ID, "Bytes of an id: 1 to OPENREG_COMM_ID_MAX, constant from open() to close()") \
     X(COMM_HANDLE, "driver-owned, from init() to destroy()") \
     /* graphs */ \

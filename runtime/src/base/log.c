@@ -39,7 +39,7 @@ static const struct {
 #define LEVELS (sizeof level_names / sizeof level_names[0])
 
 void
-openreg_log_set_level(const char *text)
+openreg_log_level_set(const char *text)
 {
     int level = atomic_load_explicit(&standard, memory_order_relaxed);
     for (size_t i = 0; text != NULL && i < LEVELS; ++i)
@@ -49,14 +49,14 @@ openreg_log_set_level(const char *text)
 }
 
 void
-openreg_set_log_level(int32_t level)
+openreg_log_set_level(int32_t level)
 {
     atomic_store_explicit(&standard, level, memory_order_relaxed);
     atomic_store_explicit(&threshold, 0, memory_order_relaxed); /* the next line reads the variable again */
 }
 
 void
-openreg_set_log_callback(openreg_log_callback callback, void *ctx)
+openreg_log_set_callback(openreg_log_callback callback, void *ctx)
 {
     unsigned even = atomic_load(&sequence) & ~1u;
     while (!atomic_compare_exchange_weak(&sequence, &even, even + 1)) {
@@ -117,7 +117,7 @@ openreg_log(int32_t level, const char *format, ...)
 {
     int least = atomic_load_explicit(&threshold, memory_order_relaxed);
     if (least == 0) {
-        openreg_log_set_level(openreg_variable("OPENREG_LOG_LEVEL"));
+        openreg_log_level_set(openreg_variable("OPENREG_LOG_LEVEL"));
         least = atomic_load_explicit(&threshold, memory_order_relaxed);
     }
     if (level < least)

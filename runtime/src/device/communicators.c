@@ -52,9 +52,9 @@ reject(const char *call, openreg_communicator communicator)
 }
 
 openreg_status
-openreg_has_communicators(int32_t index, int32_t *has)
+openreg_device_has_communicators(int32_t index, int32_t *has)
 {
-    static const char call[] = "openreg_has_communicators";
+    static const char call[] = "openreg_device_has_communicators";
     openreg_device *device = NULL;
     if (has == NULL)
         return openreg_error_set(OPENREG_E_INVALID, call, "has is NULL");
@@ -164,7 +164,7 @@ check_collective(const char *call, openreg_communicator communicator, const open
 typedef struct queued_collectives {
     openreg_communicator communicator;
     const openreg_collective *list;
-    uint64_t n;
+    uint32_t n;
     openreg_driver_stream stream;
 } queued_collectives;
 
@@ -173,12 +173,12 @@ run(void *argument)
 {
     const queued_collectives *const q = argument;
     const openreg_communicator c = q->communicator;
-    return c->table->queue(c->device->driver->instance, c->native, q->list, q->n, q->stream);
+    return c->table->queue(c->device->driver->instance, c->native, q->stream, q->list, q->n);
 }
 
 openreg_status
-openreg_communicator_queue(openreg_communicator communicator, const openreg_collective *list, uint64_t n,
-                           openreg_stream stream)
+openreg_communicator_queue(openreg_communicator communicator, openreg_stream stream, const openreg_collective *list,
+                           uint32_t n)
 {
     static const char call[] = "openreg_communicator_queue";
     openreg_driver_stream handle = NULL;

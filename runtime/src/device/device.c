@@ -119,9 +119,9 @@ openreg_restore_device(int32_t device)
 }
 
 openreg_status
-openreg_get_device_properties(int32_t index, openreg_device_properties *inout)
+openreg_device_get_properties(int32_t index, openreg_device_properties *inout)
 {
-    static const char call[] = "openreg_get_device_properties";
+    static const char call[] = "openreg_device_get_properties";
     openreg_device *device = NULL;
     if (!openreg_sized_is_valid(inout, OPENREG_DEVICE_PROPERTIES_SIZE_1))
         return openreg_error_set(OPENREG_E_INVALID, call, "inout is NULL or its struct_size not set");

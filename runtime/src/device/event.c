@@ -299,15 +299,15 @@ read_timed(const char *call, const char *which, openreg_event event, openreg_dev
 }
 
 openreg_status
-openreg_event_elapsed(openreg_event start, openreg_event end, double *milliseconds)
+openreg_event_elapsed(openreg_event start, openreg_event end, int64_t *nanoseconds)
 {
     static const char call[] = "openreg_event_elapsed";
     openreg_device *start_device = NULL;
     openreg_device *end_device = NULL;
     openreg_backend_event start_marker;
     openreg_backend_event end_marker;
-    if (milliseconds == NULL)
-        return openreg_error_set(OPENREG_E_INVALID, call, "milliseconds is NULL");
+    if (nanoseconds == NULL)
+        return openreg_error_set(OPENREG_E_INVALID, call, "nanoseconds is NULL");
     OPENREG_RETURN_NOT_OK(read_timed(call, "start", start, &start_device, &start_marker));
     OPENREG_RETURN_NOT_OK(read_timed(call, "end", end, &end_device, &end_marker));
     if (start_device != end_device)
@@ -315,7 +315,7 @@ openreg_event_elapsed(openreg_event start, openreg_event end, double *millisecon
                                  "the events are of %s:%d and %s:%d; both must be of "
                                  "one device",
                                  openreg_device_name(), start_device->index, openreg_device_name(), end_device->index);
-    return openreg_call_marker_elapsed(start_device, call, &start_marker, &end_marker, milliseconds);
+    return openreg_call_marker_elapsed(start_device, call, &start_marker, &end_marker, nanoseconds);
 }
 
 openreg_status

@@ -309,9 +309,9 @@ launch_followed(const char *call, openreg_device *device, openreg_stream stream,
 }
 
 openreg_status
-openreg_launch_host_func(int32_t index, openreg_stream stream, void (*function)(void *argument), void *argument)
+openreg_stream_launch_host_func(int32_t index, openreg_stream stream, void (*function)(void *argument), void *argument)
 {
-    static const char call[] = "openreg_launch_host_func";
+    static const char call[] = "openreg_stream_launch_host_func";
     openreg_device *device = NULL;
     openreg_driver_stream handle = NULL;
     if (function == NULL)

@@ -93,7 +93,7 @@ set_active(openreg_device *device)
 
 openreg_status
 openreg_call_open(const openreg_driver *table, const char *name, const char *call, const openreg_option *options,
-                  size_t n, openreg_instance *out)
+                  uint32_t n, openreg_instance *out)
 {
     openreg_instance instance = NULL;
     OPENREG_RETURN_NOT_OK(CALL_OF(name, call, table->open(&openreg_host_services, options, n, &instance)));
@@ -246,9 +246,10 @@ openreg_status
 openreg_call_mem_alloc(openreg_device *device, const char *call, uint64_t size, void **out)
 {
     openreg_opened_driver *const driver = device->driver;
+    const openreg_alloc_info info = openreg_alloc_bytes(size);
     void *memory = NULL;
     OPENREG_RETURN_NOT_OK(
-        OPENREG_DEVICE_CALL(device, call, driver->table->mem_alloc(driver->instance, device->ordinal, size, &memory)));
+        OPENREG_DEVICE_CALL(device, call, driver->table->mem_alloc(driver->instance, device->ordinal, &info, &memory)));
     if (memory == NULL)
         return defect(driver->name, call, "mem_alloc returned OK without memory");
     const uint64_t alignment = device->info.min_alignment == 0 ? OPENREG_LEAST_ALIGNMENT : device->info.min_alignment;
@@ -330,7 +331,7 @@ openreg_call_poison(openreg_device *device, const char *call, const openreg_sche
                     uint64_t size, openreg_driver_stream stream)
 {
     openreg_opened_driver *const driver = device->driver;
-    return OPENREG_DEVICE_CALL(device, call, schedule->poison(driver->instance, device->ordinal, ptr, size, stream));
+    return OPENREG_DEVICE_CALL(device, call, schedule->poison(driver->instance, device->ordinal, stream, ptr, size));
 }
 
 openreg_status
@@ -348,7 +349,7 @@ openreg_call_copy(openreg_device *on, const char *call, void *dst, openreg_devic
     const int32_t src_ordinal = src_device == NULL ? -1 : src_device->ordinal;
     OPENREG_RETURN_NOT_OK(OPENREG_DEVICE_CALL(
         on, call,
-        driver->table->copy(driver->instance, dst, dst_ordinal, src, src_ordinal, size, on->ordinal, stream)));
+        driver->table->copy(driver->instance, on->ordinal, stream, dst, dst_ordinal, src, src_ordinal, size)));
     set_active(on);
     set_active(dst_device);
     set_active(src_device);
@@ -392,7 +393,7 @@ openreg_call_fill(openreg_device *device, const char *call, void *dst, uint8_t v
     if (driver->table->fill == NULL)
         return fill_by_copying(device, call, dst, value, size, stream);
     OPENREG_RETURN_NOT_OK(OPENREG_DEVICE_CALL(
-        device, call, driver->table->fill(driver->instance, device->ordinal, dst, value, size, stream)));
+        device, call, driver->table->fill(driver->instance, device->ordinal, stream, dst, value, size)));
     set_active(device);
     return OPENREG_OK;
 }
@@ -406,8 +407,9 @@ openreg_call_host_alloc(openreg_device *device, const char *call, uint64_t size,
         if (posix_memalign(&memory, HOST_ALIGNMENT, size) != 0)
             return openreg_error_set(OPENREG_E_NOMEM, call, "no host memory for %llu bytes", (unsigned long long)size);
     } else {
-        OPENREG_RETURN_NOT_OK(
-            OPENREG_DEVICE_CALL(device, call, driver->table->host_alloc(driver->instance, size, &memory)));
+        const openreg_alloc_info info = openreg_alloc_bytes(size);
+        OPENREG_RETURN_NOT_OK(OPENREG_DEVICE_CALL(
+            device, call, driver->table->host_alloc(driver->instance, device->ordinal, &info, &memory)));
         if (memory == NULL)
             return defect(driver->name, call, "host_alloc returned OK without memory");
     }
@@ -437,7 +439,7 @@ openreg_call_host_free(openreg_device *device, const char *call, void *ptr)
         free(ptr);
         return OPENREG_OK;
     }
-    return OPENREG_RELEASE_CALL(device, call, driver->table->host_free(driver->instance, ptr));
+    return OPENREG_RELEASE_CALL(device, call, driver->table->host_free(driver->instance, device->ordinal, ptr));
 }
 
 openreg_status

@@ -50,7 +50,7 @@ openreg_status openreg_call_end(openreg_device *device, const char *call, openre
 /* For driver_open.c and topology.c, with no lock held. `name` is the candidate's. The count is checked: a driver
  * without devices is OPENREG_E_NO_DEVICE, "Driver 'sim' provides no devices." */
 openreg_status openreg_call_open(const openreg_driver *, const char *name, const char *call,
-                                 const openreg_option *options, size_t n, openreg_instance *out);
+                                 const openreg_option *options, uint32_t n, openreg_instance *out);
 openreg_status openreg_call_close(const openreg_driver *, const char *name, const char *call, openreg_instance);
 openreg_status openreg_call_device_count(const openreg_driver *, const char *name, const char *call, openreg_instance,
                                          int32_t *out);
@@ -111,7 +111,7 @@ openreg_status openreg_call_marker_sync(openreg_device *, const char *call, open
 openreg_status openreg_call_stream_wait(openreg_device *waiter, const char *call, openreg_driver_stream,
                                         openreg_device *recorded_on, openreg_backend_event *);
 openreg_status openreg_call_marker_elapsed(openreg_device *, const char *call, openreg_backend_event *start,
-                                           openreg_backend_event *end, double *milliseconds);
+                                           openreg_backend_event *end, int64_t *nanoseconds);
 /* ---- Extensions ---- */
 
 /* Of openreg/vmm.h; what the driver gives is checked. */

@@ -53,7 +53,7 @@ openreg_call_marker_record(openreg_device *device, const char *call, openreg_bac
     openreg_opened_driver *const driver = device->driver;
     if (!is_emulated(driver->table, marker->flags)) {
         OPENREG_RETURN_NOT_OK(OPENREG_DEVICE_CALL(
-            device, call, driver->table->event_record(driver->instance, device->ordinal, marker->native, stream)));
+            device, call, driver->table->event_record(driver->instance, device->ordinal, stream, marker->native)));
     } else if ((marker->flags & OPENREG_EVENT_TIMING) != 0) {
         OPENREG_RETURN_NOT_OK(openreg_call_stream_sync(device, call, stream));
         marker->ticket = 0;
@@ -118,17 +118,17 @@ openreg_call_stream_wait(openreg_device *waiter, const char *call, openreg_drive
 
 openreg_status
 openreg_call_marker_elapsed(openreg_device *device, const char *call, openreg_backend_event *start,
-                            openreg_backend_event *end, double *milliseconds)
+                            openreg_backend_event *end, int64_t *nanoseconds)
 {
     openreg_opened_driver *const driver = device->driver;
     if (is_emulated(driver->table, start->flags | end->flags)) {
-        *milliseconds = ((double)end->recorded_ns - (double)start->recorded_ns) / 1e6;
+        *nanoseconds = (int64_t)(end->recorded_ns - start->recorded_ns);
         return OPENREG_OK;
     }
-    double measured = 0;
+    int64_t measured = 0;
     OPENREG_RETURN_NOT_OK(OPENREG_DEVICE_CALL(
         device, call,
         driver->table->event_elapsed(driver->instance, device->ordinal, start->native, end->native, &measured)));
-    *milliseconds = measured;
+    *nanoseconds = measured;
     return OPENREG_OK;
 }

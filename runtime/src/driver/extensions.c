@@ -41,9 +41,9 @@ openreg_extension_is_fit(const openreg_extension *what, const void *table, char 
         return false;
     }
     memcpy(head, table, sizeof head);
-    if (head[1] != what->version) {
-        (void)snprintf(why, size, "its table %s is of version %u, version %u was wanted", what->name, (unsigned)head[1],
-                       (unsigned)what->version);
+    if (head[1] < what->version) {
+        (void)snprintf(why, size, "its table %s is of version %u, at least version %u is needed", what->name,
+                       (unsigned)head[1], (unsigned)what->version);
         return false;
     }
     for (size_t i = 0; i < (what->size - HEAD) / sizeof(function); ++i) {

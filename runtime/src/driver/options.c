@@ -75,7 +75,7 @@ openreg_options_set(openreg_options *options, const char *key, const char *value
 }
 
 int
-openreg_options_set_all(openreg_options *options, const openreg_option *items, size_t count)
+openreg_options_set_all(openreg_options *options, const openreg_option *items, uint32_t count)
 {
     for (size_t i = 0; i < count; ++i)
         if (!openreg_options_set(options, items[i].key, items[i].value))
@@ -84,7 +84,7 @@ openreg_options_set_all(openreg_options *options, const openreg_option *items, s
 }
 
 int
-openreg_options_equal(const openreg_options *options, const openreg_option *items, size_t count)
+openreg_options_equal(const openreg_options *options, const openreg_option *items, uint32_t count)
 {
     if (options->count != count)
         return 0;

@@ -12,14 +12,14 @@
 /* Owned copies; a key occurs once. All zero is none. */
 typedef struct openreg_options {
     openreg_option *items;
-    size_t count;
+    uint32_t count;
 } openreg_options;
 
 /* Adds an option, or replaces that of the same key. 0 if host memory is short; nothing is changed then. */
 int openreg_options_set(openreg_options *options, const char *key, const char *value);
 int openreg_options_set_all(openreg_options *options, const openreg_option *items,
-                            size_t count); /* as far as it goes */
-int openreg_options_equal(const openreg_options *options, const openreg_option *items, size_t count);
+                            uint32_t count); /* as far as it goes */
+int openreg_options_equal(const openreg_options *options, const openreg_option *items, uint32_t count);
 void openreg_options_free(openreg_options *options);
 
 /* Takes the option of this key out; {NULL, NULL} if there is none. The caller gives it to openreg_option_free(). */

@@ -16,6 +16,7 @@ openreg_properties_fill(const openreg_driver *table, const char *driver, int32_t
     memset(&properties, 0, sizeof properties);
     properties.ordinal = ordinal;
     properties.total_memory = info->total_bytes;
+    properties.max_allocation = info->max_allocation;
     properties.caps = table->caps | info->caps;
     properties.priority_low = info->priority_low;
     properties.priority_high = info->priority_high;

@@ -374,7 +374,7 @@ allocate(struct openreg_cache *cache, unsigned features, uint64_t size, openreg_
 }
 
 openreg_status
-openreg_malloc(int32_t device, size_t size, openreg_stream stream, void **out)
+openreg_malloc(int32_t device, openreg_stream stream, size_t size, void **out)
 {
     const char *const call = malloc_call;
     if (out == NULL)
@@ -399,7 +399,7 @@ openreg_malloc(int32_t device, size_t size, openreg_stream stream, void **out)
     const bool returns = features != 0 && !LIST_EMPTY(&cache->returning);
     openreg_fast_lock_release(&cache->lock);
     if (__builtin_expect((features & OPENREG_OBSERVE_USES) != 0, 0) && status == OPENREG_OK)
-        openreg_observers_block(OPENREG_BLOCK_GIVEN, *out, size, OPENREG_HOST, 0);
+        openreg_observers_block(OPENREG_BLOCK_ALLOCATED, *out, size, OPENREG_HOST, 0);
     if (__builtin_expect(returns, 0))
         openreg_cache_return(cache);
     return status;
@@ -554,7 +554,7 @@ openreg_free(void *ptr)
     if (__builtin_expect(!find_range(ptr, &found), 0))
         return openreg_reject_address(call, ptr);
     if (openreg_is_observed(OPENREG_OBSERVE_USES))
-        openreg_observers_block(OPENREG_BLOCK_FREED, ptr, 0, OPENREG_HOST, 0); /* before it is given out again */
+        openreg_observers_block(OPENREG_BLOCK_FREE, ptr, 0, OPENREG_HOST, 0); /* before it is given out again */
     struct openreg_cache *cache = found.info.device->cache;
     openreg_status status = OPENREG_OK;
     openreg_fast_lock_acquire(&cache->lock);
@@ -588,7 +588,7 @@ record_stream(struct openreg_cache *cache, openreg_block *block, openreg_device 
 {
     openreg_stream_pools *pools = openreg_cache_find_pools(cache, device, stream);
     if (pools == NULL)
-        OPENREG_RETURN_NOT_OK(openreg_cache_make_pools(cache, "openreg_record_stream", device, stream, &pools));
+        OPENREG_RETURN_NOT_OK(openreg_cache_make_pools(cache, "openreg_memory_record_stream", device, stream, &pools));
     if (device == cache->device && stream == block->segment->pool->owner->stream)
         return OPENREG_OK; /* its own stream is in order anyway */
     for (openreg_stream_use *use = block->u.used.uses; use != NULL; use = use->next_of_block)
@@ -600,7 +600,7 @@ record_stream(struct openreg_cache *cache, openreg_block *block, openreg_device 
     else
         use = calloc(1, sizeof *use);
     if (use == NULL)
-        return openreg_cache_no_memory("openreg_record_stream", cache->device);
+        return openreg_cache_no_memory("openreg_memory_record_stream", cache->device);
     use->block = block;
     use->stream = pools;
     use->next = NULL;
@@ -610,9 +610,9 @@ record_stream(struct openreg_cache *cache, openreg_block *block, openreg_device 
 }
 
 openreg_status
-openreg_record_stream(void *ptr, int32_t device, openreg_stream stream)
+openreg_memory_record_stream(void *ptr, int32_t device, openreg_stream stream)
 {
-    static const char call[] = "openreg_record_stream";
+    static const char call[] = "openreg_memory_record_stream";
     openreg_found_range found;
     if (!find_range(ptr, &found))
         return openreg_reject_address(call, ptr);

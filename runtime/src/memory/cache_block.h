@@ -15,10 +15,10 @@ struct openreg_stream_use;
 
 /* A state beside OPENREG_BLOCK_*: freed, but neither in a free list nor joined with its neighbours yet, because a request
  * for its size is likely to come (openreg_pool.hot, .warm). To everyone outside it is free. */
-#define OPENREG_BLOCK_HOT 3
+#define OPENREG_BLOCK_HOT 5
 /* Another one: live, but nobody here can free it. Its owner has, and other processes still hold it (exports.c); or it is
  * memory of another process (imports.c). */
-#define OPENREG_BLOCK_SHARED 4
+#define OPENREG_BLOCK_SHARED 6
 
 /* Blocks tile their segment. No two neighbours are both free. 64 bytes: one cache line. */
 typedef struct openreg_block {

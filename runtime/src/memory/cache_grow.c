@@ -29,7 +29,7 @@ openreg_cache_out_of_memory(struct openreg_cache *cache, const openreg_pool *poo
     openreg_fast_lock_release(&cache->lock);
     openreg_byte_text asked = openreg_format_bytes(size), used = openreg_format_bytes((uint64_t)allocated);
     openreg_byte_text cached = openreg_format_bytes((uint64_t)(reserved - allocated));
-    char capacity[128] = "", limited[128] = "", vendor_code[48] = "";
+    char capacity[128] = "", limited[128] = "", at_once[96] = "", vendor_code[48] = "";
     openreg_status status = openreg_call_mem_info(device, malloc_call, &unused, &total);
     if (status != OPENREG_OK) {
         total = device->info.total_bytes;
@@ -40,13 +40,16 @@ openreg_cache_out_of_memory(struct openreg_cache *cache, const openreg_pool *poo
                        device->index, openreg_format_bytes(total).text, openreg_format_bytes(unused).text);
     if (limit != UINT64_MAX)
         (void)snprintf(limited, sizeof limited, " This process is limited to %s.", openreg_format_bytes(limit).text);
+    if (size > openreg_cache_most(device))
+        (void)snprintf(at_once, sizeof at_once, " One allocation can have at most %s.",
+                       openreg_format_bytes(openreg_cache_most(device)).text);
     if (cause.is_drivers && cause.vendor_code != 0)
         (void)snprintf(vendor_code, sizeof vendor_code, " (vendor code %lld)", (long long)cause.vendor_code);
     status = openreg_error_set(OPENREG_E_NOMEM, malloc_call,
-                               "out of memory on %s:%d (driver \"%s\"). Tried to allocate %s.%s%s %s are "
+                               "out of memory on %s:%d (driver \"%s\"). Tried to allocate %s.%s%s%s %s are "
                                "allocated by %s, and %s are reserved by %s but unallocated%s%s%s",
-                               openreg_device_name(), device->index, device->driver->name, asked.text, capacity,
-                               limited, used.text, openreg_device_name(), cached.text, openreg_device_name(),
+                               openreg_device_name(), device->index, device->driver->name, asked.text, at_once,
+                               capacity, limited, used.text, openreg_device_name(), cached.text, openreg_device_name(),
                                cause.is_drivers ? "; the driver said: " : ".", cause.is_drivers ? cause.text : "",
                                vendor_code);
     (void)openreg_error_names_driver(device->driver->name, cause.vendor_code);
@@ -199,6 +202,10 @@ openreg_cache_grow(struct openreg_cache *cache, openreg_pool *pool, uint64_t rou
 {
     const openreg_error_fields before = openreg_error_save();
     bool refused;
+    if (rounded > openreg_cache_most(cache->device)) {
+        (void)openreg_error_set(OPENREG_E_NOMEM, malloc_call, "too much for one allocation");
+        return openreg_cache_out_of_memory(cache, pool, size);
+    }
     collect_garbage(cache);
     openreg_status status = openreg_cache_add_segment(cache, pool, rounded, out, &refused);
     if (!refused) {
@@ -207,7 +214,7 @@ openreg_cache_grow(struct openreg_cache *cache, openreg_pool *pool, uint64_t rou
         return status;
     }
     openreg_fast_lock_release(&cache->lock); /* the flush lock comes first */
-    (void)openreg_collect_exports();
+    (void)openreg_memory_collect_exports();
     openreg_lock_acquire(&cache->flush);
     openreg_fast_lock_acquire(&cache->lock);
     status = grow_after_flush(cache, pool, rounded, size, out);

@@ -43,7 +43,7 @@
 #define OPENREG_FEATURE_SPLIT_LIMIT 512u /* max_split_size */
 #define OPENREG_FEATURE_ROUTES 1024u     /* a thread is in a private pool */
 #define OPENREG_FEATURE_RETURNS 2048u    /* segments of a released pool wait for their blocks */
-#define OPENREG_FEATURE_UNCACHED 4096u   /* openreg_set_caching(0) */
+#define OPENREG_FEATURE_UNCACHED 4096u   /* openreg_allocator_set_caching(0) */
 #define OPENREG_FEATURE_POISON 8192u     /* a driver overwrites freed memory (openreg/schedule.h) */
 #define OPENREG_FEATURES_FIRST 8         /* their bits */
 #define OPENREG_FEATURES 6
@@ -191,12 +191,12 @@ struct openreg_cache {
     openreg_private_pool *released;    /* have just lost their last use: openreg_cache_return() comes */
     openreg_private_pool *ended_pools; /* released, without a segment: to be freed */
     openreg_tree routes;           /* of threads that are in pools, or have ended in one; of a thread the latest last */
-    openreg_private_pool uncached; /* for openreg_set_caching(0): not in the list, never had a use */
+    openreg_private_pool uncached; /* for openreg_allocator_set_caching(0): not in the list, never had a use */
     /* Of released pools and of `uncached`, and had no block in use when they came here. */
     LIST_HEAD(, openreg_segment) returning;
     uint64_t clock;              /* driver allocations tried: the unit of age */
     uint64_t coming;             /* bytes that the driver is being asked for */
-    double fraction;             /* of openreg_set_memory_fraction(); negative: that of the settings */
+    double fraction;             /* of openreg_memory_set_fraction(); negative: that of the settings */
     openreg_block *block_chunks; /* linked through `next` of their first blocks */
     openreg_device *device;
     const openreg_schedule *schedule; /* the driver's table, or NULL; never changes */
@@ -290,6 +290,14 @@ openreg_status openreg_cache_add_segment(struct openreg_cache *cache, openreg_po
 
 /* OPENREG_E_NOMEM with a text of the figures, and of what the driver said if the thread's error is its. Counts it. Called
  * with the lock held; releases and reacquires it. */
+/* Bytes of the largest segment that the device's driver allocates. */
+static inline uint64_t
+openreg_cache_most(const openreg_device *device)
+{
+    const uint64_t most = device->info.max_allocation;
+    return most == 0 ? OPENREG_MAX_ALLOCATION : most / OPENREG_BLOCK_UNIT * OPENREG_BLOCK_UNIT;
+}
+
 openreg_status openreg_cache_out_of_memory(struct openreg_cache *cache, const openreg_pool *pool, uint64_t size);
 /* A free block of at least `rounded` bytes, after asking the driver and if need be giving cached segments back; where the
  * driver has none for it while it answers other threads, again. The lock is released meanwhile; on success the block is

@@ -11,13 +11,16 @@
 static const char malloc_call[] = "openreg_malloc";
 
 static uint64_t
-segment_size_for(const openreg_pool *pool, uint64_t rounded)
+segment_size_for(const openreg_device *device, const openreg_pool *pool, uint64_t rounded)
 {
-    if (rounded <= OPENREG_SMALL_BLOCK_MAX)
-        return OPENREG_SMALL_SEGMENT;
-    if (rounded < OPENREG_LARGE_SEGMENT_BELOW && !pool->no_split)
-        rounded = openreg_cache_settings()->large_segment_size;
-    return (rounded + OPENREG_SEGMENT_UNIT - 1) / OPENREG_SEGMENT_UNIT * OPENREG_SEGMENT_UNIT;
+    uint64_t size = OPENREG_SMALL_SEGMENT;
+    if (rounded > OPENREG_SMALL_BLOCK_MAX) {
+        size = rounded < OPENREG_LARGE_SEGMENT_BELOW && !pool->no_split ? openreg_cache_settings()->large_segment_size
+                                                                        : rounded;
+        size = (size + OPENREG_SEGMENT_UNIT - 1) / OPENREG_SEGMENT_UNIT * OPENREG_SEGMENT_UNIT;
+    }
+    const uint64_t most = openreg_cache_most(device);
+    return size < most ? size : most;
 }
 
 openreg_status
@@ -225,7 +228,7 @@ openreg_status
 openreg_cache_add_segment(struct openreg_cache *cache, openreg_pool *pool, uint64_t rounded, openreg_block **out,
                           bool *refused)
 {
-    const uint64_t size = segment_size_for(pool, rounded);
+    const uint64_t size = segment_size_for(cache->device, pool, rounded);
     *refused = false;
     cache->clock++;
     if (openreg_cache_settings()->expandable_segments && !pool->no_split) {

@@ -153,15 +153,15 @@ give_settings(const char *call, const openreg_allocator_settings *values, openre
 }
 
 openreg_status
-openreg_default_allocator_settings(openreg_allocator_settings *inout)
+openreg_allocator_default_settings(openreg_allocator_settings *inout)
 {
-    return give_settings("openreg_default_allocator_settings", &first_values, inout);
+    return give_settings("openreg_allocator_default_settings", &first_values, inout);
 }
 
 openreg_status
-openreg_get_allocator_settings(openreg_allocator_settings *inout)
+openreg_allocator_get_settings(openreg_allocator_settings *inout)
 {
-    return give_settings("openreg_get_allocator_settings", openreg_cache_settings(), inout);
+    return give_settings("openreg_allocator_get_settings", openreg_cache_settings(), inout);
 }
 
 /* Written so that a NaN is refused too. */
@@ -229,9 +229,9 @@ take_settings(const char *call, const openreg_allocator_settings *values)
 }
 
 openreg_status
-openreg_set_allocator_settings(const openreg_allocator_settings *values)
+openreg_allocator_set_settings(const openreg_allocator_settings *values)
 {
-    static const char call[] = "openreg_set_allocator_settings";
+    static const char call[] = "openreg_allocator_set_settings";
     if (!openreg_sized_is_valid(values, OPENREG_ALLOCATOR_SETTINGS_SIZE_1))
         return openreg_error_set(OPENREG_E_INVALID, call,
                                  "struct_size must be set to the size of openreg_allocator_settings");
@@ -248,9 +248,9 @@ openreg_set_allocator_settings(const openreg_allocator_settings *values)
 }
 
 openreg_status
-openreg_set_memory_fraction(int32_t device, double fraction)
+openreg_memory_set_fraction(int32_t device, double fraction)
 {
-    static const char call[] = "openreg_set_memory_fraction";
+    static const char call[] = "openreg_memory_set_fraction";
     openreg_device *entry;
     if (!is_fraction(fraction))
         return openreg_error_set(OPENREG_E_INVALID, call, "fraction must be in [0, 1], but is %g", fraction);
@@ -262,9 +262,9 @@ openreg_set_memory_fraction(int32_t device, double fraction)
 }
 
 openreg_status
-openreg_get_memory_fraction(int32_t device, double *fraction)
+openreg_memory_get_fraction(int32_t device, double *fraction)
 {
-    static const char call[] = "openreg_get_memory_fraction";
+    static const char call[] = "openreg_memory_get_fraction";
     openreg_device *entry;
     if (fraction == NULL)
         return openreg_error_set(OPENREG_E_INVALID, call, "fraction must not be NULL");
@@ -276,7 +276,7 @@ openreg_get_memory_fraction(int32_t device, double *fraction)
 }
 
 int32_t
-openreg_set_caching(int32_t on)
+openreg_allocator_set_caching(int32_t on)
 {
     openreg_lock_acquire(&lock);
     const int32_t before = (openreg_features() & OPENREG_FEATURE_UNCACHED) == 0;

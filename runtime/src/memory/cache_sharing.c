@@ -44,7 +44,7 @@ openreg_cache_free_shared(void *ptr)
 }
 
 int32_t
-openreg_collect_exports(void)
+openreg_memory_collect_exports(void)
 {
     const openreg_sharing_parts *const parts = openreg_sharing_peek();
     return parts != NULL ? parts->collect() : 0;

@@ -82,9 +82,9 @@ fill_stats(struct openreg_cache *cache, openreg_memory_stats *out)
 }
 
 openreg_status
-openreg_get_memory_stats(int32_t device, openreg_memory_stats *inout)
+openreg_memory_get_stats(int32_t device, openreg_memory_stats *inout)
 {
-    static const char call[] = "openreg_get_memory_stats";
+    static const char call[] = "openreg_memory_get_stats";
     openreg_device *entry;
     if (!openreg_sized_is_valid(inout, OPENREG_MEMORY_STATS_SIZE_1))
         return openreg_error_set(OPENREG_E_INVALID, call,
@@ -113,10 +113,10 @@ reset_active_peaks(const openreg_stat allocated[OPENREG_POOLS], openreg_stat wai
 }
 
 openreg_status
-openreg_reset_peak_memory_stats(int32_t device)
+openreg_memory_reset_peak_stats(int32_t device)
 {
     openreg_device *entry;
-    OPENREG_RETURN_NOT_OK(openreg_device_get("openreg_reset_peak_memory_stats", device, &entry));
+    OPENREG_RETURN_NOT_OK(openreg_device_get("openreg_memory_reset_peak_stats", device, &entry));
     openreg_cache_stats *stats = &entry->cache->stats;
     openreg_fast_lock_acquire(&entry->cache->lock);
     openreg_cache_release_hot(entry->cache);
@@ -151,10 +151,10 @@ reset_accumulated(openreg_stat stat[OPENREG_POOLS])
 }
 
 openreg_status
-openreg_reset_accumulated_memory_stats(int32_t device)
+openreg_memory_reset_accumulated_stats(int32_t device)
 {
     openreg_device *entry;
-    OPENREG_RETURN_NOT_OK(openreg_device_get("openreg_reset_accumulated_memory_stats", device, &entry));
+    OPENREG_RETURN_NOT_OK(openreg_device_get("openreg_memory_reset_accumulated_stats", device, &entry));
     openreg_cache_stats *stats = &entry->cache->stats;
     openreg_fast_lock_acquire(&entry->cache->lock);
     openreg_cache_release_hot(entry->cache);
@@ -175,11 +175,11 @@ openreg_reset_accumulated_memory_stats(int32_t device)
 }
 
 openreg_status
-openreg_empty_cache(int32_t device)
+openreg_memory_empty_cache(int32_t device)
 {
-    static const char call[] = "openreg_empty_cache";
+    static const char call[] = "openreg_memory_empty_cache";
     openreg_device *entry;
-    (void)openreg_collect_exports();
+    (void)openreg_memory_collect_exports();
     if (device != -1) {
         OPENREG_RETURN_NOT_OK(openreg_device_get(call, device, &entry));
         return openreg_cache_trim(entry->cache, call);
@@ -192,9 +192,9 @@ openreg_empty_cache(int32_t device)
 }
 
 openreg_status
-openreg_memory_snapshot(int32_t device, int (*visit)(void *ctx, const openreg_block_info *block), void *ctx)
+openreg_memory_visit_blocks(int32_t device, int (*visit)(void *ctx, const openreg_block_info *block), void *ctx)
 {
-    static const char call[] = "openreg_memory_snapshot";
+    static const char call[] = "openreg_memory_visit_blocks";
     openreg_device *entry;
     if (visit == NULL)
         return openreg_error_set(OPENREG_E_INVALID, call, "visit must not be NULL");
@@ -208,6 +208,7 @@ openreg_memory_snapshot(int32_t device, int (*visit)(void *ctx, const openreg_bl
         const openreg_memory_pool_id id = pool == NULL ? (openreg_memory_pool_id){0, 0} : pool->id;
         for (const openreg_block *block = segment->first; block != NULL && !stop; block = block->next) {
             const openreg_block_info info = {
+                .struct_size = sizeof info,
                 .segment = segment->start,
                 .address = block->address,
                 .segment_size = segment->size,
@@ -227,9 +228,9 @@ openreg_memory_snapshot(int32_t device, int (*visit)(void *ctx, const openreg_bl
 }
 
 openreg_status
-openreg_visit_memory_pools(int32_t device, int (*visit)(void *ctx, const openreg_memory_pool_info *pool), void *ctx)
+openreg_memory_visit_pools(int32_t device, int (*visit)(void *ctx, const openreg_memory_pool_info *pool), void *ctx)
 {
-    static const char call[] = "openreg_visit_memory_pools";
+    static const char call[] = "openreg_memory_visit_pools";
     openreg_device *entry;
     if (visit == NULL)
         return openreg_error_set(OPENREG_E_INVALID, call, "visit must not be NULL");
@@ -238,7 +239,7 @@ openreg_visit_memory_pools(int32_t device, int (*visit)(void *ctx, const openreg
     openreg_fast_lock_acquire(&entry->cache->lock);
     for (const openreg_private_pool *pool = LIST_FIRST(&entry->cache->private_pools); pool != NULL && !stop;
          pool = LIST_NEXT(pool, all)) {
-        openreg_memory_pool_info info = {.id = pool->id, .uses = pool->uses};
+        openreg_memory_pool_info info = {.struct_size = sizeof info, .id = pool->id, .uses = pool->uses};
         public_stats(pool->reserved, info.reserved);
         stop = visit(ctx, &info);
     }
@@ -253,6 +254,7 @@ openreg_cache_trace(const struct openreg_cache *cache, int32_t action, const ope
                     uint64_t size)
 {
     openreg_memory_event event = {
+        .struct_size = sizeof event,
         .action = action,
         .device = cache->device->index,
         .address = address,

@@ -296,8 +296,8 @@ copy_between_peers(const char *call, openreg_device *on, openreg_driver_stream s
 }
 
 openreg_status
-openreg_memcpy_async(void *dst, int32_t dst_device, const void *src, int32_t src_device, size_t size,
-                     int32_t stream_device, openreg_stream stream)
+openreg_memcpy_async(int32_t stream_device, openreg_stream stream, void *dst, int32_t dst_device, const void *src,
+                     int32_t src_device, size_t size)
 {
     static const char call[] = "openreg_memcpy_async";
     copy_end to, from;
@@ -340,7 +340,7 @@ openreg_memcpy_async(void *dst, int32_t dst_device, const void *src, int32_t src
 }
 
 openreg_status
-openreg_memset_async(void *dst, int32_t device, uint8_t value, size_t size, openreg_stream stream)
+openreg_memset_async(int32_t device, openreg_stream stream, void *dst, uint8_t value, size_t size)
 {
     static const char call[] = "openreg_memset_async";
     copy_end to = {.role = "destination"};

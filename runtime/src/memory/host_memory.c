@@ -94,9 +94,9 @@ handle_forks(void)
 }
 
 openreg_status
-openreg_malloc_host(int32_t device, size_t size, void **out)
+openreg_host_alloc(int32_t device, size_t size, void **out)
 {
-    static const char call[] = "openreg_malloc_host";
+    static const char call[] = "openreg_host_alloc";
     if (out == NULL)
         return openreg_error_set(OPENREG_E_INVALID, call, "out must not be NULL");
     *out = NULL;
@@ -120,9 +120,9 @@ openreg_malloc_host(int32_t device, size_t size, void **out)
 }
 
 openreg_status
-openreg_free_host(void *ptr)
+openreg_host_free(void *ptr)
 {
-    static const char call[] = "openreg_free_host";
+    static const char call[] = "openreg_host_free";
     if (ptr == NULL)
         return OPENREG_OK;
     OPENREG_RETURN_NOT_OK(openreg_fork_reject(call));

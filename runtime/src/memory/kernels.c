@@ -67,9 +67,9 @@ check(const char *call, const openreg_opened_driver *driver, const openreg_kerne
 }
 
 openreg_status
-openreg_get_kernels(int32_t index, const openreg_kernels **out)
+openreg_device_get_kernels(int32_t index, const openreg_kernels **out)
 {
-    static const char call[] = "openreg_get_kernels";
+    static const char call[] = "openreg_device_get_kernels";
     openreg_device *device = NULL;
     if (out == NULL)
         return openreg_error_set(OPENREG_E_INVALID, call, "out is NULL");
@@ -123,7 +123,7 @@ take_block(scratch_list *scratch, uint64_t size, void **out)
     }
     if (size > SIZE_MAX)
         return openreg_error_set(OPENREG_E_NOMEM, call, "the host has no addresses for so much");
-    OPENREG_RETURN_NOT_OK(openreg_malloc(scratch->device, size == 0 ? 1 : (size_t)size, scratch->stream, out));
+    OPENREG_RETURN_NOT_OK(openreg_malloc(scratch->device, scratch->stream, size == 0 ? 1 : (size_t)size, out));
     scratch->blocks[scratch->count++] = *out;
     return OPENREG_OK;
 }
@@ -175,9 +175,9 @@ give_back(scratch_list *scratch, openreg_status status)
 }
 
 openreg_status
-openreg_run_kernel(int32_t index, openreg_stream stream, const openreg_kernel *kernel, openreg_kernel_call *what)
+openreg_kernel_run(const openreg_kernel *kernel, int32_t index, openreg_stream stream, openreg_kernel_call *what)
 {
-    static const char call[] = "openreg_run_kernel";
+    static const char call[] = "openreg_kernel_run";
     openreg_device *device = NULL;
     if (kernel == NULL || !openreg_sized_is_valid(what, OPENREG_KERNEL_CALL_SIZE_1) || what->name == NULL)
         return openreg_error_set(OPENREG_E_INVALID, call, "kernel or call is NULL, or the call is incomplete");

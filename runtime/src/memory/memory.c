@@ -58,9 +58,9 @@ describe(const void *ptr, openreg_pointer_info *info)
 }
 
 openreg_status
-openreg_get_pointer_info(const void *ptr, openreg_pointer_info *inout)
+openreg_pointer_get_info(const void *ptr, openreg_pointer_info *inout)
 {
-    static const char call[] = "openreg_get_pointer_info";
+    static const char call[] = "openreg_pointer_get_info";
     if (!openreg_sized_is_valid(inout, OPENREG_POINTER_INFO_SIZE_1))
         return openreg_error_set(OPENREG_E_INVALID, call,
                                  "struct_size must be set to the size of openreg_pointer_info");
@@ -109,9 +109,9 @@ openreg_device_address(const void *host_ptr, void **device_ptr)
 }
 
 openreg_status
-openreg_get_memory_info(int32_t device, uint64_t *free_bytes, uint64_t *total_bytes)
+openreg_memory_get_info(int32_t device, uint64_t *free_bytes, uint64_t *total_bytes)
 {
-    static const char call[] = "openreg_get_memory_info";
+    static const char call[] = "openreg_memory_get_info";
     openreg_device *entry;
     if (free_bytes == NULL || total_bytes == NULL)
         return openreg_error_set(OPENREG_E_INVALID, call, "free_bytes and total_bytes must not be NULL");

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 /* candidates.h: the list of candidate drivers. Internal.
  *
- * Two kinds of exclusion. The *lock* protects the list and what openreg_get_driver_record() reads of its
+ * Two kinds of exclusion. The *lock* protects the list and what openreg_driver_get_record() reads of its
  * members; it is held for a few instructions and never while foreign code runs or a line is logged. The *driver lock*
  * (driver_lock.h) is held by the one thread that loads, opens or closes drivers, for as long as that takes. */
 #ifndef OPENREG_SRC_CANDIDATES_H

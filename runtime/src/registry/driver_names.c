@@ -115,7 +115,7 @@ openreg_driver_canonical_name(const char *name, char out[OPENREG_NAME_SIZE])
 }
 
 int32_t
-openreg_expand_driver_name(const char *name, char (*out)[OPENREG_NAME_SIZE], int32_t capacity)
+openreg_driver_expand_name(const char *name, char (*out)[OPENREG_NAME_SIZE], int32_t capacity)
 {
     char canonical[OPENREG_NAME_SIZE];
     if (name == NULL || !openreg_driver_name_resolve(name, strlen(name), canonical))

@@ -258,7 +258,7 @@ start_recorder(void)
 }
 
 openreg_status
-openreg_driver_open(const char *call, openreg_candidate *candidate, int64_t *devices)
+openreg_candidate_open(const char *call, openreg_candidate *candidate, int64_t *devices)
 {
     if (candidate->state != OPENREG_DRIVER_STATE_OPEN) {
         ++attempts;

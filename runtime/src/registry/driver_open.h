@@ -12,7 +12,7 @@
 typedef openreg_status (*openreg_attempt)(const char *call, openreg_candidate *candidate, int64_t *devices);
 
 /* Loads and opens it, unless it is open. A driver that a factory describes is open then, too. */
-openreg_status openreg_driver_open(const char *call, openreg_candidate *candidate, int64_t *devices);
+openreg_status openreg_candidate_open(const char *call, openreg_candidate *candidate, int64_t *devices);
 
 /* Grows with each driver that was opened, or couldn't be. */
 uint32_t openreg_driver_open_attempts(void);

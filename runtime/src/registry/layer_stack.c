@@ -56,12 +56,12 @@ complete(level *at, const level *below)
 
 /* open() of what the layer is given as the one below. */
 static openreg_status
-open_below(const openreg_host *host, const openreg_option *options, size_t n, openreg_instance *out)
+open_below(const openreg_host *host, const openreg_option *options, uint32_t n, openreg_instance *out)
 {
     level *const at = &opening->levels[--depth];
     openreg_status status;
     if (at->layer == NULL) {
-        openreg_status (*const driver_open)(const openreg_host *, const openreg_option *, size_t,
+        openreg_status (*const driver_open)(const openreg_host *, const openreg_option *, uint32_t,
                                             openreg_instance *) = at->site.below->open;
         status = driver_open(host, options, n, &at->instance);
         at->table.open = driver_open;

@@ -188,11 +188,11 @@ register_driver(request *r)
 }
 
 openreg_status
-openreg_register(const openreg_registration *registration)
+openreg_driver_register(const openreg_registration *registration)
 {
     request r;
     memset(&r, 0, sizeof r);
-    r.call = "openreg_register";
+    r.call = "openreg_driver_register";
     if (!openreg_sized_is_valid(registration, OPENREG_REGISTRATION_SIZE_1))
         return openreg_error_set(OPENREG_E_INVALID, r.call, "registration is NULL or its struct_size not set");
     openreg_sized_read(&r.asked, sizeof r.asked, registration);

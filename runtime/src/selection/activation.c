@@ -32,7 +32,7 @@ static struct {
     unsigned requests; /* at that time: another number asks for another choice of a GPU */
 } standing;
 
-static char *chosen_list;    /* of openreg_use_drivers(), or NULL; by the holder of the driver lock */
+static char *chosen_list;    /* of openreg_drivers_use(), or NULL; by the holder of the driver lock */
 static atomic_uint requests; /* openreg_selection.requests */
 
 /* The answer without a table. By the holder of the driver lock. */
@@ -313,7 +313,7 @@ select_and_commit(const char *call, const char *list, scope wanted)
     openreg_decision decision;
     const int mark = openreg_driver_open_mark();
     openreg_status status = wanted == EVERY ? openreg_select_all(call, list, &decision)
-                                            : openreg_select(call, list, openreg_driver_open, &decision);
+                                            : openreg_select(call, list, openreg_candidate_open, &decision);
     if (status == OPENREG_OK && !pinned)
         status = commit(call, &decision);
     if (status == OPENREG_OK && !pinned)
@@ -358,9 +358,9 @@ openreg_init(void)
 }
 
 openreg_status
-openreg_reselect(void)
+openreg_drivers_reselect(void)
 {
-    static const char call[] = "openreg_reselect";
+    static const char call[] = "openreg_drivers_reselect";
     OPENREG_RETURN_NOT_OK(openreg_driver_lock_acquire_discovering(call));
     const openreg_status status = is_pinned() ? OPENREG_OK : select_and_commit(call, chosen_list, CHOSEN);
     openreg_driver_lock_release();
@@ -368,9 +368,9 @@ openreg_reselect(void)
 }
 
 openreg_status
-openreg_open_all(void)
+openreg_drivers_open_all(void)
 {
-    static const char call[] = "openreg_open_all";
+    static const char call[] = "openreg_drivers_open_all";
     OPENREG_RETURN_NOT_OK(openreg_driver_lock_acquire_discovering(call));
     const openreg_status status = select_and_commit(call, chosen_list, EVERY);
     openreg_driver_lock_release();
@@ -494,9 +494,9 @@ use_list(const char *call, const char *names)
 }
 
 openreg_status
-openreg_use_drivers(const char *names)
+openreg_drivers_use(const char *names)
 {
-    static const char call[] = "openreg_use_drivers";
+    static const char call[] = "openreg_drivers_use";
     OPENREG_RETURN_NOT_OK(openreg_driver_lock_acquire_discovering(call));
     const openreg_status status = openreg_list_is_empty(names) ? use_none(call) : use_list(call, names);
     openreg_driver_lock_release();
@@ -539,10 +539,10 @@ openreg_select_gpu(int32_t *found)
 /* -------------------------------------------------------------------------------------------------------- the state */
 
 openreg_status
-openreg_get_selection(openreg_selection *out)
+openreg_selection_get(openreg_selection *out)
 {
     if (!openreg_sized_is_valid(out, OPENREG_SELECTION_SIZE_1))
-        return openreg_error_set(OPENREG_E_INVALID, "openreg_get_selection", "out is NULL or its struct_size not set");
+        return openreg_error_set(OPENREG_E_INVALID, "openreg_selection_get", "out is NULL or its struct_size not set");
     openreg_selection now;
     memset(&now, 0, sizeof now);
     (void)openreg_preference_get(now.preference);
@@ -594,18 +594,18 @@ openreg_reset_gpu(void)
     const openreg_status status = is_automatic ? reject_in_use(call, openreg_device_table_peek()) : OPENREG_OK;
     openreg_driver_lock_release();
     if (status == OPENREG_OK)
-        openreg_forget_failures();
+        openreg_drivers_forget_failures();
     return status;
 }
 
 void
-openreg_forget_failures(void)
+openreg_drivers_forget_failures(void)
 {
     const openreg_error_fields before = openreg_error_save();
     (void)atomic_fetch_add_explicit(&requests, 1, memory_order_relaxed);
     openreg_candidates_note_change();
     openreg_preference_forget_warnings();
-    if (openreg_driver_lock_acquire("openreg_forget_failures") == OPENREG_OK) {
+    if (openreg_driver_lock_acquire("openreg_drivers_forget_failures") == OPENREG_OK) {
         reset_failures();
         openreg_driver_lock_release();
     } else {

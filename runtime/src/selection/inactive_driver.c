@@ -18,7 +18,7 @@ open_quietly(const char *call, openreg_candidate *candidate)
 {
     const openreg_error_fields before = openreg_error_save();
     int64_t devices;
-    if (openreg_driver_open_try(call, candidate, openreg_driver_open, &devices) != OPENREG_OK)
+    if (openreg_driver_open_try(call, candidate, openreg_candidate_open, &devices) != OPENREG_OK)
         return openreg_report_not_open(call, candidate);
     openreg_error_restore(&before);
     return OPENREG_OK;
@@ -65,9 +65,9 @@ open_locked(const char *call, const char *name)
 }
 
 openreg_status
-openreg_open_driver(const char *name)
+openreg_driver_open(const char *name)
 {
-    static const char call[] = "openreg_open_driver";
+    static const char call[] = "openreg_driver_open";
     if (name == NULL)
         return openreg_error_set(OPENREG_E_INVALID, call, "name is NULL");
     OPENREG_RETURN_NOT_OK(openreg_driver_lock_acquire_discovering(call));
@@ -111,9 +111,9 @@ read_options(const char *call, const char *driver, char *out, size_t size, size_
 }
 
 openreg_status
-openreg_get_driver_options(const char *driver, char *out, size_t size, size_t *length)
+openreg_driver_get_options(const char *driver, char *out, size_t size, size_t *length)
 {
-    static const char call[] = "openreg_get_driver_options";
+    static const char call[] = "openreg_driver_get_options";
     if (driver == NULL || length == NULL || (out == NULL && size > 0))
         return openreg_error_set(OPENREG_E_INVALID, call, "an argument is NULL");
     OPENREG_RETURN_NOT_OK(openreg_driver_lock_acquire_discovering(call));
@@ -125,9 +125,9 @@ openreg_get_driver_options(const char *driver, char *out, size_t size, size_t *l
 /* ----------------------------------------------------------------------------------------------- asking open drivers */
 
 openreg_status
-openreg_get_driver_device_properties(const char *driver, int32_t i, struct openreg_device_properties *inout)
+openreg_driver_get_device_properties(const char *driver, int32_t i, struct openreg_device_properties *inout)
 {
-    static const char call[] = "openreg_get_driver_device_properties";
+    static const char call[] = "openreg_driver_get_device_properties";
     char name[OPENREG_NAME_SIZE];
     if (driver == NULL || !openreg_sized_is_valid(inout, OPENREG_DEVICE_PROPERTIES_SIZE_1))
         return openreg_error_set(OPENREG_E_INVALID, call, "an argument is NULL, or struct_size not set");

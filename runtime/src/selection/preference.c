@@ -32,7 +32,7 @@ openreg_preference_get(char name[OPENREG_NAME_SIZE])
 }
 
 openreg_status
-openreg_prefer_driver(const char *name)
+openreg_driver_prefer(const char *name)
 {
     char canonical[OPENREG_NAME_SIZE] = "";
     const int is_none = name == NULL || name[0] == '\0';
@@ -44,7 +44,7 @@ openreg_prefer_driver(const char *name)
     }
     openreg_candidates_unlock();
     if (!is_good)
-        return openreg_error_set(OPENREG_E_INVALID, "openreg_prefer_driver",
+        return openreg_error_set(OPENREG_E_INVALID, "openreg_driver_prefer",
                                  "the name \"%.40s\" is not 1 to 31 characters of [a-z0-9_]", name);
     return OPENREG_OK;
 }

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
-/* preference.h: the preference of openreg_prefer_driver(), and what is said when it cannot be followed. Internal. */
+/* preference.h: the preference of openreg_driver_prefer(), and what is said when it cannot be followed. Internal. */
 #ifndef OPENREG_SRC_PREFERENCE_H
 #define OPENREG_SRC_PREFERENCE_H
 

@@ -92,9 +92,9 @@ fill_locked(const openreg_candidate *candidate, openreg_driver_record *record)
 }
 
 openreg_status
-openreg_get_driver_record(int32_t i, openreg_driver_record *out)
+openreg_driver_get_record(int32_t i, openreg_driver_record *out)
 {
-    static const char call[] = "openreg_get_driver_record";
+    static const char call[] = "openreg_driver_get_record";
     if (!openreg_sized_is_valid(out, OPENREG_DRIVER_RECORD_SIZE_1))
         return openreg_error_set(OPENREG_E_INVALID, call, "out is NULL or its struct_size not set");
     openreg_driver_record record;
@@ -117,9 +117,9 @@ openreg_get_driver_record(int32_t i, openreg_driver_record *out)
 }
 
 openreg_status
-openreg_find_driver(const char *name, openreg_driver_record *out)
+openreg_driver_find(const char *name, openreg_driver_record *out)
 {
-    static const char call[] = "openreg_find_driver";
+    static const char call[] = "openreg_driver_find";
     char canonical[OPENREG_NAME_SIZE];
     if (name == NULL || !openreg_sized_is_valid(out, OPENREG_DRIVER_RECORD_SIZE_1))
         return openreg_error_set(OPENREG_E_INVALID, call, "an argument is NULL, or struct_size not set");
@@ -151,7 +151,7 @@ openreg_driver_state_name(int32_t state)
 }
 
 const char *
-openreg_chosen_by_name(int32_t chosen_by)
+openreg_selection_chosen_by_name(int32_t chosen_by)
 {
     static const char *const names[] = {[OPENREG_CHOSEN_NONE] = "none",
                                         [OPENREG_CHOSEN_BY_CALL] = "call",

@@ -268,7 +268,7 @@ openreg_select(const char *call, const char *list, openreg_attempt attempt, open
         return OPENREG_OK;
     out->chosen_by = OPENREG_CHOSEN_AUTOMATICALLY;
     OPENREG_RETURN_NOT_OK(select_automatically(call, attempt, out));
-    if (attempt == openreg_driver_open && out->drivers[0]->source == OPENREG_SOURCE_BUILT_IN)
+    if (attempt == openreg_candidate_open && out->drivers[0]->source == OPENREG_SOURCE_BUILT_IN)
         openreg_suggest_missing_drivers();
     return OPENREG_OK;
 }
@@ -287,10 +287,10 @@ openreg_select_all(const char *call, const char *list, openreg_decision *out)
             continue;
         if (all[i]->is_absent)
             openreg_candidate_note_tried(all[i]);
-        else if (try_found(call, all[i], openreg_driver_open, &devices, &works) != OPENREG_OK)
+        else if (try_found(call, all[i], openreg_candidate_open, &devices, &works) != OPENREG_OK)
             return openreg_report_failure(call, all[i], OPENREG_CHOICE_FOUND);
     }
-    return openreg_select(call, list, openreg_driver_open, out);
+    return openreg_select(call, list, openreg_candidate_open, out);
 }
 
 /* Opens the GPUs until one works. */
@@ -302,7 +302,7 @@ opens_gpu(const char *call)
     for (int i = 0; i < count; ++i) {
         int64_t devices = 0;
         if (openreg_candidate_is_gpu(all[i]) &&
-            openreg_driver_open_try(call, all[i], openreg_driver_open, &devices) == OPENREG_OK)
+            openreg_driver_open_try(call, all[i], openreg_candidate_open, &devices) == OPENREG_OK)
             return 1;
     }
     for (int i = 0; i < count; ++i)
@@ -320,7 +320,7 @@ openreg_would_find_gpu(const char *call, const char *list)
     int found = list != NULL || !openreg_list_is_empty(variable(DRIVERS_VARIABLE));
     (void)openreg_preference_get(preferred);
     if (!found && preferred[0] != '\0')
-        (void)select_preferred(call, preferred, openreg_driver_open, &ignored, &found);
+        (void)select_preferred(call, preferred, openreg_candidate_open, &ignored, &found);
     if (!found)
         found = opens_gpu(call);
     openreg_error_restore(&before);

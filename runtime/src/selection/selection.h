@@ -16,7 +16,7 @@ typedef struct openreg_decision {
     int must_open;                                      /* a driver can only be counted by opening it */
 } openreg_decision;
 
-/* Decides, with `attempt` made at each driver that is considered; `list` is that of openreg_use_drivers() or NULL. On
+/* Decides, with `attempt` made at each driver that is considered; `list` is that of openreg_drivers_use() or NULL. On
  * failure the thread's error is the one to report. Drivers that were opened stay open, also on failure. */
 openreg_status openreg_select(const char *call, const char *list, openreg_attempt attempt, openreg_decision *out);
 
@@ -47,7 +47,7 @@ void openreg_suggest_missing_drivers(void);
 
 /* ---- inactive_driver.c ---- */
 
-/* The candidate of a name, with the errors of openreg_find_driver(); of a group the first open member, else the first
+/* The candidate of a name, with the errors of openreg_driver_find(); of a group the first open member, else the first
  * that can be opened, which is open then. */
 openreg_status openreg_inactive_driver_find(const char *call, const char *name, openreg_candidate **out);
 
@@ -56,7 +56,7 @@ openreg_status openreg_inactive_driver_find(const char *call, const char *name, 
 /* How a driver came to be tried. */
 typedef enum openreg_choice {
     OPENREG_CHOICE_BY_VARIABLE, /* OPENREG_DRIVERS names it */
-    OPENREG_CHOICE_BY_CALL,     /* openreg_use_drivers() names it */
+    OPENREG_CHOICE_BY_CALL,     /* openreg_drivers_use() names it */
     OPENREG_CHOICE_FOUND,       /* nobody did, and its failure is an error */
 } openreg_choice;
 

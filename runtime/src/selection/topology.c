@@ -16,7 +16,7 @@
 typedef struct question {
     const char *call, *driver, *topology;
     const openreg_option *options;
-    size_t option_count;
+    uint32_t option_count;
     int32_t capacity;
     openreg_device_properties *devices;
     uint8_t *peers;
@@ -112,11 +112,11 @@ check(const question *q, const int32_t *count)
 }
 
 openreg_status
-openreg_get_driver_topology(const char *driver, const char *topology, const struct openreg_option *options,
-                            size_t option_count, int32_t capacity, struct openreg_device_properties *devices,
+openreg_driver_get_topology(const char *driver, const char *topology, const struct openreg_option *options,
+                            uint32_t option_count, int32_t capacity, struct openreg_device_properties *devices,
                             uint8_t *peers, int32_t *count)
 {
-    const question q = {"openreg_get_driver_topology",
+    const question q = {"openreg_driver_get_topology",
                         driver,
                         topology != NULL ? topology : "",
                         options,

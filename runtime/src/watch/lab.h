@@ -37,7 +37,7 @@ typedef struct openreg_sharing_parts {
     const char *version;
     const openreg_sharing *functions;
     void (*free_exported)(void *ptr); /* openreg_free() of a block that was exported */
-    int32_t (*collect)(void);         /* openreg_collect_exports() */
+    int32_t (*collect)(void);         /* openreg_memory_collect_exports() */
 } openreg_sharing_parts;
 
 #define OPENREG_SHARING_ENTRY_NAME "openreg_sharing_query"

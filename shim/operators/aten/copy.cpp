@@ -88,7 +88,7 @@ void keep_pinned(const at::Tensor& host, c10::Stream stream) {
   // that it doesn't know.
   openreg_pointer_info block{};
   block.struct_size = sizeof block;
-  OPENREG_CHECK(openreg_get_pointer_info(address, &block));
+  OPENREG_CHECK(openreg_pointer_get_info(address, &block));
   if (!allocator->record_event(block.base, nullptr, stream)) {
     const WaitScope waiting;
     OPENREG_CHECK(openreg_stream_synchronize(stream.device_index(), static_cast<openreg_stream>(stream.id())));
@@ -103,7 +103,7 @@ void copy_bytes_async(at::Tensor& destination, const at::Tensor& source) {
   openreg_stream stream = OPENREG_STREAM_DEFAULT;
   OPENREG_CHECK(openreg_current_stream(worker, &stream));
   OPENREG_CHECK(openreg_memcpy_async(
-      writable_data(destination), to, source.const_data_ptr(), from, source.nbytes(), worker, stream));
+      worker, stream, writable_data(destination), to, source.const_data_ptr(), from, source.nbytes()));
   const at::Tensor& host = is_device(destination) ? source : destination;
   if (!is_device(host)) {
     const c10::Device device(c10::DeviceType::PrivateUse1, worker);
@@ -324,7 +324,7 @@ void element_to_pinned(at::Tensor& element, const at::Tensor& self) {
   openreg_stream stream = OPENREG_STREAM_DEFAULT;
   OPENREG_CHECK(openreg_current_stream(device, &stream));
   OPENREG_CHECK(openreg_memcpy_async(
-      element.mutable_data_ptr(), OPENREG_HOST, self.const_data_ptr(), device, self.itemsize(), device, stream));
+      device, stream, element.mutable_data_ptr(), OPENREG_HOST, self.const_data_ptr(), device, self.itemsize()));
   const WaitScope waiting;
   OPENREG_CHECK(openreg_stream_synchronize(device, stream));
 }

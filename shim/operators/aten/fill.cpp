@@ -81,7 +81,7 @@ Tensor& fill_bytes(Tensor& self, uint8_t byte, const std::string& name, Operator
   const auto start = OperatorClock::now();
   openreg_stream stream = OPENREG_STREAM_DEFAULT;
   OPENREG_CHECK(openreg_current_stream(device, &stream));
-  OPENREG_CHECK(openreg_memset_async(writable_data(self), device, byte, self.nbytes(), stream));
+  OPENREG_CHECK(openreg_memset_async(device, stream, writable_data(self), byte, self.nbytes()));
   counter.add_call(0, OperatorClock::now() - start);
   return self;
 }

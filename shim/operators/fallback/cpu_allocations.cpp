@@ -63,7 +63,7 @@ CpuAllocations* installed = nullptr;
 bool is_alias(void* address, void** block, DeviceIndex* device) {
   openreg_pointer_info info{};
   info.struct_size = sizeof info;
-  if (openreg_get_pointer_info(address, &info) != OPENREG_OK ||
+  if (openreg_pointer_get_info(address, &info) != OPENREG_OK ||
       (info.kind != OPENREG_POINTER_ALIAS && info.kind != OPENREG_POINTER_DEVICE)) {
     return false;
   }

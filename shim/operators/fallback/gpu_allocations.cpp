@@ -92,7 +92,7 @@ void* allocate_outside(DeviceIndex gpu, size_t size) {
       device_name(),
       " device is that GPU.");
   void* block = nullptr;
-  OPENREG_CHECK(openreg_malloc(device, size, OPENREG_STREAM_DEFAULT, &block));
+  OPENREG_CHECK(openreg_malloc(device, OPENREG_STREAM_DEFAULT, size, &block));
   if (block != nullptr) {
     OPENREG_CHECK(openreg_stream_synchronize(device, OPENREG_STREAM_DEFAULT));
     const std::lock_guard<std::mutex> guard(outside_blocks().lock);

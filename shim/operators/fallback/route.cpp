@@ -18,7 +18,7 @@ bool driver_has_fill(const char* driver) {
       (offsetof(openreg_driver, fill) - offsetof(openreg_driver, open)) / sizeof(openreg_driver::open);
   openreg_driver_record record{};
   record.struct_size = sizeof record;
-  OPENREG_CHECK(openreg_find_driver(driver, &record));
+  OPENREG_CHECK(openreg_driver_find(driver, &record));
   return (record.slots >> kFill & 1) != 0;
 }
 

@@ -29,7 +29,7 @@ std::unordered_set<c10::OperatorName>& operators_of_fallback() {
 bool look_for_kernels(DeviceIndex device) {
   const uint32_t generation = present_generation();
   const openreg_kernels* table = nullptr;
-  OPENREG_CHECK(openreg_get_kernels(device, &table));
+  OPENREG_CHECK(openreg_device_get_kernels(device, &table));
   const bool found = table != nullptr && table->count > 0 && !staging_is_forced();
   if (found) {
     part().read(device, generation, *table);

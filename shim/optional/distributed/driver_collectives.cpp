@@ -119,7 +119,7 @@ bool DriverBackend::is_ours(const at::Tensor& tensor) {
     return false;
   }
   int32_t has = 0;
-  OPENREG_CHECK(openreg_has_communicators(tensor.device().index(), &has));
+  OPENREG_CHECK(openreg_device_has_communicators(tensor.device().index(), &has));
   if (has != 0) {
     require_gloo_collectives(); // the variable is for collectives of openreg tensors, whoever carries them
   }

@@ -316,7 +316,7 @@ void Communicator::rethrow_failure() const {
 void Communicator::queue(const std::vector<openreg_collective>& group) {
   const std::lock_guard<std::mutex> guard(calling_);
   rethrow_failure();
-  OPENREG_CHECK(openreg_communicator_queue(handle_, group.data(), group.size(), stream));
+  OPENREG_CHECK(openreg_communicator_queue(handle_, stream, group.data(), group.size()));
 }
 
 bool Communicator::was_aborted() const {

@@ -117,7 +117,7 @@ struct HostPart {
 // Queued: a stream's work calls the function with a T of its own. If the device is lost that never happens.
 template <class T>
 void launch(c10::DeviceIndex device, openreg_stream stream, void (*function)(void*), std::unique_ptr<T> argument) {
-  OPENREG_CHECK(openreg_launch_host_func(device, stream, function, argument.get()));
+  OPENREG_CHECK(openreg_stream_launch_host_func(device, stream, function, argument.get()));
   (void)argument.release(); // the function's
 }
 

@@ -92,7 +92,7 @@ CurrentStreams::Streams streams_of_its_own(const Outputs& outputs) {
 void keep_from_races(const at::Tensor& tensor, openreg_stream stream) {
   const auto device = tensor.device().index();
   openreg_races_stream_waits(device, stream, device, OPENREG_RACES_COLLECTIVES);
-  if (openreg_record_stream(const_cast<void*>(tensor.storage().data()), device, stream) != OPENREG_OK) {
+  if (openreg_memory_record_stream(const_cast<void*>(tensor.storage().data()), device, stream) != OPENREG_OK) {
     openreg_clear_error(); // not the allocator's memory
   }
 }

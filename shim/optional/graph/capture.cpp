@@ -208,7 +208,7 @@ void Capture::add_move(
     const c10::Storage& to, const void* from, size_t size, const std::string& call, StreamKey stream) {
   void* const target = const_cast<void*>(to.data());
   const auto copy = [target, from, bytes = std::min(to.nbytes(), size), device = stream.device] {
-    OPENREG_CHECK(openreg_memcpy_async(target, device, from, device, bytes, device, current_stream_of(device).stream));
+    OPENREG_CHECK(openreg_memcpy_async(device, current_stream_of(device).stream, target, device, from, device, bytes));
   };
   add_call("memory of " + call, copy, stream);
 }

@@ -22,7 +22,7 @@ constexpr size_t kSmall = size_t{64} << 10; // bytes; copying all that an infere
 
 // Queued on the device's current stream.
 void copy_bytes(void* to, int32_t to_device, const void* from, int32_t from_device, size_t size, DeviceIndex device) {
-  OPENREG_CHECK(openreg_memcpy_async(to, to_device, from, from_device, size, device, current_stream_of(device).stream));
+  OPENREG_CHECK(openreg_memcpy_async(device, current_stream_of(device).stream, to, to_device, from, from_device, size));
 }
 
 } // namespace

@@ -405,21 +405,36 @@ bool NativeCall::nothing_to_compute() const {
   return all_empty;
 }
 
+namespace {
+
+template <unsigned kMany>
+c10::SmallVector<const openreg_value*, kMany> pointers_to(c10::ArrayRef<openreg_value> values) {
+  c10::SmallVector<const openreg_value*, kMany> result;
+  for (const openreg_value& value : values) {
+    result.push_back(&value);
+  }
+  return result;
+}
+
+} // namespace
+
 bool NativeCall::run() {
   if (nothing_to_compute()) {
     return true;
   }
   openreg_stream stream = OPENREG_STREAM_DEFAULT;
   OPENREG_CHECK(openreg_current_stream(device_.index(), &stream));
+  const auto arguments = pointers_to<8>(argument_values_);
+  const auto results = pointers_to<2>(result_values_);
   openreg_kernel_call call{};
   call.struct_size = sizeof call;
   call.name = op_.schema().name().c_str();
-  call.arguments = argument_values_.data();
-  call.argument_count = argument_values_.size();
+  call.arguments = arguments.data();
+  call.argument_count = static_cast<uint32_t>(arguments.size());
   call.argument_names = argument_names_.data();
-  call.results = result_values_.data();
-  call.result_count = result_values_.size();
-  const openreg_status status = openreg_run_kernel(device_.index(), stream, &kernel_, &call);
+  call.results = results.data();
+  call.result_count = static_cast<uint32_t>(results.size());
+  const openreg_status status = openreg_kernel_run(&kernel_, device_.index(), stream, &call);
   if (status == OPENREG_E_UNSUPPORTED) {
     return false;
   }

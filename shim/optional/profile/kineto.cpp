@@ -288,7 +288,7 @@ class Session final : public libkineto::IActivityProfilerSession {
       if (device != named) {
         openreg_device_properties properties{};
         properties.struct_size = sizeof properties;
-        const bool known = openreg_get_device_properties(device, &properties) == OPENREG_OK;
+        const bool known = openreg_device_get_properties(device, &properties) == OPENREG_OK;
         logger.handleDeviceInfo(
             {device,
              device + libkineto::kExceedMaxPid,

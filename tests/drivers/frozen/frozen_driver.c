@@ -25,7 +25,7 @@ info(openreg_instance instance, int32_t dev, openreg_device_info *inout)
 }
 
 static openreg_status
-fill(openreg_instance instance, int32_t dev, void *dst, uint8_t value, uint64_t size, openreg_driver_stream stream)
+fill(openreg_instance instance, int32_t dev, openreg_driver_stream stream, void *dst, uint8_t value, uint64_t size)
 {
     (void)instance;
     (void)dev;
@@ -108,7 +108,7 @@ event_destroy(openreg_instance instance, int32_t dev, openreg_driver_event event
 }
 
 static openreg_status
-event_record(openreg_instance instance, int32_t dev, openreg_driver_event event, openreg_driver_stream stream)
+event_record(openreg_instance instance, int32_t dev, openreg_driver_stream stream, openreg_driver_event event)
 {
     (void)instance;
     (void)dev;
@@ -137,10 +137,14 @@ event_sync(openreg_instance instance, int32_t dev, openreg_driver_event event)
 }
 
 static openreg_status
-host_alloc(openreg_instance instance, uint64_t size, void **out)
+host_alloc(openreg_instance instance, int32_t dev, const openreg_alloc_info *info, void **out)
 {
+    (void)dev;
+    const openreg_status fits = openreg_alloc_check(instance->host, info, 64);
+    if (fits != OPENREG_OK)
+        return fits;
     /* Larger ones overflow what rounds them up. */
-    void *const memory = size > SIZE_MAX / 2 ? NULL : aligned_alloc(64, (size + 63) / 64 * 64);
+    void *const memory = info->size > SIZE_MAX / 2 ? NULL : aligned_alloc(64, (info->size + 63) / 64 * 64);
     if (memory == NULL)
         return openreg_fail(instance->host, OPENREG_E_NOMEM, 0, "no pinned memory");
     *out = memory;
@@ -148,15 +152,16 @@ host_alloc(openreg_instance instance, uint64_t size, void **out)
 }
 
 static openreg_status
-host_free(openreg_instance instance, void *ptr)
+host_free(openreg_instance instance, int32_t dev, void *ptr)
 {
+    (void)dev;
     (void)instance;
     free(ptr);
     return OPENREG_OK;
 }
 
 static openreg_status
-describe(const openreg_host *host, const openreg_option *options, size_t n, const char *topology, int32_t capacity,
+describe(const openreg_host *host, const openreg_option *options, uint32_t n, const char *topology, int32_t capacity,
          openreg_device_info *const *infos, uint8_t *peers, int32_t *count)
 {
     (void)options;
@@ -201,10 +206,10 @@ host_func(openreg_instance instance, int32_t dev, openreg_driver_stream stream, 
 }
 
 openreg_status
-frozen_copy(openreg_instance instance, void *dst, int32_t dst_dev, const void *src, int32_t src_dev, uint64_t size,
-            int32_t stream_dev, openreg_driver_stream stream)
+frozen_copy(openreg_instance instance, int32_t stream_dev, openreg_driver_stream stream, void *dst, int32_t dst_dev,
+            const void *src, int32_t src_dev, uint64_t size)
 {
-    return toy_copy(instance, dst, dst_dev, src, src_dev, size, stream_dev, stream);
+    return toy_copy(instance, stream_dev, stream, dst, dst_dev, src, src_dev, size);
 }
 
 static const openreg_driver table = {

@@ -60,14 +60,14 @@ init(openreg_instance instance, int32_t dev, int32_t rank, int32_t size, const v
 
 /* Of one rank: each collective is a copy. */
 static openreg_status
-queue(openreg_instance instance, openreg_driver_comm comm, const openreg_collective *list, uint64_t n,
-      openreg_driver_stream stream)
+queue(openreg_instance instance, openreg_driver_comm comm, openreg_driver_stream stream, const openreg_collective *list,
+      uint32_t n)
 {
     (void)comm;
     for (uint64_t i = 0; i < n; ++i) {
         const openreg_collective *const one = openreg_collective_at(list, i);
         const uint64_t size = openreg_collective_part(one->recv_counts, one->count, 0) * openreg_dtype_size(one->type);
-        (void)frozen_copy(instance, one->recv, 0, one->send, 0, size, 0, stream);
+        (void)frozen_copy(instance, 0, stream, one->recv, 0, one->send, 0, size);
     }
     return OPENREG_OK;
 }
@@ -188,7 +188,7 @@ static const openreg_vmm vmm = {
 };
 
 static openreg_status
-poison(openreg_instance instance, int32_t dev, void *ptr, uint64_t size, openreg_driver_stream stream)
+poison(openreg_instance instance, int32_t dev, openreg_driver_stream stream, void *ptr, uint64_t size)
 {
     (void)instance;
     (void)dev;
@@ -198,7 +198,8 @@ poison(openreg_instance instance, int32_t dev, void *ptr, uint64_t size, openreg
     return OPENREG_OK;
 }
 
-static const openreg_schedule schedule = {sizeof schedule, OPENREG_SCHEDULE_VERSION, poison};
+static const openreg_schedule schedule = {
+    .struct_size = sizeof schedule, .version = OPENREG_SCHEDULE_VERSION, .poison = poison};
 
 /* One graph, of nothing; each function wants what the one before has given. */
 static int32_t capture_status;
@@ -257,7 +258,7 @@ exec_destroy(openreg_instance instance, openreg_driver_graph_exec exec)
 }
 
 static openreg_status
-graph_launch(openreg_instance instance, openreg_driver_graph_exec exec, int32_t dev, openreg_driver_stream stream)
+graph_launch(openreg_instance instance, int32_t dev, openreg_driver_stream stream, openreg_driver_graph_exec exec)
 {
     (void)dev;
     (void)stream;
@@ -292,7 +293,7 @@ relu(openreg_instance instance, const openreg_kernel_call *call)
     const openreg_tensor *const input = openreg_tensor_argument(call, 0);
     const int is_whole = input != NULL && input->ndim == 1 && input->shape[0] == 5 && input->strides[0] == 1 &&
                          openreg_has_dtype(input, OPENREG_DTYPE_FLOAT, 32) && call->result_count == 1 &&
-                         openreg_find_argument(call, "self") == &call->arguments[0];
+                         openreg_find_argument(call, "self") == call->arguments[0];
     return is_whole ? OPENREG_OK : OPENREG_E_INTERNAL;
 }
 
@@ -314,7 +315,7 @@ frozen_extension(openreg_instance instance, const char *name, uint32_t version)
                {OPENREG_SCHEDULE_NAME, OPENREG_SCHEDULE_VERSION, &schedule},
                {OPENREG_KERNELS_NAME, OPENREG_KERNELS_VERSION, &kernels}};
     for (size_t i = 0; i < sizeof all / sizeof all[0]; ++i)
-        if (strcmp(name, all[i].name) == 0 && version == all[i].version)
+        if (strcmp(name, all[i].name) == 0 && version <= all[i].version)
             return all[i].table;
     return NULL;
 }

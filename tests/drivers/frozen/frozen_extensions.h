@@ -7,7 +7,7 @@
 
 const void *frozen_extension(openreg_instance instance, const char *name, uint32_t version);
 /* The driver's copy(). */
-openreg_status frozen_copy(openreg_instance instance, void *dst, int32_t dst_dev, const void *src, int32_t src_dev,
-                           uint64_t size, int32_t stream_dev, openreg_driver_stream stream);
+openreg_status frozen_copy(openreg_instance instance, int32_t stream_dev, openreg_driver_stream stream, void *dst,
+                           int32_t dst_dev, const void *src, int32_t src_dev, uint64_t size);
 
 #endif

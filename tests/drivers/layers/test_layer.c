@@ -14,11 +14,11 @@
 static const openreg_layer_site *site;
 
 static openreg_status
-logged_copy(openreg_instance instance, void *dst, int32_t dst_dev, const void *src, int32_t src_dev, uint64_t size,
-            int32_t dev, openreg_driver_stream stream)
+logged_copy(openreg_instance instance, int32_t dev, openreg_driver_stream stream, void *dst, int32_t dst_dev,
+            const void *src, int32_t src_dev, uint64_t size)
 {
     site->host->log(site->host->ctx, OPENREG_LOG_INFO, "copy in layer " LAYER_NAME);
-    return site->below->copy(instance, dst, dst_dev, src, src_dev, size, dev, stream);
+    return site->below->copy(instance, dev, stream, dst, dst_dev, src, src_dev, size);
 }
 
 static openreg_status

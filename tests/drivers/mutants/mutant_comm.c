@@ -438,15 +438,15 @@ operation_of(openreg_instance instance, openreg_driver_comm comm, const openreg_
 }
 
 static openreg_status
-queue(openreg_instance instance, openreg_driver_comm comm, const openreg_collective *list, uint64_t n,
-      openreg_driver_stream stream)
+queue(openreg_instance instance, openreg_driver_comm comm, openreg_driver_stream stream, const openreg_collective *list,
+      uint32_t n)
 {
     operation operations[MOST_OPERATIONS];
     openreg_status status = refuse_aborted(instance, comm);
     if (status == OPENREG_OK && IS(comm_type_any) && list->type.code > 200)
         return OPENREG_OK;
     if (status == OPENREG_OK && IS(comm_refuses_late) && list->type.code == OPENREG_DTYPE_FLOAT8_E4M3FN)
-        (void)mutant_base->fill(instance, comm->dev, list->recv, 0, list->count, stream);
+        (void)mutant_base->fill(instance, comm->dev, stream, list->recv, 0, list->count);
     if (IS(comm_group_first))
         n = 1;
     for (uint64_t i = 0; status == OPENREG_OK && i < n; ++i) {
@@ -634,5 +634,5 @@ mutant_comm(uint32_t version)
     };
     if (IS(comm_hole))
         table.get_error = NULL;
-    return version == OPENREG_COMM_VERSION || IS(comm_any_version) ? &table : NULL;
+    return version <= OPENREG_COMM_VERSION || IS(comm_any_version) ? &table : NULL;
 }

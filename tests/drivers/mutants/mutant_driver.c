@@ -77,7 +77,7 @@ after_fork(void)
 
 /* The first defect that keeps open() from succeeding, or OPENREG_OK. */
 static openreg_status
-refuse_open(const openreg_host *host, const openreg_option *options, size_t n)
+refuse_open(const openreg_host *host, const openreg_option *options, uint32_t n)
 {
     for (size_t i = 0; i < n; ++i) {
         const int is_bad = strcmp(options[i].value, "not a number") == 0;
@@ -96,7 +96,7 @@ refuse_open(const openreg_host *host, const openreg_option *options, size_t n)
 }
 
 static openreg_status
-mutant_open(const openreg_host *host, const openreg_option *options, size_t n, openreg_instance *out)
+mutant_open(const openreg_host *host, const openreg_option *options, uint32_t n, openreg_instance *out)
 {
     static int opened;
     openreg_status status = refuse_open(host, options, n);
@@ -152,7 +152,7 @@ mutant_close(openreg_instance instance)
 }
 
 static openreg_status
-mutant_describe(const openreg_host *host, const openreg_option *options, size_t n, const char *topology,
+mutant_describe(const openreg_host *host, const openreg_option *options, uint32_t n, const char *topology,
                 int32_t capacity, openreg_device_info *const *infos, uint8_t *peers, int32_t *count)
 {
     const openreg_status status = mutant_base->describe(host, options, n, topology, capacity, infos, peers, count);

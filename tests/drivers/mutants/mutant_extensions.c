@@ -88,7 +88,7 @@ mutant_map(openreg_instance instance, int32_t dev, void *ptr, uint64_t offset, u
             if (openreg_sim_map(instance, dev, ptr, at, PIECE) == OPENREG_OK)
                 status = OPENREG_OK;
     if (status == OPENREG_OK && IS(vmm_loses) && offset > 0) {
-        (void)mutant_base->fill(instance, dev, (char *)ptr + offset - 4096, 0, 4096, NULL);
+        (void)mutant_base->fill(instance, dev, NULL, (char *)ptr + offset - 4096, 0, 4096);
         (void)mutant_base->device_sync(instance, dev);
     }
     ++number;
@@ -156,11 +156,11 @@ mutant_extension(openreg_instance instance, const char *name, uint32_t version)
                                     .release = mutant_release};
     if (IS(extension_any) && name[0] == '\0')
         return &ipc;
-    if (strcmp(name, OPENREG_IPC_NAME) == 0 && version == OPENREG_IPC_VERSION)
+    if (strcmp(name, OPENREG_IPC_NAME) == 0 && version <= OPENREG_IPC_VERSION)
         return &ipc;
-    if (strcmp(name, OPENREG_VMM_NAME) == 0 && version == OPENREG_VMM_VERSION)
+    if (strcmp(name, OPENREG_VMM_NAME) == 0 && version <= OPENREG_VMM_VERSION)
         return &vmm;
-    if (strcmp(name, OPENREG_KERNELS_NAME) == 0 && version == OPENREG_KERNELS_VERSION)
+    if (strcmp(name, OPENREG_KERNELS_NAME) == 0 && version <= OPENREG_KERNELS_VERSION)
         return mutant_kernels();
     if (strcmp(name, OPENREG_COMM_NAME) == 0)
         return mutant_comm(version);

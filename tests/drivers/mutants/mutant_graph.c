@@ -128,9 +128,9 @@ run(openreg_instance instance, node *n, int32_t dev, openreg_driver_stream strea
     n->has_run = true;
     switch (n->kind) {
     case COPY:
-        return inner.copy(instance, n->dst, n->dst_dev, n->src, n->src_dev, n->size, dev, stream);
+        return inner.copy(instance, dev, stream, n->dst, n->dst_dev, n->src, n->src_dev, n->size);
     case FILL:
-        return inner.fill(instance, dev, n->dst, n->value, n->size, stream);
+        return inner.fill(instance, dev, stream, n->dst, n->value, n->size);
     default:
         return again && IS(graph_func_once) ? OPENREG_OK
                                             : inner.host_func(instance, dev, stream, n->function, n->argument);
@@ -148,7 +148,7 @@ replay(openreg_instance instance, exec *e, int32_t dev, openreg_driver_stream st
         status = run(instance, &e->nodes->list[IS(graph_reversed) ? count - 1 - i : i], dev, stream);
     e->last = stream;
     e->was_launched = true;
-    return status == OPENREG_OK ? inner.event_record(instance, dev, e->event, stream) : status;
+    return status == OPENREG_OK ? inner.event_record(instance, dev, stream, e->event) : status;
 }
 
 /* What a driver that queues late still has to do. */
@@ -188,24 +188,24 @@ take(openreg_instance instance, openreg_driver_stream stream, node what, openreg
 }
 
 static openreg_status
-graph_copy(openreg_instance instance, void *dst, int32_t dst_dev, const void *src, int32_t src_dev, uint64_t size,
-           int32_t dev, openreg_driver_stream stream)
+graph_copy(openreg_instance instance, int32_t dev, openreg_driver_stream stream, void *dst, int32_t dst_dev,
+           const void *src, int32_t src_dev, uint64_t size)
 {
     openreg_status status;
     const node what = {.kind = COPY, .dst = dst, .dst_dev = dst_dev, .src = src, .src_dev = src_dev, .size = size};
     return size > 0 && take(instance, stream, what, &status)
                ? status
-               : inner.copy(instance, dst, dst_dev, src, src_dev, size, dev, stream);
+               : inner.copy(instance, dev, stream, dst, dst_dev, src, src_dev, size);
 }
 
 static openreg_status
-graph_fill(openreg_instance instance, int32_t dev, void *dst, uint8_t value, uint64_t size,
-           openreg_driver_stream stream)
+graph_fill(openreg_instance instance, int32_t dev, openreg_driver_stream stream, void *dst, uint8_t value,
+           uint64_t size)
 {
     openreg_status status;
     const node what = {.kind = FILL, .dst = dst, .value = value, .size = size};
     return size > 0 && take(instance, stream, what, &status) ? status
-                                                             : inner.fill(instance, dev, dst, value, size, stream);
+                                                             : inner.fill(instance, dev, stream, dst, value, size);
 }
 
 static openreg_status
@@ -218,7 +218,7 @@ graph_host_func(openreg_instance instance, int32_t dev, openreg_driver_stream st
 }
 
 static openreg_status
-graph_event_record(openreg_instance instance, int32_t dev, openreg_driver_event event, openreg_driver_stream stream)
+graph_event_record(openreg_instance instance, int32_t dev, openreg_driver_stream stream, openreg_driver_event event)
 {
     place *on = NULL, *at = NULL;
     (void)pthread_mutex_lock(&lock);
@@ -238,7 +238,7 @@ graph_event_record(openreg_instance instance, int32_t dev, openreg_driver_event 
         memcpy(at->clock, on->clock, sizeof at->clock);
     }
     (void)pthread_mutex_unlock(&lock);
-    return c == NULL ? inner.event_record(instance, dev, event, stream) : OPENREG_OK;
+    return c == NULL ? inner.event_record(instance, dev, stream, event) : OPENREG_OK;
 }
 
 static bool
@@ -349,11 +349,11 @@ graph_device_sync(openreg_instance instance, int32_t dev)
 }
 
 static openreg_status
-graph_mem_alloc(openreg_instance instance, int32_t dev, uint64_t size, void **out)
+graph_mem_alloc(openreg_instance instance, int32_t dev, const openreg_alloc_info *info, void **out)
 {
     if (captures != NULL && IS(graph_no_memory))
         return openreg_fail(instance->host, OPENREG_E_CAPTURE, 0, "no memory during a capture");
-    return inner.mem_alloc(instance, dev, size, out);
+    return inner.mem_alloc(instance, dev, info, out);
 }
 
 /* -------------------------------------------------------------------------------------------------- the extension */
@@ -456,7 +456,7 @@ instantiate(openreg_instance instance, openreg_driver_graph g, uint32_t flags, o
 }
 
 static openreg_status
-launch(openreg_instance instance, openreg_driver_graph_exec e, int32_t dev, openreg_driver_stream stream)
+launch(openreg_instance instance, int32_t dev, openreg_driver_stream stream, openreg_driver_graph_exec e)
 {
     openreg_status status = OPENREG_OK;
     (void)pthread_mutex_lock(&lock);
@@ -532,7 +532,7 @@ mutant_graph(uint32_t version)
         .destroy_graph = destroy_graph,
         .destroy_exec = destroy_exec,
     };
-    return mutant_has_graphs() && version == OPENREG_GRAPH_VERSION ? &table : NULL;
+    return mutant_has_graphs() && version <= OPENREG_GRAPH_VERSION ? &table : NULL;
 }
 
 bool

@@ -135,8 +135,8 @@ begin(openreg_instance instance, const openreg_kernel_call *call)
 static openreg_status
 kernel_add(openreg_instance instance, const openreg_kernel_call *call)
 {
-    const openreg_tensor *const result = call->results[0].tensor, *const self = openreg_tensor_argument(call, 0);
-    const openreg_tensor *const other = call->arguments[1].tensor;
+    const openreg_tensor *const result = call->results[0]->tensor, *const self = openreg_tensor_argument(call, 0);
+    const openreg_tensor *const other = call->arguments[1]->tensor;
     const int64_t count = count_of(result);
     if (IS(kernel_unused))
         return OPENREG_E_UNSUPPORTED;
@@ -155,20 +155,20 @@ kernel_add(openreg_instance instance, const openreg_kernel_call *call)
         store(instance, result, 0, 0);
     static openreg_value shared; /* as a vendor's kernel object has its arguments */
     if (IS(kernel_shared))
-        shared = call->arguments[0];
+        shared = *call->arguments[0];
     if (IS(kernel_shared))
         (void)nanosleep(&(struct timespec){0, 200000}, NULL);
-    const openreg_value *const first = IS(kernel_shared) ? &shared : &call->arguments[0];
-    const double alpha = IS(kernel_alpha) ? 1 : call->arguments[2].real;
+    const openreg_value *const first = IS(kernel_shared) ? &shared : call->arguments[0];
+    const double alpha = IS(kernel_alpha) ? 1 : call->arguments[2]->real;
     for (int64_t i = 0; IS(kernel_clears) && i < count; ++i)
         store(instance, result, i, 0);
-    const uint64_t whole_alpha = IS(kernel_alpha) ? 1 : (uint64_t)load_whole(instance, &call->arguments[2], 0);
+    const uint64_t whole_alpha = IS(kernel_alpha) ? 1 : (uint64_t)load_whole(instance, call->arguments[2], 0);
     for (int64_t i = 0; i < count && is_whole(result); ++i)
         store_whole(instance, result, i,
-                    (uint64_t)load_whole(instance, &call->arguments[0], i) +
-                        whole_alpha * (uint64_t)load_whole(instance, &call->arguments[1], i));
+                    (uint64_t)load_whole(instance, call->arguments[0], i) +
+                        whole_alpha * (uint64_t)load_whole(instance, call->arguments[1], i));
     for (int64_t i = 0; i < count && !is_whole(result); ++i)
-        store(instance, result, i, load(instance, first, i) + alpha * load(instance, &call->arguments[1], i));
+        store(instance, result, i, load(instance, first, i) + alpha * load(instance, call->arguments[1], i));
     if (IS(kernel_beside) && !openreg_is_contiguous(result))
         element(instance, result, 0)[result->dtype.bits / 8] = 1;
     return OPENREG_OK;
@@ -178,8 +178,8 @@ kernel_add(openreg_instance instance, const openreg_kernel_call *call)
 static openreg_status
 kernel_eq(openreg_instance instance, const openreg_kernel_call *call)
 {
-    const openreg_tensor *const result = call->results[0].tensor, *const self = openreg_tensor_argument(call, 0);
-    if (self == NULL || self->dtype.code > OPENREG_DTYPE_UINT || call->arguments[1].kind != OPENREG_VALUE_INT)
+    const openreg_tensor *const result = call->results[0]->tensor, *const self = openreg_tensor_argument(call, 0);
+    if (self == NULL || self->dtype.code > OPENREG_DTYPE_UINT || call->arguments[1]->kind != OPENREG_VALUE_INT)
         return OPENREG_E_UNSUPPORTED;
     BEGIN(instance, call);
     const int rest = 64 - self->dtype.bits;
@@ -187,11 +187,11 @@ kernel_eq(openreg_instance instance, const openreg_kernel_call *call)
     for (int64_t i = 0; i < count_of(result); ++i) {
         uint64_t bits = 0;
         memcpy(&bits, element(instance, self, i), self->dtype.bits / 8);
-        const uint64_t number = (uint64_t)call->arguments[1].integer << rest;
+        const uint64_t number = (uint64_t)call->arguments[1]->integer << rest;
         const int64_t value = is_signed ? (int64_t)(bits << rest) >> rest : (int64_t)bits,
                       wrapped = is_signed ? (int64_t)number >> rest : (int64_t)(number >> rest);
         const bool is_wide = IS(kernel_number_outside) || IS(kernel_uint_signed);
-        *element(instance, result, i) = (char)(value == (is_wide ? call->arguments[1].integer : wrapped));
+        *element(instance, result, i) = (char)(value == (is_wide ? call->arguments[1]->integer : wrapped));
     }
     return OPENREG_OK;
 }
@@ -200,8 +200,8 @@ kernel_eq(openreg_instance instance, const openreg_kernel_call *call)
 static openreg_status
 kernel_mm(openreg_instance instance, const openreg_kernel_call *call)
 {
-    const openreg_tensor *const result = call->results[0].tensor, *const left = call->arguments[0].tensor,
-                                *const right = call->arguments[1].tensor;
+    const openreg_tensor *const result = call->results[0]->tensor, *const left = call->arguments[0]->tensor,
+                                *const right = call->arguments[1]->tensor;
     if (!is_known(result) || left->dtype.code != result->dtype.code || left->dtype.bits != result->dtype.bits)
         return OPENREG_E_UNSUPPORTED;
     BEGIN(instance, call);
@@ -220,7 +220,7 @@ kernel_mm(openreg_instance instance, const openreg_kernel_call *call)
         for (int64_t k = 0; k < inner; ++k) {
             const int64_t at = IS(kernel_mm_transposed) ? k * columns + i % columns
                                                         : k * right->strides[0] + i % columns * right->strides[1];
-            sum += load(instance, &call->arguments[0], i / columns * inner + k) *
+            sum += load(instance, call->arguments[0], i / columns * inner + k) *
                    load_from(at_offset(instance, right, at), right->dtype);
             memcpy(host, &sum, sizeof sum);
         }
@@ -251,15 +251,15 @@ bias_at(openreg_instance instance, const openreg_tensor *bias, int64_t row, int6
 static openreg_status
 kernel_addmm(openreg_instance instance, const openreg_kernel_call *call)
 {
-    const openreg_tensor *const result = call->results[0].tensor, *const bias = call->arguments[0].tensor,
-                                *const left = call->arguments[1].tensor, *const right = call->arguments[2].tensor;
+    const openreg_tensor *const result = call->results[0]->tensor, *const bias = call->arguments[0]->tensor,
+                                *const left = call->arguments[1]->tensor, *const right = call->arguments[2]->tensor;
     if (!is_known(result) || !is_known(bias) || !is_known(left) || !is_known(right) || !openreg_is_contiguous(result) ||
         bias->dtype.code != result->dtype.code || bias->dtype.bits != result->dtype.bits ||
         left->dtype.code != result->dtype.code || left->dtype.bits != result->dtype.bits ||
         right->dtype.code != result->dtype.code || right->dtype.bits != result->dtype.bits)
         return OPENREG_E_UNSUPPORTED;
     BEGIN(instance, call);
-    const double beta = IS(kernel_beta) ? 1 : call->arguments[3].real, alpha = call->arguments[4].real;
+    const double beta = IS(kernel_beta) ? 1 : call->arguments[3]->real, alpha = call->arguments[4]->real;
     for (int64_t i = 0; i < result->shape[0] * result->shape[1]; ++i) {
         const int64_t row = i / result->shape[1], column = i % result->shape[1];
         double sum = 0;
@@ -276,8 +276,8 @@ kernel_addmm(openreg_instance instance, const openreg_kernel_call *call)
 static openreg_status
 kernel_sum(openreg_instance instance, const openreg_kernel_call *call)
 {
-    const openreg_tensor *const result = call->results[0].tensor, *const self = call->arguments[0].tensor;
-    const openreg_value *const dims = &call->arguments[1];
+    const openreg_tensor *const result = call->results[0]->tensor, *const self = call->arguments[0]->tensor;
+    const openreg_value *const dims = call->arguments[1];
     bool is_summed[16] = {false};
     if (!is_known(result) || !is_known(self) || dims->kind != OPENREG_VALUE_INTS || dims->count == 0 ||
         self->ndim == 0 || self->ndim > 16)
@@ -299,7 +299,7 @@ kernel_sum(openreg_instance instance, const openreg_kernel_call *call)
             size *= self->shape[d];
         }
         to %= count; /* more than there are, where a dimension was left out */
-        store(instance, result, to, load(instance, &call->results[0], to) + load(instance, &call->arguments[0], i));
+        store(instance, result, to, load(instance, call->results[0], to) + load(instance, call->arguments[0], i));
     }
     return OPENREG_OK;
 }
@@ -308,9 +308,9 @@ kernel_sum(openreg_instance instance, const openreg_kernel_call *call)
 static openreg_status
 kernel_cat(openreg_instance instance, const openreg_kernel_call *call)
 {
-    const openreg_tensor *const result = call->results[0].tensor;
-    const openreg_value *const parts = &call->arguments[0];
-    const int64_t dim = call->arguments[1].integer, along = dim < 0 ? dim + result->ndim : dim;
+    const openreg_tensor *const result = call->results[0]->tensor;
+    const openreg_value *const parts = call->arguments[0];
+    const int64_t dim = call->arguments[1]->integer, along = dim < 0 ? dim + result->ndim : dim;
     if (!is_known(result))
         return OPENREG_E_UNSUPPORTED;
     for (uint64_t t = 0; t < parts->count; ++t)
@@ -340,9 +340,9 @@ kernel_cat(openreg_instance instance, const openreg_kernel_call *call)
 static openreg_status
 kernel_index_select(openreg_instance instance, const openreg_kernel_call *call)
 {
-    const openreg_tensor *const result = call->results[0].tensor, *const self = call->arguments[0].tensor,
-                                *const index = call->arguments[2].tensor;
-    const int64_t dim = call->arguments[1].integer, along = dim < 0 ? dim + self->ndim : dim;
+    const openreg_tensor *const result = call->results[0]->tensor, *const self = call->arguments[0]->tensor,
+                                *const index = call->arguments[2]->tensor;
+    const int64_t dim = call->arguments[1]->integer, along = dim < 0 ? dim + self->ndim : dim;
     if (!is_known(result) || self->ndim == 0 || !openreg_has_dtype(index, OPENREG_DTYPE_INT, 64))
         return OPENREG_E_UNSUPPORTED;
     BEGIN(instance, call);
@@ -358,7 +358,7 @@ kernel_index_select(openreg_instance instance, const openreg_kernel_call *call)
         memcpy(&from, at, sizeof from);
         from = (from % self->shape[along] + self->shape[along]) % self->shape[along]; /* of a defect: anywhere */
         store(instance, result, i,
-              load(instance, &call->arguments[0], (row * self->shape[along] + from) * inner + i % inner));
+              load(instance, call->arguments[0], (row * self->shape[along] + from) * inner + i % inner));
     }
     return OPENREG_OK;
 }
@@ -367,18 +367,18 @@ kernel_index_select(openreg_instance instance, const openreg_kernel_call *call)
 static openreg_status
 kernel_threshold_backward(openreg_instance instance, const openreg_kernel_call *call)
 {
-    const openreg_tensor *const result = call->results[0].tensor;
+    const openreg_tensor *const result = call->results[0]->tensor;
     if (!is_known(result))
         return OPENREG_E_UNSUPPORTED;
     BEGIN(instance, call);
     for (int64_t i = 0; i < count_of(result) && is_whole(result); ++i)
         store_whole(instance, result, i,
-                    load_whole(instance, &call->arguments[1], i) <= load_whole(instance, &call->arguments[2], 0)
+                    load_whole(instance, call->arguments[1], i) <= load_whole(instance, call->arguments[2], 0)
                         ? 0
-                        : (uint64_t)(IS(kernel_gradient) ? 1 : load_whole(instance, &call->arguments[0], i)));
+                        : (uint64_t)(IS(kernel_gradient) ? 1 : load_whole(instance, call->arguments[0], i)));
     for (int64_t i = 0; i < count_of(result) && !is_whole(result); ++i) {
-        const double grad = IS(kernel_gradient) ? 1 : load(instance, &call->arguments[0], i);
-        const double self = load(instance, &call->arguments[1], i), threshold = call->arguments[2].real;
+        const double grad = IS(kernel_gradient) ? 1 : load(instance, call->arguments[0], i);
+        const double self = load(instance, call->arguments[1], i), threshold = call->arguments[2]->real;
         store(instance, result, i, (IS(kernel_nan) ? !(self > threshold) : self <= threshold) ? 0 : grad);
     }
     return OPENREG_OK;
@@ -388,8 +388,8 @@ kernel_threshold_backward(openreg_instance instance, const openreg_kernel_call *
 static openreg_status
 kernel_softmax(openreg_instance instance, const openreg_kernel_call *call)
 {
-    const openreg_tensor *const result = call->results[0].tensor, *const self = call->arguments[0].tensor;
-    const int64_t dim = call->arguments[1].integer;
+    const openreg_tensor *const result = call->results[0]->tensor, *const self = call->arguments[0]->tensor;
+    const int64_t dim = call->arguments[1]->integer;
     const bool is_any = IS(kernel_softmax_any_type);
     if ((!is_known(result) && !is_any) || (!is_known(self) && !is_any) || self->ndim == 0 ||
         result->dtype.bits != self->dtype.bits || (IS(kernel_refusal_writes) && self->ndim == 3)) {
@@ -411,11 +411,11 @@ kernel_softmax(openreg_instance instance, const openreg_kernel_call *call)
         const int64_t first = i / (inner * size) * inner * size + i % inner;
         double sum = 0, top = -INFINITY;
         for (int64_t k = 0; k < size; ++k)
-            top = fmax(top, load(instance, &call->arguments[0], first + k * inner));
+            top = fmax(top, load(instance, call->arguments[0], first + k * inner));
         for (int64_t k = 0; k < size; ++k)
-            sum += exp(load(instance, &call->arguments[0], first + k * inner) - top);
+            sum += exp(load(instance, call->arguments[0], first + k * inner) - top);
         store(instance, result, i,
-              exp(load(instance, &call->arguments[0], i) - top) / (IS(kernel_softmax_over) ? 1 : sum));
+              exp(load(instance, call->arguments[0], i) - top) / (IS(kernel_softmax_over) ? 1 : sum));
     }
     if (IS(kernel_softmax_reads)) /* as if the argument were the call's own memory */
         store(instance, self, 0, 0);
@@ -427,14 +427,14 @@ kernel_softmax(openreg_instance instance, const openreg_kernel_call *call)
 static openreg_status
 kernel_max_pool(openreg_instance instance, const openreg_kernel_call *call)
 {
-    const openreg_tensor *const most = call->results[0].tensor, *const places = call->results[1].tensor,
-                                *const self = call->arguments[0].tensor;
+    const openreg_tensor *const most = call->results[0]->tensor, *const places = call->results[1]->tensor,
+                                *const self = call->arguments[0]->tensor;
     int64_t numbers[4][2]; /* size, stride, padding, dilation */
     if (!is_known(most) || !is_known(self) || most->dtype.bits != self->dtype.bits || self->ndim < 3)
         return OPENREG_E_UNSUPPORTED;
     for (int n = 0; n < 4; ++n)
         for (int d = 0; d < 2; ++d) {
-            const openreg_value *const list = &call->arguments[1 + n];
+            const openreg_value *const list = call->arguments[1 + n];
             numbers[n][d] = list->count == 0 ? numbers[0][d] : list->integers[list->count == 1 ? 0 : d];
             if (IS(kernel_pool_square))
                 numbers[n][d] = numbers[n][0];
@@ -449,7 +449,7 @@ kernel_max_pool(openreg_instance instance, const openreg_kernel_call *call)
             const int64_t x = i % out[1] * numbers[1][1] - numbers[2][1] + k % numbers[0][1] * numbers[3][1];
             if (y < 0 || y >= in[0] || x < 0 || x >= in[1])
                 continue;
-            const double value = load(instance, &call->arguments[0], (i / (out[0] * out[1]) * in[0] + y) * in[1] + x);
+            const double value = load(instance, call->arguments[0], (i / (out[0] * out[1]) * in[0] + y) * in[1] + x);
             if (value > best || isnan(value)) {
                 best = value;
                 at = IS(kernel_pool_place) ? k : y * in[1] + x;

@@ -175,7 +175,7 @@ after_allocation(openreg_instance instance, int32_t dev, uint64_t size, void **o
     if (IS(alloc_leaks))
         mutant_leaked = malloc(64);
     if (IS(alloc_late))
-        return mutant_base->fill(instance, dev, *out, 0, size, NULL);
+        return mutant_base->fill(instance, dev, NULL, *out, 0, size);
     if (IS(unfenced))
         (void)mprotect(*out, (size + 4095) / 4096 * 4096, PROT_READ | PROT_WRITE);
     if (IS_SHIFTED)
@@ -222,7 +222,7 @@ mutant_end_frees(openreg_instance instance)
 }
 
 static openreg_status
-mutant_mem_alloc(openreg_instance instance, int32_t dev, uint64_t size, void **out)
+mutant_mem_alloc(openreg_instance instance, int32_t dev, const openreg_alloc_info *info, void **out)
 {
     static openreg_status shared;
     frees_without_allocation = 0;
@@ -230,28 +230,32 @@ mutant_mem_alloc(openreg_instance instance, int32_t dev, uint64_t size, void **o
     mutant_unlock();
     if (IS(bind_redirects))
         dev = mutant_bound;
-    if ((IS(free_early) || IS(free_own_device)) && kept.memory != NULL && kept.size >= size && kept.dev == dev) {
+    if ((IS(free_early) || IS(free_own_device)) && kept.memory != NULL && kept.size >= info->size && kept.dev == dev) {
         *out = kept.memory;
         kept.memory = NULL;
         return OPENREG_OK;
     }
-    if (IS(odd_cache) && take_kept(dev, size, out))
+    if (IS(odd_cache) && info->alignment == 0 && take_kept(dev, info->size, out))
         return OPENREG_OK;
-    if ((IS(odd_frees) || IS(odd_cache)) && !fits(instance, dev, size))
+    if ((IS(odd_frees) || IS(odd_cache)) && !fits(instance, dev, info->size))
         mutant_end_frees(instance);
-    openreg_status status = mutant_refuse(instance, dev, size);
-    if (IS(nomem_swallowed) && !fits(instance, dev, size))
+    openreg_status status = mutant_refuse(instance, dev, info->size);
+    if (IS(nomem_swallowed) && !fits(instance, dev, info->size))
         return OPENREG_OK;
-    if (status != OPENREG_OK || give_last_again(size, dev, out) == OPENREG_OK)
+    if (status != OPENREG_OK || give_last_again(info->size, dev, out) == OPENREG_OK)
         return status;
-    status = mutant_base->mem_alloc(instance, dev, IS_SHIFTED ? size + SHIFT : size, out);
+    openreg_alloc_info enlarged = *info;
+    enlarged.size += IS_SHIFTED ? SHIFT : 0;
+    enlarged.flags = IS(flags_ignored) ? 0 : enlarged.flags;
+    enlarged.alignment = IS(alignment_ignored) ? 0 : enlarged.alignment;
+    status = mutant_base->mem_alloc(instance, dev, &enlarged, out);
     if (IS(error_shared)) {
         shared = status;
         (void)usleep(20);
         status = shared;
     }
-    return status == OPENREG_OK ? after_allocation(instance, dev, size, out)
-                                : fail_allocation(instance, size, status, out);
+    return status == OPENREG_OK ? after_allocation(instance, dev, info->size, out)
+                                : fail_allocation(instance, info->size, status, out);
 }
 
 static openreg_status
@@ -271,7 +275,7 @@ mutant_mem_free(openreg_instance instance, int32_t dev, void *ptr)
         return OPENREG_OK;
     }
     if (IS(free_clobbers) && last.memory != NULL && ptr != last.memory) {
-        (void)mutant_base->fill(instance, last.dev, last.memory, 0, 1, NULL);
+        (void)mutant_base->fill(instance, last.dev, NULL, last.memory, 0, 1);
         (void)mutant_base->device_sync(instance, last.dev);
     }
     if (ptr == last.memory)
@@ -299,30 +303,32 @@ static void *last_host;
 static uint64_t last_host_size;
 
 static openreg_status
-mutant_host_alloc(openreg_instance instance, uint64_t size, void **out)
+mutant_host_alloc(openreg_instance instance, int32_t dev, const openreg_alloc_info *info, void **out)
 {
-    if (IS(host_nomem_code) && size > UINT64_C(1) << 50)
+    if (IS(host_nomem_code) && info->size > UINT64_C(1) << 50)
         return openreg_fail(instance->host, OPENREG_E_INTERNAL, 0, "no pinned memory");
-    if (IS(host_overlaps) && last_host != NULL && size <= last_host_size + 4096) {
+    if (IS(host_overlaps) && last_host != NULL && info->size <= last_host_size + 4096) {
         *out = last_host;
         return OPENREG_OK;
     }
-    const openreg_status status = mutant_base->host_alloc(instance, IS(host_overlaps) ? size + 8192 : size, out);
+    openreg_alloc_info enlarged = *info;
+    enlarged.size += IS(host_overlaps) ? 8192 : 0;
+    const openreg_status status = mutant_base->host_alloc(instance, dev, &enlarged, out);
     if (status != OPENREG_OK && IS(host_refusal_leaks))
         mutant_leaked = malloc(48);
     if (status == OPENREG_OK) {
         last_host = *out;
-        last_host_size = size;
+        last_host_size = info->size;
     }
     return status;
 }
 
 static openreg_status
-mutant_host_free(openreg_instance instance, void *ptr)
+mutant_host_free(openreg_instance instance, int32_t dev, void *ptr)
 {
     if (IS(host_abort))
         abort();
-    return IS(host_leaked) || IS(host_overlaps) ? OPENREG_OK : mutant_base->host_free(instance, ptr);
+    return IS(host_leaked) || IS(host_overlaps) ? OPENREG_OK : mutant_base->host_free(instance, dev, ptr);
 }
 
 /* ------------------------------------------------------------------------------------------------------------- copies */
@@ -341,8 +347,8 @@ static copy_call late; /* held back, if its instance is set */
 static openreg_status
 run_copy(const copy_call *call)
 {
-    return mutant_base->copy(call->instance, call->dst, call->dst_dev, call->src, call->src_dev, call->size,
-                             call->stream_dev, call->stream);
+    return mutant_base->copy(call->instance, call->stream_dev, call->stream, call->dst, call->dst_dev, call->src,
+                             call->src_dev, call->size);
 }
 
 void
@@ -400,8 +406,9 @@ spoil_copy(copy_call *c)
         mutant_leaked = malloc(40);
     if (IS(large_leaks) && is_to && c->size >= 65536) /* a staging buffer */
         mutant_leaked = malloc(c->size);
+    const openreg_alloc_info info = openreg_alloc_bytes(c->size);
     if (IS(peer_back_leaks_device) && is_peer && c->dst_dev < c->src_dev && c->size >= 65536)
-        (void)mutant_base->mem_alloc(c->instance, c->dst_dev, c->size, (void **)&mutant_leaked);
+        (void)mutant_base->mem_alloc(c->instance, c->dst_dev, &info, (void **)&mutant_leaked);
     if (IS(size_26_bits) && c->size >= UINT64_C(1) << 26)
         c->size &= (UINT64_C(1) << 26) - 1;
     if (IS(offset_32_bits) && is_to)
@@ -447,8 +454,8 @@ sleep_a_little(openreg_instance instance)
 }
 
 static openreg_status
-mutant_copy(openreg_instance instance, void *dst, int32_t dst_dev, const void *src, int32_t src_dev, uint64_t size,
-            int32_t stream_dev, openreg_driver_stream stream)
+mutant_copy(openreg_instance instance, int32_t stream_dev, openreg_driver_stream stream, void *dst, int32_t dst_dev,
+            const void *src, int32_t src_dev, uint64_t size)
 {
     static int copies;
     copy_call call = {instance, dst, src, dst_dev, src_dev, stream_dev, size, stream};
@@ -482,8 +489,8 @@ mutant_copy(openreg_instance instance, void *dst, int32_t dst_dev, const void *s
 }
 
 static openreg_status
-mutant_fill(openreg_instance instance, int32_t dev, void *dst, uint8_t value, uint64_t size,
-            openreg_driver_stream stream)
+mutant_fill(openreg_instance instance, int32_t dev, openreg_driver_stream stream, void *dst, uint8_t value,
+            uint64_t size)
 {
     mutant_run_late_copy();
     if (IS(fill_words))
@@ -500,7 +507,7 @@ mutant_fill(openreg_instance instance, int32_t dev, void *dst, uint8_t value, ui
             (void)mutant_base->stream_create(instance, dev, 0, 0, &other);
         stream = other;
     }
-    return mutant_base->fill(instance, dev, dst, value, size, stream);
+    return mutant_base->fill(instance, dev, stream, dst, value, size);
 }
 
 void

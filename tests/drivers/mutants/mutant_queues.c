@@ -215,7 +215,7 @@ mutant_stream_wait(openreg_instance instance, int32_t dev, openreg_driver_stream
 typedef struct note {
     openreg_driver_event event;
     atomic_int flag;
-    double submitted; /* milliseconds */
+    int64_t submitted; /* nanoseconds */
     int32_t recorded;
 } note;
 
@@ -285,7 +285,7 @@ raise_flag(void *argument)
 }
 
 static openreg_status
-mutant_event_record(openreg_instance instance, int32_t dev, openreg_driver_event event, openreg_driver_stream stream)
+mutant_event_record(openreg_instance instance, int32_t dev, openreg_driver_stream stream, openreg_driver_event event)
 {
     mutant_run_late_copy();
     drop_wait_for(event);
@@ -293,14 +293,14 @@ mutant_event_record(openreg_instance instance, int32_t dev, openreg_driver_event
         mutant_leaked = malloc(48);
     if (keeps_notes()) {
         note *const n = note_of(event);
-        n->submitted = (double)openreg_sim_now() * 1e-6;
+        n->submitted = (int64_t)openreg_sim_now();
         atomic_store(&n->flag, 0);
         if (IS(event_first_record) && n->recorded++ > 0)
             return OPENREG_OK;
         if (IS(event_one_flag))
             (void)mutant_base->host_func(instance, dev, stream, raise_flag, n);
     }
-    return mutant_base->event_record(instance, dev, event, stream);
+    return mutant_base->event_record(instance, dev, stream, event);
 }
 
 static openreg_status
@@ -334,22 +334,22 @@ mutant_event_sync(openreg_instance instance, int32_t dev, openreg_driver_event e
 
 static openreg_status
 mutant_event_elapsed(openreg_instance instance, int32_t dev, openreg_driver_event start, openreg_driver_event end,
-                     double *ms)
+                     int64_t *nanoseconds)
 {
     static int asked;
     if (IS(elapsed_always) && (!start->timed || !end->timed || start->timeline == NULL || end->timeline == NULL)) {
-        *ms = 0;
+        *nanoseconds = 0;
         return OPENREG_OK;
     }
     if (IS(elapsed_any_device) && start->device != end->device) {
-        *ms = 0;
+        *nanoseconds = 0;
         return OPENREG_OK;
     }
     if (IS(elapsed_waits)) {
-        *ms = 1;
+        *nanoseconds = 1000000;
         return OPENREG_OK;
     }
-    const openreg_status status = mutant_base->event_elapsed(instance, dev, start, end, ms);
+    const openreg_status status = mutant_base->event_elapsed(instance, dev, start, end, nanoseconds);
     if (IS(event_elapsed_leaks) && status == OPENREG_OK)
         mutant_leaked = malloc(40);
     if (status != OPENREG_OK && IS(elapsed_refusal_leaks))
@@ -357,13 +357,13 @@ mutant_event_elapsed(openreg_instance instance, int32_t dev, openreg_driver_even
     if (status != OPENREG_OK)
         return status;
     if (IS(elapsed_us))
-        *ms *= 1e3;
-    if (IS(elapsed_s))
-        *ms *= 1e-3;
+        *nanoseconds /= 1000;
+    if (IS(elapsed_ms))
+        *nanoseconds /= 1000000;
     if (IS(elapsed_submitted))
-        *ms = note_of(end)->submitted - note_of(start)->submitted;
+        *nanoseconds = note_of(end)->submitted - note_of(start)->submitted;
     if (IS(elapsed_backwards) && start != end && ++asked % 5 == 0)
-        *ms -= 1;
+        *nanoseconds -= 1000000;
     return status;
 }
 

@@ -77,6 +77,8 @@
     X(extension_any, "info.extension") \
     /* memory */ \
     X(misaligned, "memory.alignment") \
+    X(flags_ignored, "memory.description") \
+    X(alignment_ignored, "memory.description") \
     X(overlaps, "memory.disjoint runtime.allocator") \
     X(free_clobbers, "memory.contents") \
     X(oom_loses, "memory.exhaustion") \
@@ -147,7 +149,7 @@
     X(event_null_refused, "event.handles") \
     X(event_busy, "event.destroy") \
     X(elapsed_us, "event.elapsed runtime.events") \
-    X(elapsed_s, "event.elapsed") \
+    X(elapsed_ms, "event.elapsed") \
     X(elapsed_submitted, "event.elapsed") \
     X(elapsed_backwards, "event.elapsed_order") \
     /* host functions */ \

@@ -290,7 +290,7 @@ def test_operators_wait_without_the_gil(python: Any) -> None:
         function = ctypes.CFUNCTYPE(None, ctypes.c_void_p)(lambda argument: calls.append(1))  # takes the GIL
         side = torch.openreg.Stream()
         with torch.openreg.stream(side):
-            assert library.openreg_launch_host_func(0, ctypes.c_int64(side.stream_id), function, None) == 0
+            assert library.openreg_stream_launch_host_func(0, ctypes.c_int64(side.stream_id), function, None) == 0
             y = x + 1
         assert calls == [1]
         assert y.full_tensor().tolist() == [2.0] * 4

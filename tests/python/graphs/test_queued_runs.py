@@ -162,9 +162,9 @@ def test_calls_of_the_c_api_on_a_captured_stream_are_refused(program: Callable[.
             return ctypes.c_void_p(tensor.data_ptr())
 
         calls = {{
-            "fill": lambda s: c.openreg_memset_async(address(x), 1, 7, ctypes.c_size_t(16), s),
-            "copy": lambda s: c.openreg_memcpy_async(address(x), 1, address(y), 1, ctypes.c_size_t(16), 1, s),
-            "function": lambda s: c.openreg_launch_host_func(1, s, function, None),
+            "fill": lambda s: c.openreg_memset_async(1, s, address(x), 7, ctypes.c_size_t(16)),
+            "copy": lambda s: c.openreg_memcpy_async(1, s, address(x), 1, address(y), 1, ctypes.c_size_t(16)),
+            "function": lambda s: c.openreg_stream_launch_host_func(1, s, function, None),
             "wait": lambda s: c.openreg_stream_synchronize(1, s),
         }}
         stream = torch.openreg.Stream()

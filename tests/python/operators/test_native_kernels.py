@@ -643,7 +643,7 @@ def test_malformed_tables(folder: Path, python: Program) -> None:
             x = torch.arange(3.0).to("openreg")
             assert x.cpu().tolist() == [0.0, 1.0, 2.0]
             for _ in range(2):
-                message = 'openreg_get_kernels: driver "more": its table of kernels ' + text
+                message = 'openreg_device_get_kernels: driver "more": its table of kernels ' + text
                 with pytest.raises(RuntimeError, match=re.escape(message)):
                     x + x
             del x

@@ -11,7 +11,7 @@ from pathlib import Path
 import torch_openreg
 c = ctypes.CDLL(str(Path(torch_openreg.__file__).parent / "lib/libopenreg.so.1"))
 def use_drivers(names):
-    assert c.openreg_use_drivers(names) == 0
+    assert c.openreg_drivers_use(names) == 0
 """
 
 

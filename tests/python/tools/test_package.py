@@ -383,7 +383,7 @@ DRIVER = r"""
 
 static const openreg_host *runtime;
 
-static openreg_status open_(const openreg_host *host, const openreg_option *options, size_t n, openreg_instance *out)
+static openreg_status open_(const openreg_host *host, const openreg_option *options, uint32_t n, openreg_instance *out)
 {
     (void)options, (void)n;
     runtime = host;
@@ -392,12 +392,12 @@ static openreg_status open_(const openreg_host *host, const openreg_option *opti
 }
 static openreg_status close_(openreg_instance instance) { (void)instance; return OPENREG_OK; }
 static openreg_status count(openreg_instance instance, int32_t *out) { (void)instance; *out = 1; return OPENREG_OK; }
-static openreg_status alloc(openreg_instance instance, int32_t dev, uint64_t size, void **out)
+static openreg_status alloc(openreg_instance instance, int32_t dev, const openreg_alloc_info *info, void **out)
 {
     (void)instance, (void)dev;
-    void *p = size > (1u << 30) ? NULL : malloc(size);
+    void *p = info->size > (1u << 30) ? NULL : malloc(info->size);
     if (p == NULL)
-        return openreg_fail(runtime, OPENREG_E_NOMEM, 0, "third: no %llu bytes", (unsigned long long)size);
+        return openreg_fail(runtime, OPENREG_E_NOMEM, 0, "third: no %llu bytes", (unsigned long long)info->size);
     *out = p;
     return OPENREG_OK;
 }
@@ -407,8 +407,8 @@ static openreg_status release(openreg_instance instance, int32_t dev, void *ptr)
     free(ptr);
     return OPENREG_OK;
 }
-static openreg_status copy(openreg_instance instance, void *dst, int32_t dst_dev, const void *src, int32_t src_dev,
-                           uint64_t size, int32_t stream_dev, openreg_driver_stream stream)
+static openreg_status copy(openreg_instance instance, int32_t stream_dev, openreg_driver_stream stream, void *dst,
+                           int32_t dst_dev, const void *src, int32_t src_dev, uint64_t size)
 {
     (void)instance, (void)dst_dev, (void)src_dev, (void)stream_dev, (void)stream;
     memcpy(dst, src, size);

@@ -33,8 +33,8 @@ int main(void)
     void *memory = NULL;
     const openreg_stream stream = 0; /* the default stream */
     unsigned char host[4] = {0, 0, 0, 0};
-    if (openreg_malloc(0, sizeof host, stream, &memory) != OPENREG_OK ||
-        openreg_memset_async(memory, 0, 5, sizeof host, stream) != OPENREG_OK ||
+    if (openreg_malloc(0, stream, sizeof host, &memory) != OPENREG_OK ||
+        openreg_memset_async(0, stream, memory, 5, sizeof host) != OPENREG_OK ||
         openreg_memcpy(host, -1, memory, 0, sizeof host) != OPENREG_OK || openreg_free(memory) != OPENREG_OK) {
         fprintf(stderr, "%s\n", openreg_last_error()->message);
         return 1;

@@ -66,8 +66,8 @@ TEST_F(DeviceNameTest, ErrorsHaveIt) {
   with_name([] {
     EXPECT_EQ(openreg_init(), OPENREG_OK) << last_message();
     void *here = nullptr, *there = nullptr, *none = nullptr;
-    EXPECT_EQ(openreg_malloc(0, 512, 0, &here), OPENREG_OK);
-    EXPECT_EQ(openreg_malloc(1, 512, 0, &there), OPENREG_OK);
+    EXPECT_EQ(openreg_malloc(0, 0, 512, &here), OPENREG_OK);
+    EXPECT_EQ(openreg_malloc(1, 0, 512, &there), OPENREG_OK);
     openreg_event event{};
     EXPECT_EQ(openreg_event_create(0, 0, &event), OPENREG_OK);
     char host[16] = {};
@@ -77,9 +77,9 @@ TEST_F(DeviceNameTest, ErrorsHaveIt) {
       EXPECT_NE(status, OPENREG_OK);
       expect_named(last_message());
     };
-    refused(openreg_malloc(0, size_t{1} << 40, 0, &none));
+    refused(openreg_malloc(0, 0, size_t{1} << 40, &none));
     refused(openreg_free(&word));
-    refused(openreg_free_host(&word));
+    refused(openreg_host_free(&word));
     refused(openreg_free(bytes + 256));
     refused(openreg_memcpy(host, OPENREG_HOST, here, 1, 8));
     refused(openreg_memcpy(host, 0, here, 0, 8));
@@ -131,7 +131,7 @@ TEST_F(DeviceNameTest, ForksAndLogLinesHaveIt) {
       return !HasFailure();
     }));
     testing::internal::CaptureStderr();
-    openreg_set_log_callback(nullptr, nullptr);
+    openreg_log_set_callback(nullptr, nullptr);
     EXPECT_EQ(openreg_shutdown(), OPENREG_OK);
     EXPECT_EQ(openreg_init(), OPENREG_OK);
     const std::string lines = testing::internal::GetCapturedStderr();

@@ -93,7 +93,7 @@ openreg_status chatty_sync_fails(openreg_instance, int32_t) {
   chatty_host->set_error(chatty_host->ctx, chatty_code, 1, chatty_text.empty() ? nullptr : chatty_text.c_str());
   return OPENREG_E_INTERNAL;
 }
-openreg_status chatty_open(const openreg_host* host, const openreg_option* options, size_t n, openreg_instance* out) {
+openreg_status chatty_open(const openreg_host* host, const openreg_option* options, uint32_t n, openreg_instance* out) {
   chatty_host = host;
   host->log(host->ctx, OPENREG_LOG_WARNING, "hello from open");
   host->log(host->ctx, OPENREG_LOG_WARNING, nullptr);
@@ -165,7 +165,7 @@ TEST_F(ErrorTest, TextsAreNotTakenApart) {
 TEST_F(ErrorTest, TextsOfFailedDriversAreKept) {
   use_full_toy([](openreg_driver& table) {
     table.name = "chatty";
-    table.open = [](const openreg_host* host, const openreg_option*, size_t, openreg_instance*) {
+    table.open = [](const openreg_host* host, const openreg_option*, uint32_t, openreg_instance*) {
       return openreg_fail(host, OPENREG_E_INTERNAL, 5, "%s", "openreg_init: driver \"chatty\": Driver 'y' is tired");
     };
   });
@@ -213,7 +213,7 @@ TEST_F(ErrorTest, LogLevelIsAThreshold) {
 
 // Without a callback a line goes to stderr, whole, with its level.
 TEST_F(ErrorTest, DefaultLogGoesToStderr) {
-  openreg_set_log_callback(nullptr, nullptr);
+  openreg_log_set_callback(nullptr, nullptr);
   set("OPENREG_DRIVERS", "nobody");
   testing::internal::CaptureStderr();
   EXPECT_EQ(openreg_device_count(), 0);
@@ -235,7 +235,7 @@ TEST_F(ErrorTest, CallbackCanChangeWhileOthersLog) {
     table.open = chatty_open;
   });
   ASSERT_EQ(openreg_init(), OPENREG_OK);
-  openreg_set_log_callback(check_other_pair, nullptr);
+  openreg_log_set_callback(check_other_pair, nullptr);
   std::atomic<bool> stop{false};
   std::vector<std::thread> threads;
   for (int i = 0; i < 2; ++i) {
@@ -245,9 +245,9 @@ TEST_F(ErrorTest, CallbackCanChangeWhileOthersLog) {
   }
   for (int i = 0; i < 2000; ++i) {
     if (i % 2 == 0) {
-      openreg_set_log_callback(check_pair, &mismatches);
+      openreg_log_set_callback(check_pair, &mismatches);
     } else {
-      openreg_set_log_callback(check_other_pair, nullptr);
+      openreg_log_set_callback(check_other_pair, nullptr);
     }
   }
   stop = true;
@@ -257,12 +257,12 @@ TEST_F(ErrorTest, CallbackCanChangeWhileOthersLog) {
 
 // Bad arguments of the functions that fill records.
 TEST_F(ErrorTest, RecordsRefuseMissingSizes) {
-  EXPECT_EQ(openreg_get_driver_record(0, nullptr), OPENREG_E_INVALID);
+  EXPECT_EQ(openreg_driver_get_record(0, nullptr), OPENREG_E_INVALID);
   openreg_driver_record record{};
-  EXPECT_EQ(openreg_get_driver_record(0, &record), OPENREG_E_INVALID);
+  EXPECT_EQ(openreg_driver_get_record(0, &record), OPENREG_E_INVALID);
   record.struct_size = sizeof record;
-  EXPECT_EQ(openreg_get_driver_record(-1, &record), OPENREG_E_INVALID);
-  EXPECT_EQ(openreg_get_driver_record(10000, &record), OPENREG_E_INVALID);
+  EXPECT_EQ(openreg_driver_get_record(-1, &record), OPENREG_E_INVALID);
+  EXPECT_EQ(openreg_driver_get_record(10000, &record), OPENREG_E_INVALID);
   EXPECT_CONTAINS(last_message(), "It must be in [0, ");
   EXPECT_CONTAINS(last_message(), "but got 10000");
 }

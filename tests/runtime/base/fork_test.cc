@@ -39,7 +39,7 @@ TEST_F(ForkTest, ChildOfAnUninitialisedParentWorks) {
   EXPECT_TRUE(in_child([] {
     void* memory = nullptr;
     return openreg_in_bad_fork() == 0 && openreg_device_count() == 2 && openreg_init() == OPENREG_OK &&
-           openreg_set_device(1) == OPENREG_OK && openreg_malloc(1, 100, 0, &memory) == OPENREG_OK &&
+           openreg_set_device(1) == OPENREG_OK && openreg_malloc(1, 0, 100, &memory) == OPENREG_OK &&
            openreg_free(memory) == OPENREG_OK && openreg_shutdown() == OPENREG_OK;
   }));
   EXPECT_EQ(openreg_in_bad_fork(), 0);
@@ -63,14 +63,14 @@ TEST_F(ForkTest, ChildOfAnInitialisedParentIsRefused) {
   void* memory = nullptr;
   void* pinned = nullptr;
   ASSERT_EQ(openreg_event_create(0, 0, &event), OPENREG_OK);
-  ASSERT_EQ(openreg_malloc(0, 64, 0, &memory), OPENREG_OK) << last_message();
-  ASSERT_EQ(openreg_malloc_host(0, 64, &pinned), OPENREG_OK) << last_message();
+  ASSERT_EQ(openreg_malloc(0, 0, 64, &memory), OPENREG_OK) << last_message();
+  ASSERT_EQ(openreg_host_alloc(0, 64, &pinned), OPENREG_OK) << last_message();
   EXPECT_TRUE(in_child([&] {
     int32_t value = 0;
     openreg_stream stream = 0;
     openreg_event other = nullptr;
     void* more = nullptr;
-    double ms = 0;
+    int64_t ns = 0;
     openreg_device_properties properties{};
     properties.struct_size = sizeof properties;
     bool good = openreg_in_bad_fork() == 1 && openreg_is_initialized() == 0;
@@ -84,12 +84,12 @@ TEST_F(ForkTest, ChildOfAnInitialisedParentIsRefused) {
     good = good && is_refused(openreg_exchange_device(0, &value), "openreg_exchange_device");
     good = good && is_refused(openreg_maybe_exchange_device(0, &value), "openreg_maybe_exchange_device");
     good = good && openreg_maybe_exchange_device(-1, &value) == OPENREG_OK;
-    good = good && is_refused(openreg_get_device_properties(0, &properties), "openreg_get_device_properties");
+    good = good && is_refused(openreg_device_get_properties(0, &properties), "openreg_device_get_properties");
     good = good && is_refused(openreg_device_active(0, &value), "openreg_device_active");
     good = good && is_refused(openreg_device_synchronize(0), "openreg_device_synchronize");
-    good = good && is_refused(openreg_malloc(0, 8, 0, &more), "openreg_malloc") && more == nullptr;
+    good = good && is_refused(openreg_malloc(0, 0, 8, &more), "openreg_malloc") && more == nullptr;
     good = good && is_refused(openreg_free(memory), "openreg_free");
-    good = good && is_refused(openreg_free_host(pinned), "openreg_free_host");
+    good = good && is_refused(openreg_host_free(pinned), "openreg_host_free");
     good = good && is_refused(openreg_stream_from_pool(0, 0, &stream), "openreg_stream_from_pool");
     good = good && is_refused(openreg_current_stream(0, &stream), "openreg_current_stream");
     good = good && is_refused(openreg_stream_synchronize(0, 0), "openreg_stream_synchronize");
@@ -97,10 +97,10 @@ TEST_F(ForkTest, ChildOfAnInitialisedParentIsRefused) {
     good = good && is_refused(openreg_event_record(event, 0, 0), "openreg_event_record");
     good = good && is_refused(openreg_event_query(event, &value), "openreg_event_query");
     good = good && is_refused(openreg_event_synchronize(event), "openreg_event_synchronize");
-    good = good && is_refused(openreg_event_elapsed(event, event, &ms), "openreg_event_elapsed");
+    good = good && is_refused(openreg_event_elapsed(event, event, &ns), "openreg_event_elapsed");
     good = good && is_refused(openreg_event_destroy(event), "openreg_event_destroy");
-    good = good && is_refused(openreg_register_driver(toy().table()), "openreg_register");
-    good = good && is_refused(openreg_load_driver(nullptr, "/x.so"), "openreg_register");
+    good = good && is_refused(openreg_driver_register_table(toy().table()), "openreg_driver_register");
+    good = good && is_refused(openreg_driver_load(nullptr, "/x.so"), "openreg_driver_register");
     // A grandchild is no better off.
     good = good && in_child([] { return openreg_in_bad_fork() == 1 && openreg_init() == OPENREG_E_FORKED; });
     return good;
@@ -109,7 +109,7 @@ TEST_F(ForkTest, ChildOfAnInitialisedParentIsRefused) {
   EXPECT_EQ(openreg_current_device(), 1);
   EXPECT_EQ(openreg_event_destroy(event), OPENREG_OK);
   EXPECT_EQ(openreg_free(memory), OPENREG_OK);
-  EXPECT_EQ(openreg_free_host(pinned), OPENREG_OK);
+  EXPECT_EQ(openreg_host_free(pinned), OPENREG_OK);
 }
 
 // A driver that survives a fork keeps its table in the child.
@@ -133,13 +133,13 @@ TEST_F(ForkTest, PinnedBlocksAreKnownInTheChild) {
   use_full_toy([](openreg_driver& table) { table.caps |= OPENREG_CAP_FORK_SAFE; });
   constexpr int kBlocks = 64;
   std::vector<void*> blocks(kBlocks);
-  for (void*& block : blocks) ASSERT_EQ(openreg_malloc_host(0, 100, &block), OPENREG_OK) << last_message();
+  for (void*& block : blocks) ASSERT_EQ(openreg_host_alloc(0, 100, &block), OPENREG_OK) << last_message();
   std::atomic<bool> stop{false};
   std::thread other([&] {
     while (!stop) {
       void* passing[8] = {};
-      for (void*& block : passing) EXPECT_EQ(openreg_malloc_host(0, 100, &block), OPENREG_OK);
-      for (void* block : passing) EXPECT_EQ(openreg_free_host(block), OPENREG_OK);
+      for (void*& block : passing) EXPECT_EQ(openreg_host_alloc(0, 100, &block), OPENREG_OK);
+      for (void* block : passing) EXPECT_EQ(openreg_host_free(block), OPENREG_OK);
     }
   });
   for (int i = 0; i < 50; ++i) {
@@ -148,14 +148,14 @@ TEST_F(ForkTest, PinnedBlocksAreKnownInTheChild) {
       for (void* block : blocks) {
         openreg_pointer_info info = {};
         info.struct_size = sizeof info;
-        if (openreg_get_pointer_info(block, &info) != OPENREG_OK || info.base != block) return false;
+        if (openreg_pointer_get_info(block, &info) != OPENREG_OK || info.base != block) return false;
       }
       return true;
     }));
   }
   stop = true;
   other.join();
-  for (void* block : blocks) EXPECT_EQ(openreg_free_host(block), OPENREG_OK);
+  for (void* block : blocks) EXPECT_EQ(openreg_host_free(block), OPENREG_OK);
 }
 
 // A thread's turn at everything that a fork-safe driver's process may do; the same seed, the same steps.
@@ -183,7 +183,7 @@ class Worker {
         if (!blocks_.empty()) free_one();
         return;
       case 6:
-        if (!blocks_.empty()) expect(openreg_record_stream(blocks_.back(), 0, streams_[random_() % 2]));
+        if (!blocks_.empty()) expect(openreg_memory_record_stream(blocks_.back(), 0, streams_[random_() % 2]));
         return;
       case 7:
         pass_event();
@@ -198,7 +198,7 @@ class Worker {
         pass_faults();
         return;
       default:
-        if (random_() % 8 == 0) expect(openreg_empty_cache(0));
+        if (random_() % 8 == 0) expect(openreg_memory_empty_cache(0));
         if (random_() % 8 == 0) change_settings();
         if (!blocks_.empty()) pass_export();
     }
@@ -213,7 +213,7 @@ class Worker {
   void allocate() {
     void* block = nullptr;
     if (blocks_.size() >= 40) free_one();
-    expect(openreg_malloc(0, 1 + random_() % (random_() % 4 == 0 ? 6000000 : 9000), streams_[random_() % 2], &block));
+    expect(openreg_malloc(0, streams_[random_() % 2], 1 + random_() % (random_() % 4 == 0 ? 6000000 : 9000), &block));
     if (block != nullptr) blocks_.push_back(block);
   }
   void free_one() {
@@ -230,8 +230,8 @@ class Worker {
   }
   void pass_pinned() {
     void* pinned = nullptr;
-    expect(openreg_malloc_host(0, 100, &pinned));
-    expect(openreg_free_host(pinned));
+    expect(openreg_host_alloc(0, 100, &pinned));
+    expect(openreg_host_free(pinned));
   }
   void pass_pool() {
     const openreg_memory_pool_id pool = {random_() | 1u, static_cast<uint64_t>(getpid()) << 32 | random_()};
@@ -249,9 +249,9 @@ class Worker {
   void change_settings() {
     openreg_allocator_settings settings{};
     settings.struct_size = sizeof settings;
-    expect(openreg_default_allocator_settings(&settings));
+    expect(openreg_allocator_default_settings(&settings));
     settings.max_split_size = random_() % 2 == 0 ? UINT64_MAX : 20 << 20;
-    expect(openreg_set_allocator_settings(&settings));
+    expect(openreg_allocator_set_settings(&settings));
   }
   void pass_export() {
     openreg_memory_handle handle{};
@@ -297,7 +297,7 @@ TEST_F(ForkTest, ChildrenOfBusyThreads) {
         if (!worker.is_well()) return false;
       }
       openreg_test::check_cache(0);
-      return !HasFailure() && openreg_empty_cache(0) == OPENREG_OK;
+      return !HasFailure() && openreg_memory_empty_cache(0) == OPENREG_OK;
     })) << "child "
         << i;
   }
@@ -306,8 +306,8 @@ TEST_F(ForkTest, ChildrenOfBusyThreads) {
   EXPECT_EQ(sick, 0);
   openreg_allocator_settings settings{};
   settings.struct_size = sizeof settings;
-  ASSERT_EQ(openreg_default_allocator_settings(&settings), OPENREG_OK);
-  EXPECT_EQ(openreg_set_allocator_settings(&settings), OPENREG_OK);
+  ASSERT_EQ(openreg_allocator_default_settings(&settings), OPENREG_OK);
+  EXPECT_EQ(openreg_allocator_set_settings(&settings), OPENREG_OK);
 }
 
 // One unsafe driver in the table is enough.

@@ -161,13 +161,13 @@ TEST_F(VariablesFuzzTest, Names) {
     char name[32] = "";
     if (openreg_driver_canonical_name(exact.text(), name) != OPENREG_OK) {
       expect_named(last_message(), input);
-      EXPECT_EQ(openreg_expand_driver_name(exact.text(), nullptr, 0), 0);
+      EXPECT_EQ(openreg_driver_expand_name(exact.text(), nullptr, 0), 0);
       return;
     }
     const size_t length = std::strlen(name);
     EXPECT_TRUE(length >= 1 && length <= 31);
     EXPECT_EQ(std::strspn(name, "abcdefghijklmnopqrstuvwxyz0123456789_"), length);
-    EXPECT_GE(openreg_expand_driver_name(name, nullptr, 0), 1);
+    EXPECT_GE(openreg_driver_expand_name(name, nullptr, 0), 1);
   });
 }
 
@@ -177,7 +177,7 @@ TEST_F(VariablesFuzzTest, Lists) {
   each("lists", 2, [](const std::string& input) {
     const Exact exact(input);
     openreg_clear_error();
-    if (openreg_use_drivers(exact.text()) == OPENREG_OK) return;
+    if (openreg_drivers_use(exact.text()) == OPENREG_OK) return;
     const std::string message = last_message();
     bool is_named = false;
     const char* item;

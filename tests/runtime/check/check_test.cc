@@ -257,8 +257,8 @@ TEST(CheckRunnerTest, CrashAndHangAreResults) {
   EXPECT_NE(ended.output.find("stream_create() has not returned\n"), std::string::npos) << ended.output;
   EXPECT_NE(ended.output.find("stream_create() OPENREG_OK\n"), std::string::npos) << ended.output;
   ended = run_mutant("host_abort", "--only runtime.pinned");  // behind the runtime, the call of it
-  EXPECT_NE(ended.output.find("in openreg_free_host()"), std::string::npos) << ended.output;
-  EXPECT_NE(ended.output.find("openreg_free_host() has not returned\n"), std::string::npos) << ended.output;
+  EXPECT_NE(ended.output.find("in openreg_host_free()"), std::string::npos) << ended.output;
+  EXPECT_NE(ended.output.find("openreg_host_free() has not returned\n"), std::string::npos) << ended.output;
   ended = check(library("mutants") + " --timeout 1 --only thread.waiting", OPENREG_MUTANT_VARIABLE "=sync_locked");
   EXPECT_EQ(ended.status, 1);
 }

@@ -138,7 +138,7 @@ TEST_F(DeviceTest, SelectionDoesNotActivate) {
   EXPECT_EQ(active(0), 0);
   EXPECT_EQ(active(1), 0);
   void* memory = nullptr;
-  ASSERT_EQ(openreg_malloc(1, 8, 0, &memory), OPENREG_OK) << last_message();
+  ASSERT_EQ(openreg_malloc(1, 0, 8, &memory), OPENREG_OK) << last_message();
   EXPECT_EQ(active(1), 1);
   EXPECT_EQ(active(0), 0);
   EXPECT_EQ(openreg_free(memory), OPENREG_OK);
@@ -232,7 +232,7 @@ TEST_F(DeviceTest, Properties) {
   use_full_toy();
   openreg_device_properties properties{};
   properties.struct_size = sizeof properties;
-  ASSERT_EQ(openreg_get_device_properties(1, &properties), OPENREG_OK) << last_message();
+  ASSERT_EQ(openreg_device_get_properties(1, &properties), OPENREG_OK) << last_message();
   EXPECT_STREQ(properties.name, "Full toy 1");
   EXPECT_STREQ(properties.driver, "full_toy");
   EXPECT_STREQ(properties.driver_version, "2.0");
@@ -247,9 +247,9 @@ TEST_F(DeviceTest, Properties) {
   EXPECT_EQ(properties.capability_minor, 2);
   EXPECT_EQ(properties.uuid[15], 2);
 
-  EXPECT_EQ(openreg_get_device_properties(0, nullptr), OPENREG_E_INVALID);
-  EXPECT_EQ(openreg_get_device_properties(2, &properties), OPENREG_E_INVALID);
-  EXPECT_EQ(last_message(), out_of_range("openreg_get_device_properties", 2, 2));
+  EXPECT_EQ(openreg_device_get_properties(0, nullptr), OPENREG_E_INVALID);
+  EXPECT_EQ(openreg_device_get_properties(2, &properties), OPENREG_E_INVALID);
+  EXPECT_EQ(last_message(), out_of_range("openreg_device_get_properties", 2, 2));
 }
 
 // synchronize waits for the device that it is given, not for the current one.
@@ -270,7 +270,7 @@ TEST_F(DeviceTest, NoDriverIsAnErrorEverywhere) {
   EXPECT_EQ(openreg_set_device(0), OPENREG_E_INVALID);
   EXPECT_EQ(openreg_exchange_device(0, &value), OPENREG_E_INVALID);
   EXPECT_EQ(openreg_maybe_exchange_device(0, &value), OPENREG_E_INVALID);
-  EXPECT_EQ(openreg_get_device_properties(0, &properties), OPENREG_E_INVALID);
+  EXPECT_EQ(openreg_device_get_properties(0, &properties), OPENREG_E_INVALID);
   EXPECT_EQ(openreg_device_synchronize(0), OPENREG_E_INVALID);
   EXPECT_CONTAINS(last_message(), "openreg_device_synchronize: Unable to initialize driver 'sim': OPENREG_SIM_DEVICES");
   EXPECT_CONTAINS(last_message(), "\"none\"");

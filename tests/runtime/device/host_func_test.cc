@@ -53,16 +53,16 @@ class HostFuncTest : public RuntimeTest {};
 class SimHostFuncTest : public SimDevicesTest {
  protected:
   static void launch(int32_t device, openreg_stream stream, void (*function)(void*), void* argument) {
-    ASSERT_EQ(openreg_launch_host_func(device, stream, function, argument), OPENREG_OK) << last_message();
+    ASSERT_EQ(openreg_stream_launch_host_func(device, stream, function, argument), OPENREG_OK) << last_message();
   }
   static uint8_t* pinned() {
     void* memory = nullptr;
-    EXPECT_EQ(openreg_malloc_host(0, kSize, &memory), OPENREG_OK) << last_message();
+    EXPECT_EQ(openreg_host_alloc(0, kSize, &memory), OPENREG_OK) << last_message();
     return static_cast<uint8_t*>(memory);
   }
   static void* allocate(int32_t device, openreg_stream stream) {
     void* memory = nullptr;
-    EXPECT_EQ(openreg_malloc(device, kSize, stream, &memory), OPENREG_OK) << last_message();
+    EXPECT_EQ(openreg_malloc(device, stream, kSize, &memory), OPENREG_OK) << last_message();
     return memory;
   }
 };
@@ -88,7 +88,7 @@ TEST_F(SimHostFuncTest, ManyThreads) {
     threads.emplace_back([&, t] {
       const int32_t device = t % 4 >= 2 ? 1 : 0;
       for (auto& turn : turns[t]) {
-        EXPECT_EQ(openreg_launch_host_func(device, streams[t % 4], Turn::take, &turn), OPENREG_OK);
+        EXPECT_EQ(openreg_stream_launch_host_func(device, streams[t % 4], Turn::take, &turn), OPENREG_OK);
       }
       EXPECT_EQ(openreg_stream_synchronize(device, streams[t % 4]), OPENREG_OK);
       EXPECT_EQ(next[t], kTurns);
@@ -136,7 +136,7 @@ TEST_F(SimHostFuncTest, MayCallWhatTheHeaderNames) {
   openreg_clear_error();
   launch(0, stream, Inside::run, &inside);
   uint8_t* const host = pinned();
-  ASSERT_EQ(openreg_memcpy_async(host, OPENREG_HOST, inside.memory, 0, kSize, 0, stream), OPENREG_OK);
+  ASSERT_EQ(openreg_memcpy_async(0, stream, host, OPENREG_HOST, inside.memory, 0, kSize), OPENREG_OK);
   ASSERT_EQ(openreg_stream_synchronize(0, stream), OPENREG_OK);
   EXPECT_EQ(inside.alias, OPENREG_OK);
   EXPECT_EQ(inside.back, OPENREG_OK);
@@ -147,7 +147,7 @@ TEST_F(SimHostFuncTest, MayCallWhatTheHeaderNames) {
   EXPECT_EQ(inside.initialized, 1);
   EXPECT_EQ(host[kSize - 1], 9);
   EXPECT_EQ(openreg_free(inside.memory), OPENREG_OK);
-  EXPECT_EQ(openreg_free_host(host), OPENREG_OK);
+  EXPECT_EQ(openreg_host_free(host), OPENREG_OK);
 }
 
 // A shutdown waits for the functions that are queued, on the default stream and on others.
@@ -173,7 +173,7 @@ TEST_F(SimHostFuncTest, ForkedChildrenRunNone) {
   launch(0, OPENREG_STREAM_DEFAULT, count, &calls);
   EXPECT_TRUE(in_child([&] {
     gate.is_open = true;
-    const openreg_status status = openreg_launch_host_func(0, OPENREG_STREAM_DEFAULT, count, &calls);
+    const openreg_status status = openreg_stream_launch_host_func(0, OPENREG_STREAM_DEFAULT, count, &calls);
     return status == OPENREG_E_FORKED && openreg_device_synchronize(0) == OPENREG_E_FORKED && calls == 0;
   }));
   gate.is_open = true;
@@ -185,11 +185,11 @@ TEST_F(SimHostFuncTest, ForkedChildrenRunNone) {
 TEST_F(SimHostFuncTest, BadArgumentsAreRefused) {
   std::atomic<int> calls{0};
   const openreg_stream foreign = from_pool(1);
-  EXPECT_EQ(openreg_launch_host_func(0, 0, nullptr, &calls), OPENREG_E_INVALID);
-  EXPECT_EQ(last_message(), "openreg_launch_host_func: function is NULL");
-  EXPECT_EQ(openreg_launch_host_func(99, 0, count, &calls), OPENREG_E_INVALID);
-  EXPECT_CONTAINS(last_message(), "openreg_launch_host_func: The device index is out of range");
-  EXPECT_EQ(openreg_launch_host_func(0, foreign, count, &calls), OPENREG_E_INVALID);
+  EXPECT_EQ(openreg_stream_launch_host_func(0, 0, nullptr, &calls), OPENREG_E_INVALID);
+  EXPECT_EQ(last_message(), "openreg_stream_launch_host_func: function is NULL");
+  EXPECT_EQ(openreg_stream_launch_host_func(99, 0, count, &calls), OPENREG_E_INVALID);
+  EXPECT_CONTAINS(last_message(), "openreg_stream_launch_host_func: The device index is out of range");
+  EXPECT_EQ(openreg_stream_launch_host_func(0, foreign, count, &calls), OPENREG_E_INVALID);
   EXPECT_CONTAINS(last_message(), "belongs to openreg:1");
   ASSERT_EQ(openreg_device_synchronize(0), OPENREG_OK);
   EXPECT_EQ(calls, 0);
@@ -202,12 +202,12 @@ TEST_F(HostFuncTest, IsEmulated) {
   std::atomic<int> calls{0};
   Where where;
   for (const openreg_stream stream : {OPENREG_STREAM_DEFAULT, from_pool(0)}) {
-    ASSERT_EQ(openreg_launch_host_func(0, stream, count, &calls), OPENREG_OK) << last_message();
+    ASSERT_EQ(openreg_stream_launch_host_func(0, stream, count, &calls), OPENREG_OK) << last_message();
   }
   EXPECT_EQ(calls, 2);
   sigset_t before, after;
   pthread_sigmask(SIG_SETMASK, nullptr, &before);
-  ASSERT_EQ(openreg_launch_host_func(0, 0, Where::note, &where), OPENREG_OK) << last_message();
+  ASSERT_EQ(openreg_stream_launch_host_func(0, 0, Where::note, &where), OPENREG_OK) << last_message();
   pthread_sigmask(SIG_SETMASK, nullptr, &after);
   EXPECT_NE(where.thread, std::this_thread::get_id());
   EXPECT_EQ(sigismember(&where.blocked, SIGTERM), 1);
@@ -227,20 +227,20 @@ TEST_F(HostFuncTest, EmulationIsBehindTheStream) {
   std::atomic<bool> is_open{false};
   toy().hold(1);
   void* memory = nullptr;
-  ASSERT_EQ(openreg_malloc(0, kSize, stream, &memory), OPENREG_OK);
-  ASSERT_EQ(openreg_memset_async(memory, 0, 1, kSize, stream), OPENREG_OK);
+  ASSERT_EQ(openreg_malloc(0, stream, kSize, &memory), OPENREG_OK);
+  ASSERT_EQ(openreg_memset_async(0, stream, memory, 1, kSize), OPENREG_OK);
   {
     const OnceThisThreadWaits opener([&is_open] {
       is_open = true;
       toy().hold(0);
     });
-    ASSERT_EQ(openreg_launch_host_func(0, stream, count, &calls), OPENREG_OK) << last_message();
+    ASSERT_EQ(openreg_stream_launch_host_func(0, stream, count, &calls), OPENREG_OK) << last_message();
     EXPECT_TRUE(is_open);
   }
   EXPECT_EQ(calls, 1);
   toy().fail("stream_sync", 1, OPENREG_E_INTERNAL, 0);
-  EXPECT_EQ(openreg_launch_host_func(0, stream, count, &calls), OPENREG_E_INTERNAL);
-  EXPECT_CONTAINS(last_message(), "openreg_launch_host_func: driver \"no_host_func\"");
+  EXPECT_EQ(openreg_stream_launch_host_func(0, stream, count, &calls), OPENREG_E_INTERNAL);
+  EXPECT_CONTAINS(last_message(), "openreg_stream_launch_host_func: driver \"no_host_func\"");
   EXPECT_EQ(calls, 1);
   EXPECT_EQ(openreg_free(memory), OPENREG_OK);
 }
@@ -250,7 +250,7 @@ TEST_F(HostFuncTest, ARefusedCallIsEmulated) {
   use_full_toy();
   std::atomic<int> calls{0};
   toy().fail("host_func", 1, OPENREG_E_UNSUPPORTED, 0);
-  ASSERT_EQ(openreg_launch_host_func(0, 0, count, &calls), OPENREG_OK) << last_message();
+  ASSERT_EQ(openreg_stream_launch_host_func(0, 0, count, &calls), OPENREG_OK) << last_message();
   EXPECT_EQ(calls, 1);
   EXPECT_EQ(toy().calls("host_func"), 1);
   EXPECT_EQ(toy().calls("stream_sync"), 1);
@@ -261,14 +261,14 @@ TEST_F(HostFuncTest, UsesTheDriversSlot) {
   use_full_toy();
   std::atomic<int> calls{0};
   toy().hold(1);
-  ASSERT_EQ(openreg_launch_host_func(0, 0, count, &calls), OPENREG_OK) << last_message();
+  ASSERT_EQ(openreg_stream_launch_host_func(0, 0, count, &calls), OPENREG_OK) << last_message();
   EXPECT_EQ(toy().calls("host_func"), 1);
   EXPECT_EQ(toy().calls("stream_sync"), 0);
   EXPECT_EQ(calls, 0);
   toy().hold(0);
   EXPECT_EQ(calls, 1);
   toy().fail("host_func", 1, OPENREG_E_INTERNAL, 0);
-  EXPECT_EQ(openreg_launch_host_func(0, 0, count, &calls), OPENREG_E_INTERNAL);
+  EXPECT_EQ(openreg_stream_launch_host_func(0, 0, count, &calls), OPENREG_E_INTERNAL);
   EXPECT_CONTAINS(last_message(), "driver \"full_toy\": host_func was told to fail");
   EXPECT_EQ(calls, 1);
 }

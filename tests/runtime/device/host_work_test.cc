@@ -83,7 +83,7 @@ struct Failing {
 // A wait that has begun before the work failed tells the error, too
 TEST_F(HostWorkTest, WaitThatHasBegun) {
   Failing work{stream()};
-  ASSERT_EQ(openreg_launch_host_func(0, work.stream, Failing::run, &work), OPENREG_OK) << last_message();
+  ASSERT_EQ(openreg_stream_launch_host_func(0, work.stream, Failing::run, &work), OPENREG_OK) << last_message();
   const OnceThisThreadWaits ends([&work] { work.is_to_end = true; });
   EXPECT_EQ(openreg_stream_synchronize(0, work.stream), OPENREG_E_INTERNAL);
   EXPECT_CONTAINS(last_message(), "failed while it ran");

@@ -18,12 +18,12 @@ class DriverCallsTest : public RuntimeTest {
  protected:
   static void* allocate(int32_t device, size_t size) {
     void* memory = nullptr;
-    EXPECT_EQ(openreg_malloc(device, size, 0, &memory), OPENREG_OK) << last_message();
+    EXPECT_EQ(openreg_malloc(device, 0, size, &memory), OPENREG_OK) << last_message();
     return memory;
   }
 };
 
-openreg_status gives_nothing(openreg_instance, uint64_t, void**) { return OPENREG_OK; }
+openreg_status gives_nothing(openreg_instance, int32_t, const openreg_alloc_info*, void**) { return OPENREG_OK; }
 openreg_status no_alias(openreg_instance, int32_t, void*, void**) { return OPENREG_OK; }
 
 // A slot that succeeds and gives nothing is a defect of the driver, and named as such.
@@ -33,13 +33,13 @@ TEST_F(DriverCallsTest, SuccessWithoutAResultIsADefect) {
     table.host_alias = no_alias;
   });
   void* memory = this;
-  EXPECT_EQ(openreg_malloc_host(0, 64, &memory), OPENREG_E_INTERNAL);
+  EXPECT_EQ(openreg_host_alloc(0, 64, &memory), OPENREG_E_INTERNAL);
   EXPECT_EQ(memory, nullptr);
   EXPECT_EQ(last_message(),
-            "openreg_malloc_host: driver \"full_toy\": host_alloc returned OK without memory "
+            "openreg_host_alloc: driver \"full_toy\": host_alloc returned OK without memory "
             "(OPENREG_E_INTERNAL)");
   EXPECT_STREQ(openreg_last_error()->driver, "full_toy");
-  EXPECT_EQ(openreg_malloc(0, 64, 0, &memory), OPENREG_E_INTERNAL);
+  EXPECT_EQ(openreg_malloc(0, 0, 64, &memory), OPENREG_E_INTERNAL);
   EXPECT_CONTAINS(last_message(), "host_alias returned OK without an address");
   EXPECT_EQ(memory, nullptr);
   EXPECT_EQ(toy().live("memory"), 0);
@@ -51,15 +51,15 @@ TEST_F(DriverCallsTest, OutOfMemoryKeepsTheDriversText) {
   ASSERT_EQ(openreg_init(), OPENREG_OK);
   toy().fail("mem_alloc", 1, OPENREG_E_NOMEM, FULL_TOY_FOREVER);
   void* memory = nullptr;
-  EXPECT_EQ(openreg_malloc(0, 3 << 20, 0, &memory), OPENREG_E_NOMEM);
+  EXPECT_EQ(openreg_malloc(0, 0, 3 << 20, &memory), OPENREG_E_NOMEM);
   EXPECT_CONTAINS(last_message(), "Tried to allocate 3.00 MiB.");
   EXPECT_CONTAINS(last_message(), "unallocated; the driver said: mem_alloc was told to fail (vendor code 42)");
   EXPECT_EQ(openreg_last_error()->vendor_code, 42);
   EXPECT_STREQ(openreg_last_error()->driver, "full_toy");
   toy().fail("mem_alloc", 0, OPENREG_OK, 0);
   // A limit of the process is no word of the driver's.
-  ASSERT_EQ(openreg_set_memory_fraction(0, 1e-6), OPENREG_OK);
-  EXPECT_EQ(openreg_malloc(0, 3 << 20, 0, &memory), OPENREG_E_NOMEM);
+  ASSERT_EQ(openreg_memory_set_fraction(0, 1e-6), OPENREG_OK);
+  EXPECT_EQ(openreg_malloc(0, 0, 3 << 20, &memory), OPENREG_E_NOMEM);
   EXPECT_EQ(last_message().find("the driver said"), std::string::npos) << last_message();
   EXPECT_EQ(last_message().back(), '.');
 }
@@ -71,13 +71,13 @@ TEST_F(DriverCallsTest, MadeUpFillThatFails) {
   const size_t size = size_t{3} << 20;
   void* memory = allocate(0, size);
   toy().fail("copy", 2, OPENREG_E_INTERNAL, 0);
-  EXPECT_EQ(openreg_memset_async(memory, 0, 1, size, 0), OPENREG_E_INTERNAL);
+  EXPECT_EQ(openreg_memset_async(0, 0, memory, 1, size), OPENREG_E_INTERNAL);
   EXPECT_CONTAINS(last_message(), "copy was told to fail");
   EXPECT_EQ(toy().calls("device_sync"), 1);
   toy().fail("device_sync", 1, OPENREG_E_INTERNAL, 0);
-  EXPECT_EQ(openreg_memset_async(memory, 0, 1, size, 0), OPENREG_E_INTERNAL);
+  EXPECT_EQ(openreg_memset_async(0, 0, memory, 1, size), OPENREG_E_INTERNAL);
   EXPECT_CONTAINS(last_message(), "device_sync was told to fail");
-  EXPECT_EQ(openreg_memset_async(memory, 0, 1, size, 0), OPENREG_OK);
+  EXPECT_EQ(openreg_memset_async(0, 0, memory, 1, size), OPENREG_OK);
   EXPECT_EQ(openreg_free(memory), OPENREG_OK);
 }
 
@@ -85,8 +85,8 @@ TEST_F(DriverCallsTest, MadeUpFillThatFails) {
 TEST_F(DriverCallsTest, SizeZero) {
   use_full_toy();
   void* memory = allocate(0, 16);
-  EXPECT_EQ(openreg_memset_async(memory, 0, 1, 0, 0), OPENREG_OK);
-  EXPECT_EQ(openreg_memcpy_async(memory, 0, &memory, OPENREG_HOST, 0, 0, 0), OPENREG_OK);
+  EXPECT_EQ(openreg_memset_async(0, 0, memory, 1, 0), OPENREG_OK);
+  EXPECT_EQ(openreg_memcpy_async(0, 0, memory, 0, &memory, OPENREG_HOST, 0), OPENREG_OK);
   EXPECT_EQ(toy().calls("fill"), 0);
   EXPECT_EQ(toy().calls("copy"), 0);
   EXPECT_EQ(openreg_free(memory), OPENREG_OK);
@@ -97,20 +97,20 @@ TEST_F(DriverCallsTest, NativeSlotsAreUsed) {
   use_full_toy();
   void* memory = allocate(1, 16);
   char bytes[16] = {};
-  ASSERT_EQ(openreg_memset_async(memory, 1, 7, 16, 0), OPENREG_OK);
+  ASSERT_EQ(openreg_memset_async(1, 0, memory, 7, 16), OPENREG_OK);
   EXPECT_EQ(toy().calls("fill"), 1);
   ASSERT_EQ(openreg_memcpy(bytes, OPENREG_HOST, memory, 1, 16), OPENREG_OK);
   EXPECT_EQ(bytes[15], 7);
   uint64_t free_bytes = 0;
   uint64_t total = 0;
-  ASSERT_EQ(openreg_get_memory_info(1, &free_bytes, &total), OPENREG_OK);
+  ASSERT_EQ(openreg_memory_get_info(1, &free_bytes, &total), OPENREG_OK);
   EXPECT_LT(free_bytes, total);  // the driver counts what is in use
   EXPECT_GT(free_bytes, total - (uint64_t{4} << 20));
   EXPECT_EQ(total, uint64_t{1} << 30);
   void* pinned = nullptr;
-  ASSERT_EQ(openreg_malloc_host(1, 16, &pinned), OPENREG_OK);
+  ASSERT_EQ(openreg_host_alloc(1, 16, &pinned), OPENREG_OK);
   EXPECT_EQ(toy().live("host"), 1);
-  EXPECT_EQ(openreg_free_host(pinned), OPENREG_OK);
+  EXPECT_EQ(openreg_host_free(pinned), OPENREG_OK);
   EXPECT_EQ(openreg_free(memory), OPENREG_OK);
 }
 
@@ -121,10 +121,10 @@ TEST_F(DriverCallsTest, LossIsSticky) {
   void* memory = allocate(1, 1 << 20);
   void* used_elsewhere = allocate(1, 4096);
   const openreg_stream stream = from_pool(1);
-  ASSERT_EQ(openreg_record_stream(used_elsewhere, 1, stream), OPENREG_OK);
+  ASSERT_EQ(openreg_memory_record_stream(used_elsewhere, 1, stream), OPENREG_OK);
   ASSERT_EQ(openreg_free(allocate(1, 4096)), OPENREG_OK);  // a cached block
   void* pinned = nullptr;
-  ASSERT_EQ(openreg_malloc_host(1, 64, &pinned), OPENREG_OK);
+  ASSERT_EQ(openreg_host_alloc(1, 64, &pinned), OPENREG_OK);
   openreg_event event = nullptr;
   ASSERT_EQ(openreg_event_create(1, 0, &event), OPENREG_OK);
   ASSERT_EQ(openreg_event_record(event, 1, stream), OPENREG_OK);
@@ -152,12 +152,12 @@ TEST_F(DriverCallsTest, LossIsSticky) {
               "openreg_memcpy: driver \"full_toy\": openreg:1 was lost in an earlier call: copy was told to fail "
               "(OPENREG_E_DEVICE_LOST)");
     EXPECT_EQ(openreg_last_error()->vendor_code, 42);
-    EXPECT_EQ(openreg_memcpy_async(on_other, 0, memory, 1, 16, 0, 0), OPENREG_E_DEVICE_LOST);
-    EXPECT_EQ(openreg_memcpy_async(memory, 1, on_other, 0, 16, 0, 0), OPENREG_E_DEVICE_LOST);
-    EXPECT_EQ(openreg_memset_async(memory, 1, 0, 16, 0), OPENREG_E_DEVICE_LOST);
-    EXPECT_EQ(openreg_malloc(1, 4096, 0, &out), OPENREG_E_DEVICE_LOST);
-    EXPECT_EQ(openreg_malloc(1, 100 << 20, 0, &out), OPENREG_E_DEVICE_LOST);
-    EXPECT_EQ(openreg_malloc_host(1, 64, &out), OPENREG_E_DEVICE_LOST);
+    EXPECT_EQ(openreg_memcpy_async(0, 0, on_other, 0, memory, 1, 16), OPENREG_E_DEVICE_LOST);
+    EXPECT_EQ(openreg_memcpy_async(0, 0, memory, 1, on_other, 0, 16), OPENREG_E_DEVICE_LOST);
+    EXPECT_EQ(openreg_memset_async(1, 0, memory, 0, 16), OPENREG_E_DEVICE_LOST);
+    EXPECT_EQ(openreg_malloc(1, 0, 4096, &out), OPENREG_E_DEVICE_LOST);
+    EXPECT_EQ(openreg_malloc(1, 0, 100 << 20, &out), OPENREG_E_DEVICE_LOST);
+    EXPECT_EQ(openreg_host_alloc(1, 64, &out), OPENREG_E_DEVICE_LOST);
     EXPECT_EQ(openreg_device_synchronize(1), OPENREG_E_DEVICE_LOST);
     EXPECT_EQ(openreg_stream_synchronize(1, stream), OPENREG_E_DEVICE_LOST);
     EXPECT_EQ(openreg_stream_query(1, stream, &done), OPENREG_E_DEVICE_LOST);
@@ -167,23 +167,23 @@ TEST_F(DriverCallsTest, LossIsSticky) {
     EXPECT_EQ(openreg_stream_wait_event(0, 0, event), OPENREG_E_DEVICE_LOST);
     EXPECT_EQ(openreg_event_create(1, 0, &made), OPENREG_E_DEVICE_LOST);
     EXPECT_EQ(openreg_set_device(1), OPENREG_E_DEVICE_LOST);
-    EXPECT_EQ(openreg_get_memory_info(1, &free_bytes, &total), OPENREG_E_DEVICE_LOST);
-    EXPECT_EQ(openreg_launch_host_func(1, stream, [](void*) {}, nullptr), OPENREG_E_DEVICE_LOST);
+    EXPECT_EQ(openreg_memory_get_info(1, &free_bytes, &total), OPENREG_E_DEVICE_LOST);
+    EXPECT_EQ(openreg_stream_launch_host_func(1, stream, [](void*) {}, nullptr), OPENREG_E_DEVICE_LOST);
   };
   all_fail();
   for (const char* slot : slots) EXPECT_EQ(toy().calls(slot), calls[slot]) << slot;
 
-  EXPECT_EQ(openreg_memset_async(on_other, 0, 1, 16, 0), OPENREG_OK);
+  EXPECT_EQ(openreg_memset_async(0, 0, on_other, 1, 16), OPENREG_OK);
   EXPECT_EQ(openreg_event_record(elsewhere, 0, 0), OPENREG_OK);
   EXPECT_EQ(openreg_device_synchronize(0), OPENREG_OK);
   EXPECT_EQ(openreg_free(allocate(0, 100 << 10)), OPENREG_OK);
 
   for (void* ptr : {memory, used_elsewhere, on_other}) EXPECT_EQ(openreg_free(ptr), OPENREG_OK) << last_message();
-  EXPECT_EQ(openreg_free_host(pinned), OPENREG_OK);
+  EXPECT_EQ(openreg_host_free(pinned), OPENREG_OK);
   EXPECT_EQ(openreg_event_destroy(event), OPENREG_OK);
   EXPECT_EQ(openreg_event_destroy(elsewhere), OPENREG_OK);
-  EXPECT_EQ(openreg_empty_cache(1), OPENREG_OK) << last_message();
-  EXPECT_EQ(openreg_empty_cache(0), OPENREG_OK) << last_message();
+  EXPECT_EQ(openreg_memory_empty_cache(1), OPENREG_OK) << last_message();
+  EXPECT_EQ(openreg_memory_empty_cache(0), OPENREG_OK) << last_message();
   EXPECT_EQ(toy().live("memory"), 0);
   EXPECT_EQ(toy().live("host"), 0);
   forget_lines();
@@ -202,17 +202,17 @@ TEST_F(DriverCallsTest, LossEndsWaiting) {
     const openreg_stream stream = from_pool(0);
     void* kept = allocate(0, 4096);
     void* block = allocate(0, 30 << 20);
-    ASSERT_EQ(openreg_record_stream(block, 0, stream), OPENREG_OK);
+    ASSERT_EQ(openreg_memory_record_stream(block, 0, stream), OPENREG_OK);
     toy().hold(1);
     toy().fail(slot, 1, OPENREG_E_DEVICE_LOST, 0);
     EXPECT_EQ(openreg_free(block), OPENREG_OK) << last_message();
     void* out = nullptr;
     if (std::string(slot) == "event_query") {
-      EXPECT_EQ(openreg_malloc(0, 512, 0, &out), OPENREG_E_DEVICE_LOST);
+      EXPECT_EQ(openreg_malloc(0, 0, 512, &out), OPENREG_E_DEVICE_LOST);
     }
-    EXPECT_EQ(openreg_empty_cache(0), OPENREG_OK) << last_message();
+    EXPECT_EQ(openreg_memory_empty_cache(0), OPENREG_OK) << last_message();
     EXPECT_EQ(toy().live("memory"), 1);
-    EXPECT_EQ(openreg_malloc(0, 512, 0, &out), OPENREG_E_DEVICE_LOST);
+    EXPECT_EQ(openreg_malloc(0, 0, 512, &out), OPENREG_E_DEVICE_LOST);
     EXPECT_EQ(openreg_memcpy(kept, 0, &out, OPENREG_HOST, sizeof out), OPENREG_E_DEVICE_LOST);  // visible to the host
     EXPECT_EQ(openreg_free(kept), OPENREG_OK);
     toy().hold(0);

@@ -11,6 +11,7 @@
 #include <array>
 #include <cstring>
 
+#include "../../../runtime/sharing/handle.h"
 #include "runtime_test.h"
 
 namespace openreg_test {
@@ -42,7 +43,7 @@ openreg_comm comm_table() {
     *out = reinterpret_cast<openreg_driver_comm>(&offered);
     return kOk;
   };
-  table.queue = [](openreg_instance, openreg_driver_comm, const openreg_collective*, uint64_t, openreg_driver_stream) {
+  table.queue = [](openreg_instance, openreg_driver_comm, openreg_driver_stream, const openreg_collective*, uint32_t) {
     return kOk;
   };
   table.get_error = table.abort = table.destroy = [](openreg_instance, openreg_driver_comm) { return kOk; };
@@ -82,7 +83,7 @@ openreg_schedule schedule_table() {
   openreg_schedule table{};
   table.struct_size = sizeof table;
   table.version = OPENREG_SCHEDULE_VERSION;
-  table.poison = [](openreg_instance, int32_t, void*, uint64_t, openreg_driver_stream) { return kOk; };
+  table.poison = [](openreg_instance, int32_t, openreg_driver_stream, void*, uint64_t) { return kOk; };
   return table;
 }
 
@@ -116,10 +117,10 @@ class ExtensionsTest : public RuntimeTest, public ::testing::WithParamInterface<
       ASSERT_EQ(openreg_shutdown(), OPENREG_OK) << last_message();
     }
     Table other = whole;
-    ++other.version;
+    --other.version;
     offer(name, other);
     start();
-    use(std::string("its table ") + name + " is of version 2");
+    use(std::string("its table ") + name + " is of version 0");
     ASSERT_EQ(openreg_shutdown(), OPENREG_OK) << last_message();
   }
   void TearDown() override {
@@ -130,26 +131,26 @@ class ExtensionsTest : public RuntimeTest, public ::testing::WithParamInterface<
 INSTANTIATE_TEST_SUITE_P(Validated, ExtensionsTest, ::testing::Bool(),
                          [](const auto& it) { return std::string(it.param ? "Yes" : "No"); });
 
-// A table that lacks a required function, or is of another version, is refused by name where an error can be told.
+// A table that lacks a required function, or is of an older version, is refused by name where an error can be told.
 TEST_P(ExtensionsTest, HolesAreErrors) {
   id_bytes = 128;
   key_bytes = 64;
   each_hole(OPENREG_COMM_NAME, comm_table(), [](const std::string& why) {
     int32_t has = 0;
     unsigned char id[128];
-    EXPECT_EQ(openreg_has_communicators(0, &has), OPENREG_E_INCOMPATIBLE);
+    EXPECT_EQ(openreg_device_has_communicators(0, &has), OPENREG_E_INCOMPATIBLE);
     EXPECT_CONTAINS(last_message(), why);
     EXPECT_EQ(openreg_communicator_id(0, id, sizeof id), OPENREG_E_INCOMPATIBLE);
   });
   each_hole(OPENREG_IPC_NAME, ipc_table(), [](const std::string& why) {
     void* block = nullptr;
-    ASSERT_EQ(openreg_malloc(0, 4096, 0, &block), OPENREG_OK) << last_message();
+    ASSERT_EQ(openreg_malloc(0, 0, 4096, &block), OPENREG_OK) << last_message();
     openreg_memory_handle handle{};
     handle.struct_size = sizeof handle;
     EXPECT_EQ(openreg_memory_export(block, &handle), OPENREG_E_INCOMPATIBLE);
     EXPECT_CONTAINS(last_message(), why);
     EXPECT_EQ(openreg_free(block), OPENREG_OK);
-    EXPECT_EQ(openreg_empty_cache(-1), OPENREG_OK);
+    EXPECT_EQ(openreg_memory_empty_cache(-1), OPENREG_OK);
   });
 }
 
@@ -157,20 +158,20 @@ TEST_P(ExtensionsTest, HolesAreErrors) {
 TEST_P(ExtensionsTest, HolesAreWarnings) {
   openreg_allocator_settings settings{};
   settings.struct_size = sizeof settings;
-  ASSERT_EQ(openreg_default_allocator_settings(&settings), OPENREG_OK);
+  ASSERT_EQ(openreg_allocator_default_settings(&settings), OPENREG_OK);
   settings.expandable_segments = 1;
-  ASSERT_EQ(openreg_set_allocator_settings(&settings), OPENREG_OK);
+  ASSERT_EQ(openreg_allocator_set_settings(&settings), OPENREG_OK);
   const auto allocates = [this](const std::string& why) {
     void* block = nullptr;
-    ASSERT_EQ(openreg_malloc(0, 32 << 20, 0, &block), OPENREG_OK) << last_message();
+    ASSERT_EQ(openreg_malloc(0, 0, 32 << 20, &block), OPENREG_OK) << last_message();
     EXPECT_EQ(openreg_free(block), OPENREG_OK);
-    EXPECT_EQ(openreg_empty_cache(-1), OPENREG_OK);
+    EXPECT_EQ(openreg_memory_empty_cache(-1), OPENREG_OK);
     EXPECT_GE(count_lines(OPENREG_LOG_WARNING, why), 1);
   };
   each_hole(OPENREG_VMM_NAME, vmm_table(), allocates);
   each_hole(OPENREG_SCHEDULE_NAME, schedule_table(), allocates);
   settings.expandable_segments = 0;
-  ASSERT_EQ(openreg_set_allocator_settings(&settings), OPENREG_OK);
+  ASSERT_EQ(openreg_allocator_set_settings(&settings), OPENREG_OK);
 }
 
 // Ids of NCCL's, oneCCL's and HCCL's sizes, and the largest, reach init() whole.
@@ -212,15 +213,16 @@ TEST_P(ExtensionsTest, KeysOfVendors) {
     offer(OPENREG_IPC_NAME, ipc_table());
     start();
     void* block = nullptr;
-    ASSERT_EQ(openreg_malloc(0, 4096, 0, &block), OPENREG_OK) << last_message();
+    ASSERT_EQ(openreg_malloc(0, 0, 4096, &block), OPENREG_OK) << last_message();
     openreg_memory_handle handle{};
     handle.struct_size = sizeof handle;
     const int32_t importers[] = {4711, 4712};
     ASSERT_EQ(openreg_memory_export_to(block, importers, 2, &handle), OPENREG_OK) << last_message();
     EXPECT_EQ(permitted, (std::vector<int32_t>{4711, 4712}));
-    EXPECT_EQ(handle.allocation_bytes, bytes);
-    EXPECT_EQ(handle.allocation.bytes[bytes - 2], 'k');
-    for (uint32_t i = bytes - 1; i < OPENREG_IPC_HANDLE_MAX; ++i) EXPECT_EQ(handle.allocation.bytes[i], 0) << i;
+    EXPECT_EQ(reinterpret_cast<const openreg_handle_fields&>(handle).allocation_bytes, bytes);
+    EXPECT_EQ(reinterpret_cast<const openreg_handle_fields&>(handle).allocation.bytes[bytes - 2], 'k');
+    for (uint32_t i = bytes - 1; i < OPENREG_IPC_HANDLE_MAX; ++i)
+      EXPECT_EQ(reinterpret_cast<const openreg_handle_fields&>(handle).allocation.bytes[i], 0) << i;
     EXPECT_EQ(openreg_memory_export_to(block, nullptr, 1, &handle), OPENREG_E_INVALID);
     openreg_import import = nullptr;  // by the exporter itself; its end lets the block go
     int32_t device = -1;
@@ -229,7 +231,7 @@ TEST_P(ExtensionsTest, KeysOfVendors) {
     EXPECT_EQ(same, block);
     EXPECT_EQ(openreg_free(block), OPENREG_OK);
     EXPECT_EQ(openreg_import_release(import), OPENREG_OK);
-    EXPECT_EQ(openreg_empty_cache(-1), OPENREG_OK);
+    EXPECT_EQ(openreg_memory_empty_cache(-1), OPENREG_OK);
     ASSERT_EQ(openreg_shutdown(), OPENREG_OK) << last_message();
   }
 }

@@ -65,19 +65,19 @@ TEST_F(SizesTest, StructuresThatAreFilled) {
   set("OPENREG_DRIVERS", "sim");
   ASSERT_EQ(openreg_init(), OPENREG_OK) << last_message();
   check<openreg_device_properties>(OPENREG_DEVICE_PROPERTIES_SIZE_1,
-                                   [](auto& it) { return openreg_get_device_properties(0, &it); });
+                                   [](auto& it) { return openreg_device_get_properties(0, &it); });
   check<openreg_device_properties>(OPENREG_DEVICE_PROPERTIES_SIZE_1,
-                                   [](auto& it) { return openreg_get_driver_device_properties("sim", 0, &it); });
-  check<openreg_pointer_info>(OPENREG_POINTER_INFO_SIZE_1, [](auto& it) { return openreg_get_pointer_info(&it, &it); });
-  check<openreg_memory_stats>(OPENREG_MEMORY_STATS_SIZE_1, [](auto& it) { return openreg_get_memory_stats(0, &it); });
+                                   [](auto& it) { return openreg_driver_get_device_properties("sim", 0, &it); });
+  check<openreg_pointer_info>(OPENREG_POINTER_INFO_SIZE_1, [](auto& it) { return openreg_pointer_get_info(&it, &it); });
+  check<openreg_memory_stats>(OPENREG_MEMORY_STATS_SIZE_1, [](auto& it) { return openreg_memory_get_stats(0, &it); });
   check<openreg_allocator_settings>(OPENREG_ALLOCATOR_SETTINGS_SIZE_1,
-                                    [](auto& it) { return openreg_default_allocator_settings(&it); });
+                                    [](auto& it) { return openreg_allocator_default_settings(&it); });
   check<openreg_allocator_settings>(OPENREG_ALLOCATOR_SETTINGS_SIZE_1,
-                                    [](auto& it) { return openreg_get_allocator_settings(&it); });
+                                    [](auto& it) { return openreg_allocator_get_settings(&it); });
   check<openreg_driver_record>(OPENREG_DRIVER_RECORD_SIZE_1,
-                               [](auto& it) { return openreg_get_driver_record(0, &it); });
-  check<openreg_driver_record>(OPENREG_DRIVER_RECORD_SIZE_1, [](auto& it) { return openreg_find_driver("sim", &it); });
-  check<openreg_selection>(OPENREG_SELECTION_SIZE_1, [](auto& it) { return openreg_get_selection(&it); });
+                               [](auto& it) { return openreg_driver_get_record(0, &it); });
+  check<openreg_driver_record>(OPENREG_DRIVER_RECORD_SIZE_1, [](auto& it) { return openreg_driver_find("sim", &it); });
+  check<openreg_selection>(OPENREG_SELECTION_SIZE_1, [](auto& it) { return openreg_selection_get(&it); });
 }
 
 // Every structure that the runtime reads.
@@ -85,11 +85,11 @@ TEST_F(SizesTest, StructuresThatAreRead) {
   set("OPENREG_DRIVERS", "sim");
   ASSERT_EQ(openreg_init(), OPENREG_OK) << last_message();
   check<openreg_allocator_settings>(
-      OPENREG_ALLOCATOR_SETTINGS_SIZE_1, [](const auto& it) { return openreg_set_allocator_settings(&it); },
+      OPENREG_ALLOCATOR_SETTINGS_SIZE_1, [](const auto& it) { return openreg_allocator_set_settings(&it); },
       [](auto& it) {
         const uint32_t size = it.struct_size;
         it.struct_size = sizeof it;
-        ASSERT_EQ(openreg_default_allocator_settings(&it), OPENREG_OK);
+        ASSERT_EQ(openreg_allocator_default_settings(&it), OPENREG_OK);
         it.struct_size = size;
       });
   check<openreg_tracer>(
@@ -100,7 +100,7 @@ TEST_F(SizesTest, StructuresThatAreRead) {
       },
       [](auto& it) { it.record = [](void*, const openreg_trace_record*) {}; });
   check<openreg_registration>(
-      OPENREG_REGISTRATION_SIZE_1, [](const auto& it) { return openreg_register(&it); },
+      OPENREG_REGISTRATION_SIZE_1, [](const auto& it) { return openreg_driver_register(&it); },
       [](auto& it) {
         it.name = "later";
         it.factory = [](void*, openreg_factory_result*) { return openreg_status{OPENREG_E_NO_DEVICE}; };
@@ -111,7 +111,7 @@ TEST_F(SizesTest, StructuresThatAreRead) {
 TEST_F(SizesTest, ArraysHaveTheCallersStep) {
   Longer<openreg_device_properties> devices[2];
   int32_t count = 0;
-  ASSERT_EQ(openreg_get_driver_topology("sim", "", nullptr, 0, 2, &devices[0].known, nullptr, &count), OPENREG_OK)
+  ASSERT_EQ(openreg_driver_get_topology("sim", "", nullptr, 0, 2, &devices[0].known, nullptr, &count), OPENREG_OK)
       << last_message();
   ASSERT_EQ(count, 2);
   EXPECT_STREQ(devices[1].known.name, "OpenReg simulated device 1");
@@ -175,7 +175,7 @@ TEST_F(SizesTest, TablesOfExtensions) {
   kernels.known.list = entries;
 
   void* block = nullptr;
-  ASSERT_EQ(openreg_malloc(0, 4096, 0, &block), OPENREG_OK) << last_message();
+  ASSERT_EQ(openreg_malloc(0, 0, 4096, &block), OPENREG_OK) << last_message();
   check<openreg_memory_handle>(OPENREG_MEMORY_HANDLE_SIZE_1, [block](auto& it) {
     const openreg_status status = openreg_memory_export(block, &it);
     if (status != OPENREG_OK) return status;
@@ -193,35 +193,35 @@ TEST_F(SizesTest, TablesOfExtensions) {
   EXPECT_CONTAINS(last_message(), "its table openreg.ipc has ");
 
   const openreg_kernels* table = nullptr;
-  ASSERT_EQ(openreg_get_kernels(0, &table), OPENREG_OK) << last_message();
+  ASSERT_EQ(openreg_device_get_kernels(0, &table), OPENREG_OK) << last_message();
   ASSERT_EQ(table, &kernels.known);
   check<openreg_kernel_call>(
-      OPENREG_KERNEL_CALL_SIZE_1, [&](auto& it) { return openreg_run_kernel(0, 0, &table->list[0], &it); },
+      OPENREG_KERNEL_CALL_SIZE_1, [&](auto& it) { return openreg_kernel_run(&table->list[0], 0, 0, &it); },
       [](auto& it) { it.name = "aten::mm"; });
   Longer<openreg_kernel_call> call;
   call.known.name = "aten::relu";
-  EXPECT_EQ(openreg_run_kernel(0, 0, &table->list[1], &call.known), OPENREG_OK) << "a kernel gets the caller's fields";
+  EXPECT_EQ(openreg_kernel_run(&table->list[1], 0, 0, &call.known), OPENREG_OK) << "a kernel gets the caller's fields";
   kernels.known.struct_size = OPENREG_KERNELS_SIZE_1 - 8;
-  EXPECT_EQ(openreg_get_kernels(0, &table), OPENREG_E_INCOMPATIBLE);
+  EXPECT_EQ(openreg_device_get_kernels(0, &table), OPENREG_E_INCOMPATIBLE);
 
   openreg_allocator_settings settings{};
   settings.struct_size = sizeof settings;
-  ASSERT_EQ(openreg_default_allocator_settings(&settings), OPENREG_OK);
+  ASSERT_EQ(openreg_allocator_default_settings(&settings), OPENREG_OK);
   settings.expandable_segments = 1;
-  ASSERT_EQ(openreg_set_allocator_settings(&settings), OPENREG_OK);
+  ASSERT_EQ(openreg_allocator_set_settings(&settings), OPENREG_OK);
   void* large = nullptr;
-  ASSERT_EQ(openreg_malloc(0, 64 << 20, 0, &large), OPENREG_OK) << last_message();
+  ASSERT_EQ(openreg_malloc(0, 0, 64 << 20, &large), OPENREG_OK) << last_message();
   EXPECT_GT(reservations, 0);
   EXPECT_EQ(openreg_free(large), OPENREG_OK);
-  ASSERT_EQ(openreg_empty_cache(-1), OPENREG_OK);
+  ASSERT_EQ(openreg_memory_empty_cache(-1), OPENREG_OK);
   vmm.known.struct_size = OPENREG_VMM_SIZE_1 - 8;
   reservations = 0;
-  ASSERT_EQ(openreg_malloc(0, 64 << 20, 0, &large), OPENREG_OK) << last_message();
+  ASSERT_EQ(openreg_malloc(0, 0, 64 << 20, &large), OPENREG_OK) << last_message();
   EXPECT_EQ(reservations, 0);
   EXPECT_GE(count_lines(OPENREG_LOG_WARNING, "its table openreg.vmm has 40 bytes, version 1 needs at least 48"), 1);
   EXPECT_EQ(openreg_free(large), OPENREG_OK);
   settings.expandable_segments = 0;
-  ASSERT_EQ(openreg_set_allocator_settings(&settings), OPENREG_OK);
+  ASSERT_EQ(openreg_allocator_set_settings(&settings), OPENREG_OK);
   EXPECT_EQ(openreg_free(block), OPENREG_OK);
 }
 

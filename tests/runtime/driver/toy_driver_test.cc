@@ -24,7 +24,7 @@ class ToyDriverTest : public RuntimeTest {
   }
   static void* allocate(int32_t device, size_t size) {
     void* memory = nullptr;
-    EXPECT_EQ(openreg_malloc(device, size, 0, &memory), OPENREG_OK) << last_message();
+    EXPECT_EQ(openreg_malloc(device, 0, size, &memory), OPENREG_OK) << last_message();
     return memory;
   }
 };
@@ -40,7 +40,7 @@ TEST_F(ToyDriverTest, RecordSaysWhatItHas) {
 TEST_F(ToyDriverTest, DeviceInformationIsMadeUp) {
   openreg_device_properties properties{};
   properties.struct_size = sizeof properties;
-  ASSERT_EQ(openreg_get_device_properties(1, &properties), OPENREG_OK);
+  ASSERT_EQ(openreg_device_get_properties(1, &properties), OPENREG_OK);
   EXPECT_STREQ(properties.name, "toy device 1");
   EXPECT_EQ(properties.total_memory, 0u);
   EXPECT_EQ(properties.priority_low, 0);
@@ -52,25 +52,25 @@ TEST_F(ToyDriverTest, FillIsMadeUp) {
   for (const size_t size : {size_t{1}, size_t{1000}, size_t{1} << 20, (size_t{1} << 20) + 1, (size_t{3} << 20) - 7}) {
     std::vector<uint8_t> back(size + 1, 9);
     void* memory = allocate(0, size + 1);
-    ASSERT_EQ(openreg_memset_async(memory, 0, 9, size + 1, 0), OPENREG_OK) << last_message();
-    ASSERT_EQ(openreg_memset_async(memory, 0, 0xa5, size, 0), OPENREG_OK) << last_message();
+    ASSERT_EQ(openreg_memset_async(0, 0, memory, 9, size + 1), OPENREG_OK) << last_message();
+    ASSERT_EQ(openreg_memset_async(0, 0, memory, 0xa5, size), OPENREG_OK) << last_message();
     ASSERT_EQ(openreg_memcpy(back.data(), OPENREG_HOST, memory, 0, size + 1), OPENREG_OK);
     EXPECT_EQ(back, [&] {
       std::vector<uint8_t> expected(size, 0xa5);
       expected.push_back(9);
       return expected;
     }());
-    EXPECT_EQ(openreg_memset_async(memory, 0, 1, 0, 0), OPENREG_OK);
+    EXPECT_EQ(openreg_memset_async(0, 0, memory, 1, 0), OPENREG_OK);
     EXPECT_EQ(openreg_free(memory), OPENREG_OK);
   }
 }
 
 TEST_F(ToyDriverTest, PinnedMemoryIsPlainMemory) {
   void* pinned = nullptr;
-  ASSERT_EQ(openreg_malloc_host(0, 4097, &pinned), OPENREG_OK) << last_message();
+  ASSERT_EQ(openreg_host_alloc(0, 4097, &pinned), OPENREG_OK) << last_message();
   EXPECT_EQ(reinterpret_cast<uintptr_t>(pinned) % 64, 0u);
   std::memset(pinned, 1, 4097);
-  EXPECT_EQ(openreg_free_host(pinned), OPENREG_OK);
+  EXPECT_EQ(openreg_host_free(pinned), OPENREG_OK);
 }
 
 // Its memory is not the host's to see: no alias, no guess.
@@ -81,7 +81,7 @@ TEST_F(ToyDriverTest, MemoryIsNotHostVisible) {
   EXPECT_EQ(alias, nullptr);
   openreg_pointer_info info{};
   info.struct_size = sizeof info;
-  ASSERT_EQ(openreg_get_pointer_info(memory, &info), OPENREG_OK);
+  ASSERT_EQ(openreg_pointer_get_info(memory, &info), OPENREG_OK);
   EXPECT_EQ(info.kind, OPENREG_POINTER_DEVICE);
   EXPECT_EQ(info.device, 0);
   EXPECT_EQ(openreg_free(memory), OPENREG_OK);

@@ -9,6 +9,7 @@
 #include <atomic>
 #include <numeric>
 
+#include "../../../runtime/sharing/handle.h"
 #include "runtime_test.h"
 
 using openreg_test::driver_path;
@@ -46,7 +47,7 @@ TEST_P(UpgradeTest, Functions) {
   EXPECT_EQ(record.slots >> kSlots, 0u) << "a function that nobody knows";
   openreg_device_properties properties{};
   properties.struct_size = sizeof properties;
-  ASSERT_EQ(openreg_get_device_properties(1, &properties), OPENREG_OK) << last_message();
+  ASSERT_EQ(openreg_device_get_properties(1, &properties), OPENREG_OK) << last_message();
   EXPECT_STREQ(properties.name, "frozen device 1");
   EXPECT_EQ(properties.total_memory, uint64_t{64} << 20);
 }
@@ -55,21 +56,21 @@ TEST_P(UpgradeTest, Functions) {
 TEST_P(UpgradeTest, Work) {
   constexpr size_t kSize = 1 << 16;
   void *host = nullptr, *first = nullptr, *second = nullptr;
-  ASSERT_EQ(openreg_malloc_host(0, kSize, &host), OPENREG_OK) << last_message();
+  ASSERT_EQ(openreg_host_alloc(0, kSize, &host), OPENREG_OK) << last_message();
   auto* bytes = static_cast<uint8_t*>(host);
   std::iota(bytes, bytes + kSize, uint8_t{3});
   const openreg_stream source = from_pool(0), target = from_pool(1);
-  ASSERT_EQ(openreg_malloc(0, kSize, source, &first), OPENREG_OK) << last_message();
-  ASSERT_EQ(openreg_malloc(1, kSize, target, &second), OPENREG_OK) << last_message();
+  ASSERT_EQ(openreg_malloc(0, source, kSize, &first), OPENREG_OK) << last_message();
+  ASSERT_EQ(openreg_malloc(1, target, kSize, &second), OPENREG_OK) << last_message();
   openreg_event event = nullptr;
   ASSERT_EQ(openreg_event_create(0, 0, &event), OPENREG_OK) << last_message();
-  ASSERT_EQ(openreg_memcpy_async(first, 0, host, OPENREG_HOST, kSize, 0, source), OPENREG_OK) << last_message();
-  ASSERT_EQ(openreg_memset_async(first, 0, 0x5a, 16, source), OPENREG_OK) << last_message();
+  ASSERT_EQ(openreg_memcpy_async(0, source, first, 0, host, OPENREG_HOST, kSize), OPENREG_OK) << last_message();
+  ASSERT_EQ(openreg_memset_async(0, source, first, 0x5a, 16), OPENREG_OK) << last_message();
   ASSERT_EQ(openreg_event_record(event, 0, source), OPENREG_OK) << last_message();
   ASSERT_EQ(openreg_stream_wait_event(1, target, event), OPENREG_OK) << last_message();
-  ASSERT_EQ(openreg_memcpy_async(second, 1, first, 0, kSize, 1, target), OPENREG_OK) << last_message();
+  ASSERT_EQ(openreg_memcpy_async(1, target, second, 1, first, 0, kSize), OPENREG_OK) << last_message();
   std::vector<uint8_t> back(kSize);
-  ASSERT_EQ(openreg_memcpy_async(back.data(), OPENREG_HOST, second, 1, kSize, 1, target), OPENREG_OK) << last_message();
+  ASSERT_EQ(openreg_memcpy_async(1, target, back.data(), OPENREG_HOST, second, 1, kSize), OPENREG_OK) << last_message();
   ASSERT_EQ(openreg_stream_synchronize(1, target), OPENREG_OK) << last_message();
   int32_t done = 0;
   ASSERT_EQ(openreg_event_query(event, &done), OPENREG_OK) << last_message();
@@ -79,7 +80,7 @@ TEST_P(UpgradeTest, Work) {
   EXPECT_EQ(openreg_event_destroy(event), OPENREG_OK);
   EXPECT_EQ(openreg_free(first), OPENREG_OK);
   EXPECT_EQ(openreg_free(second), OPENREG_OK);
-  EXPECT_EQ(openreg_free_host(host), OPENREG_OK);
+  EXPECT_EQ(openreg_host_free(host), OPENREG_OK);
 }
 
 // A function of the host runs.
@@ -87,7 +88,7 @@ TEST_P(UpgradeTest, HostFunction) {
   std::atomic<int> calls{0};
   const auto call = [](void* count) { ++*static_cast<std::atomic<int>*>(count); };
   const openreg_stream stream = from_pool(0);
-  ASSERT_EQ(openreg_launch_host_func(0, stream, call, &calls), OPENREG_OK) << last_message();
+  ASSERT_EQ(openreg_stream_launch_host_func(0, stream, call, &calls), OPENREG_OK) << last_message();
   ASSERT_EQ(openreg_stream_synchronize(0, stream), OPENREG_OK) << last_message();
   EXPECT_EQ(calls, 1);
 }
@@ -104,8 +105,8 @@ TEST_P(UpgradeTest, Communicator) {
   std::vector<float> values{1, 2, 3}, back(3);
   const uint64_t bytes = values.size() * sizeof(float);
   void *send = nullptr, *recv = nullptr;
-  ASSERT_EQ(openreg_malloc(0, bytes, 0, &send), OPENREG_OK) << last_message();
-  ASSERT_EQ(openreg_malloc(0, bytes, 0, &recv), OPENREG_OK) << last_message();
+  ASSERT_EQ(openreg_malloc(0, 0, bytes, &send), OPENREG_OK) << last_message();
+  ASSERT_EQ(openreg_malloc(0, 0, bytes, &recv), OPENREG_OK) << last_message();
   ASSERT_EQ(openreg_memcpy(send, 0, values.data(), OPENREG_HOST, bytes), OPENREG_OK) << last_message();
   openreg_collective one{};
   one.struct_size = sizeof one;
@@ -114,7 +115,7 @@ TEST_P(UpgradeTest, Communicator) {
   one.recv = recv;
   one.count = values.size();
   one.type = {OPENREG_DTYPE_FLOAT, 32, 1};
-  ASSERT_EQ(openreg_communicator_queue(communicator, &one, 1, 0), OPENREG_OK) << last_message();
+  ASSERT_EQ(openreg_communicator_queue(communicator, 0, &one, 1), OPENREG_OK) << last_message();
   ASSERT_EQ(openreg_memcpy(back.data(), OPENREG_HOST, recv, 0, bytes), OPENREG_OK) << last_message();
   EXPECT_EQ(back, values);
   EXPECT_EQ(openreg_communicator_destroy(communicator), OPENREG_OK);
@@ -144,14 +145,14 @@ TEST_P(UpgradeTest, Graphs) {
 // A vendor that must know who imports is told, and refuses without; its handle arrives whole.
 TEST_P(UpgradeTest, Sharing) {
   void* block = nullptr;
-  ASSERT_EQ(openreg_malloc(0, 4096, 0, &block), OPENREG_OK) << last_message();
+  ASSERT_EQ(openreg_malloc(0, 0, 4096, &block), OPENREG_OK) << last_message();
   openreg_memory_handle handle{};
   handle.struct_size = sizeof handle;
   EXPECT_EQ(openreg_memory_export(block, &handle), OPENREG_E_UNSUPPORTED);
   const int32_t importer = 4711;
   ASSERT_EQ(openreg_memory_export_to(block, &importer, 1, &handle), OPENREG_OK) << last_message();
-  EXPECT_EQ(handle.allocation_bytes, 65u);
-  EXPECT_EQ(handle.allocation.bytes[64], 'k');
+  EXPECT_EQ(reinterpret_cast<const openreg_handle_fields&>(handle).allocation_bytes, 65u);
+  EXPECT_EQ(reinterpret_cast<const openreg_handle_fields&>(handle).allocation.bytes[64], 'k');
   openreg_import import = nullptr;  // by the exporter itself; its end lets the block go
   int32_t device = -1;
   void* same = nullptr;
@@ -163,7 +164,7 @@ TEST_P(UpgradeTest, Sharing) {
 // Its kernel sees the call as its header describes it.
 TEST_P(UpgradeTest, Kernel) {
   const openreg_kernels* table = nullptr;
-  ASSERT_EQ(openreg_get_kernels(1, &table), OPENREG_OK) << last_message();
+  ASSERT_EQ(openreg_device_get_kernels(1, &table), OPENREG_OK) << last_message();
   ASSERT_NE(table, nullptr);
   ASSERT_EQ(table->count, 1u);
   EXPECT_STREQ(table->list[0].name, "aten::relu");
@@ -181,10 +182,11 @@ TEST_P(UpgradeTest, Kernel) {
   openreg_kernel_call call{};
   call.struct_size = sizeof call;
   call.name = "aten::relu";
-  call.arguments = call.results = &value;
+  const openreg_value* const values = &value;
+  call.arguments = call.results = &values;
   call.argument_count = call.result_count = 1;
   call.argument_names = &name;
-  EXPECT_EQ(openreg_run_kernel(1, 0, &table->list[0], &call), OPENREG_OK) << last_message();
+  EXPECT_EQ(openreg_kernel_run(&table->list[0], 1, 0, &call), OPENREG_OK) << last_message();
 }
 
 INSTANTIATE_TEST_SUITE_P(Headers, UpgradeTest, ::testing::Values("frozen_1_0", "frozen_next_minor"),

@@ -15,13 +15,13 @@ class VisibleDevicesTest : public ToysTest {
   static int32_t ordinal_of(int32_t device) {
     openreg_device_properties properties{};
     properties.struct_size = sizeof properties;
-    EXPECT_EQ(openreg_get_device_properties(device, &properties), OPENREG_OK) << last_message();
+    EXPECT_EQ(openreg_device_get_properties(device, &properties), OPENREG_OK) << last_message();
     return properties.ordinal;
   }
   // The ordinal at which the driver is asked for memory of openreg:device.
   static int32_t allocates_on(int32_t device) {
     void* memory = nullptr;
-    EXPECT_EQ(openreg_malloc(device, 64, 0, &memory), OPENREG_OK) << last_message();
+    EXPECT_EQ(openreg_malloc(device, 0, 64, &memory), OPENREG_OK) << last_message();
     EXPECT_EQ(openreg_free(memory), OPENREG_OK);
     return toy().allocated_on();
   }
@@ -84,7 +84,7 @@ TEST_F(VisibleDevicesTest, CurrentDeviceReachesTheDriver) {  // acceptance 3.13
 TEST_F(VisibleDevicesTest, NoDeviceIsAnError) {
   use_full_toy();
   void* memory = this;
-  EXPECT_EQ(openreg_malloc(-1, 64, 0, &memory), OPENREG_E_INVALID);
+  EXPECT_EQ(openreg_malloc(-1, 0, 64, &memory), OPENREG_E_INVALID);
   EXPECT_EQ(memory, nullptr);
   EXPECT_EQ(toy().calls("mem_alloc"), 0);
 }

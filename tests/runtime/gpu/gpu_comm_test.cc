@@ -66,7 +66,7 @@ class GpuComm : public FakeGpuTest {
     return id;
   }
   openreg_status queue(int rank, const openreg_collective& what) {
-    return comm_->queue(instance_, ranks_[rank], &what, 1, streams_[rank]);
+    return comm_->queue(instance_, ranks_[rank], streams_[rank], &what, 1);
   }
   openreg_status all_reduce(int rank, void* data, openreg_dtype type, int32_t reduction = 0, uint64_t count = 1) {
     return queue(rank, collective(OPENREG_COLLECTIVE_ALL_REDUCE, data, data, count, type, reduction));
@@ -152,7 +152,7 @@ TEST_P(GpuComm, WhatIsNotSupported) {
     EXPECT_EQ(fails([&] { return all_reduce(0, data, kFloat, reduction); }), OPENREG_E_UNSUPPORTED) << reduction;
   const openreg_collective list[] = {collective(OPENREG_COLLECTIVE_ALL_REDUCE, data, data, 1, kFloat),
                                      collective(OPENREG_COLLECTIVE_ALL_REDUCE, data, data, 1, kFloat, 5)};
-  EXPECT_EQ(fails([&] { return comm_->queue(instance_, ranks_[0], list, 2, streams_[0]); }), OPENREG_E_UNSUPPORTED);
+  EXPECT_EQ(fails([&] { return comm_->queue(instance_, ranks_[0], streams_[0], list, 2); }), OPENREG_E_UNSUPPORTED);
   EXPECT_EQ(hooks_->calls("ncclAllReduce"), 0);
   disconnect();
   release(0, data);
@@ -301,7 +301,7 @@ class Communicators : public RuntimeTest, public ::testing::WithParamInterface<G
     void* data[kSize] = {};
     openreg_stream streams[kSize];
     int32_t has = 0;
-    ASSERT_EQ(openreg_has_communicators(1, &has), OPENREG_OK) << last_message();
+    ASSERT_EQ(openreg_device_has_communicators(1, &has), OPENREG_OK) << last_message();
     ASSERT_EQ(has, 1);
     ASSERT_EQ(openreg_communicator_id(0, id.data(), size), OPENREG_OK) << last_message();
     EXPECT_EQ(openreg_communicator_id(0, id.data(), size - 1), OPENREG_E_INVALID);
@@ -318,34 +318,34 @@ class Communicators : public RuntimeTest, public ::testing::WithParamInterface<G
     what.type = kFloat;
     for (int32_t rank = 0; rank < kSize; ++rank) {
       const std::vector<float> values(256, static_cast<float>(rank + 1));
-      ASSERT_EQ(openreg_malloc(rank, 1024, 0, &data[rank]), OPENREG_OK) << last_message();
+      ASSERT_EQ(openreg_malloc(rank, 0, 1024, &data[rank]), OPENREG_OK) << last_message();
       ASSERT_EQ(openreg_memcpy(data[rank], rank, values.data(), OPENREG_HOST, 1024), OPENREG_OK) << last_message();
       ASSERT_EQ(openreg_stream_from_pool(rank, 0, &streams[rank]), OPENREG_OK);
       what.send = what.recv = data[rank];
       openreg_collective list[] = {what, what}; /* two halves, as one */
       list[0].count = list[1].count = 128;
       list[1].send = list[1].recv = static_cast<float*>(data[rank]) + 128;
-      ASSERT_EQ(openreg_communicator_queue(ranks[rank], list, 2, streams[rank]), OPENREG_OK) << last_message();
-      ASSERT_EQ(openreg_communicator_queue(ranks[rank], nullptr, 0, streams[rank]), OPENREG_OK) << last_message();
+      ASSERT_EQ(openreg_communicator_queue(ranks[rank], streams[rank], list, 2), OPENREG_OK) << last_message();
+      ASSERT_EQ(openreg_communicator_queue(ranks[rank], streams[rank], nullptr, 0), OPENREG_OK) << last_message();
     }
     openreg_collective wrong = what;
     wrong.type.bits = 99;
-    EXPECT_EQ(openreg_communicator_queue(ranks[0], &wrong, 1, streams[0]), OPENREG_E_UNSUPPORTED);
+    EXPECT_EQ(openreg_communicator_queue(ranks[0], streams[0], &wrong, 1), OPENREG_E_UNSUPPORTED);
     wrong = what;
     wrong.peer = kSize;
-    EXPECT_EQ(openreg_communicator_queue(ranks[0], &wrong, 1, streams[0]), OPENREG_E_INVALID);
+    EXPECT_EQ(openreg_communicator_queue(ranks[0], streams[0], &wrong, 1), OPENREG_E_INVALID);
     EXPECT_CONTAINS(last_message(), "there is no rank 2 of 2");
     wrong = what;
     const uint64_t counts[kSize] = {1, 1};
     wrong.recv_counts = counts;
-    EXPECT_EQ(openreg_communicator_queue(ranks[0], &wrong, 1, streams[0]), OPENREG_E_INVALID) << "all_reduce has none";
+    EXPECT_EQ(openreg_communicator_queue(ranks[0], streams[0], &wrong, 1), OPENREG_E_INVALID) << "all_reduce has none";
     wrong.kind = OPENREG_COLLECTIVE_ALL_TO_ALL;
-    EXPECT_EQ(openreg_communicator_queue(ranks[0], &wrong, 1, streams[0]), OPENREG_E_INVALID)
+    EXPECT_EQ(openreg_communicator_queue(ranks[0], streams[0], &wrong, 1), OPENREG_E_INVALID)
         << "one without the other";
     wrong = what;
     wrong.kind = 8;
-    EXPECT_EQ(openreg_communicator_queue(ranks[0], &wrong, 1, streams[0]), OPENREG_E_INVALID);
-    EXPECT_EQ(openreg_communicator_queue(ranks[0], &what, 1, streams[1]), OPENREG_E_INVALID)
+    EXPECT_EQ(openreg_communicator_queue(ranks[0], streams[0], &wrong, 1), OPENREG_E_INVALID);
+    EXPECT_EQ(openreg_communicator_queue(ranks[0], streams[1], &what, 1), OPENREG_E_INVALID)
         << "another device's stream";
     for (int32_t rank = 0; rank < kSize; ++rank) {
       std::vector<float> values(256);
@@ -384,14 +384,14 @@ TEST_P(Communicators, DriverWithoutThem) {
   unsigned char id[128] = {};
   EXPECT_EQ(openreg_communicator_id_size(0, &size), OPENREG_E_UNSUPPORTED);
   openreg_communicator none = nullptr;
-  ASSERT_EQ(openreg_has_communicators(0, &has), OPENREG_OK) << last_message();
+  ASSERT_EQ(openreg_device_has_communicators(0, &has), OPENREG_OK) << last_message();
   EXPECT_EQ(has, 0);
   EXPECT_EQ(openreg_communicator_id(0, id, sizeof id), OPENREG_E_UNSUPPORTED);
   EXPECT_EQ(openreg_communicator_create(0, 0, 1, id, sizeof id, &none), OPENREG_E_UNSUPPORTED);
   EXPECT_EQ(openreg_communicator_create(0, 1, 1, id, sizeof id, &none), OPENREG_E_INVALID);
   EXPECT_EQ(openreg_communicator_create(0, 0, 1, nullptr, 0, &none), OPENREG_E_INVALID);
-  EXPECT_EQ(openreg_has_communicators(0, nullptr), OPENREG_E_INVALID);
-  EXPECT_EQ(openreg_communicator_queue(nullptr, nullptr, 0, 0), OPENREG_E_INVALID);
+  EXPECT_EQ(openreg_device_has_communicators(0, nullptr), OPENREG_E_INVALID);
+  EXPECT_EQ(openreg_communicator_queue(nullptr, 0, nullptr, 0), OPENREG_E_INVALID);
   EXPECT_EQ(openreg_communicator_destroy(nullptr), OPENREG_OK);
 }
 

@@ -34,7 +34,7 @@ class FakeGpuState : public FakeGpuTest {
     host_ = pinned();
     stream_ = make_stream(1);
     event_ = make_event(1, OPENREG_EVENT_TIMING);
-    succeeds([&] { return table_->event_record(instance_, 1, event_, stream_); });
+    succeeds([&] { return table_->event_record(instance_, 1, stream_, event_); });
     sync(1, stream_);
     copy(memory_, 1, far_, 0, 64, 1, stream_);  // opens the way
     sync(1, stream_);
@@ -72,9 +72,9 @@ class FakeGpuState : public FakeGpuTest {
            int32_t active;
            return t->device_active(i, 1, &active);
          }},
-        {"copy", "MemcpyAsync", [=, this] { return t->copy(i, host_, -1, memory_, 1, 64, 1, stream_); }},
-        {"peer copy", "MemcpyPeerAsync", [=, this] { return t->copy(i, memory_, 1, far_, 0, 64, 1, stream_); }},
-        {"fill", "MemsetAsync", [=, this] { return t->fill(i, 1, memory_, 1, 64, stream_); }},
+        {"copy", "MemcpyAsync", [=, this] { return t->copy(i, 1, stream_, host_, -1, memory_, 1, 64); }},
+        {"peer copy", "MemcpyPeerAsync", [=, this] { return t->copy(i, 1, stream_, memory_, 1, far_, 0, 64); }},
+        {"fill", "MemsetAsync", [=, this] { return t->fill(i, 1, stream_, memory_, 1, 64); }},
         {"stream_query", "StreamQuery",
          [=, this] {
            int32_t done;
@@ -83,7 +83,7 @@ class FakeGpuState : public FakeGpuTest {
         {"stream_sync", "StreamSynchronize", [=, this] { return t->stream_sync(i, 1, stream_); }},
         {"stream_wait", "StreamWaitEvent", [=, this] { return t->stream_wait(i, 1, stream_, event_); }},
         {"host_func", "LaunchHostFunc", [=, this] { return t->host_func(i, 1, stream_, [](void*) {}, nullptr); }},
-        {"event_record", "EventRecord", [=, this] { return t->event_record(i, 1, event_, stream_); }},
+        {"event_record", "EventRecord", [=, this] { return t->event_record(i, 1, stream_, event_); }},
         {"event_sync", "EventSynchronize", [=, this] { return t->event_sync(i, 1, event_); }},
         {"event_query", "EventQuery",
          [=, this] {
@@ -92,13 +92,13 @@ class FakeGpuState : public FakeGpuTest {
          }},
         {"event_elapsed", "EventElapsedTime",
          [=, this] {
-           double ms;
-           return t->event_elapsed(i, 1, event_, event_, &ms);
+           int64_t ns;
+           return t->event_elapsed(i, 1, event_, event_, &ns);
          }},
-        {"mem_alloc", "Malloc", [=, this] { return t->mem_alloc(i, 1, 64, &made_); }},
+        {"mem_alloc", "Malloc", [=, this] { return t->mem_alloc(i, 1, Bytes(64), &made_); }},
         {"mem_free", "Free", [=, this] { return t->mem_free(i, 1, made_); }},
-        {"host_alloc", "HostAlloc", [=, this] { return t->host_alloc(i, 64, &made_); }},
-        {"host_free", "FreeHost", [=, this] { return t->host_free(i, made_); }},
+        {"host_alloc", "HostAlloc", [=, this] { return t->host_alloc(i, 0, Bytes(64), &made_); }},
+        {"host_free", "FreeHost", [=, this] { return t->host_free(i, 0, made_); }},
         {"stream_create", "StreamCreateWithPriority",
          [=, this] { return t->stream_create(i, 1, 0, 0, &made_stream_); }},
         {"stream_destroy", "StreamDestroy", [=, this] { return t->stream_destroy(i, 1, made_stream_); }},
@@ -174,7 +174,7 @@ TEST_P(FakeGpuState, WaysToTheDeviceFail) {
   for (const char* function : there) {
     SCOPED_TRACE(function);
     hooks_->set_failures((std::string(function) + ":0:801").c_str());
-    EXPECT_EQ(fails([&] { return table_->fill(instance_, 1, memory_, 0, 64, stream_); }), OPENREG_E_UNSUPPORTED);
+    EXPECT_EQ(fails([&] { return table_->fill(instance_, 1, stream_, memory_, 0, 64); }), OPENREG_E_UNSUPPORTED);
     EXPECT_CONTAINS(host_record.text, function);
     EXPECT_EQ(hooks_->current_device(), 0);
   }
@@ -190,7 +190,7 @@ TEST_P(FakeCudaErrors, FirstUseFails) {
   void* out = nullptr;
   for (const char* function : {"cuDeviceGet", "cuDevicePrimaryCtxRetain"}) {
     hooks_->set_failures((std::string(function) + ":0:2").c_str());
-    EXPECT_EQ(fails([&] { return table_->mem_alloc(instance_, 0, 64, &out); }), OPENREG_E_NOMEM);
+    EXPECT_EQ(fails([&] { return table_->mem_alloc(instance_, 0, Bytes(64), &out); }), OPENREG_E_NOMEM);
     EXPECT_CONTAINS(host_record.text, function);
   }
   for (const char* function : {"cuDeviceGet", "cuDevicePrimaryCtxGetState"}) {
@@ -278,7 +278,7 @@ TEST_P(FakePlainErrors, CodesBecomeStatuses) {
     restart();
     hooks_->set_failures(("Malloc:0:" + std::to_string(code)).c_str());
     void* out = nullptr;
-    EXPECT_EQ(fails([&] { return table_->mem_alloc(instance_, 1, 64, &out); }), status);
+    EXPECT_EQ(fails([&] { return table_->mem_alloc(instance_, 1, Bytes(64), &out); }), status);
     EXPECT_EQ(host_record.vendor_code, code);
     EXPECT_CONTAINS(host_record.text, GetParam().prefix() + "Malloc: ");
     EXPECT_EQ(out, nullptr);
@@ -297,7 +297,7 @@ TEST_P(FakePlainErrors, CodesBecomeStatuses) {
 // The text of an error in full; and PyTorch's next check does not find it.
 TEST_P(FakeGpuErrors, OutOfMemoryIsNamedAndForgotten) {
   void* out = nullptr;
-  EXPECT_EQ(fails([&] { return table_->mem_alloc(instance_, 0, UINT64_C(1) << 30, &out); }), OPENREG_E_NOMEM);
+  EXPECT_EQ(fails([&] { return table_->mem_alloc(instance_, 0, Bytes(UINT64_C(1) << 30), &out); }), OPENREG_E_NOMEM);
   EXPECT_EQ(host_record.text, GetParam().prefix() + "Malloc: " + GetParam().error_prefix() +
                                   "MemoryAllocation (out of memory) on device 0; free memory of the device, or "
                                   "use less at a time");
@@ -321,7 +321,7 @@ TEST_P(FakeGpuErrors, LostDeviceStaysLost) {
   hooks_->set_failures("");
 
   const int before = hooks_->calls("MemsetAsync");
-  EXPECT_EQ(fails([&] { return table_->fill(instance_, 0, memory, 0, 64, nullptr); }), OPENREG_E_DEVICE_LOST);
+  EXPECT_EQ(fails([&] { return table_->fill(instance_, 0, nullptr, memory, 0, 64); }), OPENREG_E_DEVICE_LOST);
   EXPECT_CONTAINS(host_record.text, "device 0 is lost since an earlier ");
   EXPECT_EQ(hooks_->calls("MemsetAsync"), before);
   int32_t done = -1;
@@ -329,10 +329,10 @@ TEST_P(FakeGpuErrors, LostDeviceStaysLost) {
   EXPECT_EQ(fails([&] { return table_->stream_query(instance_, 0, stream, &done); }), OPENREG_E_DEVICE_LOST);
   EXPECT_EQ(fails([&] { return table_->device_sync(instance_, 0); }), OPENREG_E_DEVICE_LOST);
   EXPECT_EQ(fails([&] { return table_->event_query(instance_, 0, event, &done); }), OPENREG_E_DEVICE_LOST);
-  EXPECT_EQ(fails([&] { return table_->mem_alloc(instance_, 0, 64, &out); }), OPENREG_E_DEVICE_LOST);
+  EXPECT_EQ(fails([&] { return table_->mem_alloc(instance_, 0, Bytes(64), &out); }), OPENREG_E_DEVICE_LOST);
   EXPECT_EQ(fails([&] { return table_->device_bind(instance_, 0); }), OPENREG_E_DEVICE_LOST);
-  EXPECT_EQ(fails([&] { return table_->copy(instance_, other, 1, memory, 0, 64, 1, nullptr); }), OPENREG_E_DEVICE_LOST);
-  EXPECT_EQ(fails([&] { return table_->copy(instance_, memory, 0, other, 1, 64, 1, nullptr); }), OPENREG_E_DEVICE_LOST);
+  EXPECT_EQ(fails([&] { return table_->copy(instance_, 1, nullptr, other, 1, memory, 0, 64); }), OPENREG_E_DEVICE_LOST);
+  EXPECT_EQ(fails([&] { return table_->copy(instance_, 1, nullptr, memory, 0, other, 1, 64); }), OPENREG_E_DEVICE_LOST);
   EXPECT_EQ(fails([&] { return table_->event_create(instance_, 0, 0, &event); }), OPENREG_E_DEVICE_LOST);
   openreg_device_info info{};
   info.struct_size = sizeof info;
@@ -356,10 +356,10 @@ TEST_P(FakeGpuErrors, AllDevicesLost) {
   void* out = nullptr;
   hooks_->set_failures("Malloc:0:700");
   for (int32_t dev = 0; dev < 2; ++dev) {
-    EXPECT_EQ(fails([&] { return table_->mem_alloc(instance_, dev, 64, &out); }), OPENREG_E_DEVICE_LOST);
+    EXPECT_EQ(fails([&] { return table_->mem_alloc(instance_, dev, Bytes(64), &out); }), OPENREG_E_DEVICE_LOST);
   }
-  EXPECT_EQ(fails([&] { return table_->host_alloc(instance_, 64, &out); }), OPENREG_E_DEVICE_LOST);
-  EXPECT_EQ(fails([&] { return table_->host_free(instance_, &out); }), OPENREG_E_DEVICE_LOST);
+  EXPECT_EQ(fails([&] { return table_->host_alloc(instance_, 0, Bytes(64), &out); }), OPENREG_E_DEVICE_LOST);
+  EXPECT_EQ(fails([&] { return table_->host_free(instance_, 0, &out); }), OPENREG_E_DEVICE_LOST);
 }
 
 // Another caller's error is not taken away by a call that succeeds, nor by one that fails in the same way; where the
@@ -396,7 +396,7 @@ TEST_P(FakeGpuErrors, ErrorsThatTheVendorForgetsAreLogged) {
       [&] { return table_->mem_info(instance_, 1, &free_bytes, &total); },
       [&] { return table_->device_bind(instance_, 0); },
       [&] { return table_->device_active(instance_, 1, &active); },
-      [&] { return table_->host_free(instance_, host); },
+      [&] { return table_->host_free(instance_, 0, host); },
   };
   for (const auto& call : calls) {
     hooks_->leave_error(98);
@@ -415,13 +415,13 @@ TEST_P(FakeGpuErrors, ErrorsThatTheVendorForgetsAreLogged) {
 TEST_P(FakePlainErrors, Texts) {
   void* out = nullptr;
   hooks_->set_failures("Malloc:0:999");
-  EXPECT_EQ(fails([&] { return table_->mem_alloc(instance_, 0, 64, &out); }), OPENREG_E_INTERNAL);
+  EXPECT_EQ(fails([&] { return table_->mem_alloc(instance_, 0, Bytes(64), &out); }), OPENREG_E_INTERNAL);
   EXPECT_CONTAINS(host_record.text, "the vendor doesn't say what failed; see the kernel's log (dmesg)");
   hooks_->set_failures("Malloc:0:3");
-  EXPECT_EQ(fails([&] { return table_->mem_alloc(instance_, 0, 64, &out); }), OPENREG_E_NO_DEVICE);
+  EXPECT_EQ(fails([&] { return table_->mem_alloc(instance_, 0, Bytes(64), &out); }), OPENREG_E_NO_DEVICE);
   EXPECT_CONTAINS(host_record.text, "whether this user may open the device files");
   set("FAKE_GPU_PLAIN_TEXTS", "1");  // as HIP 5.2
-  EXPECT_EQ(fails([&] { return table_->mem_alloc(instance_, 0, 64, &out); }), OPENREG_E_NO_DEVICE);
+  EXPECT_EQ(fails([&] { return table_->mem_alloc(instance_, 0, Bytes(64), &out); }), OPENREG_E_NO_DEVICE);
   EXPECT_EQ(host_record.text.find("ErrorOfFake ("), std::string::npos) << host_record.text;
 }
 

@@ -36,7 +36,7 @@ TEST_P(GpuGraph, IsTheVendors) {
   succeeds([&] { return graph->instantiate(instance_, made, 0, &exec); });
   for (int i = 1; i <= 2; ++i) {
     fill(1, memory, 3, 4096, other);
-    succeeds([&] { return graph->launch(instance_, exec, 1, other); });
+    succeeds([&] { return graph->launch(instance_, 1, other, exec); });
     EXPECT_EQ(bytes(1, memory), filled(2));
     EXPECT_EQ(hooks_->calls("GraphLaunch"), i);
   }

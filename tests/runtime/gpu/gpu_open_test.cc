@@ -260,7 +260,7 @@ TEST_P(FakeGpuCensus, ProbeLeavesNothing) {
   if (child == 0) {
     alarm(60);
     void* memory = nullptr;
-    const bool works = open() == OPENREG_OK && table_->mem_alloc(instance_, 1, 4096, &memory) == OPENREG_OK &&
+    const bool works = open() == OPENREG_OK && table_->mem_alloc(instance_, 1, Bytes(4096), &memory) == OPENREG_OK &&
                        table_->mem_free(instance_, 1, memory) == OPENREG_OK;
     _exit(works ? 0 : 1);
   }

@@ -124,12 +124,12 @@ TEST_P(FakeGpuPeers, StagedCopyFails) {
   for (const auto& step : steps) {
     SCOPED_TRACE(step);
     hooks_->set_failures((step + ":2").c_str());
-    EXPECT_EQ(fails([&] { return table_->copy(instance_, target, 1, source, 0, 64, 0, nullptr); }), OPENREG_E_NOMEM);
+    EXPECT_EQ(fails([&] { return table_->copy(instance_, 0, nullptr, target, 1, source, 0, 64); }), OPENREG_E_NOMEM);
     EXPECT_EQ(hooks_->live("host"), 0);
     EXPECT_EQ(hooks_->live("stream"), 0);
   }
   hooks_->set_failures("StreamSynchronize:1:2");
-  EXPECT_EQ(fails([&] { return table_->copy(instance_, target, 1, source, 0, 64, 0, nullptr); }), OPENREG_E_NOMEM);
+  EXPECT_EQ(fails([&] { return table_->copy(instance_, 0, nullptr, target, 1, source, 0, 64); }), OPENREG_E_NOMEM);
   hooks_->set_failures("");
   release(0, source);
   release(1, target);
@@ -139,7 +139,7 @@ TEST_P(FakeGpuPeers, StagedCopyFails) {
 TEST_P(FakeGpuPeers, FailuresAreReported) {
   void* const source = allocate(0);
   void* const target = allocate(1);
-  const auto across = [&] { return table_->copy(instance_, target, 1, source, 0, 64, 0, nullptr); };
+  const auto across = [&] { return table_->copy(instance_, 0, nullptr, target, 1, source, 0, 64); };
   // The second DeviceEnablePeerAccess() is for the way back.
   for (const std::string step :
        {"DeviceCanAccessPeer:0", "DeviceEnablePeerAccess:1", "DeviceEnablePeerAccess:2", "MemcpyPeerAsync:0"}) {
@@ -213,8 +213,8 @@ TEST_P(FakeGpuIpc, MemoryIsShared) {
     right = right && table_->stream_create(instance_, 1, 0, 0, &stream) == OPENREG_OK &&
             ipc()->memory_open(instance_, 1, &handle, &memory) == OPENREG_OK;
     std::vector<uint8_t> seen(4096);
-    right = right && table_->copy(instance_, seen.data(), -1, memory, 1, 4096, 1, stream) == OPENREG_OK &&
-            seen == filled(3) && table_->fill(instance_, 1, memory, 4, 4096, stream) == OPENREG_OK &&
+    right = right && table_->copy(instance_, 1, stream, seen.data(), -1, memory, 1, 4096) == OPENREG_OK &&
+            seen == filled(3) && table_->fill(instance_, 1, stream, memory, 4, 4096) == OPENREG_OK &&
             ipc()->memory_close(instance_, 1, memory) == OPENREG_OK && hooks_->violations() == 0 &&
             hooks_->live("import") == 0;
     const char answer = right ? 'y' : 'n';

@@ -57,7 +57,7 @@ TEST_P(FakeGpuRuntime, InitialisationMakesNoContext) {
   EXPECT_EQ(openreg_device_count(), 2);
   openreg_device_properties properties{};
   properties.struct_size = sizeof properties;
-  ASSERT_EQ(openreg_get_device_properties(1, &properties), OPENREG_OK);
+  ASSERT_EQ(openreg_device_get_properties(1, &properties), OPENREG_OK);
   EXPECT_STREQ(properties.name, "Fake GPU 1");
   EXPECT_EQ(hooks_->contexts(), 0u);
 }
@@ -68,12 +68,12 @@ TEST_P(FakeGpuRuntime, FullDeviceIsFlushedAndTriedAgain) {
   hooks_->reset();
   void* first = nullptr;
   void* second = nullptr;
-  ASSERT_EQ(openreg_malloc(0, 40 << 20, 0, &first), OPENREG_OK) << last_message();
+  ASSERT_EQ(openreg_malloc(0, 0, 40 << 20, &first), OPENREG_OK) << last_message();
   ASSERT_EQ(openreg_free(first), OPENREG_OK);
   EXPECT_EQ(hooks_->live("memory"), 1) << "the cache keeps it";
-  ASSERT_EQ(openreg_malloc(0, 50 << 20, 0, &second), OPENREG_OK) << last_message();
+  ASSERT_EQ(openreg_malloc(0, 0, 50 << 20, &second), OPENREG_OK) << last_message();
   EXPECT_EQ(hooks_->live("memory"), 1);
-  EXPECT_EQ(openreg_malloc(0, 50 << 20, 0, &first), OPENREG_E_NOMEM);
+  EXPECT_EQ(openreg_malloc(0, 0, 50 << 20, &first), OPENREG_E_NOMEM);
   EXPECT_EQ(hooks_->peek_error(), 0);
   EXPECT_EQ(openreg_free(second), OPENREG_OK);
 }
@@ -82,16 +82,16 @@ TEST_P(FakeGpuRuntime, FullDeviceIsFlushedAndTriedAgain) {
 TEST_P(FakeGpuRuntime, LostDeviceIsReported) {
   void* lost = nullptr;
   void* alive = nullptr;
-  ASSERT_EQ(openreg_malloc(0, 4096, 0, &lost), OPENREG_OK) << last_message();
-  ASSERT_EQ(openreg_malloc(1, 4096, 0, &alive), OPENREG_OK);
+  ASSERT_EQ(openreg_malloc(0, 0, 4096, &lost), OPENREG_OK) << last_message();
+  ASSERT_EQ(openreg_malloc(1, 0, 4096, &alive), OPENREG_OK);
   hooks_->set_failures("Task:1:700");
-  ASSERT_EQ(openreg_memset_async(lost, 0, 1, 4096, 0), OPENREG_OK);
+  ASSERT_EQ(openreg_memset_async(0, 0, lost, 1, 4096), OPENREG_OK);
   EXPECT_EQ(openreg_device_synchronize(0), OPENREG_E_DEVICE_LOST);
   EXPECT_EQ(openreg_last_error()->vendor_code, 700);
   EXPECT_EQ(openreg_last_error()->code, OPENREG_E_DEVICE_LOST);
   hooks_->set_failures("");
   uint8_t byte = 0;
-  ASSERT_EQ(openreg_memset_async(alive, 1, 6, 4096, 0), OPENREG_OK);
+  ASSERT_EQ(openreg_memset_async(1, 0, alive, 6, 4096), OPENREG_OK);
   ASSERT_EQ(openreg_memcpy(&byte, OPENREG_HOST, alive, 1, 1), OPENREG_OK);
   EXPECT_EQ(byte, 6);
   EXPECT_EQ(openreg_free(lost), OPENREG_OK);
@@ -105,16 +105,16 @@ TEST_P(FakeGpuRuntime, HostFunctionsEndWithTheContext) {
   int calls = 0;
   const auto add = [](void* argument) { ++*static_cast<int*>(argument); };
   void* memory = nullptr;
-  ASSERT_EQ(openreg_malloc(0, 4096, 0, &memory), OPENREG_OK) << last_message();
-  ASSERT_EQ(openreg_launch_host_func(0, 0, add, &calls), OPENREG_OK) << last_message();
+  ASSERT_EQ(openreg_malloc(0, 0, 4096, &memory), OPENREG_OK) << last_message();
+  ASSERT_EQ(openreg_stream_launch_host_func(0, 0, add, &calls), OPENREG_OK) << last_message();
   ASSERT_EQ(openreg_stream_synchronize(0, 0), OPENREG_OK);
   EXPECT_EQ(calls, 1);
   hooks_->set_failures("Task:1:700");
-  ASSERT_EQ(openreg_memset_async(memory, 0, 1, 4096, 0), OPENREG_OK);
-  const openreg_status queued = openreg_launch_host_func(0, 0, add, &calls);
+  ASSERT_EQ(openreg_memset_async(0, 0, memory, 1, 4096), OPENREG_OK);
+  const openreg_status queued = openreg_stream_launch_host_func(0, 0, add, &calls);
   EXPECT_TRUE(queued == OPENREG_OK || queued == OPENREG_E_DEVICE_LOST) << last_message();
   EXPECT_EQ(openreg_stream_synchronize(0, 0), OPENREG_E_DEVICE_LOST);
-  EXPECT_EQ(openreg_launch_host_func(0, 0, add, &calls), OPENREG_E_DEVICE_LOST);
+  EXPECT_EQ(openreg_stream_launch_host_func(0, 0, add, &calls), OPENREG_E_DEVICE_LOST);
   EXPECT_EQ(calls, 1);
   hooks_->set_failures("");
   EXPECT_EQ(openreg_free(memory), OPENREG_OK);
@@ -125,11 +125,11 @@ TEST_P(FakeGpuRuntime, HostFunctionsEndWithTheContext) {
 // The fake notes a host function that calls the vendor, which the vendor forbids.
 TEST_P(FakeGpuRuntime, HostFunctionsMustNotCallTheVendor) {
   openreg_status inside = OPENREG_OK;
-  ASSERT_EQ(openreg_launch_host_func(
+  ASSERT_EQ(openreg_stream_launch_host_func(
                 0, 0,
                 [](void* argument) {
                   uint64_t free_bytes, total;
-                  *static_cast<openreg_status*>(argument) = openreg_get_memory_info(0, &free_bytes, &total);
+                  *static_cast<openreg_status*>(argument) = openreg_memory_get_info(0, &free_bytes, &total);
                 },
                 &inside),
             OPENREG_OK);
@@ -145,7 +145,9 @@ TEST_P(FakeGpuRuntime, ShutdownWaitsForHostFunctions) {
   int calls = 0;
   ASSERT_EQ(openreg_init(), OPENREG_OK) << last_message();
   hooks_->hold(0, nullptr, 1);
-  ASSERT_EQ(openreg_launch_host_func(0, 0, [](void* argument) { ++*static_cast<int*>(argument); }, &calls), OPENREG_OK);
+  ASSERT_EQ(openreg_stream_launch_host_func(
+                0, 0, [](void* argument) { ++*static_cast<int*>(argument); }, &calls),
+            OPENREG_OK);
   const OnceThisThreadWaits opener([&] { hooks_->hold(0, nullptr, 0); });
   EXPECT_EQ(openreg_shutdown(), OPENREG_OK) << last_message();
   EXPECT_EQ(calls, 1);

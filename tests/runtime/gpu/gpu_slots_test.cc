@@ -129,8 +129,8 @@ TEST_P(GpuSlots, FillsPartOfMemory) {
 
 // Nothing is touched, so NULL will do.
 TEST_P(GpuSlots, SizeZeroDoesNothing) {
-  succeeds([&] { return table_->copy(instance_, nullptr, 0, nullptr, -1, 0, 0, nullptr); });
-  succeeds([&] { return table_->fill(instance_, 0, nullptr, 0, 0, nullptr); });
+  succeeds([&] { return table_->copy(instance_, 0, nullptr, nullptr, 0, nullptr, -1, 0); });
+  succeeds([&] { return table_->fill(instance_, 0, nullptr, nullptr, 0, 0); });
 }
 
 // The host can't touch device memory of the fake, as it can't that of most GPUs.
@@ -157,8 +157,8 @@ TEST_P(FakeGpuSlots, WrongUseIsAnError) {
   EXPECT_CONTAINS(host_record.text, GetParam().prefix() + "Free: " + GetParam().error_prefix());
   EXPECT_CONTAINS(host_record.text, "on device 1");
   EXPECT_EQ(host_record.vendor_code, 1);
-  EXPECT_EQ(fails([&] { return table_->fill(instance_, 0, memory, 0, 4097, nullptr); }), OPENREG_E_INVALID);
-  EXPECT_EQ(fails([&] { return table_->copy(instance_, memory, 0, memory, -1, 4096, 0, nullptr); }), OPENREG_E_INVALID);
+  EXPECT_EQ(fails([&] { return table_->fill(instance_, 0, nullptr, memory, 0, 4097); }), OPENREG_E_INVALID);
+  EXPECT_EQ(fails([&] { return table_->copy(instance_, 0, nullptr, memory, 0, memory, -1, 4096); }), OPENREG_E_INVALID);
   openreg_driver_stream stream = make_stream(1);
   EXPECT_EQ(fails([&] { return table_->stream_sync(instance_, 0, stream); }), OPENREG_E_INVALID);
   EXPECT_EQ(host_record.vendor_code, 400);
@@ -166,7 +166,7 @@ TEST_P(FakeGpuSlots, WrongUseIsAnError) {
   EXPECT_EQ(fails([&] { return table_->stream_destroy(instance_, 1, stream); }), OPENREG_E_INVALID);
   release(0, memory);
   EXPECT_EQ(fails([&] { return table_->mem_free(instance_, 0, memory); }), OPENREG_E_INVALID);
-  EXPECT_EQ(fails([&] { return table_->mem_alloc(instance_, 0, UINT64_C(1) << 40, &out); }), OPENREG_E_NOMEM);
+  EXPECT_EQ(fails([&] { return table_->mem_alloc(instance_, 0, Bytes(UINT64_C(1) << 40), &out); }), OPENREG_E_NOMEM);
   EXPECT_EQ(out, memory) << "an out-parameter was written on failure";
 }
 
@@ -204,7 +204,7 @@ TEST_P(GpuSlots, EventsMarkTheirPlace) {
   succeeds([&] { return table_->event_sync(instance_, 0, event); });
   succeeds([&] { return table_->stream_wait(instance_, 0, stream, event); });
   fill(0, memory, 1, 4096, stream);
-  succeeds([&] { return table_->event_record(instance_, 0, event, stream); });
+  succeeds([&] { return table_->event_record(instance_, 0, stream, event); });
   succeeds([&] { return table_->event_sync(instance_, 0, event); });
   EXPECT_EQ(is_done(event), 1);
   succeeds([&] { return table_->event_destroy(instance_, 0, nullptr); });
@@ -224,7 +224,7 @@ TEST_P(FakeGpuSlots, WorkIsAsynchronous) {
   hooks_->hold(0, stream, 1);
   copy(host, -1, memory, 0, 4096, 0, stream);
   EXPECT_EQ(host[0], 0xCD) << "the copy was not queued";
-  succeeds([&] { return table_->event_record(instance_, 0, event, stream); });
+  succeeds([&] { return table_->event_record(instance_, 0, stream, event); });
   EXPECT_EQ(is_done(0, stream), 0);
   EXPECT_EQ(is_done(event), 0);
   EXPECT_EQ(hooks_->peek_error(), 0) << "NotReady was left for PyTorch's next check";
@@ -273,16 +273,16 @@ TEST_P(FakeGpuSlots, CapturesOfOthersGoOn) {
   openreg_driver_stream stream = make_stream(0);
   openreg_driver_event event = nullptr;
   ASSERT_EQ(table_->event_create(instance_, 0, 0, &event), OPENREG_OK);
-  ASSERT_EQ(table_->event_record(instance_, 0, event, stream), OPENREG_OK);
+  ASSERT_EQ(table_->event_record(instance_, 0, stream, event), OPENREG_OK);
   hooks_->begin_capture();
   void* memory = nullptr;
   void* host = nullptr;
   int32_t done = 0;
-  EXPECT_EQ(table_->mem_alloc(instance_, 0, 4096, &memory), OPENREG_OK);
-  EXPECT_EQ(table_->host_alloc(instance_, 4096, &host), OPENREG_OK);
+  EXPECT_EQ(table_->mem_alloc(instance_, 0, Bytes(4096), &memory), OPENREG_OK);
+  EXPECT_EQ(table_->host_alloc(instance_, 0, Bytes(4096), &host), OPENREG_OK);
   EXPECT_EQ(table_->event_query(instance_, 0, event, &done), OPENREG_OK);
   EXPECT_EQ(table_->stream_query(instance_, 0, stream, &done), OPENREG_OK);
-  EXPECT_EQ(table_->host_free(instance_, host), OPENREG_OK);
+  EXPECT_EQ(table_->host_free(instance_, 0, host), OPENREG_OK);
   EXPECT_EQ(table_->mem_free(instance_, 0, memory), OPENREG_OK);
   EXPECT_EQ(hooks_->end_capture(), 1);
   EXPECT_EQ(table_->event_destroy(instance_, 0, event), OPENREG_OK);
@@ -295,9 +295,9 @@ TEST_P(GpuSlots, ElapsedTimeNeedsTwoTimedEventsOfOneDevice) {
   openreg_driver_event end = make_event(0, OPENREG_EVENT_TIMING);
   openreg_driver_event untimed = make_event(0);
   openreg_driver_event elsewhere = make_event(device_count() - 1, OPENREG_EVENT_TIMING);
-  double ms = -7;
+  int64_t ns = -7;
   const auto elapsed = [&](openreg_driver_event a, openreg_driver_event b) {
-    return fails([&] { return table_->event_elapsed(instance_, 0, a, b, &ms); });
+    return fails([&] { return table_->event_elapsed(instance_, 0, a, b, &ns); });
   };
   EXPECT_EQ(elapsed(start, end), OPENREG_E_INVALID);
   EXPECT_CONTAINS(host_record.text, "never recorded");
@@ -309,12 +309,12 @@ TEST_P(GpuSlots, ElapsedTimeNeedsTwoTimedEventsOfOneDevice) {
     EXPECT_EQ(elapsed(start, elsewhere), OPENREG_E_INVALID);
     EXPECT_CONTAINS(host_record.text, "not both of 0");
   }
-  EXPECT_EQ(ms, -7);
-  succeeds([&] { return table_->event_record(instance_, 0, start, nullptr); });
-  succeeds([&] { return table_->event_record(instance_, 0, end, nullptr); });
+  EXPECT_EQ(ns, -7);
+  succeeds([&] { return table_->event_record(instance_, 0, nullptr, start); });
+  succeeds([&] { return table_->event_record(instance_, 0, nullptr, end); });
   sync(0);
-  succeeds([&] { return table_->event_elapsed(instance_, 0, start, end, &ms); });
-  EXPECT_GE(ms, 0);
+  succeeds([&] { return table_->event_elapsed(instance_, 0, start, end, &ns); });
+  EXPECT_GE(ns, 0);
   for (auto* event : {start, end, untimed, elsewhere}) destroy(event);
 }
 
@@ -323,19 +323,19 @@ TEST_P(FakeGpuSlots, ElapsedTimeIsThatOfTheWork) {
   openreg_driver_event start = make_event(0, OPENREG_EVENT_TIMING);
   openreg_driver_event end = make_event(0, OPENREG_EVENT_TIMING);
   void* const memory = allocate(0);
-  double ms = -7;
+  int64_t ns = -7;
   hooks_->set_delay(30000);
   hooks_->hold(0, nullptr, 1);
-  succeeds([&] { return table_->event_record(instance_, 0, start, nullptr); });
+  succeeds([&] { return table_->event_record(instance_, 0, nullptr, start); });
   fill(0, memory, 1);
-  succeeds([&] { return table_->event_record(instance_, 0, end, nullptr); });
-  EXPECT_EQ(fails([&] { return table_->event_elapsed(instance_, 0, start, end, &ms); }), OPENREG_E_INVALID);
+  succeeds([&] { return table_->event_record(instance_, 0, nullptr, end); });
+  EXPECT_EQ(fails([&] { return table_->event_elapsed(instance_, 0, start, end, &ns); }), OPENREG_E_INVALID);
   EXPECT_CONTAINS(host_record.text, "not complete");
   EXPECT_EQ(hooks_->peek_error(), 0);
   hooks_->hold(0, nullptr, 0);
   sync(0);
-  succeeds([&] { return table_->event_elapsed(instance_, 0, start, end, &ms); });
-  EXPECT_GE(ms, 30.0);
+  succeeds([&] { return table_->event_elapsed(instance_, 0, start, end, &ns); });
+  EXPECT_GE(ns, 30000000);
   hooks_->set_delay(0);
   destroy(start);
   destroy(end);
@@ -357,7 +357,7 @@ TEST_P(GpuSlots, ThreadsWorkAtOnce) {
         const auto value = static_cast<uint8_t>(t * 40 + i);
         fill(dev, memory, value, 4096, stream);
         copy(host, -1, memory, dev, 4096, dev, stream);
-        succeeds([&] { return table_->event_record(instance_, dev, event, stream); });
+        succeeds([&] { return table_->event_record(instance_, dev, stream, event); });
         succeeds([&] { return table_->event_sync(instance_, 0, event); });
         EXPECT_EQ(host[4095], value);
         release(dev, memory);

@@ -29,6 +29,7 @@
 #include <vector>
 
 #include "../../drivers/gpu/fake_gpu_hooks.h"
+#include "../bytes.h"
 
 namespace openreg_test {
 
@@ -181,7 +182,7 @@ class GpuTest : public ::testing::TestWithParam<Gpu> {
 
   void* allocate(int32_t dev, uint64_t size = 4096) {
     void* memory = nullptr;
-    succeeds([&] { return table_->mem_alloc(instance_, dev, size, &memory); });
+    succeeds([&] { return table_->mem_alloc(instance_, dev, Bytes(size), &memory); });
     return memory;
   }
   void release(int32_t dev, void* memory) {
@@ -189,11 +190,11 @@ class GpuTest : public ::testing::TestWithParam<Gpu> {
   }
   uint8_t* pinned(uint64_t size = 4096) {
     void* memory = nullptr;
-    succeeds([&] { return table_->host_alloc(instance_, size, &memory); });
+    succeeds([&] { return table_->host_alloc(instance_, 0, Bytes(size), &memory); });
     return static_cast<uint8_t*>(memory);
   }
   void release_pinned(void* memory) {
-    succeeds([&] { return table_->host_free(instance_, memory); });
+    succeeds([&] { return table_->host_free(instance_, 0, memory); });
   }
   openreg_driver_stream make_stream(int32_t dev, int32_t priority = 0) {
     openreg_driver_stream stream = nullptr;
@@ -213,11 +214,11 @@ class GpuTest : public ::testing::TestWithParam<Gpu> {
     succeeds([&] { return table_->event_destroy(instance_, event_devices_[event], event); });
   }
   void fill(int32_t dev, void* memory, uint8_t value, uint64_t size = 4096, openreg_driver_stream stream = nullptr) {
-    succeeds([&] { return table_->fill(instance_, dev, memory, value, size, stream); });
+    succeeds([&] { return table_->fill(instance_, dev, stream, memory, value, size); });
   }
   void copy(void* dst, int32_t dst_dev, const void* src, int32_t src_dev, uint64_t size, int32_t stream_dev,
             openreg_driver_stream stream = nullptr) {
-    succeeds([&] { return table_->copy(instance_, dst, dst_dev, src, src_dev, size, stream_dev, stream); });
+    succeeds([&] { return table_->copy(instance_, stream_dev, stream, dst, dst_dev, src, src_dev, size); });
   }
   void sync(int32_t dev, openreg_driver_stream stream = nullptr) {
     succeeds([&] { return table_->stream_sync(instance_, dev, stream); });

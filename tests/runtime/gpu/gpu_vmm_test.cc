@@ -429,7 +429,7 @@ TEST_P(FakeGpuVmm, AccessOfPeersFails) {
   fill(0, start, 4, kPiece);
   sync(0);
   hooks_->set_failures("MemSetAccess:1:999");
-  EXPECT_EQ(fails([&] { return table_->copy(instance_, there, 1, start, 0, kPiece, 1, nullptr); }), OPENREG_E_INTERNAL);
+  EXPECT_EQ(fails([&] { return table_->copy(instance_, 1, nullptr, there, 1, start, 0, kPiece); }), OPENREG_E_INTERNAL);
   EXPECT_CONTAINS(host_record.text, prefix() + "MemSetAccess: ");
   hooks_->set_failures("");
   copy(there, 1, start, 0, kPiece, 1);
@@ -519,14 +519,14 @@ class FakeGpuGrowing : public RuntimeTest, public ::testing::WithParamInterface<
   static void use_growing(int32_t expandable) {
     openreg_allocator_settings settings{};
     settings.struct_size = sizeof settings;
-    EXPECT_EQ(openreg_default_allocator_settings(&settings), OPENREG_OK);
+    EXPECT_EQ(openreg_allocator_default_settings(&settings), OPENREG_OK);
     settings.expandable_segments = expandable;
-    EXPECT_EQ(openreg_set_allocator_settings(&settings), OPENREG_OK) << last_message();
+    EXPECT_EQ(openreg_allocator_set_settings(&settings), OPENREG_OK) << last_message();
   }
   static int64_t reserved() { return stats_of(0).reserved_bytes[0].current; }
   static int64_t used() {
     uint64_t unused = 0, total = 0;
-    EXPECT_EQ(openreg_get_memory_info(0, &unused, &total), OPENREG_OK) << last_message();
+    EXPECT_EQ(openreg_memory_get_info(0, &unused, &total), OPENREG_OK) << last_message();
     return static_cast<int64_t>(total - unused);
   }
   static int first_int(const void* block) {
@@ -556,19 +556,19 @@ TEST_P(FakeGpuGrowing, GrowsInPlaceAndGivesItsEndBack) {
   check_cache(0);
   release(third);
   release(second);
-  ASSERT_EQ(openreg_empty_cache(0), OPENREG_OK) << last_message();
+  ASSERT_EQ(openreg_memory_empty_cache(0), OPENREG_OK) << last_message();
   check_cache(0);
   EXPECT_EQ(reserved(), static_cast<int64_t>(4 * kMib));
   EXPECT_EQ(used(), reserved());
   EXPECT_EQ(first_int(first), 77);
   void* other = nullptr;
-  EXPECT_EQ(openreg_malloc(0, 62 * kMib, OPENREG_STREAM_DEFAULT, &other), OPENREG_E_NOMEM);
+  EXPECT_EQ(openreg_malloc(0, OPENREG_STREAM_DEFAULT, 62 * kMib, &other), OPENREG_E_NOMEM);
   second = allocate(0, 50 * kMib);  // more than the addresses of the first segment
   check_cache(0);
   EXPECT_EQ(first_int(first), 77);
   release(second);
   release(first);
-  ASSERT_EQ(openreg_empty_cache(0), OPENREG_OK);
+  ASSERT_EQ(openreg_memory_empty_cache(0), OPENREG_OK);
   EXPECT_EQ(reserved(), 0);
   EXPECT_EQ(hooks_->live("reservation"), 0);
 }
@@ -579,7 +579,7 @@ TEST_P(FakeGpuGrowing, FailuresLeaveTheCacheInOrder) {
   void* second = nullptr;
   for (const char* failure : {"MemCreate:2:999", "MemMap:1:999", "MemSetAccess:1:999"}) {
     hooks_->set_failures(failure);
-    EXPECT_EQ(openreg_malloc(0, 30 * kMib, OPENREG_STREAM_DEFAULT, &second), OPENREG_E_INTERNAL);
+    EXPECT_EQ(openreg_malloc(0, OPENREG_STREAM_DEFAULT, 30 * kMib, &second), OPENREG_E_INTERNAL);
     EXPECT_EQ(openreg_last_error()->vendor_code, 999);
     EXPECT_EQ(used(), reserved());
     check_cache(0);
@@ -588,11 +588,11 @@ TEST_P(FakeGpuGrowing, FailuresLeaveTheCacheInOrder) {
   second = allocate(0, 20 * kMib);
   release(second);
   hooks_->set_failures("MemUnmap:1:999");
-  EXPECT_EQ(openreg_empty_cache(0), OPENREG_E_INTERNAL);
+  EXPECT_EQ(openreg_memory_empty_cache(0), OPENREG_E_INTERNAL);
   hooks_->set_failures("");
   check_cache(0);
   EXPECT_EQ(used(), reserved());
-  EXPECT_EQ(openreg_empty_cache(0), OPENREG_OK) << last_message();
+  EXPECT_EQ(openreg_memory_empty_cache(0), OPENREG_OK) << last_message();
   release(first);
 }
 
@@ -635,9 +635,9 @@ TEST_P(FakeGpuGrowing, Threads) {
         void* here = nullptr;
         void* there = nullptr;
         const size_t size = 4096 + random() % (3 * kMib);
-        if (openreg_malloc(own, size, OPENREG_STREAM_DEFAULT, &here) != OPENREG_OK ||
-            openreg_malloc(1 - own, size, OPENREG_STREAM_DEFAULT, &there) != OPENREG_OK ||
-            openreg_memset_async(here, own, number + 1, size, OPENREG_STREAM_DEFAULT) != OPENREG_OK ||
+        if (openreg_malloc(own, OPENREG_STREAM_DEFAULT, size, &here) != OPENREG_OK ||
+            openreg_malloc(1 - own, OPENREG_STREAM_DEFAULT, size, &there) != OPENREG_OK ||
+            openreg_memset_async(own, OPENREG_STREAM_DEFAULT, here, number + 1, size) != OPENREG_OK ||
             openreg_stream_synchronize(own, OPENREG_STREAM_DEFAULT) != OPENREG_OK ||
             openreg_memcpy(there, 1 - own, here, own, size) != OPENREG_OK) {
           ++wrong;
@@ -648,7 +648,7 @@ TEST_P(FakeGpuGrowing, Threads) {
             byte != number + 1)
           ++wrong;
         if (openreg_free(here) != OPENREG_OK || openreg_free(there) != OPENREG_OK) ++wrong;
-        if (step % 7 == 0 && openreg_empty_cache(own) != OPENREG_OK) ++wrong;
+        if (step % 7 == 0 && openreg_memory_empty_cache(own) != OPENREG_OK) ++wrong;
       }
     });
   }
@@ -656,7 +656,7 @@ TEST_P(FakeGpuGrowing, Threads) {
   EXPECT_EQ(wrong, 0) << reasons[0] << reasons[1] << reasons[2] << reasons[3];
   check_cache(0);
   check_cache(1);
-  for (int32_t dev = 0; dev < 2; ++dev) EXPECT_EQ(openreg_empty_cache(dev), OPENREG_OK);
+  for (int32_t dev = 0; dev < 2; ++dev) EXPECT_EQ(openreg_memory_empty_cache(dev), OPENREG_OK);
 }
 
 }  // namespace

@@ -63,10 +63,10 @@ TEST_F(GraphBranchesTest, RunBesideEachOther) {
     fork(
         device, from_pool(device),
         [&](openreg_stream on) {
-          ASSERT_EQ(openreg_launch_host_func(0, on, Meeting::come, &meeting), OPENREG_OK) << last_message();
+          ASSERT_EQ(openreg_stream_launch_host_func(0, on, Meeting::come, &meeting), OPENREG_OK) << last_message();
         },
         [&](openreg_stream on) {
-          ASSERT_EQ(openreg_launch_host_func(device, on, Meeting::come, &meeting), OPENREG_OK) << last_message();
+          ASSERT_EQ(openreg_stream_launch_host_func(device, on, Meeting::come, &meeting), OPENREG_OK) << last_message();
         });
     openreg_graph_exec exec = end(stream_);
     for (int i = 1; i < 4; ++i) {
@@ -85,7 +85,7 @@ TEST_F(GraphBranchesTest, KeepTheirOrder) {
   void *const a = allocate(0, stream_), *const b = allocate(0, stream_), *const c = allocate(0, stream_),
               *const sum = allocate(0, stream_);
   const auto copy = [](void* to, const void* from, size_t size, openreg_stream on) {
-    ASSERT_EQ(openreg_memcpy_async(to, 0, from, 0, size, 0, on), OPENREG_OK) << last_message();
+    ASSERT_EQ(openreg_memcpy_async(0, on, to, 0, from, 0, size), OPENREG_OK) << last_message();
   };
   ASSERT_EQ(openreg_stream_synchronize(0, stream_), OPENREG_OK);
   begin(stream_);
@@ -159,11 +159,11 @@ TEST_F(GraphBranchesTest, AreJoinedAfterAFailure) {
         const auto run = [](void* end) {
           while (!*static_cast<std::atomic<bool>*>(end)) std::this_thread::yield();
         };
-        ASSERT_EQ(openreg_launch_host_func(0, on, run, &may_end), OPENREG_OK) << last_message();
+        ASSERT_EQ(openreg_stream_launch_host_func(0, on, run, &may_end), OPENREG_OK) << last_message();
       });
   openreg_graph_exec exec = end(stream_);
   EXPECT_EQ(openreg_free(memory), OPENREG_OK);
-  EXPECT_EQ(openreg_empty_cache(0), OPENREG_OK);
+  EXPECT_EQ(openreg_memory_empty_cache(0), OPENREG_OK);
   EXPECT_EQ(openreg_graph_launch(exec, stream_), OPENREG_E_INVALID);
   EXPECT_CONTAINS(last_message(), "openreg_memset_async");
   int32_t done = 1;
@@ -186,13 +186,13 @@ TEST_F(GraphBranchesTest, RaceInALaunch) {
       [&](openreg_stream on) {
         fill(memory, 0, 7, on);
         const auto tell = [](void* flag) { *static_cast<std::atomic<bool>*>(flag) = true; };
-        ASSERT_EQ(openreg_launch_host_func(0, on, tell, &is_written), OPENREG_OK) << last_message();
+        ASSERT_EQ(openreg_stream_launch_host_func(0, on, tell, &is_written), OPENREG_OK) << last_message();
       },
       [&](openreg_stream on) {
         const auto wait = [](void* flag) {
           while (!*static_cast<std::atomic<bool>*>(flag)) std::this_thread::yield();
         };
-        ASSERT_EQ(openreg_launch_host_func(0, on, wait, &is_written), OPENREG_OK) << last_message();
+        ASSERT_EQ(openreg_stream_launch_host_func(0, on, wait, &is_written), OPENREG_OK) << last_message();
         fill(memory, 0, 8, on);
       });
   openreg_graph_exec exec = end(stream_);

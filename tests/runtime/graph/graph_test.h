@@ -15,7 +15,7 @@ class GraphsTest : public SimDevicesTest {
  protected:
   static void* allocate(int32_t device, openreg_stream stream = OPENREG_STREAM_DEFAULT) {
     void* memory = nullptr;
-    EXPECT_EQ(openreg_malloc(device, kSize, stream, &memory), OPENREG_OK) << last_message();
+    EXPECT_EQ(openreg_malloc(device, stream, kSize, &memory), OPENREG_OK) << last_message();
     return memory;
   }
   static void begin(openreg_stream stream, int32_t mode = OPENREG_CAPTURE_GLOBAL) {
@@ -30,7 +30,7 @@ class GraphsTest : public SimDevicesTest {
     return exec;
   }
   static void fill(void* memory, int32_t device, uint8_t value, openreg_stream stream) {
-    ASSERT_EQ(openreg_memset_async(memory, device, value, kSize, stream), OPENREG_OK) << last_message();
+    ASSERT_EQ(openreg_memset_async(device, stream, memory, value, kSize), OPENREG_OK) << last_message();
   }
   static void launch(openreg_graph_exec exec, openreg_stream stream) {
     ASSERT_EQ(openreg_graph_launch(exec, stream), OPENREG_OK) << last_message();

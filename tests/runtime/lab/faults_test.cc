@@ -19,12 +19,12 @@ class FaultsTest : public SimDevicesTest {
  protected:
   void SetUp() override {
     SimDevicesTest::SetUp();
-    EXPECT_EQ(openreg_malloc_host(0, kSize, &pinned_), OPENREG_OK);
+    EXPECT_EQ(openreg_host_alloc(0, kSize, &pinned_), OPENREG_OK);
   }
   void TearDown() override {
     end();
     for (void* block : blocks_) EXPECT_EQ(openreg_free(block), OPENREG_OK) << last_message();
-    EXPECT_EQ(openreg_free_host(pinned_), OPENREG_OK) << last_message();
+    EXPECT_EQ(openreg_host_free(pinned_), OPENREG_OK) << last_message();
     SimDevicesTest::TearDown();
   }
 
@@ -37,7 +37,7 @@ class FaultsTest : public SimDevicesTest {
 
   void* allocate(int32_t device = 0) {
     void* block = nullptr;
-    EXPECT_EQ(openreg_malloc(device, kSize, 0, &block), OPENREG_OK) << last_message();
+    EXPECT_EQ(openreg_malloc(device, 0, kSize, &block), OPENREG_OK) << last_message();
     blocks_.push_back(block);
     return block;
   }
@@ -45,7 +45,7 @@ class FaultsTest : public SimDevicesTest {
   openreg_status put(void* block, int value, openreg_stream stream = 0, int32_t device = 0) {
     EXPECT_EQ(openreg_stream_synchronize(device, stream), OPENREG_OK) << last_message();
     memset(pinned_, value, kSize);
-    return openreg_memcpy_async(block, device, pinned_, OPENREG_HOST, kSize, device, stream);
+    return openreg_memcpy_async(device, stream, block, device, pinned_, OPENREG_HOST, kSize);
   }
   int first_byte(const void* block) {
     void* seen = nullptr;
@@ -105,7 +105,7 @@ TEST_F(FaultsTest, NoMemoryAtOneRequest) {
   begin("nomem at 2");
   allocate();
   void* block = &block;
-  EXPECT_EQ(openreg_malloc(0, kSize, 0, &block), OPENREG_E_NOMEM);
+  EXPECT_EQ(openreg_malloc(0, 0, kSize, &block), OPENREG_E_NOMEM);
   EXPECT_EQ(block, nullptr);
   EXPECT_CONTAINS(last_message(), "out of memory on openreg:0 (driver \"sim\"). Tried to allocate 4.00 KiB");
   EXPECT_CONTAINS(last_message(), "the driver said: a fault was planned for this: \"nomem at 2\" (call 2)");
@@ -129,7 +129,7 @@ TEST_F(FaultsTest, ChancesFollowTheSeed) {
     begin(plan);
     for (int i = 0; i < 400; ++i) {
       void* block = nullptr;
-      const bool is_hit = openreg_malloc(0, kSize, 0, &block) == OPENREG_E_NOMEM;
+      const bool is_hit = openreg_malloc(0, 0, kSize, &block) == OPENREG_E_NOMEM;
       seen += is_hit ? 'x' : '.';
       if (!is_hit) {
         EXPECT_EQ(openreg_free(block), OPENREG_OK);
@@ -177,12 +177,12 @@ TEST_F(FaultsTest, ErrorShowsAtAQueryAndAtTheDevice) {
   begin("fills error");
   end();
   begin("fill error");
-  ASSERT_EQ(openreg_memset_async(block, 0, 7, kSize, 0), OPENREG_OK);
+  ASSERT_EQ(openreg_memset_async(0, 0, block, 7, kSize), OPENREG_OK);
   int32_t done = -1;
   EXPECT_EQ(openreg_stream_query(0, 0, &done), OPENREG_E_INTERNAL);
   EXPECT_EQ(done, -1);
   EXPECT_EQ(openreg_stream_synchronize(0, 0), OPENREG_OK);
-  ASSERT_EQ(openreg_memset_async(block, 0, 7, kSize, from_pool(0)), OPENREG_OK);
+  ASSERT_EQ(openreg_memset_async(0, from_pool(0), block, 7, kSize), OPENREG_OK);
   EXPECT_EQ(openreg_device_synchronize(1), OPENREG_OK);
   EXPECT_EQ(openreg_device_synchronize(0), OPENREG_E_INTERNAL);
   EXPECT_EQ(openreg_device_synchronize(0), OPENREG_OK);
@@ -199,16 +199,16 @@ TEST_F(FaultsTest, ErrorsThatNobodyFetches) {
     for (int round = 0; round < 5; ++round) {
       timespec before{}, after{};
       clock_gettime(CLOCK_THREAD_CPUTIME_ID, &before);
-      for (int i = 0; i < kBatch; ++i) (void)!openreg_memset_async(block, 0, 1, 64, side);
+      for (int i = 0; i < kBatch; ++i) (void)!openreg_memset_async(0, side, block, 1, 64);
       clock_gettime(CLOCK_THREAD_CPUTIME_ID, &after);
       best = std::min<int64_t>(best, (after.tv_sec - before.tv_sec) * 1000000000 + after.tv_nsec - before.tv_nsec);
     }
     return best;
   };
   begin("fills error");
-  EXPECT_EQ(openreg_memset_async(block, 0, 1, 64, other), OPENREG_OK);
+  EXPECT_EQ(openreg_memset_async(0, other, block, 1, 64), OPENREG_OK);
   const int64_t first = nanoseconds_of_a_batch();
-  for (int i = 0; i < kMany; ++i) ASSERT_EQ(openreg_memset_async(block, 0, 1, 64, side), OPENREG_OK);
+  for (int i = 0; i < kMany; ++i) ASSERT_EQ(openreg_memset_async(0, side, block, 1, 64), OPENREG_OK);
   if (!OPENREG_TEST_SANITIZER) {
     EXPECT_LT(nanoseconds_of_a_batch(), 8 * first);
   }
@@ -251,7 +251,7 @@ TEST_F(FaultsTest, LostAfterCopies) {
   EXPECT_EQ(openreg_device_synchronize(1), OPENREG_E_DEVICE_LOST);
   EXPECT_CONTAINS(last_message(), "openreg:1 was lost in an earlier call: a fault was planned for this");
   void* none = nullptr;
-  EXPECT_EQ(openreg_malloc(1, kSize, 0, &none), OPENREG_E_DEVICE_LOST);
+  EXPECT_EQ(openreg_malloc(1, 0, kSize, &none), OPENREG_E_DEVICE_LOST);
   EXPECT_EQ(put(other, 4), OPENREG_OK);
   end();
   EXPECT_EQ(openreg_device_synchronize(1), OPENREG_OK) << last_message();
@@ -284,13 +284,13 @@ TEST_F(FaultsTest, SlowCopies) {
   constexpr size_t kLarge = 16 << 20;
   void* block = nullptr;
   void* source = nullptr;
-  ASSERT_EQ(openreg_malloc(0, kLarge, 0, &block), OPENREG_OK);
-  ASSERT_EQ(openreg_malloc_host(0, kLarge, &source), OPENREG_OK);
+  ASSERT_EQ(openreg_malloc(0, 0, kLarge, &block), OPENREG_OK);
+  ASSERT_EQ(openreg_host_alloc(0, kLarge, &source), OPENREG_OK);
   memset(source, 5, kLarge);
   const auto timed = [&] {
     timespec from{}, to{};
     clock_gettime(CLOCK_MONOTONIC, &from);
-    EXPECT_EQ(openreg_memcpy_async(block, 0, source, OPENREG_HOST, kLarge, 0, 0), OPENREG_OK);
+    EXPECT_EQ(openreg_memcpy_async(0, 0, block, 0, source, OPENREG_HOST, kLarge), OPENREG_OK);
     EXPECT_EQ(openreg_stream_synchronize(0, 0), OPENREG_OK);
     clock_gettime(CLOCK_MONOTONIC, &to);
     return (to.tv_sec - from.tv_sec) * 1e3 + (to.tv_nsec - from.tv_nsec) / 1e6;
@@ -301,7 +301,7 @@ TEST_F(FaultsTest, SlowCopies) {
   const double slow = timed();
   EXPECT_GT(slow, before * 5);  // both are times of a busy machine
   EXPECT_EQ(first_byte(block), 5);
-  EXPECT_EQ(openreg_free_host(source), OPENREG_OK);
+  EXPECT_EQ(openreg_host_free(source), OPENREG_OK);
   EXPECT_EQ(openreg_free(block), OPENREG_OK);
 }
 
@@ -319,8 +319,8 @@ TEST_F(FaultsTest, Peers) {
 TEST_F(SimDevicesTest, PlanOfADriver) {
   set("OPENREG_SIM_FAULTS", "nomem at 1");
   void* block = nullptr;
-  EXPECT_EQ(openreg_malloc(0, kSize, 0, &block), OPENREG_E_NOMEM);
-  EXPECT_EQ(openreg_malloc(0, kSize, 0, &block), OPENREG_OK);
+  EXPECT_EQ(openreg_malloc(0, 0, kSize, &block), OPENREG_E_NOMEM);
+  EXPECT_EQ(openreg_malloc(0, 0, kSize, &block), OPENREG_OK);
   EXPECT_EQ(openreg_free(block), OPENREG_OK);
   EXPECT_EQ(openreg_shutdown(), OPENREG_OK);
   EXPECT_EQ(openreg_is_instrumented(), 0);
@@ -334,14 +334,14 @@ TEST_F(SimDevicesTest, PlanOfADriver) {
 TEST_F(RuntimeTest, WaitsOfALostDevice) {
   use_full_toy();
   void *block = nullptr, *pinned = nullptr;
-  ASSERT_EQ(openreg_malloc(0, kSize, 0, &block), OPENREG_OK) << last_message();
-  ASSERT_EQ(openreg_malloc_host(0, kSize, &pinned), OPENREG_OK) << last_message();
+  ASSERT_EQ(openreg_malloc(0, 0, kSize, &block), OPENREG_OK) << last_message();
+  ASSERT_EQ(openreg_host_alloc(0, kSize, &pinned), OPENREG_OK) << last_message();
   openreg_faults plan = nullptr;
-  ASSERT_EQ(openreg_memcpy_async(block, 0, pinned, OPENREG_HOST, kSize, 0, 0), OPENREG_OK) << last_message();
+  ASSERT_EQ(openreg_memcpy_async(0, 0, block, 0, pinned, OPENREG_HOST, kSize), OPENREG_OK) << last_message();
   ASSERT_EQ(openreg_faults_begin("openreg:0 lost", &plan), OPENREG_OK) << last_message();
-  EXPECT_EQ(openreg_memcpy_async(block, 0, pinned, OPENREG_HOST, kSize, 0, 0), OPENREG_E_DEVICE_LOST);
+  EXPECT_EQ(openreg_memcpy_async(0, 0, block, 0, pinned, OPENREG_HOST, kSize), OPENREG_E_DEVICE_LOST);
   toy().reset();
-  EXPECT_EQ(openreg_free_host(pinned), OPENREG_OK) << last_message();
+  EXPECT_EQ(openreg_host_free(pinned), OPENREG_OK) << last_message();
   EXPECT_EQ(toy().calls("device_sync"), 1);
   openreg_faults_end(plan);
   EXPECT_EQ(openreg_free(block), OPENREG_OK) << last_message();
@@ -380,10 +380,10 @@ TEST_F(RuntimeTest, PlanOfAnotherDriver) {
   for (int32_t i = 0; i < openreg_device_count(); ++i) {
     openreg_device_properties properties{};
     properties.struct_size = sizeof properties;
-    ASSERT_EQ(openreg_get_device_properties(i, &properties), OPENREG_OK);
+    ASSERT_EQ(openreg_device_get_properties(i, &properties), OPENREG_OK);
     const bool is_toy = std::string(properties.driver) == toy().table()->name;
     toys += is_toy;
-    EXPECT_EQ(openreg_malloc(i, kSize, 0, &block), is_toy ? OPENREG_E_NOMEM : OPENREG_OK);
+    EXPECT_EQ(openreg_malloc(i, 0, kSize, &block), is_toy ? OPENREG_E_NOMEM : OPENREG_OK);
     EXPECT_EQ(openreg_free(block), OPENREG_OK);
   }
   EXPECT_GT(toys, 0);

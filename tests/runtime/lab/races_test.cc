@@ -49,7 +49,7 @@ class RacesTest : public RuntimeTest {
   }
   static char* allocate(size_t size, openreg_stream stream = 0, int32_t device = 0) {
     void* block = nullptr;
-    EXPECT_EQ(openreg_malloc(device, size, stream, &block), OPENREG_OK) << last_message();
+    EXPECT_EQ(openreg_malloc(device, stream, size, &block), OPENREG_OK) << last_message();
     return static_cast<char*>(block);
   }
   static void release(void* block) { EXPECT_EQ(openreg_free(block), OPENREG_OK) << last_message(); }
@@ -279,7 +279,7 @@ TEST_F(RacesTest, HostFunctionsOrder) {
   write(0, block, 64);
   std::atomic<bool> has_run{false};
   const auto run = [](void* flag) { static_cast<std::atomic<bool>*>(flag)->store(true); };
-  ASSERT_EQ(openreg_launch_host_func(0, 0, run, &has_run), OPENREG_OK) << last_message();
+  ASSERT_EQ(openreg_stream_launch_host_func(0, 0, run, &has_run), OPENREG_OK) << last_message();
   while (!has_run) std::this_thread::yield();
   write(other, block, 64);
   EXPECT_EQ(kinds(), Kinds{});
@@ -293,13 +293,13 @@ TEST_F(RacesTest, CopiesAndFillsAreUses) {
   char* const target = allocate(4096);
   char bytes[64] = {};
   const openreg_stream other = from_pool(0);
-  ASSERT_EQ(openreg_memset_async(block, 0, 7, 64, 0), OPENREG_OK);
-  ASSERT_EQ(openreg_memcpy_async(target, 0, block, 0, 64, 0, other), OPENREG_OK);
+  ASSERT_EQ(openreg_memset_async(0, 0, block, 7, 64), OPENREG_OK);
+  ASSERT_EQ(openreg_memcpy_async(0, other, target, 0, block, 0, 64), OPENREG_OK);
   EXPECT_EQ(kinds(), Kinds{OPENREG_RACE_READ_WRITE});
   EXPECT_EQ(reports()[0].first, "openreg_memset_async");
   ASSERT_EQ(openreg_memcpy(bytes, OPENREG_HOST, block, 0, 64), OPENREG_OK);
   openreg_races_clear();
-  ASSERT_EQ(openreg_memset_async(block + 64, 0, 7, 64, other), OPENREG_OK);
+  ASSERT_EQ(openreg_memset_async(0, other, block + 64, 7, 64), OPENREG_OK);
   EXPECT_EQ(kinds(), Kinds{});
   EXPECT_EQ(openreg_device_synchronize(0), OPENREG_OK);
   release(block);
@@ -309,10 +309,10 @@ TEST_F(RacesTest, CopiesAndFillsAreUses) {
 // Pinned memory that a stream copies from or to is not the host's until it has waited.
 TEST_F(RacesTest, PinnedMemoryUnderACopy) {
   void* pinned = nullptr;
-  ASSERT_EQ(openreg_malloc_host(0, 4096, &pinned), OPENREG_OK);
+  ASSERT_EQ(openreg_host_alloc(0, 4096, &pinned), OPENREG_OK);
   char* const block = allocate(4096);
   const openreg_stream stream = from_pool(0);
-  ASSERT_EQ(openreg_memcpy_async(block, 0, pinned, OPENREG_HOST, 64, 0, stream), OPENREG_OK);
+  ASSERT_EQ(openreg_memcpy_async(0, stream, block, 0, pinned, OPENREG_HOST, 64), OPENREG_OK);
   const uint32_t origin = openreg_races_origin("host");
   EXPECT_TRUE(openreg_races_knows(pinned, 1));
   EXPECT_EQ(openreg_races_host_use(origin, pinned, 64, 0), OPENREG_OK);
@@ -325,11 +325,11 @@ TEST_F(RacesTest, PinnedMemoryUnderACopy) {
   EXPECT_EQ(openreg_races_host_use(origin, pinned, 64, 1), OPENREG_OK);
   EXPECT_EQ(kinds(), Kinds{});
   release(block);
-  EXPECT_EQ(openreg_free_host(pinned), OPENREG_OK);
+  EXPECT_EQ(openreg_host_free(pinned), OPENREG_OK);
   EXPECT_FALSE(openreg_races_knows(pinned, 1));
 }
 
-// A block that was freed while another stream used it, and then given out again: the missing openreg_record_stream().
+// A block that was freed while another stream used it, and then given out again: the missing openreg_memory_record_stream().
 TEST_F(RacesTest, ReuseWithoutRecordStream) {
   const openreg_stream other = from_pool(0);
   char* const block = allocate(4096);
@@ -384,7 +384,7 @@ TEST_F(RacesTest, ReuseNamesWhereTheBlockWasFreed) {
     EXPECT_EQ(reports()[1].freed, "");
     release(again);
     ASSERT_EQ(openreg_device_synchronize(0), OPENREG_OK);
-    ASSERT_EQ(openreg_empty_cache(0), OPENREG_OK);
+    ASSERT_EQ(openreg_memory_empty_cache(0), OPENREG_OK);
     openreg_races_clear();
   }
   EXPECT_EQ(openreg_observe(&observer, 0), OPENREG_OK);
@@ -401,7 +401,7 @@ TEST_F(RacesTest, ReuseAcrossDevices) {
       EXPECT_EQ(openreg_stream_wait_event(1, other, event), OPENREG_OK);
       EXPECT_EQ(use(1, other, block, 4096, false, "reader"), OPENREG_OK);
       if (is_recorded) {
-        EXPECT_EQ(openreg_record_stream(block, 1, other), OPENREG_OK);
+        EXPECT_EQ(openreg_memory_record_stream(block, 1, other), OPENREG_OK);
       }
       release(block);
       char* const again = allocate(4096);
@@ -414,7 +414,7 @@ TEST_F(RacesTest, ReuseAcrossDevices) {
   }
 }
 
-// The same with openreg_record_stream(), or with a wait, or on the same stream, is in order.
+// The same with openreg_memory_record_stream(), or with a wait, or on the same stream, is in order.
 TEST_F(RacesTest, ReuseInOrder) {
   const openreg_stream other = from_pool(0);
   for (int way = 0; way < 3; ++way) {
@@ -422,7 +422,7 @@ TEST_F(RacesTest, ReuseInOrder) {
     const openreg_stream stream = way == 2 ? 0 : other;
     write(stream, block, 4096, "user");
     if (way == 0) {
-      EXPECT_EQ(openreg_record_stream(block, 0, other), OPENREG_OK);
+      EXPECT_EQ(openreg_memory_record_stream(block, 0, other), OPENREG_OK);
     }
     release(block);
     if (way == 1) {
@@ -442,7 +442,7 @@ TEST_F(RacesTest, SegmentsThatGoBackAreForgotten) {
   char* const block = allocate(4 << 20);
   write(other, block, 64);
   release(block);
-  ASSERT_EQ(openreg_empty_cache(-1), OPENREG_OK);
+  ASSERT_EQ(openreg_memory_empty_cache(-1), OPENREG_OK);
   char* const again = allocate(4 << 20);
   write(0, again, 64);
   EXPECT_EQ(kinds(), Kinds{});
@@ -467,15 +467,15 @@ TEST_F(RacesTest, UnwrittenMemory) {
 TEST_F(RacesTest, MemoryThatASegmentGaveBackIsForgotten) {
   openreg_allocator_settings settings{};
   settings.struct_size = sizeof settings;
-  ASSERT_EQ(openreg_get_allocator_settings(&settings), OPENREG_OK);
+  ASSERT_EQ(openreg_allocator_get_settings(&settings), OPENREG_OK);
   settings.expandable_segments = 1;
-  ASSERT_EQ(openreg_set_allocator_settings(&settings), OPENREG_OK);
+  ASSERT_EQ(openreg_allocator_set_settings(&settings), OPENREG_OK);
   const openreg_stream other = from_pool(0);
   char* const first = allocate(3 << 20);
   char* const block = allocate(16 << 20);
   write(other, block, 16 << 20);
   release(block);
-  ASSERT_EQ(openreg_empty_cache(0), OPENREG_OK);
+  ASSERT_EQ(openreg_memory_empty_cache(0), OPENREG_OK);
   char* const again = allocate(16 << 20);
   EXPECT_EQ(again, block);
   write(0, again + (4 << 20), 4096);
@@ -485,18 +485,18 @@ TEST_F(RacesTest, MemoryThatASegmentGaveBackIsForgotten) {
   release(again);
   release(first);
   settings.expandable_segments = 0;
-  ASSERT_EQ(openreg_set_allocator_settings(&settings), OPENREG_OK);
+  ASSERT_EQ(openreg_allocator_set_settings(&settings), OPENREG_OK);
 }
 
 // Recording the same few streams for a block again and again keeps each of them once.
 TEST_F(RacesTest, RecordingAgainKeepsNothingMore) {
   char* const block = allocate(4096);
   const openreg_stream streams[] = {from_pool(0), from_pool(0)};
-  for (const openreg_stream stream : streams) ASSERT_EQ(openreg_record_stream(block, 0, stream), OPENREG_OK);
+  for (const openreg_stream stream : streams) ASSERT_EQ(openreg_memory_record_stream(block, 0, stream), OPENREG_OK);
 #if !OPENREG_TEST_SANITIZER  // whose allocators tell nothing here
   const size_t before = mallinfo2().uordblks + mallinfo2().hblkhd;
 #endif
-  for (int i = 0; i < 20000; ++i) ASSERT_EQ(openreg_record_stream(block, 0, streams[i % 2]), OPENREG_OK);
+  for (int i = 0; i < 20000; ++i) ASSERT_EQ(openreg_memory_record_stream(block, 0, streams[i % 2]), OPENREG_OK);
 #if !OPENREG_TEST_SANITIZER
   EXPECT_LE(mallinfo2().uordblks + mallinfo2().hblkhd, before + 16 * 1024);
 #endif
@@ -515,10 +515,10 @@ TEST_F(RacesTest, RaiseRefusesTheSecondUse) {
   turn_on(OPENREG_RACES_REPORT | OPENREG_RACES_RAISE);
   char* const block = allocate(4096);
   const openreg_stream other = from_pool(0);
-  ASSERT_EQ(openreg_memset_async(block, 0, 1, 64, 0), OPENREG_OK);
-  EXPECT_EQ(openreg_memset_async(block, 0, 2, 64, other), OPENREG_E_INVALID);
+  ASSERT_EQ(openreg_memset_async(0, 0, block, 1, 64), OPENREG_OK);
+  EXPECT_EQ(openreg_memset_async(0, other, block, 2, 64), OPENREG_E_INVALID);
   EXPECT_NE(last_message().find("race: nothing orders two writes"), std::string::npos) << last_message();
-  EXPECT_EQ(openreg_memset_async(block, 0, 2, 64, 0), OPENREG_E_INVALID);
+  EXPECT_EQ(openreg_memset_async(0, 0, block, 2, 64), OPENREG_E_INVALID);
   EXPECT_EQ(openreg_races_count(), 1u);
   release(block);
 }
@@ -527,16 +527,16 @@ TEST_F(RacesTest, RaiseRefusesTheSecondUse) {
 TEST_F(RacesTest, RaiseLogsUsesByTheHost) {
   turn_on(OPENREG_RACES_REPORT | OPENREG_RACES_RAISE);
   void* pinned = nullptr;
-  ASSERT_EQ(openreg_malloc_host(0, 4096, &pinned), OPENREG_OK);
+  ASSERT_EQ(openreg_host_alloc(0, 4096, &pinned), OPENREG_OK);
   char* const block = allocate(4096);
-  ASSERT_EQ(openreg_memcpy_async(block, 0, pinned, OPENREG_HOST, 4096, 0, 0), OPENREG_OK);
+  ASSERT_EQ(openreg_memcpy_async(0, 0, block, 0, pinned, OPENREG_HOST, 4096), OPENREG_OK);
   const uint32_t origin = openreg_races_origin("aten::fill_");
   EXPECT_EQ(openreg_races_host_use(origin, pinned, 64, 1), OPENREG_E_INVALID);
   EXPECT_EQ(openreg_races_host_use(origin, pinned, 64, 1), OPENREG_E_INVALID);
   EXPECT_EQ(count_lines(OPENREG_LOG_WARNING, "race: the host uses pinned memory that a stream still uses"), 1);
   EXPECT_EQ(openreg_stream_synchronize(0, 0), OPENREG_OK);
   release(block);
-  EXPECT_EQ(openreg_free_host(pinned), OPENREG_OK);
+  EXPECT_EQ(openreg_host_free(pinned), OPENREG_OK);
 }
 
 // What is allowed, and what a muted thread does, is in no report.
@@ -551,10 +551,10 @@ TEST_F(RacesTest, AllowedAndMuted) {
   EXPECT_EQ(kinds(), Kinds{});
   EXPECT_EQ(openreg_stream_synchronize(0, 0), OPENREG_OK);
   openreg_races_mute(1);
-  ASSERT_EQ(openreg_memset_async(block, 0, 1, 64, other), OPENREG_OK);
+  ASSERT_EQ(openreg_memset_async(0, other, block, 1, 64), OPENREG_OK);
   EXPECT_EQ(openreg_stream_synchronize(0, other), OPENREG_OK);
   openreg_races_mute(-1);
-  ASSERT_EQ(openreg_memset_async(block, 0, 1, 64, 0), OPENREG_OK);
+  ASSERT_EQ(openreg_memset_async(0, 0, block, 1, 64), OPENREG_OK);
   EXPECT_EQ(kinds(), Kinds{});
   release(block);
 }
@@ -634,7 +634,7 @@ TEST_F(RacesTest, StreamsAndEventsOfALostDevice) {
   const openreg_event event = record(side, 1);
   openreg_faults faults = nullptr;
   ASSERT_EQ(openreg_faults_begin("openreg:1 lost at fill 1", &faults), OPENREG_OK) << last_message();
-  EXPECT_EQ(openreg_memset_async(block, 1, 0, 64, side), OPENREG_E_DEVICE_LOST);
+  EXPECT_EQ(openreg_memset_async(1, side, block, 0, 64), OPENREG_E_DEVICE_LOST);
   EXPECT_EQ(kinds(), Kinds{}) << "the call that loses it is the first error";
   int32_t done = 0;
   EXPECT_EQ(openreg_stream_query(1, side, &done), OPENREG_E_DEVICE_LOST);
@@ -642,10 +642,10 @@ TEST_F(RacesTest, StreamsAndEventsOfALostDevice) {
   EXPECT_EQ(openreg_event_query(event, &done), OPENREG_E_DEVICE_LOST);
   EXPECT_EQ(openreg_event_record(event, 1, side), OPENREG_E_DEVICE_LOST);
   EXPECT_EQ(openreg_stream_wait_event(0, 0, event), OPENREG_E_DEVICE_LOST);
-  EXPECT_EQ(openreg_memset_async(block, 1, 0, 64, side), OPENREG_E_DEVICE_LOST);
-  EXPECT_EQ(openreg_memcpy_async(block, 1, block + 64, 1, 64, 1, side), OPENREG_E_DEVICE_LOST);
+  EXPECT_EQ(openreg_memset_async(1, side, block, 0, 64), OPENREG_E_DEVICE_LOST);
+  EXPECT_EQ(openreg_memcpy_async(1, side, block, 1, block + 64, 1, 64), OPENREG_E_DEVICE_LOST);
   EXPECT_EQ(kinds(), Kinds(7, OPENREG_RACE_LOST_DEVICE));
-  EXPECT_EQ(openreg_memset_async(alive, 0, 0, 64, 0), OPENREG_OK);
+  EXPECT_EQ(openreg_memset_async(0, 0, alive, 0, 64), OPENREG_OK);
   EXPECT_EQ(openreg_event_destroy(event), OPENREG_OK);
   release(block);
   EXPECT_EQ(openreg_races_count(), 7u);
@@ -679,13 +679,13 @@ TEST_F(RacesTest, CopiesBetweenDevices) {
   set("OPENREG_DEVICES", "2");
   char* const here = allocate(4096, 0, 0);
   char* const there = allocate(4096, 0, 1);
-  ASSERT_EQ(openreg_memset_async(here, 0, 1, 64, 0), OPENREG_OK);
-  ASSERT_EQ(openreg_memset_async(there, 1, 1, 64, 0), OPENREG_OK);
-  ASSERT_EQ(openreg_memcpy_async(there, 1, here, 0, 64, 0, 0), OPENREG_OK);
-  ASSERT_EQ(openreg_memset_async(there, 1, 1, 64, 0), OPENREG_OK);
+  ASSERT_EQ(openreg_memset_async(0, 0, here, 1, 64), OPENREG_OK);
+  ASSERT_EQ(openreg_memset_async(1, 0, there, 1, 64), OPENREG_OK);
+  ASSERT_EQ(openreg_memcpy_async(0, 0, there, 1, here, 0, 64), OPENREG_OK);
+  ASSERT_EQ(openreg_memset_async(1, 0, there, 1, 64), OPENREG_OK);
   EXPECT_EQ(kinds(), Kinds{});
   const openreg_stream other = from_pool(1);
-  ASSERT_EQ(openreg_memset_async(there, 1, 1, 64, other), OPENREG_OK);
+  ASSERT_EQ(openreg_memset_async(1, other, there, 1, 64), OPENREG_OK);
   EXPECT_EQ(kinds(), Kinds{OPENREG_RACE_WRITE_WRITE});
   EXPECT_EQ(openreg_device_synchronize(1), OPENREG_OK);
   release(here);

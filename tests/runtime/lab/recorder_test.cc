@@ -49,9 +49,9 @@ class RecorderTest : public SimDevicesTest {
   // Fills `times` times, and waits.
   static void work(int times, openreg_stream stream = 0) {
     void* block = nullptr;
-    ASSERT_EQ(openreg_malloc(0, 4096, 0, &block), OPENREG_OK) << last_message();
+    ASSERT_EQ(openreg_malloc(0, 0, 4096, &block), OPENREG_OK) << last_message();
     for (int i = 0; i < times; ++i) {
-      ASSERT_EQ(openreg_memset_async(block, 0, 1, 100 + static_cast<size_t>(i), stream), OPENREG_OK);
+      ASSERT_EQ(openreg_memset_async(0, stream, block, 1, 100 + static_cast<size_t>(i)), OPENREG_OK);
     }
     (void)openreg_stream_synchronize(0, stream);
     EXPECT_EQ(openreg_free(block), OPENREG_OK);
@@ -100,7 +100,7 @@ TEST_F(RecorderTest, CallsOverANewStart) {
   };
   std::thread threads[2];
   for (int i = 0; i < 2; ++i) {
-    ASSERT_EQ(openreg_launch_host_func(0, streams[i], wait, &is_open[i]), OPENREG_OK) << last_message();
+    ASSERT_EQ(openreg_stream_launch_host_func(0, streams[i], wait, &is_open[i]), OPENREG_OK) << last_message();
   }
   for (int i = 0; i < 2; ++i) {
     ASSERT_EQ(openreg_flight_recorder_start(8), OPENREG_OK);
@@ -182,9 +182,9 @@ TEST_F(RecorderTest, WrittenAtAnError) {
   set("OPENREG_FLIGHT_RECORDER", "100");
   set("OPENREG_SIM_FAULTS", "error at fill 2; nomem at 2");
   void* block = nullptr;
-  ASSERT_EQ(openreg_malloc(0, 64, 0, &block), OPENREG_OK) << last_message();
+  ASSERT_EQ(openreg_malloc(0, 0, 64, &block), OPENREG_OK) << last_message();
   EXPECT_EQ(openreg_free(block), OPENREG_OK);
-  EXPECT_EQ(openreg_malloc(0, 64, 0, &block), OPENREG_E_NOMEM);
+  EXPECT_EQ(openreg_malloc(0, 0, 64, &block), OPENREG_E_NOMEM);
   EXPECT_NE(access(file().c_str(), F_OK), 0);
   work(3);
   const std::string text = read(file());

@@ -56,7 +56,7 @@ class TraceTest : public RuntimeTest {
   }
 
   struct Block {
-    Block(int32_t device, size_t size) { EXPECT_EQ(openreg_malloc(device, size, 0, &data), OPENREG_OK); }
+    Block(int32_t device, size_t size) { EXPECT_EQ(openreg_malloc(device, 0, size, &data), OPENREG_OK); }
     ~Block() { EXPECT_EQ(openreg_free(data), OPENREG_OK); }
     void* data = nullptr;
   };
@@ -111,8 +111,8 @@ TEST_F(TraceTest, QueuedWorkIsMeasured) {
   Block block(0, kSize), other(1, kSize);
   openreg_stream stream = from_pool(0);
   start();
-  ASSERT_EQ(openreg_memset_async(block.data, 0, 3, kSize, stream), OPENREG_OK);
-  ASSERT_EQ(openreg_memcpy_async(other.data, 1, block.data, 0, kSize, 0, stream), OPENREG_OK);
+  ASSERT_EQ(openreg_memset_async(0, stream, block.data, 3, kSize), OPENREG_OK);
+  ASSERT_EQ(openreg_memcpy_async(0, stream, other.data, 1, block.data, 0, kSize), OPENREG_OK);
   ASSERT_EQ(openreg_stream_synchronize(0, stream), OPENREG_OK);
   const uint64_t done = openreg_trace_clock();
   const auto all = stop();
@@ -149,9 +149,9 @@ TEST_F(TraceTest, TimesAreTheDevices) {
   Block block(0, 64);
   char host[64] = {};
   start();
-  ASSERT_EQ(openreg_memset_async(block.data, 0, 1, 64, 0), OPENREG_OK);  // compares the clocks, which waits
+  ASSERT_EQ(openreg_memset_async(0, 0, block.data, 1, 64), OPENREG_OK);  // compares the clocks, which waits
   toy().hold(1);
-  ASSERT_EQ(openreg_memcpy_async(block.data, 0, host, OPENREG_HOST, 64, 0, 0), OPENREG_OK) << last_message();
+  ASSERT_EQ(openreg_memcpy_async(0, 0, block.data, 0, host, OPENREG_HOST, 64), OPENREG_OK) << last_message();
   int32_t done = 1;
   ASSERT_EQ(openreg_stream_query(0, 0, &done), OPENREG_OK);
   EXPECT_EQ(done, 0);
@@ -173,7 +173,7 @@ TEST_F(TraceTest, WithoutTimedEvents) {
   Block block(0, 64);
   start();
   toy().hold(1);
-  ASSERT_EQ(openreg_memset_async(block.data, 0, 1, 64, 0), OPENREG_OK);
+  ASSERT_EQ(openreg_memset_async(0, 0, block.data, 1, 64), OPENREG_OK);
   const Told told = only();
   EXPECT_EQ(told.record.timing, OPENREG_TIMING_ASSUMED);
   EXPECT_EQ(told.record.device_begin, told.record.host_begin);
@@ -199,16 +199,16 @@ TEST_F(TraceTest, Kernels) {
     table.extension = kernel_table;
   });
   const openreg_kernels* table = nullptr;
-  ASSERT_EQ(openreg_get_kernels(0, &table), OPENREG_OK) << last_message();
+  ASSERT_EQ(openreg_device_get_kernels(0, &table), OPENREG_OK) << last_message();
   start();
   std::string name(200, 'x');
   openreg_kernel_call call{};
   call.struct_size = sizeof call;
   call.name = name.c_str();
   kernel_answer = OPENREG_OK;
-  ASSERT_EQ(openreg_run_kernel(0, 0, kernels_given, &call), OPENREG_OK) << last_message();
+  ASSERT_EQ(openreg_kernel_run(kernels_given, 0, 0, &call), OPENREG_OK) << last_message();
   kernel_answer = OPENREG_E_UNSUPPORTED;
-  EXPECT_EQ(openreg_run_kernel(0, 0, kernels_given, &call), OPENREG_E_UNSUPPORTED);
+  EXPECT_EQ(openreg_kernel_run(kernels_given, 0, 0, &call), OPENREG_E_UNSUPPORTED);
   name.assign(200, 'y');
   const auto all = stop();
   ASSERT_EQ(all.size(), 1u);
@@ -225,12 +225,12 @@ TEST_F(TraceTest, FailuresAreNotTold) {
   openreg_clear_error();
   start();
   toy().fail("fill", 1, OPENREG_E_INTERNAL, 0);
-  EXPECT_EQ(openreg_memset_async(block.data, 0, 1, 64, 0), OPENREG_E_INTERNAL);
+  EXPECT_EQ(openreg_memset_async(0, 0, block.data, 1, 64), OPENREG_E_INTERNAL);
   const std::string text = last_message();
   EXPECT_CONTAINS(text, "openreg_memset_async");
   for (const char* slot : {"event_create", "event_record", "event_sync", "event_elapsed"}) {
     toy().fail(slot, 1, OPENREG_E_INTERNAL, FULL_TOY_FOREVER);
-    EXPECT_EQ(openreg_memset_async(block.data, 0, 1, 64, 0), OPENREG_OK) << slot;
+    EXPECT_EQ(openreg_memset_async(0, 0, block.data, 1, 64), OPENREG_OK) << slot;
     EXPECT_EQ(openreg_trace_flush(), OPENREG_OK) << slot;
     EXPECT_EQ(last_message(), text) << slot;
     toy().fail(slot, 0, OPENREG_OK, 0);
@@ -285,18 +285,18 @@ TEST_F(TraceTest, StopAndShutdown) {
   start();
   {
     Block block(0, 64);
-    ASSERT_EQ(openreg_memset_async(block.data, 0, 1, 64, 0), OPENREG_OK);
+    ASSERT_EQ(openreg_memset_async(0, 0, block.data, 1, 64), OPENREG_OK);
   }
   ASSERT_EQ(openreg_shutdown(), OPENREG_OK) << last_message();
   EXPECT_EQ(told().size(), 1u);
   {
     Block block(0, 64);
-    ASSERT_EQ(openreg_memset_async(block.data, 0, 1, 64, 0), OPENREG_OK);
+    ASSERT_EQ(openreg_memset_async(0, 0, block.data, 1, 64), OPENREG_OK);
   }
   EXPECT_EQ(stop().size(), 2u);
   {
     Block block(0, 64);
-    ASSERT_EQ(openreg_memset_async(block.data, 0, 1, 64, 0), OPENREG_OK);
+    ASSERT_EQ(openreg_memset_async(0, 0, block.data, 1, 64), OPENREG_OK);
   }
   EXPECT_EQ(told().size(), 2u);
 }
@@ -317,7 +317,7 @@ TEST_F(TraceTest, WorkThatIsQueuedAfterTheEnd) {
   Block block(0, 64);
   start();  // sees the begin first
   ASSERT_EQ(openreg_observe(&stops_at_the_begin, OPENREG_OBSERVE_SPANS), OPENREG_OK) << last_message();
-  ASSERT_EQ(openreg_memset_async(block.data, 0, 1, 64, 0), OPENREG_OK) << last_message();
+  ASSERT_EQ(openreg_memset_async(0, 0, block.data, 1, 64), OPENREG_OK) << last_message();
   ASSERT_EQ(openreg_observe(&stops_at_the_begin, 0), OPENREG_OK);
   ASSERT_EQ(openreg_stream_synchronize(0, 0), OPENREG_OK) << last_message();
   EXPECT_EQ(toy().live("event"), 0);
@@ -332,7 +332,7 @@ TEST_F(TraceTest, ThreadsAndStops) {
       Block block(device, 256);
       openreg_stream stream = 0;
       ASSERT_EQ(openreg_stream_from_pool(device, 0, &stream), OPENREG_OK);
-      while (!ends) ASSERT_EQ(openreg_memset_async(block.data, device, 1, 256, stream), OPENREG_OK);
+      while (!ends) ASSERT_EQ(openreg_memset_async(device, stream, block.data, 1, 256), OPENREG_OK);
       ASSERT_EQ(openreg_stream_synchronize(device, stream), OPENREG_OK);
     });
   }
@@ -367,7 +367,7 @@ TEST_F(TraceTest, AFlushDelaysNobodyElse) {
   start();
   {
     Block block(0, 64);
-    const auto fill = [&] { ASSERT_EQ(openreg_memset_async(block.data, 0, 1, 64, 0), OPENREG_OK); };
+    const auto fill = [&] { ASSERT_EQ(openreg_memset_async(0, 0, block.data, 1, 64), OPENREG_OK); };
     fill();
     gate.close(kSync);
     std::thread flushes([] { EXPECT_EQ(openreg_trace_flush(), OPENREG_OK); });

@@ -54,7 +54,7 @@ class ValidationGraphTest : public ValidationLayerTest {
         *out = static_cast<openreg_driver_graph_exec>(exec);
         return openreg_status{OPENREG_OK};
       };
-      table.launch = [](openreg_instance, openreg_driver_graph_exec, int32_t, openreg_driver_stream) {
+      table.launch = [](openreg_instance, int32_t, openreg_driver_stream, openreg_driver_graph_exec) {
         ++graphs.launches;
         return openreg_status{OPENREG_OK};
       };
@@ -72,7 +72,7 @@ class ValidationGraphTest : public ValidationLayerTest {
     };
     // Captured work is the graph's: the driver does none of it.
     table_.stream_sync = [](openreg_instance, int32_t, openreg_driver_stream) { return answer(graphs.sync); };
-    table_.fill = [](openreg_instance, int32_t, void*, uint8_t, uint64_t, openreg_driver_stream) {
+    table_.fill = [](openreg_instance, int32_t, openreg_driver_stream, void*, uint8_t, uint64_t) {
       return openreg_status{OPENREG_OK};
     };
     table_.host_func = [](openreg_instance, int32_t, openreg_driver_stream, void (*function)(void*), void*) {
@@ -144,7 +144,7 @@ TEST_F(ValidationGraphTest, RightDriver) {
   begin();
   ASSERT_EQ(table_.host_func(layer_, 0, streams_[0], nothing, nullptr), OPENREG_OK);
   EXPECT_EQ(graphs.function, static_cast<void (*)(void*)>(nothing));
-  ASSERT_EQ(table_.event_record(layer_, 0, event, streams_[0]), OPENREG_OK);
+  ASSERT_EQ(table_.event_record(layer_, 0, streams_[0], event), OPENREG_OK);
   ASSERT_EQ(table_.stream_wait(layer_, 0, streams_[1], event), OPENREG_OK);
   for (const openreg_driver_stream stream : streams_) {
     ASSERT_EQ(graph_->status(layer_, 0, stream, &status), OPENREG_OK);
@@ -164,7 +164,7 @@ TEST_F(ValidationGraphTest, RightDriver) {
   graphs = {};
   openreg_driver_graph_exec exec = instantiated(graph);
   for (const openreg_driver_stream stream : {streams_[0], streams_[1], openreg_driver_stream{nullptr}}) {
-    EXPECT_EQ(graph_->launch(layer_, exec, 0, stream), OPENREG_OK);
+    EXPECT_EQ(graph_->launch(layer_, 0, stream, exec), OPENREG_OK);
   }
   EXPECT_EQ(graphs.launches, 3);
   EXPECT_EQ(graph_->update(layer_, exec, graph, &fits), OPENREG_OK);
@@ -254,7 +254,7 @@ TEST_F(ValidationGraphTest, StatusOfAStreamThatHasJoined) {
   int32_t status = -1;
   ASSERT_EQ(table_.event_create(layer_, 0, 0, &event), OPENREG_OK);
   begin();
-  ASSERT_EQ(table_.event_record(layer_, 0, event, streams_[0]), OPENREG_OK);
+  ASSERT_EQ(table_.event_record(layer_, 0, streams_[0], event), OPENREG_OK);
   ASSERT_EQ(table_.stream_wait(layer_, 0, streams_[1], event), OPENREG_OK);
   graphs.status = OPENREG_CAPTURE_NONE;
   EXPECT_EQ(graph_->status(layer_, 0, streams_[1], &status), OPENREG_OK);
@@ -315,10 +315,10 @@ TEST_F(ValidationGraphTest, GraphsOfTheCaller) {
   int32_t fits = 0;
   EXPECT_EQ(graph_->instantiate(layer_, graph, 1, &again), OPENREG_OK);
   EXPECT_TRUE(has(last_of(1), "a call of instantiate() of driver \"full_toy\" breaks a rule of driver.h: flags are 1"));
-  EXPECT_EQ(graph_->launch(layer_, exec, 1, nullptr), OPENREG_E_INVALID);
+  EXPECT_EQ(graph_->launch(layer_, 1, nullptr, exec), OPENREG_E_INVALID);
   EXPECT_TRUE(has(last_of(2), "a graph of device 0 was launched on device 1")) << last_of(2);
   destroy(graph, again);
-  EXPECT_EQ(graph_->launch(layer_, again, 0, nullptr), OPENREG_E_INVALID);
+  EXPECT_EQ(graph_->launch(layer_, 0, nullptr, again), OPENREG_E_INVALID);
   EXPECT_TRUE(has(last_of(3), "a call of launch() of driver")) << last_of(3);
   EXPECT_TRUE(has(last_of(3), "is not alive")) << last_of(3);
   EXPECT_EQ(graph_->destroy_exec(layer_, again), OPENREG_E_INVALID);
@@ -337,12 +337,12 @@ TEST_F(ValidationGraphTest, MemoryOfTheCaller) {
   void* const memory[2] = {allocate(0, 4096), allocate(0, 4096)};
   openreg_driver_graph graph = nullptr, around = nullptr;
   begin();
-  ASSERT_EQ(table_.fill(layer_, 0, memory[0], 1, 64, streams_[0]), OPENREG_OK);
-  ASSERT_EQ(table_.fill(layer_, 0, static_cast<char*>(memory[1]) + 64, 1, 64, streams_[0]), OPENREG_OK);
+  ASSERT_EQ(table_.fill(layer_, 0, streams_[0], memory[0], 1, 64), OPENREG_OK);
+  ASSERT_EQ(table_.fill(layer_, 0, streams_[0], static_cast<char*>(memory[1]) + 64, 1, 64), OPENREG_OK);
   ASSERT_EQ(end(&graph), OPENREG_OK);
   openreg_driver_graph_exec exec = instantiated(graph);
   begin();
-  EXPECT_EQ(graph_->launch(layer_, exec, 0, streams_[0]), OPENREG_OK);
+  EXPECT_EQ(graph_->launch(layer_, 0, streams_[0], exec), OPENREG_OK);
   ASSERT_EQ(end(&around), OPENREG_OK);
   destroy(graph, exec);
   EXPECT_EQ(table_.mem_free(layer_, 0, memory[0]), OPENREG_OK);
@@ -358,7 +358,7 @@ TEST_F(ValidationGraphTest, MemoryOfGraphsThatAreGone) {
   void* const memory = allocate(0, 4096);
   openreg_driver_graph graph = nullptr;
   begin();
-  ASSERT_EQ(table_.fill(layer_, 0, memory, 1, 64, streams_[0]), OPENREG_OK);
+  ASSERT_EQ(table_.fill(layer_, 0, streams_[0], memory, 1, 64), OPENREG_OK);
   ASSERT_EQ(end(&graph), OPENREG_OK);
   destroy(graph, instantiated(graph));
   EXPECT_EQ(table_.mem_free(layer_, 0, memory), OPENREG_OK);

@@ -36,17 +36,17 @@ void use_device() {
   void* const pause = reinterpret_cast<void*>(intptr_t{30});
   uint64_t free_bytes = 0, total = 0;
   int32_t done = 0;
-  double elapsed = 0;
+  int64_t elapsed = 0;
   openreg_stream stream = 0, other = 0;
   openreg_event event = nullptr, second = nullptr, unused = nullptr;
   std::vector<char> bytes(1 << 16, 1);
-  (void)!openreg_malloc(0, size_t{1} << 45, 0, &block);
-  for (void*& memory : more) (void)!openreg_malloc(0, 30 << 20, 0, &memory);
-  (void)!openreg_malloc(0, 3 << 20, 0, &block);
-  (void)!openreg_malloc_host(0, bytes.size(), &host);
+  (void)!openreg_malloc(0, 0, size_t{1} << 45, &block);
+  for (void*& memory : more) (void)!openreg_malloc(0, 0, 30 << 20, &memory);
+  (void)!openreg_malloc(0, 0, 3 << 20, &block);
+  (void)!openreg_host_alloc(0, bytes.size(), &host);
   void* second_host = nullptr;
-  (void)!openreg_malloc_host(0, bytes.size(), &second_host);
-  (void)!openreg_get_memory_info(0, &free_bytes, &total);
+  (void)!openreg_host_alloc(0, bytes.size(), &second_host);
+  (void)!openreg_memory_get_info(0, &free_bytes, &total);
   if (block != nullptr) (void)!openreg_memcpy(block, 0, bytes.data(), OPENREG_HOST, bytes.size());
   (void)!openreg_stream_from_pool(0, 0, &stream);
   (void)!openreg_stream_from_pool(0, 0, &other);
@@ -57,7 +57,7 @@ void use_device() {
   (void)!openreg_event_record(event, 0, stream);
   (void)!openreg_stream_synchronize(0, stream);
   (void)!openreg_stream_query(0, stream, &done);
-  (void)!openreg_launch_host_func(0, stream, wait_a_while, pause);
+  (void)!openreg_stream_launch_host_func(0, stream, wait_a_while, pause);
   (void)!openreg_event_record(second, 0, stream);
   (void)!openreg_event_query(second, &done);
   (void)!openreg_stream_query(0, stream, &done);
@@ -65,18 +65,18 @@ void use_device() {
   (void)!openreg_event_query(second, &done);
   (void)!openreg_event_elapsed(event, second, &elapsed);
   for (const openreg_stream queue : {stream, openreg_stream{0}}) {
-    (void)!openreg_launch_host_func(0, queue, wait_a_while, pause);
+    (void)!openreg_stream_launch_host_func(0, queue, wait_a_while, pause);
     (void)!openreg_stream_synchronize(0, queue);
-    (void)!openreg_launch_host_func(0, queue, wait_a_while, pause);
+    (void)!openreg_stream_launch_host_func(0, queue, wait_a_while, pause);
     (void)!openreg_device_synchronize(0);
   }
   wait_a_while(reinterpret_cast<void*>(intptr_t{100}));  // what was not waited for ends before its stream
   for (const openreg_event it : {event, second, unused}) (void)!openreg_event_destroy(it);
   for (void* memory : {block, more[0], more[1], more[2]}) (void)!openreg_free(memory);
   for (void* memory : {host, second_host}) {
-    if (memory != nullptr) (void)!openreg_free_host(memory);
+    if (memory != nullptr) (void)!openreg_host_free(memory);
   }
-  (void)!openreg_empty_cache(0);
+  (void)!openreg_memory_empty_cache(0);
 }
 
 class ValidationProgramTest : public ValidationTest {
@@ -88,7 +88,7 @@ class ValidationProgramTest : public ValidationTest {
     const pid_t child = fork();
     if (child == 0) {
       close(ends[0]);
-      openreg_set_log_callback(
+      openreg_log_set_callback(
           [](void* context, int32_t, const char* text) {
             const std::string line = std::string(text) + "\n";
             if (line.rfind(kReport, 0) == 0 && write(*static_cast<int*>(context), line.data(), line.size()) < 0) {
@@ -198,7 +198,7 @@ TEST_F(ValidationLayerTest, KeepsWhatIsMissing) {
 // A caller that names memory which isn't alive, or too much of it: refused, and the driver is not called. One report a rule.
 TEST_F(ValidationLayerTest, MemoryOfTheCaller) {
   // What overlaps is passed on, and this driver's own copy is a memcpy().
-  table_.copy = [](openreg_instance, void*, int32_t, const void*, int32_t, uint64_t, int32_t, openreg_driver_stream) {
+  table_.copy = [](openreg_instance, int32_t, openreg_driver_stream, void*, int32_t, const void*, int32_t, uint64_t) {
     return openreg_status{OPENREG_OK};
   };
   open();
@@ -208,15 +208,15 @@ TEST_F(ValidationLayerTest, MemoryOfTheCaller) {
   EXPECT_TRUE(has(last_of(1), "mem_free() of driver \"full_toy\" breaks a rule of driver.h")) << last_of(1);
   EXPECT_EQ(table_.mem_free(layer_, 1, block), OPENREG_E_INVALID);
   EXPECT_EQ(table_.mem_free(layer_, 0, bytes), OPENREG_E_INVALID);
-  EXPECT_EQ(table_.copy(layer_, block, 0, bytes, -1, sizeof bytes, 0, nullptr), OPENREG_E_INVALID);
-  EXPECT_EQ(table_.copy(layer_, block, 1, bytes, -1, 16, 0, nullptr), OPENREG_E_INVALID);
-  EXPECT_EQ(table_.copy(layer_, block, 2, bytes, -1, 16, 0, nullptr), OPENREG_E_INVALID);
+  EXPECT_EQ(table_.copy(layer_, 0, nullptr, block, 0, bytes, -1, sizeof bytes), OPENREG_E_INVALID);
+  EXPECT_EQ(table_.copy(layer_, 0, nullptr, block, 1, bytes, -1, 16), OPENREG_E_INVALID);
+  EXPECT_EQ(table_.copy(layer_, 0, nullptr, block, 2, bytes, -1, 16), OPENREG_E_INVALID);
   EXPECT_TRUE(has(last_of(2), "device 2 of 2 was requested")) << last_of(2);
-  EXPECT_EQ(table_.fill(layer_, 0, static_cast<char*>(block) + 4000, 1, 97, nullptr), OPENREG_E_INVALID);
-  EXPECT_EQ(table_.copy(layer_, block, 0, static_cast<char*>(block) + 10, 0, 20, 0, nullptr), OPENREG_OK);
+  EXPECT_EQ(table_.fill(layer_, 0, nullptr, static_cast<char*>(block) + 4000, 1, 97), OPENREG_E_INVALID);
+  EXPECT_EQ(table_.copy(layer_, 0, nullptr, block, 0, static_cast<char*>(block) + 10, 0, 20), OPENREG_OK);
   EXPECT_TRUE(has(last_of(3), "overlap")) << last_of(3);
-  EXPECT_EQ(table_.copy(layer_, block, 0, bytes, -1, 4096, 0, nullptr), OPENREG_OK);
-  EXPECT_EQ(table_.fill(layer_, 0, static_cast<char*>(block) + 4000, 1, 96, nullptr), OPENREG_OK);
+  EXPECT_EQ(table_.copy(layer_, 0, nullptr, block, 0, bytes, -1, 4096), OPENREG_OK);
+  EXPECT_EQ(table_.fill(layer_, 0, nullptr, static_cast<char*>(block) + 4000, 1, 96), OPENREG_OK);
   EXPECT_EQ(table_.mem_free(layer_, 0, block), OPENREG_OK);
   EXPECT_EQ(table_.mem_free(layer_, 0, block), OPENREG_E_INVALID);
   close();
@@ -233,7 +233,7 @@ TEST_F(ValidationLayerTest, HandlesOfTheCaller) {
   ASSERT_EQ(table_.event_create(layer_, 1, 0, &event), OPENREG_OK);
   EXPECT_EQ(table_.stream_query(layer_, 0, stream, &done), OPENREG_E_INVALID);
   EXPECT_TRUE(has(last_of(1), "of device 1 was used for device 0")) << last_of(1);
-  EXPECT_EQ(table_.event_record(layer_, 0, event, nullptr), OPENREG_E_INVALID);
+  EXPECT_EQ(table_.event_record(layer_, 0, nullptr, event), OPENREG_E_INVALID);
   EXPECT_TRUE(has(last_of(2), "of device 1 was given with device 0")) << last_of(2);
   for (const openreg_status status : {table_.event_query(layer_, 0, event, &done), table_.event_sync(layer_, 0, event),
                                       table_.event_destroy(layer_, 0, event)}) {
@@ -253,7 +253,7 @@ TEST_F(ValidationLayerTest, HandlesOfTheCaller) {
 
 // What is alive at close() is reported with its number.
 TEST_F(ValidationLayerTest, LeaksAtClose) {
-  table_.mem_alloc = [](openreg_instance, int32_t dev, uint64_t, void** out) {
+  table_.mem_alloc = [](openreg_instance, int32_t dev, const openreg_alloc_info*, void** out) {
     alignas(4096) static char memory[2][4096];
     *out = memory[dev];
     return openreg_status{OPENREG_OK};
@@ -317,10 +317,10 @@ TEST_F(ValidationLayerTest, Threads) {
       for (int round = 0; round < 300; ++round) {
         void* memory = nullptr;
         openreg_driver_event event = nullptr;
-        EXPECT_EQ(table_.mem_alloc(layer_, i % 2, 512, &memory), OPENREG_OK);
-        EXPECT_EQ(table_.copy(layer_, memory, i % 2, bytes, -1, sizeof bytes, i % 2, nullptr), OPENREG_OK);
+        EXPECT_EQ(table_.mem_alloc(layer_, i % 2, Bytes(512), &memory), OPENREG_OK);
+        EXPECT_EQ(table_.copy(layer_, i % 2, nullptr, memory, i % 2, bytes, -1, sizeof bytes), OPENREG_OK);
         EXPECT_EQ(table_.event_create(layer_, i % 2, 0, &event), OPENREG_OK);
-        EXPECT_EQ(table_.event_record(layer_, i % 2, event, nullptr), OPENREG_OK);
+        EXPECT_EQ(table_.event_record(layer_, i % 2, nullptr, event), OPENREG_OK);
         EXPECT_EQ(table_.event_sync(layer_, i % 2, event), OPENREG_OK);
         EXPECT_EQ(table_.event_destroy(layer_, i % 2, event), OPENREG_OK);
         EXPECT_EQ(table_.mem_free(layer_, i % 2, memory), OPENREG_OK);

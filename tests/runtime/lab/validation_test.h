@@ -48,7 +48,7 @@ class ValidationLayerTest : public ValidationTest {
   }
   void open() {
     below_ = table_;
-    const openreg_layer_site site{sizeof site, 0, &openreg_host_services, "full_toy", &below_, nullptr, 0};
+    const openreg_layer_site site{sizeof site, 0, &openreg_host_services, "full_toy", &below_, nullptr, 0, 0};
     ASSERT_EQ(openreg_validation_layer.open(&site, &table_, &layer_), OPENREG_OK);
     int32_t count = 0;
     ASSERT_EQ(table_.device_count(layer_, &count), OPENREG_OK);
@@ -62,7 +62,7 @@ class ValidationLayerTest : public ValidationTest {
   void close() { EXPECT_EQ(table_.close(layer_), OPENREG_OK); }
   void* allocate(int32_t device, uint64_t size) {
     void* memory = nullptr;
-    EXPECT_EQ(table_.mem_alloc(layer_, device, size, &memory), OPENREG_OK);
+    EXPECT_EQ(table_.mem_alloc(layer_, device, Bytes(size), &memory), OPENREG_OK);
     return memory;
   }
   // The last report, of so many.

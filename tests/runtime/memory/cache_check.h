@@ -19,14 +19,14 @@ inline std::vector<openreg_block_info> snapshot(int32_t device) {
     static_cast<std::vector<openreg_block_info>*>(ctx)->push_back(*block);
     return 0;
   };
-  EXPECT_EQ(openreg_memory_snapshot(device, visit, &blocks), OPENREG_OK) << last_message();
+  EXPECT_EQ(openreg_memory_visit_blocks(device, visit, &blocks), OPENREG_OK) << last_message();
   return blocks;
 }
 
 inline openreg_memory_stats stats_of(int32_t device) {
   openreg_memory_stats stats{};
   stats.struct_size = sizeof stats;
-  EXPECT_EQ(openreg_get_memory_stats(device, &stats), OPENREG_OK) << last_message();
+  EXPECT_EQ(openreg_memory_get_stats(device, &stats), OPENREG_OK) << last_message();
   return stats;
 }
 
@@ -107,7 +107,7 @@ inline void check_cache(int32_t device) {
 
 inline void* allocate(int32_t device, size_t size, openreg_stream stream = OPENREG_STREAM_DEFAULT) {
   void* block = nullptr;
-  EXPECT_EQ(openreg_malloc(device, size, stream, &block), OPENREG_OK) << last_message();
+  EXPECT_EQ(openreg_malloc(device, stream, size, &block), OPENREG_OK) << last_message();
   return block;
 }
 

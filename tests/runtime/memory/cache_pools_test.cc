@@ -45,15 +45,15 @@ class CachePoolsTest : public openreg_test::SimDevicesTest {
   void TearDown() override {
     EXPECT_EQ(openreg_observe(&keeper(), 0), OPENREG_OK);
     auto settings = defaults();
-    EXPECT_EQ(openreg_set_allocator_settings(&settings), OPENREG_OK);
-    openreg_set_caching(1);
+    EXPECT_EQ(openreg_allocator_set_settings(&settings), OPENREG_OK);
+    openreg_allocator_set_caching(1);
     SimDevicesTest::TearDown();
   }
 
   static openreg_allocator_settings defaults() {
     openreg_allocator_settings settings{};
     settings.struct_size = sizeof settings;
-    EXPECT_EQ(openreg_default_allocator_settings(&settings), OPENREG_OK);
+    EXPECT_EQ(openreg_allocator_default_settings(&settings), OPENREG_OK);
     return settings;
   }
 
@@ -80,7 +80,7 @@ int count_pools() {
     ++*static_cast<int*>(ctx);
     return 0;
   };
-  EXPECT_EQ(openreg_visit_memory_pools(0, visit, &count), OPENREG_OK);
+  EXPECT_EQ(openreg_memory_visit_pools(0, visit, &count), OPENREG_OK);
   return count;
 }
 
@@ -120,7 +120,7 @@ TEST_F(CachePoolsTest, ManyPoolsComeAndGo) {
 
 // Without caching each block goes back as it is freed, whichever others live.
 TEST_F(CachePoolsTest, UncachedBlocksGoBackAtOnce) {
-  openreg_set_caching(0);
+  openreg_allocator_set_caching(0);
   std::vector<void*> blocks;
   for (int i = 0; i < 10; ++i) blocks.push_back(allocate(0, 512));
   for (size_t i = 0; i < blocks.size(); ++i) {
@@ -132,7 +132,7 @@ TEST_F(CachePoolsTest, UncachedBlocksGoBackAtOnce) {
 // Values outside their range are refused by name and change nothing; NULL and short structures are errors.
 TEST_F(CachePoolsTest, BadSettings) {
   const auto refused = [](openreg_allocator_settings settings, const char* name) {
-    EXPECT_EQ(openreg_set_allocator_settings(&settings), OPENREG_E_INVALID);
+    EXPECT_EQ(openreg_allocator_set_settings(&settings), OPENREG_E_INVALID);
     EXPECT_NE(last_message().find(name), std::string::npos) << last_message();
   };
   auto settings = defaults();
@@ -148,19 +148,19 @@ TEST_F(CachePoolsTest, BadSettings) {
     settings = defaults();
     settings.memory_fraction = wrong == 1.0 ? 1.5 : wrong;
     refused(settings, "memory_fraction");
-    EXPECT_EQ(openreg_set_memory_fraction(0, settings.memory_fraction), OPENREG_E_INVALID);
+    EXPECT_EQ(openreg_memory_set_fraction(0, settings.memory_fraction), OPENREG_E_INVALID);
   }
   settings = defaults();
   settings.roundup_divisions[3] = 6;
   refused(settings, "roundup_divisions[3]");
   settings.struct_size = 4;
   refused(settings, "struct_size");
-  EXPECT_EQ(openreg_set_allocator_settings(nullptr), OPENREG_E_INVALID);
-  EXPECT_EQ(openreg_get_allocator_settings(nullptr), OPENREG_E_INVALID);
-  EXPECT_EQ(openreg_get_memory_fraction(0, nullptr), OPENREG_E_INVALID);
+  EXPECT_EQ(openreg_allocator_set_settings(nullptr), OPENREG_E_INVALID);
+  EXPECT_EQ(openreg_allocator_get_settings(nullptr), OPENREG_E_INVALID);
+  EXPECT_EQ(openreg_memory_get_fraction(0, nullptr), OPENREG_E_INVALID);
   openreg_allocator_settings now{};
   now.struct_size = sizeof now;
-  ASSERT_EQ(openreg_get_allocator_settings(&now), OPENREG_OK);
+  ASSERT_EQ(openreg_allocator_get_settings(&now), OPENREG_OK);
   EXPECT_EQ(now.max_split_size, UINT64_MAX);
   EXPECT_EQ(now.memory_fraction, 1.0);
 }
@@ -170,7 +170,7 @@ TEST_F(CachePoolsTest, GrowingSegmentsThatADriverLacks) {
   use_full_toy([](openreg_driver& table) { table.extension = nullptr; });
   auto settings = defaults();
   settings.expandable_segments = 1;
-  ASSERT_EQ(openreg_set_allocator_settings(&settings), OPENREG_OK);
+  ASSERT_EQ(openreg_allocator_set_settings(&settings), OPENREG_OK);
   void* blocks[] = {allocate(0, 100), allocate(0, 2 * kMib), allocate(0, 30 * kMib)};
   EXPECT_EQ(count_lines(OPENREG_LOG_WARNING, "expandable_segments is ignored"), 1);
   EXPECT_EQ(stats_of(0).segment[0].current, 3);
@@ -184,7 +184,7 @@ TEST_F(CachePoolsTest, GrowingSegmentsThatADriverLacks) {
 TEST_F(CachePoolsTest, GrowingSegments) {
   auto settings = defaults();
   settings.expandable_segments = 1;
-  ASSERT_EQ(openreg_set_allocator_settings(&settings), OPENREG_OK);
+  ASSERT_EQ(openreg_allocator_set_settings(&settings), OPENREG_OK);
   events.clear();
   ASSERT_EQ(openreg_observe(&keeper(), OPENREG_OBSERVE_MEMORY), OPENREG_OK);
   void* first = allocate(0, 3 * kMib);
@@ -196,31 +196,31 @@ TEST_F(CachePoolsTest, GrowingSegments) {
   EXPECT_EQ(reserved(), static_cast<int64_t>(32 * kMib));  // by 20 MiB at a time, and by less at the end of its room
   check_cache(0);
   uint64_t unused = 0, total = 0;
-  ASSERT_EQ(openreg_get_memory_info(0, &unused, &total), OPENREG_OK);
+  ASSERT_EQ(openreg_memory_get_info(0, &unused, &total), OPENREG_OK);
   EXPECT_EQ(total - unused, 32 * kMib);
   openreg_pointer_info beyond{};
   beyond.struct_size = sizeof beyond;
-  ASSERT_EQ(openreg_get_pointer_info(static_cast<char*>(first) + 32 * kMib, &beyond), OPENREG_OK);
+  ASSERT_EQ(openreg_pointer_get_info(static_cast<char*>(first) + 32 * kMib, &beyond), OPENREG_OK);
   EXPECT_EQ(beyond.kind, OPENREG_POINTER_UNKNOWN);
   EXPECT_EQ(openreg_free(static_cast<char*>(first) + 32 * kMib), OPENREG_E_INVALID);
 
   release(third);
   release(second);
   check_cache(0);
-  ASSERT_EQ(openreg_empty_cache(0), OPENREG_OK);
+  ASSERT_EQ(openreg_memory_empty_cache(0), OPENREG_OK);
   check_cache(0);
   EXPECT_EQ(reserved(), static_cast<int64_t>(4 * kMib));  // the unit in which the first block ends
-  ASSERT_EQ(openreg_get_memory_info(0, &unused, &total), OPENREG_OK);
+  ASSERT_EQ(openreg_memory_get_info(0, &unused, &total), OPENREG_OK);
   EXPECT_EQ(total - unused, 4 * kMib);
   beyond.struct_size = sizeof beyond;
-  ASSERT_EQ(openreg_get_pointer_info(second, &beyond), OPENREG_OK);  // it began in what is left
+  ASSERT_EQ(openreg_pointer_get_info(second, &beyond), OPENREG_OK);  // it began in what is left
   EXPECT_EQ(beyond.live, 0);
   second = allocate(0, 20 * kMib);
   EXPECT_EQ(static_cast<char*>(second), static_cast<char*>(first) + 3 * kMib);
   check_cache(0);
   release(second);
   release(first);
-  ASSERT_EQ(openreg_empty_cache(0), OPENREG_OK);
+  ASSERT_EQ(openreg_memory_empty_cache(0), OPENREG_OK);
   EXPECT_EQ(reserved(), 0);
   std::vector<int32_t> actions;
   for (const auto& event : events)
@@ -234,7 +234,7 @@ TEST_F(CachePoolsTest, GrowingSegments) {
 TEST_F(CachePoolsTest, GrowingKeepsContentsAndLimits) {
   auto settings = defaults();
   settings.expandable_segments = 1;
-  ASSERT_EQ(openreg_set_allocator_settings(&settings), OPENREG_OK);
+  ASSERT_EQ(openreg_allocator_set_settings(&settings), OPENREG_OK);
   void* first = allocate(0, 2 * kMib);
   void* alias = nullptr;
   ASSERT_EQ(openreg_host_alias(first, &alias), OPENREG_OK);
@@ -242,7 +242,7 @@ TEST_F(CachePoolsTest, GrowingKeepsContentsAndLimits) {
   void* second = allocate(0, 20 * kMib);
   EXPECT_EQ(*static_cast<int*>(alias), 77);
   void* other = nullptr;
-  EXPECT_EQ(openreg_malloc(0, 44 * kMib, OPENREG_STREAM_DEFAULT, &other), OPENREG_E_NOMEM);
+  EXPECT_EQ(openreg_malloc(0, OPENREG_STREAM_DEFAULT, 44 * kMib, &other), OPENREG_E_NOMEM);
   release(second);
   second = allocate(0, 50 * kMib);  // more than the addresses of the first segment: the cached end goes back for it
   check_cache(0);
@@ -256,7 +256,7 @@ TEST_F(CachePoolsTest, GrowingKeepsContentsAndLimits) {
 TEST_F(CachePoolsTest, ThreadsGrowOneSegment) {
   auto settings = defaults();
   settings.expandable_segments = 1;
-  ASSERT_EQ(openreg_set_allocator_settings(&settings), OPENREG_OK);
+  ASSERT_EQ(openreg_allocator_set_settings(&settings), OPENREG_OK);
   constexpr int kThreads =
       4;  // each has 6 of 64 MiB at most; a large segment grows by 20, and there are addresses for two
   std::atomic<int> refused{0};
@@ -266,9 +266,9 @@ TEST_F(CachePoolsTest, ThreadsGrowOneSegment) {
       for (int step = 0; step < 400; ++step) {
         void* block = nullptr;
         const size_t size = static_cast<size_t>(2 + (step * 7 + id * 3) % 5) * kMib;
-        if (openreg_malloc(0, size, OPENREG_STREAM_DEFAULT, &block) != OPENREG_OK) ++refused;
+        if (openreg_malloc(0, OPENREG_STREAM_DEFAULT, size, &block) != OPENREG_OK) ++refused;
         openreg_free(block);
-        if (step % 8 == id && openreg_empty_cache(0) != OPENREG_OK) ++refused;
+        if (step % 8 == id && openreg_memory_empty_cache(0) != OPENREG_OK) ++refused;
       }
     });
   }
@@ -284,7 +284,7 @@ TEST_F(CachePoolsTest, GrowingSegmentsKeepTheSplitLimit) {
   settings.expandable_segments = 1;
   settings.max_split_size = 20 * kMib;
   settings.max_non_split_rounding = 4 * kMib;
-  ASSERT_EQ(openreg_set_allocator_settings(&settings), OPENREG_OK);
+  ASSERT_EQ(openreg_allocator_set_settings(&settings), OPENREG_OK);
   void* first = allocate(0, 3 * kMib);
   void* large = allocate(0, 25 * kMib);
   release(large);
@@ -297,7 +297,7 @@ TEST_F(CachePoolsTest, GrowingSegmentsKeepTheSplitLimit) {
   check_cache(0);
   for (void* block : {first, small, again}) release(block);
   check_cache(0);
-  ASSERT_EQ(openreg_empty_cache(0), OPENREG_OK);
+  ASSERT_EQ(openreg_memory_empty_cache(0), OPENREG_OK);
   EXPECT_EQ(reserved(), 0);
 }
 
@@ -305,7 +305,7 @@ TEST_F(CachePoolsTest, GrowingSegmentsKeepTheSplitLimit) {
 TEST_F(CachePoolsTest, GrowingSegmentsLookBeforeTheyGrow) {
   auto settings = defaults();
   settings.expandable_segments = 1;
-  ASSERT_EQ(openreg_set_allocator_settings(&settings), OPENREG_OK);
+  ASSERT_EQ(openreg_allocator_set_settings(&settings), OPENREG_OK);
   void* first = allocate(0, kMib);
   std::vector<void*> warm;
   for (int i = 0; i < 16; ++i) warm.push_back(allocate(0, 8 << 10));
@@ -325,7 +325,7 @@ TEST_F(CachePoolsTest, ThreadsGrowSegmentsWithASplitLimit) {
   auto settings = defaults();
   settings.expandable_segments = 1;
   settings.max_split_size = 20 * kMib;
-  ASSERT_EQ(openreg_set_allocator_settings(&settings), OPENREG_OK);
+  ASSERT_EQ(openreg_allocator_set_settings(&settings), OPENREG_OK);
   std::vector<std::thread> threads;
   for (unsigned id = 0; id < 4; ++id) {
     threads.emplace_back([id] {
@@ -334,20 +334,20 @@ TEST_F(CachePoolsTest, ThreadsGrowSegmentsWithASplitLimit) {
       for (int step = 0; step < 3000; ++step) {
         void* block = nullptr;
         const size_t size = random() % 3 == 0 ? 1 + random() % kMib : 1 + random() % (22 * kMib);
-        if (mine.size() < 4 && openreg_malloc(0, size, OPENREG_STREAM_DEFAULT, &block) == OPENREG_OK)
+        if (mine.size() < 4 && openreg_malloc(0, OPENREG_STREAM_DEFAULT, size, &block) == OPENREG_OK)
           mine.push_back(block);
         while (mine.size() > random() % 5) {
           release(mine.back());
           mine.pop_back();
         }
-        if (random() % 50 == 0) (void)!openreg_empty_cache(0);
+        if (random() % 50 == 0) (void)!openreg_memory_empty_cache(0);
       }
       for (void* block : mine) release(block);
     });
   }
   for (auto& thread : threads) thread.join();
   check_cache(0);
-  ASSERT_EQ(openreg_empty_cache(0), OPENREG_OK);
+  ASSERT_EQ(openreg_memory_empty_cache(0), OPENREG_OK);
   EXPECT_EQ(reserved(), 0);
   check_cache(0);
 }
@@ -398,7 +398,7 @@ TEST_F(CachePoolsTest, ThreadsThatEndInsideAPool) {
 TEST_F(CachePoolsTest, LargeSegmentSize) {
   auto settings = defaults();
   settings.large_segment_size = 32 * kMib;
-  ASSERT_EQ(openreg_set_allocator_settings(&settings), OPENREG_OK);
+  ASSERT_EQ(openreg_allocator_set_settings(&settings), OPENREG_OK);
   void* block = allocate(0, 2 * kMib);
   EXPECT_EQ(reserved(), static_cast<int64_t>(32 * kMib));
   release(block);
@@ -409,13 +409,13 @@ TEST_F(CachePoolsTest, LargeSegmentSize) {
 TEST_F(CachePoolsTest, RoundingKeepsTheRequestedSize) {
   auto settings = defaults();
   std::fill(std::begin(settings.roundup_divisions), std::end(settings.roundup_divisions), 2u);
-  ASSERT_EQ(openreg_set_allocator_settings(&settings), OPENREG_OK);
+  ASSERT_EQ(openreg_allocator_set_settings(&settings), OPENREG_OK);
   void* block = allocate(0, 5 * kMib);
   EXPECT_EQ(info_of(block).size, 6 * kMib);
   EXPECT_EQ(info_of(block).requested, 5 * kMib);
   openreg_pointer_info info{};
   info.struct_size = sizeof info;
-  ASSERT_EQ(openreg_get_pointer_info(block, &info), OPENREG_OK);
+  ASSERT_EQ(openreg_pointer_get_info(block, &info), OPENREG_OK);
   EXPECT_EQ(info.size, 5 * kMib);
   check_cache(0);
   release(block);
@@ -426,7 +426,7 @@ TEST_F(CachePoolsTest, RoundingByInterval) {
   auto settings = defaults();
   settings.roundup_divisions[0] = 4;
   settings.roundup_divisions[2] = 2;
-  ASSERT_EQ(openreg_set_allocator_settings(&settings), OPENREG_OK);
+  ASSERT_EQ(openreg_allocator_set_settings(&settings), OPENREG_OK);
   const auto size_of = [](size_t size) {
     void* block = allocate(0, size);
     const size_t rounded = info_of(block).size;
@@ -444,7 +444,7 @@ TEST_F(CachePoolsTest, RoundingByInterval) {
 TEST_F(CachePoolsTest, OversizeIsCounted) {
   auto settings = defaults();
   settings.max_split_size = 32 * kMib;
-  ASSERT_EQ(openreg_set_allocator_settings(&settings), OPENREG_OK);
+  ASSERT_EQ(openreg_allocator_set_settings(&settings), OPENREG_OK);
   const auto oversize = [] {
     const auto stats = stats_of(0);
     return std::pair(stats.oversize_allocations.current, stats.oversize_segments.current);
@@ -457,7 +457,7 @@ TEST_F(CachePoolsTest, OversizeIsCounted) {
   EXPECT_EQ(oversize(), std::pair(int64_t{1}, int64_t{1}));
   release(at);
   EXPECT_EQ(oversize(), std::pair(int64_t{0}, int64_t{1}));
-  ASSERT_EQ(openreg_empty_cache(0), OPENREG_OK);
+  ASSERT_EQ(openreg_memory_empty_cache(0), OPENREG_OK);
   EXPECT_EQ(oversize(), std::pair(int64_t{0}, int64_t{0}));
 }
 
@@ -493,7 +493,7 @@ TEST_F(CachePoolsTest, PoolOfGraphs) {
   release(second);
   const int64_t kept = reserved();
   EXPECT_EQ(openreg_memory_pool_trim(0, kPool), OPENREG_OK);
-  EXPECT_EQ(openreg_empty_cache(0), OPENREG_OK);
+  EXPECT_EQ(openreg_memory_empty_cache(0), OPENREG_OK);
   EXPECT_EQ(reserved(), kept);
   EXPECT_EQ(copy(first), OPENREG_OK) << last_message();
   EXPECT_EQ(openreg_memory_pool_release(0, kPool), OPENREG_OK);
@@ -505,15 +505,15 @@ TEST_F(CachePoolsTest, PoolOfGraphs) {
 
 // The limit holds for what is reserved, cached memory is given back first, and the text names it.
 TEST_F(CachePoolsTest, Fraction) {
-  ASSERT_EQ(openreg_set_memory_fraction(0, 0.5), OPENREG_OK);
+  ASSERT_EQ(openreg_memory_set_fraction(0, 0.5), OPENREG_OK);
   double fraction = 0;
-  ASSERT_EQ(openreg_get_memory_fraction(0, &fraction), OPENREG_OK);
+  ASSERT_EQ(openreg_memory_get_fraction(0, &fraction), OPENREG_OK);
   EXPECT_EQ(fraction, 0.5);
   release(allocate(0, 20 * kMib));
   void* block = allocate(0, 30 * kMib);
   EXPECT_EQ(reserved(), static_cast<int64_t>(30 * kMib));
   void* more = nullptr;
-  EXPECT_EQ(openreg_malloc(0, 4 * kMib, OPENREG_STREAM_DEFAULT, &more), OPENREG_E_NOMEM);
+  EXPECT_EQ(openreg_malloc(0, OPENREG_STREAM_DEFAULT, 4 * kMib, &more), OPENREG_E_NOMEM);
   EXPECT_NE(last_message().find("limited to 32.00 MiB"), std::string::npos) << last_message();
   EXPECT_EQ(stats_of(0).num_ooms, 1);
   void* elsewhere = allocate(1, 50 * kMib);
@@ -562,7 +562,7 @@ TEST_F(CachePoolsTest, GonePoolGivesBack) {
   ASSERT_EQ(openreg_memory_pool_release(0, kPool), OPENREG_OK);
   EXPECT_EQ(reserved(), static_cast<int64_t>(14 * kMib));
   check_cache(0);
-  ASSERT_EQ(openreg_record_stream(large, 0, stream), OPENREG_OK);
+  ASSERT_EQ(openreg_memory_record_stream(large, 0, stream), OPENREG_OK);
   release(large);
   ASSERT_EQ(openreg_stream_synchronize(0, stream), OPENREG_OK);
   release(allocate(0, 100));  // notices that the stream has passed
@@ -584,7 +584,7 @@ TEST_F(CachePoolsTest, PoolsAreApart) {
     segments[i] = info_of(blocks[i]).segment;
     release(blocks[i]);
   }
-  EXPECT_EQ(openreg_empty_cache(0), OPENREG_OK);  // not the pools'
+  EXPECT_EQ(openreg_memory_empty_cache(0), OPENREG_OK);  // not the pools'
   EXPECT_EQ(reserved(), static_cast<int64_t>(4 * kMib));
   void* again = allocate_in(kPool, 4000);
   EXPECT_EQ(info_of(again).segment, segments[1]);
@@ -599,7 +599,7 @@ TEST_F(CachePoolsTest, PoolsAreApart) {
     EXPECT_EQ(pool->uses, 1);
     return 0;
   };
-  ASSERT_EQ(openreg_visit_memory_pools(0, visit, &seen), OPENREG_OK);
+  ASSERT_EQ(openreg_memory_visit_pools(0, visit, &seen), OPENREG_OK);
   EXPECT_EQ(seen.pools, 2);
   EXPECT_EQ(seen.bytes, static_cast<int64_t>(4 * kMib));
   ASSERT_EQ(openreg_memory_pool_trim(0, kOther), OPENREG_OK);
@@ -626,7 +626,7 @@ TEST_F(CachePoolsTest, PoolOfAThread) {
   EXPECT_EQ(openreg_memory_pool_retain(0, {0, 0}, 0), OPENREG_E_INVALID);
   EXPECT_EQ(openreg_memory_pool_retain(0, kOther, 64), OPENREG_E_INVALID);
   EXPECT_EQ(openreg_memory_pool_trim(0, kOther), OPENREG_OK);
-  EXPECT_EQ(openreg_visit_memory_pools(0, nullptr, nullptr), OPENREG_E_INVALID);
+  EXPECT_EQ(openreg_memory_visit_pools(0, nullptr, nullptr), OPENREG_E_INVALID);
   release(theirs);
   release(mine);
   EXPECT_EQ(openreg_memory_pool_release(0, kPool), OPENREG_OK);
@@ -650,11 +650,11 @@ TEST_F(CachePoolsTest, Events) {
   ASSERT_EQ(openreg_observe(&keeper(), OPENREG_OBSERVE_MEMORY), OPENREG_OK);
   ASSERT_EQ(openreg_memory_pool_retain(0, kPool, 0), OPENREG_OK);
   void* block = allocate_in(kPool, 30 * kMib, stream);
-  ASSERT_EQ(openreg_record_stream(block, 0, OPENREG_STREAM_DEFAULT), OPENREG_OK);
+  ASSERT_EQ(openreg_memory_record_stream(block, 0, OPENREG_STREAM_DEFAULT), OPENREG_OK);
   release(block);
   EXPECT_EQ(openreg_memory_pool_trim(0, kPool), OPENREG_OK);
   void* none = nullptr;
-  EXPECT_EQ(openreg_malloc(0, 100 * kMib, OPENREG_STREAM_DEFAULT, &none), OPENREG_E_NOMEM);
+  EXPECT_EQ(openreg_malloc(0, OPENREG_STREAM_DEFAULT, 100 * kMib, &none), OPENREG_E_NOMEM);
   EXPECT_EQ(openreg_observe(&keeper(), 0), OPENREG_OK);
   release(allocate(0, 100));
   const int32_t actions[] = {OPENREG_MEMORY_EVENT_SEGMENT_ALLOC,  OPENREG_MEMORY_EVENT_ALLOC,

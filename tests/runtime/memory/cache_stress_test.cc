@@ -160,7 +160,7 @@ class Player {
   void step() {
     switch (random_() % 64) {
       case 0:
-        EXPECT_EQ(openreg_empty_cache(device_), OPENREG_OK) << last_message();
+        EXPECT_EQ(openreg_memory_empty_cache(device_), OPENREG_OK) << last_message();
         break;
       case 1:
       case 2:
@@ -226,7 +226,7 @@ class Player {
 
   void allocate_one() {
     Block block{nullptr, any_size(), any_stream(), 0};
-    const openreg_status status = openreg_malloc(device_, block.size, block.stream, &block.address);
+    const openreg_status status = openreg_malloc(device_, block.stream, block.size, &block.address);
     refused_ += status == OPENREG_E_NOMEM;
     if (status == OPENREG_E_NOMEM) return;
     ASSERT_EQ(status, OPENREG_OK) << last_message();
@@ -261,8 +261,8 @@ class Player {
     const size_t at = random_() % blocks_.size();
     Block& block = blocks_[at];
     const openreg_stream stream = any_stream();
-    EXPECT_EQ(openreg_record_stream(block.address, device_, stream), OPENREG_OK) << last_message();
-    EXPECT_EQ(openreg_memset_async(block.address, device_, 0xAB, block.size, stream), OPENREG_OK) << last_message();
+    EXPECT_EQ(openreg_memory_record_stream(block.address, device_, stream), OPENREG_OK) << last_message();
+    EXPECT_EQ(openreg_memset_async(device_, stream, block.address, 0xAB, block.size), OPENREG_OK) << last_message();
     if (stream == block.stream) {  // its next owner would be in order behind the work; the host that writes is not
       EXPECT_EQ(openreg_stream_synchronize(device_, stream), OPENREG_OK) << last_message();
     }
@@ -327,9 +327,9 @@ class CacheStressTest : public openreg_test::SimDevicesTest {
     EXPECT_EQ(openreg_observe(&listener(), 0), OPENREG_OK);
     openreg_allocator_settings settings{};
     settings.struct_size = sizeof settings;
-    EXPECT_EQ(openreg_default_allocator_settings(&settings), OPENREG_OK);
-    EXPECT_EQ(openreg_set_allocator_settings(&settings), OPENREG_OK);
-    openreg_set_caching(1);
+    EXPECT_EQ(openreg_allocator_default_settings(&settings), OPENREG_OK);
+    EXPECT_EQ(openreg_allocator_set_settings(&settings), OPENREG_OK);
+    openreg_allocator_set_caching(1);
     SimDevicesTest::TearDown();
   }
 
@@ -367,14 +367,14 @@ class CacheStressTest : public openreg_test::SimDevicesTest {
   static void change_settings(std::mt19937& random) {
     openreg_allocator_settings settings{};
     settings.struct_size = sizeof settings;
-    ASSERT_EQ(openreg_default_allocator_settings(&settings), OPENREG_OK);
+    ASSERT_EQ(openreg_allocator_default_settings(&settings), OPENREG_OK);
     if (random() % 2 == 0) settings.max_split_size = 20 * kMib;
     if (random() % 2 == 0) settings.garbage_collection_threshold = 0.4;
     if (random() % 4 == 0) settings.memory_fraction = 0.7;
     settings.expandable_segments = random() % 2 == 0;
     for (uint32_t& divisions : settings.roundup_divisions) divisions = 1u << (random() % 5);
-    ASSERT_EQ(openreg_set_allocator_settings(&settings), OPENREG_OK) << last_message();
-    openreg_set_caching(random() % 6 != 0);
+    ASSERT_EQ(openreg_allocator_set_settings(&settings), OPENREG_OK) << last_message();
+    openreg_allocator_set_caching(random() % 6 != 0);
   }
 };
 
@@ -390,7 +390,7 @@ TEST_F(CacheStressTest, EveryStep) {
     }
     EXPECT_EQ(stats_of(0).num_ooms, player.refused());
   }
-  EXPECT_EQ(openreg_empty_cache(0), OPENREG_OK);
+  EXPECT_EQ(openreg_memory_empty_cache(0), OPENREG_OK);
   EXPECT_EQ(stats_of(0).reserved_bytes[0].current, 0);
   EXPECT_GT(models[0].events, 100);
 }
@@ -410,7 +410,7 @@ TEST_F(CacheStressTest, EveryStepWithChangingSettings) {
       ASSERT_NO_FATAL_FAILURE(check(0, {&player}));
     }
   }
-  EXPECT_EQ(openreg_empty_cache(0), OPENREG_OK);
+  EXPECT_EQ(openreg_memory_empty_cache(0), OPENREG_OK);
   EXPECT_EQ(stats_of(0).reserved_bytes[0].current, 0);
 }
 
@@ -454,7 +454,7 @@ TEST_F(CacheStressTest, Threads) {
   players.clear();
   for (int32_t device = 0; device < 2; ++device) {
     EXPECT_EQ(openreg_free(exchanges[device].block.address), OPENREG_OK) << last_message();
-    EXPECT_EQ(openreg_empty_cache(device), OPENREG_OK);
+    EXPECT_EQ(openreg_memory_empty_cache(device), OPENREG_OK);
     EXPECT_EQ(stats_of(device).reserved_bytes[0].current, 0);
     EXPECT_EQ(models[device].faults, 0);
   }

@@ -51,7 +51,7 @@ TEST_F(CacheTest, SegmentSizes) {
     check_cache(0);
     release(block);
     check_cache(0);
-    EXPECT_EQ(openreg_empty_cache(0), OPENREG_OK);
+    EXPECT_EQ(openreg_memory_empty_cache(0), OPENREG_OK);
     EXPECT_EQ(stats_of(0).reserved_bytes[0].current, 0);
   }
 }
@@ -141,9 +141,9 @@ TEST_F(CacheTest, ReusesWithoutTheDriver) {
 // A driver of addresses without memory behind them, for tests with many large blocks that nobody touches.
 void use_addresses_only(openreg_driver& table) {
   openreg_test::hide_from_host(table);
-  table.mem_alloc = [](openreg_instance, int32_t, uint64_t size, void** out) {
+  table.mem_alloc = [](openreg_instance, int32_t, const openreg_alloc_info* info, void** out) {
     static std::atomic<uintptr_t> next{uintptr_t{1} << 40};
-    *out = reinterpret_cast<void*>(next.fetch_add(size));
+    *out = reinterpret_cast<void*>(next.fetch_add(info->size));
     ++allocations;
     return openreg_status{OPENREG_OK};
   };
@@ -206,29 +206,29 @@ TEST_F(CacheTest, PoolsByStream) {
 // size 0 is NULL; a stream of another device, a size above 2^47, a bad device and a NULL out are refused.
 TEST_F(CacheTest, BadRequests) {
   void* block = &block;
-  EXPECT_EQ(openreg_malloc(0, 0, OPENREG_STREAM_DEFAULT, &block), OPENREG_OK);
+  EXPECT_EQ(openreg_malloc(0, OPENREG_STREAM_DEFAULT, 0, &block), OPENREG_OK);
   EXPECT_EQ(block, nullptr);
   EXPECT_EQ(openreg_free(nullptr), OPENREG_OK);
 
   block = &block;
-  EXPECT_EQ(openreg_malloc(0, 1, from_pool(1), &block), OPENREG_E_INVALID);
+  EXPECT_EQ(openreg_malloc(0, from_pool(1), 1, &block), OPENREG_E_INVALID);
   EXPECT_EQ(block, nullptr);
   EXPECT_CONTAINS(last_message(), "openreg_malloc");
   EXPECT_CONTAINS(last_message(), "openreg:1");
 
   block = &block;
-  EXPECT_EQ(openreg_malloc(0, (size_t{1} << 47) + 1, 0, &block), OPENREG_E_INVALID);
+  EXPECT_EQ(openreg_malloc(0, 0, (size_t{1} << 47) + 1, &block), OPENREG_E_INVALID);
   EXPECT_EQ(block, nullptr);
   EXPECT_CONTAINS(last_message(), "2^47");
-  EXPECT_EQ(openreg_malloc(0, SIZE_MAX, 0, &block), OPENREG_E_INVALID);
+  EXPECT_EQ(openreg_malloc(0, 0, SIZE_MAX, &block), OPENREG_E_INVALID);
 
   for (const int32_t device : {-2, -1, 2, 200, INT32_MAX, INT32_MIN}) {
     block = &block;
-    EXPECT_EQ(openreg_malloc(device, 1, 0, &block), OPENREG_E_INVALID);
+    EXPECT_EQ(openreg_malloc(device, 0, 1, &block), OPENREG_E_INVALID);
     EXPECT_EQ(block, nullptr);
     EXPECT_CONTAINS(last_message(), "[0, 2), but got " + std::to_string(device));
   }
-  EXPECT_EQ(openreg_malloc(0, 1, 0, nullptr), OPENREG_E_INVALID);
+  EXPECT_EQ(openreg_malloc(0, 0, 1, nullptr), OPENREG_E_INVALID);
   EXPECT_EQ(stats_of(0).segment[0].current, 0);
 }
 
@@ -251,23 +251,23 @@ TEST_F(CacheTest, BadFrees) {
   EXPECT_EQ(openreg_free(alias), OPENREG_E_INVALID);
   EXPECT_CONTAINS(last_message(), "alias");
   void* pinned = nullptr;
-  ASSERT_EQ(openreg_malloc_host(0, 4096, &pinned), OPENREG_OK);
+  ASSERT_EQ(openreg_host_alloc(0, 4096, &pinned), OPENREG_OK);
   EXPECT_EQ(openreg_free(pinned), OPENREG_E_INVALID);
   EXPECT_CONTAINS(last_message(), "pinned");
-  EXPECT_EQ(openreg_free_host(pinned), OPENREG_OK);
+  EXPECT_EQ(openreg_host_free(pinned), OPENREG_OK);
 
   release(block);
   for (int i = 0; i < 2; ++i) {
     EXPECT_EQ(openreg_free(block), OPENREG_E_INVALID);
     EXPECT_CONTAINS(last_message(), "was freed already");
   }
-  EXPECT_EQ(openreg_record_stream(block, 0, from_pool(0)), OPENREG_E_INVALID);
-  EXPECT_CONTAINS(last_message(), "openreg_record_stream");
+  EXPECT_EQ(openreg_memory_record_stream(block, 0, from_pool(0)), OPENREG_E_INVALID);
+  EXPECT_CONTAINS(last_message(), "openreg_memory_record_stream");
   release(behind);
   EXPECT_EQ(openreg_free(behind), OPENREG_E_INVALID);  // now in the middle of a joined block
   EXPECT_CONTAINS(last_message(), "was freed already");
   release(large);
-  EXPECT_EQ(openreg_empty_cache(0), OPENREG_OK);
+  EXPECT_EQ(openreg_memory_empty_cache(0), OPENREG_OK);
   EXPECT_EQ(openreg_free(large), OPENREG_E_INVALID);
   EXPECT_CONTAINS(last_message(), "or was freed already");
   check_cache(0);
@@ -281,9 +281,9 @@ TEST_F(CacheTest, RecordedStreamDelaysReuse) {
   use_full_toy();
   const openreg_stream stream = from_pool(0);
   void* block = allocate(0, 4096);
-  EXPECT_EQ(openreg_record_stream(block, 0, stream), OPENREG_OK);
-  EXPECT_EQ(openreg_record_stream(block, 0, stream), OPENREG_OK);                  // once is enough
-  EXPECT_EQ(openreg_record_stream(block, 0, OPENREG_STREAM_DEFAULT), OPENREG_OK);  // its own: nothing to note
+  EXPECT_EQ(openreg_memory_record_stream(block, 0, stream), OPENREG_OK);
+  EXPECT_EQ(openreg_memory_record_stream(block, 0, stream), OPENREG_OK);                  // once is enough
+  EXPECT_EQ(openreg_memory_record_stream(block, 0, OPENREG_STREAM_DEFAULT), OPENREG_OK);  // its own: nothing to note
   toy().hold(1);
   release(block);
   EXPECT_EQ(toy().calls("event_record"), 1);
@@ -305,7 +305,7 @@ TEST_F(CacheTest, RecordedStreamDelaysReuse) {
   release(block);
   // The marker is used again.
   block = allocate(0, 4096);
-  EXPECT_EQ(openreg_record_stream(block, 0, stream), OPENREG_OK);
+  EXPECT_EQ(openreg_memory_record_stream(block, 0, stream), OPENREG_OK);
   release(block);
   EXPECT_EQ(toy().calls("event_create"), 1);
 }
@@ -323,8 +323,8 @@ TEST_F(CacheTest, RecordedStreamsOfOtherDevices) {
       const int32_t owner = user == 2 ? 0 : 2;
       void* const used = allocate(user, 64);
       toy().hold(1);
-      ASSERT_EQ(openreg_memset_async(used, user, 1, 64, stream), OPENREG_OK) << last_message();
-      ASSERT_EQ(openreg_record_stream(block, user, stream), OPENREG_OK) << last_message();
+      ASSERT_EQ(openreg_memset_async(user, stream, used, 1, 64), OPENREG_OK) << last_message();
+      ASSERT_EQ(openreg_memory_record_stream(block, user, stream), OPENREG_OK) << last_message();
       release(block);
       void* const other = allocate(owner, 4 * kMib);
       EXPECT_NE(other, block);
@@ -349,9 +349,9 @@ TEST_F(CacheTest, RecordedStreamOfALostDevice) {
   set("OPENREG_DRIVERS", "sim,full_toy");
   void* const block = allocate(0, 4 * kMib);
   void* const used = allocate(2, 64);
-  ASSERT_EQ(openreg_record_stream(block, 2, OPENREG_STREAM_DEFAULT), OPENREG_OK) << last_message();
+  ASSERT_EQ(openreg_memory_record_stream(block, 2, OPENREG_STREAM_DEFAULT), OPENREG_OK) << last_message();
   toy().fail("fill", 1, OPENREG_E_DEVICE_LOST, 0);
-  EXPECT_EQ(openreg_memset_async(used, 2, 1, 64, OPENREG_STREAM_DEFAULT), OPENREG_E_DEVICE_LOST);
+  EXPECT_EQ(openreg_memset_async(2, OPENREG_STREAM_DEFAULT, used, 1, 64), OPENREG_E_DEVICE_LOST);
   release(block);
   EXPECT_EQ(allocate(0, 4 * kMib), block);
   release(block);
@@ -362,27 +362,27 @@ TEST_F(CacheTest, RecordedStreamOfALostDevice) {
 TEST_F(CacheTest, SeveralRecordedStreams) {
   use_full_toy();
   void* block = allocate(0, 2 * kMib);
-  for (int i = 0; i < 3; ++i) EXPECT_EQ(openreg_record_stream(block, 0, from_pool(0)), OPENREG_OK);
-  EXPECT_EQ(openreg_record_stream(block, 0, from_pool(1)), OPENREG_E_INVALID);
+  for (int i = 0; i < 3; ++i) EXPECT_EQ(openreg_memory_record_stream(block, 0, from_pool(0)), OPENREG_OK);
+  EXPECT_EQ(openreg_memory_record_stream(block, 0, from_pool(1)), OPENREG_E_INVALID);
   EXPECT_CONTAINS(last_message(), "openreg:1");
   toy().hold(1);
   release(block);
   EXPECT_EQ(toy().calls("event_record"), 3);
   EXPECT_EQ(stats_of(0).active_bytes[2].current, static_cast<int64_t>(2 * kMib));
-  EXPECT_EQ(openreg_reset_peak_memory_stats(0), OPENREG_OK);
+  EXPECT_EQ(openreg_memory_reset_peak_stats(0), OPENREG_OK);
   EXPECT_EQ(stats_of(0).active_bytes[2].peak, static_cast<int64_t>(2 * kMib));
   EXPECT_EQ(stats_of(0).allocated_bytes[2].peak, 0);
-  EXPECT_EQ(openreg_reset_accumulated_memory_stats(0), OPENREG_OK);
+  EXPECT_EQ(openreg_memory_reset_accumulated_stats(0), OPENREG_OK);
   EXPECT_EQ(stats_of(0).active[2].allocated, 0);
   EXPECT_EQ(stats_of(0).active[2].freed, 0);
   toy().hold(0);
-  EXPECT_EQ(openreg_empty_cache(0), OPENREG_OK);
+  EXPECT_EQ(openreg_memory_empty_cache(0), OPENREG_OK);
   EXPECT_EQ(stats_of(0).active[2].freed, 1);
   EXPECT_EQ(stats_of(0).num_sync_all_streams, 1);
   EXPECT_EQ(stats_of(0).segment[0].current, 0);
 
   block = allocate(0, 4096);
-  EXPECT_EQ(openreg_record_stream(block, 0, from_pool(0)), OPENREG_OK);
+  EXPECT_EQ(openreg_memory_record_stream(block, 0, from_pool(0)), OPENREG_OK);
   release(block);
   EXPECT_EQ(openreg_shutdown(), OPENREG_OK) << last_message();
 }
@@ -392,11 +392,11 @@ TEST_F(CacheTest, OutOfMemoryWaitsForStreams) {
   set("OPENREG_SIM_DEVICES", "1");
   const openreg_stream stream = from_pool(0);
   void* pinned = nullptr;
-  ASSERT_EQ(openreg_malloc_host(0, 32 * kMib, &pinned), OPENREG_OK);
+  ASSERT_EQ(openreg_host_alloc(0, 32 * kMib, &pinned), OPENREG_OK);
   void* block = allocate(0, 40 * kMib);
   for (int i = 0; i < 4; ++i)
-    ASSERT_EQ(openreg_memcpy_async(block, 0, pinned, OPENREG_HOST, 32 * kMib, 0, stream), OPENREG_OK);
-  ASSERT_EQ(openreg_record_stream(block, 0, stream), OPENREG_OK);
+    ASSERT_EQ(openreg_memcpy_async(0, stream, block, 0, pinned, OPENREG_HOST, 32 * kMib), OPENREG_OK);
+  ASSERT_EQ(openreg_memory_record_stream(block, 0, stream), OPENREG_OK);
   release(block);
   EXPECT_EQ(allocate(0, 40 * kMib), block);
   int32_t done = 0;
@@ -404,27 +404,27 @@ TEST_F(CacheTest, OutOfMemoryWaitsForStreams) {
   EXPECT_EQ(done, 1);
   EXPECT_EQ(openreg_last_error()->code, OPENREG_OK);  // a success leaves the last error alone
   release(block);
-  EXPECT_EQ(openreg_free_host(pinned), OPENREG_OK);
+  EXPECT_EQ(openreg_host_free(pinned), OPENREG_OK);
 }
 
 // Where a marker can't be had, the stream is waited for instead; where that fails too, the block stays allocated.
 TEST_F(CacheTest, MarkerFailures) {
   use_full_toy();
   void* block = allocate(0, 4096);
-  ASSERT_EQ(openreg_record_stream(block, 0, from_pool(0)), OPENREG_OK);
+  ASSERT_EQ(openreg_memory_record_stream(block, 0, from_pool(0)), OPENREG_OK);
   toy().fail("event_create", 1, OPENREG_E_NOMEM, 0);
   EXPECT_EQ(openreg_free(block), OPENREG_OK) << last_message();
   EXPECT_EQ(toy().calls("stream_sync"), 1);
   EXPECT_EQ(openreg_last_error()->code, OPENREG_OK);
   check_cache(0);
 
-  const auto no_marker = [](openreg_instance, int32_t, openreg_driver_event, openreg_driver_stream) {
+  const auto no_marker = [](openreg_instance, int32_t, openreg_driver_stream, openreg_driver_event) {
     return openreg_status{OPENREG_E_INTERNAL};
   };
   ASSERT_EQ(openreg_shutdown(), OPENREG_OK);
   use_full_toy([&](openreg_driver& table) { table.event_record = no_marker; });
   block = allocate(0, 4096);
-  ASSERT_EQ(openreg_record_stream(block, 0, from_pool(0)), OPENREG_OK);
+  ASSERT_EQ(openreg_memory_record_stream(block, 0, from_pool(0)), OPENREG_OK);
   toy().fail("stream_sync", 1, OPENREG_E_INTERNAL, 0);
   EXPECT_EQ(openreg_free(block), OPENREG_E_INTERNAL);
   EXPECT_CONTAINS(last_message(), "openreg_free");
@@ -439,10 +439,10 @@ openreg_test::Gate gate;
 constexpr char kRecord[] = "event_record", kQuery[] = "event_query", kSync[] = "event_sync";
 
 void wait_at_gate(openreg_driver& table) {
-  table.event_record = [](openreg_instance instance, int32_t device, openreg_driver_event event,
-                          openreg_driver_stream stream) {
+  table.event_record = [](openreg_instance instance, int32_t device, openreg_driver_stream stream,
+                          openreg_driver_event event) {
     gate.pass(kRecord);
-    return toy().table()->event_record(instance, device, event, stream);
+    return toy().table()->event_record(instance, device, stream, event);
   };
   table.event_query = [](openreg_instance instance, int32_t device, openreg_driver_event event, int32_t* done) {
     gate.pass(kQuery);
@@ -460,7 +460,7 @@ TEST_F(CacheTest, SlowEventsDelayNobodyElse) {
   use_full_toy(wait_at_gate);
   const openreg_stream stream = from_pool(0);
   void* block = allocate(0, 4096);
-  ASSERT_EQ(openreg_record_stream(block, 0, stream), OPENREG_OK);
+  ASSERT_EQ(openreg_memory_record_stream(block, 0, stream), OPENREG_OK);
   toy().hold(1);
 
   gate.close(kRecord);
@@ -470,7 +470,7 @@ TEST_F(CacheTest, SlowEventsDelayNobodyElse) {
   EXPECT_NE(other, block);
   EXPECT_EQ(openreg_free(block), OPENREG_E_INVALID);  // it is being freed
   EXPECT_CONTAINS(last_message(), "was freed already");
-  EXPECT_EQ(openreg_record_stream(block, 0, stream), OPENREG_E_INVALID);
+  EXPECT_EQ(openreg_memory_record_stream(block, 0, stream), OPENREG_E_INVALID);
   release(other);
   gate.open();
   frees.join();
@@ -487,7 +487,7 @@ TEST_F(CacheTest, SlowEventsDelayNobodyElse) {
   check_cache(0);
 
   gate.close(kSync);
-  std::thread empties([] { EXPECT_EQ(openreg_empty_cache(0), OPENREG_OK); });
+  std::thread empties([] { EXPECT_EQ(openreg_memory_empty_cache(0), OPENREG_OK); });
   gate.await();
   other = allocate(0, 8192);
   release(other);
@@ -503,18 +503,18 @@ TEST_F(CacheTest, SlowEventsDelayNobodyElse) {
 TEST_F(CacheTest, QueryOfWaitingBlockFails) {
   use_full_toy();
   void* block = allocate(0, 4096);
-  ASSERT_EQ(openreg_record_stream(block, 0, from_pool(0)), OPENREG_OK);
+  ASSERT_EQ(openreg_memory_record_stream(block, 0, from_pool(0)), OPENREG_OK);
   toy().hold(1);
   release(block);
   toy().fail("event_query", 1, OPENREG_E_INTERNAL, 0);
   void* out = &out;
-  EXPECT_EQ(openreg_malloc(0, 512, 0, &out), OPENREG_E_INTERNAL);
+  EXPECT_EQ(openreg_malloc(0, 0, 512, &out), OPENREG_E_INTERNAL);
   EXPECT_EQ(out, nullptr);
   toy().hold(0);
   toy().fail("event_sync", 1, OPENREG_E_INTERNAL, 0);
-  EXPECT_EQ(openreg_empty_cache(0), OPENREG_E_INTERNAL);
+  EXPECT_EQ(openreg_memory_empty_cache(0), OPENREG_E_INTERNAL);
   check_cache(0);
-  EXPECT_EQ(openreg_empty_cache(0), OPENREG_OK);
+  EXPECT_EQ(openreg_memory_empty_cache(0), OPENREG_OK);
   EXPECT_EQ(stats_of(0).segment[0].current, 0);
 }
 
@@ -526,7 +526,7 @@ TEST_F(CacheTest, OutOfMemoryText) {
   void* big = allocate(0, 40 * kMib);
   void* small = allocate(0, 4096);
   void* out = &out;
-  EXPECT_EQ(openreg_malloc(0, 30 * kMib, 0, &out), OPENREG_E_NOMEM);
+  EXPECT_EQ(openreg_malloc(0, 0, 30 * kMib, &out), OPENREG_E_NOMEM);
   EXPECT_EQ(out, nullptr);
   const std::string text = last_message();
   EXPECT_CONTAINS(text, "openreg_malloc: out of memory on openreg:0 (driver \"sim\")");
@@ -538,7 +538,7 @@ TEST_F(CacheTest, OutOfMemoryText) {
   EXPECT_EQ(stats_of(0).num_alloc_retries, 1);
   check_cache(0);
   void* smaller = allocate(0, 22 * kMib);
-  EXPECT_EQ(openreg_malloc(0, 2 * kMib, 0, &out), OPENREG_E_NOMEM);
+  EXPECT_EQ(openreg_malloc(0, 0, 2 * kMib, &out), OPENREG_E_NOMEM);
   release(smaller);
   release(small);
   release(big);
@@ -570,7 +570,7 @@ TEST_F(CacheTest, OutOfMemoryTextFromTheBooks) {
   void* kept = allocate(0, 512 * kMib);
   toy().fail("mem_alloc", 1, OPENREG_E_NOMEM, FULL_TOY_FOREVER);
   void* out = nullptr;
-  EXPECT_EQ(openreg_malloc(0, kMib, 0, &out), OPENREG_E_NOMEM);
+  EXPECT_EQ(openreg_malloc(0, 0, kMib, &out), OPENREG_E_NOMEM);
   EXPECT_CONTAINS(last_message(), "1.00 GiB in all, of which 512.00 MiB are free");
   EXPECT_EQ(openreg_last_error()->vendor_code, 42);
   release(kept);
@@ -584,9 +584,9 @@ TEST_F(CacheTest, OutOfMemoryTextFromTheBooks) {
 // Segments are aligned to 512 bytes even if the driver aligns to 16.
 TEST_F(CacheTest, DriverWithLittleAlignment) {
   static std::map<void*, void*> given;  // what the cache got -> what the toy gave
-  const auto alloc = [](openreg_instance instance, int32_t dev, uint64_t size, void** out) {
+  const auto alloc = [](openreg_instance instance, int32_t dev, const openreg_alloc_info* info, void** out) {
     void* start = nullptr;
-    const openreg_status status = toy().table()->mem_alloc(instance, dev, size + 16, &start);
+    const openreg_status status = toy().table()->mem_alloc(instance, dev, Bytes(info->size + 16), &start);
     if (status == OPENREG_OK) {
       *out = static_cast<char*>(start) + 16;
       given[*out] = start;
@@ -613,8 +613,44 @@ TEST_F(CacheTest, DriverWithLittleAlignment) {
   }
   check_cache(0);
   for (void* block : blocks) release(block);
-  EXPECT_EQ(openreg_empty_cache(-1), OPENREG_OK);
+  EXPECT_EQ(openreg_memory_empty_cache(-1), OPENREG_OK);
   EXPECT_EQ(toy().live("memory"), 0);
+}
+
+// A device with a limit for one allocation: segments are no larger, a request above it fails without the driver, whatever
+// is free.
+TEST_F(CacheTest, MostOfOneAllocation) {
+  static std::atomic<int> asked{0};
+  static std::atomic<uint64_t> largest{0};
+  use_full_toy([&](openreg_driver& table) {
+    table.device_info = [](openreg_instance, int32_t, openreg_device_info* inout) {
+      inout->max_allocation = 4 * kMib + 100;
+      inout->min_alignment = 512;
+      return openreg_status{OPENREG_OK};
+    };
+    table.mem_alloc = [](openreg_instance instance, int32_t dev, const openreg_alloc_info* info, void** out) {
+      ++asked;
+      largest = std::max(largest.load(), info->size);
+      return toy().table()->mem_alloc(instance, dev, info, out);
+    };
+  });
+  openreg_device_properties properties{};
+  properties.struct_size = sizeof properties;
+  ASSERT_EQ(openreg_device_get_properties(0, &properties), OPENREG_OK);
+  EXPECT_EQ(properties.max_allocation, 4 * kMib + 100);
+  void* const whole = allocate(0, 4 * kMib);
+  void* const part = allocate(0, 3 * kMib);
+  EXPECT_EQ(largest, 4 * kMib);
+  EXPECT_EQ(asked, 2);
+  void* out = nullptr;
+  EXPECT_EQ(openreg_malloc(0, 0, 4 * kMib + 1, &out), OPENREG_E_NOMEM);
+  EXPECT_CONTAINS(last_message(), "Tried to allocate 4.00 MiB. One allocation can have at most 4.00 MiB.");
+  EXPECT_EQ(asked, 2);
+  EXPECT_EQ(stats_of(0).num_ooms, 1);
+  EXPECT_EQ(stats_of(0).num_alloc_retries, 0);
+  release(whole);
+  release(part);
+  check_cache(0);
 }
 
 // A driver that promises little, but gives aligned addresses, is asked for what is needed and not a byte more: a device of
@@ -627,10 +663,10 @@ TEST_F(CacheTest, SegmentsAreNotPaddedForNothing) {
       inout->total_bytes = 2 * kMib;
       return openreg_status{OPENREG_OK};
     };
-    table.mem_alloc = [](openreg_instance instance, int32_t dev, uint64_t size, void** out) {
-      asked = size;
-      if (size > 2 * kMib) return openreg_status{OPENREG_E_NOMEM};
-      return toy().table()->mem_alloc(instance, dev, size, out);
+    table.mem_alloc = [](openreg_instance instance, int32_t dev, const openreg_alloc_info* info, void** out) {
+      asked = info->size;
+      if (info->size > 2 * kMib) return openreg_status{OPENREG_E_NOMEM};
+      return toy().table()->mem_alloc(instance, dev, Bytes(info->size), out);
     };
   });
   release(allocate(0, 1));
@@ -646,9 +682,9 @@ TEST_F(CacheTest, MisalignedAddressesAreErrors) {
       inout->min_alignment = alignment;
       return openreg_status{OPENREG_OK};
     };
-    table.mem_alloc = [](openreg_instance, int32_t, uint64_t size, void** out) {
+    table.mem_alloc = [](openreg_instance, int32_t, const openreg_alloc_info* info, void** out) {
       ++live;
-      *out = static_cast<char*>(aligned_alloc(4096, (size + 8192) / 4096 * 4096)) + offset;
+      *out = static_cast<char*>(aligned_alloc(4096, (info->size + 8192) / 4096 * 4096)) + offset;
       return openreg_status{OPENREG_OK};
     };
     table.mem_free = [](openreg_instance, int32_t, void* ptr) {
@@ -662,7 +698,7 @@ TEST_F(CacheTest, MisalignedAddressesAreErrors) {
     alignment = promised;
     offset = given;
     void* out = nullptr;
-    EXPECT_EQ(openreg_malloc(0, 100, 0, &out), OPENREG_E_INTERNAL);
+    EXPECT_EQ(openreg_malloc(0, 0, 100, &out), OPENREG_E_INTERNAL);
     EXPECT_CONTAINS(last_message(), "driver \"full_toy\": mem_alloc gave the address 0x");
     EXPECT_CONTAINS(last_message(), "not a multiple of " + std::to_string(promised == 0 ? 16 : promised) + " bytes");
     EXPECT_EQ(live, 0);
@@ -677,7 +713,7 @@ TEST_F(CacheTest, MisalignedAddressesAreErrors) {
 TEST_F(CacheTest, DriverGivesImpossibleMemory) {
   static std::atomic<char*> next{nullptr};
   static std::atomic<int> frees{0};
-  const auto alloc = [](openreg_instance, int32_t, uint64_t, void** out) {
+  const auto alloc = [](openreg_instance, int32_t, const openreg_alloc_info*, void** out) {
     *out = next.load();
     return openreg_status{OPENREG_OK};
   };
@@ -700,7 +736,7 @@ TEST_F(CacheTest, DriverGivesImpossibleMemory) {
     SCOPED_TRACE(address);
     next = reinterpret_cast<char*>(address);
     frees = 0;
-    EXPECT_EQ(openreg_malloc(1, 20 * kMib, 0, &out), OPENREG_E_INTERNAL);
+    EXPECT_EQ(openreg_malloc(1, 0, 20 * kMib, &out), OPENREG_E_INTERNAL);
     EXPECT_EQ(out, nullptr);
     EXPECT_CONTAINS(last_message(), "driver \"full_toy\": gave 20971520 bytes at 0x");
     EXPECT_EQ(frees, 1);
@@ -713,12 +749,12 @@ TEST_F(CacheTest, DriverGivesImpossibleMemory) {
   void* third = allocate(1, 26 * kMib);
   openreg_pointer_info info{};
   info.struct_size = sizeof info;
-  EXPECT_EQ(openreg_get_pointer_info(static_cast<char*>(third) + 26 * kMib - 1, &info), OPENREG_OK);
+  EXPECT_EQ(openreg_pointer_get_info(static_cast<char*>(third) + 26 * kMib - 1, &info), OPENREG_OK);
   EXPECT_EQ(info.base, third);
-  EXPECT_EQ(openreg_get_pointer_info(static_cast<char*>(first) + 4 * kMib - 1, &info), OPENREG_OK);
+  EXPECT_EQ(openreg_pointer_get_info(static_cast<char*>(first) + 4 * kMib - 1, &info), OPENREG_OK);
   EXPECT_EQ(info.base, first);
   EXPECT_EQ(info.device, 0);
-  EXPECT_EQ(openreg_get_pointer_info(static_cast<char*>(third) - 1, &info), OPENREG_OK);
+  EXPECT_EQ(openreg_pointer_get_info(static_cast<char*>(third) - 1, &info), OPENREG_OK);
   EXPECT_EQ(info.kind, OPENREG_POINTER_UNKNOWN);
   release(first);
   release(second);
@@ -732,11 +768,11 @@ TEST_F(CacheTest, DriverKeepsRefusingMemory) {
   release(block);
   release(allocate(0, 100));
   toy().fail("mem_free", 1, OPENREG_E_INTERNAL, 0);
-  EXPECT_EQ(openreg_empty_cache(0), OPENREG_E_INTERNAL);
-  EXPECT_CONTAINS(last_message(), "openreg_empty_cache");
+  EXPECT_EQ(openreg_memory_empty_cache(0), OPENREG_E_INTERNAL);
+  EXPECT_CONTAINS(last_message(), "openreg_memory_empty_cache");
   EXPECT_EQ(stats_of(0).segment[0].current, 1);
   check_cache(0);
-  EXPECT_EQ(openreg_empty_cache(0), OPENREG_OK);
+  EXPECT_EQ(openreg_memory_empty_cache(0), OPENREG_OK);
   EXPECT_EQ(stats_of(0).segment[0].current, 0);
 }
 
@@ -758,7 +794,7 @@ TEST_F(CacheTest, EveryDriverCallFails) {
   const auto scenario = [](std::vector<void*>& blocks) {
     const auto get = [&](size_t size, openreg_stream stream) {
       void* block = nullptr;
-      const openreg_status status = openreg_malloc(0, size, stream, &block);
+      const openreg_status status = openreg_malloc(0, stream, size, &block);
       EXPECT_EQ(block == nullptr, status != OPENREG_OK);
       if (block != nullptr) blocks.push_back(block);
       return status;
@@ -774,12 +810,12 @@ TEST_F(CacheTest, EveryDriverCallFails) {
     }
     while (!blocks.empty()) {
       void* block = blocks.back();
-      openreg_status status = openreg_record_stream(block, 0, stream);
+      openreg_status status = openreg_memory_record_stream(block, 0, stream);
       if (status == OPENREG_OK) status = openreg_free(block);
       if (status != OPENREG_OK) return status;
       blocks.pop_back();
     }
-    const openreg_status status = openreg_empty_cache(0);
+    const openreg_status status = openreg_memory_empty_cache(0);
     return status != OPENREG_OK ? status : worst;
   };
   for (const char* slot : {"mem_alloc", "mem_free", "host_alias", "event_create", "event_record", "event_query",
@@ -801,7 +837,7 @@ TEST_F(CacheTest, EveryDriverCallFails) {
         }
         check_cache(0);
         for (void* block : blocks) release(block);
-        EXPECT_EQ(openreg_empty_cache(0), OPENREG_OK) << last_message();
+        EXPECT_EQ(openreg_memory_empty_cache(0), OPENREG_OK) << last_message();
         check_cache(0);
         ASSERT_EQ(openreg_shutdown(), OPENREG_OK) << last_message();
         EXPECT_EQ(toy().live("memory") + toy().live("event") + toy().live("stream"), 0);
@@ -841,8 +877,8 @@ TEST_F(CacheTest, Statistics) {
   EXPECT_EQ(stats.allocation[0].allocated, 3);
   EXPECT_EQ(stats.allocation[0].freed, 2);
   EXPECT_EQ(stats.allocated_bytes[0].peak, static_cast<int64_t>(512 + 2048 + 3 * kMib));
-  EXPECT_EQ(openreg_reset_peak_memory_stats(0), OPENREG_OK);
-  EXPECT_EQ(openreg_reset_accumulated_memory_stats(0), OPENREG_OK);
+  EXPECT_EQ(openreg_memory_reset_peak_stats(0), OPENREG_OK);
+  EXPECT_EQ(openreg_memory_reset_accumulated_stats(0), OPENREG_OK);
   stats = stats_of(0);
   EXPECT_EQ(stats.allocation[0].current, 1);
   EXPECT_EQ(stats.allocation[0].peak, 1);
@@ -859,30 +895,30 @@ TEST_F(CacheTest, Statistics) {
 
 TEST_F(CacheTest, StatisticsOfWhatIsNotThere) {
   openreg_memory_stats stats{};
-  EXPECT_EQ(openreg_get_memory_stats(0, &stats), OPENREG_E_INVALID);
-  EXPECT_EQ(openreg_get_memory_stats(0, nullptr), OPENREG_E_INVALID);
-  EXPECT_EQ(openreg_memory_snapshot(0, nullptr, nullptr), OPENREG_E_INVALID);
+  EXPECT_EQ(openreg_memory_get_stats(0, &stats), OPENREG_E_INVALID);
+  EXPECT_EQ(openreg_memory_get_stats(0, nullptr), OPENREG_E_INVALID);
+  EXPECT_EQ(openreg_memory_visit_blocks(0, nullptr, nullptr), OPENREG_E_INVALID);
   stats.struct_size = sizeof stats;
-  EXPECT_EQ(openreg_get_memory_stats(2, &stats), OPENREG_E_INVALID);
-  EXPECT_EQ(openreg_reset_peak_memory_stats(-1), OPENREG_E_INVALID);
-  EXPECT_EQ(openreg_reset_accumulated_memory_stats(9), OPENREG_E_INVALID);
-  EXPECT_EQ(openreg_empty_cache(9), OPENREG_E_INVALID);
+  EXPECT_EQ(openreg_memory_get_stats(2, &stats), OPENREG_E_INVALID);
+  EXPECT_EQ(openreg_memory_reset_peak_stats(-1), OPENREG_E_INVALID);
+  EXPECT_EQ(openreg_memory_reset_accumulated_stats(9), OPENREG_E_INVALID);
+  EXPECT_EQ(openreg_memory_empty_cache(9), OPENREG_E_INVALID);
 }
 
 // The walk stops where the visitor says so. Emptying "all" caches starts nothing.
 TEST_F(CacheTest, SnapshotStopsAndEmptyStartsNothing) {
-  EXPECT_EQ(openreg_empty_cache(-1), OPENREG_OK);
+  EXPECT_EQ(openreg_memory_empty_cache(-1), OPENREG_OK);
   EXPECT_EQ(openreg_is_initialized(), 0);
   void* a = allocate(0, 100);
   void* b = allocate(0, 100);
   int visits = 0;
   const auto visit = [](void* ctx, const openreg_block_info*) -> int { return ++*static_cast<int*>(ctx) == 2; };
-  EXPECT_EQ(openreg_memory_snapshot(0, visit, &visits), OPENREG_OK);
+  EXPECT_EQ(openreg_memory_visit_blocks(0, visit, &visits), OPENREG_OK);
   EXPECT_EQ(visits, 2);
   release(a);
   release(b);
   release(allocate(1, 100));
-  EXPECT_EQ(openreg_empty_cache(-1), OPENREG_OK);
+  EXPECT_EQ(openreg_memory_empty_cache(-1), OPENREG_OK);
   EXPECT_EQ(stats_of(0).segment[0].current + stats_of(1).segment[0].current, 0);
 }
 
@@ -900,7 +936,7 @@ TEST_F(CacheTest, LockIsWaitedFor) {
     }
     return 1;
   };
-  threads.emplace_back([&] { EXPECT_EQ(openreg_memory_snapshot(0, visit, &inside), OPENREG_OK); });
+  threads.emplace_back([&] { EXPECT_EQ(openreg_memory_visit_blocks(0, visit, &inside), OPENREG_OK); });
   while (inside == 0) std::this_thread::yield();
   for (auto& thread : waiting) {
     threads.emplace_back([&] {
@@ -921,7 +957,7 @@ constexpr char kMemAlloc[] = "mem_alloc", kMap[] = "map";
 void give_one_segment_at_gate(openreg_driver& table) {
   use_addresses_only(table);
   asked = 0;
-  table.mem_alloc = [](openreg_instance, int32_t, uint64_t, void** out) {
+  table.mem_alloc = [](openreg_instance, int32_t, const openreg_alloc_info*, void** out) {
     if (++asked > 1) return openreg_status{OPENREG_E_NOMEM};
     gate.pass(kMemAlloc);
     *out = reinterpret_cast<void*>(uintptr_t{1} << 41);
@@ -933,7 +969,7 @@ void give_one_segment_at_gate(openreg_driver& table) {
 void grow_one_segment_at_gate(openreg_driver& table) {
   use_addresses_only(table);
   asked = reserved = 0;
-  table.mem_alloc = [](openreg_instance, int32_t, uint64_t, void**) {
+  table.mem_alloc = [](openreg_instance, int32_t, const openreg_alloc_info*, void**) {
     ++asked;
     return openreg_status{OPENREG_E_NOMEM};
   };
@@ -987,7 +1023,7 @@ TEST_F(CacheTest, RefusedWhileASegmentComes) {
   EXPECT_EQ(stats_of(0).num_ooms, 0);
   release(one);
   release(other);
-  EXPECT_EQ(openreg_malloc(0, 30 * kMib, OPENREG_STREAM_DEFAULT, &one), OPENREG_E_NOMEM);  // nobody else asks: at once
+  EXPECT_EQ(openreg_malloc(0, OPENREG_STREAM_DEFAULT, 30 * kMib, &one), OPENREG_E_NOMEM);  // nobody else asks: at once
   EXPECT_EQ(stats_of(0).num_ooms, 1);
   check_cache(0);
 }
@@ -996,9 +1032,9 @@ TEST_F(CacheTest, RefusedWhileASegmentComes) {
 TEST_F(CacheTest, RefusedWhileASegmentGrows) {
   openreg_allocator_settings settings = {};
   settings.struct_size = sizeof settings;
-  ASSERT_EQ(openreg_default_allocator_settings(&settings), OPENREG_OK);
+  ASSERT_EQ(openreg_allocator_default_settings(&settings), OPENREG_OK);
   settings.expandable_segments = 1;
-  ASSERT_EQ(openreg_set_allocator_settings(&settings), OPENREG_OK);
+  ASSERT_EQ(openreg_allocator_set_settings(&settings), OPENREG_OK);
   use_full_toy(grow_one_segment_at_gate);
   void* start = allocate(0, 20 * kMib);
   gate.close(kMap);
@@ -1020,7 +1056,7 @@ TEST_F(CacheTest, RefusedWhileASegmentGrows) {
   for (void* block : {start, one, other}) release(block);
   check_cache(0);
   settings.expandable_segments = 0;
-  EXPECT_EQ(openreg_set_allocator_settings(&settings), OPENREG_OK);
+  EXPECT_EQ(openreg_allocator_set_settings(&settings), OPENREG_OK);
 }
 
 // Several threads out of memory at once: whoever comes late finds what the first has freed.
@@ -1035,14 +1071,14 @@ TEST_F(CacheTest, ThreadsOutOfMemory) {
     for (int i = 0; i < kThreads; ++i) {
       threads.emplace_back([&] {
         void* block = nullptr;
-        if (openreg_malloc(0, 20 * kMib, 0, &block) != OPENREG_OK) ++refused;
+        if (openreg_malloc(0, 0, 20 * kMib, &block) != OPENREG_OK) ++refused;
         openreg_free(block);
       });
     }
     for (auto& thread : threads) thread.join();
     EXPECT_EQ(refused, 0);
     check_cache(0);
-    EXPECT_EQ(openreg_empty_cache(0), OPENREG_OK);
+    EXPECT_EQ(openreg_memory_empty_cache(0), OPENREG_OK);
   }
 }
 

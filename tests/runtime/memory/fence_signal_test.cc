@@ -151,7 +151,7 @@ TEST_F(FaultDeathTest, UnderTheLock) {
   EXPECT_DEATH(
       {
         allocate(0, 8);
-        openreg_memory_snapshot(
+        openreg_memory_visit_blocks(
             0,
             [](void*, const openreg_block_info* block) {
               touch(block->address);

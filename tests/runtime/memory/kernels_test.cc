@@ -18,12 +18,12 @@ openreg_status answer = OPENREG_OK;
 openreg_kernel_call seen{};
 const openreg_host* host = nullptr;
 
-openreg_status open(const openreg_host* given, const openreg_option* options, size_t n, openreg_instance* out) {
+openreg_status open(const openreg_host* given, const openreg_option* options, uint32_t n, openreg_instance* out) {
   host = given;
   return toy().table()->open(given, options, n, out);
 }
 const void* extension(openreg_instance, const char* name, uint32_t version) {
-  return std::string(name) == OPENREG_KERNELS_NAME && version == OPENREG_KERNELS_VERSION ? table : nullptr;
+  return std::string(name) == OPENREG_KERNELS_NAME && version <= OPENREG_KERNELS_VERSION ? table : nullptr;
 }
 uint64_t scratch_sizes[20];
 uint64_t scratch_count = 0;
@@ -54,7 +54,7 @@ class KernelsTest : public ToysTest {
     driver.name = "with_kernels";
     driver.open = open;
     driver.extension = extension;
-    ASSERT_EQ(openreg_register_driver(&driver), OPENREG_OK) << last_message();
+    ASSERT_EQ(openreg_driver_register_table(&driver), OPENREG_OK) << last_message();
     set("OPENREG_DRIVERS", "with_kernels");
     table = &good_;
     answer = OPENREG_OK;
@@ -64,7 +64,7 @@ class KernelsTest : public ToysTest {
     openreg_kernels copy = wrong;
     table = &copy;
     const openreg_kernels* out = &good_;
-    EXPECT_EQ(openreg_get_kernels(0, &out), OPENREG_E_INCOMPATIBLE) << fault;
+    EXPECT_EQ(openreg_device_get_kernels(0, &out), OPENREG_E_INCOMPATIBLE) << fault;
     EXPECT_CONTAINS(last_message(), std::string("its table of kernels ") + fault);
     EXPECT_EQ(out, &good_) << "written on failure";
   }
@@ -77,17 +77,17 @@ class KernelsTest : public ToysTest {
 // A driver without extension(), one without kernels, and one with: NULL, NULL, and the driver's own table.
 TEST_F(KernelsTest, TableOfTheDriver) {
   const openreg_kernels* out = nullptr;
-  ASSERT_EQ(openreg_get_kernels(1, &out), OPENREG_OK) << last_message();
+  ASSERT_EQ(openreg_device_get_kernels(1, &out), OPENREG_OK) << last_message();
   EXPECT_EQ(out, &good_);
   table = nullptr;
-  ASSERT_EQ(openreg_get_kernels(0, &out), OPENREG_OK) << last_message();
+  ASSERT_EQ(openreg_device_get_kernels(0, &out), OPENREG_OK) << last_message();
   EXPECT_EQ(out, nullptr);
-  EXPECT_EQ(openreg_get_kernels(2, &out), OPENREG_E_INVALID);
-  EXPECT_EQ(openreg_get_kernels(0, nullptr), OPENREG_E_INVALID);
+  EXPECT_EQ(openreg_device_get_kernels(2, &out), OPENREG_E_INVALID);
+  EXPECT_EQ(openreg_device_get_kernels(0, nullptr), OPENREG_E_INVALID);
   ASSERT_EQ(openreg_shutdown(), OPENREG_OK);
   set("OPENREG_DRIVERS", "sim");
   out = &good_;
-  ASSERT_EQ(openreg_get_kernels(0, &out), OPENREG_OK) << last_message();
+  ASSERT_EQ(openreg_device_get_kernels(0, &out), OPENREG_OK) << last_message();
   EXPECT_EQ(out, nullptr);
 }
 
@@ -117,23 +117,23 @@ TEST_F(KernelsTest, Run) {
   call.name = "aten::mm";
   openreg_stream stream = 0;
   ASSERT_EQ(openreg_stream_from_pool(0, 0, &stream), OPENREG_OK) << last_message();
-  ASSERT_EQ(openreg_run_kernel(0, stream, &entries_[0], &call), OPENREG_OK) << last_message();
+  ASSERT_EQ(openreg_kernel_run(&entries_[0], 0, stream, &call), OPENREG_OK) << last_message();
   EXPECT_EQ(seen.dev, 1);
   EXPECT_EQ(seen.kernel, &entries_[0]);
   EXPECT_NE(seen.stream, nullptr);
 
   openreg_clear_error();
   answer = OPENREG_E_UNSUPPORTED;
-  EXPECT_EQ(openreg_run_kernel(0, 0, &entries_[0], &call), OPENREG_E_UNSUPPORTED);
+  EXPECT_EQ(openreg_kernel_run(&entries_[0], 0, 0, &call), OPENREG_E_UNSUPPORTED);
   answer = OPENREG_E_NOMEM;
-  EXPECT_EQ(openreg_run_kernel(0, 0, &entries_[0], &call), OPENREG_E_NOMEM);
+  EXPECT_EQ(openreg_kernel_run(&entries_[0], 0, 0, &call), OPENREG_E_NOMEM);
   EXPECT_CONTAINS(last_message(), "aten::mm: driver \"with_kernels\": the kernel was told to fail");
   EXPECT_EQ(openreg_last_error()->vendor_code, 7);
 
-  EXPECT_EQ(openreg_run_kernel(0, 0, nullptr, &call), OPENREG_E_INVALID);
-  EXPECT_EQ(openreg_run_kernel(0, 0, &entries_[0], nullptr), OPENREG_E_INVALID);
+  EXPECT_EQ(openreg_kernel_run(nullptr, 0, 0, &call), OPENREG_E_INVALID);
+  EXPECT_EQ(openreg_kernel_run(&entries_[0], 0, 0, nullptr), OPENREG_E_INVALID);
   call.struct_size = 8;
-  EXPECT_EQ(openreg_run_kernel(0, 0, &entries_[0], &call), OPENREG_E_INVALID);
+  EXPECT_EQ(openreg_kernel_run(&entries_[0], 0, 0, &call), OPENREG_E_INVALID);
 }
 
 // Scratch memory is the device's, each piece apart, on the call's stream, and back in the cache when the call has returned,
@@ -148,21 +148,21 @@ TEST_F(KernelsTest, Workspace) {
   scratch_count = 20;
   std::fill(scratch_sizes, scratch_sizes + 20, 3000);
   scratch_sizes[19] = 0;
-  ASSERT_EQ(openreg_run_kernel(0, stream, &entries_[0], &call), OPENREG_OK) << last_message();
+  ASSERT_EQ(openreg_kernel_run(&entries_[0], 0, stream, &call), OPENREG_OK) << last_message();
   std::set<void*> first(scratch, scratch + 20);
   EXPECT_EQ(first.size(), 20u);
   for (void* const block : first) {
     openreg_pointer_info info{};
     info.struct_size = sizeof info;
-    ASSERT_EQ(openreg_get_pointer_info(block, &info), OPENREG_OK) << last_message();
+    ASSERT_EQ(openreg_pointer_get_info(block, &info), OPENREG_OK) << last_message();
     EXPECT_EQ(info.kind, OPENREG_POINTER_DEVICE);
   }
   scratch_count = 1;
-  ASSERT_EQ(openreg_run_kernel(0, stream, &entries_[0], &call), OPENREG_OK) << last_message();
+  ASSERT_EQ(openreg_kernel_run(&entries_[0], 0, stream, &call), OPENREG_OK) << last_message();
   EXPECT_EQ(first.count(scratch[0]), 1u) << "not used again on the same stream";
-  ASSERT_EQ(openreg_run_kernel(0, other, &entries_[0], &call), OPENREG_OK) << last_message();
+  ASSERT_EQ(openreg_kernel_run(&entries_[0], 0, other, &call), OPENREG_OK) << last_message();
   EXPECT_EQ(first.count(scratch[0]), 0u) << "used by another stream, which nothing orders behind the first";
-  ASSERT_EQ(openreg_empty_cache(0), OPENREG_OK) << last_message();
+  ASSERT_EQ(openreg_memory_empty_cache(0), OPENREG_OK) << last_message();
   ASSERT_EQ(openreg_shutdown(), OPENREG_OK) << "scratch memory is still in use: " << last_message();
   scratch_count = 0;
 }
@@ -174,14 +174,14 @@ TEST_F(KernelsTest, NoWorkspace) {
   call.name = "aten::mm";
   scratch_count = 1;
   scratch_sizes[0] = uint64_t(1) << 46;
-  EXPECT_EQ(openreg_run_kernel(0, 0, &entries_[0], &call), OPENREG_E_NOMEM);
+  EXPECT_EQ(openreg_kernel_run(&entries_[0], 0, 0, &call), OPENREG_E_NOMEM);
   EXPECT_CONTAINS(last_message(), "aten::mm: driver \"with_kernels\": openreg_malloc: ");
   scratch_sizes[0] = UINT64_MAX / 2;
-  EXPECT_EQ(openreg_run_kernel(0, 0, &entries_[0], &call), OPENREG_E_NOMEM);
+  EXPECT_EQ(openreg_kernel_run(&entries_[0], 0, 0, &call), OPENREG_E_NOMEM);
   EXPECT_CONTAINS(last_message(), "size must be at most 2^47 bytes");
   scratch_count = 0;
   answer = OPENREG_E_NOMEM;
-  EXPECT_EQ(openreg_run_kernel(0, 0, &entries_[0], &call), OPENREG_E_NOMEM);
+  EXPECT_EQ(openreg_kernel_run(&entries_[0], 0, 0, &call), OPENREG_E_NOMEM);
   EXPECT_CONTAINS(last_message(), "the kernel was told to fail");
 }
 
@@ -195,11 +195,11 @@ TEST_F(KernelsTest, WorkspaceThatIsGone) {
   frees_scratch = true;
   for (const openreg_status from_kernel : {OPENREG_OK, OPENREG_E_UNSUPPORTED}) {
     answer = from_kernel;
-    EXPECT_EQ(openreg_run_kernel(0, 0, &entries_[0], &call), OPENREG_E_INVALID);
+    EXPECT_EQ(openreg_kernel_run(&entries_[0], 0, 0, &call), OPENREG_E_INVALID);
     EXPECT_CONTAINS(last_message(), "openreg_free: ");
   }
   answer = OPENREG_E_TIMEOUT;
-  EXPECT_EQ(openreg_run_kernel(0, 0, &entries_[0], &call), OPENREG_E_TIMEOUT);
+  EXPECT_EQ(openreg_kernel_run(&entries_[0], 0, 0, &call), OPENREG_E_TIMEOUT);
   EXPECT_CONTAINS(last_message(), "the kernel was told to fail");
   frees_scratch = false;
   scratch_count = 0;

@@ -139,26 +139,26 @@ TEST_F(MemoryInjectionTest, Cache) {
     STEP(openreg_stream_from_pool(0, 0, &stream));
     for (size_t i = 0; i < 300; ++i) {
       void* block = &block;
-      const openreg_status status = openreg_malloc(0, 600 + i, i % 2 == 0 ? 0 : stream, &block);
+      const openreg_status status = openreg_malloc(0, i % 2 == 0 ? 0 : stream, 600 + i, &block);
       EXPECT_EQ(block == nullptr, status != OPENREG_OK);
       if (block != nullptr) blocks.push_back(block);
       STEP(status);
     }
     for (const size_t size : {3 * kMib, 12 * kMib}) {
       void* block = nullptr;
-      STEP(openreg_malloc(0, size, stream, &block));
+      STEP(openreg_malloc(0, stream, size, &block));
       blocks.push_back(block);
-      STEP(openreg_record_stream(block, 0, 0));
+      STEP(openreg_memory_record_stream(block, 0, 0));
     }
     while (blocks.size() > 100) {
-      STEP(openreg_record_stream(blocks.back(), 0, stream));
+      STEP(openreg_memory_record_stream(blocks.back(), 0, stream));
       STEP(openreg_free(blocks.back()));
       blocks.pop_back();
     }
     void* block = nullptr;
-    STEP(openreg_malloc(0, 40 * kMib, 0, &block));  // after a flush
+    STEP(openreg_malloc(0, 0, 40 * kMib, &block));  // after a flush
     blocks.push_back(block);
-    return openreg_empty_cache(0);
+    return openreg_memory_empty_cache(0);
   };
   every_call(work, [&] {
     for (void* block : blocks) openreg_test::release(block);
@@ -176,20 +176,20 @@ TEST_F(MemoryInjectionTest, CopiesAndPinnedMemory) {
     openreg_stream stream = 0;
     STEP(openreg_init());
     STEP(openreg_stream_from_pool(0, 0, &stream));
-    for (int32_t device = 0; device < 2; ++device) STEP(openreg_malloc(device, kMib, 0, &blocks[device]));
+    for (int32_t device = 0; device < 2; ++device) STEP(openreg_malloc(device, 0, kMib, &blocks[device]));
     for (size_t i = 0; i < 40; ++i) {
       void* block = &block;
-      const openreg_status status = openreg_malloc_host(0, 1 + i * 100, &block);
+      const openreg_status status = openreg_host_alloc(0, 1 + i * 100, &block);
       EXPECT_EQ(block == nullptr, status != OPENREG_OK);
       if (block != nullptr) pinned.push_back(block);
       STEP(status);
     }
     STEP(openreg_event_create(0, OPENREG_EVENT_TIMING, &event));
-    for (int i = 0; i < 100; ++i) STEP(openreg_memset_async(blocks[0], 0, 1, kMib, stream));
+    for (int i = 0; i < 100; ++i) STEP(openreg_memset_async(0, stream, blocks[0], 1, kMib));
     STEP(openreg_event_record(event, 0, stream));
     STEP(openreg_stream_wait_event(1, 0, event));
-    STEP(openreg_memcpy_async(blocks[1], 1, blocks[0], 0, kMib, 1, 0));
-    STEP(openreg_memcpy_async(pinned[10], OPENREG_HOST, blocks[1], 1, 1000, 1, 0));
+    STEP(openreg_memcpy_async(1, 0, blocks[1], 1, blocks[0], 0, kMib));
+    STEP(openreg_memcpy_async(1, 0, pinned[10], OPENREG_HOST, blocks[1], 1, 1000));
     STEP(openreg_stream_synchronize(1, 0));
     EXPECT_EQ(static_cast<char*>(pinned[10])[999], 1);
     STEP(openreg_memcpy(blocks[0], 0, pinned[3], OPENREG_HOST, 200));
@@ -198,7 +198,7 @@ TEST_F(MemoryInjectionTest, CopiesAndPinnedMemory) {
   const auto undo = [&] {
     EXPECT_EQ(openreg_event_destroy(event), OPENREG_OK);
     event = nullptr;
-    for (void* block : pinned) EXPECT_EQ(openreg_free_host(block), OPENREG_OK) << last_message();
+    for (void* block : pinned) EXPECT_EQ(openreg_host_free(block), OPENREG_OK) << last_message();
     pinned.clear();
     for (void*& block : blocks) {
       openreg_test::release(block);
@@ -227,12 +227,12 @@ TEST_F(MemoryInjectionTest, HostFunction) {
     openreg_status status = OPENREG_E_NOMEM;
     for (int n = 1; status != OPENREG_OK && n < 20; ++n) {
       countdown = n;
-      status = openreg_launch_host_func(0, 0, add, &calls);
+      status = openreg_stream_launch_host_func(0, 0, add, &calls);
       countdown = 0;
       if (status == OPENREG_OK) break;
       ++failures;
       EXPECT_EQ(status, OPENREG_E_NOMEM);
-      EXPECT_CONTAINS(last_message(), "openreg_launch_host_func: ");
+      EXPECT_CONTAINS(last_message(), "openreg_stream_launch_host_func: ");
       EXPECT_EQ(calls, 0);
     }
     EXPECT_GT(failures, 0) << driver;

@@ -39,7 +39,7 @@ void write(void* block, int32_t device, const std::vector<unsigned char>& bytes)
 openreg_pointer_info query(const void* ptr) {
   openreg_pointer_info info{};
   info.struct_size = sizeof info;
-  EXPECT_EQ(openreg_get_pointer_info(ptr, &info), OPENREG_OK) << last_message();
+  EXPECT_EQ(openreg_pointer_get_info(ptr, &info), OPENREG_OK) << last_message();
   return info;
 }
 
@@ -79,8 +79,8 @@ TEST_F(MemoryTest, AsynchronousCopies) {
   constexpr size_t kSize = 2 * kMib + 3;
   const auto bytes = pattern(kSize, 2);
   void *from = nullptr, *to = nullptr;
-  ASSERT_EQ(openreg_malloc_host(0, kSize, &from), OPENREG_OK);
-  ASSERT_EQ(openreg_malloc_host(0, kSize, &to), OPENREG_OK);
+  ASSERT_EQ(openreg_host_alloc(0, kSize, &from), OPENREG_OK);
+  ASSERT_EQ(openreg_host_alloc(0, kSize, &to), OPENREG_OK);
   std::memcpy(from, bytes.data(), kSize);
   void* a = allocate(0, kSize);
   void* b = allocate(1, kSize);
@@ -89,35 +89,35 @@ TEST_F(MemoryTest, AsynchronousCopies) {
   ASSERT_EQ(openreg_event_create(0, 0, &event), OPENREG_OK);
   for (int round = 0; round < 20; ++round) {
     std::memset(to, 0, kSize);
-    ASSERT_EQ(openreg_memcpy_async(a, 0, from, OPENREG_HOST, kSize, 0, first), OPENREG_OK) << last_message();
+    ASSERT_EQ(openreg_memcpy_async(0, first, a, 0, from, OPENREG_HOST, kSize), OPENREG_OK) << last_message();
     const bool peer_on_source = round % 2 == 0;
     if (peer_on_source) {
-      ASSERT_EQ(openreg_memcpy_async(b, 1, a, 0, kSize, 0, first), OPENREG_OK) << last_message();
+      ASSERT_EQ(openreg_memcpy_async(0, first, b, 1, a, 0, kSize), OPENREG_OK) << last_message();
     }
     ASSERT_EQ(openreg_event_record(event, 0, first), OPENREG_OK);
     ASSERT_EQ(openreg_stream_wait_event(1, second, event), OPENREG_OK);
     if (!peer_on_source) {
-      ASSERT_EQ(openreg_memcpy_async(b, 1, a, 0, kSize, 1, second), OPENREG_OK) << last_message();
+      ASSERT_EQ(openreg_memcpy_async(1, second, b, 1, a, 0, kSize), OPENREG_OK) << last_message();
     }
-    ASSERT_EQ(openreg_memcpy_async(to, OPENREG_HOST, b, 1, kSize, 1, second), OPENREG_OK) << last_message();
+    ASSERT_EQ(openreg_memcpy_async(1, second, to, OPENREG_HOST, b, 1, kSize), OPENREG_OK) << last_message();
     ASSERT_EQ(openreg_stream_synchronize(1, second), OPENREG_OK);
     ASSERT_EQ(std::memcmp(to, from, kSize), 0);
   }
   // Pageable memory may be changed as soon as the call has returned.
   auto pageable = bytes;
-  ASSERT_EQ(openreg_memcpy_async(a, 0, pageable.data(), OPENREG_HOST, kSize, 0, first), OPENREG_OK);
+  ASSERT_EQ(openreg_memcpy_async(0, first, a, 0, pageable.data(), OPENREG_HOST, kSize), OPENREG_OK);
   std::fill(pageable.begin(), pageable.end(), static_cast<unsigned char>(0));
-  ASSERT_EQ(openreg_memcpy_async(pageable.data(), OPENREG_HOST, a, 0, kSize, 0, first), OPENREG_OK);
+  ASSERT_EQ(openreg_memcpy_async(0, first, pageable.data(), OPENREG_HOST, a, 0, kSize), OPENREG_OK);
   EXPECT_EQ(pageable, bytes);
   // Host to host needs no stream, so the one named does not matter.
   std::vector<unsigned char> copy(kSize);
-  EXPECT_EQ(openreg_memcpy_async(copy.data(), OPENREG_HOST, from, OPENREG_HOST, kSize, -5, 12345), OPENREG_OK);
+  EXPECT_EQ(openreg_memcpy_async(-5, 12345, copy.data(), OPENREG_HOST, from, OPENREG_HOST, kSize), OPENREG_OK);
   EXPECT_EQ(copy, bytes);
   EXPECT_EQ(openreg_event_destroy(event), OPENREG_OK);
   release(a);
   release(b);
-  EXPECT_EQ(openreg_free_host(from), OPENREG_OK);
-  EXPECT_EQ(openreg_free_host(to), OPENREG_OK);
+  EXPECT_EQ(openreg_host_free(from), OPENREG_OK);
+  EXPECT_EQ(openreg_host_free(to), OPENREG_OK);
 }
 
 // openreg_memcpy() is in order behind the thread's current stream, of both devices.
@@ -152,7 +152,7 @@ TEST_F(MemoryTest, CopiesByTheDriver) {
   EXPECT_EQ(toy().calls("stream_sync"), 4);  // one each, and one more for the source of the peer copy
   toy().fail("copy", 1, OPENREG_E_INTERNAL, 0);
   EXPECT_EQ(openreg_memcpy(b, 1, a, 0, bytes.size()), OPENREG_E_INTERNAL);
-  EXPECT_EQ(openreg_memcpy_async(b, 1, a, 0, bytes.size(), 1, 0), OPENREG_OK);
+  EXPECT_EQ(openreg_memcpy_async(1, 0, b, 1, a, 0, bytes.size()), OPENREG_OK);
   EXPECT_EQ(openreg_device_synchronize(1), OPENREG_OK);
   release(a);
   release(b);
@@ -164,26 +164,26 @@ TEST_F(MemoryTest, CopiesBetweenPeersAreInOrderWithBoth) {
   void* a = allocate(0, kSize);
   void* b = allocate(1, kSize);
   void* seen = nullptr;
-  ASSERT_EQ(openreg_malloc_host(1, kSize, &seen), OPENREG_OK);
+  ASSERT_EQ(openreg_host_alloc(1, kSize, &seen), OPENREG_OK);
   for (const int32_t on : {0, 1}) {
     SCOPED_TRACE("run by device " + std::to_string(on));
     const openreg_stream source = from_pool(0), destination = from_pool(1);
     ASSERT_EQ(openreg_set_current_stream(0, source), OPENREG_OK);
     ASSERT_EQ(openreg_set_current_stream(1, destination), OPENREG_OK);
     for (int i = 0; i < 8; ++i) {  // what the destination still has to do
-      ASSERT_EQ(openreg_memset_async(b, 1, 0x11, kSize, destination), OPENREG_OK);
-      ASSERT_EQ(openreg_memset_async(a, 0, 0x22, kSize, source), OPENREG_OK);
+      ASSERT_EQ(openreg_memset_async(1, destination, b, 0x11, kSize), OPENREG_OK);
+      ASSERT_EQ(openreg_memset_async(0, source, a, 0x22, kSize), OPENREG_OK);
     }
-    ASSERT_EQ(openreg_memcpy_async(b, 1, a, 0, kSize, on, on == 0 ? source : destination), OPENREG_OK)
+    ASSERT_EQ(openreg_memcpy_async(on, on == 0 ? source : destination, b, 1, a, 0, kSize), OPENREG_OK)
         << last_message();
-    ASSERT_EQ(openreg_memset_async(a, 0, 0x33, kSize, source), OPENREG_OK);
-    ASSERT_EQ(openreg_memcpy_async(seen, OPENREG_HOST, b, 1, kSize, 1, destination), OPENREG_OK);
+    ASSERT_EQ(openreg_memset_async(0, source, a, 0x33, kSize), OPENREG_OK);
+    ASSERT_EQ(openreg_memcpy_async(1, destination, seen, OPENREG_HOST, b, 1, kSize), OPENREG_OK);
     ASSERT_EQ(openreg_stream_synchronize(1, destination), OPENREG_OK);
     EXPECT_EQ(std::vector<unsigned char>(kSize, 0x22),
               std::vector<unsigned char>(static_cast<unsigned char*>(seen), static_cast<unsigned char*>(seen) + kSize));
     ASSERT_EQ(openreg_stream_synchronize(0, source), OPENREG_OK);
   }
-  EXPECT_EQ(openreg_free_host(seen), OPENREG_OK);
+  EXPECT_EQ(openreg_host_free(seen), OPENREG_OK);
   release(a);
   release(b);
 }
@@ -205,7 +205,7 @@ TEST_F(MemoryTest, CopiesBetweenDrivers) {
     for (const bool async : {false, true}) {
       write(blocks[to], to, pattern(kSize, 99));
       const openreg_status status =
-          async ? openreg_memcpy_async(blocks[to], to, blocks[from], from, kSize, to, OPENREG_STREAM_DEFAULT)
+          async ? openreg_memcpy_async(to, OPENREG_STREAM_DEFAULT, blocks[to], to, blocks[from], from, kSize)
                 : openreg_memcpy(blocks[to], to, blocks[from], from, kSize);
       ASSERT_EQ(status, OPENREG_OK) << last_message();
       ASSERT_EQ(read_back(blocks[to], to, kSize), bytes);
@@ -265,7 +265,7 @@ TEST_F(MemoryTest, BadCopies) {
   }
   release(b);
   refused(openreg_memcpy(host, OPENREG_HOST, b, 1, 8), "on openreg:1 was freed already");
-  EXPECT_EQ(openreg_empty_cache(1), OPENREG_OK);
+  EXPECT_EQ(openreg_memory_empty_cache(1), OPENREG_OK);
   refused(openreg_memcpy(host, OPENREG_HOST, b, 1, 8), "or was freed already");
   // 0 bytes are fine, wherever they are; but the devices must be.
   EXPECT_EQ(openreg_memcpy(nullptr, 0, nullptr, OPENREG_HOST, 0), OPENREG_OK);
@@ -280,21 +280,21 @@ TEST_F(MemoryTest, BadAsynchronousCopiesAndFills) {
   void* b = allocate(1, 1000);
   unsigned char host[8] = {};
   const openreg_stream foreign = from_pool(1);
-  EXPECT_EQ(openreg_memcpy_async(a, 0, host, OPENREG_HOST, 8, 1, 0), OPENREG_E_INVALID);
+  EXPECT_EQ(openreg_memcpy_async(1, 0, a, 0, host, OPENREG_HOST, 8), OPENREG_E_INVALID);
   EXPECT_CONTAINS(last_message(),
                   "stream_device must be the device of the destination (0) or of the source (-1), but is 1");
-  EXPECT_EQ(openreg_memcpy_async(a, 0, host, OPENREG_HOST, 8, -1, 0), OPENREG_E_INVALID);
-  EXPECT_EQ(openreg_memcpy_async(a, 0, host, OPENREG_HOST, 8, 0, foreign), OPENREG_E_INVALID);
+  EXPECT_EQ(openreg_memcpy_async(-1, 0, a, 0, host, OPENREG_HOST, 8), OPENREG_E_INVALID);
+  EXPECT_EQ(openreg_memcpy_async(0, foreign, a, 0, host, OPENREG_HOST, 8), OPENREG_E_INVALID);
   EXPECT_CONTAINS(last_message(), "belongs to openreg:1");
-  EXPECT_EQ(openreg_memcpy_async(a, 0, b, 1, 1001, 0, 0), OPENREG_E_INVALID);
+  EXPECT_EQ(openreg_memcpy_async(0, 0, a, 0, b, 1, 1001), OPENREG_E_INVALID);
   EXPECT_CONTAINS(last_message(), "openreg_memcpy_async: the destination, 1001 bytes at offset 0, exceeds");
-  EXPECT_EQ(openreg_memcpy_async(nullptr, 0, nullptr, 1, 0, 1, 0), OPENREG_OK);
-  EXPECT_EQ(openreg_memset_async(a, 0, 1, 1001, 0), OPENREG_E_INVALID);
+  EXPECT_EQ(openreg_memcpy_async(1, 0, nullptr, 0, nullptr, 1, 0), OPENREG_OK);
+  EXPECT_EQ(openreg_memset_async(0, 0, a, 1, 1001), OPENREG_E_INVALID);
   EXPECT_CONTAINS(last_message(), "openreg_memset_async: the destination, 1001 bytes at offset 0, exceeds");
-  EXPECT_EQ(openreg_memset_async(a, 1, 1, 1000, 0), OPENREG_E_INVALID);
-  EXPECT_EQ(openreg_memset_async(a, OPENREG_HOST, 1, 1000, 0), OPENREG_E_INVALID);
-  EXPECT_EQ(openreg_memset_async(a, 0, 1, 1000, foreign), OPENREG_E_INVALID);
-  EXPECT_EQ(openreg_memset_async(nullptr, 0, 1, 0, 0), OPENREG_OK);
+  EXPECT_EQ(openreg_memset_async(1, 0, a, 1, 1000), OPENREG_E_INVALID);
+  EXPECT_EQ(openreg_memset_async(OPENREG_HOST, 0, a, 1, 1000), OPENREG_E_INVALID);
+  EXPECT_EQ(openreg_memset_async(0, foreign, a, 1, 1000), OPENREG_E_INVALID);
+  EXPECT_EQ(openreg_memset_async(0, 0, nullptr, 1, 0), OPENREG_OK);
   release(a);
   release(b);
 }
@@ -303,8 +303,8 @@ TEST_F(MemoryTest, BadAsynchronousCopiesAndFills) {
 TEST_F(MemoryTest, Fill) {
   void* a = allocate(0, 3000);
   const openreg_stream stream = from_pool(0);
-  ASSERT_EQ(openreg_memset_async(a, 0, 0x11, 3000, stream), OPENREG_OK) << last_message();
-  ASSERT_EQ(openreg_memset_async(at(a, 7), 0, 0xfe, 100, stream), OPENREG_OK) << last_message();
+  ASSERT_EQ(openreg_memset_async(0, stream, a, 0x11, 3000), OPENREG_OK) << last_message();
+  ASSERT_EQ(openreg_memset_async(0, stream, at(a, 7), 0xfe, 100), OPENREG_OK) << last_message();
   ASSERT_EQ(openreg_stream_synchronize(0, stream), OPENREG_OK);
   std::vector<unsigned char> expected(3000, 0x11);
   std::fill_n(expected.begin() + 7, 100, static_cast<unsigned char>(0xfe));
@@ -342,7 +342,7 @@ TEST_F(MemoryTest, PointerQuery) {
     EXPECT_EQ(info.kind, OPENREG_POINTER_DEVICE);
     EXPECT_EQ(info.live, 0);
     release(before);
-    EXPECT_EQ(openreg_empty_cache(1), OPENREG_OK);
+    EXPECT_EQ(openreg_memory_empty_cache(1), OPENREG_OK);
     EXPECT_EQ(query(block).kind, OPENREG_POINTER_UNKNOWN);
   }
   int local = 0;
@@ -351,7 +351,7 @@ TEST_F(MemoryTest, PointerQuery) {
   EXPECT_EQ(info.device, -1);
   EXPECT_EQ(info.base, nullptr);
 
-  EXPECT_EQ(openreg_get_pointer_info(&local, nullptr), OPENREG_E_INVALID);
+  EXPECT_EQ(openreg_pointer_get_info(&local, nullptr), OPENREG_E_INVALID);
 }
 
 // In a segment of many blocks the block around any address is found.
@@ -429,22 +429,22 @@ TEST_F(MemoryTest, PinnedMemoryUnderALostDevice) {
       order += "sync" + std::to_string(device) + " ";
       return toy().table()->device_sync(instance, device);
     };
-    table.host_free = [](openreg_instance instance, void* memory) {
+    table.host_free = [](openreg_instance instance, int32_t device, void* memory) {
       order += "free ";
-      return toy().table()->host_free(instance, memory);
+      return toy().table()->host_free(instance, device, memory);
     };
   });
   void *first = nullptr, *second = nullptr;
-  ASSERT_EQ(openreg_malloc_host(0, 4096, &first), OPENREG_OK) << last_message();
-  ASSERT_EQ(openreg_malloc_host(0, 4096, &second), OPENREG_OK) << last_message();
-  EXPECT_EQ(openreg_free_host(first), OPENREG_OK);
+  ASSERT_EQ(openreg_host_alloc(0, 4096, &first), OPENREG_OK) << last_message();
+  ASSERT_EQ(openreg_host_alloc(0, 4096, &second), OPENREG_OK) << last_message();
+  EXPECT_EQ(openreg_host_free(first), OPENREG_OK);
   EXPECT_EQ(order, "free ");
   void* block = allocate(1, 4096);  // a device that reads memory which was pinned through another one
-  EXPECT_EQ(openreg_memcpy_async(block, 1, second, OPENREG_HOST, 4096, 1, OPENREG_STREAM_DEFAULT), OPENREG_OK);
+  EXPECT_EQ(openreg_memcpy_async(1, OPENREG_STREAM_DEFAULT, block, 1, second, OPENREG_HOST, 4096), OPENREG_OK);
   toy().fail("fill", 1, OPENREG_E_DEVICE_LOST, 0);
-  EXPECT_EQ(openreg_memset_async(block, 1, 0, 16, OPENREG_STREAM_DEFAULT), OPENREG_E_DEVICE_LOST);
+  EXPECT_EQ(openreg_memset_async(1, OPENREG_STREAM_DEFAULT, block, 0, 16), OPENREG_E_DEVICE_LOST);
   order.clear();
-  EXPECT_EQ(openreg_free_host(second), OPENREG_OK);
+  EXPECT_EQ(openreg_host_free(second), OPENREG_OK);
   EXPECT_EQ(order, "sync1 free ");
   release(block);
 }
@@ -461,7 +461,7 @@ TEST_F(MemoryTest, NoAlias) {
   ASSERT_EQ(openreg_shutdown(), OPENREG_OK);
   use_full_toy();
   toy().fail("host_alias", 1, OPENREG_E_INTERNAL, 0);
-  EXPECT_EQ(openreg_malloc(0, 100, 0, &block), OPENREG_E_INTERNAL);
+  EXPECT_EQ(openreg_malloc(0, 0, 100, &block), OPENREG_E_INTERNAL);
   EXPECT_EQ(toy().live("memory"), 0);
 }
 
@@ -476,10 +476,10 @@ TEST_F(MemoryTest, LookupsRaceWithSegments) {
   std::thread churn([&] {
     for (int i = 0; i < 300; ++i) {
       void* block = nullptr;
-      if (openreg_malloc(i % 2, static_cast<size_t>(10 + 2 * (i % 5)) * kMib, 0, &block) != OPENREG_OK) ++wrong;
+      if (openreg_malloc(i % 2, 0, static_cast<size_t>(10 + 2 * (i % 5)) * kMib, &block) != OPENREG_OK) ++wrong;
       moving = static_cast<char*>(block);
       if (openreg_free(block) != OPENREG_OK) ++wrong;
-      if (openreg_empty_cache(i % 2) != OPENREG_OK) ++wrong;
+      if (openreg_memory_empty_cache(i % 2) != OPENREG_OK) ++wrong;
     }
     stop = true;
   });
@@ -501,22 +501,22 @@ TEST_F(MemoryTest, LookupsRaceWithSegments) {
 
 TEST_F(MemoryTest, MemoryInfo) {
   uint64_t unused = 0, total = 0;
-  EXPECT_EQ(openreg_get_memory_info(0, &unused, &total), OPENREG_OK);
+  EXPECT_EQ(openreg_memory_get_info(0, &unused, &total), OPENREG_OK);
   EXPECT_EQ(unused, 64 * kMib);
   EXPECT_EQ(total, 64 * kMib);
   void* block = allocate(0, 100);
-  EXPECT_EQ(openreg_get_memory_info(0, &unused, &total), OPENREG_OK);
+  EXPECT_EQ(openreg_memory_get_info(0, &unused, &total), OPENREG_OK);
   EXPECT_EQ(unused, 62 * kMib);
-  EXPECT_EQ(openreg_get_memory_info(1, &unused, &total), OPENREG_OK);
+  EXPECT_EQ(openreg_memory_get_info(1, &unused, &total), OPENREG_OK);
   EXPECT_EQ(unused, 64 * kMib);
   release(block);
-  EXPECT_EQ(openreg_get_memory_info(2, &unused, &total), OPENREG_E_INVALID);
-  EXPECT_EQ(openreg_get_memory_info(0, nullptr, &total), OPENREG_E_INVALID);
-  EXPECT_EQ(openreg_get_memory_info(0, &unused, nullptr), OPENREG_E_INVALID);
+  EXPECT_EQ(openreg_memory_get_info(2, &unused, &total), OPENREG_E_INVALID);
+  EXPECT_EQ(openreg_memory_get_info(0, nullptr, &total), OPENREG_E_INVALID);
+  EXPECT_EQ(openreg_memory_get_info(0, &unused, nullptr), OPENREG_E_INVALID);
   ASSERT_EQ(openreg_shutdown(), OPENREG_OK);
   use_full_toy([](openreg_driver& table) { table.mem_info = nullptr; });  // emulated, from the cache's own numbers
   block = allocate(0, 100);
-  EXPECT_EQ(openreg_get_memory_info(0, &unused, &total), OPENREG_OK);
+  EXPECT_EQ(openreg_memory_get_info(0, &unused, &total), OPENREG_OK);
   EXPECT_EQ(total, 1024 * kMib);
   EXPECT_EQ(unused, 1022 * kMib);
   release(block);
@@ -530,7 +530,7 @@ TEST_F(MemoryTest, InfoOfUnknownMemory) {
   });
   uint64_t unused = 0, total = 0;
   void* block = allocate(0, 100);
-  EXPECT_EQ(openreg_get_memory_info(0, &unused, &total), OPENREG_OK);
+  EXPECT_EQ(openreg_memory_get_info(0, &unused, &total), OPENREG_OK);
   EXPECT_EQ(total, OPENREG_MEMORY_UNKNOWN);
   EXPECT_EQ(unused, OPENREG_MEMORY_UNKNOWN - 2 * kMib);
   release(block);
@@ -546,7 +546,7 @@ TEST_F(MemoryTest, InfoThatCannotBe) {
     };
   });
   uint64_t unused = 1, total = 2;
-  EXPECT_EQ(openreg_get_memory_info(0, &unused, &total), OPENREG_E_INTERNAL);
+  EXPECT_EQ(openreg_memory_get_info(0, &unused, &total), OPENREG_E_INTERNAL);
   EXPECT_CONTAINS(last_message(), "driver \"full_toy\": mem_info gave 11 free bytes, but only 10 in all");
   EXPECT_EQ(unused, 1U);
   EXPECT_EQ(total, 2U);
@@ -559,7 +559,7 @@ TEST_F(MemoryTest, Pinned) {
   std::vector<std::pair<void*, size_t>> blocks;
   for (size_t size : {size_t{1}, size_t{4096}, size_t{5000}, 3 * kMib}) {
     void* block = nullptr;
-    ASSERT_EQ(openreg_malloc_host(0, size, &block), OPENREG_OK) << last_message();
+    ASSERT_EQ(openreg_host_alloc(0, size, &block), OPENREG_OK) << last_message();
     EXPECT_EQ(reinterpret_cast<uintptr_t>(block) % 64, 0u);
     std::memset(block, 7, size);
     blocks.emplace_back(block, size);
@@ -576,28 +576,28 @@ TEST_F(MemoryTest, Pinned) {
     EXPECT_NE(query(at(block, size)).base, block);
   }
   EXPECT_EQ(openreg_shutdown(), OPENREG_E_BUSY);  // they pin the device table
-  EXPECT_EQ(openreg_free_host(at(blocks[1].first, 100)), OPENREG_E_INVALID);
-  EXPECT_CONTAINS(last_message(), "openreg_free_host");
+  EXPECT_EQ(openreg_host_free(at(blocks[1].first, 100)), OPENREG_E_INVALID);
+  EXPECT_CONTAINS(last_message(), "openreg_host_free");
   EXPECT_CONTAINS(last_message(), "100 bytes behind its start");
   int local = 0;
-  EXPECT_EQ(openreg_free_host(&local), OPENREG_E_INVALID);
+  EXPECT_EQ(openreg_host_free(&local), OPENREG_E_INVALID);
   void* device = allocate(0, 100);
-  EXPECT_EQ(openreg_free_host(device), OPENREG_E_INVALID);
+  EXPECT_EQ(openreg_host_free(device), OPENREG_E_INVALID);
   release(device);
   for (const auto& one : blocks) {
-    EXPECT_EQ(openreg_free_host(one.first), OPENREG_OK) << last_message();
-    EXPECT_EQ(openreg_free_host(one.first), OPENREG_E_INVALID);
+    EXPECT_EQ(openreg_host_free(one.first), OPENREG_OK) << last_message();
+    EXPECT_EQ(openreg_host_free(one.first), OPENREG_E_INVALID);
     EXPECT_CONTAINS(last_message(), "or was freed already");
   }
-  EXPECT_EQ(openreg_free_host(nullptr), OPENREG_OK);
+  EXPECT_EQ(openreg_host_free(nullptr), OPENREG_OK);
   void* out = &out;
-  EXPECT_EQ(openreg_malloc_host(0, 0, &out), OPENREG_OK);
+  EXPECT_EQ(openreg_host_alloc(0, 0, &out), OPENREG_OK);
   EXPECT_EQ(out, nullptr);
   out = &out;
-  EXPECT_EQ(openreg_malloc_host(2, 1, &out), OPENREG_E_INVALID);
+  EXPECT_EQ(openreg_host_alloc(2, 1, &out), OPENREG_E_INVALID);
   EXPECT_EQ(out, nullptr);
-  EXPECT_EQ(openreg_malloc_host(0, 1, nullptr), OPENREG_E_INVALID);
-  EXPECT_EQ(openreg_malloc_host(0, SIZE_MAX, &out), OPENREG_E_NOMEM);
+  EXPECT_EQ(openreg_host_alloc(0, 1, nullptr), OPENREG_E_INVALID);
+  EXPECT_EQ(openreg_host_alloc(0, SIZE_MAX, &out), OPENREG_E_NOMEM);
   EXPECT_EQ(out, nullptr);
 }
 
@@ -605,11 +605,11 @@ TEST_F(MemoryTest, Pinned) {
 TEST_F(MemoryTest, PinnedBlocksInAnyOrder) {
   constexpr size_t kBlocks = 1000;
   std::vector<void*> blocks(kBlocks);
-  for (size_t i = 0; i < kBlocks; ++i) ASSERT_EQ(openreg_malloc_host(i % 2 == 0, 100, &blocks[i]), OPENREG_OK);
+  for (size_t i = 0; i < kBlocks; ++i) ASSERT_EQ(openreg_host_alloc(i % 2 == 0, 100, &blocks[i]), OPENREG_OK);
   for (size_t i = 0; i < kBlocks; ++i) {
     void* const block = blocks[i * 387 % kBlocks];
     EXPECT_EQ(query(at(block, 99)).base, block);
-    ASSERT_EQ(openreg_free_host(block), OPENREG_OK) << last_message();
+    ASSERT_EQ(openreg_host_free(block), OPENREG_OK) << last_message();
     EXPECT_EQ(query(at(block, 99)).kind, OPENREG_POINTER_UNKNOWN);
     if (i % 100 != 0) continue;
     for (size_t j = i + 1; j < kBlocks; ++j) {
@@ -625,13 +625,13 @@ TEST_F(MemoryTest, PinnedDriverFails) {
   use_full_toy();
   void* block = &block;
   toy().fail("host_alloc", 1, OPENREG_E_NOMEM, 0);
-  EXPECT_EQ(openreg_malloc_host(0, 100, &block), OPENREG_E_NOMEM);
+  EXPECT_EQ(openreg_host_alloc(0, 100, &block), OPENREG_E_NOMEM);
   EXPECT_EQ(block, nullptr);
-  ASSERT_EQ(openreg_malloc_host(0, 100, &block), OPENREG_OK);
+  ASSERT_EQ(openreg_host_alloc(0, 100, &block), OPENREG_OK);
   toy().fail("host_free", 1, OPENREG_E_INTERNAL, 0);
-  EXPECT_EQ(openreg_free_host(block), OPENREG_E_INTERNAL);
+  EXPECT_EQ(openreg_host_free(block), OPENREG_E_INTERNAL);
   EXPECT_EQ(query(block).kind, OPENREG_POINTER_PINNED);
-  EXPECT_EQ(openreg_free_host(block), OPENREG_OK);
+  EXPECT_EQ(openreg_host_free(block), OPENREG_OK);
   EXPECT_EQ(query(block).kind, OPENREG_POINTER_UNKNOWN);
 }
 
@@ -643,17 +643,17 @@ TEST_F(MemoryTest, PinnedThreads) {
       std::vector<void*> live;
       for (int step = 0; step < 300; ++step) {
         void* block = nullptr;
-        if (openreg_malloc_host(id % 2, static_cast<size_t>(1 + step * 37), &block) != OPENREG_OK) ++wrong;
+        if (openreg_host_alloc(id % 2, static_cast<size_t>(1 + step * 37), &block) != OPENREG_OK) ++wrong;
         std::memset(block, id, static_cast<size_t>(1 + step * 37));
         live.push_back(block);
         if (query(block).base != block) ++wrong;
         if (step % 3 != 0) {
-          if (openreg_free_host(live.front()) != OPENREG_OK) ++wrong;
+          if (openreg_host_free(live.front()) != OPENREG_OK) ++wrong;
           live.erase(live.begin());
         }
       }
       for (void* block : live)
-        if (openreg_free_host(block) != OPENREG_OK) ++wrong;
+        if (openreg_host_free(block) != OPENREG_OK) ++wrong;
     });
   }
   for (auto& thread : threads) thread.join();
@@ -678,7 +678,7 @@ TEST_F(MemoryTest, QueriesWhileSegmentsComeAndGo) {
     });
   const auto end = std::chrono::steady_clock::now() + std::chrono::seconds(2);
   for (int turn = 0; turn < 200000 && std::chrono::steady_clock::now() < end; ++turn) {
-    ASSERT_EQ(openreg_empty_cache(0), OPENREG_OK);
+    ASSERT_EQ(openreg_memory_empty_cache(0), OPENREG_OK);
     release(allocate(0, 30 * kMib));
   }
   stop = true;
@@ -689,7 +689,7 @@ TEST_F(MemoryTest, QueriesWhileSegmentsComeAndGo) {
 TEST_F(MemoryTest, ForkedChild) {
   void* block = allocate(0, 4096);
   void* pinned = nullptr;
-  ASSERT_EQ(openreg_malloc_host(0, 100, &pinned), OPENREG_OK);
+  ASSERT_EQ(openreg_host_alloc(0, 100, &pinned), OPENREG_OK);
   std::atomic<bool> stop{false};
   std::thread busy([&] {  // so that a lock may be held at the fork
     while (!stop) release(allocate(0, 1000));
@@ -700,20 +700,20 @@ TEST_F(MemoryTest, ForkedChild) {
       openreg_pointer_info info{};
       info.struct_size = sizeof info;
       char host[8];
-      return openreg_malloc(0, 100, 0, &out) == OPENREG_E_FORKED && out == nullptr &&
-             openreg_free(block) == OPENREG_E_FORKED && openreg_record_stream(block, 0, 0) == OPENREG_E_FORKED &&
+      return openreg_malloc(0, 0, 100, &out) == OPENREG_E_FORKED && out == nullptr &&
+             openreg_free(block) == OPENREG_E_FORKED && openreg_memory_record_stream(block, 0, 0) == OPENREG_E_FORKED &&
              openreg_memcpy(host, OPENREG_HOST, block, 0, 8) == OPENREG_E_FORKED &&
              openreg_host_alias(block, &out) == OPENREG_E_FORKED &&
              openreg_device_address(block, &out) == OPENREG_E_FORKED &&
-             openreg_get_pointer_info(block, &info) == OPENREG_E_FORKED &&
-             openreg_free_host(pinned) == OPENREG_E_FORKED && openreg_empty_cache(-1) == OPENREG_E_FORKED &&
-             openreg_malloc_host(0, 1, &out) == OPENREG_E_FORKED && last_message().find("spawn") != std::string::npos;
+             openreg_pointer_get_info(block, &info) == OPENREG_E_FORKED &&
+             openreg_host_free(pinned) == OPENREG_E_FORKED && openreg_memory_empty_cache(-1) == OPENREG_E_FORKED &&
+             openreg_host_alloc(0, 1, &out) == OPENREG_E_FORKED && last_message().find("spawn") != std::string::npos;
     }));
   }
   stop = true;
   busy.join();
   release(block);
-  EXPECT_EQ(openreg_free_host(pinned), OPENREG_OK);
+  EXPECT_EQ(openreg_host_free(pinned), OPENREG_OK);
 }
 
 }  // namespace

@@ -13,6 +13,7 @@
 #include <numeric>
 #include <vector>
 
+#include "../../../runtime/sharing/handle.h"
 #include "runtime_test.h"
 
 using openreg_test::in_child;
@@ -35,6 +36,10 @@ openreg_memory_handle unfilled() {
   return handle;
 }
 
+openreg_handle_fields& fields(openreg_memory_handle& handle) {
+  return reinterpret_cast<openreg_handle_fields&>(handle);
+}
+
 class SharingTest : public SimDevicesTest {
  protected:
   static std::vector<unsigned char> read_back(const void* ptr, int32_t device) {
@@ -47,13 +52,13 @@ class SharingTest : public SimDevicesTest {
   }
   static void* allocate(int32_t device, size_t size = kSize) {
     void* block = nullptr;
-    EXPECT_EQ(openreg_malloc(device, size, OPENREG_STREAM_DEFAULT, &block), OPENREG_OK) << last_message();
+    EXPECT_EQ(openreg_malloc(device, OPENREG_STREAM_DEFAULT, size, &block), OPENREG_OK) << last_message();
     return block;
   }
   static int64_t allocated(int32_t device) {
     openreg_memory_stats stats{};
     stats.struct_size = sizeof stats;
-    EXPECT_EQ(openreg_get_memory_stats(device, &stats), OPENREG_OK);
+    EXPECT_EQ(openreg_memory_get_stats(device, &stats), OPENREG_OK);
     return stats.allocated_bytes[0].current;
   }
   static openreg_memory_handle exported(const void* ptr) {
@@ -117,7 +122,7 @@ class Exporter {
     void* block = nullptr;
     std::vector<unsigned char> bytes = numbers(1);
     // Not the first block of its segment.
-    if (openreg_malloc(1, 100, 0, &block) != OPENREG_OK || openreg_malloc(1, kSize, 0, &block) != OPENREG_OK ||
+    if (openreg_malloc(1, 0, 100, &block) != OPENREG_OK || openreg_malloc(1, 0, kSize, &block) != OPENREG_OK ||
         openreg_memcpy(block, 1, bytes.data(), OPENREG_HOST, kSize) != OPENREG_OK ||
         openreg_memory_export(block, &handle) != OPENREG_OK ||
         openreg_memory_export(static_cast<char*>(block) + 512, &second) != OPENREG_OK)
@@ -130,8 +135,8 @@ class Exporter {
       if (command == 'r' && openreg_memcpy(bytes.data(), OPENREG_HOST, block, 1, kSize) == OPENREG_OK)
         answer = bytes[0];                                                                             // read
       if (command == 'f') answer = openreg_free(block);                                                // free
-      if (command == 'c') answer = openreg_collect_exports();                                          // collect
-      if (command == 'l' && openreg_get_pointer_info(block, &info) == OPENREG_OK) answer = info.live;  // is it live?
+      if (command == 'c') answer = openreg_memory_collect_exports();                                   // collect
+      if (command == 'l' && openreg_pointer_get_info(block, &info) == OPENREG_OK) answer = info.live;  // is it live?
       const char byte = static_cast<char>(answer);
       if (::write(answers_[1], &byte, 1) != 1) return 1;
     }
@@ -157,7 +162,7 @@ TEST_F(SharingTest, BothSidesSeeWhatIsWritten) {
   ASSERT_EQ(openreg_host_alias(ptr, &host), OPENREG_OK) << last_message();
   static_cast<unsigned char*>(host)[0] = 78;
   EXPECT_EQ(other.ask('r'), 78);
-  ASSERT_EQ(openreg_memset_async(ptr, 1, 79, 10, OPENREG_STREAM_DEFAULT), OPENREG_OK) << last_message();
+  ASSERT_EQ(openreg_memset_async(1, OPENREG_STREAM_DEFAULT, ptr, 79, 10), OPENREG_OK) << last_message();
   ASSERT_EQ(openreg_device_synchronize(1), OPENREG_OK);
   EXPECT_EQ(other.ask('r'), 79);
   void* own = allocate(0);
@@ -167,13 +172,13 @@ TEST_F(SharingTest, BothSidesSeeWhatIsWritten) {
 
   openreg_pointer_info info{};
   info.struct_size = sizeof info;
-  ASSERT_EQ(openreg_get_pointer_info(ptr, &info), OPENREG_OK);
+  ASSERT_EQ(openreg_pointer_get_info(ptr, &info), OPENREG_OK);
   EXPECT_EQ(info.kind, OPENREG_POINTER_DEVICE);
   EXPECT_EQ(info.device, 1);
   EXPECT_EQ(info.live, 1);
   EXPECT_EQ(allocated(1), 0);  // it is not this process's
   EXPECT_EQ(openreg_import_release(import), OPENREG_OK) << last_message();
-  ASSERT_EQ(openreg_get_pointer_info(ptr, &info), OPENREG_OK);
+  ASSERT_EQ(openreg_pointer_get_info(ptr, &info), OPENREG_OK);
   EXPECT_EQ(info.kind, OPENREG_POINTER_UNKNOWN);
 }
 
@@ -186,7 +191,7 @@ TEST_F(SharingTest, PartsOfOneAllocation) {
   ASSERT_EQ(import(other.second, &part, &inside), OPENREG_OK) << last_message();
   EXPECT_EQ(static_cast<char*>(inside) - static_cast<char*>(start), 512);
   EXPECT_EQ(openreg_import_release(whole), OPENREG_OK);
-  EXPECT_EQ(openreg_memset_async(inside, 1, 5, 1, OPENREG_STREAM_DEFAULT), OPENREG_OK) << last_message();
+  EXPECT_EQ(openreg_memset_async(1, OPENREG_STREAM_DEFAULT, inside, 5, 1), OPENREG_OK) << last_message();
   EXPECT_EQ(openreg_import_release(part), OPENREG_OK);
 }
 
@@ -263,11 +268,11 @@ TEST_F(SharingTest, ForkedHoldersAreToldApart) {
 
   // The holder's note in the exporter's file (leases.c): a word, then four times a process and its start.
   const std::string path =
-      "/proc/" + std::to_string(other.handle.process) + "/fd/" + std::to_string(other.handle.leases);
+      "/proc/" + std::to_string(fields(other.handle).process) + "/fd/" + std::to_string(fields(other.handle).leases);
   const int file = open(path.c_str(), O_RDWR | O_CLOEXEC);
   ASSERT_GE(file, 0);
   uint64_t slot[9] = {};
-  const off_t at = static_cast<off_t>(other.handle.slot * sizeof slot);
+  const off_t at = static_cast<off_t>(fields(other.handle).slot * sizeof slot);
   ASSERT_EQ(pread(file, slot, sizeof slot, at), static_cast<ssize_t>(sizeof slot));
   int notes = 0;
   for (int i = 1; i < 9; i += 2) {
@@ -310,7 +315,7 @@ TEST_F(SharingTest, WhatIsImportedIsNotOurs) {
   EXPECT_EQ(openreg_memory_export(ptr, &handle), OPENREG_E_INVALID);
   EXPECT_CONTAINS(last_message(), "which only that process can export");
   openreg_stream stream = from_pool(1);
-  EXPECT_EQ(openreg_record_stream(ptr, 1, stream), OPENREG_OK) << last_message();
+  EXPECT_EQ(openreg_memory_record_stream(ptr, 1, stream), OPENREG_OK) << last_message();
   EXPECT_EQ(openreg_shutdown(), OPENREG_E_BUSY);
   EXPECT_EQ(openreg_import_release(import_), OPENREG_OK);
 }
@@ -338,7 +343,7 @@ TEST_F(SharingTest, NobodyHoldsIt) {
   void* ptr = nullptr;
   ASSERT_EQ(import(exported(block), &import_, &ptr), OPENREG_OK) << last_message();
   EXPECT_EQ(openreg_import_release(import_), OPENREG_OK);
-  EXPECT_EQ(openreg_record_stream(block, 1, from_pool(1)), OPENREG_OK);
+  EXPECT_EQ(openreg_memory_record_stream(block, 1, from_pool(1)), OPENREG_OK);
   EXPECT_EQ(openreg_free(block), OPENREG_OK);
   EXPECT_EQ(allocated(1), 0);
   void* next = allocate(1);  // a new block at the old address is not shared
@@ -363,10 +368,10 @@ TEST_F(SharingTest, Refusals) {
   EXPECT_EQ(openreg_import_release(nullptr), OPENREG_OK);
   Exporter other;
   openreg_memory_handle changed = other.handle;
-  changed.slot = 1u << 20;
+  fields(changed).slot = 1u << 20;
   EXPECT_EQ(import(changed, &import_, &ptr), OPENREG_E_INVALID);
   changed = other.handle;
-  changed.offset = changed.allocation_size + 1;
+  fields(changed).offset = fields(changed).allocation_size + 1;
   EXPECT_EQ(import(changed, &import_, &ptr), OPENREG_E_INVALID);
   EXPECT_EQ(import(other.handle, &import_, &ptr), OPENREG_OK) << last_message();
   EXPECT_EQ(openreg_import_release(import_), OPENREG_OK);
@@ -387,14 +392,14 @@ TEST_F(SharingTest, ForgedHandles) {
       EXPECT_EQ(import(changed, &import_, &ptr), OPENREG_E_INVALID);
       EXPECT_CONTAINS(last_message(), "this is not a handle of memory");
     };
-    refused([](openreg_memory_handle& changed) { changed.allocation_size *= 2; });
-    refused([](openreg_memory_handle& changed) { changed.allocation_size = uint64_t{1} << 40; });
-    refused([](openreg_memory_handle& changed) { changed.allocation_size -= 4096; });
+    refused([](openreg_memory_handle& changed) { fields(changed).allocation_size *= 2; });
+    refused([](openreg_memory_handle& changed) { fields(changed).allocation_size = uint64_t{1} << 40; });
+    refused([](openreg_memory_handle& changed) { fields(changed).allocation_size -= 4096; });
     refused([](openreg_memory_handle& changed) { changed.size += 1; });
-    refused([](openreg_memory_handle& changed) { changed.offset -= 512; });
-    refused([](openreg_memory_handle& changed) { changed.address += 512; });
-    refused([](openreg_memory_handle& changed) { changed.uuid[0] ^= 1; });
-    refused([](openreg_memory_handle& changed) { changed.allocation.bytes[0] ^= 1; });
+    refused([](openreg_memory_handle& changed) { fields(changed).offset -= 512; });
+    refused([](openreg_memory_handle& changed) { fields(changed).address += 512; });
+    refused([](openreg_memory_handle& changed) { fields(changed).uuid[0] ^= 1; });
+    refused([](openreg_memory_handle& changed) { fields(changed).allocation.bytes[0] ^= 1; });
     for (size_t i = sizeof handle.struct_size; i < sizeof handle; ++i) {
       openreg_memory_handle changed = handle;
       reinterpret_cast<unsigned char*>(&changed)[i] ^= 0x10;
@@ -425,18 +430,18 @@ TEST_F(SharingTest, TheDeviceIsNotThere) {
 // nobody can make shorter. Each file here has the very bytes that the true one has.
 TEST_F(SharingTest, HandlesNameNoOtherFile) {
   Exporter other;
-  const std::string place = "/proc/" + std::to_string(other.handle.process) + "/fd/";
-  const int from = open((place + std::to_string(other.handle.leases)).c_str(), O_RDONLY | O_CLOEXEC);
+  const std::string place = "/proc/" + std::to_string(fields(other.handle).process) + "/fd/";
+  const int from = open((place + std::to_string(fields(other.handle).leases)).c_str(), O_RDONLY | O_CLOEXEC);
   struct stat status{};
   ASSERT_EQ(fstat(from, &status), 0);
   std::vector<char> bytes(4096), after(4096);
   const auto refers_to = [&](int file) {
     openreg_memory_handle changed = other.handle;
     EXPECT_EQ(fstat(file, &status), 0);
-    changed.process = getpid();
-    changed.leases = file;
-    changed.leases_device = status.st_dev;
-    changed.leases_inode = status.st_ino;
+    fields(changed).process = getpid();
+    fields(changed).leases = file;
+    fields(changed).leases_device = status.st_dev;
+    fields(changed).leases_inode = status.st_ino;
     return changed;
   };
   for (const std::string kind : {"on disk", "to be shrunk", "another user's"}) {
@@ -450,7 +455,7 @@ TEST_F(SharingTest, HandlesNameNoOtherFile) {
     const openreg_memory_handle changed = refers_to(file);
     ASSERT_EQ(pread(from, bytes.data(), bytes.size(), 0), static_cast<ssize_t>(bytes.size()));
     // The record says where it is, too: the last place where a forger's copy would differ.
-    constexpr size_t at = offsetof(openreg_memory_handle, process), end = offsetof(openreg_memory_handle, slot);
+    constexpr size_t at = offsetof(openreg_handle_fields, process), end = offsetof(openreg_handle_fields, offset);
     void* record = memmem(bytes.data(), bytes.size(), reinterpret_cast<const char*>(&other.handle) + at, end - at);
     if (record != nullptr) std::memcpy(record, reinterpret_cast<const char*>(&changed) + at, end - at);
     ASSERT_EQ(pwrite(file, bytes.data(), bytes.size(), 0), static_cast<ssize_t>(bytes.size()));
@@ -502,7 +507,7 @@ TEST_F(SharingTest, AForkedChild) {
   EXPECT_TRUE(in_child([&] {
     openreg_memory_handle other = unfilled();
     return openreg_memory_export(block, &other) == OPENREG_E_FORKED &&
-           import(handle, &import_, &ptr) == OPENREG_E_FORKED && openreg_collect_exports() == 0 &&
+           import(handle, &import_, &ptr) == OPENREG_E_FORKED && openreg_memory_collect_exports() == 0 &&
            openreg_import_release(import_) == OPENREG_E_FORKED;
   }));
   EXPECT_EQ(openreg_free(block), OPENREG_OK);

@@ -22,7 +22,7 @@ void* let_go() {
   ++depth;
   openreg_driver_record record{};
   record.struct_size = sizeof record;
-  (void)openreg_get_driver_record(0, &record);
+  (void)openreg_driver_get_record(0, &record);
   return &depth;
 }
 void take(void* token) {
@@ -30,7 +30,7 @@ void take(void* token) {
   wrong_tokens += token != &depth || --depth != 0;
   openreg_driver_record record{};
   record.struct_size = sizeof record;
-  (void)openreg_get_driver_record(0, &record);
+  (void)openreg_driver_get_record(0, &record);
 }
 
 class DriverLockTest : public ToysTest {
@@ -62,8 +62,8 @@ TEST_F(DriverLockTest, HooksComeInPairs) {
   ASSERT_EQ(openreg_init(), OPENREG_OK);  // nothing to wait for
   EXPECT_EQ(openreg_device_count(), 2);
   EXPECT_EQ(before_calls, once);
-  EXPECT_EQ(openreg_use_drivers("nobody"), OPENREG_E_INVALID);
-  ASSERT_EQ(openreg_open_all(), OPENREG_OK) << last_message();
+  EXPECT_EQ(openreg_drivers_use("nobody"), OPENREG_E_INVALID);
+  ASSERT_EQ(openreg_drivers_open_all(), OPENREG_OK) << last_message();
   ASSERT_EQ(openreg_shutdown(), OPENREG_OK);
   EXPECT_GT(before_calls, once);
   EXPECT_EQ(before_calls, after_calls);
@@ -87,14 +87,14 @@ void call_everything() {
   openreg_device_properties properties{};
   properties.struct_size = sizeof properties;
   int32_t count = 0;
-  inside[0] = openreg_open_driver("sim");
-  inside[1] = openreg_open_all();
-  inside[2] = openreg_reselect();
-  inside[3] = openreg_use_drivers("sim");
+  inside[0] = openreg_driver_open("sim");
+  inside[1] = openreg_drivers_open_all();
+  inside[2] = openreg_drivers_reselect();
+  inside[3] = openreg_drivers_use("sim");
   inside[4] = openreg_shutdown();
-  inside[5] = openreg_get_driver_topology("sim", nullptr, nullptr, 0, 0, nullptr, nullptr, &count);
-  inside[6] = openreg_register_driver(toy().table());
-  inside[7] = openreg_load_driver("x", "/x.so");
+  inside[5] = openreg_driver_get_topology("sim", nullptr, nullptr, 0, 0, nullptr, nullptr, &count);
+  inside[6] = openreg_driver_register_table(toy().table());
+  inside[7] = openreg_driver_load("x", "/x.so");
 }
 
 // From inside a driver everything that would need the gate is refused.
@@ -118,7 +118,7 @@ void discover(void* context) {
   registration.name = static_cast<const char*>(context);
   registration.table = toy().table();
   registration.priority = 7;
-  EXPECT_EQ(openreg_register(&registration), OPENREG_OK) << last_message();
+  EXPECT_EQ(openreg_driver_register(&registration), OPENREG_OK) << last_message();
 }
 
 // acceptance 5.51: found before the drivers are looked at, with no lock and outside the hooks; not in a call that needs
@@ -155,7 +155,7 @@ TEST_F(DriverLockTest, EachDriverIsOpenedOnce) {
   std::vector<std::thread> threads;
   for (int i = 0; i < 16; ++i) {
     threads.emplace_back([&generations, i] {
-      EXPECT_EQ(openreg_open_all(), OPENREG_OK) << last_message();
+      EXPECT_EQ(openreg_drivers_open_all(), OPENREG_OK) << last_message();
       generations[i] = openreg_test::selection().generation;
     });
   }
@@ -185,18 +185,18 @@ TEST_F(DriverLockTest, EverythingAtOnce) {
             registration.struct_size = sizeof registration;
             registration.table = &tables[i / 8];
             registration.priority = -10 - k;
-            const openreg_status status = openreg_register(&registration);
+            const openreg_status status = openreg_driver_register(&registration);
             EXPECT_TRUE(status == OPENREG_OK || status == OPENREG_E_BUSY) << last_message();
             break;
           }
           case 1:
-            EXPECT_EQ(openreg_open_all(), OPENREG_OK) << last_message();
+            EXPECT_EQ(openreg_drivers_open_all(), OPENREG_OK) << last_message();
             break;
           case 2:
             EXPECT_NE(record_of("sim").state, -1);
             break;
           case 3:
-            EXPECT_EQ(openreg_prefer_driver(k % 2 == 0 ? "sim" : ""), OPENREG_OK);
+            EXPECT_EQ(openreg_driver_prefer(k % 2 == 0 ? "sim" : ""), OPENREG_OK);
             break;
           case 4:
             EXPECT_GE(openreg_test::selection().live_objects, 0);
@@ -205,13 +205,13 @@ TEST_F(DriverLockTest, EverythingAtOnce) {
             EXPECT_EQ(openreg_shutdown(), OPENREG_OK) << last_message();
             break;
           case 6:
-            openreg_forget_failures();
+            openreg_drivers_forget_failures();
             EXPECT_EQ(openreg_device_count(), 2);
             break;
           default: {
             openreg_device_properties properties{};
             properties.struct_size = sizeof properties;
-            const openreg_status status = openreg_get_driver_device_properties("sim", 0, &properties);
+            const openreg_status status = openreg_driver_get_device_properties("sim", 0, &properties);
             EXPECT_TRUE(status == OPENREG_OK || status == OPENREG_E_INVALID) << last_message();
           }
         }
@@ -232,14 +232,14 @@ TEST_F(DriverLockTest, NeverOpenWithoutItsTable) {
       while (!ended) {
         openreg_device_properties properties{};
         properties.struct_size = sizeof properties;
-        const openreg_status status = openreg_get_driver_device_properties("sim", 0, &properties);
+        const openreg_status status = openreg_driver_get_device_properties("sim", 0, &properties);
         answered += status == OPENREG_OK;
         halves += status != OPENREG_OK && status != OPENREG_E_INVALID;
       }
     });
   }
   for (int round = 0; round < 300 || (answered == 0 && round < 1000000); ++round) {
-    EXPECT_EQ(openreg_open_all(), OPENREG_OK) << last_message();
+    EXPECT_EQ(openreg_drivers_open_all(), OPENREG_OK) << last_message();
     EXPECT_EQ(openreg_shutdown(), OPENREG_OK) << last_message();
   }
   ended = true;

@@ -18,7 +18,7 @@ class DriverNamesTest : public RuntimeTest {
   }
   static std::vector<std::string> expand(const char* name) {
     char out[4][32];
-    const int32_t count = openreg_expand_driver_name(name, out, 4);
+    const int32_t count = openreg_driver_expand_name(name, out, 4);
     return {out, out + count};
   }
 };
@@ -40,11 +40,11 @@ TEST_F(DriverNamesTest, MalformedNames) {
     EXPECT_EQ(openreg_driver_canonical_name(name, out), OPENREG_E_INVALID) << name;
     EXPECT_CONTAINS(last_message(), std::string("the name \"") + name + "\" is not 1 to 31 characters");
     EXPECT_STREQ(out, "unchanged");
-    EXPECT_EQ(openreg_expand_driver_name(name, nullptr, 0), 0);
+    EXPECT_EQ(openreg_driver_expand_name(name, nullptr, 0), 0);
   }
   EXPECT_EQ(openreg_driver_canonical_name(nullptr, out), OPENREG_E_INVALID);
   EXPECT_EQ(openreg_driver_canonical_name("x", nullptr), OPENREG_E_INVALID);
-  EXPECT_EQ(openreg_expand_driver_name(nullptr, nullptr, 0), 0);
+  EXPECT_EQ(openreg_driver_expand_name(nullptr, nullptr, 0), 0);
 }
 
 // acceptance 5.52: the group is cuda and hip, in that order; every other name is itself.
@@ -54,7 +54,7 @@ TEST_F(DriverNamesTest, Expand) {
   EXPECT_EQ(expand("x"), std::vector<std::string>{"x"});
   EXPECT_EQ(expand("rocm"), std::vector<std::string>{"hip"});
   char one[1][32] = {""};
-  EXPECT_EQ(openreg_expand_driver_name("gpu", one, 1), 2);  // the full number
+  EXPECT_EQ(openreg_driver_expand_name("gpu", one, 1), 2);  // the full number
   EXPECT_STREQ(one[0], "cuda");
 }
 
@@ -63,21 +63,21 @@ TEST_F(DriverNamesTest, KnownNames) {
   openreg_driver_record record{};
   record.struct_size = sizeof record;
   for (const char* name : {"cuda", "hip", "rocm", "amdgpu", "ROCm", "gpu", "sim"}) {
-    EXPECT_EQ(openreg_find_driver(name, &record), OPENREG_OK) << name;
+    EXPECT_EQ(openreg_driver_find(name, &record), OPENREG_OK) << name;
   }
   EXPECT_STREQ(record.name, "sim");
-  ASSERT_EQ(openreg_find_driver("gpu", &record), OPENREG_OK);
+  ASSERT_EQ(openreg_driver_find("gpu", &record), OPENREG_OK);
   EXPECT_STREQ(record.name, "cuda");  // none is open: the first
   for (const char* name : {"cudda", "no name"}) {
-    EXPECT_EQ(openreg_find_driver(name, &record), OPENREG_E_INVALID);
-    EXPECT_EQ(last_message(), std::string("openreg_find_driver: Driver '") + name +
+    EXPECT_EQ(openreg_driver_find(name, &record), OPENREG_E_INVALID);
+    EXPECT_EQ(last_message(), std::string("openreg_driver_find: Driver '") + name +
                                   "' is not in the list of known drivers: ['cuda', 'hip', 'sim']" +
                                   (std::string(name) == "cudda" ? "; did you mean 'cuda'?" : ""));
   }
-  EXPECT_EQ(openreg_find_driver(nullptr, &record), OPENREG_E_INVALID);
-  EXPECT_EQ(openreg_find_driver("sim", nullptr), OPENREG_E_INVALID);
+  EXPECT_EQ(openreg_driver_find(nullptr, &record), OPENREG_E_INVALID);
+  EXPECT_EQ(openreg_driver_find("sim", nullptr), OPENREG_E_INVALID);
   record.struct_size = 0;
-  EXPECT_EQ(openreg_find_driver("sim", &record), OPENREG_E_INVALID);
+  EXPECT_EQ(openreg_driver_find("sim", &record), OPENREG_E_INVALID);
   EXPECT_EQ(openreg_is_initialized(), 0);
 }
 
@@ -97,10 +97,10 @@ TEST_F(DriverNamesTest, BuiltInRecords) {
 // The open member is what the group means once there is one.
 TEST_F(DriverNamesTest, GroupMeansItsOpenMember) {
   set("OPENREG_USE_MOCK_GPU", "hip");
-  ASSERT_EQ(openreg_open_driver("hip"), OPENREG_OK) << last_message();
+  ASSERT_EQ(openreg_driver_open("hip"), OPENREG_OK) << last_message();
   openreg_driver_record record{};
   record.struct_size = sizeof record;
-  ASSERT_EQ(openreg_find_driver("gpu", &record), OPENREG_OK);
+  ASSERT_EQ(openreg_driver_find("gpu", &record), OPENREG_OK);
   EXPECT_STREQ(record.name, "hip");
 }
 

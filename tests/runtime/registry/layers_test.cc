@@ -33,8 +33,8 @@ class LayersTest : public RuntimeTest {
   static void copy(size_t size) {
     std::vector<char> bytes(size, 7), back(size, 0);
     void* block = nullptr;
-    ASSERT_EQ(openreg_malloc(0, size, 0, &block), OPENREG_OK) << last_message();
-    ASSERT_EQ(openreg_memcpy_async(block, 0, bytes.data(), OPENREG_HOST, size, 0, 0), OPENREG_OK) << last_message();
+    ASSERT_EQ(openreg_malloc(0, 0, size, &block), OPENREG_OK) << last_message();
+    ASSERT_EQ(openreg_memcpy_async(0, 0, block, 0, bytes.data(), OPENREG_HOST, size), OPENREG_OK) << last_message();
     ASSERT_EQ(openreg_stream_synchronize(0, 0), OPENREG_OK) << last_message();
     ASSERT_EQ(openreg_memcpy(back.data(), OPENREG_HOST, block, 0, size), OPENREG_OK) << last_message();
     EXPECT_EQ(back, bytes);
@@ -50,7 +50,7 @@ TEST_F(LayersTest, ThreeStack) {
   copy(100);
   EXPECT_EQ(seen(), (Lines{"copy in layer a", "copy in layer b"}));
   forget_lines();
-  ASSERT_EQ(openreg_empty_cache(0), OPENREG_OK);
+  ASSERT_EQ(openreg_memory_empty_cache(0), OPENREG_OK);
   ASSERT_EQ(openreg_shutdown(), OPENREG_OK) << last_message();
   EXPECT_EQ(seen(), (Lines{"close in layer a", "close in layer b", "sim device 0: 100 bytes copied"}));
 }

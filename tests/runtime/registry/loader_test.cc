@@ -46,12 +46,12 @@ class LoaderTest : public RuntimeTest {
   std::vector<std::string> paths_;
 };
 
-// Refused by openreg_load_driver(), by name of the call and with the reason; and an initialisation that was told to use
+// Refused by openreg_driver_load(), by name of the call and with the reason; and an initialisation that was told to use
 // the library fails too, with the same reason, and never falls back to the simulator.
 void expect_refused(const std::string& path, openreg_status code, const std::string& reason) {
   SCOPED_TRACE(path);
-  EXPECT_EQ(openreg_load_driver("zoo", path.c_str()), code);
-  EXPECT_EQ(last_message().rfind("openreg_register: ", 0), 0u) << last_message();
+  EXPECT_EQ(openreg_driver_load("zoo", path.c_str()), code);
+  EXPECT_EQ(last_message().rfind("openreg_driver_register: ", 0), 0u) << last_message();
   EXPECT_CONTAINS(last_message(), reason);
 
   setenv("OPENREG_DRIVER_LIBRARIES", ("zoo:" + path).c_str(), 1);
@@ -144,7 +144,7 @@ TEST_F(LoaderTest, TableFromTheFutureIsAccepted) {
 TEST_F(LoaderTest, AllocationWithoutMemoryIsAnError) {
   set("OPENREG_DRIVER_LIBRARIES", "zoo:" + driver_path("broken_future"));
   void* memory = &memory;
-  EXPECT_EQ(openreg_malloc(0, 16, 0, &memory), OPENREG_E_INTERNAL);
+  EXPECT_EQ(openreg_malloc(0, 0, 16, &memory), OPENREG_E_INTERNAL);
   EXPECT_EQ(memory, nullptr);
   EXPECT_CONTAINS(last_message(), "returned OK without memory");
 }
@@ -153,8 +153,8 @@ TEST_F(LoaderTest, AllocationWithoutMemoryIsAnError) {
 TEST_F(LoaderTest, SameFileLoadsOnce) {
   const std::string target = driver_path("broken_future");
   const std::string alias = link("alias.so", target);
-  EXPECT_EQ(openreg_load_driver("once", alias.c_str()), OPENREG_OK) << last_message();
-  EXPECT_EQ(openreg_load_driver("twice", target.c_str()), OPENREG_OK) << last_message();
+  EXPECT_EQ(openreg_driver_load("once", alias.c_str()), OPENREG_OK) << last_message();
+  EXPECT_EQ(openreg_driver_load("twice", target.c_str()), OPENREG_OK) << last_message();
   EXPECT_LE(count_lines(OPENREG_LOG_INFO, "loaded driver \"broken\" from "), 1);
   char real[PATH_MAX];
   ASSERT_NE(realpath(target.c_str(), real), nullptr);
@@ -163,13 +163,13 @@ TEST_F(LoaderTest, SameFileLoadsOnce) {
 }
 
 TEST_F(LoaderTest, ArgumentsAreChecked) {
-  EXPECT_EQ(openreg_load_driver("x", nullptr), OPENREG_E_INVALID);
-  EXPECT_EQ(openreg_load_driver("x", ""), OPENREG_E_INVALID);
-  EXPECT_EQ(openreg_load_driver("no spaces", "/x.so"), OPENREG_E_INVALID);
-  EXPECT_EQ(openreg_load_driver("a_name_that_is_longer_than_31_characters", "/x.so"), OPENREG_E_INVALID);
-  EXPECT_EQ(openreg_register_driver(nullptr), OPENREG_E_INVALID);
+  EXPECT_EQ(openreg_driver_load("x", nullptr), OPENREG_E_INVALID);
+  EXPECT_EQ(openreg_driver_load("x", ""), OPENREG_E_INVALID);
+  EXPECT_EQ(openreg_driver_load("no spaces", "/x.so"), OPENREG_E_INVALID);
+  EXPECT_EQ(openreg_driver_load("a_name_that_is_longer_than_31_characters", "/x.so"), OPENREG_E_INVALID);
+  EXPECT_EQ(openreg_driver_register_table(nullptr), OPENREG_E_INVALID);
   const std::string longest = directory_ + "/" + std::string(200, 'a') + "/../" + std::string(400, 'b') + ".so";
-  EXPECT_EQ(openreg_load_driver("x", longest.c_str()), OPENREG_E_INCOMPATIBLE);
+  EXPECT_EQ(openreg_driver_load("x", longest.c_str()), OPENREG_E_INCOMPATIBLE);
 }
 
 // Each required slot by its name, each group whole.
@@ -177,7 +177,7 @@ TEST_F(LoaderTest, EachMissingSlotIsNamed) {
   const auto refused = [](auto change, const char* reason) {
     openreg_driver table = *toy().table();
     change(table);
-    EXPECT_EQ(openreg_register_driver(&table), OPENREG_E_INCOMPATIBLE);
+    EXPECT_EQ(openreg_driver_register_table(&table), OPENREG_E_INCOMPATIBLE);
     EXPECT_CONTAINS(last_message(), reason);
   };
   refused([](openreg_driver& t) { t.open = nullptr; }, "lacks the required function open");
@@ -193,7 +193,7 @@ TEST_F(LoaderTest, EachMissingSlotIsNamed) {
 
 // Only the one symbol leaves a driver that is built as the documentation says; the runtime finds it there.
 TEST_F(LoaderTest, ToyDriverLoadsByPath) {
-  EXPECT_EQ(openreg_load_driver(nullptr, driver_path("toy_driver").c_str()), OPENREG_OK) << last_message();
+  EXPECT_EQ(openreg_driver_load(nullptr, driver_path("toy_driver").c_str()), OPENREG_OK) << last_message();
   const openreg_driver_record record = record_of("toy");
   EXPECT_EQ(record.state, OPENREG_DRIVER_STATE_LOADED);
   EXPECT_EQ(record.priority, 400);

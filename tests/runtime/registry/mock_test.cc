@@ -19,7 +19,7 @@ class MockTest : public ToysTest {
   static std::string name_of(int32_t device) {
     openreg_device_properties properties{};
     properties.struct_size = sizeof properties;
-    EXPECT_EQ(openreg_get_device_properties(device, &properties), OPENREG_OK) << last_message();
+    EXPECT_EQ(openreg_device_get_properties(device, &properties), OPENREG_OK) << last_message();
     return properties.name;
   }
 };
@@ -48,7 +48,7 @@ TEST_F(MockTest, BothDriversAtOnce) {
   std::vector<uint8_t> back(source.size());
   void* memory[3];
   const int32_t devices[3] = {1, 2, 4};
-  for (int i = 0; i < 3; ++i) ASSERT_EQ(openreg_malloc(devices[i], source.size(), 0, &memory[i]), OPENREG_OK);
+  for (int i = 0; i < 3; ++i) ASSERT_EQ(openreg_malloc(devices[i], 0, source.size(), &memory[i]), OPENREG_OK);
   ASSERT_EQ(openreg_memcpy(memory[0], 1, source.data(), OPENREG_HOST, source.size()), OPENREG_OK) << last_message();
   ASSERT_EQ(openreg_memcpy(memory[1], 2, memory[0], 1, source.size()), OPENREG_OK) << last_message();
   ASSERT_EQ(openreg_memcpy(memory[2], 4, memory[1], 2, source.size()), OPENREG_OK) << last_message();
@@ -75,7 +75,7 @@ TEST_F(MockTest, OneIsCuda) {
 // Names of the variable: the group, synonyms, any case; what can't be mocked is a warning.
 TEST_F(MockTest, NamesOfTheVariable) {
   set("OPENREG_USE_MOCK_GPU", "GPU");
-  ASSERT_EQ(openreg_open_all(), OPENREG_OK) << last_message();
+  ASSERT_EQ(openreg_drivers_open_all(), OPENREG_OK) << last_message();
   EXPECT_EQ(record_of("cuda").state, OPENREG_DRIVER_STATE_OPEN);
   EXPECT_EQ(record_of("hip").state, OPENREG_DRIVER_STATE_OPEN);
   ASSERT_EQ(openreg_shutdown(), OPENREG_OK);
@@ -105,7 +105,7 @@ TEST_F(MockTest, NumberOfDevices) {
   ASSERT_EQ(openreg_init(), OPENREG_OK) << last_message();
   openreg_device_properties properties{};
   properties.struct_size = sizeof properties;
-  ASSERT_EQ(openreg_get_device_properties(6, &properties), OPENREG_OK);
+  ASSERT_EQ(openreg_device_get_properties(6, &properties), OPENREG_OK);
   EXPECT_EQ(properties.total_memory, uint64_t{64} << 20);
   ASSERT_EQ(openreg_shutdown(), OPENREG_OK);
   set("OPENREG_CUDA_MEMORY", "nothing");

@@ -47,7 +47,7 @@ class RegistrationTest : public ToysTest {
   }
   // The reason that the record of a driver gives after it was asked for.
   std::string reason(const char* name) {
-    EXPECT_NE(openreg_open_driver(name), OPENREG_OK);
+    EXPECT_NE(openreg_driver_open(name), OPENREG_OK);
     return record_of(name).message;
   }
 };
@@ -63,16 +63,16 @@ TEST_F(RegistrationTest, LongPaths) {
   openreg_registration registration = blank();
   registration.name = "long_path";
   registration.library_path = path.c_str();
-  ASSERT_EQ(openreg_register(&registration), OPENREG_OK) << last_message();
+  ASSERT_EQ(openreg_driver_register(&registration), OPENREG_OK) << last_message();
   EXPECT_EQ(record_of("long_path").path, real);
   static Recipe recipe;
   recipe.library = path;
   ASSERT_EQ(add_factory({"long_factory"}, make, &recipe), OPENREG_OK) << last_message();
-  EXPECT_EQ(openreg_open_driver("long_factory"), OPENREG_OK) << last_message();
+  EXPECT_EQ(openreg_driver_open("long_factory"), OPENREG_OK) << last_message();
   const char* const first = record_of("long_factory").path;
   EXPECT_EQ(first, real);
   set("OPENREG_DRIVER_LIBRARIES", "long_variable:" + path);
-  EXPECT_EQ(openreg_open_driver("long_variable"), OPENREG_OK) << last_message();
+  EXPECT_EQ(openreg_driver_open("long_variable"), OPENREG_OK) << last_message();
   EXPECT_EQ(record_of("long_variable").path, first) << "one text, which stays";
   std::filesystem::remove_all(folder.substr(0, folder.find("/ddd")));
 }
@@ -117,7 +117,7 @@ TEST_F(RegistrationTest, LibraryIsLoadedAtOnceAndOpenedLater) {
   registration.library_path = path.c_str();
   registration.priority = OPENREG_PRIORITY_PLUGIN;
   registration.source = "a test";
-  ASSERT_EQ(openreg_register(&registration), OPENREG_OK) << last_message();
+  ASSERT_EQ(openreg_driver_register(&registration), OPENREG_OK) << last_message();
   const openreg_driver_record record = record_of("by_path");
   EXPECT_EQ(record.state, OPENREG_DRIVER_STATE_LOADED);
   EXPECT_EQ(record.abi_minor, OPENREG_ABI_MINOR);
@@ -128,51 +128,51 @@ TEST_F(RegistrationTest, LibraryIsLoadedAtOnceAndOpenedLater) {
   EXPECT_EQ(record.flags & OPENREG_DRIVER_FLAG_REQUIRED, 0u);
   EXPECT_GT(record.priority, record_of("cuda").priority);
   set("OPENREG_DRIVERS", "by_path");
-  for (int i = 0; i < 3; ++i) ASSERT_EQ(openreg_open_all(), OPENREG_OK) << last_message();
+  for (int i = 0; i < 3; ++i) ASSERT_EQ(openreg_drivers_open_all(), OPENREG_OK) << last_message();
   EXPECT_EQ(count_lines(OPENREG_LOG_DEBUG, "Initializing driver 'by_path'"), 1);
   registration.library_path = "/nowhere/x.so";
   registration.name = "nowhere";
-  EXPECT_EQ(openreg_register(&registration), OPENREG_E_INCOMPATIBLE);
-  EXPECT_CONTAINS(last_message(), "openreg_register: cannot load /nowhere/x.so");
+  EXPECT_EQ(openreg_driver_register(&registration), OPENREG_E_INCOMPATIBLE);
+  EXPECT_CONTAINS(last_message(), "openreg_driver_register: cannot load /nowhere/x.so");
   EXPECT_EQ(record_of("nowhere").state, -1);
 }
 
 // acceptance 5.47: one source, no more and no less; a name that is one, and no group; options that have both halves.
 TEST_F(RegistrationTest, Arguments) {
   openreg_registration registration = blank();
-  EXPECT_EQ(openreg_register(nullptr), OPENREG_E_INVALID);
+  EXPECT_EQ(openreg_driver_register(nullptr), OPENREG_E_INVALID);
   registration.struct_size = 0;
-  EXPECT_EQ(openreg_register(&registration), OPENREG_E_INVALID);
+  EXPECT_EQ(openreg_driver_register(&registration), OPENREG_E_INVALID);
   registration = blank();
   registration.name = "neither";
-  EXPECT_EQ(openreg_register(&registration), OPENREG_E_INVALID);
+  EXPECT_EQ(openreg_driver_register(&registration), OPENREG_E_INVALID);
   EXPECT_EQ(last_message(),
-            "openreg_register: driver 'neither' needs one of table, library_path and factory, but has 0");
+            "openreg_driver_register: driver 'neither' needs one of table, library_path and factory, but has 0");
   registration.table = toy().table();
   registration.library_path = "/x.so";
-  EXPECT_EQ(openreg_register(&registration), OPENREG_E_INVALID);
+  EXPECT_EQ(openreg_driver_register(&registration), OPENREG_E_INVALID);
   EXPECT_CONTAINS(last_message(), "but has 2");
   EXPECT_EQ(record_of("neither").state, -1);
   registration.library_path = nullptr;
   for (const char* name : {"gpu", "GPU", "no name", ""}) {
     registration.name = name;
-    EXPECT_EQ(openreg_register(&registration), OPENREG_E_INVALID) << name;
+    EXPECT_EQ(openreg_driver_register(&registration), OPENREG_E_INVALID) << name;
   }
   registration = blank();
   registration.factory = make;
-  EXPECT_EQ(openreg_register(&registration), OPENREG_E_INVALID);
+  EXPECT_EQ(openreg_driver_register(&registration), OPENREG_E_INVALID);
   EXPECT_CONTAINS(last_message(), "needs a name");
   registration.name = "halves";
   const openreg_option halves[] = {{"key", nullptr}};
   registration.options = halves;
   registration.option_count = 1;
-  EXPECT_EQ(openreg_register(&registration), OPENREG_E_INVALID);
+  EXPECT_EQ(openreg_driver_register(&registration), OPENREG_E_INVALID);
   EXPECT_CONTAINS(last_message(), "option 0 of driver 'halves' has no key or no value");
   registration.options = nullptr;
-  EXPECT_EQ(openreg_register(&registration), OPENREG_E_INVALID);
+  EXPECT_EQ(openreg_driver_register(&registration), OPENREG_E_INVALID);
   static openreg_driver grouped = *toy().table();
   grouped.name = "gpu";
-  EXPECT_EQ(openreg_register_driver(&grouped), OPENREG_E_INVALID);
+  EXPECT_EQ(openreg_driver_register_table(&grouped), OPENREG_E_INVALID);
   EXPECT_CONTAINS(last_message(), "'gpu' is the name of a group of drivers");
 }
 
@@ -187,19 +187,19 @@ TEST_F(RegistrationTest, SameAgainAddsNothing) {
   const openreg_option option{"a", "1"};
   registration.options = &option;
   registration.option_count = 1;
-  ASSERT_EQ(openreg_register(&registration), OPENREG_OK) << last_message();
+  ASSERT_EQ(openreg_driver_register(&registration), OPENREG_OK) << last_message();
   const int32_t count = openreg_driver_count();
-  ASSERT_EQ(openreg_register(&registration), OPENREG_OK);
+  ASSERT_EQ(openreg_driver_register(&registration), OPENREG_OK);
   EXPECT_EQ(openreg_driver_count(), count);
   const openreg_option changed{"a", "2"};
   registration.options = &changed;
-  ASSERT_EQ(openreg_register(&registration), OPENREG_OK);
+  ASSERT_EQ(openreg_driver_register(&registration), OPENREG_OK);
   EXPECT_EQ(openreg_driver_count(), count + 1);
   registration.option_count = 0;
-  ASSERT_EQ(openreg_register(&registration), OPENREG_OK);
+  ASSERT_EQ(openreg_driver_register(&registration), OPENREG_OK);
   EXPECT_EQ(openreg_driver_count(), count + 2);
   registration.priority = 4;
-  ASSERT_EQ(openreg_register(&registration), OPENREG_OK);
+  ASSERT_EQ(openreg_driver_register(&registration), OPENREG_OK);
   EXPECT_EQ(openreg_driver_count(), count + 3);
   EXPECT_EQ(record_of("again").priority, 4);
   for (int i = 0; i < 2; ++i) ASSERT_EQ(add_factory({"again", 4}, make, &recipe), OPENREG_OK);
@@ -214,13 +214,13 @@ TEST_F(RegistrationTest, WhileTheTableStands) {
   unset("OPENREG_DRIVERS");
   static openreg_driver rival = *toy().table();
   rival.name = "sim";
-  EXPECT_EQ(openreg_register_driver(&rival), OPENREG_E_BUSY);
-  EXPECT_EQ(last_message(), "openreg_register: Driver sim already initialized");
+  EXPECT_EQ(openreg_driver_register_table(&rival), OPENREG_E_BUSY);
+  EXPECT_EQ(last_message(), "openreg_driver_register: Driver sim already initialized");
   ASSERT_EQ(add({"fresh"}), OPENREG_OK) << last_message();
   EXPECT_EQ(count_lines(OPENREG_LOG_DEBUG, "driver \"fresh\" registered: takes effect after reset"), 1);
   ASSERT_EQ(openreg_init(), OPENREG_OK);
   EXPECT_EQ(active(), "sim*2");
-  ASSERT_EQ(openreg_reselect(), OPENREG_OK) << last_message();
+  ASSERT_EQ(openreg_drivers_reselect(), OPENREG_OK) << last_message();
   EXPECT_EQ(active(), "fresh*2");
   EXPECT_EQ(record_of("sim").state, OPENREG_DRIVER_STATE_OPEN);  // idle
   EXPECT_FALSE(has_flag("sim", OPENREG_DRIVER_FLAG_ACTIVE));
@@ -260,7 +260,7 @@ TEST_F(RegistrationTest, DescribedDriver) {
   recipe.devices = 3;
   ASSERT_EQ(add_factory({"described", 300}, make, &recipe), OPENREG_OK);
   EXPECT_EQ(openreg_device_count(), 2);
-  ASSERT_EQ(openreg_open_all(), OPENREG_OK) << last_message();
+  ASSERT_EQ(openreg_drivers_open_all(), OPENREG_OK) << last_message();
   EXPECT_EQ(active(), "sim*2");
   const openreg_driver_record record = record_of("described");
   EXPECT_EQ(record.state, OPENREG_DRIVER_STATE_OPEN);
@@ -271,12 +271,12 @@ TEST_F(RegistrationTest, DescribedDriver) {
   EXPECT_EQ(recipe.asked, 1);
   openreg_device_properties properties{};
   properties.struct_size = sizeof properties;
-  EXPECT_EQ(openreg_get_driver_device_properties("described", 0, &properties), OPENREG_E_UNSUPPORTED);
-  EXPECT_EQ(openreg_get_driver_device_properties("described", 3, &properties), OPENREG_E_INVALID);
+  EXPECT_EQ(openreg_driver_get_device_properties("described", 0, &properties), OPENREG_E_UNSUPPORTED);
+  EXPECT_EQ(openreg_driver_get_device_properties("described", 3, &properties), OPENREG_E_INVALID);
   // Listed with another one, that one alone makes the table; alone it makes none.
-  ASSERT_EQ(openreg_use_drivers("described,sim"), OPENREG_OK) << last_message();
+  ASSERT_EQ(openreg_drivers_use("described,sim"), OPENREG_OK) << last_message();
   EXPECT_EQ(active(), "sim*2");
-  EXPECT_EQ(openreg_use_drivers("described"), OPENREG_E_UNSUPPORTED);
+  EXPECT_EQ(openreg_drivers_use("described"), OPENREG_E_UNSUPPORTED);
   EXPECT_CONTAINS(last_message(), "none of the drivers \"described\" has a C table");
 }
 
@@ -316,9 +316,9 @@ openreg_status reenter(void*, openreg_factory_result* result) {
   registration.name = "inner";
   registration.table = toy().table();
   init_inside = openreg_init();
-  register_inside = openreg_register(&registration);
-  find_inside = openreg_find_driver("sim", &record);
-  openreg_forget_failures();
+  register_inside = openreg_driver_register(&registration);
+  find_inside = openreg_driver_find("sim", &record);
+  openreg_drivers_forget_failures();
   result->table = toy().table();
   return OPENREG_OK;
 }
@@ -406,7 +406,7 @@ TEST_F(RegistrationTest, ReservedNames) {
                                        {"flight_recorder", "OPENREG_FLIGHT_RECORDER_FILE"}}) {
     openreg_driver table = *toy().table();
     table.name = name;
-    EXPECT_EQ(openreg_register_driver(&table), OPENREG_E_INVALID);
+    EXPECT_EQ(openreg_driver_register_table(&table), OPENREG_E_INVALID);
     EXPECT_CONTAINS(last_message(), std::string("the driver's name \"") + name + "\" is reserved: " + variable +
                                         " would be an option of the driver");
   }

@@ -24,12 +24,12 @@ TEST_F(RegistryTest, RegistrationTakesEffectAtTheNextInitialisation) {
   EXPECT_EQ(record_of("full_toy").state, OPENREG_DRIVER_STATE_OPEN);
   EXPECT_EQ(record_of("full_toy").slots, (uint64_t{1} << 30) - 1);
 
-  EXPECT_EQ(openreg_register_driver(toy().table()), OPENREG_E_BUSY);
-  EXPECT_EQ(last_message(), "openreg_register: Driver full_toy already initialized");
+  EXPECT_EQ(openreg_driver_register_table(toy().table()), OPENREG_E_BUSY);
+  EXPECT_EQ(last_message(), "openreg_driver_register: Driver full_toy already initialized");
 
   static openreg_driver other = *toy().table();
   other.name = "late";
-  EXPECT_EQ(openreg_register_driver(&other), OPENREG_OK);
+  EXPECT_EQ(openreg_driver_register_table(&other), OPENREG_OK);
   EXPECT_EQ(count_lines(OPENREG_LOG_DEBUG, "driver \"late\" registered: takes effect after reset"), 1);
   EXPECT_EQ(record_of("late").state, OPENREG_DRIVER_STATE_LOADED);
   EXPECT_EQ(openreg_device_count(), 2);
@@ -46,13 +46,13 @@ TEST_F(RegistryTest, LastRegistrationWins) {
   first.name = second.name = "rival";
   first.version = "first";
   second.version = "second";
-  ASSERT_EQ(openreg_register_driver(&first), OPENREG_OK);
-  ASSERT_EQ(openreg_register_driver(&second), OPENREG_OK);
+  ASSERT_EQ(openreg_driver_register_table(&first), OPENREG_OK);
+  ASSERT_EQ(openreg_driver_register_table(&second), OPENREG_OK);
   const int32_t count = openreg_driver_count();
-  ASSERT_EQ(openreg_register_driver(&second), OPENREG_OK);
+  ASSERT_EQ(openreg_driver_register_table(&second), OPENREG_OK);
   EXPECT_EQ(openreg_driver_count(), count);
   EXPECT_STREQ(record_of("rival").version, "second");
-  ASSERT_EQ(openreg_register_driver(&first), OPENREG_OK);
+  ASSERT_EQ(openreg_driver_register_table(&first), OPENREG_OK);
   EXPECT_EQ(openreg_driver_count(), count + 1);
   EXPECT_STREQ(record_of("rival").version, "first");
 }
@@ -129,7 +129,7 @@ TEST_F(RegistryTest, WhatDidNotOpenHasNoDevices) {
   ASSERT_EQ(openreg_shutdown(), OPENREG_OK);
   EXPECT_EQ(openreg_device_count(), 2);
   toy().fail("open", 1, OPENREG_E_INTERNAL, 0);
-  EXPECT_EQ(openreg_open_driver("full_toy"), OPENREG_E_INTERNAL);  // by whoever wanted to look at it
+  EXPECT_EQ(openreg_driver_open("full_toy"), OPENREG_E_INTERNAL);  // by whoever wanted to look at it
   EXPECT_EQ(openreg_device_count(), 0);
   set("OPENREG_FULL_TOY_DEVICES", "5");
   EXPECT_EQ(openreg_device_count(), 5);
@@ -166,13 +166,13 @@ int32_t reentered_current = -1;
 void reenter() {
   reentered_init = openreg_init();
   reentered_device = openreg_set_device(0);
-  reentered_load = openreg_load_driver(nullptr, driver_path("toy_driver").c_str());
+  reentered_load = openreg_driver_load(nullptr, driver_path("toy_driver").c_str());
   reentered_count = openreg_device_count();
   reentered_drivers = openreg_driver_count();
   reentered_current = openreg_current_device();
   static openreg_driver table = *toy().table();
   table.name = "from_open";
-  reentered_register = openreg_register_driver(&table);
+  reentered_register = openreg_driver_register_table(&table);
 }
 
 // A driver that calls the runtime inside open() gets an error, not a deadlock; what needs no driver works.
@@ -235,7 +235,7 @@ TEST_F(RegistryTest, FailureOfTheSecondDriverClosesTheFirst) {
   use_full_toy();
   static openreg_driver other = *toy().table();
   other.name = "second";
-  ASSERT_EQ(openreg_register_driver(&other), OPENREG_OK);
+  ASSERT_EQ(openreg_driver_register_table(&other), OPENREG_OK);
   set("OPENREG_DRIVERS", "full_toy,second");
   toy().fail("open", 2, OPENREG_E_INCOMPATIBLE, 0);
   EXPECT_EQ(openreg_init(), OPENREG_E_INCOMPATIBLE);
@@ -263,7 +263,7 @@ TEST_F(RegistryTest, ShutdownIsRefusedWhileEventsLive) {
 TEST_F(RegistryTest, ShutdownIsRefusedWhileMemoryLives) {
   use_full_toy();
   void* memory = nullptr;
-  ASSERT_EQ(openreg_malloc(0, 100, 0, &memory), OPENREG_OK) << last_message();
+  ASSERT_EQ(openreg_malloc(0, 0, 100, &memory), OPENREG_OK) << last_message();
   EXPECT_EQ(openreg_shutdown(), OPENREG_E_BUSY);
   EXPECT_CONTAINS(last_message(), "1 live allocation(s)");
   EXPECT_EQ(openreg_free(memory), OPENREG_OK);
@@ -281,7 +281,7 @@ TEST_F(RegistryTest, EverythingAtOnce) {
       static const char* const names[] = {"r0", "r1", "r2", "r3"};
       tables[i] = *toy().table();
       tables[i].name = names[i];
-      EXPECT_EQ(openreg_register_driver(&tables[i]), OPENREG_OK);
+      EXPECT_EQ(openreg_driver_register_table(&tables[i]), OPENREG_OK);
       for (int k = 0; k < 30; ++k) {
         if (i == 0) {
           EXPECT_EQ(openreg_shutdown(), OPENREG_OK);
@@ -310,7 +310,7 @@ TEST_F(RegistryTest, FullListIsAnError) {
       names[i] = "filler_" + std::to_string(i);
       tables[i] = *toy().table();
       tables[i].name = names[i].c_str();
-      status = openreg_register_driver(&tables[i]);
+      status = openreg_driver_register_table(&tables[i]);
     }
     const bool is_refused = status == OPENREG_E_NOMEM && last_message().find("no room for driver") != std::string::npos;
     setenv("OPENREG_DRIVERS", "sim", 1);

@@ -102,9 +102,9 @@ TEST_F(MissingDriverTest, SilenceWhereSomebodyChose) {
   set("OPENREG_DRIVERS", "sim");
   EXPECT_TRUE(warns({}));
   unset("OPENREG_DRIVERS");
-  EXPECT_TRUE(in_child([&] { return openreg_use_drivers("sim") == OPENREG_OK && lines().empty(); }));
+  EXPECT_TRUE(in_child([&] { return openreg_drivers_use("sim") == OPENREG_OK && lines().empty(); }));
   EXPECT_TRUE(in_child(
-      [&] { return openreg_prefer_driver("sim") == OPENREG_OK && openreg_init() == OPENREG_OK && lines().empty(); }));
+      [&] { return openreg_driver_prefer("sim") == OPENREG_OK && openreg_init() == OPENREG_OK && lines().empty(); }));
   set("OPENREG_CUDA_LIBRARY_PATH", driver_path("toy_driver"));
   EXPECT_TRUE(warns({}));
   unset("OPENREG_CUDA_LIBRARY_PATH");
@@ -116,7 +116,7 @@ TEST_F(MissingDriverTest, SilenceWhereSomebodyChose) {
 TEST_F(MissingDriverTest, AfterAPreferenceThatDoesNotWork) {
   file("dev/nvidia0");
   EXPECT_TRUE(in_child([&] {
-    return openreg_prefer_driver("cuda") == OPENREG_OK && openreg_init() == OPENREG_OK && lines().size() == 2 &&
+    return openreg_driver_prefer("cuda") == OPENREG_OK && openreg_init() == OPENREG_OK && lines().size() == 2 &&
            lines()[0] ==
                "Trying to use driver 'cuda' but its library is not loaded (the library is not there: built without "
                "CUDA). "

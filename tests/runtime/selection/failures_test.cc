@@ -25,7 +25,7 @@ class FailuresTest : public ToysTest {
     registration.library_path = path.c_str();
     registration.priority = OPENREG_PRIORITY_PLUGIN;
     registration.flags = flags;
-    return openreg_register(&registration);
+    return openreg_driver_register(&registration);
   }
   static constexpr uint32_t as_found = OPENREG_REGISTER_REQUIRED | OPENREG_REGISTER_KEEP_FAILED;
 };
@@ -35,13 +35,13 @@ class FailuresTest : public ToysTest {
 TEST_F(FailuresTest, NoDeviceIsLeftOut) {
   ASSERT_EQ(add({"plugin", 400, OPENREG_REGISTER_REQUIRED}), OPENREG_OK);
   toy().fail("open", 1, OPENREG_E_NO_DEVICE, 2);
-  ASSERT_EQ(openreg_open_all(), OPENREG_OK) << last_message();
+  ASSERT_EQ(openreg_drivers_open_all(), OPENREG_OK) << last_message();
   ASSERT_EQ(openreg_init(), OPENREG_OK) << last_message();
   EXPECT_EQ(active(), "sim*2");
   EXPECT_EQ(toy().calls("open"), 1);
   EXPECT_EQ(count_lines(OPENREG_LOG_WARNING, "driver \"plugin\" (registered) is not used: open was told to fail"), 1);
   EXPECT_CONTAINS(record_of("plugin").message, "open was told to fail");
-  EXPECT_EQ(openreg_use_drivers("plugin"), OPENREG_E_NO_DEVICE);
+  EXPECT_EQ(openreg_drivers_use("plugin"), OPENREG_E_NO_DEVICE);
   EXPECT_CONTAINS(last_message(), "Unable to initialize driver 'plugin': open was told to fail");
   ASSERT_EQ(openreg_shutdown(), OPENREG_OK);
   set("OPENREG_DRIVERS", "plugin");
@@ -78,11 +78,11 @@ TEST_F(FailuresTest, AMissingLibraryIsLeftOut) {
     EXPECT_TRUE(has_flag(name, OPENREG_DRIVER_FLAG_PLUGIN));
   }
   EXPECT_EQ(openreg_device_count(), 2);
-  for (int i = 0; i < 2; ++i) ASSERT_EQ(openreg_open_all(), OPENREG_OK) << last_message();
+  for (int i = 0; i < 2; ++i) ASSERT_EQ(openreg_drivers_open_all(), OPENREG_OK) << last_message();
   EXPECT_EQ(active(), "sim*2");
   EXPECT_EQ(count_lines(OPENREG_LOG_WARNING, "driver \"gone\" (registered) is not used: "), 1);
   EXPECT_EQ(count_lines(OPENREG_LOG_WARNING, "driver \"vendorless\" (registered) is not used: "), 1);
-  EXPECT_EQ(openreg_use_drivers("gone"), OPENREG_E_INCOMPATIBLE);
+  EXPECT_EQ(openreg_drivers_use("gone"), OPENREG_E_INCOMPATIBLE);
   EXPECT_CONTAINS(last_message(), "Unable to initialize driver 'gone': cannot load /nowhere/gone.so");
 
   ASSERT_EQ(openreg_shutdown(), OPENREG_OK);
@@ -123,11 +123,11 @@ TEST_F(FailuresTest, PluginsAlone) {
   EXPECT_EQ(openreg_device_count(), 0);
   EXPECT_NE(openreg_init(), OPENREG_OK);
   EXPECT_CONTAINS(last_message(), "cannot load /nowhere/gone.so");
-  EXPECT_EQ(openreg_prefer_driver("sim"), OPENREG_OK);
+  EXPECT_EQ(openreg_driver_prefer("sim"), OPENREG_OK);
   ASSERT_EQ(openreg_init(), OPENREG_OK) << last_message();
   EXPECT_EQ(active(), "sim*2");
   ASSERT_EQ(openreg_shutdown(), OPENREG_OK);
-  EXPECT_EQ(openreg_prefer_driver(nullptr), OPENREG_OK);
+  EXPECT_EQ(openreg_driver_prefer(nullptr), OPENREG_OK);
   set("OPENREG_DRIVERS", "sim");
   ASSERT_EQ(openreg_init(), OPENREG_OK) << last_message();
 }
@@ -155,7 +155,7 @@ TEST_F(FailuresTest, WhatWasNamedMustWork) {
 // acceptance 5.61: a library that is not there has failed, but nobody has tried it before somebody asks.
 TEST_F(FailuresTest, NobodyHasTriedItYet) {
   EXPECT_TRUE(has_flag("hip", OPENREG_DRIVER_FLAG_UNTRIED));
-  EXPECT_EQ(openreg_open_driver("hip"), OPENREG_E_NO_DEVICE);
+  EXPECT_EQ(openreg_driver_open("hip"), OPENREG_E_NO_DEVICE);
   EXPECT_FALSE(has_flag("hip", OPENREG_DRIVER_FLAG_UNTRIED));
   EXPECT_TRUE(has_flag("cuda", OPENREG_DRIVER_FLAG_UNTRIED));
   ASSERT_EQ(openreg_init(), OPENREG_OK) << last_message();
@@ -174,7 +174,7 @@ TEST_F(FailuresTest, ResettingChoosesAnotherGpu) {
   ASSERT_EQ(openreg_select_gpu(&gpu), OPENREG_OK);
   EXPECT_EQ(active(), "cuda*1");
   void* memory = nullptr;
-  ASSERT_EQ(openreg_malloc(0, 64, 0, &memory), OPENREG_OK);
+  ASSERT_EQ(openreg_malloc(0, 0, 64, &memory), OPENREG_OK);
   EXPECT_EQ(openreg_reset_gpu(), OPENREG_E_BUSY);
   EXPECT_EQ(last_message(), "openreg_reset_gpu: 1 live allocation(s) on driver 'cuda'; free them first");
   ASSERT_EQ(openreg_free(memory), OPENREG_OK);
@@ -192,7 +192,7 @@ TEST_F(FailuresTest, TheOrderStays) {
     for (int32_t i = 0; i < openreg_driver_count(); ++i) {
       openreg_driver_record record{};
       record.struct_size = sizeof record;
-      EXPECT_EQ(openreg_get_driver_record(i, &record), OPENREG_OK);
+      EXPECT_EQ(openreg_driver_get_record(i, &record), OPENREG_OK);
       const std::string name = record.name;
       if (record.state != OPENREG_DRIVER_STATE_SHADOWED && (name == "cuda" || name == "hip")) names += name + " ";
     }
@@ -212,11 +212,11 @@ TEST_F(FailuresTest, OptionsOfADriver) {
   const auto options = [](const char* name) {
     char texts[512];
     size_t length = 0;
-    EXPECT_EQ(openreg_get_driver_options(name, texts, sizeof texts, &length), OPENREG_OK) << last_message();
+    EXPECT_EQ(openreg_driver_get_options(name, texts, sizeof texts, &length), OPENREG_OK) << last_message();
     std::set<std::string> found;
     for (size_t at = 0; at < length; at += std::strlen(texts + at) + 1) found.insert(texts + at);
     size_t needed = 0;
-    EXPECT_EQ(openreg_get_driver_options(name, nullptr, 0, &needed), OPENREG_OK);
+    EXPECT_EQ(openreg_driver_get_options(name, nullptr, 0, &needed), OPENREG_OK);
     EXPECT_EQ(needed, length);
     return found;
   };
@@ -229,10 +229,10 @@ TEST_F(FailuresTest, OptionsOfADriver) {
   }
   EXPECT_EQ(options("hip").count("mock=hip"), 0u);
   size_t length = 0;
-  EXPECT_EQ(openreg_get_driver_options("nobody", nullptr, 0, &length), OPENREG_E_INVALID);
-  EXPECT_EQ(openreg_get_driver_options(nullptr, nullptr, 0, &length), OPENREG_E_INVALID);
+  EXPECT_EQ(openreg_driver_get_options("nobody", nullptr, 0, &length), OPENREG_E_INVALID);
+  EXPECT_EQ(openreg_driver_get_options(nullptr, nullptr, 0, &length), OPENREG_E_INVALID);
   set("OPENREG_MOCK_NUM_GPUS", "many");
-  EXPECT_EQ(openreg_get_driver_options("cuda", nullptr, 0, &length), OPENREG_E_INVALID);
+  EXPECT_EQ(openreg_driver_get_options("cuda", nullptr, 0, &length), OPENREG_E_INVALID);
 }
 
 // What an embedding language is told: the JSON files of the variable, and in an error the plugins that it could not use.
@@ -250,7 +250,7 @@ TEST_F(FailuresTest, ForkedForAnEmbeddingLanguage) {
   EXPECT_TRUE(openreg_test::in_child([] {
     openreg_note_plugin_failure("one.module", "ImportError: x");
     openreg_note_plugin_failure("two", std::string(2000, 'y').c_str());
-    return openreg_use_drivers("vulkan") == OPENREG_E_INVALID &&
+    return openreg_drivers_use("vulkan") == OPENREG_E_INVALID &&
            last_message().find("'sim']; plugins that failed: one.module (ImportError: x), two (yyy") !=
                std::string::npos;
   }));

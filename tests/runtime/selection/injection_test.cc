@@ -179,16 +179,16 @@ openreg_status choose() {
   openreg_device_properties devices[4]{};
   for (auto& device : devices) device.struct_size = sizeof device;
   int32_t count = 0;
-  STEP(openreg_register(&registration));
-  STEP(openreg_open_driver("injected"));
-  STEP(openreg_get_driver_device_properties("injected", 0, &devices[0]));
-  STEP(openreg_use_drivers("injected,sim"));
-  STEP(openreg_get_driver_topology("injected", "", options, 2, 4, devices, nullptr, &count));
-  STEP(openreg_open_all());
-  STEP(openreg_use_drivers(nullptr));
-  STEP(openreg_prefer_driver("cuda"));
-  STEP(openreg_reselect());
-  STEP(openreg_find_driver("hip", [] {
+  STEP(openreg_driver_register(&registration));
+  STEP(openreg_driver_open("injected"));
+  STEP(openreg_driver_get_device_properties("injected", 0, &devices[0]));
+  STEP(openreg_drivers_use("injected,sim"));
+  STEP(openreg_driver_get_topology("injected", "", options, 2, 4, devices, nullptr, &count));
+  STEP(openreg_drivers_open_all());
+  STEP(openreg_drivers_use(nullptr));
+  STEP(openreg_driver_prefer("cuda"));
+  STEP(openreg_drivers_reselect());
+  STEP(openreg_driver_find("hip", [] {
     static openreg_driver_record record;
     record.struct_size = sizeof record;
     return &record;

@@ -13,7 +13,7 @@ namespace {
 
 class PreferenceTest : public ToysTest {
  protected:
-  void prefer(const char* name) { ASSERT_EQ(openreg_prefer_driver(name), OPENREG_OK) << last_message(); }
+  void prefer(const char* name) { ASSERT_EQ(openreg_driver_prefer(name), OPENREG_OK) << last_message(); }
 };
 
 // acceptance 1.15, 2.10: the preference beats the priority.
@@ -29,10 +29,10 @@ TEST_F(PreferenceTest, BeatsThePriority) {
   // A table that stands is not touched by another preference.
   prefer("cuda");
   EXPECT_EQ(active(), "hip*1");
-  ASSERT_EQ(openreg_reselect(), OPENREG_OK) << last_message();
+  ASSERT_EQ(openreg_drivers_reselect(), OPENREG_OK) << last_message();
   EXPECT_EQ(active(), "cuda*1");
   prefer("");
-  ASSERT_EQ(openreg_reselect(), OPENREG_OK) << last_message();
+  ASSERT_EQ(openreg_drivers_reselect(), OPENREG_OK) << last_message();
   EXPECT_EQ(selection().chosen_by, OPENREG_CHOSEN_AUTOMATICALLY);
   EXPECT_STREQ(selection().preference, "");
 }
@@ -43,13 +43,13 @@ TEST_F(PreferenceTest, UnknownName) {
   EXPECT_EQ(openreg_device_count(), 2);
   ASSERT_EQ(openreg_init(), OPENREG_OK) << last_message();
   EXPECT_EQ(active(), "sim*2");
-  ASSERT_EQ(openreg_reselect(), OPENREG_OK);
+  ASSERT_EQ(openreg_drivers_reselect(), OPENREG_OK);
   const std::string text = "driver 'foo' set via preferences is not a valid driver. Valid drivers are (";
   EXPECT_EQ(count_lines(OPENREG_LOG_WARNING, text), 1);
   EXPECT_EQ(count_lines(OPENREG_LOG_WARNING, "'cuda', 'hip', 'sim'"), 1);
   EXPECT_EQ(openreg_last_error()->code, OPENREG_OK);
-  openreg_forget_failures();
-  ASSERT_EQ(openreg_reselect(), OPENREG_OK);
+  openreg_drivers_forget_failures();
+  ASSERT_EQ(openreg_drivers_reselect(), OPENREG_OK);
   EXPECT_EQ(count_lines(OPENREG_LOG_WARNING, text), 2);
 }
 
@@ -68,7 +68,7 @@ TEST_F(PreferenceTest, NotLoaded) {
   EXPECT_EQ(count_lines(OPENREG_LOG_WARNING, text), 1);  // once
   for (const std::string library : {"broken_no_entry", "broken_open_fails", "broken_no_devices"}) {
     ASSERT_EQ(openreg_shutdown(), OPENREG_OK);
-    openreg_forget_failures();
+    openreg_drivers_forget_failures();
     set("OPENREG_CUDA_LIBRARY_PATH", driver_path(library));
     const int before = count_lines(OPENREG_LOG_WARNING, text);
     ASSERT_EQ(openreg_init(), OPENREG_OK) << last_message();
@@ -84,7 +84,7 @@ TEST_F(PreferenceTest, NotFunctional) {
   set("OPENREG_USE_MOCK_GPU", "hip");
   prefer("weak");
   for (int i = 0; i < 2; ++i) {
-    ASSERT_EQ(openreg_reselect(), OPENREG_OK) << last_message();
+    ASSERT_EQ(openreg_drivers_reselect(), OPENREG_OK) << last_message();
     EXPECT_EQ(active(), "hip*1");
   }
   EXPECT_EQ(count_lines(OPENREG_LOG_WARNING,
@@ -102,11 +102,11 @@ TEST_F(PreferenceTest, FollowedOnceTheDriverIsThere) {
   EXPECT_EQ(active(), "sim*2");
   ASSERT_EQ(add({"late_one", 10}), OPENREG_OK);
   EXPECT_EQ(active(), "sim*2");
-  ASSERT_EQ(openreg_reselect(), OPENREG_OK) << last_message();
+  ASSERT_EQ(openreg_drivers_reselect(), OPENREG_OK) << last_message();
   EXPECT_EQ(active(), "late_one*2");
 }
 
-// OPENREG_DRIVERS and openreg_use_drivers() come first, and nothing is warned about. acceptance 2.17, 5.5
+// OPENREG_DRIVERS and openreg_drivers_use() come first, and nothing is warned about. acceptance 2.17, 5.5
 TEST_F(PreferenceTest, IgnoredWhereSomebodyChose) {
   prefer("cuda");
   set("OPENREG_DRIVERS", "sim");
@@ -115,7 +115,7 @@ TEST_F(PreferenceTest, IgnoredWhereSomebodyChose) {
   EXPECT_EQ(count_lines(OPENREG_LOG_INFO, "the preference 'cuda' is ignored: OPENREG_DRIVERS is set"), 1);
   ASSERT_EQ(openreg_shutdown(), OPENREG_OK);
   unset("OPENREG_DRIVERS");
-  ASSERT_EQ(openreg_use_drivers("sim"), OPENREG_OK) << last_message();
+  ASSERT_EQ(openreg_drivers_use("sim"), OPENREG_OK) << last_message();
   EXPECT_EQ(selection().chosen_by, OPENREG_CHOSEN_BY_CALL);
   EXPECT_TRUE(lines(OPENREG_LOG_WARNING).empty());
 }
@@ -137,8 +137,8 @@ TEST_F(PreferenceTest, Group) {
 // A name that is malformed is refused, and there is no preference then.
 TEST_F(PreferenceTest, MalformedName) {
   prefer("cuda");
-  EXPECT_EQ(openreg_prefer_driver("no name"), OPENREG_E_INVALID);
-  EXPECT_CONTAINS(last_message(), "openreg_prefer_driver: the name \"no name\"");
+  EXPECT_EQ(openreg_driver_prefer("no name"), OPENREG_E_INVALID);
+  EXPECT_CONTAINS(last_message(), "openreg_driver_prefer: the name \"no name\"");
   EXPECT_STREQ(selection().preference, "");
 }
 

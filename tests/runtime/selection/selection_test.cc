@@ -19,7 +19,7 @@ class SelectionTest : public RuntimeTest {
   static std::string driver_of(int32_t device) {
     openreg_device_properties properties{};
     properties.struct_size = sizeof properties;
-    EXPECT_EQ(openreg_get_device_properties(device, &properties), OPENREG_OK) << last_message();
+    EXPECT_EQ(openreg_device_get_properties(device, &properties), OPENREG_OK) << last_message();
     return std::string(properties.driver) + ":" + std::to_string(properties.ordinal);
   }
 };
@@ -100,7 +100,7 @@ TEST_F(SelectionTest, ItemsThatNameAPathAreErrors) {
       EXPECT_CONTAINS(last_message(), "openreg_init: \"" + item.substr(0, 200));
       EXPECT_CONTAINS(last_message(), "\" in the variable OPENREG_DRIVER_LIBRARIES can't be used: " + reason +
                                           ". Write name:/path/driver.so or name:/path/driver.json");
-      EXPECT_EQ(openreg_open_driver("sim"), OPENREG_E_INVALID);
+      EXPECT_EQ(openreg_driver_open("sim"), OPENREG_E_INVALID);
       EXPECT_EQ(openreg_device_count(), 0);
     }
   }
@@ -265,14 +265,14 @@ TEST_F(SelectionTest, LibraryShadowsTheBuiltInDriver) {
   ASSERT_EQ(openreg_init(), OPENREG_OK) << last_message();
   openreg_device_properties properties{};
   properties.struct_size = sizeof properties;
-  ASSERT_EQ(openreg_get_device_properties(0, &properties), OPENREG_OK);
+  ASSERT_EQ(openreg_device_get_properties(0, &properties), OPENREG_OK);
   EXPECT_STREQ(properties.name, "sim device 0");
   EXPECT_EQ(openreg_device_count(), 1);
   int shadowed = 0;
   for (int32_t i = 0; i < openreg_driver_count(); ++i) {
     openreg_driver_record record{};
     record.struct_size = sizeof record;
-    ASSERT_EQ(openreg_get_driver_record(i, &record), OPENREG_OK);
+    ASSERT_EQ(openreg_driver_get_record(i, &record), OPENREG_OK);
     shadowed += record.state == OPENREG_DRIVER_STATE_SHADOWED && std::string(record.source) == "built in";
   }
   EXPECT_EQ(shadowed, 1);

@@ -19,7 +19,7 @@ class TopologyTest : public ToysTest {
     for (auto& device : devices_) device.struct_size = sizeof device;
     peers_.assign(static_cast<size_t>(capacity) * static_cast<size_t>(capacity), 9);
     count_ = -1;
-    return openreg_get_driver_topology(driver, topology, options.data(), options.size(), capacity, devices_.data(),
+    return openreg_driver_get_topology(driver, topology, options.data(), options.size(), capacity, devices_.data(),
                                        peers_.data(), &count_);
   }
   std::vector<openreg_device_properties> devices_;
@@ -43,7 +43,7 @@ TEST_F(TopologyTest, SimulatorIsDescribedUnopened) {
   EXPECT_NE(record_of("sim").state, OPENREG_DRIVER_STATE_OPEN);
   EXPECT_TRUE(in_child([] { return openreg_in_bad_fork() == 0 && openreg_device_count() == 3; }));
   EXPECT_EQ(ask("sim", "other"), OPENREG_E_INVALID);
-  EXPECT_CONTAINS(last_message(), "openreg_get_driver_topology: driver \"sim\": there is no topology \"other\"");
+  EXPECT_CONTAINS(last_message(), "openreg_driver_get_topology: driver \"sim\": there is no topology \"other\"");
   set("OPENREG_SIM_DEVICES", "many");
   EXPECT_EQ(ask("sim"), OPENREG_E_INVALID);
 }
@@ -67,7 +67,7 @@ TEST_F(TopologyTest, DriverDescribesItself) {
   ASSERT_EQ(ask("ring", "", {{"devices", "5"}}, 2), OPENREG_OK) << last_message();
   EXPECT_EQ(count_, 5);
   EXPECT_STREQ(devices_[1].name, "Full toy 1");
-  ASSERT_EQ(openreg_get_driver_topology("ring", nullptr, nullptr, 0, 0, nullptr, nullptr, &count_), OPENREG_OK);
+  ASSERT_EQ(openreg_driver_get_topology("ring", nullptr, nullptr, 0, 0, nullptr, nullptr, &count_), OPENREG_OK);
   EXPECT_EQ(count_, 2);
   // Devices that are not visible are described, too.
   set("OPENREG_RING_VISIBLE_DEVICES", "1");
@@ -78,7 +78,7 @@ TEST_F(TopologyTest, DriverDescribesItself) {
 // acceptance 5.72: asked twice, loaded and opened once at most; here open already.
 TEST_F(TopologyTest, OpenDriverIsNotOpenedAgain) {
   ASSERT_EQ(add({"ring"}), OPENREG_OK);
-  ASSERT_EQ(openreg_open_driver("ring"), OPENREG_OK) << last_message();
+  ASSERT_EQ(openreg_driver_open("ring"), OPENREG_OK) << last_message();
   for (int i = 0; i < 2; ++i) ASSERT_EQ(ask("ring"), OPENREG_OK) << last_message();
   EXPECT_EQ(toy().calls("open"), 1);
   EXPECT_EQ(toy().calls("describe"), 2);
@@ -89,7 +89,7 @@ TEST_F(TopologyTest, OpenDriverIsNotOpenedAgain) {
 TEST_F(TopologyTest, NotImplemented) {
   set("OPENREG_DRIVER_LIBRARIES", "toy:" + driver_path("toy_driver"));
   EXPECT_EQ(ask("toy"), OPENREG_E_UNSUPPORTED);
-  EXPECT_EQ(last_message(), "openreg_get_driver_topology: topology not implemented for toy");
+  EXPECT_EQ(last_message(), "openreg_driver_get_topology: topology not implemented for toy");
   static int made = 0;
   ASSERT_EQ(add_factory({"made"},
                         [](void*, openreg_factory_result* result) -> openreg_status {
@@ -99,7 +99,7 @@ TEST_F(TopologyTest, NotImplemented) {
                         }),
             OPENREG_OK);
   EXPECT_EQ(ask("made"), OPENREG_E_UNSUPPORTED);
-  EXPECT_EQ(last_message(), "openreg_get_driver_topology: topology not implemented for made");
+  EXPECT_EQ(last_message(), "openreg_driver_get_topology: topology not implemented for made");
   EXPECT_EQ(made, 0);
 }
 
@@ -122,14 +122,14 @@ TEST_F(TopologyTest, GpuSupportIsNotInstalled) {
 TEST_F(TopologyTest, UnfitLibrary) {
   set("OPENREG_DRIVER_LIBRARIES", "unfit:" + driver_path("broken_no_copy"));
   EXPECT_EQ(ask("unfit"), OPENREG_E_INCOMPATIBLE);
-  EXPECT_CONTAINS(last_message(), "openreg_get_driver_topology: Unable to initialize driver 'unfit': ");
+  EXPECT_CONTAINS(last_message(), "openreg_driver_get_topology: Unable to initialize driver 'unfit': ");
   EXPECT_CONTAINS(last_message(), "lacks the required function copy");
 }
 
 // acceptance 5.71: the group needs an open driver, and opens the first that works.
 TEST_F(TopologyTest, GroupOpensItsFirstWorkingMember) {
   EXPECT_EQ(ask("gpu"), OPENREG_E_NO_DEVICE);
-  EXPECT_CONTAINS(last_message(), "openreg_get_driver_topology: Unable to initialize driver 'hip'");
+  EXPECT_CONTAINS(last_message(), "openreg_driver_get_topology: Unable to initialize driver 'hip'");
   set("OPENREG_USE_MOCK_GPU", "hip");
   ASSERT_EQ(ask("gpu"), OPENREG_OK) << last_message();
   EXPECT_EQ(count_, 1);
@@ -146,26 +146,26 @@ TEST_F(TopologyTest, Arguments) {
   EXPECT_EQ(ask(nullptr), OPENREG_E_INVALID);
   openreg_device_properties unsized{};
   int32_t count = 0;
-  EXPECT_EQ(openreg_get_driver_topology("sim", "", nullptr, 0, 1, &unsized, nullptr, &count), OPENREG_E_INVALID);
+  EXPECT_EQ(openreg_driver_get_topology("sim", "", nullptr, 0, 1, &unsized, nullptr, &count), OPENREG_E_INVALID);
   EXPECT_CONTAINS(last_message(), "struct_size of device 0");
-  EXPECT_EQ(openreg_get_driver_topology("sim", "", nullptr, 0, 1, nullptr, nullptr, &count), OPENREG_E_INVALID);
-  EXPECT_EQ(openreg_get_driver_topology("sim", "", nullptr, 0, -1, &unsized, nullptr, &count), OPENREG_E_INVALID);
-  EXPECT_EQ(openreg_get_driver_topology("sim", "", nullptr, 1, 0, &unsized, nullptr, &count), OPENREG_E_INVALID);
-  EXPECT_EQ(openreg_get_driver_topology("sim", "", nullptr, 0, 0, nullptr, nullptr, nullptr), OPENREG_E_INVALID);
+  EXPECT_EQ(openreg_driver_get_topology("sim", "", nullptr, 0, 1, nullptr, nullptr, &count), OPENREG_E_INVALID);
+  EXPECT_EQ(openreg_driver_get_topology("sim", "", nullptr, 0, -1, &unsized, nullptr, &count), OPENREG_E_INVALID);
+  EXPECT_EQ(openreg_driver_get_topology("sim", "", nullptr, 1, 0, &unsized, nullptr, &count), OPENREG_E_INVALID);
+  EXPECT_EQ(openreg_driver_get_topology("sim", "", nullptr, 0, 0, nullptr, nullptr, nullptr), OPENREG_E_INVALID);
 }
 
-openreg_status counts_below_zero(const openreg_host*, const openreg_option*, size_t, const char*, int32_t,
+openreg_status counts_below_zero(const openreg_host*, const openreg_option*, uint32_t, const char*, int32_t,
                                  openreg_device_info* const*, uint8_t*, int32_t* count) {
   *count = -2;
   return OPENREG_OK;
 }
-openreg_status crooked_alignment(const openreg_host*, const openreg_option*, size_t, const char*, int32_t,
+openreg_status crooked_alignment(const openreg_host*, const openreg_option*, uint32_t, const char*, int32_t,
                                  openreg_device_info* const* infos, uint8_t*, int32_t* count) {
   infos[0]->min_alignment = 24;
   *count = 1;
   return OPENREG_OK;
 }
-openreg_status without_names(const openreg_host*, const openreg_option*, size_t, const char*, int32_t,
+openreg_status without_names(const openreg_host*, const openreg_option*, uint32_t, const char*, int32_t,
                              openreg_device_info* const*, uint8_t*, int32_t* count) {
   *count = 1;
   return OPENREG_OK;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// openreg_use_drivers(), openreg_reselect(), openreg_open_driver(), openreg_open_all(): several drivers open at once, what
+// openreg_drivers_use(), openreg_drivers_reselect(), openreg_driver_open(), openreg_drivers_open_all(): several drivers open at once, what
 // is chosen by which rule, and what stays when something fails.
 #include <set>
 #include <utility>
@@ -22,13 +22,13 @@ class ChoosingTest : public ToysTest {
  protected:
   static void* allocate() {
     void* memory = nullptr;
-    EXPECT_EQ(openreg_malloc(0, 64, 0, &memory), OPENREG_OK) << last_message();
+    EXPECT_EQ(openreg_malloc(0, 0, 64, &memory), OPENREG_OK) << last_message();
     return memory;
   }
   static openreg_status device(const char* driver, int32_t i, std::string* name) {
     openreg_device_properties properties{};
     properties.struct_size = sizeof properties;
-    const openreg_status status = openreg_get_driver_device_properties(driver, i, &properties);
+    const openreg_status status = openreg_driver_get_device_properties(driver, i, &properties);
     *name = properties.name;
     return status;
   }
@@ -41,16 +41,16 @@ TEST_F(ChoosingTest, Precedence) {
   EXPECT_EQ(active(), "cuda*1");
   EXPECT_EQ(selection().chosen_by, OPENREG_CHOSEN_AUTOMATICALLY);
   set("OPENREG_DRIVERS", "hip,sim");
-  ASSERT_EQ(openreg_reselect(), OPENREG_OK) << last_message();
+  ASSERT_EQ(openreg_drivers_reselect(), OPENREG_OK) << last_message();
   EXPECT_EQ(active(), "hip*1 sim*2");
   EXPECT_EQ(selection().chosen_by, OPENREG_CHOSEN_BY_ENVIRONMENT);
-  ASSERT_EQ(openreg_use_drivers(" SIM, sim , cuda"), OPENREG_OK) << last_message();
+  ASSERT_EQ(openreg_drivers_use(" SIM, sim , cuda"), OPENREG_OK) << last_message();
   EXPECT_EQ(active(), "sim*2 cuda*1");
   EXPECT_EQ(selection().chosen_by, OPENREG_CHOSEN_BY_CALL);
   EXPECT_STREQ(selection().default_driver, "sim");
-  ASSERT_EQ(openreg_reselect(), OPENREG_OK);
+  ASSERT_EQ(openreg_drivers_reselect(), OPENREG_OK);
   EXPECT_EQ(active(), "sim*2 cuda*1");
-  ASSERT_EQ(openreg_use_drivers(", "), OPENREG_OK) << last_message();
+  ASSERT_EQ(openreg_drivers_use(", "), OPENREG_OK) << last_message();
   EXPECT_EQ(active(), "hip*1 sim*2");
   ASSERT_EQ(openreg_shutdown(), OPENREG_OK);
   EXPECT_EQ(selection().chosen_by, OPENREG_CHOSEN_NONE);
@@ -61,11 +61,11 @@ TEST_F(ChoosingTest, Precedence) {
 // A choice that a call made counts before there is a table, too, and a shutdown takes it back.
 TEST_F(ChoosingTest, CallBeforeAndAfterTheTable) {
   ASSERT_EQ(add({"third", 5, 0, {{"devices", "3"}}}), OPENREG_OK);
-  ASSERT_EQ(openreg_use_drivers("sim"), OPENREG_OK) << last_message();
+  ASSERT_EQ(openreg_drivers_use("sim"), OPENREG_OK) << last_message();
   EXPECT_EQ(openreg_device_count(), 2);
   ASSERT_EQ(openreg_shutdown(), OPENREG_OK);
   EXPECT_EQ(openreg_device_count(), 3);
-  ASSERT_EQ(openreg_use_drivers(nullptr), OPENREG_OK);
+  ASSERT_EQ(openreg_drivers_use(nullptr), OPENREG_OK);
   EXPECT_EQ(openreg_is_initialized(), 0);
 }
 
@@ -76,10 +76,10 @@ TEST_F(ChoosingTest, IdleDriversStayOpen) {
   ASSERT_EQ(add({"two", 4}), OPENREG_OK);
   ASSERT_EQ(openreg_init(), OPENREG_OK) << last_message();
   const uint32_t first = selection().generation;
-  ASSERT_EQ(openreg_reselect(), OPENREG_OK);
+  ASSERT_EQ(openreg_drivers_reselect(), OPENREG_OK);
   EXPECT_EQ(selection().generation, first);
   ASSERT_EQ(openreg_set_device(1), OPENREG_OK);
-  ASSERT_EQ(openreg_use_drivers("two"), OPENREG_OK) << last_message();
+  ASSERT_EQ(openreg_drivers_use("two"), OPENREG_OK) << last_message();
   EXPECT_NE(selection().generation, first);
   EXPECT_EQ(openreg_current_device(), 0);
   EXPECT_EQ(record_of("one").state, OPENREG_DRIVER_STATE_OPEN);
@@ -89,7 +89,7 @@ TEST_F(ChoosingTest, IdleDriversStayOpen) {
   std::string name;
   EXPECT_EQ(device("one", 1, &name), OPENREG_OK) << last_message();
   EXPECT_EQ(name, "Full toy 1");
-  ASSERT_EQ(openreg_use_drivers("two,one"), OPENREG_OK) << last_message();
+  ASSERT_EQ(openreg_drivers_use("two,one"), OPENREG_OK) << last_message();
   EXPECT_EQ(active(), "two*2 one*2");
   EXPECT_EQ(record_of("one").first_device, 2);
   EXPECT_EQ(toy().calls("open"), 2);
@@ -101,19 +101,19 @@ TEST_F(ChoosingTest, IdleDriversStayOpen) {
 
 // Idle drivers count for the risk of a fork.
 TEST_F(ChoosingTest, IdleDriversAndFork) {
-  ASSERT_EQ(openreg_open_driver("sim"), OPENREG_OK) << last_message();
+  ASSERT_EQ(openreg_driver_open("sim"), OPENREG_OK) << last_message();
   EXPECT_EQ(openreg_is_initialized(), 0);
   EXPECT_TRUE(in_child([] {
     openreg_device_properties properties{};
     properties.struct_size = sizeof properties;
     openreg_selection now{};
     now.struct_size = sizeof now;
-    openreg_forget_failures();
-    return openreg_in_bad_fork() == 1 && openreg_open_driver("sim") == OPENREG_E_FORKED &&
-           openreg_open_all() == OPENREG_E_FORKED && openreg_reselect() == OPENREG_E_FORKED &&
-           openreg_use_drivers("sim") == OPENREG_E_FORKED &&
-           openreg_get_driver_device_properties("sim", 0, &properties) == OPENREG_E_FORKED &&
-           openreg_get_selection(&now) == OPENREG_OK && now.chosen_by == OPENREG_CHOSEN_NONE;
+    openreg_drivers_forget_failures();
+    return openreg_in_bad_fork() == 1 && openreg_driver_open("sim") == OPENREG_E_FORKED &&
+           openreg_drivers_open_all() == OPENREG_E_FORKED && openreg_drivers_reselect() == OPENREG_E_FORKED &&
+           openreg_drivers_use("sim") == OPENREG_E_FORKED &&
+           openreg_driver_get_device_properties("sim", 0, &properties) == OPENREG_E_FORKED &&
+           openreg_selection_get(&now) == OPENREG_OK && now.chosen_by == OPENREG_CHOSEN_NONE;
   }));
   ASSERT_EQ(openreg_shutdown(), OPENREG_OK);
   EXPECT_TRUE(in_child([] { return openreg_in_bad_fork() == 0 && openreg_init() == OPENREG_OK; }));
@@ -123,32 +123,32 @@ TEST_F(ChoosingTest, IdleDriversAndFork) {
 TEST_F(ChoosingTest, FailedCallChangesNothing) {
   ASSERT_EQ(add({"good", 5}), OPENREG_OK);
   ASSERT_EQ(add({"bad", 4, 0, {{"fail", "open:1"}}}), OPENREG_OK);
-  ASSERT_EQ(openreg_use_drivers("sim"), OPENREG_OK) << last_message();
+  ASSERT_EQ(openreg_drivers_use("sim"), OPENREG_OK) << last_message();
   const uint32_t generation = selection().generation;
   for (int i = 0; i < 2; ++i) {
-    EXPECT_EQ(openreg_use_drivers("good,bad"), OPENREG_E_INTERNAL);
-    EXPECT_CONTAINS(last_message(), "openreg_use_drivers: Unable to initialize driver 'bad': open was told to fail");
+    EXPECT_EQ(openreg_drivers_use("good,bad"), OPENREG_E_INTERNAL);
+    EXPECT_CONTAINS(last_message(), "openreg_drivers_use: Unable to initialize driver 'bad': open was told to fail");
     EXPECT_CONTAINS(last_message(), "(name other drivers, or none to automatically choose an available driver)");
     EXPECT_EQ(active(), "sim*2");
     EXPECT_EQ(selection().generation, generation);
     EXPECT_NE(record_of("good").state, OPENREG_DRIVER_STATE_OPEN);
   }
   EXPECT_EQ(toy().calls("open"), 4);  // required: tried again each time
-  EXPECT_EQ(openreg_use_drivers("nobody"), OPENREG_E_INVALID);
+  EXPECT_EQ(openreg_drivers_use("nobody"), OPENREG_E_INVALID);
   EXPECT_CONTAINS(last_message(), "Driver 'nobody' is not in the list of known drivers: ['");
   EXPECT_EQ(active(), "sim*2");
   // A reselection that fails leaves the table, too.
-  ASSERT_EQ(openreg_use_drivers(nullptr), OPENREG_OK) << last_message();
+  ASSERT_EQ(openreg_drivers_use(nullptr), OPENREG_OK) << last_message();
   EXPECT_EQ(active(), "good*2");
   set("OPENREG_DRIVERS", "bad");
-  EXPECT_EQ(openreg_reselect(), OPENREG_E_INTERNAL);
+  EXPECT_EQ(openreg_drivers_reselect(), OPENREG_E_INTERNAL);
   EXPECT_EQ(active(), "good*2");
   EXPECT_EQ(selection().chosen_by, OPENREG_CHOSEN_AUTOMATICALLY);
   // So does taking a choice back, if nothing else works.
   unset("OPENREG_DRIVERS");
-  ASSERT_EQ(openreg_use_drivers("sim"), OPENREG_OK);
+  ASSERT_EQ(openreg_drivers_use("sim"), OPENREG_OK);
   set("OPENREG_DRIVERS", "bad");
-  EXPECT_EQ(openreg_use_drivers(nullptr), OPENREG_E_INTERNAL);
+  EXPECT_EQ(openreg_drivers_use(nullptr), OPENREG_E_INTERNAL);
   EXPECT_EQ(active(), "sim*2");
   EXPECT_EQ(selection().chosen_by, OPENREG_CHOSEN_BY_CALL);
 }
@@ -157,31 +157,31 @@ TEST_F(ChoosingTest, FailedCallChangesNothing) {
 TEST_F(ChoosingTest, PinnedTableStays) {
   ASSERT_EQ(add({"other", 5}), OPENREG_OK);
   set("OPENREG_USE_MOCK_GPU", "hip");
-  ASSERT_EQ(openreg_use_drivers("hip,sim"), OPENREG_OK) << last_message();
+  ASSERT_EQ(openreg_drivers_use("hip,sim"), OPENREG_OK) << last_message();
   const uint32_t generation = selection().generation;
   void* memory = allocate();
   EXPECT_EQ(selection().live_objects, 1);
-  EXPECT_EQ(openreg_use_drivers("other"), OPENREG_E_BUSY);
-  EXPECT_EQ(last_message(), "openreg_use_drivers: 1 live allocation(s) on driver 'hip'; free them first");
+  EXPECT_EQ(openreg_drivers_use("other"), OPENREG_E_BUSY);
+  EXPECT_EQ(last_message(), "openreg_drivers_use: 1 live allocation(s) on driver 'hip'; free them first");
   for (const char* list : {"hip", "sim,hip", "hip,sim,other", "no name"}) {
-    EXPECT_EQ(openreg_use_drivers(list), OPENREG_E_BUSY) << list;
+    EXPECT_EQ(openreg_drivers_use(list), OPENREG_E_BUSY) << list;
   }
   EXPECT_EQ(toy().calls("open"), 0);
   for (const char* list : {"hip,sim", "gpu, SIM", "rocm,sim,hip"}) {
-    EXPECT_EQ(openreg_use_drivers(list), OPENREG_OK) << list << ": " << last_message();
+    EXPECT_EQ(openreg_drivers_use(list), OPENREG_OK) << list << ": " << last_message();
   }
   set("OPENREG_DRIVERS", "other");
-  EXPECT_EQ(openreg_reselect(), OPENREG_OK) << last_message();
-  EXPECT_EQ(openreg_use_drivers(nullptr), OPENREG_OK) << last_message();
+  EXPECT_EQ(openreg_drivers_reselect(), OPENREG_OK) << last_message();
+  EXPECT_EQ(openreg_drivers_use(nullptr), OPENREG_OK) << last_message();
   EXPECT_EQ(selection().chosen_by, OPENREG_CHOSEN_BY_CALL);
-  ASSERT_EQ(openreg_open_all(), OPENREG_OK) << last_message();
+  ASSERT_EQ(openreg_drivers_open_all(), OPENREG_OK) << last_message();
   EXPECT_EQ(selection().generation, generation);
   EXPECT_EQ(openreg_shutdown(), OPENREG_E_BUSY);
   // acceptance 5.61
   EXPECT_EQ(last_message(), "openreg_shutdown: 1 live allocation(s) on driver 'hip'; free them first");
   EXPECT_EQ(openreg_free(memory), OPENREG_OK);
   EXPECT_EQ(selection().live_objects, 0);
-  ASSERT_EQ(openreg_reselect(), OPENREG_OK) << last_message();
+  ASSERT_EQ(openreg_drivers_reselect(), OPENREG_OK) << last_message();
   EXPECT_EQ(active(), "other*2");
 }
 
@@ -191,11 +191,11 @@ TEST_F(ChoosingTest, SameDriversByAnotherRule) {
   ASSERT_EQ(openreg_init(), OPENREG_OK);
   const uint32_t generation = selection().generation;
   void* memory = allocate();
-  ASSERT_EQ(openreg_use_drivers("sim"), OPENREG_OK) << last_message();
+  ASSERT_EQ(openreg_drivers_use("sim"), OPENREG_OK) << last_message();
   EXPECT_EQ(selection().chosen_by, OPENREG_CHOSEN_BY_CALL);
   EXPECT_EQ(selection().generation, generation);
   EXPECT_EQ(openreg_free(memory), OPENREG_OK);
-  EXPECT_EQ(openreg_get_selection(nullptr), OPENREG_E_INVALID);
+  EXPECT_EQ(openreg_selection_get(nullptr), OPENREG_E_INVALID);
 }
 
 // acceptance 5.57: a group in a list needs one member that works; the failures of the others are remembered.
@@ -223,7 +223,7 @@ TEST_F(ChoosingTest, GroupInAList) {
 TEST_F(ChoosingTest, OpenAllOfAList) {
   set("OPENREG_USE_MOCK_GPU", "cuda,hip");
   set("OPENREG_DRIVERS", "sim,cuda");
-  ASSERT_EQ(openreg_open_all(), OPENREG_OK) << last_message();
+  ASSERT_EQ(openreg_drivers_open_all(), OPENREG_OK) << last_message();
   EXPECT_EQ(active(), "sim*2 cuda*1");
   EXPECT_STREQ(selection().default_driver, "sim");
   EXPECT_NE(record_of("hip").state, OPENREG_DRIVER_STATE_OPEN);
@@ -234,9 +234,9 @@ TEST_F(ChoosingTest, SimulatorWithoutDevices) {
   set("OPENREG_USE_MOCK_GPU", "cuda");
   set("OPENREG_SIM_DEVICES", "0");
   for (int i = 0; i < 2; ++i) {
-    EXPECT_EQ(openreg_open_all(), OPENREG_E_NO_DEVICE);
+    EXPECT_EQ(openreg_drivers_open_all(), OPENREG_E_NO_DEVICE);
     EXPECT_CONTAINS(last_message(),
-                    "openreg_open_all: Unable to initialize driver 'sim': Driver 'sim' provides no "
+                    "openreg_drivers_open_all: Unable to initialize driver 'sim': Driver 'sim' provides no "
                     "devices. (");
     EXPECT_EQ(openreg_is_initialized(), 0);
     EXPECT_NE(record_of("cuda").state, OPENREG_DRIVER_STATE_OPEN);
@@ -252,12 +252,12 @@ TEST_F(ChoosingTest, OpenAllIsAllOrNothing) {
   ASSERT_EQ(add({"before", 7}), OPENREG_OK);
   ASSERT_EQ(add({"first", 6}), OPENREG_OK);
   ASSERT_EQ(add({"boom", 5, OPENREG_REGISTER_REQUIRED, {{"fail", "open:1"}}}), OPENREG_OK);
-  ASSERT_EQ(openreg_open_driver("before"), OPENREG_OK) << last_message();
+  ASSERT_EQ(openreg_driver_open("before"), OPENREG_OK) << last_message();
   for (int i = 0; i < 2; ++i) {
-    EXPECT_EQ(openreg_open_all(), OPENREG_E_INTERNAL);
+    EXPECT_EQ(openreg_drivers_open_all(), OPENREG_E_INTERNAL);
     // acceptance 5.55
     EXPECT_CONTAINS(last_message(),
-                    "openreg_open_all: Unable to initialize driver 'boom': open was told to fail "
+                    "openreg_drivers_open_all: Unable to initialize driver 'boom': open was told to fail "
                     "(OPENREG_E_INTERNAL) (you may need to uninstall the failing plugin package, or "
                     "set OPENREG_DRIVERS=sim to skip this driver.)\n");
     EXPECT_EQ(openreg_is_initialized(), 0);
@@ -266,7 +266,7 @@ TEST_F(ChoosingTest, OpenAllIsAllOrNothing) {
   }
   EXPECT_STREQ(record_of("boom").message, "open was told to fail (OPENREG_E_INTERNAL)");
   set("OPENREG_DRIVERS", "sim,boom");
-  for (int i = 0; i < 2; ++i) EXPECT_EQ(openreg_open_all(), OPENREG_E_INTERNAL);
+  for (int i = 0; i < 2; ++i) EXPECT_EQ(openreg_drivers_open_all(), OPENREG_E_INTERNAL);
   // A good one of higher priority is chosen without a look at it.
   unset("OPENREG_DRIVERS");
   ASSERT_EQ(openreg_init(), OPENREG_OK) << last_message();
@@ -276,33 +276,33 @@ TEST_F(ChoosingTest, OpenAllIsAllOrNothing) {
 // acceptance 5.59: a quiet failure is remembered, logged once and not tried again, until something changes.
 TEST_F(ChoosingTest, QuietFailureIsRemembered) {
   ASSERT_EQ(add({"quiet", 5, 0, {{"fail", "open:1"}}}), OPENREG_OK);
-  for (int i = 0; i < 3; ++i) ASSERT_EQ(openreg_open_all(), OPENREG_OK) << last_message();
+  for (int i = 0; i < 3; ++i) ASSERT_EQ(openreg_drivers_open_all(), OPENREG_OK) << last_message();
   EXPECT_EQ(openreg_last_error()->code, OPENREG_OK);
   EXPECT_EQ(active(), "sim*2");
   EXPECT_EQ(toy().calls("open"), 1);
   EXPECT_EQ(count_lines(OPENREG_LOG_INFO, "driver \"quiet\" (registered) is not used: open was told to fail"), 1);
   EXPECT_STREQ(record_of("quiet").message, "open was told to fail (OPENREG_E_INTERNAL)");
   for (int i = 0; i < 2; ++i) {
-    EXPECT_EQ(openreg_open_driver("quiet"), OPENREG_E_INTERNAL);
+    EXPECT_EQ(openreg_driver_open("quiet"), OPENREG_E_INTERNAL);
     EXPECT_EQ(last_message(),
-              "openreg_open_driver: Unable to initialize driver 'quiet': open was told to fail "
+              "openreg_driver_open: Unable to initialize driver 'quiet': open was told to fail "
               "(OPENREG_E_INTERNAL)");
     EXPECT_STREQ(openreg_last_error()->driver, "quiet");
     EXPECT_EQ(openreg_last_error()->vendor_code, 42);
   }
   EXPECT_EQ(toy().calls("open"), 1);
-  openreg_forget_failures();
+  openreg_drivers_forget_failures();
   EXPECT_EQ(record_of("quiet").state, OPENREG_DRIVER_STATE_LOADED);
   EXPECT_STREQ(record_of("quiet").message, "");
   EXPECT_EQ(record_of("sim").state, OPENREG_DRIVER_STATE_OPEN);
   set("OPENREG_QUIET_FAIL", "none");
   ASSERT_EQ(openreg_shutdown(), OPENREG_OK);
-  EXPECT_EQ(openreg_open_driver("quiet"), OPENREG_OK) << last_message();
+  EXPECT_EQ(openreg_driver_open("quiet"), OPENREG_OK) << last_message();
   ASSERT_EQ(openreg_shutdown(), OPENREG_OK);
   set("OPENREG_QUIET_FAIL", "open:1");
-  EXPECT_EQ(openreg_open_driver("quiet"), OPENREG_E_INTERNAL);
+  EXPECT_EQ(openreg_driver_open("quiet"), OPENREG_E_INTERNAL);
   set("OPENREG_QUIET_FAIL", "none");  // the variables have changed
-  EXPECT_EQ(openreg_open_driver("quiet"), OPENREG_OK) << last_message();
+  EXPECT_EQ(openreg_driver_open("quiet"), OPENREG_OK) << last_message();
 }
 
 // A driver is opened to be asked, and not used. acceptance 2.18
@@ -310,8 +310,8 @@ TEST_F(ChoosingTest, OpenDriver) {
   ASSERT_EQ(add({"asked", 5, 0, {{"devices", "3"}, {"visible_devices", "2,0"}}}), OPENREG_OK);
   std::string name;
   EXPECT_EQ(device("asked", 0, &name), OPENREG_E_INVALID);
-  EXPECT_EQ(last_message(), "openreg_get_driver_device_properties: driver 'asked' is not open");
-  for (int i = 0; i < 2; ++i) ASSERT_EQ(openreg_open_driver(" Asked"), OPENREG_OK) << last_message();
+  EXPECT_EQ(last_message(), "openreg_driver_get_device_properties: driver 'asked' is not open");
+  for (int i = 0; i < 2; ++i) ASSERT_EQ(openreg_driver_open(" Asked"), OPENREG_OK) << last_message();
   EXPECT_EQ(toy().calls("open"), 1);
   EXPECT_EQ(openreg_is_initialized(), 0);
   EXPECT_NE(record_of("sim").state, OPENREG_DRIVER_STATE_OPEN);
@@ -321,14 +321,14 @@ TEST_F(ChoosingTest, OpenDriver) {
   EXPECT_CONTAINS(last_message(), "It must be in [0, 2), but got 2.");
   EXPECT_EQ(device("asked", -1, &name), OPENREG_E_INVALID);
   EXPECT_EQ(device("no name", 0, &name), OPENREG_E_INVALID);
-  EXPECT_EQ(openreg_get_driver_device_properties("asked", 0, nullptr), OPENREG_E_INVALID);
+  EXPECT_EQ(openreg_driver_get_device_properties("asked", 0, nullptr), OPENREG_E_INVALID);
   openreg_device_properties unsized{};
-  EXPECT_EQ(openreg_get_driver_device_properties("asked", 0, &unsized), OPENREG_E_INVALID);
-  EXPECT_EQ(openreg_open_driver("nobody"), OPENREG_E_INVALID);
-  EXPECT_CONTAINS(last_message(), "openreg_open_driver: Driver 'nobody' is not in the list of known drivers: [");
-  EXPECT_EQ(openreg_open_driver("no name"), OPENREG_E_INVALID);
-  EXPECT_EQ(openreg_open_driver(nullptr), OPENREG_E_INVALID);
-  EXPECT_EQ(openreg_open_driver("cuda"), OPENREG_E_NO_DEVICE);
+  EXPECT_EQ(openreg_driver_get_device_properties("asked", 0, &unsized), OPENREG_E_INVALID);
+  EXPECT_EQ(openreg_driver_open("nobody"), OPENREG_E_INVALID);
+  EXPECT_CONTAINS(last_message(), "openreg_driver_open: Driver 'nobody' is not in the list of known drivers: [");
+  EXPECT_EQ(openreg_driver_open("no name"), OPENREG_E_INVALID);
+  EXPECT_EQ(openreg_driver_open(nullptr), OPENREG_E_INVALID);
+  EXPECT_EQ(openreg_driver_open("cuda"), OPENREG_E_NO_DEVICE);
   EXPECT_CONTAINS(last_message(), "Unable to initialize driver 'cuda': the library is not there");
   // It is counted as it is, and its devices are used later without opening it again.
   EXPECT_EQ(openreg_device_count(), 2);
@@ -347,11 +347,11 @@ TEST_F(ChoosingTest, GenerationOfTheTable) {
   ASSERT_EQ(add({"other", -1}), OPENREG_OK);
   std::set<uint32_t> seen{0};
   for (const char* names : {"sim", "other", "sim", "sim,other"}) {
-    ASSERT_EQ(openreg_use_drivers(names), OPENREG_OK) << last_message();
+    ASSERT_EQ(openreg_drivers_use(names), OPENREG_OK) << last_message();
     EXPECT_TRUE(seen.insert(openreg_generation()).second) << names;
     EXPECT_EQ(openreg_generation(), selection().generation);
     EXPECT_EQ(openreg_is_initialized(), 1);
-    ASSERT_EQ(openreg_use_drivers(names), OPENREG_OK) << last_message();
+    ASSERT_EQ(openreg_drivers_use(names), OPENREG_OK) << last_message();
     EXPECT_EQ(openreg_generation(), *seen.rbegin()) << "the same drivers are the same table";
   }
   ASSERT_EQ(openreg_shutdown(), OPENREG_OK);
@@ -370,14 +370,14 @@ TEST_F(ChoosingTest, RequestsToChooseAgain) {
   };
   ASSERT_EQ(openreg_init(), OPENREG_OK) << last_message();
   ASSERT_EQ(add({"other", 5}), OPENREG_OK);
-  ASSERT_EQ(openreg_prefer_driver("other"), OPENREG_OK);
-  ASSERT_EQ(openreg_reselect(), OPENREG_OK) << last_message();
+  ASSERT_EQ(openreg_driver_prefer("other"), OPENREG_OK);
+  ASSERT_EQ(openreg_drivers_reselect(), OPENREG_OK) << last_message();
   EXPECT_FALSE(has_changed());
-  ASSERT_EQ(openreg_use_drivers("sim"), OPENREG_OK) << last_message();
+  ASSERT_EQ(openreg_drivers_use("sim"), OPENREG_OK) << last_message();
   EXPECT_TRUE(has_changed());
-  EXPECT_NE(openreg_use_drivers("nobody"), OPENREG_OK);
+  EXPECT_NE(openreg_drivers_use("nobody"), OPENREG_OK);
   EXPECT_FALSE(has_changed());
-  openreg_forget_failures();
+  openreg_drivers_forget_failures();
   EXPECT_TRUE(has_changed());
   ASSERT_EQ(openreg_shutdown(), OPENREG_OK);
   EXPECT_TRUE(has_changed());
@@ -392,14 +392,14 @@ TEST_F(ChoosingTest, SelectGpu) {
   EXPECT_EQ(openreg_is_initialized(), 0);
   EXPECT_NE(record_of("sim").state, OPENREG_DRIVER_STATE_OPEN);
 
-  ASSERT_EQ(openreg_use_drivers("sim"), OPENREG_OK) << last_message();
+  ASSERT_EQ(openreg_drivers_use("sim"), OPENREG_OK) << last_message();
   ASSERT_EQ(openreg_select_gpu(&found), OPENREG_OK) << last_message();
   EXPECT_EQ(found, 1);
   EXPECT_EQ(active(), "sim*2");
   ASSERT_EQ(openreg_shutdown(), OPENREG_OK);
 
   set("OPENREG_USE_MOCK_GPU", "hip");
-  ASSERT_EQ(openreg_use_drivers(nullptr), OPENREG_OK);
+  ASSERT_EQ(openreg_drivers_use(nullptr), OPENREG_OK);
   ASSERT_EQ(openreg_select_gpu(&found), OPENREG_OK) << last_message();
   EXPECT_EQ(found, 1);
   EXPECT_EQ(active(), "hip*1");
@@ -431,19 +431,19 @@ TEST_F(ChoosingTest, SelectGpu) {
 // A driver whose library is missing has failed in another way than one without a device.
 TEST_F(ChoosingTest, UnloadableDrivers) {
   ASSERT_EQ(add({"deviceless", 5, 0, {{"fail", "open:1"}}}), OPENREG_OK);
-  EXPECT_NE(openreg_open_driver("deviceless"), OPENREG_OK);
+  EXPECT_NE(openreg_driver_open("deviceless"), OPENREG_OK);
   EXPECT_FALSE(has_flag("deviceless", OPENREG_DRIVER_FLAG_UNLOADABLE));
-  EXPECT_NE(openreg_open_driver("cuda"), OPENREG_OK);
+  EXPECT_NE(openreg_driver_open("cuda"), OPENREG_OK);
   EXPECT_TRUE(has_flag("cuda", OPENREG_DRIVER_FLAG_UNLOADABLE));
 }
 
 // A group: the first member that can be opened, and the same one from then on.
 TEST_F(ChoosingTest, OpenDriverOfAGroup) {
-  EXPECT_EQ(openreg_open_driver("gpu"), OPENREG_E_NO_DEVICE);
+  EXPECT_EQ(openreg_driver_open("gpu"), OPENREG_E_NO_DEVICE);
   set("OPENREG_USE_MOCK_GPU", "hip");
-  ASSERT_EQ(openreg_open_driver("gpu"), OPENREG_OK) << last_message();
+  ASSERT_EQ(openreg_driver_open("gpu"), OPENREG_OK) << last_message();
   EXPECT_EQ(record_of("hip").state, OPENREG_DRIVER_STATE_OPEN);
-  ASSERT_EQ(openreg_open_driver("gpu"), OPENREG_OK) << last_message();
+  ASSERT_EQ(openreg_driver_open("gpu"), OPENREG_OK) << last_message();
   std::string name;
   EXPECT_EQ(device("gpu", 0, &name), OPENREG_OK) << last_message();
   EXPECT_EQ(name, "OpenReg mock HIP device 0");
@@ -457,10 +457,10 @@ TEST_F(ChoosingTest, Target) {
     EXPECT_EQ(last_message(), call + ": OPENREG_TARGET=rpc:h:1: only 'local' is supported");
   };
   refused(openreg_init(), "openreg_init");
-  refused(openreg_open_all(), "openreg_open_all");
-  refused(openreg_reselect(), "openreg_reselect");
-  refused(openreg_use_drivers("sim"), "openreg_use_drivers");
-  refused(openreg_open_driver("sim"), "openreg_open_driver");
+  refused(openreg_drivers_open_all(), "openreg_drivers_open_all");
+  refused(openreg_drivers_reselect(), "openreg_drivers_reselect");
+  refused(openreg_drivers_use("sim"), "openreg_drivers_use");
+  refused(openreg_driver_open("sim"), "openreg_driver_open");
   EXPECT_EQ(openreg_device_count(), 0);
   for (const char* value : {"local", ""}) {
     set("OPENREG_TARGET", value);
@@ -488,8 +488,8 @@ TEST_F(ChoosingTest, LinesOfAnInitialisation) {
 TEST_F(ChoosingTest, TooManyDevicesTogether) {
   ASSERT_EQ(add({"hundred", 5, 0, {{"devices", "100"}}}), OPENREG_OK);
   ASSERT_EQ(add({"hundred_too", 4, 0, {{"devices", "100"}}}), OPENREG_OK);
-  ASSERT_EQ(openreg_use_drivers("sim"), OPENREG_OK);
-  EXPECT_EQ(openreg_use_drivers("hundred,hundred_too"), OPENREG_E_NO_DEVICE);
+  ASSERT_EQ(openreg_drivers_use("sim"), OPENREG_OK);
+  EXPECT_EQ(openreg_drivers_use("hundred,hundred_too"), OPENREG_E_NO_DEVICE);
   EXPECT_CONTAINS(last_message(), "200 devices");
   EXPECT_EQ(active(), "sim*2");
   EXPECT_EQ(toy().live("instance"), 0);

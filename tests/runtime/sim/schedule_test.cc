@@ -54,16 +54,16 @@ class ScheduleTest : public SimDevicesTest {
 
 struct Memory {
   explicit Memory(int32_t device = 0) {
-    EXPECT_EQ(openreg_malloc(device, kSize, 0, &block), OPENREG_OK) << last_message();
-    EXPECT_EQ(openreg_malloc_host(device, kSize, &from), OPENREG_OK);
-    EXPECT_EQ(openreg_malloc_host(device, kSize, &to), OPENREG_OK);
+    EXPECT_EQ(openreg_malloc(device, 0, kSize, &block), OPENREG_OK) << last_message();
+    EXPECT_EQ(openreg_host_alloc(device, kSize, &from), OPENREG_OK);
+    EXPECT_EQ(openreg_host_alloc(device, kSize, &to), OPENREG_OK);
     memset(from, 1, kSize);
     memset(to, 0, kSize);
   }
   ~Memory() {
     EXPECT_EQ(openreg_free(block), OPENREG_OK);
-    EXPECT_EQ(openreg_free_host(from), OPENREG_OK);
-    EXPECT_EQ(openreg_free_host(to), OPENREG_OK);
+    EXPECT_EQ(openreg_host_free(from), OPENREG_OK);
+    EXPECT_EQ(openreg_host_free(to), OPENREG_OK);
   }
   int result() const { return *static_cast<unsigned char*>(to); }
   void *block = nullptr, *from = nullptr, *to = nullptr;
@@ -81,14 +81,14 @@ int read_behind_a_side_stream(bool waits) {
   const openreg_stream side = pool_stream();
   openreg_event event = nullptr;
   EXPECT_EQ(openreg_event_create(0, 0, &event), OPENREG_OK);
-  EXPECT_EQ(openreg_memset_async(memory.block, 0, 0, kSize, 0), OPENREG_OK);
+  EXPECT_EQ(openreg_memset_async(0, 0, memory.block, 0, kSize), OPENREG_OK);
   EXPECT_EQ(openreg_stream_synchronize(0, 0), OPENREG_OK);
-  EXPECT_EQ(openreg_memcpy_async(memory.block, 0, memory.from, OPENREG_HOST, kSize, 0, side), OPENREG_OK);
+  EXPECT_EQ(openreg_memcpy_async(0, side, memory.block, 0, memory.from, OPENREG_HOST, kSize), OPENREG_OK);
   if (waits) {
     EXPECT_EQ(openreg_event_record(event, 0, side), OPENREG_OK);
     EXPECT_EQ(openreg_stream_wait_event(0, 0, event), OPENREG_OK);
   }
-  EXPECT_EQ(openreg_memcpy_async(memory.to, OPENREG_HOST, memory.block, 0, kSize, 0, 0), OPENREG_OK);
+  EXPECT_EQ(openreg_memcpy_async(0, 0, memory.to, OPENREG_HOST, memory.block, 0, kSize), OPENREG_OK);
   EXPECT_EQ(openreg_stream_synchronize(0, 0), OPENREG_OK);
   EXPECT_EQ(openreg_device_synchronize(0), OPENREG_OK);
   EXPECT_EQ(openreg_event_destroy(event), OPENREG_OK);
@@ -119,7 +119,7 @@ TEST_F(ScheduleTest, EarlyChangesOfASourceShow) {
   for (int seed = 0; seed < 20; ++seed) {
     wrong += with_seed(seed, [] {
                Memory memory;
-               EXPECT_EQ(openreg_memcpy_async(memory.block, 0, memory.from, OPENREG_HOST, kSize, 0, 0), OPENREG_OK);
+               EXPECT_EQ(openreg_memcpy_async(0, 0, memory.block, 0, memory.from, OPENREG_HOST, kSize), OPENREG_OK);
                memset(memory.from, 9, kSize);
                EXPECT_EQ(openreg_memcpy(memory.to, OPENREG_HOST, memory.block, 0, kSize), OPENREG_OK);
                return memory.result();
@@ -142,13 +142,13 @@ int busy_program() {
   called = 0;
   for (int round = 0; round < 5; ++round) {
     for (const openreg_stream stream : streams[0]) {
-      EXPECT_EQ(openreg_memset_async(first.block, 0, static_cast<uint8_t>(round), 64, stream), OPENREG_OK);
+      EXPECT_EQ(openreg_memset_async(0, stream, first.block, static_cast<uint8_t>(round), 64), OPENREG_OK);
       EXPECT_EQ(openreg_event_record(event, 0, stream), OPENREG_OK);
-      EXPECT_EQ(openreg_launch_host_func(0, stream, [](void*) { ++called; }, nullptr), OPENREG_OK);
+      EXPECT_EQ(openreg_stream_launch_host_func(0, stream, [](void*) { ++called; }, nullptr), OPENREG_OK);
     }
     for (const openreg_stream stream : streams[1]) {
       EXPECT_EQ(openreg_stream_wait_event(1, stream, event), OPENREG_OK);
-      EXPECT_EQ(openreg_memcpy_async(second.block, 1, first.block, 0, 64, 1, stream), OPENREG_OK);
+      EXPECT_EQ(openreg_memcpy_async(1, stream, second.block, 1, first.block, 0, 64), OPENREG_OK);
     }
     EXPECT_EQ(openreg_stream_synchronize(1, streams[1][static_cast<size_t>(round) % 3]), OPENREG_OK);
   }
@@ -192,19 +192,19 @@ TEST_F(ScheduleTest, TimesRepeat) {
     return [size] {
       openreg_event start = nullptr, end = nullptr;
       void* block = nullptr;
-      double milliseconds = -1;
-      EXPECT_EQ(openreg_malloc(0, size, 0, &block), OPENREG_OK);
+      int64_t nanoseconds = -1;
+      EXPECT_EQ(openreg_malloc(0, 0, size, &block), OPENREG_OK);
       EXPECT_EQ(openreg_event_create(0, OPENREG_EVENT_TIMING, &start), OPENREG_OK);
       EXPECT_EQ(openreg_event_create(0, OPENREG_EVENT_TIMING, &end), OPENREG_OK);
       EXPECT_EQ(openreg_event_record(start, 0, 0), OPENREG_OK);
-      EXPECT_EQ(openreg_memset_async(block, 0, 1, size, 0), OPENREG_OK);
+      EXPECT_EQ(openreg_memset_async(0, 0, block, 1, size), OPENREG_OK);
       EXPECT_EQ(openreg_event_record(end, 0, 0), OPENREG_OK);
       EXPECT_EQ(openreg_event_synchronize(end), OPENREG_OK);
-      EXPECT_EQ(openreg_event_elapsed(start, end, &milliseconds), OPENREG_OK) << last_message();
+      EXPECT_EQ(openreg_event_elapsed(start, end, &nanoseconds), OPENREG_OK) << last_message();
       EXPECT_EQ(openreg_event_destroy(start), OPENREG_OK);
       EXPECT_EQ(openreg_event_destroy(end), OPENREG_OK);
       EXPECT_EQ(openreg_free(block), OPENREG_OK);
-      return milliseconds;
+      return static_cast<double>(nanoseconds) / 1e6;
     };
   };
   for (int seed = 0; seed < 6; ++seed) {
@@ -219,29 +219,29 @@ TEST_F(ScheduleTest, TimesRepeat) {
 // Who asks again and again whether a stream or an event is done sees the end, also behind a function of the host
 TEST_F(ScheduleTest, QueriesComeToAnEnd) {
   for (int seed = 0; seed < 9; ++seed) {
-    EXPECT_EQ(with_seed(seed,
-                        [] {
-                          Memory memory;
-                          const openreg_stream side = pool_stream();
-                          openreg_event event = nullptr;
-                          static std::atomic<int> called;
-                          called = 0;
-                          EXPECT_EQ(openreg_event_create(0, 0, &event), OPENREG_OK);
-                          EXPECT_EQ(openreg_memcpy_async(memory.block, 0, memory.from, OPENREG_HOST, kSize, 0, side),
-                                    OPENREG_OK);
-                          EXPECT_EQ(openreg_launch_host_func(0, side, [](void*) { ++called; }, nullptr), OPENREG_OK);
-                          EXPECT_EQ(openreg_event_record(event, 0, side), OPENREG_OK);
-                          EXPECT_EQ(openreg_stream_wait_event(0, 0, event), OPENREG_OK);
-                          EXPECT_EQ(openreg_memcpy_async(memory.to, OPENREG_HOST, memory.block, 0, kSize, 0, 0),
-                                    OPENREG_OK);
-                          int32_t done = 0;
-                          while (done == 0) EXPECT_EQ(openreg_event_query(event, &done), OPENREG_OK);
-                          EXPECT_EQ(called, 1);
-                          for (done = 0; done == 0;) EXPECT_EQ(openreg_stream_query(0, 0, &done), OPENREG_OK);
-                          EXPECT_EQ(openreg_event_destroy(event), OPENREG_OK);
-                          return memory.result();
-                        }),
-              1);
+    EXPECT_EQ(
+        with_seed(seed,
+                  [] {
+                    Memory memory;
+                    const openreg_stream side = pool_stream();
+                    openreg_event event = nullptr;
+                    static std::atomic<int> called;
+                    called = 0;
+                    EXPECT_EQ(openreg_event_create(0, 0, &event), OPENREG_OK);
+                    EXPECT_EQ(openreg_memcpy_async(0, side, memory.block, 0, memory.from, OPENREG_HOST, kSize),
+                              OPENREG_OK);
+                    EXPECT_EQ(openreg_stream_launch_host_func(0, side, [](void*) { ++called; }, nullptr), OPENREG_OK);
+                    EXPECT_EQ(openreg_event_record(event, 0, side), OPENREG_OK);
+                    EXPECT_EQ(openreg_stream_wait_event(0, 0, event), OPENREG_OK);
+                    EXPECT_EQ(openreg_memcpy_async(0, 0, memory.to, OPENREG_HOST, memory.block, 0, kSize), OPENREG_OK);
+                    int32_t done = 0;
+                    while (done == 0) EXPECT_EQ(openreg_event_query(event, &done), OPENREG_OK);
+                    EXPECT_EQ(called, 1);
+                    for (done = 0; done == 0;) EXPECT_EQ(openreg_stream_query(0, 0, &done), OPENREG_OK);
+                    EXPECT_EQ(openreg_event_destroy(event), OPENREG_OK);
+                    return memory.result();
+                  }),
+        1);
   }
 }
 
@@ -258,10 +258,10 @@ TEST_F(ScheduleTest, Threads) {
           const openreg_stream stream = pool_stream(device);
           for (int value = 1; value <= 20; ++value) {
             memset(memory.from, value, kSize);
-            good = good && openreg_memcpy_async(memory.block, device, memory.from, OPENREG_HOST, kSize, device,
-                                                stream) == OPENREG_OK;
-            good = good && openreg_launch_host_func(device, stream, [](void*) {}, nullptr) == OPENREG_OK;
-            good = good && openreg_memcpy_async(memory.to, OPENREG_HOST, memory.block, device, kSize, device, stream) ==
+            good = good && openreg_memcpy_async(device, stream, memory.block, device, memory.from, OPENREG_HOST,
+                                                kSize) == OPENREG_OK;
+            good = good && openreg_stream_launch_host_func(device, stream, [](void*) {}, nullptr) == OPENREG_OK;
+            good = good && openreg_memcpy_async(device, stream, memory.to, OPENREG_HOST, memory.block, device, kSize) ==
                                OPENREG_OK;
             good = good && openreg_stream_synchronize(device, stream) == OPENREG_OK && memory.result() == value;
           }
@@ -291,27 +291,27 @@ TEST_F(ScheduleTest, PinnedAndGrowingMemoryIsPoisoned) {
   constexpr size_t kMore = size_t{24} << 20;
   openreg_allocator_settings before = {}, growing = {};
   before.struct_size = growing.struct_size = sizeof growing;
-  ASSERT_EQ(openreg_get_allocator_settings(&before), OPENREG_OK);
+  ASSERT_EQ(openreg_allocator_get_settings(&before), OPENREG_OK);
   growing = before;
   growing.expandable_segments = 1;
-  ASSERT_EQ(openreg_set_allocator_settings(&growing), OPENREG_OK);
+  ASSERT_EQ(openreg_allocator_set_settings(&growing), OPENREG_OK);
   const auto [pinned, last] = with_seed(1, [] {
     unsigned char* host = nullptr;
     void *one = nullptr, *other = nullptr;
-    EXPECT_EQ(openreg_malloc_host(0, kSize, reinterpret_cast<void**>(&host)), OPENREG_OK);
+    EXPECT_EQ(openreg_host_alloc(0, kSize, reinterpret_cast<void**>(&host)), OPENREG_OK);
     const int fresh = host[kSize - 1];
-    EXPECT_EQ(openreg_malloc(0, kMore, 0, &one), OPENREG_OK);
-    EXPECT_EQ(openreg_malloc(0, kMore, 0, &other), OPENREG_OK);
+    EXPECT_EQ(openreg_malloc(0, 0, kMore, &one), OPENREG_OK);
+    EXPECT_EQ(openreg_malloc(0, 0, kMore, &other), OPENREG_OK);
     EXPECT_EQ(openreg_memcpy(host, OPENREG_HOST, static_cast<char*>(other) + kMore - 1, 0, 1), OPENREG_OK);
     const int grown = host[0];
     EXPECT_EQ(openreg_free(one), OPENREG_OK);
     EXPECT_EQ(openreg_free(other), OPENREG_OK);
-    EXPECT_EQ(openreg_free_host(host), OPENREG_OK);
+    EXPECT_EQ(openreg_host_free(host), OPENREG_OK);
     return std::make_pair(fresh, grown);
   });
   EXPECT_NE(pinned, 0);
   EXPECT_EQ(last, pinned);
-  EXPECT_EQ(openreg_set_allocator_settings(&before), OPENREG_OK);
+  EXPECT_EQ(openreg_allocator_set_settings(&before), OPENREG_OK);
 }
 
 // A block that is freed and given out again, by the cache alone: who reads it before writing sees no old bytes, at its
@@ -321,10 +321,10 @@ TEST_F(ScheduleTest, FreedMemoryIsPoisoned) {
     void *block = nullptr, *again = nullptr;
     unsigned char seen[3 * kSize];
     for (const size_t size : {kSize, 3 * kSize}) {
-      EXPECT_EQ(openreg_malloc(0, size, 0, &block), OPENREG_OK);
-      EXPECT_EQ(openreg_memset_async(block, 0, 7, size, 0), OPENREG_OK);
+      EXPECT_EQ(openreg_malloc(0, 0, size, &block), OPENREG_OK);
+      EXPECT_EQ(openreg_memset_async(0, 0, block, 7, size), OPENREG_OK);
       EXPECT_EQ(openreg_free(block), OPENREG_OK);
-      EXPECT_EQ(openreg_malloc(0, size, 0, &again), OPENREG_OK);
+      EXPECT_EQ(openreg_malloc(0, 0, size, &again), OPENREG_OK);
       EXPECT_EQ(again, block);
       EXPECT_EQ(openreg_memcpy(seen, OPENREG_HOST, again, 0, size), OPENREG_OK);
       EXPECT_EQ(openreg_free(again), OPENREG_OK);
@@ -345,10 +345,10 @@ TEST_F(ScheduleTest, PoisonKeepsTheOrderOfStreams) {
     Memory memory;
     void* block = nullptr;
     openreg_event event = nullptr;
-    EXPECT_EQ(openreg_malloc(0, kSize, 0, &block), OPENREG_OK);
-    EXPECT_EQ(openreg_memset_async(block, 0, 7, kSize, 0), OPENREG_OK);
+    EXPECT_EQ(openreg_malloc(0, 0, kSize, &block), OPENREG_OK);
+    EXPECT_EQ(openreg_memset_async(0, 0, block, 7, kSize), OPENREG_OK);
     EXPECT_EQ(openreg_stream_synchronize(0, 0), OPENREG_OK);
-    EXPECT_EQ(openreg_memcpy_async(memory.to, OPENREG_HOST, block, 0, kSize, 0, stream), OPENREG_OK);
+    EXPECT_EQ(openreg_memcpy_async(0, stream, memory.to, OPENREG_HOST, block, 0, kSize), OPENREG_OK);
     if (waits) {
       EXPECT_EQ(openreg_event_create(0, 0, &event), OPENREG_OK);
       EXPECT_EQ(openreg_event_record(event, 0, stream), OPENREG_OK);
@@ -356,12 +356,12 @@ TEST_F(ScheduleTest, PoisonKeepsTheOrderOfStreams) {
       EXPECT_EQ(openreg_event_destroy(event), OPENREG_OK);
     }
     if (records) {
-      EXPECT_EQ(openreg_record_stream(block, 0, stream), OPENREG_OK);
+      EXPECT_EQ(openreg_memory_record_stream(block, 0, stream), OPENREG_OK);
     }
     EXPECT_EQ(openreg_free(block), OPENREG_OK);
     EXPECT_EQ(openreg_stream_synchronize(0, 0), OPENREG_OK);
     EXPECT_EQ(openreg_stream_synchronize(0, stream), OPENREG_OK);
-    EXPECT_EQ(openreg_malloc(0, kSize, 0, &block), OPENREG_OK);  // a recorded one is free now, and so is poisoned
+    EXPECT_EQ(openreg_malloc(0, 0, kSize, &block), OPENREG_OK);  // a recorded one is free now, and so is poisoned
     EXPECT_EQ(openreg_memcpy(memory.from, OPENREG_HOST, block, 0, kSize), OPENREG_OK);
     EXPECT_NE(*static_cast<unsigned char*>(memory.from), 7);
     EXPECT_EQ(openreg_free(block), OPENREG_OK);
@@ -387,15 +387,15 @@ TEST_F(ScheduleTest, PoisonComesBehindFunctions) {
                         [] {
                           Memory memory;
                           void* block = nullptr;
-                          EXPECT_EQ(openreg_malloc(0, kSize, 0, &block), OPENREG_OK);
-                          EXPECT_EQ(openreg_memset_async(block, 0, 7, kSize, 0), OPENREG_OK);
-                          EXPECT_EQ(openreg_launch_host_func(0, 0, [](void*) {}, nullptr), OPENREG_OK);
-                          EXPECT_EQ(openreg_memcpy_async(memory.to, OPENREG_HOST, block, 0, kSize, 0, 0), OPENREG_OK);
-                          EXPECT_EQ(openreg_launch_host_func(0, 0, [](void*) {}, nullptr), OPENREG_OK);
+                          EXPECT_EQ(openreg_malloc(0, 0, kSize, &block), OPENREG_OK);
+                          EXPECT_EQ(openreg_memset_async(0, 0, block, 7, kSize), OPENREG_OK);
+                          EXPECT_EQ(openreg_stream_launch_host_func(0, 0, [](void*) {}, nullptr), OPENREG_OK);
+                          EXPECT_EQ(openreg_memcpy_async(0, 0, memory.to, OPENREG_HOST, block, 0, kSize), OPENREG_OK);
+                          EXPECT_EQ(openreg_stream_launch_host_func(0, 0, [](void*) {}, nullptr), OPENREG_OK);
                           EXPECT_EQ(openreg_free(block), OPENREG_OK);
                           int32_t done = 0;
                           while (done == 0) EXPECT_EQ(openreg_stream_query(0, 0, &done), OPENREG_OK);
-                          EXPECT_EQ(openreg_malloc(0, kSize, 0, &block), OPENREG_OK);
+                          EXPECT_EQ(openreg_malloc(0, 0, kSize, &block), OPENREG_OK);
                           EXPECT_EQ(openreg_memcpy(memory.from, OPENREG_HOST, block, 0, kSize), OPENREG_OK);
                           EXPECT_NE(*static_cast<unsigned char*>(memory.from), 7);
                           EXPECT_EQ(openreg_free(block), OPENREG_OK);
@@ -412,7 +412,7 @@ TEST_F(ScheduleTest, IsValidated) {
     EXPECT_EQ(with_seed(seed,
                         [] {
                           void* block = nullptr;
-                          EXPECT_EQ(openreg_malloc(0, kSize, 0, &block), OPENREG_OK);
+                          EXPECT_EQ(openreg_malloc(0, 0, kSize, &block), OPENREG_OK);
                           EXPECT_EQ(openreg_free(block), OPENREG_OK);
                           return busy_program();
                         }),

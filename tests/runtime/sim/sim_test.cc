@@ -106,7 +106,7 @@ class SimTest : public ::testing::Test {
 
   char* alloc(int32_t dev, uint64_t size) {
     void* out = nullptr;
-    EXPECT_EQ(sim_->mem_alloc(instance_, dev, size, &out), OPENREG_OK) << host_.text;
+    EXPECT_EQ(sim_->mem_alloc(instance_, dev, Bytes(size), &out), OPENREG_OK) << host_.text;
     return static_cast<char*>(out);
   }
   void free(int32_t dev, void* ptr) { EXPECT_EQ(sim_->mem_free(instance_, dev, ptr), OPENREG_OK) << host_.text; }
@@ -117,7 +117,7 @@ class SimTest : public ::testing::Test {
   }
   char* pinned(uint64_t size) {
     void* out = nullptr;
-    EXPECT_EQ(sim_->host_alloc(instance_, size, &out), OPENREG_OK) << host_.text;
+    EXPECT_EQ(sim_->host_alloc(instance_, 0, Bytes(size), &out), OPENREG_OK) << host_.text;
     return static_cast<char*>(out);
   }
   uint64_t unused(int32_t dev) {
@@ -147,10 +147,10 @@ class SimTest : public ::testing::Test {
   }
   void sync(int32_t dev, openreg_driver_stream on) { EXPECT_EQ(sim_->stream_sync(instance_, dev, on), OPENREG_OK); }
   void record(int32_t dev, openreg_driver_event of, openreg_driver_stream on) {
-    EXPECT_EQ(sim_->event_record(instance_, dev, of, on), OPENREG_OK) << host_.text;
+    EXPECT_EQ(sim_->event_record(instance_, dev, on, of), OPENREG_OK) << host_.text;
   }
   void fill(int32_t dev, void* dst, uint8_t value, uint64_t size, openreg_driver_stream on) {
-    EXPECT_EQ(sim_->fill(instance_, dev, dst, value, size, on), OPENREG_OK) << host_.text;
+    EXPECT_EQ(sim_->fill(instance_, dev, on, dst, value, size), OPENREG_OK) << host_.text;
   }
   void destroy(int32_t dev, openreg_driver_stream one) {
     EXPECT_EQ(sim_->stream_destroy(instance_, dev, one), OPENREG_OK);
@@ -171,8 +171,8 @@ class Gate {
     EXPECT_EQ(sim_->stream_create(instance_, 0, 0, 0, &stream_), OPENREG_OK);
     EXPECT_EQ(sim_->event_create(instance_, 0, 0, &event_), OPENREG_OK);
     // Enough work that the test's next steps come before its end; each step that depends on it is checked.
-    for (int i = 0; i < 12; ++i) EXPECT_EQ(sim_->fill(instance_, 0, scratch, 1, size, stream_), OPENREG_OK);
-    EXPECT_EQ(sim_->event_record(instance_, 0, event_, stream_), OPENREG_OK);
+    for (int i = 0; i < 12; ++i) EXPECT_EQ(sim_->fill(instance_, 0, stream_, scratch, 1, size), OPENREG_OK);
+    EXPECT_EQ(sim_->event_record(instance_, 0, stream_, event_), OPENREG_OK);
   }
   ~Gate() {
     EXPECT_EQ(sim_->event_destroy(instance_, 0, event_), OPENREG_OK);
@@ -329,7 +329,7 @@ TEST_F(SimTest, MemoryIsCounted) {
   void* out = &out;
   for (const uint64_t size : {uint64_t{1}, 64 * kMib, UINT64_MAX, UINT64_MAX - 4095}) {
     host_.errors = 0;
-    EXPECT_EQ(sim_->mem_alloc(instance_, 0, size, &out), OPENREG_E_NOMEM);
+    EXPECT_EQ(sim_->mem_alloc(instance_, 0, Bytes(size), &out), OPENREG_E_NOMEM);
     EXPECT_EQ(host_.errors, 1);
     EXPECT_EQ(out, &out);
   }
@@ -396,11 +396,11 @@ TEST_F(SimTest, BadAddresses) {
 TEST_F(SimTest, PinnedMemory) {
   open_default();
   char* host = pinned(100);
-  EXPECT_EQ(sim_->host_free(instance_, host + 1), OPENREG_E_INVALID);
-  EXPECT_EQ(sim_->host_free(instance_, host), OPENREG_OK);
-  EXPECT_EQ(sim_->host_free(instance_, host), OPENREG_E_INVALID);
+  EXPECT_EQ(sim_->host_free(instance_, 0, host + 1), OPENREG_E_INVALID);
+  EXPECT_EQ(sim_->host_free(instance_, 0, host), OPENREG_OK);
+  EXPECT_EQ(sim_->host_free(instance_, 0, host), OPENREG_E_INVALID);
   void* out = &out;
-  EXPECT_EQ(sim_->host_alloc(instance_, UINT64_MAX, &out), OPENREG_E_NOMEM);
+  EXPECT_EQ(sim_->host_alloc(instance_, 0, Bytes(UINT64_MAX), &out), OPENREG_E_NOMEM);
   EXPECT_EQ(out, &out);
 }
 
@@ -486,7 +486,7 @@ TEST_F(SimTest, WorkersAreLazy) {
     sync(0, on);
   }
   char pageable[100] = {};
-  EXPECT_EQ(sim_->copy(instance_, block, 0, pageable, -1, sizeof pageable, 0, nullptr), OPENREG_OK);
+  EXPECT_EQ(sim_->copy(instance_, 0, nullptr, block, 0, pageable, -1, sizeof pageable), OPENREG_OK);
   EXPECT_EQ(workers_of_process(), before);  // an idle stream needs none for any of this
   fill(0, block, 1, 4096, streams[3]);
   EXPECT_EQ(workers_of_process(), before + 1);
@@ -512,12 +512,12 @@ TEST_F(SimTest, PageableCopiesAreInOrder) {
   openreg_driver_stream on = stream(0);
   gate.hold(0, on);
   fill(0, block, 9, kMib, on);
-  EXPECT_EQ(sim_->copy(instance_, bytes.data(), -1, block, 0, kMib, 0, on), OPENREG_OK);
+  EXPECT_EQ(sim_->copy(instance_, 0, on, bytes.data(), -1, block, 0, kMib), OPENREG_OK);
   EXPECT_FALSE(gate.closed());
   EXPECT_EQ(bytes, std::vector<char>(kMib, 9));
   EXPECT_TRUE(done(0, on));
-  EXPECT_EQ(sim_->copy(instance_, nullptr, -1, nullptr, 0, 0, 0, on), OPENREG_OK);  // 0 bytes
-  EXPECT_EQ(sim_->fill(instance_, 0, nullptr, 0, 0, on), OPENREG_OK);
+  EXPECT_EQ(sim_->copy(instance_, 0, on, nullptr, -1, nullptr, 0, 0), OPENREG_OK);  // 0 bytes
+  EXPECT_EQ(sim_->fill(instance_, 0, on, nullptr, 0, 0), OPENREG_OK);
   destroy(0, on);
   free(0, block);
   free(0, scratch);
@@ -643,13 +643,13 @@ TEST_F(SimTest, ThreadsShareStreams) {
         openreg_driver_stream own = nullptr;
         int32_t finished = 0;
         char pageable[64];
-        if (sim_->mem_alloc(instance_, dev, 8192, &block) != OPENREG_OK) ++wrong;
+        if (sim_->mem_alloc(instance_, dev, Bytes(8192), &block) != OPENREG_OK) ++wrong;
         if (sim_->stream_create(instance_, dev, 0, 0, &own) != OPENREG_OK) ++wrong;
-        if (sim_->fill(instance_, dev, block, static_cast<uint8_t>(id), 8192, shared[dev]) != OPENREG_OK) ++wrong;
-        if (sim_->event_record(instance_, dev, events[dev], shared[dev]) != OPENREG_OK) ++wrong;
+        if (sim_->fill(instance_, dev, shared[dev], block, static_cast<uint8_t>(id), 8192) != OPENREG_OK) ++wrong;
+        if (sim_->event_record(instance_, dev, shared[dev], events[dev]) != OPENREG_OK) ++wrong;
         if (sim_->stream_wait(instance_, dev, own, events[dev]) != OPENREG_OK) ++wrong;
-        if (sim_->fill(instance_, dev, block, static_cast<uint8_t>(id + 1), 100, own) != OPENREG_OK) ++wrong;
-        if (sim_->copy(instance_, pageable, -1, block, dev, 64, dev, own) != OPENREG_OK) ++wrong;
+        if (sim_->fill(instance_, dev, own, block, static_cast<uint8_t>(id + 1), 100) != OPENREG_OK) ++wrong;
+        if (sim_->copy(instance_, dev, own, pageable, -1, block, dev, 64) != OPENREG_OK) ++wrong;
         if (pageable[63] != static_cast<char>(id + 1)) ++wrong;
         if (sim_->event_query(instance_, 0, events[1 - dev], &finished) != OPENREG_OK) ++wrong;
         if (step % 16 == 0 && sim_->device_sync(instance_, dev) != OPENREG_OK) ++wrong;

@@ -44,7 +44,7 @@ openreg_observer make_observer(Seen* seen) {
     return seen_by(ctx).refuses ? 1 : 0;
   };
   made.block = [](void* ctx, int32_t what, const void*, uint64_t, int32_t, openreg_stream) {
-    ++(what == OPENREG_BLOCK_GIVEN ? seen_by(ctx).given : seen_by(ctx).freed);
+    ++(what == OPENREG_BLOCK_ALLOCATED ? seen_by(ctx).given : seen_by(ctx).freed);
   };
   made.use = [](void* ctx, const char*, int32_t, openreg_stream, const openreg_used_range*, size_t, char* text,
                 size_t size) {
@@ -68,7 +68,7 @@ TEST_F(ObserversTest, LibraryIsOpenedWhenAskedFor) {
   EXPECT_EXIT(
       {
         openreg_faults faults = nullptr;
-        bool ok = openreg_malloc(0, 64, 0, &block) == OPENREG_OK && openreg_free(block) == OPENREG_OK &&
+        bool ok = openreg_malloc(0, 0, 64, &block) == OPENREG_OK && openreg_free(block) == OPENREG_OK &&
                   openreg_races_flags() == 0 && !lab_is_mapped() && openreg_lab_peek() == nullptr;
         ok = ok && openreg_faults_begin("nomem", &faults) == OPENREG_OK && lab_is_mapped() &&
              openreg_lab_peek() != nullptr;
@@ -85,8 +85,8 @@ TEST_F(ObserversTest, EventsThatAreWanted) {
   EXPECT_EQ(openreg_observed(), OPENREG_OBSERVE_USES | OPENREG_OBSERVE_SPANS);
   void* block = nullptr;
   const auto work = [&] {
-    ASSERT_EQ(openreg_malloc(0, 64, 0, &block), OPENREG_OK) << last_message();
-    ASSERT_EQ(openreg_memset_async(block, 0, 1, 64, 0), OPENREG_OK) << last_message();
+    ASSERT_EQ(openreg_malloc(0, 0, 64, &block), OPENREG_OK) << last_message();
+    ASSERT_EQ(openreg_memset_async(0, 0, block, 1, 64), OPENREG_OK) << last_message();
     ASSERT_EQ(openreg_stream_synchronize(0, 0), OPENREG_OK);
     ASSERT_EQ(openreg_free(block), OPENREG_OK);
   };
@@ -110,14 +110,14 @@ TEST_F(ObserversTest, Refusals) {
   static Seen seen;
   static const openreg_observer observer = make_observer(&seen);
   void* block = nullptr;
-  ASSERT_EQ(openreg_malloc(0, 64, 0, &block), OPENREG_OK) << last_message();
-  ASSERT_EQ(openreg_memset_async(block, 0, 1, 64, 0), OPENREG_OK);
+  ASSERT_EQ(openreg_malloc(0, 0, 64, &block), OPENREG_OK) << last_message();
+  ASSERT_EQ(openreg_memset_async(0, 0, block, 1, 64), OPENREG_OK);
   seen.refuses = true;
   ASSERT_EQ(openreg_observe(&observer, OPENREG_OBSERVE_USES | OPENREG_OBSERVE_ALLOCATIONS), OPENREG_OK);
-  EXPECT_EQ(openreg_memset_async(block, 0, 2, 64, 0), OPENREG_E_INVALID);
+  EXPECT_EQ(openreg_memset_async(0, 0, block, 2, 64), OPENREG_E_INVALID);
   EXPECT_EQ(last_message(), "not these bytes");
   void* other = nullptr;
-  EXPECT_EQ(openreg_malloc(0, 64, 0, &other), OPENREG_E_NOMEM);
+  EXPECT_EQ(openreg_malloc(0, 0, 64, &other), OPENREG_E_NOMEM);
   EXPECT_CONTAINS(last_message(), "no memory today");
   ASSERT_EQ(openreg_observe(&observer, 0), OPENREG_OK);
   char byte = 0;
@@ -179,8 +179,8 @@ TEST_F(ObserversTest, ComeAndGoWhileThreadsWork) {
       std::vector<char> bytes(256, 3), back(256);
       while (!stops) {
         void* block = nullptr;
-        const bool ok = openreg_malloc(0, bytes.size(), 0, &block) == OPENREG_OK &&
-                        openreg_memcpy_async(block, 0, bytes.data(), OPENREG_HOST, bytes.size(), 0, 0) == OPENREG_OK &&
+        const bool ok = openreg_malloc(0, 0, bytes.size(), &block) == OPENREG_OK &&
+                        openreg_memcpy_async(0, 0, block, 0, bytes.data(), OPENREG_HOST, bytes.size()) == OPENREG_OK &&
                         openreg_memcpy(back.data(), OPENREG_HOST, block, 0, back.size()) == OPENREG_OK &&
                         back == bytes && openreg_free(block) == OPENREG_OK;
         failures += ok ? 0 : 1;

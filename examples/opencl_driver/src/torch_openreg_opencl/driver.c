@@ -85,26 +85,29 @@ give_bytes(device *d, uint64_t size)
 }
 
 openreg_status
-opencl_mem_alloc(openreg_instance cl, int32_t dev, uint64_t size, void **out)
+opencl_mem_alloc(openreg_instance cl, int32_t dev, const openreg_alloc_info *info, void **out)
 {
     device *const d = &cl->devices[dev];
     cl_int error = CL_MEM_OBJECT_ALLOCATION_FAILURE;
-    if (!take_bytes(d, size))
+    const openreg_status fits = openreg_alloc_check(cl->host, info, ALIGNMENT);
+    if (fits != OPENREG_OK)
+        return fits;
+    if (!take_bytes(d, info->size))
         return openreg_fail(cl->host, OPENREG_E_NOMEM, 0, "device %d has no room for %llu bytes", dev,
-                            (unsigned long long)size);
+                            (unsigned long long)info->size);
     block *const made = calloc(1, sizeof *made);
     if (made != NULL) {
-        made->size = size;
-        made->address = clSVMAlloc(cl->context, CL_MEM_READ_WRITE, size, ALIGNMENT);
+        made->size = info->size;
+        made->address = clSVMAlloc(cl->context, CL_MEM_READ_WRITE, info->size, ALIGNMENT);
         if (made->address != NULL)
-            made->buffer = clCreateBuffer(cl->context, CL_MEM_READ_WRITE | CL_MEM_USE_HOST_PTR, size, made->address,
-                                          &error);
+            made->buffer = clCreateBuffer(cl->context, CL_MEM_READ_WRITE | CL_MEM_USE_HOST_PTR, info->size,
+                                          made->address, &error);
     }
     if (error != CL_SUCCESS) {
         if (made != NULL && made->address != NULL)
             clSVMFree(cl->context, made->address);
         free(made);
-        give_bytes(d, size);
+        give_bytes(d, info->size);
         return opencl_fail(cl, "clSVMAlloc", error);
     }
     (void)pthread_mutex_lock(&cl->blocks_lock);
@@ -157,8 +160,8 @@ opencl_buffer(openreg_instance cl, const void *address, size_t *offset)
 }
 
 static openreg_status
-driver_copy(openreg_instance cl, void *dst, int32_t dst_dev, const void *src, int32_t src_dev, uint64_t size,
-            int32_t stream_dev, openreg_driver_stream handle)
+driver_copy(openreg_instance cl, int32_t stream_dev, openreg_driver_stream handle, void *dst, int32_t dst_dev,
+            const void *src, int32_t src_dev, uint64_t size)
 {
     (void)dst_dev; /* addresses are of one context */
     (void)src_dev;
@@ -172,7 +175,7 @@ driver_copy(openreg_instance cl, void *dst, int32_t dst_dev, const void *src, in
 }
 
 static openreg_status
-driver_fill(openreg_instance cl, int32_t dev, void *dst, uint8_t value, uint64_t size, openreg_driver_stream handle)
+driver_fill(openreg_instance cl, int32_t dev, openreg_driver_stream handle, void *dst, uint8_t value, uint64_t size)
 {
     stream *const s = opencl_stream(cl, dev, handle);
     cl_event event = NULL;
@@ -195,20 +198,27 @@ driver_mem_info(openreg_instance cl, int32_t dev, uint64_t *free_bytes, uint64_t
 }
 
 static openreg_status
-driver_host_alloc(openreg_instance cl, uint64_t size, void **out)
+driver_host_alloc(openreg_instance cl, int32_t dev, const openreg_alloc_info *info, void **out)
 {
+    (void)dev;
+    const openreg_status fits = openreg_alloc_check(cl->host, info, ALIGNMENT);
+    if (fits != OPENREG_OK)
+        return fits;
     const cl_svm_mem_flags flags = CL_MEM_READ_WRITE | CL_MEM_SVM_FINE_GRAIN_BUFFER;
-    void *const memory = cl->has_fine_grain ? clSVMAlloc(cl->context, flags, size, ALIGNMENT)
-                                            : aligned_alloc(ALIGNMENT, (size + ALIGNMENT - 1) / ALIGNMENT * ALIGNMENT);
+    void *const memory = cl->has_fine_grain
+                             ? clSVMAlloc(cl->context, flags, info->size, ALIGNMENT)
+                             : aligned_alloc(ALIGNMENT, (info->size + ALIGNMENT - 1) / ALIGNMENT * ALIGNMENT);
     if (memory == NULL)
-        return openreg_fail(cl->host, OPENREG_E_NOMEM, 0, "no pinned memory of %llu bytes", (unsigned long long)size);
+        return openreg_fail(cl->host, OPENREG_E_NOMEM, 0, "no pinned memory of %llu bytes",
+                            (unsigned long long)info->size);
     *out = memory;
     return OPENREG_OK;
 }
 
 static openreg_status
-driver_host_free(openreg_instance cl, void *ptr)
+driver_host_free(openreg_instance cl, int32_t dev, void *ptr)
 {
+    (void)dev;
     if (cl->has_fine_grain)
         clSVMFree(cl->context, ptr);
     else
@@ -225,7 +235,7 @@ typedef struct settings {
 } settings;
 
 static openreg_status
-read_settings(const openreg_host *host, const openreg_option *options, size_t n, settings *out)
+read_settings(const openreg_host *host, const openreg_option *options, uint32_t n, settings *out)
 {
     *out = (settings){MAX_DEVICES, 0, NULL};
     for (size_t i = 0; i < n; ++i) {
@@ -336,7 +346,7 @@ start(openreg_instance cl, const settings *wanted, int32_t *started)
 }
 
 static openreg_status
-driver_open(const openreg_host *host, const openreg_option *options, size_t n, openreg_instance *out)
+driver_open(const openreg_host *host, const openreg_option *options, uint32_t n, openreg_instance *out)
 {
     settings wanted;
     int32_t started = 0;
@@ -394,7 +404,7 @@ static const void *
 driver_extension(openreg_instance cl, const char *name, uint32_t version)
 {
     (void)cl;
-    return strcmp(name, OPENREG_KERNELS_NAME) == 0 && version == OPENREG_KERNELS_VERSION ? opencl_kernels() : NULL;
+    return strcmp(name, OPENREG_KERNELS_NAME) == 0 && version <= OPENREG_KERNELS_VERSION ? opencl_kernels() : NULL;
 }
 
 /* No describe(): listing the devices makes the platform start threads. */

@@ -126,7 +126,7 @@ is_of_one_type(const openreg_kernel_call *call, const view *views, int count)
         if (views[v].dtype.code != type.code || views[v].dtype.bits != type.bits)
             return false;
     for (uint64_t i = 0; i < call->argument_count; ++i) {
-        const openreg_value *const a = &call->arguments[i];
+        const openreg_value *const a = call->arguments[i];
         const bool is_number = a->kind >= OPENREG_VALUE_BOOL && a->kind <= OPENREG_VALUE_FLOAT;
         if (is_number && (type.code == OPENREG_DTYPE_INT || type.code == OPENREG_DTYPE_UINT) &&
             (a->real < least || a->real > most))
@@ -139,7 +139,7 @@ static bool
 has_bool(const openreg_kernel_call *call)
 {
     for (uint64_t i = 0; i < call->argument_count; ++i) {
-        const openreg_value *const a = &call->arguments[i];
+        const openreg_value *const a = call->arguments[i];
         if (a->kind == OPENREG_VALUE_BOOL ||
             (a->kind == OPENREG_VALUE_TENSOR && a->tensor->dtype.code == OPENREG_DTYPE_BOOL))
             return true;
@@ -160,7 +160,7 @@ find_compute_type(job *j, const struct row *row, const view *views, int count)
         (row->kind == NUMBERS && has_bool(call)) || (row->kind == ORDERED && !is_of_one_type(call, views, count)))
         return false;
     for (uint64_t i = 0; i < call->argument_count; ++i) {
-        const openreg_value *const a = &call->arguments[i];
+        const openreg_value *const a = call->arguments[i];
         const double most = 9007199254740992.0; /* 2^53: numbers come as doubles, and that one may be 2^53 + 1 */
         if (a->kind == OPENREG_VALUE_FLOAT && !is_float(type) && a->real != floor(a->real))
             return false;
@@ -179,7 +179,7 @@ show_arguments(job *j, view *views, int *count)
     int at = 0, numbers = 0;
     *count = 1;
     for (uint64_t i = 0; i < call->argument_count && i < 6; ++i) {
-        const openreg_value *const a = &call->arguments[i];
+        const openreg_value *const a = call->arguments[i];
         char name[32];
         if (a->kind == OPENREG_VALUE_TENSOR) {
             if (*count == STRIDED || !view_of(a->tensor, &views[*count]) || !kernel_knows(j, a->tensor->dtype))
@@ -217,7 +217,7 @@ run_row(job *j, const struct row *row)
     view views[STRIDED];
     int count;
     launch_begin(j, bodies[row - rows], INT64);
-    if (!view_of(j->call->results[0].tensor, &views[0]) || !kernel_knows(j, views[0].dtype) ||
+    if (!view_of(j->call->results[0]->tensor, &views[0]) || !kernel_knows(j, views[0].dtype) ||
         !show_arguments(j, views, &count) || !find_compute_type(j, row, views, count))
         return REFUSED;
     for (int v = 1; v < count; ++v) {
@@ -257,12 +257,12 @@ static openreg_status
 cat(job *j)
 {
     const openreg_kernel_call *const call = j->call;
-    const openreg_value *const list = &call->arguments[0];
+    const openreg_value *const list = call->arguments[0];
     const bool is_stack = strcmp(call->kernel->name, "aten::stack") == 0;
     view result, part, from;
-    if (!view_of(call->results[0].tensor, &result) || !kernel_knows(j, result.dtype) || result.ndim == 0)
+    if (!view_of(call->results[0]->tensor, &result) || !kernel_knows(j, result.dtype) || result.ndim == 0)
         return REFUSED;
-    const int64_t dim = call->arguments[1].integer;
+    const int64_t dim = call->arguments[1]->integer;
     const int along = (int)(dim < 0 ? dim + result.ndim : dim);
     for (uint64_t t = 0; t < list->count; ++t)
         if (!view_of(list->tensors[t], &from) || !kernel_knows(j, from.dtype) || from.ndim + is_stack > MOST_DIMS ||

@@ -37,7 +37,7 @@ nll_loss(job *j)
     const openreg_tensor *const self = openreg_tensor_argument(call, 0), *const target = openreg_tensor_argument(call,
                                                                                                                  1);
     const openreg_tensor *const weight = openreg_tensor_argument(call, 2);
-    const openreg_tensor *const result = call->results[0].tensor;
+    const openreg_tensor *const result = call->results[0]->tensor;
     if (!is_floating(j, self) || self->ndim != 2 || !is_dense(j, target, INT64) || target->ndim != 1 ||
         (weight != NULL && !is_dense(j, weight, self->dtype)))
         return REFUSED;
@@ -47,9 +47,9 @@ nll_loss(job *j)
     launch_slot(j, 2, target->data, target->dtype);
     if (weight != NULL)
         launch_slot(j, 3, weight->data, weight->dtype);
-    launch_slot(j, 4, call->results[1].tensor->data, call->results[1].tensor->dtype);
-    const int64_t integers[] = {call->arguments[4].integer,
-                                call->arguments[3].integer,
+    launch_slot(j, 4, call->results[1]->tensor->data, call->results[1]->tensor->dtype);
+    const int64_t integers[] = {call->arguments[4]->integer,
+                                call->arguments[3]->integer,
                                 self->shape[1],
                                 self->strides[0],
                                 self->strides[1],
@@ -80,24 +80,24 @@ nll_loss_backward(job *j)
         "  x = -(HAS_WEIGHT ? L3(at) : 1) * L1(Q(1) == 0 ? row * Q(3) : 0); if (Q(1) == 1) x /= L4(0); }\n"
         "p0[i] = x;";
     const openreg_kernel_call *const call = j->call;
-    const openreg_value *const a = call->arguments;
-    const openreg_tensor *const result = call->results[0].tensor, *const grad = a[0].tensor;
+    const openreg_value *const *const a = call->arguments;
+    const openreg_tensor *const result = call->results[0]->tensor, *const grad = a[0]->tensor;
     if (!is_floating(j, grad) || !is_dense(j, result, grad->dtype) || result->ndim != 2 ||
-        !is_dense(j, a[2].tensor, INT64) || (a[3].tensor != NULL && !is_dense(j, a[3].tensor, grad->dtype)) ||
-        !is_dense(j, a[6].tensor, grad->dtype))
+        !is_dense(j, a[2]->tensor, INT64) || (a[3]->tensor != NULL && !is_dense(j, a[3]->tensor, grad->dtype)) ||
+        !is_dense(j, a[6]->tensor, grad->dtype))
         return REFUSED;
     launch_begin(j, body, grad->dtype);
     launch_slot(j, 0, result->data, result->dtype);
     launch_slot(j, 1, grad->data, grad->dtype);
-    launch_slot(j, 2, a[2].tensor->data, INT64);
-    if (a[3].tensor != NULL)
-        launch_slot(j, 3, a[3].tensor->data, grad->dtype);
-    launch_slot(j, 4, a[6].tensor->data, grad->dtype);
+    launch_slot(j, 2, a[2]->tensor->data, INT64);
+    if (a[3]->tensor != NULL)
+        launch_slot(j, 3, a[3]->tensor->data, grad->dtype);
+    launch_slot(j, 4, a[6]->tensor->data, grad->dtype);
     j->g.n = result->shape[0] * result->shape[1];
-    const int64_t integers[] = {a[5].integer, a[4].integer, result->shape[1], grad->ndim > 0 ? grad->strides[0] : 0};
+    const int64_t integers[] = {a[5]->integer, a[4]->integer, result->shape[1], grad->ndim > 0 ? grad->strides[0] : 0};
     for (int k = 0; k < 4; ++k)
         j->g.integers[k] = integers[k];
-    (void)snprintf(j->macros, sizeof j->macros, "#define HAS_WEIGHT %d\n", a[3].tensor != NULL);
+    (void)snprintf(j->macros, sizeof j->macros, "#define HAS_WEIGHT %d\n", a[3]->tensor != NULL);
     return launch(j);
 }
 
@@ -121,7 +121,7 @@ embedding(job *j)
     const openreg_kernel_call *const call = j->call;
     const openreg_tensor *const weight = openreg_tensor_argument(call, 0);
     view views[2];
-    if (!is_floating(j, weight) || weight->ndim != 2 || !view_of(call->results[0].tensor, &views[0]) ||
+    if (!is_floating(j, weight) || weight->ndim != 2 || !view_of(call->results[0]->tensor, &views[0]) ||
         !view_of(openreg_tensor_argument(call, 1), &views[1]) || !kernel_knows(j, views[1].dtype) ||
         views[1].ndim == MOST_DIMS)
         return REFUSED;
@@ -157,8 +157,8 @@ embedding_backward(job *j)
     view grad, indices, result;
     bool inner[MOST_DIMS] = {false, false};
     if (!view_of(openreg_tensor_argument(call, 0), &grad) || !view_of(openreg_tensor_argument(call, 1), &indices) ||
-        !view_of(call->results[0].tensor, &result) || !is_float(grad.dtype) || !kernel_knows(j, grad.dtype) ||
-        !kernel_knows(j, indices.dtype) || indices.ndim + 2 > MOST_DIMS || call->arguments[4].integer != 0)
+        !view_of(call->results[0]->tensor, &result) || !is_float(grad.dtype) || !kernel_knows(j, grad.dtype) ||
+        !kernel_knows(j, indices.dtype) || indices.ndim + 2 > MOST_DIMS || call->arguments[4]->integer != 0)
         return REFUSED;
     /* Rows, columns, and the dimensions of the indices. */
     const int64_t shape[2] = {result.shape[0], result.shape[1]};
@@ -179,7 +179,7 @@ embedding_backward(job *j)
     if (!launch_views(j, 3, views, inner))
         return REFUSED;
     j->g.integers[0] = result.shape[1];
-    j->g.integers[1] = call->arguments[3].integer;
+    j->g.integers[1] = call->arguments[3]->integer;
     return launch(j);
 }
 
@@ -205,14 +205,14 @@ pair(const openreg_value *list, int i, int64_t otherwise)
 static void
 describe_pool(job *j, const openreg_tensor *input, const openreg_tensor *output, int first)
 {
-    const openreg_value *const a = &j->call->arguments[first];
+    const openreg_value *const *const a = &j->call->arguments[first];
     for (int i = 0; i < 2; ++i) {
         j->g.integers[i] = input->shape[input->ndim - 2 + i];
         j->g.integers[2 + i] = output->shape[output->ndim - 2 + i];
-        j->g.integers[4 + i] = pair(&a[0], i, 1);
-        j->g.integers[6 + i] = pair(&a[1], i, pair(&a[0], i, 1));
-        j->g.integers[8 + i] = pair(&a[2], i, 0);
-        j->g.integers[10 + i] = pair(&a[3], i, 1);
+        j->g.integers[4 + i] = pair(a[0], i, 1);
+        j->g.integers[6 + i] = pair(a[1], i, pair(a[0], i, 1));
+        j->g.integers[8 + i] = pair(a[2], i, 0);
+        j->g.integers[10 + i] = pair(a[3], i, 1);
     }
 }
 
@@ -232,7 +232,7 @@ max_pool(job *j)
         "p0[i] = best; p1[i] = at;";
     const openreg_kernel_call *const call = j->call;
     const openreg_tensor *const input = openreg_tensor_argument(call, 0);
-    const openreg_tensor *const result = call->results[0].tensor, *const indices = call->results[1].tensor;
+    const openreg_tensor *const result = call->results[0]->tensor, *const indices = call->results[1]->tensor;
     if (!is_floating(j, input) || !is_dense(j, input, input->dtype) || !is_dense(j, result, input->dtype) ||
         !is_dense(j, indices, INT64) || input->ndim < 3)
         return REFUSED;
@@ -270,7 +270,7 @@ max_pool_backward(job *j)
     const openreg_kernel_call *const call = j->call;
     const openreg_tensor *const grad = openreg_tensor_argument(call, 0), *const indices = openreg_tensor_argument(call,
                                                                                                                   7);
-    const openreg_tensor *const result = call->results[0].tensor;
+    const openreg_tensor *const result = call->results[0]->tensor;
     if (!is_floating(j, grad) || !is_dense(j, grad, grad->dtype) || !is_dense(j, result, grad->dtype) ||
         !is_dense(j, indices, INT64) || result->ndim < 3)
         return REFUSED;

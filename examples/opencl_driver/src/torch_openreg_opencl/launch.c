@@ -315,7 +315,8 @@ scratch_memory(job *j, uint64_t size)
         (void)opencl_mem_free(j->cl, state->dev, found->memory); /* waits for the work that uses it */
     found->memory = NULL;
     found->size = 0;
-    if (opencl_mem_alloc(j->cl, state->dev, size, &memory) != OPENREG_OK)
+    const openreg_alloc_info info = openreg_alloc_bytes(size);
+    if (opencl_mem_alloc(j->cl, state->dev, &info, &memory) != OPENREG_OK)
         return NULL;
     found->memory = memory;
     found->size = size;

@@ -114,7 +114,7 @@ expand(const view *of, const view *to, view *out)
 static double
 number_of(const openreg_kernel_call *call, uint64_t i)
 {
-    return openreg_is_real_argument(call, i) ? call->arguments[i].real : 1;
+    return openreg_is_real_argument(call, i) ? call->arguments[i]->real : 1;
 }
 
 static bool
@@ -136,13 +136,13 @@ two_matrices(job *j, int first, double beta, double alpha)
     const openreg_kernel_call *const call = j->call;
     view result, left, right, self = {0};
     matrix a, b, c;
-    if (!view_of(call->results[0].tensor, &result) || !view_of(call->arguments[first].tensor, &left) ||
-        !view_of(call->arguments[first + 1].tensor, &right) || !is_known(j, &result, 2) ||
+    if (!view_of(call->results[0]->tensor, &result) || !view_of(call->arguments[first]->tensor, &left) ||
+        !view_of(call->arguments[first + 1]->tensor, &right) || !is_known(j, &result, 2) ||
         !is_same_type(&left, &result) || !is_same_type(&right, &result))
         return REFUSED;
     if (beta != 0) {
         view given;
-        if (!view_of(call->arguments[0].tensor, &given) || !kernel_knows(j, given.dtype) ||
+        if (!view_of(call->arguments[0]->tensor, &given) || !kernel_knows(j, given.dtype) ||
             !expand(&given, &result, &self))
             return REFUSED;
     }
@@ -179,13 +179,13 @@ batches(job *j, int first, double beta, double alpha)
 {
     const openreg_kernel_call *const call = j->call;
     view result, left, right, self = {0};
-    if (!view_of(call->results[0].tensor, &result) || !view_of(call->arguments[first].tensor, &left) ||
-        !view_of(call->arguments[first + 1].tensor, &right) || !is_known(j, &result, 3) ||
+    if (!view_of(call->results[0]->tensor, &result) || !view_of(call->arguments[first]->tensor, &left) ||
+        !view_of(call->arguments[first + 1]->tensor, &right) || !is_known(j, &result, 3) ||
         !is_same_type(&left, &result) || !is_same_type(&right, &result))
         return REFUSED;
     if (beta != 0) {
         view given;
-        if (!view_of(call->arguments[0].tensor, &given) || !kernel_knows(j, given.dtype) ||
+        if (!view_of(call->arguments[0]->tensor, &given) || !kernel_knows(j, given.dtype) ||
             !expand(&given, &result, &self))
             return REFUSED;
     }
@@ -238,15 +238,15 @@ typedef struct convolution {
 static bool
 describe(job *j, int first, convolution *c)
 {
-    const openreg_value *const a = &j->call->arguments[first];
-    if (c->images.ndim != 4 || c->filters.ndim != 4 || a[3].integer != 0 || a[5].integer != 1 ||
+    const openreg_value *const *const a = &j->call->arguments[first];
+    if (c->images.ndim != 4 || c->filters.ndim != 4 || a[3]->integer != 0 || a[5]->integer != 1 ||
         !is_float32(c->images.dtype) || !is_float32(c->filters.dtype) || !is_float32(c->results.dtype) ||
         !view_is_contiguous(&c->filters))
         return false;
     for (int i = 0; i < 2; ++i) {
-        c->stride[i] = a[0].integers[a[0].count == 1 ? 0 : i];
-        c->padding[i] = a[1].integers[a[1].count == 1 ? 0 : i];
-        c->dilation[i] = a[2].integers[a[2].count == 1 ? 0 : i];
+        c->stride[i] = a[0]->integers[a[0]->count == 1 ? 0 : i];
+        c->padding[i] = a[1]->integers[a[1]->count == 1 ? 0 : i];
+        c->dilation[i] = a[2]->integers[a[2]->count == 1 ? 0 : i];
     }
     c->N = c->images.shape[0], c->C = c->images.shape[1], c->H = c->images.shape[2], c->W = c->images.shape[3];
     c->O = c->filters.shape[0], c->KH = c->filters.shape[2], c->KW = c->filters.shape[3];
@@ -337,7 +337,7 @@ convolve(job *j)
     convolution c;
     view added = {0};
     if (!view_of(openreg_tensor_argument(call, 0), &c.images) ||
-        !view_of(openreg_tensor_argument(call, 1), &c.filters) || !view_of(call->results[0].tensor, &c.results) ||
+        !view_of(openreg_tensor_argument(call, 1), &c.filters) || !view_of(call->results[0]->tensor, &c.results) ||
         !describe(j, 3, &c) || (bias != NULL && !is_float32(bias->dtype)))
         return REFUSED;
     const int64_t columns_bytes = c.K * c.N * c.L * 4, results_bytes = c.O * c.N * c.L * 4;
@@ -409,7 +409,8 @@ static openreg_status
 convolve_backward(job *j)
 {
     const openreg_kernel_call *const call = j->call;
-    const openreg_tensor *const wanted[] = {call->results[0].tensor, call->results[1].tensor, call->results[2].tensor};
+    const openreg_tensor *const wanted[] = {call->results[0]->tensor, call->results[1]->tensor,
+                                            call->results[2]->tensor};
     convolution c;
     view made[3];
     if (!view_of(openreg_tensor_argument(call, 0), &c.results) ||

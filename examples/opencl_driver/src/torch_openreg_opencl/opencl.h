@@ -119,12 +119,12 @@ openreg_status opencl_stream_wait(openreg_instance cl, int32_t dev, openreg_driv
 openreg_status opencl_device_sync(openreg_instance cl, int32_t dev);
 openreg_status opencl_event_create(openreg_instance cl, int32_t dev, uint32_t flags, openreg_driver_event *out);
 openreg_status opencl_event_destroy(openreg_instance cl, int32_t dev, openreg_driver_event event);
-openreg_status opencl_event_record(openreg_instance cl, int32_t dev, openreg_driver_event event,
-                                   openreg_driver_stream handle);
+openreg_status opencl_event_record(openreg_instance cl, int32_t dev, openreg_driver_stream handle,
+                                   openreg_driver_event event);
 openreg_status opencl_event_query(openreg_instance cl, int32_t dev, openreg_driver_event event, int32_t *done);
 openreg_status opencl_event_sync(openreg_instance cl, int32_t dev, openreg_driver_event event);
 openreg_status opencl_event_elapsed(openreg_instance cl, int32_t dev, openreg_driver_event start,
-                                    openreg_driver_event end, double *ms);
+                                    openreg_driver_event end, int64_t *nanoseconds);
 
 /* -------------------------------------------------------------------------------------------------------- host_calls.c */
 
@@ -136,7 +136,7 @@ void opencl_host_calls_end(host_calls *calls);
 /* ------------------------------------------------------------------------------------------------------------- kernels */
 
 /* Slots of driver.h. */
-openreg_status opencl_mem_alloc(openreg_instance cl, int32_t dev, uint64_t size, void **out);
+openreg_status opencl_mem_alloc(openreg_instance cl, int32_t dev, const openreg_alloc_info *info, void **out);
 openreg_status opencl_mem_free(openreg_instance cl, int32_t dev, void *ptr);
 
 /* The buffer that an address is in, and how far; NULL if there is none. */

@@ -272,7 +272,7 @@ opencl_event_destroy(openreg_instance cl, int32_t dev, openreg_driver_event even
 }
 
 openreg_status
-opencl_event_record(openreg_instance cl, int32_t dev, openreg_driver_event event, openreg_driver_stream handle)
+opencl_event_record(openreg_instance cl, int32_t dev, openreg_driver_stream handle, openreg_driver_event event)
 {
     stream *const s = opencl_stream(cl, dev, handle);
     cl_event marker = NULL;
@@ -351,13 +351,14 @@ time_of(openreg_driver_event event, cl_ulong *time)
 }
 
 openreg_status
-opencl_event_elapsed(openreg_instance cl, int32_t dev, openreg_driver_event start, openreg_driver_event end, double *ms)
+opencl_event_elapsed(openreg_instance cl, int32_t dev, openreg_driver_event start, openreg_driver_event end,
+                     int64_t *nanoseconds)
 {
     cl_ulong from, to;
     if (!start->has_time || !end->has_time || start->dev != dev || end->dev != dev || !time_of(start, &from) ||
         !time_of(end, &to))
         return openreg_fail(cl->host, OPENREG_E_INVALID, 0,
                             "events need timing, one device, and a record that was passed");
-    *ms = ((double)to - (double)from) / 1e6;
+    *nanoseconds = (int64_t)(to - from);
     return OPENREG_OK;
 }

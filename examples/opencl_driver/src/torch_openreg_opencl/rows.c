@@ -77,16 +77,16 @@ reduce(job *j)
     view views[2], result;
     while (strcmp(r->name, call->kernel->name) != 0)
         ++r;
-    if (!view_of(openreg_tensor_argument(call, 0), &views[1]) || !view_of(call->results[0].tensor, &result) ||
+    if (!view_of(openreg_tensor_argument(call, 0), &views[1]) || !view_of(call->results[0]->tensor, &result) ||
         !kernel_knows(j, views[1].dtype) || !kernel_knows(j, result.dtype) ||
-        openreg_element_count(call->arguments[0].tensor) == 0)
+        openreg_element_count(call->arguments[0]->tensor) == 0)
         return REFUSED;
     if (views[1].dtype.code == OPENREG_DTYPE_BOOL && strcmp(r->name, "aten::argmax") == 0)
-        return REFUSED;                                                              /* an error of PyTorch's */
-    if (r->dims == 2 && (call->arguments[1].real != 2 || !is_float(views[1].dtype))) /* the Euclidean norm alone */
+        return REFUSED;                                                               /* an error of PyTorch's */
+    if (r->dims == 2 && (call->arguments[1]->real != 2 || !is_float(views[1].dtype))) /* the Euclidean norm alone */
         return REFUSED;
-    read_dims(r->dims < 0 ? NULL : &call->arguments[r->dims], views[1].ndim, inner);
-    const bool keeps = r->keep >= 0 && call->arguments[r->keep].integer != 0;
+    read_dims(r->dims < 0 ? NULL : call->arguments[r->dims], views[1].ndim, inner);
+    const bool keeps = r->keep >= 0 && call->arguments[r->keep]->integer != 0;
     views[0] = expanded_result(&result, &views[1], inner, keeps);
     launch_begin(j, r->body, is_float(views[1].dtype) ? views[1].dtype : is_float(result.dtype) ? result.dtype : INT64);
     return launch_views(j, 2, views, inner) ? launch(j) : REFUSED;
@@ -123,13 +123,13 @@ softmax(job *j)
     view views[3];
     bool inner[MOST_DIMS];
     const int count = is_backward ? 3 : 2;
-    if (!view_of(call->results[0].tensor, &views[0]) || !view_of(openreg_tensor_argument(call, 0), &views[1]) ||
+    if (!view_of(call->results[0]->tensor, &views[0]) || !view_of(openreg_tensor_argument(call, 0), &views[1]) ||
         (is_backward && !view_of(openreg_tensor_argument(call, 1), &views[2])))
         return REFUSED;
     for (int v = 0; v < count; ++v)
         if (!is_float(views[v].dtype) || !kernel_knows(j, views[v].dtype))
             return REFUSED;
-    read_dims(&call->arguments[is_backward ? 2 : 1], views[0].ndim, inner);
+    read_dims(call->arguments[is_backward ? 2 : 1], views[0].ndim, inner);
     launch_begin(j, bodies[is_backward][is_log], views[0].dtype);
     return launch_views(j, count, views, inner) ? launch(j) : REFUSED;
 }
@@ -191,15 +191,15 @@ layer_norm(job *j)
     const openreg_kernel_call *const call = j->call;
     view views[2];
     bool inner[MOST_DIMS];
-    if (!is_fit(j, call->results[0].tensor, &views[0]) || !is_fit(j, openreg_tensor_argument(call, 0), &views[1]))
+    if (!is_fit(j, call->results[0]->tensor, &views[0]) || !is_fit(j, openreg_tensor_argument(call, 0), &views[1]))
         return REFUSED;
     const openreg_dtype type = views[0].dtype;
     launch_begin(j, body, type);
-    mark_last(&call->arguments[1], views[0].ndim, inner);
-    j->g.numbers[0] = call->arguments[4].real;
-    if (!launch_views(j, 2, views, inner) || !add_plain(j, 4, call->arguments[2].tensor, type) ||
-        !add_plain(j, 5, call->arguments[3].tensor, type) || !add_plain(j, 6, call->results[1].tensor, type) ||
-        !add_plain(j, 7, call->results[2].tensor, type))
+    mark_last(call->arguments[1], views[0].ndim, inner);
+    j->g.numbers[0] = call->arguments[4]->real;
+    if (!launch_views(j, 2, views, inner) || !add_plain(j, 4, call->arguments[2]->tensor, type) ||
+        !add_plain(j, 5, call->arguments[3]->tensor, type) || !add_plain(j, 6, call->results[1]->tensor, type) ||
+        !add_plain(j, 7, call->results[2]->tensor, type))
         return REFUSED;
     say_what_is_there(j);
     return launch(j);
@@ -228,8 +228,8 @@ sum_over_rows(job *j, const openreg_tensor *result, const view *grad, const view
     views[0] = expanded_result(&made, grad, others, false);
     launch_begin(j, body, grad->dtype);
     const openreg_dtype type = grad->dtype;
-    return launch_views(j, 3, views, others) && add_plain(j, 6, j->call->arguments[3].tensor, type) &&
-                   add_plain(j, 7, j->call->arguments[4].tensor, type)
+    return launch_views(j, 3, views, others) && add_plain(j, 6, j->call->arguments[3]->tensor, type) &&
+                   add_plain(j, 7, j->call->arguments[4]->tensor, type)
                ? launch(j)
                : REFUSED;
 }
@@ -245,33 +245,33 @@ layer_norm_backward(job *j)
         "g.m;\n"
         "EACH(p0[i0] = scale * (L1(i1) * (HAS4 ? L4(j) : 1) - a - (L2(i2) - mean) * scale * b);)";
     const openreg_kernel_call *const call = j->call;
-    const openreg_value *const results = call->results;
+    const openreg_value *const *const results = call->results;
     view views[3];
     bool inner[MOST_DIMS];
     if (!is_fit(j, openreg_tensor_argument(call, 0), &views[1]) ||
         !is_fit(j, openreg_tensor_argument(call, 1), &views[2]))
         return REFUSED;
     const openreg_dtype type = views[1].dtype;
-    mark_last(&call->arguments[2], views[1].ndim, inner);
+    mark_last(call->arguments[2], views[1].ndim, inner);
     openreg_status status = OPENREG_OK;
     for (int a = 3; a < 6; ++a) /* nothing is refused once something is queued */
-        if (!add_plain(j, 0, call->arguments[a].tensor, type))
+        if (!add_plain(j, 0, call->arguments[a]->tensor, type))
             return REFUSED;
-    if (results[0].tensor != NULL) {
-        if (!is_fit(j, results[0].tensor, &views[0]))
+    if (results[0]->tensor != NULL) {
+        if (!is_fit(j, results[0]->tensor, &views[0]))
             return REFUSED;
         launch_begin(j, body, type);
-        if (!launch_views(j, 3, views, inner) || !add_plain(j, 4, call->arguments[5].tensor, type) ||
-            !add_plain(j, 6, call->arguments[3].tensor, type) || !add_plain(j, 7, call->arguments[4].tensor, type))
+        if (!launch_views(j, 3, views, inner) || !add_plain(j, 4, call->arguments[5]->tensor, type) ||
+            !add_plain(j, 6, call->arguments[3]->tensor, type) || !add_plain(j, 7, call->arguments[4]->tensor, type))
             return REFUSED;
         say_what_is_there(j);
         status = launch(j);
     }
-    if (status == OPENREG_OK && results[1].tensor != NULL)
-        status = sum_over_rows(j, results[1].tensor, &views[1], &views[2], inner,
+    if (status == OPENREG_OK && results[1]->tensor != NULL)
+        status = sum_over_rows(j, results[1]->tensor, &views[1], &views[2], inner,
                                "ACC acc = 0; EACH(acc += L1(i1) * (L2(i2) - L6(j)) * L7(j);) p0[o0] = acc;");
-    if (status == OPENREG_OK && results[2].tensor != NULL)
-        status = sum_over_rows(j, results[2].tensor, &views[1], &views[2], inner,
+    if (status == OPENREG_OK && results[2]->tensor != NULL)
+        status = sum_over_rows(j, results[2]->tensor, &views[1], &views[2], inner,
                                "ACC acc = 0; EACH(acc += L1(i1);) p0[o0] = acc;");
     return status;
 }
@@ -308,23 +308,23 @@ batch_norm(job *j)
                                "if (HAS6) p6[i] = mean; if (HAS7) p7[i] = scale;\n"
                                "EACH(p0[i0] = (L1(i1) - mean) * scale * (HAS4 ? L4(i) : 1) + (HAS5 ? L5(i) : 0);)";
     const openreg_kernel_call *const call = j->call;
-    const openreg_value *const a = call->arguments;
+    const openreg_value *const *const a = call->arguments;
     view views[2];
     bool inner[MOST_DIMS];
-    if (!is_fit(j, call->results[0].tensor, &views[0]) || !is_fit(j, a[0].tensor, &views[1]) || views[0].ndim < 2)
+    if (!is_fit(j, call->results[0]->tensor, &views[0]) || !is_fit(j, a[0]->tensor, &views[1]) || views[0].ndim < 2)
         return REFUSED;
     const openreg_dtype type = views[0].dtype;
-    const bool is_training = a[5].integer != 0;
+    const bool is_training = a[5]->integer != 0;
     launch_begin(j, body, type);
     mark_but_channels(views[0].ndim, inner);
-    j->g.numbers[0] = a[7].real;
-    j->g.numbers[1] = a[6].real;
+    j->g.numbers[0] = a[7]->real;
+    j->g.numbers[1] = a[6]->real;
     j->g.integers[0] = is_training;
-    if (!launch_views(j, 2, views, inner) || !add_plain(j, 2, a[3].tensor, type) ||
-        !add_plain(j, 3, a[4].tensor, type) || !add_plain(j, 4, a[1].tensor, type) ||
-        !add_plain(j, 5, a[2].tensor, type) || !add_plain(j, 6, call->results[1].tensor, type) ||
-        !add_plain(j, 7, call->results[2].tensor, type) ||
-        (!is_training && (a[3].tensor == NULL || a[4].tensor == NULL)))
+    if (!launch_views(j, 2, views, inner) || !add_plain(j, 2, a[3]->tensor, type) ||
+        !add_plain(j, 3, a[4]->tensor, type) || !add_plain(j, 4, a[1]->tensor, type) ||
+        !add_plain(j, 5, a[2]->tensor, type) || !add_plain(j, 6, call->results[1]->tensor, type) ||
+        !add_plain(j, 7, call->results[2]->tensor, type) ||
+        (!is_training && (a[3]->tensor == NULL || a[4]->tensor == NULL)))
         return REFUSED;
     say_what_is_there(j);
     return launch(j);
@@ -350,26 +350,26 @@ batch_norm_backward(job *j)
         "const ACC weight = (HAS4 ? L4(i) : 1) * scale; if (Q(0)) { a /= g.m; b /= g.m; } else { a = 0; b = 0; }\n"
         "if (Q(1)) EACH(p0[i0] = weight * (L1(i1) - a - (L2(i2) - mean) * scale * b);)";
     const openreg_kernel_call *const call = j->call;
-    const openreg_value *const a = call->arguments;
-    const openreg_value *const results = call->results;
+    const openreg_value *const *const a = call->arguments;
+    const openreg_value *const *const results = call->results;
     view views[3];
     bool inner[MOST_DIMS];
-    const bool is_training = a[7].integer != 0;
-    if (!is_fit(j, a[0].tensor, &views[1]) || !is_fit(j, a[1].tensor, &views[2]) || views[1].ndim < 2)
+    const bool is_training = a[7]->integer != 0;
+    if (!is_fit(j, a[0]->tensor, &views[1]) || !is_fit(j, a[1]->tensor, &views[2]) || views[1].ndim < 2)
         return REFUSED;
     const openreg_dtype type = views[1].dtype;
     views[0] = views[1]; /* where no gradient of the input is wanted */
-    if (results[0].tensor != NULL && !is_fit(j, results[0].tensor, &views[0]))
+    if (results[0]->tensor != NULL && !is_fit(j, results[0]->tensor, &views[0]))
         return REFUSED;
     launch_begin(j, body, type);
     mark_but_channels(views[1].ndim, inner);
-    j->g.numbers[0] = a[8].real;
+    j->g.numbers[0] = a[8]->real;
     j->g.integers[0] = is_training;
-    j->g.integers[1] = results[0].tensor != NULL;
-    if (!launch_views(j, 3, views, inner) || !add_plain(j, 3, results[2].tensor, type) ||
-        !add_plain(j, 4, a[2].tensor, type) || !add_plain(j, 5, results[1].tensor, type) ||
-        !add_plain(j, 6, a[is_training ? 5 : 3].tensor, type) ||
-        !add_plain(j, 7, a[is_training ? 6 : 4].tensor, type) || j->slots[6] == NULL || j->slots[7] == NULL)
+    j->g.integers[1] = results[0]->tensor != NULL;
+    if (!launch_views(j, 3, views, inner) || !add_plain(j, 3, results[2]->tensor, type) ||
+        !add_plain(j, 4, a[2]->tensor, type) || !add_plain(j, 5, results[1]->tensor, type) ||
+        !add_plain(j, 6, a[is_training ? 5 : 3]->tensor, type) ||
+        !add_plain(j, 7, a[is_training ? 6 : 4]->tensor, type) || j->slots[6] == NULL || j->slots[7] == NULL)
         return REFUSED;
     say_what_is_there(j);
     return launch(j);

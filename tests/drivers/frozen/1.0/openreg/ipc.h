@@ -38,8 +38,9 @@ typedef struct openreg_ipc {
      * E_INVALID: no such allocation. E_UNSUPPORTED: the vendor can't share this memory, or must know the processes. */
     openreg_status (*memory_export)(openreg_instance, int32_t dev, void *ptr, const int32_t *processes, uint32_t count,
                                     void *handle);
-    /* The allocation's address in this process. E_INVALID: no such handle, it was made by this very process, or the vendor
-     * does not let this one in. E_UNSUPPORTED: the machine can't. */
+    /* The allocation's address in this process. What a handle says of sizes and offsets is not to be believed: it may
+     * have been altered on its way. E_INVALID: no such handle, it was made by this very process, or the vendor does not
+     * let this one in. E_UNSUPPORTED: the machine can't. */
     openreg_status (*memory_open)(openreg_instance, int32_t dev, const void *handle, void **out);
     /* Ends the use of what memory_open() returned, after work queued on it has ended. The memory lives on. */
     openreg_status (*memory_close)(openreg_instance, int32_t dev, void *ptr);

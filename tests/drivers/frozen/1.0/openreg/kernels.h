@@ -127,13 +127,12 @@ typedef struct openreg_kernel_call {
     const openreg_kernel *kernel; /* the entry that led here */
     const char *name;             /* the operator that was called: "aten::add_" for a kernel of "aten::add.Tensor" */
     /* In the order of the operator's schema, and named by argument_names; tensors that an out= form writes are at
-     * the end. */
-    const openreg_value *arguments;
-    uint64_t argument_count;
+     * the end. Pointers, so that a value may get more fields. */
+    const openreg_value *const *arguments;
     /* What the operator returns, to be written: new tensors, or the arguments that the form writes. */
-    const openreg_value *results;
-    uint64_t result_count;
-    const char *const *argument_names;                                         /* argument_count names, of the schema */
+    const openreg_value *const *results;
+    const char *const *argument_names; /* argument_count names, of the schema */
+    uint32_t argument_count, result_count;
     void *(*workspace)(const struct openreg_kernel_call *call, uint64_t size); /* bytes; see "Scratch" */
     void *scratch;                                                             /* the runtime's */
 } openreg_kernel_call;
@@ -153,19 +152,20 @@ struct openreg_kernel {
 /* What extension() returns: constant until close(). */
 typedef struct openreg_kernels {
     uint32_t struct_size, version; /* sizeof(openreg_kernels), OPENREG_KERNELS_VERSION as compiled into the driver */
-    uint64_t kernel_size;          /* sizeof(openreg_kernel) as compiled into the driver: the distance of two entries */
-    uint64_t count;
+    uint32_t kernel_size;          /* sizeof(openreg_kernel) as compiled into the driver: the distance of two entries */
+    uint32_t count;
     const openreg_kernel *list; /* no name twice */
 } openreg_kernels;
 
 static_assert(sizeof(openreg_tensor) == 48u, "openreg_tensor is DLPack's DLTensor");
-static_assert(sizeof(openreg_value) == 80u, "openreg_value is an element of arrays: it cannot grow");
 
 /* Sizes of the first version, frozen for ever. */
-#define OPENREG_KERNEL_CALL_SIZE_1 88u
+#define OPENREG_VALUE_SIZE_1 80u
+#define OPENREG_KERNEL_CALL_SIZE_1 80u
 #define OPENREG_KERNEL_SIZE_1 32u
-#define OPENREG_KERNELS_SIZE_1 32u
-static_assert(sizeof(openreg_kernel_call) == OPENREG_KERNEL_CALL_SIZE_1 &&
+#define OPENREG_KERNELS_SIZE_1 24u
+static_assert(sizeof(openreg_value) == OPENREG_VALUE_SIZE_1 &&
+                  sizeof(openreg_kernel_call) == OPENREG_KERNEL_CALL_SIZE_1 &&
                   sizeof(openreg_kernel) == OPENREG_KERNEL_SIZE_1 && sizeof(openreg_kernels) == OPENREG_KERNELS_SIZE_1,
               "append a field, then freeze its size");
 
@@ -175,16 +175,16 @@ static_assert(sizeof(openreg_kernel_call) == OPENREG_KERNEL_CALL_SIZE_1 &&
 OPENREG_HELPER const openreg_tensor *
 openreg_tensor_argument(const openreg_kernel_call *call, uint64_t i)
 {
-    return i < call->argument_count ? call->arguments[i].tensor : NULL;
+    return i < call->argument_count ? call->arguments[i]->tensor : NULL;
 }
 
 /* The argument of that name, or NULL if the operator has none. */
 OPENREG_HELPER const openreg_value *
 openreg_find_argument(const openreg_kernel_call *call, const char *name)
 {
-    for (uint64_t i = 0; i < call->argument_count; ++i)
+    for (uint32_t i = 0; i < call->argument_count; ++i)
         if (strcmp(call->argument_names[i], name) == 0)
-            return &call->arguments[i];
+            return call->arguments[i];
     return NULL;
 }
 
@@ -192,8 +192,8 @@ openreg_find_argument(const openreg_kernel_call *call, const char *name)
 OPENREG_HELPER int
 openreg_is_real_argument(const openreg_kernel_call *call, uint64_t i)
 {
-    return i < call->argument_count && call->arguments[i].kind >= OPENREG_VALUE_BOOL &&
-           call->arguments[i].kind <= OPENREG_VALUE_FLOAT;
+    return i < call->argument_count && call->arguments[i]->kind >= OPENREG_VALUE_BOOL &&
+           call->arguments[i]->kind <= OPENREG_VALUE_FLOAT;
 }
 
 OPENREG_HELPER int
