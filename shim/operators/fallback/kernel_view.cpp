@@ -461,6 +461,7 @@ void KernelView::take_replaced_storage(const TensorEntry& entry) {
   if (replacing == nullptr) {
     replacing = adopt_storage(*storage);
   }
+  replaced_.push_back(original->unsafe_storage()); // entries of storages_ name it until this object ends
   original->set_storage_and_dtype(c10::Storage(std::move(replacing)), shown->dtype());
   write_metadata_back(entry);
 }

@@ -89,7 +89,7 @@ class KernelView {
   using PositionByOriginal = ska::flat_hash_map<const void*, size_t>;
 
   struct StorageEntry {
-    c10::StorageImpl* original; // kept alive by a tensor that is viewed
+    c10::StorageImpl* original; // kept alive by a tensor that is viewed, or by replaced_
     c10::StorageImpl* shown;    // of the wrapper in tensors_[tensor], the first that shows it
     size_t tensor;
     void* data; // what `shown` held when the kernel started
@@ -172,6 +172,7 @@ class KernelView {
   std::unique_ptr<PositionByOriginal> storage_index_;
   c10::SmallVector<DeviceIndex, 2> devices_; // whose current streams were waited for
   c10::SmallVector<Adopted, 2> adopted_;
+  std::vector<c10::Storage> replaced_; // what tensors had before the kernel gave them others
 };
 
 // Waits until the calling thread's current stream of the device has no work left; cheap when it has none.

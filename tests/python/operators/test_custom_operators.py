@@ -165,6 +165,25 @@ def replace_(x: torch.Tensor, by: torch.Tensor, how: str) -> None:
         x.set_(by)
 
 
+KEPT: list[torch.UntypedStorage] = []
+
+
+@torch.library.custom_op("openreg_custom::keep_and_replace_", mutates_args={"x"}, device_types="cpu")
+def keep_and_replace_(x: torch.Tensor) -> None:
+    KEPT.append(x.untyped_storage())
+    x.set_(torch.full((3,), 7.0))
+
+
+# memory that a kernel keeps stays its own, though the device's tensor has other memory since
+def test_memory_that_is_kept_and_replaced() -> None:
+    x = torch.arange(3.0, device=DEV)
+    keep_and_replace_(x)
+    assert x.tolist() == [7, 7, 7]
+    others = [torch.full((3,), -1.0, device=DEV) for _ in range(4)]
+    assert torch.empty(0).set_(KEPT.pop(), 0, (3,)).tolist() == [0, 1, 2]
+    assert all(other.tolist() == [-1, -1, -1] for other in others)
+
+
 # of PyTorch's own: what Dynamo makes of an assignment to .data
 @pytest.mark.skipif(not hasattr(torch.ops.aten, "shallow_copy_data_"), reason="since torch 2.14")
 def test_shallow_copy_of_data() -> None:
