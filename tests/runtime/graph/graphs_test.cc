@@ -135,6 +135,7 @@ TEST_F(GraphsTest, HeldStreamsAreTheirHolders) {
                                                      "openreg_event_record", "openreg_stream_launch_host_func"}));
   EXPECT_EQ(openreg_stream_synchronize(0, stream), OPENREG_OK) << last_message();
   fill(memory, 0, 2, OPENREG_STREAM_DEFAULT);
+  ASSERT_EQ(openreg_stream_synchronize(0, OPENREG_STREAM_DEFAULT), OPENREG_OK) << last_message();
 
   (void)openreg_graph_pass(1);
   fill(memory, 0, 3, stream);
