@@ -63,6 +63,14 @@ OutsideBlocks& outside_blocks() {
 }
 std::atomic<size_t> outside_count{0};
 
+bool is_outside(void* block) {
+  if (C10_LIKELY(outside_count.load(std::memory_order_relaxed) == 0)) {
+    return false;
+  }
+  const std::lock_guard<std::mutex> guard(outside_blocks().lock);
+  return outside_blocks().devices.count(block) != 0;
+}
+
 // The openreg device that the GPU is, where operators have not met it yet; -1: none is.
 DeviceIndex look_for_device_of(DeviceIndex gpu) {
   for (DeviceIndex device = 0; device < device_count(); ++device) {
@@ -109,7 +117,13 @@ void* allocate_block(size_t size, int gpu, CUstream_st* stream) {
                      : allocate_outside(static_cast<DeviceIndex>(gpu), size);
 }
 
+// The block that openreg takes out of PyTorch's books, which PyTorch does by freeing it.
+thread_local const void* taken = nullptr;
+
 void free_block(void* block, size_t /*size*/, int /*gpu*/, CUstream_st* /*stream*/) {
+  if (block == taken) {
+    return;
+  }
   if (C10_UNLIKELY(outside_count.load(std::memory_order_relaxed) > 0)) {
     const std::lock_guard<std::mutex> guard(outside_blocks().lock);
     const auto found = outside_blocks().devices.find(block);
@@ -234,8 +248,16 @@ c10::Allocator* gpu_allocator() {
 
 c10::DataPtr adopt_gpu_memory(c10::DataPtr& data, size_t size, DeviceIndex device) {
   if (gpu_allocator_in_place() == GpuAllocator::openreg && data.get_deleter() == gpu_allocator()->raw_deleter()) {
-    data.unsafe_set_device(device_of(device));
-    return std::move(data);
+    if (is_outside(data.get())) { // to be waited for when it is freed
+      data.unsafe_set_device(device_of(device));
+      return std::move(data);
+    }
+    // PyTorch's books have an address once, and a replay of a graph gives a kernel the one that the capture's result has.
+    c10::DataPtr block(data.get(), data.get(), device_allocator().raw_deleter(), device_of(device));
+    taken = block.get();
+    data.clear();
+    taken = nullptr;
+    return block;
   }
   c10::DataPtr block = device_allocator().allocate_on(device, size);
   const c10::Device gpu = gpu_of(device);

@@ -109,6 +109,52 @@ def test_what_a_kernel_has_queued_is_waited_for(gpu: Program) -> None:
     )
 
 
+# a kernel is given the same memory at each replay, while the capture's results still have it
+def test_graphs_of_kernels_are_replayed(gpu: Program) -> None:
+    gpu(
+        """
+        model = torch.nn.Sequential(torch.nn.Linear(8, 16), torch.nn.ReLU(), torch.nn.Linear(16, 4)).to(D)
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        inputs = [torch.randn(6, 8) for _ in range(4)]
+        start = [p.detach().clone() for p in model.parameters()]
+        x = inputs[0].to(D)
+
+        def step():
+            optimizer.zero_grad()
+            loss = model(x).square().mean()
+            loss.backward()
+            optimizer.step()
+            return loss, model(x)
+
+        def losses(work):
+            with torch.no_grad():
+                for p, before in zip(model.parameters(), start, strict=True):
+                    p.copy_(before)
+            found = []
+            for batch in inputs:
+                x.copy_(batch)
+                loss, output = work()
+                found += [loss.item(), output.sum().item()]
+            return found
+
+        eager = losses(step)
+        graph = torch.openreg.OpenRegGraph()
+        with torch.openreg.graph(graph):
+            kept = step()
+
+        def replay():
+            graph.replay()
+            return kept
+
+        assert losses(replay) == pytest.approx(eager, rel=1e-4)
+        del kept
+        graph.reset()
+        assert losses(step) == pytest.approx(eager, rel=1e-4)
+        assert all_on_gpu(), figures()
+        """
+    )
+
+
 # the GPU is the one that the driver's number says, whatever is current and whatever devices are visible
 def test_the_right_gpu_is_current(gpu: Program) -> None:
     gpu(
