@@ -53,16 +53,17 @@ installs_no_handlers(check_context *c)
         REQUIRE(sigismember(&mask, i) == 0, "the calling thread has signal %d (%s) blocked now", i, strsignal(i));
 }
 
-/* The mask of blocked signals of a thread, from /proc. */
+/* The mask of blocked signals of a thread, and its name, from /proc. */
 static unsigned long long
-blocked_of(const char *task)
+blocked_of(const char *task, char name[16])
 {
     char path[300], line[200];
     unsigned long long mask = ~0ull;
+    name[0] = '\0';
     (void)snprintf(path, sizeof path, "/proc/self/task/%.32s/status", task);
     FILE *const file = fopen(path, "re");
     while (file != NULL && fgets(line, sizeof line, file) != NULL)
-        if (sscanf(line, "SigBlk: %llx", &mask) == 1)
+        if (sscanf(line, "Name: %15[^\n]", name) != 1 && sscanf(line, "SigBlk: %llx", &mask) == 1)
             break;
     if (file != NULL)
         (void)fclose(file);
@@ -90,9 +91,10 @@ threads_block_signals(check_context *c)
     for (const struct dirent *entry; (entry = readdir(tasks)) != NULL;) {
         if (entry->d_name[0] == '.' || strtol(entry->d_name, NULL, 10) == (long)getpid())
             continue;
-        const unsigned long long missing = wanted & ~blocked_of(entry->d_name);
-        REQUIRE(missing == 0, "a thread of the driver does not block signal %d (%s)", __builtin_ctzll(missing) + 1,
-                strsignal(__builtin_ctzll(missing) + 1));
+        char name[16];
+        const unsigned long long missing = wanted & ~blocked_of(entry->d_name, name);
+        REQUIRE(missing == 0, "a thread of the driver, '%s', does not block signal %d (%s)", name,
+                __builtin_ctzll(missing) + 1, strsignal(__builtin_ctzll(missing) + 1));
     }
     (void)closedir(tasks);
 }

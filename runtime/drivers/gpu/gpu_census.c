@@ -1,7 +1,9 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 /* gpu_census.c: the slot describe, by a census (gpu_census.h). */
+#define _GNU_SOURCE
 #include "gpu_census.h"
 #include "gpu.h"
+#include "gpu_signals.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -12,7 +14,10 @@ take(const openreg_host *host, openreg_gpu_census **out)
     openreg_gpu_census *const census = calloc(1, sizeof *census);
     if (census == NULL)
         return openreg_fail(host, OPENREG_E_NOMEM, 0, "no host memory to count devices");
+    sigset_t signals;
+    openreg_gpu_block_signals(&signals);
     openreg_status status = openreg_gpu_census_take(host, census);
+    openreg_gpu_restore_signals(&signals);
     if (status == OPENREG_OK && census->count == 0)
         status = openreg_fail(host, OPENREG_E_NO_DEVICE, 0, "no " GPU_VENDOR_TEXT " device is visible");
     if (status != OPENREG_OK) {

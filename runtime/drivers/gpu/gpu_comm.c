@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 /* gpu_comm.c: the extension "openreg.comm" (openreg/comm.h) over NCCL, and over RCCL, which has the same functions. The
  * library is opened when the extension is asked for the first time; a machine without it has no extension. */
+#define _GNU_SOURCE
 #include "gpu.h"
 
 #include <pthread.h>
@@ -10,6 +11,7 @@
 #include <openreg/comm.h>
 
 #include "gpu_nccl.h"
+#include "gpu_signals.h"
 #include "gpu_system.h"
 
 static_assert(OPENREG_COMM_AVERAGE + 1 == GPU_NCCL_REDUCTIONS, "numbers are handed on as they are");
@@ -305,7 +307,11 @@ comm_unique_id(openreg_instance instance, int32_t dev, void *id)
 {
     openreg_nccl_id native;
     (void)dev;
-    OPENREG_GPU_RETURN_NOT_OK(check(instance, NULL, instance->comm->functions.GetUniqueId(&native), "ncclGetUniqueId"));
+    sigset_t signals;
+    openreg_gpu_block_signals(&signals);
+    const int code = instance->comm->functions.GetUniqueId(&native);
+    openreg_gpu_restore_signals(&signals);
+    OPENREG_GPU_RETURN_NOT_OK(check(instance, NULL, code, "ncclGetUniqueId"));
     memcpy(id, &native, sizeof native);
     return OPENREG_OK;
 }
@@ -324,7 +330,10 @@ comm_init(openreg_instance instance, int32_t dev, int32_t rank, int32_t size, co
         memcpy(&native_id, id, sizeof native_id);
         comm->device = dev;
         comm->size = size;
+        sigset_t signals;
+        openreg_gpu_block_signals(&signals);
         const int code = instance->comm->functions.CommInitRank(&native, size, native_id, rank);
+        openreg_gpu_restore_signals(&signals);
         leave(&scope);
         status = check(instance, comm, code, "ncclCommInitRank");
     }

@@ -10,10 +10,13 @@
  * The primary context is the one that CUDA's runtime uses too, in this library and in PyTorch's. It is retained at the
  * first use of a device and kept to the end of the process, as cudaSetDevice() does: the runtime holds state in it that
  * must not lose its context. */
+#define _GNU_SOURCE
 #include "gpu.h"
 
 #include <cuda.h>
 #include <string.h>
+
+#include "gpu_signals.h"
 
 /* X(member, symbol): the driver API's functions, of the version that OLDEST names. */
 #define OLDEST 12000
@@ -96,7 +99,11 @@ retain(const openreg_gpu_scope *scope, CUcontext *out)
         CUdevice handle;
         CUcontext made = NULL;
         OPENREG_GPU_RETURN_NOT_OK(CONTEXT_TRY(scope, get_device, "cuDeviceGet", &handle, scope->device));
-        OPENREG_GPU_RETURN_NOT_OK(CONTEXT_TRY(scope, retain, "cuDevicePrimaryCtxRetain", &made, handle));
+        sigset_t signals;
+        openreg_gpu_block_signals(&signals);
+        const openreg_status status = CONTEXT_TRY(scope, retain, "cuDevicePrimaryCtxRetain", &made, handle);
+        openreg_gpu_restore_signals(&signals);
+        OPENREG_GPU_RETURN_NOT_OK(status);
         context = (uintptr_t)made; /* of two threads here, both have the same one */
         atomic_store_explicit(&device->context, context, memory_order_release);
     }

@@ -1,8 +1,11 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 /* gpu_driver.c: the table of the CUDA and of the HIP driver, open and close. */
+#define _GNU_SOURCE
 #include "gpu.h"
 
 #include <stdlib.h>
+
+#include "gpu_signals.h"
 
 /* Memory of the instance and of all that belongs to it. */
 static openreg_instance
@@ -57,12 +60,22 @@ count_devices(const openreg_host *host, int32_t *out)
 }
 
 static openreg_status
+open_library(const openreg_host *host, int32_t *count)
+{
+    OPENREG_GPU_RETURN_NOT_OK(openreg_gpu_library_open(host));
+    OPENREG_GPU_RETURN_NOT_OK(count_devices(host, count));
+    return openreg_gpu_context_open(host);
+}
+
+static openreg_status
 gpu_open(const openreg_host *host, const openreg_option *options, uint32_t n, openreg_instance *out)
 {
     int32_t count = 0;
-    OPENREG_GPU_RETURN_NOT_OK(openreg_gpu_library_open(host));
-    OPENREG_GPU_RETURN_NOT_OK(count_devices(host, &count));
-    OPENREG_GPU_RETURN_NOT_OK(openreg_gpu_context_open(host));
+    sigset_t signals;
+    openreg_gpu_block_signals(&signals);
+    const openreg_status status = open_library(host, &count);
+    openreg_gpu_restore_signals(&signals);
+    OPENREG_GPU_RETURN_NOT_OK(status);
     openreg_instance instance = make_instance(host, options, n, count);
     if (instance == NULL)
         return openreg_fail(host, OPENREG_E_NOMEM, 0, "no host memory for %d devices", count);

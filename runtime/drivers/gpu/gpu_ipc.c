@@ -6,13 +6,33 @@
 
 #include <openreg/ipc.h>
 
-static_assert(sizeof(GPU(IpcMemHandle_t)) <= OPENREG_IPC_HANDLE_MAX, "the vendor's handles are too long");
+/* The vendors open a handle that was altered, too, and map less, or another part: `size` is the allocation's. */
+typedef struct memory_handle {
+    GPU(IpcMemHandle_t) native;
+    uint64_t size;
+} memory_handle;
+static_assert(sizeof(memory_handle) <= OPENREG_IPC_HANDLE_MAX, "the vendor's handles are too long");
+
+/* The bytes of an allocation, of which `ptr` is the first; of no allocation 0. */
+static uint64_t
+size_of(const openreg_gpu_scope *scope, void *ptr)
+{
+    __typeof__(&GPU_VMM(MemGetAddressRange)) get_range = NULL;
+    openreg_gpu_address start = GPU_ADDRESS(NULL);
+    size_t size = 0;
+    if (!openreg_gpu_find_optional(scope, GPU_VMM_NAME(MemGetAddressRange), &get_range))
+        return 0;
+    const openreg_gpu_code code = (openreg_gpu_code)get_range(&start, &size, GPU_ADDRESS(ptr));
+    if (code != GPU(Success))
+        openreg_gpu_forget(scope, code);
+    return code == GPU(Success) && start == GPU_ADDRESS(ptr) ? size : 0;
+}
 
 static openreg_status
 handle_size(openreg_instance instance, uint32_t *out)
 {
     (void)instance;
-    *out = sizeof(GPU(IpcMemHandle_t));
+    *out = sizeof(memory_handle);
     return OPENREG_OK;
 }
 
@@ -29,23 +49,32 @@ memory_export(openreg_instance instance, int32_t dev, void *ptr, const int32_t *
                             dev);
     openreg_gpu_scope scope;
     OPENREG_GPU_RETURN_NOT_OK(openreg_gpu_enter(&scope, instance, dev));
-    GPU(IpcMemHandle_t) native;
-    const openreg_status status = OPENREG_GPU_TRY(&scope, IpcGetMemHandle, &native, ptr);
+    memory_handle handle;
+    memset(&handle, 0, sizeof handle);
+    const openreg_status status = OPENREG_GPU_TRY(&scope, IpcGetMemHandle, &handle.native, ptr);
+    handle.size = status == OPENREG_OK ? size_of(&scope, ptr) : 0;
     openreg_gpu_leave(&scope);
-    if (status == OPENREG_OK)
-        memcpy(out, &native, sizeof native);
-    return status;
+    if (status != OPENREG_OK)
+        return status;
+    if (handle.size == 0)
+        return openreg_fail(instance->host, OPENREG_E_INVALID, 0, "%p is not the start of an allocation", ptr);
+    memcpy(out, &handle, sizeof handle);
+    return OPENREG_OK;
 }
 
 static openreg_status
-memory_open(openreg_instance instance, int32_t dev, const void *handle, void **out)
+memory_open(openreg_instance instance, int32_t dev, const void *from, void **out)
 {
     openreg_gpu_scope scope;
     OPENREG_GPU_RETURN_NOT_OK(openreg_gpu_enter(&scope, instance, dev));
-    GPU(IpcMemHandle_t) native;
+    memory_handle handle;
     void *memory = NULL;
-    memcpy(&native, handle, sizeof native);
-    const openreg_status status = OPENREG_GPU_TRY(&scope, IpcOpenMemHandle, &memory, native, GPU_IPC_FLAG);
+    memcpy(&handle, from, sizeof handle);
+    openreg_status status = OPENREG_GPU_TRY(&scope, IpcOpenMemHandle, &memory, handle.native, GPU_IPC_FLAG);
+    if (status == OPENREG_OK && (handle.size == 0 || size_of(&scope, memory) != handle.size)) {
+        (void)OPENREG_GPU_TRY(&scope, IpcCloseMemHandle, memory);
+        status = openreg_fail(instance->host, OPENREG_E_INVALID, 0, "the handle was altered on its way");
+    }
     openreg_gpu_leave(&scope);
     if (status == OPENREG_OK)
         *out = memory;

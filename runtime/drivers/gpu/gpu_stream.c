@@ -5,7 +5,9 @@
  * works by default, so stream_native() can give it as it is. The vendor makes the legacy stream wait for others, and
  * others for it, except those created as non-blocking: all of ours are, so that, as the ABI asks, the default stream
  * implies no synchronisation with them. */
+#define _GNU_SOURCE
 #include "gpu.h"
+#include "gpu_signals.h"
 
 openreg_status
 openreg_gpu_stream_create(openreg_instance instance, int32_t dev, uint32_t flags, int32_t priority,
@@ -95,7 +97,10 @@ openreg_gpu_host_func(openreg_instance instance, int32_t dev, openreg_driver_str
                             "the installed " GPU_VENDOR_TEXT " lacks the function " GPU_NAME(LaunchHostFunc));
     openreg_gpu_scope scope;
     OPENREG_GPU_RETURN_NOT_OK(openreg_gpu_enter(&scope, instance, dev));
+    sigset_t signals;
+    openreg_gpu_block_signals(&signals);
     const openreg_status status = OPENREG_GPU_TRY(&scope, LaunchHostFunc, (GPU(Stream_t))stream, function, argument);
+    openreg_gpu_restore_signals(&signals);
     openreg_gpu_leave(&scope);
     return status;
 }

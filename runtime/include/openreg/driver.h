@@ -343,8 +343,8 @@ typedef struct openreg_driver {
      * If NULL   the driver's handle */
     openreg_status (*stream_native)(openreg_instance, int32_t dev, openreg_driver_stream, void **out);
 
-    /* When      Counts and describes devices without open(), and starts no thread. `options` as in open().
-     *           `topology` is "" for this machine's devices; other names are the driver's own. Sets *count, fills
+    /* When      Counts and describes devices without open(). `options` as in open(). `topology` is "" for this
+     *           machine's devices; other names are the driver's own. Sets *count, fills
      *           *infos[0..min(*count, capacity)), whose struct_size the caller has set, and, unless `peers` is
      *           NULL, peers[i * capacity + j]: 1 if device i copies to device j without the host. With `capacity`
      *           0 it only counts (`infos` may be NULL), and must leave a later fork() safe; else it does where the

@@ -7,6 +7,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 fake_device fake_devices[FAKE_MAX_DEVICES];
 
@@ -20,10 +21,27 @@ fake_is_device(int dev)
     return dev >= 0 && dev < fake_settings_get()->devices;
 }
 
+#if OPENREG_GPU_CUDART
+static void *
+handle_events(void *unused)
+{
+    for (;;)
+        (void)pause();
+    return unused;
+}
+#endif
+
 void
 fake_activate(int dev)
 {
-    atomic_store(&fake_devices[dev].has_context, 1);
+    const int had = atomic_exchange(&fake_devices[dev].has_context, 1);
+#if OPENREG_GPU_CUDART /* has a thread for each context, which blocks what the thread blocks that makes the context */
+    pthread_t thread;
+    if (!had && pthread_create(&thread, NULL, handle_events, NULL) == 0)
+        (void)pthread_detach(thread);
+#else
+    (void)had;
+#endif
 }
 
 int

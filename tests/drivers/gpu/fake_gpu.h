@@ -80,6 +80,8 @@ typedef struct fake_block {
     int users;    /* queued tasks that work on it */
 } fake_block;
 
+/* The live block that holds ptr; false if there is none. */
+bool fake_block_find(const void *ptr, void **start, size_t *size);
 /* The live block that holds all of [ptr, ptr + size), with one user more; NULL if there is none. */
 fake_block *fake_block_use(const void *ptr, size_t size);
 void fake_block_release(fake_block *block);

@@ -52,6 +52,19 @@ find_block(const void *ptr)
     return NULL;
 }
 
+bool
+fake_block_find(const void *ptr, void **start, size_t *size)
+{
+    (void)pthread_mutex_lock(&memory_lock);
+    const fake_block *const block = find_block(ptr);
+    if (block != NULL) {
+        *start = block->address;
+        *size = block->size;
+    }
+    (void)pthread_mutex_unlock(&memory_lock);
+    return block != NULL;
+}
+
 fake_block *
 fake_block_use(const void *ptr, size_t size)
 {

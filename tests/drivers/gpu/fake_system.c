@@ -193,7 +193,7 @@ static const entry hip_entries[] = {
     OPENREG_GPU_FUNCTIONS(HIP_ENTRY) OPENREG_GPU_OPTIONAL_FUNCTIONS(HIP_ENTRY)
 #undef HIP_ENTRY
 #define HIP_ENTRY(name) {GPU_VMM_NAME(name), (void (*)(void))GPU_VMM(name)},
-        OPENREG_GPU_VMM_FUNCTIONS(HIP_ENTRY)
+        OPENREG_GPU_VMM_FUNCTIONS(HIP_ENTRY) HIP_ENTRY(MemGetAddressRange)
 #undef HIP_ENTRY
 };
 static const library hip = {"libamdhip64.so", hip_entries, sizeof hip_entries / sizeof hip_entries[0]};

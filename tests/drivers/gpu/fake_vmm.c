@@ -372,6 +372,18 @@ FUNCTION(MemSetAccess)(openreg_gpu_address address, size_t size, const openreg_g
     return end(result);
 }
 
+FUNCTION(MemGetAddressRange)(openreg_gpu_address *start, size_t *size, openreg_gpu_address inside)
+{
+    int dev = -1;
+    void *first = NULL;
+    code result = begin("MemGetAddressRange", &dev);
+    if (result == OK && !fake_block_find((const void *)(uintptr_t)inside, &first, size))
+        result = INVALID;
+    if (result == OK)
+        *start = GPU_ADDRESS(first);
+    return end(result);
+}
+
 #if OPENREG_GPU_CUDART
 void (*fake_vmm_entry(const char *name))(void)
 {
@@ -380,13 +392,14 @@ void (*fake_vmm_entry(const char *name))(void)
         void (*function)(void);
     } entries[] = {
 #define ENTRY(name) {GPU_VMM_NAME(name), (void (*)(void))vmm_##name},
-        OPENREG_GPU_VMM_FUNCTIONS(ENTRY)
+        OPENREG_GPU_VMM_FUNCTIONS(ENTRY) ENTRY(MemGetAddressRange)
 #undef ENTRY
     };
 #define CHECK(name)                                                                                                    \
     const __typeof__(&GPU_VMM(name)) own_##name = vmm_##name; /* the compiler compares the prototypes */               \
     (void)own_##name;
     OPENREG_GPU_VMM_FUNCTIONS(CHECK)
+    CHECK(MemGetAddressRange)
 #undef CHECK
     for (size_t i = 0; i < sizeof entries / sizeof entries[0]; ++i)
         if (strcmp(entries[i].name, name) == 0)

@@ -159,8 +159,6 @@ mutant_describe(const openreg_host *host, const openreg_option *options, uint32_
     if (capacity == 0) {
         if (status == OPENREG_OK && IS(count_one_more))
             ++*count;
-        if (IS(count_thread))
-            start_thread();
         counted_by = getpid();
         return status;
     }

@@ -34,7 +34,6 @@
     X(option_prefix, "lifecycle.bad_option") \
     X(count_by_state, "lifecycle.count") \
     X(count_one_more, "lifecycle.count_unopened") \
-    X(count_thread, "lifecycle.count_unopened") \
     X(count_spoils_fork, "lifecycle.count_fork") \
     X(describe_other_name, "lifecycle.describe") \
     X(describe_beyond, "lifecycle.describe_capacity") \

@@ -198,7 +198,8 @@ TEST_P(FakeGpuIpc, WrongHandlesAreErrors) {
   release(0, memory);
 }
 
-// Another process opens the memory and finds the bytes; what it writes is seen here.
+// Another process opens the memory and finds the bytes; what it writes is seen here. A handle that the vendor opens with less
+// memory, as CUDA does after its bytes were altered, is refused.
 TEST_P(FakeGpuIpc, MemoryIsShared) {
   openreg_ipc_handle handle;
   int there[2], back[2];
@@ -212,6 +213,11 @@ TEST_P(FakeGpuIpc, MemoryIsShared) {
     openreg_driver_stream stream = nullptr;
     right = right && table_->stream_create(instance_, 1, 0, 0, &stream) == OPENREG_OK &&
             ipc()->memory_open(instance_, 1, &handle, &memory) == OPENREG_OK;
+    openreg_ipc_handle less = handle;
+    const uint64_t half = 2048;
+    void* part = nullptr;
+    std::memcpy(less.bytes + 24, &half, sizeof half);  // where the fake has the size
+    right = right && ipc()->memory_open(instance_, 1, &less, &part) == OPENREG_E_INVALID && part == nullptr;
     std::vector<uint8_t> seen(4096);
     right = right && table_->copy(instance_, 1, stream, seen.data(), -1, memory, 1, 4096) == OPENREG_OK &&
             seen == filled(3) && table_->fill(instance_, 1, stream, memory, 4, 4096) == OPENREG_OK &&
