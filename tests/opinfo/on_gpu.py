@@ -129,7 +129,10 @@ def results_on(device: str, options: argparse.Namespace, deadline: float) -> Ite
     options.logs.mkdir(parents=True, exist_ok=True)
     workers = [Worker(command, environment, options.logs / f"{device}-{n}.log") for n in range(options.jobs)]
     for entry, answer in ask_all(options.entries, workers, ENTRY_SECONDS, deadline):
-        yield entry, answer if isinstance(answer, LostError) else pickle.loads(base64.b64decode(answer))
+        try:
+            yield entry, answer if isinstance(answer, LostError) else pickle.loads(base64.b64decode(answer))
+        except Exception as error:  # whatever a type of PyTorch's raises that can't be restored
+            yield entry, LostError(f"its results can't be read: {error}")
 
 
 def _difference(ours: dict[str, Any], theirs: dict[str, Any]) -> str | None:
