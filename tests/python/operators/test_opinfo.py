@@ -11,19 +11,16 @@ from pathlib import Path
 
 import pytest
 
-# What is left out here, `make opinfo` has.
-DTYPES = {"aliased": ("float32", "complex64"), "staged": ("float32",)}
 
-
-# every operator, its gradients, in-place and out= variants and errors: the CPU's results bit for bit, with its strides
+# every third operator (`make opinfo` has all), its gradients, in-place and out= variants and errors: the CPU's results bit for
+# bit, with its strides
 @pytest.mark.slow
 @pytest.mark.timeout(900)
-@pytest.mark.parametrize("way", ["aliased", "staged"])
-def test_operators_give_what_they_give_on_the_cpu(root: Path, way: str) -> None:
+def test_operators_give_what_they_give_on_the_cpu(root: Path) -> None:
     done = subprocess.run(
         [
-            *(sys.executable, str(root / "tests/opinfo/run.py")),
-            *("--ways", way, "--dtypes", *DTYPES[way], "--samples", "1"),
+            *(sys.executable, str(root / "tests/opinfo/run.py"), "--ways", "aliased", "staged"),
+            *("--dtypes", "float32", "--samples", "1", "--every", "3", "--jobs", "1"),
         ],
         capture_output=True,
         text=True,
@@ -31,7 +28,7 @@ def test_operators_give_what_they_give_on_the_cpu(root: Path, way: str) -> None:
         check=False,
     )
     assert done.returncode == 0, done.stdout[-8000:] + done.stderr[-2000:]
-    assert f"{way}: passed / run" in done.stdout
+    assert all(f"{way}: passed / run" in done.stdout for way in ("aliased", "staged"))
 
 
 # tensors without memory, conjugated, negated, expanded and empty ones give what they give on the CPU, and none a crash
