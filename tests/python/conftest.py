@@ -50,11 +50,25 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
                 item.add_marker(pytest.mark.skip(reason="takes minutes: make test-long"))
 
 
+def _restore(name: str, value: str | None) -> None:
+    if value is None:
+        del os.environ[name]
+    else:
+        os.environ[name] = value
+
+
 @pytest.fixture(autouse=True)
 def _current_device_and_streams() -> Iterator[None]:
-    """Each test starts on device 0 with default streams and must not change what the next one sees."""
+    """Each test starts on device 0 with default streams and must not change what the next one sees.
+
+    Some libraries set variables when they are imported, as scikit-learn does: with them no program could be forked.
+    """
     torch.manual_seed(0)
+    variables = dict(os.environ)
     yield
+    for name in os.environ.keys() | variables.keys():
+        if name != "PYTEST_CURRENT_TEST" and os.environ.get(name) != variables.get(name):
+            _restore(name, variables.get(name))
     for index in range(torch.openreg.device_count()):
         torch.openreg.set_stream(torch.openreg.default_stream(index))
     torch.openreg.set_device(0)
