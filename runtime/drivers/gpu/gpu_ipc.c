@@ -13,19 +13,20 @@ typedef struct memory_handle {
 } memory_handle;
 static_assert(sizeof(memory_handle) <= OPENREG_IPC_HANDLE_MAX, "the vendor's handles are too long");
 
-/* The bytes of an allocation, of which `ptr` is the first; of no allocation 0. */
-static uint64_t
-size_of(const openreg_gpu_scope *scope, void *ptr)
+/* The bytes of the allocation of which `ptr` is the first; 0: it is the first of none. */
+static openreg_status
+find_size(const openreg_gpu_scope *scope, void *ptr, uint64_t *out)
 {
     __typeof__(&GPU_VMM(MemGetAddressRange)) get_range = NULL;
     openreg_gpu_address start = GPU_ADDRESS(NULL);
     size_t size = 0;
     if (!openreg_gpu_find_optional(scope, GPU_VMM_NAME(MemGetAddressRange), &get_range))
-        return 0;
-    const openreg_gpu_code code = (openreg_gpu_code)get_range(&start, &size, GPU_ADDRESS(ptr));
-    if (code != GPU(Success))
-        openreg_gpu_forget(scope, code);
-    return code == GPU(Success) && start == GPU_ADDRESS(ptr) ? size : 0;
+        return openreg_fail(scope->instance->host, OPENREG_E_UNSUPPORTED, 0,
+                            "the installed " GPU_VENDOR_TEXT " lacks the function " GPU_VMM_NAME(MemGetAddressRange));
+    OPENREG_GPU_RETURN_NOT_OK(openreg_gpu_check(scope, (openreg_gpu_code)get_range(&start, &size, GPU_ADDRESS(ptr)),
+                                                GPU_VMM_NAME(MemGetAddressRange)));
+    *out = start == GPU_ADDRESS(ptr) ? size : 0;
+    return OPENREG_OK;
 }
 
 static openreg_status
@@ -51,8 +52,9 @@ memory_export(openreg_instance instance, int32_t dev, void *ptr, const int32_t *
     OPENREG_GPU_RETURN_NOT_OK(openreg_gpu_enter(&scope, instance, dev));
     memory_handle handle;
     memset(&handle, 0, sizeof handle);
-    const openreg_status status = OPENREG_GPU_TRY(&scope, IpcGetMemHandle, &handle.native, ptr);
-    handle.size = status == OPENREG_OK ? size_of(&scope, ptr) : 0;
+    openreg_status status = OPENREG_GPU_TRY(&scope, IpcGetMemHandle, &handle.native, ptr);
+    if (status == OPENREG_OK)
+        status = find_size(&scope, ptr, &handle.size);
     openreg_gpu_leave(&scope);
     if (status != OPENREG_OK)
         return status;
@@ -70,10 +72,15 @@ memory_open(openreg_instance instance, int32_t dev, const void *from, void **out
     memory_handle handle;
     void *memory = NULL;
     memcpy(&handle, from, sizeof handle);
+    uint64_t size = 0;
     openreg_status status = OPENREG_GPU_TRY(&scope, IpcOpenMemHandle, &memory, handle.native, GPU_IPC_FLAG);
-    if (status == OPENREG_OK && (handle.size == 0 || size_of(&scope, memory) != handle.size)) {
-        (void)OPENREG_GPU_TRY(&scope, IpcCloseMemHandle, memory);
-        status = openreg_fail(instance->host, OPENREG_E_INVALID, 0, "the handle was altered on its way");
+    if (status == OPENREG_OK) {
+        status = find_size(&scope, memory, &size);
+        if (status == OPENREG_OK && (size == 0 || size != handle.size))
+            status = openreg_fail(instance->host, OPENREG_E_INVALID, 0, "the handle was altered on its way");
+        const openreg_gpu_code closed = status != OPENREG_OK ? GPU_CALL(IpcCloseMemHandle)(memory) : GPU(Success);
+        if (closed != GPU(Success))
+            openreg_gpu_forget(&scope, closed);
     }
     openreg_gpu_leave(&scope);
     if (status == OPENREG_OK)

@@ -109,6 +109,11 @@ class FakeGpuState : public FakeGpuTest {
            openreg_ipc_handle handle;
            return ipc()->memory_export(i, 1, memory_, nullptr, 0, &handle);
          }},
+        {"ipc memory_export", "MemGetAddressRange",
+         [=, this] {
+           openreg_ipc_handle handle;
+           return ipc()->memory_export(i, 1, memory_, nullptr, 0, &handle);
+         }},
     };
   }
 
