@@ -21,7 +21,9 @@ fake_is_device(int dev)
     return dev >= 0 && dev < fake_settings_get()->devices;
 }
 
-#if OPENREG_GPU_CUDART
+/* ThreadSanitizer waits a second at the end of a process that has threads. */
+#if OPENREG_GPU_CUDART && !defined(__SANITIZE_THREAD__)
+#define HAS_THREADS
 static void *
 handle_events(void *unused)
 {
@@ -35,7 +37,8 @@ void
 fake_activate(int dev)
 {
     const int had = atomic_exchange(&fake_devices[dev].has_context, 1);
-#if OPENREG_GPU_CUDART /* has a thread for each context, which blocks what the thread blocks that makes the context */
+#if defined(                                                                                                           \
+    HAS_THREADS) /* CUDA has a thread for each context, which blocks what the thread blocks that makes the context */
     pthread_t thread;
     if (!had && pthread_create(&thread, NULL, handle_events, NULL) == 0)
         (void)pthread_detach(thread);
