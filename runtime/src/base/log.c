@@ -39,7 +39,7 @@ static const struct {
 #define LEVELS (sizeof level_names / sizeof level_names[0])
 
 void
-openreg_log_level_set(const char *text)
+openreg_log_read_level(const char *text)
 {
     int level = atomic_load_explicit(&standard, memory_order_relaxed);
     for (size_t i = 0; text != NULL && i < LEVELS; ++i)
@@ -117,7 +117,7 @@ openreg_log(int32_t level, const char *format, ...)
 {
     int least = atomic_load_explicit(&threshold, memory_order_relaxed);
     if (least == 0) {
-        openreg_log_level_set(openreg_variable("OPENREG_LOG_LEVEL"));
+        openreg_log_read_level(openreg_variable("OPENREG_LOG_LEVEL"));
         least = atomic_load_explicit(&threshold, memory_order_relaxed);
     }
     if (level < least)

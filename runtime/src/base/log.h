@@ -13,6 +13,6 @@ OPENREG_INTERNAL void openreg_log(int32_t level, const char *format, ...) __attr
 /* Sets the threshold from the text of OPENREG_LOG_LEVEL; NULL and unknown words mean the level of
  * openreg_log_set_level(). Before the first call
  * openreg_log() reads the variable itself. */
-void openreg_log_level_set(const char *text);
+void openreg_log_read_level(const char *text);
 
 #endif

@@ -288,8 +288,6 @@ openreg_status openreg_cache_add_segment(struct openreg_cache *cache, openreg_po
 
 /* ---- cache_grow.c; the lock is held ---- */
 
-/* OPENREG_E_NOMEM with a text of the figures, and of what the driver said if the thread's error is its. Counts it. Called
- * with the lock held; releases and reacquires it. */
 /* Bytes of the largest segment that the device's driver allocates. */
 static inline uint64_t
 openreg_cache_most(const openreg_device *device)
@@ -298,6 +296,8 @@ openreg_cache_most(const openreg_device *device)
     return most == 0 ? OPENREG_MAX_ALLOCATION : most / OPENREG_BLOCK_UNIT * OPENREG_BLOCK_UNIT;
 }
 
+/* OPENREG_E_NOMEM with a text of the figures, and of what the driver said if the thread's error is its. Counts it. Called
+ * with the lock held; releases and reacquires it. */
 openreg_status openreg_cache_out_of_memory(struct openreg_cache *cache, const openreg_pool *pool, uint64_t size);
 /* A free block of at least `rounded` bytes, after asking the driver and if need be giving cached segments back; where the
  * driver has none for it while it answers other threads, again. The lock is released meanwhile; on success the block is

@@ -269,7 +269,7 @@ look_for_files(void)
 static openreg_status
 read_variables(const char *call)
 {
-    openreg_log_level_set(openreg_environment_get(environment, "OPENREG_LOG_LEVEL"));
+    openreg_log_read_level(openreg_environment_get(environment, "OPENREG_LOG_LEVEL"));
     openreg_status status = read_library_paths();
     if (status == OPENREG_OK)
         status = read_mocks();
