@@ -317,18 +317,8 @@ def commands_of(options: argparse.Namespace) -> dict[str, list[Command]]:
     operators += ["--reference", options.reference, *(["--entries", *QUICK_ENTRIES] if options.quick else [])]
 
     def pytest(name: str, limit: float, environment: dict[str, str], informative: bool) -> Command:
-        command = [
-            sys.executable,
-            "-m",
-            "pytest",
-            "-q",
-            "--tb=short",
-            "-p",
-            "no:cacheprovider",
-            "-o",
-            "addopts=-ra",
-            f"tests/python/{name}",
-        ]
+        flags = ("-q", "--tb=short", "-p", "no:cacheprovider", "-o", "addopts=-ra")  # the project's ask for plugins
+        command = [sys.executable, "-m", "pytest", *flags, f"tests/python/{name}"]
         return Command(name, command, limit, environment, PYTEST, informative=informative)
 
     def measure(limit: float, name: str, *more: str) -> Command:
