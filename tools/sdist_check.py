@@ -15,7 +15,6 @@ import shutil
 import subprocess
 import sys
 import sysconfig
-import tarfile
 import tempfile
 from pathlib import Path
 
@@ -56,8 +55,7 @@ def main() -> int:
             stderr=subprocess.DEVNULL,
         )
         (sdist,) = folder.glob("*.tar.gz")
-        with tarfile.open(sdist) as archive:
-            archive.extractall(folder, filter="data")
+        shutil.unpack_archive(sdist, folder)
         source = folder / sdist.name.removesuffix(".tar.gz")
         # Where a checkout has them: with the same paths below its root, ccache finds the checkout's objects again.
         python = new_environment(source / ".venv")
