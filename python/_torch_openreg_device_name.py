@@ -41,6 +41,16 @@ def a_device_name() -> str:
     return f"{'an' if name[0] in 'aeiou' else 'a'} {name}"
 
 
+def shown(text: object) -> str:
+    r"""A text that may be somebody else's, as a terminal or a log may get it: what can't be printed as ``\xNN``."""
+
+    def escaped(c: str) -> str:
+        is_byte = c < "\x80" or "\udc80" <= c <= "\udcff"  # in a file's name or a variable, where it is no UTF-8
+        return f"\\x{ord(c) & 0xFF:02x}" if is_byte else c.encode("unicode_escape").decode()
+
+    return "".join(c if c.isprintable() else escaped(c) for c in str(text))
+
+
 def _entry_points() -> Iterator[tuple[str, str]]:
     """(distribution, name) of each entry point of the group.
 
@@ -84,10 +94,10 @@ def _manifests() -> Iterator[tuple[str, str]]:
 
 
 def declared() -> dict[str, str]:
-    """The names that drivers declare here, each with the distribution or the file that declares it."""
+    """The names that drivers declare here, each with the distribution or the file that declares it, as text to show."""
     found: dict[str, str] = {}
     for source, name in (*_entry_points(), *_manifests()):
-        found.setdefault(name, source)
+        found.setdefault(shown(name), shown(source))
     return found
 
 

@@ -12,6 +12,8 @@ import logging
 from pathlib import Path
 from typing import Any
 
+from _torch_openreg_device_name import shown
+
 from torch_openreg import _C
 from torch_openreg._discovery import registrations
 from torch_openreg._discovery.files import read_text
@@ -25,7 +27,7 @@ _OPTIONS_TOO = "create_option"
 
 def _options_in(manifest: dict[str, Any], path: Path) -> Any:
     if _OPTIONS in manifest and _OPTIONS_TOO in manifest:
-        _logger.warning("'%s' has both '%s' and '%s'; the former is used.", path, _OPTIONS, _OPTIONS_TOO)
+        _logger.warning("'%s' has both '%s' and '%s'; the former is used.", shown(path), _OPTIONS, _OPTIONS_TOO)
     options = manifest.get(_OPTIONS, manifest.get(_OPTIONS_TOO, {}))
     if not isinstance(options, dict):
         raise TypeError(f"'{_OPTIONS}' must be an object, but is {options!r}.")

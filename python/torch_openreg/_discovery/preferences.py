@@ -20,6 +20,8 @@ from collections.abc import Iterator, MutableMapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from _torch_openreg_device_name import shown
+
 from torch_openreg import _C, _after_fork
 from torch_openreg._discovery.files import read_text
 
@@ -71,7 +73,7 @@ def _parse(text: str) -> tomlkit.TOMLDocument:
 def _warn_once(text: str) -> None:
     if text not in _warned:
         _warned.add(text)
-        _logger.warning("%s", text)
+        _logger.warning("%s", shown(text))
 
 
 def _name_in(document: MutableMapping[str, Any]) -> Any:

@@ -29,6 +29,8 @@ from dataclasses import dataclass
 from types import FrameType, ModuleType
 from typing import Any
 
+from _torch_openreg_device_name import shown
+
 from torch_openreg import _C, _after_fork
 from torch_openreg._discovery import callbacks, manifests, preferences, process, variables
 
@@ -85,22 +87,22 @@ def _namespace() -> ModuleType | None:
         if error.name == NAMESPACE:
             _logger.debug("No %s namespace packages available", NAMESPACE)
         else:
-            _logger.error("Failed to import %s: %s", NAMESPACE, error)
+            _logger.error("Failed to import %s: %s", NAMESPACE, shown(error))
     except Exception as error:
-        _logger.error("Failed to import %s: %s", NAMESPACE, error)
+        _logger.error("Failed to import %s: %s", NAMESPACE, shown(error))
     return None
 
 
 def _in_namespace() -> Iterator[Plugin]:
     package = _namespace()
     for module in pkgutil.iter_modules(package.__path__, NAMESPACE + ".") if package is not None else ():
-        _logger.debug("Discovered path based torch_openreg plugin: %s", module.name)
+        _logger.debug("Discovered path based torch_openreg plugin: %s", shown(module.name))
         yield Plugin(module.name, _FUNCTION, "namespace package")
 
 
 def _in_entry_points() -> Iterator[Plugin]:
     for entry in importlib.metadata.entry_points(group=GROUP):
-        _logger.debug("Discovered entry-point based torch_openreg plugin: %s", entry.value)
+        _logger.debug("Discovered entry-point based torch_openreg plugin: %s", shown(entry.value))
         module, _, function = entry.value.partition("[")[0].strip().partition(":")
         yield Plugin(module.strip(), function.strip() or _FUNCTION, "entry point")
 
@@ -128,11 +130,13 @@ def _import(plugin: Plugin) -> ModuleType | Exception:
 def _tell_of_import(plugin: Plugin, error: Exception) -> None:
     plugin.error = f"{type(error).__name__}: {error}"
     if isinstance(error, ModuleNotFoundError) and _is_missing(error, plugin.module):
-        _logger.warning("torch_openreg plugin configuration error: Plugin module %s does not exist", plugin.module)
+        _logger.warning(
+            "torch_openreg plugin configuration error: Plugin module %s does not exist", shown(plugin.module)
+        )
     else:
         _logger.error(
             "torch_openreg plugin configuration error: Plugin module %s could not be loaded",
-            plugin.module,
+            shown(plugin.module),
             exc_info=error,
         )
 
@@ -154,11 +158,13 @@ def _initialize(plugin: Plugin, module: ModuleType) -> None:
     except Exception as error:
         plugin.error = f"{type(error).__name__}: {error}"
         _logger.exception(
-            "torch_openreg plugin configuration error: Exception when calling %s.%s()", plugin.module, plugin.function
+            "torch_openreg plugin configuration error: Exception when calling %s()",
+            shown(f"{plugin.module}.{plugin.function}"),
         )
     seconds = time.monotonic() - start
     if seconds > _SLOW_SECONDS:
-        _logger.debug("%s.%s() took %.1f s; it should only register", plugin.module, plugin.function, seconds)
+        name = shown(f"{plugin.module}.{plugin.function}")
+        _logger.debug("%s() took %.1f s; it should only register", name, seconds)
 
 
 def _is_importing() -> bool:
@@ -197,7 +203,7 @@ def _load(plugin: Plugin) -> bool:
     if key in _plugins:
         with _locked() as has_lock:  # another thread may be calling it
             return has_lock
-    _logger.debug("Loading plugin module %s", plugin.module)
+    _logger.debug("Loading plugin module %s", shown(plugin.module))
     module = _import(plugin)
     with _locked() as has_lock:
         if has_lock and key not in _plugins:
@@ -221,9 +227,11 @@ def _hand_over_preference() -> None:
     name = preferences.snapshot()
     try:
         _C._prefer_driver(name)
-    except RuntimeError:  # no name at all; of one that nobody knows the runtime says so itself
+    except (RuntimeError, ValueError):  # no name at all; of one that nobody knows the runtime says so itself
         valid = tuple(record["name"] for record in known_drivers())
-        _logger.warning("driver '%s' set via preferences is not a valid driver. Valid drivers are %s", name, valid)
+        _logger.warning(
+            "driver '%s' set via preferences is not a valid driver. Valid drivers are %s", shown(name), valid
+        )
 
 
 def is_finished() -> bool:

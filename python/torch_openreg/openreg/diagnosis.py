@@ -7,7 +7,7 @@ import os
 from typing import Any, Literal, overload
 
 import torch
-from _torch_openreg_device_name import device_name, is_a_vendors
+from _torch_openreg_device_name import device_name, is_a_vendors, shown
 
 from torch_openreg import _C
 from torch_openreg._build_info import OPENREG_VERSION, TORCH_VERSION
@@ -109,7 +109,7 @@ def _cell(record: dict[str, Any]) -> tuple[str, ...]:
         str(record["priority"]),
         "?" if count < 0 else str(count),
         ", ".join(kind) or "-",
-        _as_text(record["source"]),
+        record["source"],
     )
 
 
@@ -120,12 +120,7 @@ def _table(rows: list[tuple[str, ...]]) -> list[str]:
 
 
 def _pairs(pairs: dict[str, Any]) -> list[str]:
-    return _table([(key, "-" if value in (None, "") else _as_text(str(value))) for key, value in pairs.items()])
-
-
-def _as_text(text: str) -> str:
-    """A text that is somebody else's, as a terminal may get it."""
-    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
+    return _table([(key, "-" if value in (None, "") else str(value)) for key, value in pairs.items()])
 
 
 def _driver_lines(records: list[dict[str, Any]], plugins: list[dict[str, Any]]) -> list[str]:
@@ -133,7 +128,7 @@ def _driver_lines(records: list[dict[str, Any]], plugins: list[dict[str, Any]]) 
     failed = [plugin for plugin in plugins if plugin["error"]]
     cells = [_cell(record) for record in records]
     cells += [(plugin["module"], "failed", "-", "?", "-", plugin["found_by"]) for plugin in failed]
-    details = [[_as_text(record["path"]), *record["message"].splitlines()] for record in records]
+    details = [[record["path"], *record["message"].splitlines()] for record in records]
     details += [plugin["error"].splitlines() for plugin in failed]
     header, *rows = _table([("name", "state", "priority", "devices", "kind", "source"), *cells])
     lines = [header]
@@ -151,14 +146,14 @@ def text_of(facts: dict[str, Any]) -> str:
     if selection["default_driver"]:
         lines.append(f"  driver {selection['default_driver']}, {_CHOSEN[selection['chosen_by']]}")
     else:
-        lines.append("  no driver is open yet" if not facts.get("error") else f"  {facts['error']}")
+        lines += [f"  {line}" for line in (facts.get("error") or "no driver is open yet").splitlines()]
     lines += ["", "Drivers", *_driver_lines(facts["drivers"], facts["plugins"]), "", "Variables"]
     lines += _pairs(facts["variables"]) if facts["variables"] else ["  none of OPENREG_* is set"]
     lines += ["", "Preference", *_pairs(facts["preference"]), "", "Plugins"]
     lines += [f"  {p['module']}.{p['function']} ({p['found_by']})" for p in facts["plugins"]] or ["  none"]
     if "advice" in facts:
         lines += ["", "Advice", *(f"  {line}" for line in facts["advice"])]
-    return "\n".join(lines)
+    return "\n".join(shown(line) for line in lines)
 
 
 @overload

@@ -150,3 +150,39 @@ def test_paths_are_shown_as_text(tmp_path: Path) -> None:
     done = run(tmp_path, "info", OPENREG_DRIVER_LIBRARIES="chip:/nowhere/\033[31m.so")
     assert "\033" not in done.stdout
     assert "/nowhere/\\x1b[31m.so" in done.stdout
+
+
+# nor from a file of a foreign folder: not in the log, not in what is printed, and the data stay as they are
+@pytest.mark.parametrize("name", ["a\nERROR forged \033[31m", "\033\0"])
+def test_a_foreign_preference_is_shown_as_text(tmp_path: Path, name: str) -> None:
+    (tmp_path / "LocalPreferences.toml").write_text(f"[torch_openreg]\ngpu_backend = {json.dumps(name)}\n")
+    for command in ("info", "diagnose"):
+        done = run(tmp_path, command)
+        assert not [c for c in done.stdout + done.stderr if not c.isprintable() and c != "\n"]
+        assert not [line for line in (done.stdout + done.stderr).splitlines() if line.startswith("ERROR")]
+        assert "\\x1b" in done.stdout
+    assert json.loads(run(tmp_path, "diagnose", "--json").stdout)["preference"]["stored"] == name
+
+
+# a link of a foreign folder that leads elsewhere
+def test_a_foreign_link_is_shown_as_text(tmp_path: Path) -> None:
+    folder = tmp_path / "folder"
+    folder.mkdir()
+    (folder / "LocalPreferences.toml").symlink_to(tmp_path / "\033[31m\nERROR forged")
+    said = run(folder, "prefer", "hip", status=1).stderr
+    assert "\\x1b[31m\\x0aERROR forged" in said
+    assert "\033" not in said
+
+
+# nor from packages there, which need not be installed; an error of several lines stays among its own
+def test_foreign_packages_are_shown_as_text(tmp_path: Path) -> None:
+    for folder, name in (("one\033[31m", "first"), ("two\n", "second\033")):
+        place = tmp_path / f"{folder}-1.dist-info"
+        place.mkdir()
+        plugin = f"[torch_openreg.drivers]\nx = no_{folder[:4].strip()}thing\n"
+        (place / "entry_points.txt").write_text(f"{plugin}[torch_openreg.device_name]\n{name} = x\n")
+    done = run(tmp_path, "diagnose", status=1, OPENREG_DRIVERS="x\ny")
+    assert "first (one\\x1b[31m), second\\x1b (two\\x0a)" in done.stderr
+    assert "Plugin module no_one\\x1bthing does not exist" in done.stderr
+    assert not [c for c in done.stdout + done.stderr if not c.isprintable() and c != "\n"]
+    assert not [line for line in done.stdout.splitlines() if line.startswith("y")]
