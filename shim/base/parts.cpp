@@ -6,6 +6,8 @@
 
 #include <string>
 
+#include "shim/base/status.h"
+
 namespace c10::openreg {
 namespace {
 
@@ -21,9 +23,9 @@ std::string path_of(const char* part) {
 void* find_in_part(const char* part, const char* function) {
   const std::string path = path_of(part);
   void* const library = dlopen(path.c_str(), RTLD_NOW | RTLD_LOCAL);
-  TORCH_CHECK(library != nullptr, "A part of torch_openreg can't be loaded: ", dlerror());
+  TORCH_CHECK(library != nullptr, "A part of torch_openreg can't be loaded: ", shown(dlerror()));
   void* const found = dlsym(library, function);
-  TORCH_CHECK(found != nullptr, path, " is of another build: ", dlerror());
+  TORCH_CHECK(found != nullptr, shown(path), " is of another build: ", shown(dlerror()));
   return found;
 }
 

@@ -1,8 +1,10 @@
 // SPDX-License-Identifier: BSD-3-Clause
 #include "shim/base/status.h"
 
+#include <openreg/embedding.h>
+
 #include <atomic>
-#include <string>
+#include <cstring>
 #include <utility>
 
 namespace c10::openreg {
@@ -25,6 +27,13 @@ std::string describe(openreg_status status) {
 }
 
 } // namespace
+
+std::string shown(const std::string& text) {
+  std::string copy(4 * text.size() + 1, '\0');
+  openreg_show_text(copy.data(), copy.size(), text.c_str());
+  copy.resize(std::strlen(copy.c_str()));
+  return copy;
+}
 
 void set_error_translator(ErrorTranslator translator) noexcept {
   error_translator.store(translator, std::memory_order_relaxed);

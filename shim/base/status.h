@@ -6,6 +6,8 @@
 #include <c10/util/Exception.h>
 #include <openreg/openreg.h>
 
+#include <string>
+
 #include "shim/base/export.h"
 
 namespace c10::openreg {
@@ -19,6 +21,9 @@ namespace c10::openreg {
 //   every other code       c10::Error                 RuntimeError
 [[noreturn]] TORCH_OPENREG_API void throw_status(
     openreg_status status, SourceLocation location = SourceLocation::current());
+
+// A text that may be anybody's (a variable, a driver's), for an exception or a warning: Python takes UTF-8 alone.
+TORCH_OPENREG_API std::string shown(const std::string& text);
 
 // For errors of the runtime that have a class of their own in Python: `translator` is given the text of each, and throws
 // where it is such an error, else returns. One at a time; null ends it.

@@ -33,7 +33,7 @@ double fraction_of(const std::string& text) {
       read == text.size() && fraction >= 0 && fraction <= 1,
       fraction_key,
       " is invalid, set it in [0.0, 1.0], but got '",
-      text,
+      shown(text),
       "'");
   return fraction;
 }
@@ -55,7 +55,7 @@ void take_own_keys(const std::string& text, openreg_allocator_settings& settings
           "The ",
           device_name(),
           " allocator has one backend, 'native', but got '",
-          tokens[i],
+          shown(tokens[i]),
           "'");
     }
   }

@@ -26,6 +26,10 @@ openreg_generation_now(void)
  * such name, or another one is set), OPENREG_E_NOMEM. */
 OPENREG_API openreg_status openreg_set_device_name(const char *name);
 
+/* Copies a text that may be anybody's as the runtime's own log shows it: what is no UTF-8 or controls a terminal as \xNN.
+ * `size`: of `shown`, at least 1; four times the text's length and 1 has room for all. Never fails. */
+OPENREG_API void openreg_show_text(char *shown, size_t size, const char *text);
+
 /* Lets plugins alone (openreg/registry.h) be chosen by rule 4: under a vendor's name nothing else answers for his devices. What
  * is named by a call, a variable or the preference is used as ever. Call it before the first choice; never fails. */
 OPENREG_API void openreg_choose_plugins_alone(void);

@@ -10,6 +10,7 @@
 #include "base/log.h"
 #include "base/text.h"
 #include "base/thread.h"
+#include "openreg/embedding.h"
 
 /* Used by a thread for which not even its own record could be allocated. Several such threads share it: their texts
  * may mix, their codes are returned all the same. */
@@ -24,6 +25,12 @@ record_of_thread(void)
 }
 
 /* ------------------------------------------------------------------------------------------------------ the message */
+
+void
+openreg_show_text(char *shown, size_t size, const char *text)
+{
+    openreg_text_copy_shown(shown, size, text, 0);
+}
 
 /* The one place where an error's parts become a sentence. */
 static void

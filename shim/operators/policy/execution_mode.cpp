@@ -17,7 +17,8 @@ bool staging_is_forced() {
   if (value == nullptr || *value == '\0' || std::strcmp(value, "auto") == 0) {
     return false;
   }
-  TORCH_CHECK(std::strcmp(value, "staged") == 0, "OPENREG_OPERATORS must be 'auto' or 'staged', but is '", value, "'.");
+  TORCH_CHECK(
+      std::strcmp(value, "staged") == 0, "OPENREG_OPERATORS must be 'auto' or 'staged', but is '", shown(value), "'.");
   return true;
 }
 

@@ -109,9 +109,10 @@ std::string how_to_allow(ExecutionMode mode, const std::string& name) {
   return call.append("operators=[\"").append(name).append("\"])");
 }
 
-const char* variable(const char* name) {
+// As it may be shown: each value that is taken is plain text.
+std::string variable(const char* name) {
   const char* value = openreg_variable(name);
-  return value != nullptr ? value : "";
+  return value != nullptr ? shown(value) : "";
 }
 
 void apply_policy_item(const std::string& item) {

@@ -7,6 +7,8 @@
 
 #include <cstring>
 
+#include "shim/base/status.h"
+
 namespace c10::openreg {
 
 // What the variable says, and `otherwise` where it isn't set or empty. Throws c10::Error for any other value. Any thread.
@@ -16,7 +18,7 @@ inline bool switch_variable(const char* name, bool otherwise) {
     return otherwise;
   }
   const bool is_on = std::strcmp(value, "1") == 0;
-  TORCH_CHECK(is_on || std::strcmp(value, "0") == 0, name, " must be '0' or '1', but is '", value, "'.");
+  TORCH_CHECK(is_on || std::strcmp(value, "0") == 0, name, " must be '0' or '1', but is '", shown(value), "'.");
   return is_on;
 }
 

@@ -176,9 +176,9 @@ std::optional<LaterArguments> compared_schema(
       "Driver \"",
       driver,
       "\" lists a kernel for ",
-      kernel.name,
+      shown(kernel.name),
       ", which is not used: it was written for the schema ",
-      kernel.schema,
+      shown(kernel.schema),
       ", and this PyTorch's is ",
       running,
       ".");
@@ -279,7 +279,8 @@ class Reader {
       return;
     }
     if (const char* reason = known ? refusal_of(*op) : "is not an operator of this PyTorch") {
-      TORCH_WARN("Driver \"", driver_, "\" lists a kernel for ", kernel.name, ", which is not used: it ", reason, ".");
+      TORCH_WARN(
+          "Driver \"", driver_, "\" lists a kernel for ", shown(kernel.name), ", which is not used: it ", reason, ".");
       return;
     }
     const auto later = compared_schema(kernel, op->schema(), driver_);

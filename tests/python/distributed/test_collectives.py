@@ -330,7 +330,11 @@ def off(rank: int, device: torch.device) -> None:
     """The variable decides at each collective of openreg tensors; those of CPU tensors and the group stay."""
     group = dist.new_group()
     try:
-        for value, text in (("0", f"openreg tensors are off: {VARIABLE}=0"), ("yes", f"{VARIABLE} must be '0' or '1'")):
+        for value, text in (
+            ("0", f"openreg tensors are off: {VARIABLE}=0"),
+            ("yes", f"{VARIABLE} must be '0' or '1', but is 'yes'"),
+            ("\udcff\n", rf"{VARIABLE} must be '0' or '1', but is '\\xff\\x0a'"),
+        ):
             os.environ[VARIABLE] = value
             for function in (dist.all_reduce, lambda x, group: dist.all_gather(blanks(x.device, 3), x, group=group)):
                 with pytest.raises(RuntimeError, match=text):

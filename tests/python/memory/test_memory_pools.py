@@ -331,6 +331,19 @@ def test_bad_variable(python: Any) -> None:
     assert out.stdout.split() == ["True", "True"]
 
 
+@pytest.mark.parametrize("key", ["backend", "per_process_memory_fraction"])
+def test_a_value_that_is_no_text(python: Any, key: str) -> None:
+    """The error shows bytes that aren't UTF-8, of the keys that are ours."""
+    python(
+        """
+        import pytest, torch
+        with pytest.raises(ValueError, match=r"got '1\\\\xff'"):
+            torch.ones(3, device="openreg")
+        """,
+        PYTORCH_ALLOC_CONF=f"{key}:1\udcff",
+    )
+
+
 # ---------------------------------------------------------------------------------------------------------- pools
 
 

@@ -227,13 +227,15 @@ def test_the_policy_variable(python: Program) -> None:
 # a bad value is refused where it is read, by variable and value; importing and asking for devices still work
 def test_bad_values_of_variables(python: Program) -> None:
     done = python(
-        """
+        r"""
         import os, re
         import pytest, torch
         assert torch.openreg.device_count() == 2
         x = torch.empty(2, device="openreg")
         for variable, value, text in [
             ("OPENREG_OPERATORS_REPORT", "yes", "must be '0', '1' or 'detailed', but is 'yes'"),
+            ("OPENREG_OPERATORS_REPORT", "\udcff\n", r"but is '\xff\x0a'."),
+            ("OPENREG_OPERATORS_POLICY", "a=\udcff", r"but is 'a=\xff': the policy must be one of 'allow', 'warn', 'forbid', but is '\xff'"),
             ("OPENREG_OPERATORS_POLICY", "staged", "but is 'staged': 'staged' has no '='"),
             ("OPENREG_OPERATORS_POLICY", "staged=deny", "but is 'staged=deny': the policy must be one of"),
             ("OPENREG_OPERATORS_POLICY", "slow=warn", "but is 'slow=warn': the mode must be one of"),

@@ -146,6 +146,9 @@ TEST_F(ErrorTest, ForeignTextsAreShownAsText) {
   ASSERT_EQ(openreg_shutdown(), OPENREG_OK);
   EXPECT_EQ(openreg_device_count(), 0);
   EXPECT_CONTAINS(lines(OPENREG_LOG_WARNING).back(), "x\\x0aopenreg: error: forged\\xff");
+  char shown[9] = "";
+  openreg_show_text(shown, sizeof shown, "a\xff\nb");
+  EXPECT_STREQ(shown, "a\\xff");  // no half of an escape
 }
 
 // What a driver's text looks like changes nothing: it is never read for the names of calls, drivers or codes.
