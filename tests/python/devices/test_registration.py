@@ -12,6 +12,7 @@ import pytest
 import torch
 
 import torch_openreg
+from torch_openreg import config
 
 
 # acceptance 2.11
@@ -233,6 +234,32 @@ def test_another_backend_has_the_place(python: Any) -> None:
         TORCH_DEVICE_BACKEND_AUTOLOAD="0",
     )
     assert "'npu' has taken it" in out.stdout
+
+
+# a library that is loaded behind another backend changes nothing of PyTorch: what its constructors do is registration, which
+# goes back at once
+@pytest.mark.parametrize("is_behind", [True, False])
+def test_the_library_behind_another_backend(python: Any, is_behind: bool) -> None:
+    out = python(
+        f"""
+        import ctypes, glob, torch
+        if {is_behind}:
+            torch._C._acc.register_python_privateuseone_device_guard(torch._C._acc.DeviceGuard())
+        cpu_allocator = ctypes.CDLL(glob.glob(torch.__path__[0] + "/lib/libc10.so")[0])["_ZN3c1015GetCPUAllocatorEv"]
+        cpu_allocator.restype = ctypes.c_void_p
+        def state():
+            kernels = torch._C._dispatch_get_registrations_for_dispatch_key("PrivateUse1")
+            return cpu_allocator(), kernels, torch._C._get_privateuse1_backend_name()
+        before = state()
+        library = ctypes.CDLL({config.torch_lib_dir()!r} + "/libtorch_openreg.so", ctypes.RTLD_GLOBAL)
+        refusal = library["_ZN3c107openreg18registration_errorEv"]
+        refusal.restype = ctypes.c_char_p
+        print([old == new for old, new in zip(before, state())], refusal())
+        """,
+        TORCH_DEVICE_BACKEND_AUTOLOAD="0",
+    ).stdout
+    refused = "b'another PrivateUse1 backend is registered in this process already'"
+    assert out == (f"[True, True, True] {refused}\n" if is_behind else "[False, False, False] None\n")
 
 
 # acceptance 5.11 a clear error in the child, never a hang; the parent goes on
