@@ -2,12 +2,14 @@
 // The simulated devices, through the driver ABI itself: options, memory, streams, events. The program contains the
 // driver, because the library does not show its table.
 #include <dirent.h>
+#include <fcntl.h>
 #include <malloc.h>
 #include <openreg/driver.h>
 #include <openreg/ipc.h>
 #include <signal.h>
 #include <sys/mman.h>
 #include <sys/resource.h>
+#include <sys/stat.h>
 
 #include <atomic>
 #include <chrono>
@@ -711,6 +713,33 @@ TEST_F(SimTest, ForkedHandlesThatLie) {
     std::memcpy(lie.bytes + 40, &size, sizeof size);
     EXPECT_EQ(ipc->memory_open(instance_, 1, &lie, &out), OPENREG_E_INVALID) << offset << ' ' << size;
     EXPECT_CONTAINS(host_.text, "the handle was altered");
+  }
+  // Nor is a file opened that isn't one in memory, of this user, sealed: each here has the size that the handle says.
+  const unsigned seals = F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL;
+  for (const std::string kind : {"on disk", "to be shrunk", "a FIFO", "another user's"}) {
+    SCOPED_TRACE(kind);
+    if (kind == "another user's" && geteuid() != 0) continue;
+    char path[] = "/tmp/openreg-sim-XXXXXX";
+    int file = kind == "on disk" || kind == "a FIFO" ? mkstemp(path) : memfd_create("other", MFD_ALLOW_SEALING);
+    ASSERT_EQ(ftruncate(file, kMib), 0);
+    if (kind == "a FIFO") {  // without a writer, for which opening it would wait
+      ASSERT_EQ(close(file) | unlink(path) | mkfifo(path, 0600), 0);
+      file = ::open(path, O_RDONLY | O_NONBLOCK);
+    }
+    unlink(path);
+    if (kind == "another user's") {
+      ASSERT_EQ(fcntl(file, F_ADD_SEALS, seals) | fchown(file, 12345, 12345), 0);
+    }
+    struct stat status{};
+    ASSERT_EQ(fstat(file, &status), 0);
+    openreg_ipc_handle lie = handle;
+    const int32_t place[] = {getpid(), file};
+    const uint64_t numbers[] = {status.st_dev, status.st_ino, 0, kMib};
+    std::memcpy(lie.bytes + 4, place, sizeof place);
+    std::memcpy(lie.bytes + 16, numbers, sizeof numbers);
+    EXPECT_EQ(ipc->memory_open(instance_, 1, &lie, &out), OPENREG_E_INVALID);
+    EXPECT_CONTAINS(host_.text, "which made the handle, has ended");
+    close(file);
   }
   EXPECT_EQ(unused(1), before);
   free(1, alloc(1, before));
