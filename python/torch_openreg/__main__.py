@@ -17,8 +17,6 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from _torch_openreg_device_name import shown
-
 import torch_openreg
 from torch_openreg import _C, _new
 from torch_openreg._build_info import OPENREG_VERSION, TORCH_VERSION
@@ -53,7 +51,7 @@ def _prefer(arguments: argparse.Namespace) -> int:
     try:
         selection.set_preferred_driver(arguments.name)
     except (OSError, ValueError) as error:
-        print(f"python -m torch_openreg prefer: {shown(error)}", file=sys.stderr)
+        print(f"python -m torch_openreg prefer: {error}", file=sys.stderr)
         return 1
     stored, path = selection.get_preferred_driver(), str(preferences.path_to_read())
     if arguments.json:

@@ -130,10 +130,10 @@ def _locked(path: Path) -> Iterator[None]:
         descriptor = os.open(lock_path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, 0o600)
         try:
             if os.fstat(descriptor).st_uid != os.geteuid():
-                raise OSError(f"'{lock_path}' belongs to another user; remove it")
+                raise OSError(f"'{shown(lock_path)}' belongs to another user; remove it")
             while not _try_lock(descriptor):
                 if time.monotonic() > end:
-                    raise OSError(f"another process holds '{lock_path}', for {_PATIENCE} s already")
+                    raise OSError(f"another process holds '{shown(lock_path)}', for {_PATIENCE} s already")
                 time.sleep(0.01)
             if _is_same_file(descriptor, lock_path):
                 try:
@@ -196,7 +196,7 @@ def _load_to_edit(path: Path) -> tomlkit.TOMLDocument:
     try:
         return _parse(read_text(path) if path.exists() else "")
     except ValueError as error:
-        raise ValueError(f"'{path}' can't be changed, because it is not valid TOML: {error}") from error
+        raise ValueError(shown(f"'{path}' can't be changed, because it is not valid TOML: {error}")) from error
 
 
 def _edit(path: Path, name: str | None) -> bool:
@@ -208,7 +208,7 @@ def _edit(path: Path, name: str | None) -> bool:
         return False
     table = document.setdefault(TABLE, tomlkit.table())
     if not isinstance(table, MutableMapping):
-        raise ValueError(f"'{path}' can't be changed, because '{TABLE}' in it is not a table.")
+        raise ValueError(f"'{shown(path)}' can't be changed, because '{TABLE}' in it is not a table.")
     if name is None:
         del table[KEY]
     else:
@@ -238,7 +238,7 @@ def write(name: str | None) -> bool:
     path = Path(os.path.realpath(given))  # a link stays one
     if not _C._variable("OPENREG_PREFERENCES") and not path.is_relative_to(os.path.realpath(given.parent)):
         raise OSError(
-            f"'{given}' is a link to '{path}', outside of its folder; OPENREG_PREFERENCES names a file elsewhere"
+            f"'{given}' is a link to '{shown(path)}', outside of its folder; OPENREG_PREFERENCES names a file elsewhere"
         )
     if name is None and not path.exists():
         return False
