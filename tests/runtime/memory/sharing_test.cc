@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: BSD-3-Clause
 // Device memory in several processes (sharing.h): on the simulated devices, with an exporter in a process of its own.
 #include <fcntl.h>
+#include <openreg/allocator.h>
 #include <openreg/sharing.h>
 #include <signal.h>
 #include <sys/mman.h>
@@ -22,7 +23,7 @@ using openreg_test::SimDevicesTest;
 
 namespace {
 
-constexpr size_t kSize = 4000;
+constexpr size_t kSize = 4000, kLarge = size_t{12} << 20;
 
 std::vector<unsigned char> numbers(unsigned char first) {
   std::vector<unsigned char> bytes(kSize);
@@ -75,7 +76,7 @@ class SharingTest : public SimDevicesTest {
 // A process that exports a block of openreg:1, and then does as it is told, a letter at a time.
 class Exporter {
  public:
-  Exporter() {
+  explicit Exporter(bool is_growing = false) : is_growing_(is_growing) {
     EXPECT_EQ(pipe(commands_), 0);
     EXPECT_EQ(pipe(answers_), 0);
     child_ = fork();
@@ -95,6 +96,11 @@ class Exporter {
     EXPECT_EQ(::write(commands_[1], &command, 1), 1);
     EXPECT_EQ(::read(answers_[0], &answer, 1), 1);
     return answer;
+  }
+  // The end of another block, behind which the block's segment has grown.
+  openreg_memory_handle grown() {
+    EXPECT_EQ(ask('g'), OPENREG_OK);
+    return received();
   }
   void stop() {
     if (child_ <= 0) return;
@@ -121,8 +127,14 @@ class Exporter {
   int work() {
     void* block = nullptr;
     std::vector<unsigned char> bytes = numbers(1);
+    openreg_allocator_settings settings{};
+    settings.struct_size = sizeof settings;
+    if (openreg_allocator_get_settings(&settings) != OPENREG_OK) return 1;
+    settings.expandable_segments = is_growing_;
+    if (openreg_allocator_set_settings(&settings) != OPENREG_OK) return 1;
+    const size_t size = is_growing_ ? kLarge : kSize;
     // Not the first block of its segment.
-    if (openreg_malloc(1, 0, 100, &block) != OPENREG_OK || openreg_malloc(1, 0, kSize, &block) != OPENREG_OK ||
+    if (openreg_malloc(1, 0, size / 6, &block) != OPENREG_OK || openreg_malloc(1, 0, size, &block) != OPENREG_OK ||
         openreg_memcpy(block, 1, bytes.data(), OPENREG_HOST, kSize) != OPENREG_OK ||
         openreg_memory_export(block, &handle) != OPENREG_OK ||
         openreg_memory_export(static_cast<char*>(block) + 512, &second) != OPENREG_OK)
@@ -137,12 +149,22 @@ class Exporter {
       if (command == 'f') answer = openreg_free(block);                                                // free
       if (command == 'c') answer = openreg_memory_collect_exports();                                   // collect
       if (command == 'l' && openreg_pointer_get_info(block, &info) == OPENREG_OK) answer = info.live;  // is it live?
+      if (command == 'g') answer = grow();
       const char byte = static_cast<char>(answer);
-      if (::write(answers_[1], &byte, 1) != 1) return 1;
+      if (::write(answers_[1], &byte, 1) != 1 || (command == 'g' && !sent(second))) return 1;
     }
     return 0;
   }
 
+  openreg_status grow() {
+    void* block = nullptr;
+    if (openreg_malloc(1, 0, kLarge, &block) != OPENREG_OK) return OPENREG_E_NOMEM;
+    char* const end = static_cast<char*>(block) + kLarge - kSize;
+    const openreg_status status = openreg_memcpy(end, 1, numbers(9).data(), OPENREG_HOST, kSize);
+    return status == OPENREG_OK ? openreg_memory_export(end, &second) : status;
+  }
+
+  const bool is_growing_;
   int commands_[2] = {}, answers_[2] = {};
   pid_t child_ = -1;
 };
@@ -193,6 +215,25 @@ TEST_F(SharingTest, PartsOfOneAllocation) {
   EXPECT_EQ(openreg_import_release(whole), OPENREG_OK);
   EXPECT_EQ(openreg_memset_async(1, OPENREG_STREAM_DEFAULT, inside, 5, 1), OPENREG_OK) << last_message();
   EXPECT_EQ(openreg_import_release(part), OPENREG_OK);
+}
+
+// A segment that has grown since its last export is exported as it is now, beside what is open of it already.
+TEST_F(SharingTest, SegmentsThatGrow) {
+  Exporter other(/*is_growing=*/true);
+  openreg_memory_handle later = other.grown();
+  EXPECT_GT(fields(later).offset, fields(other.handle).allocation_size);
+  EXPECT_NE(std::memcmp(&fields(later).allocation, &fields(other.handle).allocation, sizeof(openreg_ipc_handle)), 0);
+  openreg_import before = nullptr, after = nullptr;
+  void *block = nullptr, *end = nullptr;
+  ASSERT_EQ(import(other.handle, &before, &block), OPENREG_OK) << last_message();
+  ASSERT_EQ(import(later, &after, &end), OPENREG_OK) << last_message();
+  EXPECT_EQ(read_back(block, 1), numbers(1));
+  EXPECT_EQ(read_back(end, 1), numbers(9));
+  write(block, 1, 77);
+  EXPECT_EQ(other.ask('r'), 77);
+  EXPECT_EQ(openreg_import_release(before), OPENREG_OK) << last_message();
+  EXPECT_EQ(read_back(end, 1), numbers(9));
+  EXPECT_EQ(openreg_import_release(after), OPENREG_OK) << last_message();
 }
 
 // A block that its owner frees stays until the last holder has released it.

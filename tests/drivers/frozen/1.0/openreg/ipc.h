@@ -33,9 +33,11 @@ typedef struct openreg_ipc {
 
     /* Bytes of a handle: 1 to OPENREG_IPC_HANDLE_MAX, constant from open() to close(). */
     openreg_status (*handle_size)(openreg_instance, uint32_t *out);
-    /* A handle of a whole allocation: `ptr` is what mem_alloc() returned. The allocation must outlive its use elsewhere;
-     * mem_free() does not wait for other processes. `processes` are those that are to import it; 0 of them: any that may.
-     * E_INVALID: no such allocation. E_UNSUPPORTED: the vendor can't share this memory, or must know the processes. */
+    /* A handle of a whole allocation: `ptr` is what mem_alloc() returned, or a reservation of openreg/vmm.h, of which the
+     * handle has all that is memory now, up to the last piece. One that has grown is exported again, and both handles may be
+     * open at once. The allocation must outlive its use elsewhere; mem_free() does not wait for other processes.
+     * `processes` are those that are to import it; 0 of them: any that may. E_INVALID: no such allocation. E_UNSUPPORTED: the
+     * vendor can't share this memory, as may be with every reservation, or must know the processes. */
     openreg_status (*memory_export)(openreg_instance, int32_t dev, void *ptr, const int32_t *processes, uint32_t count,
                                     void *handle);
     /* The allocation's address in this process. What a handle says of sizes and offsets is not to be believed: it may
