@@ -84,6 +84,23 @@ def test_layers_that_ask_without_a_device(compiled: bool) -> None:
     assert not torch.is_autocast_enabled()
 
 
+# what PyTorch itself says is short for "cuda" stays CUDA's
+def test_settings_without_a_device_are_cudas() -> None:
+    x = torch.ones(2, 2, device="openreg")
+    before = torch.get_autocast_dtype("cuda")
+    try:
+        with torch.autocast("openreg", dtype=torch.bfloat16):
+            with pytest.warns(DeprecationWarning, match="use torch.set_autocast_dtype\\('cuda', dtype\\)"):
+                torch.set_autocast_gpu_dtype(torch.float16)
+            torch.set_autocast_enabled(False)
+            assert torch.get_autocast_dtype("cuda") == torch.float16
+            assert (x @ x).dtype == torch.bfloat16
+            torch.set_autocast_enabled("openreg", False)
+            assert (x @ x).dtype == torch.float32
+    finally:
+        torch.set_autocast_dtype("cuda", before)
+
+
 @pytest.mark.parametrize("dtype", [torch.float64, torch.int32])
 def test_a_type_that_is_none(dtype: torch.dtype) -> None:
     with pytest.warns(UserWarning, match="target dtype is not supported. Disabling autocast"):
