@@ -66,7 +66,11 @@ target_include_directories(torch_cpp SYSTEM INTERFACE
   "${OPENREG_TORCH_DIR}/include" "${OPENREG_TORCH_DIR}/include/torch/csrc/api/include")
 # With the second no header of ATen includes all operators, which takes ten seconds a file: a file includes ATen/ops/<operator>.h.
 target_compile_definitions(torch_cpp INTERFACE _GLIBCXX_USE_CXX11_ABI=${OPENREG_TORCH_CXX11_ABI} AT_PER_OPERATOR_HEADERS)
-target_compile_options(torch_cpp INTERFACE "-ffile-prefix-map=${OPENREG_TORCH_DIR}/=torch/") # texts of its TORCH_CHECK()s
+# Texts of its TORCH_CHECK()s. ccache with a base directory has the compiler see paths relative to where it runs.
+file(RELATIVE_PATH openreg_torch_from_build "${CMAKE_BINARY_DIR}" "${OPENREG_TORCH_DIR}")
+foreach(openreg_place "${OPENREG_TORCH_DIR}" "${openreg_torch_from_build}")
+  target_compile_options(torch_cpp INTERFACE "-ffile-prefix-map=${openreg_place}/=torch/")
+endforeach()
 target_link_directories(torch_cpp INTERFACE "${OPENREG_TORCH_DIR}/lib")
 target_link_libraries(torch_cpp INTERFACE torch_cpu c10)
 

@@ -155,7 +155,7 @@ def test_binaries_are_hardened(wheel: Path, root: Path, tmp_path: Path) -> None:
         assert "__stack_chk_fail" in symbols, file.name
         if file.name.startswith(("libopenreg.so", "openreg-check")):
             assert "__snprintf_chk" in symbols or "__vsnprintf_chk" in symbols, file.name
-        assert not [place for place in places if place in content], file.name
+        assert not [place for place in (*places, b"site-packages/torch/") if place in content], file.name
         checked += 1
     assert checked >= 14
 
