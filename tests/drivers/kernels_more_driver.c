@@ -352,7 +352,7 @@ static const openreg_kernel more_list[] = {
      .schema = "aten::threshold(Tensor self, Scalar threshold) -> Tensor",
      .run = kernel_on_fire},
     {.name = "aten::log", .schema = "aten::log(Tensor self, int base=2) -> Tensor", .run = kernel_on_fire},
-    {.name = "aten::tan", .schema = "no schema", .run = kernel_on_fire},
+    {.name = "aten::tan", .schema = "no schema\xff", .run = kernel_on_fire},
 };
 
 static const openreg_kernels more_kernels = {
