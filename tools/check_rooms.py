@@ -70,6 +70,7 @@ CALLBACK_SETTERS = {
     "openreg_observe": "the one table",
     "openreg_log_set_callback": "where lines go: it serves the caller, and changes nothing",
     "openreg_set_discovery_callback": "the runtime asks the language for drivers: it needs the answer",
+    "openreg_set_places": "the runtime asks the language where its program is: it needs the answer",
     "openreg_set_blocking_hooks": "the language's lock, around what waits",
 }
 CALLBACK_SETTER = re.compile(

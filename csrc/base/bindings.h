@@ -37,8 +37,8 @@ extern PyMethodDef openreg_stream_methods[];
 
 // recorder_places.c: has the flight recorder note lines of the program. Once, when the module is loaded.
 void openreg_tell_recorder_places(void);
-// "file:line in function" of the calling thread, as an observer's place(). Only where openreg_walking_takes_gil (frames.h) is 0.
-int openreg_find_place(void* context, char* out, size_t size);
+// "file:line in function" of the calling thread, as openreg_set_places() wants it. Only where openreg_walking_takes_gil (frames.h) is 0.
+int openreg_find_place(char* out, size_t size);
 
 // races.cpp: holds the lock of its lines over each fork. Once, when the module is loaded and the runtime is not used yet: so
 // the runtime's locks, under which it is taken, are held before it.

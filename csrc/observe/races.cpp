@@ -297,7 +297,7 @@ uint32_t find_stack() {
   return line == 0 || !openreg_interpreter_is_alive() ? line : learn_stack(Stack(stack), line);
 }
 
-uint32_t here(void* /*context*/, int32_t wants_stack) noexcept {
+uint32_t here(int32_t wants_stack) noexcept {
   try {
     return wants_stack != 0 ? find_stack() : find_line();
   } catch (...) { // out of memory: the line is not known
@@ -305,7 +305,7 @@ uint32_t here(void* /*context*/, int32_t wants_stack) noexcept {
   }
 }
 
-const char* text_of(void* /*context*/, uint32_t place, int32_t* allowed) noexcept {
+const char* text_of(uint32_t place, int32_t* allowed) noexcept {
   *allowed = 0;
   const std::shared_lock<std::shared_mutex> guard(book().lock);
   if (place == 0 || place > book().by_number.size()) {
@@ -316,7 +316,7 @@ const char* text_of(void* /*context*/, uint32_t place, int32_t* allowed) noexcep
   return found.text.c_str();
 }
 
-const char* stack_of(void* /*context*/, uint32_t place) noexcept {
+const char* stack_of(uint32_t place) noexcept {
   const std::unique_lock<std::shared_mutex> guard(book().lock);
   if (place == 0 || place > book().by_number.size() || book().by_number[place - 1].stack == nullptr) {
     return "";
@@ -381,15 +381,8 @@ PyObject* _racesPrepare(PyObject* /*self*/, PyObject* arguments) {
     Py_XDECREF(std::exchange(book().exception, exception));
     book().libraries = std::move(libraries);
   }
-  static const openreg_observer places = [] {
-    openreg_observer made{};
-    made.struct_size = sizeof made;
-    made.here = here;
-    made.here_text = text_of;
-    made.here_stack = stack_of;
-    return made;
-  }();
-  OPENREG_CHECK(openreg_observe(&places, OPENREG_OBSERVE_PLACES));
+  const openreg_places places{nullptr, &here, &text_of, &stack_of};
+  openreg_set_places(&places);
   c10::openreg::set_error_translator(&throw_race);
   Py_RETURN_NONE;
   END_HANDLE_TH_ERRORS

@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// The line of the program for the flight recorder: an observer's place() (openreg/observer.h). It may be asked for in any call of a driver,
+// The line of the program for the flight recorder: place() of openreg_set_places() (openreg/embedding.h). It may be asked for in any call of a driver,
 // with any lock held, so it takes neither the GIL nor a reference: possible where frames are read without the GIL
 // (frames.h), else there are no lines. A thread keeps what it has found out, as a call may last no longer than the recorder
 // permits: a line that was met before costs the walk to its frame.
 #include <Python.h>
 
-#include <openreg/observer.h>
+#include <openreg/embedding.h>
 #include <stdbool.h>
 #include <stdint.h>
 #include <stdio.h>
@@ -88,8 +88,7 @@ static void describe(const openreg_frame* frame, char* text) {
       function == NULL ? "?" : function);
 }
 
-int openreg_find_place(void* context, char* out, size_t size) {
-  (void)context;
+int openreg_find_place(char* out, size_t size) {
   openreg_frame found = {NULL, 0};
   openreg_walk_frames(see_frame, &found);
   if (found.code == NULL) {
@@ -110,8 +109,8 @@ int openreg_find_place(void* context, char* out, size_t size) {
 }
 
 void openreg_tell_recorder_places(void) {
-  static const openreg_observer observer = {.struct_size = sizeof observer, .place = openreg_find_place};
+  static const openreg_places places = {.place = openreg_find_place};
   if (openreg_walking_takes_gil == 0) {
-    (void)openreg_observe(&observer, OPENREG_OBSERVE_PLACES);
+    openreg_set_places(&places);
   }
 }

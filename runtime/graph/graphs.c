@@ -8,6 +8,7 @@
 #include <string.h>
 
 #include "base/error.h"
+#include "base/inside.h"
 #include "base/lock.h"
 #include "capture.h"
 #include "device/lab_access.h"
@@ -61,6 +62,7 @@ check_mode(const char *call, int32_t mode)
 static openreg_status
 begin(int32_t device, openreg_stream stream, int32_t mode)
 {
+    OPENREG_INSIDE;
     static const char call[] = "openreg_graph_begin";
     openreg_graph_site site;
     OPENREG_RETURN_NOT_OK(check_mode(call, mode));
@@ -77,6 +79,7 @@ begin(int32_t device, openreg_stream stream, int32_t mode)
 static openreg_status
 end(int32_t device, openreg_stream stream, openreg_graph *out)
 {
+    OPENREG_INSIDE;
     static const char call[] = "openreg_graph_end";
     openreg_graph_site site;
     if (out == NULL)
@@ -112,6 +115,7 @@ end(int32_t device, openreg_stream stream, openreg_graph *out)
 static openreg_status
 status_of(int32_t device, openreg_stream stream, int32_t *out)
 {
+    OPENREG_INSIDE;
     static const char call[] = "openreg_graph_status";
     openreg_graph_site site;
     if (out == NULL)
@@ -127,6 +131,7 @@ status_of(int32_t device, openreg_stream stream, int32_t *out)
 static openreg_status
 exchange_mode(int32_t device, int32_t *mode)
 {
+    OPENREG_INSIDE;
     static const char call[] = "openreg_graph_exchange_mode";
     openreg_graph_site site;
     if (mode == NULL)
@@ -325,6 +330,7 @@ replay(openreg_graph_exec exec, openreg_stream stream)
 static openreg_status
 launch(openreg_graph_exec exec, openreg_stream stream)
 {
+    OPENREG_INSIDE;
     static const char call[] = "openreg_graph_launch";
     openreg_graph_site site;
     if (exec == NULL)

@@ -13,7 +13,7 @@
 #include "driver/host_errors.h"
 #include "faults/faults.h"
 #include "recorder/recorder.h"
-#include "watch/observers.h"
+#include "watch/interceptors.h"
 
 static openreg_status
 say(openreg_status code, const char *text)
@@ -291,9 +291,9 @@ wrap(openreg_driver *table)
 /* ------------------------------------------------------------------------------------- what is no function of a table */
 
 static int
-allocate(void *ctx, int32_t device, uint64_t size, char *text, size_t text_size)
+allocate(int32_t device, uint64_t size, char *text, size_t text_size)
 {
-    (void)ctx, (void)size;
+    (void)size;
     const openreg_fault_site site = {openreg_lab_driver_of(device), device, OPENREG_CALL_ALLOCATION, NULL, NULL};
     openreg_fault_verdict verdict;
     if (!openreg_faults_ask(&site, &verdict) || verdict.status == OPENREG_OK)
@@ -303,9 +303,8 @@ allocate(void *ctx, int32_t device, uint64_t size, char *text, size_t text_size)
 }
 
 static openreg_status
-run_with_faults(void *ctx, const openreg_work *work, openreg_status (*next)(void *argument), void *argument)
+run_with_faults(const openreg_work *work, openreg_status (*next)(void *argument), void *argument)
 {
-    (void)ctx;
     if (work->device < 0)
         return next(argument);
     const openreg_fault_site site = {openreg_lab_driver_of(work->device), work->device, OPENREG_CALL_KERNEL,
@@ -317,20 +316,19 @@ run_with_faults(void *ctx, const openreg_work *work, openreg_status (*next)(void
     return verdict.is_skipped ? OPENREG_OK : next(argument);
 }
 
-static const openreg_observer faults = {.struct_size = sizeof faults, .allocate = allocate, .run = run_with_faults};
+static const openreg_interceptor faults = {.allocate = allocate, .run = run_with_faults};
 
 void
 openreg_fault_layer_switch(int on)
 {
     openreg_layers_attach(OPENREG_ATTACHED_FAULTS, on, wrap);
-    (void)openreg_observe(&faults,
-                          on ? OPENREG_OBSERVE_WORK | OPENREG_OBSERVE_ALLOCATIONS | OPENREG_OBSERVE_COPIES : 0);
+    openreg_intercept(&faults,
+                      on ? OPENREG_OBSERVE_WORK | OPENREG_INTERCEPT_ALLOCATIONS | OPENREG_INTERCEPT_COPIES : 0);
 }
 
 static openreg_status
-record_run(void *ctx, const openreg_work *work, openreg_status (*next)(void *argument), void *argument)
+record_run(const openreg_work *work, openreg_status (*next)(void *argument), void *argument)
 {
-    (void)ctx;
     const uint32_t kind = work->device < 0 ? OPENREG_CALL_OPEN : OPENREG_CALL_KERNEL;
     const uint64_t ticket = openreg_recorder_begin(kind, work->call, work->name, work->device, work->stream, 0);
     const openreg_status status = next(argument);
@@ -345,11 +343,13 @@ alarm_of(void *ctx, int32_t device, openreg_status status)
     openreg_recorder_alarm();
 }
 
-static const openreg_observer recorder = {.struct_size = sizeof recorder, .run = record_run, .alarm = alarm_of};
+static const openreg_interceptor recorder = {.run = record_run};
+static const openreg_observer alarms = {.struct_size = sizeof alarms, .alarm = alarm_of};
 
 void
 openreg_recorder_layer_switch(int on)
 {
     openreg_layers_attach(OPENREG_ATTACHED_RECORDER, on, wrap);
-    (void)openreg_observe(&recorder, on ? OPENREG_OBSERVE_WORK : 0);
+    openreg_intercept(&recorder, on ? OPENREG_OBSERVE_WORK : 0);
+    (void)openreg_observe(&alarms, on ? OPENREG_OBSERVE_WORK : 0);
 }

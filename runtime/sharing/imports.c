@@ -7,6 +7,7 @@
 
 #include "base/error.h"
 #include "base/fork.h"
+#include "base/inside.h"
 #include "base/lock.h"
 #include "base/sized_struct.h"
 #include "driver/driver_calls.h"
@@ -165,6 +166,7 @@ import_leased(const char *call, const openreg_handle_fields *handle, struct open
 openreg_status
 openreg_imports_add(const openreg_memory_handle *given, openreg_import *out, int32_t *device, void **ptr)
 {
+    OPENREG_INSIDE;
     static const char call[] = "openreg_memory_import";
     bool was_first;
     OPENREG_RETURN_NOT_OK(openreg_fork_reject(call));

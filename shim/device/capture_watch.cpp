@@ -20,7 +20,7 @@ void set_place_finder(PlaceFinder finder) noexcept {
 std::string place_of_caller() {
   std::array<char, 128> text{};
   const PlaceFinder find = place_finder.load();
-  return find != nullptr && find(nullptr, text.data(), text.size()) != 0 ? std::string(" at ") + text.data() : "";
+  return find != nullptr && find(text.data(), text.size()) != 0 ? std::string(" at ") + text.data() : "";
 }
 
 void set_first_graph_listener(void (*listener)()) noexcept {

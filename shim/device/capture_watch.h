@@ -82,7 +82,7 @@ inline bool is_captured(DeviceIndex device) {
 }
 
 // The calling thread's line of the program, " at file:line in function", where it is known; else "".
-using PlaceFinder = int (*)(void* context, char* out, size_t size);
+using PlaceFinder = int (*)(char* out, size_t size);
 TORCH_OPENREG_API void set_place_finder(PlaceFinder finder) noexcept;
 TORCH_OPENREG_API std::string place_of_caller();
 

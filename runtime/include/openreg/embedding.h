@@ -11,12 +11,18 @@
 extern "C" {
 #endif
 
-/* openreg_generation() without a call, for every operator: one load of a variable that is read here alone. */
-OPENREG_API extern uint32_t openreg_published_generation;
+/* openreg_generation() without a call, for every operator: two loads. The word is written by the runtime alone. */
+OPENREG_API const uint32_t *openreg_generation_word(void);
 static inline uint32_t
 openreg_generation_now(void)
 {
-    return __atomic_load_n(&openreg_published_generation, __ATOMIC_ACQUIRE);
+    static const uint32_t *word;
+    const uint32_t *known = __atomic_load_n(&word, __ATOMIC_RELAXED);
+    if (known == NULL) {
+        known = openreg_generation_word();
+        __atomic_store_n(&word, known, __ATOMIC_RELAXED);
+    }
+    return __atomic_load_n(known, __ATOMIC_ACQUIRE);
 }
 
 /* ------------------------------------------------------------------------------------------ an embedding language */
@@ -51,6 +57,21 @@ OPENREG_API void openreg_note_plugin_failure(const char *plugin, const char *rea
  * can release it meanwhile. NULL, NULL removes them. */
 OPENREG_API void openreg_set_blocking_hooks(void *(*before)(void), void (*after)(void *token));
 
+/* Where in the program the calling thread is. Called from any thread, several at once. */
+typedef struct openreg_places {
+    /* As text of at most `size` - 1 bytes, ASCII, in at most a microsecond, without waiting for anything; 0: not known. */
+    int (*place)(char *out, size_t size);
+    /* As a number; 0: not known. With no lock held. `wants_stack`: of the whole stack there. */
+    uint32_t (*here)(int32_t wants_stack);
+    /* The text of such a number, which lives as long as the process, and whether uses there are allowed to race. With a
+     * lock held: waits for nothing that waits for a call of the runtime. */
+    const char *(*here_text)(uint32_t here, int32_t *allowed);
+    const char *(*here_stack)(uint32_t here); /* likewise; "" without one */
+} openreg_places;
+
+/* Sets them; functions that are NULL stay as they are. NULL: none is called by what begins from now on. */
+OPENREG_API void openreg_set_places(const openreg_places *places);
+
 /* This process among those of a distributed program: the options node_id and num_nodes of every driver opened later
  * (0 and 1 until set). Errors: OPENREG_E_INVALID unless 0 <= index < count. */
 OPENREG_API openreg_status openreg_set_process(int32_t index, int32_t count);
@@ -64,7 +85,7 @@ OPENREG_API openreg_status openreg_reset_gpu(void);
 
 /* Makes a GPU active if one works: chooses as openreg_drivers_reselect() does, but leaves `sim` unopened where no GPU was found.
  * *found = 1 if the default driver counts as a GPU or was chosen explicitly (by openreg_drivers_use(), OPENREG_DRIVERS or
- * the preference, `sim` too), else 0; a pinned table stays. Errors: those of openreg_init(). */
+ * the preference, `sim` too), else 0; a pinned table stays. Errors: those of openreg_drivers_reselect(). */
 OPENREG_API openreg_status openreg_select_gpu(int32_t *found);
 
 #ifdef __cplusplus

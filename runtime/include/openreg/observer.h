@@ -6,10 +6,10 @@
  *   static const openreg_observer mine = {.struct_size = sizeof mine, .memory = keep};
  *   openreg_observe(&mine, OPENREG_OBSERVE_MEMORY);
  *   ...
- *   openreg_observe(&mine, 0);
+ *   openreg_observer_remove(&mine);
  *
  * What can be seen in a driver's calls alone is for a layer (layer.h); here is what drivers don't see: blocks that are
- * given out and freed, uses of memory and their order, operators, waits of the host.
+ * given out and freed, the order of work, waits of the host. An observer observes: it changes nothing.
  *
  * Functions are called by the thread whose call it is, several at once, and only while their event is switched on. None
  * may call a function of the runtime that waits, allocates or runs work, unless it says so; each may be NULL. While
@@ -19,22 +19,18 @@
 
 #include <openreg/allocator.h>
 #include <openreg/driver.h>
-#include <openreg/kernels.h>
 
 #ifdef __cplusplus
 extern "C" {
 #endif
 
 /* Events. */
-#define OPENREG_OBSERVE_MEMORY 1u       /* memory() */
-#define OPENREG_OBSERVE_USES 2u         /* block(), use(), kernel(), order(), lost() */
-#define OPENREG_OBSERVE_SPANS 4u        /* span() */
-#define OPENREG_OBSERVE_WORK 8u         /* run(), alarm(); who runs operators or collectives on the host says so */
-#define OPENREG_OBSERVE_ALLOCATIONS 16u /* allocate() */
-#define OPENREG_OBSERVE_COPIES 32u  /* no function: the host does no copy that a driver can do, so that layers see it */
-#define OPENREG_OBSERVE_TABLE 64u   /* table() */
-#define OPENREG_OBSERVE_PLACES 128u /* place(), here(), here_text(), here_stack(): answers, not events */
-#define OPENREG_OBSERVE_ALL 255u
+#define OPENREG_OBSERVE_MEMORY 1u /* memory() */
+#define OPENREG_OBSERVE_USES 2u   /* block(), order(), lost() */
+#define OPENREG_OBSERVE_SPANS 4u  /* span() */
+#define OPENREG_OBSERVE_WORK 8u   /* alarm(); who runs operators or collectives on the host says so (faults.h) */
+#define OPENREG_OBSERVE_TABLE 64u /* table() */
+#define OPENREG_OBSERVE_ALL 79u
 
 /* The events of order(): what comes behind what from now on. A mark is a recorded event or a queued host function. */
 #define OPENREG_ORDER_HOST_STREAM 1 /* the host has seen all work of `stream` */
@@ -52,13 +48,6 @@ typedef struct openreg_order {
     openreg_stream stream, first_stream;
     uint64_t mark;
 } openreg_order;
-
-/* Bytes that a call is about to use. */
-typedef struct openreg_used_range {
-    const void *address;
-    uint64_t size;
-    int32_t writes, reserved;
-} openreg_used_range;
 
 /* A call that works on a device, or waits. The first fields are set at OPENREG_SPAN_BEGIN. */
 typedef struct openreg_span {
@@ -83,35 +72,16 @@ typedef struct openreg_span {
 #define OPENREG_SPAN_WORKS 3  /* from here on the host does the work itself */
 #define OPENREG_SPAN_END 4
 
-/* Work that is given to a driver by a table of an extension, which layers don't see; and a driver's open(), of which
- * `device` is OPENREG_HOST and `name` the driver's. */
-typedef struct openreg_work {
-    const char *call; /* "openreg_kernel_run" */
-    const char *name; /* "aten::mm", "all_reduce" */
-    int32_t device, reserved;
-    openreg_driver_stream stream;
-    const openreg_host *host; /* whose set_error() is for an error of run() */
-} openreg_work;
-
 typedef struct openreg_observer {
     uint32_t struct_size, reserved; /* sizeof(openreg_observer); 0 */
     void *ctx;                      /* first argument of all functions */
 
     /* What the allocator does, in order on each device. Under the cache's lock. */
     void (*memory)(void *ctx, const openreg_memory_event *event);
-    /* 1: there is no memory for this request, and `text` says why. Under the cache's lock. */
-    int (*allocate)(void *ctx, int32_t device, uint64_t size, char *text, size_t text_size);
 
     /* What has become of a block: OPENREG_BLOCK_ALLOCATED; _RECORDED, with `device` and `stream`; _FREE, before another
      * thread can be given it, with `size` 0; _GONE. */
     void (*block)(void *ctx, int32_t what, const void *address, uint64_t size, int32_t device, openreg_stream stream);
-    /* The work of a call on `stream` is about to use memory. 1: it fails before it has begun, with OPENREG_E_INVALID and
-     * what `text` says. */
-    int (*use)(void *ctx, const char *call, int32_t device, openreg_stream stream, const openreg_used_range *ranges,
-               size_t count, char *text, size_t text_size);
-    /* Likewise of a driver's kernel. */
-    int (*kernel)(void *ctx, int32_t device, openreg_stream stream, const openreg_kernel_call *call, char *text,
-                  size_t text_size);
     void (*order)(void *ctx, const openreg_order *order);
     /* A call is about to use a stream, or an event, of a device that was lost in `first_call`, and will fail. */
     void (*lost)(void *ctx, const char *call, int32_t device, openreg_stream stream, const char *first_call,
@@ -121,45 +91,42 @@ typedef struct openreg_observer {
      * leaves it NULL sees nothing more of that span. May call the driver's functions. Leaves the thread's last error as it is. */
     void (*span)(void *ctx, int32_t step, const openreg_span *span, void **kept);
 
-    /* Stands for next(argument): calls it and returns what it returns, or sets an error. */
-    openreg_status (*run)(void *ctx, const openreg_work *work, openreg_status (*next)(void *argument), void *argument);
-
     /* Of OPENREG_OBSERVE_WORK: something has gone wrong that a recorder writes down. A call has failed with
      * OPENREG_E_DEVICE_LOST, _INTERNAL, _PEER or _TIMEOUT; or with OPENREG_OK, a driver's open() takes long. Any lock may be held. */
     void (*alarm)(void *ctx, int32_t device, openreg_status status);
 
-    /* A device table is about to be published (1), in place of another or none, or to be withdrawn (0). May call the functions of drivers that are open. */
+    /* A device table is about to be published (1), in place of another or none, or the one that is published is about to be
+     * withdrawn (0). May call the functions of drivers that are open. */
     void (*table)(void *ctx, int32_t is_published);
-
-    /* ---- Answers: where in the program the calling thread is. The first observer that knows counts. ---- */
-
-    /* As text of at most `size` - 1 bytes, ASCII, in at most a microsecond, without waiting for anything; 0: not known. */
-    int (*place)(void *ctx, char *out, size_t size);
-    /* As a number; 0: not known. With no lock held. `wants_stack`: of the whole stack there. */
-    uint32_t (*here)(void *ctx, int32_t wants_stack);
-    /* The text of such a number, which lives as long as the process, and whether uses there are allowed to race. With a
-     * lock held: waits for nothing that waits for a call of the runtime. */
-    const char *(*here_text)(void *ctx, uint32_t here, int32_t *allowed);
-    const char *(*here_stack)(void *ctx, uint32_t here); /* likewise; "" without one */
 } openreg_observer;
 
-#define OPENREG_OBSERVER_SIZE_1 136u
+#define OPENREG_OBSERVER_SIZE_1 72u
 static_assert(sizeof(openreg_observer) == OPENREG_OBSERVER_SIZE_1, "append a function, then freeze its size");
 
 #define OPENREG_OBSERVERS_MAX 16
 
-/* Says which events (OPENREG_OBSERVE_*) the observer wants from now on; it may be changed at any time. 0: none.
- * `observer` and what it points to stay valid for the rest of the process: a call that another thread has
- * begun may end later. Errors: OPENREG_E_INVALID (incomplete, unknown events), OPENREG_E_NOMEM (there are
- * OPENREG_OBSERVERS_MAX). */
+/* Says which events (OPENREG_OBSERVE_*) the observer wants from now on; it may be changed at any time. 0: none, but the ends of
+ * spans that it keeps. `observer` and what it points to stay valid until openreg_observer_remove() has returned.
+ * Errors: OPENREG_E_INVALID (incomplete, unknown events), OPENREG_E_NOMEM (there are OPENREG_OBSERVERS_MAX). */
 OPENREG_API openreg_status openreg_observe(const openreg_observer *observer, uint32_t events);
 
-/* The events that somebody wants now, without _TABLE and _PLACES: one load, never fails. */
-OPENREG_API extern uint32_t openreg_observed_events;
+/* Waits for calls of the observer's functions that other threads are in; after it there are none, also not for spans that have
+ * begun. Called from one of an observer's functions it doesn't wait. Never fails; nothing if it is not known. */
+OPENREG_API void openreg_observer_remove(const openreg_observer *observer);
+
+/* The word with the events that somebody wants now, without _TABLE; the parts of this build have bits of their own in it. */
+OPENREG_API const uint32_t *openreg_observed_word(void);
+/* Its value: two loads, never fails. */
 static inline uint32_t
 openreg_observed(void)
 {
-    return __atomic_load_n(&openreg_observed_events, __ATOMIC_RELAXED);
+    static const uint32_t *word;
+    const uint32_t *known = __atomic_load_n(&word, __ATOMIC_RELAXED);
+    if (known == NULL) {
+        known = openreg_observed_word();
+        __atomic_store_n(&word, known, __ATOMIC_RELAXED);
+    }
+    return __atomic_load_n(known, __ATOMIC_RELAXED);
 }
 
 #ifdef __cplusplus

@@ -83,10 +83,10 @@ OPENREG_API const char *openreg_variable(const char *name);
 
 /* Frees the caches, destroys the pool's streams, closes all drivers and forgets the table, failures and the choice of
  * openreg_drivers_use(); environment variables are read again by the next openreg_init(). For tests and C programs;
- * nothing calls it at exit. No other thread may be inside a call that reaches a device. Read-only queries (current and
- * number of devices, whether the table has been published, records, the selection) are always safe. Waits for
- * the pool's streams and for host functions.
- * Errors: OPENREG_E_BUSY while allocations or events are alive (nothing is changed), OPENREG_E_FORKED. */
+ * nothing calls it at exit. Waits for the pool's streams and for host functions. Other threads may call what they like: their calls
+ * end before, or wait and find no table; so a host function that waits for such a thread never ends.
+ * Errors: OPENREG_E_BUSY while allocations or events are alive, another thread is inside a call that uses the devices for longer
+ * than a tenth of a second, or this one is, in a callback (nothing is changed); OPENREG_E_FORKED. */
 OPENREG_API openreg_status openreg_shutdown(void);
 
 /* 1 in a child process whose parent had opened a driver that does not survive fork(), else 0. Never fails. */

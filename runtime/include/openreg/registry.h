@@ -265,9 +265,9 @@ OPENREG_API openreg_status openreg_selection_get(openreg_selection *out);
 
 /* Chooses the active drivers by name ("cuda,sim"; a list as in OPENREG_DRIVERS) and opens them now; NULL or an empty
  * list takes the choice back, and a published table that is not pinned is chosen again. All or nothing: on failure the
- * drivers before stay active, and those opened in vain are closed. As with openreg_shutdown(), no other thread may be
- * inside a call that reaches a device when a table changes.
- * Errors: OPENREG_E_BUSY "1 live allocation(s) on driver 'sim'" (the table is pinned and would change),
+ * drivers before stay active, and those opened in vain are closed.
+ * Errors: OPENREG_E_BUSY "1 live allocation(s) on driver 'sim'" (the table is pinned and would change), or another thread is
+ * inside a call that uses the devices, as openreg_shutdown(),
  * OPENREG_E_INVALID (unknown name), OPENREG_E_UNSUPPORTED (none has a C table), those of openreg_init(). */
 OPENREG_API OPENREG_WARN_UNUSED openreg_status openreg_drivers_use(const char *names);
 
@@ -280,7 +280,8 @@ OPENREG_API openreg_status openreg_driver_prefer(const char *name);
 OPENREG_API void openreg_drivers_forget_failures(void);
 
 /* Chooses again, as openreg_init() would now; drivers that are open are not opened again. A pinned table stays, and so
- * does one of the same drivers. Errors: those of openreg_init(); the table before then stays. */
+ * does one of the same drivers. Errors: those of openreg_init(), OPENREG_E_BUSY as openreg_drivers_use(); the table before then
+ * stays. */
 OPENREG_API openreg_status openreg_drivers_reselect(void);
 
 /* The options that open() of a driver would get, by the variables of the last selection, "visible_devices" too: texts "key=value", each with its NUL, one
@@ -296,7 +297,7 @@ OPENREG_API openreg_status openreg_driver_open(const char *name);
 
 /* Opens every known driver (with openreg_drivers_use() or OPENREG_DRIVERS: those alone) and chooses as
  * openreg_drivers_reselect(). Failures of optional drivers are remembered; that of a required one fails the call, and
- * everything that it had opened is closed again. Errors: those of openreg_init(). */
+ * everything that it had opened is closed again. Errors: those of openreg_drivers_reselect(). */
 OPENREG_API openreg_status openreg_drivers_open_all(void);
 
 /* Device i of an open driver, active or not, 0 <= i < record.device_count. `inout` as in

@@ -33,7 +33,7 @@ typedef int32_t openreg_status; /* a fixed width, never a C enum */
 #define OPENREG_E_DEVICE_LOST 6  /* sticky for this device until drivers are selected again; driver.h, "Loss" */
 #define OPENREG_E_FORKED 7       /* this process is a fork() of one that had opened a driver */
 #define OPENREG_E_INTERNAL 8     /* a defect; any unknown code of a driver is read as this */
-#define OPENREG_E_BUSY 9         /* allocations, streams or events are alive, or another thread is initialising */
+#define OPENREG_E_BUSY 9         /* something of the devices is alive, or a thread is inside a call that uses them */
 #define OPENREG_E_PEER 10        /* another process of a collective has failed or ended; comm.h */
 #define OPENREG_E_TIMEOUT 11     /* a wait with a time limit reached it; what was awaited may still be running */
 #define OPENREG_E_CAPTURE 12     /* not possible on a stream that is being captured, or the capture was invalidated */

@@ -8,6 +8,7 @@
 #include "base/error.h"
 #include "base/text.h"
 #include "races/races.h"
+#include "watch/interceptors.h"
 
 /* Whether a call is to fail for a race; then with its text. */
 static int
@@ -40,10 +41,9 @@ see_block(void *ctx, int32_t what, const void *address, uint64_t size, int32_t d
 }
 
 static int
-see_use(void *ctx, const char *call, int32_t device, openreg_stream stream, const openreg_used_range *ranges,
-        size_t count, char *text, size_t text_size)
+see_use(const char *call, int32_t device, openreg_stream stream, const openreg_used_range *ranges, size_t count,
+        char *text, size_t text_size)
 {
-    (void)ctx;
     if (openreg_lab_races_is_muted())
         return 0;
     const uint32_t origin = openreg_lab_races_origin(call);
@@ -78,10 +78,8 @@ note_values(uint32_t origin, int32_t device, openreg_stream stream, const openre
 
 /* Arguments that are written are results too, and then a race of the read is one of the write. */
 static int
-see_kernel(void *ctx, int32_t device, openreg_stream stream, const openreg_kernel_call *what, char *text,
-           size_t text_size)
+see_kernel(int32_t device, openreg_stream stream, const openreg_kernel_call *what, char *text, size_t text_size)
 {
-    (void)ctx;
     if (openreg_lab_races_is_muted())
         return 0;
     const uint32_t origin = openreg_lab_races_origin(what->name);
@@ -141,8 +139,6 @@ see_table(void *ctx, int32_t is_published)
 static const openreg_observer observer = {
     .struct_size = sizeof observer,
     .block = see_block,
-    .use = see_use,
-    .kernel = see_kernel,
     .order = see_order,
     .lost = see_lost,
     .table = see_table,
@@ -151,6 +147,8 @@ static const openreg_observer observer = {
 void
 openreg_races_observe(bool on)
 {
+    static const openreg_interceptor interceptor = {.use = see_use, .kernel = see_kernel};
+    openreg_intercept(&interceptor, on ? OPENREG_OBSERVE_USES : 0);
     (void)openreg_observe(&observer, OPENREG_OBSERVE_TABLE | (on ? OPENREG_OBSERVE_USES : 0));
 }
 

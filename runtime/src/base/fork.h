@@ -26,6 +26,7 @@ void openreg_fork_at_risk(int change);
  * child finds whole what it guards, whatever other threads of the parent were doing; but not those that are held while a
  * driver works on one object alone (an event, a stream that is made), of which the child finds the state before. */
 typedef enum openreg_fork_stage {
+    OPENREG_FORK_INSIDE,      /* the list of marks */
     OPENREG_FORK_TABLE,       /* withdraws the table from a poisoned child */
     OPENREG_FORK_OBSERVERS,   /* changes of the list */
     OPENREG_FORK_LAYERS,      /* changes of what is attached to open drivers */

@@ -7,10 +7,12 @@
 
 #include "base/error.h"
 #include "base/fork.h"
+#include "base/inside.h"
 #include "base/sized_struct.h"
 #include "device/stream.h"
 #include "driver/driver_calls.h"
 #include "watch/capture.h"
+#include "watch/interceptors.h"
 #include "watch/observers.h"
 
 struct openreg_communicator_s {
@@ -54,6 +56,7 @@ reject(const char *call, openreg_communicator communicator)
 openreg_status
 openreg_device_has_communicators(int32_t index, int32_t *has)
 {
+    OPENREG_INSIDE;
     static const char call[] = "openreg_device_has_communicators";
     openreg_device *device = NULL;
     if (has == NULL)
@@ -80,6 +83,7 @@ find_id_size(const char *call, openreg_device *device, const openreg_comm *table
 openreg_status
 openreg_communicator_id_size(int32_t index, uint32_t *out)
 {
+    OPENREG_INSIDE;
     static const char call[] = "openreg_communicator_id_size";
     openreg_device *device = NULL;
     const openreg_comm *table = NULL;
@@ -104,6 +108,7 @@ check_id(const char *call, openreg_device *device, const openreg_comm *table, co
 openreg_status
 openreg_communicator_id(int32_t index, void *id, uint32_t size)
 {
+    OPENREG_INSIDE;
     static const char call[] = "openreg_communicator_id";
     openreg_device *device = NULL;
     const openreg_comm *table = NULL;
@@ -116,6 +121,7 @@ openreg_status
 openreg_communicator_create(int32_t index, int32_t rank, int32_t ranks, const void *id, uint32_t size,
                             openreg_communicator *out)
 {
+    OPENREG_INSIDE;
     static const char call[] = "openreg_communicator_create";
     openreg_device *device = NULL;
     const openreg_comm *table = NULL;
@@ -180,6 +186,7 @@ openreg_status
 openreg_communicator_queue(openreg_communicator communicator, openreg_stream stream, const openreg_collective *list,
                            uint32_t n)
 {
+    OPENREG_INSIDE;
     static const char call[] = "openreg_communicator_queue";
     openreg_driver_stream handle = NULL;
     OPENREG_RETURN_NOT_OK(reject(call, communicator));
@@ -201,8 +208,8 @@ openreg_communicator_queue(openreg_communicator communicator, openreg_stream str
     queued_collectives queued = {communicator, list, n, handle};
     openreg_status status;
     if (openreg_is_observed(OPENREG_OBSERVE_WORK)) {
-        const openreg_work work = {call, name, device->index, 0, handle, &openreg_host_services};
-        status = openreg_observers_run(&work, run, &queued);
+        const openreg_work work = {call, name, device->index, handle, &openreg_host_services};
+        status = openreg_intercepted_run(&work, run, &queued);
     } else {
         status = run(&queued);
     }
@@ -212,6 +219,7 @@ openreg_communicator_queue(openreg_communicator communicator, openreg_stream str
 openreg_status
 openreg_communicator_get_error(openreg_communicator communicator)
 {
+    OPENREG_INSIDE;
     static const char call[] = "openreg_communicator_get_error";
     OPENREG_RETURN_NOT_OK(reject(call, communicator));
     return OPENREG_DEVICE_CALL(
@@ -222,6 +230,7 @@ openreg_communicator_get_error(openreg_communicator communicator)
 openreg_status
 openreg_communicator_abort(openreg_communicator communicator)
 {
+    OPENREG_INSIDE;
     static const char call[] = "openreg_communicator_abort";
     OPENREG_RETURN_NOT_OK(reject(call, communicator));
     return OPENREG_RELEASE_CALL(
@@ -232,6 +241,7 @@ openreg_communicator_abort(openreg_communicator communicator)
 openreg_status
 openreg_communicator_destroy(openreg_communicator communicator)
 {
+    OPENREG_INSIDE;
     static const char call[] = "openreg_communicator_destroy";
     if (communicator == NULL)
         return OPENREG_OK;

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 /* device.c: the calling thread's current device, and questions about devices (openreg.h). */
 #include "base/error.h"
+#include "base/inside.h"
 #include "base/sized_struct.h"
 #include "base/thread.h"
 #include "driver/device_table.h"
@@ -51,6 +52,7 @@ is_simple(const openreg_device_table *table, int32_t index)
 static __attribute__((noinline)) openreg_status
 set_with_care(const char *call, int32_t index, int32_t *previous)
 {
+    OPENREG_INSIDE;
     const openreg_device_table *table = NULL;
     OPENREG_RETURN_NOT_OK(openreg_device_table_get(call, index, &table));
     const int32_t before = index_in(table);
@@ -121,6 +123,7 @@ openreg_restore_device(int32_t device)
 openreg_status
 openreg_device_get_properties(int32_t index, openreg_device_properties *inout)
 {
+    OPENREG_INSIDE;
     static const char call[] = "openreg_device_get_properties";
     openreg_device *device = NULL;
     if (!openreg_sized_is_valid(inout, OPENREG_DEVICE_PROPERTIES_SIZE_1))
@@ -134,6 +137,7 @@ openreg_device_get_properties(int32_t index, openreg_device_properties *inout)
 openreg_status
 openreg_device_active(int32_t index, int32_t *active)
 {
+    OPENREG_INSIDE;
     static const char call[] = "openreg_device_active";
     openreg_device *device = NULL;
     if (active == NULL)
@@ -145,6 +149,7 @@ openreg_device_active(int32_t index, int32_t *active)
 openreg_status
 openreg_device_synchronize(int32_t index)
 {
+    OPENREG_INSIDE;
     static const char call[] = "openreg_device_synchronize";
     openreg_device *device = NULL;
     OPENREG_RETURN_NOT_OK(openreg_device_get(call, index, &device));

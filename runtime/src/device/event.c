@@ -10,6 +10,7 @@
 #include "base/device_name.h"
 #include "base/error.h"
 #include "base/fork.h"
+#include "base/inside.h"
 #include "base/lock.h"
 #include "device/stream.h"
 #include "driver/driver_calls.h"
@@ -144,6 +145,7 @@ read_event(const char *call, openreg_event event, openreg_device **device, openr
 openreg_status
 openreg_event_create(int32_t index, uint32_t flags, openreg_event *out)
 {
+    OPENREG_INSIDE;
     static const char call[] = "openreg_event_create";
     openreg_device *device = NULL;
     if (out == NULL)
@@ -175,6 +177,7 @@ openreg_event_create(int32_t index, uint32_t flags, openreg_event *out)
 openreg_status
 openreg_event_destroy(openreg_event event)
 {
+    OPENREG_INSIDE;
     static const char call[] = "openreg_event_destroy";
     event_slot *slot = NULL;
     if (event == NULL)
@@ -201,6 +204,7 @@ openreg_event_destroy(openreg_event event)
 openreg_status
 openreg_event_record(openreg_event event, int32_t device, openreg_stream stream)
 {
+    OPENREG_INSIDE;
     static const char call[] = "openreg_event_record";
     event_slot *slot = NULL;
     openreg_driver_stream handle = NULL;
@@ -222,6 +226,7 @@ openreg_event_record(openreg_event event, int32_t device, openreg_stream stream)
 openreg_status
 openreg_event_query(openreg_event event, int32_t *done)
 {
+    OPENREG_INSIDE;
     static const char call[] = "openreg_event_query";
     openreg_device *device = NULL;
     openreg_backend_event marker;
@@ -239,6 +244,7 @@ openreg_event_query(openreg_event event, int32_t *done)
 openreg_status
 openreg_event_synchronize(openreg_event event)
 {
+    OPENREG_INSIDE;
     static const char call[] = "openreg_event_synchronize";
     openreg_device *device = NULL;
     openreg_backend_event marker;
@@ -257,6 +263,7 @@ openreg_event_synchronize(openreg_event event)
 openreg_status
 openreg_stream_wait_event(int32_t index, openreg_stream stream, openreg_event event)
 {
+    OPENREG_INSIDE;
     static const char call[] = "openreg_stream_wait_event";
     openreg_device *waiter = NULL;
     openreg_device *recorded_on = NULL;
@@ -301,6 +308,7 @@ read_timed(const char *call, const char *which, openreg_event event, openreg_dev
 openreg_status
 openreg_event_elapsed(openreg_event start, openreg_event end, int64_t *nanoseconds)
 {
+    OPENREG_INSIDE;
     static const char call[] = "openreg_event_elapsed";
     openreg_device *start_device = NULL;
     openreg_device *end_device = NULL;

@@ -4,6 +4,7 @@
 #include <openreg/host_work.h>
 
 #include "base/error.h"
+#include "base/inside.h"
 #include "device/stream.h"
 #include "driver/device_table.h"
 #include "driver/host_errors.h"
@@ -11,6 +12,7 @@
 openreg_status
 openreg_host_func_is_queued(int32_t index, int32_t *queued)
 {
+    OPENREG_INSIDE;
     static const char call[] = "openreg_host_func_is_queued";
     openreg_device *device = NULL;
     if (queued == NULL)
@@ -24,6 +26,7 @@ openreg_host_func_is_queued(int32_t index, int32_t *queued)
 openreg_status
 openreg_stream_report_error(int32_t index, openreg_stream stream, openreg_status code, const char *text)
 {
+    OPENREG_INSIDE;
     static const char call[] = "openreg_stream_report_error";
     openreg_device *device = NULL;
     openreg_driver_stream handle = NULL;

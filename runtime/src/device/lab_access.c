@@ -4,6 +4,7 @@
 #include "device/lab_access.h"
 
 #include "base/error.h"
+#include "base/inside.h"
 #include "device/stream.h"
 #include "driver/driver_calls.h"
 
@@ -24,6 +25,7 @@ openreg_lab_driver_of(int32_t index)
 int
 openreg_lab_stream_of(int32_t index, openreg_stream stream, const void **driver, openreg_driver_stream *handle)
 {
+    OPENREG_INSIDE;
     openreg_device *const device = find(index);
     if (device == NULL)
         return 0;

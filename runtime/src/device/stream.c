@@ -14,6 +14,7 @@
 
 #include "base/device_name.h"
 #include "base/error.h"
+#include "base/inside.h"
 #include "base/lock.h"
 #include "base/log.h"
 #include "base/thread.h"
@@ -149,6 +150,7 @@ make_stream(struct openreg_stream_set *set, const char *call, pool_stream *slot,
 openreg_status
 openreg_stream_from_pool(int32_t index, int32_t priority, openreg_stream *out)
 {
+    OPENREG_INSIDE;
     static const char call[] = "openreg_stream_from_pool";
     openreg_device *device = NULL;
     if (out == NULL)
@@ -192,6 +194,7 @@ openreg_current_stream(int32_t index, openreg_stream *out)
 openreg_status
 openreg_set_current_stream(int32_t index, openreg_stream stream)
 {
+    OPENREG_INSIDE;
     static const char call[] = "openreg_set_current_stream";
     openreg_device *device = NULL;
     openreg_driver_stream handle = NULL;
@@ -237,6 +240,7 @@ tell_of_host(int32_t index, openreg_stream stream)
 openreg_status
 openreg_stream_query(int32_t index, openreg_stream stream, int32_t *done)
 {
+    OPENREG_INSIDE;
     static const char call[] = "openreg_stream_query";
     openreg_device *device = NULL;
     openreg_driver_stream handle = NULL;
@@ -254,6 +258,7 @@ openreg_stream_query(int32_t index, openreg_stream stream, int32_t *done)
 openreg_status
 openreg_stream_synchronize(int32_t index, openreg_stream stream)
 {
+    OPENREG_INSIDE;
     static const char call[] = "openreg_stream_synchronize";
     openreg_device *device = NULL;
     openreg_driver_stream handle = NULL;
@@ -311,6 +316,7 @@ launch_followed(const char *call, openreg_device *device, openreg_stream stream,
 openreg_status
 openreg_stream_launch_host_func(int32_t index, openreg_stream stream, void (*function)(void *argument), void *argument)
 {
+    OPENREG_INSIDE;
     static const char call[] = "openreg_stream_launch_host_func";
     openreg_device *device = NULL;
     openreg_driver_stream handle = NULL;
@@ -330,6 +336,7 @@ openreg_stream_launch_host_func(int32_t index, openreg_stream stream, void (*fun
 openreg_status
 openreg_stream_priority(int32_t index, openreg_stream stream, int32_t *out)
 {
+    OPENREG_INSIDE;
     static const char call[] = "openreg_stream_priority";
     openreg_device *device = NULL;
     openreg_driver_stream handle = NULL;
@@ -348,6 +355,7 @@ openreg_stream_priority(int32_t index, openreg_stream stream, int32_t *out)
 openreg_status
 openreg_stream_native(int32_t index, openreg_stream stream, void **out)
 {
+    OPENREG_INSIDE;
     static const char call[] = "openreg_stream_native";
     openreg_device *device = NULL;
     openreg_driver_stream handle = NULL;
@@ -360,6 +368,7 @@ openreg_stream_native(int32_t index, openreg_stream stream, void **out)
 openreg_status
 openreg_stream_from_native(int32_t index, const void *native, openreg_stream *out)
 {
+    OPENREG_INSIDE;
     static const char call[] = "openreg_stream_from_native";
     openreg_device *device = NULL;
     void *candidate = NULL;

@@ -7,14 +7,21 @@
 
 #include "base/error.h"
 #include "base/fork.h"
+#include "base/inside.h"
 
 _Atomic(openreg_device_table *) openreg_device_table_published;
-uint32_t openreg_published_generation;
+static uint32_t published_generation;
 
 uint32_t
 openreg_generation(void)
 {
-    return openreg_generation_now();
+    return __atomic_load_n(&published_generation, __ATOMIC_ACQUIRE);
+}
+
+const uint32_t *
+openreg_generation_word(void)
+{
+    return &published_generation;
 }
 
 static atomic_uint publications;
@@ -32,7 +39,7 @@ openreg_device_table_publish(openreg_device_table *table)
 {
     /* In this order: whoever sees the new generation finds the table that it belongs to. */
     atomic_store_explicit(&openreg_device_table_published, table, memory_order_release);
-    __atomic_store_n(&openreg_published_generation, table != NULL ? table->generation : 0, __ATOMIC_RELEASE);
+    __atomic_store_n(&published_generation, table != NULL ? table->generation : 0, __ATOMIC_RELEASE);
     (void)atomic_fetch_add_explicit(&publications, 1, memory_order_relaxed);
 }
 
@@ -45,7 +52,7 @@ openreg_device_table_publications(void)
 int
 openreg_is_initialized(void)
 {
-    return openreg_generation_now() != 0;
+    return openreg_generation() != 0;
 }
 
 openreg_status
@@ -53,7 +60,10 @@ openreg_device_table_get(const char *call, int32_t index, const openreg_device_t
 {
     const openreg_device_table *table = openreg_device_table_peek();
     if (__builtin_expect(table == NULL, 0)) {
-        OPENREG_RETURN_NOT_OK(initialize(call));
+        const uint32_t paused = openreg_inside_pause();
+        const openreg_status status = initialize(call);
+        openreg_inside_resume(paused);
+        OPENREG_RETURN_NOT_OK(status);
         table = openreg_device_table_peek();
         if (table == NULL) /* another thread has shut down at once */
             return openreg_error_set(OPENREG_E_BUSY, call, "the runtime is being shut down by another thread");

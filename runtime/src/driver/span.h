@@ -10,8 +10,6 @@
 #ifndef OPENREG_SRC_SPAN_H
 #define OPENREG_SRC_SPAN_H
 
-#include <string.h>
-
 #include <openreg/trace.h>
 
 #include "driver/device_table.h"
@@ -21,7 +19,7 @@ typedef struct openreg_watched_span {
     bool is_watched;              /* false: nothing else is set */
     const openreg_device *device; /* NULL: the host */
     openreg_span told;
-    void *kept[OPENREG_OBSERVERS_MAX];
+    openreg_span_keepers keepers;
 } openreg_watched_span;
 
 /* The call begins. A NULL device is the host. */
@@ -33,7 +31,6 @@ openreg_span_begin(openreg_watched_span *span, int32_t kind, const char *call, c
     span->is_watched = openreg_is_observed(OPENREG_OBSERVE_SPANS);
     if (__builtin_expect(!span->is_watched, 1))
         return;
-    memset(span->kept, 0, sizeof span->kept);
     span->device = device;
     span->told = (openreg_span){.kind = kind,
                                 .device = device != NULL ? device->index : OPENREG_HOST,
@@ -43,7 +40,7 @@ openreg_span_begin(openreg_watched_span *span, int32_t kind, const char *call, c
                                 .bytes = bytes,
                                 .call = call,
                                 .name = name};
-    openreg_observers_span(OPENREG_SPAN_BEGIN, &span->told, span->kept);
+    openreg_observers_span(OPENREG_SPAN_BEGIN, &span->told, &span->keepers);
 }
 
 /* From here to the end of the span the work is queued on `handle`, a stream of the span's device. Once a span. */
@@ -56,7 +53,7 @@ openreg_span_queues(openreg_watched_span *span, openreg_driver_stream handle)
     span->told.instance = span->device->driver->instance;
     span->told.ordinal = span->device->ordinal;
     span->told.handle = handle;
-    openreg_observers_span(OPENREG_SPAN_QUEUES, &span->told, span->kept);
+    openreg_observers_span(OPENREG_SPAN_QUEUES, &span->told, &span->keepers);
 }
 
 /* From here to the end of the span the host does the work itself. */
@@ -64,7 +61,7 @@ static inline void
 openreg_span_works(openreg_watched_span *span)
 {
     if (__builtin_expect(span->is_watched, 0))
-        openreg_observers_span(OPENREG_SPAN_WORKS, &span->told, span->kept);
+        openreg_observers_span(OPENREG_SPAN_WORKS, &span->told, &span->keepers);
 }
 
 /* The call ends with `status`, which is returned. */
@@ -73,7 +70,7 @@ openreg_span_end(openreg_watched_span *span, openreg_status status)
 {
     if (__builtin_expect(span->is_watched, 0)) {
         span->told.status = status;
-        openreg_observers_span(OPENREG_SPAN_END, &span->told, span->kept);
+        openreg_observers_span(OPENREG_SPAN_END, &span->told, &span->keepers);
     }
     return status;
 }

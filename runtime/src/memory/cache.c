@@ -9,7 +9,9 @@
 #include "base/device_name.h"
 #include "base/error.h"
 #include "base/fork.h"
+#include "base/inside.h"
 #include "device/stream.h"
+#include "watch/interceptors.h"
 #include "watch/observers.h"
 
 static const char malloc_call[] = "openreg_malloc";
@@ -327,7 +329,7 @@ fail_on_purpose(struct openreg_cache *cache, const openreg_pool *pool, uint64_t 
 {
     openreg_device *const device = cache->device;
     char text[512];
-    if (!openreg_observers_allocate(device->index, size, text, sizeof text))
+    if (!openreg_intercepted_allocate(device->index, size, text, sizeof text))
         return OPENREG_OK;
     (void)openreg_error_set_driver(OPENREG_E_NOMEM, malloc_call, device->driver->name, "%s", text);
     return openreg_cache_out_of_memory(cache, pool, size);
@@ -342,7 +344,7 @@ allocate(struct openreg_cache *cache, unsigned features, uint64_t size, openreg_
     uint64_t rounded = (size + OPENREG_BLOCK_UNIT - 1) / OPENREG_BLOCK_UNIT * OPENREG_BLOCK_UNIT;
     openreg_stream_pools *pools = openreg_cache_find_pools(cache, cache->device, stream);
     if (__builtin_expect((features & OPENREG_FEATURES_OF_REQUESTS) != 0, 0)) {
-        rounded = openreg_cache_round(size);
+        rounded = openreg_cache_round(cache->device, size);
         OPENREG_RETURN_NOT_OK(openreg_cache_route(cache, stream, &pools));
     } else if (__builtin_expect(pools == NULL, 0)) {
         OPENREG_RETURN_NOT_OK(openreg_cache_make_pools(cache, malloc_call, cache->device, stream, &pools));
@@ -350,7 +352,7 @@ allocate(struct openreg_cache *cache, unsigned features, uint64_t size, openreg_
 
     openreg_pool *pool = rounded <= OPENREG_SMALL_BLOCK_MAX ? &pools->small : &pools->large;
     openreg_cache_stats *stats = &cache->stats;
-    if (__builtin_expect((features & OPENREG_OBSERVE_ALLOCATIONS) != 0, 0))
+    if (__builtin_expect((features & OPENREG_INTERCEPT_ALLOCATIONS) != 0, 0))
         OPENREG_RETURN_NOT_OK(fail_on_purpose(cache, pool, size));
     openreg_block *block = take_freed(cache, pool, rounded);
     if (block == NULL)
@@ -376,6 +378,7 @@ allocate(struct openreg_cache *cache, unsigned features, uint64_t size, openreg_
 openreg_status
 openreg_malloc(int32_t device, openreg_stream stream, size_t size, void **out)
 {
+    OPENREG_INSIDE;
     const char *const call = malloc_call;
     if (out == NULL)
         return openreg_error_set(OPENREG_E_INVALID, call, "out must not be NULL");
@@ -547,6 +550,7 @@ free_special(struct openreg_cache *cache, openreg_block *block, unsigned feature
 openreg_status
 openreg_free(void *ptr)
 {
+    OPENREG_INSIDE;
     static const char call[] = "openreg_free";
     openreg_found_range found;
     if (ptr == NULL)
@@ -612,6 +616,7 @@ record_stream(struct openreg_cache *cache, openreg_block *block, openreg_device 
 openreg_status
 openreg_memory_record_stream(void *ptr, int32_t device, openreg_stream stream)
 {
+    OPENREG_INSIDE;
     static const char call[] = "openreg_memory_record_stream";
     openreg_found_range found;
     if (!find_range(ptr, &found))

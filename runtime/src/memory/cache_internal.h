@@ -430,7 +430,8 @@ openreg_status openreg_cache_shrink_segments(struct openreg_cache *cache, const 
 void openreg_cache_feature(unsigned feature, bool on);
 /* As of now: another change makes others, and leaves these as they are. */
 const openreg_allocator_settings *openreg_cache_settings(void);
-uint64_t openreg_cache_round(uint64_t size); /* of a request, to its block */
+/* Of a request, to its block: beyond the largest segment only where the request is. */
+uint64_t openreg_cache_round(const openreg_device *device, uint64_t size);
 /* Says once in a process that this device's driver has no segments that grow. */
 void openreg_cache_warn_of_growing(const openreg_device *device);
 /* What the cache may reserve; UINT64_MAX: no limit. The lock is held. */

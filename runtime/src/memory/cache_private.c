@@ -8,6 +8,7 @@
 
 #include "base/device_name.h"
 #include "base/error.h"
+#include "base/inside.h"
 #include "base/thread.h"
 
 #define KNOWN_FLAGS (OPENREG_MEMORY_POOL_USE_ON_OOM | OPENREG_MEMORY_POOL_NO_SPLIT | OPENREG_MEMORY_POOL_REPLAYED)
@@ -314,6 +315,7 @@ retain(struct openreg_cache *cache, const char *call, openreg_memory_pool_id id,
 openreg_status
 openreg_memory_pool_retain(int32_t device, openreg_memory_pool_id id, uint32_t flags)
 {
+    OPENREG_INSIDE;
     static const char call[] = "openreg_memory_pool_retain";
     openreg_device *entry;
     if (id.first == 0 && id.second == 0)
@@ -330,6 +332,7 @@ openreg_memory_pool_retain(int32_t device, openreg_memory_pool_id id, uint32_t f
 openreg_status
 openreg_memory_pool_release(int32_t device, openreg_memory_pool_id id)
 {
+    OPENREG_INSIDE;
     static const char call[] = "openreg_memory_pool_release";
     openreg_device *entry;
     OPENREG_RETURN_NOT_OK(openreg_device_get(call, device, &entry));
@@ -367,6 +370,7 @@ enter(struct openreg_cache *cache, const char *call, openreg_memory_pool_id id, 
 openreg_status
 openreg_memory_pool_enter(int32_t device, openreg_memory_pool_id id)
 {
+    OPENREG_INSIDE;
     static const char call[] = "openreg_memory_pool_enter";
     openreg_device *entry;
     OPENREG_RETURN_NOT_OK(openreg_device_get(call, device, &entry));
@@ -387,6 +391,7 @@ openreg_memory_pool_enter(int32_t device, openreg_memory_pool_id id)
 openreg_status
 openreg_memory_pool_leave(int32_t device, openreg_memory_pool_id id)
 {
+    OPENREG_INSIDE;
     static const char call[] = "openreg_memory_pool_leave";
     openreg_device *entry;
     OPENREG_RETURN_NOT_OK(openreg_device_get(call, device, &entry));
@@ -409,6 +414,7 @@ openreg_memory_pool_leave(int32_t device, openreg_memory_pool_id id)
 openreg_status
 openreg_memory_pool_trim(int32_t device, openreg_memory_pool_id id)
 {
+    OPENREG_INSIDE;
     static const char call[] = "openreg_memory_pool_trim";
     openreg_device *entry;
     OPENREG_RETURN_NOT_OK(openreg_device_get(call, device, &entry));

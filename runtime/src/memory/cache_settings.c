@@ -8,6 +8,7 @@
 #include "base/device_name.h"
 #include "base/error.h"
 #include "base/fork.h"
+#include "base/inside.h"
 #include "base/log.h"
 #include "base/sized_struct.h"
 
@@ -89,7 +90,7 @@ divided_up(uint64_t size, unsigned divisions)
 }
 
 uint64_t
-openreg_cache_round(uint64_t size)
+openreg_cache_round(const openreg_device *device, uint64_t size)
 {
     const uint64_t rounded = (size + OPENREG_BLOCK_UNIT - 1) / OPENREG_BLOCK_UNIT * OPENREG_BLOCK_UNIT;
     if (size == 0 || size > MAX_ROUNDED)
@@ -102,8 +103,9 @@ openreg_cache_round(uint64_t size)
     const unsigned divisions = openreg_cache_settings()->roundup_divisions[interval];
     if (divisions <= 1 || size <= OPENREG_BLOCK_UNIT * divisions)
         return rounded;
-    const uint64_t divided = divided_up(size, divisions);
-    return (divided + OPENREG_BLOCK_UNIT - 1) / OPENREG_BLOCK_UNIT * OPENREG_BLOCK_UNIT;
+    const uint64_t divided = (divided_up(size, divisions) + OPENREG_BLOCK_UNIT - 1) / OPENREG_BLOCK_UNIT *
+                             OPENREG_BLOCK_UNIT;
+    return divided <= openreg_cache_most(device) ? divided : rounded;
 }
 
 void
@@ -250,6 +252,7 @@ openreg_allocator_set_settings(const openreg_allocator_settings *values)
 openreg_status
 openreg_memory_set_fraction(int32_t device, double fraction)
 {
+    OPENREG_INSIDE;
     static const char call[] = "openreg_memory_set_fraction";
     openreg_device *entry;
     if (!is_fraction(fraction))
@@ -264,6 +267,7 @@ openreg_memory_set_fraction(int32_t device, double fraction)
 openreg_status
 openreg_memory_get_fraction(int32_t device, double *fraction)
 {
+    OPENREG_INSIDE;
     static const char call[] = "openreg_memory_get_fraction";
     openreg_device *entry;
     if (fraction == NULL)

@@ -9,6 +9,7 @@
 
 #include "base/error.h"
 #include "base/fork.h"
+#include "base/inside.h"
 #include "base/sized_struct.h"
 #include "watch/observers.h"
 
@@ -84,6 +85,7 @@ fill_stats(struct openreg_cache *cache, openreg_memory_stats *out)
 openreg_status
 openreg_memory_get_stats(int32_t device, openreg_memory_stats *inout)
 {
+    OPENREG_INSIDE;
     static const char call[] = "openreg_memory_get_stats";
     openreg_device *entry;
     if (!openreg_sized_is_valid(inout, OPENREG_MEMORY_STATS_SIZE_1))
@@ -115,6 +117,7 @@ reset_active_peaks(const openreg_stat allocated[OPENREG_POOLS], openreg_stat wai
 openreg_status
 openreg_memory_reset_peak_stats(int32_t device)
 {
+    OPENREG_INSIDE;
     openreg_device *entry;
     OPENREG_RETURN_NOT_OK(openreg_device_get("openreg_memory_reset_peak_stats", device, &entry));
     openreg_cache_stats *stats = &entry->cache->stats;
@@ -153,6 +156,7 @@ reset_accumulated(openreg_stat stat[OPENREG_POOLS])
 openreg_status
 openreg_memory_reset_accumulated_stats(int32_t device)
 {
+    OPENREG_INSIDE;
     openreg_device *entry;
     OPENREG_RETURN_NOT_OK(openreg_device_get("openreg_memory_reset_accumulated_stats", device, &entry));
     openreg_cache_stats *stats = &entry->cache->stats;
@@ -177,6 +181,7 @@ openreg_memory_reset_accumulated_stats(int32_t device)
 openreg_status
 openreg_memory_empty_cache(int32_t device)
 {
+    OPENREG_INSIDE;
     static const char call[] = "openreg_memory_empty_cache";
     openreg_device *entry;
     (void)openreg_memory_collect_exports();
@@ -194,6 +199,7 @@ openreg_memory_empty_cache(int32_t device)
 openreg_status
 openreg_memory_visit_blocks(int32_t device, int (*visit)(void *ctx, const openreg_block_info *block), void *ctx)
 {
+    OPENREG_INSIDE;
     static const char call[] = "openreg_memory_visit_blocks";
     openreg_device *entry;
     if (visit == NULL)
@@ -230,6 +236,7 @@ openreg_memory_visit_blocks(int32_t device, int (*visit)(void *ctx, const openre
 openreg_status
 openreg_memory_visit_pools(int32_t device, int (*visit)(void *ctx, const openreg_memory_pool_info *pool), void *ctx)
 {
+    OPENREG_INSIDE;
     static const char call[] = "openreg_memory_visit_pools";
     openreg_device *entry;
     if (visit == NULL)

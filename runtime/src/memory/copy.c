@@ -8,12 +8,14 @@
 
 #include "base/device_name.h"
 #include "base/error.h"
+#include "base/inside.h"
 #include "device/stream.h"
 #include "driver/driver_calls.h"
 #include "driver/span.h"
 #include "memory/cache.h"
 #include "memory/host_memory.h"
 #include "watch/capture.h"
+#include "watch/interceptors.h"
 
 #define STAGING_SIZE (UINT64_C(4) << 20)
 
@@ -109,7 +111,7 @@ sync_current_stream(openreg_device *device, const char *call)
 static openreg_status
 reach_from_host(copy_end *end, const char *call)
 {
-    if (!end->visible || openreg_is_observed(OPENREG_OBSERVE_COPIES))
+    if (!end->visible || openreg_is_observed(OPENREG_INTERCEPT_COPIES))
         return OPENREG_OK;
     OPENREG_RETURN_NOT_OK(sync_current_stream(end->device, call));
     end->address += end->distance;
@@ -225,7 +227,7 @@ tell_of_copy(const char *call, openreg_device *on, openreg_stream stream, const 
         if (end->device != NULL || openreg_host_memory_find(end->address, &pinned))
             ranges[count++] = (openreg_used_range){(const void *)end->address, size, i == 0, 0};
     }
-    OPENREG_RETURN_NOT_OK(openreg_observers_use(call, on->index, stream, ranges, count));
+    OPENREG_RETURN_NOT_OK(openreg_intercepted_use(call, on->index, stream, ranges, count));
     if (between)
         openreg_observers_order(&(openreg_order){.what = OPENREG_ORDER_STREAMS,
                                                  .device = other->index,
@@ -241,6 +243,7 @@ tell_of_copy(const char *call, openreg_device *on, openreg_stream stream, const 
 openreg_status
 openreg_memcpy(void *dst, int32_t dst_device, const void *src, int32_t src_device, size_t size)
 {
+    OPENREG_INSIDE;
     static const char call[] = "openreg_memcpy";
     copy_end to, from;
     OPENREG_RETURN_NOT_OK(find_device(call, "destination", dst_device, &to));
@@ -299,6 +302,7 @@ openreg_status
 openreg_memcpy_async(int32_t stream_device, openreg_stream stream, void *dst, int32_t dst_device, const void *src,
                      int32_t src_device, size_t size)
 {
+    OPENREG_INSIDE;
     static const char call[] = "openreg_memcpy_async";
     copy_end to, from;
     openreg_device *on = NULL;
@@ -342,6 +346,7 @@ openreg_memcpy_async(int32_t stream_device, openreg_stream stream, void *dst, in
 openreg_status
 openreg_memset_async(int32_t device, openreg_stream stream, void *dst, uint8_t value, size_t size)
 {
+    OPENREG_INSIDE;
     static const char call[] = "openreg_memset_async";
     copy_end to = {.role = "destination"};
     openreg_driver_stream handle;
@@ -354,7 +359,7 @@ openreg_memset_async(int32_t device, openreg_stream stream, void *dst, uint8_t v
     OPENREG_CAPTURE(.kind = OPENREG_CAPTURED_FILL, .call = call, .device = device, .stream = stream, .dst = dst,
                     .dst_device = device, .value = value, .size = size);
     if (openreg_is_observed(OPENREG_OBSERVE_USES))
-        OPENREG_RETURN_NOT_OK(openreg_observers_use(call, device, stream, &(openreg_used_range){dst, size, 1, 0}, 1));
+        OPENREG_RETURN_NOT_OK(openreg_intercepted_use(call, device, stream, &(openreg_used_range){dst, size, 1, 0}, 1));
     openreg_watched_span span;
     openreg_span_begin(&span, OPENREG_TRACE_FILL, call, "", to.device, stream, size, OPENREG_HOST, device);
     openreg_span_queues(&span, handle);

@@ -8,6 +8,7 @@
 #include "base/device_name.h"
 #include "base/error.h"
 #include "base/fork.h"
+#include "base/inside.h"
 #include "base/lock.h"
 #include "base/tree.h"
 #include "driver/driver_calls.h"
@@ -96,6 +97,7 @@ handle_forks(void)
 openreg_status
 openreg_host_alloc(int32_t device, size_t size, void **out)
 {
+    OPENREG_INSIDE;
     static const char call[] = "openreg_host_alloc";
     if (out == NULL)
         return openreg_error_set(OPENREG_E_INVALID, call, "out must not be NULL");
@@ -122,6 +124,7 @@ openreg_host_alloc(int32_t device, size_t size, void **out)
 openreg_status
 openreg_host_free(void *ptr)
 {
+    OPENREG_INSIDE;
     static const char call[] = "openreg_host_free";
     if (ptr == NULL)
         return OPENREG_OK;

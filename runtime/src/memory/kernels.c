@@ -7,12 +7,14 @@
 #include <string.h>
 
 #include "base/error.h"
+#include "base/inside.h"
 #include "base/sized_struct.h"
 #include "base/text.h"
 #include "device/stream.h"
 #include "driver/driver_calls.h"
 #include "driver/span.h"
 #include "watch/capture.h"
+#include "watch/interceptors.h"
 
 #define KNOWN_FLAGS OPENREG_KERNEL_ELEMENTWISE
 
@@ -69,6 +71,7 @@ check(const char *call, const openreg_opened_driver *driver, const openreg_kerne
 openreg_status
 openreg_device_get_kernels(int32_t index, const openreg_kernels **out)
 {
+    OPENREG_INSIDE;
     static const char call[] = "openreg_device_get_kernels";
     openreg_device *device = NULL;
     if (out == NULL)
@@ -177,6 +180,7 @@ give_back(scratch_list *scratch, openreg_status status)
 openreg_status
 openreg_kernel_run(const openreg_kernel *kernel, int32_t index, openreg_stream stream, openreg_kernel_call *what)
 {
+    OPENREG_INSIDE;
     static const char call[] = "openreg_kernel_run";
     openreg_device *device = NULL;
     if (kernel == NULL || !openreg_sized_is_valid(what, OPENREG_KERNEL_CALL_SIZE_1) || what->name == NULL)
@@ -187,7 +191,7 @@ openreg_kernel_run(const openreg_kernel *kernel, int32_t index, openreg_stream s
                     .kernel = kernel, .kernel_call = what);
     openreg_stream_is_used(device, what->name, stream);
     if (openreg_is_observed(OPENREG_OBSERVE_USES))
-        OPENREG_RETURN_NOT_OK(openreg_observers_kernel(index, stream, what));
+        OPENREG_RETURN_NOT_OK(openreg_intercepted_kernel(index, stream, what));
     what->dev = device->ordinal;
     what->kernel = kernel;
     scratch_list scratch;
@@ -208,8 +212,8 @@ openreg_kernel_run(const openreg_kernel *kernel, int32_t index, openreg_stream s
         openreg_call_begin(device, what->name);
         if (openreg_is_observed(OPENREG_OBSERVE_WORK)) {
             running_kernel running = {device->driver->instance, what};
-            const openreg_work work = {call, what->name, index, 0, what->stream, &openreg_host_services};
-            status = openreg_observers_run(&work, run, &running);
+            const openreg_work work = {call, what->name, index, what->stream, &openreg_host_services};
+            status = openreg_intercepted_run(&work, run, &running);
         } else {
             status = kernel->run(device->driver->instance, what);
         }

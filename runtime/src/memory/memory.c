@@ -6,6 +6,7 @@
 #include "base/device_name.h"
 #include "base/error.h"
 #include "base/fork.h"
+#include "base/inside.h"
 #include "base/sized_struct.h"
 #include "driver/driver_calls.h"
 #include "memory/cache.h"
@@ -60,6 +61,7 @@ describe(const void *ptr, openreg_pointer_info *info)
 openreg_status
 openreg_pointer_get_info(const void *ptr, openreg_pointer_info *inout)
 {
+    OPENREG_INSIDE;
     static const char call[] = "openreg_pointer_get_info";
     if (!openreg_sized_is_valid(inout, OPENREG_POINTER_INFO_SIZE_1))
         return openreg_error_set(OPENREG_E_INVALID, call,
@@ -111,6 +113,7 @@ openreg_device_address(const void *host_ptr, void **device_ptr)
 openreg_status
 openreg_memory_get_info(int32_t device, uint64_t *free_bytes, uint64_t *total_bytes)
 {
+    OPENREG_INSIDE;
     static const char call[] = "openreg_memory_get_info";
     openreg_device *entry;
     if (free_bytes == NULL || total_bytes == NULL)

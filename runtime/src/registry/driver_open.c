@@ -19,6 +19,7 @@
 #include "registry/layer_stack.h"
 #include "registry/mock.h"
 #include "registry/open_watchdog.h"
+#include "watch/interceptors.h"
 #include "watch/lab.h"
 #include "watch/observers.h"
 
@@ -268,8 +269,8 @@ openreg_candidate_open(const char *call, openreg_candidate *candidate, int64_t *
         const char *const limit = openreg_environment_get(openreg_discovery_environment(), OPENREG_INIT_WARN_VARIABLE);
         openreg_open_watchdog_begin(&watch, candidate->name, openreg_open_watchdog_limit(limit));
         opened_candidate opened = {call, candidate};
-        const openreg_work work = {call, candidate->name, OPENREG_HOST, 0, NULL, &openreg_host_services};
-        const openreg_status status = openreg_observers_run(&work, open_watched, &opened);
+        const openreg_work work = {call, candidate->name, OPENREG_HOST, NULL, &openreg_host_services};
+        const openreg_status status = openreg_intercepted_run(&work, open_watched, &opened);
         openreg_open_watchdog_end(&watch);
         OPENREG_RETURN_NOT_OK(status);
         open_candidates[open_count++] = candidate;

@@ -11,6 +11,7 @@
 
 #include "base/error.h"
 #include "base/fork.h"
+#include "base/inside.h"
 #include "base/log.h"
 #include "base/sized_struct.h"
 #include "base/text.h"
@@ -225,8 +226,8 @@ reject_in_use(const char *call, const openreg_device_table *table)
 
 /* ---------------------------------------------------------------------------------------------------- publishing */
 
-/* Publishes the table (NULL: none), and returns the one before. */
-static openreg_device_table *
+/* Publishes the table (NULL: none) in place of the one before. */
+static void
 exchange_table(openreg_device_table *table, const openreg_decision *decision)
 {
     openreg_observers_table(table != NULL); /* before: what the first user of the table allocates is seen */
@@ -242,11 +243,30 @@ exchange_table(openreg_device_table *table, const openreg_decision *decision)
         standing.drivers[i]->opened->was_published = 1;
         first += standing.drivers[i]->device_count;
     }
-    openreg_device_table *const before = openreg_device_table_peek();
     openreg_device_table_publish(table);
     openreg_candidates_unlock();
     note_count(table != NULL ? table->count : -1);
-    return before;
+}
+
+#define PATIENCE_NANOSECONDS 100000000u
+
+/* Puts the table (NULL: none) in the place of the one that is published, unless something of that one is alive, or another thread
+ * is inside a call that may use it: calls that are about to end are waited for, a tenth of a second, and new ones wait meanwhile. */
+static openreg_status
+replace_table(const char *call, openreg_device_table *before, openreg_device_table *table,
+              const openreg_decision *decision)
+{
+    OPENREG_RETURN_NOT_OK(reject_in_use(call, before));
+    if (openreg_inside_is())
+        return openreg_error_set(OPENREG_E_BUSY, call, "called inside a call that uses the devices");
+    OPENREG_INSIDE;
+    if (!openreg_inside_close(PATIENCE_NANOSECONDS))
+        return openreg_error_set(OPENREG_E_BUSY, call, "another thread is inside a call that uses the devices");
+    const openreg_status status = reject_in_use(call, before); /* what a call has made that ended meanwhile */
+    if (status == OPENREG_OK)
+        exchange_table(table, decision);
+    openreg_inside_open();
+    return status;
 }
 
 static int
@@ -256,9 +276,10 @@ is_set(const char *variable)
     return text != NULL && *text != '\0';
 }
 
-static void
-publish(openreg_device_table *table, const openreg_decision *decision)
+static openreg_status
+publish(const char *call, openreg_device_table *table, const openreg_decision *decision)
 {
+    openreg_device_table *const before = openreg_device_table_peek();
     uint64_t caps = 0;
     for (int32_t i = 0; i < table->count; ++i)
         caps |= table->devices[i]->info.caps;
@@ -266,11 +287,15 @@ publish(openreg_device_table *table, const openreg_decision *decision)
         openreg_fence_signal_install();
     if (is_set("OPENREG_RACES") || is_set("OPENREG_SIM_RACES"))
         (void)openreg_lab_load_or_warn("OPENREG_RACES");
-    openreg_device_table *const before = exchange_table(table, decision);
-    if (before != NULL)
+    if (before == NULL) {
+        exchange_table(table, decision);
+    } else {
+        OPENREG_RETURN_NOT_OK(replace_table(call, before, table, decision));
         dismantle(before, 1);
+    }
     openreg_log(OPENREG_LOG_INFO, "%d device%s, first driver \"%s\"", table->count, table->count == 1 ? "" : "s",
                 decision->drivers[0]->name);
+    return OPENREG_OK;
 }
 
 static int
@@ -295,8 +320,10 @@ commit(const char *call, const openreg_decision *decision)
     for (int i = 0; i < decision->count; ++i)
         drivers[i] = decision->drivers[i]->opened;
     OPENREG_RETURN_NOT_OK(build(call, drivers, decision->count, &table));
-    publish(table, decision);
-    return OPENREG_OK;
+    const openreg_status status = publish(call, table, decision);
+    if (status != OPENREG_OK)
+        dismantle(table, 0);
+    return status;
 }
 
 typedef enum scope { CHOSEN, EVERY } scope;
@@ -620,10 +647,10 @@ openreg_shutdown(void)
     static const openreg_decision nothing = {.chosen_by = OPENREG_CHOSEN_NONE};
     OPENREG_RETURN_NOT_OK(openreg_driver_lock_acquire(call));
     openreg_device_table *const table = openreg_device_table_peek();
-    const openreg_status status = table != NULL ? reject_in_use(call, table) : OPENREG_OK;
+    const openreg_status status = table != NULL ? replace_table(call, table, NULL, &nothing) : OPENREG_OK;
     if (status == OPENREG_OK) {
         if (table != NULL)
-            dismantle(exchange_table(NULL, &nothing), 1);
+            dismantle(table, 1);
         openreg_driver_open_close_back_to(call, 0);
         reset_failures();
         openreg_candidates_note_change();

@@ -11,7 +11,7 @@
 
 #include "base/internal_api.h"
 
-/* As openreg_observed_events, but hidden, which saves each place a load of its address. */
+/* What openreg_observed_word() names: hidden, which saves each place a load of its address. */
 extern uint32_t openreg_watched_events;
 
 /* One load. */
@@ -28,24 +28,26 @@ openreg_is_observed(uint32_t events)
 }
 
 void openreg_observers_memory(const openreg_memory_event *event);
-/* 1: refused, with the text. */
-int openreg_observers_allocate(int32_t device, uint64_t size, char *text, size_t text_size);
 void openreg_observers_block(int32_t what, const void *address, uint64_t size, int32_t device, openreg_stream stream);
-/* OPENREG_E_INVALID with a text if an observer refuses. */
-openreg_status openreg_observers_use(const char *call, int32_t device, openreg_stream stream,
-                                     const openreg_used_range *ranges, size_t count);
-openreg_status openreg_observers_kernel(int32_t device, openreg_stream stream, const openreg_kernel_call *call);
 void openreg_observers_order(const openreg_order *order);
 void openreg_observers_lost(const char *call, int32_t device, openreg_stream stream, const char *first_call,
                             const char *first_place);
-void openreg_observers_span(int32_t step, const openreg_span *span, void *kept[OPENREG_OBSERVERS_MAX]);
-openreg_status openreg_observers_run(const openreg_work *work, openreg_status (*next)(void *argument), void *argument);
+/* What observers keep of a span, and how many had been removed when it began. */
+typedef struct openreg_span_keepers {
+    void *kept[OPENREG_OBSERVERS_MAX];
+    uint32_t removals;
+} openreg_span_keepers;
+void openreg_observers_span(int32_t step, const openreg_span *span, openreg_span_keepers *keepers);
 void openreg_observers_alarm(int32_t device, openreg_status status);
 void openreg_observers_table(int32_t is_published);
 
+/* For interceptors.c: the lock of changes, and what all interceptors want at its end. */
+void openreg_observers_lock(void);
+void openreg_observers_unlock(uint32_t events);
+
 /* The line of the program that this thread is at, with any lock held; "" if not known. `size` is at least 80. */
 OPENREG_INTERNAL void openreg_observers_place(char *out, size_t size);
-/* Likewise as a number (0: not known), and what it means; NULL: nobody knows. */
+/* Likewise as a number (0: not known), and what it means; NULL: nobody knows. The stack's text: "" without one. */
 OPENREG_INTERNAL uint32_t openreg_observers_here(int32_t wants_stack);
 OPENREG_INTERNAL const char *openreg_observers_here_text(uint32_t here, int32_t *allowed);
 OPENREG_INTERNAL const char *openreg_observers_here_stack(uint32_t here);

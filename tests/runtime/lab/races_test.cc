@@ -352,16 +352,12 @@ TEST_F(RacesTest, ReuseWithoutRecordStream) {
 // by later ones.
 TEST_F(RacesTest, ReuseNamesWhereTheBlockWasFreed) {
   static std::string here;
-  static const openreg_observer observer = [] {
-    openreg_observer made{};
-    made.struct_size = sizeof made;
-    made.place = [](void*, char* out, size_t size) {
-      (void)snprintf(out, size, "%s", here.c_str());
-      return here.empty() ? 0 : 1;
-    };
-    return made;
-  }();
-  ASSERT_EQ(openreg_observe(&observer, OPENREG_OBSERVE_PLACES), OPENREG_OK) << last_message();
+  openreg_places places{};
+  places.place = [](char* out, size_t size) {
+    (void)snprintf(out, size, "%s", here.c_str());
+    return here.empty() ? 0 : 1;
+  };
+  openreg_set_places(&places);
   const openreg_stream other = from_pool(0);
   for (const std::string place : {"train.py:17 in step", ""}) {
     char* const block = allocate(4096);
@@ -387,7 +383,7 @@ TEST_F(RacesTest, ReuseNamesWhereTheBlockWasFreed) {
     ASSERT_EQ(openreg_memory_empty_cache(0), OPENREG_OK);
     openreg_races_clear();
   }
-  EXPECT_EQ(openreg_observe(&observer, 0), OPENREG_OK);
+  openreg_set_places(nullptr);
 }
 
 // Likewise for a stream of another device, its default one too: the block's reuse has to wait for it.
@@ -562,14 +558,13 @@ TEST_F(RacesTest, AllowedAndMuted) {
 // A language says where it is, and that a place is allowed.
 TEST_F(RacesTest, PlacesAreTold) {
   static thread_local uint32_t at = 1;
-  static openreg_observer places{};
-  places.struct_size = sizeof places;
-  places.here = [](void*, int32_t wants_stack) { return wants_stack == 0 ? at : 0; };
-  places.here_text = [](void*, uint32_t place, int32_t* allowed) -> const char* {
+  openreg_places places{};
+  places.here = [](int32_t wants_stack) { return wants_stack == 0 ? at : 0; };
+  places.here_text = [](uint32_t place, int32_t* allowed) -> const char* {
     *allowed = place == 3;
     return place == 1 ? "train.py:12" : place == 2 ? "train.py:15" : "train.py:20";
   };
-  ASSERT_EQ(openreg_observe(&places, OPENREG_OBSERVE_PLACES), OPENREG_OK) << last_message();
+  openreg_set_places(&places);
   char* const block = allocate(4096);
   const openreg_stream other = from_pool(0);
   write(0, block, 64);
@@ -583,7 +578,7 @@ TEST_F(RacesTest, PlacesAreTold) {
             std::string::npos)
       << reports()[0].text;
   EXPECT_NE(reports()[0].text.find("at train.py:15"), std::string::npos);
-  EXPECT_EQ(openreg_observe(&places, 0), OPENREG_OK);
+  openreg_set_places(nullptr);
   release(block);
 }
 
@@ -594,15 +589,14 @@ TEST_F(RacesTest, StacksAreTold) {
     for (int i = 0; i < 200; ++i) lines += "    deep.py:" + std::to_string(i) + " in nested\n";
     return lines;
   }();
-  static openreg_observer places{};
-  places.struct_size = sizeof places;
-  places.here = [](void*, int32_t wants_stack) { return wants_stack == 0 ? 1u : 2u; };
-  places.here_text = [](void*, uint32_t, int32_t* allowed) -> const char* {
+  openreg_places places{};
+  places.here = [](int32_t wants_stack) { return wants_stack == 0 ? 1u : 2u; };
+  places.here_text = [](uint32_t, int32_t* allowed) -> const char* {
     *allowed = 0;
     return "train.py:1";
   };
-  places.here_stack = [](void*, uint32_t place) { return place == 2 ? deep.c_str() : ""; };
-  ASSERT_EQ(openreg_observe(&places, OPENREG_OBSERVE_PLACES), OPENREG_OK) << last_message();
+  places.here_stack = [](uint32_t place) { return place == 2 ? deep.c_str() : ""; };
+  openreg_set_places(&places);
   char* const block = allocate(4096);
   const openreg_stream other = from_pool(0);
   write(0, block, 64, "short");
@@ -619,7 +613,7 @@ TEST_F(RacesTest, StacksAreTold) {
   EXPECT_EQ(count_lines(OPENREG_LOG_WARNING, "race: stack of the first use:"), 1);
   EXPECT_GE(count_lines(OPENREG_LOG_WARNING, "race: more of the stack of the second use:\n    deep.py:"), 2);
   EXPECT_EQ(count_lines(OPENREG_LOG_WARNING, "deep.py:199 in nested"), 2);
-  EXPECT_EQ(openreg_observe(&places, 0), OPENREG_OK);
+  openreg_set_places(nullptr);
   release(block);
 }
 

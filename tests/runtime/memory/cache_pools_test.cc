@@ -421,6 +421,24 @@ TEST_F(CachePoolsTest, RoundingKeepsTheRequestedSize) {
   release(block);
 }
 
+// What a driver allocates at once is no less for a program that has requests rounded.
+TEST_F(CachePoolsTest, RoundingStaysBelowTheMostOfOneAllocation) {
+  use_full_toy([](openreg_driver& table) {
+    table.device_info = [](openreg_instance, int32_t, openreg_device_info* inout) {
+      inout->max_allocation = 5 * kMib;
+      inout->min_alignment = 512;
+      return openreg_status{OPENREG_OK};
+    };
+  });
+  auto settings = defaults();
+  std::fill(std::begin(settings.roundup_divisions), std::end(settings.roundup_divisions), 2u);
+  ASSERT_EQ(openreg_allocator_set_settings(&settings), OPENREG_OK);
+  void* const block = allocate(0, 9 * kMib / 2);  // 6 MiB by the settings
+  EXPECT_EQ(info_of(block).size, 5 * kMib);  // the segment, of which no rest is split off
+  release(block);
+  check_cache(0);
+}
+
 // Each interval between powers of two has its own number of steps; the first one is for all that is smaller too.
 TEST_F(CachePoolsTest, RoundingByInterval) {
   auto settings = defaults();

@@ -223,6 +223,7 @@ TEST_F(MemoryInjectionTest, HostFunction) {
     int calls = 0;
     set("OPENREG_DRIVERS", driver);
     ASSERT_EQ(openreg_init(), OPENREG_OK) << last_message();
+    ASSERT_EQ(openreg_device_synchronize(0), OPENREG_OK) << "a thread's first call allocates, and does without";
     int failures = 0;
     openreg_status status = OPENREG_E_NOMEM;
     for (int n = 1; status != OPENREG_OK && n < 20; ++n) {

@@ -1,0 +1,81 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
+/* inside.h: which threads are inside a call that uses the device table, so that it isn't taken apart under them. Internal.
+ *
+ *   openreg_status
+ *   openreg_device_synchronize(int32_t device)
+ *   {
+ *       OPENREG_INSIDE;             to the end of the function, whichever way it is left
+ *       ...                         peek at the table, use what it has
+ *   }
+ *
+ * A thread writes its own mark, a plain store, and then looks whether the gate is closed: so it waits before a call, and goes on in
+ * calls that it has begun. Who wants to change the table closes the gate, and orders the stores of all threads by membarrier():
+ * whoever has not seen the gate closed has its mark seen. */
+#ifndef OPENREG_SRC_INSIDE_H
+#define OPENREG_SRC_INSIDE_H
+
+#include <stdatomic.h>
+#include <stdbool.h>
+
+#include "base/internal_api.h"
+#include "base/thread.h"
+
+typedef struct openreg_inside_mark {
+    _Alignas(64) _Atomic uint32_t depth; /* of calls; written by its thread alone, in a cache line of its own */
+    bool is_used;                        /* a thread has it */
+    struct openreg_inside_mark *next;    /* of all, never taken out */
+} openreg_inside_mark;
+
+extern OPENREG_INTERNAL OPENREG_HOT_TLS openreg_inside_mark *openreg_inside_own; /* NULL until openreg_inside_make() */
+extern OPENREG_INTERNAL _Atomic bool openreg_inside_fences; /* the kernel can't order the stores of other threads */
+extern OPENREG_INTERNAL _Atomic bool openreg_inside_gate;   /* closed */
+
+/* Gives the calling thread a mark. NULL: there is no memory for one, and the call is counted, until openreg_inside_uncount(). */
+OPENREG_INTERNAL openreg_inside_mark *openreg_inside_make(void);
+OPENREG_INTERNAL void openreg_inside_uncount(void);
+/* Takes the mark back until the gate is open. */
+OPENREG_INTERNAL void openreg_inside_wait(openreg_inside_mark *own);
+
+/* Closes the gate and waits until no other thread is inside. The calling thread is, and may call what it likes. False: that took
+ * longer than `nanoseconds`, and the gate is open. One thread at a time: the driver lock is held. */
+bool openreg_inside_close(uint64_t nanoseconds);
+void openreg_inside_open(void);
+
+/* Whether the calling thread is inside. */
+bool openreg_inside_is(void);
+
+/* The thread has found no table, so it has nothing of one, and may wait long for who makes or ends it: as if it were outside. */
+uint32_t openreg_inside_pause(void);
+void openreg_inside_resume(uint32_t paused);
+
+static inline openreg_inside_mark *
+openreg_inside_enter(void)
+{
+    openreg_inside_mark *own = openreg_inside_own;
+    if (__builtin_expect(own == NULL, 0) && (own = openreg_inside_make()) == NULL)
+        return NULL;
+    const uint32_t depth = atomic_load_explicit(&own->depth, memory_order_relaxed);
+    atomic_store_explicit(&own->depth, depth + 1, memory_order_relaxed);
+    if (__builtin_expect(atomic_load_explicit(&openreg_inside_fences, memory_order_relaxed), 0))
+        atomic_store(&own->depth, depth + 1);
+    atomic_signal_fence(memory_order_seq_cst);
+    if (__builtin_expect(atomic_load(&openreg_inside_gate), 0) && depth == 0)
+        openreg_inside_wait(own);
+    return own;
+}
+
+static inline void
+openreg_inside_leave(openreg_inside_mark *const *own)
+{
+    if (__builtin_expect(*own == NULL, 0))
+        openreg_inside_uncount();
+    else
+        atomic_store_explicit(&(*own)->depth, atomic_load_explicit(&(*own)->depth, memory_order_relaxed) - 1,
+                              memory_order_release);
+}
+
+#define OPENREG_INSIDE                                                                                                 \
+    __attribute__((cleanup(openreg_inside_leave), unused))                                                             \
+    openreg_inside_mark *const openreg_inside_here = openreg_inside_enter()
+
+#endif
