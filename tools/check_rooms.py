@@ -95,11 +95,23 @@ SHIM_ROOMS = (
     *(f"optional/{part}" for part in ("compile", "distributed", "graph", "kernels", "profile")),
     "registration",
 )
-CSRC_ROOMS = ("base", "observe", "device", "memory", "operators", "optional/compile", "optional/distributed", "")
+CSRC_ROOMS = (
+    "base",
+    "observe",
+    "device",
+    "memory",
+    "operators",
+    "optional/compile",
+    "optional/distributed",
+    "optional/cuda",
+    "",
+)
 ENTRY = "entry.h"
 
 # Modules that the build makes.
-PYTHON_BUILT = tuple(f"torch_openreg.{name}" for name in ("_C", "_C_compile", "_C_distributed", "_build_info"))
+PYTHON_BUILT = tuple(
+    f"torch_openreg.{name}" for name in ("_C", "_C_compile", "_C_cuda", "_C_distributed", "_build_info")
+)
 
 # The rooms of the Python packages, from the ground up: each a list of modules, or of packages with what is in them.
 PYTHON_ROOMS: Sequence[Sequence[str]] = (

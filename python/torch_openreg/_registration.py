@@ -85,10 +85,10 @@ def register() -> ModuleType:
 
 
 def is_as_cuda() -> bool:
-    """Whether "cuda" is to mean openreg in this process and in those that it starts: ``OPENREG_AS_CUDA=1``."""
+    """Whether "cuda" is to mean openreg in this process and in those that it starts: ``OPENREG_AS_CUDA``."""
     from torch_openreg import _C
 
-    return bool(_C._variable("OPENREG_AS_CUDA") == "1")
+    return _C._variable("OPENREG_AS_CUDA") not in (None, "", "0")
 
 
 def connects_libraries() -> bool:

@@ -66,6 +66,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     add("--openreg-faults", metavar="PLAN", help="faults of the devices, for the whole session (OPENREG_SIM_FAULTS)")
     add("--openreg-strict", action="store_true", default=None, help="errors: hidden copies to the host, leaks")
     add("--openreg-as-cuda", action="store_true", default=None, help='"cuda" means openreg, in all tests')
+    add("--openreg-gpu", metavar="NAME", help="the same, and the devices say that they are such a GPU: a100, h100, ...")
     add("--openreg-driver", metavar="NAME", help="devices of this driver instead of simulated ones")
     add(
         "--openreg-leaks",
@@ -112,8 +113,8 @@ def variables(option: argparse.Namespace, environment: Mapping[str, str]) -> dic
                 f"--{name.replace('_', '-')} is for simulated devices, and --openreg-driver asks for '{driver}'."
             )
         found[variable] = "report" if value is True else str(value)
-    if option.openreg_as_cuda:
-        found["OPENREG_AS_CUDA"] = "1"  # for processes that tests start
+    if option.openreg_as_cuda or option.openreg_gpu:
+        found["OPENREG_AS_CUDA"] = option.openreg_gpu or "1"  # for processes that tests start, too
     if option.openreg_strict:
         policy = environment.get("OPENREG_OPERATORS_POLICY")
         found["OPENREG_OPERATORS_POLICY"] = ",".join(filter(None, [policy, "staged=forbid"]))
@@ -138,8 +139,8 @@ def describe(option: argparse.Namespace, wanted: Mapping[str, str]) -> str:
         parts.append(f'faults "{option.openreg_faults}"')
     if option.openreg_strict:
         parts.append("strict")
-    if option.openreg_as_cuda:
-        parts.append("as cuda")
+    if option.openreg_as_cuda or option.openreg_gpu:
+        parts.append("as cuda" if option.openreg_gpu is None else f"as {option.openreg_gpu}")
     return ", ".join(parts)
 
 
@@ -205,7 +206,7 @@ def pytest_load_initial_conftests(early_config: pytest.Config) -> None:
     if is_wanted(option):
         machine = early_config.stash[_machine] = _Machine(option)
         early_config.add_cleanup(machine.restore)
-        if option.openreg_as_cuda:
+        if option.openreg_as_cuda or option.openreg_gpu:
             _enable_cuda(early_config)
 
 

@@ -16,22 +16,23 @@ from importlib.abc import MetaPathFinder
 from importlib.machinery import ModuleSpec
 from types import ModuleType
 
-# The module of PyTorch that keeps a register, and the module here whose register() writes into it.
-_REGISTERS = {
-    "torch._dynamo.device_interface": "torch_openreg._compile.device_interface",
-    "torch._dynamo.backends.registry": "torch_openreg._compile.backends",
-    "torch._functorch._aot_autograd.utils": "torch_openreg._compile.random_states",
-    "torch._dynamo.polyfills.loader": "torch_openreg._compile.tracing",
-    "torch._inductor.codegen.common": "torch_openreg._compile.registration",
-    "torch._inductor.lowering": "torch_openreg._compile.lowerings",
-    "torch.distributed.tensor._random": "torch_openreg._integration.dtensor_random",
+# The module of PyTorch that keeps a register, and the modules here whose register() writes into it.
+_REGISTERS: dict[str, list[str]] = {
+    "torch._dynamo.device_interface": ["torch_openreg._compile.device_interface"],
+    "torch._dynamo.backends.registry": ["torch_openreg._compile.backends"],
+    "torch._functorch._aot_autograd.utils": ["torch_openreg._compile.random_states"],
+    "torch._dynamo.polyfills.loader": ["torch_openreg._compile.tracing"],
+    "torch._inductor.codegen.common": ["torch_openreg._compile.registration"],
+    "torch._inductor.lowering": ["torch_openreg._compile.lowerings"],
+    "torch.distributed.tensor._random": ["torch_openreg._integration.dtensor_random"],
 }
 
 
-def _after(execute: Callable[[ModuleType], None], ours: str) -> Callable[[ModuleType], None]:
+def _after(execute: Callable[[ModuleType], None], name: str) -> Callable[[ModuleType], None]:
     def exec_module(module: ModuleType) -> None:
         execute(module)
-        importlib.import_module(ours).register()
+        for ours in _REGISTERS[name]:
+            importlib.import_module(ours).register()
 
     return exec_module
 
@@ -45,8 +46,7 @@ class _Finder(MetaPathFinder):
     def find_spec(
         self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
     ) -> ModuleSpec | None:
-        ours = _REGISTERS.get(fullname)
-        if ours is None or fullname in self._looking_for:
+        if fullname not in _REGISTERS or fullname in self._looking_for:
             return None
         self._looking_for.add(fullname)
         try:
@@ -55,8 +55,23 @@ class _Finder(MetaPathFinder):
             self._looking_for.discard(fullname)
         if spec is not None and spec.loader is not None:
             # The loader is this module's own object; its class is left alone.
-            setattr(spec.loader, "exec_module", _after(spec.loader.exec_module, ours))  # noqa: B010
+            setattr(spec.loader, "exec_module", _after(spec.loader.exec_module, fullname))  # noqa: B010
         return spec
+
+
+def register_after(name: str, ours: str) -> None:
+    """Calls register() of a module here now where PyTorch's module is there already, else when it is imported. Once.
+
+    Args:
+        name: PyTorch's module.
+        ours: The one here.
+    """
+    waiting = _REGISTERS.setdefault(name, [])
+    if ours in waiting:
+        return
+    waiting.append(ours)
+    if name in sys.modules:
+        importlib.import_module(ours).register()
 
 
 def install() -> None:
@@ -64,6 +79,6 @@ def install() -> None:
     if any(isinstance(finder, _Finder) for finder in sys.meta_path):
         return
     sys.meta_path.insert(0, _Finder())
-    for name, ours in _REGISTERS.items():
-        if name in sys.modules:
+    for name, modules in _REGISTERS.items():
+        for ours in modules if name in sys.modules else ():
             importlib.import_module(ours).register()

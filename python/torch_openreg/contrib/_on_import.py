@@ -139,4 +139,4 @@ def install(names: Iterable[str]) -> None:
             _arrive(name)
 
 
-install(wanted(os.environ.get(VARIABLE), _C._variable("OPENREG_AS_CUDA") == "1"))
+install(wanted(os.environ.get(VARIABLE), _C._variable("OPENREG_AS_CUDA") not in (None, "", "0")))

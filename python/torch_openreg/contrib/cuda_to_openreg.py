@@ -8,10 +8,11 @@ profiler. ``disable()`` takes it back, ``disabled()`` for a block. A script need
     python -m torch_openreg.contrib.cuda_to_openreg train.py --epochs 3
     torchrun --nproc-per-node 2 -m torch_openreg.contrib.cuda_to_openreg -m package.training
 
-With ``OPENREG_AS_CUDA=1`` in the environment ``import torch`` does so, in the processes that a program starts, too.
+With ``OPENREG_AS_CUDA=1`` in the environment ``import torch`` does so, in the processes that a program starts, too;
+with ``OPENREG_AS_CUDA=a100`` the devices also say that they are such a GPU (_cuda_persona.py).
 
-Names that a module has taken before (``from torch import zeros``) stay as they were; so does what PyTorch's C++ says:
-``x.device.type`` is "openreg". docs/migrating-from-cuda.md has the limits.
+``x.device.type`` is "cuda" for code outside of PyTorch and of this package, and ``str(x.device)`` "cuda:0". Names that
+a module has taken before (``from torch import zeros``) stay as they were. docs/migrating-from-cuda.md has the limits.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ from __future__ import annotations
 import ast
 import contextlib
 import functools
+import os
 import sys
 import threading
 import types
@@ -29,18 +31,24 @@ import torch
 import torch.distributed
 import torch.profiler
 import torch.utils._device
+import torch.utils._triton
 from _torch_openreg_device_name import device_name
 
 import torch_openreg  # noqa: F401
+from torch_openreg import _C_cuda
+from torch_openreg._compile import _hooks
+from torch_openreg.contrib import _cuda_persona
 from torch_openreg.contrib._replacements import Replacements
 
-__all__ = ["disable", "disabled", "enable", "enabled", "is_enabled", "redirected"]
+__all__ = ["Factory", "disable", "disabled", "enable", "enabled", "is_enabled", "is_outside", "redirected"]
 
 _real_device = torch.device
 _MISSING: Any = object()
 _lock = threading.RLock()
 _replaced = Replacements()
 _builtins: list[Any] = []  # what TorchScript takes for operators of PyTorch's
+_memory = _cuda_persona.Memory()
+_persona: _cuda_persona.Persona | None = None
 
 _TENSOR_METHODS = ("to", "type", "new_tensor", "new_empty", "new_empty_strided", "new_full", "new_ones", "new_zeros")
 _AUTOCAST = ("is_autocast_enabled", "get_autocast_dtype", "set_autocast_dtype", "_is_autocast_available")
@@ -73,16 +81,37 @@ def _translating(function: Callable[..., Any]) -> Callable[..., Any]:
     return redirected
 
 
-def _translating_device(function: Callable[..., Any]) -> Callable[..., Any]:
-    """The function, for a keyword ``device`` that may be of CUDA."""
+class Factory:
+    """Stands for a builtin with a keyword ``device`` that may be of CUDA. As a class's attribute it binds no object."""
 
-    @functools.wraps(function)
-    def redirected(*arguments: Any, **keywords: Any) -> Any:
+    def __init__(self, module: str, real: Callable[..., Any]) -> None:
+        """Stands for ``real``, a function of the module."""
+        functools.update_wrapper(self, real)
+        self.__module__ = module
+        self._real = real
+
+    def __call__(self, *arguments: Any, **keywords: Any) -> Any:
+        """Calls the function for the device of openreg."""
         if "device" in keywords:
             keywords["device"] = _translate(keywords["device"])
-        return function(*arguments, **keywords)
+        return self._real(*arguments, **keywords)
 
-    return redirected
+    def __repr__(self) -> str:
+        return repr(self._real)
+
+    def __reduce__(self) -> str:
+        return str(self._real.__name__)  # pickled by name, as the function is
+
+
+def is_outside(module: str) -> bool:
+    """Whether code of this module sees the devices as CUDA's: it belongs neither to PyTorch nor to this package."""
+    package = module.partition(".")[0]
+    return package != "torch" and not package.startswith("torch_openreg")
+
+
+def _is_outside() -> bool:
+    """The same of the caller's caller."""
+    return is_outside(str(sys._getframe(2).f_globals.get("__name__", "")))
 
 
 class _Facade:
@@ -158,8 +187,8 @@ def _redirect_tensors() -> None:
     for owner in (torch, torch.fft):
         for name in dir(owner):
             if id(getattr(owner, name)) in makers or name.endswith("_like"):
-                _replace_by(_translating_device, owner, name)
-    _replace_by(_translating_device, torch, "asarray", "from_file", "frombuffer")
+                _replace_by(functools.partial(Factory, owner.__name__), owner, name)
+    _replace_by(functools.partial(Factory, "torch"), torch, "asarray", "from_file", "frombuffer")
     _replace_by(_translating, torch, "set_default_device", "get_device_module")
     _replace_by(_translating, torch.Tensor, *_TENSOR_METHODS)
 
@@ -175,6 +204,18 @@ def _redirect_tensors() -> None:
     for storage in (torch.storage._StorageBase, torch.storage.TypedStorage):
         _replace(storage, "cuda", _translating(getattr(storage, device_name())))
         _replace(storage, "is_cuda", property(lambda self: self.device.type == device_name()))
+
+    convert = torch.Tensor.type
+
+    @functools.wraps(convert)
+    def tensor_type(self: torch.Tensor, *arguments: Any, **keywords: Any) -> Any:
+        found = convert(self, *arguments, **keywords)
+        own = f"torch.{device_name()}."
+        if isinstance(found, str) and found.startswith(own) and _is_outside():
+            return f"torch.cuda.{found[len(own) :]}"
+        return found
+
+    _replace(torch.Tensor, "type", tensor_type)
 
     set_type = torch.set_default_tensor_type
 
@@ -197,7 +238,7 @@ def _counterpart(name: str) -> Any:
         return _MISSING
     if isinstance(value, type) and name in ("Stream", "Event", "StreamContext", "device", "device_of"):
         return _Facade(value, name, "torch.cuda")
-    return _translating(value) if callable(value) and not isinstance(value, type) else value
+    return _translating_value(value) if not isinstance(value, type) else value
 
 
 def _raw_stream(device: int) -> int:
@@ -214,8 +255,11 @@ def _redirect_cuda() -> None:
         "_exchange_device",
         "_maybe_exchange_device",
     )
+    kept = (
+        ("get_gencode_flags", "is_bf16_supported", "is_tf32_supported") if _persona is not None else ()
+    )  # by the capability
     for name in (*cuda.__all__, *private):
-        value = _counterpart(name)
+        value = _counterpart(name) if name not in kept else _MISSING
         if value is not _MISSING and hasattr(cuda, name):
             _replace(cuda, name, value)
     for module in _SUBMODULES:
@@ -227,8 +271,43 @@ def _redirect_cuda() -> None:
     # A build without CUDA has no such functions: forked children ask one, and libraries take the other when imported.
     _replace(torch._C, "_cuda_isInBadFork", torch.openreg._is_in_bad_fork)
     _replace(torch._C, "_cuda_getCurrentRawStream", _raw_stream)
+    _redirect_properties()
+    _redirect_events()
     _redirect_nvtx()
     _redirect_graphs()
+
+
+def _translating_value(value: Any) -> Any:
+    return _translating(value) if callable(value) else value
+
+
+def _redirect_properties() -> None:
+    def get_device_properties(device: Any = None) -> _cuda_persona.CudaDeviceProperties:
+        return _cuda_persona.properties(_persona, _translate(device))
+
+    def get_device_capability(device: Any = None) -> tuple[int, int]:
+        found = get_device_properties(device)
+        return found.major, found.minor
+
+    _replace(torch.cuda, "get_device_properties", get_device_properties)
+    _replace(torch.cuda, "get_device_capability", get_device_capability)
+    _replace(torch.cuda, "get_device_name", lambda device=None: get_device_properties(device).name)
+    _replace(torch.cuda, "_sleep", lambda cycles: _cuda_persona.sleep(cycles, _persona))
+    if _persona is not None:
+        _cuda_persona.take_on(_persona, lambda owner, name, value: _replace(owner, name, _translating_value(value)))
+
+
+def _redirect_events() -> None:
+    class Event(torch.openreg.Event):
+        __doc__ = torch.openreg.Event.__doc__
+
+        def __new__(cls, *arguments: Any, external: bool = False, **keywords: Any) -> Any:
+            # CUDA's are told apart while a graph is captured alone.
+            names = ("enable_timing", "blocking", "interprocess")
+            return super().__new__(cls, **dict(zip(names, arguments, strict=False)), **keywords)
+
+    for owner in (torch.cuda, torch.cuda.streams):
+        _replace(owner, "Event", Event)
 
 
 def _redirect_graphs() -> None:
@@ -314,9 +393,18 @@ def _redirect_amp() -> None:
 
 
 def _map_location(location: Any) -> Any:
+    """The same for files that name this backend's devices, CUDA's, or both."""
     if isinstance(location, dict):
-        return {_translate(source): _translate(target) for source, target in location.items()}
-    return _translate(location)
+        targets = {source: _translate(target) for source, target in location.items()}
+        return targets | {_translate(source): target for source, target in targets.items()}
+    if not callable(location) or isinstance(location, torch.device):
+        return _translate(location)
+
+    def by_function(storage: Any, tag: str) -> Any:
+        kind, colon, index = tag.partition(":")
+        return location(storage, f"cuda{colon}{index}" if kind == device_name() else tag)
+
+    return by_function
 
 
 def _redirect_files() -> None:
@@ -328,10 +416,17 @@ def _redirect_files() -> None:
 
     _replace(torch.serialization, "load", load)
     _replace(torch, "load", load)
-    # Files that were written on a machine with CUDA name its devices.
+    # Files name CUDA's devices, those that are written here and those from a machine with CUDA.
     registry = torch.serialization._package_registry
-    entry = (18, lambda storage: None, _restore)
+    entry = (18, _location, _restore)
     _replace(torch.serialization, "_package_registry", sorted([*registry, entry], key=lambda one: one[0]))
+
+
+def _location(storage: Any) -> str | None:
+    device = storage.device
+    if device.type != device_name():
+        return None
+    return f"cuda:{device.index}"
 
 
 def _restore(storage: Any, location: str) -> Any:
@@ -343,18 +438,66 @@ def _restore(storage: Any, location: str) -> Any:
 def _redirect_distributed() -> None:
     if not torch.distributed.is_available():
         return
+    from torch.distributed import distributed_c10d as c10d
 
-    def gloo(function: Callable[..., Any]) -> Callable[..., Any]:
-        @functools.wraps(function)
-        def redirected(*arguments: Any, **keywords: Any) -> Any:
-            replaced = ["openreg_gloo" if argument == "nccl" else argument for argument in arguments]
-            if keywords.get("backend") == "nccl":
-                keywords["backend"] = "openreg_gloo"
-            return function(*replaced, **{name: _translate(value) for name, value in keywords.items()})
+    real_backend = "openreg_gloo"
 
-        return redirected
+    def translated(backend: Any) -> Any:
+        pairs = [pair.split(":") for pair in str(backend).lower().split(",")]
+        if not any(pair[-1] == "nccl" for pair in pairs):
+            return backend
+        return c10d.Backend(
+            ",".join(
+                ":".join([*map(_translate, pair[:-1]), real_backend if pair[-1] == "nccl" else pair[-1]])
+                for pair in pairs
+            )
+        )
 
-    _replace_by(gloo, torch.distributed, "init_process_group", "new_group")
+    make = c10d._new_process_group_helper
+
+    @functools.wraps(make)
+    def new_process_group(
+        group_size: Any, group_rank: Any, ranks: Any, backend: Any, *arguments: Any, **keywords: Any
+    ) -> Any:
+        return make(group_size, group_rank, ranks, translated(backend), *arguments, **keywords)
+
+    timeout = c10d._get_default_timeout
+    get_backend = c10d.get_backend
+    is_nccl_available = c10d.is_nccl_available
+
+    @functools.wraps(get_backend)
+    def named_backend(group: Any = None) -> Any:
+        backend = get_backend(group)
+        return c10d.Backend("nccl") if backend == real_backend and _is_outside() else backend
+
+    @functools.wraps(is_nccl_available)
+    def nccl_available() -> bool:
+        return _is_outside() or bool(is_nccl_available())
+
+    # Below what modules may hold already: init_process_group(), new_group(), DeviceMesh.
+    _replace(c10d, "_new_process_group_helper", new_process_group)
+    _replace(c10d, "_get_default_timeout", lambda backend: timeout(translated(backend)))
+    for owner in (torch.distributed, c10d):
+        _replace(owner, "get_backend", named_backend)
+        _replace(owner, "is_nccl_available", nccl_available)
+    _redirect_meshes()
+
+
+def _redirect_meshes() -> None:
+    from torch.distributed import device_mesh
+
+    mesh = device_mesh.DeviceMesh
+    start = mesh.__init__
+
+    @functools.wraps(start)
+    def init(self: Any, device_type: str, *arguments: Any, **keywords: Any) -> None:
+        start(self, _translate(device_type), *arguments, **keywords)
+
+    def device_type(self: Any) -> str:
+        return "cuda" if self._device_type == device_name() and _is_outside() else self._device_type
+
+    _replace(mesh, "__init__", init)
+    _replace(mesh, "device_type", property(device_type))
 
 
 def _redirect_scripts() -> None:
@@ -374,6 +517,12 @@ def _redirect_scripts() -> None:
         return build(context, call)
 
     _replace(builder, "build_Call", staticmethod(build_call))
+
+
+def _redirect_compiler() -> None:
+    """Dynamo, which evaluates what the traced code asks. Only in a process that imports it."""
+    _replace(torch.utils._triton, "has_triton", lambda: False)  # it would be asked by the capability
+    _hooks.register_after("torch._dynamo.polyfills.loader", "torch_openreg.contrib._cuda_dynamo")
 
 
 def _redirect_available_type() -> None:
@@ -413,17 +562,26 @@ def is_enabled() -> bool:
     return bool(_replaced.done)
 
 
-def enable() -> None:
+def enable(persona: str | None = None) -> None:
     """Makes "cuda" mean openreg in this process. Importing the module has done so; repeating it changes nothing.
+
+    Args:
+        persona: The GPU that the devices say they are: "a100", "h100", "l4", "t4" or "v100"; "1": none. None: what
+            ``OPENREG_AS_CUDA`` says.
 
     Raises:
         RuntimeError: This PyTorch has a CUDA device that works: the program can use it.
+        ValueError: There is no such persona.
     """
+    global _persona
     with _lock:
         if is_enabled():
             return
+        _persona = _cuda_persona.chosen(os.environ.get("OPENREG_AS_CUDA") if persona is None else persona)
         if torch.cuda.is_available():
             raise RuntimeError("This PyTorch drives CUDA itself; cuda_to_openreg would take it away from the program.")
+        _memory.set(_persona)
+        _C_cuda._name_devices_cuda(True)
         try:
             for redirect in (
                 _redirect_tensors,
@@ -433,6 +591,7 @@ def enable() -> None:
                 _redirect_distributed,
                 _redirect_profiler,
                 _redirect_scripts,
+                _redirect_compiler,
                 _redirect_available_type,
                 _redirect_classes,
             ):
@@ -448,13 +607,19 @@ def disable() -> None:
         while _builtins:
             torch.jit._builtins._get_builtin_table().pop(id(_builtins.pop()), None)
         _replaced.take_back()
+        _C_cuda._name_devices_cuda(False)
+        _memory.take_back()
 
 
 @contextlib.contextmanager
-def enabled() -> Iterator[None]:
-    """Context manager: "cuda" means openreg inside ``with``, and what it meant before after it."""
+def enabled(persona: str | None = None) -> Iterator[None]:
+    """Context manager: "cuda" means openreg inside ``with``, and what it meant before after it.
+
+    Args:
+        persona: As of enable().
+    """
     was = is_enabled()
-    enable()
+    enable(persona)
     try:
         yield
     finally:

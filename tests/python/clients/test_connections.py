@@ -49,7 +49,7 @@ print(*(load_file("file", device=device)["a"].device for device in ("cuda:1", "o
 # a program for CUDA reads files to the device that it names
 def test_files_of_programs_for_cuda(script: Any) -> None:
     pytest.importorskip("safetensors")
-    assert script(FILES, OPENREG_AS_CUDA="1").stdout == "openreg:1 openreg:1 openreg:0\n"
+    assert script(FILES, OPENREG_AS_CUDA="1").stdout == "cuda:1 cuda:1 cuda:0\n"
 
 
 LAUNCHED = """
@@ -81,7 +81,8 @@ def test_accelerate_launch_starts_all_processes(script: Any, tmp_path: Path, set
     options = ("--num_processes=2", "--num_machines=1", "--mixed_precision=no", "--dynamo_backend=no")
     script(LAUNCHED, str(tmp_path / "report"), launcher=("-c", command, "--main_process_port=0", *options), **setting)
     found = [json.loads((tmp_path / f"report.{rank}").read_text()) for rank in (0, 1)]
-    assert found == [[2, "openreg:0"], [2, "openreg:1"]]
+    device = "cuda" if "OPENREG_AS_CUDA" in setting else "openreg"
+    assert found == [[2, f"{device}:0"], [2, f"{device}:1"]]
 
 
 # names are read without regard to case, and one that is unknown is warned of

@@ -215,7 +215,7 @@ def test_script_under_torchrun(script: Any, tmp_path: Path) -> None:
     for count in PROCESSES:
         launcher = ("-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={count}")
         found[count] = as_cuda(script, TORCHRUN, tmp_path / f"report{count}", launcher)
-        assert (found[count]["device"], found[count]["world"]) == ("openreg", count)
+        assert (found[count]["device"], found[count]["world"]) == ("cuda", count)
         assert found[count]["ddp"] == pytest.approx(found[1]["ddp"], rel=1e-4)
         assert found[count]["fsdp"] == pytest.approx(found[1]["fsdp"], rel=1e-4)
         assert found[count]["fsdp"][-1] < found[count]["fsdp"][0]
@@ -235,7 +235,7 @@ def test_script_under_accelerate_launch(script: Any, tmp_path: Path, kind: str) 
         elif count > 1:
             launcher += ("--multi_gpu",)
         found[count] = as_cuda(script, ACCELERATE, tmp_path / f"report{count}", launcher)
-        assert (found[count]["device"], found[count]["world"]) == ("openreg", count)
+        assert (found[count]["device"], found[count]["world"]) == ("cuda", count)
         assert found[count]["losses"] == pytest.approx(found[1]["losses"], rel=1e-4)
         expected = "FSDP" if kind == "fsdp" else "MULTI_GPU" if count > 1 else "NO"
         assert found[count]["kind"] == expected

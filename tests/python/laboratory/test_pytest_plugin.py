@@ -211,6 +211,7 @@ def test_variables(monkeypatch: pytest.MonkeyPatch) -> None:
     assert read("--openreg-races") == base | {"OPENREG_SIM_DEVICES": "2", "OPENREG_SIM_RACES": "report"}
     cuda = {"OPENREG_SIM_DEVICES": "3", "OPENREG_AS_CUDA": "1"}
     assert read("--openreg-as-cuda", OPENREG_SIM_DEVICES="3") == base | cuda
+    assert read("--openreg-gpu=a100", OPENREG_SIM_DEVICES="3") == base | cuda | {"OPENREG_AS_CUDA": "a100"}
     laboratory = {"OPENREG_SIM_SEED": "7", "OPENREG_SIM_FAULTS": "nomem 5%", "OPENREG_SIM_MEMORY": "2G"}
     options = ("--openreg-seed=7", "--openreg-faults=nomem 5%", "--openreg-memory=2G")
     assert read("--openreg=1", *options) == base | laboratory | {"OPENREG_SIM_DEVICES": "1"}

@@ -97,7 +97,7 @@ def test_torchscript_knows_devices_in_text(redirect: Any) -> None:
     with redirect.enabled():
         scripted = [torch.jit.script(scripted_devices), torch.jit.script(Scripted())]
         for call in (*scripted, scripted_devices):
-            assert [str(y.device) for y in call(torch.ones(2))] == [*["openreg:0"] * 3, "openreg:1", "cpu", "cpu"]
+            assert [str(y.device) for y in call(torch.ones(2))] == [*["cuda:0"] * 3, "cuda:1", "cpu", "cpu"]
 
 
 @pytest.mark.usefixtures("on")
@@ -105,7 +105,7 @@ def test_names_of_devices() -> None:
     """Strings, torch.device and its isinstance, with and without an index."""
     for name, index in (("cuda", None), ("cuda:1", 1)):
         device = torch.device(name)
-        assert (device.type, device.index) == ("openreg", index)
+        assert (device.type, device.index) == ("cuda", index)
         assert isinstance(device, torch.device)
         assert isinstance(device, REAL_DEVICE)
     assert torch.device("cuda", 1) == REAL_DEVICE("openreg:1")
@@ -116,6 +116,92 @@ def test_names_of_devices() -> None:
     assert pickle.loads(pickle.dumps(torch.device("cuda:1"))) == REAL_DEVICE("openreg:1")
     with torch.device("cuda:1"):
         assert torch.ones(1).device == REAL_DEVICE("openreg:1")
+
+
+@pytest.mark.usefixtures("on")
+def test_devices_say_cuda() -> None:
+    """x.device.type, str(), repr() and formats, wherever the device comes from; not to PyTorch, which looks up modules by it."""
+    x = torch.ones(2, device="cuda:1")
+    for device in (
+        x.device,
+        x.untyped_storage().device,
+        torch.accelerator.current_accelerator(),
+        torch.device("openreg:1"),
+    ):
+        assert device.type == getattr(device, "type") == "cuda"  # noqa: B009
+        assert device == REAL_DEVICE("openreg", device.index) == torch.device("cuda", device.index)
+    assert (str(x.device), f"{x.device}", "%s" % x.device) == ("cuda:1",) * 3  # noqa: UP031
+    assert repr(torch.device("cuda")) == "device(type='cuda')"
+    assert repr(x.device) == "device(type='cuda', index=1)"
+    assert torch.device(str(x.device)) == torch.device(x.device.type, x.device.index) == x.device
+    assert torch.get_device_module(x.device.type) is torch.openreg
+    assert getattr(torch, x.device.type).current_device() == 0
+    assert pickle.loads(pickle.dumps(x.device)) == copy.deepcopy(x.device) == x.device
+    assert (torch.device("cpu").type, str(torch.device("meta"))) == ("cpu", "meta")
+    assert "device='openreg:1'" in repr(x)  # PyTorch's code
+    with torch.autocast(device_type=x.device.type):
+        assert (x @ x).dtype == torch.float16
+    for package, found in (
+        ("torch.nn", "openreg"),
+        ("torch", "openreg"),
+        ("torch_geometric", "cuda"),
+        ("torchvision.ops", "cuda"),
+    ):
+        assert eval("device.type", {"__name__": package, "device": x.device}) == found
+
+
+@pytest.mark.usefixtures("on")
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")
+def test_compiled_code_takes_the_same_branch() -> None:
+    """A branch by the device's type is compiled as it runs without compilation."""
+
+    def branch(x: torch.Tensor) -> torch.Tensor:
+        return x * 2 if x.device.type == "cuda" and x.is_cuda else x * 3
+
+    x = torch.ones(2, device="cuda")
+    assert torch.compile(branch, backend="eager", fullgraph=True)(x).tolist() == branch(x).tolist() == [2.0, 2.0]
+    assert torch.compile(branch, backend="eager", fullgraph=True)(x.cpu()).tolist() == [3.0, 3.0]
+
+
+@pytest.mark.usefixtures("on")
+def test_factories_are_as_builtins() -> None:
+    """Kept as a class's attribute a factory binds no object; it is pickled, copied, compiled and shown as PyTorch's own."""
+
+    class Keeps:
+        make = torch.empty
+        fill = torch.full
+
+    assert Keeps().make(2, device="cuda").is_cuda
+    assert Keeps().fill((2,), 3.0, device="cuda").tolist() == [3.0, 3.0]
+    for factory in (torch.empty, torch.zeros, torch.ones, torch.full, torch.tensor, torch.arange):
+        assert pickle.loads(pickle.dumps(factory)) is factory
+        assert copy.deepcopy(factory) is factory
+        assert "built-in" in repr(factory)
+        assert callable(factory) and factory.__doc__ and factory.__name__
+
+    @torch.compile(backend="eager", fullgraph=True)
+    def compiled(x: torch.Tensor) -> torch.Tensor:
+        return torch.ones(2, device="cuda") + torch.zeros_like(x) + torch.full((2,), 2.0, device=x.device)
+
+    assert compiled(torch.ones(2, device="cuda")).tolist() == [3.0, 3.0]
+
+
+@pytest.mark.usefixtures("on")
+def test_a_stream_is_kept_busy() -> None:
+    """torch.cuda._sleep(): events of other streams come before, and the time is the stream's."""
+    busy, other = torch.cuda.Stream(), torch.cuda.Stream()
+    begin, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
+    with torch.cuda.stream(busy):
+        begin.record()
+        torch.cuda._sleep(50_000_000)
+        end.record()
+    with torch.cuda.stream(other):
+        torch.ones(2, device="cuda").add_(1)
+    other.synchronize()
+    assert not end.query()
+    end.synchronize()
+    assert begin.elapsed_time(end) >= 50
+    torch.cuda.Event(external=True).record()
 
 
 # what CUDA programs write, each with the index of the device that the result is on
@@ -273,15 +359,27 @@ def test_autocast_without_a_device() -> None:
 
 
 @pytest.mark.usefixtures("on")
-def test_files() -> None:
-    """map_location in all its forms, and a file that was written on a machine with CUDA."""
+def test_files(redirect: Any) -> None:
+    """Files name CUDA's devices; map_location in all its forms, for those of openreg and of a machine with CUDA too."""
     file = io.BytesIO()
     torch.save({"a": torch.arange(3.0).cuda(1)}, file)
-    for location, index in (("cuda:0", 0), (torch.device("cuda", 1), 1), ({"cuda:1": "cuda:0"}, 0), (None, 1)):
-        if isinstance(location, dict):  # the file says openreg:1
-            location = {"openreg:1": "cuda:0"}
+    seen = []
+
+    def by_function(storage: Any, location: str) -> Any:
+        seen.append(location)
+        return storage.cuda(0)
+
+    locations = (("cuda:0", 0), (torch.device("cuda", 1), 1), ({"cuda:1": "cuda:0"}, 0), (by_function, 0), (None, 1))
+    for location, index in locations:
         file.seek(0)
         assert torch.load(file, map_location=location)["a"].device == REAL_DEVICE("openreg", index)
+    with redirect.disabled():  # and one of openreg's
+        own = io.BytesIO()
+        torch.save(torch.arange(3.0, device="openreg:1"), own)
+    for location in ({"cuda:1": "cuda:0"}, by_function):
+        own.seek(0)
+        assert torch.load(own, map_location=location).device == REAL_DEVICE("openreg:0")
+    assert seen == ["cuda:1", "cuda:1"]
     # The same bytes, as CUDA would have tagged them: both names of the device are nine characters with their index.
     foreign = io.BytesIO()
     torch.save(torch.arange(3.0), foreign, _use_new_zipfile_serialization=False)
@@ -329,7 +427,8 @@ def test_defaults() -> None:
         torch.set_default_device("cuda:1")
         assert torch.ones(1).device == REAL_DEVICE("openreg:1")
         torch.set_default_tensor_type("torch.cuda.DoubleTensor")
-        assert torch.ones(1).type() == "torch.openreg.DoubleTensor"
+        assert torch.ones(1).type() == "torch.cuda.DoubleTensor"
+        assert torch.zeros(1, device="cpu").type(torch.ones(1).type()).is_cuda
     finally:
         torch.set_default_device(None)
         torch.set_default_dtype(dtype)
@@ -376,6 +475,7 @@ def test_taken_back(redirect: Any) -> None:
         tensor = torch.ones(2).cuda()
         model = copy.deepcopy(nn.Linear(2, 2).cuda())
     assert tensor.device.type == model.weight.device.type == "openreg"
+    assert (str(tensor.device), repr(tensor.device)) == ("openreg:0", "device(type='openreg', index=0)")
     with pytest.raises((AssertionError, RuntimeError)):
         torch.ones(1).cuda()
 
