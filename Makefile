@@ -5,7 +5,6 @@
 #                   which is slower for all and faster for the one that changed
 #   make demo       trains a model on two openreg devices; DRIVER=cuda, DRIVER=opencl: on those of that driver, or an error
 #   make test       GoogleTest and pytest, all layers; TORCH=2.15.0: with another torch, in an environment of its own
-#   make test RETRY=1   what fails is run a second time
 #   make quick      what a change of the runtime or of one room needs, in three minutes; ROOM=memory: and tests/python/memory
 #   make lint       compiler warnings as errors (gcc and clang), headers alone, the drivers for GPUs with each version of the
 #                   vendors' headers, rooms, formatting, ruff, mypy
@@ -65,12 +64,10 @@ CUDA12 := build-headers/cuda12
 CONFIGURE := cmake -S . -G Ninja -DPython3_EXECUTABLE=$(CURDIR)/$(VENV)/bin/python
 PIP := python -m pip --disable-pip-version-check
 RUNTIME_ONLY := -DOPENREG_BUILD_TORCH=OFF -DOPENREG_WERROR=ON
-# RETRY=1 runs again what failed, alone or nearly so: what fails for another's load on the machine passes then, and both
-# outputs are printed. A sanitizer's report fails the run even so.
-RUN_CTEST = ctest --test-dir $(1) --output-on-failure --no-tests=error -j $(JOBS) $(if $(RETRY),--repeat until-pass:2)
+# What fails once fails the run: a test that passes the second time has found a race, or depends on the machine's speed.
+RUN_CTEST = ctest --test-dir $(1) --output-on-failure --no-tests=error -j $(JOBS)
 RUN_SANITIZED = $(call RUN_CTEST,$(1)) --output-log $(1)/tests.log && \
   ! grep -E '(Address|Leak|Thread|UndefinedBehavior)Sanitizer|: runtime error: ' $(1)/tests.log
-PYTEST_AGAIN = $(if $(RETRY),|| { [ $$? = 1 ] && python -m pytest --last-failed --last-failed-no-failures none --maxfail 1; })
 
 .PHONY: help all build demo demo-distributed quick test test-long test-conformance test-named race-check client-suites distributed-suite acceptance fuzz opinfo opinfo-compiled opinfo-captured nightly check-mutants check-opencl gpu-check bench lint lint-c lint-headers lint-headers-torch lint-shim-clang lint-rooms lint-format lint-python format asan tsan valgrind aarch64 coverage mutate docs wheel wheel-test wheel-test-one check-torch sdist sdist-check clean
 all: build
@@ -118,7 +115,7 @@ $(CLIENTS): requirements-clients.txt $(PACKAGES)
 test: build $(CLIENTS)
 	cmake --build $(BUILD) --parallel $(JOBS)
 	$(call RUN_CTEST,$(BUILD))
-	export OPENREG_BUILD_DIR=$(CURDIR)/$(BUILD); python -m pytest -n $(JOBS) --dist loadfile --no-loadscope-reorder $(PYTEST_AGAIN)
+	export OPENREG_BUILD_DIR=$(CURDIR)/$(BUILD); python -m pytest -n $(JOBS) --dist loadfile --no-loadscope-reorder
 	@command -v clang > /dev/null || echo "make test: left out what needs clang: apt-get install clang"
 	@[ -e /usr/include/clblast_c.h ] || echo "make test: left out what needs CLBlast: apt-get install libclblast-dev"
 

@@ -434,7 +434,7 @@ TEST_F(CachePoolsTest, RoundingStaysBelowTheMostOfOneAllocation) {
   std::fill(std::begin(settings.roundup_divisions), std::end(settings.roundup_divisions), 2u);
   ASSERT_EQ(openreg_allocator_set_settings(&settings), OPENREG_OK);
   void* const block = allocate(0, 9 * kMib / 2);  // 6 MiB by the settings
-  EXPECT_EQ(info_of(block).size, 5 * kMib);  // the segment, of which no rest is split off
+  EXPECT_EQ(info_of(block).size, 5 * kMib);       // the segment, of which no rest is split off
   release(block);
   check_cache(0);
 }
