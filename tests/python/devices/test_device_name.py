@@ -384,12 +384,13 @@ def test_cuda_means_it(python: Any) -> None:
         x = torch.ones(2, 2, device="cuda:1")
         with torch.autocast("cuda", dtype=torch.bfloat16):
             y = x.cuda(0) @ torch.ones(2, 2).cuda()
-        print(x.device, y.device, y.dtype, x.is_cuda, torch.cuda.device_count(), torch.device("cuda", 1))
+        print(x.device, y.device, y.dtype, x.is_cuda, torch.cuda.device_count(), torch.device("mychip", 1))
+        print(x.device == torch.device("cuda:1"), repr(x[0]).partition("device=")[2])
         """,
         OPENREG_AS_CUDA="1",
         **NAMED,
     )
-    assert out.stdout.split() == ["mychip:1", "mychip:0", "torch.bfloat16", "True", "2", "mychip:1"]
+    assert out.stdout.split() == ["cuda:1", "cuda:0", "torch.bfloat16", "True", "2", "cuda:1", "True", "'mychip:1')"]
 
 
 # process groups: the default backend, the names of backends, DDP
