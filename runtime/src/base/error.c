@@ -3,6 +3,7 @@
 #define _GNU_SOURCE
 #include "base/error.h"
 
+#include <openreg/embedding.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <string.h>
@@ -10,7 +11,6 @@
 #include "base/log.h"
 #include "base/text.h"
 #include "base/thread.h"
-#include "openreg/embedding.h"
 
 /* Used by a thread for which not even its own record could be allocated. Several such threads share it: their texts
  * may mix, their codes are returned all the same. */

@@ -62,7 +62,7 @@ typedef struct openreg_fork_handlers {
  * of them. */
 OPENREG_INTERNAL void openreg_fork_handle(openreg_fork_stage stage, const openreg_fork_handlers *own);
 
-/* The same for a stage that is nothing but a lock: it is held over the fork, and given back on both sides. */
+/* Has the lock of a stage held over the fork, and given back on both sides; in the child before the stage's handler, if it has one. */
 struct openreg_lock;
 OPENREG_INTERNAL void openreg_fork_hold(openreg_fork_stage stage, struct openreg_lock *lock);
 

@@ -36,18 +36,6 @@ give_back(void *mark)
     openreg_lock_release(&lock);
 }
 
-static void
-before_fork(void)
-{
-    openreg_lock_acquire(&lock);
-}
-
-static void
-after_fork_in_parent(void)
-{
-    openreg_lock_release(&lock);
-}
-
 /* The other threads aren't there, nor is one that has closed the gate. */
 static void
 after_fork_in_child(void)
@@ -61,14 +49,13 @@ after_fork_in_child(void)
     atomic_store(&unmarked, 0);
     is_open = (pthread_cond_t)PTHREAD_COND_INITIALIZER;
     atomic_store(&openreg_inside_gate, false);
-    openreg_lock_release(&lock);
 }
 
 __attribute__((constructor)) static void
 handle_forks(void)
 {
-    openreg_fork_handle(OPENREG_FORK_INSIDE,
-                        &(openreg_fork_handlers){before_fork, after_fork_in_parent, after_fork_in_child});
+    openreg_fork_hold(OPENREG_FORK_INSIDE, &lock);
+    openreg_fork_handle(OPENREG_FORK_INSIDE, &(openreg_fork_handlers){.child = after_fork_in_child});
 }
 
 /* The lock is held. */

@@ -30,32 +30,19 @@ static _Atomic uint32_t removals;
 static uint32_t intercepted;           /* under the lock: what interceptors want */
 static OPENREG_HOT_TLS uint32_t depth; /* of observers' functions that this thread is in */
 
-static void
-before_fork(void)
-{
-    openreg_lock_acquire(&lock);
-}
-
-static void
-after_fork_in_parent(void)
-{
-    openreg_lock_release(&lock);
-}
-
 /* Threads that were in an observer's function aren't there. */
 static void
 after_fork_in_child(void)
 {
     for (int i = 0; depth == 0 && i < OPENREG_OBSERVERS_MAX; ++i)
         atomic_store(&entries[i].inside, 0);
-    openreg_lock_release(&lock);
 }
 
 __attribute__((constructor)) static void
 handle_forks(void)
 {
-    openreg_fork_handle(OPENREG_FORK_OBSERVERS,
-                        &(openreg_fork_handlers){before_fork, after_fork_in_parent, after_fork_in_child});
+    openreg_fork_hold(OPENREG_FORK_OBSERVERS, &lock);
+    openreg_fork_handle(OPENREG_FORK_OBSERVERS, &(openreg_fork_handlers){.child = after_fork_in_child});
 }
 
 /* The lock is held. Nothing on a fast path asks for tables. */
