@@ -196,13 +196,10 @@ openreg_set_current_stream(int32_t index, openreg_stream stream)
 {
     OPENREG_INSIDE;
     static const char call[] = "openreg_set_current_stream";
-    openreg_device *device = NULL;
+    const openreg_device_table *table = NULL;
     openreg_driver_stream handle = NULL;
-    OPENREG_RETURN_NOT_OK(openreg_device_get(call, index, &device));
-    OPENREG_RETURN_NOT_OK(openreg_stream_resolve(device, call, stream, &handle));
-    const openreg_device_table *const table = openreg_device_table_peek();
-    if (table == NULL)
-        return openreg_error_set(OPENREG_E_BUSY, call, "the runtime is being shut down by another thread");
+    OPENREG_RETURN_NOT_OK(openreg_device_table_get(call, index, &table));
+    OPENREG_RETURN_NOT_OK(openreg_stream_resolve(table->devices[index], call, stream, &handle));
     openreg_thread *const thread = openreg_thread_get();
     if (thread == NULL)
         return openreg_error_set(OPENREG_E_NOMEM, call, "no host memory for this thread's streams");
@@ -210,7 +207,7 @@ openreg_set_current_stream(int32_t index, openreg_stream stream)
         memset(thread->streams, 0, sizeof thread->streams);
         thread->streams_generation = table->generation;
     }
-    thread->streams[device->index] = stream;
+    thread->streams[index] = stream;
     return OPENREG_OK;
 }
 

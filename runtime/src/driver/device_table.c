@@ -59,14 +59,12 @@ openreg_status
 openreg_device_table_get(const char *call, int32_t index, const openreg_device_table **out)
 {
     const openreg_device_table *table = openreg_device_table_peek();
-    if (__builtin_expect(table == NULL, 0)) {
+    while (__builtin_expect(table == NULL, 0)) { /* again, where another thread has shut down what this one has made */
         const uint32_t paused = openreg_inside_pause();
         const openreg_status status = initialize(call);
         openreg_inside_resume(paused);
         OPENREG_RETURN_NOT_OK(status);
         table = openreg_device_table_peek();
-        if (table == NULL) /* another thread has shut down at once */
-            return openreg_error_set(OPENREG_E_BUSY, call, "the runtime is being shut down by another thread");
     }
     if (__builtin_expect((uint32_t)index >= (uint32_t)table->count, 0))
         return openreg_error_set(OPENREG_E_INVALID, call,

@@ -102,6 +102,30 @@ TEST_F(ShutdownTest, ShortCallsOfOtherThreads) {
   EXPECT_EQ(openreg_shutdown(), OPENREG_OK) << last_message();
 }
 
+// What a call has made may be gone before the call uses it: it makes it again.
+TEST_F(ShutdownTest, GoneBeforeItIsUsed) {
+  std::atomic<bool> is_over{false};
+  std::vector<std::thread> threads;
+  for (int32_t device = 0; device < 2; ++device) {
+    threads.emplace_back([&, device] {
+      while (!is_over.load()) {
+        int32_t is_active = 0;
+        openreg_stream stream = 1;
+        EXPECT_EQ(openreg_device_active(device, &is_active), OPENREG_OK) << last_message();
+        EXPECT_EQ(openreg_set_current_stream(device, 0), OPENREG_OK) << last_message();
+        EXPECT_EQ(openreg_current_stream(device, &stream), OPENREG_OK) << last_message();
+        EXPECT_EQ(stream, 0u);
+      }
+    });
+  }
+  for (int round = 0; round < 50; ++round) {
+    while (openreg_is_initialized() == 0) std::this_thread::yield();
+    EXPECT_EQ(openreg_shutdown(), OPENREG_OK) << last_message();
+  }
+  is_over.store(true);
+  for (auto& thread : threads) thread.join();
+}
+
 // A thread that calls without a pause doesn't keep it off, if each of its calls ends in time.
 TEST_F(ShutdownTest, CallAfterCall) {
   std::atomic<bool> is_over{false};
