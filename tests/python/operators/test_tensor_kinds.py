@@ -112,6 +112,16 @@ def test_saved_and_loaded(kind: str) -> None:
     assert_close(to_dense(loaded), to_dense(there), rtol=0, atol=0)
 
 
+# each quantized type that the device says it has: made there, with the CPU's values
+def test_quantized_types() -> None:
+    types = {torch.qint8, torch.quint8, torch.qint32, torch.quint4x2, torch.quint2x4}
+    assert types <= set(torch.accelerator.get_device_capability()["supported_dtypes"])
+    for dtype in types:
+        there, here = (torch.quantize_per_tensor(dense().to(place), 0.1, 3, dtype) for place in (DEV, "cpu"))
+        assert there.device == torch.device(DEV) and there.dtype == dtype
+        assert_close(there.dequantize().cpu(), here.dequantize(), rtol=0, atol=0)
+
+
 # indices and values are not copied on the way in or out
 def test_a_sparse_tensor_shares_the_memory_of_its_parts() -> None:
     indices, values = torch.tensor([[0, 1], [1, 0]], device=DEV), torch.tensor([1.0, 2.0], device=DEV)

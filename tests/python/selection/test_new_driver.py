@@ -236,6 +236,9 @@ def test_a_driver_that_is_not_there(python: Any, tmp_path: Path, why: str) -> No
                 assert {reason!r} in str(error) and "OPENREG_DRIVERS=sim" in str(error), error
             else:
                 raise AssertionError("it works")
+        text = torch.mychip.diagnose()
+        assert {reason!r} in text, text
+        assert not set(text.replace("'", " ").split()) & {{"cuda", "hip", "OpenReg", "openreg"}}, text
         """,
         PYTHONPATH=str(site),
     )

@@ -38,12 +38,12 @@ def test_variables_of_the_runtime(root: Path) -> None:
     from torch_openreg._discovery import variables
 
     read = set()
-    for folder in ("runtime/src", "runtime/lab", "shim", "csrc", "python"):
+    for folder in ("runtime/src", "runtime/lab", "runtime/graph", "runtime/sharing", "shim", "csrc", "python"):
         for path in (root / folder).rglob("*"):
             if path.suffix in (".c", ".h", ".cpp", ".py"):
                 text = path.read_text(encoding="utf-8")
                 read |= set(re.findall(r'(?:variable|env|environ|environ\.get)[\[(]\"OPENREG_([A-Z_]+)"', text))
-                read |= set(re.findall(r'_VARIABLE "OPENREG_([A-Z_]+)"', text))
+                read |= set(re.findall(r'(?:_VARIABLE |environment_get\([^,]+, )"OPENREG_([A-Z_]+)"', text))
     read = {name for name in read if not name.startswith("SIM_")}
     assert len(read) > 15 and read <= set(variables._KNOWN)
     reserved = (root / "runtime/src/registry/driver_names.c").read_text(encoding="utf-8")
